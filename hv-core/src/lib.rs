@@ -1,0 +1,8 @@
+//! Every decision that needs no privilege: frames and page types, page-table validation, grants, event channels,
+//! scheduling, emulation, bounce frames. Compiles and is tested on the host.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+#[cfg(any(test, feature = "fuzzing"))]
+extern crate std;

@@ -1,0 +1,1 @@
+//! Untrusted host tool: driver text in, sandboxed image and manifest out.

@@ -1,0 +1,8 @@
+//! Frame and address newtypes; PTE, descriptor, MSR, CPUID and error-code bit layouts. No privileged instruction.
+#![no_std]
+
+pub mod addr;
+pub mod pte;
+
+pub use addr::{Gfn, MachAddr, Mfn, Pfn, VirtAddr, PAGE_SHIFT, PAGE_SIZE};
+pub use pte::{Level, Pte, PteFlags};

@@ -1,0 +1,1 @@
+//! Guest entry points: `CALLBACKOP_*` (public/callback.h).

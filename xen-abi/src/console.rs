@@ -1,0 +1,1 @@
+//! `console_io` commands and the PV console ring (public/io/console.h).

@@ -1,0 +1,1 @@
+//! Facts that only the initial domain sees: its VGA console description.

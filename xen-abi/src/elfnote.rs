@@ -1,0 +1,1 @@
+//! ELF notes of a PV kernel (public/elfnote.h).

@@ -1,0 +1,1 @@
+//! `XENFEAT_*` bits (public/features.h).

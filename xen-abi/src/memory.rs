@@ -1,0 +1,1 @@
+//! `XENMEM_*` (public/memory.h).

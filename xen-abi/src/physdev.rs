@@ -1,0 +1,1 @@
+//! `PHYSDEVOP_*` (public/physdev.h).

@@ -1,0 +1,1 @@
+//! `XENPF_*` (public/platform.h).

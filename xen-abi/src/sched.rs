@@ -1,0 +1,1 @@
+//! `SCHEDOP_*` (public/sched.h).

@@ -1,0 +1,1 @@
+//! `XEN_SYSCTL_*`, interface version 0x15 (public/sysctl.h).

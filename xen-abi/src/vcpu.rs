@@ -1,0 +1,1 @@
+//! `VCPUOP_*` (public/vcpu.h).

@@ -1,0 +1,1 @@
+//! `XENVER_*` (public/version.h).
