@@ -2,7 +2,13 @@
 #![no_std]
 
 pub mod addr;
+pub mod cpuid;
+pub mod descriptor;
+pub mod error_code;
+pub mod msr;
 pub mod pte;
+pub mod rflags;
+pub mod vector;
 
 pub use addr::{Gfn, MachAddr, Mfn, Pfn, VirtAddr, PAGE_SHIFT, PAGE_SIZE};
 pub use pte::{Level, Pte, PteFlags};
