@@ -1,0 +1,123 @@
+//! Runs the guest until it says that it is ready, stops it, and keeps memory and index.
+
+use crate::initramfs::{self, FAILED, READY};
+use crate::packages::{self, run};
+use crate::snapshot::Snapshot;
+use crate::{Result, DEVICES};
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+const RAM_MIB: u32 = 256;
+const TIMEOUT: Duration = Duration::from_secs(240);
+
+/// Boots, captures and stores a snapshot of `driver` under `cache`; returns its directory.
+pub fn capture(driver: &str, cache: &Path) -> Result<PathBuf> {
+    let device = DEVICES.iter().find(|(name, _)| *name == driver).map(|(_, device)| *device).ok_or_else(|| {
+        let known: Vec<&str> = DEVICES.iter().map(|(name, _)| *name).collect();
+        format!("no emulated device for driver {driver}; there are devices for {}", known.join(", "))
+    })?;
+    let dir = cache.join("snapshots").join(driver);
+    if dir.join("index").exists() {
+        return Ok(dir);
+    }
+    let kernel = packages::kernel(cache)?;
+    let scratch = cache.join("snapshots").join(format!("{driver}.partial"));
+    let _ = std::fs::remove_dir_all(&scratch);
+    std::fs::create_dir_all(&scratch).map_err(|e| e.to_string())?;
+    let also: &[&str] = if device.starts_with("virtio") { &["virtio_pci"] } else { &[] };
+    initramfs::build(&kernel, driver, also, &scratch, &scratch.join("initrd"))?;
+    eprintln!("booting {} with {device}", kernel.release);
+    let registers = boot(&kernel.vmlinuz(), driver, device, &scratch)?;
+    let packed = scratch.join("index.gz");
+    let facts = run(Command::new("gzip").arg("-dc").arg(&packed))?;
+    let index = format!("tandem-snapshot 1\nram_bytes {}\ncr3 {:#x}\n{facts}", u64::from(RAM_MIB) << 20, cr3(&registers)?);
+    std::fs::copy(kernel.module(driver)?, scratch.join("module.ko")).map_err(|e| e.to_string())?;
+    std::fs::write(scratch.join("index"), index).map_err(|e| e.to_string())?;
+    for leftover in ["initrd", "index.gz"] {
+        let _ = std::fs::remove_file(scratch.join(leftover));
+    }
+    let _ = std::fs::remove_dir_all(scratch.join("root"));
+    Snapshot::open(&scratch)?;
+    let _ = std::fs::remove_dir_all(&dir);
+    std::fs::rename(&scratch, &dir).map_err(|e| e.to_string())?;
+    Ok(dir)
+}
+
+/// Runs the machine until it is ready; returns what the monitor says about its registers.
+fn boot(vmlinuz: &Path, driver: &str, device: &str, scratch: &Path) -> Result<String> {
+    let console = scratch.join("console");
+    let ram = scratch.join("ram");
+    let mut qemu = Command::new("qemu-system-x86_64")
+        .args(["-accel", "tcg", "-smp", "2", "-display", "none", "-no-reboot", "-nodefaults", "-monitor", "stdio"])
+        .args(["-m", &format!("{RAM_MIB}M"), "-machine", "pc,memory-backend=ram"])
+        .arg("-object")
+        .arg(format!("memory-backend-file,id=ram,size={RAM_MIB}M,share=on,mem-path={}", ram.display()))
+        .arg("-serial")
+        .arg(format!("file:{}", console.display()))
+        .arg("-serial")
+        .arg(format!("file:{}", scratch.join("index.gz").display()))
+        .args(["-netdev", "user,id=net0", "-device", &format!("{device},netdev=net0")])
+        .arg("-kernel")
+        .arg(vmlinuz)
+        .arg("-initrd")
+        .arg(scratch.join("initrd"))
+        .args(["-append", &format!("console=ttyS0 quiet nokaslr panic=-1 driver={driver}")])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::inherit())
+        .spawn()
+        .map_err(|e| format!("qemu-system-x86_64: {e}"))?;
+    let waited = wait_for_ready(&console, || qemu.try_wait().ok().flatten().is_some());
+    let mut said = String::new();
+    if let Some(monitor) = qemu.stdin.as_mut() {
+        let _ = monitor.write_all(b"stop\ninfo registers\nquit\n");
+    }
+    if waited.is_err() {
+        let _ = qemu.kill();
+    }
+    if let Some(mut out) = qemu.stdout.take() {
+        let _ = out.read_to_string(&mut said);
+    }
+    let _ = qemu.wait();
+    waited.map(|()| said)
+}
+
+fn wait_for_ready(console: &Path, ended: impl FnMut() -> bool) -> Result<()> {
+    let mut ended = ended;
+    let start = Instant::now();
+    loop {
+        let text = String::from_utf8_lossy(&std::fs::read(console).unwrap_or_default()).into_owned();
+        let tail = || text.lines().rev().take(5).collect::<Vec<_>>().join(" | ");
+        if let Some(line) = text.lines().find(|l| l.contains(FAILED)) {
+            return Err(format!("the guest says: {line}"));
+        }
+        if text.contains(READY) {
+            return Ok(());
+        }
+        if ended() {
+            return Err(format!("the guest ended early: {}", tail()));
+        }
+        if start.elapsed() > TIMEOUT {
+            return Err(format!("the guest was not ready in {} s: {}", TIMEOUT.as_secs(), tail()));
+        }
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
+/// The page-table root among the registers that the monitor printed.
+fn cr3(registers: &str) -> Result<u64> {
+    let at = registers.find("CR3=").ok_or("the monitor shows no CR3")?;
+    let digits: String = registers[at + 4..].chars().take_while(char::is_ascii_hexdigit).collect();
+    u64::from_str_radix(&digits, 16).map(|v| v & 0x000f_ffff_ffff_f000).map_err(|e| format!("CR3: {e}"))
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_root_is_read_from_the_monitor() {
+        assert_eq!(super::cr3("CR0=80050033 CR2=0 CR3=0000000002a10003 CR4=6f0"), Ok(0x2a10000));
+        assert!(super::cr3("nothing").is_err());
+    }
+}

@@ -1,0 +1,27 @@
+//! Snapshots of a live driver: boots the stock kernel with the device, loads the driver, passes traffic, keeps the memory.
+//!
+//! A snapshot is a directory of two files. `ram` is the guest's physical memory, sparse. `index` is text, one fact a
+//! line: how to walk the page tables, where the module's sections are, every kernel symbol, the device's windows.
+//! Everything else (net_device, NAPI contexts, rings, interrupt handlers) is found by walking memory with the type
+//! information that the kernel itself carries (`btf`).
+
+pub mod btf;
+pub mod guest;
+pub mod initramfs;
+pub mod live;
+pub mod packages;
+pub mod snapshot;
+
+/// What went wrong, in words for the user.
+pub type Error = String;
+/// Result with an error for the user.
+pub type Result<T> = core::result::Result<T, Error>;
+
+/// The devices of the emulator that make a driver bind, by driver name. The only place that knows drivers by name.
+pub const DEVICES: &[(&str, &str)] = &[
+    ("e1000", "e1000"),
+    ("e1000e", "e1000e"),
+    ("8139cp", "rtl8139"),
+    ("vmxnet3", "vmxnet3"),
+    ("virtio_net", "virtio-net-pci"),
+];

@@ -1,0 +1,105 @@
+//! Finds the driver's objects in a snapshot by symbols and type information, as the driver domain's own module would.
+
+use crate::btf::Btf;
+use crate::snapshot::Snapshot;
+use crate::Result;
+
+/// A network interface and what hangs on it.
+#[derive(Debug, Clone, Default)]
+pub struct NetDevice {
+    /// Address of `struct net_device`.
+    pub address: u64,
+    /// The driver's private part.
+    pub private: u64,
+    /// Transmit function.
+    pub start_xmit: u64,
+    /// First transmit queue.
+    pub tx_queue: u64,
+    /// NAPI contexts: address and poll function.
+    pub napi: Vec<(u64, u64)>,
+    /// Interrupt handlers: number, handler, its argument.
+    pub irqs: Vec<(u32, u64, u64)>,
+    /// Station address.
+    pub mac: [u8; 6],
+}
+
+/// The type information of the kernel, with that of the module on top.
+pub fn types(s: &Snapshot) -> Result<Btf> {
+    let start = s.symbol("__start_BTF").ok_or("the kernel has no type information")?;
+    let end = s.symbol("__stop_BTF").ok_or("the kernel has no type information")?;
+    let mut base = vec![0; usize::try_from(end - start).map_err(|e| e.to_string())?];
+    s.read(start, &mut base).ok_or("the kernel's type information is not mapped")?;
+    Btf::parse(&base, None)
+}
+
+/// Finds interface `name`.
+pub fn net_device(s: &Snapshot, t: &Btf, name: &str) -> Result<NetDevice> {
+    let at = |what: &str, address: u64| s.read_int(address, 8).ok_or(format!("{what} at {address:#x} is not mapped"));
+    let net = s.symbol("init_net").ok_or("no symbol init_net")?;
+    let head = net + t.offset("net", "dev_base_head")?;
+    let mut link = at("interface list", head)?;
+    for _ in 0..256 {
+        if link == head {
+            break;
+        }
+        let dev = link - t.offset("net_device", "dev_list")?;
+        if s.read_name(dev + t.offset("net_device", "name")?).as_deref() == Some(name) {
+            return describe(s, t, dev);
+        }
+        link = at("interface list", link)?;
+    }
+    Err(format!("no interface {name} in the snapshot"))
+}
+
+fn describe(s: &Snapshot, t: &Btf, dev: u64) -> Result<NetDevice> {
+    let at = |address: u64| s.read_int(address, 8).ok_or(format!("{address:#x} is not mapped"));
+    let ops = at(dev + t.offset("net_device", "netdev_ops")?)?;
+    let mut out = NetDevice {
+        address: dev,
+        private: dev + t.size("net_device")?.next_multiple_of(32),
+        start_xmit: at(ops + t.offset("net_device_ops", "ndo_start_xmit")?)?,
+        tx_queue: at(dev + t.offset("net_device", "_tx")?)?,
+        ..NetDevice::default()
+    };
+    let head = dev + t.offset("net_device", "napi_list")?;
+    let mut link = at(head)?;
+    while link != head && out.napi.len() < 64 {
+        let napi = link - t.offset("napi_struct", "dev_list")?;
+        out.napi.push((napi, at(napi + t.offset("napi_struct", "poll")?)?));
+        link = at(link)?;
+    }
+    let mac = at(dev + t.offset("net_device", "dev_addr")?)?;
+    s.read(mac, &mut out.mac).ok_or("the station address is not mapped")?;
+    let mut numbers = s.msi_irqs.clone();
+    if numbers.is_empty() {
+        numbers.push(s.irq);
+    }
+    for number in numbers {
+        if let Some((handler, argument)) = irq_action(s, t, number)? {
+            out.irqs.push((number, handler, argument));
+        }
+    }
+    Ok(out)
+}
+
+/// The handler of interrupt `number`: the kernel keeps its descriptors in a radix tree, so the action is looked up there.
+fn irq_action(s: &Snapshot, t: &Btf, number: u32) -> Result<Option<(u64, u64)>> {
+    let tree = s.symbol("irq_desc_tree").ok_or("no symbol irq_desc_tree")?;
+    let read = |address: u64| s.read_int(address, 8).ok_or(format!("{address:#x} is not mapped"));
+    let mut node = read(tree + t.offset("xarray", "xa_head")?)?;
+    let slots = t.offset("xa_node", "slots")?;
+    // An internal node is marked by binary 10 in its low bits; `shift` says which bits of the index it resolves.
+    while node & 3 == 2 && node > 4096 {
+        let table = node - 2;
+        let shift = s.read_int(table, 1).ok_or("radix tree node not mapped")?;
+        node = read(table + slots + (u64::from(number) >> shift & 63) * 8)?;
+    }
+    if node == 0 {
+        return Ok(None);
+    }
+    let action = read(node + t.offset("irq_desc", "action")?)?;
+    if action == 0 {
+        return Ok(None);
+    }
+    Ok(Some((read(action + t.offset("irqaction", "handler")?)?, read(action + t.offset("irqaction", "dev_id")?)?)))
+}
