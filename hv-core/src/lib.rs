@@ -6,3 +6,5 @@
 extern crate alloc;
 #[cfg(any(test, feature = "fuzzing"))]
 extern crate std;
+
+pub mod bounce;
