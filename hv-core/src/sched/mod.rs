@@ -1,0 +1,535 @@
+//! The scheduler: Borrowed Virtual Time over all pCPUs.
+//!
+//! Every vCPU has an *actual virtual time* that advances, while it runs, at a rate inverse to its weight; the runnable
+//! vCPU with the lowest *effective* virtual time runs. Effective is actual time minus a *warp* that a vCPU borrows for
+//! a bounded while when an event wakes it: it runs at once and pays with its own later time, so shares stay those of
+//! the weights. (Duda and Cheriton, SOSP 1999.)
+//!
+//! One queue serves all pCPUs: it is work-conserving by construction, and with the few vCPUs of a machine that this
+//! hypervisor is for, a sorted list under one lock is cheaper than balancing queues. The shell wraps a [`Scheduler`] in one
+//! lock and calls it; nothing here allocates after [`Scheduler::new`].
+//!
+//! How a pCPU switches:
+//! 1. [`Scheduler::pick`] says who runs and until when. If that is somebody else, the vCPU that ran stays bound to
+//!    this pCPU, on no queue, so that no other pCPU can start it from registers that are not yet stored.
+//! 2. The shell stores the old vCPU's registers and calls [`Scheduler::context_saved`].
+//! 3. A pCPU named in an answer as *kick* is sent an interrupt (or, if it is the caller's own, is told to pick again).
+
+mod entry;
+mod queue;
+#[cfg(test)]
+mod tests;
+
+use alloc::vec::Vec;
+use entry::{distance, later, Entry, State};
+pub use entry::{Runstate, Warp};
+use queue::{Queue, NIL};
+
+/// A physical CPU, 0 .. [`MAX_PCPUS`].
+pub type PcpuId = usize;
+/// pCPUs that a mask has room for.
+pub const MAX_PCPUS: usize = 64;
+/// Any pCPU.
+pub const ANY_PCPU: u64 = !0;
+/// Weight of a domain that was given none.
+pub const DEFAULT_WEIGHT: u32 = 256;
+/// Highest weight; the lowest is 1.
+pub const MAX_WEIGHT: u32 = 65535;
+
+/// A vCPU as the scheduler knows it: a slot number, reused after [`Scheduler::remove`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct VcpuId(u16);
+
+impl VcpuId {
+    /// The slot number, below the capacity that was given to [`Scheduler::new`].
+    pub fn index(self) -> usize {
+        usize::from(self.0)
+    }
+}
+
+/// Why a vCPU does not want to run. Only the accounting tells them apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sleep {
+    /// It waits for an event.
+    Blocked,
+    /// It is down or paused.
+    Offline,
+}
+
+/// Times that shape decisions.
+#[derive(Clone, Copy, Debug)]
+pub struct Params {
+    /// Context-switch allowance: how long a vCPU may run beyond its turn.
+    pub allowance_ns: u64,
+    /// How far ahead a running vCPU must be of a woken one to be preempted for it.
+    pub wake_margin_ns: u64,
+    /// No slice is shorter.
+    pub min_slice_ns: u64,
+    /// No slice is longer while somebody waits.
+    pub max_slice_ns: u64,
+}
+
+impl Params {
+    /// The defaults.
+    pub const DEFAULT: Params =
+        Params { allowance_ns: 5_000_000, wake_margin_ns: 100_000, min_slice_ns: 50_000, max_slice_ns: 50_000_000 };
+}
+
+/// What a pCPU does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decision {
+    /// The vCPU to run; `None`: idle.
+    pub next: Option<VcpuId>,
+    /// Pick again at this time at the latest; `u64::MAX`: nobody else wants this pCPU.
+    pub slice_until_ns: u64,
+    /// The vCPU that ran here and no longer does: store its registers, then call [`Scheduler::context_saved`].
+    pub save: Option<VcpuId>,
+    /// An idle pCPU that could take a waiting vCPU.
+    pub kick: Option<PcpuId>,
+}
+
+/// The state of one pCPU.
+#[derive(Clone, Copy)]
+struct Pcpu {
+    current: u16,
+    /// Switched away from, registers not yet stored.
+    leaving: u16,
+    /// Actual virtual time of `current` when it was chosen.
+    level: u64,
+    slice_until: u64,
+}
+
+/// See the module's documentation.
+pub struct Scheduler {
+    params: Params,
+    entries: Vec<Entry>,
+    queue: Queue,
+    cpus: [Pcpu; MAX_PCPUS],
+    online: u64,
+    idle: u64,
+    /// pCPUs that were kicked and have not picked since.
+    kicked: u64,
+    /// Highest level so far: where a vCPU starts when nobody runs that it could be compared with.
+    level: u64,
+    idle_since: [u64; MAX_PCPUS],
+    idle_ns: [u64; MAX_PCPUS],
+}
+
+impl Scheduler {
+    /// Room for `capacity` vCPUs (at most 65534). No pCPU is online yet.
+    pub fn new(capacity: u16, params: Params) -> Scheduler {
+        let capacity = capacity.min(NIL - 1);
+        let mut entries = Vec::with_capacity(usize::from(capacity));
+        entries.resize_with(usize::from(capacity), Entry::free);
+        Scheduler {
+            params,
+            entries,
+            queue: Queue::new(),
+            cpus: [Pcpu { current: NIL, leaving: NIL, level: 0, slice_until: u64::MAX }; MAX_PCPUS],
+            online: 0,
+            idle: 0,
+            kicked: 0,
+            level: 0,
+            idle_since: [0; MAX_PCPUS],
+            idle_ns: [0; MAX_PCPUS],
+        }
+    }
+
+    /// `cpu` starts to take part; it is idle. Numbers beyond [`MAX_PCPUS`] are ignored.
+    pub fn online(&mut self, cpu: PcpuId, now: u64) {
+        if cpu < MAX_PCPUS && self.online & bit(cpu) == 0 {
+            self.online |= bit(cpu);
+            self.idle |= bit(cpu);
+            self.idle_since[cpu] = now;
+        }
+    }
+
+    /// Mask of the pCPUs that take part.
+    pub fn online_mask(&self) -> u64 {
+        self.online
+    }
+
+    /// A new vCPU: offline, default weight, any pCPU, no warp. `None` when there is no room.
+    pub fn add(&mut self, now: u64) -> Option<VcpuId> {
+        let i = self.entries.iter().position(|e| e.state == State::Free)?;
+        self.entries[i] = Entry::new(now, self.level);
+        u16::try_from(i).ok().map(VcpuId)
+    }
+
+    /// Forgets a vCPU. `false`, and nothing happens, while it is on a pCPU (put it to sleep and let that pCPU pick first).
+    #[must_use]
+    pub fn remove(&mut self, id: VcpuId) -> bool {
+        let Some(e) = self.entries.get(id.index()) else { return false };
+        match e.state {
+            State::Free | State::OnCpu | State::Leaving => return false,
+            State::Queued => self.queue.remove(&mut self.entries, id.0),
+            State::Asleep => {}
+        }
+        self.entries[id.index()] = Entry::free();
+        true
+    }
+
+    /// Sets a vCPU's weight, clamped to 1 ..= [`MAX_WEIGHT`]. What it has run so far is charged at the old one.
+    pub fn set_weight(&mut self, id: VcpuId, weight: u32, now: u64) {
+        if let Some(e) = self.entries.get_mut(id.index()) {
+            if e.state == State::OnCpu {
+                e.charge(now);
+            }
+            e.set_weight(weight);
+        }
+    }
+
+    /// Sets how a vCPU may borrow time when it is woken.
+    pub fn set_warp(&mut self, id: VcpuId, warp: Warp) {
+        if let Some(e) = self.entries.get_mut(id.index()) {
+            e.set_warp(warp);
+        }
+    }
+
+    /// Sets the pCPUs that a vCPU may run on. An empty intersection with those online leaves it waiting.
+    /// Returns a pCPU to kick.
+    pub fn set_affinity(&mut self, id: VcpuId, mask: u64, now: u64) -> Option<PcpuId> {
+        let e = self.entries.get_mut(id.index())?;
+        e.affinity = mask;
+        let on = PcpuId::from(e.cpu);
+        match e.state {
+            State::OnCpu if mask & bit(on) == 0 => self.mark_kicked(on),
+            State::Queued => self.find_cpu(id.0, now),
+            _ => None,
+        }
+    }
+
+    /// An event for a vCPU: it becomes runnable, with warp if it may. Returns the pCPU to kick, if one is to run it (or to
+    /// shorten its slice for it). A vCPU that runs already is left alone: see [`Scheduler::running_on`].
+    #[inline]
+    pub fn wake(&mut self, id: VcpuId, now: u64) -> Option<PcpuId> {
+        let e = self.entries.get_mut(id.index())?;
+        match e.state {
+            State::Free => None,
+            State::OnCpu => {
+                e.runnable = true;
+                None
+            }
+            State::Leaving => {
+                if !e.runnable {
+                    e.runnable = true;
+                    e.fresh = true;
+                    e.enter(Runstate::Runnable, now);
+                }
+                None
+            }
+            State::Queued => {
+                if e.warped || !e.try_warp(now) {
+                    return None;
+                }
+                self.queue.remove(&mut self.entries, id.0);
+                self.enqueue(id.0);
+                self.find_cpu(id.0, now)
+            }
+            State::Asleep => {
+                e.runnable = true;
+                e.fresh = true;
+                e.enter(Runstate::Runnable, now);
+                let floor = self.floor(id.0);
+                let e = &mut self.entries[id.index()];
+                if later(floor, e.actual) {
+                    e.actual = floor;
+                }
+                e.try_warp(now);
+                self.enqueue(id.0);
+                self.find_cpu(id.0, now)
+            }
+        }
+    }
+
+    /// A vCPU no longer wants to run. If it is on a pCPU it stays there until that pCPU picks: returned, to be kicked
+    /// (the caller's own is returned too).
+    pub fn sleep(&mut self, id: VcpuId, why: Sleep, now: u64) -> Option<PcpuId> {
+        let e = self.entries.get_mut(id.index())?;
+        e.asleep = why;
+        e.runnable = false;
+        match e.state {
+            State::Free => None,
+            State::OnCpu => Some(e.cpu.into()),
+            State::Leaving | State::Asleep => {
+                e.enter(why.into(), now);
+                None
+            }
+            State::Queued => {
+                e.enter(why.into(), now);
+                e.state = State::Asleep;
+                self.queue.remove(&mut self.entries, id.0);
+                None
+            }
+        }
+    }
+
+    /// The vCPU lets the next one go first, once. Pick afterwards.
+    pub fn yield_(&mut self, id: VcpuId) {
+        if let Some(e) = self.entries.get_mut(id.index()) {
+            e.yielded = e.state == State::OnCpu;
+        }
+    }
+
+    /// Decides who runs on `cpu` from `now` on.
+    pub fn pick(&mut self, cpu: PcpuId, now: u64) -> Decision {
+        if cpu >= MAX_PCPUS || self.online & bit(cpu) == 0 {
+            return Decision { next: None, slice_until_ns: u64::MAX, save: None, kick: None };
+        }
+        self.kicked &= !bit(cpu);
+        let current = self.cpus[cpu].current;
+        let mut keep = NIL;
+        if current != NIL {
+            let e = &mut self.entries[usize::from(current)];
+            e.charge(now);
+            if e.runnable && e.affinity & bit(cpu) != 0 {
+                keep = current;
+            }
+        }
+        let waiting = self.queue.first_for(&self.entries, bit(cpu));
+        let next = match (keep, waiting) {
+            (NIL, w) => w,
+            (k, NIL) => k,
+            (k, w) => self.contest(k, w),
+        };
+        let mut save = None;
+        if next != current {
+            if current != NIL {
+                self.leave(cpu, current, now);
+                save = Some(VcpuId(current));
+            }
+            self.start(cpu, next, now);
+        } else if next != NIL {
+            self.entries[usize::from(next)].yielded = false;
+        }
+        let slice_until_ns = self.slice(cpu, next, now);
+        self.cpus[cpu].slice_until = slice_until_ns;
+        let kick = self.spread();
+        Decision { next: id(next), slice_until_ns, save, kick }
+    }
+
+    /// The registers of the vCPU that [`Scheduler::pick`] moved off `cpu` are stored: others may run it now. Returns a
+    /// pCPU to kick for it.
+    pub fn context_saved(&mut self, cpu: PcpuId, now: u64) -> Option<PcpuId> {
+        let c = self.cpus.get_mut(cpu)?;
+        let left = core::mem::replace(&mut c.leaving, NIL);
+        let e = self.entries.get_mut(usize::from(left))?;
+        if e.runnable {
+            if e.fresh {
+                e.try_warp(now);
+            }
+            self.enqueue(left);
+            self.find_cpu(left, now)
+        } else {
+            e.state = State::Asleep;
+            None
+        }
+    }
+
+    /// The pCPU that a vCPU is on.
+    #[inline]
+    pub fn running_on(&self, id: VcpuId) -> Option<PcpuId> {
+        let e = self.entries.get(id.index())?;
+        (e.state == State::OnCpu).then_some(e.cpu.into())
+    }
+
+    /// The vCPU that runs on a pCPU.
+    #[inline]
+    pub fn current(&self, cpu: PcpuId) -> Option<VcpuId> {
+        id(self.cpus.get(cpu)?.current)
+    }
+
+    /// Does the vCPU want to run?
+    pub fn is_runnable(&self, id: VcpuId) -> bool {
+        self.entries.get(id.index()).is_some_and(|e| e.runnable)
+    }
+
+    /// State, time of entering it, and ns spent in each state (running, runnable, blocked, offline) up to `now`.
+    pub fn runstate(&self, id: VcpuId, now: u64) -> Option<(Runstate, u64, [u64; 4])> {
+        let e = self.entries.get(id.index())?;
+        (e.state != State::Free).then(|| e.runstate_at(now))
+    }
+
+    /// Nanoseconds that the vCPU has run.
+    pub fn run_time(&self, id: VcpuId, now: u64) -> u64 {
+        self.runstate(id, now).map_or(0, |(_, _, t)| t[Runstate::Running as usize])
+    }
+
+    /// Nanoseconds that the vCPU has run on borrowed time, up to its last charge.
+    pub fn warped_time(&self, id: VcpuId) -> u64 {
+        self.entries.get(id.index()).map_or(0, |e| e.warped_ns)
+    }
+
+    /// Nanoseconds that `cpu` has been idle.
+    pub fn idle_time(&self, cpu: PcpuId, now: u64) -> u64 {
+        let (Some(total), Some(since)) = (self.idle_ns.get(cpu), self.idle_since.get(cpu)) else { return 0 };
+        let running_up = if self.idle & bit(cpu) != 0 { now.saturating_sub(*since) } else { 0 };
+        total.saturating_add(running_up)
+    }
+
+    /// `keep` runs and `waiting` is first on the queue: who goes on?
+    fn contest(&mut self, keep: u16, waiting: u16) -> u16 {
+        let w = &self.entries[usize::from(waiting)];
+        let (w_effective, w_actual, w_fresh) = (w.effective, w.actual, w.fresh);
+        let w_turn = w.to_virtual(self.params.allowance_ns);
+        let k = &mut self.entries[usize::from(keep)];
+        if k.yielded {
+            return waiting;
+        }
+        let grace = if w_fresh { self.params.wake_margin_ns } else { self.params.allowance_ns };
+        // Signed distance: how far the running one is ahead of the waiting one.
+        let ahead = distance(k.effective_now(), w_effective);
+        // A sixteenth less, so that a timer that fires a little early does not cost a second round.
+        let limit = distance(k.to_virtual(grace - grace / 16), 0);
+        if ahead >= limit {
+            return waiting;
+        }
+        // Weights that cannot be met (one vCPU cannot use two pCPUs) must not pile up a claim on the future.
+        let oldest = w_actual.wrapping_sub(w_turn.saturating_mul(2).saturating_add(100_000_000));
+        if later(oldest, k.actual) {
+            k.actual = oldest;
+        }
+        keep
+    }
+
+    /// Takes `current` off `cpu`; its registers are still there.
+    fn leave(&mut self, cpu: PcpuId, current: u16, now: u64) {
+        let e = &mut self.entries[usize::from(current)];
+        e.state = State::Leaving;
+        e.yielded = false;
+        let to = if e.runnable { Runstate::Runnable } else { e.asleep.into() };
+        e.enter(to, now);
+        // A shell that never says "saved" would lose a vCPU here; it is a bug of the shell, so be loud in tests only.
+        debug_assert!(self.cpus[cpu].leaving == NIL, "pick without context_saved");
+        if self.cpus[cpu].leaving != NIL {
+            self.context_saved(cpu, now);
+        }
+        self.cpus[cpu].leaving = current;
+    }
+
+    /// Puts `next` (from the queue, or nobody) on `cpu`.
+    fn start(&mut self, cpu: PcpuId, next: u16, now: u64) {
+        self.cpus[cpu].current = next;
+        if next == NIL {
+            if self.idle & bit(cpu) == 0 {
+                self.idle |= bit(cpu);
+                self.idle_since[cpu] = now;
+            }
+            return;
+        }
+        if self.idle & bit(cpu) != 0 {
+            self.idle &= !bit(cpu);
+            self.idle_ns[cpu] = self.idle_ns[cpu].saturating_add(now.saturating_sub(self.idle_since[cpu]));
+        }
+        self.queue.remove(&mut self.entries, next);
+        let e = &mut self.entries[usize::from(next)];
+        e.start(cpu, now);
+        self.cpus[cpu].level = e.actual;
+        if !e.warped && later(e.actual, self.level) {
+            self.level = e.actual;
+        }
+    }
+
+    /// When the vCPU that now runs on `cpu` must be looked at again.
+    fn slice(&self, cpu: PcpuId, running: u16, now: u64) -> u64 {
+        let Some(r) = self.entries.get(usize::from(running)) else { return u64::MAX };
+        let Some(w) = self.entries.get(usize::from(self.queue.first_for(&self.entries, bit(cpu)))) else {
+            return u64::MAX;
+        };
+        let lead = distance(w.effective, r.effective_now());
+        let turn = r.to_real(u64::try_from(lead).unwrap_or(0)).saturating_add(self.params.allowance_ns);
+        let turn = if r.warped { turn.min(r.warp_left) } else { turn };
+        now.saturating_add(turn.min(self.params.max_slice_ns).max(self.params.min_slice_ns))
+    }
+
+    /// Where the virtual time of a waking vCPU starts at least: the lowest level among the pCPUs it competes for.
+    fn floor(&self, who: u16) -> u64 {
+        let mut busy = self.entries[usize::from(who)].affinity & self.online & !self.idle;
+        if busy == 0 {
+            return self.level;
+        }
+        let mut floor = self.cpus[take_lowest(&mut busy)].level;
+        while busy != 0 {
+            let level = self.cpus[take_lowest(&mut busy)].level;
+            if later(floor, level) {
+                floor = level;
+            }
+        }
+        floor
+    }
+
+    fn enqueue(&mut self, who: u16) {
+        let e = &mut self.entries[usize::from(who)];
+        e.state = State::Queued;
+        e.effective = e.effective_now();
+        self.queue.insert(&mut self.entries, who);
+    }
+
+    /// Which pCPU should look at the queue for `who`, which is on it: an idle one, the one it ran on if possible, else
+    /// the one that runs the least urgent vCPU, if that must go now or has a slice that ends too late.
+    fn find_cpu(&mut self, who: u16, now: u64) -> Option<PcpuId> {
+        let e = &self.entries[usize::from(who)];
+        let allowed = e.affinity & self.online & !self.kicked;
+        let idle = allowed & self.idle;
+        if idle != 0 {
+            let last = usize::from(e.cpu);
+            let cpu = if idle & bit(last) != 0 { last } else { lowest(idle) };
+            return self.mark_kicked(cpu);
+        }
+        let mut rest = allowed;
+        let mut victim: Option<(PcpuId, u64)> = None;
+        while rest != 0 {
+            let cpu = take_lowest(&mut rest);
+            let Some(r) = self.entries.get(usize::from(self.cpus[cpu].current)) else { continue };
+            let effective = r.effective_at(now);
+            if victim.is_none_or(|(_, v)| later(effective, v)) {
+                victim = Some((cpu, effective));
+            }
+        }
+        let (cpu, running) = victim?;
+        let r = &self.entries[usize::from(self.cpus[cpu].current)];
+        let grace = if e.fresh { self.params.wake_margin_ns } else { self.params.allowance_ns };
+        let ahead = distance(running, e.effective);
+        let must_go = ahead > distance(r.to_virtual(grace), 0);
+        let fair_end = now
+            .saturating_add(self.params.allowance_ns)
+            .saturating_add(r.to_real(u64::try_from(ahead.saturating_neg()).unwrap_or(0)));
+        (must_go || self.cpus[cpu].slice_until > fair_end.saturating_add(self.params.min_slice_ns))
+            .then(|| self.mark_kicked(cpu))?
+    }
+
+    /// Work conservation where affinities differ: an idle pCPU that nobody has kicked, and a vCPU that could run there.
+    fn spread(&mut self) -> Option<PcpuId> {
+        let idle = self.idle & self.online & !self.kicked;
+        if idle == 0 || self.queue.is_empty() {
+            return None;
+        }
+        let who = self.queue.first_for(&self.entries, idle);
+        let e = self.entries.get(usize::from(who))?;
+        self.mark_kicked(lowest(e.affinity & idle))
+    }
+
+    fn mark_kicked(&mut self, cpu: PcpuId) -> Option<PcpuId> {
+        self.kicked |= bit(cpu);
+        Some(cpu)
+    }
+}
+
+fn id(slot: u16) -> Option<VcpuId> {
+    (slot != NIL).then_some(VcpuId(slot))
+}
+
+fn bit(cpu: PcpuId) -> u64 {
+    1 << (cpu & (MAX_PCPUS - 1))
+}
+
+/// The lowest pCPU of a mask that is not empty.
+fn lowest(mask: u64) -> PcpuId {
+    (mask.trailing_zeros() as usize) & (MAX_PCPUS - 1)
+}
+
+fn take_lowest(mask: &mut u64) -> PcpuId {
+    let cpu = lowest(*mask);
+    *mask &= mask.wrapping_sub(1);
+    cpu
+}
