@@ -8,4 +8,7 @@ extern crate alloc;
 extern crate std;
 
 pub mod bounce;
+pub mod conring;
+pub mod rangeset;
 pub mod sched;
+pub mod timer;
