@@ -9,6 +9,7 @@ extern crate std;
 
 pub mod bounce;
 pub mod conring;
+pub mod emul;
 pub mod rangeset;
 pub mod sched;
 pub mod timer;

@@ -1,0 +1,164 @@
+use super::*;
+use crate::emul::oracle::{fetched, Call, Recorder};
+use std::vec;
+use std::vec::Vec;
+
+fn regs() -> CpuUserRegs {
+    CpuUserRegs { rip: 0x1000, rax: 0x1111_2222_3333_4444, rdx: 0xcfc, rflags: 0x202, ..Default::default() }
+}
+
+fn kernel(bytes: &[u8], regs: &mut CpuUserRegs) -> Vec<Call> {
+    let mut m = Recorder::default();
+    let rip = regs.rip;
+    assert_eq!(emulate(regs, Mode::Long, true, &fetched(bytes), &mut m), Outcome::Done, "{bytes:x?}");
+    assert_eq!(regs.rip, rip + bytes.len() as u64, "{bytes:x?}");
+    m.calls
+}
+
+#[test]
+fn port_reads_and_their_registers() {
+    let cases: [(&[u8], Call, u64); 6] = [
+        (b"\xe4\x61", Call::In(0x61, 1), 0x1111_2222_3333_4484),
+        (b"\xe4\xf0", Call::In(0xf0, 1), 0x1111_2222_3333_4484),
+        (b"\xe5\x70", Call::In(0x70, 4), 0x8182_8384),
+        (b"\xec", Call::In(0xcfc, 1), 0x1111_2222_3333_4484),
+        (b"\x66\xed", Call::In(0xcfc, 2), 0x1111_2222_3333_8384),
+        (b"\x48\xed", Call::In(0xcfc, 4), 0x8182_8384),
+    ];
+    for (bytes, call, rax) in cases {
+        let mut r = regs();
+        assert_eq!(kernel(bytes, &mut r), [call]);
+        assert_eq!(r.rax, rax, "{bytes:x?}");
+    }
+}
+
+#[test]
+fn port_writes() {
+    let mut r = regs();
+    assert_eq!(kernel(b"\xe6\x43", &mut r), [Call::Out(0x43, 1, 0x44)]);
+    assert_eq!(kernel(b"\xe7\x43", &mut r), [Call::Out(0x43, 4, 0x3333_4444)]);
+    assert_eq!(kernel(b"\xee", &mut r), [Call::Out(0xcfc, 1, 0x44)]);
+    assert_eq!(kernel(b"\x66\xef", &mut r), [Call::Out(0xcfc, 2, 0x4444)]);
+    assert_eq!(kernel(b"\xef", &mut r), [Call::Out(0xcfc, 4, 0x3333_4444)]);
+}
+
+#[test]
+fn string_io_one_iteration_each() {
+    let mut m = Recorder { memory: *b"0123456789abcdef", ..Default::default() };
+    let mut r = CpuUserRegs { rsi: 4, rdi: 8, rcx: 2, rdx: 0x1f0, ..Default::default() };
+    let mut go = |bytes: &[u8], r: &mut CpuUserRegs| {
+        assert_eq!(emulate(r, Mode::Long, true, &fetched(bytes), &mut m), Outcome::Done);
+    };
+    go(b"\xf3\x66\x6f", &mut r);
+    assert_eq!((r.rsi, r.rcx, r.rip), (6, 1, 0));
+    go(b"\xf3\x66\x6f", &mut r);
+    assert_eq!((r.rsi, r.rcx, r.rip), (8, 0, 3));
+    go(b"\xf3\x6d", &mut r);
+    assert_eq!((r.rdi, r.rip), (8, 5), "counter is zero: nothing happens");
+    r.rflags = 0x400;
+    go(b"\x6d", &mut r);
+    assert_eq!((r.rdi, r.rip), (4, 6));
+    assert_eq!(m.calls, [Call::Out(0x1f0, 2, 0x3534), Call::Out(0x1f0, 2, 0x3736), Call::In(0x1f0, 4)]);
+    assert_eq!(&m.memory[8..12], b"\x84\x83\x82\x81");
+}
+
+#[test]
+fn a_fault_in_ins_comes_before_the_port_is_read() {
+    let fault = Exception::page_fault(8, 2);
+    let mut m = Recorder { fail: Some(fault), ..Default::default() };
+    let mut r = CpuUserRegs { rdi: 8, ..Default::default() };
+    assert_eq!(emulate(&mut r, Mode::Long, true, &fetched(b"\x6c"), &mut m), Outcome::Inject(fault));
+    assert_eq!(m.calls, []);
+}
+
+#[test]
+fn system_instructions() {
+    let mut r = CpuUserRegs { rax: 0xdead_0000_0007, rdx: 0xbeef_0000_0001, rcx: 0xc000_0101, ..regs() };
+    assert_eq!(kernel(b"\x0f\x30", &mut r), [Call::Wrmsr(0xc000_0101, 0x1_0000_0007)]);
+    assert_eq!(kernel(b"\x0f\x32", &mut r), [Call::Rdmsr(0xc000_0101)]);
+    assert_eq!((r.rax, r.rdx), (0x9abc_def0, 0x1234_5678));
+    r.rcx = 0;
+    assert_eq!(kernel(b"\x0f\x01\xd1", &mut r), [Call::Xsetbv(0, 0x1234_5678_9abc_def0)]);
+    assert_eq!(kernel(b"\x0f\x20\xd7", &mut r), [Call::ReadCr(2)]);
+    assert_eq!(r.rdi, 0x8005_0033);
+    assert_eq!(kernel(b"\x0f\x22\xe7", &mut r), [Call::WriteCr(4, 0x8005_0033)]);
+    assert_eq!(kernel(b"\x44\x0f\x20\xc0", &mut r), [Call::ReadCr(8)]);
+    assert_eq!(kernel(b"\x41\x0f\x21\xf8", &mut r), [Call::ReadDr(7)]);
+    assert_eq!(r.r8, 0xffff_0ff0);
+    assert_eq!(kernel(b"\x0f\x23\xff", &mut r), [Call::WriteDr(7, 0x8005_0033)]);
+    assert_eq!(kernel(b"\x0f\x06", &mut r), [Call::Clts]);
+    assert_eq!(kernel(b"\x0f\x09", &mut r), [Call::Wbinvd]);
+    r.rax = 0x8;
+    assert_eq!(kernel(b"\x0f\x01\xf0", &mut r), [Call::ReadCr(0), Call::WriteCr(0, 0x8005_0039)]);
+    assert_eq!(kernel(b"\x0f\x31", &mut r), []);
+    assert_eq!((r.rax, r.rdx), (0x2222_3333, 0x11));
+    assert_eq!(kernel(b"\x0f\x01\xf9", &mut r), []);
+    assert_eq!(r.rcx, 5);
+    assert_eq!(kernel(b"\xfa", &mut r), []);
+    assert_eq!(kernel(b"\xfb", &mut r), []);
+}
+
+#[test]
+fn left_to_the_guest() {
+    let cases: &[(&[u8], &str)] = &[
+        (b"\xf4", "hlt"),
+        (b"\x0f\x08", "invd"),
+        (b"\x0f\x01\x38", "invlpg"),
+        (b"\x0f\x01\xf8", "swapgs"),
+        (b"\x0f\x33", "rdpmc"),
+        (b"\x0f\x01\xc8", "monitor"),
+        (b"\xf0\x0f\x22\xc0", "lock mov to cr0"),
+        (b"\xcd\x80", "int 0x80"),
+    ];
+    for (bytes, what) in cases {
+        let (mut r, mut m) = (regs(), Recorder::default());
+        assert_eq!(emulate(&mut r, Mode::Long, true, &fetched(bytes), &mut m), Outcome::Unhandled, "{what}");
+        assert_eq!((r, m.calls), (regs(), vec![]), "{what}");
+    }
+}
+
+#[test]
+fn user_code_gets_io_only_if_permitted_and_nothing_else() {
+    let run = |bytes: &[u8], refuse_io, mode| {
+        let mut m = Recorder { refuse_io, ..Default::default() };
+        (emulate(&mut regs(), mode, false, &fetched(bytes), &mut m), m.calls.len())
+    };
+    for mode in [Mode::Long, Mode::Compat32] {
+        assert_eq!(run(b"\xec", false, mode), (Outcome::Done, 1));
+        assert_eq!(run(b"\xec", true, mode), (Outcome::Inject(Exception::GP), 0));
+        assert_eq!(run(b"\xfa", true, mode), (Outcome::Unhandled, 0));
+        for bytes in [&b"\x0f\x32"[..], b"\x0f\x06", b"\x0f\x20\xc0", b"\x0f\x01\xd1", b"\x0f\x09"] {
+            assert_eq!(run(bytes, false, mode), (Outcome::Unhandled, 0), "{bytes:x?}");
+        }
+    }
+}
+
+#[test]
+fn forced_cpuid() {
+    let mut r = CpuUserRegs { rax: 0x1_4000_0000, rcx: 7, rip: 0x1000, ..Default::default() };
+    let mut m = Recorder::default();
+    assert_eq!(forced(&mut r, &fetched(b"\x0f\x0bxen\x0f\xa2\x90"), &mut m), Outcome::Done);
+    assert_eq!((r.rax, r.rbx, r.rcx, r.rdx, r.rip), (0x4000_0000, 7, 3, 4, 0x1007));
+    let go = |bytes: &[u8]| forced(&mut regs(), &fetched(bytes), &mut Recorder::default());
+    assert_eq!(go(b"\x0f\x0b"), Outcome::Inject(Exception::fetch_fault(0x1002)), "the signature is on an absent page");
+    assert_eq!(go(b"\x0f\x0bxen\x0f\xa3"), Outcome::Unhandled);
+    assert_eq!(go(b"\x0f\x0bxem\x0f\xa2"), Outcome::Unhandled);
+    assert_eq!(go(b"\x0f\xff"), Outcome::Unhandled);
+}
+
+#[test]
+fn software_interrupts_need_the_privilege_level() {
+    let int80 = 0x80 << 3 | 2;
+    assert_eq!(software_interrupt(int80, 3, |v| (v == 0x80).then_some(3)), Some(0x80));
+    assert_eq!(software_interrupt(int80, 3, |_| Some(1)), None);
+    assert_eq!(software_interrupt(int80, 1, |_| Some(1)), Some(0x80));
+    assert_eq!(software_interrupt(int80, 3, |_| None), None);
+    assert_eq!(software_interrupt(0x28, 3, |_| Some(3)), None, "a selector, not a gate");
+}
+
+#[test]
+fn compat_rip_wraps_at_four_gib() {
+    let mut r = CpuUserRegs { rip: 0xffff_ffff, ..regs() };
+    assert_eq!(emulate(&mut r, Mode::Compat32, false, &fetched(b"\xec"), &mut Recorder::default()), Outcome::Done);
+    assert_eq!(r.rip, 0);
+}
