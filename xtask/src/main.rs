@@ -1,3 +1,68 @@
-//! The project's own build, test and bench commands: one file per subcommand.
+//! The project's own build, image, test and bench commands: one file per subcommand.
+//!
+//! `./tandem COMMAND` is `cargo xtask COMMAND` after a check that there is a cargo at all.
 
-fn main() {}
+mod account;
+mod counter;
+mod host;
+mod images;
+mod machine;
+mod options;
+mod pattern;
+mod peer;
+mod progress;
+mod shell;
+mod size;
+mod suite;
+
+use anyhow::Result;
+use options::Options;
+use std::process::ExitCode;
+
+const HELP: &str = "\
+usage: ./tandem COMMAND [OPTIONS]
+
+  run                  boot the hypervisor with Debian as dom0 in QEMU and show that it works; PASS or FAIL
+  test [LEVEL] [NAME]  tests; LEVEL is unit, boot, guests or linux; NAME selects by part of a name
+  shell                a console in dom0
+  build                the hypervisor's ELF image, target/tandem.elf
+  bench boot|lmbench   instruction counts beside stock Xen and native Linux
+  size                 lines of code and unsafe blocks of the trusted part
+  iso                  a bootable ISO image with GRUB
+  images               only build what boots (kernel, initramfs)
+
+options:
+  --hypervisor ELF|xen|none   boot this instead of target/tandem.elf (xen: Debian's Xen 4.17; none: native Linux)
+  --cpus N                    CPUs of the machine (run, shell)
+  --mib N                     data per device and direction in mebibytes
+  --full                      the long tests: 1 GiB per device, stress-ng, xz, gcc
+  --list                      only name the tests
+  -v                          show the serial console while it runs
+";
+
+fn dispatch(options: &Options) -> Result<bool> {
+    match options.command.as_str() {
+        "run" => account::run(options),
+        "test" => suite::run(options),
+        "shell" => shell::run(options).map(|()| true),
+        "images" => images::all(options).map(|()| true),
+        "size" => size::run().map(|()| true),
+        "help" | "--help" | "-h" | "" => {
+            print!("{HELP}");
+            Ok(true)
+        }
+        other => anyhow::bail!("unknown command `{other}`; ./tandem help lists them"),
+    }
+}
+
+fn main() -> ExitCode {
+    let outcome = Options::parse(std::env::args().skip(1)).and_then(|options| dispatch(&options));
+    match outcome {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            println!("FAIL: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

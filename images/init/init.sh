@@ -1,0 +1,177 @@
+# The test machine's userspace. What to do comes on the kernel's command line: tandem.do=JOB+JOB+...
+# Each job says its outcome in lines that start with "TANDEM: "; the host looks for them.
+/bin/busybox --install -s /bin
+mount -t proc proc /proc
+mount -t sysfs sys /sys
+mount -t devtmpfs dev /dev
+mkdir -p /dev/pts /dev/shm
+mount -t devpts devpts /dev/pts
+mount -t tmpfs tmp /tmp
+mount -t tmpfs shm /dev/shm
+echo 5 > /proc/sys/kernel/printk
+
+say() { echo "TANDEM: $*"; }
+
+hypervisor=$(cat /sys/hypervisor/type 2>/dev/null || echo none)
+say "up kernel=$(uname -r) hypervisor=$hypervisor cpus=$(nproc) uptime=$(cut -d' ' -f1 /proc/uptime)"
+[ -d /proc/xen ] && mount -t xenfs xenfs /proc/xen 2>/dev/null
+
+# wait_for SECONDS COMMAND...: until the command succeeds
+wait_for() {
+	tries=$(($1 * 10))
+	shift
+	while ! "$@" >/dev/null 2>&1; do
+		tries=$((tries - 1))
+		[ $tries -gt 0 ] || return 1
+		usleep 100000
+	done
+}
+
+job_cpus() {
+	say "cpus nproc=$(nproc) present=$(cat /sys/devices/system/cpu/present) online=$(cat /sys/devices/system/cpu/online)"
+}
+
+# Every CPU does work of its own: a loop pinned to each must be accounted to that CPU.
+job_pin() {
+	for cpu in $(seq 0 $(($(nproc) - 1))); do
+		taskset -c $cpu sh -c 'i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done' &
+	done
+	wait
+	busy=$(grep -c '^cpu[0-9]' /proc/stat)
+	say "pin ran=$busy"
+}
+
+# Each secondary CPU goes off line and comes back, three times.
+job_hotplug() {
+	for round in 1 2 3; do
+		for dir in /sys/devices/system/cpu/cpu[1-9]*; do
+			echo 0 > $dir/online || { say "hotplug FAIL ${dir##*/} does not go off line"; return; }
+		done
+		[ "$(nproc)" = 1 ] || { say "hotplug FAIL nproc is $(nproc) with all others off line"; return; }
+		for dir in /sys/devices/system/cpu/cpu[1-9]*; do
+			echo 1 > $dir/online || { say "hotplug FAIL ${dir##*/} does not come back"; return; }
+		done
+	done
+	for cpu in $(seq 0 $(($(nproc) - 1))); do
+		taskset -c $cpu true || { say "hotplug FAIL cpu$cpu runs nothing"; return; }
+	done
+	say "hotplug ok nproc=$(nproc)"
+}
+
+# net:DRIVER:MIB:WINDOW
+job_net() {
+	[ "$1" = virtio_net ] && modprobe virtio_pci
+	modprobe "$1" || { say "net FAIL modprobe $1"; return; }
+	wait_for 10 sh -c 'ls /sys/class/net | grep -q eth' || { say "net FAIL no interface from $1"; return; }
+	bound=$(basename "$(readlink /sys/class/net/eth0/device/driver)")
+	say "module $1 bound=$bound"
+	ifconfig eth0 10.9.0.2 netmask 255.255.255.0 up
+	wait_for 15 grep -q 1 /sys/class/net/eth0/carrier || { say "net FAIL no carrier"; return; }
+	wait_for 15 ping -c 1 -W 1 10.9.0.1 || { say "net FAIL no answer to ping"; return; }
+	say "$(nettest eth0 10.9.0.1 "$2" "$3")"
+	errors=0
+	for f in rx_errors tx_errors rx_dropped tx_dropped rx_crc_errors; do
+		errors=$((errors + $(cat /sys/class/net/eth0/statistics/$f)))
+	done
+	line=$(grep -E 'eth0|virtio.*(in|out)put' /proc/interrupts | head -n 1)
+	say "interface errors=$errors rx=$(cat /sys/class/net/eth0/statistics/rx_packets) tx=$(cat /sys/class/net/eth0/statistics/tx_packets) interrupts=$(echo $line | tr -s ' ' '_')"
+}
+
+# disk:DRIVER:MIB
+job_disk() {
+	case $1 in
+	nvme) set -- nvme "$2" /dev/nvme0n1 ;;
+	ahci) set -- ahci "$2" /dev/sda; modprobe sd_mod ;;
+	virtio_blk) set -- virtio_blk "$2" /dev/vda; modprobe virtio_pci ;;
+	esac
+	modprobe "$1" || { say "disk FAIL modprobe $1"; return; }
+	wait_for 15 test -b "$3" || { say "disk FAIL $3 does not appear"; return; }
+	say "module $1 device=$3 sectors=$(cat /sys/block/${3##*/}/size)"
+	say "$(disktest "$3" "$2" 2)"
+}
+
+# The extended image: a Debian tree on a virtio disk.
+job_tree() {
+	modprobe virtio_pci; modprobe virtio_blk; modprobe crc32c_generic; modprobe ext4
+	wait_for 15 test -b /dev/vda || { say "tree FAIL no disk"; return; }
+	mkdir -p /tree
+	mount -t ext4 -o ro /dev/vda /tree || { say "tree FAIL mount"; return; }
+	mount -t tmpfs -o size=70% work /tree/work
+	mount -t tmpfs tmp /tree/tmp
+	for d in proc sys dev; do mount -o bind /$d /tree/$d; done
+	mount -t tmpfs shm /tree/dev/shm
+}
+
+# stress:NAME:SECONDS
+job_stress() {
+	[ -d /tree/usr ] || job_tree
+	case $1 in
+	cpu|fork|switch|context|signal|sigrt|timer|futex|pipe) extra="" ;;
+	vm|mmap|pagemove|mremap|madvise|userfaultfd) extra="--$1-bytes 64M" ;;
+	esac
+	workers=$(nproc)
+	before=$(dmesg | wc -l)
+	out=$(chroot /tree /usr/bin/stress-ng --temp-path /work --$1 $workers $extra --timeout ${2}s --verify --oomable --metrics-brief 2>&1)
+	status=$?
+	warnings=$(dmesg | tail -n +$((before + 1)) | grep -ciE 'warn|bug:|oops|rcu.*stall|lockup|hung')
+	[ $status = 0 ] || echo "$out"
+	ops=$(echo "$out" | grep -E "metrc.* $1 |info.* $1 " | tail -n 1 | tr -s ' ' | sed "s/.* $1 \([0-9]*\) .*/\1/")
+	say "stress $1 status=$status warnings=$warnings ops=$ops"
+}
+
+# xz:MIB: compress and decompress that much text-like data with Debian's xz on every CPU
+job_xz() {
+	[ -d /tree/usr ] || job_tree
+	chroot /tree /bin/sh -c "
+		awk 'BEGIN { for (i = 0; i < $1 * 16384; i++) printf \"%s line %d of the text, value %d and %d......\\n\", \"a\", i, (i * 7919) % 10007, (i * i) % 65537 }' | head -c ${1}M > /work/in
+		sum=\$(sha256sum < /work/in)
+		xz -T0 -1 -k /work/in && xz -T0 -t /work/in.xz && xz -T0 -dc /work/in.xz | sha256sum > /work/sum
+		[ \"\$sum\" = \"\$(cat /work/sum)\" ] && echo 'TANDEM: xz ok bytes='\$(stat -c %s /work/in) packed=\$(stat -c %s /work/in.xz) || echo 'TANDEM: xz FAIL contents differ'
+		rm -f /work/in*"
+}
+
+# cc:FILES: a program of that many C files, built with make -j, must give the right answer
+job_cc() {
+	[ -d /tree/usr ] || job_tree
+	chroot /tree /bin/sh -c "
+		mkdir -p /work/p && cd /work/p
+		i=0; : > all.h; echo '#include \"all.h\"
+#include <stdio.h>
+int main(void) { unsigned long s = 0;' > main.c
+		while [ \$i -lt $1 ]; do
+			echo \"unsigned long f\$i(unsigned long x);\" >> all.h
+			echo \"s += f\$i(\$i);\" >> main.c
+			printf '#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\nstatic unsigned long t[64];\nunsigned long f%d(unsigned long x) { for (unsigned i = 0; i < 64; i++) t[i] = x * i + %d; unsigned long s = 0; for (unsigned i = 0; i < 64; i++) s += t[i]; return s; }\n' \$i \$i > f\$i.c
+			i=\$((i+1))
+		done
+		echo 'printf(\"%lu\\\\n\", s); return 0; }' >> main.c
+		printf 'O := \$(patsubst %%.c,%%.o,\$(wildcard *.c))\nprog: \$(O)\n\tgcc -o \$@ \$^\n%%.o: %%.c all.h\n\tgcc -O2 -c -o \$@ \$<\n' > Makefile
+		make -s -j\$(nproc) && echo 'TANDEM: cc ok files=$1 answer='\$(./prog) || echo 'TANDEM: cc FAIL the build stopped'"
+}
+
+# Ends: each as the kernel does it.
+job_poweroff() { sync; poweroff -f; sleep 60; }
+job_reboot() { sync; reboot -f; sleep 60; }
+job_panic() { echo c > /proc/sysrq-trigger; sleep 60; }
+job_sysrqb() { echo b > /proc/sysrq-trigger; sleep 60; }
+job_shell() {
+	say "shell"
+	setsid cttyhack sh 2>/dev/null || sh
+}
+job_lmb() { lmb; }
+job_memory() {
+	say "memory total_kib=$(sed -n 's/MemTotal: *\([0-9]*\).*/\1/p' /proc/meminfo)"
+}
+
+for word in $(cat /proc/cmdline); do
+	case $word in tandem.do=*) jobs=${word#tandem.do=} ;; esac
+done
+for job in $(echo "$jobs" | tr + ' '); do
+	set -- $(echo "$job" | tr : ' ')
+	name=$1
+	shift
+	job_$name "$@"
+done
+say "done"
+poweroff -f
+sleep 60

@@ -1,0 +1,160 @@
+//! `./tandem run`: boots the hypervisor with Debian as dom0 and shows, step by step, what works.
+
+use crate::counter::{self, Counter};
+use crate::images::{self, Images};
+use crate::machine::{field, Disk, Ending, Hypervisor, Machine, Outcome};
+use crate::options::Options;
+use crate::peer::{Counts, Peer};
+use crate::{host, pattern, progress};
+use anyhow::{bail, ensure, Context, Result};
+use std::path::{Path, PathBuf};
+
+/// Shows the demonstration; false when it failed, which has been said by then.
+pub fn run(options: &Options) -> Result<bool> {
+    match demonstrate(options) {
+        Ok(()) => {
+            println!("PASS");
+            Ok(true)
+        }
+        Err(error) => {
+            println!("FAIL: {error:#}");
+            Ok(false)
+        }
+    }
+}
+
+fn demonstrate(options: &Options) -> Result<()> {
+    println!("Preparing");
+    let images = images::basic()?;
+    let hypervisor = Hypervisor::choose(options.hypervisor.as_deref())?;
+    let cpus = options.cpus.unwrap_or(2);
+    let mib = options.mib.unwrap_or(8);
+    let disk = host::target("images")?.join("run-disk.raw");
+    pattern::make_disk(&disk, mib)?;
+    let peer = Peer::start("run")?;
+    let jobs = format!("cpus+pin+net:e1000:{mib}:64+disk:nvme:{mib}+poweroff");
+    let mut machine = Machine::new("run", &hypervisor, &images, cpus, &jobs);
+    machine.nic = Some(("e1000", peer.socket().to_path_buf()));
+    machine.disks = vec![Disk { device: "nvme", file: disk.clone(), writable: true }];
+    let counts = host::target("logs")?.join("run.count");
+    machine.accel = Counter::build()?.accel(&counts, &[]);
+
+    println!("Booting {} with Debian {} as dom0, {cpus} CPUs", hypervisor.name(), images.kernel_version);
+    let verbose = options.verbose;
+    let outcome = machine.start()?.finish(|line| {
+        show(line, verbose);
+        false
+    })?;
+    progress::clear();
+    judge(&outcome, &Expected { images: &images, hypervisor: &hypervisor, cpus, mib, disk: &disk }, peer.counts())?;
+    let instructions = counter::to_userspace(&counts)?;
+    println!("  {:.1} million instructions from power-on to userspace, on all CPUs", millions(instructions));
+    println!("Serial log: {}", relative(&outcome.log));
+    Ok(())
+}
+
+/// Live progress: reports of the guest as lines, everything else passing by.
+fn show(line: &str, verbose: bool) {
+    if verbose {
+        println!("    {line}");
+    } else if let Some((_, report)) = line.split_once("TANDEM: ") {
+        progress::clear();
+        println!("  dom0: {}", report.chars().take(110).collect::<String>());
+    } else {
+        progress::transient(line);
+    }
+}
+
+struct Expected<'a> {
+    images: &'a Images,
+    hypervisor: &'a Hypervisor,
+    cpus: u32,
+    mib: u64,
+    disk: &'a Path,
+}
+
+/// Checks each claim against what the guest, the peer and the disk say, and prints it.
+fn judge(outcome: &Outcome, expected: &Expected, wire: Counts) -> Result<()> {
+    if outcome.report("up").is_none() {
+        let last: Vec<&String> = outcome.lines.iter().rev().filter(|l| !l.trim().is_empty()).take(3).collect();
+        let last: Vec<&str> = last.into_iter().rev().map(String::as_str).collect();
+        bail!(
+            "dom0 did not reach userspace ({}); the console ends: {} (log {})",
+            ended(&outcome.ending),
+            last.join(" | "),
+            relative(&outcome.log)
+        );
+    }
+    println!("Proved");
+    let up = outcome.report("up").unwrap_or_default();
+    let kind = if *expected.hypervisor == Hypervisor::None { "none" } else { "xen" };
+    ensure!(field(up, "hypervisor") == Some(kind), "Linux names its hypervisor {:?}, not {kind}", field(up, "hypervisor"));
+    ensure!(field(up, "kernel") == Some(&expected.images.kernel_version), "another kernel runs: {up}");
+    println!("  stock Debian kernel {} reached userspace as dom0", expected.images.kernel_version);
+
+    let cpus = outcome.report("cpus").context("no word about CPUs")?;
+    ensure!(field(cpus, "nproc") == Some(&expected.cpus.to_string()), "CPUs are wrong: {cpus}");
+    ensure!(outcome.report("pin").is_some(), "work pinned to each CPU did not finish");
+    println!("  {} CPUs, each does work", expected.cpus);
+
+    let module = outcome.report("module e1000").context("modprobe e1000 did not succeed")?;
+    ensure!(field(module, "bound") == Some("e1000"), "the NIC is not driven by e1000: {module}");
+    println!("  stock e1000 driver loaded by modprobe and bound to the NIC");
+    check_net(outcome, wire)?;
+    println!(
+        "  {} packets ({:.1} MB) sent and {} ({:.1} MB) received, every checksum right at the other end",
+        wire.received,
+        millions(wire.received_bytes),
+        wire.sent,
+        millions(wire.sent_bytes)
+    );
+    check_disk(outcome)?;
+    let blocks = pattern::verify_disk(expected.disk, expected.mib)?;
+    println!("  {blocks} disk blocks of 64 KiB read or written through stock nvme, verified in dom0 and from the host");
+    ensure!(outcome.ending == Ending::PowerOff, "`poweroff` did not end it: {}", ended(&outcome.ending));
+    println!("  `poweroff` powers the machine off");
+    let uptime = field(up, "uptime").unwrap_or("?");
+    println!("  userspace after {uptime} s of dom0's clock; whole run {:.1} s", outcome.elapsed.as_secs_f32());
+    Ok(())
+}
+
+/// The guest and the peer agree that everything arrived.
+pub fn check_net(outcome: &Outcome, wire: Counts) -> Result<()> {
+    if let Some(reason) = outcome.report("net FAIL") {
+        bail!("network: {reason}");
+    }
+    let net = outcome.report("net").or_else(|| outcome.report("net ok")).context("the network test said nothing")?;
+    let number = |key| field(net, key).and_then(|v| v.parse::<u64>().ok()).unwrap_or(0);
+    ensure!(number("sent") > 0 && number("sent") == wire.received, "dom0 sent {}, the peer got {}", number("sent"), wire.received);
+    ensure!(number("received") == wire.sent, "the peer sent {}, dom0 got {}", wire.sent, number("received"));
+    ensure!(wire.damaged == 0 && wire.missing == 0, "{} damaged and {} missing frames", wire.damaged, wire.missing);
+    Ok(())
+}
+
+pub fn check_disk(outcome: &Outcome) -> Result<()> {
+    if let Some(reason) = outcome.report("disk FAIL") {
+        bail!("disk: {reason}");
+    }
+    outcome.report("disk ok").context("the disk test said nothing")?;
+    Ok(())
+}
+
+pub fn ended(ending: &Ending) -> String {
+    match ending {
+        Ending::PowerOff => "it powered off".into(),
+        Ending::Reset => "it reset".into(),
+        Ending::TimeOut => "time-out".into(),
+        Ending::Stopped => "stopped".into(),
+        Ending::Broken(why) => format!("QEMU ended: {why}"),
+    }
+}
+
+pub fn relative(path: &Path) -> String {
+    let root: PathBuf = host::root();
+    path.strip_prefix(&root).unwrap_or(path).display().to_string()
+}
+
+#[allow(clippy::cast_precision_loss, reason = "a figure for people")]
+fn millions(number: u64) -> f64 {
+    number as f64 / 1e6
+}

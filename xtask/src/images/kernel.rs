@@ -1,0 +1,43 @@
+//! The kernel of dom0: Debian's newest linux-image-6.1, as it is in its package.
+
+use super::packages;
+use crate::host;
+use anyhow::{Context, Result};
+use std::path::PathBuf;
+use std::process::Command;
+
+/// A distribution kernel with its modules.
+pub struct Kernel {
+    pub version: String,
+    pub vmlinuz: PathBuf,
+    /// The folder that has `lib/modules/VERSION` with a `modules.dep`.
+    pub root: PathBuf,
+}
+
+pub fn debian() -> Result<Kernel> {
+    let name = newest()?;
+    let root = packages::unpacked(&name)?;
+    let version = name.trim_start_matches("linux-image-").to_string();
+    let vmlinuz = root.join(format!("boot/vmlinuz-{version}"));
+    if !root.join(format!("lib/modules/{version}/modules.dep")).exists() {
+        let depmod = host::find_program("depmod").context("depmod is not there")?;
+        host::run(Command::new(depmod).arg("-b").arg(&root).arg(&version))?;
+    }
+    Ok(Kernel { version, vmlinuz, root })
+}
+
+/// The package that Debian's linux-image-amd64 depends on today, or the one fetched last when apt does not answer.
+fn newest() -> Result<String> {
+    let note = host::target("images")?.join("kernel.name");
+    const META: &str = "linux-image-amd64";
+    const PREFIX: &str = "linux-image-6.1.";
+    let found = packages::dependency(META, PREFIX)
+        .or_else(|| host::apt_update().ok().and_then(|()| packages::dependency(META, PREFIX)));
+    match found {
+        Some(name) => {
+            std::fs::write(&note, &name)?;
+            Ok(name)
+        }
+        None => std::fs::read_to_string(&note).context("apt knows no Debian 12 kernel (linux-image-amd64)"),
+    }
+}

@@ -1,0 +1,98 @@
+//! Debian packages: fetched with apt, unpacked with dpkg-deb, never installed.
+
+use super::cached;
+use crate::host;
+use anyhow::{bail, Context, Result};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// apt as any user, without its download sandbox (our folders are not readable by apt's own user).
+fn apt(program: &str) -> Command {
+    let mut command = Command::new(program);
+    command.args(["-o", "APT::Sandbox::User=root", "-q"]);
+    command
+}
+
+/// The version apt would install, or `None` when it does not know the package.
+pub fn candidate(name: &str) -> Option<String> {
+    let text = host::output(apt("apt-cache").args(["policy", name])).ok()?;
+    let version = text.lines().find_map(|l| l.trim().strip_prefix("Candidate: "))?;
+    (version != "(none)").then(|| version.to_string())
+}
+
+/// The newest package that `name` depends on and that starts with `prefix`.
+pub fn dependency(name: &str, prefix: &str) -> Option<String> {
+    let text = host::output(apt("apt-cache").args(["depends", name])).ok()?;
+    text.lines().find_map(|l| l.trim().strip_prefix("Depends: ").filter(|p| p.starts_with(prefix))).map(String::from)
+}
+
+/// Fetches and unpacks one package; gives the folder it is in. What is there from before serves when apt knows nothing.
+pub fn unpacked(name: &str) -> Result<PathBuf> {
+    let out = host::target("images/packages")?.join(name);
+    let Some(version) = candidate(name).or_else(|| host::apt_update().ok().and_then(|()| candidate(name))) else {
+        if out.exists() {
+            return Ok(out);
+        }
+        bail!("apt knows no package {name}; is `apt-get update` possible here?");
+    };
+    cached(&format!("fetching {name} {version}"), &out, &version, |dir| {
+        std::fs::create_dir_all(dir)?;
+        let deb = download(name, dir)?;
+        host::run(Command::new("dpkg-deb").arg("-x").arg(&deb).arg(dir))?;
+        std::fs::remove_file(&deb)?;
+        Ok(())
+    })?;
+    Ok(out)
+}
+
+fn download(name: &str, dir: &Path) -> Result<PathBuf> {
+    let attempt = || host::run(apt("apt-get").args(["download", name]).current_dir(dir));
+    if attempt().is_err() {
+        // The lists may be older than the archive.
+        if host::is_root() {
+            host::run(Command::new("apt-get").args(["update", "-q"]))?;
+        }
+        attempt()?;
+    }
+    super::files(dir)?
+        .into_iter()
+        .find(|p| p.extension().is_some_and(|e| e == "deb"))
+        .with_context(|| format!("apt-get download {name} left no package"))
+}
+
+/// Fetches `names` and everything they depend on, as if nothing were installed, and unpacks it all into `dir`.
+pub fn unpack_closure(names: &[&str], dir: &Path) -> Result<()> {
+    host::apt_update()?;
+    let archives = host::target("images/archives")?;
+    std::fs::create_dir_all(archives.join("partial"))?;
+    let status = archives.join("empty-status");
+    std::fs::write(&status, "")?;
+    host::run(
+        apt("apt-get")
+            .arg("-o")
+            .arg(format!("Dir::State::status={}", status.display()))
+            .arg("-o")
+            .arg(format!("Dir::Cache::archives={}", archives.display()))
+            .args(["-o", "Debug::NoLocking=1", "--download-only", "--no-install-recommends", "-y", "install"])
+            .args(names),
+    )?;
+    std::fs::create_dir_all(dir)?;
+    for deb in super::files(&archives)?.iter().filter(|p| p.extension().is_some_and(|e| e == "deb")) {
+        host::run(Command::new("dpkg-deb").arg("-x").arg(deb).arg(dir))?;
+    }
+    Ok(())
+}
+
+/// Debian's Xen 4.17 as an ELF that QEMU's `-kernel` takes.
+pub fn stock_xen() -> Result<PathBuf> {
+    let package = unpacked("xen-hypervisor-4.17-amd64")?;
+    let out = host::target("images")?.join("xen-4.17.elf");
+    let packed = package.join("boot/xen-4.17-amd64.gz");
+    let key = super::fingerprint(std::slice::from_ref(&packed))?;
+    cached("unpacking stock Xen", &out, &key, |path| {
+        let done = Command::new("gzip").arg("-dc").arg(&packed).output()?;
+        anyhow::ensure!(done.status.success(), "gzip cannot unpack {}", packed.display());
+        Ok(std::fs::write(path, done.stdout)?)
+    })?;
+    Ok(out)
+}

@@ -1,0 +1,168 @@
+//! A virtual machine to boot: what is in it and how QEMU is told so.
+
+mod process;
+mod qmp;
+
+pub use process::{field, Ending, Outcome, Running};
+
+use anyhow::{bail, Context, Result};
+use std::path::{Path, PathBuf};
+
+/// What runs below Linux.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Hypervisor {
+    /// An ELF for Multiboot 1: Tandem or stock Xen.
+    Elf(PathBuf),
+    /// Linux on the bare machine.
+    None,
+}
+
+impl Hypervisor {
+    /// From `--hypervisor`: a path, `xen`, `none`, or by default Tandem's image.
+    pub fn choose(option: Option<&str>) -> Result<Self> {
+        match option {
+            Some("none") => Ok(Self::None),
+            Some("xen") => Ok(Self::Elf(crate::images::packages::stock_xen()?)),
+            Some(path) if Path::new(path).is_file() => Ok(Self::Elf(PathBuf::from(path))),
+            Some(path) => bail!("no hypervisor at {path}"),
+            None => {
+                let ours = crate::host::target("")?.join("tandem.elf");
+                if ours.is_file() {
+                    Ok(Self::Elf(ours))
+                } else {
+                    bail!("{} is not built", ours.display())
+                }
+            }
+        }
+    }
+
+    pub fn name(&self) -> String {
+        match self {
+            Self::None => "native".into(),
+            Self::Elf(path) => path.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
+        }
+    }
+}
+
+/// A disk of the machine.
+#[derive(Clone, Debug)]
+pub struct Disk {
+    /// QEMU's device: `nvme`, `ahci` or `virtio-blk-pci`.
+    pub device: &'static str,
+    pub file: PathBuf,
+    pub writable: bool,
+}
+
+/// A machine and what it boots.
+#[derive(Clone, Debug)]
+pub struct Machine {
+    /// Names the log file.
+    pub name: String,
+    pub hypervisor: Hypervisor,
+    /// Options of the hypervisor, after `console=com1`.
+    pub hypervisor_args: String,
+    /// The kernel and the initramfs; either may be left out to see how that is refused.
+    pub kernel: Option<PathBuf>,
+    pub initramfs: Option<PathBuf>,
+    /// Options of dom0's kernel, after its console.
+    pub kernel_args: String,
+    pub cpus: u32,
+    pub memory_mib: u32,
+    /// `-cpu`; QEMU's default when `None`.
+    pub cpu_model: Option<String>,
+    /// QEMU's NIC device; it is connected to the traffic peer at `peer`.
+    pub nic: Option<(&'static str, PathBuf)>,
+    pub disks: Vec<Disk>,
+    /// `-accel tcg` and more, such as `-icount` or `-plugin`.
+    pub accel: Vec<String>,
+    pub timeout_s: u64,
+}
+
+impl Machine {
+    /// A machine as most tests want it: dom0 with `cpus` CPUs does `jobs`.
+    pub fn new(name: &str, hypervisor: &Hypervisor, images: &crate::images::Images, cpus: u32, jobs: &str) -> Self {
+        Self {
+            name: name.into(),
+            hypervisor: hypervisor.clone(),
+            hypervisor_args: format!("dom0_mem=768M,max:768M dom0_max_vcpus={cpus} loglvl=all"),
+            kernel: Some(images.kernel.clone()),
+            initramfs: Some(images.initramfs.clone()),
+            kernel_args: format!("panic=1 tandem.do={jobs}"),
+            cpus,
+            memory_mib: 1024,
+            cpu_model: None,
+            nic: None,
+            disks: Vec::new(),
+            accel: vec!["-accel".into(), "tcg".into()],
+            timeout_s: 300,
+        }
+    }
+
+    /// QEMU's arguments, except those for the control socket.
+    pub fn arguments(&self) -> Result<Vec<String>> {
+        let mut args: Vec<String> = self.accel.clone();
+        let mut add = |words: &[&str]| args.extend(words.iter().map(ToString::to_string));
+        add(&["-machine", "pc", "-nodefaults", "-display", "none", "-no-reboot", "-serial", "stdio"]);
+        add(&["-smp", &self.cpus.to_string(), "-m", &self.memory_mib.to_string()]);
+        if let Some(model) = &self.cpu_model {
+            add(&["-cpu", model]);
+        }
+        if let Some((device, socket)) = &self.nic {
+            add(&["-netdev", &format!("stream,id=net0,server=off,addr.type=unix,addr.path={}", text(socket)?)]);
+            add(&["-device", &format!("{device},netdev=net0,mac=52:54:00:74:61:6e,romfile=")]);
+        }
+        for (n, disk) in self.disks.iter().enumerate() {
+            let snapshot = if disk.writable { "off" } else { "on" };
+            let file = text(&disk.file)?;
+            add(&["-drive", &format!("if=none,id=disk{n},file={file},format=raw,cache=unsafe,snapshot={snapshot}")]);
+            match disk.device {
+                "nvme" => add(&["-device", &format!("nvme,drive=disk{n},serial=tandem{n}")]),
+                "ahci" => {
+                    add(&["-device", &format!("ich9-ahci,id=ahci{n}")]);
+                    add(&["-device", &format!("ide-hd,bus=ahci{n}.0,drive=disk{n}")]);
+                }
+                other => add(&["-device", &format!("{other},drive=disk{n}")]),
+            }
+        }
+        self.boot_arguments(&mut args)?;
+        Ok(args)
+    }
+
+    fn boot_arguments(&self, args: &mut Vec<String>) -> Result<()> {
+        let mut add = |words: &[&str]| args.extend(words.iter().map(ToString::to_string));
+        match &self.hypervisor {
+            Hypervisor::None => {
+                add(&["-kernel", text(self.kernel.as_ref().context("a native machine needs a kernel")?)?]);
+                if let Some(initramfs) = &self.initramfs {
+                    add(&["-initrd", text(initramfs)?]);
+                }
+                add(&["-append", &format!("console=ttyS0 {}", self.kernel_args)]);
+            }
+            Hypervisor::Elf(elf) => {
+                add(&["-kernel", text(elf)?, "-append", &format!("console=com1 {}", self.hypervisor_args)]);
+                // QEMU separates modules by commas, so a kernel's arguments cannot have any.
+                anyhow::ensure!(!self.kernel_args.contains(','), "a comma in dom0's command line");
+                let mut modules = Vec::new();
+                if let Some(kernel) = &self.kernel {
+                    modules.push(format!("{} console=hvc0 {}", text(kernel)?, self.kernel_args));
+                }
+                if let Some(initramfs) = &self.initramfs {
+                    modules.push(text(initramfs)?.to_string());
+                }
+                if !modules.is_empty() {
+                    add(&["-initrd", &modules.join(",")]);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts it; the serial console goes to `target/logs/NAME.log`.
+    pub fn start(&self) -> Result<Running> {
+        Running::start(self)
+    }
+}
+
+fn text(path: &Path) -> Result<&str> {
+    path.to_str().with_context(|| format!("{} is not a name QEMU can be given", path.display()))
+}

@@ -1,0 +1,207 @@
+//! A running QEMU: its serial console line by line, its time limit, how it ended.
+
+use super::qmp;
+use super::Machine;
+use crate::host;
+use anyhow::{Context, Result};
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+/// How a machine's run ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// Powered off by the guest (ACPI).
+    PowerOff,
+    /// Reset by the guest.
+    Reset,
+    /// We stopped it: the time was up.
+    TimeOut,
+    /// We stopped it: what was waited for had been seen.
+    Stopped,
+    /// QEMU itself gave up, with what it said.
+    Broken(String),
+}
+
+/// The result of a run.
+pub struct Outcome {
+    pub ending: Ending,
+    pub lines: Vec<String>,
+    pub elapsed: Duration,
+    pub log: PathBuf,
+}
+
+impl Outcome {
+    /// The first line with `needle`.
+    pub fn find(&self, needle: &str) -> Option<&str> {
+        self.lines.iter().map(String::as_str).find(|l| l.contains(needle))
+    }
+
+    /// What the guest reported after "TANDEM: `subject` ".
+    pub fn report(&self, subject: &str) -> Option<&str> {
+        let key = format!("TANDEM: {subject} ");
+        self.lines.iter().find_map(|l| l.split_once(key.as_str()).map(|(_, rest)| rest.trim()))
+    }
+}
+
+/// The value of `key=value` in a report.
+pub fn field<'a>(report: &'a str, key: &str) -> Option<&'a str> {
+    report.split_whitespace().find_map(|w| w.strip_prefix(key)?.strip_prefix('='))
+}
+
+/// A QEMU at work.
+pub struct Running {
+    child: Child,
+    lines: Receiver<String>,
+    seen: Vec<String>,
+    ending: Receiver<qmp::Shutdown>,
+    started: Instant,
+    limit: Duration,
+    log: PathBuf,
+    errors: PathBuf,
+    sockets: Vec<PathBuf>,
+}
+
+impl Running {
+    pub(super) fn start(machine: &Machine) -> Result<Self> {
+        let log = host::target("logs")?.join(format!("{}.log", machine.name));
+        let errors = log.with_extension("qemu");
+        let control = std::env::temp_dir().join(format!("tandem-{}-{}.qmp", std::process::id(), machine.name));
+        let ending = qmp::listen(&control)?;
+        let qemu = host::find_program("qemu-system-x86_64").context("qemu-system-x86_64 is not there")?;
+        let mut command = Command::new(qemu);
+        command.args(machine.arguments()?);
+        command.arg("-qmp").arg(format!("unix:{},server=off", control.display()));
+        std::fs::write(log.with_extension("cmd"), format!("{command:?}\n"))?;
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(File::create(&errors)?)
+            .spawn()
+            .context("cannot start QEMU")?;
+        let serial = child.stdout.take().context("QEMU has no output")?;
+        let lines = read_lines(serial, File::create(&log)?);
+        Ok(Self {
+            child,
+            lines,
+            seen: Vec::new(),
+            ending,
+            started: Instant::now(),
+            limit: Duration::from_secs(machine.timeout_s),
+            log,
+            errors,
+            sockets: vec![control],
+        })
+    }
+
+    /// QEMU's serial input, for a person at the console.
+    pub fn input(&mut self) -> Option<ChildStdin> {
+        self.child.stdin.take()
+    }
+
+    /// Runs to the end, or until `stop` says that a line is what it waited for.
+    pub fn finish(mut self, mut stop: impl FnMut(&str) -> bool) -> Result<Outcome> {
+        let ending = loop {
+            let left = self.limit.saturating_sub(self.started.elapsed());
+            if left.is_zero() {
+                break Ending::TimeOut;
+            }
+            match self.lines.recv_timeout(left.min(Duration::from_millis(500))) {
+                Ok(line) => {
+                    let stopping = stop(&line);
+                    self.seen.push(line);
+                    if stopping {
+                        break Ending::Stopped;
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break self.ended()?,
+            }
+        };
+        let elapsed = self.started.elapsed();
+        self.end();
+        Ok(Outcome { ending, lines: std::mem::take(&mut self.seen), elapsed, log: self.log.clone() })
+    }
+
+    /// QEMU closed its console: asks how it ended.
+    fn ended(&mut self) -> Result<Ending> {
+        let status = self.child.wait()?;
+        Ok(match self.ending.recv_timeout(Duration::from_secs(2)) {
+            Ok(qmp::Shutdown::PowerOff) => Ending::PowerOff,
+            Ok(qmp::Shutdown::Reset) => Ending::Reset,
+            _ => {
+                let said = std::fs::read_to_string(&self.errors).unwrap_or_default();
+                Ending::Broken(format!("{status}: {}", said.trim()))
+            }
+        })
+    }
+
+    fn end(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        for socket in &self.sockets {
+            let _ = std::fs::remove_file(socket);
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Splits the console into lines in a thread of its own, and keeps all of it in the log.
+fn read_lines(mut serial: impl Read + Send + 'static, mut log: File) -> Receiver<String> {
+    let (sender, receiver) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let mut pending = Vec::new();
+        let mut buffer = [0; 4096];
+        while let Ok(n @ 1..) = serial.read(&mut buffer) {
+            let _ = log.write_all(&buffer[..n]);
+            pending.extend_from_slice(&buffer[..n]);
+            while let Some(end) = pending.iter().position(|b| *b == b'\n') {
+                let line: Vec<u8> = pending.drain(..=end).filter(|b| *b != b'\r' && *b != b'\n').collect();
+                if sender.send(String::from_utf8_lossy(&line).into_owned()).is_err() {
+                    return;
+                }
+            }
+        }
+        if !pending.is_empty() {
+            let _ = sender.send(String::from_utf8_lossy(&pending).into_owned());
+        }
+    });
+    receiver
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reports_are_found_in_the_middle_of_a_line() {
+        let outcome = Outcome {
+            ending: Ending::PowerOff,
+            lines: vec!["(XEN) noise".into(), "[ 1.0] TANDEM: cpus nproc=2 online=0-1".into()],
+            elapsed: Duration::ZERO,
+            log: PathBuf::new(),
+        };
+        let report = outcome.report("cpus").unwrap();
+        assert_eq!(field(report, "nproc"), Some("2"));
+        assert_eq!(field(report, "online"), Some("0-1"));
+        assert_eq!(field(report, "pro"), None);
+        assert!(outcome.report("cpu").is_none());
+    }
+
+    #[test]
+    fn lines_are_split_and_an_unfinished_last_one_is_kept() {
+        let path = std::env::temp_dir().join(format!("tandem-lines-{}", std::process::id()));
+        let lines = read_lines(&b"one\r\ntwo\nthree"[..], File::create(&path).unwrap());
+        assert_eq!(lines.iter().collect::<Vec<_>>(), ["one", "two", "three"]);
+        assert_eq!(std::fs::read(&path).unwrap(), b"one\r\ntwo\nthree");
+        std::fs::remove_file(path).unwrap();
+    }
+}

@@ -1,0 +1,68 @@
+//! The command line: one command, some words, some options.
+
+use anyhow::{bail, Context, Result};
+
+/// What the user asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    pub command: String,
+    /// Words after the command, such as a test level and name.
+    pub words: Vec<String>,
+    /// `--hypervisor`: a path, `xen` or `none`; the environment's `TANDEM_HYPERVISOR` otherwise.
+    pub hypervisor: Option<String>,
+    pub cpus: Option<u32>,
+    pub mib: Option<u64>,
+    pub full: bool,
+    pub list: bool,
+    pub verbose: bool,
+}
+
+impl Options {
+    pub fn parse(args: impl Iterator<Item = String>) -> Result<Self> {
+        let mut options =
+            Self { hypervisor: std::env::var("TANDEM_HYPERVISOR").ok().filter(|v| !v.is_empty()), ..Self::default() };
+        let mut words = Vec::new();
+        let mut args = args;
+        while let Some(arg) = args.next() {
+            let mut value = || args.next().with_context(|| format!("{arg} needs a value"));
+            match arg.as_str() {
+                "--hypervisor" => options.hypervisor = Some(value()?),
+                "--cpus" => options.cpus = Some(value()?.parse().context("--cpus needs a number")?),
+                "--mib" => options.mib = Some(value()?.parse().context("--mib needs a number")?),
+                "--full" => options.full = true,
+                "--list" => options.list = true,
+                "-v" | "--verbose" => options.verbose = true,
+                "--help" | "-h" => words.insert(0, "help".into()),
+                other if other.starts_with('-') => bail!("unknown option `{other}`; ./tandem help lists them"),
+                _ => words.push(arg),
+            }
+        }
+        if !words.is_empty() {
+            options.command = words.remove(0);
+        }
+        options.words = words;
+        Ok(options)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<Options> {
+        Options::parse(line.split_whitespace().map(String::from))
+    }
+
+    #[test]
+    fn words_and_options_may_be_mixed() {
+        let o = parse("test --full linux e1000 --mib 8").unwrap();
+        assert_eq!((o.command.as_str(), o.words, o.full, o.mib), ("test", vec!["linux".into(), "e1000".into()], true, Some(8)));
+    }
+
+    #[test]
+    fn an_unknown_option_and_a_missing_value_are_errors() {
+        assert!(parse("run --frobnicate").is_err());
+        assert!(parse("run --cpus").is_err());
+        assert!(parse("run --cpus two").is_err());
+    }
+}

@@ -1,0 +1,213 @@
+//! The machine at the other end of the wire: a host at 10.9.0.1 that answers ARP and ping and that takes part in
+//! images/src/nettest.c, checking every frame.
+//!
+//! It speaks Ethernet frames over a local socket with QEMU, which loses nothing; so a frame that is missing was lost
+//! by the guest, its driver, or the hypervisor.
+
+mod frame;
+
+use crate::pattern;
+use anyhow::{Context, Result};
+use frame::{Arp, Udp};
+use std::io::{BufReader, BufWriter, Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+const PUSH: u32 = 1;
+const ACK: u32 = 2;
+const SYNC: u32 = 3;
+const PULL: u32 = 4;
+const DATA: u32 = 5;
+const PORT: u16 = 7000;
+const MAGIC: u32 = 0x4d44_4e54;
+const HEAD: usize = 24;
+/// Acknowledge after that many datagrams.
+const ACK_EVERY: u64 = 16;
+
+/// What went over the wire, as the peer saw it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Datagrams from the guest with the right number and checksum, and their bytes.
+    pub received: u64,
+    pub received_bytes: u64,
+    /// Frames with a wrong checksum: IP's, UDP's or ours.
+    pub damaged: u64,
+    /// Datagrams that never came or came out of order.
+    pub missing: u64,
+    /// Datagrams sent to the guest, and their bytes.
+    pub sent: u64,
+    pub sent_bytes: u64,
+    pub pings: u64,
+}
+
+/// The peer, serving in a thread of its own.
+pub struct Peer {
+    socket: PathBuf,
+    counts: Arc<Mutex<Counts>>,
+}
+
+impl Peer {
+    pub fn start(name: &str) -> Result<Self> {
+        let socket = std::env::temp_dir().join(format!("tandem-{}-{name}.net", std::process::id()));
+        let _ = std::fs::remove_file(&socket);
+        let listener = UnixListener::bind(&socket).with_context(|| format!("cannot listen at {}", socket.display()))?;
+        let counts = Arc::new(Mutex::new(Counts::default()));
+        let shared = Arc::clone(&counts);
+        std::thread::spawn(move || {
+            if let Ok((stream, _)) = listener.accept() {
+                // An error here is the guest's machine going away.
+                let _ = serve(stream, &shared);
+            }
+        });
+        Ok(Self { socket, counts })
+    }
+
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    pub fn counts(&self) -> Counts {
+        self.counts.lock().map(|c| *c).unwrap_or_default()
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.socket);
+    }
+}
+
+/// Answers frames until QEMU closes the socket. On the wire each has its length before it.
+fn serve(stream: UnixStream, shared: &Mutex<Counts>) -> Result<()> {
+    let mut input = BufReader::with_capacity(1 << 16, stream.try_clone()?);
+    let mut output = BufWriter::with_capacity(1 << 16, stream);
+    let mut host = Host::default();
+    let mut buffer = vec![0; 1 << 16];
+    loop {
+        let mut len = [0; 4];
+        input.read_exact(&mut len)?;
+        let len = usize::try_from(u32::from_be_bytes(len))?;
+        let frame = buffer.get_mut(..len).context("an impossible frame length")?;
+        input.read_exact(frame)?;
+        for answer in host.take(frame) {
+            output.write_all(&u32::try_from(answer.len())?.to_be_bytes())?;
+            output.write_all(&answer)?;
+        }
+        if input.buffer().is_empty() {
+            output.flush()?;
+        }
+        if let Ok(mut counts) = shared.lock() {
+            *counts = host.counts;
+        }
+    }
+}
+
+/// The protocol without the sockets: frames in, frames out.
+#[derive(Default)]
+struct Host {
+    counts: Counts,
+    next: u64,
+    unacknowledged: u64,
+}
+
+impl Host {
+    fn take(&mut self, bytes: &[u8]) -> Vec<Vec<u8>> {
+        if let Some(arp) = Arp::request_for_us(bytes) {
+            return vec![arp.answer()];
+        }
+        if let Some(answer) = frame::answer_ping(bytes) {
+            self.counts.pings += 1;
+            return vec![answer];
+        }
+        match Udp::parse(bytes) {
+            Ok(Some(udp)) if udp.to_port == PORT => self.datagram(&udp),
+            Ok(_) => Vec::new(),
+            Err(frame::Damaged) => {
+                self.counts.damaged += 1;
+                Vec::new()
+            }
+        }
+    }
+
+    fn datagram(&mut self, udp: &Udp) -> Vec<Vec<u8>> {
+        let Some((head, body)) = udp.body.split_at_checked(HEAD) else { return Vec::new() };
+        if u32_at(head, 0) != MAGIC {
+            return Vec::new();
+        }
+        let (kind, seq, sum) = (u32_at(head, 4), u64_at(head, 8), u64_at(head, 16));
+        if pattern::checksum(body) != sum {
+            self.counts.damaged += 1;
+            return Vec::new();
+        }
+        match kind {
+            PUSH => self.push(udp, seq, body),
+            SYNC => vec![self.acknowledge(udp)],
+            PULL => self.pull(udp, seq, if body.len() >= 8 { u64_at(body, 0) } else { 0 }),
+            _ => Vec::new(),
+        }
+    }
+
+    fn push(&mut self, udp: &Udp, seq: u64, body: &[u8]) -> Vec<Vec<u8>> {
+        let mut wanted = vec![0; pattern::datagram_len(seq)];
+        pattern::fill(&mut wanted, seq);
+        if body != wanted {
+            self.counts.damaged += 1;
+        } else if seq != self.next {
+            self.counts.missing += seq.abs_diff(self.next);
+            self.next = seq + 1;
+        } else {
+            self.counts.received += 1;
+            self.counts.received_bytes += body.len() as u64;
+            self.next = seq + 1;
+        }
+        self.unacknowledged += 1;
+        if self.unacknowledged >= ACK_EVERY {
+            vec![self.acknowledge(udp)]
+        } else {
+            Vec::new()
+        }
+    }
+
+    fn acknowledge(&mut self, udp: &Udp) -> Vec<u8> {
+        self.unacknowledged = 0;
+        let mut body = Vec::new();
+        for value in [self.counts.received, self.counts.damaged, self.counts.missing] {
+            body.extend(value.to_le_bytes());
+        }
+        udp.answer(&with_head(ACK, self.next, &body))
+    }
+
+    fn pull(&mut self, udp: &Udp, first: u64, count: u64) -> Vec<Vec<u8>> {
+        (first..first.saturating_add(count.min(4096)))
+            .map(|seq| {
+                let mut body = vec![0; pattern::datagram_len(seq)];
+                pattern::fill(&mut body, seq);
+                self.counts.sent += 1;
+                self.counts.sent_bytes += body.len() as u64;
+                udp.answer(&with_head(DATA, seq, &body))
+            })
+            .collect()
+    }
+}
+
+fn with_head(kind: u32, seq: u64, body: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(HEAD + body.len());
+    out.extend(MAGIC.to_le_bytes());
+    out.extend(kind.to_le_bytes());
+    out.extend(seq.to_le_bytes());
+    out.extend(pattern::checksum(body).to_le_bytes());
+    out.extend(body);
+    out
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    bytes.get(at..at + 4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_le_bytes)
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    bytes.get(at..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_le_bytes)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,174 @@
+//! Stock Linux as dom0: what a user of the machine would notice.
+
+use super::{Bed, Test};
+use crate::account::{check_disk, check_net, ended, relative};
+use crate::machine::{field, Disk, Ending, Machine, Outcome};
+use crate::peer::Peer;
+use crate::{host, pattern};
+use anyhow::{bail, ensure, Context, Result};
+
+/// NICs: QEMU's device, Debian's driver, datagrams in flight (the ne2000 holds only a few frames).
+const NICS: &[(&str, &str, u32)] = &[
+    ("e1000", "e1000", 64),
+    ("e1000e", "e1000e", 64),
+    ("rtl8139", "8139cp", 16),
+    ("ne2k_pci", "ne2k-pci", 4),
+    ("virtio-net-pci", "virtio_net", 64),
+    ("vmxnet3", "vmxnet3", 64),
+];
+
+/// Disks: QEMU's device, Debian's driver.
+const DISKS: &[(&str, &str)] = &[("nvme", "nvme"), ("ahci", "ahci"), ("virtio-blk-pci", "virtio_blk")];
+
+/// stress-ng's stressors that a paravirtual memory and CPU layer must bear.
+const STRESSORS: &[&str] = &[
+    "cpu", "vm", "fork", "mmap", "pagemove", "switch", "context", "signal", "timer", "futex", "pipe", "mremap", "madvise",
+    "userfaultfd",
+];
+
+pub fn tests(full: bool) -> Vec<Test> {
+    let mut tests = Vec::new();
+    let mut add = |name: String, long: bool, run: Box<dyn Fn(&Bed) -> Result<String>>| {
+        tests.push(Test { level: "linux", name, long, run });
+    };
+    for cpus in [1, 2, 4] {
+        add(format!("debian-boots-with-{cpus}-cpus"), false, Box::new(move |bed| boots(bed, cpus)));
+    }
+    add("cpus-go-off-line-and-come-back".into(), false, Box::new(hotplug));
+    for (name, job, ending) in [
+        ("poweroff-turns-the-machine-off", "poweroff", Ending::PowerOff),
+        ("reboot-restarts-the-machine", "reboot", Ending::Reset),
+        ("a-kernel-panic-restarts-the-machine", "panic", Ending::Reset),
+        ("sysrq-b-restarts-the-machine", "sysrqb", Ending::Reset),
+    ] {
+        add(name.into(), false, Box::new(move |bed| ends(bed, job, &ending)));
+    }
+    for (device, driver, window) in NICS {
+        add(format!("packets-through-{device}-arrive"), false, Box::new(move |bed| nic(bed, device, driver, *window)));
+    }
+    for (device, driver) in DISKS {
+        add(format!("blocks-on-{device}-are-right"), false, Box::new(move |bed| disk(bed, device, driver)));
+    }
+    for cpus in [2, 4] {
+        for stressor in STRESSORS {
+            let name = format!("stress-{stressor}-with-{cpus}-vcpus-on-2-cpus");
+            add(name, true, Box::new(move |bed| stress(bed, stressor, cpus)));
+        }
+    }
+    add("xz-packs-and-unpacks-200-mb".into(), true, Box::new(|bed| heavy(bed, "xz:200", "xz ok", "bytes", "209715200")));
+    // The program adds up i * (0 + 1 + ... + 63) + 64 * i over its 100 files.
+    add("gcc-builds-100-files".into(), true, Box::new(|bed| heavy(bed, "cc:100", "cc ok", "answer", "10296000")));
+    let _ = full;
+    tests
+}
+
+/// Boots `machine` to its end; `Err` if it never got to userspace.
+fn run(machine: &Machine) -> Result<Outcome> {
+    let outcome = machine.start()?.finish(|_| false)?;
+    if outcome.report("up").is_none() {
+        let last = outcome.lines.iter().rev().find(|l| !l.trim().is_empty()).cloned().unwrap_or_default();
+        bail!("no userspace ({}); last line: {last} (log {})", ended(&outcome.ending), relative(&outcome.log));
+    }
+    Ok(outcome)
+}
+
+fn boots(bed: &Bed, cpus: u32) -> Result<String> {
+    let machine = Machine::new(&format!("boots-{cpus}"), &bed.hypervisor, &bed.images, cpus, "cpus+pin+poweroff");
+    let outcome = run(&machine)?;
+    let report = outcome.report("cpus").context("no word about CPUs")?;
+    ensure!(field(report, "nproc") == Some(&cpus.to_string()), "nproc disagrees: {report}");
+    ensure!(outcome.report("pin").is_some(), "work pinned to each CPU did not finish");
+    clean(&outcome, &Ending::PowerOff)?;
+    Ok(format!("nproc={cpus}"))
+}
+
+fn hotplug(bed: &Bed) -> Result<String> {
+    let machine = Machine::new("hotplug", &bed.hypervisor, &bed.images, 2, "hotplug+poweroff");
+    let outcome = run(&machine)?;
+    let report = outcome.report("hotplug").context("the guest said nothing")?;
+    ensure!(report.starts_with("ok"), "{report}");
+    clean(&outcome, &Ending::PowerOff)?;
+    Ok(report.into())
+}
+
+fn ends(bed: &Bed, job: &str, wanted: &Ending) -> Result<String> {
+    let machine = Machine::new(&format!("ends-{job}"), &bed.hypervisor, &bed.images, 2, job);
+    let outcome = run(&machine)?;
+    ensure!(outcome.ending == *wanted, "it should have ended by {wanted:?}, but: {}", ended(&outcome.ending));
+    Ok(String::new())
+}
+
+fn nic(bed: &Bed, device: &'static str, driver: &str, window: u32) -> Result<String> {
+    let name = format!("nic-{device}");
+    let peer = Peer::start(&name)?;
+    let jobs = format!("net:{driver}:{}:{window}+poweroff", bed.mib);
+    let mut machine = Machine::new(&name, &bed.hypervisor, &bed.images, 2, &jobs);
+    machine.nic = Some((device, peer.socket().to_path_buf()));
+    machine.timeout_s = 300 + bed.mib * 4;
+    let outcome = run(&machine)?;
+    check_net(&outcome, peer.counts())?;
+    let bound = outcome.report(&format!("module {driver}")).context("the driver was not loaded")?;
+    let interface = outcome.report("interface").context("no word about the interface")?;
+    ensure!(field(interface, "errors") == Some("0"), "the interface counts errors: {interface}");
+    clean(&outcome, &Ending::PowerOff)?;
+    Ok(format!("{bound}, {} packets out, {} in", peer.counts().received, peer.counts().sent))
+}
+
+fn disk(bed: &Bed, device: &'static str, driver: &str) -> Result<String> {
+    let file = host::target("images")?.join("test-disk.raw");
+    pattern::make_disk(&file, bed.mib)?;
+    let jobs = format!("disk:{driver}:{}+poweroff", bed.mib);
+    let mut machine = Machine::new(&format!("disk-{device}"), &bed.hypervisor, &bed.images, 2, &jobs);
+    machine.disks = vec![Disk { device, file: file.clone(), writable: true }];
+    machine.timeout_s = 300 + bed.mib * 2;
+    let outcome = run(&machine)?;
+    check_disk(&outcome)?;
+    clean(&outcome, &Ending::PowerOff)?;
+    let blocks = pattern::verify_disk(&file, bed.mib)?;
+    std::fs::remove_file(&file)?;
+    Ok(format!("{blocks} blocks of 64 KiB right in dom0 and from the host"))
+}
+
+fn with_tree(bed: &Bed, name: &str, cpus: u32, jobs: &str) -> Result<Outcome> {
+    let tree = crate::images::tree::build()?;
+    let mut machine = Machine::new(name, &bed.hypervisor, &bed.images, cpus, jobs);
+    machine.hypervisor_args = format!("dom0_mem=1536M,max:1536M dom0_max_vcpus={cpus} loglvl=all");
+    machine.memory_mib = 2048;
+    machine.cpus = cpus.min(2);
+    machine.disks = vec![Disk { device: "virtio-blk-pci", file: tree, writable: false }];
+    machine.timeout_s = 1800;
+    run(&machine)
+}
+
+fn stress(bed: &Bed, stressor: &str, cpus: u32) -> Result<String> {
+    let outcome = with_tree(bed, &format!("stress-{stressor}-{cpus}"), cpus, &format!("stress:{stressor}:60+poweroff"))?;
+    let report = outcome.report(&format!("stress {stressor}")).context("stress-ng said nothing")?;
+    ensure!(field(report, "status") == Some("0"), "stress-ng failed: {report}");
+    ensure!(field(report, "warnings") == Some("0"), "the kernel warned: {report}");
+    clean(&outcome, &Ending::PowerOff)?;
+    Ok(report.into())
+}
+
+fn heavy(bed: &Bed, job: &str, subject: &str, key: &str, wanted: &str) -> Result<String> {
+    let name = subject.split(' ').next().unwrap_or(subject);
+    let outcome = with_tree(bed, name, 2, &format!("{job}+poweroff"))?;
+    let report = outcome.report(subject).with_context(|| {
+        outcome.find(&format!("TANDEM: {name} FAIL")).unwrap_or("the work did not finish").to_string()
+    })?;
+    ensure!(field(report, key) == Some(wanted), "wrong result: {report}");
+    clean(&outcome, &Ending::PowerOff)?;
+    Ok(report.into())
+}
+
+/// Nothing on the console that a user would worry about, and the right end.
+fn clean(outcome: &Outcome, ending: &Ending) -> Result<()> {
+    const WORRIES: &[&str] = &[
+        "Kernel panic", "BUG:", "WARNING: CPU", "Oops", "Call Trace", "soft lockup", "rcu_preempt detected stalls",
+        "hypervisor panic", "Xen BUG", "nobody cared", "transmit queue 0 timed out", "I/O error",
+    ];
+    if let Some(line) = outcome.lines.iter().find(|l| WORRIES.iter().any(|w| l.contains(w))) {
+        bail!("on the console: {} (log {})", line.trim(), relative(&outcome.log));
+    }
+    ensure!(outcome.ending == *ending, "it should have ended by {ending:?}, but: {}", ended(&outcome.ending));
+    Ok(())
+}

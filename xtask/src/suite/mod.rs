@@ -1,0 +1,105 @@
+//! `./tandem test`: the levels of tests, one after the other, and the count at the end.
+//!
+//! `unit` runs the crates' own tests on the host; `boot`, `guests` and `linux` boot machines. Each boot test is named
+//! after what a user would notice, keeps its serial log under `target/logs`, and has a time limit.
+
+mod linux;
+mod unit;
+
+use crate::images::{self, Images};
+use crate::machine::Hypervisor;
+use crate::options::Options;
+use anyhow::{bail, Result};
+use std::time::Instant;
+
+/// What a boot test gets.
+pub struct Bed {
+    pub images: Images,
+    pub hypervisor: Hypervisor,
+    /// Mebibytes per device and direction.
+    pub mib: u64,
+}
+
+/// A test that boots something.
+pub struct Test {
+    pub level: &'static str,
+    /// What a user would notice, in words joined by dashes.
+    pub name: String,
+    /// Only with `--full`.
+    pub long: bool,
+    pub run: Box<dyn Fn(&Bed) -> Result<String>>,
+}
+
+/// Runs what was asked for; false if anything failed.
+pub fn run(options: &Options) -> Result<bool> {
+    let level = options.words.first().map(String::as_str);
+    if let Some(level) = level {
+        if !["unit", "boot", "guests", "linux"].contains(&level) {
+            bail!("no test level `{level}`; there are unit, boot, guests and linux");
+        }
+    }
+    let name = options.words.get(1).map(String::as_str);
+    let chosen: Vec<Test> = all(options)
+        .into_iter()
+        .filter(|t| level.is_none_or(|l| l == t.level) && name.is_none_or(|n| t.name.contains(n)))
+        .filter(|t| options.full || !t.long)
+        .collect();
+    if options.list {
+        for test in &chosen {
+            println!("{:<7} {}", test.level, test.name);
+        }
+        return Ok(true);
+    }
+    let mut score = Score::default();
+    if level.is_none_or(|l| l == "unit") {
+        unit::run(name, &mut score)?;
+    }
+    if !chosen.is_empty() {
+        boot(options, &chosen, &mut score)?;
+    }
+    if score.passed + score.failed == 0 {
+        bail!("no test has that name; ./tandem test --list names them");
+    }
+    println!("{} passed, {} failed", score.passed, score.failed);
+    Ok(score.failed == 0)
+}
+
+/// Passed and failed so far.
+#[derive(Default)]
+pub struct Score {
+    pub passed: u64,
+    pub failed: u64,
+}
+
+impl Score {
+    /// Notes one result and says it.
+    pub fn note(&mut self, level: &str, name: &str, seconds: f32, result: &Result<String>) {
+        match result {
+            Ok(detail) => {
+                self.passed += 1;
+                println!("ok   {level:<7} {name:<44} {seconds:>6.1} s  {detail}");
+            }
+            Err(error) => {
+                self.failed += 1;
+                println!("FAIL {level:<7} {name:<44} {seconds:>6.1} s  {error:#}");
+            }
+        }
+    }
+}
+
+fn all(options: &Options) -> Vec<Test> {
+    linux::tests(options.full)
+}
+
+fn boot(options: &Options, tests: &[Test], score: &mut Score) -> Result<()> {
+    let hypervisor = Hypervisor::choose(options.hypervisor.as_deref())?;
+    let default = if options.full { 1024 } else { 8 };
+    let bed = Bed { images: images::basic()?, hypervisor, mib: options.mib.unwrap_or(default) };
+    println!("Boot tests on {}", bed.hypervisor.name());
+    for test in tests {
+        let start = Instant::now();
+        let result = (test.run)(&bed);
+        score.note(test.level, &test.name, start.elapsed().as_secs_f32(), &result);
+    }
+    Ok(())
+}
