@@ -8,6 +8,7 @@ extern crate alloc;
 extern crate std;
 
 pub mod bounce;
+pub mod buddy;
 pub mod conring;
 pub mod emul;
 pub mod rangeset;

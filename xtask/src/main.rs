@@ -3,6 +3,7 @@
 //! `./tandem COMMAND` is `cargo xtask COMMAND` after a check that there is a cargo at all.
 
 mod account;
+mod build;
 mod counter;
 mod host;
 mod images;
@@ -14,6 +15,7 @@ mod progress;
 mod shell;
 mod size;
 mod suite;
+mod symbols;
 
 use anyhow::Result;
 use options::Options;
@@ -46,6 +48,7 @@ fn dispatch(options: &Options) -> Result<bool> {
         "test" => suite::run(options),
         "shell" => shell::run(options).map(|()| true),
         "images" => images::all(options).map(|()| true),
+        "build" => build::build().map(|path| println!("{}", path.display())).map(|()| true),
         "size" => size::run().map(|()| true),
         "help" | "--help" | "-h" | "" => {
             print!("{HELP}");

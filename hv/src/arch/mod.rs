@@ -1,0 +1,6 @@
+//! One file per hardware thing.
+
+pub mod insn;
+pub mod ipi;
+pub mod reboot;
+pub mod serial;

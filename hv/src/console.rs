@@ -1,0 +1,249 @@
+//! Messages of the hypervisor: levels, the serial console, and the ring that `xl dmesg` reads.
+//!
+//! `error!`, `warn!`, `info!`, `debug!` and `trace!` take a format string. `loglvl=` chooses what is shown, with Xen's
+//! words: `none`, `error`, `warning`, `info`, `debug` (or `all`). What a guest can cause goes through `guest_warn!` and
+//! `guest_debug!`, which are limited in rate and shown by `guest_loglvl=`.
+
+use crate::arch::serial;
+use crate::sync::Mutex;
+use core::fmt::{self, Write};
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicU8, Ordering};
+
+/// Importance of a message; a smaller number is more important.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Level {
+    /// Needs action.
+    Error = 1,
+    /// Degraded.
+    Warn = 2,
+    /// Once per boot or domain event.
+    Info = 3,
+    /// Per operation.
+    Debug = 4,
+    /// Per entry.
+    Trace = 5,
+}
+
+/// What is shown of the hypervisor's own messages and of those that guests cause.
+static HOST_LEVEL: AtomicU8 = AtomicU8::new(Level::Info as u8);
+static GUEST_LEVEL: AtomicU8 = AtomicU8::new(Level::Warn as u8);
+
+/// Every line of the hypervisor starts with this.
+const PREFIX: &str = "(TDM) ";
+
+/// Would a message of `level` be shown?
+#[inline]
+pub fn is_shown(level: Level) -> bool {
+    level as u8 <= HOST_LEVEL.load(Ordering::Relaxed)
+}
+
+/// Would a message of `level` that a guest caused be shown?
+#[inline]
+pub fn is_guest_shown(level: Level) -> bool {
+    level as u8 <= GUEST_LEVEL.load(Ordering::Relaxed)
+}
+
+/// Sets what is shown from the values of `loglvl=` and `guest_loglvl=`; `false` if the word is not known.
+pub fn set_host_level(word: &str) -> bool {
+    parse_level(word).map(|level| HOST_LEVEL.store(level, Ordering::Relaxed)).is_some()
+}
+
+/// See [`set_host_level`].
+pub fn set_guest_level(word: &str) -> bool {
+    parse_level(word).map(|level| GUEST_LEVEL.store(level, Ordering::Relaxed)).is_some()
+}
+
+/// Xen writes `lower/upper`: messages up to `lower` always, up to `upper` limited in rate. The upper one decides here.
+fn parse_level(word: &str) -> Option<u8> {
+    match word.rsplit('/').next()? {
+        "none" => Some(0),
+        "error" => Some(Level::Error as u8),
+        "warning" => Some(Level::Warn as u8),
+        "info" => Some(Level::Info as u8),
+        "debug" => Some(Level::Debug as u8),
+        "all" => Some(Level::Trace as u8),
+        _ => None,
+    }
+}
+
+/// The ring's size; a power of two.
+const RING_BYTES: usize = 32 << 10;
+
+/// The last `RING_BYTES` bytes of what was printed. `produced` counts all bytes ever printed.
+struct Ring {
+    bytes: [u8; RING_BYTES],
+    produced: usize,
+}
+
+static RING: Mutex<Ring> = Mutex::new(Ring { bytes: [0; RING_BYTES], produced: 0 });
+
+impl Ring {
+    fn push(&mut self, text: &[u8]) {
+        for &byte in text {
+            self.bytes[self.produced % RING_BYTES] = byte;
+            self.produced = self.produced.wrapping_add(1);
+        }
+    }
+}
+
+/// A line under construction on the stack, so that one message reaches the port in one piece.
+struct Line {
+    bytes: [u8; 256],
+    used: usize,
+}
+
+impl Line {
+    fn flush(&mut self) {
+        emit(&self.bytes[..self.used]);
+        self.used = 0;
+    }
+}
+
+impl Write for Line {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for chunk in text.as_bytes() {
+            if self.used == self.bytes.len() {
+                self.flush();
+            }
+            self.bytes[self.used] = *chunk;
+            self.used += 1;
+        }
+        Ok(())
+    }
+}
+
+/// To the port and the ring.
+fn emit(text: &[u8]) {
+    serial::write(text);
+    RING.lock().push(text);
+}
+
+/// Writes bytes of a guest (console_io) to the port and the ring as they are.
+pub fn write_guest(text: &[u8]) {
+    emit(text);
+}
+
+/// Prints one line. Use the macros.
+#[cold]
+#[inline(never)]
+pub fn print(args: fmt::Arguments<'_>) {
+    let mut line = Line { bytes: [0; 256], used: 0 };
+    // `Line` never fails.
+    let _ = line.write_str(PREFIX);
+    let _ = line.write_fmt(args);
+    let _ = line.write_str("\n");
+    line.flush();
+}
+
+/// Prints one line without taking any lock and without the ring: for a panic.
+pub fn print_unlocked(args: fmt::Arguments<'_>) {
+    struct Port;
+    impl Write for Port {
+        fn write_str(&mut self, text: &str) -> fmt::Result {
+            serial::write_unlocked(text.as_bytes());
+            Ok(())
+        }
+    }
+    let _ = Port.write_str(PREFIX);
+    let _ = Port.write_fmt(args);
+    let _ = Port.write_str("\n");
+}
+
+/// Copies what the ring holds from position `index` on into `out`; `index` moves past it. Positions count all bytes ever
+/// printed, modulo 2^32, as in `XEN_SYSCTL_readconsole`. Returns the bytes copied.
+#[allow(clippy::cast_possible_truncation, reason = "positions wrap at 2^32 by contract")]
+pub fn read_ring(index: &mut u32, out: &mut [u8]) -> usize {
+    let ring = RING.lock();
+    let oldest = ring.produced.saturating_sub(RING_BYTES);
+    let behind = (ring.produced as u32).wrapping_sub(*index) as usize;
+    let start = if behind > ring.produced - oldest { oldest } else { ring.produced - behind };
+    let count = out.len().min(ring.produced - start);
+    for (i, byte) in out.iter_mut().take(count).enumerate() {
+        *byte = ring.bytes[(start + i) % RING_BYTES];
+    }
+    *index = (start + count) as u32;
+    count
+}
+
+/// Forgets what the ring holds.
+pub fn clear_ring() {
+    RING.lock().produced = 0;
+}
+
+/// Messages that guests may cause: a bucket of lines, refilled with time.
+const BURST: u32 = 64;
+const REFILL_TICKS: u64 = 1 << 27;
+static LEFT: AtomicU32 = AtomicU32::new(BURST);
+static DROPPED: AtomicU32 = AtomicU32::new(0);
+static REFILLED_AT: AtomicU64 = AtomicU64::new(0);
+
+/// Prints one line that a guest caused, unless too many came lately. Use the macros.
+#[cold]
+#[inline(never)]
+pub fn print_limited(args: fmt::Arguments<'_>) {
+    let now = crate::arch::insn::rdtsc();
+    if now.wrapping_sub(REFILLED_AT.load(Ordering::Relaxed)) > REFILL_TICKS {
+        REFILLED_AT.store(now, Ordering::Relaxed);
+        LEFT.store(BURST, Ordering::Relaxed);
+        let dropped = DROPPED.swap(0, Ordering::Relaxed);
+        if dropped != 0 {
+            print(format_args!("{dropped} messages about guests were dropped"));
+        }
+    }
+    if LEFT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok() {
+        print(args);
+    } else {
+        DROPPED.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Prints a line if `$level` is shown.
+#[macro_export]
+macro_rules! log_at {
+    ($level:ident, $($arg:tt)*) => {
+        if $crate::console::is_shown($crate::console::Level::$level) {
+            $crate::console::print(format_args!($($arg)*));
+        }
+    };
+}
+/// Prints a line about a guest's doing if `$level` is shown for guests, limited in rate.
+#[macro_export]
+macro_rules! guest_log_at {
+    ($level:ident, $($arg:tt)*) => {
+        if $crate::console::is_guest_shown($crate::console::Level::$level) {
+            $crate::console::print_limited(format_args!($($arg)*));
+        }
+    };
+}
+/// Needs action.
+#[macro_export]
+macro_rules! error { ($($arg:tt)*) => { $crate::log_at!(Error, $($arg)*) }; }
+/// Degraded.
+#[macro_export]
+macro_rules! warn { ($($arg:tt)*) => { $crate::log_at!(Warn, $($arg)*) }; }
+/// Once per boot or domain event.
+#[macro_export]
+macro_rules! info { ($($arg:tt)*) => { $crate::log_at!(Info, $($arg)*) }; }
+/// Per operation.
+#[macro_export]
+macro_rules! debug { ($($arg:tt)*) => { $crate::log_at!(Debug, $($arg)*) }; }
+/// Per entry.
+#[macro_export]
+macro_rules! trace { ($($arg:tt)*) => { $crate::log_at!(Trace, $($arg)*) }; }
+/// A guest did something degraded.
+#[macro_export]
+macro_rules! guest_warn { ($($arg:tt)*) => { $crate::guest_log_at!(Warn, $($arg)*) }; }
+/// A guest did something worth a line when debugging it.
+#[macro_export]
+macro_rules! guest_debug { ($($arg:tt)*) => { $crate::guest_log_at!(Debug, $($arg)*) }; }
+
+/// Applies `loglvl=` and `guest_loglvl=`.
+pub fn set_levels(options: &crate::boot::Options) {
+    for (word, set) in [(&options.loglvl, set_host_level as fn(&str) -> bool), (&options.guest_loglvl, set_guest_level)]
+    {
+        if let Some(word) = word.as_deref().filter(|word| !set(word)) {
+            crate::warn!("Unknown log level '{word}' is ignored");
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! All machine frames: the frame table, the machine-to-physical table, and the allocator of free frames.
+
+use crate::mem::{layout, phys_to_virt};
+use crate::sync::{Mutex, Once};
+use core::sync::atomic::{AtomicU64, Ordering};
+use hv_core::buddy::{Buddy, Links, Storage};
+use x86::{MachAddr, Mfn, PAGE_SIZE};
+
+/// What is known about each frame.
+pub type Frame = [AtomicU64; 2];
+
+/// Frames that share one bit of the map of what exists: 2 MiB.
+const FRAMES_PER_CHUNK: u64 = 512;
+
+/// Limits and statistics, fixed at boot.
+struct Limits {
+    /// One past the last frame of RAM.
+    end: u64,
+    /// Frames of RAM.
+    total: u64,
+    /// Bit n: the frame table and M2P have entries for the 512 frames of chunk n.
+    chunks: &'static [u64],
+}
+
+static LIMITS: Once<Limits> = Once::new();
+
+/// Tags in a byte table, links in the free pages.
+struct DirectStorage {
+    tags: &'static mut [u8],
+}
+
+impl Storage for DirectStorage {
+    #[inline]
+    fn links(&self, frame: u64) -> Links {
+        // SAFETY: the frame is free RAM, owned by the allocator and in the direct map.
+        unsafe { phys_to_virt(MachAddr::new(frame << 12)).cast::<Links>().read() }
+    }
+    #[inline]
+    fn set_links(&mut self, frame: u64, links: Links) {
+        // SAFETY: as above.
+        unsafe { phys_to_virt(MachAddr::new(frame << 12)).cast::<Links>().write(links) }
+    }
+    #[inline]
+    fn tag(&self, frame: u64) -> u8 {
+        self.tags.get(frame as usize).copied().unwrap_or(0)
+    }
+    #[inline]
+    fn set_tag(&mut self, frame: u64, tag: u8) {
+        self.tags[frame as usize] = tag;
+    }
+}
+
+static FREE: Mutex<Option<Buddy<DirectStorage>>> = Mutex::new(None);
+
+/// Starts with no free frame. `tags` is zero and has a byte for each frame below `end`; `chunks` as in `Limits`.
+pub fn init(end: u64, total: u64, chunks: &'static [u64], tags: &'static mut [u8]) {
+    LIMITS.call_once(|| Limits { end, total, chunks });
+    *FREE.lock() = Some(Buddy::new(DirectStorage { tags }));
+}
+
+fn limits() -> &'static Limits {
+    LIMITS.get().expect("memory is set up before anything else")
+}
+
+/// One past the last frame of RAM.
+#[inline]
+pub fn end() -> Mfn {
+    Mfn::new(limits().end)
+}
+
+/// Frames of RAM in the machine.
+pub fn total() -> u64 {
+    limits().total
+}
+
+/// Does the frame table (and the M2P) have an entry for `mfn`? True for all RAM, and for what lies within 2 MiB of it.
+#[inline]
+pub fn has_entry(mfn: Mfn) -> bool {
+    let Some(limits) = LIMITS.get() else { return false };
+    let chunk = mfn.raw() / FRAMES_PER_CHUNK;
+    limits.chunks.get((chunk / 64) as usize).is_some_and(|word| word >> (chunk % 64) & 1 != 0)
+}
+
+/// The frame's entry, if it has one.
+#[inline]
+pub fn frame(mfn: Mfn) -> Option<&'static Frame> {
+    // SAFETY: entries of existing chunks are mapped, zeroed at boot, never unmapped, and hold only atomics.
+    has_entry(mfn).then(|| unsafe { &*(layout::FRAME_TABLE as *const Frame).add(mfn.index()) })
+}
+
+/// The machine-to-physical entry of `mfn`, if it has one. Guests read it; only the hypervisor writes it.
+#[inline]
+pub fn m2p(mfn: Mfn) -> Option<&'static AtomicU64> {
+    // SAFETY: as for `frame`.
+    has_entry(mfn).then(|| unsafe { &*(layout::M2P as *const AtomicU64).add(mfn.index()) })
+}
+
+/// Any address will do.
+pub const ANYWHERE: u32 = 64;
+/// Below 4 GiB.
+pub const BELOW_4GIB: u32 = 32;
+/// Below 16 MiB.
+pub const BELOW_16MIB: u32 = 24;
+
+/// Takes 2^`order` frames, aligned to their size, below 2^`address_bits` bytes. Their contents are leftovers.
+#[inline]
+pub fn alloc(order: u32, address_bits: u32) -> Option<Mfn> {
+    FREE.lock().as_mut()?.alloc(order, address_bits).map(Mfn::new)
+}
+
+/// Takes one frame and zeroes it.
+pub fn alloc_zeroed() -> Option<Mfn> {
+    let mfn = alloc(0, ANYWHERE)?;
+    scrub(mfn);
+    Some(mfn)
+}
+
+/// Zeroes a frame that the caller owns.
+#[inline]
+pub fn scrub(mfn: Mfn) {
+    // SAFETY: the caller owns the frame, which is RAM in the direct map.
+    unsafe { phys_to_virt(mfn.addr()).write_bytes(0, PAGE_SIZE) }
+}
+
+/// Gives back 2^`order` frames that [`alloc`] gave, or an aligned part of them. Scrubbing is the caller's choice.
+#[inline]
+pub fn free(mfn: Mfn, order: u32) {
+    if let Some(buddy) = FREE.lock().as_mut() {
+        buddy.free(mfn.raw(), order);
+    }
+}
+
+/// Gives back the frames of `start..end`, whatever their alignment.
+pub fn free_range(start: Mfn, end: Mfn) {
+    if let Some(buddy) = FREE.lock().as_mut() {
+        buddy.free_range(start.raw(), end.raw());
+    }
+}
+
+/// Free frames in all.
+pub fn free_count() -> u64 {
+    FREE.lock().as_ref().map_or(0, Buddy::free_frames)
+}
+
+/// Free frames below 2^`address_bits` bytes.
+pub fn free_count_below(address_bits: u32) -> u64 {
+    FREE.lock().as_ref().map_or(0, |buddy| buddy.free_frames_below(address_bits))
+}
+
+/// The largest order that can be allocated now.
+pub fn largest_order() -> Option<u32> {
+    FREE.lock().as_ref().and_then(Buddy::largest_order)
+}
+
+/// Sets the bit of every chunk that `start..end` (frames) touches.
+pub fn mark_chunks(chunks: &mut [u64], start: u64, end: u64) {
+    for chunk in start / FRAMES_PER_CHUNK..end.div_ceil(FRAMES_PER_CHUNK) {
+        if let Some(word) = chunks.get_mut((chunk / 64) as usize) {
+            *word |= 1 << (chunk % 64);
+        }
+    }
+}
+
+/// Words that `mark_chunks` needs for frames below `end`.
+pub fn chunk_words(end: u64) -> usize {
+    Mfn::new(end.div_ceil(FRAMES_PER_CHUNK * 64)).index()
+}
+
+/// Rounds `start..end` (frames) out to chunks.
+pub fn to_chunks(start: u64, end: u64) -> (u64, u64) {
+    (start / FRAMES_PER_CHUNK * FRAMES_PER_CHUNK, end.next_multiple_of(FRAMES_PER_CHUNK))
+}

@@ -1,0 +1,31 @@
+//! The hypervisor's address map. Guests see only the first window; the rest of the 16 L4 slots is ours to arrange.
+
+pub use xen_abi::layout::{HYPERVISOR_END_SLOT, HYPERVISOR_FIRST_SLOT};
+
+/// First address of the hypervisor's L4 slots.
+pub const HYPERVISOR_START: u64 = xen_abi::layout::HYPERVISOR_VIRT_START;
+/// Slot 256: machine-to-physical table, readable by guests.
+pub const M2P_READ_ONLY: u64 = xen_abi::layout::MACH2PHYS_VIRT_START;
+/// Slot 257: the same table, writable by the hypervisor.
+pub const M2P: u64 = 0xffff_8080_0000_0000;
+/// Slot 258: device memory, uncached.
+pub const MMIO: u64 = 0xffff_8100_0000_0000;
+/// End of the device window.
+pub const MMIO_END: u64 = 0xffff_8180_0000_0000;
+/// Slot 259: pages mapped at addresses of their own.
+pub const VMAP: u64 = 0xffff_8180_0000_0000;
+/// End of the vmap window.
+pub const VMAP_END: u64 = 0xffff_8200_0000_0000;
+/// Slot 261: the image, linked here and loaded at [`IMAGE_PHYS`].
+pub const IMAGE: u64 = 0xffff_82d0_8000_0000;
+/// Where the boot loader puts the image.
+pub const IMAGE_PHYS: u64 = 0x20_0000;
+/// Slot 261: the frame table.
+pub const FRAME_TABLE: u64 = 0xffff_82e0_0000_0000;
+/// Slots 262-271: all RAM.
+pub const DIRECT_MAP: u64 = 0xffff_8300_0000_0000;
+/// Bytes of RAM that the direct map can hold.
+pub const DIRECT_MAP_BYTES: u64 = 5 << 40;
+
+/// Size and alignment of each CPU's stack.
+pub const STACK_BYTES: u64 = 64 << 10;

@@ -1,0 +1,211 @@
+//! Memory: the address map, the hypervisor's page tables, frames and the heap.
+
+pub mod frames;
+pub mod heap;
+pub mod layout;
+pub mod paging;
+pub mod ranges;
+pub mod vmap;
+
+use crate::arch::insn;
+use crate::boot::multiboot::Loaded;
+use crate::sync::Once;
+use core::mem::size_of;
+use paging::Tables;
+use ranges::Ranges;
+use x86::{MachAddr, Mfn, Pte, PteFlags, PAGE_SIZE};
+
+/// Memory below this is left to the firmware, legacy devices and the start-up code of other CPUs.
+const LOW_MEMORY_END: u64 = 1 << 20;
+/// What the boot page tables map.
+const BOOT_MAPPED_END: u64 = 4 << 30;
+const SIZE_2M: u64 = 2 << 20;
+const CR4_PGE: u64 = 1 << 7;
+const CPUID_1GIB_PAGES: u32 = 1 << 26;
+
+static TABLES: Once<Tables> = Once::new();
+
+extern "C" {
+    static text_start: u8;
+    static text_end: u8;
+    static rodata_end: u8;
+    static image_end: u8;
+}
+
+/// Address of a symbol of the linker script.
+macro_rules! symbol_address {
+    ($symbol:ident) => {
+        // SAFETY: only the address is taken.
+        unsafe { &raw const $symbol as u64 }
+    };
+}
+
+/// Where RAM at `addr` appears in the direct map. The address must be RAM to be accessed.
+#[inline]
+pub fn phys_to_virt(addr: MachAddr) -> *mut u8 {
+    (layout::DIRECT_MAP + addr.raw()) as *mut u8
+}
+
+/// The frame that a pointer into the direct map points into.
+#[inline]
+pub fn virt_to_mfn<T>(pointer: *const T) -> Mfn {
+    Mfn::containing(MachAddr::new(pointer as u64 - layout::DIRECT_MAP))
+}
+
+/// The machine address of something in the image (code or statics).
+#[inline]
+pub fn image_to_phys<T>(pointer: *const T) -> MachAddr {
+    MachAddr::new(pointer as u64 - layout::IMAGE + layout::IMAGE_PHYS)
+}
+
+/// One past the last byte of the image in memory.
+pub fn image_phys_end() -> u64 {
+    symbol_address!(image_end) - layout::IMAGE + layout::IMAGE_PHYS
+}
+
+/// The hypervisor's own page tables.
+pub fn tables() -> &'static Tables {
+    TABLES.get().expect("memory is set up before anything else")
+}
+
+/// The L4 entry of hypervisor slot `slot` (256..272), which every L4 table carries. It never changes after boot.
+#[inline]
+pub fn l4_entry(slot: usize) -> Pte {
+    tables().root_entry(slot)
+}
+
+/// The root that no guest owns: it has the hypervisor's slots and nothing else.
+pub fn idle_root() -> Mfn {
+    tables().root()
+}
+
+/// Builds the final address map and the frame allocator from what the boot loader told. On return the heap works, and
+/// `loaded`'s modules are in frames that are still reserved.
+pub fn init(loaded: &Loaded) {
+    let mut free = loaded.usable.clone();
+    free.remove(0, LOW_MEMORY_END);
+    free.remove(layout::IMAGE_PHYS, image_phys_end());
+    for module in loaded.modules() {
+        free.remove(module.start & !0xfff, (module.start + module.bytes).next_multiple_of(4096));
+    }
+
+    let root = zeroed(take(&mut free, BOOT_MAPPED_END));
+    let has_1gib_pages = insn::cpuid(0x8000_0001, 0).edx & CPUID_1GIB_PAGES != 0;
+    let tables = TABLES.call_once(|| Tables::new(root, has_1gib_pages));
+    let mut low = || Some(zeroed(take(&mut free, BOOT_MAPPED_END)));
+    map_fixed(tables, loaded, &mut low).expect("memory for page tables");
+
+    // SAFETY: the new tables map the image where it is linked with the rights of its sections, and the stack as data; all
+    // that was reached through the boot tables' direct map is RAM, which the new direct map has too.
+    unsafe {
+        insn::write_cr4(insn::read_cr4() | CR4_PGE);
+        insn::write_cr3(root.addr().raw());
+    }
+
+    map_frame_tables(tables, loaded, &mut free);
+    for (start, end) in free.iter() {
+        frames::free_range(Mfn::new(start >> 12), Mfn::new(end >> 12));
+    }
+}
+
+/// The sixteen L3 tables, the direct map and the image.
+fn map_fixed(tables: &Tables, loaded: &Loaded, alloc: &mut impl FnMut() -> Option<Mfn>) -> Option<()> {
+    for slot in layout::HYPERVISOR_FIRST_SLOT..layout::HYPERVISOR_END_SLOT {
+        // Addresses of these slots are canonical with all upper bits set.
+        let _ = tables.walk(0xffff_0000_0000_0000 | (slot as u64) << 39, 3, alloc)?;
+    }
+    let image = |va: u64| va - layout::IMAGE + layout::IMAGE_PHYS;
+    let (text, rodata, data) = (symbol_address!(text_start), symbol_address!(text_end), symbol_address!(rodata_end));
+    let end = symbol_address!(image_end);
+    tables.map(text, image(text), rodata - text, paging::EXECUTE, alloc)?;
+    tables.map(rodata, image(rodata), data - rodata, paging::READ_ONLY, alloc)?;
+    tables.map(data, image(data), end - data, paging::READ_WRITE, alloc)?;
+
+    // The direct map may not make the hypervisor's code and constants writable.
+    let mut writable = loaded.usable.clone();
+    writable.remove(image(text), image(data));
+    for (start, end) in writable.iter() {
+        tables.map(layout::DIRECT_MAP + start, start, end - start, paging::READ_WRITE, alloc)?;
+    }
+    tables.map(layout::DIRECT_MAP + image(text), image(text), data - text, paging::READ_ONLY, alloc)
+}
+
+/// The frame table and the M2P for all RAM, the allocator's tags, and the map of what exists.
+fn map_frame_tables(tables: &Tables, loaded: &Loaded, free: &mut Ranges) {
+    let end = loaded.usable.end() >> 12;
+    let mut chunked = Ranges::new();
+    for (start, end) in loaded.usable.iter() {
+        let (start, end) = frames::to_chunks(start >> 12, end >> 12);
+        chunked.add(start, end);
+    }
+    for (start, end) in chunked.iter() {
+        let entry = size_of::<frames::Frame>() as u64;
+        back(layout::FRAME_TABLE + start * entry, (end - start) * entry, free, |va, pa, bytes, free| {
+            let mut alloc = || Some(zeroed(take(free, u64::MAX)));
+            tables.map(va, pa, bytes, paging::READ_WRITE, &mut alloc).expect("memory for the frame table");
+            fill(va, bytes, 0);
+        });
+        back(layout::M2P + start * 8, (end - start) * 8, free, |va, pa, bytes, free| {
+            let mut alloc = || Some(zeroed(take(free, u64::MAX)));
+            let guest_va = va - layout::M2P + layout::M2P_READ_ONLY;
+            tables.map(va, pa, bytes, paging::READ_WRITE, &mut alloc).expect("memory for the M2P");
+            tables.map(guest_va, pa, bytes, paging::READ_ONLY | PteFlags::US, &mut alloc).expect("memory for the M2P");
+            fill(va, bytes, xen_abi::layout::INVALID_M2P_ENTRY);
+        });
+    }
+    let words = frames::chunk_words(end);
+    let chunks = boot_slice::<u64>(free, words);
+    for (start, end) in chunked.iter() {
+        frames::mark_chunks(chunks, start, end);
+    }
+    let tags = boot_slice::<u8>(free, Mfn::new(end).index());
+    frames::init(end, loaded.usable.bytes() >> 12, chunks, tags);
+}
+
+/// Takes memory for `bytes` at `va` in pieces as large as alignment allows and hands each to `map`.
+fn back(mut va: u64, bytes: u64, free: &mut Ranges, mut map: impl FnMut(u64, u64, u64, &mut Ranges)) {
+    let end = va + bytes;
+    while va < end {
+        let to_large = va.next_multiple_of(SIZE_2M) - va;
+        let piece = match (to_large, end - va) {
+            (0, left) if left >= SIZE_2M => SIZE_2M,
+            (0, left) => left,
+            (head, left) => head.min(left),
+        };
+        let align = if piece == SIZE_2M { SIZE_2M } else { PAGE_SIZE as u64 };
+        let pa = free.take(piece, align, u64::MAX).expect("memory for the frame table");
+        map(va, pa, piece, free);
+        va += piece;
+    }
+}
+
+/// One page for the hypervisor's own use, below `limit`.
+fn take(free: &mut Ranges, limit: u64) -> Mfn {
+    let at = free.take(PAGE_SIZE as u64, PAGE_SIZE as u64, limit).expect("memory for page tables");
+    Mfn::containing(MachAddr::new(at))
+}
+
+fn zeroed(mfn: Mfn) -> Mfn {
+    fill(phys_to_virt(mfn.addr()) as u64, PAGE_SIZE as u64, 0);
+    mfn
+}
+
+/// A zeroed array that lives for ever.
+fn boot_slice<T>(free: &mut Ranges, count: usize) -> &'static mut [T] {
+    let bytes = (count * size_of::<T>()).next_multiple_of(PAGE_SIZE) as u64;
+    let at = free.take(bytes, PAGE_SIZE as u64, u64::MAX).expect("memory for the frame allocator");
+    let start = phys_to_virt(MachAddr::new(at));
+    fill(start as u64, bytes, 0);
+    // SAFETY: the range was just taken out of free memory, is mapped and zeroed, and zero is a value of the integers this
+    // is used with.
+    unsafe { core::slice::from_raw_parts_mut(start.cast(), count) }
+}
+
+/// Sets `bytes` (whole words) at `va`, mapped memory of ours that nothing refers to yet, to copies of `word`.
+fn fill(va: u64, bytes: u64, word: u64) {
+    // SAFETY: the callers just mapped or took this memory. One instruction a word is what counts here.
+    unsafe {
+        core::arch::asm!("rep stosq", inout("rdi") va => _, inout("rcx") bytes / 8 => _, in("rax") word,
+            options(nostack, preserves_flags));
+    }
+}

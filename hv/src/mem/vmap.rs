@@ -1,0 +1,36 @@
+//! Mappings at addresses of their own: device memory, and pages in an order of ours.
+
+use crate::mem::{frames, layout, paging, tables};
+use crate::sync::Mutex;
+use core::sync::atomic::Ordering;
+use x86::{MachAddr, Mfn, Pte, PteFlags, PAGE_SIZE};
+
+const PAGE: u64 = PAGE_SIZE as u64;
+
+/// Next free address of the device window; device mappings are for ever.
+static NEXT_DEVICE: Mutex<u64> = Mutex::new(layout::MMIO);
+
+/// Maps `bytes` of device registers at `addr`, uncached, for good. `None` when out of memory.
+pub fn map_device(addr: MachAddr, bytes: usize) -> Option<*mut u8> {
+    let offset = addr.page_offset();
+    let pages = (offset + bytes as u64).div_ceil(PAGE);
+    let mut next = NEXT_DEVICE.lock();
+    let va = *next;
+    let after = va.checked_add((pages + 1) * PAGE).filter(|&end| end <= layout::MMIO_END)?;
+    for i in 0..pages {
+        let entry = tables().walk(va + i * PAGE, 1, &mut frames::alloc_zeroed)?;
+        let mfn = Mfn::containing(addr).add(i);
+        entry.store(Pte::new(mfn, paging::DEVICE).0, Ordering::Relaxed);
+    }
+    *next = after;
+    Some((va + offset) as *mut u8)
+}
+
+/// Maps `mfns` one after the other at `va` in the vmap window, replacing nothing.
+pub fn map_at(va: u64, mfns: &[Mfn], flags: PteFlags) -> Option<()> {
+    for (i, mfn) in mfns.iter().enumerate() {
+        let entry = tables().walk(va + i as u64 * PAGE, 1, &mut frames::alloc_zeroed)?;
+        entry.store(Pte::new(*mfn, flags).0, Ordering::Relaxed);
+    }
+    Some(())
+}

@@ -1,0 +1,116 @@
+//! Panics: reason, backtrace with names, then stop or restart.
+//!
+//! The names come from a table that `cargo xtask build` writes into the section `.tandem_symbols` after linking; an image
+//! linked without it prints addresses only. The table is: count (u32), then per function offset from the image's
+//! address, offset and length of its name (u32, u32, u32), sorted; then the names.
+
+use crate::arch::{insn, reboot};
+use crate::console::print_unlocked;
+use crate::mem::layout;
+use core::arch::asm;
+use core::panic::PanicInfo;
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+/// Bytes kept in the image for the table.
+const TABLE_BYTES: usize = 192 << 10;
+/// Frames printed at most.
+const MAX_FRAMES: usize = 24;
+
+#[link_section = ".tandem_symbols"]
+#[used]
+static TABLE: [u8; TABLE_BYTES] = [0; TABLE_BYTES];
+
+/// Stop rather than restart after a panic (`noreboot`).
+static NO_REBOOT: AtomicBool = AtomicBool::new(true);
+static PANICS: AtomicU32 = AtomicU32::new(0);
+
+/// Chooses what follows a panic.
+pub fn set_noreboot(stop: bool) {
+    NO_REBOOT.store(stop, Ordering::Relaxed);
+}
+
+#[panic_handler]
+fn panic(info: &PanicInfo<'_>) -> ! {
+    // A panic inside the report, or on a second CPU, says no more.
+    if PANICS.fetch_add(1, Ordering::SeqCst) == 0 {
+        print_unlocked(format_args!("PANIC: {}", info.message()));
+        if let Some(place) = info.location() {
+            print_unlocked(format_args!("  at {}:{}", place.file(), place.line()));
+        }
+        backtrace(frame_pointer());
+    }
+    stop()
+}
+
+/// Ends after a fatal error that was reported: restarts, or halts with `noreboot`.
+pub fn stop() -> ! {
+    if NO_REBOOT.load(Ordering::Relaxed) {
+        print_unlocked(format_args!("Halted."));
+        insn::halt_forever();
+    }
+    print_unlocked(format_args!("Restarting."));
+    reboot::reboot()
+}
+
+#[inline(always)]
+fn frame_pointer() -> u64 {
+    let frame;
+    // SAFETY: copies a register.
+    unsafe { asm!("mov {}, rbp", out(reg) frame, options(nomem, nostack, preserves_flags)) };
+    frame
+}
+
+/// Prints the callers, following frame pointers from `frame` on. Each must be above the one before and inside the same
+/// 64 KiB stack, so the walk ends even if the chain is broken.
+pub fn backtrace(mut frame: u64) {
+    print_unlocked(format_args!("Backtrace:"));
+    let stack_end = (frame | (layout::STACK_BYTES - 1)) + 1;
+    for _ in 0..MAX_FRAMES {
+        if frame % 8 != 0 || frame < layout::HYPERVISOR_START || frame > stack_end - 16 {
+            return;
+        }
+        // SAFETY: the two words lie inside the stack that this CPU runs on, which is mapped.
+        let [next, caller] = unsafe { core::ptr::read(frame as *const [u64; 2]) };
+        if caller == 0 {
+            return;
+        }
+        // The call, not what follows it: a call that never returns may be its function's last instruction.
+        print_address(caller - 1);
+        if next <= frame {
+            return;
+        }
+        frame = next;
+    }
+}
+
+/// Prints `address` and the function it lies in.
+pub fn print_address(address: u64) {
+    match symbol(address) {
+        Some((name, offset)) => print_unlocked(format_args!("  [{address:#x}] {name}+{offset:#x}")),
+        None => print_unlocked(format_args!("  [{address:#x}]")),
+    }
+}
+
+/// The function that holds `address` and how far inside it is.
+pub fn symbol(address: u64) -> Option<(&'static str, u64)> {
+    // Read through a volatile pointer: the compiler believes the table to be all zero.
+    let table: &'static [u8] = core::hint::black_box(&TABLE);
+    let word = |index: usize| -> Option<u32> {
+        let bytes = table.get(index.checked_mul(4)?..)?.first_chunk::<4>()?;
+        Some(u32::from_le_bytes(*bytes))
+    };
+    let offset = u32::try_from(address.checked_sub(layout::IMAGE)?).ok()?;
+    let (mut low, mut high) = (0, word(0)? as usize);
+    while low < high {
+        let middle = low + (high - low) / 2;
+        if word(1 + 3 * middle)? <= offset {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    let entry = 1 + 3 * low.checked_sub(1)?;
+    let start = word(entry + 1)? as usize;
+    let name = table.get(start..start.checked_add(word(entry + 2)? as usize)?)?;
+    Some((core::str::from_utf8(name).ok()?, u64::from(offset - word(entry)?)))
+}

@@ -1,0 +1,24 @@
+//! Locks. The hypervisor runs with interrupts off, so none of them masks interrupts; while a CPU waits for one it
+//! answers the requests of other CPUs, so that a TLB shoot-down never waits for a lock.
+
+use crate::arch::ipi;
+
+/// What a CPU does while it waits for a lock.
+pub struct Relax;
+
+impl spin::RelaxStrategy for Relax {
+    #[inline]
+    fn relax() {
+        ipi::service_pending();
+        core::hint::spin_loop();
+    }
+}
+
+/// A spinning mutex.
+pub type Mutex<T> = spin::mutex::SpinMutex<T, Relax>;
+/// Its guard.
+pub type MutexGuard<'a, T> = spin::mutex::SpinMutexGuard<'a, T>;
+/// A spinning readers-writer lock.
+pub type RwLock<T> = spin::rwlock::RwLock<T, Relax>;
+/// A value that is set once.
+pub type Once<T> = spin::once::Once<T, Relax>;
