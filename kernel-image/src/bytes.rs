@@ -1,0 +1,21 @@
+//! Little-endian numbers at an offset of a byte slice that may end too early.
+
+pub(crate) fn array_at<const N: usize>(data: &[u8], at: usize) -> Option<[u8; N]> {
+    data.get(at..)?.first_chunk().copied()
+}
+
+pub(crate) fn u8_at(data: &[u8], at: usize) -> Option<u8> {
+    data.get(at).copied()
+}
+
+pub(crate) fn u16_at(data: &[u8], at: usize) -> Option<u16> {
+    array_at(data, at).map(u16::from_le_bytes)
+}
+
+pub(crate) fn u32_at(data: &[u8], at: usize) -> Option<u32> {
+    array_at(data, at).map(u32::from_le_bytes)
+}
+
+pub(crate) fn u64_at(data: &[u8], at: usize) -> Option<u64> {
+    array_at(data, at).map(u64::from_le_bytes)
+}
