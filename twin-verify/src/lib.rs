@@ -1,1 +1,201 @@
 //! Trusted: accepts or refuses a twin image. `no_std`, no `unsafe`, no opinion on how the image was made.
+//!
+//! The rules and the argument why they suffice are in `docs/sandbox.md`; each refusal names one of them. One pass over
+//! the code, no allocation, no fixed point: what is known about registers and frame at a label is declared by the image,
+//! and every edge to the label has to imply it.
+//!
+//! - `tables`: the rules about the file (F).
+//! - `sweep`: the pass over the code, labels and function bounds.
+//! - `decode`: what may be an instruction at all (D).
+//! - `value`: what is known about a register, and what implies what.
+//! - `operand`: which memory an operand may name (M1, M4, S2).
+//! - `step`: effect of one instruction on the state (M2, M3, S).
+//! - `flow`: jumps, calls, returns and the budget (C, B).
+#![no_std]
+#![forbid(unsafe_code)]
+
+#[cfg(any(test, feature = "fuzzing"))]
+extern crate std;
+
+mod decode;
+mod flow;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
+mod operand;
+mod step;
+mod sweep;
+mod tables;
+#[cfg(test)]
+mod tests;
+mod value;
+
+use core::fmt;
+
+use twin_abi::image::{FormatError, Image, Mode};
+
+/// What the loader demands of an image. It comes from the loader, never from the image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// How addresses are translated.
+    pub mode: Mode,
+    /// Mirror: bits that masking keeps; 40 to 47.
+    pub mask_bits: u32,
+    /// Whether the code has to charge loops and calls to the budget. If not, the embedder must be able to end a running
+    /// twin by a timer.
+    pub counted: bool,
+    /// Whether the CPU has BMI1 and BMI2.
+    pub bmi: bool,
+}
+
+/// The rules of `docs/sandbox.md`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[allow(missing_docs, reason = "docs/sandbox.md states them; repeating them here would let them drift")]
+#[rustfmt::skip]
+pub enum Rule {
+    F0, F1, F2, F3, F4, F5,
+    D1, D2, D3, D4,
+    M1, M2, M3, M4, M5,
+    S1, S2, S3, S4, S5,
+    C1, C2, C3, C4, C5, C6, C7,
+    B1, B2,
+}
+
+/// Why and where an image is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The rule that is broken.
+    pub rule: Rule,
+    /// Code offset of the instruction; for rules F the index of the record.
+    pub offset: u32,
+    /// The instruction's bytes (zero for rules F).
+    pub bytes: [u8; 15],
+    /// How many of them there are.
+    pub len: u8,
+    /// What is wrong.
+    pub what: &'static str,
+    /// The value that is wrong: a displacement, a target, a register number.
+    pub value: i64,
+}
+
+impl Refusal {
+    pub(crate) fn of_record(rule: Rule, index: usize, what: &'static str, value: u64) -> Self {
+        let offset = u32::try_from(index).unwrap_or(u32::MAX);
+        Self { rule, offset, bytes: [0; 15], len: 0, what, value: value as i64 }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} at {:#x}: {} ({:#x})", self.rule, self.offset, self.what, self.value)?;
+        for (n, byte) in self.bytes.iter().take(usize::from(self.len)).enumerate() {
+            write!(f, "{}{byte:02x}", if n == 0 { " [" } else { " " })?;
+        }
+        if self.len > 0 {
+            write!(f, "]")?;
+        }
+        Ok(())
+    }
+}
+
+/// Counts of an accepted image.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Functions.
+    pub functions: u32,
+    /// Instructions.
+    pub instructions: u32,
+    /// Memory operands that reach driver-domain memory.
+    pub translated: u32,
+    /// Memory operands on the stack.
+    pub stack: u32,
+    /// Instructions that made a register Masked or Window.
+    pub masks: u32,
+}
+
+/// An image that was accepted. Only [`verify`] makes one, so that a loader can demand it.
+#[derive(Clone, Copy, Debug)]
+pub struct Verified<'a> {
+    image: Image<'a>,
+    policy: Policy,
+    report: Report,
+}
+
+impl<'a> Verified<'a> {
+    /// The image.
+    #[must_use]
+    pub fn image(&self) -> &Image<'a> {
+        &self.image
+    }
+
+    /// The policy under which it was accepted.
+    #[must_use]
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// Counts.
+    #[must_use]
+    pub fn report(&self) -> &Report {
+        &self.report
+    }
+}
+
+/// Accepts or refuses an image; stops at the first broken rule.
+///
+/// # Errors
+/// The first refusal.
+pub fn verify<'a>(bytes: &'a [u8], policy: &Policy) -> Result<Verified<'a>, Refusal> {
+    let mut first = None;
+    let image = check(bytes, policy, &mut |refusal| {
+        first = Some(*refusal);
+        false
+    });
+    match (image, first) {
+        (Some((image, report)), None) => Ok(Verified { image, policy: *policy, report }),
+        (_, Some(refusal)) => Err(refusal),
+        (None, None) => Err(Refusal::of_record(Rule::F0, 0, "not an image", 0)),
+    }
+}
+
+/// Reports all refusals to `report`, for host tools; after one in the code it goes on at the next label. Returns how many
+/// there were. `report` returns whether to go on.
+pub fn list(bytes: &[u8], policy: &Policy, report: &mut dyn FnMut(&Refusal) -> bool) -> usize {
+    let mut count = 0;
+    check(bytes, policy, &mut |refusal| {
+        count += 1;
+        report(refusal)
+    });
+    count
+}
+
+/// The sink is told each refusal and says whether to go on.
+type Sink<'s> = &'s mut dyn FnMut(&Refusal) -> bool;
+
+fn check<'a>(bytes: &'a [u8], policy: &Policy, sink: Sink<'_>) -> Option<(Image<'a>, Report)> {
+    let image = match Image::parse(bytes) {
+        Ok(image) => image,
+        Err(error) => {
+            let (what, value) = describe(error);
+            sink(&Refusal::of_record(Rule::F0, 0, what, value));
+            return None;
+        }
+    };
+    if let Err(refusal) = tables::check(&image, policy) {
+        sink(&refusal);
+        return None;
+    }
+    let report = sweep::Sweep::new(&image, policy).run(sink)?;
+    Some((image, report))
+}
+
+fn describe(error: FormatError) -> (&'static str, u64) {
+    match error {
+        FormatError::TooShort => ("shorter than a header", 0),
+        FormatError::Magic => ("no twin image", 0),
+        FormatError::Version(version) => ("unknown version", u64::from(version)),
+        FormatError::Mode(mode) => ("unknown mode", u64::from(mode)),
+        FormatError::Flags(flags) => ("unknown flags", u64::from(flags)),
+        FormatError::Reserved => ("reserved header bytes in use", 0),
+        FormatError::Section(section) => ("section outside the file", section as u64),
+    }
+}

@@ -1,0 +1,289 @@
+//! The examples of `docs/sandbox.md` as tests, and images that break the rules about the file.
+
+use std::collections::BTreeMap;
+use std::format;
+use std::string::String;
+use std::vec;
+use std::vec::Vec;
+
+use twin_abi::image::{flags, Address, Function, ImageBuilder, Import, Label, Mode, LABEL_CHARGE};
+use twin_abi::kind::{Frame, Kind, State, CALLEE_SAVED};
+
+use crate::{list, verify, Policy, Rule};
+
+const NAMES: [&str; 16] =
+    ["rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15"];
+
+pub fn policy(mode: Mode) -> Policy {
+    Policy { mode, mask_bits: if mode == Mode::Mirror { 46 } else { 0 }, counted: true, bmi: true }
+}
+
+fn empty(mode: Mode) -> ImageBuilder {
+    let policy = policy(mode);
+    ImageBuilder {
+        mirror: mode == Mode::Mirror,
+        mask_bits: policy.mask_bits,
+        flags: flags::ALL,
+        imports: vec![Import::default(); 2],
+        ..Default::default()
+    }
+}
+
+fn number(name: &str) -> usize {
+    NAMES.iter().position(|n| *n == name).unwrap_or_else(|| panic!("register {name}"))
+}
+
+fn kind(name: &str) -> Kind {
+    (0..16).filter_map(Kind::from_code).find(|k| format!("{k:?}") == name).unwrap_or_else(|| panic!("kind {name}"))
+}
+
+/// One example of the page.
+#[derive(Clone, Debug)]
+pub struct Example {
+    pub group: String,
+    pub title: String,
+    pub modes: Vec<Mode>,
+    /// The rule and offset of the refusal, if it is to be refused.
+    pub refused: Option<(String, u32)>,
+    pub lines: Vec<String>,
+}
+
+/// Reads the examples of the page.
+pub fn examples() -> Vec<Example> {
+    let page = include_str!("../../docs/sandbox.md");
+    let mut found: Vec<Example> = Vec::new();
+    for line in page.lines().skip_while(|l| *l != "<!-- examples -->") {
+        if line.starts_with("    ") {
+            found.last_mut().expect("a head first").lines.push(line.trim().into());
+        } else if line.contains(" accept ") || line.contains(" refuse@") {
+            let mut words = line.split(' ');
+            let group: String = words.next().expect("rule").into();
+            let verdict = words.next().expect("verdict");
+            let modes = match words.next() {
+                Some("mirror") => vec![Mode::Mirror],
+                Some("stlb") => vec![Mode::Stlb],
+                _ => vec![Mode::Mirror, Mode::Stlb],
+            };
+            let refused = verdict.strip_prefix("refuse@").map(|rest| {
+                let (at, rule) = rest.split_once('=').unwrap_or((rest, &group));
+                (String::from(rule), u32::from_str_radix(at, 16).expect("offset"))
+            });
+            found.push(Example { group, title: line.into(), modes, refused, lines: Vec::new() });
+        }
+    }
+    found
+}
+
+/// The image of an example.
+pub fn assemble(example: &Example, mode: Mode) -> Vec<u8> {
+    let mut b = empty(mode);
+    let (mut start, mut args, mut charged) = (0, 0, false);
+    let mut label = None;
+    for line in example.lines.iter().chain([&String::from(".function")]) {
+        let at = u32::try_from(b.code.len()).expect("small");
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let setting = |name: &str| words.iter().find_map(|w| w.strip_prefix(name)?.strip_prefix('='));
+        match words[0] {
+            ".label" => {
+                let mut state = State::default();
+                for (reg, name) in words.iter().filter_map(|w| w.split_once('=')) {
+                    match reg {
+                        "depth" => state.frame.depth = name.parse().expect("depth"),
+                        "saved" => {
+                            let (reg, slot) = name.split_once(':').expect("register:slot");
+                            let n = CALLEE_SAVED.iter().position(|r| usize::from(*r) == number(reg)).expect("saved");
+                            state.frame.saved[n] = slot.parse().expect("slot");
+                        }
+                        _ => state.set_kind(u8::try_from(number(reg)).expect("small"), kind(name)),
+                    }
+                }
+                let charge = if words.contains(&"charge") { LABEL_CHARGE } else { 0 };
+                charged |= charge != 0 && at == start;
+                label = Some((state, charge));
+            }
+            ".function" => {
+                if at > start {
+                    b.functions.push(Function { start, end: at, stack_args: args, ..Default::default() });
+                }
+                (start, args) = (at, setting("args").map_or(0, |n| n.parse().expect("args")));
+            }
+            _ => {
+                if at == start && label.is_none() {
+                    label = Some((State::default(), 0));
+                }
+                if let Some((state, charge)) = label.take() {
+                    let state = b.state(state) | charge;
+                    b.labels.push(Label { offset: at, state });
+                }
+                let hex = line.split('|').next().expect("bytes");
+                b.code.extend(hex.split_whitespace().map(|h| u8::from_str_radix(h, 16).expect("hex")));
+            }
+        }
+    }
+    b.build()
+}
+
+#[test]
+fn the_examples_of_the_page_are_judged_as_it_says() {
+    let mut seen: BTreeMap<(String, bool), usize> = BTreeMap::new();
+    for example in examples() {
+        for mode in &example.modes {
+            let image = assemble(&example, *mode);
+            let verdict = verify(&image, &policy(*mode)).map(|_| ()).map_err(|r| (format!("{:?}", r.rule), r.offset));
+            match &example.refused {
+                None => assert_eq!(verdict, Ok(()), "{} {mode:?}", example.title),
+                Some(at) => assert_eq!(verdict, Err(at.clone()), "{} {mode:?}", example.title),
+            }
+        }
+        *seen.entry((example.group, example.refused.is_some())).or_default() += 1;
+    }
+    assert!(seen.values().sum::<usize>() > 100, "{seen:?}");
+    let rules = ["D1", "D2", "D3", "D4", "M1", "M2", "M3", "M4", "M5", "S1", "S2", "S3", "S4", "S5", "C1", "C2"];
+    for rule in rules.into_iter().chain(["C3", "C4", "C5", "C6", "C7", "B1", "B2"]) {
+        assert!(seen.contains_key(&(rule.into(), true)), "no refused example for {rule}");
+        assert!(rule == "B2" || seen.contains_key(&(rule.into(), false)), "no accepted example for {rule}");
+    }
+}
+
+/// The page shows what the bytes mean.
+#[test]
+fn bytes_and_text_of_the_examples_agree() {
+    for example in examples() {
+        for line in &example.lines {
+            let Some((hex, text)) = line.split_once('|') else { continue };
+            let bytes: Vec<u8> = hex.split_whitespace().map(|h| u8::from_str_radix(h, 16).expect("hex")).collect();
+            let text = text.trim();
+            if text.starts_with(".byte") {
+                continue;
+            }
+            let mut decoder = iced_x86::Decoder::new(64, &bytes, 0);
+            let instruction = decoder.decode();
+            assert_eq!(instruction.len(), bytes.len(), "{line}");
+            let mnemonic = format!("{:?}", instruction.mnemonic()).to_lowercase();
+            let shown = text.split(' ').find(|w| !["lock", "rep"].contains(w)).expect("word");
+            let same = shown == mnemonic || (shown == "movabs" && mnemonic == "mov");
+            assert!(same, "{line}: {mnemonic}");
+        }
+    }
+}
+
+/// A mirror image of one function, `ret`, with one import and one address.
+fn small() -> ImageBuilder {
+    let mut b = empty(Mode::Mirror);
+    b.code = vec![0xc3];
+    b.functions.push(Function { start: 0, end: 1, ..Default::default() });
+    let state = b.state(State::default());
+    b.labels.push(Label { offset: 0, state });
+    b.addresses.push(Address { domain: 0xffff_ffff_c000_0000, function: 0 });
+    b
+}
+
+fn rule_of(b: ImageBuilder) -> Option<Rule> {
+    verify(&b.build(), &policy(Mode::Mirror)).err().map(|refusal| refusal.rule)
+}
+
+#[test]
+fn a_small_image_is_accepted() {
+    assert_eq!(rule_of(small()), None);
+}
+
+#[test]
+fn bytes_that_are_no_image_are_refused() {
+    assert_eq!(verify(b"no image", &policy(Mode::Stlb)).err().map(|r| r.rule), Some(Rule::F0));
+}
+
+#[test]
+fn the_header_must_be_what_the_loader_asked_for() {
+    let check = |change: fn(&mut ImageBuilder)| {
+        let mut b = small();
+        change(&mut b);
+        rule_of(b)
+    };
+    assert_eq!(check(|b| b.mask_bits = 47), Some(Rule::F1));
+    assert_eq!(check(|b| b.mirror = false), Some(Rule::F1));
+    assert_eq!(check(|b| b.flags = flags::BMI), Some(Rule::F1));
+    assert_eq!(check(|b| b.imports = vec![Import::default(); 1025]), Some(Rule::F1));
+    let slow = Policy { bmi: false, ..policy(Mode::Mirror) };
+    assert_eq!(verify(&small().build(), &slow).err().map(|r| r.rule), Some(Rule::F1));
+}
+
+#[test]
+fn functions_must_cover_the_code_in_order() {
+    let check = |change: fn(&mut ImageBuilder)| {
+        let mut b = small();
+        change(&mut b);
+        rule_of(b)
+    };
+    assert_eq!(check(|b| b.functions[0].end = 2), Some(Rule::F2));
+    assert_eq!(check(|b| b.functions[0].end = 0), Some(Rule::F2));
+    assert_eq!(check(|b| b.functions.push(b.functions[0])), Some(Rule::F2));
+    assert_eq!(check(|b| b.code.push(0x90)), Some(Rule::F2));
+    assert_eq!(check(|b| b.code.push(0xcc)), None);
+    assert_eq!(check(|b| b.functions[0].stack_args = 17), Some(Rule::F2));
+    assert_eq!(check(|b| b.indirect_args = 17), Some(Rule::F2));
+}
+
+#[test]
+fn labels_and_states_must_be_possible() {
+    let check = |state: State, offset: u32| {
+        let mut b = small();
+        let state = b.state(state);
+        b.labels.push(Label { offset, state });
+        rule_of(b)
+    };
+    let frame = |depth, saved| State { regs: 0, frame: Frame { depth, saved } };
+    assert_eq!(check(State::default(), 0), Some(Rule::F3), "twice");
+    assert_eq!(check(State::default(), 1), Some(Rule::F3), "outside");
+    assert_eq!(check(State { regs: 0xf, ..State::default() }, 1), Some(Rule::F3), "undefined kind");
+    assert_eq!(check(State { regs: Kind::Window as u64, ..State::default() }, 1), Some(Rule::F3), "other mode");
+    assert_eq!(check(State { regs: 0x2_0000, ..State::default() }, 1), Some(Rule::F3), "rsp");
+    assert_eq!(check(frame(511, [0; 6]), 1), Some(Rule::F3), "deep");
+    assert_eq!(check(frame(1, [2, 0, 0, 0, 0, 0]), 1), Some(Rule::F3), "saved below the frame");
+    assert_eq!(check(frame(2, [1, 1, 0, 0, 0, 0]), 1), Some(Rule::F3), "saved twice");
+    let mut b = small();
+    b.labels[0].state = 7;
+    assert_eq!(rule_of(b), Some(Rule::F3), "no such state");
+    let mut b = small();
+    b.labels.clear();
+    assert_eq!(rule_of(b), Some(Rule::F4), "function without label");
+    let mut b = small();
+    b.states[0].frame.depth = 1;
+    assert_eq!(rule_of(b), Some(Rule::F4), "function that starts with a frame");
+}
+
+#[test]
+fn the_address_table_names_functions_that_need_nothing() {
+    let check = |change: fn(&mut ImageBuilder)| {
+        let mut b = small();
+        change(&mut b);
+        rule_of(b)
+    };
+    assert_eq!(check(|b| b.addresses.push(b.addresses[0])), Some(Rule::F5));
+    assert_eq!(check(|b| b.addresses[0].function = 1), Some(Rule::F5));
+    assert_eq!(check(|b| b.states[0].regs = Kind::Masked as u64), Some(Rule::F5));
+    assert_eq!(check(|b| b.functions[0].stack_args = 1), Some(Rule::F5));
+}
+
+#[test]
+fn all_refusals_can_be_listed() {
+    let mut b = empty(Mode::Mirror);
+    for at in 0..3 {
+        b.code.extend([0xfa, 0xc3, 0xcc]);
+        b.functions.push(Function { start: at * 3, end: at * 3 + 3, ..Default::default() });
+        let state = b.state(State::default());
+        b.labels.push(Label { offset: at * 3, state });
+    }
+    let mut told = Vec::new();
+    let count = list(&b.build(), &policy(Mode::Mirror), &mut |refusal| {
+        told.push((refusal.rule, refusal.offset));
+        true
+    });
+    assert_eq!((count, told), (3, vec![(Rule::D2, 0), (Rule::D2, 3), (Rule::D2, 6)]));
+}
+
+#[test]
+fn a_refusal_says_where_what_and_why() {
+    let example = examples().into_iter().find(|e| e.title.contains("address not masked")).expect("there");
+    let refusal = verify(&assemble(&example, Mode::Mirror), &policy(Mode::Mirror)).expect_err("refused");
+    assert_eq!(format!("{refusal}"), "M1 at 0x0: address not masked (0x0) [48 8b 07]");
+}
