@@ -11,6 +11,8 @@ pub mod bounce;
 pub mod buddy;
 pub mod conring;
 pub mod emul;
+pub mod frame;
+pub mod mmu;
 pub mod rangeset;
 pub mod sched;
 pub mod timer;

@@ -44,3 +44,30 @@ pub const DOMID_COW: u16 = 0x7ff3;
 pub const DOMID_INVALID: u16 = 0x7ff4;
 /// The idle domain.
 pub const DOMID_IDLE: u16 = 0x7fff;
+
+/// A domain id: which domain owns a frame, maps a page, is meant by a call.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(transparent)]
+pub struct DomId(pub u16);
+
+impl DomId {
+    /// The calling domain.
+    pub const SELF: Self = Self(DOMID_SELF);
+    /// Owner of I/O frames.
+    pub const IO: Self = Self(DOMID_IO);
+    /// Owner of the hypervisor's frames.
+    pub const XEN: Self = Self(DOMID_XEN);
+    /// Nobody: the owner of free frames.
+    pub const INVALID: Self = Self(DOMID_INVALID);
+
+    /// Is it one of the ids that name no ordinary domain?
+    pub const fn is_reserved(self) -> bool {
+        self.0 >= DOMID_FIRST_RESERVED
+    }
+}
+
+impl core::fmt::Debug for DomId {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "d{}", self.0)
+    }
+}

@@ -1,0 +1,188 @@
+//! The word with owner and general references.
+
+use super::{Frame, Usage};
+use core::sync::atomic::Ordering;
+use xen_abi::layout::DomId;
+
+/// Owner (bits 48-63), flags (bits 32-33) and number of references (bits 0-31).
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct CountWord(u64);
+
+const OWNER_SHIFT: u32 = 48;
+const REFS_MASK: u64 = 0xffff_ffff;
+/// More references than this are refused; far above what a machine's page tables can hold of one frame in practice.
+const REFS_MAX: u64 = 0x7fff_ffff;
+
+impl CountWord {
+    /// The owner has not given the frame up: one of the references is the allocation's.
+    pub const ALLOCATED: u64 = 1 << 32;
+    /// The page belongs to the hypervisor's heap and is lent to the owner (shared info, grant table): it is not part of
+    /// the owner's memory and cannot be given up, exchanged or transferred by it.
+    pub const HEAP: u64 = 1 << 33;
+    /// Nobody's.
+    pub const FREE: Self = Self::unowned(DomId::INVALID);
+
+    pub(super) const fn unowned(by: DomId) -> Self {
+        Self((by.0 as u64) << OWNER_SHIFT)
+    }
+    pub(super) const fn from_raw(raw: u64) -> Self {
+        Self(raw)
+    }
+    pub(super) const fn raw(self) -> u64 {
+        self.0
+    }
+    /// Whose page it is.
+    #[allow(clippy::cast_possible_truncation, reason = "the top 16 bits")]
+    pub const fn owner(self) -> DomId {
+        DomId((self.0 >> OWNER_SHIFT) as u16)
+    }
+    /// Number of references, the allocation's included.
+    #[allow(clippy::cast_possible_truncation, reason = "masked")]
+    pub const fn refs(self) -> u32 {
+        (self.0 & REFS_MASK) as u32
+    }
+    /// Has the owner not given it up?
+    pub const fn is_allocated(self) -> bool {
+        self.0 & Self::ALLOCATED != 0
+    }
+    /// Is it lent by the hypervisor?
+    pub const fn is_heap(self) -> bool {
+        self.0 & Self::HEAP != 0
+    }
+}
+
+impl core::fmt::Debug for CountWord {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "{:?} refs {}", self.owner(), self.refs())?;
+        if self.is_allocated() {
+            f.write_str(" allocated")?;
+        }
+        if self.is_heap() {
+            f.write_str(" heap")?;
+        }
+        Ok(())
+    }
+}
+
+/// The last reference of a frame went; the frame is free now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "a frame that became free must go back to the allocator"]
+pub struct LastRef {
+    /// The last owner.
+    pub owner: DomId,
+    /// Was it lent by the hypervisor?
+    pub heap: bool,
+}
+
+/// Why a frame cannot be taken from its owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StealError {
+    /// It is not the domain's, is lent by the hypervisor, or was given up already.
+    NotOwned,
+    /// It is mapped, pinned or otherwise referred to.
+    InUse,
+}
+
+impl Frame {
+    /// Takes a reference if `dom` owns the frame.
+    #[inline]
+    pub(crate) fn get(&self, dom: DomId) -> bool {
+        let mut word = self.count.load(Ordering::Relaxed);
+        loop {
+            let refs = word & REFS_MASK;
+            if word >> OWNER_SHIFT != u64::from(dom.0) || refs == 0 || refs >= REFS_MAX {
+                return false;
+            }
+            match self.count.compare_exchange_weak(word, word + 1, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return true,
+                Err(now) => word = now,
+            }
+        }
+    }
+
+    /// Takes a reference, whoever owns the frame, and says who does.
+    pub(crate) fn get_any(&self) -> Option<DomId> {
+        let owner = self.owner();
+        self.get(owner).then_some(owner)
+    }
+
+    /// Drops a reference that the caller holds. The caller must report a [`LastRef`] to the environment.
+    #[inline]
+    pub(crate) fn put(&self) -> Option<LastRef> {
+        self.drop_ref(0)
+    }
+
+    #[inline]
+    fn drop_ref(&self, flags_gone: u64) -> Option<LastRef> {
+        let mut word = self.count.load(Ordering::Relaxed);
+        loop {
+            let refs = word & REFS_MASK;
+            debug_assert!(refs > 0, "reference dropped that nobody held");
+            if refs == 0 {
+                return None;
+            }
+            let new = if refs == 1 { CountWord::FREE.raw() } else { (word - 1) & !flags_gone };
+            match self.count.compare_exchange_weak(word, new, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) if refs == 1 => {
+                    let was = CountWord(word);
+                    return Some(LastRef { owner: was.owner(), heap: was.is_heap() });
+                }
+                Ok(_) => return None,
+                Err(now) => word = now,
+            }
+        }
+    }
+
+    /// Gives a free frame to `dom`, with the allocation's reference. The caller got the frame from the allocator, so
+    /// nobody else changes it, and has flushed the TLBs that may know it (see `Mmu::flush_before_reuse`).
+    pub fn assign(&self, dom: DomId) {
+        debug_assert_eq!(self.count(), CountWord::FREE, "assigning a frame in use");
+        self.usage.store(Usage::UNUSED.raw(), Ordering::Relaxed);
+        let word = CountWord::unowned(dom).raw() | CountWord::ALLOCATED | 1;
+        self.count.store(word, Ordering::Release);
+    }
+
+    /// Lends a page of the hypervisor's to `dom`, which may map it: writable, or only readable. It can never become a
+    /// page table: it keeps a type reference until [`Frame::end_loan`].
+    pub fn lend(&self, dom: DomId, writable: bool) {
+        debug_assert_eq!(self.count(), CountWord::FREE, "lending a frame in use");
+        let ty = if writable { super::FrameType::Writable } else { super::FrameType::Shared };
+        self.usage.store(Usage::valid(ty, 1).raw(), Ordering::Relaxed);
+        let word = CountWord::unowned(dom).raw() | CountWord::ALLOCATED | CountWord::HEAP | 1;
+        self.count.store(word, Ordering::Release);
+    }
+
+    /// Ends the allocation: drops its reference, once. `Err` if the frame is not `dom`'s or was given up before.
+    pub(crate) fn drop_allocation(&self, dom: DomId, heap: bool) -> Result<Option<LastRef>, StealError> {
+        let mut word = self.count.load(Ordering::Relaxed);
+        loop {
+            let now = CountWord(word);
+            if now.owner() != dom || !now.is_allocated() || now.is_heap() != heap || now.refs() == 0 {
+                return Err(StealError::NotOwned);
+            }
+            let last = now.refs() == 1;
+            let new = if last { CountWord::FREE.raw() } else { (word - 1) & !CountWord::ALLOCATED };
+            match self.count.compare_exchange_weak(word, new, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return Ok(last.then_some(LastRef { owner: dom, heap })),
+                Err(seen) => word = seen,
+            }
+        }
+    }
+
+    /// Takes the frame from `dom` if nothing but the allocation refers to it. It is free afterwards (and keeps its
+    /// time stamp): no mapping, no type.
+    pub(crate) fn steal(&self, dom: DomId) -> Result<(), StealError> {
+        let word = self.count.load(Ordering::Relaxed);
+        let now = CountWord(word);
+        if now.owner() != dom || !now.is_allocated() || now.is_heap() {
+            return Err(StealError::NotOwned);
+        }
+        if now.refs() != 1 {
+            return Err(StealError::InUse);
+        }
+        self.count
+            .compare_exchange(word, CountWord::FREE.raw(), Ordering::AcqRel, Ordering::Relaxed)
+            .map(|_| ())
+            .map_err(|_| StealError::InUse)
+    }
+}

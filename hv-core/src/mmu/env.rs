@@ -1,0 +1,91 @@
+//! What the memory management needs from the machine.
+
+use x86::{Mfn, Pte, PAGE_SHIFT};
+use xen_abi::layout::DomId;
+
+/// Machine address of one 8-byte entry of a page: a page-table entry, a descriptor, or plain data.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Slot(u64);
+
+impl Slot {
+    /// Entry `index` (taken modulo 512) of `page`.
+    #[inline]
+    pub const fn new(page: Mfn, index: usize) -> Self {
+        Self(page.addr().raw() | ((index as u64) & 511) << 3)
+    }
+    /// The slot at machine address `addr`, whose three low bits are ignored.
+    #[inline]
+    pub const fn at(addr: u64) -> Self {
+        Self(addr & !7)
+    }
+    /// Its machine address.
+    #[inline]
+    pub const fn addr(self) -> u64 {
+        self.0
+    }
+    /// The page it is in.
+    #[inline]
+    pub const fn page(self) -> Mfn {
+        Mfn::new(self.0 >> PAGE_SHIFT)
+    }
+    /// Its index in the page.
+    #[inline]
+    #[allow(clippy::cast_possible_truncation, reason = "masked to nine bits")]
+    pub const fn index(self) -> usize {
+        (self.0 >> 3) as usize & 511
+    }
+}
+
+impl core::fmt::Debug for Slot {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "{:?}[{}]", self.page(), self.index())
+    }
+}
+
+/// Access to frames of RAM. The callers only pass slots of frames that the frame table knows as RAM.
+pub trait PtMem {
+    /// Reads an entry, as one 8-byte load.
+    fn read(&self, slot: Slot) -> Pte;
+    /// Writes an entry, as one 8-byte store.
+    fn write(&self, slot: Slot, new: Pte);
+    /// Replaces the entry if it is `old`; else says what it is. One locked instruction.
+    fn cmpxchg(&self, slot: Slot, old: Pte, new: Pte) -> Result<(), Pte>;
+}
+
+/// May a domain map a frame of I/O memory?
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IoAccess {
+    /// Not at all.
+    Denied,
+    /// Only readable: the hypervisor watches writes to it.
+    ReadOnly,
+    /// As it likes.
+    Allowed,
+}
+
+/// The machine and the domains as the memory management sees them.
+pub trait MmuEnv: PtMem {
+    /// Should a long operation stop here and be re-executed?
+    fn preempt_pending(&self) -> bool;
+    /// A counter that every complete TLB flush (of any CPU) increments *before* it begins. It may wrap if the shell makes
+    /// sure that no CPU goes without a complete flush for half a turn.
+    fn tlb_clock(&self) -> u32;
+    /// Returns when every CPU has completely flushed its TLB and paging-structure caches since the clock read `stamp`: a
+    /// CPU whose last flush had a clock value above `stamp` needs none. Afterwards the clock is above `stamp`.
+    fn flush_since(&self, stamp: u32);
+    /// May `dom` map the I/O frame `mfn`? Denies frames that the CPU cannot address.
+    fn io_access(&self, dom: DomId, mfn: Mfn) -> IoAccess;
+    /// May `dom` choose the cache attributes of its mappings (it has a device or I/O memory)?
+    fn cache_control(&self, dom: DomId) -> bool;
+    /// Writes the hypervisor's entries into slots 256-271 of an L4 table.
+    fn fill_hypervisor_slots(&self, l4: Mfn);
+    /// Sets an entry of the machine-to-physical table.
+    fn m2p_set(&self, mfn: Mfn, pfn: u64);
+    /// The last reference to a frame is gone: it belongs to the allocator. A frame that was not lent (`heap`) leaves the
+    /// account of `owner`.
+    fn frame_freed(&self, mfn: Mfn, owner: DomId, heap: bool);
+    /// Fills a page with zeroes.
+    fn clear_page(&self, mfn: Mfn);
+    /// Copies a page.
+    fn copy_page(&self, to: Mfn, from: Mfn);
+}

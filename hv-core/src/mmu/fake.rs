@@ -1,0 +1,157 @@
+//! A machine of a few frames for tests: memory, a log of all writes, a TLB clock, preemption on demand.
+
+use super::{IoAccess, MmuEnv, PtMem, Slot};
+use crate::frame::{Frame, FrameTable};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
+use std::sync::Mutex;
+use std::vec::Vec;
+use x86::{Mfn, Pte};
+use xen_abi::layout::DomId;
+
+/// What the hypervisor's entries in an L4 table look like here.
+pub const HYPERVISOR_ENTRY: Pte = Pte(0x00ab_c000_0000_0063);
+/// The first frames are I/O memory.
+pub const IO_FRAMES: u64 = 2;
+/// This I/O frame may only be read.
+pub const READ_ONLY_IO: Mfn = Mfn::new(1);
+/// May choose cache attributes and map I/O memory.
+pub const DOM0: DomId = DomId(0);
+/// An ordinary guest.
+pub const DOM1: DomId = DomId(1);
+/// Another.
+pub const DOM2: DomId = DomId(2);
+
+/// The fake machine.
+pub struct Machine {
+    /// The frame table: I/O frames first, then free RAM.
+    pub frames: Vec<Frame>,
+    memory: Vec<AtomicU64>,
+    /// Every write, in order.
+    pub writes: Mutex<Vec<(Slot, Pte)>>,
+    /// Log writes?
+    pub log: AtomicBool,
+    /// Every frame that became free, with its last owner.
+    pub freed: Mutex<Vec<(Mfn, DomId)>>,
+    clock: AtomicU32,
+    last_flush: AtomicU32,
+    /// Number of flushes done.
+    pub flushes: AtomicU32,
+    /// Questions for preemption until the answer is yes; negative: never.
+    pub fuel: AtomicI64,
+    /// The M2P.
+    pub m2p: Vec<AtomicU64>,
+}
+
+impl Machine {
+    /// A machine of `n` frames.
+    pub fn new(n: u64) -> Self {
+        let frames = (0..n).map(|i| if i < IO_FRAMES { Frame::io() } else { Frame::free() }).collect();
+        let zeroes = |n: u64| (0..n).map(|_| AtomicU64::new(0)).collect();
+        Self {
+            frames,
+            memory: zeroes(n * 512),
+            writes: Mutex::default(),
+            log: AtomicBool::new(true),
+            freed: Mutex::default(),
+            clock: AtomicU32::new(1),
+            last_flush: AtomicU32::new(1),
+            flushes: AtomicU32::new(0),
+            fuel: AtomicI64::new(-1),
+            m2p: zeroes(n),
+        }
+    }
+
+    /// Its frame table.
+    pub fn table(&self) -> FrameTable<'_> {
+        FrameTable::new(&self.frames)
+    }
+    /// The operations on it.
+    pub fn mmu(&self) -> super::Mmu<'_, Self> {
+        super::Mmu::new(self.table(), self)
+    }
+    /// One frame.
+    pub fn frame(&self, mfn: Mfn) -> &Frame {
+        &self.frames[mfn.index()]
+    }
+    /// Gives the next `n` frames from `first` to `dom`.
+    pub fn populate(&self, dom: DomId, first: u64, n: u64) {
+        for mfn in first..first + n {
+            self.frames[mfn as usize].assign(dom);
+        }
+    }
+    /// Writes memory as a guest or a test does, unseen.
+    pub fn poke(&self, slot: Slot, value: Pte) {
+        self.cell(slot).store(value.0, Ordering::SeqCst);
+    }
+    fn cell(&self, slot: Slot) -> &AtomicU64 {
+        &self.memory[slot.page().index() * 512 + slot.index()]
+    }
+    fn note(&self, slot: Slot, new: Pte) {
+        if self.log.load(Ordering::Relaxed) {
+            self.writes.lock().unwrap().push((slot, new));
+        }
+    }
+    /// A complete TLB flush.
+    pub fn flush(&self) {
+        self.last_flush.store(self.clock.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+        self.flushes.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+impl PtMem for Machine {
+    fn read(&self, slot: Slot) -> Pte {
+        Pte(self.cell(slot).load(Ordering::SeqCst))
+    }
+    fn write(&self, slot: Slot, new: Pte) {
+        self.note(slot, new);
+        self.cell(slot).store(new.0, Ordering::SeqCst);
+    }
+    fn cmpxchg(&self, slot: Slot, old: Pte, new: Pte) -> Result<(), Pte> {
+        self.cell(slot).compare_exchange(old.0, new.0, Ordering::SeqCst, Ordering::SeqCst).map_err(Pte)?;
+        self.note(slot, new);
+        Ok(())
+    }
+}
+
+impl MmuEnv for Machine {
+    fn preempt_pending(&self) -> bool {
+        self.fuel.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |f| (f > 0).then(|| f - 1)) == Err(0)
+    }
+    fn tlb_clock(&self) -> u32 {
+        self.clock.load(Ordering::SeqCst)
+    }
+    fn flush_since(&self, stamp: u32) {
+        if self.last_flush.load(Ordering::SeqCst) <= stamp {
+            self.flush();
+        }
+    }
+    fn io_access(&self, dom: DomId, mfn: Mfn) -> IoAccess {
+        if dom != DOM0 || mfn.raw() >= 1 << 36 {
+            IoAccess::Denied
+        } else if mfn == READ_ONLY_IO {
+            IoAccess::ReadOnly
+        } else {
+            IoAccess::Allowed
+        }
+    }
+    fn cache_control(&self, dom: DomId) -> bool {
+        dom == DOM0
+    }
+    fn fill_hypervisor_slots(&self, l4: Mfn) {
+        for index in 256..272 {
+            self.poke(Slot::new(l4, index), HYPERVISOR_ENTRY);
+        }
+    }
+    fn m2p_set(&self, mfn: Mfn, pfn: u64) {
+        self.m2p[mfn.index()].store(pfn, Ordering::SeqCst);
+    }
+    fn frame_freed(&self, mfn: Mfn, owner: DomId, _heap: bool) {
+        self.freed.lock().unwrap().push((mfn, owner));
+    }
+    fn clear_page(&self, mfn: Mfn) {
+        (0..512).for_each(|i| self.poke(Slot::new(mfn, i), Pte::EMPTY));
+    }
+    fn copy_page(&self, to: Mfn, from: Mfn) {
+        (0..512).for_each(|i| self.poke(Slot::new(to, i), self.read(Slot::new(from, i))));
+    }
+}

@@ -1,0 +1,172 @@
+//! References to pages and the writable type.
+
+use super::{Mmu, MmuEnv, MmuError};
+use crate::frame::{Frame, FrameType, LastRef, Usage, UsageState};
+use x86::Mfn;
+use xen_abi::layout::DomId;
+
+impl<'a, E: MmuEnv> Mmu<'a, E> {
+    /// A reference to a page that `dom` owns: it stays its page while the reference lives.
+    pub fn get_page(self, mfn: Mfn, dom: DomId) -> Result<PageRef<'a, E>, MmuError> {
+        if self.ram(mfn)?.get(dom) {
+            Ok(PageRef { mmu: self, mfn })
+        } else {
+            Err(MmuError::NotOwned)
+        }
+    }
+
+    /// A reference to a page, whoever owns it, and the owner.
+    pub fn get_page_of_any(self, mfn: Mfn) -> Result<(PageRef<'a, E>, DomId), MmuError> {
+        let owner = self.ram(mfn)?.get_any().ok_or(MmuError::NotOwned)?;
+        Ok((PageRef { mmu: self, mfn }, owner))
+    }
+
+    /// A reference to a page of `dom` that also keeps it from becoming a page table: for writing to it.
+    pub fn get_writable(self, mfn: Mfn, dom: DomId) -> Result<WritableRef<'a, E>, MmuError> {
+        let frame = self.ram(mfn)?;
+        self.get_frame_writable(mfn, frame, dom)?;
+        Ok(WritableRef { mmu: self, mfn })
+    }
+
+    /// Takes back a reference that was given up by [`PageRef::keep`].
+    ///
+    /// The count must really be held: a reference that was not kept would free somebody else's.
+    pub fn page_from_kept(self, mfn: Mfn) -> PageRef<'a, E> {
+        PageRef { mmu: self, mfn }
+    }
+
+    /// Takes back a reference that was given up by [`WritableRef::keep`]; the same caution.
+    pub fn writable_from_kept(self, mfn: Mfn) -> WritableRef<'a, E> {
+        WritableRef { mmu: self, mfn }
+    }
+
+    /// Drops a general reference; the last one frees the page.
+    #[inline]
+    pub(super) fn put_frame(&self, mfn: Mfn, frame: &Frame) {
+        if let Some(last) = frame.put() {
+            self.freed(mfn, frame, last);
+        }
+    }
+
+    #[cold]
+    pub(super) fn freed(&self, mfn: Mfn, frame: &Frame, last: LastRef) {
+        frame.stamp_free(self.env.tlb_clock());
+        self.env.frame_freed(mfn, last.owner, last.heap);
+    }
+
+    /// Flushes the TLBs that may still know a free frame; to be called by the allocator before the frame gets a new
+    /// use, whatever that is.
+    pub fn flush_before_reuse(&self, mfn: Mfn) {
+        if let Some(frame) = self.frames.get(mfn) {
+            let usage = frame.usage();
+            if usage.state() == UsageState::Idle && usage.ty() != FrameType::None {
+                self.env.flush_since(usage.stamp());
+            }
+        }
+    }
+
+    /// Takes a general and a writable reference.
+    #[inline]
+    pub(super) fn get_frame_writable(&self, mfn: Mfn, frame: &Frame, dom: DomId) -> Result<(), MmuError> {
+        if !frame.get(dom) {
+            return Err(MmuError::NotOwned);
+        }
+        self.get_writable_type(frame).inspect_err(|_| self.put_frame(mfn, frame))
+    }
+
+    #[inline]
+    pub(super) fn put_frame_writable(&self, mfn: Mfn, frame: &Frame) {
+        self.put_writable_type(frame);
+        self.put_frame(mfn, frame);
+    }
+
+    /// Takes a writable type reference on a frame on which the caller holds a general one.
+    #[inline]
+    pub(super) fn get_writable_type(&self, frame: &Frame) -> Result<(), MmuError> {
+        loop {
+            let usage = frame.usage();
+            let new = if usage.is_valid_as(FrameType::Writable) {
+                usage.plus_one().ok_or(MmuError::Overflow)?
+            } else if usage.state() == UsageState::Idle {
+                if usage.needs_flush_for(FrameType::Writable) {
+                    self.env.flush_since(usage.stamp());
+                }
+                Usage::valid(FrameType::Writable, 1)
+            } else {
+                return Err(MmuError::WrongType);
+            };
+            // A frame that had another type in between has a later stamp: the flush moved the clock on.
+            if frame.change_usage(usage, new) {
+                return Ok(());
+            }
+        }
+    }
+
+    #[inline]
+    pub(super) fn put_writable_type(&self, frame: &Frame) {
+        self.put_simple_type(frame, FrameType::Writable);
+    }
+
+    /// Drops a reference of a type that needs no taking apart.
+    #[inline]
+    pub(super) fn put_simple_type(&self, frame: &Frame, ty: FrameType) {
+        loop {
+            let usage = frame.usage();
+            debug_assert!(usage.is_valid_as(ty), "{ty:?} reference dropped on {usage:?}");
+            if !usage.is_valid_as(ty) {
+                return;
+            }
+            let new = if usage.count() > 1 { usage.minus_one() } else { Usage::idle(ty, self.env.tlb_clock()) };
+            if frame.change_usage(usage, new) {
+                return;
+            }
+        }
+    }
+}
+
+macro_rules! page_reference {
+    ($(#[$doc:meta])* $name:ident, $put:ident) => {
+        $(#[$doc])*
+        #[must_use = "a reference that is dropped at once protects nothing"]
+        pub struct $name<'a, E: MmuEnv> {
+            mmu: Mmu<'a, E>,
+            mfn: Mfn,
+        }
+
+        impl<E: MmuEnv> $name<'_, E> {
+            /// The page.
+            pub const fn mfn(&self) -> Mfn {
+                self.mfn
+            }
+            /// Gives up the value and keeps the count, for a reference that lives in a table.
+            pub fn keep(self) -> Mfn {
+                let mfn = self.mfn;
+                core::mem::forget(self);
+                mfn
+            }
+        }
+
+        impl<E: MmuEnv> Drop for $name<'_, E> {
+            fn drop(&mut self) {
+                if let Some(frame) = self.mmu.frames.get(self.mfn) {
+                    self.mmu.$put(self.mfn, frame);
+                }
+            }
+        }
+
+        impl<E: MmuEnv> core::fmt::Debug for $name<'_, E> {
+            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                write!(f, concat!(stringify!($name), " to {:?}"), self.mfn)
+            }
+        }
+    };
+}
+
+page_reference!(
+    /// A page stays what it is and whose it is while this lives.
+    PageRef, put_frame
+);
+page_reference!(
+    /// A page may be written while this lives: it cannot become a page table or hold descriptors.
+    WritableRef, put_frame_writable
+);

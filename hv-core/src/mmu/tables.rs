@@ -1,0 +1,357 @@
+//! Promotion and demotion of page tables.
+//!
+//! States of a table page: `Idle` -> `Busy` -> `Valid` and back, under the owner's MMU lock; `Partial` between the
+//! executions of a preempted operation. A partial table has exactly one type reference, and that belongs either to the
+//! table above it (which counts the entry as done) or to the domain's [`Deferred`]. Nobody else can take a reference on it.
+//!
+//! The recursion is at most four deep: a table refers only to tables of the next lower level (linear tables, which
+//! refer to their own level, are refused).
+
+use super::{Mmu, MmuEnv, MmuError, Slot};
+use crate::frame::{Frame, FrameType, Usage, UsageState};
+use x86::{Level, Mfn, Pte, PteFlags};
+use xen_abi::layout::{DomId, HYPERVISOR_END_SLOT, HYPERVISOR_FIRST_SLOT};
+
+/// Entries of a page table.
+const ENTRIES: usize = 512;
+/// Flags that L2-L4 entries may have. No superpages for guests: PSE never passes.
+pub(super) const ALLOWED: u64 = PteFlags::P
+    .union(PteFlags::RW)
+    .union(PteFlags::US)
+    .union(PteFlags::A)
+    .union(PteFlags::D)
+    .union(PteFlags::AVL)
+    .union(PteFlags::from_bits_retain(0x7ff << 52))
+    .union(PteFlags::NX)
+    .bits();
+
+/// Promotions that may be under way at the same time, in different vCPUs of a domain.
+const PROMOTIONS: usize = 4;
+
+/// What a domain's MMU lock guards besides the page tables themselves: those that a preempted operation left half done.
+/// A `&mut` to it is the proof that the lock is held.
+#[derive(Debug, Default)]
+#[must_use = "half-done page tables hold references"]
+pub struct Deferred {
+    /// On their way up; the re-executed operations go on with them.
+    promoting: [Option<Mfn>; PROMOTIONS],
+    /// On its way down; must be finished before anything else.
+    dropping: Option<Mfn>,
+}
+
+impl Deferred {
+    /// Nothing deferred.
+    pub const fn new() -> Self {
+        Self { promoting: [None; PROMOTIONS], dropping: None }
+    }
+    /// Is nothing deferred?
+    pub fn is_empty(&self) -> bool {
+        self.tables().next().is_none()
+    }
+    pub(super) fn tables(&self) -> impl Iterator<Item = Mfn> + '_ {
+        self.promoting.iter().flatten().copied().chain(self.dropping)
+    }
+}
+
+/// A promotion did not succeed. If `held`, the table is `Partial` and its references are the caller's.
+pub(super) struct Stopped {
+    why: MmuError,
+    held: bool,
+}
+
+impl Stopped {
+    const fn clean(why: MmuError) -> Self {
+        Self { why, held: false }
+    }
+    const fn held(why: MmuError) -> Self {
+        Self { why, held: true }
+    }
+}
+
+/// Is entry `index` of an L4 table the hypervisor's?
+#[inline]
+pub(super) const fn is_hypervisor_slot(level: Level, index: usize) -> bool {
+    matches!(level, Level::L4) && index >= HYPERVISOR_FIRST_SLOT && index < HYPERVISOR_END_SLOT
+}
+
+impl<E: MmuEnv> Mmu<'_, E> {
+    /// Finishes what an earlier, preempted operation left to take down. Every operation on tables above L1 begins so.
+    #[inline]
+    pub fn drain(&self, deferred: &mut Deferred) -> Result<(), MmuError> {
+        match deferred.dropping {
+            None => Ok(()),
+            Some(mfn) => {
+                self.release_table(mfn)?;
+                deferred.dropping = None;
+                Ok(())
+            }
+        }
+    }
+
+    /// Gives up everything deferred; for a domain that goes away. Call it again while it says `Preempted`.
+    pub fn abandon(&self, deferred: &mut Deferred) -> Result<(), MmuError> {
+        self.drain(deferred)?;
+        for index in 0..PROMOTIONS {
+            deferred.dropping = deferred.promoting[index].take();
+            self.drain(deferred)?;
+        }
+        Ok(())
+    }
+
+    /// Takes a general and a type reference on `mfn` as a table of `level` of `dom`, promoting it if it is not one yet.
+    /// The caller has drained `deferred`.
+    #[inline]
+    pub(super) fn take_table(
+        &self,
+        mfn: Mfn,
+        level: Level,
+        dom: DomId,
+        deferred: &mut Deferred,
+    ) -> Result<(), MmuError> {
+        if self.ram(mfn)?.usage().is_valid_as(level.into()) {
+            return self.acquire_table(mfn, level, dom).map_err(|stopped| stopped.why);
+        }
+        self.take_new_table(mfn, level, dom, deferred)
+    }
+
+    fn take_new_table(&self, mfn: Mfn, level: Level, dom: DomId, deferred: &mut Deferred) -> Result<(), MmuError> {
+        let begun = deferred.promoting.iter().position(|&p| p == Some(mfn));
+        let (place, result) = if let Some(place) = begun {
+            deferred.promoting[place] = None;
+            (place, self.resume_table(mfn, level, dom))
+        } else {
+            let place = match deferred.promoting.iter().position(Option::is_none) {
+                Some(free) => free,
+                None => {
+                    // No room to be preempted in: the oldest gives way, and its operation will start anew.
+                    deferred.dropping = deferred.promoting[0].take();
+                    deferred.promoting.rotate_left(1);
+                    self.drain(deferred)?;
+                    PROMOTIONS - 1
+                }
+            };
+            (place, self.acquire_table(mfn, level, dom))
+        };
+        result.map_err(|stopped| {
+            if stopped.held {
+                if stopped.why == MmuError::Preempted {
+                    deferred.promoting[place] = Some(mfn);
+                } else {
+                    deferred.dropping = Some(mfn);
+                }
+            }
+            stopped.why
+        })
+    }
+
+    /// Drops a table reference; what cannot be finished now is deferred. The caller has drained `deferred`.
+    #[inline]
+    pub(super) fn drop_table(&self, mfn: Mfn, deferred: &mut Deferred) {
+        debug_assert!(deferred.dropping.is_none(), "not drained");
+        if self.release_table(mfn).is_err() {
+            deferred.dropping = Some(mfn);
+        }
+    }
+
+    #[inline]
+    fn acquire_table(&self, mfn: Mfn, level: Level, dom: DomId) -> Result<(), Stopped> {
+        let frame = self.ram(mfn).map_err(Stopped::clean)?;
+        if !frame.get(dom) {
+            return Err(Stopped::clean(MmuError::NotOwned));
+        }
+        let ty = FrameType::from(level);
+        let refused = loop {
+            let usage = frame.usage();
+            if usage.is_valid_as(ty) {
+                match usage.plus_one() {
+                    None => break MmuError::Overflow,
+                    Some(new) if frame.change_usage(usage, new) => return Ok(()),
+                    Some(_) => {}
+                }
+            } else if usage.state() == UsageState::Idle {
+                if usage.needs_flush_for(ty) {
+                    // Stale writable translations would let the guest write to the table: by what the page *was*. If
+                    // it gets another use meanwhile, that leaves a later stamp and the exchange fails.
+                    self.env.flush_since(usage.stamp());
+                }
+                if frame.change_usage(usage, Usage::busy(ty)) {
+                    return self.promote(frame, mfn, level, dom, 0);
+                }
+            } else if usage.ty() == ty {
+                break MmuError::Contended;
+            } else {
+                break MmuError::WrongType;
+            }
+        };
+        self.put_frame(mfn, frame);
+        Err(Stopped::clean(refused))
+    }
+
+    /// Goes on with a partial table whose references the caller holds.
+    fn resume_table(&self, mfn: Mfn, level: Level, dom: DomId) -> Result<(), Stopped> {
+        let frame = self.ram(mfn).map_err(Stopped::clean)?;
+        let usage = frame.usage();
+        let ours = frame.owner() == dom && usage.ty() == FrameType::from(level);
+        if usage.state() != UsageState::Partial || !ours {
+            return Err(Stopped::held(MmuError::WrongType));
+        }
+        frame.set_usage(Usage::busy(usage.ty()));
+        self.promote(frame, mfn, level, dom, usage.resume())
+    }
+
+    /// Validates the entries from `from` on of a `Busy` table, whose references the caller holds.
+    fn promote(&self, frame: &Frame, mfn: Mfn, level: Level, dom: DomId, from: usize) -> Result<(), Stopped> {
+        let ty = FrameType::from(level);
+        let stopped = match level.below() {
+            None => self.promote_entries_l1(mfn, dom),
+            Some(below) => self.promote_entries(mfn, level, below, dom, from),
+        };
+        match stopped {
+            Ok(()) => {
+                if level == Level::L4 {
+                    self.env.fill_hypervisor_slots(mfn);
+                }
+                frame.set_usage(Usage::valid(ty, 1));
+                Ok(())
+            }
+            Err((done, MmuError::Preempted)) => {
+                frame.set_usage(Usage::partial(ty, done));
+                Err(Stopped::held(MmuError::Preempted))
+            }
+            Err((done, why)) => match self.demote(frame, mfn, level, done) {
+                Ok(()) => Err(Stopped::clean(why)),
+                Err(_) => Err(Stopped::held(why)),
+            },
+        }
+    }
+
+    /// `Err` says how many entries hold references, and why it stopped.
+    fn promote_entries_l1(&self, mfn: Mfn, dom: DomId) -> Result<(), (usize, MmuError)> {
+        for index in 0..ENTRIES {
+            let slot = Slot::new(mfn, index);
+            let entry = self.env.read(slot);
+            if !entry.is_present() {
+                continue;
+            }
+            let adopted = self.adopt_l1e(entry, dom).map_err(|why| (index, why))?;
+            if adopted != entry {
+                self.env.write(slot, adopted);
+            }
+        }
+        Ok(())
+    }
+
+    fn promote_entries(
+        &self,
+        mfn: Mfn,
+        level: Level,
+        below: Level,
+        dom: DomId,
+        from: usize,
+    ) -> Result<(), (usize, MmuError)> {
+        let mut progressed = false;
+        if let Some(last) = from.checked_sub(1) {
+            let child = self.env.read(Slot::new(mfn, last));
+            if child.is_present() && !is_hypervisor_slot(level, last) && self.is_partial(child.mfn()) {
+                match self.resume_table(child.mfn(), below, dom) {
+                    Ok(()) => progressed = true,
+                    Err(Stopped { why, held }) => return Err((if held { from } else { last }, why)),
+                }
+            }
+        }
+        for index in from..ENTRIES {
+            if is_hypervisor_slot(level, index) {
+                continue;
+            }
+            let slot = Slot::new(mfn, index);
+            let entry = self.env.read(slot);
+            if !entry.is_present() {
+                continue;
+            }
+            if progressed && self.env.preempt_pending() {
+                return Err((index, MmuError::Preempted));
+            }
+            let adopted = check_upper(entry).map_err(|why| (index, why))?;
+            if let Err(Stopped { why, held }) = self.acquire_table(entry.mfn(), below, dom) {
+                return Err((if held { index + 1 } else { index }, why));
+            }
+            if adopted != entry {
+                self.env.write(slot, adopted);
+            }
+            progressed = true;
+        }
+        Ok(())
+    }
+
+    fn is_partial(&self, mfn: Mfn) -> bool {
+        self.frames.ram(mfn).is_some_and(|f| f.usage().state() == UsageState::Partial)
+    }
+
+    /// Drops a general and a type reference on a table; the last type reference takes it apart. On `Preempted` the
+    /// table is partial and the references are still the caller's.
+    #[inline]
+    pub(super) fn release_table(&self, mfn: Mfn) -> Result<(), MmuError> {
+        let Some(frame) = self.frames.ram(mfn) else { return Ok(()) };
+        loop {
+            let usage = frame.usage();
+            let Some(level) = usage.ty().level() else {
+                debug_assert!(false, "table reference dropped on {usage:?}");
+                return Ok(());
+            };
+            if usage.count() > 1 {
+                if frame.change_usage(usage, usage.minus_one()) {
+                    self.put_frame(mfn, frame);
+                    return Ok(());
+                }
+                continue;
+            }
+            let upto = match usage.state() {
+                UsageState::Valid => ENTRIES,
+                UsageState::Partial => usage.resume(),
+                UsageState::Idle | UsageState::Busy => {
+                    debug_assert!(false, "table reference dropped on {usage:?}");
+                    return Ok(());
+                }
+            };
+            if frame.change_usage(usage, Usage::busy(usage.ty())) {
+                return self.demote(frame, mfn, level, upto);
+            }
+        }
+    }
+
+    /// Drops the references of the entries below `upto` of a `Busy` table, then the table's own.
+    fn demote(&self, frame: &Frame, mfn: Mfn, level: Level, upto: usize) -> Result<(), MmuError> {
+        let ty = FrameType::from(level);
+        let mut progressed = false;
+        for index in (0..upto).rev() {
+            if is_hypervisor_slot(level, index) {
+                continue;
+            }
+            let entry = self.env.read(Slot::new(mfn, index));
+            if !entry.is_present() {
+                continue;
+            }
+            if level == Level::L1 {
+                self.put_l1e(entry);
+                continue;
+            }
+            if (progressed && self.env.preempt_pending()) || self.release_table(entry.mfn()).is_err() {
+                frame.set_usage(Usage::partial(ty, index + 1));
+                return Err(MmuError::Preempted);
+            }
+            progressed = true;
+        }
+        frame.set_usage(Usage::idle(ty, self.env.tlb_clock()));
+        self.put_frame(mfn, frame);
+        Ok(())
+    }
+}
+
+/// Checks an L2-L4 entry; says what to write instead.
+#[inline]
+pub(super) fn check_upper(entry: Pte) -> Result<Pte, MmuError> {
+    if entry.0 & !(ALLOWED | x86::pte::PTE_ADDR_MASK) != 0 {
+        return Err(MmuError::BadFlags);
+    }
+    Ok(entry.with(PteFlags::US))
+}

@@ -1,0 +1,97 @@
+//! The end of a domain: its pages go back, without lists of them, by one pass over the frame table.
+
+use super::{Deferred, Mmu, MmuEnv, MmuError};
+use x86::Mfn;
+use xen_abi::layout::DomId;
+
+/// Frames looked at between two questions whether to stop.
+const STRIDE: usize = 512;
+
+/// How far the pass has come.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Relinquish {
+    next: usize,
+}
+
+impl Relinquish {
+    /// At the beginning.
+    pub const fn new() -> Self {
+        Self { next: 0 }
+    }
+}
+
+impl<E: MmuEnv> Mmu<'_, E> {
+    /// Takes back all memory of a dying domain: unpins its tables and drops its allocations. Its vCPUs run no more, and
+    /// the shell has dropped their roots, descriptor tables and other references before; it ends the loans of heap
+    /// pages itself ([`Self::end_loan`]). Frames that other domains still map become free when those let go.
+    ///
+    /// `Preempted`: call it again with the same `progress`.
+    pub fn relinquish(&self, dom: DomId, progress: &mut Relinquish, lock: &mut Deferred) -> Result<(), MmuError> {
+        self.abandon(lock)?;
+        while progress.next < self.frames.len() {
+            let end = self.frames.len().min(progress.next + STRIDE);
+            while progress.next < end {
+                let mfn = Mfn::new(progress.next as u64);
+                progress.next += 1;
+                self.relinquish_frame(dom, mfn, lock);
+                self.drain(lock)?;
+            }
+            if self.env.preempt_pending() {
+                return Err(MmuError::Preempted);
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn relinquish_frame(&self, dom: DomId, mfn: Mfn, lock: &mut Deferred) {
+        let Some(frame) = self.frames.get(mfn) else { return };
+        let count = frame.count();
+        if count.owner() != dom || count.refs() == 0 || count.is_heap() {
+            return;
+        }
+        // A table that is still pinned has a reference of its pin; so the frame stays until that is dropped.
+        let pinned = self.clear_pin(mfn);
+        if let Ok(Some(last)) = frame.drop_allocation(dom, false) {
+            self.freed(mfn, frame, last);
+        }
+        if pinned {
+            self.drop_table(mfn, lock);
+        }
+    }
+
+    /// The owner gives the page up (`decrease_reservation`): it is free as soon as nothing maps it.
+    pub fn give_up(&self, dom: DomId, mfn: Mfn) -> Result<(), MmuError> {
+        let frame = self.ram(mfn)?;
+        if let Some(last) = frame.drop_allocation(dom, false).map_err(|_| MmuError::NotOwned)? {
+            self.freed(mfn, frame, last);
+        }
+        Ok(())
+    }
+
+    /// Ends the loan of a hypervisor page to `dom`; it is free as soon as nothing maps it.
+    pub fn end_loan(&self, dom: DomId, mfn: Mfn) -> Result<(), MmuError> {
+        let frame = self.ram(mfn)?;
+        let count = frame.count();
+        if count.owner() != dom || !count.is_heap() || !count.is_allocated() {
+            return Err(MmuError::NotOwned);
+        }
+        self.put_simple_type(frame, frame.usage().ty());
+        if let Some(last) = frame.drop_allocation(dom, true).map_err(|_| MmuError::NotOwned)? {
+            self.freed(mfn, frame, last);
+        }
+        Ok(())
+    }
+
+    /// Takes a page away from `dom` for good if nothing refers to it: no mapping, no type, no pin. It is the caller's
+    /// then, and belongs to nobody (`exchange`, transfer). Its account is the caller's business.
+    pub fn steal(&self, dom: DomId, mfn: Mfn) -> Result<(), MmuError> {
+        let frame = self.ram(mfn)?;
+        frame.steal(dom).map_err(|why| match why {
+            crate::frame::StealError::NotOwned => MmuError::NotOwned,
+            crate::frame::StealError::InUse => MmuError::WrongType,
+        })?;
+        frame.stamp_free(self.env.tlb_clock());
+        Ok(())
+    }
+}

@@ -1,0 +1,120 @@
+//! Allocation, giving up, stealing, loans, the end of a domain.
+
+use super::*;
+
+fn all_free(m: &Machine, range: core::ops::Range<u64>) {
+    for n in range {
+        let frame = m.frame(mfn(n));
+        assert_eq!((frame.count().refs(), frame.usage().state()), (0, UsageState::Idle), "frame {n}: {frame:?}");
+        assert_eq!(frame.owner(), xen_abi::layout::DomId::INVALID);
+    }
+}
+
+#[test]
+fn a_reference_gives_itself_back() {
+    let (m, _) = machine();
+    {
+        let _page = m.mmu().get_page(mfn(20), DOM1).unwrap();
+        let _writable = m.mmu().get_writable(mfn(20), DOM1).unwrap();
+        assert_eq!(counts(&m, 20), (FrameType::Writable, 1, 3));
+    }
+    assert_eq!(counts(&m, 20), (FrameType::None, 0, 1));
+    assert!(m.mmu().get_page(mfn(20), DOM2).is_err());
+    assert_eq!(m.mmu().get_page_of_any(mfn(40)).unwrap().1, DOM2);
+    assert!(m.mmu().get_page_of_any(mfn(60)).is_err(), "nobody's");
+    assert!(m.mmu().get_page(mfn(60), xen_abi::layout::DomId::INVALID).is_err());
+}
+
+#[test]
+fn a_page_is_given_up_once() {
+    let (m, _) = machine();
+    let page = m.mmu().get_page(mfn(20), DOM1).unwrap();
+    m.mmu().give_up(DOM1, mfn(20)).unwrap();
+    assert_eq!(m.mmu().give_up(DOM1, mfn(20)), Err(MmuError::NotOwned), "twice");
+    assert_eq!(m.mmu().give_up(DOM1, mfn(40)), Err(MmuError::NotOwned), "another's");
+    assert!(m.freed.lock().unwrap().is_empty());
+    drop(page);
+    assert_eq!(*m.freed.lock().unwrap(), [(mfn(20), DOM1)]);
+}
+
+#[test]
+fn only_an_unused_page_is_stolen() {
+    let (m, mut lock) = pinned();
+    for n in [L4, L1, 20, 21] {
+        assert_eq!(m.mmu().steal(DOM1, mfn(n)), Err(MmuError::WrongType), "frame {n} is in use");
+    }
+    assert_eq!(m.mmu().steal(DOM1, mfn(40)), Err(MmuError::NotOwned));
+    update(&m, &mut lock, slot(L1, 0), Pte::EMPTY).unwrap();
+    m.mmu().steal(DOM1, mfn(20)).unwrap();
+    all_free(&m, 20..21);
+    let flushes = m.flushes.load(std::sync::atomic::Ordering::SeqCst);
+    m.mmu().flush_before_reuse(mfn(20));
+    assert_eq!(m.flushes.load(std::sync::atomic::Ordering::SeqCst), flushes + 1);
+}
+
+#[test]
+fn a_lent_page_is_never_a_table_and_never_given_up() {
+    let (m, mut lock) = pinned();
+    m.frame(mfn(60)).lend(DOM1, true);
+    m.frame(mfn(61)).lend(DOM1, false);
+    update(&m, &mut lock, slot(L1, 2), pte(60, P | RW)).unwrap();
+    update(&m, &mut lock, slot(L1, 3), pte(61, P)).unwrap();
+    assert_eq!(update(&m, &mut lock, slot(L1, 3), pte(61, P | RW)), Err(MmuError::WrongType));
+    for n in [60, 61] {
+        assert_eq!(m.mmu().pin(DOM1, mfn(n), Level::L1, &mut lock), Err(MmuError::WrongType));
+        assert_eq!(m.mmu().give_up(DOM1, mfn(n)), Err(MmuError::NotOwned));
+        assert_eq!(m.mmu().steal(DOM1, mfn(n)), Err(MmuError::NotOwned));
+        m.mmu().end_loan(DOM1, mfn(n)).unwrap();
+        assert_eq!(m.mmu().end_loan(DOM1, mfn(n)), Err(MmuError::NotOwned), "once");
+    }
+    assert!(m.freed.lock().unwrap().is_empty(), "still mapped");
+    update(&m, &mut lock, slot(L1, 2), Pte::EMPTY).unwrap();
+    update(&m, &mut lock, slot(L1, 3), Pte::EMPTY).unwrap();
+    all_free(&m, 60..62);
+}
+
+#[test]
+fn a_dying_domain_gives_everything_back_in_small_steps() {
+    let (m, mut lock) = pinned();
+    m.poke(slot(30, 0), pte(31, P | RW));
+    m.mmu().pin(DOM1, mfn(30), Level::L1, &mut lock).unwrap();
+    let root = m.mmu().acquire_root(DOM1, mfn(L4), &mut lock).unwrap();
+    let mut progress = Relinquish::new();
+    m.mmu().release_root(root, &mut lock).unwrap();
+    let mut steps = 0;
+    loop {
+        m.fuel.store(0, std::sync::atomic::Ordering::SeqCst);
+        match m.mmu().relinquish(DOM1, &mut progress, &mut lock) {
+            Ok(()) => break,
+            Err(e) => assert_eq!(e, MmuError::Preempted),
+        }
+        steps += 1;
+        assert!(steps < 100);
+    }
+    all_free(&m, 10..40);
+    assert_eq!(m.freed.lock().unwrap().len(), 30);
+    assert!(lock.is_empty());
+    assert_eq!(counts(&m, 40), (FrameType::None, 0, 1), "other domains are not touched");
+}
+
+#[test]
+fn a_foreign_mapping_keeps_a_dead_domains_page() {
+    let (m, mut lock) = machine();
+    let foreign = m.mmu().get_writable(mfn(20), DOM1).unwrap();
+    m.mmu().relinquish(DOM1, &mut Relinquish::new(), &mut lock).unwrap();
+    assert_eq!(m.freed.lock().unwrap().len(), 29);
+    drop(foreign);
+    all_free(&m, 10..40);
+}
+
+#[test]
+fn roots_keep_their_tables() {
+    let (m, mut lock) = pinned();
+    let root = m.mmu().acquire_root(DOM1, mfn(L4), &mut lock).unwrap();
+    m.mmu().unpin(DOM1, mfn(L4), &mut lock).unwrap();
+    assert_eq!(counts(&m, L4), (FrameType::L4, 1, 2));
+    m.mmu().release_root(root, &mut lock).unwrap();
+    assert_eq!(counts(&m, L4), (FrameType::None, 0, 1));
+    assert_eq!(m.mmu().acquire_root(DOM1, mfn(20), &mut lock).map(|r| r.mfn()), Ok(mfn(20)), "an empty root is one");
+    assert_eq!(m.mmu().acquire_root(DOM1, mfn(40), &mut lock).map(|r| r.mfn()), Err(MmuError::NotOwned));
+}

@@ -1,0 +1,166 @@
+//! Promotion, demotion, pins, preemption.
+
+use super::*;
+
+#[test]
+fn pinning_takes_references_down_the_tree() {
+    let (m, _) = pinned();
+    assert!(m.frame(mfn(L4)).usage().is_pinned());
+    assert_eq!(counts(&m, L4), (FrameType::L4, 1, 2));
+    assert_eq!(counts(&m, L3), (FrameType::L3, 1, 2));
+    assert_eq!(counts(&m, L2), (FrameType::L2, 1, 2));
+    assert_eq!(counts(&m, L1), (FrameType::L1, 1, 2));
+    assert_eq!(counts(&m, 20), (FrameType::Writable, 1, 2));
+    assert_eq!(counts(&m, 21), (FrameType::None, 0, 2));
+    assert_eq!(m.mmu().env.read(slot(L4, 256)), HYPERVISOR_ENTRY);
+    assert_eq!(m.mmu().env.read(slot(L4, 271)), HYPERVISOR_ENTRY);
+    assert_eq!(m.mmu().env.read(slot(L4, 272)), Pte::EMPTY);
+}
+
+#[test]
+fn unpinning_gives_all_of_them_back() {
+    let (m, mut lock) = pinned();
+    m.mmu().unpin(DOM1, mfn(L4), &mut lock).unwrap();
+    for n in [L4, L3, L2, L1, 20, 21] {
+        assert_eq!(counts(&m, n), (FrameType::None, 0, 1), "frame {n}");
+    }
+    assert_eq!(m.mmu().unpin(DOM1, mfn(L4), &mut lock), Err(MmuError::Pinning));
+}
+
+#[test]
+fn a_table_is_pinned_once() {
+    let (m, mut lock) = pinned();
+    assert_eq!(m.mmu().pin(DOM1, mfn(L4), Level::L4, &mut lock), Err(MmuError::Pinning));
+    assert_eq!(counts(&m, L4), (FrameType::L4, 1, 2));
+    m.mmu().pin(DOM1, mfn(L1), Level::L1, &mut lock).unwrap();
+    assert_eq!(counts(&m, L1), (FrameType::L1, 2, 3));
+}
+
+#[test]
+fn a_failed_promotion_leaves_no_trace() {
+    let refused = [
+        (slot(L4, 1), pte(L4, P | US), "an L4 that refers to itself"),
+        (slot(L4, 1), pte(30, P | US | PSE), "a superpage flag in L4"),
+        (slot(L4, 1), pte(30, P | US | G), "a global flag in L4"),
+        (slot(L4, 511), pte(40, P | US), "a table of another domain"),
+        (slot(L3, 7), pte(30, P | PSE), "a 1 GiB page"),
+        (slot(L2, 7), pte(30, P | RW | PSE), "a 2 MiB page"),
+        (slot(L2, 7), pte(L3, P), "a table of the wrong level"),
+        (slot(L2, 7), pte(63, P), "a frame that nobody owns"),
+        (slot(L2, 7), pte(1 << 39, P), "a frame far beyond memory"),
+        (slot(L1, 7), pte(40, P), "a page of another domain"),
+        (slot(L1, 7), pte(L1, P | RW), "a writable mapping of the table itself"),
+        (slot(L1, 7), pte(L4, P | RW), "a writable mapping of its root"),
+        (slot(L1, 7), pte(22, P | 0x10), "a cache attribute without a device"),
+        (slot(L1, 7), pte(0, P), "I/O memory without the right"),
+        (slot(L1, 511), pte(0xff_ffff_ffff, P), "the number that means no frame"),
+    ];
+    for (at, value, what) in refused {
+        let (m, mut lock) = machine();
+        m.poke(at, value);
+        assert!(m.mmu().pin(DOM1, mfn(L4), Level::L4, &mut lock).is_err(), "{what} was accepted");
+        assert!(lock.is_empty());
+        for n in (10..40).chain(40..60) {
+            assert_eq!(counts(&m, n), (FrameType::None, 0, 1), "{what}: frame {n}");
+        }
+    }
+}
+
+#[test]
+fn entries_that_are_not_present_may_hold_anything() {
+    let (m, mut lock) = machine();
+    for (table, index) in [(L4, 5), (L3, 5), (L2, 5), (L1, 5)] {
+        m.poke(slot(table, index), Pte(!1));
+    }
+    m.mmu().pin(DOM1, mfn(L4), Level::L4, &mut lock).unwrap();
+    assert_eq!(m.mmu().env.read(slot(L1, 5)), Pte(!1), "left as it was");
+}
+
+#[test]
+fn hypervisor_slots_are_not_looked_at() {
+    let (m, mut lock) = machine();
+    m.poke(slot(L4, 260), pte(L4, P | RW | PSE));
+    m.mmu().pin(DOM1, mfn(L4), Level::L4, &mut lock).unwrap();
+    assert_eq!(counts(&m, L4), (FrameType::L4, 1, 2));
+    assert_eq!(m.mmu().env.read(slot(L4, 260)), HYPERVISOR_ENTRY);
+    m.mmu().unpin(DOM1, mfn(L4), &mut lock).unwrap();
+    assert_eq!(counts(&m, L4), (FrameType::None, 0, 1));
+}
+
+#[test]
+fn another_domains_table_cannot_be_pinned() {
+    let (m, mut lock) = machine();
+    assert_eq!(m.mmu().pin(DOM2, mfn(L4), Level::L4, &mut lock), Err(MmuError::NotOwned));
+    assert_eq!(m.mmu().pin(DOM1, mfn(0), Level::L1, &mut lock), Err(MmuError::BadFrame));
+    assert_eq!(m.mmu().pin(DOM1, mfn(1 << 40), Level::L1, &mut lock), Err(MmuError::BadFrame));
+}
+
+#[test]
+fn promotion_flushes_by_what_the_page_was() {
+    let (m, mut lock) = machine();
+    let page = m.mmu().get_writable(mfn(L1), DOM1).unwrap();
+    assert_eq!(m.mmu().pin(DOM1, mfn(L1), Level::L1, &mut lock), Err(MmuError::WrongType));
+    drop(page);
+    m.mmu().pin(DOM1, mfn(L1), Level::L1, &mut lock).unwrap();
+    assert_eq!(m.flushes.load(std::sync::atomic::Ordering::SeqCst), 1);
+    m.mmu().unpin(DOM1, mfn(L1), &mut lock).unwrap();
+    m.mmu().pin(DOM1, mfn(L1), Level::L1, &mut lock).unwrap();
+    assert_eq!(m.flushes.load(std::sync::atomic::Ordering::SeqCst), 1, "the same type again needs none");
+    m.mmu().unpin(DOM1, mfn(L1), &mut lock).unwrap();
+    m.flush();
+    drop(m.mmu().get_writable(mfn(L1), DOM1).unwrap());
+    assert_eq!(m.flushes.load(std::sync::atomic::Ordering::SeqCst), 2, "flushed since: none either");
+}
+
+#[test]
+fn a_preempted_pin_goes_on_where_it_stopped() {
+    let (m, mut lock) = machine();
+    for index in 1..6 {
+        m.poke(slot(L2, index), pte(29 + index as u64, P | RW | US));
+    }
+    let mut rounds = 0;
+    loop {
+        m.fuel.store(0, std::sync::atomic::Ordering::SeqCst);
+        match m.mmu().pin(DOM1, mfn(L4), Level::L4, &mut lock) {
+            Ok(()) => break,
+            Err(e) => assert_eq!(e, MmuError::Preempted),
+        }
+        rounds += 1;
+        assert_eq!(m.frame(mfn(L4)).usage().state(), UsageState::Partial);
+    }
+    assert_eq!(rounds, 5, "one entry of the L2 table at a time");
+    assert!(lock.is_empty());
+    assert_eq!(counts(&m, L2), (FrameType::L2, 1, 2));
+    assert_eq!(counts(&m, 34), (FrameType::L1, 1, 2));
+    m.mmu().unpin(DOM1, mfn(L4), &mut lock).unwrap();
+    while m.mmu().drain(&mut lock).is_err() {}
+    for n in 10..40 {
+        assert_eq!(counts(&m, n), (FrameType::None, 0, 1), "frame {n}");
+    }
+}
+
+#[test]
+fn an_abandoned_pin_is_taken_back() {
+    let (m, mut lock) = machine();
+    m.poke(slot(L2, 1), pte(30, P));
+    m.fuel.store(0, std::sync::atomic::Ordering::SeqCst);
+    assert_eq!(m.mmu().pin(DOM1, mfn(L4), Level::L4, &mut lock), Err(MmuError::Preempted));
+    assert_eq!(m.mmu().pin(DOM1, mfn(L2), Level::L2, &mut lock), Err(MmuError::Contended));
+    assert_eq!(m.mmu().pin(DOM1, mfn(L4), Level::L3, &mut lock), Err(MmuError::WrongType), "resumed as something else");
+    while m.mmu().abandon(&mut lock).is_err() {}
+    assert!(lock.is_empty());
+    for n in 10..40 {
+        assert_eq!(counts(&m, n), (FrameType::None, 0, 1), "frame {n}");
+    }
+}
+
+#[test]
+fn half_done_tables_cannot_be_changed_or_loaded() {
+    let (m, mut lock) = machine();
+    m.poke(slot(L2, 1), pte(30, P));
+    m.fuel.store(0, std::sync::atomic::Ordering::SeqCst);
+    assert_eq!(m.mmu().pin(DOM1, mfn(L4), Level::L4, &mut lock), Err(MmuError::Preempted));
+    assert_eq!(update(&m, &mut lock, slot(L4, 2), pte(30, P)), Err(MmuError::WrongType));
+    assert_eq!(update(&m, &mut lock, slot(L2, 2), pte(30, P)), Err(MmuError::WrongType));
+    assert!(m.mmu().get_writable(mfn(L2), DOM1).is_err());
+}
