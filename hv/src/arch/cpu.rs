@@ -1,0 +1,247 @@
+//! Single privileged instructions, each wrapped once.
+
+use core::arch::asm;
+
+/// Model-specific registers that the hypervisor itself programs (SDM vol. 4).
+#[allow(missing_docs, reason = "the SDM's names")]
+pub mod msr {
+    pub const IA32_SYSENTER_CS: u32 = 0x174;
+    pub const IA32_SYSENTER_ESP: u32 = 0x175;
+    pub const IA32_SYSENTER_EIP: u32 = 0x176;
+    pub const IA32_PAT: u32 = 0x277;
+    pub const IA32_EFER: u32 = 0xc000_0080;
+    pub const IA32_STAR: u32 = 0xc000_0081;
+    pub const IA32_LSTAR: u32 = 0xc000_0082;
+    pub const IA32_CSTAR: u32 = 0xc000_0083;
+    pub const IA32_FMASK: u32 = 0xc000_0084;
+    pub const IA32_FS_BASE: u32 = 0xc000_0100;
+    pub const IA32_GS_BASE: u32 = 0xc000_0101;
+    pub const IA32_KERNEL_GS_BASE: u32 = 0xc000_0102;
+    pub const IA32_TSC_AUX: u32 = 0xc000_0103;
+}
+
+/// `IA32_EFER.SCE`: SYSCALL is enabled.
+pub const EFER_SCE: u64 = 1 << 0;
+/// `IA32_EFER.NXE`: the NX bit is honoured.
+pub const EFER_NXE: u64 = 1 << 11;
+
+/// Control-register bits (SDM vol. 3A, 2.5).
+#[allow(missing_docs, reason = "the SDM's names")]
+pub mod cr {
+    pub const CR0_MP: u64 = 1 << 1;
+    pub const CR0_EM: u64 = 1 << 2;
+    pub const CR0_TS: u64 = 1 << 3;
+    pub const CR0_NE: u64 = 1 << 5;
+    pub const CR0_WP: u64 = 1 << 16;
+    pub const CR4_TSD: u64 = 1 << 2;
+    pub const CR4_DE: u64 = 1 << 3;
+    pub const CR4_PSE: u64 = 1 << 4;
+    pub const CR4_PAE: u64 = 1 << 5;
+    pub const CR4_MCE: u64 = 1 << 6;
+    pub const CR4_PGE: u64 = 1 << 7;
+    pub const CR4_OSFXSR: u64 = 1 << 9;
+    pub const CR4_OSXMMEXCPT: u64 = 1 << 10;
+    pub const CR4_FSGSBASE: u64 = 1 << 16;
+    pub const CR4_OSXSAVE: u64 = 1 << 18;
+    pub const CR4_SMEP: u64 = 1 << 20;
+}
+
+/// Reads a model-specific register that is known to exist.
+///
+/// # Safety
+/// 1. The CPU has the register.
+#[inline(always)]
+pub unsafe fn rdmsr(msr: u32) -> u64 {
+    let (lo, hi): (u32, u32);
+    // SAFETY: (1).
+    unsafe { asm!("rdmsr", in("ecx") msr, out("eax") lo, out("edx") hi, options(nomem, nostack, preserves_flags)) };
+    u64::from(hi) << 32 | u64::from(lo)
+}
+
+/// Writes a model-specific register.
+///
+/// # Safety
+/// 1. The CPU has the register and accepts the value. 2. The value keeps the hypervisor's own state intact.
+#[inline(always)]
+pub unsafe fn wrmsr(msr: u32, value: u64) {
+    // SAFETY: (1) and (2).
+    unsafe {
+        asm!("wrmsr", in("ecx") msr, in("eax") value as u32, in("edx") (value >> 32) as u32, options(nostack, preserves_flags));
+    }
+}
+
+/// Reads a register that may not exist; `None` if that raises #GP.
+pub fn rdmsr_safe(msr: u32) -> Option<u64> {
+    let (lo, hi, bad): (u32, u32, u32);
+    // SAFETY: a #GP of the RDMSR is caught by the exception table, which resumes at label 3 with `bad` set.
+    unsafe {
+        asm!(
+            "2: rdmsr",
+            "xor {bad:e}, {bad:e}",
+            "jmp 4f",
+            "3: xor eax, eax",
+            "xor edx, edx",
+            "mov {bad:e}, 1",
+            "4:",
+            ".pushsection ex_table, \"a\"",
+            ".quad 2b, 3b",
+            ".popsection",
+            bad = out(reg) bad, in("ecx") msr, out("eax") lo, out("edx") hi, options(nomem, nostack)
+        );
+    }
+    (bad == 0).then_some(u64::from(hi) << 32 | u64::from(lo))
+}
+
+/// Writes a register that may refuse; `false` if that raises #GP.
+///
+/// # Safety
+/// 1. An accepted value keeps the hypervisor's own state intact.
+pub unsafe fn wrmsr_safe(msr: u32, value: u64) -> bool {
+    let bad: u32;
+    // SAFETY: (1); a #GP is caught by the exception table.
+    unsafe {
+        asm!(
+            "2: wrmsr",
+            "xor {bad:e}, {bad:e}",
+            "jmp 4f",
+            "3: mov {bad:e}, 1",
+            "4:",
+            ".pushsection ex_table, \"a\"",
+            ".quad 2b, 3b",
+            ".popsection",
+            bad = out(reg) bad, in("ecx") msr, in("eax") value as u32, in("edx") (value >> 32) as u32, options(nostack)
+        );
+    }
+    bad == 0
+}
+
+macro_rules! control_register {
+    ($read:ident, $write:ident, $reg:literal) => {
+        #[doc = concat!("Reads ", $reg, ".")]
+        #[inline(always)]
+        pub fn $read() -> u64 {
+            let v: u64;
+            // SAFETY: reading a control register has no effect.
+            unsafe { asm!(concat!("mov {}, ", $reg), out(reg) v, options(nomem, nostack, preserves_flags)) };
+            v
+        }
+        #[doc = concat!("Writes ", $reg, ".")]
+        ///
+        /// # Safety
+        /// 1. The value keeps the hypervisor running: mapped, protected, with the features it relies on.
+        #[inline(always)]
+        pub unsafe fn $write(v: u64) {
+            // SAFETY: (1).
+            unsafe { asm!(concat!("mov ", $reg, ", {}"), in(reg) v, options(nostack, preserves_flags)) };
+        }
+    };
+}
+control_register!(read_cr0, write_cr0, "cr0");
+control_register!(read_cr2, write_cr2, "cr2");
+control_register!(read_cr3, write_cr3, "cr3");
+control_register!(read_cr4, write_cr4, "cr4");
+
+/// Clears CR0.TS.
+#[inline(always)]
+pub fn clts() {
+    // SAFETY: only enables the FPU.
+    unsafe { asm!("clts", options(nomem, nostack, preserves_flags)) };
+}
+
+/// Sets CR0.TS.
+#[inline(always)]
+pub fn stts() {
+    // SAFETY: only disables the FPU, which the hypervisor does not use.
+    unsafe { write_cr0(read_cr0() | cr::CR0_TS) };
+}
+
+/// Drops the TLB entries of one page, global or not, from this CPU.
+#[inline(always)]
+pub fn invlpg(va: u64) {
+    // SAFETY: dropping cached translations is always allowed. INVLPG ignores non-canonical addresses (SDM vol. 2A).
+    unsafe { asm!("invlpg [{}]", in(reg) va, options(nostack, preserves_flags)) };
+}
+
+/// CPUID.
+#[inline]
+pub fn cpuid(leaf: u32, subleaf: u32) -> [u32; 4] {
+    let r = core::arch::x86_64::__cpuid_count(leaf, subleaf);
+    [r.eax, r.ebx, r.ecx, r.edx]
+}
+
+/// The time-stamp counter, not ordered against other instructions.
+#[inline(always)]
+pub fn rdtsc() -> u64 {
+    // SAFETY: RDTSC has no effect; ring 0 may always execute it.
+    unsafe { core::arch::x86_64::_rdtsc() }
+}
+
+/// Enables interrupts, waits for one, disables them.
+#[inline(always)]
+pub fn sti_hlt_cli() {
+    // SAFETY: the interrupt handlers may run here: the caller holds no lock and no reference to per-CPU data that they use.
+    unsafe { asm!("sti", "hlt", "cli", options(nostack)) };
+}
+
+/// Lets pending interrupts in for a moment.
+#[inline(always)]
+pub fn interrupt_window() {
+    // SAFETY: as `sti_hlt_cli`.
+    unsafe { asm!("sti", "nop", "cli", options(nostack)) };
+}
+
+/// Swaps the live GS base with `IA32_KERNEL_GS_BASE`.
+#[inline(always)]
+pub fn swapgs() {
+    // SAFETY: the hypervisor does not use GS.
+    unsafe { asm!("swapgs", options(nomem, nostack, preserves_flags)) };
+}
+
+/// Stops this CPU for good.
+pub fn halt_forever() -> ! {
+    loop {
+        // SAFETY: interrupts stay off; only NMI, #MC and SMI get in.
+        unsafe { asm!("cli", "hlt", options(nomem, nostack)) };
+    }
+}
+
+/// Writes extended control register 0.
+///
+/// # Safety
+/// 1. CR4.OSXSAVE is set and the CPU accepts the value.
+#[inline(always)]
+pub unsafe fn xsetbv0(value: u64) {
+    // SAFETY: (1).
+    unsafe {
+        asm!("xsetbv", in("ecx") 0, in("eax") value as u32, in("edx") (value >> 32) as u32, options(nomem, nostack, preserves_flags));
+    }
+}
+
+macro_rules! debug_register {
+    ($write:ident, $reg:literal) => {
+        #[doc = concat!("Writes ", $reg, ".")]
+        ///
+        /// # Safety
+        /// 1. Breakpoints that it enables lie outside the hypervisor.
+        #[inline]
+        pub unsafe fn $write(v: u64) {
+            // SAFETY: (1).
+            unsafe { asm!(concat!("mov ", $reg, ", {}"), in(reg) v, options(nomem, nostack, preserves_flags)) };
+        }
+    };
+}
+debug_register!(write_dr0, "dr0");
+debug_register!(write_dr1, "dr1");
+debug_register!(write_dr2, "dr2");
+debug_register!(write_dr3, "dr3");
+debug_register!(write_dr6, "dr6");
+debug_register!(write_dr7, "dr7");
+
+/// Reads DR6.
+#[inline]
+pub fn read_dr6() -> u64 {
+    let v: u64;
+    // SAFETY: reading has no effect (DR7.GD is never set).
+    unsafe { asm!("mov {}, dr6", out(reg) v, options(nomem, nostack, preserves_flags)) };
+    v
+}

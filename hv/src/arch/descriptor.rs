@@ -1,0 +1,231 @@
+//! GDT, TSS and the descriptor-table windows.
+//!
+//! A PV guest brings its own GDT pages, at most 14; the hypervisor's descriptors follow in page 14 (selectors 0xe008..).
+//! Each CPU has a window of 32 pages in hypervisor space: 16 for the GDT (14 guest, ours, one empty), 16 for the LDT.
+//! Switching vCPUs remaps the guest part of the window; GDTR never changes.
+
+use crate::arch::cpu;
+use crate::arch::percpu::{self, CpuInfo, FRAME_END, MAX_CPUS};
+use crate::mem;
+use core::cell::Cell;
+use x86::{Mfn, Pte, PteFlags, PAGE_SIZE};
+use xen_abi::layout::{FIRST_RESERVED_GDT_ENTRY, FIRST_RESERVED_GDT_PAGE, HYPERVISOR_CS, HYPERVISOR_DS};
+
+/// Pages of one CPU's window.
+const WINDOW_PAGES: u64 = 32;
+/// Pages of the window before its LDT part.
+const LDT_PAGE: u64 = 16;
+/// Selector of the task-state segment.
+const TSS_SELECTOR: u16 = 0xe040;
+/// Selector of the LDT descriptor.
+const LDT_SELECTOR: u16 = 0xe050;
+
+/// Interrupt-stack numbers of the exceptions that have one.
+#[allow(missing_docs, reason = "named by their exceptions")]
+pub mod ist {
+    pub const DB: u8 = 1;
+    pub const NMI: u8 = 2;
+    pub const MC: u8 = 3;
+    pub const DF: u8 = 4;
+}
+
+/// 64-bit task-state segment (SDM vol. 3A, 8.7).
+#[repr(C, packed(4))]
+#[derive(Clone, Copy)]
+struct Tss {
+    reserved0: u32,
+    rsp: [u64; 3],
+    reserved1: u64,
+    ist: [u64; 7],
+    reserved2: u64,
+    reserved3: u16,
+    io_map_base: u16,
+}
+
+/// One CPU's tables, in one page each so that the GDT page can be mapped into the window.
+#[repr(C, align(4096))]
+struct CpuTables {
+    gdt: [u64; 512],
+    tss: Tss,
+    /// Guest GDT pages now mapped in the window.
+    mapped_gdt: [Cell<u64>; FIRST_RESERVED_GDT_PAGE],
+    /// Number of LDT pages that may be mapped (0 if the vCPU has no LDT).
+    ldt_pages: Cell<u64>,
+}
+
+static TABLES: [spin::Once<&'static SyncTables>; MAX_CPUS] = [const { spin::Once::new() }; MAX_CPUS];
+struct SyncTables(CpuTables);
+// SAFETY: the cells are touched only by the CPU that the tables belong to.
+unsafe impl Sync for SyncTables {}
+
+const CODE64: u64 = 0x00af_9a00_0000_ffff;
+const CODE32: u64 = 0x00cf_9a00_0000_ffff;
+const DATA: u64 = 0x00cf_9200_0000_ffff;
+const DPL3: u64 = 3 << 45;
+/// The accessed bit, preset so that loading a selector does not write the table.
+const ACCESSED: u64 = 1 << 40;
+
+/// Start of CPU `cpu`'s window.
+fn window(cpu: usize) -> u64 {
+    mem::DESCRIPTOR_WINDOW_START + cpu as u64 * WINDOW_PAGES * PAGE_SIZE as u64
+}
+
+/// A 16-byte system-segment descriptor.
+fn system_descriptor(base: u64, limit: u32, kind: u64) -> [u64; 2] {
+    let limit = u64::from(limit);
+    let lo = (limit & 0xffff)
+        | ((base & 0x00ff_ffff) << 16)
+        | (kind << 40)
+        | (1 << 47)
+        | ((limit & 0xf_0000) << 32)
+        | ((base & 0xff00_0000) << 32);
+    [lo, base >> 32]
+}
+
+/// Loads GDT, TSS, IDT of the running CPU. Its [`CpuInfo`] must be initialised.
+pub fn init_cpu() {
+    let info = percpu::this_cpu();
+    let cpu_index = info.cpu as usize;
+    let tables = TABLES[cpu_index].call_once(|| new_tables(info));
+    let start = window(cpu_index);
+    let zero = mem::zero_page();
+    for page in 0..FIRST_RESERVED_GDT_PAGE as u64 {
+        mem::set_window_pte(start + page * PAGE_SIZE as u64, Pte::new(zero, read_only()));
+    }
+    let own = mem::virt_to_mfn(core::ptr::from_ref(tables).cast());
+    let own_va = start + (FIRST_RESERVED_GDT_PAGE * PAGE_SIZE) as u64;
+    mem::set_window_pte(own_va, Pte::new(own, read_write()));
+    mem::set_window_pte(own_va + PAGE_SIZE as u64, Pte::new(zero, read_only()));
+    let gdtr = TablePointer { limit: 0xffff, base: start };
+    // SAFETY: the window maps valid descriptors at all selectors loaded here; the code segment is reloaded by a far return.
+    unsafe {
+        core::arch::asm!("lgdt [{}]", in(reg) &gdtr, options(readonly, nostack, preserves_flags));
+        core::arch::asm!(
+            "push {cs}", "lea {t}, [rip + 2f]", "push {t}", "retfq", "2:",
+            "mov ss, {ss:e}", "mov ds, {z:e}", "mov es, {z:e}", "mov fs, {z:e}", "mov gs, {z:e}",
+            cs = in(reg) u64::from(HYPERVISOR_CS), ss = in(reg) u32::from(HYPERVISOR_DS), z = in(reg) 0u32, t = out(reg) _,
+            options(preserves_flags)
+        );
+        core::arch::asm!("ltr {:x}", in(reg) TSS_SELECTOR, options(nostack, preserves_flags));
+        core::arch::asm!("lldt {:x}", in(reg) 0u16, options(nostack, preserves_flags));
+    }
+    crate::arch::idt::load();
+}
+
+fn new_tables(info: &CpuInfo) -> &'static SyncTables {
+    let mut t = CpuTables {
+        gdt: [0; 512],
+        tss: Tss {
+            reserved0: 0,
+            rsp: [core::ptr::from_ref(info) as u64 + FRAME_END as u64, 0, 0],
+            reserved1: 0,
+            ist: [0; 7],
+            reserved2: 0,
+            reserved3: 0,
+            io_map_base: size_of::<Tss>() as u16,
+        },
+        mapped_gdt: [const { Cell::new(0) }; FIRST_RESERVED_GDT_PAGE],
+        ldt_pages: Cell::new(0),
+    };
+    for i in [ist::DB, ist::NMI, ist::MC, ist::DF] {
+        t.tss.ist[usize::from(i) - 1] = percpu::ist_top(info, usize::from(i));
+    }
+    let at = |selector: u16| usize::from(selector >> 3) - FIRST_RESERVED_GDT_ENTRY;
+    t.gdt[at(HYPERVISOR_CS)] = CODE64 | ACCESSED;
+    t.gdt[at(HYPERVISOR_DS)] = DATA | ACCESSED;
+    t.gdt[at(xen_abi::layout::FLAT_RING3_CS32)] = CODE32 | DPL3 | ACCESSED;
+    t.gdt[at(xen_abi::layout::FLAT_RING3_SS64)] = DATA | DPL3 | ACCESSED;
+    t.gdt[at(xen_abi::layout::FLAT_RING3_CS64)] = CODE64 | DPL3 | ACCESSED;
+    let tables: &'static mut SyncTables = alloc::boxed::Box::leak(alloc::boxed::Box::new(SyncTables(t)));
+    let tss = core::ptr::from_ref(&tables.0.tss) as u64;
+    let d = system_descriptor(tss, size_of::<Tss>() as u32 - 1, 9);
+    tables.0.gdt[at(TSS_SELECTOR)] = d[0];
+    tables.0.gdt[at(TSS_SELECTOR) + 1] = d[1];
+    tables
+}
+
+/// Operand of LGDT and LIDT.
+#[repr(C, packed)]
+pub struct TablePointer {
+    /// Bytes minus one.
+    pub limit: u16,
+    /// Linear address.
+    pub base: u64,
+}
+
+fn read_only() -> PteFlags {
+    PteFlags::P | PteFlags::A | PteFlags::NX
+}
+fn read_write() -> PteFlags {
+    PteFlags::P | PteFlags::RW | PteFlags::A | PteFlags::D | PteFlags::NX
+}
+
+fn tables() -> &'static CpuTables {
+    &TABLES[percpu::this_cpu().cpu as usize].get().expect("init_cpu ran on this CPU").0
+}
+
+/// Maps the guest GDT pages `frames` (each 512 entries) in this CPU's window; pages beyond are empty.
+pub fn load_guest_gdt(frames: &[Mfn]) {
+    let tables = tables();
+    let start = window(percpu::this_cpu().cpu as usize);
+    for (i, slot) in tables.mapped_gdt.iter().enumerate() {
+        let want = frames.get(i).map_or(0, |f| f.raw());
+        if slot.get() != want {
+            let va = start + (i * PAGE_SIZE) as u64;
+            let pte = if want == 0 {
+                Pte::new(mem::zero_page(), read_only())
+            } else {
+                Pte::new(Mfn::new(want), read_write())
+            };
+            mem::set_window_pte(va, pte);
+            cpu::invlpg(va);
+            slot.set(want);
+        }
+    }
+}
+
+/// Makes an LDT of `entries` descriptors current on this CPU, none of it mapped yet; 0 entries is no LDT.
+pub fn load_guest_ldt(entries: u32) {
+    let tables = tables();
+    if tables.ldt_pages.get() == 0 && entries == 0 {
+        return;
+    }
+    let cpu_index = percpu::this_cpu().cpu as usize;
+    let start = window(cpu_index) + LDT_PAGE * PAGE_SIZE as u64;
+    for page in 0..tables.ldt_pages.get() {
+        let va = start + page * PAGE_SIZE as u64;
+        mem::set_window_pte(va, Pte::EMPTY);
+        cpu::invlpg(va);
+    }
+    let pages = (u64::from(entries) * 8).div_ceil(PAGE_SIZE as u64).min(WINDOW_PAGES - LDT_PAGE);
+    tables.ldt_pages.set(pages);
+    let selector = if entries == 0 {
+        0
+    } else {
+        let d = system_descriptor(start, entries.min(8192) * 8 - 1, 2);
+        let own = window(cpu_index) + u64::from(LDT_SELECTOR);
+        // SAFETY: the window maps this CPU's own GDT page writable at that address.
+        unsafe {
+            (own as *mut u64).write_volatile(d[0]);
+            ((own + 8) as *mut u64).write_volatile(d[1]);
+        }
+        LDT_SELECTOR
+    };
+    // SAFETY: the selector is null or names the descriptor just written.
+    unsafe { core::arch::asm!("lldt {:x}", in(reg) selector, options(nostack, preserves_flags)) };
+}
+
+/// Where `va` lies in this CPU's LDT window: byte offset from the LDT's start.
+pub fn ldt_offset(va: u64) -> Option<u64> {
+    let start = window(percpu::this_cpu().cpu as usize) + LDT_PAGE * PAGE_SIZE as u64;
+    let offset = va.checked_sub(start)?;
+    (offset < tables().ldt_pages.get() * PAGE_SIZE as u64).then_some(offset)
+}
+
+/// Maps `frame` as page `page` of the current LDT.
+pub fn map_ldt_page(page: u64, frame: Mfn) {
+    if page < tables().ldt_pages.get() {
+        let va = window(percpu::this_cpu().cpu as usize) + (LDT_PAGE + page) * PAGE_SIZE as u64;
+        mem::set_window_pte(va, Pte::new(frame, read_write()));
+    }
+}

@@ -1,0 +1,325 @@
+// Every way into the hypervisor from ring 3, and every way back.
+//
+// Symbols in braces are constants that Rust fills in (see idt.rs). All stacks used here lie in the per-CPU block of
+// percpu.rs. Frames are CpuUserRegs, lowest address first: r15 r14 r13 r12 rbp rbx r11 r10 r9 r8 rax rcx rdx rsi rdi
+// error_code/entry_vector rip cs rflags rsp ss. A frame in CpuInfo starts at an address that is 8 modulo 16.
+
+.section .text.entry, "ax"
+
+.macro SAVE_REGS
+    cld
+    push rdi
+    push rsi
+    push rdx
+    push rcx
+    push rax
+    push r8
+    push r9
+    push r10
+    push r11
+    push rbx
+    push rbp
+    push r12
+    push r13
+    push r14
+    push r15
+.endm
+
+.macro RESTORE_REGS
+    pop r15
+    pop r14
+    pop r13
+    pop r12
+    pop rbp
+    pop rbx
+    pop r11
+    pop r10
+    pop r9
+    pop r8
+    pop rax
+    pop rcx
+    pop rdx
+    pop rsi
+    pop rdi
+.endm
+
+// Vector stubs.
+// Entered from: IDT gates, interrupts off. Stack: CPU's frame [error code] rip cs rflags rsp ss.
+// 16 bytes each, so that the IDT can be filled by arithmetic. The CPU pushes an error code for vectors
+// 8 #DF, 10 #TS, 11 #NP, 12 #SS, 13 #GP, 14 #PF, 17 #AC, 21 #CP, 29 #VC, 30 #SX; a zero stands in for the others.
+.balign 16
+.global vector_stubs
+vector_stubs:
+.set vector, 0
+.rept 256
+    .balign 16
+    .if (vector == 8) || (vector == 10) || (vector == 11) || (vector == 12) || (vector == 13) || (vector == 14) || (vector == 17) || (vector == 21) || (vector == 29) || (vector == 30)
+    .else
+    push 0
+    .endif
+    mov dword ptr [rsp + 4], vector
+    .if (vector == 1)
+    jmp entry_db
+    .elseif (vector == 2) || (vector == 8) || (vector == 18)
+    jmp entry_ist
+    .elseif (vector == 14)
+    jmp entry_pf
+    .else
+    jmp entry_common
+    .endif
+    .set vector, vector + 1
+.endr
+
+// Exceptions and interrupts on the normal stack.
+// From ring 3 the frame is exactly CpuInfo.guest_regs, because TSS.rsp0 points past its ss.
+entry_common:
+    SAVE_REGS
+    mov rdi, rsp
+    test byte ptr [rsp + {CS}], 3
+    jz from_hypervisor
+    sub rsp, 8
+    call {trap_from_guest}
+    add rsp, 8
+    jmp return_to_guest
+
+// #PF has its own handler: it is the most frequent trap.
+entry_pf:
+    SAVE_REGS
+    mov rdi, rsp
+    test byte ptr [rsp + {CS}], 3
+    jz from_hypervisor
+    sub rsp, 8
+    call {page_fault_from_guest}
+    add rsp, 8
+    jmp return_to_guest
+
+// An exception or interrupt that hit the hypervisor itself, on whatever stack. rdi = frame.
+// Returns to where it came from, or to the address that the handler put in the frame (exception table).
+from_hypervisor:
+    mov rbx, rsp
+    and rsp, -16
+    call {trap_from_hypervisor}
+    mov rsp, rbx
+    RESTORE_REGS
+    add rsp, 8
+    iretq
+
+// #DF, NMI and #MC: on stacks of their own, from anywhere. Returns to the interrupted code.
+entry_ist:
+    SAVE_REGS
+    mov rdi, rsp
+    jmp from_hypervisor
+
+// #DB: on a stack of its own, because a data breakpoint behind MOV SS fires at the first instruction of the SYSCALL
+// entry, with the guest's stack pointer. From ring 3 the frame moves to CpuInfo.guest_regs.
+entry_db:
+    SAVE_REGS
+    mov rdi, rsp
+    test byte ptr [rsp + {CS}], 3
+    jz from_hypervisor
+    mov rsi, rsp
+    mov rdi, rsp
+    or rdi, {STACK_MASK}
+    sub rdi, {GUEST_REGS_FROM_TOP} - 1
+    mov rdx, rdi
+    mov ecx, {FRAME_WORDS}
+    rep movsq
+    mov rsp, rdx
+    mov rdi, rsp
+    sub rsp, 8
+    call {trap_from_guest}
+    add rsp, 8
+    jmp return_to_guest
+
+// SYSCALL from ring 3, 64-bit code. Entered from: the per-CPU stub (idt.rs), which has stored rax in the ss slot and
+// the guest's rsp in the rsp slot. CPU state: rcx = guest rip, r11 = guest rflags, interrupts off.
+.global syscall_entry_64
+syscall_entry_64:
+    push r11
+    push {FLAT_RING3_CS64}
+    push rcx
+    push 0
+    mov dword ptr [rsp + 4], {TRAP_SYSCALL}
+    mov rax, [rsp + {SS} - {ERROR_CODE}]
+    mov qword ptr [rsp + {SS} - {ERROR_CODE}], {FLAT_RING3_SS64}
+    SAVE_REGS
+    mov rdi, rsp
+    sub rsp, 8
+    call {syscall_from_guest}
+    add rsp, 8
+    jmp return_to_guest
+
+// SYSCALL from ring 3, 32-bit code (AMD only). As above.
+.global syscall_entry_32
+syscall_entry_32:
+    push r11
+    push {FLAT_RING3_CS32}
+    push rcx
+    push 0
+    mov dword ptr [rsp + 4], {TRAP_SYSCALL}
+    mov rax, [rsp + {SS} - {ERROR_CODE}]
+    mov qword ptr [rsp + {SS} - {ERROR_CODE}], {FLAT_RING3_SS64}
+    SAVE_REGS
+    mov rdi, rsp
+    sub rsp, 8
+    call {syscall32_from_guest}
+    add rsp, 8
+    jmp return_to_guest
+
+// SYSENTER from ring 3 (Intel). Entered with rsp = IA32_SYSENTER_ESP = end of the frame; the CPU saved nothing.
+// EFLAGS is cleaned first: NT would make IRET fault, TF would single-step us.
+.global sysenter_entry
+sysenter_entry:
+    push {FLAT_RING3_SS64}
+    push 0
+    push 0x202
+    push 3
+    push 0
+    push 0
+    push 2
+    popfq
+    mov dword ptr [rsp + 4], {TRAP_SYSCALL}
+    SAVE_REGS
+    mov rdi, rsp
+    sub rsp, 8
+    call {sysenter_from_guest}
+    add rsp, 8
+
+// The one way back to ring 3. rsp = CpuInfo.guest_regs. exit_work may switch to another vCPU, whose registers then lie
+// there. SYSRET serves guests whose rcx and r11 are dead (TRAP_SYSCALL), if rip is canonical: SYSRET to a
+// non-canonical address would fault in ring 0 on the guest's stack.
+.global return_to_guest
+return_to_guest:
+    mov rdi, rsp
+    sub rsp, 8
+    call {exit_work}
+    add rsp, 8
+    test dword ptr [rsp + {VECTOR}], {TRAP_SYSCALL}
+    jz 2f
+    mov rax, [rsp + {RIP}]
+    mov rcx, rax
+    shl rcx, 16
+    sar rcx, 16
+    cmp rax, rcx
+    jne 2f
+    cmp word ptr [rsp + {CS}], {FLAT_RING3_CS64}
+    jne 2f
+    RESTORE_REGS
+    mov rcx, [rsp + 8]
+    mov r11, [rsp + 24]
+    mov rsp, [rsp + 32]
+    sysretq
+2:  RESTORE_REGS
+    add rsp, 8
+3:  iretq
+.pushsection ex_table, "a"
+    .quad 3b, iret_fault
+.popsection
+
+// The IRETQ above faulted: the guest's cs, ss, rip or flags were not loadable. The exception handler resumed here with
+// the guest's general registers restored and rsp at the rip slot. Becomes the failsafe callback.
+iret_fault:
+    push 0
+    mov dword ptr [rsp + 4], 13
+    SAVE_REGS
+    mov rdi, rsp
+    sub rsp, 8
+    call {iret_fault_from_guest}
+    add rsp, 8
+    jmp return_to_guest
+
+// Copies rdx bytes from [rsi] to [rdi]; one of the two is guest memory and may fault.
+// Returns rax = bytes not copied (rounded up to the words not copied). Clobbers rcx, rdx, rsi, rdi.
+.global guest_copy
+guest_copy:
+    mov rcx, rdx
+    and edx, 7
+    shr rcx, 3
+4:  rep movsq
+    mov ecx, edx
+5:  rep movsb
+    xor eax, eax
+    ret
+6:  lea rax, [rdx + rcx * 8]
+    ret
+7:  mov rax, rcx
+    ret
+.pushsection ex_table, "a"
+    .quad 4b, 6b
+    .quad 5b, 7b
+.popsection
+
+// Reads the 8 bytes at [rdi]. rax = value, rdx = 0, or rdx = 1 if it faulted.
+.global guest_read_u64
+guest_read_u64:
+8:  mov rax, [rdi]
+    xor edx, edx
+    ret
+9:  xor eax, eax
+    mov edx, 1
+    ret
+.pushsection ex_table, "a"
+    .quad 8b, 9b
+.popsection
+
+// Stores rsi to the 8 bytes at [rdi]. rax = 0, or 1 if it faulted.
+.global guest_write_u64
+guest_write_u64:
+10: mov [rdi], rsi
+    xor eax, eax
+    ret
+11: mov eax, 1
+    ret
+.pushsection ex_table, "a"
+    .quad 10b, 11b
+.popsection
+
+// Stores rdx (0..) 8-byte words from [rsi] upwards to [rdi] upwards; a bounce frame. rax = 0, or 1 if it faulted.
+.global guest_push_words
+guest_push_words:
+    mov rcx, rdx
+12: rep movsq
+    xor eax, eax
+    ret
+13: mov eax, 1
+    ret
+.pushsection ex_table, "a"
+    .quad 12b, 13b
+.popsection
+
+// Loads a selector (edi) into GS of the guest's user mode: swapgs, load, swapgs. rax = 0, or 1 if the selector was bad
+// (GS is then null).
+.global load_user_gs
+load_user_gs:
+    swapgs
+14: mov gs, edi
+    swapgs
+    xor eax, eax
+    ret
+15: xor edi, edi
+    mov gs, edi
+    swapgs
+    mov eax, 1
+    ret
+.pushsection ex_table, "a"
+    .quad 14b, 15b
+.popsection
+
+// Loads selectors (edi) into ds, es or fs. rax = 0, or 1 if bad (the register is then null).
+.macro SELECTOR_LOADER name, reg
+.global \name
+\name:
+90: mov \reg, edi
+    xor eax, eax
+    ret
+91: xor edi, edi
+    mov \reg, edi
+    mov eax, 1
+    ret
+.pushsection ex_table, "a"
+    .quad 90b, 91b
+.popsection
+.endm
+SELECTOR_LOADER load_ds, ds
+SELECTOR_LOADER load_es, es
+SELECTOR_LOADER load_fs, fs

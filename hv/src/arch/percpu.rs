@@ -1,0 +1,167 @@
+//! Per-CPU data, found through the stack pointer.
+//!
+//! Each CPU has one stack block of [`STACK_SIZE`] bytes, aligned to its size. At its top lies [`CpuInfo`]; below it the
+//! normal stack; at the bottom the interrupt stacks of the exceptions that must not use the normal one. Because every
+//! stack of a CPU lies in the same block, masking `rsp` finds [`CpuInfo`] in any context, and neither GS nor FS base
+//! has to be touched: they keep the guest's values while the hypervisor runs.
+//!
+//! ```text
+//!  top  +--------------------------------+ <- block + STACK_SIZE
+//!       | CpuInfo: guest frame, current  |
+//!       +--------------------------------+ <- TSS.rsp0 points into it, just past `ss`
+//!       | normal stack, grows down       |
+//!       +--------------------------------+ <- block + 32 KiB
+//!       | #DF | #MC | NMI | #DB          |    8 KiB each
+//!       +--------------------------------+ <- block
+//! ```
+//!
+//! There is one stack for each physical CPU and none for each vCPU: a hypercall never sleeps.
+
+use crate::vcpu::Vcpu;
+use core::cell::Cell;
+use core::mem::{offset_of, size_of};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use xen_abi::regs::CpuUserRegs;
+
+/// Bytes of a CPU's stack block, and its alignment.
+pub const STACK_SIZE: usize = 64 * 1024;
+/// Bytes of each interrupt stack.
+pub const IST_SIZE: usize = 8 * 1024;
+/// Most physical CPUs that are used.
+pub const MAX_CPUS: usize = 64;
+
+/// Work that a CPU has to do before it enters a guest again; bits of [`CpuInfo::pending`].
+pub mod pending {
+    /// Run the scheduler.
+    pub const SCHEDULE: u32 = 1 << 0;
+    /// Timers may have expired.
+    pub const TIMER: u32 = 1 << 1;
+    /// Another CPU asked for a vCPU's state to be written back.
+    pub const SYNC: u32 = 1 << 2;
+    /// Console input or output is waiting.
+    pub const CONSOLE: u32 = 1 << 3;
+}
+
+/// What one CPU knows about itself.
+#[repr(C, align(16))]
+pub struct CpuInfo {
+    /// Keeps `guest_regs.es`, where the CPU starts to push a trap frame, 16-byte aligned.
+    pad: u64,
+    /// The guest's registers while the hypervisor runs on its behalf.
+    pub guest_regs: CpuUserRegs,
+    /// Number of this CPU, from 0.
+    pub cpu: u32,
+    /// Work to be done before the next guest entry ([`pending`]); other CPUs set bits too.
+    pub pending: AtomicU32,
+    /// The vCPU whose registers are in `guest_regs`; null while idle.
+    current: Cell<*const Vcpu>,
+    /// Its page-table root, as loaded in CR3.
+    pub loaded_root: Cell<u64>,
+    /// LAPIC id of this CPU.
+    pub apic_id: Cell<u32>,
+    /// Whether the CPU waits in the idle loop.
+    pub idle: AtomicU32,
+}
+
+const _: () = assert!((offset_of!(CpuInfo, guest_regs) + offset_of!(CpuUserRegs, es)) % 16 == 0);
+const _: () = assert!(size_of::<CpuInfo>() % 16 == 0);
+
+/// Distance from the end of a stack block down to its [`CpuInfo`].
+pub const CPU_INFO_FROM_TOP: usize = size_of::<CpuInfo>();
+/// Offset in [`CpuInfo`] at which the CPU's own trap frame ends (the initial stack pointer).
+pub const FRAME_END: usize = offset_of!(CpuInfo, guest_regs) + offset_of!(CpuUserRegs, es);
+
+/// The [`CpuInfo`] of each CPU that is up, for remote access to its atomics.
+static CPUS: [AtomicPtr<CpuInfo>; MAX_CPUS] = [const { AtomicPtr::new(core::ptr::null_mut()) }; MAX_CPUS];
+/// Bit n: CPU n runs.
+static ONLINE: AtomicU64 = AtomicU64::new(0);
+
+impl CpuInfo {
+    /// The vCPU that runs here, if any.
+    #[inline(always)]
+    pub fn current(&self) -> Option<&'static Vcpu> {
+        // SAFETY: the pointer is null or was set by `set_current` to a vCPU that stays alive while it is current:
+        // its domain is torn down only after all its vCPUs were descheduled.
+        unsafe { self.current.get().as_ref() }
+    }
+
+    /// Notes which vCPU runs here.
+    pub fn set_current(&self, vcpu: Option<&Vcpu>) {
+        self.current.set(vcpu.map_or(core::ptr::null(), |v| core::ptr::from_ref(v)));
+    }
+
+    /// Asks this CPU to do `work` before it enters a guest again. Does not interrupt it.
+    #[inline]
+    pub fn raise(&self, work: u32) {
+        self.pending.fetch_or(work, Ordering::Release);
+    }
+}
+
+/// The running CPU's data.
+#[inline(always)]
+pub fn this_cpu() -> &'static CpuInfo {
+    let rsp: usize;
+    // SAFETY: reading the stack pointer has no effect.
+    unsafe { core::arch::asm!("mov {}, rsp", out(reg) rsp, options(nomem, nostack, preserves_flags, pure)) };
+    let info = (rsp | (STACK_SIZE - 1)) + 1 - CPU_INFO_FROM_TOP;
+    // SAFETY: all hypervisor code runs on a stack inside a block whose top holds an initialised `CpuInfo` (`init_block`).
+    // The fields that change are `Cell`s (only touched by this CPU) or atomics; `guest_regs` is reached by raw pointer.
+    unsafe { &*(info as *const CpuInfo) }
+}
+
+/// The guest's registers as saved by the entry code on this CPU.
+///
+/// # Safety
+/// 1. The caller holds no other reference to them.
+#[inline(always)]
+pub unsafe fn guest_regs() -> &'static mut CpuUserRegs {
+    let p = core::ptr::from_ref(this_cpu()).cast_mut();
+    // SAFETY: the block is ours and the caller promises (1) that no other reference lives.
+    unsafe { &mut *core::ptr::addr_of_mut!((*p).guest_regs) }
+}
+
+/// The data of CPU `cpu`, if it is up. Only its atomics may be used from elsewhere.
+#[inline]
+pub fn cpu(cpu: usize) -> Option<&'static CpuInfo> {
+    // SAFETY: a non-null entry points to a `CpuInfo` that lives for ever.
+    unsafe { CPUS.get(cpu)?.load(Ordering::Acquire).as_ref() }
+}
+
+/// Mask of the CPUs that run.
+pub fn online_mask() -> u64 {
+    ONLINE.load(Ordering::Acquire)
+}
+
+/// Number of CPUs that run.
+pub fn online_count() -> usize {
+    online_mask().count_ones() as usize
+}
+
+/// Initialises the [`CpuInfo`] at the top of a zeroed stack block that will belong to CPU `cpu`.
+/// Returns the stack pointer with which that CPU may start.
+///
+/// # Safety
+/// 1. `block` is the start of [`STACK_SIZE`] zeroed writable bytes, aligned to [`STACK_SIZE`], owned by the caller for ever.
+pub unsafe fn init_block(block: *mut u8, cpu: usize, apic_id: u32) -> u64 {
+    let info = block.wrapping_add(STACK_SIZE - CPU_INFO_FROM_TOP).cast::<CpuInfo>();
+    // SAFETY: (1): the bytes are ours, and zero is valid for every field.
+    unsafe {
+        (*info).cpu = cpu as u32;
+        (*info).apic_id.set(apic_id);
+    }
+    if let Some(slot) = CPUS.get(cpu) {
+        slot.store(info, Ordering::Release);
+    }
+    info as u64
+}
+
+/// Marks the running CPU as up. Called once by each CPU when its tables are loaded.
+pub fn set_online() {
+    ONLINE.fetch_or(1 << this_cpu().cpu, Ordering::AcqRel);
+}
+
+/// Top of interrupt stack `ist` (1..=4) in the block of `info`.
+pub fn ist_top(info: &CpuInfo, ist: usize) -> u64 {
+    let end = core::ptr::from_ref(info) as usize + CPU_INFO_FROM_TOP;
+    (end - STACK_SIZE + ist * IST_SIZE) as u64
+}
