@@ -186,24 +186,16 @@ sysenter_entry:
     add rsp, 8
 
 // The one way back to ring 3. rsp = CpuInfo.guest_regs. exit_work may switch to another vCPU, whose registers then lie
-// there. SYSRET serves guests whose rcx and r11 are dead (TRAP_SYSCALL), if rip is canonical: SYSRET to a
-// non-canonical address would fault in ring 0 on the guest's stack.
+// there, and says in eax whether SYSRET may be used: the guest's rcx and r11 are dead and the frame is one that SYSRET
+// can express.
 .global return_to_guest
 return_to_guest:
     mov rdi, rsp
     sub rsp, 8
     call {exit_work}
     add rsp, 8
-    test dword ptr [rsp + {VECTOR}], {TRAP_SYSCALL}
+    test eax, eax
     jz 2f
-    mov rax, [rsp + {RIP}]
-    mov rcx, rax
-    shl rcx, 16
-    sar rcx, 16
-    cmp rax, rcx
-    jne 2f
-    cmp word ptr [rsp + {CS}], {FLAT_RING3_CS64}
-    jne 2f
     RESTORE_REGS
     mov rcx, [rsp + 8]
     mov r11, [rsp + 24]

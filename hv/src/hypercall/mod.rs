@@ -1,0 +1,123 @@
+//! Hypercalls: the table, its dispatcher, and one file for each call, named as Xen names it.
+
+pub mod callback_op;
+pub mod console_io;
+pub mod debugreg;
+pub mod fpu_taskswitch;
+pub mod guest_ptr;
+pub mod iret;
+pub mod multicall;
+pub mod nmi_op;
+pub mod sched_op;
+pub mod set_segment_base;
+pub mod set_trap_table;
+pub mod stack_switch;
+mod table;
+pub mod vcpu_op;
+pub mod vm_assist;
+pub mod xen_version;
+
+pub use guest_ptr::{GuestPtr, Plain};
+
+use crate::arch::cpu;
+use crate::arch::percpu::this_cpu;
+use crate::domain::Domain;
+use crate::vcpu::Vcpu;
+use core::sync::atomic::Ordering;
+use xen_abi::errno::Errno;
+use xen_abi::regs::CpuUserRegs;
+
+/// How a hypercall ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Done {
+    /// With this value for the guest.
+    Return(i64),
+    /// Not at all: it is to be executed again with the arguments now in [`Caller::args`].
+    Continue,
+    /// The registers are set already (iret).
+    NoReturn,
+}
+
+/// What every handler returns.
+pub type Outcome = Result<Done, Errno>;
+
+/// Success without a value.
+pub const OK: Outcome = Ok(Done::Return(0));
+
+/// Who called, and with what.
+pub struct Caller<'a> {
+    /// The calling vCPU, running on this CPU, in kernel mode.
+    pub vcpu: &'static Vcpu,
+    /// Its general registers.
+    pub regs: &'a mut CpuUserRegs,
+    /// The arguments; a handler that answers [`Done::Continue`] records its progress here.
+    pub args: [u64; 6],
+}
+
+impl Caller<'_> {
+    /// The calling domain.
+    #[inline(always)]
+    pub fn domain(&self) -> &'static Domain {
+        self.vcpu.domain()
+    }
+
+    /// Should a long operation stop and be continued later? Lets interrupts in first.
+    pub fn preempt_pending(&self) -> bool {
+        cpu::interrupt_window();
+        this_cpu().pending.load(Ordering::Relaxed) != 0
+    }
+
+    /// EPERM unless the caller is the control domain.
+    #[inline]
+    pub fn require_privilege(&self) -> Result<(), Errno> {
+        if self.domain().is_privileged {
+            Ok(())
+        } else {
+            Err(Errno::EPERM)
+        }
+    }
+}
+
+/// Conversion of a register to an argument. It may refuse.
+pub trait FromRegister: Sized {
+    /// Takes the register's value.
+    fn from_register(raw: u64) -> Result<Self, Errno>;
+}
+
+impl FromRegister for u64 {
+    #[inline(always)]
+    fn from_register(raw: u64) -> Result<Self, Errno> {
+        Ok(raw)
+    }
+}
+impl FromRegister for u32 {
+    #[inline(always)]
+    #[allow(clippy::cast_possible_truncation, reason = "the ABI defines 32-bit arguments by the register's low half")]
+    fn from_register(raw: u64) -> Result<Self, Errno> {
+        Ok(raw as u32)
+    }
+}
+impl<T> FromRegister for GuestPtr<T> {
+    #[inline(always)]
+    fn from_register(raw: u64) -> Result<Self, Errno> {
+        Ok(GuestPtr::new(raw))
+    }
+}
+
+/// A hypercall by SYSCALL from guest-kernel mode: number in rax, arguments in rdi, rsi, rdx, r10, r8, r9.
+#[inline]
+pub fn dispatch(vcpu: &'static Vcpu, regs: &mut CpuUserRegs) {
+    let number = regs.rax;
+    let args = [regs.rdi, regs.rsi, regs.rdx, regs.r10, regs.r8, regs.r9];
+    let mut cx = Caller { vcpu, regs, args };
+    match table::call(&mut cx, number) {
+        Ok(Done::Return(value)) => cx.regs.rax = value as u64,
+        Err(errno) => cx.regs.rax = errno.to_ret() as u64,
+        Ok(Done::Continue) => {
+            // SYSCALL is two bytes long: it is executed again when the vCPU runs next.
+            cx.regs.rip = cx.regs.rip.wrapping_sub(2);
+            [cx.regs.rdi, cx.regs.rsi, cx.regs.rdx, cx.regs.r10, cx.regs.r8, cx.regs.r9] = cx.args;
+        }
+        Ok(Done::NoReturn) => {}
+    }
+}

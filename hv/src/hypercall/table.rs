@@ -1,0 +1,65 @@
+//! The hypercall table: every number that Xen 4.17 defines, and what becomes of it here.
+
+use super::{Caller, FromRegister, GuestPtr, Outcome};
+use xen_abi::errno::Errno;
+
+/// Makes the dispatcher from the rows. A row is `number name(argument: Type, ..) => handler;` or
+/// `number name => unsupported;`. The dispatcher converts the argument registers in order and calls the handler.
+macro_rules! hypercalls {
+    ($( $number:literal $name:ident $( ( $($arg:ident : $ty:ty),* ) )? => $handler:tt $( :: $rest:ident )* ; )*) => {
+        /// Calls hypercall `number` with the arguments in `cx.args`. ENOSYS for a number that is not in the table.
+        #[inline]
+        pub fn call(cx: &mut Caller, number: u64) -> Outcome {
+            match number {
+                $( $number => hypercalls!(@row cx, [ $( $($arg: $ty),* )? ], $handler $( :: $rest )*), )*
+                _ => Err(Errno::ENOSYS),
+            }
+        }
+
+        /// Number, name and whether it is served, for tracing and documentation.
+        pub const NAMES: &[(u64, &str, bool)] = &[
+            $( ($number, stringify!($name), hypercalls!(@served $handler)), )*
+        ];
+    };
+    (@row $cx:ident, [ $($args:tt)* ], unsupported) => { Err(Errno::ENOSYS) };
+    (@row $cx:ident, [ $($arg:ident : $ty:ty),* ], $handler:tt $( :: $rest:ident )+) => {{
+        #[allow(unused_mut, unused_variables, reason = "calls without arguments")]
+        let mut registers = $cx.args.into_iter();
+        $( let $arg = <$ty as FromRegister>::from_register(registers.next().unwrap_or(0))?; )*
+        super::$handler $( :: $rest )+ ($cx $(, $arg)*)
+    }};
+    (@served unsupported) => { false };
+    (@served $handler:tt) => { true };
+}
+
+hypercalls! {
+    0  set_trap_table(traps: GuestPtr<xen_abi::trap::TrapInfo>) => set_trap_table::call;
+    3  stack_switch(ss: u64, sp: u64) => stack_switch::call;
+    4  set_callbacks => unsupported;
+    5  fpu_taskswitch(set: u32) => fpu_taskswitch::call;
+    6  sched_op_compat => unsupported;
+    8  set_debugreg(reg: u32, value: u64) => debugreg::set;
+    9  get_debugreg(reg: u32) => debugreg::get;
+    11 unused_11 => unsupported;
+    13 multicall(list: GuestPtr<super::multicall::Entry>, count: u32) => multicall::call;
+    15 set_timer_op(timeout_ns: u64) => sched_op::set_timer;
+    16 event_channel_op_compat => unsupported;
+    17 xen_version(cmd: u32, arg: GuestPtr<u8>) => xen_version::call;
+    18 console_io(cmd: u32, count: u32, buffer: GuestPtr<u8>) => console_io::call;
+    19 physdev_op_compat => unsupported;
+    21 vm_assist(cmd: u32, kind: u32) => vm_assist::call;
+    23 iret() => iret::call;
+    24 vcpu_op(cmd: u32, vcpu: u32, arg: GuestPtr<u8>) => vcpu_op::call;
+    25 set_segment_base(which: u32, base: u64) => set_segment_base::call;
+    28 nmi_op(cmd: u32, arg: GuestPtr<u8>) => nmi_op::call;
+    29 sched_op(cmd: u32, arg: GuestPtr<u8>) => sched_op::call;
+    30 callback_op(cmd: u32, arg: GuestPtr<u8>) => callback_op::call;
+    31 xenoprof_op => unsupported;
+    34 hvm_op => unsupported;
+    37 kexec_op => unsupported;
+    38 tmem_op => unsupported;
+    39 argo_op => unsupported;
+    41 dm_op => unsupported;
+    42 hypfs_op => unsupported;
+    49 paging_domctl_cont => unsupported;
+}

@@ -1,0 +1,38 @@
+//! `vm_assist`: optional behaviour that a guest asks for.
+
+use super::{Caller, Outcome, OK};
+use core::sync::atomic::Ordering;
+use xen_abi::errno::Errno;
+
+/// VMASST_CMD_enable.
+const ENABLE: u32 = 0;
+/// VMASST_CMD_disable.
+const DISABLE: u32 = 1;
+
+/// VMASST_TYPE_writable_pagetables: writes to L1 tables are emulated.
+pub const WRITABLE_PAGETABLES: u32 = 2;
+/// VMASST_TYPE_pae_extended_cr3.
+pub const PAE_EXTENDED_CR3: u32 = 3;
+/// VMASST_TYPE_architectural_iopl: the kernel counts as ring 0 and IOPL is where x86 has it.
+pub const ARCHITECTURAL_IOPL: u32 = 4;
+/// VMASST_TYPE_runstate_update_flag.
+pub const RUNSTATE_UPDATE_FLAG: u32 = 5;
+
+/// Types that a 64-bit PV guest may use: 4gb_segments, writable_pagetables, pae_extended_cr3, architectural_iopl,
+/// runstate_update_flag, m2p_strict.
+const VALID: u64 = 1 << 0 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 5 | 1 << 32;
+
+/// Enables (0) or disables (1) assist `kind`. Errors: EINVAL for an unknown type, ENOSYS for another command.
+/// Source: public/xen.h, VMASST_*.
+pub fn call(cx: &mut Caller, cmd: u32, kind: u32) -> Outcome {
+    let bit = 1u64.checked_shl(kind).unwrap_or(0);
+    if bit & VALID == 0 {
+        return Err(Errno::EINVAL);
+    }
+    match cmd {
+        ENABLE => cx.domain().vm_assist.fetch_or(bit, Ordering::Relaxed),
+        DISABLE => cx.domain().vm_assist.fetch_and(!bit, Ordering::Relaxed),
+        _ => return Err(Errno::ENOSYS),
+    };
+    OK
+}

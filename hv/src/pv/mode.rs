@@ -1,0 +1,45 @@
+//! Switching a vCPU between guest-kernel and guest-user mode, and loading page-table roots.
+
+use crate::arch::{cpu, percpu::this_cpu};
+use crate::pv::time;
+use crate::vcpu::Vcpu;
+use x86::Mfn;
+
+/// Loads `root` into CR3. Translations of user pages survive where they are global: the two roots of one address space
+/// share them, and a change of address space flushes them ([`flush_all`]).
+#[inline(always)]
+pub fn load_root(root: Mfn) {
+    this_cpu().loaded_root.set(root.raw());
+    // SAFETY: the frame is a validated L4 table, which always has the hypervisor's slots.
+    unsafe { cpu::write_cr3(root.addr().raw()) };
+}
+
+/// Drops all translations of this CPU, global ones too.
+#[inline]
+pub fn flush_all() {
+    let cr4 = cpu::read_cr4();
+    // SAFETY: clearing and restoring PGE flushes everything and changes nothing else (SDM vol. 3A, 4.10.4.1).
+    unsafe {
+        cpu::write_cr4(cr4 ^ cpu::cr::CR4_PGE);
+        cpu::write_cr4(cr4);
+    }
+}
+
+/// Switches the running vCPU from user to kernel mode.
+#[inline]
+pub fn to_kernel(v: &Vcpu) {
+    v.kernel_mode.set(true);
+    cpu::swapgs();
+    load_root(v.kernel_root.get());
+    if v.runstate_area.get().stale {
+        time::update_runstate_area(v);
+    }
+}
+
+/// Switches the running vCPU from kernel to user mode. It must have a user root.
+#[inline]
+pub fn to_user(v: &Vcpu) {
+    v.kernel_mode.set(false);
+    cpu::swapgs();
+    load_root(v.user_root.get());
+}

@@ -1,0 +1,181 @@
+//! Traps as entry.S hands them over: sorted into what the hypervisor does itself and what the guest gets.
+
+use crate::arch::percpu::this_cpu;
+use crate::arch::{cpu, descriptor, idt};
+use crate::pv::{entry, mode};
+use crate::vcpu::Vcpu;
+use crate::{hypercall, irq};
+use x86::error_code::PageFaultError;
+use x86::vector;
+use xen_abi::layout::{HYPERVISOR_VIRT_END, HYPERVISOR_VIRT_START};
+use xen_abi::regs::CpuUserRegs;
+
+/// The vCPU that ring 3 ran on behalf of.
+#[inline(always)]
+fn current() -> &'static Vcpu {
+    this_cpu().current().expect("a trap from ring 3 has a vCPU")
+}
+
+/// SYSCALL from 64-bit code: a hypercall in kernel mode, a system call in user mode.
+pub extern "C" fn syscall_from_guest(regs: &mut CpuUserRegs) {
+    let v = current();
+    if v.kernel_mode.get() {
+        hypercall::dispatch(v, regs);
+    } else {
+        entry::syscall(v, regs, false);
+    }
+}
+
+/// SYSCALL from 32-bit code. A 64-bit guest kernel has none, so it is a system call or undefined.
+pub extern "C" fn syscall32_from_guest(regs: &mut CpuUserRegs) {
+    let v = current();
+    if v.kernel_mode.get() {
+        regs.rip = regs.rip.wrapping_sub(2);
+        entry::inject(v, regs, vector::UD, 0);
+    } else {
+        entry::syscall(v, regs, true);
+    }
+}
+
+/// SYSENTER.
+pub extern "C" fn sysenter_from_guest(regs: &mut CpuUserRegs) {
+    let v = current();
+    if v.kernel_mode.get() {
+        entry::inject(v, regs, vector::GP, 0);
+    } else {
+        entry::sysenter(v, regs);
+    }
+}
+
+/// The IRETQ back to the guest faulted.
+pub extern "C" fn iret_fault_from_guest(regs: &mut CpuUserRegs) {
+    let v = current();
+    let [ds, es, fs, gs] = crate::sched::switch::read_selectors();
+    (regs.ds, regs.es, regs.fs, regs.gs) = (ds, es, fs, gs);
+    entry::failsafe(v, regs);
+}
+
+/// #PF in ring 3.
+pub extern "C" fn page_fault_from_guest(regs: &mut CpuUserRegs) {
+    let address = cpu::read_cr2();
+    let code = regs.error_code;
+    let v = current();
+    const WRITE_PRESENT: u32 = PageFaultError::P.bits() | PageFaultError::W.bits();
+    const MATTERS: u32 = WRITE_PRESENT | PageFaultError::RSVD.bits() | PageFaultError::I.bits();
+    if code & MATTERS == WRITE_PRESENT && v.kernel_mode.get() {
+        let in_hypervisor = (HYPERVISOR_VIRT_START..HYPERVISOR_VIRT_END).contains(&address);
+        if !in_hypervisor && crate::pv::ptwr::handle(v, regs, address) {
+            return;
+        }
+    }
+    if let Some(offset) = descriptor::ldt_offset(address) {
+        return ldt_fault(v, regs, offset, code);
+    }
+    if code & PageFaultError::RSVD.bits() != 0 {
+        // Guests cannot set reserved bits in validated tables.
+        return crate::domain::crash(v, regs, format_args!("reserved bit in a page table, address {address:#x}"));
+    }
+    entry::inject_page_fault(v, regs, address, code);
+}
+
+/// A descriptor of the guest's LDT was needed: its page is mapped now, or the guest gets the fault for its own address.
+fn ldt_fault(v: &Vcpu, regs: &mut CpuUserRegs, offset: u64, code: u32) {
+    if let Some(frame) = crate::hypercall::mmuext_op::take_ldt_page(v, offset) {
+        descriptor::map_ldt_page(offset >> x86::PAGE_SHIFT, frame);
+        return;
+    }
+    let address = v.ldt_base.get().wrapping_add(offset);
+    entry::inject_page_fault(v, regs, address, code & !PageFaultError::U.bits());
+}
+
+/// Any other exception or interrupt in ring 3.
+pub extern "C" fn trap_from_guest(regs: &mut CpuUserRegs) {
+    let v = current();
+    let code = regs.error_code;
+    #[allow(clippy::cast_possible_truncation, reason = "the stub stored a vector")]
+    let vec = regs.entry_vector as u8;
+    match vec {
+        vector::GP => {
+            if !crate::pv::emulate::general_protection(v, regs) {
+                entry::inject(v, regs, vec, code);
+            }
+        }
+        vector::UD => {
+            if !crate::pv::emulate::undefined_opcode(v, regs) {
+                entry::inject(v, regs, vec, 0);
+            }
+        }
+        vector::NM => {
+            if v.task_switched.get() {
+                entry::inject(v, regs, vec, 0);
+            } else {
+                cpu::clts();
+            }
+        }
+        vector::DB => debug_trap(v, regs),
+        vector::NMI | vector::DF | vector::MC => unreachable!("these have stacks of their own"),
+        vector::INT80 => {
+            if entry::may_raise(v, vec) {
+                entry::inject_software(v, regs, vec);
+            } else {
+                regs.rip = regs.rip.wrapping_sub(2);
+                entry::inject(v, regs, vector::GP, (u32::from(vec) << 3) | 2);
+            }
+        }
+        0..vector::NR_EXCEPTIONS => entry::inject(v, regs, vec, code),
+        _ => irq::handle(vec),
+    }
+}
+
+/// #DB in ring 3: the guest gets it, with what DR6 says.
+fn debug_trap(v: &Vcpu, regs: &mut CpuUserRegs) {
+    let dr6 = cpu::read_dr6();
+    // SAFETY: clears the status bits only.
+    unsafe { cpu::write_dr6(x86::rflags::DR6_DEFAULT) };
+    v.debugreg[6].set(dr6);
+    entry::inject(v, regs, vector::DB, 0);
+}
+
+/// An exception or interrupt that hit the hypervisor itself, or one with a stack of its own from anywhere.
+pub extern "C" fn trap_from_hypervisor(regs: &mut CpuUserRegs) {
+    #[allow(clippy::cast_possible_truncation, reason = "the stub stored a vector")]
+    let vec = regs.entry_vector as u8;
+    if vec >= vector::NR_EXCEPTIONS {
+        return irq::handle(vec);
+    }
+    match vec {
+        vector::NMI => return irq::nmi(regs),
+        vector::DB => {
+            // A data breakpoint of the guest on memory that a hypercall touched, or behind MOV SS: not its business here.
+            // SAFETY: clears the status bits only.
+            unsafe { cpu::write_dr6(x86::rflags::DR6_DEFAULT) };
+            return;
+        }
+        vector::PF | vector::GP | vector::SS | vector::NP | vector::TS => {
+            if vec == vector::PF {
+                if let Some(offset) = descriptor::ldt_offset(cpu::read_cr2()) {
+                    let v = current();
+                    if let Some(frame) = crate::hypercall::mmuext_op::take_ldt_page(v, offset) {
+                        descriptor::map_ldt_page(offset >> x86::PAGE_SHIFT, frame);
+                        return;
+                    }
+                }
+            }
+            if let Some(fixup) = idt::fixup_for(regs.rip) {
+                regs.rip = fixup;
+                return;
+            }
+        }
+        _ => {}
+    }
+    crate::panic::fatal_trap(regs, cpu::read_cr2());
+}
+
+/// Switches the running vCPU to user mode for an iret hypercall. `false` if it has no user root.
+pub fn leave_kernel(v: &Vcpu) -> bool {
+    if v.user_root.get().raw() == 0 {
+        return false;
+    }
+    mode::to_user(v);
+    true
+}

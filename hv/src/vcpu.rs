@@ -1,0 +1,315 @@
+//! A virtual CPU: what the guest set up (callbacks, traps, stacks, roots) and what is saved while it does not run.
+//!
+//! Most fields are `Cell`s that belong to whoever *owns the vCPU's state*: the physical CPU on which it is loaded, or,
+//! when it is loaded nowhere and cannot be scheduled (down, or its domain paused), the one who made it so. Fields that
+//! anybody may touch at any time are atomics.
+
+use crate::arch::fpu::FpuArea;
+use crate::domain::Domain;
+use alloc::boxed::Box;
+use core::cell::{Cell, UnsafeCell};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicU8, Ordering};
+use x86::Mfn;
+use xen_abi::layout::FIRST_RESERVED_GDT_PAGE;
+use xen_abi::regs::CpuUserRegs;
+use xen_abi::shared::{vcpu_info, VcpuRunstateInfo};
+use xen_abi::trap::TrapInfo;
+
+/// Why a vCPU may not run; bits of [`Vcpu::stop`]. It is runnable when none is set.
+pub mod stop {
+    /// Not brought up yet, or taken down by the guest.
+    pub const DOWN: u32 = 1 << 0;
+    /// Waits for an event (SCHEDOP_block).
+    pub const BLOCKED: u32 = 1 << 1;
+    /// Waits for one of some ports (SCHEDOP_poll).
+    pub const POLLING: u32 = 1 << 2;
+    /// Its domain is paused, by the tools or by the hypervisor.
+    pub const PAUSED: u32 = 1 << 3;
+    /// Its domain has shut down, crashed or is dying.
+    pub const SHUTDOWN: u32 = 1 << 4;
+}
+
+/// An address that the guest registered to be entered at.
+#[derive(Clone, Copy, Default)]
+pub struct Callback {
+    /// Entry point; 0 if none.
+    pub address: u64,
+    /// Whether entering masks event delivery.
+    pub mask_events: bool,
+}
+
+/// Entry points of a guest kernel.
+#[derive(Default)]
+#[allow(missing_docs, reason = "named by their CALLBACKTYPE_*")]
+pub struct Callbacks {
+    pub event: Cell<Callback>,
+    pub failsafe: Cell<Callback>,
+    pub syscall: Cell<Callback>,
+    pub syscall32: Cell<Callback>,
+    pub sysenter: Cell<Callback>,
+}
+
+/// Where the runstate record goes.
+#[derive(Clone, Copy, Default)]
+pub struct RunstateArea {
+    /// Guest virtual address in the kernel's address space; 0 if none.
+    pub address: u64,
+    /// The last write failed because the vCPU was in user mode: to be repeated on the next switch to kernel mode.
+    pub stale: bool,
+}
+
+/// A virtual CPU.
+pub struct Vcpu {
+    /// Number inside its domain, from 0.
+    pub id: u32,
+    domain: *const Domain,
+
+    /// In guest-kernel mode (else guest-user mode); both at ring 3.
+    pub kernel_mode: Cell<bool>,
+    /// L4 table of kernel mode.
+    pub kernel_root: Cell<Mfn>,
+    /// L4 table of user mode; frame 0 if none.
+    pub user_root: Cell<Mfn>,
+    /// Stack for entries from user mode.
+    pub kernel_sp: Cell<u64>,
+    /// Its selector, as the guest gave it.
+    pub kernel_ss: Cell<u16>,
+    /// Entry points.
+    pub callbacks: Callbacks,
+    /// Trap table.
+    pub traps: Box<[Cell<TrapInfo>; 256]>,
+    /// Virtual IOPL (0..=3).
+    pub iopl: Cell<u8>,
+    /// The guest's CR0.TS.
+    pub task_switched: Cell<bool>,
+    /// The guest's CR4 (only the bits it may change).
+    pub cr4: Cell<u64>,
+    /// Address of its last page fault.
+    pub cr2: Cell<u64>,
+    /// DR0..DR3, two unused, DR6, DR7.
+    pub debugreg: [Cell<u64>; 8],
+    /// Its GDT pages.
+    pub gdt_frames: Cell<[Mfn; FIRST_RESERVED_GDT_PAGE]>,
+    /// Number of GDT entries.
+    pub gdt_entries: Cell<u32>,
+    /// Linear address of its LDT.
+    pub ldt_base: Cell<u64>,
+    /// Number of LDT entries.
+    pub ldt_entries: Cell<u32>,
+    /// An NMI is being handled: no other until the next iret.
+    pub nmi_masked: Cell<bool>,
+    /// TSC_AUX.
+    pub tsc_aux: Cell<u64>,
+
+    /// General registers and selectors while it does not run.
+    pub saved: UnsafeCell<CpuUserRegs>,
+    /// FS base while it does not run.
+    pub fs_base: Cell<u64>,
+    /// Kernel-mode GS base while it does not run.
+    pub gs_base_kernel: Cell<u64>,
+    /// User-mode GS base while it does not run.
+    pub gs_base_user: Cell<u64>,
+    /// FPU state while it does not run.
+    pub fpu: FpuArea,
+
+    /// Runstate accounting, changed under the scheduler's lock.
+    pub runstate: Cell<VcpuRunstateInfo>,
+    /// Where the guest wants it.
+    pub runstate_area: Cell<RunstateArea>,
+
+    /// Its `vcpu_info`, through the direct map.
+    info: AtomicPtr<u8>,
+    /// Frame that `info` was moved to with VCPUOP_register_vcpu_info (all ones while it is in shared_info).
+    pub info_frame: AtomicU64,
+    /// Why it may not run ([`stop`]).
+    pub stop: AtomicU32,
+    /// CPU on which it runs or ran last.
+    pub processor: AtomicU32,
+    /// Its registers are loaded on `processor` (running there, or not yet written back).
+    pub loaded: AtomicBool,
+    /// Has been given a context.
+    pub initialised: AtomicBool,
+    /// An NMI waits for delivery.
+    pub nmi_pending: AtomicBool,
+    /// Ports that wake it from SCHEDOP_poll: 0 none, -1 several, else the one port.
+    pub poll_port: AtomicU32,
+    /// Deadline of the single-shot timer in ns of system time; all ones if off.
+    pub singleshot_ns: AtomicU64,
+    /// Period of the periodic timer in ns; 0 if off.
+    pub periodic_ns: AtomicU64,
+    /// When the periodic timer is due next.
+    pub periodic_due_ns: AtomicU64,
+    /// Deadline of a SCHEDOP_poll; all ones if none.
+    pub poll_deadline_ns: AtomicU64,
+}
+
+// SAFETY: the `Cell`s are used only by the owner of the vCPU's state (module documentation); the scheduler's lock passes
+// ownership from CPU to CPU. `domain` points to the domain that owns this vCPU and outlives it.
+unsafe impl Send for Vcpu {}
+// SAFETY: as above.
+unsafe impl Sync for Vcpu {}
+
+/// The `vcpu_info` of a vCPU that has none of its own yet (ids from 32 on): events stay masked.
+#[repr(C, align(64))]
+struct DummyInfo([AtomicU64; 8]);
+static DUMMY_INFO: DummyInfo = DummyInfo([const { AtomicU64::new(0) }; 8]);
+
+impl Vcpu {
+    /// A vCPU that is down, of `domain`, whose `vcpu_info` is at `info`, or a dummy if `None`.
+    pub fn new(domain: *const Domain, id: u32, info: Option<*mut u8>) -> Self {
+        let dummy = core::ptr::from_ref(&DUMMY_INFO).cast::<u8>().cast_mut();
+        Self {
+            id,
+            domain,
+            kernel_mode: Cell::new(true),
+            kernel_root: Cell::new(Mfn::new(0)),
+            user_root: Cell::new(Mfn::new(0)),
+            kernel_sp: Cell::new(0),
+            kernel_ss: Cell::new(0),
+            callbacks: Callbacks::default(),
+            traps: Box::new([const { Cell::new(TrapInfo { vector: 0, flags: 0, cs: 0, pad: 0, address: 0 }) }; 256]),
+            iopl: Cell::new(0),
+            task_switched: Cell::new(false),
+            cr4: Cell::new(0),
+            cr2: Cell::new(0),
+            debugreg: core::array::from_fn(|i| {
+                Cell::new(match i {
+                    6 => x86::rflags::DR6_DEFAULT,
+                    7 => x86::rflags::DR7_DEFAULT,
+                    _ => 0,
+                })
+            }),
+            gdt_frames: Cell::new([Mfn::new(0); FIRST_RESERVED_GDT_PAGE]),
+            gdt_entries: Cell::new(0),
+            ldt_base: Cell::new(0),
+            ldt_entries: Cell::new(0),
+            nmi_masked: Cell::new(false),
+            tsc_aux: Cell::new(0),
+            saved: UnsafeCell::new(CpuUserRegs::default()),
+            fs_base: Cell::new(0),
+            gs_base_kernel: Cell::new(0),
+            gs_base_user: Cell::new(0),
+            fpu: FpuArea::new(),
+            runstate: Cell::new(VcpuRunstateInfo { state: xen_abi::shared::RUNSTATE_OFFLINE, ..Default::default() }),
+            runstate_area: Cell::new(RunstateArea::default()),
+            info: AtomicPtr::new(info.unwrap_or(dummy)),
+            info_frame: AtomicU64::new(!0),
+            stop: AtomicU32::new(stop::DOWN),
+            processor: AtomicU32::new(0),
+            loaded: AtomicBool::new(false),
+            initialised: AtomicBool::new(false),
+            nmi_pending: AtomicBool::new(false),
+            poll_port: AtomicU32::new(0),
+            singleshot_ns: AtomicU64::new(!0),
+            periodic_ns: AtomicU64::new(xen_abi::vcpu::DEFAULT_PERIODIC_NS),
+            periodic_due_ns: AtomicU64::new(!0),
+            poll_deadline_ns: AtomicU64::new(!0),
+        }
+    }
+
+    /// The domain that it belongs to.
+    #[inline(always)]
+    pub fn domain(&self) -> &Domain {
+        // SAFETY: a domain owns its vCPUs and outlives them.
+        unsafe { &*self.domain }
+    }
+
+    /// Its `vcpu_info` (64 bytes, 8-byte aligned). Guest memory: atomics and volatile accesses only.
+    #[inline(always)]
+    pub fn info(&self) -> *mut u8 {
+        self.info.load(Ordering::Relaxed)
+    }
+
+    /// Is it on the dummy `vcpu_info`?
+    pub fn has_dummy_info(&self) -> bool {
+        core::ptr::eq(self.info(), core::ptr::from_ref(&DUMMY_INFO).cast())
+    }
+
+    /// Points it to another `vcpu_info`.
+    ///
+    /// # Safety
+    /// 1. `info` is the direct-map address of 64 bytes, 8-byte aligned, in a frame that stays the domain's and writable
+    ///    until the vCPU is gone.
+    pub unsafe fn set_info(&self, info: *mut u8) {
+        self.info.store(info, Ordering::Release);
+    }
+
+    /// A byte of `vcpu_info`, as an atomic: the guest changes it under us.
+    #[inline(always)]
+    fn info_byte(&self, offset: usize) -> &AtomicU8 {
+        debug_assert!(offset < vcpu_info::SIZE);
+        // SAFETY: `info` is valid for 64 bytes (`set_info`); atomics tolerate concurrent writes by the guest.
+        unsafe { AtomicU8::from_ptr(self.info().add(offset)) }
+    }
+
+    /// A word of `vcpu_info`.
+    #[inline(always)]
+    pub fn info_word(&self, offset: usize) -> &AtomicU64 {
+        debug_assert!(offset % 8 == 0 && offset < vcpu_info::SIZE);
+        // SAFETY: as `info_byte`; offset and base are 8-byte aligned.
+        unsafe { AtomicU64::from_ptr(self.info().add(offset).cast()) }
+    }
+
+    /// Are events masked (the guest's virtual interrupt flag is off)?
+    #[inline(always)]
+    pub fn events_masked(&self) -> bool {
+        self.info_byte(vcpu_info::UPCALL_MASK).load(Ordering::Relaxed) != 0
+    }
+
+    /// Masks or unmasks events.
+    #[inline(always)]
+    pub fn set_events_masked(&self, masked: bool) {
+        self.info_byte(vcpu_info::UPCALL_MASK).store(u8::from(masked), Ordering::Relaxed);
+    }
+
+    /// The raw mask byte, for the frame.
+    #[inline(always)]
+    pub fn upcall_mask(&self) -> u8 {
+        self.info_byte(vcpu_info::UPCALL_MASK).load(Ordering::Relaxed)
+    }
+
+    /// Is an upcall pending, masked or not?
+    #[inline(always)]
+    pub fn upcall_pending(&self) -> bool {
+        self.info_byte(vcpu_info::UPCALL_PENDING).load(Ordering::Acquire) != 0
+    }
+
+    /// Marks an upcall as pending. Whether it was not before.
+    #[inline(always)]
+    pub fn set_upcall_pending(&self) -> bool {
+        self.info_byte(vcpu_info::UPCALL_PENDING).swap(1, Ordering::AcqRel) == 0
+    }
+
+    /// Is an upcall pending and not masked?
+    #[inline(always)]
+    pub fn event_deliverable(&self) -> bool {
+        self.upcall_pending() && !self.events_masked()
+    }
+
+    /// The root of the current mode.
+    #[inline(always)]
+    pub fn current_root(&self) -> Mfn {
+        if self.kernel_mode.get() {
+            self.kernel_root.get()
+        } else {
+            self.user_root.get()
+        }
+    }
+
+    /// Sets bits of [`Vcpu::stop`]. Returns the bits before.
+    pub fn add_stop(&self, bits: u32) -> u32 {
+        self.stop.fetch_or(bits, Ordering::AcqRel)
+    }
+
+    /// May the scheduler run it?
+    #[inline]
+    pub fn is_runnable(&self) -> bool {
+        self.stop.load(Ordering::Acquire) == 0
+    }
+}
+
+impl core::fmt::Display for Vcpu {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "d{}v{}", self.domain().id, self.id)
+    }
+}
