@@ -9,10 +9,11 @@ use crate::domain::Domain;
 use alloc::boxed::Box;
 use core::cell::{Cell, UnsafeCell};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicU8, Ordering};
+use hv_core::sched::VcpuId;
 use x86::Mfn;
 use xen_abi::layout::FIRST_RESERVED_GDT_PAGE;
 use xen_abi::regs::CpuUserRegs;
-use xen_abi::shared::{vcpu_info, VcpuRunstateInfo};
+use xen_abi::shared::vcpu_info;
 use xen_abi::trap::TrapInfo;
 
 /// Why a vCPU may not run; bits of [`Vcpu::stop`]. It is runnable when none is set.
@@ -28,6 +29,9 @@ pub mod stop {
     /// Its domain has shut down, crashed or is dying.
     pub const SHUTDOWN: u32 = 1 << 4;
 }
+
+/// In [`Vcpu::poll_port`]: several ports are polled.
+pub const POLL_ANY: u32 = u32::MAX;
 
 /// An address that the guest registered to be entered at.
 #[derive(Clone, Copy, Default)]
@@ -63,6 +67,8 @@ pub struct Vcpu {
     /// Number inside its domain, from 0.
     pub id: u32,
     domain: *const Domain,
+    /// Its slot in the scheduler.
+    pub sched_id: VcpuId,
 
     /// In guest-kernel mode (else guest-user mode); both at ring 3.
     pub kernel_mode: Cell<bool>,
@@ -112,8 +118,6 @@ pub struct Vcpu {
     /// FPU state while it does not run.
     pub fpu: FpuArea,
 
-    /// Runstate accounting, changed under the scheduler's lock.
-    pub runstate: Cell<VcpuRunstateInfo>,
     /// Where the guest wants it.
     pub runstate_area: Cell<RunstateArea>,
 
@@ -131,16 +135,18 @@ pub struct Vcpu {
     pub initialised: AtomicBool,
     /// An NMI waits for delivery.
     pub nmi_pending: AtomicBool,
-    /// Ports that wake it from SCHEDOP_poll: 0 none, -1 several, else the one port.
+    /// The port that wakes it from SCHEDOP_poll: 0 if it does not poll, [`POLL_ANY`] if it polls several.
     pub poll_port: AtomicU32,
-    /// Deadline of the single-shot timer in ns of system time; all ones if off.
-    pub singleshot_ns: AtomicU64,
     /// Period of the periodic timer in ns; 0 if off.
     pub periodic_ns: AtomicU64,
     /// When the periodic timer is due next.
     pub periodic_due_ns: AtomicU64,
-    /// Deadline of a SCHEDOP_poll; all ones if none.
-    pub poll_deadline_ns: AtomicU64,
+    /// CPU in whose queue each of its timers was armed last.
+    pub timer_cpu: [AtomicU32; 3],
+    /// How often it was loaded on a CPU.
+    pub loads: AtomicU64,
+    /// Its saved state was changed from outside: nothing that a CPU may still hold of it counts.
+    pub state_changed: AtomicBool,
 }
 
 // SAFETY: the `Cell`s are used only by the owner of the vCPU's state (module documentation); the scheduler's lock passes
@@ -156,11 +162,12 @@ static DUMMY_INFO: DummyInfo = DummyInfo([const { AtomicU64::new(0) }; 8]);
 
 impl Vcpu {
     /// A vCPU that is down, of `domain`, whose `vcpu_info` is at `info`, or a dummy if `None`.
-    pub fn new(domain: *const Domain, id: u32, info: Option<*mut u8>) -> Self {
+    pub fn new(domain: *const Domain, id: u32, sched_id: VcpuId, info: Option<*mut u8>) -> Self {
         let dummy = core::ptr::from_ref(&DUMMY_INFO).cast::<u8>().cast_mut();
         Self {
             id,
             domain,
+            sched_id,
             kernel_mode: Cell::new(true),
             kernel_root: Cell::new(Mfn::new(0)),
             user_root: Cell::new(Mfn::new(0)),
@@ -190,7 +197,6 @@ impl Vcpu {
             gs_base_kernel: Cell::new(0),
             gs_base_user: Cell::new(0),
             fpu: FpuArea::new(),
-            runstate: Cell::new(VcpuRunstateInfo { state: xen_abi::shared::RUNSTATE_OFFLINE, ..Default::default() }),
             runstate_area: Cell::new(RunstateArea::default()),
             info: AtomicPtr::new(info.unwrap_or(dummy)),
             info_frame: AtomicU64::new(!0),
@@ -200,10 +206,11 @@ impl Vcpu {
             initialised: AtomicBool::new(false),
             nmi_pending: AtomicBool::new(false),
             poll_port: AtomicU32::new(0),
-            singleshot_ns: AtomicU64::new(!0),
             periodic_ns: AtomicU64::new(xen_abi::vcpu::DEFAULT_PERIODIC_NS),
-            periodic_due_ns: AtomicU64::new(!0),
-            poll_deadline_ns: AtomicU64::new(!0),
+            periodic_due_ns: AtomicU64::new(0),
+            timer_cpu: [const { AtomicU32::new(u32::MAX) }; 3],
+            loads: AtomicU64::new(0),
+            state_changed: AtomicBool::new(false),
         }
     }
 

@@ -67,7 +67,7 @@ const ACCESSED: u64 = 1 << 40;
 
 /// Start of CPU `cpu`'s window.
 fn window(cpu: usize) -> u64 {
-    mem::DESCRIPTOR_WINDOW_START + cpu as u64 * WINDOW_PAGES * PAGE_SIZE as u64
+    mem::layout::DESCRIPTORS + cpu as u64 * WINDOW_PAGES * PAGE_SIZE as u64
 }
 
 /// A 16-byte system-segment descriptor.
@@ -88,14 +88,14 @@ pub fn init_cpu() {
     let cpu_index = info.cpu as usize;
     let tables = TABLES[cpu_index].call_once(|| new_tables(info));
     let start = window(cpu_index);
-    let zero = mem::zero_page();
+    let zero = zero_page();
     for page in 0..FIRST_RESERVED_GDT_PAGE as u64 {
-        mem::set_window_pte(start + page * PAGE_SIZE as u64, Pte::new(zero, read_only()));
+        set_pte(start + page * PAGE_SIZE as u64, Pte::new(zero, read_only()));
     }
     let own = mem::virt_to_mfn(core::ptr::from_ref(tables).cast());
     let own_va = start + (FIRST_RESERVED_GDT_PAGE * PAGE_SIZE) as u64;
-    mem::set_window_pte(own_va, Pte::new(own, read_write()));
-    mem::set_window_pte(own_va + PAGE_SIZE as u64, Pte::new(zero, read_only()));
+    set_pte(own_va, Pte::new(own, read_write()));
+    set_pte(own_va + PAGE_SIZE as u64, Pte::new(zero, read_only()));
     let gdtr = TablePointer { limit: 0xffff, base: start };
     // SAFETY: the window maps valid descriptors at all selectors loaded here; the code segment is reloaded by a far return.
     unsafe {
@@ -153,11 +153,23 @@ pub struct TablePointer {
     pub base: u64,
 }
 
-fn read_only() -> PteFlags {
-    PteFlags::P | PteFlags::A | PteFlags::NX
+const fn read_only() -> PteFlags {
+    PteFlags::P.union(PteFlags::A).union(PteFlags::NX)
 }
-fn read_write() -> PteFlags {
-    PteFlags::P | PteFlags::RW | PteFlags::A | PteFlags::D | PteFlags::NX
+const fn read_write() -> PteFlags {
+    read_only().union(PteFlags::RW).union(PteFlags::D)
+}
+
+/// A page of zeros: empty descriptors.
+fn zero_page() -> Mfn {
+    static ZERO: spin::Once<Mfn> = spin::Once::new();
+    *ZERO.call_once(|| mem::frames::alloc_zeroed().expect("memory for descriptor tables"))
+}
+
+/// Sets a page-table entry of the window, whose tables exist from `init_cpu` on.
+fn set_pte(va: u64, pte: Pte) {
+    let entry = mem::tables().walk(va, 1, &mut mem::frames::alloc_zeroed).expect("memory for descriptor tables");
+    entry.store(pte.0, core::sync::atomic::Ordering::Release);
 }
 
 fn tables() -> &'static CpuTables {
@@ -173,11 +185,11 @@ pub fn load_guest_gdt(frames: &[Mfn]) {
         if slot.get() != want {
             let va = start + (i * PAGE_SIZE) as u64;
             let pte = if want == 0 {
-                Pte::new(mem::zero_page(), read_only())
+                Pte::new(zero_page(), read_only())
             } else {
                 Pte::new(Mfn::new(want), read_write())
             };
-            mem::set_window_pte(va, pte);
+            set_pte(va, pte);
             cpu::invlpg(va);
             slot.set(want);
         }
@@ -194,7 +206,7 @@ pub fn load_guest_ldt(entries: u32) {
     let start = window(cpu_index) + LDT_PAGE * PAGE_SIZE as u64;
     for page in 0..tables.ldt_pages.get() {
         let va = start + page * PAGE_SIZE as u64;
-        mem::set_window_pte(va, Pte::EMPTY);
+        set_pte(va, Pte::EMPTY);
         cpu::invlpg(va);
     }
     let pages = (u64::from(entries) * 8).div_ceil(PAGE_SIZE as u64).min(WINDOW_PAGES - LDT_PAGE);
@@ -226,6 +238,6 @@ pub fn ldt_offset(va: u64) -> Option<u64> {
 pub fn map_ldt_page(page: u64, frame: Mfn) {
     if page < tables().ldt_pages.get() {
         let va = window(percpu::this_cpu().cpu as usize) + (LDT_PAGE + page) * PAGE_SIZE as u64;
-        mem::set_window_pte(va, Pte::new(frame, read_write()));
+        set_pte(va, Pte::new(frame, read_write()));
     }
 }

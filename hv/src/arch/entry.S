@@ -185,6 +185,13 @@ sysenter_entry:
     call {sysenter_from_guest}
     add rsp, 8
 
+// Starts this CPU's first guest: forgets the boot stack and goes the way of every return.
+.global enter_guest
+enter_guest:
+    or rsp, {STACK_MASK}
+    sub rsp, {GUEST_REGS_FROM_TOP} - 1
+    jmp return_to_guest
+
 // The one way back to ring 3. rsp = CpuInfo.guest_regs. exit_work may switch to another vCPU, whose registers then lie
 // there, and says in eax whether SYSRET may be used: the guest's rcx and r11 are dead and the frame is one that SYSRET
 // can express.

@@ -2,9 +2,10 @@
 
 use crate::arch::cpu::{self, msr};
 use crate::arch::descriptor::{ist, TablePointer};
-use crate::arch::percpu::{self, CpuInfo, CPU_INFO_FROM_TOP, FRAME_END, MAX_CPUS, STACK_SIZE};
+use crate::arch::percpu::{self, CpuInfo, CPU_INFO_FROM_TOP, FRAME_END, STACK_SIZE};
 use crate::{mem, pv};
 use core::mem::offset_of;
+use x86::PAGE_SIZE;
 use xen_abi::layout::{FLAT_RING3_CS32, FLAT_RING3_CS64, FLAT_RING3_SS64, HYPERVISOR_CS};
 use xen_abi::regs::CpuUserRegs;
 
@@ -86,15 +87,6 @@ pub fn load() {
     load_syscall_msrs();
 }
 
-/// Bytes of code of one CPU's SYSCALL stubs.
-const SYSCALL_STUB_SIZE: usize = 128;
-
-/// Executable room for the per-CPU SYSCALL stubs. Written through the direct map.
-#[repr(C, align(4096))]
-struct StubPage([u8; SYSCALL_STUB_SIZE * MAX_CPUS]);
-#[link_section = ".text.stubs"]
-static SYSCALL_STUBS: StubPage = StubPage([0xcc; SYSCALL_STUB_SIZE * MAX_CPUS]);
-
 /// SYSCALL does not switch stacks, and GS belongs to the guest, so each CPU has code of its own that knows its stack:
 /// `mov [ss slot], rax; mov rax, rsp; mov rsp, ss slot; push rax; jmp [rip]` to the common entry.
 fn syscall_stub(frame_end: u64, target: u64) -> [u8; 40] {
@@ -119,12 +111,13 @@ fn syscall_stub(frame_end: u64, target: u64) -> [u8; 40] {
 fn load_syscall_msrs() {
     let info = percpu::this_cpu();
     let frame_end = core::ptr::from_ref(info) as u64 + FRAME_END as u64;
-    let base = core::ptr::addr_of!(SYSCALL_STUBS) as u64 + (info.cpu as usize * SYSCALL_STUB_SIZE) as u64;
-    for (offset, target) in [(0u64, syscall_entry_64 as *const () as u64), (64, syscall_entry_32 as *const () as u64)] {
+    let base = mem::layout::SYSCALL_STUBS + u64::from(info.cpu) * PAGE_SIZE as u64;
+    let page = mem::frames::alloc_zeroed().expect("memory for a CPU's entry code");
+    mem::vmap::map_at(base, &[page], mem::paging::EXECUTE).expect("memory for a CPU's entry code");
+    for (offset, target) in [(0usize, syscall_entry_64 as *const () as u64), (64, syscall_entry_32 as *const () as u64)] {
         let code = syscall_stub(frame_end, target);
-        let alias = mem::text_alias(base + offset);
-        // SAFETY: the alias maps this CPU's slice of SYSCALL_STUBS writable; no CPU executes it yet.
-        unsafe { core::ptr::copy_nonoverlapping(code.as_ptr(), alias, code.len()) };
+        // SAFETY: the page was just allocated; nobody executes it yet.
+        unsafe { core::ptr::copy_nonoverlapping(code.as_ptr(), mem::phys_to_virt(page.addr()).add(offset), code.len()) };
     }
     let star = u64::from(FLAT_RING3_CS32) << 48 | u64::from(HYPERVISOR_CS) << 32;
     // Flags that SYSCALL clears: TF, IF, DF, IOPL, NT, RF, VM, AC. Interrupts are off in the hypervisor.

@@ -59,6 +59,8 @@ pub struct CpuInfo {
     pub loaded_root: Cell<u64>,
     /// LAPIC id of this CPU.
     pub apic_id: Cell<u32>,
+    /// The domain whose translations this CPU's TLB may hold.
+    pub last_domain: Cell<Option<u16>>,
     /// Whether the CPU waits in the idle loop.
     pub idle: AtomicU32,
 }

@@ -1,0 +1,205 @@
+//! Domains: what belongs to a guest as a whole, the list of them, and their death.
+
+use crate::arch::percpu::{pending, this_cpu};
+use crate::mem;
+use crate::sched;
+use crate::sync::{Mutex, Once, RwLock};
+use crate::vcpu::{stop, Vcpu};
+use crate::{error, info};
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use core::fmt;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use x86::Mfn;
+use xen_abi::regs::CpuUserRegs;
+use xen_abi::sched as reason;
+use xen_abi::shared::{shared_info, vcpu_info, XEN_LEGACY_MAX_VCPUS};
+
+use crate::hypercall::vm_assist;
+
+/// Most vCPUs of one domain.
+pub const MAX_VCPUS: u32 = 128;
+
+/// In [`Domain::shutdown_code`]: still running.
+pub const RUNNING: u32 = u32::MAX;
+
+/// A guest.
+pub struct Domain {
+    /// Its number.
+    pub id: u16,
+    /// Is it the control domain?
+    pub is_privileged: bool,
+    /// Is it the hardware domain: may it use all devices and power the machine off?
+    pub is_hardware: bool,
+    vcpus: Box<[Once<Box<Vcpu>>]>,
+    /// Frame of its shared_info page, which belongs to the hypervisor's heap.
+    pub shared_info: Mfn,
+    /// Assists in use: bit n is VMASST_TYPE n.
+    pub vm_assist: AtomicU64,
+    /// CPUs whose TLB may hold translations of this domain.
+    pub dirty_cpus: AtomicU64,
+    /// Why it shut down (SHUTDOWN_*), or [`RUNNING`].
+    pub shutdown_code: AtomicU32,
+    /// Page tables, frames and memory accounting. Lock order: first of the domain's locks.
+    pub mm: crate::mem::domain_mm::DomainMm,
+    /// Event channels.
+    pub events: crate::event::DomainEvents,
+}
+
+static DOMAINS: RwLock<BTreeMap<u16, Arc<Domain>>> = RwLock::new(BTreeMap::new());
+
+impl Domain {
+    /// A domain without memory, with room for `max_vcpus` vCPUs, none of them made yet. `None` when out of memory.
+    pub fn new(id: u16, max_vcpus: u32, control: bool) -> Option<Arc<Self>> {
+        let max_vcpus = max_vcpus.clamp(1, MAX_VCPUS) as usize;
+        let shared_info = mem::frames::alloc_zeroed()?;
+        let d = Arc::new(Self {
+            id,
+            is_privileged: control,
+            is_hardware: control,
+            vcpus: (0..max_vcpus).map(|_| Once::new()).collect(),
+            shared_info,
+            vm_assist: AtomicU64::new(0),
+            dirty_cpus: AtomicU64::new(0),
+            shutdown_code: AtomicU32::new(RUNNING),
+            mm: crate::mem::domain_mm::DomainMm::new(id),
+            events: crate::event::DomainEvents::new(id),
+        });
+        for v in 0..XEN_LEGACY_MAX_VCPUS {
+            // Until a kernel has set up its interrupts it wants none: events start masked.
+            let mask = shared_info::VCPU_INFO + v * vcpu_info::SIZE + vcpu_info::UPCALL_MASK;
+            // SAFETY: inside the page just allocated.
+            unsafe { d.shared_info_ptr().add(mask).write(1) };
+        }
+        Some(d)
+    }
+
+    /// Its shared_info page, through the direct map. The guest writes it too: atomics and volatile accesses only.
+    #[inline]
+    pub fn shared_info_ptr(&self) -> *mut u8 {
+        mem::phys_to_virt(self.shared_info.addr())
+    }
+
+    /// Makes vCPU `id`. `None` if there is no such number, it exists already, or the scheduler is full.
+    pub fn add_vcpu(&self, id: u32) -> Option<&Vcpu> {
+        let slot = self.vcpus.get(id as usize)?;
+        if slot.is_completed() {
+            return None;
+        }
+        let sched_id = sched::allocate_slot()?;
+        let info = (id < XEN_LEGACY_MAX_VCPUS as u32)
+            .then(|| self.shared_info_ptr().wrapping_add(shared_info::VCPU_INFO + id as usize * vcpu_info::SIZE));
+        let v = slot.call_once(|| Box::new(Vcpu::new(self, id, sched_id, info)));
+        sched::register(v);
+        crate::pv::time::update_time_info(v);
+        Some(v)
+    }
+
+    /// vCPU `id`, if it exists.
+    #[inline]
+    pub fn vcpu(&self, id: u32) -> Option<&Vcpu> {
+        self.vcpus.get(id as usize)?.get().map(|v| &**v)
+    }
+
+    /// All vCPUs that exist.
+    pub fn vcpus(&self) -> impl Iterator<Item = &Vcpu> {
+        self.vcpus.iter().filter_map(|slot| slot.get().map(|v| &**v))
+    }
+
+    /// Number of vCPUs that it may have.
+    pub fn max_vcpus(&self) -> u32 {
+        self.vcpus.len() as u32
+    }
+
+    /// Is assist `kind` in use?
+    #[inline(always)]
+    pub fn has_assist(&self, kind: u32) -> bool {
+        self.vm_assist.load(Ordering::Relaxed) >> kind & 1 != 0
+    }
+
+    /// Does its kernel want IOPL where x86 has it?
+    #[inline(always)]
+    pub fn has_architectural_iopl(&self) -> bool {
+        self.has_assist(vm_assist::ARCHITECTURAL_IOPL)
+    }
+
+    /// Shuts the domain down for `why` (SHUTDOWN_*): its vCPUs stop. If it is the hardware domain, so does the machine.
+    pub fn shutdown(&self, why: u32) {
+        if self.is_hardware {
+            hardware_domain_shutdown(why);
+        }
+        if self.shutdown_code.compare_exchange(RUNNING, why, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            info!("d{} shut down, reason {why}", self.id);
+            self.vcpus().for_each(|v| sched::halt(v, stop::SHUTDOWN));
+            crate::event::raise_global_virq(xen_abi::event::VIRQ_DOM_EXC);
+        }
+    }
+}
+
+/// What the end of the hardware domain means for the machine.
+fn hardware_domain_shutdown(why: u32) -> ! {
+    match why {
+        reason::SHUTDOWN_POWEROFF => {
+            info!("Hardware Dom0 halted: halting machine");
+            crate::arch::reboot::power_off()
+        }
+        reason::SHUTDOWN_CRASH => {
+            error!("Hardware Dom0 crashed: rebooting machine in 5 seconds.");
+            crate::panic::stop()
+        }
+        _ => {
+            info!("Hardware Dom0 shutdown: rebooting machine");
+            crate::arch::reboot::reboot()
+        }
+    }
+}
+
+/// Adds a domain to the list.
+pub fn insert(d: Arc<Domain>) {
+    DOMAINS.write().insert(d.id, d);
+}
+
+/// The domain with number `id`.
+pub fn find(id: u16) -> Option<Arc<Domain>> {
+    DOMAINS.read().get(&id).cloned()
+}
+
+/// Calls `f` for every domain.
+pub fn for_each(mut f: impl FnMut(&Domain)) {
+    DOMAINS.read().values().for_each(|d| f(d));
+}
+
+/// CPU `cpu` no longer holds translations of domain `id`.
+pub fn forget_dirty(id: u16, cpu: u32) {
+    if let Some(d) = DOMAINS.read().get(&id) {
+        d.dirty_cpus.fetch_and(!(1 << cpu), Ordering::AcqRel);
+    }
+}
+
+/// Crashes the domain of the running vCPU `v`, whose registers are `regs`, because of `why`.
+#[cold]
+pub fn crash(v: &Vcpu, regs: &CpuUserRegs, why: fmt::Arguments<'_>) {
+    error!("{v} crashed: {why}");
+    error!(
+        "{v} rip {:#06x}:{:#018x} rflags {:#010x} {} mode, cr2 {:#018x}",
+        regs.cs,
+        regs.rip,
+        regs.rflags,
+        if v.kernel_mode.get() { "kernel" } else { "user" },
+        v.cr2.get()
+    );
+    error!("{v} rax {:#018x} rbx {:#018x} rcx {:#018x} rdx {:#018x}", regs.rax, regs.rbx, regs.rcx, regs.rdx);
+    error!("{v} rsi {:#018x} rdi {:#018x} rbp {:#018x} rsp {:#018x}", regs.rsi, regs.rdi, regs.rbp, regs.rsp);
+    error!("{v} r8  {:#018x} r9  {:#018x} r10 {:#018x} r11 {:#018x}", regs.r8, regs.r9, regs.r10, regs.r11);
+    error!("{v} r12 {:#018x} r13 {:#018x} r14 {:#018x} r15 {:#018x}", regs.r12, regs.r13, regs.r14, regs.r15);
+    for row in 0..4u64 {
+        let word = |i: u64| crate::mem::copy::read_u64(regs.rsp.wrapping_add((row * 4 + i) * 8)).unwrap_or(0);
+        error!("{v} stack {:016x} {:016x} {:016x} {:016x}", word(0), word(1), word(2), word(3));
+    }
+    v.domain().shutdown(reason::SHUTDOWN_CRASH);
+    this_cpu().raise(pending::SCHEDULE);
+}
+
+/// A lock for the few operations that concern all domains (creation, destruction).
+pub static DOMAIN_LIST_LOCK: Mutex<()> = Mutex::new(());

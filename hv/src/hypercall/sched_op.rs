@@ -1,0 +1,104 @@
+//! `sched_op` and `set_timer_op`: giving up the CPU, waiting, shutting down.
+
+use super::{Caller, GuestPtr, Outcome, OK};
+use crate::sched::{self, timers, timers::Kind};
+use crate::vcpu::{stop, Vcpu, POLL_ANY};
+use core::sync::atomic::Ordering;
+use xen_abi::errno::Errno;
+use xen_abi::sched::{
+    SchedPoll, SchedRemoteShutdown, SchedShutdown, SCHEDOP_BLOCK, SCHEDOP_PIN_OVERRIDE, SCHEDOP_POLL,
+    SCHEDOP_REMOTE_SHUTDOWN, SCHEDOP_SHUTDOWN, SCHEDOP_SHUTDOWN_CODE, SCHEDOP_WATCHDOG, SCHEDOP_YIELD,
+    SCHED_POLL_MAX_PORTS, SHUTDOWN_MAX,
+};
+
+/// SCHEDOP_*. Errors: EFAULT; EINVAL for a bad reason or too many ports; EPERM, ESRCH for shutting down others; ENOSYS
+/// for unknown commands. Source: public/sched.h.
+#[inline]
+pub fn call(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>) -> Outcome {
+    match cmd {
+        SCHEDOP_YIELD => {
+            sched::yield_now(cx.vcpu);
+            OK
+        }
+        SCHEDOP_BLOCK => {
+            block(cx.vcpu);
+            OK
+        }
+        SCHEDOP_POLL => poll(cx, arg.cast::<SchedPoll>().read()?),
+        SCHEDOP_SHUTDOWN | SCHEDOP_SHUTDOWN_CODE => {
+            let request: SchedShutdown = arg.cast().read()?;
+            if request.reason > SHUTDOWN_MAX {
+                return Err(Errno::EINVAL);
+            }
+            if cmd == SCHEDOP_SHUTDOWN {
+                cx.domain().shutdown(request.reason);
+            }
+            OK
+        }
+        SCHEDOP_REMOTE_SHUTDOWN => {
+            let request: SchedRemoteShutdown = arg.cast().read()?;
+            if request.reason > SHUTDOWN_MAX {
+                return Err(Errno::EINVAL);
+            }
+            let target = crate::domain::find(request.domain_id).ok_or(Errno::ESRCH)?;
+            cx.require_privilege()?;
+            target.shutdown(request.reason);
+            OK
+        }
+        SCHEDOP_WATCHDOG | SCHEDOP_PIN_OVERRIDE => Err(Errno::ENOSYS),
+        _ => Err(Errno::ENOSYS),
+    }
+}
+
+/// The vCPU unmasks events and sleeps until one is pending. An event between the two is not lost: whoever raises one
+/// after `halt` has set BLOCKED clears it again.
+fn block(v: &'static Vcpu) {
+    v.set_events_masked(false);
+    sched::halt(v, stop::BLOCKED);
+    if v.upcall_pending() {
+        sched::start(v, stop::BLOCKED);
+    }
+}
+
+/// The vCPU sleeps until one of the ports is pending, masked or not, or the time-out passes.
+fn poll(cx: &mut Caller, request: SchedPoll) -> Outcome {
+    let v = cx.vcpu;
+    if request.nr_ports > SCHED_POLL_MAX_PORTS {
+        return Err(Errno::EINVAL);
+    }
+    let list = GuestPtr::<u32>::new(request.ports);
+    let mut ports = [0u32; SCHED_POLL_MAX_PORTS as usize];
+    let ports = &mut ports[..request.nr_ports as usize];
+    list.read_slice(ports)?;
+    if !cx.domain().events.are_valid_ports(ports) {
+        return Err(Errno::EINVAL);
+    }
+    let single = if let [port] = ports { *port } else { POLL_ANY };
+    v.poll_port.store(single, Ordering::SeqCst);
+    sched::halt(v, stop::POLLING);
+    if v.event_deliverable() || cx.domain().events.any_pending(ports) {
+        v.poll_port.store(0, Ordering::SeqCst);
+        sched::start(v, stop::POLLING);
+        return OK;
+    }
+    if request.timeout != 0 {
+        timers::arm(v, Kind::Poll, request.timeout);
+    }
+    OK
+}
+
+/// `set_timer_op`: the single-shot timer, in ns of system time; 0 switches it off. Source: public/xen.h.
+pub fn set_timer(cx: &mut Caller, timeout_ns: u64) -> Outcome {
+    set_singleshot(cx.vcpu, timeout_ns);
+    OK
+}
+
+/// Arms (or, for 0, disarms) the single-shot timer. A deadline in the past fires at once.
+pub(super) fn set_singleshot(v: &Vcpu, deadline_ns: u64) {
+    if deadline_ns == 0 {
+        timers::disarm(v, Kind::SingleShot);
+    } else {
+        timers::arm(v, Kind::SingleShot, deadline_ns);
+    }
+}
+

@@ -1,0 +1,160 @@
+//! `vcpu_op`: bringing vCPUs up and down, their timers and shared records.
+
+use super::sched_op::set_singleshot;
+use super::{Caller, Done, GuestPtr, Outcome, OK};
+use crate::pv::time;
+use crate::sched::{self, timers, timers::Kind};
+use crate::vcpu::{stop, RunstateArea, Vcpu};
+use alloc::boxed::Box;
+use core::sync::atomic::Ordering;
+use xen_abi::errno::Errno;
+use xen_abi::shared::{vcpu_info, VcpuRunstateInfo};
+use xen_abi::trap::VcpuGuestContext;
+use xen_abi::vcpu as op;
+use x86::{Mfn, PAGE_SIZE};
+
+/// VCPUOP_*. Errors: ENOENT for a vCPU that does not exist; EFAULT; EEXIST for initialising one twice; EINVAL for what
+/// only the vCPU itself may do, for periods under a millisecond and records in bad places; ENOSYS for unknown commands.
+/// Source: public/vcpu.h.
+pub fn call(cx: &mut Caller, cmd: u32, id: u32, arg: GuestPtr<u8>) -> Outcome {
+    let domain = cx.domain();
+    let v = domain.vcpu(id).ok_or(Errno::ENOENT)?;
+    let is_self = id == cx.vcpu.id;
+    match cmd {
+        op::VCPUOP_INITIALISE => initialise(v, arg.cast()),
+        op::VCPUOP_UP => {
+            if !v.initialised.load(Ordering::Acquire) {
+                return Err(Errno::EINVAL);
+            }
+            sched::start(v, stop::DOWN);
+            OK
+        }
+        op::VCPUOP_DOWN => {
+            let last = domain.vcpus().all(|o| o.id == id || o.stop.load(Ordering::Relaxed) & stop::DOWN != 0);
+            if last {
+                // A domain without a running vCPU has powered itself off.
+                domain.shutdown(xen_abi::sched::SHUTDOWN_POWEROFF);
+                return OK;
+            }
+            sched::halt(v, stop::DOWN);
+            OK
+        }
+        op::VCPUOP_IS_UP => Ok(Done::Return(i64::from(v.stop.load(Ordering::Relaxed) & stop::DOWN == 0))),
+        op::VCPUOP_GET_RUNSTATE_INFO => {
+            arg.cast().write(&time::runstate(v))?;
+            OK
+        }
+        op::VCPUOP_REGISTER_RUNSTATE_MEMORY_AREA => {
+            let area: op::VcpuRegisterMemoryArea = arg.cast().read()?;
+            if is_self {
+                v.runstate_area.set(RunstateArea { address: area.addr, stale: false });
+                time::update_runstate_area(v);
+            } else {
+                if area.addr != 0 {
+                    GuestPtr::<VcpuRunstateInfo>::new(area.addr).write(&time::runstate(v))?;
+                }
+                if v.loaded.load(Ordering::Acquire) {
+                    return Err(Errno::EBUSY);
+                }
+                v.runstate_area.set(RunstateArea { address: area.addr, stale: false });
+            }
+            OK
+        }
+        op::VCPUOP_SET_PERIODIC_TIMER => {
+            let request: op::VcpuSetPeriodicTimer = arg.cast().read()?;
+            if request.period_ns < op::MIN_PERIODIC_NS || request.period_ns > i64::MAX as u64 {
+                return Err(Errno::EINVAL);
+            }
+            set_periodic(v, request.period_ns, is_self)
+        }
+        op::VCPUOP_STOP_PERIODIC_TIMER => set_periodic(v, 0, is_self),
+        op::VCPUOP_SET_SINGLESHOT_TIMER => {
+            if !is_self {
+                return Err(Errno::EINVAL);
+            }
+            let request: op::VcpuSetSingleshotTimer = arg.cast().read()?;
+            set_singleshot(v, request.timeout_abs_ns.max(1));
+            OK
+        }
+        op::VCPUOP_STOP_SINGLESHOT_TIMER => {
+            if !is_self {
+                return Err(Errno::EINVAL);
+            }
+            set_singleshot(v, 0);
+            OK
+        }
+        op::VCPUOP_REGISTER_VCPU_INFO => register_info(cx, v, arg.cast().read()?),
+        op::VCPUOP_SEND_NMI => {
+            if !v.nmi_pending.swap(true, Ordering::AcqRel) {
+                sched::notify(v);
+            }
+            OK
+        }
+        op::VCPUOP_GET_PHYSID | op::VCPUOP_REGISTER_VCPU_TIME_MEMORY_AREA => Err(Errno::EINVAL),
+        _ => Err(Errno::ENOSYS),
+    }
+}
+
+fn set_periodic(v: &Vcpu, period_ns: u64, is_self: bool) -> Outcome {
+    v.periodic_ns.store(period_ns, Ordering::Relaxed);
+    timers::disarm(v, Kind::Periodic);
+    if period_ns != 0 {
+        v.periodic_due_ns.store(crate::arch::tsc::now_ns().saturating_add(period_ns), Ordering::Relaxed);
+        if is_self {
+            timers::resume_periodic(v);
+        }
+    }
+    OK
+}
+
+fn initialise(v: &Vcpu, arg: GuestPtr<VcpuGuestContext>) -> Outcome {
+    let context = Box::new(arg.read()?);
+    if v.initialised.load(Ordering::Acquire) {
+        return Err(Errno::EEXIST);
+    }
+    if v.stop.load(Ordering::Acquire) & stop::DOWN == 0 || v.loaded.load(Ordering::Acquire) {
+        return Err(Errno::EBUSY);
+    }
+    let _only_one = v.domain().mm.lock_context();
+    if v.initialised.load(Ordering::Acquire) {
+        return Err(Errno::EEXIST);
+    }
+    crate::pv::context::set(v, &context)?;
+    v.initialised.store(true, Ordering::Release);
+    OK
+}
+
+/// Moves `vcpu_info` into a page of the guest's. Everything counts as pending afterwards, so that nothing is lost.
+fn register_info(cx: &mut Caller, v: &Vcpu, request: op::VcpuRegisterVcpuInfo) -> Outcome {
+    let offset = request.offset as usize;
+    if offset % 8 != 0 || offset > PAGE_SIZE - vcpu_info::SIZE {
+        return Err(Errno::ENXIO);
+    }
+    if v.info_frame.load(Ordering::Acquire) != !0 {
+        return Err(Errno::EINVAL);
+    }
+    if v.id != cx.vcpu.id && v.stop.load(Ordering::Acquire) & stop::DOWN == 0 {
+        return Err(Errno::EINVAL);
+    }
+    let mfn = Mfn::new(request.mfn);
+    let page = cx.domain().mm.take_writable(mfn).ok_or(Errno::EINVAL)?;
+    if v.info_frame.compare_exchange(!0, mfn.raw(), Ordering::AcqRel, Ordering::Relaxed).is_err() {
+        cx.domain().mm.drop_writable(mfn);
+        return Err(Errno::EINVAL);
+    }
+    let target = page.wrapping_add(offset);
+    // SAFETY: 64 aligned bytes inside a frame that `take_writable` holds for the domain until the vCPU is gone.
+    unsafe {
+        if v.has_dummy_info() {
+            core::ptr::write_bytes(target, 0, vcpu_info::SIZE);
+            target.add(vcpu_info::UPCALL_MASK).write(1);
+        } else {
+            core::ptr::copy_nonoverlapping(v.info(), target, vcpu_info::SIZE);
+        }
+        v.set_info(target);
+    }
+    time::update_time_info(v);
+    v.info_word(vcpu_info::PENDING_SEL).store(!0, Ordering::Release);
+    v.set_upcall_pending();
+    OK
+}

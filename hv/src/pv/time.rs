@@ -1,0 +1,106 @@
+//! What a guest is told about time: its vCPUs' clocks, the wall clock, and how long each vCPU ran.
+
+use crate::arch::tsc;
+use crate::domain::Domain;
+use crate::hypercall::{vm_assist, GuestPtr};
+use crate::sched;
+use crate::sync::Mutex;
+use crate::vcpu::Vcpu;
+use core::sync::atomic::{fence, AtomicU32, Ordering};
+use xen_abi::shared::{shared_info, vcpu_info, VcpuRunstateInfo, VcpuTimeInfo, PVCLOCK_TSC_STABLE_BIT, XEN_RUNSTATE_UPDATE};
+
+/// Writes the vCPU's time record. One linear scale from TSC to system time serves all CPUs for ever, so this is needed
+/// only when the record has moved.
+pub fn update_time_info(v: &Vcpu) {
+    let scale = tsc::scale();
+    let base = v.info().wrapping_add(vcpu_info::TIME);
+    let record = base.cast::<VcpuTimeInfo>();
+    // SAFETY: `info` is valid for 64 bytes and aligned; volatile because the guest reads it meanwhile. The version is odd
+    // while the record is inconsistent.
+    unsafe {
+        let version = core::ptr::addr_of_mut!((*record).version);
+        let odd = version.read_volatile() | 1;
+        version.write_volatile(odd);
+        fence(Ordering::Release);
+        core::ptr::addr_of_mut!((*record).tsc_timestamp).write_volatile(scale.tsc_base);
+        core::ptr::addr_of_mut!((*record).system_time).write_volatile(scale.ns_base);
+        core::ptr::addr_of_mut!((*record).tsc_to_system_mul).write_volatile(scale.mul);
+        core::ptr::addr_of_mut!((*record).tsc_shift).write_volatile(scale.shift);
+        core::ptr::addr_of_mut!((*record).flags).write_volatile(PVCLOCK_TSC_STABLE_BIT);
+        fence(Ordering::Release);
+        version.write_volatile(odd.wrapping_add(1));
+    }
+}
+
+/// UTC in ns at system time 0.
+static WALL_CLOCK_NS: Mutex<u64> = Mutex::new(0);
+
+/// Sets the wall clock: it is `utc_ns` when system time is `system_ns`. Every domain is told.
+pub fn set_wall_clock(utc_ns: u64, system_ns: u64) {
+    *WALL_CLOCK_NS.lock() = utc_ns.wrapping_sub(system_ns);
+    crate::domain::for_each(update_wall_clock);
+}
+
+/// Writes the wall clock into the domain's shared_info.
+pub fn update_wall_clock(d: &Domain) {
+    let at_zero = WALL_CLOCK_NS.lock();
+    let (seconds, ns) = (*at_zero / 1_000_000_000, *at_zero % 1_000_000_000);
+    let word = |offset: usize| {
+        // SAFETY: offsets of aligned 32-bit fields inside the shared-info page, which lives as long as the domain.
+        unsafe { AtomicU32::from_ptr(d.shared_info_ptr().add(offset).cast()) }
+    };
+    let version = word(shared_info::WC_VERSION);
+    let odd = version.load(Ordering::Relaxed) | 1;
+    version.store(odd, Ordering::Relaxed);
+    fence(Ordering::Release);
+    #[allow(clippy::cast_possible_truncation, reason = "split into halves")]
+    {
+        word(shared_info::WC_SEC).store(seconds as u32, Ordering::Relaxed);
+        word(shared_info::WC_SEC_HI).store((seconds >> 32) as u32, Ordering::Relaxed);
+        word(shared_info::WC_NSEC).store(ns as u32, Ordering::Relaxed);
+    }
+    version.store(odd.wrapping_add(1), Ordering::Release);
+}
+
+/// How long the vCPU has been in which state, up to now.
+pub fn runstate(v: &Vcpu) -> VcpuRunstateInfo {
+    sched::with(|s, now| {
+        s.runstate(v.sched_id, now).map_or_else(VcpuRunstateInfo::default, |(state, since, time)| VcpuRunstateInfo {
+            state: state as u32,
+            pad: 0,
+            state_entry_time: since,
+            time,
+        })
+    })
+}
+
+/// Writes the running vCPU's runstate where the guest asked for it. The address is the guest kernel's: in user mode the
+/// write waits for the switch to kernel mode.
+pub fn update_runstate_area(v: &Vcpu) {
+    let mut area = v.runstate_area.get();
+    if area.address == 0 {
+        return;
+    }
+    if !v.kernel_mode.get() {
+        area.stale = true;
+        return v.runstate_area.set(area);
+    }
+    let mut info = runstate(v);
+    let target = GuestPtr::<VcpuRunstateInfo>::new(area.address);
+    let flagged = v.domain().vm_assist.load(Ordering::Relaxed) & (1 << vm_assist::RUNSTATE_UPDATE_FLAG) != 0;
+    let entry_time = GuestPtr::<u64>::new(area.address.wrapping_add(8));
+    let written = if flagged {
+        let plain = info.state_entry_time;
+        info.state_entry_time |= XEN_RUNSTATE_UPDATE;
+        entry_time.write(&info.state_entry_time).and_then(|()| target.write(&info)).and_then(|()| {
+            fence(Ordering::Release);
+            entry_time.write(&plain)
+        })
+    } else {
+        target.write(&info)
+    };
+    // A guest that registered a bad address only loses its own accounting.
+    let _ = written;
+    area.stale = false;
+    v.runstate_area.set(area);
+}

@@ -1,0 +1,209 @@
+//! Scheduling: the shell around `hv_core::sched`. Who runs is decided there; here vCPUs are switched, CPUs kicked, timers
+//! kept.
+//!
+//! A CPU switches only in [`do_pending`], on its way out to a guest. Lock order: a domain's locks, then [`SCHEDULER`], then
+//! a timer queue. No lock is held while a vCPU is switched.
+
+pub mod switch;
+pub mod timers;
+
+use crate::arch::percpu::{self, pending, this_cpu, CpuInfo};
+use crate::arch::{cpu, ipi, tsc};
+use crate::sync::{Mutex, Once};
+use crate::vcpu::{stop, Vcpu};
+use core::sync::atomic::{AtomicPtr, Ordering};
+use hv_core::sched::{Params, Scheduler, Sleep, VcpuId};
+use xen_abi::regs::CpuUserRegs;
+
+/// vCPUs of all domains together.
+pub const MAX_VCPUS_TOTAL: u16 = 2048;
+
+static SCHEDULER: Once<Mutex<Scheduler>> = Once::new();
+/// The vCPU in each scheduler slot.
+static VCPUS: [AtomicPtr<Vcpu>; MAX_VCPUS_TOTAL as usize] =
+    [const { AtomicPtr::new(core::ptr::null_mut()) }; MAX_VCPUS_TOTAL as usize];
+
+fn scheduler() -> &'static Mutex<Scheduler> {
+    SCHEDULER.call_once(|| Mutex::new(Scheduler::new(MAX_VCPUS_TOTAL, Params::DEFAULT)))
+}
+
+/// Makes a place for a vCPU, which starts offline. `None` if there is none left.
+pub fn allocate_slot() -> Option<VcpuId> {
+    scheduler().lock().add(tsc::now_ns())
+}
+
+/// Tells the scheduler which vCPU is in a slot. The vCPU must live until [`remove`].
+pub fn register(v: &Vcpu) {
+    VCPUS[v.sched_id.index()].store(core::ptr::from_ref(v).cast_mut(), Ordering::Release);
+}
+
+/// Takes a vCPU out. `false` while it is on a CPU.
+#[must_use]
+pub fn remove(v: &Vcpu) -> bool {
+    let removed = scheduler().lock().remove(v.sched_id);
+    if removed {
+        timers::disarm_all(v);
+        VCPUS[v.sched_id.index()].store(core::ptr::null_mut(), Ordering::Release);
+    }
+    removed
+}
+
+/// The vCPU in scheduler slot `index`.
+pub(crate) fn vcpu_in_slot(index: usize) -> Option<&'static Vcpu> {
+    // SAFETY: `register` stored a pointer that stays valid until `remove` clears it, which is refused while it runs.
+    unsafe { VCPUS.get(index)?.load(Ordering::Acquire).as_ref() }
+}
+
+/// The running CPU takes part in scheduling from now on.
+pub fn online() {
+    scheduler().lock().online(this_cpu().cpu as usize, tsc::now_ns());
+    timers::init_cpu();
+}
+
+/// Makes CPU `cpu` go through its pending work soon.
+pub fn kick(cpu: usize) {
+    let me = this_cpu();
+    if cpu == me.cpu as usize {
+        me.raise(pending::SCHEDULE);
+    } else if let Some(other) = percpu::cpu(cpu) {
+        other.raise(pending::SCHEDULE);
+        ipi::kick(cpu);
+    }
+}
+
+/// Clears `reason` and wakes the vCPU if nothing else stops it.
+pub fn start(v: &Vcpu, reason: u32) {
+    let before = v.stop.fetch_and(!reason, Ordering::AcqRel);
+    if before & !reason == 0 && before != 0 {
+        let kicked = scheduler().lock().wake(v.sched_id, tsc::now_ns());
+        if let Some(cpu) = kicked {
+            kick(cpu);
+        }
+    }
+}
+
+/// Sets `reason`: the vCPU no longer runs, at once if it is on no CPU, else when its CPU gets here (it is kicked).
+pub fn halt(v: &Vcpu, reason: u32) {
+    if v.add_stop(reason) == 0 {
+        let why = if reason & (stop::BLOCKED | stop::POLLING) != 0 { Sleep::Blocked } else { Sleep::Offline };
+        let on = scheduler().lock().sleep(v.sched_id, why, tsc::now_ns());
+        if let Some(cpu) = on {
+            kick(cpu);
+        }
+    }
+}
+
+/// An event became pending for the vCPU and is not masked, or it polls for it: it wakes up, or notices on its CPU.
+#[inline]
+pub fn notify(v: &Vcpu) {
+    let stopped = v.stop.load(Ordering::Acquire);
+    if stopped & (stop::BLOCKED | stop::POLLING) != 0 {
+        start(v, stop::BLOCKED | stop::POLLING);
+    } else if v.loaded.load(Ordering::Acquire) {
+        let cpu = v.processor.load(Ordering::Relaxed) as usize;
+        if cpu != this_cpu().cpu as usize {
+            ipi::kick(cpu);
+        }
+    }
+}
+
+/// The running vCPU lets others go first.
+pub fn yield_now(v: &Vcpu) {
+    scheduler().lock().yield_(v.sched_id);
+    this_cpu().raise(pending::SCHEDULE);
+}
+
+/// Runs `f` on the scheduler, for the operations that need no more than it.
+pub fn with<R>(f: impl FnOnce(&mut Scheduler, u64) -> R) -> R {
+    f(&mut scheduler().lock(), tsc::now_ns())
+}
+
+/// Waits until the vCPU is loaded on no CPU. It must have been halted before.
+pub fn wait_unloaded(v: &Vcpu) {
+    while v.loaded.load(Ordering::Acquire) && v.processor.load(Ordering::Relaxed) != this_cpu().cpu {
+        ipi::service_pending();
+        core::hint::spin_loop();
+    }
+}
+
+/// Does the work that is pending on this CPU; on return a vCPU is current and `regs` are its registers.
+pub fn do_pending(me: &'static CpuInfo, regs: &mut CpuUserRegs) {
+    let work = me.pending.swap(0, Ordering::AcqRel);
+    if work & pending::TIMER != 0 {
+        timers::expire();
+    }
+    if work & pending::CONSOLE != 0 {
+        crate::console_input();
+    }
+    // Expiring timers may have asked for scheduling.
+    if (work | me.pending.load(Ordering::Relaxed)) & pending::SCHEDULE != 0 {
+        schedule(me, regs);
+    }
+}
+
+/// Starts scheduling on this CPU, which runs nothing yet. Leaves for the first guest; never returns.
+pub fn enter_first() -> ! {
+    extern "C" {
+        fn enter_guest() -> !;
+    }
+    // SAFETY: nothing of this stack is needed any more; guest_regs is at its top.
+    let regs = unsafe { percpu::guest_regs() };
+    schedule(this_cpu(), regs);
+    // SAFETY: a vCPU is current and its registers are in guest_regs.
+    unsafe { enter_guest() }
+}
+
+/// Lets the scheduler decide, switches, and idles while there is nobody to run.
+fn schedule(me: &'static CpuInfo, regs: &mut CpuUserRegs) {
+    let this = me.cpu as usize;
+    loop {
+        me.pending.fetch_and(!pending::SCHEDULE, Ordering::AcqRel);
+        let now = tsc::now_ns();
+        let decision = scheduler().lock().pick(this, now);
+        if let Some(cpu) = decision.kick {
+            kick(cpu);
+        }
+        if decision.save.is_some() {
+            if let Some(prev) = me.current() {
+                switch::save(prev, regs);
+                me.set_current(None);
+            }
+            let kicked = scheduler().lock().context_saved(this, now);
+            if let Some(cpu) = kicked {
+                kick(cpu);
+            }
+        }
+        timers::set_slice_end(decision.slice_until_ns);
+        let next = decision.next.and_then(|id: VcpuId| vcpu_in_slot(id.index()));
+        if let Some(next) = next {
+            if me.current().is_none() {
+                switch::load(next, regs);
+                me.set_current(Some(next));
+            }
+            return;
+        }
+        idle(me);
+    }
+}
+
+/// Waits for work. Returns when this CPU should ask the scheduler again.
+fn idle(me: &'static CpuInfo) {
+    switch::load_idle();
+    me.idle.store(1, Ordering::Release);
+    loop {
+        let work = me.pending.swap(0, Ordering::AcqRel);
+        if work & pending::TIMER != 0 {
+            timers::expire();
+        }
+        if work & pending::CONSOLE != 0 {
+            crate::console_input();
+        }
+        if (work | me.pending.load(Ordering::Acquire)) & pending::SCHEDULE != 0 {
+            break;
+        }
+        if me.pending.load(Ordering::Acquire) == 0 {
+            cpu::sti_hlt_cli();
+        }
+    }
+    me.idle.store(0, Ordering::Release);
+}

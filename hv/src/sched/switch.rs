@@ -1,0 +1,186 @@
+//! Storing a vCPU's state away from a CPU and loading another's.
+
+use crate::arch::cpu::{self, cr, msr};
+use crate::arch::percpu::this_cpu;
+use crate::arch::{descriptor, fpu};
+use crate::hypercall::debugreg;
+use crate::mem;
+use crate::pv::{entry, mode, time};
+use crate::sched::timers;
+use crate::vcpu::Vcpu;
+use core::cell::Cell;
+use core::sync::atomic::{AtomicU64, Ordering};
+use xen_abi::regs::CpuUserRegs;
+
+/// CR4 bits that a guest may choose for itself.
+pub const GUEST_CR4: u64 = cr::CR4_TSD | cr::CR4_DE | cr::CR4_FSGSBASE | cr::CR4_OSXSAVE;
+
+/// CR4 without anything that a guest chooses.
+static HOST_CR4: AtomicU64 = AtomicU64::new(0);
+
+/// Remembers the running CPU's CR4 as what every CPU has.
+pub fn init_cpu() {
+    HOST_CR4.store(cpu::read_cr4() & !(cr::CR4_TSD | cr::CR4_DE | cr::CR4_FSGSBASE), Ordering::Relaxed);
+}
+
+/// The CR4 that runs a guest whose own is `guest`.
+pub fn real_cr4(guest: u64) -> u64 {
+    HOST_CR4.load(Ordering::Relaxed) | guest & (cr::CR4_TSD | cr::CR4_DE | cr::CR4_FSGSBASE)
+}
+
+extern "C" {
+    fn load_ds(selector: u32) -> u32;
+    fn load_es(selector: u32) -> u32;
+    fn load_fs(selector: u32) -> u32;
+    fn load_user_gs(selector: u32) -> u32;
+}
+
+/// ds, es, fs, gs of the guest.
+pub fn read_selectors() -> [u16; 4] {
+    let (ds, es, fs, gs): (u16, u16, u16, u16);
+    // SAFETY: reading selectors has no effect.
+    unsafe {
+        core::arch::asm!("mov {:x}, ds", "mov {:x}, es", "mov {:x}, fs", "mov {:x}, gs",
+            out(reg) ds, out(reg) es, out(reg) fs, out(reg) gs, options(nomem, nostack, preserves_flags));
+    }
+    [ds, es, fs, gs]
+}
+
+/// Stores the state of `v`, which runs on this CPU with `regs`. Afterwards another CPU may load it.
+pub fn save(v: &Vcpu, regs: &CpuUserRegs) {
+    timers::pause_periodic(v);
+    let [ds, es, fs, gs] = read_selectors();
+    // SAFETY: this CPU owns the state of the vCPU that it runs.
+    let saved = unsafe { &mut *v.saved.get() };
+    *saved = *regs;
+    (saved.ds, saved.es, saved.fs, saved.gs) = (ds, es, fs, gs);
+    // SAFETY: these registers exist in long mode.
+    unsafe {
+        v.fs_base.set(cpu::rdmsr(msr::IA32_FS_BASE));
+        let (live, other) = (cpu::rdmsr(msr::IA32_GS_BASE), cpu::rdmsr(msr::IA32_KERNEL_GS_BASE));
+        let (kernel, user) = if v.kernel_mode.get() { (live, other) } else { (other, live) };
+        v.gs_base_kernel.set(kernel);
+        v.gs_base_user.set(user);
+    }
+    if v.task_switched.get() {
+        cpu::clts();
+    }
+    v.fpu.save();
+    if debugreg::in_use(v) {
+        // SAFETY: no breakpoints.
+        unsafe { cpu::write_dr7(x86::rflags::DR7_DEFAULT) };
+    }
+    v.loaded.store(false, Ordering::Release);
+}
+
+/// Which vCPU's registers this CPU still holds, apart from the general ones, and the vCPU's load count then.
+struct Resident {
+    vcpu: Cell<*const Vcpu>,
+    load: Cell<u64>,
+}
+struct ResidentTable([Resident; crate::arch::percpu::MAX_CPUS]);
+// SAFETY: each CPU uses only its own entry.
+unsafe impl Sync for ResidentTable {}
+static RESIDENT: ResidentTable = ResidentTable(
+    [const { Resident { vcpu: Cell::new(core::ptr::null()), load: Cell::new(0) } }; crate::arch::percpu::MAX_CPUS],
+);
+
+/// Loads `v` on this CPU: `regs` become its registers. Page tables, descriptors, FPU and bases are left alone if nobody
+/// has used this CPU or this vCPU since it ran here.
+pub fn load(v: &'static Vcpu, regs: &mut CpuUserRegs) {
+    let me = this_cpu();
+    let resident = &RESIDENT.0[me.cpu as usize];
+    let stays = core::ptr::eq(resident.vcpu.get(), v) && resident.load.get() == v.loads.load(Ordering::Relaxed);
+    let loads = v.loads.fetch_add(1, Ordering::Relaxed) + 1;
+    v.processor.store(me.cpu, Ordering::Relaxed);
+    v.loaded.store(true, Ordering::Release);
+    // SAFETY: the scheduler gave this CPU the vCPU's state.
+    *regs = unsafe { *v.saved.get() };
+    if !stays || v.state_changed.swap(false, Ordering::Relaxed) {
+        load_all(v, regs);
+    } else {
+        mode::load_root(v.current_root());
+        if v.task_switched.get() {
+            cpu::stts();
+        }
+        if debugreg::in_use(v) {
+            debugreg::load(v);
+        }
+    }
+    resident.vcpu.set(v);
+    resident.load.set(loads);
+    timers::resume_periodic(v);
+    time::update_runstate_area(v);
+}
+
+fn load_all(v: &'static Vcpu, regs: &mut CpuUserRegs) {
+    let me = this_cpu();
+    let domain = v.domain();
+    domain.dirty_cpus.fetch_or(1 << me.cpu, Ordering::AcqRel);
+    mode::load_root(v.current_root());
+    mode::flush_all();
+    if let Some(old) = me.last_domain.replace(Some(domain.id)) {
+        if old != domain.id {
+            crate::domain::forget_dirty(old, me.cpu);
+        }
+    }
+    let cr4 = real_cr4(v.cr4.get());
+    if cr4 != cpu::read_cr4() {
+        // SAFETY: the host's bits plus those that guests may choose.
+        unsafe { cpu::write_cr4(cr4) };
+    }
+    let entries = (v.gdt_entries.get() as usize).div_ceil(512);
+    descriptor::load_guest_gdt(&v.gdt_frames.get()[..entries.min(xen_abi::layout::FIRST_RESERVED_GDT_PAGE)]);
+    descriptor::load_guest_ldt(v.ldt_entries.get());
+    if v.task_switched.get() {
+        cpu::clts();
+    }
+    v.fpu.load();
+    if v.task_switched.get() {
+        cpu::stts();
+    }
+    if debugreg::in_use(v) {
+        debugreg::load(v);
+    }
+    if v.tsc_aux.get() != 0 {
+        // SAFETY: a guest sets TSC_AUX only where CPUID offers RDTSCP.
+        unsafe { cpu::wrmsr(msr::IA32_TSC_AUX, v.tsc_aux.get()) };
+    }
+    load_segments(v, regs);
+}
+
+/// Loads selectors, then bases: loading a selector changes the base. A selector that does not load ends in the failsafe
+/// callback, as on the way back from a bad iret.
+fn load_segments(v: &Vcpu, regs: &mut CpuUserRegs) {
+    let wanted = [regs.ds, regs.es, regs.fs, regs.gs];
+    let mut bad = 0;
+    // SAFETY: ring-3 selectors with a null fall-back; the hypervisor uses none of these registers.
+    unsafe {
+        let now = read_selectors();
+        if wanted[0] | now[0] != 0 {
+            bad |= load_ds(wanted[0].into());
+        }
+        if wanted[1] | now[1] != 0 {
+            bad |= load_es(wanted[1].into());
+        }
+        if wanted[2] | now[2] != 0 {
+            bad |= load_fs(wanted[2].into());
+        }
+        if wanted[3] | now[3] != 0 {
+            bad |= load_user_gs(wanted[3].into());
+        }
+        cpu::wrmsr(msr::IA32_FS_BASE, v.fs_base.get());
+        let (kernel, user) = (v.gs_base_kernel.get(), v.gs_base_user.get());
+        let (live, other) = if v.kernel_mode.get() { (kernel, user) } else { (user, kernel) };
+        cpu::wrmsr(msr::IA32_GS_BASE, live);
+        cpu::wrmsr(msr::IA32_KERNEL_GS_BASE, other);
+    }
+    if bad != 0 {
+        entry::failsafe(v, regs);
+    }
+}
+
+/// This CPU runs nobody: no guest's page tables stay loaded, so that they may be freed.
+pub fn load_idle() {
+    mode::load_root(mem::idle_root());
+}

@@ -1,0 +1,143 @@
+//! Timers: each CPU has a queue; each vCPU has three timers in the queue of the CPU that armed them.
+
+use crate::arch::percpu::{pending, this_cpu, MAX_CPUS};
+use crate::arch::{timer_hw, tsc};
+use crate::sched::{self, MAX_VCPUS_TOTAL};
+use crate::sync::{Mutex, Once};
+use crate::vcpu::Vcpu;
+use core::sync::atomic::{AtomicU64, Ordering};
+use hv_core::timer::{next_tick, TimerId, TimerQueue};
+use xen_abi::event::VIRQ_TIMER;
+
+/// The timers of a vCPU.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Kind {
+    /// VCPUOP_set_singleshot_timer.
+    SingleShot = 0,
+    /// VCPUOP_set_periodic_timer; runs only while the vCPU does.
+    Periodic = 1,
+    /// Time-out of SCHEDOP_poll.
+    Poll = 2,
+}
+const KINDS: u32 = 3;
+
+/// A CPU's timers, and when its current vCPU's turn ends.
+struct CpuTimers {
+    queue: Mutex<TimerQueue>,
+    slice_end_ns: AtomicU64,
+}
+
+static TIMERS: [Once<CpuTimers>; MAX_CPUS] = [const { Once::new() }; MAX_CPUS];
+
+fn of(cpu: u32) -> &'static CpuTimers {
+    TIMERS[cpu as usize].get().expect("a CPU sets up its timers before it runs anything")
+}
+
+/// Sets up the running CPU's timers.
+pub fn init_cpu() {
+    TIMERS[this_cpu().cpu as usize].call_once(|| CpuTimers {
+        queue: Mutex::new(TimerQueue::new(u32::from(MAX_VCPUS_TOTAL) * KINDS)),
+        slice_end_ns: AtomicU64::new(u64::MAX),
+    });
+}
+
+#[allow(clippy::cast_possible_truncation, reason = "slots are below MAX_VCPUS_TOTAL")]
+fn id(v: &Vcpu, kind: Kind) -> TimerId {
+    v.sched_id.index() as u32 * KINDS + kind as u32
+}
+
+/// Arms a timer of `v` for `deadline_ns` of system time, in this CPU's queue.
+pub fn arm(v: &Vcpu, kind: Kind, deadline_ns: u64) {
+    let this = this_cpu().cpu;
+    let home = &v.timer_cpu[kind as usize];
+    let old = home.swap(this, Ordering::Relaxed);
+    if old != this {
+        if let Some(t) = TIMERS.get(old as usize).and_then(Once::get) {
+            t.queue.lock().disarm(id(v, kind));
+        }
+    }
+    let mine = of(this);
+    let mut queue = mine.queue.lock();
+    queue.arm(id(v, kind), deadline_ns);
+    program(mine, &queue);
+}
+
+/// Disarms a timer of `v`.
+pub fn disarm(v: &Vcpu, kind: Kind) {
+    let home = v.timer_cpu[kind as usize].load(Ordering::Relaxed);
+    if let Some(t) = TIMERS.get(home as usize).and_then(Once::get) {
+        t.queue.lock().disarm(id(v, kind));
+    }
+}
+
+/// Disarms all timers of `v`, which goes away.
+pub fn disarm_all(v: &Vcpu) {
+    for kind in [Kind::SingleShot, Kind::Periodic, Kind::Poll] {
+        disarm(v, kind);
+    }
+}
+
+/// The current vCPU's turn ends at `end_ns` (`u64::MAX`: not at all).
+pub fn set_slice_end(end_ns: u64) {
+    let mine = of(this_cpu().cpu);
+    mine.slice_end_ns.store(end_ns, Ordering::Relaxed);
+    let queue = mine.queue.lock();
+    program(mine, &queue);
+}
+
+/// Programs the hardware timer for whatever comes first.
+fn program(t: &CpuTimers, queue: &TimerQueue) {
+    timer_hw::arm(queue.next_deadline().min(t.slice_end_ns.load(Ordering::Relaxed)));
+}
+
+/// Handles the timers of this CPU that are due.
+pub fn expire() {
+    let mine = of(this_cpu().cpu);
+    let now = tsc::now_ns();
+    loop {
+        let due = mine.queue.lock().expire(now);
+        let Some((timer, deadline)) = due else { break };
+        let Some(v) = sched::vcpu_in_slot((timer / KINDS) as usize) else { continue };
+        match timer % KINDS {
+            0 => crate::event::raise_virq(v, VIRQ_TIMER),
+            1 => {
+                crate::event::raise_virq(v, VIRQ_TIMER);
+                let period = v.periodic_ns.load(Ordering::Relaxed);
+                if period != 0 && v.loaded.load(Ordering::Relaxed) {
+                    arm(v, Kind::Periodic, next_tick(deadline, period, now));
+                }
+            }
+            _ => sched::start(v, crate::vcpu::stop::POLLING | crate::vcpu::stop::BLOCKED),
+        }
+    }
+    if now >= mine.slice_end_ns.load(Ordering::Relaxed) {
+        mine.slice_end_ns.store(u64::MAX, Ordering::Relaxed);
+        this_cpu().raise(pending::SCHEDULE);
+    }
+    let queue = mine.queue.lock();
+    program(mine, &queue);
+}
+
+/// `v` starts to run here: its periodic timer ticks again, at once if a tick was missed.
+pub fn resume_periodic(v: &Vcpu) {
+    let period = v.periodic_ns.load(Ordering::Relaxed);
+    if period == 0 {
+        return;
+    }
+    let now = tsc::now_ns();
+    let due = v.periodic_due_ns.load(Ordering::Relaxed);
+    if due <= now {
+        crate::event::raise_virq(v, VIRQ_TIMER);
+    }
+    let next = if due <= now { next_tick(due, period, now) } else { due.min(now.saturating_add(period)) };
+    v.periodic_due_ns.store(next, Ordering::Relaxed);
+    arm(v, Kind::Periodic, next);
+}
+
+/// `v` stops running: its periodic timer rests.
+pub fn pause_periodic(v: &Vcpu) {
+    if v.periodic_ns.load(Ordering::Relaxed) != 0 {
+        disarm(v, Kind::Periodic);
+    }
+}
