@@ -39,6 +39,8 @@ pub struct Domain {
     pub vm_assist: AtomicU64,
     /// CPUs whose TLB may hold translations of this domain.
     pub dirty_cpus: AtomicU64,
+    /// Its UUID.
+    handle: Mutex<[u8; 16]>,
     /// Why it shut down (SHUTDOWN_*), or [`RUNNING`].
     pub shutdown_code: AtomicU32,
     /// Page tables, frames and memory accounting. Lock order: first of the domain's locks.
@@ -62,6 +64,7 @@ impl Domain {
             shared_info,
             vm_assist: AtomicU64::new(0),
             dirty_cpus: AtomicU64::new(0),
+            handle: Mutex::new([0; 16]),
             shutdown_code: AtomicU32::new(RUNNING),
             mm: crate::mem::domain_mm::DomainMm::new(id),
             events: crate::event::DomainEvents::new(id),
@@ -73,6 +76,11 @@ impl Domain {
             unsafe { d.shared_info_ptr().add(mask).write(1) };
         }
         Some(d)
+    }
+
+    /// Its UUID.
+    pub fn handle(&self) -> [u8; 16] {
+        *self.handle.lock()
     }
 
     /// Its shared_info page, through the direct map. The guest writes it too: atomics and volatile accesses only.

@@ -7,12 +7,46 @@ extern crate alloc;
 mod arch;
 mod boot;
 mod console;
+mod domain;
+mod event;
+mod hypercall;
+mod irq;
 mod mem;
 mod panic;
+mod pv;
+mod sched;
 mod sync;
+mod vcpu;
+
+use crate::arch::{descriptor, fpu, percpu};
+use crate::sync::Once;
+use alloc::string::String;
+
+static COMMAND_LINE: Once<String> = Once::new();
+
+/// The hypervisor's command line.
+pub fn command_line() -> &'static str {
+    COMMAND_LINE.get().map_or("", |s| s)
+}
 
 /// Everything after the machine is up. Runs on the first CPU, on its boot stack.
 pub fn start(boot: boot::BootInfo) -> ! {
+    // SAFETY: the boot stack is a stack block of ours, zero above the boot code's reserved top.
+    unsafe { percpu::init_block(boot::boot_stack(), 0, 0) };
+    init_cpu();
     info!("{} modules, {} regions; nothing to run", boot.modules.len(), boot.memory_map.len());
     panic::stop()
+}
+
+/// Sets up what every CPU has: descriptor tables, entry points, FPU, scheduling.
+pub fn init_cpu() {
+    descriptor::init_cpu();
+    fpu::init_cpu();
+    sched::switch::init_cpu();
+    percpu::set_online();
+}
+
+/// Console input is waiting: the domain that owns the console is told.
+pub fn console_input() {
+    event::raise_global_virq(xen_abi::event::VIRQ_CONSOLE);
 }

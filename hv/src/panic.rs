@@ -114,3 +114,21 @@ pub fn symbol(address: u64) -> Option<(&'static str, u64)> {
     let name = table.get(start..start.checked_add(word(entry + 2)? as usize)?)?;
     Some((core::str::from_utf8(name).ok()?, u64::from(offset - word(entry)?)))
 }
+
+/// Ends after an exception in the hypervisor's own code: `regs` is the frame, `cr2` the last fault address.
+pub fn fatal_trap(regs: &xen_abi::regs::CpuUserRegs, cr2: u64) -> ! {
+    if PANICS.fetch_add(1, Ordering::SeqCst) == 0 {
+        print_unlocked(format_args!(
+            "FATAL TRAP: vector {} error {:#06x} in the hypervisor, cr2 {cr2:#018x}",
+            regs.entry_vector, regs.error_code
+        ));
+        print_unlocked(format_args!("  rip {:#06x}:{:#018x} rflags {:#010x} rsp {:#018x}", regs.cs, regs.rip, regs.rflags, regs.rsp));
+        print_unlocked(format_args!("  rax {:#018x} rbx {:#018x} rcx {:#018x} rdx {:#018x}", regs.rax, regs.rbx, regs.rcx, regs.rdx));
+        print_unlocked(format_args!("  rsi {:#018x} rdi {:#018x} rbp {:#018x} r8  {:#018x}", regs.rsi, regs.rdi, regs.rbp, regs.r8));
+        print_unlocked(format_args!("  r9  {:#018x} r10 {:#018x} r11 {:#018x} r12 {:#018x}", regs.r9, regs.r10, regs.r11, regs.r12));
+        print_unlocked(format_args!("  r13 {:#018x} r14 {:#018x} r15 {:#018x}", regs.r13, regs.r14, regs.r15));
+        print_address(regs.rip);
+        backtrace(regs.rbp);
+    }
+    stop()
+}

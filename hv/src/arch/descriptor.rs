@@ -86,13 +86,13 @@ fn system_descriptor(base: u64, limit: u32, kind: u64) -> [u64; 2] {
 pub fn init_cpu() {
     let info = percpu::this_cpu();
     let cpu_index = info.cpu as usize;
-    let tables = TABLES[cpu_index].call_once(|| new_tables(info));
+    let tables: &SyncTables = TABLES[cpu_index].call_once(|| new_tables(info));
     let start = window(cpu_index);
     let zero = zero_page();
     for page in 0..FIRST_RESERVED_GDT_PAGE as u64 {
         set_pte(start + page * PAGE_SIZE as u64, Pte::new(zero, read_only()));
     }
-    let own = mem::virt_to_mfn(core::ptr::from_ref(tables).cast());
+    let own = mem::virt_to_mfn(core::ptr::from_ref(tables));
     let own_va = start + (FIRST_RESERVED_GDT_PAGE * PAGE_SIZE) as u64;
     set_pte(own_va, Pte::new(own, read_write()));
     set_pte(own_va + PAGE_SIZE as u64, Pte::new(zero, read_only()));
@@ -136,7 +136,14 @@ fn new_tables(info: &CpuInfo) -> &'static SyncTables {
     t.gdt[at(xen_abi::layout::FLAT_RING3_CS32)] = CODE32 | DPL3 | ACCESSED;
     t.gdt[at(xen_abi::layout::FLAT_RING3_SS64)] = DATA | DPL3 | ACCESSED;
     t.gdt[at(xen_abi::layout::FLAT_RING3_CS64)] = CODE64 | DPL3 | ACCESSED;
-    let tables: &'static mut SyncTables = alloc::boxed::Box::leak(alloc::boxed::Box::new(SyncTables(t)));
+    const _: () = assert!(size_of::<SyncTables>() == 2 * PAGE_SIZE);
+    let pages = mem::frames::alloc(1, mem::frames::ANYWHERE).expect("memory for descriptor tables");
+    let place = mem::phys_to_virt(pages.addr()).cast::<SyncTables>();
+    // SAFETY: two pages of RAM, just allocated for good, page-aligned as the type asks.
+    let tables: &'static mut SyncTables = unsafe {
+        place.write(SyncTables(t));
+        &mut *place
+    };
     let tss = core::ptr::from_ref(&tables.0.tss) as u64;
     let d = system_descriptor(tss, size_of::<Tss>() as u32 - 1, 9);
     tables.0.gdt[at(TSS_SELECTOR)] = d[0];

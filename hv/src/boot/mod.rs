@@ -135,3 +135,8 @@ const fn kind_name(kind: u32) -> &'static str {
         _ => "reserved",
     }
 }
+
+/// Start of the first CPU's stack.
+pub fn boot_stack() -> *mut u8 {
+    (&raw const BOOT_STACK).cast_mut().cast()
+}

@@ -9,7 +9,13 @@ use x86::rflags::{DR6_DEFAULT, DR7_DEFAULT, DR7_GD, DR7_MUST_BE_ZERO};
 /// Sets debug register `reg` (0-3, 6, 7) of the calling vCPU. Errors: EPERM for an address that is not canonical or is
 /// the hypervisor's, or bits that are not allowed; EINVAL for another register. Source: public/xen.h.
 pub fn set(cx: &mut Caller, reg: u32, value: u64) -> Outcome {
-    let v = cx.vcpu;
+    store(cx.vcpu, reg, value)?;
+    load(cx.vcpu);
+    OK
+}
+
+/// Checks and stores a value without loading it.
+pub fn store(v: &crate::vcpu::Vcpu, reg: u32, value: u64) -> Result<(), Errno> {
     match reg {
         0..=3 => {
             if !x86::addr::is_canonical(value) || (HYPERVISOR_VIRT_START..HYPERVISOR_VIRT_END).contains(&value) {
@@ -19,7 +25,7 @@ pub fn set(cx: &mut Caller, reg: u32, value: u64) -> Outcome {
         }
         6 => v.debugreg[6].set((value & 0xe00f) | DR6_DEFAULT),
         7 => {
-            if value & (DR7_GD | DR7_MUST_BE_ZERO) & 0xffff_ffff != 0 && value & DR7_GD != 0 || value >> 32 != 0 {
+            if value & DR7_GD != 0 || value >> 32 != 0 {
                 return Err(Errno::EPERM);
             }
             // I/O breakpoints (type 2) need CR4.DE, which guests do not get.
@@ -30,8 +36,7 @@ pub fn set(cx: &mut Caller, reg: u32, value: u64) -> Outcome {
         }
         _ => return Err(Errno::EINVAL),
     }
-    load(v);
-    OK
+    Ok(())
 }
 
 /// Reads debug register `reg`; 4 and 5 are 6 and 7. Errors: EINVAL.

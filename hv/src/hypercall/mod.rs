@@ -6,6 +6,7 @@ pub mod debugreg;
 pub mod fpu_taskswitch;
 pub mod guest_ptr;
 pub mod iret;
+pub mod mmuext_op;
 pub mod multicall;
 pub mod nmi_op;
 pub mod sched_op;

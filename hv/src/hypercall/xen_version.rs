@@ -68,16 +68,16 @@ pub fn call(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>) -> Outcome {
 
 /// The feature bits of page 0 for the caller.
 fn features(cx: &Caller) -> u32 {
-    let mut bits = 1 << feat::XENFEAT_MMU_PT_UPDATE_PRESERVE_AD
-        | 1 << feat::XENFEAT_HIGHMEM_ASSIST
-        | 1 << feat::XENFEAT_GNTTAB_MAP_AVAIL_BITS
-        | 1 << feat::XENFEAT_MEMORY_OP_VNODE_SUPPORTED
-        | 1 << feat::XENFEAT_NOT_DIRECT_MAPPED;
+    let mut bits = 1 << feat::MMU_PT_UPDATE_PRESERVE_AD
+        | 1 << feat::HIGHMEM_ASSIST
+        | 1 << feat::GNTTAB_MAP_AVAIL_BITS
+        | 1 << feat::MEMORY_OP_VNODE_SUPPORTED
+        | 1 << feat::DIRECT_MAPPED;
     if cx.domain().has_assist(vm_assist::PAE_EXTENDED_CR3) {
-        bits |= 1 << feat::XENFEAT_PAE_PGDIR_ABOVE_4GB;
+        bits |= 1 << feat::PAE_PGDIR_ABOVE_4GB;
     }
     if cx.domain().is_hardware {
-        bits |= 1 << feat::XENFEAT_DOM0;
+        bits |= 1 << feat::DOM0;
     }
     bits
 }

@@ -14,6 +14,12 @@ pub const MMIO: u64 = 0xffff_8100_0000_0000;
 pub const MMIO_END: u64 = 0xffff_8180_0000_0000;
 /// Slot 259: pages mapped at addresses of their own.
 pub const VMAP: u64 = 0xffff_8180_0000_0000;
+/// In slot 259: descriptor-table windows of the CPUs, 32 pages each.
+pub const DESCRIPTORS: u64 = VMAP;
+/// In slot 259: entry code of the CPUs, one page each.
+pub const SYSCALL_STUBS: u64 = VMAP + (1 << 30);
+/// In slot 259: free for other mappings from here on.
+pub const VMAP_FREE: u64 = VMAP + (2 << 30);
 /// End of the vmap window.
 pub const VMAP_END: u64 = 0xffff_8200_0000_0000;
 /// Slot 261: the image, linked here and loaded at [`IMAGE_PHYS`].

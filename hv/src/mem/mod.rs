@@ -1,5 +1,7 @@
 //! Memory: the address map, the hypervisor's page tables, frames and the heap.
 
+pub mod copy;
+pub mod domain_mm;
 pub mod frames;
 pub mod heap;
 pub mod layout;

@@ -1,7 +1,10 @@
 //! Where `hv-core` decisions meet real guest state: traps, bounce frames, mode switches, the way back to a guest.
 
+pub mod context;
+pub mod emulate;
 pub mod entry;
 pub mod exit;
 pub mod mode;
+pub mod ptwr;
 pub mod time;
 pub mod traps;

@@ -2,7 +2,7 @@
 
 use crate::arch::cpu::{self, cr, msr};
 use crate::arch::percpu::this_cpu;
-use crate::arch::{descriptor, fpu};
+use crate::arch::descriptor;
 use crate::hypercall::debugreg;
 use crate::mem;
 use crate::pv::{entry, mode, time};

@@ -1,0 +1,78 @@
+//! Loading a vCPU from a `vcpu_guest_context`: VCPUOP_initialise, XEN_DOMCTL_setvcpucontext, the initial domain.
+
+use crate::sched::switch::GUEST_CR4;
+use crate::vcpu::{Callback, Vcpu};
+use core::sync::atomic::Ordering;
+use x86::addr::is_canonical;
+use x86::rflags::Rflags;
+use x86::{MachAddr, Mfn};
+use xen_abi::errno::Errno;
+use xen_abi::layout::FIRST_RESERVED_GDT_PAGE;
+use xen_abi::trap as ctx;
+use xen_abi::trap::VcpuGuestContext;
+
+/// Makes `context` the state of `v`, which must be down and loaded nowhere. Takes references to its page tables and GDT
+/// pages. Errors: EINVAL for non-canonical entry points, bases or roots and GDT frames that are not fit; nothing is
+/// taken then. Source: public/arch-x86/xen.h, `vcpu_guest_context`.
+pub fn set(v: &Vcpu, context: &VcpuGuestContext) -> Result<(), Errno> {
+    let addresses = [
+        context.event_callback_eip,
+        context.failsafe_callback_eip,
+        context.syscall_callback_eip,
+        context.fs_base,
+        context.gs_base_kernel,
+        context.gs_base_user,
+        context.ldt_base,
+        context.user_regs.rip,
+    ];
+    if !addresses.iter().all(|a| is_canonical(*a)) || context.gdt_ents > (FIRST_RESERVED_GDT_PAGE * 512) as u64 || context.ldt_ents > 8192 {
+        return Err(Errno::EINVAL);
+    }
+    let root = |cr: u64| Mfn::containing(MachAddr::new(cr));
+    let (kernel_root, user_root) = (root(context.ctrlreg[3]), root(context.ctrlreg[1]));
+    #[allow(clippy::cast_possible_truncation, reason = "checked above")]
+    let entries = context.gdt_ents as u32;
+    crate::mem::domain_mm::set_context(v, kernel_root, user_root, &context.gdt_frames, entries)?;
+
+    let mut regs = context.user_regs;
+    let virtual_iopl = regs.rflags >> 12 & 3;
+    v.iopl.set(virtual_iopl as u8);
+    regs.rflags &= !(Rflags::IOPL.bits() | Rflags::VM.bits() | Rflags::NT.bits());
+    regs.rflags |= Rflags::IF.bits() | Rflags::FIXED.bits();
+    regs.cs |= 3;
+    regs.ss |= 3;
+    regs.entry_vector = 0;
+    // SAFETY: the vCPU is down and loaded nowhere, and the caller made sure that it stays so.
+    unsafe { *v.saved.get() = regs };
+
+    for (slot, entry) in v.traps.iter().zip(&context.trap_ctxt) {
+        let mut entry = *entry;
+        entry.cs |= 3;
+        slot.set(if is_canonical(entry.address) { entry } else { ctx::TrapInfo { address: 0, ..entry } });
+    }
+    if context.flags & ctx::VGCF_I387_VALID != 0 {
+        v.fpu.set_fxsave(&context.fpu_ctxt);
+    }
+    v.kernel_mode.set(context.flags & ctx::VGCF_IN_KERNEL != 0 || context.user_regs.cs & 3 == 0);
+    let callback = |address, mask_events| Callback { address, mask_events };
+    v.callbacks.event.set(callback(context.event_callback_eip, true));
+    v.callbacks.failsafe.set(callback(context.failsafe_callback_eip, context.flags & ctx::VGCF_FAILSAFE_DISABLES_EVENTS != 0));
+    v.callbacks.syscall.set(callback(context.syscall_callback_eip, context.flags & ctx::VGCF_SYSCALL_DISABLES_EVENTS != 0));
+    #[allow(clippy::cast_possible_truncation, reason = "a selector")]
+    v.kernel_ss.set(context.kernel_ss as u16 | 3);
+    v.kernel_sp.set(context.kernel_sp);
+    v.cr4.set(context.ctrlreg[4] & GUEST_CR4);
+    v.fs_base.set(context.fs_base);
+    v.gs_base_kernel.set(context.gs_base_kernel);
+    v.gs_base_user.set(context.gs_base_user);
+    v.ldt_base.set(context.ldt_base);
+    #[allow(clippy::cast_possible_truncation, reason = "checked above")]
+    v.ldt_entries.set(context.ldt_ents as u32);
+    for (i, value) in context.debugreg.iter().enumerate() {
+        // Unfit values leave the defaults.
+        let _ = crate::hypercall::debugreg::store(v, i as u32, *value);
+    }
+    v.domain().vm_assist.fetch_or(context.vm_assist, Ordering::Relaxed);
+    v.state_changed.store(true, Ordering::Release);
+    Ok(())
+}
