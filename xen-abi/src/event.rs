@@ -143,7 +143,7 @@ pub const FIFO_PENDING: u32 = 1 << 31;
 pub const FIFO_MASKED: u32 = 1 << 30;
 /// FIFO event word: it is on a queue.
 pub const FIFO_LINKED: u32 = 1 << 29;
-/// FIFO event word: the guest is changing it; the hypervisor waits a little.
+/// FIFO event word: the hypervisor is about to set the link; the guest does not unmask meanwhile.
 pub const FIFO_BUSY: u32 = 1 << 28;
 /// FIFO event word: width of the link field.
 pub const FIFO_LINK_BITS: u32 = 17;

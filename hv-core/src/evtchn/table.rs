@@ -1,0 +1,77 @@
+//! The ports of a domain, in chunks that are added when a higher port is needed and kept until the domain is gone.
+
+use super::{Binding, DomId};
+use alloc::vec::Vec;
+use xen_abi::errno::Errno;
+use xen_abi::event::{Port, FIFO_PRIORITY_DEFAULT};
+
+const CHUNK: usize = 128;
+
+/// One port.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Channel {
+    pub binding: Binding,
+    /// The vCPU that is told.
+    pub notify: u16,
+    pub priority: u8,
+    /// FIFO: the queue that it was last put on.
+    pub queued_on: (u16, u8),
+    /// FIFO: it has an event, but its word is not there yet.
+    pub pending: bool,
+}
+
+impl Channel {
+    const FREE: Channel = Channel {
+        binding: Binding::Free,
+        notify: 0,
+        priority: FIFO_PRIORITY_DEFAULT as u8,
+        queued_on: (0, FIFO_PRIORITY_DEFAULT as u8),
+        pending: false,
+    };
+
+    /// Is it connected to port `port` of `dom`?
+    pub fn is_peer(&self, dom: DomId, port: Port) -> bool {
+        self.binding == Binding::Interdomain { dom, port }
+    }
+
+    /// Forgets all but the queue that it may still be on.
+    pub fn release(&mut self) {
+        *self = Channel { queued_on: self.queued_on, ..Channel::FREE };
+    }
+}
+
+pub(super) struct PortTable {
+    chunks: Vec<Vec<Channel>>,
+}
+
+impl PortTable {
+    pub const fn new() -> PortTable {
+        PortTable { chunks: Vec::new() }
+    }
+
+    /// One past the highest port that exists.
+    pub fn end(&self) -> Port {
+        // At most 131072, see `EventChannels::limit`.
+        u32::try_from(self.chunks.len() * CHUNK).unwrap_or(u32::MAX)
+    }
+
+    #[inline]
+    pub fn get(&self, port: Port) -> Option<&Channel> {
+        self.chunks.get(port as usize / CHUNK)?.get(port as usize % CHUNK)
+    }
+
+    #[inline]
+    pub fn get_mut(&mut self, port: Port) -> Option<&mut Channel> {
+        self.chunks.get_mut(port as usize / CHUNK)?.get_mut(port as usize % CHUNK)
+    }
+
+    /// Adds a chunk.
+    pub fn grow(&mut self) -> Result<(), Errno> {
+        let mut chunk = Vec::new();
+        chunk.try_reserve_exact(CHUNK).map_err(|_| Errno::ENOMEM)?;
+        chunk.resize(CHUNK, Channel::FREE);
+        self.chunks.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+        self.chunks.push(chunk);
+        Ok(())
+    }
+}

@@ -1,0 +1,1 @@
+//! Grant tables, version 1.

@@ -1,0 +1,1 @@
+//! Physical interrupts of domains.
