@@ -1,4 +1,4 @@
-//! The frame table: one [`Frame`] of 16 bytes for each machine page, atomics only.
+//! Frames: one [`Frame`] of 16 bytes for each machine page, atomics only. The shell keeps the table of them.
 //!
 //! A frame has an owner, a reference count, a type and a type count. `count` holds owner and references in one word, so
 //! "this domain owns it and it stays" is one compare-and-exchange. `usage` holds type, state and type count in one word,
@@ -20,7 +20,6 @@ pub use count::{CountWord, LastRef, StealError};
 pub use usage::{FrameType, Usage, UsageState};
 
 use core::sync::atomic::{AtomicU64, Ordering};
-use x86::Mfn;
 use xen_abi::layout::DomId;
 
 /// What the hypervisor knows of one machine page.
@@ -44,9 +43,16 @@ impl Frame {
         Self { count: AtomicU64::new(CountWord::unowned(DomId::IO).raw()), usage: AtomicU64::new(Usage::UNUSED.raw()) }
     }
 
-    /// A page that the hypervisor uses for itself and gives to nobody.
+    /// A page that the hypervisor uses for itself and gives to nobody. All bytes are zero.
     pub const fn hypervisor() -> Self {
         Self { count: AtomicU64::new(CountWord::unowned(DomId::XEN).raw()), usage: AtomicU64::new(Usage::UNUSED.raw()) }
+    }
+
+    /// Makes it [`Self::free`] or, if not `ram`, [`Self::io`]; at boot, before anyone refers to it.
+    pub fn init(&self, ram: bool) {
+        let owner = if ram { DomId::INVALID } else { DomId::IO };
+        self.count.store(CountWord::unowned(owner).raw(), Ordering::Relaxed);
+        self.usage.store(Usage::UNUSED.raw(), Ordering::Relaxed);
     }
 
     /// A snapshot of owner and references.
@@ -86,37 +92,25 @@ impl Frame {
     }
 }
 
-/// All frames, indexed by machine frame number.
-#[derive(Clone, Copy, Debug)]
-pub struct FrameTable<'a> {
-    frames: &'a [Frame],
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl<'a> FrameTable<'a> {
-    /// A table over `frames`; frame number 0 is the first.
-    pub const fn new(frames: &'a [Frame]) -> Self {
-        Self { frames }
+    #[test]
+    fn zeroes_are_the_hypervisors() {
+        let zeroes = Frame { count: AtomicU64::new(0), usage: AtomicU64::new(0) };
+        assert_eq!((zeroes.owner(), zeroes.count().refs()), (DomId::XEN, 0));
+        for dom in [0, 1, 0x7ff0, 0x7ff1, 0x7ff2, 0x7ff4] {
+            assert!(!zeroes.get(DomId(dom)));
+        }
     }
 
-    /// The frame `mfn`, unless it lies beyond all RAM.
-    #[inline]
-    pub fn get(&self, mfn: Mfn) -> Option<&'a Frame> {
-        self.frames.get(mfn.index())
-    }
-
-    /// The frame `mfn` if it is RAM.
-    #[inline]
-    pub fn ram(&self, mfn: Mfn) -> Option<&'a Frame> {
-        self.get(mfn).filter(|f| !f.is_io())
-    }
-
-    /// Number of frames in the table, I/O frames between the RAM included.
-    pub const fn len(&self) -> usize {
-        self.frames.len()
-    }
-
-    /// Is the table empty?
-    pub const fn is_empty(&self) -> bool {
-        self.frames.is_empty()
+    #[test]
+    fn free_and_io_frames_have_no_references() {
+        for (frame, owner) in [(Frame::free(), DomId::INVALID), (Frame::io(), DomId::IO)] {
+            assert_eq!(frame.owner(), owner);
+            assert!(!frame.get(owner));
+            assert_eq!(frame.get_any(), None);
+        }
     }
 }

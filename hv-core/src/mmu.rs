@@ -19,13 +19,12 @@
 //!
 //! # Example
 //! ```
-//! use hv_core::frame::{Frame, FrameTable};
-//! use hv_core::mmu::{Mmu, Deferred, MmuEnv, Owners};
+//! use hv_core::mmu::{Mmu, Deferred, MmuEnv};
 //! use x86::{Level, Mfn};
 //! use xen_abi::layout::DomId;
 //!
-//! fn pin_and_load<E: MmuEnv>(frames: &[Frame], env: &E, l4: Mfn, deferred: &mut Deferred) -> Option<Mfn> {
-//!     let mmu = Mmu::new(FrameTable::new(frames), env);
+//! fn pin_and_load<E: MmuEnv>(env: &E, l4: Mfn, deferred: &mut Deferred) -> Option<Mfn> {
+//!     let mmu = Mmu::new(env);
 //!     let dom = DomId(1);
 //!     mmu.pin(dom, l4, Level::L4, deferred).ok()?;
 //!     let root = mmu.acquire_root(dom, l4, deferred).ok()?;
@@ -55,13 +54,11 @@ pub use tables::Deferred;
 pub use teardown::Relinquish;
 pub use update::Owners;
 
-use crate::frame::{Frame, FrameTable};
+use crate::frame::Frame;
 use x86::Mfn;
 
-/// The frame table and the environment together: all operations are methods of it. Costs nothing to make.
+/// The operations in an environment. Costs nothing to make.
 pub struct Mmu<'a, E> {
-    /// All frames.
-    pub frames: FrameTable<'a>,
     /// The machine.
     pub env: &'a E,
 }
@@ -74,15 +71,21 @@ impl<E> Clone for Mmu<'_, E> {
 impl<E> Copy for Mmu<'_, E> {}
 
 impl<'a, E: MmuEnv> Mmu<'a, E> {
-    /// Operations on `frames` in the environment `env`.
+    /// Operations in the environment `env`.
     #[inline]
-    pub const fn new(frames: FrameTable<'a>, env: &'a E) -> Self {
-        Self { frames, env }
+    pub const fn new(env: &'a E) -> Self {
+        Self { env }
+    }
+
+    /// The frame `mfn` if it is RAM.
+    #[inline]
+    pub(crate) fn frame(&self, mfn: Mfn) -> Option<&'a Frame> {
+        self.env.frame(mfn).filter(|f| !f.is_io())
     }
 
     #[inline]
     pub(crate) fn ram(&self, mfn: Mfn) -> Result<&'a Frame, MmuError> {
-        self.frames.ram(mfn).ok_or(MmuError::BadFrame)
+        self.frame(mfn).ok_or(MmuError::BadFrame)
     }
 }
 

@@ -2,9 +2,10 @@
 
 use super::{Frame, Usage};
 use core::sync::atomic::Ordering;
-use xen_abi::layout::DomId;
+use xen_abi::layout::{DomId, DOMID_XEN};
 
-/// Owner (bits 48-63), flags (bits 32-33) and number of references (bits 0-31).
+/// Owner (bits 48-63, stored so that zero means the hypervisor), flags (bits 32-33) and number of references (bits 0-31).
+/// So a frame table that starts as zeroes is safe: nobody can refer to any frame.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct CountWord(u64);
 
@@ -12,6 +13,11 @@ const OWNER_SHIFT: u32 = 48;
 const REFS_MASK: u64 = 0xffff_ffff;
 /// More references than this are refused; far above what a machine's page tables can hold of one frame in practice.
 const REFS_MAX: u64 = 0x7fff_ffff;
+
+#[inline]
+const fn owner_bits(dom: DomId) -> u64 {
+    (dom.0 ^ DOMID_XEN) as u64
+}
 
 impl CountWord {
     /// The owner has not given the frame up: one of the references is the allocation's.
@@ -23,7 +29,7 @@ impl CountWord {
     pub const FREE: Self = Self::unowned(DomId::INVALID);
 
     pub(super) const fn unowned(by: DomId) -> Self {
-        Self((by.0 as u64) << OWNER_SHIFT)
+        Self(owner_bits(by) << OWNER_SHIFT)
     }
     pub(super) const fn from_raw(raw: u64) -> Self {
         Self(raw)
@@ -34,7 +40,7 @@ impl CountWord {
     /// Whose page it is.
     #[allow(clippy::cast_possible_truncation, reason = "the top 16 bits")]
     pub const fn owner(self) -> DomId {
-        DomId((self.0 >> OWNER_SHIFT) as u16)
+        DomId((self.0 >> OWNER_SHIFT) as u16 ^ DOMID_XEN)
     }
     /// Number of references, the allocation's included.
     #[allow(clippy::cast_possible_truncation, reason = "masked")]
@@ -90,7 +96,7 @@ impl Frame {
         let mut word = self.count.load(Ordering::Relaxed);
         loop {
             let refs = word & REFS_MASK;
-            if word >> OWNER_SHIFT != u64::from(dom.0) || refs == 0 || refs >= REFS_MAX {
+            if word >> OWNER_SHIFT != owner_bits(dom) || refs == 0 || refs >= REFS_MAX {
                 return false;
             }
             match self.count.compare_exchange_weak(word, word + 1, Ordering::AcqRel, Ordering::Relaxed) {

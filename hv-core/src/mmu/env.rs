@@ -1,5 +1,6 @@
 //! What the memory management needs from the machine.
 
+use crate::frame::Frame;
 use x86::{Mfn, Pte, PAGE_SHIFT};
 use xen_abi::layout::DomId;
 
@@ -42,7 +43,7 @@ impl core::fmt::Debug for Slot {
     }
 }
 
-/// Access to frames of RAM. The callers only pass slots of frames that the frame table knows as RAM.
+/// Access to frames of RAM. The callers only pass slots of frames of RAM.
 pub trait PtMem {
     /// Reads an entry, as one 8-byte load.
     fn read(&self, slot: Slot) -> Pte;
@@ -65,6 +66,10 @@ pub enum IoAccess {
 
 /// The machine and the domains as the memory management sees them.
 pub trait MmuEnv: PtMem {
+    /// What is known about `mfn`, unless it is a frame that is no RAM and has no entry.
+    fn frame(&self, mfn: Mfn) -> Option<&Frame>;
+    /// One past the last frame that has an entry.
+    fn frames_end(&self) -> Mfn;
     /// Should a long operation stop here and be re-executed?
     fn preempt_pending(&self) -> bool;
     /// A counter that every complete TLB flush (of any CPU) increments *before* it begins. It may wrap if the shell makes

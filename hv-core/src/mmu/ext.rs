@@ -134,7 +134,7 @@ impl<E: MmuEnv> Mmu<'_, E> {
 
     /// Clears the mark; says whether it was set, which means that the reference is now the caller's.
     pub(super) fn clear_pin(&self, mfn: Mfn) -> bool {
-        let Some(frame) = self.frames.ram(mfn) else { return false };
+        let Some(frame) = self.frame(mfn) else { return false };
         loop {
             let usage = frame.usage();
             if !usage.is_pinned() {
@@ -181,6 +181,6 @@ impl<E: MmuEnv> Mmu<'_, E> {
 
     /// Is `mfn` a validated and pinned table? For the tools' page listings.
     pub fn is_pinned(&self, mfn: Mfn) -> bool {
-        self.frames.ram(mfn).is_some_and(|f| f.usage().is_pinned() && f.usage().ty() != FrameType::None)
+        self.frame(mfn).is_some_and(|f| f.usage().is_pinned() && f.usage().ty() != FrameType::None)
     }
 }

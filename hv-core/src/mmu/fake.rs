@@ -1,7 +1,7 @@
 //! A machine of a few frames for tests: memory, a log of all writes, a TLB clock, preemption on demand.
 
 use super::{IoAccess, MmuEnv, PtMem, Slot};
-use crate::frame::{Frame, FrameTable};
+use crate::frame::Frame;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::Mutex;
 use std::vec::Vec;
@@ -61,16 +61,12 @@ impl Machine {
         }
     }
 
-    /// Its frame table.
-    pub fn table(&self) -> FrameTable<'_> {
-        FrameTable::new(&self.frames)
-    }
     /// The operations on it.
     pub fn mmu(&self) -> super::Mmu<'_, Self> {
-        super::Mmu::new(self.table(), self)
+        super::Mmu::new(self)
     }
-    /// One frame.
-    pub fn frame(&self, mfn: Mfn) -> &Frame {
+    /// A frame that exists.
+    pub fn at(&self, mfn: Mfn) -> &Frame {
         &self.frames[mfn.index()]
     }
     /// Gives the next `n` frames from `first` to `dom`.
@@ -114,6 +110,12 @@ impl PtMem for Machine {
 }
 
 impl MmuEnv for Machine {
+    fn frame(&self, mfn: Mfn) -> Option<&Frame> {
+        self.frames.get(mfn.index())
+    }
+    fn frames_end(&self) -> Mfn {
+        Mfn::new(self.frames.len() as u64)
+    }
     fn preempt_pending(&self) -> bool {
         self.fuel.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |f| (f > 0).then(|| f - 1)) == Err(0)
     }

@@ -61,7 +61,7 @@ impl<E: MmuEnv> Mmu<'_, E> {
                 self.store(slot, old, new, ad);
                 return Ok(());
             }
-            if let Some(frame) = self.frames.ram(new.mfn()) {
+            if let Some(frame) = self.frame(new.mfn()) {
                 if !new.is_writable() {
                     self.store(slot, old, new, ad);
                     self.put_writable_type(frame);
@@ -121,7 +121,7 @@ impl<E: MmuEnv> Mmu<'_, E> {
     #[inline]
     fn get_l1e(&self, new: Pte, who: Owners) -> Result<Pte, MmuError> {
         let mfn = new.mfn();
-        let Some(frame) = self.frames.ram(mfn) else {
+        let Some(frame) = self.frame(mfn) else {
             return self.io_l1e(new, who);
         };
         if new.is_writable() {
@@ -155,7 +155,7 @@ impl<E: MmuEnv> Mmu<'_, E> {
             return;
         }
         let mfn = old.mfn();
-        let Some(frame) = self.frames.ram(mfn) else { return };
+        let Some(frame) = self.frame(mfn) else { return };
         if old.is_writable() {
             self.put_writable_type(frame);
         }

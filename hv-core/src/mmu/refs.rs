@@ -57,7 +57,7 @@ impl<'a, E: MmuEnv> Mmu<'a, E> {
     /// Flushes the TLBs that may still know a free frame; to be called by the allocator before the frame gets a new
     /// use, whatever that is.
     pub fn flush_before_reuse(&self, mfn: Mfn) {
-        if let Some(frame) = self.frames.get(mfn) {
+        if let Some(frame) = self.env.frame(mfn) {
             let usage = frame.usage();
             if usage.state() == UsageState::Idle && usage.ty() != FrameType::None {
                 self.env.flush_since(usage.stamp());
@@ -148,7 +148,7 @@ macro_rules! page_reference {
 
         impl<E: MmuEnv> Drop for $name<'_, E> {
             fn drop(&mut self) {
-                if let Some(frame) = self.mmu.frames.get(self.mfn) {
+                if let Some(frame) = self.mmu.env.frame(self.mfn) {
                     self.mmu.$put(self.mfn, frame);
                 }
             }

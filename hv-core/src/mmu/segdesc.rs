@@ -123,7 +123,7 @@ impl<E: MmuEnv> Mmu<'_, E> {
 
     /// Drops a reference taken by [`Self::take_segdesc`].
     pub fn drop_segdesc(&self, mfn: Mfn) {
-        let Some(frame) = self.frames.ram(mfn) else { return };
+        let Some(frame) = self.frame(mfn) else { return };
         self.put_simple_type(frame, FrameType::SegDesc);
         self.put_frame(mfn, frame);
     }

@@ -284,14 +284,14 @@ impl<E: MmuEnv> Mmu<'_, E> {
     }
 
     fn is_partial(&self, mfn: Mfn) -> bool {
-        self.frames.ram(mfn).is_some_and(|f| f.usage().state() == UsageState::Partial)
+        self.frame(mfn).is_some_and(|f| f.usage().state() == UsageState::Partial)
     }
 
     /// Drops a general and a type reference on a table; the last type reference takes it apart. On `Preempted` the
     /// table is partial and the references are still the caller's.
     #[inline]
     pub(super) fn release_table(&self, mfn: Mfn) -> Result<(), MmuError> {
-        let Some(frame) = self.frames.ram(mfn) else { return Ok(()) };
+        let Some(frame) = self.frame(mfn) else { return Ok(()) };
         loop {
             let usage = frame.usage();
             let Some(level) = usage.ty().level() else {

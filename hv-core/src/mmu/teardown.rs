@@ -28,8 +28,9 @@ impl<E: MmuEnv> Mmu<'_, E> {
     /// `Preempted`: call it again with the same `progress`.
     pub fn relinquish(&self, dom: DomId, progress: &mut Relinquish, lock: &mut Deferred) -> Result<(), MmuError> {
         self.abandon(lock)?;
-        while progress.next < self.frames.len() {
-            let end = self.frames.len().min(progress.next + STRIDE);
+        let all = self.env.frames_end().index();
+        while progress.next < all {
+            let end = all.min(progress.next + STRIDE);
             while progress.next < end {
                 let mfn = Mfn::new(progress.next as u64);
                 progress.next += 1;
@@ -45,7 +46,7 @@ impl<E: MmuEnv> Mmu<'_, E> {
 
     #[inline]
     fn relinquish_frame(&self, dom: DomId, mfn: Mfn, lock: &mut Deferred) {
-        let Some(frame) = self.frames.get(mfn) else { return };
+        let Some(frame) = self.env.frame(mfn) else { return };
         let count = frame.count();
         if count.owner() != dom || count.refs() == 0 || count.is_heap() {
             return;

@@ -60,7 +60,7 @@ fn pinned() -> (Machine, Deferred) {
 
 /// Type references and general references of a frame.
 fn counts(m: &Machine, n: u64) -> (FrameType, u32, u32) {
-    let frame = m.frame(mfn(n));
+    let frame = m.at(mfn(n));
     let usage = frame.usage();
     let ty = if usage.state() == UsageState::Idle { FrameType::None } else { usage.ty() };
     (ty, usage.count(), frame.count().refs())

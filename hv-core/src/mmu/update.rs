@@ -138,7 +138,7 @@ impl<E: MmuEnv> Mmu<'_, E> {
             return None;
         }
         let page = mapping.mfn();
-        let frame = self.frames.ram(page)?;
+        let frame = self.frame(page)?;
         if !frame.usage().is_valid_as(FrameType::L1) || frame.owner() != dom {
             return None;
         }
@@ -216,7 +216,7 @@ impl<E: MmuEnv> Mmu<'_, E> {
 
     /// Level of the validated table that `mfn` is, if it is one.
     pub fn table_level(&self, mfn: Mfn) -> Option<Level> {
-        let usage = self.frames.ram(mfn)?.usage();
+        let usage = self.frame(mfn)?.usage();
         if usage.state() == UsageState::Valid {
             usage.ty().level()
         } else {

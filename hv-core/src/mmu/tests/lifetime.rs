@@ -4,7 +4,7 @@ use super::*;
 
 fn all_free(m: &Machine, range: core::ops::Range<u64>) {
     for n in range {
-        let frame = m.frame(mfn(n));
+        let frame = m.at(mfn(n));
         assert_eq!((frame.count().refs(), frame.usage().state()), (0, UsageState::Idle), "frame {n}: {frame:?}");
         assert_eq!(frame.owner(), xen_abi::layout::DomId::INVALID);
     }
@@ -55,8 +55,8 @@ fn only_an_unused_page_is_stolen() {
 #[test]
 fn a_lent_page_is_never_a_table_and_never_given_up() {
     let (m, mut lock) = pinned();
-    m.frame(mfn(60)).lend(DOM1, true);
-    m.frame(mfn(61)).lend(DOM1, false);
+    m.at(mfn(60)).lend(DOM1, true);
+    m.at(mfn(61)).lend(DOM1, false);
     update(&m, &mut lock, slot(L1, 2), pte(60, P | RW)).unwrap();
     update(&m, &mut lock, slot(L1, 3), pte(61, P)).unwrap();
     assert_eq!(update(&m, &mut lock, slot(L1, 3), pte(61, P | RW)), Err(MmuError::WrongType));

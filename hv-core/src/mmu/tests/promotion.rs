@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn pinning_takes_references_down_the_tree() {
     let (m, _) = pinned();
-    assert!(m.frame(mfn(L4)).usage().is_pinned());
+    assert!(m.at(mfn(L4)).usage().is_pinned());
     assert_eq!(counts(&m, L4), (FrameType::L4, 1, 2));
     assert_eq!(counts(&m, L3), (FrameType::L3, 1, 2));
     assert_eq!(counts(&m, L2), (FrameType::L2, 1, 2));
@@ -126,7 +126,7 @@ fn a_preempted_pin_goes_on_where_it_stopped() {
             Err(e) => assert_eq!(e, MmuError::Preempted),
         }
         rounds += 1;
-        assert_eq!(m.frame(mfn(L4)).usage().state(), UsageState::Partial);
+        assert_eq!(m.at(mfn(L4)).usage().state(), UsageState::Partial);
     }
     assert_eq!(rounds, 5, "one entry of the L2 table at a time");
     assert!(lock.is_empty());
