@@ -137,6 +137,7 @@ static double now(void)
 int main(int argc, char **argv)
 {
 	struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons(PORT) };
+	int room = 8 << 20; /* a full window must not be dropped for want of socket memory */
 	unsigned window;
 	uint64_t count;
 	double t0, t1, t2;
@@ -146,6 +147,7 @@ int main(int argc, char **argv)
 	fd = socket(AF_INET, SOCK_DGRAM, 0);
 	inet_pton(AF_INET, argv[2], &to.sin_addr);
 	setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, argv[1], strlen(argv[1]));
+	setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, &room, sizeof(room));
 	count = strtoull(argv[3], NULL, 0) * 1048576 / 1357 + 1; /* 1357: mean of length_of() */
 	window = atoi(argv[4]);
 	if (connect(fd, (void *)&to, sizeof(to)))

@@ -4,6 +4,7 @@
 
 mod account;
 mod build;
+mod compare;
 mod counter;
 mod host;
 mod images;
@@ -49,6 +50,7 @@ fn dispatch(options: &Options) -> Result<bool> {
         "shell" => shell::run(options).map(|()| true),
         "images" => images::all(options).map(|()| true),
         "build" => build::build().map(|path| println!("{}", path.display())).map(|()| true),
+        "bench" => compare::run(options).map(|()| true),
         "size" => size::run().map(|()| true),
         "help" | "--help" | "-h" | "" => {
             print!("{HELP}");

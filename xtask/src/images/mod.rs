@@ -3,6 +3,7 @@
 //! Every product has a key: the names and versions of what it was made from. It is made again when the key changes.
 
 pub mod cpio;
+pub mod elf;
 pub mod initramfs;
 pub mod kernel;
 pub mod packages;

@@ -1,0 +1,144 @@
+//! `./tandem bench boot|lmbench`: the same images on native Linux, Debian's Xen 4.17 and Tandem, in instructions.
+//!
+//! QEMU runs with one CPU and `-icount shift=0,sleep=off`, so its clock is the count of instructions and a run repeats
+//! exactly; the plugin of bench/plugin counts between marks. Halted CPUs count nothing.
+
+use crate::counter::{Counter, USERSPACE};
+use crate::images::{self, Images};
+use crate::machine::{Hypervisor, Machine, Outcome};
+use crate::options::Options;
+use crate::progress::step;
+use crate::{account, host};
+use anyhow::{bail, ensure, Context, Result};
+use bench::figures::{announced, costs};
+use bench::marks::Marks;
+use bench::table::Table;
+use std::path::Path;
+
+/// Marks of a boot, beside that of the first user program.
+const ENTRY: u8 = 10;
+const FIRST_OF_LINUX: u8 = 11;
+const BASELINE: &str = "xen";
+
+/// A system to measure.
+struct System {
+    name: &'static str,
+    hypervisor: Hypervisor,
+}
+
+pub fn run(options: &Options) -> Result<()> {
+    let kind = options.words.first().map(String::as_str);
+    let (stem, measure): (&str, fn(&Bench, &System, &mut Table) -> Result<()>) = match kind {
+        Some("boot") => ("boot", boot),
+        Some("lmbench") => ("lmbench", lmbench),
+        _ => bail!("./tandem bench boot, or ./tandem bench lmbench"),
+    };
+    let bench = Bench { images: images::basic()?, counter: Counter::build()? };
+    let mut table = Table {
+        title: match kind {
+            Some("boot") => "Boot with 2 GiB, one CPU, Debian's kernel".into(),
+            _ => "lmbench's operations in dom0, one CPU".into(),
+        },
+        unit: "instructions".into(),
+        ..Table::default()
+    };
+    for system in systems(options)? {
+        step(&format!("measuring {}", system.name), || measure(&bench, &system, &mut table))?;
+    }
+    let dir = host::target("bench")?;
+    let (csv, picture) = (dir.join(format!("{stem}.csv")), dir.join(format!("{stem}.svg")));
+    std::fs::write(&csv, table.csv())?;
+    bench::plot::relative_bars(&table, BASELINE, &picture)?;
+    println!("\n{}", table.text("tandem", BASELINE));
+    println!("Written: {} {}", account::relative(&csv), account::relative(&picture));
+    Ok(())
+}
+
+/// Native Linux, stock Xen, and ours: what `--hypervisor` names, else the built image if there is one.
+fn systems(options: &Options) -> Result<Vec<System>> {
+    let mut systems = vec![
+        System { name: "native", hypervisor: Hypervisor::None },
+        System { name: BASELINE, hypervisor: Hypervisor::choose(Some("xen"))? },
+    ];
+    match Hypervisor::choose(options.hypervisor.as_deref()) {
+        Ok(ours) if ours != systems[1].hypervisor => systems.push(System { name: "tandem", hypervisor: ours }),
+        Ok(_) => {}
+        Err(error) => println!("without Tandem: {error:#}"),
+    }
+    Ok(systems)
+}
+
+struct Bench {
+    images: Images,
+    counter: Counter,
+}
+
+impl Bench {
+    /// Boots `system` to do `jobs`, counting into marks.
+    fn run(&self, system: &System, jobs: &str) -> Result<(Outcome, Marks)> {
+        let name = format!("bench-{}-{}", system.name, jobs.split('+').next().unwrap_or(jobs));
+        let counts = host::target("logs")?.join(format!("{name}.count"));
+        let mut machine = Machine::new(&name, &system.hypervisor, &self.images, 1, jobs);
+        machine.hypervisor_args = "dom0_mem=1024M,max:1024M dom0_max_vcpus=1 loglvl=warning".into();
+        machine.kernel_args = format!("quiet nokaslr {}", machine.kernel_args);
+        machine.memory_mib = 2048;
+        machine.cpu_model = Some("qemu64".into());
+        machine.timeout_s = 900;
+        machine.accel = self.counter.accel(&counts, &self.places(system)?);
+        let clock = ["-icount", "shift=0,sleep=off", "-rtc", "base=2024-01-01,clock=vm", "-seed", "1"];
+        machine.accel.extend(clock.map(String::from));
+        let outcome = machine.start()?.finish(|_| false)?;
+        ensure!(
+            outcome.report("up").is_some(),
+            "{} did not get to userspace: {} (log {})",
+            system.name,
+            account::ended(&outcome.ending),
+            account::relative(&outcome.log)
+        );
+        Ok((outcome, Marks::read(&counts)?))
+    }
+
+    /// Where the loader enters the system, and where Linux proper begins.
+    fn places(&self, system: &System) -> Result<[(u64, u8); 2]> {
+        Ok(match &system.hypervisor {
+            // The boot protocol's 32-bit entry of a bzImage, and the start of the unpacked kernel.
+            Hypervisor::None => [(0x10_0000, ENTRY), (0x100_0000, FIRST_OF_LINUX)],
+            Hypervisor::Elf(elf) => {
+                let entry = crate::images::elf::entry(&std::fs::read(elf)?)?;
+                [(entry, ENTRY), (images::elf::xen_entry_of_bzimage(&self.images.kernel)?, FIRST_OF_LINUX)]
+            }
+        })
+    }
+}
+
+#[allow(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
+fn boot(bench: &Bench, system: &System, table: &mut Table) -> Result<()> {
+    let (_, marks) = bench.run(system, "poweroff")?;
+    let mark = |number, what: &str| marks.first(number).with_context(|| format!("{}: no mark at {what}", system.name));
+    let entry = mark(ENTRY, "the loader's entry point")?;
+    let linux = mark(FIRST_OF_LINUX, "the kernel's first instruction")?;
+    let user = mark(USERSPACE, "userspace")?;
+    let mut set = |row, figure: u64| table.set(system.name, row, figure as f64);
+    set("entry to Linux' first instruction", linux.since(&entry).total());
+    set("Linux' first instruction to userspace", user.since(&linux).total());
+    set("of these in the hypervisor", user.since(&linux).hypervisor);
+    set("entry to userspace", user.since(&entry).total());
+    Ok(())
+}
+
+fn lmbench(bench: &Bench, system: &System, table: &mut Table) -> Result<()> {
+    let (outcome, marks) = bench.run(system, "lmb+poweroff")?;
+    let rows: Vec<_> = outcome
+        .lines
+        .iter()
+        .filter_map(|l| announced(l.split_once("TANDEM: lmb ")?.1))
+        .collect();
+    ensure!(!rows.is_empty(), "{}: lmb reported nothing (log {})", system.name, account::relative(&outcome.log));
+    let mut details = String::from("operation,instructions,in hypervisor,half spread %\n");
+    for cost in costs(&rows, &marks)? {
+        table.set(system.name, &cost.name, cost.instructions);
+        details.push_str(&format!("{},{:.1},{:.1},{:.2}\n", cost.name, cost.instructions, cost.in_hypervisor, cost.spread));
+    }
+    let file: &Path = &host::target("bench")?.join(format!("lmbench-{}.csv", system.name));
+    Ok(std::fs::write(file, details)?)
+}
