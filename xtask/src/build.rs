@@ -33,13 +33,17 @@ pub fn build() -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Cargo with a toolchain that can build for the bare machine.
-fn toolchain() -> Command {
-    let has_target = Command::new("rustup")
+/// Whether rustup has the bare-metal target.
+pub fn has_target() -> bool {
+    Command::new("rustup")
         .args(["target", "list", "--installed"])
         .output()
-        .is_ok_and(|output| String::from_utf8_lossy(&output.stdout).lines().any(|line| line == TARGET));
-    if has_target {
+        .is_ok_and(|output| String::from_utf8_lossy(&output.stdout).lines().any(|line| line == TARGET))
+}
+
+/// Cargo with a toolchain that can build for the bare machine.
+fn toolchain() -> Command {
+    if has_target() {
         return Command::new("cargo");
     }
     let mut cargo = Command::new("/usr/bin/cargo");

@@ -34,6 +34,14 @@ const BOOT: &[Need] = &[
     Need { what: "/usr/share/seabios/bios-256k.bin", package: "seabios" },
 ];
 
+/// Needs of a build for the bare machine when rustup has no target for it.
+const DEBIAN_RUST: &[Need] = &[
+    Need { what: "/usr/bin/rustc", package: "rustc-web" },
+    Need { what: "/usr/bin/cargo", package: "cargo-web" },
+    Need { what: "/usr/share/doc/rust-web-src", package: "rust-web-src" },
+    Need { what: "ld", package: "binutils" },
+];
+
 /// Needs of `./tandem iso`.
 const ISO: &[Need] = &[
     Need { what: "grub-mkrescue", package: "grub-common" },
@@ -46,7 +54,8 @@ const ISO: &[Need] = &[
 #[derive(Clone, Copy)]
 pub enum For {
     Boot,
-    #[allow(dead_code, reason = "for `iso`, which is not written yet")]
+    Hypervisor,
+    #[allow(dead_code, reason = "the ISO command comes with it")]
     Iso,
 }
 
@@ -54,6 +63,8 @@ pub enum For {
 pub fn provide(purpose: For) -> Result<()> {
     let needs = match purpose {
         For::Boot => BOOT,
+        For::Hypervisor if crate::build::has_target() => return Ok(()),
+        For::Hypervisor => DEBIAN_RUST,
         For::Iso => ISO,
     };
     let missing: Vec<&str> = needs.iter().filter(|n| !present(n.what)).map(|n| n.package).collect();

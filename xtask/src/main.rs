@@ -49,7 +49,10 @@ fn dispatch(options: &Options) -> Result<bool> {
         "test" => suite::run(options),
         "shell" => shell::run(options).map(|()| true),
         "images" => images::all(options).map(|()| true),
-        "build" => build::build().map(|path| println!("{}", path.display())).map(|()| true),
+        "build" => {
+            host::provide(host::For::Hypervisor)?;
+            build::build().map(|path| println!("{}", account::relative(&path))).map(|()| true)
+        },
         "bench" => compare::run(options).map(|()| true),
         "size" => size::run().map(|()| true),
         "help" | "--help" | "-h" | "" => {

@@ -26,12 +26,8 @@ impl Hypervisor {
             Some(path) if Path::new(path).is_file() => Ok(Self::Elf(PathBuf::from(path))),
             Some(path) => bail!("no hypervisor at {path}"),
             None => {
-                let ours = crate::host::target("")?.join("tandem.elf");
-                if ours.is_file() {
-                    Ok(Self::Elf(ours))
-                } else {
-                    bail!("{} is not built", ours.display())
-                }
+                crate::host::provide(crate::host::For::Hypervisor)?;
+                crate::progress::step("building the hypervisor", crate::build::build).map(Self::Elf)
             }
         }
     }
