@@ -10,6 +10,7 @@ extern crate std;
 pub mod bounce;
 pub mod buddy;
 pub mod conring;
+pub mod cpuid;
 pub mod emul;
 pub mod evtchn;
 pub mod frame;
