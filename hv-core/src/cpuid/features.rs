@@ -45,7 +45,7 @@ pub const PV_MAX: Featureset = {
 const COMMON_EDX: u32 = 0x0183_f3ff;
 
 /// Word 2 without the repeated bits.
-const EXTENDED_OWN: u32 = 0xffff_ffff & !COMMON_EDX;
+const EXTENDED_OWN: u32 = !COMMON_EDX;
 
 /// `host` with everything taken away that `mask` does not allow, and what every PV guest sees added.
 pub fn restrict(host: &Featureset, mask: &Featureset, vendor: Vendor) -> Featureset {
