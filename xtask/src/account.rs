@@ -88,7 +88,11 @@ fn judge(outcome: &Outcome, expected: &Expected, wire: Counts) -> Result<()> {
     println!("Proved");
     let up = outcome.report("up").unwrap_or_default();
     let kind = if *expected.hypervisor == Hypervisor::None { "none" } else { "xen" };
-    ensure!(field(up, "hypervisor") == Some(kind), "Linux names its hypervisor {:?}, not {kind}", field(up, "hypervisor"));
+    ensure!(
+        field(up, "hypervisor") == Some(kind),
+        "Linux names its hypervisor {:?}, not {kind}",
+        field(up, "hypervisor")
+    );
     ensure!(field(up, "kernel") == Some(&expected.images.kernel_version), "another kernel runs: {up}");
     println!("  stock Debian kernel {} reached userspace as dom0", expected.images.kernel_version);
 
@@ -125,7 +129,12 @@ pub fn check_net(outcome: &Outcome, wire: Counts) -> Result<()> {
     }
     let net = outcome.report("net").or_else(|| outcome.report("net ok")).context("the network test said nothing")?;
     let number = |key| field(net, key).and_then(|v| v.parse::<u64>().ok()).unwrap_or(0);
-    ensure!(number("sent") > 0 && number("sent") == wire.received, "dom0 sent {}, the peer got {}", number("sent"), wire.received);
+    ensure!(
+        number("sent") > 0 && number("sent") == wire.received,
+        "dom0 sent {}, the peer got {}",
+        number("sent"),
+        wire.received
+    );
     ensure!(number("received") == wire.sent, "the peer sent {}, dom0 got {}", wire.sent, number("received"));
     ensure!(wire.damaged == 0 && wire.missing == 0, "{} damaged and {} missing frames", wire.damaged, wire.missing);
     Ok(())

@@ -128,16 +128,15 @@ fn boot(bench: &Bench, system: &System, table: &mut Table) -> Result<()> {
 
 fn lmbench(bench: &Bench, system: &System, table: &mut Table) -> Result<()> {
     let (outcome, marks) = bench.run(system, "lmb+poweroff")?;
-    let rows: Vec<_> = outcome
-        .lines
-        .iter()
-        .filter_map(|l| announced(l.split_once("TANDEM: lmb ")?.1))
-        .collect();
+    let rows: Vec<_> = outcome.lines.iter().filter_map(|l| announced(l.split_once("TANDEM: lmb ")?.1)).collect();
     ensure!(!rows.is_empty(), "{}: lmb reported nothing (log {})", system.name, account::relative(&outcome.log));
     let mut details = String::from("operation,instructions,in hypervisor,half spread %\n");
     for cost in costs(&rows, &marks)? {
         table.set(system.name, &cost.name, cost.instructions);
-        details.push_str(&format!("{},{:.1},{:.1},{:.2}\n", cost.name, cost.instructions, cost.in_hypervisor, cost.spread));
+        details.push_str(&format!(
+            "{},{:.1},{:.1},{:.2}\n",
+            cost.name, cost.instructions, cost.in_hypervisor, cost.spread
+        ));
     }
     let file: &Path = &host::target("bench")?.join(format!("lmbench-{}.csv", system.name));
     Ok(std::fs::write(file, details)?)

@@ -145,6 +145,7 @@ pub fn output(command: &mut Command) -> Result<String> {
 }
 
 fn describe(command: &Command) -> String {
-    let words: Vec<_> = std::iter::once(command.get_program()).chain(command.get_args()).map(OsStr::to_string_lossy).collect();
+    let words: Vec<_> =
+        std::iter::once(command.get_program()).chain(command.get_args()).map(OsStr::to_string_lossy).collect();
     words.join(" ").chars().take(200).collect()
 }

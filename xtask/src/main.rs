@@ -2,6 +2,7 @@
 //!
 //! `./tandem COMMAND` is `cargo xtask COMMAND` after a check that there is a cargo at all.
 
+mod abi;
 mod account;
 mod build;
 mod compare;
@@ -32,6 +33,7 @@ usage: ./tandem COMMAND [OPTIONS]
   bench boot|lmbench   instruction counts beside stock Xen and native Linux
   size                 lines of code and unsafe blocks of the trusted part
   iso                  a bootable ISO image with GRUB
+  abi                  docs/abi.md, made from the hypercall table
   images               only build what boots (kernel, initramfs)
 
 options:
@@ -52,8 +54,9 @@ fn dispatch(options: &Options) -> Result<bool> {
         "build" => {
             host::provide(host::For::Hypervisor)?;
             build::build().map(|path| println!("{}", account::relative(&path))).map(|()| true)
-        },
+        }
         "bench" => compare::run(options).map(|()| true),
+        "abi" => abi::run(false),
         "size" => size::run().map(|()| true),
         "help" | "--help" | "-h" | "" => {
             print!("{HELP}");

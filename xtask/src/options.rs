@@ -56,7 +56,10 @@ mod tests {
     #[test]
     fn words_and_options_may_be_mixed() {
         let o = parse("test --full linux e1000 --mib 8").unwrap();
-        assert_eq!((o.command.as_str(), o.words, o.full, o.mib), ("test", vec!["linux".into(), "e1000".into()], true, Some(8)));
+        assert_eq!(
+            (o.command.as_str(), o.words, o.full, o.mib),
+            ("test", vec!["linux".into(), "e1000".into()], true, Some(8))
+        );
     }
 
     #[test]

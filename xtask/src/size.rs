@@ -43,7 +43,11 @@ pub fn run() -> Result<()> {
                 c == "tests" || c == "tests.rs" || c.ends_with("_tests.rs")
             });
             let counted = count(&std::fs::read_to_string(file)?);
-            lines.add(if test_file { Lines { tests: counted.code + counted.tests, ..Lines::default() } } else { counted });
+            lines.add(if test_file {
+                Lines { tests: counted.code + counted.tests, ..Lines::default() }
+            } else {
+                counted
+            });
         }
         row(name, files.len(), lines);
         all.add(lines);

@@ -40,7 +40,6 @@ hypercalls! {
     6  sched_op_compat => unsupported;
     8  set_debugreg(reg: u32, value: u64) => debugreg::set;
     9  get_debugreg(reg: u32) => debugreg::get;
-    11 unused_11 => unsupported;
     13 multicall(list: GuestPtr<super::multicall::Entry>, count: u32) => multicall::call;
     15 set_timer_op(timeout_ns: u64) => sched_op::set_timer;
     16 event_channel_op_compat => unsupported;

@@ -108,7 +108,7 @@ pub fn expire() {
                     arm(v, Kind::Periodic, next_tick(deadline, period, now));
                 }
             }
-            _ => sched::start(v, crate::vcpu::stop::POLLING | crate::vcpu::stop::BLOCKED),
+            _ => sched::start(v, crate::vcpu::stop::POLLING),
         }
     }
     if now >= mine.slice_end_ns.load(Ordering::Relaxed) {

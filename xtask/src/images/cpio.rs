@@ -63,8 +63,7 @@ impl Archive {
 
 fn entry(out: &mut Vec<u8>, inode: u32, path: &str, mode: u32, data: &[u8], device: (u32, u32)) {
     let links = if mode & 0o170_000 == 0o040_000 { 2 } else { 1 };
-    let fields =
-        [inode, mode, 0, 0, links, 0, size(data.len()), 0, 0, device.0, device.1, size(path.len() + 1), 0];
+    let fields = [inode, mode, 0, 0, links, 0, size(data.len()), 0, 0, device.0, device.1, size(path.len() + 1), 0];
     out.extend(b"070701");
     for field in fields {
         out.extend(format!("{field:08x}").bytes());

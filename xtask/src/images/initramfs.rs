@@ -10,8 +10,24 @@ use std::path::{Path, PathBuf};
 
 /// What the tests load by modprobe; what these depend on is added.
 const MODULES: &[&str] = &[
-    "e1000", "e1000e", "8139cp", "ne2k-pci", "virtio_net", "vmxnet3", "nvme", "ahci", "sd_mod", "virtio_blk", "virtio_pci",
-    "ext4", "crc32c_generic", "xenfs", "xen-privcmd", "xen-evtchn", "xen-gntdev", "xen-gntalloc",
+    "e1000",
+    "e1000e",
+    "8139cp",
+    "ne2k-pci",
+    "virtio_net",
+    "vmxnet3",
+    "nvme",
+    "ahci",
+    "sd_mod",
+    "virtio_blk",
+    "virtio_pci",
+    "ext4",
+    "crc32c_generic",
+    "xenfs",
+    "xen-privcmd",
+    "xen-evtchn",
+    "xen-gntdev",
+    "xen-gntalloc",
 ];
 
 pub fn build(kernel: &Kernel) -> Result<PathBuf> {

@@ -22,6 +22,9 @@ pub fn build() -> Result<PathBuf> {
 
 fn compile(source: &Path, program: &Path) -> Result<()> {
     host::run(
-        Command::new("gcc").args(["-O2", "-Wall", "-Wextra", "-static", "-s", "-pthread", "-o"]).arg(program).arg(source),
+        Command::new("gcc")
+            .args(["-O2", "-Wall", "-Wextra", "-static", "-s", "-pthread", "-o"])
+            .arg(program)
+            .arg(source),
     )
 }

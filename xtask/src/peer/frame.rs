@@ -143,9 +143,9 @@ fn pseudo_header(from: [u8; 4], to: [u8; 4], protocol: u8, len: usize) -> u64 {
 }
 
 fn sum_words(start: u64, bytes: &[u8]) -> u64 {
-    bytes.chunks(2).fold(start, |sum, pair| {
-        sum + u64::from(u16::from_be_bytes([pair[0], pair.get(1).copied().unwrap_or(0)]))
-    })
+    bytes
+        .chunks(2)
+        .fold(start, |sum, pair| sum + u64::from(u16::from_be_bytes([pair[0], pair.get(1).copied().unwrap_or(0)])))
 }
 
 /// RFC 1071's checksum; 0 over data that includes a right one.

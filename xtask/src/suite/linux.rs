@@ -22,7 +22,19 @@ const DISKS: &[(&str, &str)] = &[("nvme", "nvme"), ("ahci", "ahci"), ("virtio-bl
 
 /// stress-ng's stressors that a paravirtual memory and CPU layer must bear.
 const STRESSORS: &[&str] = &[
-    "cpu", "vm", "fork", "mmap", "pagemove", "switch", "context", "signal", "timer", "futex", "pipe", "mremap", "madvise",
+    "cpu",
+    "vm",
+    "fork",
+    "mmap",
+    "pagemove",
+    "switch",
+    "context",
+    "signal",
+    "timer",
+    "futex",
+    "pipe",
+    "mremap",
+    "madvise",
     "userfaultfd",
 ];
 
@@ -55,7 +67,11 @@ pub fn tests(full: bool) -> Vec<Test> {
             add(name, true, Box::new(move |bed| stress(bed, stressor, cpus)));
         }
     }
-    add("xz-packs-and-unpacks-200-mb".into(), true, Box::new(|bed| heavy(bed, "xz:200", "xz ok", "bytes", "209715200")));
+    add(
+        "xz-packs-and-unpacks-200-mb".into(),
+        true,
+        Box::new(|bed| heavy(bed, "xz:200", "xz ok", "bytes", "209715200")),
+    );
     // The program adds up i * (0 + 1 + ... + 63) + 64 * i over its 100 files.
     add("gcc-builds-100-files".into(), true, Box::new(|bed| heavy(bed, "cc:100", "cc ok", "answer", "10296000")));
     let _ = full;
@@ -141,7 +157,8 @@ fn with_tree(bed: &Bed, name: &str, cpus: u32, jobs: &str) -> Result<Outcome> {
 }
 
 fn stress(bed: &Bed, stressor: &str, cpus: u32) -> Result<String> {
-    let outcome = with_tree(bed, &format!("stress-{stressor}-{cpus}"), cpus, &format!("stress:{stressor}:60+poweroff"))?;
+    let outcome =
+        with_tree(bed, &format!("stress-{stressor}-{cpus}"), cpus, &format!("stress:{stressor}:60+poweroff"))?;
     let report = outcome.report(&format!("stress {stressor}")).context("stress-ng said nothing")?;
     ensure!(field(report, "status") == Some("0"), "stress-ng failed: {report}");
     ensure!(field(report, "warnings") == Some("0"), "the kernel warned: {report}");
@@ -163,8 +180,18 @@ fn heavy(bed: &Bed, job: &str, subject: &str, key: &str, wanted: &str) -> Result
 /// Nothing on the console that a user would worry about, and the right end.
 fn clean(outcome: &Outcome, ending: &Ending) -> Result<()> {
     const WORRIES: &[&str] = &[
-        "Kernel panic", "BUG:", "WARNING: CPU", "Oops", "Call Trace", "soft lockup", "rcu_preempt detected stalls",
-        "hypervisor panic", "Xen BUG", "nobody cared", "transmit queue 0 timed out", "I/O error",
+        "Kernel panic",
+        "BUG:",
+        "WARNING: CPU",
+        "Oops",
+        "Call Trace",
+        "soft lockup",
+        "rcu_preempt detected stalls",
+        "hypervisor panic",
+        "Xen BUG",
+        "nobody cared",
+        "transmit queue 0 timed out",
+        "I/O error",
     ];
     if let Some(line) = outcome.lines.iter().find(|l| WORRIES.iter().any(|w| l.contains(w))) {
         bail!("on the console: {} (log {})", line.trim(), relative(&outcome.log));

@@ -34,7 +34,12 @@ pub fn run(filter: Option<&str>, score: &mut Score) -> Result<()> {
     }
     let status = child.wait()?;
     if !status.success() && failed_lines == 0 {
-        score.note("unit", "every crate compiles and its tests run", start.elapsed().as_secs_f32(), &Err(anyhow::anyhow!("cargo test: {status}")));
+        score.note(
+            "unit",
+            "every crate compiles and its tests run",
+            start.elapsed().as_secs_f32(),
+            &Err(anyhow::anyhow!("cargo test: {status}")),
+        );
     }
     println!("     unit tests took {:.0} s", start.elapsed().as_secs_f32());
     Ok(())
@@ -47,9 +52,9 @@ fn cargo() -> String {
 
 /// A cargo subcommand that may not be installed.
 fn lint(name: &str, args: &[&str], score: &mut Score) {
-    let installed = args.first().is_some_and(|sub| {
-        Command::new(cargo()).args([sub, "--version"]).output().is_ok_and(|o| o.status.success())
-    });
+    let installed = args
+        .first()
+        .is_some_and(|sub| Command::new(cargo()).args([sub, "--version"]).output().is_ok_and(|o| o.status.success()));
     if !installed {
         println!("     {name} left out: cargo {} is not installed", args[0]);
         return;
