@@ -67,7 +67,7 @@ impl Domain {
             handle: Mutex::new([0; 16]),
             shutdown_code: AtomicU32::new(RUNNING),
             mm: crate::mem::domain_mm::DomainMm::new(id),
-            events: crate::event::DomainEvents::new(id),
+            events: crate::event::DomainEvents::new(id, max_vcpus as u32)?,
         });
         for v in 0..XEN_LEGACY_MAX_VCPUS {
             // Until a kernel has set up its interrupts it wants none: events start masked.

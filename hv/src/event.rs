@@ -1,26 +1,209 @@
 //! Event channels: the shell around `hv_core::evtchn`.
+//!
+//! Each domain's channels are in one lock. Two domains' locks are taken in the order of domain ids ([`with_both`]). Under
+//! them come the scheduler's lock and, for physical interrupts, the lock of the interrupt tables.
 
-use crate::vcpu::Vcpu;
+use crate::domain::{self, Domain};
+use crate::sched;
+use crate::sync::{Mutex, MutexGuard};
+use crate::vcpu::{stop, Vcpu};
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicU8};
+use hv_core::evtchn::{CloseError, Closed, EventChannels, PageWords, Peer, Poll, Sent, Shared};
+use x86::Mfn;
+use xen_abi::errno::Errno;
+use xen_abi::event::{Port, NR_PORTS_FIFO};
+use xen_abi::shared::{shared_info, vcpu_info};
+
+/// A domain's event channels, locked.
+pub type Channels = EventChannels<GuestPage>;
 
 /// A domain's event channels.
-pub struct DomainEvents {}
+pub struct DomainEvents {
+    channels: Mutex<Channels>,
+}
 
 impl DomainEvents {
-    /// None yet.
-    pub fn new(_domid: u16) -> Self {
-        Self {}
+    /// No ports, for a domain with up to `max_vcpus` vCPUs. `None` when out of memory.
+    pub fn new(domid: u16, max_vcpus: u32) -> Option<Self> {
+        let mut channels = EventChannels::new(domid, NR_PORTS_FIFO - 1);
+        channels.set_vcpus(max_vcpus).ok()?;
+        Some(Self { channels: Mutex::new(channels) })
     }
-    /// Do all of `ports` exist?
-    pub fn are_valid_ports(&self, _ports: &[u32]) -> bool {
-        false
-    }
-    /// Is one of `ports` pending, masked or not?
-    pub fn any_pending(&self, _ports: &[u32]) -> bool {
-        false
+
+    /// Locks them. Lock order: see the module's documentation.
+    #[inline]
+    pub fn lock(&self) -> MutexGuard<'_, Channels> {
+        self.channels.lock()
     }
 }
 
+/// A page of a domain that the hypervisor writes events to. It stays the domain's, and writable, until this is dropped.
+pub struct GuestPage {
+    domid: u16,
+    mfn: Mfn,
+    words: *mut u8,
+}
+
+// SAFETY: the words are reached only as atomics.
+unsafe impl Send for GuestPage {}
+
+impl GuestPage {
+    /// Takes hold of frame `gfn` of `d`. EINVAL if it is not the domain's or cannot be written.
+    pub fn take(d: &Domain, gfn: u64) -> Result<Self, Errno> {
+        let mfn = Mfn::new(gfn);
+        let words = d.mm.take_writable(mfn).ok_or(Errno::EINVAL)?;
+        Ok(Self { domid: d.id, mfn, words })
+    }
+}
+
+impl Drop for GuestPage {
+    fn drop(&mut self) {
+        if let Some(d) = domain::find(self.domid) {
+            d.mm.drop_writable(self.mfn);
+        }
+    }
+}
+
+impl AsRef<PageWords> for GuestPage {
+    #[inline]
+    fn as_ref(&self) -> &PageWords {
+        // SAFETY: the direct-map address of a whole page that `take_writable` holds; page-aligned; atomics tolerate that the
+        // guest writes at the same time.
+        unsafe { &*self.words.cast::<PageWords>() }
+    }
+}
+
+static NO_SELECTOR: AtomicU64 = AtomicU64::new(0);
+static NO_UPCALL: AtomicU8 = AtomicU8::new(0);
+
+impl Domain {
+    fn shared_word(&self, offset: usize) -> &AtomicU64 {
+        debug_assert!(offset % 8 == 0 && offset < x86::PAGE_SIZE);
+        // SAFETY: inside the shared-info page, which lives as long as the domain; aligned; the guest's writes are met by
+        // atomics.
+        unsafe { AtomicU64::from_ptr(self.shared_info_ptr().add(offset).cast()) }
+    }
+}
+
+impl Shared for Domain {
+    #[inline]
+    fn pending(&self, word: usize) -> &AtomicU64 {
+        self.shared_word(shared_info::EVTCHN_PENDING + word % 64 * 8)
+    }
+    #[inline]
+    fn mask(&self, word: usize) -> &AtomicU64 {
+        self.shared_word(shared_info::EVTCHN_MASK + word % 64 * 8)
+    }
+    #[inline]
+    fn pending_sel(&self, vcpu: u32) -> &AtomicU64 {
+        self.vcpu(vcpu).map_or(&NO_SELECTOR, |v| v.info_word(vcpu_info::PENDING_SEL))
+    }
+    #[inline]
+    fn upcall_pending(&self, vcpu: u32) -> &AtomicU8 {
+        self.vcpu(vcpu).map_or(&NO_UPCALL, |v| v.info_byte(vcpu_info::UPCALL_PENDING))
+    }
+    #[inline]
+    fn notify(&self, vcpu: u32) {
+        if let Some(v) = self.vcpu(vcpu) {
+            sched::notify(v);
+        }
+    }
+    fn wake_poller(&self, vcpu: u32) {
+        if let Some(v) = self.vcpu(vcpu) {
+            sched::start(v, stop::POLLING);
+        }
+    }
+}
+
+/// Runs `f` with the channels of two different domains locked, `a`'s first among its arguments.
+pub fn with_both<R>(a: &Domain, b: &Domain, f: impl FnOnce(&mut Channels, &mut Channels) -> R) -> R {
+    if a.id < b.id {
+        let mut first = a.events.lock();
+        let mut second = b.events.lock();
+        f(&mut first, &mut second)
+    } else {
+        let mut second = b.events.lock();
+        let mut first = a.events.lock();
+        f(&mut first, &mut second)
+    }
+}
+
+/// Sends an event from port `port` of `d`. EINVAL if it is not a port to send on.
+#[inline]
+pub fn send(d: &Domain, port: Port) -> Result<(), Errno> {
+    let sent = d.events.lock().send(d, port)?;
+    match sent {
+        Sent::To { dom, port: peer } => {
+            if let Some(remote) = domain::find(dom) {
+                remote.events.lock().raise_from(&*remote, peer, d.id, port);
+            }
+        }
+        Sent::Done | Sent::Hypervisor(_) => {}
+    }
+    Ok(())
+}
+
+/// Closes a port of `d`. EINVAL if it is not open.
+pub fn close(d: &Domain, port: Port) -> Result<(), Errno> {
+    let mut result = d.events.lock().close(d, port, Peer::Unlocked);
+    // The peer is known only under the lock and must be locked in order: try until it holds still.
+    while let Err(CloseError::NeedsPeer(peer)) = result {
+        result = match domain::find(peer) {
+            Some(remote) => with_both(d, &remote, |mine, theirs| mine.close(d, port, Peer::Locked(theirs))),
+            None => d.events.lock().close(d, port, Peer::Gone(peer)),
+        };
+    }
+    match result {
+        Ok(Closed::Pirq(_) | Closed::Hypervisor(_) | Closed::Done) => Ok(()),
+        Err(_) => Err(Errno::EINVAL),
+    }
+}
+
+/// Closes all ports of `d` and goes back to the 2-level layout. `false`: `preempt` asked to stop; call again.
+pub fn reset(d: &Domain, preempt: impl Fn() -> bool) -> Result<bool, Errno> {
+    let mut from = 0;
+    loop {
+        let next = d.events.lock().next_open(from);
+        let Some(port) = next else { break };
+        // Somebody else may have closed it in between.
+        let _ = close(d, port);
+        from = port + 1;
+        if preempt() {
+            return Ok(false);
+        }
+    }
+    d.events.lock().finish_reset()?;
+    Ok(true)
+}
+
+/// The vCPU wants to sleep until one of `ports` has an event. `true`: it sleeps now; `false`: there is one already.
+/// EINVAL if a port does not exist.
+pub fn poll(v: &Vcpu, ports: &[Port]) -> Result<bool, Errno> {
+    let d = v.domain();
+    let mut channels = d.events.lock();
+    let wait = channels.poll(d, v.id, ports)? == Poll::Wait;
+    if wait {
+        // Under the lock: an event that comes now finds the vCPU asleep and wakes it.
+        sched::halt(v, stop::POLLING);
+    }
+    Ok(wait)
+}
+
 /// Raises a per-vCPU virtual interrupt.
-pub fn raise_virq(_v: &Vcpu, _virq: u32) {}
+#[inline]
+pub fn raise_virq(v: &Vcpu, virq: u32) {
+    let d = v.domain();
+    d.events.lock().raise_virq(d, v.id, virq);
+}
+
+/// Which domain handles global virtual interrupts.
+static GLOBAL_VIRQ_DOMAIN: AtomicU32 = AtomicU32::new(0);
+
 /// Raises a global virtual interrupt at the domain that handles it.
-pub fn raise_global_virq(_virq: u32) {}
+pub fn raise_global_virq(virq: u32) {
+    let id = GLOBAL_VIRQ_DOMAIN.load(core::sync::atomic::Ordering::Relaxed);
+    let handler = u16::try_from(id).ok().and_then(domain::find);
+    if let Some(d) = handler {
+        d.events.lock().raise_virq(&*d, 0, virq);
+    }
+}

@@ -30,9 +30,6 @@ pub mod stop {
     pub const SHUTDOWN: u32 = 1 << 4;
 }
 
-/// In [`Vcpu::poll_port`]: several ports are polled.
-pub const POLL_ANY: u32 = u32::MAX;
-
 /// An address that the guest registered to be entered at.
 #[derive(Clone, Copy, Default)]
 pub struct Callback {
@@ -135,8 +132,6 @@ pub struct Vcpu {
     pub initialised: AtomicBool,
     /// An NMI waits for delivery.
     pub nmi_pending: AtomicBool,
-    /// The port that wakes it from SCHEDOP_poll: 0 if it does not poll, [`POLL_ANY`] if it polls several.
-    pub poll_port: AtomicU32,
     /// Period of the periodic timer in ns; 0 if off.
     pub periodic_ns: AtomicU64,
     /// When the periodic timer is due next.
@@ -205,7 +200,6 @@ impl Vcpu {
             loaded: AtomicBool::new(false),
             initialised: AtomicBool::new(false),
             nmi_pending: AtomicBool::new(false),
-            poll_port: AtomicU32::new(0),
             periodic_ns: AtomicU64::new(xen_abi::vcpu::DEFAULT_PERIODIC_NS),
             periodic_due_ns: AtomicU64::new(0),
             timer_cpu: [const { AtomicU32::new(u32::MAX) }; 3],
@@ -243,7 +237,7 @@ impl Vcpu {
 
     /// A byte of `vcpu_info`, as an atomic: the guest changes it under us.
     #[inline(always)]
-    fn info_byte(&self, offset: usize) -> &AtomicU8 {
+    pub fn info_byte(&self, offset: usize) -> &AtomicU8 {
         debug_assert!(offset < vcpu_info::SIZE);
         // SAFETY: `info` is valid for 64 bytes (`set_info`); atomics tolerate concurrent writes by the guest.
         unsafe { AtomicU8::from_ptr(self.info().add(offset)) }

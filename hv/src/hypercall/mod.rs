@@ -3,6 +3,7 @@
 pub mod callback_op;
 pub mod console_io;
 pub mod debugreg;
+pub mod event_channel_op;
 pub mod fpu_taskswitch;
 pub mod guest_ptr;
 pub mod iret;

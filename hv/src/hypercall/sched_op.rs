@@ -2,8 +2,7 @@
 
 use super::{Caller, GuestPtr, Outcome, OK};
 use crate::sched::{self, timers, timers::Kind};
-use crate::vcpu::{stop, Vcpu, POLL_ANY};
-use core::sync::atomic::Ordering;
+use crate::vcpu::{stop, Vcpu};
 use xen_abi::errno::Errno;
 use xen_abi::sched::{
     SchedPoll, SchedRemoteShutdown, SchedShutdown, SCHEDOP_BLOCK, SCHEDOP_PIN_OVERRIDE, SCHEDOP_POLL,
@@ -70,14 +69,10 @@ fn poll(cx: &mut Caller, request: SchedPoll) -> Outcome {
     let mut ports = [0u32; SCHED_POLL_MAX_PORTS as usize];
     let ports = &mut ports[..request.nr_ports as usize];
     list.read_slice(ports)?;
-    if !cx.domain().events.are_valid_ports(ports) {
-        return Err(Errno::EINVAL);
+    if !crate::event::poll(v, ports)? {
+        return OK;
     }
-    let single = if let [port] = ports { *port } else { POLL_ANY };
-    v.poll_port.store(single, Ordering::SeqCst);
-    sched::halt(v, stop::POLLING);
-    if v.event_deliverable() || cx.domain().events.any_pending(ports) {
-        v.poll_port.store(0, Ordering::SeqCst);
+    if v.event_deliverable() {
         sched::start(v, stop::POLLING);
         return OK;
     }
@@ -101,4 +96,3 @@ pub(super) fn set_singleshot(v: &Vcpu, deadline_ns: u64) {
         timers::arm(v, Kind::SingleShot, deadline_ns);
     }
 }
-

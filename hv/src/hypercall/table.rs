@@ -54,6 +54,7 @@ hypercalls! {
     29 sched_op(cmd: u32, arg: GuestPtr<u8>) => sched_op::call;
     30 callback_op(cmd: u32, arg: GuestPtr<u8>) => callback_op::call;
     31 xenoprof_op => unsupported;
+    32 event_channel_op(cmd: u32, arg: GuestPtr<u8>) => event_channel_op::call;
     34 hvm_op => unsupported;
     37 kexec_op => unsupported;
     38 tmem_op => unsupported;

@@ -1,0 +1,166 @@
+//! `event_channel_op`: making, connecting, signalling and closing event channels.
+
+use super::guest_ptr::plain;
+use super::{Caller, Done, GuestPtr, Outcome, OK};
+use crate::domain::{self, Domain};
+use crate::event::{self, GuestPage};
+use alloc::sync::Arc;
+use hv_core::evtchn::{virq_is_global, Remote};
+use xen_abi::errno::Errno;
+use xen_abi::event as op;
+use xen_abi::layout::DOMID_SELF;
+
+plain!(
+    op::EvtchnBindInterdomain,
+    op::EvtchnBindVirq,
+    op::EvtchnBindPirq,
+    op::EvtchnBindIpi,
+    op::EvtchnPort,
+    op::EvtchnStatus,
+    op::EvtchnAllocUnbound,
+    op::EvtchnBindVcpu,
+    op::EvtchnReset,
+    op::EvtchnInitControl,
+    op::EvtchnExpandArray,
+    op::EvtchnSetPriority,
+);
+
+/// The domain that a request names.
+enum Target {
+    Own(&'static Domain),
+    Other(Arc<Domain>),
+}
+
+impl core::ops::Deref for Target {
+    type Target = Domain;
+    fn deref(&self) -> &Domain {
+        match self {
+            Target::Own(d) => d,
+            Target::Other(d) => d,
+        }
+    }
+}
+
+/// The caller itself, or a domain that the caller may act for. ESRCH, EPERM.
+fn target(cx: &Caller, id: u16) -> Result<Target, Errno> {
+    if id == DOMID_SELF || id == cx.domain().id {
+        return Ok(Target::Own(cx.domain()));
+    }
+    let d = domain::find(id).ok_or(Errno::ESRCH)?;
+    cx.require_privilege()?;
+    Ok(Target::Other(d))
+}
+
+/// EVTCHNOP_*. Errors: EFAULT; EINVAL for ports that do not exist or are not of the kind; ENOENT for vCPUs that do not
+/// exist; EEXIST for interrupts that are bound; ENOSPC, ENOMEM; ESRCH, EPERM for other domains; ENOSYS for unknown
+/// commands. Source: public/event_channel.h.
+#[inline]
+pub fn call(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>) -> Outcome {
+    let d = cx.domain();
+    match cmd {
+        op::EVTCHNOP_SEND => {
+            let r: op::EvtchnPort = arg.cast().read()?;
+            event::send(d, r.port)?;
+            OK
+        }
+        op::EVTCHNOP_UNMASK => {
+            let r: op::EvtchnPort = arg.cast().read()?;
+            d.events.lock().unmask(d, r.port)?;
+            OK
+        }
+        op::EVTCHNOP_CLOSE => {
+            let r: op::EvtchnPort = arg.cast().read()?;
+            event::close(d, r.port)?;
+            OK
+        }
+        op::EVTCHNOP_ALLOC_UNBOUND => {
+            let mut r: op::EvtchnAllocUnbound = arg.cast().read()?;
+            let owner = target(cx, r.dom)?;
+            let remote = if r.remote_dom == DOMID_SELF { d.id } else { r.remote_dom };
+            r.port = owner.events.lock().alloc_unbound(remote)?;
+            hand_out(&owner, r.port, arg.cast().write(&r))
+        }
+        op::EVTCHNOP_BIND_INTERDOMAIN => {
+            let mut r: op::EvtchnBindInterdomain = arg.cast().read()?;
+            r.local_port = bind_interdomain(d, r.remote_dom, r.remote_port)?;
+            hand_out(d, r.local_port, arg.cast().write(&r))
+        }
+        op::EVTCHNOP_BIND_VIRQ => {
+            let mut r: op::EvtchnBindVirq = arg.cast().read()?;
+            let wrong_vcpu = virq_is_global(r.virq) && r.vcpu != 0;
+            if r.virq < op::NR_VIRQS && !wrong_vcpu && d.vcpu(r.vcpu).is_none() {
+                return Err(Errno::ENOENT);
+            }
+            r.port = d.events.lock().bind_virq(r.virq, r.vcpu)?;
+            hand_out(d, r.port, arg.cast().write(&r))
+        }
+        op::EVTCHNOP_BIND_IPI => {
+            let mut r: op::EvtchnBindIpi = arg.cast().read()?;
+            d.vcpu(r.vcpu).ok_or(Errno::ENOENT)?;
+            r.port = d.events.lock().bind_ipi(r.vcpu)?;
+            hand_out(d, r.port, arg.cast().write(&r))
+        }
+        op::EVTCHNOP_BIND_VCPU => {
+            let r: op::EvtchnBindVcpu = arg.cast().read()?;
+            d.vcpu(r.vcpu).ok_or(Errno::ENOENT)?;
+            d.events.lock().bind_vcpu(r.port, r.vcpu)?;
+            OK
+        }
+        op::EVTCHNOP_STATUS => {
+            let mut r: op::EvtchnStatus = arg.cast().read()?;
+            let owner = target(cx, r.dom)?;
+            let status = owner.events.lock().status(r.port)?;
+            r = op::EvtchnStatus { dom: r.dom, ..status };
+            arg.cast().write(&r)?;
+            OK
+        }
+        op::EVTCHNOP_RESET => {
+            let r: op::EvtchnReset = arg.cast().read()?;
+            let owner = target(cx, r.dom)?;
+            let all = event::reset(&owner, || cx.preempt_pending())?;
+            if all {
+                OK
+            } else {
+                Ok(Done::Continue)
+            }
+        }
+        op::EVTCHNOP_INIT_CONTROL => {
+            let mut r: op::EvtchnInitControl = arg.cast().read()?;
+            d.vcpu(r.vcpu).ok_or(Errno::ENOENT)?;
+            d.events.lock().init_control(d, r.vcpu, r.offset, || GuestPage::take(d, r.control_gfn))?;
+            r.link_bits = op::FIFO_LINK_BITS as u8;
+            arg.cast().write(&r)?;
+            OK
+        }
+        op::EVTCHNOP_EXPAND_ARRAY => {
+            let r: op::EvtchnExpandArray = arg.cast().read()?;
+            d.events.lock().expand_array(d, || GuestPage::take(d, r.array_gfn))?;
+            OK
+        }
+        op::EVTCHNOP_SET_PRIORITY => {
+            let r: op::EvtchnSetPriority = arg.cast().read()?;
+            d.events.lock().set_priority(r.port, r.priority)?;
+            OK
+        }
+        _ => Err(Errno::ENOSYS),
+    }
+}
+
+/// A new port's number goes to the guest; if it cannot be written the port is closed again.
+fn hand_out(d: &Domain, port: op::Port, written: Result<(), Errno>) -> Outcome {
+    match written {
+        Ok(()) => OK,
+        Err(e) => {
+            let _ = event::close(d, port);
+            Err(e)
+        }
+    }
+}
+
+fn bind_interdomain(d: &Domain, remote_dom: u16, remote_port: op::Port) -> Result<op::Port, Errno> {
+    if remote_dom == DOMID_SELF || remote_dom == d.id {
+        return d.events.lock().bind_interdomain(d, Remote::Own, remote_port);
+    }
+    let remote = domain::find(remote_dom).ok_or(Errno::ESRCH)?;
+    event::with_both(d, &remote, |mine, theirs| mine.bind_interdomain(d, Remote::Other(theirs), remote_port))
+}
