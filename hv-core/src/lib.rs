@@ -7,6 +7,7 @@ extern crate alloc;
 #[cfg(any(test, feature = "fuzzing"))]
 extern crate std;
 
+pub mod acpi;
 pub mod bounce;
 pub mod buddy;
 pub mod conring;

@@ -34,6 +34,8 @@ pub fn start(boot: boot::BootInfo) -> ! {
     // SAFETY: the boot stack is a stack block of ours, zero above the boot code's reserved top.
     unsafe { percpu::init_block(boot::boot_stack(), 0, 0) };
     init_cpu();
+    arch::init(&boot);
+    arch::finish_init();
     info!("{} modules, {} regions; nothing to run", boot.modules.len(), boot.memory_map.len());
     panic::stop()
 }

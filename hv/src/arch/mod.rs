@@ -1,13 +1,39 @@
 //! One file per hardware thing.
 
+pub mod acpi;
 pub mod cpu;
 pub mod descriptor;
 pub mod fpu;
 pub mod idt;
 pub mod insn;
+pub mod ioapic;
 pub mod ipi;
+pub mod lapic;
+pub mod msi;
+pub mod pci;
 pub mod percpu;
 pub mod reboot;
+pub mod rtc;
 pub mod serial;
 pub mod timer_hw;
 pub mod tsc;
+pub mod vectors;
+
+use crate::boot::BootInfo;
+
+/// Finds and silences the machine's interrupt controllers and buses, and starts to measure time. The first CPU must have
+/// its memory; no interrupt may be let in before the IDT is loaded.
+pub fn init(boot: &BootInfo) {
+    acpi::init(boot.acpi_root.filter(|_| !boot.options.noacpi));
+    lapic::init(!boot.options.no_x2apic);
+    percpu::this_cpu().apic_id.set(lapic::id());
+    tsc::init();
+    ioapic::init();
+    pci::init();
+}
+
+/// Ends the measurement of time; after this timers work. Late in the boot this costs next to nothing, see `tsc`.
+pub fn finish_init() {
+    tsc::calibrate();
+    timer_hw::init();
+}

@@ -1,4 +1,5 @@
-//! Mappings at addresses of their own: device memory, and pages in an order of ours.
+//! Mappings at addresses of their own: device memory,
+//! firmware tables, and pages in an order of ours.
 
 use crate::mem::{frames, layout, paging, tables};
 use crate::sync::Mutex;
@@ -12,15 +13,25 @@ static NEXT_DEVICE: Mutex<u64> = Mutex::new(layout::MMIO);
 
 /// Maps `bytes` of device registers at `addr`, uncached, for good. `None` when out of memory.
 pub fn map_device(addr: MachAddr, bytes: usize) -> Option<*mut u8> {
+    map_machine(addr, bytes, paging::DEVICE)
+}
+
+/// Maps `bytes` of firmware tables at `addr`, read-only, for good. `None` when out of memory.
+pub fn map_firmware(addr: MachAddr, bytes: usize) -> Option<*const u8> {
+    map_machine(addr, bytes, paging::READ_ONLY).map(<*mut u8>::cast_const)
+}
+
+fn map_machine(addr: MachAddr, bytes: usize, flags: PteFlags) -> Option<*mut u8> {
     let offset = addr.page_offset();
     let pages = (offset + bytes as u64).div_ceil(PAGE);
     let mut next = NEXT_DEVICE.lock();
     let va = *next;
+    // A page that stays unmapped separates each mapping from the next.
     let after = va.checked_add((pages + 1) * PAGE).filter(|&end| end <= layout::MMIO_END)?;
     for i in 0..pages {
         let entry = tables().walk(va + i * PAGE, 1, &mut frames::alloc_zeroed)?;
         let mfn = Mfn::containing(addr).add(i);
-        entry.store(Pte::new(mfn, paging::DEVICE).0, Ordering::Relaxed);
+        entry.store(Pte::new(mfn, flags).0, Ordering::Relaxed);
     }
     *next = after;
     Some((va + offset) as *mut u8)

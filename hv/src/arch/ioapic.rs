@@ -1,0 +1,217 @@
+//! I/O APICs: the wires of devices, numbered by global system interrupt (GSI); and the old 8259s, which are silenced.
+
+use crate::arch::insn::{inb, outb};
+use crate::arch::{acpi, vectors};
+use crate::mem::vmap;
+use crate::sync::{Mutex, Once};
+use crate::{info, warn};
+use alloc::vec::Vec;
+use x86::MachAddr;
+
+const SELECT: usize = 0x00;
+const WINDOW: usize = 0x10;
+const EOI: usize = 0x40;
+const REG_VERSION: u8 = 1;
+const REG_ENTRIES: u8 = 0x10;
+/// Versions from here on have an EOI register.
+const VERSION_WITH_EOI: u8 = 0x20;
+
+/// Bits of the low half of an entry.
+const ACTIVE_LOW: u32 = 1 << 13;
+const LEVEL: u32 = 1 << 15;
+const MASKED: u32 = 1 << 16;
+const REMOTE_IRR: u32 = 1 << 14;
+
+/// One chip.
+struct Chip {
+    /// Where its registers are mapped.
+    registers: usize,
+    addr: u64,
+    gsi_base: u32,
+    pins: u32,
+    version: u8,
+    /// The low halves of its entries, so that masking needs no read.
+    low: Vec<u32>,
+}
+
+static CHIPS: Once<Vec<Mutex<Chip>>> = Once::new();
+
+/// How a wire signals.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wire {
+    /// Level-triggered rather than edge-triggered.
+    pub level: bool,
+    /// Active low rather than high.
+    pub active_low: bool,
+}
+
+impl Chip {
+    fn read(&self, register: u8) -> u32 {
+        // SAFETY: the page of registers is mapped for ever; `&self` comes from the chip's lock, so select and access are
+        // not torn apart.
+        unsafe {
+            ((self.registers + SELECT) as *mut u32).write_volatile(register.into());
+            ((self.registers + WINDOW) as *const u32).read_volatile()
+        }
+    }
+
+    fn write(&self, register: u8, value: u32) {
+        // SAFETY: as for `read`.
+        unsafe {
+            ((self.registers + SELECT) as *mut u32).write_volatile(register.into());
+            ((self.registers + WINDOW) as *mut u32).write_volatile(value);
+        }
+    }
+
+    /// Register of the low half of `pin`'s entry. Pins are below 240.
+    #[allow(clippy::cast_possible_truncation, reason = "pins were bounded when the chip was found")]
+    fn entry(pin: u32) -> u8 {
+        REG_ENTRIES + 2 * pin as u8
+    }
+
+    fn set_low(&mut self, pin: u32, low: u32) {
+        if let Some(kept) = self.low.get_mut(pin as usize) {
+            *kept = low;
+            self.write(Self::entry(pin), low);
+        }
+    }
+}
+
+/// Finds the chips, masks every pin, and silences the 8259s.
+pub fn init() {
+    disable_pics();
+    let listed = acpi::tables().madt.as_ref().map_or(&[][..], |madt| &madt.io_apics);
+    let chips = listed.iter().filter_map(|io_apic| {
+        let registers = vmap::map_device(MachAddr::new(io_apic.addr), 0x100)? as usize;
+        let mut chip =
+            Chip { registers, addr: io_apic.addr, gsi_base: io_apic.gsi_base, pins: 0, version: 0, low: Vec::new() };
+        let [version, _, last_pin, _] = chip.read(REG_VERSION).to_le_bytes();
+        if last_pin >= 120 {
+            warn!("I/O APIC at {:#x} does not answer", io_apic.addr);
+            return None;
+        }
+        chip.version = version;
+        chip.pins = u32::from(last_pin) + 1;
+        chip.low = alloc::vec![MASKED; chip.pins as usize];
+        for pin in 0..chip.pins {
+            chip.write(Chip::entry(pin) + 1, 0);
+            chip.write(Chip::entry(pin), MASKED);
+        }
+        info!("I/O APIC: version {version:#x}, GSIs {}-{}", chip.gsi_base, chip.gsi_base + chip.pins - 1);
+        Some(Mutex::new(chip))
+    });
+    let chips: Vec<_> = chips.collect();
+    CHIPS.call_once(|| chips);
+}
+
+fn with_pin<R>(gsi: u32, act: impl FnOnce(&mut Chip, u32) -> R) -> Option<R> {
+    for chip in CHIPS.get()? {
+        let mut chip = chip.lock();
+        if let Some(pin) = gsi.checked_sub(chip.gsi_base).filter(|&pin| pin < chip.pins) {
+            return Some(act(&mut chip, pin));
+        }
+    }
+    None
+}
+
+/// One past the highest GSI.
+pub fn gsi_end() -> u32 {
+    let chips = CHIPS.get().map_or(&[][..], Vec::as_slice);
+    chips.iter().map(|chip| chip.lock()).map(|chip| chip.gsi_base + chip.pins).max().unwrap_or(0)
+}
+
+/// Does a chip have a pin for `gsi`?
+pub fn has(gsi: u32) -> bool {
+    with_pin(gsi, |_, _| ()).is_some()
+}
+
+/// The GSI of ISA interrupt `irq`, and how it signals.
+pub fn isa_wire(irq: u8) -> (u32, Wire) {
+    let overrides = acpi::tables().madt.as_ref().map_or(&[][..], |madt| &madt.overrides);
+    match overrides.iter().find(|o| o.irq == irq) {
+        Some(o) => (o.gsi, Wire { level: o.level, active_low: o.active_low }),
+        None => (irq.into(), Wire { level: false, active_low: false }),
+    }
+}
+
+/// How `gsi` signals if nobody says more: as an override says, ISA style below 16, PCI style above.
+pub fn default_wire(gsi: u32) -> Wire {
+    let overrides = acpi::tables().madt.as_ref().map_or(&[][..], |madt| &madt.overrides);
+    match overrides.iter().find(|o| o.gsi == gsi) {
+        Some(o) => Wire { level: o.level, active_low: o.active_low },
+        None if gsi < 16 => Wire { level: false, active_low: false },
+        None => Wire { level: true, active_low: true },
+    }
+}
+
+/// Routes `gsi` to `vector` of CPU `apic_id` (fixed delivery, physical destination); stays masked until [`unmask`].
+pub fn route(gsi: u32, vector: u8, apic_id: u32, wire: Wire) -> Option<()> {
+    let mut low = u32::from(vector) | MASKED;
+    low |= if wire.level { LEVEL } else { 0 };
+    low |= if wire.active_low { ACTIVE_LOW } else { 0 };
+    with_pin(gsi, |chip, pin| {
+        // Masked while the halves disagree.
+        chip.set_low(pin, MASKED);
+        chip.write(Chip::entry(pin) + 1, apic_id << 24);
+        chip.set_low(pin, low);
+    })
+}
+
+/// Masks `gsi`.
+#[inline]
+pub fn mask(gsi: u32) {
+    with_pin(gsi, |chip, pin| {
+        let low = chip.low[pin as usize];
+        chip.set_low(pin, low | MASKED);
+    });
+}
+
+/// Lets `gsi` through.
+#[inline]
+pub fn unmask(gsi: u32) {
+    with_pin(gsi, |chip, pin| {
+        let low = chip.low[pin as usize];
+        chip.set_low(pin, low & !MASKED);
+    });
+}
+
+/// Is the level interrupt of `gsi` delivered and not yet ended?
+pub fn is_in_service(gsi: u32) -> bool {
+    with_pin(gsi, |chip, pin| chip.read(Chip::entry(pin)) & REMOTE_IRR != 0).unwrap_or(false)
+}
+
+/// Ends a level interrupt at the chip itself, where its broadcast EOI was suppressed or lost.
+pub fn end_of_interrupt(gsi: u32) {
+    with_pin(gsi, |chip, pin| {
+        if chip.version >= VERSION_WITH_EOI {
+            // SAFETY: the page of registers is mapped for ever.
+            unsafe { ((chip.registers + EOI) as *mut u32).write_volatile(chip.low[pin as usize] & 0xff) };
+        }
+    });
+}
+
+/// What a guest may know of the registers of the chip at `addr`: identity, version, and entries as the hypervisor
+/// programmed them. `None` if there is no such chip or register.
+pub fn read_register(addr: u64, register: u32) -> Option<u32> {
+    let chips = CHIPS.get()?.iter().map(|chip| chip.lock());
+    let chip = { chips }.find(|chip| chip.addr == addr)?;
+    let register = u8::try_from(register).ok()?;
+    (register < 3 || register >= REG_ENTRIES && u32::from(register - REG_ENTRIES) < 2 * chip.pins)
+        .then(|| chip.read(register))
+}
+
+const PIC_MASTER: u16 = 0x20;
+const PIC_SLAVE: u16 = 0xa0;
+
+/// Moves the 8259s' vectors out of the exceptions and masks all their inputs.
+fn disable_pics() {
+    for (port, base, wiring) in [(PIC_MASTER, vectors::PIC_BASE, 4), (PIC_SLAVE, vectors::PIC_BASE + 8, 2)] {
+        outb(port, 0x11); // initialise, with a fourth word
+        outb(port + 1, base);
+        outb(port + 1, wiring);
+        outb(port + 1, 1); // 8086 mode
+        outb(port + 1, 0xff);
+        // Reading back gives slow chips their time.
+        let _ = inb(port + 1);
+    }
+}

@@ -1,0 +1,62 @@
+//! Interrupt vectors: the hypervisor's own, and those given to devices, per CPU.
+//!
+//! Vectors 0-31 are exceptions. Devices get 0x30..0xf0 except 0x80, which guests raise themselves. The hypervisor's own
+//! have the highest priority.
+
+use crate::sync::Mutex;
+use core::sync::atomic::{AtomicU32, Ordering};
+
+/// The timer of the running CPU.
+pub const TIMER: u8 = 0xf0;
+/// Another CPU wants this one to look at its pending work.
+pub const KICK: u8 = 0xf1;
+/// Another CPU wants translations dropped or a function called.
+pub const REQUEST: u8 = 0xf2;
+/// The local APIC noticed an error.
+pub const APIC_ERROR: u8 = 0xfe;
+/// The local APIC had an interrupt that went away. Needs no EOI.
+pub const SPURIOUS: u8 = 0xff;
+
+const FIRST_DEVICE: u8 = 0x30;
+const LAST_DEVICE: u8 = 0xef;
+/// What the master and the slave 8259 raise (they are masked, but may raise spurious ones).
+pub const PIC_BASE: u8 = 0x20;
+
+/// CPUs that can take device interrupts.
+pub const MAX_CPUS: usize = 64;
+/// No owner.
+const FREE: u32 = u32::MAX;
+
+/// Owner of each CPU's vectors: a number that means something to whoever allocated it.
+static OWNERS: [[AtomicU32; 256]; MAX_CPUS] = [const { [const { AtomicU32::new(FREE) }; 256] }; MAX_CPUS];
+/// Where to look for a free vector next. Consecutive vectors are spread over priority classes.
+static NEXT: Mutex<[u8; MAX_CPUS]> = Mutex::new([FIRST_DEVICE; MAX_CPUS]);
+
+/// Gives `owner` a vector on CPU `cpu`. `None` if all are taken.
+pub fn allocate(cpu: usize, owner: u32) -> Option<u8> {
+    let mut next = NEXT.lock();
+    let (next, owners) = (next.get_mut(cpu)?, OWNERS.get(cpu)?);
+    for _ in FIRST_DEVICE..=LAST_DEVICE {
+        let vector = *next;
+        *next = if vector == LAST_DEVICE { FIRST_DEVICE } else { vector + 1 };
+        if vector != x86::vector::INT80 && owners[usize::from(vector)].load(Ordering::Relaxed) == FREE {
+            owners[usize::from(vector)].store(owner, Ordering::Release);
+            return Some(vector);
+        }
+    }
+    None
+}
+
+/// Takes the vector back. The interrupt must be masked at its source.
+pub fn release(cpu: usize, vector: u8) {
+    if let Some(owners) = OWNERS.get(cpu) {
+        owners[usize::from(vector)].store(FREE, Ordering::Release);
+    }
+}
+
+/// Who owns `vector` on CPU `cpu`.
+#[inline]
+pub fn owner(cpu: usize, vector: u8) -> Option<u32> {
+    let owner = OWNERS.get(cpu)?[usize::from(vector)].load(Ordering::Acquire);
+    (owner != FREE).then_some(owner)
+}
