@@ -79,8 +79,3 @@ fn triple_fault() -> ! {
     unsafe { asm!("lidt [{}]", "int3", in(reg) &empty_idt) };
     halt_forever()
 }
-
-/// Powers the machine off.
-pub fn power_off() -> ! {
-    halt_forever()
-}

@@ -22,10 +22,6 @@ pub const SYSCALL_STUBS: u64 = VMAP + (1 << 30);
 pub const VMAP_FREE: u64 = VMAP + (2 << 30);
 /// End of the vmap window.
 pub const VMAP_END: u64 = 0xffff_8200_0000_0000;
-/// Inside the vmap window: each CPU's descriptor tables.
-pub const DESCRIPTORS: u64 = 0xffff_81c0_0000_0000;
-/// Inside the vmap window: each CPU's SYSCALL entry code, a page each.
-pub const SYSCALL_STUBS: u64 = 0xffff_81f0_0000_0000;
 /// Slot 261: the image, linked here and loaded at [`IMAGE_PHYS`].
 pub const IMAGE: u64 = 0xffff_82d0_8000_0000;
 /// Where the boot loader puts the image.
