@@ -10,6 +10,7 @@ extern crate std;
 pub mod acpi;
 pub mod bounce;
 pub mod buddy;
+pub mod cmdline;
 pub mod conring;
 pub mod cpuid;
 pub mod emul;

@@ -1,0 +1,433 @@
+//! The hypervisor's command line: options spelled as Xen spells them (docs/misc/xen-command-line of Xen 4.17).
+//!
+//! Nothing here fails: an option that is unknown, has a bad value, or contradicts another one becomes a [`Diagnostic`],
+//! one line for the console, and its default holds. Options of Xen that cannot mean anything here are told apart from
+//! mistyped ones, so that a working Xen configuration can be taken over unchanged.
+
+mod diagnostic;
+mod memory;
+mod names;
+mod values;
+
+pub use diagnostic::Diagnostic;
+pub use memory::{Amount, Dom0Memory};
+pub use values::{LogLevel, LogThresholds};
+
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use values::{boolean, clamped, number};
+
+/// What to do about a side channel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mitigation {
+    /// As the CPU needs it.
+    #[default]
+    Default,
+    /// Always.
+    On,
+    /// Never.
+    Off,
+}
+
+/// The CPU schedulers that may be named. There is only one here, Borrowed Virtual Time; the names of Xen's select it too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Scheduler {
+    /// Borrowed Virtual Time.
+    #[default]
+    Bvt,
+}
+
+/// `iommu=`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Iommu {
+    /// Use one if there is one.
+    pub is_enabled: bool,
+    /// Refuse to start without one.
+    pub is_required: bool,
+    /// Say more.
+    pub is_verbose: bool,
+    /// Say everything.
+    pub is_debug: bool,
+    /// Remap interrupts, if it can.
+    pub has_intremap: bool,
+    /// Let domain 0's devices reach all memory.
+    pub is_dom0_passthrough: bool,
+    /// Map only domain 0's own memory for its devices.
+    pub is_dom0_strict: bool,
+}
+
+impl Default for Iommu {
+    fn default() -> Self {
+        Self {
+            is_enabled: true,
+            is_required: false,
+            is_verbose: false,
+            is_debug: false,
+            has_intremap: true,
+            is_dom0_passthrough: false,
+            is_dom0_strict: false,
+        }
+    }
+}
+
+/// How to restart the machine; `reboot=`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reboot {
+    /// What the machine offers, best first.
+    #[default]
+    Default,
+    /// ACPI's reset register.
+    Acpi,
+    /// The keyboard controller.
+    Keyboard,
+    /// The PCI reset register at 0xcf9.
+    Pci,
+    /// A triple fault.
+    Triple,
+    /// Not at all.
+    No,
+}
+
+/// All options. What was not given, or not given well, has its default.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// The whole line, as tools show it.
+    pub line: String,
+    /// `console=`: where messages go, in order. Empty if nothing was said.
+    pub consoles: Vec<String>,
+    /// `com1=`: the first serial port's settings, unparsed: `words` gives them to the console before there is a heap.
+    pub com1: Option<String>,
+    /// `console_timestamps=` is on.
+    pub has_timestamps: bool,
+    /// `sync_console`: wait for the serial port.
+    pub is_console_sync: bool,
+    /// `conring_size=` in bytes, a power of two.
+    pub conring_bytes: u64,
+    /// `loglvl=`
+    pub loglvl: Option<LogThresholds>,
+    /// `guest_loglvl=`
+    pub guest_loglvl: Option<LogThresholds>,
+    /// `noreboot`: stop after a fatal error.
+    pub noreboot: bool,
+    /// `reboot=`
+    pub reboot: Reboot,
+    /// `dom0_mem=`
+    pub dom0_mem: Dom0Memory,
+    /// `dom0_max_vcpus=`: least and most.
+    pub dom0_max_vcpus: Option<(u32, u32)>,
+    /// `dom0=verbose`
+    pub is_dom0_verbose: bool,
+    /// `maxcpus=`
+    pub maxcpus: Option<u32>,
+    /// `nosmp`
+    pub nosmp: bool,
+    /// `smt=`
+    pub smt: bool,
+    /// `sched=`
+    pub sched: Scheduler,
+    /// `iommu=`
+    pub iommu: Iommu,
+    /// `clocksource=`
+    pub clocksource: Option<String>,
+    /// `noacpi`, `acpi=off`
+    pub noacpi: bool,
+    /// `x2apic=`
+    pub x2apic: bool,
+    /// `apic=`, `nolapic`
+    pub lapic: bool,
+    /// `watchdog`
+    pub watchdog: bool,
+    /// `watchdog_timeout=` in seconds.
+    pub watchdog_timeout_s: u32,
+    /// `mem=`: use no memory from this address on.
+    pub mem_limit: Option<u64>,
+    /// `availmem=`: use no more than this.
+    pub mem_available: Option<u64>,
+    /// `spec-ctrl=`
+    pub spec_ctrl: Mitigation,
+    /// `xpti=`
+    pub xpti: Mitigation,
+    /// `pv-l1tf=`
+    pub pv_l1tf: Mitigation,
+    /// `smap=`
+    pub smap: bool,
+    /// `smep=`
+    pub smep: bool,
+    /// `pcid=`
+    pub pcid: bool,
+    /// `xsave=`
+    pub xsave: bool,
+    /// `bootscrub=`
+    pub bootscrub: bool,
+    /// `gnttab_max_frames=`
+    pub gnttab_max_frames: u32,
+    /// `gnttab_max_maptrack_frames=`
+    pub gnttab_max_maptrack_frames: u32,
+    /// `dom0_nodes`, `dom0_vcpus_pin`
+    pub dom0_vcpus_pin: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            line: String::new(),
+            consoles: Vec::new(),
+            com1: None,
+            has_timestamps: false,
+            is_console_sync: false,
+            conring_bytes: 16 << 10,
+            loglvl: None,
+            guest_loglvl: None,
+            noreboot: false,
+            reboot: Reboot::Default,
+            dom0_mem: Dom0Memory::default(),
+            dom0_max_vcpus: None,
+            is_dom0_verbose: false,
+            maxcpus: None,
+            nosmp: false,
+            smt: true,
+            sched: Scheduler::Bvt,
+            iommu: Iommu::default(),
+            clocksource: None,
+            noacpi: false,
+            x2apic: true,
+            lapic: true,
+            watchdog: false,
+            watchdog_timeout_s: 5,
+            mem_limit: None,
+            mem_available: None,
+            spec_ctrl: Mitigation::Default,
+            xpti: Mitigation::Default,
+            pv_l1tf: Mitigation::Default,
+            smap: true,
+            smep: true,
+            pcid: true,
+            xsave: true,
+            bootscrub: true,
+            gnttab_max_frames: 64,
+            gnttab_max_maptrack_frames: 1024,
+            dom0_vcpus_pin: false,
+        }
+    }
+}
+
+/// Splits a command line into options and their values; `"` keeps blanks together. Needs no heap.
+pub fn words(line: &str) -> impl Iterator<Item = (&str, Option<&str>)> {
+    let mut is_quoted = false;
+    line.split(move |c: char| {
+        is_quoted ^= c == '"';
+        c.is_ascii_whitespace() && !is_quoted
+    })
+    .filter(|word| !word.is_empty())
+    .map(|word| match word.split_once('=') {
+        Some((name, value)) => (name, Some(value.trim_matches('"'))),
+        None => (word, None),
+    })
+}
+
+impl Options {
+    /// Parses the line, without the image's name. The second part says what is wrong with it, in the order of the words;
+    /// contradictions come last.
+    pub fn parse(line: &str) -> (Self, Vec<Diagnostic>) {
+        let mut options = Self { line: line.to_string(), ..Self::default() };
+        let mut found = Vec::new();
+        for (name, value) in words(line) {
+            // What follows this is for domain 0's kernel, where a loader passes one line for all.
+            if name == "--" {
+                break;
+            }
+            if let Err(diagnostic) = options.set(name, value) {
+                found.push(diagnostic);
+            }
+        }
+        options.find_contradictions(&mut found);
+        (options, found)
+    }
+
+    /// Takes one option.
+    fn set(&mut self, name: &str, value: Option<&str>) -> Result<(), Diagnostic> {
+        // "no-foo" is "foo=no" for every boolean option.
+        let (name, value, is_negated) = match name.strip_prefix("no-") {
+            Some(positive) if value.is_none() => (positive, Some("no"), true),
+            _ => (name, value, false),
+        };
+        if let Some((flag, default)) = self.flag(name) {
+            *flag = match value {
+                None => !default,
+                Some(value) => boolean(value).ok_or_else(|| bad(name, value, "a boolean, as yes or no"))?,
+            };
+            return Ok(());
+        }
+        let spelled = if is_negated { Some("no") } else { value };
+        match self.set_value(name, spelled) {
+            Some(result) => result,
+            None if names::IGNORED.contains(&name) => Err(Diagnostic::Ignored(name.to_string())),
+            None if is_negated => Err(Diagnostic::Unknown(alloc::format!("no-{name}"))),
+            None => Err(Diagnostic::Unknown(name.to_string())),
+        }
+    }
+
+    /// A boolean option by name, and what its absence means: alone, its name says the opposite.
+    fn flag(&mut self, name: &str) -> Option<(&mut bool, bool)> {
+        Some(match name {
+            "sync_console" => (&mut self.is_console_sync, false),
+            "noreboot" => (&mut self.noreboot, false),
+            "nosmp" => (&mut self.nosmp, false),
+            "noacpi" => (&mut self.noacpi, false),
+            "dom0_vcpus_pin" => (&mut self.dom0_vcpus_pin, false),
+            _ => return None,
+        })
+    }
+
+    /// An option with a value, or a boolean whose absence means yes; none if there is none of that name.
+    fn set_value(&mut self, name: &str, value: Option<&str>) -> Option<Result<(), Diagnostic>> {
+        let text = value.unwrap_or("");
+        // A boolean option that is on by default: its name alone changes nothing.
+        let on_by_default =
+            |field: &mut bool| set(field, name, text, boolean(value.unwrap_or("yes")), "a boolean, as yes or no");
+        let mitigation =
+            |field: &mut Mitigation| set(field, name, text, values::mitigation(text), values::MITIGATION_FORM);
+        Some(match name {
+            "console" => {
+                self.consoles = text.split(',').filter(|c| !c.is_empty()).map(String::from).collect();
+                Ok(())
+            }
+            "com1" => set(&mut self.com1, name, text, values::serial(text).map(Some), values::SERIAL_FORM),
+            "console_timestamps" => {
+                let value = value.unwrap_or("date");
+                let is_on = match value {
+                    "date" | "datems" | "boot" | "raw" => Some(true),
+                    "none" => Some(false),
+                    _ => boolean(value),
+                };
+                set(&mut self.has_timestamps, name, text, is_on, "none, date, datems, boot or raw")
+            }
+            "conring_size" => {
+                let size = values::size(text).filter(|s| (1 << 12..=1 << 26).contains(s)).map(u64::next_power_of_two);
+                set(&mut self.conring_bytes, name, text, size, "a size from 4K to 64M")
+            }
+            "loglvl" => set(&mut self.loglvl, name, text, LogThresholds::parse(text).map(Some), values::LEVEL_FORM),
+            "guest_loglvl" => {
+                set(&mut self.guest_loglvl, name, text, LogThresholds::parse(text).map(Some), values::LEVEL_FORM)
+            }
+            "reboot" => set(&mut self.reboot, name, text, values::reboot(text), values::REBOOT_FORM),
+            "dom0_mem" => set(&mut self.dom0_mem, name, text, Dom0Memory::parse(text), memory::FORM),
+            "dom0_max_vcpus" => {
+                set(&mut self.dom0_max_vcpus, name, text, values::range(text).map(Some), values::RANGE_FORM)
+            }
+            "dom0" => self.set_dom0(text),
+            "maxcpus" => set(&mut self.maxcpus, name, text, number(text).map(|n| Some(n.max(1))), "a number of CPUs"),
+            "smt" => on_by_default(&mut self.smt),
+            "sched" => set(&mut self.sched, name, text, values::scheduler(text), values::SCHEDULER_FORM),
+            "iommu" => values::iommu(&mut self.iommu, value),
+            "clocksource" => {
+                let known = matches!(text, "hpet" | "pit" | "acpi" | "tsc" | "cmos");
+                set(&mut self.clocksource, name, text, known.then(|| Some(text.into())), "hpet, pit, acpi or tsc")
+            }
+            "acpi" => {
+                let is_off = match text {
+                    "force" | "ht" | "strict" | "noirq" | "verbose" => Some(false),
+                    _ => boolean(value.unwrap_or("yes")).map(|on| !on),
+                };
+                set(&mut self.noacpi, name, text, is_off, "off, or a boolean")
+            }
+            "x2apic" => on_by_default(&mut self.x2apic),
+            "nolapic" => {
+                self.lapic = false;
+                Ok(())
+            }
+            "lapic" => on_by_default(&mut self.lapic),
+            "watchdog" => {
+                let is_on = if text == "force" { Some(true) } else { boolean(value.unwrap_or("yes")) };
+                set(&mut self.watchdog, name, text, is_on, "force, or a boolean")
+            }
+            "watchdog_timeout" => {
+                set(&mut self.watchdog_timeout_s, name, text, clamped(text, 1, 3600), "a number of seconds, 1 to 3600")
+            }
+            "mem" => set(&mut self.mem_limit, name, text, values::size(text).map(Some), values::SIZE_FORM),
+            "availmem" => set(&mut self.mem_available, name, text, values::size(text).map(Some), values::SIZE_FORM),
+            "spec-ctrl" => mitigation(&mut self.spec_ctrl),
+            "xpti" => mitigation(&mut self.xpti),
+            "pv-l1tf" => mitigation(&mut self.pv_l1tf),
+            "smap" => on_by_default(&mut self.smap),
+            "smep" => on_by_default(&mut self.smep),
+            "pcid" => on_by_default(&mut self.pcid),
+            "xsave" => on_by_default(&mut self.xsave),
+            "bootscrub" => {
+                let is_on = if text == "idle" { Some(true) } else { boolean(value.unwrap_or("yes")) };
+                set(&mut self.bootscrub, name, text, is_on, "idle, or a boolean")
+            }
+            "gnttab_max_frames" => {
+                set(&mut self.gnttab_max_frames, name, text, clamped(text, 1, 1024), "a number of frames, 1 to 1024")
+            }
+            "gnttab_max_maptrack_frames" => {
+                let frames = clamped(text, 1, 1 << 20);
+                set(&mut self.gnttab_max_maptrack_frames, name, text, frames, "a number of frames, 1 to 1048576")
+            }
+            _ => return None,
+        })
+    }
+
+    /// `dom0=`: a list. Only PV exists.
+    fn set_dom0(&mut self, list: &str) -> Result<(), Diagnostic> {
+        for item in list.split(',') {
+            match item {
+                "pv" | "no-pvh" | "pvh=no" | "no-shadow" => {}
+                "verbose" => self.is_dom0_verbose = true,
+                _ => return Err(bad("dom0", item, "pv or verbose (domain 0 is always PV)")),
+            }
+        }
+        Ok(())
+    }
+
+    fn find_contradictions(&self, found: &mut Vec<Diagnostic>) {
+        let mut check = |is_contradiction: bool, first: &'static str, second: &'static str, effect: &'static str| {
+            if is_contradiction {
+                found.push(Diagnostic::Contradiction { first, second, effect });
+            }
+        };
+        check(self.nosmp && self.maxcpus.is_some_and(|n| n > 1), "nosmp", "maxcpus", "one CPU is used");
+        check(self.dom0_mem.is_inverted(), "dom0_mem=min:", "dom0_mem=max:", "the maximum holds");
+        let has_few = self.maxcpus.zip(self.dom0_max_vcpus).is_some_and(|(cpus, (least, _))| least > cpus);
+        check(has_few, "maxcpus", "dom0_max_vcpus", "domain 0 has more vCPUs than there are CPUs");
+        let iommu = &self.iommu;
+        check(iommu.is_required && !iommu.is_enabled, "iommu=off", "iommu=force", "the IOMMU stays off");
+        check(
+            iommu.is_dom0_strict && iommu.is_dom0_passthrough,
+            "iommu=dom0-strict",
+            "iommu=dom0-passthrough",
+            "domain 0 is confined",
+        );
+        check(!self.lapic && self.watchdog, "nolapic", "watchdog", "there is no watchdog");
+        check(
+            self.noreboot && !matches!(self.reboot, Reboot::Default | Reboot::No),
+            "noreboot",
+            "reboot",
+            "the machine stops after a fatal error",
+        );
+    }
+}
+
+/// Sets `field` if the value could be read.
+fn set<T>(field: &mut T, name: &str, text: &str, read: Option<T>, expected: &'static str) -> Result<(), Diagnostic> {
+    *field = read.ok_or_else(|| bad(name, text, expected))?;
+    Ok(())
+}
+
+fn bad(name: &str, value: &str, expected: &'static str) -> Diagnostic {
+    Diagnostic::BadValue { name: name.to_string(), value: value.to_string(), expected }
+}
+
+/// Generator-independent oracle for fuzzing: no line makes the parser panic, and what it says is one line each.
+#[cfg(any(test, feature = "fuzzing"))]
+pub fn check_line(line: &str) {
+    let (options, found) = Options::parse(line);
+    assert!(options.dom0_mem.pages(1 << 20) <= 1 << 20);
+    assert!(options.conring_bytes.is_power_of_two());
+    for diagnostic in found {
+        assert!(!diagnostic.to_string().contains('\n'));
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,183 @@
+//! What administrators write, and what they get told.
+
+use super::*;
+use alloc::vec;
+use proptest::prelude::*;
+
+fn parse(line: &str) -> Options {
+    let (options, found) = Options::parse(line);
+    assert_eq!(found, vec![], "{line}");
+    options
+}
+
+fn complaints(line: &str) -> Vec<String> {
+    Options::parse(line).1.iter().map(ToString::to_string).collect()
+}
+
+const MIB: u64 = 256; // pages
+
+#[test]
+fn a_usual_line() {
+    let o = parse("console=com1,vga com1=115200,8n1 dom0_mem=1024M,max:2G dom0_max_vcpus=1-4 loglvl=all guest_loglvl=error/all noreboot");
+    assert_eq!(o.consoles, ["com1", "vga"]);
+    assert_eq!(o.com1.as_deref(), Some("115200,8n1"));
+    assert_eq!(o.dom0_mem.pages(4096 * MIB), 1024 * MIB);
+    assert_eq!(o.dom0_mem.max_pages(4096 * MIB), Some(2048 * MIB));
+    assert_eq!(o.dom0_max_vcpus, Some((1, 4)));
+    assert_eq!(o.loglvl, Some(LogThresholds { always: LogLevel::All, limited: LogLevel::All }));
+    assert_eq!(o.guest_loglvl, Some(LogThresholds { always: LogLevel::Error, limited: LogLevel::All }));
+    assert!(o.noreboot && !o.nosmp);
+}
+
+#[test]
+fn nothing_at_all() {
+    assert_eq!(parse("  "), Options { line: "  ".into(), ..Options::default() });
+}
+
+#[test]
+fn booleans_in_all_spellings() {
+    for (line, smap) in
+        [("smap", true), ("smap=1", true), ("smap=off", false), ("no-smap", false), ("smap=false", false)]
+    {
+        assert_eq!(parse(line).smap, smap, "{line}");
+    }
+    assert!(!parse("noreboot=no").noreboot);
+    assert!(!parse("no-x2apic").x2apic);
+    assert!(parse("acpi=off").noacpi && parse("noacpi").noacpi);
+    assert!(parse("watchdog=force").watchdog);
+    assert_eq!(parse("no-xpti").xpti, Mitigation::Off);
+    assert_eq!(parse("spec-ctrl=no").spec_ctrl, Mitigation::Off);
+    assert_eq!(parse("spec-ctrl=ibrs=0,md-clear").spec_ctrl, Mitigation::Default);
+}
+
+#[test]
+fn sizes_of_domain_0() {
+    let pages = |value: &str, available: u64| parse(&alloc::format!("dom0_mem={value}")).dom0_mem.pages(available);
+    assert_eq!(pages("524288", 1024 * MIB), 512 * MIB, "without a unit: KiB");
+    assert_eq!(pages("1g", 4096 * MIB), 1024 * MIB);
+    assert_eq!(pages("1T", 4096 * MIB), 4096 * MIB, "no more than there is");
+    assert_eq!(pages("-512M", 4096 * MIB), 3584 * MIB);
+    assert_eq!(pages("-8G", 4096 * MIB), 0);
+    assert_eq!(pages("25%", 4000 * MIB), 1000 * MIB);
+    assert_eq!(pages("25%+100M", 4000 * MIB), 1100 * MIB);
+    assert_eq!(pages("25%-100M", 4000 * MIB), 900 * MIB);
+    assert_eq!(pages("min:512M,max:1G", 4096 * MIB), 1024 * MIB);
+    assert_eq!(pages("256M,min:512M", 4096 * MIB), 512 * MIB);
+    assert_eq!(pages("max:1G", 512 * MIB), 480 * MIB, "a sixteenth stays");
+    assert_eq!(parse("").dom0_mem.pages(8192 * MIB), 8064 * MIB, "128 MiB stay");
+}
+
+#[test]
+fn iommu_lists() {
+    let iommu = parse("iommu=force,verbose,no-intremap,dom0-strict,quarantine=scratch-page").iommu;
+    assert!(iommu.is_enabled && iommu.is_required && iommu.is_verbose && !iommu.has_intremap && iommu.is_dom0_strict);
+    assert!(!parse("iommu=off").iommu.is_enabled);
+    assert!(!parse("iommu=0").iommu.is_enabled);
+    assert!(parse("iommu").iommu.is_enabled);
+}
+
+#[test]
+fn unknown_options_are_named() {
+    assert_eq!(complaints("dom_mem=512M"), ["unknown option 'dom_mem' is ignored"]);
+    assert_eq!(complaints("no-such"), ["unknown option 'no-such' is ignored"]);
+    assert_eq!(complaints("nosm\u{7}p"), ["unknown option 'nosm?p' is ignored"]);
+    // Options of Xen that mean nothing here are told apart.
+    let (_, found) = Options::parse("ucode=scan vga=current");
+    assert_eq!(found, [Diagnostic::Ignored("ucode".into()), Diagnostic::Ignored("vga".into())]);
+    assert!(found.iter().all(|d| !d.is_warning()));
+}
+
+#[test]
+fn bad_values_are_explained() {
+    assert_eq!(
+        complaints("dom0_mem=lots"),
+        ["option 'dom0_mem' has the bad value 'lots'; expected: [SIZE][,min:SIZE][,max:SIZE], SIZE as 1024M, -512M, 25% or 25%+256M"]
+    );
+    for (line, value) in [
+        ("dom0_mem=", ""),
+        ("dom0_mem=512X", "512X"),
+        ("dom0_mem=mid:5M", "mid:5M"),
+        ("dom0_mem=110%", "110%"),
+        ("dom0_mem=99999999999999G", "99999999999999G"),
+        ("dom0_max_vcpus=3-2", "3-2"),
+        ("dom0_max_vcpus=0", "0"),
+        ("maxcpus=many", "many"),
+        ("loglvl=loud", "loud"),
+        ("loglvl=all/loud", "all/loud"),
+        ("sched=best", "best"),
+        ("iommu=force,maybe", "maybe"),
+        ("com1=fast", "fast"),
+        ("com1=115200,7e2", "115200,7e2"),
+        ("com1=115200,8n1,zz", "115200,8n1,zz"),
+        ("smap=perhaps", "perhaps"),
+        ("noreboot=perhaps", "perhaps"),
+        ("dom0=pvh", "pvh"),
+        ("xpti=!!", "!!"),
+        ("watchdog_timeout=0", "0"),
+        ("reboot=gently", "gently"),
+    ] {
+        let (options, found) = Options::parse(line);
+        assert!(matches!(&found[..], [Diagnostic::BadValue { value: v, .. }] if v == value), "{line}: {found:?}");
+        assert_eq!(Options { line: String::new(), iommu: Iommu::default(), ..options }, Options::default(), "{line}");
+    }
+}
+
+#[test]
+fn contradictions_are_reported() {
+    assert_eq!(complaints("nosmp maxcpus=4"), ["options 'nosmp' and 'maxcpus' contradict each other: one CPU is used"]);
+    for line in [
+        "dom0_mem=min:2G,max:1G",
+        "maxcpus=2 dom0_max_vcpus=4",
+        "iommu=off,force",
+        "iommu=dom0-strict,dom0-passthrough",
+        "nolapic watchdog",
+        "noreboot reboot=kbd",
+    ] {
+        assert_eq!(complaints(line).len(), 1, "{line}");
+    }
+    assert_eq!(Options::parse("dom0_mem=min:2G,max:1G").0.dom0_mem.pages(4096 * MIB), 1024 * MIB);
+}
+
+#[test]
+fn quotes_keep_blanks_and_the_last_one_wins() {
+    assert_eq!(parse("console=\"com1, vga\"").consoles, ["com1", " vga"]);
+    assert_eq!(parse("maxcpus=2 maxcpus=3").maxcpus, Some(3));
+    assert_eq!(complaints("maxcpus=2 -- whatever follows"), Vec::<String>::new());
+}
+
+/// Lines made of real names with odd values, and of rubbish.
+fn lines() -> impl Strategy<Value = String> {
+    let name = prop::sample::select(vec![
+        "dom0_mem",
+        "dom0_max_vcpus",
+        "loglvl",
+        "iommu",
+        "com1",
+        "console",
+        "sched",
+        "spec-ctrl",
+        "no-smap",
+        "conring_size",
+        "reboot",
+        "mem",
+        "acpi",
+        "dom0",
+        "watchdog_timeout",
+        "gnttab_max_frames",
+    ]);
+    let value = prop_oneof![
+        "[-0-9%+,:/minaxGMKT]{0,20}",
+        "\\PC{0,12}",
+        Just("0x".into()),
+        Just("18446744073709551615T".into())
+    ];
+    let word = prop_oneof![3 => (name, value).prop_map(|(n, v)| alloc::format!("{n}={v}")), 1 => "\\PC{0,12}"];
+    prop::collection::vec(word, 0..8).prop_map(|words| words.join(" "))
+}
+
+proptest! {
+    #[test]
+    fn no_line_makes_it_panic(line in lines()) {
+        check_line(&line);
+    }
+}
