@@ -45,6 +45,8 @@ pub struct Domain {
     pub shutdown_code: AtomicU32,
     /// Page tables, frames and memory accounting. Lock order: first of the domain's locks.
     pub mm: crate::mem::domain_mm::DomainMm,
+    /// I/O memory, ports and interrupts that it may use.
+    pub io: crate::iospace::IoSpace,
     /// Event channels.
     pub events: crate::event::DomainEvents,
 }
@@ -67,6 +69,7 @@ impl Domain {
             handle: Mutex::new([0; 16]),
             shutdown_code: AtomicU32::new(RUNNING),
             mm: crate::mem::domain_mm::DomainMm::new(id),
+            io: crate::iospace::IoSpace::new(control)?,
             events: crate::event::DomainEvents::new(id, max_vcpus as u32)?,
         });
         for v in 0..XEN_LEGACY_MAX_VCPUS {

@@ -10,6 +10,7 @@ mod console;
 mod domain;
 mod event;
 mod hypercall;
+mod iospace;
 mod irq;
 mod mem;
 mod panic;

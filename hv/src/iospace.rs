@@ -1,0 +1,128 @@
+//! What a domain may touch of the machine besides its memory: I/O frames, ports, interrupts.
+//!
+//! A device is given as a whole by permitting its parts. The hardware domain starts with everything that is not the
+//! hypervisor's own; any other domain with nothing.
+
+use crate::sync::RwLock;
+use core::sync::atomic::{AtomicBool, Ordering};
+use hv_core::mmu::IoAccess;
+use hv_core::rangeset::RangeSet;
+use x86::Mfn;
+use xen_abi::errno::Errno;
+
+/// Frames that nobody may write, though they may map them: configuration space and MSI-X tables that the hypervisor
+/// watches.
+static READ_ONLY_FRAMES: RwLock<RangeSet> = RwLock::new(RangeSet::new());
+/// Frames that no domain may map: interrupt controllers, the IOMMU.
+static HIDDEN_FRAMES: RwLock<RangeSet> = RwLock::new(RangeSet::new());
+
+/// Permissions of one domain.
+pub struct IoSpace {
+    frames: RwLock<RangeSet>,
+    ports: RwLock<RangeSet>,
+    irqs: RwLock<RangeSet>,
+    has_io: AtomicBool,
+}
+
+/// I/O ports that are the hypervisor's: interrupt controllers, interval timer and its gate.
+const HYPERVISOR_PORTS: [(u64, u64); 4] = [(0x20, 0x21), (0xa0, 0xa1), (0x40, 0x43), (0x61, 0x61)];
+/// Ports that exist.
+const LAST_PORT: u64 = 0xffff;
+
+impl IoSpace {
+    /// No permissions, or for the hardware domain all that is not the hypervisor's. `None` when out of memory.
+    pub fn new(is_hardware: bool) -> Option<Self> {
+        let mut frames = RangeSet::new();
+        let mut ports = RangeSet::new();
+        let mut irqs = RangeSet::new();
+        if is_hardware {
+            frames.insert(0, x86::pte::PTE_ADDR_MASK >> x86::PAGE_SHIFT).ok()?;
+            ports.insert(0, LAST_PORT).ok()?;
+            for (first, last) in HYPERVISOR_PORTS {
+                ports.remove(first, last).ok()?;
+            }
+            irqs.insert(0, u64::from(u32::MAX)).ok()?;
+        }
+        Some(Self {
+            frames: RwLock::new(frames),
+            ports: RwLock::new(ports),
+            irqs: RwLock::new(irqs),
+            has_io: AtomicBool::new(is_hardware),
+        })
+    }
+
+    /// May the domain map I/O frame `mfn`? The caller knows that it is no RAM.
+    pub fn frame_access(&self, mfn: Mfn) -> IoAccess {
+        if !self.frames.read().contains(mfn.raw()) || HIDDEN_FRAMES.read().contains(mfn.raw()) {
+            IoAccess::Denied
+        } else if READ_ONLY_FRAMES.read().contains(mfn.raw()) {
+            IoAccess::ReadOnly
+        } else {
+            IoAccess::Allowed
+        }
+    }
+
+    /// Has it any I/O permission, so that it may choose cache attributes?
+    #[inline]
+    pub fn has_io(&self) -> bool {
+        self.has_io.load(Ordering::Relaxed)
+    }
+
+    /// May it use all of the `width` ports from `port` on?
+    pub fn allows_ports(&self, port: u16, width: u8) -> bool {
+        let first = u64::from(port);
+        self.ports.read().contains_all(first, first + u64::from(width.max(1)) - 1)
+    }
+
+    /// May it bind physical interrupt `irq`?
+    pub fn allows_irq(&self, irq: u32) -> bool {
+        self.irqs.read().contains(irq.into())
+    }
+
+    /// Permits or forbids frames `first ..= last`.
+    pub fn set_frames(&self, first: Mfn, last: Mfn, allow: bool) -> Result<(), Errno> {
+        self.change(&self.frames, first.raw(), last.raw(), allow)
+    }
+
+    /// Permits or forbids ports `first ..= last`.
+    pub fn set_ports(&self, first: u32, last: u32, allow: bool) -> Result<(), Errno> {
+        if u64::from(last) > LAST_PORT {
+            return Err(Errno::EINVAL);
+        }
+        self.change(&self.ports, first.into(), last.into(), allow)
+    }
+
+    /// Permits or forbids physical interrupt `irq`.
+    pub fn set_irq(&self, irq: u32, allow: bool) -> Result<(), Errno> {
+        self.change(&self.irqs, irq.into(), irq.into(), allow)
+    }
+
+    fn change(&self, set: &RwLock<RangeSet>, first: u64, last: u64, allow: bool) -> Result<(), Errno> {
+        if first > last {
+            return Err(Errno::EINVAL);
+        }
+        let mut set = set.write();
+        if allow {
+            set.insert(first, last).map_err(|_| Errno::ENOMEM)?;
+            self.has_io.store(true, Ordering::Relaxed);
+        } else {
+            set.remove(first, last).map_err(|_| Errno::ENOMEM)?;
+        }
+        Ok(())
+    }
+}
+
+/// No domain may map these frames.
+pub fn hide_frames(first: Mfn, last: Mfn) {
+    HIDDEN_FRAMES.write().insert(first.raw(), last.raw()).expect("boot-time ranges are few");
+}
+
+/// Domains may map these frames, but not write them.
+pub fn watch_frames(first: Mfn, last: Mfn) -> Result<(), Errno> {
+    READ_ONLY_FRAMES.write().insert(first.raw(), last.raw()).map_err(|_| Errno::ENOMEM)
+}
+
+/// Is it a frame that only the hypervisor writes?
+pub fn is_watched(mfn: Mfn) -> bool {
+    READ_ONLY_FRAMES.read().contains(mfn.raw())
+}
