@@ -67,6 +67,7 @@ pub struct Feature(u16);
 
 impl Feature {
     /// The feature at `bit` of `word`.
+    #[allow(clippy::cast_possible_truncation, reason = "a featureset has 19 words")]
     pub const fn new(word: usize, bit: u32) -> Self {
         Self((word as u16) << 5 | (bit as u16 & 31))
     }
