@@ -2,6 +2,7 @@
 
 use crate::host;
 use anyhow::{ensure, Context, Result};
+use std::ops::Range;
 use std::path::Path;
 use std::process::Command;
 
@@ -18,17 +19,21 @@ pub fn entry(file: &[u8]) -> Result<u64> {
     }
 }
 
-/// The PV entry point of the kernel in a bzImage that is compressed by xz, as Debian's is.
-pub fn xen_entry_of_bzimage(path: &Path) -> Result<u64> {
-    let file = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+/// Where the compressed kernel is in a bzImage.
+pub fn payload_of_bzimage(file: &[u8]) -> Result<Range<usize>> {
     // Documentation/x86/boot.rst: setup_sects, payload_offset, payload_length.
-    let setup = match number(&file, 0x1f1, 1)? {
+    let setup = match number(file, 0x1f1, 1)? {
         0 => 4,
         n => n,
     };
-    let start = to_usize((setup + 1) * 512 + number(&file, 0x248, 4)?)?;
-    let length = to_usize(number(&file, 0x24c, 4)?)?;
-    let payload = file.get(start..start + length).context("the bzImage is cut off")?;
+    let start = to_usize((setup + 1) * 512 + number(file, 0x248, 4)?)?;
+    Ok(start..start + to_usize(number(file, 0x24c, 4)?)?)
+}
+
+/// The PV entry point of the kernel in a bzImage that is compressed by xz, as Debian's is.
+pub fn xen_entry_of_bzimage(path: &Path) -> Result<u64> {
+    let file = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let payload = file.get(payload_of_bzimage(&file)?).context("the bzImage is cut off")?;
     let packed = host::target("images")?.join("payload.xz");
     std::fs::write(&packed, payload)?;
     // The payload ends in four bytes of its size, which are not part of the stream: xz says so, after unpacking all.

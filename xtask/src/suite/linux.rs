@@ -38,7 +38,7 @@ const STRESSORS: &[&str] = &[
     "userfaultfd",
 ];
 
-pub fn tests(full: bool) -> Vec<Test> {
+pub fn tests() -> Vec<Test> {
     let mut tests = Vec::new();
     let mut add = |name: String, long: bool, run: Box<dyn Fn(&Bed) -> Result<String>>| {
         tests.push(Test { level: "linux", name, long, run });
@@ -74,7 +74,6 @@ pub fn tests(full: bool) -> Vec<Test> {
     );
     // The program adds up i * (0 + 1 + ... + 63) + 64 * i over its 100 files.
     add("gcc-builds-100-files".into(), true, Box::new(|bed| heavy(bed, "cc:100", "cc ok", "answer", "10296000")));
-    let _ = full;
     tests
 }
 

@@ -4,6 +4,7 @@
 //! after what a user would notice, keeps its serial log under `target/logs`, and has a time limit.
 
 mod linux;
+mod refusals;
 mod unit;
 
 use crate::images::{self, Images};
@@ -39,7 +40,7 @@ pub fn run(options: &Options) -> Result<bool> {
         }
     }
     let name = options.words.get(1).map(String::as_str);
-    let chosen: Vec<Test> = all(options)
+    let chosen: Vec<Test> = all()
         .into_iter()
         .filter(|t| level.is_none_or(|l| l == t.level) && name.is_none_or(|n| t.name.contains(n)))
         .filter(|t| options.full || !t.long)
@@ -87,8 +88,10 @@ impl Score {
     }
 }
 
-fn all(options: &Options) -> Vec<Test> {
-    linux::tests(options.full)
+fn all() -> Vec<Test> {
+    let mut tests = refusals::tests();
+    tests.extend(linux::tests());
+    tests
 }
 
 fn boot(options: &Options, tests: &[Test], score: &mut Score) -> Result<()> {
