@@ -55,7 +55,7 @@ const ISO: &[Need] = &[
 pub enum For {
     Boot,
     Hypervisor,
-    #[allow(dead_code, reason = "the ISO command comes with it")]
+    Fuzzing,
     Iso,
 }
 
@@ -65,6 +65,7 @@ pub fn provide(purpose: For) -> Result<()> {
         For::Boot => BOOT,
         For::Hypervisor if crate::build::has_target() => return Ok(()),
         For::Hypervisor => DEBIAN_RUST,
+        For::Fuzzing => &[Need { what: "g++", package: "g++" }],
         For::Iso => ISO,
     };
     let missing: Vec<&str> = needs.iter().filter(|n| !present(n.what)).map(|n| n.package).collect();

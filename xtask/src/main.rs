@@ -7,8 +7,10 @@ mod account;
 mod build;
 mod compare;
 mod counter;
+mod fuzz;
 mod host;
 mod images;
+mod iso;
 mod machine;
 mod options;
 mod pattern;
@@ -31,6 +33,7 @@ usage: ./tandem COMMAND [OPTIONS]
   shell                a console in dom0
   build                the hypervisor's ELF image, target/tandem.elf
   bench boot|lmbench   instruction counts beside stock Xen and native Linux
+  fuzz [NAME]          fuzz targets, a minute each or --seconds N
   size                 lines of code and unsafe blocks of the trusted part
   iso                  a bootable ISO image with GRUB
   abi                  docs/abi.md, made from the hypercall table
@@ -40,6 +43,7 @@ options:
   --hypervisor ELF|xen|none   boot this instead of target/tandem.elf (xen: Debian's Xen 4.17; none: native Linux)
   --cpus N                    CPUs of the machine (run, shell)
   --mib N                     data per device and direction in mebibytes
+  --seconds N                 how long to fuzz each target
   --full                      the long tests: 1 GiB per device, stress-ng, xz, gcc
   --list                      only name the tests
   -v                          show the serial console while it runs
@@ -57,6 +61,8 @@ fn dispatch(options: &Options) -> Result<bool> {
         }
         "bench" => compare::run(options).map(|()| true),
         "abi" => abi::run(false),
+        "fuzz" => fuzz::run(options).map(|()| true),
+        "iso" => iso::run(options).map(|()| true),
         "size" => size::run().map(|()| true),
         "help" | "--help" | "-h" | "" => {
             print!("{HELP}");

@@ -59,6 +59,8 @@ pub struct Machine {
     pub hypervisor_args: String,
     /// The kernel and the initramfs; either may be left out to see how that is refused.
     pub kernel: Option<PathBuf>,
+    /// A disc to boot from instead; it brings hypervisor, kernel and options itself.
+    pub iso: Option<PathBuf>,
     pub initramfs: Option<PathBuf>,
     /// Options of dom0's kernel, after its console.
     pub kernel_args: String,
@@ -82,6 +84,7 @@ impl Machine {
             hypervisor: hypervisor.clone(),
             hypervisor_args: format!("dom0_mem=768M,max:768M dom0_max_vcpus={cpus} loglvl=all"),
             kernel: Some(images.kernel.clone()),
+            iso: None,
             initramfs: Some(images.initramfs.clone()),
             kernel_args: format!("panic=1 tandem.do={jobs}"),
             cpus,
@@ -126,6 +129,10 @@ impl Machine {
 
     fn boot_arguments(&self, args: &mut Vec<String>) -> Result<()> {
         let mut add = |words: &[&str]| args.extend(words.iter().map(ToString::to_string));
+        if let Some(iso) = &self.iso {
+            add(&["-boot", "d", "-cdrom", text(iso)?]);
+            return Ok(());
+        }
         match &self.hypervisor {
             Hypervisor::None => {
                 add(&["-kernel", text(self.kernel.as_ref().context("a native machine needs a kernel")?)?]);

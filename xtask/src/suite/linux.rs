@@ -46,6 +46,7 @@ pub fn tests() -> Vec<Test> {
     for cpus in [1, 2, 4] {
         add(format!("debian-boots-with-{cpus}-cpus"), false, Box::new(move |bed| boots(bed, cpus)));
     }
+    add("grub-boots-it-from-a-disc".into(), false, Box::new(from_disc));
     add("cpus-go-off-line-and-come-back".into(), false, Box::new(hotplug));
     for (name, job, ending) in [
         ("poweroff-turns-the-machine-off", "poweroff", Ending::PowerOff),
@@ -95,6 +96,17 @@ fn boots(bed: &Bed, cpus: u32) -> Result<String> {
     ensure!(outcome.report("pin").is_some(), "work pinned to each CPU did not finish");
     clean(&outcome, &Ending::PowerOff)?;
     Ok(format!("nproc={cpus}"))
+}
+
+fn from_disc(bed: &Bed) -> Result<String> {
+    let iso = host::target("images")?.join("test.iso");
+    let options = "dom0_mem=768M,max:768M dom0_max_vcpus=2 loglvl=all";
+    crate::iso::build(&iso, &bed.hypervisor, &bed.images, options, "cpus+poweroff")?;
+    let mut machine = Machine::new("disc", &bed.hypervisor, &bed.images, 2, "");
+    machine.iso = Some(iso);
+    let outcome = run(&machine)?;
+    clean(&outcome, &Ending::PowerOff)?;
+    Ok("Multiboot 2".into())
 }
 
 fn hotplug(bed: &Bed) -> Result<String> {
