@@ -1,1 +1,18 @@
-//! Untrusted host tool: driver text in, sandboxed image and manifest out.
+//! Untrusted host tool: driver object in, sandboxed image and manifest out.
+
+pub mod annotate;
+pub mod asm;
+pub mod emit;
+pub mod facts;
+mod flags;
+pub mod frame;
+pub mod ko;
+pub mod liveness;
+pub mod module;
+mod operand;
+pub mod options;
+pub mod program;
+pub mod regs;
+pub mod rewrite;
+mod string;
+mod table;

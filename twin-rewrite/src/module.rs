@@ -1,0 +1,156 @@
+//! The rewriter's input: a module's final text and data with symbols, wherever they come from.
+
+use std::collections::BTreeMap;
+
+/// A part of the module in memory.
+#[derive(Debug, Clone)]
+pub struct Section {
+    /// Name as in the object file.
+    pub name: String,
+    /// Address in the driver domain.
+    pub address: u64,
+    /// Content, relocated and patched.
+    pub bytes: Vec<u8>,
+    /// Holds instructions.
+    pub executable: bool,
+    /// May be written by the driver.
+    pub writable: bool,
+}
+
+impl Section {
+    /// First address behind the section.
+    pub fn end(&self) -> u64 {
+        self.address + self.bytes.len() as u64
+    }
+
+    /// Whether `address` lies inside.
+    pub fn contains(&self, address: u64) -> bool {
+        (self.address..self.end()).contains(&address)
+    }
+}
+
+/// A function symbol. `len` is an upper bound if the symbol table has no sizes.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Function {
+    /// First address.
+    pub address: u64,
+    /// Bytes up to the next symbol or the symbol's own size.
+    pub len: u64,
+    /// Name.
+    pub name: String,
+}
+
+/// Symbols outside of the module.
+#[derive(Debug, Clone, Default)]
+pub struct Externs {
+    by_address: BTreeMap<u64, Vec<String>>,
+}
+
+impl Externs {
+    /// Adds a symbol.
+    pub fn add(&mut self, address: u64, name: &str) {
+        let names = self.by_address.entry(address).or_default();
+        if !names.iter().any(|n| n == name) {
+            names.push(name.to_owned());
+        }
+    }
+
+    /// All names of exactly this address.
+    pub fn names(&self, address: u64) -> &[String] {
+        self.by_address.get(&address).map_or(&[], Vec::as_slice)
+    }
+
+    /// The symbol at or below `address`, with the distance.
+    pub fn below(&self, address: u64) -> Option<(&str, u64)> {
+        let (at, names) = self.by_address.range(..=address).next_back()?;
+        Some((names.first()?, address - at))
+    }
+
+    /// Address of a symbol; linear, for set-up only.
+    pub fn find(&self, name: &str) -> Option<u64> {
+        self.by_address.iter().find(|(_, names)| names.iter().any(|n| n == name)).map(|(a, _)| *a)
+    }
+}
+
+/// A module as it lies in the driver domain's memory.
+#[derive(Debug, Clone, Default)]
+pub struct Module {
+    /// Name.
+    pub name: String,
+    /// Sections, ordered by address, without those of initialisation.
+    pub sections: Vec<Section>,
+    /// Function symbols, ordered by address.
+    pub functions: Vec<Function>,
+    /// Symbols outside.
+    pub externs: Externs,
+}
+
+impl Module {
+    /// The section that contains `address`.
+    pub fn section(&self, address: u64) -> Option<&Section> {
+        self.sections.iter().find(|s| s.contains(address))
+    }
+
+    /// Whether `address` is in the module's text.
+    pub fn is_text(&self, address: u64) -> bool {
+        self.section(address).is_some_and(|s| s.executable)
+    }
+
+    /// Whether the deliberate fault at `address` is a warning, after which the code goes on: by the module's table of them.
+    /// A record: distance to the address, distance to the file name, line, flags (bit 0: warning).
+    pub fn is_warning(&self, address: u64) -> bool {
+        const RECORD: usize = 12;
+        let Some(table) = self.sections.iter().find(|s| s.name == "__bug_table") else { return false };
+        table.bytes.chunks_exact(RECORD).zip(0u64..).any(|(r, n)| {
+            let distance = i32::from_le_bytes([r[0], r[1], r[2], r[3]]);
+            let place = table.address + n * RECORD as u64;
+            place.wrapping_add_signed(i64::from(distance)) == address && r[10] & 1 != 0
+        })
+    }
+
+    /// The function at or before `address` in the text, with the distance: the way faults are named.
+    pub fn describe(&self, address: u64) -> String {
+        let at = self.functions.partition_point(|f| f.address <= address);
+        match at.checked_sub(1).map(|i| &self.functions[i]) {
+            Some(f) if self.is_text(address) => format!("{}+{:#x}", f.name, address - f.address),
+            _ => match self.externs.below(address) {
+                Some((name, off)) if off < 1 << 20 => format!("{name}+{off:#x}"),
+                _ => format!("{address:#x}"),
+            },
+        }
+    }
+
+    /// Checks what every later step relies on: ordered, disjoint sections and functions inside executable sections.
+    pub fn check(&self) -> Result<(), String> {
+        if !self.sections.iter().any(|s| s.executable && !s.bytes.is_empty()) {
+            return Err("the module has no text".into());
+        }
+        if self.sections.windows(2).any(|w| w[0].end() > w[1].address) {
+            return Err("the module's sections overlap".into());
+        }
+        if self.functions.is_empty() {
+            return Err("the module has no function symbols (stripped?); function boundaries cannot be recovered".into());
+        }
+        for f in &self.functions {
+            let inside = self.section(f.address).is_some_and(|s| s.executable && f.address + f.len <= s.end());
+            if !inside {
+                return Err(format!("function {} at {:#x} is outside of the text", f.name, f.address));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Bounds each function by the next symbol of its section where the size is not known (zero) or too long.
+pub fn bound_functions(functions: &mut Vec<Function>, sections: &[Section]) {
+    functions.sort();
+    functions.dedup_by(|a, b| a.address == b.address);
+    let starts: Vec<u64> = functions.iter().map(|f| f.address).collect();
+    for (i, f) in functions.iter_mut().enumerate() {
+        let end = sections.iter().find(|s| s.contains(f.address)).map_or(f.address, Section::end);
+        let next = starts.get(i + 1).copied().unwrap_or(end).min(end);
+        if f.len == 0 || f.address + f.len > next {
+            f.len = next - f.address;
+        }
+    }
+}
