@@ -1,25 +1,24 @@
+//! Development aid: rewrites and verifies module files, prints what is refused.
 use twin_rewrite::*;
-use std::collections::*;
 fn main() {
+    let mode = if std::env::var("MODE").as_deref() == Ok("stlb") { options::Mode::Stlb } else { options::Mode::Mirror };
     for p in std::env::args().skip(1) {
         let b = std::fs::read(&p).unwrap();
         let m = match ko::load(&b, "x", ko::DEFAULT_BASE, &|_| None) { Ok(m) => m, Err(e) => { println!("{p}: {e}"); continue } };
-        let prog = program::recover(&m);
-        let n: usize = prog.bodies.values().map(|b| b.nodes.len()).sum();
-        println!("{p}: {} functions, {} insns, refused {}", prog.bodies.len(), n, prog.refused.len());
-        for r in &prog.refused { println!("   {} {}: {}", r.function, m.describe(r.address), r.reason); }
-        let l = liveness::solve(&prog);
-        let mut mn: BTreeMap<String, usize> = BTreeMap::new();
-        let mut gs: BTreeMap<String, usize> = BTreeMap::new();
-        let mut dead=0; let mut mem=0;
-        for (f, b) in &prog.bodies { for (a, n) in &b.nodes {
-            *mn.entry(format!("{:?}", n.instruction.mnemonic())).or_default() += 1;
-            let i=&n.instruction;
-            if i.segment_prefix()==iced_x86::Register::GS { *gs.entry(format!("{} {:?} {}", i, i.memory_base(), m.externs.below(i.memory_displacement64()).map(|x|x.0.to_string()).unwrap_or_default())).or_default()+=1; }
-            if (0..i.op_count()).any(|k| i.op_kind(k)==iced_x86::OpKind::Memory) && i.memory_base().is_gpr() && i.memory_base()!=iced_x86::Register::RSP { mem+=1; if !(l.after(*f,*a)|l.before(*f,*a)).has(11) {dead+=1;} }
-        } }
-        println!("  mem {mem} r11 dead {dead}");
-        println!("  {}", mn.iter().map(|(k,v)| format!("{k}:{v}")).collect::<Vec<_>>().join(" "));
-        let gl: usize = gs.len(); println!("  gs forms {gl}: {:?}", gs.iter().take(12).collect::<Vec<_>>());
+        let mut o = options::Options::new(mode);
+        if std::env::var("NOBMI").is_ok() { o.bmi = false; }
+        if std::env::var("BLOCK").is_ok() { o.reuse = options::Reuse::Block; }
+        if std::env::var("ACCESS").is_ok() { o.reuse = options::Reuse::Access; }
+        let t = std::time::Instant::now();
+        let out = match rewrite::rewrite(&m, &o) { Ok(o) => o, Err(e) => { println!("{p}: {e}"); continue } };
+        let dt = t.elapsed();
+        println!("{p}: {} functions, {} refused, {:?} in {dt:?}, {} bytes", out.functions, out.refused.len(), out.counts, out.image.len());
+        for r in &out.refused { println!("   {} {}: {}", r.function, m.describe(r.address), r.reason); }
+        let img = twin_abi::Image::parse(&out.image).unwrap();
+        let policy = twin_verify::Policy { mode: match mode { options::Mode::Stlb => twin_abi::image::Mode::Stlb, _ => twin_abi::image::Mode::Mirror }, mask_bits: if mode == options::Mode::Mirror {46} else {0}, counted: false, bmi: o.bmi };
+        let t = std::time::Instant::now();
+        let mut n = 0;
+        let v = twin_verify::list(&out.image, &policy, &mut |r| { n += 1; if n < 12 { println!("   REFUSED {r} in {} from {}", img.function_at(r.offset).map(|f| img.name(f.name, f.name_len)).unwrap_or("?"), img.origin_of(r.offset).map(|o| m.describe(img.text + u64::from(o))).unwrap_or_default()); } true });
+        println!("   verified: {:?} in {:?} ({n} refusals)", v, t.elapsed());
     }
 }

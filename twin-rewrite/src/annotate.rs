@@ -93,7 +93,8 @@ pub fn labels(items: &[Item], mode: Mode, mask_bits: u32) -> Result<BTreeMap<u64
         let mut k = start;
         loop {
             let i = &items[k].instruction;
-            let place = |e: String| format!("{:#x}: {e}", items[k].origin);
+            let origin = items[k].origin;
+            let place = |e: String| format!("{origin:#x}: {e}");
             step(&mut now, items, k, mode, mask_bits, &mut factory);
             if let Some(t) = targets[k] {
                 let on_jump = now.clone();

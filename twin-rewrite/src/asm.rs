@@ -89,9 +89,9 @@ pub fn add_memory(to: u8, with: MemoryOperand) -> Instruction {
     two!(Code::Add_r64_rm64, register(to), with)
 }
 
-/// `sub r64, r64`
-pub fn sub(to: u8, by: u8) -> Instruction {
-    two!(Code::Sub_r64_rm64, register(to), register(by))
+/// `not r64`
+pub fn not(r: u8) -> Instruction {
+    Instruction::with1(Code::Not_rm64, register(r)).expect("operand kinds fit the code")
 }
 
 /// `and r32, imm32`

@@ -169,7 +169,7 @@ fn build(
         ..ImageBuilder::default()
     };
     let end_of_code = u32::try_from(b.code.len()).map_err(|e| e.to_string())?;
-    let mut state_index: HashMap<twin_abi::kind::State, u32> = HashMap::new();
+    let mut state_index: HashMap<(u64, u16, [u8; 6]), u32> = HashMap::new();
     let mut k = 0;
     for c in codes {
         let start = offsets[k];
@@ -178,7 +178,7 @@ fn build(
         for item in &c.items {
             if let Some(state) = states.get(&item.instruction.ip()) {
                 let known = state_index.len() as u32;
-                let at = *state_index.entry(*state).or_insert_with(|| {
+                let at = *state_index.entry((state.regs, state.frame.depth, state.frame.saved)).or_insert_with(|| {
                     b.states.push(*state);
                     known
                 });

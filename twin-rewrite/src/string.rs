@@ -46,15 +46,15 @@ impl Writer<'_, '_> {
         let mut adjusted = Vec::new();
         for r in &pointers {
             if self.live_after().has(*r) {
-                if self.live_before().meets(RegSet::FLAGS) {
-                    return Err("string instruction with flags in use".into());
-                }
                 let s = self.scratch(n).ok_or("no register beside a string instruction")?;
                 self.busy |= RegSet::one(s);
                 self.facts.drop_holder(s);
                 self.put(asm::copy(s, *r));
                 self.mask(n, *r, *r)?;
-                self.put(asm::sub(s, *r));
+                // s - r without touching the flags: the complement of (complement of s) + r.
+                self.put(asm::not(s));
+                self.put(asm::lea(s, memory(Some(s), Some((*r, 1)), 0)));
+                self.put(asm::not(s));
                 adjusted.push((*r, s));
             } else {
                 self.mask(n, *r, *r)?;
