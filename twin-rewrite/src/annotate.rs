@@ -291,7 +291,7 @@ fn made(now: &Known, i: &Instruction, mode: Mode, mask_bits: u32) -> Option<(u8,
         }
     } else if to.is_gpr32() {
         match i.mnemonic() {
-            M::And if i.code() == Code::And_rm32_imm32 && i.immediate32() == STLB_INDEX_MASK => Kind::StlbIndex,
+            M::And if mode == Mode::Stlb && i.code() == Code::And_rm32_imm32 && i.immediate32() == STLB_INDEX_MASK => Kind::StlbIndex,
             M::Mov | M::Movzx | M::Add | M::Sub | M::And | M::Or | M::Xor | M::Inc | M::Dec | M::Neg | M::Not | M::Lea => Kind::U32,
             M::Imul if i.op_count() >= 2 => Kind::U32,
             M::Shl | M::Shr | M::Sar if i.op1_kind() == OpKind::Immediate8 && i.immediate(1) & 31 != 0 => Kind::U32,

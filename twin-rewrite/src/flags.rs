@@ -33,7 +33,7 @@ impl Writer<'_, '_> {
             self.put(asm::seto_al());
         }
         self.put(asm::store(asm::context(FLAGS_SLOT), RAX));
-        self.put(asm::load(RAX, asm::context(RAX_SLOT)));
+        self.reload(RAX, RAX_SLOT);
         Ok(Some(SavedFlags { overflow }))
     }
 
@@ -46,6 +46,6 @@ impl Writer<'_, '_> {
             self.put(asm::add_al(OVERFLOW_FROM_ONE));
         }
         self.put(asm::sahf());
-        self.put(asm::load(RAX, asm::context(RAX_SLOT)));
+        self.reload(RAX, RAX_SLOT);
     }
 }

@@ -6,6 +6,7 @@ pub mod emit;
 pub mod facts;
 mod flags;
 pub mod frame;
+mod frame_pointer;
 pub mod ko;
 pub mod liveness;
 pub mod module;

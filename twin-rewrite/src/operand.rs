@@ -32,6 +32,14 @@ impl Writer<'_, '_> {
     /// Writes an instruction that goes on to the next.
     pub fn plain(&mut self, n: &Node) -> Result<(), String> {
         let i = n.instruction;
+        if !n.expansion.is_empty() {
+            for i in &n.expansion {
+                self.track_saves(i);
+                self.put(*i);
+            }
+            self.note(n);
+            return Ok(());
+        }
         if i.is_string_instruction() {
             return self.string(n);
         }
@@ -71,10 +79,26 @@ impl Writer<'_, '_> {
         self.put(new);
         self.note(n);
         if let Some((r, slot)) = spill {
-            self.put(asm::load(r, asm::context(slot)));
-            self.facts.drop_holder(r);
+            self.reload(r, slot);
         }
         Ok(())
+    }
+
+    /// Gives a register its value back; what was known about it is lost on the way.
+    pub fn reload(&mut self, r: u8, slot: u32) {
+        self.put(asm::load(r, asm::context(slot)));
+        self.facts.drop_holder(r);
+        self.facts.narrow = self.facts.narrow & !RegSet::one(r);
+    }
+
+    /// Registers that cannot hold a translation: rax passes through memory where flags are saved.
+    fn unfit(&self) -> RegSet {
+        let writes_flags = !self.is_mirror() || !self.cx.options.bmi;
+        if writes_flags && self.live_before().meets(RegSet::FLAGS) {
+            RegSet::one(0)
+        } else {
+            RegSet::NONE
+        }
     }
 
     /// A register is freed if the instruction leaves none: its value waits in a spill word.
@@ -82,18 +106,14 @@ impl Writer<'_, '_> {
         if is_stack_operand(&n.instruction) && self.layout.place(n) == Place::Stack {
             return Ok(None);
         }
-        let wanted = if self.is_mirror() { 1 } else { 3 };
-        if wanted == 1 && self.scratch(n).is_some() {
+        if self.scratch(n).is_some() || self.own_destination(n).is_some() || self.is_known(n) {
             return Ok(None);
         }
-        if wanted > 1 {
-            return Ok(None); // the table sequence spills on its own
-        }
-        if self.in_place_possible(n) || self.own_destination(n).is_some() || self.is_known(n) {
+        if self.dead_base(n).is_some() {
             return Ok(None);
         }
         let e = &n.effect;
-        let free = !(e.reads | e.writes | RegSet::RSP) & RegSet::CALLER_SAVED;
+        let free = !(e.reads | e.writes | RegSet::RSP | self.unfit()) & RegSet::CALLER_SAVED;
         let r = free.general().find(|r| !has_high_byte(&n.instruction) || *r < 8).ok_or("no register to spill")?;
         let slot = twin_abi::layout::ctx::SPILL;
         self.counts.spills += 1;
@@ -137,10 +157,10 @@ impl Writer<'_, '_> {
         if let Some(index) = number(i.memory_index()) {
             let s = self.scratch_or_destination(n).ok_or("no register for a stack array")?;
             self.put(asm::load(s, asm::constant(constant::DELTA)));
-            self.put(asm::lea(s, memory(Some(RSP), Some((s, 1)), displacement)));
+            self.put(asm::lea(s, memory(Some(RSP), Some((s, 1)), 0)));
             self.busy |= RegSet::one(s);
             self.facts.drop_holder(s);
-            let sum = memory(Some(s), Some((index, i.memory_index_scale())), 0);
+            let sum = memory(Some(s), Some((index, i.memory_index_scale())), displacement);
             self.put(asm::lea(s, sum));
             self.mask(n, s, s)?;
             return Ok(with_memory(new, n, memory(Some(s), None, 0)));
@@ -174,7 +194,7 @@ impl Writer<'_, '_> {
     /// Whether a translation that serves `n` is at hand.
     fn is_known(&self, n: &Node) -> bool {
         match self.address(&n.instruction) {
-            Ok(a) if a.index.is_none_or(|(x, _)| self.facts.narrow.has(x)) => self.known(&a).is_some(),
+            Ok(a) if a.index.is_none_or(|(x, _)| self.facts.narrow.has(x)) => self.known(n, &a).is_some(),
             _ => false,
         }
     }
@@ -188,25 +208,28 @@ impl Writer<'_, '_> {
         }
     }
 
-    fn known(&self, a: &Address) -> Option<(u8, i64)> {
+    fn known(&self, n: &Node, a: &Address) -> Option<(u8, i64)> {
         if !self.is_mirror() && a.index.is_some() {
             return None;
         }
-        match a.base {
+        let nameable = |holder: u8| holder < 8 || !has_high_byte(&n.instruction);
+        let found = match a.base {
             Some(b) => {
-                let (holder, offset) = self.facts.find(b, |o| self.reaches(o.wrapping_add(a.displacement)))?;
-                Some((holder, offset.wrapping_add(a.displacement)))
+                self.facts
+                    .find(b, |o| self.reaches(o.wrapping_add(a.displacement)))
+                    .map(|(holder, offset)| (holder, offset.wrapping_add(a.displacement)))
             }
             None if a.index.is_none() => self.facts.find_address(a.displacement as u64, |d| self.reaches(d)),
             None => None,
-        }
+        };
+        found.filter(|(holder, _)| nameable(*holder))
     }
 
     /// Finds or makes a translation of `a`.
     fn translate(&mut self, n: &Node, a: Address) -> Result<MemoryOperand, String> {
         let narrow = a.index.is_none_or(|(x, _)| self.facts.narrow.has(x));
         if narrow {
-            if let Some((holder, displacement)) = self.known(&a) {
+            if let Some((holder, displacement)) = self.known(n, &a) {
                 self.counts.masks_elided += 1;
                 return Ok(memory(Some(holder), a.index, displacement));
             }
@@ -216,7 +239,7 @@ impl Writer<'_, '_> {
             None if a.index.is_none() => self.translate_constant(n, a.displacement as u64),
             Some(b) if simple && self.reaches(a.displacement) => self.translate_base(n, b, a),
             _ => {
-                let s = self.scratch_for(n, None).ok_or("no register for an address")?;
+                let s = self.scratch_for(n, None).or_else(|| self.dead_base(n)).ok_or("no register for an address")?;
                 self.busy |= RegSet::one(s);
                 self.put(asm::lea(s, memory(a.base, a.index, a.displacement)));
                 self.facts.drop_holder(s);
@@ -261,7 +284,7 @@ impl Writer<'_, '_> {
 
     /// Whether the base register is not needed after `n`, so that it can hold its own translation.
     fn in_place_possible(&self, n: &Node) -> bool {
-        self.is_mirror() && self.dead_base(n).is_some()
+        self.dead_base(n).is_some()
     }
 
     fn dead_base(&self, n: &Node) -> Option<u8> {
@@ -280,7 +303,7 @@ impl Writer<'_, '_> {
         });
         let implicit = implicit_reads(i).has(b) || number(i.memory_index()) == Some(b);
         let unsaved = RegSet::CALLEE_SAVED.has(b) && !self.facts.saved.has(b);
-        (!as_data && !implicit && !unsaved).then_some(b)
+        (!as_data && !implicit && !unsaved && !self.unfit().has(b)).then_some(b)
     }
 
     /// The register that the instruction is about to overwrite anyhow, if it can hold an address until then.
@@ -288,7 +311,7 @@ impl Writer<'_, '_> {
         let i = &n.instruction;
         let r = (i.op_count() > 0 && i.op0_kind() == OpKind::Register).then(|| number(i.op0_register())).flatten()?;
         let address = number(i.memory_base()) == Some(r) || number(i.memory_index()) == Some(r);
-        let free = overwrites_first(i) && n.effect.kills.has(r) && !address && r != RSP;
+        let free = overwrites_first(i) && n.effect.kills.has(r) && !address && r != RSP && !self.unfit().has(r);
         let unsaved = RegSet::CALLEE_SAVED.has(r) && !self.facts.saved.has(r);
         (free && !unsaved && !self.busy.has(r)).then_some(r)
     }
@@ -310,7 +333,7 @@ impl Writer<'_, '_> {
     /// Registers that nothing needs around `n`.
     pub fn free(&self, n: &Node) -> RegSet {
         let e = &n.effect;
-        let mut used = self.live_before() | self.live_after() | e.reads | e.writes | RegSet::RSP | self.busy;
+        let mut used = self.live_before() | self.live_after() | e.reads | e.writes | RegSet::RSP | self.busy | self.unfit();
         if has_high_byte(&n.instruction) {
             used |= RegSet(0xff00);
         }
@@ -412,8 +435,9 @@ impl Writer<'_, '_> {
             if let Some(index) = number(i.memory_index()) {
                 let to = number(i.op0_register()).filter(|t| *t != index && i.op0_register().is_gpr64());
                 let to = to.ok_or("odd lea of the stack")?;
-                self.stack_address(n, i.op0_register(), i.memory_displacement64() as i64)?;
-                self.put(asm::lea(to, memory(Some(to), Some((index, i.memory_index_scale())), 0)));
+                self.stack_address(n, i.op0_register(), 0)?;
+                let displacement = i.memory_displacement64() as i64;
+                self.put(asm::lea(to, memory(Some(to), Some((index, i.memory_index_scale())), displacement)));
                 return Ok(());
             }
             return self.stack_address(n, i.op0_register(), i.memory_displacement64() as i64);
@@ -431,7 +455,12 @@ impl Writer<'_, '_> {
         if held.is_none() {
             self.put(asm::load(to, asm::constant(constant::DELTA)));
         }
-        self.put(asm::lea(to, memory(Some(RSP), Some((s, 1)), displacement)));
+        if (0..=i64::from(n.depth)).contains(&displacement) {
+            self.put(asm::lea(to, memory(Some(RSP), Some((s, 1)), displacement)));
+        } else {
+            self.put(asm::lea(to, memory(Some(RSP), Some((s, 1)), 0)));
+            self.put(asm::lea(to, memory(Some(to), None, displacement)));
+        }
         self.counts.unsafe_slots += 1;
         self.note(n);
         Ok(())

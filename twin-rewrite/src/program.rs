@@ -1,5 +1,6 @@
 //! Control-flow recovery: decodes the functions of a module and finds what each instruction leads to.
 
+use crate::frame_pointer::{self, Frames};
 use crate::module::{Function, Module};
 use crate::regs::{effect, number, Effect, RegSet, RSP};
 use iced_x86::{
@@ -60,6 +61,8 @@ pub struct Node {
     pub lock_patched: bool,
     /// Has no effect in a twin: padding, hooks of tracing and preemption, prefetches.
     pub dropped: bool,
+    /// Written in place of the instruction, where that takes more than one.
+    pub expansion: Vec<Instruction>,
 }
 
 /// The recovered body of a function, with its cold parts.
@@ -153,8 +156,9 @@ fn recover_function(m: &Module, f: &Function, entries: &BTreeSet<u64>) -> Result
     let mut factory = InstructionInfoFactory::new();
     let mut body =
         Body { function: f.clone(), nodes: BTreeMap::new(), labels: BTreeSet::new(), max_depth: 0 };
-    let mut queue = VecDeque::from([(f.address, 0u32)]);
-    while let Some((address, depth)) = queue.pop_front() {
+    let has_frame_pointer = has_frame_pointer(m, f);
+    let mut queue = VecDeque::from([(f.address, 0u32, Frames::default())]);
+    while let Some((address, depth, mut frames)) = queue.pop_front() {
         if let Some(known) = body.nodes.get(&address) {
             if known.depth != depth {
                 return Err((address, format!("the stack has depth {} or {depth}", known.depth)));
@@ -164,18 +168,45 @@ fn recover_function(m: &Module, f: &Function, entries: &BTreeSet<u64>) -> Result
         if overlaps(&body, address) {
             return Err((address, "jump into the middle of an instruction".into()));
         }
-        let instruction = decode(m, address).map_err(|e| (address, e))?;
-        let dropped = is_without_effect(m, &instruction);
-        let flow = if dropped { Flow::Next } else { flow(m, &instruction, f.address, entries).map_err(|e| (address, e))? };
-        let effect = if dropped { Effect::default() } else { effect(&instruction, &mut factory) };
-        let after = depth_after(&instruction, depth, &effect, &flow).map_err(|e| (address, e))?;
+        let mut instruction = decode(m, address).map_err(|e| (address, e))?;
+        let lock_patched = is_patched_lock(m, &instruction);
+        let mut expansion = Vec::new();
+        let mut new_depth = None;
+        let mut dropped = is_without_effect(m, &instruction);
+        if has_frame_pointer && !dropped {
+            if let Some(mut r) = frames.follow(&instruction, depth).map_err(|e| (address, e))? {
+                frame_pointer::place(&mut r.by, &instruction);
+                new_depth = Some(r.depth);
+                match r.by.len() {
+                    0 => dropped = true,
+                    1 => instruction = r.by[0],
+                    _ => expansion = r.by,
+                }
+            }
+        }
+        let flow = if dropped || !expansion.is_empty() { Flow::Next } else { flow(m, &instruction, f.address, entries).map_err(|e| (address, e))? };
+        let effect = if dropped {
+            Effect::default()
+        } else if !expansion.is_empty() {
+            let popped = frame_pointer::popped(&expansion);
+            Effect { reads: RegSet::RSP, kills: popped, writes: popped }
+        } else {
+            effect(&instruction, &mut factory)
+        };
+        let after = match new_depth {
+            Some(d) => d,
+            None => depth_after(&instruction, depth, &effect, &flow).map_err(|e| (address, e))?,
+        };
+        if instruction.mnemonic() != Mnemonic::Pop {
+            frames.written(effect.writes);
+        }
         body.max_depth = body.max_depth.max(after).max(depth);
         let next = instruction.next_ip();
         let mut follow = |to: u64, is_label: bool| {
             if is_label {
                 body.labels.insert(to);
             }
-            queue.push_back((to, after));
+            queue.push_back((to, after, frames.clone()));
         };
         match &flow {
             Flow::Next | Flow::Warn | Flow::Call(_) => follow(next, false),
@@ -194,10 +225,22 @@ fn recover_function(m: &Module, f: &Function, entries: &BTreeSet<u64>) -> Result
         if flow == Flow::Next && entries.contains(&next) {
             return Err((address, "runs on into the next function".into()));
         }
-        let lock_patched = is_patched_lock(m, &instruction);
-        body.nodes.insert(address, Node { instruction, flow, effect, depth, lock_patched, dropped });
+        body.nodes.insert(address, Node { instruction, flow, effect, depth, lock_patched, dropped, expansion });
     }
     Ok(body)
+}
+
+/// Whether the function addresses its frame through a register of its own.
+fn has_frame_pointer(m: &Module, f: &Function) -> bool {
+    let mut at = f.address;
+    while at < f.address + f.len {
+        let Ok(i) = decode(m, at) else { return false };
+        if frame_pointer::is_sign(&i) {
+            return true;
+        }
+        at = i.next_ip();
+    }
+    false
 }
 
 fn overlaps(body: &Body, address: u64) -> bool {

@@ -3,11 +3,10 @@
 use crate::asm::{self, memory};
 use crate::emit::Writer;
 use crate::program::Node;
-use crate::regs::{RegSet, RSP};
+use crate::regs::RegSet;
 use iced_x86::Mnemonic;
-use twin_abi::layout::constant;
+use twin_abi::layout::ctx;
 
-const RAX: u8 = 0;
 const RCX: u8 = 1;
 const RSI: u8 = 6;
 const RDI: u8 = 7;
@@ -44,9 +43,13 @@ impl Writer<'_, '_> {
             self.put(asm::copy32(RCX, RCX));
         }
         let mut adjusted = Vec::new();
-        for r in &pointers {
+        let mut borrowed = Vec::new();
+        for (k, r) in pointers.iter().enumerate() {
             if self.live_after().has(*r) {
-                let s = self.scratch(n).ok_or("no register beside a string instruction")?;
+                let s = match self.scratch(n) {
+                    Some(s) => s,
+                    None => self.borrow(n, ctx::SPILL + 8 * (10 + k as u32), &mut borrowed)?,
+                };
                 self.busy |= RegSet::one(s);
                 self.facts.drop_holder(s);
                 self.put(asm::copy(s, *r));
@@ -64,6 +67,9 @@ impl Writer<'_, '_> {
         for (r, s) in adjusted {
             self.put(asm::lea(r, memory(Some(r), Some((s, 1)), 0)));
         }
+        for (r, slot) in borrowed {
+            self.reload(r, slot);
+        }
         self.note(n);
         Ok(())
     }
@@ -75,11 +81,10 @@ impl Writer<'_, '_> {
         if !matches!(i.mnemonic(), Mnemonic::Movsb | Mnemonic::Movsw | Mnemonic::Movsd | Mnemonic::Movsq | Mnemonic::Stosb | Mnemonic::Stosw | Mnemonic::Stosd | Mnemonic::Stosq) {
             return Err("string comparison in stlb mode".into());
         }
-        let _ = (RAX, RSP, constant::MASK);
         let saved = self.save_flags(n, RegSet::NONE)?;
         let mut slots = Vec::new();
         for (k, r) in pointers.iter().enumerate() {
-            slots.push((*r, twin_abi::layout::ctx::SPILL + 8 * (8 + k as u32)));
+            slots.push((*r, ctx::SPILL + 8 * (8 + k as u32)));
         }
         let top = if repeated { Some(self.begin_string_loop()) } else { None };
         for (r, slot) in &slots {

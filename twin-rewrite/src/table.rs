@@ -38,7 +38,7 @@ impl Writer<'_, '_> {
         self.put_aside(None, asm::load(to, asm::context(ctx::MISS_RESULT)));
         self.put_aside(None, asm::jump(back));
         for (r, slot) in restore {
-            self.put(asm::load(r, asm::context(slot)));
+            self.reload(r, slot);
         }
         self.restore_flags(saved);
         Ok(())
@@ -80,7 +80,7 @@ impl Writer<'_, '_> {
     }
 
     /// Frees a register by way of a spill word.
-    fn borrow(&mut self, n: &Node, slot: u32, restore: &mut Vec<(u8, u32)>) -> Result<u8, String> {
+    pub fn borrow(&mut self, n: &Node, slot: u32, restore: &mut Vec<(u8, u32)>) -> Result<u8, String> {
         let e = &n.effect;
         let taken = restore.iter().fold(RegSet::NONE, |set, (r, _)| set | RegSet::one(*r));
         let free = !(e.reads | e.writes | RegSet::RSP | self.busy | taken) & RegSet::CALLER_SAVED;
