@@ -1,0 +1,122 @@
+//! Numbers: giving a domain a pirq for a wire or a message, and taking it back.
+
+use super::*;
+
+/// The lowest pirq that is given out for a wire without a wish: those below are the ISA interrupts.
+const FIRST_FREE_GSI: u32 = 16;
+
+impl<C: IrqChip, P: AsRef<PageWords>> Interrupts<C, P> {
+    /// Says how a wire signals. `EINVAL`: no such wire. `EEXIST`: it was said before, or the line is in use.
+    pub fn setup_gsi(&mut self, gsi: u32, wire: Wire) -> Result<(), Errno> {
+        let line = self.gsi_line(gsi)?;
+        if line.wire.is_some() {
+            return Err(Errno::EEXIST);
+        }
+        line.wire = Some(wire);
+        // A domain that mapped it before it was said may look into its page.
+        for d in 0..self.domains.len() {
+            let dom = self.domains[d].dom;
+            for pirq in 0..self.nr_pirqs(dom) {
+                if self.irq_of(dom, pirq) == Some(gsi) {
+                    self.domains[d].note_eoi(pirq, wire.level);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives a domain a pirq for a wire: `wanted`, or if that is `None` the one it has, or a free one. `EINVAL`: no such
+    /// wire or pirq. `EEXIST`: the wire has another pirq, or the pirq another wire. `ENOSPC`. The caller has checked that
+    /// the domain may use the wire.
+    pub fn map_gsi(&mut self, dom: DomId, gsi: u32, wanted: Option<u32>) -> Result<u32, Errno> {
+        self.gsi_line(gsi)?;
+        let d = self.domain(dom)?;
+        let pirqs = &self.domains[d].pirqs;
+        let has = (0u32..).zip(pirqs).find(|(_, p)| p.irq == gsi + 1).map(|(n, _)| n);
+        let pirq = match (has, wanted) {
+            (Some(has), None) => return Ok(has),
+            (Some(has), Some(w)) if has == w => return Ok(has),
+            (Some(_), Some(_)) => return Err(Errno::EEXIST),
+            (None, Some(w)) => w,
+            (None, None) => {
+                let free = |n: &u32| pirqs.get(*n as usize).is_some_and(|p| p.irq == 0);
+                (FIRST_FREE_GSI..self.nr_gsis).find(free).ok_or(Errno::ENOSPC)?
+            }
+        };
+        self.put(d, pirq, gsi)?;
+        Ok(pirq)
+    }
+
+    /// Gives a domain a pirq for a message, which is programmed, masked. `EEXIST`: the message has one, or the pirq is
+    /// taken. `ENOSPC`: no free pirq or line. The caller has checked that the device is the domain's.
+    pub fn map_msi(&mut self, dom: DomId, msi: C::Msi, wanted: Option<u32>) -> Result<u32, Errno> {
+        let d = self.domain(dom)?;
+        if self.lines.iter().any(|l| l.msi == Some(msi)) {
+            return Err(Errno::EEXIST);
+        }
+        let pirq = match wanted {
+            Some(w) => w,
+            None => self.free_pirq(dom)?,
+        };
+        let messages = (0u32..).zip(&self.lines).skip(self.nr_gsis as usize);
+        let irq = { messages }.find(|(_, l)| l.msi.is_none()).map(|(n, _)| n).ok_or(Errno::ENOSPC)?;
+        self.put(d, pirq, irq)?;
+        if let Err(e) = self.chip.route_msi(irq, msi) {
+            self.domains[d].pirqs[pirq as usize] = Pirq::default();
+            return Err(e);
+        }
+        if let Some(line) = self.lines.get_mut(irq as usize) {
+            *line = Line::new();
+            line.msi = Some(msi);
+        }
+        Ok(pirq)
+    }
+
+    /// The highest free pirq above the wires. `ENOSPC`.
+    pub fn free_pirq(&self, dom: DomId) -> Result<u32, Errno> {
+        let d = self.domain(dom)?;
+        let free = |n: &u32| self.domains[d].pirqs.get(*n as usize).is_some_and(|p| p.irq == 0);
+        (self.nr_gsis..self.nr_pirqs(dom)).rev().find(free).ok_or(Errno::ENOSPC)
+    }
+
+    /// Takes a pirq back, unbinding it if it is bound. `EINVAL`: not mapped.
+    pub fn unmap(&mut self, dom: DomId, pirq: u32) -> Result<(), Errno> {
+        let (d, entry) = self.pirq(dom, pirq)?;
+        let irq = entry.irq.checked_sub(1).ok_or(Errno::EINVAL)?;
+        self.unbind(dom, pirq);
+        self.domains[d].pirqs[pirq as usize] = Pirq::default();
+        self.domains[d].note_eoi(pirq, false);
+        if let Some(line) = self.lines.get_mut(irq as usize) {
+            if let Some(msi) = line.msi.take() {
+                self.chip.unroute(irq, Some(msi));
+            }
+        }
+        Ok(())
+    }
+
+    /// The first message line whose source `which` chooses, and the domain and pirq that have it.
+    pub fn find_msi(&self, which: impl Fn(&C::Msi) -> bool) -> Option<(DomId, u32)> {
+        let irq = self.lines.iter().position(|l| l.msi.as_ref().is_some_and(&which))?;
+        let irq = u32::try_from(irq).ok()? + 1;
+        self.domains.iter().find_map(|d| {
+            let pirq = d.pirqs.iter().position(|p| p.irq == irq)?;
+            Some((d.dom, u32::try_from(pirq).ok()?))
+        })
+    }
+
+    fn put(&mut self, d: usize, pirq: u32, irq: Irq) -> Result<(), Errno> {
+        let entry = self.domains[d].pirqs.get_mut(pirq as usize).ok_or(Errno::EINVAL)?;
+        if entry.irq != 0 {
+            return Err(Errno::EEXIST);
+        }
+        *entry = Pirq { irq: irq + 1, port: 0 };
+        Ok(())
+    }
+
+    fn gsi_line(&mut self, gsi: u32) -> Result<&mut Line<C::Msi>, Errno> {
+        if gsi >= self.nr_gsis {
+            return Err(Errno::EINVAL);
+        }
+        self.lines.get_mut(gsi as usize).ok_or(Errno::EINVAL)
+    }
+}

@@ -1,0 +1,288 @@
+//! Physical interrupts of domains: which line or message is which domain's pirq, who is told when it fires, and when a
+//! level-triggered line may fire again.
+//!
+//! One [`Interrupts`] holds the whole machine's, in one lock of the shell (a leaf, but for the chip itself). A *line* is a
+//! GSI or a message (MSI, MSI-X). A *pirq* is a domain's number for a line: GSI n is pirq n, messages are numbered from
+//! the top down. Lines may be shared by domains that all agree.
+//!
+//! Level-triggered: masked when it fires, until every domain that was told has said EOI. Edge-triggered and messages: never
+//! masked, except by the storm guard: a line that fires more often than any device should is held for the rest of a
+//! window, so that a broken device costs a bounded share of a CPU.
+
+mod line;
+mod map;
+#[cfg(test)]
+mod tests;
+
+use crate::evtchn::{DomId, PageWords};
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering::AcqRel;
+use line::Line;
+pub use line::{Deliveries, Delivery};
+use xen_abi::errno::Errno;
+use xen_abi::event::Port;
+use xen_abi::physdev::{XENIRQSTAT_NEEDS_EOI, XENIRQSTAT_SHARED};
+
+/// A line's number: a GSI, or (from the number of GSIs on) a message.
+pub type Irq = u32;
+
+/// Domains that may share a line.
+pub const MAX_SHARERS: usize = 8;
+
+/// How a wire signals.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wire {
+    /// Level-triggered rather than edge-triggered.
+    pub level: bool,
+    /// Active low rather than high.
+    pub active_low: bool,
+}
+
+/// The interrupt hardware. Lines are masked until [`IrqChip::unmask`].
+pub trait IrqChip {
+    /// Names a message source: a device and an entry.
+    type Msi: Copy + PartialEq;
+
+    /// How a GSI signals if nobody has said.
+    fn default_wire(&self, gsi: u32) -> Wire;
+    /// Gives a GSI a vector on some CPU and routes it there, masked.
+    fn route_gsi(&mut self, irq: Irq, wire: Wire) -> Result<(), Errno>;
+    /// Gives a message a vector on some CPU and programs it, masked if the device can.
+    fn route_msi(&mut self, irq: Irq, msi: Self::Msi) -> Result<(), Errno>;
+    /// Undoes `route_*`; the line is masked.
+    fn unroute(&mut self, irq: Irq, msi: Option<Self::Msi>);
+    /// Lets a line fire.
+    fn unmask(&mut self, irq: Irq, msi: Option<Self::Msi>);
+    /// Stops a line from firing.
+    fn mask(&mut self, irq: Irq, msi: Option<Self::Msi>);
+}
+
+/// A domain's pirq.
+#[derive(Clone, Copy, Default)]
+struct Pirq {
+    /// The line plus one; 0: not mapped.
+    irq: u32,
+    /// The event port; 0: not bound.
+    port: Port,
+}
+
+struct DomainPirqs<P> {
+    dom: DomId,
+    pirqs: Vec<Pirq>,
+    /// Page of bits that say which pirqs need an EOI, and whether an EOI unmasks the port too.
+    eoi_map: Option<(P, bool)>,
+}
+
+/// See the module's documentation. `P` keeps a guest page referenced and gives its words.
+pub struct Interrupts<C: IrqChip, P> {
+    chip: C,
+    nr_gsis: u32,
+    lines: Vec<Line<C::Msi>>,
+    domains: Vec<DomainPirqs<P>>,
+    /// Lines that the storm guard holds.
+    held: u32,
+}
+
+impl<C: IrqChip, P: AsRef<PageWords>> Interrupts<C, P> {
+    /// `nr_gsis` wires and room for `nr_messages` messages.
+    pub fn new(chip: C, nr_gsis: u32, nr_messages: u32) -> Self {
+        let mut lines = Vec::new();
+        lines.resize_with((nr_gsis + nr_messages) as usize, Line::new);
+        Interrupts { chip, nr_gsis, lines, domains: Vec::new(), held: 0 }
+    }
+
+    /// The hardware.
+    pub fn chip(&mut self) -> &mut C {
+        &mut self.chip
+    }
+
+    /// A domain with pirqs 0 .. `nr_gsis + messages`. `EEXIST`, `ENOMEM`.
+    pub fn add_domain(&mut self, dom: DomId, messages: u32) -> Result<(), Errno> {
+        if self.domains.iter().any(|d| d.dom == dom) {
+            return Err(Errno::EEXIST);
+        }
+        let mut pirqs = Vec::new();
+        let count = (self.nr_gsis + messages) as usize;
+        pirqs.try_reserve_exact(count).map_err(|_| Errno::ENOMEM)?;
+        pirqs.resize(count, Pirq::default());
+        self.domains.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+        self.domains.push(DomainPirqs { dom, pirqs, eoi_map: None });
+        Ok(())
+    }
+
+    /// Unbinds and unmaps all that a domain has, and forgets it. Its pages are given back.
+    pub fn remove_domain(&mut self, dom: DomId) {
+        let Ok(at) = self.domain(dom) else { return };
+        for pirq in 0..self.nr_pirqs(dom) {
+            let _ = self.unmap(dom, pirq);
+        }
+        self.domains.swap_remove(at);
+    }
+
+    /// Number of a domain's pirqs; 0 if it has none.
+    pub fn nr_pirqs(&self, dom: DomId) -> u32 {
+        self.domain(dom).map_or(0, |d| u32::try_from(self.domains[d].pirqs.len()).unwrap_or(u32::MAX))
+    }
+
+    /// Connects a mapped pirq to an event port and lets the line fire. `EINVAL`: not mapped. `EEXIST`: it has a port.
+    /// `EBUSY`: others use the line and not all agree to share.
+    pub fn bind(&mut self, dom: DomId, pirq: u32, port: Port, share: bool) -> Result<(), Errno> {
+        let (d, entry) = self.pirq(dom, pirq)?;
+        let irq = entry.irq.checked_sub(1).ok_or(Errno::EINVAL)?;
+        if entry.port != 0 {
+            return Err(Errno::EEXIST);
+        }
+        let line = self.lines.get_mut(irq as usize).ok_or(Errno::EINVAL)?;
+        line.admit(share)?;
+        if line.is_idle() && line.msi.is_none() {
+            let wire = *line.wire.get_or_insert_with(|| self.chip.default_wire(irq));
+            self.chip.route_gsi(irq, wire)?;
+        }
+        let first = line.is_idle();
+        line.add(Delivery { dom, pirq, port }, share);
+        let level = line.is_level();
+        if first {
+            self.chip.unmask(irq, line.msi);
+        }
+        self.domains[d].pirqs[pirq as usize].port = port;
+        self.domains[d].note_eoi(pirq, level);
+        Ok(())
+    }
+
+    /// Undoes [`Interrupts::bind`]: the domain is no longer told and no longer waited for. Nothing happens if it is not
+    /// bound.
+    pub fn unbind(&mut self, dom: DomId, pirq: u32) {
+        let Ok((d, entry)) = self.pirq(dom, pirq) else { return };
+        let Some(irq) = entry.irq.checked_sub(1).filter(|_| entry.port != 0) else { return };
+        self.domains[d].pirqs[pirq as usize].port = 0;
+        let Some(line) = self.lines.get_mut(irq as usize) else { return };
+        let done = line.remove(dom, pirq);
+        if line.is_idle() {
+            self.chip.mask(irq, line.msi);
+            if line.end_hold() {
+                self.held -= 1;
+            }
+            if line.msi.is_none() {
+                self.chip.unroute(irq, None);
+            }
+        } else if done {
+            self.chip.unmask(irq, line.msi);
+        }
+    }
+
+    /// A line fired: it is masked if it must be, and these are to be told. The caller ends the interrupt at the CPU
+    /// afterwards. If the answer says `held`, call [`Interrupts::release_held`] at that time.
+    #[inline]
+    pub fn fired(&mut self, irq: Irq, now: u64) -> Deliveries {
+        let Some(line) = self.lines.get_mut(irq as usize) else { return Deliveries::none() };
+        let storm = line.count(now);
+        if storm || line.is_level() || line.is_idle() {
+            self.chip.mask(irq, line.msi);
+        }
+        if storm && line.hold() {
+            self.held += 1;
+        }
+        line.start()
+    }
+
+    /// A domain has handled a pirq. Returns the port to be unmasked, if the domain asked for that. `EINVAL`: not mapped.
+    #[inline]
+    pub fn eoi(&mut self, dom: DomId, pirq: u32) -> Result<Option<Port>, Errno> {
+        let (d, entry) = self.pirq(dom, pirq)?;
+        let irq = entry.irq.checked_sub(1).ok_or(Errno::EINVAL)?;
+        if let Some(line) = self.lines.get_mut(irq as usize) {
+            if line.finish(dom, pirq) {
+                self.chip.unmask(irq, line.msi);
+            }
+        }
+        let auto = matches!(self.domains[d].eoi_map, Some((_, true)));
+        Ok((auto && entry.port != 0).then_some(entry.port))
+    }
+
+    /// `XENIRQSTAT_*` of a pirq. `EINVAL`: no such number.
+    pub fn status(&self, dom: DomId, pirq: u32) -> Result<u32, Errno> {
+        let (_, entry) = self.pirq(dom, pirq)?;
+        let Some(line) = entry.irq.checked_sub(1).and_then(|irq| self.lines.get(irq as usize)) else { return Ok(0) };
+        let needs_eoi = if line.is_level() { XENIRQSTAT_NEEDS_EOI } else { 0 };
+        let shared = if line.nr_guests() > 1 { XENIRQSTAT_SHARED } else { 0 };
+        Ok(needs_eoi | shared)
+    }
+
+    /// Registers the page in which a domain finds which of its pirqs need an EOI. `auto_unmask`: an EOI unmasks the port
+    /// too (the first version of the call). `EBUSY`: it has one.
+    pub fn set_eoi_map(
+        &mut self,
+        dom: DomId,
+        auto_unmask: bool,
+        map: impl FnOnce() -> Result<P, Errno>,
+    ) -> Result<(), Errno> {
+        let d = self.domain(dom)?;
+        if self.domains[d].eoi_map.is_some() {
+            return Err(Errno::EBUSY);
+        }
+        self.domains[d].eoi_map = Some((map()?, auto_unmask));
+        for pirq in 0..self.nr_pirqs(dom) {
+            let level = self.line_of(dom, pirq).is_some_and(Line::is_level);
+            self.domains[d].note_eoi(pirq, level);
+        }
+        Ok(())
+    }
+
+    /// Is any line held by the storm guard?
+    pub fn has_held(&self) -> bool {
+        self.held != 0
+    }
+
+    /// Lets a line fire again whose hold is over by `now`. What may have been missed is delivered again. Call until `None`.
+    pub fn release_held(&mut self, now: u64) -> Option<Deliveries> {
+        if self.held == 0 {
+            return None;
+        }
+        let (irq, line) = (0u32..).zip(&mut self.lines).find(|(_, l)| l.hold_is_over(now))?;
+        line.end_hold();
+        self.held -= 1;
+        if line.is_level() {
+            if line.is_finished() {
+                self.chip.unmask(irq, line.msi);
+            }
+            return Some(Deliveries::none());
+        }
+        self.chip.unmask(irq, line.msi);
+        Some(line.start())
+    }
+
+    /// The line of a mapped pirq.
+    pub fn irq_of(&self, dom: DomId, pirq: u32) -> Option<Irq> {
+        self.pirq(dom, pirq).ok()?.1.irq.checked_sub(1)
+    }
+
+    fn line_of(&self, dom: DomId, pirq: u32) -> Option<&Line<C::Msi>> {
+        self.lines.get(self.irq_of(dom, pirq)? as usize)
+    }
+
+    #[inline]
+    fn domain(&self, dom: DomId) -> Result<usize, Errno> {
+        self.domains.iter().position(|d| d.dom == dom).ok_or(Errno::EINVAL)
+    }
+
+    #[inline]
+    fn pirq(&self, dom: DomId, pirq: u32) -> Result<(usize, Pirq), Errno> {
+        let d = self.domain(dom)?;
+        let entry = self.domains[d].pirqs.get(pirq as usize).ok_or(Errno::EINVAL)?;
+        Ok((d, *entry))
+    }
+}
+
+impl<P: AsRef<PageWords>> DomainPirqs<P> {
+    /// Writes into the domain's page whether a pirq needs an EOI.
+    fn note_eoi(&self, pirq: u32, needed: bool) {
+        let Some((page, _)) = &self.eoi_map else { return };
+        let Some(word) = page.as_ref().get(pirq as usize / 32) else { return };
+        let bit = 1 << (pirq % 32);
+        if needed {
+            word.fetch_or(bit, AcqRel);
+        } else {
+            word.fetch_and(!bit, AcqRel);
+        }
+    }
+}

@@ -1,0 +1,263 @@
+use super::*;
+use crate::evtchn::oracle::TestPage;
+use core::sync::atomic::Ordering::SeqCst;
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use std::vec;
+
+/// A chip that records what is masked and routed.
+#[derive(Default)]
+struct Chip {
+    unmasked: BTreeMap<Irq, bool>,
+    routed: Vec<Irq>,
+    refuse: bool,
+}
+
+impl IrqChip for Chip {
+    type Msi = u32;
+    fn default_wire(&self, gsi: u32) -> Wire {
+        Wire { level: gsi >= 16, active_low: gsi >= 16 }
+    }
+    fn route_gsi(&mut self, irq: Irq, _: Wire) -> Result<(), Errno> {
+        assert!(!self.routed.contains(&irq), "routed twice");
+        if self.refuse {
+            return Err(Errno::ENOSPC);
+        }
+        self.routed.push(irq);
+        Ok(())
+    }
+    fn route_msi(&mut self, irq: Irq, _: u32) -> Result<(), Errno> {
+        self.route_gsi(irq, Wire { level: false, active_low: false })
+    }
+    fn unroute(&mut self, irq: Irq, _: Option<u32>) {
+        assert!(!self.unmasked.get(&irq).copied().unwrap_or(false), "unrouted while it may fire");
+        let at = self.routed.iter().position(|i| *i == irq).expect("routed");
+        self.routed.swap_remove(at);
+    }
+    fn unmask(&mut self, irq: Irq, _: Option<u32>) {
+        assert!(self.routed.contains(&irq), "unmasked without a route");
+        self.unmasked.insert(irq, true);
+    }
+    fn mask(&mut self, irq: Irq, _: Option<u32>) {
+        self.unmasked.insert(irq, false);
+    }
+}
+
+type Ints = Interrupts<Chip, TestPage>;
+
+fn two_domains() -> Ints {
+    let mut i = Interrupts::new(Chip::default(), 24, 40);
+    i.add_domain(0, 184).unwrap();
+    i.add_domain(5, 32).unwrap();
+    i
+}
+
+fn open(i: &mut Ints, irq: Irq) -> bool {
+    i.chip().unmasked.get(&irq).copied().unwrap_or(false)
+}
+
+const LEVEL: Wire = Wire { level: true, active_low: true };
+
+#[test]
+fn numbers_are_those_that_a_kernel_expects() {
+    let mut i = two_domains();
+    assert_eq!((i.nr_pirqs(0), i.nr_pirqs(5), i.nr_pirqs(9)), (208, 56, 0));
+    assert_eq!(i.map_gsi(0, 9, Some(9)), Ok(9));
+    assert_eq!(i.map_gsi(0, 9, None), Ok(9), "it has one");
+    assert_eq!(i.map_gsi(0, 9, Some(9)), Ok(9));
+    assert_eq!(i.map_gsi(0, 9, Some(10)), Err(Errno::EEXIST));
+    assert_eq!(i.map_gsi(0, 10, Some(9)), Err(Errno::EEXIST));
+    assert_eq!(i.map_gsi(0, 20, None), Ok(16));
+    assert_eq!(i.map_gsi(0, 24, Some(24)), Err(Errno::EINVAL));
+    assert_eq!(i.map_gsi(0, 3, Some(208)), Err(Errno::EINVAL));
+    assert_eq!(i.map_msi(0, 100, None), Ok(207));
+    assert_eq!(i.map_msi(0, 101, None), Ok(206));
+    assert_eq!(i.map_msi(0, 101, None), Err(Errno::EEXIST), "the message has a pirq");
+    assert_eq!(i.map_msi(5, 102, None), Ok(55));
+    assert_eq!(i.free_pirq(5), Ok(54));
+    assert_eq!(i.find_msi(|m| *m == 102), Some((5, 55)));
+    assert_eq!(i.unmap(0, 100), Err(Errno::EINVAL));
+    i.unmap(0, 207).unwrap();
+    assert_eq!(i.map_msi(0, 103, None), Ok(207));
+    assert_eq!(i.map_msi(9, 1, None), Err(Errno::EINVAL), "no such domain");
+}
+
+#[test]
+fn a_level_line_is_masked_until_eoi() {
+    let mut i = two_domains();
+    i.setup_gsi(11, LEVEL).unwrap();
+    assert_eq!(i.setup_gsi(11, LEVEL), Err(Errno::EEXIST));
+    i.map_gsi(0, 11, Some(11)).unwrap();
+    assert_eq!(i.bind(0, 12, 7, true), Err(Errno::EINVAL), "not mapped");
+    i.bind(0, 11, 7, true).unwrap();
+    assert_eq!(i.bind(0, 11, 8, true), Err(Errno::EEXIST));
+    assert!(open(&mut i, 11));
+    let told: Vec<_> = i.fired(11, 0).iter().collect();
+    assert_eq!(told, [Delivery { dom: 0, pirq: 11, port: 7 }]);
+    assert!(!open(&mut i, 11));
+    assert_eq!(i.status(0, 11), Ok(XENIRQSTAT_NEEDS_EOI));
+    assert_eq!(i.eoi(0, 11), Ok(None));
+    assert!(open(&mut i, 11));
+    assert_eq!(i.eoi(0, 11), Ok(None), "once more does no harm");
+    assert_eq!(i.eoi(0, 12), Err(Errno::EINVAL));
+}
+
+#[test]
+fn edges_and_messages_are_never_masked() {
+    let mut i = two_domains();
+    i.map_gsi(0, 1, Some(1)).unwrap();
+    i.bind(0, 1, 7, false).unwrap();
+    let pirq = i.map_msi(5, 77, None).unwrap();
+    i.bind(5, pirq, 9, false).unwrap();
+    let irq = i.irq_of(5, pirq).unwrap();
+    assert_eq!(i.fired(1, 0).iter().count(), 1);
+    assert_eq!(i.fired(irq, 0).iter().count(), 1);
+    assert!(open(&mut i, 1) && open(&mut i, irq));
+    assert_eq!(i.status(5, pirq), Ok(0));
+}
+
+#[test]
+fn a_shared_line_waits_for_everybody_also_for_one_that_leaves() {
+    let mut i = two_domains();
+    for dom in [0, 5] {
+        i.map_gsi(dom, 17, Some(17)).unwrap();
+    }
+    i.bind(0, 17, 7, true).unwrap();
+    assert_eq!(i.bind(5, 17, 3, false), Err(Errno::EBUSY));
+    i.bind(5, 17, 3, true).unwrap();
+    assert_eq!(i.status(0, 17), Ok(XENIRQSTAT_NEEDS_EOI | XENIRQSTAT_SHARED));
+    assert_eq!(i.fired(17, 0).iter().count(), 2);
+    i.eoi(0, 17).unwrap();
+    assert!(!open(&mut i, 17), "domain 5 has not answered");
+    i.unbind(5, 17);
+    assert!(open(&mut i, 17), "it is no longer waited for");
+    i.fired(17, 1);
+    i.remove_domain(0);
+    assert!(!open(&mut i, 17));
+    assert!(i.chip().routed.is_empty());
+}
+
+#[test]
+fn the_eoi_page_says_which_need_one() {
+    let mut i = two_domains();
+    let page = TestPage::filled(0);
+    i.map_gsi(0, 17, Some(17)).unwrap();
+    i.set_eoi_map(0, false, || Ok(page.clone())).unwrap();
+    assert_eq!(i.set_eoi_map(0, false, || panic!("mapped")), Err(Errno::EBUSY));
+    let word = |n: usize| page.0[n].load(SeqCst);
+    i.setup_gsi(17, LEVEL).unwrap();
+    assert_eq!(word(0), 1 << 17);
+    let msi = i.map_msi(0, 3, None).unwrap();
+    i.bind(0, msi, 4, false).unwrap();
+    assert_eq!(word(msi as usize / 32), 0);
+    i.unmap(0, 17).unwrap();
+    assert_eq!(word(0), 0);
+    i.remove_domain(0);
+    assert_eq!(std::sync::Arc::strong_count(&page.0), 1);
+}
+
+#[test]
+fn the_first_version_of_the_eoi_page_unmasks_the_port() {
+    let mut i = two_domains();
+    i.map_gsi(0, 17, Some(17)).unwrap();
+    i.bind(0, 17, 7, true).unwrap();
+    i.set_eoi_map(0, true, || Ok(TestPage::filled(0))).unwrap();
+    assert_eq!(i.eoi(0, 17), Ok(Some(7)));
+}
+
+#[test]
+fn a_refused_route_leaves_nothing_behind() {
+    let mut i = two_domains();
+    i.chip().refuse = true;
+    assert_eq!(i.map_msi(0, 5, None), Err(Errno::ENOSPC));
+    i.map_gsi(0, 4, Some(4)).unwrap();
+    assert_eq!(i.bind(0, 4, 7, false), Err(Errno::ENOSPC));
+    i.chip().refuse = false;
+    assert_eq!(i.map_msi(0, 5, None), Ok(207));
+    i.bind(0, 4, 7, false).unwrap();
+}
+
+#[test]
+fn a_storm_is_held_and_released() {
+    let mut i = two_domains();
+    let pirq = i.map_msi(0, 5, None).unwrap();
+    i.bind(0, pirq, 3, false).unwrap();
+    let irq = i.irq_of(0, pirq).unwrap();
+    let mut held = None;
+    for n in 0..60_000u64 {
+        held = held.or(i.fired(irq, n).held_until_ns);
+    }
+    assert_eq!(held, Some(100_000_000));
+    assert!(!open(&mut i, irq) && i.has_held());
+    assert!(i.release_held(99_999_999).is_none());
+    let again = i.release_held(100_000_000).expect("released");
+    assert_eq!(again.iter().count(), 1, "what may have been missed is looked for");
+    assert!(open(&mut i, irq) && !i.has_held());
+    // A held level line is unmasked by the end of the hold, not by an EOI.
+    i.map_gsi(0, 18, Some(18)).unwrap();
+    i.bind(0, 18, 4, false).unwrap();
+    for n in 0..50_001 {
+        i.fired(18, n);
+        i.eoi(0, 18).unwrap();
+    }
+    assert!(!open(&mut i, 18));
+    assert!(i.release_held(200_000_000).is_some());
+    assert!(open(&mut i, 18));
+    i.unbind(0, 18);
+    assert!(i.release_held(400_000_000).is_none());
+}
+
+#[test]
+fn ten_thousand_binds_leave_nothing() {
+    let mut i = two_domains();
+    for n in 0..10_000 {
+        let pirq = i.map_msi(0, n, None).unwrap();
+        i.bind(0, pirq, 3, false).unwrap();
+        i.unmap(0, pirq).unwrap();
+        i.map_gsi(5, 20, Some(20)).unwrap();
+        i.bind(5, 20, 4, true).unwrap();
+        i.fired(20, 0);
+        i.unbind(5, 20);
+        i.unmap(5, 20).unwrap();
+    }
+    assert!(i.chip().routed.is_empty());
+}
+
+proptest! {
+    /// A level line is open exactly if somebody listens and nobody is waited for; an idle line is closed and unrouted.
+    #[test]
+    fn lines_are_open_when_they_should_be(ops in prop::collection::vec((0u8..6, 0u16..3, 14u32..20), 1..200)) {
+        let mut i: Ints = Interrupts::new(Chip::default(), 24, 8);
+        for dom in 0..3 {
+            i.add_domain(dom, 8).unwrap();
+        }
+        let mut bound = vec![[false; 24]; 3];
+        let mut waits = vec![[false; 24]; 3];
+        for (op, dom, gsi) in ops {
+            let (d, g) = (usize::from(dom), gsi as usize);
+            match op {
+                0 => { let _ = i.map_gsi(dom, gsi, Some(gsi)); }
+                1 => bound[d][g] |= i.bind(dom, gsi, 1 + gsi, true).is_ok(),
+                2 => { i.unbind(dom, gsi); bound[d][g] = false; waits[d][g] = false; }
+                3 => { let _ = i.unmap(dom, gsi); bound[d][g] = false; waits[d][g] = false; }
+                4 => {
+                    // Only a line that is open fires.
+                    if open(&mut i, gsi) {
+                        let told: Vec<_> = i.fired(gsi, 0).iter().map(|x| x.dom).collect();
+                        prop_assert_eq!(told.len(), (0..3).filter(|d| bound[*d][g]).count());
+                        for x in told {
+                            waits[usize::from(x)][g] = gsi >= 16;
+                        }
+                    }
+                }
+                _ => { if i.eoi(dom, gsi).is_ok() { waits[d][g] = false; } }
+            }
+            for g in 14..20 {
+                let listens = (0..3).any(|d| bound[d][g]);
+                let waiting = (0..3).any(|d| waits[d][g]);
+                prop_assert_eq!(open(&mut i, g as u32), listens && !waiting, "GSI {}", g);
+                prop_assert_eq!(i.chip().routed.contains(&(g as u32)), listens);
+            }
+        }
+    }
+}
