@@ -1,0 +1,48 @@
+//! DMA addresses. In a PV domain the bus address is the machine address, and the buffers that the twin uses need no bouncing.
+
+use super::{Done, Host, Support};
+
+/// What the mapping functions return for an error.
+pub const MAPPING_ERROR: u64 = u64::MAX;
+
+const PAGE: u64 = 4096;
+
+/// For routines that have nothing to do.
+pub fn nothing<H: Host>(_: &mut Support, _: &mut H, _: &[u64; 6]) -> Done {
+    Ok(0)
+}
+
+/// `is_vmalloc_addr(address)`.
+pub fn is_vmalloc_addr<H: Host>(s: &mut Support, _: &mut H, args: &[u64; 6]) -> Done {
+    Ok(u64::from((s.kernel.vmalloc_start..s.kernel.vmalloc_end).contains(&args[0])))
+}
+
+/// `dma_map_page_attrs(device, page, offset, size, direction, attributes)`: the machine address of a buffer, which must be
+/// contiguous in machine memory and below the device's limit.
+pub fn map_page<H: Host>(s: &mut Support, host: &mut H, args: &[u64; 6]) -> Done {
+    let [_, page, offset, size, ..] = *args;
+    Ok(machine_range(s, host, page, offset, size).unwrap_or(MAPPING_ERROR))
+}
+
+fn machine_range<H: Host>(s: &Support, host: &H, page: u64, offset: u64, size: u64) -> Option<u64> {
+    let into_map = page.checked_sub(s.kernel.vmemmap)?;
+    if s.offsets.page_size == 0 || into_map % s.offsets.page_size != 0 {
+        return None;
+    }
+    let first = (into_map / s.offsets.page_size).checked_add(offset / PAGE)?;
+    let start = offset % PAGE;
+    let pages = start.checked_add(size.max(1))?.div_ceil(PAGE);
+    // Nothing that a driver maps at once is larger than the largest socket buffer.
+    if pages > 64 {
+        return None;
+    }
+    let frame = host.machine_frame(first)?;
+    for n in 1..pages {
+        if host.machine_frame(first + n)? != frame + n {
+            return None;
+        }
+    }
+    let address = frame.checked_mul(PAGE)?.checked_add(start)?;
+    let end = address.checked_add(size)?;
+    (s.dma_limit == 0 || end <= s.dma_limit).then_some(address)
+}

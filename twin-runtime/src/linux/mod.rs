@@ -1,0 +1,183 @@
+//! Native support routines: what drivers call on their hot paths, done here on Linux's own structures.
+//!
+//! A routine gets the argument registers as the driver passed them and reaches the structures through [`Memory`]. It either
+//! returns what the original would, or says that the domain's own has to run ([`Stop::Upcall`]), or ends the invocation.
+//! Nothing in a structure is trusted: each word is read once and each length is bounded before it is used. The places of
+//! members come from BTF ([`offsets`]).
+
+pub mod dma;
+pub mod lock;
+pub mod napi;
+pub mod offsets;
+pub mod pool;
+pub mod queue;
+pub mod skb;
+mod text;
+
+use crate::abort::Reason;
+use crate::memory::{Fault, Memory};
+use offsets::Offsets;
+use pool::Pool;
+use skb::Frame;
+
+/// What support routines need of the world.
+pub trait Host: Memory {
+    /// The machine frame behind a frame of the driver domain, if it may be used for DMA.
+    fn machine_frame(&self, pfn: u64) -> Option<u64>;
+    /// The poll of this `napi_struct` is to run (softirq).
+    fn schedule_poll(&mut self, napi: u64);
+    /// A packet was received; its data is valid until this returns. The buffer is taken back afterwards.
+    fn receive(&mut self, frame: &Frame);
+    /// The driver is done with a packet that was prepared by [`Support::prepare`].
+    fn transmitted(&mut self, skb: u64, cookie: u64);
+    /// The domain has to free something of its own, later.
+    fn free_in_domain(&mut self, what: Foreign);
+    /// The domain's queue (`netdev_queue`) may go on.
+    fn queue_event(&mut self, queue: u64);
+    /// A lock is taken by someone else. `tries` counts from 1. Whether to try again.
+    fn lock_is_busy(&mut self, lock: u64, tries: u32) -> bool;
+    /// A call that the domain is to make after the invocation (timers, work queues).
+    fn note(&mut self, routine: Routine, args: &[u64; 6]);
+}
+
+/// Something that belongs to the driver domain's allocator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Foreign {
+    /// An `sk_buff`, for `kfree_skb`.
+    Skb(u64),
+    /// Data of a page fragment, for `page_frag_free`.
+    Fragment(u64),
+}
+
+/// Where the driver domain's kernel has its address ranges.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Kernel {
+    /// `page_offset_base`.
+    pub page_offset: u64,
+    /// First byte of vmalloc space.
+    pub vmalloc_start: u64,
+    /// First byte after it.
+    pub vmalloc_end: u64,
+    /// `vmemmap_base`.
+    pub vmemmap: u64,
+    /// Address of the variable `jiffies`.
+    pub jiffies: u64,
+}
+
+/// Why a routine did not do it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// The domain's own routine has to run; nothing was changed.
+    Upcall,
+    /// The invocation ends.
+    Abort(Reason),
+}
+
+impl From<Fault> for Stop {
+    fn from(fault: Fault) -> Self {
+        Self::Abort(Reason::Memory(fault))
+    }
+}
+
+pub(crate) fn bad(what: &'static str, value: u64) -> Stop {
+    Stop::Abort(Reason::Structure { what, value })
+}
+
+/// The result of a routine.
+pub type Done = Result<u64, Stop>;
+
+/// State of the support routines of one driver domain.
+#[derive(Debug, Default)]
+pub struct Support {
+    /// Places of members.
+    pub offsets: Offsets,
+    /// Address ranges.
+    pub kernel: Kernel,
+    /// Buffers that the domain lent.
+    pub pool: Pool,
+    /// `struct device *` to bus address limit (exclusive); devices that are not listed have none.
+    pub dma_limit: u64,
+}
+
+macro_rules! routines {
+    ($($variant:ident = $($name:literal)|+ => $function:path;)*) => {
+        /// A native routine.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[allow(missing_docs, reason = "each is named as the kernel function that it stands for")]
+        pub enum Routine { $($variant,)* }
+
+        impl Routine {
+            /// All of them.
+            pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
+
+            /// The routine that stands for a kernel function.
+            #[must_use]
+            pub fn by_name(name: &str) -> Option<Self> {
+                match name { $($($name)|+ => Some(Self::$variant),)* _ => None }
+            }
+
+            /// The first name.
+            #[must_use]
+            pub fn name(self) -> &'static str {
+                match self { $(Self::$variant => [$($name),+][0],)* }
+            }
+
+            /// Calls it.
+            ///
+            /// # Errors
+            /// See [`Stop`].
+            pub fn call<H: Host>(self, support: &mut Support, host: &mut H, args: &[u64; 6]) -> Done {
+                match self { $(Self::$variant => $function(support, host, args),)* }
+            }
+        }
+    };
+}
+
+routines! {
+    IsVmallocAddr = "is_vmalloc_addr" => dma::is_vmalloc_addr;
+    DmaMapPage = "dma_map_page_attrs" => dma::map_page;
+    DmaUnmapPage = "dma_unmap_page_attrs" => dma::nothing;
+    DmaSyncForCpu = "dma_sync_single_for_cpu" => dma::nothing;
+    DmaSyncForDevice = "dma_sync_single_for_device" => dma::nothing;
+    SkbCloneTxTimestamp = "skb_clone_tx_timestamp" | "skb_tstamp_tx" => dma::nothing;
+    NapiConsumeSkb = "napi_consume_skb" => skb::consume;
+    DevKfreeSkb = "__dev_kfree_skb_any" | "__dev_kfree_skb_irq" | "consume_skb" | "kfree_skb_reason" => skb::consume;
+    NetdevAllocSkb = "__netdev_alloc_skb" => skb::allocate;
+    NapiAllocSkb = "__napi_alloc_skb" => skb::napi_allocate;
+    BuildSkb = "napi_build_skb" | "build_skb" => skb::build;
+    AllocFragment = "__netdev_alloc_frag_align" | "__napi_alloc_frag_align" => skb::allocate_fragment;
+    PageFragFree = "page_frag_free" => skb::free_fragment;
+    SkbPut = "skb_put" => skb::put;
+    SkbTrim = "skb_trim" => skb::trim;
+    SkbPad = "__skb_pad" => skb::pad;
+    EthTypeTrans = "eth_type_trans" => skb::eth_type_trans;
+    GroReceive = "napi_gro_receive" => skb::gro_receive;
+    Receive = "netif_receive_skb" | "netif_rx" => skb::receive;
+    NapiSchedulePrep = "napi_schedule_prep" => napi::schedule_prep;
+    NapiSchedule = "__napi_schedule" | "__napi_schedule_irqoff" => napi::schedule;
+    NapiCompleteDone = "napi_complete_done" => napi::complete_done;
+    DqlCompleted = "dql_completed" => queue::dql_completed;
+    ScheduleQueue = "netif_schedule_queue" => queue::schedule;
+    WakeQueue = "netif_tx_wake_queue" => queue::wake;
+    SpinLock = "_raw_spin_lock" | "_raw_spin_lock_bh" | "_raw_spin_lock_irq" | "_raw_spin_lock_irqsave" => lock::lock;
+    SpinTrylock = "_raw_spin_trylock" => lock::try_lock;
+    SpinUnlock = "_raw_spin_unlock" | "_raw_spin_unlock_bh" | "_raw_spin_unlock_irq" | "_raw_spin_unlock_irqrestore"
+        => lock::unlock;
+    Memcpy = "memcpy" | "__memcpy" | "memmove" => text::copy;
+    Memset = "memset" | "__memset" => text::fill;
+    IoRead8 = "ioread8" => text::io_read::<1, H>;
+    IoRead16 = "ioread16" => text::io_read::<2, H>;
+    IoRead32 = "ioread32" => text::io_read::<4, H>;
+    IoWrite8 = "iowrite8" => text::io_write::<1, H>;
+    IoWrite16 = "iowrite16" => text::io_write::<2, H>;
+    IoWrite32 = "iowrite32" => text::io_write::<4, H>;
+    NetRatelimit = "net_ratelimit" => dma::nothing;
+    QueueWork = "queue_work_on" => text::note_work;
+    QueueDelayedWork = "queue_delayed_work_on" => text::note_delayed_work;
+    ModTimer = "mod_timer" => text::note_timer;
+}
+
+#[cfg(test)]
+mod fake;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,45 @@
+//! Polling: the ownership protocol on `napi_struct.state`, which the domain's softirq follows as well.
+
+use super::{Done, Host, Support};
+
+/// The owner may poll.
+pub const SCHED: u64 = 1 << 0;
+const MISSED: u64 = 1 << 1;
+const DISABLE: u64 = 1 << 2;
+const NPSVC: u64 = 1 << 3;
+const IN_BUSY_POLL: u64 = 1 << 6;
+const PREFER_BUSY_POLL: u64 = 1 << 7;
+const SCHED_THREADED: u64 = 1 << 9;
+
+/// `napi_schedule_prep(napi)`: takes the poll, or notes that it was missed.
+pub fn schedule_prep<H: Host>(s: &mut Support, host: &mut H, args: &[u64; 6]) -> Done {
+    let at = args[0].wrapping_add(s.offsets.napi_state);
+    let take = |state: u64| match state {
+        _ if state & DISABLE != 0 => None,
+        _ if state & SCHED != 0 => Some(state | MISSED),
+        _ => Some(state | SCHED),
+    };
+    let (old, taken) = host.update_u64(at, take)?;
+    Ok(u64::from(taken && old & SCHED == 0))
+}
+
+/// `__napi_schedule(napi)`: the caller owns the poll; it is to run.
+pub fn schedule<H: Host>(_: &mut Support, host: &mut H, args: &[u64; 6]) -> Done {
+    host.schedule_poll(args[0]);
+    Ok(0)
+}
+
+/// `napi_complete_done(napi, work)`: gives the poll back, unless it was missed meanwhile and has to run again.
+pub fn complete_done<H: Host>(s: &mut Support, host: &mut H, args: &[u64; 6]) -> Done {
+    let at = args[0].wrapping_add(s.offsets.napi_state);
+    let give = |state: u64| {
+        let kept = state & !(MISSED | SCHED | SCHED_THREADED | PREFER_BUSY_POLL);
+        let again = if state & MISSED != 0 { SCHED } else { 0 };
+        (state & (NPSVC | IN_BUSY_POLL) == 0).then_some(kept | again)
+    };
+    let (old, given) = host.update_u64(at, give)?;
+    if given && old & MISSED != 0 {
+        host.schedule_poll(args[0]);
+    }
+    Ok(u64::from(given && old & MISSED == 0))
+}

@@ -1,0 +1,201 @@
+//! Buffers that the driver domain lends, so that nothing has to be allocated in the domain while a twin runs.
+//!
+//! Every lent object carries one reference more than Linux counts for its user (an `sk_buff` in `users`, a fragment in its
+//! page's `_refcount`). So when the domain frees one that it found in a ring (the interface goes down), only the count drops,
+//! and [`Pool::reclaim`] recognises it by that. This is the reference-count trick of the paper.
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+use super::offsets::Offsets;
+use crate::memory::{Fault, Memory};
+
+/// Value of `users` while an `sk_buff` is handed to the driver: Linux's own reference and the lender's.
+pub const USERS_OUT: u32 = 2;
+const USERS_HOME: u32 = 1;
+
+/// An `sk_buff` of the pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lent {
+    /// Its buffer, or 0 for one that is built around other data.
+    pub head: u64,
+    /// Bytes of the buffer with the shared info.
+    pub size: u32,
+    /// With whom it is.
+    pub out: Use,
+}
+
+/// Where a lent object is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Use {
+    /// In the pool.
+    Home,
+    /// With the driver.
+    Driver,
+    /// With the driver, to be transmitted; the cookie identifies it to the sender.
+    Transmit(u64),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Fragment {
+    page: u64,
+    references: u32,
+    out: bool,
+}
+
+/// What became of an object that was given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Given {
+    /// It is in the pool again; this is what it was.
+    Back(Lent),
+    /// It was in the pool already.
+    Twice,
+    /// It is not of this pool.
+    Foreign,
+}
+
+/// The lent objects of one domain.
+#[derive(Debug, Default)]
+pub struct Pool {
+    skbs: BTreeMap<u64, Lent>,
+    whole: Vec<u64>,
+    bare: Vec<u64>,
+    fragments: BTreeMap<u64, Fragment>,
+    free_fragments: Vec<u64>,
+    fragment_bytes: u64,
+    /// Requests that found the pool empty.
+    pub exhausted: u64,
+}
+
+impl Pool {
+    /// Adds an `sk_buff` with its buffer.
+    pub fn lend(&mut self, skb: u64, head: u64, size: u32) {
+        if self.skbs.insert(skb, Lent { head, size, out: Use::Home }).is_none() {
+            self.whole.push(skb);
+        }
+    }
+
+    /// Adds an `sk_buff` without a buffer.
+    pub fn lend_bare(&mut self, skb: u64) {
+        if self.skbs.insert(skb, Lent { head: 0, size: 0, out: Use::Home }).is_none() {
+            self.bare.push(skb);
+        }
+    }
+
+    /// Adds a receive buffer of `bytes` bytes (the same for all) in `page`.
+    ///
+    /// # Errors
+    /// If the page structure is not there.
+    pub fn lend_fragment(
+        &mut self,
+        memory: &impl Memory,
+        o: &Offsets,
+        data: u64,
+        page: u64,
+        bytes: u64,
+    ) -> Result<(), Fault> {
+        let references = memory.u32(page.wrapping_add(o.page_refcount))?;
+        self.fragment_bytes = if self.fragments.is_empty() { bytes } else { self.fragment_bytes.min(bytes) };
+        if self.fragments.insert(data, Fragment { page, references, out: false }).is_none() {
+            self.free_fragments.push(data);
+        }
+        Ok(())
+    }
+
+    /// Numbers of free objects: with buffer, without, fragments.
+    #[must_use]
+    pub fn free(&self) -> (usize, usize, usize) {
+        (self.whole.len(), self.bare.len(), self.free_fragments.len())
+    }
+
+    /// Takes an `sk_buff` whose buffer has room for `bytes`.
+    pub(crate) fn take(&mut self, bytes: u64, out: Use) -> Option<(u64, Lent)> {
+        let skb = self.whole.pop();
+        let fits = skb.and_then(|skb| self.skbs.get_mut(&skb)).filter(|lent| u64::from(lent.size) >= bytes);
+        let Some(lent) = fits else {
+            self.whole.extend(skb);
+            self.exhausted += 1;
+            return None;
+        };
+        lent.out = out;
+        Some((skb?, *lent))
+    }
+
+    /// Takes an `sk_buff` without buffer.
+    pub(crate) fn take_bare(&mut self) -> Option<u64> {
+        let Some(skb) = self.bare.pop() else {
+            self.exhausted += 1;
+            return None;
+        };
+        self.skbs.get_mut(&skb)?.out = Use::Driver;
+        Some(skb)
+    }
+
+    /// Takes a receive buffer of at least `bytes`.
+    pub(crate) fn take_fragment(&mut self, bytes: u64) -> Option<u64> {
+        let data = Some(self.fragment_bytes).filter(|have| *have >= bytes).and_then(|_| self.free_fragments.pop());
+        let Some(data) = data else {
+            self.exhausted += 1;
+            return None;
+        };
+        self.fragments.get_mut(&data)?.out = true;
+        Some(data)
+    }
+
+    /// Gives an `sk_buff` back.
+    pub(crate) fn give(&mut self, skb: u64) -> Given {
+        let Some(lent) = self.skbs.get_mut(&skb) else { return Given::Foreign };
+        if lent.out == Use::Home {
+            return Given::Twice;
+        }
+        let was = *lent;
+        lent.out = Use::Home;
+        if was.head == 0 {
+            self.bare.push(skb);
+        } else {
+            self.whole.push(skb);
+        }
+        Given::Back(was)
+    }
+
+    /// Gives a receive buffer back. `None`: it is not of this pool; `false`: it was there already.
+    pub(crate) fn give_fragment(&mut self, data: u64) -> Option<bool> {
+        let fragment = self.fragments.get_mut(&data)?;
+        let back = core::mem::replace(&mut fragment.out, false);
+        if back {
+            self.free_fragments.push(data);
+        }
+        Some(back)
+    }
+
+    /// Sets `users` of an `sk_buff` that comes home.
+    pub(crate) fn at_home(memory: &impl Memory, o: &Offsets, skb: u64) -> Result<(), Fault> {
+        memory.put_u32(skb.wrapping_add(o.skb_users), USERS_HOME)
+    }
+
+    /// Takes back what the domain freed; returns how many objects.
+    ///
+    /// # Errors
+    /// If a lent object is no longer there.
+    pub fn reclaim(&mut self, memory: &impl Memory, o: &Offsets) -> Result<usize, Fault> {
+        let mut found = 0;
+        let out: Vec<u64> = self.skbs.iter().filter(|(_, lent)| lent.out != Use::Home).map(|(skb, _)| *skb).collect();
+        for skb in out {
+            if memory.u32(skb.wrapping_add(o.skb_users))? < USERS_OUT {
+                self.give(skb);
+                Self::at_home(memory, o, skb)?;
+                found += 1;
+            }
+        }
+        let out: Vec<(u64, Fragment)> = self.fragments.iter().filter(|(_, f)| f.out).map(|(d, f)| (*d, *f)).collect();
+        for (data, fragment) in out {
+            let at = fragment.page.wrapping_add(o.page_refcount);
+            let restore = |now: u32| (now < fragment.references).then_some(fragment.references);
+            if memory.update_u32(at, restore)?.1 {
+                self.give_fragment(data);
+                found += 1;
+            }
+        }
+        Ok(found)
+    }
+}

@@ -1,0 +1,399 @@
+//! Socket buffers: allocation from the pool, building, sizes, hand-over of received packets, and packets to be sent.
+
+use super::offsets::Offsets;
+use super::pool::{Given, Pool, Use, USERS_OUT};
+use super::{bad, Done, Foreign, Host, Stop, Support};
+use crate::abort::Reason;
+use crate::memory::{Fault, Memory};
+
+/// Bytes that Linux leaves free before the data (`NET_SKB_PAD`).
+pub const HEADROOM: u64 = 64;
+/// Most page fragments of a packet (`MAX_SKB_FRAGS`).
+pub const MAX_FRAGMENTS: usize = 17;
+
+const ETHERNET_HEADER: u32 = 14;
+/// Bit of the byte of `cloned` that says that the head is a page fragment.
+const HEAD_FRAG: u8 = 1 << 5;
+const CLONED: u8 = 1;
+/// `ip_summed` in the byte of `pkt_type`.
+const CHECKSUM_PARTIAL: u8 = 3 << 5;
+const GRO_NORMAL: u64 = 3;
+
+/// A page fragment of a packet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fragment {
+    /// Address of the `struct page`.
+    pub page: u64,
+    /// Offset in the page.
+    pub offset: u32,
+    /// Bytes.
+    pub len: u32,
+}
+
+/// A received packet. Everything was checked against the buffer.
+#[derive(Clone, Copy, Debug)]
+pub struct Frame {
+    /// The `sk_buff`.
+    pub skb: u64,
+    /// Address of the linear data (after the Ethernet header).
+    pub data: u64,
+    /// Bytes of it.
+    pub linear: u32,
+    /// Address of the Ethernet header.
+    pub mac_header: u64,
+    /// `protocol`, as stored (big endian).
+    pub protocol: u16,
+    /// Whether the device checked the checksum (`ip_summed`).
+    pub ip_summed: u8,
+    /// Page fragments.
+    pub fragments: [Fragment; MAX_FRAGMENTS],
+    /// How many.
+    pub nr_fragments: usize,
+}
+
+/// The members that describe the data.
+struct Parts {
+    head: u64,
+    data: u64,
+    tail: u32,
+    end: u32,
+    len: u32,
+    data_len: u32,
+}
+
+impl Parts {
+    /// Reads them once and checks `head <= data <= tail <= end`.
+    fn read(memory: &impl Memory, o: &Offsets, skb: u64) -> Result<Self, Stop> {
+        let word = |member: u64| memory.u32(skb.wrapping_add(member));
+        let parts = Self {
+            head: memory.u64(skb.wrapping_add(o.skb_head))?,
+            data: memory.u64(skb.wrapping_add(o.skb_data))?,
+            tail: word(o.skb_tail)?,
+            end: word(o.skb_end)?,
+            len: word(o.skb_len)?,
+            data_len: word(o.skb_data_len)?,
+        };
+        let data_at = parts.data.wrapping_sub(parts.head);
+        if parts.tail > parts.end || data_at > u64::from(parts.tail) || parts.data_len > parts.len {
+            return Err(bad("sk_buff out of its buffer", skb));
+        }
+        Ok(parts)
+    }
+
+    fn tail_address(&self) -> u64 {
+        self.head.wrapping_add(u64::from(self.tail))
+    }
+}
+
+/// Makes `skb` an empty packet in the buffer of `size` bytes at `head`, with `room` bytes before the data.
+fn set_up<M: Memory>(m: &M, o: &Offsets, skb: u64, head: u64, size: u64, room: u64, device: u64) -> Result<(), Fault> {
+    let end = size.saturating_sub(o.info_size.next_multiple_of(64));
+    let put = |member: u64, value: u64| m.put_u32(skb.wrapping_add(member), (value & 0xffff_ffff) as u32);
+    m.fill(skb, 0, o.skb_tail)?;
+    m.put_u64(skb.wrapping_add(o.skb_dev), device)?;
+    m.put_u64(skb.wrapping_add(o.skb_head), head)?;
+    m.put_u64(skb.wrapping_add(o.skb_data), head.wrapping_add(room))?;
+    put(o.skb_tail, room)?;
+    put(o.skb_end, end)?;
+    put(o.skb_truesize, size + o.skb_size)?;
+    put(o.skb_users, u64::from(USERS_OUT))?;
+    m.put_u16(skb.wrapping_add(o.skb_mac_header), u16::MAX)?;
+    m.put_u16(skb.wrapping_add(o.skb_transport_header), u16::MAX)?;
+    let info = head.wrapping_add(end);
+    m.fill(info, 0, o.info_dataref)?;
+    m.put_u32(info.wrapping_add(o.info_dataref), 1)
+}
+
+/// `__netdev_alloc_skb(device, len, flags)`: 0 if the pool is empty.
+pub fn allocate<H: Host>(s: &mut Support, host: &mut H, args: &[u64; 6]) -> Done {
+    let info = s.offsets.info_size.next_multiple_of(64);
+    let need = (args[1] & 0xffff_ffff) + HEADROOM + info;
+    let Some((skb, lent)) = s.pool.take(need, Use::Driver) else { return Ok(0) };
+    set_up(host, &s.offsets, skb, lent.head, u64::from(lent.size), HEADROOM, args[0])?;
+    Ok(skb)
+}
+
+/// `__napi_alloc_skb(napi, len, flags)`.
+pub fn napi_allocate<H: Host>(s: &mut Support, host: &mut H, args: &[u64; 6]) -> Done {
+    let device = host.u64(args[0].wrapping_add(s.offsets.napi_device))?;
+    allocate(s, host, &[device, args[1], args[2], 0, 0, 0])
+}
+
+/// `napi_build_skb(data, size)`: an `sk_buff` around a received buffer.
+pub fn build<H: Host>(s: &mut Support, host: &mut H, args: &[u64; 6]) -> Done {
+    let [data, size, ..] = *args;
+    let size = size & 0xffff_ffff;
+    if size == 0 {
+        return Err(Stop::Upcall);
+    }
+    if size < s.offsets.info_size.next_multiple_of(64) {
+        return Err(bad("buffer too small for the shared info", size));
+    }
+    let Some(skb) = s.pool.take_bare() else { return Ok(0) };
+    set_up(host, &s.offsets, skb, data, size, 0, 0)?;
+    host.put_u8(skb.wrapping_add(s.offsets.skb_cloned), HEAD_FRAG)?;
+    Ok(skb)
+}
+
+/// `__netdev_alloc_frag_align(size, mask)`: 0 if the pool is empty. Every buffer is aligned to its page or half of it.
+pub fn allocate_fragment<H: Host>(s: &mut Support, _: &mut H, args: &[u64; 6]) -> Done {
+    Ok(s.pool.take_fragment(args[0] & 0xffff_ffff).unwrap_or(0))
+}
+
+/// `page_frag_free(data)`.
+pub fn free_fragment<H: Host>(s: &mut Support, host: &mut H, args: &[u64; 6]) -> Done {
+    match s.pool.give_fragment(args[0]) {
+        Some(true) => {}
+        Some(false) => return Err(bad("fragment freed twice", args[0])),
+        None => host.free_in_domain(Foreign::Fragment(args[0])),
+    }
+    Ok(0)
+}
+
+/// `napi_consume_skb(skb, budget)` and the other ways to be done with one.
+pub fn consume<H: Host>(s: &mut Support, host: &mut H, args: &[u64; 6]) -> Done {
+    if args[0] != 0 {
+        release(s, host, args[0])?;
+    }
+    Ok(0)
+}
+
+fn release<H: Host>(s: &mut Support, host: &mut H, skb: u64) -> Result<(), Stop> {
+    let lent = match s.pool.give(skb) {
+        Given::Back(lent) => lent,
+        Given::Twice => return Err(bad("sk_buff freed twice", skb)),
+        Given::Foreign => {
+            host.free_in_domain(Foreign::Skb(skb));
+            return Ok(());
+        }
+    };
+    Pool::at_home(host, &s.offsets, skb)?;
+    if lent.head == 0 {
+        let head = host.u64(skb.wrapping_add(s.offsets.skb_head))?;
+        free_fragment(s, host, &[head, 0, 0, 0, 0, 0])?;
+    }
+    if let Use::Transmit(cookie) = lent.out {
+        host.transmitted(skb, cookie);
+    }
+    Ok(())
+}
+
+/// `skb_put(skb, len)`: the old tail.
+pub fn put<H: Host>(s: &mut Support, host: &mut H, args: &[u64; 6]) -> Done {
+    let (skb, more) = (args[0], (args[1] & 0xffff_ffff) as u32);
+    let parts = Parts::read(host, &s.offsets, skb)?;
+    let tail = parts.tail.checked_add(more).filter(|tail| *tail <= parts.end && parts.data_len == 0);
+    let tail = tail.ok_or(bad("skb_put beyond the buffer", u64::from(more)))?;
+    host.put_u32(skb.wrapping_add(s.offsets.skb_tail), tail)?;
+    host.put_u32(skb.wrapping_add(s.offsets.skb_len), parts.len.wrapping_add(more))?;
+    Ok(parts.tail_address())
+}
+
+/// `skb_trim(skb, len)`.
+pub fn trim<H: Host>(s: &mut Support, host: &mut H, args: &[u64; 6]) -> Done {
+    let (skb, len) = (args[0], (args[1] & 0xffff_ffff) as u32);
+    let parts = Parts::read(host, &s.offsets, skb)?;
+    if parts.len > len && parts.data_len == 0 {
+        let tail = parts.data.wrapping_sub(parts.head).wrapping_add(u64::from(len));
+        host.put_u32(skb.wrapping_add(s.offsets.skb_len), len)?;
+        host.put_u32(skb.wrapping_add(s.offsets.skb_tail), (tail & 0xffff_ffff) as u32)?;
+    }
+    Ok(0)
+}
+
+/// `__skb_pad(skb, pad, free_on_error)`: zeroes after the data if there is room, else the domain does it.
+pub fn pad<H: Host>(s: &mut Support, host: &mut H, args: &[u64; 6]) -> Done {
+    let (skb, pad) = (args[0], args[1] & 0xffff_ffff);
+    let parts = Parts::read(host, &s.offsets, skb)?;
+    let cloned = host.u8(skb.wrapping_add(s.offsets.skb_cloned))? & CLONED != 0;
+    if cloned || parts.data_len != 0 || u64::from(parts.tail) + pad > u64::from(parts.end) {
+        return Err(Stop::Upcall);
+    }
+    host.fill(parts.tail_address(), 0, pad)?;
+    Ok(0)
+}
+
+/// `eth_type_trans(skb, device)`: strips the Ethernet header; returns the protocol as stored.
+pub fn eth_type_trans<H: Host>(s: &mut Support, host: &mut H, args: &[u64; 6]) -> Done {
+    let [skb, device, ..] = *args;
+    let o = s.offsets;
+    let parts = Parts::read(host, &o, skb)?;
+    let mut header = [0; 16];
+    host.read(parts.data, &mut header)?;
+    host.put_u64(skb.wrapping_add(o.skb_dev), device)?;
+    let mac = parts.data.wrapping_sub(parts.head);
+    host.put_u16(skb.wrapping_add(o.skb_mac_header), (mac & 0xffff) as u16)?;
+    if parts.len >= ETHERNET_HEADER {
+        if parts.len - ETHERNET_HEADER < parts.data_len {
+            return Err(bad("no linear Ethernet header", skb));
+        }
+        host.put_u32(skb.wrapping_add(o.skb_len), parts.len - ETHERNET_HEADER)?;
+        host.put_u64(skb.wrapping_add(o.skb_data), parts.data.wrapping_add(u64::from(ETHERNET_HEADER)))?;
+    }
+    let mut own = [0; 6];
+    host.read(host.u64(device.wrapping_add(o.device_address))?, &mut own)?;
+    let kind = packet_type(&header, &own);
+    if kind != 0 {
+        let at = skb.wrapping_add(o.skb_pkt_type);
+        host.put_u8(at, host.u8(at)? & !7 | kind)?;
+    }
+    Ok(u64::from(protocol(&header)))
+}
+
+/// `PACKET_HOST` 0, `PACKET_BROADCAST` 1, `PACKET_MULTICAST` 2, `PACKET_OTHERHOST` 3.
+fn packet_type(header: &[u8; 16], own: &[u8; 6]) -> u8 {
+    match &header[..6] {
+        target if target == own => 0,
+        [255, 255, 255, 255, 255, 255] => 1,
+        target if target[0] & 1 != 0 => 2,
+        _ => 3,
+    }
+}
+
+/// The type field, or for 802.3 frames the pseudo types 1 and 4, in memory order.
+fn protocol(header: &[u8; 16]) -> u16 {
+    match u16::from_be_bytes([header[12], header[13]]) {
+        0x0600.. => u16::from_le_bytes([header[12], header[13]]),
+        _ if header[14] == 0xff && header[15] == 0xff => 1u16.to_be(),
+        _ => 4u16.to_be(),
+    }
+}
+
+/// `napi_gro_receive(napi, skb)`.
+pub fn gro_receive<H: Host>(s: &mut Support, host: &mut H, args: &[u64; 6]) -> Done {
+    hand_over(s, host, args[1])?;
+    Ok(GRO_NORMAL)
+}
+
+/// `netif_receive_skb(skb)`.
+pub fn receive<H: Host>(s: &mut Support, host: &mut H, args: &[u64; 6]) -> Done {
+    hand_over(s, host, args[0])?;
+    Ok(0)
+}
+
+fn hand_over<H: Host>(s: &mut Support, host: &mut H, skb: u64) -> Result<(), Stop> {
+    let frame = frame(host, &s.offsets, skb)?;
+    host.receive(&frame);
+    release(s, host, skb)
+}
+
+/// Reads a packet.
+fn frame<H: Host>(host: &H, o: &Offsets, skb: u64) -> Result<Frame, Stop> {
+    let parts = Parts::read(host, o, skb)?;
+    let linear = parts.len - parts.data_len;
+    let data_at = parts.data.wrapping_sub(parts.head);
+    if data_at + u64::from(linear) > u64::from(parts.end) {
+        return Err(bad("packet longer than its buffer", u64::from(linear)));
+    }
+    let info = parts.head.wrapping_add(u64::from(parts.end));
+    let nr = usize::from(host.u8(info.wrapping_add(o.info_nr_frags))?);
+    let mut fragments = [Fragment::default(); MAX_FRAGMENTS];
+    let mut at = info.wrapping_add(o.info_frags);
+    let mut sum = 0u64;
+    for fragment in fragments.get_mut(..nr).ok_or(bad("too many fragments", nr as u64))? {
+        let page = host.u64(at)?;
+        *fragment = Fragment { page, len: host.u32(at.wrapping_add(8))?, offset: host.u32(at.wrapping_add(12))? };
+        sum += u64::from(fragment.len);
+        at = at.wrapping_add(16);
+    }
+    if sum != u64::from(parts.data_len) {
+        return Err(bad("fragments do not make up data_len", sum));
+    }
+    let mac = host.u16(skb.wrapping_add(o.skb_mac_header))?;
+    Ok(Frame {
+        skb,
+        data: parts.data,
+        linear,
+        mac_header: parts.head.wrapping_add(u64::from(mac)),
+        protocol: host.u16(skb.wrapping_add(o.skb_protocol))?,
+        ip_summed: host.u8(skb.wrapping_add(o.skb_pkt_type))? >> 5 & 3,
+        fragments,
+        nr_fragments: nr,
+    })
+}
+
+/// A packet to be sent.
+#[derive(Clone, Copy, Debug)]
+pub struct Packet<'p> {
+    /// The device.
+    pub device: u64,
+    /// Linear part, from the Ethernet header on. Enough of it for what the driver reads (the paper copies 96 bytes).
+    pub header: &'p [u8],
+    /// The rest, in pages that have a `struct page` in the domain.
+    pub fragments: &'p [Fragment],
+    /// Where the device starts to sum and where it stores the sum, from the Ethernet header on.
+    pub checksum: Option<(u16, u16)>,
+    /// TCP segmentation: segment size, number of segments, `gso_type`.
+    pub segmentation: Option<(u16, u16, u32)>,
+    /// Transmit queue.
+    pub queue: u16,
+    /// Comes back with [`Host::transmitted`].
+    pub cookie: u64,
+}
+
+impl Support {
+    /// Makes an `sk_buff` of the pool carry a packet. `None` if the pool is empty or the header too long.
+    ///
+    /// # Errors
+    /// If the pool's memory is not there any more.
+    pub fn prepare<H: Host>(&mut self, host: &mut H, packet: &Packet<'_>) -> Result<Option<u64>, Reason> {
+        let o = self.offsets;
+        let len = packet.header.len() as u64;
+        let need = len + HEADROOM + o.info_size.next_multiple_of(64);
+        if packet.fragments.len() > MAX_FRAGMENTS || len < u64::from(ETHERNET_HEADER) {
+            return Ok(None);
+        }
+        let Some((skb, lent)) = self.pool.take(need, Use::Transmit(packet.cookie)) else { return Ok(None) };
+        set_up(host, &o, skb, lent.head, u64::from(lent.size), HEADROOM, packet.device)?;
+        host.write(lent.head.wrapping_add(HEADROOM), packet.header)?;
+        let more: u64 = packet.fragments.iter().map(|f| u64::from(f.len)).sum();
+        let put = |member: u64, value: u64| host.put_u32(skb.wrapping_add(member), (value & 0xffff_ffff) as u32);
+        put(o.skb_tail, HEADROOM + len)?;
+        put(o.skb_len, len + more)?;
+        put(o.skb_data_len, more)?;
+        let half = |member: u64, value: u64| host.put_u16(skb.wrapping_add(member), (value & 0xffff) as u16);
+        half(o.skb_queue_mapping, u64::from(packet.queue))?;
+        half(o.skb_mac_header, HEADROOM)?;
+        half(o.skb_network_header, HEADROOM + u64::from(ETHERNET_HEADER))?;
+        if let Some(kind) = packet.header.get(12..14) {
+            host.write(skb.wrapping_add(o.skb_protocol), kind)?;
+        }
+        if let Some((start, offset)) = packet.checksum {
+            half(o.skb_transport_header, HEADROOM + u64::from(start))?;
+            half(o.skb_csum_start, HEADROOM + u64::from(start))?;
+            half(o.skb_csum_offset, u64::from(offset))?;
+            host.put_u8(skb.wrapping_add(o.skb_pkt_type), CHECKSUM_PARTIAL)?;
+        }
+        let end = host.u32(skb.wrapping_add(o.skb_end))?;
+        self.describe(host, lent.head.wrapping_add(u64::from(end)), packet)?;
+        Ok(Some(skb))
+    }
+
+    /// Fills the shared info.
+    fn describe<H: Host>(&self, host: &mut H, info: u64, packet: &Packet<'_>) -> Result<(), Fault> {
+        let o = &self.offsets;
+        let nr = u8::try_from(packet.fragments.len()).unwrap_or(0);
+        host.put_u8(info.wrapping_add(o.info_nr_frags), nr)?;
+        let mut at = info.wrapping_add(o.info_frags);
+        for fragment in packet.fragments {
+            host.put_u64(at, fragment.page)?;
+            host.put_u32(at.wrapping_add(8), fragment.len)?;
+            host.put_u32(at.wrapping_add(12), fragment.offset)?;
+            at = at.wrapping_add(16);
+        }
+        if let Some((size, segments, kind)) = packet.segmentation {
+            host.put_u16(info.wrapping_add(o.info_gso_size), size)?;
+            host.put_u16(info.wrapping_add(o.info_gso_segs), segments)?;
+            host.put_u32(info.wrapping_add(o.info_gso_type), kind)?;
+        }
+        Ok(())
+    }
+
+    /// Takes back a prepared packet that was not handed to the driver (its queue was stopped, or it answered "busy").
+    pub fn withdraw<H: Host>(&mut self, host: &mut H, skb: u64) {
+        if let Given::Back(_) = self.pool.give(skb) {
+            // The pool's own memory; if it is gone, the next use of it says so.
+            let _ = Pool::at_home(host, &self.offsets, skb);
+        }
+    }
+}

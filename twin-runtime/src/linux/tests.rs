@@ -1,0 +1,341 @@
+//! The support routines on a fake domain.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use super::fake::{domain, Event, Fake, BUFFERS, DEVICE, FRAGMENTS, SKBS, VMEMMAP};
+use super::offsets::Offsets;
+use super::queue::Limits;
+use super::skb::{Fragment, Packet};
+use super::{Foreign, Routine, Stop, Support};
+use crate::abort::Reason;
+use crate::memory::{Fault, Memory};
+
+fn call(name: &str, s: &mut Support, f: &mut Fake, args: &[u64]) -> Result<u64, Stop> {
+    let mut all = [0; 6];
+    all[..args.len()].copy_from_slice(args);
+    Routine::by_name(name).expect("native").call(s, f, &all)
+}
+
+fn structure(result: Result<u64, Stop>) -> bool {
+    matches!(result, Err(Stop::Abort(Reason::Structure { .. })))
+}
+
+#[test]
+fn every_routine_of_the_hot_paths_is_native() {
+    let e1000 = [
+        "is_vmalloc_addr",
+        "dma_map_page_attrs",
+        "skb_clone_tx_timestamp",
+        "napi_schedule_prep",
+        "__napi_schedule",
+        "dma_unmap_page_attrs",
+        "napi_consume_skb",
+        "dql_completed",
+        "napi_complete_done",
+        "__napi_alloc_skb",
+        "dma_sync_single_for_cpu",
+        "skb_put",
+        "memcpy",
+        "skb_trim",
+        "eth_type_trans",
+        "napi_gro_receive",
+        "napi_build_skb",
+        "__netdev_alloc_frag_align",
+        "netif_schedule_queue",
+        "netif_tx_wake_queue",
+        "__dev_kfree_skb_any",
+        "__netdev_alloc_skb",
+        "__skb_pad",
+    ];
+    for name in e1000 {
+        assert!(Routine::by_name(name).is_some(), "{name}");
+    }
+    for routine in Routine::ALL {
+        assert_eq!(Routine::by_name(routine.name()), Some(*routine));
+    }
+    assert_eq!(Routine::by_name("_printk"), None);
+}
+
+#[test]
+fn a_missing_member_is_named() {
+    let filled = Offsets::fill(|s, m| (s != "dql" || m != "limit").then_some(0), |_| Some(0));
+    assert_eq!(filled.err(), Some(("dql", "limit")));
+}
+
+#[test]
+fn dma_mapping_gives_machine_addresses_of_contiguous_buffers() {
+    let (mut f, mut s) = domain(2);
+    let page = VMEMMAP + 7 * 64;
+    assert_eq!(call("dma_map_page_attrs", &mut s, &mut f, &[0, page, 0x234, 100, 1]), Ok(0x100_7234));
+    f.foreign.insert(8);
+    assert_eq!(
+        call("dma_map_page_attrs", &mut s, &mut f, &[0, page, 0x800, 0x800, 1]),
+        Ok(0x100_7800),
+        "ends with the page"
+    );
+    assert_eq!(
+        call("dma_map_page_attrs", &mut s, &mut f, &[0, page, 0x801, 0x800, 1]),
+        Ok(u64::MAX),
+        "reaches a foreign page"
+    );
+    assert_eq!(call("dma_map_page_attrs", &mut s, &mut f, &[0, page + 1, 0, 1, 1]), Ok(u64::MAX), "no page structure");
+    assert_eq!(call("dma_map_page_attrs", &mut s, &mut f, &[0, 0x1000, 0, 1, 1]), Ok(u64::MAX), "below the map");
+    assert_eq!(call("dma_map_page_attrs", &mut s, &mut f, &[0, page, 0, u64::MAX, 1]), Ok(u64::MAX));
+    s.dma_limit = 0x100_7100;
+    assert_eq!(call("dma_map_page_attrs", &mut s, &mut f, &[0, page, 0, 0x101, 1]), Ok(u64::MAX), "beyond the device");
+    assert_eq!(call("is_vmalloc_addr", &mut s, &mut f, &[0xffff_c900_0000_1000]), Ok(1));
+    assert_eq!(call("is_vmalloc_addr", &mut s, &mut f, &[BUFFERS]), Ok(0));
+}
+
+#[test]
+fn polling_is_owned_once_and_a_missed_poll_runs_again() {
+    let (mut f, mut s) = domain(1);
+    let napi = DEVICE;
+    assert_eq!(call("napi_schedule_prep", &mut s, &mut f, &[napi]), Ok(1));
+    call("__napi_schedule", &mut s, &mut f, &[napi]).expect("scheduled");
+    assert_eq!(call("napi_schedule_prep", &mut s, &mut f, &[napi]), Ok(0), "owned");
+    assert_eq!(f.u64(napi + 16), Ok(3), "SCHED and MISSED");
+    assert_eq!(call("napi_complete_done", &mut s, &mut f, &[napi, 1]), Ok(0), "again");
+    assert_eq!((f.u64(napi + 16), f.events.len()), (Ok(1), 2));
+    assert_eq!(call("napi_complete_done", &mut s, &mut f, &[napi, 1]), Ok(1));
+    assert_eq!(f.u64(napi + 16), Ok(0));
+    f.put_u64(napi + 16, 4).expect("mapped");
+    assert_eq!(call("napi_schedule_prep", &mut s, &mut f, &[napi]), Ok(0), "disabled");
+    f.put_u64(napi + 16, 1 | 8).expect("mapped");
+    assert_eq!(call("napi_complete_done", &mut s, &mut f, &[napi, 1]), Ok(0), "netpoll has it");
+    assert_eq!(f.u64(napi + 16), Ok(9));
+}
+
+#[test]
+fn locks_are_tried_for_a_bounded_time() {
+    let (mut f, mut s) = domain(1);
+    let lock = DEVICE + 64;
+    assert_eq!(call("_raw_spin_lock_irqsave", &mut s, &mut f, &[lock]), Ok(0));
+    assert_eq!(call("_raw_spin_trylock", &mut s, &mut f, &[lock]), Ok(0));
+    assert_eq!(call("_raw_spin_lock", &mut s, &mut f, &[lock]), Err(Stop::Abort(Reason::Lock(lock))));
+    assert_eq!(f.events, [Event::Busy(1), Event::Busy(2), Event::Busy(3)]);
+    f.frees_after = Some((2, lock));
+    assert_eq!(call("_raw_spin_lock", &mut s, &mut f, &[lock]), Ok(0), "freed while waiting");
+    f.put_u32(lock, 0x0004_0001).expect("mapped");
+    assert_eq!(call("_raw_spin_unlock_irqrestore", &mut s, &mut f, &[lock]), Ok(0));
+    assert_eq!(f.u32(lock), Ok(0x0004_0000), "the queue behind it stays");
+    f.put_u32(lock, 3).expect("mapped");
+    assert_eq!(call("_raw_spin_unlock", &mut s, &mut f, &[lock]), Err(Stop::Upcall), "paravirtual waiter");
+    f.put_u32(lock, 0).expect("mapped");
+    assert!(structure(call("_raw_spin_unlock", &mut s, &mut f, &[lock])));
+    assert_eq!(call("_raw_spin_lock", &mut s, &mut f, &[0x10]), Err(Fault { address: 0x10, write: false }.into()));
+}
+
+#[test]
+fn a_small_packet_is_received_through_pool_and_copy() {
+    let (mut f, mut s) = domain(2);
+    f.write(FRAGMENTS, &[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 9, 8, 0, 0xaa, 0xbb, 0xcc]).expect("mapped");
+    f.put_u64(DEVICE + 56, DEVICE).expect("mapped");
+    let skb = call("__napi_alloc_skb", &mut s, &mut f, &[DEVICE, 64, 0]).expect("allocated");
+    assert_eq!(f.u64(skb + 16), Ok(DEVICE));
+    let at = call("skb_put", &mut s, &mut f, &[skb, 20]).expect("room");
+    call("memcpy", &mut s, &mut f, &[at, FRAGMENTS, 17]).expect("copied");
+    call("skb_trim", &mut s, &mut f, &[skb, 17]).expect("trimmed");
+    let protocol = call("eth_type_trans", &mut s, &mut f, &[skb, DEVICE]).expect("typed");
+    assert_eq!(protocol, 8);
+    assert_eq!(f.u8(skb + 128), Ok(0), "to this host");
+    f.put_u16(skb + 180, 8).expect("mapped");
+    assert_eq!(call("napi_gro_receive", &mut s, &mut f, &[DEVICE, skb]), Ok(3));
+    assert_eq!(f.events, [Event::Received { linear: 3, protocol: 8, fragments: 0 }]);
+    assert_eq!((s.pool.free(), f.u32(skb + 220)), ((2, 2, 2), Ok(1)), "home again");
+    assert!(structure(call("napi_consume_skb", &mut s, &mut f, &[skb, 1])), "freed twice");
+}
+
+#[test]
+fn a_large_packet_is_received_in_the_buffer_it_came_in() {
+    let (mut f, mut s) = domain(1);
+    let data = call("__netdev_alloc_frag_align", &mut s, &mut f, &[2048, u64::MAX]).expect("allocated");
+    assert_eq!(call("__netdev_alloc_frag_align", &mut s, &mut f, &[2048, u64::MAX]), Ok(0), "empty");
+    f.write(data, &[0xff; 14]).expect("mapped");
+    let skb = call("napi_build_skb", &mut s, &mut f, &[data, 2048]).expect("built");
+    assert_eq!((f.u64(skb + 200), f.u32(skb + 192), f.u8(skb + 126)), (Ok(data), Ok(2048 - 320), Ok(32)));
+    call("skb_put", &mut s, &mut f, &[skb, 1500]).expect("room");
+    let protocol = call("eth_type_trans", &mut s, &mut f, &[skb, DEVICE]).expect("typed");
+    assert_eq!((protocol, f.u8(skb + 128)), (0xffff, Ok(1)), "broadcast");
+    call("netif_receive_skb", &mut s, &mut f, &[skb]).expect("received");
+    assert_eq!(s.pool.free(), (1, 1, 1));
+    assert!(structure(call("napi_build_skb", &mut s, &mut f, &[data, 100])), "no room for the shared info");
+}
+
+#[test]
+fn buffers_of_the_domain_are_left_to_it() {
+    let (mut f, mut s) = domain(1);
+    let skb = call("napi_build_skb", &mut s, &mut f, &[DEVICE + 0x1000, 1024]).expect("built");
+    call("napi_consume_skb", &mut s, &mut f, &[skb, 1]).expect("freed");
+    call("__dev_kfree_skb_any", &mut s, &mut f, &[DEVICE, 1]).expect("handed over");
+    assert_eq!(f.events, [Event::Free(Foreign::Fragment(DEVICE + 0x1000)), Event::Free(Foreign::Skb(DEVICE))]);
+    assert_eq!(s.pool.free(), (1, 1, 1), "the bare sk_buff is home");
+}
+
+#[test]
+fn sizes_that_leave_the_buffer_end_the_invocation() {
+    let (mut f, mut s) = domain(1);
+    let skb = call("__netdev_alloc_skb", &mut s, &mut f, &[DEVICE, 1000, 0]).expect("allocated");
+    assert_eq!(call("__netdev_alloc_skb", &mut s, &mut f, &[DEVICE, 1000, 0]), Ok(0), "empty");
+    assert!(structure(call("skb_put", &mut s, &mut f, &[skb, 2000])));
+    assert!(structure(call("skb_put", &mut s, &mut f, &[skb, u64::from(u32::MAX)])));
+    f.put_u32(skb + 112, 5000).expect("mapped");
+    assert!(structure(call("napi_gro_receive", &mut s, &mut f, &[0, skb])), "longer than its buffer");
+    f.put_u64(skb + 208, 8).expect("mapped");
+    assert!(structure(call("skb_trim", &mut s, &mut f, &[skb, 1])), "data outside the head");
+    assert_eq!(s.pool.exhausted, 1);
+}
+
+#[test]
+fn a_prepared_packet_comes_back_with_its_cookie() {
+    let (mut f, mut s) = domain(1);
+    let fragments =
+        [Fragment { page: VMEMMAP, offset: 16, len: 900 }, Fragment { page: VMEMMAP + 64, offset: 0, len: 100 }];
+    let header: Vec<u8> = (0..96).collect();
+    let packet = Packet {
+        device: DEVICE,
+        header: &header,
+        fragments: &fragments,
+        checksum: Some((34, 6)),
+        segmentation: Some((1448, 3, 1)),
+        queue: 0,
+        cookie: 77,
+    };
+    let skb = s.prepare(&mut f, &packet).expect("memory").expect("free");
+    assert_eq!((f.u32(skb + 112), f.u32(skb + 116)), (Ok(1096), Ok(1000)));
+    assert_eq!((f.u16(skb + 136), f.u16(skb + 138), f.u8(skb + 128)), (Ok(98), Ok(6), Ok(0x60)));
+    assert_eq!(f.u16(skb + 180), Ok(0x0d0c), "bytes 12 and 13");
+    let info = BUFFERS + 2048 - 320;
+    assert_eq!(
+        (f.u8(info + 2), f.u16(info + 4), f.u64(info + 64), f.u32(info + 72)),
+        (Ok(2), Ok(1448), Ok(VMEMMAP + 64), Ok(100))
+    );
+    assert_eq!(s.prepare(&mut f, &packet), Ok(None), "pool empty");
+    call("napi_consume_skb", &mut s, &mut f, &[skb, 64]).expect("done");
+    assert_eq!(f.events, [Event::Transmitted(skb, 77)]);
+    let again = s.prepare(&mut f, &packet).expect("memory").expect("free");
+    s.withdraw(&mut f, again);
+    assert_eq!((s.pool.free().0, f.events.len()), (1, 1));
+}
+
+#[test]
+fn what_the_domain_freed_is_reclaimed() {
+    let (mut f, mut s) = domain(2);
+    let o = s.offsets;
+    let skb = call("__netdev_alloc_skb", &mut s, &mut f, &[DEVICE, 1000, 0]).expect("allocated");
+    let kept = call("__netdev_alloc_skb", &mut s, &mut f, &[DEVICE, 1000, 0]).expect("allocated");
+    let data = call("__netdev_alloc_frag_align", &mut s, &mut f, &[2048, 0]).expect("allocated");
+    assert_eq!(s.pool.reclaim(&f, &o), Ok(0));
+    f.put_u32(skb + 220, 1).expect("mapped");
+    let page = VMEMMAP + (data - FRAGMENTS) / 4096 * 64;
+    f.put_u32(page + 52, 1).expect("mapped");
+    assert_eq!(s.pool.reclaim(&f, &o), Ok(2));
+    assert_eq!((s.pool.free(), f.u32(page + 52), f.u32(kept + 220)), ((1, 2, 2), Ok(2), Ok(2)));
+}
+
+#[test]
+fn short_packets_are_padded_in_place_or_by_the_domain() {
+    let (mut f, mut s) = domain(1);
+    let skb = call("__netdev_alloc_skb", &mut s, &mut f, &[DEVICE, 100, 0]).expect("allocated");
+    let at = call("skb_put", &mut s, &mut f, &[skb, 20]).expect("room");
+    f.fill(at, 0xee, 60).expect("mapped");
+    assert_eq!(call("__skb_pad", &mut s, &mut f, &[skb, 40, 1]), Ok(0));
+    assert_eq!((f.u8(at + 19), f.u8(at + 20), f.u8(at + 59)), (Ok(0xee), Ok(0), Ok(0)));
+    f.put_u8(skb + 126, 1).expect("mapped");
+    assert_eq!(call("__skb_pad", &mut s, &mut f, &[skb, 40, 1]), Err(Stop::Upcall), "cloned");
+}
+
+#[test]
+fn queues_wake_once() {
+    let (mut f, mut s) = domain(1);
+    let queue = DEVICE;
+    f.put_u64(queue + 144, 1).expect("mapped");
+    call("netif_schedule_queue", &mut s, &mut f, &[queue]).expect("looked at");
+    assert_eq!(f.events, [], "still stopped by the driver");
+    call("netif_tx_wake_queue", &mut s, &mut f, &[queue]).expect("woken");
+    call("netif_tx_wake_queue", &mut s, &mut f, &[queue]).expect("nothing to do");
+    call("netif_schedule_queue", &mut s, &mut f, &[queue]).expect("scheduled");
+    assert_eq!(f.events, [Event::Queue(queue), Event::Queue(queue)]);
+}
+
+#[test]
+fn a_sender_takes_the_queue_as_linux_does() {
+    let (mut f, mut s) = domain(1);
+    let queue = DEVICE;
+    f.put_u64(DEVICE + 0x800, 4321).expect("mapped");
+    assert_eq!(s.begin_transmit(&mut f, queue), Ok(true));
+    assert_eq!((f.u32(queue + 128), f.u32(queue + 132)), (Ok(1), Ok(0x7fff_fff0)));
+    s.end_transmit(&mut f, queue, true).expect("released");
+    assert_eq!((f.u32(queue + 128), f.u32(queue + 132), f.u64(queue + 136)), (Ok(0), Ok(u32::MAX), Ok(4321)));
+    f.put_u64(queue + 144, 4).expect("mapped");
+    assert_eq!(s.begin_transmit(&mut f, queue), Ok(false), "frozen");
+    assert_eq!(f.u32(queue + 128), Ok(0));
+}
+
+#[test]
+fn copies_may_overlap_and_are_bounded() {
+    let (mut f, mut s) = domain(1);
+    let bytes: Vec<u8> = (0..=255).cycle().take(1000).collect();
+    f.write(BUFFERS, &bytes).expect("mapped");
+    call("memmove", &mut s, &mut f, &[BUFFERS + 100, BUFFERS, 1000]).expect("copied");
+    let mut there = vec![0; 1000];
+    f.read(BUFFERS + 100, &mut there).expect("mapped");
+    assert_eq!(there, bytes);
+    call("memmove", &mut s, &mut f, &[BUFFERS, BUFFERS + 100, 1000]).expect("copied");
+    f.read(BUFFERS, &mut there).expect("mapped");
+    assert_eq!(there, bytes);
+    assert!(structure(call("memcpy", &mut s, &mut f, &[BUFFERS, BUFFERS, 1 << 40])));
+    assert!(structure(call("memset", &mut s, &mut f, &[BUFFERS, 0, u64::MAX])));
+    assert_eq!(call("ioread32", &mut s, &mut f, &[BUFFERS]), Ok(0x0302_0100));
+    assert_eq!(call("ioread32", &mut s, &mut f, &[0xc000]), Err(Stop::Upcall), "a port");
+    call("iowrite16", &mut s, &mut f, &[0x12345, BUFFERS]).expect("written");
+    assert_eq!(f.u32(BUFFERS), Ok(0x0302_2345));
+    assert_eq!(f.written.borrow().last(), Some(&(BUFFERS, 2)), "one access of its width");
+    assert_eq!(call("mod_timer", &mut s, &mut f, &[1, 2]), Ok(0));
+    assert_eq!(call("queue_delayed_work_on", &mut s, &mut f, &[1, 2, 3, 0]), Ok(1));
+    assert_eq!(f.events, [Event::Note(Routine::ModTimer), Event::Note(Routine::QueueDelayedWork)]);
+}
+
+fn limits() -> Limits {
+    Limits {
+        queued: 3000,
+        last: 1500,
+        limit: 0,
+        completed: 0,
+        prev_over: 0,
+        prev_queued: 0,
+        prev_last: 0,
+        slack: u32::MAX,
+        since: 0,
+        bounds: (0, 10_000),
+        hold: 250,
+    }
+}
+
+#[test]
+fn the_queue_limit_grows_when_the_device_runs_dry() {
+    let after = limits().after(3000, 10);
+    assert_eq!((after.limit, after.completed, after.prev_queued, after.prev_over), (3000, 3000, 3000, 0));
+    assert_eq!((after.since, after.slack), (10, u32::MAX));
+}
+
+#[test]
+fn the_queue_limit_shrinks_by_what_was_not_needed_for_a_period() {
+    let before = Limits { queued: 9000, prev_queued: 8000, completed: 5000, limit: 6000, slack: 9999, ..limits() };
+    let held = before.after(1000, 100);
+    assert_eq!((held.limit, held.slack), (6000, 4000), "6000 - 2 * 1000 unused");
+    let ended = before.after(1000, 251);
+    assert_eq!((ended.limit, ended.slack, ended.since), (2000, u32::MAX, 251));
+}
+
+#[test]
+fn completing_more_than_was_queued_ends_the_invocation() {
+    let (mut f, mut s) = domain(1);
+    f.put_u32(DEVICE, 3000).expect("mapped");
+    f.put_u32(DEVICE + 9 * 8, 10_000).expect("mapped");
+    assert!(structure(call("dql_completed", &mut s, &mut f, &[DEVICE, 3001])));
+    assert_eq!(call("dql_completed", &mut s, &mut f, &[DEVICE, 3000]), Ok(0));
+    assert_eq!((f.u32(DEVICE + 8), f.u32(DEVICE + 24)), (Ok(6000), Ok(3000)), "adj_limit, limit");
+    assert_eq!(f.u32(SKBS), Ok(0));
+}
