@@ -240,3 +240,6 @@ impl<'a> Twin<'a> {
         Ok(Answer::Resume)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,248 @@
+use alloc::string::ToString;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use twin_abi::image::{flags, text_hash, Address, Function, ImageBuilder, Import, Label, Mode, Origin};
+use twin_abi::kind::State;
+use twin_abi::layout::{constant, gate, CODE_OFFSET};
+use twin_verify::{verify, Policy};
+
+use super::*;
+use crate::instance::{Areas, Config};
+use crate::linux::skb::Frame;
+use crate::linux::Foreign;
+use crate::memory::{Fault, Memory};
+
+const TEXT: u64 = 0xffff_ffff_c020_1000;
+const PRINTK: u64 = 0xffff_ffff_8110_0000;
+
+/// An image of two functions, `first` and `second`, which return at once, with two imports: one native, one not.
+fn image(mode: Mode) -> Vec<u8> {
+    let mirror = mode == Mode::Mirror;
+    let mask_bits = if mirror { 46 } else { 0 };
+    let mut b = ImageBuilder { mirror, mask_bits, flags: flags::COUNTED, text: TEXT, ..Default::default() };
+    b.text_hash = text_hash(b"text");
+    b.code = vec![0xc3; 16];
+    b.code[1..8].fill(0xcc);
+    b.code[9..].fill(0xcc);
+    for (n, name) in ["first", "second"].into_iter().enumerate() {
+        let (name, name_len) = b.name(name);
+        let start = 8 * n as u32;
+        let domain = TEXT + 0x40 * n as u64;
+        b.functions.push(Function { start, end: start + 8, name, name_len, domain, ..Default::default() });
+        let state = b.state(State::default());
+        b.labels.push(Label { offset: start, state });
+        b.addresses.push(Address { domain, function: n as u32 });
+        b.origins.push(Origin { offset: start, original: 0x44 * n as u32 });
+    }
+    for (name, domain) in [("is_vmalloc_addr", PRINTK - 64), ("_printk", PRINTK)] {
+        let (name, name_len) = b.name(name);
+        b.imports.push(Import { name, name_len, domain });
+    }
+    b.build()
+}
+
+fn twin(bytes: &[u8]) -> Twin<'_> {
+    let mode = twin_abi::Image::parse(bytes).expect("parses").mode;
+    let mask_bits = if mode == Mode::Mirror { 46 } else { 0 };
+    let verified = verify(bytes, &Policy { mode, mask_bits, counted: true, bmi: true }).expect("accepted");
+    Twin::new(verified, 8, 0x5000)
+}
+
+#[derive(Default)]
+struct World {
+    budget: i64,
+    miss: u64,
+    result: u64,
+    table: Vec<(usize, u64, u64)>,
+    upcalls: Vec<(u64, [u64; 6])>,
+}
+
+impl Memory for World {
+    fn read(&self, address: u64, _: &mut [u8]) -> Result<(), Fault> {
+        Err(Fault { address, write: false })
+    }
+    fn write(&self, address: u64, _: &[u8]) -> Result<(), Fault> {
+        Err(Fault { address, write: true })
+    }
+    fn exchange_u32(&self, address: u64, _: u32, _: u32) -> Result<u32, Fault> {
+        Err(Fault { address, write: true })
+    }
+    fn exchange_u64(&self, address: u64, _: u64, _: u64) -> Result<u64, Fault> {
+        Err(Fault { address, write: true })
+    }
+}
+
+impl Host for World {
+    fn machine_frame(&self, _: u64) -> Option<u64> {
+        None
+    }
+    fn schedule_poll(&mut self, _: u64) {}
+    fn receive(&mut self, _: &Frame) {}
+    fn transmitted(&mut self, _: u64, _: u64) {}
+    fn free_in_domain(&mut self, _: Foreign) {}
+    fn queue_event(&mut self, _: u64) {}
+    fn lock_is_busy(&mut self, _: u64, _: u32) -> bool {
+        false
+    }
+    fn note(&mut self, _: Routine, _: &[u64; 6]) {}
+}
+
+impl Mapper for World {
+    fn map_pair(&mut self, page: u64) -> Result<u64, Fault> {
+        if page >= 0xffff_8880_0000_0000 {
+            Ok(0x7000_0000)
+        } else {
+            Err(Fault { address: page, write: false })
+        }
+    }
+    fn unmap_pair(&mut self, _: u64) {}
+    fn set_entry(&mut self, index: usize, tag: u64, mapped: u64) {
+        self.table.push((index, tag, mapped));
+    }
+}
+
+impl Embedder for World {
+    fn budget(&self) -> i64 {
+        self.budget
+    }
+    fn set_budget(&mut self, steps: i64) {
+        self.budget = steps;
+    }
+    fn miss_address(&self) -> u64 {
+        self.miss
+    }
+    fn set_miss_result(&mut self, address: u64) {
+        self.result = address;
+    }
+    fn upcall(&mut self, _: u32, _: &str, domain: u64, args: &[u64; 6], _: u64) -> Result<u64, Reason> {
+        self.upcalls.push((domain, *args));
+        Ok(99)
+    }
+    fn is_twin_stack(&self, address: u64) -> bool {
+        (0x100_0000..0x100_8000).contains(&address)
+    }
+}
+
+fn call(gate: Gate) -> Call {
+    Call { gate, args: [1, 2, 3, 4, 5, 6], r11: 0, from: 9, stack: 0 }
+}
+
+fn reason(answer: Answer) -> Option<Reason> {
+    match answer {
+        Answer::Abort(abort) => Some(abort.reason),
+        _ => None,
+    }
+}
+
+#[test]
+fn imports_are_bound_by_name_and_counted() {
+    let bytes = image(Mode::Mirror);
+    let mut twin = twin(&bytes);
+    let (mut world, mut support) = (World { budget: 10, ..World::default() }, Support::default());
+    assert_eq!(twin.gate(&call(Gate::Import(0)), &mut world, &mut support), Answer::Return(0));
+    assert_eq!(twin.gate(&call(Gate::Import(1)), &mut world, &mut support), Answer::Return(99));
+    twin.force_upcall("is_vmalloc_addr");
+    assert_eq!(twin.gate(&call(Gate::Import(0)), &mut world, &mut support), Answer::Return(99));
+    assert_eq!(world.upcalls, [(PRINTK, [1, 2, 3, 4, 5, 6]), (PRINTK - 64, [1, 2, 3, 4, 5, 6])]);
+    let counts: Vec<_> = twin.imports().map(|(name, _, c)| (name.to_string(), c.native, c.upcall)).collect();
+    assert_eq!(counts, [("is_vmalloc_addr".into(), 1, 1), ("_printk".into(), 0, 1)]);
+    assert_eq!(reason(twin.gate(&call(Gate::Import(2)), &mut world, &mut support)), Some(Reason::Import(2)));
+}
+
+#[test]
+fn stack_addresses_do_not_reach_the_domain() {
+    let bytes = image(Mode::Mirror);
+    let mut twin = twin(&bytes);
+    let (mut world, mut support) = (World { budget: 10, ..World::default() }, Support::default());
+    let leak = Call { args: [1, 0x100_0040, 0, 0, 0, 0], ..call(Gate::Import(1)) };
+    assert_eq!(reason(twin.gate(&leak, &mut world, &mut support)), Some(Reason::StackPointer(0x100_0040)));
+    assert!(world.upcalls.is_empty());
+}
+
+#[test]
+fn indirect_calls_reach_functions_imports_or_nothing() {
+    let bytes = image(Mode::Mirror);
+    let mut twin = twin(&bytes);
+    let (mut world, mut support) = (World { budget: 10, ..World::default() }, Support::default());
+    let mut to = |r11| twin.gate(&Call { r11, ..call(Gate::IndirectCall) }, &mut world, &mut support);
+    assert_eq!(to(TEXT + 0x40), Answer::Enter(8));
+    assert_eq!(to(PRINTK), Answer::Return(99));
+    assert_eq!(reason(to(TEXT + 0x41)), Some(Reason::IndirectCall(TEXT + 0x41)));
+    assert_eq!(reason(to(0)), Some(Reason::IndirectCall(0)));
+}
+
+#[test]
+fn a_used_up_budget_ends_it_in_any_gate_and_says_where() {
+    let bytes = image(Mode::Mirror);
+    let mut twin = twin(&bytes);
+    let (mut world, mut support) = (World::default(), Support::default());
+    assert_eq!(twin.begin(TEXT + 0x40, 2, &mut world), Ok(8));
+    for _ in 0..2 {
+        assert_eq!(twin.gate(&call(Gate::Warn), &mut world, &mut support), Answer::Resume);
+    }
+    let Answer::Abort(abort) = twin.gate(&call(Gate::Warn), &mut world, &mut support) else { panic!("goes on") };
+    assert_eq!(abort.to_string(), "Budget at second+0x4 (twin 0x8)");
+    assert_eq!(twin.warnings, 2);
+    assert!(twin.begin(TEXT + 1, 2, &mut world).is_err());
+}
+
+#[test]
+fn a_miss_is_served_in_stlb_mode_only() {
+    let bytes = image(Mode::Stlb);
+    let mut twin = twin(&bytes);
+    let (mut world, mut support) = (World { budget: 10, ..World::default() }, Support::default());
+    world.miss = 0xffff_8880_0001_2345;
+    assert_eq!(twin.gate(&call(Gate::StlbMiss), &mut world, &mut support), Answer::Resume);
+    assert_eq!((world.result, &world.table[..]), (0x7000_0345, &[(0x12, 0xffff_8880_0001_2000, 0x7000_0000)][..]));
+    world.miss = 0xffff_8300_0000_0000;
+    let fault = Fault { address: 0xffff_8300_0000_0000, write: false };
+    assert_eq!(reason(twin.gate(&call(Gate::StlbMiss), &mut world, &mut support)), Some(Reason::Memory(fault)));
+    let bytes = image(Mode::Mirror);
+    let mut mirror = super::tests::twin(&bytes);
+    assert!(reason(mirror.gate(&call(Gate::StlbMiss), &mut world, &mut support)).is_some());
+}
+
+#[test]
+fn exceptions_are_told_apart() {
+    let bytes = image(Mode::Mirror);
+    let image = twin_abi::Image::parse(&bytes).expect("parses");
+    let of = |vector, budget, in_guard| Abort::exception(&image, 8, vector, 0x123, budget, in_guard).reason;
+    assert_eq!(of(6, 5, false), Reason::Bug);
+    assert_eq!(of(6, -1, false), Reason::Budget);
+    assert_eq!(of(14, 5, true), Reason::Stack(0x123));
+    assert_eq!(of(14, 5, false), Reason::Exception { vector: 14, address: 0x123 });
+}
+
+#[test]
+fn the_areas_hold_what_the_contract_says() {
+    let bytes = image(Mode::Stlb);
+    let twin = twin(&bytes);
+    let config = Config {
+        base: 0x10_0000,
+        stack: 0x1000,
+        unsafe_area: 0x9000,
+        percpu: 0xffff_8880_0300_0000,
+        icall: 0xabc,
+        imports: vec![0x111, 0x222],
+        hole: 0x5000,
+        ..Config::default()
+    };
+    let areas = Areas::new(twin.verified(), twin.addresses(), &config);
+    let word = |area: &[u8], at: u32| u64::from_le_bytes(area[at as usize..at as usize + 8].try_into().expect("eight"));
+    assert_eq!(word(&areas.constants, constant::DELTA), 0x8000);
+    assert_eq!(word(&areas.constants, constant::PERCPU), 0xffff_8880_0300_0000);
+    assert_eq!(word(&areas.constants, gate::ICALL), 0xabc);
+    assert_eq!((word(&areas.imports, 8), word(&areas.imports, 16)), (0x222, 0));
+    let at = (TEXT & 0xff0) as u32;
+    assert_eq!(word(&areas.call_table, at), TEXT);
+    assert_eq!(word(&areas.call_table, at + 8), 0x10_0000 + u64::from(CODE_OFFSET));
+    assert_eq!(word(&areas.call_table, at + 24), 0xabc, "an empty entry leads to the gate");
+    assert_eq!((areas.stlb.len(), word(&areas.stlb, 16), word(&areas.stlb, 24)), (65536, 1 << 47, 0x5000));
+    let bytes = image(Mode::Mirror);
+    let twin = super::tests::twin(&bytes);
+    let areas = Areas::new(twin.verified(), twin.addresses(), &config);
+    assert_eq!(word(&areas.constants, constant::MASK), (1 << 46) - 1);
+    assert_eq!(word(&areas.constants, constant::PERCPU), 0x0880_0300_0000);
+    assert!(areas.stlb.is_empty());
+}
