@@ -1,8 +1,64 @@
 //! Interrupts of the machine: to the hypervisor's own handlers or to guests.
 
+use crate::arch::percpu::{pending, this_cpu};
+use crate::arch::{insn, ioapic, ipi, lapic, serial, vectors};
+use crate::panic;
+use crate::{info, warn};
 use xen_abi::regs::CpuUserRegs;
 
+/// Owner number of the serial port's vector.
+const SERIAL: u32 = u32::MAX - 1;
+/// ISA interrupt of the first serial port.
+const SERIAL_ISA_IRQ: u8 = 4;
+
 /// Handles interrupt `vector`.
-pub fn handle(_vector: u8) {}
-/// Handles an NMI.
-pub fn nmi(_regs: &mut CpuUserRegs) {}
+pub fn handle(vector: u8) {
+    match vector {
+        vectors::TIMER => {
+            lapic::eoi();
+            this_cpu().raise(pending::TIMER);
+        }
+        vectors::KICK => {
+            lapic::eoi();
+            ipi::service_pending();
+        }
+        vectors::APIC_ERROR => {
+            lapic::eoi();
+            warn!("CPU {}: local APIC error {:#x}", this_cpu().cpu, lapic::take_errors());
+        }
+        // Not in service, so no EOI; the 8259s raise theirs when noise hits a masked pin.
+        vectors::SPURIOUS | vectors::PIC_BASE..=vectors::PIC_LAST => {}
+        _ => match vectors::owner(this_cpu().cpu as usize, vector) {
+            Some(SERIAL) => {
+                lapic::eoi();
+                this_cpu().raise(pending::CONSOLE);
+            }
+            owner => {
+                lapic::eoi();
+                warn!("CPU {}: stray interrupt, vector {vector:#x}, owner {owner:?}", this_cpu().cpu);
+            }
+        },
+    }
+}
+
+/// Handles an NMI: another CPU's panic, or the machine's complaint about memory or buses.
+pub fn nmi(_regs: &mut CpuUserRegs) {
+    if panic::is_under_way() {
+        insn::halt_forever();
+    }
+    warn!("CPU {}: NMI of the machine, reason {:#x}", this_cpu().cpu, insn::inb(0x61));
+}
+
+/// Lets the serial port interrupt the first CPU when bytes arrive.
+pub fn init_serial() {
+    if serial::port() != Some(serial::COM1) {
+        return;
+    }
+    let (gsi, wire) = ioapic::isa_wire(SERIAL_ISA_IRQ);
+    let Some(vector) = vectors::allocate(0, SERIAL) else { return };
+    if ioapic::route(gsi, vector, crate::arch::smp::apic_id(0), wire).is_some() {
+        serial::enable_receive_interrupt();
+        ioapic::unmask(gsi);
+        info!("Serial port: GSI {gsi}");
+    }
+}

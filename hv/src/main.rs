@@ -36,9 +36,19 @@ pub fn start(boot: boot::BootInfo) -> ! {
     unsafe { percpu::init_block(boot::boot_stack(), 0, 0) };
     init_cpu();
     arch::init(&boot);
+    irq::init_serial();
+    arch::start_other_cpus(&boot);
     arch::finish_init();
     info!("{} modules, {} regions; nothing to run", boot.modules.len(), boot.memory_map.len());
     panic::stop()
+}
+
+/// What the other CPUs do once they are up. Runs on their own stacks.
+pub fn start_ap() -> ! {
+    init_cpu();
+    loop {
+        arch::cpu::sti_hlt_cli();
+    }
 }
 
 /// Sets up what every CPU has: descriptor tables, entry points, FPU, scheduling.

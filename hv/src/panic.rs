@@ -4,7 +4,8 @@
 //! linked without it prints addresses only. The table is: count (u32), then per function offset from the image's
 //! address, offset and length of its name (u32, u32, u32), sorted; then the names.
 
-use crate::arch::{insn, reboot};
+use crate::arch::percpu::this_cpu;
+use crate::arch::{insn, ipi, reboot};
 use crate::console::print_unlocked;
 use crate::mem::layout;
 use core::arch::asm;
@@ -22,7 +23,27 @@ static TABLE: [u8; TABLE_BYTES] = [0; TABLE_BYTES];
 
 /// Stop rather than restart after a panic (`noreboot`).
 static NO_REBOOT: AtomicBool = AtomicBool::new(true);
-static PANICS: AtomicU32 = AtomicU32::new(0);
+/// The CPU that reports, plus one; zero while nothing is wrong.
+static REPORTER: AtomicU32 = AtomicU32::new(0);
+
+/// Has a CPU panicked?
+pub fn is_under_way() -> bool {
+    REPORTER.load(Ordering::Relaxed) != 0
+}
+
+/// The first CPU here may report, after stopping the others; `false` says that this CPU was at it already, so that the
+/// report itself failed. Another CPU does not return.
+fn begin_report() -> bool {
+    let me = this_cpu().cpu + 1;
+    match REPORTER.compare_exchange(0, me, Ordering::SeqCst, Ordering::SeqCst) {
+        Ok(_) => {
+            ipi::stop_others();
+            true
+        }
+        Err(reporter) if reporter == me => false,
+        Err(_) => insn::halt_forever(),
+    }
+}
 
 /// Chooses what follows a panic.
 pub fn set_noreboot(stop: bool) {
@@ -31,9 +52,8 @@ pub fn set_noreboot(stop: bool) {
 
 #[panic_handler]
 fn panic(info: &PanicInfo<'_>) -> ! {
-    // A panic inside the report, or on a second CPU, says no more.
-    if PANICS.fetch_add(1, Ordering::SeqCst) == 0 {
-        print_unlocked(format_args!("PANIC: {}", info.message()));
+    if begin_report() {
+        print_unlocked(format_args!("PANIC on CPU {}: {}", this_cpu().cpu, info.message()));
         if let Some(place) = info.location() {
             print_unlocked(format_args!("  at {}:{}", place.file(), place.line()));
         }
@@ -117,15 +137,27 @@ pub fn symbol(address: u64) -> Option<(&'static str, u64)> {
 
 /// Ends after an exception in the hypervisor's own code: `regs` is the frame, `cr2` the last fault address.
 pub fn fatal_trap(regs: &xen_abi::regs::CpuUserRegs, cr2: u64) -> ! {
-    if PANICS.fetch_add(1, Ordering::SeqCst) == 0 {
+    if begin_report() {
         print_unlocked(format_args!(
             "FATAL TRAP: vector {} error {:#06x} in the hypervisor, cr2 {cr2:#018x}",
             regs.entry_vector, regs.error_code
         ));
-        print_unlocked(format_args!("  rip {:#06x}:{:#018x} rflags {:#010x} rsp {:#018x}", regs.cs, regs.rip, regs.rflags, regs.rsp));
-        print_unlocked(format_args!("  rax {:#018x} rbx {:#018x} rcx {:#018x} rdx {:#018x}", regs.rax, regs.rbx, regs.rcx, regs.rdx));
-        print_unlocked(format_args!("  rsi {:#018x} rdi {:#018x} rbp {:#018x} r8  {:#018x}", regs.rsi, regs.rdi, regs.rbp, regs.r8));
-        print_unlocked(format_args!("  r9  {:#018x} r10 {:#018x} r11 {:#018x} r12 {:#018x}", regs.r9, regs.r10, regs.r11, regs.r12));
+        print_unlocked(format_args!(
+            "  rip {:#06x}:{:#018x} rflags {:#010x} rsp {:#018x}",
+            regs.cs, regs.rip, regs.rflags, regs.rsp
+        ));
+        print_unlocked(format_args!(
+            "  rax {:#018x} rbx {:#018x} rcx {:#018x} rdx {:#018x}",
+            regs.rax, regs.rbx, regs.rcx, regs.rdx
+        ));
+        print_unlocked(format_args!(
+            "  rsi {:#018x} rdi {:#018x} rbp {:#018x} r8  {:#018x}",
+            regs.rsi, regs.rdi, regs.rbp, regs.r8
+        ));
+        print_unlocked(format_args!(
+            "  r9  {:#018x} r10 {:#018x} r11 {:#018x} r12 {:#018x}",
+            regs.r9, regs.r10, regs.r11, regs.r12
+        ));
         print_unlocked(format_args!("  r13 {:#018x} r14 {:#018x} r15 {:#018x}", regs.r13, regs.r14, regs.r15));
         print_address(regs.rip);
         backtrace(regs.rbp);

@@ -191,11 +191,8 @@ pub fn load_guest_gdt(frames: &[Mfn]) {
         let want = frames.get(i).map_or(0, |f| f.raw());
         if slot.get() != want {
             let va = start + (i * PAGE_SIZE) as u64;
-            let pte = if want == 0 {
-                Pte::new(zero_page(), read_only())
-            } else {
-                Pte::new(Mfn::new(want), read_write())
-            };
+            let pte =
+                if want == 0 { Pte::new(zero_page(), read_only()) } else { Pte::new(Mfn::new(want), read_write()) };
             set_pte(va, pte);
             cpu::invlpg(va);
             slot.set(want);

@@ -114,10 +114,13 @@ fn load_syscall_msrs() {
     let base = mem::layout::SYSCALL_STUBS + u64::from(info.cpu) * PAGE_SIZE as u64;
     let page = mem::frames::alloc_zeroed().expect("memory for a CPU's entry code");
     mem::vmap::map_at(base, &[page], mem::paging::EXECUTE).expect("memory for a CPU's entry code");
-    for (offset, target) in [(0usize, syscall_entry_64 as *const () as u64), (64, syscall_entry_32 as *const () as u64)] {
+    for (offset, target) in [(0usize, syscall_entry_64 as *const () as u64), (64, syscall_entry_32 as *const () as u64)]
+    {
         let code = syscall_stub(frame_end, target);
         // SAFETY: the page was just allocated; nobody executes it yet.
-        unsafe { core::ptr::copy_nonoverlapping(code.as_ptr(), mem::phys_to_virt(page.addr()).add(offset), code.len()) };
+        unsafe {
+            core::ptr::copy_nonoverlapping(code.as_ptr(), mem::phys_to_virt(page.addr()).add(offset), code.len())
+        };
     }
     let star = u64::from(FLAT_RING3_CS32) << 48 | u64::from(HYPERVISOR_CS) << 32;
     // Flags that SYSCALL clears: TF, IF, DF, IOPL, NT, RF, VM, AC. Interrupts are off in the hypervisor.

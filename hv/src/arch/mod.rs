@@ -15,6 +15,7 @@ pub mod percpu;
 pub mod reboot;
 pub mod rtc;
 pub mod serial;
+pub mod smp;
 pub mod timer_hw;
 pub mod tsc;
 pub mod vectors;
@@ -26,10 +27,18 @@ use crate::boot::BootInfo;
 pub fn init(boot: &BootInfo) {
     acpi::init(boot.acpi_root.filter(|_| !boot.options.noacpi));
     lapic::init(!boot.options.no_x2apic);
-    percpu::this_cpu().apic_id.set(lapic::id());
+    smp::init();
     tsc::init();
     ioapic::init();
     pci::init();
+}
+
+/// Starts the other CPUs, as many as the options allow. Each ends in `crate::start_ap`.
+pub fn start_other_cpus(boot: &BootInfo) {
+    let limit = if boot.options.nosmp { 1 } else { boot.options.maxcpus.unwrap_or(u32::MAX).max(1) };
+    if limit > 1 {
+        smp::start_others(limit as usize);
+    }
 }
 
 /// Ends the measurement of time; after this timers work. Late in the boot this costs next to nothing, see `tsc`.

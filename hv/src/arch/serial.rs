@@ -23,6 +23,9 @@ const BASE_BAUD: u32 = 115_200;
 /// Status reads before a stuck port is given up.
 const MAX_POLLS: u32 = 1 << 20;
 
+/// The first port's usual address.
+pub const COM1: u16 = 0x3f8;
+
 /// Parameters of `com1=<baud>[,8n1[,<port>[,<irq>]]]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -34,7 +37,7 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Self {
-        Self { baud: Some(BASE_BAUD), port: 0x3f8 }
+        Self { baud: Some(BASE_BAUD), port: COM1 }
     }
 }
 
@@ -138,6 +141,13 @@ fn wait_for_room(port: u16) -> bool {
     }
     STUCK.store(true, Ordering::Relaxed);
     false
+}
+
+/// Raises an interrupt when a byte arrives; the line falls when all were read.
+pub fn enable_receive_interrupt() {
+    if let Some(port) = port() {
+        outb(port + INTERRUPT_ENABLE, 1);
+    }
 }
 
 /// Takes one received byte, if there is one.

@@ -3,15 +3,14 @@
 //! Vectors 0-31 are exceptions. Devices get 0x30..0xf0 except 0x80, which guests raise themselves. The hypervisor's own
 //! have the highest priority.
 
+use crate::arch::percpu::MAX_CPUS;
 use crate::sync::Mutex;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 /// The timer of the running CPU.
 pub const TIMER: u8 = 0xf0;
-/// Another CPU wants this one to look at its pending work.
+/// Another CPU wants this one to answer its requests and look at its pending work.
 pub const KICK: u8 = 0xf1;
-/// Another CPU wants translations dropped or a function called.
-pub const REQUEST: u8 = 0xf2;
 /// The local APIC noticed an error.
 pub const APIC_ERROR: u8 = 0xfe;
 /// The local APIC had an interrupt that went away. Needs no EOI.
@@ -21,9 +20,9 @@ const FIRST_DEVICE: u8 = 0x30;
 const LAST_DEVICE: u8 = 0xef;
 /// What the master and the slave 8259 raise (they are masked, but may raise spurious ones).
 pub const PIC_BASE: u8 = 0x20;
+/// The last of those.
+pub const PIC_LAST: u8 = 0x2f;
 
-/// CPUs that can take device interrupts.
-pub const MAX_CPUS: usize = 64;
 /// No owner.
 const FREE: u32 = u32::MAX;
 

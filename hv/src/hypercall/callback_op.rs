@@ -21,7 +21,10 @@ pub fn call(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>) -> Outcome {
                 set_nmi_handler(cx, 0);
                 OK
             }
-            CALLBACKTYPE_EVENT | CALLBACKTYPE_FAILSAFE | CALLBACKTYPE_SYSCALL | CALLBACKTYPE_SYSCALL32
+            CALLBACKTYPE_EVENT
+            | CALLBACKTYPE_FAILSAFE
+            | CALLBACKTYPE_SYSCALL
+            | CALLBACKTYPE_SYSCALL32
             | CALLBACKTYPE_SYSENTER => Err(Errno::EINVAL),
             _ => Err(Errno::ENOSYS),
         },

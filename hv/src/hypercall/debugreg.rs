@@ -2,9 +2,9 @@
 
 use super::{Caller, Done, Outcome, OK};
 use crate::arch::cpu;
+use x86::rflags::{DR6_DEFAULT, DR7_DEFAULT, DR7_GD, DR7_MUST_BE_ZERO};
 use xen_abi::errno::Errno;
 use xen_abi::layout::{HYPERVISOR_VIRT_END, HYPERVISOR_VIRT_START};
-use x86::rflags::{DR6_DEFAULT, DR7_DEFAULT, DR7_GD, DR7_MUST_BE_ZERO};
 
 /// Sets debug register `reg` (0-3, 6, 7) of the calling vCPU. Errors: EPERM for an address that is not canonical or is
 /// the hypervisor's, or bits that are not allowed; EINVAL for another register. Source: public/xen.h.

@@ -35,8 +35,11 @@ pub fn call(cx: &mut Caller, list: GuestPtr<Entry>, count: u32) -> Outcome {
         }
         let entry = at.read()?;
         cx.args = entry.args;
-        let outcome =
-            if entry.op == u64::from(MULTICALL) { Err(xen_abi::errno::Errno::ENOSYS) } else { table::call(cx, entry.op) };
+        let outcome = if entry.op == u64::from(MULTICALL) {
+            Err(xen_abi::errno::Errno::ENOSYS)
+        } else {
+            table::call(cx, entry.op)
+        };
         let result = match outcome {
             Ok(Done::Return(value)) => value,
             Err(errno) => errno.to_ret(),

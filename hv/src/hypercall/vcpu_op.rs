@@ -7,11 +7,11 @@ use crate::sched::{self, timers, timers::Kind};
 use crate::vcpu::{stop, RunstateArea, Vcpu};
 use alloc::boxed::Box;
 use core::sync::atomic::Ordering;
+use x86::{Mfn, PAGE_SIZE};
 use xen_abi::errno::Errno;
 use xen_abi::shared::{vcpu_info, VcpuRunstateInfo};
 use xen_abi::trap::VcpuGuestContext;
 use xen_abi::vcpu as op;
-use x86::{Mfn, PAGE_SIZE};
 
 /// VCPUOP_*. Errors: ENOENT for a vCPU that does not exist; EFAULT; EEXIST for initialising one twice; EINVAL for what
 /// only the vCPU itself may do, for periods under a millisecond and records in bad places; ENOSYS for unknown commands.

@@ -25,7 +25,10 @@ pub fn set(v: &Vcpu, context: &VcpuGuestContext) -> Result<(), Errno> {
         context.ldt_base,
         context.user_regs.rip,
     ];
-    if !addresses.iter().all(|a| is_canonical(*a)) || context.gdt_ents > (FIRST_RESERVED_GDT_PAGE * 512) as u64 || context.ldt_ents > 8192 {
+    if !addresses.iter().all(|a| is_canonical(*a))
+        || context.gdt_ents > (FIRST_RESERVED_GDT_PAGE * 512) as u64
+        || context.ldt_ents > 8192
+    {
         return Err(Errno::EINVAL);
     }
     let root = |cr: u64| Mfn::containing(MachAddr::new(cr));
@@ -56,8 +59,12 @@ pub fn set(v: &Vcpu, context: &VcpuGuestContext) -> Result<(), Errno> {
     v.kernel_mode.set(context.flags & ctx::VGCF_IN_KERNEL != 0 || context.user_regs.cs & 3 == 0);
     let callback = |address, mask_events| Callback { address, mask_events };
     v.callbacks.event.set(callback(context.event_callback_eip, true));
-    v.callbacks.failsafe.set(callback(context.failsafe_callback_eip, context.flags & ctx::VGCF_FAILSAFE_DISABLES_EVENTS != 0));
-    v.callbacks.syscall.set(callback(context.syscall_callback_eip, context.flags & ctx::VGCF_SYSCALL_DISABLES_EVENTS != 0));
+    v.callbacks
+        .failsafe
+        .set(callback(context.failsafe_callback_eip, context.flags & ctx::VGCF_FAILSAFE_DISABLES_EVENTS != 0));
+    v.callbacks
+        .syscall
+        .set(callback(context.syscall_callback_eip, context.flags & ctx::VGCF_SYSCALL_DISABLES_EVENTS != 0));
     #[allow(clippy::cast_possible_truncation, reason = "a selector")]
     v.kernel_ss.set(context.kernel_ss as u16 | 3);
     v.kernel_sp.set(context.kernel_sp);

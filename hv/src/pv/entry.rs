@@ -23,7 +23,13 @@ fn origin(v: &Vcpu) -> Origin {
 
 /// Switches to kernel mode, writes the frame and makes `regs` enter `handler`. Failure is fatal for the domain.
 #[inline]
-fn enter<const N: usize>(v: &Vcpu, regs: &mut CpuUserRegs, frame: Result<Frame<N>, Refused>, handler: Handler, what: u32) {
+fn enter<const N: usize>(
+    v: &Vcpu,
+    regs: &mut CpuUserRegs,
+    frame: Result<Frame<N>, Refused>,
+    handler: Handler,
+    what: u32,
+) {
     let frame = match frame {
         Ok(f) if handler.rip != 0 => f,
         Ok(_) => return unhandled(v, regs, what, "no handler is registered"),

@@ -7,7 +7,9 @@ use crate::sched;
 use crate::sync::Mutex;
 use crate::vcpu::Vcpu;
 use core::sync::atomic::{fence, AtomicU32, Ordering};
-use xen_abi::shared::{shared_info, vcpu_info, VcpuRunstateInfo, VcpuTimeInfo, PVCLOCK_TSC_STABLE_BIT, XEN_RUNSTATE_UPDATE};
+use xen_abi::shared::{
+    shared_info, vcpu_info, VcpuRunstateInfo, VcpuTimeInfo, PVCLOCK_TSC_STABLE_BIT, XEN_RUNSTATE_UPDATE,
+};
 
 /// Writes the vCPU's time record. One linear scale from TSC to system time serves all CPUs for ever, so this is needed
 /// only when the record has moved.

@@ -1,8 +1,8 @@
 //! Storing a vCPU's state away from a CPU and loading another's.
 
 use crate::arch::cpu::{self, cr, msr};
-use crate::arch::percpu::this_cpu;
 use crate::arch::descriptor;
+use crate::arch::percpu::this_cpu;
 use crate::hypercall::debugreg;
 use crate::mem;
 use crate::pv::{entry, mode, time};

@@ -1,0 +1,178 @@
+//! Starts the other CPUs.
+//!
+//! They come up one after the other through a page below 1 MiB (`boot/trampoline.S`) and, for the few instructions until
+//! they load the final tables, on the boot page tables: those show the trampoline where it is. When the last one is up
+//! the low mapping goes.
+
+use crate::arch::insn::{rdtsc, read_cr4, write_cr3, write_cr4};
+use crate::arch::percpu::{self, MAX_CPUS, STACK_SIZE};
+use crate::arch::{acpi, cpu::cr, lapic};
+use crate::mem::{self, frames, image_to_phys, layout, phys_to_virt};
+use crate::{info, warn};
+use core::arch::global_asm;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use x86::MachAddr;
+
+/// Where the trampoline is copied to: conventional memory that nothing uses after the firmware is done.
+const TRAMPOLINE: u64 = 0x8000;
+/// TSC ticks until a start-up IPI is repeated (the manuals ask for 200 us), and until a CPU is given up.
+const REPEAT_TICKS: u64 = 1 << 20;
+const GIVE_UP_TICKS: u64 = 1 << 32;
+
+global_asm!(include_str!("../boot/trampoline.S"), TRAMPOLINE = const TRAMPOLINE);
+
+extern "C" {
+    static trampoline_start: u8;
+    static trampoline_end: u8;
+    static trampoline_root: u8;
+    static trampoline_stack: u8;
+    static trampoline_entry: u8;
+    /// The boot page tables' root, at the address it would have if it were linked like the rest.
+    static boot_l4_linked: u8;
+}
+
+/// APIC id of each CPU.
+static APIC_IDS: [AtomicU32; MAX_CPUS] = [const { AtomicU32::new(0) }; MAX_CPUS];
+/// ACPI id of each CPU.
+static ACPI_IDS: [AtomicU32; MAX_CPUS] = [const { AtomicU32::new(0) }; MAX_CPUS];
+
+/// APIC id of CPU `cpu`.
+#[inline]
+pub fn apic_id(cpu: usize) -> u32 {
+    APIC_IDS.get(cpu).map_or(0, |id| id.load(Ordering::Relaxed))
+}
+
+/// ACPI processor id of CPU `cpu`.
+pub fn acpi_id(cpu: usize) -> u32 {
+    ACPI_IDS.get(cpu).map_or(0, |id| id.load(Ordering::Relaxed))
+}
+
+/// Notes who the first CPU is.
+pub fn init() {
+    let id = lapic::id();
+    percpu::this_cpu().apic_id.set(id);
+    APIC_IDS[0].store(id, Ordering::Relaxed);
+    let processors = acpi::tables().madt.as_ref().map_or(&[][..], |madt| &madt.processors);
+    let acpi_id = processors.iter().find(|p| p.apic_id == id).map_or(0, |p| p.acpi_id);
+    ACPI_IDS[0].store(acpi_id, Ordering::Relaxed);
+}
+
+/// Starts the CPUs that ACPI lists, `limit` in all at most. A CPU that does not come up is left out, with a message.
+pub fn start_others(limit: usize) {
+    let bsp = lapic::id();
+    let Some(madt) = &acpi::tables().madt else { return };
+    let others = madt.processors.iter().filter(|p| p.enabled && p.apic_id != bsp);
+    let mut next = 1;
+    prepare_trampoline();
+    for processor in others {
+        if next >= limit.min(MAX_CPUS) {
+            warn!("CPU with APIC id {} is not used: only {next} are", processor.apic_id);
+            continue;
+        }
+        if processor.apic_id > 254 && !lapic::is_x2apic() {
+            warn!("CPU with APIC id {} cannot be reached without x2APIC", processor.apic_id);
+            continue;
+        }
+        APIC_IDS[next].store(processor.apic_id, Ordering::Relaxed);
+        ACPI_IDS[next].store(processor.acpi_id, Ordering::Relaxed);
+        if start(next, processor.apic_id) {
+            next += 1;
+        } else {
+            // Its stack stays taken: it may wake up late. It then finds a stack and a number that nobody else uses.
+            warn!("CPU with APIC id {} does not come up", processor.apic_id);
+            break;
+        }
+    }
+    set_low_mapping(false);
+    info!("{} CPUs", percpu::online_count());
+}
+
+/// Starts one CPU and waits for it.
+fn start(cpu: usize, apic_id: u32) -> bool {
+    let Some(stack) = frames::alloc(STACK_SIZE.ilog2() - 12, frames::ANYWHERE) else { return false };
+    let block = phys_to_virt(stack.addr());
+    // SAFETY: the block was just allocated, is aligned to its size by the allocator, and is never freed.
+    let stack_pointer = unsafe {
+        block.write_bytes(0, STACK_SIZE);
+        percpu::init_block(block, cpu, apic_id)
+    };
+    set_field(&raw const trampoline_stack, stack_pointer);
+    let [page, ..] = (TRAMPOLINE >> 12).to_le_bytes();
+    lapic::send_init(apic_id);
+    lapic::send_startup(apic_id, page);
+    let is_up = || percpu::online_mask() >> cpu & 1 != 0;
+    let begin = rdtsc();
+    if !wait_until(begin, REPEAT_TICKS, is_up) {
+        lapic::send_startup(apic_id, page);
+    }
+    wait_until(begin, GIVE_UP_TICKS, is_up)
+}
+
+fn wait_until(begin: u64, ticks: u64, done: impl Fn() -> bool) -> bool {
+    while rdtsc().wrapping_sub(begin) < ticks {
+        if done() {
+            return true;
+        }
+        core::hint::spin_loop();
+    }
+    done()
+}
+
+/// First Rust function on a CPU that was started.
+extern "C" fn ap_main() -> ! {
+    // SAFETY: the final tables map the image, the direct map and so this stack exactly as the boot CPU has them.
+    unsafe {
+        write_cr4(read_cr4() | cr::CR4_PGE);
+        write_cr3(mem::idle_root().addr().raw());
+    }
+    lapic::init_this_cpu();
+    crate::start_ap()
+}
+
+fn prepare_trampoline() {
+    let (start, end) = (&raw const trampoline_start, &raw const trampoline_end);
+    let bytes = end as usize - start as usize;
+    // SAFETY: the trampoline is shorter than a page; the page is conventional memory, in the direct map, and not the
+    // allocator's.
+    unsafe { core::ptr::copy_nonoverlapping(start, phys_to_virt(MachAddr::new(TRAMPOLINE)), bytes) };
+    set_field(&raw const trampoline_root, boot_root().raw());
+    set_field(&raw const trampoline_entry, ap_main as *const () as u64);
+    for slot in layout::HYPERVISOR_FIRST_SLOT..layout::HYPERVISOR_END_SLOT {
+        boot_table_entry(slot).store(mem::l4_entry(slot).0, Ordering::Relaxed);
+    }
+    set_low_mapping(true);
+}
+
+/// Fills a field of the copied trampoline.
+fn set_field(field: *const u8, value: u64) {
+    let offset = field as u64 - &raw const trampoline_start as u64;
+    // SAFETY: the field is an aligned word of the trampoline, whose copy is in the direct map and ours. Volatile: the CPU
+    // that is about to start reads it.
+    unsafe { phys_to_virt(MachAddr::new(TRAMPOLINE + offset)).cast::<u64>().write_volatile(value) };
+}
+
+fn boot_root() -> MachAddr {
+    image_to_phys(&raw const boot_l4_linked)
+}
+
+fn boot_table_entry(index: usize) -> &'static AtomicU64 {
+    let table = phys_to_virt(boot_root()).cast::<AtomicU64>();
+    // SAFETY: the table is a page of the image, in the direct map, and only used as page table.
+    unsafe { &*table.add(index) }
+}
+
+/// Shows or hides the first 4 GiB at address 0 in the boot page tables.
+fn set_low_mapping(shown: bool) {
+    // The tables came with it in entry 0; bit 0 is its present bit.
+    let entry = boot_table_entry(0);
+    if shown {
+        entry.fetch_or(1, Ordering::SeqCst);
+    } else {
+        entry.fetch_and(!1, Ordering::SeqCst);
+    }
+}
+
+/// Machine address of the trampoline's page, which nobody else may use.
+pub const fn trampoline_page() -> MachAddr {
+    MachAddr::new(TRAMPOLINE)
+}
