@@ -132,7 +132,7 @@ impl Policy {
         // Leaf 7 says how many subleaves it has; asking for more may give anything.
         let subleaves = p.feat[0].eax as usize;
         p.feat.iter_mut().skip(subleaves.saturating_add(1)).for_each(|f| *f = CpuidRegs::ZERO);
-        let extended = p.extd[0].eax.checked_sub(EXTD_BASE).unwrap_or(0);
+        let extended = p.extd[0].eax.saturating_sub(EXTD_BASE);
         for (leaf, regs) in (0..=extended).zip(&mut p.extd).skip(1) {
             *regs = host.cpuid(EXTD_BASE + leaf, 0);
         }

@@ -10,8 +10,10 @@ pub use pit::{Pit, PIT_HZ};
 
 use crate::rangeset::{RangeError, RangeSet};
 
-/// Hardware ports.
+/// A domain's share of the hardware ports.
 pub trait Ports {
+    /// Does the domain own all `width` ports from `port` on?
+    fn owns(&self, port: u16, width: u8) -> bool;
     /// IN of `width` bytes.
     fn read(&mut self, port: u16, width: u8) -> u32;
     /// OUT of `width` bytes.
@@ -67,29 +69,20 @@ pub fn hardware_domain_ports(pm_timer: Option<u16>, hypervisor_uart: Option<u16>
     Ok(owned)
 }
 
-/// A domain's ports and the state of those that are emulated.
+/// The state of a domain's emulated ports.
 #[derive(Debug, Default)]
-pub struct IoPorts {
-    /// Ports that the domain owns.
-    pub owned: RangeSet,
+pub struct EmulatedPorts {
     /// Does the domain get the RTC and PCI configuration space?
-    pub hardware_domain: bool,
+    hardware_domain: bool,
     cf8: u32,
     rtc_index: u8,
     pit: Pit,
 }
 
-impl IoPorts {
-    /// Ports of a domain that owns `owned`.
-    pub fn new(owned: RangeSet, hardware_domain: bool) -> Self {
-        Self { owned, hardware_domain, ..Self::default() }
-    }
-
-    /// Does the domain own all `width` ports from `port` on?
-    #[inline]
-    pub fn owns(&self, port: u16, width: u8) -> bool {
-        let last = u64::from(port) + u64::from(width) - 1;
-        last <= 0xffff && self.owned.contains_all(port.into(), last)
+impl EmulatedPorts {
+    /// As after reset. `hardware_domain`: with RTC and PCI configuration space.
+    pub fn new(hardware_domain: bool) -> Self {
+        Self { hardware_domain, ..Self::default() }
     }
 
     /// IN of `width` (1, 2 or 4) bytes at `now_ns`.
@@ -107,7 +100,7 @@ impl IoPorts {
         if self.hardware_domain && port == CF8 && width == 4 {
             return self.cf8;
         }
-        if self.owns(port, width) {
+        if ports.owns(port, width) {
             return ports.read(port, width);
         }
         (0..width).fold(0, |value, i| {
@@ -133,7 +126,7 @@ impl IoPorts {
             self.cf8 = value;
             return;
         }
-        if self.owns(port, width) {
+        if ports.owns(port, width) {
             return ports.write(port, width, value);
         }
         for (i, byte) in (0..u16::from(width)).zip(value.to_le_bytes()) {
@@ -151,7 +144,7 @@ impl IoPorts {
                 ports.write(RTC_INDEX, 1, (self.rtc_index & RTC_INDEX_MASK).into());
                 ports.read(RTC_DATA, 1).to_le_bytes()[0]
             }
-            _ if self.owns(port, 1) => ports.read(port, 1).to_le_bytes()[0],
+            _ if ports.owns(port, 1) => ports.read(port, 1).to_le_bytes()[0],
             _ => 0xff,
         }
     }
@@ -164,7 +157,7 @@ impl IoPorts {
                 ports.write(RTC_INDEX, 1, (self.rtc_index & RTC_INDEX_MASK).into());
                 ports.write(RTC_DATA, 1, value.into());
             }
-            _ if self.owns(port, 1) => ports.write(port, 1, value.into()),
+            _ if ports.owns(port, 1) => ports.write(port, 1, value.into()),
             _ => {}
         }
     }

@@ -11,6 +11,7 @@ use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use core::fmt;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use hv_core::cpuid::Policy;
 use x86::Mfn;
 use xen_abi::regs::CpuUserRegs;
 use xen_abi::sched as reason;
@@ -47,6 +48,8 @@ pub struct Domain {
     pub mm: crate::mem::domain_mm::DomainMm,
     /// I/O memory, ports and interrupts that it may use.
     pub io: crate::iospace::IoSpace,
+    /// What CPUID tells its kernels.
+    pub cpu_policy: RwLock<Policy>,
     /// Event channels.
     pub events: crate::event::DomainEvents,
 }
@@ -70,6 +73,7 @@ impl Domain {
             shutdown_code: AtomicU32::new(RUNNING),
             mm: crate::mem::domain_mm::DomainMm::new(id),
             io: crate::iospace::IoSpace::new(control)?,
+            cpu_policy: RwLock::new(crate::pv::cpu_policy::policies().pv_default.clone()),
             events: crate::event::DomainEvents::new(id, max_vcpus as u32)?,
         });
         for v in 0..XEN_LEGACY_MAX_VCPUS {

@@ -3,8 +3,10 @@
 //! A device is given as a whole by permitting its parts. The hardware domain starts with everything that is not the
 //! hypervisor's own; any other domain with nothing.
 
-use crate::sync::RwLock;
+use crate::arch::{acpi, serial};
+use crate::sync::{Mutex, RwLock};
 use core::sync::atomic::{AtomicBool, Ordering};
+use hv_core::ioport::{hardware_domain_ports, EmulatedPorts};
 use hv_core::mmu::IoAccess;
 use hv_core::rangeset::RangeSet;
 use x86::Mfn;
@@ -22,10 +24,10 @@ pub struct IoSpace {
     ports: RwLock<RangeSet>,
     irqs: RwLock<RangeSet>,
     has_io: AtomicBool,
+    /// Ports that are emulated.
+    pub emulated: Mutex<EmulatedPorts>,
 }
 
-/// I/O ports that are the hypervisor's: interrupt controllers, interval timer and its gate.
-const HYPERVISOR_PORTS: [(u64, u64); 4] = [(0x20, 0x21), (0xa0, 0xa1), (0x40, 0x43), (0x61, 0x61)];
 /// Ports that exist.
 const LAST_PORT: u64 = 0xffff;
 
@@ -37,10 +39,8 @@ impl IoSpace {
         let mut irqs = RangeSet::new();
         if is_hardware {
             frames.insert(0, x86::pte::PTE_ADDR_MASK >> x86::PAGE_SHIFT).ok()?;
-            ports.insert(0, LAST_PORT).ok()?;
-            for (first, last) in HYPERVISOR_PORTS {
-                ports.remove(first, last).ok()?;
-            }
+            let pm_timer = acpi::tables().fadt.map(|f| f.pm_timer).filter(|&port| port != 0);
+            ports = hardware_domain_ports(pm_timer, serial::port()).ok()?;
             irqs.insert(0, u64::from(u32::MAX)).ok()?;
         }
         Some(Self {
@@ -48,6 +48,7 @@ impl IoSpace {
             ports: RwLock::new(ports),
             irqs: RwLock::new(irqs),
             has_io: AtomicBool::new(is_hardware),
+            emulated: Mutex::new(EmulatedPorts::new(is_hardware)),
         })
     }
 

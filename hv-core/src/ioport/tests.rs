@@ -11,13 +11,16 @@ enum Access {
     ConfigWrite(ConfigAddress, u8, u32),
 }
 
-/// Hardware that records and answers 0x5a5a5a5a.
+/// Hardware that records and answers 0x5a5a5a5a, and the ports that the domain owns.
 #[derive(Default)]
-struct Bus(Vec<Access>);
+struct Bus(Vec<Access>, RangeSet);
 #[derive(Default)]
 struct Pci(Vec<Access>);
 
 impl Ports for Bus {
+    fn owns(&self, port: u16, width: u8) -> bool {
+        self.1.contains_all(port.into(), u64::from(port) + u64::from(width) - 1)
+    }
     fn read(&mut self, port: u16, width: u8) -> u32 {
         self.0.push(Access::In(port, width));
         0x5a5a_5a5a
@@ -37,7 +40,7 @@ impl ConfigSpace for Pci {
 }
 
 struct Setup {
-    io: IoPorts,
+    io: EmulatedPorts,
     bus: Bus,
     pci: Pci,
 }
@@ -45,10 +48,10 @@ struct Setup {
 impl Setup {
     fn dom0() -> Self {
         let owned = hardware_domain_ports(Some(0x608), Some(0x3f8)).unwrap();
-        Self { io: IoPorts::new(owned, true), bus: Bus::default(), pci: Pci::default() }
+        Self { io: EmulatedPorts::new(true), bus: Bus(vec![], owned), pci: Pci::default() }
     }
     fn guest() -> Self {
-        Self { io: IoPorts::default(), bus: Bus::default(), pci: Pci::default() }
+        Self { io: EmulatedPorts::new(false), bus: Bus::default(), pci: Pci::default() }
     }
     fn read(&mut self, port: u16, width: u8, now_ns: u64) -> u32 {
         self.io.read(port, width, now_ns, &mut self.bus, &mut self.pci)
@@ -89,7 +92,7 @@ fn a_guest_without_ports_reaches_no_hardware() {
 #[test]
 fn an_access_that_is_only_partly_owned_goes_byte_by_byte() {
     let mut s = Setup::guest();
-    s.io.owned.insert(0x100, 0x101).unwrap();
+    s.bus.1.insert(0x100, 0x101).unwrap();
     assert_eq!(s.read(0x100, 2, 0), 0x5a5a_5a5a);
     assert_eq!(s.read(0x100, 4, 0), 0xffff_5a5a);
     s.write(0xff, 2, 0x2211, 0);
@@ -187,7 +190,7 @@ proptest! {
         special in prop::collection::vec(prop::sample::select(&[0x42u16, 0x43, 0x61, 0x70, 0x71, 0xcf8, 0xcfc, 0xffff][..]), 50),
     ) {
         let mut s = Setup::guest();
-        s.io.owned.insert(0x1000, 0x1007).unwrap();
+        s.bus.1.insert(0x1000, 0x1007).unwrap();
         for ((write, port, log, value, now), special) in accesses.into_iter().zip(special) {
             let port = if value % 3 == 0 { special } else if value % 3 == 1 { 0x1000 | port & 0xf } else { port };
             let width = 1 << log;

@@ -2,18 +2,24 @@
 
 use super::{Caller, Outcome, OK};
 use crate::arch::cpu;
+use crate::vcpu::Vcpu;
 
-/// Sets (`set` not 0) or clears the task-switched flag of the calling vCPU. Source: public/xen.h.
+/// Sets (`flag` not 0) or clears the task-switched flag of the calling vCPU. Source: public/xen.h.
 #[inline]
-pub fn call(cx: &mut Caller, set: u32) -> Outcome {
-    let set = set != 0;
-    if set != cx.vcpu.task_switched.get() {
-        cx.vcpu.task_switched.set(set);
-        if set {
+pub fn call(cx: &mut Caller, flag: u32) -> Outcome {
+    set(cx.vcpu, flag != 0);
+    OK
+}
+
+/// Sets or clears the task-switched flag of `v`, which runs on this CPU.
+#[inline]
+pub fn set(v: &Vcpu, flag: bool) {
+    if flag != v.task_switched.get() {
+        v.task_switched.set(flag);
+        if flag {
             cpu::stts();
         } else {
             cpu::clts();
         }
     }
-    OK
 }

@@ -1,13 +1,371 @@
-//! Privileged instructions of a guest.
+//! Privileged instructions of a guest: #GP, and #UD behind the forced-emulation prefix.
 
+use crate::arch::cpu::{self, msr as live};
+use crate::arch::{insn, pci, tsc};
+use crate::hypercall::{debugreg, fpu_taskswitch};
+use crate::iospace::IoSpace;
+use crate::mem::copy;
+use crate::pv::{cpu_policy, entry};
+use crate::sched::switch;
 use crate::vcpu::Vcpu;
+use hv_core::emul::privileged::{self, Machine, Outcome};
+use hv_core::emul::{Exception, Fetched, Mode, Segment, MAX_INSTRUCTION_BYTES};
+use hv_core::ioport::{ConfigAddress, ConfigSpace, Ports};
+use hv_core::{control, msr};
+use x86::cpuid::CpuidRegs;
+use x86::descriptor::{DESC_DB, DESC_L};
+use x86::error_code::PageFaultError;
+use x86::rflags::{Cr4, Dr6};
+use x86::{vector, PAGE_SIZE};
+use xen_abi::layout::FLAT_RING3_CS64;
 use xen_abi::regs::CpuUserRegs;
+use xen_abi::trap::TI_DPL_MASK;
 
-/// A #GP. Whether it was dealt with (also by delivering something else).
-pub fn general_protection(_v: &Vcpu, _regs: &mut CpuUserRegs) -> bool {
-    false
+/// A #GP with error code in `regs`. Whether it was dealt with (also by delivering something else).
+pub fn general_protection(v: &Vcpu, regs: &mut CpuUserRegs) -> bool {
+    if regs.error_code != 0 {
+        return software_interrupt(v, regs);
+    }
+    let Some(mode) = code_mode(regs.cs) else { return false };
+    let fetched = fetch(regs.rip, mode);
+    let outcome = privileged::emulate(regs, mode, v.kernel_mode.get(), &fetched, &mut Guest(v));
+    finish(v, regs, outcome)
 }
+
 /// A #UD. Whether it was a forced emulation.
-pub fn undefined_opcode(_v: &Vcpu, _regs: &mut CpuUserRegs) -> bool {
-    false
+pub fn undefined_opcode(v: &Vcpu, regs: &mut CpuUserRegs) -> bool {
+    let fetched = fetch(regs.rip, Mode::Long);
+    let outcome = privileged::forced(regs, &fetched, &mut Guest(v));
+    finish(v, regs, outcome)
+}
+
+/// INT n that the IDT refused: the guest's own trap table decides. The instruction has two bytes.
+fn software_interrupt(v: &Vcpu, regs: &mut CpuUserRegs) -> bool {
+    let ring = match (v.kernel_mode.get(), v.domain().has_architectural_iopl()) {
+        (true, true) => 0,
+        (true, false) => 1,
+        (false, _) => 3,
+    };
+    let dpl = |vec: u8| {
+        let trap = v.traps[usize::from(vec)].get();
+        (trap.address != 0).then_some(trap.flags & TI_DPL_MASK)
+    };
+    let Some(vec) = privileged::software_interrupt(regs.error_code, ring, dpl) else { return false };
+    regs.rip = regs.rip.wrapping_add(2);
+    entry::inject_software(v, regs, vec);
+    true
+}
+
+/// Delivers what the emulation ended in.
+fn finish(v: &Vcpu, regs: &mut CpuUserRegs, outcome: Outcome) -> bool {
+    match outcome {
+        Outcome::Done => {}
+        Outcome::SingleStep => single_step(v, regs),
+        Outcome::Inject(e) => inject(v, regs, e),
+        Outcome::Unhandled => return false,
+    }
+    true
+}
+
+/// Delivers the #DB of a guest that single-steps, after an emulated instruction.
+pub fn single_step(v: &Vcpu, regs: &mut CpuUserRegs) {
+    v.debugreg[6].set(v.debugreg[6].get() | Dr6::BS.bits());
+    entry::inject(v, regs, vector::DB, 0);
+}
+
+/// Delivers an exception.
+pub fn inject(v: &Vcpu, regs: &mut CpuUserRegs, e: Exception) {
+    if e.vector == vector::PF {
+        entry::inject_page_fault(v, regs, e.cr2, e.error_code);
+    } else {
+        entry::inject(v, regs, e.vector, e.error_code);
+    }
+}
+
+/// Reads the instruction at `rip`.
+#[inline]
+pub fn fetch(rip: u64, mode: Mode) -> Fetched {
+    let rip = if mode == Mode::Long { rip } else { rip & 0xffff_ffff };
+    if let (Ok(low), Ok(high)) = (copy::read_u64(rip), copy::read_u64(rip.wrapping_add(8))) {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&low.to_le_bytes());
+        bytes[8..].copy_from_slice(&high.to_le_bytes());
+        return Fetched { bytes, len: MAX_INSTRUCTION_BYTES };
+    }
+    fetch_to_page_end(rip)
+}
+
+/// Reads what is left of the page at `rip`: the next one is not readable, or this one is not.
+#[cold]
+fn fetch_to_page_end(rip: u64) -> Fetched {
+    let left = PAGE_SIZE - (rip as usize & (PAGE_SIZE - 1));
+    let mut f = Fetched::default();
+    let len = left.min(MAX_INSTRUCTION_BYTES);
+    if copy::from_guest(&mut f.bytes[..len], rip).is_ok() {
+        f.len = len;
+    }
+    f
+}
+
+/// How the CPU decodes code of selector `cs`; none if it is neither 64-bit nor flat 32-bit code.
+#[inline]
+fn code_mode(cs: u16) -> Option<Mode> {
+    if cs == FLAT_RING3_CS64 {
+        return Some(Mode::Long);
+    }
+    let rights: u64;
+    let valid: u8;
+    // SAFETY: LAR reads a descriptor's rights and touches nothing else; a bad selector only clears ZF.
+    unsafe {
+        core::arch::asm!("lar {0:e}, {1:e}", "setz {2}", inout(reg) 0u64 => rights, in(reg) u32::from(cs), out(reg_byte) valid,
+            options(nomem, nostack));
+    }
+    // LAR gives the upper half of the descriptor.
+    match (valid, rights << 32 & (DESC_L | DESC_DB)) {
+        (0, _) => None,
+        (_, DESC_L) => Some(Mode::Long),
+        (_, DESC_DB) => Some(Mode::Compat32),
+        _ => None,
+    }
+}
+
+/// The running vCPU, as instructions reach it.
+struct Guest<'a>(&'a Vcpu);
+
+impl Guest<'_> {
+    fn view<R>(&self, f: impl FnOnce(&msr::View<'_>) -> R) -> R {
+        let v = self.0;
+        let domain = v.domain();
+        let policy = domain.cpu_policy.read();
+        f(&msr::View {
+            policy: &policy,
+            hardware_domain: domain.is_hardware,
+            vcpu_id: v.id,
+            tsc_aux: v.tsc_aux.get() as u32,
+            has_gp_handler: v.traps[usize::from(vector::GP)].get().address != 0,
+        })
+    }
+}
+
+impl Machine for Guest<'_> {
+    fn iopl_permits(&self) -> bool {
+        let v = self.0;
+        let kernel_ring = if v.domain().has_architectural_iopl() { 0 } else { 1 };
+        v.iopl.get() >= if v.kernel_mode.get() { kernel_ring } else { 3 }
+    }
+
+    fn io_permits(&self, _port: u16, _width: u8) -> bool {
+        self.iopl_permits()
+    }
+
+    fn io_in(&mut self, port: u16, width: u8) -> u32 {
+        let io = &self.0.domain().io;
+        io.emulated.lock().read(port, width, tsc::now_ns(), &mut DomainPorts(io), &mut PciConfig)
+    }
+
+    fn io_out(&mut self, port: u16, width: u8, value: u32) {
+        let io = &self.0.domain().io;
+        io.emulated.lock().write(port, width, value, tsc::now_ns(), &mut DomainPorts(io), &mut PciConfig);
+    }
+
+    fn read_cr(&mut self, cr: u8) -> Result<u64, Exception> {
+        let v = self.0;
+        match cr {
+            0 => Ok(control::read_cr0(v.task_switched.get())),
+            2 => Ok(v.cr2.get()),
+            3 => Ok(v.kernel_root.get().addr().raw()),
+            4 => Ok(control::read_cr4(v.cr4.get())),
+            _ => Err(Exception::GP),
+        }
+    }
+
+    fn write_cr(&mut self, cr: u8, value: u64) -> Result<(), Exception> {
+        let v = self.0;
+        match cr {
+            0 => {
+                let set = control::write_cr0(value).ok_or(Exception::GP)?;
+                fpu_taskswitch::set(v, set);
+            }
+            2 => v.cr2.set(value),
+            4 => {
+                let chosen = cpu_policy::cr4_choice(v, value);
+                v.cr4.set(chosen);
+                // SAFETY: the host's bits plus those that guests may choose.
+                unsafe { cpu::write_cr4(switch::real_cr4(chosen)) };
+            }
+            // A new page table comes with MMUEXT_NEW_BASEPTR.
+            _ => return Err(Exception::GP),
+        }
+        Ok(())
+    }
+
+    fn clts(&mut self) {
+        fpu_taskswitch::set(self.0, false);
+    }
+
+    fn read_dr(&mut self, dr: u8) -> Result<u64, Exception> {
+        let dr = self.debug_register(dr)?;
+        Ok(self.0.debugreg[dr].get())
+    }
+
+    fn write_dr(&mut self, dr: u8, value: u64) -> Result<(), Exception> {
+        let dr = self.debug_register(dr)?;
+        debugreg::store(self.0, dr as u32, value).map_err(|_| Exception::GP)?;
+        debugreg::load(self.0);
+        Ok(())
+    }
+
+    fn rdmsr(&mut self, index: u32) -> Result<u64, Exception> {
+        use msr::Read;
+        // SAFETY: the three base registers exist in long mode.
+        let base = |register| Ok(unsafe { cpu::rdmsr(register) });
+        match self.view(|view| msr::read(index, view)) {
+            Read::Value(value) => Ok(value),
+            Read::FsBase => base(live::IA32_FS_BASE),
+            Read::GsBase => base(live::IA32_GS_BASE),
+            Read::KernelGsBase => base(live::IA32_KERNEL_GS_BASE),
+            Read::Tsc => Ok(cpu::rdtsc()),
+            Read::Host { clear, set } => cpu::rdmsr_safe(index).map(|v| v & !clear | set).ok_or(Exception::GP),
+            Read::HostOrZero => Ok(cpu::rdmsr_safe(index).unwrap_or(0)),
+            Read::Fault => Err(Exception::GP),
+        }
+    }
+
+    fn wrmsr(&mut self, index: u32, value: u64) -> Result<(), Exception> {
+        use msr::Write;
+        // SAFETY: the registers exist (the policy offers them); bases are canonical and only the guest's.
+        let set = |register, value| unsafe { cpu::wrmsr(register, value) };
+        match self.view(|view| msr::write(index, value, view)) {
+            Write::Ignore => {}
+            Write::FsBase(base) => set(live::IA32_FS_BASE, base),
+            Write::GsBase(base) => set(live::IA32_GS_BASE, base),
+            Write::KernelGsBase(base) => set(live::IA32_KERNEL_GS_BASE, base),
+            Write::TscAux(aux) => {
+                self.0.tsc_aux.set(aux.into());
+                set(live::IA32_TSC_AUX, aux.into());
+            }
+            Write::Ibpb => set(x86::msr::PRED_CMD, 1),
+            Write::Fault => return Err(Exception::GP),
+        }
+        Ok(())
+    }
+
+    fn xsetbv(&mut self, index: u32, value: u64) -> Result<(), Exception> {
+        let v = self.0;
+        if v.cr4.get() & Cr4::OSXSAVE.bits() == 0 {
+            return Err(Exception::UD);
+        }
+        let policy = v.domain().cpu_policy.read();
+        let value = control::write_xcr0(&policy, value).filter(|_| index == 0).ok_or(Exception::GP)?;
+        v.fpu.xcr0.set(value);
+        // SAFETY: the policy offers XSAVE only where the hypervisor has enabled it, and `write_xcr0` admits only
+        // combinations of components that the policy, and so the processor, has.
+        unsafe { cpu::xsetbv0(value) };
+        Ok(())
+    }
+
+    /// A guest cannot make memory incoherent: all its mappings of RAM are write-back, and devices snoop.
+    fn wbinvd(&mut self) {}
+
+    fn rdtsc(&mut self) -> Result<(u64, u32), Exception> {
+        let v = self.0;
+        if v.cr4.get() & Cr4::TSD.bits() != 0 && !v.kernel_mode.get() {
+            return Err(Exception::GP);
+        }
+        Ok((cpu::rdtsc(), v.tsc_aux.get() as u32))
+    }
+
+    fn cpuid(&mut self, leaf: u32, subleaf: u32) -> CpuidRegs {
+        cpu_policy::lookup(self.0, leaf, subleaf)
+    }
+
+    fn segment_base(&self, segment: Segment) -> u64 {
+        segment_base(segment)
+    }
+
+    fn read(&mut self, addr: u64, out: &mut [u8]) -> Result<(), Exception> {
+        copy::from_guest(out, addr).map_err(|_| Exception::page_fault(addr, 0))
+    }
+
+    fn write(&mut self, addr: u64, data: &[u8]) -> Result<(), Exception> {
+        copy::to_guest(addr, data).map_err(|_| Exception::page_fault(addr, PageFaultError::W.bits()))
+    }
+}
+
+impl Guest<'_> {
+    /// DR4 and DR5 are DR6 and DR7 unless CR4.DE is set; there are no others.
+    fn debug_register(&self, dr: u8) -> Result<usize, Exception> {
+        match dr {
+            0..=3 | 6 | 7 => Ok(dr.into()),
+            4 | 5 if self.0.cr4.get() & Cr4::DE.bits() == 0 => Ok(usize::from(dr) + 2),
+            _ => Err(Exception::UD),
+        }
+    }
+}
+
+/// Base of a segment in the running code: in 64-bit mode only FS and GS have one, and 32-bit code is flat.
+#[inline]
+pub fn segment_base(segment: Segment) -> u64 {
+    let register = match segment {
+        Segment::Fs => live::IA32_FS_BASE,
+        Segment::Gs => live::IA32_GS_BASE,
+        _ => return 0,
+    };
+    // SAFETY: the base registers exist in long mode.
+    unsafe { cpu::rdmsr(register) }
+}
+
+/// The ports of a domain.
+struct DomainPorts<'a>(&'a IoSpace);
+
+impl Ports for DomainPorts<'_> {
+    #[inline]
+    fn owns(&self, port: u16, width: u8) -> bool {
+        self.0.allows_ports(port, width)
+    }
+
+    #[inline]
+    fn read(&mut self, port: u16, width: u8) -> u32 {
+        match width {
+            1 => insn::inb(port).into(),
+            2 => insn::inw(port).into(),
+            _ => insn::inl(port),
+        }
+    }
+
+    #[inline]
+    fn write(&mut self, port: u16, width: u8, value: u32) {
+        match width {
+            1 => insn::outb(port, value as u8),
+            2 => insn::outw(port, value as u16),
+            _ => insn::outl(port, value),
+        }
+    }
+}
+
+/// Configuration space of segment 0.
+struct PciConfig;
+
+impl PciConfig {
+    fn place(address: ConfigAddress) -> pci::Sbdf {
+        pci::Sbdf::new(0, address.bus, address.devfn)
+    }
+}
+
+const fn config_width(width: u8) -> pci::Width {
+    match width {
+        1 => pci::Width::W8,
+        2 => pci::Width::W16,
+        _ => pci::Width::W32,
+    }
+}
+
+impl ConfigSpace for PciConfig {
+    fn read(&mut self, address: ConfigAddress, width: u8) -> u32 {
+        pci::read(Self::place(address), address.offset, config_width(width))
+    }
+
+    fn write(&mut self, address: ConfigAddress, width: u8, value: u32) {
+        pci::write(Self::place(address), address.offset, config_width(width), value);
+    }
 }
