@@ -4,6 +4,7 @@
 //! them come the scheduler's lock and, for physical interrupts, the lock of the interrupt tables.
 
 use crate::domain::{self, Domain};
+use crate::irq_guest;
 use crate::sched;
 use crate::sync::{Mutex, MutexGuard};
 use crate::vcpu::{stop, Vcpu};
@@ -154,7 +155,11 @@ pub fn close(d: &Domain, port: Port) -> Result<(), Errno> {
         };
     }
     match result {
-        Ok(Closed::Pirq(_) | Closed::Hypervisor(_) | Closed::Done) => Ok(()),
+        Ok(Closed::Pirq(pirq)) => {
+            irq_guest::unbind(d, pirq);
+            Ok(())
+        }
+        Ok(Closed::Hypervisor(_) | Closed::Done) => Ok(()),
         Err(_) => Err(Errno::EINVAL),
     }
 }

@@ -12,6 +12,7 @@ mod event;
 mod hypercall;
 mod iospace;
 mod irq;
+mod irq_guest;
 mod mem;
 mod panic;
 mod pv;

@@ -155,6 +155,10 @@ impl<M> Line<M> {
         !core::mem::replace(&mut self.held, true)
     }
 
+    pub fn is_held(&self) -> bool {
+        self.held
+    }
+
     pub fn hold_is_over(&self, now: u64) -> bool {
         self.held && now >= self.window_start.saturating_add(WINDOW_NS)
     }

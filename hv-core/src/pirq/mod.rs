@@ -49,6 +49,8 @@ pub trait IrqChip {
     fn route_gsi(&mut self, irq: Irq, wire: Wire) -> Result<(), Errno>;
     /// Gives a message a vector on some CPU and programs it, masked if the device can.
     fn route_msi(&mut self, irq: Irq, msi: Self::Msi) -> Result<(), Errno>;
+    /// Programs a message again as it was, masked if the device can: the device was reset.
+    fn reprogram(&mut self, irq: Irq, msi: Self::Msi);
     /// Undoes `route_*`; the line is masked.
     fn unroute(&mut self, irq: Irq, msi: Option<Self::Msi>);
     /// Lets a line fire.
@@ -226,6 +228,18 @@ impl<C: IrqChip, P: AsRef<PageWords>> Interrupts<C, P> {
             self.domains[d].note_eoi(pirq, level);
         }
         Ok(())
+    }
+
+    /// Programs the messages that `which` chooses again, after their device was reset.
+    pub fn reprogram(&mut self, which: impl Fn(&C::Msi) -> bool) {
+        for (irq, line) in (0u32..).zip(&self.lines) {
+            if let Some(msi) = line.msi.filter(&which) {
+                self.chip.reprogram(irq, msi);
+                if !line.is_idle() && !line.is_held() {
+                    self.chip.unmask(irq, Some(msi));
+                }
+            }
+        }
     }
 
     /// Is any line held by the storm guard?

@@ -29,6 +29,9 @@ impl IrqChip for Chip {
     fn route_msi(&mut self, irq: Irq, _: u32) -> Result<(), Errno> {
         self.route_gsi(irq, Wire { level: false, active_low: false })
     }
+    fn reprogram(&mut self, irq: Irq, _: u32) {
+        self.unmasked.insert(irq, false);
+    }
     fn unroute(&mut self, irq: Irq, _: Option<u32>) {
         assert!(!self.unmasked.get(&irq).copied().unwrap_or(false), "unrouted while it may fire");
         let at = self.routed.iter().position(|i| *i == irq).expect("routed");
@@ -163,6 +166,18 @@ fn the_first_version_of_the_eoi_page_unmasks_the_port() {
     i.bind(0, 17, 7, true).unwrap();
     i.set_eoi_map(0, true, || Ok(TestPage::filled(0))).unwrap();
     assert_eq!(i.eoi(0, 17), Ok(Some(7)));
+}
+
+#[test]
+fn a_device_that_was_reset_gets_its_messages_again() {
+    let mut i = two_domains();
+    let (a, b) = (i.map_msi(0, 5, None).unwrap(), i.map_msi(0, 6, None).unwrap());
+    i.bind(0, a, 3, false).unwrap();
+    let (irq_a, irq_b) = (i.irq_of(0, a).unwrap(), i.irq_of(0, b).unwrap());
+    i.chip().unmasked.clear();
+    i.reprogram(|m| *m == 5 || *m == 6);
+    assert!(open(&mut i, irq_a));
+    assert_eq!(i.chip().unmasked.get(&irq_b), Some(&false), "not bound: programmed, but masked");
 }
 
 #[test]

@@ -4,6 +4,7 @@ use super::guest_ptr::plain;
 use super::{Caller, Done, GuestPtr, Outcome, OK};
 use crate::domain::{self, Domain};
 use crate::event::{self, GuestPage};
+use crate::irq_guest;
 use alloc::sync::Arc;
 use hv_core::evtchn::{virq_is_global, Remote};
 use xen_abi::errno::Errno;
@@ -92,6 +93,11 @@ pub fn call(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>) -> Outcome {
                 return Err(Errno::ENOENT);
             }
             r.port = d.events.lock().bind_virq(r.virq, r.vcpu)?;
+            hand_out(d, r.port, arg.cast().write(&r))
+        }
+        op::EVTCHNOP_BIND_PIRQ => {
+            let mut r: op::EvtchnBindPirq = arg.cast().read()?;
+            r.port = irq_guest::bind(d, r.pirq, r.flags & op::BIND_PIRQ_WILL_SHARE != 0)?;
             hand_out(d, r.port, arg.cast().write(&r))
         }
         op::EVTCHNOP_BIND_IPI => {

@@ -10,6 +10,7 @@ pub mod iret;
 pub mod mmuext_op;
 pub mod multicall;
 pub mod nmi_op;
+pub mod physdev_op;
 pub mod sched_op;
 pub mod set_segment_base;
 pub mod set_trap_table;

@@ -55,6 +55,7 @@ hypercalls! {
     30 callback_op(cmd: u32, arg: GuestPtr<u8>) => callback_op::call;
     31 xenoprof_op => unsupported;
     32 event_channel_op(cmd: u32, arg: GuestPtr<u8>) => event_channel_op::call;
+    33 physdev_op(cmd: u32, arg: GuestPtr<u8>) => physdev_op::call;
     34 hvm_op => unsupported;
     37 kexec_op => unsupported;
     38 tmem_op => unsupported;

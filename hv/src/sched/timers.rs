@@ -21,6 +21,8 @@ pub enum Kind {
     Poll = 2,
 }
 const KINDS: u32 = 3;
+/// The timer, of whichever CPU, at which interrupts that the storm guard holds are let through again.
+const IRQ_RELEASE: TimerId = MAX_VCPUS_TOTAL as u32 * KINDS;
 
 /// A CPU's timers, and when its current vCPU's turn ends.
 struct CpuTimers {
@@ -37,7 +39,7 @@ fn of(cpu: u32) -> &'static CpuTimers {
 /// Sets up the running CPU's timers.
 pub fn init_cpu() {
     TIMERS[this_cpu().cpu as usize].call_once(|| CpuTimers {
-        queue: Mutex::new(TimerQueue::new(u32::from(MAX_VCPUS_TOTAL) * KINDS)),
+        queue: Mutex::new(TimerQueue::new(IRQ_RELEASE + 1)),
         slice_end_ns: AtomicU64::new(u64::MAX),
     });
 }
@@ -60,6 +62,14 @@ pub fn arm(v: &Vcpu, kind: Kind, deadline_ns: u64) {
     let mine = of(this);
     let mut queue = mine.queue.lock();
     queue.arm(id(v, kind), deadline_ns);
+    program(mine, &queue);
+}
+
+/// Calls [`crate::irq_guest::release_held`] at `deadline_ns`.
+pub fn arm_irq_release(deadline_ns: u64) {
+    let mine = of(this_cpu().cpu);
+    let mut queue = mine.queue.lock();
+    queue.arm(IRQ_RELEASE, deadline_ns);
     program(mine, &queue);
 }
 
@@ -98,6 +108,10 @@ pub fn expire() {
     loop {
         let due = mine.queue.lock().expire(now);
         let Some((timer, deadline)) = due else { break };
+        if timer == IRQ_RELEASE {
+            crate::irq_guest::release_held();
+            continue;
+        }
         let Some(v) = sched::vcpu_in_slot((timer / KINDS) as usize) else { continue };
         match timer % KINDS {
             0 => crate::event::raise_virq(v, VIRQ_TIMER),
