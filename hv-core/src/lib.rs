@@ -19,6 +19,7 @@ pub mod evtchn;
 pub mod frame;
 pub mod grant;
 pub mod ioport;
+pub mod memory;
 pub mod mmu;
 pub mod msr;
 pub mod pirq;

@@ -14,6 +14,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use hv_core::cpuid::Policy;
 use x86::Mfn;
 use xen_abi::regs::CpuUserRegs;
+use xen_abi::layout::DomId;
 use xen_abi::sched as reason;
 use xen_abi::shared::{shared_info, vcpu_info, XEN_LEGACY_MAX_VCPUS};
 
@@ -61,6 +62,7 @@ impl Domain {
     pub fn new(id: u16, max_vcpus: u32, control: bool) -> Option<Arc<Self>> {
         let max_vcpus = max_vcpus.clamp(1, MAX_VCPUS) as usize;
         let shared_info = mem::frames::alloc_zeroed()?;
+        mem::frames::frame(shared_info)?.lend(DomId(id), true);
         let d = Arc::new(Self {
             id,
             is_privileged: control,

@@ -191,4 +191,10 @@ impl Frame {
             .map(|_| ())
             .map_err(|_| StealError::InUse)
     }
+
+    /// Gives a stolen frame back; its last type and time stamp stay.
+    pub(crate) fn unsteal(&self, dom: DomId) {
+        debug_assert_eq!(self.count(), CountWord::FREE, "giving back a frame that was not stolen");
+        self.count.store(CountWord::unowned(dom).raw() | CountWord::ALLOCATED | 1, Ordering::Release);
+    }
 }

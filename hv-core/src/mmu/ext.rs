@@ -21,6 +21,16 @@ impl RootRef {
     pub const fn mfn(&self) -> Mfn {
         self.0
     }
+    /// Gives up the value and keeps the count.
+    #[inline]
+    pub const fn keep(self) -> Mfn {
+        self.0
+    }
+    /// Takes back what was kept. The count must really be held.
+    #[inline]
+    pub const fn from_kept(mfn: Mfn) -> Self {
+        Self(mfn)
+    }
 }
 
 /// What to flush.

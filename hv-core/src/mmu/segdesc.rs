@@ -29,21 +29,33 @@ pub const fn check_descriptor(raw: u64) -> Option<u64> {
     }
 }
 
-/// The descriptor-table frames of a vCPU, each with a general and a type reference.
-#[derive(Debug, Default, PartialEq, Eq)]
+/// The descriptor-table frames of a vCPU, each with a general and a type reference; frame 0 is none.
+#[derive(Debug, PartialEq, Eq)]
 #[must_use = "descriptor frames hold references"]
 pub struct GdtFrames {
-    frames: [Option<Mfn>; FIRST_RESERVED_GDT_PAGE],
+    frames: [Mfn; FIRST_RESERVED_GDT_PAGE],
 }
+
+const NONE: Mfn = Mfn::new(0);
 
 impl GdtFrames {
     /// No frames.
     pub const fn new() -> Self {
-        Self { frames: [None; FIRST_RESERVED_GDT_PAGE] }
+        Self { frames: [NONE; FIRST_RESERVED_GDT_PAGE] }
     }
-    /// The frames, for the vCPU's descriptor-table window.
-    pub const fn frames(&self) -> &[Option<Mfn>; FIRST_RESERVED_GDT_PAGE] {
-        &self.frames
+    /// Gives up the value and keeps the counts.
+    pub const fn keep(self) -> [Mfn; FIRST_RESERVED_GDT_PAGE] {
+        self.frames
+    }
+    /// Takes back what was kept. The counts must really be held.
+    pub const fn from_kept(frames: [Mfn; FIRST_RESERVED_GDT_PAGE]) -> Self {
+        Self { frames }
+    }
+}
+
+impl Default for GdtFrames {
+    fn default() -> Self {
+        Self::new()
     }
 }
 
@@ -59,15 +71,17 @@ impl<E: MmuEnv> Mmu<'_, E> {
                 self.drop_gdt(&mut taken);
                 return Err(why);
             }
-            *place = Some(mfn);
+            *place = mfn;
         }
         Ok(taken)
     }
 
     /// Drops all frames of a descriptor table that is no longer mapped.
     pub fn drop_gdt(&self, gdt: &mut GdtFrames) {
-        for mfn in gdt.frames.iter_mut().filter_map(Option::take) {
-            self.drop_segdesc(mfn);
+        for mfn in core::mem::replace(&mut gdt.frames, [NONE; FIRST_RESERVED_GDT_PAGE]) {
+            if mfn != NONE {
+                self.drop_segdesc(mfn);
+            }
         }
     }
 

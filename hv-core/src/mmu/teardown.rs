@@ -95,4 +95,11 @@ impl<E: MmuEnv> Mmu<'_, E> {
         frame.stamp_free(self.env.tlb_clock());
         Ok(())
     }
+
+    /// Undoes [`Self::steal`]: TLBs may still know the page, and its time stamp says so.
+    pub fn unsteal(&self, dom: DomId, mfn: Mfn) {
+        if let Some(frame) = self.frame(mfn) {
+            frame.unsteal(dom);
+        }
+    }
 }

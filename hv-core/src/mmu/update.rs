@@ -114,6 +114,17 @@ impl<E: MmuEnv> Mmu<'_, E> {
         Ok(Slot::new(l2e.mfn(), va.table_index(1)))
     }
 
+    /// The present L1 entry that maps `va` under `root`.
+    #[inline]
+    pub fn mapping(&self, root: Mfn, va: VirtAddr) -> Result<Pte, MmuError> {
+        let entry = self.env.read(self.l1_slot(root, va)?);
+        if entry.is_present() {
+            Ok(entry)
+        } else {
+            Err(MmuError::NotMapped)
+        }
+    }
+
     /// `update_va_mapping`: changes the L1 entry that maps `va` under `root`. `lock` is the MMU lock of `who.table`, whose
     /// root it is.
     #[inline]
@@ -133,8 +144,8 @@ impl<E: MmuEnv> Mmu<'_, E> {
     /// says which slot it falls into.
     #[inline]
     pub fn ptwr_target(&self, root: Mfn, va: VirtAddr, dom: DomId) -> Option<Slot> {
-        let mapping = self.env.read(self.l1_slot(root, va).ok()?);
-        if !mapping.is_present() || mapping.is_writable() {
+        let mapping = self.mapping(root, va).ok()?;
+        if mapping.is_writable() {
             return None;
         }
         let page = mapping.mfn();

@@ -190,6 +190,12 @@ pub fn interrupt_window() {
     unsafe { asm!("sti", "nop", "cli", options(nostack)) };
 }
 
+/// Writes back and empties all caches.
+pub fn wbinvd() {
+    // SAFETY: nothing depends on what is cached.
+    unsafe { asm!("wbinvd", options(nostack, preserves_flags)) };
+}
+
 /// Swaps the live GS base with `IA32_KERNEL_GS_BASE`.
 #[inline(always)]
 pub fn swapgs() {

@@ -6,7 +6,6 @@ use crate::mem::vmap;
 use crate::sync::{Mutex, Once};
 use crate::{info, warn};
 use alloc::vec::Vec;
-pub use hv_core::pirq::Wire;
 use x86::MachAddr;
 
 const SELECT: usize = 0x00;
@@ -36,6 +35,15 @@ struct Chip {
 }
 
 static CHIPS: Once<Vec<Mutex<Chip>>> = Once::new();
+
+/// How a wire signals.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wire {
+    /// Level-triggered rather than edge-triggered.
+    pub level: bool,
+    /// Active low rather than high.
+    pub active_low: bool,
+}
 
 impl Chip {
     fn read(&self, register: u8) -> u32 {

@@ -40,6 +40,18 @@ plain!(
     xen_abi::sched::SchedWatchdog,
     xen_abi::sched::SchedPinOverride,
 );
+plain!(
+    xen_abi::mmu::MmuUpdate,
+    xen_abi::mmu::MmuextOp,
+    xen_abi::memory::MemoryReservation,
+    xen_abi::memory::MemoryExchange,
+    xen_abi::memory::MachphysMfnList,
+    xen_abi::memory::MachphysMapping,
+    xen_abi::memory::MemoryMap,
+    xen_abi::memory::ForeignMemoryMap,
+    xen_abi::memory::E820Entry,
+    xen_abi::memory::AcquireResource,
+);
 // SAFETY: an array of plain data has no padding of its own.
 unsafe impl<T: Plain, const N: usize> Plain for [T; N] {}
 

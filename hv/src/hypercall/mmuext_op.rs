@@ -1,9 +1,255 @@
-//! `mmuext_op`.
+//! `mmuext_op`: pins, roots, flushes, the LDT, page operations.
 
+use super::{foreign, Caller, Done, GuestPtr, Outcome};
+use crate::arch::percpu::{pending, this_cpu};
+use crate::arch::{cpu, descriptor, tlb};
+use crate::mem::domain_mm::{self, DomainMm, LDT_PAGES};
+use crate::mem::mmu_env::{self, mmu};
 use crate::vcpu::Vcpu;
-use x86::Mfn;
+use core::sync::atomic::Ordering;
+use hv_core::mmu::{ext::check_ldt, Flush, FlushWhat, FlushWhere, MmuError, RootRef};
+use x86::{Level, Mfn, VirtAddr, PAGE_SHIFT};
+use xen_abi::errno::Errno;
+use xen_abi::mmu as ext;
+use xen_abi::mmu::{MmuextOp, MMU_UPDATE_PREEMPTED};
 
-/// Takes the frame that backs byte `offset` of the vCPU's LDT as a descriptor page.
-pub fn take_ldt_page(_v: &Vcpu, _offset: u64) -> Option<Mfn> {
-    None
+/// Executes `count` operations; those that name frames mean frames of domain `foreign`. The number of operations done
+/// goes to `done`, also after an error. Preemptible. Errors: EINVAL for frames that are not fit; EOPNOTSUPP for
+/// superpage marks; ENOSYS for unknown commands; EACCES for cache flushes by a domain without devices; EPERM; ESRCH;
+/// EFAULT. Source: public/xen.h, HYPERVISOR_mmuext_op.
+pub fn call(cx: &mut Caller, ops: GuestPtr<MmuextOp>, count: u32, done: GuestPtr<u32>, foreign: u32) -> Outcome {
+    let mut total = 0;
+    let mut left = count;
+    if count & MMU_UPDATE_PREEMPTED != 0 {
+        left &= !MMU_UPDATE_PREEMPTED;
+        if !done.is_null() {
+            total = done.read()?;
+        }
+    }
+    let (completed, result) = batch(cx, ops, left, foreign as u16);
+    total = total.wrapping_add(completed);
+    if !done.is_null() {
+        done.write(&total)?;
+    }
+    match result {
+        Ok(()) => Ok(Done::Return(0)),
+        Err(Errno::ERESTART) => {
+            cx.args[0] = ops.at(u64::from(completed))?.addr();
+            cx.args[1] = u64::from((left - completed) | MMU_UPDATE_PREEMPTED);
+            Ok(Done::Continue)
+        }
+        Err(errno) => Err(errno),
+    }
+}
+
+#[inline]
+fn batch(cx: &Caller, ops: GuestPtr<MmuextOp>, count: u32, foreign: u16) -> (u32, Result<(), Errno>) {
+    let target = match foreign::target(cx, foreign) {
+        Ok(target) => target,
+        Err(errno) => return (0, Err(errno)),
+    };
+    let mut i = 0;
+    while i < count {
+        let op = match ops.at(u64::from(i)).and_then(GuestPtr::read) {
+            Ok(op) => op,
+            Err(errno) => return (i, Err(errno)),
+        };
+        mmu_env::refill_steps();
+        match execute(cx, &target.mm, op) {
+            Ok(()) => {
+                i += 1;
+                if i < count && i % 16 == 0 && cx.preempt_pending() {
+                    return (i, Err(Errno::ERESTART));
+                }
+            }
+            Err(Errno::ERESTART) => {
+                if cx.preempt_pending() {
+                    return (i, Err(Errno::ERESTART));
+                }
+            }
+            Err(errno) => return (i, Err(errno)),
+        }
+    }
+    (i, Ok(()))
+}
+
+/// ERESTART, with a reason to stop if another vCPU is to run first.
+fn refused(why: MmuError) -> Errno {
+    if why == MmuError::Contended {
+        this_cpu().raise(pending::SCHEDULE);
+    }
+    why.into()
+}
+
+#[inline]
+fn execute(cx: &Caller, mm: &DomainMm, op: MmuextOp) -> Result<(), Errno> {
+    let (v, own) = (cx.vcpu, &cx.domain().mm);
+    let mfn = Mfn::new(op.arg1);
+    match op.cmd {
+        ext::MMUEXT_NEW_BASEPTR => same_domain(own, mm).and_then(|()| new_baseptr(v, mfn)),
+        ext::MMUEXT_NEW_USER_BASEPTR => same_domain(own, mm).and_then(|()| new_user_baseptr(v, mfn)),
+        ext::MMUEXT_PIN_L1_TABLE => pin(mm, mfn, Level::L1),
+        ext::MMUEXT_PIN_L2_TABLE => pin(mm, mfn, Level::L2),
+        ext::MMUEXT_PIN_L3_TABLE => pin(mm, mfn, Level::L3),
+        ext::MMUEXT_PIN_L4_TABLE => pin(mm, mfn, Level::L4),
+        ext::MMUEXT_UNPIN_TABLE => mmu().unpin(mm.id, mfn, &mut mm.lock()).map_err(refused),
+        ext::MMUEXT_TLB_FLUSH_LOCAL
+        | ext::MMUEXT_INVLPG_LOCAL
+        | ext::MMUEXT_TLB_FLUSH_MULTI
+        | ext::MMUEXT_INVLPG_MULTI
+        | ext::MMUEXT_TLB_FLUSH_ALL
+        | ext::MMUEXT_INVLPG_ALL => {
+            same_domain(own, mm)?;
+            match Flush::from_mmuext(op.cmd, op.arg1, op.arg2) {
+                Some(request) => flush(cx, request),
+                None => Ok(()),
+            }
+        }
+        ext::MMUEXT_FLUSH_CACHE | ext::MMUEXT_FLUSH_CACHE_GLOBAL => {
+            if !cx.domain().io.has_io() {
+                return Err(Errno::EACCES);
+            }
+            cpu::wbinvd();
+            Ok(())
+        }
+        ext::MMUEXT_SET_LDT => {
+            same_domain(own, mm)?;
+            let (base, entries) = check_ldt(op.arg1, op.arg2)?;
+            set_ldt(v, base, entries);
+            Ok(())
+        }
+        ext::MMUEXT_CLEAR_PAGE => Ok(mmu().clear_page(mm.id, mfn)?),
+        ext::MMUEXT_COPY_PAGE => Ok(mmu().copy_page(mm.id, mfn, Mfn::new(op.arg2))?),
+        ext::MMUEXT_MARK_SUPER | ext::MMUEXT_UNMARK_SUPER => Err(Errno::EOPNOTSUPP),
+        _ => Err(Errno::ENOSYS),
+    }
+}
+
+fn same_domain(own: &DomainMm, mm: &DomainMm) -> Result<(), Errno> {
+    if own.id == mm.id {
+        Ok(())
+    } else {
+        Err(Errno::EPERM)
+    }
+}
+
+fn pin(mm: &DomainMm, mfn: Mfn, level: Level) -> Result<(), Errno> {
+    mmu().pin(mm.id, mfn, level, &mut mm.lock()).map_err(refused)
+}
+
+/// Makes `mfn` the kernel's root of `v`, which runs here in kernel mode, and loads it. ERESTART: to be called again.
+/// Also what a guest's write to CR3 means.
+#[inline]
+pub fn new_baseptr(v: &Vcpu, mfn: Mfn) -> Result<(), Errno> {
+    let old = v.kernel_root.get();
+    if old == mfn {
+        tlb::flush_local(tlb::What::All);
+        return Ok(());
+    }
+    let mm = &v.domain().mm;
+    let mut lock = mm.lock();
+    let new = mmu().acquire_root(mm.id, mfn, &mut lock).map_err(refused)?.keep();
+    v.kernel_root.set(new);
+    if v.ldt_entries.get() != 0 {
+        reload_ldt(v);
+    }
+    this_cpu().loaded_root.set(new.raw());
+    // SAFETY: the reference just taken keeps it a validated L4 table.
+    unsafe { tlb::load_root(new.addr().raw()) };
+    if old.raw() != 0 {
+        mmu().release_root(RootRef::from_kept(old), &mut lock)?;
+    }
+    Ok(())
+}
+
+/// Makes `mfn` the user root of `v`; frame 0 is none. It is loaded on the way to user mode.
+#[inline]
+fn new_user_baseptr(v: &Vcpu, mfn: Mfn) -> Result<(), Errno> {
+    let old = v.user_root.get();
+    if old == mfn {
+        return Ok(());
+    }
+    let mm = &v.domain().mm;
+    let mut lock = mm.lock();
+    mmu().drain(&mut lock)?;
+    let new = if mfn.raw() == 0 { mfn } else { mmu().acquire_root(mm.id, mfn, &mut lock).map_err(refused)?.keep() };
+    v.user_root.set(new);
+    if old.raw() != 0 {
+        mmu().release_root(RootRef::from_kept(old), &mut lock)?;
+    }
+    Ok(())
+}
+
+/// Does a flush that the calling vCPU asks for. Errors: EFAULT for a bitmap that cannot be read.
+#[inline]
+pub fn flush(cx: &Caller, request: Flush) -> Result<(), Errno> {
+    let what = match request.what {
+        FlushWhat::All => tlb::What::All,
+        FlushWhat::Page(va) => tlb::What::Page(va.raw()),
+    };
+    match request.whom {
+        FlushWhere::Local => tlb::flush_local(what),
+        FlushWhere::All => tlb::flush(cx.domain().dirty_cpus.load(Ordering::Acquire), what),
+        FlushWhere::VcpuMask(bitmap) => {
+            let mask = cpus_of(cx, GuestPtr::new(bitmap))? & cx.domain().dirty_cpus.load(Ordering::Acquire);
+            tlb::flush(mask, what);
+        }
+    }
+    Ok(())
+}
+
+/// The CPUs on which the vCPUs of a bitmap run or ran last. A vCPU that runs nowhere starts with a flush.
+fn cpus_of(cx: &Caller, bitmap: GuestPtr<u64>) -> Result<u64, Errno> {
+    let domain = cx.domain();
+    let mut cpus = 0;
+    for word in 0..domain.max_vcpus().div_ceil(64) {
+        let mut bits = bitmap.at(u64::from(word))?.read()?;
+        while bits != 0 {
+            let id = word * 64 + bits.trailing_zeros();
+            bits &= bits - 1;
+            if let Some(v) = domain.vcpu(id) {
+                cpus |= 1 << (v.processor.load(Ordering::Acquire) & 63);
+            }
+        }
+    }
+    Ok(cpus)
+}
+
+/// Makes the `entries` descriptors at `base` the LDT of `v`, which runs here. Its pages are mapped when they are needed.
+fn set_ldt(v: &Vcpu, base: u64, entries: u32) {
+    let nothing = v.ldt_entries.get() == 0 && entries == 0;
+    v.ldt_base.set(base);
+    v.ldt_entries.set(entries);
+    if !nothing {
+        reload_ldt(v);
+    }
+}
+
+/// Forgets the LDT pages that are mapped: they mean other memory now.
+fn reload_ldt(v: &Vcpu) {
+    descriptor::load_guest_ldt(v.ldt_entries.get());
+    domain_mm::drop_ldt(v);
+}
+
+/// Takes the frame that backs byte `offset` of the vCPU's LDT as a descriptor page. `None` if the guest has no fit page
+/// there.
+pub fn take_ldt_page(v: &Vcpu, offset: u64) -> Option<Mfn> {
+    if offset >= u64::from(v.ldt_entries.get()) * 8 {
+        return None;
+    }
+    let page = (offset >> PAGE_SHIFT) as usize;
+    let mut frames = v.ldt_frames.get();
+    let place = frames.get_mut(page).filter(|_| page < LDT_PAGES)?;
+    if place.raw() != 0 {
+        return Some(*place);
+    }
+    let va = VirtAddr::new(v.ldt_base.get().checked_add((page as u64) << PAGE_SHIFT)?)?;
+    let mm = &v.domain().mm;
+    // A fault while this CPU holds the lock finds no page; the access that faulted fails then.
+    let _lock = mm.try_lock()?;
+    let entry = mmu().mapping(v.kernel_root.get(), va).ok()?;
+    mmu().take_segdesc(mm.id, entry.mfn()).ok()?;
+    *place = entry.mfn();
+    v.ldt_frames.set(frames);
+    Some(entry.mfn())
 }

@@ -6,16 +6,22 @@ pub mod debugreg;
 pub mod event_channel_op;
 pub mod fpu_taskswitch;
 pub mod guest_ptr;
+pub mod foreign;
 pub mod iret;
+pub mod memory_op;
+pub mod mmu_update;
 pub mod mmuext_op;
 pub mod multicall;
 pub mod nmi_op;
 pub mod physdev_op;
 pub mod sched_op;
+pub mod set_gdt;
 pub mod set_segment_base;
 pub mod set_trap_table;
 pub mod stack_switch;
 mod table;
+pub mod update_descriptor;
+pub mod update_va_mapping;
 pub mod vcpu_op;
 pub mod vm_assist;
 pub mod xen_version;
@@ -115,12 +121,12 @@ pub fn dispatch(vcpu: &'static Vcpu, regs: &mut CpuUserRegs) {
     let mut cx = Caller { vcpu, regs, args };
     match table::call(&mut cx, number) {
         Ok(Done::Return(value)) => cx.regs.rax = value as u64,
-        Err(errno) => cx.regs.rax = errno.to_ret() as u64,
-        Ok(Done::Continue) => {
+        Ok(Done::Continue) | Err(Errno::ERESTART) => {
             // SYSCALL is two bytes long: it is executed again when the vCPU runs next.
             cx.regs.rip = cx.regs.rip.wrapping_sub(2);
             [cx.regs.rdi, cx.regs.rsi, cx.regs.rdx, cx.regs.r10, cx.regs.r8, cx.regs.r9] = cx.args;
         }
         Ok(Done::NoReturn) => {}
+        Err(errno) => cx.regs.rax = errno.to_ret() as u64,
     }
 }

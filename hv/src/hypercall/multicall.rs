@@ -42,15 +42,15 @@ pub fn call(cx: &mut Caller, list: GuestPtr<Entry>, count: u32) -> Outcome {
         };
         let result = match outcome {
             Ok(Done::Return(value)) => value,
-            Err(errno) => errno.to_ret(),
             Ok(Done::NoReturn) => return Ok(Done::NoReturn),
-            Ok(Done::Continue) => {
+            Ok(Done::Continue) | Err(xen_abi::errno::Errno::ERESTART) => {
                 // The call's progress goes into its entry, and the batch starts again at that entry.
                 GuestPtr::<[u64; 6]>::new(at.addr().wrapping_add(ARGS)).write(&cx.args)?;
                 cx.args[0] = at.addr();
                 cx.args[1] = u64::from(count - i);
                 return Ok(Done::Continue);
             }
+            Err(errno) => errno.to_ret(),
         };
         crate::mem::copy::write_u64(at.addr().wrapping_add(RESULT), result as u64)?;
         if !cx.vcpu.is_runnable() || !cx.vcpu.kernel_mode.get() {

@@ -34,22 +34,28 @@ macro_rules! hypercalls {
 
 hypercalls! {
     0  set_trap_table(traps: GuestPtr<xen_abi::trap::TrapInfo>) => set_trap_table::call;
+    1  mmu_update(reqs: GuestPtr<xen_abi::mmu::MmuUpdate>, count: u32, done: GuestPtr<u32>, foreign: u32) => mmu_update::call;
+    2  set_gdt(frames: GuestPtr<u64>, entries: u32) => set_gdt::call;
     3  stack_switch(ss: u64, sp: u64) => stack_switch::call;
     4  set_callbacks => unsupported;
     5  fpu_taskswitch(set: u32) => fpu_taskswitch::call;
     6  sched_op_compat => unsupported;
     8  set_debugreg(reg: u32, value: u64) => debugreg::set;
     9  get_debugreg(reg: u32) => debugreg::get;
+    12 memory_op(cmd: u64, arg: GuestPtr<u8>) => memory_op::call;
     13 multicall(list: GuestPtr<super::multicall::Entry>, count: u32) => multicall::call;
+    14 update_va_mapping(va: u64, value: u64, flags: u64) => update_va_mapping::call;
     15 set_timer_op(timeout_ns: u64) => sched_op::set_timer;
     16 event_channel_op_compat => unsupported;
     17 xen_version(cmd: u32, arg: GuestPtr<u8>) => xen_version::call;
     18 console_io(cmd: u32, count: u32, buffer: GuestPtr<u8>) => console_io::call;
     19 physdev_op_compat => unsupported;
     21 vm_assist(cmd: u32, kind: u32) => vm_assist::call;
+    22 update_va_mapping_otherdomain(va: u64, value: u64, flags: u64, domid: u32) => update_va_mapping::other_domain;
     23 iret() => iret::call;
     24 vcpu_op(cmd: u32, vcpu: u32, arg: GuestPtr<u8>) => vcpu_op::call;
     25 set_segment_base(which: u32, base: u64) => set_segment_base::call;
+    26 mmuext_op(ops: GuestPtr<xen_abi::mmu::MmuextOp>, count: u32, done: GuestPtr<u32>, foreign: u32) => mmuext_op::call;
     28 nmi_op(cmd: u32, arg: GuestPtr<u8>) => nmi_op::call;
     29 sched_op(cmd: u32, arg: GuestPtr<u8>) => sched_op::call;
     30 callback_op(cmd: u32, arg: GuestPtr<u8>) => callback_op::call;

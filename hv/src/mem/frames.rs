@@ -2,12 +2,11 @@
 
 use crate::mem::{layout, phys_to_virt};
 use crate::sync::{Mutex, Once};
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::AtomicU64;
 use hv_core::buddy::{Buddy, Links, Storage};
 use x86::{MachAddr, Mfn, PAGE_SIZE};
 
-/// What is known about each frame.
-pub type Frame = [AtomicU64; 2];
+pub use hv_core::frame::Frame;
 
 /// Frames that share one bit of the map of what exists: 2 MiB.
 const FRAMES_PER_CHUNK: u64 = 512;
@@ -130,8 +129,13 @@ pub fn free(mfn: Mfn, order: u32) {
     }
 }
 
-/// Gives back the frames of `start..end`, whatever their alignment.
+/// Gives the allocator the RAM of `start..end`, which it did not have yet, whatever its alignment.
 pub fn free_range(start: Mfn, end: Mfn) {
+    for n in start.raw()..end.raw() {
+        if let Some(frame) = frame(Mfn::new(n)) {
+            frame.init(true);
+        }
+    }
     if let Some(buddy) = FREE.lock().as_mut() {
         buddy.free_range(start.raw(), end.raw());
     }

@@ -5,6 +5,8 @@ pub mod domain_mm;
 pub mod frames;
 pub mod heap;
 pub mod layout;
+pub mod limbo;
+pub mod mmu_env;
 pub mod paging;
 pub mod ranges;
 pub mod vmap;
@@ -105,6 +107,7 @@ pub fn init(loaded: &Loaded) {
     }
 
     map_frame_tables(tables, loaded, &mut free);
+    mark_io_frames(loaded);
     for (start, end) in free.iter() {
         frames::free_range(Mfn::new(start >> 12), Mfn::new(end >> 12));
     }
@@ -162,6 +165,25 @@ fn map_frame_tables(tables: &Tables, loaded: &Loaded, free: &mut Ranges) {
     }
     let tags = boot_slice::<u8>(free, Mfn::new(end).index());
     frames::init(end, loaded.usable.bytes() >> 12, chunks, tags);
+}
+
+/// Frames that have an entry and are no RAM, and those of low memory, are handled as I/O memory. Frames that are neither
+/// marked here nor given to the allocator are the hypervisor's own.
+fn mark_io_frames(loaded: &Loaded) {
+    let mut ram = loaded.usable.clone();
+    ram.remove(0, LOW_MEMORY_END);
+    let mut io = Ranges::new();
+    io.add(0, frames::end().addr().raw().next_multiple_of(SIZE_2M));
+    for (start, end) in ram.iter() {
+        io.remove(start, end);
+    }
+    for (start, end) in io.iter() {
+        for n in start >> 12..end >> 12 {
+            if let Some(frame) = frames::frame(Mfn::new(n)) {
+                frame.init(false);
+            }
+        }
+    }
 }
 
 /// Takes memory for `bytes` at `va` in pieces as large as alignment allows and hands each to `map`.

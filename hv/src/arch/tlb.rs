@@ -1,0 +1,105 @@
+//! Flushing translations, here and on other CPUs, and the clock that says which CPUs need it.
+//!
+//! Guest mappings are never global, so loading CR3 drops all of a guest's translations and paging-structure cache
+//! entries. The hypervisor's own mappings are global; who changes one of those invalidates that page.
+//!
+//! [`clock`] orders flushes and uses: a frame that loses its last use remembers the clock; a CPU whose last complete
+//! flush has a later clock value cannot hold a translation from that use. A flush reads (or advances) the clock
+//! *before* it begins. The clock only advances if somebody remembered its present value, so it is slow.
+
+use crate::arch::percpu::{this_cpu, MAX_CPUS};
+use crate::arch::{cpu, ipi, percpu};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+static CLOCK: AtomicU32 = AtomicU32::new(1);
+/// Has the present value of the clock been remembered by anybody?
+static CLOCK_USED: AtomicBool = AtomicBool::new(false);
+/// Clock value of each CPU's last complete flush.
+static LAST_FLUSH: [AtomicU32; MAX_CPUS] = [const { AtomicU32::new(0) }; MAX_CPUS];
+
+/// Argument of [`flush_here`]: everything.
+const EVERYTHING: u64 = 1;
+
+/// What to flush.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// All guest translations.
+    All,
+    /// One page.
+    Page(u64),
+}
+
+/// The clock, to be remembered as the end of a use.
+#[inline]
+pub fn clock() -> u32 {
+    let now = CLOCK.load(Ordering::SeqCst);
+    // Only after reading it: then either the clock has moved on already, or the next flush moves it.
+    if !CLOCK_USED.load(Ordering::SeqCst) {
+        CLOCK_USED.store(true, Ordering::SeqCst);
+    }
+    now
+}
+
+/// The clock value for a flush that begins now.
+#[inline]
+fn flush_time() -> u32 {
+    if CLOCK_USED.load(Ordering::SeqCst) {
+        // A use that is remembered in between has the old value, or sets the mark again.
+        CLOCK_USED.store(false, Ordering::SeqCst);
+        CLOCK.fetch_add(1, Ordering::SeqCst).wrapping_add(1)
+    } else {
+        CLOCK.load(Ordering::SeqCst)
+    }
+}
+
+/// Loads `root` into CR3 and remembers that this was a complete flush.
+///
+/// # Safety
+/// 1. `root` is the machine address of an L4 table that has the hypervisor's slots, and stays one while it is loaded.
+#[inline]
+pub unsafe fn load_root(root: u64) {
+    let time = flush_time();
+    // SAFETY: (1).
+    unsafe { cpu::write_cr3(root) };
+    LAST_FLUSH[this_cpu().cpu as usize & (MAX_CPUS - 1)].store(time, Ordering::Release);
+}
+
+/// Flushes this CPU.
+#[inline]
+pub fn flush_local(what: What) {
+    match what {
+        // SAFETY: the root that is loaded.
+        What::All => unsafe { load_root(cpu::read_cr3()) },
+        What::Page(va) => cpu::invlpg(va),
+    }
+}
+
+/// Flushes the CPUs of `mask`; returns when all have done it.
+#[inline]
+pub fn flush(mask: u64, what: What) {
+    let argument = match what {
+        What::All => EVERYTHING,
+        What::Page(va) => va & !0xfff,
+    };
+    ipi::call(mask, flush_here, argument);
+}
+
+fn flush_here(argument: u64) {
+    flush_local(if argument == EVERYTHING { What::All } else { What::Page(argument) });
+}
+
+/// Makes sure that every CPU has flushed completely since the clock read `stamp`.
+pub fn flush_since(stamp: u32) {
+    let online = percpu::online_mask();
+    let mut mask = 0;
+    for (cpu, last) in LAST_FLUSH.iter().enumerate() {
+        if online >> cpu == 0 {
+            break;
+        }
+        // Wraps: a CPU is never half a turn behind, for it flushes at least whenever it changes address spaces.
+        if stamp.wrapping_sub(last.load(Ordering::Acquire)) < 1 << 31 {
+            mask |= 1 << cpu;
+        }
+    }
+    flush(mask & online, What::All);
+}

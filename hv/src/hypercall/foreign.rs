@@ -1,0 +1,48 @@
+//! Domain ids in arguments: the caller, another domain, or the owner of I/O memory.
+
+use super::Caller;
+use crate::domain::{self, Domain};
+use alloc::sync::Arc;
+use core::ops::Deref;
+use xen_abi::errno::Errno;
+use xen_abi::layout::{DomId, DOMID_SELF};
+
+/// The domain that a call is about.
+pub enum Target {
+    /// The caller.
+    Caller(&'static Domain),
+    /// Another, over which the caller has power.
+    Other(Arc<Domain>),
+}
+
+impl Deref for Target {
+    type Target = Domain;
+    #[inline(always)]
+    fn deref(&self) -> &Domain {
+        match self {
+            Self::Caller(d) => d,
+            Self::Other(d) => d,
+        }
+    }
+}
+
+/// The domain `id` as the target of a privileged caller, or the caller itself. Errors: EPERM; ESRCH.
+#[inline]
+pub fn target(cx: &Caller, id: u16) -> Result<Target, Errno> {
+    if id == DOMID_SELF || id == cx.domain().id {
+        return Ok(Target::Caller(cx.domain()));
+    }
+    cx.require_privilege()?;
+    domain::find(id).map(Target::Other).ok_or(Errno::ESRCH)
+}
+
+/// Whose frames a call may name. [`DomId::IO`] stands for I/O memory that the caller may map. Errors: EPERM; ESRCH.
+#[inline]
+pub fn frame_owner(cx: &Caller, id: u16) -> Result<DomId, Errno> {
+    match DomId(id) {
+        DomId::SELF => Ok(cx.domain().mm.id),
+        DomId::IO => Ok(DomId::IO),
+        DomId::XEN => cx.require_privilege().map(|()| DomId::XEN),
+        _ => target(cx, id).map(|d| d.mm.id),
+    }
+}

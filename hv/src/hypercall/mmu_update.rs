@@ -1,0 +1,95 @@
+//! `mmu_update`.
+
+use super::{foreign, Caller, Done, GuestPtr, Outcome};
+use crate::arch::percpu::{pending, this_cpu};
+use crate::mem::mmu_env::{self, mmu};
+use hv_core::mmu::{MmuError, Owners};
+use xen_abi::errno::Errno;
+use xen_abi::layout::DomId;
+use xen_abi::mmu::{MmuUpdate, MMU_UPDATE_PREEMPTED};
+
+/// Requests between two looks at what else is to be done.
+const STRIDE: u32 = 64;
+
+/// Executes `count` requests. `foreign`: owner of the frames in bits 0-15, owner of the page tables plus one in bits 16-31
+/// (0: the caller). The number of requests done goes to `done`, also after an error. Preemptible. Errors: EINVAL for
+/// entries and tables that are not fit; ENOSYS for unknown commands; EPERM; ESRCH; EFAULT.
+/// Source: public/xen.h, HYPERVISOR_mmu_update.
+pub fn call(cx: &mut Caller, reqs: GuestPtr<MmuUpdate>, count: u32, done: GuestPtr<u32>, foreign: u32) -> Outcome {
+    let mut total = 0;
+    let mut left = count;
+    if count & MMU_UPDATE_PREEMPTED != 0 {
+        left &= !MMU_UPDATE_PREEMPTED;
+        if !done.is_null() {
+            total = done.read()?;
+        }
+    }
+    let (completed, result) = batch(cx, reqs, left, foreign);
+    total = total.wrapping_add(completed);
+    if !done.is_null() {
+        done.write(&total)?;
+    }
+    match result {
+        Ok(()) => Ok(Done::Return(0)),
+        Err(Errno::ERESTART) => {
+            cx.args[0] = reqs.at(u64::from(completed))?.addr();
+            cx.args[1] = u64::from((left - completed) | MMU_UPDATE_PREEMPTED);
+            Ok(Done::Continue)
+        }
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Says how many requests were completed, and why it stopped if those are not all.
+#[inline]
+fn batch(cx: &Caller, reqs: GuestPtr<MmuUpdate>, count: u32, foreign: u32) -> (u32, Result<(), Errno>) {
+    let (table_domid, frame_domid) = ((foreign >> 16) as u16, foreign as u16);
+    let other = if table_domid == 0 {
+        None
+    } else {
+        match foreign::target(cx, table_domid - 1) {
+            Ok(d) => Some(d),
+            Err(errno) => return (0, Err(errno)),
+        }
+    };
+    let mm = other.as_deref().map_or(&cx.domain().mm, |d| &d.mm);
+    let frame = if DomId(frame_domid) == DomId::SELF {
+        mm.id
+    } else {
+        match foreign::frame_owner(cx, frame_domid) {
+            Ok(id) => id,
+            Err(errno) => return (0, Err(errno)),
+        }
+    };
+    let who = Owners { table: mm.id, frame };
+    let mut i: u32 = 0;
+    loop {
+        let end = count.min(i.saturating_add(STRIDE));
+        {
+            mmu_env::refill_steps();
+            let mut lock = mm.lock();
+            while i < end {
+                let request = match reqs.at(u64::from(i)).and_then(GuestPtr::read) {
+                    Ok(request) => request,
+                    Err(errno) => return (i, Err(errno)),
+                };
+                match mmu().mmu_update(request.ptr, request.val, who, &mut lock) {
+                    Ok(()) => i += 1,
+                    Err(MmuError::Preempted) => break,
+                    Err(MmuError::Contended) => {
+                        // Another vCPU of the domain has to finish first.
+                        this_cpu().raise(pending::SCHEDULE);
+                        break;
+                    }
+                    Err(why) => return (i, Err(why.into())),
+                }
+            }
+        }
+        if i >= count {
+            return (i, Ok(()));
+        }
+        if cx.preempt_pending() {
+            return (i, Err(Errno::ERESTART));
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! Frames that domains let go, on their way to the allocator: translations of them may still be in TLBs, so they wait
+//! here, and go on in batches after one flush. Their contents are wiped when a domain gets them again.
+
+use crate::arch::tlb;
+use crate::mem::frames;
+use crate::sync::Mutex;
+use x86::Mfn;
+
+/// Frames that wait at most.
+const CAPACITY: usize = 256;
+
+struct Limbo {
+    waiting: [Mfn; CAPACITY],
+    count: usize,
+    /// Clock when the last one came.
+    stamp: u32,
+}
+
+static LIMBO: Mutex<Limbo> = Mutex::new(Limbo { waiting: [Mfn::INVALID; CAPACITY], count: 0, stamp: 0 });
+
+/// Takes a frame that nobody refers to any more.
+pub fn put(mfn: Mfn) {
+    let mut limbo = LIMBO.lock();
+    if limbo.count == CAPACITY {
+        limbo.empty();
+    }
+    let place = limbo.count;
+    limbo.waiting[place] = mfn;
+    limbo.count = place + 1;
+    limbo.stamp = tlb::clock();
+}
+
+/// Number of frames that wait.
+pub fn count() -> u64 {
+    LIMBO.lock().count as u64
+}
+
+/// Sends all waiting frames on to the allocator.
+pub fn drain() {
+    LIMBO.lock().empty();
+}
+
+impl Limbo {
+    fn empty(&mut self) {
+        if self.count == 0 {
+            return;
+        }
+        tlb::flush_since(self.stamp);
+        for &mfn in &self.waiting[..self.count] {
+            frames::free(mfn, 0);
+        }
+        self.count = 0;
+    }
+}
