@@ -2,8 +2,7 @@
 
 use crate::arch::percpu::{pending, this_cpu};
 use crate::arch::{insn, ioapic, ipi, lapic, serial, vectors};
-use crate::panic;
-use crate::{info, warn};
+use crate::{info, irq_guest, panic, warn};
 use xen_abi::regs::CpuUserRegs;
 
 /// Owner number of the serial port's vector.
@@ -33,9 +32,10 @@ pub fn handle(vector: u8) {
                 lapic::eoi();
                 this_cpu().raise(pending::CONSOLE);
             }
-            owner => {
+            Some(line) => irq_guest::handle(line),
+            None => {
                 lapic::eoi();
-                warn!("CPU {}: stray interrupt, vector {vector:#x}, owner {owner:?}", this_cpu().cpu);
+                warn!("CPU {}: stray interrupt, vector {vector:#x}", this_cpu().cpu);
             }
         },
     }

@@ -4,9 +4,9 @@ use crate::arch::insn::{inb, outb};
 use crate::arch::{acpi, vectors};
 use crate::mem::vmap;
 use crate::sync::{Mutex, Once};
-use crate::{info, warn};
+use crate::{info, iospace, warn};
 use alloc::vec::Vec;
-use x86::MachAddr;
+use x86::{MachAddr, Mfn};
 
 const SELECT: usize = 0x00;
 const WINDOW: usize = 0x10;
@@ -101,6 +101,10 @@ pub fn init() {
         Some(Mutex::new(chip))
     });
     let chips: Vec<_> = chips.collect();
+    for io_apic in listed {
+        let page = Mfn::containing(MachAddr::new(io_apic.addr));
+        iospace::hide_frames(page, page);
+    }
     CHIPS.call_once(|| chips);
 }
 

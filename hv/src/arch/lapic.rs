@@ -2,10 +2,10 @@
 
 use crate::arch::insn::{cpuid, rdmsr, wrmsr};
 use crate::arch::{acpi, vectors};
-use crate::info;
 use crate::mem::vmap;
+use crate::{info, iospace};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use x86::{msr, MachAddr};
+use x86::{msr, MachAddr, Mfn};
 
 /// Registers, as offsets in the memory page; in x2APIC mode the MSR is 0x800 + offset / 16.
 mod reg {
@@ -85,6 +85,8 @@ pub fn init(allow_x2apic: bool) {
         let registers = vmap::map_device(MachAddr::new(addr), 4096).expect("memory to map the local APIC");
         BASE.store(registers as u64, Ordering::Relaxed);
     }
+    // Messages to APICs go to this MiB, which no domain may write by itself.
+    iospace::hide_frames(Mfn::new(0xfee00), Mfn::new(0xfeeff));
     init_this_cpu();
     let mode = if use_x2apic { "x2APIC" } else { "xAPIC" };
     info!("Local APIC: id {}, version {:#x}, {mode}", id(), read(reg::VERSION) & 0xff);

@@ -6,11 +6,11 @@
 
 use crate::arch::insn::{cpuid, inb, inl, outb, rdtsc};
 use crate::arch::{acpi, lapic};
-use crate::info;
 use crate::mem::vmap;
 use crate::sync::{Mutex, Once};
+use crate::{info, iospace};
 use core::sync::atomic::{AtomicU64, AtomicU8, Ordering};
-use x86::MachAddr;
+use x86::{MachAddr, Mfn};
 
 /// How guests turn the counter into system time:
 /// `ns_base + (((tsc - tsc_base) << shift) * mul >> 32)`, a negative shift being to the right.
@@ -220,7 +220,10 @@ fn find_hpet() -> Option<Reference> {
     const CAPABILITIES: usize = 0;
     const CONFIGURATION: usize = 0x10;
     const COUNTER: usize = 0xf0;
-    let registers = vmap::map_device(MachAddr::new(acpi::tables().hpet?), 0x400)?;
+    let addr = MachAddr::new(acpi::tables().hpet?);
+    // It can send messages to any CPU: not for domains.
+    iospace::hide_frames(Mfn::containing(addr), Mfn::containing(addr));
+    let registers = vmap::map_device(addr, 0x400)?;
     // SAFETY: the registers are mapped; they are aligned words.
     let period_fs = unsafe { registers.add(CAPABILITIES + 4).cast::<u32>().read_volatile() };
     // The specification allows 100 ns at most.
