@@ -1,6 +1,6 @@
 //! What may be an instruction: decoding, prefixes, the allow-list.
 
-use iced_x86::{Decoder, DecoderOptions, Instruction, MemorySize, Mnemonic, OpKind, Register};
+use iced_x86::{Code, Decoder, DecoderOptions, Instruction, MemorySize, Mnemonic, OpKind, Register};
 
 use crate::Rule;
 
@@ -119,6 +119,9 @@ pub fn decode(code: &[u8], at: usize, bmi: bool) -> Result<Decoded, (Rule, &'sta
     }
     let class =
         classify(instruction.mnemonic()).ok_or((Rule::D2, "instruction not allowed", instruction.code() as i64))?;
+    if is_disputed(&instruction) {
+        return Err((Rule::D2, "encoding that decoders disagree about", instruction.code() as i64));
+    }
     let is_bmi = matches!(bytes.first(), Some(0xc4 | 0xc5));
     if is_bmi && !bmi {
         return Err((Rule::D2, "BMI instruction but the header names none", instruction.code() as i64));
@@ -138,6 +141,19 @@ pub fn decode(code: &[u8], at: usize, bmi: bool) -> Result<Decoded, (Rule, &'sta
     }
     registers(&instruction)?;
     Ok(Decoded { instruction, class })
+}
+
+/// Encodings that no compiler uses and that another decoder takes for something else.
+fn is_disputed(instruction: &Instruction) -> bool {
+    let is_register = instruction.op0_kind() == OpKind::Register;
+    match instruction.code() {
+        Code::Movsxd_r32_rm32 | Code::Movsxd_r16_rm16 => true,
+        // With REX.B the processor may take it for an exchange with r8.
+        Code::Pause => instruction.len() != 2,
+        code if instruction.mnemonic() == Mnemonic::Prefetchw => code != Code::Prefetchw_m8,
+        Code::Push_rm64 | Code::Pop_rm64 => is_register,
+        _ => false,
+    }
 }
 
 /// D4: register operands are general-purpose ones.

@@ -77,7 +77,7 @@ pub fn examples() -> Vec<Example> {
 /// The image of an example.
 pub fn assemble(example: &Example, mode: Mode) -> Vec<u8> {
     let mut b = empty(mode);
-    let (mut start, mut args, mut charged) = (0, 0, false);
+    let (mut start, mut args) = (0, 0);
     let mut label = None;
     for line in example.lines.iter().chain([&String::from(".function")]) {
         let at = u32::try_from(b.code.len()).expect("small");
@@ -98,7 +98,6 @@ pub fn assemble(example: &Example, mode: Mode) -> Vec<u8> {
                     }
                 }
                 let charge = if words.contains(&"charge") { LABEL_CHARGE } else { 0 };
-                charged |= charge != 0 && at == start;
                 label = Some((state, charge));
             }
             ".function" => {
@@ -286,4 +285,66 @@ fn a_refusal_says_where_what_and_why() {
     let example = examples().into_iter().find(|e| e.title.contains("address not masked")).expect("there");
     let refusal = verify(&assemble(&example, Mode::Mirror), &policy(Mode::Mirror)).expect_err("refused");
     assert_eq!(format!("{refusal}"), "M1 at 0x0: address not masked (0x0) [48 8b 07]");
+}
+
+/// The fuzzers' oracles, for a second each.
+mod oracles {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+    use crate::fuzzing::{self, Choices, Outcome, Tally};
+
+    fn for_a_second(mut check: impl FnMut(&[u8])) -> u64 {
+        let (end, mut seed) = (Instant::now() + Duration::from_secs(1), 0u64);
+        while Instant::now() < end {
+            seed += 1;
+            check(&seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes());
+        }
+        seed
+    }
+
+    #[test]
+    fn accepted_images_stay_inside() {
+        let mut sum = Tally::default();
+        for_a_second(|bytes| {
+            let tally = fuzzing::run(bytes, 16);
+            sum.images += tally.images;
+            sum.accepted += tally.accepted;
+        });
+        assert!(sum.accepted > 100, "{sum:?}");
+        std::println!("{sum:?}");
+    }
+
+    #[test]
+    fn two_decoders_agree() {
+        let (mut compared, mut wrong) = (0, BTreeMap::new());
+        for_a_second(|bytes| {
+            let mut choices = Choices::new(bytes);
+            for _ in 0..100 {
+                let bytes: Vec<u8> = (0..15).map(|_| choices.byte()).collect();
+                match fuzzing::decoders_agree(&bytes) {
+                    Ok(both) => compared += u64::from(both),
+                    Err(what) => drop(wrong.insert(String::from(what.rsplit(' ').nth(1).unwrap_or("")), what)),
+                }
+            }
+        });
+        assert!(wrong.is_empty() && compared > 1000, "{compared} {wrong:#?}");
+        std::println!("{compared}");
+    }
+
+    /// The emulator has to find what the verifier refuses for: each refused example, taken for accepted, or one like it.
+    #[test]
+    fn the_emulator_sees_escapes() {
+        let mut seen = 0;
+        for example in examples().iter().filter(|e| e.refused.is_some()) {
+            for mode in &example.modes {
+                let image = assemble(example, *mode);
+                let image = twin_abi::Image::parse(&image).expect("parses");
+                let escapes = (0..400).any(|seed| matches!(fuzzing::emulate(&image, seed, 3000), Outcome::Escaped(_)));
+                seen += usize::from(escapes);
+            }
+        }
+        assert!(seen > 60, "{seen}");
+        std::println!("{seen}");
+    }
 }
