@@ -1,8 +1,10 @@
 //! Hypercalls: the table, its dispatcher, and one file for each call, named as Xen names it.
 
+pub mod bitmap;
 pub mod callback_op;
 pub mod console_io;
 pub mod debugreg;
+pub mod domain_info;
 pub mod event_channel_op;
 pub mod fpu_taskswitch;
 pub mod guest_ptr;
@@ -14,17 +16,20 @@ pub mod mmuext_op;
 pub mod multicall;
 pub mod nmi_op;
 pub mod physdev_op;
+pub mod platform_op;
 pub mod sched_op;
 pub mod set_gdt;
 pub mod set_segment_base;
 pub mod set_trap_table;
 pub mod stack_switch;
+pub mod sysctl;
 mod table;
 pub mod update_descriptor;
 pub mod update_va_mapping;
 pub mod vcpu_op;
 pub mod vm_assist;
 pub mod xen_version;
+pub mod xenpmu_op;
 
 pub use guest_ptr::{GuestPtr, Plain};
 

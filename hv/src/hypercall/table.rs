@@ -40,6 +40,7 @@ hypercalls! {
     4  set_callbacks => unsupported;
     5  fpu_taskswitch(set: u32) => fpu_taskswitch::call;
     6  sched_op_compat => unsupported;
+    7  platform_op(arg: GuestPtr<[u32; 2]>) => platform_op::call;
     8  set_debugreg(reg: u32, value: u64) => debugreg::set;
     9  get_debugreg(reg: u32) => debugreg::get;
     12 memory_op(cmd: u64, arg: GuestPtr<u8>) => memory_op::call;
@@ -56,6 +57,7 @@ hypercalls! {
     24 vcpu_op(cmd: u32, vcpu: u32, arg: GuestPtr<u8>) => vcpu_op::call;
     25 set_segment_base(which: u32, base: u64) => set_segment_base::call;
     26 mmuext_op(ops: GuestPtr<xen_abi::mmu::MmuextOp>, count: u32, done: GuestPtr<u32>, foreign: u32) => mmuext_op::call;
+    27 xsm_op => unsupported;
     28 nmi_op(cmd: u32, arg: GuestPtr<u8>) => nmi_op::call;
     29 sched_op(cmd: u32, arg: GuestPtr<u8>) => sched_op::call;
     30 callback_op(cmd: u32, arg: GuestPtr<u8>) => callback_op::call;
@@ -63,10 +65,13 @@ hypercalls! {
     32 event_channel_op(cmd: u32, arg: GuestPtr<u8>) => event_channel_op::call;
     33 physdev_op(cmd: u32, arg: GuestPtr<u8>) => physdev_op::call;
     34 hvm_op => unsupported;
+    35 sysctl(arg: GuestPtr<xen_abi::sysctl::Sysctl>) => sysctl::call;
     37 kexec_op => unsupported;
     38 tmem_op => unsupported;
     39 argo_op => unsupported;
+    40 xenpmu_op() => xenpmu_op::call;
     41 dm_op => unsupported;
     42 hypfs_op => unsupported;
+    48 mca => unsupported;
     49 paging_domctl_cont => unsupported;
 }

@@ -1,0 +1,272 @@
+//! `sysctl`: what the tools ask about the machine and the hypervisor.
+
+use super::guest_ptr::plain;
+use super::{bitmap, domain_info, Caller, GuestPtr, Outcome, OK};
+use crate::arch::{percpu, tsc};
+use crate::pv::cpu_policy::policies;
+use crate::{console, domain, mem};
+use alloc::vec::Vec;
+use hv_core::conring::ReadRequest;
+use hv_core::cpuid::Policy;
+use xen_abi::domctl::{Bitmap, CpuidLeaf, GetDomainInfo, MsrEntry, XEN_SCHEDULER_CREDIT2};
+use xen_abi::errno::Errno;
+use xen_abi::sysctl::*;
+
+plain!(
+    Sysctl, ReadConsole, PhysInfo, SchedId, GetDomainInfoList, AvailHeap, CpuTopo, CpuTopoInfo, MemInfo, NumaInfo,
+    CpupoolOp, SchedulerOp, CpuFeatureset, CpuPolicy, CpuLevellingCaps, CpuidLeaf, MsrEntry,
+);
+
+/// Most domains described in one call; the tools ask again from the next on.
+const MAX_DOMAINS: u32 = 1024;
+/// The distance of a node to itself (ACPI SLIT).
+const LOCAL_DISTANCE: u32 = 10;
+
+/// Serves the system operation at `arg`. Errors: EPERM unless the caller is the control domain; EACCES for another
+/// interface version; ENOSYS for operations that are not served. Source: public/sysctl.h.
+pub fn call(cx: &mut Caller, arg: GuestPtr<Sysctl>) -> Outcome {
+    cx.require_privilege()?;
+    let Sysctl { cmd, interface_version } = arg.read()?;
+    if interface_version != XEN_SYSCTL_INTERFACE_VERSION {
+        return Err(Errno::EACCES);
+    }
+    let payload = GuestPtr::<u8>::new(arg.addr().checked_add(PAYLOAD_OFFSET as u64).ok_or(Errno::EFAULT)?);
+    match cmd {
+        READCONSOLE => read_console(payload.cast()),
+        PHYSINFO => answer(payload, &physinfo()),
+        SCHED_ID => answer(payload, &SchedId { sched_id: XEN_SCHEDULER_CREDIT2 }),
+        GETDOMAININFOLIST => domain_list(payload.cast()),
+        AVAILHEAP => available_heap(payload.cast()),
+        CPUTOPOINFO => cpu_topology(payload.cast()),
+        NUMAINFO => numa(payload.cast()),
+        CPUPOOL_OP => cpupool(payload.cast()),
+        SCHEDULER_OP => scheduler(payload.cast()),
+        GET_CPU_LEVELLING_CAPS => answer(payload, &CpuLevellingCaps::default()),
+        GET_CPU_FEATURESET => featureset(payload.cast()),
+        GET_CPU_POLICY => cpu_policy(payload.cast()),
+        _ => Err(Errno::ENOSYS),
+    }
+}
+
+fn answer<T: super::Plain>(payload: GuestPtr<u8>, value: &T) -> Outcome {
+    payload.cast::<T>().write(value)?;
+    OK
+}
+
+fn read_console(payload: GuestPtr<ReadConsole>) -> Outcome {
+    let mut op = payload.read()?;
+    let target = GuestPtr::<u8>::new(op.buffer);
+    let request = ReadRequest { clear: op.clear != 0, incremental: op.incremental != 0, index: op.index };
+    (op.count, op.index) = match console::ring() {
+        Some(ring) => {
+            let mut copied = 0;
+            ring.lock().read(request, op.count, |text| -> Result<(), Errno> {
+                target.at(copied)?.write_slice(text)?;
+                copied += text.len() as u64;
+                Ok(())
+            })?
+        }
+        None => (0, 0),
+    };
+    payload.write(&op)?;
+    OK
+}
+
+fn physinfo() -> PhysInfo {
+    let cpus = percpu::online_count() as u32;
+    let features = policies().raw.featureset();
+    PhysInfo {
+        threads_per_core: 1,
+        cores_per_socket: cpus,
+        nr_cpus: cpus,
+        max_cpu_id: percpu::online_mask().checked_ilog2().unwrap_or(0),
+        nr_nodes: 1,
+        cpu_khz: u32::try_from(tsc::frequencies().tsc_hz / 1000).unwrap_or(u32::MAX),
+        // Devices can be given to guests with or without an IOMMU; without one the boot log warns.
+        capabilities: PHYSCAP_PV | PHYSCAP_DIRECTIO | PHYSCAP_GNTTAB_V1,
+        total_pages: mem::frames::total(),
+        free_pages: mem::frames::free_count(),
+        max_mfn: mem::frames::end().raw().saturating_sub(1),
+        hw_cap: core::array::from_fn(|i| features[i]),
+        ..PhysInfo::default()
+    }
+}
+
+fn domain_list(payload: GuestPtr<GetDomainInfoList>) -> Outcome {
+    let mut op = payload.read()?;
+    let room = op.max_domains.min(MAX_DOMAINS) as usize;
+    let mut found: Vec<GetDomainInfo> = Vec::new();
+    domain::for_each(|d| {
+        if d.id >= op.first_domain && found.len() < room && found.try_reserve(1).is_ok() {
+            found.push(domain_info::describe(d));
+        }
+    });
+    GuestPtr::<GetDomainInfo>::new(op.buffer).write_slice(&found)?;
+    op.num_domains = found.len() as u32;
+    payload.write(&op)?;
+    OK
+}
+
+fn available_heap(payload: GuestPtr<AvailHeap>) -> Outcome {
+    let mut op = payload.read()?;
+    if !matches!(op.node, -1 | 0) {
+        return Err(Errno::EINVAL);
+    }
+    let frames = match op.max_bitwidth {
+        0 => mem::frames::free_count(),
+        bits => mem::frames::free_count_below(bits),
+    };
+    op.avail_bytes = frames << x86::PAGE_SHIFT;
+    payload.write(&op)?;
+    OK
+}
+
+/// Each CPU counts as a core of one socket.
+fn cpu_topology(payload: GuestPtr<CpuTopoInfo>) -> Outcome {
+    let mut op = payload.read()?;
+    let cpus = percpu::online_mask().checked_ilog2().unwrap_or(0) + 1;
+    let table = GuestPtr::<CpuTopo>::new(op.cputopo);
+    if !table.is_null() {
+        op.num_cpus = op.num_cpus.min(cpus);
+        for cpu in 0..op.num_cpus {
+            let online = percpu::online_mask() >> cpu & 1 != 0;
+            let entry = if online {
+                CpuTopo { core: cpu, socket: 0, node: 0 }
+            } else {
+                CpuTopo { core: INVALID_CORE_ID, socket: INVALID_SOCKET_ID, node: INVALID_NODE_ID }
+            };
+            table.at(cpu.into())?.write(&entry)?;
+        }
+    } else {
+        op.num_cpus = cpus;
+    }
+    payload.write(&op)?;
+    OK
+}
+
+fn numa(payload: GuestPtr<NumaInfo>) -> Outcome {
+    let mut op = payload.read()?;
+    let (memory, distance) = (GuestPtr::<MemInfo>::new(op.meminfo), GuestPtr::<u32>::new(op.distance));
+    let asks_only = memory.is_null() && distance.is_null();
+    if asks_only || op.num_nodes > 1 {
+        op.num_nodes = 1;
+    }
+    if op.num_nodes == 1 {
+        if !memory.is_null() {
+            let memsize = mem::frames::total() << x86::PAGE_SHIFT;
+            memory.write(&MemInfo { memsize, memfree: mem::frames::free_count() << x86::PAGE_SHIFT })?;
+        }
+        if !distance.is_null() {
+            distance.write(&LOCAL_DISTANCE)?;
+        }
+    }
+    payload.write(&op)?;
+    OK
+}
+
+/// There is one pool, number 0, with all CPUs and all domains.
+fn cpupool(payload: GuestPtr<CpupoolOp>) -> Outcome {
+    let mut op = payload.read()?;
+    let cpumap = Bitmap { ..op.cpumap };
+    match op.op {
+        CPUPOOL_OP_INFO => {
+            if op.cpupool_id != 0 && op.cpupool_id != CPUPOOL_PAR_ANY {
+                return Err(Errno::ENOENT);
+            }
+            let mut domains = 0;
+            domain::for_each(|_| domains += 1);
+            (op.cpupool_id, op.sched_id, op.n_dom) = (0, XEN_SCHEDULER_CREDIT2, domains);
+            bitmap::write(&cpumap, percpu::online_mask())?;
+        }
+        // CPUs in no pool.
+        CPUPOOL_OP_FREEINFO => bitmap::write(&cpumap, 0)?,
+        CPUPOOL_OP_MOVEDOMAIN if op.cpupool_id == 0 => {
+            let id = u16::try_from(op.domid).map_err(|_| Errno::ESRCH)?;
+            domain::find(id).ok_or(Errno::ESRCH)?;
+        }
+        _ => return Err(Errno::EOPNOTSUPP),
+    }
+    payload.write(&op)?;
+    OK
+}
+
+/// The scheduler has no parameters for a whole pool: the rate limit reads as none.
+fn scheduler(payload: GuestPtr<SchedulerOp>) -> Outcome {
+    let mut op = payload.read()?;
+    if op.sched_id != XEN_SCHEDULER_CREDIT2 || op.cpupool_id != 0 {
+        return Err(Errno::EINVAL);
+    }
+    match op.cmd {
+        SCHEDOP_GETINFO => op.ratelimit_us = 0,
+        SCHEDOP_PUTINFO if op.ratelimit_us == 0 => {}
+        _ => return Err(Errno::EOPNOTSUPP),
+    }
+    payload.write(&op)?;
+    OK
+}
+
+fn featureset(payload: GuestPtr<CpuFeatureset>) -> Outcome {
+    let mut op = payload.read()?;
+    let policy = match op.index {
+        CPU_FEATURESET_RAW | CPU_FEATURESET_HOST => &policies().raw,
+        CPU_FEATURESET_PV => &policies().pv_default,
+        CPU_FEATURESET_PV_MAX => &policies().pv_max,
+        CPU_FEATURESET_HVM | CPU_FEATURESET_HVM_MAX => return Err(Errno::EOPNOTSUPP),
+        _ => return Err(Errno::EINVAL),
+    };
+    let words = policy.featureset();
+    let target = GuestPtr::<u32>::new(op.features);
+    let room = op.nr_features;
+    op.nr_features = words.len() as u32;
+    if !target.is_null() {
+        let n = words.len().min(room as usize);
+        target.write_slice(&words[..n])?;
+        op.nr_features = n as u32;
+        payload.write(&op)?;
+        return if n < words.len() { Err(Errno::ENOBUFS) } else { OK };
+    }
+    payload.write(&op)?;
+    OK
+}
+
+fn cpu_policy(payload: GuestPtr<CpuPolicy>) -> Outcome {
+    let mut op = payload.read()?;
+    if op.rsvd != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let policy = match op.index {
+        CPU_POLICY_RAW | CPU_POLICY_HOST => &policies().raw,
+        CPU_POLICY_PV_MAX => &policies().pv_max,
+        CPU_POLICY_PV_DEFAULT => &policies().pv_default,
+        CPU_POLICY_HVM_MAX | CPU_POLICY_HVM_DEFAULT => return Err(Errno::EOPNOTSUPP),
+        _ => return Err(Errno::EINVAL),
+    };
+    (op.nr_leaves, op.nr_msrs) = copy_policy(policy, op.leaves, op.nr_leaves, op.msrs, op.nr_msrs)?;
+    payload.write(&op)?;
+    OK
+}
+
+/// Copies a policy's leaves and MSRs out; a null pointer asks for the number. Errors: ENOBUFS if there is not enough room.
+pub fn copy_policy(policy: &Policy, leaves: u64, leaf_room: u32, msrs: u64, msr_room: u32) -> Result<(u32, u32), Errno> {
+    let mut nr_leaves = Policy::MAX_LEAVES as u32;
+    let target = GuestPtr::<CpuidLeaf>::new(leaves);
+    if !target.is_null() {
+        nr_leaves = 0;
+        for leaf in policy.leaves() {
+            if nr_leaves == leaf_room {
+                return Err(Errno::ENOBUFS);
+            }
+            target.at(nr_leaves.into())?.write(&leaf)?;
+            nr_leaves += 1;
+        }
+    }
+    let target = GuestPtr::<MsrEntry>::new(msrs);
+    if !target.is_null() {
+        let entries = policy.msrs();
+        if entries.len() > msr_room as usize {
+            return Err(Errno::ENOBUFS);
+        }
+        target.write_slice(&entries)?;
+    }
+    Ok((nr_leaves, Policy::MAX_MSRS as u32))
+}
