@@ -5,9 +5,10 @@
 //! `guest_debug!`, which are limited in rate and shown by `guest_loglvl=`.
 
 use crate::arch::serial;
-use crate::sync::Mutex;
+use crate::sync::{Mutex, Once};
 use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicU8, Ordering};
+use hv_core::conring::ConRing;
 
 /// Importance of a message; a smaller number is more important.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -67,24 +68,40 @@ fn parse_level(word: &str) -> Option<u8> {
     }
 }
 
-/// The ring's size; a power of two.
-const RING_BYTES: usize = 32 << 10;
-
-/// The last `RING_BYTES` bytes of what was printed. `produced` counts all bytes ever printed.
-struct Ring {
-    bytes: [u8; RING_BYTES],
-    produced: usize,
+/// What is printed before there is a heap.
+struct Early {
+    bytes: [u8; 4096],
+    used: usize,
 }
 
-static RING: Mutex<Ring> = Mutex::new(Ring { bytes: [0; RING_BYTES], produced: 0 });
+static EARLY: Mutex<Early> = Mutex::new(Early { bytes: [0; 4096], used: 0 });
+static RING: Once<Mutex<ConRing>> = Once::new();
 
-impl Ring {
-    fn push(&mut self, text: &[u8]) {
-        for &byte in text {
-            self.bytes[self.produced % RING_BYTES] = byte;
-            self.produced = self.produced.wrapping_add(1);
-        }
+/// Makes the ring, of `bytes` (`conring_size=`), once there is a heap.
+pub fn init_ring(bytes: u64) {
+    let early = EARLY.lock();
+    RING.call_once(|| {
+        let mut ring = ConRing::new(u32::try_from(bytes).unwrap_or(u32::MAX));
+        ring.write(&early.bytes[..early.used]);
+        Mutex::new(ring)
+    });
+}
+
+/// The ring, for `XEN_SYSCTL_readconsole`. Nobody may print while it is locked.
+pub fn ring() -> Option<&'static Mutex<ConRing>> {
+    RING.get()
+}
+
+fn keep(text: &[u8]) {
+    if let Some(ring) = RING.get() {
+        return ring.lock().write(text);
     }
+    let mut early = EARLY.lock();
+    let used = early.used;
+    let room = &mut early.bytes[used..];
+    let count = text.len().min(room.len());
+    room[..count].copy_from_slice(&text[..count]);
+    early.used += count;
 }
 
 /// A line under construction on the stack, so that one message reaches the port in one piece.
@@ -102,21 +119,24 @@ impl Line {
 
 impl Write for Line {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        for chunk in text.as_bytes() {
-            if self.used == self.bytes.len() {
-                self.flush();
+        let mut rest = text.as_bytes();
+        loop {
+            let count = rest.len().min(self.bytes.len() - self.used);
+            self.bytes[self.used..self.used + count].copy_from_slice(&rest[..count]);
+            self.used += count;
+            rest = &rest[count..];
+            if rest.is_empty() {
+                return Ok(());
             }
-            self.bytes[self.used] = *chunk;
-            self.used += 1;
+            self.flush();
         }
-        Ok(())
     }
 }
 
 /// To the port and the ring.
 fn emit(text: &[u8]) {
     serial::write(text);
-    RING.lock().push(text);
+    keep(text);
 }
 
 /// Writes bytes of a guest (console_io) to the port and the ring as they are.
@@ -148,27 +168,6 @@ pub fn print_unlocked(args: fmt::Arguments<'_>) {
     let _ = Port.write_str(PREFIX);
     let _ = Port.write_fmt(args);
     let _ = Port.write_str("\n");
-}
-
-/// Copies what the ring holds from position `index` on into `out`; `index` moves past it. Positions count all bytes ever
-/// printed, modulo 2^32, as in `XEN_SYSCTL_readconsole`. Returns the bytes copied.
-#[allow(clippy::cast_possible_truncation, reason = "positions wrap at 2^32 by contract")]
-pub fn read_ring(index: &mut u32, out: &mut [u8]) -> usize {
-    let ring = RING.lock();
-    let oldest = ring.produced.saturating_sub(RING_BYTES);
-    let behind = (ring.produced as u32).wrapping_sub(*index) as usize;
-    let start = if behind > ring.produced - oldest { oldest } else { ring.produced - behind };
-    let count = out.len().min(ring.produced - start);
-    for (i, byte) in out.iter_mut().take(count).enumerate() {
-        *byte = ring.bytes[(start + i) % RING_BYTES];
-    }
-    *index = (start + count) as u32;
-    count
-}
-
-/// Forgets what the ring holds.
-pub fn clear_ring() {
-    RING.lock().produced = 0;
 }
 
 /// Messages that guests may cause: a bucket of lines, refilled with time.

@@ -6,6 +6,7 @@ use crate::mem::vmap;
 use crate::sync::{Mutex, Once};
 use crate::{info, iospace, warn};
 use alloc::vec::Vec;
+pub use hv_core::pirq::Wire;
 use x86::{MachAddr, Mfn};
 
 const SELECT: usize = 0x00;
@@ -35,15 +36,6 @@ struct Chip {
 }
 
 static CHIPS: Once<Vec<Mutex<Chip>>> = Once::new();
-
-/// How a wire signals.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wire {
-    /// Level-triggered rather than edge-triggered.
-    pub level: bool,
-    /// Active low rather than high.
-    pub active_low: bool,
-}
 
 impl Chip {
     fn read(&self, register: u8) -> u32 {

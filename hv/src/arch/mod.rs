@@ -15,6 +15,7 @@ pub mod percpu;
 pub mod reboot;
 pub mod rtc;
 pub mod serial;
+pub mod side_channels;
 pub mod smp;
 pub mod timer_hw;
 pub mod tlb;
@@ -32,6 +33,7 @@ pub fn init(boot: &BootInfo) {
     tsc::init();
     ioapic::init();
     pci::init();
+    side_channels::report();
 }
 
 /// Starts the other CPUs, as many as the options allow. Each ends in `crate::start_ap`.

@@ -114,6 +114,7 @@ fn describe(loaded: &Loaded) -> BootInfo {
     let mib = |frames: u64| frames >> 8;
     info!("Memory: {} MiB, {} MiB free", mib(mem::frames::total()), mib(mem::frames::free_count()));
     let options = Options::parse(loaded.command_line(), |unknown| warn!("Unknown option '{unknown}' is ignored"));
+    console::init_ring(16 << 10);
     console::set_levels(&options);
     crate::panic::set_noreboot(options.noreboot);
     BootInfo {
