@@ -1,0 +1,228 @@
+//! The granter's half: shared entries and active entries.
+
+use super::{DomId, FrameRefs, SharedFrame, Use};
+use alloc::vec::Vec;
+use core::sync::atomic::AtomicU32;
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Release};
+use xen_abi::grant::{
+    GntStatus, ENTRIES_V1_PER_PAGE, GTF_ACCEPT_TRANSFER, GTF_PERMIT_ACCESS, GTF_READING, GTF_READONLY,
+    GTF_TRANSFER_COMMITTED, GTF_TRANSFER_COMPLETED, GTF_TYPE_MASK, GTF_WRITING,
+};
+
+/// How often an entry that the guest keeps changing is tried again.
+const TRIES: u32 = 5;
+
+/// A grant in use. All zero: it is not.
+#[derive(Clone, Copy, Default)]
+struct Active {
+    /// Who uses it.
+    user: DomId,
+    /// The frame, as it was when the use began.
+    frame: u64,
+    host_reads: u32,
+    host_writes: u32,
+    device_reads: u32,
+    device_writes: u32,
+}
+
+impl Active {
+    fn count(&mut self, how: Use) -> &mut u32 {
+        match (how.device, how.writable) {
+            (false, false) => &mut self.host_reads,
+            (false, true) => &mut self.host_writes,
+            (true, false) => &mut self.device_reads,
+            (true, true) => &mut self.device_writes,
+        }
+    }
+
+    fn is_written(&self) -> bool {
+        self.host_writes != 0 || self.device_writes != 0
+    }
+
+    fn is_used(&self) -> bool {
+        self.is_written() || self.host_reads != 0 || self.device_reads != 0
+    }
+}
+
+/// A domain's grants. `P` is a frame of shared entries.
+pub struct GrantTable<P> {
+    dom: DomId,
+    max_frames: u32,
+    shared: Vec<P>,
+    /// As many as there are shared entries.
+    active: Vec<Active>,
+}
+
+impl<P: SharedFrame> GrantTable<P> {
+    /// An empty table of `dom`.
+    pub const fn new(dom: DomId, max_frames: u32) -> GrantTable<P> {
+        GrantTable { dom, max_frames, shared: Vec::new(), active: Vec::new() }
+    }
+
+    /// The granter.
+    pub fn dom(&self) -> DomId {
+        self.dom
+    }
+
+    /// Limit of [`GrantTable::grow`], in frames.
+    pub fn max_frames(&self) -> u32 {
+        self.max_frames
+    }
+
+    /// Changes the limit. Frames above it stay.
+    pub fn set_max_frames(&mut self, max_frames: u32) {
+        self.max_frames = max_frames;
+    }
+
+    /// The frames of shared entries.
+    pub fn frames(&self) -> &[P] {
+        &self.shared
+    }
+
+    /// Makes the table at least `nr_frames` long. `GeneralError`: more than the limit. `NoSpace`: out of memory; what was
+    /// added stays.
+    pub fn grow(&mut self, nr_frames: u32, mut allocate: impl FnMut() -> Option<P>) -> Result<(), GntStatus> {
+        if nr_frames > self.max_frames {
+            return Err(GntStatus::GeneralError);
+        }
+        while self.shared.len() < nr_frames as usize {
+            self.active.try_reserve(ENTRIES_V1_PER_PAGE as usize).map_err(|_| GntStatus::NoSpace)?;
+            self.shared.try_reserve(1).map_err(|_| GntStatus::NoSpace)?;
+            self.shared.push(allocate().ok_or(GntStatus::NoSpace)?);
+            self.active.resize(self.shared.len() * ENTRIES_V1_PER_PAGE as usize, Active::default());
+        }
+        Ok(())
+    }
+
+    /// Number of grants in use.
+    pub fn nr_used(&self) -> usize {
+        self.active.iter().filter(|a| a.is_used()).count()
+    }
+
+    /// Starts a use of a grant by `user` and marks the shared entry. Returns the frame. `BadGntref`: no such entry.
+    /// `GeneralError`: not granted to `user` (for writing), or the frame is not the granter's to give.
+    #[inline]
+    pub fn pin(&mut self, refs: &impl FrameRefs, user: DomId, gref: u32, how: Use) -> Result<u64, GntStatus> {
+        let dom = self.dom;
+        let (head, frame_word) = entry(&self.shared, gref).ok_or(GntStatus::BadGntref)?;
+        let active = self.active.get_mut(gref as usize).ok_or(GntStatus::BadGntref)?;
+        let in_use = active.is_used();
+        if in_use && active.user != user {
+            return Err(GntStatus::GeneralError);
+        }
+        let count = active.count(how).checked_add(1).ok_or(GntStatus::GeneralError)?;
+        let first_write = how.writable && !active.is_written();
+        if !in_use || first_write {
+            mark(head, user, how.writable)?;
+            let frame = if in_use { active.frame } else { frame_word.load(Acquire).into() };
+            if let Err(e) = take(refs, dom, frame, !in_use, first_write) {
+                unmark(head, !in_use, first_write);
+                return Err(e);
+            }
+            active.user = user;
+            active.frame = frame;
+        }
+        *active.count(how) = count;
+        Ok(active.frame)
+    }
+
+    /// Ends a use that [`GrantTable::pin`] started.
+    #[inline]
+    pub fn unpin(&mut self, refs: &impl FrameRefs, gref: u32, how: Use) {
+        let Some(active) = self.active.get_mut(gref as usize) else { return };
+        let count = active.count(how);
+        let Some(fewer) = count.checked_sub(1) else {
+            debug_assert!(false, "unpin without pin");
+            return;
+        };
+        *count = fewer;
+        let last = !active.is_used();
+        let last_write = how.writable && !active.is_written();
+        if last || last_write {
+            let frame = active.frame;
+            if let Some((head, _)) = entry(&self.shared, gref) {
+                unmark(head, last, last_write);
+            }
+            if last_write {
+                refs.give_back(frame, true);
+            }
+            if last {
+                refs.give_back(frame, false);
+            }
+        }
+    }
+
+    /// Commits to filling an entry that waits for a frame from `from`. `BadGntref`: it does not.
+    pub fn accept_transfer(&mut self, from: DomId, gref: u32) -> Result<(), GntStatus> {
+        let (head, _) = entry(&self.shared, gref).ok_or(GntStatus::BadGntref)?;
+        let waiting = u32::from(GTF_ACCEPT_TRANSFER) | u32::from(from) << 16;
+        let committed = waiting | u32::from(GTF_TRANSFER_COMMITTED);
+        head.compare_exchange(waiting, committed, AcqRel, Acquire).map(|_| ()).map_err(|_| GntStatus::BadGntref)
+    }
+
+    /// The frame of a committed entry has arrived (`frame`), or will not (`None`).
+    pub fn finish_transfer(&mut self, gref: u32, frame: Option<u32>) {
+        let Some((head, frame_word)) = entry(&self.shared, gref) else { return };
+        match frame {
+            Some(frame) => {
+                // The number first, then the flag that says it is there.
+                frame_word.store(frame, Release);
+                head.fetch_or(GTF_TRANSFER_COMPLETED.into(), AcqRel);
+            }
+            None => {
+                head.fetch_and(!u32::from(GTF_TRANSFER_COMMITTED), AcqRel);
+            }
+        }
+    }
+}
+
+/// The words of a shared entry: flags and user, and frame.
+fn entry<P: SharedFrame>(shared: &[P], gref: u32) -> Option<(&AtomicU32, &AtomicU32)> {
+    let words = shared.get((gref / ENTRIES_V1_PER_PAGE) as usize)?.as_ref();
+    let at = (gref % ENTRIES_V1_PER_PAGE) as usize * 2;
+    Some((words.get(at)?, words.get(at + 1)?))
+}
+
+/// Sets the in-use flags of a shared entry, if it grants that to `user`.
+fn mark(head: &AtomicU32, user: DomId, writable: bool) -> Result<(), GntStatus> {
+    let mut seen = head.load(Acquire);
+    for _ in 0..TRIES {
+        let [f0, f1, d0, d1] = seen.to_le_bytes();
+        let (flags, dom) = (u16::from_le_bytes([f0, f1]), u16::from_le_bytes([d0, d1]));
+        let allowed = flags & GTF_TYPE_MASK == GTF_PERMIT_ACCESS && dom == user;
+        if !allowed || (writable && flags & GTF_READONLY != 0) {
+            return Err(GntStatus::GeneralError);
+        }
+        let in_use = GTF_READING | if writable { GTF_WRITING } else { 0 };
+        match head.compare_exchange(seen, seen | u32::from(in_use), AcqRel, Acquire) {
+            Ok(_) => return Ok(()),
+            Err(now) => seen = now,
+        }
+    }
+    Err(GntStatus::GeneralError)
+}
+
+fn unmark(head: &AtomicU32, reading: bool, writing: bool) {
+    let mut flags = 0;
+    if reading {
+        flags |= GTF_READING;
+    }
+    if writing {
+        flags |= GTF_WRITING;
+    }
+    head.fetch_and(!u32::from(flags), AcqRel);
+}
+
+/// Takes the references that a first use, and a first use for writing, hold.
+fn take(refs: &impl FrameRefs, dom: DomId, frame: u64, first: bool, first_write: bool) -> Result<(), GntStatus> {
+    if first && !refs.take(dom, frame, false) {
+        return Err(GntStatus::GeneralError);
+    }
+    if first_write && !refs.take(dom, frame, true) {
+        if first {
+            refs.give_back(frame, false);
+        }
+        return Err(GntStatus::GeneralError);
+    }
+    Ok(())
+}

@@ -1,0 +1,247 @@
+use super::oracle::{grant, in_use_flags, Frames};
+use super::*;
+use crate::evtchn::oracle::TestPage;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use proptest::prelude::*;
+use std::sync::Mutex;
+use std::thread;
+use xen_abi::grant::{
+    CopyPtr, GrantCopy, GNTCOPY_DEST_GREF, GNTCOPY_SOURCE_GREF, GTF_ACCEPT_TRANSFER, GTF_PERMIT_ACCESS, GTF_READING,
+    GTF_READONLY, GTF_TRANSFER_COMMITTED, GTF_TRANSFER_COMPLETED, GTF_TRANSITIVE, GTF_WRITING,
+};
+use xen_abi::layout::DOMID_SELF;
+
+fn table() -> GrantTable<TestPage> {
+    let mut t = GrantTable::new(1, 4);
+    t.grow(1, || Some(TestPage::filled(0))).unwrap();
+    t
+}
+
+const HOST: MapFlags =
+    MapFlags { host: true, device: false, writable: true, application: false, contains_pte: false, available: 0 };
+
+#[test]
+fn a_writable_map_marks_the_entry_and_unmapping_clears_it() {
+    let (mut t, mut m, f) = (table(), Maptrack::new(1), Frames::default());
+    grant(&t, 3, GTF_PERMIT_ACCESS, 2, 105);
+    let (handle, frame) = map(&mut m, &mut t, &f, 2, 3, HOST).unwrap();
+    assert_eq!(frame, 105);
+    assert_eq!(in_use_flags(&t, 3), GTF_READING | GTF_WRITING);
+    let retired = m.retire(handle, true, false).unwrap();
+    assert_eq!(in_use_flags(&t, 3), GTF_READING | GTF_WRITING, "until TLBs are flushed");
+    assert!(m.retire(handle, true, true).is_none(), "once");
+    unmap_finish(&mut m, &mut t, &f, retired);
+    assert_eq!(in_use_flags(&t, 3), 0);
+    assert!(f.counts.borrow().is_empty());
+    assert_eq!(m.get(handle), None);
+}
+
+#[test]
+fn statuses_are_those_of_xen() {
+    let (mut t, mut m, f) = (table(), Maptrack::new(1), Frames::default());
+    let mut try_map = |gref, user, writable| {
+        let flags = MapFlags { writable, ..HOST };
+        map(&mut m, &mut t, &f, user, gref, flags).map(|_| ()).map_err(|e| (e, ()).0)
+    };
+    assert_eq!(try_map(512, 2, true), Err(GntStatus::BadGntref), "beyond the table");
+    assert_eq!(try_map(u32::MAX, 2, true), Err(GntStatus::BadGntref));
+    assert_eq!(try_map(0, 2, true), Err(GntStatus::GeneralError), "no grant");
+    for (flags, user, writable) in [
+        (GTF_PERMIT_ACCESS, 3, true),
+        (GTF_PERMIT_ACCESS | GTF_READONLY, 2, true),
+        (GTF_TRANSITIVE, 2, false),
+        (GTF_ACCEPT_TRANSFER, 2, false),
+    ] {
+        let mut t = table();
+        grant(&t, 0, flags, 2, 105);
+        let r = map(&mut m, &mut t, &f, user, 0, MapFlags { writable, ..HOST });
+        assert_eq!(r, Err(GntStatus::GeneralError), "flags {flags:#x} user {user}");
+        assert_eq!(in_use_flags(&t, 0), 0);
+    }
+    assert!(f.counts.borrow().is_empty());
+    assert_eq!(m.next_used(0), None);
+}
+
+#[test]
+fn a_frame_that_cannot_be_given_leaves_nothing_behind() {
+    let (mut t, mut m, f) = (table(), Maptrack::new(1), Frames::default());
+    for frame in [205, 1105, 109] {
+        grant(&t, 0, GTF_PERMIT_ACCESS, 2, frame);
+        assert_eq!(map(&mut m, &mut t, &f, 2, 0, HOST), Err(GntStatus::GeneralError));
+        assert_eq!(in_use_flags(&t, 0), 0);
+        assert!(f.counts.borrow().is_empty());
+    }
+    // 109 is a page table: it may be read.
+    let (_, frame) = map(&mut m, &mut t, &f, 2, 0, MapFlags { writable: false, ..HOST }).unwrap();
+    assert_eq!(frame, 109);
+}
+
+#[test]
+fn a_pinned_entry_keeps_its_frame_whatever_the_guest_writes() {
+    let (mut t, mut m, f) = (table(), Maptrack::new(1), Frames::default());
+    grant(&t, 0, GTF_PERMIT_ACCESS, 2, 105);
+    let (h1, _) = map(&mut m, &mut t, &f, 2, 0, MapFlags { writable: false, ..HOST }).unwrap();
+    grant(&t, 0, GTF_PERMIT_ACCESS, 2, 106);
+    let (h2, frame) = map(&mut m, &mut t, &f, 2, 0, HOST).unwrap();
+    assert_eq!(frame, 105);
+    assert_eq!(map(&mut m, &mut t, &f, 3, 0, HOST), Err(GntStatus::GeneralError), "one user at a time");
+    for h in [h1, h2] {
+        let r = m.retire(h, true, true).unwrap();
+        unmap_finish(&mut m, &mut t, &f, r);
+    }
+    assert!(f.counts.borrow().is_empty());
+}
+
+#[test]
+fn host_and_device_maps_of_one_handle_are_counted_apart() {
+    let (mut t, mut m, f) = (table(), Maptrack::new(1), Frames::default());
+    grant(&t, 0, GTF_PERMIT_ACCESS, 2, 105);
+    let (h, _) = map(&mut m, &mut t, &f, 2, 0, MapFlags { device: true, ..HOST }).unwrap();
+    let r = m.retire(h, false, true).unwrap();
+    unmap_finish(&mut m, &mut t, &f, r);
+    assert!(m.retire(h, false, true).is_none(), "the device map is gone");
+    assert_eq!(in_use_flags(&t, 0), GTF_READING | GTF_WRITING);
+    let r = m.retire(h, true, false).unwrap();
+    unmap_finish(&mut m, &mut t, &f, r);
+    assert_eq!(in_use_flags(&t, 0), 0);
+    assert_eq!(t.nr_used(), 0);
+}
+
+#[test]
+fn the_table_grows_up_to_its_limit() {
+    let mut t = table();
+    t.grow(4, || Some(TestPage::filled(0))).unwrap();
+    t.grow(2, || panic!("it is longer")).unwrap();
+    assert_eq!(t.frames().len(), 4);
+    assert_eq!(t.grow(5, || panic!("beyond the limit")), Err(GntStatus::GeneralError));
+    t.set_max_frames(6);
+    assert_eq!(t.grow(6, || None), Err(GntStatus::NoSpace));
+    assert_eq!(t.frames().len(), 4);
+}
+
+#[test]
+fn handles_run_out_in_their_own_unit_and_are_reused() {
+    let (mut t, mut m, f) = (table(), Maptrack::new(1), Frames::default());
+    grant(&t, 0, GTF_PERMIT_ACCESS, 2, 105);
+    let all: Vec<_> = core::iter::from_fn(|| map(&mut m, &mut t, &f, 2, 0, HOST).ok()).collect();
+    assert_eq!(all.len(), 256);
+    assert_eq!(map(&mut m, &mut t, &f, 2, 0, HOST), Err(GntStatus::NoDeviceSpace));
+    let mut from = 0;
+    while let Some(h) = m.next_used(from) {
+        let r = m.retire(h, true, true).unwrap();
+        unmap_finish(&mut m, &mut t, &f, r);
+        from = h;
+    }
+    assert!(f.counts.borrow().is_empty());
+    map(&mut m, &mut t, &f, 2, 0, HOST).unwrap();
+}
+
+#[test]
+fn map_flags_are_an_allow_list() {
+    assert!(MapFlags::decode(0x12).unwrap().contains_pte);
+    let gntdev = MapFlags::decode(0x1001a).unwrap();
+    assert!(gntdev.application && gntdev.writable && gntdev.available == 1);
+    assert_eq!(MapFlags::decode(0x4), Err(GntStatus::BadGntref), "nothing to map");
+    assert_eq!(MapFlags::decode(0x22), Err(GntStatus::BadGntref), "unknown bit");
+}
+
+#[test]
+fn copies_are_checked_before_anything_is_looked_up() {
+    let ptr = |u, domid, offset| CopyPtr { u, domid, offset, pad: 0 };
+    let op = |source, dest, len, flags| GrantCopy { source, dest, len, flags, status: 0, pad: 0 };
+    let ok = op(ptr(8, 1, 96), ptr(77, DOMID_SELF, 0), 4000, GNTCOPY_SOURCE_GREF);
+    assert_eq!(check_copy(&ok, 2), Ok((CopySide::Grant { dom: 1, gref: 8 }, CopySide::Own(77))));
+    let too_long = op(ptr(8, 1, 97), ptr(77, DOMID_SELF, 0), 4000, GNTCOPY_SOURCE_GREF);
+    assert_eq!(check_copy(&too_long, 2), Err(GntStatus::BadCopyArg));
+    let foreign = op(ptr(8, 1, 0), ptr(77, 3, 0), 1, GNTCOPY_SOURCE_GREF);
+    assert_eq!(check_copy(&foreign, 2), Err(GntStatus::PermissionDenied), "a frame of another domain");
+    let unknown = op(ptr(8, 1, 0), ptr(7, 3, 0), 1, 4 | GNTCOPY_SOURCE_GREF | GNTCOPY_DEST_GREF);
+    assert_eq!(check_copy(&unknown, 2), Err(GntStatus::BadCopyArg));
+}
+
+#[test]
+fn a_transfer_is_committed_filled_and_then_shown() {
+    let mut t = table();
+    grant(&t, 5, GTF_ACCEPT_TRANSFER, 2, 0);
+    assert_eq!(t.accept_transfer(3, 5), Err(GntStatus::BadGntref), "not from 3");
+    assert_eq!(t.accept_transfer(2, 5000), Err(GntStatus::BadGntref));
+    t.accept_transfer(2, 5).unwrap();
+    assert_eq!(t.accept_transfer(2, 5), Err(GntStatus::BadGntref), "once");
+    t.finish_transfer(5, None);
+    t.accept_transfer(2, 5).unwrap();
+    t.finish_transfer(5, Some(0x1234));
+    let words = t.frames()[0].as_ref();
+    assert_eq!(words[11].load(SeqCst), 0x1234);
+    let flags = GTF_ACCEPT_TRANSFER | GTF_TRANSFER_COMMITTED | GTF_TRANSFER_COMPLETED;
+    assert_eq!(words[10].load(SeqCst), u32::from(flags) | 2 << 16);
+}
+
+/// Two vCPUs of one domain unmap the same handle at the same time, again and again: one wins.
+#[test]
+fn racing_unmaps_take_a_mapping_once() {
+    struct Counted(AtomicU32);
+    impl FrameRefs for Counted {
+        fn take(&self, _: DomId, _: u64, _: bool) -> bool {
+            self.0.fetch_add(1, SeqCst);
+            true
+        }
+        fn give_back(&self, _: u64, _: bool) {
+            assert_ne!(self.0.fetch_sub(1, SeqCst), 0);
+        }
+    }
+    let refs = Counted(AtomicU32::new(0));
+    let (t, m) = (Mutex::new(table()), Mutex::new(Maptrack::new(1)));
+    grant(&t.lock().unwrap(), 0, GTF_PERMIT_ACCESS, 2, 105);
+    for _ in 0..2_000 {
+        let (handle, _) = map(&mut m.lock().unwrap(), &mut t.lock().unwrap(), &refs, 2, 0, HOST).unwrap();
+        let wins = AtomicU32::new(0);
+        thread::scope(|s| {
+            for _ in 0..2 {
+                s.spawn(|| {
+                    let retired = m.lock().unwrap().retire(handle, true, true);
+                    if let Some(r) = retired {
+                        wins.fetch_add(1, SeqCst);
+                        unmap_finish(&mut m.lock().unwrap(), &mut t.lock().unwrap(), &refs, r);
+                    }
+                });
+            }
+        });
+        assert_eq!(wins.load(SeqCst), 1);
+    }
+    assert_eq!(refs.0.load(SeqCst), 0);
+}
+
+/// A granter on another CPU changes the entry all the time: the answer is yes or no, and nothing is left behind.
+#[test]
+fn an_entry_that_changes_under_us_does_no_harm() {
+    let (mut t, f) = (table(), Frames::default());
+    let page = t.frames()[0].clone();
+    let stop = AtomicU32::new(0);
+    thread::scope(|s| {
+        s.spawn(|| {
+            let mut x = 7u32;
+            while stop.load(SeqCst) == 0 {
+                x = x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                page.0[0].store(u32::from(GTF_PERMIT_ACCESS) | (x >> 13 & 0xc) | 2 << 16, SeqCst);
+                page.0[1].store(100 + (x >> 20 & 7), SeqCst);
+            }
+        });
+        for n in 0..20_000 {
+            let how = Use::host(n % 2 == 0);
+            if t.pin(&f, 2, 0, how).is_ok() {
+                t.unpin(&f, 0, how);
+            }
+        }
+        stop.store(1, SeqCst);
+    });
+    assert!(f.counts.borrow().is_empty());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+    #[test]
+    fn agrees_with_the_model(data in prop::collection::vec(any::<u8>(), 0..1500)) {
+        oracle::run(&data);
+    }
+}
