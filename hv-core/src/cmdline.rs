@@ -387,7 +387,7 @@ impl Options {
             }
         };
         check(self.nosmp && self.maxcpus.is_some_and(|n| n > 1), "nosmp", "maxcpus", "one CPU is used");
-        check(self.dom0_mem.is_inverted(), "dom0_mem=min:", "dom0_mem=max:", "the maximum holds");
+        check(self.dom0_mem.is_inverted(), "dom0_mem=min:", "dom0_mem=max:", "no size satisfies both");
         let has_few = self.maxcpus.zip(self.dom0_max_vcpus).is_some_and(|(cpus, (least, _))| least > cpus);
         check(has_few, "maxcpus", "dom0_max_vcpus", "domain 0 has more vCPUs than there are CPUs");
         let iommu = &self.iommu;

@@ -45,29 +45,6 @@ pub fn is_guest_shown(level: Level) -> bool {
     level as u8 <= GUEST_LEVEL.load(Ordering::Relaxed)
 }
 
-/// Sets what is shown from the values of `loglvl=` and `guest_loglvl=`; `false` if the word is not known.
-pub fn set_host_level(word: &str) -> bool {
-    parse_level(word).map(|level| HOST_LEVEL.store(level, Ordering::Relaxed)).is_some()
-}
-
-/// See [`set_host_level`].
-pub fn set_guest_level(word: &str) -> bool {
-    parse_level(word).map(|level| GUEST_LEVEL.store(level, Ordering::Relaxed)).is_some()
-}
-
-/// Xen writes `lower/upper`: messages up to `lower` always, up to `upper` limited in rate. The upper one decides here.
-fn parse_level(word: &str) -> Option<u8> {
-    match word.rsplit('/').next()? {
-        "none" => Some(0),
-        "error" => Some(Level::Error as u8),
-        "warning" => Some(Level::Warn as u8),
-        "info" => Some(Level::Info as u8),
-        "debug" => Some(Level::Debug as u8),
-        "all" => Some(Level::Trace as u8),
-        _ => None,
-    }
-}
-
 /// What is printed before there is a heap.
 struct Early {
     bytes: [u8; 4096],
@@ -237,12 +214,11 @@ macro_rules! guest_warn { ($($arg:tt)*) => { $crate::guest_log_at!(Warn, $($arg)
 #[macro_export]
 macro_rules! guest_debug { ($($arg:tt)*) => { $crate::guest_log_at!(Debug, $($arg)*) }; }
 
-/// Applies `loglvl=` and `guest_loglvl=`.
-pub fn set_levels(options: &crate::boot::Options) {
-    for (word, set) in [(&options.loglvl, set_host_level as fn(&str) -> bool), (&options.guest_loglvl, set_guest_level)]
-    {
-        if let Some(word) = word.as_deref().filter(|word| !set(word)) {
-            crate::warn!("Unknown log level '{word}' is ignored");
+/// Applies `loglvl=` and `guest_loglvl=`. What Xen would limit in rate is shown like the rest.
+pub fn set_levels(options: &hv_core::cmdline::Options) {
+    for (thresholds, level) in [(options.loglvl, &HOST_LEVEL), (options.guest_loglvl, &GUEST_LEVEL)] {
+        if let Some(thresholds) = thresholds {
+            level.store(thresholds.limited as u8, Ordering::Relaxed);
         }
     }
 }

@@ -130,7 +130,7 @@ impl fmt::Display for Error {
             Error::TooLittleMemory { needed, granted } => {
                 write!(
                     f,
-                    "domain 0 needs {needed} pages for its initial mapping, but gets only {granted} (see dom0_mem=)"
+                    "too little memory: domain 0 starts with {needed} pages, but gets only {granted} (see dom0_mem=)"
                 )
             }
             Error::InitrdTooLarge { pages, room } => {

@@ -62,7 +62,7 @@ fn too_little_memory_is_refused_in_one_line() {
     let plan = |nr_pages, initrd| Layout::plan(&kernel, &request(nr_pages, initrd)).unwrap_err();
     assert_eq!(
         plan(10_000, 0).to_string(),
-        "domain 0 needs 19479 pages for its initial mapping, but gets only 10000 (see dom0_mem=)"
+        "too little memory: domain 0 starts with 19479 pages, but gets only 10000 (see dom0_mem=)"
     );
     assert!(matches!(plan(0, 0), Error::TooLittleMemory { .. }));
     assert_eq!(

@@ -92,7 +92,7 @@ impl Dom0Memory {
     }
 
     /// Whether the minimum is above the maximum, both being plain sizes.
-    pub(super) fn is_inverted(&self) -> bool {
+    pub fn is_inverted(&self) -> bool {
         let plain = |amount: &Amount| !amount.is_all_but && amount.percent == 0;
         self.min.zip(self.max).is_some_and(|(min, max)| plain(&min) && plain(&max) && min.bytes > max.bytes)
     }

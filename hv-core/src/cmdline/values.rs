@@ -15,6 +15,8 @@ pub enum LogLevel {
     Warning,
     /// And information.
     Info,
+    /// And what each operation does.
+    Debug,
     /// Everything.
     All,
 }
@@ -54,7 +56,8 @@ fn level(text: &str) -> Option<LogLevel> {
         "error" => LogLevel::Error,
         "warning" => LogLevel::Warning,
         "info" => LogLevel::Info,
-        "debug" | "all" => LogLevel::All,
+        "debug" => LogLevel::Debug,
+        "all" => LogLevel::All,
         _ => return None,
     })
 }

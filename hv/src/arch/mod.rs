@@ -28,7 +28,7 @@ use crate::boot::BootInfo;
 /// its memory; no interrupt may be let in before the IDT is loaded.
 pub fn init(boot: &BootInfo) {
     acpi::init(boot.acpi_root.filter(|_| !boot.options.noacpi));
-    lapic::init(!boot.options.no_x2apic);
+    lapic::init(boot.options.x2apic);
     smp::init();
     tsc::init();
     ioapic::init();

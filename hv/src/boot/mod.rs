@@ -1,11 +1,12 @@
 //! From the loader's entry point to the first Rust function, and what the loader handed over.
 
+pub mod dom0;
 pub mod multiboot;
 pub mod options;
 
 use crate::mem::layout::STACK_BYTES;
 use crate::mem::{self, phys_to_virt};
-use crate::{console, info, warn};
+use crate::{console, info};
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::arch::global_asm;
@@ -113,10 +114,8 @@ fn describe(loaded: &Loaded) -> BootInfo {
     }
     let mib = |frames: u64| frames >> 8;
     info!("Memory: {} MiB, {} MiB free", mib(mem::frames::total()), mib(mem::frames::free_count()));
-    let options = Options::parse(loaded.command_line(), |unknown| warn!("Unknown option '{unknown}' is ignored"));
-    console::init_ring(16 << 10);
-    console::set_levels(&options);
-    crate::panic::set_noreboot(options.noreboot);
+    let options = options::parse(loaded.command_line());
+    console::init_ring(options.conring_bytes);
     BootInfo {
         loader: loaded.loader().into(),
         options,
