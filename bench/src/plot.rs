@@ -6,7 +6,8 @@ use plotters::prelude::*;
 use std::path::Path;
 
 const SIZE: (u32, u32) = (1200, 520);
-const COLOURS: [RGBColor; 4] = [RGBColor(150, 150, 150), RGBColor(214, 120, 40), RGBColor(40, 110, 190), RGBColor(90, 160, 70)];
+const COLOURS: [RGBColor; 4] =
+    [RGBColor(150, 150, 150), RGBColor(214, 120, 40), RGBColor(40, 110, 190), RGBColor(90, 160, 70)];
 
 /// Draws `table` to an SVG file; the bar of `baseline` is 1 in every group.
 pub fn relative_bars(table: &Table, baseline: &str, path: &Path) -> Result<()> {
@@ -14,10 +15,8 @@ pub fn relative_bars(table: &Table, baseline: &str, path: &Path) -> Result<()> {
         Some(table.get(system, row)? / table.get(baseline, row).filter(|b| *b != 0.0)?)
     };
     let rows: Vec<&str> = table.rows.iter().map(|(name, _)| name.as_str()).collect();
-    let highest = rows
-        .iter()
-        .flat_map(|row| table.systems.iter().filter_map(|s| ratio(s, row)))
-        .fold(1.0_f64, f64::max);
+    let highest =
+        rows.iter().flat_map(|row| table.systems.iter().filter_map(|s| ratio(s, row))).fold(1.0_f64, f64::max);
     draw(table, baseline, &rows, highest, &ratio, path).map_err(|e| anyhow!("cannot draw {}: {e}", path.display()))
 }
 
@@ -56,10 +55,17 @@ fn draw(
             .label(system.as_str())
             .legend(move |(x, y)| Rectangle::new([(x, y - 5), (x + 12, y + 5)], colour.filled()));
     }
-    chart.draw_series(rows.iter().enumerate().map(|(r, row)| {
-        Text::new((*row).to_string(), (r as f64 + 0.1, -highest * 0.02), ("sans-serif", 13))
-    }))?;
-    chart.configure_series_labels().border_style(BLACK).background_style(WHITE).position(SeriesLabelPosition::UpperRight).draw()?;
+    chart.draw_series(
+        rows.iter()
+            .enumerate()
+            .map(|(r, row)| Text::new((*row).to_string(), (r as f64 + 0.1, -highest * 0.02), ("sans-serif", 13))),
+    )?;
+    chart
+        .configure_series_labels()
+        .border_style(BLACK)
+        .background_style(WHITE)
+        .position(SeriesLabelPosition::UpperRight)
+        .draw()?;
     root.present()?;
     Ok(())
 }

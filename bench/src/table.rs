@@ -42,7 +42,8 @@ impl Table {
     pub fn csv(&self) -> String {
         let mut out = format!("{},{}\n", self.unit.replace(',', ";"), self.systems.join(","));
         for (name, figures) in &self.rows {
-            let cells: Vec<String> = self.cells(figures).map(|f| f.map_or(String::new(), |f| format!("{f:.1}"))).collect();
+            let cells: Vec<String> =
+                self.cells(figures).map(|f| f.map_or(String::new(), |f| format!("{f:.1}"))).collect();
             let _ = writeln!(out, "{},{}", name.replace(',', ";"), cells.join(","));
         }
         out
@@ -124,6 +125,9 @@ mod tests {
 
     #[test]
     fn thousands_are_apart() {
-        assert_eq!((thousands(1_234_567.8), thousands(999.0), thousands(1000.0)), ("1 234 568".into(), "999".into(), "1 000".into()));
+        assert_eq!(
+            (thousands(1_234_567.8), thousands(999.0), thousands(1000.0)),
+            ("1 234 568".into(), "999".into(), "1 000".into())
+        );
     }
 }

@@ -115,7 +115,7 @@ job_stress() {
 	status=$?
 	warnings=$(dmesg | tail -n +$((before + 1)) | grep -ciE 'warn|bug:|oops|rcu.*stall|lockup|hung')
 	[ $status = 0 ] || echo "$out"
-	ops=$(echo "$out" | grep -E "metrc.* $1 |info.* $1 " | tail -n 1 | tr -s ' ' | sed "s/.* $1 \([0-9]*\) .*/\1/")
+	ops=$(echo "$out" | sed -n "s/.*\] $1 *\([0-9][0-9]*\) .*/\1/p" | head -n 1)
 	say "stress $1 status=$status warnings=$warnings ops=$ops"
 }
 

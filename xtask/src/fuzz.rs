@@ -35,7 +35,16 @@ pub fn run(options: &Options) -> Result<()> {
         std::fs::create_dir_all(&artifacts)?;
         let target = host::target("fuzz")?;
         let status = Command::new(std::env::var("CARGO").unwrap_or_else(|_| "cargo".into()))
-            .args(["run", "--release", "--quiet", "--target", "x86_64-unknown-linux-gnu", "--bin", &name, "--target-dir"])
+            .args([
+                "run",
+                "--release",
+                "--quiet",
+                "--target",
+                "x86_64-unknown-linux-gnu",
+                "--bin",
+                &name,
+                "--target-dir",
+            ])
             .arg(&target)
             .arg("--")
             .arg(&corpus)

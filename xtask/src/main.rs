@@ -43,7 +43,7 @@ options:
   --hypervisor ELF|xen|none   boot this instead of target/tandem.elf (xen: Debian's Xen 4.17; none: native Linux)
   --cpus N                    CPUs of the machine (run, shell)
   --mib N                     data per device and direction in mebibytes
-  --seconds N                 how long to fuzz each target
+  --seconds N                 how long to fuzz each target, or to run each of stress-ng's stressors
   --full                      the long tests: 1 GiB per device, stress-ng, xz, gcc
   --list                      only name the tests
   -v                          show the serial console while it runs

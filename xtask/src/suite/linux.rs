@@ -168,8 +168,12 @@ fn with_tree(bed: &Bed, name: &str, cpus: u32, jobs: &str) -> Result<Outcome> {
 }
 
 fn stress(bed: &Bed, stressor: &str, cpus: u32) -> Result<String> {
-    let outcome =
-        with_tree(bed, &format!("stress-{stressor}-{cpus}"), cpus, &format!("stress:{stressor}:60+poweroff"))?;
+    let outcome = with_tree(
+        bed,
+        &format!("stress-{stressor}-{cpus}"),
+        cpus,
+        &format!("stress:{stressor}:{}+poweroff", bed.stress_s),
+    )?;
     let report = outcome.report(&format!("stress {stressor}")).context("stress-ng said nothing")?;
     ensure!(field(report, "status") == Some("0"), "stress-ng failed: {report}");
     ensure!(field(report, "warnings") == Some("0"), "the kernel warned: {report}");

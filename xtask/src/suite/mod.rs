@@ -19,6 +19,8 @@ pub struct Bed {
     pub hypervisor: Hypervisor,
     /// Mebibytes per device and direction.
     pub mib: u64,
+    /// Seconds for each of stress-ng's stressors.
+    pub stress_s: u64,
 }
 
 /// A test that boots something.
@@ -69,9 +71,11 @@ pub fn run(options: &Options) -> Result<bool> {
 /// Whether a boot test is in the list of those that pass, which a plain `./tandem test` runs: a line names a test, or
 /// the beginning of several with a `*` at its end.
 fn expected(name: &str) -> bool {
-    include_str!("expected.txt").lines().map(str::trim).filter(|l| !l.starts_with('#') && !l.is_empty()).any(|line| {
-        line.strip_suffix('*').map_or(line == name, |start| name.starts_with(start))
-    })
+    include_str!("expected.txt")
+        .lines()
+        .map(str::trim)
+        .filter(|l| !l.starts_with('#') && !l.is_empty())
+        .any(|line| line.strip_suffix('*').map_or(line == name, |start| name.starts_with(start)))
 }
 
 /// Passed and failed so far.
@@ -106,7 +110,12 @@ fn all() -> Vec<Test> {
 fn boot(options: &Options, tests: &[Test], score: &mut Score) -> Result<()> {
     let hypervisor = Hypervisor::choose(options.hypervisor.as_deref())?;
     let default = if options.full { 1024 } else { 8 };
-    let bed = Bed { images: images::basic()?, hypervisor, mib: options.mib.unwrap_or(default) };
+    let bed = Bed {
+        images: images::basic()?,
+        hypervisor,
+        mib: options.mib.unwrap_or(default),
+        stress_s: options.seconds.unwrap_or(60),
+    };
     println!("Boot tests on {}", bed.hypervisor.name());
     for test in tests {
         let start = Instant::now();

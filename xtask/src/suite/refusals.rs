@@ -22,10 +22,22 @@ const CASES: &[Case] = &[
     Case { name: "an-elf-without-xen-notes-is-named", spoil: no_notes, words: &["xen", "notes"] },
     Case { name: "a-32-bit-kernel-is-named", spoil: elf32, words: &["32-bit"] },
     Case { name: "too-little-memory-is-named", spoil: little_memory, words: &["memory"] },
-    Case { name: "an-initrd-larger-than-dom0-is-named", spoil: large_initrd, words: &["initrd|initial ram disk|ram disk"] },
+    Case {
+        name: "an-initrd-larger-than-dom0-is-named",
+        spoil: large_initrd,
+        words: &["initrd|initial ram disk|ram disk"],
+    },
     Case { name: "contradictory-options-are-named", spoil: contradiction, words: &["dom0_mem"] },
-    Case { name: "a-cpu-without-long-mode-is-named", spoil: |m| cpu(m, "qemu64,-lm"), words: &["long mode|64-bit|x86_64"] },
-    Case { name: "a-cpu-without-nx-is-named", spoil: |m| cpu(m, "qemu64,-nx"), words: &["nx|no-execute|execute-disable"] },
+    Case {
+        name: "a-cpu-without-long-mode-is-named",
+        spoil: |m| cpu(m, "qemu64,-lm"),
+        words: &["long mode|64-bit|x86_64"],
+    },
+    Case {
+        name: "a-cpu-without-nx-is-named",
+        spoil: |m| cpu(m, "qemu64,-nx"),
+        words: &["nx|no-execute|execute-disable"],
+    },
     Case { name: "a-cpu-without-syscall-is-named", spoil: |m| cpu(m, "qemu64,-syscall"), words: &["syscall"] },
 ];
 
@@ -48,8 +60,14 @@ fn refused(bed: &Bed, case: &Case) -> Result<String> {
     let outcome = machine.start()?.finish(|_| false)?;
     ensure!(outcome.report("up").is_none(), "it booted all the same");
     let line = outcome.lines.iter().find(|line| says(line, case.words)).with_context(|| {
-        let last = outcome.lines.iter().rev().find(|l| l.contains("panic") || l.contains("PANIC")).or(outcome.lines.last());
-        format!("no line with {:?}; instead: {} (log {})", case.words, last.map_or("nothing", |l| l), relative(&outcome.log))
+        let last =
+            outcome.lines.iter().rev().find(|l| l.contains("panic") || l.contains("PANIC")).or(outcome.lines.last());
+        format!(
+            "no line with {:?}; instead: {} (log {})",
+            case.words,
+            last.map_or("nothing", |l| l),
+            relative(&outcome.log)
+        )
     })?;
     match outcome.ending {
         Ending::Reset | Ending::PowerOff => Ok(line.trim().chars().take(100).collect()),
