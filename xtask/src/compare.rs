@@ -20,6 +20,9 @@ const ENTRY: u8 = 10;
 const FIRST_OF_LINUX: u8 = 11;
 const BASELINE: &str = "xen";
 
+/// Measures one system into a column of the table.
+type Measure = fn(&Bench, &System, &mut Table) -> Result<()>;
+
 /// A system to measure.
 struct System {
     name: &'static str,
@@ -28,7 +31,7 @@ struct System {
 
 pub fn run(options: &Options) -> Result<()> {
     let kind = options.words.first().map(String::as_str);
-    let (stem, measure): (&str, fn(&Bench, &System, &mut Table) -> Result<()>) = match kind {
+    let (stem, measure): (&str, Measure) = match kind {
         Some("boot") => ("boot", boot),
         Some("lmbench") => ("lmbench", lmbench),
         _ => bail!("./tandem bench boot, or ./tandem bench lmbench"),

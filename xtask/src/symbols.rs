@@ -94,7 +94,9 @@ fn functions(image: &[u8], sections: &[Section]) -> Result<Vec<(u32, String)>> {
         let Some(offset) = value.checked_sub(IMAGE).and_then(|o| u32::try_from(o).ok()) else { continue };
         if is_code && number::<2>(image, at + 6)? != 0 {
             let mut name = format!("{:#}", rustc_demangle::demangle(name));
-            name.truncate(name.floor_char_boundary(NAME_BYTES));
+            while name.len() > NAME_BYTES {
+                name.pop();
+            }
             found.push((offset, name));
         }
     }

@@ -96,8 +96,11 @@ fn payload(frame: &[u8], ethertype: [u8; 2]) -> Option<&[u8]> {
     (frame.get(12..14)? == ethertype).then(|| &frame[14..])
 }
 
-/// Source, protocol and body of an IPv4 packet to us, without fragments and options.
-fn ipv4(frame: &[u8]) -> Result<Option<([u8; 4], u8, &[u8])>, Damaged> {
+/// Source, protocol and body.
+type Packet<'a> = ([u8; 4], u8, &'a [u8]);
+
+/// The parts of an IPv4 packet to us, without fragments and options.
+fn ipv4(frame: &[u8]) -> Result<Option<Packet<'_>>, Damaged> {
     let Some(ip) = payload(frame, [8, 0]) else { return Ok(None) };
     let header = ip.get(..20).ok_or(Damaged)?;
     if header[16..20] != IP {

@@ -1,6 +1,6 @@
 //! Stock Linux as dom0: what a user of the machine would notice.
 
-use super::{Bed, Test};
+use super::{Bed, Body, Test};
 use crate::account::{check_disk, check_net, ended, relative};
 use crate::machine::{field, Disk, Ending, Machine, Outcome};
 use crate::peer::Peer;
@@ -40,7 +40,7 @@ const STRESSORS: &[&str] = &[
 
 pub fn tests() -> Vec<Test> {
     let mut tests = Vec::new();
-    let mut add = |name: String, long: bool, run: Box<dyn Fn(&Bed) -> Result<String>>| {
+    let mut add = |name: String, long: bool, run: Body| {
         tests.push(Test { level: "linux", name, long, run });
     };
     for cpus in [1, 2, 4] {

@@ -30,8 +30,11 @@ pub struct Test {
     pub name: String,
     /// Only with `--full`.
     pub long: bool,
-    pub run: Box<dyn Fn(&Bed) -> Result<String>>,
+    pub run: Body,
 }
+
+/// Runs a test; gives a remark for the report.
+pub type Body = Box<dyn Fn(&Bed) -> Result<String>>;
 
 /// Runs what was asked for; false if anything failed.
 pub fn run(options: &Options) -> Result<bool> {
