@@ -10,6 +10,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 const RAM_MIB: u32 = 256;
+/// How much of a window of the device is kept.
+const WINDOW_BYTES: u64 = 0x1_0000;
 const TIMEOUT: Duration = Duration::from_secs(240);
 
 /// Boots, captures and stores a snapshot of `driver` under `cache`; returns its directory.
@@ -29,10 +31,10 @@ pub fn capture(driver: &str, cache: &Path) -> Result<PathBuf> {
     let also: &[&str] = if device.starts_with("virtio") { &["virtio_pci"] } else { &[] };
     initramfs::build(&kernel, driver, also, &scratch, &scratch.join("initrd"))?;
     eprintln!("booting {} with {device}", kernel.release);
-    let registers = boot(&kernel.vmlinuz(), driver, device, &scratch)?;
+    let said = boot(&kernel.vmlinuz(), driver, device, &scratch)?;
     let packed = scratch.join("index.gz");
     let facts = run(Command::new("gzip").arg("-dc").arg(&packed))?;
-    let index = format!("tandem-snapshot 1\nram_bytes {}\ncr3 {:#x}\n{facts}", u64::from(RAM_MIB) << 20, cr3(&registers)?);
+    let index = format!("tandem-snapshot 1\nram_bytes {}\ncr3 {:#x}\n{}{facts}", u64::from(RAM_MIB) << 20, cr3(&said)?, registers(&said));
     std::fs::copy(kernel.module(driver)?, scratch.join("module.ko")).map_err(|e| e.to_string())?;
     std::fs::write(scratch.join("index"), index).map_err(|e| e.to_string())?;
     for leftover in ["initrd", "index.gz"] {
@@ -71,8 +73,14 @@ fn boot(vmlinuz: &Path, driver: &str, device: &str, scratch: &Path) -> Result<St
         .map_err(|e| format!("qemu-system-x86_64: {e}"))?;
     let waited = wait_for_ready(&console, || qemu.try_wait().ok().flatten().is_some());
     let mut said = String::new();
+    let mut commands = String::from("stop\ninfo registers\n");
+    for (first, last) in memory_windows(&scratch.join("index.gz")) {
+        let words = (last - first + 1).min(WINDOW_BYTES) / 4;
+        commands += &format!("xp /{words}xw {first:#x}\n");
+    }
+    commands += "quit\n";
     if let Some(monitor) = qemu.stdin.as_mut() {
-        let _ = monitor.write_all(b"stop\ninfo registers\nquit\n");
+        let _ = monitor.write_all(commands.as_bytes());
     }
     if waited.is_err() {
         let _ = qemu.kill();
@@ -82,6 +90,33 @@ fn boot(vmlinuz: &Path, driver: &str, device: &str, scratch: &Path) -> Result<St
     }
     let _ = qemu.wait();
     waited.map(|()| said)
+}
+
+/// The device's memory windows, from the packed index.
+fn memory_windows(packed: &Path) -> Vec<(u64, u64)> {
+    const IORESOURCE_MEM: u64 = 0x200;
+    let Ok(index) = run(Command::new("gzip").arg("-dc").arg(packed)) else { return Vec::new() };
+    let hex = |w: &str| u64::from_str_radix(w.trim_start_matches("0x"), 16).ok();
+    let window = |line: &str| {
+        let words: Vec<u64> = line.strip_prefix("window ")?.split(' ').filter_map(hex).collect();
+        (words.len() == 3 && words[2] & IORESOURCE_MEM != 0).then(|| (words[0], words[1]))
+    };
+    index.lines().filter_map(window).collect()
+}
+
+/// The device's registers among what the monitor printed: address and value of each word that is not zero.
+fn registers(said: &str) -> String {
+    let mut out = String::new();
+    for line in said.lines() {
+        let Some((address, words)) = line.trim().split_once(": 0x") else { continue };
+        let Ok(address) = u64::from_str_radix(address, 16) else { continue };
+        for (n, word) in (0u64..).zip(words.split_whitespace()) {
+            if let Ok(value @ 1..) = u32::from_str_radix(word.trim_start_matches("0x"), 16) {
+                out += &format!("register {:#x} {value:#x}\n", address + 4 * n);
+            }
+        }
+    }
+    out
 }
 
 fn wait_for_ready(console: &Path, ended: impl FnMut() -> bool) -> Result<()> {
@@ -119,5 +154,11 @@ mod tests {
     fn the_root_is_read_from_the_monitor() {
         assert_eq!(super::cr3("CR0=80050033 CR2=0 CR3=0000000002a10003 CR4=6f0"), Ok(0x2a10000));
         assert!(super::cr3("nothing").is_err());
+    }
+
+    #[test]
+    fn device_registers_are_read_from_the_monitor() {
+        let said = "(qemu) xp\n00000000feb80000: 0x00140240 0x00000000 0x80080783 0x00000000\r\n(qemu)";
+        assert_eq!(super::registers(said), "register 0xfeb80000 0x140240\nregister 0xfeb80008 0x80080783\n");
     }
 }

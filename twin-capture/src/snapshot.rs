@@ -68,6 +68,8 @@ pub struct Snapshot {
     pub msi_irqs: Vec<u32>,
     /// Device windows: first and last physical address, resource flags.
     pub windows: Vec<(u64, u64, u64)>,
+    /// Registers of the device that were not zero: physical address and value.
+    pub registers: Vec<(u64, u32)>,
     /// Modules, by name.
     pub modules: BTreeMap<String, ModuleInfo>,
     /// All symbols, ordered by address.
@@ -104,6 +106,7 @@ impl Snapshot {
             irq: 0,
             msi_irqs: Vec::new(),
             windows: Vec::new(),
+            registers: Vec::new(),
             modules: BTreeMap::new(),
             symbols: Vec::new(),
             by_name: BTreeMap::new(),
@@ -149,6 +152,9 @@ impl Snapshot {
             }
             "pci" => self.irq = u32::try_from(number(words.nth(3)?)?).ok()?,
             "window" => self.windows.push((number(words.next()?)?, number(words.next()?)?, number(words.next()?)?)),
+            "register" => {
+                self.registers.push((number(words.next()?)?, u32::try_from(number(words.next()?)?).ok()?));
+            }
             "msi" => self.msi_irqs.push(rest.parse().ok()?),
             "sym" => {
                 let address = u64::from_str_radix(words.next()?, 16).ok()?;

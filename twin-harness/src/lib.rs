@@ -1,1 +1,13 @@
 //! Runs real drivers' twins on the host against captured driver state and a model of the device.
+
+pub mod cpu;
+pub mod device;
+pub mod emulate;
+pub mod input;
+pub mod lab;
+pub mod ram;
+pub mod world;
+pub mod equivalence;
+pub mod random;
+pub mod rig;
+pub mod scenario;

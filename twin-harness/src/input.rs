@@ -1,0 +1,110 @@
+//! From a snapshot to what the rewriter and the support routines need.
+
+use twin_capture::btf::Btf;
+use twin_capture::live::{self, NetDevice};
+use twin_capture::snapshot::Snapshot;
+use twin_rewrite::module::{bound_functions, Externs, Function, Module, Section};
+use twin_runtime::linux::offsets::Offsets;
+use twin_runtime::linux::Kernel;
+
+/// The module `name` as it lies in the snapshot's memory.
+pub fn module(s: &Snapshot, name: &str) -> Result<Module, String> {
+    let info = s.modules.get(name).ok_or(format!("the snapshot has no module {name}"))?;
+    let end = info.base + info.len_bytes;
+    let mut places: Vec<(u64, &str)> = info
+        .sections
+        .iter()
+        .filter(|(n, a)| (info.base..end).contains(a) && !n.starts_with(".init"))
+        .map(|(n, a)| (*a, n.as_str()))
+        .collect();
+    places.sort();
+    let mut m = Module { name: name.to_owned(), ..Module::default() };
+    for (k, (address, section)) in places.iter().enumerate() {
+        let next = places.get(k + 1).map_or(end, |p| p.0);
+        // What lies in pages that are gone (initialisation) is not the module's any more.
+        let mut bytes = vec![0; (next - address) as usize];
+        while !bytes.is_empty() && s.read(*address, &mut bytes).is_none() {
+            let shorter = (address + bytes.len() as u64 - 1) / 4096 * 4096;
+            bytes.truncate(shorter.saturating_sub(*address) as usize);
+        }
+        if bytes.is_empty() {
+            continue;
+        }
+        m.sections.push(Section {
+            name: (*section).to_owned(),
+            address: *address,
+            bytes,
+            executable: section.contains("text"),
+            writable: s.mapping(*address).is_some_and(|p| p.writable),
+        });
+    }
+    for y in &s.symbols {
+        let own = y.module.as_deref() == Some(name);
+        if own && matches!(y.kind, b't' | b'T') && m.is_text(y.address) {
+            m.functions.push(Function { address: y.address, len: 0, name: y.name.clone() });
+        }
+    }
+    bound_functions(&mut m.functions, &m.sections);
+    m.externs = externs(s, name);
+    m.check()?;
+    Ok(m)
+}
+
+fn externs(s: &Snapshot, own: &str) -> Externs {
+    let mut out = Externs::default();
+    for y in s.symbols.iter().filter(|y| y.module.as_deref() != Some(own)) {
+        out.add(y.address, &y.name);
+    }
+    out
+}
+
+/// What was found in a live snapshot.
+#[derive(Debug, Clone)]
+pub struct Live {
+    /// The interface.
+    pub net: NetDevice,
+    /// Places of structure members.
+    pub offsets: Offsets,
+    /// Address ranges of the kernel.
+    pub kernel: Kernel,
+    /// Base of a per-CPU area.
+    pub percpu: u64,
+    /// Offsets in `struct page` of its type and private word.
+    pub page_type: u64,
+    /// See `page_type`.
+    pub page_private: u64,
+}
+
+/// Finds the driver's objects.
+pub fn live(s: &Snapshot) -> Result<Live, String> {
+    let t = live::types(s)?;
+    let net = live::net_device(s, &t, &s.netdev)?;
+    let offsets = Offsets::fill(|a, b| t.offset(a, b).ok(), |a| t.size(a).ok())
+        .map_err(|(a, b)| format!("no type information for {a}.{b}"))?;
+    let word = |name: &str| {
+        let at = s.symbol(name).ok_or(format!("no symbol {name}"))?;
+        s.read_int(at, 8).ok_or(format!("{name} is not mapped"))
+    };
+    let vmalloc_start = word("vmalloc_base")?;
+    /// Bytes of the kernel's vmalloc range with four-level page tables.
+    const VMALLOC_BYTES: u64 = 32 << 40;
+    let kernel = Kernel {
+        page_offset: word("page_offset_base")?,
+        vmalloc_start,
+        vmalloc_end: vmalloc_start + VMALLOC_BYTES,
+        vmemmap: word("vmemmap_base")?,
+        jiffies: s.symbol("jiffies").ok_or("no symbol jiffies")?,
+    };
+    Ok(Live { net, offsets, kernel, percpu: word("__per_cpu_offset")?, ..page_words(&t)? })
+}
+
+fn page_words(t: &Btf) -> Result<Live, String> {
+    Ok(Live {
+        net: NetDevice::default(),
+        offsets: Offsets::default(),
+        kernel: Kernel::default(),
+        percpu: 0,
+        page_type: t.offset("page", "page_type")?,
+        page_private: t.offset("page", "private")?,
+    })
+}

@@ -1,0 +1,118 @@
+//! Everything about one driver: snapshot, module, image, and worlds to run it in.
+
+use crate::device;
+use crate::emulate::{Original, TwinEmulator};
+use crate::input::{self, Live};
+use crate::lab::Lab;
+use crate::world::{World, MASK_BITS};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+use twin_capture::snapshot::Snapshot;
+use twin_rewrite::module::Module;
+use twin_rewrite::options::{Mode, Options};
+use twin_rewrite::rewrite::{rewrite, Output};
+use twin_runtime::gate::Twin;
+use twin_verify::{verify, Policy, Verified};
+
+/// Address of two pages that are never mapped.
+pub const HOLE: u64 = 0x7400_0000_0000;
+/// Pairs of pages that stay mapped in stlb mode.
+pub const STLB_LIMIT: usize = 16384;
+
+/// A captured driver.
+pub struct Rig {
+    /// Its snapshot.
+    pub snapshot: Snapshot,
+    /// Its final text.
+    pub module: Rc<Module>,
+    /// What was found in the snapshot.
+    pub live: Live,
+    template: World,
+}
+
+/// A rewritten driver.
+pub struct Made {
+    /// Image and report.
+    pub output: Output,
+    /// What the verifier is to demand.
+    pub policy: Policy,
+    /// How long rewriting took.
+    pub rewriting: Duration,
+}
+
+/// Where packages, snapshots and results of the build are kept.
+pub fn cache() -> PathBuf {
+    std::env::var_os("TANDEM_CACHE").map_or_else(|| PathBuf::from("target/images"), PathBuf::from)
+}
+
+/// What the verifier demands of an image made with `options`.
+pub fn policy(options: &Options) -> Policy {
+    let mirror = options.mode == Mode::Mirror;
+    Policy {
+        mode: if mirror { twin_abi::image::Mode::Mirror } else { twin_abi::image::Mode::Stlb },
+        mask_bits: if mirror { options.mask_bits } else { 0 },
+        counted: options.counted,
+        bmi: options.bmi,
+    }
+}
+
+/// Rewrites a module.
+pub fn make(module: &Module, options: &Options) -> Result<Made, String> {
+    let start = Instant::now();
+    let output = rewrite(module, options)?;
+    Ok(Made { output, policy: policy(options), rewriting: start.elapsed() })
+}
+
+impl Made {
+    /// Verifies the image.
+    pub fn verified(&self) -> Result<Verified<'_>, String> {
+        verify(&self.output.image, &self.policy).map_err(|e| format!("the verifier refuses the image: {e}"))
+    }
+}
+
+impl Rig {
+    /// Opens the snapshot of `driver`, taking it first if there is none.
+    pub fn open(driver: &str) -> Result<Self, String> {
+        let dir = twin_capture::guest::capture(driver, &cache())?;
+        Self::from_dir(&dir)
+    }
+
+    /// Opens the snapshot in `dir`.
+    pub fn from_dir(dir: &Path) -> Result<Self, String> {
+        let snapshot = Snapshot::open(dir)?;
+        let name = snapshot.driver.replace('-', "_");
+        let module = Rc::new(input::module(&snapshot, &name)?);
+        let live = input::live(&snapshot)?;
+        let window = snapshot.windows.first().map_or(0, |w| w.0);
+        let device = device::for_driver(&name, window, &snapshot.registers)
+            .ok_or(format!("no model of the device of {name}"))?;
+        let template = World::new(&snapshot, device)?;
+        Ok(Self { snapshot, module, live, template })
+    }
+
+    /// Options for this harness.
+    pub fn options(mode: Mode) -> Options {
+        Options { mask_bits: MASK_BITS, ..Options::new(mode) }
+    }
+
+    /// A lab for the original, and the original.
+    pub fn original(&self) -> Result<(Lab, Original), String> {
+        let mut world = self.template.copy()?;
+        Original::prepare(&mut world);
+        Ok((Lab::new(world, &self.live)?, Original::new(self.module.clone(), self.live.percpu)))
+    }
+
+    /// A lab for the interpreted twin, and the twin.
+    pub fn twin<'a>(&self, verified: Verified<'a>) -> Result<(Lab, TwinEmulator<'a>), String> {
+        let mut world = self.template.copy()?;
+        TwinEmulator::prepare(&mut world);
+        let twin = Twin::new(verified, STLB_LIMIT, HOLE);
+        Ok((Lab::new(world, &self.live)?, TwinEmulator::new(twin, self.live.percpu)))
+    }
+
+    /// A world in the captured state.
+    pub fn world(&self) -> Result<World, String> {
+        self.template.copy()
+    }
+}
