@@ -53,6 +53,8 @@ pub struct Domain {
     pub cpu_policy: RwLock<Policy>,
     /// Event channels.
     pub events: crate::event::DomainEvents,
+    /// Grants.
+    pub grants: crate::grants::DomainGrants,
 }
 
 static DOMAINS: RwLock<BTreeMap<u16, Arc<Domain>>> = RwLock::new(BTreeMap::new());
@@ -77,6 +79,11 @@ impl Domain {
             io: crate::iospace::IoSpace::new(control)?,
             cpu_policy: RwLock::new(crate::pv::cpu_policy::policies().pv_default.clone()),
             events: crate::event::DomainEvents::new(id, max_vcpus as u32)?,
+            grants: crate::grants::DomainGrants::new(
+                id,
+                xen_abi::grant::DEFAULT_MAX_GRANT_FRAMES,
+                xen_abi::grant::DEFAULT_MAX_MAPTRACK_FRAMES,
+            ),
         });
         for v in 0..XEN_LEGACY_MAX_VCPUS {
             // Until a kernel has set up its interrupts it wants none: events start masked.

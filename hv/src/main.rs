@@ -9,6 +9,7 @@ mod boot;
 mod console;
 mod domain;
 mod event;
+mod grants;
 mod hypercall;
 mod iospace;
 mod irq;

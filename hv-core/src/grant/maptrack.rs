@@ -23,6 +23,8 @@ pub struct Mapping {
     pub device: bool,
     /// For writing.
     pub writable: bool,
+    /// Its place was named by the address of the page-table entry.
+    pub by_entry: bool,
 }
 
 /// Parts of a mapping that were taken from its handle and are still pinned.
@@ -68,6 +70,18 @@ impl Maptrack {
         match self.slots.get(handle as usize)? {
             Slot::Used(mapping) if mapping.host || mapping.device => Some(*mapping),
             _ => None,
+        }
+    }
+
+    /// Was the mapping's place named by the address of its page-table entry? `false` if there is no such handle.
+    pub fn is_by_entry(&self, handle: u32) -> bool {
+        self.get(handle).is_some_and(|m| m.by_entry)
+    }
+
+    /// Drops parts whose granter no longer exists.
+    pub fn abandon(&mut self, retired: Retired) {
+        if retired.last {
+            self.free(retired.handle);
         }
     }
 

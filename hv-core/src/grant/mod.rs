@@ -126,6 +126,7 @@ pub fn map<P: SharedFrame>(
                 host: flags.host,
                 device: flags.device,
                 writable: flags.writable,
+                by_entry: flags.contains_pte,
             };
             track.set(handle, mapping);
             Ok((handle, frame))

@@ -7,6 +7,7 @@ pub mod debugreg;
 pub mod domain_info;
 pub mod event_channel_op;
 pub mod fpu_taskswitch;
+pub mod grant_table_op;
 pub mod guest_ptr;
 pub mod foreign;
 pub mod iret;

@@ -51,6 +51,7 @@ hypercalls! {
     17 xen_version(cmd: u32, arg: GuestPtr<u8>) => xen_version::call;
     18 console_io(cmd: u32, count: u32, buffer: GuestPtr<u8>) => console_io::call;
     19 physdev_op_compat => unsupported;
+    20 grant_table_op(cmd: u32, arg: GuestPtr<u8>, count: u32) => grant_table_op::call;
     21 vm_assist(cmd: u32, kind: u32) => vm_assist::call;
     22 update_va_mapping_otherdomain(va: u64, value: u64, flags: u64, domid: u32) => update_va_mapping::other_domain;
     23 iret() => iret::call;

@@ -1,0 +1,283 @@
+//! Grants: the shell around `hv_core::grant`.
+//!
+//! Lock order: the mapper's MMU lock, the mapper's handles, the granter's table.
+
+use crate::arch::tlb;
+use crate::domain::{self, Domain};
+use crate::mem::mmu_env::mmu;
+use crate::mem::{frames, phys_to_virt};
+use crate::sync::{Mutex, MutexGuard};
+use core::sync::atomic::Ordering;
+use hv_core::evtchn::PageWords;
+use hv_core::grant::{self, FrameRefs, GrantTable, MapFlags, Maptrack, Retired, SharedFrame};
+use hv_core::mmu::Slot;
+use x86::{Mfn, PteFlags, VirtAddr};
+use xen_abi::grant::GntStatus;
+use xen_abi::layout::DomId;
+
+/// First of the three bits of a page-table entry that guests may use freely.
+const PTE_AVAILABLE_SHIFT: u32 = 9;
+
+/// A domain's grants and what it has mapped of others.
+pub struct DomainGrants {
+    table: Mutex<GrantTable<SharedPage>>,
+    track: Mutex<Maptrack>,
+}
+
+impl DomainGrants {
+    /// Empty, with the toolstack's limits.
+    pub fn new(domid: u16, max_frames: u32, max_maptrack_frames: u32) -> Self {
+        Self {
+            table: Mutex::new(GrantTable::new(domid, max_frames)),
+            track: Mutex::new(Maptrack::new(max_maptrack_frames)),
+        }
+    }
+
+    /// Its table, locked.
+    #[inline]
+    pub fn table(&self) -> MutexGuard<'_, GrantTable<SharedPage>> {
+        self.table.lock()
+    }
+
+    /// Its handles, locked.
+    #[inline]
+    pub fn track(&self) -> MutexGuard<'_, Maptrack> {
+        self.track.lock()
+    }
+
+    /// Changes the limits.
+    pub fn set_limits(&self, max_frames: u32, max_maptrack_frames: u32) {
+        self.table().set_max_frames(max_frames);
+        self.track().set_max_frames(max_maptrack_frames);
+    }
+
+    /// Makes the table of `d`, whose grants these are, at least `nr_frames` long.
+    pub fn grow(&self, d: &Domain, nr_frames: u32) -> Result<(), GntStatus> {
+        self.table().grow(nr_frames, || SharedPage::new(d.id))
+    }
+
+    /// Frame `index` of the table of `d`, which grows for it. `None`: beyond its limit, or out of memory.
+    pub fn frame(&self, d: &Domain, index: u32) -> Option<Mfn> {
+        self.grow(d, index.checked_add(1)?).ok()?;
+        self.table().frames().get(index as usize).map(|page| page.mfn)
+    }
+}
+
+/// A page of shared entries: the hypervisor's, lent to the granter.
+pub struct SharedPage {
+    domid: u16,
+    mfn: Mfn,
+}
+
+impl SharedPage {
+    fn new(domid: u16) -> Option<Self> {
+        let mfn = frames::alloc_zeroed()?;
+        frames::frame(mfn)?.lend(DomId(domid), true);
+        Some(Self { domid, mfn })
+    }
+}
+
+impl Drop for SharedPage {
+    fn drop(&mut self) {
+        // It is free as soon as nothing maps it. Nobody else ends the loan, so this cannot fail.
+        let ended = mmu().end_loan(DomId(self.domid), self.mfn);
+        debug_assert!(ended.is_ok(), "a page of grants was no longer lent");
+    }
+}
+
+impl AsRef<PageWords> for SharedPage {
+    #[inline]
+    fn as_ref(&self) -> &PageWords {
+        // SAFETY: a whole page in the direct map, ours until the drop; the guest's writes are met by atomics.
+        unsafe { &*phys_to_virt(self.mfn.addr()).cast::<PageWords>() }
+    }
+}
+
+impl SharedFrame for SharedPage {
+    fn mfn(&self) -> u64 {
+        self.mfn.raw()
+    }
+}
+
+/// References through the frame table.
+pub struct Refs;
+
+impl FrameRefs for Refs {
+    #[inline]
+    fn take(&self, owner: u16, frame: u64, writable: bool) -> bool {
+        let (mfn, owner) = (Mfn::new(frame), DomId(owner));
+        if writable {
+            mmu().get_writable(mfn, owner).map(|r| r.keep()).is_ok()
+        } else {
+            mmu().get_page(mfn, owner).map(|r| r.keep()).is_ok()
+        }
+    }
+
+    #[inline]
+    fn give_back(&self, frame: u64, writable: bool) {
+        let mfn = Mfn::new(frame);
+        if writable {
+            drop(mmu().writable_from_kept(mfn));
+        } else {
+            drop(mmu().page_from_kept(mfn));
+        }
+    }
+}
+
+/// Where a mapping goes.
+#[derive(Clone, Copy)]
+pub struct Place {
+    /// Virtual address, or machine address of the page-table entry.
+    pub addr: u64,
+    /// It is the latter.
+    pub is_entry: bool,
+    /// The root that virtual addresses are translated by.
+    pub root: Mfn,
+}
+
+impl Place {
+    fn slot(self) -> Result<Slot, GntStatus> {
+        if self.is_entry {
+            if self.addr % 8 != 0 {
+                return Err(GntStatus::GeneralError);
+            }
+            return Ok(Slot::at(self.addr));
+        }
+        let va = VirtAddr::new(self.addr).filter(|va| va.raw() % 4096 == 0).ok_or(GntStatus::BadVirtAddr)?;
+        mmu().l1_slot(self.root, va).map_err(|_| GntStatus::BadVirtAddr)
+    }
+}
+
+/// Maps grant `gref` of `granter` for `mapper` at `place`. Returns handle and frame.
+pub fn map(
+    mapper: &Domain,
+    granter: &Domain,
+    gref: u32,
+    flags: MapFlags,
+    place: Place,
+) -> Result<(u32, Mfn), GntStatus> {
+    let mut mm = mapper.mm.lock();
+    let (handle, frame) =
+        grant::map(&mut mapper.grants.track(), &mut granter.grants.table(), &Refs, mapper.id, gref, flags)?;
+    let mfn = Mfn::new(frame);
+    if flags.host {
+        let mut bits = PteFlags::A | PteFlags::D;
+        bits.set(PteFlags::US, flags.application);
+        bits.set(PteFlags::RW, flags.writable);
+        bits |= PteFlags::from_bits_retain(u64::from(flags.available & 7) << PTE_AVAILABLE_SHIFT);
+        let written = place.slot().and_then(|slot| {
+            let mapped = mmu().grant_map(slot, mapper.mm.id, granter.mm.id, mfn, bits, &mut mm);
+            mapped.map_err(|_| GntStatus::GeneralError)
+        });
+        if let Err(e) = written {
+            grant::map_undo(&mut mapper.grants.track(), &mut granter.grants.table(), &Refs, handle);
+            return Err(e);
+        }
+    }
+    Ok((handle, mfn))
+}
+
+/// First half of an unmap: clears the page-table entry at `place` (if there is one to clear) and takes the parts off the
+/// handle. `Ok(None)`: nothing was asked for. The caller flushes, then calls [`unmap_finish`].
+pub fn unmap(
+    mapper: &Domain,
+    handle: u32,
+    place: Option<Place>,
+    dev_bus_addr: u64,
+) -> Result<Option<Retired>, GntStatus> {
+    let mut mm = mapper.mm.lock();
+    let mut track = mapper.grants.track();
+    let mapping = track.get(handle).ok_or(GntStatus::BadHandle)?;
+    let mfn = Mfn::new(mapping.frame);
+    let device = dev_bus_addr != 0 && mapping.device;
+    if device && dev_bus_addr != mfn.addr().raw() {
+        return Err(GntStatus::GeneralError);
+    }
+    let host = place.filter(|_| mapping.host);
+    if let Some(place) = host {
+        let slot = place.slot()?;
+        let cleared = mmu().grant_unmap(slot, mapper.mm.id, mfn, mapping.writable, &mut mm);
+        cleared.map_err(|_| GntStatus::GeneralError)?;
+    }
+    Ok(track.retire(handle, host.is_some(), device))
+}
+
+/// No CPU holds translations any more that a mapping of `mapper` gave it.
+pub fn flush_after_unmap(mapper: &Domain) {
+    tlb::flush(mapper.dirty_cpus.load(Ordering::Acquire), tlb::What::All);
+}
+
+/// Last half of an unmap, after the flush.
+pub fn unmap_finish(mapper: &Domain, retired: Retired) {
+    let granter = domain::find(retired.mapping.granter);
+    let mut track = mapper.grants.track();
+    match granter {
+        Some(g) => grant::unmap_finish(&mut track, &mut g.grants.table(), &Refs, retired),
+        // A granter stays in the list while a frame of it is in use; so this one had nothing in use any more.
+        None => track.abandon(retired),
+    }
+}
+
+/// Ends all uses that `mapper`, which is dying and runs no more, makes of others' grants. `false`: `preempt` asked to
+/// stop; call again.
+pub fn release_mappings(mapper: &Domain, preempt: impl Fn() -> bool) -> bool {
+    let mut from = 0;
+    loop {
+        let retired = {
+            let mut track = mapper.grants.track();
+            let Some(handle) = track.next_used(from) else { return true };
+            from = handle;
+            track.retire(handle, true, true)
+        };
+        if let Some(retired) = retired {
+            unmap_finish(mapper, retired);
+        }
+        if preempt() {
+            return false;
+        }
+    }
+}
+
+/// A frame in use for a copy; the use ends with this value.
+pub struct CopyFrame {
+    /// Where its bytes are.
+    pub bytes: *mut u8,
+    kind: CopyKind,
+}
+
+enum CopyKind {
+    Own { mfn: Mfn, writable: bool },
+    Grant { dom: u16, gref: u32, writable: bool },
+}
+
+impl CopyFrame {
+    /// Frame `gfn` of `d` itself. `BadPage`: not its own, or not for writing.
+    pub fn own(d: &Domain, gfn: u64, writable: bool) -> Result<Self, GntStatus> {
+        if !Refs.take(d.id, gfn, writable) {
+            return Err(GntStatus::BadPage);
+        }
+        let mfn = Mfn::new(gfn);
+        Ok(Self { bytes: phys_to_virt(mfn.addr()), kind: CopyKind::Own { mfn, writable } })
+    }
+
+    /// Grant `gref` of domain `dom` to `user`.
+    pub fn grant(user: &Domain, dom: u16, gref: u32, writable: bool) -> Result<Self, GntStatus> {
+        let granter = domain::find(dom).ok_or(GntStatus::BadDomain)?;
+        let frame = granter.grants.table().pin(&Refs, user.id, gref, grant::Use::host(writable))?;
+        let bytes = phys_to_virt(Mfn::new(frame).addr());
+        Ok(Self { bytes, kind: CopyKind::Grant { dom, gref, writable } })
+    }
+}
+
+impl Drop for CopyFrame {
+    fn drop(&mut self) {
+        match self.kind {
+            CopyKind::Own { mfn, writable } => Refs.give_back(mfn.raw(), writable),
+            CopyKind::Grant { dom, gref, writable } => {
+                if let Some(granter) = domain::find(dom) {
+                    granter.grants.table().unpin(&Refs, gref, grant::Use::host(writable));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! `grant_table_op`, version 1 tables: what a domain gives to others, and using what others give.
+
+use super::guest_ptr::plain;
+use super::{Caller, Done, GuestPtr, Outcome, OK};
+use crate::domain::{self, Domain};
+use crate::grants::{self, CopyFrame, Place};
+use crate::mem::frames;
+use crate::mem::mmu_env::mmu;
+use alloc::sync::Arc;
+use hv_core::grant::{check_copy, CopySide, MapFlags, Retired};
+use hv_core::mmu::MmuEnv;
+use x86::Mfn;
+use xen_abi::errno::Errno;
+use xen_abi::grant as op;
+use xen_abi::grant::GntStatus;
+use xen_abi::layout::{DOMID_SELF, INVALID_M2P_ENTRY};
+
+plain!(
+    op::MapGrantRef,
+    op::UnmapGrantRef,
+    op::SetupTable,
+    op::Transfer,
+    op::GrantCopy,
+    op::QuerySize,
+    op::SetVersion,
+    op::GetVersion,
+);
+
+/// Mappings that are taken down between two flushes.
+const UNMAP_BATCH: usize = 32;
+/// Entries of a list that are worked on before a look at what else there is to do.
+const PREEMPT_EVERY: u32 = 16;
+
+/// GNTTABOP_*: each entry of a list gets its own status (0 or a negative GNTST_*), and the call succeeds. Errors: EFAULT;
+/// EINVAL for counts that do not fit; ENOSYS for version 2 and unknown commands.
+/// Source: public/grant_table.h.
+pub fn call(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>, count: u32) -> Outcome {
+    if count > i32::MAX as u32 {
+        return Err(Errno::EINVAL);
+    }
+    match cmd {
+        op::GNTTABOP_MAP_GRANT_REF => each(cx, arg.cast(), count, map),
+        op::GNTTABOP_UNMAP_GRANT_REF => unmap_all(cx, arg.cast(), count),
+        op::GNTTABOP_COPY => each(cx, arg.cast(), count, copy),
+        op::GNTTABOP_TRANSFER => each(cx, arg.cast(), count, transfer),
+        op::GNTTABOP_SETUP_TABLE => one(cx, arg.cast(), count, setup_table),
+        op::GNTTABOP_QUERY_SIZE => one(cx, arg.cast(), count, query_size),
+        op::GNTTABOP_SET_VERSION => {
+            let mut r: op::SetVersion = arg.cast().read()?;
+            match r.version {
+                1 => {}
+                2 => return Err(Errno::ENOSYS),
+                _ => return Err(Errno::EINVAL),
+            }
+            r.version = 1;
+            arg.cast().write(&r)?;
+            OK
+        }
+        op::GNTTABOP_GET_VERSION => {
+            let mut r: op::GetVersion = arg.cast().read()?;
+            target(cx, r.dom).map_err(|e| if e == GntStatus::BadDomain { Errno::ESRCH } else { Errno::EPERM })?;
+            r.version = 1;
+            arg.cast().write(&r)?;
+            OK
+        }
+        _ => Err(Errno::ENOSYS),
+    }
+}
+
+/// Works on a list, entry by entry; each is read once and written back with its result.
+fn each<T: super::Plain>(cx: &mut Caller, list: GuestPtr<T>, count: u32, f: impl Fn(&Caller, &mut T)) -> Outcome {
+    for i in 0..count {
+        if i > 0 && i % PREEMPT_EVERY == 0 && cx.preempt_pending() {
+            return proceed(cx, list, count, i);
+        }
+        let at = list.at(u64::from(i))?;
+        let mut entry = at.read()?;
+        f(cx, &mut entry);
+        at.write(&entry)?;
+    }
+    OK
+}
+
+/// The rest of the list is for the next execution.
+fn proceed<T>(cx: &mut Caller, list: GuestPtr<T>, count: u32, done: u32) -> Outcome {
+    cx.args[1] = list.at(u64::from(done))?.addr();
+    cx.args[2] = u64::from(count - done);
+    Ok(Done::Continue)
+}
+
+fn one<T: super::Plain>(cx: &Caller, ptr: GuestPtr<T>, count: u32, f: impl Fn(&Caller, &mut T)) -> Outcome {
+    if count != 1 {
+        return Err(Errno::EINVAL);
+    }
+    let mut entry = ptr.read()?;
+    f(cx, &mut entry);
+    ptr.write(&entry)?;
+    OK
+}
+
+/// A domain that the caller names as the one to be worked on.
+enum Target {
+    Own(&'static Domain),
+    Other(Arc<Domain>),
+}
+
+impl core::ops::Deref for Target {
+    type Target = Domain;
+    fn deref(&self) -> &Domain {
+        match self {
+            Target::Own(d) => d,
+            Target::Other(d) => d,
+        }
+    }
+}
+
+fn target(cx: &Caller, id: u16) -> Result<Target, GntStatus> {
+    if id == DOMID_SELF || id == cx.domain().id {
+        return Ok(Target::Own(cx.domain()));
+    }
+    let d = domain::find(id).ok_or(GntStatus::BadDomain)?;
+    cx.require_privilege().map_err(|_| GntStatus::PermissionDenied)?;
+    Ok(Target::Other(d))
+}
+
+fn status(result: Result<(), GntStatus>) -> i16 {
+    result.err().unwrap_or(GntStatus::Okay).raw()
+}
+
+fn map(cx: &Caller, r: &mut op::MapGrantRef) {
+    let result = (|| {
+        let flags = MapFlags::decode(r.flags)?;
+        let granter = domain::find(r.dom).ok_or(GntStatus::BadDomain)?;
+        let place = Place { addr: r.host_addr, is_entry: flags.contains_pte, root: cx.vcpu.kernel_root.get() };
+        let (handle, mfn) = grants::map(cx.domain(), &granter, r.gref, flags, place)?;
+        r.handle = handle;
+        r.dev_bus_addr = mfn.addr().raw();
+        Ok(())
+    })();
+    r.status = status(result);
+}
+
+/// Unmaps in batches with one flush each: a use ends only when no CPU can reach the frame through it.
+fn unmap_all(cx: &mut Caller, list: GuestPtr<op::UnmapGrantRef>, count: u32) -> Outcome {
+    let mapper = cx.domain();
+    let mut done = 0;
+    while done < count {
+        if done > 0 && cx.preempt_pending() {
+            return proceed(cx, list, count, done);
+        }
+        let mut retired: [Option<Retired>; UNMAP_BATCH] = [const { None }; UNMAP_BATCH];
+        let mut result = Ok(());
+        for slot in &mut retired {
+            if done == count {
+                break;
+            }
+            result = list.at(u64::from(done)).and_then(|at| {
+                let mut r = at.read()?;
+                r.status = unmap(cx, &r, slot);
+                at.write(&r)
+            });
+            if result.is_err() {
+                break;
+            }
+            done += 1;
+        }
+        if retired.iter().any(Option::is_some) {
+            grants::flush_after_unmap(mapper);
+        }
+        retired.into_iter().flatten().for_each(|r| grants::unmap_finish(mapper, r));
+        result?;
+    }
+    OK
+}
+
+fn unmap(cx: &Caller, r: &op::UnmapGrantRef, retired: &mut Option<Retired>) -> i16 {
+    // Whether the address is that of an entry is what the map said; both are tried as the handle's kind demands.
+    let root = cx.vcpu.kernel_root.get();
+    let mapper = cx.domain();
+    let is_entry = r.host_addr != 0 && mapper.grants.track().is_by_entry(r.handle);
+    let place = (r.host_addr != 0).then_some(Place { addr: r.host_addr, is_entry, root });
+    match grants::unmap(mapper, r.handle, place, r.dev_bus_addr) {
+        Ok(parts) => {
+            *retired = parts;
+            GntStatus::Okay.raw()
+        }
+        Err(e) => e.raw(),
+    }
+}
+
+fn copy(cx: &Caller, r: &mut op::GrantCopy) {
+    let d = cx.domain();
+    let result = check_copy(r, d.id).and_then(|(source, dest)| {
+        let open = |side, writable| match side {
+            CopySide::Own(gfn) => CopyFrame::own(d, gfn, writable),
+            CopySide::Grant { dom, gref } => CopyFrame::grant(d, dom, gref, writable),
+        };
+        let source = open(source, false)?;
+        let dest = open(dest, true)?;
+        // SAFETY: both frames are RAM in the direct map and held; offsets and length stay inside a page (`check_copy`);
+        // they may be the same frame. What a guest writes meanwhile is only bytes.
+        unsafe {
+            core::ptr::copy(
+                source.bytes.add(r.source.offset.into()),
+                dest.bytes.add(r.dest.offset.into()),
+                r.len.into(),
+            );
+        }
+        Ok(())
+    });
+    r.status = status(result);
+}
+
+/// Gives a page of the caller's to a domain that waits for one. The page must be used for nothing else.
+fn transfer(cx: &Caller, r: &mut op::Transfer) {
+    let from = cx.domain();
+    let result = (|| {
+        let mfn = Mfn::new(r.mfn);
+        let small = u32::try_from(r.mfn).map_err(|_| GntStatus::AddressTooBig)?;
+        let to = domain::find(r.domid).ok_or(GntStatus::BadDomain)?;
+        if to.id == from.id {
+            return Err(GntStatus::BadDomain);
+        }
+        mmu().steal(from.mm.id, mfn).map_err(|_| GntStatus::BadPage)?;
+        let accepted = if to.mm.charge(1) {
+            to.grants.table().accept_transfer(from.id, r.gref).inspect_err(|_| to.mm.uncharge(1))
+        } else {
+            Err(GntStatus::NoSpace)
+        };
+        if let Err(e) = accepted {
+            mmu().unsteal(from.mm.id, mfn);
+            return Err(e);
+        }
+        mmu().flush_before_reuse(mfn);
+        from.mm.uncharge(1);
+        mmu().env.m2p_set(mfn, INVALID_M2P_ENTRY);
+        if let Some(frame) = frames::frame(mfn) {
+            frame.assign(to.mm.id);
+        }
+        to.grants.table().finish_transfer(r.gref, Some(small));
+        Ok(())
+    })();
+    r.status = status(result);
+}
+
+fn setup_table(cx: &Caller, r: &mut op::SetupTable) {
+    let result = target(cx, r.dom).and_then(|d| {
+        d.grants.grow(&d, r.nr_frames)?;
+        let list = GuestPtr::<u64>::new(r.frame_list);
+        for i in 0..r.nr_frames {
+            let mfn = d.grants.frame(&d, i).ok_or(GntStatus::GeneralError)?;
+            list.at(u64::from(i)).and_then(|at| at.write(&mfn.raw())).map_err(|_| GntStatus::BadVirtAddr)?;
+        }
+        Ok(())
+    });
+    r.status = status(result);
+}
+
+fn query_size(cx: &Caller, r: &mut op::QuerySize) {
+    let result = target(cx, r.dom).map(|d| {
+        let table = d.grants.table();
+        r.nr_frames = u32::try_from(table.frames().len()).unwrap_or(u32::MAX);
+        r.max_nr_frames = table.max_frames();
+    });
+    r.status = status(result);
+}
