@@ -36,8 +36,13 @@ pub fn command_line() -> &'static str {
 pub fn start(boot: boot::BootInfo) -> ! {
     // SAFETY: the boot stack is a stack block of ours, zero above the boot code's reserved top.
     unsafe { percpu::init_block(boot::boot_stack(), 0, 0) };
+    if let Some(feature) = hv_core::cpuid::missing_feature(&pv::cpu_policy::Processor) {
+        error!("This processor lacks a feature that Tandem needs: {feature}");
+        panic::stop();
+    }
     init_cpu();
     arch::init(&boot);
+    pv::mmio_ro::init().expect("boot-time ranges are few");
     irq::init_serial();
     arch::start_other_cpus(&boot);
     arch::finish_init();

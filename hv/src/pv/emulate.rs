@@ -5,7 +5,7 @@ use crate::arch::{insn, pci, tsc};
 use crate::hypercall::{debugreg, fpu_taskswitch};
 use crate::iospace::IoSpace;
 use crate::mem::copy;
-use crate::pv::{cpu_policy, entry};
+use crate::pv::{cpu_policy, entry, mmio_ro};
 use crate::sched::switch;
 use crate::vcpu::Vcpu;
 use hv_core::emul::privileged::{self, Machine, Outcome};
@@ -242,7 +242,7 @@ impl Machine for Guest<'_> {
             Write::KernelGsBase(base) => set(live::IA32_KERNEL_GS_BASE, base),
             Write::TscAux(aux) => {
                 self.0.tsc_aux.set(aux.into());
-                set(live::IA32_TSC_AUX, aux.into());
+                switch::load_tsc_aux(self.0);
             }
             Write::Ibpb => set(x86::msr::PRED_CMD, 1),
             Write::Fault => return Err(Exception::GP),
@@ -352,20 +352,12 @@ impl PciConfig {
     }
 }
 
-const fn config_width(width: u8) -> pci::Width {
-    match width {
-        1 => pci::Width::W8,
-        2 => pci::Width::W16,
-        _ => pci::Width::W32,
-    }
-}
-
 impl ConfigSpace for PciConfig {
     fn read(&mut self, address: ConfigAddress, width: u8) -> u32 {
-        pci::read(Self::place(address), address.offset, config_width(width))
+        pci::read(Self::place(address), address.offset, mmio_ro::pci_width(width))
     }
 
     fn write(&mut self, address: ConfigAddress, width: u8, value: u32) {
-        pci::write(Self::place(address), address.offset, config_width(width), value);
+        mmio_ro::write_config(Self::place(address), address.offset, width, value.into());
     }
 }

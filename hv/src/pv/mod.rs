@@ -5,6 +5,7 @@ pub mod cpu_policy;
 pub mod emulate;
 pub mod entry;
 pub mod exit;
+pub mod mmio_ro;
 pub mod mode;
 pub mod ptwr;
 pub mod time;

@@ -2,7 +2,7 @@
 
 use crate::arch::percpu::this_cpu;
 use crate::arch::{cpu, descriptor, idt};
-use crate::pv::{entry, mode};
+use crate::pv::{entry, mmio_ro, mode, ptwr};
 use crate::vcpu::Vcpu;
 use crate::{hypercall, irq};
 use x86::error_code::PageFaultError;
@@ -64,7 +64,7 @@ pub extern "C" fn page_fault_from_guest(regs: &mut CpuUserRegs) {
     const MATTERS: u32 = WRITE_PRESENT | PageFaultError::RSVD.bits() | PageFaultError::I.bits();
     if code & MATTERS == WRITE_PRESENT && v.kernel_mode.get() {
         let in_hypervisor = (HYPERVISOR_VIRT_START..HYPERVISOR_VIRT_END).contains(&address);
-        if !in_hypervisor && crate::pv::ptwr::handle(v, regs, address) {
+        if !in_hypervisor && (ptwr::handle(v, regs, address) || mmio_ro::handle(v, regs, address)) {
             return;
         }
     }

@@ -77,12 +77,15 @@ pub fn save(v: &Vcpu, regs: &CpuUserRegs) {
 struct Resident {
     vcpu: Cell<*const Vcpu>,
     load: Cell<u64>,
+    /// What IA32_TSC_AUX holds; 0 after reset.
+    tsc_aux: Cell<u64>,
 }
 struct ResidentTable([Resident; crate::arch::percpu::MAX_CPUS]);
 // SAFETY: each CPU uses only its own entry.
 unsafe impl Sync for ResidentTable {}
 static RESIDENT: ResidentTable = ResidentTable(
-    [const { Resident { vcpu: Cell::new(core::ptr::null()), load: Cell::new(0) } }; crate::arch::percpu::MAX_CPUS],
+    [const { Resident { vcpu: Cell::new(core::ptr::null()), load: Cell::new(0), tsc_aux: Cell::new(0) } };
+        crate::arch::percpu::MAX_CPUS],
 );
 
 /// Loads `v` on this CPU: `regs` become its registers. Page tables, descriptors, FPU and bases are left alone if nobody
@@ -142,11 +145,17 @@ fn load_all(v: &'static Vcpu, regs: &mut CpuUserRegs) {
     if debugreg::in_use(v) {
         debugreg::load(v);
     }
-    if v.tsc_aux.get() != 0 {
-        // SAFETY: a guest sets TSC_AUX only where CPUID offers RDTSCP.
+    load_tsc_aux(v);
+    load_segments(v, regs);
+}
+
+/// Loads the vCPU's TSC_AUX, unless this CPU has that value already.
+pub fn load_tsc_aux(v: &Vcpu) {
+    let resident = &RESIDENT.0[this_cpu().cpu as usize];
+    if resident.tsc_aux.replace(v.tsc_aux.get()) != v.tsc_aux.get() {
+        // SAFETY: a value other than that after reset: a guest has set one, which it may only where CPUID offers RDTSCP.
         unsafe { cpu::wrmsr(msr::IA32_TSC_AUX, v.tsc_aux.get()) };
     }
-    load_segments(v, regs);
 }
 
 /// Loads selectors, then bases: loading a selector changes the base. A selector that does not load ends in the failsafe
