@@ -202,7 +202,7 @@ fn refine(instruction: &Instruction, state: &mut State, compared: Option<(usize,
 
 /// B1: whether `dec qword [rip+BUDGET]; js L` with `ud2` at L stands at `at`; its length.
 pub fn charge(context: &Context<'_, '_>, at: usize) -> Option<usize> {
-    let code = context.code();
+    let code = context.code;
     let decrement = decode(code, at, false).ok()?.instruction;
     let is_budget = decrement.code() == Code::Dec_rm64
         && decrement.memory_base() == Register::RIP

@@ -97,27 +97,12 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// Counts of an accepted image.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Report {
-    /// Functions.
-    pub functions: u32,
-    /// Instructions.
-    pub instructions: u32,
-    /// Memory operands that reach driver-domain memory.
-    pub translated: u32,
-    /// Memory operands on the stack.
-    pub stack: u32,
-    /// Instructions that made a register Masked or Window.
-    pub masks: u32,
-}
-
 /// An image that was accepted. Only [`verify`] makes one, so that a loader can demand it.
 #[derive(Clone, Copy, Debug)]
 pub struct Verified<'a> {
     image: Image<'a>,
     policy: Policy,
-    report: Report,
+    instructions: u32,
 }
 
 impl<'a> Verified<'a> {
@@ -133,10 +118,10 @@ impl<'a> Verified<'a> {
         &self.policy
     }
 
-    /// Counts.
+    /// Number of instructions.
     #[must_use]
-    pub fn report(&self) -> &Report {
-        &self.report
+    pub fn instructions(&self) -> u32 {
+        self.instructions
     }
 }
 
@@ -145,57 +130,41 @@ impl<'a> Verified<'a> {
 /// # Errors
 /// The first refusal.
 pub fn verify<'a>(bytes: &'a [u8], policy: &Policy) -> Result<Verified<'a>, Refusal> {
-    let mut first = None;
-    let image = check(bytes, policy, &mut |refusal| {
-        first = Some(*refusal);
-        false
-    });
-    match (image, first) {
-        (Some((image, report)), None) => Ok(Verified { image, policy: *policy, report }),
-        (_, Some(refusal)) => Err(refusal),
-        (None, None) => Err(Refusal::of_record(Rule::F0, 0, "not an image", 0)),
+    let image = open(bytes, policy)?;
+    let mut instructions = 0;
+    for function in image.functions().iter() {
+        instructions += sweep::function(&image, policy, function)?;
     }
+    Ok(Verified { image, policy: *policy, instructions })
 }
 
-/// Reports all refusals to `report`, for host tools; after one in the code it goes on at the next label. Returns how many
-/// there were. `report` returns whether to go on.
-pub fn list(bytes: &[u8], policy: &Policy, report: &mut dyn FnMut(&Refusal) -> bool) -> usize {
-    let mut count = 0;
-    check(bytes, policy, &mut |refusal| {
-        count += 1;
-        report(refusal)
-    });
-    count
-}
-
-/// The sink is told each refusal and says whether to go on.
-type Sink<'s> = &'s mut dyn FnMut(&Refusal) -> bool;
-
-fn check<'a>(bytes: &'a [u8], policy: &Policy, sink: Sink<'_>) -> Option<(Image<'a>, Report)> {
-    let image = match Image::parse(bytes) {
-        Ok(image) => image,
-        Err(error) => {
-            let (what, value) = describe(error);
-            sink(&Refusal::of_record(Rule::F0, 0, what, value));
-            return None;
+/// Tells `report` of the first refusal in each function, for host tools. Returns how many there are.
+pub fn list(bytes: &[u8], policy: &Policy, report: &mut dyn FnMut(&Refusal)) -> usize {
+    match open(bytes, policy) {
+        Err(refusal) => {
+            report(&refusal);
+            1
         }
-    };
-    if let Err(refusal) = tables::check(&image, policy) {
-        sink(&refusal);
-        return None;
+        Ok(image) => {
+            let all = image.functions().iter().filter_map(|f| sweep::function(&image, policy, f).err());
+            all.inspect(|refusal| report(refusal)).count()
+        }
     }
-    let report = sweep::Sweep::new(&image, policy).run(sink)?;
-    Some((image, report))
 }
 
-fn describe(error: FormatError) -> (&'static str, u64) {
-    match error {
-        FormatError::TooShort => ("shorter than a header", 0),
-        FormatError::Magic => ("no twin image", 0),
-        FormatError::Version(version) => ("unknown version", u64::from(version)),
-        FormatError::Mode(mode) => ("unknown mode", u64::from(mode)),
-        FormatError::Flags(flags) => ("unknown flags", u64::from(flags)),
-        FormatError::Reserved => ("reserved header bytes in use", 0),
-        FormatError::Section(section) => ("section outside the file", section as u64),
-    }
+fn open<'a>(bytes: &'a [u8], policy: &Policy) -> Result<Image<'a>, Refusal> {
+    let image = Image::parse(bytes).map_err(|error| {
+        let (what, value) = match error {
+            FormatError::TooShort => ("shorter than a header", 0),
+            FormatError::Magic => ("no twin image", 0),
+            FormatError::Version(version) => ("unknown version", u64::from(version)),
+            FormatError::Mode(mode) => ("unknown mode", u64::from(mode)),
+            FormatError::Flags(flags) => ("unknown flags", u64::from(flags)),
+            FormatError::Reserved => ("reserved header bytes in use", 0),
+            FormatError::Section(section) => ("section outside the file", section as u64),
+        };
+        Refusal::of_record(Rule::F0, 0, what, value)
+    })?;
+    tables::check(&image, policy)?;
+    Ok(image)
 }

@@ -10,7 +10,7 @@ use crate::flow;
 use crate::operand::{self, Access, Address, Place, Word};
 use crate::sweep::Context;
 use crate::value::{callee_saved, number, State, Value, RCX, RSP};
-use crate::{Report, Rule};
+use crate::Rule;
 
 const RAX: usize = 0;
 const RDX: usize = 2;
@@ -27,32 +27,21 @@ pub enum Next {
 }
 
 /// Checks one instruction in `state` and changes the state as it does.
-pub fn step(
-    context: &Context<'_, '_>,
-    decoded: &Decoded,
-    state: &mut State,
-    report: &mut Report,
-) -> Result<Next, Fault> {
+pub fn step(context: &Context<'_, '_>, decoded: &Decoded, state: &mut State) -> Result<Next, Fault> {
     let instruction = &decoded.instruction;
     let compared = state.compared.take();
     match decoded.class {
         Class::Flow => return flow::flow(context, instruction, state, compared),
-        Class::Stack => stack(context, instruction, state, report)?,
+        Class::Stack => stack(context, instruction, state)?,
         Class::String => string(context, instruction, state)?,
         Class::Address => address(context, instruction, state)?,
-        class => plain(context, class, instruction, state, report)?,
+        class => plain(context, class, instruction, state)?,
     }
     Ok(Next::Goes)
 }
 
 /// Everything with ordinary operands.
-fn plain(
-    context: &Context<'_, '_>,
-    class: Class,
-    instruction: &Instruction,
-    state: &mut State,
-    report: &mut Report,
-) -> Result<(), Fault> {
+fn plain(context: &Context<'_, '_>, class: Class, instruction: &Instruction, state: &mut State) -> Result<(), Fault> {
     if let Some(bytes) = stack_adjustment(instruction) {
         return adjust(state, bytes);
     }
@@ -61,7 +50,7 @@ fn plain(
             return Err((Rule::S1, "rsp as an operand", i64::from(n)));
         }
     }
-    let place = memory(context, class, instruction, state, report)?;
+    let place = memory(context, class, instruction, state)?;
     if place == Some(Place::Word(Word::Budget)) {
         let at = usize::try_from(instruction.ip()).unwrap_or(usize::MAX);
         if flow::charge(context, at).is_none() {
@@ -75,9 +64,6 @@ fn plain(
     }
     let value = result(context, instruction, state, place);
     check_word(context, instruction, place, value)?;
-    if matches!(value, Value::Masked | Value::Window) && instruction.mnemonic() != Mnemonic::Mov {
-        report.masks += 1;
-    }
     write_back(class, instruction, state, value)?;
     if instruction.mnemonic() == Mnemonic::Cmp && instruction.op0_kind() == OpKind::Register {
         state.compared = compared_with(instruction);
@@ -91,7 +77,6 @@ fn memory(
     class: Class,
     instruction: &Instruction,
     state: &State,
-    report: &mut Report,
 ) -> Result<Option<Place>, Fault> {
     let Some(at) = (0..instruction.op_count()).find(|n| instruction.op_kind(*n) == OpKind::Memory) else {
         return Ok(None);
@@ -107,11 +92,6 @@ fn memory(
     let access = if only_read { Access::Read } else { Access::Write };
     let args = context.function.stack_args;
     let place = operand::place(instruction, state, context.image, args, access, size(instruction))?;
-    match place {
-        Place::Frame => report.stack += 1,
-        Place::Domain => report.translated += 1,
-        _ => {}
-    }
     Ok(Some(place))
 }
 
@@ -268,7 +248,8 @@ fn result64(
         Mnemonic::Add if place == Some(Place::Mapped) && state.get(destination).implies(Kind::PageOffset) => {
             Value::Window
         }
-        mnemonic if is_cmov(mnemonic) && known(1) == state.get(destination) => known(1),
+        // Mnemonics are in the order of the alphabet.
+        m if (Mnemonic::Cmova..=Mnemonic::Cmovs).contains(&m) && known(1) == state.get(destination) => known(1),
         _ => Value::Any,
     }
 }
@@ -296,29 +277,6 @@ fn result32(instruction: &Instruction, state: &State) -> Value {
         Mnemonic::Shl | Mnemonic::Sar if immediate.is_some_and(|by| (1..=31).contains(&by)) => below,
         _ => Value::Any,
     }
-}
-
-fn is_cmov(mnemonic: Mnemonic) -> bool {
-    use Mnemonic as M;
-    let all = [
-        M::Cmova,
-        M::Cmovae,
-        M::Cmovb,
-        M::Cmovbe,
-        M::Cmove,
-        M::Cmovg,
-        M::Cmovge,
-        M::Cmovl,
-        M::Cmovle,
-        M::Cmovne,
-        M::Cmovno,
-        M::Cmovnp,
-        M::Cmovns,
-        M::Cmovo,
-        M::Cmovp,
-        M::Cmovs,
-    ];
-    all.contains(&mnemonic)
 }
 
 /// The value of a register and-ed with a constant.
@@ -415,18 +373,12 @@ fn adjust(state: &mut State, bytes: i64) -> Result<(), Fault> {
 }
 
 /// `push` and `pop`.
-fn stack(
-    context: &Context<'_, '_>,
-    instruction: &Instruction,
-    state: &mut State,
-    report: &mut Report,
-) -> Result<(), Fault> {
+fn stack(context: &Context<'_, '_>, instruction: &Instruction, state: &mut State) -> Result<(), Fault> {
     let is_register = instruction.op0_kind() == OpKind::Register;
     let register = general64(instruction.op0_register()).filter(|_| is_register);
     if is_register && register.is_none_or(|r| r == RSP) {
         return Err((Rule::S1, "register cannot be pushed or popped", 0));
     }
-    report.stack += 1;
     if instruction.mnemonic() == Mnemonic::Push {
         if instruction.op0_kind() == OpKind::Memory {
             let args = context.function.stack_args;

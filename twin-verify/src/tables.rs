@@ -110,6 +110,9 @@ fn labels(image: &Image<'_>) -> Result<(), Refusal> {
         if before.is_some_and(|b| b >= label.offset) {
             return Err(refuse(Rule::F3, n, "labels not in order", label.offset));
         }
+        if image.function_at(label.offset).is_none() {
+            return Err(refuse(Rule::F3, n, "label outside any function", label.offset));
+        }
         if image.states().get((label.state & !LABEL_CHARGE) as usize).is_none() {
             return Err(refuse(Rule::F3, n, "no such state", label.state));
         }

@@ -251,6 +251,20 @@ fn labels_and_states_must_be_possible() {
 }
 
 #[test]
+fn a_label_inside_the_last_instruction_is_refused() {
+    let mut b = small();
+    // mov eax, 0x0b0f90; ud2, with a label in either.
+    b.code = vec![0xb8, 0x90, 0x0f, 0x0b, 0x00, 0x0f, 0x0b];
+    b.functions[0].end = 7;
+    assert_eq!(rule_of(b.clone()), None);
+    for offset in [2, 6] {
+        let mut b = b.clone();
+        b.labels.push(Label { offset, state: 0 });
+        assert_eq!(rule_of(b), Some(Rule::F3), "{offset}");
+    }
+}
+
+#[test]
 fn the_address_table_names_functions_that_need_nothing() {
     let check = |change: fn(&mut ImageBuilder)| {
         let mut b = small();
@@ -275,7 +289,6 @@ fn all_refusals_can_be_listed() {
     let mut told = Vec::new();
     let count = list(&b.build(), &policy(Mode::Mirror), &mut |refusal| {
         told.push((refusal.rule, refusal.offset));
-        true
     });
     assert_eq!((count, told), (3, vec![(Rule::D2, 0), (Rule::D2, 3), (Rule::D2, 6)]));
 }

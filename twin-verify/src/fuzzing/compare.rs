@@ -125,7 +125,9 @@ fn place_of(operand: &Operand) -> Option<Place> {
         Operand::MemIndexScale { index, scale } => make(None, name(index), scale, 0),
         Operand::MemIndexScaleDisp { index, scale, disp } => make(None, name(index), scale, i64::from(disp)),
         Operand::MemBaseIndexScale { base, index, scale } => make(name(base), name(index), scale, 0),
-        Operand::MemBaseIndexScaleDisp { base, index, scale, disp } => make(name(base), name(index), scale, i64::from(disp)),
+        Operand::MemBaseIndexScaleDisp { base, index, scale, disp } => {
+            make(name(base), name(index), scale, i64::from(disp))
+        }
         _ => None,
     }
 }
@@ -160,7 +162,9 @@ fn same_name(ours: &str, theirs: &str, class: Class) -> bool {
         return ours[..4] == theirs[..4.min(theirs.len())];
     }
     let condition = |name: &str| {
-        for (one, other) in [("nz", "ne"), ("z", "e"), ("nb", "ae"), ("na", "be"), ("nl", "ge"), ("ng", "le"), ("nge", "l")] {
+        for (one, other) in
+            [("nz", "ne"), ("z", "e"), ("nb", "ae"), ("na", "be"), ("nl", "ge"), ("ng", "le"), ("nge", "l")]
+        {
             for stem in ["j", "set", "cmov"] {
                 if name == format!("{stem}{one}") {
                     return format!("{stem}{other}");

@@ -9,12 +9,13 @@ use std::vec;
 use std::vec::Vec;
 
 use iced_x86::{
-    Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register,
-    UsedRegister,
+    Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind,
+    Register, UsedRegister,
 };
 use twin_abi::image::{Function, Image, Mode};
 use twin_abi::layout::{
-    constant, ctx, gate, CALL_TABLE_OFFSET, CODE_OFFSET, CONST_OFFSET, IMPORT_OFFSET, STACK_SIZE, STLB_OFFSET, WINDOW_GUARD,
+    constant, ctx, gate, CALL_TABLE_OFFSET, CODE_OFFSET, CONST_OFFSET, IMPORT_OFFSET, STACK_SIZE, STLB_OFFSET,
+    WINDOW_GUARD,
 };
 
 use super::Choices;
@@ -264,8 +265,12 @@ impl Machine<'_, '_> {
                 _ if spill.contains(&offset) => true,
                 CONST_OFFSET..IMPORT_OFFSET if offset - CONST_OFFSET < constant::END => !write,
                 CONST_OFFSET..IMPORT_OFFSET => branch && (gate::BASE..gate::END).contains(&(offset - CONST_OFFSET)),
-                IMPORT_OFFSET..CALL_TABLE_OFFSET => branch && ((offset - IMPORT_OFFSET) / 8) < self.image.imports().len() as u32,
-                CALL_TABLE_OFFSET..STLB_OFFSET if offset < CALL_TABLE_OFFSET + 4096 => !write && (offset % 16 == 8) == branch,
+                IMPORT_OFFSET..CALL_TABLE_OFFSET => {
+                    branch && ((offset - IMPORT_OFFSET) / 8) < self.image.imports().len() as u32
+                }
+                CALL_TABLE_OFFSET..STLB_OFFSET if offset < CALL_TABLE_OFFSET + 4096 => {
+                    !write && (offset % 16 == 8) == branch
+                }
                 STLB_OFFSET..CODE_OFFSET => !write && !branch && self.image.mode == Mode::Stlb,
                 _ => false,
             };
@@ -327,8 +332,12 @@ impl Machine<'_, '_> {
         if outside(&i, info.used_registers()) {
             return Err(Halt::Escaped(Escape::Instruction { at: offset as u64, code: i.code() }));
         }
-        let used: Vec<(Register, OpAccess)> = info.used_registers().iter().map(|r| (r.register(), r.access())).collect();
-        let writes_memory = info.used_memory().iter().any(|m| !matches!(m.access(), OpAccess::Read | OpAccess::CondRead | OpAccess::NoMemAccess));
+        let used: Vec<(Register, OpAccess)> =
+            info.used_registers().iter().map(|r| (r.register(), r.access())).collect();
+        let writes_memory = info
+            .used_memory()
+            .iter()
+            .any(|m| !matches!(m.access(), OpAccess::Read | OpAccess::CondRead | OpAccess::NoMemAccess));
         if i.is_string_instruction() {
             return self.string(&i, writes_memory);
         }
@@ -358,7 +367,13 @@ impl Machine<'_, '_> {
         let width = |m: &Self, n: u32| match i.op_kind(n) {
             OpKind::Register => i.op_register(n).size(),
             OpKind::Memory => size,
-            _ => if in_memory { size } else { m.width_of(i) },
+            _ => {
+                if in_memory {
+                    size
+                } else {
+                    m.width_of(i)
+                }
+            }
         };
         let operand = |m: &mut Self, n: u32| -> u64 {
             if n >= i.op_count() {
@@ -371,7 +386,11 @@ impl Machine<'_, '_> {
                 OpKind::Memory => m.load(i, address, size.clamp(1, 8)),
                 _ => i.immediate(n),
             };
-            if bytes < 8 && bytes > 0 { value & ((1 << (8 * bytes)) - 1) } else { value }
+            if bytes < 8 && bytes > 0 {
+                value & ((1 << (8 * bytes)) - 1)
+            } else {
+                value
+            }
         };
         let (a, b) = (operand(self, 0), operand(self, 1));
         let c = if i.op_count() > 2 { operand(self, 2) } else { 0 };
@@ -505,7 +524,11 @@ impl Machine<'_, '_> {
         let to = i.near_branch64();
         let at = i.ip() - CODE;
         let inside = to.checked_sub(CODE).is_some_and(|o| o < self.image.code().len() as u64);
-        if inside { Ok(to) } else { Err(Halt::Escaped(Escape::Jump { at, to })) }
+        if inside {
+            Ok(to)
+        } else {
+            Err(Halt::Escaped(Escape::Jump { at, to }))
+        }
     }
 
     fn string(&mut self, i: &Instruction, writes: bool) -> Result<(), Halt> {
@@ -614,7 +637,11 @@ impl Machine<'_, '_> {
             self.regs[n] = harmful(&mut self.dice);
         }
         (self.carry, self.zero, self.sign) = (None, None, None);
-        if is_call { Ok(()) } else { self.leave(at, rip, true) }
+        if is_call {
+            Ok(())
+        } else {
+            self.leave(at, rip, true)
+        }
     }
 
     /// To a place of the image: as a call, or as a jump, which to another function is a tail call.
@@ -647,7 +674,11 @@ impl Machine<'_, '_> {
     /// The frame is empty and the caller's registers are as they were.
     fn unchanged(&self, at: u64) -> Result<(), Halt> {
         let same = self.frames.last().is_some_and(|f| self.regs[4] == f.top && SAVED.map(|r| self.regs[r]) == f.saved);
-        if same { Ok(()) } else { Err(Halt::Escaped(Escape::Return { at })) }
+        if same {
+            Ok(())
+        } else {
+            Err(Halt::Escaped(Escape::Return { at }))
+        }
     }
 
     fn leave(&mut self, at: u64, rip: &mut u64, plain: bool) -> Result<(), Halt> {
@@ -658,7 +689,11 @@ impl Machine<'_, '_> {
         };
         self.regs[4] += 8;
         *rip = frame.back;
-        if self.frames.is_empty() { Err(Halt::Returned) } else { Ok(()) }
+        if self.frames.is_empty() {
+            Err(Halt::Returned)
+        } else {
+            Ok(())
+        }
     }
 }
 

@@ -5,9 +5,7 @@ use std::vec::Vec;
 
 use twin_abi::image::{flags, Address, Function, ImageBuilder, Import, Label, Mode, LABEL_CHARGE};
 use twin_abi::kind::{Frame, Kind, State};
-use twin_abi::layout::{
-    constant, ctx, gate, CALL_TABLE_OFFSET, CODE_OFFSET, CONST_OFFSET, IMPORT_OFFSET, STLB_OFFSET,
-};
+use twin_abi::layout::{constant, ctx, gate, CALL_TABLE_OFFSET, CODE_OFFSET, CONST_OFFSET, IMPORT_OFFSET, STLB_OFFSET};
 
 use super::{policy, Choices};
 use crate::verify;
@@ -168,7 +166,11 @@ fn propose(draft: &mut Draft, choices: &mut Choices<'_>, mode: Mode, nested: u32
     let wide = choices.below(3) > 0;
     match choices.below(26) {
         0 => (0..=choices.below(6)).for_each(|_| draft.code.push(choices.byte())),
-        1 => draft.relative(&[0x48 | (reg >> 3) << 2, 0x8b, 0x05 | (reg & 7) << 3], i64::from(CONST_OFFSET + choices.of(&word)), 0),
+        1 => draft.relative(
+            &[0x48 | (reg >> 3) << 2, 0x8b, 0x05 | (reg & 7) << 3],
+            i64::from(CONST_OFFSET + choices.of(&word)),
+            0,
+        ),
         2 => {
             draft.vex(2, reg, other, 0);
             draft.relative(&[0x05 | (reg & 7) << 3], i64::from(CONST_OFFSET + constant::MASK), 0);
@@ -179,10 +181,27 @@ fn propose(draft: &mut Draft, choices: &mut Choices<'_>, mode: Mode, nested: u32
             draft.vex(pp, reg, other, source);
             draft.code.push(0xc0 | (reg & 7) << 3 | source & 7);
         }
-        4 => draft.relative(&[0x48 | (reg >> 3) << 2, 0x23, 0x05 | (reg & 7) << 3], i64::from(CONST_OFFSET + choices.of(&word)), 0),
+        4 => draft.relative(
+            &[0x48 | (reg >> 3) << 2, 0x23, 0x05 | (reg & 7) << 3],
+            i64::from(CONST_OFFSET + choices.of(&word)),
+            0,
+        ),
         5 | 6 => {
-            let opcode = choices.of(&[&[0x8b][..], &[0x89], &[0x01], &[0x33], &[0x3b], &[0x0f, 0xb6], &[0x87], &[0x8d], &[0x0f, 0xab], &[0x21], &[0x03]]);
-            let index = choices.of(&[None, Some((choices.clone().byte() & 15, 0)), Some((choices.clone().byte() >> 4, 3))]);
+            let opcode = choices.of(&[
+                &[0x8b][..],
+                &[0x89],
+                &[0x01],
+                &[0x33],
+                &[0x3b],
+                &[0x0f, 0xb6],
+                &[0x87],
+                &[0x8d],
+                &[0x0f, 0xab],
+                &[0x21],
+                &[0x03],
+            ]);
+            let index =
+                choices.of(&[None, Some((choices.clone().byte() & 15, 0)), Some((choices.clone().byte() >> 4, 3))]);
             draft.memory(wide, opcode, reg, other, index, displacement(choices));
         }
         7 => {
@@ -201,9 +220,24 @@ fn propose(draft: &mut Draft, choices: &mut Choices<'_>, mode: Mode, nested: u32
             let by = choices.of(&[8, 16, 40, 120, 4, 0xf8]);
             draft.code.extend([0x48, 0x83, choices.of(&[0xec, 0xc4]), by]);
         }
-        11 => draft.memory(wide, &[choices.of(&[0x8b, 0x89, 0x8d])], reg, 4, choices.of(&[None, Some((other, 0))]), displacement(choices)),
-        12 => draft.relative(&[0x48 | (reg >> 3) << 2, 0x8d, 0x05 | (reg & 7) << 3], choices.of(&[i64::from(STLB_OFFSET), i64::from(CALL_TABLE_OFFSET)]), 0),
-        13 => draft.relative(&[0x48 | (reg >> 3) << 2, choices.of(&[0x8b, 0x89]), 0x05 | (reg & 7) << 3], i64::from(choices.of(&[ctx::SPILL, ctx::MISS_ADDRESS, ctx::MISS_RESULT, ctx::SPILL + 8])), 0),
+        11 => draft.memory(
+            wide,
+            &[choices.of(&[0x8b, 0x89, 0x8d])],
+            reg,
+            4,
+            choices.of(&[None, Some((other, 0))]),
+            displacement(choices),
+        ),
+        12 => draft.relative(
+            &[0x48 | (reg >> 3) << 2, 0x8d, 0x05 | (reg & 7) << 3],
+            choices.of(&[i64::from(STLB_OFFSET), i64::from(CALL_TABLE_OFFSET)]),
+            0,
+        ),
+        13 => draft.relative(
+            &[0x48 | (reg >> 3) << 2, choices.of(&[0x8b, 0x89]), 0x05 | (reg & 7) << 3],
+            i64::from(choices.of(&[ctx::SPILL, ctx::MISS_ADDRESS, ctx::MISS_RESULT, ctx::SPILL + 8])),
+            0,
+        ),
         14 => {
             let import = i64::from(IMPORT_OFFSET + choices.of(&[0, 8]));
             let gate = i64::from(CONST_OFFSET + choices.of(&[gate::ICALL, gate::WARN, gate::STLB_MISS]));
@@ -296,7 +330,10 @@ fn some_state(draft: &Draft, choices: &mut Choices<'_>) -> State {
     }
     if choices.below(3) == 0 {
         let depth = u16::from(choices.byte() & 7);
-        state.frame = Frame { depth, saved: core::array::from_fn(|_| if choices.below(3) == 0 { choices.byte() & 7 } else { 0 }) };
+        state.frame = Frame {
+            depth,
+            saved: core::array::from_fn(|_| if choices.below(3) == 0 { choices.byte() & 7 } else { 0 }),
+        };
     }
     if choices.below(2) == 0 {
         let kind = Kind::from_code(choices.byte() % 12).unwrap_or(Kind::Any);

@@ -15,7 +15,8 @@ pub use compare::decoders_agree;
 pub use emulate::{emulate, Escape, Outcome};
 pub use generate::{body_of, generate};
 
-use twin_abi::image::{Image, Mode};
+use twin_abi::image::{flags, Function, Image, ImageBuilder, Import, Label, Mode};
+use twin_abi::kind::State;
 
 use crate::{verify, Policy};
 
@@ -30,7 +31,9 @@ impl<'b> Choices<'b> {
     /// Choices made by `bytes`.
     #[must_use]
     pub fn new(bytes: &'b [u8]) -> Self {
-        let state = bytes.iter().fold(0x9e37_79b9_7f4a_7c15, |s: u64, b| (s ^ u64::from(*b)).wrapping_mul(0x0000_0100_0000_01b3));
+        let state = bytes
+            .iter()
+            .fold(0x9e37_79b9_7f4a_7c15, |s: u64, b| (s ^ u64::from(*b)).wrapping_mul(0x0000_0100_0000_01b3));
         Self { bytes: bytes.iter(), state }
     }
 
@@ -85,6 +88,23 @@ pub fn judge(bytes: &[u8], runs: u32) -> bool {
                 }
             }
         }
+    }
+    accepted
+}
+
+/// Any code as the only function of an image, with a label at its start; judged.
+pub fn judge_code(code: &[u8]) -> bool {
+    let mut accepted = false;
+    for mode in [Mode::Mirror, Mode::Stlb] {
+        let mut b =
+            ImageBuilder { mirror: mode == Mode::Mirror, mask_bits: policy(mode).mask_bits, ..Default::default() };
+        b.flags = flags::ALL;
+        b.imports = std::vec![Import::default(); 2];
+        b.code = code.to_vec();
+        b.functions.push(Function { end: u32::try_from(code.len()).unwrap_or(0), ..Default::default() });
+        let state = b.state(State::default());
+        b.labels.push(Label { offset: 0, state });
+        accepted |= judge(&b.build(), 2);
     }
     accepted
 }
