@@ -5,7 +5,7 @@
 
 use crate::counter::{Counter, USERSPACE};
 use crate::images::{self, Images};
-use crate::machine::{Hypervisor, Machine, Outcome};
+use crate::machine::{field, Ending, Hypervisor, Machine, Outcome};
 use crate::options::Options;
 use crate::progress::step;
 use crate::{account, host};
@@ -29,24 +29,26 @@ struct System {
     hypervisor: Hypervisor,
 }
 
-pub fn run(options: &Options) -> Result<()> {
+/// Measures and shows; false if a system could not be measured.
+pub fn run(options: &Options) -> Result<bool> {
     let kind = options.words.first().map(String::as_str);
     let (stem, measure): (&str, Measure) = match kind {
         Some("boot") => ("boot", boot),
         Some("lmbench") => ("lmbench", lmbench),
-        _ => bail!("./tandem bench boot, or ./tandem bench lmbench"),
+        Some("memory") => ("memory", memory),
+        _ => bail!("./tandem bench boot, ./tandem bench lmbench, or ./tandem bench memory"),
     };
     let bench = Bench { images: images::basic()?, counter: Counter::build()? };
-    let mut table = Table {
-        title: match kind {
-            Some("boot") => "Boot with 2 GiB, one CPU, Debian's kernel".into(),
-            _ => "lmbench's operations in dom0, one CPU".into(),
-        },
-        unit: "instructions".into(),
-        ..Table::default()
+    let (title, unit) = match kind {
+        Some("boot") => ("Boot with 2 GiB, one CPU, Debian's kernel", "instructions"),
+        Some("memory") => ("RAM that neither dom0 has nor is free", "KiB"),
+        _ => ("lmbench's operations in dom0, one CPU", "instructions"),
     };
+    let mut table = Table { title: title.into(), unit: unit.into(), ..Table::default() };
+    let mut failures = Vec::new();
     for system in systems(options)? {
-        step(&format!("measuring {}", system.name), || measure(&bench, &system, &mut table))?;
+        let done = step(&format!("measuring {}", system.name), || measure(&bench, &system, &mut table));
+        failures.extend(done.err());
     }
     let dir = host::target("bench")?;
     let (csv, picture) = (dir.join(format!("{stem}.csv")), dir.join(format!("{stem}.svg")));
@@ -54,7 +56,10 @@ pub fn run(options: &Options) -> Result<()> {
     bench::plot::relative_bars(&table, BASELINE, &picture)?;
     println!("\n{}", table.text("tandem", BASELINE));
     println!("Written: {} {}", account::relative(&csv), account::relative(&picture));
-    Ok(())
+    for failure in &failures {
+        println!("FAIL: {failure:#}");
+    }
+    Ok(failures.is_empty())
 }
 
 /// Native Linux, stock Xen, and ours: what `--hypervisor` names, else the built image if there is one.
@@ -78,13 +83,13 @@ struct Bench {
 
 impl Bench {
     /// Boots `system` to do `jobs`, counting into marks.
-    fn run(&self, system: &System, jobs: &str) -> Result<(Outcome, Marks)> {
-        let name = format!("bench-{}-{}", system.name, jobs.split('+').next().unwrap_or(jobs));
+    fn run(&self, system: &System, memory_mib: u32, jobs: &str) -> Result<(Outcome, Marks)> {
+        let name = format!("bench-{}-{}", system.name, jobs.split(['+', ':']).next().unwrap_or(jobs));
         let counts = host::target("logs")?.join(format!("{name}.count"));
         let mut machine = Machine::new(&name, &system.hypervisor, &self.images, 1, jobs);
-        machine.hypervisor_args = "dom0_mem=1024M,max:1024M dom0_max_vcpus=1 loglvl=warning".into();
+        machine.hypervisor_args = "dom0_mem=640M,max:640M dom0_max_vcpus=1 loglvl=warning".into();
         machine.kernel_args = format!("quiet nokaslr {}", machine.kernel_args);
-        machine.memory_mib = 2048;
+        machine.memory_mib = memory_mib;
         machine.cpu_model = Some("qemu64".into());
         machine.timeout_s = 900;
         machine.accel = self.counter.accel(&counts, &self.places(system)?);
@@ -92,8 +97,8 @@ impl Bench {
         machine.accel.extend(clock.map(String::from));
         let outcome = machine.start()?.finish(|_| false)?;
         ensure!(
-            outcome.report("up").is_some(),
-            "{} did not get to userspace: {} (log {})",
+            outcome.report("up").is_some() && outcome.ending == Ending::PowerOff,
+            "{} did not get to its end: {} (log {})",
             system.name,
             account::ended(&outcome.ending),
             account::relative(&outcome.log)
@@ -116,7 +121,7 @@ impl Bench {
 
 #[allow(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
 fn boot(bench: &Bench, system: &System, table: &mut Table) -> Result<()> {
-    let (_, marks) = bench.run(system, "poweroff")?;
+    let (_, marks) = bench.run(system, 2048, "poweroff")?;
     let mark = |number, what: &str| marks.first(number).with_context(|| format!("{}: no mark at {what}", system.name));
     let entry = mark(ENTRY, "the loader's entry point")?;
     let linux = mark(FIRST_OF_LINUX, "the kernel's first instruction")?;
@@ -130,7 +135,7 @@ fn boot(bench: &Bench, system: &System, table: &mut Table) -> Result<()> {
 }
 
 fn lmbench(bench: &Bench, system: &System, table: &mut Table) -> Result<()> {
-    let (outcome, marks) = bench.run(system, "lmb+poweroff")?;
+    let (outcome, marks) = bench.run(system, 2048, "lmb+poweroff")?;
     let rows: Vec<_> = outcome.lines.iter().filter_map(|l| announced(l.split_once("TANDEM: lmb ")?.1)).collect();
     ensure!(!rows.is_empty(), "{}: lmb reported nothing (log {})", system.name, account::relative(&outcome.log));
     let mut details = String::from("operation,instructions,in hypervisor,half spread %\n");
@@ -143,4 +148,26 @@ fn lmbench(bench: &Bench, system: &System, table: &mut Table) -> Result<()> {
     }
     let file: &Path = &host::target("bench")?.join(format!("lmbench-{}.csv", system.name));
     Ok(std::fs::write(file, details)?)
+}
+
+/// How much RAM the hypervisor keeps, with two sizes of the machine, and what each further GiB costs.
+fn memory(bench: &Bench, system: &System, table: &mut Table) -> Result<()> {
+    if system.hypervisor == Hypervisor::None {
+        return Ok(());
+    }
+    let mut kept = Vec::new();
+    for gib in [1u32, 3] {
+        let jobs = format!("hvmem:{}+poweroff", gib * 1024 * 1024);
+        let (outcome, _) = bench.run(system, gib * 1024, &jobs)?;
+        let report = outcome.report("hvmem ok").with_context(|| {
+            format!("{}: {}", system.name, outcome.report("hvmem FAIL").unwrap_or("no answer about memory"))
+        })?;
+        let kib: f64 = field(report, "kept_kib").and_then(|v| v.parse().ok()).context("not a number")?;
+        table.set(system.name, &format!("kept of {gib} GiB"), kib);
+        kept.push(kib);
+    }
+    if let [one, three] = kept[..] {
+        table.set(system.name, "for each further GiB", (three - one) / 2.0);
+    }
+    Ok(())
 }
