@@ -54,7 +54,7 @@ pub struct Domain {
     /// Event channels.
     pub events: crate::event::DomainEvents,
     /// Grants.
-    pub grants: crate::grants::DomainGrants,
+    pub grants: crate::grant::DomainGrants,
 }
 
 static DOMAINS: RwLock<BTreeMap<u16, Arc<Domain>>> = RwLock::new(BTreeMap::new());
@@ -79,7 +79,7 @@ impl Domain {
             io: crate::iospace::IoSpace::new(control)?,
             cpu_policy: RwLock::new(crate::pv::cpu_policy::policies().pv_default.clone()),
             events: crate::event::DomainEvents::new(id, max_vcpus as u32)?,
-            grants: crate::grants::DomainGrants::new(
+            grants: crate::grant::DomainGrants::new(
                 id,
                 xen_abi::grant::DEFAULT_MAX_GRANT_FRAMES,
                 xen_abi::grant::DEFAULT_MAX_MAPTRACK_FRAMES,

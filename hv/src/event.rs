@@ -31,6 +31,11 @@ impl DomainEvents {
         Some(Self { channels: Mutex::new(channels) })
     }
 
+    /// Sets the highest port that may be allocated, as the tools want it.
+    pub fn set_max_ports(&self, max_port: Port) {
+        self.lock().set_max_port(max_port);
+    }
+
     /// Locks them. Lock order: see the module's documentation.
     #[inline]
     pub fn lock(&self) -> MutexGuard<'_, Channels> {

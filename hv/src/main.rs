@@ -9,7 +9,7 @@ mod boot;
 mod console;
 mod domain;
 mod event;
-mod grants;
+mod grant;
 mod hypercall;
 mod iospace;
 mod irq;

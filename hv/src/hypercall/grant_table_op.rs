@@ -3,7 +3,7 @@
 use super::guest_ptr::plain;
 use super::{Caller, Done, GuestPtr, Outcome, OK};
 use crate::domain::{self, Domain};
-use crate::grants::{self, CopyFrame, Place};
+use crate::grant::{self, CopyFrame, Place};
 use crate::mem::frames;
 use crate::mem::mmu_env::mmu;
 use alloc::sync::Arc;
@@ -132,7 +132,7 @@ fn map(cx: &Caller, r: &mut op::MapGrantRef) {
         let flags = MapFlags::decode(r.flags)?;
         let granter = domain::find(r.dom).ok_or(GntStatus::BadDomain)?;
         let place = Place { addr: r.host_addr, is_entry: flags.contains_pte, root: cx.vcpu.kernel_root.get() };
-        let (handle, mfn) = grants::map(cx.domain(), &granter, r.gref, flags, place)?;
+        let (handle, mfn) = grant::map(cx.domain(), &granter, r.gref, flags, place)?;
         r.handle = handle;
         r.dev_bus_addr = mfn.addr().raw();
         Ok(())
@@ -165,9 +165,9 @@ fn unmap_all(cx: &mut Caller, list: GuestPtr<op::UnmapGrantRef>, count: u32) -> 
             done += 1;
         }
         if retired.iter().any(Option::is_some) {
-            grants::flush_after_unmap(mapper);
+            grant::flush_after_unmap(mapper);
         }
-        retired.into_iter().flatten().for_each(|r| grants::unmap_finish(mapper, r));
+        retired.into_iter().flatten().for_each(|r| grant::unmap_finish(mapper, r));
         result?;
     }
     OK
@@ -179,7 +179,7 @@ fn unmap(cx: &Caller, r: &op::UnmapGrantRef, retired: &mut Option<Retired>) -> i
     let mapper = cx.domain();
     let is_entry = r.host_addr != 0 && mapper.grants.track().is_by_entry(r.handle);
     let place = (r.host_addr != 0).then_some(Place { addr: r.host_addr, is_entry, root });
-    match grants::unmap(mapper, r.handle, place, r.dev_bus_addr) {
+    match grant::unmap(mapper, r.handle, place, r.dev_bus_addr) {
         Ok(parts) => {
             *retired = parts;
             GntStatus::Okay.raw()

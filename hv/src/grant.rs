@@ -9,9 +9,10 @@ use crate::mem::{frames, phys_to_virt};
 use crate::sync::{Mutex, MutexGuard};
 use core::sync::atomic::Ordering;
 use hv_core::evtchn::PageWords;
-use hv_core::grant::{self, FrameRefs, GrantTable, MapFlags, Maptrack, Retired, SharedFrame};
+use hv_core::grant::{self as table, FrameRefs, GrantTable, MapFlags, Maptrack, Retired, SharedFrame};
 use hv_core::mmu::Slot;
 use x86::{Mfn, PteFlags, VirtAddr};
+use xen_abi::errno::Errno;
 use xen_abi::grant::GntStatus;
 use xen_abi::layout::DomId;
 
@@ -158,7 +159,7 @@ pub fn map(
 ) -> Result<(u32, Mfn), GntStatus> {
     let mut mm = mapper.mm.lock();
     let (handle, frame) =
-        grant::map(&mut mapper.grants.track(), &mut granter.grants.table(), &Refs, mapper.id, gref, flags)?;
+        table::map(&mut mapper.grants.track(), &mut granter.grants.table(), &Refs, mapper.id, gref, flags)?;
     let mfn = Mfn::new(frame);
     if flags.host {
         let mut bits = PteFlags::A | PteFlags::D;
@@ -170,7 +171,7 @@ pub fn map(
             mapped.map_err(|_| GntStatus::GeneralError)
         });
         if let Err(e) = written {
-            grant::map_undo(&mut mapper.grants.track(), &mut granter.grants.table(), &Refs, handle);
+            table::map_undo(&mut mapper.grants.track(), &mut granter.grants.table(), &Refs, handle);
             return Err(e);
         }
     }
@@ -212,30 +213,30 @@ pub fn unmap_finish(mapper: &Domain, retired: Retired) {
     let granter = domain::find(retired.mapping.granter);
     let mut track = mapper.grants.track();
     match granter {
-        Some(g) => grant::unmap_finish(&mut track, &mut g.grants.table(), &Refs, retired),
+        Some(g) => table::unmap_finish(&mut track, &mut g.grants.table(), &Refs, retired),
         // A granter stays in the list while a frame of it is in use; so this one had nothing in use any more.
         None => track.abandon(retired),
     }
 }
 
-/// Ends all uses that `mapper`, which is dying and runs no more, makes of others' grants. `false`: `preempt` asked to
-/// stop; call again.
-pub fn release_mappings(mapper: &Domain, preempt: impl Fn() -> bool) -> bool {
+/// Uses that are ended between two looks at what else there is to do.
+const RELEASE_STEPS: u32 = 256;
+
+/// Ends all uses that `mapper`, which is dying and runs no more, makes of others' grants. ERESTART: to be called again.
+pub fn release(mapper: &Domain) -> Result<(), Errno> {
     let mut from = 0;
-    loop {
+    for _ in 0..RELEASE_STEPS {
         let retired = {
             let mut track = mapper.grants.track();
-            let Some(handle) = track.next_used(from) else { return true };
+            let Some(handle) = track.next_used(from) else { return Ok(()) };
             from = handle;
             track.retire(handle, true, true)
         };
         if let Some(retired) = retired {
             unmap_finish(mapper, retired);
         }
-        if preempt() {
-            return false;
-        }
     }
+    Err(Errno::ERESTART)
 }
 
 /// A frame in use for a copy; the use ends with this value.
@@ -263,7 +264,7 @@ impl CopyFrame {
     /// Grant `gref` of domain `dom` to `user`.
     pub fn grant(user: &Domain, dom: u16, gref: u32, writable: bool) -> Result<Self, GntStatus> {
         let granter = domain::find(dom).ok_or(GntStatus::BadDomain)?;
-        let frame = granter.grants.table().pin(&Refs, user.id, gref, grant::Use::host(writable))?;
+        let frame = granter.grants.table().pin(&Refs, user.id, gref, table::Use::host(writable))?;
         let bytes = phys_to_virt(Mfn::new(frame).addr());
         Ok(Self { bytes, kind: CopyKind::Grant { dom, gref, writable } })
     }
@@ -275,7 +276,7 @@ impl Drop for CopyFrame {
             CopyKind::Own { mfn, writable } => Refs.give_back(mfn.raw(), writable),
             CopyKind::Grant { dom, gref, writable } => {
                 if let Some(granter) = domain::find(dom) {
-                    granter.grants.table().unpin(&Refs, gref, grant::Use::host(writable));
+                    granter.grants.table().unpin(&Refs, gref, table::Use::host(writable));
                 }
             }
         }
