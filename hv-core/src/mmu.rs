@@ -91,5 +91,7 @@ impl<'a, E: MmuEnv> Mmu<'a, E> {
 
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fake;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod model;
 #[cfg(test)]
 mod tests;

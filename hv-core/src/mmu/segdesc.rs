@@ -43,6 +43,10 @@ impl GdtFrames {
     pub const fn new() -> Self {
         Self { frames: [NONE; FIRST_RESERVED_GDT_PAGE] }
     }
+    /// The frames.
+    pub const fn frames(&self) -> &[Mfn; FIRST_RESERVED_GDT_PAGE] {
+        &self.frames
+    }
     /// Gives up the value and keeps the counts.
     pub const fn keep(self) -> [Mfn; FIRST_RESERVED_GDT_PAGE] {
         self.frames
