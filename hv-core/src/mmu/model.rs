@@ -478,7 +478,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(400))]
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(400) })]
         #[test]
         fn random_guests(data in proptest::collection::vec(any::<u8>(), 0..600)) {
             super::run(&data);

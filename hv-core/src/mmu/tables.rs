@@ -123,11 +123,11 @@ impl<E: MmuEnv> Mmu<'_, E> {
             let place = match deferred.promoting.iter().position(Option::is_none) {
                 Some(free) => free,
                 None => {
-                    // No room to be preempted in: the oldest gives way, and its operation will start anew.
+                    // No room to be preempted in: the oldest gives way, and its operation will start anew. So does this
+                    // one: what it has looked at may have been part of the other's work.
                     deferred.dropping = deferred.promoting[0].take();
-                    deferred.promoting.rotate_left(1);
                     self.drain(deferred)?;
-                    PROMOTIONS - 1
+                    return Err(MmuError::Preempted);
                 }
             };
             (place, self.acquire_table(mfn, level, dom))
@@ -272,11 +272,12 @@ impl<E: MmuEnv> Mmu<'_, E> {
                 return Err((index, MmuError::Preempted));
             }
             let adopted = check_upper(entry).map_err(|why| (index, why))?;
+            if adopted != entry {
+                // Before the child is taken: if that is preempted, the entry is not looked at again.
+                self.env.write(slot, adopted);
+            }
             if let Err(Stopped { why, held }) = self.acquire_table(entry.mfn(), below, dom) {
                 return Err((if held { index + 1 } else { index }, why));
-            }
-            if adopted != entry {
-                self.env.write(slot, adopted);
             }
             progressed = true;
         }

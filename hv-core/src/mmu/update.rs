@@ -62,11 +62,25 @@ impl<E: MmuEnv> Mmu<'_, E> {
         lock: &mut Deferred,
     ) -> Result<(), MmuError> {
         let frame = self.ram(slot.page())?;
-        let usage = frame.usage();
         // A page that is a table stays one as long as the lock of its owner is held.
-        if usage.is_valid_as(FrameType::L1) && frame.owner() == who.table {
+        if frame.usage().is_valid_as(FrameType::L1) && frame.owner() == who.table {
             return self.update_l1(slot, new, who, ad);
         }
+        self.update_other(slot, new, frame, who, ad, lock)
+    }
+
+    fn update_other(
+        &self,
+        slot: Slot,
+        new: Pte,
+        frame: &Frame,
+        who: Owners,
+        ad: Accessed,
+        lock: &mut Deferred,
+    ) -> Result<(), MmuError> {
+        // The rest of a table on its way down may be this one.
+        self.drain(lock)?;
+        let usage = frame.usage();
         match (usage.state(), usage.ty().level()) {
             (UsageState::Idle, _) | (UsageState::Valid, None) => self.write_plain(slot, new, frame, who.table),
             (UsageState::Valid, Some(level)) if frame.owner() == who.table => match level.below() {

@@ -18,7 +18,7 @@ const HARMLESS: u64 = PteFlags::US
 
 impl<E: MmuEnv> Mmu<'_, E> {
     /// Changes the entry at `slot` of a validated table of `level` (2-4) of `dom`. No TLB flush is implied: a table that
-    /// loses its last reference is flushed for when it gets another use.
+    /// loses its last reference is flushed for when it gets another use. The caller has drained `deferred`.
     pub(super) fn update_upper(
         &self,
         (level, below): (Level, Level),
@@ -31,7 +31,6 @@ impl<E: MmuEnv> Mmu<'_, E> {
         if is_hypervisor_slot(level, slot.index()) {
             return Err(MmuError::ReservedSlot);
         }
-        self.drain(deferred)?;
         let old = self.env.read(slot);
         let new = if new.is_present() {
             let new = check_upper(new)?;

@@ -164,3 +164,31 @@ fn half_done_tables_cannot_be_changed_or_loaded() {
     assert_eq!(update(&m, &mut lock, slot(L2, 2), pte(30, P)), Err(MmuError::WrongType));
     assert!(m.mmu().get_writable(mfn(L2), DOM1).is_err());
 }
+
+#[test]
+fn an_entry_whose_table_took_two_attempts_is_adjusted_too() {
+    let (m, mut lock) = machine();
+    m.poke(slot(L3, 0), pte(L2, P | RW));
+    m.poke(slot(L2, 1), pte(30, P));
+    m.fuel.store(0, std::sync::atomic::Ordering::SeqCst);
+    assert_eq!(m.mmu().pin(DOM1, mfn(L4), Level::L4, &mut lock), Err(MmuError::Preempted));
+    m.fuel.store(-1, std::sync::atomic::Ordering::SeqCst);
+    m.mmu().pin(DOM1, mfn(L4), Level::L4, &mut lock).unwrap();
+    assert_eq!(m.mmu().env.read(slot(L3, 0)), pte(L2, P | RW | US));
+}
+
+#[test]
+fn a_table_that_is_on_its_way_down_is_not_updated() {
+    let (m, mut lock) = machine();
+    // An L3 table with two L2 tables; unpinning it is preempted after the second, so the first is still a table.
+    m.poke(slot(L3, 1), pte(30, P));
+    m.mmu().pin(DOM1, mfn(L3), Level::L3, &mut lock).unwrap();
+    m.fuel.store(0, std::sync::atomic::Ordering::SeqCst);
+    m.mmu().unpin(DOM1, mfn(L3), &mut lock).unwrap();
+    assert_eq!(counts(&m, L2), (FrameType::L2, 1, 2));
+    m.fuel.store(-1, std::sync::atomic::Ordering::SeqCst);
+    update(&m, &mut lock, slot(L2, 0), Pte::EMPTY).unwrap();
+    for n in 10..40 {
+        assert_eq!(counts(&m, n), (FrameType::None, 0, 1), "frame {n}");
+    }
+}
