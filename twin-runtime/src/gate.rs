@@ -72,6 +72,11 @@ pub trait Embedder: Host + Mapper {
     /// # Errors
     /// If upcalls are not possible here or the domain does not answer.
     fn upcall(&mut self, import: u32, name: &str, domain: u64, args: &[u64; 6], stack: u64) -> Result<u64, Reason>;
+    /// Whether the time for this invocation is over; asked in every gate. What never comes to a gate, the embedder has to
+    /// interrupt by itself, or rely on the counted budget.
+    fn is_out_of_time(&self) -> bool {
+        false
+    }
     /// Whether an address lies in the twin's stack or its unsafe area.
     fn is_twin_stack(&self, address: u64) -> bool;
 }
@@ -171,6 +176,9 @@ impl<'a> Twin<'a> {
         embedder.set_budget(left);
         if left < 0 {
             return Answer::Abort(self.abort(call.from, Reason::Budget));
+        }
+        if embedder.is_out_of_time() {
+            return Answer::Abort(self.abort(call.from, Reason::TimeOut));
         }
         let answer = match call.gate {
             Gate::Import(number) => self.import(number, call, embedder, support),

@@ -4,7 +4,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use twin_abi::image::Mode;
-use twin_abi::layout::{constant, gate, CALL_TABLE_ENTRIES, CODE_OFFSET, STLB_ENTRIES, STLB_NO_TAG};
+use twin_abi::layout::{constant, ctx, gate, CALL_TABLE_ENTRIES, CODE_OFFSET, STLB_ENTRIES, STLB_NO_TAG};
 use twin_verify::Verified;
 
 use crate::addresses::Addresses;
@@ -34,9 +34,11 @@ pub struct Config {
     pub hole: u64,
 }
 
-/// The read-only areas as bytes.
+/// The areas as bytes.
 #[derive(Clone, Debug)]
 pub struct Areas {
+    /// The context page as it is at first: `MISS_RESULT` names the hole, for code that reads it before any miss.
+    pub context: Vec<u8>,
     /// The constant page.
     pub constants: Vec<u8>,
     /// The import slots.
@@ -82,7 +84,9 @@ impl Areas {
                 put(&mut stlb, n * 16 + 8, config.hole);
             }
         }
-        Self { constants, imports, call_table: call_table(addresses, config), stlb }
+        let mut context = vec![0; 4096];
+        put(&mut context, ctx::MISS_RESULT as usize, config.hole);
+        Self { context, constants, imports, call_table: call_table(addresses, config), stlb }
     }
 }
 

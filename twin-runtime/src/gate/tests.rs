@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use twin_abi::image::{flags, text_hash, Address, Function, ImageBuilder, Import, Label, Mode, Origin};
 use twin_abi::kind::State;
-use twin_abi::layout::{constant, gate, CODE_OFFSET};
+use twin_abi::layout::{constant, ctx, gate, CODE_OFFSET};
 use twin_verify::{verify, Policy};
 
 use super::*;
@@ -54,6 +54,7 @@ struct World {
     budget: i64,
     miss: u64,
     result: u64,
+    late: bool,
     table: Vec<(usize, u64, u64)>,
     upcalls: Vec<(u64, [u64; 6])>,
 }
@@ -118,6 +119,9 @@ impl Embedder for World {
     fn upcall(&mut self, _: u32, _: &str, domain: u64, args: &[u64; 6], _: u64) -> Result<u64, Reason> {
         self.upcalls.push((domain, *args));
         Ok(99)
+    }
+    fn is_out_of_time(&self) -> bool {
+        self.late
     }
     fn is_twin_stack(&self, address: u64) -> bool {
         (0x100_0000..0x100_8000).contains(&address)
@@ -185,6 +189,8 @@ fn a_used_up_budget_ends_it_in_any_gate_and_says_where() {
     assert_eq!(abort.to_string(), "Budget at second+0x4 (twin 0x8)");
     assert_eq!(twin.warnings, 2);
     assert!(twin.begin(TEXT + 1, 2, &mut world).is_err());
+    (world.budget, world.late) = (100, true);
+    assert_eq!(reason(twin.gate(&call(Gate::Import(0)), &mut world, &mut support)), Some(Reason::TimeOut));
 }
 
 #[test]
@@ -238,6 +244,7 @@ fn the_areas_hold_what_the_contract_says() {
     assert_eq!(word(&areas.call_table, at), TEXT);
     assert_eq!(word(&areas.call_table, at + 8), 0x10_0000 + u64::from(CODE_OFFSET));
     assert_eq!(word(&areas.call_table, at + 24), 0xabc, "an empty entry leads to the gate");
+    assert_eq!(word(&areas.context, ctx::MISS_RESULT), 0x5000);
     assert_eq!((areas.stlb.len(), word(&areas.stlb, 16), word(&areas.stlb, 24)), (65536, 1 << 47, 0x5000));
     let bytes = image(Mode::Mirror);
     let twin = super::tests::twin(&bytes);
