@@ -138,18 +138,21 @@ pub fn verify<'a>(bytes: &'a [u8], policy: &Policy) -> Result<Verified<'a>, Refu
     Ok(Verified { image, policy: *policy, instructions })
 }
 
-/// Tells `report` of the first refusal in each function, for host tools. Returns how many there are.
-pub fn list(bytes: &[u8], policy: &Policy, report: &mut dyn FnMut(&Refusal)) -> usize {
+/// Tells `report` of the first refusal in each function, for host tools, as long as it returns true. Returns how many it was told.
+pub fn list(bytes: &[u8], policy: &Policy, report: &mut dyn FnMut(&Refusal) -> bool) -> usize {
+    let mut count = 0;
+    let mut tell = |refusal: &Refusal| {
+        count += 1;
+        report(refusal)
+    };
     match open(bytes, policy) {
-        Err(refusal) => {
-            report(&refusal);
-            1
-        }
+        Err(refusal) => drop(tell(&refusal)),
         Ok(image) => {
-            let all = image.functions().iter().filter_map(|f| sweep::function(&image, policy, f).err());
-            all.inspect(|refusal| report(refusal)).count()
+            let mut refused = image.functions().iter().filter_map(|f| sweep::function(&image, policy, f).err());
+            while refused.next().is_some_and(|refusal| tell(&refusal)) {}
         }
     }
+    count
 }
 
 fn open<'a>(bytes: &'a [u8], policy: &Policy) -> Result<Image<'a>, Refusal> {

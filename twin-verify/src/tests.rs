@@ -289,6 +289,7 @@ fn all_refusals_can_be_listed() {
     let mut told = Vec::new();
     let count = list(&b.build(), &policy(Mode::Mirror), &mut |refusal| {
         told.push((refusal.rule, refusal.offset));
+        true
     });
     assert_eq!((count, told), (3, vec![(Rule::D2, 0), (Rule::D2, 3), (Rule::D2, 6)]));
 }
@@ -325,6 +326,21 @@ mod oracles {
             sum.accepted += tally.accepted;
         });
         assert!(sum.accepted > 100, "{sum:?}");
+        std::println!("{sum:?}");
+    }
+
+    #[test]
+    fn corrupted_images_are_refused_or_confined() {
+        let mut sum = (0, 0);
+        for_a_second(|bytes| {
+            for mode in [Mode::Mirror, Mode::Stlb] {
+                let mut image = fuzzing::generate(&mut Choices::new(bytes), mode);
+                assert!(verify(&image, &policy(mode)).is_ok(), "generated images are accepted");
+                let done = fuzzing::corrupt(&mut image, &policy(mode), u64::from(bytes[0]), 50).expect("confined");
+                sum = (sum.0 + done.refused, sum.1 + done.confined);
+            }
+        });
+        assert!(sum.0 > 100 && sum.1 > 100, "{sum:?}");
         std::println!("{sum:?}");
     }
 

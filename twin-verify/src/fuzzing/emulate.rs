@@ -12,7 +12,7 @@ use iced_x86::{
     Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind,
     Register, UsedRegister,
 };
-use twin_abi::image::{Function, Image, Mode};
+use twin_abi::image::{flags, Function, Image, Mode};
 use twin_abi::layout::{
     constant, ctx, gate, CALL_TABLE_OFFSET, CODE_OFFSET, CONST_OFFSET, IMPORT_OFFSET, STACK_SIZE, STLB_OFFSET,
     WINDOW_GUARD,
@@ -20,19 +20,18 @@ use twin_abi::layout::{
 
 use super::Choices;
 
-/// Instance base, top of the lower half.
-const INSTANCE: u64 = 0x7f00_0000_0000;
+/// Instance base.
+const INSTANCE: u64 = 0xffff_82d0_0000_0000;
 const CODE: u64 = INSTANCE + CODE_OFFSET as u64;
 /// Stack, outside the window.
-const STACK: u64 = 0x7e00_0000_0000;
+const STACK: u64 = 0xffff_8280_0000_0000;
 /// Unsafe area, inside the window.
 const UNSAFE: u64 = 0x1000_0000_0000;
 /// Where stlb pairs are mapped: two pages of each four.
-const PAIRS: u64 = 0x7c00_0000_0000;
+const PAIRS: u64 = 0xffff_8290_0000_0000;
 const PAIR_STRIDE: u64 = 0x4000;
-const MASK_BITS: u32 = 46;
 /// What a function leaves to the caller at the bottom of the stack.
-const HOST: u64 = 0x7d00_0000_0000;
+const HOST: u64 = 0xffff_82c0_0000_0000;
 
 /// What an accepted image must never do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -98,6 +97,15 @@ const SAVED: [usize; 6] = [3, 5, 12, 13, 14, 15];
 /// Runs the image from a function of its address table (or its first), for at most `steps` instructions.
 #[must_use]
 pub fn emulate(image: &Image<'_>, seed: u64, steps: u32) -> Outcome {
+    let entries = image.addresses().len();
+    let pick = Choices::new(&seed.to_le_bytes()).below(entries.max(1));
+    let entry = image.addresses().get(pick).map_or(0, |a| a.function as usize);
+    emulate_function(image, entry, seed, steps)
+}
+
+/// Runs the image from one of its functions, which must need nothing of its caller.
+#[must_use]
+pub fn emulate_function(image: &Image<'_>, entry: usize, seed: u64, steps: u32) -> Outcome {
     let bytes = seed.to_le_bytes();
     let mut dice = Choices::new(&bytes);
     let regs = core::array::from_fn(|_| harmful(&mut dice));
@@ -116,9 +124,6 @@ pub fn emulate(image: &Image<'_>, seed: u64, steps: u32) -> Outcome {
     };
     m.spill[usize_of(u64::from(ctx::MISS_RESULT) / 8)] = PAIRS;
     m.regs[4] = STACK + STACK_SIZE - 256;
-    let entries = image.addresses().len();
-    let pick = m.dice.below(entries.max(1));
-    let entry = image.addresses().get(pick).map_or(0, |a| a.function as usize);
     let Some(function) = image.functions().get(entry) else { return Outcome::Returned };
     let mut rip = CODE + u64::from(function.start);
     m.enter(&function, HOST);
@@ -127,7 +132,7 @@ pub fn emulate(image: &Image<'_>, seed: u64, steps: u32) -> Outcome {
     for _ in 0..steps {
         since = if m.budget == charged { since + 1 } else { 0 };
         charged = m.budget;
-        if since > patience || charged < -1 {
+        if image.flags & flags::COUNTED != 0 && (since > patience || charged < -1) {
             return Outcome::Escaped(Escape::Endless);
         }
         match m.step(&mut rip) {
@@ -151,7 +156,7 @@ fn harmful(dice: &mut Choices<'_>) -> u64 {
         4 => STACK + word % STACK_SIZE,
         5 => INSTANCE + word % 0x3_0000,
         6 => 1 << (word % 64),
-        7 => (1 << MASK_BITS) - word % 16,
+        7 => (1 << (46 + word % 2)) - word / 2 % 16,
         8 => UNSAFE + word % STACK_SIZE,
         9 => u64::from((word >> 32) as u32),
         10 => PAIRS + word % (4096 * PAIR_STRIDE),
@@ -218,7 +223,7 @@ impl Machine<'_, '_> {
         }
         match self.image.mode {
             Mode::Mirror => {
-                let limit = 1u64 << MASK_BITS;
+                let limit = 1u64 << self.image.mask_bits;
                 if within(0, limit) {
                     Ok(())
                 } else if last < limit + WINDOW_GUARD || address > u64::MAX - (2 << 30) {
@@ -293,8 +298,8 @@ impl Machine<'_, '_> {
         let word = |of: u32| CONST_OFFSET + of;
         match offset {
             0..0x200 => self.spill[offset as usize / 8],
-            _ if offset == word(constant::MASK) => (1 << MASK_BITS) - 1,
-            _ if offset == word(constant::BITS) => u64::from(MASK_BITS),
+            _ if offset == word(constant::MASK) => (1 << self.image.mask_bits) - 1,
+            _ if offset == word(constant::BITS) => u64::from(self.image.mask_bits),
             _ if offset == word(constant::DELTA) => UNSAFE.wrapping_sub(STACK),
             _ if offset == word(constant::PERCPU) && self.image.mode == Mode::Mirror => 0x2345_6789_a000,
             STLB_OFFSET..CODE_OFFSET if offset % 16 == 8 => PAIRS + u64::from(offset - STLB_OFFSET) / 16 * PAIR_STRIDE,
@@ -473,6 +478,7 @@ impl Machine<'_, '_> {
                 return Some(if c & 0xff < u64::from(bits) { b & ((1 << (c & 0xff)) - 1) } else { b });
             }
             M::Xchg => return Some(b),
+            m if (M::Cmova..=M::Cmovs).contains(&m) => return Some(if self.dice.below(2) == 0 { a } else { b }),
             M::And | M::Test => a & b,
             M::Or => a | b,
             M::Xor => a ^ b,

@@ -21,7 +21,7 @@ pub fn body_of(image: &[u8]) -> Vec<u8> {
 struct Draft {
     code: Vec<u8>,
     labels: Vec<(u32, State, u32)>,
-    functions: Vec<(u32, u32)>,
+    functions: Vec<(u32, u32, u32)>,
     start: u32,
     args: u32,
 }
@@ -66,7 +66,7 @@ fn finish(draft: &mut Draft, mode: Mode) {
         let mut next = draft.clone();
         next.code.extend(end);
         let end = next.here();
-        next.functions.push((next.start, end));
+        next.functions.push((next.start, end, next.args));
         if accepted(&next, mode) {
             *draft = next;
             return;
@@ -83,10 +83,9 @@ fn build(draft: &Draft, mode: Mode) -> Vec<u8> {
     if functions.last().is_none_or(|f| f.0 != draft.start) {
         // Not finished: the trap ends it for a look.
         b.code.extend([0x0f, 0x0b]);
-        functions.push((draft.start, draft.here() + 2));
+        functions.push((draft.start, draft.here() + 2, draft.args));
     }
-    for (n, (start, end)) in (0u32..).zip(functions) {
-        let stack_args = if start == draft.start { draft.args } else { 0 };
+    for (n, (start, end, stack_args)) in (0u32..).zip(functions) {
         b.functions.push(Function { start, end, stack_args, ..Default::default() });
         if stack_args == 0 {
             b.addresses.push(Address { domain: 0x1000 + u64::from(n) * 16, function: n });
