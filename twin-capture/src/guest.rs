@@ -20,6 +20,7 @@ pub fn capture(driver: &str, cache: &Path) -> Result<PathBuf> {
         let known: Vec<&str> = DEVICES.iter().map(|(name, _)| *name).collect();
         format!("no emulated device for driver {driver}; there are devices for {}", known.join(", "))
     })?;
+    let cache = &std::path::absolute(cache).map_err(|e| format!("{}: {e}", cache.display()))?;
     let dir = cache.join("snapshots").join(driver);
     if dir.join("index").exists() {
         return Ok(dir);

@@ -11,5 +11,10 @@ fn main() {
     let made = make(&rig.module, &Rig::options(mode)).unwrap();
     println!("{driver} {}: {:?} {:?}", mode.name(), made.output.refused, made.rewriting);
     let t = std::time::Instant::now();
-    println!("{:?} {:?}", equivalence::run(&rig, &made, cases, 1), t.elapsed());
+    if std::env::args().nth(4).as_deref() == Some("native") {
+        let (mut lab, mut native) = rig.native(made.verified().unwrap()).unwrap();
+        println!("{:?} {:?}", traffic::run(&mut lab, &mut native, cases, 1), t.elapsed());
+    } else {
+        println!("{:?} {:?}", equivalence::run(&rig, &made, cases, 1), t.elapsed());
+    }
 }

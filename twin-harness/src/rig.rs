@@ -4,6 +4,7 @@ use crate::device;
 use crate::emulate::{Original, TwinEmulator};
 use crate::input::{self, Live};
 use crate::lab::Lab;
+use crate::native::Native;
 use crate::world::{World, MASK_BITS};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -109,6 +110,14 @@ impl Rig {
         TwinEmulator::prepare(&mut world);
         let twin = Twin::new(verified, STLB_LIMIT, HOLE);
         Ok((Lab::new(world, &self.live)?, TwinEmulator::new(twin, self.live.percpu)))
+    }
+
+    /// A lab for the twin on the host's own processor, and the twin. There is room for one in a process.
+    pub fn native<'a>(&self, verified: Verified<'a>) -> Result<(Lab, Native<'a>), String> {
+        let mut world = self.template.copy()?;
+        let twin = Twin::new(verified, STLB_LIMIT, HOLE);
+        let native = Native::new(twin, &mut world, self.live.percpu, None)?;
+        Ok((Lab::new(world, &self.live)?, native))
     }
 
     /// A world in the captured state.

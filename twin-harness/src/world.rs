@@ -132,6 +132,7 @@ pub struct World {
 }
 
 const CACHE: usize = 1024;
+const MOST_ALIASES: u32 = 64;
 
 impl World {
     /// A world in the state of the snapshot.
@@ -139,7 +140,16 @@ impl World {
         let ram = Ram::new(&s.ram).map_err(|e| format!("memory: {e}"))?;
         let windows: Vec<(u64, u64)> = s.windows.iter().map(|(a, b, _)| (*a, *b)).collect();
         let (mut pages, mut masked) = (PageMap::default(), PageMap::default());
-        for m in s.mappings() {
+        let mappings = s.mappings();
+        let mut aliases: HashMap<u64, u32> = HashMap::new();
+        for m in mappings.iter().filter(|m| m.len_bytes == PAGE) {
+            *aliases.entry(m.physical).or_default() += 1;
+        }
+        for m in mappings {
+            // The kernel shows a few pages at thousands of addresses, for its own returns to user mode.
+            if aliases.get(&m.physical).is_some_and(|n| *n > MOST_ALIASES) {
+                continue;
+            }
             for offset in (0..m.len_bytes).step_by(PAGE as usize) {
                 let (va, pa) = (m.address + offset, m.physical + offset);
                 let is_device = windows.iter().any(|(a, b)| (*a..=*b).contains(&pa));
