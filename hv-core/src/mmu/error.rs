@@ -11,6 +11,8 @@ pub enum MmuError {
     NotOwned,
     /// The frame is in use as something else.
     WrongType,
+    /// An L1 entry may not map the frame: it is another domain's, or may not be written.
+    Unmappable,
     /// Another CPU is half-way through this page table; try again.
     Contended,
     /// Flag bits that are not allowed in an entry of this level.
@@ -55,7 +57,7 @@ impl From<MmuError> for Errno {
             | MmuError::BadDescriptor
             | MmuError::BadArgument => Self::EINVAL,
             MmuError::IoDenied => Self::EPERM,
-            MmuError::Overflow => Self::EBUSY,
+            MmuError::Overflow | MmuError::Unmappable => Self::EBUSY,
             MmuError::Changed => Self::EAGAIN,
             MmuError::UnknownCommand => Self::ENOSYS,
             MmuError::Unsupported => Self::EOPNOTSUPP,

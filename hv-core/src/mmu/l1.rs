@@ -68,7 +68,7 @@ impl<E: MmuEnv> Mmu<'_, E> {
                     return Ok(());
                 }
                 if who.frame == who.table && frame.owner() == who.table {
-                    self.get_writable_type(frame)?;
+                    self.get_writable_type(frame).map_err(|_| MmuError::Unmappable)?;
                     self.store(slot, old, new, ad);
                     return Ok(());
                 }
@@ -125,9 +125,9 @@ impl<E: MmuEnv> Mmu<'_, E> {
             return self.io_l1e(new, who);
         };
         if new.is_writable() {
-            self.get_frame_writable(mfn, frame, who.frame)?;
+            self.get_frame_writable(mfn, frame, who.frame).map_err(|_| MmuError::Unmappable)?;
         } else if !frame.get(who.frame) {
-            return Err(MmuError::NotOwned);
+            return Err(MmuError::Unmappable);
         }
         Ok(Pte(new.0 & !CACHE))
     }

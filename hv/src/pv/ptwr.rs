@@ -1,7 +1,6 @@
 //! Writes of a guest kernel to its own page tables: it sees L1 tables as read-only memory, and writes to them all the same.
 //! Each such write faults, is decoded, validated as a change of that entry, and completed here.
 
-use crate::hypercall::vm_assist;
 use crate::mem::mmu_env::mmu;
 use crate::pv::{emulate, entry};
 use crate::vcpu::Vcpu;
@@ -17,12 +16,10 @@ use xen_abi::regs::CpuUserRegs;
 /// Between reading an entry and replacing it only the CPU can change it, by setting two bits.
 const MAX_TRIES: u32 = 8;
 
-/// A write fault at `address` on a present page in kernel mode. Whether it was a write to a page table, and is done.
+/// A write fault at `address` on a present page in kernel mode. As in Xen, no matter whether the guest has switched on
+/// VMASST_TYPE_writable_pagetables. Whether it was a write to a page table, and is done.
 #[inline]
 pub fn handle(v: &Vcpu, regs: &mut CpuUserRegs, address: u64) -> bool {
-    if !v.domain().has_assist(vm_assist::WRITABLE_PAGETABLES) {
-        return false;
-    }
     let Some(va) = VirtAddr::new(address) else { return false };
     let mm = &v.domain().mm;
     let single_step = {

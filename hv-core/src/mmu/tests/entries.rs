@@ -33,9 +33,9 @@ fn write_access_to_a_table_is_refused() {
     for table in [L4, L3, L2, L1] {
         update(&m, &mut lock, slot(L1, 2), pte(table, P | US)).unwrap();
         let refused = update(&m, &mut lock, slot(L1, 2), pte(table, P | RW | US));
-        assert_eq!(refused, Err(MmuError::WrongType), "by changing the flag alone");
+        assert_eq!(refused, Err(MmuError::Unmappable), "by changing the flag alone");
         update(&m, &mut lock, slot(L1, 2), Pte::EMPTY).unwrap();
-        assert_eq!(update(&m, &mut lock, slot(L1, 2), pte(table, P | RW)), Err(MmuError::WrongType));
+        assert_eq!(update(&m, &mut lock, slot(L1, 2), pte(table, P | RW)), Err(MmuError::Unmappable));
     }
 }
 
@@ -143,14 +143,14 @@ fn foreign_frames_are_mapped_under_their_owners_name() {
     m.mmu().pin(DOM0, mfn(50), Level::L1, &mut lock).unwrap();
     let as_owner = |frame| Owners { table: DOM0, frame };
     let at = slot(50, 0).addr();
-    assert_eq!(m.mmu().mmu_update(at, pte(20, P | RW).0, as_owner(DOM0), &mut lock), Err(MmuError::NotOwned));
-    assert_eq!(m.mmu().mmu_update(at, pte(20, P | RW).0, as_owner(DOM2), &mut lock), Err(MmuError::NotOwned));
+    assert_eq!(m.mmu().mmu_update(at, pte(20, P | RW).0, as_owner(DOM0), &mut lock), Err(MmuError::Unmappable));
+    assert_eq!(m.mmu().mmu_update(at, pte(20, P | RW).0, as_owner(DOM2), &mut lock), Err(MmuError::Unmappable));
     m.mmu().mmu_update(at, pte(20, P | RW).0, as_owner(DOM1), &mut lock).unwrap();
     assert_eq!(counts(&m, 20), (FrameType::Writable, 1, 2));
     // Read-only and back: getting write access again takes the owner's name again.
     m.mmu().mmu_update(at, pte(20, P).0, as_owner(DOM0), &mut lock).unwrap();
     assert_eq!(counts(&m, 20), (FrameType::None, 0, 2));
-    assert_eq!(m.mmu().mmu_update(at, pte(20, P | RW).0, as_owner(DOM0), &mut lock), Err(MmuError::NotOwned));
+    assert_eq!(m.mmu().mmu_update(at, pte(20, P | RW).0, as_owner(DOM0), &mut lock), Err(MmuError::Unmappable));
     // The page outlives its owner's use of it.
     m.mmu().give_up(DOM1, mfn(20)).unwrap();
     assert!(m.freed.lock().unwrap().is_empty());

@@ -59,7 +59,7 @@ fn a_lent_page_is_never_a_table_and_never_given_up() {
     m.at(mfn(61)).lend(DOM1, false);
     update(&m, &mut lock, slot(L1, 2), pte(60, P | RW)).unwrap();
     update(&m, &mut lock, slot(L1, 3), pte(61, P)).unwrap();
-    assert_eq!(update(&m, &mut lock, slot(L1, 3), pte(61, P | RW)), Err(MmuError::WrongType));
+    assert_eq!(update(&m, &mut lock, slot(L1, 3), pte(61, P | RW)), Err(MmuError::Unmappable));
     for n in [60, 61] {
         assert_eq!(m.mmu().pin(DOM1, mfn(n), Level::L1, &mut lock), Err(MmuError::WrongType));
         assert_eq!(m.mmu().give_up(DOM1, mfn(n)), Err(MmuError::NotOwned));
