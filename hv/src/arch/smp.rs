@@ -18,6 +18,8 @@ const TRAMPOLINE: u64 = 0x8000;
 /// TSC ticks until a start-up IPI is repeated (the manuals ask for 200 us), and until a CPU is given up.
 const REPEAT_TICKS: u64 = 1 << 20;
 const GIVE_UP_TICKS: u64 = 1 << 32;
+/// Ticks of the APIC timer that runs while a CPU is reset.
+const TIMER_DURING_RESET: u32 = 1000;
 
 global_asm!(include_str!("../boot/trampoline.S"), TRAMPOLINE = const TRAMPOLINE);
 
@@ -98,6 +100,9 @@ fn start(cpu: usize, apic_id: u32) -> bool {
     };
     set_field(&raw const trampoline_stack, stack_pointer);
     let [page, ..] = (TRAMPOLINE >> 12).to_le_bytes();
+    // Under QEMU's -icount a CPU that is reset is charged the time until the next timer, so there is one. It is handled as
+    // a timer that came early.
+    lapic::start_timer(TIMER_DURING_RESET);
     lapic::send_init(apic_id);
     lapic::send_startup(apic_id, page);
     let is_up = || percpu::online_mask() >> cpu & 1 != 0;

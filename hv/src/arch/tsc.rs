@@ -131,9 +131,13 @@ impl Reference {
     }
 }
 
+/// System time starts now.
+pub fn start() {
+    BASE.store(rdtsc(), Ordering::Relaxed);
+}
+
 /// Starts to measure. The local APIC must be up; its timer is in use until [`calibrate`].
 pub fn init() {
-    BASE.store(rdtsc(), Ordering::Relaxed);
     let reference = find_hpet().or_else(find_pm_timer).unwrap_or_else(start_pit);
     lapic::start_measuring();
     let look = reference.look();

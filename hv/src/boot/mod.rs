@@ -85,6 +85,7 @@ pub struct BootInfo {
 
 /// First Rust function. `magic` and `info` are the loader's EAX and EBX.
 extern "C" fn boot_main(magic: u32, info: u32) -> ! {
+    crate::arch::tsc::start();
     let Some(loaded) = Loaded::new(magic, info) else {
         crate::arch::serial::init(Default::default());
         panic!("not started by a Multiboot loader (magic {magic:#x})");

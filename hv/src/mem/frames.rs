@@ -131,11 +131,29 @@ pub fn free(mfn: Mfn, order: u32) {
 
 /// Gives the allocator the RAM of `start..end`, which it did not have yet, whatever its alignment.
 pub fn free_range(start: Mfn, end: Mfn) {
-    for n in start.raw()..end.raw() {
-        if let Some(frame) = frame(Mfn::new(n)) {
-            frame.init(true);
-        }
+    init_entries(start, end, true);
+    if let Some(buddy) = FREE.lock().as_mut() {
+        buddy.free_range(start.raw(), end.raw());
     }
+}
+
+/// Sets the entries of the frames of `start..end`, all of which must have one, to nobody's RAM or to I/O.
+pub fn init_entries(start: Mfn, end: Mfn, is_ram: bool) {
+    if start >= end {
+        return;
+    }
+    debug_assert!(has_entry(start) && has_entry(Mfn::new(end.raw() - 1)));
+    let count = end.index() - start.index();
+    // SAFETY: entries of existing frames are mapped, zeroed at boot, never unmapped, and hold only atomics. One slice rather
+    // than a look-up for each: at boot this runs over all memory.
+    let entries = unsafe { core::slice::from_raw_parts((layout::FRAME_TABLE as *const Frame).add(start.index()), count) };
+    for entry in entries {
+        entry.init(is_ram);
+    }
+}
+
+/// Gives back the frames of `start..end`, which [`alloc`] gave, whatever their alignment.
+pub fn free_parts(start: Mfn, end: Mfn) {
     if let Some(buddy) = FREE.lock().as_mut() {
         buddy.free_range(start.raw(), end.raw());
     }

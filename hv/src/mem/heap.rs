@@ -98,7 +98,7 @@ impl Heap {
     fn alloc_frames(&self, layout: &Layout) -> *mut u8 {
         let (count, order) = frames_of(layout);
         let Some(mfn) = frames::alloc(order, frames::ANYWHERE) else { return null_mut() };
-        frames::free_range(mfn.add(count), mfn.add(1 << order));
+        frames::free_parts(mfn.add(count), mfn.add(1 << order));
         self.frames.fetch_add(count, Ordering::Relaxed);
         phys_to_virt(mfn.addr())
     }
@@ -107,7 +107,7 @@ impl Heap {
     fn free_frames(&self, object: *mut u8, layout: &Layout) {
         let (count, _) = frames_of(layout);
         let first: Mfn = virt_to_mfn(object);
-        frames::free_range(first, first.add(count));
+        frames::free_parts(first, first.add(count));
         self.frames.fetch_sub(count, Ordering::Relaxed);
     }
 }

@@ -173,16 +173,15 @@ fn mark_io_frames(loaded: &Loaded) {
     let mut ram = loaded.usable.clone();
     ram.remove(0, LOW_MEMORY_END);
     let mut io = Ranges::new();
-    io.add(0, frames::end().addr().raw().next_multiple_of(SIZE_2M));
+    for (start, end) in loaded.usable.iter() {
+        let (start, end) = frames::to_chunks(start >> 12, end >> 12);
+        io.add(start << 12, end << 12);
+    }
     for (start, end) in ram.iter() {
         io.remove(start, end);
     }
     for (start, end) in io.iter() {
-        for n in start >> 12..end >> 12 {
-            if let Some(frame) = frames::frame(Mfn::new(n)) {
-                frame.init(false);
-            }
-        }
+        frames::init_entries(Mfn::new(start >> 12), Mfn::new(end >> 12), false);
     }
 }
 
