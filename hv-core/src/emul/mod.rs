@@ -65,6 +65,15 @@ pub struct Exception {
     pub cr2: u64,
 }
 
+impl Fetched {
+    /// The first 15 of `bytes`, as if reading beyond them faulted.
+    pub fn from_bytes(bytes: &[u8]) -> Self {
+        let mut f = Self { len: bytes.len().min(MAX_INSTRUCTION_BYTES), ..Self::default() };
+        f.bytes[..f.len].copy_from_slice(&bytes[..f.len]);
+        f
+    }
+}
+
 impl Exception {
     /// #GP(0).
     pub const GP: Self = Self { vector: vector::GP, error_code: 0, cr2: 0 };

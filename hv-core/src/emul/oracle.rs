@@ -8,13 +8,6 @@ use std::vec::Vec;
 use x86::cpuid::CpuidRegs;
 use xen_abi::regs::CpuUserRegs;
 
-/// The first bytes of `bytes` as if nothing could be read after them.
-pub fn fetched(bytes: &[u8]) -> Fetched {
-    let mut f = Fetched { len: bytes.len().min(16), ..Default::default() };
-    f.bytes[..f.len].copy_from_slice(&bytes[..f.len]);
-    f
-}
-
 /// A machine that permits everything, answers everything with numbers derived from the question, and records.
 #[derive(Default)]
 pub struct Recorder {
@@ -164,14 +157,14 @@ pub fn registers(data: &[u8]) -> CpuUserRegs {
 pub fn check(data: &[u8]) {
     let (code, rest) = data.split_at(data.len().min(16));
     let regs = registers(rest);
-    let whole = fetched(code);
+    let whole = Fetched::from_bytes(code);
     for mode in [Mode::Long, Mode::Compat32] {
         let Ok(d) = decode(&regs, mode, &whole) else { continue };
         let len = usize::from(d.len);
         assert!((1..=MAX_INSTRUCTION_BYTES).contains(&len));
         for cut in 0..len {
             let missing = regs.rip.wrapping_add(cut as u64);
-            let result = decode(&regs, mode, &fetched(&code[..cut]));
+            let result = decode(&regs, mode, &Fetched::from_bytes(&code[..cut]));
             assert_eq!(result.err(), Some(DecodeError::Fetch(missing)), "cut at {cut} of {len}");
         }
     }

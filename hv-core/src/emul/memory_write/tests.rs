@@ -1,10 +1,9 @@
 use super::*;
-use crate::emul::oracle::fetched;
 
 const ADDR: u64 = 0xffff_8880_0123_4560;
 
 fn run(bytes: &[u8], regs: &mut CpuUserRegs, old: u64) -> Option<u64> {
-    let w = MemoryWrite::decode(regs, &fetched(bytes), ADDR, |_| 0).expect("decodes");
+    let w = MemoryWrite::decode(regs, &Fetched::from_bytes(bytes), ADDR, |_| 0).expect("decodes");
     assert_eq!(usize::from(w.len), bytes.len());
     let effect = w.evaluate(regs, old);
     assert!(!w.retire(regs, &effect));
@@ -12,7 +11,7 @@ fn run(bytes: &[u8], regs: &mut CpuUserRegs, old: u64) -> Option<u64> {
 }
 
 fn refused(bytes: &[u8], regs: &CpuUserRegs) -> WriteError {
-    MemoryWrite::decode(regs, &fetched(bytes), ADDR, |_| 0).expect_err("refused")
+    MemoryWrite::decode(regs, &Fetched::from_bytes(bytes), ADDR, |_| 0).expect_err("refused")
 }
 
 #[test]
@@ -58,7 +57,7 @@ fn rip_relative_and_segment_addresses() {
     assert_eq!(run(insn, &mut regs, 0), Some(0x10));
     // mov %rax,%gs:(%rbx)
     let regs = CpuUserRegs { rbx: 0x60, ..Default::default() };
-    let w = MemoryWrite::decode(&regs, &fetched(b"\x65\x48\x89\x03"), ADDR, |s| {
+    let w = MemoryWrite::decode(&regs, &Fetched::from_bytes(b"\x65\x48\x89\x03"), ADDR, |s| {
         assert_eq!(s, Segment::Gs);
         ADDR - 0x60
     });
@@ -79,7 +78,7 @@ fn stos_takes_one_step_at_a_time() {
 #[test]
 fn single_step_is_reported_and_rf_cleared() {
     let mut regs = CpuUserRegs { rbx: ADDR, rflags: 0x1_0302, ..Default::default() };
-    let w = MemoryWrite::decode(&regs, &fetched(b"\x48\x89\x03"), ADDR, |_| 0).unwrap();
+    let w = MemoryWrite::decode(&regs, &Fetched::from_bytes(b"\x48\x89\x03"), ADDR, |_| 0).unwrap();
     let effect = w.evaluate(&regs, 0);
     assert!(w.retire(&mut regs, &effect));
     assert_eq!(regs.rflags, 0x302);

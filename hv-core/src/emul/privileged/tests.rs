@@ -1,5 +1,5 @@
 use super::*;
-use crate::emul::oracle::{fetched, Call, Recorder};
+use crate::emul::oracle::{Call, Recorder};
 use std::vec;
 use std::vec::Vec;
 
@@ -10,7 +10,7 @@ fn regs() -> CpuUserRegs {
 fn kernel(bytes: &[u8], regs: &mut CpuUserRegs) -> Vec<Call> {
     let mut m = Recorder::default();
     let rip = regs.rip;
-    assert_eq!(emulate(regs, Mode::Long, true, &fetched(bytes), &mut m), Outcome::Done, "{bytes:x?}");
+    assert_eq!(emulate(regs, Mode::Long, true, &Fetched::from_bytes(bytes), &mut m), Outcome::Done, "{bytes:x?}");
     assert_eq!(regs.rip, rip + bytes.len() as u64, "{bytes:x?}");
     m.calls
 }
@@ -47,7 +47,7 @@ fn string_io_one_iteration_each() {
     let mut m = Recorder { memory: *b"0123456789abcdef", ..Default::default() };
     let mut r = CpuUserRegs { rsi: 4, rdi: 8, rcx: 2, rdx: 0x1f0, ..Default::default() };
     let mut go = |bytes: &[u8], r: &mut CpuUserRegs| {
-        assert_eq!(emulate(r, Mode::Long, true, &fetched(bytes), &mut m), Outcome::Done);
+        assert_eq!(emulate(r, Mode::Long, true, &Fetched::from_bytes(bytes), &mut m), Outcome::Done);
     };
     go(b"\xf3\x66\x6f", &mut r);
     assert_eq!((r.rsi, r.rcx, r.rip), (6, 1, 0));
@@ -67,7 +67,7 @@ fn a_fault_in_ins_comes_before_the_port_is_read() {
     let fault = Exception::page_fault(8, 2);
     let mut m = Recorder { fail: Some(fault), ..Default::default() };
     let mut r = CpuUserRegs { rdi: 8, ..Default::default() };
-    assert_eq!(emulate(&mut r, Mode::Long, true, &fetched(b"\x6c"), &mut m), Outcome::Inject(fault));
+    assert_eq!(emulate(&mut r, Mode::Long, true, &Fetched::from_bytes(b"\x6c"), &mut m), Outcome::Inject(fault));
     assert_eq!(m.calls, []);
 }
 
@@ -112,7 +112,11 @@ fn left_to_the_guest() {
     ];
     for (bytes, what) in cases {
         let (mut r, mut m) = (regs(), Recorder::default());
-        assert_eq!(emulate(&mut r, Mode::Long, true, &fetched(bytes), &mut m), Outcome::Unhandled, "{what}");
+        assert_eq!(
+            emulate(&mut r, Mode::Long, true, &Fetched::from_bytes(bytes), &mut m),
+            Outcome::Unhandled,
+            "{what}"
+        );
         assert_eq!((r, m.calls), (regs(), vec![]), "{what}");
     }
 }
@@ -121,7 +125,7 @@ fn left_to_the_guest() {
 fn user_code_gets_io_only_if_permitted_and_nothing_else() {
     let run = |bytes: &[u8], refuse_io, mode| {
         let mut m = Recorder { refuse_io, ..Default::default() };
-        (emulate(&mut regs(), mode, false, &fetched(bytes), &mut m), m.calls.len())
+        (emulate(&mut regs(), mode, false, &Fetched::from_bytes(bytes), &mut m), m.calls.len())
     };
     for mode in [Mode::Long, Mode::Compat32] {
         assert_eq!(run(b"\xec", false, mode), (Outcome::Done, 1));
@@ -137,9 +141,9 @@ fn user_code_gets_io_only_if_permitted_and_nothing_else() {
 fn forced_cpuid() {
     let mut r = CpuUserRegs { rax: 0x1_4000_0000, rcx: 7, rip: 0x1000, ..Default::default() };
     let mut m = Recorder::default();
-    assert_eq!(forced(&mut r, &fetched(b"\x0f\x0bxen\x0f\xa2\x90"), &mut m), Outcome::Done);
+    assert_eq!(forced(&mut r, &Fetched::from_bytes(b"\x0f\x0bxen\x0f\xa2\x90"), &mut m), Outcome::Done);
     assert_eq!((r.rax, r.rbx, r.rcx, r.rdx, r.rip), (0x4000_0000, 7, 3, 4, 0x1007));
-    let go = |bytes: &[u8]| forced(&mut regs(), &fetched(bytes), &mut Recorder::default());
+    let go = |bytes: &[u8]| forced(&mut regs(), &Fetched::from_bytes(bytes), &mut Recorder::default());
     assert_eq!(go(b"\x0f\x0b"), Outcome::Inject(Exception::fetch_fault(0x1002)), "the signature is on an absent page");
     assert_eq!(go(b"\x0f\x0bxen\x0f\xa3"), Outcome::Unhandled);
     assert_eq!(go(b"\x0f\x0bxem\x0f\xa2"), Outcome::Unhandled);
@@ -159,6 +163,9 @@ fn software_interrupts_need_the_privilege_level() {
 #[test]
 fn compat_rip_wraps_at_four_gib() {
     let mut r = CpuUserRegs { rip: 0xffff_ffff, ..regs() };
-    assert_eq!(emulate(&mut r, Mode::Compat32, false, &fetched(b"\xec"), &mut Recorder::default()), Outcome::Done);
+    assert_eq!(
+        emulate(&mut r, Mode::Compat32, false, &Fetched::from_bytes(b"\xec"), &mut Recorder::default()),
+        Outcome::Done
+    );
     assert_eq!(r.rip, 0);
 }
