@@ -66,6 +66,7 @@ pub fn call(cx: &mut Caller, cmd: u64, arg: GuestPtr<u8>) -> Outcome {
             cx.require_privilege()?;
             OK
         }
+        op::XENMEM_ACQUIRE_RESOURCE => acquire_resource(cx, arg.cast()),
         op::XENMEM_GET_VNUMAINFO => Err(Errno::EOPNOTSUPP),
         op::XENMEM_ADD_TO_PHYSMAP | op::XENMEM_ADD_TO_PHYSMAP_BATCH | op::XENMEM_REMOVE_FROM_PHYSMAP => {
             // Only domains with translated memory have a physmap of the hypervisor's.
@@ -245,4 +246,37 @@ fn claim_pages(cx: &Caller, request: MemoryReservation) -> Outcome {
     } else {
         OK
     }
+}
+
+/// Names the frames of a domain's grant table, so that the tools can fill in its first entries. Without a list it says how
+/// many there may be.
+fn acquire_resource(cx: &Caller, arg: GuestPtr<op::AcquireResource>) -> Outcome {
+    cx.require_privilege()?;
+    let mut request = arg.read()?;
+    let target = foreign::target(cx, request.domid)?;
+    if request.pad != 0 {
+        return Err(Errno::EINVAL);
+    }
+    if (request.kind, request.id) != (op::RESOURCE_GRANT_TABLE, op::RESOURCE_GRANT_TABLE_ID_SHARED) {
+        // Neither I/O request servers nor status frames exist here: no translated guests, grant table version 1.
+        return Err(Errno::EOPNOTSUPP);
+    }
+    let most = target.grants.table().max_frames();
+    if request.frame_list == 0 {
+        if request.nr_frames != 0 {
+            return Err(Errno::EINVAL);
+        }
+        request.nr_frames = most;
+        arg.write(&request)?;
+        return OK;
+    }
+    if request.nr_frames > most || request.frame >= u64::from(most) {
+        return Err(Errno::EINVAL);
+    }
+    for n in 0..u64::from(request.nr_frames) {
+        let index = u32::try_from(request.frame + n).map_err(|_| Errno::EINVAL)?;
+        let mfn = target.grants.frame(&target, index).ok_or(Errno::EINVAL)?;
+        GuestPtr::<u64>::new(request.frame_list).at(n)?.write(&mfn.raw())?;
+    }
+    OK
 }

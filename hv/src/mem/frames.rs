@@ -2,7 +2,7 @@
 
 use crate::mem::{layout, phys_to_virt};
 use crate::sync::{Mutex, Once};
-use core::sync::atomic::AtomicU64;
+use core::sync::atomic::{AtomicU64, Ordering};
 use hv_core::buddy::{Buddy, Links, Storage};
 use x86::{MachAddr, Mfn, PAGE_SIZE};
 
@@ -22,6 +22,8 @@ struct Limits {
 }
 
 static LIMITS: Once<Limits> = Once::new();
+/// `Limits::end`, where it is found quickest.
+static END: AtomicU64 = AtomicU64::new(0);
 
 /// Tags in a byte table, links in the free pages.
 struct DirectStorage {
@@ -54,6 +56,7 @@ static FREE: Mutex<Option<Buddy<DirectStorage>>> = Mutex::new(None);
 /// Starts with no free frame. `tags` is zero and has a byte for each frame below `end`; `chunks` as in `Limits`.
 pub fn init(end: u64, total: u64, chunks: &'static [u64], tags: &'static mut [u8]) {
     LIMITS.call_once(|| Limits { end, total, chunks });
+    END.store(end, Ordering::Relaxed);
     *FREE.lock() = Some(Buddy::new(DirectStorage { tags }));
 }
 
@@ -72,7 +75,7 @@ pub fn total() -> u64 {
     limits().total
 }
 
-/// Does the frame table (and the M2P) have an entry for `mfn`? True for all RAM, and for what lies within 2 MiB of it.
+/// Does the M2P have an entry for `mfn`, and the frame table one of its own? True for all RAM, and for what lies within 2 MiB of it.
 #[inline]
 pub fn has_entry(mfn: Mfn) -> bool {
     let Some(limits) = LIMITS.get() else { return false };
@@ -80,11 +83,12 @@ pub fn has_entry(mfn: Mfn) -> bool {
     limits.chunks.get((chunk / 64) as usize).is_some_and(|word| word >> (chunk % 64) & 1 != 0)
 }
 
-/// The frame's entry, if it has one.
+/// What is known about a frame below [`end`]. Frames without an entry of their own share entries that say "I/O memory".
 #[inline]
 pub fn frame(mfn: Mfn) -> Option<&'static Frame> {
-    // SAFETY: entries of existing chunks are mapped, zeroed at boot, never unmapped, and hold only atomics.
-    has_entry(mfn).then(|| unsafe { &*(layout::FRAME_TABLE as *const Frame).add(mfn.index()) })
+    // SAFETY: the frame table is mapped up to `END`, initialised at boot, never unmapped, and holds only atomics. The
+    // shared entries are mapped read-only; but nothing is ever changed in an entry that says so.
+    (mfn.raw() < END.load(Ordering::Relaxed)).then(|| unsafe { &*(layout::FRAME_TABLE as *const Frame).add(mfn.index()) })
 }
 
 /// The machine-to-physical entry of `mfn`, if it has one. Guests read it; only the hypervisor writes it.

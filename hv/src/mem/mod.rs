@@ -158,6 +158,7 @@ fn map_frame_tables(tables: &Tables, loaded: &Loaded, free: &mut Ranges) {
             fill(va, bytes, xen_abi::layout::INVALID_M2P_ENTRY);
         });
     }
+    map_holes(tables, &chunked, free);
     let words = frames::chunk_words(end);
     let chunks = boot_slice::<u64>(free, words);
     for (start, end) in chunked.iter() {
@@ -182,6 +183,31 @@ fn mark_io_frames(loaded: &Loaded) {
     }
     for (start, end) in io.iter() {
         frames::init_entries(Mfn::new(start >> 12), Mfn::new(end >> 12), false);
+    }
+}
+
+/// The parts of the frame table where there is no RAM: one page whose entries all say "I/O memory" serves for all of them.
+fn map_holes(tables: &Tables, chunked: &Ranges, free: &mut Ranges) {
+    let mut holes = Ranges::new();
+    holes.add(0, chunked.end());
+    for (start, end) in chunked.iter() {
+        holes.remove(start, end);
+    }
+    let shared = zeroed(take(free, u64::MAX));
+    let entries = phys_to_virt(shared.addr()).cast::<frames::Frame>();
+    for n in 0..PAGE_SIZE / size_of::<frames::Frame>() {
+        // SAFETY: inside the page just taken; entries are 16 bytes, so aligned.
+        unsafe { entries.add(n).write(frames::Frame::io()) };
+    }
+    let page = PAGE_SIZE as u64;
+    for (start, end) in holes.iter() {
+        let entry = size_of::<frames::Frame>() as u64;
+        let mut va = layout::FRAME_TABLE + start * entry;
+        while va < layout::FRAME_TABLE + end * entry {
+            let mut alloc = || Some(zeroed(take(free, u64::MAX)));
+            tables.map(va, shared.addr().raw(), page, paging::READ_ONLY, &mut alloc).expect("memory for the frame table");
+            va += page;
+        }
     }
 }
 
