@@ -10,11 +10,12 @@ use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use core::fmt;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicU8, Ordering};
 use hv_core::cpuid::Policy;
 use x86::Mfn;
+use xen_abi::errno::Errno;
 use xen_abi::regs::CpuUserRegs;
-use xen_abi::layout::DomId;
+use xen_abi::layout::{DomId, DOMID_FIRST_RESERVED};
 use xen_abi::sched as reason;
 use xen_abi::shared::{shared_info, vcpu_info, XEN_LEGACY_MAX_VCPUS};
 
@@ -25,6 +26,13 @@ pub const MAX_VCPUS: u32 = 128;
 
 /// In [`Domain::shutdown_code`]: still running.
 pub const RUNNING: u32 = u32::MAX;
+
+/// In `Domain::life`: not destroyed.
+const ALIVE: u8 = 0;
+/// In `Domain::life`: being destroyed; it never runs again.
+const DYING: u8 = 1;
+/// In `Domain::life`: everything that was its own is back.
+const DEAD: u8 = 2;
 
 /// A guest.
 pub struct Domain {
@@ -45,6 +53,12 @@ pub struct Domain {
     handle: Mutex<[u8; 16]>,
     /// Why it shut down (SHUTDOWN_*), or [`RUNNING`].
     pub shutdown_code: AtomicU32,
+    /// How often it is paused.
+    pauses: AtomicU32,
+    /// How far its end has come: [`ALIVE`], [`DYING`], [`DEAD`].
+    life: AtomicU8,
+    /// Scheduling weight of its vCPUs.
+    pub weight: AtomicU32,
     /// Page tables, frames and memory accounting. Lock order: first of the domain's locks.
     pub mm: crate::mem::domain_mm::DomainMm,
     /// I/O memory, ports and interrupts that it may use.
@@ -75,6 +89,9 @@ impl Domain {
             dirty_cpus: AtomicU64::new(0),
             handle: Mutex::new([0; 16]),
             shutdown_code: AtomicU32::new(RUNNING),
+            pauses: AtomicU32::new(0),
+            life: AtomicU8::new(ALIVE),
+            weight: AtomicU32::new(hv_core::sched::DEFAULT_WEIGHT),
             mm: crate::mem::domain_mm::DomainMm::new(id),
             io: crate::iospace::IoSpace::new(control)?,
             cpu_policy: RwLock::new(crate::pv::cpu_policy::policies().pv_default.clone()),
@@ -97,6 +114,59 @@ impl Domain {
     /// Its UUID.
     pub fn handle(&self) -> [u8; 16] {
         *self.handle.lock()
+    }
+
+    /// Gives it another UUID.
+    pub fn set_handle(&self, handle: [u8; 16]) {
+        *self.handle.lock() = handle;
+    }
+
+    /// Pauses it once more.
+    pub fn pause(&self) {
+        if self.pauses.fetch_add(1, Ordering::AcqRel) == 0 {
+            self.vcpus().for_each(|v| sched::halt(v, stop::PAUSED));
+        }
+    }
+
+    /// Takes one pause back; the last one lets it run. EINVAL if it is not paused.
+    pub fn unpause(&self) -> Result<(), Errno> {
+        let before = self.pauses.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |n| n.checked_sub(1));
+        match before {
+            Err(_) => Err(Errno::EINVAL),
+            Ok(1) => {
+                self.vcpus().for_each(|v| sched::start(v, stop::PAUSED));
+                Ok(())
+            }
+            Ok(_) => Ok(()),
+        }
+    }
+
+    /// Is it paused?
+    pub fn is_paused(&self) -> bool {
+        self.pauses.load(Ordering::Acquire) != 0
+    }
+
+    /// Lets it go on after a shutdown (a suspend that was cancelled).
+    pub fn resume(&self) {
+        if self.life.load(Ordering::Acquire) == ALIVE && self.shutdown_code.swap(RUNNING, Ordering::AcqRel) != RUNNING {
+            self.vcpus().for_each(|v| sched::start(v, stop::SHUTDOWN));
+        }
+    }
+
+    /// It is being destroyed: it never runs again.
+    pub fn shutdown_for_good(&self) {
+        let _ = self.life.compare_exchange(ALIVE, DYING, Ordering::AcqRel, Ordering::Relaxed);
+        self.vcpus().for_each(|v| sched::halt(v, stop::SHUTDOWN));
+    }
+
+    /// Has its destruction begun?
+    pub fn is_dying(&self) -> bool {
+        self.life.load(Ordering::Acquire) != ALIVE
+    }
+
+    /// Is it destroyed but for what others still map?
+    pub fn is_dead(&self) -> bool {
+        self.life.load(Ordering::Acquire) == DEAD
     }
 
     /// Its shared_info page, through the direct map. The guest writes it too: atomics and volatile accesses only.
@@ -187,6 +257,33 @@ pub fn insert(d: Arc<Domain>) {
 /// The domain with number `id`.
 pub fn find(id: u16) -> Option<Arc<Domain>> {
     DOMAINS.read().get(&id).cloned()
+}
+
+/// The domain with the lowest number that is not below `id`.
+pub fn find_from(id: u16) -> Option<Arc<Domain>> {
+    DOMAINS.read().range(id..).next().map(|(_, d)| d.clone())
+}
+
+/// The next number for a new domain: ids are not used again soon. `DOMAIN_LIST_LOCK` is held.
+pub fn next_free_id() -> Option<u16> {
+    static LAST: AtomicU32 = AtomicU32::new(0);
+    let last = LAST.load(Ordering::Relaxed);
+    let count = u32::from(DOMID_FIRST_RESERVED);
+    let domains = DOMAINS.read();
+    let free = (1..=count).map(|n| (last + n) % count).find(|&id| id != 0 && !domains.contains_key(&(id as u16)))?;
+    LAST.store(free, Ordering::Relaxed);
+    u16::try_from(free).ok()
+}
+
+/// Everything that was the dying domain's own is back; nobody hears of it again once nobody maps its memory either.
+pub fn try_bury(d: &Domain) {
+    if d.life.swap(DEAD, Ordering::AcqRel) != DEAD {
+        info!("d{} destroyed", d.id);
+    }
+    if d.mm.tot_pages() == 0 {
+        DOMAINS.write().remove(&d.id);
+    }
+    crate::event::raise_global_virq(xen_abi::event::VIRQ_DOM_EXC);
 }
 
 /// Calls `f` for every domain.

@@ -33,7 +33,7 @@ pub fn command_line() -> &'static str {
 }
 
 /// Everything after the machine is up. Runs on the first CPU, on its boot stack.
-pub fn start(boot: boot::BootInfo) -> ! {
+pub fn start(mut boot: boot::BootInfo) -> ! {
     // SAFETY: the boot stack is a stack block of ours, zero above the boot code's reserved top.
     unsafe { percpu::init_block(boot::boot_stack(), 0, 0) };
     if let Some(feature) = hv_core::cpuid::missing_feature(&pv::cpu_policy::Processor) {
@@ -41,21 +41,23 @@ pub fn start(boot: boot::BootInfo) -> ! {
         panic::stop();
     }
     init_cpu();
+    COMMAND_LINE.call_once(|| boot.command_line.clone());
     arch::init(&boot);
     pv::mmio_ro::init().expect("boot-time ranges are few");
     irq::init_serial();
+    sched::online();
     arch::start_other_cpus(&boot);
+    boot::dom0::start(&boot.options, &mut boot.modules, percpu::online_count() as u32);
+    boot.modules.drain(..).for_each(boot::Module::release);
     arch::finish_init();
-    info!("{} modules, {} regions; nothing to run", boot.modules.len(), boot.memory_map.len());
-    panic::stop()
+    sched::enter_first()
 }
 
 /// What the other CPUs do once they are up. Runs on their own stacks.
 pub fn start_ap() -> ! {
     init_cpu();
-    loop {
-        arch::cpu::sti_hlt_cli();
-    }
+    sched::online();
+    sched::enter_first()
 }
 
 /// Sets up what every CPU has: descriptor tables, entry points, FPU, scheduling.

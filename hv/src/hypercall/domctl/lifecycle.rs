@@ -1,0 +1,124 @@
+//! Making domains, describing them, and taking them apart.
+
+use super::{Request, OK};
+use crate::domain::{self, Domain, DOMAIN_LIST_LOCK, MAX_VCPUS, RUNNING};
+use crate::hypercall::{Done, Outcome};
+use crate::sched;
+use crate::vcpu::{stop, Vcpu};
+use core::sync::atomic::Ordering;
+use xen_abi::domctl as op;
+use xen_abi::errno::Errno;
+use xen_abi::layout::DOMID_FIRST_RESERVED;
+
+/// Creation flags that mean something for a PV domain here.
+const KNOWN_FLAGS: u32 = op::CDF_IOMMU | op::CDF_XS_DOMAIN;
+
+/// Makes a domain: paused, without vCPUs and memory. Domain 0 or a reserved number as id asks for any free one, which is
+/// written back. Errors: EINVAL for flags and sizes that are not supported; EEXIST for an id in use; ENOMEM.
+pub(super) fn create(r: &mut Request) -> Outcome {
+    let config: op::CreateDomain = r.read()?;
+    let is_pv = config.flags & (op::CDF_HVM | op::CDF_HAP) == 0;
+    if !is_pv || config.flags & !KNOWN_FLAGS != 0 || config.arch.emulation_flags != 0 {
+        return Err(Errno::EINVAL);
+    }
+    if config.max_vcpus == 0 || config.max_vcpus > MAX_VCPUS || config.grant_opts & op::GRANT_VERSION_MASK == 0 {
+        return Err(Errno::EINVAL);
+    }
+    let _list = DOMAIN_LIST_LOCK.lock();
+    let id = match r.head.domain {
+        0 | DOMID_FIRST_RESERVED.. => domain::next_free_id().ok_or(Errno::ENOMEM)?,
+        wanted if domain::find(wanted).is_some() => return Err(Errno::EEXIST),
+        wanted => wanted,
+    };
+    let d = Domain::new(id, config.max_vcpus, false).ok_or(Errno::ENOMEM)?;
+    d.set_handle(config.handle);
+    d.events.set_max_ports(config.max_evtchn_port);
+    d.pause();
+    domain::insert(d);
+    r.head.domain = id;
+    r.at.write(&r.head)?;
+    OK
+}
+
+/// Describes the first domain whose id is not below the one asked for. ESRCH: there is none.
+pub(super) fn info(r: &mut Request) -> Outcome {
+    let d = domain::find_from(r.head.domain).ok_or(Errno::ESRCH)?;
+    r.head.domain = d.id;
+    r.at.write(&r.head)?;
+    r.answer(&describe(&d))
+}
+
+/// What the tools are told about a domain.
+pub(crate) fn describe(d: &Domain) -> op::GetDomainInfo {
+    let mut flags = 0;
+    let mut online = 0;
+    let mut cpu_time = 0;
+    let (mut running, mut blocked) = (false, true);
+    for v in d.vcpus() {
+        let why = v.stop.load(Ordering::Relaxed);
+        if why & stop::DOWN == 0 {
+            online += 1;
+            running |= v.loaded.load(Ordering::Relaxed);
+            blocked &= why & (stop::BLOCKED | stop::POLLING) != 0;
+        }
+        cpu_time += sched::with(|s, now| s.run_time(v.sched_id, now));
+    }
+    if running {
+        flags |= op::DOMINF_RUNNING;
+    } else if blocked {
+        flags |= op::DOMINF_BLOCKED;
+    }
+    if d.is_paused() {
+        flags |= op::DOMINF_PAUSED;
+    }
+    let code = d.shutdown_code.load(Ordering::Acquire);
+    if code != RUNNING {
+        flags |= op::DOMINF_SHUTDOWN | (code & 0xff) << op::DOMINF_SHUTDOWN_SHIFT;
+    }
+    if d.is_dead() {
+        flags |= op::DOMINF_DYING;
+    }
+    let last = d.vcpus().map(|v| v.id).max();
+    op::GetDomainInfo {
+        domain: d.id,
+        flags,
+        tot_pages: d.mm.tot_pages(),
+        max_pages: d.mm.max_pages(),
+        shared_info_frame: d.shared_info.raw(),
+        cpu_time,
+        nr_online_vcpus: online,
+        max_vcpu_id: last.unwrap_or(op::INVALID_MAX_VCPU_ID),
+        handle: d.handle(),
+        gpaddr_bits: 64,
+        ..op::GetDomainInfo::default()
+    }
+}
+
+/// Destroys a domain. Preemptible: executed again until done. What others still map of its memory stays until they let
+/// go; the domain is a zombie meanwhile.
+pub(super) fn destroy(r: &Request) -> Outcome {
+    let d = r.other()?;
+    d.shutdown_for_good();
+    for v in d.vcpus() {
+        sched::wait_unloaded(v);
+    }
+    let preempt = || r.cx.preempt_pending();
+    if !crate::event::reset(&d, preempt)? {
+        return Ok(Done::Continue);
+    }
+    crate::grant::release(&d)?;
+    for v in d.vcpus() {
+        release_vcpu(v)?;
+    }
+    d.mm.relinquish()?;
+    domain::try_bury(&d);
+    OK
+}
+
+fn release_vcpu(v: &Vcpu) -> Result<(), Errno> {
+    crate::mem::domain_mm::drop_context(v)?;
+    v.forget_info();
+    // It is on no CPU (`wait_unloaded`) and never runs again, so this succeeds the first time and is refused after.
+    let _ = sched::remove(v);
+    Ok(())
+}

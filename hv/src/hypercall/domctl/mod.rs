@@ -1,0 +1,139 @@
+//! `domctl`: the control domain's operations on other domains.
+//!
+//! A request is 144 bytes: command, interface version, domain, and a payload that the command defines. It is read once;
+//! commands that answer write their payload back.
+
+mod lifecycle;
+mod permission;
+mod vcpus;
+
+use super::guest_ptr::plain;
+use super::{Caller, Done, GuestPtr, Outcome, Plain, OK};
+use crate::domain::{self, Domain};
+use alloc::sync::Arc;
+use xen_abi::domctl as op;
+use xen_abi::errno::Errno;
+use xen_abi::layout::DOMID_SELF;
+
+plain!(
+    op::Domctl,
+    op::CreateDomain,
+    op::GetDomainInfo,
+    op::VcpuAffinity,
+    op::NodeAffinity,
+    op::MaxMem,
+    op::VcpuContext,
+    op::GetVcpuInfo,
+    op::MaxVcpus,
+    op::SchedulerOp,
+    op::SetDomainHandle,
+    op::IrqPermission,
+    op::IomemPermission,
+    op::IoportPermission,
+    op::AddressSize,
+    op::TscInfo,
+    op::PagingMempool,
+);
+
+/// A request with its payload still in guest memory.
+struct Request<'a, 'b> {
+    cx: &'a mut Caller<'b>,
+    at: GuestPtr<op::Domctl>,
+    head: op::Domctl,
+}
+
+impl Request<'_, '_> {
+    fn payload<T>(&self) -> Result<GuestPtr<T>, Errno> {
+        Ok(GuestPtr::new(self.at.addr().checked_add(op::PAYLOAD_OFFSET as u64).ok_or(Errno::EFAULT)?))
+    }
+    fn read<T: Plain>(&self) -> Result<T, Errno> {
+        self.payload::<T>()?.read()
+    }
+    fn answer<T: Plain>(&self, payload: &T) -> Outcome {
+        self.payload::<T>()?.write(payload)?;
+        OK
+    }
+    /// The domain that the request names.
+    fn target(&self) -> Result<Arc<Domain>, Errno> {
+        let id = if self.head.domain == DOMID_SELF { self.cx.domain().id } else { self.head.domain };
+        domain::find(id).ok_or(Errno::ESRCH)
+    }
+    /// The same, but not the caller itself.
+    fn other(&self) -> Result<Arc<Domain>, Errno> {
+        let d = self.target()?;
+        if d.id == self.cx.domain().id {
+            return Err(Errno::EINVAL);
+        }
+        Ok(d)
+    }
+}
+
+/// Operations on domains, for the control domain. Errors: EPERM for others; EACCES for another interface version; EFAULT;
+/// ESRCH for a domain that does not exist; EINVAL for what a domain may not do to itself; ENOSYS for a command that is not
+/// served; what each command adds. Source: public/domctl.h, interface version 0x15.
+pub fn call(cx: &mut Caller, at: GuestPtr<op::Domctl>) -> Outcome {
+    cx.require_privilege()?;
+    let head = at.read()?;
+    if head.interface_version != op::XEN_DOMCTL_INTERFACE_VERSION {
+        return Err(Errno::EACCES);
+    }
+    let mut r = Request { cx, at, head };
+    match head.cmd {
+        op::CREATEDOMAIN => lifecycle::create(&mut r),
+        op::DESTROYDOMAIN => lifecycle::destroy(&r),
+        op::PAUSEDOMAIN => {
+            r.other()?.pause();
+            OK
+        }
+        op::UNPAUSEDOMAIN => r.other()?.unpause().map(|()| Done::Return(0)),
+        op::RESUMEDOMAIN => {
+            r.other()?.resume();
+            OK
+        }
+        op::GETDOMAININFO => lifecycle::info(&mut r),
+        op::SETDOMAINHANDLE => {
+            r.target()?.set_handle(r.read::<op::SetDomainHandle>()?.handle);
+            OK
+        }
+        op::MAX_MEM => {
+            let kib = r.read::<op::MaxMem>()?.max_memkb;
+            r.target()?.mm.set_max_pages(kib / 4);
+            OK
+        }
+        op::MAX_VCPUS => vcpus::set_max(&r),
+        op::SETVCPUCONTEXT => vcpus::set_context(&r),
+        op::GETVCPUCONTEXT => vcpus::get_context(&r),
+        op::GETVCPUINFO => vcpus::info(&r),
+        op::SETVCPUAFFINITY | op::GETVCPUAFFINITY => vcpus::affinity(&r, head.cmd == op::SETVCPUAFFINITY),
+        op::SCHEDULER_OP => vcpus::scheduler(&r),
+        // One node: every affinity to nodes is the same.
+        op::SETNODEAFFINITY => r.target().map(|_| Done::Return(0)),
+        op::SET_ADDRESS_SIZE => match r.read::<op::AddressSize>()?.size {
+            64 => r.target().map(|_| Done::Return(0)),
+            _ => Err(Errno::EINVAL),
+        },
+        op::GET_ADDRESS_SIZE => {
+            r.target()?;
+            r.answer(&op::AddressSize { size: 64 })
+        }
+        op::SETTSCINFO => {
+            r.target()?;
+            // Guests always use the TSC as it is: default (0) and native (2).
+            match r.read::<op::TscInfo>()?.tsc_mode {
+                0 | 2 => OK,
+                _ => Err(Errno::EOPNOTSUPP),
+            }
+        }
+        op::GETTSCINFO => {
+            r.target()?;
+            let khz = u32::try_from(crate::arch::tsc::frequencies().tsc_khz()).unwrap_or(u32::MAX);
+            r.answer(&op::TscInfo { tsc_mode: 2, gtsc_khz: khz, incarnation: 0, pad: 0, elapsed_nsec: 0 })
+        }
+        op::SETTIMEOFFSET => r.target().map(|_| Done::Return(0)),
+        op::IRQ_PERMISSION => permission::irq(&r),
+        op::IOMEM_PERMISSION => permission::iomem(&r),
+        op::IOPORT_PERMISSION => permission::ioport(&r),
+        op::GET_PAGING_MEMPOOL_SIZE | op::SET_PAGING_MEMPOOL_SIZE => Err(Errno::EOPNOTSUPP),
+        _ => Err(Errno::ENOSYS),
+    }
+}

@@ -1,0 +1,181 @@
+//! vCPUs of other domains: number, context, affinity, weight.
+
+use super::{Request, OK};
+use crate::arch::percpu;
+use crate::hypercall::{GuestPtr, Outcome};
+use crate::sched;
+use crate::vcpu::{stop, Vcpu};
+use alloc::boxed::Box;
+use core::sync::atomic::Ordering;
+use hv_core::sched::{DEFAULT_WEIGHT, MAX_PCPUS};
+use xen_abi::domctl as op;
+use xen_abi::errno::Errno;
+use xen_abi::trap::{VcpuGuestContext, VGCF_IN_KERNEL, VGCF_ONLINE};
+
+/// Makes the vCPUs that the domain was created for. EINVAL for another number; ENOMEM.
+pub(super) fn set_max(r: &Request) -> Outcome {
+    let d = r.other()?;
+    let max = r.read::<op::MaxVcpus>()?.max;
+    if max != d.max_vcpus() {
+        return Err(Errno::EINVAL);
+    }
+    for id in 0..max {
+        if d.vcpu(id).is_none() {
+            let v = d.add_vcpu(id).ok_or(Errno::ENOMEM)?;
+            if d.is_paused() {
+                sched::halt(v, stop::PAUSED);
+            }
+        }
+    }
+    OK
+}
+
+/// Loads a vCPU's state. The domain must be paused. A null pointer resets the vCPU. Errors: EINVAL while it runs or for a
+/// bad context; ENOENT.
+pub(super) fn set_context(r: &Request) -> Outcome {
+    let d = r.other()?;
+    let request: op::VcpuContext = r.read()?;
+    let v = d.vcpu(request.vcpu).ok_or(Errno::ENOENT)?;
+    if !d.is_paused() || v.loaded.load(Ordering::Acquire) {
+        return Err(Errno::EINVAL);
+    }
+    if request.ctxt == 0 {
+        sched::halt(v, stop::DOWN);
+        v.initialised.store(false, Ordering::Release);
+        crate::mem::domain_mm::drop_context(v)?;
+        return OK;
+    }
+    let context = Box::new(GuestPtr::<VcpuGuestContext>::new(request.ctxt).read()?);
+    let _only_one = d.mm.lock_context();
+    crate::pv::context::set(v, &context)?;
+    v.initialised.store(true, Ordering::Release);
+    if context.flags & VGCF_ONLINE != 0 {
+        sched::start(v, stop::DOWN);
+    } else {
+        sched::halt(v, stop::DOWN);
+    }
+    OK
+}
+
+/// Reads a vCPU's state. EBUSY if it runs (pause the domain first); ENODATA if it has none; ENOENT.
+pub(super) fn get_context(r: &Request) -> Outcome {
+    let d = r.other()?;
+    let request: op::VcpuContext = r.read()?;
+    let v = d.vcpu(request.vcpu).ok_or(Errno::ENOENT)?;
+    if !v.initialised.load(Ordering::Acquire) {
+        return Err(Errno::ENODATA);
+    }
+    d.pause();
+    sched::wait_unloaded(v);
+    let context = crate::pv::context::get(v);
+    let _ = d.unpause();
+    GuestPtr::<VcpuGuestContext>::new(request.ctxt).write(&context)?;
+    OK
+}
+
+/// State and CPU time of a vCPU. ENOENT.
+pub(super) fn info(r: &Request) -> Outcome {
+    let d = r.target()?;
+    let request: op::GetVcpuInfo = r.read()?;
+    let v = d.vcpu(request.vcpu).ok_or(Errno::ENOENT)?;
+    let why = v.stop.load(Ordering::Relaxed);
+    r.answer(&op::GetVcpuInfo {
+        vcpu: v.id,
+        online: u8::from(why & stop::DOWN == 0),
+        blocked: u8::from(why & (stop::BLOCKED | stop::POLLING) != 0),
+        running: u8::from(v.loaded.load(Ordering::Relaxed)),
+        pad0: 0,
+        cpu_time: sched::with(|s, now| s.run_time(v.sched_id, now)),
+        cpu: v.processor.load(Ordering::Relaxed),
+        pad1: 0,
+    })
+}
+
+/// Reads a CPU mask of up to `MAX_PCPUS` bits; longer ones are cut.
+fn read_mask(map: &op::Bitmap) -> Result<u64, Errno> {
+    let bytes = (map.nr_bits.div_ceil(8) as usize).min(MAX_PCPUS / 8);
+    let mut raw = [0u8; MAX_PCPUS / 8];
+    GuestPtr::<u8>::new(map.bitmap).read_slice(&mut raw[..bytes])?;
+    Ok(u64::from_le_bytes(raw))
+}
+
+fn write_mask(map: &op::Bitmap, mask: u64) -> Result<(), Errno> {
+    if map.bitmap == 0 || map.nr_bits == 0 {
+        return Ok(());
+    }
+    let bytes = map.nr_bits.div_ceil(8) as usize;
+    let raw = mask.to_le_bytes();
+    for i in 0..bytes.min(1024) {
+        GuestPtr::<u8>::new(map.bitmap).at(i as u64)?.write(raw.get(i).unwrap_or(&0))?;
+    }
+    Ok(())
+}
+
+/// Sets (hard affinity only; soft ones are noted as the same) or reads on which CPUs a vCPU may run. EINVAL for a mask
+/// without a CPU that is up.
+pub(super) fn affinity(r: &Request, set: bool) -> Outcome {
+    let d = r.target()?;
+    let request: op::VcpuAffinity = r.read()?;
+    let v = d.vcpu(request.vcpu).ok_or(Errno::ENOENT)?;
+    if set && request.flags & op::VCPUAFFINITY_HARD != 0 {
+        let mask = read_mask(&request.cpumap_hard)?;
+        if mask & percpu::online_mask() == 0 {
+            return Err(Errno::EINVAL);
+        }
+        v.affinity.store(mask, Ordering::Relaxed);
+        if let Some(cpu) = sched::with(|s, now| s.set_affinity(v.sched_id, mask, now)) {
+            sched::kick(cpu);
+        }
+    }
+    let hard = v.affinity.load(Ordering::Relaxed);
+    if request.flags & op::VCPUAFFINITY_HARD != 0 {
+        write_mask(&request.cpumap_hard, hard & percpu::online_mask())?;
+    }
+    if request.flags & op::VCPUAFFINITY_SOFT != 0 {
+        write_mask(&request.cpumap_soft, u64::MAX)?;
+    }
+    OK
+}
+
+/// Weight of a domain: reads (cmd 1) or sets (cmd 0) it. No caps. EINVAL for another scheduler's parameters.
+pub(super) fn scheduler(r: &Request) -> Outcome {
+    let d = r.target()?;
+    let mut request: op::SchedulerOp = r.read()?;
+    if request.sched_id != op::XEN_SCHEDULER_CREDIT2 {
+        return Err(Errno::EINVAL);
+    }
+    match request.cmd {
+        op::SCHEDOP_PUTINFO => {
+            if request.cap != 0 {
+                return Err(Errno::EOPNOTSUPP);
+            }
+            if request.weight != 0 {
+                d.weight.store(request.weight.into(), Ordering::Relaxed);
+                d.vcpus().for_each(|v| apply_weight(v, request.weight.into()));
+            }
+            OK
+        }
+        op::SCHEDOP_GETINFO => {
+            request.weight = u16::try_from(d.weight.load(Ordering::Relaxed)).unwrap_or(DEFAULT_WEIGHT as u16);
+            request.cap = 0;
+            r.answer(&request)
+        }
+        _ => Err(Errno::ENOSYS),
+    }
+}
+
+fn apply_weight(v: &Vcpu, weight: u32) {
+    sched::with(|s, now| s.set_weight(v.sched_id, weight, now));
+}
+
+/// Flags of a context as read back.
+pub(super) const fn context_flags(kernel_mode: bool, online: bool) -> u64 {
+    let mut flags = xen_abi::trap::VGCF_I387_VALID;
+    if kernel_mode {
+        flags |= VGCF_IN_KERNEL;
+    }
+    if online {
+        flags |= VGCF_ONLINE;
+    }
+    flags
+}
