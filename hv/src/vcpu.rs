@@ -126,6 +126,8 @@ pub struct Vcpu {
     pub info_frame: AtomicU64,
     /// Why it may not run ([`stop`]).
     pub stop: AtomicU32,
+    /// CPUs on which it may run.
+    pub affinity: AtomicU64,
     /// CPU on which it runs or ran last.
     pub processor: AtomicU32,
     /// Its registers are loaded on `processor` (running there, or not yet written back).
@@ -199,6 +201,7 @@ impl Vcpu {
             info: AtomicPtr::new(info.unwrap_or(dummy)),
             info_frame: AtomicU64::new(!0),
             stop: AtomicU32::new(stop::DOWN),
+            affinity: AtomicU64::new(u64::MAX),
             processor: AtomicU32::new(0),
             loaded: AtomicBool::new(false),
             initialised: AtomicBool::new(false),
@@ -236,6 +239,15 @@ impl Vcpu {
     ///    until the vCPU is gone.
     pub unsafe fn set_info(&self, info: *mut u8) {
         self.info.store(info, Ordering::Release);
+    }
+
+    /// Goes back to the dummy and gives up the frame that `vcpu_info` was moved to; the vCPU runs no more.
+    pub fn forget_info(&self) {
+        let frame = self.info_frame.swap(!0, Ordering::AcqRel);
+        self.info.store(core::ptr::from_ref(&DUMMY_INFO).cast::<u8>().cast_mut(), Ordering::Release);
+        if frame != !0 {
+            self.domain().mm.drop_writable(Mfn::new(frame));
+        }
     }
 
     /// A byte of `vcpu_info`, as an atomic: the guest changes it under us.

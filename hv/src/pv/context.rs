@@ -2,6 +2,7 @@
 
 use crate::sched::switch::GUEST_CR4;
 use crate::vcpu::{Callback, Vcpu};
+use alloc::boxed::Box;
 use core::sync::atomic::Ordering;
 use x86::addr::is_canonical;
 use x86::rflags::Rflags;
@@ -82,4 +83,56 @@ pub fn set(v: &Vcpu, context: &VcpuGuestContext) -> Result<(), Errno> {
     v.domain().vm_assist.fetch_or(context.vm_assist, Ordering::Relaxed);
     v.state_changed.store(true, Ordering::Release);
     Ok(())
+}
+
+/// The state of `v`, which is loaded nowhere, in the form that `set` takes.
+pub fn get(v: &Vcpu) -> Box<VcpuGuestContext> {
+    // SAFETY: the vCPU is loaded nowhere, and the caller made sure that it stays so.
+    let mut user_regs = unsafe { *v.saved.get() };
+    user_regs.rflags |= u64::from(v.iopl.get()) << 12;
+    user_regs.error_code = 0;
+    user_regs.entry_vector = 0;
+    let mut flags = ctx::VGCF_I387_VALID;
+    if v.kernel_mode.get() {
+        flags |= ctx::VGCF_IN_KERNEL;
+    }
+    if v.stop.load(Ordering::Relaxed) & crate::vcpu::stop::DOWN == 0 {
+        flags |= ctx::VGCF_ONLINE;
+    }
+    if v.callbacks.failsafe.get().mask_events {
+        flags |= ctx::VGCF_FAILSAFE_DISABLES_EVENTS;
+    }
+    if v.callbacks.syscall.get().mask_events {
+        flags |= ctx::VGCF_SYSCALL_DISABLES_EVENTS;
+    }
+    let mut gdt_frames = [0; 16];
+    for (to, from) in gdt_frames.iter_mut().zip(v.gdt_frames.get()) {
+        *to = from.raw();
+    }
+    let mut ctrlreg = [0; 8];
+    ctrlreg[0] = x86::rflags::Cr0::PE.bits() | x86::rflags::Cr0::PG.bits();
+    ctrlreg[1] = v.user_root.get().addr().raw();
+    ctrlreg[3] = v.kernel_root.get().addr().raw();
+    ctrlreg[4] = v.cr4.get();
+    Box::new(VcpuGuestContext {
+        fpu_ctxt: v.fpu.fxsave(),
+        flags,
+        user_regs,
+        trap_ctxt: core::array::from_fn(|i| v.traps[i].get()),
+        ldt_base: v.ldt_base.get(),
+        ldt_ents: v.ldt_entries.get().into(),
+        gdt_frames,
+        gdt_ents: v.gdt_entries.get().into(),
+        kernel_ss: v.kernel_ss.get().into(),
+        kernel_sp: v.kernel_sp.get(),
+        ctrlreg,
+        debugreg: core::array::from_fn(|i| v.debugreg[i].get()),
+        event_callback_eip: v.callbacks.event.get().address,
+        failsafe_callback_eip: v.callbacks.failsafe.get().address,
+        syscall_callback_eip: v.callbacks.syscall.get().address,
+        vm_assist: v.domain().vm_assist.load(Ordering::Relaxed),
+        fs_base: v.fs_base.get(),
+        gs_base_kernel: v.gs_base_kernel.get(),
+        gs_base_user: v.gs_base_user.get(),
+    })
 }

@@ -10,7 +10,7 @@ use core::sync::atomic::Ordering;
 use hv_core::sched::{DEFAULT_WEIGHT, MAX_PCPUS};
 use xen_abi::domctl as op;
 use xen_abi::errno::Errno;
-use xen_abi::trap::{VcpuGuestContext, VGCF_IN_KERNEL, VGCF_ONLINE};
+use xen_abi::trap::{VcpuGuestContext, VGCF_ONLINE};
 
 /// Makes the vCPUs that the domain was created for. EINVAL for another number; ENOMEM.
 pub(super) fn set_max(r: &Request) -> Outcome {
@@ -69,7 +69,7 @@ pub(super) fn get_context(r: &Request) -> Outcome {
     sched::wait_unloaded(v);
     let context = crate::pv::context::get(v);
     let _ = d.unpause();
-    GuestPtr::<VcpuGuestContext>::new(request.ctxt).write(&context)?;
+    GuestPtr::<VcpuGuestContext>::new(request.ctxt).write(&*context)?;
     OK
 }
 
@@ -166,16 +166,4 @@ pub(super) fn scheduler(r: &Request) -> Outcome {
 
 fn apply_weight(v: &Vcpu, weight: u32) {
     sched::with(|s, now| s.set_weight(v.sched_id, weight, now));
-}
-
-/// Flags of a context as read back.
-pub(super) const fn context_flags(kernel_mode: bool, online: bool) -> u64 {
-    let mut flags = xen_abi::trap::VGCF_I387_VALID;
-    if kernel_mode {
-        flags |= VGCF_IN_KERNEL;
-    }
-    if online {
-        flags |= VGCF_ONLINE;
-    }
-    flags
 }
