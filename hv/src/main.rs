@@ -50,6 +50,8 @@ pub fn start(mut boot: boot::BootInfo) -> ! {
     boot::dom0::start(&boot.options, &mut boot.modules, percpu::online_count() as u32);
     boot.modules.drain(..).for_each(boot::Module::release);
     arch::finish_init();
+    // Only now is the scale of time known.
+    domain::for_each(|d| d.vcpus().for_each(pv::time::update_time_info));
     sched::enter_first()
 }
 
