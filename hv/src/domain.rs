@@ -186,7 +186,10 @@ impl Domain {
             .then(|| self.shared_info_ptr().wrapping_add(shared_info::VCPU_INFO + id as usize * vcpu_info::SIZE));
         let v = slot.call_once(|| Box::new(Vcpu::new(self, id, sched_id, info)));
         sched::register(v);
-        crate::pv::time::update_time_info(v);
+        // Domain 0 is built while time is still being measured; its records are written when that is done.
+        if crate::arch::tsc::is_calibrated() {
+            crate::pv::time::update_time_info(v);
+        }
         Some(v)
     }
 

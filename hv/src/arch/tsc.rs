@@ -210,6 +210,11 @@ pub fn scale() -> Scale {
     Scale { tsc_base: BASE.load(Ordering::Relaxed), ns_base: 0, mul, shift }
 }
 
+/// Is the scale known?
+pub fn is_calibrated() -> bool {
+    FREQUENCIES.get().is_some()
+}
+
 /// The frequencies found.
 pub fn frequencies() -> Frequencies {
     *FREQUENCIES.get().expect("time is calibrated before any guest or timer starts")

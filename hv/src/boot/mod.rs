@@ -73,7 +73,9 @@ impl Module {
 pub struct BootInfo {
     /// The boot loader's name.
     pub loader: String,
-    /// The hypervisor's options.
+    /// The hypervisor's command line.
+    pub command_line: String,
+    /// The options in it.
     pub options: Options,
     /// dom0's kernel, its initrd, and what else was loaded, in order.
     pub modules: Vec<Module>,
@@ -119,6 +121,7 @@ fn describe(loaded: &Loaded) -> BootInfo {
     console::init_ring(options.conring_bytes);
     BootInfo {
         loader: loaded.loader().into(),
+        command_line: loaded.command_line().into(),
         options,
         modules,
         memory_map: loaded.regions().to_vec(),
