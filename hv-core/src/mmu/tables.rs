@@ -254,7 +254,12 @@ impl<E: MmuEnv> Mmu<'_, E> {
             let child = self.env.read(Slot::new(mfn, last));
             if child.is_present() && !is_hypervisor_slot(level, last) && self.is_partial(child.mfn()) {
                 match self.resume_table(child.mfn(), below, dom) {
-                    Ok(()) => progressed = true,
+                    Ok(()) => {
+                        // The entry was not stored when its table was interrupted.
+                        let adopted = check_upper(child).map_err(|why| (from, why))?;
+                        self.env.write(Slot::new(mfn, last), adopted);
+                        progressed = true;
+                    }
                     Err(Stopped { why, held }) => return Err((if held { from } else { last }, why)),
                 }
             }
