@@ -24,6 +24,8 @@ mod vcpu;
 use crate::arch::{descriptor, fpu, percpu};
 use crate::sync::Once;
 use alloc::string::String;
+use alloc::vec::Vec;
+use xen_abi::memory::E820Entry;
 
 static COMMAND_LINE: Once<String> = Once::new();
 
@@ -42,6 +44,7 @@ pub fn start(mut boot: boot::BootInfo) -> ! {
     }
     init_cpu();
     COMMAND_LINE.call_once(|| boot.command_line.clone());
+    hypercall::memory_op::set_machine_map(machine_map(&boot.memory_map));
     arch::init(&boot);
     pv::mmio_ro::init().expect("boot-time ranges are few");
     irq::init_serial();
@@ -53,6 +56,11 @@ pub fn start(mut boot: boot::BootInfo) -> ! {
     // Only now is the scale of time known.
     domain::for_each(|d| d.vcpus().for_each(pv::time::update_time_info));
     sched::enter_first()
+}
+
+/// The firmware's memory map in the form of the ABI.
+fn machine_map(regions: &[boot::Region]) -> Vec<E820Entry> {
+    regions.iter().map(|r| E820Entry { addr: r.start, size: r.bytes, kind: r.kind }).collect()
 }
 
 /// What the other CPUs do once they are up. Runs on their own stacks.

@@ -43,6 +43,7 @@ hypercalls! {
     7  platform_op(arg: GuestPtr<[u32; 2]>) => platform_op::call;
     8  set_debugreg(reg: u32, value: u64) => debugreg::set;
     9  get_debugreg(reg: u32) => debugreg::get;
+    10 update_descriptor(address: u64, descriptor: u64) => update_descriptor::call;
     12 memory_op(cmd: u64, arg: GuestPtr<u8>) => memory_op::call;
     13 multicall(list: GuestPtr<super::multicall::Entry>, count: u32) => multicall::call;
     14 update_va_mapping(va: u64, value: u64, flags: u64) => update_va_mapping::call;
