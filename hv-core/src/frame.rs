@@ -49,6 +49,7 @@ impl Frame {
     }
 
     /// Makes it [`Self::free`] or, if not `ram`, [`Self::io`]; at boot, before anyone refers to it.
+    #[inline]
     pub fn init(&self, ram: bool) {
         let owner = if ram { DomId::INVALID } else { DomId::IO };
         self.count.store(CountWord::unowned(owner).raw(), Ordering::Relaxed);
