@@ -12,7 +12,8 @@ use iced_x86::{
     Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind,
     Register, UsedRegister,
 };
-use twin_abi::image::{flags, Function, Image, Mode};
+use twin_abi::image::{flags, Function, Image, Mode, LABEL_CHARGE};
+use twin_abi::kind::{Kind, State};
 use twin_abi::layout::{
     constant, ctx, gate, CALL_TABLE_OFFSET, CODE_OFFSET, CONST_OFFSET, IMPORT_OFFSET, STACK_SIZE, STLB_OFFSET,
     WINDOW_GUARD,
@@ -106,43 +107,30 @@ pub fn emulate(image: &Image<'_>, seed: u64, steps: u32) -> Outcome {
 /// Runs the image from one of its functions, which must need nothing of its caller.
 #[must_use]
 pub fn emulate_function(image: &Image<'_>, entry: usize, seed: u64, steps: u32) -> Outcome {
-    let bytes = seed.to_le_bytes();
-    let mut dice = Choices::new(&bytes);
-    let regs = core::array::from_fn(|_| harmful(&mut dice));
-    let stack = vec![0; usize::try_from(STACK_SIZE).unwrap_or(0)];
-    let mut m = Machine {
-        image,
-        regs,
-        carry: None,
-        zero: None,
-        sign: None,
-        stack,
-        spill: [0; 64],
-        budget: 100,
-        frames: Vec::new(),
-        dice,
-    };
-    m.spill[usize_of(u64::from(ctx::MISS_RESULT) / 8)] = PAIRS;
-    m.regs[4] = STACK + STACK_SIZE - 256;
     let Some(function) = image.functions().get(entry) else { return Outcome::Returned };
-    let mut rip = CODE + u64::from(function.start);
+    let bytes = seed.to_le_bytes();
+    let mut m = Machine::new(image, Choices::new(&bytes));
     m.enter(&function, HOST);
-    let patience = 4 * (image.code().len() + 16) * (image.functions().len() + 1);
-    let (mut since, mut charged) = (0, m.budget);
-    for _ in 0..steps {
-        since = if m.budget == charged { since + 1 } else { 0 };
-        charged = m.budget;
-        if image.flags & flags::COUNTED != 0 && (since > patience || charged < -1) {
-            return Outcome::Escaped(Escape::Endless);
-        }
-        match m.step(&mut rip) {
-            Ok(()) => {}
-            Err(Halt::Returned) => return Outcome::Returned,
-            Err(Halt::Aborted) => return Outcome::Aborted,
-            Err(Halt::Escaped(escape)) => return Outcome::Escaped(escape),
-        }
+    m.run(CODE + u64::from(function.start), steps)
+}
+
+/// Runs the image from one of its labels, in a state that is any of those which the label declares.
+#[must_use]
+pub fn emulate_label(image: &Image<'_>, label: usize, seed: u64, steps: u32) -> Outcome {
+    let Some(label) = image.labels().get(label) else { return Outcome::Returned };
+    let Some(function) = image.function_at(label.offset) else { return Outcome::Returned };
+    let Some(state) = image.states().get((label.state & !LABEL_CHARGE) as usize) else { return Outcome::Returned };
+    let bytes = seed.to_le_bytes();
+    let mut m = Machine::new(image, Choices::new(&bytes));
+    m.take_kinds(&state, 0xffff);
+    m.enter(&function, HOST);
+    let top = m.regs[4];
+    for (n, slot) in SAVED.into_iter().zip(state.frame.saved).filter(|(_, slot)| *slot != 0) {
+        m.store_stack(top - 8 * u64::from(slot), 8, m.regs[n]);
+        m.take_kinds(&state, 1 << n);
     }
-    Outcome::Running
+    m.regs[4] = top - 8 * u64::from(state.frame.depth);
+    m.run(CODE + u64::from(label.offset), steps)
 }
 
 /// A value with which a hostile domain would try its luck.
@@ -172,7 +160,58 @@ fn number(register: Register) -> Option<usize> {
     (register.is_gpr()).then(|| register.full_register() as usize - Register::RAX as usize)
 }
 
-impl Machine<'_, '_> {
+impl<'i, 'c> Machine<'i, 'c> {
+    fn new(image: &'i Image<'i>, mut dice: Choices<'c>) -> Self {
+        let regs = core::array::from_fn(|_| harmful(&mut dice));
+        let stack = vec![0; usize::try_from(STACK_SIZE).unwrap_or(0)];
+        let (carry, zero, sign) = (None, None, None);
+        let mut m =
+            Self { image, regs, carry, zero, sign, stack, spill: [0; 64], budget: 100, frames: Vec::new(), dice };
+        m.spill[usize_of(u64::from(ctx::MISS_RESULT) / 8)] = PAIRS;
+        m.regs[4] = STACK + STACK_SIZE - 256;
+        m
+    }
+
+    fn run(&mut self, mut rip: u64, steps: u32) -> Outcome {
+        let patience = 4 * (self.image.code().len() + 16) * (self.image.functions().len() + 1);
+        let (mut since, mut charged) = (0, self.budget);
+        for _ in 0..steps {
+            since = if self.budget == charged { since + 1 } else { 0 };
+            charged = self.budget;
+            if self.image.flags & flags::COUNTED != 0 && (since > patience || charged < -1) {
+                return Outcome::Escaped(Escape::Endless);
+            }
+            match self.step(&mut rip) {
+                Ok(()) => {}
+                Err(Halt::Returned) => return Outcome::Returned,
+                Err(Halt::Aborted) => return Outcome::Aborted,
+                Err(Halt::Escaped(escape)) => return Outcome::Escaped(escape),
+            }
+        }
+        Outcome::Running
+    }
+
+    /// Gives the registers in `which` arbitrary values of the declared kinds.
+    fn take_kinds(&mut self, state: &State, which: u16) {
+        for n in (0..16u8).filter(|n| which >> n & 1 == 1 && *n != 4) {
+            let any = harmful(&mut self.dice);
+            self.regs[usize::from(n)] = match state.kind(n).unwrap_or(Kind::Any) {
+                Kind::Any => any,
+                Kind::Masked => any & ((1 << self.image.mask_bits) - 1),
+                Kind::U32 => any & 0xffff_ffff,
+                Kind::Bits => u64::from(self.image.mask_bits),
+                Kind::Mask => (1 << self.image.mask_bits) - 1,
+                Kind::Delta => UNSAFE.wrapping_sub(STACK),
+                Kind::StlbBase => INSTANCE + u64::from(STLB_OFFSET),
+                Kind::StlbIndex => any & 0xfff0,
+                Kind::PageOffset => any & 0xfff,
+                Kind::Window => PAIRS + any / 16 % 4096 * PAIR_STRIDE + any % 4096,
+                Kind::CallBase => INSTANCE + u64::from(CALL_TABLE_OFFSET),
+                Kind::CallIndex => any & 0xff0,
+            };
+        }
+    }
+
     fn enter(&mut self, function: &Function, back: u64) {
         self.regs[4] = self.regs[4].wrapping_sub(8);
         let top = self.regs[4];
@@ -653,7 +692,7 @@ impl Machine<'_, '_> {
     /// To a place of the image: as a call, or as a jump, which to another function is a tail call.
     fn direct(&mut self, at: u64, to: u64, is_call: bool, rip: &mut u64) -> Result<(), Halt> {
         let offset = u32::try_from(to - CODE).unwrap_or(u32::MAX);
-        let start = self.image.functions().iter().find(|f| f.start == offset);
+        let start = self.image.function_at(offset).filter(|f| f.start == offset);
         let own = self.image.function_at(u32::try_from(at).unwrap_or(u32::MAX));
         let inside = own.is_some_and(|f| (f.start..f.end).contains(&offset));
         if is_call {

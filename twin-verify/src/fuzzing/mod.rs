@@ -12,7 +12,7 @@ use std::string::String;
 use std::vec::Vec;
 
 pub use compare::decoders_agree;
-pub use emulate::{emulate, emulate_function, Escape, Outcome};
+pub use emulate::{emulate, emulate_function, emulate_label, Escape, Outcome};
 pub use generate::{body_of, generate};
 
 use twin_abi::image::{flags, Function, Image, ImageBuilder, Import, Label, Mode};
@@ -82,9 +82,14 @@ pub fn judge(bytes: &[u8], runs: u32) -> bool {
         if verify(bytes, &policy(mode)).is_ok() {
             accepted = true;
             let image = Image::parse(bytes).expect("verified");
+            let labels = image.labels().len();
             for seed in 0..runs {
-                if let Outcome::Escaped(escape) = emulate(&image, u64::from(seed) ^ 0x5eed, 2000) {
-                    panic!("accepted image escapes: {escape:?} in {:02x?}", image.code());
+                let from_label =
+                    emulate_label(&image, seed as usize * 7 % labels.max(1), u64::from(seed) ^ 0x1abe1, 500);
+                for outcome in [emulate(&image, u64::from(seed) ^ 0x5eed, 2000), from_label] {
+                    if let Outcome::Escaped(escape) = outcome {
+                        panic!("accepted image escapes: {escape:?} in {:02x?}", image.code());
+                    }
                 }
             }
         }
@@ -179,8 +184,8 @@ pub fn corrupt(image: &mut [u8], policy: &Policy, seed: u64, count: u64) -> Resu
         let at = usize::try_from(choices.word() % len as u64).unwrap_or(0);
         let offset = u32::try_from(at).unwrap_or(0);
         let functions = Image::parse(image).expect("an image").functions();
-        let Some(index) = functions.last_not_above(offset, |f| f.start) else { continue };
-        let Some(function) = functions.get(index).filter(|f| offset < f.end) else { continue };
+        let index = functions.last_not_above(offset, |f| f.start);
+        let Some(function) = index.and_then(|n| functions.get(n)).filter(|f| offset < f.end) else { continue };
         let place = code.start + at..(code.start + at + 1 + choices.below(3)).min(code.start + function.end as usize);
         let before = image[place.clone()].to_vec();
         for byte in &mut image[place.clone()] {
@@ -196,10 +201,10 @@ pub fn corrupt(image: &mut [u8], policy: &Policy, seed: u64, count: u64) -> Resu
             sum.refused += 1;
         } else {
             sum.confined += 1;
-            let start = crate::tables::label_state(&damaged, function.start);
-            let free = start.is_some_and(|(state, _)| state.regs == 0);
-            for _ in 0..if free { 3 } else { 0 } {
-                if let Outcome::Escaped(escape) = emulate_function(&damaged, index, choices.word(), 400) {
+            // From the label before the damage, so that what was damaged does run.
+            let label = damaged.labels().last_not_above(offset, |l| l.offset).unwrap_or(0);
+            for _ in 0..4 {
+                if let Outcome::Escaped(escape) = emulate_label(&damaged, label, choices.word(), 100) {
                     return Err((escape, offset, image[place].to_vec()));
                 }
             }
