@@ -30,8 +30,8 @@ void test_main(void)
 	}
 	/* A read-only page may be read from, not written to. */
 	make_read_only(pages[0]);
-	check(HC2(xen_version, 3, pages[0]) == -EFAULT, "writing to a read-only page");
-	check(HC1(set_trap_table, pages[0]) == 0, "reading an empty trap table from a read-only page");
+	check_result(HC2(xen_version, 3, pages[0]), -EFAULT, "writing to a read-only page");
+	check_result(HC1(set_trap_table, pages[0]), 0, "reading an empty trap table from a read-only page");
 	/* The hypervisor's memory is as unreachable for instructions. */
 	u64 value;
 	for (u32 i = 4; i < 8; i++) {

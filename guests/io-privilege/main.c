@@ -8,7 +8,7 @@ void test_main(void)
 	volatile u8 *mask = &shared_info()->vcpu[0].upcall_mask;
 	u32 level = 1, value;
 	check(PROBE("cli", : : : "r11", "memory") == 13, "cli gives %ld before", probe.vector);
-	if (!check(HC2(physdev_op, 6, &level) == 0, "set_iopl"))
+	if (!check_result(HC2(physdev_op, 6, &level), 0, "set_iopl"))
 		return;
 	*mask = 0;
 	check(PROBE("cli", : : : "r11", "memory") == NO_TRAP, "cli gives %ld", probe.vector);
@@ -18,7 +18,7 @@ void test_main(void)
 	asm volatile("pushf\n\tpop %0" : "=r"(flags));
 	check(flags & 0x200, "IF is clear");
 	level = 4;
-	check(HC2(physdev_op, 6, &level) == -EINVAL, "set_iopl(4)");
+	check_result(HC2(physdev_op, 6, &level), -EINVAL, "set_iopl(4)");
 	/* Domain 0 may use the CMOS: the index register, then the data of the day of the week (1 to 7). */
 	check(PROBE("out %%al, $0x70", : : "a"(6) : "r11", "memory") == NO_TRAP, "out to 0x70 gives %ld", probe.vector);
 	check(PROBE("in $0x71, %%al", : "=a"(value) : "0"(0) : "r11", "memory") == NO_TRAP, "in from 0x71 gives %ld", probe.vector);

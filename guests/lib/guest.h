@@ -29,6 +29,18 @@ void test_main(void);
 void printk(const char *format, ...) __attribute__((format(printf, 1, 2)));
 bool check_that(bool holds, const char *format, ...) __attribute__((format(printf, 2, 3)));
 #define check(holds, ...) check_that((holds), __VA_ARGS__)
+/* The result of a hypercall; says what it was instead. */
+#define check_result(call, expected, what)                                                                             \
+	({                                                                                                             \
+		s64 result_ = (call);                                                                                  \
+		check(result_ == (expected), "%s: result %ld instead of %ld", what, result_, (s64)(expected));         \
+	})
+/* Refused, with whatever error: which one depends on the order in which things are looked at. */
+#define check_refused(call, what)                                                                                      \
+	({                                                                                                             \
+		s64 result_ = (call);                                                                                  \
+		check(result_ < 0, "%s: result %ld", what, result_);                                                   \
+	})
 void skip(const char *why) __attribute__((noreturn));
 void error(const char *why) __attribute__((noreturn));
 

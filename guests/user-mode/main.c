@@ -53,7 +53,7 @@ static void page_fault_of_kernel(void)
 void test_main(void)
 {
 	u64 root = mfn_of((void *)start_info->pt_base);
-	if (!check(mmuext(NEW_USER_BASEPTR, root, 0) == 0, "NEW_USER_BASEPTR"))
+	if (!check_result(mmuext(NEW_USER_BASEPTR, root, 0), 0, "NEW_USER_BASEPTR"))
 		return;
 	set_callback(2, 1, entry_257);
 	set_trap(0x80, 3, entry_128);

@@ -1,0 +1,100 @@
+/* Bringing up a second vCPU, interrupting it, and taking it down again. */
+#include "events.h"
+
+const char test_name[] = "second-vcpu";
+
+static struct {
+	u8 fpu[512];
+	u64 flags;
+	struct {
+		u64 r15, r14, r13, r12, rbp, rbx, r11, r10, r9, r8, rax, rcx, rdx, rsi, rdi;
+		u32 error, vector;
+		u64 rip;
+		u16 cs, pad0;
+		u8 mask, pad1[3];
+		u64 rflags, rsp;
+		u16 ss, pad2[3];
+		u64 es, ds, fs, gs;
+	} regs;
+	struct trap_info traps[256];
+	u64 ldt_base, ldt_entries, gdt_frames[16], gdt_entries, kernel_ss, kernel_sp, ctrlreg[8], debugreg[8], event, failsafe,
+		syscall, vm_assist, fs_base, gs_kernel, gs_user;
+} context;
+_Static_assert(sizeof(context) == 5168, "vcpu_guest_context");
+
+volatile u64 heartbeat, argument, upcalls_there;
+void second_entry(void), second_upcall(void);
+asm(".text\nsecond_entry:\n\tmov %rdi, argument(%rip)\n1:\tlock incq heartbeat(%rip)\n\tpause\n\tjmp 1b\n"
+    "second_upcall:\n\tlock incq upcalls_there(%rip)\n\tpop %rcx\n\tpop %r11\n\t"
+    "mov shared_window(%rip), %rdx\n\tmovb $0, 64(%rdx)\n\tmovq $0, 64+8(%rdx)\n\t"
+    "andl $0xffff, 8(%rsp)\n\tmovl $0, 12(%rsp)\n\t"
+    "push $0\n\tpush %rcx\n\tpush %r11\n\tpush %rax\n\tmov $23, %eax\n\tsyscall");
+volatile struct shared_info *shared_window;
+
+static bool beats(void)
+{
+	u64 seen = heartbeat, until = now_ns() + 2000000000;
+	while (heartbeat == seen && now_ns() < until)
+		HC1(sched_op, SCHEDOP_yield);
+	return heartbeat != seen;
+}
+
+void test_main(void)
+{
+	shared_window = shared_info();
+	s64 state = HC3(vcpu_op, VCPUOP_is_up, 1, 0);
+	if (state == -ENOENT)
+		skip("the domain has one vCPU");
+	check(state == 0, "vCPU 1 is up: %ld", state);
+	check_refused(HC3(vcpu_op, VCPUOP_up, 1, 0), "starting a vCPU without a context");
+	context.flags = 4;
+	context.regs.rip = (u64)second_entry;
+	context.regs.rdi = 0x5ec0;
+	context.regs.cs = FLAT_KERNEL_CS & ~3;
+	context.regs.ss = FLAT_KERNEL_SS;
+	context.regs.rflags = 0x202;
+	context.regs.rsp = (u64)pages[8];
+	context.kernel_ss = FLAT_KERNEL_SS;
+	context.kernel_sp = (u64)pages[9];
+	context.event = (u64)second_upcall;
+	/* A root that is none. */
+	context.ctrlreg[3] = maddr_of(pages[20]);
+	check_refused(HC3(vcpu_op, VCPUOP_initialise, 1, &context), "a page-table root that is none");
+	context.ctrlreg[3] = maddr_of((void *)start_info->pt_base);
+	context.regs.rip = 0x800000000000;
+	check_refused(HC3(vcpu_op, VCPUOP_initialise, 1, &context), "an entry that is not canonical");
+	context.regs.rip = (u64)second_entry;
+	check_result(HC3(vcpu_op, VCPUOP_initialise, 1, &context), 0, "initialise");
+	check_result(HC3(vcpu_op, VCPUOP_initialise, 1, &context), -EEXIST, "initialise twice");
+	check(heartbeat == 0, "it runs before it is up");
+	check_result(HC3(vcpu_op, VCPUOP_up, 1, 0), 0, "up");
+	if (!check(beats(), "it does not run"))
+		return;
+	check(argument == 0x5ec0, "rdi was %#lx", argument);
+	check(HC3(vcpu_op, VCPUOP_is_up, 1, 0) == 1, "it is not up");
+	/* An interrupt: its events are masked until now. */
+	u32 port = new_ipi(1);
+	shared_window->vcpu[1].upcall_mask = 0;
+	check_result(evtchn(EVTCHN_send, &port), 0, "send");
+	u64 until = now_ns() + 2000000000;
+	while (!upcalls_there && now_ns() < until)
+		HC1(sched_op, SCHEDOP_yield);
+	check(upcalls_there > 0, "no upcall on vCPU 1");
+	check(beats(), "it stopped after the upcall");
+	shared_window->vcpu[1].upcall_mask = 1;
+	/* A change of the page tables and a flush by bitmap reach it. */
+	u64 both = 3;
+	check_result(update_va(pages[2], pte(mfn_of(pages[3]), P | RW | US), (u64)&both | 2), 0, "flushing on both");
+	check_result(update_va(pages[2], pte(mfn_of(pages[2]), P | RW | US), 1 | 4), 0, "flushing on all");
+	check_result(HC3(vcpu_op, VCPUOP_down, 1, 0), 0, "down");
+	until = now_ns() + 200000000;
+	while (now_ns() < until)
+		HC1(sched_op, SCHEDOP_yield);
+	u64 seen = heartbeat;
+	until = now_ns() + 200000000;
+	while (now_ns() < until)
+		HC1(sched_op, SCHEDOP_yield);
+	check(heartbeat == seen, "it runs though it is down");
+	check_result(HC3(vcpu_op, VCPUOP_up, 1, 0), 0, "up again");
+	check(beats(), "it does not run again");
+}
