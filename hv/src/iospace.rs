@@ -9,6 +9,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use hv_core::ioport::{hardware_domain_ports, EmulatedPorts};
 use hv_core::mmu::IoAccess;
 use hv_core::rangeset::RangeSet;
+use crate::arch::insn::cpuid;
 use x86::Mfn;
 use xen_abi::errno::Errno;
 
@@ -28,6 +29,14 @@ pub struct IoSpace {
     pub emulated: Mutex<EmulatedPorts>,
 }
 
+/// The last frame that the processor can address: an entry with more address bits would fault on reserved bits.
+fn last_frame() -> u64 {
+    const ADDRESS_SIZES: u32 = 0x8000_0008;
+    let has_leaf = cpuid(0x8000_0000, 0).eax >= ADDRESS_SIZES;
+    let bits = if has_leaf { cpuid(ADDRESS_SIZES, 0).eax & 0xff } else { 36 };
+    (x86::pte::PTE_ADDR_MASK >> x86::PAGE_SHIFT).min((1 << (bits.clamp(32, 52) - x86::PAGE_SHIFT)) - 1)
+}
+
 /// Ports that exist.
 const LAST_PORT: u64 = 0xffff;
 
@@ -38,7 +47,7 @@ impl IoSpace {
         let mut ports = RangeSet::new();
         let mut irqs = RangeSet::new();
         if is_hardware {
-            frames.insert(0, x86::pte::PTE_ADDR_MASK >> x86::PAGE_SHIFT).ok()?;
+            frames.insert(0, last_frame()).ok()?;
             let pm_timer = acpi::tables().fadt.map(|f| f.pm_timer).filter(|&port| port != 0);
             ports = hardware_domain_ports(pm_timer, serial::port()).ok()?;
             irqs.insert(0, u64::from(u32::MAX)).ok()?;

@@ -55,6 +55,7 @@ pub fn start(mut boot: boot::BootInfo) -> ! {
     arch::finish_init();
     // Only now is the scale of time known.
     domain::for_each(|d| d.vcpus().for_each(pv::time::update_time_info));
+    pv::time::set_wall_clock(arch::rtc::seconds_since_1970() * 1_000_000_000, arch::tsc::now_ns());
     sched::enter_first()
 }
 

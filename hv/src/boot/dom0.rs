@@ -8,12 +8,14 @@ mod memory;
 use crate::boot::{Module, Options};
 use crate::domain::{self, Domain};
 use crate::mem::mmu_env::{mmu, refill_steps};
-use crate::pv::{context, time};
+use crate::hypercall::vm_assist;
+use crate::pv::context;
 use crate::vcpu::stop;
 use crate::{info, sched};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::fmt;
+use core::sync::atomic::Ordering;
 use hv_core::mmu::MmuError;
 use kernel_image::builder::{build, Start, StartOfDay};
 use kernel_image::Request;
@@ -28,6 +30,9 @@ use xen_abi::trap::{TrapInfo, VcpuGuestContext, VGCF_IN_KERNEL, VGCF_ONLINE};
 const DOM0: DomId = DomId(0);
 /// Frames that stay the hypervisor's whatever `dom0_mem=` says: 16 MiB.
 const RESERVE_FRAMES: u64 = 4096;
+
+/// What its limit says when there is none: XENMEM_maximum_reservation has 32 bits in Xen.
+const UNLIMITED: u64 = 0xffff_ffff;
 
 /// Why domain 0 cannot be built. `Display` is one line.
 enum Failure {
@@ -100,12 +105,14 @@ fn construct(options: &Options, kernel: Module, initrd: Option<Module>, nr_cpus:
     describe(&loaded, initrd.as_ref());
 
     let domain = Domain::new(DOM0.0, nr_vcpus, true).ok_or(Failure::OutOfMemory("the domain"))?;
-    let max_pages = options.dom0_mem.max_pages(available).unwrap_or(u64::MAX).max(nr_pages);
+    let max_pages = options.dom0_mem.max_pages(available).unwrap_or(UNLIMITED).max(nr_pages);
     domain.mm.set_max_pages(max_pages);
+    if loaded.kernel.notes.has_high_root {
+        domain.vm_assist.fetch_or(1 << vm_assist::PAE_EXTENDED_CR3, Ordering::Relaxed);
+    }
     let start = populate(&domain, &loaded, initrd, &cmd_line)?;
     pin_root(&domain, start.root)?;
     start_vcpus(&domain, &start, nr_vcpus)?;
-    time::update_wall_clock(&domain);
     domain::insert(domain.clone());
     info!("Dom0 has {nr_vcpus} vCPUs and {} MiB", nr_pages >> 8);
     if let Some(vcpu) = domain.vcpu(0) {
@@ -169,7 +176,7 @@ fn start_vcpus(domain: &Domain, start: &Start, nr_vcpus: u32) -> Result<(), Fail
     }
     let vcpu = domain.vcpu(0).ok_or(Failure::OutOfMemory("the first vCPU"))?;
     context::set(vcpu, &initial_context(start)).map_err(Failure::Context)?;
-    vcpu.initialised.store(true, core::sync::atomic::Ordering::Release);
+    vcpu.initialised.store(true, Ordering::Release);
     Ok(())
 }
 
