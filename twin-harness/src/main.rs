@@ -1,20 +1,166 @@
 //! The commands on the twin: see `docs/twin.md`.
-use twin_harness::rig::{make, Rig};
-use twin_harness::*;
-use twin_rewrite::options::Mode;
 
-fn main() {
-    let driver = std::env::args().nth(1).unwrap();
-    let mode = if std::env::args().nth(2).as_deref() == Some("stlb") { Mode::Stlb } else { Mode::Mirror };
-    let cases: u64 = std::env::args().nth(3).and_then(|n| n.parse().ok()).unwrap_or(100);
-    let rig = Rig::open(&driver).unwrap();
-    let made = make(&rig.module, &Rig::options(mode)).unwrap();
-    println!("{driver} {}: {:?} {:?}", mode.name(), made.output.refused, made.rewriting);
-    let t = std::time::Instant::now();
-    if std::env::args().nth(4).as_deref() == Some("native") {
-        let (mut lab, mut native) = rig.native(made.verified().unwrap()).unwrap();
-        println!("{:?} {:?}", traffic::run(&mut lab, &mut native, cases, 1), t.elapsed());
-    } else {
-        println!("{:?} {:?}", equivalence::run(&rig, &made, cases, 1), t.elapsed());
+use std::process::ExitCode;
+use std::time::Instant;
+use twin_capture::snapshot::Snapshot;
+use twin_capture::{guest, packages, DEVICES};
+use twin_harness::rig::{cache, make, Rig};
+use twin_harness::{equivalence, input, measure, report, traffic};
+use twin_rewrite::ko;
+use twin_rewrite::module::Module;
+use twin_rewrite::options::{Mode, Options};
+
+const HELP: &str = "\
+usage: twin-harness COMMAND DRIVER [OPTIONS]
+  capture DRIVER       take (once) a snapshot of the live driver
+  twin DRIVER          rewrite and verify the driver, print the report
+  equivalence DRIVER   compare original and twin on generated cases
+  traffic DRIVER       packets through the twin on this processor, contents checked
+options: --mode stlb|mirror   --count N   --seed S   --no-bmi   --reuse access|block|flow";
+
+struct Arguments {
+    command: String,
+    driver: String,
+    options: Options,
+    count: Option<u64>,
+    seed: u64,
+}
+
+fn arguments() -> Result<Arguments, String> {
+    let mut words = std::env::args().skip(1);
+    let command = words.next().ok_or(HELP)?;
+    let mut out = Arguments { command, driver: String::new(), options: Rig::options(Mode::Mirror), count: None, seed: 1 };
+    while let Some(word) = words.next() {
+        let mut value = || words.next().ok_or(format!("{word} needs a value"));
+        match word.as_str() {
+            "--mode" => {
+                out.options.mode = match value()?.as_str() {
+                    "stlb" => Mode::Stlb,
+                    "mirror" => Mode::Mirror,
+                    other => return Err(format!("unknown mode {other}: stlb or mirror")),
+                }
+            }
+            "--reuse" => {
+                use twin_rewrite::options::Reuse;
+                out.options.reuse = match value()?.as_str() {
+                    "access" => Reuse::Access,
+                    "block" => Reuse::Block,
+                    "flow" => Reuse::Flow,
+                    other => return Err(format!("unknown reuse {other}: access, block or flow")),
+                }
+            }
+            "--count" => out.count = Some(value()?.parse().map_err(|e| format!("--count: {e}"))?),
+            "--seed" => out.seed = value()?.parse().map_err(|e| format!("--seed: {e}"))?,
+            "--no-bmi" => out.options.bmi = false,
+            option if option.starts_with("--") => return Err(format!("unknown option {option}\n{HELP}")),
+            driver if out.driver.is_empty() => out.driver = driver.to_owned(),
+            other => return Err(format!("unexpected argument {other}\n{HELP}")),
+        }
+    }
+    if out.driver.is_empty() {
+        return Err(format!("which driver?\n{HELP}"));
+    }
+    Ok(out)
+}
+
+/// The driver's module: live if there is a device for it, else from the package's file, relocated against the symbols of a
+/// captured kernel.
+fn module(driver: &str) -> Result<(Module, Option<Rig>), String> {
+    if DEVICES.iter().any(|(name, _)| *name == driver) {
+        let dir = guest::capture(driver, &cache())?;
+        if let Ok(rig) = Rig::from_dir(&dir) {
+            return Ok(((*rig.module).clone(), Some(rig)));
+        }
+        let s = Snapshot::open(&dir)?;
+        return Ok((input::module(&s, &driver.replace('-', "_"))?, None));
+    }
+    if driver.ends_with(".ko") {
+        return Ok((from_file(std::path::Path::new(driver), driver)?, None));
+    }
+    let kernel = packages::kernel(&std::path::absolute(cache()).map_err(|e| e.to_string())?)?;
+    Ok((from_file(&kernel.module(driver)?, driver)?, None))
+}
+
+fn from_file(path: &std::path::Path, name: &str) -> Result<Module, String> {
+    let bytes = std::fs::read(path).map_err(|e| format!("{}: {e}", path.display()))?;
+    let snapshot = Snapshot::open(&guest::capture("e1000", &cache())?)?;
+    ko::load(&bytes, name, ko::DEFAULT_BASE, &|symbol| snapshot.symbol(symbol))
+}
+
+fn run() -> Result<bool, String> {
+    let a = arguments()?;
+    match a.command.as_str() {
+        "capture" => {
+            let dir = guest::capture(&a.driver, &cache())?;
+            let s = Snapshot::open(&dir)?;
+            let live = input::live(&s)?;
+            println!("snapshot {}: kernel {}, {} symbols", dir.display(), s.release, s.symbols.len());
+            println!("{}: transmit {}", s.netdev, s.describe(live.net.start_xmit));
+            for (irq, handler, _) in &live.net.irqs {
+                println!("interrupt {irq}: {}", s.describe(*handler));
+            }
+            println!("capture {}: ready", a.driver);
+            Ok(true)
+        }
+        "twin" => twin(&a),
+        "equivalence" => {
+            let rig = Rig::open(&a.driver)?;
+            let made = make(&rig.module, &a.options)?;
+            let start = Instant::now();
+            let out = equivalence::run(&rig, &made, a.count.unwrap_or(10_000), a.seed)?;
+            println!(
+                "equivalence {} {}: {} cases, {} deeds, {} packets sent, {} received, no difference ({:.0} s)",
+                a.driver,
+                a.options.mode.name(),
+                out.cases,
+                out.deeds,
+                out.packets.0,
+                out.packets.1,
+                start.elapsed().as_secs_f64()
+            );
+            Ok(true)
+        }
+        "traffic" => {
+            let rig = Rig::open(&a.driver)?;
+            let made = make(&rig.module, &a.options)?;
+            let (mut lab, mut native) = rig.native(made.verified()?)?;
+            let start = Instant::now();
+            let passed = traffic::run(&mut lab, &mut native, a.count.unwrap_or(1_000_000), a.seed)?;
+            println!(
+                "traffic {} {}: {} packets sent, {} received, all correct ({:.0} s)",
+                a.driver,
+                a.options.mode.name(),
+                passed.sent,
+                passed.received,
+                start.elapsed().as_secs_f64()
+            );
+            Ok(true)
+        }
+        other => Err(format!("unknown command {other}\n{HELP}")),
+    }
+}
+
+fn twin(a: &Arguments) -> Result<bool, String> {
+    let (module, rig) = module(&a.driver)?;
+    let made = make(&module, &a.options)?;
+    let start = Instant::now();
+    let verified = made.verified().map(|_| start.elapsed());
+    let measured = match (&rig, &verified) {
+        (Some(rig), Ok(_)) => Some(measure::run(rig, &made)?),
+        _ => None,
+    };
+    let (text, ok) = report::text(&a.driver, a.options.mode.name(), &module, &made, verified, measured);
+    println!("{text}");
+    Ok(ok)
+}
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(e) => {
+            eprintln!("FAIL: {e}");
+            ExitCode::FAILURE
+        }
     }
 }

@@ -44,7 +44,7 @@ pub struct Made {
 
 /// Where packages, snapshots and results of the build are kept.
 pub fn cache() -> PathBuf {
-    std::env::var_os("TANDEM_CACHE").map_or_else(|| PathBuf::from("target/images"), PathBuf::from)
+    std::env::var_os("TANDEM_CACHE").map_or_else(|| PathBuf::from("target/images/twin"), PathBuf::from)
 }
 
 /// What the verifier demands of an image made with `options`.
