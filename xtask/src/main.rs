@@ -20,6 +20,7 @@ mod shell;
 mod size;
 mod suite;
 mod symbols;
+mod twin;
 
 use anyhow::Result;
 use options::Options;
@@ -34,6 +35,12 @@ usage: ./tandem COMMAND [OPTIONS]
   build                the hypervisor's ELF image, target/tandem.elf
   bench boot|lmbench   instruction counts beside stock Xen and native Linux
   bench memory         RAM that the hypervisor keeps, beside stock Xen
+  capture DRIVER       a snapshot of the live driver, taken once
+  twin DRIVER          rewrite the driver, verify it, report; --mode stlb|mirror
+  equivalence DRIVER   original and twin on generated cases; --count N
+  traffic DRIVER       packets through the twin on this processor; --count N
+  faults DRIVER        fault injection; --count N --seed S
+  bench twin           instructions and cycles of twins: target/bench/twin.csv and plots
   fuzz [NAME]          fuzz targets, a minute each or --seconds N
   size                 lines of code and unsafe blocks of the trusted part
   iso                  a bootable ISO image with GRUB
@@ -74,7 +81,12 @@ fn dispatch(options: &Options) -> Result<bool> {
 }
 
 fn main() -> ExitCode {
-    let outcome = Options::parse(std::env::args().skip(1)).and_then(|options| dispatch(&options));
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let outcome = match twin::run(&args) {
+        Ok(None) => Options::parse(args.into_iter()).and_then(|options| dispatch(&options)),
+        Ok(Some(done)) => Ok(done),
+        Err(error) => Err(error),
+    };
     match outcome {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
