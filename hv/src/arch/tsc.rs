@@ -230,8 +230,8 @@ fn find_hpet() -> Option<Reference> {
     const CONFIGURATION: usize = 0x10;
     const COUNTER: usize = 0xf0;
     let addr = MachAddr::new(acpi::tables().hpet?);
-    // It can send messages to any CPU: not for domains.
-    iospace::hide_frames(Mfn::containing(addr), Mfn::containing(addr));
+    // It can send messages to any CPU, so domains do not write it. They may read it: some firmware's AML does.
+    iospace::watch_frames(Mfn::containing(addr), Mfn::containing(addr)).ok()?;
     let registers = vmap::map_device(addr, 0x400)?;
     // SAFETY: the registers are mapped; they are aligned words.
     let period_fs = unsafe { registers.add(CAPABILITIES + 4).cast::<u32>().read_volatile() };
