@@ -1,3 +1,5 @@
+#![allow(clippy::cast_possible_truncation, reason = "small numbers")]
+
 use alloc::string::ToString;
 use alloc::vec;
 use alloc::vec::Vec;

@@ -345,7 +345,7 @@ impl<'i, 'c> Machine<'i, 'c> {
             // A tag that makes the look-up hit, or nearly so.
             STLB_OFFSET..CODE_OFFSET => {
                 let own = number(i.op0_register()).map_or(0, |n| self.regs[n]);
-                own ^ self.dice.word() % 8192
+                own ^ (self.dice.word() % 8192)
             }
             _ => harmful(&mut self.dice),
         }

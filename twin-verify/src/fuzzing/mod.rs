@@ -4,6 +4,12 @@
 //! - [`judge`]: any bytes as an image: no panic, and if they are accepted, [`emulate`] finds no escape.
 //! - [`run`]: an image that is built instruction by instruction from what the verifier lets pass, then damaged.
 
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "generators and an emulator work on bits, not on amounts"
+)]
+
 mod compare;
 mod emulate;
 mod generate;
