@@ -33,6 +33,10 @@ pub(super) fn create(r: &mut Request) -> Outcome {
     let d = Domain::new(id, config.max_vcpus, false).ok_or(Errno::ENOMEM)?;
     d.set_handle(config.handle);
     d.events.set_max_ports(config.max_evtchn_port);
+    d.grants.set_limits(
+        u32::try_from(config.max_grant_frames).unwrap_or(xen_abi::grant::DEFAULT_MAX_GRANT_FRAMES),
+        u32::try_from(config.max_maptrack_frames).unwrap_or(xen_abi::grant::DEFAULT_MAX_MAPTRACK_FRAMES),
+    );
     d.pause();
     domain::insert(d);
     r.head.domain = id;
@@ -106,6 +110,7 @@ pub(super) fn destroy(r: &Request) -> Outcome {
     if !crate::event::reset(&d, preempt)? {
         return Ok(Done::Continue);
     }
+    crate::irq_guest::release_domain(&d);
     crate::grant::release(&d)?;
     for v in d.vcpus() {
         release_vcpu(v)?;
