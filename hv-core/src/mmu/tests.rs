@@ -5,6 +5,7 @@ use super::*;
 use crate::frame::{FrameType, UsageState};
 use x86::{Level, Mfn, Pte, VirtAddr};
 
+mod concurrent;
 mod entries;
 mod lifetime;
 mod promotion;
