@@ -18,17 +18,30 @@ pub fn step<T>(what: &str, work: impl FnOnce() -> anyhow::Result<T>) -> anyhow::
     result
 }
 
-/// A line that is overwritten by the next one on a terminal, and left out elsewhere.
-pub fn transient(text: &str) {
-    let mut out = std::io::stdout();
-    if out.is_terminal() {
-        let shown: String = text.chars().take(100).collect();
-        let _ = write!(out, "\r\x1b[K{shown}\r");
-        let _ = out.flush();
+/// The latest of many lines: on a terminal each is overwritten by the next; elsewhere one is shown every ten seconds.
+pub struct Latest {
+    shown: Instant,
+}
+
+impl Latest {
+    pub fn new() -> Self {
+        Self { shown: Instant::now() }
+    }
+
+    pub fn line(&mut self, text: &str) {
+        let mut out = std::io::stdout();
+        let text: String = text.chars().take(100).collect();
+        if out.is_terminal() {
+            let _ = write!(out, "\r\x1b[K{text}\r");
+            let _ = out.flush();
+        } else if self.shown.elapsed().as_secs() >= 10 {
+            self.shown = Instant::now();
+            println!("  ... {text}");
+        }
     }
 }
 
-/// Removes what `transient` left.
+/// Removes the latest line.
 pub fn clear() {
     let mut out = std::io::stdout();
     if out.is_terminal() {
