@@ -82,6 +82,11 @@ impl CodeSpace {
         self.base
     }
 
+    /// Addresses of the instructions that were run at least once.
+    pub fn visited(&self) -> Vec<u64> {
+        (0u64..).zip(&self.decoded).filter(|(_, d)| d.is_some()).map(|(k, _)| self.base + k).collect()
+    }
+
     fn at(&mut self, address: u64) -> Option<Instruction> {
         let k = usize::try_from(address.wrapping_sub(self.base)).ok().filter(|k| *k < self.bytes.len())?;
         if self.decoded[k].is_none() {

@@ -49,6 +49,11 @@ impl Original {
         Self { module, code: CodeSpace::new(base, bytes), cpu: Cpu::default(), percpu }
     }
 
+    /// Addresses of the instructions that were run at least once.
+    pub fn visited(&self) -> Vec<u64> {
+        self.code.visited()
+    }
+
     /// Gives the world a stack for it.
     pub fn prepare(world: &mut World) {
         let bytes = RefCell::new(vec![0; STACK_SIZE as usize]);

@@ -10,6 +10,8 @@ pub mod native;
 pub mod ram;
 pub mod world;
 pub mod equivalence;
+pub mod faults;
+pub mod mutate;
 pub mod random;
 pub mod report;
 pub mod rig;

@@ -5,7 +5,7 @@ use std::time::Instant;
 use twin_capture::snapshot::Snapshot;
 use twin_capture::{guest, packages, DEVICES};
 use twin_harness::rig::{cache, make, Rig};
-use twin_harness::{equivalence, input, measure, report, traffic};
+use twin_harness::{equivalence, faults, input, measure, report, traffic};
 use twin_rewrite::ko;
 use twin_rewrite::module::Module;
 use twin_rewrite::options::{Mode, Options};
@@ -15,6 +15,7 @@ usage: twin-harness COMMAND DRIVER [OPTIONS]
   capture DRIVER       take (once) a snapshot of the live driver
   twin DRIVER          rewrite and verify the driver, print the report
   equivalence DRIVER   compare original and twin on generated cases
+  faults DRIVER        inject faults, print what became of them
   traffic DRIVER       packets through the twin on this processor, contents checked
 options: --mode stlb|mirror   --count N   --seed S   --no-bmi   --reuse access|block|flow";
 
@@ -103,6 +104,24 @@ fn run() -> Result<bool, String> {
             Ok(true)
         }
         "twin" => twin(&a),
+        "faults" => {
+            let rig = Rig::open(&a.driver)?;
+            let start = Instant::now();
+            let count = a.count.unwrap_or(100_000);
+            let (mut done, mut shown) = (0, 0);
+            let totals = faults::run(&rig, &a.options, count, a.seed, &mut |n| {
+                done += n;
+                if done * 20 / count.max(1) > shown {
+                    shown = done * 20 / count.max(1);
+                    eprintln!("{done} of {count} faults, {:.0} s", start.elapsed().as_secs_f64());
+                }
+            })?;
+            let (table, ok) = faults::table(&totals);
+            println!("{table}");
+            let mode = a.options.mode.name();
+            println!("faults {} {mode}: seed {}, {:.0} s", a.driver, a.seed, start.elapsed().as_secs_f64());
+            Ok(ok)
+        }
         "equivalence" => {
             let rig = Rig::open(&a.driver)?;
             let made = make(&rig.module, &a.options)?;

@@ -1,5 +1,6 @@
 //! The captured physical memory, in a mapping that can be shown at several addresses.
 
+use std::cell::RefCell;
 use std::io;
 
 /// Physical memory of the driver domain, backed by an anonymous file.
@@ -8,6 +9,14 @@ pub struct Ram {
     base: *mut u8,
     len: usize,
     file: i32,
+    undo: RefCell<Option<Undo>>,
+}
+
+/// What was overwritten since a mark, in order.
+#[derive(Debug, Default)]
+struct Undo {
+    places: Vec<(u64, usize)>,
+    bytes: Vec<u8>,
 }
 
 // SAFETY: the memory is plain bytes; the harness runs one invocation at a time.
@@ -39,7 +48,7 @@ impl Ram {
         if base == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        let ram = Self { base: base.cast(), len: content.len(), file };
+        let ram = Self { base: base.cast(), len: content.len(), file, undo: RefCell::new(None) };
         // Pages of zeroes stay holes.
         for (n, page) in content.chunks(4096).enumerate() {
             if page.iter().any(|b| *b != 0) {
@@ -83,9 +92,31 @@ impl Ram {
     /// Writes; `false` if outside.
     pub fn write(&self, at: u64, from: &[u8]) -> bool {
         let Some(to) = self.range(at, from.len()) else { return false };
+        if let Some(undo) = self.undo.borrow_mut().as_mut() {
+            let old = undo.bytes.len();
+            undo.places.push((at, from.len()));
+            undo.bytes.resize(old + from.len(), 0);
+            self.read(at, &mut undo.bytes[old..]);
+        }
         // SAFETY: as in `read`.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) };
         true
+    }
+
+    /// From here on, what is overwritten is kept.
+    pub fn mark(&self) {
+        *self.undo.borrow_mut() = Some(Undo::default());
+    }
+
+    /// Makes everything as it was at the mark; the mark stays.
+    pub fn rewind(&self) {
+        let Some(undo) = self.undo.borrow_mut().take() else { return };
+        let mut end = undo.bytes.len();
+        for (at, len) in undo.places.iter().rev() {
+            self.write(*at, &undo.bytes[end - len..end]);
+            end -= len;
+        }
+        self.mark();
     }
 
     /// Reads an integer of up to eight bytes.
@@ -108,5 +139,24 @@ impl Drop for Ram {
             libc::munmap(self.base.cast(), self.len);
             libc::close(self.file);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Ram;
+
+    #[test]
+    fn rewinding_restores_overlapping_writes_in_order() {
+        let ram = Ram::new(&[7; 8192]).unwrap();
+        ram.mark();
+        assert!(ram.write(10, &[1, 2, 3]));
+        assert!(ram.write(11, &[9; 4]));
+        ram.rewind();
+        assert_eq!(ram.bytes(), [7; 8192]);
+        assert!(ram.write(0, &[1]));
+        ram.rewind();
+        assert_eq!(ram.bytes()[0], 7);
+        assert!(!ram.write(8190, &[0; 3]));
     }
 }

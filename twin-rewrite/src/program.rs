@@ -284,7 +284,7 @@ fn flow(m: &Module, i: &Instruction, own: u64, entries: &BTreeSet<u64>) -> Resul
             let to = i.near_branch_target();
             if is_return_thunk(m.externs.names(to)) {
                 Flow::Return
-            } else if !m.is_text(to) {
+            } else if is_outside(m, to) {
                 Flow::Tail(outside(to)?)
             } else if entries.contains(&to) && to != own {
                 Flow::Tail(Target::Function(to))
@@ -294,7 +294,7 @@ fn flow(m: &Module, i: &Instruction, own: u64, entries: &BTreeSet<u64>) -> Resul
         }
         FlowControl::ConditionalBranch => {
             let to = i.near_branch_target();
-            if !m.is_text(to) {
+            if is_outside(m, to) {
                 Flow::BranchTail(outside(to)?)
             } else if entries.contains(&to) && to != own {
                 Flow::BranchTail(Target::Function(to))
@@ -306,7 +306,7 @@ fn flow(m: &Module, i: &Instruction, own: u64, entries: &BTreeSet<u64>) -> Resul
             let to = i.near_branch_target();
             if entries.contains(&to) {
                 Flow::Call(Target::Function(to))
-            } else if m.is_text(to) {
+            } else if !is_outside(m, to) {
                 return Err(format!("call of {to:#x}, which is not the start of a function"));
             } else if never_returns(m.externs.names(to)) {
                 Flow::LastCall(outside(to)?)
@@ -325,8 +325,15 @@ fn flow(m: &Module, i: &Instruction, own: u64, entries: &BTreeSet<u64>) -> Resul
     })
 }
 
+/// Whether an address is not part of what is rewritten: outside of the text, or a function that was left out and is
+/// known as a symbol outside.
+fn is_outside(m: &Module, address: u64) -> bool {
+    !m.is_text(address) || !m.externs.names(address).is_empty()
+}
+
 fn indirect(i: &Instruction) -> Result<Target, String> {
     match i.op0_kind() {
+        OpKind::Register if i.op0_register() == Register::RSP => Err("transfer to the stack".into()),
         OpKind::Register => number(i.op0_register()).map(Target::Register).ok_or("indirect transfer by an odd register".into()),
         OpKind::Memory => Ok(Target::Memory),
         _ => Err("far transfer".into()),

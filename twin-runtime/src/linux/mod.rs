@@ -87,7 +87,7 @@ pub(crate) fn bad(what: &'static str, value: u64) -> Stop {
 pub type Done = Result<u64, Stop>;
 
 /// State of the support routines of one driver domain.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Support {
     /// Places of members.
     pub offsets: Offsets,

@@ -55,7 +55,7 @@ pub enum Given {
 }
 
 /// The lent objects of one domain.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Pool {
     skbs: BTreeMap<u64, Lent>,
     whole: Vec<u64>,
