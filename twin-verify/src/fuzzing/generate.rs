@@ -60,18 +60,39 @@ fn begin(draft: &mut Draft, choices: &mut Choices<'_>) {
     draft.label(State::default(), 0);
 }
 
-/// Ends the function: by a return if that is possible.
+/// Ends the function: by a return if the frame can be taken down, else by a trap.
 fn finish(draft: &mut Draft, mode: Mode) {
-    for end in [&[0xc3][..], &[0x0f, 0x0b]] {
-        let mut next = draft.clone();
-        next.code.extend(end);
-        let end = next.here();
-        next.functions.push((next.start, end, next.args));
-        if accepted(&next, mode) {
-            *draft = next;
+    let mut epilogue = draft.clone();
+    for _ in 0..16 {
+        if end_by(&epilogue, draft, mode, &[0xc3]) {
             return;
         }
+        let steps: [&[u8]; 7] =
+            [&[0x5b], &[0x5d], &[0x41, 0x5c], &[0x41, 0x5d], &[0x41, 0x5e], &[0x41, 0x5f], &[0x48, 0x83, 0xc4, 0x08]];
+        let next = steps.into_iter().find_map(|step| {
+            let mut next = epilogue.clone();
+            next.code.extend(step);
+            accepted(&next, mode).then_some(next)
+        });
+        match next {
+            Some(next) => epilogue = next,
+            None => break,
+        }
     }
+    end_by(&draft.clone(), draft, mode, &[0x0f, 0x0b]);
+}
+
+/// Ends `from` by `end` if that is accepted, and makes it the draft.
+fn end_by(from: &Draft, draft: &mut Draft, mode: Mode, end: &[u8]) -> bool {
+    let mut next = from.clone();
+    next.code.extend(end);
+    let end = next.here();
+    next.functions.push((next.start, end, next.args));
+    let good = accepted(&next, mode);
+    if good {
+        *draft = next;
+    }
+    good
 }
 
 fn build(draft: &Draft, mode: Mode) -> Vec<u8> {
@@ -163,7 +184,7 @@ fn propose(draft: &mut Draft, choices: &mut Choices<'_>, mode: Mode, nested: u32
     let other = choices.of(&[reg, choices.clone().byte() & 15, 0, 1, 2, 4, 11]);
     let word = [constant::MASK, constant::BITS, constant::DELTA, constant::PERCPU, constant::CANARY];
     let wide = choices.below(3) > 0;
-    match choices.below(26) {
+    match choices.below(32) {
         0 => (0..=choices.below(6)).for_each(|_| draft.code.push(choices.byte())),
         1 => draft.relative(
             &[0x48 | (reg >> 3) << 2, 0x8b, 0x05 | (reg & 7) << 3],
@@ -264,10 +285,82 @@ fn propose(draft: &mut Draft, choices: &mut Choices<'_>, mode: Mode, nested: u32
         }
         23 => draft.memory(true, &[0xff], choices.of(&[2, 4, 6]), reg, Some((other, 0)), choices.of(&[8, 0])),
         24 => draft.registers(true, &[0x0f, choices.of(&[0x44, 0x47, 0xaf, 0xbc, 0xa3, 0xb7])], reg, other),
+        25..=28 => disturb(draft, choices, mode),
+        29 => frame(draft, choices),
         _ => {
             let state = some_state(draft, choices);
             draft.label(state, 0);
         }
+    }
+}
+
+/// Makes something known of a register, does a few things that may end that, and relies on it.
+fn disturb(draft: &mut Draft, choices: &mut Choices<'_>, mode: Mode) {
+    let known = choices.of(&[0u8, 1, 2, 3, 6, 8, 11, 13]);
+    let load = |draft: &mut Draft, word: u32| {
+        draft.relative(&[0x48 | (known >> 3) << 2, 0x8b, 0x05 | (known & 7) << 3], i64::from(word), 0);
+    };
+    match (mode, choices.below(5)) {
+        (_, 0) => load(draft, CONST_OFFSET + constant::DELTA),
+        (_, 1) => {
+            draft.registers(choices.below(2) == 0, &[0x81], 4, known);
+            draft.code.extend(choices.of(&[0xfff0u32, 0xff0, 0xfff, 63, 31, 512]).to_le_bytes());
+        }
+        (Mode::Mirror, 2) => load(draft, CONST_OFFSET + constant::MASK),
+        (Mode::Mirror, _) => {
+            draft.vex(2, known, choices.byte() & 15, 0);
+            draft.relative(&[0x05 | (known & 7) << 3], i64::from(CONST_OFFSET + constant::MASK), 0);
+        }
+        (Mode::Stlb, _) => load(draft, ctx::MISS_RESULT),
+    }
+    for _ in 0..choices.below(3) {
+        let (wide, one) = (choices.below(2) == 0, choices.byte() & 15);
+        let other = choices.of(&[known, known, one]);
+        let opcode: &[u8] = match choices.below(14) {
+            0 => &[0x0f, 0xb1],
+            1 => &[0x0f, 0xc1],
+            2 => &[0x0f, 0xbe],
+            3 => &[0x0f, 0xbf],
+            4 => &[0x0f, 0xb6],
+            5 => &[0x0f, 0x42],
+            6 => &[0x63],
+            7 => &[0x88],
+            8 => &[0x0f, 0xbd],
+            9 => &[0x0f, 0xa5],
+            10 => &[0x87],
+            11 => &[0x0f, 0xb3],
+            _ => &[choices.of(&[0x89, 0x01, 0x21, 0x31, 0x13, 0x2b])],
+        };
+        match choices.below(4) {
+            0 => draft.registers(wide, &[choices.of(&[0xf7, 0xf6])], choices.of(&[2, 3, 4, 5, 6]), other),
+            1 => draft.code.extend(choices.of(&[[0x48, 0x98], [0x48, 0x99], [0x90, 0x98], [0x90, 0x9f]])),
+            _ => draft.registers(wide, opcode, one, other),
+        }
+    }
+    let index = choices.of(&[
+        None,
+        Some((known, 0)),
+        Some((choices.clone().byte() & 15, 3)),
+        Some((choices.clone().byte() >> 4, 0)),
+    ]);
+    let opcode = choices.of(&[&[0x8b][..], &[0x89], &[0x0f, 0xab], &[0x0f, 0xa3], &[0x03]]);
+    let base = choices.of(&[known, known, known, 4, choices.clone().byte() & 15]);
+    let reg = choices.of(&[known, 0, choices.clone().byte() & 15]);
+    draft.memory(choices.below(3) > 0, opcode, reg, base, index, displacement(choices));
+}
+
+/// Saves a register, uses the frame, and restores: or not quite.
+fn frame(draft: &mut Draft, choices: &mut Choices<'_>) {
+    let saved = choices.of(&[3u8, 5, 12, 13, 14, 15]);
+    draft.code.extend([0x40 | saved >> 3, 0x50 | saved & 7]);
+    let room = choices.of(&[0u8, 8, 24]);
+    draft.code.extend([0x48, 0x83, 0xec, room]);
+    draft.registers(true, &[0x89], choices.byte() & 15, saved);
+    draft.memory(choices.below(2) == 0, &[0x89], choices.byte() & 15, 4, None, displacement(choices));
+    let restored = choices.of(&[saved, saved, saved, choices.clone().byte() & 15]);
+    if choices.below(3) > 0 {
+        draft.code.extend([0x48, 0x83, 0xc4, choices.of(&[room, room, room.wrapping_add(8)])]);
+        draft.code.extend([0x40 | restored >> 3, 0x58 | restored & 7]);
     }
 }
 
