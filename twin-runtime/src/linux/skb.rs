@@ -11,6 +11,8 @@ pub const HEADROOM: u64 = 64;
 /// Most page fragments of a packet (`MAX_SKB_FRAGS`).
 pub const MAX_FRAGMENTS: usize = 17;
 
+/// No buffer is larger; what claims to be is none.
+const LARGEST: u32 = 1 << 20;
 const ETHERNET_HEADER: u32 = 14;
 /// Bit of the byte of `cloned` that says that the head is a page fragment.
 const HEAD_FRAG: u8 = 1 << 5;
@@ -74,7 +76,7 @@ impl Parts {
             data_len: word(o.skb_data_len)?,
         };
         let data_at = parts.data.wrapping_sub(parts.head);
-        if parts.tail > parts.end || data_at > u64::from(parts.tail) || parts.data_len > parts.len {
+        if parts.end > LARGEST || parts.tail > parts.end || data_at > u64::from(parts.tail) || parts.data_len > parts.len {
             return Err(bad("sk_buff out of its buffer", skb));
         }
         Ok(parts)

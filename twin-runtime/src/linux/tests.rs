@@ -182,6 +182,8 @@ fn sizes_that_leave_the_buffer_end_the_invocation() {
     assert!(structure(call("skb_put", &mut s, &mut f, &[skb, u64::from(u32::MAX)])));
     f.put_u32(skb + 112, 5000).expect("mapped");
     assert!(structure(call("napi_gro_receive", &mut s, &mut f, &[0, skb])), "longer than its buffer");
+    f.put_u32(skb + 192, u32::MAX).expect("mapped");
+    assert!(structure(call("napi_gro_receive", &mut s, &mut f, &[0, skb])), "a buffer of 4 GiB");
     f.put_u64(skb + 208, 8).expect("mapped");
     assert!(structure(call("skb_trim", &mut s, &mut f, &[skb, 1])), "data outside the head");
     assert_eq!(s.pool.exhausted, 1);
