@@ -76,7 +76,11 @@ impl Parts {
             data_len: word(o.skb_data_len)?,
         };
         let data_at = parts.data.wrapping_sub(parts.head);
-        if parts.end > LARGEST || parts.tail > parts.end || data_at > u64::from(parts.tail) || parts.data_len > parts.len {
+        if parts.end > LARGEST
+            || parts.tail > parts.end
+            || data_at > u64::from(parts.tail)
+            || parts.data_len > parts.len
+        {
             return Err(bad("sk_buff out of its buffer", skb));
         }
         Ok(parts)

@@ -1,5 +1,7 @@
 //! The support routines on a fake domain.
 
+#![allow(clippy::cast_possible_truncation, reason = "small numbers")]
+
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -340,4 +342,41 @@ fn completing_more_than_was_queued_ends_the_invocation() {
     assert_eq!(call("dql_completed", &mut s, &mut f, &[DEVICE, 3000]), Ok(0));
     assert_eq!((f.u32(DEVICE + 8), f.u32(DEVICE + 24)), (Ok(6000), Ok(3000)), "adj_limit, limit");
     assert_eq!(f.u32(SKBS), Ok(0));
+}
+
+/// Arguments and structures are the driver's: whatever they are, a routine returns, stops, or asks for the domain.
+#[test]
+fn any_arguments_and_contents_are_survived() {
+    let mut state = 0x9e37_79b9_7f4a_7c15u64;
+    let mut random = move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    let (mut done, mut stopped) = (0, 0);
+    for _ in 0..60 {
+        let (mut f, mut s) = domain(2);
+        let mut objects = vec![SKBS, SKBS + 256, BUFFERS, FRAGMENTS, DEVICE, VMEMMAP];
+        for _ in 0..120 {
+            let routine = Routine::ALL[(random() % Routine::ALL.len() as u64) as usize];
+            let args = core::array::from_fn(|_| match random() % 8 {
+                0 => random(),
+                1 => random() % 4096,
+                2 => u64::from(u32::MAX) - random() % 16,
+                _ => objects[(random() % objects.len() as u64) as usize] + random() % 3 * 8,
+            });
+            let at = objects[(random() % objects.len() as u64) as usize] + random() % 32 * 8;
+            let value = if random() % 2 == 0 { random() } else { random() % 3000 };
+            if random() % 3 == 0 {
+                f.put_u64(at & !7, value).unwrap_or(());
+            }
+            match routine.call(&mut s, &mut f, &args) {
+                Ok(object) if object >= 1 << 32 && object < u64::MAX - 4096 => objects.push(object & !7),
+                Ok(_) => done += 1,
+                Err(_) => stopped += 1,
+            }
+        }
+    }
+    assert!(done > 500 && stopped > 500, "{done} {stopped}");
 }
