@@ -4,7 +4,7 @@ pub mod bitmap;
 pub mod callback_op;
 pub mod console_io;
 pub mod debugreg;
-pub mod domain_info;
+pub mod domctl;
 pub mod event_channel_op;
 pub mod fpu_taskswitch;
 pub mod grant_table_op;

@@ -1,7 +1,7 @@
 //! `sysctl`: what the tools ask about the machine and the hypervisor.
 
 use super::guest_ptr::plain;
-use super::{bitmap, domain_info, Caller, GuestPtr, Outcome, OK};
+use super::{bitmap, domctl, Caller, GuestPtr, Outcome, OK};
 use crate::arch::{percpu, tsc};
 use crate::pv::cpu_policy::policies;
 use crate::{console, domain, mem};
@@ -98,7 +98,7 @@ fn domain_list(payload: GuestPtr<GetDomainInfoList>) -> Outcome {
     let mut found: Vec<GetDomainInfo> = Vec::new();
     domain::for_each(|d| {
         if d.id >= op.first_domain && found.len() < room && found.try_reserve(1).is_ok() {
-            found.push(domain_info::describe(d));
+            found.push(domctl::describe(d));
         }
     });
     GuestPtr::<GetDomainInfo>::new(op.buffer).write_slice(&found)?;

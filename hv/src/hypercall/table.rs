@@ -68,6 +68,7 @@ hypercalls! {
     33 physdev_op(cmd: u32, arg: GuestPtr<u8>) => physdev_op::call;
     34 hvm_op => unsupported;
     35 sysctl(arg: GuestPtr<xen_abi::sysctl::Sysctl>) => sysctl::call;
+    36 domctl(arg: GuestPtr<xen_abi::domctl::Domctl>) => domctl::call;
     37 kexec_op => unsupported;
     38 tmem_op => unsupported;
     39 argo_op => unsupported;

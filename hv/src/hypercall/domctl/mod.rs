@@ -3,9 +3,12 @@
 //! A request is 144 bytes: command, interface version, domain, and a payload that the command defines. It is read once;
 //! commands that answer write their payload back.
 
+mod cpu_policy;
 mod lifecycle;
 mod permission;
 mod vcpus;
+
+pub(crate) use lifecycle::describe;
 
 use super::guest_ptr::plain;
 use super::{Caller, Done, GuestPtr, Outcome, Plain, OK};
@@ -17,6 +20,7 @@ use xen_abi::layout::DOMID_SELF;
 
 plain!(
     op::Domctl,
+    op::CpuPolicy,
     op::CreateDomain,
     op::GetDomainInfo,
     op::VcpuAffinity,
@@ -126,13 +130,15 @@ pub fn call(cx: &mut Caller, at: GuestPtr<op::Domctl>) -> Outcome {
         }
         op::GETTSCINFO => {
             r.target()?;
-            let khz = u32::try_from(crate::arch::tsc::frequencies().tsc_khz()).unwrap_or(u32::MAX);
+            let khz = u32::try_from(crate::arch::tsc::frequencies().tsc_hz / 1000).unwrap_or(u32::MAX);
             r.answer(&op::TscInfo { tsc_mode: 2, gtsc_khz: khz, incarnation: 0, pad: 0, elapsed_nsec: 0 })
         }
         op::SETTIMEOFFSET => r.target().map(|_| Done::Return(0)),
         op::IRQ_PERMISSION => permission::irq(&r),
         op::IOMEM_PERMISSION => permission::iomem(&r),
         op::IOPORT_PERMISSION => permission::ioport(&r),
+        op::SET_CPU_POLICY => cpu_policy::set(&r),
+        op::GET_CPU_POLICY => cpu_policy::get(&r),
         op::GET_PAGING_MEMPOOL_SIZE | op::SET_PAGING_MEMPOOL_SIZE => Err(Errno::EOPNOTSUPP),
         _ => Err(Errno::ENOSYS),
     }
