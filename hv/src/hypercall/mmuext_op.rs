@@ -137,8 +137,26 @@ fn pin(mm: &DomainMm, mfn: Mfn, level: Level) -> Result<(), Errno> {
     mmu().pin(mm.id, mfn, level, &mut mm.lock()).map_err(refused)
 }
 
+/// What a write to CR3 of `v`, which runs here in kernel mode, means: [`new_baseptr`] for a table that is validated
+/// already, for an instruction cannot be preempted. EINVAL for any other.
+pub fn write_cr3(v: &Vcpu, mfn: Mfn) -> Result<(), Errno> {
+    if mmu().table_level(mfn) != Some(Level::L4) {
+        return Err(Errno::EINVAL);
+    }
+    for _ in 0..MAX_ROUNDS {
+        mmu_env::refill_steps();
+        match new_baseptr(v, mfn) {
+            Err(Errno::ERESTART) => {}
+            result => return result,
+        }
+    }
+    Err(Errno::EINVAL)
+}
+
+/// Rounds of an earlier operation's unfinished work that a write to CR3 waits for.
+const MAX_ROUNDS: u32 = 64;
+
 /// Makes `mfn` the kernel's root of `v`, which runs here in kernel mode, and loads it. ERESTART: to be called again.
-/// Also what a guest's write to CR3 means.
 #[inline]
 pub fn new_baseptr(v: &Vcpu, mfn: Mfn) -> Result<(), Errno> {
     let old = v.kernel_root.get();

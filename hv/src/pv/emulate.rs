@@ -2,7 +2,7 @@
 
 use crate::arch::cpu::{self, msr as live};
 use crate::arch::{insn, pci, tsc};
-use crate::hypercall::{debugreg, fpu_taskswitch};
+use crate::hypercall::{debugreg, fpu_taskswitch, mmuext_op};
 use crate::iospace::IoSpace;
 use crate::mem::copy;
 use crate::pv::{cpu_policy, entry, mmio_ro};
@@ -16,7 +16,7 @@ use x86::cpuid::CpuidRegs;
 use x86::descriptor::{DESC_DB, DESC_L};
 use x86::error_code::PageFaultError;
 use x86::rflags::{Cr4, Dr6};
-use x86::{vector, PAGE_SIZE};
+use x86::{vector, MachAddr, Mfn, PAGE_SIZE};
 use xen_abi::layout::FLAT_RING3_CS64;
 use xen_abi::regs::CpuUserRegs;
 use xen_abi::trap::TI_DPL_MASK;
@@ -193,7 +193,7 @@ impl Machine for Guest<'_> {
                 // SAFETY: the host's bits plus those that guests may choose.
                 unsafe { cpu::write_cr4(switch::real_cr4(chosen)) };
             }
-            // A new page table comes with MMUEXT_NEW_BASEPTR.
+            3 => mmuext_op::write_cr3(v, Mfn::containing(MachAddr::new(value))).map_err(|_| Exception::GP)?,
             _ => return Err(Exception::GP),
         }
         Ok(())
