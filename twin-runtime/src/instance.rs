@@ -4,7 +4,9 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use twin_abi::image::Mode;
-use twin_abi::layout::{constant, ctx, gate, CALL_TABLE_ENTRIES, CODE_OFFSET, STLB_ENTRIES, STLB_NO_TAG};
+use twin_abi::layout::{
+    constant, ctx, gate, CALL_TABLE_ENTRIES, CODE_OFFSET, STACK_GUARD, STACK_SIZE, STLB_ENTRIES, STLB_NO_TAG,
+};
 use twin_verify::Verified;
 
 use crate::addresses::Addresses;
@@ -32,6 +34,24 @@ pub struct Config {
     pub imports: Vec<u64>,
     /// Stlb: address of two unmapped pages.
     pub hole: u64,
+}
+
+impl Config {
+    /// Whether an address lies in the stack or the unsafe area: such a pointer means nothing outside of the twin.
+    #[must_use]
+    pub fn is_twin_stack(&self, address: u64) -> bool {
+        [self.stack, self.unsafe_area].iter().any(|start| address.wrapping_sub(*start) < STACK_SIZE)
+    }
+
+    /// Whether an address lies in a guard of the stack or of the unsafe area: a fault there means that the stack is used up.
+    #[must_use]
+    pub fn is_guard(&self, address: u64) -> bool {
+        let beside = |start: u64| {
+            let from_below = address.wrapping_sub(start.wrapping_sub(STACK_GUARD));
+            from_below < STACK_GUARD || address.wrapping_sub(start.wrapping_add(STACK_SIZE)) < STACK_GUARD
+        };
+        beside(self.stack) || beside(self.unsafe_area)
+    }
 }
 
 /// The areas as bytes.

@@ -255,3 +255,13 @@ fn the_areas_hold_what_the_contract_says() {
     assert_eq!(word(&areas.constants, constant::PERCPU), 0x0880_0300_0000);
     assert!(areas.stlb.is_empty());
 }
+
+#[test]
+fn stack_and_guards_are_told_apart() {
+    let config = Config { stack: 0x10_0000, unsafe_area: 0x20_0000, ..Config::default() };
+    let of = |address| (config.is_twin_stack(address), config.is_guard(address));
+    assert_eq!((of(0x0f_dfff), of(0x0f_e000), of(0x0f_ffff)), ((false, false), (false, true), (false, true)));
+    assert_eq!((of(0x10_0000), of(0x10_7fff)), ((true, false), (true, false)));
+    assert_eq!((of(0x10_8000), of(0x10_9fff), of(0x10_a000)), ((false, true), (false, true), (false, false)));
+    assert_eq!((of(0x20_0000), of(0x20_8000), of(u64::MAX)), ((true, false), (false, true), (false, false)));
+}
