@@ -124,8 +124,10 @@ void on_entry(struct frame *frame)
 		frame->rflags &= ~0x100ul; /* a single step is one step */
 		probe.resume_at = 0;
 	} else {
-		printk("  unexpected entry %lu, error %#lx, rip %#lx, rsp %#lx\n", frame->number, frame->error, frame->rip,
-		       frame->rsp);
+		u64 cr2;
+		asm volatile("mov %%cr2, %0" : "=r"(cr2));
+		printk("  unexpected entry %lu, error %#lx, rip %#lx, rsp %#lx, cr2 %#lx\n", frame->number, frame->error,
+		       frame->rip, frame->rsp, cr2);
 		error("unexpected entry");
 	}
 	frame->cs &= 0xffff;

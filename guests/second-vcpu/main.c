@@ -1,4 +1,4 @@
-/* Bringing up a second vCPU, interrupting it, and taking it down again. */
+/* Bringing up a second vCPU, interrupting it, and taking it down again. (cpus: 2) */
 #include "events.h"
 
 const char test_name[] = "second-vcpu";

@@ -28,7 +28,10 @@ static void info(void)
 	check(start_info->nr_p2m_frames == 0, "%lu P2M frames at %#lx without INIT_P2M", start_info->nr_p2m_frames,
 	      start_info->first_p2m_pfn);
 	check(shared_info()->vcpu[0].upcall_mask == 1, "events start unmasked");
-	check(!memcmp(start_info->cmd_line, "a test", 6), "command line is %s", start_info->cmd_line);
+	u32 len = 0;
+	while (len < sizeof(start_info->cmd_line) && start_info->cmd_line[len])
+		len++;
+	check(len >= 6 && !memcmp(start_info->cmd_line + len - 6, "a test", 6), "command line is %s", start_info->cmd_line);
 }
 
 static void memory(void)
