@@ -8,6 +8,7 @@ mod build;
 mod compare;
 mod counter;
 mod fuzz;
+mod guests;
 mod host;
 mod images;
 mod iso;
@@ -41,6 +42,7 @@ usage: ./tandem COMMAND [OPTIONS]
   traffic DRIVER       packets through the twin on this processor; --count N
   faults DRIVER        fault injection; --count N --seed S
   bench twin           instructions and cycles of twins: target/bench/twin.csv and plots
+  guests [NAME]        the tiny PV kernels under guests/, a verdict for each
   fuzz [NAME]          fuzz targets, a minute each or --seconds N
   size                 lines of code and unsafe blocks of the trusted part
   iso                  a bootable ISO image with GRUB
@@ -70,6 +72,7 @@ fn dispatch(options: &Options) -> Result<bool> {
         "bench" => compare::run(options),
         "abi" => abi::run(false),
         "fuzz" => fuzz::run(options).map(|()| true),
+        "guests" => guests::run(options),
         "iso" => iso::run(options).map(|()| true),
         "size" => size::run().map(|()| true),
         "help" | "--help" | "-h" | "" => {

@@ -106,8 +106,21 @@ impl Score {
 
 fn all() -> Vec<Test> {
     let mut tests = refusals::tests();
+    tests.extend(guests());
     tests.extend(linux::tests());
     tests
+}
+
+/// One test for each tiny kernel under `guests/`.
+fn guests() -> Vec<Test> {
+    let found = crate::guests::all().unwrap_or_default();
+    let test = |guest: crate::guests::Guest| Test {
+        level: "guests",
+        name: format!("guest-{}", guest.name),
+        long: false,
+        run: Box::new(move |bed| guest.judge(&bed.hypervisor)),
+    };
+    found.into_iter().map(test).collect()
 }
 
 fn boot(options: &Options, tests: &[Test], score: &mut Score) -> Result<()> {
