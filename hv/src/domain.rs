@@ -278,15 +278,29 @@ pub fn next_free_id() -> Option<u16> {
     u16::try_from(free).ok()
 }
 
-/// Everything that was the dying domain's own is back; nobody hears of it again once nobody maps its memory either.
-pub fn try_bury(d: &Domain) {
+/// Everything that was the dying domain's own is back. The tools hear of it; it is forgotten as soon as nobody maps its
+/// memory either.
+pub fn died(d: &Domain) {
     if d.life.swap(DEAD, Ordering::AcqRel) != DEAD {
         info!("d{} destroyed", d.id);
     }
-    if d.mm.tot_pages() == 0 {
+    bury_if_empty(d);
+    crate::event::raise_global_virq(xen_abi::event::VIRQ_DOM_EXC);
+}
+
+/// Forgets a dead domain that has no memory left. Called whenever one of its pages comes back.
+pub fn bury_if_empty(d: &Domain) {
+    if d.is_dead() && d.mm.tot_pages() == 0 {
         DOMAINS.write().remove(&d.id);
     }
-    crate::event::raise_global_virq(xen_abi::event::VIRQ_DOM_EXC);
+}
+
+impl Drop for Domain {
+    fn drop(&mut self) {
+        // Nobody maps it: that would have kept the domain. Only this ends the loan, so it cannot fail.
+        let ended = crate::mem::mmu_env::mmu().end_loan(DomId(self.id), self.shared_info);
+        debug_assert!(ended.is_ok(), "shared_info was no longer lent");
+    }
 }
 
 /// Calls `f` for every domain.

@@ -137,7 +137,10 @@ impl MmuEnv for Env {
     fn frame_freed(&self, mfn: Mfn, owner: DomId, heap: bool) {
         self.m2p_set(mfn, xen_abi::layout::INVALID_M2P_ENTRY);
         if !heap {
-            with_domain(owner, |d| d.mm.uncharge(1));
+            with_domain(owner, |d| {
+                d.mm.uncharge(1);
+                domain::bury_if_empty(d);
+            });
         }
         limbo::put(mfn);
     }

@@ -116,7 +116,7 @@ pub(super) fn destroy(r: &Request) -> Outcome {
         release_vcpu(v)?;
     }
     d.mm.relinquish()?;
-    domain::try_bury(&d);
+    domain::died(&d);
     OK
 }
 
