@@ -1,5 +1,6 @@
 //! Control-flow recovery: decodes the functions of a module and finds what each instruction leads to.
 
+use crate::allowed::is_allowed;
 use crate::frame_pointer::{self, Frames};
 use crate::module::{Function, Module};
 use crate::regs::{effect, number, Effect, RegSet, RSP};
@@ -278,7 +279,8 @@ fn flow(m: &Module, i: &Instruction, own: u64, entries: &BTreeSet<u64>) -> Resul
         import_name(m, to).map(|_| Target::Import(to)).ok_or(format!("transfer to {to:#x}, which no symbol names"))
     };
     Ok(match i.flow_control() {
-        FlowControl::Next => Flow::Next,
+        FlowControl::Next if i.mnemonic() == Mnemonic::Leave || is_allowed(i) => Flow::Next,
+        FlowControl::Next => return Err(format!("{:?} cannot be part of a twin", i.mnemonic())),
         FlowControl::Return if i.mnemonic() == Mnemonic::Ret && i.op_count() == 0 => Flow::Return,
         FlowControl::UnconditionalBranch => {
             let to = i.near_branch_target();

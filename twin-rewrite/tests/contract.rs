@@ -1,0 +1,184 @@
+//! Small functions, written as bytes: what becomes of them, and that the verifier accepts it in every mode.
+
+use twin_abi::Image;
+use twin_rewrite::module::{bound_functions, Function, Module, Section};
+use twin_rewrite::options::{Mode, Options, Reuse};
+use twin_rewrite::rewrite::{rewrite, Output};
+
+const TEXT: u64 = 0xffff_ffff_c020_1000;
+const DATA: u64 = 0xffff_ffff_c020_3000;
+const OUTSIDE: u64 = 0xffff_ffff_8100_0000;
+
+/// A module of functions one after the other, with a symbol outside and some data.
+fn module(functions: &[(&str, &[u8])]) -> Module {
+    let mut m = Module { name: "small".into(), ..Module::default() };
+    let mut bytes = Vec::new();
+    for (name, code) in functions {
+        let address = TEXT + bytes.len() as u64;
+        m.functions.push(Function { address, len: code.len() as u64, name: (*name).to_owned() });
+        bytes.extend(*code);
+        bytes.resize(bytes.len().next_multiple_of(16), 0xcc);
+    }
+    m.sections.push(Section { name: ".text".into(), address: TEXT, bytes, executable: true, writable: false });
+    m.sections.push(Section { name: ".data".into(), address: DATA, bytes: vec![0; 64], executable: false, writable: true });
+    bound_functions(&mut m.functions, &m.sections);
+    m.externs.add(OUTSIDE, "printk");
+    m
+}
+
+fn all_options() -> Vec<Options> {
+    let mut out = Vec::new();
+    for mode in [Mode::Mirror, Mode::Stlb] {
+        for reuse in [Reuse::Access, Reuse::Block, Reuse::Flow] {
+            for bmi in [true, false] {
+                out.push(Options { reuse, bmi, ..Options::new(mode) });
+            }
+        }
+    }
+    out
+}
+
+fn policy(o: &Options) -> twin_verify::Policy {
+    let mirror = o.mode == Mode::Mirror;
+    twin_verify::Policy {
+        mode: if mirror { twin_abi::image::Mode::Mirror } else { twin_abi::image::Mode::Stlb },
+        mask_bits: if mirror { o.mask_bits } else { 0 },
+        counted: o.counted,
+        bmi: o.bmi,
+    }
+}
+
+/// Rewrites in all modes; everything must be accepted and nothing refused. Returns the output of the usual mirror mode.
+fn accepted(functions: &[(&str, &[u8])]) -> Output {
+    let m = module(functions);
+    let mut usual = None;
+    for o in all_options() {
+        let out = rewrite(&m, &o).unwrap();
+        assert_eq!(out.refused, [], "{o:?}");
+        twin_verify::verify(&out.image, &policy(&o)).map_err(|e| format!("{e} with {o:?}")).unwrap();
+        if o.mode == Mode::Mirror && o.bmi && o.reuse == Reuse::Flow {
+            usual = Some(out);
+        }
+    }
+    usual.unwrap()
+}
+
+/// The reason for which the only function is refused.
+fn refused(code: &[u8]) -> String {
+    let m = module(&[("bad", code), ("good", &[0xc3])]);
+    let out = rewrite(&m, &Options::new(Mode::Mirror)).unwrap();
+    assert_eq!(out.refused.len(), 1);
+    assert_eq!(out.refused[0].function, "bad");
+    out.refused[0].reason.clone()
+}
+
+#[test]
+fn one_translation_serves_all_accesses_through_a_base() {
+    // mov rax,[rdi+8]; mov [rdi+16],rax; mov ecx,[rdi]; ret
+    let out = accepted(&[("f", &[0x48, 0x8b, 0x47, 8, 0x48, 0x89, 0x47, 16, 0x8b, 0x0f, 0xc3])]);
+    assert_eq!((out.counts.masks_emitted, out.counts.masks_elided), (1, 2));
+    assert_eq!((out.counts.insns_in, out.counts.insns_out), (4, 5));
+}
+
+#[test]
+fn a_translation_does_not_outlive_its_base() {
+    // mov rax,[rdi]; mov rdi,rax; mov rcx,[rdi]; ret
+    let out = accepted(&[("f", &[0x48, 0x8b, 0x07, 0x48, 0x89, 0xc7, 0x48, 0x8b, 0x0f, 0xc3])]);
+    assert_eq!(out.counts.masks_emitted, 2);
+}
+
+#[test]
+fn a_translation_is_not_used_where_one_way_lacks_it() {
+    // test esi,esi; je 1f; mov eax,[rdi]; 1: mov ecx,[rdi]; add eax,ecx; ret
+    let code = [0x85, 0xf6, 0x74, 0x02, 0x8b, 0x07, 0x8b, 0x0f, 0x01, 0xc8, 0xc3];
+    let out = accepted(&[("f", &code)]);
+    assert_eq!(out.counts.masks_emitted, 2);
+}
+
+#[test]
+fn a_variable_whose_address_is_taken_moves_to_the_unsafe_area() {
+    // sub rsp,16; lea rdi,[rsp+8]; mov dword [rsp+8],5; call printk; mov eax,[rsp+8]; add rsp,16; ret
+    let call = (OUTSIDE as i64 - (TEXT as i64 + 22)) as i32;
+    let mut code = vec![0x48, 0x83, 0xec, 16, 0x48, 0x8d, 0x7c, 0x24, 8, 0xc7, 0x44, 0x24, 8, 5, 0, 0, 0, 0xe8];
+    code.extend(call.to_le_bytes());
+    code.extend([0x8b, 0x44, 0x24, 8, 0x48, 0x83, 0xc4, 16, 0xc3]);
+    let out = accepted(&[("f", &code)]);
+    assert_eq!(out.counts.unsafe_slots, 3);
+    assert_eq!(out.imports, [("printk".to_owned(), OUTSIDE)]);
+}
+
+#[test]
+fn a_lock_that_one_cpu_did_without_comes_back() {
+    // ds bts qword [rdi],3; ret
+    let out = accepted(&[("f", &[0x3e, 0x48, 0x0f, 0xba, 0x2f, 3, 0xc3])]);
+    let image = Image::parse(&out.image).unwrap();
+    assert!(image.code().windows(2).any(|w| w[0] == 0xf0), "{:x?}", image.code());
+}
+
+#[test]
+fn data_of_the_module_is_reached_by_its_own_address() {
+    // mov eax,[rip+data]; lea rdi,[rip+data]; ret
+    let at = |end: u64| ((DATA as i64 - (TEXT + end) as i64) as i32).to_le_bytes();
+    let code = [&[0x8b, 0x05][..], &at(6), &[0x48, 0x8d, 0x3d], &at(13), &[0xc3]].concat();
+    accepted(&[("f", &code)]);
+}
+
+#[test]
+fn calls_jumps_and_indirect_calls_are_bound() {
+    let call = (-21i32).to_le_bytes();
+    // g: call f; call rax; jmp f
+    let g = [&[0xe8][..], &call, &[0xff, 0xd0, 0xe9], &(-28i32).to_le_bytes()].concat();
+    let out = accepted(&[("f", &[0xc3]), ("g", &g)]);
+    assert_eq!(out.counts.indirect_sites, 1);
+    assert_eq!(Image::parse(&out.image).unwrap().addresses().len(), 2);
+}
+
+#[test]
+fn string_instructions_are_bounded() {
+    // mov ecx,512; xor eax,eax; rep stosq; ret, and a copy after which the pointers are used again
+    let copy = [0x48, 0x89, 0xf9, 0xb9, 4, 0, 0, 0, 0xf3, 0xa4, 0x48, 0x89, 0xf8, 0xc3];
+    accepted(&[("f", &[0xb9, 0, 2, 0, 0, 0x31, 0xc0, 0xf3, 0x48, 0xab, 0xc3]), ("g", &copy)]);
+}
+
+#[test]
+fn bit_strings_find_their_word_first() {
+    // lock bts [rdi],rsi; setc al; ret
+    accepted(&[("f", &[0xf0, 0x48, 0x0f, 0xab, 0x37, 0x0f, 0x92, 0xc0, 0xc3])]);
+}
+
+#[test]
+fn flags_survive_translation_in_between() {
+    // cmp esi,1; mov eax,[rdi]; je 1f; xor eax,eax; 1: ret
+    accepted(&[("f", &[0x83, 0xfe, 1, 0x8b, 0x07, 0x74, 2, 0x31, 0xc0, 0xc3])]);
+}
+
+#[test]
+fn a_frame_pointer_is_followed() {
+    // push rbp; mov rbp,rsp; push rbx; mov rbx,rdi; mov eax,[rbx]; mov rbx,[rbp-8]; leave; ret
+    let code = [0x55, 0x48, 0x89, 0xe5, 0x53, 0x48, 0x89, 0xfb, 0x8b, 0x03, 0x48, 0x8b, 0x5d, 0xf8, 0xc9, 0xc3];
+    accepted(&[("f", &code)]);
+}
+
+#[test]
+fn what_cannot_be_part_of_a_twin_is_refused_by_name_and_reason() {
+    assert!(refused(&[0xf4, 0xc3]).contains("Hlt"));
+    assert!(refused(&[0x0f, 0x30, 0xc3]).contains("wrmsr") || refused(&[0x0f, 0x30, 0xc3]).contains("Wrmsr"));
+    assert!(refused(&[0x0f, 0x28, 0xc1, 0xc3]).contains("Movaps"));
+    assert!(refused(&[0xfa, 0xc3]).contains("Cli"));
+    assert!(refused(&[0x48, 0x89, 0xc4, 0xc3]).contains("stack pointer"));
+    assert!(refused(&[0xff, 0x24, 0xc7]).contains("jump through memory"));
+    assert!(refused(&[0x06, 0xc3]).contains("not an instruction"));
+    assert!(refused(&[0x50, 0xc3]).contains("on the stack"));
+    assert!(refused(&[0xeb, 0xff, 0xc0, 0xc3]).contains("middle"));
+}
+
+#[test]
+fn a_refused_function_is_called_where_it_is() {
+    // g: call f; ret, with f refused
+    let g = [&[0xe8][..], &(-21i32).to_le_bytes(), &[0xc3]].concat();
+    let m = module(&[("f", &[0xf4, 0xc3]), ("g", &g)]);
+    let out = rewrite(&m, &Options::new(Mode::Mirror)).unwrap();
+    assert_eq!(out.refused.len(), 1);
+    assert_eq!(out.imports, [("f".to_owned(), TEXT)]);
+    twin_verify::verify(&out.image, &policy(&Options::new(Mode::Mirror))).unwrap();
+}
