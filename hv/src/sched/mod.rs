@@ -12,7 +12,7 @@ use crate::arch::{cpu, ipi, tsc};
 use crate::sync::{Mutex, Once};
 use crate::vcpu::{stop, Vcpu};
 use core::sync::atomic::{AtomicPtr, Ordering};
-use hv_core::sched::{Params, Scheduler, Sleep, VcpuId};
+use hv_core::sched::{Params, Scheduler, Sleep, VcpuId, Warp};
 use xen_abi::regs::CpuUserRegs;
 
 /// vCPUs of all domains together.
@@ -32,8 +32,10 @@ pub fn allocate_slot() -> Option<VcpuId> {
     scheduler().lock().add(tsc::now_ns())
 }
 
-/// Tells the scheduler which vCPU is in a slot. The vCPU must live until [`remove`].
+/// Tells the scheduler which vCPU is in a slot, and lets it borrow time for events, more so if it drives devices. The vCPU must live until [`remove`].
 pub fn register(v: &Vcpu) {
+    let warp = if v.domain().is_hardware { Warp::DRIVER } else { Warp::INTERACTIVE };
+    scheduler().lock().set_warp(v.sched_id, warp);
     VCPUS[v.sched_id.index()].store(core::ptr::from_ref(v).cast_mut(), Ordering::Release);
 }
 
@@ -72,10 +74,20 @@ pub fn kick(cpu: usize) {
 }
 
 /// Clears `reason` and wakes the vCPU if nothing else stops it.
+///
+/// [`Vcpu::stop`] changes without a lock; whoever changed it tells the scheduler what is true *now*, under the
+/// scheduler's lock. So of a start and a halt at the same time the last one to get the lock tells the truth.
 pub fn start(v: &Vcpu, reason: u32) {
     let before = v.stop.fetch_and(!reason, Ordering::AcqRel);
     if before & !reason == 0 && before != 0 {
-        let kicked = scheduler().lock().wake(v.sched_id, tsc::now_ns());
+        let kicked = {
+            let mut scheduler = scheduler().lock();
+            if v.is_runnable() {
+                scheduler.wake(v.sched_id, tsc::now_ns())
+            } else {
+                None
+            }
+        };
         if let Some(cpu) = kicked {
             kick(cpu);
         }
@@ -86,7 +98,14 @@ pub fn start(v: &Vcpu, reason: u32) {
 pub fn halt(v: &Vcpu, reason: u32) {
     if v.add_stop(reason) == 0 {
         let why = if reason & (stop::BLOCKED | stop::POLLING) != 0 { Sleep::Blocked } else { Sleep::Offline };
-        let on = scheduler().lock().sleep(v.sched_id, why, tsc::now_ns());
+        let on = {
+            let mut scheduler = scheduler().lock();
+            if v.is_runnable() {
+                None
+            } else {
+                scheduler.sleep(v.sched_id, why, tsc::now_ns())
+            }
+        };
         if let Some(cpu) = on {
             kick(cpu);
         }
