@@ -43,10 +43,19 @@ impl core::fmt::Debug for Slot {
     }
 }
 
+/// Entries that [`PtMem::any_bits`] looks at together.
+pub const GROUP: usize = 8;
+
 /// Access to frames of RAM. The callers only pass slots of frames of RAM.
 pub trait PtMem {
     /// Reads an entry, as one 8-byte load.
     fn read(&self, slot: Slot) -> Pte;
+    /// All bits of the [`GROUP`] entries from `first` on, which is a multiple of that. Tables are mostly empty, and are
+    /// looked through often.
+    #[inline]
+    fn any_bits(&self, first: Slot) -> u64 {
+        (0..GROUP).fold(0, |bits, n| bits | self.read(Slot::at(first.addr() + 8 * n as u64)).0)
+    }
     /// Writes an entry, as one 8-byte store.
     fn write(&self, slot: Slot, new: Pte);
     /// Replaces the entry if it is `old`; else says what it is. One locked instruction.

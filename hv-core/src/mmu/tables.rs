@@ -7,11 +7,13 @@
 //! The recursion is at most four deep: a table refers only to tables of the next lower level (linear tables, which
 //! refer to their own level, are refused).
 
+use super::env::GROUP;
 use super::{Mmu, MmuEnv, MmuError, Slot};
 use crate::frame::{Frame, FrameType, Usage, UsageState};
 use x86::{Level, Mfn, Pte, PteFlags};
 use xen_abi::layout::{DomId, HYPERVISOR_END_SLOT, HYPERVISOR_FIRST_SLOT};
 
+const PRESENT: u64 = PteFlags::P.bits();
 /// Entries of a page table.
 const ENTRIES: usize = 512;
 /// Flags that L2-L4 entries may have. No superpages for guests: PSE never passes.
@@ -227,15 +229,12 @@ impl<E: MmuEnv> Mmu<'_, E> {
 
     /// `Err` says how many entries hold references, and why it stopped.
     fn promote_entries_l1(&self, mfn: Mfn, dom: DomId) -> Result<(), (usize, MmuError)> {
-        for index in 0..ENTRIES {
-            let slot = Slot::new(mfn, index);
-            let entry = self.env.read(slot);
-            if !entry.is_present() {
-                continue;
-            }
+        let mut next = 0;
+        while let Some((index, entry)) = self.next_present(mfn, next) {
+            next = index + 1;
             let adopted = self.adopt_l1e(entry, dom).map_err(|why| (index, why))?;
             if adopted != entry {
-                self.env.write(slot, adopted);
+                self.env.write(Slot::new(mfn, index), adopted);
             }
         }
         Ok(())
@@ -254,23 +253,15 @@ impl<E: MmuEnv> Mmu<'_, E> {
             let child = self.env.read(Slot::new(mfn, last));
             if child.is_present() && !is_hypervisor_slot(level, last) && self.is_partial(child.mfn()) {
                 match self.resume_table(child.mfn(), below, dom) {
-                    Ok(()) => {
-                        // The entry was not stored when its table was interrupted.
-                        let adopted = check_upper(child).map_err(|why| (from, why))?;
-                        self.env.write(Slot::new(mfn, last), adopted);
-                        progressed = true;
-                    }
+                    Ok(()) => progressed = true,
                     Err(Stopped { why, held }) => return Err((if held { from } else { last }, why)),
                 }
             }
         }
-        for index in from..ENTRIES {
+        let mut next = from;
+        while let Some((index, entry)) = self.next_present(mfn, next) {
+            next = index + 1;
             if is_hypervisor_slot(level, index) {
-                continue;
-            }
-            let slot = Slot::new(mfn, index);
-            let entry = self.env.read(slot);
-            if !entry.is_present() {
                 continue;
             }
             if progressed && self.env.preempt_pending() {
@@ -279,7 +270,7 @@ impl<E: MmuEnv> Mmu<'_, E> {
             let adopted = check_upper(entry).map_err(|why| (index, why))?;
             if adopted != entry {
                 // Before the child is taken: if that is preempted, the entry is not looked at again.
-                self.env.write(slot, adopted);
+                self.env.write(Slot::new(mfn, index), adopted);
             }
             if let Err(Stopped { why, held }) = self.acquire_table(entry.mfn(), below, dom) {
                 return Err((if held { index + 1 } else { index }, why));
@@ -287,6 +278,40 @@ impl<E: MmuEnv> Mmu<'_, E> {
             progressed = true;
         }
         Ok(())
+    }
+
+    /// The first present entry from `index` on.
+    #[inline]
+    fn next_present(&self, mfn: Mfn, mut index: usize) -> Option<(usize, Pte)> {
+        while index < ENTRIES {
+            if index % GROUP == 0 && self.env.any_bits(Slot::new(mfn, index)) & PRESENT == 0 {
+                index += GROUP;
+                continue;
+            }
+            let entry = self.env.read(Slot::new(mfn, index));
+            if entry.is_present() {
+                return Some((index, entry));
+            }
+            index += 1;
+        }
+        None
+    }
+
+    /// The last present entry below `index`.
+    #[inline]
+    fn last_present(&self, mfn: Mfn, mut index: usize) -> Option<(usize, Pte)> {
+        while index > 0 {
+            if index % GROUP == 0 && self.env.any_bits(Slot::new(mfn, index - GROUP)) & PRESENT == 0 {
+                index -= GROUP;
+                continue;
+            }
+            index -= 1;
+            let entry = self.env.read(Slot::new(mfn, index));
+            if entry.is_present() {
+                return Some((index, entry));
+            }
+        }
+        None
     }
 
     fn is_partial(&self, mfn: Mfn) -> bool {
@@ -329,12 +354,10 @@ impl<E: MmuEnv> Mmu<'_, E> {
     fn demote(&self, frame: &Frame, mfn: Mfn, level: Level, upto: usize) -> Result<(), MmuError> {
         let ty = FrameType::from(level);
         let mut progressed = false;
-        for index in (0..upto).rev() {
+        let mut upto = upto;
+        while let Some((index, entry)) = self.last_present(mfn, upto) {
+            upto = index;
             if is_hypervisor_slot(level, index) {
-                continue;
-            }
-            let entry = self.env.read(Slot::new(mfn, index));
-            if !entry.is_present() {
                 continue;
             }
             if level == Level::L1 {

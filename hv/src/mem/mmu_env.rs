@@ -73,6 +73,21 @@ impl PtMem for Env {
         Pte(word(slot).load(Ordering::Relaxed))
     }
     #[inline(always)]
+    fn any_bits(&self, first: Slot) -> u64 {
+        let bits: u64;
+        // SAFETY: as for `word`: the eight words are in one page, for `first` is a multiple of eight; they are only read.
+        // Assembly, because atomic loads are not combined with the operation on them, which would take twice as long.
+        unsafe {
+            core::arch::asm!(
+                "mov {bits}, [{at}]", "or {bits}, [{at} + 8]", "or {bits}, [{at} + 16]", "or {bits}, [{at} + 24]",
+                "or {bits}, [{at} + 32]", "or {bits}, [{at} + 40]", "or {bits}, [{at} + 48]", "or {bits}, [{at} + 56]",
+                at = in(reg) phys_to_virt(x86::MachAddr::new(first.addr() & !63)), bits = out(reg) bits,
+                options(nostack, readonly)
+            );
+        }
+        bits
+    }
+    #[inline(always)]
     fn write(&self, slot: Slot, new: Pte) {
         word(slot).store(new.0, Ordering::Release);
     }
