@@ -16,4 +16,5 @@ pub mod random;
 pub mod report;
 pub mod rig;
 pub mod scenario;
+pub mod show;
 pub mod traffic;

@@ -5,7 +5,7 @@ use std::time::Instant;
 use twin_capture::snapshot::Snapshot;
 use twin_capture::{guest, packages, DEVICES};
 use twin_harness::rig::{cache, make, Rig};
-use twin_harness::{equivalence, faults, input, measure, report, traffic};
+use twin_harness::{equivalence, faults, input, measure, report, show, traffic};
 use twin_rewrite::ko;
 use twin_rewrite::module::Module;
 use twin_rewrite::options::{Mode, Options};
@@ -15,6 +15,7 @@ usage: twin-harness COMMAND DRIVER [OPTIONS]
   capture DRIVER       take (once) a snapshot of the live driver
   twin DRIVER          rewrite and verify the driver, print the report
   equivalence DRIVER   compare original and twin on generated cases
+  show DRIVER FUNCTION one function before and after
   faults DRIVER        inject faults, print what became of them
   traffic DRIVER       packets through the twin on this processor, contents checked
 options: --mode stlb|mirror   --count N   --seed S   --no-bmi   --reuse access|block|flow";
@@ -22,6 +23,7 @@ options: --mode stlb|mirror   --count N   --seed S   --no-bmi   --reuse access|b
 struct Arguments {
     command: String,
     driver: String,
+    function: String,
     options: Options,
     count: Option<u64>,
     seed: u64,
@@ -30,7 +32,7 @@ struct Arguments {
 fn arguments() -> Result<Arguments, String> {
     let mut words = std::env::args().skip(1);
     let command = words.next().ok_or(HELP)?;
-    let mut out = Arguments { command, driver: String::new(), options: Rig::options(Mode::Mirror), count: None, seed: 1 };
+    let mut out = Arguments { command, driver: String::new(), function: String::new(), options: Rig::options(Mode::Mirror), count: None, seed: 1 };
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or(format!("{word} needs a value"));
         match word.as_str() {
@@ -55,6 +57,7 @@ fn arguments() -> Result<Arguments, String> {
             "--no-bmi" => out.options.bmi = false,
             option if option.starts_with("--") => return Err(format!("unknown option {option}\n{HELP}")),
             driver if out.driver.is_empty() => out.driver = driver.to_owned(),
+            function if out.function.is_empty() && out.command == "show" => out.function = function.to_owned(),
             other => return Err(format!("unexpected argument {other}\n{HELP}")),
         }
     }
@@ -104,6 +107,12 @@ fn run() -> Result<bool, String> {
             Ok(true)
         }
         "twin" => twin(&a),
+        "show" => {
+            let (module, _) = module(&a.driver)?;
+            let made = make(&module, &a.options)?;
+            print!("{}", show::function(&module, &made, &a.function)?);
+            Ok(true)
+        }
         "faults" => {
             let rig = Rig::open(&a.driver)?;
             let start = Instant::now();

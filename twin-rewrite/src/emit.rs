@@ -155,7 +155,7 @@ fn visiting_order(body: &Body, blocks: &[Vec<u64>]) -> Vec<u64> {
             continue;
         }
         stack.push((block, true));
-        for to in body.successors(ends[&block]) {
+        for to in ends.get(&block).map_or(Vec::new(), |end| body.successors(*end)) {
             stack.push((to, false));
         }
     }
@@ -294,7 +294,8 @@ impl<'a, 'b> Writer<'a, 'b> {
             at_start.insert(*start, facts.clone());
             self.facts = facts;
             self.next_label = Some(self.label(*start));
-            for address in by_start[start] {
+            let Some(block) = by_start.get(start) else { return Err((*start, "not the start of a block".into())) };
+            for address in *block {
                 self.origin = *address;
                 self.node(*address).map_err(|e| (*address, e))?;
             }

@@ -170,6 +170,9 @@ fn recover_function(m: &Module, f: &Function, entries: &BTreeSet<u64>) -> Result
             return Err((address, "jump into the middle of an instruction".into()));
         }
         let mut instruction = decode(m, address).map_err(|e| (address, e))?;
+        if body.nodes.range(address + 1..).next().is_some_and(|(later, _)| *later < instruction.next_ip()) {
+            return Err((address, "jump into the middle of an instruction".into()));
+        }
         let lock_patched = is_patched_lock(m, &instruction);
         let mut expansion = Vec::new();
         let mut new_depth = None;

@@ -170,6 +170,8 @@ fn what_cannot_be_part_of_a_twin_is_refused_by_name_and_reason() {
     assert!(refused(&[0x06, 0xc3]).contains("not an instruction"));
     assert!(refused(&[0x50, 0xc3]).contains("on the stack"));
     assert!(refused(&[0xeb, 0xff, 0xc0, 0xc3]).contains("middle"));
+    // je 1f; mov eax,imm32 with 1: inside, so that the inner instruction is found first.
+    assert!(refused(&[0x74, 1, 0xb8, 0x90, 0x90, 0x90, 0xc3]).contains("middle"));
 }
 
 #[test]
