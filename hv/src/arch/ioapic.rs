@@ -11,17 +11,12 @@ use x86::{MachAddr, Mfn};
 
 const SELECT: usize = 0x00;
 const WINDOW: usize = 0x10;
-const EOI: usize = 0x40;
 const REG_VERSION: u8 = 1;
 const REG_ENTRIES: u8 = 0x10;
-/// Versions from here on have an EOI register.
-const VERSION_WITH_EOI: u8 = 0x20;
-
 /// Bits of the low half of an entry.
 const ACTIVE_LOW: u32 = 1 << 13;
 const LEVEL: u32 = 1 << 15;
 const MASKED: u32 = 1 << 16;
-const REMOTE_IRR: u32 = 1 << 14;
 
 /// One chip.
 struct Chip {
@@ -116,11 +111,6 @@ pub fn gsi_end() -> u32 {
     chips.iter().map(|chip| chip.lock()).map(|chip| chip.gsi_base + chip.pins).max().unwrap_or(0)
 }
 
-/// Does a chip have a pin for `gsi`?
-pub fn has(gsi: u32) -> bool {
-    with_pin(gsi, |_, _| ()).is_some()
-}
-
 /// The GSI of ISA interrupt `irq`, and how it signals.
 pub fn isa_wire(irq: u8) -> (u32, Wire) {
     let overrides = acpi::tables().madt.as_ref().map_or(&[][..], |madt| &madt.overrides);
@@ -168,21 +158,6 @@ pub fn unmask(gsi: u32) {
     with_pin(gsi, |chip, pin| {
         let low = chip.low[pin as usize];
         chip.set_low(pin, low & !MASKED);
-    });
-}
-
-/// Is the level interrupt of `gsi` delivered and not yet ended?
-pub fn is_in_service(gsi: u32) -> bool {
-    with_pin(gsi, |chip, pin| chip.read(Chip::entry(pin)) & REMOTE_IRR != 0).unwrap_or(false)
-}
-
-/// Ends a level interrupt at the chip itself, where its broadcast EOI was suppressed or lost.
-pub fn end_of_interrupt(gsi: u32) {
-    with_pin(gsi, |chip, pin| {
-        if chip.version >= VERSION_WITH_EOI {
-            // SAFETY: the page of registers is mapped for ever.
-            unsafe { ((chip.registers + EOI) as *mut u32).write_volatile(chip.low[pin as usize] & 0xff) };
-        }
     });
 }
 

@@ -17,7 +17,6 @@ mod reg {
     pub const DESTINATION_FORMAT: u32 = 0xe0;
     pub const SPURIOUS: u32 = 0xf0;
     pub const IN_SERVICE: u32 = 0x100;
-    pub const REQUESTED: u32 = 0x200;
     pub const ERROR_STATUS: u32 = 0x280;
     pub const COMMAND_LOW: u32 = 0x300;
     pub const COMMAND_HIGH: u32 = 0x310;
@@ -149,11 +148,6 @@ pub fn is_x2apic() -> bool {
 #[inline]
 pub fn eoi() {
     write(reg::EOI, 0);
-}
-
-/// Does an interrupt of `vector` wait at this CPU's APIC?
-pub fn is_requested(vector: u8) -> bool {
-    read(reg::REQUESTED + u32::from(vector / 32) * 16) >> (vector % 32) & 1 != 0
 }
 
 /// The errors since the last call.

@@ -1,6 +1,5 @@
 //! Message-signalled interrupts: the hypervisor alone writes messages and mask bits.
 
-use crate::arch::lapic;
 use crate::arch::pci::{self, Sbdf};
 use crate::mem::vmap;
 use crate::sync::Mutex;
@@ -33,11 +32,6 @@ impl Message {
     pub const fn new(apic_id: u32, vector: u8) -> Self {
         Self { addr: 0xfee0_0000 | (apic_id as u64 & 0xff) << 12, data: vector as u32 }
     }
-}
-
-/// Can a message reach CPU `apic_id` without interrupt remapping?
-pub fn can_reach(apic_id: u32) -> bool {
-    apic_id < 255 || !lapic::is_x2apic() && apic_id < 256
 }
 
 /// Programs the function's MSI capability at `cap` with one message and enables it.
@@ -140,17 +134,6 @@ impl MsixTable {
         }
         pci::write16(self.at, self.cap + CONTROL, control & !MSIX_MASK_ALL | MSIX_ENABLE);
     }
-
-    /// Switches the function's MSI-X off.
-    pub fn disable(&self) {
-        let control = pci::read16(self.at, self.cap + CONTROL);
-        pci::write16(self.at, self.cap + CONTROL, control & !MSIX_ENABLE);
-    }
-}
-
-/// Forgets the mapped table of a function, whose BARs may move.
-pub fn forget_table(at: Sbdf) {
-    TABLES.lock().remove(&at);
 }
 
 /// Machine address and bytes of the function's MSI-X table, from the BAR as it is set now.

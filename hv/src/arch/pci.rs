@@ -18,32 +18,17 @@ const ENABLE: u32 = 1 << 31;
 pub mod reg {
     #![allow(missing_docs, reason = "the specification's names")]
     pub const VENDOR: u16 = 0x00;
-    pub const COMMAND: u16 = 0x04;
     pub const STATUS: u16 = 0x06;
-    pub const CLASS: u16 = 0x08;
     pub const HEADER_TYPE: u16 = 0x0e;
     pub const BAR0: u16 = 0x10;
     pub const SECONDARY_BUS: u16 = 0x19;
-    pub const ROM: u16 = 0x30;
     pub const CAPABILITIES: u16 = 0x34;
-    pub const INTERRUPT_LINE: u16 = 0x3c;
-    pub const INTERRUPT_PIN: u16 = 0x3d;
 }
 
-/// COMMAND: answers port accesses.
-pub const COMMAND_IO: u16 = 1 << 0;
-/// COMMAND: answers memory accesses.
-pub const COMMAND_MEMORY: u16 = 1 << 1;
-/// COMMAND: may do DMA.
-pub const COMMAND_BUS_MASTER: u16 = 1 << 2;
-/// COMMAND: may not raise its interrupt pin.
-pub const COMMAND_INTX_DISABLE: u16 = 1 << 10;
 const STATUS_CAPABILITIES: u16 = 1 << 4;
 
 /// Capability: message-signalled interrupts.
 pub const CAP_MSI: u8 = 0x05;
-/// Capability: PCI Express.
-pub const CAP_EXPRESS: u8 = 0x10;
 /// Capability: MSI-X.
 pub const CAP_MSIX: u8 = 0x11;
 
@@ -230,32 +215,11 @@ pub fn find_capability(at: Sbdf, id: u8) -> Option<u16> {
     None
 }
 
-/// What a base address register decodes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bar {
-    /// Which register (0-5), or 6 for the expansion ROM.
-    pub index: u8,
-    /// Port or machine address.
-    pub addr: u64,
-    /// Size; a power of two.
-    pub bytes: u64,
-    /// Ports rather than memory.
-    pub is_ports: bool,
-    /// A 64-bit memory register, which takes two.
-    pub is_64_bit: bool,
-    /// Prefetchable memory.
-    pub is_prefetchable: bool,
-}
-
 /// A function of a device.
 #[derive(Clone, Copy, Debug)]
 pub struct Function {
     /// Where it is.
     pub at: Sbdf,
-    /// Vendor in the low half, device in the high half.
-    pub id: u32,
-    /// Class, subclass and programming interface, 24 bits.
-    pub class: u32,
     /// Header layout: 0 device, 1 bridge.
     pub header: u8,
     /// Offset of its MSI capability.
@@ -306,14 +270,7 @@ fn scan_function(at: Sbdf, found: &mut Vec<Function>, depth: u8) {
         return;
     }
     let header = read8(at, reg::HEADER_TYPE) & 0x7f;
-    found.push(Function {
-        at,
-        id,
-        class: read32(at, reg::CLASS) >> 8,
-        header,
-        msi: find_capability(at, CAP_MSI),
-        msix: find_capability(at, CAP_MSIX),
-    });
+    found.push(Function { at, header, msi: find_capability(at, CAP_MSI), msix: find_capability(at, CAP_MSIX) });
     if header == 1 {
         let secondary = read8(at, reg::SECONDARY_BUS);
         // Buses behind a bridge have higher numbers; anything else is not set up, or a circle.
@@ -321,83 +278,4 @@ fn scan_function(at: Sbdf, found: &mut Vec<Function>, depth: u8) {
             scan_bus(at.segment, secondary, found, depth + 1);
         }
     }
-}
-
-/// The base address registers of a function, measured by writing ones. The function must not be in use: it does not
-/// decode meanwhile.
-pub fn bars(at: Sbdf) -> Vec<Bar> {
-    let count = match read8(at, reg::HEADER_TYPE) & 0x7f {
-        0 => 6,
-        1 => 2,
-        _ => 0,
-    };
-    let command = read16(at, reg::COMMAND);
-    write16(at, reg::COMMAND, command & !(COMMAND_IO | COMMAND_MEMORY));
-    let mut bars = Vec::new();
-    let mut index = 0;
-    while index < count {
-        let bar = read_bar(at, index);
-        index += if bar.is_some_and(|b| b.is_64_bit) { 2 } else { 1 };
-        bars.extend(bar);
-    }
-    if count == 6 {
-        bars.extend(read_rom(at));
-    }
-    write16(at, reg::COMMAND, command);
-    bars
-}
-
-/// Writes ones to a register, reads back which bits stick, and restores it.
-fn sticky_bits(at: Sbdf, offset: u16) -> (u32, u32) {
-    let value = read32(at, offset);
-    write32(at, offset, u32::MAX);
-    let sticky = read32(at, offset);
-    write32(at, offset, value);
-    (value, sticky)
-}
-
-fn read_bar(at: Sbdf, index: u8) -> Option<Bar> {
-    let offset = reg::BAR0 + u16::from(index) * 4;
-    let (low, sticky) = sticky_bits(at, offset);
-    if low & 1 != 0 {
-        // The upper half may be unimplemented: ports have 16 bits.
-        let bytes = u64::from((!(sticky & !3) & 0xffff) + 1) & 0xffff;
-        let addr = u64::from(low & 0xfffc);
-        return (sticky & 0xfffc != 0).then_some(Bar {
-            index,
-            addr,
-            bytes,
-            is_ports: true,
-            is_64_bit: false,
-            is_prefetchable: false,
-        });
-    }
-    let is_64_bit = low & 6 == 4 && index < 5;
-    let (high, sticky_high) = if is_64_bit { sticky_bits(at, offset + 4) } else { (0, u32::MAX) };
-    let mask = u64::from(sticky_high) << 32 | u64::from(sticky & !15);
-    let bar = Bar {
-        index,
-        addr: u64::from(high) << 32 | u64::from(low & !15),
-        bytes: (!mask).wrapping_add(1),
-        is_ports: false,
-        is_64_bit,
-        is_prefetchable: low & 8 != 0,
-    };
-    (sticky & !15 != 0 || is_64_bit && sticky_high != 0).then_some(bar)
-}
-
-fn read_rom(at: Sbdf) -> Option<Bar> {
-    const ADDRESS: u32 = 0xffff_f800;
-    let value = read32(at, reg::ROM);
-    write32(at, reg::ROM, ADDRESS);
-    let sticky = read32(at, reg::ROM) & ADDRESS;
-    write32(at, reg::ROM, value);
-    (sticky != 0).then_some(Bar {
-        index: 6,
-        addr: u64::from(value & ADDRESS),
-        bytes: u64::from(!sticky) + 1,
-        is_ports: false,
-        is_64_bit: false,
-        is_prefetchable: false,
-    })
 }

@@ -84,11 +84,6 @@ pub fn init(config: Config) {
     PORT.store(port, Ordering::Relaxed);
 }
 
-/// Is a port in use?
-pub fn is_enabled() -> bool {
-    PORT.load(Ordering::Relaxed) != 0
-}
-
 /// The port in use (its eight registers belong to the hypervisor), if any.
 pub fn port() -> Option<u16> {
     Some(PORT.load(Ordering::Relaxed)).filter(|&p| p != 0)

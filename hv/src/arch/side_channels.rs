@@ -1,5 +1,5 @@
 //! Says at boot which known weaknesses this CPU has and what is done about them. Honest rather than reassuring: a
-//! weakness that nothing is done about is named.
+//! weakness that nothing is done about is named. So is DMA, which nothing confines yet.
 
 use crate::arch::insn::{cpuid, rdmsr};
 use crate::{info, warn};
@@ -53,6 +53,7 @@ pub fn report() {
     }
     info!("CPU: family {family:#x}, isolation by paging with NX; guests run in ring 3");
     warn!("Side channels without mitigation on this CPU: {affected}");
+    warn!("No IOMMU is used: a domain that is given a device can reach all memory through its DMA");
 }
 
 /// Family with its extension.

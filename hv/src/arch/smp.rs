@@ -35,8 +35,6 @@ extern "C" {
 
 /// APIC id of each CPU.
 static APIC_IDS: [AtomicU32; MAX_CPUS] = [const { AtomicU32::new(0) }; MAX_CPUS];
-/// ACPI id of each CPU.
-static ACPI_IDS: [AtomicU32; MAX_CPUS] = [const { AtomicU32::new(0) }; MAX_CPUS];
 
 /// APIC id of CPU `cpu`.
 #[inline]
@@ -44,19 +42,11 @@ pub fn apic_id(cpu: usize) -> u32 {
     APIC_IDS.get(cpu).map_or(0, |id| id.load(Ordering::Relaxed))
 }
 
-/// ACPI processor id of CPU `cpu`.
-pub fn acpi_id(cpu: usize) -> u32 {
-    ACPI_IDS.get(cpu).map_or(0, |id| id.load(Ordering::Relaxed))
-}
-
 /// Notes who the first CPU is.
 pub fn init() {
     let id = lapic::id();
     percpu::this_cpu().apic_id.set(id);
     APIC_IDS[0].store(id, Ordering::Relaxed);
-    let processors = acpi::tables().madt.as_ref().map_or(&[][..], |madt| &madt.processors);
-    let acpi_id = processors.iter().find(|p| p.apic_id == id).map_or(0, |p| p.acpi_id);
-    ACPI_IDS[0].store(acpi_id, Ordering::Relaxed);
 }
 
 /// Starts the CPUs that ACPI lists, `limit` in all at most. A CPU that does not come up is left out, with a message.
@@ -76,7 +66,6 @@ pub fn start_others(limit: usize) {
             continue;
         }
         APIC_IDS[next].store(processor.apic_id, Ordering::Relaxed);
-        ACPI_IDS[next].store(processor.acpi_id, Ordering::Relaxed);
         if start(next, processor.apic_id) {
             next += 1;
         } else {
@@ -175,9 +164,4 @@ fn set_low_mapping(shown: bool) {
     } else {
         entry.fetch_and(!1, Ordering::SeqCst);
     }
-}
-
-/// Machine address of the trampoline's page, which nobody else may use.
-pub const fn trampoline_page() -> MachAddr {
-    MachAddr::new(TRAMPOLINE)
 }

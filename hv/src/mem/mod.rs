@@ -39,8 +39,7 @@ extern "C" {
 /// Address of a symbol of the linker script.
 macro_rules! symbol_address {
     ($symbol:ident) => {
-        // SAFETY: only the address is taken.
-        unsafe { &raw const $symbol as u64 }
+        &raw const $symbol as u64
     };
 }
 

@@ -51,11 +51,6 @@ impl Tables {
         self.root
     }
 
-    /// Sets L4 entry `slot`.
-    pub fn set_root_entry(&self, slot: usize, value: Pte) {
-        entry(self.root, slot).store(value.0, Ordering::Relaxed);
-    }
-
     /// L4 entry `slot`.
     pub fn root_entry(&self, slot: usize) -> Pte {
         Pte(entry(self.root, slot).load(Ordering::Relaxed))
