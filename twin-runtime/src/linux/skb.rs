@@ -243,7 +243,11 @@ pub fn eth_type_trans<H: Host>(s: &mut Support, host: &mut H, args: &[u64; 6]) -
         let at = skb.wrapping_add(o.skb_pkt_type);
         host.put_u8(at, host.u8(at)? & !7 | kind)?;
     }
-    Ok(u64::from(protocol(&header)))
+    // What follows the header, or what is there instead of one, tells the two old encapsulations apart.
+    let after = if parts.len >= ETHERNET_HEADER { ETHERNET_HEADER } else { 0 };
+    let raw =
+        parts.len - parts.data_len >= after + 2 && header.get(after as usize..after as usize + 2) == Some(&[0xff; 2]);
+    Ok(u64::from(protocol(&header, raw)))
 }
 
 /// `PACKET_HOST` 0, `PACKET_BROADCAST` 1, `PACKET_MULTICAST` 2, `PACKET_OTHERHOST` 3.
@@ -256,11 +260,11 @@ fn packet_type(header: &[u8; 16], own: &[u8; 6]) -> u8 {
     }
 }
 
-/// The type field, or for 802.3 frames the pseudo types 1 and 4, in memory order.
-fn protocol(header: &[u8; 16]) -> u16 {
+/// The type field in memory order, or for 802.3 frames the pseudo types 1 (`raw`) and 4.
+fn protocol(header: &[u8; 16], raw: bool) -> u16 {
     match u16::from_be_bytes([header[12], header[13]]) {
         0x0600.. => u16::from_le_bytes([header[12], header[13]]),
-        _ if header[14] == 0xff && header[15] == 0xff => 1u16.to_be(),
+        _ if raw => 1u16.to_be(),
         _ => 4u16.to_be(),
     }
 }
