@@ -25,17 +25,20 @@ const NR_MSRS: usize = 2;
 
 impl Policy {
     /// The most leaves that any policy has.
-    pub const MAX_LEAVES: usize = NR_BASIC - 4 + NR_CACHE + NR_FEAT + NR_TOPO + NR_XSTATE + NR_EXTD + 1;
+    pub const MAX_LEAVES: usize = NR_BASIC - 4 + NR_CACHE + NR_FEAT + NR_TOPO + NR_XSTATE + NR_EXTD + 2;
     /// The MSRs that every policy has.
     pub const MAX_MSRS: usize = NR_MSRS;
 
-    /// All leaves, in ascending order, empty ones left out as far as the format allows.
+    /// All leaves. The toolstack has a serialiser of its own for the same format and takes our count for its buffer's
+    /// size, so which leaves there are, empty or not, must follow from the policy alone: all of the subleaves of 4 and 0xb,
+    /// those of 7 up to its highest, those of 0xd that belong to a state component, and the limits of two hypervisor ranges.
     #[allow(clippy::cast_possible_truncation, reason = "array lengths are small")]
     pub fn leaves(&self) -> impl Iterator<Item = CpuidLeaf> + '_ {
-        let basic = (0..=self.basic[0].eax.min(NR_BASIC as u32 - 1)).flat_map(|leaf| {
+        let components = self.state_components();
+        let basic = (0..=self.basic[0].eax.min(NR_BASIC as u32 - 1)).flat_map(move |leaf| {
             let (subleaves, first): (&[CpuidRegs], u32) = match leaf {
                 4 => (&self.cache, 0),
-                7 => (&self.feat, 0),
+                7 => (&self.feat[..=(self.feat[0].eax as usize).min(NR_FEAT - 1)], 0),
                 0xb => (&self.topo, 0),
                 0xd => (&self.xstate, 0),
                 _ => (core::slice::from_ref(&self.basic[leaf as usize]), CPUID_NO_SUBLEAF),
@@ -43,12 +46,19 @@ impl Policy {
             subleaves
                 .iter()
                 .enumerate()
-                .filter(move |&(i, r)| i == 0 || *r != CpuidRegs::ZERO)
+                .filter(move |&(i, _)| leaf != 0xd || i < 2 || components >> i & 1 != 0)
                 .map(move |(i, r)| entry(leaf, first.wrapping_add(i as u32), *r))
         });
+        let hypervisor = [HV_BASE, HV_BASE + 0x100].map(|leaf| entry(leaf, CPUID_NO_SUBLEAF, CpuidRegs::ZERO));
         let last = self.extd[0].eax.wrapping_sub(EXTD_BASE).min(NR_EXTD as u32 - 1);
         let extended = (0..=last).zip(&self.extd).map(|(i, r)| entry(EXTD_BASE + i, CPUID_NO_SUBLEAF, *r));
-        basic.chain(extended)
+        basic.chain(hypervisor).chain(extended)
+    }
+
+    /// Components of the extended state, those of XCR0 and of IA32_XSS.
+    fn state_components(&self) -> u64 {
+        let word = |low: u32, high: u32| u64::from(high) << 32 | u64::from(low);
+        word(self.xstate[0].eax, self.xstate[0].edx) | word(self.xstate[1].ecx, self.xstate[1].edx)
     }
 
     /// The MSRs: IA32_PLATFORM_INFO and IA32_ARCH_CAPABILITIES, which guests do not have.

@@ -163,6 +163,19 @@ fn a_policy_survives_the_trip_through_the_tools() {
 }
 
 #[test]
+fn the_set_of_leaves_follows_from_the_policy_alone() {
+    // What libxenguest's serialiser, which uses our count as its buffer's size, makes of the same policy.
+    let p = Policy::pv_default(&Policy::raw(&MAX));
+    let count = |leaf: u32| p.leaves().filter(|l| l.leaf == leaf).count();
+    assert_eq!((count(4), count(0xb)), (NR_CACHE, NR_TOPO));
+    assert_eq!(count(7), p.feat[0].eax as usize + 1);
+    let beyond_xcr0 = p.xcr0_max().count_ones() as usize - 2;
+    assert_eq!(count(0xd), 2 + beyond_xcr0);
+    assert_eq!((count(0x4000_0000), count(0x4000_0100)), (1, 1));
+    assert_eq!(count(0), 1);
+}
+
+#[test]
 fn tools_can_take_features_away_but_not_add_them() {
     let without_xsave = round_trip(|l| {
         if l.leaf == 1 {
