@@ -20,9 +20,29 @@ pub fn workspace() -> PathBuf {
 /// Builds the image and returns its path.
 pub fn build() -> Result<PathBuf> {
     let root = workspace();
-    let mut cargo = toolchain();
-    cargo.current_dir(&root).args(["build", "--quiet", "--package", "hv", "--profile", PROFILE, "--target", TARGET]);
-    ensure!(cargo.status().context("cannot start cargo")?.success(), "the hypervisor does not build");
+    let is_prebuilt = has_prebuilt_core();
+    let compile = |lto: &str| -> Result<bool> {
+        let mut cargo = toolchain(is_prebuilt);
+        cargo.current_dir(&root).args([
+            "build",
+            "--quiet",
+            "--package",
+            "hv",
+            "--profile",
+            PROFILE,
+            "--target",
+            TARGET,
+        ]);
+        cargo.arg("--config").arg(format!("profile.{PROFILE}.lto={lto}"));
+        Ok(cargo.status().context("cannot start cargo")?.success())
+    };
+    // Some prebuilt `core` cannot take part in link-time optimisation; the image is then a little slower.
+    let mut is_built = compile("\"fat\"")?;
+    if !is_built && is_prebuilt {
+        println!("warning: building again without link-time optimisation");
+        is_built = compile("\"off\"")?;
+    }
+    ensure!(is_built, "the hypervisor does not build");
 
     let linked = root.join("target").join(TARGET).join(PROFILE).join("tandem");
     let mut image = std::fs::read(&linked).with_context(|| format!("no {}", linked.display()))?;
@@ -41,9 +61,17 @@ pub fn has_target() -> bool {
         .is_ok_and(|output| String::from_utf8_lossy(&output.stdout).lines().any(|line| line == TARGET))
 }
 
+/// Does rustup have `core` for the bare machine?
+fn has_prebuilt_core() -> bool {
+    Command::new("rustup")
+        .args(["target", "list", "--installed"])
+        .output()
+        .is_ok_and(|output| String::from_utf8_lossy(&output.stdout).lines().any(|line| line == TARGET))
+}
+
 /// Cargo with a toolchain that can build for the bare machine.
-fn toolchain() -> Command {
-    if has_target() {
+fn toolchain(is_prebuilt: bool) -> Command {
+    if is_prebuilt {
         return Command::new("cargo");
     }
     let mut cargo = Command::new("/usr/bin/cargo");
