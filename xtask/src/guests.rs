@@ -162,10 +162,11 @@ pub fn run(options: &Options) -> Result<bool> {
     let mut table = Vec::new();
     let (mut passed, mut failed) = (0, 0);
     for guest in all()?.into_iter().filter(|guest| filter.is_none_or(|word| guest.name.contains(word.as_str()))) {
+        let start = std::time::Instant::now();
         let (verdict, outcome) = guest.run(&hypervisor)?;
         let is_good = matches!(verdict, Verdict::Success | Verdict::Skip);
         let detail = complaints(&outcome.lines).filter(|_| verdict != Verdict::Success).unwrap_or_default();
-        println!("{:<8} {:<26} {:>5.1} s  {detail}", verdict.word(), guest.name, outcome.elapsed.as_secs_f32());
+        println!("{:<8} {:<26} {:>5.1} s  {detail}", verdict.word(), guest.name, start.elapsed().as_secs_f32());
         if is_good {
             passed += 1;
         } else {
