@@ -28,6 +28,8 @@ const IRQ_RELEASE: TimerId = MAX_VCPUS_TOTAL as u32 * KINDS;
 struct CpuTimers {
     queue: Mutex<TimerQueue>,
     slice_end_ns: AtomicU64,
+    /// What the hardware timer is set to; `u64::MAX`: it does not run, or has fired.
+    armed_ns: AtomicU64,
 }
 
 static TIMERS: [Once<CpuTimers>; MAX_CPUS] = [const { Once::new() }; MAX_CPUS];
@@ -41,6 +43,7 @@ pub fn init_cpu() {
     TIMERS[this_cpu().cpu as usize].call_once(|| CpuTimers {
         queue: Mutex::new(TimerQueue::new(IRQ_RELEASE + 1)),
         slice_end_ns: AtomicU64::new(u64::MAX),
+        armed_ns: AtomicU64::new(u64::MAX),
     });
 }
 
@@ -98,12 +101,18 @@ pub fn set_slice_end(end_ns: u64) {
 
 /// Programs the hardware timer for whatever comes first.
 fn program(t: &CpuTimers, queue: &TimerQueue) {
-    timer_hw::arm(queue.next_deadline().min(t.slice_end_ns.load(Ordering::Relaxed)));
+    let wanted = queue.next_deadline().min(t.slice_end_ns.load(Ordering::Relaxed));
+    // Most switches leave the first deadline as it is.
+    if t.armed_ns.swap(wanted, Ordering::Relaxed) != wanted {
+        timer_hw::arm(wanted);
+    }
 }
 
 /// Handles the timers of this CPU that are due.
 pub fn expire() {
     let mine = of(this_cpu().cpu);
+    // The hardware timer is a one-shot.
+    mine.armed_ns.store(u64::MAX, Ordering::Relaxed);
     let now = tsc::now_ns();
     loop {
         let due = mine.queue.lock().expire(now);
