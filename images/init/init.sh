@@ -168,6 +168,12 @@ job_hvmem() {
 	sleep 2
 	say "$(hvmem "$1")"
 }
+# domlife:CYCLES: that many domains are built, run and destroyed
+job_domlife() {
+	modprobe xen-privcmd
+	wait_for 5 test -c /dev/xen/privcmd
+	say "$(domlife "$1")"
+}
 
 for word in $(cat /proc/cmdline); do
 	case $word in tandem.do=*) jobs=${word#tandem.do=} ;; esac

@@ -62,6 +62,7 @@ pub fn tests() -> Vec<Test> {
     for (device, driver) in DISKS {
         add(format!("blocks-on-{device}-are-right"), false, Box::new(move |bed| disk(bed, device, driver)));
     }
+    add("50-domains-live-and-die-and-leave-nothing".into(), false, Box::new(domains));
     for cpus in [2, 4] {
         for stressor in STRESSORS {
             let name = format!("stress-{stressor}-with-{cpus}-vcpus-on-2-cpus");
@@ -96,6 +97,16 @@ fn boots(bed: &Bed, cpus: u32) -> Result<String> {
     ensure!(outcome.report("pin").is_some(), "work pinned to each CPU did not finish");
     clean(&outcome, &Ending::PowerOff)?;
     Ok(format!("nproc={cpus}"))
+}
+
+/// Domain 0 builds and destroys tiny domains through privcmd.
+fn domains(bed: &Bed) -> Result<String> {
+    let machine = Machine::new("domains", &bed.hypervisor, &bed.images, 2, "domlife:50+poweroff");
+    let outcome = run(&machine)?;
+    let report = outcome.report("domlife").context("no word about domains")?;
+    ensure!(report.starts_with("ok "), "{report}");
+    clean(&outcome, &Ending::PowerOff)?;
+    Ok("no page lost".into())
 }
 
 fn from_disc(bed: &Bed) -> Result<String> {
