@@ -7,8 +7,8 @@ mod memory;
 
 use crate::boot::{Module, Options};
 use crate::domain::{self, Domain};
-use crate::mem::mmu_env::{mmu, refill_steps};
 use crate::hypercall::vm_assist;
+use crate::mem::mmu_env::{mmu, refill_steps};
 use crate::pv::context;
 use crate::vcpu::stop;
 use crate::{info, sched};
