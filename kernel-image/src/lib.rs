@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 extern crate alloc;
-#[cfg(test)]
+#[cfg(any(test, feature = "fuzzing"))]
 extern crate std;
 
 pub mod builder;
@@ -20,6 +20,8 @@ mod kernel;
 mod layout;
 mod lz4;
 mod notes;
+#[cfg(feature = "fuzzing")]
+pub mod oracle;
 mod xz;
 mod zstd;
 
