@@ -58,6 +58,16 @@ fn externs(s: &Snapshot, own: &str) -> Externs {
     out
 }
 
+/// The type information of the captured module on top of that of its kernel.
+pub fn module_types(s: &Snapshot) -> Result<Btf, String> {
+    let base = live::types(s)?;
+    let file = std::fs::read(s.dir.join("module.ko")).map_err(|e| format!("module.ko: {e}"))?;
+    match twin_rewrite::ko::section(&file, ".BTF") {
+        Some(bytes) => Btf::parse(&bytes, Some(&base)),
+        None => Ok(base),
+    }
+}
+
 /// What was found in a live snapshot.
 #[derive(Debug, Clone)]
 pub struct Live {

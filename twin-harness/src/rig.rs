@@ -85,8 +85,14 @@ impl Rig {
         let name = snapshot.driver.replace('-', "_");
         let module = Rc::new(input::module(&snapshot, &name)?);
         let live = input::live(&snapshot)?;
-        let window = snapshot.windows.first().map_or(0, |w| w.0);
-        let device = device::for_driver(&name, window, &snapshot.registers)
+        const IORESOURCE_MEM: u64 = 0x200;
+        let window = snapshot.windows.iter().find(|w| w.2 & IORESOURCE_MEM != 0).map_or(0, |w| w.0);
+        let types = input::module_types(&snapshot)?;
+        let member = |structure: &str, member: &str| {
+            let at = live.net.private + types.offset(structure, member).ok()?;
+            snapshot.read_int(at, 4).map(|v| v as u32)
+        };
+        let device = device::for_driver(&name, window, &snapshot.registers, &member)
             .ok_or(format!("no model of the device of {name}"))?;
         let template = World::new(&snapshot, device)?;
         Ok(Self { snapshot, module, live, template })

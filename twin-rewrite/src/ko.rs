@@ -67,6 +67,12 @@ pub fn load(bytes: &[u8], name: &str, base: u64, kernel: &dyn Fn(&str) -> Option
     Ok(out)
 }
 
+/// The content of a section of a module file.
+pub fn section(bytes: &[u8], name: &str) -> Option<Vec<u8>> {
+    let file = object::File::parse(bytes).ok()?;
+    file.section_by_name(name)?.data().ok().map(<[u8]>::to_vec)
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Group {
     Text,

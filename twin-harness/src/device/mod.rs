@@ -1,6 +1,7 @@
 //! Register-level models of devices, driven by the twin's accesses and by the test.
 
 pub mod e1000;
+pub mod rtl8139;
 
 use crate::ram::Ram;
 
@@ -35,11 +36,21 @@ pub trait Device {
     fn copy(&self) -> Box<dyn Device>;
 }
 
-/// The model for a driver, in the captured state. `window` is the physical address of the first memory window.
-pub fn for_driver(driver: &str, window: u64, registers: &[(u64, u32)]) -> Option<Box<dyn Device>> {
+/// The model for a driver, in the captured state. `window` is the physical address of the first memory window; `member` reads a
+/// 32-bit member of a structure that begins at the driver's private data, for what a device knows but does not show.
+pub fn for_driver(
+    driver: &str,
+    window: u64,
+    registers: &[(u64, u32)],
+    member: &dyn Fn(&str, &str) -> Option<u32>,
+) -> Option<Box<dyn Device>> {
     match driver {
         "e1000" => Some(Box::new(e1000::E1000::new(window, registers, e1000::Kind::Legacy))),
         "e1000e" => Some(Box::new(e1000::E1000::new(window, registers, e1000::Kind::MessageSignalled))),
+        "8139cp" => {
+            let (tx, rx) = (member("cp_private", "tx_head")?, member("cp_private", "rx_tail")?);
+            Some(Box::new(rtl8139::Rtl8139::new(window, registers, tx, rx)))
+        }
         _ => None,
     }
 }
