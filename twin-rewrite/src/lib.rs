@@ -3,6 +3,7 @@
 mod allowed;
 pub mod annotate;
 pub mod asm;
+mod budget;
 pub mod emit;
 pub mod facts;
 mod flags;

@@ -2,6 +2,7 @@
 
 use crate::annotate;
 use crate::asm::CODE_BASE;
+use crate::budget;
 use crate::emit::{self, Context, Counts, FunctionCode, Shared};
 use crate::frame::Layout;
 use crate::liveness;
@@ -10,7 +11,7 @@ use crate::options::{Mode, Options};
 use crate::program::{self, Refusal};
 use iced_x86::{BlockEncoder, BlockEncoderOptions, Instruction, InstructionBlock};
 use std::collections::{BTreeMap, HashMap};
-use twin_abi::image::{self, flags, text_hash, Address, Function, ImageBuilder, Import, Label, Origin, Stats};
+use twin_abi::image::{self, flags, text_hash, Address, Function, ImageBuilder, Import, Label, Origin, Stats, LABEL_CHARGE};
 
 /// A finished image with what there is to say about it.
 #[derive(Debug)]
@@ -52,7 +53,10 @@ pub fn rewrite(m: &Module, options: &Options) -> Result<Output, String> {
         let mut failed = Vec::new();
         for (entry, layout) in &layouts {
             let body = &program.bodies[entry];
-            let written = emit::function(&cx, &mut shared, body, layout).and_then(|code| {
+            let written = emit::function(&cx, &mut shared, body, layout).and_then(|mut code| {
+                if options.counted {
+                    budget::charge(&mut code, &mut shared);
+                }
                 let at = annotate::labels(&code.items, options.mode, options.mask_bits).map_err(|e| (*entry, e))?;
                 Ok((code, at))
             });
@@ -182,7 +186,8 @@ fn build(
                     b.states.push(*state);
                     known
                 });
-                b.labels.push(Label { offset: offsets[k], state: at });
+                let charge = if options.counted && budget::is_charge(&item.instruction) { LABEL_CHARGE } else { 0 };
+                b.labels.push(Label { offset: offsets[k], state: at | charge });
             }
             if origin != Some(item.origin) {
                 origin = Some(item.origin);

@@ -32,6 +32,7 @@ fn all_options() -> Vec<Options> {
         for reuse in [Reuse::Access, Reuse::Block, Reuse::Flow] {
             for bmi in [true, false] {
                 out.push(Options { reuse, bmi, ..Options::new(mode) });
+                out.push(Options { reuse, bmi, counted: true, ..Options::new(mode) });
             }
         }
     }
@@ -56,7 +57,7 @@ fn accepted(functions: &[(&str, &[u8])]) -> Output {
         let out = rewrite(&m, &o).unwrap();
         assert_eq!(out.refused, [], "{o:?}");
         twin_verify::verify(&out.image, &policy(&o)).map_err(|e| format!("{e} with {o:?}")).unwrap();
-        if o.mode == Mode::Mirror && o.bmi && o.reuse == Reuse::Flow {
+        if o.mode == Mode::Mirror && o.bmi && !o.counted && o.reuse == Reuse::Flow {
             usual = Some(out);
         }
     }
@@ -183,4 +184,27 @@ fn a_refused_function_is_called_where_it_is() {
     assert_eq!(out.refused.len(), 1);
     assert_eq!(out.imports, [("f".to_owned(), TEXT)]);
     twin_verify::verify(&out.image, &policy(&Options::new(Mode::Mirror))).unwrap();
+}
+
+#[test]
+fn loops_and_callers_are_charged_where_the_budget_is_counted() {
+    // f: mov ecx,10; back: dec ecx; jnz back; ret. g: call f; ret. h: ret
+    let f: &[u8] = &[0xb9, 10, 0, 0, 0, 0xff, 0xc9, 0x75, 0xfc, 0xc3];
+    let g: &[u8] = &[0xe8, 0xeb, 0xff, 0xff, 0xff, 0xc3];
+    let m = module(&[("f", f), ("g", g), ("h", &[0xc3])]);
+    let out = rewrite(&m, &Options { counted: true, ..Options::new(Mode::Mirror) }).unwrap();
+    let image = Image::parse(&out.image).unwrap();
+    let charges = image.labels().iter().filter(|l| l.state & twin_abi::image::LABEL_CHARGE != 0);
+    // The loop's head and the caller's entry; the leaf has none.
+    let functions: Vec<_> = charges.map(|l| image.function_at(l.offset).map(|f| f.domain - TEXT)).collect();
+    assert_eq!(functions, [Some(0), Some(16)]);
+    assert_eq!(out.counts.insns_out, 4 + 3 + 2 + 3 + 1);
+    accepted(&[("f", f), ("g", g), ("h", &[0xc3])]);
+}
+
+#[test]
+fn a_charge_keeps_flags_that_a_loop_hands_on() {
+    // xor ecx,ecx; cmp edi,esi; back: lea ecx,[rcx+1]; jl done; cmp ecx,edi; jmp back; done: ret
+    let code: &[u8] = &[0x31, 0xc9, 0x39, 0xf7, 0x8d, 0x49, 1, 0x7c, 4, 0x39, 0xf9, 0xeb, 0xf7, 0xc3];
+    accepted(&[("f", code)]);
 }
