@@ -3,6 +3,7 @@
 use super::{Request, OK};
 use crate::arch::percpu;
 use crate::hypercall::{GuestPtr, Outcome};
+use crate::pv::time;
 use crate::sched;
 use crate::vcpu::{stop, Vcpu};
 use alloc::boxed::Box;
@@ -48,6 +49,11 @@ pub(super) fn set_context(r: &Request) -> Outcome {
     let context = Box::new(GuestPtr::<VcpuGuestContext>::new(request.ctxt).read()?);
     let _only_one = d.mm.lock_context();
     crate::pv::context::set(v, &context)?;
+    // The builder has cleared the shared page since the domain was made.
+    time::update_time_info(v);
+    if v.id == 0 {
+        time::update_wall_clock(&d);
+    }
     v.initialised.store(true, Ordering::Release);
     if context.flags & VGCF_ONLINE != 0 {
         sched::start(v, stop::DOWN);
