@@ -3,9 +3,12 @@
 use super::{Binding, DomId};
 use alloc::vec::Vec;
 use xen_abi::errno::Errno;
-use xen_abi::event::{Port, FIFO_PRIORITY_DEFAULT};
+use xen_abi::event::Port;
 
 const CHUNK: usize = 128;
+/// `FIFO_PRIORITY_DEFAULT` as it is stored.
+const DEFAULT_PRIORITY: u8 = 7;
+const _: () = assert!(DEFAULT_PRIORITY as u32 == xen_abi::event::FIFO_PRIORITY_DEFAULT);
 
 /// One port.
 #[derive(Clone, Copy, Debug)]
@@ -24,8 +27,8 @@ impl Channel {
     const FREE: Channel = Channel {
         binding: Binding::Free,
         notify: 0,
-        priority: FIFO_PRIORITY_DEFAULT as u8,
-        queued_on: (0, FIFO_PRIORITY_DEFAULT as u8),
+        priority: DEFAULT_PRIORITY,
+        queued_on: (0, DEFAULT_PRIORITY),
         pending: false,
     };
 

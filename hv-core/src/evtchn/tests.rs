@@ -12,7 +12,9 @@ fn domain(id: DomId, vcpus: u32) -> (EventChannels<TestPage>, Fake) {
     (ev, Fake::new(vcpus as usize))
 }
 
-fn connected() -> ((EventChannels<TestPage>, Fake), (EventChannels<TestPage>, Fake), Port, Port) {
+type Domain = (EventChannels<TestPage>, Fake);
+
+fn connected() -> (Domain, Domain, Port, Port) {
     let (mut a, mem_a) = domain(1, 1);
     let (mut b, mem_b) = domain(2, 1);
     let pa = a.alloc_unbound(2).unwrap();

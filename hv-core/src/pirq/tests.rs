@@ -3,7 +3,6 @@ use crate::evtchn::oracle::TestPage;
 use core::sync::atomic::Ordering::SeqCst;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
-use std::vec;
 
 /// A chip that records what is masked and routed.
 #[derive(Default)]
@@ -246,8 +245,8 @@ proptest! {
         for dom in 0..3 {
             i.add_domain(dom, 8).unwrap();
         }
-        let mut bound = vec![[false; 24]; 3];
-        let mut waits = vec![[false; 24]; 3];
+        let mut bound = [[false; 24]; 3];
+        let mut waits = [[false; 24]; 3];
         for (op, dom, gsi) in ops {
             let (d, g) = (usize::from(dom), gsi as usize);
             match op {
@@ -267,11 +266,12 @@ proptest! {
                 }
                 _ => { if i.eoi(dom, gsi).is_ok() { waits[d][g] = false; } }
             }
-            for g in 14..20 {
+            for gsi in 14u32..20 {
+                let g = gsi as usize;
                 let listens = (0..3).any(|d| bound[d][g]);
                 let waiting = (0..3).any(|d| waits[d][g]);
-                prop_assert_eq!(open(&mut i, g as u32), listens && !waiting, "GSI {}", g);
-                prop_assert_eq!(i.chip().routed.contains(&(g as u32)), listens);
+                prop_assert_eq!(open(&mut i, gsi), listens && !waiting, "GSI {}", g);
+                prop_assert_eq!(i.chip().routed.contains(&gsi), listens);
             }
         }
     }
