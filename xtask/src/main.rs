@@ -55,6 +55,7 @@ options:
   --mib N                     data per device and direction in mebibytes
   --seconds N                 how long to fuzz each target, or to run each of stress-ng's stressors
   --full                      the long tests: 1 GiB per device, stress-ng, xz, gcc
+  --lint                      test: formatting and clippy's remarks count as failures too
   --list                      only name the tests
   -v                          show the serial console while it runs
 ";

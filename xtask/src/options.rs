@@ -14,6 +14,7 @@ pub struct Options {
     pub mib: Option<u64>,
     pub seconds: Option<u64>,
     pub full: bool,
+    pub lint: bool,
     pub list: bool,
     pub verbose: bool,
 }
@@ -32,6 +33,7 @@ impl Options {
                 "--mib" => options.mib = Some(value()?.parse().context("--mib needs a number")?),
                 "--seconds" => options.seconds = Some(value()?.parse().context("--seconds needs a number")?),
                 "--full" => options.full = true,
+                "--lint" => options.lint = true,
                 "--list" => options.list = true,
                 "-v" | "--verbose" => options.verbose = true,
                 "--help" | "-h" => words.insert(0, "help".into()),

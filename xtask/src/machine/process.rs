@@ -30,7 +30,6 @@ pub enum Ending {
 pub struct Outcome {
     pub ending: Ending,
     pub lines: Vec<String>,
-    pub elapsed: Duration,
     pub log: PathBuf,
 }
 
@@ -121,9 +120,8 @@ impl Running {
                 Err(RecvTimeoutError::Disconnected) => break self.ended()?,
             }
         };
-        let elapsed = self.started.elapsed();
         self.end();
-        Ok(Outcome { ending, lines: std::mem::take(&mut self.seen), elapsed, log: self.log.clone() })
+        Ok(Outcome { ending, lines: std::mem::take(&mut self.seen), log: self.log.clone() })
     }
 
     /// QEMU closed its console: asks how it ended.
@@ -186,7 +184,6 @@ mod tests {
         let outcome = Outcome {
             ending: Ending::PowerOff,
             lines: vec!["(XEN) noise".into(), "[ 1.0] TANDEM: cpus nproc=2 online=0-1".into()],
-            elapsed: Duration::ZERO,
             log: PathBuf::new(),
         };
         let report = outcome.report("cpus").unwrap();

@@ -59,6 +59,9 @@ pub fn run(options: &Options) -> Result<bool> {
     }
     let mut score = Score::default();
     if level.is_none_or(|l| l == "unit") {
+        if options.lint {
+            unit::lints(&mut score);
+        }
         unit::run(name, &mut score)?;
     }
     if !chosen.is_empty() {

@@ -1,4 +1,4 @@
-//! The crates' own tests, on the host: `cargo test`, and the formatter and clippy where they are installed.
+//! The crates' own tests, on the host: `cargo test`; and the formatter and clippy.
 
 use super::Score;
 use crate::host;
@@ -7,11 +7,13 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
+/// `--lint`: the formatter and clippy, where they are installed; any remark of theirs is a failure.
+pub fn lints(score: &mut Score) {
+    lint("formatting", &["fmt", "--all", "--check"], score);
+    lint("clippy", &["clippy", "--quiet", "--all-targets", "--", "-D", "warnings"], score);
+}
+
 pub fn run(filter: Option<&str>, score: &mut Score) -> Result<()> {
-    if filter.is_none() {
-        lint("formatting", &["fmt", "--all", "--check"], score);
-        lint("clippy", &["clippy", "--quiet", "--all-targets", "--", "-D", "warnings"], score);
-    }
     println!("Unit tests of every crate (the first time everything is compiled)");
     let mut child = Command::new(cargo())
         .args(["test", "--no-fail-fast", "--quiet"])
