@@ -6,7 +6,7 @@ use crate::options::Options;
 use crate::peer::Peer;
 use anyhow::Result;
 use std::io::{Read, Write};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 pub fn run(options: &Options) -> Result<()> {
     let images = images::basic()?;
@@ -17,7 +17,7 @@ pub fn run(options: &Options) -> Result<()> {
     machine.timeout_s = 24 * 3600;
     println!("Try: modprobe e1000; ifconfig eth0 10.9.0.2; ping 10.9.0.1. `poweroff -f` ends.");
     // Keys go to the guest one by one, unseen by our terminal.
-    let raw = Command::new("stty").args(["raw", "-echo", "isig"]).status();
+    let raw = Command::new("stty").args(["raw", "-echo", "isig"]).stderr(Stdio::null()).status();
     let mut running = machine.start()?;
     if let Some(mut keys) = running.input() {
         std::thread::spawn(move || {
@@ -34,7 +34,7 @@ pub fn run(options: &Options) -> Result<()> {
     let outcome = running.finish(|_| false)?;
     drop(watching);
     if raw.is_ok() {
-        let _ = Command::new("stty").arg("sane").status();
+        let _ = Command::new("stty").arg("sane").stderr(Stdio::null()).status();
     }
     println!("\nended: {:?}", outcome.ending);
     Ok(())
