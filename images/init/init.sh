@@ -106,8 +106,8 @@ job_tree() {
 job_stress() {
 	[ -d /tree/usr ] || job_tree
 	case $1 in
-	cpu|fork|switch|context|signal|sigrt|timer|futex|pipe) extra="" ;;
-	vm|mmap|pagemove|mremap|madvise|userfaultfd) extra="--$1-bytes 64M" ;;
+	cpu|fork|switch|context|signal|sigrt|timer|futex|pipe|madvise) extra="" ;;
+	vm|mmap|pagemove|mremap|userfaultfd) extra="--$1-bytes 64M" ;;
 	esac
 	workers=$(nproc)
 	before=$(dmesg | wc -l)
