@@ -205,6 +205,7 @@ impl Policy {
 
     /// Clears leaves that describe what PV guests do not get: power management, performance counters, MONITOR, topology
     /// (there is no x2APIC), SVM and encryption.
+    #[allow(clippy::cast_possible_truncation, reason = "array lengths are small")]
     fn drop_unsupported_leaves(&mut self) {
         for leaf in [3, 5, 6, 8, 9, 0xa, 0xc] {
             self.basic[leaf] = CpuidRegs::ZERO;

@@ -123,14 +123,8 @@ fn cpu_info(payload: GuestPtr<PcpuInfo>) -> Outcome {
 fn cpu_version(payload: GuestPtr<CpuVersion>) -> Outcome {
     use crate::arch::insn::cpuid;
     let asked = payload.read()?.xen_cpuid;
-    let mut answer = CpuVersion {
-        xen_cpuid: asked,
-        max_present: last_cpu(),
-        vendor_id: [0; 12],
-        family: 0,
-        model: 0,
-        stepping: 0,
-    };
+    let mut answer =
+        CpuVersion { xen_cpuid: asked, max_present: last_cpu(), vendor_id: [0; 12], family: 0, model: 0, stepping: 0 };
     if is_online(asked) {
         // All CPUs of a machine are alike.
         let (vendor, version) = (cpuid(0, 0), cpuid(1, 0).eax);

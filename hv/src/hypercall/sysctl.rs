@@ -13,8 +13,23 @@ use xen_abi::errno::Errno;
 use xen_abi::sysctl::*;
 
 plain!(
-    Sysctl, ReadConsole, PhysInfo, SchedId, GetDomainInfoList, AvailHeap, CpuTopo, CpuTopoInfo, MemInfo, NumaInfo,
-    CpupoolOp, SchedulerOp, CpuFeatureset, CpuPolicy, CpuLevellingCaps, CpuidLeaf, MsrEntry,
+    Sysctl,
+    ReadConsole,
+    PhysInfo,
+    SchedId,
+    GetDomainInfoList,
+    AvailHeap,
+    CpuTopo,
+    CpuTopoInfo,
+    MemInfo,
+    NumaInfo,
+    CpupoolOp,
+    SchedulerOp,
+    CpuFeatureset,
+    CpuPolicy,
+    CpuLevellingCaps,
+    CpuidLeaf,
+    MsrEntry,
 );
 
 /// Most domains described in one call; the tools ask again from the next on.
@@ -247,7 +262,13 @@ fn cpu_policy(payload: GuestPtr<CpuPolicy>) -> Outcome {
 }
 
 /// Copies a policy's leaves and MSRs out; a null pointer asks for the number. Errors: ENOBUFS if there is not enough room.
-pub fn copy_policy(policy: &Policy, leaves: u64, leaf_room: u32, msrs: u64, msr_room: u32) -> Result<(u32, u32), Errno> {
+pub fn copy_policy(
+    policy: &Policy,
+    leaves: u64,
+    leaf_room: u32,
+    msrs: u64,
+    msr_room: u32,
+) -> Result<(u32, u32), Errno> {
     let mut nr_leaves = Policy::MAX_LEAVES as u32;
     let target = GuestPtr::<CpuidLeaf>::new(leaves);
     if !target.is_null() {
