@@ -5,7 +5,7 @@ use std::time::Instant;
 use twin_capture::snapshot::Snapshot;
 use twin_capture::{guest, packages, DEVICES};
 use twin_harness::rig::{cache, make, Rig};
-use twin_harness::{equivalence, faults, input, measure, report, show, traffic};
+use twin_harness::{bench, equivalence, faults, input, measure, report, show, traffic};
 use twin_rewrite::ko;
 use twin_rewrite::module::Module;
 use twin_rewrite::options::{Mode, Options};
@@ -17,6 +17,7 @@ usage: twin-harness COMMAND DRIVER [OPTIONS]
   equivalence DRIVER   compare original and twin on generated cases
   show DRIVER FUNCTION one function before and after
   faults DRIVER        inject faults, print what became of them
+  bench                instructions and cycles of all drivers with a device model: table and plot
   traffic DRIVER       packets through the twin on this processor, contents checked
 options: --mode stlb|mirror   --count N   --seed S   --no-bmi   --reuse access|block|flow";
 
@@ -61,7 +62,7 @@ fn arguments() -> Result<Arguments, String> {
             other => return Err(format!("unexpected argument {other}\n{HELP}")),
         }
     }
-    if out.driver.is_empty() {
+    if out.driver.is_empty() && out.command != "bench" {
         return Err(format!("which driver?\n{HELP}"));
     }
     Ok(out)
@@ -107,6 +108,12 @@ fn run() -> Result<bool, String> {
             Ok(true)
         }
         "twin" => twin(&a),
+        "bench" => {
+            let dir = std::path::Path::new("target/bench");
+            print!("{}", bench::run(dir)?);
+            println!("bench twin: {}/twin.csv, {}/twin.svg", dir.display(), dir.display());
+            Ok(true)
+        }
         "show" => {
             let (module, _) = module(&a.driver)?;
             let made = make(&module, &a.options)?;
