@@ -143,14 +143,40 @@ fn hot(rig: &Rig) -> Result<Hot, String> {
     Ok(Hot { module, executed, touched })
 }
 
-/// Injects about `count` faults, a third each into text before rewriting, data, and finished images.
-pub fn run(rig: &Rig, options: &Options, count: u64, seed: u64, progress: &mut dyn FnMut(u64)) -> Result<Totals, String> {
+/// Where faults are injected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Into {
+    /// Text before rewriting (each image is made anew, so this is the slow one).
+    Text,
+    /// Data of the driver.
+    Data,
+    /// Finished images.
+    Image,
+    /// A tenth into text, four tenths into data, half into images.
+    All,
+}
+
+/// Injects about `count` faults.
+pub fn run(
+    rig: &Rig,
+    options: &Options,
+    into: Into,
+    count: u64,
+    seed: u64,
+    progress: &mut dyn FnMut(u64),
+) -> Result<Totals, String> {
     let hot = hot(rig)?;
     let mut totals = Totals::new();
     let mut r = Random::new(seed);
-    in_text(rig, options, &hot, count / 10, &mut r, &mut totals, progress)?;
-    in_data(rig, options, &hot, count * 4 / 10, &mut r, &mut totals, progress)?;
-    in_image(rig, options, &hot, count - count / 10 - count * 4 / 10, &mut r, &mut totals, progress)?;
+    let (text, data, image) = match into {
+        Into::Text => (count, 0, 0),
+        Into::Data => (0, count, 0),
+        Into::Image => (0, 0, count),
+        Into::All => (count / 10, count * 4 / 10, count - count / 10 - count * 4 / 10),
+    };
+    in_text(rig, options, &hot, text, &mut r, &mut totals, progress)?;
+    in_data(rig, options, &hot, data, &mut r, &mut totals, progress)?;
+    in_image(rig, options, &hot, image, &mut r, &mut totals, progress)?;
     Ok(totals)
 }
 

@@ -19,7 +19,7 @@ usage: twin-harness COMMAND DRIVER [OPTIONS]
   faults DRIVER        inject faults, print what became of them
   bench                instructions and cycles of all drivers with a device model: table and plot
   traffic DRIVER       packets through the twin on this processor, contents checked
-options: --mode stlb|mirror   --count N   --seed S   --no-bmi   --reuse access|block|flow";
+options: --mode stlb|mirror   --count N   --seed S   --no-bmi   --reuse access|block|flow   --only text|data|image";
 
 struct Arguments {
     command: String,
@@ -27,13 +27,14 @@ struct Arguments {
     function: String,
     options: Options,
     count: Option<u64>,
+    into: faults::Into,
     seed: u64,
 }
 
 fn arguments() -> Result<Arguments, String> {
     let mut words = std::env::args().skip(1);
     let command = words.next().ok_or(HELP)?;
-    let mut out = Arguments { command, driver: String::new(), function: String::new(), options: Rig::options(Mode::Mirror), count: None, seed: 1 };
+    let mut out = Arguments { command, driver: String::new(), function: String::new(), options: Rig::options(Mode::Mirror), count: None, into: faults::Into::All, seed: 1 };
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or(format!("{word} needs a value"));
         match word.as_str() {
@@ -51,6 +52,14 @@ fn arguments() -> Result<Arguments, String> {
                     "block" => Reuse::Block,
                     "flow" => Reuse::Flow,
                     other => return Err(format!("unknown reuse {other}: access, block or flow")),
+                }
+            }
+            "--only" => {
+                out.into = match value()?.as_str() {
+                    "text" => faults::Into::Text,
+                    "data" => faults::Into::Data,
+                    "image" => faults::Into::Image,
+                    other => return Err(format!("unknown place of faults {other}: text, data or image")),
                 }
             }
             "--count" => out.count = Some(value()?.parse().map_err(|e| format!("--count: {e}"))?),
@@ -125,7 +134,7 @@ fn run() -> Result<bool, String> {
             let start = Instant::now();
             let count = a.count.unwrap_or(100_000);
             let (mut done, mut shown) = (0, 0);
-            let totals = faults::run(&rig, &a.options, count, a.seed, &mut |n| {
+            let totals = faults::run(&rig, &a.options, a.into, count, a.seed, &mut |n| {
                 done += n;
                 if done * 20 / count.max(1) > shown {
                     shown = done * 20 / count.max(1);
