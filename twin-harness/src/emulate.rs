@@ -414,7 +414,8 @@ impl TwinBus<'_> {
         // In both modes the unsafe area lies at its own address, so that it can be found from the stack.
         let beside = self.world.beside.iter().position(|b| {
             let len = b.bytes.borrow().len() as u64;
-            b.address == UNSAFE_AREA && address >= UNSAFE_AREA && address + size as u64 <= UNSAFE_AREA + len
+            let offset = address.wrapping_sub(UNSAFE_AREA);
+            b.address == UNSAFE_AREA && offset < len && offset + size as u64 <= len
         });
         if let Some(n) = beside {
             return Reach::World(Place::Beside(n, (address - UNSAFE_AREA) as usize));
