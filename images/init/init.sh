@@ -1,6 +1,6 @@
 # The test machine's userspace. What to do comes on the kernel's command line: tandem.do=JOB+JOB+...
 # Each job says its outcome in lines that start with "TANDEM: "; the host looks for them.
-/bin/busybox --install -s /bin
+[ -e /bin/mount ] || /bin/busybox --install -s /bin
 mount -t proc proc /proc
 mount -t sysfs sys /sys
 mount -t devtmpfs dev /dev
@@ -176,6 +176,9 @@ job_domlife() {
 	wait_for 5 test -c /dev/xen/privcmd
 	say "$(domlife "$1")"
 }
+
+# What else an image can do is in files of its own.
+for more in /xen/dom0.sh /guest.sh; do [ -f $more ] && . $more; done
 
 for word in $(cat /proc/cmdline); do
 	case $word in tandem.do=*) jobs=${word#tandem.do=} ;; esac

@@ -17,6 +17,7 @@ pub struct Options {
     pub lint: bool,
     pub list: bool,
     pub verbose: bool,
+    pub toolstack: bool,
 }
 
 impl Options {
@@ -34,6 +35,7 @@ impl Options {
                 "--seconds" => options.seconds = Some(value()?.parse().context("--seconds needs a number")?),
                 "--full" => options.full = true,
                 "--lint" => options.lint = true,
+                "--toolstack" => options.toolstack = true,
                 "--list" => options.list = true,
                 "-v" | "--verbose" => options.verbose = true,
                 "--help" | "-h" => words.insert(0, "help".into()),

@@ -9,13 +9,22 @@ use std::io::{Read, Write};
 use std::process::{Command, Stdio};
 
 pub fn run(options: &Options) -> Result<()> {
-    let images = images::basic()?;
+    let images = if options.toolstack { images::toolstack()? } else { images::basic()? };
     let hypervisor = Hypervisor::choose(options.hypervisor.as_deref())?;
     let peer = Peer::start("shell")?;
-    let mut machine = Machine::new("shell", &hypervisor, &images, options.cpus.unwrap_or(2), "shell");
+    let cpus = options.cpus.unwrap_or(2);
+    let mut machine = if options.toolstack {
+        Machine::with_guests("shell", &hypervisor, &images, cpus, "toolstack+bridge:e1000+xlshell")
+    } else {
+        Machine::new("shell", &hypervisor, &images, cpus, "shell")
+    };
     machine.nic = Some(("e1000", peer.socket().to_path_buf()));
     machine.timeout_s = 24 * 3600;
-    println!("Try: modprobe e1000; ifconfig eth0 10.9.0.2; ping 10.9.0.1. `poweroff -f` ends.");
+    if options.toolstack {
+        println!("Try: xl info; xl create -c /etc/xen/guest.cfg. `poweroff -f` ends.");
+    } else {
+        println!("Try: modprobe e1000; ifconfig eth0 10.9.0.2; ping 10.9.0.1. `poweroff -f` ends.");
+    }
     // Keys go to the guest one by one, unseen by our terminal.
     let raw = Command::new("stty").args(["raw", "-echo", "isig"]).stderr(Stdio::null()).status();
     let mut running = machine.start()?;

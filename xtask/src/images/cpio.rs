@@ -1,6 +1,9 @@
 //! The archive format of an initramfs ("newc"), always with the same bytes for the same files.
 
+use anyhow::{Context, Result};
 use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 
 /// One entry of the archive.
 enum Node {
@@ -35,6 +38,36 @@ impl Archive {
     pub fn char_device(&mut self, path: &str, major: u32, minor: u32) {
         self.parents(path);
         self.0.insert(path.into(), Node::CharDevice { major, minor });
+    }
+
+    /// What is at `path` below `root`, as it is: a file, a link, or a folder with all that is in it.
+    pub fn copy(&mut self, root: &Path, path: &str) -> Result<()> {
+        let from = root.join(path);
+        let meta = from.symlink_metadata().with_context(|| format!("cannot read {}", from.display()))?;
+        if meta.is_symlink() {
+            self.link(path, &std::fs::read_link(&from)?.to_string_lossy());
+        } else if meta.is_dir() {
+            self.dir(path);
+            for entry in std::fs::read_dir(&from)? {
+                self.copy(root, &format!("{path}/{}", entry?.file_name().to_string_lossy()))?;
+            }
+        } else {
+            let data = std::fs::read(&from).with_context(|| format!("cannot read {}", from.display()))?;
+            self.file(path, data, meta.permissions().mode() & 0o777);
+        }
+        Ok(())
+    }
+
+    /// The file at `path` below `root`, as a file also when it is a link there.
+    pub fn copy_through(&mut self, root: &Path, path: &str) -> Result<()> {
+        let from = root.join(path);
+        let data = std::fs::read(&from).with_context(|| format!("cannot read {}", from.display()))?;
+        self.file(path, data, 0o755);
+        Ok(())
+    }
+
+    pub fn has(&self, path: &str) -> bool {
+        self.0.contains_key(path)
     }
 
     fn parents(&mut self, path: &str) {

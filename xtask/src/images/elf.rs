@@ -30,8 +30,8 @@ pub fn payload_of_bzimage(file: &[u8]) -> Result<Range<usize>> {
     Ok(start..start + to_usize(number(file, 0x24c, 4)?)?)
 }
 
-/// The PV entry point of the kernel in a bzImage that is compressed by xz, as Debian's is.
-pub fn xen_entry_of_bzimage(path: &Path) -> Result<u64> {
+/// The kernel proper, unpacked from a bzImage that is compressed by xz, as Debian's is.
+pub fn unpack_bzimage(path: &Path) -> Result<Vec<u8>> {
     let file = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
     let payload = file.get(payload_of_bzimage(&file)?).context("the bzImage is cut off")?;
     let packed = host::target("images")?.join("payload.xz");
@@ -39,7 +39,31 @@ pub fn xen_entry_of_bzimage(path: &Path) -> Result<u64> {
     // The payload ends in four bytes of its size, which are not part of the stream: xz says so, after unpacking all.
     let done = Command::new("xz").args(["-dc", "--single-stream"]).arg(&packed).output()?;
     std::fs::remove_file(&packed)?;
-    xen_entry(&done.stdout)
+    Ok(done.stdout)
+}
+
+/// The PV entry point of the kernel in a bzImage.
+pub fn xen_entry_of_bzimage(path: &Path) -> Result<u64> {
+    xen_entry(&unpack_bzimage(path)?)
+}
+
+/// The names of the libraries that a program or library wants, and of its loader.
+pub fn needed(data: &[u8]) -> Result<Vec<String>> {
+    use object::elf::{FileHeader64, DT_NEEDED};
+    use object::read::elf::{Dyn, FileHeader, SectionHeader};
+    let header = FileHeader64::<object::Endianness>::parse(data)?;
+    let endian = header.endian()?;
+    let sections = header.sections(endian, data)?;
+    let mut found = Vec::new();
+    for section in sections.iter() {
+        if let Some((entries, link)) = section.dynamic(endian, data)? {
+            let strings = sections.strings(endian, data, link)?;
+            for entry in entries.iter().filter(|e| e.tag(endian) == DT_NEEDED) {
+                found.push(String::from_utf8_lossy(entry.string(endian, strings)?).into_owned());
+            }
+        }
+    }
+    Ok(found)
 }
 
 /// The value of the note XEN_ELFNOTE_ENTRY.

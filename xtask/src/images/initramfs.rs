@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// What the tests load by modprobe; what these depend on is added.
-const MODULES: &[&str] = &[
+pub const MODULES: &[&str] = &[
     "e1000",
     "e1000e",
     "8139cp",
@@ -31,44 +31,69 @@ const MODULES: &[&str] = &[
 ];
 
 pub fn build(kernel: &Kernel) -> Result<PathBuf> {
-    let busybox = packages::unpacked("busybox-static")?.join("bin/busybox");
-    let tools = tools::build()?;
-    let script = host::root().join("images/init/init.sh");
-    let mut inputs = vec![busybox.clone(), script.clone()];
-    inputs.extend(super::files(&tools)?);
-    let key = format!("{} {} {}", kernel.version, MODULES.join(" "), fingerprint(&inputs)?);
+    let base = Base::gather()?;
+    let key = format!("{} {} {}", kernel.version, MODULES.join(" "), fingerprint(&base.inputs()?)?);
     let out = host::target("images")?.join("dom0.cpio");
     cached("building the initramfs", &out, &key, |path| {
         let mut archive = Archive::default();
-        for dir in ["proc", "sys", "dev", "tmp", "run", "etc", "sbin", "usr/bin", "usr/sbin", "tree", "root"] {
-            archive.dir(dir);
-        }
-        archive.char_device("dev/console", 5, 1);
-        archive.char_device("dev/null", 1, 3);
-        archive.file("bin/busybox", read(&busybox)?, 0o755);
-        archive.link("bin/sh", "busybox");
-        archive.file("init.sh", read(&script)?, 0o755);
-        for tool in super::files(&tools)? {
-            let name = tool.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            let place = if name == "init" { name } else { format!("tools/{name}") };
-            archive.file(&place, read(&tool)?, 0o755);
-        }
-        add_modules(&mut archive, kernel)?;
+        base.add(&mut archive)?;
+        add_modules(&mut archive, kernel, MODULES)?;
         Ok(std::fs::write(path, archive.bytes())?)
     })?;
     Ok(out)
 }
 
-fn read(path: &Path) -> Result<Vec<u8>> {
+/// What every initramfs of ours has: busybox, our test tools, the first program and its script.
+pub struct Base {
+    pub busybox: PathBuf,
+    script: PathBuf,
+    tools: PathBuf,
+}
+
+impl Base {
+    pub fn gather() -> Result<Self> {
+        Ok(Self {
+            busybox: packages::unpacked("busybox-static")?.join("bin/busybox"),
+            script: host::root().join("images/init/init.sh"),
+            tools: tools::build()?,
+        })
+    }
+
+    /// The files that it is made from.
+    pub fn inputs(&self) -> Result<Vec<PathBuf>> {
+        let mut inputs = vec![self.busybox.clone(), self.script.clone()];
+        inputs.extend(super::files(&self.tools)?);
+        Ok(inputs)
+    }
+
+    pub fn add(&self, archive: &mut Archive) -> Result<()> {
+        for dir in ["proc", "sys", "dev", "tmp", "run", "etc", "sbin", "usr/bin", "usr/sbin", "tree", "root"] {
+            archive.dir(dir);
+        }
+        archive.char_device("dev/console", 5, 1);
+        archive.char_device("dev/null", 1, 3);
+        archive.file("bin/busybox", read(&self.busybox)?, 0o755);
+        archive.link("bin/sh", "busybox");
+        archive.file("init.sh", read(&self.script)?, 0o755);
+        for tool in super::files(&self.tools)? {
+            let name = tool.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let place = if name == "init" { name } else { format!("tools/{name}") };
+            archive.file(&place, read(&tool)?, 0o755);
+        }
+        Ok(())
+    }
+}
+
+pub fn read(path: &Path) -> Result<Vec<u8>> {
     std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
 /// Adds the modules with their dependencies and the index files that modprobe reads.
-fn add_modules(archive: &mut Archive, kernel: &Kernel) -> Result<()> {
+pub fn add_modules(archive: &mut Archive, kernel: &Kernel, names: &[&str]) -> Result<()> {
     let relative = format!("lib/modules/{}", kernel.version);
     let dir = kernel.root.join(&relative);
     let index = String::from_utf8(read(&dir.join("modules.dep"))?)?;
-    let wanted = closure(&index, MODULES)?;
+    let wanted = closure(&index, names)?;
     let mut kept = String::new();
     for line in index.lines() {
         let Some((file, _)) = line.split_once(':') else { continue };

@@ -8,6 +8,7 @@ pub mod initramfs;
 pub mod kernel;
 pub mod packages;
 pub mod tools;
+pub mod toolstack;
 pub mod tree;
 
 use crate::options::Options;
@@ -31,9 +32,18 @@ pub fn basic() -> Result<Images> {
     Ok(Images { kernel: kernel.vmlinuz, kernel_version: kernel.version, initramfs })
 }
 
+/// The same kernel with the toolstack's image: dom0 with stock `xl`, and images of guests in it.
+pub fn toolstack() -> Result<Images> {
+    crate::host::provide(crate::host::For::Boot)?;
+    let kernel = kernel::debian()?;
+    let initramfs = toolstack::build(&kernel)?;
+    Ok(Images { kernel: kernel.vmlinuz, kernel_version: kernel.version, initramfs })
+}
+
 pub fn all(options: &Options) -> Result<()> {
     let images = basic()?;
     println!("kernel     {}\ninitramfs  {}", images.kernel.display(), images.initramfs.display());
+    println!("toolstack  {}", toolstack()?.initramfs.display());
     println!("stock Xen  {}", packages::stock_xen()?.display());
     if options.full {
         println!("tree       {}", tree::build()?.display());

@@ -60,10 +60,42 @@ fn download(name: &str, dir: &Path) -> Result<PathBuf> {
         .with_context(|| format!("apt-get download {name} left no package"))
 }
 
+/// `name=version` of each package, as apt would install it: a key for what is made of them.
+pub fn versions(names: &[&str]) -> String {
+    let text = host::output(apt("apt-cache").arg("policy").args(names)).unwrap_or_default();
+    let mut name = "";
+    let mut found = Vec::new();
+    for line in text.lines() {
+        if let Some(version) = line.trim().strip_prefix("Candidate: ") {
+            found.push(format!("{name}={version}"));
+        } else if !line.starts_with(' ') {
+            name = line.trim_end_matches(':');
+        }
+    }
+    found.join(" ")
+}
+
+/// A folder with `names` and everything they depend on, as the packages have it; what is there from before serves when
+/// apt does not answer.
+pub fn closure(set: &str, names: &[&str]) -> Result<PathBuf> {
+    let out = host::target("images")?.join(format!("{set}.tree"));
+    let mut key = versions(names);
+    if key.is_empty() {
+        if out.exists() {
+            return Ok(out);
+        }
+        host::apt_update()?;
+        key = versions(names);
+    }
+    cached(&format!("fetching packages for {set}"), &out, &key, |dir| unpack_closure(names, dir))?;
+    Ok(out)
+}
+
 /// Fetches `names` and everything they depend on, as if nothing were installed, and unpacks it all into `dir`.
 pub fn unpack_closure(names: &[&str], dir: &Path) -> Result<()> {
     host::apt_update()?;
-    let archives = host::target("images/archives")?;
+    let set = dir.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    let archives = host::target("images/archives")?.join(set);
     std::fs::create_dir_all(archives.join("partial"))?;
     let status = archives.join("empty-status");
     std::fs::write(&status, "")?;

@@ -12,9 +12,7 @@ const PACKAGES: &[&str] =
 pub fn build() -> Result<PathBuf> {
     crate::host::provide(crate::host::For::Boot)?;
     let out = host::target("images")?.join("tree.ext4");
-    let versions: Vec<String> =
-        PACKAGES.iter().map(|p| format!("{p}={}", packages::candidate(p).unwrap_or_default())).collect();
-    cached("building the image with stress-ng, xz and gcc", &out, &versions.join(" "), |path| {
+    cached("building the image with stress-ng, xz and gcc", &out, &packages::versions(PACKAGES), |path| {
         let dir = host::target("images")?.join("tree.dir");
         super::remove(&dir)?;
         packages::unpack_closure(PACKAGES, &dir)?;

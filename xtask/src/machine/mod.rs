@@ -97,6 +97,20 @@ impl Machine {
         }
     }
 
+    /// A machine with room for guests beside dom0, which has the toolstack's image.
+    pub fn with_guests(
+        name: &str,
+        hypervisor: &Hypervisor,
+        images: &crate::images::Images,
+        cpus: u32,
+        jobs: &str,
+    ) -> Self {
+        let mut machine = Self::new(name, hypervisor, images, cpus, jobs);
+        machine.hypervisor_args = format!("dom0_mem=1024M,max:1024M dom0_max_vcpus={cpus} loglvl=all");
+        machine.memory_mib = 3072;
+        machine
+    }
+
     /// QEMU's arguments, except those for the control socket.
     pub fn arguments(&self) -> Result<Vec<String>> {
         let mut args: Vec<String> = self.accel.clone();

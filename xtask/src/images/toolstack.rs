@@ -1,0 +1,199 @@
+//! dom0 with Debian's stock `xl`, `xenstored` and back ends, and the images of its guests, from Debian's packages.
+//!
+//! Only the programs that are used go in, and the libraries they want: the whole packages would be ten times the size,
+//! and every byte is copied at each boot.
+
+use super::cpio::Archive;
+use super::initramfs::{self, add_modules, read, Base};
+use super::kernel::Kernel;
+use super::{cached, elf, fingerprint, packages};
+use crate::host;
+use anyhow::{Context, Result};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const PACKAGES: &[&str] = &[
+    "xen-utils-4.17",
+    "xen-utils-common",
+    "xenstore-utils",
+    "bridge-utils",
+    "iproute2",
+    "util-linux",
+    "mount",
+    "ethtool",
+    "bash",
+];
+
+/// Whole folders of those packages.
+const FOLDERS: &[&str] = &["etc/xen", "usr/lib/xen-4.17/bin", "usr/lib/xen-common/bin"];
+
+/// Not wanted out of [`FOLDERS`]: large, and nothing of ours runs them.
+const LEFT_OUT: &[&str] = &["oxenstored", "xen-kdd", "xenpaging", "xen-vmtrace", "xen-access", "test-xenstore"];
+
+/// Programs by name; wherever the package has them they stay.
+const PROGRAMS: &[&str] = &[
+    "xl",
+    "xentop",
+    "xenstore",
+    "xenstore-chmod",
+    "xenstore-exists",
+    "xenstore-list",
+    "xenstore-ls",
+    "xenstore-read",
+    "xenstore-rm",
+    "xenstore-watch",
+    "xenstore-write",
+    "brctl",
+    "ip",
+    "bridge",
+    "losetup",
+    "blkid",
+    "flock",
+    "ethtool",
+    "bash",
+];
+
+/// Where programs are, in the order in which they are looked for.
+const PROGRAM_FOLDERS: &[&str] = &["usr/bin", "bin", "usr/sbin", "sbin"];
+
+const LIBRARY_FOLDERS: &[&str] = &["lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu", "lib64"];
+
+/// Of dom0, and of a driver domain, besides the NICs' and disks'.
+const BACK_END_MODULES: &[&str] = &["xen-netback", "xen-blkback", "bridge", "loop", "brd"];
+
+const DOM0_MODULES: &[&str] = &["xen-pciback"];
+
+const DRIVER_MODULES: &[&str] = &["xen-pcifront", "xen-netfront", "xen-blkfront"];
+
+const GUEST_MODULES: &[&str] = &["xen-netfront", "xen-blkfront", "ext4", "crc32c_generic", "xenfs", "xen-privcmd"];
+
+/// The toolstack's dom0, as an initramfs. In it, under `/guest`: `vmlinuz` as Debian has it, `vmlinux` unpacked (the
+/// domain builder is then done sooner), `guest.cpio` and `driver.cpio`.
+pub fn build(kernel: &Kernel) -> Result<PathBuf> {
+    let base = Base::gather()?;
+    let tree = packages::closure("toolstack", PACKAGES)?;
+    let scripts = host::root().join("images/xen");
+    let mut inputs = base.inputs()?;
+    inputs.extend(all_files(&scripts)?);
+    let made_by = fingerprint(&[host::root().join("xtask/src/images/toolstack.rs")])?;
+    let key = format!(
+        "{} {} {made_by} {} {}",
+        kernel.version,
+        packages::versions(PACKAGES),
+        initramfs::MODULES.join(" "),
+        fingerprint(&inputs)?
+    );
+    let out = host::target("images")?.join("toolstack.cpio");
+    cached("building dom0's image with xl", &out, &key, |path| {
+        let mut dom0 = Archive::default();
+        base.add(&mut dom0)?;
+        userland(&mut dom0, &tree, &base)?;
+        add_scripts(&mut dom0, &scripts)?;
+        add_modules(&mut dom0, kernel, &[initramfs::MODULES, BACK_END_MODULES, DOM0_MODULES].concat())?;
+        dom0.file("guest/vmlinuz", read(&kernel.vmlinuz)?, 0o644);
+        dom0.file("guest/vmlinux", elf::unpack_bzimage(&kernel.vmlinuz)?, 0o644);
+        dom0.file("guest/guest.cpio", guest(&base, &scripts, kernel)?, 0o644);
+        dom0.file("guest/driver.cpio", driver(&base, &tree, &scripts, kernel)?, 0o644);
+        Ok(std::fs::write(path, dom0.bytes())?)
+    })?;
+    Ok(out)
+}
+
+/// A guest: the small initramfs with front ends instead of drivers.
+fn guest(base: &Base, scripts: &Path, kernel: &Kernel) -> Result<Vec<u8>> {
+    let mut archive = Archive::default();
+    base.add(&mut archive)?;
+    archive.file("guest.sh", read(&scripts.join("guest.sh"))?, 0o755);
+    add_modules(&mut archive, kernel, GUEST_MODULES)?;
+    Ok(archive.bytes())
+}
+
+/// A driver domain: drivers and back ends, and `xl devd` with what its hotplug scripts need.
+fn driver(base: &Base, tree: &Path, scripts: &Path, kernel: &Kernel) -> Result<Vec<u8>> {
+    let mut archive = Archive::default();
+    base.add(&mut archive)?;
+    userland(&mut archive, tree, base)?;
+    add_scripts(&mut archive, scripts)?;
+    add_modules(&mut archive, kernel, &[initramfs::MODULES, BACK_END_MODULES, DRIVER_MODULES].concat())?;
+    Ok(archive.bytes())
+}
+
+/// The toolstack's programs with their libraries and configuration, and links to busybox for all others.
+fn userland(archive: &mut Archive, tree: &Path, base: &Base) -> Result<()> {
+    let mut programs = Vec::new();
+    for folder in FOLDERS {
+        for file in all_files(&tree.join(folder))? {
+            let path = file.strip_prefix(tree)?.to_string_lossy().into_owned();
+            if !LEFT_OUT.iter().any(|name| path.ends_with(&format!("/{name}"))) {
+                archive.copy(tree, &path)?;
+                programs.push(path);
+            }
+        }
+    }
+    for name in PROGRAMS {
+        let path = find(tree, PROGRAM_FOLDERS, name).with_context(|| format!("no package has the program {name}"))?;
+        archive.copy(tree, &path)?;
+        programs.push(path);
+    }
+    add_libraries(archive, tree, programs)?;
+    let applets = host::output(Command::new(&base.busybox).arg("--list"))?;
+    for applet in applets.lines() {
+        if !PROGRAM_FOLDERS.iter().any(|folder| archive.has(&format!("{folder}/{applet}"))) {
+            archive.link(&format!("bin/{applet}"), "busybox");
+        }
+    }
+    for dir in ["var/run/xen", "var/lock", "var/lib/xen", "var/lib/xenstored", "var/log/xen/console", "run/xen"] {
+        archive.dir(dir);
+    }
+    Ok(())
+}
+
+/// Adds what `programs` are linked with, and what that is linked with, and so on.
+fn add_libraries(archive: &mut Archive, tree: &Path, mut programs: Vec<String>) -> Result<()> {
+    archive.copy_through(tree, "lib64/ld-linux-x86-64.so.2")?;
+    // libc loads this one by itself when a thread is cancelled.
+    archive.copy_through(tree, "lib/x86_64-linux-gnu/libgcc_s.so.1")?;
+    while let Some(path) = programs.pop() {
+        let data = read(&tree.join(&path))?;
+        if !data.starts_with(b"\x7fELF") {
+            continue;
+        }
+        for name in elf::needed(&data).with_context(|| format!("{path} cannot be read"))? {
+            let found = find(tree, LIBRARY_FOLDERS, &name).with_context(|| format!("{path} wants {name}"))?;
+            if !archive.has(&found) {
+                archive.copy_through(tree, &found)?;
+                programs.push(found);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn find(tree: &Path, folders: &[&str], name: &str) -> Option<String> {
+    folders.iter().map(|folder| format!("{folder}/{name}")).find(|path| tree.join(path).exists())
+}
+
+/// Our own scripts: `*.cfg` are example configurations, all others are dom0's.
+fn add_scripts(archive: &mut Archive, scripts: &Path) -> Result<()> {
+    for file in all_files(scripts)? {
+        let name = file.strip_prefix(scripts)?.to_string_lossy().into_owned();
+        let place = if name.ends_with(".cfg") { format!("etc/xen/{name}") } else { format!("xen/{name}") };
+        archive.file(&place, read(&file)?, 0o755);
+    }
+    Ok(())
+}
+
+/// Every file below a folder (links too), sorted.
+fn all_files(dir: &Path) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))? {
+        let path = entry?.path();
+        if path.is_dir() && !path.is_symlink() {
+            found.extend(all_files(&path)?);
+        } else {
+            found.push(path);
+        }
+    }
+    found.sort();
+    Ok(found)
+}
