@@ -108,7 +108,10 @@ impl Btf {
     }
 
     fn structure(&self, name: &str) -> Result<&Type> {
-        self.by_name.get(name).and_then(|&id| self.types.get(id)).ok_or(format!("no type information for struct {name}"))
+        self.by_name
+            .get(name)
+            .and_then(|&id| self.types.get(id))
+            .ok_or(format!("no type information for struct {name}"))
     }
 
     /// Size of a structure in bytes.

@@ -35,7 +35,12 @@ pub fn capture(driver: &str, cache: &Path) -> Result<PathBuf> {
     let said = boot(&kernel.vmlinuz(), driver, device, &scratch)?;
     let packed = scratch.join("index.gz");
     let facts = run(Command::new("gzip").arg("-dc").arg(&packed))?;
-    let index = format!("tandem-snapshot 1\nram_bytes {}\ncr3 {:#x}\n{}{facts}", u64::from(RAM_MIB) << 20, cr3(&said)?, registers(&said));
+    let index = format!(
+        "tandem-snapshot 1\nram_bytes {}\ncr3 {:#x}\n{}{facts}",
+        u64::from(RAM_MIB) << 20,
+        cr3(&said)?,
+        registers(&said)
+    );
     std::fs::copy(kernel.module(driver)?, scratch.join("module.ko")).map_err(|e| e.to_string())?;
     std::fs::write(scratch.join("index"), index).map_err(|e| e.to_string())?;
     for leftover in ["initrd", "index.gz"] {

@@ -206,7 +206,13 @@ impl Snapshot {
             if level == 0 || (level < 3 && entry & PTE_LARGE != 0) {
                 let len_bytes = 1 << shift;
                 let physical = entry & PTE_ADDRESS & !(len_bytes - 1);
-                return Some(Mapping { address: address & !(len_bytes - 1), physical, len_bytes, writable, executable });
+                return Some(Mapping {
+                    address: address & !(len_bytes - 1),
+                    physical,
+                    len_bytes,
+                    writable,
+                    executable,
+                });
             }
             table = entry;
         }

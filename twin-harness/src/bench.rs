@@ -137,7 +137,8 @@ fn round(lab: &mut Lab, e: &mut Timed<'_>, r: &mut Random, batch: usize, out: bo
 }
 
 fn csv(rows: &[Row]) -> String {
-    let mut out = String::from("driver,scheme,path,original_insns,twin_insns,ratio,native_cycles,rewrite_ms,verify_ms\n");
+    let mut out =
+        String::from("driver,scheme,path,original_insns,twin_insns,ratio,native_cycles,rewrite_ms,verify_ms\n");
     for r in rows {
         let ratio = r.twin / r.original;
         let _ = writeln!(
@@ -186,7 +187,14 @@ fn plot(rows: &[Row]) -> String {
     }
     for (n, s) in schemes.iter().enumerate() {
         let (x, y) = (50.0 + (n % 4) as f64 * 170.0, HEIGHT + 80.0 + (n / 4) as f64 * 22.0);
-        let _ = writeln!(out, "<rect x=\"{x}\" y=\"{}\" width=\"12\" height=\"12\" fill=\"{}\"/><text x=\"{}\" y=\"{}\">{s}</text>", y - 11.0, COLOURS[n % COLOURS.len()], x + 18.0, y);
+        let _ = writeln!(
+            out,
+            "<rect x=\"{x}\" y=\"{}\" width=\"12\" height=\"12\" fill=\"{}\"/><text x=\"{}\" y=\"{}\">{s}</text>",
+            y - 11.0,
+            COLOURS[n % COLOURS.len()],
+            x + 18.0,
+            y
+        );
     }
     out + "</svg>\n"
 }

@@ -401,7 +401,12 @@ impl Cpu {
             }
             M::Lahf => {
                 let f = self.flags;
-                let byte = u64::from(f.cf) | 2 | u64::from(f.pf) << 2 | u64::from(f.af) << 4 | u64::from(f.zf) << 6 | u64::from(f.sf) << 7;
+                let byte = u64::from(f.cf)
+                    | 2
+                    | u64::from(f.pf) << 2
+                    | u64::from(f.af) << 4
+                    | u64::from(f.zf) << 6
+                    | u64::from(f.sf) << 7;
                 self.set(Register::AH, byte);
                 Ok(())
             }
@@ -612,7 +617,11 @@ impl Cpu {
                 if a == 0 {
                     return Ok(());
                 }
-                if scan == Mnemonic::Bsf { low } else { bits - 1 - high }
+                if scan == Mnemonic::Bsf {
+                    low
+                } else {
+                    bits - 1 - high
+                }
             }
         };
         self.store(i, 0, v, bus)
@@ -638,11 +647,8 @@ impl Cpu {
             (i128::from(sign_extend(a, size)) * i128::from(sign_extend(b, size))) as u128
         };
         let (low, high) = (wide as u64 & width_mask(size), (wide >> bits) as u64 & width_mask(size));
-        self.flags.cf = if i.mnemonic() == Mnemonic::Mul {
-            high != 0
-        } else {
-            i128::from(sign_extend(low, size)) != wide as i128
-        };
+        self.flags.cf =
+            if i.mnemonic() == Mnemonic::Mul { high != 0 } else { i128::from(sign_extend(low, size)) != wide as i128 };
         self.flags.of = self.flags.cf;
         self.put_pair(size, low, high);
         Ok(())
@@ -748,7 +754,8 @@ impl Cpu {
                 }
                 M::Lodsb | M::Lodsw | M::Lodsd | M::Lodsq => {
                     let v = bus.read(source, size)?;
-                    let name = [Register::AL, Register::AX, Register::EAX, Register::RAX][size.trailing_zeros() as usize];
+                    let name =
+                        [Register::AL, Register::AX, Register::EAX, Register::RAX][size.trailing_zeros() as usize];
                     self.set(name, v);
                     moves_source = true;
                 }
@@ -786,8 +793,22 @@ fn is_cmov(m: Mnemonic) -> bool {
     use Mnemonic as M;
     matches!(
         m,
-        M::Cmova | M::Cmovae | M::Cmovb | M::Cmovbe | M::Cmove | M::Cmovg | M::Cmovge | M::Cmovl | M::Cmovle | M::Cmovne
-            | M::Cmovno | M::Cmovnp | M::Cmovns | M::Cmovo | M::Cmovp | M::Cmovs
+        M::Cmova
+            | M::Cmovae
+            | M::Cmovb
+            | M::Cmovbe
+            | M::Cmove
+            | M::Cmovg
+            | M::Cmovge
+            | M::Cmovl
+            | M::Cmovle
+            | M::Cmovne
+            | M::Cmovno
+            | M::Cmovnp
+            | M::Cmovns
+            | M::Cmovo
+            | M::Cmovp
+            | M::Cmovs
     )
 }
 
@@ -795,7 +816,21 @@ fn is_setcc(m: Mnemonic) -> bool {
     use Mnemonic as M;
     matches!(
         m,
-        M::Seta | M::Setae | M::Setb | M::Setbe | M::Sete | M::Setg | M::Setge | M::Setl | M::Setle | M::Setne | M::Setno
-            | M::Setnp | M::Setns | M::Seto | M::Setp | M::Sets
+        M::Seta
+            | M::Setae
+            | M::Setb
+            | M::Setbe
+            | M::Sete
+            | M::Setg
+            | M::Setge
+            | M::Setl
+            | M::Setle
+            | M::Setne
+            | M::Setno
+            | M::Setnp
+            | M::Setns
+            | M::Seto
+            | M::Setp
+            | M::Sets
     )
 }

@@ -69,7 +69,10 @@ impl Original {
         let names = self.module.externs.names(to).to_vec();
         let thunk = |n: &String| n.strip_prefix("__x86_indirect_thunk_").map(str::to_owned);
         if let Some(register) = names.iter().find_map(thunk) {
-            let order = ["rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15"];
+            let order = [
+                "rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi", "r8", "r9", "r10", "r11", "r12", "r13", "r14",
+                "r15",
+            ];
             let n = order.iter().position(|r| *r == register).unwrap_or(0);
             self.cpu.rip = self.cpu.regs[n];
             return Ok(());
@@ -325,7 +328,11 @@ impl<'a> TwinEmulator<'a> {
 impl Executor for TwinEmulator<'_> {
     fn call(&mut self, world: &mut World, support: &mut Support, function: u64, args: &[u64; 6]) -> Result<u64, Ended> {
         let begun = self.twin.begin(function, i64::MAX, &mut TwinHost { world, instance: &mut self.instance });
-        let offset = begun.map_err(|a| Ended { class: class_of(&a.reason), reason: format!("{:x?}", a.reason), at: a.symbol })?;
+        let offset = begun.map_err(|a| Ended {
+            class: class_of(&a.reason),
+            reason: format!("{:x?}", a.reason),
+            at: a.symbol,
+        })?;
         let count = self.cpu.count;
         self.cpu = Cpu { count, ..Cpu::default() };
         for (r, value) in [7, 6, 2, 1, 8, 9].into_iter().zip(args) {
@@ -397,7 +404,9 @@ impl TwinBus<'_> {
                 o if o + 8 <= 4096 => return Reach::Context(o as usize),
                 l::CONST_OFFSET..l::IMPORT_OFFSET => word(&self.instance.constants, l::CONST_OFFSET),
                 l::IMPORT_OFFSET..l::CALL_TABLE_OFFSET => word(&self.instance.imports, l::IMPORT_OFFSET),
-                o @ l::CALL_TABLE_OFFSET.. if o < l::STLB_OFFSET => word(&self.instance.call_table, l::CALL_TABLE_OFFSET),
+                o @ l::CALL_TABLE_OFFSET.. if o < l::STLB_OFFSET => {
+                    word(&self.instance.call_table, l::CALL_TABLE_OFFSET)
+                }
                 _ => word(&self.instance.stlb, l::STLB_OFFSET),
             };
             return match value {
@@ -464,7 +473,8 @@ impl TwinBus<'_> {
 
 impl Bus for TwinBus<'_> {
     fn read(&mut self, address: u64, size: usize) -> Result<u64, BusFault> {
-        if size > 1 && address % PAGE + size as u64 > PAGE && !(TWIN_STACK..TWIN_STACK + STACK_SIZE).contains(&address) {
+        if size > 1 && address % PAGE + size as u64 > PAGE && !(TWIN_STACK..TWIN_STACK + STACK_SIZE).contains(&address)
+        {
             let mut out = 0;
             for k in 0..size {
                 out |= self.read(address.wrapping_add(k as u64), 1)? << (8 * k);
@@ -487,7 +497,8 @@ impl Bus for TwinBus<'_> {
     }
 
     fn write(&mut self, address: u64, size: usize, value: u64) -> Result<(), BusFault> {
-        if size > 1 && address % PAGE + size as u64 > PAGE && !(TWIN_STACK..TWIN_STACK + STACK_SIZE).contains(&address) {
+        if size > 1 && address % PAGE + size as u64 > PAGE && !(TWIN_STACK..TWIN_STACK + STACK_SIZE).contains(&address)
+        {
             for k in 0..size {
                 self.write(address.wrapping_add(k as u64), 1, value >> (8 * k) & 0xff)?;
             }

@@ -288,7 +288,8 @@ fn places(bench: &Bench, hot: &Hot, rig: &Rig) -> Places {
     const AROUND: u64 = 4096;
     let ram = &bench.lab.world.ram;
     let mut pages: Vec<u64> = hot.touched.iter().map(|pa| pa / AROUND).collect();
-    pages.extend((0..2).filter_map(|k| rig.snapshot.translate(rig.live.net.private + k * AROUND)).map(|pa| pa / AROUND));
+    pages
+        .extend((0..2).filter_map(|k| rig.snapshot.translate(rig.live.net.private + k * AROUND)).map(|pa| pa / AROUND));
     pages.sort_unstable();
     pages.dedup();
     let mut out = Places { words: Vec::new(), pointers: Vec::new(), functions: Vec::new(), small: Vec::new() };
@@ -393,7 +394,12 @@ pub fn table(totals: &Totals) -> (String, bool) {
         let _ = writeln!(
             out,
             "{class:<26} {:>9} {:>9} {:>9} {:>9} {:>9} {aborted:>8} {:>7}",
-            t.faults, t.runs, t.refused_rewriter, t.refused_verifier, t.survived, t.escapes.len()
+            t.faults,
+            t.runs,
+            t.refused_rewriter,
+            t.refused_verifier,
+            t.survived,
+            t.escapes.len()
         );
         if class != "image, verifier off" {
             faults += t.faults;

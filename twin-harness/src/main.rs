@@ -34,7 +34,15 @@ struct Arguments {
 fn arguments() -> Result<Arguments, String> {
     let mut words = std::env::args().skip(1);
     let command = words.next().ok_or(HELP)?;
-    let mut out = Arguments { command, driver: String::new(), function: String::new(), options: Rig::options(Mode::Mirror), count: None, into: faults::Into::All, seed: 1 };
+    let mut out = Arguments {
+        command,
+        driver: String::new(),
+        function: String::new(),
+        options: Rig::options(Mode::Mirror),
+        count: None,
+        into: faults::Into::All,
+        seed: 1,
+    };
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or(format!("{word} needs a value"));
         match word.as_str() {

@@ -134,7 +134,14 @@ fn changed(i: &Instruction, fault: TextFault, r: &mut Random) -> Option<Instruct
         }
         TextFault::OffByOne => {
             let k = (0..i.op_count()).find(|k| {
-                matches!(i.op_kind(*k), OpKind::Immediate8 | OpKind::Immediate32 | OpKind::Immediate8to32 | OpKind::Immediate8to64 | OpKind::Immediate32to64)
+                matches!(
+                    i.op_kind(*k),
+                    OpKind::Immediate8
+                        | OpKind::Immediate32
+                        | OpKind::Immediate8to32
+                        | OpKind::Immediate8to64
+                        | OpKind::Immediate32to64
+                )
             })?;
             let by = if r.one_in(2) { 1 } else { -1i32 };
             match i.op_kind(k) {

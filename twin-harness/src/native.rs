@@ -618,7 +618,8 @@ fn device_access(native: &mut Native<'static>, world: &World, registers: &mut [l
 impl Executor for Native<'_> {
     fn call(&mut self, world: &mut World, support: &mut Support, function: u64, args: &[u64; 6]) -> Result<u64, Ended> {
         // SAFETY: the lifetime is forgotten only for the time of this call, during which `self` is borrowed.
-        let native: *mut Native<'static> = unsafe { std::mem::transmute::<*mut Native<'_>, *mut Native<'static>>(self) };
+        let native: *mut Native<'static> =
+            unsafe { std::mem::transmute::<*mut Native<'_>, *mut Native<'static>>(self) };
         let begun = {
             // SAFETY: `NativeHost` uses everything of `native` but `twin`.
             let twin = unsafe { &(*native).twin };
@@ -650,7 +651,11 @@ impl Executor for Native<'_> {
 }
 
 fn ended(a: Abort) -> Ended {
-    Ended { class: class_of(&a.reason), reason: format!("{:x?}", a.reason), at: format!("{}+{:#x}", a.symbol, a.original) }
+    Ended {
+        class: class_of(&a.reason),
+        reason: format!("{:x?}", a.reason),
+        at: format!("{}+{:#x}", a.symbol, a.original),
+    }
 }
 
 /// The embedder of the native twin.

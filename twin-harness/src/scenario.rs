@@ -102,10 +102,7 @@ fn arrival(r: &mut Random, mac: [u8; 6]) -> Step {
         _ => 60 + r.below(1455) as usize,
     };
     let to = if r.one_in(8) { [0xff; 6] } else { mac };
-    let how = Arrival {
-        errors: if r.one_in(24) { 1 << r.below(8) } else { 0 },
-        partial: r.one_in(64),
-    };
+    let how = Arrival { errors: if r.one_in(24) { 1 << r.below(8) } else { 0 }, partial: r.one_in(64) };
     Step::Arrive(frame(r, len, to), how)
 }
 

@@ -14,7 +14,11 @@ pub fn function(module: &Module, made: &Made, name: &str) -> Result<String, Stri
     let start = (f.address - section.address) as usize;
     let mut out = format!("{name} before:\n");
     for i in decode(&section.bytes[start..start + f.len as usize], f.address) {
-        let target = if i.near_branch_target() != 0 { format!("  ; {}", module.describe(i.near_branch_target())) } else { String::new() };
+        let target = if i.near_branch_target() != 0 {
+            format!("  ; {}", module.describe(i.near_branch_target()))
+        } else {
+            String::new()
+        };
         let _ = writeln!(out, "  {:+6x}  {}{target}", i.ip() - f.address, spell(&i));
     }
     let image = Image::parse(&made.output.image).map_err(|e| format!("{e:?}"))?;

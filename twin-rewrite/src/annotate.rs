@@ -10,7 +10,9 @@ use crate::regs::{number, RegSet, RSP};
 use iced_x86::{Code, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register};
 use std::collections::{BTreeMap, HashMap};
 use twin_abi::kind::{Frame, Kind, State, CALLEE_SAVED};
-use twin_abi::layout::{constant, ctx, gate, CALL_TABLE_OFFSET, CONST_OFFSET, CTX_OFFSET, PAGE_SIZE, STLB_INDEX_MASK, STLB_OFFSET};
+use twin_abi::layout::{
+    constant, ctx, gate, CALL_TABLE_OFFSET, CONST_OFFSET, CTX_OFFSET, PAGE_SIZE, STLB_INDEX_MASK, STLB_OFFSET,
+};
 
 /// What is known before an instruction.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -80,7 +82,8 @@ pub fn labels(items: &[Item], mode: Mode, mask_bits: u32) -> Result<BTreeMap<u64
     let index: HashMap<u64, usize> = items.iter().enumerate().map(|(k, i)| (i.instruction.ip(), k)).collect();
     let mut known: BTreeMap<usize, Known> = BTreeMap::new();
     let mut factory = InstructionInfoFactory::new();
-    let targets: Vec<Option<usize>> = items.iter().map(|i| local_target(&i.instruction).and_then(|t| index.get(&t).copied())).collect();
+    let targets: Vec<Option<usize>> =
+        items.iter().map(|i| local_target(&i.instruction).and_then(|t| index.get(&t).copied())).collect();
     let mut is_label = vec![false; items.len()];
     for t in targets.iter().flatten() {
         is_label[*t] = true;
@@ -190,9 +193,12 @@ fn step(now: &mut Known, items: &[Item], k: usize, mode: Mode, mask_bits: u32, f
         return;
     }
     if i.mnemonic() == Mnemonic::Xchg && i.op0_kind() == OpKind::Register && i.op1_kind() == OpKind::Register {
-        if let (Some(a), Some(b), true, true) =
-            (number(i.op0_register()), number(i.op1_register()), i.op0_register().is_gpr64(), i.op1_register().is_gpr64())
-        {
+        if let (Some(a), Some(b), true, true) = (
+            number(i.op0_register()),
+            number(i.op1_register()),
+            i.op0_register().is_gpr64(),
+            i.op1_register().is_gpr64(),
+        ) {
             now.kinds.swap(usize::from(a), usize::from(b));
             return;
         }
@@ -200,7 +206,8 @@ fn step(now: &mut Known, items: &[Item], k: usize, mode: Mode, mask_bits: u32, f
     let made = made(now, i, mode, mask_bits);
     let info = factory.info(i);
     for used in info.used_registers() {
-        let writes = !matches!(used.access(), OpAccess::Read | OpAccess::CondRead | OpAccess::None | OpAccess::NoMemAccess);
+        let writes =
+            !matches!(used.access(), OpAccess::Read | OpAccess::CondRead | OpAccess::None | OpAccess::NoMemAccess);
         if let (true, Some(r)) = (writes, number(used.register())) {
             now.set(r, Kind::Any);
         }
@@ -291,8 +298,21 @@ fn made(now: &Known, i: &Instruction, mode: Mode, mask_bits: u32) -> Option<(u8,
         }
     } else if to.is_gpr32() {
         match i.mnemonic() {
-            M::And if mode == Mode::Stlb && i.code() == Code::And_rm32_imm32 && i.immediate32() == STLB_INDEX_MASK => Kind::StlbIndex,
-            M::Mov | M::Movzx | M::Add | M::Sub | M::And | M::Or | M::Xor | M::Inc | M::Dec | M::Neg | M::Not | M::Lea => Kind::U32,
+            M::And if mode == Mode::Stlb && i.code() == Code::And_rm32_imm32 && i.immediate32() == STLB_INDEX_MASK => {
+                Kind::StlbIndex
+            }
+            M::Mov
+            | M::Movzx
+            | M::Add
+            | M::Sub
+            | M::And
+            | M::Or
+            | M::Xor
+            | M::Inc
+            | M::Dec
+            | M::Neg
+            | M::Not
+            | M::Lea => Kind::U32,
             M::Imul if i.op_count() >= 2 => Kind::U32,
             M::Shl | M::Shr | M::Sar if i.op1_kind() == OpKind::Immediate8 && i.immediate(1) & 31 != 0 => Kind::U32,
             _ => return None,

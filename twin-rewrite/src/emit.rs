@@ -484,8 +484,13 @@ impl<'a, 'b> Writer<'a, 'b> {
     pub fn note(&mut self, n: &Node) {
         use iced_x86::{Mnemonic, OpKind};
         let i = &n.instruction;
-        let wide = |k: u32| (i.op_kind(k) == OpKind::Register && i.op_register(k).is_gpr64()).then(|| number(i.op_register(k))).flatten();
-        let constant = || matches!(i.op1_kind(), OpKind::Immediate8to64 | OpKind::Immediate32to64).then(|| i.immediate(1) as i64);
+        let wide = |k: u32| {
+            (i.op_kind(k) == OpKind::Register && i.op_register(k).is_gpr64())
+                .then(|| number(i.op_register(k)))
+                .flatten()
+        };
+        let constant =
+            || matches!(i.op1_kind(), OpKind::Immediate8to64 | OpKind::Immediate32to64).then(|| i.immediate(1) as i64);
         match (i.mnemonic(), i.op_count().checked_sub(1).and_then(|_| wide(0))) {
             (Mnemonic::Mov, Some(to)) => {
                 if let Some(from) = wide(1) {

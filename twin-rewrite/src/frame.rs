@@ -43,7 +43,9 @@ impl Layout {
                 canary = Some(i.op0_register());
                 continue;
             }
-            if let (Some(r), Mnemonic::Mov, OpKind::Memory) = (canary, i.mnemonic(), i.op_kinds().next().unwrap_or(OpKind::Register)) {
+            if let (Some(r), Mnemonic::Mov, OpKind::Memory) =
+                (canary, i.mnemonic(), i.op_kinds().next().unwrap_or(OpKind::Register))
+            {
                 if i.op1_kind() == OpKind::Register && i.op1_register() == r && i.memory_base() == Register::RSP {
                     out.canaries.insert(below(n));
                     canary = None;

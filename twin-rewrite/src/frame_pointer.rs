@@ -57,7 +57,9 @@ impl Frames {
         let d = i64::from(depth);
         let to = (i.op_count() > 0 && i.op0_kind() == OpKind::Register).then(|| number(i.op0_register())).flatten();
         match i.mnemonic() {
-            Mnemonic::Mov if to == Some(RBP) && i.op1_kind() == OpKind::Register && i.op1_register() == Register::RSP => {
+            Mnemonic::Mov
+                if to == Some(RBP) && i.op1_kind() == OpKind::Register && i.op1_register() == Register::RSP =>
+            {
                 self.known[0] = Some(-d);
                 return gone(depth);
             }
@@ -76,7 +78,10 @@ impl Frames {
                 let below = -(base + i.memory_displacement64() as i64);
                 let new = u32::try_from(below).ok().filter(|n| *n <= depth).ok_or("odd frame")?;
                 self.pushed.retain(|(at, _)| *at <= new);
-                return Ok(Some(Replaced { by: vec![asm::lea(RSP, memory(Some(RSP), None, d - i64::from(new)))], depth: new }));
+                return Ok(Some(Replaced {
+                    by: vec![asm::lea(RSP, memory(Some(RSP), None, d - i64::from(new)))],
+                    depth: new,
+                }));
             }
             Mnemonic::Leave => return self.leave(depth).map(Some),
             Mnemonic::Push => {

@@ -129,7 +129,9 @@ impl Module {
             return Err("the module's sections overlap".into());
         }
         if self.functions.is_empty() {
-            return Err("the module has no function symbols (stripped?); function boundaries cannot be recovered".into());
+            return Err(
+                "the module has no function symbols (stripped?); function boundaries cannot be recovered".into()
+            );
         }
         for f in &self.functions {
             let inside = self.section(f.address).is_some_and(|s| s.executable && f.address + f.len <= s.end());

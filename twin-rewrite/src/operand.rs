@@ -58,7 +58,11 @@ impl Writer<'_, '_> {
         if misuses_stack_pointer(&i) {
             return Err("the stack pointer is used as a value".into());
         }
-        if i.mnemonic() == Mnemonic::Mov && i.op_count() == 2 && i.op1_kind() == OpKind::Register && i.op1_register() == Register::RSP {
+        if i.mnemonic() == Mnemonic::Mov
+            && i.op_count() == 2
+            && i.op1_kind() == OpKind::Register
+            && i.op1_register() == Register::RSP
+        {
             return self.stack_address(n, i.op0_register(), 0);
         }
         if !has_memory(&i) {
@@ -214,11 +218,10 @@ impl Writer<'_, '_> {
         }
         let nameable = |holder: u8| holder < 8 || !has_high_byte(&n.instruction);
         let found = match a.base {
-            Some(b) => {
-                self.facts
-                    .find(b, |o| self.reaches(o.wrapping_add(a.displacement)))
-                    .map(|(holder, offset)| (holder, offset.wrapping_add(a.displacement)))
-            }
+            Some(b) => self
+                .facts
+                .find(b, |o| self.reaches(o.wrapping_add(a.displacement)))
+                .map(|(holder, offset)| (holder, offset.wrapping_add(a.displacement))),
             None if a.index.is_none() => self.facts.find_address(a.displacement as u64, |d| self.reaches(d)),
             None => None,
         };
@@ -247,7 +250,9 @@ impl Writer<'_, '_> {
                 // In stlb mode a far displacement is part of the translation; what lies behind it can use it again.
                 if let (Some(b), None) = (a.base, a.index) {
                     if b != s {
-                        self.facts.copies.insert(Fact { holder: s, source: Source::Register(b, a.displacement.wrapping_neg()) });
+                        self.facts
+                            .copies
+                            .insert(Fact { holder: s, source: Source::Register(b, a.displacement.wrapping_neg()) });
                     }
                 }
                 Ok(memory(Some(s), None, 0))
@@ -333,7 +338,8 @@ impl Writer<'_, '_> {
     /// Registers that nothing needs around `n`.
     pub fn free(&self, n: &Node) -> RegSet {
         let e = &n.effect;
-        let mut used = self.live_before() | self.live_after() | e.reads | e.writes | RegSet::RSP | self.busy | self.unfit();
+        let mut used =
+            self.live_before() | self.live_after() | e.reads | e.writes | RegSet::RSP | self.busy | self.unfit();
         if has_high_byte(&n.instruction) {
             used |= RegSet(0xff00);
         }
@@ -483,7 +489,11 @@ impl Writer<'_, '_> {
 
     /// Notes pushes and pops of registers that belong to the caller.
     fn track_saves(&mut self, i: &Instruction) {
-        let Some(r) = (i.op_count() == 1 && i.op0_kind() == OpKind::Register).then(|| number(i.op0_register())).flatten() else { return };
+        let Some(r) =
+            (i.op_count() == 1 && i.op0_kind() == OpKind::Register).then(|| number(i.op0_register())).flatten()
+        else {
+            return;
+        };
         match i.mnemonic() {
             Mnemonic::Push if RegSet::CALLEE_SAVED.has(r) => self.facts.saved |= RegSet::one(r),
             Mnemonic::Pop => self.facts.saved = self.facts.saved & !RegSet::one(r),
@@ -502,7 +512,9 @@ impl Writer<'_, '_> {
         if is_canary_load(&i) {
             return self.canary(n);
         }
-        let to = (i.op_count() == 2 && i.op0_kind() == OpKind::Register && i.op0_register().is_gpr64()).then(|| number(i.op0_register())).flatten();
+        let to = (i.op_count() == 2 && i.op0_kind() == OpKind::Register && i.op0_register().is_gpr64())
+            .then(|| number(i.op0_register()))
+            .flatten();
         if self.cx.this_cpu_off == Some(offset) {
             let to = to.ok_or("odd use of the per-CPU base")?;
             if i.mnemonic() == Mnemonic::Mov {

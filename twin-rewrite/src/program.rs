@@ -4,9 +4,7 @@ use crate::allowed::is_allowed;
 use crate::frame_pointer::{self, Frames};
 use crate::module::{Function, Module};
 use crate::regs::{effect, number, Effect, RegSet, RSP};
-use iced_x86::{
-    Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpKind, Register,
-};
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpKind, Register};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// What is called or jumped to beyond the function itself.
@@ -106,7 +104,11 @@ const THUNK_REGISTERS: [&str; 16] =
 /// The register of an indirect-branch thunk, if `names` are those of one.
 fn thunk_register(names: &[String]) -> Option<u8> {
     for name in names {
-        let Some(register) = name.strip_prefix("__x86_indirect_thunk_").or(name.strip_prefix("__x86_indirect_its_thunk_")) else { continue };
+        let Some(register) =
+            name.strip_prefix("__x86_indirect_thunk_").or(name.strip_prefix("__x86_indirect_its_thunk_"))
+        else {
+            continue;
+        };
         if let Some(n) = THUNK_REGISTERS.iter().position(|r| *r == register) {
             return Some(n as u8);
         }
@@ -155,8 +157,7 @@ type Refused = (u64, String);
 
 fn recover_function(m: &Module, f: &Function, entries: &BTreeSet<u64>) -> Result<Body, Refused> {
     let mut factory = InstructionInfoFactory::new();
-    let mut body =
-        Body { function: f.clone(), nodes: BTreeMap::new(), labels: BTreeSet::new(), max_depth: 0 };
+    let mut body = Body { function: f.clone(), nodes: BTreeMap::new(), labels: BTreeSet::new(), max_depth: 0 };
     let has_frame_pointer = has_frame_pointer(m, f);
     let mut queue = VecDeque::from([(f.address, 0u32, Frames::default())]);
     while let Some((address, depth, mut frames)) = queue.pop_front() {
@@ -188,7 +189,11 @@ fn recover_function(m: &Module, f: &Function, entries: &BTreeSet<u64>) -> Result
                 }
             }
         }
-        let flow = if dropped || !expansion.is_empty() { Flow::Next } else { flow(m, &instruction, f.address, entries).map_err(|e| (address, e))? };
+        let flow = if dropped || !expansion.is_empty() {
+            Flow::Next
+        } else {
+            flow(m, &instruction, f.address, entries).map_err(|e| (address, e))?
+        };
         let effect = if dropped {
             Effect::default()
         } else if !expansion.is_empty() {
@@ -339,7 +344,9 @@ fn is_outside(m: &Module, address: u64) -> bool {
 fn indirect(i: &Instruction) -> Result<Target, String> {
     match i.op0_kind() {
         OpKind::Register if i.op0_register() == Register::RSP => Err("transfer to the stack".into()),
-        OpKind::Register => number(i.op0_register()).map(Target::Register).ok_or("indirect transfer by an odd register".into()),
+        OpKind::Register => {
+            number(i.op0_register()).map(Target::Register).ok_or("indirect transfer by an odd register".into())
+        }
         OpKind::Memory => Ok(Target::Memory),
         _ => Err("far transfer".into()),
     }
@@ -430,7 +437,8 @@ impl Body {
             if let Some(block) = out.last_mut() {
                 block.push(*address);
             }
-            let goes_on = matches!(n.flow, Flow::Next | Flow::Warn | Flow::Call(_) | Flow::Branch(_) | Flow::BranchTail(_));
+            let goes_on =
+                matches!(n.flow, Flow::Next | Flow::Warn | Flow::Call(_) | Flow::Branch(_) | Flow::BranchTail(_));
             let ends = matches!(n.flow, Flow::Branch(_) | Flow::BranchTail(_));
             follows = (goes_on && !ends).then(|| n.instruction.next_ip());
         }

@@ -104,8 +104,7 @@ pub struct Effect {
 }
 
 fn flags(bits: u32) -> RegSet {
-    let order =
-        [RflagsBits::CF, RflagsBits::PF, RflagsBits::AF, RflagsBits::ZF, RflagsBits::SF, RflagsBits::OF];
+    let order = [RflagsBits::CF, RflagsBits::PF, RflagsBits::AF, RflagsBits::ZF, RflagsBits::SF, RflagsBits::OF];
     let mut out = 0;
     for (i, flag) in order.iter().enumerate() {
         if bits & flag != 0 {

@@ -11,7 +11,9 @@ use crate::options::{Mode, Options};
 use crate::program::{self, Refusal};
 use iced_x86::{BlockEncoder, BlockEncoderOptions, Instruction, InstructionBlock};
 use std::collections::{BTreeMap, HashMap};
-use twin_abi::image::{self, flags, text_hash, Address, Function, ImageBuilder, Import, Label, Origin, Stats, LABEL_CHARGE};
+use twin_abi::image::{
+    self, flags, text_hash, Address, Function, ImageBuilder, Import, Label, Origin, Stats, LABEL_CHARGE,
+};
 
 /// A finished image with what there is to say about it.
 #[derive(Debug)]
@@ -200,7 +202,15 @@ fn build(
         if c.stack_args <= b.indirect_args {
             b.addresses.push(Address { domain: c.address, function: index });
         }
-        b.functions.push(Function { start, end, name, name_len, domain: c.address, frame: c.frame, stack_args: c.stack_args });
+        b.functions.push(Function {
+            start,
+            end,
+            name,
+            name_len,
+            domain: c.address,
+            frame: c.frame,
+            stack_args: c.stack_args,
+        });
     }
     for (name, address) in &shared.imports {
         let (name, name_len) = b.name(name);

@@ -21,7 +21,8 @@ fn uses(mnemonic: Mnemonic) -> Option<(bool, bool, i64)> {
         M::Movsq | M::Stosq | M::Lodsq | M::Scasq | M::Cmpsq => 8,
         _ => return None,
     };
-    let source = !matches!(mnemonic, M::Stosb | M::Stosw | M::Stosd | M::Stosq | M::Scasb | M::Scasw | M::Scasd | M::Scasq);
+    let source =
+        !matches!(mnemonic, M::Stosb | M::Stosw | M::Stosd | M::Stosq | M::Scasb | M::Scasw | M::Scasd | M::Scasq);
     let target = !matches!(mnemonic, M::Lodsb | M::Lodsw | M::Lodsd | M::Lodsq);
     Some((source, target, size))
 }
@@ -35,7 +36,8 @@ impl Writer<'_, '_> {
         self.counts.translated += 1;
         self.counts.string_sites += 1;
         let repeated = i.has_rep_prefix() || i.has_repne_prefix();
-        let pointers: Vec<u8> = [(source, RSI), (target, RDI)].iter().filter(|(used, _)| *used).map(|(_, r)| *r).collect();
+        let pointers: Vec<u8> =
+            [(source, RSI), (target, RDI)].iter().filter(|(used, _)| *used).map(|(_, r)| *r).collect();
         if !self.is_mirror() {
             return self.string_by_pages(n, &pointers, size, repeated);
         }
@@ -78,7 +80,17 @@ impl Writer<'_, '_> {
     /// moves one unit a step through the spill words, which keeps it short; long runs are the business of imports.
     fn string_by_pages(&mut self, n: &Node, pointers: &[u8], size: i64, repeated: bool) -> Result<(), String> {
         let i = n.instruction;
-        if !matches!(i.mnemonic(), Mnemonic::Movsb | Mnemonic::Movsw | Mnemonic::Movsd | Mnemonic::Movsq | Mnemonic::Stosb | Mnemonic::Stosw | Mnemonic::Stosd | Mnemonic::Stosq) {
+        if !matches!(
+            i.mnemonic(),
+            Mnemonic::Movsb
+                | Mnemonic::Movsw
+                | Mnemonic::Movsd
+                | Mnemonic::Movsq
+                | Mnemonic::Stosb
+                | Mnemonic::Stosw
+                | Mnemonic::Stosd
+                | Mnemonic::Stosq
+        ) {
             return Err("string comparison in stlb mode".into());
         }
         let saved = self.save_flags(n, RegSet::NONE)?;

@@ -98,7 +98,8 @@ impl Writer<'_, '_> {
         self.facts.copies.clear();
         let end = self.shared.number();
         let top = self.label_next();
-        let test = Instruction::with2(Code::Test_rm64_r64, register(RCX), register(RCX)).expect("operand kinds fit the code");
+        let test =
+            Instruction::with2(Code::Test_rm64_r64, register(RCX), register(RCX)).expect("operand kinds fit the code");
         self.put(test);
         self.put(Instruction::with_branch(Code::Je_rel32_64, end).expect("operand kinds fit the code"));
         (top, end)

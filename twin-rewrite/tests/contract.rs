@@ -20,7 +20,13 @@ fn module(functions: &[(&str, &[u8])]) -> Module {
         bytes.resize(bytes.len().next_multiple_of(16), 0xcc);
     }
     m.sections.push(Section { name: ".text".into(), address: TEXT, bytes, executable: true, writable: false });
-    m.sections.push(Section { name: ".data".into(), address: DATA, bytes: vec![0; 64], executable: false, writable: true });
+    m.sections.push(Section {
+        name: ".data".into(),
+        address: DATA,
+        bytes: vec![0; 64],
+        executable: false,
+        writable: true,
+    });
     bound_functions(&mut m.functions, &m.sections);
     m.externs.add(OUTSIDE, "printk");
     m
