@@ -1,6 +1,7 @@
 //! Runs real drivers' twins on the host against captured driver state and a model of the device.
 
 pub mod bench;
+pub mod corruption;
 pub mod cpu;
 pub mod device;
 pub mod emulate;

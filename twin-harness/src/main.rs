@@ -5,7 +5,7 @@ use std::time::Instant;
 use twin_capture::snapshot::Snapshot;
 use twin_capture::{guest, packages, DEVICES};
 use twin_harness::rig::{cache, make, Rig};
-use twin_harness::{bench, equivalence, faults, input, measure, report, show, traffic};
+use twin_harness::{bench, corruption, equivalence, faults, input, measure, report, show, traffic};
 use twin_rewrite::ko;
 use twin_rewrite::module::Module;
 use twin_rewrite::options::{Mode, Options};
@@ -16,10 +16,19 @@ usage: twin-harness COMMAND DRIVER [OPTIONS]
   twin DRIVER          rewrite and verify the driver, print the report
   equivalence DRIVER   compare original and twin on generated cases
   show DRIVER FUNCTION one function before and after
-  faults DRIVER        inject faults, print what became of them
+  faults DRIVER        inject faults, print what became of them; --class image needs no device model
   bench                instructions and cycles of all drivers with a device model: table and plot
   traffic DRIVER       packets through the twin on this processor, contents checked
-options: --mode stlb|mirror   --count N   --seed S   --no-bmi   --reuse access|block|flow   --only text|data|image";
+options: --mode stlb|mirror   --count N   --seed S   --no-bmi   --reuse access|block|flow   --class text|data|twin|image   --from N (first fault)";
+
+/// Where faults are injected.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Class {
+    /// Text, data, and the twin's code, on the live driver's work.
+    Live(faults::Into),
+    /// The whole image, judged by the verifier and the adversary's machine.
+    Image,
+}
 
 struct Arguments {
     command: String,
@@ -27,7 +36,8 @@ struct Arguments {
     function: String,
     options: Options,
     count: Option<u64>,
-    into: faults::Into,
+    class: Class,
+    from: u64,
     seed: u64,
 }
 
@@ -40,7 +50,8 @@ fn arguments() -> Result<Arguments, String> {
         function: String::new(),
         options: Rig::options(Mode::Mirror),
         count: None,
-        into: faults::Into::All,
+        class: Class::Live(faults::Into::All),
+        from: 0,
         seed: 1,
     };
     while let Some(word) = words.next() {
@@ -62,14 +73,16 @@ fn arguments() -> Result<Arguments, String> {
                     other => return Err(format!("unknown reuse {other}: access, block or flow")),
                 }
             }
-            "--only" => {
-                out.into = match value()?.as_str() {
-                    "text" => faults::Into::Text,
-                    "data" => faults::Into::Data,
-                    "image" => faults::Into::Image,
-                    other => return Err(format!("unknown place of faults {other}: text, data or image")),
+            "--class" => {
+                out.class = match value()?.as_str() {
+                    "text" => Class::Live(faults::Into::Text),
+                    "data" => Class::Live(faults::Into::Data),
+                    "twin" => Class::Live(faults::Into::Image),
+                    "image" => Class::Image,
+                    other => return Err(format!("unknown class of faults {other}: text, data, twin or image")),
                 }
             }
+            "--from" => out.from = value()?.parse().map_err(|e| format!("--from: {e}"))?,
             "--count" => out.count = Some(value()?.parse().map_err(|e| format!("--count: {e}"))?),
             "--seed" => out.seed = value()?.parse().map_err(|e| format!("--seed: {e}"))?,
             "--no-bmi" => out.options.bmi = false,
@@ -137,24 +150,7 @@ fn run() -> Result<bool, String> {
             print!("{}", show::function(&module, &made, &a.function)?);
             Ok(true)
         }
-        "faults" => {
-            let rig = Rig::open(&a.driver)?;
-            let start = Instant::now();
-            let count = a.count.unwrap_or(100_000);
-            let (mut done, mut shown) = (0, 0);
-            let totals = faults::run(&rig, &a.options, a.into, count, a.seed, &mut |n| {
-                done += n;
-                if done * 20 / count.max(1) > shown {
-                    shown = done * 20 / count.max(1);
-                    eprintln!("{done} of {count} faults, {:.0} s", start.elapsed().as_secs_f64());
-                }
-            })?;
-            let (table, ok) = faults::table(&totals);
-            println!("{table}");
-            let mode = a.options.mode.name();
-            println!("faults {} {mode}: seed {}, {:.0} s", a.driver, a.seed, start.elapsed().as_secs_f64());
-            Ok(ok)
-        }
+        "faults" => inject(&a),
         "equivalence" => {
             let rig = Rig::open(&a.driver)?;
             let made = make(&rig.module, &a.options)?;
@@ -190,6 +186,31 @@ fn run() -> Result<bool, String> {
         }
         other => Err(format!("unknown command {other}\n{HELP}")),
     }
+}
+
+fn inject(a: &Arguments) -> Result<bool, String> {
+    let start = Instant::now();
+    let count = a.count.unwrap_or(100_000);
+    let (mut done, mut shown) = (0, 0);
+    let mut progress = |n| {
+        done += n;
+        if done * 20 / count.max(1) > shown {
+            shown = done * 20 / count.max(1);
+            eprintln!("{done} of {count} faults, {:.0} s", start.elapsed().as_secs_f64());
+        }
+    };
+    let (table, ok) = match a.class {
+        Class::Image => {
+            let made = make(&module(&a.driver)?.0, &a.options)?;
+            (corruption::table(&corruption::run(&made, a.seed, a.from, count, &mut progress)?), true)
+        }
+        Class::Live(into) => {
+            faults::table(&faults::run(&Rig::open(&a.driver)?, &a.options, into, count, a.seed, &mut progress)?)
+        }
+    };
+    println!("{table}");
+    println!("faults {} {}: seed {}, {:.0} s", a.driver, a.options.mode.name(), a.seed, start.elapsed().as_secs_f64());
+    Ok(ok)
 }
 
 fn twin(a: &Arguments) -> Result<bool, String> {

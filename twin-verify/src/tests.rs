@@ -331,16 +331,20 @@ mod oracles {
 
     #[test]
     fn corrupted_images_are_refused_or_confined() {
-        let mut sum = (0, 0);
+        let mut sum = fuzzing::Sum::default();
+        let mut first = 0;
         for_a_second(|bytes| {
             for mode in [Mode::Mirror, Mode::Stlb] {
                 let mut image = fuzzing::generate(&mut Choices::new(bytes), mode);
                 assert!(verify(&image, &policy(mode)).is_ok(), "generated images are accepted");
-                let done = fuzzing::corrupt(&mut image, &policy(mode), u64::from(bytes[0]), 50).expect("confined");
-                sum = (sum.0 + done.refused, sum.1 + done.confined);
+                let before = image.clone();
+                fuzzing::corrupt(&mut image, &policy(mode), 1, first..first + 50, &mut sum).expect("confined");
+                assert_eq!(image, before);
+                first += 50;
             }
         });
-        assert!(sum.0 > 100 && sum.1 > 100, "{sum:?}");
+        assert!(sum.code.refused > 100 && sum.code.confined > 100 && sum.file.tried > 0, "{sum:?}");
+        assert!(sum.cross_checked > 0, "one in 2048: {sum:?}");
         std::println!("{sum:?}");
     }
 

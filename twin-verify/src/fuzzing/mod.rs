@@ -11,6 +11,7 @@
 )]
 
 mod compare;
+mod corrupt;
 mod emulate;
 mod generate;
 
@@ -18,13 +19,14 @@ use std::string::String;
 use std::vec::Vec;
 
 pub use compare::decoders_agree;
+pub use corrupt::{corrupt, Corrupted, Failure, Sum};
 pub use emulate::{emulate, emulate_function, emulate_label, Escape, Outcome};
 pub use generate::{body_of, generate};
 
 use twin_abi::image::{flags, Function, Image, ImageBuilder, Import, Label, Mode};
 use twin_abi::kind::State;
 
-use crate::{sweep, verify, Policy};
+use crate::{verify, Policy};
 
 /// Bytes as a source of choices; when they are used up a generator goes on, seeded by them.
 #[derive(Clone, Debug)]
@@ -48,6 +50,13 @@ impl<'b> Choices<'b> {
         self.state ^= self.state >> 7;
         self.state ^= self.state << 17;
         self.state.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    /// Choices made by numbers alone.
+    #[must_use]
+    pub fn seeded(seed: u64, number: u64) -> Self {
+        let state = (seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        Self { bytes: [].iter(), state: (state ^ state >> 29).max(1) }
     }
 
     /// The next byte.
@@ -162,62 +171,6 @@ fn damage(image: &[u8], choices: &mut Choices<'_>) -> Vec<u8> {
         }
     }
     bytes
-}
-
-/// What came of [`corrupt`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Corrupted {
-    /// Corruptions tried.
-    pub tried: u64,
-    /// Refused by the verifier.
-    pub refused: u64,
-    /// Accepted, and run to a return, an abort, or the end of the steps.
-    pub confined: u64,
-}
-
-/// Damages the code of an accepted image `count` times, each time by a few bytes in one place; each result is refused or run in the
-/// emulator. Only the function that was hit is verified again: functions are judged independently of each other.
-///
-/// # Errors
-/// The escape, with the code offset and the bytes that were put there.
-pub fn corrupt(image: &mut [u8], policy: &Policy, seed: u64, count: u64) -> Result<Corrupted, (Escape, u32, Vec<u8>)> {
-    let bytes = seed.to_le_bytes();
-    let mut choices = Choices::new(&bytes);
-    let mut sum = Corrupted::default();
-    let parsed = Image::parse(image).expect("an image");
-    let (code, len) = (parsed.code_range(), parsed.code().len());
-    while sum.tried < count {
-        let at = usize::try_from(choices.word() % len as u64).unwrap_or(0);
-        let offset = u32::try_from(at).unwrap_or(0);
-        let functions = Image::parse(image).expect("an image").functions();
-        let index = functions.last_not_above(offset, |f| f.start);
-        let Some(function) = index.and_then(|n| functions.get(n)).filter(|f| offset < f.end) else { continue };
-        let place = code.start + at..(code.start + at + 1 + choices.below(3)).min(code.start + function.end as usize);
-        let before = image[place.clone()].to_vec();
-        for byte in &mut image[place.clone()] {
-            *byte = match choices.below(4) {
-                0 => *byte ^ 1 << choices.below(8),
-                1 => choices.of(&[0x90, 0xc3, 0xff, 0x0f, 0x48, 0xe8, 0xeb, 0]),
-                _ => choices.byte(),
-            };
-        }
-        sum.tried += 1;
-        let damaged = Image::parse(image).expect("an image");
-        if sweep::function(&damaged, policy, function).is_err() {
-            sum.refused += 1;
-        } else {
-            sum.confined += 1;
-            // From the label before the damage, so that what was damaged does run.
-            let label = damaged.labels().last_not_above(offset, |l| l.offset).unwrap_or(0);
-            for _ in 0..4 {
-                if let Outcome::Escaped(escape) = emulate_label(&damaged, label, choices.word(), 100) {
-                    return Err((escape, offset, image[place].to_vec()));
-                }
-            }
-        }
-        image[place].copy_from_slice(&before);
-    }
-    Ok(sum)
 }
 
 /// A text for a mismatch.
