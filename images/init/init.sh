@@ -125,7 +125,7 @@ job_stress() {
 job_xz() {
 	[ -d /tree/usr ] || job_tree
 	chroot /tree /bin/sh -c "
-		awk 'BEGIN { for (i = 0; i < $1 * 16384; i++) printf \"%s line %d of the text, value %d and %d......\\n\", \"a\", i, (i * 7919) % 10007, (i * i) % 65537 }' | head -c ${1}M > /work/in
+		awk 'BEGIN { for (i = 0; i < $1 * 32768; i++) printf \"%s line %d of the text, value %d and %d......\\n\", \"a\", i, (i * 7919) % 10007, (i * i) % 65537 }' | head -c ${1}M > /work/in
 		sum=\$(sha256sum < /work/in)
 		xz -T0 -1 -k /work/in && xz -T0 -t /work/in.xz && xz -T0 -dc /work/in.xz | sha256sum > /work/sum
 		[ \"\$sum\" = \"\$(cat /work/sum)\" ] && echo 'TANDEM: xz ok bytes='\$(stat -c %s /work/in) packed=\$(stat -c %s /work/in.xz) || echo 'TANDEM: xz FAIL contents differ'
