@@ -130,7 +130,7 @@ s64 set_callback(u16 type, u16 flags, void (*address)(void));
  */
 #define NO_TRAP (~0ul)
 struct probe {
-	u64 resume_at, vector, cr2, nr_traps;
+	u64 resume_at, vector, nr_traps;
 	struct frame frame;
 };
 extern volatile struct probe probe;

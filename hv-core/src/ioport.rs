@@ -18,6 +18,10 @@ pub trait Ports {
     fn read(&mut self, port: u16, width: u8) -> u32;
     /// OUT of `width` bytes.
     fn write(&mut self, port: u16, width: u8, value: u32);
+    /// INS: fills `data`, `width` bytes a time.
+    fn read_string(&mut self, port: u16, width: u8, data: &mut [u8]);
+    /// OUTS: writes all of `data`, `width` bytes a time.
+    fn write_string(&mut self, port: u16, width: u8, data: &[u8]);
 }
 
 /// PCI configuration space as the hardware domain reaches it through 0xcf8 and 0xcfc.
@@ -134,6 +138,50 @@ impl EmulatedPorts {
                 self.write_byte(p, byte, now_ns, ports);
             }
         }
+    }
+
+    /// INS: fills `data`, `width` (1, 2 or 4) bytes a time.
+    pub fn read_string(
+        &mut self,
+        port: u16,
+        width: u8,
+        data: &mut [u8],
+        now_ns: u64,
+        ports: &mut impl Ports,
+        config: &mut impl ConfigSpace,
+    ) {
+        if !self.emulates(port, width) && ports.owns(port, width) {
+            return ports.read_string(port, width, data);
+        }
+        for item in data.chunks_exact_mut(width.into()) {
+            let value = self.read(port, width, now_ns, ports, config);
+            item.copy_from_slice(&value.to_le_bytes()[..usize::from(width)]);
+        }
+    }
+
+    /// OUTS: writes all of `data`, `width` (1, 2 or 4) bytes a time.
+    pub fn write_string(
+        &mut self,
+        port: u16,
+        width: u8,
+        data: &[u8],
+        now_ns: u64,
+        ports: &mut impl Ports,
+        config: &mut impl ConfigSpace,
+    ) {
+        if !self.emulates(port, width) && ports.owns(port, width) {
+            return ports.write_string(port, width, data);
+        }
+        for item in data.chunks_exact(width.into()) {
+            let mut value = [0; 4];
+            value[..item.len()].copy_from_slice(item);
+            self.write(port, width, u32::from_le_bytes(value), now_ns, ports, config);
+        }
+    }
+
+    /// Is it a register that is emulated even if the domain owns the port?
+    fn emulates(&self, port: u16, width: u8) -> bool {
+        self.config_address(port, width).is_some() || self.hardware_domain && port == CF8 && width == 4
     }
 
     fn read_byte(&mut self, port: u16, now_ns: u64, ports: &mut impl Ports) -> u8 {

@@ -1,11 +1,12 @@
 //! Properties of the emulator that hold for any bytes: used by the fuzz target and, for a second, by the unit tests.
 
-use super::decode::{decode, DecodeError};
+use super::decode::{decode, DecodeError, Decoded, Map};
 use super::memory_write::MemoryWrite;
 use super::privileged::{self, Machine, Outcome};
 use super::{Exception, Fetched, Mode, Segment, MAX_INSTRUCTION_BYTES};
 use std::vec::Vec;
 use x86::cpuid::CpuidRegs;
+use x86::PAGE_SIZE;
 use xen_abi::regs::CpuUserRegs;
 
 /// A machine that permits everything, answers everything with numbers derived from the question, and records.
@@ -19,6 +20,8 @@ pub struct Recorder {
     pub fail: Option<Exception>,
     /// All memory, addressed modulo its length.
     pub memory: [u8; 16],
+    /// No access to this page succeeds.
+    pub absent_page: Option<u64>,
 }
 
 /// One operation on a [`Recorder`].
@@ -52,6 +55,15 @@ impl Recorder {
     fn cell(addr: u64, i: usize) -> usize {
         (addr.to_le_bytes()[0] as usize + i) % 16
     }
+    /// Does an access of `len` bytes at `addr` fault, and how?
+    fn access(&self, addr: u64, len: usize, error_code: u32) -> Result<(), Exception> {
+        if let Some(e) = self.fail {
+            return Err(e);
+        }
+        let page = PAGE_SIZE as u64;
+        let touched = (0..len as u64).map(|i| addr.wrapping_add(i)).find(|a| Some(a / page) == self.absent_page);
+        touched.map_or(Ok(()), |cr2| Err(Exception::page_fault(cr2, error_code)))
+    }
 }
 
 impl Machine for Recorder {
@@ -63,7 +75,9 @@ impl Machine for Recorder {
     }
     fn io_in(&mut self, port: u16, width: u8) -> u32 {
         self.calls.push(Call::In(port, width));
-        0x8182_8384
+        #[allow(clippy::cast_possible_truncation, reason = "any number does")]
+        let nr_before = self.calls.len() as u32 - 1;
+        0x8182_8384 ^ nr_before << 3
     }
     fn io_out(&mut self, port: u16, width: u8, value: u32) {
         self.calls.push(Call::Out(port, width, value));
@@ -106,15 +120,14 @@ impl Machine for Recorder {
         0
     }
     fn read(&mut self, addr: u64, out: &mut [u8]) -> Result<(), Exception> {
+        self.access(addr, out.len(), 0)?;
         for (i, b) in out.iter_mut().enumerate() {
             *b = self.memory[Self::cell(addr, i)];
         }
-        self.fail.map_or(Ok(()), Err)
+        Ok(())
     }
     fn write(&mut self, addr: u64, data: &[u8]) -> Result<(), Exception> {
-        if let Some(e) = self.fail {
-            return Err(e);
-        }
+        self.access(addr, data.len(), 2)?;
         for (i, b) in data.iter().enumerate() {
             self.memory[Self::cell(addr, i)] = *b;
         }
@@ -154,6 +167,7 @@ pub fn registers(data: &[u8]) -> CpuUserRegs {
 /// - A decoded instruction has 1 to 15 bytes, and with any byte of them missing the missing byte is what faults.
 /// - A write stays inside its operand; only the flags of arithmetic change, and rip by no more than the length.
 /// - An instruction that injects or is unhandled leaves all registers alone.
+/// - Repeated port I/O does what as many single iterations do.
 pub fn check(data: &[u8]) {
     let (code, rest) = data.split_at(data.len().min(16));
     let regs = registers(rest);
@@ -170,6 +184,76 @@ pub fn check(data: &[u8]) {
     }
     check_write(&regs, &whole);
     check_privileged(&regs, &whole);
+    for mode in [Mode::Long, Mode::Compat32] {
+        check_string_io(&regs, mode, &whole);
+    }
+}
+
+/// Executes INS or OUTS to its end or first fault, and iteration by iteration beside it.
+fn check_string_io(regs: &CpuUserRegs, mode: Mode, whole: &Fetched) {
+    let Ok(d) = decode(regs, mode, whole) else { return };
+    if d.map != Map::Primary || !(0x6c..=0x6f).contains(&d.opcode) || d.prefixes.lock {
+        return;
+    }
+    // Somewhere in the next pages, or the previous ones, there is a hole.
+    let index = if d.opcode & 2 == 0 { regs.rdi } else { regs.rsi } & d.address_mask(mode);
+    let page = (index / PAGE_SIZE as u64).wrapping_add(regs.rbx % 7).wrapping_sub(3);
+    let machine = || Recorder { absent_page: Some(page), memory: *b"0123456789abcdef", ..Default::default() };
+    let (mut fast, mut slow) = (machine(), machine());
+    // The counter is arbitrary: bring it down to something that ends.
+    let mut regs = CpuUserRegs { rcx: regs.rcx & !d.address_mask(mode) | regs.rcx & 0x7ff, ..*regs };
+    let mut expected = regs;
+    for _ in 0..0x1000 {
+        let before = regs;
+        let outcome = privileged::emulate(&mut regs, mode, true, whole, &mut fast);
+        let nr = if d.prefixes.repeat.is_some() { before.rcx.wrapping_sub(regs.rcx) & 0xfff } else { 1 };
+        if let Outcome::Inject(e) = outcome {
+            assert_eq!(one_iteration(&mut expected, mode, &d, &mut slow), Err(e), "{d:x?}");
+            assert_eq!(regs, before);
+            return;
+        }
+        assert!(nr <= privileged::MAX_ITERATIONS && (nr > 0 || before.rcx & d.address_mask(mode) == 0), "{nr}");
+        for _ in 0..nr {
+            assert_eq!(one_iteration(&mut expected, mode, &d, &mut slow), Ok(()), "{d:x?} at {expected:x?}");
+        }
+        assert_eq!((regs.rsi, regs.rdi, regs.rcx), (expected.rsi, expected.rdi, expected.rcx), "{d:x?}");
+        assert_eq!((&fast.calls, fast.memory), (&slow.calls, slow.memory), "{d:x?}");
+        if regs.rip != before.rip {
+            assert!(d.prefixes.repeat.is_none() || regs.rcx & d.address_mask(mode) == 0);
+            return;
+        }
+    }
+    panic!("no end: {d:x?} with {regs:x?}");
+}
+
+/// What the manual says about one iteration of INS or OUTS.
+fn one_iteration(regs: &mut CpuUserRegs, mode: Mode, d: &Decoded, machine: &mut Recorder) -> Result<(), Exception> {
+    let width = d.width().min(4);
+    let mask = d.address_mask(mode);
+    let [low, high, ..] = regs.rdx.to_le_bytes();
+    let port = u16::from_le_bytes([low, high]);
+    let is_input = d.opcode & 2 == 0;
+    let addr = if is_input { regs.rdi } else { regs.rsi } & mask;
+    let mut item = [0; 4];
+    let data = &mut item[..usize::from(width)];
+    if is_input {
+        machine.access(addr, data.len(), 2)?;
+        data.copy_from_slice(&machine.io_in(port, width).to_le_bytes()[..usize::from(width)]);
+        machine.write(addr, data)?;
+    } else {
+        machine.read(addr, data)?;
+        machine.io_out(port, width, u32::from_le_bytes(item));
+    }
+    let advance = |register: &mut u64, by: i64| {
+        let new = register.wrapping_add_signed(by) & mask;
+        *register = if mask == 0xffff { *register & !mask | new } else { new };
+    };
+    let step = if regs.rflags & 0x400 == 0 { i64::from(width) } else { -i64::from(width) };
+    advance(if is_input { &mut regs.rdi } else { &mut regs.rsi }, step);
+    if d.prefixes.repeat.is_some() {
+        advance(&mut regs.rcx, -1);
+    }
+    Ok(())
 }
 
 fn check_write(regs: &CpuUserRegs, whole: &Fetched) {
@@ -226,10 +310,32 @@ mod tests {
         })
     }
 
+    /// INS or OUTS with prefixes, and registers near the borders of pages and of the address space.
+    fn string_io() -> impl Strategy<Value = Vec<u8>> {
+        let prefix = prop::sample::select(&[0x66u8, 0x67, 0xf2, 0xf3, 0x2e, 0x48][..]);
+        let edge =
+            (prop::sample::select(&[0u64, 0x1000, 0x1_0000, 1 << 32, 1 << 47, 0x1234_0000_f000][..]), -40i64..40);
+        let edges = prop::collection::vec(edge.prop_map(|(at, by)| at.wrapping_add_signed(by)), 13);
+        (prop::collection::vec(prefix, 0..4), 0x6cu8..0x70, edges).prop_map(|(mut code, opcode, edges)| {
+            code.push(opcode);
+            code.resize(16, 0);
+            code.extend(edges.iter().flat_map(|word| word.to_le_bytes()));
+            code
+        })
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(20_000))]
         #[test]
         fn any_bytes(data in instruction()) {
+            super::check(&data);
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+        #[test]
+        fn strings(data in string_io()) {
             super::check(&data);
         }
     }

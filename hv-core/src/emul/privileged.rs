@@ -11,6 +11,7 @@ use super::{Exception, Fetched, Mode, Segment};
 use x86::cpuid::CpuidRegs;
 use x86::error_code;
 use x86::rflags::Rflags;
+use x86::PAGE_SIZE;
 use xen_abi::regs::CpuUserRegs;
 
 /// The vCPU and its domain, as far as privileged instructions reach. `Err` is the exception that the guest gets; the
@@ -25,6 +26,20 @@ pub trait Machine {
     fn io_in(&mut self, port: u16, width: u8) -> u32;
     /// Writes a port. Writes to ports that the domain does not own are dropped.
     fn io_out(&mut self, port: u16, width: u8, value: u32);
+    /// Fills `data` by reading a port again and again, `width` bytes a time.
+    fn io_in_string(&mut self, port: u16, width: u8, data: &mut [u8]) {
+        for item in data.chunks_exact_mut(width.into()) {
+            item.copy_from_slice(&self.io_in(port, width).to_le_bytes()[..usize::from(width)]);
+        }
+    }
+    /// Writes all of `data` to a port, `width` bytes a time.
+    fn io_out_string(&mut self, port: u16, width: u8, data: &[u8]) {
+        for item in data.chunks_exact(width.into()) {
+            let mut value = [0; 4];
+            value[..item.len()].copy_from_slice(item);
+            self.io_out(port, width, u32::from_le_bytes(value));
+        }
+    }
     fn read_cr(&mut self, cr: u8) -> Result<u64, Exception>;
     fn write_cr(&mut self, cr: u8, value: u64) -> Result<(), Exception>;
     /// Clears CR0.TS.
@@ -39,9 +54,9 @@ pub trait Machine {
     fn rdtsc(&mut self) -> Result<(u64, u32), Exception>;
     fn cpuid(&mut self, leaf: u32, subleaf: u32) -> CpuidRegs;
     fn segment_base(&self, segment: Segment) -> u64;
-    /// Reads guest memory at a linear address; at most four bytes.
+    /// Reads guest memory at a linear address.
     fn read(&mut self, addr: u64, out: &mut [u8]) -> Result<(), Exception>;
-    /// Writes guest memory at a linear address; at most four bytes.
+    /// Writes guest memory at a linear address.
     fn write(&mut self, addr: u64, data: &[u8]) -> Result<(), Exception>;
 }
 
@@ -184,13 +199,19 @@ fn port_io<M: Machine>(regs: &mut CpuUserRegs, d: &Decoded, machine: &mut M) -> 
     Ok(())
 }
 
-/// Whether a repeated string instruction is to be executed again.
+/// Is a repeated string instruction to be executed again?
 enum Repetition {
     Last,
     Again,
 }
 
-/// One iteration of INS or OUTS.
+/// Bytes of a repeated INS or OUTS that are moved at a time.
+const STRING_BYTES: usize = 1024;
+/// Iterations that are done at a time. A port access takes about a microsecond on a real machine, and interrupts wait.
+pub const MAX_ITERATIONS: u64 = 256;
+
+/// INS or OUTS: as many iterations as [`iterations`] allows. The guest executes the instruction again for the rest, so
+/// that interrupts have their turn.
 fn string_io<M: Machine>(
     regs: &mut CpuUserRegs,
     mode: Mode,
@@ -207,27 +228,41 @@ fn string_io<M: Machine>(
     if repeated && regs.rcx & addresses == 0 {
         return Ok(Repetition::Last);
     }
+    let is_input = d.opcode & 2 == 0;
+    let (segment, index) =
+        if is_input { (Segment::Es, &mut regs.rdi) } else { (d.segment.unwrap_or(Segment::Ds), &mut regs.rsi) };
+    let offset = *index & addresses;
+    let addr = machine.segment_base(segment).wrapping_add(offset);
     let down = regs.rflags & Rflags::DF.bits() != 0;
-    let step = |at: u64| if down { at.wrapping_sub(width.into()) } else { at.wrapping_add(width.into()) };
-    let mut buffer = [0; 4];
-    let data = &mut buffer[..usize::from(width)];
-    if d.opcode & 2 == 0 {
-        let addr = machine.segment_base(Segment::Es).wrapping_add(regs.rdi & addresses);
-        // A fault must come before the port is read, which may have an effect.
+    let one_by_one = !repeated || down || regs.rflags & Rflags::TF.bits() != 0;
+    let n = if one_by_one { 1 } else { iterations(regs.rcx & addresses, addr, addresses - offset, width) };
+    let len = n * u64::from(width);
+    let mut buffer = [0; STRING_BYTES];
+    #[allow(clippy::cast_possible_truncation, reason = "at most STRING_BYTES")]
+    let data = &mut buffer[..len as usize];
+    if is_input {
+        // A fault must come before the port is read, which may have an effect. More than one item is within one page, so
+        // that the first tells for all.
+        machine.write(addr, &data[..usize::from(width)])?;
+        machine.io_in_string(port, width, data);
         machine.write(addr, data)?;
-        data.copy_from_slice(&machine.io_in(port, width).to_le_bytes()[..usize::from(width)]);
-        machine.write(addr, data)?;
-        regs.rdi = cut(regs.rdi, step(regs.rdi), addresses);
     } else {
-        let base = machine.segment_base(d.segment.unwrap_or(Segment::Ds));
-        machine.read(base.wrapping_add(regs.rsi & addresses), data)?;
-        machine.io_out(port, width, u32::from_le_bytes(buffer));
-        regs.rsi = cut(regs.rsi, step(regs.rsi), addresses);
+        machine.read(addr, data)?;
+        machine.io_out_string(port, width, data);
     }
+    *index = cut(*index, if down { index.wrapping_sub(len) } else { index.wrapping_add(len) }, addresses);
     if repeated {
-        regs.rcx = cut(regs.rcx, regs.rcx.wrapping_sub(1), addresses);
+        regs.rcx = cut(regs.rcx, regs.rcx.wrapping_sub(n), addresses);
     }
     Ok(if repeated && regs.rcx & addresses != 0 { Repetition::Again } else { Repetition::Last })
+}
+
+/// How many of `count` iterations upwards from `addr` are done at once: what stays within its page and before the
+/// address wraps around, `to_wrap` bytes behind `addr`; at least one.
+fn iterations(count: u64, addr: u64, to_wrap: u64, width: u8) -> u64 {
+    let page = PAGE_SIZE as u64;
+    let bytes = (page - addr % page).min(to_wrap.saturating_add(1)).min(STRING_BYTES as u64);
+    count.min(bytes / u64::from(width)).clamp(1, MAX_ITERATIONS)
 }
 
 /// `new` in a register that held `old`, by address size: 16 bits keep the rest, 32 bits clear it.

@@ -7,6 +7,8 @@ use std::vec::Vec;
 enum Access {
     In(u16, u8),
     Out(u16, u8, u32),
+    Ins(u16, u8, usize),
+    Outs(u16, u8, Vec<u8>),
     ConfigRead(ConfigAddress, u8),
     ConfigWrite(ConfigAddress, u8, u32),
 }
@@ -27,6 +29,13 @@ impl Ports for Bus {
     }
     fn write(&mut self, port: u16, width: u8, value: u32) {
         self.0.push(Access::Out(port, width, value));
+    }
+    fn read_string(&mut self, port: u16, width: u8, data: &mut [u8]) {
+        self.0.push(Access::Ins(port, width, data.len()));
+        data.fill(0x5a);
+    }
+    fn write_string(&mut self, port: u16, width: u8, data: &[u8]) {
+        self.0.push(Access::Outs(port, width, data.to_vec()));
     }
 }
 impl ConfigSpace for Pci {
@@ -206,4 +215,21 @@ proptest! {
             prop_assert!(port >= 0x1000 && port + u16::from(width) <= 0x1008);
         }
     }
+}
+
+#[test]
+fn strings_go_to_owned_ports_as_a_whole_and_to_emulated_ones_one_by_one() {
+    let mut s = Setup::dom0();
+    let mut data = [0; 6];
+    s.io.read_string(0x300, 2, &mut data, 0, &mut s.bus, &mut s.pci);
+    assert_eq!(data, [0x5a; 6]);
+    s.io.write_string(0x300, 1, b"abc", 0, &mut s.bus, &mut s.pci);
+    assert_eq!(s.bus.0, [Access::Ins(0x300, 2, 6), Access::Outs(0x300, 1, b"abc".to_vec())]);
+    s.io.write_string(0xcf8, 4, &0x8000_1004u32.to_le_bytes(), 0, &mut s.bus, &mut s.pci);
+    s.io.read_string(0xcfe, 2, &mut data[..4], 0, &mut s.bus, &mut s.pci);
+    assert_eq!(s.pci.0.len(), 2);
+    s.bus.0.clear();
+    s.io.read_string(0x3f8, 1, &mut data, 0, &mut s.bus, &mut s.pci);
+    s.io.write_string(0x20, 1, b"xyz", 0, &mut s.bus, &mut s.pci);
+    assert_eq!((data, s.bus.0), ([0xff; 6], vec![]), "the hypervisor's own ports");
 }

@@ -53,6 +53,48 @@ pub fn outl(port: u16, value: u32) {
     unsafe { asm!("out dx, eax", in("dx") port, in("eax") value, options(nomem, nostack, preserves_flags)) };
 }
 
+/// Fills `data` from I/O port `port`, `width` (1, 2 or 4) bytes a time.
+pub fn ins(port: u16, width: u8, data: &mut [u8]) {
+    let count = data.len() / usize::from(width);
+    let to = data.as_mut_ptr();
+    // SAFETY: `data` is valid for writes of `count` items of `width` bytes; Rust code runs with DF clear. Else as `inb`.
+    unsafe {
+        match width {
+            1 => {
+                asm!("rep insb", in("dx") port, inout("rdi") to => _, inout("rcx") count => _, options(nostack, preserves_flags))
+            }
+            2 => {
+                asm!("rep insw", in("dx") port, inout("rdi") to => _, inout("rcx") count => _, options(nostack, preserves_flags))
+            }
+            4 => {
+                asm!("rep insd", in("dx") port, inout("rdi") to => _, inout("rcx") count => _, options(nostack, preserves_flags))
+            }
+            _ => unreachable!("ports have 1, 2 or 4 bytes"),
+        }
+    }
+}
+
+/// Writes all of `data` to I/O port `port`, `width` (1, 2 or 4) bytes a time.
+pub fn outs(port: u16, width: u8, data: &[u8]) {
+    let count = data.len() / usize::from(width);
+    let from = data.as_ptr();
+    // SAFETY: `data` is valid for reads of `count` items of `width` bytes; Rust code runs with DF clear. Else as `inb`.
+    unsafe {
+        match width {
+            1 => {
+                asm!("rep outsb", in("dx") port, inout("rsi") from => _, inout("rcx") count => _, options(nostack, preserves_flags))
+            }
+            2 => {
+                asm!("rep outsw", in("dx") port, inout("rsi") from => _, inout("rcx") count => _, options(nostack, preserves_flags))
+            }
+            4 => {
+                asm!("rep outsd", in("dx") port, inout("rsi") from => _, inout("rcx") count => _, options(nostack, preserves_flags))
+            }
+            _ => unreachable!("ports have 1, 2 or 4 bytes"),
+        }
+    }
+}
+
 /// Reads model-specific register `msr`, which must exist on this CPU (else #GP, which is fatal).
 #[inline]
 pub fn rdmsr(msr: u32) -> u64 {

@@ -12,6 +12,7 @@ use hv_core::emul::privileged::{self, Machine, Outcome};
 use hv_core::emul::{Exception, Fetched, Mode, Segment, MAX_INSTRUCTION_BYTES};
 use hv_core::ioport::{ConfigAddress, ConfigSpace, Ports};
 use hv_core::{control, msr};
+use x86::addr::is_canonical;
 use x86::cpuid::CpuidRegs;
 use x86::descriptor::{DESC_DB, DESC_L};
 use x86::error_code::PageFaultError;
@@ -168,6 +169,16 @@ impl Machine for Guest<'_> {
         io.emulated.lock().write(port, width, value, tsc::now_ns(), &mut DomainPorts(io), &mut PciConfig);
     }
 
+    fn io_in_string(&mut self, port: u16, width: u8, data: &mut [u8]) {
+        let io = &self.0.domain().io;
+        io.emulated.lock().read_string(port, width, data, tsc::now_ns(), &mut DomainPorts(io), &mut PciConfig);
+    }
+
+    fn io_out_string(&mut self, port: u16, width: u8, data: &[u8]) {
+        let io = &self.0.domain().io;
+        io.emulated.lock().write_string(port, width, data, tsc::now_ns(), &mut DomainPorts(io), &mut PciConfig);
+    }
+
     fn read_cr(&mut self, cr: u8) -> Result<u64, Exception> {
         let v = self.0;
         match cr {
@@ -284,12 +295,28 @@ impl Machine for Guest<'_> {
     }
 
     fn read(&mut self, addr: u64, out: &mut [u8]) -> Result<(), Exception> {
-        copy::from_guest(out, addr).map_err(|_| Exception::page_fault(addr, 0))
+        copy::from_guest(out, addr).map_err(|_| fault(addr, out.len(), 0))
     }
 
     fn write(&mut self, addr: u64, data: &[u8]) -> Result<(), Exception> {
-        copy::to_guest(addr, data).map_err(|_| Exception::page_fault(addr, PageFaultError::W.bits()))
+        copy::to_guest(addr, data).map_err(|_| fault(addr, data.len(), PageFaultError::W.bits()))
     }
+}
+
+/// The exception of an access to the `len` bytes at `addr` that has just faulted, or was not tried because it would have
+/// reached into the hypervisor's range. Whether the page is present is not told; a kernel looks for itself.
+#[cold]
+fn fault(addr: u64, len: usize, error_code: u32) -> Exception {
+    if !copy::is_guest_range(addr, len as u64) {
+        return Exception::page_fault(addr, error_code);
+    }
+    if !is_canonical(addr) {
+        return Exception::GP;
+    }
+    // The bytes may lie in two pages, of which the second one faulted.
+    let cr2 = cpu::read_cr2();
+    let within = cr2.wrapping_sub(addr) < len as u64;
+    Exception::page_fault(if within { cr2 } else { addr }, error_code)
 }
 
 impl Guest<'_> {
@@ -340,6 +367,14 @@ impl Ports for DomainPorts<'_> {
             2 => insn::outw(port, value as u16),
             _ => insn::outl(port, value),
         }
+    }
+
+    fn read_string(&mut self, port: u16, width: u8, data: &mut [u8]) {
+        insn::ins(port, width, data);
+    }
+
+    fn write_string(&mut self, port: u16, width: u8, data: &[u8]) {
+        insn::outs(port, width, data);
     }
 }
 

@@ -43,23 +43,55 @@ fn port_writes() {
 }
 
 #[test]
-fn string_io_one_iteration_each() {
+fn string_io_a_page_at_a_time() {
     let mut m = Recorder { memory: *b"0123456789abcdef", ..Default::default() };
-    let mut r = CpuUserRegs { rsi: 4, rdi: 8, rcx: 2, rdx: 0x1f0, ..Default::default() };
+    let mut r = CpuUserRegs { rsi: 0xffc, rdi: 8, rcx: 4, rdx: 0x1f0, ..Default::default() };
     let mut go = |bytes: &[u8], r: &mut CpuUserRegs| {
         assert_eq!(emulate(r, Mode::Long, true, &Fetched::from_bytes(bytes), &mut m), Outcome::Done);
     };
     go(b"\xf3\x66\x6f", &mut r);
-    assert_eq!((r.rsi, r.rcx, r.rip), (6, 1, 0));
+    assert_eq!((r.rsi, r.rcx, r.rip), (0x1000, 2, 0), "to the end of the page");
     go(b"\xf3\x66\x6f", &mut r);
-    assert_eq!((r.rsi, r.rcx, r.rip), (8, 0, 3));
+    assert_eq!((r.rsi, r.rcx, r.rip), (0x1004, 0, 3));
     go(b"\xf3\x6d", &mut r);
     assert_eq!((r.rdi, r.rip), (8, 5), "counter is zero: nothing happens");
     r.rflags = 0x400;
     go(b"\x6d", &mut r);
     assert_eq!((r.rdi, r.rip), (4, 6));
-    assert_eq!(m.calls, [Call::Out(0x1f0, 2, 0x3534), Call::Out(0x1f0, 2, 0x3736), Call::In(0x1f0, 4)]);
-    assert_eq!(&m.memory[8..12], b"\x84\x83\x82\x81");
+    let out = |value| Call::Out(0x1f0, 2, value);
+    assert_eq!(m.calls, [out(0x6463), out(0x6665), out(0x3130), out(0x3332), Call::In(0x1f0, 4)]);
+    assert_eq!(&m.memory[8..12], b"\xa4\x83\x82\x81");
+}
+
+#[test]
+fn string_io_gives_way_after_so_many_iterations() {
+    let mut m = Recorder::default();
+    let mut r = CpuUserRegs { rcx: 1000, ..Default::default() };
+    for left in [744, 488, 232, 0] {
+        assert_eq!(r.rip, 0);
+        emulate(&mut r, Mode::Long, true, &Fetched::from_bytes(b"\xf3\x6c"), &mut m);
+        assert_eq!(r.rcx, left);
+    }
+    assert_eq!((r.rdi, r.rip, m.calls.len()), (1000, 2, 1000));
+}
+
+#[test]
+fn string_io_single_steps() {
+    let mut r = CpuUserRegs { rcx: 3, rflags: 0x102, ..Default::default() };
+    let step = emulate(&mut r, Mode::Long, true, &Fetched::from_bytes(b"\xf3\x6c"), &mut Recorder::default());
+    assert_eq!((step, r.rcx, r.rip), (Outcome::SingleStep, 2, 0));
+}
+
+#[test]
+fn a_fault_in_the_middle_keeps_what_was_done() {
+    let mut m = Recorder { absent_page: Some(1), ..Default::default() };
+    let mut r = CpuUserRegs { rdi: 0xffd, rcx: 4, ..Default::default() };
+    let mut go = |r: &mut CpuUserRegs| emulate(r, Mode::Long, true, &Fetched::from_bytes(b"\xf3\x66\x6d"), &mut m);
+    assert_eq!(go(&mut r), Outcome::Done);
+    assert_eq!((r.rdi, r.rcx, r.rip), (0xfff, 3, 0));
+    assert_eq!(go(&mut r), Outcome::Inject(Exception::page_fault(0x1000, 2)), "of two bytes the second");
+    assert_eq!((r.rdi, r.rcx, r.rip), (0xfff, 3, 0));
+    assert_eq!(m.calls.len(), 1, "the port was not read for nothing");
 }
 
 #[test]
