@@ -59,6 +59,15 @@ pub struct RunstateArea {
     pub stale: bool,
 }
 
+/// Which ports the guest's code may use although the IOPL forbids it, as its kernel says.
+#[derive(Clone, Copy, Default)]
+pub struct IoBitmap {
+    /// Guest virtual address in the kernel's address space. A bit that is clear permits.
+    pub address: u64,
+    /// Ports below this have a bit.
+    pub nr_ports: u32,
+}
+
 /// A virtual CPU.
 pub struct Vcpu {
     /// Number inside its domain, from 0.
@@ -83,6 +92,8 @@ pub struct Vcpu {
     pub traps: Box<[Cell<TrapInfo>; 256]>,
     /// Virtual IOPL (0..=3).
     pub iopl: Cell<u8>,
+    /// Ports that its code may use besides.
+    pub io_bitmap: Cell<IoBitmap>,
     /// The guest's CR0.TS.
     pub task_switched: Cell<bool>,
     /// The guest's CR4 (only the bits it may change).
@@ -175,6 +186,7 @@ impl Vcpu {
             callbacks: Callbacks::default(),
             traps: Box::new([const { Cell::new(TrapInfo { vector: 0, flags: 0, cs: 0, pad: 0, address: 0 }) }; 256]),
             iopl: Cell::new(0),
+            io_bitmap: Cell::new(IoBitmap::default()),
             task_switched: Cell::new(false),
             cr4: Cell::new(0),
             cr2: Cell::new(0),

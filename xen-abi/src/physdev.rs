@@ -62,7 +62,7 @@ pub struct PhysdevSetIopl {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct PhysdevSetIobitmap {
-    /// Guest pointer, ignored for 64-bit PV.
+    /// Guest virtual address; a set bit forbids its port.
     pub bitmap: u64,
     pub nr_ports: u32,
     pub pad: u32,

@@ -7,6 +7,7 @@ use crate::arch::pci::{self, Sbdf};
 use crate::domain;
 use crate::event::GuestPage;
 use crate::irq_guest;
+use crate::vcpu::IoBitmap;
 use hv_core::pirq::Wire;
 use xen_abi::errno::Errno;
 use xen_abi::layout::DOMID_SELF;
@@ -57,11 +58,11 @@ pub fn call(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>) -> Outcome {
             OK
         }
         op::PHYSDEVOP_SET_IOBITMAP => {
-            // Differs from Xen: user mode never gets ports of its own; the kernel's virtual IOPL governs all.
             let r: op::PhysdevSetIobitmap = arg.cast().read()?;
             if r.nr_ports > 65536 {
                 return Err(Errno::EINVAL);
             }
+            cx.vcpu.io_bitmap.set(IoBitmap { address: r.bitmap, nr_ports: r.nr_ports });
             OK
         }
         op::PHYSDEVOP_IRQ_STATUS_QUERY => {

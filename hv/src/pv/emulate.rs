@@ -5,7 +5,7 @@ use crate::arch::{insn, pci, tsc};
 use crate::hypercall::{debugreg, fpu_taskswitch, mmuext_op};
 use crate::iospace::IoSpace;
 use crate::mem::copy;
-use crate::pv::{cpu_policy, entry, mmio_ro};
+use crate::pv::{cpu_policy, entry, mmio_ro, mode};
 use crate::sched::switch;
 use crate::vcpu::Vcpu;
 use hv_core::emul::privileged::{self, Machine, Outcome};
@@ -155,8 +155,8 @@ impl Machine for Guest<'_> {
         v.iopl.get() >= if v.kernel_mode.get() { kernel_ring } else { 3 }
     }
 
-    fn io_permits(&self, _port: u16, _width: u8) -> bool {
-        self.iopl_permits()
+    fn io_permits(&self, port: u16, width: u8) -> bool {
+        self.iopl_permits() || self.bitmap_permits(port, width)
     }
 
     fn io_in(&mut self, port: u16, width: u8) -> u32 {
@@ -327,6 +327,30 @@ impl Guest<'_> {
             4 | 5 if self.0.cr4.get() & Cr4::DE.bits() == 0 => Ok(usize::from(dr) + 2),
             _ => Err(Exception::UD),
         }
+    }
+}
+
+impl Guest<'_> {
+    /// Does the guest's I/O bitmap, as it is now, permit `width` ports from `port` on?
+    fn bitmap_permits(&self, port: u16, width: u8) -> bool {
+        let v = self.0;
+        let map = v.io_bitmap.get();
+        if u32::from(port) + u32::from(width) > map.nr_ports {
+            return false;
+        }
+        // Only the kernel's tables need to map it.
+        let is_user = !v.kernel_mode.get();
+        if is_user {
+            mode::load_root(v.kernel_root.get());
+        }
+        let at = map.address.wrapping_add(u64::from(port / 8));
+        // Two bytes always, as the processor reads its own map: there must be one behind the last.
+        let mut bits = [0; 2];
+        let read = copy::from_guest(&mut bits, at);
+        if is_user {
+            mode::load_root(v.user_root.get());
+        }
+        read.is_ok() && u16::from_le_bytes(bits) >> (port % 8) & ((1 << width) - 1) == 0
     }
 }
 
