@@ -8,6 +8,8 @@ enum { EVTCHN_bind_interdomain, EVTCHN_bind_virq, EVTCHN_bind_pirq, EVTCHN_close
 	EVTCHN_set_priority };
 
 struct bind_virq { u32 virq, vcpu, port; };
+struct bind_pirq { u32 pirq, flags, port; };
+struct bind_vcpu { u32 port, vcpu; };
 struct bind_ipi { u32 vcpu, port; };
 struct alloc_unbound { u16 domid, remote; u32 port; };
 struct bind_interdomain { u16 remote, pad; u32 remote_port, local_port; };
@@ -29,6 +31,27 @@ static inline u32 new_ipi(u32 vcpu)
 enum { VCPUOP_initialise, VCPUOP_up, VCPUOP_down, VCPUOP_is_up, VCPUOP_get_runstate_info, VCPUOP_register_runstate,
 	VCPUOP_set_periodic_timer, VCPUOP_stop_periodic_timer, VCPUOP_set_singleshot_timer, VCPUOP_stop_singleshot_timer,
 	VCPUOP_register_vcpu_info };
+
+/* vcpu_guest_context, for VCPUOP_initialise. */
+struct vcpu_context {
+	u8 fpu[512];
+	u64 flags;
+	struct {
+		u64 r15, r14, r13, r12, rbp, rbx, r11, r10, r9, r8, rax, rcx, rdx, rsi, rdi;
+		u32 error, vector;
+		u64 rip;
+		u16 cs, pad0;
+		u8 mask, pad1[3];
+		u64 rflags, rsp;
+		u16 ss, pad2[3];
+		u64 es, ds, fs, gs;
+	} regs;
+	struct trap_info traps[256];
+	u64 ldt_base, ldt_entries, gdt_frames[16], gdt_entries, kernel_ss, kernel_sp, ctrlreg[8], debugreg[8], event, failsafe,
+		syscall, vm_assist, fs_base, gs_kernel, gs_user;
+};
+_Static_assert(sizeof(struct vcpu_context) == 5168, "vcpu_guest_context");
+
 enum { SCHEDOP_yield, SCHEDOP_block, SCHEDOP_shutdown, SCHEDOP_poll };
 
 /* The upcall: counts, and clears what is pending in the two-level way. */

@@ -3,24 +3,7 @@
 
 const char test_name[] = "second-vcpu";
 
-static struct {
-	u8 fpu[512];
-	u64 flags;
-	struct {
-		u64 r15, r14, r13, r12, rbp, rbx, r11, r10, r9, r8, rax, rcx, rdx, rsi, rdi;
-		u32 error, vector;
-		u64 rip;
-		u16 cs, pad0;
-		u8 mask, pad1[3];
-		u64 rflags, rsp;
-		u16 ss, pad2[3];
-		u64 es, ds, fs, gs;
-	} regs;
-	struct trap_info traps[256];
-	u64 ldt_base, ldt_entries, gdt_frames[16], gdt_entries, kernel_ss, kernel_sp, ctrlreg[8], debugreg[8], event, failsafe,
-		syscall, vm_assist, fs_base, gs_kernel, gs_user;
-} context;
-_Static_assert(sizeof(context) == 5168, "vcpu_guest_context");
+static struct vcpu_context context;
 
 volatile u64 heartbeat, argument, upcalls_there;
 void second_entry(void), second_upcall(void);

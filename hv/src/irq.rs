@@ -27,7 +27,7 @@ pub fn handle(vector: u8) {
         }
         // Not in service, so no EOI; the 8259s raise theirs when noise hits a masked pin.
         vectors::SPURIOUS | vectors::PIC_BASE..=vectors::PIC_LAST => {}
-        _ => match vectors::owner(this_cpu().cpu as usize, vector) {
+        _ => match vectors::owner(vector) {
             Some(SERIAL) => {
                 lapic::eoi();
                 this_cpu().raise(pending::CONSOLE);
@@ -55,7 +55,7 @@ pub fn init_serial() {
         return;
     }
     let (gsi, wire) = ioapic::isa_wire(SERIAL_ISA_IRQ);
-    let Some(vector) = vectors::allocate(0, SERIAL) else { return };
+    let Some(vector) = vectors::allocate(SERIAL) else { return };
     if ioapic::route(gsi, vector, crate::arch::smp::apic_id(0), wire).is_some() {
         serial::enable_receive_interrupt();
         ioapic::unmask(gsi);

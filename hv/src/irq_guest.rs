@@ -3,20 +3,26 @@
 //! The tables' lock comes after any domain's event lock; an interrupt that fires lets go of it before it tells anybody.
 
 use crate::arch::pci::{self, Sbdf};
-use crate::arch::{ioapic, lapic, msi, serial, tsc, vectors};
+use crate::arch::percpu::this_cpu;
+use crate::arch::{ioapic, lapic, msi, serial, smp, tsc, vectors};
 use crate::domain::{self, Domain};
 use crate::event::GuestPage;
 use crate::iospace;
 use crate::sched::timers;
 use crate::sync::{Mutex, MutexGuard, Once};
+use crate::vcpu::Vcpu;
 use alloc::vec;
 use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
 use hv_core::pirq::{Deliveries, Interrupts, Irq, IrqChip, Wire};
 use x86::{Mfn, PAGE_SIZE};
 use xen_abi::errno::Errno;
 
-/// The CPU that takes guests' interrupts.
-const CPU: usize = 0;
+/// The CPU that takes an interrupt at first.
+const FIRST_CPU: u32 = 0;
+/// An interrupt that found its vCPU on another CPU so many times follows it there. Fewer would make those of a vCPU that
+/// wanders more expensive than their detour.
+const DETOURS: u8 = 16;
 /// Messages of all domains together.
 const NR_MESSAGES: u32 = 1024;
 /// pirqs of the hardware domain, wires included, unless there are more wires.
@@ -39,29 +45,58 @@ pub struct MsiSource {
     pub entry: Option<u16>,
 }
 
+/// Where a line goes.
+#[derive(Clone, Copy)]
+struct Route {
+    vector: u8,
+    cpu: u32,
+    /// How often its vCPU was on another CPU.
+    detours: u8,
+}
+
+impl Route {
+    fn apic_id(&self) -> u32 {
+        smp::apic_id(self.cpu as usize)
+    }
+
+    fn message(&self) -> msi::Message {
+        msi::Message::new(self.apic_id(), self.vector)
+    }
+}
+
 /// The interrupt controllers.
 pub struct Chips {
-    apic_id: u32,
-    /// Vector of each line, on [`CPU`].
-    vectors: Vec<Option<u8>>,
+    /// Of each line that has one.
+    routes: Vec<Option<Route>>,
 }
 
 impl Chips {
-    fn allocate(&mut self, irq: Irq) -> Result<u8, Errno> {
-        let slot = self.vectors.get_mut(irq as usize).ok_or(Errno::EINVAL)?;
-        let vector = vectors::allocate(CPU, irq).ok_or(Errno::ENOSPC)?;
-        *slot = Some(vector);
-        Ok(vector)
+    fn allocate(&mut self, irq: Irq) -> Result<Route, Errno> {
+        let slot = self.routes.get_mut(irq as usize).ok_or(Errno::EINVAL)?;
+        let vector = vectors::allocate(irq).ok_or(Errno::ENOSPC)?;
+        Ok(*slot.insert(Route { vector, cpu: FIRST_CPU, detours: 0 }))
     }
 
     fn free(&mut self, irq: Irq) {
-        if let Some(vector) = self.vectors.get_mut(irq as usize).and_then(Option::take) {
-            vectors::release(CPU, vector);
+        if let Some(route) = self.routes.get_mut(irq as usize).and_then(Option::take) {
+            vectors::release(route.vector);
         }
     }
 
-    fn program(&mut self, vector: u8, source: MsiSource) -> Option<()> {
-        let message = msi::Message::new(self.apic_id, vector);
+    fn route(&mut self, irq: Irq) -> Option<&mut Route> {
+        self.routes.get_mut(irq as usize)?.as_mut()
+    }
+
+    /// Line `irq` was for a vCPU on another CPU. Is it time to follow?
+    fn count_detour(&mut self, irq: Irq) -> bool {
+        self.route(irq).is_some_and(|route| {
+            route.detours = route.detours.saturating_add(1);
+            route.detours >= DETOURS
+        })
+    }
+
+    fn program(route: Route, source: MsiSource) -> Option<()> {
+        let message = route.message();
         match source.entry {
             Some(entry) => {
                 let table = table_of(source)?;
@@ -107,25 +142,42 @@ impl IrqChip for Chips {
         if is_own_gsi(irq) {
             return Err(Errno::EBUSY);
         }
-        let vector = self.allocate(irq)?;
+        let route = self.allocate(irq)?;
         let wire = ioapic::Wire { level: wire.level, active_low: wire.active_low };
-        ioapic::route(irq, vector, self.apic_id, wire).ok_or_else(|| {
+        ioapic::route(irq, route.vector, route.apic_id(), wire).ok_or_else(|| {
             self.free(irq);
             Errno::EINVAL
         })
     }
 
     fn route_msi(&mut self, irq: Irq, source: MsiSource) -> Result<(), Errno> {
-        let vector = self.allocate(irq)?;
-        self.program(vector, source).ok_or_else(|| {
+        let route = self.allocate(irq)?;
+        Self::program(route, source).ok_or_else(|| {
             self.free(irq);
             Errno::EINVAL
         })
     }
 
     fn reprogram(&mut self, irq: Irq, source: MsiSource) {
-        if let Some(Some(vector)) = self.vectors.get(irq as usize).copied() {
-            let _ = self.program(vector, source);
+        if let Some(route) = self.route(irq) {
+            let _ = Self::program(*route, source);
+        }
+    }
+
+    fn steer(&mut self, irq: Irq, source: Option<MsiSource>, cpu: u32) {
+        let Some(route) = self.route(irq) else { return };
+        route.detours = 0;
+        // Neither a wire nor a message has room for more.
+        if route.cpu == cpu || smp::apic_id(cpu as usize) >= 0xff {
+            return;
+        }
+        route.cpu = cpu;
+        match source {
+            None => ioapic::steer(irq, route.apic_id()),
+            Some(MsiSource { at, cap, entry: None }) => msi::steer_msi(at, cap, route.message()),
+            Some(source @ MsiSource { entry: Some(entry), .. }) => {
+                let _ = table_of(source).and_then(|table| table.steer(entry, route.message()));
+            }
         }
     }
 
@@ -162,8 +214,7 @@ static INTERRUPTS: Once<Mutex<GuestInterrupts>> = Once::new();
 pub fn lock() -> MutexGuard<'static, GuestInterrupts> {
     let table = INTERRUPTS.call_once(|| {
         let nr_gsis = ioapic::gsi_end();
-        let apic_id = crate::arch::percpu::cpu(CPU).map_or(0, |c| c.apic_id.get());
-        let chips = Chips { apic_id, vectors: vec![None; (nr_gsis + NR_MESSAGES) as usize] };
+        let chips = Chips { routes: vec![None; (nr_gsis + NR_MESSAGES) as usize] };
         Mutex::new(Interrupts::new(chips, nr_gsis, NR_MESSAGES))
     });
     table.lock()
@@ -236,11 +287,33 @@ fn deliver(told: &Deliveries) {
     for x in told.iter() {
         let Some(d) = domain::find(x.dom) else { continue };
         let raised = d.events.lock().raise_pirq(&*d, x.port, x.pirq);
-        if !raised {
-            // The port was closed meanwhile: nobody will answer.
-            let _ = lock().eoi(x.dom, x.pirq);
+        match raised.and_then(|vcpu| d.vcpu(vcpu)) {
+            Some(v) => follow(v, x.pirq),
+            None => {
+                // The port was closed meanwhile: nobody will answer.
+                let _ = lock().eoi(x.dom, x.pirq);
+            }
         }
     }
+}
+
+/// `pirq` of the vCPU's domain fired on this CPU. If the vCPU tends to be elsewhere, the interrupt moves there.
+fn follow(v: &Vcpu, pirq: u32) {
+    let cpu = v.processor.load(Ordering::Relaxed);
+    if cpu == this_cpu().cpu {
+        return;
+    }
+    let dom = v.domain().id;
+    let mut table = lock();
+    let Some(irq) = table.irq_of(dom, pirq) else { return };
+    if table.chip().count_detour(irq) {
+        table.steer(dom, pirq, cpu);
+    }
+}
+
+/// `pirq` is for vCPU `v` of its domain from now on: it goes to the CPU on which that is.
+pub fn steer(v: &Vcpu, pirq: u32) {
+    lock().steer(v.domain().id, pirq, v.processor.load(Ordering::Relaxed));
 }
 
 /// Gives `d` a pirq for entry `entry` of function `at`'s MSI-X table, or for its MSI if that is `None`. ENODEV: no such

@@ -78,14 +78,12 @@ impl<P: AsRef<PageWords>> EventChannels<P> {
         port != 0
     }
 
-    /// A physical interrupt whose port is `port`. `false` if that is not so: nobody was told.
+    /// A physical interrupt whose port is `port`. Returns the vCPU that is told; `None` if the port is another's.
     #[inline]
-    pub fn raise_pirq(&mut self, mem: &impl Shared, port: Port, pirq: u32) -> bool {
-        let bound = self.ports.get(port).is_some_and(|ch| ch.binding == Binding::Pirq(pirq));
-        if bound {
-            self.raise(mem, port);
-        }
-        bound
+    pub fn raise_pirq(&mut self, mem: &impl Shared, port: Port, pirq: u32) -> Option<u32> {
+        let vcpu = self.ports.get(port).filter(|ch| ch.binding == Binding::Pirq(pirq))?.notify;
+        self.raise(mem, port);
+        Some(vcpu.into())
     }
 
     /// Makes an event pending on an open port, tells its vCPU unless it is masked, and ends polls.

@@ -51,6 +51,8 @@ pub trait IrqChip {
     fn route_msi(&mut self, irq: Irq, msi: Self::Msi) -> Result<(), Errno>;
     /// Programs a message again as it was, masked if the device can: the device was reset.
     fn reprogram(&mut self, irq: Irq, msi: Self::Msi);
+    /// Sends a routed line to CPU `cpu` from now on, whether it is masked or not. What is on its way still arrives.
+    fn steer(&mut self, irq: Irq, msi: Option<Self::Msi>, cpu: u32);
     /// Undoes `route_*`; the line is masked.
     fn unroute(&mut self, irq: Irq, msi: Option<Self::Msi>);
     /// Lets a line fire.
@@ -185,6 +187,15 @@ impl<C: IrqChip, P: AsRef<PageWords>> Interrupts<C, P> {
             self.held += 1;
         }
         line.start()
+    }
+
+    /// Sends the line of a bound pirq to CPU `cpu`, unless it is shared: then it stays where it is.
+    pub fn steer(&mut self, dom: DomId, pirq: u32, cpu: u32) {
+        let Some(irq) = self.irq_of(dom, pirq) else { return };
+        let Some(line) = self.lines.get(irq as usize) else { return };
+        if line.nr_guests() == 1 {
+            self.chip.steer(irq, line.msi, cpu);
+        }
     }
 
     /// A domain has handled a pirq. Returns the port to be unmasked, if the domain asked for that. `EINVAL`: not mapped.

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 struct Chip {
     unmasked: BTreeMap<Irq, bool>,
     routed: Vec<Irq>,
+    steered: Vec<(Irq, u32)>,
     refuse: bool,
 }
 
@@ -30,6 +31,10 @@ impl IrqChip for Chip {
     }
     fn reprogram(&mut self, irq: Irq, _: u32) {
         self.unmasked.insert(irq, false);
+    }
+    fn steer(&mut self, irq: Irq, _: Option<u32>, cpu: u32) {
+        assert!(self.routed.contains(&irq), "steered without a route");
+        self.steered.push((irq, cpu));
     }
     fn unroute(&mut self, irq: Irq, _: Option<u32>) {
         assert!(!self.unmasked.get(&irq).copied().unwrap_or(false), "unrouted while it may fire");
@@ -275,4 +280,22 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn a_line_goes_where_its_only_user_wants_it() {
+    let mut i = two_domains();
+    i.map_gsi(0, 11, Some(11)).unwrap();
+    i.map_gsi(5, 11, Some(11)).unwrap();
+    i.steer(0, 11, 1);
+    assert_eq!(i.chip().steered, [], "not bound: it has no route");
+    i.bind(0, 11, 7, true).unwrap();
+    i.steer(0, 11, 1);
+    i.steer(0, 12, 1);
+    i.bind(5, 11, 3, true).unwrap();
+    i.steer(5, 11, 2);
+    assert_eq!(i.chip().steered, [(11, 1)], "a shared line stays");
+    i.unbind(0, 11);
+    i.steer(5, 11, 2);
+    assert_eq!(i.chip().steered.last(), Some(&(11, 2)));
 }

@@ -143,6 +143,11 @@ pub fn route(gsi: u32, vector: u8, apic_id: u32, wire: Wire) -> Option<()> {
     })
 }
 
+/// Sends `gsi` to CPU `apic_id` from now on. The vector stays, and the destination is one register: nothing is torn.
+pub fn steer(gsi: u32, apic_id: u32) {
+    with_pin(gsi, |chip, pin| chip.write(Chip::entry(pin) + 1, apic_id << 24));
+}
+
 /// Masks `gsi`.
 #[inline]
 pub fn mask(gsi: u32) {

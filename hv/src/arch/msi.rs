@@ -50,6 +50,13 @@ pub fn enable_msi(at: Sbdf, cap: u16, message: Message) {
     pci::write16(at, cap + CONTROL, control & !MSI_MULTIPLE | MSI_ENABLE);
 }
 
+/// Sends the function's MSI to where `message` says, with the vector that it has: the low half of the address, in one
+/// write, so that it need not be masked meanwhile.
+pub fn steer_msi(at: Sbdf, cap: u16, message: Message) {
+    let [low, _] = halves(message.addr);
+    pci::write32(at, cap + 4, low);
+}
+
 /// Disables the function's MSI capability.
 pub fn disable_msi(at: Sbdf, cap: u16) {
     let control = pci::read16(at, cap + CONTROL);
@@ -108,6 +115,21 @@ impl MsixTable {
         for (word, value) in [low, high, message.data].into_iter().enumerate() {
             // SAFETY: an aligned word inside the mapped table.
             unsafe { self.word(entry, word)?.write_volatile(value) };
+        }
+        Some(())
+    }
+
+    /// Sends `entry` to where `message` says, with the vector that it has. A table entry must be masked while it is
+    /// written; what the device has to say meanwhile it says afterwards.
+    pub fn steer(&self, entry: u16, message: Message) -> Option<()> {
+        let control = self.word(entry, 3)?;
+        let [low, _] = halves(message.addr);
+        // SAFETY: aligned words inside the mapped table.
+        unsafe {
+            let before = control.read_volatile();
+            control.write_volatile(before | MSIX_ENTRY_MASKED);
+            self.word(entry, 0)?.write_volatile(low);
+            control.write_volatile(before);
         }
         Some(())
     }

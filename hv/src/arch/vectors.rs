@@ -1,9 +1,11 @@
-//! Interrupt vectors: the hypervisor's own, and those given to devices, per CPU.
+//! Interrupt vectors: the hypervisor's own, and those given to devices.
+//!
+//! A device's vector is the same on all CPUs. So sending its interrupt to another CPU changes the destination only, in one
+//! write, and an interrupt that is still on its way to the old one is known there.
 //!
 //! Vectors 0-31 are exceptions. Devices get 0x30..0xf0 except 0x80, which guests raise themselves. The hypervisor's own
 //! have the highest priority.
 
-use crate::arch::percpu::MAX_CPUS;
 use crate::sync::Mutex;
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -26,20 +28,19 @@ pub const PIC_LAST: u8 = 0x2f;
 /// No owner.
 const FREE: u32 = u32::MAX;
 
-/// Owner of each CPU's vectors: a number that means something to whoever allocated it.
-static OWNERS: [[AtomicU32; 256]; MAX_CPUS] = [const { [const { AtomicU32::new(FREE) }; 256] }; MAX_CPUS];
-/// Where to look for a free vector next. Consecutive vectors are spread over priority classes.
-static NEXT: Mutex<[u8; MAX_CPUS]> = Mutex::new([FIRST_DEVICE; MAX_CPUS]);
+/// Owner of each vector: a number that means something to whoever allocated it.
+static OWNERS: [AtomicU32; 256] = [const { AtomicU32::new(FREE) }; 256];
+/// Where to look for a free vector next.
+static NEXT: Mutex<u8> = Mutex::new(FIRST_DEVICE);
 
-/// Gives `owner` a vector on CPU `cpu`. `None` if all are taken.
-pub fn allocate(cpu: usize, owner: u32) -> Option<u8> {
+/// Gives `owner` a vector. `None` if all are taken.
+pub fn allocate(owner: u32) -> Option<u8> {
     let mut next = NEXT.lock();
-    let (next, owners) = (next.get_mut(cpu)?, OWNERS.get(cpu)?);
     for _ in FIRST_DEVICE..=LAST_DEVICE {
         let vector = *next;
         *next = if vector == LAST_DEVICE { FIRST_DEVICE } else { vector + 1 };
-        if vector != x86::vector::INT80 && owners[usize::from(vector)].load(Ordering::Relaxed) == FREE {
-            owners[usize::from(vector)].store(owner, Ordering::Release);
+        if vector != x86::vector::INT80 && OWNERS[usize::from(vector)].load(Ordering::Relaxed) == FREE {
+            OWNERS[usize::from(vector)].store(owner, Ordering::Release);
             return Some(vector);
         }
     }
@@ -47,15 +48,13 @@ pub fn allocate(cpu: usize, owner: u32) -> Option<u8> {
 }
 
 /// Takes the vector back. The interrupt must be masked at its source.
-pub fn release(cpu: usize, vector: u8) {
-    if let Some(owners) = OWNERS.get(cpu) {
-        owners[usize::from(vector)].store(FREE, Ordering::Release);
-    }
+pub fn release(vector: u8) {
+    OWNERS[usize::from(vector)].store(FREE, Ordering::Release);
 }
 
-/// Who owns `vector` on CPU `cpu`.
+/// Who owns `vector`.
 #[inline]
-pub fn owner(cpu: usize, vector: u8) -> Option<u32> {
-    let owner = OWNERS.get(cpu)?[usize::from(vector)].load(Ordering::Acquire);
+pub fn owner(vector: u8) -> Option<u32> {
+    let owner = OWNERS[usize::from(vector)].load(Ordering::Acquire);
     (owner != FREE).then_some(owner)
 }

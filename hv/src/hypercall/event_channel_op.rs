@@ -108,8 +108,11 @@ pub fn call(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>) -> Outcome {
         }
         op::EVTCHNOP_BIND_VCPU => {
             let r: op::EvtchnBindVcpu = arg.cast().read()?;
-            d.vcpu(r.vcpu).ok_or(Errno::ENOENT)?;
-            d.events.lock().bind_vcpu(r.port, r.vcpu)?;
+            let v = d.vcpu(r.vcpu).ok_or(Errno::ENOENT)?;
+            let pirq = d.events.lock().bind_vcpu(r.port, r.vcpu)?;
+            if let Some(pirq) = pirq {
+                irq_guest::steer(v, pirq);
+            }
             OK
         }
         op::EVTCHNOP_STATUS => {
