@@ -26,6 +26,7 @@ job_toolstack() {
 job_bridge() {
 	modprobe "$1" || { say "bridge FAIL modprobe $1"; return; }
 	wait_for 10 test -e /sys/class/net/eth0 || { say "bridge FAIL no interface from $1"; return; }
+	ip addr flush dev eth0
 	brctl addbr xenbr0
 	brctl addif xenbr0 eth0
 	ip link set eth0 up
@@ -42,6 +43,9 @@ job_xl() {
 	bash -c '. /xen/lib.sh; . "$0"' /xen/tests/$group.sh "$@"
 	say "group $group over uptime=$(cut -d' ' -f1 /proc/uptime)"
 }
+
+# show:MIB: what `./tandem run` shows of guests
+job_show() { bash -c '. /xen/lib.sh; . /xen/show.sh' show "$@"; }
 
 # What a person gets who typed `./tandem shell`.
 job_xlshell() {

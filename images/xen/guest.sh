@@ -14,10 +14,12 @@ job_serve() {
 	done
 }
 
-# address:LAST: eth0 is 10.9.0.LAST
+# address:LAST: eth0 is 10.9.0.LAST. The ping is there to have the peer's address resolved: a burst of datagrams to an
+# unresolved one is partly dropped by Linux.
 job_address() {
 	modprobe xen-netfront
 	wait_for 10 test -e /sys/class/net/eth0 || return 1
 	ifconfig lo 127.0.0.1 up
 	ifconfig eth0 10.9.0.$1 netmask 255.255.255.0 up
+	wait_for 10 ping -c 1 -W 1 10.9.0.1
 }

@@ -1,8 +1,8 @@
 //! Ethernet, ARP, IPv4, ICMP echo and UDP, as little of them as the peer needs.
 
 /// Our own addresses.
-const MAC: [u8; 6] = [0x52, 0x54, 0x00, 0x70, 0x65, 0x72];
-const IP: [u8; 4] = [10, 9, 0, 1];
+pub const MAC: [u8; 6] = [0x52, 0x54, 0x00, 0x70, 0x65, 0x72];
+pub const IP: [u8; 4] = [10, 9, 0, 1];
 
 /// A checksum in the frame is wrong, or a length in it cannot be.
 #[derive(Debug, PartialEq, Eq)]
@@ -33,6 +33,16 @@ impl Arp {
         out.resize(60, 0);
         out
     }
+}
+
+/// Someone says its MAC address.
+pub fn is_arp_answer(frame: &[u8]) -> bool {
+    payload(frame, [8, 6]).is_some_and(|body| body.get(6..8) == Some(&[0, 2]))
+}
+
+/// Frames for the TCP stack: TCP, and ARP, from which it learns addresses.
+pub fn is_for_tcp(frame: &[u8]) -> bool {
+    payload(frame, [8, 6]).is_some() || matches!(ipv4(frame), Ok(Some((_, 6, _))))
 }
 
 /// The answer to an ICMP echo request to us.
@@ -73,6 +83,11 @@ impl<'a> Udp<'a> {
         }
         let mac = frame.get(6..12).and_then(|m| m.try_into().ok()).ok_or(Damaged)?;
         Ok(Some(Self { mac, from, from_port: word(0)?, to_port: word(2)?, body: &datagram[8..] }))
+    }
+
+    /// Address and port.
+    pub fn sender(&self) -> ([u8; 4], u16) {
+        (self.from, self.from_port)
     }
 
     pub fn answer(&self, body: &[u8]) -> Vec<u8> {

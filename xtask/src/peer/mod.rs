@@ -1,18 +1,23 @@
 //! The machine at the other end of the wire: a host at 10.9.0.1 that answers ARP and ping and that takes part in
-//! images/src/nettest.c, checking every frame.
+//! images/src/nettest.c, checking every frame. TCP is in `tcp`.
 //!
 //! It speaks Ethernet frames over a local socket with QEMU, which loses nothing; so a frame that is missing was lost
 //! by the guest, its driver, or the hypervisor.
 
 mod frame;
+mod tcp;
 
 use crate::pattern;
 use anyhow::{Context, Result};
 use frame::{Arp, Udp};
+use std::collections::HashMap;
 use std::io::{BufReader, BufWriter, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{sync_channel, Receiver, RecvTimeoutError, TryRecvError};
 use std::sync::{Arc, Mutex};
+pub use tcp::StreamCounts;
+use tcp::Tcp;
 
 const PUSH: u32 = 1;
 const ACK: u32 = 2;
@@ -39,6 +44,7 @@ pub struct Counts {
     pub sent: u64,
     pub sent_bytes: u64,
     pub pings: u64,
+    pub streams: StreamCounts,
 }
 
 /// The peer, serving in a thread of its own.
@@ -80,33 +86,65 @@ impl Drop for Peer {
 
 /// Answers frames until QEMU closes the socket. On the wire each has its length before it.
 fn serve(stream: UnixStream, shared: &Mutex<Counts>) -> Result<()> {
-    let mut input = BufReader::with_capacity(1 << 16, stream.try_clone()?);
+    let frames = read_frames(stream.try_clone()?);
     let mut output = BufWriter::with_capacity(1 << 16, stream);
     let mut host = Host::default();
-    let mut buffer = vec![0; 1 << 16];
+    let mut tcp = Tcp::new();
     loop {
-        let mut len = [0; 4];
-        input.read_exact(&mut len)?;
-        let len = usize::try_from(u32::from_be_bytes(len))?;
-        let frame = buffer.get_mut(..len).context("an impossible frame length")?;
-        input.read_exact(frame)?;
-        for answer in host.take(frame) {
+        let frame = match frames.try_recv() {
+            Ok(frame) => Some(frame),
+            Err(TryRecvError::Disconnected) => return Ok(()),
+            Err(TryRecvError::Empty) => {
+                output.flush()?;
+                match frames.recv_timeout(tcp.patience()) {
+                    Ok(frame) => Some(frame),
+                    Err(RecvTimeoutError::Timeout) => None,
+                    Err(RecvTimeoutError::Disconnected) => return Ok(()),
+                }
+            }
+        };
+        let mut answers = frame.as_ref().map_or_else(Vec::new, |f| host.take(f));
+        if frame.as_ref().is_none_or(|f| frame::is_for_tcp(f)) {
+            answers.extend(tcp.step(frame));
+        }
+        for answer in answers {
             output.write_all(&u32::try_from(answer.len())?.to_be_bytes())?;
             output.write_all(&answer)?;
         }
-        if input.buffer().is_empty() {
-            output.flush()?;
-        }
         if let Ok(mut counts) = shared.lock() {
-            *counts = host.counts;
+            *counts = Counts { streams: tcp.counts, ..host.counts };
         }
     }
+}
+
+/// Reads frames in a thread of its own, so that TCP's timers run while none comes.
+fn read_frames(stream: UnixStream) -> Receiver<Vec<u8>> {
+    // A full channel holds QEMU back, as the socket alone would.
+    let (sender, receiver) = sync_channel(256);
+    std::thread::spawn(move || {
+        let mut input = BufReader::with_capacity(1 << 16, stream);
+        let mut len = [0; 4];
+        while input.read_exact(&mut len).is_ok() {
+            let mut frame = vec![0; u32::from_be_bytes(len).min(1 << 16) as usize];
+            if input.read_exact(&mut frame).is_err() || sender.send(frame).is_err() {
+                return;
+            }
+        }
+    });
+    receiver
 }
 
 /// The protocol without the sockets: frames in, frames out.
 #[derive(Default)]
 struct Host {
     counts: Counts,
+    /// By the sender's address and port.
+    flows: HashMap<([u8; 4], u16), Flow>,
+}
+
+/// Where a sender is with its datagrams.
+#[derive(Default)]
+struct Flow {
     next: u64,
     unacknowledged: u64,
 }
@@ -151,18 +189,19 @@ impl Host {
     fn push(&mut self, udp: &Udp, seq: u64, body: &[u8]) -> Vec<Vec<u8>> {
         let mut wanted = vec![0; pattern::datagram_len(seq)];
         pattern::fill(&mut wanted, seq);
+        let flow = self.flows.entry(udp.sender()).or_default();
         if body != wanted {
             self.counts.damaged += 1;
-        } else if seq != self.next {
-            self.counts.missing += seq.abs_diff(self.next);
-            self.next = seq + 1;
+        } else if seq != flow.next {
+            self.counts.missing += seq.abs_diff(flow.next);
+            flow.next = seq + 1;
         } else {
             self.counts.received += 1;
             self.counts.received_bytes += body.len() as u64;
-            self.next = seq + 1;
+            flow.next = seq + 1;
         }
-        self.unacknowledged += 1;
-        if self.unacknowledged >= ACK_EVERY {
+        flow.unacknowledged += 1;
+        if flow.unacknowledged >= ACK_EVERY {
             vec![self.acknowledge(udp)]
         } else {
             Vec::new()
@@ -170,12 +209,14 @@ impl Host {
     }
 
     fn acknowledge(&mut self, udp: &Udp) -> Vec<u8> {
-        self.unacknowledged = 0;
+        let flow = self.flows.entry(udp.sender()).or_default();
+        flow.unacknowledged = 0;
+        let next = flow.next;
         let mut body = Vec::new();
         for value in [self.counts.received, self.counts.damaged, self.counts.missing] {
             body.extend(value.to_le_bytes());
         }
-        udp.answer(&with_head(ACK, self.next, &body))
+        udp.answer(&with_head(ACK, next, &body))
     }
 
     fn pull(&mut self, udp: &Udp, first: u64, count: u64) -> Vec<Vec<u8>> {

@@ -1,6 +1,6 @@
 //! Stock Linux as dom0: what a user of the machine would notice.
 
-use super::{Bed, Body, Test};
+use super::{clean, Bed, Body, Test};
 use crate::account::{check_disk, check_net, ended, relative};
 use crate::machine::{field, Disk, Ending, Machine, Outcome};
 use crate::peer::Peer;
@@ -201,27 +201,4 @@ fn heavy(bed: &Bed, job: &str, subject: &str, key: &str, wanted: &str) -> Result
     ensure!(field(report, key) == Some(wanted), "wrong result: {report}");
     clean(&outcome, &Ending::PowerOff)?;
     Ok(report.into())
-}
-
-/// Nothing on the console that a user would worry about, and the right end.
-fn clean(outcome: &Outcome, ending: &Ending) -> Result<()> {
-    const WORRIES: &[&str] = &[
-        "Kernel panic",
-        "BUG:",
-        "WARNING: CPU",
-        "Oops",
-        "Call Trace",
-        "soft lockup",
-        "rcu_preempt detected stalls",
-        "hypervisor panic",
-        "Xen BUG",
-        "nobody cared",
-        "transmit queue 0 timed out",
-        "I/O error",
-    ];
-    if let Some(line) = outcome.lines.iter().find(|l| WORRIES.iter().any(|w| l.contains(w))) {
-        bail!("on the console: {} (log {})", line.trim(), relative(&outcome.log));
-    }
-    ensure!(outcome.ending == *ending, "it should have ended by {ending:?}, but: {}", ended(&outcome.ending));
-    Ok(())
 }

@@ -1,16 +1,18 @@
 //! `./tandem test`: the levels of tests, one after the other, and the count at the end.
 //!
-//! `unit` runs the crates' own tests on the host; `boot`, `guests` and `linux` boot machines. Each boot test is named
+//! `unit` runs the crates' own tests on the host; `boot`, `guests`, `linux` and `xl` boot machines. Each boot test is named
 //! after what a user would notice, keeps its serial log under `target/logs`, and has a time limit.
 
 mod linux;
 mod refusals;
 mod unit;
+mod xl;
 
+use crate::account::{ended, relative};
 use crate::images::{self, Images};
-use crate::machine::Hypervisor;
+use crate::machine::{Ending, Hypervisor, Outcome};
 use crate::options::Options;
-use anyhow::{bail, Result};
+use anyhow::{bail, ensure, Result};
 use std::time::Instant;
 
 /// What a boot test gets.
@@ -21,6 +23,8 @@ pub struct Bed {
     pub mib: u64,
     /// Seconds for each of stress-ng's stressors.
     pub stress_s: u64,
+    /// The long versions were asked for.
+    pub full: bool,
 }
 
 /// A test that boots something.
@@ -40,8 +44,8 @@ pub type Body = Box<dyn Fn(&Bed) -> Result<String>>;
 pub fn run(options: &Options) -> Result<bool> {
     let level = options.words.first().map(String::as_str);
     if let Some(level) = level {
-        if !["unit", "boot", "guests", "linux"].contains(&level) {
-            bail!("no test level `{level}`; there are unit, boot, guests and linux");
+        if !["unit", "boot", "guests", "linux", "xl"].contains(&level) {
+            bail!("no test level `{level}`; there are unit, boot, guests, linux and xl");
         }
     }
     let name = options.words.get(1).map(String::as_str);
@@ -111,6 +115,7 @@ fn all() -> Vec<Test> {
     let mut tests = refusals::tests();
     tests.extend(guests());
     tests.extend(linux::tests());
+    tests.extend(xl::tests());
     tests
 }
 
@@ -134,6 +139,7 @@ fn boot(options: &Options, tests: &[Test], score: &mut Score) -> Result<()> {
         hypervisor,
         mib: options.mib.unwrap_or(default),
         stress_s: options.seconds.unwrap_or(60),
+        full: options.full,
     };
     println!("Boot tests on {}", bed.hypervisor.name());
     for test in tests {
@@ -141,5 +147,28 @@ fn boot(options: &Options, tests: &[Test], score: &mut Score) -> Result<()> {
         let result = (test.run)(&bed);
         score.note(test.level, &test.name, start.elapsed().as_secs_f32(), &result);
     }
+    Ok(())
+}
+
+/// Nothing on the console that a user would worry about, and the right end.
+fn clean(outcome: &Outcome, ending: &Ending) -> Result<()> {
+    const WORRIES: &[&str] = &[
+        "Kernel panic",
+        "BUG:",
+        "WARNING: CPU",
+        "Oops",
+        "Call Trace",
+        "soft lockup",
+        "rcu_preempt detected stalls",
+        "hypervisor panic",
+        "Xen BUG",
+        "nobody cared",
+        "transmit queue 0 timed out",
+        "I/O error",
+    ];
+    if let Some(line) = outcome.lines.iter().find(|l| WORRIES.iter().any(|w| l.contains(w))) {
+        bail!("on the console: {} (log {})", line.trim(), relative(&outcome.log));
+    }
+    ensure!(outcome.ending == *ending, "it should have ended by {ending:?}, but: {}", ended(&outcome.ending));
     Ok(())
 }

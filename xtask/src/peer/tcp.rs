@@ -1,0 +1,251 @@
+//! The peer's TCP, by smoltcp: the stream of images/src/tcptest.c at port 7001, and a page at port 80.
+
+use super::frame;
+use crate::pattern;
+use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
+use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
+use smoltcp::socket::tcp::{Socket, SocketBuffer};
+use smoltcp::time::Instant;
+use smoltcp::wire::{EthernetAddress, HardwareAddress, IpCidr, Ipv4Address};
+use std::collections::VecDeque;
+use std::time::Duration;
+
+const STREAM_PORT: u16 = 7001;
+const PAGE_PORT: u16 = 80;
+/// Connections that each port serves at the same time.
+const CONNECTIONS: usize = 6;
+const BUFFER: usize = 1 << 18;
+const PUT: u64 = 1;
+const GET: u64 = 2;
+
+/// What a guest that fetches the page must see.
+const PAGE: &str = "a page from outside\n";
+
+/// What went over connections.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StreamCounts {
+    /// Bytes in blocks that came and were right, and bytes sent.
+    pub received: u64,
+    pub sent: u64,
+    /// Blocks with wrong contents.
+    pub wrong: u64,
+    pub pages: u64,
+}
+
+/// Frames to and from smoltcp.
+#[derive(Default)]
+struct Wire {
+    incoming: VecDeque<Vec<u8>>,
+    outgoing: Vec<Vec<u8>>,
+}
+
+pub struct Tcp {
+    wire: Wire,
+    interface: Interface,
+    sockets: SocketSet<'static>,
+    connections: Vec<Connection>,
+    started: std::time::Instant,
+    pub counts: StreamCounts,
+}
+
+struct Connection {
+    socket: SocketHandle,
+    port: u16,
+    stage: Stage,
+}
+
+enum Stage {
+    /// The request is still to come.
+    Request,
+    Put {
+        blocks: u64,
+        next: u64,
+    },
+    Get {
+        blocks: u64,
+        next: u64,
+        block: Vec<u8>,
+        sent: usize,
+    },
+    Over,
+}
+
+impl Tcp {
+    pub fn new() -> Self {
+        let mut wire = Wire::default();
+        let address = HardwareAddress::Ethernet(EthernetAddress(frame::MAC));
+        let mut interface = Interface::new(Config::new(address), &mut wire, Instant::ZERO);
+        let [a, b, c, d] = frame::IP;
+        let own = IpCidr::new(Ipv4Address::new(a, b, c, d).into(), 24);
+        interface.update_ip_addrs(|all| all.push(own).expect("the first address fits"));
+        let mut sockets = SocketSet::new(Vec::new());
+        let mut connections = Vec::new();
+        for port in [STREAM_PORT, PAGE_PORT].repeat(CONNECTIONS) {
+            let buffer = || SocketBuffer::new(vec![0; BUFFER]);
+            let socket = sockets.add(Socket::new(buffer(), buffer()));
+            connections.push(Connection { socket, port, stage: Stage::Request });
+        }
+        Self {
+            wire,
+            interface,
+            sockets,
+            connections,
+            started: std::time::Instant::now(),
+            counts: StreamCounts::default(),
+        }
+    }
+
+    /// Takes a frame (if one came), does what is due, and gives the frames to be sent.
+    pub fn step(&mut self, incoming: Option<Vec<u8>>) -> Vec<Vec<u8>> {
+        self.wire.incoming.extend(incoming);
+        let now = Instant::from_micros(i64::try_from(self.started.elapsed().as_micros()).unwrap_or(i64::MAX));
+        for _ in 0..2 {
+            self.interface.poll(now, &mut self.wire, &mut self.sockets);
+            for connection in &mut self.connections {
+                connection.serve(self.sockets.get_mut::<Socket<'_>>(connection.socket), &mut self.counts);
+            }
+        }
+        self.interface.poll(now, &mut self.wire, &mut self.sockets);
+        std::mem::take(&mut self.wire.outgoing)
+    }
+
+    /// How long nothing is due, if no frame comes.
+    pub fn patience(&mut self) -> Duration {
+        let now = Instant::from_micros(i64::try_from(self.started.elapsed().as_micros()).unwrap_or(i64::MAX));
+        let due = self.interface.poll_delay(now, &self.sockets);
+        due.map_or(Duration::from_secs(1), |d| Duration::from_micros(d.total_micros()).max(Duration::from_millis(1)))
+    }
+}
+
+impl Connection {
+    fn serve(&mut self, socket: &mut Socket, counts: &mut StreamCounts) {
+        if !socket.is_open() {
+            self.stage = Stage::Request;
+            // It was open for another connection before; a closed one can always listen again.
+            let _ = socket.listen(self.port);
+            return;
+        }
+        if self.port == PAGE_PORT {
+            self.page(socket, counts);
+        } else {
+            self.stream(socket, counts);
+        }
+        if matches!(self.stage, Stage::Over) || (socket.may_send() && !socket.may_recv() && !socket.can_recv()) {
+            socket.close();
+        }
+    }
+
+    fn page(&mut self, socket: &mut Socket, counts: &mut StreamCounts) {
+        if !matches!(self.stage, Stage::Request) || !socket.can_recv() {
+            return;
+        }
+        let asked = socket.recv(|data| {
+            let whole = data.windows(4).any(|w| w == b"\r\n\r\n");
+            (if whole { data.len() } else { 0 }, whole)
+        });
+        if asked == Ok(true) {
+            let head = format!("HTTP/1.0 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", PAGE.len());
+            let _ = socket.send_slice(&[head.as_bytes(), PAGE.as_bytes()].concat());
+            counts.pages += 1;
+            self.stage = Stage::Over;
+        }
+    }
+
+    fn stream(&mut self, socket: &mut Socket, counts: &mut StreamCounts) {
+        if matches!(self.stage, Stage::Request) && socket.recv_queue() >= 16 {
+            let mut head = [0; 16];
+            let _ = socket.recv_slice(&mut head);
+            let (kind, blocks) = (super::u64_at(&head, 0), super::u64_at(&head, 8));
+            self.stage = match kind {
+                PUT => Stage::Put { blocks, next: 0 },
+                GET => Stage::Get { blocks, next: 0, block: Vec::new(), sent: 0 },
+                _ => Stage::Over,
+            };
+        }
+        match &mut self.stage {
+            Stage::Put { blocks, next } => {
+                let mut block = vec![0; pattern::BLOCK];
+                let mut wanted = block.clone();
+                while next < blocks && socket.recv_queue() >= pattern::BLOCK {
+                    let _ = socket.recv_slice(&mut block);
+                    pattern::fill(&mut wanted, *next);
+                    if block != wanted {
+                        counts.wrong += 1;
+                        self.stage = Stage::Over;
+                        return;
+                    }
+                    counts.received += block.len() as u64;
+                    *next += 1;
+                }
+                if next == blocks {
+                    let _ = socket.send_slice(&blocks.to_le_bytes());
+                    self.stage = Stage::Over;
+                }
+            }
+            Stage::Get { blocks, next, block, sent } => {
+                while socket.can_send() {
+                    if *sent == block.len() {
+                        if next == blocks {
+                            self.stage = Stage::Over;
+                            return;
+                        }
+                        block.resize(pattern::BLOCK, 0);
+                        pattern::fill(block, *next);
+                        *sent = 0;
+                        *next += 1;
+                    }
+                    let part = socket.send_slice(block.get(*sent..).unwrap_or_default()).unwrap_or(0);
+                    *sent += part;
+                    counts.sent += part as u64;
+                }
+            }
+            Stage::Request | Stage::Over => {}
+        }
+    }
+}
+
+impl Device for Wire {
+    type RxToken<'a> = Incoming;
+    type TxToken<'a> = Outgoing<'a>;
+
+    fn receive(&mut self, _now: Instant) -> Option<(Incoming, Outgoing<'_>)> {
+        self.incoming.pop_front().map(|frame| (Incoming(frame), Outgoing(&mut self.outgoing)))
+    }
+
+    fn transmit(&mut self, _now: Instant) -> Option<Outgoing<'_>> {
+        Some(Outgoing(&mut self.outgoing))
+    }
+
+    fn capabilities(&self) -> DeviceCapabilities {
+        let mut caps = DeviceCapabilities::default();
+        caps.medium = Medium::Ethernet;
+        caps.max_transmission_unit = 1514;
+        caps
+    }
+}
+
+struct Incoming(Vec<u8>);
+
+impl RxToken for Incoming {
+    fn consume<R, F: FnOnce(&[u8]) -> R>(self, f: F) -> R {
+        f(&self.0)
+    }
+}
+
+struct Outgoing<'a>(&'a mut Vec<Vec<u8>>);
+
+impl TxToken for Outgoing<'_> {
+    fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, f: F) -> R {
+        let mut frame = vec![0; len];
+        let result = f(&mut frame);
+        // Questions for our address are answered elsewhere.
+        if !frame::is_arp_answer(&frame) {
+            frame.resize(frame.len().max(60), 0);
+            self.0.push(frame);
+        }
+        result
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,113 @@
+use super::*;
+use crate::peer::Host;
+
+/// A guest that speaks TCP with the peer, by smoltcp too.
+struct Guest {
+    wire: Wire,
+    interface: Interface,
+    sockets: SocketSet<'static>,
+    socket: SocketHandle,
+    host: Host,
+    peer: Tcp,
+}
+
+impl Guest {
+    fn connected_to(port: u16) -> Self {
+        let mut wire = Wire::default();
+        let address = HardwareAddress::Ethernet(EthernetAddress([0x52, 0x54, 0, 1, 2, 3]));
+        let mut interface = Interface::new(Config::new(address), &mut wire, Instant::ZERO);
+        interface.update_ip_addrs(|all| all.push(IpCidr::new(Ipv4Address::new(10, 9, 0, 2).into(), 24)).unwrap());
+        let buffer = || SocketBuffer::new(vec![0; BUFFER]);
+        let mut socket = Socket::new(buffer(), buffer());
+        socket.connect(interface.context(), (Ipv4Address::new(10, 9, 0, 1), port), 4000).unwrap();
+        let mut sockets = SocketSet::new(Vec::new());
+        let socket = sockets.add(socket);
+        Self { wire, interface, sockets, socket, host: Host::default(), peer: Tcp::new() }
+    }
+
+    fn socket(&mut self) -> &mut Socket<'static> {
+        self.sockets.get_mut(self.socket)
+    }
+
+    /// Frames go to and fro.
+    fn exchange(&mut self) {
+        let now = Instant::from_micros(i64::try_from(self.peer.started.elapsed().as_micros()).unwrap());
+        self.interface.poll(now, &mut self.wire, &mut self.sockets);
+        for frame in std::mem::take(&mut self.wire.outgoing) {
+            self.wire.incoming.extend(self.host.take(&frame));
+            if frame::is_for_tcp(&frame) {
+                self.wire.incoming.extend(self.peer.step(Some(frame)));
+            }
+        }
+        self.wire.incoming.extend(self.peer.step(None));
+        self.interface.poll(now, &mut self.wire, &mut self.sockets);
+    }
+
+    /// Sends all of `data` and receives until `wanted` bytes came or the peer closed.
+    fn talk(&mut self, mut data: &[u8], wanted: usize) -> Vec<u8> {
+        let mut got = Vec::new();
+        for _ in 0..200_000 {
+            self.exchange();
+            if self.socket().can_send() {
+                let n = self.socket().send_slice(data).unwrap();
+                data = &data[n..];
+            }
+            while self.socket().can_recv() {
+                self.socket().recv(|part| (part.len(), got.extend_from_slice(part))).unwrap();
+            }
+            if got.len() >= wanted {
+                break;
+            }
+        }
+        got
+    }
+}
+
+fn request(kind: u64, blocks: u64) -> Vec<u8> {
+    [kind.to_le_bytes(), blocks.to_le_bytes()].concat()
+}
+
+fn block(n: u64) -> Vec<u8> {
+    let mut bytes = vec![0; pattern::BLOCK];
+    pattern::fill(&mut bytes, n);
+    bytes
+}
+
+#[test]
+fn blocks_that_come_are_counted_and_answered() {
+    let mut guest = Guest::connected_to(STREAM_PORT);
+    let data = [request(PUT, 3), block(0), block(1), block(2)].concat();
+    assert_eq!(guest.talk(&data, 8), 3u64.to_le_bytes());
+    assert_eq!((guest.peer.counts.received, guest.peer.counts.wrong), (3 * pattern::BLOCK as u64, 0));
+}
+
+#[test]
+fn a_wrong_block_is_noticed() {
+    let mut guest = Guest::connected_to(STREAM_PORT);
+    let mut data = [request(PUT, 2), block(0), block(1)].concat();
+    data[70_000] ^= 1;
+    for _ in 0..2000 {
+        guest.exchange();
+        if guest.socket().can_send() {
+            let n = guest.socket().send_slice(&data).unwrap();
+            data.drain(..n);
+        }
+    }
+    assert_eq!(guest.peer.counts.wrong, 1);
+}
+
+#[test]
+fn blocks_that_are_asked_for_are_right() {
+    let mut guest = Guest::connected_to(STREAM_PORT);
+    let got = guest.talk(&request(GET, 4), 4 * pattern::BLOCK);
+    assert!(got == [block(0), block(1), block(2), block(3)].concat());
+}
+
+#[test]
+fn the_page_is_served() {
+    let mut guest = Guest::connected_to(PAGE_PORT);
+    let got = guest.talk(b"GET / HTTP/1.0\r\n\r\n", 1);
+    let text = String::from_utf8_lossy(&got);
+    assert!(text.starts_with("HTTP/1.0 200 OK\r\n") && text.ends_with(PAGE), "{text}");
+    assert_eq!(guest.peer.counts.pages, 1);
+}

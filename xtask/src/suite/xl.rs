@@ -1,0 +1,89 @@
+//! Stock `xl` in dom0: each group of checks is one boot, and each check looks at what a command did.
+//!
+//! The checks themselves are `images/xen/tests/GROUP.sh`; they run on stock Xen as they do here, which is what
+//! `--hypervisor xen` is for.
+
+use super::{clean, Bed, Body, Test};
+use crate::account::{ended, relative};
+use crate::machine::{Disk, Ending, Machine, Outcome};
+use crate::peer::Peer;
+use crate::{host, images, pattern};
+use anyhow::{bail, ensure, Context, Result};
+
+/// A group of checks.
+struct Group {
+    /// `images/xen/tests/FILE.sh`.
+    file: &'static str,
+    /// What a user would notice.
+    name: &'static str,
+    cpus: u32,
+    /// Whether the machine has a disk, which is checked from the host afterwards.
+    disk: bool,
+    /// Arguments of the file: for a quick run and with `--full`; `None`: the mebibytes to move.
+    counts: Option<(&'static str, &'static str)>,
+    timeout_s: u64,
+}
+
+const GROUPS: &[Group] = &[
+    Group {
+        file: "commands",
+        name: "xl-commands-do-what-they-say",
+        cpus: 2,
+        disk: false,
+        counts: Some(("", "")),
+        timeout_s: 900,
+    },
+    Group { file: "devices", name: "guests-have-network-and-disks", cpus: 2, disk: true, counts: None, timeout_s: 900 },
+];
+
+pub fn tests() -> Vec<Test> {
+    let test = |group: &'static Group| {
+        let run: Body = Box::new(move |bed| checks(bed, group));
+        Test { level: "xl", name: group.name.into(), long: false, run }
+    };
+    GROUPS.iter().map(test).collect()
+}
+
+fn checks(bed: &Bed, group: &Group) -> Result<String> {
+    let images = images::toolstack()?;
+    let peer = Peer::start(group.file)?;
+    let count = group.counts.map_or(bed.mib.to_string(), |(quick, full)| if bed.full { full } else { quick }.into());
+    let jobs = format!("toolstack+bridge:e1000+xl:{}:{count}+poweroff", group.file);
+    let mut machine = Machine::with_guests(&format!("xl-{}", group.file), &bed.hypervisor, &images, group.cpus, &jobs);
+    machine.nic = Some(("e1000", peer.socket().to_path_buf()));
+    machine.timeout_s = group.timeout_s + bed.mib * 40 + if bed.full { 7200 } else { 0 };
+    let disk = host::target("images")?.join("test-disk.raw");
+    if group.disk {
+        pattern::make_disk(&disk, bed.mib)?;
+        machine.disks = vec![Disk { device: "nvme", file: disk.clone(), writable: true }];
+    }
+    let outcome = machine.start()?.finish(|_| false)?;
+    let said = judge(&outcome)?;
+    let wire = peer.counts();
+    ensure!(
+        wire.damaged == 0 && wire.missing == 0 && wire.streams.wrong == 0,
+        "the other end of the wire got damaged or missed frames: {wire:?}"
+    );
+    if group.disk {
+        ensure!(wire.received > 0 && wire.streams.received > 0, "nothing came out of the machine: {wire:?}");
+        pattern::verify_disk(&disk, bed.mib)?;
+        std::fs::remove_file(&disk)?;
+    }
+    Ok(said)
+}
+
+/// All checks passed, and the group ran to its end.
+fn judge(outcome: &Outcome) -> Result<String> {
+    let reports = || outcome.lines.iter().filter_map(|l| l.split_once("TANDEM: ").map(|(_, report)| report.trim()));
+    let failed: Vec<&str> = reports().filter(|r| r.contains("FAIL")).collect();
+    ensure!(failed.is_empty(), "{} (log {})", failed.join("; "), relative(&outcome.log));
+    if outcome.report("group").is_none() {
+        let last = reports().last().context("dom0 said nothing")?;
+        bail!("it stopped after: {last} ({}; log {})", ended(&outcome.ending), relative(&outcome.log));
+    }
+    clean(outcome, &Ending::PowerOff)?;
+    let count = |kind: &str| reports().filter(|r| r.starts_with(kind)).count();
+    let lacking = count("check lacking ");
+    let said = if lacking == 0 { String::new() } else { format!(", {lacking} known to be missing") };
+    Ok(format!("{} checks{said}", count("check ok ")))
+}
