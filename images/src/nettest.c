@@ -70,6 +70,19 @@ static int receive(struct datagram *d, int ms)
 	return n - sizeof(d->h);
 }
 
+/*
+ * One question and answer before the numbered datagrams. Without it Linux would still hold the first of them back for
+ * the peer's hardware address, and those that follow on another CPU could overtake them.
+ */
+static void greet(void)
+{
+	struct datagram in;
+
+	transmit(SYNC, 0, &in, 0);
+	if (receive(&in, STUCK_MS) < (int)sizeof(struct report) || in.h.kind != ACK)
+		fail("no answer from the peer", 0);
+}
+
 static void send_all(uint64_t count, unsigned window)
 {
 	struct datagram d, in;
@@ -152,6 +165,7 @@ int main(int argc, char **argv)
 	window = atoi(argv[4]);
 	if (connect(fd, (void *)&to, sizeof(to)))
 		fail("no route to the peer", 0);
+	greet();
 	t0 = now();
 	send_all(count, window);
 	t1 = now();
