@@ -70,7 +70,7 @@ pub fn charge(code: &mut FunctionCode, shared: &mut Shared) {
             _ => Vec::new(),
         };
         if !before.is_empty() {
-            traps.push(trap);
+            traps.push((trap, item.origin));
         }
         // What stands first takes the number that is jumped to.
         let mut number = item.instruction.ip();
@@ -83,8 +83,7 @@ pub fn charge(code: &mut FunctionCode, shared: &mut Shared) {
         last.instruction.set_ip(number);
         out.push(last);
     }
-    let origin = out.last().map_or(code.address, |i| i.origin);
-    for trap in traps {
+    for (trap, origin) in traps {
         let mut end = asm::ud2();
         end.set_ip(trap);
         out.push(Item { instruction: end, origin });
