@@ -66,7 +66,7 @@ pub struct FunctionCode {
 }
 
 /// Numbers for instructions that are jumped to, and imports: shared by all functions of an image.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Shared {
     next: u64,
     /// Number of each function's first instruction.

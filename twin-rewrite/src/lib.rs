@@ -19,3 +19,4 @@ pub mod regs;
 pub mod rewrite;
 mod string;
 mod table;
+pub mod variant;

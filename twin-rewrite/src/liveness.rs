@@ -9,6 +9,8 @@ use std::collections::HashMap;
 pub struct Liveness {
     before: HashMap<(u64, u64), RegSet>,
     after: HashMap<(u64, u64), RegSet>,
+    /// Live at each function's start.
+    entry: HashMap<u64, RegSet>,
 }
 
 impl Liveness {
@@ -37,9 +39,19 @@ pub fn solve(p: &Program) -> Liveness {
             }
         }
         if !changed {
+            out.entry = entry;
             return out;
         }
     }
+}
+
+/// Liveness of one function of a program that is otherwise solved. `None` if it reads more of its arguments than its callers
+/// were told.
+pub fn solve_one(solved: &Liveness, address: u64, body: &Body) -> Option<Liveness> {
+    let mut out = Liveness::default();
+    solve_body(address, body, &solved.entry, &mut out);
+    let told = solved.entry.get(&address).copied().unwrap_or_default();
+    (out.before(address, address) & !told).is_empty().then_some(out)
 }
 
 fn solve_body(function: u64, body: &Body, entry: &HashMap<u64, RegSet>, out: &mut Liveness) {

@@ -143,7 +143,7 @@ fn is_cold_part(name: &str) -> bool {
 /// Recovers every function of `m`.
 pub fn recover(m: &Module) -> Program {
     let mut out = Program::default();
-    let entries: BTreeSet<u64> = m.functions.iter().filter(|f| !is_cold_part(&f.name)).map(|f| f.address).collect();
+    let entries = entries(m);
     for f in m.functions.iter().filter(|f| !is_cold_part(&f.name) && f.len > 0) {
         match recover_function(m, f, &entries) {
             Ok(body) => drop(out.bodies.insert(f.address, body)),
@@ -153,9 +153,15 @@ pub fn recover(m: &Module) -> Program {
     out
 }
 
+/// The starts of all functions.
+pub fn entries(m: &Module) -> BTreeSet<u64> {
+    m.functions.iter().filter(|f| !is_cold_part(&f.name)).map(|f| f.address).collect()
+}
+
 type Refused = (u64, String);
 
-fn recover_function(m: &Module, f: &Function, entries: &BTreeSet<u64>) -> Result<Body, Refused> {
+/// Recovers one function; an error names the instruction.
+pub fn recover_function(m: &Module, f: &Function, entries: &BTreeSet<u64>) -> Result<Body, Refused> {
     let mut factory = InstructionInfoFactory::new();
     let mut body = Body { function: f.clone(), nodes: BTreeMap::new(), labels: BTreeSet::new(), max_depth: 0 };
     let has_frame_pointer = has_frame_pointer(m, f);

@@ -5,15 +5,16 @@ use crate::asm::CODE_BASE;
 use crate::budget;
 use crate::emit::{self, Context, Counts, FunctionCode, Shared};
 use crate::frame::Layout;
-use crate::liveness;
+use crate::liveness::{self, Liveness};
 use crate::module::Module;
 use crate::options::{Mode, Options};
-use crate::program::{self, Refusal};
-use iced_x86::{BlockEncoder, BlockEncoderOptions, Instruction, InstructionBlock};
+use crate::program::{self, Body, Program, Refusal};
+use iced_x86::{BlockEncoder, BlockEncoderOptions, BlockEncoderResult, Code, Instruction, InstructionBlock};
 use std::collections::{BTreeMap, HashMap};
 use twin_abi::image::{
     self, flags, text_hash, Address, Function, ImageBuilder, Import, Label, Origin, Stats, LABEL_CHARGE,
 };
+use twin_abi::kind::State;
 
 /// A finished image with what there is to say about it.
 #[derive(Debug)]
@@ -32,62 +33,109 @@ pub struct Output {
 
 /// Rewrites `m`.
 pub fn rewrite(m: &Module, options: &Options) -> Result<Output, String> {
-    m.check()?;
-    let mut program = program::recover(m);
-    let functions = program.bodies.len() + program.refused.len();
-    let mut layouts: BTreeMap<u64, Layout> = BTreeMap::new();
-    let mut refused = std::mem::take(&mut program.refused);
-    for (entry, body) in &program.bodies {
-        match Layout::of(body) {
-            Ok(layout) => drop(layouts.insert(*entry, layout)),
-            Err((address, reason)) => refused.push(Refusal { function: body.function.name.clone(), address, reason }),
-        }
-    }
-    let liveness = liveness::solve(&program);
-    let this_cpu_off = m.externs.find("this_cpu_off");
-    // Whether a function can be written shows only when it is; then its callers must know. So: until nothing changes.
-    let (shared, codes, states) = loop {
-        let stack_args: HashMap<u64, u32> = layouts.iter().map(|(a, l)| (*a, l.stack_args)).collect();
-        let cx = Context { module: m, options, liveness: &liveness, stack_args: &stack_args, this_cpu_off };
-        let mut shared = Shared::default();
-        let mut codes: Vec<FunctionCode> = Vec::new();
-        let mut states = BTreeMap::new();
-        let mut failed = Vec::new();
-        for (entry, layout) in &layouts {
-            let body = &program.bodies[entry];
-            let written = emit::function(&cx, &mut shared, body, layout).and_then(|mut code| {
-                if options.counted {
-                    budget::charge(&mut code, &mut shared);
-                }
-                let at = annotate::labels(&code.items, options.mode, options.mask_bits).map_err(|e| (*entry, e))?;
-                Ok((code, at))
-            });
-            match written {
-                Ok((code, at)) => {
-                    states.extend(at);
-                    codes.push(code);
-                }
+    let mut plan = Plan::of(m)?;
+    let functions = plan.program.bodies.len() + plan.refused.len();
+    let written = plan.write(m, options, m.externs.find("this_cpu_off"))?;
+    let counts = written.codes.iter().fold(Counts::default(), |sum, c| add(sum, c.counts));
+    let mut builder = encode(m, options, &written, 0)?;
+    builder.stats = stats(counts);
+    plan.refused.sort_by_key(|r| r.address);
+    let image = finish(builder)?;
+    Ok(Output { image, functions, refused: plan.refused, counts, imports: written.shared.imports })
+}
+
+/// What is known of a module before anything is written.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub program: Program,
+    pub layouts: BTreeMap<u64, Layout>,
+    pub liveness: Liveness,
+    pub refused: Vec<Refusal>,
+}
+
+/// The new code of all functions, and what to declare at their labels.
+#[derive(Debug)]
+pub(crate) struct Written {
+    pub shared: Shared,
+    pub codes: Vec<FunctionCode>,
+    pub states: States,
+}
+
+/// What to declare at each label, by number.
+pub(crate) type States = BTreeMap<u64, State>;
+
+impl Plan {
+    pub fn of(m: &Module) -> Result<Self, String> {
+        m.check()?;
+        let mut program = program::recover(m);
+        let mut layouts = BTreeMap::new();
+        let mut refused = std::mem::take(&mut program.refused);
+        for (entry, body) in &program.bodies {
+            match Layout::of(body) {
+                Ok(layout) => drop(layouts.insert(*entry, layout)),
                 Err((address, reason)) => {
-                    refused.push(Refusal { function: body.function.name.clone(), address, reason });
-                    failed.push(*entry);
+                    refused.push(Refusal { function: body.function.name.clone(), address, reason })
                 }
             }
         }
-        if failed.is_empty() {
-            break (shared, codes, states);
-        }
-        for entry in failed {
-            layouts.remove(&entry);
-        }
-    };
-    if codes.is_empty() {
-        let why = refused.first().map_or(String::new(), |r| format!(": {}: {}", r.function, r.reason));
-        return Err(format!("no function of {} can be rewritten{why}", m.name));
+        let liveness = liveness::solve(&program);
+        Ok(Self { program, layouts, liveness, refused })
     }
-    let counts = codes.iter().fold(Counts::default(), |sum, c| add(sum, c.counts));
-    let image = build(m, options, &shared, &codes, &states, counts)?;
-    refused.sort_by_key(|r| r.address);
-    Ok(Output { image, functions, refused, counts, imports: shared.imports })
+
+    /// Words of stack arguments by function.
+    pub fn stack_args(&self) -> HashMap<u64, u32> {
+        self.layouts.iter().map(|(a, l)| (*a, l.stack_args)).collect()
+    }
+
+    /// Writes all functions. Whether one can be written shows only when it is; then its callers must know. So: until nothing
+    /// changes.
+    pub fn write(&mut self, m: &Module, options: &Options, this_cpu_off: Option<u64>) -> Result<Written, String> {
+        loop {
+            let stack_args = self.stack_args();
+            let cx = Context { module: m, options, liveness: &self.liveness, stack_args: &stack_args, this_cpu_off };
+            let mut out = Written { shared: Shared::default(), codes: Vec::new(), states: BTreeMap::new() };
+            let mut failed = Vec::new();
+            for (entry, layout) in &self.layouts {
+                let body = &self.program.bodies[entry];
+                match function(&cx, &mut out.shared, body, layout) {
+                    Ok((code, at)) => {
+                        out.states.extend(at);
+                        out.codes.push(code);
+                    }
+                    Err((address, reason)) => {
+                        self.refused.push(Refusal { function: body.function.name.clone(), address, reason });
+                        failed.push(*entry);
+                    }
+                }
+            }
+            if failed.is_empty() && !out.codes.is_empty() {
+                return Ok(out);
+            }
+            for entry in failed {
+                self.layouts.remove(&entry);
+            }
+            if self.layouts.is_empty() {
+                let why = self.refused.first().map_or(String::new(), |r| format!(": {}: {}", r.function, r.reason));
+                return Err(format!("no function of {} can be rewritten{why}", m.name));
+            }
+        }
+    }
+}
+
+/// Writes one function and finds what to declare at its labels.
+pub(crate) fn function(
+    cx: &Context<'_>,
+    shared: &mut Shared,
+    body: &Body,
+    layout: &Layout,
+) -> Result<(FunctionCode, States), (u64, String)> {
+    let mut code = emit::function(cx, shared, body, layout)?;
+    if cx.options.counted {
+        budget::charge(&mut code, shared);
+    }
+    let at =
+        annotate::labels(&code.items, cx.options.mode, cx.options.mask_bits).map_err(|e| (body.function.address, e))?;
+    Ok((code, at))
 }
 
 fn add(a: Counts, b: Counts) -> Counts {
@@ -145,21 +193,15 @@ pub fn text_of(m: &Module) -> (u64, Vec<u8>) {
     (start, bytes)
 }
 
-fn build(
-    m: &Module,
-    options: &Options,
-    shared: &Shared,
-    codes: &[FunctionCode],
-    states: &BTreeMap<u64, twin_abi::kind::State>,
-    counts: Counts,
-) -> Result<Vec<u8>, String> {
-    let all: Vec<Instruction> = codes.iter().flat_map(|c| c.items.iter().map(|i| i.instruction)).collect();
-    let encoded = BlockEncoder::encode(
-        64,
-        InstructionBlock::new(&all, CODE_BASE),
-        BlockEncoderOptions::RETURN_NEW_INSTRUCTION_OFFSETS,
-    )
-    .map_err(|e| format!("cannot encode: {e}"))?;
+/// Encodes everything. Behind each function `room` bytes and as many as half its length are left free if `room` is not 0.
+pub(crate) fn encode(m: &Module, options: &Options, written: &Written, room: usize) -> Result<ImageBuilder, String> {
+    let free = |c: &FunctionCode| if room == 0 { 0 } else { room + c.items.len() * 2 };
+    let mut all: Vec<Instruction> = Vec::new();
+    for c in &written.codes {
+        all.extend(c.items.iter().map(|i| i.instruction));
+        all.extend(std::iter::repeat_n(Instruction::with(Code::Int3), free(c)));
+    }
+    let encoded = encode_at(&all, CODE_BASE)?;
     let offsets = &encoded.new_instruction_offsets;
     let (text, original) = text_of(m);
     let mut b = ImageBuilder {
@@ -170,34 +212,19 @@ fn build(
         text,
         text_bytes: original.len() as u64,
         text_hash: text_hash(&original),
-        stats: stats(counts),
         code: encoded.code_buffer,
         ..ImageBuilder::default()
     };
     let end_of_code = u32::try_from(b.code.len()).map_err(|e| e.to_string())?;
-    let mut state_index: HashMap<(u64, u16, [u8; 6]), u32> = HashMap::new();
+    let mut known = HashMap::new();
     let mut k = 0;
-    for c in codes {
+    for c in &written.codes {
         let start = offsets[k];
-        let index = u32::try_from(b.functions.len()).unwrap_or(u32::MAX);
-        let mut origin = None;
-        for item in &c.items {
-            if let Some(state) = states.get(&item.instruction.ip()) {
-                let known = state_index.len() as u32;
-                let at = *state_index.entry((state.regs, state.frame.depth, state.frame.saved)).or_insert_with(|| {
-                    b.states.push(*state);
-                    known
-                });
-                let charge = if options.counted && budget::is_charge(&item.instruction) { LABEL_CHARGE } else { 0 };
-                b.labels.push(Label { offset: offsets[k], state: at | charge });
-            }
-            if origin != Some(item.origin) {
-                origin = Some(item.origin);
-                b.origins.push(Origin { offset: offsets[k], original: (item.origin - text) as u32 });
-            }
-            k += 1;
-        }
+        declare(&mut b, &mut known, options, c, &written.states, &offsets[k..], 0);
+        k += c.items.len();
         let end = offsets.get(k).copied().unwrap_or(end_of_code);
+        k += free(c);
+        let index = u32::try_from(b.functions.len()).unwrap_or(u32::MAX);
         let (name, name_len) = b.name(&c.name);
         if c.stack_args <= b.indirect_args {
             b.addresses.push(Address { domain: c.address, function: index });
@@ -212,10 +239,60 @@ fn build(
             stack_args: c.stack_args,
         });
     }
-    for (name, address) in &shared.imports {
-        let (name, name_len) = b.name(name);
-        b.imports.push(Import { name, name_len, domain: *address });
+    for (name, address) in &written.shared.imports {
+        import(&mut b, name, *address);
     }
+    Ok(b)
+}
+
+/// Encodes instructions in a row, with the offset of each.
+pub(crate) fn encode_at(all: &[Instruction], address: u64) -> Result<BlockEncoderResult, String> {
+    let block = InstructionBlock::new(all, address);
+    BlockEncoder::encode(64, block, BlockEncoderOptions::RETURN_NEW_INSTRUCTION_OFFSETS)
+        .map_err(|e| format!("cannot encode: {e}"))
+}
+
+/// States that have a record, by content.
+pub(crate) type KnownStates = HashMap<(u64, u16, [u8; 6]), u32>;
+
+/// Adds labels and origins of a function whose instructions have these offsets, counted from `start`.
+pub(crate) fn declare(
+    b: &mut ImageBuilder,
+    known: &mut KnownStates,
+    options: &Options,
+    code: &FunctionCode,
+    states: &States,
+    offsets: &[u32],
+    start: u32,
+) {
+    let text = b.text;
+    let mut origin = None;
+    for (item, offset) in code.items.iter().zip(offsets) {
+        let offset = start + offset;
+        if let Some(state) = states.get(&item.instruction.ip()) {
+            let next = u32::try_from(b.states.len()).unwrap_or(u32::MAX);
+            let at = *known.entry((state.regs, state.frame.depth, state.frame.saved)).or_insert_with(|| {
+                b.states.push(*state);
+                next
+            });
+            let charge = if options.counted && budget::is_charge(&item.instruction) { LABEL_CHARGE } else { 0 };
+            b.labels.push(Label { offset, state: at | charge });
+        }
+        if origin != Some(item.origin) {
+            origin = Some(item.origin);
+            b.origins.push(Origin { offset, original: (item.origin - text) as u32 });
+        }
+    }
+}
+
+/// Adds an import.
+pub(crate) fn import(b: &mut ImageBuilder, name: &str, address: u64) {
+    let (name, name_len) = b.name(name);
+    b.imports.push(Import { name, name_len, domain: address });
+}
+
+/// The file.
+pub(crate) fn finish(b: ImageBuilder) -> Result<Vec<u8>, String> {
     let bytes = b.build();
     image::Image::parse(&bytes).map_err(|e| format!("the image is malformed: {e:?}"))?;
     Ok(bytes)
