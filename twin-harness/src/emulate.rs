@@ -1,6 +1,7 @@
 //! Runs the original text and the twin in the interpreter.
 
 use crate::cpu::{Bus, BusFault, CodeSpace, Cpu, Stop};
+use crate::embed::{Embedded, Instance as _};
 use crate::lab::{Class, Ended, Executor};
 use crate::world::{Beside, Place, World, MASK_BITS, PAGE};
 use std::cell::RefCell;
@@ -9,12 +10,11 @@ use twin_abi::image::Mode;
 use twin_abi::layout::{CODE_OFFSET, STACK_GUARD, STACK_SIZE, WINDOW_GUARD};
 use twin_rewrite::module::Module;
 use twin_rewrite::program::import_name;
-use twin_runtime::gate::{Answer, Call, Embedder, Gate, Twin};
+use twin_runtime::gate::{Answer, Call, Gate, Twin};
 use twin_runtime::instance::{Areas, Config};
-use twin_runtime::linux::{Host, Routine, Stop as RoutineStop, Support};
+use twin_runtime::linux::{Routine, Stop as RoutineStop, Support};
 use twin_runtime::memory::Fault;
-use twin_runtime::stlb::Mapper;
-use twin_runtime::{Memory, Reason};
+use twin_runtime::{Abort, Reason};
 
 /// Where a call returns to.
 const RETURN: u64 = 0x7fff_dead_0000;
@@ -99,9 +99,9 @@ impl Original {
     }
 }
 
-/// Serves a call of `name`: natively if there is a routine, else as an upcall that does nothing.
+/// Serves a call of `name`: natively if there is a routine, else as an upcall.
 fn routine(name: &str, args: &[u64; 6], world: &mut World, support: &mut Support) -> Result<u64, (Class, String)> {
-    if let Some(r) = Routine::by_name(name) {
+    if let Some(r) = Routine::by_name(name).filter(|_| !world.forced.iter().any(|f| f == name)) {
         world.keep_call(name, args);
         match r.call(support, world, args) {
             Ok(v) => return Ok(v),
@@ -109,13 +109,7 @@ fn routine(name: &str, args: &[u64; 6], world: &mut World, support: &mut Support
             Err(RoutineStop::Abort(reason)) => return Err((class_of(&reason), format!("{name}: {reason:x?}"))),
         }
     }
-    world.told.upcalls.push(name.to_owned());
-    Ok(upcall_result(name))
-}
-
-/// What an upcall answers in the harness, where no domain runs: nothing done, no error.
-pub fn upcall_result(_name: &str) -> u64 {
-    0
+    Ok(world.upcall(name, args))
 }
 
 /// The coarse class of an abort.
@@ -125,7 +119,8 @@ pub fn class_of(reason: &Reason) -> Class {
         Reason::Exception { vector: 0, .. } => Class::Divide,
         Reason::Exception { .. } => Class::Memory,
         Reason::Bug => Class::Trap,
-        Reason::Budget | Reason::TimeOut | Reason::Lock(_) => Class::Budget,
+        Reason::Budget | Reason::Lock(_) => Class::Budget,
+        Reason::TimeOut => Class::TimeOut,
         Reason::IndirectCall(_) | Reason::Import(_) => Class::IndirectCall,
         Reason::StackPointer(_) | Reason::Structure { .. } => Class::Structure,
         Reason::Stack(_) => Class::Stack,
@@ -150,6 +145,8 @@ impl Executor for Original {
             match stop {
                 Stop::Outside(RETURN) => return Ok(self.cpu.regs[0]),
                 Stop::Outside(to) => self.outside(to, world, support)?,
+                // The kernel reports a warning and goes on behind the two bytes.
+                Stop::Trap if self.module.is_warning(self.cpu.rip) => self.cpu.rip += 2,
                 other => return Err(self.ended(class_of_stop(other), format!("{other:x?}"))),
             }
         }
@@ -165,7 +162,7 @@ fn class_of_stop(stop: Stop) -> Class {
         Stop::Fault(_) => Class::Memory,
         Stop::Trap => Class::Trap,
         Stop::Divide => Class::Divide,
-        Stop::Steps => Class::Budget,
+        Stop::Steps => Class::TimeOut,
         Stop::Outside(_) => Class::IndirectCall,
         Stop::Unknown => Class::Other,
     }
@@ -207,6 +204,8 @@ pub struct TwinEmulator<'a> {
     cpu: Cpu,
     instance: Instance,
     budget: u64,
+    steps: i64,
+    entered: u64,
 }
 
 impl<'a> TwinEmulator<'a> {
@@ -235,7 +234,7 @@ impl<'a> TwinEmulator<'a> {
         let areas = Areas::new(&verified, twin.addresses(), &config);
         let instance = Instance {
             mode: verified.policy().mode,
-            context: vec![0; PAGE as usize],
+            context: areas.context,
             constants: areas.constants,
             imports: areas.imports,
             call_table: areas.call_table,
@@ -245,7 +244,7 @@ impl<'a> TwinEmulator<'a> {
             escape: None,
         };
         let code = CodeSpace::new(INSTANCE + u64::from(CODE_OFFSET), code);
-        Self { twin, code, cpu: Cpu::default(), instance, budget: BUDGET }
+        Self { twin, code, cpu: Cpu::default(), instance, budget: BUDGET, steps: i64::MAX, entered: 0 }
     }
 
     /// Gives the world the unsafe area.
@@ -254,15 +253,25 @@ impl<'a> TwinEmulator<'a> {
         world.beside.push(Beside { address: UNSAFE_AREA, bytes, at: None });
     }
 
-    /// How many instructions one call may take.
-    pub fn set_budget(&mut self, steps: u64) {
-        self.budget = steps;
+    /// How many steps (loops, calls) an invocation may take, and how many instructions at the most.
+    pub fn set_budget(&mut self, steps: i64, instructions: u64) {
+        (self.steps, self.budget) = (steps, instructions);
     }
 
     fn ended(&self, class: Class, reason: String) -> Ended {
-        let offset = self.cpu.rip.wrapping_sub(self.code.base()) as u32;
-        let abort = twin_runtime::Abort::at(self.twin.verified().image(), offset, Reason::Bug);
-        Ended { reason, at: format!("{}+{:#x}", abort.symbol, abort.original), class }
+        let at = self.abort(Reason::Bug);
+        Ended { reason, at: format!("{}+{:#x}", at.symbol, at.original), class }
+    }
+
+    fn abort(&self, reason: Reason) -> Abort {
+        Abort::at(self.twin.verified().image(), self.cpu.rip.wrapping_sub(self.code.base()) as u32, reason)
+    }
+
+    /// `ud2`: the budget is used up, or a BUG.
+    fn trapped(&self) -> Ended {
+        let over = (self.instance.word(twin_abi::layout::ctx::BUDGET) as i64) < 0;
+        let reason = if over { Reason::Budget } else { Reason::Bug };
+        self.ended(class_of(&reason), format!("{reason:?}"))
     }
 
     fn gate(&mut self, to: u64, world: &mut World, support: &mut Support) -> Result<(), Ended> {
@@ -287,19 +296,21 @@ impl<'a> TwinEmulator<'a> {
             from: back.wrapping_sub(self.code.base()) as u32,
             stack: rsp,
         };
-        if let Gate::Import(n) = gate {
+        let import = |n: u32| {
             let image = *self.twin.verified().image();
-            if let Some(i) = image.imports().get(n as usize) {
-                if let name @ 1.. = i.name_len {
-                    let name = image.name(i.name, name);
-                    if Routine::by_name(name).is_some() {
-                        world.keep_call(name, &call.args);
-                    }
+            image.imports().get(n as usize).map(|i| image.name(i.name, i.name_len))
+        };
+        let name = if let Gate::Import(n) = gate { import(n) } else { None };
+        let answer = match name {
+            Some(name) if world.forced.iter().any(|f| f == name) => Answer::Return(world.upcall(name, &call.args)),
+            _ => {
+                if let Some(name) = name.filter(|n| Routine::by_name(n).is_some()) {
+                    world.keep_call(name, &call.args);
                 }
+                self.twin.gate(&call, &mut Embedded { world, instance: &mut self.instance }, support)
             }
-        }
-        let mut host = TwinHost { world, instance: &mut self.instance };
-        match self.twin.gate(&call, &mut host, support) {
+        };
+        match answer {
             Answer::Return(value) => {
                 for n in [1, 2, 6, 7, 8, 9, 10, 11] {
                     self.cpu.regs[n] = 0;
@@ -313,13 +324,7 @@ impl<'a> TwinEmulator<'a> {
                 self.cpu.rip = back;
             }
             Answer::Enter(offset) => self.cpu.rip = self.code.base() + u64::from(offset),
-            Answer::Abort(abort) => {
-                return Err(Ended {
-                    class: class_of(&abort.reason),
-                    reason: format!("{:x?}", abort.reason),
-                    at: format!("{}+{:#x}", abort.symbol, abort.original),
-                })
-            }
+            Answer::Abort(abort) => return Err(Ended::from_abort(&abort, self.twin.verified().image(), self.entered)),
         }
         Ok(())
     }
@@ -327,12 +332,9 @@ impl<'a> TwinEmulator<'a> {
 
 impl Executor for TwinEmulator<'_> {
     fn call(&mut self, world: &mut World, support: &mut Support, function: u64, args: &[u64; 6]) -> Result<u64, Ended> {
-        let begun = self.twin.begin(function, i64::MAX, &mut TwinHost { world, instance: &mut self.instance });
-        let offset = begun.map_err(|a| Ended {
-            class: class_of(&a.reason),
-            reason: format!("{:x?}", a.reason),
-            at: a.symbol,
-        })?;
+        let begun = self.twin.begin(function, self.steps, &mut Embedded { world, instance: &mut self.instance });
+        let offset = begun.map_err(|a| Ended::from_abort(&a, self.twin.verified().image(), function))?;
+        self.entered = function;
         let count = self.cpu.count;
         self.cpu = Cpu { count, ..Cpu::default() };
         for (r, value) in [7, 6, 2, 1, 8, 9].into_iter().zip(args) {
@@ -355,6 +357,7 @@ impl Executor for TwinEmulator<'_> {
                 Stop::Fault(f) if in_stack_guard(f.address) => {
                     return Err(self.ended(Class::Stack, format!("{f:x?}")));
                 }
+                Stop::Trap => return Err(self.trapped()),
                 other => return Err(self.ended(class_of_stop(other), format!("{other:x?}"))),
             }
         }
@@ -529,96 +532,32 @@ fn int_of(bytes: &[u8], at: usize, size: usize) -> u64 {
     u64::from_le_bytes(b)
 }
 
-/// The embedder of the interpreted twin.
-struct TwinHost<'a> {
-    world: &'a mut World,
-    instance: &'a mut Instance,
-}
-
-impl Memory for TwinHost<'_> {
-    fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Fault> {
-        self.world.read(address, into)
+impl crate::embed::Instance for Instance {
+    fn word(&self, offset: u32) -> u64 {
+        int(&self.context, offset as usize)
     }
-    fn write(&self, address: u64, from: &[u8]) -> Result<(), Fault> {
-        self.world.write(address, from)
+    fn set_word(&mut self, offset: u32, value: u64) {
+        self.context[offset as usize..offset as usize + 8].copy_from_slice(&value.to_le_bytes());
     }
-    fn exchange_u32(&self, address: u64, old: u32, new: u32) -> Result<u32, Fault> {
-        self.world.exchange_u32(address, old, new)
+    fn stack(&self) -> u64 {
+        TWIN_STACK
     }
-    fn exchange_u64(&self, address: u64, old: u64, new: u64) -> Result<u64, Fault> {
-        self.world.exchange_u64(address, old, new)
+    fn map_pair(&mut self, world: &World, page: u64) -> Result<u64, Fault> {
+        world.place(page, 1, false)?;
+        self.pairs.push(Some(page));
+        Ok(WINDOWS + (self.pairs.len() as u64 - 1) * 2 * PAGE)
     }
-}
-
-impl Host for TwinHost<'_> {
-    fn machine_frame(&self, pfn: u64) -> Option<u64> {
-        self.world.machine_frame(pfn)
-    }
-    fn schedule_poll(&mut self, napi: u64) {
-        self.world.schedule_poll(napi);
-    }
-    fn receive(&mut self, frame: &twin_runtime::linux::skb::Frame) {
-        self.world.receive(frame);
-    }
-    fn transmitted(&mut self, skb: u64, cookie: u64) {
-        self.world.transmitted(skb, cookie);
-    }
-    fn free_in_domain(&mut self, what: twin_runtime::linux::Foreign) {
-        self.world.free_in_domain(what);
-    }
-    fn queue_event(&mut self, queue: u64) {
-        self.world.queue_event(queue);
-    }
-    fn lock_is_busy(&mut self, lock: u64, tries: u32) -> bool {
-        self.world.lock_is_busy(lock, tries)
-    }
-    fn note(&mut self, routine: Routine, args: &[u64; 6]) {
-        self.world.note(routine, args);
-    }
-}
-
-impl Mapper for TwinHost<'_> {
-    fn map_pair(&mut self, page: u64) -> Result<u64, Fault> {
-        self.world.place(page, 1, false)?;
-        self.instance.pairs.push(Some(page));
-        Ok(WINDOWS + (self.instance.pairs.len() as u64 - 1) * 2 * PAGE)
-    }
-
     fn unmap_pair(&mut self, mapped: u64) {
         let n = (mapped.wrapping_sub(WINDOWS) / (2 * PAGE)) as usize;
-        if let Some(pair) = self.instance.pairs.get_mut(n) {
+        if let Some(pair) = self.pairs.get_mut(n) {
             *pair = None;
         }
     }
-
     fn set_entry(&mut self, index: usize, tag: u64, mapped: u64) {
         let at = index * 16;
-        if let Some(entry) = self.instance.stlb.get_mut(at..at + 16) {
+        if let Some(entry) = self.stlb.get_mut(at..at + 16) {
             entry[..8].copy_from_slice(&tag.to_le_bytes());
             entry[8..].copy_from_slice(&mapped.to_le_bytes());
         }
-    }
-}
-
-impl Embedder for TwinHost<'_> {
-    fn budget(&self) -> i64 {
-        int(&self.instance.context, twin_abi::layout::ctx::BUDGET as usize) as i64
-    }
-    fn set_budget(&mut self, steps: i64) {
-        self.instance.context[..8].copy_from_slice(&steps.to_le_bytes());
-    }
-    fn miss_address(&self) -> u64 {
-        int(&self.instance.context, twin_abi::layout::ctx::MISS_ADDRESS as usize)
-    }
-    fn set_miss_result(&mut self, address: u64) {
-        let at = twin_abi::layout::ctx::MISS_RESULT as usize;
-        self.instance.context[at..at + 8].copy_from_slice(&address.to_le_bytes());
-    }
-    fn upcall(&mut self, _import: u32, name: &str, _domain: u64, _args: &[u64; 6], _stack: u64) -> Result<u64, Reason> {
-        self.world.told.upcalls.push(name.to_owned());
-        Ok(upcall_result(name))
-    }
-    fn is_twin_stack(&self, address: u64) -> bool {
-        (TWIN_STACK..TWIN_STACK + STACK_SIZE).contains(&address)
     }
 }

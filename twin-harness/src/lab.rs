@@ -1,10 +1,13 @@
 //! A driver ready to run: its world, the support routines with a filled pool, and the things one does with a network driver.
 
-use crate::device::Arrival;
+use crate::device::{Arrival, Device};
+use crate::emulate::class_of;
 use crate::input::Live;
 use crate::world::{World, PAGE};
+use twin_abi::Image;
 use twin_runtime::linux::skb::{Fragment, Packet};
 use twin_runtime::linux::Support;
+use twin_runtime::Abort;
 use twin_runtime::Memory;
 
 /// Why a call did not return.
@@ -16,6 +19,20 @@ pub struct Ended {
     pub at: String,
     /// Coarse class, for statistics.
     pub class: Class,
+}
+
+impl Ended {
+    /// From an abort in an invocation of the function at domain address `entry`. What was called last, by a jump, has left no
+    /// place in the twin behind: then it is the function that was entered.
+    pub fn from_abort(abort: &Abort, image: &Image<'_>, entry: u64) -> Self {
+        let entered = || {
+            let name = image.functions().iter().find(|f| f.domain == entry).map(|f| image.name(f.name, f.name_len));
+            format!("the end of {}", name.unwrap_or("?"))
+        };
+        let known = image.function_at(abort.offset).is_some();
+        let at = if known { format!("{}+{:#x}", abort.symbol, abort.original) } else { entered() };
+        Self { class: class_of(&abort.reason), reason: format!("{:x?}", abort.reason), at }
+    }
 }
 
 /// How a call ended early.
@@ -31,8 +48,10 @@ pub enum Class {
     IndirectCall,
     /// A support routine refused its arguments.
     Structure,
-    /// The time or the budget was used up.
+    /// The budget was used up.
     Budget,
+    /// The time was used up: the code ran on without charging itself to the budget.
+    TimeOut,
     /// The stack was used up.
     Stack,
     /// Something that must not happen: the code did what the sandbox should have prevented.
@@ -138,7 +157,7 @@ impl Lab {
     /// Sends a packet.
     pub fn transmit(&mut self, e: &mut dyn Executor, out: &Outgoing) -> Result<Sent, Ended> {
         let queue = self.live.net.tx_queue;
-        let open = self.support.begin_transmit(&mut self.world, queue).map_err(routine)?;
+        let open = self.support.begin_transmit(&mut self.world, queue).map_err(routine("begin_transmit"))?;
         if !open {
             return Ok(Sent::Stopped);
         }
@@ -153,7 +172,9 @@ impl Lab {
             let (page, address) = self.pages[self.next_page % self.pages.len()];
             self.next_page += 1;
             let offset = (PAGE as usize - len).min(64 * (self.next_page % 8));
-            self.world.write(address + offset as u64, &out.frame[at..at + len]).map_err(|f| routine(f.into()))?;
+            self.world
+                .write(address + offset as u64, &out.frame[at..at + len])
+                .map_err(|f| routine("fragment")(f.into()))?;
             fragments.push(Fragment { page, offset: offset as u32, len: len as u32 });
             at += len;
         }
@@ -167,15 +188,15 @@ impl Lab {
             queue: 0,
             cookie: self.next_cookie,
         };
-        let skb = self.support.prepare(&mut self.world, &packet).map_err(routine)?;
+        let skb = self.support.prepare(&mut self.world, &packet).map_err(routine("prepare"))?;
         let Some(skb) = skb else {
-            self.support.end_transmit(&mut self.world, queue, false).map_err(routine)?;
+            self.support.end_transmit(&mut self.world, queue, false).map_err(routine("end_transmit"))?;
             return Ok(Sent::NoBuffer);
         };
         let args = [skb, self.live.net.address, 0, 0, 0, 0];
         let result = e.call(&mut self.world, &mut self.support, self.live.net.start_xmit, &args)?;
         let taken = result as u32 == 0;
-        self.support.end_transmit(&mut self.world, queue, taken).map_err(routine)?;
+        self.support.end_transmit(&mut self.world, queue, taken).map_err(routine("end_transmit"))?;
         if taken {
             return Ok(Sent::Taken);
         }
@@ -234,8 +255,41 @@ impl Lab {
     }
 }
 
-fn routine(reason: twin_runtime::Reason) -> Ended {
-    Ended { reason: format!("{reason:?}"), at: "caller".into(), class: Class::Structure }
+/// A support routine that the sender calls found a structure in a state that it must not be in.
+fn routine(name: &'static str) -> impl Fn(twin_runtime::Reason) -> Ended {
+    move |reason| Ended { reason: format!("{reason:x?}"), at: format!("routine {name}"), class: Class::Structure }
+}
+
+/// A state of a lab to which it can be brought back.
+pub struct Checkpoint {
+    support: Support,
+    device: Box<dyn Device>,
+}
+
+impl Checkpoint {
+    /// The state now. From here on changes of memory are kept.
+    pub fn of(lab: &Lab) -> Self {
+        lab.world.ram.mark();
+        let device = lab.world.device.borrow().copy();
+        Self { support: lab.support.clone(), device }
+    }
+
+    /// Brings everything back but memory, for those who track that in their own way.
+    pub fn restore_beside_memory(&self, lab: &mut Lab) {
+        lab.support = self.support.clone();
+        *lab.world.device.borrow_mut() = self.device.copy();
+        lab.world.told = Default::default();
+        for b in lab.world.beside.iter().filter(|b| b.at.is_none()) {
+            b.bytes.borrow_mut().fill(0);
+        }
+    }
+
+    /// Brings everything back.
+    pub fn restore(&self, lab: &mut Lab) {
+        lab.world.ram.rewind();
+        lab.world.ram.forget();
+        self.restore_beside_memory(lab);
+    }
 }
 
 /// Page frames that the kernel's allocator has free.

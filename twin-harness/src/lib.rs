@@ -4,6 +4,7 @@ pub mod bench;
 pub mod corruption;
 pub mod cpu;
 pub mod device;
+pub mod embed;
 pub mod emulate;
 pub mod equivalence;
 pub mod faults;

@@ -19,7 +19,7 @@ usage: twin-harness COMMAND DRIVER [OPTIONS]
   faults DRIVER        inject faults, print what became of them; --class image needs no device model
   bench                instructions and cycles of all drivers with a device model: table and plot
   traffic DRIVER       packets through the twin on this processor, contents checked
-options: --mode stlb|mirror   --count N   --seed S   --no-bmi   --reuse access|block|flow   --class text|data|twin|image   --from N (first fault)";
+options: --mode stlb|mirror   --count N   --seed S   --no-bmi   --reuse access|block|flow   --class text|data|code|image   --from N (first run)";
 
 /// Where faults are injected.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -77,9 +77,9 @@ fn arguments() -> Result<Arguments, String> {
                 out.class = match value()?.as_str() {
                     "text" => Class::Live(faults::Into::Text),
                     "data" => Class::Live(faults::Into::Data),
-                    "twin" => Class::Live(faults::Into::Image),
+                    "code" => Class::Live(faults::Into::Code),
                     "image" => Class::Image,
-                    other => return Err(format!("unknown class of faults {other}: text, data, twin or image")),
+                    other => return Err(format!("unknown class of faults {other}: text, data, code or image")),
                 }
             }
             "--from" => out.from = value()?.parse().map_err(|e| format!("--from: {e}"))?,
@@ -157,11 +157,15 @@ fn run() -> Result<bool, String> {
             let start = Instant::now();
             let out = equivalence::run(&rig, &made, a.count.unwrap_or(10_000), a.seed)?;
             println!(
-                "equivalence {} {}: {} cases, {} deeds, {} packets sent, {} received, no difference ({:.0} s)",
+                "equivalence {} {}: {} cases ({} of them with a routine left to the domain, which {} did not survive), {} deeds, \
+                 {} upcalls, {} packets sent, {} received, no difference ({:.0} s)",
                 a.driver,
                 a.options.mode.name(),
                 out.cases,
+                out.forced,
+                out.ended,
                 out.deeds,
+                out.upcalls,
                 out.packets.0,
                 out.packets.1,
                 start.elapsed().as_secs_f64()
@@ -205,7 +209,8 @@ fn inject(a: &Arguments) -> Result<bool, String> {
             (corruption::table(&corruption::run(&made, a.seed, a.from, count, &mut progress)?), true)
         }
         Class::Live(into) => {
-            faults::table(&faults::run(&Rig::open(&a.driver)?, &a.options, into, count, a.seed, &mut progress)?)
+            let order = faults::Order { into, count, seed: a.seed, first: a.from };
+            faults::table(&faults::run(&Rig::open(&a.driver)?, &a.options, order, &mut progress)?)
         }
     };
     println!("{table}");

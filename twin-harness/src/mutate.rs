@@ -15,28 +15,32 @@ pub enum TextFault {
     OffByOne,
     MissingInitialisation,
     RemovedCall,
+    RemovedUnlock,
     WildPointer,
     NullPointer,
     InvertedBranch,
     EndlessLoop,
     WildIndirectCall,
+    WildReturn,
     EarlyReturn,
     StackSmash,
 }
 
 /// All of them.
-pub const TEXT_FAULTS: [TextFault; 13] = [
+pub const TEXT_FAULTS: [TextFault; 15] = [
     TextFault::BitFlip,
     TextFault::SourceRegister,
     TextFault::DestinationRegister,
     TextFault::OffByOne,
     TextFault::MissingInitialisation,
     TextFault::RemovedCall,
+    TextFault::RemovedUnlock,
     TextFault::WildPointer,
     TextFault::NullPointer,
     TextFault::InvertedBranch,
     TextFault::EndlessLoop,
     TextFault::WildIndirectCall,
+    TextFault::WildReturn,
     TextFault::EarlyReturn,
     TextFault::StackSmash,
 ];
@@ -65,6 +69,8 @@ pub const DATA_FAULTS: [DataFault; 6] = [
 
 /// Changes the instruction at `address` of `m` so that it has a fault of this class; `false` if it cannot have one.
 pub fn text(m: &mut Module, address: u64, fault: TextFault, r: &mut Random) -> bool {
+    let is_unlock = |to: u64| m.externs.names(to).iter().any(|n| n.contains("unlock"));
+    let is_return = |to: u64| m.externs.names(to).iter().any(|n| n.ends_with("return_thunk"));
     let Some(section) = m.sections.iter_mut().find(|s| s.executable && s.contains(address)) else { return false };
     let at = (address - section.address) as usize;
     let mut decoder = Decoder::with_ip(64, &section.bytes[at..], address, DecoderOptions::NONE);
@@ -78,6 +84,17 @@ pub fn text(m: &mut Module, address: u64, fault: TextFault, r: &mut Random) -> b
         }
         TextFault::MissingInitialisation if i.mnemonic() == Mnemonic::Mov => nops(bytes),
         TextFault::RemovedCall if i.flow_control() == FlowControl::Call => nops(bytes),
+        TextFault::RemovedUnlock if i.is_call_near() && is_unlock(i.near_branch_target()) => nops(bytes),
+        // The last register is pushed in place of being popped, so that the return goes to its value.
+        TextFault::WildReturn if i.code() == Code::Pop_r64 => {
+            let last = bytes.len() - 1;
+            bytes[last] -= 8;
+            true
+        }
+        // A return, or a jump to the thunk of returns, goes to what a register holds.
+        TextFault::WildReturn if i.flow_control() == FlowControl::Return || is_return(i.near_branch_target()) => {
+            changed(&i, fault, r).is_some_and(|new| encode(&new, bytes))
+        }
         TextFault::EndlessLoop if matches!(i.flow_control(), FlowControl::ConditionalBranch) => {
             bytes[0] = 0xeb;
             bytes[1] = 0xfe; // jump to itself
@@ -132,6 +149,25 @@ fn changed(i: &Instruction, fault: TextFault, r: &mut Random) -> Option<Instruct
             }
             n.set_op0_register(other(i.op0_register(), r)?);
         }
+        // A loop that ends one round too early or too late.
+        TextFault::OffByOne if i.flow_control() == FlowControl::ConditionalBranch => {
+            use iced_x86::ConditionCode as C;
+            let strict = match i.condition_code() {
+                C::b => Code::Jbe_rel32_64,
+                C::be => Code::Jb_rel32_64,
+                C::a => Code::Jae_rel32_64,
+                C::ae => Code::Ja_rel32_64,
+                C::l => Code::Jle_rel32_64,
+                C::le => Code::Jl_rel32_64,
+                C::g => Code::Jge_rel32_64,
+                C::ge => Code::Jg_rel32_64,
+                _ => return None,
+            };
+            n.set_code(strict);
+            if i.is_jcc_short() {
+                n.as_short_branch();
+            }
+        }
         TextFault::OffByOne => {
             let k = (0..i.op_count()).find(|k| {
                 matches!(
@@ -170,6 +206,10 @@ fn changed(i: &Instruction, fault: TextFault, r: &mut Random) -> Option<Instruct
         TextFault::InvertedBranch if i.flow_control() == FlowControl::ConditionalBranch => n.negate_condition_code(),
         TextFault::WildIndirectCall if i.is_call_near() => {
             n = Instruction::with1(Code::Call_rm64, Register::RAX + r.below(16) as u32).ok()?;
+            n.set_ip(i.ip());
+        }
+        TextFault::WildReturn => {
+            n = Instruction::with1(Code::Jmp_rm64, Register::RAX + r.below(16) as u32).ok()?;
             n.set_ip(i.ip());
         }
         TextFault::StackSmash if has_memory && i.memory_base() == Register::RSP => {

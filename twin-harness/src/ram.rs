@@ -1,6 +1,7 @@
 //! The captured physical memory, in a mapping that can be shown at several addresses.
 
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::io;
 
 /// Physical memory of the driver domain, backed by an anonymous file.
@@ -9,15 +10,13 @@ pub struct Ram {
     base: *mut u8,
     len: usize,
     file: i32,
-    undo: RefCell<Option<Undo>>,
+    kept: RefCell<Option<Kept>>,
 }
 
-/// What was overwritten since a mark, in order.
-#[derive(Debug, Default)]
-struct Undo {
-    places: Vec<(u64, usize)>,
-    bytes: Vec<u8>,
-}
+/// Pages that were written since a mark, as they were.
+type Kept = HashMap<u64, Box<[u8; PAGE]>, std::hash::BuildHasherDefault<crate::world::PageHasher>>;
+
+const PAGE: usize = 4096;
 
 // SAFETY: the memory is plain bytes; the harness runs one invocation at a time.
 unsafe impl Send for Ram {}
@@ -48,7 +47,7 @@ impl Ram {
         if base == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        let ram = Self { base: base.cast(), len: content.len(), file, undo: RefCell::new(None) };
+        let ram = Self { base: base.cast(), len: content.len(), file, kept: RefCell::new(None) };
         // Pages of zeroes stay holes.
         for (n, page) in content.chunks(4096).enumerate() {
             if page.iter().any(|b| *b != 0) {
@@ -92,31 +91,65 @@ impl Ram {
     /// Writes; `false` if outside.
     pub fn write(&self, at: u64, from: &[u8]) -> bool {
         let Some(to) = self.range(at, from.len()) else { return false };
-        if let Some(undo) = self.undo.borrow_mut().as_mut() {
-            let old = undo.bytes.len();
-            undo.places.push((at, from.len()));
-            undo.bytes.resize(old + from.len(), 0);
-            self.read(at, &mut undo.bytes[old..]);
-        }
+        self.touch(at, from.len());
         // SAFETY: as in `read`.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) };
         true
     }
 
-    /// From here on, what is overwritten is kept.
+    /// From here on, pages are kept as they are before they are written.
     pub fn mark(&self) {
-        *self.undo.borrow_mut() = Some(Undo::default());
+        *self.kept.borrow_mut() = Some(Kept::default());
     }
 
-    /// Makes everything as it was at the mark; the mark stays.
-    pub fn rewind(&self) {
-        let Some(undo) = self.undo.borrow_mut().take() else { return };
-        let mut end = undo.bytes.len();
-        for (at, len) in undo.places.iter().rev() {
-            self.write(*at, &undo.bytes[end - len..end]);
-            end -= len;
+    /// Keeps the pages of a range that is about to be written.
+    pub fn touch(&self, at: u64, len: usize) {
+        let mut kept = self.kept.borrow_mut();
+        let Some(kept) = kept.as_mut() else { return };
+        let last = (at + len.max(1) as u64 - 1) / PAGE as u64;
+        for n in at / PAGE as u64..=last {
+            kept.entry(n).or_insert_with(|| {
+                let mut page = Box::new([0; PAGE]);
+                self.read(n * PAGE as u64, &mut page[..]);
+                page
+            });
         }
-        self.mark();
+    }
+
+    /// Makes everything as it was at the mark. The pages kept stay so.
+    pub fn rewind(&self) {
+        let kept = self.kept.borrow();
+        for (n, page) in kept.iter().flatten() {
+            if let Some(to) = self.range(n * PAGE as u64, PAGE) {
+                // SAFETY: the range was checked; the page is ours and does not overlap the mapping.
+                unsafe { std::ptr::copy_nonoverlapping(page.as_ptr(), to, PAGE) };
+            }
+        }
+    }
+
+    /// Pages kept are kept no more: for those who know that nobody writes them unseen.
+    pub fn forget(&self) {
+        if let Some(kept) = self.kept.borrow_mut().as_mut() {
+            kept.clear();
+        }
+    }
+
+    /// Pages kept.
+    pub fn changed(&self) -> usize {
+        self.kept.borrow().as_ref().map_or(0, HashMap::len)
+    }
+
+    /// The first page that either has changed since its mark and that differs.
+    pub fn difference(&self, other: &Self) -> Option<u64> {
+        let (a, b) = (self.kept.borrow(), other.kept.borrow());
+        let mut pages: Vec<u64> = a.iter().flatten().chain(b.iter().flatten()).map(|(n, _)| *n).collect();
+        pages.sort_unstable();
+        pages.dedup();
+        let bytes = |ram: &Self, n: u64| {
+            let at = n as usize * PAGE;
+            ram.bytes().get(at..(at + PAGE).min(ram.len)).map(<[u8]>::to_vec)
+        };
+        pages.into_iter().find(|n| bytes(self, *n) != bytes(other, *n))
     }
 
     /// Reads an integer of up to eight bytes.
@@ -153,10 +186,13 @@ mod tests {
         assert!(ram.write(10, &[1, 2, 3]));
         assert!(ram.write(11, &[9; 4]));
         ram.rewind();
-        assert_eq!(ram.bytes(), [7; 8192]);
+        ram.forget();
+        assert_eq!((ram.bytes(), ram.changed()), (&[7; 8192][..], 0));
         assert!(ram.write(0, &[1]));
+        assert!(ram.write(4090, &[9; 10]));
+        assert_eq!(ram.changed(), 2);
         ram.rewind();
-        assert_eq!(ram.bytes()[0], 7);
+        assert_eq!(ram.bytes(), [7; 8192]);
         assert!(!ram.write(8190, &[0; 3]));
     }
 }

@@ -4,6 +4,7 @@ use crate::device;
 use crate::emulate::{Original, TwinEmulator};
 use crate::input::{self, Live};
 use crate::lab::Lab;
+use crate::native::arena::Arena;
 use crate::native::Native;
 use crate::world::{World, MASK_BITS};
 use std::path::{Path, PathBuf};
@@ -121,8 +122,9 @@ impl Rig {
     /// A lab for the twin on the host's own processor, and the twin. There is room for one in a process.
     pub fn native<'a>(&self, verified: Verified<'a>) -> Result<(Lab, Native<'a>), String> {
         let mut world = self.template.copy()?;
-        let twin = Twin::new(verified, STLB_LIMIT, HOLE);
-        let native = Native::new(twin, &mut world, self.live.percpu, None)?;
+        let capacity = verified.image().code().len() as u64;
+        let arena = Arena::new(verified.policy().mode, capacity, &mut world, self.live.percpu, false)?;
+        let native = Native::load(arena, Twin::new(verified, STLB_LIMIT, HOLE), None)?;
         Ok((Lab::new(world, &self.live)?, native))
     }
 

@@ -1,6 +1,7 @@
 //! Generated cases: packets of all sizes and shapes, full rings, errors that the device reports.
 
 use crate::device::Arrival;
+use crate::embed::Answers;
 use crate::lab::{Ended, Executor, Lab, Outgoing, Sent};
 use crate::random::Random;
 
@@ -84,8 +85,8 @@ fn outgoing(r: &mut Random) -> Outgoing {
     };
     let frame = frame(r, len, [0x52, 0x54, 0, 1, 2, 3]);
     let mut cuts = Vec::new();
-    // A short packet in pieces would have to be padded by the domain.
-    if len > 64 && r.one_in(3) {
+    // Short ones in pieces are padded by the domain, if its answer says so.
+    if len > 20 && r.one_in(3) {
         cuts.push(14 + r.below(128) as usize);
         for _ in 0..1 + r.below(6) {
             cuts.push(1 + r.below(600) as usize);
@@ -104,6 +105,12 @@ fn arrival(r: &mut Random, mac: [u8; 6]) -> Step {
     let to = if r.one_in(8) { [0xff; 6] } else { mac };
     let how = Arrival { errors: if r.one_in(24) { 1 << r.below(8) } else { 0 }, partial: r.one_in(64) };
     Step::Arrive(frame(r, len, to), how)
+}
+
+/// What the domain answers to the next upcalls: nothing, a number, errors as `int` and as pointer.
+pub fn answers(r: &mut Random) -> Answers {
+    const ANSWERS: [u64; 6] = [0, 0, 1, 0xffff_fff4, u64::MAX - 11, u64::MAX];
+    Answers((0..r.below(12)).map(|_| ANSWERS[r.below(6) as usize]).collect())
 }
 
 /// Takes one step.

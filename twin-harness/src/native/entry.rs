@@ -1,0 +1,252 @@
+//! Into the twin and out of it: the entry, the stubs' common part, the gates.
+
+use super::arena::{Arena, STUB_ICALL, STUB_MISS, STUB_WARN};
+use super::faults::{is_late, RUNNING};
+use crate::embed::Embedded;
+use crate::world::World;
+use std::sync::atomic::Ordering;
+use twin_runtime::gate::{Answer, Call, Gate, Twin};
+use twin_runtime::linux::Support;
+use twin_runtime::{Abort, Reason};
+
+/// Registers stored by the stubs; the layout is known to the assembly below.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Saved {
+    rdi: u64,
+    rsi: u64,
+    rdx: u64,
+    rcx: u64,
+    r8: u64,
+    r9: u64,
+    r10: u64,
+    r11: u64,
+    rax: u64,
+    number: u64,
+    rsp: u64,
+    value: u64,
+    target: u64,
+}
+
+/// What `twin_enter` is given.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Entry {
+    /// The stack pointer.
+    pub stack: u64,
+    /// The first instruction.
+    pub target: u64,
+    /// The arguments.
+    pub args: [u64; 6],
+}
+
+std::arch::global_asm!(
+    r#"
+    // Entered from Rust: rdi = &Entry. Leaves the twin's result in rax.
+    .globl tandem_twin_enter
+tandem_twin_enter:
+    push rbx
+    push rbp
+    push r12
+    push r13
+    push r14
+    push r15
+    mov [rip + TANDEM_HOST_RSP], rsp
+    mov rax, rdi
+    mov rsp, [rax]
+    mov r11, [rax + 8]
+    mov rdi, [rax + 16]
+    mov rsi, [rax + 24]
+    mov rdx, [rax + 32]
+    mov rcx, [rax + 40]
+    mov r8, [rax + 48]
+    mov r9, [rax + 56]
+    mov [rip + TANDEM_TWIN_RSP], rsp
+    xor r10d, r10d
+    movabs rax, 0x7a5a5a5a5a5a5a01
+    lea rbx, [rax + 1]
+    lea rbp, [rax + 2]
+    lea r12, [rax + 3]
+    lea r13, [rax + 4]
+    lea r14, [rax + 5]
+    lea r15, [rax + 6]
+    xor eax, eax
+    cld
+    call r11
+    // The twin returned: callee-saved registers and stack must be as they were.
+    movabs rcx, 0x7a5a5a5a5a5a5a01
+    sub rbx, rcx
+    cmp rbx, 1
+    jne 4f
+    sub rbp, rcx
+    cmp rbp, 2
+    jne 4f
+    sub r12, rcx
+    cmp r12, 3
+    jne 4f
+    sub r13, rcx
+    cmp r13, 4
+    jne 4f
+    sub r14, rcx
+    cmp r14, 5
+    jne 4f
+    sub r15, rcx
+    cmp r15, 6
+    jne 4f
+    cmp rsp, [rip + TANDEM_TWIN_RSP]
+    je tandem_twin_leave
+4:  mov qword ptr [rip + TANDEM_BROKEN], 1
+    // Or the fault handler sent us here.
+    .globl tandem_twin_leave
+tandem_twin_leave:
+    mov rsp, [rip + TANDEM_HOST_RSP]
+    pop r15
+    pop r14
+    pop r13
+    pop r12
+    pop rbp
+    pop rbx
+    cld
+    ret
+
+    // Jumped to from a stub that pushed its number. Stack: number, return address into the twin.
+    .globl tandem_twin_gate
+tandem_twin_gate:
+    mov [rip + TANDEM_SAVED + 0], rdi
+    mov [rip + TANDEM_SAVED + 8], rsi
+    mov [rip + TANDEM_SAVED + 16], rdx
+    mov [rip + TANDEM_SAVED + 24], rcx
+    mov [rip + TANDEM_SAVED + 32], r8
+    mov [rip + TANDEM_SAVED + 40], r9
+    mov [rip + TANDEM_SAVED + 48], r10
+    mov [rip + TANDEM_SAVED + 56], r11
+    mov [rip + TANDEM_SAVED + 64], rax
+    pop rax
+    mov [rip + TANDEM_SAVED + 72], rax
+    mov [rip + TANDEM_SAVED + 80], rsp
+    mov rsp, [rip + TANDEM_HOST_RSP]
+    and rsp, -16
+    cld
+    lea rdi, [rip + TANDEM_SAVED]
+    call {gate}
+    mov rsp, [rip + TANDEM_SAVED + 80]
+    cmp eax, 1
+    je 2f
+    ja 3f
+    mov rax, [rip + TANDEM_SAVED + 88]
+    xor ecx, ecx
+    xor edx, edx
+    xor esi, esi
+    xor edi, edi
+    xor r8d, r8d
+    xor r9d, r9d
+    xor r10d, r10d
+    xor r11d, r11d
+    ret
+2:  mov rax, [rip + TANDEM_SAVED + 64]
+    mov r11, [rip + TANDEM_SAVED + 56]
+    mov r10, [rip + TANDEM_SAVED + 48]
+    mov r9, [rip + TANDEM_SAVED + 40]
+    mov r8, [rip + TANDEM_SAVED + 32]
+    mov rcx, [rip + TANDEM_SAVED + 24]
+    mov rdx, [rip + TANDEM_SAVED + 16]
+    mov rsi, [rip + TANDEM_SAVED + 8]
+    mov rdi, [rip + TANDEM_SAVED + 0]
+    ret
+3:  cmp eax, 2
+    jne tandem_twin_leave
+    mov r9, [rip + TANDEM_SAVED + 40]
+    mov r8, [rip + TANDEM_SAVED + 32]
+    mov rcx, [rip + TANDEM_SAVED + 24]
+    mov rdx, [rip + TANDEM_SAVED + 16]
+    mov rsi, [rip + TANDEM_SAVED + 8]
+    mov rdi, [rip + TANDEM_SAVED + 0]
+    xor eax, eax
+    jmp [rip + TANDEM_SAVED + 96]
+
+    .bss
+    .balign 16
+TANDEM_HOST_RSP: .skip 8
+TANDEM_TWIN_RSP: .skip 8
+    .globl TANDEM_BROKEN
+TANDEM_BROKEN: .skip 8
+    .balign 16
+    .globl TANDEM_SAVED
+TANDEM_SAVED: .skip 128
+    .text
+    "#,
+    gate = sym gate_entry,
+);
+
+extern "C" {
+    /// Enters the twin.
+    pub fn tandem_twin_enter(entry: *const Entry) -> u64;
+    /// Where the fault handler sends an invocation that is over.
+    pub fn tandem_twin_leave();
+    /// The common part of the stubs.
+    pub fn tandem_twin_gate();
+    /// Set when a twin returned with another stack pointer or callee-saved register than it was given.
+    pub static mut TANDEM_BROKEN: u64;
+}
+
+/// What gates and handlers need of the running invocation. Raw pointers because both are entered from outside of Rust.
+#[derive(Debug)]
+pub struct Running {
+    /// The loaded image.
+    pub twin: *mut Twin<'static>,
+    /// Its mappings.
+    pub arena: *mut Arena,
+    /// The domain.
+    pub world: *mut World,
+    /// The routines.
+    pub support: *mut Support,
+    /// Set when it is over early.
+    pub abort: Option<Abort>,
+}
+
+/// Called by the assembly: serves a call out of the image. Returns 0 to return a value, 1 to resume, 2 to enter a function
+/// of the twin, 3 to abort.
+extern "C" fn gate_entry(saved: *mut Saved) -> u32 {
+    // SAFETY: the assembly passes its only save area; the running invocation set `RUNNING` and lives until it returns.
+    let (saved, running) = unsafe { (&mut *saved, &mut *RUNNING.load(Ordering::Relaxed)) };
+    // SAFETY: the pointers were made from the exclusive references that `call` holds for the whole invocation.
+    let (twin, arena, world, support) =
+        unsafe { (&mut *running.twin, &mut *running.arena, &mut *running.world, &mut *running.support) };
+    let gate = match saved.number {
+        STUB_MISS => Gate::StlbMiss,
+        STUB_ICALL => Gate::IndirectCall,
+        STUB_WARN => Gate::Warn,
+        number => Gate::Import(number as u32),
+    };
+    // SAFETY: the stub was called, so the twin's rsp points to a return address in its stack.
+    let back = unsafe { *(saved.rsp as *const u64) };
+    let call = Call {
+        gate,
+        args: [saved.rdi, saved.rsi, saved.rdx, saved.rcx, saved.r8, saved.r9],
+        r11: saved.r11,
+        from: arena.offset(back),
+        stack: saved.rsp,
+    };
+    let base = arena.code_base();
+    let mut host = Embedded { world, instance: arena };
+    let answer = if is_late() {
+        Answer::Abort(Abort::at(twin.verified().image(), call.from.saturating_sub(1), Reason::TimeOut))
+    } else {
+        twin.gate(&call, &mut host, support)
+    };
+    match answer {
+        Answer::Return(value) => {
+            saved.value = value;
+            0
+        }
+        Answer::Resume => 1,
+        Answer::Enter(offset) => {
+            saved.target = base + u64::from(offset);
+            2
+        }
+        Answer::Abort(abort) => {
+            running.abort = Some(abort);
+            3
+        }
+    }
+}
