@@ -262,24 +262,25 @@ pub fn release_domain(d: &Domain) {
 pub fn handle(irq: Irq) {
     let told = lock().fired(irq, tsc::now_ns());
     lapic::eoi();
-    if let Some(until) = told.held_until_ns {
-        timers::arm_irq_release(until);
+    if let Some(wake) = told.wake_ns {
+        timers::arm_irq_release(wake);
     }
     deliver(&told);
 }
 
-/// The time at which the storm guard lets lines fire again has come.
-pub fn release_held() {
+/// The time that the tables asked for has come: lines that were held may fire again.
+pub fn expire() {
     let now = tsc::now_ns();
     loop {
-        let released = lock().release_held(now);
+        let released = lock().expire(now);
         match released {
             Some(told) => deliver(&told),
             None => break,
         }
     }
-    if lock().has_held() {
-        timers::arm_irq_release(now.saturating_add(10_000_000));
+    let wake = lock().next_wake();
+    if let Some(wake) = wake {
+        timers::arm_irq_release(wake);
     }
 }
 

@@ -8,6 +8,11 @@ const WINDOW_NS: u64 = 100_000_000;
 /// More than this in a window is a storm: half a million interrupts a second.
 const STORM: u32 = 50_000;
 
+/// How long a domain that shares a level-triggered line may keep it masked. A driver's handler takes microseconds.
+const ANSWER_NS: u64 = 100_000_000;
+/// A line of which a sharer has not answered in time fires at most this often: its device may well go on asking.
+const THROTTLE_NS: u64 = 10_000_000;
+
 /// One domain to be told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delivery {
@@ -23,13 +28,13 @@ pub struct Delivery {
 #[derive(Clone, Copy, Debug)]
 pub struct Deliveries {
     list: [Option<Delivery>; MAX_SHARERS],
-    /// The storm guard holds the line until this time.
-    pub held_until_ns: Option<u64>,
+    /// Call `Interrupts::expire` at this time.
+    pub wake_ns: Option<u64>,
 }
 
 impl Deliveries {
     pub(super) const fn none() -> Deliveries {
-        Deliveries { list: [None; MAX_SHARERS], held_until_ns: None }
+        Deliveries { list: [None; MAX_SHARERS], wake_ns: None }
     }
 
     /// The domains.
@@ -46,10 +51,17 @@ pub(super) struct Line<M> {
     guests: [Option<Delivery>; MAX_SHARERS],
     /// Bit n: guest n has been told and has not answered.
     in_flight: u8,
+    /// Bit n: guest n has not answered in time, and is not waited for until it does.
+    late: u8,
+    /// When it fired last.
+    started: u64,
+    /// It has been masked for the time of the throttle since.
+    is_throttled: bool,
     shareable: bool,
     window_start: u64,
     fired: u32,
-    held: bool,
+    /// Masked until this time, whoever answers.
+    held_until: Option<u64>,
 }
 
 impl<M> Line<M> {
@@ -59,10 +71,13 @@ impl<M> Line<M> {
             wire: None,
             guests: [None; MAX_SHARERS],
             in_flight: 0,
+            late: 0,
+            started: 0,
+            is_throttled: false,
             shareable: false,
             window_start: 0,
             fired: 0,
-            held: false,
+            held_until: None,
         }
     }
 
@@ -93,6 +108,7 @@ impl<M> Line<M> {
         if self.is_idle() {
             self.shareable = share;
             self.in_flight = 0;
+            self.late = 0;
         }
         if let Some(slot) = self.guests.iter_mut().find(|g| g.is_none()) {
             *slot = Some(guest);
@@ -110,16 +126,22 @@ impl<M> Line<M> {
         done
     }
 
-    /// Everybody is told; level-triggered, everybody is waited for.
+    /// Everybody is told; level-triggered, everybody is waited for who is not late already.
     #[inline]
-    pub fn start(&mut self) -> Deliveries {
+    pub fn start(&mut self, now: u64) -> Deliveries {
         if self.is_level() {
             for (n, g) in self.guests.iter().enumerate() {
                 self.in_flight |= u8::from(g.is_some()) << n;
             }
+            if self.in_flight & !self.late == 0 {
+                // All are late: somebody must be waited for, or nobody would unmask it.
+                self.late = 0;
+            }
+            self.in_flight &= !self.late;
+            self.started = now;
+            self.is_throttled = false;
         }
-        let held_until_ns = self.held.then(|| self.window_start.saturating_add(WINDOW_NS));
-        Deliveries { list: self.guests, held_until_ns }
+        Deliveries { list: self.guests, wake_ns: None }
     }
 
     /// A guest has answered. `true`: it was the last, and the line may be unmasked.
@@ -129,9 +151,52 @@ impl<M> Line<M> {
         for (n, g) in self.guests.iter().enumerate() {
             if g.is_some_and(|g| g.dom == dom && g.pirq == pirq) {
                 self.in_flight &= !(1 << n);
+                self.late &= !(1 << n);
             }
         }
-        before != 0 && self.in_flight == 0 && !self.held
+        before != 0 && self.in_flight == 0 && !self.throttle()
+    }
+
+    /// The line is to be unmasked: `true` if it must wait.
+    fn throttle(&mut self) -> bool {
+        if self.held_until.is_none() && self.late != 0 && !self.is_throttled {
+            self.held_until = Some(self.started.saturating_add(THROTTLE_NS));
+        }
+        self.held_until.is_some()
+    }
+
+    /// When something is to be done about it, if it is left alone until then.
+    #[inline]
+    pub fn wake_at(&self) -> Option<u64> {
+        if self.held_until.is_some() {
+            return self.held_until;
+        }
+        if self.in_flight == 0 || self.nr_guests() < 2 {
+            return None;
+        }
+        let wait = if self.late != 0 && !self.is_throttled { THROTTLE_NS } else { ANSWER_NS };
+        Some(self.started.saturating_add(wait))
+    }
+
+    /// Looks at the time while somebody is waited for. `true`: those who have not answered are late now, and the line may
+    /// be unmasked.
+    pub fn give_up(&mut self, now: u64) -> bool {
+        if self.in_flight == 0 || self.nr_guests() < 2 || self.held_until.is_some() {
+            return false;
+        }
+        let waited = now.saturating_sub(self.started);
+        self.is_throttled |= waited >= THROTTLE_NS;
+        if waited < ANSWER_NS {
+            return false;
+        }
+        self.late |= core::mem::take(&mut self.in_flight);
+        true
+    }
+
+    /// Who has not answered in time.
+    pub fn late(&self) -> impl Iterator<Item = Delivery> + '_ {
+        let is_late = |n: usize| self.late >> n & 1 != 0;
+        self.guests.iter().enumerate().filter(move |(n, _)| is_late(*n)).filter_map(|(_, g)| *g)
     }
 
     /// Has everybody answered?
@@ -150,21 +215,20 @@ impl<M> Line<M> {
         self.fired > STORM
     }
 
-    /// Holds the line for the rest of the window. `true` if it was not held.
-    pub fn hold(&mut self) -> bool {
-        !core::mem::replace(&mut self.held, true)
+    /// Holds the line for the rest of the window.
+    pub fn hold(&mut self) {
+        self.held_until = Some(self.window_start.saturating_add(WINDOW_NS));
     }
 
     pub fn is_held(&self) -> bool {
-        self.held
+        self.held_until.is_some()
     }
 
     pub fn hold_is_over(&self, now: u64) -> bool {
-        self.held && now >= self.window_start.saturating_add(WINDOW_NS)
+        self.held_until.is_some_and(|until| now >= until)
     }
 
-    /// `true` if it was held.
-    pub fn end_hold(&mut self) -> bool {
-        core::mem::replace(&mut self.held, false)
+    pub fn end_hold(&mut self) {
+        self.held_until = None;
     }
 }

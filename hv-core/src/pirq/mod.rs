@@ -5,7 +5,9 @@
 //! GSI or a message (MSI, MSI-X). A *pirq* is a domain's number for a line: GSI n is pirq n, messages are numbered from
 //! the top down. Lines may be shared by domains that all agree.
 //!
-//! Level-triggered: masked when it fires, until every domain that was told has said EOI. Edge-triggered and messages: never
+//! Level-triggered: masked when it fires, until every domain that was told has said EOI. A domain that shares the line and
+//! does not answer in time is no longer waited for, until it does: a dead domain does not keep the line from the others;
+//! but as its device may go on asking, the line fires less often meanwhile. Edge-triggered and messages: never
 //! masked, except by the storm guard: a line that fires more often than any device should is held for the rest of a
 //! window, so that a broken device costs a bounded share of a CPU.
 
@@ -83,8 +85,8 @@ pub struct Interrupts<C: IrqChip, P> {
     nr_gsis: u32,
     lines: Vec<Line<C::Msi>>,
     domains: Vec<DomainPirqs<P>>,
-    /// Lines that the storm guard holds.
-    held: u32,
+    /// When the shell was told to call [`Interrupts::expire`].
+    wake_at: Option<u64>,
 }
 
 impl<C: IrqChip, P: AsRef<PageWords>> Interrupts<C, P> {
@@ -92,7 +94,7 @@ impl<C: IrqChip, P: AsRef<PageWords>> Interrupts<C, P> {
     pub fn new(chip: C, nr_gsis: u32, nr_messages: u32) -> Self {
         let mut lines = Vec::new();
         lines.resize_with((nr_gsis + nr_messages) as usize, Line::new);
-        Interrupts { chip, nr_gsis, lines, domains: Vec::new(), held: 0 }
+        Interrupts { chip, nr_gsis, lines, domains: Vec::new(), wake_at: None }
     }
 
     /// The hardware.
@@ -163,9 +165,7 @@ impl<C: IrqChip, P: AsRef<PageWords>> Interrupts<C, P> {
         let done = line.remove(dom, pirq);
         if line.is_idle() {
             self.chip.mask(irq, line.msi);
-            if line.end_hold() {
-                self.held -= 1;
-            }
+            line.end_hold();
             if line.msi.is_none() {
                 self.chip.unroute(irq, None);
             }
@@ -175,7 +175,7 @@ impl<C: IrqChip, P: AsRef<PageWords>> Interrupts<C, P> {
     }
 
     /// A line fired: it is masked if it must be, and these are to be told. The caller ends the interrupt at the CPU
-    /// afterwards. If the answer says `held`, call [`Interrupts::release_held`] at that time.
+    /// afterwards, and calls [`Interrupts::expire`] when the answer says so.
     #[inline]
     pub fn fired(&mut self, irq: Irq, now: u64) -> Deliveries {
         let Some(line) = self.lines.get_mut(irq as usize) else { return Deliveries::none() };
@@ -183,10 +183,15 @@ impl<C: IrqChip, P: AsRef<PageWords>> Interrupts<C, P> {
         if storm || line.is_level() || line.is_idle() {
             self.chip.mask(irq, line.msi);
         }
-        if storm && line.hold() {
-            self.held += 1;
+        if storm {
+            line.hold();
         }
-        line.start()
+        let mut told = line.start(now);
+        if let Some(wake) = line.wake_at().filter(|wake| self.wake_at.is_none_or(|at| *wake < at)) {
+            self.wake_at = Some(wake);
+            told.wake_ns = Some(wake);
+        }
+        told
     }
 
     /// Sends the line of a bound pirq to CPU `cpu`, unless it is shared: then it stays where it is.
@@ -253,27 +258,40 @@ impl<C: IrqChip, P: AsRef<PageWords>> Interrupts<C, P> {
         }
     }
 
-    /// Is any line held by the storm guard?
-    pub fn has_held(&self) -> bool {
-        self.held != 0
+    /// The time that was asked for has come: a line whose hold is over may fire again, and what may have been missed is
+    /// delivered again; a line that waited too long for a sharer is unmasked. Call until `None`, then ask for
+    /// [`Interrupts::next_wake`].
+    pub fn expire(&mut self, now: u64) -> Option<Deliveries> {
+        for (irq, line) in (0u32..).zip(&mut self.lines) {
+            if line.give_up(now) {
+                self.chip.unmask(irq, line.msi);
+                return Some(Deliveries::none());
+            }
+            if !line.hold_is_over(now) {
+                continue;
+            }
+            line.end_hold();
+            if line.is_level() {
+                if line.is_finished() {
+                    self.chip.unmask(irq, line.msi);
+                }
+                return Some(Deliveries::none());
+            }
+            self.chip.unmask(irq, line.msi);
+            return Some(line.start(now));
+        }
+        None
     }
 
-    /// Lets a line fire again whose hold is over by `now`. What may have been missed is delivered again. Call until `None`.
-    pub fn release_held(&mut self, now: u64) -> Option<Deliveries> {
-        if self.held == 0 {
-            return None;
-        }
-        let (irq, line) = (0u32..).zip(&mut self.lines).find(|(_, l)| l.hold_is_over(now))?;
-        line.end_hold();
-        self.held -= 1;
-        if line.is_level() {
-            if line.is_finished() {
-                self.chip.unmask(irq, line.msi);
-            }
-            return Some(Deliveries::none());
-        }
-        self.chip.unmask(irq, line.msi);
-        Some(line.start())
+    /// When to call [`Interrupts::expire`] again, if no line fires before.
+    pub fn next_wake(&mut self) -> Option<u64> {
+        self.wake_at = self.lines.iter().filter_map(Line::wake_at).min();
+        self.wake_at
+    }
+
+    /// Domains that have not answered in time, with their lines.
+    pub fn late(&self) -> impl Iterator<Item = (Irq, Delivery)> + '_ {
+        (0u32..).zip(&self.lines).flat_map(|(irq, line)| line.late().map(move |d| (irq, d)))
     }
 
     /// The line of a mapped pirq.

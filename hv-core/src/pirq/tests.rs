@@ -204,14 +204,14 @@ fn a_storm_is_held_and_released() {
     let irq = i.irq_of(0, pirq).unwrap();
     let mut held = None;
     for n in 0..60_000u64 {
-        held = held.or(i.fired(irq, n).held_until_ns);
+        held = held.or(i.fired(irq, n).wake_ns);
     }
     assert_eq!(held, Some(100_000_000));
-    assert!(!open(&mut i, irq) && i.has_held());
-    assert!(i.release_held(99_999_999).is_none());
-    let again = i.release_held(100_000_000).expect("released");
+    assert!(!open(&mut i, irq));
+    assert!(i.expire(99_999_999).is_none());
+    let again = i.expire(100_000_000).expect("released");
     assert_eq!(again.iter().count(), 1, "what may have been missed is looked for");
-    assert!(open(&mut i, irq) && !i.has_held());
+    assert!(open(&mut i, irq) && i.next_wake().is_none());
     // A held level line is unmasked by the end of the hold, not by an EOI.
     i.map_gsi(0, 18, Some(18)).unwrap();
     i.bind(0, 18, 4, false).unwrap();
@@ -220,10 +220,92 @@ fn a_storm_is_held_and_released() {
         i.eoi(0, 18).unwrap();
     }
     assert!(!open(&mut i, 18));
-    assert!(i.release_held(200_000_000).is_some());
+    assert!(i.expire(200_000_000).is_some());
     assert!(open(&mut i, 18));
     i.unbind(0, 18);
-    assert!(i.release_held(400_000_000).is_none());
+    assert!(i.expire(400_000_000).is_none());
+}
+
+const MS: u64 = 1_000_000;
+
+/// Domains 0 and 5 share line 19, which has just fired at time 0.
+fn shared() -> Ints {
+    let mut i = two_domains();
+    for dom in [0, 5] {
+        i.map_gsi(dom, 19, Some(19)).unwrap();
+        i.bind(dom, 19, 7, true).unwrap();
+    }
+    assert_eq!(i.fired(19, 0).wake_ns, Some(100 * MS));
+    i
+}
+
+#[test]
+fn a_domain_that_does_not_answer_does_not_keep_a_shared_line() {
+    let mut i = shared();
+    i.eoi(0, 19).unwrap();
+    assert!(i.expire(99 * MS).is_none() && !open(&mut i, 19));
+    assert!(i.expire(100 * MS).is_some() && open(&mut i, 19), "domain 5 is late");
+    assert!(i.expire(100 * MS).is_none());
+    assert_eq!(i.next_wake(), None);
+    assert_eq!(i.late().map(|(irq, d)| (irq, d.dom)).collect::<Vec<_>>(), [(19, 5)]);
+    // Its device goes on asking. Both are told, one is waited for, and the line fires no more than a hundred times a second.
+    let told = i.fired(19, 101 * MS);
+    assert_eq!((told.iter().count(), told.wake_ns), (2, Some(111 * MS)));
+    i.eoi(0, 19).unwrap();
+    assert!(!open(&mut i, 19));
+    assert!(i.expire(111 * MS).is_some() && open(&mut i, 19));
+    // The living domain is slow this time: the throttle's time has passed before its answer.
+    i.next_wake();
+    i.fired(19, 120 * MS);
+    assert!(i.expire(130 * MS).is_none());
+    assert_eq!(i.next_wake(), Some(220 * MS));
+    i.eoi(0, 19).unwrap();
+    assert!(open(&mut i, 19));
+    // The late one answers after all: it is waited for again.
+    i.eoi(5, 19).unwrap();
+    assert_eq!(i.late().count(), 0);
+    i.fired(19, 300 * MS);
+    i.eoi(0, 19).unwrap();
+    assert!(!open(&mut i, 19));
+    i.eoi(5, 19).unwrap();
+    assert!(open(&mut i, 19));
+}
+
+#[test]
+fn a_line_whose_sharers_are_all_late_still_opens() {
+    let mut i = shared();
+    for n in 1..5 {
+        assert!(i.expire(n * 100 * MS).is_some() && open(&mut i, 19), "round {n}");
+        i.next_wake();
+        i.fired(19, n * 100 * MS);
+    }
+    i.eoi(0, 19).unwrap();
+    i.eoi(5, 19).unwrap();
+    assert!(open(&mut i, 19));
+}
+
+#[test]
+fn the_end_of_a_late_domain_ends_the_throttle() {
+    let mut i = shared();
+    i.eoi(0, 19).unwrap();
+    i.expire(100 * MS);
+    i.remove_domain(5);
+    i.fired(19, 101 * MS);
+    i.eoi(0, 19).unwrap();
+    assert!(open(&mut i, 19));
+    assert_eq!(i.next_wake(), None, "a domain alone on a line keeps it as long as it likes");
+}
+
+#[test]
+fn one_line_does_not_put_off_another() {
+    let mut i = shared();
+    for dom in [0, 5] {
+        i.map_gsi(dom, 20, Some(20)).unwrap();
+        i.bind(dom, 20, 8, true).unwrap();
+    }
+    assert_eq!(i.fired(20, 50 * MS).wake_ns, None, "the time asked for is earlier");
+    assert!(i.expire(100 * MS).is_some());
+    assert_eq!(i.next_wake(), Some(150 * MS));
 }
 
 #[test]

@@ -68,7 +68,7 @@ pub fn arm(v: &Vcpu, kind: Kind, deadline_ns: u64) {
     program(mine, &queue);
 }
 
-/// Calls [`crate::irq_guest::release_held`] at `deadline_ns`.
+/// Calls [`crate::irq_guest::expire`] at `deadline_ns`.
 pub fn arm_irq_release(deadline_ns: u64) {
     let mine = of(this_cpu().cpu);
     let mut queue = mine.queue.lock();
@@ -118,7 +118,7 @@ pub fn expire() {
         let due = mine.queue.lock().expire(now);
         let Some((timer, deadline)) = due else { break };
         if timer == IRQ_RELEASE {
-            crate::irq_guest::release_held();
+            crate::irq_guest::expire();
             continue;
         }
         let Some(v) = sched::vcpu_in_slot((timer / KINDS) as usize) else { continue };
