@@ -127,6 +127,8 @@ pub struct Options {
     pub sched: Scheduler,
     /// `iommu=`
     pub iommu: Iommu,
+    /// `passthrough=unsafe`: devices may be given to domains though nothing keeps them from others' memory.
+    pub is_passthrough_unsafe: bool,
     /// `clocksource=`
     pub clocksource: Option<String>,
     /// `noacpi`, `acpi=off`
@@ -188,6 +190,7 @@ impl Default for Options {
             smt: true,
             sched: Scheduler::Bvt,
             iommu: Iommu::default(),
+            is_passthrough_unsafe: false,
             clocksource: None,
             noacpi: false,
             x2apic: true,
@@ -320,6 +323,15 @@ impl Options {
             "smt" => on_by_default(&mut self.smt),
             "sched" => set(&mut self.sched, name, text, values::scheduler(text), values::SCHEDULER_FORM),
             "iommu" => values::iommu(&mut self.iommu, value),
+            // Not an option of Xen's.
+            "passthrough" => {
+                let is_unsafe = match text {
+                    "unsafe" => Some(true),
+                    "safe" => Some(false),
+                    _ => None,
+                };
+                set(&mut self.is_passthrough_unsafe, name, text, is_unsafe, "safe or unsafe")
+            }
             "clocksource" => {
                 let known = matches!(text, "hpet" | "pit" | "acpi" | "tsc" | "cmos");
                 set(&mut self.clocksource, name, text, known.then(|| Some(text.into())), "hpet, pit, acpi or tsc")

@@ -22,6 +22,7 @@ pub mod ioport;
 pub mod memory;
 pub mod mmu;
 pub mod msr;
+pub mod passthrough;
 pub mod pcicfg;
 pub mod pirq;
 pub mod rangeset;

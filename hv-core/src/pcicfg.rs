@@ -3,7 +3,65 @@
 //! The hypervisor programs message-signalled interrupts itself: their address, data, enable and mask bits are never a
 //! domain's, also not the hardware domain's. While a function belongs to another domain, its base address registers stay
 //! where they are (they are in that domain's page tables) and it may not be told to report errors that would stop the
-//! machine. All else goes through: the hardware domain is trusted with its devices.
+//! machine. While it belongs to nobody it cannot become bus master or interrupt. All else goes through: the hardware domain
+//! is trusted with its devices.
+
+use core::fmt;
+
+/// Segment, bus, device and function.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Sbdf {
+    /// PCI segment (host bridge domain).
+    pub segment: u16,
+    /// Bus.
+    pub bus: u8,
+    /// Device in the upper five bits, function in the lower three.
+    pub devfn: u8,
+}
+
+impl Sbdf {
+    /// From its parts.
+    pub const fn new(segment: u16, bus: u8, devfn: u8) -> Self {
+        Self { segment, bus, devfn }
+    }
+    /// From segment, bus and devfn in 32 bits, as the tools write it.
+    pub const fn from_machine(sbdf: u32) -> Self {
+        let [devfn, bus, low, high] = sbdf.to_le_bytes();
+        Self { segment: u16::from_le_bytes([low, high]), bus, devfn }
+    }
+    /// The same in 32 bits.
+    pub const fn to_machine(self) -> u32 {
+        (self.segment as u32) << 16 | self.source_id() as u32
+    }
+    /// Bus and devfn in 16 bits: a DMA source id.
+    pub const fn source_id(self) -> u16 {
+        (self.bus as u16) << 8 | self.devfn as u16
+    }
+}
+
+impl fmt::Display for Sbdf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:04x}:{:02x}:{:02x}.{:x}", self.segment, self.bus, self.devfn >> 3, self.devfn & 7)
+    }
+}
+
+impl fmt::Debug for Sbdf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Registers of a function that is not the hardware domain's, as they were when it left that: they stay so. A kernel that
+/// resets the function writes them again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fixed {
+    /// Base addresses.
+    pub bars: [u32; 6],
+    /// Base address of the expansion ROM.
+    pub rom: u32,
+    /// Does it belong to nobody?
+    pub is_quarantined: bool,
+}
 
 /// What the filter must know about a function.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -14,8 +72,8 @@ pub struct Function {
     pub msix: Option<u16>,
     /// Header layout: 0 device, 1 bridge.
     pub header: u8,
-    /// Does it belong to a domain other than the one that writes?
-    pub is_assigned: bool,
+    /// It has left the hardware domain, with these registers.
+    pub fixed: Option<Fixed>,
 }
 
 /// What becomes of a write.
@@ -29,9 +87,13 @@ pub enum Verdict {
     Keep(u32),
 }
 
-const COMMAND_HIGH: u16 = 0x05;
-/// Bit of the command register's upper byte: report system errors.
+const COMMAND: u16 = 0x04;
+/// Bit of the command register's lower byte: access memory.
+const BUS_MASTER: u8 = 1 << 2;
+/// Bits of its upper byte: report system errors; do not interrupt.
 const SERR_ENABLE: u8 = 1 << 0;
+const INTX_DISABLE: u8 = 1 << 2;
+const COMMAND_HIGH: u16 = COMMAND + 1;
 const BAR_FIRST: u16 = 0x10;
 const ROM: core::ops::Range<u16> = 0x30..0x34;
 
@@ -43,8 +105,11 @@ const MSI_MASKABLE: u16 = 1 << 8;
 const MSIX_CONTROL: u8 = 0xc0;
 
 impl Function {
-    /// Judges a write of `width` (1, 2 or 4) bytes at `offset`.
-    pub fn filter(&self, offset: u16, width: u8) -> Verdict {
+    /// Judges a write of `value`, `width` (1, 2 or 4) bytes, at `offset`.
+    pub fn filter(&self, offset: u16, width: u8, value: u32) -> Verdict {
+        if width == 4 && self.fixed_register(offset) == Some(value) {
+            return Verdict::Pass;
+        }
         let mut kept = 0;
         for i in 0..width {
             kept |= u32::from(self.protected(offset.saturating_add(i.into()))) << (8 * i);
@@ -54,6 +119,16 @@ impl Function {
             0 => Verdict::Pass,
             _ if kept == all => Verdict::Drop,
             _ => Verdict::Keep(kept),
+        }
+    }
+
+    /// What the base-address register at `offset` must stay.
+    fn fixed_register(&self, offset: u16) -> Option<u32> {
+        let fixed = self.fixed?;
+        match (offset, self.header) {
+            (0x30, 0) => Some(fixed.rom),
+            (BAR_FIRST..=0x24, 0) if offset % 4 == 0 => fixed.bars.get(usize::from(offset - BAR_FIRST) / 4).copied(),
+            _ => None,
         }
     }
 
@@ -69,11 +144,11 @@ impl Function {
         if self.msix.is_some_and(|msix| offset == msix.wrapping_add(3)) {
             return MSIX_CONTROL;
         }
-        if !self.is_assigned {
-            return 0;
-        }
+        let Some(fixed) = self.fixed else { return 0 };
         let bars_end = if self.header == 0 { 0x28 } else { 0x18 };
         match offset {
+            COMMAND if fixed.is_quarantined => BUS_MASTER,
+            COMMAND_HIGH if fixed.is_quarantined => SERR_ENABLE | INTX_DISABLE,
             COMMAND_HIGH => SERR_ENABLE,
             _ if (BAR_FIRST..bars_end).contains(&offset) => 0xff,
             _ if self.header == 0 && ROM.contains(&offset) => 0xff,
@@ -96,51 +171,56 @@ const fn msi_len(control: u16) -> u16 {
 mod tests {
     use super::*;
 
-    const NIC: Function = Function { msi: Some((0xd0, 0x0080)), msix: Some(0xa0), header: 0, is_assigned: false };
+    const NIC: Function = Function { msi: Some((0xd0, 0x0080)), msix: Some(0xa0), header: 0, fixed: None };
 
     #[test]
     fn the_hardware_domain_sets_up_its_devices() {
         for (offset, width) in [(4, 2), (4, 4), (0x10, 4), (0x30, 4), (0x3c, 1), (0x0c, 1), (0xe0, 4), (0x100, 4)] {
-            assert_eq!(NIC.filter(offset, width), Verdict::Pass, "{offset:#x}");
+            assert_eq!(NIC.filter(offset, width, !0), Verdict::Pass, "{offset:#x}");
         }
     }
 
     #[test]
     fn interrupt_messages_are_the_hypervisors() {
-        assert_eq!(NIC.filter(0xd2, 2), Verdict::Keep(0x71), "enable and count stay");
-        assert_eq!(NIC.filter(0xd0, 4), Verdict::Keep(0x71 << 16));
+        assert_eq!(NIC.filter(0xd2, 2, !0), Verdict::Keep(0x71), "enable and count stay");
+        assert_eq!(NIC.filter(0xd0, 4, !0), Verdict::Keep(0x71 << 16));
         for (offset, width) in [(0xd4, 4), (0xd8, 4), (0xdc, 2), (0xd4, 1), (0xdd, 1)] {
-            assert_eq!(NIC.filter(offset, width), Verdict::Drop, "{offset:#x}");
+            assert_eq!(NIC.filter(offset, width, !0), Verdict::Drop, "{offset:#x}");
         }
-        assert_eq!(NIC.filter(0xdc, 4), Verdict::Keep(0xffff), "the next two bytes are not MSI's");
-        assert_eq!(NIC.filter(0xa2, 2), Verdict::Keep(0xc000));
-        assert_eq!(NIC.filter(0xa3, 1), Verdict::Keep(0xc0));
-        assert_eq!(NIC.filter(0xa2, 1), Verdict::Pass);
+        assert_eq!(NIC.filter(0xdc, 4, !0), Verdict::Keep(0xffff), "the next two bytes are not MSI's");
+        assert_eq!(NIC.filter(0xa2, 2, !0), Verdict::Keep(0xc000));
+        assert_eq!(NIC.filter(0xa3, 1, !0), Verdict::Keep(0xc0));
+        assert_eq!(NIC.filter(0xa2, 1, !0), Verdict::Pass);
     }
 
     #[test]
     fn masks_belong_to_the_capability_if_there_are_any() {
         let f = |control| Function { msi: Some((0x50, control)), ..Function::default() };
-        let last = |control| (0..64).rev().find(|&n| f(control).filter(0x50 + n, 1) == Verdict::Drop);
+        let last = |control| (0..64).rev().find(|&n| f(control).filter(0x50 + n, 1, !0) == Verdict::Drop);
         assert_eq!([0, 0x80, 0x100, 0x180].map(last), [Some(9), Some(13), Some(19), Some(23)]);
     }
 
+    const AWAY: Fixed = Fixed { bars: [0xfebc_0000, 0xc001, 0, 0, 0, 0], rom: 0xfeb0_0001, is_quarantined: false };
+
     #[test]
     fn an_assigned_function_stays_where_it_is() {
-        let f = Function { is_assigned: true, ..NIC };
+        let f = Function { fixed: Some(AWAY), ..NIC };
         for offset in [0x10, 0x14, 0x24, 0x27, 0x30] {
-            assert_eq!(f.filter(offset, 1), Verdict::Drop, "{offset:#x}");
+            assert_eq!(f.filter(offset, 1, !0), Verdict::Drop, "{offset:#x}");
         }
-        assert_eq!(f.filter(0x28, 4), Verdict::Pass);
-        assert_eq!(f.filter(4, 2), Verdict::Keep(0x100), "no SERR; bus master is for the new owner to ask");
-        let bridge = Function { header: 1, is_assigned: true, ..Function::default() };
-        assert_eq!((bridge.filter(0x14, 4), bridge.filter(0x18, 4)), (Verdict::Drop, Verdict::Pass));
+        assert_eq!(f.filter(0x28, 4, !0), Verdict::Pass);
+        assert_eq!(f.filter(4, 2, !0), Verdict::Keep(0x100), "no SERR; bus master is for the new owner to ask");
+        assert_eq!(f.filter(0x10, 4, 0xfebc_0000), Verdict::Pass, "written again after a reset");
+        assert_eq!(f.filter(0x30, 4, 0xfeb0_0001), Verdict::Pass);
+        assert_eq!(f.filter(0x14, 4, 0xfebc_0000), Verdict::Drop, "that was another register's");
+        let bridge = Function { header: 1, fixed: Some(AWAY), ..Function::default() };
+        assert_eq!((bridge.filter(0x14, 4, !0), bridge.filter(0x18, 4, !0)), (Verdict::Drop, Verdict::Pass));
     }
 
     #[test]
     fn offsets_at_the_end_do_not_wrap() {
         let f = Function { msi: Some((0xfff0, 0)), ..Function::default() };
-        assert_eq!(f.filter(0xffff, 4), Verdict::Pass);
-        assert_eq!(f.filter(0, 4), Verdict::Pass);
+        assert_eq!(f.filter(0xffff, 4, !0), Verdict::Pass);
+        assert_eq!(f.filter(0, 4, !0), Verdict::Pass);
     }
 }

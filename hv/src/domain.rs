@@ -10,7 +10,7 @@ use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use core::fmt;
-use core::sync::atomic::{AtomicU32, AtomicU64, AtomicU8, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicU8, Ordering};
 use hv_core::cpuid::Policy;
 use x86::Mfn;
 use xen_abi::errno::Errno;
@@ -61,6 +61,8 @@ pub struct Domain {
     pub weight: AtomicU32,
     /// Page tables, frames and memory accounting. Lock order: first of the domain's locks.
     pub mm: crate::mem::domain_mm::DomainMm,
+    /// Was it created for devices?
+    pub may_own_devices: AtomicBool,
     /// I/O memory, ports and interrupts that it may use.
     pub io: crate::iospace::IoSpace,
     /// What CPUID tells its kernels.
@@ -93,6 +95,7 @@ impl Domain {
             life: AtomicU8::new(ALIVE),
             weight: AtomicU32::new(hv_core::sched::DEFAULT_WEIGHT),
             mm: crate::mem::domain_mm::DomainMm::new(id),
+            may_own_devices: AtomicBool::new(false),
             io: crate::iospace::IoSpace::new(control)?,
             cpu_policy: RwLock::new(crate::pv::cpu_policy::policies().pv_default.clone()),
             events: crate::event::DomainEvents::new(id, max_vcpus as u32)?,

@@ -132,6 +132,12 @@ pub fn watch_frames(first: Mfn, last: Mfn) -> Result<(), Errno> {
     READ_ONLY_FRAMES.write().insert(first.raw(), last.raw()).map_err(|_| Errno::ENOMEM)
 }
 
+/// Ends [`watch_frames`].
+pub fn unwatch_frames(first: Mfn, last: Mfn) {
+    // A failure leaves them watched: their writers are slower, that is all.
+    let _ = READ_ONLY_FRAMES.write().remove(first.raw(), last.raw());
+}
+
 /// Is it a frame that only the hypervisor writes?
 pub fn is_watched(mfn: Mfn) -> bool {
     READ_ONLY_FRAMES.read().contains(mfn.raw())

@@ -7,7 +7,7 @@ use crate::arch::percpu::this_cpu;
 use crate::arch::{ioapic, lapic, msi, serial, smp, tsc, vectors};
 use crate::domain::{self, Domain};
 use crate::event::GuestPage;
-use crate::iospace;
+use crate::passthrough;
 use crate::sched::timers;
 use crate::sync::{Mutex, MutexGuard, Once};
 use crate::vcpu::Vcpu;
@@ -15,7 +15,6 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 use hv_core::pirq::{Deliveries, Interrupts, Irq, IrqChip, Wire};
-use x86::{Mfn, PAGE_SIZE};
 use xen_abi::errno::Errno;
 
 /// The CPU that takes an interrupt at first.
@@ -318,20 +317,25 @@ pub fn steer(v: &Vcpu, pirq: u32) {
 }
 
 /// Gives `d` a pirq for entry `entry` of function `at`'s MSI-X table, or for its MSI if that is `None`. ENODEV: no such
-/// function or capability. Others as `Interrupts::map_msi`.
+/// function or capability. EPERM: it is not the domain's. Others as `Interrupts::map_msi`.
 pub fn map_msi(d: &Domain, at: Sbdf, entry: Option<u16>, wanted: Option<u32>) -> Result<u32, Errno> {
     let function = pci::function(at).ok_or(Errno::ENODEV)?;
     let cap = if entry.is_some() { function.msix } else { function.msi }.ok_or(Errno::ENODEV)?;
     if entry.is_some() {
-        let (addr, bytes) = msi::msix_table_addr(at, cap).ok_or(Errno::EINVAL)?;
-        if !d.is_hardware {
-            // Whoever writes the table chooses where the device writes: that is the hypervisor alone.
-            let first = addr / PAGE_SIZE as u64;
-            let last = (addr + bytes.max(1) - 1) / PAGE_SIZE as u64;
-            iospace::watch_frames(Mfn::new(first), Mfn::new(last))?;
+        msi::msix_table_addr(at, cap).ok_or(Errno::EINVAL)?;
+    }
+    // It cannot change hands before the message is recorded as the domain's.
+    passthrough::while_owned(at, d, || lock_for(d)?.map_msi(d.id, MsiSource { at, cap, entry }, wanted))
+}
+
+/// Takes all pirqs for messages of function `at` back from whoever has them.
+pub fn unmap_messages(at: Sbdf) {
+    let mut table = lock();
+    while let Some((dom, pirq)) = table.find_msi(|source| source.at == at) {
+        if table.unmap(dom, pirq).is_err() {
+            break;
         }
     }
-    lock_for(d)?.map_msi(d.id, MsiSource { at, cap, entry }, wanted)
 }
 
 /// Programs all messages of function `at` again, after it was reset.

@@ -16,6 +16,7 @@ mod irq;
 mod irq_guest;
 mod mem;
 mod panic;
+mod passthrough;
 mod pv;
 mod sched;
 mod sync;
@@ -52,6 +53,7 @@ pub fn start(mut boot: boot::BootInfo) -> ! {
     arch::start_other_cpus(&boot);
     boot::dom0::start(&boot.options, &mut boot.modules, percpu::online_count() as u32);
     boot.modules.drain(..).for_each(boot::Module::release);
+    passthrough::init(&boot.options);
     arch::finish_init();
     // Only now is the scale of time known.
     domain::for_each(|d| d.vcpus().for_each(pv::time::update_time_info));

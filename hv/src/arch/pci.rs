@@ -7,7 +7,7 @@ use crate::mem::vmap;
 use crate::sync::{Mutex, Once};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
-use core::fmt;
+pub use hv_core::pcicfg::Sbdf;
 use x86::MachAddr;
 
 const ADDRESS_PORT: u16 = 0xcf8;
@@ -18,53 +18,30 @@ const ENABLE: u32 = 1 << 31;
 pub mod reg {
     #![allow(missing_docs, reason = "the specification's names")]
     pub const VENDOR: u16 = 0x00;
+    pub const COMMAND: u16 = 0x04;
     pub const STATUS: u16 = 0x06;
     pub const HEADER_TYPE: u16 = 0x0e;
     pub const BAR0: u16 = 0x10;
+    pub const ROM: u16 = 0x30;
     pub const SECONDARY_BUS: u16 = 0x19;
     pub const CAPABILITIES: u16 = 0x34;
+}
+
+/// Bits of the command register.
+pub mod command {
+    #![allow(missing_docs, reason = "the specification's names")]
+    pub const BUS_MASTER: u16 = 1 << 2;
+    pub const INTX_DISABLE: u16 = 1 << 10;
 }
 
 const STATUS_CAPABILITIES: u16 = 1 << 4;
 
 /// Capability: message-signalled interrupts.
 pub const CAP_MSI: u8 = 0x05;
+/// Capability: PCI Express.
+pub const CAP_EXPRESS: u8 = 0x10;
 /// Capability: MSI-X.
 pub const CAP_MSIX: u8 = 0x11;
-
-/// Segment, bus, device and function.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Sbdf {
-    /// PCI segment (host bridge domain).
-    pub segment: u16,
-    /// Bus.
-    pub bus: u8,
-    /// Device in the upper five bits, function in the lower three.
-    pub devfn: u8,
-}
-
-impl Sbdf {
-    /// From its parts.
-    pub const fn new(segment: u16, bus: u8, devfn: u8) -> Self {
-        Self { segment, bus, devfn }
-    }
-    /// Bus and devfn in 16 bits: a DMA source id.
-    pub const fn source_id(self) -> u16 {
-        (self.bus as u16) << 8 | self.devfn as u16
-    }
-}
-
-impl fmt::Display for Sbdf {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:04x}:{:02x}:{:02x}.{:x}", self.segment, self.bus, self.devfn >> 3, self.devfn & 7)
-    }
-}
-
-impl fmt::Debug for Sbdf {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
 
 /// Width of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -226,6 +203,37 @@ pub struct Function {
     pub msi: Option<u16>,
     /// Offset of its MSI-X capability.
     pub msix: Option<u16>,
+    /// Offset of its PCI Express capability.
+    pub express: Option<u16>,
+    /// The bridge to its bus, unless that is a root bus.
+    pub bridge: Option<Sbdf>,
+}
+
+/// Kinds of PCI Express functions (capabilities register, bits 4-7) that are bridges to conventional PCI.
+const EXPRESS_TO_PCI_BRIDGE: u16 = 7;
+
+impl Function {
+    /// A bridge between PCI Express and conventional PCI, or a conventional one: what lies behind it has no identity of its
+    /// own on the bus that the IOMMU sees.
+    fn hides_identities(&self) -> bool {
+        match self.express {
+            None => true,
+            Some(cap) => read16(self.at, cap + 2) >> 4 & 15 == EXPRESS_TO_PCI_BRIDGE,
+        }
+    }
+
+    /// The bridge that puts its own identity on this function's accesses to memory: the one nearest to the root.
+    pub fn identity_bridge(&self) -> Option<&'static Function> {
+        let mut found = None;
+        let mut next = self.bridge;
+        while let Some(bridge) = next.and_then(function) {
+            if bridge.hides_identities() {
+                found = Some(bridge);
+            }
+            next = bridge.bridge;
+        }
+        found
+    }
 }
 
 static FUNCTIONS: Once<Vec<Function>> = Once::new();
@@ -243,15 +251,15 @@ pub fn function(at: Sbdf) -> Option<&'static Function> {
 /// Finds the functions behind all host bridges.
 pub fn init() {
     let mut found = Vec::new();
-    scan_bus(0, 0, &mut found, 0);
+    scan_bus(0, 0, None, &mut found);
     for range in acpi::tables().ecam.iter().filter(|r| r.segment != 0) {
-        scan_bus(range.segment, range.first_bus, &mut found, 0);
+        scan_bus(range.segment, range.first_bus, None, &mut found);
     }
     info!("PCI: {} functions", found.len());
     FUNCTIONS.call_once(|| found);
 }
 
-fn scan_bus(segment: u16, bus: u8, found: &mut Vec<Function>, depth: u8) {
+fn scan_bus(segment: u16, bus: u8, bridge: Option<Sbdf>, found: &mut Vec<Function>) {
     for device in 0..32u8 {
         let first = Sbdf::new(segment, bus, device << 3);
         if read32(first, reg::VENDOR) & 0xffff == 0xffff {
@@ -259,23 +267,30 @@ fn scan_bus(segment: u16, bus: u8, found: &mut Vec<Function>, depth: u8) {
         }
         let has_more = read8(first, reg::HEADER_TYPE) & 0x80 != 0;
         for function in 0..if has_more { 8 } else { 1 } {
-            scan_function(Sbdf::new(segment, bus, device << 3 | function), found, depth);
+            scan_function(Sbdf::new(segment, bus, device << 3 | function), bridge, found);
         }
     }
 }
 
-fn scan_function(at: Sbdf, found: &mut Vec<Function>, depth: u8) {
+fn scan_function(at: Sbdf, bridge: Option<Sbdf>, found: &mut Vec<Function>) {
     let id = read32(at, reg::VENDOR);
     if id & 0xffff == 0xffff {
         return;
     }
     let header = read8(at, reg::HEADER_TYPE) & 0x7f;
-    found.push(Function { at, header, msi: find_capability(at, CAP_MSI), msix: find_capability(at, CAP_MSIX) });
+    found.push(Function {
+        at,
+        header,
+        msi: find_capability(at, CAP_MSI),
+        msix: find_capability(at, CAP_MSIX),
+        express: find_capability(at, CAP_EXPRESS),
+        bridge,
+    });
     if header == 1 {
         let secondary = read8(at, reg::SECONDARY_BUS);
-        // Buses behind a bridge have higher numbers; anything else is not set up, or a circle.
-        if secondary > at.bus && depth < 32 {
-            scan_bus(at.segment, secondary, found, depth + 1);
+        // Buses behind a bridge have higher numbers, so this ends; anything else is not set up, or a circle.
+        if secondary > at.bus {
+            scan_bus(at.segment, secondary, Some(at), found);
         }
     }
 }

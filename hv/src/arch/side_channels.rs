@@ -53,7 +53,6 @@ pub fn report() {
     }
     info!("CPU: family {family:#x}, isolation by paging with NX; guests run in ring 3");
     warn!("Side channels without mitigation on this CPU: {affected}");
-    warn!("No IOMMU is used: a domain that is given a device can reach all memory through its DMA");
 }
 
 /// Family with its extension.

@@ -4,7 +4,7 @@ use super::guest_ptr::plain;
 use super::{bitmap, domctl, Caller, GuestPtr, Outcome, OK};
 use crate::arch::{percpu, tsc};
 use crate::pv::cpu_policy::policies;
-use crate::{console, domain, mem};
+use crate::{console, domain, mem, passthrough};
 use alloc::vec::Vec;
 use hv_core::conring::ReadRequest;
 use hv_core::cpuid::Policy;
@@ -97,8 +97,7 @@ fn physinfo() -> PhysInfo {
         max_cpu_id: percpu::online_mask().checked_ilog2().unwrap_or(0),
         nr_nodes: 1,
         cpu_khz: u32::try_from(tsc::frequencies().tsc_hz / 1000).unwrap_or(u32::MAX),
-        // Devices can be given to guests with or without an IOMMU; without one the boot log warns.
-        capabilities: PHYSCAP_PV | PHYSCAP_DIRECTIO | PHYSCAP_GNTTAB_V1,
+        capabilities: PHYSCAP_PV | PHYSCAP_GNTTAB_V1 | if passthrough::is_possible() { PHYSCAP_DIRECTIO } else { 0 },
         total_pages: mem::frames::total(),
         free_pages: mem::frames::free_count(),
         max_mfn: mem::frames::end().raw().saturating_sub(1),

@@ -5,12 +5,13 @@ use crate::arch::acpi;
 use crate::arch::pci::{self, Width};
 use crate::iospace;
 use crate::mem::mmu_env::mmu;
+use crate::passthrough;
 use crate::pv::emulate;
 use crate::vcpu::Vcpu;
 use hv_core::emul::memory_write::MemoryWrite;
 use hv_core::emul::Mode;
 use hv_core::mmu::PtMem;
-use hv_core::pcicfg::{Function, Verdict};
+use hv_core::pcicfg::Verdict;
 use x86::{MachAddr, Mfn, VirtAddr};
 use xen_abi::errno::Errno;
 use xen_abi::regs::CpuUserRegs;
@@ -86,23 +87,14 @@ pub fn write_config(at: pci::Sbdf, offset: u16, width: u8, value: u64) {
         return write_config(at, offset + 4, 4, value >> 32);
     }
     let value = value as u32;
-    let filtered = match filter(at).filter(offset, width) {
-        Verdict::Pass => value,
-        Verdict::Drop => return,
-        Verdict::Keep(bits) => pci::read(at, offset, pci_width(width)) & bits | value & !bits,
-    };
-    pci::write(at, offset, pci_width(width), filtered);
-}
-
-/// What the filter must know about the function at `at`.
-fn filter(at: pci::Sbdf) -> Function {
-    let Some(f) = pci::function(at) else { return Function::default() };
-    Function {
-        msi: f.msi.map(|cap| (cap, pci::read16(at, cap + 2))),
-        msix: f.msix,
-        header: f.header,
-        is_assigned: false,
-    }
+    passthrough::with_filter(at, |filter| {
+        let filtered = match filter.filter(offset, width, value) {
+            Verdict::Pass => value,
+            Verdict::Drop => return,
+            Verdict::Keep(bits) => pci::read(at, offset, pci_width(width)) & bits | value & !bits,
+        };
+        pci::write(at, offset, pci_width(width), filtered);
+    });
 }
 
 /// The access width for 1, 2 or 4 bytes.

@@ -3,7 +3,7 @@
 use super::{Request, OK};
 use crate::domain::{self, Domain, DOMAIN_LIST_LOCK, MAX_VCPUS, RUNNING};
 use crate::hypercall::{Done, Outcome};
-use crate::sched;
+use crate::{passthrough, sched};
 use crate::vcpu::{stop, Vcpu};
 use core::sync::atomic::Ordering;
 use xen_abi::domctl as op;
@@ -24,6 +24,10 @@ pub(super) fn create(r: &mut Request) -> Outcome {
     if config.max_vcpus == 0 || config.max_vcpus > MAX_VCPUS || config.grant_opts & op::GRANT_VERSION_MASK == 0 {
         return Err(Errno::EINVAL);
     }
+    let wants_devices = config.flags & op::CDF_IOMMU != 0;
+    if wants_devices && !passthrough::is_possible() {
+        return Err(Errno::EINVAL);
+    }
     let _list = DOMAIN_LIST_LOCK.lock();
     let id = match r.head.domain {
         0 | DOMID_FIRST_RESERVED.. => domain::next_free_id().ok_or(Errno::ENOMEM)?,
@@ -31,6 +35,7 @@ pub(super) fn create(r: &mut Request) -> Outcome {
         wanted => wanted,
     };
     let d = Domain::new(id, config.max_vcpus, false).ok_or(Errno::ENOMEM)?;
+    d.may_own_devices.store(wants_devices, Ordering::Release);
     d.set_handle(config.handle);
     d.events.set_max_ports(config.max_evtchn_port);
     d.grants.set_limits(
@@ -110,6 +115,8 @@ pub(super) fn destroy(r: &Request) -> Outcome {
     if !crate::event::reset(&d, preempt)? {
         return Ok(Done::Continue);
     }
+    // Before any frame is given back: its devices may still be writing.
+    passthrough::release_domain(&d);
     crate::irq_guest::release_domain(&d);
     crate::grant::release(&d)?;
     for v in d.vcpus() {

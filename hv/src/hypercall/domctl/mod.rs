@@ -4,6 +4,7 @@
 //! commands that answer write their payload back.
 
 mod cpu_policy;
+mod device;
 mod lifecycle;
 mod permission;
 mod vcpus;
@@ -35,6 +36,8 @@ plain!(
     op::IomemPermission,
     op::IoportPermission,
     op::AddressSize,
+    op::AssignDevice,
+    op::GetDeviceGroup,
     op::TscInfo,
     op::PagingMempool,
 );
@@ -137,6 +140,10 @@ pub fn call(cx: &mut Caller, at: GuestPtr<op::Domctl>) -> Outcome {
         op::IRQ_PERMISSION => permission::irq(&r),
         op::IOMEM_PERMISSION => permission::iomem(&r),
         op::IOPORT_PERMISSION => permission::ioport(&r),
+        op::ASSIGN_DEVICE => device::assign(&r),
+        op::TEST_ASSIGN_DEVICE => device::test(&r),
+        op::DEASSIGN_DEVICE => device::deassign(&r),
+        op::GET_DEVICE_GROUP => device::group(&r),
         op::SET_CPU_POLICY => cpu_policy::set(&r),
         op::GET_CPU_POLICY => cpu_policy::get(&r),
         op::GET_PAGING_MEMPOOL_SIZE | op::SET_PAGING_MEMPOOL_SIZE => Err(Errno::EOPNOTSUPP),

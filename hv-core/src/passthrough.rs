@@ -1,0 +1,223 @@
+//! Which domain owns which PCI function, and who may become its owner.
+//!
+//! A function belongs to the hardware domain, to one other domain, or to nobody (*quarantine*: it has left one owner and
+//! not yet reached the next). From the moment it leaves the hardware domain until it is back there, its base addresses and
+//! its table of messages stay where they were; in quarantine it cannot reach memory. The shell does to the hardware what
+//! the [`Move`]s say, under the lock of the table.
+
+use crate::pcicfg::{Fixed, Sbdf};
+use alloc::vec::Vec;
+use core::fmt;
+use xen_abi::errno::Errno;
+
+/// Whose a function is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// The hardware domain's.
+    Hardware,
+    /// Nobody's.
+    Quarantine,
+    /// This other domain's.
+    Domain(u16),
+}
+
+/// What keeps the memory of others from a domain's devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Confinement {
+    /// An IOMMU.
+    Iommu,
+    /// Nothing, and whoever started the hypervisor wanted it so.
+    Unsafe,
+    /// Nothing: no function leaves the hardware domain.
+    Forbidden,
+}
+
+/// Why a function does not change hands. `Display` is for the console.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// There is no such function.
+    NoSuchFunction,
+    /// Nothing would confine it.
+    NotConfined,
+    /// The domain was not created for devices.
+    NotPrepared,
+    /// The domain is being destroyed.
+    Dying,
+    /// Another domain has it.
+    Taken(u16),
+    /// Bridges stay the hardware domain's.
+    Bridge,
+    /// The IOMMU cannot tell its accesses from those of the functions beside it behind a bridge.
+    SharedIdentity,
+    /// The firmware needs memory of its own for it.
+    FirmwareMemory,
+    /// The domain that is to give it up does not have it.
+    NotOwned,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoSuchFunction => "there is no such function",
+            Self::NotConfined => "without an IOMMU a device reaches all memory (passthrough=unsafe allows it)",
+            Self::NotPrepared => "the domain was not created for devices",
+            Self::Dying => "the domain is being destroyed",
+            Self::Taken(id) => return write!(f, "it is d{id}'s"),
+            Self::Bridge => "bridges stay with the hardware domain",
+            Self::SharedIdentity => "the IOMMU cannot tell it from the functions beside it",
+            Self::FirmwareMemory => "the firmware reserves memory for it",
+            Self::NotOwned => "the domain does not have it",
+        })
+    }
+}
+
+impl From<Refusal> for Errno {
+    fn from(why: Refusal) -> Self {
+        match why {
+            Refusal::NoSuchFunction | Refusal::NotOwned => Self::ENODEV,
+            Refusal::NotConfined | Refusal::NotPrepared => Self::EOPNOTSUPP,
+            Refusal::Dying | Refusal::Bridge => Self::EINVAL,
+            Refusal::Taken(_) => Self::EBUSY,
+            Refusal::SharedIdentity | Refusal::FirmwareMemory => Self::EPERM,
+        }
+    }
+}
+
+/// What is known of a function from the boot on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Traits {
+    /// Is it a bridge?
+    pub is_bridge: bool,
+    /// Does a bridge put its own identity on its accesses?
+    pub shares_identity: bool,
+    /// Has the firmware reserved memory for it?
+    pub has_firmware_memory: bool,
+}
+
+/// The domain that a function is to go to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Recipient {
+    /// Which.
+    pub owner: Owner,
+    /// Was it created for devices?
+    pub is_prepared: bool,
+    /// Is it being destroyed?
+    pub is_dying: bool,
+}
+
+impl Recipient {
+    /// No domain: the function waits.
+    pub const QUARANTINE: Self = Self { owner: Owner::Quarantine, is_prepared: true, is_dying: false };
+}
+
+/// A change of owners, for the shell to carry out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Move {
+    /// From whom.
+    pub from: Owner,
+    /// To whom.
+    pub to: Owner,
+}
+
+/// One function.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry {
+    /// Where it is.
+    pub at: Sbdf,
+    /// What it is.
+    pub traits: Traits,
+    /// Whose it is.
+    pub owner: Owner,
+    /// What it had when it left the hardware domain; `None` there.
+    pub fixed: Option<Fixed>,
+}
+
+/// The functions of the machine.
+#[derive(Debug)]
+pub struct Ownership {
+    entries: Vec<Entry>,
+    confinement: Confinement,
+}
+
+impl Ownership {
+    /// All functions are the hardware domain's.
+    pub fn new(functions: impl Iterator<Item = (Sbdf, Traits)>, confinement: Confinement) -> Self {
+        let entry = |(at, traits)| Entry { at, traits, owner: Owner::Hardware, fixed: None };
+        Self { entries: functions.map(entry).collect(), confinement }
+    }
+
+    /// What confines devices here.
+    pub const fn confinement(&self) -> Confinement {
+        self.confinement
+    }
+
+    /// The function at `at`.
+    pub fn find(&self, at: Sbdf) -> Option<&Entry> {
+        self.entries.iter().find(|e| e.at == at)
+    }
+
+    /// The functions of a domain.
+    pub fn of(&self, owner: Owner) -> impl Iterator<Item = &Entry> {
+        self.entries.iter().filter(move |e| e.owner == owner)
+    }
+
+    /// Those that are not the hardware domain's.
+    pub fn away(&self) -> impl Iterator<Item = &Entry> {
+        self.entries.iter().filter(|e| e.owner != Owner::Hardware)
+    }
+
+    /// Could `to` get the function at `at`?
+    pub fn check(&self, at: Sbdf, to: Recipient) -> Result<Move, Refusal> {
+        let entry = self.find(at).ok_or(Refusal::NoSuchFunction)?;
+        if self.confinement == Confinement::Forbidden {
+            return Err(Refusal::NotConfined);
+        }
+        if entry.traits.is_bridge {
+            return Err(Refusal::Bridge);
+        }
+        if to.is_dying {
+            return Err(Refusal::Dying);
+        }
+        if !to.is_prepared {
+            return Err(Refusal::NotPrepared);
+        }
+        if self.confinement == Confinement::Iommu && to.owner != Owner::Quarantine {
+            if entry.traits.shares_identity {
+                return Err(Refusal::SharedIdentity);
+            }
+            if entry.traits.has_firmware_memory {
+                return Err(Refusal::FirmwareMemory);
+            }
+        }
+        match entry.owner {
+            Owner::Domain(id) => Err(Refusal::Taken(id)),
+            from => Ok(Move { from, to: to.owner }),
+        }
+    }
+
+    /// What becomes of the function at `at` when `from` gives it up: a domain's goes into quarantine, from there it goes
+    /// back to the hardware domain.
+    pub fn check_return(&self, at: Sbdf, from: Owner) -> Result<Move, Refusal> {
+        let entry = self.find(at).ok_or(Refusal::NoSuchFunction)?;
+        match from {
+            Owner::Hardware => Err(Refusal::NotOwned),
+            _ if entry.owner != from => Err(Refusal::NotOwned),
+            Owner::Quarantine => Ok(Move { from, to: Owner::Hardware }),
+            Owner::Domain(_) => Ok(Move { from, to: Owner::Quarantine }),
+        }
+    }
+
+    /// Records a move that one of the checks allowed. `fixed` is kept if the function leaves the hardware domain.
+    pub fn record(&mut self, at: Sbdf, r#move: Move, fixed: impl FnOnce() -> Fixed) {
+        let Some(entry) = self.entries.iter_mut().find(|e| e.at == at) else { return };
+        debug_assert_eq!(entry.owner, r#move.from, "a move that was not checked");
+        entry.owner = r#move.to;
+        entry.fixed = match r#move.to {
+            Owner::Hardware => None,
+            _ => entry.fixed.or_else(|| Some(fixed())),
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests;

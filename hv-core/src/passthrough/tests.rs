@@ -1,0 +1,116 @@
+use super::*;
+use crate::pcicfg::Verdict;
+use proptest::prelude::*;
+
+const PLAIN: Traits = Traits { is_bridge: false, shares_identity: false, has_firmware_memory: false };
+const NIC: Sbdf = Sbdf::new(0, 0, 3 << 3);
+const BRIDGE: Sbdf = Sbdf::new(0, 0, 1 << 3);
+const BEHIND: Sbdf = Sbdf::new(0, 1, 0);
+const USB: Sbdf = Sbdf::new(0, 0, 4 << 3);
+
+fn table(confinement: Confinement) -> Ownership {
+    let functions = [
+        (NIC, PLAIN),
+        (BRIDGE, Traits { is_bridge: true, ..PLAIN }),
+        (BEHIND, Traits { shares_identity: true, ..PLAIN }),
+        (USB, Traits { has_firmware_memory: true, ..PLAIN }),
+    ];
+    Ownership::new(functions.into_iter(), confinement)
+}
+
+const fn to(id: u16) -> Recipient {
+    Recipient { owner: Owner::Domain(id), is_prepared: true, is_dying: false }
+}
+
+fn go(t: &mut Ownership, at: Sbdf, to: Recipient) -> Result<(), Refusal> {
+    let r#move = t.check(at, to)?;
+    t.record(at, r#move, || Fixed { bars: [7; 6], ..Fixed::default() });
+    Ok(())
+}
+
+fn back(t: &mut Ownership, at: Sbdf, from: Owner) -> Result<(), Refusal> {
+    let r#move = t.check_return(at, from)?;
+    t.record(at, r#move, || unreachable!("it has left already"));
+    Ok(())
+}
+
+#[test]
+fn the_way_that_the_tools_go() {
+    let mut t = table(Confinement::Iommu);
+    go(&mut t, NIC, Recipient::QUARANTINE).unwrap();
+    assert_eq!(go(&mut t, NIC, Recipient::QUARANTINE), Ok(()), "twice does no harm");
+    go(&mut t, NIC, to(3)).unwrap();
+    assert_eq!(go(&mut t, NIC, to(4)), Err(Refusal::Taken(3)));
+    assert_eq!(go(&mut t, NIC, to(3)), Err(Refusal::Taken(3)));
+    assert_eq!(go(&mut t, NIC, Recipient::QUARANTINE), Err(Refusal::Taken(3)));
+    assert_eq!(t.of(Owner::Domain(3)).map(|e| e.at).collect::<Vec<_>>(), [NIC]);
+    assert_eq!(back(&mut t, NIC, Owner::Domain(4)), Err(Refusal::NotOwned));
+    assert_eq!(back(&mut t, NIC, Owner::Quarantine), Err(Refusal::NotOwned), "it is still d3's");
+    back(&mut t, NIC, Owner::Domain(3)).unwrap();
+    assert_eq!(t.find(NIC).unwrap().owner, Owner::Quarantine);
+    assert_eq!(t.find(NIC).unwrap().fixed.unwrap().bars, [7; 6], "it stays where it was");
+    back(&mut t, NIC, Owner::Quarantine).unwrap();
+    assert_eq!(t.find(NIC).unwrap().fixed, None);
+    assert_eq!(back(&mut t, NIC, Owner::Hardware), Err(Refusal::NotOwned));
+    assert_eq!(t.away().count(), 0);
+}
+
+#[test]
+fn refusals_and_their_errors() {
+    let t = table(Confinement::Iommu);
+    let no_such = Sbdf::new(0, 0, 9 << 3);
+    for (at, whom, why, errno) in [
+        (no_such, to(1), Refusal::NoSuchFunction, Errno::ENODEV),
+        (BRIDGE, to(1), Refusal::Bridge, Errno::EINVAL),
+        (BEHIND, to(1), Refusal::SharedIdentity, Errno::EPERM),
+        (USB, to(1), Refusal::FirmwareMemory, Errno::EPERM),
+        (NIC, Recipient { is_prepared: false, ..to(1) }, Refusal::NotPrepared, Errno::EOPNOTSUPP),
+        (NIC, Recipient { is_dying: true, ..to(1) }, Refusal::Dying, Errno::EINVAL),
+    ] {
+        assert_eq!(t.check(at, whom), Err(why));
+        assert_eq!(Errno::from(why), errno);
+        assert_ne!(errno, Errno::ENOSYS, "the tools would go on as if nothing had happened");
+    }
+    let none = table(Confinement::Forbidden);
+    assert_eq!(none.check(NIC, to(1)), Err(Refusal::NotConfined));
+    assert_eq!(none.check(NIC, Recipient::QUARANTINE), Err(Refusal::NotConfined));
+    // Without an IOMMU there is no identity to share, and nothing is mapped for the firmware.
+    let unsafe_ = table(Confinement::Unsafe);
+    assert!(unsafe_.check(BEHIND, to(1)).is_ok() && unsafe_.check(USB, to(1)).is_ok());
+    assert_eq!(unsafe_.check(BRIDGE, to(1)), Err(Refusal::Bridge));
+}
+
+#[test]
+fn configuration_space_of_a_function_that_is_away() {
+    let fixed = Fixed { bars: [0xfebc_0000, 0xc001, 0, 0, 0, 0], rom: 0, is_quarantined: true };
+    let f = crate::pcicfg::Function { fixed: Some(fixed), ..Default::default() };
+    assert_eq!(f.filter(4, 2, 0x107), Verdict::Keep(0x0504), "no bus master, no interrupt, no SERR");
+}
+
+proptest! {
+    /// A function has one owner; only that one can give it up, and it never goes from one domain to another directly.
+    #[test]
+    fn one_owner_at_a_time(steps in prop::collection::vec((any::<bool>(), 0u16..4), 1..60)) {
+        let mut t = table(Confinement::Unsafe);
+        let mut owner = Owner::Hardware;
+        for (give, id) in steps {
+            let whom = if id == 0 { Owner::Quarantine } else { Owner::Domain(id) };
+            if give {
+                let ok = go(&mut t, NIC, Recipient { owner: whom, ..to(0) }).is_ok();
+                prop_assert_eq!(ok, !matches!(owner, Owner::Domain(_)));
+                owner = if ok { whom } else { owner };
+            } else {
+                let ok = back(&mut t, NIC, whom).is_ok();
+                prop_assert_eq!(ok, owner == whom);
+                owner = match (ok, owner) {
+                    (false, o) => o,
+                    (true, Owner::Domain(_)) => Owner::Quarantine,
+                    (true, _) => Owner::Hardware,
+                };
+            }
+            let entry = t.find(NIC).unwrap();
+            prop_assert_eq!(entry.owner, owner);
+            prop_assert_eq!(entry.fixed.is_some(), owner != Owner::Hardware);
+        }
+    }
+}

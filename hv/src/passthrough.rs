@@ -1,0 +1,233 @@
+//! PCI functions change hands: the shell around `hv_core::passthrough`.
+//!
+//! The table's lock is held while the hardware follows, while a message is mapped for an owner, and while configuration
+//! space is written, so that none of these sees a function half way. It comes before the lock of the interrupts.
+
+use crate::arch::msi;
+use crate::arch::pci::{self, command, reg, Sbdf};
+use crate::domain::Domain;
+use crate::sync::{Mutex, Once};
+use crate::{info, iospace, irq_guest, warn};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
+use hv_core::cmdline::Options;
+use hv_core::passthrough::{Confinement, Move, Owner, Ownership, Recipient, Refusal, Traits};
+use hv_core::pcicfg::{Fixed, Function};
+use x86::{MachAddr, Mfn};
+use xen_abi::errno::Errno;
+
+static OWNERSHIP: Once<Mutex<Ownership>> = Once::new();
+
+/// Reads of a device's status that a pending transaction may take to end.
+const PENDING_READS: u32 = 10_000;
+/// Status register of a PCI Express function, from its capability, and its bit for pending transactions.
+const EXPRESS_STATUS: u16 = 10;
+const TRANSACTIONS_PENDING: u16 = 1 << 5;
+
+/// Who gives or takes a function.
+pub enum Party {
+    /// No domain.
+    Nobody,
+    /// This one, never the hardware domain.
+    Domain(Arc<Domain>),
+}
+
+impl Party {
+    fn owner(&self) -> Owner {
+        match self {
+            Self::Nobody => Owner::Quarantine,
+            Self::Domain(d) => owner_of(d),
+        }
+    }
+    fn recipient(&self) -> Recipient {
+        match self {
+            Self::Nobody => Recipient::QUARANTINE,
+            Self::Domain(d) => Recipient {
+                owner: owner_of(d),
+                is_prepared: d.may_own_devices.load(Ordering::Acquire),
+                is_dying: d.is_dying(),
+            },
+        }
+    }
+}
+
+fn owner_of(d: &Domain) -> Owner {
+    if d.is_hardware {
+        Owner::Hardware
+    } else {
+        Owner::Domain(d.id)
+    }
+}
+
+/// Everything found is the hardware domain's. Says loudly if devices could leave it without being confined.
+pub fn init(options: &Options) {
+    let confinement = if options.is_passthrough_unsafe { Confinement::Unsafe } else { Confinement::Forbidden };
+    match confinement {
+        Confinement::Iommu => {}
+        Confinement::Unsafe => {
+            warn!("*** passthrough=unsafe: a domain that gets a device can read and write ALL memory through it ***");
+        }
+        Confinement::Forbidden => info!("No IOMMU: devices stay with domain 0 (passthrough=unsafe allows otherwise)"),
+    }
+    let traits = |f: &pci::Function| Traits {
+        is_bridge: f.header != 0,
+        shares_identity: f.identity_bridge().is_some(),
+        has_firmware_memory: false,
+    };
+    let functions = pci::functions().iter().map(|f| (f.at, traits(f)));
+    OWNERSHIP.call_once(|| Mutex::new(Ownership::new(functions, confinement)));
+}
+
+fn ownership() -> &'static Mutex<Ownership> {
+    OWNERSHIP.call_once(|| Mutex::new(Ownership::new(core::iter::empty(), Confinement::Forbidden)))
+}
+
+/// May devices be given to domains at all?
+pub fn is_possible() -> bool {
+    ownership().lock().confinement() != Confinement::Forbidden
+}
+
+/// Could `to` get the function?
+pub fn test(at: Sbdf, to: &Party) -> Result<(), Errno> {
+    ownership().lock().check(at, to.recipient())?;
+    Ok(())
+}
+
+/// Gives the function to `to`.
+pub fn assign(at: Sbdf, to: &Party) -> Result<(), Errno> {
+    let mut table = ownership().lock();
+    let r#move = table.check(at, to.recipient()).inspect_err(|why| refused(at, to, *why))?;
+    if r#move.from == r#move.to {
+        return Ok(());
+    }
+    carry_out(&mut table, at, r#move)?;
+    match to {
+        Party::Domain(d) if table.confinement() == Confinement::Unsafe => {
+            warn!("*** {at} goes to d{} WITHOUT AN IOMMU: its driver can read and write all memory ***", d.id);
+        }
+        Party::Domain(d) => info!("{at} goes to d{}", d.id),
+        Party::Nobody => info!("{at} is put aside"),
+    }
+    Ok(())
+}
+
+fn refused(at: Sbdf, to: &Party, why: Refusal) {
+    match to {
+        Party::Domain(d) => warn!("{at} cannot go to d{}: {why}", d.id),
+        Party::Nobody => warn!("{at} cannot be put aside: {why}"),
+    }
+}
+
+/// Takes the function from `from`.
+pub fn deassign(at: Sbdf, from: &Party) -> Result<(), Errno> {
+    let mut table = ownership().lock();
+    let r#move = table.check_return(at, from.owner())?;
+    carry_out(&mut table, at, r#move)
+}
+
+/// All functions of a domain that is dying are put aside. Afterwards none of them accesses memory.
+pub fn release_domain(d: &Domain) {
+    let mut table = ownership().lock();
+    let functions: Vec<Sbdf> = table.of(owner_of(d)).map(|e| e.at).collect();
+    for at in functions {
+        if let Ok(r#move) = table.check_return(at, owner_of(d)) {
+            let done = carry_out(&mut table, at, r#move);
+            debug_assert!(done.is_ok(), "a function that had left already");
+        }
+    }
+}
+
+/// The domain's other functions that share this one's identity on the bus.
+pub fn group(at: Sbdf, d: &Domain) -> Vec<Sbdf> {
+    let identity = |at: Sbdf| pci::function(at).and_then(|f| f.identity_bridge()).map(|b| b.at);
+    let own = identity(at);
+    let table = ownership().lock();
+    let same = |other: Sbdf| other != at && own.is_some() && identity(other) == own;
+    table.of(owner_of(d)).map(|e| e.at).filter(|&other| same(other)).collect()
+}
+
+/// Does `act` while `d` owns the function. EPERM: it does not.
+pub fn while_owned<R>(at: Sbdf, d: &Domain, act: impl FnOnce() -> Result<R, Errno>) -> Result<R, Errno> {
+    let table = ownership().lock();
+    if table.find(at).is_none_or(|e| e.owner != owner_of(d)) {
+        return Err(Errno::EPERM);
+    }
+    act()
+}
+
+/// Calls `act` with what decides about writes to the function's configuration space; it stays so meanwhile.
+pub fn with_filter(at: Sbdf, act: impl FnOnce(Function)) {
+    let table = ownership().lock();
+    let Some(f) = pci::function(at) else { return act(Function::default()) };
+    let entry = table.find(at);
+    let is_quarantined = entry.is_some_and(|e| e.owner == Owner::Quarantine);
+    act(Function {
+        msi: f.msi.map(|cap| (cap, pci::read16(at, cap + 2))),
+        msix: f.msix,
+        header: f.header,
+        fixed: entry.and_then(|e| e.fixed).map(|fixed| Fixed { is_quarantined, ..fixed }),
+    });
+}
+
+/// Makes the hardware follow `move`, and records it. ENOMEM: nothing has changed.
+fn carry_out(table: &mut Ownership, at: Sbdf, r#move: Move) -> Result<(), Errno> {
+    if r#move.from == Owner::Hardware {
+        watch_messages(at)?;
+    }
+    irq_guest::unmap_messages(at);
+    if r#move.to == Owner::Quarantine {
+        silence(at);
+    } else {
+        let was = pci::read16(at, reg::COMMAND);
+        pci::write16(at, reg::COMMAND, was & !command::INTX_DISABLE);
+    }
+    table.record(at, r#move, || Fixed {
+        bars: core::array::from_fn(|n| pci::read32(at, reg::BAR0 + 4 * n as u16)),
+        rom: pci::read32(at, reg::ROM),
+        is_quarantined: false,
+    });
+    if r#move.to == Owner::Hardware {
+        unwatch_messages(table, at);
+    }
+    Ok(())
+}
+
+/// Ends the function's accesses to memory and its interrupts. What it has already sent has arrived afterwards.
+fn silence(at: Sbdf) {
+    let was = pci::read16(at, reg::COMMAND);
+    pci::write16(at, reg::COMMAND, was & !command::BUS_MASTER | command::INTX_DISABLE);
+    let express = pci::function(at).and_then(|f| f.express);
+    if let Some(cap) = express {
+        let is_pending = |_: &u32| pci::read16(at, cap + EXPRESS_STATUS) & TRANSACTIONS_PENDING != 0;
+        if (0..PENDING_READS).take_while(is_pending).count() == PENDING_READS as usize {
+            warn!("{at}: transactions do not end");
+        }
+    }
+    // A read pushes what the device has posted ahead of it.
+    let _ = pci::read16(at, reg::COMMAND);
+}
+
+/// Frames of the function's table of messages.
+fn message_frames(at: Sbdf) -> Option<(Mfn, Mfn)> {
+    let cap = pci::function(at)?.msix?;
+    let (addr, bytes) = msi::msix_table_addr(at, cap)?;
+    Some((Mfn::containing(MachAddr::new(addr)), Mfn::containing(MachAddr::new(addr + bytes.max(1) - 1))))
+}
+
+/// Whoever writes the table chooses where the device writes: from now on that is the hypervisor alone.
+fn watch_messages(at: Sbdf) -> Result<(), Errno> {
+    match message_frames(at) {
+        Some((first, last)) => iospace::watch_frames(first, last),
+        None => Ok(()),
+    }
+}
+
+fn unwatch_messages(table: &Ownership, at: Sbdf) {
+    let Some((first, last)) = message_frames(at) else { return };
+    iospace::unwatch_frames(first, last);
+    // Others may have their tables in the same frames.
+    for entry in table.away() {
+        let _ = watch_messages(entry.at);
+    }
+}
