@@ -18,6 +18,7 @@ pub mod emul;
 pub mod evtchn;
 pub mod frame;
 pub mod grant;
+pub mod iommu;
 pub mod ioport;
 pub mod memory;
 pub mod mmu;

@@ -63,6 +63,9 @@ pub struct Domain {
     pub mm: crate::mem::domain_mm::DomainMm,
     /// Was it created for devices?
     pub may_own_devices: AtomicBool,
+    /// What its devices reach, if there is an IOMMU and it may have devices. Taken after all other locks but the
+    /// allocator's and the IOMMU's own.
+    pub dma: Mutex<Option<crate::iommu::DomainDma>>,
     /// I/O memory, ports and interrupts that it may use.
     pub io: crate::iospace::IoSpace,
     /// What CPUID tells its kernels.
@@ -96,6 +99,7 @@ impl Domain {
             weight: AtomicU32::new(hv_core::sched::DEFAULT_WEIGHT),
             mm: crate::mem::domain_mm::DomainMm::new(id),
             may_own_devices: AtomicBool::new(false),
+            dma: Mutex::new(None),
             io: crate::iospace::IoSpace::new(control)?,
             cpu_policy: RwLock::new(crate::pv::cpu_policy::policies().pv_default.clone()),
             events: crate::event::DomainEvents::new(id, max_vcpus as u32)?,

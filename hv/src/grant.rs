@@ -7,6 +7,7 @@ use crate::domain::{self, Domain};
 use crate::mem::mmu_env::mmu;
 use crate::mem::{frames, phys_to_virt};
 use crate::sync::{Mutex, MutexGuard};
+use crate::{iommu, warn};
 use core::sync::atomic::Ordering;
 use hv_core::evtchn::PageWords;
 use hv_core::grant::{self as table, FrameRefs, GrantTable, MapFlags, Maptrack, Retired, SharedFrame};
@@ -175,6 +176,10 @@ pub fn map(
             return Err(e);
         }
     }
+    // A driver lets its device read what it has mapped. Without memory for the tables the device is stopped there.
+    if iommu::is_tracking() && !iommu::grant(mapper, mfn, flags.writable) {
+        warn!("d{}: out of memory for the IOMMU's tables: its devices do not reach frame {frame:#x}", mapper.id);
+    }
     Ok((handle, mfn))
 }
 
@@ -200,11 +205,21 @@ pub fn unmap(
         let cleared = mmu().grant_unmap(slot, mapper.mm.id, mfn, mapping.writable, &mut mm);
         cleared.map_err(|_| GntStatus::GeneralError)?;
     }
-    Ok(track.retire(handle, host.is_some(), device))
+    let retired = track.retire(handle, host.is_some(), device);
+    end_device_access(mapper, &retired);
+    Ok(retired)
 }
 
-/// No CPU holds translations any more that a mapping of `mapper` gave it.
+/// The handle is gone, and with it what devices could do because of it.
+fn end_device_access(mapper: &Domain, retired: &Option<Retired>) {
+    if let Some(r) = retired.as_ref().filter(|r| r.is_last() && iommu::is_tracking()) {
+        iommu::revoke(mapper, Mfn::new(r.mapping.frame), r.mapping.writable);
+    }
+}
+
+/// No CPU and no device holds translations any more that a mapping of `mapper` gave it.
 pub fn flush_after_unmap(mapper: &Domain) {
+    iommu::flush_released();
     tlb::flush(mapper.dirty_cpus.load(Ordering::Acquire), tlb::What::All);
 }
 
@@ -232,6 +247,7 @@ pub fn release(mapper: &Domain) -> Result<(), Errno> {
             from = handle;
             track.retire(handle, true, true)
         };
+        // Its devices are gone, and so are its tables.
         if let Some(retired) = retired {
             unmap_finish(mapper, retired);
         }

@@ -2,11 +2,13 @@
 
 use crate::arch::percpu::{pending, this_cpu};
 use crate::arch::{insn, ioapic, ipi, lapic, serial, vectors};
-use crate::{info, irq_guest, panic, warn};
+use crate::{info, iommu, irq_guest, panic, warn};
 use xen_abi::regs::CpuUserRegs;
 
 /// Owner number of the serial port's vector.
 const SERIAL: u32 = u32::MAX - 1;
+/// Owner number of the IOMMUs' vectors.
+pub const IOMMU: u32 = u32::MAX - 2;
 /// ISA interrupt of the first serial port.
 const SERIAL_ISA_IRQ: u8 = 4;
 
@@ -31,6 +33,10 @@ pub fn handle(vector: u8) {
             Some(SERIAL) => {
                 lapic::eoi();
                 this_cpu().raise(pending::CONSOLE);
+            }
+            Some(IOMMU) => {
+                lapic::eoi();
+                iommu::handle_faults();
             }
             Some(line) => irq_guest::handle(line),
             None => {

@@ -12,6 +12,7 @@ mod event;
 mod grant;
 mod hypercall;
 mod iospace;
+mod iommu;
 mod irq;
 mod irq_guest;
 mod mem;
@@ -53,6 +54,8 @@ pub fn start(mut boot: boot::BootInfo) -> ! {
     arch::start_other_cpus(&boot);
     boot::dom0::start(&boot.options, &mut boot.modules, percpu::online_count() as u32);
     boot.modules.drain(..).for_each(boot::Module::release);
+    // Now it is known which memory the hypervisor keeps.
+    iommu::init(&boot.options, &machine_map(&boot.memory_map));
     passthrough::init(&boot.options);
     arch::finish_init();
     // Only now is the scale of time known.

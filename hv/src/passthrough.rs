@@ -7,7 +7,7 @@ use crate::arch::msi;
 use crate::arch::pci::{self, command, reg, Sbdf};
 use crate::domain::Domain;
 use crate::sync::{Mutex, Once};
-use crate::{info, iospace, irq_guest, warn};
+use crate::{info, iommu, iospace, irq_guest, warn};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
@@ -62,7 +62,11 @@ fn owner_of(d: &Domain) -> Owner {
 
 /// Everything found is the hardware domain's. Says loudly if devices could leave it without being confined.
 pub fn init(options: &Options) {
-    let confinement = if options.is_passthrough_unsafe { Confinement::Unsafe } else { Confinement::Forbidden };
+    let confinement = match (iommu::is_active(), options.is_passthrough_unsafe) {
+        (true, _) => Confinement::Iommu,
+        (false, true) => Confinement::Unsafe,
+        (false, false) => Confinement::Forbidden,
+    };
     match confinement {
         Confinement::Iommu => {}
         Confinement::Unsafe => {
@@ -73,7 +77,7 @@ pub fn init(options: &Options) {
     let traits = |f: &pci::Function| Traits {
         is_bridge: f.header != 0,
         shares_identity: f.identity_bridge().is_some(),
-        has_firmware_memory: false,
+        has_firmware_memory: iommu::has_firmware_memory(f.at),
     };
     let functions = pci::functions().iter().map(|f| (f.at, traits(f)));
     OWNERSHIP.call_once(|| Mutex::new(Ownership::new(functions, confinement)));
@@ -86,6 +90,18 @@ fn ownership() -> &'static Mutex<Ownership> {
 /// May devices be given to domains at all?
 pub fn is_possible() -> bool {
     ownership().lock().confinement() != Confinement::Forbidden
+}
+
+/// Whose is the function?
+pub fn owner(at: Sbdf) -> Option<Owner> {
+    ownership().lock().find(at).map(|e| e.owner)
+}
+
+/// Ends the function's accesses to memory; its owner may let it begin again.
+pub fn stop_master(at: Sbdf) {
+    let _table = ownership().lock();
+    let was = pci::read16(at, reg::COMMAND);
+    pci::write16(at, reg::COMMAND, was & !command::BUS_MASTER);
 }
 
 /// Could `to` get the function?
@@ -178,7 +194,9 @@ fn carry_out(table: &mut Ownership, at: Sbdf, r#move: Move) -> Result<(), Errno>
     irq_guest::unmap_messages(at);
     if r#move.to == Owner::Quarantine {
         silence(at);
+        iommu::follow(at, r#move.to);
     } else {
+        iommu::follow(at, r#move.to);
         let was = pci::read16(at, reg::COMMAND);
         pci::write16(at, reg::COMMAND, was & !command::INTX_DISABLE);
     }

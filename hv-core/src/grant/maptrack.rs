@@ -39,6 +39,13 @@ pub struct Retired {
     pub(super) last: bool,
 }
 
+impl Retired {
+    /// Was this all that was left of the handle?
+    pub const fn is_last(&self) -> bool {
+        self.last
+    }
+}
+
 enum Slot {
     /// The next free one.
     Free(u32),

@@ -98,6 +98,12 @@ pub trait MmuEnv: PtMem {
     /// The last reference to a frame is gone: it belongs to the allocator. A frame that was not lent (`heap`) leaves the
     /// account of `owner`.
     fn frame_freed(&self, mfn: Mfn, owner: DomId, heap: bool);
+    /// Devices of `dom` may read and write its frame `mfn` from now on: it became writable.
+    fn dma_allow(&self, dom: DomId, mfn: Mfn);
+    /// They may not any more when this returns: the frame is about to become a page table or to hold descriptors.
+    fn dma_forbid(&self, dom: DomId, mfn: Mfn);
+    /// The frame, which was writable, leaves `dom`: devices cannot reach it any more when it gets another use.
+    fn dma_release(&self, dom: DomId, mfn: Mfn);
     /// Fills a page with zeroes.
     fn clear_page(&self, mfn: Mfn);
     /// Copies a page.

@@ -2,6 +2,7 @@
 
 use super::{IoAccess, MmuEnv, PtMem, Slot};
 use crate::frame::Frame;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::Mutex;
 use std::vec::Vec;
@@ -38,6 +39,8 @@ pub struct Machine {
     pub flushes: AtomicU32,
     /// Questions for preemption until the answer is yes; negative: never.
     pub fuel: AtomicI64,
+    /// Frames that devices may write, and whose.
+    pub dma: Mutex<BTreeSet<(u16, Mfn)>>,
     /// The M2P.
     pub m2p: Vec<AtomicU64>,
 }
@@ -57,6 +60,7 @@ impl Machine {
             last_flush: AtomicU32::new(1),
             flushes: AtomicU32::new(0),
             fuel: AtomicI64::new(-1),
+            dma: Mutex::default(),
             m2p: zeroes(n),
         }
     }
@@ -149,6 +153,15 @@ impl MmuEnv for Machine {
     }
     fn frame_freed(&self, mfn: Mfn, owner: DomId, _heap: bool) {
         self.freed.lock().unwrap().push((mfn, owner));
+    }
+    fn dma_allow(&self, dom: DomId, mfn: Mfn) {
+        assert!(self.dma.lock().unwrap().insert((dom.0, mfn)), "{mfn:?} was {dom:?}'s devices' already");
+    }
+    fn dma_forbid(&self, dom: DomId, mfn: Mfn) {
+        assert!(self.dma.lock().unwrap().remove(&(dom.0, mfn)), "{mfn:?} was not {dom:?}'s devices'");
+    }
+    fn dma_release(&self, dom: DomId, mfn: Mfn) {
+        self.dma_forbid(dom, mfn);
     }
     fn clear_page(&self, mfn: Mfn) {
         (0..512).for_each(|i| self.poke(Slot::new(mfn, i), Pte::EMPTY));

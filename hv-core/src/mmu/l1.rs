@@ -68,7 +68,7 @@ impl<E: MmuEnv> Mmu<'_, E> {
                     return Ok(());
                 }
                 if who.frame == who.table && frame.owner() == who.table {
-                    self.get_writable_type(frame).map_err(|_| MmuError::Unmappable)?;
+                    self.get_writable_type(new.mfn(), frame, who.table).map_err(|_| MmuError::Unmappable)?;
                     self.store(slot, old, new, ad);
                     return Ok(());
                 }

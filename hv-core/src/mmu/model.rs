@@ -357,6 +357,10 @@ impl World {
             if ty.is_some() && guarded {
                 assert_ne!(self.tlb.pages.get(&n), Some(&true), "frame {n} is {ty:?} and still writable somewhere");
             }
+            let dma = self.machine.dma.lock().unwrap();
+            let whose: Vec<u16> = dma.iter().filter(|(_, mfn)| mfn.raw() == n).map(|(dom, _)| *dom).collect();
+            let expected = (real.refs != 0 && usage.ty() == FrameType::Writable).then_some(frame.owner().0);
+            assert_eq!(whose, Vec::from_iter(expected), "frame {n}: {frame:?}: whose devices may write it");
             for &(level, _) in self.tlb.tables.iter().filter(|t| t.1 == n) {
                 let wrong = ty.is_some_and(|ty| ty != FrameType::from(level));
                 assert!(!wrong, "frame {n} is {ty:?} and still walked as a table of {level:?}");

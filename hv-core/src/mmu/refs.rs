@@ -50,6 +50,9 @@ impl<'a, E: MmuEnv> Mmu<'a, E> {
 
     #[cold]
     pub(super) fn freed(&self, mfn: Mfn, frame: &Frame, last: LastRef) {
+        if !last.heap && frame.usage().ty() == FrameType::Writable {
+            self.env.dma_release(last.owner, mfn);
+        }
         frame.stamp_free(self.env.tlb_clock());
         self.env.frame_freed(mfn, last.owner, last.heap);
     }
@@ -71,7 +74,7 @@ impl<'a, E: MmuEnv> Mmu<'a, E> {
         if !frame.get(dom) {
             return Err(MmuError::NotOwned);
         }
-        self.get_writable_type(frame).inspect_err(|_| self.put_frame(mfn, frame))
+        self.get_writable_type(mfn, frame, dom).inspect_err(|_| self.put_frame(mfn, frame))
     }
 
     #[inline]
@@ -80,9 +83,9 @@ impl<'a, E: MmuEnv> Mmu<'a, E> {
         self.put_frame(mfn, frame);
     }
 
-    /// Takes a writable type reference on a frame on which the caller holds a general one.
+    /// Takes a writable type reference on a frame of `dom` on which the caller holds a general one.
     #[inline]
-    pub(super) fn get_writable_type(&self, frame: &Frame) -> Result<(), MmuError> {
+    pub(super) fn get_writable_type(&self, mfn: Mfn, frame: &Frame, dom: DomId) -> Result<(), MmuError> {
         loop {
             let usage = frame.usage();
             let new = if usage.is_valid_as(FrameType::Writable) {
@@ -97,6 +100,10 @@ impl<'a, E: MmuEnv> Mmu<'a, E> {
             };
             // A frame that had another type in between has a later stamp: the flush moved the clock on.
             if frame.change_usage(usage, new) {
+                // Devices keep what they may until the frame gets another type. It cannot get one before this returns.
+                if usage.ty() != FrameType::Writable {
+                    self.env.dma_allow(dom, mfn);
+                }
                 return Ok(());
             }
         }

@@ -96,10 +96,10 @@ impl<E: MmuEnv> Mmu<'_, E> {
         if !frame.get(dom) {
             return Err(MmuError::NotOwned);
         }
-        self.take_segdesc_type(mfn, frame).inspect_err(|_| self.put_frame(mfn, frame))
+        self.take_segdesc_type(mfn, frame, dom).inspect_err(|_| self.put_frame(mfn, frame))
     }
 
-    fn take_segdesc_type(&self, mfn: Mfn, frame: &Frame) -> Result<(), MmuError> {
+    fn take_segdesc_type(&self, mfn: Mfn, frame: &Frame, dom: DomId) -> Result<(), MmuError> {
         loop {
             let usage = frame.usage();
             if usage.is_valid_as(FrameType::SegDesc) {
@@ -112,6 +112,9 @@ impl<E: MmuEnv> Mmu<'_, E> {
                     self.env.flush_since(usage.stamp());
                 }
                 if frame.change_usage(usage, Usage::busy(FrameType::SegDesc)) {
+                    if usage.ty() == FrameType::Writable {
+                        self.env.dma_forbid(dom, mfn);
+                    }
                     let result = self.check_page(mfn);
                     frame.set_usage(match result {
                         Ok(()) => Usage::valid(FrameType::SegDesc, 1),

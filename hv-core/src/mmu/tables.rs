@@ -177,6 +177,9 @@ impl<E: MmuEnv> Mmu<'_, E> {
                     self.env.flush_since(usage.stamp());
                 }
                 if frame.change_usage(usage, Usage::busy(ty)) {
+                    if usage.ty() == FrameType::Writable {
+                        self.env.dma_forbid(dom, mfn);
+                    }
                     return self.promote(frame, mfn, level, dom, 0);
                 }
             } else if usage.ty() == ty {

@@ -1,6 +1,7 @@
 //! The end of a domain: its pages go back, without lists of them, by one pass over the frame table.
 
 use super::{Deferred, Mmu, MmuEnv, MmuError};
+use crate::frame::FrameType;
 use x86::Mfn;
 use xen_abi::layout::DomId;
 
@@ -92,6 +93,9 @@ impl<E: MmuEnv> Mmu<'_, E> {
             crate::frame::StealError::NotOwned => MmuError::NotOwned,
             crate::frame::StealError::InUse => MmuError::WrongType,
         })?;
+        if frame.usage().ty() == FrameType::Writable {
+            self.env.dma_release(dom, mfn);
+        }
         frame.stamp_free(self.env.tlb_clock());
         Ok(())
     }
@@ -100,6 +104,9 @@ impl<E: MmuEnv> Mmu<'_, E> {
     pub fn unsteal(&self, dom: DomId, mfn: Mfn) {
         if let Some(frame) = self.frame(mfn) {
             frame.unsteal(dom);
+            if frame.usage().ty() == FrameType::Writable {
+                self.env.dma_allow(dom, mfn);
+            }
         }
     }
 }

@@ -89,6 +89,20 @@ fn find_root() -> Option<(MachAddr, bool)> {
     Some((MachAddr::new(addr), is_xsdt))
 }
 
+/// Gives the DMAR table another name, so that domain 0's kernel does not try to drive the IOMMU.
+pub fn hide_dmar() {
+    const SIGNATURE: usize = 0;
+    const CHECKSUM: usize = 9;
+    let Some(table) = tables().dmar.and_then(|addr| vmap::map_firmware_writable(addr, HEADER_BYTES)) else { return };
+    // SAFETY: `map_firmware_writable` mapped the header; nobody else looks at it before domain 0 runs.
+    unsafe {
+        let was = table.add(SIGNATURE).read_volatile();
+        table.add(SIGNATURE).write_volatile(b'X');
+        let checksum = table.add(CHECKSUM).read_volatile();
+        table.add(CHECKSUM).write_volatile(checksum.wrapping_add(was.wrapping_sub(b'X')));
+    }
+}
+
 /// Copies a table after checking its length and checksum.
 pub fn read_table(addr: MachAddr) -> Option<Vec<u8>> {
     let (_, length) = acpi::header(&copy(addr, HEADER_BYTES)?)?;

@@ -190,6 +190,13 @@ pub fn interrupt_window() {
     unsafe { asm!("sti", "nop", "cli", options(nostack)) };
 }
 
+/// Writes the cache line of `at` back and empties it.
+#[inline]
+pub fn clflush(at: *const u8) {
+    // SAFETY: contents do not change; every mapped address of ours may be flushed.
+    unsafe { asm!("clflush [{}]", in(reg) at, options(nostack, preserves_flags)) };
+}
+
 /// Writes back and empties all caches.
 pub fn wbinvd() {
     // SAFETY: nothing depends on what is cached.

@@ -1,7 +1,8 @@
-//! Frames that domains let go, on their way to the allocator: translations of them may still be in TLBs, so they wait
-//! here, and go on in batches after one flush. Their contents are wiped when a domain gets them again.
+//! Frames that domains let go, on their way to the allocator: translations of them may still be in TLBs, also in
+//! those of IOMMUs, so they wait here, and go on in batches after one flush. Their contents are wiped when a domain gets them again.
 
 use crate::arch::tlb;
+use crate::iommu;
 use crate::mem::frames;
 use crate::sync::Mutex;
 use x86::Mfn;
@@ -46,6 +47,7 @@ impl Limbo {
             return;
         }
         tlb::flush_since(self.stamp);
+        iommu::flush_released();
         for &mfn in &self.waiting[..self.count] {
             frames::free(mfn, 0);
         }

@@ -3,6 +3,7 @@
 use crate::arch::percpu::{this_cpu, MAX_CPUS};
 use crate::arch::tlb;
 use crate::domain::{self, Domain};
+use crate::iommu;
 use crate::mem::{self, frames, limbo, phys_to_virt};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use hv_core::frame::Frame;
@@ -158,6 +159,24 @@ impl MmuEnv for Env {
             });
         }
         limbo::put(mfn);
+    }
+    #[inline(always)]
+    fn dma_allow(&self, dom: DomId, mfn: Mfn) {
+        if iommu::is_tracking() {
+            with_domain(dom, |d| iommu::allow(d, mfn));
+        }
+    }
+    #[inline(always)]
+    fn dma_forbid(&self, dom: DomId, mfn: Mfn) {
+        if iommu::is_tracking() {
+            with_domain(dom, |d| iommu::forbid(d, mfn));
+        }
+    }
+    #[inline(always)]
+    fn dma_release(&self, dom: DomId, mfn: Mfn) {
+        if iommu::is_tracking() {
+            with_domain(dom, |d| iommu::forbid_later(d, mfn));
+        }
     }
     fn clear_page(&self, mfn: Mfn) {
         frames::scrub(mfn);

@@ -66,6 +66,11 @@ pub fn image_phys_end() -> u64 {
     symbol_address!(image_end) - layout::IMAGE + layout::IMAGE_PHYS
 }
 
+/// Frames of the image.
+pub fn image_frames() -> core::ops::Range<u64> {
+    layout::IMAGE_PHYS / 4096..image_phys_end().div_ceil(4096)
+}
+
 /// The hypervisor's own page tables.
 pub fn tables() -> &'static Tables {
     TABLES.get().expect("memory is set up before anything else")

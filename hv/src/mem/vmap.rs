@@ -21,6 +21,11 @@ pub fn map_firmware(addr: MachAddr, bytes: usize) -> Option<*const u8> {
     map_machine(addr, bytes, paging::READ_ONLY).map(<*mut u8>::cast_const)
 }
 
+/// The same, to be changed.
+pub fn map_firmware_writable(addr: MachAddr, bytes: usize) -> Option<*mut u8> {
+    map_machine(addr, bytes, paging::READ_WRITE)
+}
+
 fn map_machine(addr: MachAddr, bytes: usize, flags: PteFlags) -> Option<*mut u8> {
     let offset = addr.page_offset();
     let pages = (offset + bytes as u64).div_ceil(PAGE);

@@ -3,7 +3,7 @@
 use super::{Request, OK};
 use crate::domain::{self, Domain, DOMAIN_LIST_LOCK, MAX_VCPUS, RUNNING};
 use crate::hypercall::{Done, Outcome};
-use crate::{passthrough, sched};
+use crate::{iommu, passthrough, sched};
 use crate::vcpu::{stop, Vcpu};
 use core::sync::atomic::Ordering;
 use xen_abi::domctl as op;
@@ -35,6 +35,9 @@ pub(super) fn create(r: &mut Request) -> Outcome {
         wanted => wanted,
     };
     let d = Domain::new(id, config.max_vcpus, false).ok_or(Errno::ENOMEM)?;
+    if wants_devices {
+        iommu::prepare(&d).ok_or(Errno::ENOMEM)?;
+    }
     d.may_own_devices.store(wants_devices, Ordering::Release);
     d.set_handle(config.handle);
     d.events.set_max_ports(config.max_evtchn_port);
@@ -117,6 +120,7 @@ pub(super) fn destroy(r: &Request) -> Outcome {
     }
     // Before any frame is given back: its devices may still be writing.
     passthrough::release_domain(&d);
+    iommu::release(&d)?;
     crate::irq_guest::release_domain(&d);
     crate::grant::release(&d)?;
     for v in d.vcpus() {

@@ -1,0 +1,156 @@
+//! The firmware's description of VT-d units: the DMAR table (VT-d specification, chapter 8).
+//!
+//! Firmware is not trusted to be right: a structure that does not fit is left out, and a length of zero ends the list.
+
+use crate::pcicfg::Sbdf;
+use alloc::vec::Vec;
+
+/// A device, or a bridge and all behind it, by the way to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Scope {
+    /// A bridge, with all behind it.
+    pub is_bridge: bool,
+    /// The bus that the way starts from.
+    pub start_bus: u8,
+    /// Device and function of each bridge on the way, and of the device at its end.
+    pub path: Vec<u8>,
+}
+
+impl Scope {
+    /// Does it mean a function? `chain` is the function and then each bridge above it; `secondary` says which bus is behind
+    /// a bridge.
+    pub fn covers(&self, chain: &[Sbdf], secondary: impl Fn(u8, u8) -> Option<u8>) -> bool {
+        let Some((last, way)) = self.path.split_last() else { return false };
+        let mut bus = self.start_bus;
+        for bridge in way {
+            match secondary(bus, *bridge) {
+                Some(next) => bus = next,
+                None => return false,
+            }
+        }
+        let candidates = if self.is_bridge { chain } else { chain.get(..1).unwrap_or_default() };
+        candidates.iter().any(|at| (at.bus, at.devfn) == (bus, *last))
+    }
+}
+
+/// A unit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unit {
+    /// Its PCI segment.
+    pub segment: u16,
+    /// It has all functions of the segment that no other unit has.
+    pub has_the_rest: bool,
+    /// Address of its registers.
+    pub addr: u64,
+    /// Whose accesses it translates.
+    pub scopes: Vec<Scope>,
+}
+
+/// Memory that the firmware lets a device use for ever.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reserved {
+    /// PCI segment.
+    pub segment: u16,
+    /// First address.
+    pub first: u64,
+    /// Last address.
+    pub last: u64,
+    /// Which devices.
+    pub scopes: Vec<Scope>,
+}
+
+/// What the table says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Dmar {
+    /// Units.
+    pub units: Vec<Unit>,
+    /// Reserved memory.
+    pub reserved: Vec<Reserved>,
+}
+
+fn field<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
+    bytes.get(at..)?.first_chunk().copied()
+}
+
+impl Dmar {
+    /// Reads the table. `None` if it is too short to be one.
+    pub fn parse(table: &[u8]) -> Option<Self> {
+        let mut dmar = Self::default();
+        let mut rest = table.get(48..)?;
+        while let Some(length) = field(rest, 2).map(u16::from_le_bytes) {
+            let Some(entry) = rest.get(..usize::from(length)).filter(|entry| entry.len() >= 4) else { break };
+            let _ = dmar.add(entry);
+            rest = &rest[entry.len()..];
+        }
+        Some(dmar)
+    }
+
+    fn add(&mut self, entry: &[u8]) -> Option<()> {
+        let segment = u16::from_le_bytes(field(entry, 6)?);
+        let addr = u64::from_le_bytes(field(entry, 8)?);
+        match u16::from_le_bytes(field(entry, 0)?) {
+            0 => {
+                let has_the_rest = entry.get(4)? & 1 != 0;
+                // Registers are in whole pages.
+                if addr == 0 || addr % 4096 != 0 {
+                    return None;
+                }
+                self.units.push(Unit { segment, has_the_rest, addr, scopes: scopes(entry.get(16..)?) });
+            }
+            1 => {
+                let last = u64::from_le_bytes(field(entry, 16)?);
+                if last < addr {
+                    return None;
+                }
+                self.reserved.push(Reserved { segment, first: addr, last, scopes: scopes(entry.get(24..)?) });
+            }
+            _ => {}
+        }
+        Some(())
+    }
+
+    /// The index of the unit that translates a function's accesses. For the arguments see [`Scope::covers`].
+    pub fn unit_of(&self, chain: &[Sbdf], secondary: impl Fn(u8, u8) -> Option<u8>) -> Option<usize> {
+        let segment = chain.first()?.segment;
+        let named = |u: &Unit| u.segment == segment && u.scopes.iter().any(|s| s.covers(chain, &secondary));
+        let rest = |u: &Unit| u.segment == segment && u.has_the_rest;
+        self.units.iter().position(named).or_else(|| self.units.iter().position(rest))
+    }
+
+    /// Has the firmware reserved memory for a function?
+    pub fn has_reserved(&self, chain: &[Sbdf], secondary: impl Fn(u8, u8) -> Option<u8>) -> bool {
+        let Some(segment) = chain.first().map(|at| at.segment) else { return false };
+        let named = |r: &Reserved| r.segment == segment && r.scopes.iter().any(|s| s.covers(chain, &secondary));
+        self.reserved.iter().any(named)
+    }
+}
+
+/// PCI scopes; those of interrupt controllers and timers do not matter here.
+fn scopes(mut rest: &[u8]) -> Vec<Scope> {
+    let mut found = Vec::new();
+    while let &[kind, length, ..] = rest {
+        let Some(scope) = rest.get(..usize::from(length)).filter(|scope| scope.len() >= 6) else { break };
+        if matches!(kind, 1 | 2) {
+            let path = scope[6..].chunks_exact(2).map(|step| step[0] << 3 | step[1] & 7).collect();
+            found.push(Scope { is_bridge: kind == 2, start_bus: scope[5], path });
+        }
+        rest = &rest[scope.len()..];
+    }
+    found
+}
+
+/// Generator-independent oracle for fuzzing: reading any table ends, gives no more than is in it, and whatever it gives can
+/// be asked.
+#[cfg(any(test, feature = "fuzzing"))]
+pub fn check_table(bytes: &[u8]) {
+    let Some(dmar) = Dmar::parse(bytes) else { return };
+    let scopes = dmar.units.iter().map(|u| &u.scopes).chain(dmar.reserved.iter().map(|r| &r.scopes));
+    let steps: usize = scopes.flatten().map(|s| s.path.len()).sum();
+    assert!((dmar.units.len() + dmar.reserved.len()) * 4 + steps * 2 <= bytes.len());
+    assert!(dmar.units.iter().all(|u| u.addr != 0 && u.addr % 4096 == 0));
+    assert!(dmar.reserved.iter().all(|r| r.first <= r.last));
+    let chain = [Sbdf::new(0, 2, 8), Sbdf::new(0, 0, 0x10)];
+    let unit = dmar.unit_of(&chain, |bus, devfn| bus.checked_add(devfn));
+    assert!(unit.is_none_or(|n| n < dmar.units.len()));
+    let _ = dmar.has_reserved(&chain, |bus, _| Some(bus));
+}

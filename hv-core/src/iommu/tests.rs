@@ -1,0 +1,261 @@
+use super::dmar::Dmar;
+use super::vtd::{Capabilities, Fault, Invalidation, SecondLevel};
+use super::*;
+use crate::pcicfg::Sbdf;
+use proptest::prelude::*;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::vec::Vec;
+use x86::Mfn;
+
+/// Frames from 1000 on are tables.
+struct Memory {
+    tables: RefCell<BTreeMap<u64, Vec<u64>>>,
+    next: Cell<u64>,
+    left: Cell<u32>,
+}
+
+impl Memory {
+    fn new(left: u32) -> Self {
+        Self { tables: RefCell::default(), next: Cell::new(1000), left: Cell::new(left) }
+    }
+}
+
+impl TableMem for Memory {
+    fn read(&self, table: Mfn, index: usize) -> u64 {
+        self.tables.borrow()[&table.raw()][index]
+    }
+    fn write(&self, table: Mfn, index: usize, value: u64) {
+        self.tables.borrow_mut().get_mut(&table.raw()).expect("a table that is in use")[index] = value;
+    }
+    fn alloc(&self) -> Option<Mfn> {
+        self.left.set(self.left.get().checked_sub(1)?);
+        let mfn = self.next.replace(self.next.get() + 1);
+        self.tables.borrow_mut().insert(mfn, std::vec![0; 512]);
+        Some(Mfn::new(mfn))
+    }
+    fn free(&self, table: Mfn) {
+        self.tables.borrow_mut().remove(&table.raw()).expect("freed once");
+        self.left.set(self.left.get() + 1);
+    }
+}
+
+const fn mfn(n: u64) -> Mfn {
+    Mfn::new(n)
+}
+
+fn space(mem: &Memory) -> DmaSpace<SecondLevel> {
+    DmaSpace::new(Tables::new(mem, 3).unwrap())
+}
+
+#[test]
+fn large_pages_where_they_fit() {
+    let mem = Memory::new(100);
+    let tables = Tables::<SecondLevel>::new(&mem, 4).unwrap();
+    // 1 GiB + 2 MiB + one page, from one page below a gigabyte.
+    let (first, end) = ((1 << 18) - 1, (2 << 18) + 512 + 1);
+    tables.map(&mem, mfn(first), mfn(end), Access::ReadWrite, 3).unwrap();
+    assert_eq!(mem.tables.borrow().len(), 1 + 1 + 2 + 2, "root, one L3, two L2, two L1");
+    for (n, access) in [
+        (first - 1, Access::None),
+        (first, Access::ReadWrite),
+        (first + 1, Access::ReadWrite),
+        (end - 1, Access::ReadWrite),
+        (end, Access::None),
+        (1 << 40, Access::None),
+    ] {
+        assert_eq!(tables.get(&mem, mfn(n)), access, "{n:#x}");
+    }
+    let small = Tables::<SecondLevel>::new(&mem, 3).unwrap();
+    small.map(&mem, mfn(512), mfn(1024), Access::Read, 1).unwrap();
+    assert_eq!((small.get(&mem, mfn(512)), small.get(&mem, mfn(1023))), (Access::Read, Access::Read));
+    small.map(&mem, mfn(small.end() - 1), mfn(u64::MAX >> 12), Access::Read, 3).unwrap();
+    assert_eq!(small.get(&mem, mfn(small.end() - 1)), Access::Read, "what cannot be addressed is left out");
+    assert_eq!(small.set(&mem, mfn(small.end()), Access::Read), Ok(Access::None));
+}
+
+#[test]
+fn memory_that_runs_out_leaves_what_is_there() {
+    let mem = Memory::new(3);
+    let mut s = space(&mem);
+    s.allow_own(&mem, mfn(7)).unwrap();
+    assert_eq!(s.allow_own(&mem, mfn(7 << 9)), Err(OutOfMemory));
+    assert_eq!(s.grant(&mem, mfn(8 << 9), true), Err(OutOfMemory));
+    assert_eq!(s.revoke(&mem, mfn(8 << 9), true), Narrowed(false));
+    assert_eq!((s.tables.get(&mem, mfn(7)), s.tables.get(&mem, mfn(7 << 9))), (Access::ReadWrite, Access::None));
+    while !s.free_some(&mem, 1) {}
+    assert!(s.free_some(&mem, 1) && mem.tables.borrow().is_empty());
+}
+
+#[test]
+fn tables_are_freed_in_steps() {
+    let mem = Memory::new(1000);
+    let mut s = space(&mem);
+    for n in 0..300 {
+        s.allow_own(&mem, mfn(n << 9)).unwrap();
+    }
+    let mut steps = 0;
+    while !s.free_some(&mem, 50) {
+        steps += 1;
+        assert!(steps < 20);
+    }
+    assert!(steps >= 5 && mem.tables.borrow().is_empty());
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Allow(u64),
+    Forbid(u64),
+    Grant(u64, bool),
+    Revoke(usize),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let frame = || prop_oneof![0u64..4, 510u64..514, (1u64 << 18) - 1..(1 << 18) + 1];
+    prop_oneof![
+        frame().prop_map(Step::Allow),
+        frame().prop_map(Step::Forbid),
+        (frame(), any::<bool>()).prop_map(|(f, w)| Step::Grant(f, w)),
+        any::<usize>().prop_map(Step::Revoke),
+    ]
+}
+
+proptest! {
+    /// Devices reach what is the domain's own and writable, and what is granted, and every loss of a right is reported.
+    #[test]
+    fn a_space_is_what_its_history_says(steps in prop::collection::vec(step(), 1..120)) {
+        let mem = Memory::new(1000);
+        let mut s = space(&mem);
+        let mut own = std::collections::BTreeSet::new();
+        let mut grants: Vec<(u64, bool)> = Vec::new();
+        let naive = |own: &std::collections::BTreeSet<u64>, grants: &[(u64, bool)], f: u64| {
+            if own.contains(&f) || grants.contains(&(f, true)) {
+                Access::ReadWrite
+            } else if grants.contains(&(f, false)) {
+                Access::Read
+            } else {
+                Access::None
+            }
+        };
+        let frames = [0, 1, 2, 3, 510, 511, 512, 513, (1 << 18) - 1, 1 << 18];
+        for step in steps {
+            let before = frames.map(|f| naive(&own, &grants, f));
+            let mut reported = Narrowed(false);
+            match step {
+                // A frame of its own that becomes writable again is not mapped, unless it is granted.
+                Step::Allow(f) => { own.insert(f); s.allow_own(&mem, mfn(f)).unwrap(); }
+                // The type of a frame that is granted for writing does not change.
+                Step::Forbid(f) => { own.remove(&f); reported = s.forbid_own(&mem, mfn(f)); }
+                Step::Grant(f, w) => { grants.push((f, w)); s.grant(&mem, mfn(f), w).unwrap(); }
+                Step::Revoke(n) if !grants.is_empty() => {
+                    let (f, w) = grants.swap_remove(n % grants.len());
+                    reported = s.revoke(&mem, mfn(f), w);
+                }
+                Step::Revoke(_) => {}
+            }
+            let after = frames.map(|f| naive(&own, &grants, f));
+            for ((f, before), after) in frames.iter().zip(before).zip(after) {
+                prop_assert_eq!(s.tables.get(&mem, mfn(*f)), after, "frame {}", f);
+                prop_assert!(after >= before || reported == Narrowed(true));
+            }
+        }
+    }
+
+    /// Whatever the firmware says, reading it ends and gives nothing that is not in it.
+    #[test]
+    fn any_table_is_read(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+        dmar::check_table(&bytes);
+    }
+
+    /// The same, for what looks more like a table.
+    #[test]
+    fn any_list_of_structures_is_read(list in prop::collection::vec((0u16..3, prop::collection::vec(0u8..40, 0..40)), 0..8)) {
+        let mut table = std::vec![0; 48];
+        for (kind, body) in list {
+            table.extend(structure(kind, &body));
+        }
+        dmar::check_table(&table);
+    }
+}
+
+fn structure(kind: u16, body: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    out.extend(kind.to_le_bytes());
+    out.extend(u16::try_from(body.len() + 4).unwrap().to_le_bytes());
+    out.extend(body);
+    out
+}
+
+fn unit(flags: u8, addr: u64, scopes: &[&[u8]]) -> Vec<u8> {
+    let mut body = std::vec![flags, 0, 0, 0];
+    body.extend(addr.to_le_bytes());
+    body.extend(scopes.concat());
+    structure(0, &body)
+}
+
+#[test]
+fn which_unit_a_function_is_behind() {
+    let mut table = std::vec![0; 48];
+    // A device on bus 0; the bridge 0:1c.0 with all behind; an I/O APIC, which is none of ours.
+    let device: &[u8] = &[1, 8, 0, 0, 0, 0, 2, 0];
+    let bridge: &[u8] = &[2, 8, 0, 0, 0, 0, 0x1c, 0];
+    let nested: &[u8] = &[1, 10, 0, 0, 0, 0, 0x1d, 0, 3, 1];
+    let apic: &[u8] = &[3, 8, 0, 0, 2, 0xf0, 0x1f, 0];
+    table.extend(unit(0, 0xfed9_0000, &[device, bridge]));
+    table.extend(unit(0, 0xfed9_2000, &[nested]));
+    table.extend(unit(1, 0xfed9_1000, &[apic]));
+    table.extend(unit(1, 0xfed9_1008, &[]));
+    let mut reserved = std::vec![0, 0, 0, 0];
+    reserved.extend(0x7000_0000u64.to_le_bytes());
+    reserved.extend(0x7000_ffffu64.to_le_bytes());
+    reserved.extend(device);
+    table.extend(structure(1, &reserved));
+    table.extend([9, 9, 0, 0]);
+    let dmar = Dmar::parse(&table).unwrap();
+    assert_eq!(dmar.units.iter().map(|u| u.addr & 0xf000).collect::<Vec<_>>(), [0, 0x2000, 0x1000], "misaligned: out");
+    let secondary = |bus, devfn| match (bus, devfn) {
+        (0, 0xe0) => Some(1),
+        (0, 0xe8) => Some(4),
+        (1, 0) => Some(2),
+        _ => None,
+    };
+    let at = |bus, device: u8, function: u8| Sbdf::new(0, bus, device << 3 | function);
+    let behind = |chain: &[Sbdf]| dmar.unit_of(chain, secondary);
+    assert_eq!(behind(&[at(0, 2, 0)]), Some(0));
+    assert_eq!(behind(&[at(0, 3, 0)]), Some(2), "the rest");
+    assert_eq!(behind(&[at(2, 5, 0), at(1, 0, 0), at(0, 0x1c, 0)]), Some(0), "two bridges down");
+    assert_eq!(behind(&[at(4, 3, 1), at(0, 0x1d, 0)]), Some(1));
+    assert_eq!(behind(&[at(4, 3, 0), at(0, 0x1d, 0)]), Some(2));
+    assert_eq!(behind(&[Sbdf::new(1, 0, 0x10)]), None, "another segment");
+    assert!(dmar.has_reserved(&[at(0, 2, 0)], secondary) && !dmar.has_reserved(&[at(0, 3, 0)], secondary));
+    assert_eq!(dmar.reserved[0].last, 0x7000_ffff);
+}
+
+#[test]
+fn what_the_hardware_is_told() {
+    let all = Capabilities { cap: 1 << 55 | 1 << 54 | 1 << 39 | 1 << 10, ecap: 3 };
+    assert_eq!((all.levels(), all.largest_page_level(), all.nr_domain_ids()), (Some(4), 1, 16));
+    assert_eq!(Capabilities { cap: 1 << 9 | 3 << 34 | 6, ecap: 0 }.levels(), Some(3));
+    assert_eq!(Capabilities { cap: 1 << 9 | 3 << 34 | 6, ecap: 0 }.largest_page_level(), 3);
+    assert_eq!(Capabilities { cap: 0, ecap: 0 }.levels(), None);
+    assert_eq!(vtd::root_entry(mfn(5)), [0x5001, 0]);
+    assert_eq!(vtd::context_entry(mfn(5), 3, 7), [0x5001, 0x701]);
+    assert_eq!(Invalidation::Domain(7).encode(all), [2 | 2 << 4 | 3 << 6 | 7 << 16, 0]);
+    assert_eq!(Invalidation::Page(7, mfn(9)).encode(all), [2 | 3 << 4 | 3 << 6 | 7 << 16, 0x9000]);
+    let old = Capabilities { cap: 0, ecap: 0 };
+    assert_eq!(Invalidation::Page(7, mfn(9)).encode(old), Invalidation::Domain(7).encode(old), "no single pages");
+    let device = Invalidation::Context { source_id: 0x18, domain_id: 2 };
+    assert_eq!(device.encode(old), [1 | 3 << 4 | 2 << 16 | 0x18 << 32, 0]);
+    assert_eq!(Invalidation::Wait { at: 0x1000, value: 1 }.encode(old), [5 | 1 << 5 | 1 << 32, 0x1000]);
+}
+
+#[test]
+fn what_the_hardware_says() {
+    assert_eq!(Fault::decode([0x1234_5000, 0x18]), None, "an empty record");
+    let fault = Fault::decode([0x1234_5fff, 1 << 63 | 5 << 32 | 0x18]).unwrap();
+    assert_eq!(fault, Fault { source_id: 0x18, addr: 0x1234_5000, is_read: false, reason: 5 });
+    assert_eq!(fault.why(), "it may not write there");
+    for reason in 0..=255 {
+        assert!(!Fault { reason, ..fault }.why().is_empty());
+    }
+}

@@ -1,0 +1,252 @@
+//! Intel's VT-d: the forms of its structures in memory and registers (architecture specification, chapters 6, 9 and 10).
+
+use super::tables::{Entry, Format};
+use super::Access;
+use x86::Mfn;
+
+/// Registers, by offset.
+pub mod reg {
+    #![allow(missing_docs, reason = "the specification's names")]
+    pub const CAP: usize = 0x08;
+    pub const ECAP: usize = 0x10;
+    pub const GCMD: usize = 0x18;
+    pub const GSTS: usize = 0x1c;
+    pub const RTADDR: usize = 0x20;
+    pub const FSTS: usize = 0x34;
+    pub const FECTL: usize = 0x38;
+    pub const FEDATA: usize = 0x3c;
+    pub const FEADDR: usize = 0x40;
+    pub const FEUADDR: usize = 0x44;
+    pub const IQH: usize = 0x80;
+    pub const IQT: usize = 0x88;
+    pub const IQA: usize = 0x90;
+}
+
+/// Bits of the global command and status registers.
+pub mod global {
+    #![allow(missing_docs, reason = "the specification's names")]
+    pub const TRANSLATION: u32 = 1 << 31;
+    pub const ROOT_TABLE: u32 = 1 << 30;
+    pub const WRITE_BUFFER: u32 = 1 << 27;
+    pub const QUEUED_INVALIDATION: u32 = 1 << 26;
+    /// Commands that happen once; the others are states, and are written with each command.
+    pub const ONE_SHOT: u32 = ROOT_TABLE | WRITE_BUFFER | 1 << 29 | 1 << 24;
+}
+
+/// Fault status: a record is waiting; the queue of invalidations stopped.
+pub const FAULT_PENDING: u32 = 1 << 1;
+/// Records were lost.
+pub const FAULT_OVERFLOW: u32 = 1 << 0;
+/// Errors of the queue of invalidations.
+pub const QUEUE_ERRORS: u32 = 7 << 4;
+/// Fault event control: no interrupts.
+pub const FAULT_MASK: u32 = 1 << 31;
+
+/// What a unit can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capabilities {
+    /// CAP register.
+    pub cap: u64,
+    /// ECAP register.
+    pub ecap: u64,
+}
+
+impl Capabilities {
+    const fn bit(register: u64, bit: u32) -> bool {
+        register >> bit & 1 != 0
+    }
+    /// Levels of tables to use: four if possible, so that all memory can be mapped, or three.
+    pub const fn levels(self) -> Option<u32> {
+        if Self::bit(self.cap, 8 + 2) {
+            Some(4)
+        } else if Self::bit(self.cap, 8 + 1) {
+            Some(3)
+        } else {
+            None
+        }
+    }
+    /// The highest level of table whose entries may map a page.
+    pub const fn largest_page_level(self) -> u32 {
+        match (Self::bit(self.cap, 34), Self::bit(self.cap, 35)) {
+            (true, true) => 3,
+            (true, false) => 2,
+            _ => 1,
+        }
+    }
+    /// Number of domain ids.
+    pub const fn nr_domain_ids(self) -> u32 {
+        1 << (4 + 2 * (self.cap & 7)) as u32
+    }
+    /// It may remember that something is not mapped.
+    pub const fn caches_absence(self) -> bool {
+        Self::bit(self.cap, 7)
+    }
+    /// Its write buffer must be flushed by a command.
+    pub const fn needs_write_buffer_flush(self) -> bool {
+        Self::bit(self.cap, 4)
+    }
+    /// It sees memory as the CPUs' caches have it.
+    pub const fn is_coherent(self) -> bool {
+        Self::bit(self.ecap, 0)
+    }
+    /// It takes invalidations from a queue.
+    pub const fn has_queue(self) -> bool {
+        Self::bit(self.ecap, 1)
+    }
+    /// It can invalidate single pages.
+    pub const fn has_page_invalidation(self) -> bool {
+        Self::bit(self.cap, 39)
+    }
+    /// Offset of the fault records.
+    pub const fn fault_records(self) -> usize {
+        (self.cap >> 24 & 0x3ff) as usize * 16
+    }
+    /// How many there are.
+    pub const fn nr_fault_records(self) -> usize {
+        (self.cap >> 40 & 0xff) as usize + 1
+    }
+    /// What an invalidation of translations should wait for: reads and writes under way, as far as it can.
+    const fn drain(self) -> u64 {
+        (self.cap >> 55 & 1) << 7 | (self.cap >> 54 & 1) << 6
+    }
+}
+
+/// Second-level entries.
+#[derive(Debug)]
+pub struct SecondLevel;
+
+const READ: u64 = 1 << 0;
+const WRITE: u64 = 1 << 1;
+const PAGE: u64 = 1 << 7;
+const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
+
+impl Format for SecondLevel {
+    fn table(next: Mfn, _level: u32) -> u64 {
+        next.addr().raw() | READ | WRITE
+    }
+    fn leaf(mfn: Mfn, access: Access, level: u32) -> u64 {
+        let rights = match access {
+            Access::None => 0,
+            Access::Read => READ,
+            Access::ReadWrite => READ | WRITE,
+        };
+        mfn.addr().raw() | rights | if level > 1 { PAGE } else { 0 }
+    }
+    fn decode(entry: u64, level: u32) -> Option<Entry> {
+        let access = match (entry & READ != 0, entry & WRITE != 0) {
+            (false, false) => return None,
+            (_, true) => Access::ReadWrite,
+            (true, false) => Access::Read,
+        };
+        let mfn = Mfn::new((entry & ADDRESS) >> 12);
+        Some(if level == 1 || entry & PAGE != 0 { Entry::Leaf(mfn, access) } else { Entry::Table(mfn) })
+    }
+}
+
+/// The entry of the root table for a bus.
+pub const fn root_entry(context_table: Mfn) -> [u64; 2] {
+    [context_table.addr().raw() | 1, 0]
+}
+
+/// The entry of a context table for a function that is confined to the tables at `root`, of `levels` levels.
+pub const fn context_entry(root: Mfn, levels: u32, domain_id: u16) -> [u64; 2] {
+    // Address width: 1 for three levels, 2 for four.
+    [root.addr().raw() | 1, (domain_id as u64) << 8 | (levels - 2) as u64]
+}
+
+/// What is to be forgotten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Invalidation {
+    /// All context entries.
+    Contexts,
+    /// That of a function, which had this domain id.
+    Context {
+        /// The function.
+        source_id: u16,
+        /// The id.
+        domain_id: u16,
+    },
+    /// All translations.
+    Translations,
+    /// Those of a domain id.
+    Domain(u16),
+    /// Those of one page of a domain id.
+    Page(u16, Mfn),
+    /// Nothing: when all before is done, `value` is written to the address.
+    Wait {
+        /// Where.
+        at: u64,
+        /// What.
+        value: u32,
+    },
+}
+
+impl Invalidation {
+    /// The descriptor for the queue.
+    pub const fn encode(self, capabilities: Capabilities) -> [u64; 2] {
+        const CONTEXT: u64 = 1;
+        const IOTLB: u64 = 2;
+        const WAIT: u64 = 5;
+        const STATUS_WRITE: u64 = 1 << 5;
+        const GLOBAL: u64 = 1 << 4;
+        const BY_DOMAIN: u64 = 2 << 4;
+        const BY_DEVICE: u64 = 3 << 4;
+        let drain = capabilities.drain();
+        match self {
+            Self::Contexts => [CONTEXT | GLOBAL, 0],
+            Self::Context { source_id, domain_id } => {
+                [CONTEXT | BY_DEVICE | (domain_id as u64) << 16 | (source_id as u64) << 32, 0]
+            }
+            Self::Translations => [IOTLB | GLOBAL | drain, 0],
+            Self::Page(id, mfn) if capabilities.has_page_invalidation() => {
+                [IOTLB | BY_DEVICE | drain | (id as u64) << 16, mfn.addr().raw()]
+            }
+            Self::Domain(id) | Self::Page(id, _) => [IOTLB | BY_DOMAIN | drain | (id as u64) << 16, 0],
+            Self::Wait { at, value } => [WAIT | STATUS_WRITE | (value as u64) << 32, at],
+        }
+    }
+}
+
+/// An access that was stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// Bus, device and function.
+    pub source_id: u16,
+    /// Address, without its offset in the page.
+    pub addr: u64,
+    /// It was to read.
+    pub is_read: bool,
+    /// The specification's number for why.
+    pub reason: u8,
+}
+
+impl Fault {
+    /// Reads a fault record; `None` if it is empty.
+    pub const fn decode(record: [u64; 2]) -> Option<Self> {
+        let [low, high] = record;
+        if high >> 63 == 0 {
+            return None;
+        }
+        let [source_low, source_high, ..] = high.to_le_bytes();
+        Some(Self {
+            source_id: u16::from_le_bytes([source_low, source_high]),
+            addr: low & !0xfff,
+            is_read: high >> 62 & 1 != 0,
+            reason: high.to_le_bytes()[4],
+        })
+    }
+
+    /// Why, in words.
+    pub const fn why(self) -> &'static str {
+        match self.reason {
+            1..=3 => "nobody has the device",
+            4 => "the address is too large",
+            5 => "it may not write there",
+            6 => "it may not read there",
+            7..=0xa | 0xb | 0xc => "the hypervisor's tables are wrong",
+            0xd => "it asked for translated accesses",
+            0x20..=0x28 => "its interrupt is not remapped",
+            _ => "no reason known",
+        }
+    }
+}

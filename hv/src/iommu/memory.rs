@@ -1,0 +1,109 @@
+//! Memory for the tables, and what the hardware domain's devices may reach.
+
+use super::Iommu;
+use crate::arch::cpu;
+use crate::mem::{self, frames, phys_to_virt};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use hv_core::iommu::vtd::SecondLevel;
+use hv_core::iommu::{Access, TableMem, Tables};
+use x86::{MachAddr, Mfn, PAGE_SIZE};
+use xen_abi::layout::DomId;
+use xen_abi::memory::E820Entry;
+
+/// Tables in frames of ours, through the direct map.
+pub struct Direct;
+
+/// Bytes of a cache line; no CPU has shorter ones.
+const LINE: usize = 64;
+/// Some unit does not see the CPUs' caches.
+pub static NEEDS_WRITE_BACK: AtomicBool = AtomicBool::new(false);
+
+fn entry(table: Mfn, index: usize) -> &'static AtomicU64 {
+    // SAFETY: `TableMem`'s callers name tables that `alloc` gave, whole frames in the direct map, and indices below 512;
+    // entries are only accessed as atomics while the hardware may read them.
+    unsafe { AtomicU64::from_ptr(phys_to_virt(table.addr()).cast::<u64>().add(index & 511)) }
+}
+
+/// Makes `bytes` from `at` visible to units that do not see the CPUs' caches.
+pub fn write_back(at: *const u8, bytes: usize) {
+    if NEEDS_WRITE_BACK.load(Ordering::Relaxed) {
+        for line in (0..bytes).step_by(LINE) {
+            cpu::clflush(at.wrapping_add(line));
+        }
+        core::sync::atomic::fence(Ordering::SeqCst);
+    }
+}
+
+impl TableMem for Direct {
+    fn read(&self, table: Mfn, index: usize) -> u64 {
+        entry(table, index).load(Ordering::Relaxed)
+    }
+    fn write(&self, table: Mfn, index: usize, value: u64) {
+        entry(table, index).store(value, Ordering::Release);
+        write_back(entry(table, index).as_ptr().cast(), 8);
+    }
+    fn alloc(&self) -> Option<Mfn> {
+        let table = frames::alloc_zeroed()?;
+        write_back(phys_to_virt(table.addr()), PAGE_SIZE);
+        Some(table)
+    }
+    fn free(&self, table: Mfn) {
+        frames::free(table, 0);
+    }
+}
+
+/// Interrupt controllers and what else is not memory, up to 4 GiB.
+const CONTROLLERS: core::ops::Range<u64> = 0xfec0_0000..0x1_0000_0000;
+const USABLE: u32 = 1;
+const RESERVED: u32 = 2;
+
+/// Tables that map all memory but what the hypervisor keeps for itself from the boot on. Firmware's reserved memory below
+/// 4 GiB is mapped too: firmware lets devices use it and does not always say so.
+pub(super) fn hardware_tables(iommu: &Iommu, machine_map: &[E820Entry]) -> Option<Tables<SecondLevel>> {
+    let tables = Tables::new(&Direct, iommu.levels)?;
+    let largest = iommu.units.iter().map(|u| u.capabilities.largest_page_level()).min().unwrap_or(1);
+    for region in machine_map {
+        let first = region.addr / PAGE_SIZE as u64;
+        let end = region.addr.saturating_add(region.size) / PAGE_SIZE as u64;
+        let is_firmware = region.kind == RESERVED && region.addr < CONTROLLERS.end;
+        let wanted = |frame: u64| match region.kind {
+            USABLE => !is_ours(Mfn::new(frame)),
+            _ => is_firmware && !CONTROLLERS.contains(&(frame * PAGE_SIZE as u64)),
+        };
+        if region.kind == USABLE || is_firmware {
+            map_runs(&tables, first..end, wanted, largest)?;
+        }
+    }
+    for r in &iommu.dmar.reserved {
+        let frames = r.first / PAGE_SIZE as u64..r.last / PAGE_SIZE as u64 + 1;
+        let wanted = |frame: u64| tables.get(&Direct, Mfn::new(frame)) == Access::None;
+        map_runs(&tables, frames, wanted, 1)?;
+    }
+    Some(tables)
+}
+
+/// Maps the frames that are `wanted`, run by run.
+fn map_runs(
+    tables: &Tables<SecondLevel>,
+    frames: core::ops::Range<u64>,
+    wanted: impl Fn(u64) -> bool,
+    largest: u32,
+) -> Option<()> {
+    let mut at = frames.start;
+    while at < frames.end {
+        let end = (at..frames.end).find(|&frame| !wanted(frame)).unwrap_or(frames.end);
+        tables.map(&Direct, Mfn::new(at), Mfn::new(end), Access::ReadWrite, largest).ok()?;
+        at = (end..frames.end).find(|&frame| wanted(frame)).unwrap_or(frames.end);
+    }
+    Some(())
+}
+
+fn is_ours(mfn: Mfn) -> bool {
+    let image = mem::image_frames();
+    image.contains(&mfn.raw()) || frames::frame(mfn).is_some_and(|frame| frame.owner() == DomId::XEN)
+}
+
+/// The machine address that a pointer into the direct map means.
+pub fn machine_addr(mfn: Mfn, offset: usize) -> u64 {
+    MachAddr::new(mfn.addr().raw() + offset as u64).raw()
+}

@@ -1,0 +1,72 @@
+//! What an IOMMU stopped is said on the console, and a device that goes on trying is switched off.
+
+use super::active;
+use crate::arch::pci::{self, Sbdf};
+use crate::arch::tsc;
+use crate::passthrough;
+use crate::sync::Mutex;
+use crate::warn;
+use core::fmt;
+use hv_core::iommu::vtd::Fault;
+use hv_core::passthrough::Owner;
+
+/// Length of the window in which faults are counted.
+const WINDOW_NS: u64 = 1_000_000_000;
+/// Lines on the console per window.
+const LINES: u32 = 10;
+/// More faults in a window are no accident: the device that is caught then loses its access to memory.
+const TOO_MANY: u32 = 1000;
+
+struct Window {
+    start_ns: u64,
+    faults: u32,
+}
+
+static WINDOW: Mutex<Window> = Mutex::new(Window { start_ns: 0, faults: 0 });
+
+/// A unit interrupted.
+pub fn handle_faults() {
+    let Some(iommu) = active() else { return };
+    for unit in &iommu.units {
+        unit.take_faults(|fault| report(unit.segment, fault));
+    }
+}
+
+fn report(segment: u16, fault: Fault) {
+    let count = {
+        let mut window = WINDOW.lock();
+        let now = tsc::now_ns();
+        if now.saturating_sub(window.start_ns) > WINDOW_NS {
+            if window.faults > LINES {
+                warn!("IOMMU: {} more accesses were stopped", window.faults - LINES);
+            }
+            *window = Window { start_ns: now, faults: 0 };
+        }
+        window.faults = window.faults.saturating_add(1);
+        window.faults
+    };
+    let [devfn, bus] = fault.source_id.to_le_bytes();
+    let at = Sbdf::new(segment, bus, devfn);
+    let whose = Whose(passthrough::owner(at));
+    if count <= LINES {
+        let what = if fault.is_read { "reading" } else { "writing" };
+        warn!("IOMMU: {whose} device {at} was stopped {what} address {:#x}: {}", fault.addr, fault.why());
+    }
+    if count == TOO_MANY && pci::function(at).is_some() {
+        warn!("IOMMU: {whose} device {at} does not stop: it is no longer bus master");
+        passthrough::stop_master(at);
+    }
+}
+
+/// An owner, in words.
+struct Whose(Option<Owner>);
+
+impl fmt::Display for Whose {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(Owner::Hardware) => f.write_str("domain 0's"),
+            Some(Owner::Domain(id)) => write!(f, "d{id}'s"),
+            Some(Owner::Quarantine) | None => f.write_str("nobody's"),
+        }
+    }
+}
