@@ -29,3 +29,4 @@ pub mod pirq;
 pub mod rangeset;
 pub mod sched;
 pub mod timer;
+pub mod vtlb;

@@ -422,6 +422,83 @@ pub struct VcpuExtState {
     pub buffer: u64,
 }
 
+/// `GET_VCPU_MSRS`, `SET_VCPU_MSRS`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct VcpuMsrs {
+    pub vcpu: u32,
+    pub msr_count: u32,
+    /// Guest address of [`VcpuMsr`]s, or null to ask for the number.
+    pub msrs: u64,
+}
+
+/// One element of the array of `GET_VCPU_MSRS`, `SET_VCPU_MSRS`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct VcpuMsr {
+    pub index: u32,
+    pub reserved: u32,
+    pub value: u64,
+}
+
+/// Bytes of [`ExtVcpuContext`] without its machine-check part.
+pub const EXT_VCPUCONTEXT_BASE: u32 = 32;
+
+/// `GET_EXT_VCPUCONTEXT`, `SET_EXT_VCPUCONTEXT`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct ExtVcpuContext {
+    pub vcpu: u32,
+    /// How many bytes of this structure count.
+    pub size: u32,
+    pub syscall32_callback_eip: u64,
+    pub sysenter_callback_eip: u64,
+    pub syscall32_callback_cs: u16,
+    pub sysenter_callback_cs: u16,
+    pub syscall32_disables_events: u8,
+    pub sysenter_disables_events: u8,
+    pub pad0: u16,
+    pub mcg_cap: u64,
+    pub mci_ctl2_bank0: u64,
+    pub mci_ctl2_bank1: u64,
+    pub mcg_ext_ctl: u64,
+}
+
+/// `ShadowOp::op`.
+pub const SHADOW_OP_OFF: u32 = 0;
+pub const SHADOW_OP_ENABLE_TEST: u32 = 1;
+pub const SHADOW_OP_ENABLE_LOGDIRTY: u32 = 2;
+pub const SHADOW_OP_CLEAN: u32 = 11;
+pub const SHADOW_OP_PEEK: u32 = 12;
+pub const SHADOW_OP_GET_ALLOCATION: u32 = 30;
+pub const SHADOW_OP_SET_ALLOCATION: u32 = 31;
+pub const SHADOW_OP_ENABLE: u32 = 32;
+/// `ShadowOp::mode` of `CLEAN` and `PEEK`: the domain runs no more, this is the last time.
+pub const SHADOW_LOGDIRTY_FINAL: u32 = 1 << 0;
+
+/// `SHADOW_OP`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct ShadowOp {
+    pub op: u32,
+    pub mode: u32,
+    pub mb: u32,
+    pub pad: u32,
+    /// Guest address of a bitmap by pseudo-physical frame, or null.
+    pub dirty_bitmap: u64,
+    /// In: bits there is room for. Out: bits written.
+    pub pages: u64,
+    pub fault_count: u32,
+    pub dirty_count: u32,
+}
+
+/// `SETDEBUGGING`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct SetDebugging {
+    pub enable: u8,
+}
+
 /// `GET_PAGING_MEMPOOL_SIZE`, `SET_PAGING_MEMPOOL_SIZE`: bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
@@ -459,4 +536,10 @@ const _: () = {
     assert!(size_of::<CpuidLeaf>() == 24);
     assert!(size_of::<MsrEntry>() == 16);
     assert!(size_of::<VcpuExtState>() == 32);
+    assert!(size_of::<VcpuMsrs>() == 16);
+    assert!(size_of::<VcpuMsr>() == 16);
+    assert!(size_of::<ExtVcpuContext>() == 64);
+    assert!(offset_of!(ExtVcpuContext, mcg_cap) == EXT_VCPUCONTEXT_BASE as usize);
+    assert!(size_of::<ShadowOp>() == 40);
+    assert!(offset_of!(ShadowOp, pages) == 24);
 };

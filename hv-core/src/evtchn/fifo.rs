@@ -57,6 +57,14 @@ impl<P> VcpuQueues<P> {
 }
 
 impl<P: AsRef<PageWords>> EventChannels<P> {
+    /// Calls `f` with every page of the domain that events are written to.
+    pub fn for_each_page(&self, mut f: impl FnMut(&P)) {
+        if let Layout::Fifo(fifo) = &self.layout {
+            fifo.pages.iter().for_each(&mut f);
+        }
+        self.vcpus.iter().filter_map(|v| v.fifo.control.as_ref()).for_each(|block| f(&block.page));
+    }
+
     /// Registers a vCPU's control block at byte `offset` of a page; the first call changes the layout to FIFO. `map` gets
     /// hold of the page. `ENOENT`: no such vCPU. `EINVAL`: the block does not fit, is misaligned, or is there already.
     pub fn init_control(

@@ -158,6 +158,14 @@ impl Frame {
         self.count.store(word, Ordering::Release);
     }
 
+    /// Makes a page of the hypervisor's readable for those who may name its frames ([`DomId::XEN`]), for ever.
+    pub fn publish(&self) {
+        debug_assert_eq!(self.count().refs(), 0, "publishing a frame in use");
+        self.usage.store(Usage::valid(super::FrameType::Shared, 1).raw(), Ordering::Relaxed);
+        let word = CountWord::unowned(DomId::XEN).raw() | CountWord::ALLOCATED | CountWord::HEAP | 1;
+        self.count.store(word, Ordering::Release);
+    }
+
     /// Ends the allocation: drops its reference, once. `Err` if the frame is not `dom`'s or was given up before.
     pub(crate) fn drop_allocation(&self, dom: DomId, heap: bool) -> Result<Option<LastRef>, StealError> {
         let mut word = self.count.load(Ordering::Relaxed);

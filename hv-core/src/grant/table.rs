@@ -99,6 +99,11 @@ impl<P: SharedFrame> GrantTable<P> {
         self.active.iter().filter(|a| a.is_used()).count()
     }
 
+    /// Calls `f` with every frame that somebody may be writing to.
+    pub fn for_each_written(&self, f: impl FnMut(u64)) {
+        self.active.iter().filter(|a| a.is_written()).map(|a| a.frame).for_each(f);
+    }
+
     /// Starts a use of a grant by `user` and marks the shared entry. Returns the frame. `BadGntref`: no such entry.
     /// `GeneralError`: not granted to `user` (for writing), or the frame is not the granter's to give.
     #[inline]
