@@ -57,6 +57,10 @@ pub struct Domain {
     pauses: AtomicU32,
     /// How far its end has come: [`ALIVE`], [`DYING`], [`DEAD`].
     life: AtomicU8,
+    /// How its TSC is to behave (TSC_MODE_*), as the tools set it, and how often it has moved to another machine.
+    pub tsc_mode: AtomicU32,
+    /// See `tsc_mode`.
+    pub tsc_incarnation: AtomicU32,
     /// Scheduling weight of its vCPUs.
     pub weight: AtomicU32,
     /// Page tables, frames and memory accounting. Lock order: first of the domain's locks.
@@ -96,6 +100,8 @@ impl Domain {
             shutdown_code: AtomicU32::new(RUNNING),
             pauses: AtomicU32::new(0),
             life: AtomicU8::new(ALIVE),
+            tsc_mode: AtomicU32::new(0),
+            tsc_incarnation: AtomicU32::new(0),
             weight: AtomicU32::new(hv_core::sched::DEFAULT_WEIGHT),
             mm: crate::mem::domain_mm::DomainMm::new(id),
             may_own_devices: AtomicBool::new(false),
@@ -141,6 +147,9 @@ impl Domain {
         match before {
             Err(_) => Err(Errno::EINVAL),
             Ok(1) => {
+                // The tools may have written shared_info while it was paused.
+                self.vcpus().for_each(crate::pv::time::update_time_info);
+                crate::pv::time::update_wall_clock(self);
                 self.vcpus().for_each(|v| sched::start(v, stop::PAUSED));
                 Ok(())
             }
@@ -180,6 +189,13 @@ impl Domain {
     #[inline]
     pub fn shared_info_ptr(&self) -> *mut u8 {
         mem::phys_to_virt(self.shared_info.addr())
+    }
+
+    /// The highest pseudo-physical frame that it said it has.
+    pub fn maximum_pfn(&self) -> u64 {
+        let at = self.shared_info_ptr().wrapping_add(shared_info::ARCH_MAX_PFN).cast::<u64>();
+        // SAFETY: inside the shared-info page, which lives as long as the domain; aligned; the guest may write it any time.
+        unsafe { at.read_volatile() }.saturating_sub(1)
     }
 
     /// Makes vCPU `id`. `None` if there is no such number, it exists already, or the scheduler is full.

@@ -8,11 +8,15 @@ use crate::irq_guest;
 use crate::sched;
 use crate::sync::{Mutex, MutexGuard};
 use crate::vcpu::{stop, Vcpu};
-use core::sync::atomic::{AtomicU32, AtomicU64, AtomicU8};
+use crate::hypercall::{Outcome, OK};
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicU16, AtomicU64, AtomicU8, Ordering};
 use hv_core::evtchn::{CloseError, Closed, EventChannels, PageWords, Peer, Poll, Sent, Shared};
 use x86::Mfn;
 use xen_abi::errno::Errno;
-use xen_abi::event::{Port, NR_PORTS_FIFO};
+use xen_abi::event::{
+    Port, NR_PORTS_FIFO, NR_VIRQS, VIRQ_CONSOLE, VIRQ_CON_RING, VIRQ_DEBUGGER, VIRQ_DOM_EXC, VIRQ_TBUF,
+};
 use xen_abi::shared::{shared_info, vcpu_info};
 
 /// A domain's event channels, locked.
@@ -54,6 +58,11 @@ pub struct GuestPage {
 unsafe impl Send for GuestPage {}
 
 impl GuestPage {
+    /// Its frame.
+    pub fn mfn(&self) -> Mfn {
+        self.mfn
+    }
+
     /// Takes hold of frame `gfn` of `d`. EINVAL if it is not the domain's or cannot be written.
     pub fn take(d: &Domain, gfn: u64) -> Result<Self, Errno> {
         let mfn = Mfn::new(gfn);
@@ -206,14 +215,25 @@ pub fn raise_virq(v: &Vcpu, virq: u32) {
     d.events.lock().raise_virq(d, v.id, virq);
 }
 
-/// Which domain handles global virtual interrupts.
-static GLOBAL_VIRQ_DOMAIN: AtomicU32 = AtomicU32::new(0);
+/// Which domain handles each global virtual interrupt.
+static GLOBAL_VIRQ_HANDLERS: [AtomicU16; NR_VIRQS as usize] = [const { AtomicU16::new(0) }; NR_VIRQS as usize];
 
 /// Raises a global virtual interrupt at the domain that handles it.
 pub fn raise_global_virq(virq: u32) {
-    let id = GLOBAL_VIRQ_DOMAIN.load(core::sync::atomic::Ordering::Relaxed);
-    let handler = u16::try_from(id).ok().and_then(domain::find);
-    if let Some(d) = handler {
+    let handler = GLOBAL_VIRQ_HANDLERS.get(virq as usize).map_or(0, |h| h.load(Ordering::Relaxed));
+    // A handler that died leaves it to the control domain.
+    if let Some(d) = domain::find(handler).filter(|d| !d.is_dying()).or_else(|| domain::find(0)) {
         d.events.lock().raise_virq(&*d, 0, virq);
     }
+}
+
+/// Makes `d` the handler of global virtual interrupt `virq`. EINVAL for one that is not global, or not the tools'.
+pub fn set_virq_handler(d: Arc<Domain>, virq: u32) -> Outcome {
+    let ours = matches!(virq, VIRQ_CONSOLE | VIRQ_DOM_EXC | VIRQ_TBUF | VIRQ_DEBUGGER | VIRQ_CON_RING);
+    let handler = GLOBAL_VIRQ_HANDLERS.get(virq as usize).filter(|_| ours).ok_or(Errno::EINVAL)?;
+    if d.is_dying() {
+        return Err(Errno::EINVAL);
+    }
+    handler.store(d.id, Ordering::Relaxed);
+    OK
 }

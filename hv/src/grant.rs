@@ -5,7 +5,7 @@
 use crate::arch::tlb;
 use crate::domain::{self, Domain};
 use crate::mem::mmu_env::mmu;
-use crate::mem::{frames, phys_to_virt};
+use crate::mem::{frames, log_dirty, phys_to_virt};
 use crate::sync::{Mutex, MutexGuard};
 use crate::{iommu, warn};
 use core::sync::atomic::Ordering;
@@ -109,6 +109,7 @@ impl FrameRefs for Refs {
     fn take(&self, owner: u16, frame: u64, writable: bool) -> bool {
         let (mfn, owner) = (Mfn::new(frame), DomId(owner));
         if writable {
+            log_written(mfn);
             mmu().get_writable(mfn, owner).map(|r| r.keep()).is_ok()
         } else {
             mmu().get_page(mfn, owner).map(|r| r.keep()).is_ok()
@@ -119,10 +120,19 @@ impl FrameRefs for Refs {
     fn give_back(&self, frame: u64, writable: bool) {
         let mfn = Mfn::new(frame);
         if writable {
+            log_written(mfn);
             drop(mmu().writable_from_kept(mfn));
         } else {
             drop(mmu().page_from_kept(mfn));
         }
+    }
+}
+
+/// A use of a grant for writing begins or ends.
+#[inline]
+fn log_written(mfn: Mfn) {
+    if log_dirty::any() {
+        log_dirty::mark(mfn);
     }
 }
 

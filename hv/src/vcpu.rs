@@ -10,6 +10,7 @@ use alloc::boxed::Box;
 use core::cell::{Cell, UnsafeCell};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicU8, Ordering};
 use hv_core::sched::VcpuId;
+use hv_core::vtlb::Vtlb;
 use x86::Mfn;
 use xen_abi::layout::FIRST_RESERVED_GDT_PAGE;
 use xen_abi::regs::CpuUserRegs;
@@ -139,6 +140,8 @@ pub struct Vcpu {
     pub stop: AtomicU32,
     /// CPUs on which it may run.
     pub affinity: AtomicU64,
+    /// CPUs on which the tools would rather have it.
+    pub soft_affinity: AtomicU64,
     /// CPU on which it runs or ran last.
     pub processor: AtomicU32,
     /// Its registers are loaded on `processor` (running there, or not yet written back).
@@ -155,6 +158,8 @@ pub struct Vcpu {
     pub timer_cpu: [AtomicU32; 3],
     /// How often it was loaded on a CPU.
     pub loads: AtomicU64,
+    /// Cache of its page tables, on which it runs while its domain's writes are logged.
+    vtlb: AtomicPtr<Vtlb>,
     /// Its saved state was changed from outside: nothing that a CPU may still hold of it counts.
     pub state_changed: AtomicBool,
 }
@@ -214,6 +219,7 @@ impl Vcpu {
             info_frame: AtomicU64::new(!0),
             stop: AtomicU32::new(stop::DOWN),
             affinity: AtomicU64::new(u64::MAX),
+            soft_affinity: AtomicU64::new(u64::MAX),
             processor: AtomicU32::new(0),
             loaded: AtomicBool::new(false),
             initialised: AtomicBool::new(false),
@@ -222,8 +228,25 @@ impl Vcpu {
             periodic_due_ns: AtomicU64::new(0),
             timer_cpu: [const { AtomicU32::new(u32::MAX) }; 3],
             loads: AtomicU64::new(0),
+            vtlb: AtomicPtr::new(core::ptr::null_mut()),
             state_changed: AtomicBool::new(false),
         }
+    }
+
+    /// The cache of page tables on which it runs, if its domain is logged.
+    #[inline(always)]
+    pub fn vtlb(&self) -> Option<&Vtlb> {
+        // SAFETY: null, or from a box that `set_vtlb` frees only while the vCPU is loaded nowhere, when nobody looks.
+        unsafe { self.vtlb.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// Gives it another such cache, or none; it is loaded nowhere, and whoever calls this made sure that it stays so.
+    pub fn set_vtlb(&self, cache: Option<Box<Vtlb>>) -> Option<Box<Vtlb>> {
+        let new = cache.map_or(core::ptr::null_mut(), Box::into_raw);
+        let old = self.vtlb.swap(new, Ordering::AcqRel);
+        self.state_changed.store(true, Ordering::Release);
+        // SAFETY: a non-null pointer came out of `Box::into_raw` here, and the swap makes this the only owner.
+        (!old.is_null()).then(|| unsafe { Box::from_raw(old) })
     }
 
     /// The domain that it belongs to.

@@ -3,6 +3,7 @@
 use crate::arch::cpu::{self, cr};
 use core::cell::{Cell, UnsafeCell};
 use core::sync::atomic::{AtomicU64, Ordering};
+use xen_abi::errno::Errno;
 
 /// Largest extended state that is kept: x87, SSE, AVX, AVX-512 (2696 bytes), rounded up.
 const AREA_SIZE: usize = 2816;
@@ -46,6 +47,16 @@ pub fn init_cpu() {
     }
 }
 
+/// The FXSAVE image at the start of an area, and the header behind it.
+const LEGACY_SIZE: usize = 512;
+const XSAVE_HEADER_SIZE: usize = 64;
+
+/// Bytes of an XSAVE area with all that guests may use.
+pub fn xsave_bytes() -> usize {
+    // EBX: what the present XCR0 needs, and that is a guest's; ECX: what all components need.
+    (cpu::cpuid(0xd, 0)[2] as usize).min(AREA_SIZE)
+}
+
 /// A vCPU's FPU state while it does not run.
 pub struct FpuArea {
     data: UnsafeCell<Area>,
@@ -82,6 +93,37 @@ impl FpuArea {
         // SAFETY: the caller owns the vCPU's state.
         let area = unsafe { &*self.data.get() };
         core::array::from_fn(|i| area.0[i])
+    }
+
+    /// Copies the XSAVE image out, as far as there is room.
+    pub fn copy_xsave(&self, to: &mut [u8]) {
+        // SAFETY: the caller owns the vCPU's state.
+        let area = unsafe { &*self.data.get() };
+        let bytes = to.len().min(AREA_SIZE);
+        to[..bytes].copy_from_slice(&area.0[..bytes]);
+    }
+
+    /// Takes XCR0 and an XSAVE image of the standard form; `xcr0` is fit for this machine. What the image does not have is
+    /// in its initial state. EINVAL for components that are not in `xcr0` and for reserved fields, which XRSTOR would
+    /// refuse; EOPNOTSUPP for the compact form.
+    pub fn set_xsave(&self, xcr0: u64, image: &[u8]) -> Result<(), Errno> {
+        let header = image.get(LEGACY_SIZE..LEGACY_SIZE + XSAVE_HEADER_SIZE).ok_or(Errno::EINVAL)?;
+        let word = |at: usize| header[at..at + 8].iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
+        let (present, compact) = (word(0), word(8));
+        if compact != 0 {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        if present & !xcr0 != 0 || header[16..].iter().any(|byte| *byte != 0) || image.len() > AREA_SIZE {
+            return Err(Errno::EINVAL);
+        }
+        // SAFETY: the caller owns the vCPU's state, which is loaded nowhere.
+        let area = unsafe { &mut *self.data.get() };
+        area.0[..image.len()].copy_from_slice(image);
+        area.0[image.len()..].fill(0);
+        // Reserved bits of MXCSR.
+        area.0[26..28].fill(0);
+        self.xcr0.set(xcr0);
+        Ok(())
     }
 
     /// Saves the CPU's FPU registers here. CR0.TS must be clear.

@@ -9,6 +9,7 @@
 
 use crate::arch::percpu::{this_cpu, MAX_CPUS};
 use crate::arch::{cpu, ipi, percpu};
+use crate::pv::vtlb;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 static CLOCK: AtomicU32 = AtomicU32::new(1);
@@ -68,9 +69,15 @@ pub unsafe fn load_root(root: u64) {
 #[inline]
 pub fn flush_local(what: What) {
     match what {
-        // SAFETY: the root that is loaded.
-        What::All => unsafe { load_root(cpu::read_cr3()) },
-        What::Page(va) => cpu::invlpg(va),
+        What::All => {
+            vtlb::wipe_current();
+            // SAFETY: the root that is loaded.
+            unsafe { load_root(cpu::read_cr3()) }
+        }
+        What::Page(va) => {
+            vtlb::forget_current(va);
+            cpu::invlpg(va);
+        }
     }
 }
 

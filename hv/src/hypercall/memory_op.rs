@@ -2,10 +2,9 @@
 
 use super::foreign::{self, Target};
 use super::{Caller, Done, GuestPtr, Outcome, OK};
-use crate::domain::Domain;
 use crate::mem::domain_mm::DomainMm;
 use crate::mem::mmu_env::{mmu, Source};
-use crate::mem::{self, frames};
+use crate::mem::{self, frames, log_dirty};
 use crate::sync::Once;
 use alloc::vec::Vec;
 use hv_core::memory::{self, Account, Exchange, Extents, CONTROL_MAX_ORDER, GUEST_MAX_ORDER};
@@ -47,7 +46,8 @@ pub fn call(cx: &mut Caller, cmd: u64, arg: GuestPtr<u8>) -> Outcome {
         op::XENMEM_MAXIMUM_RAM_PAGE => value(frames::end().raw()),
         op::XENMEM_CURRENT_RESERVATION => value(named(cx, arg)?.mm.tot_pages()),
         op::XENMEM_MAXIMUM_RESERVATION => value(named(cx, arg)?.mm.max_pages()),
-        op::XENMEM_MAXIMUM_GPFN => value(named(cx, arg).map(|d| maximum_pfn(&d))?),
+        op::XENMEM_MAXIMUM_GPFN => value(named(cx, arg)?.maximum_pfn()),
+        op::XENMEM_MACHPHYS_MFN_LIST => machphys_mfn_list(cx, arg.cast()),
         op::XENMEM_MACHPHYS_MAPPING => machphys_mapping(cx, arg.cast()),
         op::XENMEM_MEMORY_MAP => {
             let map = cx.domain().mm.memory_map.lock();
@@ -94,13 +94,6 @@ fn max_order(cx: &Caller) -> u32 {
     }
 }
 
-/// The highest pseudo-physical frame that the domain said it has.
-fn maximum_pfn(d: &Domain) -> u64 {
-    let at = d.shared_info_ptr().wrapping_add(xen_abi::shared::shared_info::ARCH_MAX_PFN).cast::<u64>();
-    // SAFETY: inside the shared-info page, which lives as long as the domain; aligned; the guest may write it any time.
-    unsafe { at.read_volatile() }.saturating_sub(1)
-}
-
 /// Does one extent; `element` is its place in the list. `Ok(false)`: no more can be done.
 type OneExtent = fn(&DomainMm, &Extents, GuestPtr<u64>) -> Result<bool, Errno>;
 
@@ -140,6 +133,7 @@ fn increase(mm: &DomainMm, extents: &Extents, element: GuestPtr<u64>) -> Result<
 fn populate(mm: &DomainMm, extents: &Extents, element: GuestPtr<u64>) -> Result<bool, Errno> {
     let pfn = element.read()?;
     let first = memory::populate(mmu(), &Source, mm, extents, Some(pfn))?;
+    log_new(first, extents.pages());
     element.write(&first.raw())?;
     Ok(true)
 }
@@ -178,9 +172,17 @@ fn exchange_chunk(mm: &DomainMm, plan: &Exchange, chunk: u64) -> Result<(), Errn
     let pfns = read_list(plan.output.list, first_output, plan.outputs_per_chunk, |pfn| pfn)?;
     let new = plan.chunk(mmu(), &Source, mm.id, &inputs, &pfns)?;
     for (n, mfn) in new.iter().enumerate() {
+        log_new(*mfn, plan.output.pages());
         GuestPtr::<u64>::new(plan.output.list).at(first_output + n as u64)?.write(&mfn.raw())?;
     }
     Ok(())
+}
+
+/// Pages that are new to a domain have other contents than those that had their numbers before.
+fn log_new(first: Mfn, pages: u64) {
+    if log_dirty::any() {
+        (0..pages).for_each(|n| log_dirty::mark(first.add(n)));
+    }
 }
 
 /// Elements `first..first + count` of the list at `list`. A chunk has at most 2^18 of them.
@@ -202,6 +204,21 @@ fn machphys_mapping(cx: &Caller, arg: GuestPtr<op::MachphysMapping>) -> Outcome 
         (MACH2PHYS_VIRT_END - MACH2PHYS_VIRT_START) / 8 - 1
     };
     arg.write(&op::MachphysMapping { v_start: MACH2PHYS_VIRT_START, v_end: MACH2PHYS_VIRT_END, max_mfn })?;
+    OK
+}
+
+/// The first machine frame of each 2 MiB of the M2P, for the tools to map. A part without memory repeats the one before it.
+fn machphys_mfn_list(cx: &Caller, arg: GuestPtr<op::MachphysMfnList>) -> Outcome {
+    cx.require_privilege()?;
+    let mut request = arg.read()?;
+    let list = GuestPtr::<u64>::new(request.extent_start);
+    let extents = mem::m2p_extents();
+    request.nr_extents = 0;
+    for first in extents.iter().take(request.max_extents as usize) {
+        list.at(request.nr_extents.into())?.write(&first.raw())?;
+        request.nr_extents += 1;
+    }
+    arg.write(&request)?;
     OK
 }
 

@@ -5,6 +5,7 @@ use crate::arch::percpu::{pending, this_cpu};
 use crate::arch::{cpu, descriptor, tlb};
 use crate::mem::domain_mm::{self, DomainMm, LDT_PAGES};
 use crate::mem::mmu_env::{self, mmu};
+use crate::pv::vtlb;
 use crate::vcpu::Vcpu;
 use core::sync::atomic::Ordering;
 use hv_core::mmu::{ext::check_ldt, Flush, FlushWhat, FlushWhere, MmuError, RootRef};
@@ -172,8 +173,9 @@ pub fn new_baseptr(v: &Vcpu, mfn: Mfn) -> Result<(), Errno> {
         reload_ldt(v);
     }
     this_cpu().loaded_root.set(new.raw());
-    // SAFETY: the reference just taken keeps it a validated L4 table.
-    unsafe { tlb::load_root(new.addr().raw()) };
+    vtlb::wipe(v);
+    // SAFETY: the reference just taken keeps it a validated L4 table; a cache's root has the hypervisor's slots, too.
+    unsafe { tlb::load_root(vtlb::hardware_root(v).addr().raw()) };
     if old.raw() != 0 {
         mmu().release_root(RootRef::from_kept(old), &mut lock)?;
     }
@@ -192,6 +194,7 @@ fn new_user_baseptr(v: &Vcpu, mfn: Mfn) -> Result<(), Errno> {
     mmu().drain(&mut lock)?;
     let new = if mfn.raw() == 0 { mfn } else { mmu().acquire_root(mm.id, mfn, &mut lock).map_err(refused)?.keep() };
     v.user_root.set(new);
+    vtlb::wipe(v);
     if old.raw() != 0 {
         mmu().release_root(RootRef::from_kept(old), &mut lock)?;
     }

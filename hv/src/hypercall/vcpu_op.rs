@@ -53,9 +53,10 @@ pub fn call(cx: &mut Caller, cmd: u32, id: u32, arg: GuestPtr<u8>) -> Outcome {
                 if area.addr != 0 {
                     GuestPtr::<VcpuRunstateInfo>::new(area.addr).write(&time::runstate(v))?;
                 }
-                if v.loaded.load(Ordering::Acquire) {
+                if v.stop.load(Ordering::Acquire) & stop::DOWN == 0 {
                     return Err(Errno::EBUSY);
                 }
+                sched::wait_unloaded(v);
                 v.runstate_area.set(RunstateArea { address: area.addr, stale: false });
             }
             OK

@@ -29,6 +29,12 @@ extern "C" {
     fn guest_push_words(dst: u64, src: *const u64, words: usize) -> u32;
 }
 
+/// Is `va` in the hypervisor's range?
+#[inline(always)]
+pub fn is_hypervisor(va: u64) -> bool {
+    (HYPERVISOR_VIRT_START..HYPERVISOR_VIRT_END).contains(&va)
+}
+
 /// May a guest name the `len` bytes at `va`? They must not reach into the hypervisor's range or wrap. Non-canonical
 /// addresses are left to the CPU, which faults on them.
 #[inline(always)]

@@ -31,6 +31,8 @@ pub struct DomainMm {
     max_pages: AtomicU64,
     /// What `XENMEM_memory_map` answers, if the tools set it.
     pub memory_map: Mutex<Vec<E820Entry>>,
+    /// Which of its pages are written, while somebody wants to know.
+    pub log: crate::mem::log_dirty::DirtyLog,
 }
 
 impl DomainMm {
@@ -44,6 +46,7 @@ impl DomainMm {
             tot_pages: AtomicU64::new(0),
             max_pages: AtomicU64::new(0),
             memory_map: Mutex::new(Vec::new()),
+            log: crate::mem::log_dirty::DirtyLog::new(),
         }
     }
 

@@ -4,7 +4,7 @@ use crate::arch::percpu::{this_cpu, MAX_CPUS};
 use crate::arch::tlb;
 use crate::domain::{self, Domain};
 use crate::iommu;
-use crate::mem::{self, frames, limbo, phys_to_virt};
+use crate::mem::{self, frames, limbo, log_dirty, phys_to_virt};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use hv_core::frame::Frame;
 use hv_core::mmu::{IoAccess, Mmu, MmuEnv, PtMem, Slot};
@@ -91,15 +91,22 @@ impl PtMem for Env {
     #[inline(always)]
     fn write(&self, slot: Slot, new: Pte) {
         word(slot).store(new.0, Ordering::Release);
+        if log_dirty::any() {
+            log_dirty::mark(slot.page());
+        }
     }
     #[inline(always)]
     fn cmpxchg(&self, slot: Slot, old: Pte, new: Pte) -> Result<(), Pte> {
-        word(slot).compare_exchange(old.0, new.0, Ordering::AcqRel, Ordering::Relaxed).map(|_| ()).map_err(Pte)
+        word(slot).compare_exchange(old.0, new.0, Ordering::AcqRel, Ordering::Relaxed).map_err(Pte)?;
+        if log_dirty::any() {
+            log_dirty::mark(slot.page());
+        }
+        Ok(())
     }
 }
 
 /// Calls `f` with the domain `id`, if it exists. The running one is found quickest.
-fn with_domain<R>(id: DomId, f: impl FnOnce(&Domain) -> R) -> Option<R> {
+pub(super) fn with_domain<R>(id: DomId, f: impl FnOnce(&Domain) -> R) -> Option<R> {
     if let Some(v) = this_cpu().current() {
         if v.domain().id == id.0 {
             return Some(f(v.domain()));
@@ -148,6 +155,9 @@ impl MmuEnv for Env {
     fn m2p_set(&self, mfn: Mfn, pfn: u64) {
         if let Some(entry) = frames::m2p(mfn) {
             entry.store(pfn, Ordering::Relaxed);
+            if log_dirty::any() {
+                log_dirty::mark(mfn);
+            }
         }
     }
     fn frame_freed(&self, mfn: Mfn, owner: DomId, heap: bool) {
@@ -180,9 +190,15 @@ impl MmuEnv for Env {
     }
     fn clear_page(&self, mfn: Mfn) {
         frames::scrub(mfn);
+        if log_dirty::any() {
+            log_dirty::mark(mfn);
+        }
     }
     fn copy_page(&self, to: Mfn, from: Mfn) {
         // SAFETY: both frames are RAM in the direct map and the caller holds references to them. They may be the same.
         unsafe { core::ptr::copy(phys_to_virt(from.addr()), phys_to_virt(to.addr()), PAGE_SIZE) };
+        if log_dirty::any() {
+            log_dirty::mark(to);
+        }
     }
 }

@@ -6,6 +6,7 @@ pub mod frames;
 pub mod heap;
 pub mod layout;
 pub mod limbo;
+pub mod log_dirty;
 pub mod mmu_env;
 pub mod paging;
 pub mod ranges;
@@ -14,6 +15,7 @@ pub mod vmap;
 use crate::arch::insn;
 use crate::boot::multiboot::Loaded;
 use crate::sync::Once;
+use alloc::vec::Vec;
 use core::mem::size_of;
 use paging::Tables;
 use ranges::Ranges;
@@ -115,6 +117,7 @@ pub fn init(loaded: &Loaded) {
     for (start, end) in free.iter() {
         frames::free_range(Mfn::new(start >> 12), Mfn::new(end >> 12));
     }
+    publish_m2p();
 }
 
 /// The sixteen L3 tables, the direct map and the image.
@@ -154,14 +157,8 @@ fn map_frame_tables(tables: &Tables, loaded: &Loaded, free: &mut Ranges) {
             tables.map(va, pa, bytes, paging::READ_WRITE, &mut alloc).expect("memory for the frame table");
             fill(va, bytes, 0);
         });
-        back(layout::M2P + start * 8, (end - start) * 8, free, |va, pa, bytes, free| {
-            let mut alloc = || Some(zeroed(take(free, u64::MAX)));
-            let guest_va = va - layout::M2P + layout::M2P_READ_ONLY;
-            tables.map(va, pa, bytes, paging::READ_WRITE, &mut alloc).expect("memory for the M2P");
-            tables.map(guest_va, pa, bytes, paging::READ_ONLY | PteFlags::US, &mut alloc).expect("memory for the M2P");
-            fill(va, bytes, xen_abi::layout::INVALID_M2P_ENTRY);
-        });
     }
+    map_m2p(tables, &chunked, free);
     map_holes(tables, &chunked, free);
     let words = frames::chunk_words(end);
     let chunks = boot_slice::<u64>(free, words);
@@ -170,6 +167,47 @@ fn map_frame_tables(tables: &Tables, loaded: &Loaded, free: &mut Ranges) {
     }
     let tags = boot_slice::<u8>(free, Mfn::new(end).index());
     frames::init(end, loaded.usable.bytes() >> 12, chunks, tags);
+}
+
+/// The M2P in pieces of 2 MiB, whole ones wherever there is any RAM: the tools map it by such pieces.
+fn map_m2p(tables: &Tables, chunked: &Ranges, free: &mut Ranges) {
+    let mut pieces = Ranges::new();
+    for (start, end) in chunked.iter() {
+        pieces.add(start * 8 / SIZE_2M * SIZE_2M, (end * 8).next_multiple_of(SIZE_2M));
+    }
+    for (start, end) in pieces.iter() {
+        for offset in (start..end).step_by(SIZE_2M as usize) {
+            let pa = free.take(SIZE_2M, SIZE_2M, u64::MAX).expect("memory for the M2P");
+            let va = layout::M2P + offset;
+            let mut alloc = || Some(zeroed(take(free, u64::MAX)));
+            tables.map(va, pa, SIZE_2M, paging::READ_WRITE, &mut alloc).expect("memory for the M2P");
+            let guest_va = va - layout::M2P + layout::M2P_READ_ONLY;
+            tables.map(guest_va, pa, SIZE_2M, paging::READ_ONLY | PteFlags::US, &mut alloc).expect("memory for the M2P");
+            fill(va, SIZE_2M, xen_abi::layout::INVALID_M2P_ENTRY);
+        }
+    }
+}
+
+/// The first frame of each 2 MiB of the M2P; holes repeat the one before them.
+pub fn m2p_extents() -> Vec<Mfn> {
+    let end = (frames::end().raw() * 8).next_multiple_of(SIZE_2M);
+    let mut extents = Vec::new();
+    for offset in (0..end).step_by(SIZE_2M as usize) {
+        let found = tables().translate(layout::M2P + offset).map(Mfn::containing);
+        extents.extend(found.or_else(|| extents.last().copied()));
+    }
+    extents
+}
+
+/// The tools may map the M2P.
+pub fn publish_m2p() {
+    let mut last = None;
+    for first in m2p_extents() {
+        if last.replace(first) != Some(first) {
+            let pages = (0..SIZE_2M / PAGE_SIZE as u64).map(|n| first.add(n));
+            pages.filter_map(frames::frame).for_each(frames::Frame::publish);
+        }
+    }
 }
 
 /// Frames that have an entry and are no RAM, and those of low memory, are handled as I/O memory. Frames that are neither

@@ -86,6 +86,23 @@ impl Tables {
         Some(())
     }
 
+    /// Where `va` is mapped to, if it is.
+    pub fn translate(&self, va: u64) -> Option<MachAddr> {
+        let mut table = self.root;
+        for level in (1..=4).rev() {
+            let value = Pte(entry(table, index(va, level)).load(Ordering::Relaxed));
+            if !value.is_present() {
+                return None;
+            }
+            if level == 1 || level < 4 && value.contains(PteFlags::PSE_PAT) {
+                let offset = va % LEAF_BYTES[level as usize];
+                return Some(MachAddr::new(value.mfn().addr().raw() / LEAF_BYTES[level as usize] * LEAF_BYTES[level as usize] + offset));
+            }
+            table = value.mfn();
+        }
+        None
+    }
+
     /// The entry of `level` for `va`, after making the tables above it.
     pub fn walk(&self, va: u64, level: u32, alloc: &mut impl FnMut() -> Option<Mfn>) -> Option<&'static AtomicU64> {
         let mut table = self.root;

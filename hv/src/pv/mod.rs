@@ -10,3 +10,4 @@ pub mod mode;
 pub mod ptwr;
 pub mod time;
 pub mod traps;
+pub mod vtlb;

@@ -1,7 +1,7 @@
 //! Switching a vCPU between guest-kernel and guest-user mode, and loading page-table roots.
 
 use crate::arch::{cpu, percpu::this_cpu};
-use crate::pv::time;
+use crate::pv::{time, vtlb};
 use crate::vcpu::Vcpu;
 use x86::Mfn;
 
@@ -30,7 +30,7 @@ pub fn flush_all() {
 pub fn to_kernel(v: &Vcpu) {
     v.kernel_mode.set(true);
     cpu::swapgs();
-    load_root(v.kernel_root.get());
+    load_root(vtlb::hardware_root(v));
     if v.runstate_area.get().stale {
         time::update_runstate_area(v);
     }
@@ -41,5 +41,5 @@ pub fn to_kernel(v: &Vcpu) {
 pub fn to_user(v: &Vcpu) {
     v.kernel_mode.set(false);
     cpu::swapgs();
-    load_root(v.user_root.get());
+    load_root(vtlb::hardware_root(v));
 }

@@ -2,7 +2,7 @@
 
 use crate::arch::percpu::this_cpu;
 use crate::arch::{cpu, descriptor, idt};
-use crate::pv::{entry, mmio_ro, mode, ptwr};
+use crate::pv::{entry, mmio_ro, mode, ptwr, vtlb};
 use crate::vcpu::Vcpu;
 use crate::{hypercall, irq};
 use x86::error_code::PageFaultError;
@@ -58,8 +58,8 @@ pub extern "C" fn iret_fault_from_guest(regs: &mut CpuUserRegs) {
 /// #PF in ring 3.
 pub extern "C" fn page_fault_from_guest(regs: &mut CpuUserRegs) {
     let address = cpu::read_cr2();
-    let code = regs.error_code;
     let v = current();
+    let Some(code) = vtlb::fault(v, address, regs.error_code) else { return };
     const WRITE_PRESENT: u32 = PageFaultError::P.bits() | PageFaultError::W.bits();
     const MATTERS: u32 = WRITE_PRESENT | PageFaultError::RSVD.bits() | PageFaultError::I.bits();
     if code & MATTERS == WRITE_PRESENT && v.kernel_mode.get() {
@@ -153,6 +153,10 @@ pub extern "C" fn trap_from_hypervisor(regs: &mut CpuUserRegs) {
         }
         vector::PF | vector::GP | vector::SS | vector::NP | vector::TS => {
             if vec == vector::PF {
+                let running = this_cpu().current();
+                if running.is_some_and(|v| vtlb::fault(v, cpu::read_cr2(), regs.error_code).is_none()) {
+                    return;
+                }
                 if let Some(offset) = descriptor::ldt_offset(cpu::read_cr2()) {
                     let v = current();
                     if let Some(frame) = crate::hypercall::mmuext_op::take_ldt_page(v, offset) {

@@ -196,8 +196,9 @@ fn schedule(me: &'static CpuInfo, regs: &mut CpuUserRegs) {
         let next = decision.next.and_then(|id: VcpuId| vcpu_in_slot(id.index()));
         if let Some(next) = next {
             if me.current().is_none() {
-                switch::load(next, regs);
+                // First: loading its segments or its runstate record may fault on its behalf.
                 me.set_current(Some(next));
+                switch::load(next, regs);
             }
             return;
         }
@@ -207,7 +208,6 @@ fn schedule(me: &'static CpuInfo, regs: &mut CpuUserRegs) {
 
 /// Waits for work. Returns when this CPU should ask the scheduler again.
 fn idle(me: &'static CpuInfo) {
-    switch::load_idle();
     me.idle.store(1, Ordering::Release);
     loop {
         let work = me.pending.swap(0, Ordering::AcqRel);

@@ -5,7 +5,7 @@ use crate::arch::descriptor;
 use crate::arch::percpu::this_cpu;
 use crate::hypercall::debugreg;
 use crate::mem;
-use crate::pv::{entry, mode, time};
+use crate::pv::{entry, mode, time, vtlb};
 use crate::sched::timers;
 use crate::vcpu::Vcpu;
 use core::cell::Cell;
@@ -70,6 +70,8 @@ pub fn save(v: &Vcpu, regs: &CpuUserRegs) {
         // SAFETY: no breakpoints.
         unsafe { cpu::write_dr7(x86::rflags::DR7_DEFAULT) };
     }
+    // As soon as others may have the vCPU, its page tables may be freed: this CPU must be off them.
+    load_idle();
     v.loaded.store(false, Ordering::Release);
 }
 
@@ -99,10 +101,12 @@ pub fn load(v: &'static Vcpu, regs: &mut CpuUserRegs) {
     v.loaded.store(true, Ordering::Release);
     // SAFETY: the scheduler gave this CPU the vCPU's state.
     *regs = unsafe { *v.saved.get() };
-    if !stays || v.state_changed.swap(false, Ordering::Relaxed) {
+    // This CPU may have flushed meanwhile, on behalf of others.
+    vtlb::wipe(v);
+    if v.state_changed.swap(false, Ordering::Relaxed) || !stays {
         load_all(v, regs);
     } else {
-        mode::load_root(v.current_root());
+        mode::load_root(vtlb::hardware_root(v));
         if v.task_switched.get() {
             cpu::stts();
         }
@@ -120,7 +124,7 @@ fn load_all(v: &'static Vcpu, regs: &mut CpuUserRegs) {
     let me = this_cpu();
     let domain = v.domain();
     domain.dirty_cpus.fetch_or(1 << me.cpu, Ordering::AcqRel);
-    mode::load_root(v.current_root());
+    mode::load_root(vtlb::hardware_root(v));
     mode::flush_all();
     if let Some(old) = me.last_domain.replace(Some(domain.id)) {
         if old != domain.id {

@@ -4,7 +4,10 @@ use super::{Request, OK};
 use crate::domain::{self, Domain, DOMAIN_LIST_LOCK, MAX_VCPUS, RUNNING};
 use crate::hypercall::{Done, Outcome};
 use crate::{iommu, passthrough, sched};
+use crate::mem::log_dirty;
+use crate::pv::vtlb;
 use crate::vcpu::{stop, Vcpu};
+use alloc::boxed::Box;
 use core::sync::atomic::Ordering;
 use xen_abi::domctl as op;
 use xen_abi::errno::Errno;
@@ -106,6 +109,40 @@ pub(crate) fn describe(d: &Domain) -> op::GetDomainInfo {
     }
 }
 
+/// Writes the stubs for hypercalls into a page of the domain's, for kernels that have no note that says where. EACCES for
+/// a page that it cannot write.
+pub(super) fn hypercall_init(r: &Request) -> Outcome {
+    let d = r.target()?;
+    let mfn = x86::Mfn::new(r.read::<op::HypercallInit>()?.gmfn);
+    let page = d.mm.take_writable(mfn).ok_or(Errno::EACCES)?;
+    // SAFETY: a whole page in the direct map that the reference just taken keeps writable.
+    unsafe { core::ptr::copy_nonoverlapping(hypercall_page().as_ptr(), page, x86::PAGE_SIZE) };
+    if log_dirty::any() {
+        log_dirty::mark(mfn);
+    }
+    d.mm.drop_writable(mfn);
+    OK
+}
+
+/// The page: 32 bytes for each number. `push %rcx; push %r11; mov $number, %eax; syscall; pop %r11; pop %rcx; ret`; iret
+/// does not come back. Source: public/arch-x86/xen-x86_64.h.
+fn hypercall_page() -> Box<[u8; x86::PAGE_SIZE]> {
+    const STUB: usize = 32;
+    const IRET: u8 = 23;
+    let mut page = Box::new([0xcc; x86::PAGE_SIZE]);
+    for (number, stub) in (0u8..).zip(page.chunks_exact_mut(STUB)) {
+        if number == IRET {
+            // push %rcx; push %r11; push %rax; mov $23, %eax; syscall
+            stub[..12].copy_from_slice(&[0x51, 0x41, 0x53, 0x50, 0xb8, number, 0, 0, 0, 0x0f, 0x05, 0xcc]);
+        } else {
+            stub[..14].copy_from_slice(&[
+                0x51, 0x41, 0x53, 0xb8, number, 0, 0, 0, 0x0f, 0x05, 0x41, 0x5b, 0x59, 0xc3,
+            ]);
+        }
+    }
+    page
+}
+
 /// Destroys a domain. Preemptible: executed again until done. What others still map of its memory stays until they let
 /// go; the domain is a zombie meanwhile.
 pub(super) fn destroy(r: &Request) -> Outcome {
@@ -114,6 +151,8 @@ pub(super) fn destroy(r: &Request) -> Outcome {
     for v in d.vcpus() {
         sched::wait_unloaded(v);
     }
+    d.vcpus().for_each(vtlb::disable);
+    log_dirty::forget(&d);
     let preempt = || r.cx.preempt_pending();
     if !crate::event::reset(&d, preempt)? {
         return Ok(Done::Continue);

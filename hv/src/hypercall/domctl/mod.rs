@@ -5,16 +5,21 @@
 
 mod cpu_policy;
 mod device;
+mod extended;
 mod lifecycle;
+mod pages;
 mod permission;
+mod shadow;
 mod vcpus;
 
 pub(crate) use lifecycle::describe;
 
 use super::guest_ptr::plain;
-use super::{Caller, Done, GuestPtr, Outcome, Plain, OK};
+use super::{bitmap, Caller, Done, GuestPtr, Outcome, Plain, OK};
 use crate::domain::{self, Domain};
+use crate::debug;
 use alloc::sync::Arc;
+use core::sync::atomic::Ordering;
 use xen_abi::domctl as op;
 use xen_abi::errno::Errno;
 use xen_abi::layout::DOMID_SELF;
@@ -40,6 +45,15 @@ plain!(
     op::GetDeviceGroup,
     op::TscInfo,
     op::PagingMempool,
+    op::ShadowOp,
+    op::GetPageFrameInfo3,
+    op::ExtVcpuContext,
+    op::VcpuExtState,
+    op::VcpuMsrs,
+    op::VcpuMsr,
+    op::HypercallInit,
+    op::SetVirqHandler,
+    op::SendTrigger,
 );
 
 /// A request with its payload still in guest memory.
@@ -123,19 +137,46 @@ pub fn call(cx: &mut Caller, at: GuestPtr<op::Domctl>) -> Outcome {
             r.target()?;
             r.answer(&op::AddressSize { size: 64 })
         }
-        op::SETTSCINFO => {
+        op::GETNODEAFFINITY => {
             r.target()?;
+            bitmap::write(&r.read::<op::NodeAffinity>()?.nodemap, 1)?;
+            OK
+        }
+        op::SETTSCINFO => {
+            let d = r.other()?;
             // Guests always use the TSC as it is: default (0) and native (2).
-            match r.read::<op::TscInfo>()?.tsc_mode {
-                0 | 2 => OK,
+            let info: op::TscInfo = r.read()?;
+            match info.tsc_mode {
+                TSC_DEFAULT | TSC_NATIVE => {
+                    d.tsc_mode.store(info.tsc_mode, Ordering::Relaxed);
+                    d.tsc_incarnation.store(info.incarnation, Ordering::Relaxed);
+                    OK
+                }
                 _ => Err(Errno::EOPNOTSUPP),
             }
         }
         op::GETTSCINFO => {
-            r.target()?;
+            let d = r.target()?;
             let khz = u32::try_from(crate::arch::tsc::frequencies().tsc_hz / 1000).unwrap_or(u32::MAX);
-            r.answer(&op::TscInfo { tsc_mode: 2, gtsc_khz: khz, incarnation: 0, pad: 0, elapsed_nsec: 0 })
+            r.answer(&op::TscInfo {
+                tsc_mode: d.tsc_mode.load(Ordering::Relaxed),
+                gtsc_khz: khz,
+                incarnation: d.tsc_incarnation.load(Ordering::Relaxed),
+                pad: 0,
+                elapsed_nsec: 0,
+            })
         }
+        op::SHADOW_OP => shadow::call(&r),
+        op::GETPAGEFRAMEINFO3 => pages::kinds(&r),
+        op::GET_EXT_VCPUCONTEXT => extended::get_context(&r),
+        op::SET_EXT_VCPUCONTEXT => extended::set_context(&r),
+        op::GETVCPUEXTSTATE => extended::get_state(&r),
+        op::SETVCPUEXTSTATE => extended::set_state(&r),
+        op::GET_VCPU_MSRS => extended::get_msrs(&r),
+        op::SET_VCPU_MSRS => extended::set_msrs(&r),
+        op::HYPERCALL_INIT => lifecycle::hypercall_init(&r),
+        op::SET_VIRQ_HANDLER => crate::event::set_virq_handler(r.target()?, r.read::<op::SetVirqHandler>()?.virq),
+        op::SENDTRIGGER => vcpus::trigger(&r),
         op::SETTIMEOFFSET => r.target().map(|_| Done::Return(0)),
         op::IRQ_PERMISSION => permission::irq(&r),
         op::IOMEM_PERMISSION => permission::iomem(&r),
@@ -147,6 +188,25 @@ pub fn call(cx: &mut Caller, at: GuestPtr<op::Domctl>) -> Outcome {
         op::SET_CPU_POLICY => cpu_policy::set(&r),
         op::GET_CPU_POLICY => cpu_policy::get(&r),
         op::GET_PAGING_MEMPOOL_SIZE | op::SET_PAGING_MEMPOOL_SIZE => Err(Errno::EOPNOTSUPP),
-        _ => Err(Errno::ENOSYS),
+        // Kinds of guests, of memory and of supervision that there are not: emulated hardware, translated memory, debuggers
+        // and monitors outside the guest.
+        op::SETDEBUGGING
+        | op::SUBSCRIBE
+        | op::MEMORY_MAPPING
+        | op::IOPORT_MAPPING
+        | op::SET_TARGET
+        | op::CACHEFLUSH
+        | op::SETVNUMAINFO => {
+            r.target()?;
+            Err(Errno::EOPNOTSUPP)
+        }
+        cmd => {
+            debug!("d{}: domctl {cmd} is not served", r.cx.domain().id);
+            Err(Errno::ENOSYS)
+        }
     }
 }
+
+/// The guest's TSC is whatever suits it best, or that of the machine: the same here.
+const TSC_DEFAULT: u32 = 0;
+const TSC_NATIVE: u32 = 2;

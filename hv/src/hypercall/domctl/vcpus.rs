@@ -3,6 +3,7 @@
 use super::{Request, OK};
 use crate::arch::percpu;
 use crate::hypercall::{GuestPtr, Outcome};
+use crate::domain::Domain;
 use crate::pv::time;
 use crate::sched;
 use crate::vcpu::{stop, Vcpu};
@@ -20,6 +21,10 @@ pub(super) fn set_max(r: &Request) -> Outcome {
     if max != d.max_vcpus() {
         return Err(Errno::EINVAL);
     }
+    if d.mm.log.is_enabled() {
+        // They would run without a cache.
+        return Err(Errno::EBUSY);
+    }
     for id in 0..max {
         if d.vcpu(id).is_none() {
             let v = d.add_vcpu(id).ok_or(Errno::ENOMEM)?;
@@ -31,15 +36,20 @@ pub(super) fn set_max(r: &Request) -> Outcome {
     OK
 }
 
-/// Loads a vCPU's state. The domain must be paused. A null pointer resets the vCPU. Errors: EINVAL while it runs or for a
-/// bad context; ENOENT.
+/// Loads a vCPU's state, while the domain is paused. A null pointer resets the vCPU. Errors: EINVAL for a bad context;
+/// ENOENT.
 pub(super) fn set_context(r: &Request) -> Outcome {
     let d = r.other()?;
     let request: op::VcpuContext = r.read()?;
     let v = d.vcpu(request.vcpu).ok_or(Errno::ENOENT)?;
-    if !d.is_paused() || v.loaded.load(Ordering::Acquire) {
-        return Err(Errno::EINVAL);
-    }
+    d.pause();
+    sched::wait_unloaded(v);
+    let result = change_context(&d, v, &request);
+    let _ = d.unpause();
+    result
+}
+
+fn change_context(d: &Domain, v: &Vcpu, request: &op::VcpuContext) -> Outcome {
     if request.ctxt == 0 {
         sched::halt(v, stop::DOWN);
         v.initialised.store(false, Ordering::Release);
@@ -52,7 +62,7 @@ pub(super) fn set_context(r: &Request) -> Outcome {
     // The builder has cleared the shared page since the domain was made.
     time::update_time_info(v);
     if v.id == 0 {
-        time::update_wall_clock(&d);
+        time::update_wall_clock(d);
     }
     v.initialised.store(true, Ordering::Release);
     if context.flags & VGCF_ONLINE != 0 {
@@ -117,8 +127,8 @@ fn write_mask(map: &op::Bitmap, mask: u64) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Sets (hard affinity only; soft ones are noted as the same) or reads on which CPUs a vCPU may run. EINVAL for a mask
-/// without a CPU that is up.
+/// Sets or reads on which CPUs a vCPU may run (hard) and would best run (soft; noted, and no more). Setting answers with
+/// what is in effect. EINVAL for a mask without a CPU that is up.
 pub(super) fn affinity(r: &Request, set: bool) -> Outcome {
     let d = r.target()?;
     let request: op::VcpuAffinity = r.read()?;
@@ -133,12 +143,34 @@ pub(super) fn affinity(r: &Request, set: bool) -> Outcome {
             sched::kick(cpu);
         }
     }
-    let hard = v.affinity.load(Ordering::Relaxed);
+    if set && request.flags & op::VCPUAFFINITY_SOFT != 0 {
+        v.soft_affinity.store(read_mask(&request.cpumap_soft)?, Ordering::Relaxed);
+    }
+    let (mut hard, mut soft) = (v.affinity.load(Ordering::Relaxed), v.soft_affinity.load(Ordering::Relaxed));
+    if set {
+        hard &= percpu::online_mask();
+        soft &= hard;
+    }
     if request.flags & op::VCPUAFFINITY_HARD != 0 {
-        write_mask(&request.cpumap_hard, hard & percpu::online_mask())?;
+        write_mask(&request.cpumap_hard, hard)?;
     }
     if request.flags & op::VCPUAFFINITY_SOFT != 0 {
-        write_mask(&request.cpumap_soft, u64::MAX)?;
+        write_mask(&request.cpumap_soft, soft)?;
+    }
+    OK
+}
+
+/// Pokes a vCPU from outside: an NMI. EINVAL for other triggers, which only emulated machines have; ENOENT.
+pub(super) fn trigger(r: &Request) -> Outcome {
+    const NMI: u32 = 0;
+    let d = r.target()?;
+    let request: op::SendTrigger = r.read()?;
+    let v = d.vcpu(request.vcpu).ok_or(Errno::ENOENT)?;
+    if request.trigger != NMI {
+        return Err(Errno::EINVAL);
+    }
+    if !v.nmi_pending.swap(true, Ordering::AcqRel) {
+        sched::notify(v);
     }
     OK
 }

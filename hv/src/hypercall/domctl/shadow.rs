@@ -1,0 +1,111 @@
+//! Logging a domain's writes.
+
+use super::{Outcome, Request, OK};
+use crate::domain::Domain;
+use crate::hypercall::{Done, GuestPtr};
+use crate::mem::log_dirty;
+use crate::pv::vtlb;
+use crate::sched;
+use xen_abi::domctl as op;
+use xen_abi::domctl::ShadowOp;
+use xen_abi::errno::Errno;
+
+/// Words of the log read between two looks at what else there is to do.
+const STRIDE: u64 = 4096;
+/// Most bits that a reading may ask for.
+const MAX_PAGES: u64 = 1 << 32;
+
+/// XEN_DOMCTL_SHADOW_OP_*: the log of writes. EINVAL for other modes of shadow tables, which do not exist here, and for
+/// reading a log that is off; EBUSY for switching it on twice; ENOMEM.
+pub(super) fn call(r: &Request) -> Outcome {
+    let d = r.other()?;
+    let mut request: ShadowOp = r.read()?;
+    match request.op {
+        op::SHADOW_OP_OFF => {
+            while_paused(&d, || {
+                disable(&d);
+                OK
+            })
+        }
+        op::SHADOW_OP_ENABLE_LOGDIRTY => while_paused(&d, || enable(&d)),
+        op::SHADOW_OP_CLEAN | op::SHADOW_OP_PEEK => {
+            if !d.mm.log.is_enabled() {
+                return Err(Errno::EINVAL);
+            }
+            if request.pages > MAX_PAGES || request.mode & !op::SHADOW_LOGDIRTY_FINAL != 0 {
+                return Err(Errno::EINVAL);
+            }
+            // vCPUs that are loaded again begin with an empty cache, so what was cleared is noted again.
+            while_paused(&d, || read(r, &d, &mut request))
+        }
+        // Tables for shadows come out of the hypervisor's own memory and need no allowance.
+        op::SHADOW_OP_GET_ALLOCATION => r.answer(&ShadowOp { mb: 0, ..request }),
+        op::SHADOW_OP_SET_ALLOCATION => OK,
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+/// Does `f` while no vCPU of `d` is loaded anywhere.
+fn while_paused(d: &Domain, f: impl FnOnce() -> Outcome) -> Outcome {
+    d.pause();
+    d.vcpus().for_each(sched::wait_unloaded);
+    let result = f();
+    let _ = d.unpause();
+    result
+}
+
+fn enable(d: &Domain) -> Outcome {
+    if d.is_dying() {
+        return Err(Errno::EINVAL);
+    }
+    d.mm.log.enable(d.maximum_pfn().saturating_add(1).max(d.mm.max_pages()))?;
+    for v in d.vcpus() {
+        if let Err(errno) = vtlb::enable(v) {
+            disable(d);
+            return Err(errno);
+        }
+    }
+    OK
+}
+
+/// Stops logging; no vCPU is loaded.
+fn disable(d: &Domain) {
+    d.vcpus().for_each(vtlb::disable);
+    d.mm.log.disable();
+}
+
+/// Copies the log out, and clears it if that is what is asked for.
+fn read(r: &Request, d: &Domain, request: &mut ShadowOp) -> Outcome {
+    let clear = request.op == op::SHADOW_OP_CLEAN;
+    let log = &d.mm.log;
+    let target = GuestPtr::<u64>::new(request.dirty_bitmap);
+    let bytes = GuestPtr::<u8>::new(request.dirty_bitmap);
+    let mut next = log.resume_at();
+    if next == 0 {
+        log_dirty::mark_shared(d);
+    }
+    while next * 64 < request.pages {
+        let word = log.read(next, clear);
+        let bits = (request.pages - next * 64).min(64);
+        if !target.is_null() {
+            let written = if bits == 64 {
+                target.at(next).and_then(|t| t.write(&word))
+            } else {
+                let raw = word.to_le_bytes();
+                bytes.at(next * 8).and_then(|t| t.write_slice(&raw[..bits.div_ceil(8) as usize]))
+            };
+            if let Err(errno) = written {
+                log.put_back(next, word);
+                return Err(errno);
+            }
+        }
+        next += 1;
+        if next % STRIDE == 0 && next * 64 < request.pages && r.cx.preempt_pending() {
+            log.preempted_at(next);
+            return Ok(Done::Continue);
+        }
+    }
+    let counts = if clear { log.take_counts() } else { log.counts() };
+    (request.fault_count, request.dirty_count) = (counts.faults, counts.dirty);
+    r.answer(request)
+}

@@ -1,0 +1,130 @@
+//! vCPUs of a logged domain run on a cache of their page tables: see `hv_core::vtlb`.
+
+use crate::arch::cpu;
+use crate::arch::percpu::this_cpu;
+use crate::mem::log_dirty::Writes;
+use crate::mem::mmu_env::mmu;
+use crate::mem::{self, frames};
+use crate::vcpu::Vcpu;
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use hv_core::mmu::MmuEnv;
+use hv_core::vtlb::{Access, Fill, Space, Stale, Vtlb};
+use x86::error_code::PageFaultError;
+use x86::{Mfn, VirtAddr};
+use xen_abi::errno::Errno;
+
+/// Frames of a vCPU's cache: 256 tables reach 400 MiB of scattered memory, or more that lies together.
+const POOL: usize = 256;
+
+fn give_back(frames: impl IntoIterator<Item = Mfn>) {
+    frames.into_iter().for_each(|mfn| frames::free(mfn, 0));
+}
+
+/// Makes a cache for `v`, which is loaded nowhere. ENOMEM.
+pub fn enable(v: &Vcpu) -> Result<(), Errno> {
+    let mut pool = Vec::new();
+    pool.try_reserve_exact(POOL + 2).map_err(|_| Errno::ENOMEM)?;
+    while pool.len() < POOL + 2 {
+        let Some(mfn) = frames::alloc_zeroed() else {
+            give_back(pool);
+            return Err(Errno::ENOMEM);
+        };
+        pool.push(mfn);
+    }
+    let roots = [pool[0], pool[1]];
+    pool.drain(..2);
+    roots.into_iter().for_each(|root| mmu().env.fill_hypervisor_slots(root));
+    v.set_vtlb(Some(Box::new(Vtlb::new(roots, pool))));
+    Ok(())
+}
+
+/// Takes the cache of `v`, which is loaded nowhere, away: it runs on its own tables again.
+pub fn disable(v: &Vcpu) {
+    if let Some(cache) = v.set_vtlb(None) {
+        // No CPU runs on them: one that stops running a vCPU leaves its root at once.
+        give_back(cache.into_frames());
+    }
+}
+
+#[inline(always)]
+fn space(v: &Vcpu) -> Space {
+    if v.kernel_mode.get() {
+        Space::Kernel
+    } else {
+        Space::User
+    }
+}
+
+/// The root for the current mode of `v` that the CPU is to load.
+#[inline(always)]
+pub fn hardware_root(v: &Vcpu) -> Mfn {
+    match v.vtlb() {
+        None => v.current_root(),
+        Some(cache) => cache.root(space(v)),
+    }
+}
+
+/// Empties the cache of `v`, which runs here or is about to. The CPU's TLB is the caller's business.
+#[inline]
+pub fn wipe(v: &Vcpu) {
+    if let Some(cache) = v.vtlb() {
+        cache.wipe(mmu().env);
+    }
+}
+
+/// This CPU flushes its TLB: so does the vCPU that it runs.
+#[inline]
+pub fn wipe_current() {
+    if let Some(v) = this_cpu().current() {
+        wipe(v);
+    }
+}
+
+/// This CPU forgets the page at `va`.
+#[inline]
+pub fn forget_current(va: u64) {
+    if let (Some(v), Some(va)) = (this_cpu().current(), VirtAddr::new(va)) {
+        if let Some(cache) = v.vtlb() {
+            cache.forget(mmu().env, va);
+        }
+    }
+}
+
+/// A page fault of `v`, or of the hypervisor in its memory. `None`: the access is to be tried again. Else the error code
+/// that the guest's own tables would have led to.
+#[inline]
+pub fn fault(v: &Vcpu, address: u64, code: u32) -> Option<u32> {
+    match v.vtlb() {
+        None => Some(code),
+        Some(cache) => fill(v, cache, address, code),
+    }
+}
+
+#[cold]
+fn fill(v: &Vcpu, cache: &Vtlb, address: u64, code: u32) -> Option<u32> {
+    let Some(va) = VirtAddr::new(address).filter(|_| code & PageFaultError::RSVD.bits() == 0) else {
+        return Some(code);
+    };
+    if mem::copy::is_hypervisor(address) {
+        return Some(code);
+    }
+    let access =
+        Access { write: code & PageFaultError::W.bits() != 0, fetch: code & PageFaultError::I.bits() != 0 };
+    let domain = v.domain();
+    match cache.fill(mmu().env, &Writes(domain), (space(v), v.current_root()), va, access) {
+        Fill::Done(stale) => {
+            domain.mm.log.count_fault();
+            match stale {
+                Stale::Nothing => {}
+                Stale::Page => cpu::invlpg(address),
+                // SAFETY: the root that is loaded.
+                Stale::All => unsafe { cpu::write_cr3(cpu::read_cr3()) },
+            }
+            None
+        }
+        Fill::Refused { present: true } => Some(code | PageFaultError::P.bits()),
+        Fill::Refused { present: false } => Some(code & !PageFaultError::P.bits()),
+    }
+}
+
