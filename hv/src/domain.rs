@@ -63,6 +63,8 @@ pub struct Domain {
     pub tsc_incarnation: AtomicU32,
     /// Scheduling weight of its vCPUs.
     pub weight: AtomicU32,
+    /// How much of one CPU its vCPUs may use together, in percent; 0: no cap.
+    pub cap: AtomicU32,
     /// Page tables, frames and memory accounting. Lock order: first of the domain's locks.
     pub mm: crate::mem::domain_mm::DomainMm,
     /// Was it created for devices?
@@ -103,6 +105,7 @@ impl Domain {
             tsc_mode: AtomicU32::new(0),
             tsc_incarnation: AtomicU32::new(0),
             weight: AtomicU32::new(hv_core::sched::DEFAULT_WEIGHT),
+            cap: AtomicU32::new(0),
             mm: crate::mem::domain_mm::DomainMm::new(id),
             may_own_devices: AtomicBool::new(false),
             dma: Mutex::new(None),

@@ -58,6 +58,8 @@ pub(super) enum State {
     Asleep,
     /// Waiting for a pCPU.
     Queued,
+    /// Would wait for a pCPU if its domain's cap allowed it.
+    Parked,
     /// Running; possibly no longer runnable.
     OnCpu,
     /// Switched away from, registers not yet stored.
@@ -78,6 +80,8 @@ pub(super) struct Entry {
     pub next: u16,
     pub prev: u16,
     pub affinity: u64,
+    /// Slot of the first vCPU of its domain.
+    pub domain: u16,
     pub actual: u64,
     /// The key on the queue.
     pub effective: u64,
@@ -111,6 +115,7 @@ impl Entry {
             next: super::NIL,
             prev: super::NIL,
             affinity: ANY_PCPU,
+            domain: 0,
             actual: level,
             effective: level,
             warp_left: 0,
@@ -156,9 +161,9 @@ impl Entry {
         self.warped
     }
 
-    /// Accounts for the time since the last charge.
+    /// Accounts for the time since the last charge, and says how long that was.
     #[inline]
-    pub fn charge(&mut self, now: u64) {
+    pub fn charge(&mut self, now: u64) -> u64 {
         let ran = now.saturating_sub(self.since);
         self.since = self.since.max(now);
         self.actual = self.actual.wrapping_add(self.to_virtual(ran));
@@ -168,6 +173,7 @@ impl Entry {
             self.warp_left -= borrowed;
             self.warped = self.warp_left != 0;
         }
+        ran
     }
 
     #[inline]

@@ -15,12 +15,15 @@
 //! 2. The shell stores the old vCPU's registers and calls [`Scheduler::context_saved`].
 //! 3. A pCPU named in an answer as *kick* is sent an interrupt (or, if it is the caller's own, is told to pick again).
 
+mod cap;
 mod entry;
 mod queue;
 #[cfg(test)]
 mod tests;
 
 use alloc::vec::Vec;
+use cap::Budget;
+pub use cap::PERIOD_NS as CAP_PERIOD_NS;
 use entry::{distance, later, Entry, State};
 pub use entry::{Runstate, Warp};
 use queue::{Queue, NIL};
@@ -103,7 +106,11 @@ struct Pcpu {
 pub struct Scheduler {
     params: Params,
     entries: Vec<Entry>,
+    /// By the slot of a domain's first vCPU, which stands for the domain.
+    budgets: Vec<Budget>,
     queue: Queue,
+    /// vCPUs that would run if their domain's budget were not used up.
+    parked: Queue,
     cpus: [Pcpu; MAX_PCPUS],
     online: u64,
     idle: u64,
@@ -121,10 +128,14 @@ impl Scheduler {
         let capacity = capacity.min(NIL - 1);
         let mut entries = Vec::with_capacity(usize::from(capacity));
         entries.resize_with(usize::from(capacity), Entry::free);
+        let mut budgets = Vec::with_capacity(usize::from(capacity));
+        budgets.resize_with(usize::from(capacity), Budget::default);
         Scheduler {
             params,
             entries,
+            budgets,
             queue: Queue::new(),
+            parked: Queue::new(),
             cpus: [Pcpu { current: NIL, leaving: NIL, level: 0, slice_until: u64::MAX }; MAX_PCPUS],
             online: 0,
             idle: 0,
@@ -152,8 +163,11 @@ impl Scheduler {
     /// A new vCPU: offline, default weight, any pCPU, no warp. `None` when there is no room.
     pub fn add(&mut self, now: u64) -> Option<VcpuId> {
         let i = self.entries.iter().position(|e| e.state == State::Free)?;
+        let slot = u16::try_from(i).ok()?;
         self.entries[i] = Entry::new(now, self.level);
-        u16::try_from(i).ok().map(VcpuId)
+        self.entries[i].domain = slot;
+        self.budgets[i] = Budget::default();
+        Some(VcpuId(slot))
     }
 
     /// Forgets a vCPU. `false`, and nothing happens, while it is on a pCPU (put it to sleep and let that pCPU pick first).
@@ -163,6 +177,7 @@ impl Scheduler {
         match e.state {
             State::Free | State::OnCpu | State::Leaving => return false,
             State::Queued => self.queue.remove(&mut self.entries, id.0),
+            State::Parked => self.parked.remove(&mut self.entries, id.0),
             State::Asleep => {}
         }
         self.entries[id.index()] = Entry::free();
@@ -173,9 +188,26 @@ impl Scheduler {
     pub fn set_weight(&mut self, id: VcpuId, weight: u32, now: u64) {
         if let Some(e) = self.entries.get_mut(id.index()) {
             if e.state == State::OnCpu {
-                e.charge(now);
+                let ran = e.charge(now);
+                self.budgets[usize::from(e.domain)].spend(ran, now);
             }
             e.set_weight(weight);
+        }
+    }
+
+    /// `id` belongs to the same domain as `first`.
+    pub fn set_domain(&mut self, id: VcpuId, first: VcpuId) {
+        if first.index() < self.entries.len() {
+            if let Some(e) = self.entries.get_mut(id.index()) {
+                e.domain = first.0;
+            }
+        }
+    }
+
+    /// Caps the vCPUs of the domain whose first vCPU is `first` at `percent` of one pCPU together; 0: no cap.
+    pub fn set_cap(&mut self, first: VcpuId, percent: u32, now: u64) {
+        if let Some(budget) = self.budgets.get_mut(first.index()) {
+            budget.set_cap(percent, now);
         }
     }
 
@@ -218,6 +250,7 @@ impl Scheduler {
                 }
                 None
             }
+            State::Parked => None,
             State::Queued => {
                 if e.warped || !e.try_warp(now) {
                     return None;
@@ -261,6 +294,12 @@ impl Scheduler {
                 self.queue.remove(&mut self.entries, id.0);
                 None
             }
+            State::Parked => {
+                e.enter(why.into(), now);
+                e.state = State::Asleep;
+                self.parked.remove(&mut self.entries, id.0);
+                None
+            }
         }
     }
 
@@ -277,16 +316,23 @@ impl Scheduler {
             return Decision { next: None, slice_until_ns: u64::MAX, save: None, kick: None };
         }
         self.kicked &= !bit(cpu);
+        self.unpark(now);
         let current = self.cpus[cpu].current;
         let mut keep = NIL;
+        // The one that runs here is going to be parked, once it is saved.
+        let mut parks = false;
         if current != NIL {
             let e = &mut self.entries[usize::from(current)];
-            e.charge(now);
-            if e.runnable && e.affinity & bit(cpu) != 0 {
+            let ran = e.charge(now);
+            let budget = &mut self.budgets[usize::from(e.domain)];
+            budget.spend(ran, now);
+            let is_spent = budget.left(now) == Some(0);
+            parks = e.runnable && is_spent;
+            if e.runnable && e.affinity & bit(cpu) != 0 && !is_spent {
                 keep = current;
             }
         }
-        let waiting = self.queue.first_for(&self.entries, bit(cpu));
+        let waiting = self.first_allowed(cpu, now);
         let next = match (keep, waiting) {
             (NIL, w) => w,
             (k, NIL) => k,
@@ -302,7 +348,10 @@ impl Scheduler {
         } else if next != NIL {
             self.entries[usize::from(next)].yielded = false;
         }
-        let slice_until_ns = self.slice(cpu, next, now);
+        let mut slice_until_ns = self.slice(cpu, next, now);
+        if parks {
+            slice_until_ns = slice_until_ns.min(cap::next_period(now));
+        }
         self.cpus[cpu].slice_until = slice_until_ns;
         let kick = self.spread();
         Decision { next: id(next), slice_until_ns, save, kick }
@@ -319,6 +368,12 @@ impl Scheduler {
                 e.try_warp(now);
             }
             self.enqueue(left);
+            // One whose budget is used up is parked by whoever looks at it next.
+            let domain = usize::from(self.entries[usize::from(left)].domain);
+            if self.budgets[domain].left(now) == Some(0) {
+                self.park(left);
+                return None;
+            }
             self.find_cpu(left, now)
         } else {
             e.state = State::Asleep;
@@ -430,8 +485,61 @@ impl Scheduler {
         }
     }
 
-    /// When the vCPU that now runs on `cpu` must be looked at again.
-    fn slice(&self, cpu: PcpuId, running: u16, now: u64) -> u64 {
+    /// The first on the queue for `cpu` whose domain has time left; those before it are parked.
+    fn first_allowed(&mut self, cpu: PcpuId, now: u64) -> u16 {
+        loop {
+            let first = self.queue.first_for(&self.entries, bit(cpu));
+            let Some(e) = self.entries.get(usize::from(first)) else { return NIL };
+            if self.budgets[usize::from(e.domain)].left(now) != Some(0) {
+                return first;
+            }
+            self.park(first);
+        }
+    }
+
+    /// Takes `who` off the queue until its domain has time again.
+    fn park(&mut self, who: u16) {
+        self.queue.remove(&mut self.entries, who);
+        self.entries[usize::from(who)].state = State::Parked;
+        self.parked.insert(&mut self.entries, who);
+    }
+
+    /// Puts those parked back whose domain has time. They did not want to wait, but others ran meanwhile: as after a
+    /// sleep, they start where those are.
+    fn unpark(&mut self, now: u64) {
+        let mut at = self.parked.first();
+        while let Some(e) = self.entries.get(usize::from(at)) {
+            let (who, next, domain) = (at, e.next, usize::from(e.domain));
+            if self.budgets[domain].left(now) != Some(0) {
+                self.parked.remove(&mut self.entries, who);
+                let floor = self.floor(who);
+                let e = &mut self.entries[usize::from(who)];
+                if later(floor, e.actual) {
+                    e.actual = floor;
+                }
+                self.enqueue(who);
+            }
+            at = next;
+        }
+    }
+
+    /// When `cpu`, on which `running` runs now, must pick again.
+    fn slice(&mut self, cpu: PcpuId, running: u16, now: u64) -> u64 {
+        let mut end = self.turn(cpu, running, now);
+        if let Some(r) = self.entries.get(usize::from(running)) {
+            if let Some(left) = self.budgets[usize::from(r.domain)].left(now) {
+                end = end.min(now.saturating_add(left.max(self.params.min_slice_ns)));
+            }
+        }
+        if self.parked.is_empty() {
+            end
+        } else {
+            end.min(cap::next_period(now))
+        }
+    }
+
+    /// When the turn of the vCPU that now runs on `cpu` ends.
+    fn turn(&self, cpu: PcpuId, running: u16, now: u64) -> u64 {
         let Some(r) = self.entries.get(usize::from(running)) else { return u64::MAX };
         let Some(w) = self.entries.get(usize::from(self.queue.first_for(&self.entries, bit(cpu)))) else {
             return u64::MAX;

@@ -19,6 +19,11 @@ impl Queue {
         self.head == NIL
     }
 
+    /// The first, or [`NIL`].
+    pub fn first(&self) -> u16 {
+        self.head
+    }
+
     /// The first vCPU that may run on one of `cpus`, or [`NIL`].
     #[inline]
     pub fn first_for(&self, entries: &[Entry], cpus: u64) -> u16 {

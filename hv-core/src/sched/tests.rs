@@ -27,6 +27,8 @@ struct Sim {
     worst_latency: Vec<u64>,
     affinity: Vec<u64>,
     run: Vec<Option<usize>>,
+    /// Somebody has a cap, so a pCPU may idle while somebody waits.
+    capped: bool,
 }
 
 impl Sim {
@@ -49,6 +51,7 @@ impl Sim {
             worst_latency: vec![0; n],
             affinity: loads.iter().map(|l| l.3).collect(),
             run: vec![None; cpus],
+            capped: false,
         };
         for l in loads {
             let id = sim.s.add(0).unwrap();
@@ -100,7 +103,7 @@ impl Sim {
                 assert!(self.run[a].is_none() || self.run[a] != self.run[b], "one vCPU on two pCPUs");
             }
         }
-        for c in (0..self.cpus).filter(|c| self.run[*c].is_none()) {
+        for c in (0..self.cpus).filter(|c| self.run[*c].is_none() && !self.capped) {
             for (i, id) in self.ids.iter().enumerate() {
                 let waits = self.s.is_runnable(*id) && self.s.running_on(*id).is_none();
                 assert!(!(waits && self.affinity[i] & bit(c) != 0), "pCPU {c} is idle while vCPU {i} waits");
@@ -113,8 +116,9 @@ impl Sim {
             // The next thing that happens.
             let mut at = end;
             for c in 0..self.cpus {
+                at = at.min(self.slice[c]);
                 if let Some(i) = self.run[c] {
-                    at = at.min(self.slice[c]).min(self.now.saturating_add(self.left[i]));
+                    at = at.min(self.now.saturating_add(self.left[i]));
                 }
             }
             at = self.wake_at.iter().fold(at, |a, w| a.min(*w));
@@ -128,7 +132,12 @@ impl Sim {
                 }
             }
             for c in 0..self.cpus {
-                let Some(i) = self.run[c] else { continue };
+                let Some(i) = self.run[c] else {
+                    if self.slice[c] <= self.now {
+                        self.kicks(Some(c));
+                    }
+                    continue;
+                };
                 if self.left[i] == 0 {
                     self.left[i] = self.loads[i].busy;
                     self.wake_at[i] = self.now + self.loads[i].away;
@@ -242,6 +251,72 @@ fn borrowed_time_is_bounded_and_paid_back() {
     // It gives up what is left of its turn each time it sleeps, so a little less than half is right; more never is.
     assert!(sim.time(1) <= 10 * SECOND + 50 * MS, "{}", sim.time(1));
     assert!(sim.time(1) >= 8 * SECOND, "{}", sim.time(1));
+}
+
+/// Caps the domain of the vCPUs `who`.
+fn cap(sim: &mut Sim, who: &[usize], percent: u32) {
+    let first = sim.ids[who[0]];
+    who.iter().for_each(|i| sim.s.set_domain(sim.ids[*i], first));
+    sim.s.set_cap(first, percent, sim.now);
+    sim.capped = true;
+    (0..sim.cpus).for_each(|c| sim.kicks(Some(c)));
+}
+
+#[test]
+fn a_cap_holds_on_an_idle_machine() {
+    let mut sim = Sim::new(1, &[hog(256)]);
+    cap(&mut sim, &[0], 30);
+    sim.until(10 * SECOND);
+    near("capped", sim.time(0), 3 * SECOND, 1);
+    cap(&mut sim, &[0], 0);
+    sim.until(11 * SECOND);
+    near("free again", sim.time(0), 4 * SECOND, 1);
+}
+
+#[test]
+fn a_cap_is_for_all_vcpus_of_a_domain_together() {
+    let mut sim = Sim::new(4, &[hog(256), hog(256), hog(256)]);
+    cap(&mut sim, &[0, 1, 2], 150);
+    sim.until(10 * SECOND);
+    near("the three", sim.time(0) + sim.time(1) + sim.time(2), 15 * SECOND, 1);
+}
+
+#[test]
+fn what_a_capped_domain_leaves_goes_to_others() {
+    let mut sim = Sim::new(1, &[hog(1024), hog(256)]);
+    cap(&mut sim, &[0], 20);
+    sim.until(10 * SECOND);
+    near("capped", sim.time(0), 2 * SECOND, 1);
+    near("the other", sim.time(1), 8 * SECOND, 1);
+}
+
+#[test]
+fn a_capped_sleeper_below_its_cap_does_not_notice() {
+    let io = (Load { busy: MS, away: 9 * MS }, 256, Warp::INTERACTIVE, ANY_PCPU);
+    let mut sim = Sim::new(1, &[hog(256), io]);
+    cap(&mut sim, &[1], 40);
+    sim.until(10 * SECOND);
+    near("it gets what it asks for", sim.time(1), SECOND, 3);
+    assert!(sim.worst_latency[1] <= MS, "{}", sim.worst_latency[1]);
+}
+
+#[test]
+fn a_parked_vcpu_can_be_put_to_sleep_and_removed() {
+    let mut s = Scheduler::new(4, Params::DEFAULT);
+    s.online(0, 0);
+    let a = s.add(0).unwrap();
+    s.set_cap(a, 10, 0);
+    s.wake(a, 0);
+    assert_eq!(s.pick(0, 0).next, Some(a));
+    let d = s.pick(0, 2 * MS);
+    assert_eq!((d.next, d.save, d.slice_until_ns), (None, Some(a), CAP_PERIOD_NS));
+    assert_eq!(s.context_saved(0, 2 * MS), None);
+    assert_eq!(s.wake(a, 3 * MS), None);
+    assert_eq!(s.sleep(a, Sleep::Offline, 3 * MS), None);
+    assert_eq!(s.wake(a, 4 * MS), Some(0));
+    assert_eq!(s.pick(0, 4 * MS).next, None, "parked again");
+    assert!(s.remove(a));
+    assert_eq!(s.pick(0, 5 * MS).slice_until_ns, u64::MAX);
 }
 
 #[test]

@@ -35,7 +35,13 @@ pub fn allocate_slot() -> Option<VcpuId> {
 /// Tells the scheduler which vCPU is in a slot, and lets it borrow time for events, more so if it drives devices. The vCPU must live until [`remove`].
 pub fn register(v: &Vcpu) {
     let warp = if v.domain().is_hardware { Warp::DRIVER } else { Warp::INTERACTIVE };
-    scheduler().lock().set_warp(v.sched_id, warp);
+    {
+        let mut scheduler = scheduler().lock();
+        scheduler.set_warp(v.sched_id, warp);
+        if let Some(first) = v.domain().vcpu(0) {
+            scheduler.set_domain(v.sched_id, first.sched_id);
+        }
+    }
     VCPUS[v.sched_id.index()].store(core::ptr::from_ref(v).cast_mut(), Ordering::Release);
 }
 
@@ -109,6 +115,13 @@ pub fn halt(v: &Vcpu, reason: u32) {
         if let Some(cpu) = on {
             kick(cpu);
         }
+    }
+}
+
+/// What `v` may have changed: its CPU, if it is on one, picks again.
+pub fn look_again(v: &Vcpu) {
+    if let Some(cpu) = with(|s, _| s.running_on(v.sched_id)) {
+        kick(cpu);
     }
 }
 

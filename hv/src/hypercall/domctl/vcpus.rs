@@ -175,7 +175,8 @@ pub(super) fn trigger(r: &Request) -> Outcome {
     OK
 }
 
-/// Weight of a domain: reads (cmd 1) or sets (cmd 0) it. No caps. EINVAL for another scheduler's parameters.
+/// Weight and cap of a domain: reads (cmd 1) or sets (cmd 0) them; weight 0 and cap 65535 leave them as they are. EINVAL for
+/// another scheduler's parameters, and for those of single vCPUs, which there are not.
 pub(super) fn scheduler(r: &Request) -> Outcome {
     let d = r.target()?;
     let mut request: op::SchedulerOp = r.read()?;
@@ -184,8 +185,12 @@ pub(super) fn scheduler(r: &Request) -> Outcome {
     }
     match request.cmd {
         op::SCHEDOP_PUTINFO => {
-            if request.cap != 0 {
-                return Err(Errno::EOPNOTSUPP);
+            if request.cap != KEEP_CAP {
+                d.cap.store(request.cap.into(), Ordering::Relaxed);
+                if let Some(first) = d.vcpu(0) {
+                    sched::with(|s, now| s.set_cap(first.sched_id, request.cap.into(), now));
+                    d.vcpus().for_each(sched::look_again);
+                }
             }
             if request.weight != 0 {
                 d.weight.store(request.weight.into(), Ordering::Relaxed);
@@ -195,12 +200,16 @@ pub(super) fn scheduler(r: &Request) -> Outcome {
         }
         op::SCHEDOP_GETINFO => {
             request.weight = u16::try_from(d.weight.load(Ordering::Relaxed)).unwrap_or(DEFAULT_WEIGHT as u16);
-            request.cap = 0;
+            request.cap = u16::try_from(d.cap.load(Ordering::Relaxed)).unwrap_or(0);
             r.answer(&request)
         }
+        op::SCHEDOP_PUTVCPUINFO | op::SCHEDOP_GETVCPUINFO => Err(Errno::EINVAL),
         _ => Err(Errno::ENOSYS),
     }
 }
+
+/// As a cap: no change.
+const KEEP_CAP: u16 = u16::MAX;
 
 fn apply_weight(v: &Vcpu, weight: u32) {
     sched::with(|s, now| s.set_weight(v.sched_id, weight, now));
