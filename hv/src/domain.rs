@@ -160,6 +160,11 @@ impl Domain {
         }
     }
 
+    /// How often it is paused.
+    pub fn pause_count(&self) -> u32 {
+        self.pauses.load(Ordering::Relaxed)
+    }
+
     /// Is it paused?
     pub fn is_paused(&self) -> bool {
         self.pauses.load(Ordering::Acquire) != 0

@@ -7,6 +7,7 @@ extern crate alloc;
 mod arch;
 mod boot;
 mod console;
+mod debug_keys;
 mod domain;
 mod event;
 mod grant;

@@ -245,6 +245,17 @@ pub struct PciTopoInfo {
     pub nodes: u64,
 }
 
+/// In the answer to `PCITOPOINFO`: no such device.
+pub const INVALID_PCI_NODE: u32 = !1;
+
+/// Head of `GET_PMSTAT`; the rest depends on the type.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct GetPmstat {
+    pub kind: u32,
+    pub cpuid: u32,
+}
+
 /// `CpuFeatureset::index`.
 pub const CPU_FEATURESET_RAW: u32 = 0;
 pub const CPU_FEATURESET_HOST: u32 = 1;

@@ -245,24 +245,15 @@ fn set_memory_map(cx: &Caller, request: op::ForeignMemoryMap) -> Outcome {
     OK
 }
 
-/// Says whether there is enough memory. Nothing is set aside: domains are built one at a time, and a builder that runs
-/// out of memory takes its domain back.
-///
-/// Differs from Xen: a claim does not bind.
+/// Sets free memory aside for a domain that is about to be built.
 fn claim_pages(cx: &Caller, request: MemoryReservation) -> Outcome {
     cx.require_privilege()?;
     let target = foreign::target(cx, request.domid)?;
     if request.extent_start != 0 || request.extent_order != 0 || request.mem_flags != 0 {
         return Err(Errno::EINVAL);
     }
-    let missing = request.nr_extents.saturating_sub(target.mm.tot_pages());
-    if request.nr_extents > target.mm.max_pages() {
-        Err(Errno::EINVAL)
-    } else if missing > frames::free_count() + mem::limbo::count() {
-        Err(Errno::ENOMEM)
-    } else {
-        OK
-    }
+    mem::claims::claim(&target, request.nr_extents)?;
+    OK
 }
 
 /// Names the frames of a domain's grant table, so that the tools can fill in its first entries. Without a list it says how

@@ -2,9 +2,10 @@
 
 use super::guest_ptr::plain;
 use super::{bitmap, domctl, Caller, GuestPtr, Outcome, OK};
+use crate::arch::pci::{self, Sbdf};
 use crate::arch::{percpu, tsc};
 use crate::pv::cpu_policy::policies;
-use crate::{console, domain, mem, passthrough};
+use crate::{console, debug, domain, mem, passthrough, sched};
 use alloc::vec::Vec;
 use hv_core::conring::ReadRequest;
 use hv_core::cpuid::Policy;
@@ -28,6 +29,11 @@ plain!(
     CpuFeatureset,
     CpuPolicy,
     CpuLevellingCaps,
+    DebugKeys,
+    CpuInfo,
+    GetCpuInfo,
+    PciTopoInfo,
+    GetPmstat,
     CpuidLeaf,
     MsrEntry,
 );
@@ -59,7 +65,22 @@ pub fn call(cx: &mut Caller, arg: GuestPtr<Sysctl>) -> Outcome {
         GET_CPU_LEVELLING_CAPS => answer(payload, &CpuLevellingCaps::default()),
         GET_CPU_FEATURESET => featureset(payload.cast()),
         GET_CPU_POLICY => cpu_policy(payload.cast()),
-        _ => Err(Errno::ENOSYS),
+        DEBUG_KEYS => debug_keys(payload.cast()),
+        GETCPUINFO => cpu_info(payload.cast()),
+        PCITOPOINFO => pci_topology(payload.cast()),
+        GET_PMSTAT => pm_statistics(payload.cast()),
+        // Frequencies and sleep states are the firmware's business here.
+        PM_OP => Err(Errno::ENODEV),
+        // CPUs cannot be taken away from the hypervisor, nor frames.
+        CPU_HOTPLUG | PAGE_OFFLINE_OP => Err(Errno::EOPNOTSUPP),
+        // Built without: tracing, counters, lock profiles, coverage, live patches; and no cache allocation on this kind of CPU.
+        TBUF_OP | PERFC_OP | LOCKPROF_OP => Err(Errno::ENOSYS),
+        COVERAGE_OP | LIVEPATCH_OP => Err(Errno::EOPNOTSUPP),
+        PSR_CMT_OP | PSR_ALLOC => Err(Errno::ENODEV),
+        cmd => {
+            debug!("sysctl {cmd} is not served");
+            Err(Errno::ENOSYS)
+        }
     }
 }
 
@@ -87,6 +108,62 @@ fn read_console(payload: GuestPtr<ReadConsole>) -> Outcome {
     OK
 }
 
+/// Most keys of one call.
+const MAX_KEYS: u32 = 256;
+
+/// Does what each key means. E2BIG for more than 256.
+fn debug_keys(payload: GuestPtr<DebugKeys>) -> Outcome {
+    let op = payload.read()?;
+    if op.nr_keys > MAX_KEYS {
+        return Err(Errno::E2BIG);
+    }
+    for n in 0..op.nr_keys {
+        crate::debug_keys::handle(GuestPtr::<u8>::new(op.keys).at(n.into())?.read()?);
+    }
+    OK
+}
+
+/// How long each CPU has been idle.
+fn cpu_info(payload: GuestPtr<GetCpuInfo>) -> Outcome {
+    let mut op = payload.read()?;
+    let cpus = percpu::online_mask().checked_ilog2().unwrap_or(0) + 1;
+    op.nr_cpus = op.max_cpus.min(cpus);
+    for cpu in 0..op.nr_cpus {
+        let idletime = sched::with(|s, now| s.idle_time(cpu as usize, now));
+        GuestPtr::<CpuInfo>::new(op.info).at(cpu.into())?.write(&CpuInfo { idletime })?;
+    }
+    payload.write(&op)?;
+    OK
+}
+
+/// Most devices of one call.
+const MAX_DEVICES: u32 = 4096;
+
+/// The node of each PCI function in a list: there is one. EINVAL for a list that is too long or missing.
+fn pci_topology(payload: GuestPtr<PciTopoInfo>) -> Outcome {
+    let mut op = payload.read()?;
+    if op.devs == 0 || op.nodes == 0 || op.num_devs > MAX_DEVICES {
+        return Err(Errno::EINVAL);
+    }
+    for n in 0..op.num_devs {
+        let [segment_low, segment_high, bus, devfn]: [u8; 4] = GuestPtr::new(op.devs).at(n.into())?.read()?;
+        let at = Sbdf::new(u16::from_le_bytes([segment_low, segment_high]), bus, devfn);
+        let exists = pci::function(at).is_some();
+        let node = if exists { 0 } else { INVALID_PCI_NODE };
+        GuestPtr::<u32>::new(op.nodes).at(n.into())?.write(&node)?;
+    }
+    op.num_devs = op.num_devs.min(MAX_DEVICES);
+    payload.write(&op)?;
+    OK
+}
+
+/// There is nothing to be told about frequencies and sleep states. EINVAL for a CPU that is not there.
+fn pm_statistics(payload: GuestPtr<GetPmstat>) -> Outcome {
+    let op = payload.read()?;
+    let exists = percpu::online_mask().checked_shr(op.cpuid).is_some_and(|mask| mask & 1 != 0);
+    Err(if exists { Errno::ENODEV } else { Errno::EINVAL })
+}
+
 fn physinfo() -> PhysInfo {
     let cpus = percpu::online_count() as u32;
     let features = policies().raw.featureset();
@@ -98,6 +175,7 @@ fn physinfo() -> PhysInfo {
         nr_nodes: 1,
         cpu_khz: u32::try_from(tsc::frequencies().tsc_hz / 1000).unwrap_or(u32::MAX),
         capabilities: PHYSCAP_PV | PHYSCAP_GNTTAB_V1 | if passthrough::is_possible() { PHYSCAP_DIRECTIO } else { 0 },
+        outstanding_pages: mem::claims::outstanding(),
         total_pages: mem::frames::total(),
         free_pages: mem::frames::free_count(),
         max_mfn: mem::frames::end().raw().saturating_sub(1),

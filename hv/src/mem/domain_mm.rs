@@ -1,7 +1,7 @@
 //! A domain's memory: its MMU lock and accounting; and the page-table roots and descriptor pages of vCPUs.
 
 use crate::mem::mmu_env::{self, mmu};
-use crate::mem::{limbo, phys_to_virt};
+use crate::mem::{claims, limbo, phys_to_virt};
 use crate::sync::{Mutex, MutexGuard};
 use crate::vcpu::Vcpu;
 use alloc::vec::Vec;
@@ -29,6 +29,8 @@ pub struct DomainMm {
     tot_pages: AtomicU64,
     /// Pages it may have.
     max_pages: AtomicU64,
+    /// Free frames that are set aside for it.
+    claim: AtomicU64,
     /// What `XENMEM_memory_map` answers, if the tools set it.
     pub memory_map: Mutex<Vec<E820Entry>>,
     /// Which of its pages are written, while somebody wants to know.
@@ -45,6 +47,7 @@ impl DomainMm {
             relinquish: Mutex::new(Relinquish::new()),
             tot_pages: AtomicU64::new(0),
             max_pages: AtomicU64::new(0),
+            claim: AtomicU64::new(0),
             memory_map: Mutex::new(Vec::new()),
             log: crate::mem::log_dirty::DirtyLog::new(),
         }
@@ -79,12 +82,24 @@ impl DomainMm {
         self.max_pages.store(pages, Ordering::Relaxed);
     }
 
-    /// Enters `pages` more into its account, if it may have them.
+    /// Frames set aside for it; only `mem::claims` changes this.
+    pub fn claim(&self) -> &AtomicU64 {
+        &self.claim
+    }
+
+    /// Enters `pages` more into its account, if it may have them and they are not claimed by others.
     #[must_use]
     pub fn charge(&self, pages: u64) -> bool {
         let limit = self.max_pages();
         let more = |now: u64| now.checked_add(pages).filter(|&sum| sum <= limit);
-        self.tot_pages.fetch_update(Ordering::AcqRel, Ordering::Relaxed, more).is_ok()
+        if self.tot_pages.fetch_update(Ordering::AcqRel, Ordering::Relaxed, more).is_err() {
+            return false;
+        }
+        let admitted = claims::admit(&self.claim, pages);
+        if !admitted {
+            self.uncharge(pages);
+        }
+        admitted
     }
     /// Takes `pages` out of its account.
     pub fn uncharge(&self, pages: u64) {

@@ -1,5 +1,6 @@
 //! Memory: the address map, the hypervisor's page tables, frames and the heap.
 
+pub mod claims;
 pub mod copy;
 pub mod domain_mm;
 pub mod frames;

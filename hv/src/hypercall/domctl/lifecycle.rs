@@ -3,10 +3,10 @@
 use super::{Request, OK};
 use crate::domain::{self, Domain, DOMAIN_LIST_LOCK, MAX_VCPUS, RUNNING};
 use crate::hypercall::{Done, Outcome};
-use crate::{iommu, passthrough, sched};
-use crate::mem::log_dirty;
+use crate::mem::{claims, log_dirty};
 use crate::pv::vtlb;
 use crate::vcpu::{stop, Vcpu};
+use crate::{iommu, passthrough, sched};
 use alloc::boxed::Box;
 use core::sync::atomic::Ordering;
 use xen_abi::domctl as op;
@@ -99,6 +99,7 @@ pub(crate) fn describe(d: &Domain) -> op::GetDomainInfo {
         flags,
         tot_pages: d.mm.tot_pages(),
         max_pages: d.mm.max_pages(),
+        outstanding_pages: d.mm.claim().load(Ordering::Relaxed),
         shared_info_frame: d.shared_info.raw(),
         cpu_time,
         nr_online_vcpus: online,
@@ -153,6 +154,7 @@ pub(super) fn destroy(r: &Request) -> Outcome {
     }
     d.vcpus().for_each(vtlb::disable);
     log_dirty::forget(&d);
+    claims::forget(&d);
     let preempt = || r.cx.preempt_pending();
     if !crate::event::reset(&d, preempt)? {
         return Ok(Done::Continue);

@@ -1,0 +1,191 @@
+//! Debug keys (`xl debug-keys`): each prints something about the machine to the console and its ring. They print whatever
+//! the log level is, and change nothing but `R`, which is asked for by name.
+
+use crate::arch::percpu;
+use crate::arch::tsc;
+use crate::console::print;
+use crate::domain::{self, Domain};
+use crate::mem::{frames, limbo};
+use crate::sched;
+use crate::vcpu::{stop, Vcpu};
+use core::sync::atomic::Ordering;
+use hv_core::evtchn::Binding;
+
+macro_rules! say {
+    ($($arg:tt)*) => { print(format_args!($($arg)*)) };
+}
+
+/// A key, what it prints, and how.
+struct Key(u8, &'static str, fn());
+
+const KEYS: &[Key] = &[
+    Key(b'*', "all of these but R", all),
+    Key(b'd', "registers of all vCPUs", || domain::for_each(|d| d.vcpus().for_each(registers))),
+    Key(b'e', "event channels", || domain::for_each(event_channels)),
+    Key(b'g', "grants in use", || domain::for_each(grants)),
+    Key(b'h', "this list", help),
+    Key(b'm', "memory", memory),
+    Key(b'q', "domains and their vCPUs", || domain::for_each(about)),
+    Key(b'r', "run times and who runs where", run_queue),
+    Key(b't', "clocks", clocks),
+    Key(b'R', "reboot the machine", || crate::arch::reboot::reboot()),
+];
+
+/// Does what `key` means. A key without a meaning is not an error: the list of keys may grow.
+pub fn handle(key: u8) {
+    match KEYS.iter().find(|k| k.0 == key) {
+        Some(k) => {
+            say!("'{}' pressed -> {}", k.0 as char, k.1);
+            k.2();
+        }
+        None => say!("key {key:#x} means nothing; 'h' lists those that do"),
+    }
+}
+
+fn help() {
+    KEYS.iter().for_each(|k| say!(" key '{}': {}", k.0 as char, k.1));
+}
+
+fn all() {
+    for k in KEYS.iter().filter(|k| !matches!(k.0, b'*' | b'R' | b'h')) {
+        say!("[{}: {}]", k.0 as char, k.1);
+        k.2();
+    }
+}
+
+fn about(d: &Domain) {
+    let code = d.shutdown_code.load(Ordering::Relaxed);
+    say!(
+        "d{}: {} of {} pages, weight {}, cap {}, pauses {}, {}{}",
+        d.id,
+        d.mm.tot_pages(),
+        d.mm.max_pages(),
+        d.weight.load(Ordering::Relaxed),
+        d.cap.load(Ordering::Relaxed),
+        d.pause_count(),
+        if code == domain::RUNNING { "not shut down" } else { "shut down" },
+        if d.is_dead() {
+            ", dead"
+        } else if d.is_dying() {
+            ", dying"
+        } else {
+            ""
+        }
+    );
+    for v in d.vcpus() {
+        say!(
+            "  {v}: CPU {}{}, stopped by {}, affinity {:#x}, upcall pending {} masked {}",
+            v.processor.load(Ordering::Relaxed),
+            if v.loaded.load(Ordering::Relaxed) { " (on it)" } else { "" },
+            Reasons(v.stop.load(Ordering::Relaxed)),
+            v.affinity.load(Ordering::Relaxed),
+            u8::from(v.upcall_pending()),
+            v.upcall_mask()
+        );
+    }
+}
+
+/// The bits of [`Vcpu::stop`] in words.
+struct Reasons(u32);
+
+impl core::fmt::Display for Reasons {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        const NAMES: [(u32, &str); 5] = [
+            (stop::DOWN, "down "),
+            (stop::BLOCKED, "blocked "),
+            (stop::POLLING, "polling "),
+            (stop::PAUSED, "paused "),
+            (stop::SHUTDOWN, "shutdown "),
+        ];
+        if self.0 == 0 {
+            return f.write_str("nothing");
+        }
+        NAMES.iter().filter(|(bit, _)| self.0 & bit != 0).try_for_each(|(_, name)| f.write_str(name))
+    }
+}
+
+/// Registers of a vCPU as they were when it last left a CPU; of one that is on a CPU, that CPU holds later ones.
+fn registers(v: &Vcpu) {
+    if v.stop.load(Ordering::Relaxed) & stop::DOWN != 0 {
+        return;
+    }
+    // SAFETY: plain words; they may be half written while another CPU stores them, which only spoils what is printed.
+    let regs = unsafe { core::ptr::read_volatile(v.saved.get()) };
+    let when = if v.loaded.load(Ordering::Relaxed) { "when it was last switched" } else { "now" };
+    say!("{v} ({when}): rip {:04x}:{:016x} rflags {:08x}", regs.cs, regs.rip, regs.rflags);
+    say!("  rax {:016x} rbx {:016x} rcx {:016x} rdx {:016x}", regs.rax, regs.rbx, regs.rcx, regs.rdx);
+    say!("  rsi {:016x} rdi {:016x} rbp {:016x} rsp {:016x}", regs.rsi, regs.rdi, regs.rbp, regs.rsp);
+    say!("  r8  {:016x} r9  {:016x} r10 {:016x} r11 {:016x}", regs.r8, regs.r9, regs.r10, regs.r11);
+    say!("  r12 {:016x} r13 {:016x} r14 {:016x} r15 {:016x}", regs.r12, regs.r13, regs.r14, regs.r15);
+    say!("  fs {:016x} gs {:016x} {:016x}", v.fs_base.get(), v.gs_base_kernel.get(), v.gs_base_user.get());
+}
+
+/// Most ports of a domain that are listed.
+const MAX_PORTS: usize = 256;
+
+fn event_channels(d: &Domain) {
+    let channels = d.events.lock();
+    say!("d{}: {} ports, {}", d.id, channels.nr_open(), if channels.is_fifo() { "FIFO" } else { "2-level" });
+    let mut from = 0;
+    for _ in 0..MAX_PORTS {
+        let Some(port) = channels.next_open(from) else { return };
+        from = port + 1;
+        let (Ok(binding), Ok(status)) = (channels.binding(port), channels.status(port)) else { continue };
+        let vcpu = status.vcpu;
+        match binding {
+            Binding::Free => {}
+            Binding::Unbound { remote } => say!("  {port:4} v{vcpu} unbound, for d{remote}"),
+            Binding::Interdomain { dom, port: peer } => say!("  {port:4} v{vcpu} to d{dom} port {peer}"),
+            Binding::Pirq(pirq) => say!("  {port:4} v{vcpu} pirq {pirq}"),
+            Binding::Virq(virq) => say!("  {port:4} v{vcpu} virq {virq}"),
+            Binding::Ipi => say!("  {port:4} v{vcpu} ipi"),
+            Binding::Hypervisor { dom, .. } => say!("  {port:4} v{vcpu} to the hypervisor for d{dom}"),
+        }
+    }
+    say!("  and more");
+}
+
+fn grants(d: &Domain) {
+    let (frames, used) = {
+        let table = d.grants.table();
+        (table.frames().len(), table.nr_used())
+    };
+    say!("d{}: {frames} frames of grants, {used} in use", d.id);
+}
+
+fn memory() {
+    say!(
+        "{} frames of RAM, {} free (largest order {:?}), {} on their way, {} claimed",
+        frames::total(),
+        frames::free_count(),
+        frames::largest_order(),
+        limbo::count(),
+        crate::mem::claims::outstanding()
+    );
+    domain::for_each(|d| say!("  d{}: {} of {} pages", d.id, d.mm.tot_pages(), d.mm.max_pages()));
+}
+
+fn run_queue() {
+    let now = tsc::now_ns();
+    for cpu in 0..percpu::MAX_CPUS {
+        if percpu::online_mask() >> cpu & 1 == 0 {
+            continue;
+        }
+        let (idle, current) = sched::with(|s, _| (s.idle_time(cpu, now), s.current(cpu)));
+        match current.and_then(|id| sched::vcpu_in_slot(id.index())) {
+            Some(v) => say!("CPU {cpu}: {v}, idle for {idle} ns so far"),
+            None => say!("CPU {cpu}: idle, for {idle} ns so far"),
+        }
+    }
+    domain::for_each(|d| {
+        for v in d.vcpus() {
+            let (ran, warped) = sched::with(|s, now| (s.run_time(v.sched_id, now), s.warped_time(v.sched_id)));
+            say!("  {v}: weight {}, ran {ran} ns, {warped} of them borrowed", d.weight.load(Ordering::Relaxed));
+        }
+    });
+}
+
+fn clocks() {
+    let f = tsc::frequencies();
+    say!("system time {} ns, TSC {} Hz, read {:#x}", tsc::now_ns(), f.tsc_hz, crate::arch::insn::rdtsc());
+}
