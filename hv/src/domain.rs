@@ -1,5 +1,9 @@
 //! Domains: what belongs to a guest as a whole, the list of them, and their death.
 
+mod list;
+
+pub use list::{bury, find, find_from, for_each, insert, next_free_id, DomainRef};
+
 use crate::arch::percpu::{pending, this_cpu};
 use crate::mem;
 use crate::sched;
@@ -7,15 +11,14 @@ use crate::sync::{Mutex, Once, RwLock};
 use crate::vcpu::{stop, Vcpu};
 use crate::{error, info};
 use alloc::boxed::Box;
-use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use core::fmt;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicU8, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicU8, Ordering};
 use hv_core::cpuid::Policy;
 use x86::Mfn;
 use xen_abi::errno::Errno;
 use xen_abi::regs::CpuUserRegs;
-use xen_abi::layout::{DomId, DOMID_FIRST_RESERVED};
+use xen_abi::layout::DomId;
 use xen_abi::sched as reason;
 use xen_abi::shared::{shared_info, vcpu_info, XEN_LEGACY_MAX_VCPUS};
 
@@ -80,9 +83,9 @@ pub struct Domain {
     pub events: crate::event::DomainEvents,
     /// Grants.
     pub grants: crate::grant::DomainGrants,
+    /// The next in its bucket of the list.
+    next_in_bucket: AtomicPtr<Domain>,
 }
-
-static DOMAINS: RwLock<BTreeMap<u16, Arc<Domain>>> = RwLock::new(BTreeMap::new());
 
 impl Domain {
     /// A domain without memory, with room for `max_vcpus` vCPUs, none of them made yet. `None` when out of memory.
@@ -117,6 +120,7 @@ impl Domain {
                 xen_abi::grant::DEFAULT_MAX_GRANT_FRAMES,
                 xen_abi::grant::DEFAULT_MAX_MAPTRACK_FRAMES,
             ),
+            next_in_bucket: AtomicPtr::new(core::ptr::null_mut()),
         });
         for v in 0..XEN_LEGACY_MAX_VCPUS {
             // Until a kernel has set up its interrupts it wants none: events start masked.
@@ -283,32 +287,6 @@ fn hardware_domain_shutdown(why: u32) -> ! {
     }
 }
 
-/// Adds a domain to the list.
-pub fn insert(d: Arc<Domain>) {
-    DOMAINS.write().insert(d.id, d);
-}
-
-/// The domain with number `id`.
-pub fn find(id: u16) -> Option<Arc<Domain>> {
-    DOMAINS.read().get(&id).cloned()
-}
-
-/// The domain with the lowest number that is not below `id`.
-pub fn find_from(id: u16) -> Option<Arc<Domain>> {
-    DOMAINS.read().range(id..).next().map(|(_, d)| d.clone())
-}
-
-/// The next number for a new domain: ids are not used again soon. `DOMAIN_LIST_LOCK` is held.
-pub fn next_free_id() -> Option<u16> {
-    static LAST: AtomicU32 = AtomicU32::new(0);
-    let last = LAST.load(Ordering::Relaxed);
-    let count = u32::from(DOMID_FIRST_RESERVED);
-    let domains = DOMAINS.read();
-    let free = (1..=count).map(|n| (last + n) % count).find(|&id| id != 0 && !domains.contains_key(&(id as u16)))?;
-    LAST.store(free, Ordering::Relaxed);
-    u16::try_from(free).ok()
-}
-
 /// Everything that was the dying domain's own is back. The tools hear of it; it is forgotten as soon as nobody maps its
 /// memory either.
 pub fn died(d: &Domain) {
@@ -322,7 +300,7 @@ pub fn died(d: &Domain) {
 /// Forgets a dead domain that has no memory left. Called whenever one of its pages comes back.
 pub fn bury_if_empty(d: &Domain) {
     if d.is_dead() && d.mm.tot_pages() == 0 {
-        DOMAINS.write().remove(&d.id);
+        list::remove(d.id);
     }
 }
 
@@ -334,14 +312,9 @@ impl Drop for Domain {
     }
 }
 
-/// Calls `f` for every domain.
-pub fn for_each(mut f: impl FnMut(&Domain)) {
-    DOMAINS.read().values().for_each(|d| f(d));
-}
-
 /// CPU `cpu` no longer holds translations of domain `id`.
 pub fn forget_dirty(id: u16, cpu: u32) {
-    if let Some(d) = DOMAINS.read().get(&id) {
+    if let Some(d) = find(id) {
         d.dirty_cpus.fetch_and(!(1 << cpu), Ordering::AcqRel);
     }
 }

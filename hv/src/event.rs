@@ -3,13 +3,12 @@
 //! Each domain's channels are in one lock. Two domains' locks are taken in the order of domain ids ([`with_both`]). Under
 //! them come the scheduler's lock and, for physical interrupts, the lock of the interrupt tables.
 
-use crate::domain::{self, Domain};
+use crate::domain::{self, Domain, DomainRef};
 use crate::irq_guest;
 use crate::sched;
 use crate::sync::{Mutex, MutexGuard};
 use crate::vcpu::{stop, Vcpu};
 use crate::hypercall::{Outcome, OK};
-use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU16, AtomicU64, AtomicU8, Ordering};
 use hv_core::evtchn::{CloseError, Closed, EventChannels, PageWords, Peer, Poll, Sent, Shared};
 use x86::Mfn;
@@ -228,7 +227,7 @@ pub fn raise_global_virq(virq: u32) {
 }
 
 /// Makes `d` the handler of global virtual interrupt `virq`. EINVAL for one that is not global, or not the tools'.
-pub fn set_virq_handler(d: Arc<Domain>, virq: u32) -> Outcome {
+pub fn set_virq_handler(d: DomainRef, virq: u32) -> Outcome {
     let ours = matches!(virq, VIRQ_CONSOLE | VIRQ_DOM_EXC | VIRQ_TBUF | VIRQ_DEBUGGER | VIRQ_CON_RING);
     let handler = GLOBAL_VIRQ_HANDLERS.get(virq as usize).filter(|_| ours).ok_or(Errno::EINVAL)?;
     if d.is_dying() {

@@ -5,10 +5,9 @@
 
 use crate::arch::msi;
 use crate::arch::pci::{self, command, reg, Sbdf};
-use crate::domain::Domain;
+use crate::domain::{Domain, DomainRef};
 use crate::sync::{Mutex, Once};
 use crate::{info, iommu, iospace, irq_guest, warn};
-use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 use hv_core::cmdline::Options;
@@ -30,7 +29,7 @@ pub enum Party {
     /// No domain.
     Nobody,
     /// This one, never the hardware domain.
-    Domain(Arc<Domain>),
+    Domain(DomainRef),
 }
 
 impl Party {

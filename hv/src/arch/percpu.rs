@@ -40,6 +40,8 @@ pub mod pending {
     pub const SYNC: u32 = 1 << 2;
     /// Console input or output is waiting.
     pub const CONSOLE: u32 = 1 << 3;
+    /// Domains wait to be freed.
+    pub const GRAVES: u32 = 1 << 4;
 }
 
 /// What one CPU knows about itself.
@@ -63,6 +65,10 @@ pub struct CpuInfo {
     pub last_domain: Cell<Option<u16>>,
     /// Whether the CPU waits in the idle loop.
     pub idle: AtomicU32,
+    /// Grows when the CPU begins and when it ceases to look at the list of domains: odd while it does.
+    pub sections: AtomicU32,
+    /// How deep such sections are nested.
+    pub section_depth: Cell<u32>,
 }
 
 const _: () = assert!((offset_of!(CpuInfo, guest_regs) + offset_of!(CpuUserRegs, es)) % 16 == 0);

@@ -2,10 +2,9 @@
 
 use super::guest_ptr::plain;
 use super::{Caller, Done, GuestPtr, Outcome, OK};
-use crate::domain::{self, Domain};
+use crate::domain::{self, Domain, DomainRef};
 use crate::event::{self, GuestPage};
 use crate::irq_guest;
-use alloc::sync::Arc;
 use hv_core::evtchn::{virq_is_global, Remote};
 use xen_abi::errno::Errno;
 use xen_abi::event as op;
@@ -29,7 +28,7 @@ plain!(
 /// The domain that a request names.
 enum Target {
     Own(&'static Domain),
-    Other(Arc<Domain>),
+    Other(DomainRef),
 }
 
 impl core::ops::Deref for Target {

@@ -1,8 +1,7 @@
 //! Domain ids in arguments: the caller, another domain, or the owner of I/O memory.
 
 use super::Caller;
-use crate::domain::{self, Domain};
-use alloc::sync::Arc;
+use crate::domain::{self, Domain, DomainRef};
 use core::ops::Deref;
 use xen_abi::errno::Errno;
 use xen_abi::layout::{DomId, DOMID_SELF};
@@ -12,7 +11,7 @@ pub enum Target {
     /// The caller.
     Caller(&'static Domain),
     /// Another, over which the caller has power.
-    Other(Arc<Domain>),
+    Other(DomainRef),
 }
 
 impl Deref for Target {

@@ -2,11 +2,10 @@
 
 use super::guest_ptr::plain;
 use super::{Caller, Done, GuestPtr, Outcome, OK};
-use crate::domain::{self, Domain};
+use crate::domain::{self, Domain, DomainRef};
 use crate::grant::{self, CopyFrame, Place};
 use crate::mem::frames;
 use crate::mem::mmu_env::mmu;
-use alloc::sync::Arc;
 use hv_core::grant::{check_copy, CopySide, MapFlags, Retired};
 use hv_core::mmu::MmuEnv;
 use x86::Mfn;
@@ -101,7 +100,7 @@ fn one<T: super::Plain>(cx: &Caller, ptr: GuestPtr<T>, count: u32, f: impl Fn(&C
 /// A domain that the caller names as the one to be worked on.
 enum Target {
     Own(&'static Domain),
-    Other(Arc<Domain>),
+    Other(DomainRef),
 }
 
 impl core::ops::Deref for Target {

@@ -167,6 +167,9 @@ pub fn do_pending(me: &'static CpuInfo, regs: &mut CpuUserRegs) {
     if work & pending::CONSOLE != 0 {
         crate::console_input();
     }
+    if work & pending::GRAVES != 0 {
+        crate::domain::bury();
+    }
     // Expiring timers may have asked for scheduling.
     if (work | me.pending.load(Ordering::Relaxed)) & pending::SCHEDULE != 0 {
         schedule(me, regs);
@@ -229,6 +232,9 @@ fn idle(me: &'static CpuInfo) {
         }
         if work & pending::CONSOLE != 0 {
             crate::console_input();
+        }
+        if work & pending::GRAVES != 0 {
+            crate::domain::bury();
         }
         if (work | me.pending.load(Ordering::Acquire)) & pending::SCHEDULE != 0 {
             break;

@@ -2,11 +2,10 @@
 
 use super::{Outcome, Request, OK};
 use crate::arch::fpu;
-use crate::domain::Domain;
+use crate::domain::DomainRef;
 use crate::hypercall::GuestPtr;
 use crate::sched;
 use crate::vcpu::{Callback, Vcpu};
-use alloc::sync::Arc;
 use alloc::vec;
 use core::sync::atomic::Ordering;
 use hv_core::control;
@@ -23,13 +22,13 @@ const IA32_TSC_AUX: u32 = 0xc000_0103;
 
 /// A vCPU that runs nowhere until this is dropped.
 struct Still {
-    domain: Arc<Domain>,
+    domain: DomainRef,
     id: u32,
 }
 
 impl Still {
     /// ENOENT if there is no such vCPU.
-    fn new(domain: Arc<Domain>, id: u32) -> Result<Self, Errno> {
+    fn new(domain: DomainRef, id: u32) -> Result<Self, Errno> {
         domain.vcpu(id).ok_or(Errno::ENOENT)?;
         domain.pause();
         let still = Self { domain, id };

@@ -16,9 +16,8 @@ pub(crate) use lifecycle::describe;
 
 use super::guest_ptr::plain;
 use super::{bitmap, Caller, Done, GuestPtr, Outcome, Plain, OK};
-use crate::domain::{self, Domain};
+use crate::domain::{self, DomainRef};
 use crate::debug;
-use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
 use xen_abi::domctl as op;
 use xen_abi::errno::Errno;
@@ -75,12 +74,12 @@ impl Request<'_, '_> {
         OK
     }
     /// The domain that the request names.
-    fn target(&self) -> Result<Arc<Domain>, Errno> {
+    fn target(&self) -> Result<DomainRef, Errno> {
         let id = if self.head.domain == DOMID_SELF { self.cx.domain().id } else { self.head.domain };
         domain::find(id).ok_or(Errno::ESRCH)
     }
     /// The same, but not the caller itself.
-    fn other(&self) -> Result<Arc<Domain>, Errno> {
+    fn other(&self) -> Result<DomainRef, Errno> {
         let d = self.target()?;
         if d.id == self.cx.domain().id {
             return Err(Errno::EINVAL);
