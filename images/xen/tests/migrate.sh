@@ -1,0 +1,59 @@
+# Guests are saved, restored and moved while a program in them checks their memory and their clocks.
+mib_free() { xl info | sed -n 's/^free_memory *: *//p'; }
+
+# Where a guest's console goes: one that was moved has kept the log of its first name.
+log_of() { [ -f $logs/guest-$1--incoming.log ] && [ $logs/guest-$1--incoming.log -nt $logs/guest-$1.log ] && echo $logs/guest-$1--incoming.log || echo $logs/guest-$1.log; }
+last_report() { tr -d '\r' < $(log_of $1) | grep -a 'TANDEM: memcheck round=' | tail -n 1; }
+part() { echo "$1" | sed -n "s/.* $2=\([0-9.-]*\).*/\1/p"; }
+reports() { tr -d '\r' < $(log_of $1) | grep -ac 'TANDEM: memcheck round='; }
+more_reports() { [ $(reports $1) -gt $2 ]; }
+
+# goes_on NAME ROUND MONOTONIC: it works, later than then, its memory is right, and so is the time of day
+goes_on() {
+	local before=$(reports $1) last
+	wait_for 60 more_reports $1 $((before + 1)) || { echo "$1 says nothing any more"; tail -n 4 $(log_of $1); return 1; }
+	last=$(last_report $1)
+	echo "before: round $2 at $3; now: $last; dom0's time $(date +%s)"
+	[ "$(part "$last" wrong)" = 0 ] && [ "$(part "$last" round)" -gt "$2" ] || return 1
+	awk "BEGIN { exit !($(part "$last" monotonic) > $3) }" || return 1
+	local off=$(($(date +%s) - $(part "$last" real | cut -d. -f1)))
+	[ $off -ge -3 ] && [ $off -le 5 ]
+}
+now_at() { last_report $1 | sed -n 's/.*round=\([0-9]*\) .*monotonic=\([0-9.]*\) .*/\1 \2/p'; }
+
+free=$(mib_free)
+config g1 'memory=192' 'vcpus=2'
+check create boot g1 || exit
+echo "m1 memcheck 48 40" > $(xenstore-read /local/domain/$(xl domid g1)/console/tty)
+check its-memory-is-checked wait_for 60 more_reports g1 2 || exit
+
+saved() { then=$(now_at g1); timeout 120 xl save g1 /tmp/g1.save && gone g1; }
+check save saved
+check save-gives-its-memory-back wait_for 20 eval '[ $(mib_free) -ge $free ]'
+restored() { timeout 120 xl restore /tmp/g1.save && rm /tmp/g1.save && goes_on g1 $then; }
+check restore restored
+
+checkpointed() { then=$(now_at g1); timeout 120 xl save -c g1 /tmp/g1.save && rm /tmp/g1.save && goes_on g1 $then; }
+check save-and-go-on checkpointed
+
+moved() {
+	local id=$(xl domid g1)
+	then=$(now_at g1)
+	timeout 240 xl migrate -s '' g1 'xl migrate-receive' && [ "$(xl domid g1)" != $id ] && goes_on g1 $then
+}
+check migrate moved
+check migrate-again moved
+
+# A target that does not take it: the guest stays, as it was.
+refused() { then=$(now_at g1); ! timeout 60 xl migrate -s '' g1 false && goes_on g1 $then; }
+check migrate-to-nowhere refused
+
+dumped() {
+	then=$(now_at g1)
+	timeout 120 xl dump-core g1 /tmp/g1.core && [ $(stat -c %s /tmp/g1.core) -gt $((192 << 20)) ] || return 1
+	rm /tmp/g1.core
+	goes_on g1 $then
+}
+check dump-core dumped
+check destroy eval 'xl destroy g1 && gone g1'
+check memory-is-given-back wait_for 20 eval '[ $(mib_free) -ge $free ]'
