@@ -179,8 +179,11 @@ fn run_queue() {
     }
     domain::for_each(|d| {
         for v in d.vcpus() {
-            let (ran, warped) = sched::with(|s, now| (s.run_time(v.sched_id, now), s.warped_time(v.sched_id)));
-            say!("  {v}: weight {}, ran {ran} ns, {warped} of them borrowed", d.weight.load(Ordering::Relaxed));
+            let (ran, warped, wakes) =
+                sched::with(|s, now| (s.run_time(v.sched_id, now), s.warped_time(v.sched_id), s.wakes(v.sched_id)));
+            let weight = d.weight.load(Ordering::Relaxed);
+            say!("  {v}: weight {weight}, ran {ran} ns, {warped} of them borrowed");
+            say!("  {v}: {} wakes, {} of them late, the longest wait {} ns", wakes.count, wakes.late, wakes.worst_ns);
         }
     });
 }

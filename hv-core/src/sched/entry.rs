@@ -96,6 +96,30 @@ pub(super) struct Entry {
     runstate: Runstate,
     entered: u64,
     times: [u64; 4],
+    pub wakes: Wakes,
+}
+
+/// How quickly a vCPU ran when it was woken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wakes {
+    /// How often.
+    pub count: u64,
+    /// How often it waited for longer than [`LATE_NS`].
+    pub late: u64,
+    /// The longest wait, in ns.
+    pub worst_ns: u64,
+}
+
+/// A woken vCPU that waits for longer than this is counted as late.
+pub const LATE_NS: u64 = 50_000;
+
+impl Wakes {
+    #[inline]
+    fn note(&mut self, waited: u64) {
+        self.count += 1;
+        self.late += u64::from(waited > LATE_NS);
+        self.worst_ns = self.worst_ns.max(waited);
+    }
 }
 
 impl Entry {
@@ -128,6 +152,7 @@ impl Entry {
             runstate: Runstate::Offline,
             entered: now,
             times: [0; 4],
+            wakes: Wakes::default(),
         };
         e.set_weight(DEFAULT_WEIGHT);
         e
@@ -179,7 +204,10 @@ impl Entry {
     #[inline]
     pub fn start(&mut self, cpu: PcpuId, now: u64) {
         self.state = State::OnCpu;
-        self.fresh = false;
+        if self.fresh {
+            self.fresh = false;
+            self.wakes.note(now.saturating_sub(self.entered));
+        }
         self.cpu = u8::try_from(cpu % MAX_PCPUS).unwrap_or(0);
         self.since = now;
         self.enter(Runstate::Running, now);

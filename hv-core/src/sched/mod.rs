@@ -25,7 +25,7 @@ use alloc::vec::Vec;
 use cap::Budget;
 pub use cap::PERIOD_NS as CAP_PERIOD_NS;
 use entry::{distance, later, Entry, State};
-pub use entry::{Runstate, Warp};
+pub use entry::{Runstate, Wakes, Warp, LATE_NS};
 use queue::{Queue, NIL};
 
 /// A physical CPU, 0 .. [`MAX_PCPUS`].
@@ -413,6 +413,11 @@ impl Scheduler {
     /// Nanoseconds that the vCPU has run on borrowed time, up to its last charge.
     pub fn warped_time(&self, id: VcpuId) -> u64 {
         self.entries.get(id.index()).map_or(0, |e| e.warped_ns)
+    }
+
+    /// How quickly the vCPU ran when it was woken.
+    pub fn wakes(&self, id: VcpuId) -> Wakes {
+        self.entries.get(id.index()).map_or(Wakes::default(), |e| e.wakes)
     }
 
     /// Nanoseconds that `cpu` has been idle.

@@ -228,6 +228,8 @@ fn a_warped_vcpu_runs_at_once_when_woken() {
     let mut sim = Sim::new(1, &[hog(256), hog(256), hog(1024), io]);
     sim.until(10 * SECOND);
     assert_eq!(sim.worst_latency[3], 0, "an event for a driver domain preempts whoever runs");
+    let wakes = sim.s.wakes(sim.ids[3]);
+    assert!(wakes.count > 3000 && (wakes.late, wakes.worst_ns) == (0, 0), "{wakes:?}");
     near("it gets what it asks for", sim.time(3), 10 * SECOND * 200 / 3200, 3);
 }
 
@@ -237,6 +239,8 @@ fn without_warp_a_waking_vcpu_waits_for_a_turn() {
     let mut sim = Sim::new(1, &[hog(256), hog(256), io]);
     sim.until(10 * SECOND);
     assert!(sim.worst_latency[2] <= 2 * Params::DEFAULT.allowance_ns, "{}", sim.worst_latency[2]);
+    let wakes = sim.s.wakes(sim.ids[2]);
+    assert!(wakes.late > wakes.count / 2 && wakes.worst_ns == sim.worst_latency[2], "{wakes:?}");
 }
 
 #[test]

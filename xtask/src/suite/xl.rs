@@ -33,6 +33,14 @@ const GROUPS: &[Group] = &[
         counts: Some(("", "")),
         timeout_s: 900,
     },
+    Group {
+        file: "migrate",
+        name: "guests-are-saved-restored-and-moved",
+        cpus: 2,
+        disk: false,
+        counts: Some(("", "")),
+        timeout_s: 1200,
+    },
     Group { file: "devices", name: "guests-have-network-and-disks", cpus: 2, disk: true, counts: None, timeout_s: 900 },
 ];
 
