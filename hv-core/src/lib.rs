@@ -30,3 +30,4 @@ pub mod rangeset;
 pub mod sched;
 pub mod timer;
 pub mod vtlb;
+pub mod watchdog;

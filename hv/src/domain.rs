@@ -6,7 +6,7 @@ pub use list::{bury, find, find_from, for_each, insert, next_free_id, DomainRef}
 
 use crate::arch::percpu::{pending, this_cpu};
 use crate::mem;
-use crate::sched;
+use crate::sched::{self, timers};
 use crate::sync::{Mutex, Once, RwLock};
 use crate::vcpu::{stop, Vcpu};
 use crate::{error, info};
@@ -15,6 +15,7 @@ use alloc::sync::Arc;
 use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicU8, Ordering};
 use hv_core::cpuid::Policy;
+use hv_core::watchdog::Watchdogs;
 use x86::Mfn;
 use xen_abi::errno::Errno;
 use xen_abi::regs::CpuUserRegs;
@@ -83,6 +84,8 @@ pub struct Domain {
     pub events: crate::event::DomainEvents,
     /// Grants.
     pub grants: crate::grant::DomainGrants,
+    /// Watchdogs that it has wound up.
+    watchdogs: Mutex<Watchdogs>,
     /// The next in its bucket of the list.
     next_in_bucket: AtomicPtr<Domain>,
 }
@@ -120,6 +123,7 @@ impl Domain {
                 xen_abi::grant::DEFAULT_MAX_GRANT_FRAMES,
                 xen_abi::grant::DEFAULT_MAX_MAPTRACK_FRAMES,
             ),
+            watchdogs: Mutex::new(Watchdogs::new()),
             next_in_bucket: AtomicPtr::new(core::ptr::null_mut()),
         });
         for v in 0..XEN_LEGACY_MAX_VCPUS {
@@ -254,6 +258,28 @@ impl Domain {
     #[inline(always)]
     pub fn has_architectural_iopl(&self) -> bool {
         self.has_assist(vm_assist::ARCHITECTURAL_IOPL)
+    }
+
+    /// Winds a watchdog up or lets it go: see [`Watchdogs::set`].
+    pub fn set_watchdog(&self, id: u32, timeout_s: u32) -> Result<u32, Errno> {
+        let mut watchdogs = self.watchdogs.lock();
+        let result = watchdogs.set(id, timeout_s, crate::arch::tsc::now_ns())?;
+        if let Some(v) = self.vcpu(0) {
+            match watchdogs.next() {
+                Some(deadline) => timers::arm(v, timers::Kind::Watchdog, deadline),
+                None => timers::disarm(v, timers::Kind::Watchdog),
+            }
+        }
+        Ok(result)
+    }
+
+    /// The timer of the watchdogs has expired.
+    pub fn watchdog_bites(&self, now: u64) {
+        // It may have been wound up again meanwhile.
+        if self.watchdogs.lock().bites(now) {
+            info!("d{} did not wind its watchdog up", self.id);
+            self.shutdown(reason::SHUTDOWN_WATCHDOG);
+        }
     }
 
     /// Shuts the domain down for `why` (SHUTDOWN_*): its vCPUs stop. If it is the hardware domain, so does the machine.

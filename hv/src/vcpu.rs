@@ -140,6 +140,8 @@ pub struct Vcpu {
     pub stop: AtomicU32,
     /// CPUs on which it may run.
     pub affinity: AtomicU64,
+    /// It asked to stay on one CPU for a while (SCHEDOP_pin_override); `affinity` counts again afterwards.
+    pub pinned: AtomicBool,
     /// CPUs on which the tools would rather have it.
     pub soft_affinity: AtomicU64,
     /// CPU on which it runs or ran last.
@@ -155,7 +157,7 @@ pub struct Vcpu {
     /// When the periodic timer is due next.
     pub periodic_due_ns: AtomicU64,
     /// CPU in whose queue each of its timers was armed last.
-    pub timer_cpu: [AtomicU32; 3],
+    pub timer_cpu: [AtomicU32; 4],
     /// How often it was loaded on a CPU.
     pub loads: AtomicU64,
     /// Cache of its page tables, on which it runs while its domain's writes are logged.
@@ -226,7 +228,8 @@ impl Vcpu {
             nmi_pending: AtomicBool::new(false),
             periodic_ns: AtomicU64::new(xen_abi::vcpu::DEFAULT_PERIODIC_NS),
             periodic_due_ns: AtomicU64::new(0),
-            timer_cpu: [const { AtomicU32::new(u32::MAX) }; 3],
+            timer_cpu: [const { AtomicU32::new(u32::MAX) }; 4],
+            pinned: AtomicBool::new(false),
             loads: AtomicU64::new(0),
             vtlb: AtomicPtr::new(core::ptr::null_mut()),
             state_changed: AtomicBool::new(false),

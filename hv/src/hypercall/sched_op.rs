@@ -1,17 +1,20 @@
 //! `sched_op` and `set_timer_op`: giving up the CPU, waiting, shutting down.
 
-use super::{Caller, GuestPtr, Outcome, OK};
+use super::{Caller, Done, GuestPtr, Outcome, OK};
+use crate::arch::percpu;
 use crate::sched::{self, timers, timers::Kind};
 use crate::vcpu::{stop, Vcpu};
+use core::sync::atomic::Ordering;
 use xen_abi::errno::Errno;
 use xen_abi::sched::{
-    SchedPoll, SchedRemoteShutdown, SchedShutdown, SCHEDOP_BLOCK, SCHEDOP_PIN_OVERRIDE, SCHEDOP_POLL,
-    SCHEDOP_REMOTE_SHUTDOWN, SCHEDOP_SHUTDOWN, SCHEDOP_SHUTDOWN_CODE, SCHEDOP_WATCHDOG, SCHEDOP_YIELD,
-    SCHED_POLL_MAX_PORTS, SHUTDOWN_MAX,
+    SchedPinOverride, SchedPoll, SchedRemoteShutdown, SchedShutdown, SchedWatchdog, SCHEDOP_BLOCK,
+    SCHEDOP_PIN_OVERRIDE, SCHEDOP_POLL, SCHEDOP_REMOTE_SHUTDOWN, SCHEDOP_SHUTDOWN, SCHEDOP_SHUTDOWN_CODE,
+    SCHEDOP_WATCHDOG, SCHEDOP_YIELD, SCHED_POLL_MAX_PORTS, SHUTDOWN_MAX,
 };
 
-/// SCHEDOP_*. Errors: EFAULT; EINVAL for a bad reason or too many ports; EPERM, ESRCH for shutting down others; ENOSYS
-/// for unknown commands. Source: public/sched.h.
+/// SCHEDOP_*. Errors: EFAULT; EINVAL for a bad reason, too many ports, a watchdog that is not in use; ENOSPC for a third
+/// watchdog; EPERM, ESRCH for shutting down others; EPERM for staying on one CPU, but for the hardware domain; ENOSYS for
+/// unknown commands. Source: public/sched.h.
 #[inline]
 pub fn call(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>) -> Outcome {
     match cmd {
@@ -44,9 +47,37 @@ pub fn call(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>) -> Outcome {
             target.shutdown(request.reason);
             OK
         }
-        SCHEDOP_WATCHDOG | SCHEDOP_PIN_OVERRIDE => Err(Errno::ENOSYS),
+        SCHEDOP_WATCHDOG => {
+            let request: SchedWatchdog = arg.cast().read()?;
+            cx.domain().set_watchdog(request.id, request.timeout).map(|id| Done::Return(id.into()))
+        }
+        SCHEDOP_PIN_OVERRIDE => {
+            let request: SchedPinOverride = arg.cast().read()?;
+            pin_override(cx, request.pcpu)
+        }
         _ => Err(Errno::ENOSYS),
     }
+}
+
+/// The calling vCPU of the hardware domain stays on CPU `cpu` until it says that it need not any more (a negative number).
+/// EPERM for other domains; EINVAL for a CPU that is not there, or on which it may not run.
+fn pin_override(cx: &Caller, cpu: i32) -> Outcome {
+    if !cx.domain().is_hardware {
+        return Err(Errno::EPERM);
+    }
+    let v = cx.vcpu;
+    let allowed = v.affinity.load(Ordering::Relaxed);
+    let mask = match u32::try_from(cpu) {
+        Err(_) => allowed,
+        Ok(cpu) => {
+            1u64.checked_shl(cpu).filter(|bit| bit & allowed & percpu::online_mask() != 0).ok_or(Errno::EINVAL)?
+        }
+    };
+    v.pinned.store(cpu >= 0, Ordering::Relaxed);
+    if let Some(cpu) = sched::with(|s, now| s.set_affinity(v.sched_id, mask, now)) {
+        sched::kick(cpu);
+    }
+    OK
 }
 
 /// The vCPU unmasks events and sleeps until one is pending. An event between the two is not lost: whoever raises one

@@ -109,8 +109,7 @@ fn fill(v: &Vcpu, cache: &Vtlb, address: u64, code: u32) -> Option<u32> {
     if mem::copy::is_hypervisor(address) {
         return Some(code);
     }
-    let access =
-        Access { write: code & PageFaultError::W.bits() != 0, fetch: code & PageFaultError::I.bits() != 0 };
+    let access = Access { write: code & PageFaultError::W.bits() != 0, fetch: code & PageFaultError::I.bits() != 0 };
     let domain = v.domain();
     match cache.fill(mmu().env, &Writes(domain), (space(v), v.current_root()), va, access) {
         Fill::Done(stale) => {
@@ -127,4 +126,3 @@ fn fill(v: &Vcpu, cache: &Vtlb, address: u64, code: u32) -> Option<u32> {
         Fill::Refused { present: false } => Some(code & !PageFaultError::P.bits()),
     }
 }
-

@@ -19,8 +19,10 @@ pub enum Kind {
     Periodic = 1,
     /// Time-out of SCHEDOP_poll.
     Poll = 2,
+    /// The first of its domain's watchdogs to bite; only of vCPU 0.
+    Watchdog = 3,
 }
-const KINDS: u32 = 3;
+const KINDS: u32 = 4;
 /// The timer, of whichever CPU, at which interrupts that the storm guard holds are let through again.
 const IRQ_RELEASE: TimerId = MAX_VCPUS_TOTAL as u32 * KINDS;
 
@@ -86,7 +88,7 @@ pub fn disarm(v: &Vcpu, kind: Kind) {
 
 /// Disarms all timers of `v`, which goes away.
 pub fn disarm_all(v: &Vcpu) {
-    for kind in [Kind::SingleShot, Kind::Periodic, Kind::Poll] {
+    for kind in [Kind::SingleShot, Kind::Periodic, Kind::Poll, Kind::Watchdog] {
         disarm(v, kind);
     }
 }
@@ -131,7 +133,8 @@ pub fn expire() {
                     arm(v, Kind::Periodic, next_tick(deadline, period, now));
                 }
             }
-            _ => sched::start(v, crate::vcpu::stop::POLLING),
+            2 => sched::start(v, crate::vcpu::stop::POLLING),
+            _ => v.domain().watchdog_bites(now),
         }
     }
     if now >= mine.slice_end_ns.load(Ordering::Relaxed) {

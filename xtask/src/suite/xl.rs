@@ -19,6 +19,8 @@ struct Group {
     cpus: u32,
     /// Whether the machine has a disk, which is checked from the host afterwards.
     disk: bool,
+    /// Time is the number of instructions: figures do not depend on what else the host does. One CPU only.
+    counted: bool,
     /// Arguments of the file: for a quick run and with `--full`; `None`: the mebibytes to move.
     counts: Option<(&'static str, &'static str)>,
     timeout_s: u64,
@@ -30,6 +32,7 @@ const GROUPS: &[Group] = &[
         name: "xl-commands-do-what-they-say",
         cpus: 2,
         disk: false,
+        counted: false,
         counts: Some(("", "")),
         timeout_s: 900,
     },
@@ -38,10 +41,28 @@ const GROUPS: &[Group] = &[
         name: "guests-are-saved-restored-and-moved",
         cpus: 2,
         disk: false,
+        counted: false,
         counts: Some(("", "")),
         timeout_s: 1200,
     },
-    Group { file: "devices", name: "guests-have-network-and-disks", cpus: 2, disk: true, counts: None, timeout_s: 900 },
+    Group {
+        file: "sched",
+        name: "busy-guests-get-their-shares",
+        cpus: 1,
+        disk: false,
+        counted: true,
+        counts: Some(("", "")),
+        timeout_s: 1800,
+    },
+    Group {
+        file: "devices",
+        name: "guests-have-network-and-disks",
+        cpus: 2,
+        disk: true,
+        counted: false,
+        counts: None,
+        timeout_s: 900,
+    },
 ];
 
 pub fn tests() -> Vec<Test> {
@@ -59,6 +80,10 @@ fn checks(bed: &Bed, group: &Group) -> Result<String> {
     let jobs = format!("toolstack+bridge:e1000+xl:{}:{count}+poweroff", group.file);
     let mut machine = Machine::with_guests(&format!("xl-{}", group.file), &bed.hypervisor, &images, group.cpus, &jobs);
     machine.nic = Some(("e1000", peer.socket().to_path_buf()));
+    if group.counted {
+        // Four ns an instruction; when nothing runs, time jumps to the next event.
+        machine.accel.extend(["-icount".into(), "shift=2,sleep=off".into()]);
+    }
     machine.timeout_s = group.timeout_s + bed.mib * 40 + if bed.full { 7200 } else { 0 };
     let disk = host::target("images")?.join("test-disk.raw");
     if group.disk {

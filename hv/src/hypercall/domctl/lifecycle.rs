@@ -136,9 +136,7 @@ fn hypercall_page() -> Box<[u8; x86::PAGE_SIZE]> {
             // push %rcx; push %r11; push %rax; mov $23, %eax; syscall
             stub[..12].copy_from_slice(&[0x51, 0x41, 0x53, 0x50, 0xb8, number, 0, 0, 0, 0x0f, 0x05, 0xcc]);
         } else {
-            stub[..14].copy_from_slice(&[
-                0x51, 0x41, 0x53, 0xb8, number, 0, 0, 0, 0x0f, 0x05, 0x41, 0x5b, 0x59, 0xc3,
-            ]);
+            stub[..14].copy_from_slice(&[0x51, 0x41, 0x53, 0xb8, number, 0, 0, 0, 0x0f, 0x05, 0x41, 0x5b, 0x59, 0xc3]);
         }
     }
     page

@@ -16,17 +16,15 @@ const STRIDE: u64 = 4096;
 const MAX_PAGES: u64 = 1 << 32;
 
 /// XEN_DOMCTL_SHADOW_OP_*: the log of writes. EINVAL for other modes of shadow tables, which do not exist here, and for
-/// reading a log that is off; EBUSY for switching it on twice; ENOMEM.
+/// reading a log that is off; EBUSY for switching it on twice; EXDEV for a domain with devices; ENOMEM.
 pub(super) fn call(r: &Request) -> Outcome {
     let d = r.other()?;
     let mut request: ShadowOp = r.read()?;
     match request.op {
-        op::SHADOW_OP_OFF => {
-            while_paused(&d, || {
-                disable(&d);
-                OK
-            })
-        }
+        op::SHADOW_OP_OFF => while_paused(&d, || {
+            disable(&d);
+            OK
+        }),
         op::SHADOW_OP_ENABLE_LOGDIRTY => while_paused(&d, || enable(&d)),
         op::SHADOW_OP_CLEAN | op::SHADOW_OP_PEEK => {
             if !d.mm.log.is_enabled() {
@@ -57,6 +55,10 @@ fn while_paused(d: &Domain, f: impl FnOnce() -> Outcome) -> Outcome {
 fn enable(d: &Domain) -> Outcome {
     if d.is_dying() {
         return Err(Errno::EINVAL);
+    }
+    if d.io.has_io() {
+        // Devices write without a fault.
+        return Err(Errno::EXDEV);
     }
     d.mm.log.enable(d.maximum_pfn().saturating_add(1).max(d.mm.max_pages()))?;
     for v in d.vcpus() {

@@ -2,8 +2,8 @@
 
 use super::{Request, OK};
 use crate::arch::percpu;
-use crate::hypercall::{GuestPtr, Outcome};
 use crate::domain::Domain;
+use crate::hypercall::{GuestPtr, Outcome};
 use crate::pv::time;
 use crate::sched;
 use crate::vcpu::{stop, Vcpu};
@@ -138,6 +138,10 @@ pub(super) fn affinity(r: &Request, set: bool) -> Outcome {
         if mask & percpu::online_mask() == 0 {
             return Err(Errno::EINVAL);
         }
+        if v.pinned.load(Ordering::Relaxed) && request.flags & op::VCPUAFFINITY_FORCE == 0 {
+            return Err(Errno::EBUSY);
+        }
+        v.pinned.store(false, Ordering::Relaxed);
         v.affinity.store(mask, Ordering::Relaxed);
         if let Some(cpu) = sched::with(|s, now| s.set_affinity(v.sched_id, mask, now)) {
             sched::kick(cpu);
