@@ -9,7 +9,7 @@ use std::rc::Rc;
 use twin_abi::image::Mode;
 use twin_abi::layout::{CODE_OFFSET, STACK_GUARD, STACK_SIZE, WINDOW_GUARD};
 use twin_rewrite::module::Module;
-use twin_rewrite::program::import_name;
+use twin_rewrite::program::{self, import_name};
 use twin_runtime::gate::{Answer, Call, Gate, Twin};
 use twin_runtime::instance::{Areas, Config};
 use twin_runtime::linux::{Routine, Stop as RoutineStop, Support};
@@ -67,18 +67,12 @@ impl Original {
     /// Follows a transfer out of the module.
     fn outside(&mut self, to: u64, world: &mut World, support: &mut Support) -> Result<(), Ended> {
         let names = self.module.externs.names(to).to_vec();
-        let thunk = |n: &String| n.strip_prefix("__x86_indirect_thunk_").map(str::to_owned);
-        if let Some(register) = names.iter().find_map(thunk) {
-            let order = [
-                "rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi", "r8", "r9", "r10", "r11", "r12", "r13", "r14",
-                "r15",
-            ];
-            let n = order.iter().position(|r| *r == register).unwrap_or(0);
-            self.cpu.rip = self.cpu.regs[n];
+        if let Some(register) = program::thunk_register(&names) {
+            self.cpu.rip = self.cpu.regs[usize::from(register)];
             return Ok(());
         }
         let back = world.read_int(self.cpu.regs[4], 8).map_err(|f| self.ended(Class::Stack, format!("{f:?}")))?;
-        if names.iter().any(|n| n.ends_with("return_thunk") || n.contains("preempt_schedule")) {
+        if program::is_return_thunk(&names) || program::is_preemption_hook(&names) {
             self.cpu.regs[4] += 8;
             self.cpu.rip = back;
             return Ok(());
@@ -100,7 +94,7 @@ impl Original {
 }
 
 /// Serves a call of `name`: natively if there is a routine, else as an upcall.
-fn routine(name: &str, args: &[u64; 6], world: &mut World, support: &mut Support) -> Result<u64, (Class, String)> {
+pub fn routine(name: &str, args: &[u64; 6], world: &mut World, support: &mut Support) -> Result<u64, (Class, String)> {
     if let Some(r) = Routine::by_name(name).filter(|_| !world.forced.iter().any(|f| f == name)) {
         world.keep_call(name, args);
         match r.call(support, world, args) {
@@ -194,6 +188,8 @@ struct Instance {
     pairs: Vec<Option<u64>>,
     /// Set when the code reached for something that is neither its own nor unmapped by contract.
     escape: Option<BusFault>,
+    /// Accesses to the domain's memory and devices.
+    accesses: u64,
 }
 
 /// The twin.
@@ -242,6 +238,7 @@ impl<'a> TwinEmulator<'a> {
             stack: vec![0; STACK_SIZE as usize],
             pairs: Vec::new(),
             escape: None,
+            accesses: 0,
         };
         let code = CodeSpace::new(INSTANCE + u64::from(CODE_OFFSET), code);
         Self { twin, code, cpu: Cpu::default(), instance, budget: BUDGET, steps: i64::MAX, entered: 0 }
@@ -261,6 +258,11 @@ impl<'a> TwinEmulator<'a> {
     fn ended(&self, class: Class, reason: String) -> Ended {
         let at = self.abort(Reason::Bug);
         Ended { reason, at: format!("{}+{:#x}", at.symbol, at.original), class }
+    }
+
+    /// Accesses to the domain's memory, its device and the unsafe area so far.
+    pub fn accesses(&self) -> u64 {
+        self.instance.accesses
     }
 
     fn abort(&self, reason: Reason) -> Abort {
@@ -487,7 +489,10 @@ impl Bus for TwinBus<'_> {
         let fault = BusFault { address, write: false };
         let cut = |v: u64| if size == 8 { v } else { v & ((1 << (8 * size)) - 1) };
         match self.reach(address, size, false) {
-            Reach::World(place) => Ok(self.world.load(place, size)),
+            Reach::World(place) => {
+                self.instance.accesses += 1;
+                Ok(self.world.load(place, size))
+            }
             Reach::Context(at) => Ok(cut(int(&self.instance.context, at))),
             Reach::Constant(v) => Ok(cut(v)),
             Reach::Stack(at) => Ok(cut(int_of(&self.instance.stack, at, size))),
@@ -509,7 +514,10 @@ impl Bus for TwinBus<'_> {
         }
         let fault = BusFault { address, write: true };
         match self.reach(address, size, true) {
-            Reach::World(place) => self.world.store(place, size, value),
+            Reach::World(place) => {
+                self.instance.accesses += 1;
+                self.world.store(place, size, value);
+            }
             Reach::Context(at) => self.instance.context[at..at + size].copy_from_slice(&value.to_le_bytes()[..size]),
             Reach::Stack(at) => self.instance.stack[at..at + size].copy_from_slice(&value.to_le_bytes()[..size]),
             Reach::Nothing => return Err(fault),

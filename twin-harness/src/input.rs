@@ -62,6 +62,7 @@ fn externs(s: &Snapshot, own: &str) -> Externs {
 pub fn module_types(s: &Snapshot) -> Result<Btf, String> {
     let base = live::types(s)?;
     let file = std::fs::read(s.dir.join("module.ko")).map_err(|e| format!("module.ko: {e}"))?;
+    twin_rewrite::ko::check_release(&file, &s.release)?;
     match twin_rewrite::ko::section(&file, ".BTF") {
         Some(bytes) => Btf::parse(&bytes, Some(&base)),
         None => Ok(base),

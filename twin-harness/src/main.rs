@@ -119,6 +119,7 @@ fn module(driver: &str) -> Result<(Module, Option<Rig>), String> {
 fn from_file(path: &std::path::Path, name: &str) -> Result<Module, String> {
     let bytes = std::fs::read(path).map_err(|e| format!("{}: {e}", path.display()))?;
     let snapshot = Snapshot::open(&guest::capture("e1000", &cache())?)?;
+    ko::check_release(&bytes, &snapshot.release).or_else(|e| ko::release(&bytes).map_or(Ok(()), |_| Err(e)))?;
     ko::load(&bytes, name, ko::DEFAULT_BASE, &|symbol| snapshot.symbol(symbol))
 }
 
@@ -141,7 +142,7 @@ fn run() -> Result<bool, String> {
         "bench" => {
             let dir = std::path::Path::new("target/bench");
             print!("{}", bench::run(dir)?);
-            println!("bench twin: {}/twin.csv, {}/twin.svg", dir.display(), dir.display());
+            println!("bench twin: twin.csv, twin.svg and twin-cycles.svg in {}", dir.display());
             Ok(true)
         }
         "show" => {

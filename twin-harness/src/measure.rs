@@ -15,6 +15,8 @@ pub struct Share {
     pub original: u64,
     /// Of the twin.
     pub twin: u64,
+    /// Accesses of the twin to the domain's memory and device.
+    pub accesses: u64,
 }
 
 impl Share {
@@ -40,14 +42,17 @@ const PACKETS: u64 = 256;
 /// checksums by the device.
 pub fn run(rig: &Rig, made: &Made) -> Result<Measured, String> {
     let (mut lab, mut original) = rig.original()?;
-    let before = traffic(&mut lab, &mut original)?;
+    let before = traffic(&mut lab, &mut original, &mut |_| {})?;
     let (mut lab, mut twin) = rig.twin(made.verified()?)?;
-    let after = traffic(&mut lab, &mut twin)?;
-    let share = |a: u64, b: u64| Share { packets: PACKETS, original: a, twin: b };
-    Ok(Measured { transmit: share(before.0, after.0), receive: share(before.1, after.1) })
+    let mut half = 0;
+    let after = traffic(&mut lab, &mut twin, &mut |e| half = e.accesses())?;
+    let share = |a: u64, b: u64, accesses| Share { packets: PACKETS, original: a, twin: b, accesses };
+    let receiving = twin.accesses() - half;
+    Ok(Measured { transmit: share(before.0, after.0, half), receive: share(before.1, after.1, receiving) })
 }
 
-fn traffic(lab: &mut Lab, e: &mut dyn Executor) -> Result<(u64, u64), String> {
+/// Instructions of both directions; `between` is called between them.
+fn traffic<E: Executor>(lab: &mut Lab, e: &mut E, between: &mut dyn FnMut(&E)) -> Result<(u64, u64), String> {
     let mut r = Random::new(7);
     let start = e.instructions();
     for _ in 0..PACKETS {
@@ -58,6 +63,7 @@ fn traffic(lab: &mut Lab, e: &mut dyn Executor) -> Result<(u64, u64), String> {
         lab.settle(e).map_err(|x| format!("{x:?}"))?;
     }
     let middle = e.instructions();
+    between(e);
     for _ in 0..PACKETS {
         let len = 60 + r.below(1455) as usize;
         let f = frame(&mut r, len, lab.live.net.mac);

@@ -4,7 +4,7 @@ use crate::device;
 use crate::emulate::{Original, TwinEmulator};
 use crate::input::{self, Live};
 use crate::lab::Lab;
-use crate::native::arena::Arena;
+use crate::native::arena::{Arena, Watch};
 use crate::native::Native;
 use crate::world::{World, MASK_BITS};
 use std::path::{Path, PathBuf};
@@ -45,7 +45,8 @@ pub struct Made {
 
 /// Where packages, snapshots and results of the build are kept.
 pub fn cache() -> PathBuf {
-    std::env::var_os("TANDEM_CACHE").map_or_else(|| PathBuf::from("target/images/twin"), PathBuf::from)
+    let usual = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/images/twin");
+    std::env::var_os("TANDEM_CACHE").map_or_else(usual, PathBuf::from)
 }
 
 /// What the verifier demands of an image made with `options`.
@@ -123,7 +124,7 @@ impl Rig {
     pub fn native<'a>(&self, verified: Verified<'a>) -> Result<(Lab, Native<'a>), String> {
         let mut world = self.template.copy()?;
         let capacity = verified.image().code().len() as u64;
-        let arena = Arena::new(verified.policy().mode, capacity, &mut world, self.live.percpu, false)?;
+        let arena = Arena::new(verified.policy().mode, capacity, &mut world, self.live.percpu, Watch::Device)?;
         let native = Native::load(arena, Twin::new(verified, STLB_LIMIT, HOLE), None)?;
         Ok((Lab::new(world, &self.live)?, native))
     }

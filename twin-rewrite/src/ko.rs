@@ -67,6 +67,22 @@ pub fn load(bytes: &[u8], name: &str, base: u64, kernel: &dyn Fn(&str) -> Option
     Ok(out)
 }
 
+/// The kernel release that a module file was built for, as it says itself.
+pub fn release(bytes: &[u8]) -> Option<String> {
+    let info = section(bytes, ".modinfo")?;
+    let magic = info.split(|b| *b == 0).find_map(|entry| entry.strip_prefix(b"vermagic="))?;
+    Some(String::from_utf8_lossy(magic).split(' ').next()?.to_owned())
+}
+
+/// Refuses a module file that was built for another kernel than that of `release`: structures and symbols would not fit.
+pub fn check_release(bytes: &[u8], captured: &str) -> Result<(), String> {
+    match release(bytes) {
+        Some(own) if own == captured => Ok(()),
+        Some(own) => Err(format!("the module is for kernel {own}, the snapshot is of kernel {captured}")),
+        None => Err("the module does not say which kernel it is for".into()),
+    }
+}
+
 /// The content of a section of a module file.
 pub fn section(bytes: &[u8], name: &str) -> Option<Vec<u8>> {
     let file = object::File::parse(bytes).ok()?;

@@ -102,7 +102,7 @@ const THUNK_REGISTERS: [&str; 16] =
     ["rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15"];
 
 /// The register of an indirect-branch thunk, if `names` are those of one.
-fn thunk_register(names: &[String]) -> Option<u8> {
+pub fn thunk_register(names: &[String]) -> Option<u8> {
     for name in names {
         let Some(register) =
             name.strip_prefix("__x86_indirect_thunk_").or(name.strip_prefix("__x86_indirect_its_thunk_"))
@@ -116,12 +116,13 @@ fn thunk_register(names: &[String]) -> Option<u8> {
     names.iter().any(|n| n == "__indirect_thunk_start" || n == "__x86_indirect_thunk_array").then_some(0)
 }
 
-fn is_return_thunk(names: &[String]) -> bool {
+/// Whether `names` are those of the thunk of returns.
+pub fn is_return_thunk(names: &[String]) -> bool {
     names.iter().any(|n| n.ends_with("return_thunk"))
 }
 
 /// Calls that have no effect in a twin, which is never preempted, and that leave all registers alone.
-fn is_preemption_hook(names: &[String]) -> bool {
+pub fn is_preemption_hook(names: &[String]) -> bool {
     names.iter().any(|n| n.contains("preempt_schedule") || n == "__fentry__")
 }
 

@@ -3,7 +3,7 @@
 use crate::device::Arrival;
 use crate::emulate::{Original, TwinEmulator};
 use crate::lab::{Checkpoint, Ended, Executor, Lab, Outgoing};
-use crate::native::arena::Arena;
+use crate::native::arena::{Arena, Watch};
 use crate::native::Native;
 use crate::random::Random;
 use crate::rig::{Rig, HOLE, STLB_LIMIT};
@@ -43,7 +43,7 @@ impl Stage {
     /// For twins on the host's own processor, of up to `capacity` bytes of code.
     pub fn native(rig: &Rig, mode: Mode, capacity: usize) -> Result<Self, String> {
         let mut world = rig.world()?;
-        let arena = Arena::new(mode, capacity as u64, &mut world, rig.live.percpu, true)?;
+        let arena = Arena::new(mode, capacity as u64, &mut world, rig.live.percpu, Watch::Memory)?;
         Native::set_time_limit(TICKS);
         Ok(Self::new(Lab::new(world, &rig.live)?, Some(arena), rig.live.percpu))
     }

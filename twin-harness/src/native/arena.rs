@@ -6,6 +6,7 @@
 
 use super::entry::tandem_twin_gate;
 use super::faults::handlers;
+use super::quiet::Quiet;
 use crate::cpu::CodeSpace;
 use crate::embed::Instance;
 use crate::emulate::UNSAFE_AREA;
@@ -13,6 +14,7 @@ use crate::ram::Ram;
 use crate::world::{Beside, Place, World, MASK_BITS, PAGE};
 use std::cell::RefCell;
 use std::collections::HashSet;
+use std::rc::Rc;
 use twin_abi::image::Mode;
 use twin_abi::layout::{self, CODE_OFFSET, MAX_IMPORTS, STACK_GUARD, STACK_SIZE};
 use twin_runtime::gate::Twin;
@@ -51,7 +53,8 @@ pub fn map(at: Option<u64>, len: u64, rights: i32, file: Option<(i32, u64)>) -> 
     Ok(Mapped { at: got as u64, len })
 }
 
-fn protect(at: u64, len: u64, rights: i32) -> Result<(), String> {
+/// Changes the rights of a mapping.
+pub fn protect(at: u64, len: u64, rights: i32) -> Result<(), String> {
     // SAFETY: the range is one of our own mappings.
     match unsafe { libc::mprotect(at as *mut libc::c_void, len as usize, rights) } {
         0 => Ok(()),
@@ -70,6 +73,17 @@ const PAIR: u64 = 2 * PAGE;
 const MAX_PAIRS: u64 = 1 << 16;
 /// Pages that stay writable from run to run; beyond, all become read-only again.
 const MAX_OPEN: usize = 256;
+
+/// What is watched while twins run.
+#[derive(Debug)]
+pub enum Watch {
+    /// Accesses to device registers.
+    Device,
+    /// Those, and which pages are written first.
+    Memory,
+    /// Nothing: device registers are plain memory, brought up to date between calls.
+    Quiet(Rc<Quiet>),
+}
 
 /// The mappings. There is room for one in a process: the window's addresses are fixed.
 #[derive(Debug)]
@@ -91,20 +105,15 @@ pub struct Arena {
     hole: u64,
     stubs: Stubs,
     is_tracked: bool,
+    quiet: Option<Rc<Quiet>>,
     open: HashSet<u64>,
     _mapped: Vec<Mapped>,
 }
 
 impl Arena {
-    /// Maps everything, with room for images of `capacity` bytes of code. If `is_tracked`, [`Arena::rewind`] takes back what
-    /// twins change.
-    pub fn new(
-        mode: Mode,
-        capacity: u64,
-        world: &mut World,
-        percpu: u64,
-        is_tracked: bool,
-    ) -> Result<Box<Self>, String> {
+    /// Maps everything, with room for images of `capacity` bytes of code. With [`Watch::Memory`],
+    /// [`Arena::rewind`] takes back what twins change.
+    pub fn new(mode: Mode, capacity: u64, world: &mut World, percpu: u64, watch: Watch) -> Result<Box<Self>, String> {
         let (r, rw) = (libc::PROT_READ, libc::PROT_READ | libc::PROT_WRITE);
         let code = u64::from(CODE_OFFSET);
         let capacity = capacity.next_multiple_of(PAGE);
@@ -140,7 +149,8 @@ impl Arena {
             percpu,
             hole: hole.at,
             stubs: Stubs::new()?,
-            is_tracked,
+            is_tracked: matches!(watch, Watch::Memory),
+            quiet: if let Watch::Quiet(quiet) = watch { Some(quiet) } else { None },
             open: HashSet::new(),
             _mapped: vec![whole, stack, unsafe_map, hole, windows],
         };
@@ -165,6 +175,13 @@ impl Arena {
             let rights = self.rights(writable);
             self._mapped.push(map(Some(vpn * PAGE), n as u64 * PAGE, rights, Some((self.ram_file, pa)))?);
             k += n;
+        }
+        if let Some(quiet) = &self.quiet {
+            for (vpn, pa, _) in world.masked.iter().filter(|(_, pa, _)| *pa >= self.ram_len) {
+                let Some(place) = quiet.file_place(pa) else { continue };
+                let rw = libc::PROT_READ | libc::PROT_WRITE;
+                self._mapped.push(map(Some(vpn * PAGE), PAGE, rw, Some(place))?);
+            }
         }
         Ok(())
     }
@@ -358,7 +375,10 @@ impl Instance for Arena {
                 Place::Beside(_, offset) => {
                     (self.unsafe_file.file(), offset as u64, libc::PROT_READ | libc::PROT_WRITE)
                 }
-                Place::Device(_) => continue,
+                Place::Device(pa) => match self.quiet.as_ref().and_then(|q| q.file_place(pa)) {
+                    Some((file, offset)) => (file, offset, libc::PROT_READ | libc::PROT_WRITE),
+                    None => continue,
+                },
             };
             // SAFETY: replaces a page of the window area, which is ours and unused so far.
             let got = unsafe {

@@ -3,8 +3,9 @@
 use super::arena::{Arena, STUB_ICALL, STUB_MISS, STUB_WARN};
 use super::faults::{is_late, RUNNING};
 use crate::embed::Embedded;
+use crate::emulate::routine;
 use crate::world::World;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use twin_runtime::gate::{Answer, Call, Gate, Twin};
 use twin_runtime::linux::Support;
 use twin_runtime::{Abort, Reason};
@@ -189,11 +190,43 @@ extern "C" {
     pub static mut TANDEM_BROKEN: u64;
 }
 
+/// What runs, and who serves its calls.
+#[derive(Debug)]
+pub enum Callee {
+    /// A twin.
+    Twin(*mut Twin<'static>),
+    /// The original text; the names of what it calls, by stub.
+    Original(*const Vec<String>),
+}
+
+/// Time stamps spent in gates, without the few instructions of entry and exit.
+pub static GATE_CYCLES: AtomicU64 = AtomicU64::new(0);
+/// Time stamps spent in invocations, gates included.
+pub static CALL_CYCLES: AtomicU64 = AtomicU64::new(0);
+
+/// Enters what `RUNNING` describes; returns its result. The second is whether it came back with another stack pointer or
+/// callee-saved register than it was given.
+///
+/// # Safety
+/// 1. The target is the start of a function that keeps to its stack, or whose faults end the invocation.
+/// 2. `RUNNING` points to what the gates need, exclusively, until this returns.
+pub unsafe fn enter(entry: &Entry) -> (u64, bool) {
+    // SAFETY: reads a counter.
+    let start = unsafe { core::arch::x86_64::_rdtsc() };
+    // SAFETY: promised by the caller.
+    let value = unsafe { tandem_twin_enter(entry) };
+    // SAFETY: as above.
+    CALL_CYCLES.fetch_add(unsafe { core::arch::x86_64::_rdtsc() } - start, Ordering::Relaxed);
+    // SAFETY: only the entry code writes it, and it does not run now.
+    let broken = unsafe { std::mem::take(&mut *(&raw mut TANDEM_BROKEN)) } != 0;
+    (value, broken)
+}
+
 /// What gates and handlers need of the running invocation. Raw pointers because both are entered from outside of Rust.
 #[derive(Debug)]
 pub struct Running {
-    /// The loaded image.
-    pub twin: *mut Twin<'static>,
+    /// What runs.
+    pub callee: Callee,
     /// Its mappings.
     pub arena: *mut Arena,
     /// The domain.
@@ -209,31 +242,19 @@ pub struct Running {
 extern "C" fn gate_entry(saved: *mut Saved) -> u32 {
     // SAFETY: the assembly passes its only save area; the running invocation set `RUNNING` and lives until it returns.
     let (saved, running) = unsafe { (&mut *saved, &mut *RUNNING.load(Ordering::Relaxed)) };
+    // SAFETY: reads a counter.
+    let start = unsafe { core::arch::x86_64::_rdtsc() };
     // SAFETY: the pointers were made from the exclusive references that `call` holds for the whole invocation.
-    let (twin, arena, world, support) =
-        unsafe { (&mut *running.twin, &mut *running.arena, &mut *running.world, &mut *running.support) };
-    let gate = match saved.number {
-        STUB_MISS => Gate::StlbMiss,
-        STUB_ICALL => Gate::IndirectCall,
-        STUB_WARN => Gate::Warn,
-        number => Gate::Import(number as u32),
-    };
-    // SAFETY: the stub was called, so the twin's rsp points to a return address in its stack.
-    let back = unsafe { *(saved.rsp as *const u64) };
-    let call = Call {
-        gate,
-        args: [saved.rdi, saved.rsi, saved.rdx, saved.rcx, saved.r8, saved.r9],
-        r11: saved.r11,
-        from: arena.offset(back),
-        stack: saved.rsp,
-    };
+    let (arena, world, support) = unsafe { (&mut *running.arena, &mut *running.world, &mut *running.support) };
     let base = arena.code_base();
-    let mut host = Embedded { world, instance: arena };
-    let answer = if is_late() {
-        Answer::Abort(Abort::at(twin.verified().image(), call.from.saturating_sub(1), Reason::TimeOut))
-    } else {
-        twin.gate(&call, &mut host, support)
+    let answer = match running.callee {
+        // SAFETY: as above.
+        Callee::Twin(twin) => twin_gate(unsafe { &mut *twin }, saved, arena, world, support),
+        // SAFETY: as above.
+        Callee::Original(names) => original_gate(unsafe { &*names }, saved, world, support),
     };
+    // SAFETY: as above.
+    GATE_CYCLES.fetch_add(unsafe { core::arch::x86_64::_rdtsc() } - start, Ordering::Relaxed);
     match answer {
         Answer::Return(value) => {
             saved.value = value;
@@ -249,4 +270,40 @@ extern "C" fn gate_entry(saved: *mut Saved) -> u32 {
             3
         }
     }
+}
+
+fn twin_gate(
+    twin: &mut Twin<'static>,
+    saved: &Saved,
+    arena: &mut Arena,
+    world: &mut World,
+    support: &mut Support,
+) -> Answer {
+    let gate = match saved.number {
+        STUB_MISS => Gate::StlbMiss,
+        STUB_ICALL => Gate::IndirectCall,
+        STUB_WARN => Gate::Warn,
+        number => Gate::Import(number as u32),
+    };
+    // SAFETY: the stub was called, so the twin's rsp points to a return address in its stack.
+    let back = unsafe { *(saved.rsp as *const u64) };
+    let call = Call {
+        gate,
+        args: [saved.rdi, saved.rsi, saved.rdx, saved.rcx, saved.r8, saved.r9],
+        r11: saved.r11,
+        from: arena.offset(back),
+        stack: saved.rsp,
+    };
+    if is_late() {
+        return Answer::Abort(Abort::at(twin.verified().image(), call.from.saturating_sub(1), Reason::TimeOut));
+    }
+    twin.gate(&call, &mut Embedded { world, instance: arena }, support)
+}
+
+fn original_gate(names: &[String], saved: &Saved, world: &mut World, support: &mut Support) -> Answer {
+    let name = names.get(saved.number as usize).map_or("", String::as_str);
+    let args = [saved.rdi, saved.rsi, saved.rdx, saved.rcx, saved.r8, saved.r9];
+    // What goes wrong ends the process: this only runs what was seen to go right.
+    let value = routine(name, &args, world, support);
+    Answer::Return(value.unwrap_or_else(|(_, reason)| panic!("{name}: {reason}")))
 }

@@ -1,7 +1,7 @@
 //! Signals: accesses to device registers, faults, and the end of an invocation's time.
 
 use super::arena::{map, Arena};
-use super::entry::{tandem_twin_leave, Running};
+use super::entry::{tandem_twin_leave, Callee, Running};
 use crate::cpu::{Bus, BusFault, CodeSpace, Cpu, Flags, Stop};
 use crate::embed::Instance;
 use crate::world::World;
@@ -108,17 +108,21 @@ extern "C" fn on_signal(signal: libc::c_int, info: *mut libc::siginfo_t, context
         TICKS.fetch_add(1, Ordering::Relaxed);
     }
     // SAFETY: if set, the invocation lives; the handler runs on its thread, between two of its instructions.
-    let in_code = unsafe { running.as_ref().is_some_and(|r| (*r.arena).in_code(rip)) };
-    if !in_code {
+    let twin = unsafe { running.as_ref() }.and_then(|r| match r.callee {
+        // SAFETY: as above.
+        Callee::Twin(twin) if unsafe { (*r.arena).in_code(rip) } => Some(twin),
+        _ => None,
+    });
+    let Some(twin) = twin else {
         if signal != libc::SIGVTALRM {
             stray(signal, rip);
         }
         return;
-    }
+    };
     // SAFETY: as above; gates are not running, since the twin's own code was interrupted.
     let (running, image, arena, world) = unsafe {
         let running = &mut *running;
-        let image = *(*running.twin).verified().image();
+        let image = *(*twin).verified().image();
         (&mut *(running as *mut Running), image, &mut *running.arena, &*running.world)
     };
     if signal == libc::SIGVTALRM {

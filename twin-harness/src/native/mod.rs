@@ -8,12 +8,15 @@
 pub mod arena;
 mod entry;
 mod faults;
+pub mod original;
+pub mod quiet;
 
 use crate::embed::Embedded;
 use crate::lab::{Class, Ended, Executor};
 use crate::world::World;
 use arena::Arena;
-use entry::{tandem_twin_enter, Entry, Running, TANDEM_BROKEN};
+use entry::{enter, Callee, Entry, Running};
+pub use entry::{CALL_CYCLES, GATE_CYCLES};
 use faults::{RUN, RUNNING, TICKS, TICK_LIMIT};
 use std::sync::atomic::Ordering;
 use twin_runtime::gate::Twin;
@@ -62,16 +65,16 @@ impl Executor for Native<'_> {
         let entry =
             Entry { stack: self.arena.stack_top(), target: self.arena.code_base() + u64::from(offset), args: *args };
         let twin: *mut Twin<'_> = &mut self.twin;
-        let mut running = Running { twin: twin.cast(), arena: &mut *self.arena, world, support, abort: None };
+        let mut running =
+            Running { callee: Callee::Twin(twin.cast()), arena: &mut *self.arena, world, support, abort: None };
         TICKS.store(0, Ordering::Relaxed);
         RUNNING.store(&mut running, Ordering::SeqCst);
         // SAFETY: the target is the start of a function of a loaded image, the stack is the twin's own; the sandbox or the
         // fault handler brings control back here with all callee-saved registers. What `running` points to is borrowed
         // exclusively until then.
-        let value = unsafe { tandem_twin_enter(&entry) };
+        let (value, broken) = unsafe { enter(&entry) };
         RUNNING.store(std::ptr::null_mut(), Ordering::SeqCst);
-        // SAFETY: only the entry code writes it, and it does not run now.
-        if unsafe { std::mem::take(&mut *(&raw mut TANDEM_BROKEN)) } != 0 {
+        if broken {
             let at = twin_runtime::Abort::at(self.twin.verified().image(), offset, twin_runtime::Reason::Bug).symbol;
             return Err(Ended { class: Class::Escape, reason: "returned with other registers".into(), at });
         }
