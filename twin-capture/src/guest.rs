@@ -14,6 +14,14 @@ const RAM_MIB: u32 = 256;
 const WINDOW_BYTES: u64 = 0x1_0000;
 const TIMEOUT: Duration = Duration::from_secs(240);
 
+/// The program that capturing needs and this machine does not have.
+pub fn missing() -> Option<&'static str> {
+    const PROGRAMS: [&str; 5] = ["qemu-system-x86_64", "busybox", "apt-get", "dpkg-deb", "cpio"];
+    let paths = std::env::var_os("PATH").unwrap_or_default();
+    let is_there = |program: &str| std::env::split_paths(&paths).any(|dir| dir.join(program).exists());
+    PROGRAMS.into_iter().find(|program| !is_there(program))
+}
+
 /// Boots, captures and stores a snapshot of `driver` under `cache`; returns its directory.
 pub fn capture(driver: &str, cache: &Path) -> Result<PathBuf> {
     let device = DEVICES.iter().find(|(name, _)| *name == driver).map(|(_, device)| *device).ok_or_else(|| {

@@ -1,7 +1,9 @@
 //! The native support routines against the kernel's own code: both run on the same structures, in the memory of a captured
 //! kernel, and must leave the same bytes and results. The kernel's functions run in the interpreter, from the snapshot's text.
 //!
-//! Needs the snapshot of e1000 (`./tandem capture e1000`); without it there is nothing to compare with, and the test says so.
+//! Needs the snapshot of e1000, which is taken if there is none yet.
+
+mod common;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -9,7 +11,7 @@ use std::collections::HashMap;
 use twin_capture::snapshot::Snapshot;
 use twin_harness::cpu::{Bus, BusFault, CodeSpace, Cpu, Stop};
 use twin_harness::lab::Lab;
-use twin_harness::rig::{cache, Rig};
+use twin_harness::rig::Rig;
 use twin_harness::world::{Beside, World};
 use twin_runtime::linux::{Routine, Stop as RoutineStop};
 use twin_runtime::Memory;
@@ -136,18 +138,9 @@ fn pair(rig: &Rig) -> Pair<'_> {
     Pair { kernel, theirs, ours, scratch, cases: 0 }
 }
 
-fn rig() -> Option<Rig> {
-    let dir = cache().join("snapshots").join("e1000");
-    if !dir.join("index").exists() {
-        eprintln!("no snapshot of e1000: nothing compared");
-        return None;
-    }
-    Some(Rig::from_dir(&dir).expect("the snapshot opens"))
-}
-
 #[test]
 fn queue_limits_move_as_the_kernels() {
-    let Some(rig) = rig() else { return };
+    let Some(rig) = common::rig("queue_limits_move_as_the_kernels") else { return };
     let (mut p, mut dice) = (pair(&rig), Dice(1));
     let o = rig.live.offsets;
     let now = p.ours.world.u64(rig.live.kernel.jiffies).expect("jiffies");
@@ -196,7 +189,7 @@ fn put_skb(p: &Pair<'_>, rig: &Rig, data: u64, len: u64, end: u64) {
 
 #[test]
 fn socket_buffers_change_as_the_kernels() {
-    let Some(rig) = rig() else { return };
+    let Some(rig) = common::rig("socket_buffers_change_as_the_kernels") else { return };
     let (mut p, mut dice) = (pair(&rig), Dice(2));
     let skb = p.scratch;
     for case in 0..3000u64 {
@@ -219,7 +212,7 @@ fn socket_buffers_change_as_the_kernels() {
 
 #[test]
 fn ethernet_headers_are_read_as_by_the_kernel() {
-    let Some(rig) = rig() else { return };
+    let Some(rig) = common::rig("ethernet_headers_are_read_as_by_the_kernel") else { return };
     let (mut p, mut dice) = (pair(&rig), Dice(3));
     let (skb, mac) = (p.scratch, rig.live.net.mac);
     for case in 0..3000u64 {
@@ -247,7 +240,7 @@ fn ethernet_headers_are_read_as_by_the_kernel() {
 
 #[test]
 fn polls_and_locks_change_hands_as_in_the_kernel() {
-    let Some(rig) = rig() else { return };
+    let Some(rig) = common::rig("polls_and_locks_change_hands_as_in_the_kernel") else { return };
     let (mut p, mut dice) = (pair(&rig), Dice(4));
     let o = rig.live.offsets;
     for case in 0..2000u64 {
@@ -282,7 +275,7 @@ fn polls_and_locks_change_hands_as_in_the_kernel() {
 
 #[test]
 fn bytes_move_as_in_the_kernel() {
-    let Some(rig) = rig() else { return };
+    let Some(rig) = common::rig("bytes_move_as_in_the_kernel") else { return };
     let (mut p, mut dice) = (pair(&rig), Dice(5));
     let scratch = p.scratch;
     for case in 0..1000u64 {

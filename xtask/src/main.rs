@@ -31,7 +31,7 @@ const HELP: &str = "\
 usage: ./tandem COMMAND [OPTIONS]
 
   run                  boot the hypervisor with Debian as dom0 in QEMU and show that it works; PASS or FAIL
-  test [LEVEL] [NAME]  tests; LEVEL is unit, boot, guests, linux or xl; NAME selects by part of a name
+  test [LEVEL] [NAME]  tests; LEVEL is unit, twin, boot, guests, linux or xl; NAME selects by part of a name
   shell                a console in dom0; with --toolstack one that has xl and images of guests
   build                the hypervisor's ELF image, target/tandem.elf
   bench boot|lmbench   instruction counts beside stock Xen and native Linux
@@ -40,7 +40,7 @@ usage: ./tandem COMMAND [OPTIONS]
   twin DRIVER          rewrite the driver, verify it, report; --mode stlb|mirror
   equivalence DRIVER   original and twin on generated cases; --count N
   traffic DRIVER       packets through the twin on this processor; --count N
-  faults DRIVER        fault injection; --count N --seed S
+  faults DRIVER        fault injection; --class text|data|code|image --count N --seed S
   bench twin           instructions and cycles of twins: target/bench/twin.csv and plots
   guests [NAME]        the tiny PV kernels under guests/, a verdict for each
   fuzz [NAME]          fuzz targets, a minute each or --seconds N

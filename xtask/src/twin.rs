@@ -15,16 +15,20 @@ pub fn run(args: &[String]) -> Result<Option<bool>> {
         ["bench", "twin", rest @ ..] => [&["bench"], rest].concat(),
         _ => return Ok(None),
     };
+    Ok(Some(harness(&passed)?.status()?.success()))
+}
+
+/// The program with these arguments.
+pub fn harness(args: &[&str]) -> Result<Command> {
     host::provide(host::For::Boot)?;
     if host::run(Command::new("busybox").arg("true")).is_err() {
         bail!("missing packages; run: sudo apt-get install --no-install-recommends busybox-static");
     }
-    let cache = host::target("images/twin")?;
-    let status = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command
         .args(["run", "--release", "--quiet", "--package", "twin-harness", "--"])
-        .args(passed)
-        .env("TANDEM_CACHE", cache)
-        .current_dir(host::root())
-        .status()?;
-    Ok(Some(status.success()))
+        .args(args)
+        .env("TANDEM_CACHE", host::target("images/twin")?)
+        .current_dir(host::root());
+    Ok(command)
 }

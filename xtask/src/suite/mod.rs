@@ -1,10 +1,11 @@
 //! `./tandem test`: the levels of tests, one after the other, and the count at the end.
 //!
-//! `unit` runs the crates' own tests on the host; `boot`, `guests`, `linux` and `xl` boot machines. Each boot test is named
+//! `unit` runs the crates' own tests on the host; `twin` makes and runs twins of a captured driver there; `boot`, `guests`, `linux` and `xl` boot machines. Each boot test is named
 //! after what a user would notice, keeps its serial log under `target/logs`, and has a time limit.
 
 mod linux;
 mod refusals;
+mod twins;
 mod unit;
 mod xl;
 
@@ -44,8 +45,8 @@ pub type Body = Box<dyn Fn(&Bed) -> Result<String>>;
 pub fn run(options: &Options) -> Result<bool> {
     let level = options.words.first().map(String::as_str);
     if let Some(level) = level {
-        if !["unit", "boot", "guests", "linux", "xl"].contains(&level) {
-            bail!("no test level `{level}`; there are unit, boot, guests, linux and xl");
+        if !["unit", "twin", "boot", "guests", "linux", "xl"].contains(&level) {
+            bail!("no test level `{level}`; there are unit, twin, boot, guests, linux and xl");
         }
     }
     let name = options.words.get(1).map(String::as_str);
@@ -56,6 +57,9 @@ pub fn run(options: &Options) -> Result<bool> {
         .filter(|t| (options.full || !t.long) && (everything || expected(&t.name)))
         .collect();
     if options.list {
+        for name in twins::list(name).into_iter().filter(|_| level.is_none_or(|l| l == "twin")) {
+            println!("{:<7} {name}", "twin");
+        }
         for test in &chosen {
             println!("{:<7} {}", test.level, test.name);
         }
@@ -67,6 +71,9 @@ pub fn run(options: &Options) -> Result<bool> {
             unit::lints(&mut score);
         }
         unit::run(name, &mut score)?;
+    }
+    if level.is_none_or(|l| l == "twin") {
+        twins::run(name, &mut score)?;
     }
     if !chosen.is_empty() {
         boot(options, &chosen, &mut score)?;
