@@ -5,7 +5,7 @@
 //! its table of messages stay where they were; in quarantine it cannot reach memory. The shell does to the hardware what
 //! the [`Move`]s say, under the lock of the table.
 
-use crate::pcicfg::{Fixed, Sbdf};
+use crate::pcicfg::{Base, Fixed, Sbdf};
 use alloc::vec::Vec;
 use core::fmt;
 use xen_abi::errno::Errno;
@@ -164,6 +164,12 @@ impl Ownership {
     /// Those that are not the hardware domain's.
     pub fn away(&self) -> impl Iterator<Item = &Entry> {
         self.entries.iter().filter(|e| e.owner != Owner::Hardware)
+    }
+
+    /// Do the registers of a function that belongs to a domain other than `who` begin in what `is_inside` means?
+    pub fn has_another_inside(&self, who: u16, is_inside: impl Fn(Base) -> bool) -> bool {
+        let others = self.entries.iter().filter(|e| matches!(e.owner, Owner::Domain(id) if id != who));
+        { others }.filter_map(|e| e.fixed).any(|fixed| fixed.bases().any(&is_inside))
     }
 
     /// Could `to` get the function at `at`?

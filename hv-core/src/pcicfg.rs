@@ -63,6 +63,36 @@ pub struct Fixed {
     pub is_quarantined: bool,
 }
 
+/// Where a device's registers begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Base {
+    /// In memory, at this address.
+    Memory(u64),
+    /// At this I/O port.
+    Port(u16),
+}
+
+impl Fixed {
+    /// Where its registers begin; base addresses that are not set are left out.
+    pub fn bases(&self) -> impl Iterator<Item = Base> + '_ {
+        let mut next = 0;
+        core::iter::from_fn(move || {
+            while let Some(&bar) = self.bars.get(next) {
+                let is_wide = bar & 7 == 4;
+                let high = if is_wide { self.bars.get(next + 1).copied().unwrap_or(0) } else { 0 };
+                next += if is_wide { 2 } else { 1 };
+                let [low, more, ..] = (bar & !3).to_le_bytes();
+                match (bar & 1, u16::from_le_bytes([low, more]), u64::from(high) << 32 | u64::from(bar & !15)) {
+                    (1, port, _) if port != 0 => return Some(Base::Port(port)),
+                    (0, _, addr) if addr != 0 => return Some(Base::Memory(addr)),
+                    _ => {}
+                }
+            }
+            None
+        })
+    }
+}
+
 /// What the filter must know about a function.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Function {
@@ -215,6 +245,25 @@ mod tests {
         assert_eq!(f.filter(0x14, 4, 0xfebc_0000), Verdict::Drop, "that was another register's");
         let bridge = Function { header: 1, fixed: Some(AWAY), ..Function::default() };
         assert_eq!((bridge.filter(0x14, 4, !0), bridge.filter(0x18, 4, !0)), (Verdict::Drop, Verdict::Pass));
+    }
+
+    #[test]
+    fn bases_of_all_kinds() {
+        let fixed = Fixed { bars: [0xfebc_000c, 0x1, 0xc001, 0, 0xfea0_0000, 0xfeb0_0004], ..AWAY };
+        let found: [Option<Base>; 4] = {
+            let mut it = fixed.bases();
+            core::array::from_fn(|_| it.next())
+        };
+        assert_eq!(
+            found,
+            [
+                Some(Base::Memory(0x1_febc_0000)),
+                Some(Base::Port(0xc000)),
+                Some(Base::Memory(0xfea0_0000)),
+                Some(Base::Memory(0xfeb0_0000))
+            ]
+        );
+        assert_eq!(Fixed::default().bases().next(), None);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 use hv_core::cmdline::Options;
 use hv_core::passthrough::{Confinement, Move, Owner, Ownership, Recipient, Refusal, Traits};
-use hv_core::pcicfg::{Fixed, Function};
+use hv_core::pcicfg::{Base, Fixed, Function};
 use x86::{MachAddr, Mfn};
 use xen_abi::errno::Errno;
 
@@ -89,6 +89,19 @@ fn ownership() -> &'static Mutex<Ownership> {
 /// May devices be given to domains at all?
 pub fn is_possible() -> bool {
     ownership().lock().confinement() != Confinement::Forbidden
+}
+
+/// Is there a device of another domain's than `d` in the frames `first..=last`?
+pub fn has_others_frames(d: &Domain, first: Mfn, last: Mfn) -> bool {
+    let is_inside =
+        |base| matches!(base, Base::Memory(addr) if (first..=last).contains(&Mfn::containing(MachAddr::new(addr))));
+    ownership().lock().has_another_inside(d.id, is_inside)
+}
+
+/// The same for the ports `first..=last`.
+pub fn has_others_ports(d: &Domain, first: u32, last: u32) -> bool {
+    let is_inside = |base| matches!(base, Base::Port(port) if (first..=last).contains(&port.into()));
+    ownership().lock().has_another_inside(d.id, is_inside)
 }
 
 /// Whose is the function?

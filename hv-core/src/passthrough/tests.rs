@@ -56,6 +56,20 @@ fn the_way_that_the_tools_go() {
 }
 
 #[test]
+fn registers_of_others() {
+    let mut t = table(Confinement::Iommu);
+    let away = Fixed { bars: [0xfebc_0000, 0xc001, 0, 0, 0, 0], ..Fixed::default() };
+    let r#move = t.check(NIC, to(3)).unwrap();
+    t.record(NIC, r#move, || away);
+    let memory = |base| matches!(base, Base::Memory(addr) if addr == 0xfebc_0000);
+    let ports = |base| matches!(base, Base::Port(port) if port == 0xc000);
+    assert!(t.has_another_inside(4, memory) && t.has_another_inside(4, ports));
+    assert!(!t.has_another_inside(3, memory), "its own");
+    back(&mut t, NIC, Owner::Domain(3)).unwrap();
+    assert!(!t.has_another_inside(4, memory), "nobody's: it is about to get it");
+}
+
+#[test]
 fn refusals_and_their_errors() {
     let t = table(Confinement::Iommu);
     let no_such = Sbdf::new(0, 0, 9 << 3);

@@ -6,8 +6,9 @@ use crate::arch::ioapic;
 use crate::arch::pci::{self, Sbdf};
 use crate::domain;
 use crate::event::GuestPage;
-use crate::irq_guest;
+use crate::{irq_guest, passthrough};
 use crate::vcpu::IoBitmap;
+use hv_core::passthrough::Owner;
 use hv_core::pirq::Wire;
 use xen_abi::errno::Errno;
 use xen_abi::layout::DOMID_SELF;
@@ -37,8 +38,9 @@ plain!(
 const ANY: u32 = u32::MAX;
 
 /// PHYSDEVOP_*. Errors: EFAULT; EPERM for all but the hardware domain where the machine as a whole is concerned, and for
-/// interrupts that were not permitted; EINVAL for numbers that do not exist; ENODEV for devices that do not; ESRCH;
-/// ENOSYS for unknown commands. Source: public/physdev.h.
+/// interrupts that were not permitted, or messages of a device that the domain does not own; EINVAL for numbers that do
+/// not exist; ENODEV for devices that do not; EBUSY for removing a device that a domain has; ESRCH; ENOSYS for unknown
+/// commands. Source: public/physdev.h.
 #[inline]
 pub fn call(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>) -> Outcome {
     let d = cx.domain();
@@ -143,7 +145,15 @@ fn machine_op(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>) -> Outcome {
             let r: op::PhysdevPciDeviceAdd = arg.cast().read()?;
             known(Sbdf::new(r.seg, r.bus, r.devfn))
         }
-        op::PHYSDEVOP_PCI_DEVICE_REMOVE | op::PHYSDEVOP_PREPARE_MSIX | op::PHYSDEVOP_RELEASE_MSIX => {
+        op::PHYSDEVOP_PCI_DEVICE_REMOVE => {
+            let r: op::PhysdevPciDevice = arg.cast().read()?;
+            let at = Sbdf::new(r.seg, r.bus, r.devfn);
+            if matches!(passthrough::owner(at), Some(Owner::Domain(_))) {
+                return Err(Errno::EBUSY);
+            }
+            known(at)
+        }
+        op::PHYSDEVOP_PREPARE_MSIX | op::PHYSDEVOP_RELEASE_MSIX => {
             let r: op::PhysdevPciDevice = arg.cast().read()?;
             known(Sbdf::new(r.seg, r.bus, r.devfn))
         }
