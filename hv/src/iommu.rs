@@ -7,6 +7,7 @@
 //! `iommu=dom0-strict` they reach what the hardware domain may write itself. Other domains' devices always do only that.
 
 mod memory;
+pub mod remap;
 mod report;
 mod vtd;
 
@@ -49,6 +50,8 @@ struct Iommu {
     ids: Mutex<BTreeSet<u16>>,
     nr_ids: u32,
     caches_absence: bool,
+    /// The table of interrupts, if they are remapped.
+    remapping: Option<remap::Table>,
 }
 
 /// What a context entry says.
@@ -101,7 +104,11 @@ pub fn init(options: &Options, machine_map: &[E820Entry]) {
     for f in pci::functions() {
         iommu.set_context(f.at, iommu.hardware.get().copied());
     }
-    iommu.units.iter().for_each(Unit::enable);
+    let can_remap = iommu.units.iter().all(|u| u.capabilities.can_remap_interrupts());
+    if options.iommu.has_intremap && can_remap && remap::knows_io_apics(&iommu) {
+        iommu.remapping = remap::Table::new();
+    }
+    iommu.units.iter().for_each(|u| u.enable(iommu.remapping.as_ref()));
     acpi::hide_dmar();
     let is_strict = iommu.is_strict;
     info!(
@@ -110,7 +117,11 @@ pub fn init(options: &Options, machine_map: &[E820Entry]) {
         iommu.levels,
         if iommu.is_strict { "its own memory" } else { "all memory but the hypervisor's image" }
     );
-    warn!("IOMMU: interrupts are not remapped: a domain with a device can raise any interrupt vector");
+    if iommu.remapping.is_some() {
+        info!("IOMMU: interrupts are remapped, and none but a device's own is let through");
+    } else {
+        warn!("IOMMU: interrupts are not remapped: a domain with a device can raise any interrupt vector");
+    }
     IOMMU.call_once(|| Some(iommu));
     if is_strict {
         crate::domain::for_each(adopt_hardware_domain);
@@ -133,7 +144,7 @@ impl Iommu {
         let caches_absence = units.iter().any(|u| u.capabilities.caches_absence());
         let ids = Mutex::new(BTreeSet::from([0, HARDWARE_ID]));
         let hardware = Once::new();
-        Some(Self { units, dmar, levels, hardware, is_strict: false, ids, nr_ids, caches_absence })
+        Some(Self { units, dmar, levels, hardware, is_strict: false, ids, nr_ids, caches_absence, remapping: None })
     }
 
     /// Confines the function at `at`, or blocks it. Afterwards it has no access that it had by the old entry only.

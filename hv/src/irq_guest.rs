@@ -7,6 +7,7 @@ use crate::arch::percpu::this_cpu;
 use crate::arch::{ioapic, lapic, msi, serial, smp, tsc, vectors};
 use crate::domain::{self, Domain};
 use crate::event::GuestPage;
+use crate::iommu::remap;
 use crate::passthrough;
 use crate::sched::timers;
 use crate::sync::{Mutex, MutexGuard, Once};
@@ -58,8 +59,14 @@ impl Route {
         smp::apic_id(self.cpu as usize)
     }
 
-    fn message(&self) -> msi::Message {
-        msi::Message::new(self.apic_id(), self.vector)
+    /// What the device writes to raise line `irq`.
+    fn message(&self, irq: Irq, at: Sbdf) -> msi::Message {
+        // Behind a bridge that hides identities it cannot be checked who raises it.
+        let source = pci::function(at).filter(|f| f.identity_bridge().is_none()).map(|f| f.at.source_id());
+        match remap::set(irq, self.vector, self.apic_id(), false, source) {
+            Some(index) => msi::Message::remapped(index),
+            None => msi::Message::new(self.apic_id(), self.vector),
+        }
     }
 }
 
@@ -94,8 +101,8 @@ impl Chips {
         })
     }
 
-    fn program(route: Route, source: MsiSource) -> Option<()> {
-        let message = route.message();
+    fn program(irq: Irq, route: Route, source: MsiSource) -> Option<()> {
+        let message = route.message(irq, source.at);
         match source.entry {
             Some(entry) => {
                 let table = table_of(source)?;
@@ -151,7 +158,7 @@ impl IrqChip for Chips {
 
     fn route_msi(&mut self, irq: Irq, source: MsiSource) -> Result<(), Errno> {
         let route = self.allocate(irq)?;
-        Self::program(route, source).ok_or_else(|| {
+        Self::program(irq, route, source).ok_or_else(|| {
             self.free(irq);
             Errno::EINVAL
         })
@@ -159,7 +166,7 @@ impl IrqChip for Chips {
 
     fn reprogram(&mut self, irq: Irq, source: MsiSource) {
         if let Some(route) = self.route(irq) {
-            let _ = Self::program(*route, source);
+            let _ = Self::program(irq, *route, source);
         }
     }
 
@@ -171,11 +178,13 @@ impl IrqChip for Chips {
             return;
         }
         route.cpu = cpu;
+        let route = *route;
         match source {
             None => ioapic::steer(irq, route.apic_id()),
-            Some(MsiSource { at, cap, entry: None }) => msi::steer_msi(at, cap, route.message()),
-            Some(source @ MsiSource { entry: Some(entry), .. }) => {
-                let _ = table_of(source).and_then(|table| table.steer(entry, route.message()));
+            Some(_) if remap::steer(irq, route.apic_id()) => {}
+            Some(MsiSource { at, cap, entry: None }) => msi::steer_msi(at, cap, route.message(irq, at)),
+            Some(source @ MsiSource { at, entry: Some(entry), .. }) => {
+                let _ = table_of(source).and_then(|table| table.steer(entry, route.message(irq, at)));
             }
         }
     }
@@ -186,6 +195,7 @@ impl IrqChip for Chips {
             // The other entries of the table stay in use.
             _ => Self::set_masked(irq, source, true),
         }
+        remap::clear(irq);
         self.free(irq);
     }
 

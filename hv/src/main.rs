@@ -50,7 +50,6 @@ pub fn start(mut boot: boot::BootInfo) -> ! {
     hypercall::memory_op::set_machine_map(machine_map(&boot.memory_map));
     arch::init(&boot);
     pv::mmio_ro::init().expect("boot-time ranges are few");
-    irq::init_serial();
     sched::online();
     arch::start_other_cpus(&boot);
     boot::dom0::start(&boot.options, &mut boot.modules, percpu::online_count() as u32);
@@ -58,6 +57,7 @@ pub fn start(mut boot: boot::BootInfo) -> ! {
     // Now it is known which memory the hypervisor keeps.
     iommu::init(&boot.options, &machine_map(&boot.memory_map));
     passthrough::init(&boot.options);
+    irq::init_serial();
     arch::finish_init();
     // Only now is the scale of time known.
     domain::for_each(|d| d.vcpus().for_each(pv::time::update_time_info));

@@ -33,6 +33,15 @@ impl Scope {
     }
 }
 
+/// An I/O APIC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IoApic {
+    /// Its id, as the MADT has it.
+    pub id: u8,
+    /// What its accesses look like on the bus.
+    pub source_id: u16,
+}
+
 /// A unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unit {
@@ -44,6 +53,8 @@ pub struct Unit {
     pub addr: u64,
     /// Whose accesses it translates.
     pub scopes: Vec<Scope>,
+    /// I/O APICs whose interrupts it remaps.
+    pub io_apics: Vec<IoApic>,
 }
 
 /// Memory that the firmware lets a device use for ever.
@@ -95,14 +106,15 @@ impl Dmar {
                 if addr == 0 || addr % 4096 != 0 {
                     return None;
                 }
-                self.units.push(Unit { segment, has_the_rest, addr, scopes: scopes(entry.get(16..)?) });
+                let (scopes, io_apics) = scopes(entry.get(16..)?);
+                self.units.push(Unit { segment, has_the_rest, addr, scopes, io_apics });
             }
             1 => {
                 let last = u64::from_le_bytes(field(entry, 16)?);
                 if last < addr {
                     return None;
                 }
-                self.reserved.push(Reserved { segment, first: addr, last, scopes: scopes(entry.get(24..)?) });
+                self.reserved.push(Reserved { segment, first: addr, last, scopes: scopes(entry.get(24..)?).0 });
             }
             _ => {}
         }
@@ -125,18 +137,23 @@ impl Dmar {
     }
 }
 
-/// PCI scopes; those of interrupt controllers and timers do not matter here.
-fn scopes(mut rest: &[u8]) -> Vec<Scope> {
+/// PCI scopes, and I/O APICs; those of timers do not matter here.
+fn scopes(mut rest: &[u8]) -> (Vec<Scope>, Vec<IoApic>) {
     let mut found = Vec::new();
+    let mut io_apics = Vec::new();
     while let &[kind, length, ..] = rest {
         let Some(scope) = rest.get(..usize::from(length)).filter(|scope| scope.len() >= 6) else { break };
         if matches!(kind, 1 | 2) {
             let path = scope[6..].chunks_exact(2).map(|step| step[0] << 3 | step[1] & 7).collect();
             found.push(Scope { is_bridge: kind == 2, start_bus: scope[5], path });
         }
+        // It may be behind bridges in theory; firmware gives it a place of its own on the root bus.
+        if let (3, &[_, _, _, _, id, bus, device, function]) = (kind, scope) {
+            io_apics.push(IoApic { id, source_id: u16::from_le_bytes([device << 3 | function & 7, bus]) });
+        }
         rest = &rest[scope.len()..];
     }
-    found
+    (found, io_apics)
 }
 
 /// Generator-independent oracle for fuzzing: reading any table ends, gives no more than is in it, and whatever it gives can

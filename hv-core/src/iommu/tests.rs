@@ -220,6 +220,7 @@ fn which_unit_a_function_is_behind() {
         _ => None,
     };
     let at = |bus, device: u8, function: u8| Sbdf::new(0, bus, device << 3 | function);
+    assert_eq!(dmar.units[2].io_apics, [dmar::IoApic { id: 2, source_id: 0xf0f8 }]);
     let behind = |chain: &[Sbdf]| dmar.unit_of(chain, secondary);
     assert_eq!(behind(&[at(0, 2, 0)]), Some(0));
     assert_eq!(behind(&[at(0, 3, 0)]), Some(2), "the rest");
@@ -247,6 +248,23 @@ fn what_the_hardware_is_told() {
     let device = Invalidation::Context { source_id: 0x18, domain_id: 2 };
     assert_eq!(device.encode(old), [1 | 3 << 4 | 2 << 16 | 0x18 << 32, 0]);
     assert_eq!(Invalidation::Wait { at: 0x1000, value: 1 }.encode(old), [5 | 1 << 5 | 1 << 32, 0x1000]);
+}
+
+#[test]
+fn interrupts_name_entries() {
+    use super::vtd::remapping as ir;
+    assert_eq!(ir::entry(0x31, 3, true, Some(0x18)), [1 | 1 << 4 | 0x31 << 16 | 3 << 40, 1 << 18 | 0x18]);
+    assert_eq!(ir::entry(0x31, 3, false, None), [1 | 0x31 << 16 | 3 << 40, 0]);
+    let [low, _] = ir::entry(0x31, 3, true, None);
+    assert_eq!(ir::steered(low, 1), ir::entry(0x31, 1, true, None)[0]);
+    assert_eq!(ir::message_address(1), 0xfee0_0030);
+    assert_eq!(ir::message_address(0x8001), 0xfee0_0034);
+    assert_eq!(ir::wire(1), (3 << 16, 0));
+    assert_eq!(ir::wire(0x8000), (1 << 16, 1 << 11));
+    assert_eq!(ir::table_register(0x7000, 11), 0x700a);
+    assert_eq!(Invalidation::Interrupts.encode(Capabilities { cap: 0, ecap: 0 }), [4, 0]);
+    let fault = Fault::decode([5 << 48, 1 << 63 | 0x22 << 32 | 0x18]).unwrap();
+    assert!(fault.is_interrupt() && fault.addr >> 48 == 5);
 }
 
 #[test]

@@ -20,6 +20,7 @@ pub mod reg {
     pub const IQH: usize = 0x80;
     pub const IQT: usize = 0x88;
     pub const IQA: usize = 0x90;
+    pub const IRTA: usize = 0xb8;
 }
 
 /// Bits of the global command and status registers.
@@ -29,8 +30,10 @@ pub mod global {
     pub const ROOT_TABLE: u32 = 1 << 30;
     pub const WRITE_BUFFER: u32 = 1 << 27;
     pub const QUEUED_INVALIDATION: u32 = 1 << 26;
+    pub const INTERRUPT_REMAPPING: u32 = 1 << 25;
+    pub const INTERRUPT_TABLE: u32 = 1 << 24;
     /// Commands that happen once; the others are states, and are written with each command.
-    pub const ONE_SHOT: u32 = ROOT_TABLE | WRITE_BUFFER | 1 << 29 | 1 << 24;
+    pub const ONE_SHOT: u32 = ROOT_TABLE | WRITE_BUFFER | INTERRUPT_TABLE | 1 << 29;
 }
 
 /// Fault status: a record is waiting; the queue of invalidations stopped.
@@ -92,6 +95,10 @@ impl Capabilities {
     /// It takes invalidations from a queue.
     pub const fn has_queue(self) -> bool {
         Self::bit(self.ecap, 1)
+    }
+    /// It can remap interrupts.
+    pub const fn can_remap_interrupts(self) -> bool {
+        Self::bit(self.ecap, 3)
     }
     /// It can invalidate single pages.
     pub const fn has_page_invalidation(self) -> bool {
@@ -172,6 +179,8 @@ pub enum Invalidation {
     Domain(u16),
     /// Those of one page of a domain id.
     Page(u16, Mfn),
+    /// All entries of the interrupt-remapping table.
+    Interrupts,
     /// Nothing: when all before is done, `value` is written to the address.
     Wait {
         /// Where.
@@ -186,6 +195,7 @@ impl Invalidation {
     pub const fn encode(self, capabilities: Capabilities) -> [u64; 2] {
         const CONTEXT: u64 = 1;
         const IOTLB: u64 = 2;
+        const INTERRUPTS: u64 = 4;
         const WAIT: u64 = 5;
         const STATUS_WRITE: u64 = 1 << 5;
         const GLOBAL: u64 = 1 << 4;
@@ -197,6 +207,7 @@ impl Invalidation {
             Self::Context { source_id, domain_id } => {
                 [CONTEXT | BY_DEVICE | (domain_id as u64) << 16 | (source_id as u64) << 32, 0]
             }
+            Self::Interrupts => [INTERRUPTS, 0],
             Self::Translations => [IOTLB | GLOBAL | drain, 0],
             Self::Page(id, mfn) if capabilities.has_page_invalidation() => {
                 [IOTLB | BY_DEVICE | drain | (id as u64) << 16, mfn.addr().raw()]
@@ -204,6 +215,47 @@ impl Invalidation {
             Self::Domain(id) | Self::Page(id, _) => [IOTLB | BY_DOMAIN | drain | (id as u64) << 16, 0],
             Self::Wait { at, value } => [WAIT | STATUS_WRITE | (value as u64) << 32, at],
         }
+    }
+}
+
+/// Interrupt remapping: a device names an entry of a table, and the entry says which CPU gets which vector, and who may
+/// name it (VT-d specification, chapter 5). So no device can raise what it was not given.
+pub mod remapping {
+    /// Bit of a message's address and of an I/O APIC entry's upper half that says "remapped".
+    const FORMAT: u32 = 1 << 4;
+
+    /// A table entry for `vector` of CPU `apic_id` (below 256). Only `source_id` may name it, if there is one.
+    pub const fn entry(vector: u8, apic_id: u32, is_level: bool, source_id: Option<u16>) -> [u64; 2] {
+        const PRESENT: u64 = 1;
+        const VERIFY: u64 = 1 << 18;
+        let low = PRESENT | (is_level as u64) << 4 | (vector as u64) << 16 | (apic_id as u64 & 0xff) << 40;
+        let high = match source_id {
+            Some(id) => VERIFY | id as u64,
+            None => 0,
+        };
+        [low, high]
+    }
+
+    /// The lower half of `entry`, sent to another CPU.
+    pub const fn steered(low: u64, apic_id: u32) -> u64 {
+        low & !(0xff << 40) | (apic_id as u64 & 0xff) << 40
+    }
+
+    /// The address that a device writes to, with data 0, to name entry `index`.
+    pub const fn message_address(index: u16) -> u64 {
+        let index = index as u32;
+        (0xfee0_0000 | (index & 0x7fff) << 5 | FORMAT | (index >> 15) << 2) as u64
+    }
+
+    /// Upper half of an I/O APIC entry that names entry `index`, and the bits that its lower half gets for that.
+    pub const fn wire(index: u16) -> (u32, u32) {
+        let index = index as u32;
+        ((index & 0x7fff) << 17 | 1 << 16, (index >> 15) << 11)
+    }
+
+    /// The register that says where the table of 2^`order` entries is.
+    pub const fn table_register(addr: u64, order: u32) -> u64 {
+        addr | (order - 1) as u64
     }
 }
 
@@ -230,10 +282,15 @@ impl Fault {
         let [source_low, source_high, ..] = high.to_le_bytes();
         Some(Self {
             source_id: u16::from_le_bytes([source_low, source_high]),
-            addr: low & !0xfff,
+            addr: if high.to_le_bytes()[4] >= 0x20 { low } else { low & !0xfff },
             is_read: high >> 62 & 1 != 0,
             reason: high.to_le_bytes()[4],
         })
+    }
+
+    /// Was it an interrupt? Then the address says which entry it named, in its upper 16 bits.
+    pub const fn is_interrupt(self) -> bool {
+        matches!(self.reason, 0x20..=0x28)
     }
 
     /// Why, in words.
@@ -245,7 +302,7 @@ impl Fault {
             6 => "it may not read there",
             7..=0xa | 0xb | 0xc => "the hypervisor's tables are wrong",
             0xd => "it asked for translated accesses",
-            0x20..=0x28 => "its interrupt is not remapped",
+            0x20..=0x28 => "it has no such interrupt",
             _ => "no reason known",
         }
     }

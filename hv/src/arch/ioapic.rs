@@ -2,6 +2,7 @@
 
 use crate::arch::insn::{inb, outb};
 use crate::arch::{acpi, vectors};
+use crate::iommu::remap;
 use crate::mem::vmap;
 use crate::sync::{Mutex, Once};
 use crate::{info, iospace, warn};
@@ -135,16 +136,24 @@ pub fn route(gsi: u32, vector: u8, apic_id: u32, wire: Wire) -> Option<()> {
     let mut low = u32::from(vector) | MASKED;
     low |= if wire.level { LEVEL } else { 0 };
     low |= if wire.active_low { ACTIVE_LOW } else { 0 };
+    let source = remap::io_apic_source(gsi);
+    let (high, more) = match remap::set(gsi, vector, apic_id, wire.level, source) {
+        Some(index) => hv_core::iommu::vtd::remapping::wire(index),
+        None => (apic_id << 24, 0),
+    };
     with_pin(gsi, |chip, pin| {
         // Masked while the halves disagree.
         chip.set_low(pin, MASKED);
-        chip.write(Chip::entry(pin) + 1, apic_id << 24);
-        chip.set_low(pin, low);
+        chip.write(Chip::entry(pin) + 1, high);
+        chip.set_low(pin, low | more);
     })
 }
 
 /// Sends `gsi` to CPU `apic_id` from now on. The vector stays, and the destination is one register: nothing is torn.
 pub fn steer(gsi: u32, apic_id: u32) {
+    if remap::steer(gsi, apic_id) {
+        return;
+    }
     with_pin(gsi, |chip, pin| chip.write(Chip::entry(pin) + 1, apic_id << 24));
 }
 

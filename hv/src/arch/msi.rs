@@ -32,6 +32,11 @@ impl Message {
     pub const fn new(apic_id: u32, vector: u8) -> Self {
         Self { addr: 0xfee0_0000 | (apic_id as u64 & 0xff) << 12, data: vector as u32 }
     }
+
+    /// Raises what entry `index` of the IOMMU's table of interrupts says.
+    pub const fn remapped(index: u16) -> Self {
+        Self { addr: hv_core::iommu::vtd::remapping::message_address(index), data: 0 }
+    }
 }
 
 /// Programs the function's MSI capability at `cap` with one message and enables it.

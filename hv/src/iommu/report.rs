@@ -48,7 +48,10 @@ fn report(segment: u16, fault: Fault) {
     let [devfn, bus] = fault.source_id.to_le_bytes();
     let at = Sbdf::new(segment, bus, devfn);
     let whose = Whose(passthrough::owner(at));
-    if count <= LINES {
+    if count <= LINES && fault.is_interrupt() {
+        let entry = fault.addr >> 48;
+        warn!("IOMMU: {whose} device {at} was stopped raising interrupt {entry}: {}", fault.why());
+    } else if count <= LINES {
         let what = if fault.is_read { "reading" } else { "writing" };
         warn!("IOMMU: {whose} device {at} was stopped {what} address {:#x}: {}", fault.addr, fault.why());
     }

@@ -1,6 +1,7 @@
 //! One VT-d unit: registers, context tables, the queue of invalidations.
 
 use super::memory::{self, machine_addr, write_back, Direct};
+use super::remap::{Table, ENTRIES_ORDER};
 use super::Confined;
 use crate::arch::pci::Sbdf;
 use crate::arch::{msi, percpu, vectors};
@@ -18,6 +19,8 @@ use x86::{MachAddr, Mfn, PAGE_SIZE};
 const QUEUE_LEN: usize = 256;
 /// Reads of a register or of memory until a unit is taken for broken: seconds.
 const PATIENCE: u32 = 1 << 28;
+/// What a loader may have left on.
+const STATES: u32 = global::TRANSLATION | global::QUEUED_INVALIDATION | global::INTERRUPT_REMAPPING;
 /// CPU that takes fault interrupts.
 const CPU: usize = 0;
 
@@ -91,13 +94,13 @@ impl Unit {
         wait_until("a command", || (self.read32(reg::GSTS) & bit != 0) != is_pending_while_set);
     }
 
-    /// Switches translation on. Context entries are set before.
-    pub fn enable(&self) {
+    /// Switches translation on, and the remapping of interrupts if there is a table. Context entries are set before.
+    pub fn enable(&self, remapping: Option<&Table>) {
         let mut state = self.state.lock();
         // A loader may have left it on.
         self.write32(reg::GCMD, 0);
         wait_until("switching off", || {
-            self.read32(reg::GSTS) & (global::TRANSLATION | global::QUEUED_INVALIDATION) == 0
+            self.read32(reg::GSTS) & STATES == 0
         });
         self.write64(reg::RTADDR, self.root_table.addr().raw());
         self.command(&mut state, global::ROOT_TABLE);
@@ -107,6 +110,12 @@ impl Unit {
         self.command(&mut state, global::QUEUED_INVALIDATION);
         self.submit(&mut state, &[Invalidation::Contexts, Invalidation::Translations]);
         self.enable_faults();
+        if let Some(table) = remapping {
+            self.write64(reg::IRTA, vtd::remapping::table_register(table.first.addr().raw(), ENTRIES_ORDER));
+            self.command(&mut state, global::INTERRUPT_TABLE);
+            self.submit(&mut state, &[Invalidation::Interrupts]);
+            self.command(&mut state, global::INTERRUPT_REMAPPING);
+        }
         self.command(&mut state, global::TRANSLATION);
     }
 
