@@ -28,6 +28,7 @@
 #define HC_callback_op 30
 #define HC_event_channel_op 32
 #define HC_physdev_op 33
+#define HC_sysctl 35
 
 /* Entry points that are no trap vectors. */
 #define ENTRY_EVENT 256

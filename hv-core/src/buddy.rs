@@ -130,6 +130,15 @@ impl<S: Storage> Buddy<S> {
         }
     }
 
+    /// Calls `f` for each free block that starts below `end`: its first frame and order.
+    pub fn for_each_block(&self, end: u64, mut f: impl FnMut(u64, u32)) {
+        for frame in 0..end {
+            if let Some(order) = self.storage.tag(frame).checked_sub(1) {
+                f(frame, order.into());
+            }
+        }
+    }
+
     /// Free frames in all.
     pub fn free_frames(&self) -> u64 {
         self.free_in_zone.iter().sum()

@@ -9,7 +9,7 @@
 //! * [`refs`]: references to pages, as values that give themselves back ([`PageRef`], [`WritableRef`]);
 //! * [`l1`]: what an L1 entry may map, and changing one; [`tables`]: promotion and demotion; [`upper`]: L2-L4 entries;
 //! * [`update`]: `mmu_update`, `update_va_mapping`, writable page tables; [`ext`]: pins, roots, flushes;
-//! * [`segdesc`]: descriptor pages; [`teardown`]: the end of a domain.
+//! * [`segdesc`]: descriptor pages; [`teardown`]: the end of a domain; [`audit`]: a recount of everything.
 //!
 //! # Long operations
 //! Promotion and demotion of L2-L4 tables stop when [`MmuEnv::preempt_pending`] says so and return
@@ -34,6 +34,7 @@
 //! }
 //! ```
 
+pub mod audit;
 pub mod env;
 mod error;
 pub mod ext;
@@ -45,6 +46,7 @@ pub mod teardown;
 pub mod update;
 pub mod upper;
 
+pub use audit::{Audit, Found};
 pub use env::{IoAccess, MmuEnv, PtMem, Slot};
 pub use error::MmuError;
 pub use ext::{Flush, FlushWhat, FlushWhere, RootRef};

@@ -1,6 +1,10 @@
 //! The emulated memory writes against an independent decoder, and against the processor itself.
 #![allow(unsafe_code, reason = "the second oracle executes the instruction")]
-#![allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "widths are 1 to 8; bit numbers are signed")]
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "widths are 1 to 8; bit numbers are signed"
+)]
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 use hv_core::emul::gpr::{get, slot};

@@ -3,6 +3,7 @@
 
 use crate::arch::percpu;
 use crate::arch::tsc;
+use crate::audit;
 use crate::console::print;
 use crate::domain::{self, Domain};
 use crate::mem::{frames, limbo};
@@ -22,6 +23,7 @@ const KEYS: &[Key] = &[
     Key(b'*', "all of these but R", all),
     Key(b'd', "registers of all vCPUs", || domain::for_each(|d| d.vcpus().for_each(registers))),
     Key(b'e', "event channels", || domain::for_each(event_channels)),
+    Key(audit::KEY, "a recount of all frames", || drop(audit::run())),
     Key(b'g', "grants in use", || domain::for_each(grants)),
     Key(b'h', "this list", help),
     Key(b'm', "memory", memory),

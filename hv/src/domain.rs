@@ -18,8 +18,8 @@ use hv_core::cpuid::Policy;
 use hv_core::watchdog::Watchdogs;
 use x86::Mfn;
 use xen_abi::errno::Errno;
-use xen_abi::regs::CpuUserRegs;
 use xen_abi::layout::DomId;
+use xen_abi::regs::CpuUserRegs;
 use xen_abi::sched as reason;
 use xen_abi::shared::{shared_info, vcpu_info, XEN_LEGACY_MAX_VCPUS};
 

@@ -4,11 +4,11 @@
 //! them come the scheduler's lock and, for physical interrupts, the lock of the interrupt tables.
 
 use crate::domain::{self, Domain, DomainRef};
+use crate::hypercall::{Outcome, OK};
 use crate::irq_guest;
 use crate::sched;
 use crate::sync::{Mutex, MutexGuard};
 use crate::vcpu::{stop, Vcpu};
-use crate::hypercall::{Outcome, OK};
 use core::sync::atomic::{AtomicU16, AtomicU64, AtomicU8, Ordering};
 use hv_core::evtchn::{CloseError, Closed, EventChannels, PageWords, Peer, Poll, Sent, Shared};
 use x86::Mfn;

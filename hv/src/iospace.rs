@@ -3,13 +3,13 @@
 //! A device is given as a whole by permitting its parts. The hardware domain starts with everything that is not the
 //! hypervisor's own; any other domain with nothing.
 
+use crate::arch::insn::cpuid;
 use crate::arch::{acpi, serial};
 use crate::sync::{Mutex, RwLock};
 use core::sync::atomic::{AtomicBool, Ordering};
 use hv_core::ioport::{hardware_domain_ports, EmulatedPorts};
 use hv_core::mmu::IoAccess;
 use hv_core::rangeset::RangeSet;
-use crate::arch::insn::cpuid;
 use x86::Mfn;
 use xen_abi::errno::Errno;
 

@@ -5,6 +5,7 @@
 extern crate alloc;
 
 mod arch;
+mod audit;
 mod boot;
 mod console;
 mod debug_keys;
@@ -12,8 +13,8 @@ mod domain;
 mod event;
 mod grant;
 mod hypercall;
-mod iospace;
 mod iommu;
+mod iospace;
 mod irq;
 mod irq_guest;
 mod mem;

@@ -29,6 +29,8 @@ pub mod stop {
     pub const PAUSED: u32 = 1 << 3;
     /// Its domain has shut down, crashed or is dying.
     pub const SHUTDOWN: u32 = 1 << 4;
+    /// The frames are being recounted.
+    pub const AUDIT: u32 = 1 << 5;
 }
 
 /// An address that the guest registered to be entered at.

@@ -1,6 +1,6 @@
 //! `./tandem guests`: the tiny PV kernels under `guests/`, one behaviour each: built, booted as domain 0, and judged.
 //!
-//! With `--hypervisor xen` all of them run on stock Xen and `docs/test-guests.md` is written: the peer is the oracle.
+//! With `--table` all of them run on stock Xen and on Tandem, and `docs/test-guests.md` is written: the peer is the oracle.
 
 use crate::host;
 use crate::machine::{Ending, Hypervisor, Machine, Outcome};
@@ -37,6 +37,10 @@ impl Verdict {
         }
     }
 
+    fn is_good(&self) -> bool {
+        matches!(self, Self::Success | Self::Skip)
+    }
+
     fn word(&self) -> &'static str {
         match self {
             Self::Success => "SUCCESS",
@@ -54,8 +58,23 @@ pub struct Guest {
     pub name: String,
     /// What it tests, from the comment at the start of its source.
     pub about: String,
+    /// Why its verdict on Tandem is not that on stock Xen, if so.
+    differs: Option<String>,
     cpus: u32,
 }
+
+/// What a run may be told.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Wishes {
+    /// Operations of the hostile kernel, and where its random numbers start.
+    pub operations: Option<u64>,
+    pub seed: Option<u64>,
+}
+
+/// Operations that the hostile kernel does in a second at least, on a slow host.
+const OPERATIONS_PER_S: u64 = 2000;
+/// Seconds that any kernel may take.
+const TIME_LIMIT_S: u64 = 60;
 
 /// All test kernels, by name.
 pub fn all() -> Result<Vec<Guest>> {
@@ -73,16 +92,22 @@ pub fn all() -> Result<Vec<Guest>> {
     Ok(guests)
 }
 
-/// Takes a test's purpose from its first comment, which may ask for CPUs: `(cpus: 2)`.
+/// Takes a test's purpose from its first comment, which may ask for CPUs, `(cpus: 2)`, and explain why the verdict on
+/// Tandem is another than that on stock Xen, `(differs: because)`.
 fn describe(name: String, source: &str) -> Guest {
     let comment = source.trim_start().strip_prefix("/*").and_then(|rest| rest.split("*/").next()).unwrap_or_default();
     let about: Vec<&str> = comment.split_whitespace().filter(|word| *word != "*").collect();
-    let about = about.join(" ");
-    let (about, cpus) = match about.split_once(" (cpus: ") {
-        Some((about, count)) => (about.to_string(), count.trim_end_matches(')').parse().unwrap_or(1)),
-        None => (about, 1),
+    let mut about = about.join(" ");
+    let mut note = |key: &str| {
+        let start = about.find(&format!(" ({key}: "))?;
+        let len = about[start..].find(')')?;
+        let note = about[start + key.len() + 4..start + len].to_string();
+        about.replace_range(start..=start + len, "");
+        Some(note)
     };
-    Guest { name, about, cpus }
+    let cpus = note("cpus").and_then(|count| count.parse().ok()).unwrap_or(1);
+    let differs = note("differs");
+    Guest { name, about, differs, cpus }
 }
 
 impl Guest {
@@ -107,7 +132,13 @@ impl Guest {
     }
 
     /// Boots it as domain 0.
-    pub fn run(&self, hypervisor: &Hypervisor) -> Result<(Verdict, Outcome)> {
+    pub fn run(&self, hypervisor: &Hypervisor, wishes: Wishes) -> Result<(Verdict, Outcome)> {
+        let mut kernel_args = String::from("a test");
+        for (name, value) in [("operations", wishes.operations), ("seed", wishes.seed)] {
+            if let Some(value) = value {
+                let _ = write!(kernel_args, " {name}={value}");
+            }
+        }
         let machine = Machine {
             name: format!("guest-{}-{}", self.name, hypervisor.name()),
             hypervisor: hypervisor.clone(),
@@ -115,23 +146,33 @@ impl Guest {
             kernel: Some(self.build()?),
             iso: None,
             initramfs: None,
-            kernel_args: "a test".into(),
+            kernel_args,
             cpus: self.cpus,
             memory_mib: 512,
             cpu_model: None,
             nic: None,
             disks: Vec::new(),
             accel: vec!["-accel".into(), "tcg".into()],
-            timeout_s: 60,
+            timeout_s: TIME_LIMIT_S + wishes.operations.unwrap_or(0) / OPERATIONS_PER_S,
         };
         let closing = format!("Test {}: ", self.name);
         let outcome = machine.start()?.finish(|line| line.contains(&closing))?;
         Ok((Verdict::of(&outcome.lines, &self.name), outcome))
     }
 
+    /// Boots it and prints a line about that.
+    fn try_out(&self, hypervisor: &Hypervisor, wishes: Wishes) -> Result<Verdict> {
+        let start = std::time::Instant::now();
+        let (verdict, outcome) = self.run(hypervisor, wishes)?;
+        let detail = complaints(&outcome.lines).filter(|_| verdict != Verdict::Success).unwrap_or_default();
+        let seconds = start.elapsed().as_secs_f32();
+        println!("{:<8} {:<26} {:<9} {seconds:>6.1} s  {detail}", verdict.word(), self.name, hypervisor.name());
+        Ok(verdict)
+    }
+
     /// As a test of the suite: what it says is an error unless it is a success, or a reason to skip it.
     pub fn judge(&self, hypervisor: &Hypervisor) -> Result<String> {
-        let (verdict, outcome) = self.run(hypervisor)?;
+        let (verdict, outcome) = self.run(hypervisor, Wishes::default())?;
         match verdict {
             Verdict::Success => Ok(String::new()),
             Verdict::Skip => Ok(complaints(&outcome.lines).unwrap_or_default()),
@@ -154,48 +195,85 @@ fn complaints(lines: &[String]) -> Option<String> {
     (!said.is_empty()).then(|| said.join("; "))
 }
 
-/// The command: a table of all kernels, or of those whose name contains the first word.
+/// The command: all kernels, or those whose name contains the first word.
 pub fn run(options: &Options) -> Result<bool> {
+    if options.table {
+        ensure!(options.words.is_empty(), "the table is of all kernels");
+        return table();
+    }
     let hypervisor = Hypervisor::choose(options.hypervisor.as_deref())?;
     ensure!(hypervisor != Hypervisor::None, "the test kernels need a hypervisor");
+    let wishes = Wishes { operations: options.operations, seed: options.seed };
     let filter = options.words.first();
-    let mut table = Vec::new();
     let (mut passed, mut failed) = (0, 0);
     for guest in all()?.into_iter().filter(|guest| filter.is_none_or(|word| guest.name.contains(word.as_str()))) {
-        let start = std::time::Instant::now();
-        let (verdict, outcome) = guest.run(&hypervisor)?;
-        let is_good = matches!(verdict, Verdict::Success | Verdict::Skip);
-        let detail = complaints(&outcome.lines).filter(|_| verdict != Verdict::Success).unwrap_or_default();
-        println!("{:<8} {:<26} {:>5.1} s  {detail}", verdict.word(), guest.name, start.elapsed().as_secs_f32());
-        if is_good {
+        if guest.try_out(&hypervisor, wishes)?.is_good() {
             passed += 1;
         } else {
             failed += 1;
         }
-        table.push((guest, verdict));
     }
     println!("{passed} passed, {failed} failed");
-    if options.hypervisor.as_deref() == Some("xen") && filter.is_none() {
-        std::fs::write(host::root().join("docs/test-guests.md"), document(&table))?;
-    }
     Ok(failed == 0)
 }
 
-/// The page about the test kernels, with stock Xen's verdicts.
-fn document(table: &[(Guest, Verdict)]) -> String {
-    let mut text = String::from(
-        "# Test kernels\n\nTiny PV kernels, each of which runs as domain 0, tries one behaviour of the hypervisor and says \
-         what it found. They run\nunchanged on stock Xen and on Tandem: `./tandem guests [NAME] [--hypervisor xen]`. A new one \
-         is a folder under `guests/` with a\n`main.c` that includes `guest.h`; its first comment says what it tests. \
-         SUCCESS and SKIP are good; ERROR means that the test is\nbroken, FAILURE that the hypervisor is, CRASH that there was \
-         no verdict.\n\nThis page is written by `./tandem guests --hypervisor xen`; the verdicts are those of Debian's Xen \
-         4.17 under QEMU's software CPU.\n\n| kernel | what it tests | stock Xen |\n|---|---|---|\n",
-    );
-    for (guest, verdict) in table {
-        // Writing to a string cannot fail.
-        let _ = writeln!(text, "| {} | {} | {} |", guest.name, guest.about.replace('|', "\\|"), verdict.word());
+/// Runs all kernels on stock Xen and on Tandem and writes the page about them. `false`: one has another verdict on Tandem
+/// and does not say why.
+fn table() -> Result<bool> {
+    let hypervisors = [Hypervisor::choose(Some("xen"))?, Hypervisor::choose(None)?];
+    let mut rows = Vec::new();
+    let mut good = true;
+    for guest in all()? {
+        let mut verdicts = Vec::new();
+        for hypervisor in &hypervisors {
+            verdicts.push(guest.try_out(hypervisor, Wishes::default())?);
+        }
+        if verdicts[0] != verdicts[1] && guest.differs.is_none() {
+            println!("FAIL: {} does not say why its verdicts differ", guest.name);
+            good = false;
+        }
+        rows.push(row(&guest, &verdicts));
     }
-    text
+    std::fs::write(page(), format!("{INTRODUCTION}{}", rows.concat()))?;
+    println!("{}", page().display());
+    Ok(good)
+}
+
+fn page() -> PathBuf {
+    host::root().join("docs/test-guests.md")
+}
+
+/// The page about the test kernels, down to the head of the table.
+const INTRODUCTION: &str = "\
+# Test kernels
+
+Tiny PV kernels, each of which runs as domain 0, tries one behaviour of the hypervisor and says what it found. They run
+unchanged on stock Xen and on Tandem: `./tandem guests [NAME] [--hypervisor xen]`. A new one is a folder under `guests/` with a
+`main.c` that includes `guest.h`; its first comment says what it tests. SUCCESS and SKIP are good; ERROR means that the test is
+broken, FAILURE that the hypervisor is, CRASH that there was no verdict.
+
+The hostile one, `random-operations`, takes `--operations N` and `--seed N`.
+
+This page is written by `./tandem guests --table`, which runs all of them on Debian's Xen 4.17 and on Tandem under QEMU's
+software CPU. Where the two differ the kernel's source says why.
+
+| kernel | what it tests | stock Xen | Tandem | why they differ |
+|---|---|---|---|---|
+";
+
+fn row(guest: &Guest, verdicts: &[Verdict]) -> String {
+    let words: Vec<_> = verdicts.iter().map(Verdict::word).collect();
+    let differs = guest.differs.as_deref().filter(|_| verdicts.iter().any(|v| *v != verdicts[0])).unwrap_or_default();
+    format!("{}{} | {} |\n", head(guest), words.join(" | "), escaped(differs))
+}
+
+/// The part of a row that does not depend on verdicts.
+fn head(guest: &Guest) -> String {
+    format!("| {} | {} | ", guest.name, escaped(&guest.about))
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('|', "\\|")
 }
 
 #[cfg(test)]
@@ -207,6 +285,11 @@ mod tests {
         let guest = describe("x".into(), "/*\n * Tests this,\n * and that. (cpus: 2)\n */\n#include");
         assert_eq!((guest.about.as_str(), guest.cpus), ("Tests this, and that.", 2));
         assert_eq!(describe("x".into(), "/* One line. */").cpus, 1);
+        let guest = describe("x".into(), "/* Tests this. (differs: Xen does\n * not) (cpus: 4) */");
+        assert_eq!(
+            (guest.about.as_str(), guest.differs.as_deref(), guest.cpus),
+            ("Tests this.", Some("Xen does not"), 4)
+        );
     }
 
     #[test]
@@ -218,9 +301,26 @@ mod tests {
     }
 
     #[test]
-    fn every_kernel_has_a_purpose() {
-        for guest in all().unwrap() {
+    fn every_kernel_has_a_purpose_and_the_page_knows_it() {
+        let page = std::fs::read_to_string(page()).unwrap();
+        let rows: Vec<&str> =
+            page.lines().filter(|line| line.starts_with("| ") && !line.contains("what it tests")).collect();
+        let guests = all().unwrap();
+        for guest in &guests {
             assert!(!guest.about.is_empty(), "{} does not say what it tests", guest.name);
+            let is_known = rows.iter().any(|row| row.starts_with(&head(guest)));
+            assert!(is_known, "the page does not know {}: run ./tandem guests --table", guest.name);
         }
+        assert_eq!(rows.len(), guests.len(), "the page knows kernels that are gone");
+    }
+
+    #[test]
+    fn a_reason_is_shown_only_where_verdicts_differ() {
+        let guest = describe("x".into(), "/* Tests a|b. (differs: so) */");
+        assert_eq!(row(&guest, &[Verdict::Success, Verdict::Success]), "| x | Tests a\\|b. | SUCCESS | SUCCESS |  |\n");
+        assert_eq!(
+            row(&guest, &[Verdict::Failure, Verdict::Success]),
+            "| x | Tests a\\|b. | FAILURE | SUCCESS | so |\n"
+        );
     }
 }

@@ -42,7 +42,8 @@ usage: ./tandem COMMAND [OPTIONS]
   traffic DRIVER       packets through the twin on this processor; --count N
   faults DRIVER        fault injection; --class text|data|code|image --count N --seed S
   bench twin           instructions and cycles of twins: target/bench/twin.csv and plots
-  guests [NAME]        the tiny PV kernels under guests/, a verdict for each
+  guests [NAME]        the tiny PV kernels under guests/, a verdict for each; --table writes docs/test-guests.md;
+                       --operations N and --seed N are for the hostile one, random-operations
   fuzz [NAME]          fuzz targets, a minute each or --seconds N
   size                 lines of code and unsafe blocks of the trusted part
   iso                  a bootable ISO image with GRUB

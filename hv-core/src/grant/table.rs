@@ -104,6 +104,16 @@ impl<P: SharedFrame> GrantTable<P> {
         self.active.iter().filter(|a| a.is_written()).map(|a| a.frame).for_each(f);
     }
 
+    /// Calls `f` for each reference that grants in use hold: the frame, and whether it is for writing.
+    pub fn for_each_reference(&self, mut f: impl FnMut(u64, bool)) {
+        for active in self.active.iter().filter(|a| a.is_used()) {
+            f(active.frame, false);
+            if active.is_written() {
+                f(active.frame, true);
+            }
+        }
+    }
+
     /// Starts a use of a grant by `user` and marks the shared entry. Returns the frame. `BadGntref`: no such entry.
     /// `GeneralError`: not granted to `user` (for writing), or the frame is not the granter's to give.
     #[inline]

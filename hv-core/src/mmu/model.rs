@@ -12,7 +12,7 @@
 
 use super::fake::{Machine, DOM0, DOM1, IO_FRAMES};
 use super::tables::is_hypervisor_slot;
-use super::{Deferred, GdtFrames, MmuEnv, MmuError, Owners, PtMem, Relinquish, RootRef, Slot};
+use super::{Audit, Deferred, Found, GdtFrames, MmuEnv, MmuError, Owners, PtMem, Relinquish, RootRef, Slot};
 use crate::frame::{FrameType, UsageState};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
@@ -369,6 +369,24 @@ impl World {
         for n in 0..IO_FRAMES {
             assert_eq!(self.machine.at(Mfn::new(n)).count().refs(), 0);
         }
+        self.audit();
+    }
+
+    /// The hypervisor's own recount finds nothing either.
+    fn audit(&self) {
+        let mut found = std::vec![Found::default(); FRAMES as usize];
+        let mut audit = Audit::new(self.machine.mmu(), &mut found);
+        self.locks.iter().for_each(|lock| audit.deferred(lock));
+        self.roots.iter().for_each(|(_, root)| audit.root(root.mfn()));
+        self.gdts.iter().flat_map(GdtFrames::frames).filter(|mfn| mfn.raw() != 0).for_each(|mfn| audit.segdesc(*mfn));
+        for &(mfn, writable) in &self.held {
+            if writable {
+                audit.writable(mfn);
+            } else {
+                audit.page(mfn);
+            }
+        }
+        audit.finish(|mfn, frame, found, agrees| assert!(agrees, "frame {mfn:?}: {frame:?}, {found:?}"));
     }
 
     /// All counts, from scratch.

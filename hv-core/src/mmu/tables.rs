@@ -15,7 +15,7 @@ use xen_abi::layout::{DomId, HYPERVISOR_END_SLOT, HYPERVISOR_FIRST_SLOT};
 
 const PRESENT: u64 = PteFlags::P.bits();
 /// Entries of a page table.
-const ENTRIES: usize = 512;
+pub(super) const ENTRIES: usize = 512;
 /// Flags that L2-L4 entries may have. No superpages for guests: PSE never passes.
 pub(super) const ALLOWED: u64 = PteFlags::P
     .union(PteFlags::RW)

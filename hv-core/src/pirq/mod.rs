@@ -246,6 +246,11 @@ impl<C: IrqChip, P: AsRef<PageWords>> Interrupts<C, P> {
         Ok(())
     }
 
+    /// Calls `f` for each page that a domain has registered.
+    pub fn for_each_page(&self, mut f: impl FnMut(&P)) {
+        self.domains.iter().filter_map(|d| d.eoi_map.as_ref()).for_each(|(page, _)| f(page));
+    }
+
     /// Programs the messages that `which` chooses again, after their device was reset.
     pub fn reprogram(&mut self, which: impl Fn(&C::Msi) -> bool) {
         for (irq, line) in (0u32..).zip(&self.lines) {

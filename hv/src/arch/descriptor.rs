@@ -175,7 +175,7 @@ fn zero_page() -> Mfn {
 
 /// Sets a page-table entry of the window, whose tables exist from `init_cpu` on.
 fn set_pte(va: u64, pte: Pte) {
-    let entry = mem::tables().walk(va, 1, &mut mem::frames::alloc_zeroed).expect("memory for descriptor tables");
+    let entry = mem::tables().walk(va, 1, &mut mem::frames::alloc_table).expect("memory for descriptor tables");
     entry.store(pte.0, core::sync::atomic::Ordering::Release);
 }
 

@@ -5,7 +5,7 @@ use super::{bitmap, domctl, Caller, GuestPtr, Outcome, OK};
 use crate::arch::pci::{self, Sbdf};
 use crate::arch::{percpu, tsc};
 use crate::pv::cpu_policy::policies;
-use crate::{console, debug, domain, mem, passthrough, sched};
+use crate::{audit, console, debug, domain, mem, passthrough, sched};
 use alloc::vec::Vec;
 use hv_core::conring::ReadRequest;
 use hv_core::cpuid::Policy;
@@ -111,14 +111,17 @@ fn read_console(payload: GuestPtr<ReadConsole>) -> Outcome {
 /// Most keys of one call.
 const MAX_KEYS: u32 = 256;
 
-/// Does what each key means. E2BIG for more than 256.
+/// Does what each key means. E2BIG for more than 256. EIO: the audit of frames found something wrong.
 fn debug_keys(payload: GuestPtr<DebugKeys>) -> Outcome {
     let op = payload.read()?;
     if op.nr_keys > MAX_KEYS {
         return Err(Errno::E2BIG);
     }
     for n in 0..op.nr_keys {
-        crate::debug_keys::handle(GuestPtr::<u8>::new(op.keys).at(n.into())?.read()?);
+        match GuestPtr::<u8>::new(op.keys).at(n.into())?.read()? {
+            audit::KEY => audit::run()?,
+            key => crate::debug_keys::handle(key),
+        }
     }
     OK
 }

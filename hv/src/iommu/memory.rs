@@ -43,12 +43,12 @@ impl TableMem for Direct {
         write_back(entry(table, index).as_ptr().cast(), 8);
     }
     fn alloc(&self) -> Option<Mfn> {
-        let table = frames::alloc_zeroed()?;
+        let table = frames::alloc_table()?;
         write_back(phys_to_virt(table.addr()), PAGE_SIZE);
         Some(table)
     }
     fn free(&self, table: Mfn) {
-        frames::free(table, 0);
+        frames::free_table(table);
     }
 }
 

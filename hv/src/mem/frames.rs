@@ -88,7 +88,8 @@ pub fn has_entry(mfn: Mfn) -> bool {
 pub fn frame(mfn: Mfn) -> Option<&'static Frame> {
     // SAFETY: the frame table is mapped up to `END`, initialised at boot, never unmapped, and holds only atomics. The
     // shared entries are mapped read-only; but nothing is ever changed in an entry that says so.
-    (mfn.raw() < END.load(Ordering::Relaxed)).then(|| unsafe { &*(layout::FRAME_TABLE as *const Frame).add(mfn.index()) })
+    (mfn.raw() < END.load(Ordering::Relaxed))
+        .then(|| unsafe { &*(layout::FRAME_TABLE as *const Frame).add(mfn.index()) })
 }
 
 /// The machine-to-physical entry of `mfn`, if it has one. Guests read it; only the hypervisor writes it.
@@ -116,6 +117,27 @@ pub fn alloc_zeroed() -> Option<Mfn> {
     let mfn = alloc(0, ANYWHERE)?;
     scrub(mfn);
     Some(mfn)
+}
+
+/// Frames that are page tables of the hypervisor's or the IOMMU's and came from the allocator.
+static TABLES: AtomicU64 = AtomicU64::new(0);
+
+/// Takes a zeroed frame as a page table for the hypervisor or the IOMMU.
+pub fn alloc_table() -> Option<Mfn> {
+    let mfn = alloc_zeroed()?;
+    TABLES.fetch_add(1, Ordering::Relaxed);
+    Some(mfn)
+}
+
+/// Gives back what [`alloc_table`] gave.
+pub fn free_table(mfn: Mfn) {
+    TABLES.fetch_sub(1, Ordering::Relaxed);
+    free(mfn, 0);
+}
+
+/// How many [`alloc_table`] gave.
+pub fn table_count() -> u64 {
+    TABLES.load(Ordering::Relaxed)
 }
 
 /// Zeroes a frame that the caller owns.
@@ -150,7 +172,8 @@ pub fn init_entries(start: Mfn, end: Mfn, is_ram: bool) {
     let count = end.index() - start.index();
     // SAFETY: entries of existing frames are mapped, zeroed at boot, never unmapped, and hold only atomics. One slice rather
     // than a look-up for each: at boot this runs over all memory.
-    let entries = unsafe { core::slice::from_raw_parts((layout::FRAME_TABLE as *const Frame).add(start.index()), count) };
+    let entries =
+        unsafe { core::slice::from_raw_parts((layout::FRAME_TABLE as *const Frame).add(start.index()), count) };
     for entry in entries {
         entry.init(is_ram);
     }
@@ -160,6 +183,13 @@ pub fn init_entries(start: Mfn, end: Mfn, is_ram: bool) {
 pub fn free_parts(start: Mfn, end: Mfn) {
     if let Some(buddy) = FREE.lock().as_mut() {
         buddy.free_range(start.raw(), end.raw());
+    }
+}
+
+/// Calls `f` for each free block: its first frame and order.
+pub fn for_each_free(f: impl FnMut(u64, u32)) {
+    if let Some(buddy) = FREE.lock().as_ref() {
+        buddy.for_each_block(limits().end, f);
     }
 }
 

@@ -36,6 +36,12 @@ pub fn count() -> u64 {
     LIMBO.lock().count as u64
 }
 
+/// Calls `f` for each frame that waits.
+pub fn for_each(f: impl FnMut(&Mfn)) {
+    let limbo = LIMBO.lock();
+    limbo.waiting[..limbo.count].iter().for_each(f);
+}
+
 /// Sends all waiting frames on to the allocator.
 pub fn drain() {
     LIMBO.lock().empty();

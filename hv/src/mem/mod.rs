@@ -183,7 +183,9 @@ fn map_m2p(tables: &Tables, chunked: &Ranges, free: &mut Ranges) {
             let mut alloc = || Some(zeroed(take(free, u64::MAX)));
             tables.map(va, pa, SIZE_2M, paging::READ_WRITE, &mut alloc).expect("memory for the M2P");
             let guest_va = va - layout::M2P + layout::M2P_READ_ONLY;
-            tables.map(guest_va, pa, SIZE_2M, paging::READ_ONLY | PteFlags::US, &mut alloc).expect("memory for the M2P");
+            tables
+                .map(guest_va, pa, SIZE_2M, paging::READ_ONLY | PteFlags::US, &mut alloc)
+                .expect("memory for the M2P");
             fill(va, SIZE_2M, xen_abi::layout::INVALID_M2P_ENTRY);
         }
     }
@@ -248,7 +250,9 @@ fn map_holes(tables: &Tables, chunked: &Ranges, free: &mut Ranges) {
         let mut va = layout::FRAME_TABLE + start * entry;
         while va < layout::FRAME_TABLE + end * entry {
             let mut alloc = || Some(zeroed(take(free, u64::MAX)));
-            tables.map(va, shared.addr().raw(), page, paging::READ_ONLY, &mut alloc).expect("memory for the frame table");
+            tables
+                .map(va, shared.addr().raw(), page, paging::READ_ONLY, &mut alloc)
+                .expect("memory for the frame table");
             va += page;
         }
     }

@@ -96,7 +96,9 @@ impl Tables {
             }
             if level == 1 || level < 4 && value.contains(PteFlags::PSE_PAT) {
                 let offset = va % LEAF_BYTES[level as usize];
-                return Some(MachAddr::new(value.mfn().addr().raw() / LEAF_BYTES[level as usize] * LEAF_BYTES[level as usize] + offset));
+                return Some(MachAddr::new(
+                    value.mfn().addr().raw() / LEAF_BYTES[level as usize] * LEAF_BYTES[level as usize] + offset,
+                ));
             }
             table = value.mfn();
         }

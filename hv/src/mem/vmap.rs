@@ -34,7 +34,7 @@ fn map_machine(addr: MachAddr, bytes: usize, flags: PteFlags) -> Option<*mut u8>
     // A page that stays unmapped separates each mapping from the next.
     let after = va.checked_add((pages + 1) * PAGE).filter(|&end| end <= layout::MMIO_END)?;
     for i in 0..pages {
-        let entry = tables().walk(va + i * PAGE, 1, &mut frames::alloc_zeroed)?;
+        let entry = tables().walk(va + i * PAGE, 1, &mut frames::alloc_table)?;
         let mfn = Mfn::containing(addr).add(i);
         entry.store(Pte::new(mfn, flags).0, Ordering::Relaxed);
     }
@@ -45,7 +45,7 @@ fn map_machine(addr: MachAddr, bytes: usize, flags: PteFlags) -> Option<*mut u8>
 /// Maps `mfns` one after the other at `va` in the vmap window, replacing nothing.
 pub fn map_at(va: u64, mfns: &[Mfn], flags: PteFlags) -> Option<()> {
     for (i, mfn) in mfns.iter().enumerate() {
-        let entry = tables().walk(va + i as u64 * PAGE, 1, &mut frames::alloc_zeroed)?;
+        let entry = tables().walk(va + i as u64 * PAGE, 1, &mut frames::alloc_table)?;
         entry.store(Pte::new(*mfn, flags).0, Ordering::Relaxed);
     }
     Some(())

@@ -338,18 +338,10 @@ impl Guest<'_> {
         if u32::from(port) + u32::from(width) > map.nr_ports {
             return false;
         }
-        // Only the kernel's tables need to map it.
-        let is_user = !v.kernel_mode.get();
-        if is_user {
-            mode::load_root(v.kernel_root.get());
-        }
         let at = map.address.wrapping_add(u64::from(port / 8));
         // Two bytes always, as the processor reads its own map: there must be one behind the last.
         let mut bits = [0; 2];
-        let read = copy::from_guest(&mut bits, at);
-        if is_user {
-            mode::load_root(v.user_root.get());
-        }
+        let read = mode::in_kernel_space(v, || copy::from_guest(&mut bits, at));
         read.is_ok() && u16::from_le_bytes(bits) >> (port % 8) & ((1 << width) - 1) == 0
     }
 }

@@ -36,6 +36,19 @@ pub fn to_kernel(v: &Vcpu) {
     }
 }
 
+/// Runs `f`, which reads guest memory, in the address space of the guest kernel, whatever mode the running vCPU is in.
+pub fn in_kernel_space<R>(v: &Vcpu, f: impl FnOnce() -> R) -> R {
+    if v.kernel_mode.get() {
+        return f();
+    }
+    v.kernel_mode.set(true);
+    load_root(vtlb::hardware_root(v));
+    let result = f();
+    v.kernel_mode.set(false);
+    load_root(vtlb::hardware_root(v));
+    result
+}
+
 /// Switches the running vCPU from kernel to user mode. It must have a user root.
 #[inline]
 pub fn to_user(v: &Vcpu) {

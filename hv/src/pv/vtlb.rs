@@ -18,7 +18,7 @@ use xen_abi::errno::Errno;
 const POOL: usize = 256;
 
 fn give_back(frames: impl IntoIterator<Item = Mfn>) {
-    frames.into_iter().for_each(|mfn| frames::free(mfn, 0));
+    frames.into_iter().for_each(|mfn| frames::free_table(mfn));
 }
 
 /// Makes a cache for `v`, which is loaded nowhere. ENOMEM.
@@ -26,7 +26,7 @@ pub fn enable(v: &Vcpu) -> Result<(), Errno> {
     let mut pool = Vec::new();
     pool.try_reserve_exact(POOL + 2).map_err(|_| Errno::ENOMEM)?;
     while pool.len() < POOL + 2 {
-        let Some(mfn) = frames::alloc_zeroed() else {
+        let Some(mfn) = frames::alloc_table() else {
             give_back(pool);
             return Err(Errno::ENOMEM);
         };

@@ -1,0 +1,158 @@
+//! The audit of all frames: are types, references and free frames what those who hold them say? For the debug key.
+//!
+//! All vCPUs but the caller's are stopped meanwhile, each between two instructions of its guest, so that nothing is half
+//! done that is not in a domain's `Deferred`. It takes some milliseconds per GiB and is not preemptible: a tool for the
+//! control domain only.
+
+use crate::arch::percpu::this_cpu;
+use crate::console::print;
+use crate::domain::{self, Domain, DomainRef};
+use crate::irq_guest;
+use crate::mem::mmu_env::{mmu, Env};
+use crate::mem::{frames, heap, limbo};
+use crate::sched;
+use crate::sync::Mutex;
+use crate::vcpu::stop;
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
+use hv_core::mmu::{Audit, Found};
+use x86::Mfn;
+use xen_abi::errno::Errno;
+use xen_abi::layout::DomId;
+
+/// Complaints that are printed.
+const MAX_COMPLAINTS: u64 = 16;
+
+/// Frames that the hypervisor had for itself at the first audit, besides those that are accounted for. One audit at a time.
+static OWN_AT_FIRST: Mutex<Option<u64>> = Mutex::new(None);
+
+/// Frames by what they are.
+#[derive(Default)]
+struct Totals {
+    ram: u64,
+    free: u64,
+    /// Belonging to no domain.
+    nobodys: u64,
+    lent: u64,
+    wrong: u64,
+    of_domains: BTreeMap<u16, u64>,
+}
+
+/// The debug key.
+pub const KEY: u8 = b'f';
+
+/// Recounts everything and says on the console what it found. EIO: something is wrong; EBUSY: another audit is under way;
+/// ENOMEM.
+pub fn run() -> Result<(), Errno> {
+    let caller = this_cpu().current();
+    let mut first = OWN_AT_FIRST.try_lock().ok_or(Errno::EBUSY)?;
+    let domains = all_domains()?;
+    let vcpus = || domains.iter().flat_map(|d| d.vcpus()).filter(|v| !caller.is_some_and(|c| core::ptr::eq(*v, c)));
+    vcpus().for_each(|v| sched::halt(v, stop::AUDIT));
+    vcpus().for_each(sched::wait_unloaded);
+    let result = recount(&domains);
+    vcpus().for_each(|v| sched::start(v, stop::AUDIT));
+    let (totals, own) = result?;
+    let lost = own as i64 - first.get_or_insert(own).cast_signed();
+    let owned: u64 = totals.of_domains.values().sum();
+    let Totals { ram, free, lent, wrong, .. } = totals;
+    print(format_args!(
+        "Frame audit: {ram} frames, {owned} of domains, {lent} lent to them, {free} free, {} heap, {} page tables, \
+         {own} hypervisor; {wrong} wrong, {lost} lost",
+        heap::frames_used(),
+        frames::table_count()
+    ));
+    if wrong == 0 && lost == 0 {
+        Ok(())
+    } else {
+        Err(Errno::EIO)
+    }
+}
+
+fn all_domains() -> Result<Vec<DomainRef>, Errno> {
+    let mut domains = Vec::new();
+    let mut from = 0;
+    while let Some(d) = domain::find_from(from) {
+        from = d.id + 1;
+        domains.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+        domains.push(d);
+    }
+    Ok(domains)
+}
+
+/// The totals, and the frames that the hypervisor must have for itself because nobody else has them.
+fn recount(domains: &[DomainRef]) -> Result<(Totals, u64), Errno> {
+    let count = frames::end().index();
+    let mut found = Vec::new();
+    found.try_reserve_exact(count).map_err(|_| Errno::ENOMEM)?;
+    found.resize(count, Found::default());
+    let mut audit = Audit::new(mmu(), &mut found);
+    domains.iter().for_each(|d| tell_domain(&mut audit, d));
+    irq_guest::lock().for_each_page(|page| audit.writable(page.mfn()));
+    frames::for_each_free(|first, order| (0..1 << order).for_each(|n| audit.free(Mfn::new(first + n))));
+    limbo::for_each(|mfn| audit.free(*mfn));
+
+    let mut totals = Totals::default();
+    audit.finish(|mfn, frame, found, agrees| {
+        totals.ram += 1;
+        totals.free += u64::from(found.is_free());
+        let count = frame.count();
+        match count.owner() {
+            DomId::INVALID | DomId::XEN => totals.nobodys += 1,
+            _ if count.is_heap() => totals.lent += 1,
+            owner => *totals.of_domains.entry(owner.0).or_default() += 1,
+        }
+        if !agrees {
+            totals.wrong += 1;
+            if totals.wrong <= MAX_COMPLAINTS {
+                print(format_args!("Frame audit: {mfn:?}: {frame:?}, but {found:?}"));
+            }
+        }
+    });
+    for d in domains {
+        let counted = totals.of_domains.get(&d.id).copied().unwrap_or(0);
+        if counted != d.mm.tot_pages() {
+            totals.wrong += 1;
+            print(format_args!(
+                "Frame audit: d{} has {counted} pages, but its account says {}",
+                d.id,
+                d.mm.tot_pages()
+            ));
+        }
+    }
+    if totals.free != frames::free_count() + limbo::count() {
+        totals.wrong += 1;
+        print(format_args!(
+            "Frame audit: {} free frames, but the allocator says {}",
+            totals.free,
+            frames::free_count()
+        ));
+    }
+    let accounted = totals.free + heap::frames_used() + frames::table_count();
+    let own = totals.nobodys.saturating_sub(accounted);
+    Ok((totals, own))
+}
+
+/// Names what a domain and its vCPUs hold.
+fn tell_domain(audit: &mut Audit<'_, '_, Env>, d: &Domain) {
+    audit.deferred(&d.mm.lock());
+    d.events.lock().for_each_page(|page| audit.writable(page.mfn()));
+    d.grants.table().for_each_reference(|frame, writable| {
+        if writable {
+            audit.writable(Mfn::new(frame));
+        } else {
+            audit.page(Mfn::new(frame));
+        }
+    });
+    const NONE: Mfn = Mfn::new(0);
+    for v in d.vcpus() {
+        [v.kernel_root.get(), v.user_root.get()].into_iter().filter(|mfn| *mfn != NONE).for_each(|mfn| audit.root(mfn));
+        let (gdt, ldt) = (v.gdt_frames.get(), v.ldt_frames.get());
+        gdt.into_iter().chain(ldt).filter(|mfn| *mfn != NONE).for_each(|mfn| audit.segdesc(mfn));
+        let info = v.info_frame.load(Ordering::Acquire);
+        if info != !0 {
+            audit.writable(Mfn::new(info));
+        }
+    }
+}
