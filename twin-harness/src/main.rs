@@ -158,7 +158,7 @@ fn run() -> Result<bool, String> {
             let start = Instant::now();
             let out = equivalence::run(&rig, &made, a.count.unwrap_or(10_000), a.seed)?;
             println!(
-                "equivalence {} {}: {} cases ({} of them with a routine left to the domain, which {} did not survive), {} deeds, \
+                "equivalence {} {}: {} cases ({} of them with a routine left to the domain; {} ended by an answer, alike), {} deeds, \
                  {} upcalls, {} packets sent, {} received, no difference ({:.0} s)",
                 a.driver,
                 a.options.mode.name(),
