@@ -70,7 +70,7 @@ check read-only-disk-refuses-writes read_only
 truncate -s 32M /tmp/more
 check block-attach xl block-attach d1 format=raw,vdev=xvdb,access=rw,target=/tmp/more
 fs() {
-	in_guest d1 60 'wait_for 10 test -b /dev/xvdb; modprobe ext4; mkdir -p /mnt; mke2fs /dev/xvdb > /dev/null; mount /dev/xvdb /mnt; dd if=/dev/urandom of=/mnt/f bs=1M count=8 2> /dev/null; sha256sum < /mnt/f > /tmp/f.sum; umount /mnt; echo 3 > /proc/sys/vm/drop_caches; mount /dev/xvdb /mnt; [ "$(sha256sum < /mnt/f)" = "$(cat /tmp/f.sum)" ] && umount /mnt'
+	in_guest d1 60 'wait_for 10 test -b /dev/xvdb; modprobe crc32c_generic; modprobe ext4; mkdir -p /mnt; mke2fs /dev/xvdb > /dev/null; mount /dev/xvdb /mnt; dd if=/dev/urandom of=/mnt/f bs=1M count=8 2> /dev/null; sha256sum < /mnt/f > /tmp/f.sum; umount /mnt; echo 3 > /proc/sys/vm/drop_caches; mount /dev/xvdb /mnt; [ "$(sha256sum < /mnt/f)" = "$(cat /tmp/f.sum)" ] && umount /mnt'
 }
 check file-system-on-it fs
 check block-detach eval 'xl block-detach d1 xvdb && wait_for 10 eval "! losetup -a | grep -q /tmp/more"'

@@ -16,7 +16,9 @@ struct Group {
     file: &'static str,
     /// What a user would notice.
     name: &'static str,
+    /// The machine's CPUs, and how many of them dom0 uses.
     cpus: u32,
+    vcpus: u32,
     /// Whether the machine has a disk, which is checked from the host afterwards.
     disk: bool,
     /// Time is the number of instructions: figures do not depend on what else the host does. One CPU only.
@@ -31,6 +33,7 @@ const GROUPS: &[Group] = &[
         file: "commands",
         name: "xl-commands-do-what-they-say",
         cpus: 2,
+        vcpus: 2,
         disk: false,
         counted: false,
         counts: Some(("", "")),
@@ -40,6 +43,7 @@ const GROUPS: &[Group] = &[
         file: "migrate",
         name: "guests-are-saved-restored-and-moved",
         cpus: 2,
+        vcpus: 2,
         disk: false,
         counted: false,
         counts: Some(("", "")),
@@ -49,6 +53,7 @@ const GROUPS: &[Group] = &[
         file: "sched",
         name: "busy-guests-get-their-shares",
         cpus: 1,
+        vcpus: 1,
         disk: false,
         counted: true,
         counts: Some(("", "")),
@@ -58,9 +63,40 @@ const GROUPS: &[Group] = &[
         file: "devices",
         name: "guests-have-network-and-disks",
         cpus: 2,
+        vcpus: 1,
         disk: true,
         counted: false,
         counts: None,
+        timeout_s: 900,
+    },
+    Group {
+        file: "mistakes",
+        name: "wrong-configurations-are-refused-in-words",
+        cpus: 2,
+        vcpus: 1,
+        disk: false,
+        counted: false,
+        counts: Some(("", "")),
+        timeout_s: 900,
+    },
+    Group {
+        file: "many",
+        name: "eight-guests-at-once",
+        cpus: 2,
+        vcpus: 1,
+        disk: false,
+        counted: false,
+        counts: Some(("8", "8")),
+        timeout_s: 900,
+    },
+    Group {
+        file: "cycles",
+        name: "domains-and-devices-come-and-go",
+        cpus: 2,
+        vcpus: 1,
+        disk: false,
+        counted: false,
+        counts: Some(("2:2", "200:1000")),
         timeout_s: 900,
     },
 ];
@@ -78,7 +114,8 @@ fn checks(bed: &Bed, group: &Group) -> Result<String> {
     let peer = Peer::start(group.file)?;
     let count = group.counts.map_or(bed.mib.to_string(), |(quick, full)| if bed.full { full } else { quick }.into());
     let jobs = format!("toolstack+bridge:e1000+xl:{}:{count}+poweroff", group.file);
-    let mut machine = Machine::with_guests(&format!("xl-{}", group.file), &bed.hypervisor, &images, group.cpus, &jobs);
+    let mut machine = Machine::with_guests(&format!("xl-{}", group.file), &bed.hypervisor, &images, group.vcpus, &jobs);
+    machine.cpus = group.cpus;
     machine.nic = Some(("e1000", peer.socket().to_path_buf()));
     if group.counted {
         // Four ns an instruction; when nothing runs, time jumps to the next event.
