@@ -60,8 +60,7 @@ pub fn run(dir: &Path) -> Result<String, String> {
         let rig = Rig::open(driver)?;
         let learned = learn(&rig).map_err(|e| format!("{driver}, learning: {e}"))?;
         let before = original_cycles(&rig, &learned).map_err(|e| format!("{driver}, original: {e}"))?;
-        for (mode, reuse, bmi) in schemes() {
-            let options = Options { reuse, bmi, ..Rig::options(mode) };
+        for options in schemes() {
             let made = make(&rig.module, &options)?;
             let start = Instant::now();
             let verified = made.verified()?;
@@ -69,7 +68,7 @@ pub fn run(dir: &Path) -> Result<String, String> {
             let measured = measure::run(&rig, &made)?;
             let after = twin_cycles(&rig, verified, &learned)?;
             let rewrite_ms = made.rewriting.as_secs_f64() * 1000.0;
-            let scheme = name(mode, reuse, bmi);
+            let scheme = name(&options);
             for (path, share, original_cycles, twin_cycles) in
                 [("transmit", measured.transmit, before.0, after.0), ("receive", measured.receive, before.1, after.1)]
             {
@@ -97,25 +96,30 @@ pub fn run(dir: &Path) -> Result<String, String> {
     Ok(csv(&rows))
 }
 
-fn schemes() -> Vec<(Mode, Reuse, bool)> {
+fn schemes() -> Vec<Options> {
+    let flow = Rig::options;
+    let reuse = |mode, reuse| Options { reuse, ..flow(mode) };
     vec![
-        (Mode::Mirror, Reuse::Flow, true),
-        (Mode::Mirror, Reuse::Block, true),
-        (Mode::Mirror, Reuse::Access, true),
-        (Mode::Mirror, Reuse::Flow, false),
-        (Mode::Stlb, Reuse::Flow, true),
-        (Mode::Stlb, Reuse::Access, true),
+        flow(Mode::Mirror),
+        reuse(Mode::Mirror, Reuse::Block),
+        reuse(Mode::Mirror, Reuse::Access),
+        Options { bmi: false, ..flow(Mode::Mirror) },
+        Options { counted: true, ..flow(Mode::Mirror) },
+        flow(Mode::Stlb),
+        reuse(Mode::Stlb, Reuse::Access),
+        Options { counted: true, ..flow(Mode::Stlb) },
     ]
 }
 
-fn name(mode: Mode, reuse: Reuse, bmi: bool) -> String {
-    let reuse = match reuse {
+fn name(options: &Options) -> String {
+    let reuse = match options.reuse {
         Reuse::Access => "access",
         Reuse::Block => "block",
         Reuse::Flow => "flow",
     };
-    let without = if bmi { "" } else { " no-bmi" };
-    format!("{} {reuse}{without}", mode.name())
+    let without = if options.bmi { "" } else { " no-bmi" };
+    let counted = if options.counted { " counted" } else { "" };
+    format!("{} {reuse}{without}{counted}", options.mode.name())
 }
 
 const ROUNDS: usize = 400;
@@ -237,7 +241,8 @@ fn csv(rows: &[Row]) -> String {
 
 /// Bars per packet: the original first, then each scheme, by driver and direction.
 fn plot(title: &str, rows: &[Row], values: impl Fn(&Row) -> (f64, f64)) -> String {
-    const COLOURS: [&str; 7] = ["#444444", "#1b6ca8", "#4f9bd0", "#9cc7e6", "#2a9d63", "#c8553d", "#e3a08f"];
+    const COLOURS: [&str; 9] =
+        ["#444444", "#1b6ca8", "#4f9bd0", "#9cc7e6", "#2a9d63", "#0b3d63", "#c8553d", "#e3a08f", "#7d2f1f"];
     const HEIGHT: f64 = 320.0;
     const BAR: f64 = 16.0;
     let most = rows.iter().map(|r| values(r).0.max(values(r).1)).fold(1.0, f64::max);

@@ -19,7 +19,7 @@ usage: twin-harness COMMAND DRIVER [OPTIONS]
   faults DRIVER        inject faults, print what became of them; --class image needs no device model
   bench                instructions and cycles of all drivers with a device model: table and plot
   traffic DRIVER       packets through the twin on this processor, contents checked
-options: --mode stlb|mirror   --count N   --seed S   --no-bmi   --reuse access|block|flow   --class text|data|code|image   --from N (first run)";
+options: --mode stlb|mirror   --count N   --seed S   --no-bmi   --counted   --reuse access|block|flow   --class text|data|code|image   --from N (first run)";
 
 /// Where faults are injected.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -86,6 +86,7 @@ fn arguments() -> Result<Arguments, String> {
             "--count" => out.count = Some(value()?.parse().map_err(|e| format!("--count: {e}"))?),
             "--seed" => out.seed = value()?.parse().map_err(|e| format!("--seed: {e}"))?,
             "--no-bmi" => out.options.bmi = false,
+            "--counted" => out.options.counted = true,
             option if option.starts_with("--") => return Err(format!("unknown option {option}\n{HELP}")),
             driver if out.driver.is_empty() => out.driver = driver.to_owned(),
             function if out.function.is_empty() && out.command == "show" => out.function = function.to_owned(),
