@@ -2,8 +2,8 @@
 //!
 //! A pass over the finished code of a function. Where a jump goes back, its target begins with a charge; a function that
 //! calls functions of the image begins with one. Loops that come by a gate anyway need none: the runtime charges those. A charge
-//! spoils the flags except carry; where they are in use at a loop's head, it goes in front of the jump instead, with the
-//! flags saved around it.
+//! spoils the flags except carry, so it goes where they are not in use: in the straight code that leads to the jump, or at the
+//! loop's head, or else in front of the jump with the flags saved around it.
 
 use crate::asm;
 use crate::emit::{FunctionCode, Item, Shared};
@@ -39,10 +39,10 @@ pub fn charge(code: &mut FunctionCode, shared: &mut Shared) {
             Some(Some(to)) if item.instruction.mnemonic() == Mnemonic::Call || *to > k => {}
             Some(Some(to)) => {
                 if !passes_gate(items, &targets, k) && !is_charge(&items[*to].instruction) {
-                    if live[*to] & SPOILED == 0 {
-                        heads.insert(*to)
-                    } else {
-                        jumps.insert(k)
+                    let before_flags = free_place(&items[..=k], &targets, &live);
+                    match before_flags.or((live[*to] & SPOILED == 0).then_some(*to)) {
+                        Some(place) => heads.insert(place),
+                        None => jumps.insert(k),
                     };
                 }
             }
@@ -112,6 +112,19 @@ fn around(trap: u64) -> Vec<Instruction> {
 
 fn target(i: &Instruction) -> Option<u64> {
     (i.op_count() == 1 && i.op0_kind() == OpKind::NearBranch64).then(|| i.near_branch64())
+}
+
+/// The last place where a charge spoils no flags, in the straight code up to the jump that is the last of `items`.
+fn free_place(items: &[Item], targets: &BTreeSet<u64>, live: &[u32]) -> Option<usize> {
+    for (k, item) in items.iter().enumerate().rev() {
+        if live[k] & SPOILED == 0 {
+            return Some(k);
+        }
+        if targets.contains(&item.instruction.ip()) {
+            return None;
+        }
+    }
+    None
 }
 
 /// Whether the straight code before the jump at `k`, back to the last place that is jumped to, calls a gate or an import.
