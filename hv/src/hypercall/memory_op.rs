@@ -239,7 +239,9 @@ fn set_memory_map(cx: &Caller, request: op::ForeignMemoryMap) -> Outcome {
     if request.map.nr_entries > op::E820_MAX {
         return Err(Errno::EINVAL);
     }
-    let mut map = alloc::vec![E820Entry::default(); request.map.nr_entries as usize];
+    let mut map = alloc::vec::Vec::new();
+    map.try_reserve_exact(request.map.nr_entries as usize).map_err(|_| Errno::ENOMEM)?;
+    map.resize(request.map.nr_entries as usize, E820Entry::default());
     GuestPtr::new(request.map.buffer).read_slice(&mut map)?;
     *target.mm.memory_map.lock() = map;
     OK

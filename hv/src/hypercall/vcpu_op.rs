@@ -5,7 +5,6 @@ use super::{Caller, Done, GuestPtr, Outcome, OK};
 use crate::pv::time;
 use crate::sched::{self, timers, timers::Kind};
 use crate::vcpu::{stop, RunstateArea, Vcpu};
-use alloc::boxed::Box;
 use core::sync::atomic::Ordering;
 use x86::{Mfn, PAGE_SIZE};
 use xen_abi::errno::Errno;
@@ -109,7 +108,8 @@ fn set_periodic(v: &Vcpu, period_ns: u64, is_self: bool) -> Outcome {
 }
 
 fn initialise(v: &Vcpu, arg: GuestPtr<VcpuGuestContext>) -> Outcome {
-    let context = Box::new(arg.read()?);
+    // On the stack: the heap may be empty, by the guest's own doing.
+    let context = arg.read()?;
     if v.initialised.load(Ordering::Acquire) {
         return Err(Errno::EEXIST);
     }

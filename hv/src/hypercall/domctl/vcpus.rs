@@ -7,7 +7,6 @@ use crate::hypercall::{GuestPtr, Outcome};
 use crate::pv::time;
 use crate::sched;
 use crate::vcpu::{stop, Vcpu};
-use alloc::boxed::Box;
 use core::sync::atomic::Ordering;
 use hv_core::sched::{DEFAULT_WEIGHT, MAX_PCPUS};
 use xen_abi::domctl as op;
@@ -56,7 +55,7 @@ fn change_context(d: &Domain, v: &Vcpu, request: &op::VcpuContext) -> Outcome {
         crate::mem::domain_mm::drop_context(v)?;
         return OK;
     }
-    let context = Box::new(GuestPtr::<VcpuGuestContext>::new(request.ctxt).read()?);
+    let context = GuestPtr::<VcpuGuestContext>::new(request.ctxt).read()?;
     let _only_one = d.mm.lock_context();
     crate::pv::context::set(v, &context)?;
     // The builder has cleared the shared page since the domain was made.
