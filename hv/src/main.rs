@@ -25,10 +25,11 @@ mod sched;
 mod sync;
 mod vcpu;
 
-use crate::arch::{descriptor, fpu, percpu};
+use crate::arch::{descriptor, fpu, percpu, stacks};
 use crate::sync::Once;
 use alloc::string::String;
 use alloc::vec::Vec;
+use core::mem::ManuallyDrop;
 use xen_abi::memory::E820Entry;
 
 static COMMAND_LINE: Once<String> = Once::new();
@@ -38,10 +39,21 @@ pub fn command_line() -> &'static str {
     COMMAND_LINE.get().map_or("", |s| s)
 }
 
-/// Everything after the machine is up. Runs on the first CPU, on its boot stack.
-pub fn start(mut boot: boot::BootInfo) -> ! {
-    // SAFETY: the boot stack is a stack block of ours, zero above the boot code's reserved top.
-    unsafe { percpu::init_block(boot::boot_stack(), 0, 0) };
+/// Everything after the memory is set up. Runs on the first CPU: moves from its boot stack to its own.
+pub fn start(boot: boot::BootInfo) -> ! {
+    let block = stacks::map(0).expect("memory for a stack");
+    // SAFETY: the block was just mapped, zeroed, and never goes.
+    let stack_pointer = unsafe { percpu::init_block(block, 0, 0) };
+    let mut boot = ManuallyDrop::new(boot);
+    // SAFETY: the new stack is empty; the old one, on which `boot` stays, is not used by anything else again.
+    unsafe {
+        core::arch::asm!("mov rsp, {}", "xor ebp, ebp", "call {}", in(reg) stack_pointer, sym start_on_stack,
+            in("rdi") &raw mut *boot, options(noreturn))
+    }
+}
+
+/// The rest of [`start`], on the first CPU's own stack.
+extern "C" fn start_on_stack(boot: &mut boot::BootInfo) -> ! {
     if let Some(feature) = hv_core::cpuid::missing_feature(&pv::cpu_policy::Processor) {
         error!("This processor lacks a feature that Tandem needs: {feature}");
         panic::stop();
@@ -49,10 +61,10 @@ pub fn start(mut boot: boot::BootInfo) -> ! {
     init_cpu();
     COMMAND_LINE.call_once(|| boot.command_line.clone());
     hypercall::memory_op::set_machine_map(machine_map(&boot.memory_map));
-    arch::init(&boot);
+    arch::init(boot);
     pv::mmio_ro::init().expect("boot-time ranges are few");
     sched::online();
-    arch::start_other_cpus(&boot);
+    arch::start_other_cpus(boot);
     boot::dom0::start(&boot.options, &mut boot.modules, percpu::online_count() as u32);
     boot.modules.drain(..).for_each(boot::Module::release);
     // Now it is known which memory the hypervisor keeps.

@@ -5,7 +5,7 @@
 //! address, offset and length of its name (u32, u32, u32), sorted; then the names.
 
 use crate::arch::percpu::this_cpu;
-use crate::arch::{insn, ipi, reboot};
+use crate::arch::{insn, ipi, reboot, stacks};
 use crate::console::print_unlocked;
 use crate::mem::layout;
 use core::arch::asm;
@@ -81,7 +81,7 @@ fn frame_pointer() -> u64 {
 }
 
 /// Prints the callers, following frame pointers from `frame` on. Each must be above the one before and inside the same
-/// 64 KiB stack, so the walk ends even if the chain is broken.
+/// stack block, so the walk ends even if the chain is broken.
 pub fn backtrace(mut frame: u64) {
     print_unlocked(format_args!("Backtrace:"));
     let stack_end = (frame | (layout::STACK_BYTES - 1)) + 1;
@@ -138,6 +138,9 @@ pub fn symbol(address: u64) -> Option<(&'static str, u64)> {
 /// Ends after an exception in the hypervisor's own code: `regs` is the frame, `cr2` the last fault address.
 pub fn fatal_trap(regs: &xen_abi::regs::CpuUserRegs, cr2: u64) -> ! {
     if begin_report() {
+        if stacks::is_hole(cr2) {
+            print_unlocked(format_args!("STACK OVERFLOW on CPU {}", this_cpu().cpu));
+        }
         print_unlocked(format_args!(
             "FATAL TRAP: vector {} error {:#06x} in the hypervisor, cr2 {cr2:#018x}",
             regs.entry_vector, regs.error_code

@@ -17,6 +17,7 @@ pub mod rtc;
 pub mod serial;
 pub mod side_channels;
 pub mod smp;
+pub mod stacks;
 pub mod timer_hw;
 pub mod tlb;
 pub mod tsc;

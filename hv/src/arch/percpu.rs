@@ -1,7 +1,8 @@
 //! Per-CPU data, found through the stack pointer.
 //!
 //! Each CPU has one stack block of [`STACK_SIZE`] bytes, aligned to its size. At its top lies [`CpuInfo`]; below it the
-//! normal stack; at the bottom the interrupt stacks of the exceptions that must not use the normal one. Because every
+//! normal stack; at the bottom the interrupt stacks of the exceptions that must not use the normal one. Below each of them
+//! nothing is mapped ([`crate::arch::stacks`]): who needs more than there is gets a #DF, not a neighbour. Because every
 //! stack of a CPU lies in the same block, masking `rsp` finds [`CpuInfo`] in any context, and neither GS nor FS base
 //! has to be touched: they keep the guest's values while the hypervisor runs.
 //!
@@ -9,9 +10,11 @@
 //!  top  +--------------------------------+ <- block + STACK_SIZE
 //!       | CpuInfo: guest frame, current  |
 //!       +--------------------------------+ <- TSS.rsp0 points into it, just past `ss`
-//!       | normal stack, grows down       |
-//!       +--------------------------------+ <- block + 32 KiB
-//!       | #DF | #MC | NMI | #DB          |    8 KiB each
+//!       | normal stack, grows down       |    32 KiB
+//!       +--------------------------------+ <- block + 96 KiB
+//!       | not mapped                     |
+//!       +--------------------------------+ <- block + 64 KiB
+//!       | #DF, #MC, NMI, #DB             |    16 KiB each, of which the lower half is not mapped
 //!       +--------------------------------+ <- block
 //! ```
 //!
@@ -24,9 +27,12 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use xen_abi::regs::CpuUserRegs;
 
 /// Bytes of a CPU's stack block, and its alignment.
-pub const STACK_SIZE: usize = 64 * 1024;
-/// Bytes of each interrupt stack.
-pub const IST_SIZE: usize = 8 * 1024;
+pub const STACK_SIZE: usize = crate::mem::layout::STACK_BYTES as usize;
+/// Bytes from one interrupt stack to the next.
+const IST_SLOT: usize = 16 * 1024;
+/// The parts of a block that are mapped: offset and bytes. The normal stack with [`CpuInfo`], and the interrupt stacks.
+pub const MAPPED: [(usize, usize); 5] =
+    [(96 << 10, 32 << 10), (8 << 10, 8 << 10), (24 << 10, 8 << 10), (40 << 10, 8 << 10), (56 << 10, 8 << 10)];
 /// Most physical CPUs that are used.
 pub const MAX_CPUS: usize = 64;
 
@@ -149,7 +155,8 @@ pub fn online_count() -> usize {
 /// Returns the stack pointer with which that CPU may start.
 ///
 /// # Safety
-/// 1. `block` is the start of [`STACK_SIZE`] zeroed writable bytes, aligned to [`STACK_SIZE`], owned by the caller for ever.
+/// 1. `block` is a stack block, aligned to [`STACK_SIZE`], whose parts in [`MAPPED`] are zeroed, writable and owned by the
+///    caller for ever.
 pub unsafe fn init_block(block: *mut u8, cpu: usize, apic_id: u32) -> u64 {
     let info = block.wrapping_add(STACK_SIZE - CPU_INFO_FROM_TOP).cast::<CpuInfo>();
     // SAFETY: (1): the bytes are ours, and zero is valid for every field.
@@ -171,5 +178,5 @@ pub fn set_online() {
 /// Top of interrupt stack `ist` (1..=4) in the block of `info`.
 pub fn ist_top(info: &CpuInfo, ist: usize) -> u64 {
     let end = core::ptr::from_ref(info) as usize + CPU_INFO_FROM_TOP;
-    (end - STACK_SIZE + ist * IST_SIZE) as u64
+    (end - STACK_SIZE + ist * IST_SLOT) as u64
 }

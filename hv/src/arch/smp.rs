@@ -5,9 +5,9 @@
 //! the low mapping goes.
 
 use crate::arch::insn::{rdtsc, read_cr4, write_cr3, write_cr4};
-use crate::arch::percpu::{self, MAX_CPUS, STACK_SIZE};
-use crate::arch::{acpi, cpu::cr, lapic};
-use crate::mem::{self, frames, image_to_phys, layout, phys_to_virt};
+use crate::arch::percpu::{self, MAX_CPUS};
+use crate::arch::{acpi, cpu::cr, lapic, stacks};
+use crate::mem::{self, image_to_phys, layout, phys_to_virt};
 use crate::{info, warn};
 use core::arch::global_asm;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -80,13 +80,9 @@ pub fn start_others(limit: usize) {
 
 /// Starts one CPU and waits for it.
 fn start(cpu: usize, apic_id: u32) -> bool {
-    let Some(stack) = frames::alloc(STACK_SIZE.ilog2() - 12, frames::ANYWHERE) else { return false };
-    let block = phys_to_virt(stack.addr());
-    // SAFETY: the block was just allocated, is aligned to its size by the allocator, and is never freed.
-    let stack_pointer = unsafe {
-        block.write_bytes(0, STACK_SIZE);
-        percpu::init_block(block, cpu, apic_id)
-    };
+    let Some(block) = stacks::map(cpu) else { return false };
+    // SAFETY: the block was just mapped, zeroed, and never goes.
+    let stack_pointer = unsafe { percpu::init_block(block, cpu, apic_id) };
     set_field(&raw const trampoline_stack, stack_pointer);
     let [page, ..] = (TRAMPOLINE >> 12).to_le_bytes();
     // Under QEMU's -icount a CPU that is reset is charged the time until the next timer, so there is one. It is handled as

@@ -19,14 +19,14 @@ use x86::{MachAddr, Mfn};
 /// The top of each CPU's stack that entry code keeps for itself.
 pub const STACK_RESERVED: u64 = 1024;
 
-/// The first CPU's stack.
-#[repr(C, align(65536))]
+/// The first CPU's stack until memory is set up.
+#[repr(C, align(131072))]
 pub struct BootStack(UnsafeCell<[u8; STACK_BYTES as usize]>);
 
 // SAFETY: only its address is used from Rust; the contents belong to the CPU that runs on it.
 unsafe impl Sync for BootStack {}
 
-/// The first CPU's stack.
+/// The first CPU's stack until memory is set up. It has the form of a stack block, for `this_cpu`.
 pub static BOOT_STACK: BootStack = BootStack(UnsafeCell::new([0; STACK_BYTES as usize]));
 
 global_asm!(
@@ -138,9 +138,4 @@ const fn kind_name(kind: u32) -> &'static str {
         5 => "unusable",
         _ => "reserved",
     }
-}
-
-/// Start of the first CPU's stack.
-pub fn boot_stack() -> *mut u8 {
-    (&raw const BOOT_STACK).cast_mut().cast()
 }

@@ -18,10 +18,8 @@ pub const VMAP: u64 = 0xffff_8180_0000_0000;
 pub const DESCRIPTORS: u64 = VMAP;
 /// In slot 259: entry code of the CPUs, one page each.
 pub const SYSCALL_STUBS: u64 = VMAP + (1 << 30);
-/// In slot 259: free for other mappings from here on.
-pub const VMAP_FREE: u64 = VMAP + (2 << 30);
-/// End of the vmap window.
-pub const VMAP_END: u64 = 0xffff_8200_0000_0000;
+/// In slot 259: stacks of the CPUs, one block each.
+pub const STACKS: u64 = VMAP + (2 << 30);
 /// Slot 261: the image, linked here and loaded at [`IMAGE_PHYS`].
 pub const IMAGE: u64 = 0xffff_82d0_8000_0000;
 /// Where the boot loader puts the image.
@@ -33,5 +31,5 @@ pub const DIRECT_MAP: u64 = 0xffff_8300_0000_0000;
 /// Bytes of RAM that the direct map can hold.
 pub const DIRECT_MAP_BYTES: u64 = 5 << 40;
 
-/// Size and alignment of each CPU's stack.
-pub const STACK_BYTES: u64 = 64 << 10;
+/// Size and alignment of each CPU's block of stacks.
+pub const STACK_BYTES: u64 = 128 << 10;
