@@ -213,6 +213,16 @@ impl Entry {
         self.enter(Runstate::Running, now);
     }
 
+    /// Until when it is not preempted for others, if every turn is to last `min_run` ns.
+    #[inline]
+    pub fn left_alone_until(&self, min_run: u64) -> u64 {
+        if min_run == 0 || self.runstate != Runstate::Running {
+            0
+        } else {
+            self.entered.saturating_add(min_run)
+        }
+    }
+
     /// Virtual ns for `real` ns of running.
     #[inline]
     #[allow(clippy::cast_possible_truncation, reason = "virtual time wraps")]

@@ -70,12 +70,19 @@ pub struct Params {
     pub min_slice_ns: u64,
     /// No slice is longer while somebody waits.
     pub max_slice_ns: u64,
+    /// For how long a vCPU that has begun to run is left alone, whoever wakes (Xen's rate limit).
+    pub min_run_ns: u64,
 }
 
 impl Params {
     /// The defaults.
-    pub const DEFAULT: Params =
-        Params { allowance_ns: 5_000_000, wake_margin_ns: 100_000, min_slice_ns: 50_000, max_slice_ns: 50_000_000 };
+    pub const DEFAULT: Params = Params {
+        allowance_ns: 5_000_000,
+        wake_margin_ns: 100_000,
+        min_slice_ns: 50_000,
+        max_slice_ns: 50_000_000,
+        min_run_ns: 0,
+    };
 }
 
 /// What a pCPU does next.
@@ -202,6 +209,16 @@ impl Scheduler {
                 e.domain = first.0;
             }
         }
+    }
+
+    /// For how long a vCPU that has begun to run is left alone.
+    pub fn min_run(&self) -> u64 {
+        self.params.min_run_ns
+    }
+
+    /// Changes that.
+    pub fn set_min_run(&mut self, ns: u64) {
+        self.params.min_run_ns = ns;
     }
 
     /// Caps the vCPUs of the domain whose first vCPU is `first` at `percent` of one pCPU together; 0: no cap.
@@ -336,7 +353,7 @@ impl Scheduler {
         let next = match (keep, waiting) {
             (NIL, w) => w,
             (k, NIL) => k,
-            (k, w) => self.contest(k, w),
+            (k, w) => self.contest(k, w, now),
         };
         let mut save = None;
         if next != current {
@@ -428,13 +445,16 @@ impl Scheduler {
     }
 
     /// `keep` runs and `waiting` is first on the queue: who goes on?
-    fn contest(&mut self, keep: u16, waiting: u16) -> u16 {
+    fn contest(&mut self, keep: u16, waiting: u16, now: u64) -> u16 {
         let w = &self.entries[usize::from(waiting)];
         let (w_effective, w_actual, w_fresh) = (w.effective, w.actual, w.fresh);
         let w_turn = w.to_virtual(self.params.allowance_ns);
         let k = &mut self.entries[usize::from(keep)];
         if k.yielded {
             return waiting;
+        }
+        if now < k.left_alone_until(self.params.min_run_ns) {
+            return keep;
         }
         let grace = if w_fresh { self.params.wake_margin_ns } else { self.params.allowance_ns };
         // Signed distance: how far the running one is ahead of the waiting one.
@@ -549,6 +569,11 @@ impl Scheduler {
         let Some(w) = self.entries.get(usize::from(self.queue.first_for(&self.entries, bit(cpu)))) else {
             return u64::MAX;
         };
+        let left_alone_until = r.left_alone_until(self.params.min_run_ns);
+        if now < left_alone_until {
+            // Whoever should run by then does so then.
+            return left_alone_until;
+        }
         let lead = distance(w.effective, r.effective_now());
         let turn = r.to_real(u64::try_from(lead).unwrap_or(0)).saturating_add(self.params.allowance_ns);
         let turn = if r.warped { turn.min(r.warp_left) } else { turn };
@@ -603,10 +628,16 @@ impl Scheduler {
         let r = &self.entries[usize::from(self.cpus[cpu].current)];
         let grace = if e.fresh { self.params.wake_margin_ns } else { self.params.allowance_ns };
         let ahead = distance(running, e.effective);
-        let must_go = ahead > distance(r.to_virtual(grace), 0);
-        let fair_end = now
-            .saturating_add(self.params.allowance_ns)
-            .saturating_add(r.to_real(u64::try_from(ahead.saturating_neg()).unwrap_or(0)));
+        let left_alone_until = r.left_alone_until(self.params.min_run_ns);
+        let is_behind = ahead > distance(r.to_virtual(grace), 0);
+        let must_go = is_behind && now >= left_alone_until;
+        let fair_end = if is_behind {
+            left_alone_until
+        } else {
+            now.saturating_add(self.params.allowance_ns)
+                .saturating_add(r.to_real(u64::try_from(ahead.saturating_neg()).unwrap_or(0)))
+                .max(left_alone_until)
+        };
         (must_go || self.cpus[cpu].slice_until > fair_end.saturating_add(self.params.min_slice_ns))
             .then(|| self.mark_kicked(cpu))?
     }

@@ -324,6 +324,18 @@ fn a_parked_vcpu_can_be_put_to_sleep_and_removed() {
 }
 
 #[test]
+fn with_a_rate_limit_a_woken_vcpu_waits_for_it_and_no_longer() {
+    let io = (Load { busy: 200_000, away: 3 * MS }, 256, Warp::DRIVER, ANY_PCPU);
+    let mut sim = Sim::new(1, &[hog(256), hog(256), io]);
+    // It wakes 3 ms after the other began to run.
+    sim.s.set_min_run(4 * MS);
+    sim.until(10 * SECOND);
+    let worst = sim.worst_latency[2];
+    assert!(worst >= MS && worst <= 4 * MS, "{worst}");
+    near("shares stay", sim.time(0), sim.time(1), 3);
+}
+
+#[test]
 fn yield_lets_the_next_one_go_first() {
     let mut sim = Sim::new(1, &[hog(256), hog(256)]);
     sim.until(MS);

@@ -285,20 +285,29 @@ fn cpupool(payload: GuestPtr<CpupoolOp>) -> Outcome {
     OK
 }
 
-/// The scheduler has no parameters for a whole pool: the rate limit reads as none.
+/// The rate limit of the one pool: for how long a vCPU that has begun to run is not preempted. 0 or 100 .. 500000 us. EINVAL
+/// for others, and for another scheduler's parameters.
 fn scheduler(payload: GuestPtr<SchedulerOp>) -> Outcome {
     let mut op = payload.read()?;
     if op.sched_id != XEN_SCHEDULER_CREDIT2 || op.cpupool_id != 0 {
         return Err(Errno::EINVAL);
     }
     match op.cmd {
-        SCHEDOP_GETINFO => op.ratelimit_us = 0,
-        SCHEDOP_PUTINFO if op.ratelimit_us == 0 => {}
-        _ => return Err(Errno::EOPNOTSUPP),
+        SCHEDOP_GETINFO => {
+            op.ratelimit_us = u32::try_from(sched::with(|s, _| s.min_run()) / NS_PER_US).unwrap_or(u32::MAX);
+        }
+        SCHEDOP_PUTINFO if op.ratelimit_us == 0 || RATELIMIT_US.contains(&op.ratelimit_us) => {
+            sched::with(|s, _| s.set_min_run(u64::from(op.ratelimit_us) * NS_PER_US));
+        }
+        _ => return Err(Errno::EINVAL),
     }
     payload.write(&op)?;
     OK
 }
+
+const NS_PER_US: u64 = 1000;
+/// Rate limits that make sense, as in Xen.
+const RATELIMIT_US: core::ops::RangeInclusive<u32> = 100..=500_000;
 
 fn featureset(payload: GuestPtr<CpuFeatureset>) -> Outcome {
     let mut op = payload.read()?;

@@ -27,32 +27,34 @@ check create boot g1 || exit
 echo "m1 memcheck 48 40" > $(xenstore-read /local/domain/$(xl domid g1)/console/tty)
 check its-memory-is-checked wait_for 60 more_reports g1 2 || exit
 
-saved() { then=$(now_at g1); timeout 120 xl save g1 /tmp/g1.save && gone g1; }
+# `check` runs what it checks in a subshell, so what is to be remembered goes to a file.
+remember() { now_at g1 > /tmp/then; }
+saved() { remember; timeout 120 xl save g1 /tmp/g1.save && gone g1; }
 check save saved
 check save-gives-its-memory-back wait_for 20 eval '[ $(mib_free) -ge $free ]'
-restored() { timeout 120 xl restore /tmp/g1.save && rm /tmp/g1.save && goes_on g1 $then; }
+restored() { timeout 120 xl restore /tmp/g1.save && rm /tmp/g1.save && goes_on g1 $(cat /tmp/then); }
 check restore restored
 
-checkpointed() { then=$(now_at g1); timeout 120 xl save -c g1 /tmp/g1.save && rm /tmp/g1.save && goes_on g1 $then; }
+checkpointed() { remember; timeout 120 xl save -c g1 /tmp/g1.save && rm /tmp/g1.save && goes_on g1 $(cat /tmp/then); }
 check save-and-go-on checkpointed
 
 moved() {
 	local id=$(xl domid g1)
-	then=$(now_at g1)
-	timeout 240 xl migrate -s '' g1 'xl migrate-receive' && [ "$(xl domid g1)" != $id ] && goes_on g1 $then
+	remember
+	timeout 240 xl migrate -s '' g1 'xl migrate-receive' && [ "$(xl domid g1)" != $id ] && goes_on g1 $(cat /tmp/then)
 }
 check migrate moved
 check migrate-again moved
 
 # A target that does not take it: the guest stays, as it was.
-refused() { then=$(now_at g1); ! timeout 60 xl migrate -s '' g1 false && goes_on g1 $then; }
+refused() { remember; ! timeout 60 xl migrate -s '' g1 false && goes_on g1 $(cat /tmp/then); }
 check migrate-to-nowhere refused
 
 dumped() {
-	then=$(now_at g1)
+	remember
 	timeout 120 xl dump-core g1 /tmp/g1.core && [ $(stat -c %s /tmp/g1.core) -gt $((192 << 20)) ] || return 1
 	rm /tmp/g1.core
-	goes_on g1 $then
+	goes_on g1 $(cat /tmp/then)
 }
 check dump-core dumped
 check destroy eval 'xl destroy g1 && gone g1'
