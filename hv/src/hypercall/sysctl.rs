@@ -44,7 +44,20 @@ const MAX_DOMAINS: u32 = 1024;
 const LOCAL_DISTANCE: u32 = 10;
 
 /// Serves the system operation at `arg`. Errors: EPERM unless the caller is the control domain; EACCES for another
-/// interface version; ENOSYS for operations that are not served. Source: public/sysctl.h.
+/// interface version; ENOSYS for operations that are not served; what each adds. Source: public/sysctl.h.
+///
+/// | operation | what it adds |
+/// |---|---|
+/// | debug_keys | E2BIG for more than 256 keys; a key without a meaning is no error |
+/// | availheap | EINVAL for another node than 0 |
+/// | cpupool_op | ENOENT after the one pool, ESRCH, EOPNOTSUPP for making, changing and destroying pools |
+/// | scheduler_op | EINVAL for another scheduler than credit2, another pool, a rate limit that is neither 0 nor 100 to 500000 us |
+/// | pcitopoinfo | EINVAL for no list or more than 4096 devices |
+/// | get_cpu_featureset, get_cpu_policy | EINVAL, EOPNOTSUPP for emulated machines, ENOBUFS |
+/// | get_pmstat, pm_op | ENODEV: frequencies and sleep states are the firmware's; EINVAL for a CPU that is not there |
+/// | cpu_hotplug, page_offline_op, coverage_op, livepatch_op | EOPNOTSUPP |
+/// | tbuf_op, perfc_op, lockprof_op | ENOSYS |
+/// | psr_cmt_op, psr_alloc | ENODEV |
 pub fn call(cx: &mut Caller, arg: GuestPtr<Sysctl>) -> Outcome {
     cx.require_privilege()?;
     let Sysctl { cmd, interface_version } = arg.read()?;

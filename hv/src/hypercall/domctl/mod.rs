@@ -91,6 +91,28 @@ impl Request<'_, '_> {
 /// Operations on domains, for the control domain. Errors: EPERM for others; EACCES for another interface version; EFAULT;
 /// ESRCH for a domain that does not exist; EINVAL for what a domain may not do to itself; ENOSYS for a command that is not
 /// served; what each command adds. Source: public/domctl.h, interface version 0x15.
+///
+/// | command | what it adds |
+/// |---|---|
+/// | createdomain | EINVAL for flags and sizes that are not supported, EEXIST, ENOMEM |
+/// | max_vcpus | EINVAL for another number than at creation, EBUSY while writes are logged, ENOMEM |
+/// | setvcpucontext, getvcpucontext | ENOENT, EINVAL for a context that is not fit, ENODATA for a vCPU without one |
+/// | getvcpuinfo | ENOENT |
+/// | setvcpuaffinity, getvcpuaffinity | ENOENT, EINVAL for no CPU that is up, EBUSY during a pin override; soft affinity is noted only |
+/// | scheduler_op | EINVAL for another scheduler than credit2 and for single vCPUs; weight 0 and cap 65535 change nothing |
+/// | shadow_op | EINVAL for anything but logging of writes, EBUSY, EXDEV for a domain with devices, ENOMEM |
+/// | getpageframeinfo3 | E2BIG for more than 1024 frames |
+/// | set_ext_vcpucontext, get_ext_vcpucontext | ENOENT, EINVAL |
+/// | setvcpuextstate, getvcpuextstate | ENOENT, EINVAL for another size or components that the domain may not have, EOPNOTSUPP for the compact form |
+/// | set_vcpu_msrs, get_vcpu_msrs | ENOENT, EINVAL, ENOBUFS |
+/// | settscinfo | EOPNOTSUPP for modes that emulate |
+/// | set_address_size | EINVAL for anything but 64 |
+/// | hypercall_init | EACCES for a page that the domain cannot write |
+/// | set_virq_handler | EINVAL for a virtual interrupt that is not the tools' |
+/// | sendtrigger | ENOENT, EINVAL for anything but an NMI |
+/// | set_cpu_policy, get_cpu_policy | E2BIG, ERANGE, EINVAL; ENOBUFS |
+/// | irq, iomem, ioport_permission | EINVAL, ENOMEM |
+/// | setdebugging, subscribe, memory_mapping, ioport_mapping, set_target, cacheflush, setvnumainfo, paging_mempool_size | EOPNOTSUPP |
 pub fn call(cx: &mut Caller, at: GuestPtr<op::Domctl>) -> Outcome {
     cx.require_privilege()?;
     let head = at.read()?;
