@@ -150,8 +150,11 @@ pub(super) fn destroy(r: &Request) -> Outcome {
     for v in d.vcpus() {
         sched::wait_unloaded(v);
     }
-    d.vcpus().for_each(vtlb::disable);
-    log_dirty::forget(&d);
+    {
+        let _not_logged_again = d.mm.lock_context();
+        d.vcpus().for_each(vtlb::disable);
+        log_dirty::forget(&d);
+    }
     claims::forget(&d);
     let preempt = || r.cx.preempt_pending();
     if !crate::event::reset(&d, preempt)? {

@@ -27,9 +27,6 @@ pub(super) fn call(r: &Request) -> Outcome {
         }),
         op::SHADOW_OP_ENABLE_LOGDIRTY => while_paused(&d, || enable(&d)),
         op::SHADOW_OP_CLEAN | op::SHADOW_OP_PEEK => {
-            if !d.mm.log.is_enabled() {
-                return Err(Errno::EINVAL);
-            }
             if request.pages > MAX_PAGES || request.mode & !op::SHADOW_LOGDIRTY_FINAL != 0 {
                 return Err(Errno::EINVAL);
             }
@@ -47,7 +44,11 @@ pub(super) fn call(r: &Request) -> Outcome {
 fn while_paused(d: &Domain, f: impl FnOnce() -> Outcome) -> Outcome {
     d.pause();
     d.vcpus().for_each(sched::wait_unloaded);
-    let result = f();
+    let result = {
+        // One at a time, and not while the domain is destroyed. Only now: a vCPU may have been waiting for this lock.
+        let _only_one = d.mm.lock_context();
+        f()
+    };
     let _ = d.unpause();
     result
 }
@@ -78,6 +79,9 @@ fn disable(d: &Domain) {
 
 /// Copies the log out, and clears it if that is what is asked for.
 fn read(r: &Request, d: &Domain, request: &mut ShadowOp) -> Outcome {
+    if !d.mm.log.is_enabled() {
+        return Err(Errno::EINVAL);
+    }
     let clear = request.op == op::SHADOW_OP_CLEAN;
     let log = &d.mm.log;
     let target = GuestPtr::<u64>::new(request.dirty_bitmap);
