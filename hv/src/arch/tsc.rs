@@ -62,7 +62,7 @@ static FREQUENCIES: Once<Frequencies> = Once::new();
 /// A clock of known frequency.
 #[derive(Clone, Copy)]
 enum Reference {
-    Hpet { counter: *const u32, hz: u64 },
+    Hpet { counter: *const u32, is_64_bit: bool, hz: u64 },
     PmTimer { port: u16 },
     Pit,
 }
@@ -74,7 +74,7 @@ unsafe impl Send for Reference {}
 #[derive(Clone, Copy)]
 struct Look {
     tsc: u64,
-    reference: u32,
+    reference: u64,
     apic_left: u32,
 }
 
@@ -88,23 +88,36 @@ impl Reference {
     }
 
     /// The counter, counting up. The PIT's counts down from 65535.
-    fn read(self) -> u32 {
+    fn read(self) -> u64 {
         match self {
             // SAFETY: a mapped register of the HPET.
-            Self::Hpet { counter, .. } => unsafe { counter.read_volatile() },
-            Self::PmTimer { port } => inl(port),
+            Self::Hpet { counter, is_64_bit: false, .. } => unsafe { counter.read_volatile() }.into(),
+            Self::Hpet { counter, is_64_bit: true, .. } => loop {
+                // Half by half, as every machine allows it. 32 bits would do for 43 s at 100 MHz only, and a boot under an
+                // emulator that is short of time has taken longer.
+                // SAFETY: as above; the upper half is behind the lower one.
+                let (before, low, after) = unsafe {
+                    let high = counter.add(1);
+                    (high.read_volatile(), counter.read_volatile(), high.read_volatile())
+                };
+                if before == after {
+                    return u64::from(after) << 32 | u64::from(low);
+                }
+            },
+            Self::PmTimer { port } => inl(port).into(),
             Self::Pit => {
                 outb(0x43, 0x80); // latch channel 2
                 let low = inb(0x42);
-                0xffff - u32::from(u16::from_le_bytes([low, inb(0x42)]))
+                0xffff - u64::from(u16::from_le_bytes([low, inb(0x42)]))
             }
         }
     }
 
     /// Bits that count.
-    fn mask(self) -> u32 {
+    fn mask(self) -> u64 {
         match self {
-            Self::Hpet { .. } => u32::MAX,
+            Self::Hpet { is_64_bit: true, .. } => u64::MAX,
+            Self::Hpet { .. } => u32::MAX.into(),
             Self::PmTimer { .. } => 0xff_ffff,
             Self::Pit => 0xffff,
         }
@@ -128,7 +141,7 @@ impl Reference {
 
     fn ns_since(self, look: Look) -> u64 {
         let ticks = self.read().wrapping_sub(look.reference) & self.mask();
-        u64::from(ticks) * NS_PER_S / self.hz()
+        u64::try_from(u128::from(ticks) * u128::from(NS_PER_S) / u128::from(self.hz())).unwrap_or(u64::MAX)
     }
 }
 
@@ -230,6 +243,7 @@ fn find_hpet() -> Option<Reference> {
     const CAPABILITIES: usize = 0;
     const CONFIGURATION: usize = 0x10;
     const COUNTER: usize = 0xf0;
+    const COUNTER_64_BIT: u32 = 1 << 13;
     let addr = MachAddr::new(acpi::tables().hpet?);
     // It can send messages to any CPU, so domains do not write it. They may read it: some firmware's AML does.
     iospace::watch_frames(Mfn::containing(addr), Mfn::containing(addr)).ok()?;
@@ -245,8 +259,10 @@ fn find_hpet() -> Option<Reference> {
         let configuration = registers.add(CONFIGURATION).cast::<u32>();
         configuration.write_volatile(configuration.read_volatile() | 1);
     }
+    // SAFETY: as above.
+    let is_64_bit = unsafe { registers.add(CAPABILITIES).cast::<u32>().read_volatile() } & COUNTER_64_BIT != 0;
     let hz = NS_PER_S * 1_000_000 / u64::from(period_fs);
-    Some(Reference::Hpet { counter: registers.wrapping_add(COUNTER).cast(), hz })
+    Some(Reference::Hpet { counter: registers.wrapping_add(COUNTER).cast(), is_64_bit, hz })
 }
 
 fn find_pm_timer() -> Option<Reference> {
