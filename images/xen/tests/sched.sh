@@ -2,10 +2,10 @@
 # so that other work on the host does not matter; the hypervisor's own figures (debug key r) are to the nanosecond.
 figures() { xl dmesg -c > /dev/null; xl debug-keys r; xl dmesg > /tmp/figures; }
 # ran NAME, wakes NAME, late NAME: of the guest's first vCPU, by the last figures
-field_of() { sed -n "s/.* d$(xl domid $1)v0: .*$2.*/\1/p" /tmp/figures; }
-ran() { field_of $1 'ran \([0-9]*\) ns'; }
+field_of() { sed -n "s/.* d$(xl domid $1)v0: $2.*/\1/p" /tmp/figures; }
+ran() { field_of $1 'weight .* ran \([0-9]*\) ns'; }
 wakes() { field_of $1 '\([0-9]*\) wakes'; }
-late() { field_of $1 '\([0-9]*\) of them late'; }
+late() { field_of $1 '[0-9]* wakes, \([0-9]*\) of them late'; }
 # near WANTED GOT PERMILLE
 near() { awk "BEGIN { d = ($2 - $1) / $1 * 1000; if (d < 0) d = -d; exit !(d <= $3) }"; }
 tell() { echo "s$2 $3" > $(xenstore-read /local/domain/$(xl domid $1)/console/tty); }
