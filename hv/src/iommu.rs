@@ -11,7 +11,7 @@ pub mod remap;
 mod report;
 mod vtd;
 
-use crate::arch::acpi;
+use crate::arch::{acpi, lapic};
 use crate::arch::pci::{self, Sbdf};
 use crate::domain::Domain;
 use crate::mem::frames;
@@ -104,7 +104,8 @@ pub fn init(options: &Options, machine_map: &[E820Entry]) {
     for f in pci::functions() {
         iommu.set_context(f.at, iommu.hardware.get().copied());
     }
-    let can_remap = iommu.units.iter().all(|u| u.capabilities.can_remap_interrupts());
+    let fits = |u: &Unit| !lapic::is_x2apic() || u.capabilities.has_x2apic_interrupts();
+    let can_remap = iommu.units.iter().all(|u| u.capabilities.can_remap_interrupts() && fits(u));
     if options.iommu.has_intremap && can_remap && remap::knows_io_apics(&iommu) {
         iommu.remapping = remap::Table::new();
     }

@@ -253,15 +253,20 @@ fn what_the_hardware_is_told() {
 #[test]
 fn interrupts_name_entries() {
     use super::vtd::remapping as ir;
-    assert_eq!(ir::entry(0x31, 3, true, Some(0x18)), [1 | 1 << 4 | 0x31 << 16 | 3 << 40, 1 << 18 | 0x18]);
-    assert_eq!(ir::entry(0x31, 3, false, None), [1 | 0x31 << 16 | 3 << 40, 0]);
-    let [low, _] = ir::entry(0x31, 3, true, None);
-    assert_eq!(ir::steered(low, 1), ir::entry(0x31, 1, true, None)[0]);
+    use ir::Mode::{X2apic, Xapic};
+    assert_eq!(ir::entry(0x31, 3, Xapic, true, Some(0x18)), [1 | 1 << 4 | 0x31 << 16 | 3 << 40, 1 << 18 | 0x18]);
+    assert_eq!(ir::entry(0x31, 3, Xapic, false, None), [1 | 0x31 << 16 | 3 << 40, 0]);
+    assert_eq!(ir::entry(0x31, 0x103, X2apic, false, None), [1 | 0x31 << 16 | 0x103 << 32, 0]);
+    for mode in [Xapic, X2apic] {
+        let [low, _] = ir::entry(0x31, 3, mode, true, None);
+        assert_eq!(ir::steered(low, 1, mode), ir::entry(0x31, 1, mode, true, None)[0]);
+    }
     assert_eq!(ir::message_address(1), 0xfee0_0030);
     assert_eq!(ir::message_address(0x8001), 0xfee0_0034);
     assert_eq!(ir::wire(1), (3 << 16, 0));
     assert_eq!(ir::wire(0x8000), (1 << 16, 1 << 11));
-    assert_eq!(ir::table_register(0x7000, 11), 0x700a);
+    assert_eq!(ir::table_register(0x7000, 11, Xapic), 0x700a);
+    assert_eq!(ir::table_register(0x7000, 11, X2apic), 0x780a);
     assert_eq!(Invalidation::Interrupts.encode(Capabilities { cap: 0, ecap: 0 }), [4, 0]);
     let fault = Fault::decode([5 << 48, 1 << 63 | 0x22 << 32 | 0x18]).unwrap();
     assert!(fault.is_interrupt() && fault.addr >> 48 == 5);

@@ -100,6 +100,10 @@ impl Capabilities {
     pub const fn can_remap_interrupts(self) -> bool {
         Self::bit(self.ecap, 3)
     }
+    /// It can send interrupts to CPUs in x2APIC mode.
+    pub const fn has_x2apic_interrupts(self) -> bool {
+        Self::bit(self.ecap, 4)
+    }
     /// It can invalidate single pages.
     pub const fn has_page_invalidation(self) -> bool {
         Self::bit(self.cap, 39)
@@ -224,11 +228,29 @@ pub mod remapping {
     /// Bit of a message's address and of an I/O APIC entry's upper half that says "remapped".
     const FORMAT: u32 = 1 << 4;
 
-    /// A table entry for `vector` of CPU `apic_id` (below 256). Only `source_id` may name it, if there is one.
-    pub const fn entry(vector: u8, apic_id: u32, is_level: bool, source_id: Option<u16>) -> [u64; 2] {
+    /// How an entry names a CPU.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Mode {
+        /// By eight bits.
+        Xapic,
+        /// By 32 bits.
+        X2apic,
+    }
+
+    impl Mode {
+        const fn destination(self, apic_id: u32) -> u64 {
+            match self {
+                Self::Xapic => (apic_id as u64 & 0xff) << 40,
+                Self::X2apic => (apic_id as u64) << 32,
+            }
+        }
+    }
+
+    /// A table entry for `vector` of CPU `apic_id`. Only `source_id` may name it, if there is one.
+    pub const fn entry(vector: u8, apic_id: u32, mode: Mode, is_level: bool, source_id: Option<u16>) -> [u64; 2] {
         const PRESENT: u64 = 1;
         const VERIFY: u64 = 1 << 18;
-        let low = PRESENT | (is_level as u64) << 4 | (vector as u64) << 16 | (apic_id as u64 & 0xff) << 40;
+        let low = PRESENT | (is_level as u64) << 4 | (vector as u64) << 16 | mode.destination(apic_id);
         let high = match source_id {
             Some(id) => VERIFY | id as u64,
             None => 0,
@@ -237,8 +259,8 @@ pub mod remapping {
     }
 
     /// The lower half of `entry`, sent to another CPU.
-    pub const fn steered(low: u64, apic_id: u32) -> u64 {
-        low & !(0xff << 40) | (apic_id as u64 & 0xff) << 40
+    pub const fn steered(low: u64, apic_id: u32, mode: Mode) -> u64 {
+        low & 0xffff_ffff | mode.destination(apic_id)
     }
 
     /// The address that a device writes to, with data 0, to name entry `index`.
@@ -254,8 +276,9 @@ pub mod remapping {
     }
 
     /// The register that says where the table of 2^`order` entries is.
-    pub const fn table_register(addr: u64, order: u32) -> u64 {
-        addr | (order - 1) as u64
+    pub const fn table_register(addr: u64, order: u32, mode: Mode) -> u64 {
+        const X2APIC: u64 = 1 << 11;
+        addr | if matches!(mode, Mode::X2apic) { X2APIC } else { 0 } | (order - 1) as u64
     }
 }
 

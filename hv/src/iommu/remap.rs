@@ -4,7 +4,7 @@
 //! messages and nothing else.
 
 use super::{active, memory, Iommu};
-use crate::arch::{acpi, ioapic};
+use crate::arch::{acpi, ioapic, lapic};
 use crate::mem::{frames, phys_to_virt};
 use crate::sync::Mutex;
 use crate::warn;
@@ -16,6 +16,15 @@ use x86::Mfn;
 const ORDER: u32 = 3;
 /// Entries of the table, as a power of two.
 pub const ENTRIES_ORDER: u32 = ORDER + 8;
+
+/// How CPUs are named: as their local APICs are.
+pub fn mode() -> remapping::Mode {
+    if lapic::is_x2apic() {
+        remapping::Mode::X2apic
+    } else {
+        remapping::Mode::Xapic
+    }
+}
 
 /// The table.
 pub struct Table {
@@ -61,7 +70,7 @@ fn table() -> Option<(&'static Iommu, &'static Table)> {
 pub fn set(line: u32, vector: u8, apic_id: u32, is_level: bool, source: Option<u16>) -> Option<u16> {
     let (iommu, table) = table()?;
     let index = u16::try_from(line).ok()?;
-    let [low, high] = remapping::entry(vector, apic_id, is_level, source);
+    let [low, high] = remapping::entry(vector, apic_id, mode(), is_level, source);
     let _lock = table.lock.lock();
     // Not present while the halves disagree.
     table.write(index, false, 0);
@@ -79,7 +88,7 @@ pub fn steer(line: u32, apic_id: u32) -> bool {
     let _lock = table.lock.lock();
     let Some(low) = table.half(index, false).map(|half| half.load(Ordering::Relaxed)) else { return false };
     if low & 1 != 0 {
-        table.write(index, false, remapping::steered(low, apic_id));
+        table.write(index, false, remapping::steered(low, apic_id, mode()));
         iommu.invalidate(Invalidation::Interrupts);
     }
     true

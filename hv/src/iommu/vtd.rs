@@ -1,7 +1,7 @@
 //! One VT-d unit: registers, context tables, the queue of invalidations.
 
 use super::memory::{self, machine_addr, write_back, Direct};
-use super::remap::{Table, ENTRIES_ORDER};
+use super::remap::{mode, Table, ENTRIES_ORDER};
 use super::Confined;
 use crate::arch::pci::Sbdf;
 use crate::arch::{msi, percpu, vectors};
@@ -111,7 +111,7 @@ impl Unit {
         self.submit(&mut state, &[Invalidation::Contexts, Invalidation::Translations]);
         self.enable_faults();
         if let Some(table) = remapping {
-            self.write64(reg::IRTA, vtd::remapping::table_register(table.first.addr().raw(), ENTRIES_ORDER));
+            self.write64(reg::IRTA, vtd::remapping::table_register(table.first.addr().raw(), ENTRIES_ORDER, mode()));
             self.command(&mut state, global::INTERRUPT_TABLE);
             self.submit(&mut state, &[Invalidation::Interrupts]);
             self.command(&mut state, global::INTERRUPT_REMAPPING);
