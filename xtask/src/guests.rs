@@ -152,6 +152,8 @@ impl Guest {
             cpu_model: None,
             nic: None,
             disks: Vec::new(),
+            chipset: "pc",
+            devices: Vec::new(),
             accel: vec!["-accel".into(), "tcg".into()],
             timeout_s: TIME_LIMIT_S + wishes.operations.unwrap_or(0) / OPERATIONS_PER_S,
         };

@@ -64,6 +64,8 @@ pub struct Machine {
     pub initramfs: Option<PathBuf>,
     /// Options of dom0's kernel, after its console.
     pub kernel_args: String,
+    /// QEMU's machine: `pc`, or `q35`, which can have an IOMMU.
+    pub chipset: &'static str,
     pub cpus: u32,
     pub memory_mib: u32,
     /// `-cpu`; QEMU's default when `None`.
@@ -71,6 +73,8 @@ pub struct Machine {
     /// QEMU's NIC device; it is connected to the traffic peer at `peer`.
     pub nic: Option<(&'static str, PathBuf)>,
     pub disks: Vec<Disk>,
+    /// QEMU's further devices, as after `-device`; those of the chipset (an IOMMU) come first.
+    pub devices: Vec<&'static str>,
     /// `-accel tcg` and more, such as `-icount` or `-plugin`.
     pub accel: Vec<String>,
     pub timeout_s: u64,
@@ -87,11 +91,13 @@ impl Machine {
             iso: None,
             initramfs: Some(images.initramfs.clone()),
             kernel_args: format!("panic=1 tandem.do={jobs}"),
+            chipset: "pc",
             cpus,
             memory_mib: 1024,
             cpu_model: None,
             nic: None,
             disks: Vec::new(),
+            devices: Vec::new(),
             accel: vec!["-accel".into(), "tcg".into()],
             timeout_s: 300,
         }
@@ -115,10 +121,13 @@ impl Machine {
     pub fn arguments(&self) -> Result<Vec<String>> {
         let mut args: Vec<String> = self.accel.clone();
         let mut add = |words: &[&str]| args.extend(words.iter().map(ToString::to_string));
-        add(&["-machine", "pc", "-nodefaults", "-display", "none", "-no-reboot", "-serial", "stdio"]);
+        add(&["-machine", self.chipset, "-nodefaults", "-display", "none", "-no-reboot", "-serial", "stdio"]);
         add(&["-smp", &self.cpus.to_string(), "-m", &self.memory_mib.to_string()]);
         if let Some(model) = &self.cpu_model {
             add(&["-cpu", model]);
+        }
+        for device in &self.devices {
+            add(&["-device", device]);
         }
         if let Some((device, socket)) = &self.nic {
             add(&["-netdev", &format!("stream,id=net0,server=off,addr.type=unix,addr.path={}", text(socket)?)]);

@@ -4,6 +4,7 @@
 //! after what a user would notice, keeps its serial log under `target/logs`, and has a time limit.
 
 mod linux;
+mod passthrough;
 mod refusals;
 mod twins;
 mod unit;
@@ -122,6 +123,7 @@ fn all() -> Vec<Test> {
     let mut tests = refusals::tests();
     tests.extend(guests());
     tests.extend(linux::tests());
+    tests.extend(passthrough::tests());
     tests.extend(xl::tests());
     tests
 }

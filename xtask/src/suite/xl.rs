@@ -143,7 +143,7 @@ fn checks(bed: &Bed, group: &Group) -> Result<String> {
 }
 
 /// All checks passed, and the group ran to its end.
-fn judge(outcome: &Outcome) -> Result<String> {
+pub(super) fn judge(outcome: &Outcome) -> Result<String> {
     let reports = || outcome.lines.iter().filter_map(|l| l.split_once("TANDEM: ").map(|(_, report)| report.trim()));
     let failed: Vec<&str> = reports().filter(|r| r.contains("FAIL")).collect();
     ensure!(failed.is_empty(), "{} (log {})", failed.join("; "), relative(&outcome.log));

@@ -1,0 +1,35 @@
+# A driver domain's part: sourced by init.sh.
+
+# pci: the devices that the toolstack gave us are there
+job_pci() {
+	modprobe xen-pcifront
+	wait_for 20 sh -c 'ls /sys/bus/pci/devices | grep -q .' || { say "pci FAIL no device"; return 1; }
+	say "pci $(ls /sys/bus/pci/devices | tr '\n' ' ')"
+}
+
+# flood: keeps the NIC busy, without an end
+job_flood() { ping -i 0.005 -s 1400 10.9.0.1 > /dev/null 2>&1 & }
+
+# dma:READS|WRITES:ADDRESS: QEMU's edu device is told to access that machine address
+job_dma() {
+	dir=$(dirname $(grep -l 0x11e8 /sys/bus/pci/devices/*/device)) || return 1
+	bar=$(head -n 1 $dir/resource | cut -d' ' -f1)
+	buffer=0x40000
+	# Memory decoding and bus mastering on.
+	printf '\006\000' | dd of=$dir/config bs=1 seek=4 conv=notrunc 2> /dev/null
+	case $1 in
+	reads) from=$2 to=$buffer command=1 ;;
+	writes) from=$buffer to=$2 command=3 ;;
+	esac
+	devmem $((bar + 0x80)) 64 $from
+	devmem $((bar + 0x88)) 64 $to
+	devmem $((bar + 0x90)) 64 64
+	devmem $((bar + 0x98)) 64 $command
+	wait_for 5 sh -c "[ \$((\$(devmem $((bar + 0x98)) 64) & 1)) = 0 ]"
+}
+
+# drive: takes commands from its console, as a guest does
+job_drive() {
+	. /xen/guest.sh
+	job_serve
+}

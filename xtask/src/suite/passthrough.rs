@@ -1,0 +1,105 @@
+//! Devices of driver domains, by stock `xl`, with an IOMMU and without; and dom0's own behind an IOMMU.
+//!
+//! The checks are in `images/xen/tests`. At the end of `passthrough.sh` dom0 drives the NIC itself again.
+
+use super::xl::judge;
+use super::{clean, Bed, Body, Test};
+use crate::account::{check_disk, check_net};
+use crate::images;
+use crate::machine::{Disk, Ending, Machine};
+use crate::peer::Peer;
+use crate::{host, pattern};
+use anyhow::{ensure, Result};
+
+/// QEMU's VT-d, without interrupt remapping and with it.
+const VTD: &str = "intel-iommu,intremap=off";
+const VTD_REMAPPING: &str = "intel-iommu,intremap=on";
+/// A device whose DMA can be told where to go; it could only reach the lowest 256 MiB otherwise.
+const EDU: &str = "edu,dma_mask=0xffffffff";
+
+pub fn tests() -> Vec<Test> {
+    let mut tests = Vec::new();
+    let mut add = |level, name: &str, run: Body| tests.push(Test { level, name: name.into(), long: false, run });
+    add("xl", "driver-domain-owns-e1000-behind-an-iommu", Box::new(|bed| driver_domain(bed, "e1000", true)));
+    add("xl", "driver-domain-owns-e1000e-behind-an-iommu", Box::new(|bed| driver_domain(bed, "e1000e", true)));
+    add("xl", "driver-domain-owns-e1000-unsafely", Box::new(|bed| driver_domain(bed, "e1000", false)));
+    add("xl", "without-an-iommu-no-device-leaves-dom0", Box::new(no_passthrough));
+    add(
+        "linux",
+        "dom0s-devices-work-behind-an-iommu",
+        Box::new(|bed| dom0_behind(bed, "iommu=verbose", "e1000e", VTD_REMAPPING)),
+    );
+    add(
+        "linux",
+        "dom0s-devices-reach-only-dom0s-memory",
+        Box::new(|bed| dom0_behind(bed, "iommu=dom0-strict", "e1000", VTD)),
+    );
+    tests
+}
+
+/// A driver domain gets the NIC, is destroyed, and gives it back.
+fn driver_domain(bed: &Bed, nic: &'static str, has_iommu: bool) -> Result<String> {
+    let kind = if has_iommu { "iommu" } else { "unsafe" };
+    let peer = Peer::start(&format!("passthrough-{nic}-{kind}"))?;
+    let jobs = format!("toolstack+xl:passthrough:{nic}+net:{nic}:1:16+poweroff");
+    let mut machine = with_guests(bed, &format!("passthrough-{nic}-{kind}"), &jobs)?;
+    machine.nic = Some((nic, peer.socket().to_path_buf()));
+    if has_iommu {
+        machine.chipset = "q35";
+        // One kind of interrupt with remapping, the other without.
+        machine.devices = vec![if nic == "e1000" { VTD_REMAPPING } else { VTD }, EDU];
+    } else {
+        machine.hypervisor_args += " passthrough=unsafe";
+    }
+    let outcome = machine.start()?.finish(|_| false)?;
+    let said = judge(&outcome)?;
+    let wire = peer.counts();
+    ensure!(
+        wire.received > 0 && wire.damaged == 0 && wire.missing == 0,
+        "the other end of the wire got damaged or missed frames: {wire:?}"
+    );
+    if !has_iommu {
+        let has = |words: &str| outcome.lines.iter().any(|l| l.contains(words));
+        ensure!(has("passthrough=unsafe: a domain that gets"), "nothing was said at boot");
+        ensure!(has("WITHOUT AN IOMMU"), "nothing was said at the assignment");
+    }
+    Ok(format!("{said}, {} datagrams", wire.received))
+}
+
+fn no_passthrough(bed: &Bed) -> Result<String> {
+    let peer = Peer::start("no-passthrough")?;
+    let mut machine = with_guests(bed, "no-passthrough", "toolstack+xl:no-passthrough+poweroff")?;
+    machine.nic = Some(("e1000", peer.socket().to_path_buf()));
+    judge(&machine.start()?.finish(|_| false)?)
+}
+
+fn with_guests(bed: &Bed, name: &str, jobs: &str) -> Result<Machine> {
+    let mut machine = Machine::with_guests(name, &bed.hypervisor, &images::toolstack()?, 2, jobs);
+    machine.timeout_s = 1500;
+    Ok(machine)
+}
+
+/// Packets and blocks through dom0's own drivers, which the IOMMU lets reach memory.
+fn dom0_behind(bed: &Bed, option: &str, nic: &'static str, unit: &'static str) -> Result<String> {
+    let name = option.replace('=', "-");
+    let peer = Peer::start(&name)?;
+    let disk = host::target("images")?.join(format!("{name}.raw"));
+    pattern::make_disk(&disk, bed.mib)?;
+    let jobs = format!("net:{nic}:{}:64+disk:nvme:{}+poweroff", bed.mib, bed.mib);
+    let mut machine = Machine::new(&name, &bed.hypervisor, &bed.images, 2, &jobs);
+    machine.hypervisor_args += &format!(" {option}");
+    machine.chipset = "q35";
+    machine.devices = vec![unit];
+    machine.nic = Some((nic, peer.socket().to_path_buf()));
+    machine.disks = vec![Disk { device: "nvme", file: disk.clone(), writable: true }];
+    machine.timeout_s = 300 + bed.mib * 10;
+    let outcome = machine.start()?.finish(|_| false)?;
+    check_net(&outcome, peer.counts())?;
+    check_disk(&outcome)?;
+    clean(&outcome, &Ending::PowerOff)?;
+    let blocks = pattern::verify_disk(&disk, bed.mib)?;
+    std::fs::remove_file(&disk)?;
+    let stopped = outcome.lines.iter().find(|l| l.contains("was stopped") || l.contains("DMAR:[DMA"));
+    ensure!(stopped.is_none(), "an access of dom0's own was stopped: {}", stopped.map_or("", String::as_str));
+    Ok(format!("{} datagrams, {blocks} blocks", peer.counts().received))
+}
