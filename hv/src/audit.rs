@@ -47,6 +47,9 @@ pub const KEY: u8 = b'f';
 pub fn run() -> Result<(), Errno> {
     let caller = this_cpu().current();
     let mut first = OWN_AT_FIRST.try_lock().ok_or(Errno::EBUSY)?;
+    if !frames::has_headroom() {
+        return Err(Errno::ENOMEM);
+    }
     let domains = all_domains()?;
     let vcpus = || domains.iter().flat_map(|d| d.vcpus()).filter(|v| !caller.is_some_and(|c| core::ptr::eq(*v, c)));
     vcpus().for_each(|v| sched::halt(v, stop::AUDIT));

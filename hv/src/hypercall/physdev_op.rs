@@ -6,8 +6,8 @@ use crate::arch::ioapic;
 use crate::arch::pci::{self, Sbdf};
 use crate::domain;
 use crate::event::GuestPage;
-use crate::{irq_guest, passthrough};
 use crate::vcpu::IoBitmap;
+use crate::{irq_guest, passthrough};
 use hv_core::passthrough::Owner;
 use hv_core::pirq::Wire;
 use xen_abi::errno::Errno;
@@ -39,7 +39,7 @@ const ANY: u32 = u32::MAX;
 
 /// PHYSDEVOP_*. Errors: EFAULT; EPERM for all but the hardware domain where the machine as a whole is concerned, and for
 /// interrupts that were not permitted, or messages of a device that the domain does not own; EINVAL for numbers that do
-/// not exist; ENODEV for devices that do not; EBUSY for removing a device that a domain has; ESRCH; ENOSYS for unknown
+/// not exist; ENODEV for devices that do not; EBUSY for removing a device that a domain has; ESRCH; ENOMEM; ENOSYS for unknown
 /// commands. Source: public/physdev.h.
 #[inline]
 pub fn call(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>) -> Outcome {
@@ -81,6 +81,10 @@ pub fn call(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>) -> Outcome {
         }
         op::PHYSDEVOP_MAP_PIRQ => {
             let mut r: op::PhysdevMapPirq = arg.cast().read()?;
+            // The first message of a function maps its table of messages.
+            if !crate::mem::frames::has_headroom() {
+                return Err(Errno::ENOMEM);
+            }
             r.pirq = map_pirq(cx, &r)?;
             arg.cast().write(&r)?;
             OK

@@ -99,9 +99,7 @@ impl Unit {
         let mut state = self.state.lock();
         // A loader may have left it on.
         self.write32(reg::GCMD, 0);
-        wait_until("switching off", || {
-            self.read32(reg::GSTS) & STATES == 0
-        });
+        wait_until("switching off", || self.read32(reg::GSTS) & STATES == 0);
         self.write64(reg::RTADDR, self.root_table.addr().raw());
         self.command(&mut state, global::ROOT_TABLE);
         self.write64(reg::IQT, 0);

@@ -29,7 +29,7 @@ pub fn claim(d: &Domain, pages: u64) -> Result<(), Errno> {
     if pages > d.mm.max_pages() || missing == 0 || d.mm.claim().load(Ordering::Relaxed) != 0 || d.is_dying() {
         return Err(Errno::EINVAL);
     }
-    if missing > (frames::free_count() + limbo::count()).saturating_sub(outstanding()) {
+    if missing > (frames::available_count() + limbo::count()).saturating_sub(outstanding()) {
         return Err(Errno::ENOMEM);
     }
     d.mm.claim().store(missing, Ordering::Relaxed);
@@ -57,7 +57,7 @@ pub fn admit(own: &AtomicU64, pages: u64) -> bool {
     let _lock = LOCK.lock();
     let claimed = own.load(Ordering::Relaxed);
     let others = outstanding() - claimed;
-    if pages > claimed && pages > (frames::free_count() + limbo::count()).saturating_sub(others) {
+    if pages > claimed && pages > (frames::available_count() + limbo::count()).saturating_sub(others) {
         return false;
     }
     let used = claimed.min(pages);

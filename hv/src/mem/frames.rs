@@ -119,6 +119,33 @@ pub fn alloc_zeroed() -> Option<Mfn> {
     Some(mfn)
 }
 
+/// Frames that the memory of domains never takes: the hypervisor's own objects find room even when domains have all
+/// the rest.
+const RESERVE: u64 = 1024;
+/// Order of a free block that is more than what all CPUs' operations may use until each checks again.
+const HEADROOM_ORDER: u32 = 6;
+
+/// As [`alloc`], for the memory of a domain: leaves the reserve alone.
+pub fn alloc_for_domain(order: u32, address_bits: u32) -> Option<Mfn> {
+    let mut free = FREE.lock();
+    let buddy = free.as_mut()?;
+    if buddy.free_frames() < RESERVE + (1 << order) {
+        return None;
+    }
+    buddy.alloc(order, address_bits).map(Mfn::new)
+}
+
+/// Free frames that domains can have.
+pub fn available_count() -> u64 {
+    free_count().saturating_sub(RESERVE)
+}
+
+/// Is there memory for objects whose allocation cannot report that there is none? Whoever makes some on request of a
+/// domain asks before. They are small, and few for a request; domains' own memory does not use up the reserve.
+pub fn has_headroom() -> bool {
+    largest_order().is_some_and(|order| order >= HEADROOM_ORDER)
+}
+
 /// Frames that are page tables of the hypervisor's or the IOMMU's and came from the allocator.
 static TABLES: AtomicU64 = AtomicU64::new(0);
 

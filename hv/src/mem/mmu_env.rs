@@ -51,9 +51,9 @@ pub struct Source;
 
 impl hv_core::memory::FrameSource for Source {
     fn alloc(&self, order: u32, address_bits: u32) -> Option<Mfn> {
-        let first = frames::alloc(order, address_bits).or_else(|| {
+        let first = frames::alloc_for_domain(order, address_bits).or_else(|| {
             limbo::drain();
-            frames::alloc(order, address_bits)
+            frames::alloc_for_domain(order, address_bits)
         })?;
         for n in 0..1 << order {
             frames::scrub(first.add(n));

@@ -88,8 +88,30 @@ impl Request<'_, '_> {
     }
 }
 
+/// Does the command put objects on the hypervisor's heap? What ends or describes a domain works without memory.
+fn makes_objects(cmd: u32) -> bool {
+    matches!(
+        cmd,
+        op::CREATEDOMAIN
+            | op::MAX_VCPUS
+            | op::SETVCPUCONTEXT
+            | op::GETVCPUCONTEXT
+            | op::GET_EXT_VCPUCONTEXT
+            | op::SET_EXT_VCPUCONTEXT
+            | op::GETVCPUEXTSTATE
+            | op::SETVCPUEXTSTATE
+            | op::GET_VCPU_MSRS
+            | op::SET_VCPU_MSRS
+            | op::SHADOW_OP
+            | op::HYPERCALL_INIT
+            | op::ASSIGN_DEVICE
+            | op::DEASSIGN_DEVICE
+            | op::GET_DEVICE_GROUP
+    )
+}
+
 /// Operations on domains, for the control domain. Errors: EPERM for others; EACCES for another interface version; EFAULT;
-/// ESRCH for a domain that does not exist; EINVAL for what a domain may not do to itself; ENOSYS for a command that is not
+/// ESRCH for a domain that does not exist; ENOMEM; EINVAL for what a domain may not do to itself; ENOSYS for a command that is not
 /// served; what each command adds. Source: public/domctl.h, interface version 0x15.
 ///
 /// | command | what it adds |
@@ -118,6 +140,9 @@ pub fn call(cx: &mut Caller, at: GuestPtr<op::Domctl>) -> Outcome {
     let head = at.read()?;
     if head.interface_version != op::XEN_DOMCTL_INTERFACE_VERSION {
         return Err(Errno::EACCES);
+    }
+    if makes_objects(head.cmd) && !crate::mem::frames::has_headroom() {
+        return Err(Errno::ENOMEM);
     }
     let mut r = Request { cx, at, head };
     match head.cmd {
