@@ -1,6 +1,6 @@
 //! Messages of the hypervisor: levels, the serial console, and the ring that `xl dmesg` reads.
 //!
-//! `error!`, `warn!`, `info!`, `debug!` and `trace!` take a format string. `loglvl=` chooses what is shown, with Xen's
+//! `error!`, `warn!`, `info!` and `debug!` take a format string. `loglvl=` chooses what is shown, with Xen's
 //! words: `none`, `error`, `warning`, `info`, `debug` (or `all`). What a guest can cause goes through `guest_warn!` and
 //! `guest_debug!`, which are limited in rate and shown by `guest_loglvl=`.
 
@@ -22,8 +22,6 @@ pub enum Level {
     Info = 3,
     /// Per operation.
     Debug = 4,
-    /// Per entry.
-    Trace = 5,
 }
 
 /// What is shown of the hypervisor's own messages and of those that guests cause.
@@ -205,9 +203,6 @@ macro_rules! info { ($($arg:tt)*) => { $crate::log_at!(Info, $($arg)*) }; }
 /// Per operation.
 #[macro_export]
 macro_rules! debug { ($($arg:tt)*) => { $crate::log_at!(Debug, $($arg)*) }; }
-/// Per entry.
-#[macro_export]
-macro_rules! trace { ($($arg:tt)*) => { $crate::log_at!(Trace, $($arg)*) }; }
 /// A guest did something degraded.
 #[macro_export]
 macro_rules! guest_warn { ($($arg:tt)*) => { $crate::guest_log_at!(Warn, $($arg)*) }; }

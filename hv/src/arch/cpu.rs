@@ -8,7 +8,6 @@ pub mod msr {
     pub const IA32_SYSENTER_CS: u32 = 0x174;
     pub const IA32_SYSENTER_ESP: u32 = 0x175;
     pub const IA32_SYSENTER_EIP: u32 = 0x176;
-    pub const IA32_PAT: u32 = 0x277;
     pub const IA32_EFER: u32 = 0xc000_0080;
     pub const IA32_STAR: u32 = 0xc000_0081;
     pub const IA32_LSTAR: u32 = 0xc000_0082;
@@ -32,18 +31,14 @@ pub mod cr {
     pub const CR0_EM: u64 = 1 << 2;
     pub const CR0_TS: u64 = 1 << 3;
     pub const CR0_NE: u64 = 1 << 5;
-    pub const CR0_WP: u64 = 1 << 16;
     pub const CR4_TSD: u64 = 1 << 2;
     pub const CR4_DE: u64 = 1 << 3;
-    pub const CR4_PSE: u64 = 1 << 4;
-    pub const CR4_PAE: u64 = 1 << 5;
     pub const CR4_MCE: u64 = 1 << 6;
     pub const CR4_PGE: u64 = 1 << 7;
     pub const CR4_OSFXSR: u64 = 1 << 9;
     pub const CR4_OSXMMEXCPT: u64 = 1 << 10;
     pub const CR4_FSGSBASE: u64 = 1 << 16;
     pub const CR4_OSXSAVE: u64 = 1 << 18;
-    pub const CR4_SMEP: u64 = 1 << 20;
 }
 
 /// Reads a model-specific register that is known to exist.
@@ -92,31 +87,8 @@ pub fn rdmsr_safe(msr: u32) -> Option<u64> {
     (bad == 0).then_some(u64::from(hi) << 32 | u64::from(lo))
 }
 
-/// Writes a register that may refuse; `false` if that raises #GP.
-///
-/// # Safety
-/// 1. An accepted value keeps the hypervisor's own state intact.
-pub unsafe fn wrmsr_safe(msr: u32, value: u64) -> bool {
-    let bad: u32;
-    // SAFETY: (1); a #GP is caught by the exception table.
-    unsafe {
-        asm!(
-            "2: wrmsr",
-            "xor {bad:e}, {bad:e}",
-            "jmp 4f",
-            "3: mov {bad:e}, 1",
-            "4:",
-            ".pushsection ex_table, \"a\"",
-            ".quad 2b, 3b",
-            ".popsection",
-            bad = out(reg) bad, in("ecx") msr, in("eax") value as u32, in("edx") (value >> 32) as u32, options(nostack)
-        );
-    }
-    bad == 0
-}
-
 macro_rules! control_register {
-    ($read:ident, $write:ident, $reg:literal) => {
+    ($reg:literal, $read:ident $(, $write:ident)?) => {
         #[doc = concat!("Reads ", $reg, ".")]
         #[inline(always)]
         pub fn $read() -> u64 {
@@ -125,21 +97,23 @@ macro_rules! control_register {
             unsafe { asm!(concat!("mov {}, ", $reg), out(reg) v, options(nomem, nostack, preserves_flags)) };
             v
         }
-        #[doc = concat!("Writes ", $reg, ".")]
-        ///
-        /// # Safety
-        /// 1. The value keeps the hypervisor running: mapped, protected, with the features it relies on.
-        #[inline(always)]
-        pub unsafe fn $write(v: u64) {
-            // SAFETY: (1).
-            unsafe { asm!(concat!("mov ", $reg, ", {}"), in(reg) v, options(nostack, preserves_flags)) };
-        }
+        $(
+            #[doc = concat!("Writes ", $reg, ".")]
+            ///
+            /// # Safety
+            /// 1. The value keeps the hypervisor running: mapped, protected, with the features it relies on.
+            #[inline(always)]
+            pub unsafe fn $write(v: u64) {
+                // SAFETY: (1).
+                unsafe { asm!(concat!("mov ", $reg, ", {}"), in(reg) v, options(nostack, preserves_flags)) };
+            }
+        )?
     };
 }
-control_register!(read_cr0, write_cr0, "cr0");
-control_register!(read_cr2, write_cr2, "cr2");
-control_register!(read_cr3, write_cr3, "cr3");
-control_register!(read_cr4, write_cr4, "cr4");
+control_register!("cr0", read_cr0, write_cr0);
+control_register!("cr2", read_cr2);
+control_register!("cr3", read_cr3, write_cr3);
+control_register!("cr4", read_cr4, write_cr4);
 
 /// Clears CR0.TS.
 #[inline(always)]

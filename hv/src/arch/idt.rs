@@ -1,6 +1,6 @@
 //! The interrupt descriptor table, the SYSCALL entry MSRs and the glue between entry.S and Rust.
 
-use crate::arch::cpu::{self, msr};
+use crate::arch::cpu::{self, cr, msr};
 use crate::arch::descriptor::{ist, TablePointer};
 use crate::arch::percpu::{self, CpuInfo, CPU_INFO_FROM_TOP, FRAME_END, STACK_SIZE};
 use crate::{mem, pv};
@@ -85,7 +85,15 @@ pub fn load() {
     // SAFETY: the table holds valid gates and lives for ever.
     unsafe { core::arch::asm!("lidt [{}]", in(reg) &idtr, options(readonly, nostack, preserves_flags)) };
     load_syscall_msrs();
+    // Now that there is a handler: without this bit a machine check resets the machine without a word.
+    if cpu::cpuid(1, 0)[3] & CPUID_MCE != 0 {
+        // SAFETY: the CPU has the bit, and the handler and its stack are in place.
+        unsafe { cpu::write_cr4(cpu::read_cr4() | cr::CR4_MCE) };
+    }
 }
+
+/// CPUID leaf 1, EDX: machine-check exceptions.
+const CPUID_MCE: u32 = 1 << 7;
 
 /// SYSCALL does not switch stacks, and GS belongs to the guest, so each CPU has code of its own that knows its stack:
 /// `mov [ss slot], rax; mov rax, rsp; mov rsp, ss slot; push rax; jmp [rip]` to the common entry.

@@ -42,12 +42,10 @@ pub mod pending {
     pub const SCHEDULE: u32 = 1 << 0;
     /// Timers may have expired.
     pub const TIMER: u32 = 1 << 1;
-    /// Another CPU asked for a vCPU's state to be written back.
-    pub const SYNC: u32 = 1 << 2;
     /// Console input or output is waiting.
-    pub const CONSOLE: u32 = 1 << 3;
+    pub const CONSOLE: u32 = 1 << 2;
     /// Domains wait to be freed.
-    pub const GRAVES: u32 = 1 << 4;
+    pub const GRAVES: u32 = 1 << 3;
 }
 
 /// What one CPU knows about itself.

@@ -9,15 +9,6 @@ plain!(Bitmap);
 /// Longest bitmap of a guest that is filled up with zeroes; more is left as it is.
 const MAX_BYTES: u64 = 1024;
 
-/// The first 64 bits of a guest's bitmap. Errors: EFAULT.
-pub fn read(map: &Bitmap) -> Result<u64, Errno> {
-    let bits = map.nr_bits.min(64);
-    let mut bytes = [0; 8];
-    GuestPtr::<u8>::new(map.bitmap).read_slice(&mut bytes[..bits.div_ceil(8) as usize])?;
-    let unused = 64 - bits;
-    Ok(u64::from_le_bytes(bytes).checked_shl(unused).map_or(0, |v| v >> unused))
-}
-
 /// Writes `mask` into a guest's bitmap, as far as it has room. Errors: EFAULT.
 pub fn write(map: &Bitmap, mask: u64) -> Result<(), Errno> {
     let room = u64::from(map.nr_bits).div_ceil(8).min(MAX_BYTES);

@@ -5,7 +5,7 @@ use super::{bitmap, domctl, Caller, GuestPtr, Outcome, OK};
 use crate::arch::pci::{self, Sbdf};
 use crate::arch::{percpu, tsc};
 use crate::pv::cpu_policy::policies;
-use crate::{audit, console, debug, domain, mem, passthrough, sched};
+use crate::{audit, console, guest_debug, domain, mem, passthrough, sched};
 use alloc::vec::Vec;
 use hv_core::conring::ReadRequest;
 use hv_core::cpuid::Policy;
@@ -91,7 +91,7 @@ pub fn call(cx: &mut Caller, arg: GuestPtr<Sysctl>) -> Outcome {
         COVERAGE_OP | LIVEPATCH_OP => Err(Errno::EOPNOTSUPP),
         PSR_CMT_OP | PSR_ALLOC => Err(Errno::ENODEV),
         cmd => {
-            debug!("sysctl {cmd} is not served");
+            guest_debug!("sysctl {cmd} is not served");
             Err(Errno::ENOSYS)
         }
     }

@@ -15,11 +15,6 @@ macro_rules! hypercalls {
                 _ => Err(Errno::ENOSYS),
             }
         }
-
-        /// Number, name and whether it is served, for tracing and documentation.
-        pub const NAMES: &[(u64, &str, bool)] = &[
-            $( ($number, stringify!($name), hypercalls!(@served $handler)), )*
-        ];
     };
     (@row $cx:ident, [ $($args:tt)* ], unsupported) => { Err(Errno::ENOSYS) };
     (@row $cx:ident, [ $($arg:ident : $ty:ty),* ], $handler:tt $( :: $rest:ident )+) => {{
@@ -28,8 +23,6 @@ macro_rules! hypercalls {
         $( let $arg = <$ty as FromRegister>::from_register(registers.next().unwrap_or(0))?; )*
         super::$handler $( :: $rest )+ ($cx $(, $arg)*)
     }};
-    (@served unsupported) => { false };
-    (@served $handler:tt) => { true };
 }
 
 hypercalls! {

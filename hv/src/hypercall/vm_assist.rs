@@ -9,8 +9,6 @@ const ENABLE: u32 = 0;
 /// VMASST_CMD_disable.
 const DISABLE: u32 = 1;
 
-/// VMASST_TYPE_writable_pagetables: writes to L1 tables are emulated.
-pub const WRITABLE_PAGETABLES: u32 = 2;
 /// VMASST_TYPE_pae_extended_cr3.
 pub const PAE_EXTENDED_CR3: u32 = 3;
 /// VMASST_TYPE_architectural_iopl: the kernel counts as ring 0 and IOPL is where x86 has it.

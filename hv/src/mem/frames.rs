@@ -101,10 +101,6 @@ pub fn m2p(mfn: Mfn) -> Option<&'static AtomicU64> {
 
 /// Any address will do.
 pub const ANYWHERE: u32 = 64;
-/// Below 4 GiB.
-pub const BELOW_4GIB: u32 = 32;
-/// Below 16 MiB.
-pub const BELOW_16MIB: u32 = 24;
 
 /// Takes 2^`order` frames, aligned to their size, below 2^`address_bits` bytes. Their contents are leftovers.
 #[inline]

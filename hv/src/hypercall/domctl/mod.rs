@@ -16,7 +16,7 @@ pub(crate) use lifecycle::describe;
 
 use super::guest_ptr::plain;
 use super::{bitmap, Caller, Done, GuestPtr, Outcome, Plain, OK};
-use crate::debug;
+use crate::guest_debug;
 use crate::domain::{self, DomainRef};
 use core::sync::atomic::Ordering;
 use xen_abi::domctl as op;
@@ -247,7 +247,7 @@ pub fn call(cx: &mut Caller, at: GuestPtr<op::Domctl>) -> Outcome {
             Err(Errno::EOPNOTSUPP)
         }
         cmd => {
-            debug!("d{}: domctl {cmd} is not served", r.cx.domain().id);
+            guest_debug!("d{}: domctl {cmd} is not served", r.cx.domain().id);
             Err(Errno::ENOSYS)
         }
     }
