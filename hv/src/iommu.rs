@@ -11,8 +11,8 @@ pub mod remap;
 mod report;
 mod vtd;
 
-use crate::arch::{acpi, lapic};
 use crate::arch::pci::{self, Sbdf};
+use crate::arch::{acpi, lapic};
 use crate::domain::Domain;
 use crate::mem::frames;
 use crate::sync::{Mutex, Once};

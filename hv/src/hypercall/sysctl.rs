@@ -5,7 +5,7 @@ use super::{bitmap, domctl, Caller, GuestPtr, Outcome, OK};
 use crate::arch::pci::{self, Sbdf};
 use crate::arch::{percpu, tsc};
 use crate::pv::cpu_policy::policies;
-use crate::{audit, console, guest_debug, domain, mem, passthrough, sched};
+use crate::{audit, console, domain, guest_debug, mem, passthrough, sched};
 use alloc::vec::Vec;
 use hv_core::conring::ReadRequest;
 use hv_core::cpuid::Policy;

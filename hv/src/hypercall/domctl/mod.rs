@@ -16,8 +16,8 @@ pub(crate) use lifecycle::describe;
 
 use super::guest_ptr::plain;
 use super::{bitmap, Caller, Done, GuestPtr, Outcome, Plain, OK};
-use crate::guest_debug;
 use crate::domain::{self, DomainRef};
+use crate::guest_debug;
 use core::sync::atomic::Ordering;
 use xen_abi::domctl as op;
 use xen_abi::errno::Errno;
