@@ -117,7 +117,7 @@ pub fn alloc_zeroed() -> Option<Mfn> {
 
 /// Frames that the memory of domains never takes: the hypervisor's own objects find room even when domains have all
 /// the rest.
-const RESERVE: u64 = 1024;
+const RESERVE: u64 = 512;
 /// Order of a free block that is more than what all CPUs' operations may use until each checks again.
 const HEADROOM_ORDER: u32 = 6;
 
