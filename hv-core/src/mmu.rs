@@ -46,7 +46,7 @@ pub mod teardown;
 pub mod update;
 pub mod upper;
 
-pub use audit::{Audit, Found};
+pub use audit::{Audit, Table};
 pub use env::{IoAccess, MmuEnv, PtMem, Slot};
 pub use error::MmuError;
 pub use ext::{Flush, FlushWhat, FlushWhere, RootRef};

@@ -16,7 +16,7 @@ use crate::vcpu::stop;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
-use hv_core::mmu::{Audit, Found};
+use hv_core::mmu::{Audit, Table};
 use x86::Mfn;
 use xen_abi::errno::Errno;
 use xen_abi::layout::DomId;
@@ -86,10 +86,7 @@ fn all_domains() -> Result<Vec<DomainRef>, Errno> {
 
 /// The totals, and the frames that the hypervisor must have for itself because nobody else has them.
 fn recount(domains: &[DomainRef]) -> Result<(Totals, u64), Errno> {
-    let count = frames::end().index();
-    let mut found = Vec::new();
-    found.try_reserve_exact(count).map_err(|_| Errno::ENOMEM)?;
-    found.resize(count, Found::default());
+    let mut found = Table::new(frames::end().index()).map_err(|_| Errno::ENOMEM)?;
     let mut audit = Audit::new(mmu(), &mut found);
     domains.iter().for_each(|d| tell_domain(&mut audit, d));
     irq_guest::lock().for_each_page(|page| audit.writable(page.mfn()));

@@ -7,6 +7,8 @@
 use super::tables::{is_hypervisor_slot, ENTRIES};
 use super::{Deferred, Mmu, MmuEnv, Slot};
 use crate::frame::{Frame, FrameType, UsageState};
+use alloc::collections::TryReserveError;
+use alloc::vec::Vec;
 use x86::Mfn;
 use xen_abi::layout::DomId;
 
@@ -23,15 +25,46 @@ pub struct Found {
     free: u8,
 }
 
+/// What was found of each frame. In parts, because there may be no memory in one piece when domains have nearly all.
+#[derive(Debug)]
+pub struct Table(Vec<Vec<Found>>);
+
+impl Table {
+    /// Frames of a part, which is a page: in bigger pieces the last of the memory need not come.
+    const PART: usize = 4096 / size_of::<Found>();
+
+    /// Nothing found yet of `frames` frames. Errors: no memory.
+    pub fn new(frames: usize) -> Result<Self, TryReserveError> {
+        let mut parts = Vec::new();
+        parts.try_reserve_exact(frames.div_ceil(Self::PART))?;
+        for first in (0..frames).step_by(Self::PART) {
+            let len = Self::PART.min(frames - first);
+            let mut part = Vec::new();
+            part.try_reserve_exact(len)?;
+            part.resize(len, Found::default());
+            parts.push(part);
+        }
+        Ok(Self(parts))
+    }
+
+    fn get_mut(&mut self, mfn: Mfn) -> Option<&mut Found> {
+        self.0.get_mut(mfn.index() / Self::PART)?.get_mut(mfn.index() % Self::PART)
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (Mfn, &Found)> {
+        (0..).map(Mfn::new).zip(self.0.iter().flatten())
+    }
+}
+
 /// A recount under way.
 pub struct Audit<'a, 'f, E> {
     mmu: Mmu<'a, E>,
-    found: &'f mut [Found],
+    found: &'f mut Table,
 }
 
 impl<'a, 'f, E: MmuEnv> Audit<'a, 'f, E> {
-    /// Nothing found yet. `found` is as if new and has an element for each frame below [`MmuEnv::frames_end`].
-    pub fn new(mmu: Mmu<'a, E>, found: &'f mut [Found]) -> Self {
+    /// Nothing found yet. `found` is new and has room for each frame below [`MmuEnv::frames_end`].
+    pub fn new(mmu: Mmu<'a, E>, found: &'f mut Table) -> Self {
         Self { mmu, found }
     }
 
@@ -65,7 +98,7 @@ impl<'a, 'f, E: MmuEnv> Audit<'a, 'f, E> {
 
     /// A frame is free.
     pub fn free(&mut self, mfn: Mfn) {
-        if let Some(found) = self.found.get_mut(mfn.index()) {
+        if let Some(found) = self.found.get_mut(mfn) {
             found.free = found.free.saturating_add(1);
         }
     }
@@ -73,14 +106,13 @@ impl<'a, 'f, E: MmuEnv> Audit<'a, 'f, E> {
     /// Finds what entries, pins and allocations refer to, and shows every frame that is RAM: what is known of it, what was
     /// found, and whether the two agree.
     pub fn finish(mut self, mut show: impl FnMut(Mfn, &'a Frame, Found, bool)) {
-        for index in 0..self.found.len() {
-            let mfn = Mfn::new(index as u64);
+        let frames = self.found.0.iter().map(Vec::len).sum::<usize>();
+        for mfn in (0..frames as u64).map(Mfn::new) {
             if let Some(frame) = self.mmu.frame(mfn) {
                 self.note_own(mfn, frame);
             }
         }
-        for (index, found) in self.found.iter().enumerate() {
-            let mfn = Mfn::new(index as u64);
+        for (mfn, found) in self.found.iter() {
             if let Some(frame) = self.mmu.frame(mfn) {
                 show(mfn, frame, *found, found.agrees(frame));
             }
@@ -120,7 +152,7 @@ impl<'a, 'f, E: MmuEnv> Audit<'a, 'f, E> {
         if self.mmu.frame(mfn).is_none() {
             return;
         }
-        let Some(found) = self.found.get_mut(mfn.index()) else { return };
+        let Some(found) = self.found.get_mut(mfn) else { return };
         found.refs = found.refs.saturating_add(1);
         if let Some(ty) = ty {
             found.type_refs = found.type_refs.saturating_add(1);
@@ -162,7 +194,7 @@ mod tests {
     use x86::{Level, Pte};
 
     fn wrong(machine: &Machine, tell: impl FnOnce(&mut Audit<'_, '_, Machine>)) -> Vec<u64> {
-        let mut found = vec![Found::default(); machine.frames.len()];
+        let mut found = Table::new(machine.frames.len()).expect("memory");
         let mut audit = Audit::new(machine.mmu(), &mut found);
         tell(&mut audit);
         let mut wrong = vec![];

@@ -12,7 +12,7 @@
 
 use super::fake::{Machine, DOM0, DOM1, IO_FRAMES};
 use super::tables::is_hypervisor_slot;
-use super::{Audit, Deferred, Found, GdtFrames, MmuEnv, MmuError, Owners, PtMem, Relinquish, RootRef, Slot};
+use super::{Audit, Deferred, GdtFrames, MmuEnv, MmuError, Owners, PtMem, Relinquish, RootRef, Slot, Table};
 use crate::frame::{FrameType, UsageState};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
@@ -374,7 +374,7 @@ impl World {
 
     /// The hypervisor's own recount finds nothing either.
     fn audit(&self) {
-        let mut found = std::vec![Found::default(); FRAMES as usize];
+        let mut found = Table::new(FRAMES as usize).expect("memory");
         let mut audit = Audit::new(self.machine.mmu(), &mut found);
         self.locks.iter().for_each(|lock| audit.deferred(lock));
         self.roots.iter().for_each(|(_, root)| audit.root(root.mfn()));

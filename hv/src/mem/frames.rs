@@ -117,9 +117,11 @@ pub fn alloc_zeroed() -> Option<Mfn> {
 
 /// Frames that the memory of domains never takes: the hypervisor's own objects find room even when domains have all
 /// the rest.
-const RESERVE: u64 = 512;
-/// Order of a free block that is more than what all CPUs' operations may use until each checks again.
-const HEADROOM_ORDER: u32 = 6;
+const RESERVE: u64 = 640;
+/// What must be free for a request that makes objects: more than all of them, and a block larger than each.
+const HEADROOM: u64 = 128;
+/// Order of that block.
+const HEADROOM_ORDER: u32 = 3;
 
 /// As [`alloc`], for the memory of a domain: leaves the reserve alone.
 pub fn alloc_for_domain(order: u32, address_bits: u32) -> Option<Mfn> {
@@ -139,7 +141,9 @@ pub fn available_count() -> u64 {
 /// Is there memory for objects whose allocation cannot report that there is none? Whoever makes some on request of a
 /// domain asks before. They are small, and few for a request; domains' own memory does not use up the reserve.
 pub fn has_headroom() -> bool {
-    largest_order().is_some_and(|order| order >= HEADROOM_ORDER)
+    FREE.lock().as_ref().is_some_and(|free| {
+        free.free_frames() >= HEADROOM && free.largest_order().is_some_and(|order| order >= HEADROOM_ORDER)
+    })
 }
 
 /// Frames that are page tables of the hypervisor's or the IOMMU's and came from the allocator.
