@@ -30,6 +30,8 @@ static GUEST_LEVEL: AtomicU8 = AtomicU8::new(Level::Warn as u8);
 
 /// Every line of the hypervisor starts with this.
 const PREFIX: &str = "(TDM) ";
+/// And then every warning with this, for people and scripts that look for them.
+const WARNING: &str = "Warning: ";
 
 /// Would a message of `level` be shown?
 #[inline]
@@ -124,9 +126,19 @@ pub fn write_guest(text: &[u8]) {
 #[cold]
 #[inline(never)]
 pub fn print(args: fmt::Arguments<'_>) {
+    print_at(Level::Info, args);
+}
+
+/// Prints one line; a warning says that it is one. Use the macros.
+#[cold]
+#[inline(never)]
+pub fn print_at(level: Level, args: fmt::Arguments<'_>) {
     let mut line = Line { bytes: [0; 256], used: 0 };
     // `Line` never fails.
     let _ = line.write_str(PREFIX);
+    if level == Level::Warn {
+        let _ = line.write_str(WARNING);
+    }
     let _ = line.write_fmt(args);
     let _ = line.write_str("\n");
     line.flush();
@@ -156,7 +168,7 @@ static REFILLED_AT: AtomicU64 = AtomicU64::new(0);
 /// Prints one line that a guest caused, unless too many came lately. Use the macros.
 #[cold]
 #[inline(never)]
-pub fn print_limited(args: fmt::Arguments<'_>) {
+pub fn print_limited(level: Level, args: fmt::Arguments<'_>) {
     let now = crate::arch::insn::rdtsc();
     if now.wrapping_sub(REFILLED_AT.load(Ordering::Relaxed)) > REFILL_TICKS {
         REFILLED_AT.store(now, Ordering::Relaxed);
@@ -167,7 +179,7 @@ pub fn print_limited(args: fmt::Arguments<'_>) {
         }
     }
     if LEFT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok() {
-        print(args);
+        print_at(level, args);
     } else {
         DROPPED.fetch_add(1, Ordering::Relaxed);
     }
@@ -178,7 +190,7 @@ pub fn print_limited(args: fmt::Arguments<'_>) {
 macro_rules! log_at {
     ($level:ident, $($arg:tt)*) => {
         if $crate::console::is_shown($crate::console::Level::$level) {
-            $crate::console::print(format_args!($($arg)*));
+            $crate::console::print_at($crate::console::Level::$level, format_args!($($arg)*));
         }
     };
 }
@@ -187,7 +199,7 @@ macro_rules! log_at {
 macro_rules! guest_log_at {
     ($level:ident, $($arg:tt)*) => {
         if $crate::console::is_guest_shown($crate::console::Level::$level) {
-            $crate::console::print_limited(format_args!($($arg)*));
+            $crate::console::print_limited($crate::console::Level::$level, format_args!($($arg)*));
         }
     };
 }
