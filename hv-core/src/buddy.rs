@@ -84,7 +84,7 @@ impl<S: Storage> Buddy<S> {
         if order > MAX_ORDER || address_bits < ZONE0_ADDRESS_BITS {
             return None;
         }
-        let zones = (address_bits - ZONE0_ADDRESS_BITS + 1).min(ZONES as u32) as usize;
+        let zones = ((address_bits - ZONE0_ADDRESS_BITS + 1) as usize).min(ZONES);
         let zone = (0..zones).rev().find(|&zone| self.nonempty[zone] >> order != 0)?;
         let mut from = order + (self.nonempty[zone] >> order).trailing_zeros();
         let frame = self.heads[zone][from as usize];
@@ -146,7 +146,7 @@ impl<S: Storage> Buddy<S> {
 
     /// Free frames below 2^`address_bits` bytes.
     pub fn free_frames_below(&self, address_bits: u32) -> u64 {
-        let zones = (address_bits + 1).saturating_sub(ZONE0_ADDRESS_BITS).min(ZONES as u32) as usize;
+        let zones = ((address_bits + 1).saturating_sub(ZONE0_ADDRESS_BITS) as usize).min(ZONES);
         self.free_in_zone[..zones].iter().sum()
     }
 

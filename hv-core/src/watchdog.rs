@@ -24,9 +24,9 @@ impl Watchdogs {
         let deadline = (timeout_s != 0).then(|| now.saturating_add(u64::from(timeout_s) * NS_PER_S));
         let Some(index) = (id as usize).checked_sub(1) else {
             let deadline = deadline.ok_or(Errno::EINVAL)?;
-            let free = self.deadlines.iter().position(Option::is_none).ok_or(Errno::ENOSPC)?;
-            self.deadlines[free] = Some(deadline);
-            return Ok(free as u32 + 1);
+            let (id, free) = (1..).zip(&mut self.deadlines).find(|(_, slot)| slot.is_none()).ok_or(Errno::ENOSPC)?;
+            *free = Some(deadline);
+            return Ok(id);
         };
         let slot = self.deadlines.get_mut(index).filter(|slot| slot.is_some()).ok_or(Errno::EINVAL)?;
         *slot = deadline;

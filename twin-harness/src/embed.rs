@@ -40,7 +40,7 @@ pub struct Answers(pub VecDeque<u64>);
 
 impl Answers {
     /// The next answer.
-    pub fn next(&mut self) -> u64 {
+    pub fn pop(&mut self) -> u64 {
         self.0.pop_front().unwrap_or(0)
     }
 }

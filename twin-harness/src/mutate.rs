@@ -192,9 +192,9 @@ fn changed(i: &Instruction, fault: TextFault, r: &mut Random) -> Option<Instruct
             if r.one_in(2) && i.memory_base().is_gpr64() {
                 n.set_memory_base(other(i.memory_base(), r)?);
             } else if i.memory_displ_size() > 1 {
-                n.set_memory_displacement64(r.next() as i32 as i64 as u64);
+                n.set_memory_displacement64(r.draw() as i32 as i64 as u64);
             } else {
-                n.set_memory_displacement64(r.next() as i8 as i64 as u64);
+                n.set_memory_displacement64(r.draw() as i8 as i64 as u64);
             }
         }
         TextFault::NullPointer if i.mnemonic() == Mnemonic::Mov && has_memory && i.op0_kind() == OpKind::Register => {
@@ -227,7 +227,7 @@ pub fn image(bytes: &mut [u8], r: &mut Random) {
     let at = r.below(bytes.len() as u64) as usize;
     match r.below(4) {
         0 | 1 => bytes[at] ^= 1 << r.below(8),
-        2 => bytes[at] = r.next() as u8,
+        2 => bytes[at] = r.draw() as u8,
         _ => {
             let len = (1 + r.below(4) as usize).min(bytes.len() - at);
             let new = r.bytes(len);

@@ -37,14 +37,13 @@ pub fn charge(code: &mut FunctionCode, shared: &mut Shared) {
     for (k, item) in items.iter().enumerate() {
         match target(&item.instruction).map(|t| index.get(&t)) {
             Some(Some(to)) if item.instruction.mnemonic() == Mnemonic::Call || *to > k => {}
+            Some(Some(to)) if passes_gate(items, &targets, k) || is_charge(&items[*to].instruction) => {}
             Some(Some(to)) => {
-                if !passes_gate(items, &targets, k) && !is_charge(&items[*to].instruction) {
-                    let before_flags = free_place(&items[..=k], &targets, &live);
-                    match before_flags.or((live[*to] & SPOILED == 0).then_some(*to)) {
-                        Some(place) => heads.insert(place),
-                        None => jumps.insert(k),
-                    };
-                }
+                let before_flags = free_place(&items[..=k], &targets, &live);
+                match before_flags.or((live[*to] & SPOILED == 0).then_some(*to)) {
+                    Some(place) => heads.insert(place),
+                    None => jumps.insert(k),
+                };
             }
             Some(None) => drop(heads.insert(0)),
             None => {}

@@ -134,6 +134,11 @@ pub fn misuses_stack_pointer(i: &Instruction) -> bool {
     let adjusts = matches!(i.mnemonic(), Mnemonic::Add | Mnemonic::Sub | Mnemonic::Lea);
     (0..i.op_count()).any(|k| {
         let here = i.op_kind(k) == OpKind::Register && number(i.op_register(k)) == Some(crate::regs::RSP);
-        here && !(k == 0 && adjusts) && !(k == 1 && i.mnemonic() == Mnemonic::Mov) && !plain
+        let usual = match k {
+            0 => adjusts,
+            1 => i.mnemonic() == Mnemonic::Mov,
+            _ => false,
+        };
+        here && !usual && !plain
     }) || i.memory_index() == Register::RSP
 }

@@ -393,7 +393,8 @@ fn depth_after(i: &Instruction, depth: u32, effect: &Effect, flow: &Flow) -> Res
 
 /// Whether a segment prefix stands where a one-CPU kernel took the LOCK prefix away.
 fn is_patched_lock(m: &Module, i: &Instruction) -> bool {
-    if !m.section(i.ip()).is_some_and(|s| s.bytes[(i.ip() - s.address) as usize] == 0x3e) {
+    let first = m.section(i.ip()).map(|s| s.bytes[(i.ip() - s.address) as usize]);
+    if first != Some(0x3e) {
         return false;
     }
     let lockable = matches!(

@@ -202,7 +202,7 @@ mod tests {
             let mut variants = Base::new(&m, &options).expect("rewritten");
             verify(&variants.image().expect("built"), &policy).expect("accepted");
             m.sections[0].bytes[3] = 7;
-            let image = variants.variant(&m, &[base + 3..base + 4]).expect("rewritten");
+            let image = variants.variant(&m, std::slice::from_ref(&(base + 3..base + 4))).expect("rewritten");
             assert_eq!(variants.whole, 0);
             let verified = verify(&image, &policy).expect("accepted");
             let whole = rewrite(&m, &options).expect("rewritten");
@@ -219,7 +219,7 @@ mod tests {
         let base = m.sections[0].address;
         let mut variants = Base::new(&m, &Options::new(Mode::Mirror)).expect("rewritten");
         m.sections[0].bytes[..2].copy_from_slice(&[0x0f, 0x06]);
-        let refusal = variants.variant(&m, &[base..base + 2]).expect_err("refused");
+        let refusal = variants.variant(&m, std::slice::from_ref(&(base..base + 2))).expect_err("refused");
         assert_eq!((refusal.function.as_str(), refusal.address), ("f", base));
     }
 }

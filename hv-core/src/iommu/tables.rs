@@ -51,6 +51,7 @@ pub struct Tables<F> {
     format: PhantomData<F>,
 }
 
+#[allow(clippy::cast_possible_truncation, reason = "masked")]
 const fn index(frame: u64, level: u32) -> usize {
     (frame >> (INDEX_BITS * (level - 1))) as usize & (ENTRIES - 1)
 }

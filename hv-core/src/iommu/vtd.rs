@@ -78,7 +78,7 @@ impl Capabilities {
     }
     /// Number of domain ids.
     pub const fn nr_domain_ids(self) -> u32 {
-        1 << (4 + 2 * (self.cap & 7)) as u32
+        1 << (4 + 2 * (self.cap & 7))
     }
     /// It may remember that something is not mapped.
     pub const fn caches_absence(self) -> bool {
@@ -323,7 +323,7 @@ impl Fault {
             4 => "the address is too large",
             5 => "it may not write there",
             6 => "it may not read there",
-            7..=0xa | 0xb | 0xc => "the hypervisor's tables are wrong",
+            7..=0xc => "the hypervisor's tables are wrong",
             0xd => "it asked for translated accesses",
             0x20..=0x28 => "it has no such interrupt",
             _ => "no reason known",

@@ -1,5 +1,7 @@
 //! Reservations and exchanges against the fake machine.
 
+#![allow(clippy::cast_possible_truncation, reason = "test machinery with small numbers")]
+
 use super::*;
 use crate::frame::UsageState;
 use crate::mmu::fake::{Machine, DOM1, DOM2};

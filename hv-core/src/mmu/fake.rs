@@ -1,5 +1,7 @@
 //! A machine of a few frames for tests: memory, a log of all writes, a TLB clock, preemption on demand.
 
+#![allow(clippy::cast_possible_truncation, reason = "test machinery with small numbers")]
+
 use super::{IoAccess, MmuEnv, PtMem, Slot};
 use crate::frame::Frame;
 use std::collections::BTreeSet;

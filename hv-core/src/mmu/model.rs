@@ -10,6 +10,8 @@
 //!
 //! At the end both domains die, preempted here and there, and every frame must be free.
 
+#![allow(clippy::cast_possible_truncation, reason = "test machinery with small numbers")]
+
 use super::fake::{Machine, DOM0, DOM1, IO_FRAMES};
 use super::tables::is_hypervisor_slot;
 use super::{Audit, Deferred, GdtFrames, MmuEnv, MmuError, Owners, PtMem, Relinquish, RootRef, Slot, Table};
@@ -144,11 +146,11 @@ impl World {
         let machine = Machine::new(FRAMES);
         machine.log.store(false, Ordering::Relaxed);
         let mut allocated = BTreeSet::new();
-        for d in 0..2 {
-            machine.populate(dom(d), FIRST[d], PER_DOMAIN);
-            allocated.extend(FIRST[d]..FIRST[d] + PER_DOMAIN);
+        for (d, first) in FIRST.into_iter().enumerate() {
+            machine.populate(dom(d), first, PER_DOMAIN);
+            allocated.extend(first..first + PER_DOMAIN);
             // L4 -> L3 -> two L2 -> L1 tables -> data.
-            let frame = |n: u64| FIRST[d] + n;
+            let frame = |n: u64| first + n;
             let entry = |n: u64, flags: u64| Pte(frame(n) << 12 | flags);
             machine.poke(Slot::new(Mfn::new(frame(0)), 0), entry(2, 7));
             machine.poke(Slot::new(Mfn::new(frame(2)), 0), entry(4, 7));

@@ -331,7 +331,7 @@ fn with_a_rate_limit_a_woken_vcpu_waits_for_it_and_no_longer() {
     sim.s.set_min_run(4 * MS);
     sim.until(10 * SECOND);
     let worst = sim.worst_latency[2];
-    assert!(worst >= MS && worst <= 4 * MS, "{worst}");
+    assert!((MS..=4 * MS).contains(&worst), "{worst}");
     near("shares stay", sim.time(0), sim.time(1), 3);
 }
 

@@ -1,3 +1,5 @@
+#![allow(clippy::cast_possible_truncation, reason = "test machinery with small numbers")]
+
 use super::*;
 use crate::mmu::fake::{Machine, DOM1};
 use crate::mmu::PtMem;

@@ -18,10 +18,8 @@ impl Cpu {
         const RSI: usize = 6;
         const RDI: usize = 7;
         loop {
-            if repeated {
-                if self.regs[RCX] == 0 {
-                    return Ok(());
-                }
+            if repeated && self.regs[RCX] == 0 {
+                return Ok(());
             }
             let (source, target) = (self.regs[RSI], self.regs[RDI]);
             let (mut moves_source, mut moves_target, mut ends) = (false, false, false);

@@ -99,8 +99,8 @@ fn spoil(stage: &Stage, places: &Places, fault: DataFault, r: &mut Random) -> bo
     let pa = from[r.below(from.len() as u64) as usize];
     let old = ram.int(pa, 8).unwrap_or(0);
     let wild = match r.below(4) {
-        0 => r.next(),
-        1 => r.next() | 0xffff_8000_0000_0000,
+        0 => r.draw(),
+        1 => r.draw() | 0xffff_8000_0000_0000,
         2 => old ^ 1 << r.below(48),
         _ => r.below(1 << 47),
     };
@@ -108,7 +108,7 @@ fn spoil(stage: &Stage, places: &Places, fault: DataFault, r: &mut Random) -> bo
         DataFault::BitFlip => (old ^ 1 << r.below(64), 8),
         DataFault::NullPointer => (0, 8),
         DataFault::WildPointer | DataFault::FunctionPointer | DataFault::DmaAddress => (wild, 8),
-        DataFault::RingIndex if r.one_in(4) => (r.next(), 4),
+        DataFault::RingIndex if r.one_in(4) => (r.draw(), 4),
         DataFault::RingIndex => (r.below(1 << 16), 4),
     };
     ram.write(pa, &new.to_le_bytes()[..len])

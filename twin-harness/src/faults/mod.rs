@@ -113,7 +113,7 @@ impl Injection<'_> {
     /// The choices of a run.
     fn dice(&self, class: u64, run: u64) -> Random {
         let mut mixed = Random::new(self.order.seed ^ class << 56);
-        Random::new(mixed.next() ^ run.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+        Random::new(mixed.draw() ^ run.wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
 
     fn stage(&mut self, run: u64) -> &mut Stage {

@@ -218,7 +218,7 @@ pub unsafe fn enter(entry: &Entry) -> (u64, bool) {
     // SAFETY: as above.
     CALL_CYCLES.fetch_add(unsafe { core::arch::x86_64::_rdtsc() } - start, Ordering::Relaxed);
     // SAFETY: only the entry code writes it, and it does not run now.
-    let broken = unsafe { std::mem::take(&mut *(&raw mut TANDEM_BROKEN)) } != 0;
+    let broken = unsafe { core::ptr::replace(&raw mut TANDEM_BROKEN, 0) } != 0;
     (value, broken)
 }
 

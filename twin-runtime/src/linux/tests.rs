@@ -372,7 +372,7 @@ fn any_arguments_and_contents_are_survived() {
                 f.put_u64(at & !7, value).unwrap_or(());
             }
             match routine.call(&mut s, &mut f, &args) {
-                Ok(object) if object >= 1 << 32 && object < u64::MAX - 4096 => objects.push(object & !7),
+                Ok(object) if (1 << 32..u64::MAX - 4096).contains(&object) => objects.push(object & !7),
                 Ok(_) => done += 1,
                 Err(_) => stopped += 1,
             }

@@ -152,7 +152,7 @@ pub(super) fn judge(outcome: &Outcome) -> Result<String> {
     let failed: Vec<&str> = reports().filter(|r| r.contains("FAIL")).collect();
     ensure!(failed.is_empty(), "{} (log {})", failed.join("; "), relative(&outcome.log));
     if outcome.report("group").is_none() {
-        let last = reports().last().context("dom0 said nothing")?;
+        let last = reports().next_back().context("dom0 said nothing")?;
         bail!("it stopped after: {last} ({}; log {})", ended(&outcome.ending), relative(&outcome.log));
     }
     clean_but(outcome, &Ending::PowerOff, PROVOKED)?;
