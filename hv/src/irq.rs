@@ -2,7 +2,7 @@
 
 use crate::arch::percpu::{pending, this_cpu};
 use crate::arch::{insn, ioapic, ipi, lapic, serial, vectors};
-use crate::{info, iommu, irq_guest, panic, warn};
+use crate::{console, info, iommu, irq_guest, panic, warn};
 use xen_abi::regs::CpuUserRegs;
 
 /// Owner number of the serial port's vector.
@@ -52,7 +52,9 @@ pub fn nmi(_regs: &mut CpuUserRegs) {
     if panic::is_under_way() {
         insn::halt_forever();
     }
-    warn!("CPU {}: NMI of the machine, reason {:#x}", this_cpu().cpu, insn::inb(0x61));
+    // It may have interrupted whoever holds the console's lock.
+    let reason = insn::inb(0x61);
+    console::print_unlocked(format_args!("Warning: CPU {}: NMI of the machine, reason {reason:#x}", this_cpu().cpu));
 }
 
 /// Lets the serial port interrupt the first CPU when bytes arrive.

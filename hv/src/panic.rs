@@ -5,12 +5,13 @@
 //! address, offset and length of its name (u32, u32, u32), sorted; then the names.
 
 use crate::arch::percpu::this_cpu;
-use crate::arch::{insn, ipi, reboot, stacks};
+use crate::arch::{insn, ipi, machine_check, reboot, stacks};
 use crate::console::print_unlocked;
 use crate::mem::layout;
 use core::arch::asm;
 use core::panic::PanicInfo;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use x86::vector;
 
 /// Bytes kept in the image for the table.
 const TABLE_BYTES: usize = 192 << 10;
@@ -135,16 +136,26 @@ pub fn symbol(address: u64) -> Option<(&'static str, u64)> {
     Some((core::str::from_utf8(name).ok()?, u64::from(offset - word(entry)?)))
 }
 
-/// Ends after an exception in the hypervisor's own code: `regs` is the frame, `cr2` the last fault address.
+/// Ends after an exception in the hypervisor's own code, or a machine check or double fault anywhere: `regs` is the frame,
+/// `cr2` the last fault address.
 pub fn fatal_trap(regs: &xen_abi::regs::CpuUserRegs, cr2: u64) -> ! {
     if begin_report() {
         if stacks::is_hole(cr2) {
             print_unlocked(format_args!("STACK OVERFLOW on CPU {}", this_cpu().cpu));
         }
+        let from_guest = regs.cs & 3 != 0;
+        #[allow(clippy::cast_possible_truncation, reason = "the stub stored a vector")]
+        let vec = regs.entry_vector as u8;
         print_unlocked(format_args!(
-            "FATAL TRAP: vector {} error {:#06x} in the hypervisor, cr2 {cr2:#018x}",
-            regs.entry_vector, regs.error_code
+            "FATAL TRAP on CPU {}: {} (vector {vec}), error {:#06x}, in {}, cr2 {cr2:#018x}",
+            this_cpu().cpu,
+            vector::name(vec),
+            regs.error_code,
+            if from_guest { "a guest" } else { "the hypervisor" },
         ));
+        if vec == vector::MC {
+            machine_check::report();
+        }
         print_unlocked(format_args!(
             "  rip {:#06x}:{:#018x} rflags {:#010x} rsp {:#018x}",
             regs.cs, regs.rip, regs.rflags, regs.rsp
@@ -162,8 +173,10 @@ pub fn fatal_trap(regs: &xen_abi::regs::CpuUserRegs, cr2: u64) -> ! {
             regs.r9, regs.r10, regs.r11, regs.r12
         ));
         print_unlocked(format_args!("  r13 {:#018x} r14 {:#018x} r15 {:#018x}", regs.r13, regs.r14, regs.r15));
-        print_address(regs.rip);
-        backtrace(regs.rbp);
+        if !from_guest {
+            print_address(regs.rip);
+            backtrace(regs.rbp);
+        }
     }
     stop()
 }

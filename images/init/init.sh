@@ -151,6 +151,7 @@ int main(void) { unsigned long s = 0;' > main.c
 		make -s -j\$(nproc) && echo 'TANDEM: cc ok files=$1 answer='\$(./prog) || echo 'TANDEM: cc FAIL the build stopped'"
 }
 
+job_idle() { sleep "$1"; }
 # Ends: each as the kernel does it.
 job_poweroff() { sync; poweroff -f; sleep 60; }
 job_reboot() { sync; reboot -f; sleep 60; }

@@ -54,6 +54,33 @@ pub const fn has_error_code(vector: u8) -> bool {
     vector < 32 && ERROR_CODE_MASK >> vector & 1 != 0
 }
 
+/// What the exception at `vector` is called.
+pub const fn name(vector: u8) -> &'static str {
+    match vector {
+        DE => "divide error",
+        DB => "debug exception",
+        NMI => "NMI",
+        BP => "breakpoint",
+        OF => "overflow",
+        BR => "bound range exceeded",
+        UD => "invalid opcode",
+        NM => "device not available",
+        DF => "double fault",
+        TS => "invalid TSS",
+        NP => "segment not present",
+        SS => "stack-segment fault",
+        GP => "general protection",
+        PF => "page fault",
+        MF => "x87 floating-point error",
+        AC => "alignment check",
+        MC => "machine check",
+        XM => "SIMD floating-point exception",
+        VE => "virtualization exception",
+        CP => "control protection",
+        _ => "unknown exception",
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::has_error_code;

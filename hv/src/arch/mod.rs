@@ -9,6 +9,7 @@ pub mod insn;
 pub mod ioapic;
 pub mod ipi;
 pub mod lapic;
+pub mod machine_check;
 pub mod msi;
 pub mod pci;
 pub mod percpu;

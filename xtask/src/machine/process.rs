@@ -57,6 +57,7 @@ pub struct Running {
     lines: Receiver<String>,
     seen: Vec<String>,
     ending: Receiver<qmp::Shutdown>,
+    monitor: qmp::Monitor,
     started: Instant,
     limit: Duration,
     log: PathBuf,
@@ -69,7 +70,7 @@ impl Running {
         let log = host::target("logs")?.join(format!("{}.log", machine.name));
         let errors = log.with_extension("qemu");
         let control = std::env::temp_dir().join(format!("tandem-{}-{}.qmp", std::process::id(), machine.name));
-        let ending = qmp::listen(&control)?;
+        let (ending, monitor) = qmp::listen(&control)?;
         let qemu = host::find_program("qemu-system-x86_64").context("qemu-system-x86_64 is not there")?;
         let mut command = Command::new(qemu);
         command.args(machine.arguments()?);
@@ -88,6 +89,7 @@ impl Running {
             lines,
             seen: Vec::new(),
             ending,
+            monitor,
             started: Instant::now(),
             limit: Duration::from_secs(machine.timeout_s),
             log,
@@ -99,6 +101,11 @@ impl Running {
     /// QEMU's serial input, for a person at the console.
     pub fn input(&mut self) -> Option<ChildStdin> {
         self.child.stdin.take()
+    }
+
+    /// QEMU's monitor, for what happens to a machine from outside.
+    pub fn monitor(&self) -> qmp::Monitor {
+        self.monitor.clone()
     }
 
     /// Runs to the end, or until `stop` says that a line is what it waited for.

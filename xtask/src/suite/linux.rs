@@ -56,6 +56,7 @@ pub fn tests() -> Vec<Test> {
     ] {
         add(name.into(), false, Box::new(move |bed| ends(bed, job, &ending)));
     }
+    add("an-nmi-is-reported-and-a-machine-check-restarts-the-machine".into(), false, Box::new(hardware_errors));
     for (device, driver, window) in NICS {
         add(format!("packets-through-{device}-arrive"), false, Box::new(move |bed| nic(bed, device, driver, *window)));
     }
@@ -132,6 +133,31 @@ fn ends(bed: &Bed, job: &str, wanted: &Ending) -> Result<String> {
     let outcome = run(&machine)?;
     ensure!(outcome.ending == *wanted, "it should have ended by {wanted:?}, but: {}", ended(&outcome.ending));
     Ok(String::new())
+}
+
+/// What the machine itself reports: an NMI, which is wired to the first CPU, then a machine check that cannot be corrected.
+fn hardware_errors(bed: &Bed) -> Result<String> {
+    const NMI: &str = "NMI of the machine";
+    let machine = Machine::new("hardware-errors", &bed.hypervisor, &bed.images, 2, "idle:120");
+    let running = machine.start()?;
+    let monitor = running.monitor();
+    let mut sent = Ok(());
+    let outcome = running.finish(|line| {
+        if line.contains("TANDEM: up") {
+            sent = monitor.send("nmi");
+        } else if line.contains(NMI) {
+            // CPU 0, bank 1: valid, uncorrected, its context corrupt.
+            sent = monitor.send("mce 0 1 0xb200000000000000 0x4 0x0 0x0");
+        }
+        sent.is_err()
+    })?;
+    sent?;
+    ensure!(outcome.find(NMI).is_some(), "no word of the NMI (log {})", relative(&outcome.log));
+    let said =
+        outcome.find("machine check").with_context(|| format!("no word of it (log {})", relative(&outcome.log)))?;
+    ensure!(outcome.find("bank 1: status 0xb2").is_some(), "the bank with the error is not reported: {said}");
+    ensure!(outcome.ending == Ending::Reset, "it should have restarted, but: {}", ended(&outcome.ending));
+    Ok(said.trim().into())
 }
 
 fn nic(bed: &Bed, device: &'static str, driver: &str, window: u32) -> Result<String> {
