@@ -1,0 +1,166 @@
+/*
+ * A QEMU plugin that tells where the instructions between two marks were executed: for each block of code its virtual
+ * address, its machine address and how many instructions ran in it. By the machine address the same kernel in two
+ * domains is told apart. The host makes components of it (bench/src/profile.rs).
+ *
+ * Marks are the instruction of images/src/mark.h: 4 begins counting at all (before it the machine runs nearly as fast as
+ * without the plugin), 2 begins a window and 3 ends it. A window is written to the file `out=FILE` as a line
+ * "window TOTAL", a line "VIRTUAL MACHINE COUNT" for each block that ran, numbers of the latter in hexadecimal but for
+ * the count, and a line "end". Every iteration of a repeated string instruction counts, as it does for -icount; a
+ * halted CPU counts nothing.
+ *
+ * For one CPU. QEMU's plugin interface, version 1, is declared here since Debian packages no header of it.
+ */
+#include <inttypes.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef uint64_t plugin_id;
+struct tb;
+struct insn;
+
+enum { NO_REGISTERS = 0, ADD_U64 = 0 };
+
+void qemu_plugin_register_vcpu_tb_trans_cb(plugin_id id, void (*cb)(plugin_id, struct tb *));
+void qemu_plugin_register_vcpu_insn_exec_inline(struct insn *in, int op, void *counter, uint64_t add);
+void qemu_plugin_register_vcpu_insn_exec_cb(struct insn *in, void (*cb)(unsigned, void *), int flags, void *data);
+void qemu_plugin_reset(plugin_id id, void (*cb)(plugin_id));
+size_t qemu_plugin_tb_n_insns(const struct tb *tb);
+uint64_t qemu_plugin_tb_vaddr(const struct tb *tb);
+struct insn *qemu_plugin_tb_get_insn(const struct tb *tb, size_t n);
+const void *qemu_plugin_insn_data(const struct insn *in);
+size_t qemu_plugin_insn_size(const struct insn *in);
+void *qemu_plugin_insn_haddr(const struct insn *in);
+
+/* Exported by QEMU as all its functions are; gives the address in QEMU of the machine's first page. */
+void *cpu_physical_memory_map(uint64_t address, uint64_t *len, int is_write);
+
+__attribute__((visibility("default"))) int qemu_plugin_version = 1;
+
+enum { START = 2, STOP = 3, COUNT = 4, BUCKETS = 1 << 18 };
+
+struct block {
+	struct block *next;
+	uint64_t address;
+	const uint8_t *host;
+	uint64_t count, before;
+};
+
+static struct block *bucket[BUCKETS];
+static const uint8_t *ram;
+static FILE *out;
+static plugin_id self;
+static int counting;
+
+static struct block *block_at(uint64_t address, const uint8_t *host)
+{
+	uint64_t hash = (address * 0x9e3779b97f4a7c15ull ^ (uintptr_t)host * 0xd1342543de82ef95ull) >> 46;
+	struct block *b;
+
+	for (b = bucket[hash]; b; b = b->next)
+		if (b->address == address && b->host == host)
+			return b;
+	b = calloc(1, sizeof(*b));
+	if (!b)
+		abort();
+	b->address = address;
+	b->host = host;
+	b->next = bucket[hash];
+	return bucket[hash] = b;
+}
+
+static void start(void)
+{
+	size_t i;
+	struct block *b;
+
+	for (i = 0; i < BUCKETS; i++)
+		for (b = bucket[i]; b; b = b->next)
+			b->before = b->count;
+}
+
+static void stop(void)
+{
+	uint64_t total = 0;
+	size_t i;
+	struct block *b;
+
+	for (i = 0; i < BUCKETS; i++)
+		for (b = bucket[i]; b; b = b->next)
+			total += b->count - b->before;
+	fprintf(out, "window %" PRIu64 "\n", total);
+	for (i = 0; i < BUCKETS; i++)
+		for (b = bucket[i]; b; b = b->next)
+			if (b->count != b->before)
+				fprintf(out, "%" PRIx64 " %" PRIx64 " %" PRIu64 "\n", b->address,
+					b->host ? (uint64_t)(b->host - ram) : 0, b->count - b->before);
+	fprintf(out, "end\n");
+	fflush(out);
+}
+
+static void on_translation(plugin_id id, struct tb *tb);
+
+static void on_reset(plugin_id id)
+{
+	counting = 1;
+	qemu_plugin_register_vcpu_tb_trans_cb(id, on_translation);
+}
+
+static void on_mark(unsigned cpu, void *data)
+{
+	uint64_t len = 4096;
+
+	(void)cpu;
+	switch ((uintptr_t)data) {
+	case START:
+		start();
+		break;
+	case STOP:
+		stop();
+		break;
+	case COUNT:
+		if (counting)
+			break;
+		ram = cpu_physical_memory_map(0, &len, 0);
+		/* All code is translated anew, now with counters. */
+		qemu_plugin_reset(self, on_reset);
+		break;
+	}
+}
+
+static void on_translation(plugin_id id, struct tb *tb)
+{
+	static const uint8_t head[] = { 0x0f, 0x1f, 0x84, 0x00 }, tail[] = { 0x00, 0x54, 0x44 };
+	size_t i, n = qemu_plugin_tb_n_insns(tb);
+	struct block *b = NULL;
+
+	(void)id;
+	if (counting)
+		b = block_at(qemu_plugin_tb_vaddr(tb), qemu_plugin_insn_haddr(qemu_plugin_tb_get_insn(tb, 0)));
+	for (i = 0; i < n; i++) {
+		struct insn *in = qemu_plugin_tb_get_insn(tb, i);
+		const uint8_t *code = qemu_plugin_insn_data(in);
+
+		if (qemu_plugin_insn_size(in) == 8 && !memcmp(code, head, 4) && !memcmp(code + 5, tail, 3))
+			qemu_plugin_register_vcpu_insn_exec_cb(in, on_mark, NO_REGISTERS, (void *)(uintptr_t)code[4]);
+		if (b)
+			qemu_plugin_register_vcpu_insn_exec_inline(in, ADD_U64, &b->count, 1);
+	}
+}
+
+__attribute__((visibility("default"))) int qemu_plugin_install(plugin_id id, const void *info, int argc, char **argv)
+{
+	int i;
+
+	(void)info;
+	self = id;
+	for (i = 0; i < argc; i++)
+		if (!strncmp(argv[i], "out=", 4))
+			out = fopen(argv[i] + 4, "w");
+	if (!out)
+		return 1;
+	qemu_plugin_register_vcpu_tb_trans_cb(id, on_translation);
+	return 0;
+}

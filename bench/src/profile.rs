@@ -1,0 +1,244 @@
+//! Where instructions were executed, by component: from the blocks that `plugin/profile.c` counted.
+//!
+//! A block's machine address tells the domain whose memory its code is in; its virtual address, whether it is the
+//! hypervisor's, a kernel's or a program's; and the list of that domain's modules, which of them it belongs to.
+
+use anyhow::{bail, Context, Result};
+use std::path::Path;
+
+/// What the work of a packet or request is divided into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// The kernel of the system that is measured, without what follows.
+    Kernel,
+    /// netfront or blkfront.
+    FrontEnd,
+    /// The kernel of the domain that serves it, without what follows.
+    BackEndKernel,
+    /// netback or blkback.
+    BackEnd,
+    /// The bridge that connects NIC and back ends.
+    Bridge,
+    /// The driver of the NIC or the disk.
+    Driver,
+    /// Xen or Tandem.
+    Hypervisor,
+    /// All programs.
+    Programs,
+}
+
+impl Part {
+    /// All, in the order of the tables.
+    pub const ALL: [Self; 8] = [
+        Self::Kernel,
+        Self::FrontEnd,
+        Self::BackEndKernel,
+        Self::BackEnd,
+        Self::Bridge,
+        Self::Driver,
+        Self::Hypervisor,
+        Self::Programs,
+    ];
+
+    /// The head of its column.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Kernel => "kernel",
+            Self::FrontEnd => "front end",
+            Self::BackEndKernel => "back end's kernel",
+            Self::BackEnd => "back end",
+            Self::Bridge => "bridge",
+            Self::Driver => "driver",
+            Self::Hypervisor => "hypervisor",
+            Self::Programs => "programs",
+        }
+    }
+}
+
+/// A block of code and how many instructions ran in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Block {
+    /// Virtual address.
+    pub address: u64,
+    /// Machine address.
+    pub machine: u64,
+    /// Instructions.
+    pub count: u64,
+}
+
+/// What ran between two marks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Window {
+    /// All blocks that ran.
+    pub blocks: Vec<Block>,
+}
+
+/// Reads the plugin's file.
+pub fn read(path: &Path) -> Result<Vec<Window>> {
+    parse(&std::fs::read_to_string(path).with_context(|| format!("no profile at {}", path.display()))?)
+}
+
+fn parse(text: &str) -> Result<Vec<Window>> {
+    let mut windows = Vec::new();
+    let mut open: Option<(u64, Window)> = None;
+    for line in text.lines() {
+        let words: Vec<&str> = line.split(' ').collect();
+        match (&words[..], &mut open) {
+            (["window", total], None) => open = Some((total.parse()?, Window::default())),
+            (["end"], Some((total, window))) => {
+                if window.blocks.iter().map(|b| b.count).sum::<u64>() != *total {
+                    bail!("a window's blocks do not add up to its total");
+                }
+                windows.push(std::mem::take(window));
+                open = None;
+            }
+            ([address, machine, count], Some((_, window))) => window.blocks.push(Block {
+                address: u64::from_str_radix(address, 16)?,
+                machine: u64::from_str_radix(machine, 16)?,
+                count: count.parse()?,
+            }),
+            _ => bail!("not a line of a profile: `{line}`"),
+        }
+    }
+    Ok(windows)
+}
+
+/// Which memory and which modules are whose.
+#[derive(Clone, Debug, Default)]
+pub struct Map {
+    /// First frame, number of frames, domain.
+    frames: Vec<(u64, u64, String)>,
+    /// Domain, module, address, bytes.
+    modules: Vec<(String, String, u64, u64)>,
+}
+
+impl Map {
+    /// From the lines `frames DOMAIN FIRST COUNT` and `module DOMAIN NAME BYTES 0xADDRESS` in what domains reported.
+    pub fn read<'a>(reports: impl Iterator<Item = &'a str>) -> Self {
+        let mut map = Self::default();
+        for report in reports {
+            let words: Vec<&str> = report.split_whitespace().collect();
+            match words[..] {
+                ["frames", domain, first, count] => {
+                    if let (Ok(first), Ok(count)) = (u64::from_str_radix(first, 16), u64::from_str_radix(count, 16)) {
+                        map.frames.push((first, count, domain.into()));
+                    }
+                }
+                ["module", domain, name, bytes, address] => {
+                    let address = u64::from_str_radix(address.trim_start_matches("0x"), 16);
+                    if let (Ok(address), Ok(bytes)) = (address, bytes.parse()) {
+                        map.modules.push((domain.into(), name.into(), address, bytes));
+                    }
+                }
+                _ => {}
+            }
+        }
+        map.frames.sort();
+        map
+    }
+
+    /// Whether anything is known of a domain's modules.
+    pub fn knows(&self, domain: &str) -> bool {
+        self.modules.iter().any(|(d, ..)| d == domain)
+    }
+
+    /// Whose memory it is; `None` for memory of no listed domain.
+    fn owner(&self, frame: u64) -> Option<&str> {
+        let after = self.frames.partition_point(|(first, ..)| *first <= frame);
+        let (first, count, domain) = self.frames.get(after.checked_sub(1)?)?;
+        (frame - first < *count).then_some(domain)
+    }
+
+    fn module(&self, domain: &str, address: u64) -> Option<&str> {
+        let inside = |start: u64, bytes: u64| address >= start && address - start < bytes;
+        self.modules
+            .iter()
+            .find(|(d, _, start, bytes)| d == domain && inside(*start, *bytes))
+            .map(|(_, name, ..)| name.as_str())
+    }
+
+    /// The part that a block belongs to when `measured` is the system under load. Memory that is not listed is dom0's,
+    /// or of `measured` where nothing is listed.
+    pub fn part(&self, block: &Block, measured: &str) -> Part {
+        if is_hypervisor(block.address) {
+            return Part::Hypervisor;
+        }
+        if block.address >> 47 == 0 {
+            return Part::Programs;
+        }
+        // dom0 runs its loads before there are other domains.
+        let owner = if measured == DOM0 { DOM0 } else { self.owner(block.machine >> 12).unwrap_or(DOM0) };
+        match self.module(owner, block.address) {
+            Some("xen_netfront" | "xen_blkfront") => Part::FrontEnd,
+            Some("xen_netback" | "xen_blkback") => Part::BackEnd,
+            Some("bridge" | "stp" | "llc") => Part::Bridge,
+            Some("e1000" | "e1000e" | "nvme" | "nvme_core") => Part::Driver,
+            _ if owner == measured => Part::Kernel,
+            _ => Part::BackEndKernel,
+        }
+    }
+
+    /// The instructions of a window, divided; in the order of [`Part::ALL`].
+    pub fn divide(&self, window: &Window, measured: &str) -> [u64; 8] {
+        let mut sums = [0; 8];
+        for block in &window.blocks {
+            let part = self.part(block, measured);
+            if let Some(at) = Part::ALL.iter().position(|p| *p == part) {
+                sums[at] += block.count;
+            }
+        }
+        sums
+    }
+}
+
+/// The domain that has all memory that no other is said to have; the bare machine's Linux has the same name.
+pub const DOM0: &str = "dom0";
+
+/// The part of the address space that the PV ABI gives to the hypervisor.
+fn is_hypervisor(address: u64) -> bool {
+    address >> 43 == 0xffff_8000_0000_0000 >> 43
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_are_read_and_their_sums_checked() {
+        let good = "window 5\nffffffff81000000 1000000 2\n401000 2000 3\nend\nwindow 0\nend\n";
+        let windows = parse(good).unwrap();
+        assert_eq!(windows.len(), 2);
+        assert_eq!(windows[0].blocks[1], Block { address: 0x40_1000, machine: 0x2000, count: 3 });
+        assert!(parse("window 6\n401000 2000 3\nend\n").is_err());
+        assert!(parse("401000 2000 3\n").is_err());
+    }
+
+    #[test]
+    fn the_same_address_in_two_domains_is_told_apart() {
+        let reports = [
+            "frames guest 8000 200",
+            "module dom0 xen_netback 4096 0xffffffffc0100000",
+            "module guest xen_netfront 4096 0xffffffffc0100000",
+            "module dom0 e1000 8192 0xffffffffc0200000",
+        ];
+        let map = Map::read(reports.into_iter());
+        let part = |address, frame: u64, measured| {
+            map.part(&Block { address, machine: frame << 12 | 0x123, count: 1 }, measured)
+        };
+        assert_eq!(part(0xffff_ffff_c010_0010, 0x8010, "guest"), Part::FrontEnd);
+        assert_eq!(part(0xffff_ffff_c010_0010, 0x8200, "guest"), Part::BackEnd);
+        assert_eq!(part(0xffff_ffff_c020_1fff, 0x10, "guest"), Part::Driver);
+        assert_eq!(part(0xffff_ffff_8100_0000, 0x81ff, "guest"), Part::Kernel);
+        assert_eq!(part(0xffff_ffff_8100_0000, 0x7fff, "guest"), Part::BackEndKernel);
+        assert_eq!(part(0xffff_ffff_8100_0000, 0x8010, "dom0"), Part::Kernel);
+        assert_eq!(part(0xffff_82d0_8020_0000, 0x8010, "guest"), Part::Hypervisor);
+        assert_eq!(part(0x40_1000, 0x8010, "guest"), Part::Programs);
+        let window = Window {
+            blocks: vec![
+                Block { address: 0x40_1000, machine: 0, count: 3 },
+                Block { address: 0xffff_82d0_8020_0000, machine: 0, count: 4 },
+            ],
+        };
+        assert_eq!(map.divide(&window, "guest"), [0, 0, 0, 0, 0, 0, 4, 3]);
+    }
+}

@@ -1,0 +1,96 @@
+//! Costs divided into parts, as a picture: a bar for each system, stacked of its parts; groups of bars side by side.
+
+use anyhow::{anyhow, Result};
+use plotters::prelude::*;
+use std::path::Path;
+
+/// Bars that belong together.
+pub struct Group {
+    /// Written under them.
+    pub name: String,
+    /// Name of each bar, and the size of each of its parts.
+    pub bars: Vec<(String, Vec<f64>)>,
+}
+
+const HEIGHT: u32 = 560;
+const COLOURS: [RGBColor; 8] = [
+    RGBColor(120, 170, 220),
+    RGBColor(40, 110, 190),
+    RGBColor(190, 190, 190),
+    RGBColor(130, 130, 130),
+    RGBColor(80, 80, 80),
+    RGBColor(90, 160, 70),
+    RGBColor(214, 120, 40),
+    RGBColor(240, 210, 110),
+];
+
+/// Draws the groups to an SVG file; `parts` are the names of the parts, from the bottom up.
+pub fn bars(title: &str, unit: &str, parts: &[&str], groups: &[Group], path: &Path) -> Result<()> {
+    draw(title, unit, parts, groups, path).map_err(|e| anyhow!("cannot draw {}: {e}", path.display()))
+}
+
+#[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "a few dozen bars")]
+fn draw(
+    title: &str,
+    unit: &str,
+    parts: &[&str],
+    groups: &[Group],
+    path: &Path,
+) -> Result<(), Box<dyn std::error::Error>> {
+    // A bar is one wide, and so is the room between groups.
+    let width: usize = groups.iter().map(|g| g.bars.len() + 1).sum();
+    let highest = groups.iter().flat_map(|g| g.bars.iter().map(|(_, p)| p.iter().sum())).fold(1.0_f64, f64::max);
+    let root = SVGBackend::new(path, (260 + 64 * width.min(100) as u32, HEIGHT)).into_drawing_area();
+    root.fill(&WHITE)?;
+    let mut chart = ChartBuilder::on(&root)
+        .caption(title, ("sans-serif", 20))
+        .margin(12)
+        .x_label_area_size(64)
+        .y_label_area_size(76)
+        .right_y_label_area_size(150)
+        .build_cartesian_2d(0.0..width as f64, 0.0..highest * 1.1)?;
+    chart.configure_mesh().disable_x_mesh().disable_x_axis().y_desc(unit).draw()?;
+    let mut left = 0.5;
+    for group in groups {
+        for (n, (name, sizes)) in group.bars.iter().enumerate() {
+            let x = left + n as f64;
+            let mut bottom = 0.0;
+            for (size, colour) in sizes.iter().zip(COLOURS) {
+                let bar = Rectangle::new([(x + 0.08, bottom), (x + 0.92, bottom + size)], colour.filled());
+                chart.draw_series([bar])?;
+                bottom += size;
+            }
+            let label = |text: String, y: f64, size: i32| Text::new(text, (x + 0.08, y), ("sans-serif", size));
+            chart.draw_series([
+                label(format!("{bottom:.0}"), bottom + highest * 0.03, 12),
+                label(name.clone(), -highest * 0.015, 12),
+            ])?;
+        }
+        chart.draw_series([Text::new(group.name.clone(), (left + 0.08, -highest * 0.06), ("sans-serif", 15))])?;
+        left += group.bars.len() as f64 + 1.0;
+    }
+    for (n, (part, colour)) in parts.iter().zip(COLOURS).enumerate() {
+        let (x, y) = (110 + 64 * width.min(100) as i32, 60 + 22 * (parts.len() - 1 - n) as i32);
+        root.draw(&Rectangle::new([(x, y), (x + 14, y + 14)], colour.filled()))?;
+        root.draw(&Text::new((*part).to_string(), (x + 20, y + 1), ("sans-serif", 13)))?;
+    }
+    root.present()?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_group_bar_part_and_sum_is_in_the_picture() {
+        let groups = [Group { name: "send".into(), bars: vec![("xen".into(), vec![100.0, 23.0])] }];
+        let path = std::env::temp_dir().join(format!("tandem-stacked-{}.svg", std::process::id()));
+        bars("Packets", "instructions", &["kernel", "driver"], &groups, &path).unwrap();
+        let svg = std::fs::read_to_string(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        for word in ["Packets", "send", "xen", "123", "kernel", "driver"] {
+            assert!(svg.contains(word), "{word} is missing");
+        }
+    }
+}
