@@ -90,20 +90,40 @@ impl<'a> Udp<'a> {
         (self.from, self.from_port)
     }
 
+    /// The way back to the sender.
+    pub fn path(&self) -> UdpPath {
+        UdpPath { mac: self.mac, to: self.from, to_port: self.from_port, own_port: self.to_port }
+    }
+
     pub fn answer(&self, body: &[u8]) -> Vec<u8> {
+        self.path().datagram(body)
+    }
+}
+
+/// Where a datagram of ours goes.
+#[derive(Clone, Copy)]
+pub struct UdpPath {
+    mac: [u8; 6],
+    to: [u8; 4],
+    to_port: u16,
+    own_port: u16,
+}
+
+impl UdpPath {
+    pub fn datagram(&self, body: &[u8]) -> Vec<u8> {
         let len = u16::try_from(body.len() + 8).unwrap_or(u16::MAX);
         let mut datagram = Vec::with_capacity(body.len() + 8);
+        datagram.extend(self.own_port.to_be_bytes());
         datagram.extend(self.to_port.to_be_bytes());
-        datagram.extend(self.from_port.to_be_bytes());
         datagram.extend(len.to_be_bytes());
         datagram.extend([0, 0]);
         datagram.extend(body);
-        let sum = match internet_checksum(pseudo_header(IP, self.from, 17, datagram.len()), &datagram) {
+        let sum = match internet_checksum(pseudo_header(IP, self.to, 17, datagram.len()), &datagram) {
             0 => 0xffff,
             sum => sum,
         };
         datagram[6..8].copy_from_slice(&sum.to_be_bytes());
-        packet(self.mac, self.from, 17, &datagram)
+        packet(self.mac, self.to, 17, &datagram)
     }
 }
 

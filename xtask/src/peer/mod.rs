@@ -5,7 +5,9 @@
 //! by the guest, its driver, or the hypervisor.
 
 mod frame;
+mod load;
 mod tcp;
+mod wire;
 
 use crate::pattern;
 use anyhow::{Context, Result};
@@ -18,6 +20,7 @@ use std::sync::mpsc::{sync_channel, Receiver, RecvTimeoutError, TryRecvError};
 use std::sync::{Arc, Mutex};
 pub use tcp::StreamCounts;
 use tcp::Tcp;
+pub use wire::Wire;
 
 const PUSH: u32 = 1;
 const ACK: u32 = 2;

@@ -34,9 +34,9 @@ pub struct StreamCounts {
 
 /// Frames to and from smoltcp.
 #[derive(Default)]
-struct Wire {
-    incoming: VecDeque<Vec<u8>>,
-    outgoing: Vec<Vec<u8>>,
+pub(super) struct Wire {
+    pub(super) incoming: VecDeque<Vec<u8>>,
+    pub(super) outgoing: Vec<Vec<u8>>,
 }
 
 pub struct Tcp {
@@ -224,7 +224,7 @@ impl Device for Wire {
     }
 }
 
-struct Incoming(Vec<u8>);
+pub(super) struct Incoming(Vec<u8>);
 
 impl RxToken for Incoming {
     fn consume<R, F: FnOnce(&[u8]) -> R>(self, f: F) -> R {
@@ -232,7 +232,7 @@ impl RxToken for Incoming {
     }
 }
 
-struct Outgoing<'a>(&'a mut Vec<Vec<u8>>);
+pub(super) struct Outgoing<'a>(&'a mut Vec<Vec<u8>>);
 
 impl TxToken for Outgoing<'_> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, f: F) -> R {
