@@ -53,3 +53,6 @@ job_xlshell() {
 	echo "Examples are in /etc/xen: xl create -c /etc/xen/guest.cfg (^] leaves the console)"
 	setsid cttyhack bash --rcfile /xen/lib.sh
 }
+
+# guest_loads:KIND:COUNT: the loads of `./tandem bench` in a guest
+job_guest_loads() { bash -c '. /xen/lib.sh; . /xen/bench.sh' bench "$@"; }

@@ -1,7 +1,9 @@
-//! `./tandem bench boot|lmbench`: the same images on native Linux, Debian's Xen 4.17 and Tandem, in instructions.
+//! `./tandem bench boot|lmbench|memory|net|disk`: the same images on native Linux, Debian's Xen 4.17 and Tandem, in instructions.
 //!
 //! QEMU runs with one CPU and `-icount shift=0,sleep=off`, so its clock is the count of instructions and a run repeats
 //! exactly; the plugin of bench/plugin counts between marks. Halted CPUs count nothing.
+
+mod io;
 
 use crate::counter::{Counter, USERSPACE};
 use crate::images::{self, Images};
@@ -36,7 +38,9 @@ pub fn run(options: &Options) -> Result<bool> {
         Some("boot") => ("boot", boot),
         Some("lmbench") => ("lmbench", lmbench),
         Some("memory") => ("memory", memory),
-        _ => bail!("./tandem bench boot, ./tandem bench lmbench, or ./tandem bench memory"),
+        Some("net") => return io::run(io::Kind::Net, options),
+        Some("disk") => return io::run(io::Kind::Disk, options),
+        _ => bail!("./tandem bench boot, lmbench, memory, net or disk"),
     };
     let bench = Bench { images: images::basic()?, counter: Counter::build()? };
     let (title, unit) = match kind {
@@ -62,16 +66,28 @@ pub fn run(options: &Options) -> Result<bool> {
     Ok(failures.is_empty())
 }
 
-/// Native Linux, stock Xen, and ours: what `--hypervisor` names, else the built image if there is one.
+/// Native Linux, stock Xen, and ours: what `--hypervisor` names, else the built image. Names after the kind of bench
+/// choose among them.
 fn systems(options: &Options) -> Result<Vec<System>> {
-    let mut systems = vec![
-        System { name: "native", hypervisor: Hypervisor::None },
-        System { name: BASELINE, hypervisor: Hypervisor::choose(Some("xen"))? },
-    ];
-    match Hypervisor::choose(options.hypervisor.as_deref()) {
-        Ok(ours) if ours != systems[1].hypervisor => systems.push(System { name: "tandem", hypervisor: ours }),
-        Ok(_) => {}
-        Err(error) => println!("without Tandem: {error:#}"),
+    let names = options.words.get(1..).unwrap_or_default();
+    if let Some(other) = names.iter().find(|n| !["native", BASELINE, "tandem"].contains(&n.as_str())) {
+        bail!("there is no system `{other}`; there are native, {BASELINE} and tandem");
+    }
+    let wanted = |name: &str| names.is_empty() || names.iter().any(|n| n == name);
+    let mut systems = Vec::new();
+    if wanted("native") {
+        systems.push(System { name: "native", hypervisor: Hypervisor::None });
+    }
+    let xen = Hypervisor::choose(Some("xen"))?;
+    if wanted(BASELINE) {
+        systems.push(System { name: BASELINE, hypervisor: xen.clone() });
+    }
+    if wanted("tandem") {
+        match Hypervisor::choose(options.hypervisor.as_deref()) {
+            Ok(ours) if ours != xen => systems.push(System { name: "tandem", hypervisor: ours }),
+            Ok(_) => {}
+            Err(error) => println!("without Tandem: {error:#}"),
+        }
     }
     Ok(systems)
 }

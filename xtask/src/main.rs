@@ -36,6 +36,7 @@ usage: ./tandem COMMAND [OPTIONS]
   build                the hypervisor's ELF image, target/tandem.elf
   bench boot|lmbench   instruction counts beside stock Xen and native Linux
   bench memory         RAM that the hypervisor keeps, beside stock Xen
+  bench net|disk       instructions for a packet, page or request in dom0 and in a guest, by component; --operations N
   capture DRIVER       a snapshot of the live driver, taken once
   twin DRIVER          rewrite the driver, verify it, report; --mode stlb|mirror
   equivalence DRIVER   original and twin on generated cases; --count N

@@ -43,10 +43,10 @@ pub fn build(kernel: &Kernel) -> Result<PathBuf> {
     Ok(out)
 }
 
-/// What every initramfs of ours has: busybox, our test tools, the first program and its script.
+/// What every initramfs of ours has: busybox, our test tools, the first program and its scripts.
 pub struct Base {
     pub busybox: PathBuf,
-    script: PathBuf,
+    scripts: PathBuf,
     tools: PathBuf,
 }
 
@@ -54,14 +54,15 @@ impl Base {
     pub fn gather() -> Result<Self> {
         Ok(Self {
             busybox: packages::unpacked("busybox-static")?.join("bin/busybox"),
-            script: host::root().join("images/init/init.sh"),
+            scripts: host::root().join("images/init"),
             tools: tools::build()?,
         })
     }
 
     /// The files that it is made from.
     pub fn inputs(&self) -> Result<Vec<PathBuf>> {
-        let mut inputs = vec![self.busybox.clone(), self.script.clone()];
+        let mut inputs = vec![self.busybox.clone()];
+        inputs.extend(super::files(&self.scripts)?);
         inputs.extend(super::files(&self.tools)?);
         Ok(inputs)
     }
@@ -74,7 +75,10 @@ impl Base {
         archive.char_device("dev/null", 1, 3);
         archive.file("bin/busybox", read(&self.busybox)?, 0o755);
         archive.link("bin/sh", "busybox");
-        archive.file("init.sh", read(&self.script)?, 0o755);
+        for script in super::files(&self.scripts)? {
+            let name = script.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            archive.file(&name, read(&script)?, 0o755);
+        }
         for tool in super::files(&self.tools)? {
             let name = tool.file_name().unwrap_or_default().to_string_lossy().into_owned();
             let place = if name == "init" { name } else { format!("tools/{name}") };

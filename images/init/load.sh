@@ -1,0 +1,80 @@
+# The loads of `./tandem bench net` and `disk`, the same on the bare machine, in dom0 and in a guest: sourced by init.sh.
+# What they report is shown when all are over: a console would be part of what is measured.
+
+# modules:DOMAIN: where the kernel's modules are, for the host to tell them apart
+job_modules() {
+	echo 0 > /proc/sys/kernel/kptr_restrict
+	sed "s/^\([^ ]*\) \([0-9]*\) .* \(0x[0-9a-f]*\).*/TANDEM: module $1 \1 \2 \3/" /proc/modules
+}
+
+# nic:DRIVER: the NIC at 10.9.0.2
+job_nic() {
+	modprobe "$1" || { say "load FAIL modprobe $1"; return; }
+	wait_for 10 test -e /sys/class/net/eth0 || { say "load FAIL no interface from $1"; return; }
+	ifconfig lo 127.0.0.1 up
+	ifconfig eth0 10.9.0.2 netmask 255.255.255.0 up
+	wait_for 15 ping -c 1 -W 1 10.9.0.1 || say "load FAIL no answer to ping"
+}
+
+# nvme: the disk
+job_nvme() {
+	modprobe nvme
+	wait_for 15 test -b /dev/nvme0n1 || say "load FAIL no disk"
+}
+
+# measure_net:COUNT: packets, streams, pings and web pages over eth0
+job_measure_net() {
+	mkdir -p /www
+	head -c 1024 /dev/zero | tr '\0' x > /www/1k
+	head -c 16384 /dev/zero | tr '\0' y > /www/16k
+	httpd -p 80 -h /www
+	traffic serve
+	traffic arm
+	{
+		traffic send send-64 60 $1
+		traffic send send-512 508 $1
+		traffic send send-1500 1514 $1
+		traffic receive receive-64 60 $1
+		traffic receive receive-1500 1514 $1
+		traffic put tcp-send $1
+		traffic get tcp-receive $1
+		traffic ping $(($1 / 10))
+		traffic web web-1k 81 /1k $(($1 / 10))
+		traffic web web-16k 81 /16k $(($1 / 10))
+		traffic web web-fork-1k 80 /1k $(($1 / 20))
+		traffic offloads eth0 off
+		traffic put tcp-send-plain $1
+		traffic get tcp-receive-plain $1
+		traffic offloads eth0 on
+	} > /tmp/load 2>&1
+	cat /tmp/load
+}
+
+# measure_disk:COUNT:DEVICE
+job_measure_disk() {
+	traffic arm
+	{
+		blocks random-read-32 $2 read random 4096 $1 32
+		blocks random-write-32 $2 write random 4096 $1 32
+		blocks sequential-read-32 $2 read sequential 4096 $1 32
+		blocks sequential-write-32 $2 write sequential 4096 $1 32
+		blocks random-read-1 $2 read random 4096 $(($1 / 4)) 1
+		blocks random-write-1 $2 write random 4096 $(($1 / 4)) 1
+		blocks read-64k $2 read sequential 65536 $(($1 / 8)) 8
+		blocks write-64k $2 write sequential 65536 $(($1 / 8)) 8
+	} > /tmp/load 2>&1
+	cat /tmp/load
+}
+
+# loads:DOMAIN:KIND:ARGUMENT...: all of a kind; KIND is net or disk
+job_loads() {
+	domain=$1
+	kind=$2
+	shift 2
+	job_modules $domain
+	say "loads $domain"
+	# Idle for a while first: Xen clears free memory when it has nothing else to do.
+	sleep 3
+	job_measure_$kind "$@"
+	say "loaded $domain"
+}

@@ -1,0 +1,361 @@
+/*
+ * traffic WHAT...: the loads of `./tandem bench net`, each between two marks that the profiling plugin sees.
+ *
+ *   arm                     begins counting, and credits the random pool: unseeded, Linux hashes at every interrupt
+ *   send NAME SIZE COUNT    datagrams in frames of SIZE bytes to the peer's port 9
+ *   receive NAME ...        the same from the peer, which has 256 of them under way
+ *   put NAME COUNT, get ... a TCP stream of COUNT full segments, to or from the peer
+ *   ping COUNT              echo requests, one at a time
+ *   serve                   a web server for the next: one process, an answer a connection
+ *   web NAME PORT PATH N    the peer fetches a page N times, eight connections at a time
+ *   offloads DEVICE on|off  checksums, scatter-gather and segmentation by the device
+ *
+ * Every load runs for a while before its window begins. One line says how many units the window had.
+ */
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <linux/ethtool.h>
+#include <linux/random.h>
+#include <linux/sockios.h>
+#include <net/if.h>
+#include <netinet/ip_icmp.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "mark.h"
+
+/* xtask/src/peer/load.rs has the same. */
+enum { SYNC = 1, GENERATE, CREDIT, FETCH };
+enum { CONTROL = 7010, SINK = 9, TAKES = 7020, GIVES = 7021 };
+enum { HEADERS = 42, WINDOW = 256, CREDIT_EVERY = 64, SEGMENT = 1448, STUCK_MS = 20000 };
+#define MAGIC 0x444f4c54u
+
+struct message {
+	uint32_t magic, kind;
+	uint64_t a, b, c;
+	char path[64];
+};
+
+static char buffer[1 << 16];
+
+static void fail(const char *why, long at)
+{
+	printf("TANDEM: load FAIL %s at %ld\n", why, at);
+	exit(1);
+}
+
+static void say(const char *name, long units)
+{
+	printf("TANDEM: load %s units=%ld\n", name, units);
+}
+
+static struct sockaddr_in at(const char *host, int port)
+{
+	struct sockaddr_in a = { .sin_family = AF_INET, .sin_port = htons(port) };
+
+	if (inet_pton(AF_INET, host, &a.sin_addr) != 1)
+		fail("no address", 0);
+	return a;
+}
+
+static int connected(int type, int port)
+{
+	struct sockaddr_in to = at("10.9.0.1", port);
+	int fd = socket(AF_INET, type, 0);
+
+	if (fd < 0 || connect(fd, (void *)&to, sizeof(to)))
+		fail("no connection", port);
+	return fd;
+}
+
+static void tell(int fd, uint32_t kind, uint64_t a, uint64_t b, const char *path)
+{
+	struct message m = { .magic = MAGIC, .kind = kind, .a = a, .b = b };
+
+	snprintf(m.path, sizeof(m.path), "%s", path);
+	if (send(fd, &m, sizeof(m), 0) != sizeof(m))
+		fail("cannot send", kind);
+}
+
+/* The peer's answer to the last message. */
+static struct message answer(int fd)
+{
+	struct pollfd p = { .fd = fd, .events = POLLIN };
+	struct message m = { 0 };
+
+	if (poll(&p, 1, STUCK_MS * 10) <= 0 || recv(fd, &m, sizeof(m), 0) < 32 || m.magic != MAGIC)
+		fail("no answer from the peer", 0);
+	return m;
+}
+
+/* How many datagrams the peer's sink got so far. */
+static uint64_t sunk(int fd)
+{
+	tell(fd, SYNC, 0, 0, "");
+	return answer(fd).a;
+}
+
+static void send_datagrams(const char *name, long size, long count)
+{
+	int control = connected(SOCK_DGRAM, CONTROL), fd = connected(SOCK_DGRAM, SINK);
+	uint64_t before;
+	long n;
+
+	for (n = 0; n < 600; n++)
+		if (send(fd, buffer, size - HEADERS, 0) < 0)
+			fail("cannot send", n);
+	before = sunk(control);
+	MARK(2);
+	for (n = 0; n < count; n++)
+		if (send(fd, buffer, size - HEADERS, 0) < 0)
+			fail("cannot send", n);
+	before = sunk(control) - before;
+	MARK(3);
+	if (before != (uint64_t)count)
+		fail("datagrams were lost", count - before);
+	say(name, count);
+}
+
+static void receive_datagrams(const char *name, long size, long count)
+{
+	int fd = connected(SOCK_DGRAM, CONTROL), room = 16 << 20;
+	struct timeval limit = { .tv_sec = STUCK_MS / 1000 };
+	long warm = 1024, n;
+	uint64_t number;
+
+	setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, &room, sizeof(room));
+	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
+	tell(fd, GENERATE, size, warm + count, "");
+	for (n = 0; n < warm + count; n++) {
+		if (n == warm)
+			MARK(2);
+		if (recv(fd, buffer, sizeof(buffer), 0) < 8)
+			fail("nothing came", n);
+		memcpy(&number, buffer, 8);
+		if (number != (uint64_t)n)
+			fail("a datagram was lost", n);
+		if (n % CREDIT_EVERY == CREDIT_EVERY - 1)
+			tell(fd, CREDIT, n + 1, 0, "");
+	}
+	MARK(3);
+	say(name, count);
+}
+
+/* Waits until the peer has acknowledged everything. */
+static void drain(int fd)
+{
+	int left;
+
+	while (!ioctl(fd, SIOCOUTQ, &left) && left)
+		usleep(1000);
+}
+
+static long put(int fd, long bytes)
+{
+	long n, done;
+
+	for (done = 0; done < bytes; done += n) {
+		n = write(fd, buffer, sizeof(buffer));
+		if (n <= 0)
+			fail("the connection broke", done);
+	}
+	drain(fd);
+	return done;
+}
+
+static void put_stream(const char *name, long segments)
+{
+	int fd = connected(SOCK_STREAM, TAKES);
+	long done;
+
+	put(fd, 2 << 20);
+	MARK(2);
+	done = put(fd, segments * SEGMENT);
+	MARK(3);
+	close(fd);
+	say(name, done / SEGMENT);
+}
+
+static long get(int fd, long bytes)
+{
+	long n, done;
+
+	for (done = 0; done < bytes; done += n) {
+		n = read(fd, buffer, sizeof(buffer));
+		if (n <= 0)
+			fail("the connection broke", done);
+	}
+	return done;
+}
+
+static void get_stream(const char *name, long segments)
+{
+	int fd = connected(SOCK_STREAM, GIVES);
+	long warm = 2 << 20, done;
+	uint64_t all = warm + segments * SEGMENT;
+
+	if (write(fd, &all, sizeof(all)) != sizeof(all))
+		fail("the connection broke", 0);
+	warm = get(fd, warm);
+	MARK(2);
+	done = get(fd, all - warm);
+	MARK(3);
+	close(fd);
+	say(name, done / SEGMENT);
+}
+
+static uint16_t checksum(const uint16_t *p, int words)
+{
+	uint32_t sum = 0;
+
+	while (words--)
+		sum += *p++;
+	sum = (sum & 0xffff) + (sum >> 16);
+	return ~(sum + (sum >> 16));
+}
+
+static void ping(long count)
+{
+	struct sockaddr_in to = at("10.9.0.1", 0);
+	int fd = socket(AF_INET, SOCK_RAW, IPPROTO_ICMP);
+	struct pollfd p = { .fd = fd, .events = POLLIN };
+	long n;
+
+	if (fd < 0 || connect(fd, (void *)&to, sizeof(to)))
+		fail("no raw socket", 0);
+	for (n = -20; n < count; n++) {
+		union {
+			struct icmphdr head;
+			uint16_t word[32];
+		} echo = { .head = { .type = ICMP_ECHO, .un.echo = { htons(77), htons(n) } } };
+
+		echo.head.checksum = checksum(echo.word, 32);
+		if (n == 0)
+			MARK(2);
+		if (send(fd, &echo, sizeof(echo), 0) != sizeof(echo))
+			fail("cannot send", n);
+		do
+			if (poll(&p, 1, STUCK_MS) <= 0 || recv(fd, buffer, sizeof(buffer), 0) < 28)
+				fail("no echo", n);
+		while (buffer[20] != ICMP_ECHOREPLY);
+	}
+	MARK(3);
+	say("ping", count);
+}
+
+static void serve(void)
+{
+	struct sockaddr_in here = at("0.0.0.0", 81);
+	int listener = socket(AF_INET, SOCK_STREAM, 0), on = 1, fd, file;
+	struct stat about;
+	char *path, *end;
+	ssize_t n;
+
+	setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+	if (bind(listener, (void *)&here, sizeof(here)) || listen(listener, 64) || daemon(0, 0))
+		fail("cannot listen", 81);
+	signal(SIGPIPE, SIG_IGN);
+	for (;;) {
+		fd = accept(listener, NULL, NULL);
+		n = read(fd, buffer, sizeof(buffer) - 1);
+		buffer[n > 0 ? n : 0] = 0;
+		path = strstr(buffer, "GET ");
+		end = path ? strchr(path + 4, ' ') : NULL;
+		if (end) {
+			*end = 0;
+			snprintf(buffer + 8192, 256, "/www%s", path + 4);
+			file = open(buffer + 8192, O_RDONLY);
+			if (file >= 0 && !fstat(file, &about)) {
+				n = snprintf(buffer, 256, "HTTP/1.0 200 OK\r\nContent-Length: %lld\r\n\r\n",
+					     (long long)about.st_size);
+				n += read(file, buffer + n, sizeof(buffer) - n);
+				n = write(fd, buffer, n);
+			}
+			close(file);
+		}
+		close(fd);
+	}
+}
+
+static void web(const char *name, long port, const char *path, long count)
+{
+	int fd = connected(SOCK_DGRAM, CONTROL);
+	struct message m;
+
+	tell(fd, FETCH, 24, port, path);
+	answer(fd);
+	MARK(2);
+	tell(fd, FETCH, count, port, path);
+	m = answer(fd);
+	MARK(3);
+	if (m.a != (uint64_t)count || m.b)
+		fail("pages did not come", m.b);
+	say(name, count);
+}
+
+static void offloads(const char *device, int on)
+{
+	static const uint32_t features[] = { ETHTOOL_STSO, ETHTOOL_SGSO, ETHTOOL_SGRO, ETHTOOL_SSG, ETHTOOL_STXCSUM };
+	int fd = socket(AF_INET, SOCK_DGRAM, 0), i, count = sizeof(features) / sizeof(features[0]);
+
+	for (i = 0; i < count; i++) {
+		/* Segmentation needs scatter-gather, and that checksums: on in the other order. */
+		struct ethtool_value value = { features[on ? count - 1 - i : i], on };
+		struct ifreq request = { .ifr_data = (void *)&value };
+
+		snprintf(request.ifr_name, IFNAMSIZ, "%s", device);
+		ioctl(fd, SIOCETHTOOL, &request);
+	}
+}
+
+static void arm(void)
+{
+	struct {
+		int bits, bytes;
+		char data[64];
+	} credit = { 512, 64, "not random, only credited" };
+	int fd = open("/dev/urandom", O_WRONLY);
+
+	if (fd < 0 || ioctl(fd, RNDADDENTROPY, &credit))
+		fail("no random pool", 0);
+	MARK(4);
+	usleep(1000);
+}
+
+int main(int argc, char **argv)
+{
+	const char *what = argc > 1 ? argv[1] : "";
+	long number[5] = { 0 };
+	int i;
+
+	for (i = 2; i < argc && i < 7; i++)
+		number[i - 2] = atol(argv[i]);
+	if (!strcmp(what, "arm"))
+		arm();
+	else if (!strcmp(what, "send") && argc == 5)
+		send_datagrams(argv[2], number[1], number[2]);
+	else if (!strcmp(what, "receive") && argc == 5)
+		receive_datagrams(argv[2], number[1], number[2]);
+	else if (!strcmp(what, "put") && argc == 4)
+		put_stream(argv[2], number[1]);
+	else if (!strcmp(what, "get") && argc == 4)
+		get_stream(argv[2], number[1]);
+	else if (!strcmp(what, "ping") && argc == 3)
+		ping(number[0]);
+	else if (!strcmp(what, "serve"))
+		serve();
+	else if (!strcmp(what, "web") && argc == 6)
+		web(argv[2], number[1], argv[4], number[3]);
+	else if (!strcmp(what, "offloads") && argc == 4)
+		offloads(argv[2], !strcmp(argv[3], "on"));
+	else
+		return 2;
+	return 0;
+}

@@ -1,0 +1,373 @@
+//! `./tandem bench net` and `disk`: what a packet, a page or a request costs on native Linux, in dom0 and in a guest that
+//! dom0 serves, on stock Xen and on Tandem, in instructions and divided by component.
+//!
+//! The loads are images/src/traffic.c and blocks.c, in the order of images/init/load.sh. The other end of the wire is in
+//! virtual time (`peer::Wire`), so network figures repeat; the disk is QEMU's null device behind nvme, whose completions
+//! come from a thread of QEMU's, so that its figures vary by a per cent or two.
+
+use super::{systems, System, BASELINE};
+use crate::counter::Profiler;
+use crate::images::{self, Images};
+use crate::machine::{field, Ending, Hypervisor, Machine, Outcome};
+use crate::options::Options;
+use crate::peer::Wire;
+use crate::progress::step;
+use crate::{account, host};
+use anyhow::{ensure, Context, Result};
+use bench::profile::{self, Map, Part, DOM0};
+use bench::stacked::{self, Group};
+use bench::table::Table;
+use std::fmt::Write;
+
+/// What is measured.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Net,
+    Disk,
+}
+
+/// A load on one system.
+struct Cost {
+    /// `native`, `xen`, `tandem`.
+    system: &'static str,
+    /// Where the load ran.
+    place: Place,
+    load: String,
+    /// Instructions per unit, in the order of [`Part::ALL`].
+    parts: Vec<f64>,
+}
+
+/// Which domain ran a load.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Dom0,
+    Guest,
+}
+
+impl Place {
+    const ALL: [Self; 2] = [Self::Dom0, Self::Guest];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Dom0 => "dom0",
+            Self::Guest => "guest through dom0",
+        }
+    }
+
+    /// As the domain is called in reports.
+    fn domain(self) -> &'static str {
+        match self {
+            Self::Dom0 => DOM0,
+            Self::Guest => "guest",
+        }
+    }
+}
+
+impl Cost {
+    fn total(&self) -> f64 {
+        self.parts.iter().sum()
+    }
+
+    fn part(&self, part: Part) -> f64 {
+        Part::ALL.iter().position(|p| *p == part).and_then(|at| self.parts.get(at)).copied().unwrap_or(0.0)
+    }
+}
+
+/// Measures and shows; false if a system could not be measured.
+pub fn run(kind: Kind, options: &Options) -> Result<bool> {
+    let images = images::toolstack()?;
+    let profiler = Profiler::build()?;
+    let mut costs = Vec::new();
+    let mut failures = Vec::new();
+    for system in systems(options)? {
+        match step(&format!("measuring {}", system.name), || measure(kind, options, &system, &images, &profiler)) {
+            Ok(found) => costs.extend(found),
+            Err(error) => failures.push(error),
+        }
+    }
+    report(kind, &costs)?;
+    for failure in &failures {
+        println!("FAIL: {failure:#}");
+    }
+    Ok(failures.is_empty())
+}
+
+fn measure(kind: Kind, options: &Options, system: &System, images: &Images, profiler: &Profiler) -> Result<Vec<Cost>> {
+    let word = match kind {
+        Kind::Net => "net",
+        Kind::Disk => "disk",
+    };
+    let name = format!("bench-{}-{word}", system.name);
+    let native = system.hypervisor == Hypervisor::None;
+    let count = options.operations.unwrap_or(2000);
+    ensure!((200..=1_000_000).contains(&count), "--operations is to be from 200 to 1000000");
+    let jobs = jobs(kind, native, count);
+    let profile = host::target("logs")?.join(format!("{name}.profile"));
+    let wire = Wire::start(&name)?;
+    let mut machine = Machine::new(&name, &system.hypervisor, images, 1, &jobs);
+    machine.hypervisor_args = "dom0_mem=768M,max:768M dom0_max_vcpus=1 loglvl=warning".into();
+    machine.kernel_args = format!("quiet nokaslr {}", machine.kernel_args);
+    machine.memory_mib = 2048;
+    machine.cpu_model = Some("qemu64".into());
+    machine.timeout_s = 3000;
+    machine.accel = profiler.accel(&profile, wire.socket());
+    let clock = ["-icount", "shift=0,sleep=off", "-rtc", "base=2024-01-01,clock=vm", "-seed", "1"];
+    machine.accel.extend(clock.map(String::from));
+    machine.devices = vec!["e1000,netdev=wire,mac=52:54:00:74:61:6e,romfile="];
+    if kind == Kind::Disk {
+        let disk = "driver=null-co,node-name=disk,size=1073741824,read-zeroes=on";
+        machine.accel.extend(["-blockdev", disk].map(String::from));
+        machine.devices.push("nvme,drive=disk,serial=null");
+    }
+    let outcome = machine.start()?.finish(|_| false)?;
+    costs(system, &outcome, &profile)
+        .with_context(|| format!("{} (log {})", system.name, account::relative(&outcome.log)))
+}
+
+/// dom0's part first, while there is no other domain; then a guest's.
+fn jobs(kind: Kind, native: bool, count: u64) -> String {
+    let mut jobs = Vec::new();
+    if !native {
+        jobs.push("toolstack".into());
+    }
+    match kind {
+        Kind::Net => jobs.extend(["nic:e1000".into(), format!("loads:dom0:net:{count}")]),
+        Kind::Disk => jobs.extend(["nvme".into(), format!("loads:dom0:disk:{count}:/dev/nvme0n1")]),
+    }
+    if !native {
+        if kind == Kind::Net {
+            jobs.push("bridge:e1000".into());
+        }
+        let word = if kind == Kind::Net { "net" } else { "disk" };
+        jobs.push(format!("guest_loads:{word}:{count}"));
+    }
+    jobs.push("poweroff".into());
+    jobs.join("+")
+}
+
+/// Matches the windows of the profile with the loads that were reported, both in the order in which they ran.
+fn costs(system: &System, outcome: &Outcome, file: &std::path::Path) -> Result<Vec<Cost>> {
+    let reports: Vec<&str> =
+        outcome.lines.iter().filter_map(|l| l.split_once("TANDEM: ").map(|(_, report)| report.trim())).collect();
+    if let Some(failed) = reports.iter().find(|r| r.contains("FAIL")) {
+        anyhow::bail!("{failed}");
+    }
+    ensure!(outcome.ending == Ending::PowerOff, "it did not get to its end: {}", account::ended(&outcome.ending));
+    let windows = profile::read(file)?;
+    let map = Map::read(reports.iter().copied());
+    let mut place = Place::Dom0;
+    let mut windows = windows.iter();
+    let mut found = Vec::new();
+    for report in &reports {
+        let Some((subject, rest)) = report.split_once(' ') else { continue };
+        match subject {
+            "loads" => place = if rest == Place::Guest.domain() { Place::Guest } else { Place::Dom0 },
+            "load" => {
+                let window = windows.next().context("a load without a window")?;
+                let units: u32 = field(rest, "units").and_then(|u| u.parse().ok()).context("a load without units")?;
+                ensure!(map.knows(place.domain()), "nothing is known of the modules of {}", place.domain());
+                found.push(Cost {
+                    system: system.name,
+                    place,
+                    load: rest.split(' ').next().unwrap_or_default().into(),
+                    parts: per_unit(map.divide(window, place.domain()), units.max(1)),
+                });
+            }
+            _ => {}
+        }
+    }
+    ensure!(windows.next().is_none(), "a window without a load");
+    ensure!(!found.is_empty(), "no load ran");
+    Ok(found)
+}
+
+#[allow(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
+fn per_unit(sums: [u64; 8], units: u32) -> Vec<f64> {
+    sums.iter().map(|s| *s as f64 / f64::from(units)).collect()
+}
+
+/// Tables on the terminal, all figures as CSV, pictures.
+fn report(kind: Kind, costs: &[Cost]) -> Result<()> {
+    let (stem, title) = match kind {
+        Kind::Net => ("net", "Network"),
+        Kind::Disk => ("disk", "Disk"),
+    };
+    for place in Place::ALL {
+        let mut total = Table {
+            title: format!("{title}, {}: all components", place.name()),
+            unit: "instructions".into(),
+            ..Table::default()
+        };
+        let mut own = Table { title: format!("{title}, {}: the hypervisor", place.name()), ..total.clone() };
+        for cost in costs.iter().filter(|c| c.place == place || c.system == "native") {
+            total.set(cost.system, &cost.load, cost.total());
+            if cost.system != "native" {
+                own.set(cost.system, &cost.load, cost.part(Part::Hypervisor));
+            }
+        }
+        println!("\n{}\n{}", total.text("tandem", BASELINE), own.text("tandem", BASELINE));
+    }
+    print!("{}", divided(costs));
+    print!("{}", aims(costs));
+    let dir = host::target("bench")?;
+    let csv = dir.join(format!("{stem}.csv"));
+    std::fs::write(&csv, as_csv(costs))?;
+    let mut written = vec![account::relative(&csv)];
+    for (name, heading, loads) in pictures(kind) {
+        let picture = dir.join(format!("{name}.svg"));
+        let groups: Vec<Group> = loads.iter().map(|load| group(costs, load)).collect();
+        let parts: Vec<&str> = Part::ALL.iter().map(|p| p.name()).collect();
+        stacked::bars(heading, "instructions", &parts, &groups, &picture)?;
+        written.push(account::relative(&picture));
+    }
+    println!("Written: {}", written.join(" "));
+    Ok(())
+}
+
+/// Name, heading, and loads of each picture.
+type Picture = (&'static str, &'static str, &'static [&'static str]);
+
+fn pictures(kind: Kind) -> &'static [Picture] {
+    match kind {
+        Kind::Net => &[
+            ("net-transmit", "Instructions for a packet that is sent", &["send-1500", "tcp-send"]),
+            ("net-receive", "Instructions for a packet that is received", &["receive-1500", "tcp-receive"]),
+            ("net-ping", "Instructions for a ping's round trip", &["ping"]),
+            ("net-web", "Instructions for a web page", &["web-1k", "web-16k", "web-fork-1k"]),
+        ],
+        Kind::Disk => &[
+            ("disk-read", "Instructions for a request", &["random-read-32", "sequential-read-32", "random-read-1"]),
+            ("disk-write", "Instructions for a request", &["random-write-32", "sequential-write-32", "random-write-1"]),
+        ],
+    }
+}
+
+fn group(costs: &[Cost], load: &str) -> Group {
+    let bar = |cost: &Cost| {
+        let place = match (cost.system, cost.place) {
+            ("native", _) => "",
+            (_, Place::Dom0) => " dom0",
+            (_, Place::Guest) => " guest",
+        };
+        (format!("{}{place}", cost.system), cost.parts.clone())
+    };
+    let mut found: Vec<&Cost> = costs.iter().filter(|c| c.load == load).collect();
+    found.sort_by_key(|c| (c.system != "native", c.place == Place::Guest));
+    Group { name: load.into(), bars: found.into_iter().map(bar).collect() }
+}
+
+/// A line for each load and system: the components and their sum.
+fn divided(costs: &[Cost]) -> String {
+    let mut out = format!("{:<22}{:<8}{:<20}", "by component", "", "");
+    for part in Part::ALL {
+        let _ = write!(out, "{:>18}", part.name());
+    }
+    out.push_str(&format!("{:>10}\n", "all"));
+    for load in loads(costs) {
+        for place in Place::ALL {
+            for cost in costs.iter().filter(|c| c.load == load && c.place == place) {
+                let place = if cost.system == "native" { "" } else { place.name() };
+                let _ = write!(out, "{load:<22}{:<8}{place:<20}", cost.system);
+                for part in &cost.parts {
+                    let _ = write!(out, "{:>18}", if *part < 0.5 { "-".into() } else { format!("{part:.0}") });
+                }
+                let _ = writeln!(out, "{:>10.0}", cost.total());
+            }
+        }
+    }
+    out
+}
+
+fn as_csv(costs: &[Cost]) -> String {
+    let mut out = String::from("load,system,place");
+    for part in Part::ALL {
+        let _ = write!(out, ",{}", part.name());
+    }
+    out.push_str(",all\n");
+    for cost in costs {
+        let place = if cost.system == "native" { "" } else { cost.place.name() };
+        let _ = write!(out, "{},{},{place}", cost.load, cost.system);
+        for part in &cost.parts {
+            let _ = write!(out, ",{part:.1}");
+        }
+        let _ = writeln!(out, ",{:.1}", cost.total());
+    }
+    out
+}
+
+/// The loads in the order in which they ran.
+fn loads(costs: &[Cost]) -> Vec<&str> {
+    let mut loads: Vec<&str> = Vec::new();
+    for cost in costs {
+        if !loads.contains(&cost.load.as_str()) {
+            loads.push(&cost.load);
+        }
+    }
+    loads
+}
+
+/// What is aimed at, as a share of stock Xen's figure: of all, and of the hypervisor's own instructions.
+fn aim(load: &str) -> (f64, f64) {
+    match load {
+        "ping" => (0.75, 0.75),
+        _ if load.starts_with("web") => (0.8, 0.75),
+        _ => (1.0, 0.75),
+    }
+}
+
+/// Which aims are missed, and how many there are.
+fn aims(costs: &[Cost]) -> String {
+    let mut out = String::new();
+    let (mut met, mut all) = (0, 0);
+    for load in loads(costs) {
+        for place in Place::ALL {
+            let of = |system| costs.iter().find(|c| c.system == system && c.load == load && c.place == place);
+            let (Some(ours), Some(xen)) = (of("tandem"), of(BASELINE)) else { continue };
+            let (total, own) = aim(load);
+            let pairs = [
+                ("all", ours.total() / xen.total(), total),
+                ("hypervisor", ours.part(Part::Hypervisor) / xen.part(Part::Hypervisor), own),
+            ];
+            for (what, ratio, aim) in pairs {
+                all += 1;
+                if ratio <= aim {
+                    met += 1;
+                } else {
+                    let _ = writeln!(out, "missed: {load}, {}, {what}: {ratio:.3} of Xen's, aim {aim}", place.name());
+                }
+            }
+        }
+    }
+    if all == 0 {
+        return out;
+    }
+    format!("{out}{met} of {all} aims met\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cost(system: &'static str, place: Place, hypervisor: f64) -> Cost {
+        let mut parts = vec![100.0; 8];
+        parts[6] = hypervisor;
+        Cost { system, place, load: "ping".into(), parts }
+    }
+
+    #[test]
+    fn an_aim_that_is_missed_is_named() {
+        let costs = [cost(BASELINE, Place::Guest, 1000.0), cost("tandem", Place::Guest, 700.0)];
+        let said = aims(&costs);
+        assert!(said.contains("missed: ping, guest through dom0, all: 0.824"), "{said}");
+        assert!(said.ends_with("1 of 2 aims met\n"), "{said}");
+        assert_eq!(aims(&costs[..1]), "");
+    }
+
+    #[test]
+    fn the_csv_has_every_component() {
+        let text = as_csv(&[cost("native", Place::Dom0, 0.0)]);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[0].split(',').count(), lines[1].split(',').count());
+        assert_eq!(lines[1], "ping,native,,100.0,100.0,100.0,100.0,100.0,100.0,0.0,100.0,700.0");
+    }
+}
