@@ -121,12 +121,12 @@ fn recount(domains: &[DomainRef]) -> Result<(Totals, u64), Errno> {
             ));
         }
     }
-    if totals.free != frames::free_count() + limbo::count() {
+    if totals.free != limbo::free_in_all() {
         totals.wrong += 1;
         print(format_args!(
             "Frame audit: {} free frames, but the allocator says {}",
             totals.free,
-            frames::free_count()
+            limbo::free_in_all()
         ));
     }
     let accounted = totals.free + heap::frames_used() + frames::table_count();

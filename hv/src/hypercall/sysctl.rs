@@ -193,7 +193,7 @@ fn physinfo() -> PhysInfo {
         capabilities: PHYSCAP_PV | PHYSCAP_GNTTAB_V1 | if passthrough::is_possible() { PHYSCAP_DIRECTIO } else { 0 },
         outstanding_pages: mem::claims::outstanding(),
         total_pages: mem::frames::total(),
-        free_pages: mem::frames::available_count(),
+        free_pages: mem::limbo::available_count(),
         max_mfn: mem::frames::end().raw().saturating_sub(1),
         hw_cap: core::array::from_fn(|i| features[i]),
         ..PhysInfo::default()
@@ -221,7 +221,7 @@ fn available_heap(payload: GuestPtr<AvailHeap>) -> Outcome {
         return Err(Errno::EINVAL);
     }
     let frames = match op.max_bitwidth {
-        0 => mem::frames::available_count(),
+        0 => mem::limbo::available_count(),
         bits => mem::frames::free_count_below(bits),
     };
     op.avail_bytes = frames << x86::PAGE_SHIFT;
@@ -262,7 +262,7 @@ fn numa(payload: GuestPtr<NumaInfo>) -> Outcome {
     if op.num_nodes == 1 {
         if !memory.is_null() {
             let memsize = mem::frames::total() << x86::PAGE_SHIFT;
-            memory.write(&MemInfo { memsize, memfree: mem::frames::available_count() << x86::PAGE_SHIFT })?;
+            memory.write(&MemInfo { memsize, memfree: mem::limbo::available_count() << x86::PAGE_SHIFT })?;
         }
         if !distance.is_null() {
             distance.write(&LOCAL_DISTANCE)?;

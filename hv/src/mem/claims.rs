@@ -2,7 +2,7 @@
 //! cannot both start and then both fail. A domain's own allocations use its claim up; others get only what is not claimed.
 
 use crate::domain::Domain;
-use crate::mem::{frames, limbo};
+use crate::mem::limbo;
 use crate::sync::Mutex;
 use core::sync::atomic::{AtomicU64, Ordering};
 use xen_abi::errno::Errno;
@@ -29,7 +29,7 @@ pub fn claim(d: &Domain, pages: u64) -> Result<(), Errno> {
     if pages > d.mm.max_pages() || missing == 0 || d.mm.claim().load(Ordering::Relaxed) != 0 || d.is_dying() {
         return Err(Errno::EINVAL);
     }
-    if missing > (frames::available_count() + limbo::count()).saturating_sub(outstanding()) {
+    if missing > limbo::available_count().saturating_sub(outstanding()) {
         return Err(Errno::ENOMEM);
     }
     d.mm.claim().store(missing, Ordering::Relaxed);
@@ -57,7 +57,7 @@ pub fn admit(own: &AtomicU64, pages: u64) -> bool {
     let _lock = LOCK.lock();
     let claimed = own.load(Ordering::Relaxed);
     let others = outstanding() - claimed;
-    if pages > claimed && pages > (frames::available_count() + limbo::count()).saturating_sub(others) {
+    if pages > claimed && pages > limbo::available_count().saturating_sub(others) {
         return false;
     }
     let used = claimed.min(pages);

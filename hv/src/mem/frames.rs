@@ -117,7 +117,7 @@ pub fn alloc_zeroed() -> Option<Mfn> {
 
 /// Frames that the memory of domains never takes: the hypervisor's own objects find room even when domains have all
 /// the rest.
-const RESERVE: u64 = 640;
+pub const RESERVE: u64 = 640;
 /// What must be free for a request that makes objects: more than all of them, and a block larger than each.
 const HEADROOM: u64 = 128;
 /// Order of that block.
@@ -131,11 +131,6 @@ pub fn alloc_for_domain(order: u32, address_bits: u32) -> Option<Mfn> {
         return None;
     }
     buddy.alloc(order, address_bits).map(Mfn::new)
-}
-
-/// Free frames that domains can have.
-pub fn available_count() -> u64 {
-    free_count().saturating_sub(RESERVE)
 }
 
 /// Is there memory for objects whose allocation cannot report that there is none? Whoever makes some on request of a
@@ -220,7 +215,7 @@ pub fn for_each_free(f: impl FnMut(u64, u32)) {
     }
 }
 
-/// Free frames in all.
+/// Free frames that the allocator has.
 pub fn free_count() -> u64 {
     FREE.lock().as_ref().map_or(0, Buddy::free_frames)
 }

@@ -36,6 +36,18 @@ pub fn count() -> u64 {
     LIMBO.lock().count as u64
 }
 
+/// Free frames in all, those that wait among them: they are free to whoever wants one.
+pub fn free_in_all() -> u64 {
+    let limbo = LIMBO.lock();
+    // Under the lock, so that none is on its way from here to there.
+    frames::free_count() + limbo.count as u64
+}
+
+/// Free frames that domains can have.
+pub fn available_count() -> u64 {
+    free_in_all().saturating_sub(frames::RESERVE)
+}
+
 /// Calls `f` for each frame that waits.
 pub fn for_each(f: impl FnMut(&Mfn)) {
     let limbo = LIMBO.lock();
