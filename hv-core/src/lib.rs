@@ -28,6 +28,7 @@ pub mod pcicfg;
 pub mod pirq;
 pub mod rangeset;
 pub mod sched;
+pub mod slab;
 pub mod timer;
 pub mod vtlb;
 pub mod watchdog;

@@ -6,7 +6,7 @@ use crate::arch::tsc;
 use crate::audit;
 use crate::console::print;
 use crate::domain::{self, Domain};
-use crate::mem::{frames, limbo};
+use crate::mem::{frames, heap, limbo};
 use crate::sched;
 use crate::vcpu::{stop, Vcpu};
 use core::sync::atomic::Ordering;
@@ -157,11 +157,12 @@ fn grants(d: &Domain) {
 
 fn memory() {
     say!(
-        "{} frames of RAM, {} free (largest order {:?}), {} on their way, {} claimed",
+        "{} frames of RAM, {} free (largest order {:?}), {} on their way, {} heap, {} claimed",
         frames::total(),
         frames::free_count(),
         frames::largest_order(),
         limbo::count(),
+        heap::frames_used(),
         crate::mem::claims::outstanding()
     );
     domain::for_each(|d| say!("  d{}: {} of {} pages", d.id, d.mm.tot_pages(), d.mm.max_pages()));

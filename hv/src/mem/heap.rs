@@ -1,48 +1,60 @@
-//! The hypervisor's heap: size classes carved from frames.
+//! The hypervisor's heap: small objects in pages of their size class ([`hv_core::slab`]), larger ones in frames of their own.
 //!
-//! `dealloc` is told the size, so objects carry no header: small ones are powers of two from 16 bytes to half a page, each
-//! class a list of free objects threaded through themselves; larger ones are whole frames. A page that became a class's
-//! stays with it. Everything here is a handful of instructions, which is why no general allocator is used.
+//! `dealloc` is told the size, so objects carry no header. A page goes back with its last object: what a domain made
+//! necessary does not stay behind it. All of this is some dozens of instructions and nothing frequent allocates, which is
+//! why no general allocator is used.
 
 use crate::mem::{frames, phys_to_virt, virt_to_mfn};
 use crate::sync::Mutex;
 use core::alloc::{GlobalAlloc, Layout};
-use core::ptr::{null_mut, NonNull};
+use core::ptr::null_mut;
 use core::sync::atomic::{AtomicU64, Ordering};
-use x86::{Mfn, PAGE_SHIFT, PAGE_SIZE};
+use hv_core::slab::{Class, Header, Pages, HEADER};
+use x86::{Mfn, PAGE_SIZE};
 
-const SMALLEST: usize = 16;
-const LARGEST: usize = PAGE_SIZE / 2;
-const CLASSES: usize = (LARGEST.ilog2() - SMALLEST.ilog2() + 1) as usize;
-
-/// A free object: the first word points to the next.
-struct Free(Option<NonNull<Free>>);
-
-// SAFETY: the list's objects belong to the allocator, which only touches them under its lock.
-unsafe impl Send for Free {}
+/// Sizes of the classes. All but two divide the room that a page has for objects.
+const SIZES: [u16; 11] = [16, 32, 64, 128, 192, 256, 448, 576, 1008, 1344, 2016];
 
 struct Heap {
-    classes: [Mutex<Free>; CLASSES],
+    classes: [Mutex<Class>; SIZES.len()],
     frames: AtomicU64,
 }
 
 #[global_allocator]
-static HEAP: Heap = Heap { classes: [const { Mutex::new(Free(None)) }; CLASSES], frames: AtomicU64::new(0) };
+static HEAP: Heap = Heap {
+    classes: [
+        class(0),
+        class(1),
+        class(2),
+        class(3),
+        class(4),
+        class(5),
+        class(6),
+        class(7),
+        class(8),
+        class(9),
+        class(10),
+    ],
+    frames: AtomicU64::new(0),
+};
+
+const fn class(index: usize) -> Mutex<Class> {
+    Mutex::new(Class::new(SIZES[index]))
+}
 
 /// Frames that the heap holds.
 pub fn frames_used() -> u64 {
     HEAP.frames.load(Ordering::Relaxed)
 }
 
-/// Size and index of the class for `layout`, or `None` if it takes whole frames.
+/// Index of the class for `layout`, or `None` if it takes whole frames.
 #[inline]
-fn class_of(layout: &Layout) -> Option<(usize, usize)> {
-    let size = layout.size().max(layout.align()).max(SMALLEST);
-    if size > LARGEST {
-        return None;
-    }
-    let size = size.next_power_of_two();
-    Some((size, (size.ilog2() - SMALLEST.ilog2()) as usize))
+fn class_of(layout: &Layout) -> Option<usize> {
+    let (size, align) = (layout.size(), layout.align());
+    SIZES.iter().position(|class| {
+        let class = usize::from(*class);
+        size <= class && class % align == 0 && usize::from(HEADER) % align == 0
+    })
 }
 
 /// Frames and order for an object that takes whole frames.
@@ -51,49 +63,67 @@ fn frames_of(layout: &Layout) -> (u64, u32) {
     (frames, frames.next_power_of_two().ilog2())
 }
 
-// SAFETY: objects are disjoint parts of frames that the frame allocator gave out once; classes are powers of two, so
-// objects are aligned to their size, which is at least the alignment asked for.
+/// The heap's pages, by frame number, in the direct map.
+struct Direct;
+
+impl Direct {
+    fn at(page: u64, offset: u16) -> *mut u8 {
+        phys_to_virt(Mfn::new(page).addr()).wrapping_add(offset.into())
+    }
+}
+
+impl Pages for Direct {
+    fn take(&mut self) -> Option<u64> {
+        let mfn = frames::alloc(0, frames::ANYWHERE)?;
+        HEAP.frames.fetch_add(1, Ordering::Relaxed);
+        Some(mfn.raw())
+    }
+    fn give_back(&mut self, page: u64) {
+        frames::free(Mfn::new(page), 0);
+        HEAP.frames.fetch_sub(1, Ordering::Relaxed);
+    }
+    #[inline]
+    fn header(&self, page: u64) -> Header {
+        // SAFETY: a class asks only for headers of pages that it has taken and written one to; its lock is held.
+        unsafe { Self::at(page, 0).cast::<Header>().read() }
+    }
+    #[inline]
+    fn set_header(&mut self, page: u64, header: Header) {
+        // SAFETY: the page is the class's, and no object lies where the header is.
+        unsafe { Self::at(page, 0).cast::<Header>().write(header) }
+    }
+    #[inline]
+    fn link(&self, page: u64, offset: u16) -> u16 {
+        // SAFETY: a free object, so its first word is the class's; objects are aligned to 16 bytes.
+        unsafe { Self::at(page, offset).cast::<u16>().read() }
+    }
+    #[inline]
+    fn set_link(&mut self, page: u64, offset: u16, link: u16) {
+        // SAFETY: as above.
+        unsafe { Self::at(page, offset).cast::<u16>().write(link) }
+    }
+}
+
+// SAFETY: objects are disjoint parts of pages, or runs of frames, that the frame allocator gave out once; `class_of` picks
+// a class whose objects are as large and as aligned as asked for.
 unsafe impl GlobalAlloc for Heap {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let Some((size, class)) = class_of(&layout) else { return self.alloc_frames(&layout) };
-        let mut list = self.classes[class].lock();
-        if list.0.is_none() {
-            self.refill(&mut list, size);
-        }
-        let Some(object) = list.0 else { return null_mut() };
-        // SAFETY: a free object's first word is its link.
-        list.0 = unsafe { object.as_ref() }.0;
-        object.as_ptr().cast()
+        let Some(class) = class_of(&layout) else { return self.alloc_frames(&layout) };
+        let object = self.classes[class].lock().alloc(&mut Direct);
+        object.map_or(null_mut(), |(page, offset)| Direct::at(page, offset))
     }
 
     #[inline]
     unsafe fn dealloc(&self, object: *mut u8, layout: Layout) {
-        let Some((_, class)) = class_of(&layout) else { return self.free_frames(object, &layout) };
-        let Some(object) = NonNull::new(object.cast::<Free>()) else { return };
-        let mut list = self.classes[class].lock();
-        // SAFETY: the caller gives the object back, so its first word is ours to use.
-        unsafe { object.write(Free(list.0)) };
-        list.0 = Some(object);
+        let Some(class) = class_of(&layout) else { return self.free_frames(object, &layout) };
+        let page = virt_to_mfn(object).raw();
+        let offset = (object as usize % PAGE_SIZE) as u16;
+        self.classes[class].lock().free(&mut Direct, page, offset);
     }
 }
 
 impl Heap {
-    /// Cuts a fresh frame into objects of `size` bytes.
-    #[cold]
-    fn refill(&self, list: &mut Free, size: usize) {
-        let Some(mfn) = frames::alloc(0, frames::ANYWHERE) else { return };
-        self.frames.fetch_add(1, Ordering::Relaxed);
-        let page = phys_to_virt(mfn.addr());
-        for offset in (0..PAGE_SIZE).step_by(size).rev() {
-            // SAFETY: the frame is ours and the object lies inside it.
-            let object = unsafe { page.add(offset).cast::<Free>() };
-            // SAFETY: as above; objects are at least 16 bytes and aligned to that.
-            unsafe { object.write(Free(list.0)) };
-            list.0 = NonNull::new(object);
-        }
-    }
-
     #[cold]
     fn alloc_frames(&self, layout: &Layout) -> *mut u8 {
         let (count, order) = frames_of(layout);
@@ -111,5 +141,3 @@ impl Heap {
         self.frames.fetch_sub(count, Ordering::Relaxed);
     }
 }
-
-const _: () = assert!(LARGEST << 1 == 1 << PAGE_SHIFT && CLASSES == 8);
