@@ -94,6 +94,9 @@ impl Domain {
     /// A domain without memory, with room for `max_vcpus` vCPUs, none of them made yet. `None` when out of memory.
     pub fn new(id: u16, max_vcpus: u32, control: bool) -> Option<Arc<Self>> {
         let max_vcpus = max_vcpus.clamp(1, MAX_VCPUS) as usize;
+        let io = crate::iospace::IoSpace::new(control)?;
+        let events = crate::event::DomainEvents::new(id, max_vcpus as u32)?;
+        // Last of what can fail: only the domain's end gives it back.
         let shared_info = mem::frames::alloc_zeroed()?;
         mem::frames::frame(shared_info)?.lend(DomId(id), true);
         let d = Arc::new(Self {
@@ -115,9 +118,9 @@ impl Domain {
             mm: crate::mem::domain_mm::DomainMm::new(id),
             may_own_devices: AtomicBool::new(false),
             dma: Mutex::new(None),
-            io: crate::iospace::IoSpace::new(control)?,
+            io,
             cpu_policy: RwLock::new(crate::pv::cpu_policy::policies().pv_default.clone()),
-            events: crate::event::DomainEvents::new(id, max_vcpus as u32)?,
+            events,
             grants: crate::grant::DomainGrants::new(
                 id,
                 xen_abi::grant::DEFAULT_MAX_GRANT_FRAMES,

@@ -55,7 +55,11 @@ impl DomainGrants {
 
     /// Makes the table of `d`, whose grants these are, at least `nr_frames` long.
     pub fn grow(&self, d: &Domain, nr_frames: u32) -> Result<(), GntStatus> {
-        self.table().grow(nr_frames, || SharedPage::new(d.id))
+        let mut table = self.table();
+        if table.frames().len() < nr_frames as usize && !frames::may_grow_tables() {
+            return Err(GntStatus::NoSpace);
+        }
+        table.grow(nr_frames, || SharedPage::new(d.id))
     }
 
     /// Frame `index` of the table of `d`, which grows for it. `None`: beyond its limit, or out of memory.
@@ -169,6 +173,10 @@ pub fn map(
     place: Place,
 ) -> Result<(u32, Mfn), GntStatus> {
     let mut mm = mapper.mm.lock();
+    // Under the lock, so nobody else takes handles of this domain's meanwhile.
+    if mapper.grants.track().is_full() && !frames::may_grow_tables() {
+        return Err(GntStatus::NoSpace);
+    }
     let (handle, frame) =
         table::map(&mut mapper.grants.track(), &mut granter.grants.table(), &Refs, mapper.id, gref, flags)?;
     let mfn = Mfn::new(frame);

@@ -315,6 +315,10 @@ pub fn flush_released() {
 
 /// A frame of another domain's was granted to `d`.
 pub fn grant(d: &Domain, mfn: Mfn, writable: bool) -> bool {
+    // The list of what is granted cannot report that it did not get memory.
+    if !frames::has_headroom() {
+        return false;
+    }
     let done = with_space(d, |iommu, dma| {
         let done = dma.space.grant(&memory::Direct, mfn, writable).is_ok();
         if iommu.caches_absence {

@@ -98,6 +98,11 @@ impl Maptrack {
         { slots }.find(|(_, s)| matches!(s, Slot::Used(m) if m.host || m.device)).and_then(|(n, _)| n.try_into().ok())
     }
 
+    /// Does the next handle want more memory?
+    pub fn is_full(&self) -> bool {
+        !matches!(self.slots.get(self.free as usize), Some(Slot::Free(_))) && self.slots.len() == self.slots.capacity()
+    }
+
     pub(super) fn allocate(&mut self) -> Option<u32> {
         if let Some(Slot::Free(next)) = self.slots.get(self.free as usize) {
             let handle = core::mem::replace(&mut self.free, *next);

@@ -38,6 +38,23 @@ fn a_writable_map_marks_the_entry_and_unmapping_clears_it() {
 }
 
 #[test]
+fn handles_want_memory_only_when_none_is_free() {
+    let (mut t, mut m, f) = (table(), Maptrack::new(1), Frames::default());
+    grant(&t, 3, GTF_PERMIT_ACCESS, 2, 105);
+    assert!(m.is_full());
+    let mut handles = Vec::new();
+    while handles.is_empty() || !m.is_full() {
+        handles.push(map(&mut m, &mut t, &f, 2, 3, HOST).unwrap().0);
+    }
+    let retired = m.retire(handles[0], true, false).unwrap();
+    assert!(m.is_full(), "until it is unpinned");
+    unmap_finish(&mut m, &mut t, &f, retired);
+    assert!(!m.is_full());
+    assert_eq!(map(&mut m, &mut t, &f, 2, 3, HOST).unwrap().0, handles[0]);
+    assert!(m.is_full());
+}
+
+#[test]
 fn statuses_are_those_of_xen() {
     let (mut t, mut m, f) = (table(), Maptrack::new(1), Frames::default());
     let mut try_map = |gref, user, writable| {

@@ -141,6 +141,12 @@ pub fn has_headroom() -> bool {
     })
 }
 
+/// May tables that a guest makes longer as it likes (its grants, what it has mapped) take more memory? They can be as large
+/// as the reserve and more, and shall leave something to [`has_headroom`]'s askers.
+pub fn may_grow_tables() -> bool {
+    free_count() >= 2 * HEADROOM
+}
+
 /// Frames that are page tables of the hypervisor's or the IOMMU's and came from the allocator.
 static TABLES: AtomicU64 = AtomicU64::new(0);
 

@@ -4,6 +4,7 @@ use super::{Request, OK};
 use crate::arch::percpu;
 use crate::domain::Domain;
 use crate::hypercall::{GuestPtr, Outcome};
+use crate::mem::frames;
 use crate::pv::time;
 use crate::sched;
 use crate::vcpu::{stop, Vcpu};
@@ -26,6 +27,10 @@ pub(super) fn set_max(r: &Request) -> Outcome {
     }
     for id in 0..max {
         if d.vcpu(id).is_none() {
+            // Many vCPUs are more than the request was admitted for. Those that were made stay; it can be asked again.
+            if !frames::has_headroom() {
+                return Err(Errno::ENOMEM);
+            }
             let v = d.add_vcpu(id).ok_or(Errno::ENOMEM)?;
             if d.is_paused() {
                 sched::halt(v, stop::PAUSED);
