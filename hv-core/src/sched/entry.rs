@@ -1,5 +1,9 @@
 //! One vCPU: its virtual time, what it may borrow, and how long it has been in each state.
 //!
+//! Borrowing has two steps. An *urgent* loan puts a driver domain before everybody else, for as long as an interrupt takes to
+//! handle; whatever it does after that must not keep an ordinary guest from answering its own events, so the *usual*
+//! loan is the same for both.
+//!
 //! Virtual time is in ns at the default weight. It is compared as a signed difference, so it may wrap.
 
 use super::{PcpuId, Sleep, ANY_PCPU, DEFAULT_WEIGHT, MAX_PCPUS, MAX_WEIGHT};
@@ -7,24 +11,65 @@ use super::{PcpuId, Sleep, ANY_PCPU, DEFAULT_WEIGHT, MAX_PCPUS, MAX_WEIGHT};
 /// Fraction bits of `Entry::rate`.
 const RATE_BITS: u32 = 20;
 
+/// What may be borrowed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Loan {
+    /// How far forward it moves the vCPU, in ns of virtual time. 0: there is none.
+    pub amount_ns: u64,
+    /// How long the vCPU may run on it at a stretch.
+    pub limit_ns: u64,
+    /// In which time the whole limit is renewed.
+    pub window_ns: u64,
+}
+
+impl Loan {
+    const NONE: Loan = Loan { amount_ns: 0, limit_ns: 0, window_ns: 0 };
+}
+
+/// What borrowing for an event costs beside the time that is run. Who wakes all the time has soon nothing left to borrow.
+const WAKE_PRICE_NS: u64 = 20_000;
+
 /// How a vCPU may borrow time when it is woken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Warp {
-    /// How far forward it moves, in ns of virtual time. 0: it does not borrow.
-    pub amount_ns: u64,
-    /// How long it may run on borrowed time per window.
-    pub limit_ns: u64,
-    /// Length of a window: the limit is renewed at the first wake after its end.
-    pub window_ns: u64,
+    /// The urgent loan, if there is one, comes first.
+    pub urgent: Loan,
+    /// The other is worth the same to all.
+    pub usual: Loan,
 }
 
 impl Warp {
     /// Never.
-    pub const NONE: Warp = Warp { amount_ns: 0, limit_ns: 0, window_ns: 0 };
+    pub const NONE: Warp = Warp { usual: Loan::NONE, urgent: Loan::NONE };
     /// For ordinary guests: enough to answer an event.
-    pub const INTERACTIVE: Warp = Warp { amount_ns: 5_000_000, limit_ns: 1_000_000, window_ns: 10_000_000 };
-    /// For driver domains: an interrupt goes before everything else, up to half of the time.
-    pub const DRIVER: Warp = Warp { amount_ns: 50_000_000, limit_ns: 10_000_000, window_ns: 20_000_000 };
+    pub const INTERACTIVE: Warp =
+        Warp { usual: Loan { amount_ns: 10_000_000, limit_ns: 2_500_000, window_ns: 10_000_000 }, urgent: Loan::NONE };
+    /// For driver domains: an interrupt goes before everything else for as long as it takes to handle one. What comes of
+    /// it goes before those that were not woken, up to half of the time, but not before other guests' answers.
+    pub const DRIVER: Warp = Warp {
+        usual: Loan { amount_ns: 10_000_000, limit_ns: 5_000_000, window_ns: 20_000_000 },
+        urgent: Loan { amount_ns: 50_000_000, limit_ns: 500_000, window_ns: 2_000_000 },
+    };
+}
+
+/// What is left of a loan. It grows back all the time, up to the limit.
+#[derive(Clone, Copy, Default)]
+struct Credit {
+    left: u64,
+    renewed: u64,
+}
+
+impl Credit {
+    fn full(loan: &Loan, now: u64) -> Credit {
+        Credit { left: loan.limit_ns, renewed: now }
+    }
+
+    fn renew(&mut self, loan: &Loan, now: u64) {
+        let elapsed = now.saturating_sub(self.renewed).min(loan.window_ns);
+        let grown = elapsed.saturating_mul(loan.limit_ns) / loan.window_ns.max(1);
+        self.left = self.left.saturating_add(grown).min(loan.limit_ns);
+        self.renewed = self.renewed.max(now);
+    }
 }
 
 /// The states of a runstate record, numbered as in the ABI.
@@ -70,10 +115,11 @@ pub(super) struct Entry {
     pub state: State,
     pub runnable: bool,
     pub asleep: Sleep,
-    /// Woken, and not on a pCPU since.
-    pub fresh: bool,
     pub yielded: bool,
+    /// On borrowed time.
     pub warped: bool,
+    /// On the urgent loan, as long as that lasts.
+    is_urgent: bool,
     /// Where it runs or last ran.
     pub cpu: u8,
     /// Queue links.
@@ -85,14 +131,16 @@ pub(super) struct Entry {
     pub actual: u64,
     /// The key on the queue.
     pub effective: u64,
-    pub warp_left: u64,
+    usual: Credit,
+    urgent: Credit,
     pub warped_ns: u64,
+    /// When an event came for it, if it is on no pCPU since.
+    woken_at: Option<u64>,
     /// Start of what has not been charged yet.
     since: u64,
     weight: u64,
     rate: u64,
     warp: Warp,
-    window_end: u64,
     runstate: Runstate,
     entered: u64,
     times: [u64; 4],
@@ -132,9 +180,9 @@ impl Entry {
             state: State::Asleep,
             runnable: false,
             asleep: Sleep::Offline,
-            fresh: false,
             yielded: false,
             warped: false,
+            is_urgent: false,
             cpu: 0,
             next: super::NIL,
             prev: super::NIL,
@@ -142,13 +190,14 @@ impl Entry {
             domain: 0,
             actual: level,
             effective: level,
-            warp_left: 0,
+            usual: Credit::default(),
+            urgent: Credit::default(),
             warped_ns: 0,
+            woken_at: None,
             since: now,
             weight: 0,
             rate: 0,
             warp: Warp::NONE,
-            window_end: 0,
             runstate: Runstate::Offline,
             entered: now,
             times: [0; 4],
@@ -163,27 +212,83 @@ impl Entry {
         self.rate = (u64::from(DEFAULT_WEIGHT) << RATE_BITS) / self.weight;
     }
 
-    pub fn set_warp(&mut self, warp: Warp) {
+    pub fn set_warp(&mut self, warp: Warp, now: u64) {
         self.warp = warp;
-        self.window_end = 0;
-        if warp.amount_ns == 0 {
-            // A queued entry keeps the key it was sorted by; the next round sees the change.
-            self.warp_left = 0;
+        (self.usual, self.urgent) = (Credit::full(&warp.usual, now), Credit::full(&warp.urgent, now));
+        // A queued entry keeps the key it was sorted by; the next round sees the change.
+        (self.warped, self.is_urgent) = (false, false);
+    }
+
+    /// An event came for it, and it is on no pCPU. The first one counts.
+    #[inline]
+    pub fn note_event(&mut self, now: u64) {
+        self.woken_at.get_or_insert(now);
+    }
+
+    /// Did an event come for it since it was on a pCPU?
+    #[inline]
+    pub fn is_fresh(&self) -> bool {
+        self.woken_at.is_some()
+    }
+
+    /// Could it borrow more than it has?
+    #[inline]
+    pub fn may_borrow_more(&self) -> bool {
+        !self.warped || !self.is_urgent && self.warp.urgent.amount_ns != 0
+    }
+
+    /// Borrows for an event, if there is more left than that costs.
+    #[inline]
+    pub fn try_warp(&mut self, now: u64) {
+        self.usual.renew(&self.warp.usual, now);
+        self.urgent.renew(&self.warp.urgent, now);
+        self.is_urgent = self.urgent.left > WAKE_PRICE_NS;
+        self.warped = self.is_urgent || self.usual.left > WAKE_PRICE_NS;
+        if self.warped {
+            self.use_loan(WAKE_PRICE_NS);
         }
     }
 
-    /// Borrows, if the window's limit is not used up. `true` if it now runs on borrowed time.
+    /// Takes up to `ns` off what is left to borrow, and says how much that was.
     #[inline]
-    pub fn try_warp(&mut self, now: u64) -> bool {
-        if self.warp.amount_ns == 0 {
-            return false;
+    fn use_loan(&mut self, ns: u64) -> u64 {
+        let urgent = ns.min(self.urgent_left());
+        let usual = (ns - urgent).min(self.usual.left);
+        self.urgent.left -= urgent;
+        self.usual.left -= usual;
+        self.is_urgent = self.urgent_left() != 0;
+        self.warped = self.is_urgent || self.usual.left != 0;
+        urgent + usual
+    }
+
+    #[inline]
+    fn urgent_left(&self) -> u64 {
+        if self.is_urgent {
+            self.urgent.left
+        } else {
+            0
         }
-        if now >= self.window_end {
-            self.window_end = now.saturating_add(self.warp.window_ns);
-            self.warp_left = self.warp.limit_ns;
+    }
+
+    /// How much it has borrowed once it has run for `ran` more.
+    #[inline]
+    fn borrowed_after(&self, ran: u64) -> u64 {
+        let urgent = self.urgent_left();
+        if !self.warped {
+            0
+        } else if ran < urgent {
+            self.warp.urgent.amount_ns
+        } else if ran - urgent < self.usual.left {
+            self.warp.usual.amount_ns
+        } else {
+            0
         }
-        self.warped = self.warp_left != 0;
-        self.warped
+    }
+
+    /// How long it may run before it has less borrowed than now.
+    #[inline]
+    pub fn loan_left(&self) -> Option<u64> {
+        self.warped.then(|| if self.is_urgent { self.urgent.left } else { self.usual.left })
     }
 
     /// Accounts for the time since the last charge, and says how long that was.
@@ -193,10 +298,8 @@ impl Entry {
         self.since = self.since.max(now);
         self.actual = self.actual.wrapping_add(self.to_virtual(ran));
         if self.warped {
-            let borrowed = ran.min(self.warp_left);
+            let borrowed = self.use_loan(ran);
             self.warped_ns = self.warped_ns.saturating_add(borrowed);
-            self.warp_left -= borrowed;
-            self.warped = self.warp_left != 0;
         }
         ran
     }
@@ -204,9 +307,8 @@ impl Entry {
     #[inline]
     pub fn start(&mut self, cpu: PcpuId, now: u64) {
         self.state = State::OnCpu;
-        if self.fresh {
-            self.fresh = false;
-            self.wakes.note(now.saturating_sub(self.entered));
+        if let Some(event) = self.woken_at.take() {
+            self.wakes.note(now.saturating_sub(event));
         }
         self.cpu = u8::try_from(cpu % MAX_PCPUS).unwrap_or(0);
         self.since = now;
@@ -239,23 +341,14 @@ impl Entry {
     /// Effective virtual time at the last charge.
     #[inline]
     pub fn effective_now(&self) -> u64 {
-        if self.warped {
-            self.actual.wrapping_sub(self.warp.amount_ns)
-        } else {
-            self.actual
-        }
+        self.actual.wrapping_sub(self.borrowed_after(0))
     }
 
     /// Effective virtual time if it has run until `now`.
     #[inline]
     pub fn effective_at(&self, now: u64) -> u64 {
         let ran = now.saturating_sub(self.since);
-        let actual = self.actual.wrapping_add(self.to_virtual(ran));
-        if self.warped && ran < self.warp_left {
-            actual.wrapping_sub(self.warp.amount_ns)
-        } else {
-            actual
-        }
+        self.actual.wrapping_add(self.to_virtual(ran)).wrapping_sub(self.borrowed_after(ran))
     }
 
     /// Changes the runstate.

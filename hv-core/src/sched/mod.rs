@@ -25,7 +25,7 @@ use alloc::vec::Vec;
 use cap::Budget;
 pub use cap::PERIOD_NS as CAP_PERIOD_NS;
 use entry::{distance, later, Entry, State};
-pub use entry::{Runstate, Wakes, Warp, LATE_NS};
+pub use entry::{Loan, Runstate, Wakes, Warp, LATE_NS};
 use queue::{Queue, NIL};
 
 /// A physical CPU, 0 .. [`MAX_PCPUS`].
@@ -64,7 +64,8 @@ pub enum Sleep {
 pub struct Params {
     /// Context-switch allowance: how long a vCPU may run beyond its turn.
     pub allowance_ns: u64,
-    /// How far ahead a running vCPU must be of a woken one to be preempted for it.
+    /// How far ahead a running vCPU must be of a woken one to be preempted for it; and for how long it is left alone by
+    /// those that have not borrowed.
     pub wake_margin_ns: u64,
     /// No slice is shorter.
     pub min_slice_ns: u64,
@@ -229,9 +230,9 @@ impl Scheduler {
     }
 
     /// Sets how a vCPU may borrow time when it is woken.
-    pub fn set_warp(&mut self, id: VcpuId, warp: Warp) {
+    pub fn set_warp(&mut self, id: VcpuId, warp: Warp, now: u64) {
         if let Some(e) = self.entries.get_mut(id.index()) {
-            e.set_warp(warp);
+            e.set_warp(warp, now);
         }
     }
 
@@ -260,25 +261,25 @@ impl Scheduler {
                 None
             }
             State::Leaving => {
-                if !e.runnable {
-                    e.runnable = true;
-                    e.fresh = true;
-                    e.enter(Runstate::Runnable, now);
-                }
+                e.note_event(now);
+                e.runnable = true;
+                e.enter(Runstate::Runnable, now);
                 None
             }
             State::Parked => None,
             State::Queued => {
-                if e.warped || !e.try_warp(now) {
+                e.note_event(now);
+                if !e.may_borrow_more() {
                     return None;
                 }
+                e.try_warp(now);
                 self.queue.remove(&mut self.entries, id.0);
                 self.enqueue(id.0);
                 self.find_cpu(id.0, now)
             }
             State::Asleep => {
+                e.note_event(now);
                 e.runnable = true;
-                e.fresh = true;
                 e.enter(Runstate::Runnable, now);
                 let floor = self.floor(id.0);
                 let e = &mut self.entries[id.index()];
@@ -381,7 +382,7 @@ impl Scheduler {
         let left = core::mem::replace(&mut c.leaving, NIL);
         let e = self.entries.get_mut(usize::from(left))?;
         if e.runnable {
-            if e.fresh {
+            if e.is_fresh() {
                 e.try_warp(now);
             }
             self.enqueue(left);
@@ -447,16 +448,17 @@ impl Scheduler {
     /// `keep` runs and `waiting` is first on the queue: who goes on?
     fn contest(&mut self, keep: u16, waiting: u16, now: u64) -> u16 {
         let w = &self.entries[usize::from(waiting)];
-        let (w_effective, w_actual, w_fresh) = (w.effective, w.actual, w.fresh);
+        let (w_effective, w_actual) = (w.effective, w.actual);
         let w_turn = w.to_virtual(self.params.allowance_ns);
+        let grace = self.grace(w);
+        let min_run = self.min_run_before(w);
         let k = &mut self.entries[usize::from(keep)];
         if k.yielded {
             return waiting;
         }
-        if now < k.left_alone_until(self.params.min_run_ns) {
+        if now < k.left_alone_until(min_run) {
             return keep;
         }
-        let grace = if w_fresh { self.params.wake_margin_ns } else { self.params.allowance_ns };
         // Signed distance: how far the running one is ahead of the waiting one.
         let ahead = distance(k.effective_now(), w_effective);
         // A sixteenth less, so that a timer that fires a little early does not cost a second round.
@@ -470,6 +472,25 @@ impl Scheduler {
             k.actual = oldest;
         }
         keep
+    }
+
+    /// How far ahead of `waiting` another may be before it must let it go first.
+    fn grace(&self, waiting: &Entry) -> u64 {
+        if waiting.is_fresh() {
+            self.params.wake_margin_ns
+        } else {
+            self.params.allowance_ns
+        }
+    }
+
+    /// How long a turn lasts at least if `waiting` is next. Loans are bounded; whoever wakes without one must not make a
+    /// pCPU do nothing but switch.
+    fn min_run_before(&self, waiting: &Entry) -> u64 {
+        if waiting.is_fresh() && !waiting.warped {
+            self.params.min_run_ns.max(self.params.wake_margin_ns)
+        } else {
+            self.params.min_run_ns
+        }
     }
 
     /// Takes `current` off `cpu`; its registers are still there.
@@ -566,34 +587,40 @@ impl Scheduler {
     /// When the turn of the vCPU that now runs on `cpu` ends.
     fn turn(&self, cpu: PcpuId, running: u16, now: u64) -> u64 {
         let Some(r) = self.entries.get(usize::from(running)) else { return u64::MAX };
-        let Some(w) = self.entries.get(usize::from(self.queue.first_for(&self.entries, bit(cpu)))) else {
-            return u64::MAX;
+        // The one that has just left is about to be queued again.
+        let leaving = self.entries.get(usize::from(self.cpus[cpu].leaving)).filter(|e| e.runnable);
+        let queued = self.entries.get(usize::from(self.queue.first_for(&self.entries, bit(cpu))));
+        let w = match (queued, leaving) {
+            (None, None) => return u64::MAX,
+            (Some(w), None) | (None, Some(w)) => w,
+            (Some(q), Some(l)) if later(q.effective, l.effective_now()) => l,
+            (Some(q), Some(_)) => q,
         };
-        let left_alone_until = r.left_alone_until(self.params.min_run_ns);
+        let left_alone_until = r.left_alone_until(self.min_run_before(w));
         if now < left_alone_until {
             // Whoever should run by then does so then.
             return left_alone_until;
         }
-        let lead = distance(w.effective, r.effective_now());
-        let turn = r.to_real(u64::try_from(lead).unwrap_or(0)).saturating_add(self.params.allowance_ns);
-        let turn = if r.warped { turn.min(r.warp_left) } else { turn };
+        let lead = distance(w.effective_now(), r.effective_now());
+        let turn = r.to_real(u64::try_from(lead).unwrap_or(0)).saturating_add(self.grace(w));
+        let turn = turn.min(r.loan_left().unwrap_or(u64::MAX));
         now.saturating_add(turn.min(self.params.max_slice_ns).max(self.params.min_slice_ns))
     }
 
-    /// Where the virtual time of a waking vCPU starts at least: the lowest level among the pCPUs it competes for.
+    /// Where the virtual time of a waking vCPU starts at least: the lowest among those it competes with, be they on a
+    /// pCPU or waiting. Of the waiting ones, the first that has not borrowed is the lowest.
     fn floor(&self, who: u16) -> u64 {
-        let mut busy = self.entries[usize::from(who)].affinity & self.online & !self.idle;
-        if busy == 0 {
-            return self.level;
-        }
-        let mut floor = self.cpus[take_lowest(&mut busy)].level;
+        let affinity = self.entries[usize::from(who)].affinity;
+        let mut floor = self.queue.first_unwarped(&self.entries, affinity & self.online);
+        let mut busy = affinity & self.online & !self.idle;
         while busy != 0 {
             let level = self.cpus[take_lowest(&mut busy)].level;
-            if later(floor, level) {
-                floor = level;
+            if floor.is_none_or(|floor| later(floor, level)) {
+                floor = Some(level);
             }
         }
-        floor
+        // What it did not get while it waited for its turn it need not give up for a short sleep.
+        floor.unwrap_or(self.level).wrapping_sub(self.params.allowance_ns)
     }
 
     fn enqueue(&mut self, who: u16) {
@@ -626,20 +653,30 @@ impl Scheduler {
         }
         let (cpu, running) = victim?;
         let r = &self.entries[usize::from(self.cpus[cpu].current)];
-        let grace = if e.fresh { self.params.wake_margin_ns } else { self.params.allowance_ns };
+        let grace = self.grace(e);
         let ahead = distance(running, e.effective);
-        let left_alone_until = r.left_alone_until(self.params.min_run_ns);
+        let left_alone_until = r.left_alone_until(self.min_run_before(e));
         let is_behind = ahead > distance(r.to_virtual(grace), 0);
         let must_go = is_behind && now >= left_alone_until;
         let fair_end = if is_behind {
             left_alone_until
         } else {
-            now.saturating_add(self.params.allowance_ns)
+            now.saturating_add(grace)
                 .saturating_add(r.to_real(u64::try_from(ahead.saturating_neg()).unwrap_or(0)))
                 .max(left_alone_until)
         };
-        (must_go || self.cpus[cpu].slice_until > fair_end.saturating_add(self.params.min_slice_ns))
-            .then(|| self.mark_kicked(cpu))?
+        if must_go || self.cpus[cpu].slice_until > fair_end.saturating_add(self.params.min_slice_ns) {
+            return self.mark_kicked(cpu);
+        }
+        // One that was alone has no slice. Now it is not: its claim on the future must be looked at from time to time.
+        let mut rest = allowed;
+        while rest != 0 {
+            let cpu = take_lowest(&mut rest);
+            if self.cpus[cpu].slice_until == u64::MAX {
+                return self.mark_kicked(cpu);
+            }
+        }
+        None
     }
 
     /// Work conservation where affinities differ: an idle pCPU that nobody has kicked, and a vCPU that could run there.

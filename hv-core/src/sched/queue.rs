@@ -37,13 +37,26 @@ impl Queue {
         NIL
     }
 
-    /// Puts `who` after all that are not later than it.
+    /// The virtual time of the first vCPU that may run on one of `cpus` and has not borrowed.
+    pub fn first_unwarped(&self, entries: &[Entry], cpus: u64) -> Option<u64> {
+        let mut at = self.head;
+        while let Some(e) = entries.get(usize::from(at)) {
+            if e.affinity & cpus != 0 && !e.warped {
+                return Some(e.actual);
+            }
+            at = e.next;
+        }
+        None
+    }
+
+    /// Puts `who` after all that are not later than it; one that was just woken before those that are as late.
     pub fn insert(&mut self, entries: &mut [Entry], who: u16) {
-        let key = entries[usize::from(who)].effective;
+        let (key, is_fresh) = (entries[usize::from(who)].effective, entries[usize::from(who)].is_fresh());
         // A preempted vCPU belongs near the end, a woken one near the start; the lists are short either way.
         let mut before = self.tail;
         while let Some(e) = entries.get(usize::from(before)) {
-            if !later(e.effective, key) {
+            let goes_first = later(e.effective, key) || is_fresh && !e.is_fresh() && e.effective == key;
+            if !goes_first {
                 break;
             }
             before = e.prev;

@@ -37,7 +37,7 @@ pub fn register(v: &Vcpu) {
     let warp = if v.domain().is_hardware { Warp::DRIVER } else { Warp::INTERACTIVE };
     {
         let mut scheduler = scheduler().lock();
-        scheduler.set_warp(v.sched_id, warp);
+        scheduler.set_warp(v.sched_id, warp, tsc::now_ns());
         if let Some(first) = v.domain().vcpu(0) {
             scheduler.set_domain(v.sched_id, first.sched_id);
         }
