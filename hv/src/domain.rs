@@ -73,6 +73,8 @@ pub struct Domain {
     pub mm: crate::mem::domain_mm::DomainMm,
     /// Was it created for devices?
     pub may_own_devices: AtomicBool,
+    /// Does it drive devices? Then events for it are urgent. The scheduler's alone to change.
+    pub drives_devices: AtomicBool,
     /// What its devices reach, if there is an IOMMU and it may have devices. Taken after all other locks but the
     /// allocator's and the IOMMU's own.
     pub dma: Mutex<Option<crate::iommu::DomainDma>>,
@@ -117,6 +119,7 @@ impl Domain {
             cap: AtomicU32::new(0),
             mm: crate::mem::domain_mm::DomainMm::new(id),
             may_own_devices: AtomicBool::new(false),
+            drives_devices: AtomicBool::new(control),
             dma: Mutex::new(None),
             io,
             cpu_policy: RwLock::new(crate::pv::cpu_policy::policies().pv_default.clone()),

@@ -7,7 +7,7 @@ use crate::arch::msi;
 use crate::arch::pci::{self, command, reg, Sbdf};
 use crate::domain::{Domain, DomainRef};
 use crate::sync::{Mutex, Once};
-use crate::{info, iommu, iospace, irq_guest, warn};
+use crate::{info, iommu, iospace, irq_guest, sched, warn};
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 use hv_core::cmdline::Options;
@@ -130,6 +130,9 @@ pub fn assign(at: Sbdf, to: &Party) -> Result<(), Errno> {
         return Ok(());
     }
     carry_out(&mut table, at, r#move)?;
+    if let Party::Domain(d) = to {
+        sched::set_driver(d, true);
+    }
     match to {
         Party::Domain(d) if table.confinement() == Confinement::Unsafe => {
             warn!("*** {at} goes to d{} WITHOUT AN IOMMU: its driver can read and write all memory ***", d.id);
@@ -151,7 +154,11 @@ fn refused(at: Sbdf, to: &Party, why: Refusal) {
 pub fn deassign(at: Sbdf, from: &Party) -> Result<(), Errno> {
     let mut table = ownership().lock();
     let r#move = table.check_return(at, from.owner())?;
-    carry_out(&mut table, at, r#move)
+    carry_out(&mut table, at, r#move)?;
+    if let Party::Domain(d) = from {
+        sched::set_driver(d, table.of(owner_of(d)).next().is_some());
+    }
+    Ok(())
 }
 
 /// All functions of a domain that is dying are put aside. Afterwards none of them accesses memory.

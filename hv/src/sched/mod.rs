@@ -9,6 +9,7 @@ pub mod timers;
 
 use crate::arch::percpu::{self, pending, this_cpu, CpuInfo};
 use crate::arch::{cpu, ipi, tsc};
+use crate::domain::Domain;
 use crate::sync::{Mutex, Once};
 use crate::vcpu::{stop, Vcpu};
 use core::sync::atomic::{AtomicPtr, Ordering};
@@ -32,17 +33,33 @@ pub fn allocate_slot() -> Option<VcpuId> {
     scheduler().lock().add(tsc::now_ns())
 }
 
-/// Tells the scheduler which vCPU is in a slot, and lets it borrow time for events, more so if it drives devices. The vCPU must live until [`remove`].
+/// How a domain's vCPUs may borrow time for events: more if it drives devices.
+fn warp_of(d: &Domain) -> Warp {
+    if d.drives_devices.load(Ordering::Relaxed) {
+        Warp::DRIVER
+    } else {
+        Warp::INTERACTIVE
+    }
+}
+
+/// Tells the scheduler which vCPU is in a slot, and how it may borrow time. The vCPU must live until [`remove`].
 pub fn register(v: &Vcpu) {
-    let warp = if v.domain().is_hardware { Warp::DRIVER } else { Warp::INTERACTIVE };
     {
         let mut scheduler = scheduler().lock();
-        scheduler.set_warp(v.sched_id, warp, tsc::now_ns());
+        scheduler.set_warp(v.sched_id, warp_of(v.domain()), tsc::now_ns());
         if let Some(first) = v.domain().vcpu(0) {
             scheduler.set_domain(v.sched_id, first.sched_id);
         }
     }
     VCPUS[v.sched_id.index()].store(core::ptr::from_ref(v).cast_mut(), Ordering::Release);
+}
+
+/// The domain drives devices from now on, or no longer does. The hardware domain always does.
+pub fn set_driver(d: &Domain, drives_devices: bool) {
+    d.drives_devices.store(drives_devices || d.is_hardware, Ordering::Relaxed);
+    let warp = warp_of(d);
+    let mut scheduler = scheduler().lock();
+    d.vcpus().for_each(|v| scheduler.set_warp(v.sched_id, warp, tsc::now_ns()));
 }
 
 /// Takes a vCPU out. `false` while it is on a CPU.
@@ -86,17 +103,7 @@ pub fn kick(cpu: usize) {
 pub fn start(v: &Vcpu, reason: u32) {
     let before = v.stop.fetch_and(!reason, Ordering::AcqRel);
     if before & !reason == 0 && before != 0 {
-        let kicked = {
-            let mut scheduler = scheduler().lock();
-            if v.is_runnable() {
-                scheduler.wake(v.sched_id, tsc::now_ns())
-            } else {
-                None
-            }
-        };
-        if let Some(cpu) = kicked {
-            kick(cpu);
-        }
+        wake(v);
     }
 }
 
@@ -136,6 +143,24 @@ pub fn notify(v: &Vcpu) {
         if cpu != this_cpu().cpu as usize {
             ipi::kick(cpu);
         }
+    } else if v.domain().drives_devices.load(Ordering::Relaxed) {
+        // It waits for its turn, which an event may bring forward.
+        wake(v);
+    }
+}
+
+/// Tells the scheduler that there is something for the vCPU to do, unless something stops it.
+fn wake(v: &Vcpu) {
+    let kicked = {
+        let mut scheduler = scheduler().lock();
+        if v.is_runnable() {
+            scheduler.wake(v.sched_id, tsc::now_ns())
+        } else {
+            None
+        }
+    };
+    if let Some(cpu) = kicked {
+        kick(cpu);
     }
 }
 
