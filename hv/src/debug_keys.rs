@@ -27,6 +27,7 @@ const KEYS: &[Key] = &[
     Key(b'g', "grants in use", || domain::for_each(grants)),
     Key(b'h', "this list", help),
     Key(b'm', "memory", memory),
+    Key(b'p', "counters", counters),
     Key(b'q', "domains and their vCPUs", || domain::for_each(about)),
     Key(b'r', "run times and who runs where", run_queue),
     Key(b't', "clocks", clocks),
@@ -189,6 +190,11 @@ fn run_queue() {
             say!("  {v}: {} wakes, {} of them late, the longest wait {} ns", wakes.count, wakes.late, wakes.worst_ns);
         }
     });
+}
+
+fn counters() {
+    let (calls, called) = crate::arch::ipi::counts();
+    say!("{calls} calls from a CPU to others, {called} CPUs interrupted for them");
 }
 
 fn clocks() {

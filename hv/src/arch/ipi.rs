@@ -12,6 +12,15 @@ static CALL_ARGUMENT: AtomicU64 = AtomicU64::new(0);
 /// CPUs that have not run the function yet.
 static CALL_CPUS: AtomicU64 = AtomicU64::new(0);
 
+/// Calls since boot, and CPUs that were interrupted for them.
+static CALLS: AtomicU64 = AtomicU64::new(0);
+static CALLED: AtomicU64 = AtomicU64::new(0);
+
+/// How many calls to others there were since boot, and how many CPUs were interrupted for them all in all.
+pub fn counts() -> (u64, u64) {
+    (CALLS.load(Ordering::Relaxed), CALLED.load(Ordering::Relaxed))
+}
+
 /// Answers requests of other CPUs that wait for this one. Called wherever a CPU waits with interrupts off.
 #[inline]
 pub fn service_pending() {
@@ -47,6 +56,8 @@ pub fn call(mask: u64, function: fn(u64), argument: u64) {
     if others == 0 {
         return;
     }
+    CALLS.fetch_add(1, Ordering::Relaxed);
+    CALLED.fetch_add(others.count_ones().into(), Ordering::Relaxed);
     let _turn = CALL.lock();
     CALL_FUNCTION.store(function as usize, Ordering::Relaxed);
     CALL_ARGUMENT.store(argument, Ordering::Relaxed);

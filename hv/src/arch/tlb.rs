@@ -6,17 +6,24 @@
 //! [`clock`] orders flushes and uses: a frame that loses its last use remembers the clock; a CPU whose last complete
 //! flush has a later clock value cannot hold a translation from that use. A flush reads (or advances) the clock
 //! *before* it begins. The clock only advances if somebody remembered its present value, so it is slow.
+//!
+//! A CPU without a vCPU is on the hypervisor's own root, where it has no translation of a guest and cannot get one: it is
+//! not asked to flush, and an idle CPU sleeps on.
 
 use crate::arch::percpu::{this_cpu, MAX_CPUS};
 use crate::arch::{cpu, ipi, percpu};
+use crate::mem;
 use crate::pv::vtlb;
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::sync::atomic::{fence, AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 static CLOCK: AtomicU32 = AtomicU32::new(1);
 /// Has the present value of the clock been remembered by anybody?
 static CLOCK_USED: AtomicBool = AtomicBool::new(false);
 /// Clock value of each CPU's last complete flush.
 static LAST_FLUSH: [AtomicU32; MAX_CPUS] = [const { AtomicU32::new(0) }; MAX_CPUS];
+
+/// CPUs that are on the hypervisor's own root.
+static OFF_GUESTS: AtomicU64 = AtomicU64::new(0);
 
 /// Argument of [`flush_here`]: everything.
 const EVERYTHING: u64 = 1;
@@ -65,6 +72,28 @@ pub unsafe fn load_root(root: u64) {
     LAST_FLUSH[this_cpu().cpu as usize & (MAX_CPUS - 1)].store(time, Ordering::Release);
 }
 
+/// Loads the hypervisor's own root: from now on this CPU knows nothing of guests.
+pub fn leave_guests() {
+    // SAFETY: the idle root has the hypervisor's slots and is never freed.
+    unsafe { load_root(mem::idle_root().addr().raw()) };
+    OFF_GUESTS.fetch_or(1 << this_cpu().cpu, Ordering::SeqCst);
+}
+
+/// To be called before this CPU loads a guest's root. Whoever removed a translation before it saw the bit cleared has
+/// this CPU flush; whoever did so earlier removed it before this CPU's first walk.
+pub fn enter_guests() {
+    let cpu = this_cpu().cpu;
+    LAST_FLUSH[cpu as usize & (MAX_CPUS - 1)].store(flush_time(), Ordering::SeqCst);
+    OFF_GUESTS.fetch_and(!(1 << cpu), Ordering::SeqCst);
+}
+
+/// The CPUs of `mask` that may have translations of guests which were removed before this call.
+fn on_guests(mask: u64) -> u64 {
+    // The removal must be seen by others before we look who they are: see `enter_guests`.
+    fence(Ordering::SeqCst);
+    mask & !OFF_GUESTS.load(Ordering::SeqCst)
+}
+
 /// Flushes this CPU.
 #[inline]
 pub fn flush_local(what: What) {
@@ -88,7 +117,7 @@ pub fn flush(mask: u64, what: What) {
         What::All => EVERYTHING,
         What::Page(va) => va & !0xfff,
     };
-    ipi::call(mask, flush_here, argument);
+    ipi::call(on_guests(mask), flush_here, argument);
 }
 
 fn flush_here(argument: u64) {

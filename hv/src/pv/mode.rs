@@ -5,24 +5,12 @@ use crate::pv::{time, vtlb};
 use crate::vcpu::Vcpu;
 use x86::Mfn;
 
-/// Loads `root` into CR3. Translations of user pages survive where they are global: the two roots of one address space
-/// share them, and a change of address space flushes them ([`flush_all`]).
+/// Loads `root` into CR3, which drops all translations of guests: none of them is global.
 #[inline(always)]
 pub fn load_root(root: Mfn) {
     this_cpu().loaded_root.set(root.raw());
     // SAFETY: the frame is a validated L4 table, which always has the hypervisor's slots.
     unsafe { cpu::write_cr3(root.addr().raw()) };
-}
-
-/// Drops all translations of this CPU, global ones too.
-#[inline]
-pub fn flush_all() {
-    let cr4 = cpu::read_cr4();
-    // SAFETY: clearing and restoring PGE flushes everything and changes nothing else (SDM vol. 3A, 4.10.4.1).
-    unsafe {
-        cpu::write_cr4(cr4 ^ cpu::cr::CR4_PGE);
-        cpu::write_cr4(cr4);
-    }
 }
 
 /// Switches the running vCPU from user to kernel mode.

@@ -208,6 +208,7 @@ pub fn enter_first() -> ! {
     }
     // SAFETY: nothing of this stack is needed any more; guest_regs is at its top.
     let regs = unsafe { percpu::guest_regs() };
+    switch::load_idle();
     schedule(this_cpu(), regs);
     // SAFETY: a vCPU is current and its registers are in guest_regs.
     unsafe { enter_guest() }

@@ -3,6 +3,7 @@
 use crate::arch::cpu::{self, cr, msr};
 use crate::arch::descriptor;
 use crate::arch::percpu::this_cpu;
+use crate::arch::tlb;
 use crate::hypercall::debugreg;
 use crate::mem;
 use crate::pv::{entry, mode, time, vtlb};
@@ -99,6 +100,7 @@ pub fn load(v: &'static Vcpu, regs: &mut CpuUserRegs) {
     let loads = v.loads.fetch_add(1, Ordering::Relaxed) + 1;
     v.processor.store(me.cpu, Ordering::Relaxed);
     v.loaded.store(true, Ordering::Release);
+    tlb::enter_guests();
     // SAFETY: the scheduler gave this CPU the vCPU's state.
     *regs = unsafe { *v.saved.get() };
     // This CPU may have flushed meanwhile, on behalf of others.
@@ -125,7 +127,6 @@ fn load_all(v: &'static Vcpu, regs: &mut CpuUserRegs) {
     let domain = v.domain();
     domain.dirty_cpus.fetch_or(1 << me.cpu, Ordering::AcqRel);
     mode::load_root(vtlb::hardware_root(v));
-    mode::flush_all();
     if let Some(old) = me.last_domain.replace(Some(domain.id)) {
         if old != domain.id {
             crate::domain::forget_dirty(old, me.cpu);
@@ -195,5 +196,6 @@ fn load_segments(v: &Vcpu, regs: &mut CpuUserRegs) {
 
 /// This CPU runs nobody: no guest's page tables stay loaded, so that they may be freed.
 pub fn load_idle() {
-    mode::load_root(mem::idle_root());
+    this_cpu().loaded_root.set(mem::idle_root().raw());
+    tlb::leave_guests();
 }
