@@ -29,6 +29,7 @@
 #define HC_event_channel_op 32
 #define HC_physdev_op 33
 #define HC_sysctl 35
+#define HC_domctl 36
 
 /* Entry points that are no trap vectors. */
 #define ENTRY_EVENT 256

@@ -13,8 +13,8 @@ use xen_abi::sched::{
 };
 
 /// SCHEDOP_*. Errors: EFAULT; EINVAL for a bad reason, too many ports, a watchdog that is not in use; ENOSPC for a third
-/// watchdog; EPERM, ESRCH for shutting down others; EPERM for staying on one CPU, but for the hardware domain; ENOSYS for
-/// unknown commands. Source: public/sched.h.
+/// watchdog; EPERM, ESRCH for shutting down others; EPERM for staying on one CPU, but for the hardware domain, EBUSY for a
+/// second time, EINVAL for undoing nothing; ENOSYS for unknown commands. Source: public/sched.h.
 #[inline]
 pub fn call(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>) -> Outcome {
     match cmd {
@@ -60,17 +60,25 @@ pub fn call(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>) -> Outcome {
 }
 
 /// The calling vCPU of the hardware domain stays on CPU `cpu` until it says that it need not any more (a negative number).
-/// EPERM for other domains; EINVAL for a CPU that is not there, or on which it may not run.
+/// EPERM for other domains; EINVAL for a CPU that is not there, or on which it may not run, and when there is nothing to
+/// undo; EBUSY if it stays on one already.
 fn pin_override(cx: &Caller, cpu: i32) -> Outcome {
     if !cx.domain().is_hardware {
         return Err(Errno::EPERM);
     }
     let v = cx.vcpu;
+    let is_pinned = v.pinned.load(Ordering::Relaxed);
     let allowed = v.affinity.load(Ordering::Relaxed);
     let mask = match u32::try_from(cpu) {
-        Err(_) => allowed,
+        Err(_) if is_pinned => allowed,
+        Err(_) => return Err(Errno::EINVAL),
         Ok(cpu) => {
-            1u64.checked_shl(cpu).filter(|bit| bit & allowed & percpu::online_mask() != 0).ok_or(Errno::EINVAL)?
+            let bit = 1u64.checked_shl(cpu).filter(|bit| bit & allowed & percpu::online_mask() != 0);
+            let bit = bit.ok_or(Errno::EINVAL)?;
+            if is_pinned {
+                return Err(Errno::EBUSY);
+            }
+            bit
         }
     };
     v.pinned.store(cpu >= 0, Ordering::Relaxed);
