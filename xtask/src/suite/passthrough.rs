@@ -13,7 +13,7 @@ use anyhow::{ensure, Result};
 
 /// QEMU's VT-d, without interrupt remapping and with it.
 const VTD: &str = "intel-iommu,intremap=off";
-const VTD_REMAPPING: &str = "intel-iommu,intremap=on";
+pub(super) const VTD_REMAPPING: &str = "intel-iommu,intremap=on";
 /// A device whose DMA can be told where to go; it could only reach the lowest 256 MiB otherwise.
 const EDU: &str = "edu,dma_mask=0xffffffff";
 

@@ -3,6 +3,7 @@
 //! The checks themselves are `images/xen/tests/GROUP.sh`; they run on stock Xen as they do here, which is what
 //! `--hypervisor xen` is for.
 
+use super::passthrough::VTD_REMAPPING;
 use super::{clean_but, Bed, Body, Test};
 use crate::account::{ended, relative};
 use crate::machine::{Disk, Ending, Machine, Outcome};
@@ -23,6 +24,8 @@ struct Group {
     disk: bool,
     /// Time is the number of instructions: figures do not depend on what else the host does. One CPU only.
     counted: bool,
+    /// Whether there is an IOMMU, so that a domain can be given the NIC.
+    iommu: bool,
     /// Arguments of the file: for a quick run and with `--full`; `None`: the mebibytes to move.
     counts: Option<(&'static str, &'static str)>,
     timeout_s: u64,
@@ -36,6 +39,7 @@ const GROUPS: &[Group] = &[
         vcpus: 2,
         disk: false,
         counted: false,
+        iommu: false,
         counts: Some(("", "")),
         timeout_s: 900,
     },
@@ -46,6 +50,7 @@ const GROUPS: &[Group] = &[
         vcpus: 2,
         disk: false,
         counted: false,
+        iommu: false,
         counts: Some(("", "")),
         timeout_s: 1200,
     },
@@ -56,6 +61,7 @@ const GROUPS: &[Group] = &[
         vcpus: 1,
         disk: false,
         counted: true,
+        iommu: true,
         counts: Some(("", "")),
         timeout_s: 1800,
     },
@@ -66,6 +72,7 @@ const GROUPS: &[Group] = &[
         vcpus: 1,
         disk: true,
         counted: false,
+        iommu: false,
         counts: None,
         timeout_s: 900,
     },
@@ -76,6 +83,7 @@ const GROUPS: &[Group] = &[
         vcpus: 1,
         disk: false,
         counted: false,
+        iommu: false,
         counts: Some(("", "")),
         timeout_s: 900,
     },
@@ -86,6 +94,7 @@ const GROUPS: &[Group] = &[
         vcpus: 1,
         disk: false,
         counted: false,
+        iommu: false,
         counts: Some(("8", "8")),
         timeout_s: 900,
     },
@@ -96,6 +105,7 @@ const GROUPS: &[Group] = &[
         vcpus: 1,
         disk: false,
         counted: false,
+        iommu: false,
         counts: Some(("2:2", "200:1000")),
         timeout_s: 900,
     },
@@ -120,6 +130,10 @@ fn checks(bed: &Bed, group: &Group) -> Result<String> {
     if group.counted {
         // Four ns an instruction; when nothing runs, time jumps to the next event.
         machine.accel.extend(["-icount".into(), "shift=2,sleep=off".into()]);
+    }
+    if group.iommu {
+        machine.chipset = "q35";
+        machine.devices = vec![VTD_REMAPPING];
     }
     machine.timeout_s = group.timeout_s + bed.mib * 40 + if bed.full { 7200 } else { 0 };
     let disk = host::target("images")?.join("test-disk.raw");
