@@ -39,8 +39,8 @@ const ANY: u32 = u32::MAX;
 
 /// PHYSDEVOP_*. Errors: EFAULT; EPERM for all but the hardware domain where the machine as a whole is concerned, and for
 /// interrupts that were not permitted, or messages of a device that the domain does not own; EINVAL for numbers that do
-/// not exist; ENODEV for devices that do not; EBUSY for removing a device that a domain has; ESRCH; ENOMEM; ENOSYS for unknown
-/// commands. Source: public/physdev.h.
+/// not exist; ENODEV for devices that do not; EBUSY for removing a device that a domain has; ESRCH for domains that do not
+/// exist and for pirqs that another domain does not have; ENOMEM; ENOSYS for unknown commands. Source: public/physdev.h.
 #[inline]
 pub fn call(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>) -> Outcome {
     let d = cx.domain();
@@ -96,7 +96,9 @@ pub fn call(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>) -> Outcome {
             } else {
                 let target = domain::find(r.domid).ok_or(Errno::ESRCH)?;
                 cx.require_privilege()?;
-                irq_guest::lock_for(&target)?.unmap(target.id, r.pirq)?;
+                // Differs from Xen, which leaves a domain the pirqs of messages until it ends: here they go with the
+                // device. Linux keeps its own number of one for ever unless it is told by ESRCH that it is no more.
+                irq_guest::lock_for(&target)?.unmap(target.id, r.pirq).map_err(|_| Errno::ESRCH)?;
             }
             OK
         }
