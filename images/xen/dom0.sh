@@ -24,15 +24,15 @@ job_toolstack() {
 
 # bridge:DRIVER: the NIC and a bridge with it, 10.9.0.2
 job_bridge() {
-	modprobe "$1" || { say "bridge FAIL modprobe $1"; return; }
-	wait_for 10 test -e /sys/class/net/eth0 || { say "bridge FAIL no interface from $1"; return; }
+	modprobe "$1" || { say "bridge FAIL modprobe $1"; return 1; }
+	wait_for 10 test -e /sys/class/net/eth0 || { say "bridge FAIL no interface from $1"; return 1; }
 	ip addr flush dev eth0
 	brctl addbr xenbr0
 	brctl addif xenbr0 eth0
 	ip link set eth0 up
 	ip link set xenbr0 up
 	ip addr add 10.9.0.2/24 dev xenbr0
-	wait_for 15 ping -c 1 -W 1 10.9.0.1 || { say "bridge FAIL no answer to ping"; return; }
+	wait_for 15 ping -c 1 -W 1 10.9.0.1 || { say "bridge FAIL no answer to ping"; return 1; }
 	say "bridge ok nic=$1"
 }
 

@@ -7,6 +7,21 @@ job_pci() {
 	say "pci $(ls /sys/bus/pci/devices | tr '\n' ' ')"
 }
 
+# backend:DRIVER: the NIC in a bridge, and the daemon that plugs guests' interfaces into it
+job_backend() {
+	ln -sf /proc/self/fd /dev/fd
+	for n in 0:stdin 1:stdout 2:stderr; do ln -sf /proc/self/fd/${n%:*} /dev/${n#*:}; done
+	mount -t tmpfs run /run
+	mkdir -p /run/xen /run/lock
+	rm -rf /var/run && ln -s /run /var/run
+	for m in xenfs xen-privcmd xen-evtchn xen-gntdev xen-gntalloc xen-netback bridge; do
+		modprobe $m || { say "backend FAIL modprobe $m"; return 1; }
+	done
+	mountpoint -q /proc/xen 2> /dev/null || mount -t xenfs xenfs /proc/xen 2> /dev/null
+	job_bridge "$1" || return 1
+	PATH=$PATH:/usr/lib/xen-4.17/bin xl devd || { say "backend FAIL xl devd"; return 1; }
+}
+
 # flood: keeps the NIC busy, without an end
 job_flood() { ping -i 0.005 -s 1400 10.9.0.1 > /dev/null 2>&1 & }
 

@@ -62,6 +62,18 @@ in_guest() {
 	[ "$(tr -d '\r' < $log | sed -n "s/.*TANDEM: did $number //p")" = 0 ]
 }
 
+# said WORDS NAME SECONDS COMMAND...: the command in the guest says that
+said() {
+	local words=$1 out
+	shift
+	out=$(in_guest "$@")
+	echo "$out"
+	echo "$out" | grep -q "$words"
+}
+
+# free_kib: what the hypervisor has free
+free_kib() { hvmem 0 | sed 's/.*free_kib=\([0-9]*\).*/\1/'; }
+
 # gone NAME: waits until the domain is no more
 gone() { wait_for ${2:-30} sh -c "! xl domid $1"; }
 

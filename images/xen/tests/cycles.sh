@@ -1,7 +1,6 @@
 # cycles.sh CYCLES ATTACHES: domains with devices come and go, devices of a running guest come and go; nothing adds up.
 cycles=${1:-2}
 attaches=${2:-2}
-free_kib() { hvmem 0 | sed 's/.*free_kib=\([0-9]*\).*/\1/'; }
 ports() { lsevtchn 0 | wc -l; }
 truncate -s 8M /tmp/disk
 config c1 'vif=["mac=00:16:3e:00:00:03,bridge=xenbr0"]' 'disk=["format=raw,vdev=xvda,access=rw,target=/tmp/disk"]'

@@ -1,6 +1,5 @@
 # many.sh GUESTS: that many at once, each with an interface, each streaming to the next.
 guests=${1:-8}
-free_kib() { hvmem 0 | sed 's/.*free_kib=\([0-9]*\).*/\1/'; }
 free=$(free_kib)
 start_all() {
 	for n in $(seq $guests); do
@@ -41,4 +40,4 @@ stop_all() {
 	for n in $(seq $guests); do gone m$n || return 1; done
 }
 check destroy-them-all stop_all
-check memory-is-given-back eval 'wait_for 20 eval "[ \$(hvmem 0 | sed \"s/.*free_kib=\\([0-9]*\\).*/\\1/\") -ge $free ]" || { echo "$free KiB before, $(free_kib) now"; false; }'
+check memory-is-given-back eval 'wait_for 20 eval "[ \$(free_kib) -ge $free ]" || { echo "$free KiB before, $(free_kib) now"; false; }'

@@ -1,5 +1,4 @@
 # Configurations that cannot work: an error in words, and nothing stays of the domain.
-free_kib() { hvmem 0 | sed 's/.*free_kib=\([0-9]*\).*/\1/'; }
 ports() { lsevtchn 0 | wc -l; }
 nothing_stays() {
 	local list=$(xl list | tail -n +3)

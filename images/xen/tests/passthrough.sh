@@ -1,16 +1,10 @@
 # passthrough.sh DRIVER: a driver domain owns the NIC and, on a machine with an IOMMU, a device that is told to access what
 # it may not.
 driver=$1
+. /xen/driving.sh
 modprobe xen-pciback
-devices() { grep -l "^$2" /sys/bus/pci/devices/*/$1 | cut -d/ -f6; }
 nic=$(devices class 0x020000)
 bad=$(devices device 0x11e8)
-free_kib() { hvmem 0 | sed 's/.*free_kib=\([0-9]*\).*/\1/'; }
-# driving NAME [LINE...]: a driver domain's configuration
-driving() {
-	config "$1" 'ramdisk="/guest/driver.cpio"' 'memory=192' 'driver_domain=1' \
-		'extra="console=hvc0 quiet panic=-1 iommu=soft swiotlb=4096 tandem.do=pci+drive"' "${@:2}"
-}
 said_by_xen() { xl dmesg | grep -qE "$1"; }
 refused() { # WORDS COMMAND...: it fails and says why
 	local words=$1 out

@@ -173,11 +173,12 @@ fn find(tree: &Path, folders: &[&str], name: &str) -> Option<String> {
     folders.iter().map(|folder| format!("{folder}/{name}")).find(|path| tree.join(path).exists())
 }
 
-/// Our own scripts: `*.cfg` are example configurations, all others are dom0's.
+/// Our own scripts: `*.cfg` are example configurations, `scripts/` is for `xl` to run, all others are dom0's.
 fn add_scripts(archive: &mut Archive, scripts: &Path) -> Result<()> {
     for file in all_files(scripts)? {
         let name = file.strip_prefix(scripts)?.to_string_lossy().into_owned();
-        let place = if name.ends_with(".cfg") { format!("etc/xen/{name}") } else { format!("xen/{name}") };
+        let is_xls = name.ends_with(".cfg") || name.starts_with("scripts/");
+        let place = if is_xls { format!("etc/xen/{name}") } else { format!("xen/{name}") };
         archive.file(&place, read(&file)?, 0o755);
     }
     Ok(())

@@ -40,6 +40,9 @@ impl Hypervisor {
     }
 }
 
+/// QEMU's VT-d with interrupt remapping, for [`Machine::devices`]; it is in the chipset q35 only.
+pub const IOMMU: &str = "intel-iommu,intremap=on";
+
 /// A disk of the machine.
 #[derive(Clone, Debug)]
 pub struct Disk {

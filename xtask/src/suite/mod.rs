@@ -3,6 +3,7 @@
 //! `unit` runs the crates' own tests on the host; `twin` makes and runs twins of a captured driver there; `boot`, `guests`, `linux` and `xl` boot machines. Each boot test is named
 //! after what a user would notice, keeps its serial log under `target/logs`, and has a time limit.
 
+mod driving;
 mod linux;
 mod passthrough;
 mod refusals;
@@ -124,6 +125,7 @@ fn all() -> Vec<Test> {
     tests.extend(guests());
     tests.extend(linux::tests());
     tests.extend(passthrough::tests());
+    tests.extend(driving::tests());
     tests.extend(xl::tests());
     tests
 }

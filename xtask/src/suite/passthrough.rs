@@ -6,14 +6,13 @@ use super::xl::judge;
 use super::{clean, Bed, Body, Test};
 use crate::account::{check_disk, check_net};
 use crate::images;
-use crate::machine::{Disk, Ending, Machine};
+use crate::machine::{Disk, Ending, Machine, IOMMU};
 use crate::peer::Peer;
 use crate::{host, pattern};
 use anyhow::{ensure, Result};
 
-/// QEMU's VT-d, without interrupt remapping and with it.
+/// QEMU's VT-d without interrupt remapping.
 const VTD: &str = "intel-iommu,intremap=off";
-pub(super) const VTD_REMAPPING: &str = "intel-iommu,intremap=on";
 /// A device whose DMA can be told where to go; it could only reach the lowest 256 MiB otherwise.
 const EDU: &str = "edu,dma_mask=0xffffffff";
 
@@ -27,7 +26,7 @@ pub fn tests() -> Vec<Test> {
     add(
         "linux",
         "dom0s-devices-work-behind-an-iommu",
-        Box::new(|bed| dom0_behind(bed, "iommu=verbose", "e1000e", VTD_REMAPPING)),
+        Box::new(|bed| dom0_behind(bed, "iommu=verbose", "e1000e", IOMMU)),
     );
     add(
         "linux",
@@ -47,7 +46,7 @@ fn driver_domain(bed: &Bed, nic: &'static str, has_iommu: bool) -> Result<String
     if has_iommu {
         machine.chipset = "q35";
         // One kind of interrupt with remapping, the other without.
-        machine.devices = vec![if nic == "e1000" { VTD_REMAPPING } else { VTD }, EDU];
+        machine.devices = vec![if nic == "e1000" { IOMMU } else { VTD }, EDU];
     } else {
         machine.hypervisor_args += " passthrough=unsafe";
     }

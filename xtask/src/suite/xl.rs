@@ -3,10 +3,9 @@
 //! The checks themselves are `images/xen/tests/GROUP.sh`; they run on stock Xen as they do here, which is what
 //! `--hypervisor xen` is for.
 
-use super::passthrough::VTD_REMAPPING;
 use super::{clean_but, Bed, Body, Test};
 use crate::account::{ended, relative};
-use crate::machine::{Disk, Ending, Machine, Outcome};
+use crate::machine::{Disk, Ending, Machine, Outcome, IOMMU};
 use crate::peer::Peer;
 use crate::{host, images, pattern};
 use anyhow::{bail, ensure, Context, Result};
@@ -133,7 +132,7 @@ fn checks(bed: &Bed, group: &Group) -> Result<String> {
     }
     if group.iommu {
         machine.chipset = "q35";
-        machine.devices = vec![VTD_REMAPPING];
+        machine.devices = vec![IOMMU];
     }
     machine.timeout_s = group.timeout_s + bed.mib * 40 + if bed.full { 7200 } else { 0 };
     let disk = host::target("images")?.join("test-disk.raw");
