@@ -12,6 +12,7 @@
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
+#include "mark.h"
 #include "pattern.h"
 
 enum { BLOCK = 65536, DEPTH = 32, STUCK_S = 60 };
@@ -93,9 +94,18 @@ static void sweep(int op, uint64_t first, uint64_t count, uint64_t generation)
 	}
 }
 
+static long long now_ms(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec * 1000ll + t.tv_nsec / 1000000;
+}
+
 int main(int argc, char **argv)
 {
 	uint64_t count, generation;
+	long long start;
 	int i;
 
 	if (argc != 4)
@@ -110,12 +120,15 @@ int main(int argc, char **argv)
 	for (i = 0; i < DEPTH; i++)
 		if (posix_memalign((void **)&buf[i], 4096, BLOCK))
 			fail("no memory", 0);
+	MARK(14);
+	start = now_ms();
 	sweep(IOCB_CMD_PREAD, 0, count, 1);
 	sweep(IOCB_CMD_PWRITE, count, count, generation);
 	if (fsync(fd))
 		fail("flush failed", 0);
 	sweep(IOCB_CMD_PREAD, count, count, generation);
-	printf("disk ok read=%llu written=%llu block_bytes=%d\n", (unsigned long long)(2 * count),
-	       (unsigned long long)count, BLOCK);
+	MARK(15);
+	printf("disk ok read=%llu written=%llu block_bytes=%d ms=%lld\n", (unsigned long long)(2 * count),
+	       (unsigned long long)count, BLOCK, now_ms() - start);
 	return 0;
 }

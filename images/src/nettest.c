@@ -14,6 +14,7 @@
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
+#include "mark.h"
 #include "pattern.h"
 
 enum { PUSH = 1, ACK = 2, SYNC = 3, PULL = 4, DATA = 5 };
@@ -166,11 +167,13 @@ int main(int argc, char **argv)
 	if (connect(fd, (void *)&to, sizeof(to)))
 		fail("no route to the peer", 0);
 	greet();
+	MARK(10);
 	t0 = now();
 	send_all(count, window);
 	t1 = now();
 	receive_all(count, window);
 	t2 = now();
+	MARK(11);
 	printf("net ok sent=%llu received=%llu send_ms=%.0f receive_ms=%.0f\n", (unsigned long long)count,
 	       (unsigned long long)count, (t1 - t0) * 1e3, (t2 - t1) * 1e3);
 	return 0;

@@ -13,6 +13,7 @@
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
+#include "mark.h"
 #include "pattern.h"
 
 enum { PORT = 7001, BLOCK = 65536, PUT = 1, GET = 2, STUCK_S = 60 };
@@ -135,6 +136,7 @@ int main(int argc, char **argv)
 	limit_waiting(fd);
 	if (inet_pton(AF_INET, argv[2], &to.sin_addr) != 1 || connect(fd, (void *)&to, sizeof(to)))
 		fail("no connection", 0);
+	MARK(12);
 	start = now();
 	if (transfer(fd, request, sizeof(request), 1))
 		fail("the connection broke", 0);
@@ -147,6 +149,7 @@ int main(int argc, char **argv)
 	}
 	if (right != request[1])
 		fail("wrong or missing data", right);
+	MARK(13);
 	printf("tcp ok %s blocks=%llu ms=%.0f\n", argv[1], (unsigned long long)right, (now() - start) * 1e3);
 	return 0;
 }

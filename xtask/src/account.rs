@@ -40,16 +40,14 @@ fn demonstrate(options: &Options) -> Result<()> {
     let peer = Peer::start("run")?;
     let jobs = format!("cpus+pin+net:e1000:{mib}:64+disk:nvme:{mib}");
     let mut machine = if with_guests {
-        Machine::with_guests(
-            "run",
-            &hypervisor,
-            &images,
-            cpus,
-            &format!("{jobs}+toolstack+bridge:e1000+show:{mib}+poweroff"),
-        )
+        Machine::with_guests("run", &hypervisor, &images, cpus, &format!("{jobs}+toolstack+show:{mib}+poweroff"))
     } else {
         Machine::new("run", &hypervisor, &images, cpus, &format!("{jobs}+poweroff"))
     };
+    if with_guests {
+        machine.chipset = "q35";
+        machine.devices = vec![crate::machine::IOMMU];
+    }
     machine.timeout_s = 900 + mib * 10;
     machine.nic = Some(("e1000", peer.socket().to_path_buf()));
     machine.disks = [&disk, &guests_disk].map(|f| Disk { device: "nvme", file: f.clone(), writable: true }).into();
@@ -71,7 +69,7 @@ fn demonstrate(options: &Options) -> Result<()> {
     progress::clear();
     judge(&outcome, &Expected { images: &images, hypervisor: &hypervisor, cpus, mib, disk: &disk }, peer.counts())?;
     if with_guests {
-        domains::judge(&outcome, &images.kernel_version, peer.counts())?;
+        domains::judge(&outcome, &images.kernel_version, peer.counts(), mib, &counter::spans(&counts)?)?;
         let blocks = pattern::verify_disk(&guests_disk, mib)?;
         println!("  {blocks} blocks of the guest's disk verified from the host");
     }

@@ -3,12 +3,24 @@
 use crate::host;
 use crate::images::{cached, fingerprint};
 use anyhow::{ensure, Context, Result};
-use bench::marks::Marks;
+use bench::marks::{Count, Marks};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The mark that the first user program makes (images/src/init.c).
 pub const USERSPACE: u8 = 1;
+
+/// The marks before and after what the test tools move: images/src/nettest.c, tcptest.c, disktest.c.
+pub const PACKETS: (u8, u8) = (10, 11);
+pub const STREAM: (u8, u8) = (12, 13);
+pub const DISK: (u8, u8) = (14, 15);
+
+/// What was executed between such a pair of marks.
+#[derive(Clone, Copy)]
+pub struct Span {
+    pub kind: (u8, u8),
+    pub count: Count,
+}
 
 /// The plugin, compiled.
 pub struct Counter(PathBuf);
@@ -63,4 +75,34 @@ fn compile(name: &str) -> Result<PathBuf> {
 pub fn to_userspace(file: &Path) -> Result<u64> {
     let marks = Marks::read(file)?;
     Ok(marks.first(USERSPACE).context("no mark from the first user program")?.total())
+}
+
+/// What was executed between the pairs of marks, in the order of their ends.
+pub fn spans(file: &Path) -> Result<Vec<Span>> {
+    pairs(&Marks::read(file)?)
+}
+
+fn pairs(marks: &Marks) -> Result<Vec<Span>> {
+    let mut spans = Vec::new();
+    for (n, (end, after)) in marks.0.iter().enumerate() {
+        let Some(kind) = [PACKETS, STREAM, DISK].into_iter().find(|kind| kind.1 == *end) else { continue };
+        let before = marks.0[..n].iter().rev().find(|(number, _)| *number == kind.0);
+        let (_, before) = before.with_context(|| format!("mark {end} without one before it"))?;
+        spans.push(Span { kind, count: after.since(before) });
+    }
+    Ok(spans)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_span_is_from_the_latest_first_mark_to_its_second() {
+        let marks = Marks::parse("1 5 0 0\n10 10 1 1\n11 30 2 3\n14 31 2 3\n10 40 5 5\n11 41 7 9\n").unwrap();
+        let spans = pairs(&marks).unwrap();
+        let figures = |s: &Span| (s.kind, s.count.low, s.count.hypervisor, s.count.kernel);
+        assert_eq!(spans.iter().map(figures).collect::<Vec<_>>(), [(PACKETS, 20, 1, 2), (PACKETS, 1, 2, 4)]);
+        assert!(pairs(&Marks::parse("13 1 1 1\n").unwrap()).is_err());
+    }
 }

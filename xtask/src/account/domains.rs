@@ -1,63 +1,140 @@
-//! The part of the account that is about guests: what `images/xen/show.sh` reported, checked and made a table of.
+//! The part of the account that is about domains beside dom0: what `images/xen/show.sh` reported, checked and made tables
+//! of: who owned what, and what went through whom, how fast and at what cost.
 
+use super::millions;
+use crate::counter::{Span, DISK, PACKETS, STREAM};
 use crate::machine::{field, Outcome};
 use crate::peer::Counts;
 use anyhow::{bail, ensure, Context, Result};
 
-/// What is claimed of one guest.
+/// What is claimed of a domain, and what is said of it.
 struct Row {
     name: &'static str,
     vcpus: &'static str,
-    /// The other guest and its address.
-    other: (&'static str, &'static str),
+    has: &'static str,
+    serves: &'static str,
+    /// Of a guest: the other one and its address.
+    other: Option<(&'static str, &'static str)>,
 }
 
 const ROWS: &[Row] = &[
-    Row { name: "alice", vcpus: "1", other: ("bob", "10.9.0.4") },
-    Row { name: "bob", vcpus: "2", other: ("alice", "10.9.0.3") },
+    Row { name: "driver", vcpus: "1", has: "e1000 behind VT-d,", serves: "the network of alice and bob", other: None },
+    Row { name: "alice", vcpus: "1", has: "", serves: "", other: Some(("bob", "10.9.0.4")) },
+    Row { name: "bob", vcpus: "2", has: "", serves: "", other: Some(("alice", "10.9.0.3")) },
 ];
 
-/// Checks every claim and prints the table.
-pub fn judge(outcome: &Outcome, kernel: &str, wire: Counts) -> Result<()> {
+/// What went through whom.
+struct Flow {
+    what: &'static str,
+    through: &'static str,
+    amount: u64,
+    unit: &'static str,
+    bytes: u64,
+    milliseconds: u64,
+    cost: Span,
+}
+
+/// Checks every claim and prints the tables. `mib`: what each test moved; `spans`: what its instructions were.
+pub fn judge(outcome: &Outcome, kernel: &str, wire: Counts, mib: u64, spans: &[Span]) -> Result<()> {
     let said = |subject: &str| outcome.report(&format!("show {subject}"));
     if let Some(why) = said("FAIL") {
         bail!("guests: {why}");
     }
     let over = said("over").context("the part with guests did not end")?;
-    let mut lines = Vec::new();
+    let mut domids = Vec::new();
     for row in ROWS {
-        let is_of = |r: &&str, key: &str| field(r, key) == Some(row.name);
-        let guest = reports(outcome, "guest").find(|r| is_of(r, "name")).context("a guest did not boot")?;
-        ensure!(field(guest, "vcpus") == Some(row.vcpus) && field(guest, "kernel") == Some(kernel), "guest: {guest}");
-        for (from, text) in
-            [("10.9.0.1", "a_page_from_outside".into()), (row.other.1, format!("page_of_{}", row.other.0))]
-        {
+        domids.push(domain(outcome, kernel, row)?);
+    }
+    let nic = said("nic").context("nobody says who has the NIC")?;
+    let address = field(nic, "is").context("the NIC has no address")?;
+    ensure!(
+        field(nic, "owner") == Some(domids[0])
+            && field(nic, "module") == Some("e1000")
+            && field(nic, "dom0") == Some("lo,"),
+        "the NIC is not the driver domain's: {nic}"
+    );
+    // Either hypervisor names the IOMMU that it found.
+    ensure!(outcome.find("VT-d").is_some() && outcome.find("WITHOUT AN IOMMU").is_none(), "no IOMMU is in use");
+    let served = said("served").context("nobody says who serves the guests")?;
+    let by_driver = ["alice", "bob"].iter().all(|name| field(served, name) == Some(domids[0]));
+    ensure!(by_driver && field(served, "disk") == Some("0"), "others serve the guests: {served}");
+    ensure!(wire.streams.pages >= 2, "the other end of the wire served {} pages", wire.streams.pages);
+    ensure!(field(over, "domains") == Some("1"), "domains stay after their end: {over}");
+
+    let dom0s = outcome.report("cpus").and_then(|r| field(r, "nproc")).unwrap_or("?");
+    println!("  {:<8} {:>5} {:>6}  {:<32} serves", "domain", "domid", "vCPUs", "has");
+    println!("  {:<8} {:>5} {dom0s:>6}  {:<32} bob's disk", "dom0", 0, "two nvme disks");
+    for (row, domid) in ROWS.iter().zip(&domids) {
+        let has = if row.has.is_empty() { String::new() } else { format!("{} {address}", row.has) };
+        println!("  {:<8} {domid:>5} {:>6}  {has:<32} {}", row.name, row.vcpus, row.serves);
+    }
+    println!("  alice and bob fetched the page from outside and each other's; all four right");
+    print_flows(&flows(outcome, mib, spans)?);
+    println!("  every byte checked; alice shut down, bob and driver destroyed, nothing stays");
+    Ok(())
+}
+
+/// Checks what is claimed of a domain; gives its number.
+fn domain<'a>(outcome: &'a Outcome, kernel: &str, row: &Row) -> Result<&'a str> {
+    let is_of = |r: &&str, key: &str| field(r, key) == Some(row.name);
+    let of = reports(outcome, "domain").find(|r| is_of(r, "name"));
+    let of = of.with_context(|| format!("{} did not boot", row.name))?;
+    ensure!(field(of, "vcpus") == Some(row.vcpus) && field(of, "kernel") == Some(kernel), "domain: {of}");
+    if let Some((other, address)) = row.other {
+        for (from, text) in [("10.9.0.1", "a_page_from_outside".into()), (address, format!("page_of_{other}"))] {
             let page = reports(outcome, "page").find(|r| is_of(r, "by") && field(r, "from") == Some(from));
             let page = page.with_context(|| format!("{} fetched nothing from {from}", row.name))?;
             ensure!(field(page, "text") == Some(&text), "{} fetched something else: {page}", row.name);
         }
-        let domid = field(guest, "domid").unwrap_or("?");
-        lines.push(format!("  {:<7} {domid:>5} {:>6}  right         right", row.name, row.vcpus));
     }
-    ensure!(wire.streams.pages >= 2, "the other end of the wire served {} pages", wire.streams.pages);
-    let net = reports(outcome, "alice").find(|r| r.starts_with("net ")).context("alice's packets: no word")?;
-    ensure!(net.starts_with("net ok"), "alice: {net}");
-    lines[0].push_str(&format!("            {} packets out, {} in", number(net, "sent"), number(net, "received")));
-    for direction in ["put", "get"] {
-        let stream = reports(outcome, "bob").find(|r| r.starts_with(&format!("tcp ok {direction}")));
-        stream.with_context(|| format!("the stream between the guests ({direction}) did not arrive"))?;
-    }
-    let disk = reports(outcome, "bob").find(|r| r.starts_with("disk ")).context("bob's disk: no word")?;
-    ensure!(disk.starts_with("disk ok"), "bob: {disk}");
-    let blocks = number(disk, "read") + number(disk, "written");
-    lines[1].push_str(&format!("            {blocks} blocks read or written"));
-    ensure!(field(over, "domains") == Some("1"), "domains stay after their end: {over}");
-    println!("  guest   domid  vCPUs  page outside  page of the other");
-    lines.iter().for_each(|line| println!("{line}"));
+    field(of, "domid").context("a domain without a number")
+}
+
+/// What the test tools said, with what QEMU's plugin counted meanwhile, in the order in which they ran.
+fn flows(outcome: &Outcome, mib: u64, spans: &[Span]) -> Result<Vec<Flow>> {
+    let mut spans = spans.iter();
+    let mut flow = |what, through, unit, report: &str, kind| -> Result<Flow> {
+        let sum = |keys: &[&str]| keys.iter().map(|key| number(report, key)).sum::<u64>();
+        let cost = *spans.next().with_context(|| format!("no instructions counted for: {what}"))?;
+        ensure!(cost.kind == kind, "the marks of the test tools are out of order at: {what}");
+        let amount = sum(&["sent", "received", "read", "written", "blocks"]);
+        let bytes = if kind == PACKETS { (2 * mib) << 20 } else { amount << 16 };
+        Ok(Flow { what, through, amount, unit, bytes, milliseconds: sum(&["send_ms", "receive_ms", "ms"]), cost })
+    };
+    let dom0s = |subject: &str| outcome.report(subject).with_context(|| format!("dom0: no word about its {subject}"));
+    let of = |name: &str, start: &str| -> Result<&str> {
+        let report = reports(outcome, name).find(|r| r.starts_with(start));
+        report.with_context(|| format!("{name}: no `{start}` ({:?})", reports(outcome, name).collect::<Vec<_>>()))
+    };
+    Ok(vec![
+        flow("dom0 <-> outside", "its e1000, before it gave it away", "packets", dom0s("net ok")?, PACKETS)?,
+        flow("dom0's disk", "its nvme", "blocks", dom0s("disk ok")?, DISK)?,
+        flow("alice <-> outside", "driver: netback, bridge, e1000", "packets", of("alice", "net ok")?, PACKETS)?,
+        flow("bob -> alice, TCP", "driver: netback, bridge, netback", "blocks", of("bob", "tcp ok put")?, STREAM)?,
+        flow("alice -> bob, TCP", "driver: netback, bridge, netback", "blocks", of("bob", "tcp ok get")?, STREAM)?,
+        flow("bob's disk", "dom0: blkback, nvme", "blocks", of("bob", "disk ok")?, DISK)?,
+    ])
+}
+
+/// A block is of 64 KiB; the cost is in instructions of all CPUs.
+#[allow(clippy::cast_precision_loss, reason = "figures for people")]
+fn print_flows(flows: &[Flow]) {
     println!(
-        "  a TCP stream from guest to guest and back, every byte right; alice shut down, bob destroyed, nothing stays"
+        "  {:<18} {:<34} {:>13} {:>8} {:>14} {:>13}",
+        "what", "through", "", "MB/s", "instr. each", "hypervisor's"
     );
-    Ok(())
+    for f in flows {
+        let amount = format!("{} {}", f.amount, f.unit);
+        let rate = millions(f.bytes) / (f.milliseconds.max(1) as f64 / 1e3);
+        let each = |instructions: u64| instructions / f.amount.max(1);
+        println!(
+            "  {:<18} {:<34} {amount:>13} {rate:>8.1} {:>14} {:>13}",
+            f.what,
+            f.through,
+            each(f.cost.count.total()),
+            each(f.cost.count.hypervisor)
+        );
+    }
 }
 
 fn reports<'a>(outcome: &'a Outcome, subject: &str) -> impl Iterator<Item = &'a str> {
