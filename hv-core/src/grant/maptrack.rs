@@ -1,4 +1,4 @@
-//! Handles: what a domain has mapped of others.
+//! Handles: what a domain has mapped of others, in chunks that have memory only while it is needed.
 
 use super::DomId;
 use alloc::vec::Vec;
@@ -54,17 +54,65 @@ enum Slot {
     Used(Mapping),
 }
 
-/// A domain's handles.
-pub struct Maptrack {
+/// Handles in a chunk.
+const CHUNK: u32 = 128;
+const _: () = assert!(HANDLES_PER_FRAME % CHUNK == 0);
+/// Chunks for which there is a place from the first handle on.
+const FIRST_CHUNKS: usize = 16;
+
+/// Some of a domain's handles, which have memory only while one of them is taken.
+struct Chunk {
     slots: Vec<Slot>,
     free: u32,
+    taken: u32,
+}
+
+impl Chunk {
+    const EMPTY: Chunk = Chunk { slots: Vec::new(), free: NONE, taken: 0 };
+
+    fn has_room(&self) -> bool {
+        self.taken < CHUNK
+    }
+
+    fn allocate(&mut self) -> Option<u32> {
+        let index = if let Some(slot @ Slot::Free(_)) = self.slots.get_mut(self.free as usize) {
+            let Slot::Free(next) = core::mem::replace(slot, Slot::Reserved) else { return None };
+            core::mem::replace(&mut self.free, next)
+        } else {
+            if self.slots.capacity() == 0 {
+                self.slots.try_reserve_exact(CHUNK as usize).ok()?;
+            }
+            self.slots.push(Slot::Reserved);
+            u32::try_from(self.slots.len()).ok()? - 1
+        };
+        self.taken += 1;
+        Some(index)
+    }
+
+    fn free(&mut self, index: u32) {
+        if let Some(slot @ Slot::Reserved) = self.slots.get_mut(index as usize) {
+            *slot = Slot::Free(self.free);
+            self.free = index;
+            self.taken -= 1;
+        }
+        if self.taken == 0 {
+            *self = Chunk::EMPTY;
+        }
+    }
+}
+
+/// A domain's handles. The lowest are used first, so that memory for many goes back when they are not needed any more.
+pub struct Maptrack {
+    chunks: Vec<Chunk>,
+    /// All chunks below are full.
+    room_from: usize,
     max: u32,
 }
 
 impl Maptrack {
     /// No handles yet, up to `max_frames` times 256.
     pub const fn new(max_frames: u32) -> Maptrack {
-        Maptrack { slots: Vec::new(), free: NONE, max: max_frames.saturating_mul(HANDLES_PER_FRAME) }
+        Maptrack { chunks: Vec::new(), room_from: 0, max: max_frames.saturating_mul(HANDLES_PER_FRAME) }
     }
 
     /// Changes the limit. Handles above it stay.
@@ -74,7 +122,7 @@ impl Maptrack {
 
     /// What a handle stands for, if it stands for anything.
     pub fn get(&self, handle: u32) -> Option<Mapping> {
-        match self.slots.get(handle as usize)? {
+        match self.chunks.get(chunk(handle))?.slots.get(index(handle))? {
             Slot::Used(mapping) if mapping.host || mapping.device => Some(*mapping),
             _ => None,
         }
@@ -94,36 +142,55 @@ impl Maptrack {
 
     /// The first handle from `from` on that stands for something, for taking all of them back in steps.
     pub fn next_used(&self, from: u32) -> Option<u32> {
-        let slots = self.slots.iter().enumerate().skip(from as usize);
-        { slots }.find(|(_, s)| matches!(s, Slot::Used(m) if m.host || m.device)).and_then(|(n, _)| n.try_into().ok())
+        let chunks = (0u32..).zip(&self.chunks).skip(chunk(from));
+        let slots = chunks.flat_map(|(n, chunk)| (n * CHUNK..).zip(&chunk.slots));
+        let mut used =
+            slots.filter(|(_, s)| matches!(s, Slot::Used(m) if m.host || m.device)).map(|(handle, _)| handle);
+        used.find(|handle| *handle >= from)
+    }
+
+    /// Handles that are taken, and those that there is memory for.
+    pub fn sizes(&self) -> (u32, usize) {
+        (self.chunks.iter().map(|c| c.taken).sum(), self.chunks.iter().map(|c| c.slots.capacity()).sum())
+    }
+
+    /// The chunk that the next handle comes from.
+    fn next_chunk(&self) -> usize {
+        let rest = self.chunks.iter().enumerate().skip(self.room_from);
+        { rest }.find(|(_, c)| c.has_room()).map_or(self.chunks.len(), |(n, _)| n)
     }
 
     /// Does the next handle want more memory?
     pub fn is_full(&self) -> bool {
-        !matches!(self.slots.get(self.free as usize), Some(Slot::Free(_))) && self.slots.len() == self.slots.capacity()
+        self.chunks.get(self.next_chunk()).is_none_or(|c| c.taken == 0)
     }
 
     pub(super) fn allocate(&mut self) -> Option<u32> {
-        if let Some(Slot::Free(next)) = self.slots.get(self.free as usize) {
-            let handle = core::mem::replace(&mut self.free, *next);
-            self.slots[handle as usize] = Slot::Reserved;
-            return Some(handle);
+        let at = self.next_chunk();
+        let first = u32::try_from(at).ok()?.checked_mul(CHUNK).filter(|first| *first < self.max)?;
+        if at == self.chunks.len() {
+            if at == self.chunks.capacity() {
+                self.chunks.try_reserve(FIRST_CHUNKS).ok()?;
+            }
+            self.chunks.push(Chunk::EMPTY);
         }
-        let handle = u32::try_from(self.slots.len()).ok().filter(|n| *n < self.max)?;
-        self.slots.try_reserve(1).ok()?;
-        self.slots.push(Slot::Reserved);
-        Some(handle)
+        self.room_from = at;
+        Some(first + self.chunks[at].allocate()?)
+    }
+
+    fn slot_mut(&mut self, handle: u32) -> Option<&mut Slot> {
+        self.chunks.get_mut(chunk(handle))?.slots.get_mut(index(handle))
     }
 
     pub(super) fn set(&mut self, handle: u32, mapping: Mapping) {
-        if let Some(slot @ Slot::Reserved) = self.slots.get_mut(handle as usize) {
+        if let Some(slot @ Slot::Reserved) = self.slot_mut(handle) {
             *slot = Slot::Used(mapping);
         }
     }
 
     /// Takes the wanted parts off a handle: nobody else can take them again. `None` if there are none of them.
     pub fn retire(&mut self, handle: u32, host: bool, device: bool) -> Option<Retired> {
-        let Some(slot @ Slot::Used(_)) = self.slots.get_mut(handle as usize) else { return None };
+        let Some(slot @ Slot::Used(_)) = self.slot_mut(handle) else { return None };
         let Slot::Used(m) = slot else { return None };
         let mapping = *m;
         let (host, device) = (host && m.host, device && m.device);
@@ -140,9 +207,22 @@ impl Maptrack {
     }
 
     pub(super) fn free(&mut self, handle: u32) {
-        if let Some(slot @ Slot::Reserved) = self.slots.get_mut(handle as usize) {
-            *slot = Slot::Free(self.free);
-            self.free = handle;
+        if let Some(chunk) = self.chunks.get_mut(chunk(handle)) {
+            chunk.free(handle % CHUNK);
+            self.room_from = self.room_from.min(self::chunk(handle));
+        }
+        while self.chunks.last().is_some_and(|c| c.taken == 0) {
+            self.chunks.pop();
         }
     }
+}
+
+/// The chunk of a handle.
+const fn chunk(handle: u32) -> usize {
+    (handle / CHUNK) as usize
+}
+
+/// Its place there.
+const fn index(handle: u32) -> usize {
+    (handle % CHUNK) as usize
 }

@@ -55,6 +55,29 @@ fn handles_want_memory_only_when_none_is_free() {
 }
 
 #[test]
+fn memory_for_many_handles_goes_back_with_them() {
+    let (mut t, mut m, f) = (table(), Maptrack::new(2), Frames::default());
+    grant(&t, 3, GTF_PERMIT_ACCESS, 2, 105);
+    let free = |m: &mut Maptrack, t: &mut GrantTable<TestPage>, handle| {
+        let retired = m.retire(handle, true, false).unwrap();
+        unmap_finish(m, t, &f, retired);
+    };
+    let handles: Vec<u32> = (0..512).map(|_| map(&mut m, &mut t, &f, 2, 3, HOST).unwrap().0).collect();
+    assert!(handles.iter().copied().eq(0..512));
+    assert_eq!(map(&mut m, &mut t, &f, 2, 3, HOST), Err(GntStatus::NoDeviceSpace), "the limit");
+    assert_eq!(m.sizes(), (512, 512));
+    (128..256).for_each(|handle| free(&mut m, &mut t, handle));
+    assert_eq!(m.sizes(), (384, 384), "from the middle");
+    assert_eq!((m.next_used(127), m.next_used(128)), (Some(127), Some(256)));
+    (257..512).for_each(|handle| free(&mut m, &mut t, handle));
+    assert_eq!(m.sizes(), (129, 256), "handle 256 keeps its own");
+    assert_eq!(map(&mut m, &mut t, &f, 2, 3, HOST).unwrap().0, 128, "the lowest is next");
+    (0..129).chain([256]).for_each(|handle| free(&mut m, &mut t, handle));
+    assert_eq!((m.sizes(), m.next_used(0)), ((0, 0), None));
+    assert!(f.counts.borrow().is_empty());
+}
+
+#[test]
 fn statuses_are_those_of_xen() {
     let (mut t, mut m, f) = (table(), Maptrack::new(1), Frames::default());
     let mut try_map = |gref, user, writable| {
