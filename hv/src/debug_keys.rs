@@ -153,7 +153,8 @@ fn grants(d: &Domain) {
         let table = d.grants.table();
         (table.frames().len(), table.nr_used())
     };
-    say!("d{}: {frames} frames of grants, {used} in use", d.id);
+    let (handles, room) = d.grants.track().sizes();
+    say!("d{}: {frames} frames of grants, {used} in use; {handles} handles for others' in use, room for {room}", d.id);
 }
 
 fn memory() {
@@ -166,6 +167,14 @@ fn memory() {
         heap::frames_used(),
         crate::mem::claims::outstanding()
     );
+    let mut small = 0;
+    heap::for_each_class(|size, pages| {
+        small += pages;
+        if pages != 0 {
+            say!("  heap: {pages} pages of objects of {size} bytes");
+        }
+    });
+    say!("  heap: {} frames of larger ones", heap::frames_used().saturating_sub(small));
     domain::for_each(|d| say!("  d{}: {} of {} pages", d.id, d.mm.tot_pages(), d.mm.max_pages()));
 }
 

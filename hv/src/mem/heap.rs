@@ -47,6 +47,11 @@ pub fn frames_used() -> u64 {
     HEAP.frames.load(Ordering::Relaxed)
 }
 
+/// Calls `f` with the size of each class and its pages.
+pub fn for_each_class(mut f: impl FnMut(u16, u64)) {
+    SIZES.iter().zip(&HEAP.classes).for_each(|(size, class)| f(*size, class.lock().nr_pages()));
+}
+
 /// Index of the class for `layout`, or `None` if it takes whole frames.
 #[inline]
 fn class_of(layout: &Layout) -> Option<usize> {
