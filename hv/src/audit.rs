@@ -47,9 +47,6 @@ pub const KEY: u8 = b'f';
 pub fn run() -> Result<(), Errno> {
     let caller = this_cpu().current();
     let mut first = OWN_AT_FIRST.try_lock().ok_or(Errno::EBUSY)?;
-    if !frames::has_headroom() {
-        return Err(Errno::ENOMEM);
-    }
     let domains = all_domains()?;
     let vcpus = || domains.iter().flat_map(|d| d.vcpus()).filter(|v| !caller.is_some_and(|c| core::ptr::eq(*v, c)));
     vcpus().for_each(|v| sched::halt(v, stop::AUDIT));
@@ -87,6 +84,10 @@ fn all_domains() -> Result<Vec<DomainRef>, Errno> {
 /// The totals, and the frames that the hypervisor must have for itself because nobody else has them.
 fn recount(domains: &[DomainRef]) -> Result<(Totals, u64), Errno> {
     let mut found = Table::new(frames::end().index()).map_err(|_| Errno::ENOMEM)?;
+    // The counts by domain are in a map, which cannot report that it did not get memory.
+    if !frames::has_headroom() {
+        return Err(Errno::ENOMEM);
+    }
     let mut audit = Audit::new(mmu(), &mut found);
     domains.iter().for_each(|d| tell_domain(&mut audit, d));
     irq_guest::lock().for_each_page(|page| audit.writable(page.mfn()));

@@ -91,6 +91,10 @@ impl DirtyLog {
             let mut words = Vec::new();
             let room = usize::try_from(pfns.div_ceil(64)).map_err(|_| Errno::ENOMEM)?;
             words.try_reserve_exact(room).map_err(|_| Errno::ENOMEM)?;
+            // The size is the guest's to say; it may not have what others' objects need.
+            if !frames::may_grow_tables() {
+                return Err(Errno::ENOMEM);
+            }
             words.resize_with(room, || AtomicU64::new(0));
             self.words.call_once(|| words.into_boxed_slice());
         }

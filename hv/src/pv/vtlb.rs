@@ -26,7 +26,8 @@ pub fn enable(v: &Vcpu) -> Result<(), Errno> {
     let mut pool = Vec::new();
     pool.try_reserve_exact(POOL + 2).map_err(|_| Errno::ENOMEM)?;
     while pool.len() < POOL + 2 {
-        let Some(mfn) = frames::alloc_table() else {
+        // Not down to the last frame: what follows cannot fail.
+        let Some(mfn) = frames::has_headroom().then(frames::alloc_table).flatten() else {
             give_back(pool);
             return Err(Errno::ENOMEM);
         };
