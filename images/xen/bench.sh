@@ -1,7 +1,14 @@
-# bench.sh KIND COUNT: a guest with an interface and a disk from dom0 runs the loads of KIND. Meanwhile dom0 does nothing
-# but serve it: the command goes to the guest's console, and dom0 then sleeps until a domain has gone.
-kind=$1
-count=$2
+# bench.sh SERVER KIND COUNT: a guest that dom0, or a driver domain, serves runs the loads of KIND. Meanwhile dom0 does
+# nothing but its part of that: the command goes to the guest's console, and dom0 then sleeps until a domain has gone.
+server=$1
+kind=$2
+count=$3
+log=$logs/guest-loaded.log
+quit() {
+	say "load FAIL $1"
+	tail -n 5 /tmp/out $log
+	exit
+}
 case $kind in
 net) device='vif=["mac=00:16:3e:00:00:03,bridge=xenbr0"]' ready='job_address 3' ;;
 disk)
@@ -9,16 +16,28 @@ disk)
 	ready='modprobe xen-blkfront; wait_for 10 test -b /dev/xvda'
 	;;
 esac
-config loaded 'memory=256' 'tsc_mode="native"' "$device"
-boot loaded || { say "load FAIL no guest"; exit; }
-in_guest loaded 30 "$ready" || { say "load FAIL the guest has no device"; exit; }
-domid=$(xl domid loaded)
-owner guest $domid
+if [ $server = driver ]; then
+	. /xen/driving.sh
+	modprobe xen-pciback
+	nic=$(devices class 0x020000)
+	xl pci-assignable-add $nic > /tmp/out 2>&1 || quit "the NIC cannot leave dom0"
+	driving driver "pci=['$nic,permissive=1']" 'tsc_mode="native"'
+	boot driver > /tmp/out 2>&1 || quit "no driver domain"
+	in_guest driver 150 'job_backend e1000' > /tmp/out 2>&1 || quit "the driver domain does not serve"
+	in_guest driver 10 'job_modules driver'
+	behind loaded driver 3 'memory=256' 'tsc_mode="native"'
+else
+	config loaded 'memory=256' 'tsc_mode="native"' "$device"
+fi
+boot loaded > /tmp/out 2>&1 || quit "no guest"
+[ $server = dom0 ] || plugged loaded > /tmp/out 2>&1 || quit "the guest is not plugged in"
+in_guest loaded 40 "$ready" > /tmp/out 2>&1 || quit "the guest has no device"
+owner guest $(xl domid loaded)
+[ $server = dom0 ] || owner driver $(xl domid driver)
 sh -c '. /load.sh; job_modules dom0'
-log=$logs/guest-loaded.log
-tty=$(xenstore-read /local/domain/$domid/console/tty)
+tty=$(xenstore-read /local/domain/$(xl domid loaded)/console/tty)
 echo "0 job_loads guest $kind $count /dev/xvda; poweroff -f" > $tty
 # The first event is the watch itself.
 xenstore-watch -n 2 @releaseDomain > /dev/null
-gone loaded 60 || say "load FAIL the guest stays"
+gone loaded 60 || quit "the guest stays"
 tr -d '\r' < $log | grep -aE 'TANDEM: (load|module)'

@@ -54,5 +54,6 @@ job_xlshell() {
 	setsid cttyhack bash --rcfile /xen/lib.sh
 }
 
-# guest_loads:KIND:COUNT: the loads of `./tandem bench` in a guest
-job_guest_loads() { bash -c '. /xen/lib.sh; . /xen/bench.sh' bench "$@"; }
+# guest_loads:KIND:COUNT: the loads of `./tandem bench` in a guest that dom0 serves; driven_loads: that a driver domain serves
+job_guest_loads() { bash -c '. /xen/lib.sh; . /xen/bench.sh' bench dom0 "$@"; }
+job_driven_loads() { bash -c '. /xen/lib.sh; . /xen/bench.sh' bench driver "$@"; }

@@ -18,6 +18,7 @@ use bench::profile::{self, Map, Part, DOM0};
 use bench::stacked::{self, Group};
 use bench::table::Table;
 use std::fmt::Write;
+use std::path::Path;
 
 /// What is measured.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -42,15 +43,18 @@ struct Cost {
 enum Place {
     Dom0,
     Guest,
+    /// A guest whose interface a driver domain serves.
+    Driven,
 }
 
 impl Place {
-    const ALL: [Self; 2] = [Self::Dom0, Self::Guest];
+    const ALL: [Self; 3] = [Self::Dom0, Self::Guest, Self::Driven];
 
     fn name(self) -> &'static str {
         match self {
             Self::Dom0 => "dom0",
             Self::Guest => "guest through dom0",
+            Self::Driven => "guest through a driver domain",
         }
     }
 
@@ -58,7 +62,7 @@ impl Place {
     fn domain(self) -> &'static str {
         match self {
             Self::Dom0 => DOM0,
-            Self::Guest => "guest",
+            Self::Guest | Self::Driven => "guest",
         }
     }
 }
@@ -80,9 +84,12 @@ pub fn run(kind: Kind, options: &Options) -> Result<bool> {
     let mut costs = Vec::new();
     let mut failures = Vec::new();
     for system in systems(options)? {
-        match step(&format!("measuring {}", system.name), || measure(kind, options, &system, &images, &profiler)) {
-            Ok(found) => costs.extend(found),
-            Err(error) => failures.push(error),
+        for boot in Boot::ALL.into_iter().filter(|b| b.is_for(kind, &system)) {
+            let what = format!("measuring {}{}", system.name, boot.remark());
+            match step(&what, || measure(kind, boot, options, &system, &images, &profiler)) {
+                Ok(found) => costs.extend(found),
+                Err(error) => failures.push(error),
+            }
         }
     }
     report(kind, &costs)?;
@@ -92,16 +99,62 @@ pub fn run(kind: Kind, options: &Options) -> Result<bool> {
     Ok(failures.is_empty())
 }
 
-fn measure(kind: Kind, options: &Options, system: &System, images: &Images, profiler: &Profiler) -> Result<Vec<Cost>> {
-    let word = match kind {
-        Kind::Net => "net",
-        Kind::Disk => "disk",
+/// What a machine is booted for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Boot {
+    /// dom0's own loads and, if there is a hypervisor, those of a guest that dom0 serves.
+    Dom0,
+    /// Those of a guest that a driver domain serves.
+    DriverDomain,
+}
+
+impl Boot {
+    const ALL: [Self; 2] = [Self::Dom0, Self::DriverDomain];
+
+    fn is_for(self, kind: Kind, system: &System) -> bool {
+        self == Self::Dom0 || kind == Kind::Net && system.hypervisor != Hypervisor::None
+    }
+
+    fn remark(self) -> &'static str {
+        match self {
+            Self::Dom0 => "",
+            Self::DriverDomain => " with a driver domain",
+        }
+    }
+
+    /// What dom0 does. Its own loads come first, while there is no other domain.
+    fn jobs(self, kind: Kind, native: bool, count: u64) -> String {
+        match (self, kind, native) {
+            (Self::DriverDomain, ..) => format!("toolstack+driven_loads:net:{count}+poweroff"),
+            (_, Kind::Net, true) => format!("nic:e1000+loads:dom0:net:{count}+poweroff"),
+            (_, Kind::Disk, true) => format!("nvme+loads:dom0:disk:{count}:/dev/nvme0n1+poweroff"),
+            (_, Kind::Net, false) => {
+                format!("toolstack+nic:e1000+loads:dom0:net:{count}+bridge:e1000+guest_loads:net:{count}+poweroff")
+            }
+            (_, Kind::Disk, false) => {
+                format!("toolstack+nvme+loads:dom0:disk:{count}:/dev/nvme0n1+guest_loads:disk:{count}+poweroff")
+            }
+        }
+    }
+}
+
+fn measure(
+    kind: Kind,
+    boot: Boot,
+    options: &Options,
+    system: &System,
+    images: &Images,
+    profiler: &Profiler,
+) -> Result<Vec<Cost>> {
+    let word = match (kind, boot) {
+        (Kind::Net, Boot::Dom0) => "net",
+        (Kind::Net, Boot::DriverDomain) => "net-driver",
+        (Kind::Disk, _) => "disk",
     };
     let name = format!("bench-{}-{word}", system.name);
-    let native = system.hypervisor == Hypervisor::None;
     let count = options.operations.unwrap_or(2000);
     ensure!((200..=1_000_000).contains(&count), "--operations is to be from 200 to 1000000");
-    let jobs = jobs(kind, native, count);
+    let jobs = boot.jobs(kind, system.hypervisor == Hypervisor::None, count);
     let profile = host::target("logs")?.join(format!("{name}.profile"));
     let wire = Wire::start(&name)?;
     let mut machine = Machine::new(&name, &system.hypervisor, images, 1, &jobs);
@@ -113,40 +166,24 @@ fn measure(kind: Kind, options: &Options, system: &System, images: &Images, prof
     machine.accel = profiler.accel(&profile, wire.socket());
     let clock = ["-icount", "shift=0,sleep=off", "-rtc", "base=2024-01-01,clock=vm", "-seed", "1"];
     machine.accel.extend(clock.map(String::from));
-    machine.devices = vec!["e1000,netdev=wire,mac=52:54:00:74:61:6e,romfile="];
+    if boot == Boot::DriverDomain {
+        // xl gives no device away without an IOMMU.
+        machine.chipset = "q35";
+        machine.devices.push("intel-iommu,intremap=off");
+    }
+    machine.devices.push("e1000,netdev=wire,mac=52:54:00:74:61:6e,romfile=");
     if kind == Kind::Disk {
         let disk = "driver=null-co,node-name=disk,size=1073741824,read-zeroes=on";
         machine.accel.extend(["-blockdev", disk].map(String::from));
         machine.devices.push("nvme,drive=disk,serial=null");
     }
     let outcome = machine.start()?.finish(|_| false)?;
-    costs(system, &outcome, &profile)
-        .with_context(|| format!("{} (log {})", system.name, account::relative(&outcome.log)))
-}
-
-/// dom0's part first, while there is no other domain; then a guest's.
-fn jobs(kind: Kind, native: bool, count: u64) -> String {
-    let mut jobs = Vec::new();
-    if !native {
-        jobs.push("toolstack".into());
-    }
-    match kind {
-        Kind::Net => jobs.extend(["nic:e1000".into(), format!("loads:dom0:net:{count}")]),
-        Kind::Disk => jobs.extend(["nvme".into(), format!("loads:dom0:disk:{count}:/dev/nvme0n1")]),
-    }
-    if !native {
-        if kind == Kind::Net {
-            jobs.push("bridge:e1000".into());
-        }
-        let word = if kind == Kind::Net { "net" } else { "disk" };
-        jobs.push(format!("guest_loads:{word}:{count}"));
-    }
-    jobs.push("poweroff".into());
-    jobs.join("+")
+    costs(system, boot, &outcome, &profile)
+        .with_context(|| format!("{}{} (log {})", system.name, boot.remark(), account::relative(&outcome.log)))
 }
 
 /// Matches the windows of the profile with the loads that were reported, both in the order in which they ran.
-fn costs(system: &System, outcome: &Outcome, file: &std::path::Path) -> Result<Vec<Cost>> {
+fn costs(system: &System, boot: Boot, outcome: &Outcome, file: &Path) -> Result<Vec<Cost>> {
     let reports: Vec<&str> =
         outcome.lines.iter().filter_map(|l| l.split_once("TANDEM: ").map(|(_, report)| report.trim())).collect();
     if let Some(failed) = reports.iter().find(|r| r.contains("FAIL")) {
@@ -161,7 +198,13 @@ fn costs(system: &System, outcome: &Outcome, file: &std::path::Path) -> Result<V
     for report in &reports {
         let Some((subject, rest)) = report.split_once(' ') else { continue };
         match subject {
-            "loads" => place = if rest == Place::Guest.domain() { Place::Guest } else { Place::Dom0 },
+            "loads" => {
+                place = match (rest, boot) {
+                    (DOM0, _) => Place::Dom0,
+                    (_, Boot::Dom0) => Place::Guest,
+                    (_, Boot::DriverDomain) => Place::Driven,
+                }
+            }
             "load" => {
                 let window = windows.next().context("a load without a window")?;
                 let units: u32 = field(rest, "units").and_then(|u| u.parse().ok()).context("a load without units")?;
@@ -192,7 +235,7 @@ fn report(kind: Kind, costs: &[Cost]) -> Result<()> {
         Kind::Net => ("net", "Network"),
         Kind::Disk => ("disk", "Disk"),
     };
-    for place in Place::ALL {
+    for place in Place::ALL.into_iter().filter(|p| costs.iter().any(|c| c.place == *p)) {
         let mut total = Table {
             title: format!("{title}, {}: all components", place.name()),
             unit: "instructions".into(),
@@ -248,17 +291,18 @@ fn group(costs: &[Cost], load: &str) -> Group {
             ("native", _) => "",
             (_, Place::Dom0) => " dom0",
             (_, Place::Guest) => " guest",
+            (_, Place::Driven) => " driven",
         };
         (format!("{}{place}", cost.system), cost.parts.clone())
     };
     let mut found: Vec<&Cost> = costs.iter().filter(|c| c.load == load).collect();
-    found.sort_by_key(|c| (c.system != "native", c.place == Place::Guest));
+    found.sort_by_key(|c| (c.system != "native", Place::ALL.iter().position(|p| *p == c.place)));
     Group { name: load.into(), bars: found.into_iter().map(bar).collect() }
 }
 
 /// A line for each load and system: the components and their sum.
 fn divided(costs: &[Cost]) -> String {
-    let mut out = format!("{:<22}{:<8}{:<20}", "by component", "", "");
+    let mut out = format!("{:<22}{:<8}{:<30}", "by component", "", "");
     for part in Part::ALL {
         let _ = write!(out, "{:>18}", part.name());
     }
@@ -267,7 +311,7 @@ fn divided(costs: &[Cost]) -> String {
         for place in Place::ALL {
             for cost in costs.iter().filter(|c| c.load == load && c.place == place) {
                 let place = if cost.system == "native" { "" } else { place.name() };
-                let _ = write!(out, "{load:<22}{:<8}{place:<20}", cost.system);
+                let _ = write!(out, "{load:<22}{:<8}{place:<30}", cost.system);
                 for part in &cost.parts {
                     let _ = write!(out, "{:>18}", if *part < 0.5 { "-".into() } else { format!("{part:.0}") });
                 }
