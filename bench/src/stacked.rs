@@ -29,7 +29,7 @@ pub fn bars(title: &str, unit: &str, parts: &[&str], groups: &[Group], path: &Pa
     draw(title, unit, parts, groups, path).map_err(|e| anyhow!("cannot draw {}: {e}", path.display()))
 }
 
-#[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "a few dozen bars")]
+#[allow(clippy::cast_precision_loss, reason = "a few dozen bars")]
 fn draw(
     title: &str,
     unit: &str,
@@ -40,16 +40,20 @@ fn draw(
     // A bar is one wide, and so is the room between groups.
     let width: usize = groups.iter().map(|g| g.bars.len() + 1).sum();
     let highest = groups.iter().flat_map(|g| g.bars.iter().map(|(_, p)| p.iter().sum())).fold(1.0_f64, f64::max);
-    let root = SVGBackend::new(path, (260 + 64 * width.min(100) as u32, HEIGHT)).into_drawing_area();
+    let right = 90 + 64 * i32::try_from(width)?;
+    let root = SVGBackend::new(path, (u32::try_from(right + 170)?, HEIGHT)).into_drawing_area();
     root.fill(&WHITE)?;
     let mut chart = ChartBuilder::on(&root)
         .caption(title, ("sans-serif", 20))
         .margin(12)
-        .x_label_area_size(64)
+        .margin_right(170)
+        .x_label_area_size(70)
         .y_label_area_size(76)
-        .right_y_label_area_size(150)
         .build_cartesian_2d(0.0..width as f64, 0.0..highest * 1.1)?;
     chart.configure_mesh().disable_x_mesh().disable_x_axis().y_desc(unit).draw()?;
+    let text = |words: &str, (x, y): (i32, i32), size: i32| {
+        root.draw(&Text::new(words.to_string(), (x, y), ("sans-serif", size)))
+    };
     let mut left = 0.5;
     for group in groups {
         for (n, (name, sizes)) in group.bars.iter().enumerate() {
@@ -60,19 +64,21 @@ fn draw(
                 chart.draw_series([bar])?;
                 bottom += size;
             }
-            let label = |text: String, y: f64, size: i32| Text::new(text, (x + 0.08, y), ("sans-serif", size));
-            chart.draw_series([
-                label(format!("{bottom:.0}"), bottom + highest * 0.03, 12),
-                label(name.clone(), -highest * 0.015, 12),
-            ])?;
+            let (over, top) = chart.plotting_area().map_coordinate(&(x + 0.08, bottom));
+            text(&format!("{bottom:.0}"), (over, top - 15), 12)?;
+            let (_, under) = chart.plotting_area().map_coordinate(&(x, 0.0));
+            for (line, word) in (0..).zip(name.split(' ')) {
+                text(word, (over, under + 5 + 14 * line), 12)?;
+            }
         }
-        chart.draw_series([Text::new(group.name.clone(), (left + 0.08, -highest * 0.06), ("sans-serif", 15))])?;
+        let (at, under) = chart.plotting_area().map_coordinate(&(left + 0.08, 0.0));
+        text(&group.name, (at, under + 42), 15)?;
         left += group.bars.len() as f64 + 1.0;
     }
-    for (n, (part, colour)) in parts.iter().zip(COLOURS).enumerate() {
-        let (x, y) = (110 + 64 * width.min(100) as i32, 60 + 22 * (parts.len() - 1 - n) as i32);
-        root.draw(&Rectangle::new([(x, y), (x + 14, y + 14)], colour.filled()))?;
-        root.draw(&Text::new((*part).to_string(), (x + 20, y + 1), ("sans-serif", 13)))?;
+    for (n, (part, colour)) in (1..).zip(parts.iter().zip(COLOURS)) {
+        let y = 60 + 22 * (i32::try_from(parts.len())? - n);
+        root.draw(&Rectangle::new([(right + 10, y), (right + 24, y + 14)], colour.filled()))?;
+        text(part, (right + 30, y + 1), 13)?;
     }
     root.present()?;
     Ok(())
