@@ -108,6 +108,17 @@ const GROUPS: &[Group] = &[
         counts: Some(("2:2", "200:1000")),
         timeout_s: 900,
     },
+    Group {
+        file: "deaths",
+        name: "guests-die-and-others-go-on",
+        cpus: 2,
+        vcpus: 1,
+        disk: false,
+        counted: false,
+        iommu: false,
+        counts: Some(("1", "20")),
+        timeout_s: 1800,
+    },
 ];
 
 pub fn tests() -> Vec<Test> {
