@@ -129,6 +129,37 @@ impl Shared for Domain {
     }
 }
 
+/// A domain that the running vCPU sends an event to.
+struct Receiver<'a>(&'a Domain);
+
+impl Shared for Receiver<'_> {
+    #[inline]
+    fn pending(&self, word: usize) -> &AtomicU64 {
+        self.0.pending(word)
+    }
+    #[inline]
+    fn mask(&self, word: usize) -> &AtomicU64 {
+        self.0.mask(word)
+    }
+    #[inline]
+    fn pending_sel(&self, vcpu: u32) -> &AtomicU64 {
+        self.0.pending_sel(vcpu)
+    }
+    #[inline]
+    fn upcall_pending(&self, vcpu: u32) -> &AtomicU8 {
+        self.0.upcall_pending(vcpu)
+    }
+    #[inline]
+    fn notify(&self, vcpu: u32) {
+        if let Some(v) = self.0.vcpu(vcpu) {
+            sched::notify_from_sender(v);
+        }
+    }
+    fn wake_poller(&self, vcpu: u32) {
+        self.0.wake_poller(vcpu);
+    }
+}
+
 /// Runs `f` with the channels of two different domains locked, `a`'s first among its arguments.
 pub fn with_both<R>(a: &Domain, b: &Domain, f: impl FnOnce(&mut Channels, &mut Channels) -> R) -> R {
     if a.id < b.id {
@@ -149,7 +180,7 @@ pub fn send(d: &Domain, port: Port) -> Result<(), Errno> {
     match sent {
         Sent::To { dom, port: peer } => {
             if let Some(remote) = domain::find(dom) {
-                remote.events.lock().raise_from(&*remote, peer, d.id, port);
+                remote.events.lock().raise_from(&Receiver(&remote), peer, d.id, port);
             }
         }
         Sent::Done | Sent::Hypervisor(_) => {}

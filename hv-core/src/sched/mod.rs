@@ -73,6 +73,8 @@ pub struct Params {
     pub max_slice_ns: u64,
     /// For how long a vCPU that has begun to run is left alone, whoever wakes (Xen's rate limit).
     pub min_run_ns: u64,
+    /// For how long a vCPU goes on that has sent an event to one that was asleep.
+    pub sender_run_ns: u64,
 }
 
 impl Params {
@@ -83,6 +85,7 @@ impl Params {
         min_slice_ns: 50_000,
         max_slice_ns: 50_000_000,
         min_run_ns: 0,
+        sender_run_ns: 200_000,
     };
 }
 
@@ -108,6 +111,8 @@ struct Pcpu {
     /// Actual virtual time of `current` when it was chosen.
     level: u64,
     slice_until: u64,
+    /// `current` sent an event, and may send more before the receiver takes its place. 0: it did not.
+    sends_until: u64,
 }
 
 /// See the module's documentation.
@@ -124,6 +129,8 @@ pub struct Scheduler {
     idle: u64,
     /// pCPUs that were kicked and have not picked since.
     kicked: u64,
+    /// pCPUs with a `sends_until`.
+    sending: u64,
     /// Highest level so far: where a vCPU starts when nobody runs that it could be compared with.
     level: u64,
     idle_since: [u64; MAX_PCPUS],
@@ -144,10 +151,11 @@ impl Scheduler {
             budgets,
             queue: Queue::new(),
             parked: Queue::new(),
-            cpus: [Pcpu { current: NIL, leaving: NIL, level: 0, slice_until: u64::MAX }; MAX_PCPUS],
+            cpus: [Pcpu { current: NIL, leaving: NIL, level: 0, slice_until: u64::MAX, sends_until: 0 }; MAX_PCPUS],
             online: 0,
             idle: 0,
             kicked: 0,
+            sending: 0,
             level: 0,
             idle_since: [0; MAX_PCPUS],
             idle_ns: [0; MAX_PCPUS],
@@ -253,6 +261,47 @@ impl Scheduler {
     /// shorten its slice for it). A vCPU that runs already is left alone: see [`Scheduler::running_on`].
     #[inline]
     pub fn wake(&mut self, id: VcpuId, now: u64) -> Option<PcpuId> {
+        let disturbed = self.disturb(id);
+        self.wake_up(id, now).or_else(|| self.mark_kicked(disturbed?))
+    }
+
+    /// As [`Scheduler::wake`], but it was the vCPU on `cpu` that sent the event. A sender has often more to send: it goes
+    /// on for a while before a receiver takes its place, which then finds all of it. As long as it sends one by one, every
+    /// packet would cost two switches.
+    #[inline]
+    pub fn wake_from(&mut self, cpu: PcpuId, id: VcpuId, now: u64) -> Option<PcpuId> {
+        let is_asleep = self.entries.get(id.index()).is_some_and(|e| e.state == State::Asleep);
+        if is_asleep && cpu < MAX_PCPUS && self.kicked & bit(cpu) == 0 {
+            let alone = self.queue.first_for(&self.entries, bit(cpu)) == NIL;
+            let c = &mut self.cpus[cpu];
+            // Once a turn while others wait, or it could send for ever.
+            if c.sends_until == 0 || alone && c.sends_until <= now {
+                c.sends_until = now.saturating_add(self.params.sender_run_ns);
+                self.sending |= bit(cpu);
+            }
+        }
+        self.wake_up(id, now)
+    }
+
+    /// Something else than a sender wants `id` to run: nobody that it could take the place of goes on sending. Returns
+    /// where one did.
+    #[inline]
+    fn disturb(&mut self, id: VcpuId) -> Option<PcpuId> {
+        let e = self.entries.get(id.index())?;
+        let mut sending = e.affinity & self.sending & !self.kicked;
+        if sending == 0 || !matches!(e.state, State::Asleep | State::Queued) {
+            return None;
+        }
+        self.sending &= !sending;
+        let first = lowest(sending);
+        while sending != 0 {
+            self.cpus[take_lowest(&mut sending)].sends_until = 0;
+        }
+        Some(first)
+    }
+
+    #[inline]
+    fn wake_up(&mut self, id: VcpuId, now: u64) -> Option<PcpuId> {
         let e = self.entries.get_mut(id.index())?;
         match e.state {
             State::Free => None,
@@ -451,12 +500,12 @@ impl Scheduler {
         let (w_effective, w_actual) = (w.effective, w.actual);
         let w_turn = w.to_virtual(self.params.allowance_ns);
         let grace = self.grace(w);
-        let min_run = self.min_run_before(w);
+        let left_alone_until = self.left_alone_until(keep, w);
         let k = &mut self.entries[usize::from(keep)];
         if k.yielded {
             return waiting;
         }
-        if now < k.left_alone_until(min_run) {
+        if now < left_alone_until {
             return keep;
         }
         // Signed distance: how far the running one is ahead of the waiting one.
@@ -493,6 +542,13 @@ impl Scheduler {
         }
     }
 
+    /// Until when `running`, which is on a pCPU, is not preempted for `waiting`.
+    fn left_alone_until(&self, running: u16, waiting: &Entry) -> u64 {
+        let Some(r) = self.entries.get(usize::from(running)) else { return 0 };
+        let sends_until = self.cpus.get(usize::from(r.cpu)).map_or(0, |c| c.sends_until);
+        r.left_alone_until(self.min_run_before(waiting)).max(sends_until)
+    }
+
     /// Takes `current` off `cpu`; its registers are still there.
     fn leave(&mut self, cpu: PcpuId, current: u16, now: u64) {
         let e = &mut self.entries[usize::from(current)];
@@ -511,6 +567,8 @@ impl Scheduler {
     /// Puts `next` (from the queue, or nobody) on `cpu`.
     fn start(&mut self, cpu: PcpuId, next: u16, now: u64) {
         self.cpus[cpu].current = next;
+        self.cpus[cpu].sends_until = 0;
+        self.sending &= !bit(cpu);
         if next == NIL {
             if self.idle & bit(cpu) == 0 {
                 self.idle |= bit(cpu);
@@ -596,7 +654,7 @@ impl Scheduler {
             (Some(q), Some(l)) if later(q.effective, l.effective_now()) => l,
             (Some(q), Some(_)) => q,
         };
-        let left_alone_until = r.left_alone_until(self.min_run_before(w));
+        let left_alone_until = self.left_alone_until(running, w);
         if now < left_alone_until {
             // Whoever should run by then does so then.
             return left_alone_until;
@@ -655,7 +713,7 @@ impl Scheduler {
         let r = &self.entries[usize::from(self.cpus[cpu].current)];
         let grace = self.grace(e);
         let ahead = distance(running, e.effective);
-        let left_alone_until = r.left_alone_until(self.min_run_before(e));
+        let left_alone_until = self.left_alone_until(self.cpus[cpu].current, e);
         let is_behind = ahead > distance(r.to_virtual(grace), 0);
         let must_go = is_behind && now >= left_alone_until;
         let fair_end = if is_behind {

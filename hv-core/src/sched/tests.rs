@@ -185,6 +185,61 @@ fn with_a_rate_limit_a_woken_vcpu_waits_for_it_and_no_longer() {
     near("shares stay", sim.time(0), sim.time(1), 3);
 }
 
+/// A guest that runs on `cpu` 0, and a driver domain's vCPU that is asleep.
+fn guest_and_driver() -> (Scheduler, VcpuId, VcpuId) {
+    let mut s = Scheduler::new(8, Params::DEFAULT);
+    s.online(0, 0);
+    let (guest, driver) = (s.add(0).unwrap(), s.add(0).unwrap());
+    s.set_warp(driver, Warp::DRIVER, 0);
+    s.wake(guest, 0);
+    assert_eq!(s.pick(0, 0).next, Some(guest));
+    (s, guest, driver)
+}
+
+#[test]
+fn a_sender_goes_on_for_a_while_and_no_longer() {
+    let (mut s, guest, driver) = guest_and_driver();
+    let run = Params::DEFAULT.sender_run_ns;
+    assert_eq!(s.wake_from(0, driver, MS), Some(0));
+    let d = s.pick(0, MS);
+    assert_eq!((d.next, d.slice_until_ns), (Some(guest), MS + run));
+    // Another event, or one to somebody else, does not lengthen it.
+    let third = s.add(MS).unwrap();
+    s.wake_from(0, driver, MS + run / 2);
+    s.wake_from(0, third, MS + run / 2);
+    assert_eq!(s.pick(0, MS + run).next, Some(driver));
+}
+
+#[test]
+fn a_sender_that_sleeps_or_an_interrupt_ends_its_turn_at_once() {
+    let (mut s, guest, driver) = guest_and_driver();
+    s.wake_from(0, driver, MS);
+    assert_eq!(s.pick(0, MS).next, Some(guest));
+    assert_eq!(s.sleep(guest, Sleep::Blocked, MS + 1), Some(0));
+    assert_eq!(s.pick(0, MS + 1).next, Some(driver));
+
+    let (mut s, guest, driver) = guest_and_driver();
+    s.wake_from(0, driver, MS);
+    assert_eq!(s.pick(0, MS).next, Some(guest));
+    assert_eq!(s.wake(driver, MS + 1), Some(0), "an interrupt for the one that waits");
+    assert_eq!(s.pick(0, MS + 1).next, Some(driver));
+
+    let (mut s, guest, driver) = guest_and_driver();
+    let other = s.add(0).unwrap();
+    s.wake_from(0, other, MS);
+    assert_eq!(s.pick(0, MS).next, Some(guest));
+    assert_eq!(s.wake(driver, MS + 1), Some(0), "an interrupt for another");
+    assert_eq!(s.pick(0, MS + 1).next, Some(driver));
+}
+
+#[test]
+fn a_receiver_runs_at_once_on_an_idle_pcpu() {
+    let (mut s, _, driver) = guest_and_driver();
+    s.online(1, 0);
+    assert_eq!(s.wake_from(0, driver, MS), Some(1));
+    assert_eq!(s.pick(1, MS).next, Some(driver));
+}
+
 #[test]
 fn yield_lets_the_next_one_go_first() {
     let mut sim = Sim::new(1, &[hog(256), hog(256)]);

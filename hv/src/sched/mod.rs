@@ -101,9 +101,22 @@ pub fn kick(cpu: usize) {
 /// [`Vcpu::stop`] changes without a lock; whoever changed it tells the scheduler what is true *now*, under the
 /// scheduler's lock. So of a start and a halt at the same time the last one to get the lock tells the truth.
 pub fn start(v: &Vcpu, reason: u32) {
+    start_by(v, reason, Cause::Other);
+}
+
+/// What makes a vCPU runnable.
+#[derive(Clone, Copy)]
+enum Cause {
+    /// An event that the running vCPU sent.
+    Sender,
+    Other,
+}
+
+#[inline]
+fn start_by(v: &Vcpu, reason: u32, cause: Cause) {
     let before = v.stop.fetch_and(!reason, Ordering::AcqRel);
     if before & !reason == 0 && before != 0 {
-        wake(v);
+        wake(v, cause);
     }
 }
 
@@ -135,9 +148,20 @@ pub fn look_again(v: &Vcpu) {
 /// An event became pending for the vCPU and is not masked, or it polls for it: it wakes up, or notices on its CPU.
 #[inline]
 pub fn notify(v: &Vcpu) {
+    notify_by(v, Cause::Other);
+}
+
+/// As [`notify`], for an event that the running vCPU sent: it may go on for a while, to send more.
+#[inline]
+pub fn notify_from_sender(v: &Vcpu) {
+    notify_by(v, Cause::Sender);
+}
+
+#[inline]
+fn notify_by(v: &Vcpu, cause: Cause) {
     let stopped = v.stop.load(Ordering::Acquire);
     if stopped & (stop::BLOCKED | stop::POLLING) != 0 {
-        start(v, stop::BLOCKED | stop::POLLING);
+        start_by(v, stop::BLOCKED | stop::POLLING, cause);
     } else if v.loaded.load(Ordering::Acquire) {
         let cpu = v.processor.load(Ordering::Relaxed) as usize;
         if cpu != this_cpu().cpu as usize {
@@ -145,18 +169,18 @@ pub fn notify(v: &Vcpu) {
         }
     } else if v.domain().drives_devices.load(Ordering::Relaxed) {
         // It waits for its turn, which an event may bring forward.
-        wake(v);
+        wake(v, cause);
     }
 }
 
 /// Tells the scheduler that there is something for the vCPU to do, unless something stops it.
-fn wake(v: &Vcpu) {
+fn wake(v: &Vcpu, cause: Cause) {
     let kicked = {
         let mut scheduler = scheduler().lock();
-        if v.is_runnable() {
-            scheduler.wake(v.sched_id, tsc::now_ns())
-        } else {
-            None
+        match cause {
+            _ if !v.is_runnable() => None,
+            Cause::Sender => scheduler.wake_from(this_cpu().cpu as usize, v.sched_id, tsc::now_ns()),
+            Cause::Other => scheduler.wake(v.sched_id, tsc::now_ns()),
         }
     };
     if let Some(cpu) = kicked {
