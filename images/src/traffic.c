@@ -118,9 +118,10 @@ static void send_datagrams(const char *name, long size, long count)
 			fail("cannot send", n);
 	before = sunk(control) - before;
 	MARK(3);
-	if (before != (uint64_t)count)
+	/* The back end's queues are finite and nothing tells a sender of datagrams to wait: a few may be dropped, on any system. */
+	if ((count - (long)before) * 100 > count)
 		fail("datagrams were lost", count - before);
-	say(name, count);
+	say(name, before);
 }
 
 static void receive_datagrams(const char *name, long size, long count)
