@@ -51,6 +51,8 @@ pub enum Refusal {
     SharedIdentity,
     /// The firmware needs memory of its own for it.
     FirmwareMemory,
+    /// The hypervisor drives it.
+    Hypervisors,
     /// The domain that is to give it up does not have it.
     NotOwned,
 }
@@ -65,6 +67,7 @@ impl fmt::Display for Refusal {
             Self::Taken(id) => return write!(f, "it is d{id}'s"),
             Self::Bridge => "bridges stay with the hardware domain",
             Self::SharedIdentity => "the IOMMU cannot tell it from the functions beside it",
+            Self::Hypervisors => "the hypervisor drives it",
             Self::FirmwareMemory => "the firmware reserves memory for it",
             Self::NotOwned => "the domain does not have it",
         })
@@ -78,7 +81,7 @@ impl From<Refusal> for Errno {
             Refusal::NotConfined | Refusal::NotPrepared => Self::EOPNOTSUPP,
             Refusal::Dying | Refusal::Bridge => Self::EINVAL,
             Refusal::Taken(_) => Self::EBUSY,
-            Refusal::SharedIdentity | Refusal::FirmwareMemory => Self::EPERM,
+            Refusal::SharedIdentity | Refusal::FirmwareMemory | Refusal::Hypervisors => Self::EPERM,
         }
     }
 }
@@ -92,6 +95,8 @@ pub struct Traits {
     pub shares_identity: bool,
     /// Has the firmware reserved memory for it?
     pub has_firmware_memory: bool,
+    /// Does the hypervisor drive it?
+    pub is_ours: bool,
 }
 
 /// The domain that a function is to go to.
@@ -180,6 +185,9 @@ impl Ownership {
         }
         if entry.traits.is_bridge {
             return Err(Refusal::Bridge);
+        }
+        if entry.traits.is_ours {
+            return Err(Refusal::Hypervisors);
         }
         if to.is_dying {
             return Err(Refusal::Dying);

@@ -104,6 +104,8 @@ pub struct Function {
     pub header: u8,
     /// It has left the hardware domain, with these registers.
     pub fixed: Option<Fixed>,
+    /// The hypervisor drives it.
+    pub is_ours: bool,
 }
 
 /// What becomes of a write.
@@ -137,6 +139,9 @@ const MSIX_CONTROL: u8 = 0xc0;
 impl Function {
     /// Judges a write of `value`, `width` (1, 2 or 4) bytes, at `offset`.
     pub fn filter(&self, offset: u16, width: u8, value: u32) -> Verdict {
+        if self.is_ours {
+            return Verdict::Drop;
+        }
         if width == 4 && self.fixed_register(offset) == Some(value) {
             return Verdict::Pass;
         }
@@ -201,7 +206,8 @@ const fn msi_len(control: u16) -> u16 {
 mod tests {
     use super::*;
 
-    const NIC: Function = Function { msi: Some((0xd0, 0x0080)), msix: Some(0xa0), header: 0, fixed: None };
+    const NIC: Function =
+        Function { msi: Some((0xd0, 0x0080)), msix: Some(0xa0), header: 0, fixed: None, is_ours: false };
 
     #[test]
     fn the_hardware_domain_sets_up_its_devices() {

@@ -1,4 +1,4 @@
-//! IOMMUs: the shell around `hv_core::iommu`. One kind so far, Intel's VT-d.
+//! IOMMUs: the shell around `hv_core::iommu`, for Intel's VT-d and AMD's AMD-Vi.
 //!
 //! Every function the machine has is in one of three states: confined to the hardware domain's tables, to those of the
 //! domain that owns it, or blocked. Without an IOMMU everything here does nothing.
@@ -6,28 +6,26 @@
 //! The hardware domain's devices reach all memory but the hypervisor's image and boot-time tables, as under Xen; with
 //! `iommu=dom0-strict` they reach what the hardware domain may write itself. Other domains' devices always do only that.
 
+mod amd;
 mod memory;
 pub mod remap;
 mod report;
 mod vtd;
 
 use crate::arch::pci::{self, Sbdf};
-use crate::arch::{acpi, lapic};
 use crate::domain::Domain;
 use crate::mem::frames;
 use crate::sync::{Mutex, Once};
 use crate::{info, warn};
+use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, Ordering};
 use hv_core::cmdline::Options;
 use hv_core::frame::FrameType;
-use hv_core::iommu::dmar::Dmar;
-use hv_core::iommu::vtd::{Invalidation, SecondLevel};
-use hv_core::iommu::{Access, DmaSpace, Narrowed, Tables};
+use hv_core::iommu::{Access, AnyFormat, DmaSpace, Fault, Forget, Narrowed, Remapped, Tables};
 use hv_core::passthrough::Owner;
 pub use report::handle_faults;
-use vtd::Unit;
 use x86::{MachAddr, Mfn};
 use xen_abi::errno::Errno;
 use xen_abi::layout::DomId;
@@ -38,28 +36,93 @@ const HARDWARE_ID: u16 = 1;
 /// Tables freed between two looks at what else there is to do.
 const FREE_STEPS: u32 = 256;
 
-/// What an active IOMMU is.
-struct Iommu {
-    units: Vec<Unit>,
-    dmar: Dmar,
+/// Reads of a register or of memory until a unit is taken for broken: seconds.
+const PATIENCE: u32 = 1 << 28;
+
+/// All units of the machine, which are of one kind.
+trait Hardware: Send + Sync {
+    /// What the kind is called.
+    fn name(&self) -> &'static str;
+    /// How many units.
+    fn nr_units(&self) -> usize;
+    /// The form of entries of their tables.
+    fn format(&self) -> AnyFormat;
     /// Levels of everyone's tables.
-    levels: u32,
-    /// Context entry of the hardware domain, once it is known.
-    hardware: Once<Confined>,
-    is_strict: bool,
-    ids: Mutex<BTreeSet<u16>>,
-    nr_ids: u32,
-    caches_absence: bool,
-    /// The table of interrupts, if they are remapped.
-    remapping: Option<remap::Table>,
+    fn levels(&self) -> u32;
+    /// The highest level of table whose entries may map a page.
+    fn largest_page_level(&self) -> u32;
+    /// Ids of domains are below this.
+    fn nr_domain_ids(&self) -> u32;
+    /// They may remember that something is not mapped.
+    fn caches_absence(&self) -> bool;
+    /// First and last addresses of what the firmware lets devices use for ever.
+    fn firmware_memory(&self) -> Vec<(MachAddr, MachAddr)>;
+    /// Is some of it for this function?
+    fn has_firmware_memory(&self, at: Sbdf) -> bool;
+    /// Do they see another function's identity on what this one does?
+    fn shares_identity(&self, _at: Sbdf) -> bool {
+        false
+    }
+    /// Is the function a unit itself?
+    fn is_unit(&self, _at: Sbdf) -> bool {
+        false
+    }
+    /// Starts the units, which confine functions from then on, and remap interrupts if that is wanted and possible.
+    fn enable(&mut self, remaps_interrupts: bool);
+    /// Are interrupts remapped?
+    fn remaps_interrupts(&self) -> bool;
+    /// Confines a function, or blocks it. Afterwards it has no access that it had by what was said before.
+    fn confine(&self, at: Sbdf, to: Option<Confined>);
+    /// Lets all units forget translations; when this returns, they have.
+    fn forget(&self, what: Forget);
+    /// Takes the accesses that were stopped since the last time, with their segment.
+    fn take_faults(&self, tell: &mut dyn FnMut(u16, Fault));
+    /// Lets a source raise a line. `None`: interrupts are not remapped.
+    fn set_interrupt(&self, line: u32, interrupt: Interrupt) -> Option<Remapped>;
+    /// Sends a line to another CPU. `false`: it is not remapped.
+    fn steer(&self, line: u32, apic_id: u32) -> bool;
+    /// Nobody may raise the line any more.
+    fn clear_interrupt(&self, line: u32);
+    /// May an I/O APIC not be told of the end of a level-triggered interrupt by the CPU that took it?
+    fn hides_ends(&self) -> bool {
+        false
+    }
 }
 
-/// What a context entry says.
+/// An interrupt: fixed delivery, physical destination.
+#[derive(Clone, Copy)]
+struct Interrupt {
+    vector: u8,
+    apic_id: u32,
+    is_level: bool,
+    source: Source,
+}
+
+/// What raises it.
+#[derive(Clone, Copy)]
+enum Source {
+    Function(Sbdf),
+    /// With this id.
+    IoApic(u8),
+}
+
+/// What an active IOMMU is.
+struct Iommu {
+    hardware: Box<dyn Hardware>,
+    /// Where the hardware domain's devices are confined, once it is known.
+    home: Once<Confined>,
+    ids: Mutex<BTreeSet<u16>>,
+    caches_absence: bool,
+}
+
+/// What devices are confined to.
 #[derive(Clone, Copy)]
 struct Confined {
     root: Mfn,
     levels: u32,
     id: u16,
+    /// It is the hardware domain's.
+    is_home: bool,
 }
 
 static IOMMU: Once<Option<Iommu>> = Once::new();
@@ -82,96 +145,68 @@ pub fn is_active() -> bool {
 /// A domain's tables.
 pub struct DomainDma {
     id: u16,
-    space: DmaSpace<SecondLevel>,
+    space: DmaSpace<AnyFormat>,
 }
 
 /// Finds and starts the units; all functions are the hardware domain's, which does not run yet.
 pub fn init(options: &Options, machine_map: &[E820Entry]) {
-    let found = if options.iommu.is_enabled { Iommu::find() } else { None };
+    let found = if options.iommu.is_enabled { vtd::find().or_else(amd::find) } else { None };
     if found.is_none() && options.iommu.is_required {
         panic!("iommu=required, but this machine has no IOMMU that can be used");
     }
-    let Some(mut iommu) = found else {
+    let Some(mut hardware) = found else {
         IOMMU.call_once(|| None);
         return;
     };
-    iommu.is_strict = options.iommu.is_dom0_strict;
-    if !iommu.is_strict {
-        let tables = memory::hardware_tables(&iommu, machine_map).expect("out of memory for the IOMMU's tables");
-        let confined = Confined { root: tables.root(), levels: tables.levels(), id: HARDWARE_ID };
-        iommu.hardware.call_once(|| confined);
+    let is_strict = options.iommu.is_dom0_strict;
+    let home = Once::new();
+    if !is_strict {
+        let tables = memory::hardware_tables(&*hardware, machine_map).expect("out of memory for the IOMMU's tables");
+        let confined = Confined { root: tables.root(), levels: tables.levels(), id: HARDWARE_ID, is_home: true };
+        home.call_once(|| confined);
     }
     for f in pci::functions() {
-        iommu.set_context(f.at, iommu.hardware.get().copied());
+        hardware.confine(f.at, home.get().copied());
     }
-    let fits = |u: &Unit| !lapic::is_x2apic() || u.capabilities.has_x2apic_interrupts();
-    let can_remap = iommu.units.iter().all(|u| u.capabilities.can_remap_interrupts() && fits(u));
-    if options.iommu.has_intremap && can_remap && remap::knows_io_apics(&iommu) {
-        iommu.remapping = remap::Table::new();
-    }
-    iommu.units.iter().for_each(|u| u.enable(iommu.remapping.as_ref()));
-    acpi::hide_dmar();
-    let is_strict = iommu.is_strict;
+    hardware.enable(options.iommu.has_intremap);
     info!(
-        "IOMMU: VT-d, {} unit(s), {} levels; domain 0's devices reach {}",
-        iommu.units.len(),
-        iommu.levels,
-        if iommu.is_strict { "its own memory" } else { "all memory but the hypervisor's image" }
+        "IOMMU: {}, {} unit(s), {} levels; domain 0's devices reach {}",
+        hardware.name(),
+        hardware.nr_units(),
+        hardware.levels(),
+        if is_strict { "its own memory" } else { "all memory but the hypervisor's image" }
     );
-    if iommu.remapping.is_some() {
+    if hardware.remaps_interrupts() {
         info!("IOMMU: interrupts are remapped, and none but a device's own is let through");
     } else {
         warn!("IOMMU: interrupts are not remapped: a domain with a device can raise any interrupt vector");
     }
-    IOMMU.call_once(|| Some(iommu));
+    let caches_absence = hardware.caches_absence();
+    let ids = Mutex::new(BTreeSet::from([0, HARDWARE_ID]));
+    IOMMU.call_once(|| Some(Iommu { hardware, home, ids, caches_absence }));
     if is_strict {
         crate::domain::for_each(adopt_hardware_domain);
     }
 }
 
 impl Iommu {
-    fn find() -> Option<Self> {
-        let dmar = Dmar::parse(&acpi::read_table(acpi::tables().dmar?)?)?;
-        if dmar.units.is_empty() {
-            return None;
-        }
-        let units: Option<Vec<Unit>> = dmar.units.iter().map(Unit::new).collect();
-        let units = units.or_else(|| {
-            warn!("IOMMU: a unit lacks what is needed: none is used");
-            None
-        })?;
-        let levels = units.iter().filter_map(|u| u.capabilities.levels()).min()?;
-        let nr_ids = units.iter().map(|u| u.capabilities.nr_domain_ids()).min()?;
-        let caches_absence = units.iter().any(|u| u.capabilities.caches_absence());
-        let ids = Mutex::new(BTreeSet::from([0, HARDWARE_ID]));
-        let hardware = Once::new();
-        Some(Self { units, dmar, levels, hardware, is_strict: false, ids, nr_ids, caches_absence, remapping: None })
-    }
-
-    /// Confines the function at `at`, or blocks it. Afterwards it has no access that it had by the old entry only.
-    fn set_context(&self, at: Sbdf, to: Option<Confined>) {
-        let chain = chain(at);
-        let Some(unit) = self.dmar.unit_of(&chain, |bus, devfn| secondary(at.segment, bus, devfn)) else { return };
-        let Some(unit) = self.units.get(unit) else { return };
-        unit.set_context(at, to);
-        // Behind a bridge that hides identities it is the bridge's, or that of the first function of its bus, that is seen.
-        if let Some(bridge) = pci::function(at).and_then(|f| f.identity_bridge()) {
-            unit.set_context(bridge.at, to);
-            unit.set_context(Sbdf::new(at.segment, pci::read8(bridge.at, pci::reg::SECONDARY_BUS), 0), to);
-        }
-    }
-
-    fn invalidate(&self, what: Invalidation) {
-        self.units.iter().for_each(|u| u.invalidate(&[what]));
-    }
-
     fn allocate_id(&self) -> Option<u16> {
         let mut ids = self.ids.lock();
-        let end = u16::try_from(self.nr_ids).unwrap_or(u16::MAX);
+        let end = u16::try_from(self.hardware.nr_domain_ids()).unwrap_or(u16::MAX);
         let id = (HARDWARE_ID + 1..end).find(|id| !ids.contains(id))?;
         ids.insert(id);
         Some(id)
     }
+}
+
+fn wait_until(what: &str, mut is_done: impl FnMut() -> bool) {
+    for _ in 0..PATIENCE {
+        if is_done() {
+            return;
+        }
+        core::hint::spin_loop();
+    }
+    panic!("IOMMU: {what} does not end");
 }
 
 /// The function and the bridges above it.
@@ -193,30 +228,41 @@ fn secondary(segment: u16, bus: u8, devfn: u8) -> Option<u8> {
 
 /// Has the firmware reserved memory for the function?
 pub fn has_firmware_memory(at: Sbdf) -> bool {
-    active().is_some_and(|i| i.dmar.has_reserved(&chain(at), |bus, devfn| secondary(at.segment, bus, devfn)))
+    active().is_some_and(|i| i.hardware.has_firmware_memory(at))
+}
+
+/// Does the IOMMU see another function's identity on what this one does?
+pub fn shares_identity(at: Sbdf) -> bool {
+    active().is_some_and(|i| i.hardware.shares_identity(at))
+}
+
+/// Is the function part of the IOMMU, and so the hypervisor's to drive?
+pub fn is_unit(at: Sbdf) -> bool {
+    active().is_some_and(|i| i.hardware.is_unit(at))
 }
 
 /// The function at `at` is `owner`'s now. Afterwards it reaches nothing of the one before.
 pub fn follow(at: Sbdf, owner: Owner) {
     let Some(iommu) = active() else { return };
     let to = match owner {
-        Owner::Hardware => iommu.hardware.get().copied(),
+        Owner::Hardware => iommu.home.get().copied(),
         Owner::Quarantine => None,
-        Owner::Domain(id) => crate::domain::find(id).and_then(|d| d.dma.lock().as_ref().map(DomainDma::confined)),
+        Owner::Domain(id) => crate::domain::find(id).and_then(|d| d.dma.lock().as_ref().map(|dma| dma.confined(false))),
     };
-    iommu.set_context(at, to);
+    iommu.hardware.confine(at, to);
 }
 
 impl DomainDma {
-    fn confined(&self) -> Confined {
-        Confined { root: self.space.tables.root(), levels: self.space.tables.levels(), id: self.id }
+    fn confined(&self, is_home: bool) -> Confined {
+        let tables = &self.space.tables;
+        Confined { root: tables.root(), levels: tables.levels(), id: self.id, is_home }
     }
 }
 
 /// Gives a new domain tables that follow its frames. `None`: out of memory or of ids.
 pub fn prepare(d: &Domain) -> Option<()> {
     let Some(iommu) = active() else { return Some(()) };
-    let tables = Tables::new(&memory::Direct, iommu.levels)?;
+    let tables = Tables::new(&memory::Direct, iommu.hardware.levels(), iommu.hardware.format())?;
     let Some(id) = iommu.allocate_id() else {
         frames::free(tables.root(), 0);
         return None;
@@ -238,13 +284,13 @@ fn adopt_hardware_domain(d: &Domain) {
     }
     let mut dma = d.dma.lock();
     let Some(dma) = dma.as_mut() else { return };
-    for r in &iommu.dmar.reserved {
-        let (first, last) = (Mfn::containing(MachAddr::new(r.first)), Mfn::containing(MachAddr::new(r.last)));
+    for (first, last) in iommu.hardware.firmware_memory() {
+        let (first, last) = (Mfn::containing(first), Mfn::containing(last));
         let _ = dma.space.tables.map(&memory::Direct, first, last.add(1), Access::ReadWrite, 1);
     }
-    let confined = dma.confined();
-    iommu.hardware.call_once(|| confined);
-    pci::functions().iter().for_each(|f| iommu.set_context(f.at, Some(confined)));
+    let confined = dma.confined(true);
+    iommu.home.call_once(|| confined);
+    pci::functions().iter().for_each(|f| iommu.hardware.confine(f.at, Some(confined)));
 }
 
 /// Frees the tables of a domain that is dying and has no device any more. ERESTART: to be called again.
@@ -254,7 +300,7 @@ pub fn release(d: &Domain) -> Result<(), Errno> {
     if !own.space.free_some(&memory::Direct, FREE_STEPS) {
         return Err(Errno::ERESTART);
     }
-    iommu.invalidate(Invalidation::Domain(own.id));
+    iommu.hardware.forget(Forget::Domain(own.id));
     iommu.ids.lock().remove(&own.id);
     *dma = None;
     Ok(())
@@ -276,7 +322,7 @@ pub fn allow(d: &Domain, mfn: Mfn) {
         if dma.space.allow_own(&memory::Direct, mfn).is_err() {
             warn!("d{}: out of memory for the IOMMU's tables: its devices do not reach frame {:#x}", d.id, mfn.raw());
         } else if iommu.caches_absence {
-            iommu.invalidate(Invalidation::Page(dma.id, mfn));
+            iommu.hardware.forget(Forget::Page(dma.id, mfn));
         }
     });
 }
@@ -285,7 +331,7 @@ pub fn allow(d: &Domain, mfn: Mfn) {
 pub fn forbid(d: &Domain, mfn: Mfn) {
     with_space(d, |iommu, dma| {
         if dma.space.forbid_own(&memory::Direct, mfn) == Narrowed(true) {
-            iommu.invalidate(Invalidation::Page(dma.id, mfn));
+            iommu.hardware.forget(Forget::Page(dma.id, mfn));
         }
     });
 }
@@ -308,7 +354,7 @@ pub fn flush_released() {
     let _flush = FLUSH.lock();
     if RELEASED.swap(false, Ordering::AcqRel) {
         if let Some(iommu) = active() {
-            iommu.invalidate(Invalidation::Translations);
+            iommu.hardware.forget(Forget::All);
         }
     }
 }
@@ -322,7 +368,7 @@ pub fn grant(d: &Domain, mfn: Mfn, writable: bool) -> bool {
     let done = with_space(d, |iommu, dma| {
         let done = dma.space.grant(&memory::Direct, mfn, writable).is_ok();
         if iommu.caches_absence {
-            iommu.invalidate(Invalidation::Page(dma.id, mfn));
+            iommu.hardware.forget(Forget::Page(dma.id, mfn));
         }
         done
     });

@@ -61,10 +61,8 @@ impl Route {
 
     /// What the device writes to raise line `irq`.
     fn message(&self, irq: Irq, at: Sbdf) -> msi::Message {
-        // Behind a bridge that hides identities it cannot be checked who raises it.
-        let source = pci::function(at).filter(|f| f.identity_bridge().is_none()).map(|f| f.at.source_id());
-        match remap::set(irq, self.vector, self.apic_id(), false, source) {
-            Some(index) => msi::Message::remapped(index),
+        match remap::set_message(irq, self.vector, self.apic_id(), at) {
+            Some(remapped) => msi::Message::remapped(remapped),
             None => msi::Message::new(self.apic_id(), self.vector),
         }
     }

@@ -75,7 +75,8 @@ pub fn init(options: &Options) {
     }
     let traits = |f: &pci::Function| Traits {
         is_bridge: f.header != 0,
-        shares_identity: f.identity_bridge().is_some(),
+        shares_identity: f.identity_bridge().is_some() || iommu::shares_identity(f.at),
+        is_ours: iommu::is_unit(f.at),
         has_firmware_memory: iommu::has_firmware_memory(f.at),
     };
     let functions = pci::functions().iter().map(|f| (f.at, traits(f)));
@@ -204,6 +205,7 @@ pub fn with_filter(at: Sbdf, act: impl FnOnce(Function)) {
         msi: f.msi.map(|cap| (cap, pci::read16(at, cap + 2))),
         msix: f.msix,
         header: f.header,
+        is_ours: entry.is_some_and(|e| e.traits.is_ours),
         fixed: entry.and_then(|e| e.fixed).map(|fixed| Fixed { is_quarantined, ..fixed }),
     });
 }

@@ -2,6 +2,7 @@
 //!
 //! Firmware is not trusted to be right: a structure that does not fit is left out, and a length of zero ends the list.
 
+use super::IoApic;
 use crate::pcicfg::Sbdf;
 use alloc::vec::Vec;
 
@@ -31,15 +32,6 @@ impl Scope {
         let candidates = if self.is_bridge { chain } else { chain.get(..1).unwrap_or_default() };
         candidates.iter().any(|at| (at.bus, at.devfn) == (bus, *last))
     }
-}
-
-/// An I/O APIC.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct IoApic {
-    /// Its id, as the MADT has it.
-    pub id: u8,
-    /// What its accesses look like on the bus.
-    pub source_id: u16,
 }
 
 /// A unit.

@@ -1,7 +1,6 @@
 //! A tree of tables that an IOMMU walks: 512 entries of 8 bytes each, whose form the hardware decides.
 
 use super::Access;
-use core::marker::PhantomData;
 use x86::Mfn;
 
 /// Entries of a table.
@@ -9,13 +8,13 @@ const ENTRIES: usize = 512;
 const INDEX_BITS: u32 = 9;
 
 /// The form of entries.
-pub trait Format {
+pub trait Format: Copy {
     /// An entry of a table of `level` (1: leaves only) that points to the next lower table.
-    fn table(next: Mfn, level: u32) -> u64;
+    fn table(self, next: Mfn, level: u32) -> u64;
     /// An entry of a table of `level` that maps a page; `access` is not `None`.
-    fn leaf(mfn: Mfn, access: Access, level: u32) -> u64;
+    fn leaf(self, mfn: Mfn, access: Access, level: u32) -> u64;
     /// What an entry says; `None`: nothing.
-    fn decode(entry: u64, level: u32) -> Option<Entry>;
+    fn decode(self, entry: u64, level: u32) -> Option<Entry>;
 }
 
 /// What an entry says.
@@ -48,7 +47,7 @@ pub struct OutOfMemory;
 pub struct Tables<F> {
     root: Mfn,
     levels: u32,
-    format: PhantomData<F>,
+    format: F,
 }
 
 #[allow(clippy::cast_possible_truncation, reason = "masked")]
@@ -58,8 +57,8 @@ const fn index(frame: u64, level: u32) -> usize {
 
 impl<F: Format> Tables<F> {
     /// Maps nothing. `levels`: of tables.
-    pub fn new(mem: &impl TableMem, levels: u32) -> Option<Self> {
-        Some(Self { root: mem.alloc()?, levels, format: PhantomData })
+    pub fn new(mem: &impl TableMem, levels: u32, format: F) -> Option<Self> {
+        Some(Self { root: mem.alloc()?, levels, format })
     }
 
     /// The highest table, for the hardware.
@@ -84,7 +83,7 @@ impl<F: Format> Tables<F> {
         }
         let mut table = self.root;
         for level in (1..=self.levels).rev() {
-            match F::decode(mem.read(table, index(mfn.raw(), level)), level) {
+            match self.format.decode(mem.read(table, index(mfn.raw(), level)), level) {
                 None => return Access::None,
                 Some(Entry::Leaf(_, access)) => return access,
                 Some(Entry::Table(next)) => table = next,
@@ -101,12 +100,12 @@ impl<F: Format> Tables<F> {
         }
         let Some(table) = self.walk(mem, mfn.raw(), 1, access != Access::None)? else { return Ok(Access::None) };
         let index = index(mfn.raw(), 1);
-        let before = match F::decode(mem.read(table, index), 1) {
+        let before = match self.format.decode(mem.read(table, index), 1) {
             Some(Entry::Leaf(_, before)) => before,
             _ => Access::None,
         };
         if before != access {
-            let entry = if access == Access::None { 0 } else { F::leaf(mfn, access, 1) };
+            let entry = if access == Access::None { 0 } else { self.format.leaf(mfn, access, 1) };
             mem.write(table, index, entry);
         }
         Ok(before)
@@ -130,7 +129,7 @@ impl<F: Format> Tables<F> {
             };
             let level = (1..=largest.min(self.levels)).rev().find(fits).unwrap_or(1);
             if let Some(table) = self.walk(mem, at, level, true)? {
-                mem.write(table, index(at, level), F::leaf(Mfn::new(at), access, level));
+                mem.write(table, index(at, level), self.format.leaf(Mfn::new(at), access, level));
             }
             at += 1 << (INDEX_BITS * (level - 1));
         }
@@ -142,13 +141,13 @@ impl<F: Format> Tables<F> {
         let mut table = self.root;
         for above in (level + 1..=self.levels).rev() {
             let index = index(frame, above);
-            table = match F::decode(mem.read(table, index), above) {
+            table = match self.format.decode(mem.read(table, index), above) {
                 Some(Entry::Table(next)) => next,
                 Some(Entry::Leaf(..)) => return Ok(None),
                 None if !make => return Ok(None),
                 None => {
                     let next = mem.alloc().ok_or(OutOfMemory)?;
-                    mem.write(table, index, F::table(next, above));
+                    mem.write(table, index, self.format.table(next, above));
                     next
                 }
             };
@@ -161,7 +160,7 @@ impl<F: Format> Tables<F> {
         if self.root == Mfn::INVALID {
             return true;
         }
-        if !Self::empty(mem, self.root, self.levels, &mut budget) || budget == 0 {
+        if !self.empty(mem, self.root, self.levels, &mut budget) || budget == 0 {
             return false;
         }
         mem.free(core::mem::replace(&mut self.root, Mfn::INVALID));
@@ -169,13 +168,13 @@ impl<F: Format> Tables<F> {
     }
 
     /// Frees the tables below `table`. `false`: the budget ran out.
-    fn empty(mem: &impl TableMem, table: Mfn, level: u32, budget: &mut u32) -> bool {
+    fn empty(&self, mem: &impl TableMem, table: Mfn, level: u32, budget: &mut u32) -> bool {
         if level == 1 {
             return true;
         }
         for index in 0..ENTRIES {
-            let Some(Entry::Table(next)) = F::decode(mem.read(table, index), level) else { continue };
-            if !Self::empty(mem, next, level - 1, budget) || *budget == 0 {
+            let Some(Entry::Table(next)) = self.format.decode(mem.read(table, index), level) else { continue };
+            if !self.empty(mem, next, level - 1, budget) || *budget == 0 {
                 return false;
             }
             *budget -= 1;

@@ -1,5 +1,6 @@
 use super::dmar::Dmar;
-use super::vtd::{Capabilities, Fault, Invalidation, SecondLevel};
+use super::ivrs::Ivrs;
+use super::vtd::{Capabilities, Invalidation, SecondLevel};
 use super::*;
 use crate::pcicfg::Sbdf;
 use proptest::prelude::*;
@@ -45,13 +46,18 @@ const fn mfn(n: u64) -> Mfn {
 }
 
 fn space(mem: &Memory) -> DmaSpace<SecondLevel> {
-    DmaSpace::new(Tables::new(mem, 3).unwrap())
+    DmaSpace::new(Tables::new(mem, 3, SecondLevel).unwrap())
 }
 
 #[test]
 fn large_pages_where_they_fit() {
+    large_pages(AnyFormat::VtD);
+    large_pages(AnyFormat::AmdVi);
+}
+
+fn large_pages(format: AnyFormat) {
     let mem = Memory::new(100);
-    let tables = Tables::<SecondLevel>::new(&mem, 4).unwrap();
+    let tables = Tables::new(&mem, 4, format).unwrap();
     // 1 GiB + 2 MiB + one page, from one page below a gigabyte.
     let (first, end) = ((1 << 18) - 1, (2 << 18) + 512 + 1);
     tables.map(&mem, mfn(first), mfn(end), Access::ReadWrite, 3).unwrap();
@@ -66,7 +72,7 @@ fn large_pages_where_they_fit() {
     ] {
         assert_eq!(tables.get(&mem, mfn(n)), access, "{n:#x}");
     }
-    let small = Tables::<SecondLevel>::new(&mem, 3).unwrap();
+    let small = Tables::new(&mem, 3, format).unwrap();
     small.map(&mem, mfn(512), mfn(1024), Access::Read, 1).unwrap();
     assert_eq!((small.get(&mem, mfn(512)), small.get(&mem, mfn(1023))), (Access::Read, Access::Read));
     small.map(&mem, mfn(small.end() - 1), mfn(u64::MAX >> 12), Access::Read, 3).unwrap();
@@ -165,6 +171,7 @@ proptest! {
     #[test]
     fn any_table_is_read(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
         dmar::check_table(&bytes);
+        ivrs::check_table(&bytes);
     }
 
     /// The same, for what looks more like a table.
@@ -220,7 +227,7 @@ fn which_unit_a_function_is_behind() {
         _ => None,
     };
     let at = |bus, device: u8, function: u8| Sbdf::new(0, bus, device << 3 | function);
-    assert_eq!(dmar.units[2].io_apics, [dmar::IoApic { id: 2, source_id: 0xf0f8 }]);
+    assert_eq!(dmar.units[2].io_apics, [IoApic { id: 2, source_id: 0xf0f8 }]);
     let behind = |chain: &[Sbdf]| dmar.unit_of(chain, secondary);
     assert_eq!(behind(&[at(0, 2, 0)]), Some(0));
     assert_eq!(behind(&[at(0, 3, 0)]), Some(2), "the rest");
@@ -241,10 +248,17 @@ fn what_the_hardware_is_told() {
     assert_eq!(Capabilities { cap: 0, ecap: 0 }.levels(), None);
     assert_eq!(vtd::root_entry(mfn(5)), [0x5001, 0]);
     assert_eq!(vtd::context_entry(mfn(5), 3, 7), [0x5001, 0x701]);
-    assert_eq!(Invalidation::Domain(7).encode(all), [2 | 2 << 4 | 3 << 6 | 7 << 16, 0]);
-    assert_eq!(Invalidation::Page(7, mfn(9)).encode(all), [2 | 3 << 4 | 3 << 6 | 7 << 16, 0x9000]);
+    assert_eq!(Invalidation::Translations(Forget::Domain(7)).encode(all), [2 | 2 << 4 | 3 << 6 | 7 << 16, 0]);
+    assert_eq!(
+        Invalidation::Translations(Forget::Page(7, mfn(9))).encode(all),
+        [2 | 3 << 4 | 3 << 6 | 7 << 16, 0x9000]
+    );
     let old = Capabilities { cap: 0, ecap: 0 };
-    assert_eq!(Invalidation::Page(7, mfn(9)).encode(old), Invalidation::Domain(7).encode(old), "no single pages");
+    assert_eq!(
+        Invalidation::Translations(Forget::Page(7, mfn(9))).encode(old),
+        Invalidation::Translations(Forget::Domain(7)).encode(old),
+        "no single pages"
+    );
     let device = Invalidation::Context { source_id: 0x18, domain_id: 2 };
     assert_eq!(device.encode(old), [1 | 3 << 4 | 2 << 16 | 0x18 << 32, 0]);
     assert_eq!(Invalidation::Wait { at: 0x1000, value: 1 }.encode(old), [5 | 1 << 5 | 1 << 32, 0x1000]);
@@ -268,17 +282,91 @@ fn interrupts_name_entries() {
     assert_eq!(ir::table_register(0x7000, 11, Xapic), 0x700a);
     assert_eq!(ir::table_register(0x7000, 11, X2apic), 0x780a);
     assert_eq!(Invalidation::Interrupts.encode(Capabilities { cap: 0, ecap: 0 }), [4, 0]);
-    let fault = Fault::decode([5 << 48, 1 << 63 | 0x22 << 32 | 0x18]).unwrap();
-    assert!(fault.is_interrupt() && fault.addr >> 48 == 5);
+    let fault = vtd::decode_fault([5 << 48, 1 << 63 | 0x22 << 32 | 0x18]).unwrap();
+    assert_eq!(fault.stopped, Stopped::Interrupt(Some(5)));
 }
 
 #[test]
 fn what_the_hardware_says() {
-    assert_eq!(Fault::decode([0x1234_5000, 0x18]), None, "an empty record");
-    let fault = Fault::decode([0x1234_5fff, 1 << 63 | 5 << 32 | 0x18]).unwrap();
-    assert_eq!(fault, Fault { source_id: 0x18, addr: 0x1234_5000, is_read: false, reason: 5 });
-    assert_eq!(fault.why(), "it may not write there");
+    assert_eq!(vtd::decode_fault([0x1234_5000, 0x18]), None, "an empty record");
+    let fault = vtd::decode_fault([0x1234_5fff, 1 << 63 | 5 << 32 | 0x18]).unwrap();
+    assert_eq!((fault.source_id, fault.addr, fault.stopped), (0x18, 0x1234_5000, Stopped::Write));
+    assert_eq!(fault.why, "it may not write there");
     for reason in 0..=255 {
-        assert!(!Fault { reason, ..fault }.why().is_empty());
+        assert!(!vtd::decode_fault([0, 1 << 63 | reason << 32]).unwrap().why.is_empty());
     }
+}
+
+#[test]
+fn what_amds_hardware_is_told_and_says() {
+    use amd::{decode_event, device, Command};
+    assert_eq!(amd::HostTable.table(mfn(5), 3), 0x5001 | 2 << 9 | 3 << 61);
+    assert_eq!(amd::HostTable.leaf(mfn(5), Access::Read, 1), 0x5001 | 1 << 60 | 1 << 61);
+    assert_eq!(amd::HostTable.decode(0x5001, 1), None, "present, but without any right");
+    assert_eq!(device::BLOCKED, 3);
+    assert_eq!(device::confined(mfn(5)), 0x5003 | 4 << 9 | 3 << 61);
+    assert_eq!(device::interrupts(Some(mfn(5)), 8, 0), 0x5001 | 8 << 1 | 2 << 60);
+    assert_eq!(device::interrupts(None, 8, 0b1100_0101), 1 | 5 << 56 | 3 << 62);
+    assert_eq!(device::passes(device::interrupts(Some(mfn(5)), 8, 0xc5)), 0xc5);
+    assert_eq!(amd::remapping::entry(0x31, 3), 1 | 3 << 8 | 0x31 << 16);
+    assert_eq!(Command::Device(0x18).encode(), [2 << 60 | 0x18, 0]);
+    assert_eq!(Command::Translations(Forget::Page(7, mfn(9))).encode(), [3 << 60 | 7 << 32, 0x9002]);
+    assert_eq!(Command::Translations(Forget::Domain(7)).encode(), [3 << 60 | 7 << 32, 0x7fff_ffff_ffff_f003]);
+    assert_eq!(Command::Wait { at: 0x1008, value: 9 }.encode(), [1 << 60 | 0x1009, 9]);
+    assert_eq!(decode_event([0, 0]), Err(0));
+    let fault = decode_event([2 << 60 | 1 << 53 | 0x18, 0x1234_5678]).unwrap();
+    assert_eq!((fault.source_id, fault.addr, fault.stopped), (0x18, 0x1234_5678, Stopped::Write));
+    let fault = decode_event([2 << 60 | 1 << 51 | 0x18, 0xfee0_0000]).unwrap();
+    assert_eq!(fault.stopped, Stopped::Interrupt(None));
+    assert_eq!(amd::Features(1 << 6 | 2 << 10).max_levels(), 6);
+}
+
+fn ivhd(kind: u8, id: u16, addr: u64, entries: &[&[u8]]) -> Vec<u8> {
+    let mut block = std::vec![kind, 0x21, 0, 0];
+    block.extend(id.to_le_bytes());
+    block.extend([0x40, 0]);
+    block.extend(addr.to_le_bytes());
+    block.extend([0; 8]);
+    if kind != 0x10 {
+        block.extend([0; 16]);
+    }
+    block.extend(entries.concat());
+    let length = u16::try_from(block.len()).unwrap();
+    block[2..4].copy_from_slice(&length.to_le_bytes());
+    block
+}
+
+#[test]
+fn which_of_amds_units_a_function_is_behind() {
+    let mut table = std::vec![0; 48];
+    let one: &[u8] = &[2, 0x10, 0, 7];
+    let range: [&[u8]; 2] = [&[3, 0, 1, 0], &[4, 0xff, 1, 0]];
+    let alias: &[u8] = &[0x42, 0, 3, 0, 0, 0x20, 0, 0];
+    let acpi: &[u8] = &[&[0xf0][..], &[0; 20], &[3, 1, 2, 3]].concat();
+    let io_apic: &[u8] = &[0x48, 0, 0, 0xd7, 9, 0xa0, 0, 1];
+    let timer: &[u8] = &[0x48, 0, 0, 0, 0, 0xa0, 0, 2];
+    table.extend(ivhd(0x10, 2, 0xfed8_0000, &[]));
+    table.extend(ivhd(0x11, 2, 0xfed8_0000, &[one, range[0], range[1], alias, acpi, io_apic, timer]));
+    table.extend(ivhd(0x10, 2, 0xfeb8_0000, &[&[1, 0, 0, 0]]));
+    table.extend(ivhd(0x10, 0x4002, 0xfe00_0800, &[]));
+    table.extend(ivhd(0x10, 0x4002, 0xfe00_4000, &[&[1, 0, 0, 0], &[3, 0, 2, 0]]));
+    let mut reserved = std::vec![0x22, 1, 32, 0, 0x08, 0, 0x0f, 0];
+    reserved.extend([0; 8]);
+    reserved.extend(0x7000_0000u64.to_le_bytes());
+    reserved.extend(0x1_0000u64.to_le_bytes());
+    table.extend(&reserved);
+    let ivrs = Ivrs::parse(&table).unwrap();
+    ivrs::check_table(&table);
+    assert_eq!(ivrs.units.iter().map(|u| u.addr).collect::<Vec<_>>(), [0xfed8_0000, 0xfe00_4000]);
+    assert_eq!(ivrs.units[0].control, 1 << 1 | 1 << 10, "the fullest description of a unit counts");
+    let unit = |id| ivrs.unit_of(0, id).map(|(n, scope)| (n, scope.alias, scope.passes));
+    assert_eq!(unit(0x10), Some((0, None, 7)));
+    assert_eq!(unit(0x1ff), Some((0, None, 0)));
+    assert_eq!(unit(0x300), Some((0, Some(0x20), 0)));
+    assert_eq!(unit(0x200), Some((1, None, 0)), "all that no other has");
+    assert_eq!(ivrs.unit_of(1, 0x10), None, "another segment");
+    assert_eq!(ivrs.units[0].io_apics, [IoApic { id: 9, source_id: 0xa0 }]);
+    assert_eq!(ivrs.highest_named(0), 0xa0);
+    assert!(ivrs.has_reserved(0x0f) && !ivrs.has_reserved(0x10));
+    assert_eq!(ivrs.reserved[0].last, 0x7000_ffff);
 }

@@ -1,7 +1,7 @@
 //! Intel's VT-d: the forms of its structures in memory and registers (architecture specification, chapters 6, 9 and 10).
 
 use super::tables::{Entry, Format};
-use super::Access;
+use super::{Access, Fault, Forget, Stopped};
 use x86::Mfn;
 
 /// Registers, by offset.
@@ -123,7 +123,7 @@ impl Capabilities {
 }
 
 /// Second-level entries.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct SecondLevel;
 
 const READ: u64 = 1 << 0;
@@ -132,10 +132,10 @@ const PAGE: u64 = 1 << 7;
 const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 
 impl Format for SecondLevel {
-    fn table(next: Mfn, _level: u32) -> u64 {
+    fn table(self, next: Mfn, _level: u32) -> u64 {
         next.addr().raw() | READ | WRITE
     }
-    fn leaf(mfn: Mfn, access: Access, level: u32) -> u64 {
+    fn leaf(self, mfn: Mfn, access: Access, level: u32) -> u64 {
         let rights = match access {
             Access::None => 0,
             Access::Read => READ,
@@ -143,7 +143,7 @@ impl Format for SecondLevel {
         };
         mfn.addr().raw() | rights | if level > 1 { PAGE } else { 0 }
     }
-    fn decode(entry: u64, level: u32) -> Option<Entry> {
+    fn decode(self, entry: u64, level: u32) -> Option<Entry> {
         let access = match (entry & READ != 0, entry & WRITE != 0) {
             (false, false) => return None,
             (_, true) => Access::ReadWrite,
@@ -177,12 +177,8 @@ pub enum Invalidation {
         /// The id.
         domain_id: u16,
     },
-    /// All translations.
-    Translations,
-    /// Those of a domain id.
-    Domain(u16),
-    /// Those of one page of a domain id.
-    Page(u16, Mfn),
+    /// Translations.
+    Translations(Forget),
     /// All entries of the interrupt-remapping table.
     Interrupts,
     /// Nothing: when all before is done, `value` is written to the address.
@@ -212,11 +208,13 @@ impl Invalidation {
                 [CONTEXT | BY_DEVICE | (domain_id as u64) << 16 | (source_id as u64) << 32, 0]
             }
             Self::Interrupts => [INTERRUPTS, 0],
-            Self::Translations => [IOTLB | GLOBAL | drain, 0],
-            Self::Page(id, mfn) if capabilities.has_page_invalidation() => {
+            Self::Translations(Forget::All) => [IOTLB | GLOBAL | drain, 0],
+            Self::Translations(Forget::Page(id, mfn)) if capabilities.has_page_invalidation() => {
                 [IOTLB | BY_DEVICE | drain | (id as u64) << 16, mfn.addr().raw()]
             }
-            Self::Domain(id) | Self::Page(id, _) => [IOTLB | BY_DOMAIN | drain | (id as u64) << 16, 0],
+            Self::Translations(Forget::Domain(id) | Forget::Page(id, _)) => {
+                [IOTLB | BY_DOMAIN | drain | (id as u64) << 16, 0]
+            }
             Self::Wait { at, value } => [WAIT | STATUS_WRITE | (value as u64) << 32, at],
         }
     }
@@ -282,51 +280,27 @@ pub mod remapping {
     }
 }
 
-/// An access that was stopped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fault {
-    /// Bus, device and function.
-    pub source_id: u16,
-    /// Address, without its offset in the page.
-    pub addr: u64,
-    /// It was to read.
-    pub is_read: bool,
-    /// The specification's number for why.
-    pub reason: u8,
-}
-
-impl Fault {
-    /// Reads a fault record; `None` if it is empty.
-    pub const fn decode(record: [u64; 2]) -> Option<Self> {
-        let [low, high] = record;
-        if high >> 63 == 0 {
-            return None;
-        }
-        let [source_low, source_high, ..] = high.to_le_bytes();
-        Some(Self {
-            source_id: u16::from_le_bytes([source_low, source_high]),
-            addr: if high.to_le_bytes()[4] >= 0x20 { low } else { low & !0xfff },
-            is_read: high >> 62 & 1 != 0,
-            reason: high.to_le_bytes()[4],
-        })
+/// Reads a fault record: an access that was stopped. `None` if it is empty.
+pub const fn decode_fault(record: [u64; 2]) -> Option<Fault> {
+    let [low, high] = record;
+    if high >> 63 == 0 {
+        return None;
     }
-
-    /// Was it an interrupt? Then the address says which entry it named, in its upper 16 bits.
-    pub const fn is_interrupt(self) -> bool {
-        matches!(self.reason, 0x20..=0x28)
-    }
-
-    /// Why, in words.
-    pub const fn why(self) -> &'static str {
-        match self.reason {
-            1..=3 => "nobody has the device",
-            4 => "the address is too large",
-            5 => "it may not write there",
-            6 => "it may not read there",
-            7..=0xc => "the hypervisor's tables are wrong",
-            0xd => "it asked for translated accesses",
-            0x20..=0x28 => "it has no such interrupt",
-            _ => "no reason known",
-        }
-    }
+    let [source_low, source_high, _, _, reason, ..] = high.to_le_bytes();
+    let stopped = match reason {
+        0x20..=0x28 => Stopped::Interrupt(Some((low >> 48) as u16)),
+        _ if high >> 62 & 1 != 0 => Stopped::Read,
+        _ => Stopped::Write,
+    };
+    let why = match reason {
+        1..=3 => "nobody has the device",
+        4 => "the address is too large",
+        5 => "it may not write there",
+        6 => "it may not read there",
+        7..=0xc => "the hypervisor's tables are wrong",
+        0xd => "it asked for translated accesses",
+        0x20..=0x28 => "it has no such interrupt",
+        _ => "no reason known",
+    };
+    Some(Fault { source_id: u16::from_le_bytes([source_low, source_high]), addr: low & !0xfff, stopped, why })
 }

@@ -2,11 +2,12 @@ use super::*;
 use crate::pcicfg::Verdict;
 use proptest::prelude::*;
 
-const PLAIN: Traits = Traits { is_bridge: false, shares_identity: false, has_firmware_memory: false };
+const PLAIN: Traits = Traits { is_bridge: false, shares_identity: false, has_firmware_memory: false, is_ours: false };
 const NIC: Sbdf = Sbdf::new(0, 0, 3 << 3);
 const BRIDGE: Sbdf = Sbdf::new(0, 0, 1 << 3);
 const BEHIND: Sbdf = Sbdf::new(0, 1, 0);
 const USB: Sbdf = Sbdf::new(0, 0, 4 << 3);
+const IOMMU: Sbdf = Sbdf::new(0, 0, 2);
 
 fn table(confinement: Confinement) -> Ownership {
     let functions = [
@@ -14,6 +15,7 @@ fn table(confinement: Confinement) -> Ownership {
         (BRIDGE, Traits { is_bridge: true, ..PLAIN }),
         (BEHIND, Traits { shares_identity: true, ..PLAIN }),
         (USB, Traits { has_firmware_memory: true, ..PLAIN }),
+        (IOMMU, Traits { is_ours: true, ..PLAIN }),
     ];
     Ownership::new(functions.into_iter(), confinement)
 }
@@ -78,6 +80,7 @@ fn refusals_and_their_errors() {
         (BRIDGE, to(1), Refusal::Bridge, Errno::EINVAL),
         (BEHIND, to(1), Refusal::SharedIdentity, Errno::EPERM),
         (USB, to(1), Refusal::FirmwareMemory, Errno::EPERM),
+        (IOMMU, Recipient::QUARANTINE, Refusal::Hypervisors, Errno::EPERM),
         (NIC, Recipient { is_prepared: false, ..to(1) }, Refusal::NotPrepared, Errno::EOPNOTSUPP),
         (NIC, Recipient { is_dying: true, ..to(1) }, Refusal::Dying, Errno::EINVAL),
     ] {
@@ -97,6 +100,8 @@ fn refusals_and_their_errors() {
 #[test]
 fn configuration_space_of_a_function_that_is_away() {
     let fixed = Fixed { bars: [0xfebc_0000, 0xc001, 0, 0, 0, 0], rom: 0, is_quarantined: true };
+    let ours = crate::pcicfg::Function { is_ours: true, ..Default::default() };
+    assert_eq!(ours.filter(4, 2, 0), crate::pcicfg::Verdict::Drop);
     let f = crate::pcicfg::Function { fixed: Some(fixed), ..Default::default() };
     assert_eq!(f.filter(4, 2, 0x107), Verdict::Keep(0x0504), "no bus master, no interrupt, no SERR");
 }

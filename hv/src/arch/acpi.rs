@@ -91,9 +91,18 @@ fn find_root() -> Option<(MachAddr, bool)> {
 
 /// Gives the DMAR table another name, so that domain 0's kernel does not try to drive the IOMMU.
 pub fn hide_dmar() {
+    hide(tables().dmar);
+}
+
+/// The same for the IVRS table.
+pub fn hide_ivrs() {
+    hide(tables().ivrs);
+}
+
+fn hide(table: Option<MachAddr>) {
     const SIGNATURE: usize = 0;
     const CHECKSUM: usize = 9;
-    let Some(table) = tables().dmar.and_then(|addr| vmap::map_firmware_writable(addr, HEADER_BYTES)) else { return };
+    let Some(table) = table.and_then(|addr| vmap::map_firmware_writable(addr, HEADER_BYTES)) else { return };
     // SAFETY: `map_firmware_writable` mapped the header; nobody else looks at it before domain 0 runs.
     unsafe {
         let was = table.add(SIGNATURE).read_volatile();

@@ -12,6 +12,9 @@ use x86::{MachAddr, Mfn};
 
 const SELECT: usize = 0x00;
 const WINDOW: usize = 0x10;
+const END: usize = 0x40;
+/// The first version that has it.
+const VERSION_WITH_END: u8 = 0x20;
 const REG_VERSION: u8 = 1;
 const REG_ENTRIES: u8 = 0x10;
 /// Bits of the low half of an entry.
@@ -55,6 +58,14 @@ impl Chip {
     #[allow(clippy::cast_possible_truncation, reason = "pins were bounded when the chip was found")]
     fn entry(pin: u32) -> u8 {
         REG_ENTRIES + 2 * pin as u8
+    }
+
+    /// Says that the interrupt of the entry with lower half `low` has ended.
+    fn end(&self, low: u32) {
+        if self.version >= VERSION_WITH_END {
+            // SAFETY: as for `read`.
+            unsafe { ((self.registers + END) as *mut u32).write_volatile(low & 0xff) };
+        }
     }
 
     fn set_low(&mut self, pin: u32, low: u32) {
@@ -136,9 +147,8 @@ pub fn route(gsi: u32, vector: u8, apic_id: u32, wire: Wire) -> Option<()> {
     let mut low = u32::from(vector) | MASKED;
     low |= if wire.level { LEVEL } else { 0 };
     low |= if wire.active_low { ACTIVE_LOW } else { 0 };
-    let source = remap::io_apic_source(gsi);
-    let (high, more) = match remap::set(gsi, vector, apic_id, wire.level, source) {
-        Some(index) => hv_core::iommu::vtd::remapping::wire(index),
+    let (high, more) = match remap::set_wire(gsi, vector, apic_id, wire.level) {
+        Some(remapped) => remapped.wire(),
         None => (apic_id << 24, 0),
     };
     with_pin(gsi, |chip, pin| {
@@ -171,6 +181,9 @@ pub fn mask(gsi: u32) {
 pub fn unmask(gsi: u32) {
     with_pin(gsi, |chip, pin| {
         let low = chip.low[pin as usize];
+        if low & LEVEL != 0 && remap::hides_ends() {
+            chip.end(low);
+        }
         chip.set_low(pin, low & !MASKED);
     });
 }

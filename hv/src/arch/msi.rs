@@ -33,9 +33,10 @@ impl Message {
         Self { addr: 0xfee0_0000 | (apic_id as u64 & 0xff) << 12, data: vector as u32 }
     }
 
-    /// Raises what entry `index` of the IOMMU's table of interrupts says.
-    pub const fn remapped(index: u16) -> Self {
-        Self { addr: hv_core::iommu::vtd::remapping::message_address(index), data: 0 }
+    /// Raises what the IOMMU was told.
+    pub const fn remapped(interrupt: hv_core::iommu::Remapped) -> Self {
+        let (addr, data) = interrupt.message();
+        Self { addr, data }
     }
 }
 

@@ -1,11 +1,10 @@
 //! Memory for the tables, and what the hardware domain's devices may reach.
 
-use super::Iommu;
+use super::Hardware;
 use crate::arch::cpu;
 use crate::mem::{self, frames, phys_to_virt};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use hv_core::iommu::vtd::SecondLevel;
-use hv_core::iommu::{Access, TableMem, Tables};
+use hv_core::iommu::{Access, AnyFormat, TableMem, Tables};
 use x86::{MachAddr, Mfn, PAGE_SIZE};
 use xen_abi::layout::DomId;
 use xen_abi::memory::E820Entry;
@@ -59,9 +58,9 @@ const RESERVED: u32 = 2;
 
 /// Tables that map all memory but what the hypervisor keeps for itself from the boot on. Firmware's reserved memory below
 /// 4 GiB is mapped too: firmware lets devices use it and does not always say so.
-pub(super) fn hardware_tables(iommu: &Iommu, machine_map: &[E820Entry]) -> Option<Tables<SecondLevel>> {
-    let tables = Tables::new(&Direct, iommu.levels)?;
-    let largest = iommu.units.iter().map(|u| u.capabilities.largest_page_level()).min().unwrap_or(1);
+pub(super) fn hardware_tables(hardware: &dyn Hardware, machine_map: &[E820Entry]) -> Option<Tables<AnyFormat>> {
+    let tables = Tables::new(&Direct, hardware.levels(), hardware.format())?;
+    let largest = hardware.largest_page_level();
     for region in machine_map {
         let first = region.addr / PAGE_SIZE as u64;
         let end = region.addr.saturating_add(region.size) / PAGE_SIZE as u64;
@@ -74,8 +73,8 @@ pub(super) fn hardware_tables(iommu: &Iommu, machine_map: &[E820Entry]) -> Optio
             map_runs(&tables, first..end, wanted, largest)?;
         }
     }
-    for r in &iommu.dmar.reserved {
-        let frames = r.first / PAGE_SIZE as u64..r.last / PAGE_SIZE as u64 + 1;
+    for (first, last) in hardware.firmware_memory() {
+        let frames = Mfn::containing(first).raw()..Mfn::containing(last).raw() + 1;
         let wanted = |frame: u64| tables.get(&Direct, Mfn::new(frame)) == Access::None;
         map_runs(&tables, frames, wanted, 1)?;
     }
@@ -84,7 +83,7 @@ pub(super) fn hardware_tables(iommu: &Iommu, machine_map: &[E820Entry]) -> Optio
 
 /// Maps the frames that are `wanted`, run by run.
 fn map_runs(
-    tables: &Tables<SecondLevel>,
+    tables: &Tables<AnyFormat>,
     frames: core::ops::Range<u64>,
     wanted: impl Fn(u64) -> bool,
     largest: u32,

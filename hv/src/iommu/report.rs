@@ -7,7 +7,7 @@ use crate::passthrough;
 use crate::sync::Mutex;
 use crate::warn;
 use core::fmt;
-use hv_core::iommu::vtd::Fault;
+use hv_core::iommu::{Fault, Stopped};
 use hv_core::passthrough::Owner;
 
 /// Length of the window in which faults are counted.
@@ -27,9 +27,7 @@ static WINDOW: Mutex<Window> = Mutex::new(Window { start_ns: 0, faults: 0 });
 /// A unit interrupted.
 pub fn handle_faults() {
     let Some(iommu) = active() else { return };
-    for unit in &iommu.units {
-        unit.take_faults(|fault| report(unit.segment, fault));
-    }
+    iommu.hardware.take_faults(&mut report);
 }
 
 fn report(segment: u16, fault: Fault) {
@@ -48,12 +46,14 @@ fn report(segment: u16, fault: Fault) {
     let [devfn, bus] = fault.source_id.to_le_bytes();
     let at = Sbdf::new(segment, bus, devfn);
     let whose = Whose(passthrough::owner(at));
-    if count <= LINES && fault.is_interrupt() {
-        let entry = fault.addr >> 48;
-        warn!("IOMMU: {whose} device {at} was stopped raising interrupt {entry}: {}", fault.why());
-    } else if count <= LINES {
-        let what = if fault.is_read { "reading" } else { "writing" };
-        warn!("IOMMU: {whose} device {at} was stopped {what} address {:#x}: {}", fault.addr, fault.why());
+    if count <= LINES {
+        let Fault { addr, why, .. } = fault;
+        match fault.stopped {
+            Stopped::Read => warn!("IOMMU: {whose} device {at} was stopped reading address {addr:#x}: {why}"),
+            Stopped::Write => warn!("IOMMU: {whose} device {at} was stopped writing address {addr:#x}: {why}"),
+            Stopped::Interrupt(Some(n)) => warn!("IOMMU: {whose} device {at} was stopped raising interrupt {n}: {why}"),
+            Stopped::Interrupt(None) => warn!("IOMMU: {whose} device {at} was stopped raising an interrupt: {why}"),
+        }
     }
     if count == TOO_MANY && pci::function(at).is_some() {
         warn!("IOMMU: {whose} device {at} does not stop: it is no longer bus master");

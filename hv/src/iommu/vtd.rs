@@ -1,243 +1,157 @@
-//! One VT-d unit: registers, context tables, the queue of invalidations.
+//! Intel's VT-d.
 
-use super::memory::{self, machine_addr, write_back, Direct};
-use super::remap::{mode, Table, ENTRIES_ORDER};
-use super::Confined;
-use crate::arch::pci::Sbdf;
-use crate::arch::{msi, percpu, vectors};
-use crate::irq;
-use crate::mem::{frames, phys_to_virt, vmap};
-use crate::sync::Mutex;
-use crate::{iospace, warn};
-use core::sync::atomic::{AtomicU32, Ordering};
-use hv_core::iommu::dmar;
-use hv_core::iommu::vtd::{self, global, reg, Capabilities, Fault, Invalidation};
-use hv_core::iommu::TableMem;
-use x86::{MachAddr, Mfn, PAGE_SIZE};
+mod remap;
+mod unit;
 
-/// Descriptors in the queue's page.
-const QUEUE_LEN: usize = 256;
-/// Reads of a register or of memory until a unit is taken for broken: seconds.
-const PATIENCE: u32 = 1 << 28;
-/// What a loader may have left on.
-const STATES: u32 = global::TRANSLATION | global::QUEUED_INVALIDATION | global::INTERRUPT_REMAPPING;
-/// CPU that takes fault interrupts.
-const CPU: usize = 0;
+use super::{chain, secondary, Confined, Hardware, Interrupt, Source};
+use crate::arch::pci::{self, Sbdf};
+use crate::arch::{acpi, ioapic, lapic};
+use crate::warn;
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use hv_core::iommu::dmar::Dmar;
+use hv_core::iommu::vtd::Invalidation;
+use hv_core::iommu::{AnyFormat, Fault, Forget, Remapped};
+use unit::Unit;
+use x86::MachAddr;
 
-/// A unit.
-pub struct Unit {
-    /// Its PCI segment.
-    pub segment: u16,
-    registers: usize,
-    /// What it can do.
-    pub capabilities: Capabilities,
-    root_table: Mfn,
-    state: Mutex<State>,
+struct VtD {
+    units: Vec<Unit>,
+    dmar: Dmar,
+    /// Levels of everyone's tables.
+    levels: u32,
+    nr_ids: u32,
+    caches_absence: bool,
+    /// The table of interrupts, if they are remapped.
+    remapping: Option<remap::Table>,
 }
 
-struct State {
-    /// Commands that are states.
-    command: u32,
-    queue: Mfn,
-    tail: usize,
-    /// The word that waits are answered in.
-    answer: Mfn,
-    sequence: u32,
+/// The machine's units, if all of them can be used.
+pub fn find() -> Option<Box<dyn Hardware>> {
+    let dmar = Dmar::parse(&acpi::read_table(acpi::tables().dmar?)?)?;
+    if dmar.units.is_empty() {
+        return None;
+    }
+    let units: Option<Vec<Unit>> = dmar.units.iter().map(Unit::new).collect();
+    let units = units.or_else(|| {
+        warn!("IOMMU: a unit lacks what is needed: none is used");
+        None
+    })?;
+    let levels = units.iter().filter_map(|u| u.capabilities.levels()).min()?;
+    let nr_ids = units.iter().map(|u| u.capabilities.nr_domain_ids()).min()?;
+    let caches_absence = units.iter().any(|u| u.capabilities.caches_absence());
+    Some(Box::new(VtD { units, dmar, levels, nr_ids, caches_absence, remapping: None }))
 }
 
-impl Unit {
-    /// Maps a unit's registers and makes its tables. Nothing is enabled yet. `None`: it cannot be used.
-    pub fn new(described: &dmar::Unit) -> Option<Self> {
-        let base = MachAddr::new(described.addr);
-        let probe = vmap::map_device(base, PAGE_SIZE)? as usize;
-        let capabilities = Capabilities { cap: read64(probe, reg::CAP), ecap: read64(probe, reg::ECAP) };
-        if capabilities.cap == u64::MAX || !capabilities.has_queue() || capabilities.levels().is_none() {
-            return None;
-        }
-        if !capabilities.is_coherent() {
-            memory::NEEDS_WRITE_BACK.store(true, Ordering::Relaxed);
-        }
-        let bytes = (capabilities.fault_records() + 16 * capabilities.nr_fault_records()).max(PAGE_SIZE);
-        let registers = if bytes > PAGE_SIZE { vmap::map_device(base, bytes)? as usize } else { probe };
-        let first = Mfn::containing(base);
-        iospace::hide_frames(first, first.add((bytes.div_ceil(PAGE_SIZE) - 1) as u64));
-        let state = State { command: 0, queue: Direct.alloc()?, tail: 0, answer: frames::alloc_zeroed()?, sequence: 0 };
-        Some(Self {
-            segment: described.segment,
-            registers,
-            capabilities,
-            root_table: Direct.alloc()?,
-            state: Mutex::new(state),
-        })
+impl VtD {
+    fn invalidate(&self, what: Invalidation) {
+        self.units.iter().for_each(|u| u.invalidate(&[what]));
     }
 
-    fn read32(&self, offset: usize) -> u32 {
-        // SAFETY: an aligned register inside the mapped unit.
-        unsafe { ((self.registers + offset) as *const u32).read_volatile() }
-    }
-    fn write32(&self, offset: usize, value: u32) {
-        // SAFETY: as for `read32`; what is written where is this module's business.
-        unsafe { ((self.registers + offset) as *mut u32).write_volatile(value) };
-    }
-    fn write64(&self, offset: usize, value: u64) {
-        // SAFETY: as for `read32`.
-        unsafe { ((self.registers + offset) as *mut u64).write_volatile(value) };
+    /// Can all I/O APICs be told apart? If the firmware does not say what their accesses look like, nothing is remapped.
+    fn knows_io_apics(&self) -> bool {
+        let Some(madt) = acpi::tables().madt.as_ref() else { return false };
+        let all = ioapic::gsi_end() > 0 && madt.io_apics.iter().all(|chip| self.io_apic_source(chip.id).is_some());
+        if !all {
+            warn!("IOMMU: the firmware does not describe every I/O APIC");
+        }
+        all
     }
 
-    /// Sets a command bit and waits until the status shows it.
-    fn command(&self, state: &mut State, bit: u32) {
-        if bit & global::ONE_SHOT == 0 {
-            state.command |= bit;
-        }
-        self.write32(reg::GCMD, state.command | bit);
-        let is_pending_while_set = bit == global::WRITE_BUFFER;
-        wait_until("a command", || (self.read32(reg::GSTS) & bit != 0) != is_pending_while_set);
+    fn io_apic_source(&self, id: u8) -> Option<u16> {
+        self.dmar.units.iter().flat_map(|u| &u.io_apics).find(|a| a.id == id).map(|a| a.source_id)
+    }
+}
+
+impl Hardware for VtD {
+    fn name(&self) -> &'static str {
+        "VT-d"
+    }
+    fn nr_units(&self) -> usize {
+        self.units.len()
+    }
+    fn format(&self) -> AnyFormat {
+        AnyFormat::VtD
+    }
+    fn levels(&self) -> u32 {
+        self.levels
+    }
+    fn largest_page_level(&self) -> u32 {
+        self.units.iter().map(|u| u.capabilities.largest_page_level()).min().unwrap_or(1)
+    }
+    fn nr_domain_ids(&self) -> u32 {
+        self.nr_ids
+    }
+    fn caches_absence(&self) -> bool {
+        self.caches_absence
     }
 
-    /// Switches translation on, and the remapping of interrupts if there is a table. Context entries are set before.
-    pub fn enable(&self, remapping: Option<&Table>) {
-        let mut state = self.state.lock();
-        // A loader may have left it on.
-        self.write32(reg::GCMD, 0);
-        wait_until("switching off", || self.read32(reg::GSTS) & STATES == 0);
-        self.write64(reg::RTADDR, self.root_table.addr().raw());
-        self.command(&mut state, global::ROOT_TABLE);
-        self.write64(reg::IQT, 0);
-        self.write64(reg::IQA, state.queue.addr().raw());
-        state.tail = 0;
-        self.command(&mut state, global::QUEUED_INVALIDATION);
-        self.submit(&mut state, &[Invalidation::Contexts, Invalidation::Translations]);
-        self.enable_faults();
-        if let Some(table) = remapping {
-            self.write64(reg::IRTA, vtd::remapping::table_register(table.first.addr().raw(), ENTRIES_ORDER, mode()));
-            self.command(&mut state, global::INTERRUPT_TABLE);
-            self.submit(&mut state, &[Invalidation::Interrupts]);
-            self.command(&mut state, global::INTERRUPT_REMAPPING);
-        }
-        self.command(&mut state, global::TRANSLATION);
+    fn firmware_memory(&self) -> Vec<(MachAddr, MachAddr)> {
+        self.dmar.reserved.iter().map(|r| (MachAddr::new(r.first), MachAddr::new(r.last))).collect()
     }
 
-    /// Lets it interrupt when it stops an access.
-    fn enable_faults(&self) {
-        for n in 0..self.capabilities.nr_fault_records() {
-            self.write32(self.capabilities.fault_records() + 16 * n + 12, 1 << 31);
+    fn has_firmware_memory(&self, at: Sbdf) -> bool {
+        self.dmar.has_reserved(&chain(at), |bus, devfn| secondary(at.segment, bus, devfn))
+    }
+
+    fn enable(&mut self, remaps_interrupts: bool) {
+        let fits = |u: &Unit| !lapic::is_x2apic() || u.capabilities.has_x2apic_interrupts();
+        let can_remap = self.units.iter().all(|u| u.capabilities.can_remap_interrupts() && fits(u));
+        if remaps_interrupts && can_remap && self.knows_io_apics() {
+            self.remapping = remap::Table::new();
         }
-        self.write32(reg::FSTS, vtd::FAULT_OVERFLOW);
-        let Some(vector) = vectors::allocate(irq::IOMMU) else {
-            return warn!("IOMMU: no interrupt vector: what it stops is not reported");
+        self.units.iter().for_each(|u| u.enable(self.remapping.as_ref()));
+        acpi::hide_dmar();
+    }
+
+    fn remaps_interrupts(&self) -> bool {
+        self.remapping.is_some()
+    }
+
+    fn confine(&self, at: Sbdf, to: Option<Confined>) {
+        let chain = chain(at);
+        let Some(unit) = self.dmar.unit_of(&chain, |bus, devfn| secondary(at.segment, bus, devfn)) else { return };
+        let Some(unit) = self.units.get(unit) else { return };
+        unit.set_context(at, to);
+        // Behind a bridge that hides identities it is the bridge's, or that of the first function of its bus, that is seen.
+        if let Some(bridge) = pci::function(at).and_then(|f| f.identity_bridge()) {
+            unit.set_context(bridge.at, to);
+            unit.set_context(Sbdf::new(at.segment, pci::read8(bridge.at, pci::reg::SECONDARY_BUS), 0), to);
+        }
+    }
+
+    fn forget(&self, what: Forget) {
+        self.invalidate(Invalidation::Translations(what));
+    }
+
+    fn take_faults(&self, tell: &mut dyn FnMut(u16, Fault)) {
+        for unit in &self.units {
+            unit.take_faults(|fault| tell(unit.segment, fault));
+        }
+    }
+
+    fn set_interrupt(&self, line: u32, interrupt: Interrupt) -> Option<Remapped> {
+        let source = match interrupt.source {
+            Source::IoApic(id) => self.io_apic_source(id),
+            // Behind a bridge that hides identities it cannot be checked who raises it.
+            Source::Function(at) => {
+                pci::function(at).filter(|f| f.identity_bridge().is_none()).map(|f| f.at.source_id())
+            }
         };
-        let message = msi::Message::new(percpu::cpu(CPU).map_or(0, |c| c.apic_id.get()), vector);
-        let [low, high] = [message.addr as u32, (message.addr >> 32) as u32];
-        self.write32(reg::FEDATA, message.data);
-        self.write32(reg::FEADDR, low);
-        self.write32(reg::FEUADDR, high);
-        self.write32(reg::FECTL, 0);
+        let index = u16::try_from(line).ok()?;
+        let forget = || self.invalidate(Invalidation::Interrupts);
+        self.remapping.as_ref()?.set(index, &interrupt, source, forget);
+        Some(Remapped::Index(index))
     }
 
-    /// Takes the accesses that were stopped since the last time.
-    pub fn take_faults(&self, mut tell: impl FnMut(Fault)) {
-        for n in 0..self.capabilities.nr_fault_records() {
-            let at = self.capabilities.fault_records() + 16 * n;
-            let record = [read64(self.registers, at), read64(self.registers, at + 8)];
-            if let Some(fault) = Fault::decode(record) {
-                self.write32(at + 12, 1 << 31);
-                tell(fault);
-            }
-        }
-        self.write32(reg::FSTS, vtd::FAULT_OVERFLOW);
+    fn steer(&self, line: u32, apic_id: u32) -> bool {
+        let (Some(table), Ok(index)) = (&self.remapping, u16::try_from(line)) else { return false };
+        table.steer(index, apic_id, || self.invalidate(Invalidation::Interrupts))
     }
 
-    /// Confines a function, or blocks it, and forgets what the unit remembers of it.
-    pub fn set_context(&self, at: Sbdf, to: Option<Confined>) {
-        let mut state = self.state.lock();
-        let table = match self.context_table(at.bus, to.is_some()) {
-            Some(table) => table,
-            None if to.is_none() => return,
-            None => return warn!("IOMMU: out of memory: {at} stays blocked"),
-        };
-        let index = usize::from(at.devfn) * 2;
-        let old_id = (Direct.read(table, index + 1) >> 8) as u16;
-        let was_present = Direct.read(table, index) & 1 != 0;
-        Direct.write(table, index, 0);
-        let is_running = state.command & global::TRANSLATION != 0;
-        if was_present && is_running {
-            let context = Invalidation::Context { source_id: at.source_id(), domain_id: old_id };
-            self.submit(&mut state, &[context, Invalidation::Domain(old_id)]);
-        }
-        if let Some(c) = to {
-            let [low, high] = vtd::context_entry(c.root, c.levels, c.id);
-            Direct.write(table, index + 1, high);
-            Direct.write(table, index, low);
-            if self.capabilities.caches_absence() && is_running {
-                // What is not present is remembered under id 0.
-                let context = Invalidation::Context { source_id: at.source_id(), domain_id: 0 };
-                self.submit(&mut state, &[context, Invalidation::Domain(c.id)]);
-            }
+    fn clear_interrupt(&self, line: u32) {
+        if let (Some(table), Ok(index)) = (&self.remapping, u16::try_from(line)) {
+            table.clear(index, || self.invalidate(Invalidation::Interrupts));
         }
     }
-
-    /// The table of a bus's functions.
-    fn context_table(&self, bus: u8, make: bool) -> Option<Mfn> {
-        let index = usize::from(bus) * 2;
-        let entry = Direct.read(self.root_table, index);
-        if entry & 1 != 0 {
-            return Some(Mfn::containing(MachAddr::new(entry)));
-        }
-        let table = if make { Direct.alloc()? } else { return None };
-        let [low, high] = vtd::root_entry(table);
-        Direct.write(self.root_table, index + 1, high);
-        Direct.write(self.root_table, index, low);
-        Some(table)
-    }
-
-    /// Lets the unit forget; when this returns, it has.
-    pub fn invalidate(&self, what: &[Invalidation]) {
-        self.submit(&mut self.state.lock(), what);
-    }
-
-    /// Queues invalidations and waits for them. There is always room: the queue is empty afterwards. A unit that does not
-    /// answer stops the machine, for its devices can no longer be kept from memory that is to get another use.
-    fn submit(&self, state: &mut State, what: &[Invalidation]) {
-        debug_assert!(what.len() < QUEUE_LEN - 1);
-        if self.capabilities.needs_write_buffer_flush() {
-            self.command(state, global::WRITE_BUFFER);
-        }
-        state.sequence = state.sequence.wrapping_add(1);
-        let sequence = state.sequence;
-        let wait = Invalidation::Wait { at: machine_addr(state.answer, 0), value: sequence };
-        for item in what.iter().chain([&wait]) {
-            let [low, high] = item.encode(self.capabilities);
-            Direct.write(state.queue, state.tail * 2, low);
-            Direct.write(state.queue, state.tail * 2 + 1, high);
-            state.tail = (state.tail + 1) % QUEUE_LEN;
-        }
-        self.write64(reg::IQT, (state.tail * 16) as u64);
-        let answer = phys_to_virt(state.answer.addr()).cast::<u32>();
-        // SAFETY: an aligned word of a frame that is ours for ever; the unit writes it, so it is met by atomics only.
-        let answer = unsafe { AtomicU32::from_ptr(answer) };
-        wait_until("an invalidation", || {
-            if answer.load(Ordering::Acquire) == sequence {
-                return true;
-            }
-            write_back(answer.as_ptr().cast_const().cast(), 4);
-            let errors = self.read32(reg::FSTS) & vtd::QUEUE_ERRORS;
-            assert!(errors == 0, "IOMMU: its queue stopped, fault status {errors:#x}");
-            false
-        });
-    }
-}
-
-fn read64(registers: usize, offset: usize) -> u64 {
-    // SAFETY: an aligned register inside a mapped unit.
-    unsafe { ((registers + offset) as *const u64).read_volatile() }
-}
-
-fn wait_until(what: &str, mut is_done: impl FnMut() -> bool) {
-    for _ in 0..PATIENCE {
-        if is_done() {
-            return;
-        }
-        core::hint::spin_loop();
-    }
-    panic!("IOMMU: {what} does not end");
 }

@@ -1,0 +1,211 @@
+//! AMD's AMD-Vi.
+
+mod unit;
+
+use super::{Confined, Hardware, Interrupt, Source};
+use crate::arch::pci::{self, Sbdf};
+use crate::arch::{acpi, ioapic, lapic};
+use crate::sync::Mutex;
+use crate::warn;
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use hv_core::iommu::amd::{self, Command};
+use hv_core::iommu::ivrs::Ivrs;
+use hv_core::iommu::{AnyFormat, Fault, Forget, Remapped};
+use unit::Unit;
+use x86::MachAddr;
+
+struct AmdVi {
+    units: Vec<Unit>,
+    ivrs: Ivrs,
+    remaps_interrupts: bool,
+    /// Which vector of which sources a line is.
+    lines: Mutex<BTreeMap<u32, Line>>,
+}
+
+struct Line {
+    vector: u8,
+    source: Source,
+}
+
+/// How the functions behind a unit are seen by it.
+struct Identity<'a> {
+    unit: &'a Unit,
+    source_id: u16,
+    /// What the platform's own functions may raise past the tables.
+    passes: u8,
+}
+
+/// The machine's units, if all of them can be used.
+pub fn find() -> Option<Box<dyn Hardware>> {
+    let ivrs = Ivrs::parse(&acpi::read_table(acpi::tables().ivrs?)?)?;
+    if ivrs.units.is_empty() {
+        return None;
+    }
+    let highest = |segment| {
+        let functions = pci::functions().iter().filter(|f| f.at.segment == segment).map(|f| f.at.source_id());
+        functions.max().unwrap_or(0).max(ivrs.highest_named(segment))
+    };
+    let units: Option<Vec<Unit>> = ivrs.units.iter().map(|u| Unit::new(u, highest(u.segment))).collect();
+    let units = units.or_else(|| {
+        warn!("IOMMU: a unit lacks what is needed: none is used");
+        None
+    })?;
+    Some(Box::new(AmdVi { units, ivrs, remaps_interrupts: false, lines: Mutex::new(BTreeMap::new()) }))
+}
+
+impl AmdVi {
+    fn identity(&self, segment: u16, source_id: u16) -> Option<Identity<'_>> {
+        let (n, scope) = self.ivrs.unit_of(segment, source_id)?;
+        let source_id = scope.alias.unwrap_or(source_id);
+        Some(Identity { unit: self.units.get(n)?, source_id, passes: scope.passes })
+    }
+
+    /// Under which identities what the function does is seen: its own, and behind a bridge that hides it also the bridge's
+    /// or that of the first function of its bus.
+    fn identities(&self, at: Sbdf) -> impl Iterator<Item = Identity<'_>> {
+        let bridge = pci::function(at).and_then(|f| f.identity_bridge());
+        let first = bridge.map(|b| u16::from(pci::read8(b.at, pci::reg::SECONDARY_BUS)) << 8);
+        let ids = [Some(at.source_id()), bridge.map(|b| b.at.source_id()), first];
+        ids.into_iter().flatten().filter_map(move |id| self.identity(at.segment, id))
+    }
+
+    /// Does something to every interrupt-table entry of a line's source.
+    fn for_each_entry(&self, source: Source, mut act: impl FnMut(&Identity<'_>)) {
+        match source {
+            Source::Function(at) => self.identities(at).for_each(|identity| act(&identity)),
+            Source::IoApic(id) => {
+                let io_apics = self.ivrs.units.iter().flat_map(|u| u.io_apics.iter().map(|a| (u.segment, *a)));
+                if let Some((segment, io_apic)) = { io_apics }.find(|(_, a)| a.id == id) {
+                    self.identity(segment, io_apic.source_id).iter().for_each(act);
+                }
+            }
+        }
+    }
+
+    fn knows_io_apics(&self) -> bool {
+        let Some(madt) = acpi::tables().madt.as_ref() else { return false };
+        let known = |id: u8| self.ivrs.units.iter().flat_map(|u| &u.io_apics).any(|a| a.id == id);
+        let all = ioapic::gsi_end() > 0 && madt.io_apics.iter().all(|chip| known(chip.id));
+        if !all {
+            warn!("IOMMU: the firmware does not describe every I/O APIC");
+        }
+        all
+    }
+}
+
+impl Hardware for AmdVi {
+    fn name(&self) -> &'static str {
+        "AMD-Vi"
+    }
+    fn nr_units(&self) -> usize {
+        self.units.len()
+    }
+    fn format(&self) -> AnyFormat {
+        AnyFormat::AmdVi
+    }
+    fn levels(&self) -> u32 {
+        amd::LEVELS
+    }
+    fn largest_page_level(&self) -> u32 {
+        amd::LARGEST_PAGE_LEVEL
+    }
+    fn nr_domain_ids(&self) -> u32 {
+        amd::NR_DOMAIN_IDS
+    }
+    fn caches_absence(&self) -> bool {
+        self.units.iter().any(Unit::caches_absence)
+    }
+
+    fn firmware_memory(&self) -> Vec<(MachAddr, MachAddr)> {
+        self.ivrs.reserved.iter().map(|r| (MachAddr::new(r.first), MachAddr::new(r.last))).collect()
+    }
+
+    fn has_firmware_memory(&self, at: Sbdf) -> bool {
+        self.ivrs.has_reserved(at.source_id())
+    }
+
+    fn shares_identity(&self, at: Sbdf) -> bool {
+        let scope = self.ivrs.unit_of(at.segment, at.source_id()).map(|(_, scope)| scope);
+        scope.and_then(|s| s.alias).is_some_and(|alias| alias != at.source_id())
+    }
+
+    fn is_unit(&self, at: Sbdf) -> bool {
+        self.units.iter().any(|u| u.at() == at)
+    }
+
+    fn enable(&mut self, remaps_interrupts: bool) {
+        // Entries of this form name CPUs by eight bits.
+        self.remaps_interrupts = remaps_interrupts && !lapic::is_x2apic() && self.knows_io_apics();
+        if self.remaps_interrupts {
+            for u in &self.ivrs.units {
+                for scope in &u.scopes {
+                    let named = scope.first..=scope.last.min(self.ivrs.highest_named(u.segment));
+                    let own = named.filter_map(|id| self.identity(u.segment, id)).filter(|i| i.passes != 0);
+                    own.for_each(|i| i.unit.set_passes(i.source_id, i.passes));
+                }
+            }
+        }
+        self.units.iter().for_each(|u| u.enable(self.remaps_interrupts));
+        acpi::hide_ivrs();
+    }
+
+    fn remaps_interrupts(&self) -> bool {
+        self.remaps_interrupts
+    }
+
+    fn confine(&self, at: Sbdf, to: Option<Confined>) {
+        for identity in self.identities(at) {
+            identity.unit.confine(identity.source_id, to);
+            if self.remaps_interrupts && identity.passes != 0 {
+                // Only the platform's own functions raise anything past the tables.
+                let passes = if to.is_some_and(|c| c.is_home) { identity.passes } else { 0 };
+                identity.unit.set_passes(identity.source_id, passes);
+            }
+        }
+    }
+
+    fn forget(&self, what: Forget) {
+        self.units.iter().for_each(|u| u.submit(&[Command::Translations(what)]));
+    }
+
+    fn take_faults(&self, tell: &mut dyn FnMut(u16, Fault)) {
+        for unit in &self.units {
+            unit.take_faults(|fault| tell(unit.at().segment, fault));
+        }
+    }
+
+    fn set_interrupt(&self, line: u32, interrupt: Interrupt) -> Option<Remapped> {
+        if !self.remaps_interrupts {
+            return None;
+        }
+        let Interrupt { vector, apic_id, source, .. } = interrupt;
+        let mut lines = self.lines.lock();
+        self.for_each_entry(source, |i| {
+            i.unit.set_interrupt(i.source_id, vector, amd::remapping::entry(vector, apic_id));
+        });
+        lines.insert(line, Line { vector, source });
+        Some(Remapped::Vector(vector))
+    }
+
+    fn steer(&self, line: u32, apic_id: u32) -> bool {
+        let lines = self.lines.lock();
+        let Some(&Line { vector, source }) = lines.get(&line) else { return self.remaps_interrupts };
+        self.for_each_entry(source, |i| {
+            i.unit.set_interrupt(i.source_id, vector, amd::remapping::entry(vector, apic_id));
+        });
+        true
+    }
+
+    fn clear_interrupt(&self, line: u32) {
+        let mut lines = self.lines.lock();
+        if let Some(Line { vector, source }) = lines.remove(&line) {
+            self.for_each_entry(source, |i| i.unit.set_interrupt(i.source_id, vector, 0));
+        }
+    }
+
+    fn hides_ends(&self) -> bool {
+        self.remaps_interrupts
+    }
+}
