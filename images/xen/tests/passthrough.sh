@@ -1,6 +1,7 @@
-# passthrough.sh DRIVER: a driver domain owns the NIC and, on a machine with an IOMMU, a device that is told to access what
-# it may not.
+# passthrough.sh DRIVER [silent]: a driver domain owns the NIC and, on a machine with an IOMMU, a device that is told to
+# access what it may not. A silent IOMMU does not tell what it stops; then the other side looks at the memory.
 driver=$1
+silent=${2-}
 . /xen/driving.sh
 modprobe xen-pciback
 nic=$(devices class 0x020000)
@@ -49,6 +50,7 @@ stopped() { # HOW ADDRESS
 	local doing
 	case $1 in reads) doing=reading ;; writes) doing=writing ;; esac
 	in_guest d1 60 "job_dma $1 $2" || return 1
+	[ -z "$silent" ] || return 0
 	wait_for 5 said_by_xen "stopped $doing address $2|DMAR:.*fault addr 0*${2#0x}" || { xl dmesg | tail -n 3; return 1; }
 }
 if [ -n "$bad" ]; then

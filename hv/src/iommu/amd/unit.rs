@@ -204,7 +204,7 @@ impl Unit {
         if amd::code(event) == 0 {
             return None;
         }
-        [0, 1].map(|word| Direct.write(log, next * 2 + word, 0));
+        (0..2).for_each(|word| Direct.write(log, next * 2 + word, 0));
         events.1 = (next + 1) % RING;
         self.write64(reg::EVENT_HEAD, (events.1 * ENTRY_BYTES) as u64);
         Some(event)
