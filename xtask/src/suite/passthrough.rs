@@ -66,13 +66,13 @@ fn driver_domain(bed: &Bed, name: &str, nic: &'static str, unit: Option<&'static
     }
     let running = machine.start()?;
     let monitor = running.monitor();
-    // The hypervisor's text, where the device is told to write.
+    // The start of the hypervisor, where the device is told to write.
     let text = |when: &str| host::target("logs").map(|logs| logs.join(format!("{name}.{when}")));
     let (before, after) = (text("before")?, text("after")?);
     let outcome = running.finish(|line| {
         for (mark, file) in [("TANDEM: toolstack ok", &before), ("check ok the-network-lives-on", &after)] {
             if is_silent && line.contains(mark) {
-                let _ = monitor.send(&format!("pmemsave 0x200000 4096 {}", file.display()));
+                let _ = monitor.send(&format!("pmemsave 0x200000 64 \"{}\"", file.display()));
             }
         }
         false
@@ -80,7 +80,7 @@ fn driver_domain(bed: &Bed, name: &str, nic: &'static str, unit: Option<&'static
     let said = judge(&outcome)?;
     if is_silent {
         let (before, after) = (std::fs::read(&before)?, std::fs::read(&after)?);
-        ensure!(before.iter().any(|byte| *byte != 0), "no text of the hypervisor where the device wrote");
+        ensure!(before.iter().any(|byte| *byte != 0), "nothing of the hypervisor where the device wrote");
         ensure!(before == after, "the device wrote into the hypervisor");
     }
     let wire = peer.counts();

@@ -261,17 +261,24 @@ impl Unit {
                 table
             }
         };
-        // SAFETY: an aligned word of the table's frame, which is ours for ever and only accessed as atomics.
-        let word = unsafe { AtomicU32::from_ptr(phys_to_virt(table.addr()).cast::<u32>().add(vector.into())) };
-        word.store(entry, Ordering::Release);
-        let interrupts = self.device(id, device::INTERRUPTS);
-        let passes = device::passes(interrupts.load(Ordering::Relaxed));
-        let now = device::interrupts(Some(table), amd::remapping::ORDER, passes);
-        let mut commands = self.commands.lock();
-        if interrupts.swap(now, Ordering::AcqRel) != now {
-            self.submit_locked(&mut commands, &[Command::Device(source_id)]);
+        let word = |n: usize| {
+            // SAFETY: an aligned word of the table's frame, which is ours while `interrupts` has it, and only accessed as
+            // an atomic.
+            unsafe { AtomicU32::from_ptr(phys_to_virt(table.addr()).cast::<u32>().add(n)) }
+        };
+        word(vector.into()).store(entry, Ordering::Release);
+        let is_empty = (0..1 << amd::remapping::ORDER).all(|n| word(n).load(Ordering::Relaxed) == 0);
+        let device = self.device(id, device::INTERRUPTS);
+        let passes = device::passes(device.load(Ordering::Relaxed));
+        let now = device::interrupts((!is_empty).then_some(table), amd::remapping::ORDER, passes);
+        if device.swap(now, Ordering::AcqRel) != now {
+            self.submit(&[Command::Device(source_id)]);
         }
-        self.submit_locked(&mut commands, &[Command::Interrupts(source_id)]);
+        self.submit(&[Command::Interrupts(source_id)]);
+        if is_empty {
+            tables.remove(&source_id);
+            Direct.free(table);
+        }
     }
 
     /// Gives the unit commands; when this returns, they are carried out.
