@@ -214,6 +214,9 @@ impl Maptrack {
         while self.chunks.last().is_some_and(|c| c.taken == 0) {
             self.chunks.pop();
         }
+        if self.chunks.is_empty() {
+            *self = Self { chunks: Vec::new(), room_from: 0, max: self.max };
+        }
     }
 }
 
@@ -225,4 +228,20 @@ const fn chunk(handle: u32) -> usize {
 /// Its place there.
 const fn index(handle: u32) -> usize {
     (handle % CHUNK) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Maptrack;
+
+    #[test]
+    fn the_last_handle_takes_all_memory_with_it() {
+        let mut m = Maptrack::new(1);
+        for _ in 0..2 {
+            let handles = [m.allocate().unwrap(), m.allocate().unwrap()];
+            assert_eq!(handles, [0, 1]);
+            handles.map(|handle| m.free(handle));
+            assert_eq!(m.chunks.capacity(), 0);
+        }
+    }
 }

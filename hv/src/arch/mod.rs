@@ -34,6 +34,7 @@ pub fn init(boot: &BootInfo) {
     smp::init();
     ioapic::init();
     pci::init();
+    msi::init();
     side_channels::report();
 }
 

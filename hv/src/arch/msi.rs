@@ -3,7 +3,7 @@
 use crate::arch::pci::{self, Sbdf};
 use crate::mem::vmap;
 use crate::sync::Mutex;
-use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
 use x86::MachAddr;
 
 const CONTROL: u16 = 2;
@@ -91,22 +91,30 @@ pub struct MsixTable {
     pub count: u16,
 }
 
-/// Tables by function, each mapped once and together with where it was: the owner may move BARs.
-static TABLES: Mutex<BTreeMap<Sbdf, (u64, MsixTable)>> = Mutex::new(BTreeMap::new());
+/// Tables of functions, each mapped once and together with where it was: the owner may move BARs. There is room for all
+/// from the boot on, so a domain's use of a device leaves nothing behind in the heap.
+static TABLES: Mutex<Vec<(u64, MsixTable)>> = Mutex::new(Vec::new());
+
+/// Makes room for the tables of all functions that were found.
+pub fn init() {
+    TABLES.lock().reserve_exact(pci::functions().iter().filter(|f| f.msix.is_some()).count());
+}
 
 impl MsixTable {
     /// The table of the function with capability `cap`; `addr` is its machine address as [`msix_table_addr`] computes it.
     pub fn map(at: Sbdf, cap: u16, addr: u64) -> Option<Self> {
         let mut tables = TABLES.lock();
-        if let Some((mapped_addr, table)) = tables.get(&at) {
-            if *mapped_addr == addr {
-                return Some(*table);
-            }
+        let known = tables.iter().position(|(_, table)| table.at == at);
+        if let Some((_, table)) = known.map(|n| tables[n]).filter(|(mapped_addr, _)| *mapped_addr == addr) {
+            return Some(table);
         }
         let count = (pci::read16(at, cap + CONTROL) & MSIX_SIZE) + 1;
         let entries = vmap::map_device(MachAddr::new(addr), usize::from(count) * MSIX_ENTRY_BYTES)? as usize;
         let table = Self { at, cap, entries, count };
-        tables.insert(at, (addr, table));
+        match known {
+            Some(n) => tables[n] = (addr, table),
+            None => tables.push((addr, table)),
+        }
         Some(table)
     }
 
