@@ -13,6 +13,7 @@ mod report;
 mod vtd;
 
 use crate::arch::pci::{self, Sbdf};
+use crate::arch::{acpi, ioapic};
 use crate::domain::Domain;
 use crate::mem::frames;
 use crate::sync::{Mutex, Once};
@@ -197,6 +198,16 @@ impl Iommu {
         ids.insert(id);
         Some(id)
     }
+}
+
+/// Can all I/O APICs be told apart? If the firmware does not say what their accesses look like, nothing is remapped.
+fn knows_io_apics(is_described: impl Fn(u8) -> bool) -> bool {
+    let Some(madt) = acpi::tables().madt.as_ref() else { return false };
+    let all = ioapic::gsi_end() > 0 && madt.io_apics.iter().all(|chip| is_described(chip.id));
+    if !all {
+        warn!("IOMMU: the firmware does not describe every I/O APIC");
+    }
+    all
 }
 
 fn wait_until(what: &str, mut is_done: impl FnMut() -> bool) {

@@ -4,7 +4,7 @@ mod unit;
 
 use super::{Confined, Hardware, Interrupt, Source};
 use crate::arch::pci::{self, Sbdf};
-use crate::arch::{acpi, ioapic, lapic};
+use crate::arch::{acpi, lapic};
 use crate::sync::Mutex;
 use crate::warn;
 use alloc::boxed::Box;
@@ -83,16 +83,6 @@ impl AmdVi {
             }
         }
     }
-
-    fn knows_io_apics(&self) -> bool {
-        let Some(madt) = acpi::tables().madt.as_ref() else { return false };
-        let known = |id: u8| self.ivrs.units.iter().flat_map(|u| &u.io_apics).any(|a| a.id == id);
-        let all = ioapic::gsi_end() > 0 && madt.io_apics.iter().all(|chip| known(chip.id));
-        if !all {
-            warn!("IOMMU: the firmware does not describe every I/O APIC");
-        }
-        all
-    }
 }
 
 impl Hardware for AmdVi {
@@ -137,7 +127,9 @@ impl Hardware for AmdVi {
 
     fn enable(&mut self, remaps_interrupts: bool) {
         // Entries of this form name CPUs by eight bits.
-        self.remaps_interrupts = remaps_interrupts && !lapic::is_x2apic() && self.knows_io_apics();
+        self.remaps_interrupts = remaps_interrupts
+            && !lapic::is_x2apic()
+            && super::knows_io_apics(|id| self.ivrs.units.iter().flat_map(|u| &u.io_apics).any(|a| a.id == id));
         if self.remaps_interrupts {
             for u in &self.ivrs.units {
                 for scope in &u.scopes {

@@ -5,7 +5,7 @@ mod unit;
 
 use super::{chain, secondary, Confined, Hardware, Interrupt, Source};
 use crate::arch::pci::{self, Sbdf};
-use crate::arch::{acpi, ioapic, lapic};
+use crate::arch::{acpi, lapic};
 use crate::warn;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -48,16 +48,6 @@ impl VtD {
         self.units.iter().for_each(|u| u.invalidate(&[what]));
     }
 
-    /// Can all I/O APICs be told apart? If the firmware does not say what their accesses look like, nothing is remapped.
-    fn knows_io_apics(&self) -> bool {
-        let Some(madt) = acpi::tables().madt.as_ref() else { return false };
-        let all = ioapic::gsi_end() > 0 && madt.io_apics.iter().all(|chip| self.io_apic_source(chip.id).is_some());
-        if !all {
-            warn!("IOMMU: the firmware does not describe every I/O APIC");
-        }
-        all
-    }
-
     fn io_apic_source(&self, id: u8) -> Option<u16> {
         self.dmar.units.iter().flat_map(|u| &u.io_apics).find(|a| a.id == id).map(|a| a.source_id)
     }
@@ -97,7 +87,7 @@ impl Hardware for VtD {
     fn enable(&mut self, remaps_interrupts: bool) {
         let fits = |u: &Unit| !lapic::is_x2apic() || u.capabilities.has_x2apic_interrupts();
         let can_remap = self.units.iter().all(|u| u.capabilities.can_remap_interrupts() && fits(u));
-        if remaps_interrupts && can_remap && self.knows_io_apics() {
+        if remaps_interrupts && can_remap && super::knows_io_apics(|id| self.io_apic_source(id).is_some()) {
             self.remapping = remap::Table::new();
         }
         self.units.iter().for_each(|u| u.enable(self.remapping.as_ref()));
