@@ -12,6 +12,10 @@ const STORM: u32 = 50_000;
 const ANSWER_NS: u64 = 100_000_000;
 /// A line of which a sharer has not answered in time fires at most this often: its device may well go on asking.
 const THROTTLE_NS: u64 = 10_000_000;
+/// A line that nobody holds asserted stays silent for at least this long now and then after it was unmasked.
+const CALM_NS: u64 = 100_000;
+/// So often in a row, and what a sharer left behind is not asking any more.
+const CALM_TIMES: u8 = 8;
 
 /// One domain to be told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +57,12 @@ pub(super) struct Line<M> {
     in_flight: u8,
     /// Bit n: guest n has not answered in time, and is not waited for until it does.
     late: u8,
+    /// A sharer has left, and its device may go on asking with nobody to serve it.
+    is_abandoned: bool,
+    /// Since then, so often in a row the line was silent for a while.
+    calm: u8,
+    /// When the throttle let it fire again.
+    reopened: Option<u64>,
     /// When it fired last.
     started: u64,
     /// It has been masked for the time of the throttle since.
@@ -72,6 +82,9 @@ impl<M> Line<M> {
             guests: [None; MAX_SHARERS],
             in_flight: 0,
             late: 0,
+            is_abandoned: false,
+            calm: 0,
+            reopened: None,
             started: 0,
             is_throttled: false,
             shareable: false,
@@ -109,6 +122,7 @@ impl<M> Line<M> {
             self.shareable = share;
             self.in_flight = 0;
             self.late = 0;
+            self.is_abandoned = false;
         }
         if let Some(slot) = self.guests.iter_mut().find(|g| g.is_none()) {
             *slot = Some(guest);
@@ -123,6 +137,9 @@ impl<M> Line<M> {
                 *g = None;
             }
         }
+        self.is_abandoned = true;
+        self.calm = 0;
+        self.reopened = None;
         done
     }
 
@@ -140,8 +157,24 @@ impl<M> Line<M> {
             self.in_flight &= !self.late;
             self.started = now;
             self.is_throttled = false;
+            self.judge(now);
         }
         Deliveries { list: self.guests, wake_ns: None }
+    }
+
+    /// It fired: does what a sharer left behind still ask?
+    fn judge(&mut self, now: u64) {
+        if !self.is_abandoned {
+            return;
+        }
+        let was_silent = self.reopened.take().is_some_and(|at| now.saturating_sub(at) >= CALM_NS);
+        self.calm = if was_silent { self.calm + 1 } else { 0 };
+        self.is_abandoned = self.calm < CALM_TIMES;
+    }
+
+    /// Is it to fire less often, as its device may ask for ever?
+    fn is_suspect(&self) -> bool {
+        self.late != 0 || self.is_abandoned
     }
 
     /// A guest has answered. `true`: it was the last, and the line may be unmasked.
@@ -159,7 +192,7 @@ impl<M> Line<M> {
 
     /// The line is to be unmasked: `true` if it must wait.
     fn throttle(&mut self) -> bool {
-        if self.held_until.is_none() && self.late != 0 && !self.is_throttled {
+        if self.held_until.is_none() && self.is_suspect() && !self.is_throttled {
             self.held_until = Some(self.started.saturating_add(THROTTLE_NS));
         }
         self.held_until.is_some()
@@ -171,22 +204,24 @@ impl<M> Line<M> {
         if self.held_until.is_some() {
             return self.held_until;
         }
-        if self.in_flight == 0 || self.nr_guests() < 2 {
-            return None;
-        }
-        let wait = if self.late != 0 && !self.is_throttled { THROTTLE_NS } else { ANSWER_NS };
+        let wait = match self.in_flight {
+            0 => return None,
+            _ if self.is_suspect() && !self.is_throttled => THROTTLE_NS,
+            _ if self.nr_guests() < 2 => return None,
+            _ => ANSWER_NS,
+        };
         Some(self.started.saturating_add(wait))
     }
 
     /// Looks at the time while somebody is waited for. `true`: those who have not answered are late now, and the line may
     /// be unmasked.
     pub fn give_up(&mut self, now: u64) -> bool {
-        if self.in_flight == 0 || self.nr_guests() < 2 || self.held_until.is_some() {
+        if self.in_flight == 0 || self.held_until.is_some() {
             return false;
         }
         let waited = now.saturating_sub(self.started);
         self.is_throttled |= waited >= THROTTLE_NS;
-        if waited < ANSWER_NS {
+        if self.nr_guests() < 2 || waited < ANSWER_NS {
             return false;
         }
         self.late |= core::mem::take(&mut self.in_flight);
@@ -230,5 +265,10 @@ impl<M> Line<M> {
 
     pub fn end_hold(&mut self) {
         self.held_until = None;
+    }
+
+    /// The throttle let it fire again.
+    pub fn note_reopened(&mut self, now: u64) {
+        self.reopened = Some(now);
     }
 }

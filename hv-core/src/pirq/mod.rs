@@ -7,8 +7,9 @@
 //!
 //! Level-triggered: masked when it fires, until every domain that was told has said EOI. A domain that shares the line and
 //! does not answer in time is no longer waited for, until it does: a dead domain does not keep the line from the others;
-//! but as its device may go on asking, the line fires less often meanwhile. Edge-triggered and messages: never
-//! masked, except by the storm guard: a line that fires more often than any device should is held for the rest of a
+//! but as its device may go on asking, the line fires less often meanwhile. So it does after a sharer has left, until the
+//! line was found silent a few times: its device may be asking with nobody left to serve it. Edge-triggered and messages:
+//! never masked, except by the storm guard: a line that fires more often than any device should is held for the rest of a
 //! window, so that a broken device costs a bounded share of a CPU.
 
 mod line;
@@ -278,6 +279,7 @@ impl<C: IrqChip, P: AsRef<PageWords>> Interrupts<C, P> {
             line.end_hold();
             if line.is_level() {
                 if line.is_finished() {
+                    line.note_reopened(now);
                     self.chip.unmask(irq, line.msi);
                 }
                 return Some(Deliveries::none());

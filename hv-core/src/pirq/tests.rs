@@ -284,16 +284,75 @@ fn a_line_whose_sharers_are_all_late_still_opens() {
     assert!(open(&mut i, 19));
 }
 
+/// A device that asks whenever it may, for `ns`: how often dom0 is told, if it answers at once.
+fn told_of_an_asserted_line(i: &mut Ints, from: u64, ns: u64) -> usize {
+    let (mut told, mut wake) = (0, i.next_wake());
+    for now in (from..from + ns).step_by(20_000) {
+        if wake.is_some_and(|at| now >= at) {
+            while i.expire(now).is_some() {}
+            wake = i.next_wake();
+        }
+        if open(i, 19) {
+            let deliveries = i.fired(19, now);
+            wake = deliveries.wake_ns.or(wake);
+            told += deliveries.iter().count();
+            i.eoi(0, 19).unwrap();
+        }
+    }
+    told
+}
+
 #[test]
-fn the_end_of_a_late_domain_ends_the_throttle() {
+fn a_device_that_a_domain_left_behind_does_not_flood_the_others() {
+    for was_late in [false, true] {
+        let mut i = shared();
+        i.eoi(0, 19).unwrap();
+        if was_late {
+            i.expire(100 * MS);
+        }
+        i.remove_domain(5);
+        assert!(open(&mut i, 19), "the dead are not waited for");
+        let told = told_of_an_asserted_line(&mut i, 101 * MS, 1000 * MS);
+        assert!((90..=101).contains(&told), "told {told} times");
+    }
+}
+
+#[test]
+fn a_line_that_a_domain_left_in_order_is_soon_as_before() {
     let mut i = shared();
     i.eoi(0, 19).unwrap();
-    i.expire(100 * MS);
-    i.remove_domain(5);
-    i.fired(19, 101 * MS);
-    i.eoi(0, 19).unwrap();
+    i.eoi(5, 19).unwrap();
+    i.unbind(5, 19);
+    i.next_wake();
+    // dom0's own device: it asks again a while after the line was opened.
+    let mut now = 200 * MS;
+    for n in 0..9 {
+        assert!(open(&mut i, 19), "round {n}");
+        let wake = i.fired(19, now).wake_ns;
+        i.eoi(0, 19).unwrap();
+        if n == 8 {
+            assert_eq!(wake, None, "it was silent often enough");
+        } else {
+            assert!(!open(&mut i, 19), "round {n}");
+            now = wake.expect("held");
+            i.expire(now);
+            i.next_wake();
+        }
+        now += MS / 5;
+    }
     assert!(open(&mut i, 19));
+    i.fired(19, now);
     assert_eq!(i.next_wake(), None, "a domain alone on a line keeps it as long as it likes");
+}
+
+#[test]
+fn what_was_left_behind_is_forgotten_with_the_last() {
+    let mut i = shared();
+    i.remove_domain(5);
+    i.unbind(0, 19);
+    i.bind(0, 19, 7, true).unwrap();
+    i.next_wake();
+    assert_eq!(i.fired(19, 10 * MS).wake_ns, None);
 }
 
 #[test]
@@ -325,7 +384,8 @@ fn ten_thousand_binds_leave_nothing() {
 }
 
 proptest! {
-    /// A level line is open exactly if somebody listens and nobody is waited for; an idle line is closed and unrouted.
+    /// A level line is open (after a hold at the latest) exactly if somebody listens and nobody is waited for; an idle
+    /// line is closed and unrouted.
     #[test]
     fn lines_are_open_when_they_should_be(ops in prop::collection::vec((0u8..6, 0u16..3, 14u32..20), 1..200)) {
         let mut i: Ints = Interrupts::new(Chip::default(), 24, 8);
@@ -353,6 +413,8 @@ proptest! {
                 }
                 _ => { if i.eoi(dom, gsi).is_ok() { waits[d][g] = false; } }
             }
+            // What a sharer left behind holds a line that long.
+            while i.expire(10 * MS).is_some() {}
             for gsi in 14u32..20 {
                 let g = gsi as usize;
                 let listens = (0..3).any(|d| bound[d][g]);
