@@ -8,6 +8,7 @@ use crate::arch::{ioapic, lapic, msi, serial, smp, tsc, vectors};
 use crate::domain::{self, Domain};
 use crate::event::GuestPage;
 use crate::iommu::remap;
+use crate::mem::frames;
 use crate::passthrough;
 use crate::sched::timers;
 use crate::sync::{Mutex, MutexGuard, Once};
@@ -227,10 +228,13 @@ pub fn lock() -> MutexGuard<'static, GuestInterrupts> {
     table.lock()
 }
 
-/// As [`lock`], for operations of `d`, which gets its pirqs if it has none yet.
+/// As [`lock`], for operations of `d`, which gets its pirqs if it has none yet. ENOMEM.
 pub fn lock_for(d: &Domain) -> Result<MutexGuard<'static, GuestInterrupts>, Errno> {
     let mut table = lock();
     if table.nr_pirqs(d.id) == 0 {
+        if !frames::has_headroom() {
+            return Err(Errno::ENOMEM);
+        }
         let messages = if d.is_hardware {
             HARDWARE_DOMAIN_PIRQS.saturating_sub(ioapic::gsi_end()).max(MESSAGES_PER_DOMAIN)
         } else {

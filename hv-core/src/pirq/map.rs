@@ -14,12 +14,9 @@ impl<C: IrqChip, P: AsRef<PageWords>> Interrupts<C, P> {
         }
         line.wire = Some(wire);
         // A domain that mapped it before it was said may look into its page.
-        for d in 0..self.domains.len() {
-            let dom = self.domains[d].dom;
-            for pirq in 0..self.nr_pirqs(dom) {
-                if self.irq_of(dom, pirq) == Some(gsi) {
-                    self.domains[d].note_eoi(pirq, wire.level);
-                }
+        for d in self.domains.values() {
+            for (pirq, _) in (0u32..).zip(&d.pirqs).filter(|(_, p)| p.irq == gsi + 1) {
+                d.note_eoi(pirq, wire.level);
             }
         }
         Ok(())
@@ -30,8 +27,7 @@ impl<C: IrqChip, P: AsRef<PageWords>> Interrupts<C, P> {
     /// the domain may use the wire.
     pub fn map_gsi(&mut self, dom: DomId, gsi: u32, wanted: Option<u32>) -> Result<u32, Errno> {
         self.gsi_line(gsi)?;
-        let d = self.domain(dom)?;
-        let pirqs = &self.domains[d].pirqs;
+        let pirqs = &self.domain(dom)?.pirqs;
         let has = (0u32..).zip(pirqs).find(|(_, p)| p.irq == gsi + 1).map(|(n, _)| n);
         let pirq = match (has, wanted) {
             (Some(has), None) => return Ok(has),
@@ -43,14 +39,14 @@ impl<C: IrqChip, P: AsRef<PageWords>> Interrupts<C, P> {
                 (FIRST_FREE_GSI..self.nr_gsis).find(free).ok_or(Errno::ENOSPC)?
             }
         };
-        self.put(d, pirq, gsi)?;
+        self.put(dom, pirq, gsi)?;
         Ok(pirq)
     }
 
     /// Gives a domain a pirq for a message, which is programmed, masked. `EEXIST`: the message has one, or the pirq is
     /// taken. `ENOSPC`: no free pirq or line. The caller has checked that the device is the domain's.
     pub fn map_msi(&mut self, dom: DomId, msi: C::Msi, wanted: Option<u32>) -> Result<u32, Errno> {
-        let d = self.domain(dom)?;
+        self.domain(dom)?;
         if self.lines.iter().any(|l| l.msi == Some(msi)) {
             return Err(Errno::EEXIST);
         }
@@ -60,9 +56,11 @@ impl<C: IrqChip, P: AsRef<PageWords>> Interrupts<C, P> {
         };
         let messages = (0u32..).zip(&self.lines).skip(self.nr_gsis as usize);
         let irq = { messages }.find(|(_, l)| l.msi.is_none()).map(|(n, _)| n).ok_or(Errno::ENOSPC)?;
-        self.put(d, pirq, irq)?;
+        self.put(dom, pirq, irq)?;
         if let Err(e) = self.chip.route_msi(irq, msi) {
-            self.domains[d].pirqs[pirq as usize] = Pirq::default();
+            if let Some(entry) = self.pirq_mut(dom, pirq) {
+                *entry = Pirq::default();
+            }
             return Err(e);
         }
         if let Some(line) = self.lines.get_mut(irq as usize) {
@@ -74,18 +72,18 @@ impl<C: IrqChip, P: AsRef<PageWords>> Interrupts<C, P> {
 
     /// The highest free pirq above the wires. `ENOSPC`.
     pub fn free_pirq(&self, dom: DomId) -> Result<u32, Errno> {
-        let d = self.domain(dom)?;
-        let free = |n: &u32| self.domains[d].pirqs.get(*n as usize).is_some_and(|p| p.irq == 0);
+        let pirqs = &self.domain(dom)?.pirqs;
+        let free = |n: &u32| pirqs.get(*n as usize).is_some_and(|p| p.irq == 0);
         (self.nr_gsis..self.nr_pirqs(dom)).rev().find(free).ok_or(Errno::ENOSPC)
     }
 
     /// Takes a pirq back, unbinding it if it is bound. `EINVAL`: not mapped.
     pub fn unmap(&mut self, dom: DomId, pirq: u32) -> Result<(), Errno> {
-        let (d, entry) = self.pirq(dom, pirq)?;
-        let irq = entry.irq.checked_sub(1).ok_or(Errno::EINVAL)?;
+        let irq = self.pirq(dom, pirq)?.irq.checked_sub(1).ok_or(Errno::EINVAL)?;
         self.unbind(dom, pirq);
-        self.domains[d].pirqs[pirq as usize] = Pirq::default();
-        self.domains[d].note_eoi(pirq, false);
+        let d = self.domains.get_mut(&dom).ok_or(Errno::EINVAL)?;
+        d.pirqs[pirq as usize] = Pirq::default();
+        d.note_eoi(pirq, false);
         if let Some(line) = self.lines.get_mut(irq as usize) {
             if let Some(msi) = line.msi.take() {
                 self.chip.unroute(irq, Some(msi));
@@ -98,14 +96,14 @@ impl<C: IrqChip, P: AsRef<PageWords>> Interrupts<C, P> {
     pub fn find_msi(&self, which: impl Fn(&C::Msi) -> bool) -> Option<(DomId, u32)> {
         let irq = self.lines.iter().position(|l| l.msi.as_ref().is_some_and(&which))?;
         let irq = u32::try_from(irq).ok()? + 1;
-        self.domains.iter().find_map(|d| {
+        self.domains.iter().find_map(|(dom, d)| {
             let pirq = d.pirqs.iter().position(|p| p.irq == irq)?;
-            Some((d.dom, u32::try_from(pirq).ok()?))
+            Some((*dom, u32::try_from(pirq).ok()?))
         })
     }
 
-    fn put(&mut self, d: usize, pirq: u32, irq: Irq) -> Result<(), Errno> {
-        let entry = self.domains[d].pirqs.get_mut(pirq as usize).ok_or(Errno::EINVAL)?;
+    fn put(&mut self, dom: DomId, pirq: u32, irq: Irq) -> Result<(), Errno> {
+        let entry = self.pirq_mut(dom, pirq).ok_or(Errno::EINVAL)?;
         if entry.irq != 0 {
             return Err(Errno::EEXIST);
         }

@@ -18,6 +18,7 @@ mod map;
 mod tests;
 
 use crate::evtchn::{DomId, PageWords};
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::AcqRel;
 use line::Line;
@@ -74,7 +75,6 @@ struct Pirq {
 }
 
 struct DomainPirqs<P> {
-    dom: DomId,
     pirqs: Vec<Pirq>,
     /// Page of bits that say which pirqs need an EOI, and whether an EOI unmasks the port too.
     eoi_map: Option<(P, bool)>,
@@ -85,7 +85,8 @@ pub struct Interrupts<C: IrqChip, P> {
     chip: C,
     nr_gsis: u32,
     lines: Vec<Line<C::Msi>>,
-    domains: Vec<DomainPirqs<P>>,
+    /// A tree, as its nodes go back with the domains in them; a list that has grown would stay as long as domain 0 does.
+    domains: BTreeMap<DomId, DomainPirqs<P>>,
     /// When the shell was told to call [`Interrupts::expire`].
     wake_at: Option<u64>,
 }
@@ -95,7 +96,7 @@ impl<C: IrqChip, P: AsRef<PageWords>> Interrupts<C, P> {
     pub fn new(chip: C, nr_gsis: u32, nr_messages: u32) -> Self {
         let mut lines = Vec::new();
         lines.resize_with((nr_gsis + nr_messages) as usize, Line::new);
-        Interrupts { chip, nr_gsis, lines, domains: Vec::new(), wake_at: None }
+        Interrupts { chip, nr_gsis, lines, domains: BTreeMap::new(), wake_at: None }
     }
 
     /// The hardware.
@@ -103,38 +104,38 @@ impl<C: IrqChip, P: AsRef<PageWords>> Interrupts<C, P> {
         &mut self.chip
     }
 
-    /// A domain with pirqs 0 .. `nr_gsis + messages`. `EEXIST`, `ENOMEM`.
+    /// A domain with pirqs 0 .. `nr_gsis + messages`. `EEXIST`, `ENOMEM`. The caller has seen to it that there is memory
+    /// for a node of the tree of domains.
     pub fn add_domain(&mut self, dom: DomId, messages: u32) -> Result<(), Errno> {
-        if self.domains.iter().any(|d| d.dom == dom) {
+        if self.domains.contains_key(&dom) {
             return Err(Errno::EEXIST);
         }
         let mut pirqs = Vec::new();
         let count = (self.nr_gsis + messages) as usize;
         pirqs.try_reserve_exact(count).map_err(|_| Errno::ENOMEM)?;
         pirqs.resize(count, Pirq::default());
-        self.domains.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
-        self.domains.push(DomainPirqs { dom, pirqs, eoi_map: None });
+        self.domains.insert(dom, DomainPirqs { pirqs, eoi_map: None });
         Ok(())
     }
 
     /// Unbinds and unmaps all that a domain has, and forgets it. Its pages are given back.
     pub fn remove_domain(&mut self, dom: DomId) {
-        let Ok(at) = self.domain(dom) else { return };
         for pirq in 0..self.nr_pirqs(dom) {
             let _ = self.unmap(dom, pirq);
         }
-        self.domains.swap_remove(at);
+        self.domains.remove(&dom);
     }
 
     /// Number of a domain's pirqs; 0 if it has none.
     pub fn nr_pirqs(&self, dom: DomId) -> u32 {
-        self.domain(dom).map_or(0, |d| u32::try_from(self.domains[d].pirqs.len()).unwrap_or(u32::MAX))
+        self.domains.get(&dom).map_or(0, |d| u32::try_from(d.pirqs.len()).unwrap_or(u32::MAX))
     }
 
     /// Connects a mapped pirq to an event port and lets the line fire. `EINVAL`: not mapped. `EEXIST`: it has a port.
     /// `EBUSY`: others use the line and not all agree to share.
     pub fn bind(&mut self, dom: DomId, pirq: u32, port: Port, share: bool) -> Result<(), Errno> {
-        let (d, entry) = self.pirq(dom, pirq)?;
+        let d = self.domains.get_mut(&dom).ok_or(Errno::EINVAL)?;
+        let entry = d.pirqs.get_mut(pirq as usize).ok_or(Errno::EINVAL)?;
         let irq = entry.irq.checked_sub(1).ok_or(Errno::EINVAL)?;
         if entry.port != 0 {
             return Err(Errno::EEXIST);
@@ -151,17 +152,17 @@ impl<C: IrqChip, P: AsRef<PageWords>> Interrupts<C, P> {
         if first {
             self.chip.unmask(irq, line.msi);
         }
-        self.domains[d].pirqs[pirq as usize].port = port;
-        self.domains[d].note_eoi(pirq, level);
+        entry.port = port;
+        d.note_eoi(pirq, level);
         Ok(())
     }
 
     /// Undoes [`Interrupts::bind`]: the domain is no longer told and no longer waited for. Nothing happens if it is not
     /// bound.
     pub fn unbind(&mut self, dom: DomId, pirq: u32) {
-        let Ok((d, entry)) = self.pirq(dom, pirq) else { return };
+        let Some(entry) = self.pirq_mut(dom, pirq) else { return };
         let Some(irq) = entry.irq.checked_sub(1).filter(|_| entry.port != 0) else { return };
-        self.domains[d].pirqs[pirq as usize].port = 0;
+        entry.port = 0;
         let Some(line) = self.lines.get_mut(irq as usize) else { return };
         let done = line.remove(dom, pirq);
         if line.is_idle() {
@@ -207,20 +208,20 @@ impl<C: IrqChip, P: AsRef<PageWords>> Interrupts<C, P> {
     /// A domain has handled a pirq. Returns the port to be unmasked, if the domain asked for that. `EINVAL`: not mapped.
     #[inline]
     pub fn eoi(&mut self, dom: DomId, pirq: u32) -> Result<Option<Port>, Errno> {
-        let (d, entry) = self.pirq(dom, pirq)?;
+        let entry = self.pirq(dom, pirq)?;
         let irq = entry.irq.checked_sub(1).ok_or(Errno::EINVAL)?;
         if let Some(line) = self.lines.get_mut(irq as usize) {
             if line.finish(dom, pirq) {
                 self.chip.unmask(irq, line.msi);
             }
         }
-        let auto = matches!(self.domains[d].eoi_map, Some((_, true)));
+        let auto = matches!(self.domain(dom)?.eoi_map, Some((_, true)));
         Ok((auto && entry.port != 0).then_some(entry.port))
     }
 
     /// `XENIRQSTAT_*` of a pirq. `EINVAL`: no such number.
     pub fn status(&self, dom: DomId, pirq: u32) -> Result<u32, Errno> {
-        let (_, entry) = self.pirq(dom, pirq)?;
+        let entry = self.pirq(dom, pirq)?;
         let Some(line) = entry.irq.checked_sub(1).and_then(|irq| self.lines.get(irq as usize)) else { return Ok(0) };
         let needs_eoi = if line.is_level() { XENIRQSTAT_NEEDS_EOI } else { 0 };
         let shared = if line.nr_guests() > 1 { XENIRQSTAT_SHARED } else { 0 };
@@ -235,21 +236,22 @@ impl<C: IrqChip, P: AsRef<PageWords>> Interrupts<C, P> {
         auto_unmask: bool,
         map: impl FnOnce() -> Result<P, Errno>,
     ) -> Result<(), Errno> {
-        let d = self.domain(dom)?;
-        if self.domains[d].eoi_map.is_some() {
+        let d = self.domains.get_mut(&dom).ok_or(Errno::EINVAL)?;
+        if d.eoi_map.is_some() {
             return Err(Errno::EBUSY);
         }
-        self.domains[d].eoi_map = Some((map()?, auto_unmask));
+        d.eoi_map = Some((map()?, auto_unmask));
+        let d = self.domain(dom)?;
         for pirq in 0..self.nr_pirqs(dom) {
             let level = self.line_of(dom, pirq).is_some_and(Line::is_level);
-            self.domains[d].note_eoi(pirq, level);
+            d.note_eoi(pirq, level);
         }
         Ok(())
     }
 
     /// Calls `f` for each page that a domain has registered.
     pub fn for_each_page(&self, mut f: impl FnMut(&P)) {
-        self.domains.iter().filter_map(|d| d.eoi_map.as_ref()).for_each(|(page, _)| f(page));
+        self.domains.values().filter_map(|d| d.eoi_map.as_ref()).for_each(|(page, _)| f(page));
     }
 
     /// Programs the messages that `which` chooses again, after their device was reset.
@@ -303,7 +305,7 @@ impl<C: IrqChip, P: AsRef<PageWords>> Interrupts<C, P> {
 
     /// The line of a mapped pirq.
     pub fn irq_of(&self, dom: DomId, pirq: u32) -> Option<Irq> {
-        self.pirq(dom, pirq).ok()?.1.irq.checked_sub(1)
+        self.pirq(dom, pirq).ok()?.irq.checked_sub(1)
     }
 
     fn line_of(&self, dom: DomId, pirq: u32) -> Option<&Line<C::Msi>> {
@@ -311,15 +313,17 @@ impl<C: IrqChip, P: AsRef<PageWords>> Interrupts<C, P> {
     }
 
     #[inline]
-    fn domain(&self, dom: DomId) -> Result<usize, Errno> {
-        self.domains.iter().position(|d| d.dom == dom).ok_or(Errno::EINVAL)
+    fn domain(&self, dom: DomId) -> Result<&DomainPirqs<P>, Errno> {
+        self.domains.get(&dom).ok_or(Errno::EINVAL)
     }
 
     #[inline]
-    fn pirq(&self, dom: DomId, pirq: u32) -> Result<(usize, Pirq), Errno> {
-        let d = self.domain(dom)?;
-        let entry = self.domains[d].pirqs.get(pirq as usize).ok_or(Errno::EINVAL)?;
-        Ok((d, *entry))
+    fn pirq(&self, dom: DomId, pirq: u32) -> Result<Pirq, Errno> {
+        self.domain(dom)?.pirqs.get(pirq as usize).copied().ok_or(Errno::EINVAL)
+    }
+
+    fn pirq_mut(&mut self, dom: DomId, pirq: u32) -> Option<&mut Pirq> {
+        self.domains.get_mut(&dom)?.pirqs.get_mut(pirq as usize)
     }
 }
 
