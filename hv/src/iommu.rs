@@ -275,7 +275,7 @@ pub fn prepare(d: &Domain) -> Option<()> {
     let Some(iommu) = active() else { return Some(()) };
     let tables = Tables::new(&memory::Direct, iommu.hardware.levels(), iommu.hardware.format())?;
     let Some(id) = iommu.allocate_id() else {
-        frames::free(tables.root(), 0);
+        frames::free_table(tables.root());
         return None;
     };
     *d.dma.lock() = Some(DomainDma { id, space: DmaSpace::new(tables) });

@@ -81,6 +81,10 @@ impl<F: Format> DmaSpace<F> {
         let shares = *shares;
         if shares.readers == 0 && shares.writers == 0 {
             self.granted.remove(&mfn.raw());
+            if self.granted.is_empty() {
+                // An empty tree keeps a node: one that the last grant of many left would pin a page of the heap.
+                self.granted = BTreeMap::new();
+            }
         }
         self.set(mem, mfn, shares.access())
     }
