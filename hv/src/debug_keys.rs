@@ -1,10 +1,11 @@
 //! Debug keys (`xl debug-keys`): each prints something about the machine to the console and its ring. They print whatever
 //! the log level is, and change nothing but `R`, which is asked for by name.
 
+mod in_use;
+
 use crate::arch::percpu;
 use crate::arch::tsc;
 use crate::audit;
-use crate::console::print;
 use crate::domain::{self, Domain};
 use crate::mem::{frames, heap, limbo};
 use crate::sched;
@@ -13,24 +14,26 @@ use core::sync::atomic::Ordering;
 use hv_core::evtchn::Binding;
 
 macro_rules! say {
-    ($($arg:tt)*) => { print(format_args!($($arg)*)) };
+    ($($arg:tt)*) => { $crate::console::print(format_args!($($arg)*)) };
 }
+use say;
 
 /// A key, what it prints, and how.
 struct Key(u8, &'static str, fn());
 
 const KEYS: &[Key] = &[
     Key(b'*', "all of these but R", all),
-    Key(b'd', "registers of all vCPUs", || domain::for_each(|d| d.vcpus().for_each(registers))),
-    Key(b'e', "event channels", || domain::for_each(event_channels)),
+    Key(b'd', "registers of all vCPUs", || each_domain(|d| d.vcpus().for_each(registers))),
+    Key(b'e', "event channels", || each_domain(event_channels)),
     Key(audit::KEY, "a recount of all frames", recount),
-    Key(b'g', "grants in use", || domain::for_each(grants)),
+    Key(b'g', "grants in use", || each_domain(grants)),
     Key(b'h', "this list", help),
     Key(b'm', "memory", memory),
     Key(b'p', "counters", counters),
-    Key(b'q', "domains and their vCPUs", || domain::for_each(about)),
+    Key(b'q', "domains and their vCPUs", || each_domain(about)),
     Key(b'r', "run times and who runs where", run_queue),
     Key(b't', "clocks", clocks),
+    Key(b'u', "what is in use", in_use::print),
     Key(b'R', "reboot the machine", || crate::arch::reboot::reboot()),
 ];
 
@@ -53,6 +56,15 @@ fn all() {
     for k in KEYS.iter().filter(|k| !matches!(k.0, b'*' | b'R' | b'h')) {
         say!("[{}: {}]", k.0 as char, k.1);
         k.2();
+    }
+}
+
+/// Calls `f` for every domain, without the list's lock: `f` may take those of domains, which come before it.
+fn each_domain(mut f: impl FnMut(&Domain)) {
+    let mut from = 0;
+    while let Some(d) = domain::find_from(from) {
+        f(&d);
+        from = d.id + 1;
     }
 }
 
@@ -175,7 +187,8 @@ fn memory() {
         }
     });
     say!("  heap: {} frames of larger ones", heap::frames_used().saturating_sub(small));
-    domain::for_each(|d| say!("  d{}: {} of {} pages", d.id, d.mm.tot_pages(), d.mm.max_pages()));
+    say!("  {} tables of the hypervisor's and the IOMMU's", frames::table_count());
+    each_domain(|d| say!("  d{}: {} of {} pages", d.id, d.mm.tot_pages(), d.mm.max_pages()));
 }
 
 fn run_queue() {
@@ -190,7 +203,7 @@ fn run_queue() {
             None => say!("CPU {cpu}: idle, for {idle} ns so far"),
         }
     }
-    domain::for_each(|d| {
+    each_domain(|d| {
         for v in d.vcpus() {
             let (ran, warped, wakes) =
                 sched::with(|s, now| (s.run_time(v.sched_id, now), s.warped_time(v.sched_id), s.wakes(v.sched_id)));

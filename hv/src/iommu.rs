@@ -143,6 +143,11 @@ pub fn is_active() -> bool {
     active().is_some()
 }
 
+/// How many domains the hardware can tell apart are in use, those that are always among them.
+pub fn nr_domains() -> usize {
+    active().map_or(0, |i| i.ids.lock().len())
+}
+
 /// A domain's tables.
 pub struct DomainDma {
     id: u16,

@@ -105,6 +105,16 @@ pub fn has_others_ports(d: &Domain, first: u32, last: u32) -> bool {
     ownership().lock().has_another_inside(d.id, is_inside)
 }
 
+/// How many functions `d` has.
+pub fn nr_functions(d: &Domain) -> usize {
+    ownership().lock().of(owner_of(d)).count()
+}
+
+/// How many are not the hardware domain's.
+pub fn nr_away() -> usize {
+    ownership().lock().away().count()
+}
+
 /// Whose is the function?
 pub fn owner(at: Sbdf) -> Option<Owner> {
     ownership().lock().find(at).map(|e| e.owner)

@@ -74,6 +74,15 @@ struct Pirq {
     port: Port,
 }
 
+/// How many pirqs of a domain are in use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sizes {
+    /// They stand for a line.
+    pub mapped: u32,
+    /// They are connected to a port.
+    pub bound: u32,
+}
+
 struct DomainPirqs<P> {
     pirqs: Vec<Pirq>,
     /// Page of bits that say which pirqs need an EOI, and whether an EOI unmasks the port too.
@@ -129,6 +138,12 @@ impl<C: IrqChip, P: AsRef<PageWords>> Interrupts<C, P> {
     /// Number of a domain's pirqs; 0 if it has none.
     pub fn nr_pirqs(&self, dom: DomId) -> u32 {
         self.domains.get(&dom).map_or(0, |d| u32::try_from(d.pirqs.len()).unwrap_or(u32::MAX))
+    }
+
+    /// How many pirqs of a domain stand for a line, and are connected to a port.
+    pub fn sizes(&self, dom: DomId) -> Sizes {
+        let mapped = self.domains.get(&dom).into_iter().flat_map(|d| &d.pirqs).filter(|p| p.irq != 0);
+        mapped.fold(Sizes::default(), |s, p| Sizes { mapped: s.mapped + 1, bound: s.bound + u32::from(p.port != 0) })
     }
 
     /// Connects a mapped pirq to an event port and lets the line fire. `EINVAL`: not mapped. `EEXIST`: it has a port.

@@ -377,7 +377,9 @@ fn ten_thousand_binds_leave_nothing() {
         i.map_gsi(5, 20, Some(20)).unwrap();
         i.bind(5, 20, 4, true).unwrap();
         i.fired(20, 0);
+        assert_eq!((i.sizes(0), i.sizes(5)), (Sizes::default(), Sizes { mapped: 1, bound: 1 }));
         i.unbind(5, 20);
+        assert_eq!(i.sizes(5), Sizes { mapped: 1, bound: 0 });
         i.unmap(5, 20).unwrap();
     }
     assert!(i.chip().routed.is_empty());

@@ -52,6 +52,11 @@ pub fn release(vector: u8) {
     OWNERS[usize::from(vector)].store(FREE, Ordering::Release);
 }
 
+/// How many have an owner.
+pub fn count() -> usize {
+    OWNERS.iter().filter(|owner| owner.load(Ordering::Relaxed) != FREE).count()
+}
+
 /// Who owns `vector`.
 #[inline]
 pub fn owner(vector: u8) -> Option<u32> {

@@ -1,0 +1,46 @@
+//! Key `u`: what is in use, in a line for the machine and one for each domain. What came with a domain and its devices is
+//! gone when it is; so a test compares the lines from before and after.
+
+use super::{each_domain, say};
+use crate::arch::vectors;
+use crate::domain::Domain;
+use crate::mem::claims;
+use crate::passthrough;
+use crate::{iommu, irq_guest};
+
+pub fn print() {
+    let (mut domains, mut dying) = (0, 0);
+    each_domain(|d| {
+        domains += 1;
+        dying += u64::from(d.is_dying());
+    });
+    say!(
+        "use: machine: {domains} domains, {dying} of them dying, {} claimed pages, {} vectors, \
+         {} IOMMU domains, {} functions away",
+        claims::outstanding(),
+        vectors::count(),
+        iommu::nr_domains(),
+        passthrough::nr_away(),
+    );
+    each_domain(of_domain);
+}
+
+fn of_domain(d: &Domain) {
+    let ports = d.events.lock().nr_open();
+    let (grant_frames, grants) = {
+        let table = d.grants.table();
+        (table.frames().len(), table.nr_used())
+    };
+    let (handles, _) = d.grants.track().sizes();
+    let pirqs = irq_guest::lock().sizes(d.id);
+    say!(
+        "use: d{}: {} pages, {ports} ports, {grants} grants in {grant_frames} frames, {handles} handles, \
+         {} pirqs, {} of them bound, {} functions{}",
+        d.id,
+        d.mm.tot_pages(),
+        pirqs.mapped,
+        pirqs.bound,
+        passthrough::nr_functions(d),
+        if d.dma.lock().is_some() { ", tables for devices" } else { "" },
+    );
+}
