@@ -74,6 +74,37 @@ said() {
 # free_kib: what the hypervisor has free
 free_kib() { hvmem 0 | sed 's/.*free_kib=\([0-9]*\).*/\1/'; }
 
+# in_use: what domain 0 and the machine as a whole hold: event channels, grants, interrupts, devices, the IOMMU's tables
+# (key `u`, which is another one on stock Xen: there it is the event channels alone)
+in_use() {
+	echo "event channels $(lsevtchn 0 | wc -l)"
+	xl debug-keys u
+	xl dmesg | awk "/'u' pressed/ { said = \"\" } /use: (machine|d0): / { sub(/.*use: /, \"\"); said = said \$0 \"\n\" } END { printf \"%s\", said }"
+}
+
+# account WHEN: to the console, where the hypervisor's memory is, by the size of its objects, and what is in use
+account() {
+	say "account $1: $(free_kib) KiB free" > /dev/console
+	xl debug-keys mu
+}
+
+# remember [NAME]: what is free and in use now, for nothing_stays
+remember() {
+	account before
+	in_use > /tmp/in_use.$1
+	free_kib > /tmp/free.$1
+}
+as_before() { [ "$(free_kib)" -ge $(cat /tmp/free.$1) ] && in_use | cmp -s - /tmp/in_use.$1; }
+
+# nothing_stays [NAME]: soon all memory is free that was, to the page, and nothing is in use that was not
+nothing_stays() {
+	wait_for 20 as_before "$1" && return
+	account after
+	echo "$(cat /tmp/free.$1) KiB free before, $(free_kib) now"
+	in_use | diff /tmp/in_use.$1 - | grep '^[+-][^+-]'
+	return 1
+}
+
 # gone NAME: waits until the domain is no more
 gone() { wait_for ${2:-30} sh -c "! xl domid $1"; }
 
