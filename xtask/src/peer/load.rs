@@ -45,7 +45,7 @@ pub struct Load {
     sunk: u64,
 }
 
-/// Sends as many bytes as it is asked for.
+/// Sends as many bytes as it is asked for, each time.
 struct Giver {
     socket: SocketHandle,
     left: Option<u64>,
@@ -229,7 +229,7 @@ impl Load {
                 giver.left = None;
                 continue;
             }
-            if giver.left.is_none() && socket.recv_queue() >= 8 {
+            if giver.left.is_none_or(|left| left == 0) && socket.recv_queue() >= 8 {
                 let mut bytes = [0; 8];
                 let _ = socket.recv_slice(&mut bytes);
                 giver.left = Some(u64::from_le_bytes(bytes));
