@@ -200,14 +200,18 @@ pub fn iret(regs: &mut CpuUserRegs, frame: &[u64; IRET_WORDS]) -> Iret {
     }
 }
 
-/// May the hypervisor leave by SYSRET, given that the guest expects rcx and r11 to be lost? SYSRET loads fixed selectors, takes rip from rcx and rflags from r11, and faults
-/// in ring 0 on a non-canonical rip.
+/// May the hypervisor leave by SYSRET, given that the guest expects rcx and r11 to be lost? SYSRET loads fixed selectors,
+/// and more: see [`may_sysret_flat`].
 #[inline]
 pub const fn may_sysret(regs: &CpuUserRegs) -> bool {
-    regs.cs == FLAT_RING3_CS64
-        && regs.ss == FLAT_RING3_SS64
-        && x86::addr::is_canonical(regs.rip)
-        && regs.rflags & (Rflags::TF.bits() | Rflags::RF.bits() | Rflags::VM.bits()) == 0
+    regs.cs == FLAT_RING3_CS64 && regs.ss == FLAT_RING3_SS64 && may_sysret_flat(regs)
+}
+
+/// The same where the selectors are known to be those that SYSRET loads. It takes rip from rcx and rflags from r11, and
+/// faults in ring 0 on a non-canonical rip.
+#[inline]
+pub const fn may_sysret_flat(regs: &CpuUserRegs) -> bool {
+    x86::addr::is_canonical(regs.rip) && regs.rflags & (Rflags::TF.bits() | Rflags::RF.bits() | Rflags::VM.bits()) == 0
 }
 
 #[cfg(test)]

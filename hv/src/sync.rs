@@ -7,7 +7,8 @@ use crate::arch::ipi;
 pub struct Relax;
 
 impl spin::RelaxStrategy for Relax {
-    #[inline]
+    #[cold]
+    #[inline(never)]
     fn relax() {
         ipi::service_pending();
         core::hint::spin_loop();

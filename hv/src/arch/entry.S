@@ -6,8 +6,7 @@
 
 .section .text.entry, "ax"
 
-.macro SAVE_REGS
-    cld
+.macro PUSH_REGS
     push rdi
     push rsi
     push rdx
@@ -23,6 +22,11 @@
     push r13
     push r14
     push r15
+.endm
+
+.macro SAVE_REGS
+    cld
+    PUSH_REGS
 .endm
 
 .macro RESTORE_REGS
@@ -132,7 +136,8 @@ entry_db:
     jmp return_to_guest
 
 // SYSCALL from ring 3, 64-bit code. Entered from: the per-CPU stub (idt.rs), which has stored rax in the ss slot and
-// the guest's rsp in the rsp slot. CPU state: rcx = guest rip, r11 = guest rflags, interrupts off.
+// the guest's rsp in the rsp slot. CPU state: rcx = guest rip, r11 = guest rflags, interrupts off, DF clear.
+// Most often the frame's rbx, rbp and r12 to r15 are still in the registers on the way out.
 .global syscall_entry_64
 syscall_entry_64:
     push r11
@@ -142,12 +147,24 @@ syscall_entry_64:
     mov dword ptr [rsp + 4], {TRAP_SYSCALL}
     mov rax, [rsp + {SS} - {ERROR_CODE}]
     mov qword ptr [rsp + {SS} - {ERROR_CODE}], {FLAT_RING3_SS64}
-    SAVE_REGS
+    PUSH_REGS
     mov rdi, rsp
     sub rsp, 8
     call {syscall_from_guest}
     add rsp, 8
-    jmp return_to_guest
+    cmp eax, {SYSRET_KEPT}
+    jne return_as_told
+    mov r10, [rsp + {R10}]
+    mov r9, [rsp + {R9}]
+    mov r8, [rsp + {R8}]
+    mov rax, [rsp + {RAX}]
+    mov rdx, [rsp + {RDX}]
+    mov rsi, [rsp + {RSI}]
+    mov rdi, [rsp + {RDI}]
+    mov rcx, [rsp + {RIP}]
+    mov r11, [rsp + {RFLAGS}]
+    mov rsp, [rsp + {RSP}]
+    sysretq
 
 // SYSCALL from ring 3, 32-bit code (AMD only). As above.
 .global syscall_entry_32
@@ -201,6 +218,7 @@ return_to_guest:
     sub rsp, 8
     call {exit_work}
     add rsp, 8
+return_as_told:
     test eax, eax
     jz 2f
     RESTORE_REGS
@@ -248,36 +266,42 @@ guest_copy:
     .quad 5b, 7b
 .popsection
 
-// Reads the 8 bytes at [rdi]. rax = value, rdx = 0, or rdx = 1 if it faulted.
-.global guest_read_u64
-guest_read_u64:
-8:  mov rax, [rdi]
-    xor edx, edx
+// Copies rdx 8-byte words from [rsi] upwards to [rdi] upwards; one of the two is guest memory and may fault.
+// rax = 0, or 1 if it faulted. Clobbers rcx, rsi, rdi.
+.global guest_copy_words
+guest_copy_words:
+    mov rcx, rdx
+8:  rep movsq
+    xor eax, eax
     ret
-9:  xor eax, eax
-    mov edx, 1
+9:  mov eax, 1
     ret
 .pushsection ex_table, "a"
     .quad 8b, 9b
 .popsection
 
-// Stores rsi to the 8 bytes at [rdi]. rax = 0, or 1 if it faulted.
-.global guest_write_u64
-guest_write_u64:
-10: mov [rdi], rsi
-    xor eax, eax
+// Reads a value at [rdi]. rax = value, rdx = 0, or rdx = 1 if it faulted.
+.macro GUEST_READER name, reg
+.global \name
+\name:
+10: mov \reg, [rdi]
+    xor edx, edx
     ret
-11: mov eax, 1
+11: xor eax, eax
+    mov edx, 1
     ret
 .pushsection ex_table, "a"
     .quad 10b, 11b
 .popsection
+.endm
+GUEST_READER guest_read_u64, rax
+GUEST_READER guest_read_u32, eax
 
-// Stores rdx (0..) 8-byte words from [rsi] upwards to [rdi] upwards; a bounce frame. rax = 0, or 1 if it faulted.
-.global guest_push_words
-guest_push_words:
-    mov rcx, rdx
-12: rep movsq
+// Stores rsi, or a part of it, to [rdi]. rax = 0, or 1 if it faulted.
+.macro GUEST_WRITER name, reg
+.global \name
+\name:
+12: mov [rdi], \reg
     xor eax, eax
     ret
 13: mov eax, 1
@@ -285,6 +309,9 @@ guest_push_words:
 .pushsection ex_table, "a"
     .quad 12b, 13b
 .popsection
+.endm
+GUEST_WRITER guest_write_u64, rsi
+GUEST_WRITER guest_write_u16, si
 
 // Loads a selector (edi) into GS of the guest's user mode: swapgs, load, swapgs. rax = 0, or 1 if the selector was bad
 // (GS is then null).

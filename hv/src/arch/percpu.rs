@@ -61,8 +61,6 @@ pub struct CpuInfo {
     pub pending: AtomicU32,
     /// The vCPU whose registers are in `guest_regs`; null while idle.
     current: Cell<*const Vcpu>,
-    /// Its page-table root, as loaded in CR3.
-    pub loaded_root: Cell<u64>,
     /// LAPIC id of this CPU.
     pub apic_id: Cell<u32>,
     /// The domain whose translations this CPU's TLB may hold.

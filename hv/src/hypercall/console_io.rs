@@ -31,8 +31,8 @@ fn write(cx: &mut Caller, count: u32, buffer: GuestPtr<u8>) -> Outcome {
         crate::console::write_guest(&chunk[..len]);
         done += len as u32;
         if done < count && cx.preempt_pending() {
-            cx.args[1] = u64::from(count - done);
-            cx.args[2] = buffer.at(u64::from(done))?.addr();
+            *cx.arg_mut(1) = u64::from(count - done);
+            *cx.arg_mut(2) = buffer.at(u64::from(done))?.addr();
             return Ok(Done::Continue);
         }
     }

@@ -82,8 +82,8 @@ fn each<T: super::Plain>(cx: &mut Caller, list: GuestPtr<T>, count: u32, f: impl
 
 /// The rest of the list is for the next execution.
 fn proceed<T>(cx: &mut Caller, list: GuestPtr<T>, count: u32, done: u32) -> Outcome {
-    cx.args[1] = list.at(u64::from(done))?.addr();
-    cx.args[2] = u64::from(count - done);
+    *cx.arg_mut(1) = list.at(u64::from(done))?.addr();
+    *cx.arg_mut(2) = u64::from(count - done);
     Ok(Done::Continue)
 }
 

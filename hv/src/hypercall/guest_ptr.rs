@@ -106,6 +106,11 @@ impl<T: Plain> GuestPtr<T> {
             // SAFETY: same size; every bit pattern is valid (`Plain`).
             return Ok(unsafe { core::mem::transmute_copy(&word) });
         }
+        if size_of::<T>() == 4 {
+            let word = copy::read_u32(self.addr)?;
+            // SAFETY: as above.
+            return Ok(unsafe { core::mem::transmute_copy(&word) });
+        }
         let mut value = MaybeUninit::<T>::uninit();
         // SAFETY: the buffer has the size of T; after a full copy every byte is set and every pattern valid (`Plain`).
         unsafe {

@@ -1,8 +1,7 @@
 //! `iret`: the guest kernel's way back to what it interrupted.
 
-use super::{Caller, Done, Outcome};
+use super::{Caller, Done, GuestPtr, Outcome};
 use crate::arch::idt::TRAP_SYSCALL;
-use crate::mem::copy;
 use crate::pv::traps;
 use hv_core::bounce;
 
@@ -11,13 +10,10 @@ use hv_core::bounce;
 #[inline]
 pub fn call(cx: &mut Caller) -> Outcome {
     let v = cx.vcpu;
-    let mut frame = [0u64; bounce::IRET_WORDS];
-    // SAFETY: the frame is valid for its size.
-    let copied = unsafe { copy::from_guest_raw(frame.as_mut_ptr().cast(), cx.regs.rsp, size_of_val(&frame)) };
-    if copied.is_err() {
+    let Ok(frame) = GuestPtr::<[u64; bounce::IRET_WORDS]>::new(cx.regs.rsp).read() else {
         crate::domain::crash(v, cx.regs, format_args!("iret: the frame at {:#x} is not readable", cx.regs.rsp));
         return Ok(Done::NoReturn);
-    }
+    };
     let iret = bounce::iret(cx.regs, &frame);
     if iret.to_user && !traps::leave_kernel(v) {
         crate::domain::crash(v, cx.regs, format_args!("iret: to user mode without a user page table"));

@@ -111,7 +111,7 @@ fn reservation(cx: &mut Caller, cmd: u64, arg: GuestPtr<MemoryReservation>, one:
     let mut next = start;
     while next < extents.count {
         if next != start && (next % 32 == 0 || extents.order > 4) && cx.preempt_pending() {
-            cx.args[0] = cmd & MEMOP_CMD_MASK | next << MEMOP_EXTENT_SHIFT;
+            *cx.arg_mut(0) = cmd & MEMOP_CMD_MASK | next << MEMOP_EXTENT_SHIFT;
             return Ok(Done::Continue);
         }
         match GuestPtr::new(extents.list).at(next).and_then(|element| one(&target.mm, &extents, element)) {

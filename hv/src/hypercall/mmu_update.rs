@@ -32,8 +32,8 @@ pub fn call(cx: &mut Caller, reqs: GuestPtr<MmuUpdate>, count: u32, done: GuestP
     match result {
         Ok(()) => Ok(Done::Return(0)),
         Err(Errno::ERESTART) => {
-            cx.args[0] = reqs.at(u64::from(completed))?.addr();
-            cx.args[1] = u64::from((left - completed) | MMU_UPDATE_PREEMPTED);
+            *cx.arg_mut(0) = reqs.at(u64::from(completed))?.addr();
+            *cx.arg_mut(1) = u64::from((left - completed) | MMU_UPDATE_PREEMPTED);
             Ok(Done::Continue)
         }
         Err(errno) => Err(errno),

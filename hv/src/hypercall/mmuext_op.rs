@@ -35,8 +35,8 @@ pub fn call(cx: &mut Caller, ops: GuestPtr<MmuextOp>, count: u32, done: GuestPtr
     match result {
         Ok(()) => Ok(Done::Return(0)),
         Err(Errno::ERESTART) => {
-            cx.args[0] = ops.at(u64::from(completed))?.addr();
-            cx.args[1] = u64::from((left - completed) | MMU_UPDATE_PREEMPTED);
+            *cx.arg_mut(0) = ops.at(u64::from(completed))?.addr();
+            *cx.arg_mut(1) = u64::from((left - completed) | MMU_UPDATE_PREEMPTED);
             Ok(Done::Continue)
         }
         Err(errno) => Err(errno),
@@ -172,7 +172,6 @@ pub fn new_baseptr(v: &Vcpu, mfn: Mfn) -> Result<(), Errno> {
     if v.ldt_entries.get() != 0 {
         reload_ldt(v);
     }
-    this_cpu().loaded_root.set(new.raw());
     vtlb::wipe(v);
     // SAFETY: the reference just taken keeps it a validated L4 table; a cache's root has the hypervisor's slots, too.
     unsafe { tlb::load_root(vtlb::hardware_root(v).addr().raw()) };

@@ -47,7 +47,7 @@ use xen_abi::regs::CpuUserRegs;
 pub enum Done {
     /// With this value for the guest.
     Return(i64),
-    /// Not at all: it is to be executed again with the arguments now in [`Caller::args`].
+    /// Not at all: it is to be executed again with the arguments that [`Caller::arg_mut`] has changed.
     Continue,
     /// The registers are set already (iret).
     NoReturn,
@@ -55,6 +55,16 @@ pub enum Done {
 
 /// What every handler returns.
 pub type Outcome = Result<Done, Errno>;
+
+/// What the dispatcher makes of that: errors are values, too, except that a preempted call is executed again.
+#[inline(always)]
+fn settle(outcome: Outcome) -> Done {
+    match outcome {
+        Ok(done) => done,
+        Err(Errno::ERESTART) => Done::Continue,
+        Err(errno) => Done::Return(errno.to_ret()),
+    }
+}
 
 /// Success without a value.
 pub const OK: Outcome = Ok(Done::Return(0));
@@ -65,8 +75,8 @@ pub struct Caller<'a> {
     pub vcpu: &'static Vcpu,
     /// Its general registers.
     pub regs: &'a mut CpuUserRegs,
-    /// The arguments; a handler that answers [`Done::Continue`] records its progress here.
-    pub args: [u64; 6],
+    /// The arguments, if the call is an element of a multicall; else they are in the registers.
+    element: Option<&'a mut [u64; 6]>,
 }
 
 impl Caller<'_> {
@@ -74,6 +84,37 @@ impl Caller<'_> {
     #[inline(always)]
     pub fn domain(&self) -> &'static Domain {
         self.vcpu.domain()
+    }
+
+    /// Argument `n`.
+    #[inline(always)]
+    fn arg(&self, n: usize) -> u64 {
+        match &self.element {
+            Some(args) => args[n],
+            None => match n {
+                0 => self.regs.rdi,
+                1 => self.regs.rsi,
+                2 => self.regs.rdx,
+                3 => self.regs.r10,
+                4 => self.regs.r8,
+                _ => self.regs.r9,
+            },
+        }
+    }
+
+    /// Argument `n`, where a handler that is going to answer [`Done::Continue`] records its progress.
+    fn arg_mut(&mut self, n: usize) -> &mut u64 {
+        match &mut self.element {
+            Some(args) => &mut args[n],
+            None => match n {
+                0 => &mut self.regs.rdi,
+                1 => &mut self.regs.rsi,
+                2 => &mut self.regs.rdx,
+                3 => &mut self.regs.r10,
+                4 => &mut self.regs.r8,
+                _ => &mut self.regs.r9,
+            },
+        }
     }
 
     /// Should a long operation stop and be continued later? Lets interrupts in first.
@@ -119,20 +160,22 @@ impl<T> FromRegister for GuestPtr<T> {
     }
 }
 
-/// A hypercall by SYSCALL from guest-kernel mode: number in rax, arguments in rdi, rsi, rdx, r10, r8, r9.
-#[inline]
-pub fn dispatch(vcpu: &'static Vcpu, regs: &mut CpuUserRegs) {
+/// A hypercall by SYSCALL from guest-kernel mode: number in rax, arguments in rdi, rsi, rdx, r10, r8, r9. Returns whether
+/// nothing but rax has changed.
+#[inline(always)]
+pub fn dispatch(vcpu: &'static Vcpu, regs: &mut CpuUserRegs) -> bool {
     let number = regs.rax;
-    let args = [regs.rdi, regs.rsi, regs.rdx, regs.r10, regs.r8, regs.r9];
-    let mut cx = Caller { vcpu, regs, args };
+    let mut cx = Caller { vcpu, regs, element: None };
     match table::call(&mut cx, number) {
-        Ok(Done::Return(value)) => cx.regs.rax = value as u64,
-        Ok(Done::Continue) | Err(Errno::ERESTART) => {
+        Done::Return(value) => {
+            cx.regs.rax = value as u64;
+            true
+        }
+        Done::Continue => {
             // SYSCALL is two bytes long: it is executed again when the vCPU runs next.
             cx.regs.rip = cx.regs.rip.wrapping_sub(2);
-            [cx.regs.rdi, cx.regs.rsi, cx.regs.rdx, cx.regs.r10, cx.regs.r8, cx.regs.r9] = cx.args;
+            false
         }
-        Ok(Done::NoReturn) => {}
-        Err(errno) => cx.regs.rax = errno.to_ret() as u64,
+        Done::NoReturn => false,
     }
 }

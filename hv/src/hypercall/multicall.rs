@@ -2,6 +2,7 @@
 
 use super::{table, Caller, Done, GuestPtr, Outcome, OK};
 use crate::hypercall::guest_ptr::plain;
+use xen_abi::errno::Errno;
 use xen_abi::hypercall::MULTICALL;
 
 /// One element of the list (public/xen.h, `multicall_entry`).
@@ -29,35 +30,33 @@ pub fn call(cx: &mut Caller, list: GuestPtr<Entry>, count: u32) -> Outcome {
     for i in 0..count {
         let at = list.at(u64::from(i))?;
         if i != 0 && i % 16 == 0 && cx.preempt_pending() {
-            cx.args[0] = at.addr();
-            cx.args[1] = u64::from(count - i);
+            *cx.arg_mut(0) = at.addr();
+            *cx.arg_mut(1) = u64::from(count - i);
             return Ok(Done::Continue);
         }
-        let entry = at.read()?;
-        cx.args = entry.args;
-        let outcome = if entry.op == u64::from(MULTICALL) {
-            Err(xen_abi::errno::Errno::ENOSYS)
+        let mut entry = at.read()?;
+        let done = if entry.op == u64::from(MULTICALL) {
+            Done::Return(Errno::ENOSYS.to_ret())
         } else {
-            table::call(cx, entry.op)
+            table::call(&mut Caller { vcpu: cx.vcpu, regs: cx.regs, element: Some(&mut entry.args) }, entry.op)
         };
-        let result = match outcome {
-            Ok(Done::Return(value)) => value,
-            Ok(Done::NoReturn) => return Ok(Done::NoReturn),
-            Ok(Done::Continue) | Err(xen_abi::errno::Errno::ERESTART) => {
+        let result = match done {
+            Done::Return(value) => value,
+            Done::NoReturn => return Ok(Done::NoReturn),
+            Done::Continue => {
                 // The call's progress goes into its entry, and the batch starts again at that entry.
-                GuestPtr::<[u64; 6]>::new(at.addr().wrapping_add(ARGS)).write(&cx.args)?;
-                cx.args[0] = at.addr();
-                cx.args[1] = u64::from(count - i);
+                GuestPtr::<[u64; 6]>::new(at.addr().wrapping_add(ARGS)).write(&entry.args)?;
+                *cx.arg_mut(0) = at.addr();
+                *cx.arg_mut(1) = u64::from(count - i);
                 return Ok(Done::Continue);
             }
-            Err(errno) => errno.to_ret(),
         };
         crate::mem::copy::write_u64(at.addr().wrapping_add(RESULT), result as u64)?;
         if !cx.vcpu.is_runnable() || !cx.vcpu.kernel_mode.get() {
             // A call that blocked, stopped or left kernel mode ends the batch here.
             if i + 1 < count {
-                cx.args[0] = list.at(u64::from(i) + 1)?.addr();
-                cx.args[1] = u64::from(count - i - 1);
+                *cx.arg_mut(0) = list.at(u64::from(i) + 1)?.addr();
+                *cx.arg_mut(1) = u64::from(count - i - 1);
                 return Ok(Done::Continue);
             }
         }

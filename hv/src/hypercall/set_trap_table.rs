@@ -25,6 +25,6 @@ pub fn call(cx: &mut Caller, traps: GuestPtr<TrapInfo>) -> Outcome {
         entry.cs |= 3;
         table[usize::from(entry.vector)].set(entry);
     }
-    cx.args[0] = traps.at(256)?.addr();
+    *cx.arg_mut(0) = traps.at(256)?.addr();
     Ok(super::Done::Continue)
 }

@@ -1,27 +1,36 @@
 //! The hypercall table: every number that Xen 4.17 defines, and what becomes of it here.
 
-use super::{Caller, FromRegister, GuestPtr, Outcome};
+use super::{settle, Caller, Done, FromRegister, GuestPtr, Outcome};
 use xen_abi::errno::Errno;
 
 /// Makes the dispatcher from the rows. A row is `number name(argument: Type, ..) => handler;` or
 /// `number name => unsupported;`. The dispatcher converts the argument registers in order and calls the handler.
+///
+/// Each row is a function of its own, so that a short call does not pay for the registers and the stack of long ones.
 macro_rules! hypercalls {
     ($( $number:literal $name:ident $( ( $($arg:ident : $ty:ty),* ) )? => $handler:tt $( :: $rest:ident )* ; )*) => {
-        /// Calls hypercall `number` with the arguments in `cx.args`. ENOSYS for a number that is not in the table.
-        #[inline]
-        pub fn call(cx: &mut Caller, number: u64) -> Outcome {
+        /// Calls hypercall `number` with the arguments of `cx`. ENOSYS for a number that is not in the table.
+        #[inline(always)]
+        pub fn call(cx: &mut Caller, number: u64) -> Done {
             match number {
-                $( $number => hypercalls!(@row cx, [ $( $($arg: $ty),* )? ], $handler $( :: $rest )*), )*
-                _ => Err(Errno::ENOSYS),
+                $( $number => hypercalls!(@row $name, cx, [ $( $($arg: $ty),* )? ], $handler $( :: $rest )*), )*
+                _ => settle(Err(Errno::ENOSYS)),
             }
         }
     };
-    (@row $cx:ident, [ $($args:tt)* ], unsupported) => { Err(Errno::ENOSYS) };
-    (@row $cx:ident, [ $($arg:ident : $ty:ty),* ], $handler:tt $( :: $rest:ident )+) => {{
-        #[allow(unused_mut, unused_variables, reason = "calls without arguments")]
-        let mut registers = $cx.args.into_iter();
-        $( let $arg = <$ty as FromRegister>::from_register(registers.next().unwrap_or(0))?; )*
-        super::$handler $( :: $rest )+ ($cx $(, $arg)*)
+    (@row $name:ident, $cx:ident, [ $($args:tt)* ], unsupported) => { settle(Err(Errno::ENOSYS)) };
+    (@row $name:ident, $cx:ident, [ $($arg:ident : $ty:ty),* ], $handler:tt $( :: $rest:ident )+) => {{
+        #[inline(never)]
+        fn $name(cx: &mut Caller) -> Done {
+            let mut outcome = || -> Outcome {
+                #[allow(unused_mut, unused_variables, reason = "calls without arguments")]
+                let mut arguments = (0..6).map(|n| cx.arg(n));
+                $( let $arg = <$ty as FromRegister>::from_register(arguments.next().unwrap_or(0))?; )*
+                super::$handler $( :: $rest )+ (cx $(, $arg)*)
+            };
+            settle(outcome())
+        }
+        $name($cx)
     }};
 }
 

@@ -24,9 +24,11 @@ struct ReadResult {
 
 extern "C" {
     fn guest_copy(dst: *mut u8, src: *const u8, len: usize) -> usize;
+    fn guest_copy_words(dst: *mut u64, src: *const u64, words: usize) -> u32;
     fn guest_read_u64(src: u64) -> ReadResult;
+    fn guest_read_u32(src: u64) -> ReadResult;
     fn guest_write_u64(dst: u64, value: u64) -> u32;
-    fn guest_push_words(dst: u64, src: *const u64, words: usize) -> u32;
+    fn guest_write_u16(dst: u64, value: u16) -> u32;
 }
 
 /// Is `va` in the hypervisor's range?
@@ -60,6 +62,36 @@ pub fn read_u64(va: u64) -> Result<u64, Fault> {
     }
 }
 
+/// Reads 4 bytes.
+#[inline]
+#[allow(clippy::cast_possible_truncation, reason = "only the low half is read")]
+pub fn read_u32(va: u64) -> Result<u32, Fault> {
+    if !is_guest_range(va, 4) {
+        return Err(Fault);
+    }
+    // SAFETY: the range is the guest's; a fault is caught.
+    let r = unsafe { guest_read_u32(va) };
+    if r.faulted == 0 {
+        Ok(r.value as u32)
+    } else {
+        Err(Fault)
+    }
+}
+
+/// Writes 2 bytes.
+#[inline]
+pub fn write_u16(va: u64, value: u16) -> Result<(), Fault> {
+    if !is_guest_range(va, 2) {
+        return Err(Fault);
+    }
+    // SAFETY: the range is the guest's; a fault is caught.
+    if unsafe { guest_write_u16(va, value) } == 0 {
+        Ok(())
+    } else {
+        Err(Fault)
+    }
+}
+
 /// Writes 8 bytes.
 #[inline]
 pub fn write_u64(va: u64, value: u64) -> Result<(), Fault> {
@@ -81,7 +113,7 @@ pub fn push_words(va: u64, words: &[u64]) -> Result<(), Fault> {
         return Err(Fault);
     }
     // SAFETY: the range is the guest's; a fault is caught.
-    if unsafe { guest_push_words(va, words.as_ptr(), words.len()) } == 0 {
+    if unsafe { guest_copy_words(va as *mut u64, words.as_ptr(), words.len()) } == 0 {
         Ok(())
     } else {
         Err(Fault)
@@ -112,7 +144,7 @@ pub unsafe fn from_guest_raw(dst: *mut u8, va: u64, len: usize) -> Result<(), Fa
         return Err(Fault);
     }
     // SAFETY: (1); the source range is the guest's and a fault is caught.
-    if unsafe { guest_copy(dst, va as *const u8, len) } == 0 {
+    if unsafe { copy(dst, va as *const u8, len) } {
         Ok(())
     } else {
         Err(Fault)
@@ -129,9 +161,25 @@ pub unsafe fn to_guest_raw(va: u64, src: *const u8, len: usize) -> Result<(), Fa
         return Err(Fault);
     }
     // SAFETY: (1); the target range is the guest's and a fault is caught.
-    if unsafe { guest_copy(va as *mut u8, src, len) } == 0 {
+    if unsafe { copy(va as *mut u8, src, len) } {
         Ok(())
     } else {
         Err(Fault)
+    }
+}
+
+/// Copies `len` bytes; whether all of them. Where the length is known, so is the shorter way at compile time.
+///
+/// # Safety
+/// 1. Both are valid for `len` bytes, or guest memory.
+#[inline(always)]
+unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) -> bool {
+    // SAFETY: (1). A fault in guest memory is caught; no alignment is asked for.
+    unsafe {
+        if len % 8 == 0 {
+            guest_copy_words(dst.cast(), src.cast(), len / 8) == 0
+        } else {
+            guest_copy(dst, src, len) == 0
+        }
     }
 }

@@ -22,7 +22,7 @@ fn origin(v: &Vcpu) -> Origin {
 }
 
 /// Switches to kernel mode, writes the frame and makes `regs` enter `handler`. Failure is fatal for the domain.
-#[inline]
+#[inline(always)]
 fn enter<const N: usize>(
     v: &Vcpu,
     regs: &mut CpuUserRegs,
@@ -114,18 +114,22 @@ pub fn nmi(v: &Vcpu, regs: &mut CpuUserRegs) {
     enter(v, regs, frame, trap_handler(v, vector::NMI), vector::NMI.into());
 }
 
-/// A system call of guest user code, by SYSCALL.
-#[inline]
-pub fn syscall(v: &Vcpu, regs: &mut CpuUserRegs, compat: bool) {
-    let callback = if compat { v.callbacks.syscall32.get() } else { v.callbacks.syscall.get() };
+/// A system call of guest user code, by SYSCALL, for which its kernel registered `callback`.
+#[inline(always)]
+pub fn syscall(v: &Vcpu, regs: &mut CpuUserRegs, callback: Callback) {
     if callback.address == 0 {
-        // SYSCALL is two bytes long; the guest sees the instruction as undefined.
-        regs.rip = regs.rip.wrapping_sub(2);
-        return inject(v, regs, vector::UD, 0);
+        return undefined_syscall(v, regs);
     }
-    let frame = bounce::plain(regs, origin(v));
+    let frame = bounce::plain(regs, Origin { kernel_mode: false, ..origin(v) });
     enter(v, regs, frame, callback.into(), 0x100);
     regs.rflags &= !x86::rflags::Rflags::DF.bits();
+}
+
+/// SYSCALL is two bytes long; the guest sees the instruction as undefined.
+#[cold]
+fn undefined_syscall(v: &Vcpu, regs: &mut CpuUserRegs) {
+    regs.rip = regs.rip.wrapping_sub(2);
+    inject(v, regs, vector::UD, 0);
 }
 
 /// A system call of guest user code, by SYSENTER.

@@ -1,16 +1,70 @@
 //! The last thing before a guest runs again: pending work of this CPU, then what is pending for the vCPU.
 
 use crate::arch::idt::TRAP_SYSCALL;
-use crate::arch::percpu::this_cpu;
+use crate::arch::percpu::{this_cpu, CpuInfo};
 use crate::pv::entry;
 use crate::sched;
+use crate::vcpu::Vcpu;
 use core::sync::atomic::Ordering;
-use hv_core::bounce::may_sysret;
+use hv_core::bounce::{may_sysret, may_sysret_flat};
 use xen_abi::regs::CpuUserRegs;
 
+/// What entry.S is told: by IRET.
+const IRET: u32 = 0;
+/// By SYSRET, with all registers from the frame.
+const SYSRET: u32 = 1;
+/// By SYSRET; the registers that functions preserve still hold what is in the frame.
+pub const SYSRET_KEPT: u32 = 2;
+
 /// Runs before every return to ring 3, interrupts off. `regs` are the current vCPU's; the scheduler may replace them by
-/// another's. Returns 1 if the return may use SYSRET, else 0.
+/// another's. Returns [`SYSRET`] or [`IRET`].
 pub extern "C" fn exit_work(regs: &mut CpuUserRegs) -> u32 {
+    match quiet(this_cpu()) {
+        Some(_) => way(regs, SYSRET),
+        None => work(regs),
+    }
+}
+
+/// The same after a SYSCALL, which may return [`SYSRET_KEPT`]: no system call or hypercall changes, in the frame of the
+/// vCPU that runs, the registers that functions preserve. Only another vCPU brings others.
+#[inline(always)]
+pub fn after_syscall(regs: &mut CpuUserRegs) -> u32 {
+    match quiet(this_cpu()) {
+        Some(_) => way(regs, SYSRET_KEPT),
+        None => work(regs),
+    }
+}
+
+/// The same after a hypercall that left the selectors as SYSCALL had set them.
+#[inline(always)]
+pub fn after_plain_hypercall(regs: &mut CpuUserRegs) -> u32 {
+    match quiet(this_cpu()) {
+        Some(_) if may_sysret_flat(regs) => SYSRET_KEPT,
+        Some(_) => IRET,
+        None => work(regs),
+    }
+}
+
+/// The current vCPU, if neither it nor this CPU has anything to do.
+#[inline(always)]
+fn quiet(cpu: &'static CpuInfo) -> Option<&'static Vcpu> {
+    let v = cpu.current()?;
+    let is_quiet =
+        cpu.pending.load(Ordering::Acquire) == 0 && !v.nmi_pending.load(Ordering::Relaxed) && !v.event_deliverable();
+    is_quiet.then_some(v)
+}
+
+#[inline(always)]
+fn way(regs: &CpuUserRegs, sysret: u32) -> u32 {
+    if regs.entry_vector & TRAP_SYSCALL != 0 && may_sysret(regs) {
+        sysret
+    } else {
+        IRET
+    }
+}
+
+#[inline(never)]
+fn work(regs: &mut CpuUserRegs) -> u32 {
     let cpu = this_cpu();
     loop {
         if cpu.pending.load(Ordering::Acquire) != 0 {
@@ -26,7 +80,7 @@ pub extern "C" fn exit_work(regs: &mut CpuUserRegs) -> u32 {
         }
         // Delivery may have crashed the domain, which leaves work for the scheduler.
         if cpu.pending.load(Ordering::Acquire) == 0 {
-            return u32::from(regs.entry_vector & TRAP_SYSCALL != 0 && may_sysret(regs));
+            return way(regs, SYSRET);
         }
     }
 }

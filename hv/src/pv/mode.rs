@@ -1,6 +1,6 @@
 //! Switching a vCPU between guest-kernel and guest-user mode, and loading page-table roots.
 
-use crate::arch::{cpu, percpu::this_cpu};
+use crate::arch::cpu;
 use crate::pv::{time, vtlb};
 use crate::vcpu::Vcpu;
 use x86::Mfn;
@@ -8,7 +8,6 @@ use x86::Mfn;
 /// Loads `root` into CR3, which drops all translations of guests: none of them is global.
 #[inline(always)]
 pub fn load_root(root: Mfn) {
-    this_cpu().loaded_root.set(root.raw());
     // SAFETY: the frame is a validated L4 table, which always has the hypervisor's slots.
     unsafe { cpu::write_cr3(root.addr().raw()) };
 }
@@ -18,7 +17,7 @@ pub fn load_root(root: Mfn) {
 pub fn to_kernel(v: &Vcpu) {
     v.kernel_mode.set(true);
     cpu::swapgs();
-    load_root(vtlb::hardware_root(v));
+    load_root(vtlb::hardware_root_or(v, v.kernel_root.get()));
     if v.runstate_area.get().stale {
         time::update_runstate_area(v);
     }
@@ -42,5 +41,5 @@ pub fn in_kernel_space<R>(v: &Vcpu, f: impl FnOnce() -> R) -> R {
 pub fn to_user(v: &Vcpu) {
     v.kernel_mode.set(false);
     cpu::swapgs();
-    load_root(vtlb::hardware_root(v));
+    load_root(vtlb::hardware_root_or(v, v.user_root.get()));
 }

@@ -2,7 +2,7 @@
 
 use crate::arch::percpu::this_cpu;
 use crate::arch::{cpu, descriptor, idt};
-use crate::pv::{entry, mmio_ro, mode, ptwr, vtlb};
+use crate::pv::{entry, exit, mmio_ro, mode, ptwr, vtlb};
 use crate::vcpu::Vcpu;
 use crate::{hypercall, irq};
 use x86::error_code::PageFaultError;
@@ -16,14 +16,24 @@ fn current() -> &'static Vcpu {
     this_cpu().current().expect("a trap from ring 3 has a vCPU")
 }
 
-/// SYSCALL from 64-bit code: a hypercall in kernel mode, a system call in user mode.
-pub extern "C" fn syscall_from_guest(regs: &mut CpuUserRegs) {
+/// SYSCALL from 64-bit code: a hypercall in kernel mode, a system call in user mode. Returns how to leave.
+pub extern "C" fn syscall_from_guest(regs: &mut CpuUserRegs) -> u32 {
     let v = current();
-    if v.kernel_mode.get() {
-        hypercall::dispatch(v, regs);
-    } else {
-        entry::syscall(v, regs, false);
+    if !v.kernel_mode.get() {
+        return system_call(v, regs);
     }
+    if hypercall::dispatch(v, regs) {
+        exit::after_plain_hypercall(regs)
+    } else {
+        exit::after_syscall(regs)
+    }
+}
+
+/// Apart, for a hypercall needs fewer registers.
+#[inline(never)]
+fn system_call(v: &Vcpu, regs: &mut CpuUserRegs) -> u32 {
+    entry::syscall(v, regs, v.callbacks.syscall.get());
+    exit::after_syscall(regs)
 }
 
 /// SYSCALL from 32-bit code. A 64-bit guest kernel has none, so it is a system call or undefined.
@@ -33,7 +43,7 @@ pub extern "C" fn syscall32_from_guest(regs: &mut CpuUserRegs) {
         regs.rip = regs.rip.wrapping_sub(2);
         entry::inject(v, regs, vector::UD, 0);
     } else {
-        entry::syscall(v, regs, true);
+        entry::syscall(v, regs, v.callbacks.syscall32.get());
     }
 }
 

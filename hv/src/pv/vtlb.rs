@@ -60,8 +60,14 @@ fn space(v: &Vcpu) -> Space {
 /// The root for the current mode of `v` that the CPU is to load.
 #[inline(always)]
 pub fn hardware_root(v: &Vcpu) -> Mfn {
+    hardware_root_or(v, v.current_root())
+}
+
+/// The same for a caller who knows that `own` is the guest's root for that mode.
+#[inline(always)]
+pub fn hardware_root_or(v: &Vcpu, own: Mfn) -> Mfn {
     match v.vtlb() {
-        None => v.current_root(),
+        None => own,
         Some(cache) => cache.root(space(v)),
     }
 }

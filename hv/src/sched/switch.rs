@@ -5,7 +5,6 @@ use crate::arch::descriptor;
 use crate::arch::percpu::this_cpu;
 use crate::arch::tlb;
 use crate::hypercall::debugreg;
-use crate::mem;
 use crate::pv::{entry, mode, time, vtlb};
 use crate::sched::timers;
 use crate::vcpu::Vcpu;
@@ -196,6 +195,5 @@ fn load_segments(v: &Vcpu, regs: &mut CpuUserRegs) {
 
 /// This CPU runs nobody: no guest's page tables stay loaded, so that they may be freed.
 pub fn load_idle() {
-    this_cpu().loaded_root.set(mem::idle_root().raw());
     tlb::leave_guests();
 }
