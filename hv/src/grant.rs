@@ -3,18 +3,19 @@
 //! Lock order: the mapper's MMU lock, the mapper's handles, the granter's table.
 
 use crate::arch::tlb;
-use crate::domain::{self, Domain};
+use crate::domain::{self, Domain, DomainRef};
 use crate::mem::mmu_env::mmu;
 use crate::mem::{frames, log_dirty, phys_to_virt};
 use crate::sync::{Mutex, MutexGuard};
 use crate::{iommu, warn};
 use core::sync::atomic::Ordering;
 use hv_core::evtchn::PageWords;
-use hv_core::grant::{self as table, FrameRefs, GrantTable, MapFlags, Maptrack, Retired, SharedFrame};
+use hv_core::grant::SharedFrame;
+use hv_core::grant::{self as table, check_copy, CopySide, FrameRefs, GrantTable, MapFlags, Maptrack, Retired};
 use hv_core::mmu::Slot;
 use x86::{Mfn, PteFlags, VirtAddr};
 use xen_abi::errno::Errno;
-use xen_abi::grant::GntStatus;
+use xen_abi::grant::{GntStatus, GrantCopy};
 use xen_abi::layout::DomId;
 
 /// First of the three bits of a page-table entry that guests may use freely.
@@ -130,6 +131,27 @@ impl FrameRefs for Refs {
             drop(mmu().page_from_kept(mfn));
         }
     }
+
+    fn make_writable(&self, owner: u16, frame: u64) -> bool {
+        let mfn = Mfn::new(frame);
+        log_written(mfn);
+        match mmu().page_from_kept(mfn).into_writable(DomId(owner)) {
+            Ok(page) => {
+                page.keep();
+                true
+            }
+            Err(page) => {
+                page.keep();
+                false
+            }
+        }
+    }
+
+    fn make_readable(&self, frame: u64) {
+        let mfn = Mfn::new(frame);
+        log_written(mfn);
+        mmu().writable_from_kept(mfn).into_page().keep();
+    }
 }
 
 /// A use of a grant for writing begins or ends.
@@ -242,13 +264,17 @@ pub fn flush_after_unmap(mapper: &Domain) {
 }
 
 /// Last half of an unmap, after the flush.
-pub fn unmap_finish(mapper: &Domain, retired: Retired) {
-    let granter = domain::find(retired.mapping.granter);
+pub fn unmap_finish(mapper: &Domain, retired: impl IntoIterator<Item = Retired>) {
+    let mut granter = None;
     let mut track = mapper.grants.track();
-    match granter {
-        Some(g) => table::unmap_finish(&mut track, &mut g.grants.table(), &Refs, retired),
-        // A granter stays in the list while a frame of it is in use; so this one had nothing in use any more.
-        None => track.abandon(retired),
+    for retired in retired {
+        let dom = retired.mapping.granter;
+        granter = granter.filter(|g: &DomainRef| g.id == dom).or_else(|| domain::find(dom));
+        match &granter {
+            Some(g) => table::unmap_finish(&mut track, &mut g.grants.table(), &Refs, retired),
+            // A granter stays in the list while a frame of it is in use; so this one had nothing in use any more.
+            None => track.abandon(retired),
+        }
     }
 }
 
@@ -266,53 +292,105 @@ pub fn release(mapper: &Domain) -> Result<(), Errno> {
             track.retire(handle, true, true)
         };
         // Its devices are gone, and so are its tables.
-        if let Some(retired) = retired {
-            unmap_finish(mapper, retired);
-        }
+        unmap_finish(mapper, retired);
     }
     Err(Errno::ERESTART)
 }
 
-/// A frame in use for a copy; the use ends with this value.
-pub struct CopyFrame {
-    /// Where its bytes are.
-    pub bytes: *mut u8,
-    kind: CopyKind,
+/// Makes copies. What the last one used stays in use for the next: a packet is often copied in pieces.
+///
+/// It looks domains up, so it may not outlive a stretch between two preemption points.
+pub struct Copier<'a> {
+    user: &'a Domain,
+    source: Option<CopyFrame>,
+    dest: Option<CopyFrame>,
 }
 
-enum CopyKind {
-    Own { mfn: Mfn, writable: bool },
-    Grant { dom: u16, gref: u32, writable: bool },
+impl<'a> Copier<'a> {
+    /// For requests of `user`.
+    pub fn new(user: &'a Domain) -> Self {
+        Self { user, source: None, dest: None }
+    }
+
+    /// Makes one copy.
+    #[inline]
+    pub fn copy(&mut self, request: &GrantCopy) -> Result<(), GntStatus> {
+        let (source, dest) = check_copy(request, self.user.id)?;
+        let from = CopyFrame::of(&mut self.source, self.user, source, false)?;
+        let to = CopyFrame::of(&mut self.dest, self.user, dest, true)?;
+        // SAFETY: both frames are RAM in the direct map and held; offsets and length stay inside a page (`check_copy`);
+        // they may be the same frame. What a guest writes meanwhile is only bytes.
+        unsafe {
+            core::ptr::copy(
+                from.add(request.source.offset.into()),
+                to.add(request.dest.offset.into()),
+                request.len.into(),
+            );
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Copier<'_> {
+    fn drop(&mut self) {
+        for (frame, writable) in [(self.source.take(), false), (self.dest.take(), true)] {
+            if let Some(frame) = frame {
+                frame.release(writable);
+            }
+        }
+    }
+}
+
+/// A frame in use for a copy, until it is released.
+struct CopyFrame {
+    side: CopySide,
+    mfn: Mfn,
+    /// Who granted it, if it is not the user's own.
+    granter: Option<DomainRef>,
 }
 
 impl CopyFrame {
-    /// Frame `gfn` of `d` itself. `BadPage`: not its own, or not for writing.
-    pub fn own(d: &Domain, gfn: u64, writable: bool) -> Result<Self, GntStatus> {
-        if !Refs.take(d.id, gfn, writable) {
-            return Err(GntStatus::BadPage);
-        }
-        let mfn = Mfn::new(gfn);
-        Ok(Self { bytes: phys_to_virt(mfn.addr()), kind: CopyKind::Own { mfn, writable } })
+    /// Where the bytes of `side` are, which is in `last` from then on; what was in it before is released.
+    #[inline]
+    fn of(last: &mut Option<Self>, user: &Domain, side: CopySide, writable: bool) -> Result<*mut u8, GntStatus> {
+        let mfn = match last {
+            Some(frame) if frame.side == side => frame.mfn,
+            _ => {
+                let granter = last.take().and_then(|frame| frame.release(writable));
+                last.insert(Self::take(user, side, writable, granter)?).mfn
+            }
+        };
+        Ok(phys_to_virt(mfn.addr()))
     }
 
-    /// Grant `gref` of domain `dom` to `user`.
-    pub fn grant(user: &Domain, dom: u16, gref: u32, writable: bool) -> Result<Self, GntStatus> {
-        let granter = domain::find(dom).ok_or(GntStatus::BadDomain)?;
-        let frame = granter.grants.table().pin(&Refs, user.id, gref, table::Use::host(writable))?;
-        let bytes = phys_to_virt(Mfn::new(frame).addr());
-        Ok(Self { bytes, kind: CopyKind::Grant { dom, gref, writable } })
-    }
-}
-
-impl Drop for CopyFrame {
-    fn drop(&mut self) {
-        match self.kind {
-            CopyKind::Own { mfn, writable } => Refs.give_back(mfn.raw(), writable),
-            CopyKind::Grant { dom, gref, writable } => {
-                if let Some(granter) = domain::find(dom) {
-                    granter.grants.table().unpin(&Refs, gref, table::Use::host(writable));
+    /// `BadPage`: not the user's own, or not for writing. `granter` may be the one that is wanted.
+    #[inline]
+    fn take(user: &Domain, side: CopySide, writable: bool, granter: Option<DomainRef>) -> Result<Self, GntStatus> {
+        match side {
+            CopySide::Own(gfn) => {
+                if !Refs.take(user.id, gfn, writable) {
+                    return Err(GntStatus::BadPage);
                 }
+                Ok(Self { side, mfn: Mfn::new(gfn), granter: None })
+            }
+            CopySide::Grant { dom, gref } => {
+                let known = granter.filter(|granter| granter.id == dom);
+                let granter = known.or_else(|| domain::find(dom)).ok_or(GntStatus::BadDomain)?;
+                let frame = granter.grants.table().pin(&Refs, user.id, gref, table::Use::host(writable))?;
+                Ok(Self { side, mfn: Mfn::new(frame), granter: Some(granter) })
             }
         }
+    }
+
+    /// Ends the use. Returns the granter, if there was one.
+    #[inline]
+    fn release(self, writable: bool) -> Option<DomainRef> {
+        match (self.side, &self.granter) {
+            (CopySide::Grant { gref, .. }, Some(granter)) => {
+                granter.grants.table().unpin(&Refs, gref, table::Use::host(writable));
+            }
+            _ => Refs.give_back(self.mfn.raw(), writable),
+        }
+        self.granter
     }
 }

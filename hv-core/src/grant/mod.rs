@@ -40,8 +40,12 @@ pub trait FrameRefs {
     /// Takes a reference to frame `frame`, which must be RAM of `owner`; with `writable` one that also makes it (or keeps
     /// it) a writable page. `false`: that cannot be.
     fn take(&self, owner: DomId, frame: u64, writable: bool) -> bool;
-    /// Gives back what one `take` took.
+    /// Gives back what one `take` took, or what was made of it.
     fn give_back(&self, frame: u64, writable: bool);
+    /// Makes a reference to a frame of `owner` one that is also for writing. `false`: that cannot be; it stays what it is.
+    fn make_writable(&self, owner: DomId, frame: u64) -> bool;
+    /// Makes a reference for writing one that is not.
+    fn make_readable(&self, frame: u64);
 }
 
 /// A way of using a grant. Each is counted apart.

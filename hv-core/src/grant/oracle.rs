@@ -23,7 +23,7 @@ impl SharedFrame for TestPage {
 /// that ends in 9 cannot be made writable (it is a page table).
 #[derive(Default)]
 pub struct Frames {
-    /// References and writable references by frame.
+    /// References that are not for writing, and those that are, by frame.
     pub counts: RefCell<BTreeMap<u64, (u32, u32)>>,
 }
 
@@ -40,6 +40,19 @@ impl FrameRefs for Frames {
             }
         }
         ok
+    }
+
+    fn make_writable(&self, owner: DomId, frame: u64) -> bool {
+        let ok = self.take(owner, frame, true);
+        if ok {
+            self.give_back(frame, false);
+        }
+        ok
+    }
+
+    fn make_readable(&self, frame: u64) {
+        self.counts.borrow_mut().entry(frame).or_default().0 += 1;
+        self.give_back(frame, true);
     }
 
     fn give_back(&self, frame: u64, writable: bool) {
@@ -223,8 +236,11 @@ impl World {
                 let uses = self.uses(g, gref);
                 let Some(first) = uses.first() else { continue };
                 let c = expected.entry(first.1).or_default();
-                c.0 += 1;
-                c.1 += u32::from(uses.iter().any(|u| u.2));
+                if uses.iter().any(|u| u.2) {
+                    c.1 += 1;
+                } else {
+                    c.0 += 1;
+                }
                 assert!(uses.iter().all(|u| (u.0, u.1) == (first.0, first.1)), "two users or frames of one grant");
             }
         }

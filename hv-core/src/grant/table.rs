@@ -12,36 +12,47 @@ use xen_abi::grant::{
 /// How often an entry that the guest keeps changing is tried again.
 const TRIES: u32 = 5;
 
-/// A grant in use. All zero: it is not.
-#[derive(Clone, Copy, Default)]
-struct Active {
-    /// Who uses it.
-    user: DomId,
-    /// The frame, as it was when the use began.
-    frame: u64,
-    host_reads: u32,
-    host_writes: u32,
-    device_reads: u32,
-    device_writes: u32,
+/// How often a grant is in use, by kind: 16 bits each for host reads, device reads, host writes, device writes.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+struct Uses(u64);
+
+impl Uses {
+    const MAX: u64 = 0xffff;
+
+    fn shift(how: Use) -> u32 {
+        16 * (u32::from(how.device) + 2 * u32::from(how.writable))
+    }
+
+    /// One more, unless there are too many.
+    fn plus(self, how: Use) -> Option<Uses> {
+        let shift = Uses::shift(how);
+        (self.0 >> shift & Uses::MAX != Uses::MAX).then(|| Uses(self.0 + (1 << shift)))
+    }
+
+    /// One less, if there is one.
+    fn minus(self, how: Use) -> Option<Uses> {
+        let shift = Uses::shift(how);
+        (self.0 >> shift & Uses::MAX != 0).then(|| Uses(self.0 - (1 << shift)))
+    }
+
+    fn is_written(self) -> bool {
+        self.0 >> 32 != 0
+    }
+
+    fn is_used(self) -> bool {
+        self.0 != 0
+    }
 }
 
-impl Active {
-    fn count(&mut self, how: Use) -> &mut u32 {
-        match (how.device, how.writable) {
-            (false, false) => &mut self.host_reads,
-            (false, true) => &mut self.host_writes,
-            (true, false) => &mut self.device_reads,
-            (true, true) => &mut self.device_writes,
-        }
-    }
-
-    fn is_written(&self) -> bool {
-        self.host_writes != 0 || self.device_writes != 0
-    }
-
-    fn is_used(&self) -> bool {
-        self.is_written() || self.host_reads != 0 || self.device_reads != 0
-    }
+/// A grant in use. All zero: it is not. As long as it is, there is one reference to the frame; for writing, if one of the
+/// uses is.
+#[derive(Clone, Copy, Default)]
+struct Active {
+    uses: Uses,
+    /// The frame, as it was when the use began.
+    frame: u64,
+    /// Who uses it.
+    user: DomId,
 }
 
 /// A domain's grants. `P` is a frame of shared entries.
@@ -96,21 +107,18 @@ impl<P: SharedFrame> GrantTable<P> {
 
     /// Number of grants in use.
     pub fn nr_used(&self) -> usize {
-        self.active.iter().filter(|a| a.is_used()).count()
+        self.active.iter().filter(|a| a.uses.is_used()).count()
     }
 
     /// Calls `f` with every frame that somebody may be writing to.
     pub fn for_each_written(&self, f: impl FnMut(u64)) {
-        self.active.iter().filter(|a| a.is_written()).map(|a| a.frame).for_each(f);
+        self.active.iter().filter(|a| a.uses.is_written()).map(|a| a.frame).for_each(f);
     }
 
     /// Calls `f` for each reference that grants in use hold: the frame, and whether it is for writing.
     pub fn for_each_reference(&self, mut f: impl FnMut(u64, bool)) {
-        for active in self.active.iter().filter(|a| a.is_used()) {
-            f(active.frame, false);
-            if active.is_written() {
-                f(active.frame, true);
-            }
+        for active in self.active.iter().filter(|a| a.uses.is_used()) {
+            f(active.frame, active.uses.is_written());
         }
     }
 
@@ -121,23 +129,24 @@ impl<P: SharedFrame> GrantTable<P> {
         let dom = self.dom;
         let (head, frame_word) = entry(&self.shared, gref).ok_or(GntStatus::BadGntref)?;
         let active = self.active.get_mut(gref as usize).ok_or(GntStatus::BadGntref)?;
-        let in_use = active.is_used();
-        if in_use && active.user != user {
+        let (before, first) = (active.uses, !active.uses.is_used());
+        if !first && active.user != user {
             return Err(GntStatus::GeneralError);
         }
-        let count = active.count(how).checked_add(1).ok_or(GntStatus::GeneralError)?;
-        let first_write = how.writable && !active.is_written();
-        if !in_use || first_write {
+        let after = before.plus(how).ok_or(GntStatus::GeneralError)?;
+        let first_write = how.writable && !before.is_written();
+        if first || first_write {
             mark(head, user, how.writable)?;
-            let frame = if in_use { active.frame } else { frame_word.load(Acquire).into() };
-            if let Err(e) = take(refs, dom, frame, !in_use, first_write) {
-                unmark(head, !in_use, first_write);
-                return Err(e);
+            let frame = if first { frame_word.load(Acquire).into() } else { active.frame };
+            let is_taken = if first { refs.take(dom, frame, first_write) } else { refs.make_writable(dom, frame) };
+            if !is_taken {
+                unmark(head, first, first_write);
+                return Err(GntStatus::GeneralError);
             }
             active.user = user;
             active.frame = frame;
         }
-        *active.count(how) = count;
+        active.uses = after;
         Ok(active.frame)
     }
 
@@ -145,24 +154,22 @@ impl<P: SharedFrame> GrantTable<P> {
     #[inline]
     pub fn unpin(&mut self, refs: &impl FrameRefs, gref: u32, how: Use) {
         let Some(active) = self.active.get_mut(gref as usize) else { return };
-        let count = active.count(how);
-        let Some(fewer) = count.checked_sub(1) else {
+        let Some(after) = active.uses.minus(how) else {
             debug_assert!(false, "unpin without pin");
             return;
         };
-        *count = fewer;
-        let last = !active.is_used();
-        let last_write = how.writable && !active.is_written();
+        active.uses = after;
+        let last = !after.is_used();
+        let last_write = how.writable && !after.is_written();
         if last || last_write {
             let frame = active.frame;
             if let Some((head, _)) = entry(&self.shared, gref) {
                 unmark(head, last, last_write);
             }
-            if last_write {
-                refs.give_back(frame, true);
-            }
             if last {
-                refs.give_back(frame, false);
+                refs.give_back(frame, last_write);
+            } else {
+                refs.make_readable(frame);
             }
         }
     }
@@ -226,18 +233,4 @@ fn unmark(head: &AtomicU32, reading: bool, writing: bool) {
         flags |= GTF_WRITING;
     }
     head.fetch_and(!u32::from(flags), AcqRel);
-}
-
-/// Takes the references that a first use, and a first use for writing, hold.
-fn take(refs: &impl FrameRefs, dom: DomId, frame: u64, first: bool, first_write: bool) -> Result<(), GntStatus> {
-    if first && !refs.take(dom, frame, false) {
-        return Err(GntStatus::GeneralError);
-    }
-    if first_write && !refs.take(dom, frame, true) {
-        if first {
-            refs.give_back(frame, false);
-        }
-        return Err(GntStatus::GeneralError);
-    }
-    Ok(())
 }

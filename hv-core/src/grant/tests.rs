@@ -118,6 +118,50 @@ fn a_frame_that_cannot_be_given_leaves_nothing_behind() {
 }
 
 #[test]
+fn a_grant_has_one_reference_which_is_for_writing_while_somebody_writes() {
+    let (mut t, f) = (table(), Frames::default());
+    grant(&t, 0, GTF_PERMIT_ACCESS, 2, 105);
+    let (read, write) = (Use::host(false), Use::device(true));
+    let refs = |f: &Frames| f.counts.borrow().get(&105).copied().unwrap_or_default();
+    t.pin(&f, 2, 0, read).unwrap();
+    assert_eq!((refs(&f), in_use_flags(&t, 0)), ((1, 0), GTF_READING));
+    t.pin(&f, 2, 0, write).unwrap();
+    t.pin(&f, 2, 0, write).unwrap();
+    assert_eq!((refs(&f), in_use_flags(&t, 0)), ((0, 1), GTF_READING | GTF_WRITING));
+    t.unpin(&f, 0, write);
+    assert_eq!(refs(&f), (0, 1));
+    t.unpin(&f, 0, write);
+    assert_eq!((refs(&f), in_use_flags(&t, 0)), ((1, 0), GTF_READING));
+    t.unpin(&f, 0, read);
+    assert_eq!((refs(&f), in_use_flags(&t, 0)), ((0, 0), 0));
+    t.pin(&f, 2, 0, write).unwrap();
+    assert_eq!((refs(&f), in_use_flags(&t, 0)), ((0, 1), GTF_READING | GTF_WRITING));
+}
+
+#[test]
+fn a_page_table_that_is_read_stays_readable_when_it_cannot_be_written() {
+    let (mut t, f) = (table(), Frames::default());
+    grant(&t, 0, GTF_PERMIT_ACCESS, 2, 109);
+    t.pin(&f, 2, 0, Use::host(false)).unwrap();
+    assert_eq!(t.pin(&f, 2, 0, Use::host(true)), Err(GntStatus::GeneralError));
+    assert_eq!((f.counts.borrow()[&109], in_use_flags(&t, 0)), ((1, 0), GTF_READING));
+}
+
+#[test]
+fn a_grant_is_in_use_65535_times_at_most() {
+    let (mut t, f) = (table(), Frames::default());
+    grant(&t, 0, GTF_PERMIT_ACCESS, 2, 105);
+    let how = Use::device(true);
+    (0..65535).for_each(|_| assert_eq!(t.pin(&f, 2, 0, how), Ok(105)));
+    assert_eq!(t.pin(&f, 2, 0, how), Err(GntStatus::GeneralError));
+    t.pin(&f, 2, 0, Use::host(true)).unwrap();
+    (0..65535).for_each(|_| t.unpin(&f, 0, how));
+    assert_eq!(t.nr_used(), 1);
+    t.unpin(&f, 0, Use::host(true));
+    assert_eq!((t.nr_used(), f.counts.borrow().len()), (0, 0));
+}
+
+#[test]
 fn a_pinned_entry_keeps_its_frame_whatever_the_guest_writes() {
     let (mut t, mut m, f) = (table(), Maptrack::new(1), Frames::default());
     grant(&t, 0, GTF_PERMIT_ACCESS, 2, 105);
@@ -228,6 +272,12 @@ fn racing_unmaps_take_a_mapping_once() {
         }
         fn give_back(&self, _: u64, _: bool) {
             assert_ne!(self.0.fetch_sub(1, SeqCst), 0);
+        }
+        fn make_writable(&self, _: DomId, _: u64) -> bool {
+            unreachable!("the only use is for writing from its beginning")
+        }
+        fn make_readable(&self, _: u64) {
+            unreachable!("the only use is for writing to its end")
         }
     }
     let refs = Counted(AtomicU32::new(0));

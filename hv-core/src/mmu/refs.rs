@@ -177,3 +177,27 @@ page_reference!(
     /// A page may be written while this lives: it cannot become a page table or hold descriptors.
     WritableRef, put_frame_writable
 );
+
+impl<'a, E: MmuEnv> PageRef<'a, E> {
+    /// Makes a reference to a page of `dom` one for writing, if the page may be written; else it stays what it is.
+    pub fn into_writable(self, dom: DomId) -> Result<WritableRef<'a, E>, Self> {
+        let (mmu, mfn) = (self.mmu, self.mfn);
+        let is_writable = mmu.ram(mfn).and_then(|frame| mmu.get_writable_type(mfn, frame, dom)).is_ok();
+        if !is_writable {
+            return Err(self);
+        }
+        self.keep();
+        Ok(WritableRef { mmu, mfn })
+    }
+}
+
+impl<'a, E: MmuEnv> WritableRef<'a, E> {
+    /// Makes it a reference that is not for writing.
+    pub fn into_page(self) -> PageRef<'a, E> {
+        let (mmu, mfn) = (self.mmu, self.keep());
+        if let Some(frame) = mmu.env.frame(mfn) {
+            mmu.put_writable_type(frame);
+        }
+        PageRef { mmu, mfn }
+    }
+}

@@ -3,10 +3,12 @@
 use super::guest_ptr::plain;
 use super::{Caller, Done, GuestPtr, Outcome, OK};
 use crate::domain::{self, Domain, DomainRef};
-use crate::grant::{self, CopyFrame, Place};
+use crate::grant::{self, Copier, Place};
+use crate::mem::copy::write_u16;
 use crate::mem::frames;
 use crate::mem::mmu_env::mmu;
-use hv_core::grant::{check_copy, CopySide, MapFlags, Retired};
+use core::mem::offset_of;
+use hv_core::grant::{MapFlags, Retired};
 use hv_core::mmu::MmuEnv;
 use x86::Mfn;
 use xen_abi::errno::Errno;
@@ -40,7 +42,7 @@ pub fn call(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>, count: u32) -> Outcome
     match cmd {
         op::GNTTABOP_MAP_GRANT_REF => each(cx, arg.cast(), count, map),
         op::GNTTABOP_UNMAP_GRANT_REF => unmap_all(cx, arg.cast(), count),
-        op::GNTTABOP_COPY => each(cx, arg.cast(), count, copy),
+        op::GNTTABOP_COPY => copy_all(cx, arg.cast(), count),
         op::GNTTABOP_TRANSFER => each(cx, arg.cast(), count, transfer),
         op::GNTTABOP_SETUP_TABLE => one(cx, arg.cast(), count, setup_table),
         op::GNTTABOP_QUERY_SIZE => one(cx, arg.cast(), count, query_size),
@@ -166,7 +168,7 @@ fn unmap_all(cx: &mut Caller, list: GuestPtr<op::UnmapGrantRef>, count: u32) -> 
         if retired.iter().any(Option::is_some) {
             grant::flush_after_unmap(mapper);
         }
-        retired.into_iter().flatten().for_each(|r| grant::unmap_finish(mapper, r));
+        grant::unmap_finish(mapper, retired.into_iter().flatten());
         result?;
     }
     OK
@@ -187,27 +189,23 @@ fn unmap(cx: &Caller, r: &op::UnmapGrantRef, retired: &mut Option<Retired>) -> i
     }
 }
 
-fn copy(cx: &Caller, r: &mut op::GrantCopy) {
-    let d = cx.domain();
-    let result = check_copy(r, d.id).and_then(|(source, dest)| {
-        let open = |side, writable| match side {
-            CopySide::Own(gfn) => CopyFrame::own(d, gfn, writable),
-            CopySide::Grant { dom, gref } => CopyFrame::grant(d, dom, gref, writable),
-        };
-        let source = open(source, false)?;
-        let dest = open(dest, true)?;
-        // SAFETY: both frames are RAM in the direct map and held; offsets and length stay inside a page (`check_copy`);
-        // they may be the same frame. What a guest writes meanwhile is only bytes.
-        unsafe {
-            core::ptr::copy(
-                source.bytes.add(r.source.offset.into()),
-                dest.bytes.add(r.dest.offset.into()),
-                r.len.into(),
-            );
+/// Copies bytes between pages, of which each is the caller's own or granted to it.
+fn copy_all(cx: &mut Caller, list: GuestPtr<op::GrantCopy>, count: u32) -> Outcome {
+    let mut done = 0;
+    while done < count {
+        if done > 0 && cx.preempt_pending() {
+            return proceed(cx, list, count, done);
         }
-        Ok(())
-    });
-    r.status = status(result);
+        let mut copier = Copier::new(cx.domain());
+        for _ in 0..PREEMPT_EVERY.min(count - done) {
+            let at = list.at(u64::from(done))?;
+            let result = copier.copy(&at.read()?);
+            let answer = at.addr().wrapping_add(offset_of!(op::GrantCopy, status) as u64);
+            write_u16(answer, status(result).cast_unsigned())?;
+            done += 1;
+        }
+    }
+    OK
 }
 
 /// Gives a page of the caller's to a domain that waits for one. The page must be used for nothing else.
