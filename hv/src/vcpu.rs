@@ -342,6 +342,14 @@ impl Vcpu {
         self.upcall_pending() && !self.events_masked()
     }
 
+    /// The pages of its GDT that are in use.
+    #[inline]
+    pub fn gdt_pages(&self) -> &[Cell<Mfn>] {
+        let all: &Cell<[Mfn]> = &self.gdt_frames;
+        let used = (self.gdt_entries.get() as usize).div_ceil(512).min(FIRST_RESERVED_GDT_PAGE);
+        &all.as_slice_of_cells()[..used]
+    }
+
     /// The root of the current mode.
     #[inline(always)]
     pub fn current_root(&self) -> Mfn {

@@ -8,6 +8,7 @@ use crate::arch::cpu;
 use crate::arch::percpu::{self, CpuInfo, FRAME_END, MAX_CPUS};
 use crate::mem;
 use core::cell::Cell;
+use core::sync::atomic::{AtomicU64, Ordering};
 use x86::{Mfn, Pte, PteFlags, PAGE_SIZE};
 use xen_abi::layout::{FIRST_RESERVED_GDT_ENTRY, FIRST_RESERVED_GDT_PAGE, HYPERVISOR_CS, HYPERVISOR_DS};
 
@@ -47,8 +48,12 @@ struct Tss {
 struct CpuTables {
     gdt: [u64; 512],
     tss: Tss,
+    /// The page-table entries of the window.
+    entries: [&'static AtomicU64; WINDOW_PAGES as usize],
     /// Guest GDT pages now mapped in the window.
     mapped_gdt: [Cell<u64>; FIRST_RESERVED_GDT_PAGE],
+    /// All pages beyond are empty.
+    gdt_pages: Cell<usize>,
     /// Number of LDT pages that may be mapped (0 if the vCPU has no LDT).
     ldt_pages: Cell<u64>,
 }
@@ -87,16 +92,14 @@ pub fn init_cpu() {
     let info = percpu::this_cpu();
     let cpu_index = info.cpu as usize;
     let tables: &SyncTables = TABLES[cpu_index].call_once(|| new_tables(info));
-    let start = window(cpu_index);
     let zero = zero_page();
-    for page in 0..FIRST_RESERVED_GDT_PAGE as u64 {
-        set_pte(start + page * PAGE_SIZE as u64, Pte::new(zero, read_only()));
+    for page in 0..FIRST_RESERVED_GDT_PAGE {
+        tables.0.set_pte(page, Pte::new(zero, read_only()));
     }
     let own = mem::virt_to_mfn(core::ptr::from_ref(tables));
-    let own_va = start + (FIRST_RESERVED_GDT_PAGE * PAGE_SIZE) as u64;
-    set_pte(own_va, Pte::new(own, read_write()));
-    set_pte(own_va + PAGE_SIZE as u64, Pte::new(zero, read_only()));
-    let gdtr = TablePointer { limit: 0xffff, base: start };
+    tables.0.set_pte(FIRST_RESERVED_GDT_PAGE, Pte::new(own, read_write()));
+    tables.0.set_pte(FIRST_RESERVED_GDT_PAGE + 1, Pte::new(zero, read_only()));
+    let gdtr = TablePointer { limit: 0xffff, base: window(cpu_index) };
     // SAFETY: the window maps valid descriptors at all selectors loaded here; the code segment is reloaded by a far return.
     unsafe {
         core::arch::asm!("lgdt [{}]", in(reg) &gdtr, options(readonly, nostack, preserves_flags));
@@ -124,7 +127,12 @@ fn new_tables(info: &CpuInfo) -> &'static SyncTables {
             reserved3: 0,
             io_map_base: size_of::<Tss>() as u16,
         },
+        entries: core::array::from_fn(|page| {
+            let va = window(info.cpu as usize) + (page * PAGE_SIZE) as u64;
+            mem::tables().walk(va, 1, &mut mem::frames::alloc_table).expect("memory for descriptor tables")
+        }),
         mapped_gdt: [const { Cell::new(0) }; FIRST_RESERVED_GDT_PAGE],
+        gdt_pages: Cell::new(0),
         ldt_pages: Cell::new(0),
     };
     for i in [ist::DB, ist::NMI, ist::MC, ist::DF] {
@@ -173,45 +181,48 @@ fn zero_page() -> Mfn {
     *ZERO.call_once(|| mem::frames::alloc_zeroed().expect("memory for descriptor tables"))
 }
 
-/// Sets a page-table entry of the window, whose tables exist from `init_cpu` on.
-fn set_pte(va: u64, pte: Pte) {
-    let entry = mem::tables().walk(va, 1, &mut mem::frames::alloc_table).expect("memory for descriptor tables");
-    entry.store(pte.0, core::sync::atomic::Ordering::Release);
+impl CpuTables {
+    /// Sets the entry of page `page` of the window.
+    fn set_pte(&self, page: usize, pte: Pte) {
+        self.entries[page].store(pte.0, Ordering::Release);
+    }
 }
 
+#[inline]
 fn tables() -> &'static CpuTables {
     &TABLES[percpu::this_cpu().cpu as usize].get().expect("init_cpu ran on this CPU").0
 }
 
 /// Maps the guest GDT pages `frames` (each 512 entries) in this CPU's window; pages beyond are empty.
-pub fn load_guest_gdt(frames: &[Mfn]) {
+pub fn load_guest_gdt(frames: &[Cell<Mfn>]) {
     let tables = tables();
-    let start = window(percpu::this_cpu().cpu as usize);
-    for (i, slot) in tables.mapped_gdt.iter().enumerate() {
-        let want = frames.get(i).map_or(0, |f| f.raw());
-        if slot.get() != want {
-            let va = start + (i * PAGE_SIZE) as u64;
+    let nr_pages = frames.len().max(tables.gdt_pages.replace(frames.len()));
+    for (i, slot) in tables.mapped_gdt.iter().enumerate().take(nr_pages) {
+        let want = frames.get(i).map_or(0, |f| f.get().raw());
+        if slot.replace(want) != want {
             let pte =
                 if want == 0 { Pte::new(zero_page(), read_only()) } else { Pte::new(Mfn::new(want), read_write()) };
-            set_pte(va, pte);
-            cpu::invlpg(va);
-            slot.set(want);
+            tables.set_pte(i, pte);
+            cpu::invlpg(window(percpu::this_cpu().cpu as usize) + (i * PAGE_SIZE) as u64);
         }
     }
 }
 
 /// Makes an LDT of `entries` descriptors current on this CPU, none of it mapped yet; 0 entries is no LDT.
+#[inline]
 pub fn load_guest_ldt(entries: u32) {
     let tables = tables();
-    if tables.ldt_pages.get() == 0 && entries == 0 {
-        return;
+    if tables.ldt_pages.get() != 0 || entries != 0 {
+        change_guest_ldt(tables, entries);
     }
+}
+
+fn change_guest_ldt(tables: &CpuTables, entries: u32) {
     let cpu_index = percpu::this_cpu().cpu as usize;
     let start = window(cpu_index) + LDT_PAGE * PAGE_SIZE as u64;
     for page in 0..tables.ldt_pages.get() {
-        let va = start + page * PAGE_SIZE as u64;
-        set_pte(va, Pte::EMPTY);
-        cpu::invlpg(va);
+        tables.set_pte((LDT_PAGE + page) as usize, Pte::EMPTY);
+        cpu::invlpg(start + page * PAGE_SIZE as u64);
     }
     let pages = (u64::from(entries) * 8).div_ceil(PAGE_SIZE as u64).min(WINDOW_PAGES - LDT_PAGE);
     tables.ldt_pages.set(pages);
@@ -240,8 +251,8 @@ pub fn ldt_offset(va: u64) -> Option<u64> {
 
 /// Maps `frame` as page `page` of the current LDT.
 pub fn map_ldt_page(page: u64, frame: Mfn) {
-    if page < tables().ldt_pages.get() {
-        let va = window(percpu::this_cpu().cpu as usize) + (LDT_PAGE + page) * PAGE_SIZE as u64;
-        set_pte(va, Pte::new(frame, read_write()));
+    let tables = tables();
+    if page < tables.ldt_pages.get() {
+        tables.set_pte((LDT_PAGE + page) as usize, Pte::new(frame, read_write()));
     }
 }

@@ -160,12 +160,11 @@ pub fn set_gdt(v: &Vcpu, frames: &[u64; FIRST_RESERVED_GDT_PAGE], entries: u32, 
         let _lock = mm.lock();
         mmu().take_gdt(mm.id, &list[..used])?
     };
-    let new = new.keep();
-    if is_running {
-        crate::arch::descriptor::load_guest_gdt(&new[..used]);
-    }
-    let old = GdtFrames::from_kept(v.gdt_frames.replace(new));
+    let old = GdtFrames::from_kept(v.gdt_frames.replace(new.keep()));
     v.gdt_entries.set(entries);
+    if is_running {
+        crate::arch::descriptor::load_guest_gdt(v.gdt_pages());
+    }
     drop_gdt(old);
     Ok(())
 }

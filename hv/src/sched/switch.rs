@@ -136,8 +136,7 @@ fn load_all(v: &'static Vcpu, regs: &mut CpuUserRegs) {
         // SAFETY: the host's bits plus those that guests may choose.
         unsafe { cpu::write_cr4(cr4) };
     }
-    let entries = (v.gdt_entries.get() as usize).div_ceil(512);
-    descriptor::load_guest_gdt(&v.gdt_frames.get()[..entries.min(xen_abi::layout::FIRST_RESERVED_GDT_PAGE)]);
+    descriptor::load_guest_gdt(v.gdt_pages());
     descriptor::load_guest_ldt(v.ldt_entries.get());
     if v.task_switched.get() {
         cpu::clts();
