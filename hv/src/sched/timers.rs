@@ -96,7 +96,10 @@ pub fn disarm_all(v: &Vcpu) {
 /// The current vCPU's turn ends at `end_ns` (`u64::MAX`: not at all).
 pub fn set_slice_end(end_ns: u64) {
     let mine = of(this_cpu().cpu);
-    mine.slice_end_ns.store(end_ns, Ordering::Relaxed);
+    // Whoever changes the queue, and whoever finds this end past, programs the hardware himself.
+    if mine.slice_end_ns.swap(end_ns, Ordering::Relaxed) == end_ns {
+        return;
+    }
     let queue = mine.queue.lock();
     program(mine, &queue);
 }
