@@ -146,7 +146,7 @@ impl<P: AsRef<PageWords>> EventChannels<P> {
                 return Err(Errno::ENOSPC);
             }
             match self.ports.get(port) {
-                None => self.ports.grow()?,
+                None => self.grow()?,
                 // A port that the guest has not taken off its FIFO queue yet would be delivered to the wrong one.
                 Some(ch) if ch.binding == Binding::Free && !self.is_linked(port) => break,
                 Some(_) => port += 1,
@@ -158,6 +158,13 @@ impl<P: AsRef<PageWords>> EventChannels<P> {
         }
         self.open += 1;
         Ok(port)
+    }
+
+    fn grow(&mut self) -> Result<(), Errno> {
+        let first = self.ports.end();
+        self.ports.grow()?;
+        self.find_queues(first);
+        Ok(())
     }
 
     fn is_linked(&self, port: Port) -> bool {

@@ -91,6 +91,7 @@ impl<P: AsRef<PageWords>> EventChannels<P> {
         if let Some(ch) = self.ports.get_mut(port) {
             ch.release();
             self.open = self.open.saturating_sub(1);
+            self.ports.shrink();
         }
     }
 }

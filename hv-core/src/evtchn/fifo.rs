@@ -117,6 +117,17 @@ impl<P: AsRef<PageWords>> EventChannels<P> {
         Ok(())
     }
 
+    /// The ports from `first` on are new, or were away: those that end a queue are told which.
+    pub(super) fn find_queues(&mut self, first: Port) {
+        for (vcpu, v) in (0u16..).zip(&self.vcpus) {
+            for (queue, tail) in (0u8..).zip(&v.fifo.tail).filter(|(_, tail)| **tail >= first) {
+                if let Some(ch) = self.ports.get_mut(*tail) {
+                    ch.queued_on = (vcpu, queue);
+                }
+            }
+        }
+    }
+
     /// What is pending in the shared-info page must survive the change of the layout.
     fn switch_to_fifo(&mut self, mem: &impl Shared) {
         let mut port = 0;

@@ -1,4 +1,4 @@
-//! The ports of a domain, in chunks that are added when a higher port is needed and kept until the domain is gone.
+//! The ports of a domain, in chunks that are added when a higher port is needed and go back when all above are free.
 
 use super::{Binding, DomId};
 use alloc::vec::Vec;
@@ -6,6 +6,8 @@ use xen_abi::errno::Errno;
 use xen_abi::event::Port;
 
 const CHUNK: usize = 128;
+/// Chunks for which there is a place from the first on.
+const FIRST_CHUNKS: usize = 16;
 /// `FIFO_PRIORITY_DEFAULT` as it is stored.
 const DEFAULT_PRIORITY: u8 = 7;
 const _: () = assert!(DEFAULT_PRIORITY as u32 == xen_abi::event::FIFO_PRIORITY_DEFAULT);
@@ -68,13 +70,23 @@ impl PortTable {
         self.chunks.get_mut(port as usize / CHUNK)?.get_mut(port as usize % CHUNK)
     }
 
-    /// Adds a chunk.
+    /// Adds a chunk. What it was before is forgotten, so the caller notes which of its ports still end a queue.
     pub fn grow(&mut self) -> Result<(), Errno> {
         let mut chunk = Vec::new();
         chunk.try_reserve_exact(CHUNK).map_err(|_| Errno::ENOMEM)?;
         chunk.resize(CHUNK, Channel::FREE);
-        self.chunks.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+        if self.chunks.len() == self.chunks.capacity() {
+            self.chunks.try_reserve(FIRST_CHUNKS).map_err(|_| Errno::ENOMEM)?;
+        }
         self.chunks.push(chunk);
         Ok(())
+    }
+
+    /// Gives back the last chunks, as far as no port of them is open; the first stays.
+    pub fn shrink(&mut self) {
+        let is_free = |chunk: &Vec<Channel>| chunk.iter().all(|ch| ch.binding == Binding::Free);
+        while self.chunks.len() > 1 && self.chunks.last().is_some_and(is_free) {
+            self.chunks.pop();
+        }
     }
 }

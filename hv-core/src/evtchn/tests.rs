@@ -271,6 +271,46 @@ fn a_port_that_is_still_queued_is_not_reused() {
 }
 
 #[test]
+fn chunks_go_back_with_their_last_port() {
+    let (mut ev, mem) = domain(1, 1);
+    let ports: Vec<_> = (0..300).map(|_| ev.bind_ipi(0).unwrap()).collect();
+    assert_eq!(ev.ports.end(), 384);
+    for p in ports.iter().filter(|p| **p != 130) {
+        ev.close(&mem, *p, Peer::Unlocked).unwrap();
+    }
+    assert_eq!(ev.ports.end(), 256, "one port keeps its chunk and those below");
+    assert_eq!(ev.binding(260), Err(Errno::EINVAL));
+    ev.close(&mem, 130, Peer::Unlocked).unwrap();
+    assert_eq!(ev.ports.end(), 128, "the first stays");
+    assert_eq!(ev.bind_ipi(0), Ok(1));
+}
+
+/// What a port must know of the queue that it was last on is known again when its chunk comes back.
+#[test]
+fn a_port_that_was_away_still_ends_its_queue() {
+    let (mut ev, mem, control, array) = fifo_domain(1);
+    let ports: Vec<_> = (0..128).map(|_| ev.bind_ipi(0).unwrap()).collect();
+    let (low, high) = (ports[0], ports[127]);
+    assert_eq!((high, ev.ports.end()), (128, 256));
+    let head = |queue: usize| control.0[(64 + fifo_control::HEAD) / 4 + queue].load(SeqCst);
+    ev.set_priority(high, 3).unwrap();
+    ev.send(&mem, high).unwrap();
+    assert_eq!(head(3), high);
+    // The guest takes it off its queue and closes it; the next one there has the default priority.
+    array.0[high as usize].store(0, SeqCst);
+    ev.close(&mem, high, Peer::Unlocked).unwrap();
+    assert_eq!(ev.ports.end(), 128);
+    assert_eq!(ev.bind_ipi(0), Ok(high));
+    ev.send(&mem, high).unwrap();
+    assert_eq!(head(7), high);
+    // The queue that it ended once is empty, so this one heads it and is not appended to the other.
+    ev.set_priority(low, 3).unwrap();
+    ev.send(&mem, low).unwrap();
+    assert_eq!(head(3), low);
+    assert_eq!(array.0[high as usize].load(SeqCst), FIFO_PENDING | FIFO_LINKED);
+}
+
+#[test]
 fn reset_needs_all_ports_closed_and_gives_pages_back() {
     let (mut ev, mem, control, array) = fifo_domain(1);
     let p = ev.bind_ipi(0).unwrap();
