@@ -153,7 +153,7 @@ fn checks(bed: &Bed, group: &Group) -> Result<String> {
         machine.devices = vec![IOMMU];
         machine.devices.extend(group.spare_nic());
     }
-    machine.timeout_s = group.timeout_s + bed.mib * 40 + if bed.full { 5 * 3600 } else { 0 };
+    machine.timeout_s = group.timeout_s + bed.mib * 40 + if bed.full { 8 * 3600 } else { 0 };
     let disk = host::target("images")?.join("test-disk.raw");
     if group.disk {
         pattern::make_disk(&disk, bed.mib)?;
