@@ -45,9 +45,12 @@ serving() {
 	return 1
 }
 
+# log_of NAME: where the guest's console goes
+log_of() { echo $logs/guest-$1.log; }
+
 # in_guest NAME SECONDS COMMAND...: over the guest's console; gives output and status
 in_guest() {
-	local name=$1 limit=$2 log=$logs/guest-$1.log number tty from
+	local name=$1 limit=$2 log=$(log_of $1) number tty from
 	shift 2
 	number=$(cut -d' ' -f1 /proc/uptime)
 	tty=$(xenstore-read /local/domain/$(xl domid $name)/console/tty) || return 1
