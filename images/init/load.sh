@@ -36,15 +36,15 @@ job_measure_net() {
 		traffic send send-1500 1514 $1
 		traffic receive receive-64 60 $1
 		traffic receive receive-1500 1514 $1
-		traffic put tcp-send $1
-		traffic get tcp-receive $1
+		traffic put tcp-send $(($1 * 4))
+		traffic get tcp-receive $(($1 * 4))
 		traffic ping $(($1 / 10))
 		traffic web web-1k 81 /1k $(($1 / 10))
 		traffic web web-16k 81 /16k $(($1 / 10))
 		traffic web web-fork-1k 80 /1k $(($1 / 20))
 		traffic offloads eth0 off
-		traffic put tcp-send-plain $1
-		traffic get tcp-receive-plain $1
+		traffic put tcp-send-plain $(($1 * 4))
+		traffic get tcp-receive-plain $(($1 * 4))
 		traffic offloads eth0 on
 	} > /tmp/load 2>&1
 	cat /tmp/load
