@@ -65,9 +65,11 @@ impl Credit {
     }
 
     fn renew(&mut self, loan: &Loan, now: u64) {
-        let elapsed = now.saturating_sub(self.renewed).min(loan.window_ns);
-        let grown = elapsed.saturating_mul(loan.limit_ns) / loan.window_ns.max(1);
-        self.left = self.left.saturating_add(grown).min(loan.limit_ns);
+        if self.left < loan.limit_ns {
+            let elapsed = now.saturating_sub(self.renewed).min(loan.window_ns);
+            let grown = elapsed.saturating_mul(loan.limit_ns) / loan.window_ns.max(1);
+            self.left = self.left.saturating_add(grown).min(loan.limit_ns);
+        }
         self.renewed = self.renewed.max(now);
     }
 }

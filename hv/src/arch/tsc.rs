@@ -36,9 +36,11 @@ const TRIES: u32 = 5;
 /// The running scale, in parts so that `now_ns` is a few loads. Before `calibrate`: eight ticks a
 /// nanosecond, more than any CPU has, so that time never goes back when the truth is known.
 static BASE: AtomicU64 = AtomicU64::new(0);
-static MUL: AtomicU64 = AtomicU64::new(1 << 31);
-/// By how much the product is shifted right: 32 less the scale's shift.
-static SHIFT: AtomicU8 = AtomicU8::new(34);
+/// Nanoseconds for 2^64 ticks that were shifted: the upper half of the product is the time, to the last bit as guests
+/// compute it from multiplier and shift.
+static MUL: AtomicU64 = AtomicU64::new(1 << 61);
+/// By how much ticks are shifted left before.
+static SHIFT: AtomicU8 = AtomicU8::new(0);
 
 /// The reference and what it and the others showed at the first look.
 struct Start {
@@ -176,9 +178,9 @@ pub fn calibrate() {
     let apic_ticks = u64::from(first.apic_left.saturating_sub(last.apic_left)) * lapic::MEASURING_DIVISOR;
     let apic_timer_hz = hz(apic_ticks).max(1_000_000);
     let (mul, shift) = scale_of(tsc_hz);
-    MUL.store(mul.into(), Ordering::Relaxed);
-    #[allow(clippy::cast_sign_loss, reason = "the shift is between -10 and 10")]
-    SHIFT.store((32 - shift) as u8, Ordering::Relaxed);
+    let (mul, shift) = running_scale(mul, shift);
+    MUL.store(mul, Ordering::Relaxed);
+    SHIFT.store(shift, Ordering::Relaxed);
     FREQUENCIES.call_once(|| Frequencies { tsc_hz, apic_timer_hz });
     let name = match reference {
         Reference::Hpet { .. } => "HPET",
@@ -204,6 +206,11 @@ fn scale_of(hz: u64) -> (u32, i8) {
     (u32::try_from(mul).unwrap_or(u32::MAX), shift)
 }
 
+/// [`MUL`] and [`SHIFT`] for a scale. Shifting right, for a fast counter, is part of the multiplier.
+fn running_scale(mul: u32, shift: i8) -> (u64, u8) {
+    (u64::from(mul) << (32 - u32::from(shift.min(0).unsigned_abs())), shift.max(0).unsigned_abs())
+}
+
 /// Nanoseconds since the hypervisor started. The same on all CPUs.
 #[inline]
 pub fn now_ns() -> u64 {
@@ -214,8 +221,8 @@ pub fn now_ns() -> u64 {
 #[inline]
 pub fn to_ns(tsc: u64) -> u64 {
     let delta = tsc.wrapping_sub(BASE.load(Ordering::Relaxed));
-    let product = u128::from(delta) * u128::from(MUL.load(Ordering::Relaxed));
-    (product >> SHIFT.load(Ordering::Relaxed)) as u64
+    let shifted = delta.wrapping_shl(SHIFT.load(Ordering::Relaxed).into());
+    ((u128::from(shifted) * u128::from(MUL.load(Ordering::Relaxed))) >> 64) as u64
 }
 
 /// The scale for guests. It never changes after [`calibrate`].
