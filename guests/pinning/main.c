@@ -52,6 +52,23 @@ void test_main(void)
 	for (u32 i = 0; i < 4; i++)
 		make_writable(all[i]);
 
+	/* A tree with many entries: what was taken down is ordinary memory as soon as the call returns. */
+	for (u32 i = 0; i < 512; i++)
+		((u64 *)l2)[i] = pte(mfn_of(l1), P | RW | US);
+	for (u32 i = 0; i < 4; i++)
+		make_read_only(all[i]);
+	check_result(mmuext(PIN_L4, mfn_of(l4), 0), 0, "a large tree cannot be pinned");
+	check_result(mmuext(UNPIN, mfn_of(l4), 0), 0, "a large tree cannot be unpinned");
+	check_result(update_va(l1, pte(mfn_of(l1), P | RW | US), 2), 0, "a table of a large tree that was unpinned is no ordinary memory");
+	make_read_only(l1);
+	check_result(mmuext(PIN_L4, mfn_of(l4), 0), 0, "a large tree cannot be pinned again");
+	check_result(mmu_update(mfn_of(l4) * PAGE + 7 * 8, 0), 0, "an entry of a root cannot be cleared");
+	check_result(mmu_update(mfn_of(l4) * PAGE + 300 * 8, 0), 0, "the other one neither");
+	check_result(update_va(l1, pte(mfn_of(l1), P | RW | US), 2), 0, "a table that was cut off a root is no ordinary memory");
+	check_result(mmuext(UNPIN, mfn_of(l4), 0), 0, "a root without entries cannot be unpinned");
+	for (u32 i = 1; i < 4; i++)
+		make_writable(all[i]);
+
 	/* The domain's own root: pinned from the start, and in use when it is not. */
 	u64 root = mfn_of((void *)start_info->pt_base);
 	check_refused(mmuext(PIN_L4, root, 0), "the initial root is not pinned");

@@ -50,6 +50,11 @@ impl Deferred {
     pub fn is_empty(&self) -> bool {
         self.tables().next().is_none()
     }
+    /// Is nothing left to take down?
+    #[inline]
+    pub fn is_settled(&self) -> bool {
+        self.dropping.is_none()
+    }
     pub(super) fn tables(&self) -> impl Iterator<Item = Mfn> + '_ {
         self.promoting.iter().flatten().copied().chain(self.dropping)
     }

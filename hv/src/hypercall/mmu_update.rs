@@ -84,9 +84,10 @@ fn batch(cx: &Caller, reqs: GuestPtr<MmuUpdate>, count: u32, foreign: u32) -> (u
                     Err(why) => return (i, Err(why.into())),
                 }
             }
-        }
-        if i >= count {
-            return (i, Ok(()));
+            // A table that was cut off is ordinary memory before the guest goes on.
+            if i >= count && mmu().drain(&mut lock).is_ok() {
+                return (i, Ok(()));
+            }
         }
         if cx.preempt_pending() {
             return (i, Err(Errno::ERESTART));

@@ -27,7 +27,7 @@ pub fn call(cx: &mut Caller, ops: GuestPtr<MmuextOp>, count: u32, done: GuestPtr
             total = done.read()?;
         }
     }
-    let (completed, result) = batch(cx, ops, left, foreign as u16);
+    let (completed, result) = batch(cx, ops, left, foreign as u16, left != count);
     total = total.wrapping_add(completed);
     if !done.is_null() {
         done.write(&total)?;
@@ -44,12 +44,19 @@ pub fn call(cx: &mut Caller, ops: GuestPtr<MmuextOp>, count: u32, done: GuestPtr
 }
 
 #[inline]
-fn batch(cx: &Caller, ops: GuestPtr<MmuextOp>, count: u32, foreign: u16) -> (u32, Result<(), Errno>) {
+fn batch(
+    cx: &Caller,
+    ops: GuestPtr<MmuextOp>,
+    count: u32,
+    foreign: u16,
+    is_continued: bool,
+) -> (u32, Result<(), Errno>) {
     let target = match foreign::target(cx, foreign) {
         Ok(target) => target,
         Err(errno) => return (0, Err(errno)),
     };
     let mut i = 0;
+    let mut drops = is_continued;
     while i < count {
         let op = match ops.at(u64::from(i)).and_then(GuestPtr::read) {
             Ok(op) => op,
@@ -59,6 +66,8 @@ fn batch(cx: &Caller, ops: GuestPtr<MmuextOp>, count: u32, foreign: u16) -> (u32
         match execute(cx, &target.mm, op) {
             Ok(()) => {
                 i += 1;
+                drops |=
+                    matches!(op.cmd, ext::MMUEXT_UNPIN_TABLE | ext::MMUEXT_NEW_BASEPTR | ext::MMUEXT_NEW_USER_BASEPTR);
                 if i < count && i % 16 == 0 && cx.preempt_pending() {
                     return (i, Err(Errno::ERESTART));
                 }
@@ -71,7 +80,23 @@ fn batch(cx: &Caller, ops: GuestPtr<MmuextOp>, count: u32, foreign: u16) -> (u32
             Err(errno) => return (i, Err(errno)),
         }
     }
+    while drops && !finish_dropped(&target.mm) {
+        if cx.preempt_pending() {
+            return (i, Err(Errno::ERESTART));
+        }
+    }
     (i, Ok(()))
+}
+
+/// Works on the tables that nobody refers to any more. `true`: they are ordinary memory now.
+#[inline]
+fn finish_dropped(mm: &DomainMm) -> bool {
+    let mut lock = mm.lock();
+    if lock.is_settled() {
+        return true;
+    }
+    mmu_env::refill_steps();
+    mmu().drain(&mut lock).is_ok()
 }
 
 /// ERESTART, with a reason to stop if another vCPU is to run first.
@@ -148,7 +173,12 @@ pub fn write_cr3(v: &Vcpu, mfn: Mfn) -> Result<(), Errno> {
         mmu_env::refill_steps();
         match new_baseptr(v, mfn) {
             Err(Errno::ERESTART) => {}
-            result => return result,
+            Err(errno) => return Err(errno),
+            Ok(()) => {
+                // What takes longer, the next operation on page tables finishes.
+                let _ = (0..MAX_ROUNDS).any(|_| finish_dropped(&v.domain().mm));
+                return Ok(());
+            }
         }
     }
     Err(Errno::EINVAL)
