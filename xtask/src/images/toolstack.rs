@@ -61,17 +61,22 @@ const LIBRARY_FOLDERS: &[&str] = &["lib/x86_64-linux-gnu", "usr/lib/x86_64-linux
 /// Of dom0, and of a driver domain, besides the NICs' and disks'.
 const BACK_END_MODULES: &[&str] = &["xen-netback", "xen-blkback", "bridge", "loop", "brd"];
 
-const DOM0_MODULES: &[&str] = &["xen-pciback"];
+const DOM0_MODULES: &[&str] = &["xen-pciback", "ext4", "crc32c_generic"];
+
+/// GRUB as a guest's kernel: the package, and the file in it.
+const GRUB: &str = "grub-xen-host";
+const GRUB_IMAGE: &str = "usr/lib/grub-xen/grub-x86_64-xen.bin";
 
 const DRIVER_MODULES: &[&str] = &["xen-pcifront", "xen-netfront", "xen-blkfront"];
 
 const GUEST_MODULES: &[&str] = &["xen-netfront", "xen-blkfront", "ext4", "crc32c_generic", "xenfs", "xen-privcmd"];
 
 /// The toolstack's dom0, as an initramfs. In it, under `/guest`: `vmlinuz` as Debian has it, `vmlinux` unpacked (the
-/// domain builder is then done sooner), `guest.cpio` and `driver.cpio`.
+/// domain builder is then done sooner), GRUB as a kernel, `guest.cpio` and `driver.cpio`.
 pub fn build(kernel: &Kernel) -> Result<PathBuf> {
     let base = Base::gather()?;
     let tree = packages::closure("toolstack", PACKAGES)?;
+    let grub = packages::unpacked(GRUB)?.join(GRUB_IMAGE);
     let scripts = host::root().join("images/xen");
     let mut inputs = base.inputs()?;
     inputs.extend(all_files(&scripts)?);
@@ -79,7 +84,7 @@ pub fn build(kernel: &Kernel) -> Result<PathBuf> {
     let key = format!(
         "{} {} {made_by} {} {}",
         kernel.version,
-        packages::versions(PACKAGES),
+        packages::versions(&[PACKAGES, &[GRUB]].concat()),
         initramfs::MODULES.join(" "),
         fingerprint(&inputs)?
     );
@@ -92,6 +97,7 @@ pub fn build(kernel: &Kernel) -> Result<PathBuf> {
         add_modules(&mut dom0, kernel, &[initramfs::MODULES, BACK_END_MODULES, DOM0_MODULES].concat())?;
         dom0.file("guest/vmlinuz", read(&kernel.vmlinuz)?, 0o644);
         dom0.file("guest/vmlinux", elf::unpack_bzimage(&kernel.vmlinuz)?, 0o644);
+        dom0.file("guest/grub-x86_64-xen.bin", read(&grub)?, 0o644);
         dom0.file("guest/guest.cpio", guest(&base, &scripts, kernel)?, 0o644);
         dom0.file("guest/driver.cpio", driver(&base, &tree, &scripts, kernel)?, 0o644);
         Ok(std::fs::write(path, dom0.bytes())?)

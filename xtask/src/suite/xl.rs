@@ -43,6 +43,17 @@ const GROUPS: &[Group] = &[
         timeout_s: 900,
     },
     Group {
+        file: "grub",
+        name: "grub-starts-a-guest-from-its-own-disk",
+        cpus: 2,
+        vcpus: 1,
+        disk: false,
+        counted: false,
+        iommu: false,
+        counts: Some(("", "")),
+        timeout_s: 900,
+    },
+    Group {
         file: "migrate",
         name: "guests-are-saved-restored-and-moved",
         cpus: 2,

@@ -1,0 +1,34 @@
+# grub.sh: another kind of kernel. GRUB's Xen port reads the guest's own disk and starts the kernel that it finds there.
+for m in crc32c_generic ext4; do modprobe $m; done
+make_disk() {
+	truncate -s 96M /tmp/disk && mke2fs -F -b 4096 /tmp/disk && mkdir -p /tmp/mnt && mount -o loop /tmp/disk /tmp/mnt || return 1
+	mkdir -p /tmp/mnt/boot/grub
+	cp /guest/vmlinuz /tmp/mnt/boot/ && gzip -1 < /guest/guest.cpio > /tmp/mnt/boot/guest.cpio.gz || return 1
+	cat > /tmp/mnt/boot/grub/grub.cfg <<-X
+		linux /boot/vmlinuz console=hvc0 quiet panic=-1 tandem.do=serve from=disk
+		initrd /boot/guest.cpio.gz
+		boot
+	X
+	umount /tmp/mnt
+}
+check a-disk-with-a-kernel make_disk || exit
+config g1 'memory=256' 'kernel="/guest/grub-x86_64-xen.bin"' 'ramdisk=""' 'extra="(hd0)/boot/grub"' \
+	'disk=["format=raw,vdev=xvda,access=rw,target=/tmp/disk"]' 'vif=["mac=00:16:3e:00:00:03,bridge=xenbr0"]'
+mkdir -p $logs
+# What is done once stays: dom0's own memory.
+xl create -p /tmp/g1.cfg > /dev/null && xl destroy g1 && gone g1
+free=$(free_kib)
+: > $logs/guest-g1.log
+started() { xl create /tmp/g1.cfg > /tmp/g1.create 2>&1 || { cat /tmp/g1.create; return 1; }; serving g1 240; }
+check grub-starts-linux started || exit
+check it-said-so grep -q 'Reading (xen/xvda)/boot/grub/grub.cfg' $logs/guest-g1.log
+check with-what-its-configuration-says said 'from=disk' g1 10 'cat /proc/cmdline'
+check the-disk-is-linuxs-now in_guest g1 60 'modprobe xen-blkfront; wait_for 10 test -b /dev/xvda; modprobe crc32c_generic; modprobe ext4; mkdir -p /mnt; mount /dev/xvda /mnt && grep -q from=disk /mnt/boot/grub/grub.cfg && dd if=/dev/urandom of=/mnt/new bs=64k count=64 2> /dev/null && umount /mnt'
+check network in_guest g1 30 'job_address 3'
+again() { : > $logs/guest-g1.log; xl reboot g1 && serving g1 240; }
+check reboot-goes-through-grub again
+check the-disk-was-kept in_guest g1 60 'modprobe xen-blkfront; wait_for 10 test -b /dev/xvda; modprobe crc32c_generic; modprobe ext4; mkdir -p /mnt; mount -o ro /dev/xvda /mnt && [ $(stat -c %s /mnt/new) = 4194304 ] && umount /mnt'
+check shutdown eval 'xl shutdown -w g1 && gone g1'
+no_disk() { mount -o loop /tmp/disk /tmp/mnt && rm -r /tmp/mnt/boot; umount /tmp/mnt; : > $logs/guest-g1.log; xl create /tmp/g1.cfg > /dev/null && wait_for 30 grep -q 'grub> \|grub rescue\|error:' $logs/guest-g1.log && xl destroy g1 && gone g1; }
+check without-a-kernel-grub-says-so no_disk
+check memory-is-given-back eval 'wait_for 20 eval "[ \$(free_kib) -ge $free ]" || { echo "$free KiB before, $(free_kib) now"; false; }'
