@@ -240,7 +240,7 @@ mod tests {
         for _ in 0..2 {
             let handles = [m.allocate().unwrap(), m.allocate().unwrap()];
             assert_eq!(handles, [0, 1]);
-            handles.map(|handle| m.free(handle));
+            handles.into_iter().for_each(|handle| m.free(handle));
             assert_eq!(m.chunks.capacity(), 0);
         }
     }
