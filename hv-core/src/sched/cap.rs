@@ -4,6 +4,10 @@
 //! until the next period begins. What a vCPU runs too much (two of them may use the same rest up) is missing in the
 //! periods after.
 
+use super::entry::{later, State};
+use super::queue::NIL;
+use super::{bit, PcpuId, Scheduler};
+
 /// Length of a period.
 pub const PERIOD_NS: u64 = 10_000_000;
 
@@ -62,6 +66,46 @@ impl Budget {
         }
         self.refill(now);
         Some(u64::try_from(self.left).unwrap_or(0))
+    }
+}
+
+impl Scheduler {
+    /// The first on the queue for `cpu` whose domain has time left; those before it are parked.
+    pub(super) fn first_allowed(&mut self, cpu: PcpuId, now: u64) -> u16 {
+        loop {
+            let first = self.queue.first_for(&self.entries, bit(cpu));
+            let Some(e) = self.entries.get(usize::from(first)) else { return NIL };
+            if self.budgets[usize::from(e.domain)].left(now) != Some(0) {
+                return first;
+            }
+            self.park(first);
+        }
+    }
+
+    /// Takes `who` off the queue until its domain has time again.
+    pub(super) fn park(&mut self, who: u16) {
+        self.queue.remove(&mut self.entries, who);
+        self.entries[usize::from(who)].state = State::Parked;
+        self.parked.insert(&mut self.entries, who);
+    }
+
+    /// Puts those parked back whose domain has time. They did not want to wait, but others ran meanwhile: as after a
+    /// sleep, they start where those are.
+    pub(super) fn unpark(&mut self, now: u64) {
+        let mut at = self.parked.first();
+        while let Some(e) = self.entries.get(usize::from(at)) {
+            let (who, next, domain) = (at, e.next, usize::from(e.domain));
+            if self.budgets[domain].left(now) != Some(0) {
+                self.parked.remove(&mut self.entries, who);
+                let floor = self.floor(who);
+                let e = &mut self.entries[usize::from(who)];
+                if later(floor, e.actual) {
+                    e.actual = floor;
+                }
+                self.enqueue(who);
+            }
+            at = next;
+        }
     }
 }
 
