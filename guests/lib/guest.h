@@ -3,7 +3,7 @@
  *
  * A test defines `test_name` and test_main(). It calls check() for what must hold; skip() if the machine lacks what it
  * takes; error() if the test itself is broken. Returning from test_main() is a success unless a check failed.
- * It runs as domain 0, on stock Xen and on Tandem alike.
+ * It runs as domain 0, or beside it if xl makes it, on stock Xen and on Tandem alike.
  */
 #ifndef GUEST_H
 #define GUEST_H
@@ -78,6 +78,11 @@ struct start_info {
 	u64 first_p2m_pfn, nr_p2m_frames;
 };
 extern struct start_info *start_info;
+/* Else xl made it. */
+static inline bool is_initial_domain(void)
+{
+	return start_info->flags & 2;
+}
 
 /* shared_info, the parts in use. */
 struct vcpu_info {

@@ -7,7 +7,7 @@ use crate::machine::{Ending, Hypervisor, Machine, Outcome};
 use crate::options::Options;
 use anyhow::{bail, ensure, Context, Result};
 use std::fmt::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// What a kernel said about itself, or what was seen of it from outside.
@@ -92,6 +92,11 @@ pub fn all() -> Result<Vec<Guest>> {
     Ok(guests)
 }
 
+/// The one of that name.
+pub fn named(name: &str) -> Result<Guest> {
+    all()?.into_iter().find(|guest| guest.name == name).with_context(|| format!("no test kernel {name}"))
+}
+
 /// Takes a test's purpose from its first comment, which may ask for CPUs, `(cpus: 2)`, and explain why the verdict on
 /// Tandem is another than that on stock Xen, `(differs: because)`.
 fn describe(name: String, source: &str) -> Guest {
@@ -123,8 +128,8 @@ impl Guest {
             .args(["-Wl,-z,max-page-size=4096", "-Wl,--no-warn-rwx-segments"])
             .arg(format!("-Wl,-T,{}", lib.join("guest.ld").display()))
             .arg(format!("-I{}", lib.display()))
-            .args(["start.S", "guest.c", "events.c"].map(|file| lib.join(file)))
-            .arg(source.join(&self.name).join("main.c"))
+            .args(["start.S", "guest.c", "events.c", "chaos.c"].map(|file| lib.join(file)))
+            .args(sources(&source.join(&self.name))?)
             .arg("-o")
             .arg(&output);
         host::run(&mut gcc).with_context(|| format!("the test kernel {} does not compile", self.name))?;
@@ -184,6 +189,14 @@ impl Guest {
             other => bail!("{}: {}", other.word(), complaints(&outcome.lines).unwrap_or("no verdict".into())),
         }
     }
+}
+
+/// A kernel's own C files.
+fn sources(folder: &Path) -> Result<Vec<PathBuf>> {
+    let mut files: Vec<PathBuf> = std::fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
+    files.retain(|path| path.extension().is_some_and(|e| e == "c"));
+    files.sort();
+    Ok(files)
 }
 
 /// What a kernel complained about: indented lines, of which the first few are enough.
@@ -254,7 +267,8 @@ unchanged on stock Xen and on Tandem: `./tandem guests [NAME] [--hypervisor xen]
 `main.c` that includes `guest.h`; its first comment says what it tests. SUCCESS and SKIP are good; ERROR means that the test is
 broken, FAILURE that the hypervisor is, CRASH that there was no verdict.
 
-The hostile one, `random-operations`, takes `--operations N` and `--seed N`.
+The hostile one, `random-operations`, takes `--operations N` and `--seed N`. Another, `hostile-domain`, is no domain 0:
+`./tandem test xl a-hostile` makes two of it beside one.
 
 This page is written by `./tandem guests --table`, which runs all of them on Debian's Xen 4.17 and on Tandem under QEMU's
 software CPU. Where the two differ the kernel's source says why.

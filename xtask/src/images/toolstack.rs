@@ -7,7 +7,7 @@ use super::cpio::Archive;
 use super::initramfs::{self, add_modules, read, Base};
 use super::kernel::Kernel;
 use super::{cached, elf, fingerprint, packages};
-use crate::host;
+use crate::{guests, host};
 use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -71,6 +71,9 @@ const DRIVER_MODULES: &[&str] = &["xen-pcifront", "xen-netfront", "xen-blkfront"
 
 const GUEST_MODULES: &[&str] = &["xen-netfront", "xen-blkfront", "ext4", "crc32c_generic", "xenfs", "xen-privcmd"];
 
+/// The test kernel that is no dom0.
+const HOSTILE: &str = "hostile-domain";
+
 /// The toolstack's dom0, as an initramfs. In it, under `/guest`: `vmlinuz` as Debian has it, `vmlinux` unpacked (the
 /// domain builder is then done sooner), GRUB as a kernel, `guest.cpio` and `driver.cpio`.
 pub fn build(kernel: &Kernel) -> Result<PathBuf> {
@@ -80,6 +83,8 @@ pub fn build(kernel: &Kernel) -> Result<PathBuf> {
     let scripts = host::root().join("images/xen");
     let mut inputs = base.inputs()?;
     inputs.extend(all_files(&scripts)?);
+    inputs.extend(all_files(&host::root().join("guests"))?);
+    let hostile = guests::named(HOSTILE)?;
     let made_by = fingerprint(&[host::root().join("xtask/src/images/toolstack.rs")])?;
     let key = format!(
         "{} {} {made_by} {} {}",
@@ -99,6 +104,7 @@ pub fn build(kernel: &Kernel) -> Result<PathBuf> {
         dom0.file("guest/vmlinux", elf::unpack_bzimage(&kernel.vmlinuz)?, 0o644);
         dom0.file("guest/grub-x86_64-xen.bin", read(&grub)?, 0o644);
         dom0.file("guest/guest.cpio", guest(&base, &scripts, kernel)?, 0o644);
+        dom0.file(&format!("guest/{HOSTILE}"), read(&hostile.build()?)?, 0o644);
         dom0.file("guest/driver.cpio", driver(&base, &tree, &scripts, kernel)?, 0o644);
         Ok(std::fs::write(path, dom0.bytes())?)
     })?;

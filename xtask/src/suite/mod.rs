@@ -4,6 +4,7 @@
 //! after what a user would notice, keeps its serial log under `target/logs`, and has a time limit.
 
 mod driving;
+mod hostile;
 mod linux;
 mod passthrough;
 mod refusals;
@@ -28,6 +29,9 @@ pub struct Bed {
     pub stress_s: u64,
     /// The long versions were asked for.
     pub full: bool,
+    /// Operations of a hostile domain, and where its random numbers start.
+    pub operations: Option<u64>,
+    pub seed: Option<u64>,
 }
 
 /// A test that boots something.
@@ -126,6 +130,7 @@ fn all() -> Vec<Test> {
     tests.extend(linux::tests());
     tests.extend(passthrough::tests());
     tests.extend(driving::tests());
+    tests.extend(hostile::tests());
     tests.extend(xl::tests());
     tests
 }
@@ -151,6 +156,8 @@ fn boot(options: &Options, tests: &[Test], score: &mut Score) -> Result<()> {
         mib: options.mib.unwrap_or(default),
         stress_s: options.seconds.unwrap_or(60),
         full: options.full,
+        operations: options.operations,
+        seed: options.seed,
     };
     println!("Boot tests on {}", bed.hypervisor.name());
     for test in tests {

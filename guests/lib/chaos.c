@@ -1,0 +1,190 @@
+/* Random values for hostile kernels. */
+#include "chaos.h"
+
+enum { FIRST = 16, MFNS = 1 << 24 };
+
+volatile u64 *entries[SCRATCH];
+u64 entry_addresses[SCRATCH];
+u64 nr_accepted;
+static u64 run, state;
+/* By machine frame: the M2P may be spoilt later. */
+static u64 vital[MFNS / 64], boot_tables[MFNS / 64];
+
+static bool has(const u64 *map, u64 mfn)
+{
+	return mfn < MFNS && (map[mfn / 64] >> mfn % 64 & 1);
+}
+
+static void add(u64 *map, u64 mfn)
+{
+	if (mfn < MFNS)
+		map[mfn / 64] |= 1ul << mfn % 64;
+}
+
+u64 number_after(const char *name, u64 otherwise)
+{
+	u32 len = 0;
+	while (name[len])
+		len++;
+	for (const char *at = start_info->cmd_line; *at; at++) {
+		if (memcmp(at, name, len))
+			continue;
+		u64 value = 0;
+		for (at += len; *at >= '0' && *at <= '9'; at++)
+			value = value * 10 + (u64)(*at - '0');
+		return value;
+	}
+	return otherwise;
+}
+
+u8 *scratch_page(u32 index)
+{
+	return pages[FIRST + index];
+}
+
+void chaos_init(void)
+{
+	u64 tables = pfn_of((void *)start_info->pt_base);
+	run = number_after("seed=", 20060101);
+	for (u64 pfn = 0; pfn < tables; pfn++)
+		if (pfn < pfn_of(pages[FIRST]) || pfn >= pfn_of(pages[FIRST + SCRATCH]))
+			add(vital, mfn_of_pfn(pfn));
+	for (u64 n = 0; n < start_info->nr_pt_frames; n++)
+		add(boot_tables, mfn_of_pfn(tables + n));
+	for (u32 i = 0; i < SCRATCH; i++) {
+		entries[i] = entry_for(scratch_page(i), 1);
+		entry_addresses[i] = maddr_of((void *)entries[i]);
+	}
+}
+
+void begin(u64 n)
+{
+	state = (run ^ n * 0xd1342543de82ef95) * 0x9e3779b97f4a7c15;
+	state ^= state >> 29;
+	state |= 1;
+}
+
+void note(s64 result)
+{
+	if (result >= 0)
+		nr_accepted++;
+}
+
+u64 draw(void)
+{
+	return random_u64(&state);
+}
+
+u64 up_to(u64 n)
+{
+	return (draw() >> 11) % n;
+}
+
+u8 *scratch(void)
+{
+	return scratch_page(up_to(SCRATCH));
+}
+
+u64 entry_address(void)
+{
+	return entry_addresses[up_to(SCRATCH)];
+}
+
+u64 some_mfn(void)
+{
+	switch (up_to(10)) {
+	case 0: return start_info->shared_info / PAGE;
+	case 1: return mfn_of((void *)(start_info->pt_base + up_to(start_info->nr_pt_frames) * PAGE));
+	case 2: return up_to(0x400); /* the low memory, the hypervisor */
+	case 3: return up_to(MFNS);
+	case 4: return draw() >> up_to(40);
+	case 5: return 0xfee00 + up_to(2);
+	default: return mfn_of(scratch());
+	}
+}
+
+bool is_vital(u64 mfn)
+{
+	return has(vital, mfn);
+}
+
+bool is_boot_table(u64 mfn)
+{
+	return has(boot_tables, mfn);
+}
+
+u64 some_pte(void)
+{
+	static const u64 flags[] = { 0, P, P | US, P | RW | US, P | RW | US | A | D, P | US | PSE, P | RW | US | G };
+	u64 entry = (some_mfn() & (ADDR_MASK / PAGE)) * PAGE | flags[up_to(COUNT(flags))];
+	if (up_to(8) == 0)
+		entry ^= 1ul << up_to(64);
+	return is_vital((entry & ADDR_MASK) / PAGE) ? 0 : entry;
+}
+
+u64 some_value(void)
+{
+	switch (up_to(14)) {
+	case 0: return up_to(64);
+	case 1: return up_to(4096);
+	case 2: return DOMID_SELF + up_to(6);
+	case 3: return (u64)scratch() + up_to(PAGE);
+	case 4: return (u64)scratch();
+	case 5: return some_mfn();
+	case 6: return some_pte();
+	case 7: return entry_address() + up_to(8);
+	case 8: return draw();
+	case 9: return 0xffff800000000000 + (draw() >> 17);
+	case 10: return -up_to(64);
+	case 11: return 1ul << up_to(64);
+	case 12: return 0x800000000000 - up_to(16);
+	default: return 0;
+	}
+}
+
+/* The page may not be mapped, or not writable, just now. */
+void fill(void)
+{
+	u32 page = up_to(SCRATCH);
+	u64 *at = (u64 *)scratch_page(page) + up_to(500);
+	/* Through a mapping of a page table this would hit entries of this kernel's own code. */
+	if (is_boot_table((*entries[page] & ADDR_MASK) / PAGE))
+		return;
+	for (u32 i = 0; i < 8; i++) {
+		u64 value = some_value();
+		PROBE("mov %0, (%1)", : : "r"(value), "r"(at + i) : "r11", "memory");
+	}
+}
+
+void mmu_once(void)
+{
+	s64 result;
+	switch (up_to(8)) {
+	case 0: case 1: result = mmu_update(entry_address() | (up_to(4) ? 0 : 2), some_pte()); break;
+	case 2: case 3: result = update_va(scratch(), some_pte(), up_to(3)); break;
+	case 4: result = mmuext(PIN_L1 + up_to(4), some_mfn(), 0); break;
+	case 5: result = mmuext(UNPIN, mfn_of(scratch()), 0); break;
+	case 6: result = mmuext(up_to(2) ? CLEAR_PAGE : COPY_PAGE, mfn_of(scratch()), mfn_of(scratch())); break;
+	default: result = mmu_update(maddr_of(scratch()) + up_to(512) * 8, some_pte()); break;
+	}
+	note(result);
+}
+
+void write_entry(void)
+{
+	u64 value = some_pte();
+	PROBE("xchg %0, (%1)", : "+r"(value) : "r"(entries[up_to(SCRATCH)]) : "r11", "memory");
+}
+
+/* Page tables among the pages go first from the top. */
+void restore(void)
+{
+	for (u32 pass = 0; pass < 5; pass++) {
+		for (u32 i = 0; i < SCRATCH; i++) {
+			mmuext(UNPIN, mfn_of(scratch_page(i)), 0);
+			update_va(scratch_page(i), 0, 2);
+		}
+		for (u32 i = 0; i < SCRATCH; i++)
+			update_va(scratch_page(i), pte(mfn_of(scratch_page(i)), P | RW | US | A | D), 2);
+	}
+}
