@@ -47,31 +47,31 @@ check create boot g1 || exit
 works() { in_guest g1 20 'memcheck 24 40 &' && wait_for 60 more_reports g1 2 && how_far_behind g1 > /tmp/behind && [ -s /tmp/behind ]; }
 check its-memory-is-checked works || exit
 
-# `check` runs what it checks in a subshell, so what is to be remembered goes to a file.
-remember() { now_at g1 > /tmp/then; }
-saved() { remember; timeout 120 xl save g1 /tmp/g1.save && gone g1; }
+# `check` runs what it checks in a subshell, so what is to be note_timeed goes to a file.
+note_time() { now_at g1 > /tmp/then; }
+saved() { note_time; timeout 120 xl save g1 /tmp/g1.save && gone g1; }
 check save saved
 check save-gives-its-memory-back wait_for 20 eval '[ $(mib_free) -ge $free ]'
 restored() { timeout 120 xl restore /tmp/g1.save && rm /tmp/g1.save && goes_on g1 $(cat /tmp/then); }
 check restore restored
 
-checkpointed() { remember; timeout 120 xl save -c g1 /tmp/g1.save && rm /tmp/g1.save && goes_on g1 $(cat /tmp/then); }
+checkpointed() { note_time; timeout 120 xl save -c g1 /tmp/g1.save && rm /tmp/g1.save && goes_on g1 $(cat /tmp/then); }
 check save-and-go-on checkpointed
 
 moved() {
 	local id=$(xl domid g1)
-	remember
+	note_time
 	timeout 240 xl migrate -s '' g1 'xl migrate-receive' && [ "$(xl domid g1)" != $id ] && goes_on g1 $(cat /tmp/then)
 }
 check migrate moved
 check migrate-again moved
 
 # A target that does not take it: the guest stays, as it was.
-refused() { remember; ! timeout 60 xl migrate -s '' g1 false && goes_on g1 $(cat /tmp/then); }
+refused() { note_time; ! timeout 60 xl migrate -s '' g1 false && goes_on g1 $(cat /tmp/then); }
 check migrate-to-nowhere refused
 
 dumped() {
-	remember
+	note_time
 	timeout 120 xl dump-core g1 /tmp/g1.core && [ $(stat -c %s /tmp/g1.core) -gt $((128 << 20)) ] || return 1
 	rm /tmp/g1.core
 	goes_on g1 $(cat /tmp/then)
