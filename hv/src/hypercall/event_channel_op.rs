@@ -1,8 +1,9 @@
 //! `event_channel_op`: making, connecting, signalling and closing event channels.
 
+use super::foreign::target;
 use super::guest_ptr::plain;
 use super::{Caller, Done, GuestPtr, Outcome, OK};
-use crate::domain::{self, Domain, DomainRef};
+use crate::domain::{self, Domain};
 use crate::event::{self, GuestPage};
 use crate::irq_guest;
 use hv_core::evtchn::{virq_is_global, Remote};
@@ -24,32 +25,6 @@ plain!(
     op::EvtchnExpandArray,
     op::EvtchnSetPriority,
 );
-
-/// The domain that a request names.
-enum Target {
-    Own(&'static Domain),
-    Other(DomainRef),
-}
-
-impl core::ops::Deref for Target {
-    type Target = Domain;
-    fn deref(&self) -> &Domain {
-        match self {
-            Target::Own(d) => d,
-            Target::Other(d) => d,
-        }
-    }
-}
-
-/// The caller itself, or a domain that the caller may act for. ESRCH, EPERM.
-fn target(cx: &Caller, id: u16) -> Result<Target, Errno> {
-    if id == DOMID_SELF || id == cx.domain().id {
-        return Ok(Target::Own(cx.domain()));
-    }
-    let d = domain::find(id).ok_or(Errno::ESRCH)?;
-    cx.require_privilege()?;
-    Ok(Target::Other(d))
-}
 
 /// EVTCHNOP_*. Errors: EFAULT; EINVAL for ports that do not exist or are not of the kind; ENOENT for vCPUs that do not
 /// exist; EEXIST for interrupts that are bound; ENOSPC, ENOMEM; ESRCH, EPERM for other domains; ENOSYS for unknown

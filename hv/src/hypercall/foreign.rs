@@ -25,14 +25,15 @@ impl Deref for Target {
     }
 }
 
-/// The domain `id` as the target of a privileged caller, or the caller itself. Errors: EPERM; ESRCH.
+/// The domain `id` as the target of a privileged caller, or the caller itself. Errors, in Xen's order: ESRCH; EPERM.
 #[inline]
 pub fn target(cx: &Caller, id: u16) -> Result<Target, Errno> {
     if id == DOMID_SELF || id == cx.domain().id {
         return Ok(Target::Caller(cx.domain()));
     }
+    let other = domain::find(id).ok_or(Errno::ESRCH)?;
     cx.require_privilege()?;
-    domain::find(id).map(Target::Other).ok_or(Errno::ESRCH)
+    Ok(Target::Other(other))
 }
 
 /// Whose frames a call may name. [`DomId::IO`] stands for I/O memory that the caller may map. Errors: EPERM; ESRCH.

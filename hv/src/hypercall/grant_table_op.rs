@@ -1,8 +1,9 @@
 //! `grant_table_op`, version 1 tables: what a domain gives to others, and using what others give.
 
+use super::foreign::{self, Target};
 use super::guest_ptr::plain;
 use super::{Caller, Done, GuestPtr, Outcome, OK};
-use crate::domain::{self, Domain, DomainRef};
+use crate::domain;
 use crate::grant::{self, Copier, Place};
 use crate::mem::copy::write_u16;
 use crate::mem::frames;
@@ -14,7 +15,7 @@ use x86::Mfn;
 use xen_abi::errno::Errno;
 use xen_abi::grant as op;
 use xen_abi::grant::GntStatus;
-use xen_abi::layout::{DOMID_SELF, INVALID_M2P_ENTRY};
+use xen_abi::layout::INVALID_M2P_ENTRY;
 
 plain!(
     op::MapGrantRef,
@@ -59,7 +60,7 @@ pub fn call(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>, count: u32) -> Outcome
         }
         op::GNTTABOP_GET_VERSION => {
             let mut r: op::GetVersion = arg.cast().read()?;
-            target(cx, r.dom).map_err(|e| if e == GntStatus::BadDomain { Errno::ESRCH } else { Errno::EPERM })?;
+            foreign::target(cx, r.dom)?;
             r.version = 1;
             arg.cast().write(&r)?;
             OK
@@ -99,29 +100,12 @@ fn one<T: super::Plain>(cx: &Caller, ptr: GuestPtr<T>, count: u32, f: impl Fn(&C
     OK
 }
 
-/// A domain that the caller names as the one to be worked on.
-enum Target {
-    Own(&'static Domain),
-    Other(DomainRef),
-}
-
-impl core::ops::Deref for Target {
-    type Target = Domain;
-    fn deref(&self) -> &Domain {
-        match self {
-            Target::Own(d) => d,
-            Target::Other(d) => d,
-        }
-    }
-}
-
+/// The domain that a request names. BadDomain; PermissionDenied.
 fn target(cx: &Caller, id: u16) -> Result<Target, GntStatus> {
-    if id == DOMID_SELF || id == cx.domain().id {
-        return Ok(Target::Own(cx.domain()));
-    }
-    let d = domain::find(id).ok_or(GntStatus::BadDomain)?;
-    cx.require_privilege().map_err(|_| GntStatus::PermissionDenied)?;
-    Ok(Target::Other(d))
+    foreign::target(cx, id).map_err(|why| match why {
+        Errno::ESRCH => GntStatus::BadDomain,
+        _ => GntStatus::PermissionDenied,
+    })
 }
 
 fn status(result: Result<(), GntStatus>) -> i16 {

@@ -1,12 +1,13 @@
 //! `mmu_update`.
 
-use super::{foreign, Caller, Done, GuestPtr, Outcome};
+use super::batch::{self, Progress, Rest};
+use super::{foreign, Caller, GuestPtr, Outcome};
 use crate::arch::percpu::{pending, this_cpu};
 use crate::mem::mmu_env::{self, mmu};
 use hv_core::mmu::{MmuError, Owners};
 use xen_abi::errno::Errno;
 use xen_abi::layout::DomId;
-use xen_abi::mmu::{MmuUpdate, MMU_UPDATE_PREEMPTED};
+use xen_abi::mmu::MmuUpdate;
 
 /// Requests between two looks at what else is to be done.
 const STRIDE: u32 = 64;
@@ -16,33 +17,12 @@ const STRIDE: u32 = 64;
 /// entries and tables that are not fit; ENOSYS for unknown commands; EPERM; ESRCH; EFAULT.
 /// Source: public/xen.h, HYPERVISOR_mmu_update.
 pub fn call(cx: &mut Caller, reqs: GuestPtr<MmuUpdate>, count: u32, done: GuestPtr<u32>, foreign: u32) -> Outcome {
-    let mut total = 0;
-    let mut left = count;
-    if count & MMU_UPDATE_PREEMPTED != 0 {
-        left &= !MMU_UPDATE_PREEMPTED;
-        if !done.is_null() {
-            total = done.read()?;
-        }
-    }
-    let (completed, result) = batch(cx, reqs, left, foreign);
-    total = total.wrapping_add(completed);
-    if !done.is_null() {
-        done.write(&total)?;
-    }
-    match result {
-        Ok(()) => Ok(Done::Return(0)),
-        Err(Errno::ERESTART) => {
-            *cx.arg_mut(0) = reqs.at(u64::from(completed))?.addr();
-            *cx.arg_mut(1) = u64::from((left - completed) | MMU_UPDATE_PREEMPTED);
-            Ok(Done::Continue)
-        }
-        Err(errno) => Err(errno),
-    }
+    batch::run(cx, reqs, count, done, |cx, rest| part(cx, rest, foreign))
 }
 
-/// Says how many requests were completed, and why it stopped if those are not all.
 #[inline]
-fn batch(cx: &Caller, reqs: GuestPtr<MmuUpdate>, count: u32, foreign: u32) -> (u32, Result<(), Errno>) {
+fn part(cx: &Caller, rest: Rest<MmuUpdate>, foreign: u32) -> Progress {
+    let Rest { requests: reqs, count, .. } = rest;
     let (table_domid, frame_domid) = ((foreign >> 16) as u16, foreign as u16);
     let other = if table_domid == 0 {
         None

@@ -1,6 +1,7 @@
 //! `mmuext_op`: pins, roots, flushes, the LDT, page operations.
 
-use super::{foreign, Caller, Done, GuestPtr, Outcome};
+use super::batch::{self, Progress, Rest};
+use super::{foreign, Caller, GuestPtr, Outcome};
 use crate::arch::percpu::{pending, this_cpu};
 use crate::arch::{cpu, descriptor, tlb};
 use crate::mem::domain_mm::{self, DomainMm, LDT_PAGES};
@@ -12,45 +13,19 @@ use hv_core::mmu::{ext::check_ldt, Flush, FlushWhat, FlushWhere, MmuError, RootR
 use x86::{Level, Mfn, VirtAddr, PAGE_SHIFT};
 use xen_abi::errno::Errno;
 use xen_abi::mmu as ext;
-use xen_abi::mmu::{MmuextOp, MMU_UPDATE_PREEMPTED};
+use xen_abi::mmu::MmuextOp;
 
 /// Executes `count` operations; those that name frames mean frames of domain `foreign`. The number of operations done
 /// goes to `done`, also after an error. Preemptible. Errors: EINVAL for frames that are not fit; EOPNOTSUPP for
 /// superpage marks; ENOSYS for unknown commands; EACCES for cache flushes by a domain without devices; EPERM; ESRCH;
 /// EFAULT. Source: public/xen.h, HYPERVISOR_mmuext_op.
 pub fn call(cx: &mut Caller, ops: GuestPtr<MmuextOp>, count: u32, done: GuestPtr<u32>, foreign: u32) -> Outcome {
-    let mut total = 0;
-    let mut left = count;
-    if count & MMU_UPDATE_PREEMPTED != 0 {
-        left &= !MMU_UPDATE_PREEMPTED;
-        if !done.is_null() {
-            total = done.read()?;
-        }
-    }
-    let (completed, result) = batch(cx, ops, left, foreign as u16, left != count);
-    total = total.wrapping_add(completed);
-    if !done.is_null() {
-        done.write(&total)?;
-    }
-    match result {
-        Ok(()) => Ok(Done::Return(0)),
-        Err(Errno::ERESTART) => {
-            *cx.arg_mut(0) = ops.at(u64::from(completed))?.addr();
-            *cx.arg_mut(1) = u64::from((left - completed) | MMU_UPDATE_PREEMPTED);
-            Ok(Done::Continue)
-        }
-        Err(errno) => Err(errno),
-    }
+    batch::run(cx, ops, count, done, |cx, rest| part(cx, rest, foreign as u16))
 }
 
 #[inline]
-fn batch(
-    cx: &Caller,
-    ops: GuestPtr<MmuextOp>,
-    count: u32,
-    foreign: u16,
-    is_continued: bool,
-) -> (u32, Result<(), Errno>) {
+fn part(cx: &Caller, rest: Rest<MmuextOp>, foreign: u16) -> Progress {
+    let Rest { requests: ops, count, is_continued } = rest;
     let target = match foreign::target(cx, foreign) {
         Ok(target) => target,
         Err(errno) => return (0, Err(errno)),

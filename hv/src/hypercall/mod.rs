@@ -1,5 +1,6 @@
 //! Hypercalls: the table, its dispatcher, and one file for each call, named as Xen names it.
 
+mod batch;
 pub mod bitmap;
 pub mod callback_op;
 pub mod console_io;

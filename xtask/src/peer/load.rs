@@ -6,10 +6,10 @@
 use super::frame::{self, Arp, Udp, UdpPath};
 use super::tcp::Wire;
 use super::{u32_at, u64_at};
-use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
+use smoltcp::iface::{Interface, SocketHandle, SocketSet};
 use smoltcp::socket::tcp::{Socket, SocketBuffer};
 use smoltcp::time::{Duration, Instant};
-use smoltcp::wire::{EthernetAddress, HardwareAddress, IpCidr, Ipv4Address};
+use smoltcp::wire::Ipv4Address;
 
 const MAGIC: u32 = 0x444f_4c54;
 const SYNC: u32 = 1;
@@ -91,11 +91,7 @@ enum Stage {
 impl Load {
     pub fn new() -> Self {
         let mut wire = Wire::default();
-        let address = HardwareAddress::Ethernet(EthernetAddress(frame::MAC));
-        let mut interface = Interface::new(Config::new(address), &mut wire, Instant::ZERO);
-        let [a, b, c, d] = frame::IP;
-        let own = IpCidr::new(Ipv4Address::new(a, b, c, d).into(), 24);
-        interface.update_ip_addrs(|all| all.push(own).expect("the first address fits"));
+        let interface = wire.interface();
         let mut sockets = SocketSet::new(Vec::new());
         let mut socket = || {
             let buffer = || SocketBuffer::new(vec![0; BUFFER]);

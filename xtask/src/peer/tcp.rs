@@ -39,6 +39,18 @@ pub(super) struct Wire {
     pub(super) outgoing: Vec<Vec<u8>>,
 }
 
+impl Wire {
+    /// The peer's own interface on it.
+    pub(super) fn interface(&mut self) -> Interface {
+        let address = HardwareAddress::Ethernet(EthernetAddress(frame::MAC));
+        let mut interface = Interface::new(Config::new(address), self, Instant::ZERO);
+        let [a, b, c, d] = frame::IP;
+        let own = IpCidr::new(Ipv4Address::new(a, b, c, d).into(), 24);
+        interface.update_ip_addrs(|all| all.push(own).expect("the first address fits"));
+        interface
+    }
+}
+
 pub struct Tcp {
     wire: Wire,
     interface: Interface,
@@ -73,11 +85,7 @@ enum Stage {
 impl Tcp {
     pub fn new() -> Self {
         let mut wire = Wire::default();
-        let address = HardwareAddress::Ethernet(EthernetAddress(frame::MAC));
-        let mut interface = Interface::new(Config::new(address), &mut wire, Instant::ZERO);
-        let [a, b, c, d] = frame::IP;
-        let own = IpCidr::new(Ipv4Address::new(a, b, c, d).into(), 24);
-        interface.update_ip_addrs(|all| all.push(own).expect("the first address fits"));
+        let interface = wire.interface();
         let mut sockets = SocketSet::new(Vec::new());
         let mut connections = Vec::new();
         for port in [STREAM_PORT, PAGE_PORT].repeat(CONNECTIONS) {
