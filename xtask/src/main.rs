@@ -31,7 +31,8 @@ const HELP: &str = "\
 usage: ./tandem COMMAND [OPTIONS]
 
   run                  boot the hypervisor with Debian as dom0 in QEMU and show that it works; PASS or FAIL
-  test [LEVEL] [NAME]  tests; LEVEL is unit, twin, boot, guests, linux or xl; NAME selects by part of a name
+  test [LEVEL] [NAME]  tests; LEVEL is unit, twin, boot, guests, linux or xl; NAME selects by part of a name;
+                       test xl --table runs on stock Xen too and writes docs/toolstack-checks.md
   shell                a console in dom0; with --toolstack one that has xl and images of guests
   build                the hypervisor's ELF image, target/tandem.elf
   bench boot|lmbench   instruction counts beside stock Xen and native Linux

@@ -24,7 +24,7 @@ fn serves(bed: &Bed, nic: &'static str, mib: u64) -> Result<String> {
     let peer = Peer::start(&name)?;
     let machine = machine(bed, &name, &format!("driver-domain:{nic}:{mib}"), nic, &peer)?;
     let outcome = machine.start()?.finish(|_| false)?;
-    let said = judge(&outcome)?;
+    let said = judge(bed, &outcome)?;
     let wire = peer.counts();
     whole(wire)?;
     let bytes = wire.streams.received + wire.streams.sent;
@@ -39,7 +39,7 @@ fn dies(bed: &Bed) -> Result<String> {
     let disk = host::target("images")?.join("driver-dies.raw");
     pattern::make_disk(&disk, mib)?;
     machine.disks = vec![Disk { device: "nvme", file: disk.clone(), writable: true }];
-    let said = judge(&machine.start()?.finish(|_| false)?)?;
+    let said = judge(bed, &machine.start()?.finish(|_| false)?)?;
     whole(peer.counts())?;
     let blocks = pattern::verify_disk(&disk, mib)?;
     std::fs::remove_file(&disk)?;

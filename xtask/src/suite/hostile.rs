@@ -37,6 +37,6 @@ fn beside_dom0(bed: &Bed, device: Option<&'static str>) -> Result<String> {
         machine.devices = vec![IOMMU, device];
     }
     machine.timeout_s = 900 + operations / PER_S;
-    let said = judge(&machine.start()?.finish(|_| false)?)?;
+    let said = judge(bed, &machine.start()?.finish(|_| false)?)?;
     Ok(format!("{said}, twice {operations} operations, seed {seed}"))
 }

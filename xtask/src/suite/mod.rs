@@ -3,6 +3,7 @@
 //! `unit` runs the crates' own tests on the host; `twin` makes and runs twins of a captured driver there; `boot`, `guests`, `linux` and `xl` boot machines. Each boot test is named
 //! after what a user would notice, keeps its serial log under `target/logs`, and has a time limit.
 
+mod beside;
 mod driving;
 mod hostile;
 mod linux;
@@ -17,6 +18,7 @@ use crate::images::{self, Images};
 use crate::machine::{Ending, Hypervisor, Outcome};
 use crate::options::Options;
 use anyhow::{bail, ensure, Result};
+use std::cell::RefCell;
 use std::time::Instant;
 
 /// What a boot test gets.
@@ -32,6 +34,8 @@ pub struct Bed {
     /// Operations of a hostile domain, and where its random numbers start.
     pub operations: Option<u64>,
     pub seed: Option<u64>,
+    /// What the checks of `xl` came to, by name.
+    pub checks: RefCell<Vec<(String, String)>>,
 }
 
 /// A test that boots something.
@@ -72,6 +76,11 @@ pub fn run(options: &Options) -> Result<bool> {
         return Ok(true);
     }
     let mut score = Score::default();
+    if options.table {
+        ensure!(level == Some("xl"), "--table is for the level xl: the same checks on stock Xen and here");
+        let [xen, tandem] = [bed(options, Some("xen"))?, bed(options, None)?];
+        return beside::table(&chosen, &xen, &tandem, &mut score);
+    }
     if level.is_none_or(|l| l == "unit") {
         if options.lint {
             unit::lints(&mut score);
@@ -148,17 +157,7 @@ fn guests() -> Vec<Test> {
 }
 
 fn boot(options: &Options, tests: &[Test], score: &mut Score) -> Result<()> {
-    let hypervisor = Hypervisor::choose(options.hypervisor.as_deref())?;
-    let default = if options.full { 1024 } else { 8 };
-    let bed = Bed {
-        images: images::basic()?,
-        hypervisor,
-        mib: options.mib.unwrap_or(default),
-        stress_s: options.seconds.unwrap_or(60),
-        full: options.full,
-        operations: options.operations,
-        seed: options.seed,
-    };
+    let bed = bed(options, options.hypervisor.as_deref())?;
     println!("Boot tests on {}", bed.hypervisor.name());
     for test in tests {
         let start = Instant::now();
@@ -166,6 +165,20 @@ fn boot(options: &Options, tests: &[Test], score: &mut Score) -> Result<()> {
         score.note(test.level, &test.name, start.elapsed().as_secs_f32(), &result);
     }
     Ok(())
+}
+
+fn bed(options: &Options, hypervisor: Option<&str>) -> Result<Bed> {
+    let default = if options.full { 1024 } else { 8 };
+    Ok(Bed {
+        hypervisor: Hypervisor::choose(hypervisor)?,
+        images: images::basic()?,
+        mib: options.mib.unwrap_or(default),
+        stress_s: options.seconds.unwrap_or(60),
+        full: options.full,
+        operations: options.operations,
+        seed: options.seed,
+        checks: RefCell::default(),
+    })
 }
 
 /// Nothing on the console that a user would worry about, and the right end.

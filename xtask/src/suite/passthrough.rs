@@ -77,7 +77,7 @@ fn driver_domain(bed: &Bed, name: &str, nic: &'static str, unit: Option<&'static
         }
         false
     })?;
-    let said = judge(&outcome)?;
+    let said = judge(bed, &outcome)?;
     if is_silent {
         let (before, after) = (std::fs::read(&before)?, std::fs::read(&after)?);
         ensure!(before.iter().any(|byte| *byte != 0), "nothing of the hypervisor where the device wrote");
@@ -100,7 +100,7 @@ fn no_passthrough(bed: &Bed) -> Result<String> {
     let peer = Peer::start("no-passthrough")?;
     let mut machine = with_guests(bed, "no-passthrough", "toolstack+xl:no-passthrough+poweroff")?;
     machine.nic = Some(("e1000", peer.socket().to_path_buf()));
-    judge(&machine.start()?.finish(|_| false)?)
+    judge(bed, &machine.start()?.finish(|_| false)?)
 }
 
 fn with_guests(bed: &Bed, name: &str, jobs: &str) -> Result<Machine> {

@@ -3,7 +3,7 @@
 //! The checks themselves are `images/xen/tests/GROUP.sh`; they run on stock Xen as they do here, which is what
 //! `--hypervisor xen` is for.
 
-use super::{clean_but, Bed, Body, Test};
+use super::{beside, clean_but, Bed, Body, Test};
 use crate::account::{ended, relative};
 use crate::machine::{Disk, Ending, Machine, Outcome, IOMMU};
 use crate::peer::Peer;
@@ -108,7 +108,7 @@ fn checks(bed: &Bed, group: &Group) -> Result<String> {
         machine.disks = vec![Disk { device: "nvme", file: disk.clone(), writable: true }];
     }
     let outcome = machine.start()?.finish(|_| false)?;
-    let said = judge(&outcome)?;
+    let said = judge(bed, &outcome)?;
     let wire = peer.counts();
     ensure!(
         wire.damaged == 0 && wire.missing == 0 && wire.streams.wrong == 0,
@@ -127,8 +127,9 @@ const PROVOKED: &[&str] =
     &["was stopped", "accesses were stopped", "WITHOUT AN IOMMU", "cannot go to", "cannot be put aside"];
 
 /// All checks passed, and the group ran to its end.
-pub(super) fn judge(outcome: &Outcome) -> Result<String> {
+pub(super) fn judge(bed: &Bed, outcome: &Outcome) -> Result<String> {
     let reports = || outcome.lines.iter().filter_map(|l| l.split_once("TANDEM: ").map(|(_, report)| report.trim()));
+    bed.checks.borrow_mut().extend(reports().filter_map(beside::result));
     let failed: Vec<&str> = reports().filter(|r| r.contains("FAIL")).collect();
     ensure!(failed.is_empty(), "{} (log {})", failed.join("; "), relative(&outcome.log));
     if outcome.report("group").is_none() {
