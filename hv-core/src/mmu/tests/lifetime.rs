@@ -26,6 +26,23 @@ fn a_reference_gives_itself_back() {
 }
 
 #[test]
+fn a_reference_becomes_one_for_writing_and_back() {
+    let (m, _) = pinned();
+    let page = m.mmu().get_page(mfn(22), DOM1).unwrap();
+    let page = page.into_writable(DOM1).unwrap();
+    assert_eq!(counts(&m, 22), (FrameType::Writable, 1, 2));
+    let page = page.into_page();
+    assert_eq!(counts(&m, 22), (FrameType::None, 0, 2));
+    drop(page);
+    assert_eq!(counts(&m, 22), (FrameType::None, 0, 1));
+    let table = m.mmu().get_page(mfn(L1), DOM1).unwrap();
+    let table = table.into_writable(DOM1).unwrap_err();
+    assert_eq!(counts(&m, L1), (FrameType::L1, 1, 3), "a page table stays one, and the reference what it was");
+    drop(table);
+    assert_eq!(counts(&m, L1), (FrameType::L1, 1, 2));
+}
+
+#[test]
 fn a_page_is_given_up_once() {
     let (m, _) = machine();
     let page = m.mmu().get_page(mfn(20), DOM1).unwrap();
