@@ -91,7 +91,7 @@ enum Stage {
 impl Load {
     pub fn new() -> Self {
         let mut wire = Wire::default();
-        let interface = wire.interface();
+        let interface = wire.interface(frame::MAC, frame::IP);
         let mut sockets = SocketSet::new(Vec::new());
         let mut socket = || {
             let buffer = || SocketBuffer::new(vec![0; BUFFER]);

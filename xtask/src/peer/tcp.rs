@@ -40,12 +40,11 @@ pub(super) struct Wire {
 }
 
 impl Wire {
-    /// The peer's own interface on it.
-    pub(super) fn interface(&mut self) -> Interface {
-        let address = HardwareAddress::Ethernet(EthernetAddress(frame::MAC));
+    /// An interface on it.
+    pub(super) fn interface(&mut self, mac: [u8; 6], ip: [u8; 4]) -> Interface {
+        let address = HardwareAddress::Ethernet(EthernetAddress(mac));
         let mut interface = Interface::new(Config::new(address), self, Instant::ZERO);
-        let [a, b, c, d] = frame::IP;
-        let own = IpCidr::new(Ipv4Address::new(a, b, c, d).into(), 24);
+        let own = IpCidr::new(Ipv4Address::from(ip).into(), 24);
         interface.update_ip_addrs(|all| all.push(own).expect("the first address fits"));
         interface
     }
@@ -85,7 +84,7 @@ enum Stage {
 impl Tcp {
     pub fn new() -> Self {
         let mut wire = Wire::default();
-        let interface = wire.interface();
+        let interface = wire.interface(frame::MAC, frame::IP);
         let mut sockets = SocketSet::new(Vec::new());
         let mut connections = Vec::new();
         for port in [STREAM_PORT, PAGE_PORT].repeat(CONNECTIONS) {

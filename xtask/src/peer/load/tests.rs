@@ -34,9 +34,7 @@ struct Guest {
 impl Guest {
     fn new() -> Self {
         let mut wire = Wire::default();
-        let address = HardwareAddress::Ethernet(EthernetAddress(GUEST_MAC));
-        let mut interface = Interface::new(Config::new(address), &mut wire, Instant::ZERO);
-        interface.update_ip_addrs(|all| all.push(IpCidr::new(Ipv4Address::new(10, 9, 0, 2).into(), 24)).unwrap());
+        let interface = wire.interface(GUEST_MAC, [10, 9, 0, 2]);
         let buffer = || SocketBuffer::new(vec![0; BUFFER]);
         let mut sockets = SocketSet::new(Vec::new());
         let socket = sockets.add(Socket::new(buffer(), buffer()));
