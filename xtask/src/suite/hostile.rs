@@ -18,8 +18,7 @@ pub fn tests() -> Vec<Test> {
     let test = |name: &str, device: Option<&'static str>| Test {
         level: "xl",
         name: name.into(),
-        // The one with a device has not been seen to pass yet.
-        long: device.is_some(),
+        long: false,
         run: Box::new(move |bed| beside_dom0(bed, device)),
     };
     vec![test("a-hostile-domain-harms-nobody", None), test("a-hostile-driver-domain-harms-nobody", Some(EDU))]
