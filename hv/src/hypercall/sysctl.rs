@@ -222,7 +222,10 @@ fn available_heap(payload: GuestPtr<AvailHeap>) -> Outcome {
     }
     let frames = match op.max_bitwidth {
         0 => mem::limbo::available_count(),
-        bits => mem::frames::free_count_below(bits),
+        bits => {
+            mem::limbo::drain();
+            mem::frames::free_count_below(bits)
+        }
     };
     op.avail_bytes = frames << x86::PAGE_SHIFT;
     payload.write(&op)?;
