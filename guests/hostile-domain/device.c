@@ -34,6 +34,11 @@ bool device_init(void)
 	return true;
 }
 
+bool is_register(u64 mfn)
+{
+	return mfn >= bar && mfn < bar + bar_pages;
+}
+
 u64 device_copies(void)
 {
 	return nr_copies;
@@ -64,10 +69,9 @@ static void copy(void)
 static void map_registers(void)
 {
 	u64 mfn = bar - 2 + up_to(bar_pages + 4);
-	bool is_ours = mfn >= bar && mfn < bar + bar_pages;
 	s64 result = update_va(scratch(), pte(mfn, up_to(2) ? P | RW | US | PCD : P | US), 2);
 	note(result);
-	if (!is_ours)
+	if (!is_register(mfn))
 		must_refuse(result, "registers of another device", mfn);
 }
 

@@ -29,6 +29,8 @@ void device_once(void);
 void grants_init(void);
 /* Has this domain a device? */
 bool device_init(void);
+/* Is it one of the device's pages? */
+bool is_register(u64 mfn);
 /* Copies that it was told to make. */
 u64 device_copies(void);
 /* Is it one of the frames of this domain's grant table? */

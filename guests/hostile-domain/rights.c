@@ -2,8 +2,8 @@
 #include "hostile.h"
 
 /*
- * Maps a frame, which must be this domain's. Besides its memory that may be shared_info or the grant table; and memory that the
- * peer has transferred, which this domain can then give back.
+ * Maps a frame, which must be this domain's. Besides its memory that may be shared_info, the grant table or its device; and
+ * memory that the peer has transferred, which this domain can then give back.
  */
 static void map_own(u64 mfn)
 {
@@ -11,7 +11,7 @@ static void map_own(u64 mfn)
 	u64 entry = pte(mfn, up_to(2) ? P | US : P | RW | US);
 	s64 result = up_to(2) ? update_va(scratch_page(page), entry, 2) : mmu_update(entry_addresses[page], entry);
 	note(result);
-	if (result < 0 || was_own(mfn) || mfn == start_info->shared_info / PAGE || is_grant_frame(mfn))
+	if (result < 0 || was_own(mfn) || mfn == start_info->shared_info / PAGE || is_grant_frame(mfn) || is_register(mfn))
 		return;
 	update_va(scratch_page(page), 0, 2);
 	if (!give_back(mfn))
