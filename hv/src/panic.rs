@@ -7,15 +7,16 @@
 use crate::arch::percpu::this_cpu;
 use crate::arch::{insn, ipi, machine_check, reboot, stacks};
 use crate::console::print_unlocked;
-use crate::mem::layout;
+use crate::mem::{self, layout};
 use core::arch::asm;
 use core::panic::PanicInfo;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use x86::insn::{ends_with_call, CALL_MAX};
 use x86::vector;
 
 /// Bytes kept in the image for the table.
 const TABLE_BYTES: usize = 192 << 10;
-/// Frames printed at most.
+/// Callers printed at most.
 const MAX_FRAMES: usize = 24;
 
 #[link_section = ".tandem_symbols"]
@@ -58,7 +59,7 @@ fn panic(info: &PanicInfo<'_>) -> ! {
         if let Some(place) = info.location() {
             print_unlocked(format_args!("  at {}:{}", place.file(), place.line()));
         }
-        backtrace(frame_pointer());
+        backtrace(stack_pointer());
     }
     stop()
 }
@@ -74,34 +75,33 @@ pub fn stop() -> ! {
 }
 
 #[inline(always)]
-fn frame_pointer() -> u64 {
-    let frame;
+fn stack_pointer() -> u64 {
+    let sp;
     // SAFETY: copies a register.
-    unsafe { asm!("mov {}, rbp", out(reg) frame, options(nomem, nostack, preserves_flags)) };
-    frame
+    unsafe { asm!("mov {}, rsp", out(reg) sp, options(nomem, nostack, preserves_flags)) };
+    sp
 }
 
-/// Prints the callers, following frame pointers from `frame` on. Each must be above the one before and inside the same
-/// stack block, so the walk ends even if the chain is broken.
-pub fn backtrace(mut frame: u64) {
-    print_unlocked(format_args!("Backtrace:"));
-    let stack_end = (frame | (layout::STACK_BYTES - 1)) + 1;
-    for _ in 0..MAX_FRAMES {
-        if frame % 8 != 0 || frame < layout::HYPERVISOR_START || frame > stack_end - 16 {
-            return;
-        }
-        // SAFETY: the two words lie inside the stack that this CPU runs on, which is mapped.
-        let [next, caller] = unsafe { core::ptr::read(frame as *const [u64; 2]) };
-        if caller == 0 {
-            return;
-        }
+/// Prints the callers: what is on this CPU's stack from `sp` on and looks like a return address, which what was there
+/// before may do as well.
+pub fn backtrace(sp: u64) {
+    print_unlocked(format_args!("Backtrace (leftovers of earlier calls may be among it):"));
+    let words = stacks::words(sp, stack_pointer()).unwrap_or_default();
+    for &word in words.iter().filter(|&&word| is_return_address(word)).take(MAX_FRAMES) {
         // The call, not what follows it: a call that never returns may be its function's last instruction.
-        print_address(caller - 1);
-        if next <= frame {
-            return;
-        }
-        frame = next;
+        print_address(word - 1);
     }
+}
+
+/// Does `address` lie in the code, after a call?
+fn is_return_address(address: u64) -> bool {
+    let code = mem::text();
+    let before = address.wrapping_sub(CALL_MAX as u64);
+    if !code.contains(&address) || !code.contains(&before) {
+        return false;
+    }
+    // SAFETY: the code is mapped, and never written.
+    ends_with_call(unsafe { core::slice::from_raw_parts(before as *const u8, CALL_MAX) })
 }
 
 /// Prints `address` and the function it lies in.
@@ -175,7 +175,7 @@ pub fn fatal_trap(regs: &xen_abi::regs::CpuUserRegs, cr2: u64) -> ! {
         print_unlocked(format_args!("  r13 {:#018x} r14 {:#018x} r15 {:#018x}", regs.r13, regs.r14, regs.r15));
         if !from_guest {
             print_address(regs.rip);
-            backtrace(regs.rbp);
+            backtrace(regs.rsp);
         }
     }
     stop()

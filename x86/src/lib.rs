@@ -5,6 +5,7 @@ pub mod addr;
 pub mod cpuid;
 pub mod descriptor;
 pub mod error_code;
+pub mod insn;
 pub mod msr;
 pub mod pte;
 pub mod rflags;

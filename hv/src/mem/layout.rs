@@ -2,8 +2,6 @@
 
 pub use xen_abi::layout::{HYPERVISOR_END_SLOT, HYPERVISOR_FIRST_SLOT};
 
-/// First address of the hypervisor's L4 slots.
-pub const HYPERVISOR_START: u64 = xen_abi::layout::HYPERVISOR_VIRT_START;
 /// Slot 256: machine-to-physical table, readable by guests.
 pub const M2P_READ_ONLY: u64 = xen_abi::layout::MACH2PHYS_VIRT_START;
 /// Slot 257: the same table, writable by the hypervisor.

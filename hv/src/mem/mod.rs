@@ -18,6 +18,7 @@ use crate::boot::multiboot::Loaded;
 use crate::sync::Once;
 use alloc::vec::Vec;
 use core::mem::size_of;
+use core::ops::Range;
 use paging::Tables;
 use ranges::Ranges;
 use x86::{MachAddr, Mfn, Pte, PteFlags, PAGE_SIZE};
@@ -44,6 +45,11 @@ macro_rules! symbol_address {
     ($symbol:ident) => {
         &raw const $symbol as u64
     };
+}
+
+/// The addresses of the hypervisor's code.
+pub fn text() -> Range<u64> {
+    symbol_address!(text_start)..symbol_address!(text_end)
 }
 
 /// Where RAM at `addr` appears in the direct map. The address must be RAM to be accessed.
