@@ -42,6 +42,7 @@ job_measure_net() {
 		traffic web web-1k 81 /1k $(($1 / 10))
 		traffic web web-16k 81 /16k $(($1 / 10))
 		traffic web web-fork-1k 80 /1k $(($1 / 20))
+		traffic web web-fork-16k 80 /16k $(($1 / 20))
 		traffic offloads eth0 off
 		traffic put tcp-send-plain $(($1 * 4))
 		traffic get tcp-receive-plain $(($1 * 4))
