@@ -6,9 +6,9 @@ use crate::{console, info, iommu, irq_guest, panic, warn};
 use xen_abi::regs::CpuUserRegs;
 
 /// Owner number of the serial port's vector.
-const SERIAL: u32 = u32::MAX - 1;
+const SERIAL: u32 = vectors::OWNERS_END - 1;
 /// Owner number of the IOMMUs' vectors.
-pub const IOMMU: u32 = u32::MAX - 2;
+pub const IOMMU: u32 = vectors::OWNERS_END - 2;
 /// ISA interrupt of the first serial port.
 const SERIAL_ISA_IRQ: u8 = 4;
 
@@ -41,7 +41,9 @@ pub fn handle(vector: u8) {
             Some(line) => irq_guest::handle(line),
             None => {
                 lapic::eoi();
-                warn!("CPU {}: stray interrupt, vector {vector:#x}", this_cpu().cpu);
+                if !vectors::was_on_its_way(vector) {
+                    warn!("CPU {}: stray interrupt, vector {vector:#x}", this_cpu().cpu);
+                }
             }
         },
     }

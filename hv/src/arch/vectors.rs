@@ -25,8 +25,12 @@ pub const PIC_BASE: u8 = 0x20;
 /// The last of those.
 pub const PIC_LAST: u8 = 0x2f;
 
+/// Owners are below this.
+pub const OWNERS_END: u32 = u32::MAX - 1;
 /// No owner.
 const FREE: u32 = u32::MAX;
+/// No owner any more: an interrupt may have been on its way to a CPU when it was taken back.
+const RELEASED: u32 = OWNERS_END;
 
 /// Owner of each vector: a number that means something to whoever allocated it.
 static OWNERS: [AtomicU32; 256] = [const { AtomicU32::new(FREE) }; 256];
@@ -39,7 +43,7 @@ pub fn allocate(owner: u32) -> Option<u8> {
     for _ in FIRST_DEVICE..=LAST_DEVICE {
         let vector = *next;
         *next = if vector == LAST_DEVICE { FIRST_DEVICE } else { vector + 1 };
-        if vector != x86::vector::INT80 && OWNERS[usize::from(vector)].load(Ordering::Relaxed) == FREE {
+        if vector != x86::vector::INT80 && self::owner(vector).is_none() {
             OWNERS[usize::from(vector)].store(owner, Ordering::Release);
             return Some(vector);
         }
@@ -49,17 +53,22 @@ pub fn allocate(owner: u32) -> Option<u8> {
 
 /// Takes the vector back. The interrupt must be masked at its source.
 pub fn release(vector: u8) {
-    OWNERS[usize::from(vector)].store(FREE, Ordering::Release);
+    OWNERS[usize::from(vector)].store(RELEASED, Ordering::Release);
+}
+
+/// `vector` fired without an owner. `true`: it was on its way when it was taken back; that happens once.
+pub fn was_on_its_way(vector: u8) -> bool {
+    OWNERS[usize::from(vector)].compare_exchange(RELEASED, FREE, Ordering::AcqRel, Ordering::Relaxed).is_ok()
 }
 
 /// How many have an owner.
 pub fn count() -> usize {
-    OWNERS.iter().filter(|owner| owner.load(Ordering::Relaxed) != FREE).count()
+    (0..=u8::MAX).filter(|&vector| owner(vector).is_some()).count()
 }
 
 /// Who owns `vector`.
 #[inline]
 pub fn owner(vector: u8) -> Option<u32> {
     let owner = OWNERS[usize::from(vector)].load(Ordering::Acquire);
-    (owner != FREE).then_some(owner)
+    (owner < OWNERS_END).then_some(owner)
 }
