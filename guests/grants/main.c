@@ -1,32 +1,11 @@
 /* Grants to oneself: the table, mapping and unmapping, copying, and what is refused. */
-#include "guest.h"
+#include "grants.h"
 
 const char test_name[] = "grants";
 
 struct entry {
 	u16 flags, domid;
 	u32 frame;
-};
-struct map {
-	u64 host_addr;
-	u32 flags, ref;
-	u16 domid;
-	int16_t status;
-	u32 handle;
-	u64 bus_addr;
-};
-struct unmap {
-	u64 host_addr, bus_addr;
-	u32 handle;
-	int16_t status;
-};
-struct copy {
-	struct {
-		u64 ref_or_gfn;
-		u16 domid, offset, pad[2];
-	} from, to;
-	u16 len, flags;
-	int16_t status;
 };
 enum { HOST_MAP = 2, READ_ONLY = 4, PERMIT = 1, GRANT_READ_ONLY = 4, READING = 8, WRITING = 16 };
 

@@ -1,34 +1,14 @@
 /* Grants: given to others, mapped, copied, and the table itself. */
+#include "grants.h"
 #include "hostile.h"
 
 enum { FRAMES = 4, REFS = 32, HELD = 64 };
 enum { MAP, UNMAP, SETUP, DUMP, TRANSFER, COPY, QUERY, REPLACE, SET_VERSION, GET_STATUS, GET_VERSION, SWAP, CACHE_FLUSH };
 enum { HOST_MAP = 2, READ_ONLY = 4, CONTAINS_PTE = 16 };
 
-struct map {
-	u64 host_addr;
-	u32 flags, ref;
-	u16 domid;
-	int16_t status;
-	u32 handle;
-	u64 bus_addr;
-};
-struct unmap {
-	u64 host_addr, bus_addr;
-	u32 handle;
-	int16_t status;
-};
 struct replace {
 	u64 host_addr, new_addr;
 	u32 handle;
-	int16_t status;
-};
-struct copy {
-	struct {
-		u64 ref_or_gfn;
-		u16 domid, offset, pad[2];
-	} from, to;
-	u16 len, flags;
 	int16_t status;
 };
 struct frames {

@@ -1,8 +1,8 @@
 //! Messages of the hypervisor: levels, the serial console, and the ring that `xl dmesg` reads.
 //!
 //! `error!`, `warn!`, `info!` and `debug!` take a format string. `loglvl=` chooses what is shown, with Xen's
-//! words: `none`, `error`, `warning`, `info`, `debug` (or `all`). What a guest can cause goes through `guest_warn!` and
-//! `guest_debug!`, which are limited in rate and shown by `guest_loglvl=`.
+//! words: `none`, `error`, `warning`, `info`, `debug` (or `all`). What a guest can cause at will goes through
+//! `guest_debug!`, which is limited in rate and shown by `guest_loglvl=`.
 
 use crate::arch::serial;
 use crate::sync::{Mutex, Once};
@@ -215,9 +215,6 @@ macro_rules! info { ($($arg:tt)*) => { $crate::log_at!(Info, $($arg)*) }; }
 /// Per operation.
 #[macro_export]
 macro_rules! debug { ($($arg:tt)*) => { $crate::log_at!(Debug, $($arg)*) }; }
-/// A guest did something degraded.
-#[macro_export]
-macro_rules! guest_warn { ($($arg:tt)*) => { $crate::guest_log_at!(Warn, $($arg)*) }; }
 /// A guest did something worth a line when debugging it.
 #[macro_export]
 macro_rules! guest_debug { ($($arg:tt)*) => { $crate::guest_log_at!(Debug, $($arg)*) }; }
