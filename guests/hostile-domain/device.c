@@ -47,7 +47,8 @@ u64 device_copies(void)
 /* To where it may write, this domain's vital pages are spared; where it may not, it is the IOMMU's to stop it. */
 static void copy(void)
 {
-	u64 offset = up_to(PAGE / 8) * 8, length = 1 + up_to(PAGE - offset), mfn = up_to(4) ? some_mfn() : mfn_of(scratch());
+	/* The device's model ends QEMU at a copy that includes its buffer's last byte. */
+	u64 offset = up_to(PAGE / 8) * 8, length = 1 + up_to(PAGE - 1 - offset), mfn = up_to(4) ? some_mfn() : mfn_of(scratch());
 	bool to_memory = up_to(2);
 	if (up_to(4) == 0)
 		mfn = mfn_of((void *)(start_info->pt_base + up_to(start_info->nr_pt_frames) * PAGE));
