@@ -116,10 +116,11 @@ fn describe(name: String, source: &str) -> Guest {
 }
 
 impl Guest {
-    /// Compiles it with the host's gcc.
+    /// Compiles it with the host's gcc. Others may be reading what an earlier build left, or be building it too.
     pub fn build(&self) -> Result<PathBuf> {
         let source = host::root().join("guests");
         let output = host::target("guests")?.join(&self.name);
+        let fresh = output.with_extension(format!("{:?}", std::thread::current().id()));
         let lib = source.join("lib");
         let mut gcc = Command::new("gcc");
         gcc.args(["-m64", "-O2", "-Wall", "-Wextra", "-Werror", "-ffreestanding", "-fno-pic", "-mcmodel=kernel"])
@@ -131,8 +132,9 @@ impl Guest {
             .args(["start.S", "guest.c", "events.c", "chaos.c"].map(|file| lib.join(file)))
             .args(sources(&source.join(&self.name))?)
             .arg("-o")
-            .arg(&output);
+            .arg(&fresh);
         host::run(&mut gcc).with_context(|| format!("the test kernel {} does not compile", self.name))?;
+        std::fs::rename(&fresh, &output)?;
         Ok(output)
     }
 

@@ -4,6 +4,7 @@ use anyhow::{bail, Context, Result};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 
 /// The workspace's root.
 pub fn root() -> PathBuf {
@@ -61,6 +62,8 @@ pub enum For {
 
 /// Installs what is missing if we are root; else says the one line that does.
 pub fn provide(purpose: For) -> Result<()> {
+    static INSTALLING: Mutex<()> = Mutex::new(());
+    let _one_at_a_time = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
     let needs = match purpose {
         For::Boot => BOOT,
         For::Hypervisor if crate::build::has_target() => return Ok(()),
@@ -110,6 +113,8 @@ pub fn is_root() -> bool {
 
 /// Refreshes the package lists when they are missing or older than a day.
 pub fn apt_update() -> Result<()> {
+    static UPDATING: Mutex<()> = Mutex::new(());
+    let _one_at_a_time = UPDATING.lock().unwrap_or_else(PoisonError::into_inner);
     let lists = Path::new("/var/lib/apt/lists");
     let fresh = std::fs::read_dir(lists).is_ok_and(|entries| {
         entries.flatten().any(|e| {

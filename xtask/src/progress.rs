@@ -1,20 +1,23 @@
-//! What the user sees while something takes long: one line a step, with the seconds it took.
+//! What the user sees while something takes long: one line a step, with the seconds it took. Threads that work side by side
+//! say it when it is done, so that lines stay whole.
 
 use std::io::{IsTerminal, Write};
 use std::time::Instant;
 
-/// Says `what`, does it, and says how long it took.
+/// Says `what`, does it, and says how long it took; in other threads than the first all at once.
 pub fn step<T>(what: &str, work: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<T> {
     let start = Instant::now();
-    let mut out = std::io::stdout();
-    let _ = write!(out, "  {what} ...");
-    let _ = out.flush();
+    let before = format!("  {what} ...");
+    let is_alone = std::thread::current().name() == Some("main");
+    if is_alone {
+        let mut out = std::io::stdout();
+        let _ = write!(out, "{before}");
+        let _ = out.flush();
+    }
     let result = work();
     let seconds = start.elapsed().as_secs_f32();
-    match &result {
-        Ok(_) => println!(" {seconds:.1} s"),
-        Err(_) => println!(" failed after {seconds:.1} s"),
-    }
+    let failed = if result.is_ok() { "" } else { " failed after" };
+    println!("{}{failed} {seconds:.1} s", if is_alone { "" } else { &before });
     result
 }
 

@@ -15,6 +15,7 @@ use crate::options::Options;
 use anyhow::{Context, Result};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 /// The files a machine boots from.
 #[derive(Clone, Debug)]
@@ -53,8 +54,11 @@ pub fn all(options: &Options) -> Result<()> {
 
 /// Makes `out` by `make`, unless it is there and was made from the same `key`.
 ///
-/// `make` gets the path to write; only when it succeeds is that moved to `out`.
+/// `make` gets the path to write; only when it succeeds is that moved to `out`. Tests that run side by side may ask for
+/// the same: one product is made at a time, so `make` must have what it needs before.
 pub fn cached(what: &str, out: &Path, key: &str, make: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+    static MAKING: Mutex<()> = Mutex::new(());
+    let _one_at_a_time = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
     let key_file = sibling(out, "key");
     if out.exists() && std::fs::read_to_string(&key_file).is_ok_and(|k| k == key) {
         return Ok(());

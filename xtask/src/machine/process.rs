@@ -3,12 +3,14 @@
 use super::qmp;
 use super::Machine;
 use crate::host;
-use anyhow::{Context, Result};
+use anyhow::{ensure, Context, Result};
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How a machine's run ended.
@@ -51,8 +53,29 @@ pub fn field<'a>(report: &'a str, key: &str) -> Option<&'a str> {
     report.split_whitespace().find_map(|w| w.strip_prefix(key)?.strip_prefix('='))
 }
 
+/// Names of the machines at work. Their logs and sockets have these names.
+static AT_WORK: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+
+/// The right to use a name, until it is dropped.
+struct Name(String);
+
+impl Name {
+    fn take(name: &str) -> Result<Self> {
+        let is_new = AT_WORK.lock().unwrap_or_else(PoisonError::into_inner).insert(name.into());
+        ensure!(is_new, "another machine named {name} is at work");
+        Ok(Self(name.into()))
+    }
+}
+
+impl Drop for Name {
+    fn drop(&mut self) {
+        AT_WORK.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.0);
+    }
+}
+
 /// A QEMU at work.
 pub struct Running {
+    _name: Name,
     child: Child,
     lines: Receiver<String>,
     seen: Vec<String>,
@@ -67,6 +90,7 @@ pub struct Running {
 
 impl Running {
     pub(super) fn start(machine: &Machine) -> Result<Self> {
+        let name = Name::take(&machine.name)?;
         let log = host::target("logs")?.join(format!("{}.log", machine.name));
         let errors = log.with_extension("qemu");
         let control = std::env::temp_dir().join(format!("tandem-{}-{}.qmp", std::process::id(), machine.name));
@@ -85,6 +109,7 @@ impl Running {
         let serial = child.stdout.take().context("QEMU has no output")?;
         let lines = read_lines(serial, File::create(&log)?);
         Ok(Self {
+            _name: name,
             child,
             lines,
             seen: Vec::new(),
@@ -198,6 +223,15 @@ mod tests {
         assert_eq!(field(report, "online"), Some("0-1"));
         assert_eq!(field(report, "pro"), None);
         assert!(outcome.report("cpu").is_none());
+    }
+
+    #[test]
+    fn two_machines_cannot_have_one_name_at_once() {
+        let first = Name::take("one-name").unwrap();
+        assert!(Name::take("one-name").is_err());
+        assert!(Name::take("another-name").is_ok());
+        drop(first);
+        assert!(Name::take("one-name").is_ok());
     }
 
     #[test]

@@ -177,10 +177,11 @@ fn nic(bed: &Bed, device: &'static str, driver: &str, window: u32) -> Result<Str
 }
 
 fn disk(bed: &Bed, device: &'static str, driver: &str) -> Result<String> {
-    let file = host::target("images")?.join("test-disk.raw");
+    let name = format!("disk-{device}");
+    let file = host::target("images")?.join(format!("{name}.raw"));
     pattern::make_disk(&file, bed.mib)?;
     let jobs = format!("disk:{driver}:{}+poweroff", bed.mib);
-    let mut machine = Machine::new(&format!("disk-{device}"), &bed.hypervisor, &bed.images, 2, &jobs);
+    let mut machine = Machine::new(&name, &bed.hypervisor, &bed.images, 2, &jobs);
     machine.disks = vec![Disk { device, file: file.clone(), writable: true }];
     machine.timeout_s = 300 + bed.mib * 2;
     let outcome = run(&machine)?;
