@@ -55,6 +55,7 @@ usage: ./tandem COMMAND [OPTIONS]
 options:
   --hypervisor ELF|xen|none   boot this instead of target/tandem.elf (xen: Debian's Xen 4.17; none: native Linux)
   --cpus N                    CPUs of the machine (run, shell)
+  --jobs N                    test: boot tests side by side; by default one for each CPU, at most 4
   --mib N                     data per device and direction in mebibytes
   --seconds N                 how long to fuzz each target, or to run each of stress-ng's stressors
   --full                      the long tests: 1 GiB per device, stress-ng, xz, gcc

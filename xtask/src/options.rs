@@ -11,6 +11,8 @@ pub struct Options {
     /// `--hypervisor`: a path, `xen` or `none`; the environment's `TANDEM_HYPERVISOR` otherwise.
     pub hypervisor: Option<String>,
     pub cpus: Option<u32>,
+    /// Boot tests side by side.
+    pub jobs: Option<usize>,
     pub mib: Option<u64>,
     pub seconds: Option<u64>,
     /// `--operations` and `--seed`: of the hostile test kernel.
@@ -35,6 +37,10 @@ impl Options {
             match arg.as_str() {
                 "--hypervisor" => options.hypervisor = Some(value()?),
                 "--cpus" => options.cpus = Some(value()?.parse().context("--cpus needs a number")?),
+                "--jobs" => {
+                    let jobs = value()?.parse().ok().filter(|n| *n > 0);
+                    options.jobs = Some(jobs.context("--jobs needs a number above nothing")?);
+                }
                 "--mib" => options.mib = Some(value()?.parse().context("--mib needs a number")?),
                 "--seconds" => options.seconds = Some(value()?.parse().context("--seconds needs a number")?),
                 "--operations" => options.operations = Some(value()?.parse().context("--operations needs a number")?),
@@ -80,5 +86,7 @@ mod tests {
         assert!(parse("run --frobnicate").is_err());
         assert!(parse("run --cpus").is_err());
         assert!(parse("run --cpus two").is_err());
+        assert!(parse("test --jobs 0").is_err());
+        assert_eq!(parse("test --jobs 3").unwrap().jobs, Some(3));
     }
 }

@@ -41,10 +41,15 @@ fn page() -> PathBuf {
 /// One test on one hypervisor.
 fn on(test: &Test, bed: &Bed, score: &mut Score) -> Results {
     let start = Instant::now();
-    bed.checks.take();
+    checks(bed);
     let result = (test.run)(bed);
     score.note(&bed.hypervisor.name(), &test.name, start.elapsed().as_secs_f32(), &result);
-    bed.checks.take()
+    checks(bed)
+}
+
+/// What was noted since it was last asked for.
+fn checks(bed: &Bed) -> Results {
+    bed.checks.lock().map(|mut checks| std::mem::take(&mut *checks)).unwrap_or_default()
 }
 
 /// What a line of dom0's says about a check: `check ok NAME`, `check FAIL NAME: why`, `check lacking NAME: why`.

@@ -6,7 +6,7 @@ use super::xl::judge;
 use super::{Bed, Body, Test};
 use crate::machine::{Disk, Machine, IOMMU};
 use crate::peer::{Counts, Peer};
-use crate::{host, images, pattern};
+use crate::{host, pattern};
 use anyhow::{ensure, Result};
 
 pub fn tests() -> Vec<Test> {
@@ -48,7 +48,7 @@ fn dies(bed: &Bed) -> Result<String> {
 
 fn machine(bed: &Bed, name: &str, group: &str, nic: &'static str, peer: &Peer) -> Result<Machine> {
     let jobs = format!("toolstack+xl:{group}+poweroff");
-    let mut machine = Machine::with_guests(name, &bed.hypervisor, &images::toolstack()?, 1, &jobs);
+    let mut machine = Machine::with_guests(name, &bed.hypervisor, &bed.toolstack()?, 1, &jobs);
     machine.cpus = 2;
     machine.chipset = "q35";
     machine.devices = vec![IOMMU];

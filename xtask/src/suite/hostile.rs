@@ -5,7 +5,6 @@
 use super::passthrough::EDU;
 use super::xl::judge;
 use super::{Bed, Test};
-use crate::images;
 use crate::machine::{Machine, IOMMU};
 use anyhow::Result;
 
@@ -29,7 +28,7 @@ fn beside_dom0(bed: &Bed, device: Option<&'static str>) -> Result<String> {
     let seed = bed.seed.unwrap_or(1);
     let (name, kind) = if device.is_some() { ("xl-hostile-driver", ":device") } else { ("xl-hostile", "") };
     let jobs = format!("toolstack+xl:hostile:{operations}:{seed}{kind}+poweroff");
-    let mut machine = Machine::with_guests(name, &bed.hypervisor, &images::toolstack()?, 1, &jobs);
+    let mut machine = Machine::with_guests(name, &bed.hypervisor, &bed.toolstack()?, 1, &jobs);
     machine.cpus = 2;
     if let Some(device) = device {
         machine.chipset = "q35";

@@ -1,7 +1,9 @@
-//! `./tandem test`: the levels of tests, one after the other, and the count at the end.
+//! `./tandem test`: the levels of tests and the count at the end.
 //!
-//! `unit` runs the crates' own tests on the host; `twin` makes and runs twins of a captured driver there; `boot`, `guests`, `linux` and `xl` boot machines. Each boot test is named
-//! after what a user would notice, keeps its serial log under `target/logs`, and has a time limit.
+//! `unit` runs the crates' own tests on the host; `twin` makes and runs twins of a captured driver there; then `boot`,
+//! `guests`, `linux` and `xl` boot machines, several side by side. Each boot test is named after what a user would notice,
+//! has a log, sockets and disks of its own (a machine's name is in all of theirs, so no two tests may share one), and a
+//! time limit, which is far above what it takes alone.
 
 mod beside;
 mod driving;
@@ -9,6 +11,7 @@ mod hostile;
 mod linux;
 mod passthrough;
 mod refusals;
+mod side_by_side;
 mod twins;
 mod unit;
 mod xl;
@@ -17,9 +20,8 @@ use crate::account::{ended, relative};
 use crate::images::{self, Images};
 use crate::machine::{Ending, Hypervisor, Outcome};
 use crate::options::Options;
-use anyhow::{bail, ensure, Result};
-use std::cell::RefCell;
-use std::time::Instant;
+use anyhow::{anyhow, bail, ensure, Result};
+use std::sync::Mutex;
 
 /// What a boot test gets.
 pub struct Bed {
@@ -34,8 +36,21 @@ pub struct Bed {
     /// Operations of a hostile domain, and where its random numbers start.
     pub operations: Option<u64>,
     pub seed: Option<u64>,
-    /// What the checks of `xl` came to, by name.
-    pub checks: RefCell<Vec<(String, String)>>,
+    /// What the checks of `xl` came to, by name, where tests run one after the other.
+    pub checks: Mutex<Vec<(String, String)>>,
+    /// What [`Bed::toolstack`] gives, once somebody has asked.
+    toolstack: Mutex<Option<Images>>,
+}
+
+impl Bed {
+    /// dom0 with stock `xl`: made by whoever asks first, while others wait.
+    pub fn toolstack(&self) -> Result<Images> {
+        let mut kept = self.toolstack.lock().map_err(|_| anyhow!("dom0's image with xl could not be made"))?;
+        match &*kept {
+            Some(images) => Ok(images.clone()),
+            None => Ok(kept.insert(images::toolstack()?).clone()),
+        }
+    }
 }
 
 /// A test that boots something.
@@ -49,7 +64,7 @@ pub struct Test {
 }
 
 /// Runs a test; gives a remark for the report.
-pub type Body = Box<dyn Fn(&Bed) -> Result<String>>;
+pub type Body = Box<dyn Fn(&Bed) -> Result<String> + Send + Sync>;
 
 /// Runs what was asked for; false if anything failed.
 pub fn run(options: &Options) -> Result<bool> {
@@ -61,7 +76,7 @@ pub fn run(options: &Options) -> Result<bool> {
     }
     let name = options.words.get(1).map(String::as_str);
     let everything = level.is_some() || options.full;
-    let chosen: Vec<Test> = all()
+    let mut chosen: Vec<Test> = all()
         .into_iter()
         .filter(|t| level.is_none_or(|l| l == t.level) && name.is_none_or(|n| t.name.contains(n)))
         .filter(|t| (options.full || !t.long) && (everything || expected(&t.name)))
@@ -91,7 +106,7 @@ pub fn run(options: &Options) -> Result<bool> {
         twins::run(name, &mut score)?;
     }
     if !chosen.is_empty() {
-        boot(options, &chosen, &mut score)?;
+        boot(options, &mut chosen, &mut score)?;
     }
     if score.passed + score.failed == 0 {
         bail!("no test has that name; ./tandem test --list names them");
@@ -156,15 +171,28 @@ fn guests() -> Vec<Test> {
     found.into_iter().map(test).collect()
 }
 
-fn boot(options: &Options, tests: &[Test], score: &mut Score) -> Result<()> {
+/// Runs `tests` side by side; they are told of as they end.
+fn boot(options: &Options, tests: &mut [Test], score: &mut Score) -> Result<()> {
     let bed = bed(options, options.hypervisor.as_deref())?;
-    println!("Boot tests on {}", bed.hypervisor.name());
-    for test in tests {
-        let start = Instant::now();
-        let result = (test.run)(&bed);
-        score.note(test.level, &test.name, start.elapsed().as_secs_f32(), &result);
+    let workers = options.jobs.unwrap_or_else(side_by_side::fitting).min(tests.len());
+    print!("Boot tests on {}", bed.hypervisor.name());
+    if workers > 1 {
+        print!(", {workers} side by side, the long ones first");
+        tests.sort_by_key(rank);
     }
+    println!();
+    side_by_side::run(
+        tests,
+        workers,
+        |test| (test.run)(&bed),
+        |test, seconds, result| score.note(test.level, &test.name, seconds, result),
+    );
     Ok(())
+}
+
+/// Long tests get low numbers. With the short ones last no CPU is idle while another does one long test at the end.
+fn rank(test: &Test) -> usize {
+    ["xl", "linux", "guests"].iter().position(|level| *level == test.level).unwrap_or(3)
 }
 
 fn bed(options: &Options, hypervisor: Option<&str>) -> Result<Bed> {
@@ -177,7 +205,8 @@ fn bed(options: &Options, hypervisor: Option<&str>) -> Result<Bed> {
         full: options.full,
         operations: options.operations,
         seed: options.seed,
-        checks: RefCell::default(),
+        checks: Mutex::default(),
+        toolstack: Mutex::default(),
     })
 }
 
@@ -211,4 +240,21 @@ fn clean_but(outcome: &Outcome, ending: &Ending, expected: &[&str]) -> Result<()
     }
     ensure!(outcome.ending == *ending, "it should have ended by {ending:?}, but: {}", ended(&outcome.ending));
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn no_two_tests_have_one_name_and_every_level_has_a_rank_of_its_own() {
+        let mut tests = all();
+        let names: BTreeSet<&str> = tests.iter().map(|t| t.name.as_str()).collect();
+        assert_eq!(names.len(), tests.len());
+        tests.sort_by_key(rank);
+        let mut levels: Vec<&str> = tests.iter().map(|t| t.level).collect();
+        levels.dedup();
+        assert_eq!(levels, ["xl", "linux", "guests", "boot"]);
+    }
 }

@@ -5,7 +5,6 @@
 use super::xl::judge;
 use super::{clean, Bed, Body, Test};
 use crate::account::{check_disk, check_net};
-use crate::images;
 use crate::machine::{Disk, Ending, Machine, IOMMU};
 use crate::peer::Peer;
 use crate::{host, pattern};
@@ -104,7 +103,7 @@ fn no_passthrough(bed: &Bed) -> Result<String> {
 }
 
 fn with_guests(bed: &Bed, name: &str, jobs: &str) -> Result<Machine> {
-    let mut machine = Machine::with_guests(name, &bed.hypervisor, &images::toolstack()?, 2, jobs);
+    let mut machine = Machine::with_guests(name, &bed.hypervisor, &bed.toolstack()?, 2, jobs);
     machine.timeout_s = 1500;
     Ok(machine)
 }

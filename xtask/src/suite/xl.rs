@@ -7,7 +7,7 @@ use super::{beside, clean_but, Bed, Body, Test};
 use crate::account::{ended, relative};
 use crate::machine::{Disk, Ending, Machine, Outcome, IOMMU};
 use crate::peer::Peer;
-use crate::{host, images, pattern};
+use crate::{host, pattern};
 use anyhow::{bail, ensure, Context, Result};
 
 /// A group of checks.
@@ -85,7 +85,7 @@ pub fn tests() -> Vec<Test> {
 }
 
 fn checks(bed: &Bed, group: &Group) -> Result<String> {
-    let images = images::toolstack()?;
+    let images = bed.toolstack()?;
     let peer = Peer::start(group.file)?;
     let count = group.counts.map_or(bed.mib.to_string(), |(quick, full)| if bed.full { full } else { quick }.into());
     let jobs = format!("toolstack+bridge:e1000+xl:{}:{count}+poweroff", group.file);
@@ -102,7 +102,7 @@ fn checks(bed: &Bed, group: &Group) -> Result<String> {
         machine.devices.extend(group.spare_nic());
     }
     machine.timeout_s = group.timeout_s + bed.mib * 40 + if bed.full { 8 * 3600 } else { 0 };
-    let disk = host::target("images")?.join("test-disk.raw");
+    let disk = host::target("images")?.join(format!("{}.raw", machine.name));
     if group.disk {
         pattern::make_disk(&disk, bed.mib)?;
         machine.disks = vec![Disk { device: "nvme", file: disk.clone(), writable: true }];
@@ -129,7 +129,9 @@ const PROVOKED: &[&str] =
 /// All checks passed, and the group ran to its end.
 pub(super) fn judge(bed: &Bed, outcome: &Outcome) -> Result<String> {
     let reports = || outcome.lines.iter().filter_map(|l| l.split_once("TANDEM: ").map(|(_, report)| report.trim()));
-    bed.checks.borrow_mut().extend(reports().filter_map(beside::result));
+    if let Ok(mut checks) = bed.checks.lock() {
+        checks.extend(reports().filter_map(beside::result));
+    }
     let failed: Vec<&str> = reports().filter(|r| r.contains("FAIL")).collect();
     ensure!(failed.is_empty(), "{} (log {})", failed.join("; "), relative(&outcome.log));
     if outcome.report("group").is_none() {
