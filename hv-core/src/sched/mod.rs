@@ -12,7 +12,8 @@
 //! How a pCPU switches:
 //! 1. [`Scheduler::pick`] says who runs and until when. If that is somebody else, the vCPU that ran stays bound to
 //!    this pCPU, on no queue, so that no other pCPU can start it from registers that are not yet stored.
-//! 2. The shell stores the old vCPU's registers and calls [`Scheduler::context_saved`].
+//! 2. The shell stores the old vCPU's registers and calls [`Scheduler::context_saved`]. Those of one that goes to sleep it
+//!    may store before it asks who runs, and is spared the second call.
 //! 3. A pCPU named in an answer as *kick* is sent an interrupt (or, if it is the caller's own, is told to pick again).
 
 mod cap;

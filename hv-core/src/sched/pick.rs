@@ -4,7 +4,11 @@ use super::*;
 
 impl Scheduler {
     /// Decides who runs on `cpu` from `now` on.
-    pub fn pick(&mut self, cpu: PcpuId, now: u64) -> Decision {
+    ///
+    /// `is_saved`: the registers of the vCPU that is on `cpu` are stored already, as it went to sleep. If it still sleeps
+    /// nothing is left to save; if it was woken meanwhile, it may be picked again like any other.
+    #[inline]
+    pub fn pick(&mut self, cpu: PcpuId, now: u64, is_saved: bool) -> Decision {
         if cpu >= MAX_PCPUS || self.online & bit(cpu) == 0 {
             return Decision { next: None, slice_until_ns: u64::MAX, save: None, kick: None };
         }
@@ -34,8 +38,9 @@ impl Scheduler {
         let mut save = None;
         if next != current {
             if current != NIL {
-                self.leave(cpu, current, now);
-                save = Some(VcpuId(current));
+                if self.leave(cpu, current, now, is_saved) {
+                    save = Some(VcpuId(current));
+                }
             }
             self.start(cpu, next, now);
         } else if next != NIL {
@@ -129,19 +134,24 @@ impl Scheduler {
         r.left_alone_until(self.min_run_before(waiting)).max(sends_until)
     }
 
-    /// Takes `current` off `cpu`; its registers are still there.
-    fn leave(&mut self, cpu: PcpuId, current: u16, now: u64) {
+    /// Takes `current` off `cpu`. True if it is [`State::Leaving`]: to be saved, or saved but to be queued again.
+    fn leave(&mut self, cpu: PcpuId, current: u16, now: u64, is_saved: bool) -> bool {
         let e = &mut self.entries[usize::from(current)];
-        e.state = State::Leaving;
         e.yielded = false;
         let to = if e.runnable { Runstate::Runnable } else { e.asleep.into() };
         e.enter(to, now);
+        if is_saved && !e.runnable {
+            e.state = State::Asleep;
+            return false;
+        }
+        e.state = State::Leaving;
         // A shell that never says "saved" would lose a vCPU here; it is a bug of the shell, so be loud in tests only.
         debug_assert!(self.cpus[cpu].leaving == NIL, "pick without context_saved");
         if self.cpus[cpu].leaving != NIL {
             self.context_saved(cpu, now);
         }
         self.cpus[cpu].leaving = current;
+        true
     }
 
     /// Puts `next` (from the queue, or nobody) on `cpu`.

@@ -155,22 +155,50 @@ fn a_capped_sleeper_below_its_cap_does_not_notice() {
 }
 
 #[test]
+fn one_that_sleeps_and_is_saved_leaves_at_once() {
+    let mut s = Scheduler::new(4, Params::DEFAULT);
+    s.online(0, 0);
+    let a = s.add(0).unwrap();
+    s.wake(a, 0);
+    assert_eq!(s.pick(0, 0, false).next, Some(a));
+    assert_eq!(s.sleep(a, Sleep::Blocked, MS), Some(0));
+    // Woken between being saved and the choice: it goes on, and is loaded again.
+    assert_eq!(s.wake(a, MS), None);
+    let d = s.pick(0, MS, true);
+    assert_eq!((d.next, d.save), (Some(a), None));
+    assert!(!s.remove(a));
+    // Woken meanwhile, but another one goes first: it waits to be queued.
+    let b = s.add(0).unwrap();
+    s.wake(b, MS);
+    s.yield_(a);
+    let d = s.pick(0, 2 * MS, true);
+    assert_eq!((d.next, d.save), (Some(b), Some(a)));
+    assert_eq!(s.context_saved(0, 2 * MS), None);
+    // Nobody is needed to call it asleep.
+    assert_eq!(s.sleep(b, Sleep::Blocked, 3 * MS), Some(0));
+    let d = s.pick(0, 3 * MS, true);
+    assert_eq!((d.next, d.save), (Some(a), None));
+    assert_eq!(s.runstate(b, 4 * MS).unwrap().0, Runstate::Blocked);
+    assert!(s.remove(b));
+}
+
+#[test]
 fn a_parked_vcpu_can_be_put_to_sleep_and_removed() {
     let mut s = Scheduler::new(4, Params::DEFAULT);
     s.online(0, 0);
     let a = s.add(0).unwrap();
     s.set_cap(a, 10, 0);
     s.wake(a, 0);
-    assert_eq!(s.pick(0, 0).next, Some(a));
-    let d = s.pick(0, 2 * MS);
+    assert_eq!(s.pick(0, 0, false).next, Some(a));
+    let d = s.pick(0, 2 * MS, false);
     assert_eq!((d.next, d.save, d.slice_until_ns), (None, Some(a), CAP_PERIOD_NS));
     assert_eq!(s.context_saved(0, 2 * MS), None);
     assert_eq!(s.wake(a, 3 * MS), None);
     assert_eq!(s.sleep(a, Sleep::Offline, 3 * MS), None);
     assert_eq!(s.wake(a, 4 * MS), Some(0));
-    assert_eq!(s.pick(0, 4 * MS).next, None, "parked again");
+    assert_eq!(s.pick(0, 4 * MS, false).next, None, "parked again");
     assert!(s.remove(a));
-    assert_eq!(s.pick(0, 5 * MS).slice_until_ns, u64::MAX);
+    assert_eq!(s.pick(0, 5 * MS, false).slice_until_ns, u64::MAX);
 }
 
 #[test]
@@ -192,7 +220,7 @@ fn guest_and_driver() -> (Scheduler, VcpuId, VcpuId) {
     let (guest, driver) = (s.add(0).unwrap(), s.add(0).unwrap());
     s.set_warp(driver, Warp::DRIVER, 0);
     s.wake(guest, 0);
-    assert_eq!(s.pick(0, 0).next, Some(guest));
+    assert_eq!(s.pick(0, 0, false).next, Some(guest));
     (s, guest, driver)
 }
 
@@ -201,35 +229,35 @@ fn a_sender_goes_on_for_a_while_and_no_longer() {
     let (mut s, guest, driver) = guest_and_driver();
     let run = Params::DEFAULT.sender_run_ns;
     assert_eq!(s.wake_from(0, driver, MS), Some(0));
-    let d = s.pick(0, MS);
+    let d = s.pick(0, MS, false);
     assert_eq!((d.next, d.slice_until_ns), (Some(guest), MS + run));
     // Another event, or one to somebody else, does not lengthen it.
     let third = s.add(MS).unwrap();
     s.wake_from(0, driver, MS + run / 2);
     s.wake_from(0, third, MS + run / 2);
-    assert_eq!(s.pick(0, MS + run).next, Some(driver));
+    assert_eq!(s.pick(0, MS + run, false).next, Some(driver));
 }
 
 #[test]
 fn a_sender_that_sleeps_or_an_interrupt_ends_its_turn_at_once() {
     let (mut s, guest, driver) = guest_and_driver();
     s.wake_from(0, driver, MS);
-    assert_eq!(s.pick(0, MS).next, Some(guest));
+    assert_eq!(s.pick(0, MS, false).next, Some(guest));
     assert_eq!(s.sleep(guest, Sleep::Blocked, MS + 1), Some(0));
-    assert_eq!(s.pick(0, MS + 1).next, Some(driver));
+    assert_eq!(s.pick(0, MS + 1, false).next, Some(driver));
 
     let (mut s, guest, driver) = guest_and_driver();
     s.wake_from(0, driver, MS);
-    assert_eq!(s.pick(0, MS).next, Some(guest));
+    assert_eq!(s.pick(0, MS, false).next, Some(guest));
     assert_eq!(s.wake(driver, MS + 1), Some(0), "an interrupt for the one that waits");
-    assert_eq!(s.pick(0, MS + 1).next, Some(driver));
+    assert_eq!(s.pick(0, MS + 1, false).next, Some(driver));
 
     let (mut s, guest, driver) = guest_and_driver();
     let other = s.add(0).unwrap();
     s.wake_from(0, other, MS);
-    assert_eq!(s.pick(0, MS).next, Some(guest));
+    assert_eq!(s.pick(0, MS, false).next, Some(guest));
     assert_eq!(s.wake(driver, MS + 1), Some(0), "an interrupt for another");
-    assert_eq!(s.pick(0, MS + 1).next, Some(driver));
+    assert_eq!(s.pick(0, MS + 1, false).next, Some(driver));
 }
 
 #[test]
@@ -237,7 +265,7 @@ fn a_receiver_runs_at_once_on_an_idle_pcpu() {
     let (mut s, _, driver) = guest_and_driver();
     s.online(1, 0);
     assert_eq!(s.wake_from(0, driver, MS), Some(1));
-    assert_eq!(s.pick(1, MS).next, Some(driver));
+    assert_eq!(s.pick(1, MS, false).next, Some(driver));
 }
 
 #[test]
@@ -258,15 +286,15 @@ fn a_vcpu_that_leaves_is_not_started_elsewhere_before_it_is_saved() {
     let (a, b) = (s.add(0).unwrap(), s.add(0).unwrap());
     s.set_affinity(b, 1, 0);
     assert_eq!(s.wake(a, 0), Some(0));
-    assert_eq!(s.pick(0, 0).next, Some(a));
+    assert_eq!(s.pick(0, 0, false).next, Some(a));
     s.yield_(a);
     s.wake(b, 1);
-    let d = s.pick(0, 20 * MS);
+    let d = s.pick(0, 20 * MS, false);
     assert_eq!((d.next, d.save), (Some(b), Some(a)));
-    assert_eq!(s.pick(1, 20 * MS).next, None, "registers of a are still on pCPU 0");
+    assert_eq!(s.pick(1, 20 * MS, false).next, None, "registers of a are still on pCPU 0");
     assert!(!s.remove(a));
     assert_eq!(s.context_saved(0, 20 * MS), Some(1));
-    assert_eq!(s.pick(1, 20 * MS).next, Some(a));
+    assert_eq!(s.pick(1, 20 * MS, false).next, Some(a));
 }
 
 #[test]
@@ -275,16 +303,16 @@ fn a_wake_between_sleep_and_pick_is_not_lost() {
     s.online(0, 0);
     let a = s.add(0).unwrap();
     s.wake(a, 0);
-    s.pick(0, 0);
+    s.pick(0, 0, false);
     assert_eq!(s.sleep(a, Sleep::Blocked, 5), Some(0));
     assert_eq!(s.wake(a, 6), None);
-    assert_eq!(s.pick(0, 7).next, Some(a));
+    assert_eq!(s.pick(0, 7, false).next, Some(a));
     // And between pick and save.
     s.sleep(a, Sleep::Blocked, 8);
-    assert_eq!(s.pick(0, 9).save, Some(a));
+    assert_eq!(s.pick(0, 9, false).save, Some(a));
     s.wake(a, 10);
     assert_eq!(s.context_saved(0, 11), Some(0));
-    assert_eq!(s.pick(0, 12).next, Some(a));
+    assert_eq!(s.pick(0, 12, false).next, Some(a));
     let (state, since, times) = s.runstate(a, 20).unwrap();
     assert_eq!((state, since), (Runstate::Running, 12));
     assert_eq!(times.iter().sum::<u64>(), 20);
@@ -301,7 +329,7 @@ fn a_slot_is_reused_after_removal_and_capacity_is_kept() {
     s.wake(b, 0);
     assert!(s.remove(b), "queued");
     assert!(!s.remove(b));
-    assert_eq!(s.pick(0, 0).next, Some(a));
+    assert_eq!(s.pick(0, 0, false).next, Some(a));
     let c = s.add(1).unwrap();
     assert_eq!(c.index(), b.index());
     assert!(!s.is_runnable(c));
@@ -314,17 +342,17 @@ fn an_event_for_a_driver_domain_that_waits_for_its_turn_makes_it_urgent() {
     let (driver, busy) = (s.add(0).unwrap(), s.add(0).unwrap());
     s.set_warp(driver, Warp::DRIVER, 0);
     s.wake(driver, 0);
-    assert_eq!(s.pick(0, 0).next, Some(driver));
+    assert_eq!(s.pick(0, 0, false).next, Some(driver));
     s.wake(busy, 0);
     // It computes until the other has its turn.
     let mut now = 0;
     while s.current(0) != Some(busy) {
-        let d = s.pick(0, now);
+        let d = s.pick(0, now, false);
         now = d.slice_until_ns;
         assert!(d.save.is_none() || s.context_saved(0, now).is_none());
     }
     assert_eq!(s.wake(driver, now), Some(0));
-    assert_eq!(s.pick(0, now).next, Some(driver));
+    assert_eq!(s.pick(0, now, false).next, Some(driver));
     s.context_saved(0, now);
     assert_eq!(s.wakes(driver), Wakes { count: 2, late: 0, worst_ns: 0 });
 }
@@ -336,7 +364,7 @@ fn a_waking_vcpu_does_not_inherit_the_debt_of_the_one_that_runs() {
     let (debtor, busy, third) = (s.add(0).unwrap(), s.add(0).unwrap(), s.add(0).unwrap());
     s.set_warp(debtor, Warp::DRIVER, 0);
     s.wake(debtor, 0);
-    assert_eq!(s.pick(0, 0).next, Some(debtor));
+    assert_eq!(s.pick(0, 0, false).next, Some(debtor));
     s.wake(busy, 0);
     let now = 100_000;
     s.entries[debtor.index()].actual += 40 * MS;

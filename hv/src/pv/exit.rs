@@ -19,39 +19,42 @@ pub const SYSRET_KEPT: u32 = 2;
 /// Runs before every return to ring 3, interrupts off. `regs` are the current vCPU's; the scheduler may replace them by
 /// another's. Returns [`SYSRET`] or [`IRET`].
 pub extern "C" fn exit_work(regs: &mut CpuUserRegs) -> u32 {
-    match quiet(this_cpu()) {
-        Some(_) => way(regs, SYSRET),
-        None => work(regs),
+    let cpu = this_cpu();
+    match cpu.current() {
+        Some(v) if is_quiet(cpu, v) => way(regs, SYSRET),
+        _ => work(regs),
     }
 }
 
 /// The same after a SYSCALL, which may return [`SYSRET_KEPT`]: no system call or hypercall changes, in the frame of the
 /// vCPU that runs, the registers that functions preserve. Only another vCPU brings others.
 #[inline(always)]
-pub fn after_syscall(regs: &mut CpuUserRegs) -> u32 {
-    match quiet(this_cpu()) {
-        Some(_) => way(regs, SYSRET_KEPT),
-        None => work(regs),
+pub fn after_syscall(v: &Vcpu, regs: &mut CpuUserRegs) -> u32 {
+    if is_quiet(this_cpu(), v) {
+        way(regs, SYSRET_KEPT)
+    } else {
+        work(regs)
     }
 }
 
 /// The same after a hypercall that left the selectors as SYSCALL had set them.
 #[inline(always)]
-pub fn after_plain_hypercall(regs: &mut CpuUserRegs) -> u32 {
-    match quiet(this_cpu()) {
-        Some(_) if may_sysret_flat(regs) => SYSRET_KEPT,
-        Some(_) => IRET,
-        None => work(regs),
+pub fn after_plain_hypercall(v: &Vcpu, regs: &mut CpuUserRegs) -> u32 {
+    if !is_quiet(this_cpu(), v) {
+        work(regs)
+    } else if may_sysret_flat(regs) {
+        SYSRET_KEPT
+    } else {
+        IRET
     }
 }
 
-/// The current vCPU, if neither it nor this CPU has anything to do.
+/// Neither the current vCPU nor this CPU has anything to do.
 #[inline(always)]
-fn quiet(cpu: &'static CpuInfo) -> Option<&'static Vcpu> {
-    let v = cpu.current()?;
-    let is_quiet =
-        cpu.pending.load(Ordering::Acquire) == 0 && !v.nmi_pending.load(Ordering::Relaxed) && !v.event_deliverable();
-    is_quiet.then_some(v)
+fn is_quiet(cpu: &CpuInfo, current: &Vcpu) -> bool {
+    cpu.pending.load(Ordering::Acquire) == 0
+        && !current.nmi_pending.load(Ordering::Relaxed)
+        && !current.event_deliverable()
 }
 
 #[inline(always)]

@@ -23,9 +23,9 @@ pub extern "C" fn syscall_from_guest(regs: &mut CpuUserRegs) -> u32 {
         return system_call(v, regs);
     }
     if hypercall::dispatch(v, regs) {
-        exit::after_plain_hypercall(regs)
+        exit::after_plain_hypercall(v, regs)
     } else {
-        exit::after_syscall(regs)
+        exit::after_syscall(v, regs)
     }
 }
 
@@ -33,7 +33,7 @@ pub extern "C" fn syscall_from_guest(regs: &mut CpuUserRegs) -> u32 {
 #[inline(never)]
 fn system_call(v: &Vcpu, regs: &mut CpuUserRegs) -> u32 {
     entry::syscall(v, regs, v.callbacks.syscall.get());
-    exit::after_syscall(regs)
+    exit::after_syscall(v, regs)
 }
 
 /// SYSCALL from 32-bit code. A 64-bit guest kernel has none, so it is a system call or undefined.

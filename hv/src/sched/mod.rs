@@ -244,14 +244,18 @@ fn schedule(me: &'static CpuInfo, regs: &mut CpuUserRegs) {
     loop {
         me.pending.fetch_and(!pending::SCHEDULE, Ordering::AcqRel);
         let now = tsc::now_ns();
-        let decision = scheduler().lock().pick(this, now);
+        // One that sleeps is going to be switched away from, unless somebody wakes it just now.
+        let sleeper = me.current().filter(|v| !v.is_runnable());
+        if let Some(prev) = sleeper {
+            store(me, prev, regs);
+        }
+        let decision = scheduler().lock().pick(this, now, sleeper.is_some());
         if let Some(cpu) = decision.kick {
             kick(cpu);
         }
         if decision.save.is_some() {
             if let Some(prev) = me.current() {
-                switch::save(prev, regs);
-                me.set_current(None);
+                store(me, prev, regs);
             }
             let kicked = scheduler().lock().context_saved(this, now);
             if let Some(cpu) = kicked {
@@ -270,6 +274,13 @@ fn schedule(me: &'static CpuInfo, regs: &mut CpuUserRegs) {
         }
         idle(me);
     }
+}
+
+/// Nobody is current any more on this CPU.
+#[inline]
+fn store(me: &CpuInfo, current: &Vcpu, regs: &CpuUserRegs) {
+    switch::save(current, regs);
+    me.set_current(None);
 }
 
 /// Waits for work. Returns when this CPU should ask the scheduler again.

@@ -90,8 +90,8 @@ static RESIDENT: ResidentTable = ResidentTable(
         crate::arch::percpu::MAX_CPUS],
 );
 
-/// Loads `v` on this CPU: `regs` become its registers. Page tables, descriptors, FPU and bases are left alone if nobody
-/// has used this CPU or this vCPU since it ran here.
+/// Loads `v` on this CPU: `regs`, which are the last vCPU's that ran here, become its registers. They, descriptors, FPU and
+/// bases are left alone if nobody has used this CPU or this vCPU since it ran here.
 pub fn load(v: &'static Vcpu, regs: &mut CpuUserRegs) {
     let me = this_cpu();
     let resident = &RESIDENT.0[me.cpu as usize];
@@ -100,11 +100,11 @@ pub fn load(v: &'static Vcpu, regs: &mut CpuUserRegs) {
     v.processor.store(me.cpu, Ordering::Relaxed);
     v.loaded.store(true, Ordering::Release);
     tlb::enter_guests();
-    // SAFETY: the scheduler gave this CPU the vCPU's state.
-    *regs = unsafe { *v.saved.get() };
     // This CPU may have flushed meanwhile, on behalf of others.
     vtlb::wipe(v);
     if v.state_changed.swap(false, Ordering::Relaxed) || !stays {
+        // SAFETY: the scheduler gave this CPU the vCPU's state.
+        *regs = unsafe { *v.saved.get() };
         load_all(v, regs);
     } else {
         mode::load_root(vtlb::hardware_root(v));

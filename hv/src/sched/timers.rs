@@ -30,7 +30,7 @@ const IRQ_RELEASE: TimerId = MAX_VCPUS_TOTAL as u32 * KINDS;
 struct CpuTimers {
     queue: Mutex<TimerQueue>,
     slice_end_ns: AtomicU64,
-    /// What the hardware timer is set to; `u64::MAX`: it does not run, or has fired.
+    /// What the hardware timer is set to, which may be too early; `u64::MAX`: it does not run, or has fired.
     armed_ns: AtomicU64,
 }
 
@@ -67,7 +67,7 @@ pub fn arm(v: &Vcpu, kind: Kind, deadline_ns: u64) {
     let mine = of(this);
     let mut queue = mine.queue.lock();
     queue.arm(id(v, kind), deadline_ns);
-    program(mine, &queue);
+    mine.fire_by(deadline_ns);
 }
 
 /// Calls [`crate::irq_guest::expire`] at `deadline_ns`.
@@ -75,7 +75,7 @@ pub fn arm_irq_release(deadline_ns: u64) {
     let mine = of(this_cpu().cpu);
     let mut queue = mine.queue.lock();
     queue.arm(IRQ_RELEASE, deadline_ns);
-    program(mine, &queue);
+    mine.fire_by(deadline_ns);
 }
 
 /// Disarms a timer of `v`.
@@ -96,20 +96,20 @@ pub fn disarm_all(v: &Vcpu) {
 /// The current vCPU's turn ends at `end_ns` (`u64::MAX`: not at all).
 pub fn set_slice_end(end_ns: u64) {
     let mine = of(this_cpu().cpu);
-    // Whoever changes the queue, and whoever finds this end past, programs the hardware himself.
-    if mine.slice_end_ns.swap(end_ns, Ordering::Relaxed) == end_ns {
-        return;
-    }
-    let queue = mine.queue.lock();
-    program(mine, &queue);
+    mine.slice_end_ns.store(end_ns, Ordering::Relaxed);
+    mine.fire_by(end_ns);
 }
 
-/// Programs the hardware timer for whatever comes first.
-fn program(t: &CpuTimers, queue: &TimerQueue) {
-    let wanted = queue.next_deadline().min(t.slice_end_ns.load(Ordering::Relaxed));
-    // Most switches leave the first deadline as it is.
-    if t.armed_ns.swap(wanted, Ordering::Relaxed) != wanted {
-        timer_hw::arm(wanted);
+impl CpuTimers {
+    /// The hardware timer fires at `deadline_ns` at the latest. Only for the CPU whose timers these are.
+    ///
+    /// It is not set to a later time: at most switches the turn's end moves away, and one shot too early, which sets the
+    /// timer anew, costs less than all of those.
+    fn fire_by(&self, deadline_ns: u64) {
+        if deadline_ns < self.armed_ns.load(Ordering::Relaxed) {
+            self.armed_ns.store(deadline_ns, Ordering::Relaxed);
+            timer_hw::arm(deadline_ns);
+        }
     }
 }
 
@@ -144,8 +144,8 @@ pub fn expire() {
         mine.slice_end_ns.store(u64::MAX, Ordering::Relaxed);
         this_cpu().raise(pending::SCHEDULE);
     }
-    let queue = mine.queue.lock();
-    program(mine, &queue);
+    let first = mine.queue.lock().next_deadline();
+    mine.fire_by(first.min(mine.slice_end_ns.load(Ordering::Relaxed)));
 }
 
 /// `v` starts to run here: its periodic timer ticks again, at once if a tick was missed.

@@ -143,9 +143,15 @@ impl Sim {
         while let Some(cpu) = todo.pop_front() {
             rounds += 1;
             assert!(rounds < 1000, "pCPUs kick each other for ever");
-            let d = self.s.pick(cpu, self.now);
+            let before = self.run[cpu];
+            // As the shell does, and as it would do with one that fell asleep just now.
+            let is_saved = before.is_some_and(|i| !self.s.is_runnable(self.ids[i])) && self.now & 1 == 0;
+            let d = self.s.pick(cpu, self.now, is_saved);
+            assert!(!is_saved || d.save.is_none(), "there is nothing to save of a sleeper that is saved");
             todo.extend(d.kick);
-            if d.save.is_some() {
+            if is_saved {
+                self.switches += 1;
+            } else if d.save.is_some() {
                 self.switches += 1;
                 todo.extend(self.s.context_saved(cpu, self.now));
             }
