@@ -93,21 +93,39 @@ pub fn run(options: &Options) -> Result<bool> {
     let mut score = Score::default();
     if options.table {
         ensure!(level == Some("xl"), "--table is for the level xl: the same checks on stock Xen and here");
-        let [xen, tandem] = [bed(options, Some("xen"))?, bed(options, None)?];
+        let tandem = Options { hypervisor: None, ..options.clone() };
+        let xen = Options { hypervisor: Some("xen".into()), ..options.clone() };
+        let [xen, tandem] = [bed(&xen)?, bed(&tandem)?];
         return beside::table(&chosen, &xen, &tandem, &mut score);
     }
-    if level.is_none_or(|l| l == "unit") {
-        if options.lint {
-            unit::lints(&mut score);
+    std::thread::scope(|scope| {
+        // What boots is made meanwhile: neither keeps all CPUs busy all the time.
+        let make = || {
+            let bed = bed(options)?;
+            // If this cannot be made, the tests that need it will say so.
+            let _ = bed.toolstack();
+            anyhow::Ok(bed)
+        };
+        let meanwhile = (level.is_none() && !chosen.is_empty()).then(|| scope.spawn(make));
+        if level.is_none_or(|l| l == "unit") {
+            if options.lint {
+                unit::lints(&mut score);
+            }
+            unit::run(name, &mut score)?;
         }
-        unit::run(name, &mut score)?;
-    }
-    if level.is_none_or(|l| l == "twin") {
-        twins::run(name, &mut score)?;
-    }
-    if !chosen.is_empty() {
-        boot(options, &mut chosen, &mut score)?;
-    }
+        if level.is_none_or(|l| l == "twin") {
+            twins::run(name, &mut score)?;
+        }
+        if chosen.is_empty() {
+            return Ok(());
+        }
+        let bed = match meanwhile {
+            Some(thread) => thread.join().map_err(|_| anyhow!("making what boots panicked"))??,
+            None => bed(options)?,
+        };
+        boot(&bed, options.jobs, &mut chosen, &mut score);
+        anyhow::Ok(())
+    })?;
     if score.passed + score.failed == 0 {
         bail!("no test has that name; ./tandem test --list names them");
     }
@@ -172,9 +190,8 @@ fn guests() -> Vec<Test> {
 }
 
 /// Runs `tests` side by side; they are told of as they end.
-fn boot(options: &Options, tests: &mut [Test], score: &mut Score) -> Result<()> {
-    let bed = bed(options, options.hypervisor.as_deref())?;
-    let workers = options.jobs.unwrap_or_else(side_by_side::fitting).min(tests.len());
+fn boot(bed: &Bed, jobs: Option<usize>, tests: &mut [Test], score: &mut Score) {
+    let workers = jobs.unwrap_or_else(side_by_side::fitting).min(tests.len());
     print!("Boot tests on {}", bed.hypervisor.name());
     if workers > 1 {
         print!(", {workers} side by side, the long ones first");
@@ -184,10 +201,9 @@ fn boot(options: &Options, tests: &mut [Test], score: &mut Score) -> Result<()> 
     side_by_side::run(
         tests,
         workers,
-        |test| (test.run)(&bed),
+        |test| (test.run)(bed),
         |test, seconds, result| score.note(test.level, &test.name, seconds, result),
     );
-    Ok(())
 }
 
 /// Long tests get low numbers. With the short ones last no CPU is idle while another does one long test at the end.
@@ -195,10 +211,10 @@ fn rank(test: &Test) -> usize {
     ["xl", "linux", "guests"].iter().position(|level| *level == test.level).unwrap_or(3)
 }
 
-fn bed(options: &Options, hypervisor: Option<&str>) -> Result<Bed> {
+fn bed(options: &Options) -> Result<Bed> {
     let default = if options.full { 1024 } else { 8 };
     Ok(Bed {
-        hypervisor: Hypervisor::choose(hypervisor)?,
+        hypervisor: Hypervisor::choose(options.hypervisor.as_deref())?,
         images: images::basic()?,
         mib: options.mib.unwrap_or(default),
         stress_s: options.seconds.unwrap_or(60),
