@@ -33,7 +33,7 @@ shown() {
 	timeout 30 xl console g1 > /tmp/shown &
 	sleep 1
 	in_guest g1 10 'echo shown-$((20 + 22))'
-	wait_for 5 grep -q shown-42 /tmp/shown
+	wait_for 20 grep -q shown-42 /tmp/shown
 }
 check console shown
 
@@ -91,7 +91,7 @@ check vcpu-pin pinned
 weighed() { xl sched-credit2 -d g1 -w 512 && xl sched-credit2 -d g1 | grep -q 'g1.*512'; }
 check sched-credit2 weighed
 check sched-credit2-parameters sh -c 'xl sched-credit2 | grep -q "Domain-0"'
-check sysrq sh -c "xl sysrq g1 h && sleep 1 && grep -q 'sysrq: HELP' $logs/guest-g1.log"
+check sysrq eval 'xl sysrq g1 h && wait_for 20 grep -q "sysrq: HELP" $logs/guest-g1.log'
 check debug-keys sh -c "xl debug-keys h && xl debug-keys q && xl dmesg | grep -q \"'q' pressed\""
 
 check reboot sh -c ': > '$logs'/guest-g1.log; xl reboot g1'
@@ -101,10 +101,7 @@ check shutdown stopped
 check create-paused eval 'xl create -p /tmp/g1.cfg && sleep 1 && case $(state g1) in *p*) [ "$(list_field g1 6)" = 0.0 ] ;; *) false ;; esac'
 check destroy eval 'xl destroy g1 && gone g1'
 memory_is_back() {
-	for i in 1 2 3 4 5; do
-		[ $(mib_free) -ge $free ] && return
-		sleep 1
-	done
+	wait_for 20 eval '[ $(mib_free) -ge $free ]' && return
 	echo "$free MiB free before, $(mib_free) now"
 	return 1
 }

@@ -4,10 +4,7 @@ nothing_stays() {
 	local list=$(xl list | tail -n +3)
 	[ -z "$list" ] || { echo "a domain stays: $list"; return 1; }
 	xenstore-ls -f | grep -E '^/local/domain/[1-9]|^/libxl/[1-9]|/(vif|vbd)/[1-9]' && return 1
-	for i in 1 2 3 4 5; do
-		[ "$(ports)" = "$ports" ] && [ "$(free_kib)" -ge "$free" ] && return
-		sleep 1
-	done
+	wait_for 20 eval '[ "$(ports)" = "$ports" ] && [ "$(free_kib)" -ge "$free" ]' && return
 	echo "free $free KiB before, $(free_kib) now; event channels $ports before, $(ports) now"
 	return 1
 }
