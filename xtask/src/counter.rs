@@ -40,18 +40,20 @@ impl Counter {
     }
 }
 
-/// The plugins that tell where instructions are executed and that connect the NIC to a peer in virtual time.
+/// The plugins that tell where instructions are executed, that connect the NIC to a peer in virtual time, and that have
+/// the nvme controller work in it.
 pub struct Profiler {
     profile: PathBuf,
     wire: PathBuf,
+    disk: PathBuf,
 }
 
 impl Profiler {
     pub fn build() -> Result<Self> {
-        // The wire uses functions of QEMU that no interface promises.
+        // Wire and disk use functions of QEMU that no interface promises.
         let said = host::output(Command::new("qemu-system-x86_64").arg("--version"))?;
         ensure!(said.contains("version 7.2."), "this bench needs Debian 12's QEMU 7.2, not: {}", said.trim());
-        Ok(Self { profile: compile("profile")?, wire: compile("wire")? })
+        Ok(Self { profile: compile("profile")?, wire: compile("wire")?, disk: compile("disk")? })
     }
 
     /// QEMU's arguments to write what ran to `file`, with a network back end `wire` that asks at `socket`.
@@ -59,6 +61,13 @@ impl Profiler {
         let profile = format!("{},out={}", self.profile.display(), file.display());
         let wire = format!("{},socket={}", self.wire.display(), socket.display());
         ["-accel", "tcg,thread=single", "-plugin", &profile, "-plugin", &wire].map(String::from).to_vec()
+    }
+
+    /// QEMU's arguments for a disk that holds nothing, as the block node `node` for nvme, in virtual time.
+    pub fn disk(&self, node: &str) -> Vec<String> {
+        let plugin = format!("{},node={node}", self.disk.display());
+        let block = format!("driver=null-co,node-name={node},size=1073741824,read-zeroes=on");
+        ["-plugin", &plugin, "-blockdev", &block].map(String::from).to_vec()
     }
 }
 
@@ -96,6 +105,14 @@ fn pairs(marks: &Marks) -> Result<Vec<Span>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_disk_and_its_plugin_are_of_the_same_node() {
+        let none = PathBuf::new;
+        let args = Profiler { profile: none(), wire: none(), disk: "disk.so".into() }.disk("d");
+        assert_eq!(args[..3], ["-plugin", "disk.so,node=d", "-blockdev"]);
+        assert!(args[3].contains("node-name=d,"), "{args:?}");
+    }
 
     #[test]
     fn a_span_is_from_the_latest_first_mark_to_its_second() {
