@@ -1,7 +1,7 @@
 //! Which bits of a PCI function's configuration space a domain may change.
 //!
 //! The hypervisor programs message-signalled interrupts itself: their address, data, enable and mask bits are never a
-//! domain's, also not the hardware domain's. While a function belongs to another domain, its base address registers stay
+//! domain's, also not the hardware domain's; but it may turn them off, as a driver does that falls back to the wire. While a function belongs to another domain, its base address registers stay
 //! where they are (they are in that domain's page tables) and it may not be told to report errors that would stop the
 //! machine. While it belongs to nobody it cannot become bus master or interrupt. All else goes through: the hardware domain
 //! is trusted with its devices.
@@ -116,7 +116,23 @@ pub enum Verdict {
     /// Not written.
     Drop,
     /// These bits of the value are replaced by what the register holds.
-    Keep(u32),
+    Keep {
+        /// Which.
+        bits: u32,
+        /// Those among them that may be cleared, though not set.
+        clearable: u32,
+    },
+}
+
+impl Verdict {
+    /// What to write; `held` reads what the register holds. `None`: nothing.
+    pub fn written(self, value: u32, held: impl FnOnce() -> u32) -> Option<u32> {
+        match self {
+            Self::Pass => Some(value),
+            Self::Drop => None,
+            Self::Keep { bits, clearable } => Some(value & !bits | held() & bits & (value | !clearable)),
+        }
+    }
 }
 
 const COMMAND: u16 = 0x04;
@@ -131,10 +147,12 @@ const ROM: core::ops::Range<u16> = 0x30..0x34;
 
 /// Bits of the MSI control register's lower byte: enable, and the number of messages in use.
 const MSI_CONTROL: u8 = 0x71;
+const MSI_ENABLE: u8 = 0x01;
 const MSI_64_BIT: u16 = 1 << 7;
 const MSI_MASKABLE: u16 = 1 << 8;
 /// Bits of the MSI-X control register's upper byte: enable, mask all.
 const MSIX_CONTROL: u8 = 0xc0;
+const MSIX_ENABLE: u8 = 0x80;
 
 impl Function {
     /// Judges a write of `value`, `width` (1, 2 or 4) bytes, at `offset`.
@@ -145,15 +163,17 @@ impl Function {
         if width == 4 && self.fixed_register(offset) == Some(value) {
             return Verdict::Pass;
         }
-        let mut kept = 0;
+        let (mut bits, mut clearable) = (0, 0);
         for i in 0..width {
-            kept |= u32::from(self.protected(offset.saturating_add(i.into()))) << (8 * i);
+            let byte = offset.saturating_add(i.into());
+            bits |= u32::from(self.protected(byte)) << (8 * i);
+            clearable |= u32::from(self.clearable(byte)) << (8 * i);
         }
         let all = u32::MAX >> (32 - 8 * u32::from(width));
-        match kept {
+        match bits {
             0 => Verdict::Pass,
-            _ if kept == all => Verdict::Drop,
-            _ => Verdict::Keep(kept),
+            _ if bits == all && clearable == 0 => Verdict::Drop,
+            _ => Verdict::Keep { bits, clearable },
         }
     }
 
@@ -165,6 +185,18 @@ impl Function {
             (BAR_FIRST..=0x24, 0) if offset % 4 == 0 => fixed.bars.get(usize::from(offset - BAR_FIRST) / 4).copied(),
             _ => None,
         }
+    }
+
+    /// The protected bits of the byte at `offset` that may be cleared: a function without messages uses its wire again,
+    /// or nothing, if that is off.
+    fn clearable(&self, offset: u16) -> u8 {
+        if self.msi.is_some_and(|(msi, _)| offset == msi.wrapping_add(2)) {
+            return MSI_ENABLE;
+        }
+        if self.msix.is_some_and(|msix| offset == msix.wrapping_add(3)) {
+            return MSIX_ENABLE;
+        }
+        0
     }
 
     /// The bits of the byte at `offset` that do not change.
@@ -209,6 +241,10 @@ mod tests {
     const NIC: Function =
         Function { msi: Some((0xd0, 0x0080)), msix: Some(0xa0), header: 0, fixed: None, is_ours: false };
 
+    fn keep(bits: u32, clearable: u32) -> Verdict {
+        Verdict::Keep { bits, clearable }
+    }
+
     #[test]
     fn the_hardware_domain_sets_up_its_devices() {
         for (offset, width) in [(4, 2), (4, 4), (0x10, 4), (0x30, 4), (0x3c, 1), (0x0c, 1), (0xe0, 4), (0x100, 4)] {
@@ -218,15 +254,26 @@ mod tests {
 
     #[test]
     fn interrupt_messages_are_the_hypervisors() {
-        assert_eq!(NIC.filter(0xd2, 2, !0), Verdict::Keep(0x71), "enable and count stay");
-        assert_eq!(NIC.filter(0xd0, 4, !0), Verdict::Keep(0x71 << 16));
+        assert_eq!(NIC.filter(0xd2, 2, !0), keep(0x71, 1), "enable and count stay");
+        assert_eq!(NIC.filter(0xd0, 4, !0), keep(0x71 << 16, 1 << 16));
         for (offset, width) in [(0xd4, 4), (0xd8, 4), (0xdc, 2), (0xd4, 1), (0xdd, 1)] {
             assert_eq!(NIC.filter(offset, width, !0), Verdict::Drop, "{offset:#x}");
         }
-        assert_eq!(NIC.filter(0xdc, 4, !0), Verdict::Keep(0xffff), "the next two bytes are not MSI's");
-        assert_eq!(NIC.filter(0xa2, 2, !0), Verdict::Keep(0xc000));
-        assert_eq!(NIC.filter(0xa3, 1, !0), Verdict::Keep(0xc0));
+        assert_eq!(NIC.filter(0xdc, 4, !0), keep(0xffff, 0), "the next two bytes are not MSI's");
+        assert_eq!(NIC.filter(0xa2, 2, !0), keep(0xc000, 0x8000));
+        assert_eq!(NIC.filter(0xa3, 1, !0), keep(0xc0, 0x80));
         assert_eq!(NIC.filter(0xa2, 1, !0), Verdict::Pass);
+    }
+
+    #[test]
+    fn messages_may_be_turned_off_but_not_on() {
+        let written = |value, held| NIC.filter(0xa2, 2, value).written(value, || held);
+        assert_eq!(written(0x0003, 0x8003), Some(0x0003));
+        assert_eq!(written(0xc003, 0x0003), Some(0x0003));
+        assert_eq!(written(0x8003, 0x8003), Some(0x8003));
+        assert_eq!(written(0x0003, 0xc003), Some(0x4003), "the mask of all stays");
+        assert_eq!(NIC.filter(0xd2, 2, 0x80).written(0x80, || 0xb1), Some(0xb0), "as does the number of messages");
+        assert_eq!((Verdict::Pass.written(5, || 9), Verdict::Drop.written(5, || 9)), (Some(5), None));
     }
 
     #[test]
@@ -245,7 +292,7 @@ mod tests {
             assert_eq!(f.filter(offset, 1, !0), Verdict::Drop, "{offset:#x}");
         }
         assert_eq!(f.filter(0x28, 4, !0), Verdict::Pass);
-        assert_eq!(f.filter(4, 2, !0), Verdict::Keep(0x100), "no SERR; bus master is for the new owner to ask");
+        assert_eq!(f.filter(4, 2, !0), keep(0x100, 0), "no SERR; bus master is for the new owner to ask");
         assert_eq!(f.filter(0x10, 4, 0xfebc_0000), Verdict::Pass, "written again after a reset");
         assert_eq!(f.filter(0x30, 4, 0xfeb0_0001), Verdict::Pass);
         assert_eq!(f.filter(0x14, 4, 0xfebc_0000), Verdict::Drop, "that was another register's");

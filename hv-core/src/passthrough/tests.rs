@@ -103,7 +103,11 @@ fn configuration_space_of_a_function_that_is_away() {
     let ours = crate::pcicfg::Function { is_ours: true, ..Default::default() };
     assert_eq!(ours.filter(4, 2, 0), crate::pcicfg::Verdict::Drop);
     let f = crate::pcicfg::Function { fixed: Some(fixed), ..Default::default() };
-    assert_eq!(f.filter(4, 2, 0x107), Verdict::Keep(0x0504), "no bus master, no interrupt, no SERR");
+    assert_eq!(
+        f.filter(4, 2, 0x107),
+        Verdict::Keep { bits: 0x0504, clearable: 0 },
+        "no bus master, no interrupt, no SERR"
+    );
 }
 
 proptest! {

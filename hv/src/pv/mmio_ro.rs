@@ -11,7 +11,6 @@ use crate::vcpu::Vcpu;
 use hv_core::emul::memory_write::MemoryWrite;
 use hv_core::emul::Mode;
 use hv_core::mmu::PtMem;
-use hv_core::pcicfg::Verdict;
 use x86::{MachAddr, Mfn, VirtAddr};
 use xen_abi::errno::Errno;
 use xen_abi::regs::CpuUserRegs;
@@ -88,12 +87,10 @@ pub fn write_config(at: pci::Sbdf, offset: u16, width: u8, value: u64) {
     }
     let value = value as u32;
     passthrough::with_filter(at, |filter| {
-        let filtered = match filter.filter(offset, width, value) {
-            Verdict::Pass => value,
-            Verdict::Drop => return,
-            Verdict::Keep(bits) => pci::read(at, offset, pci_width(width)) & bits | value & !bits,
-        };
-        pci::write(at, offset, pci_width(width), filtered);
+        let held = || pci::read(at, offset, pci_width(width));
+        if let Some(value) = filter.filter(offset, width, value).written(value, held) {
+            pci::write(at, offset, pci_width(width), value);
+        }
     });
 }
 
