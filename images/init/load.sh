@@ -19,7 +19,7 @@ job_nic() {
 # nvme: the disk
 job_nvme() {
 	modprobe nvme
-	wait_for 15 test -b /dev/nvme0n1 || say "load FAIL no disk"
+	wait_for 15 test -b /dev/nvme0n1 || { say "load FAIL no disk"; return 1; }
 }
 
 # measure_net:COUNT: packets, streams, pings and web pages over eth0

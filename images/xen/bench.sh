@@ -10,27 +10,34 @@ quit() {
 	exit
 }
 case $kind in
-net) device='vif=["mac=00:16:3e:00:00:03,bridge=xenbr0"]' ready='job_address 3' ;;
+net)
+	class=0x020000 driver=e1000 plug=vif/0
+	device='vif=["mac=00:16:3e:00:00:03,bridge=xenbr0'
+	driven=',backend=driver,script=vif-plug' target=
+	ready='job_address 3'
+	;;
 disk)
-	device='disk=["format=raw,vdev=xvda,access=rw,target=/dev/nvme0n1"]'
+	class=0x0108 driver=nvme plug=vbd/51712
+	device='disk=["format=raw,vdev=xvda,access=rw'
+	driven=',backend=driver,script=disk-plug' target=',target=/dev/nvme0n1'
 	ready='modprobe xen-blkfront; wait_for 10 test -b /dev/xvda'
 	;;
 esac
 if [ $server = driver ]; then
 	. /xen/driving.sh
 	modprobe xen-pciback
-	nic=$(devices class 0x020000)
-	xl pci-assignable-add $nic > /tmp/out 2>&1 || quit "the NIC cannot leave dom0"
-	driving driver "pci=['$nic,permissive=1']" 'tsc_mode="native"'
+	function=$(devices class $class)
+	xl pci-assignable-add $function > /tmp/out 2>&1 || quit "the device cannot leave dom0"
+	driving driver "pci=['$function,permissive=1']" 'tsc_mode="native"'
 	boot driver > /tmp/out 2>&1 || quit "no driver domain"
-	in_guest driver 150 'job_backend e1000' > /tmp/out 2>&1 || quit "the driver domain does not serve"
+	in_guest driver 150 "job_backend $driver" > /tmp/out 2>&1 || quit "the driver domain does not serve"
 	in_guest driver 10 'job_modules driver'
-	behind loaded driver 3 'memory=256' 'tsc_mode="native"'
 else
-	config loaded 'memory=256' 'tsc_mode="native"' "$device"
+	driven=
 fi
+config loaded 'memory=256' 'tsc_mode="native"' "$device$driven$target\"]"
 boot loaded > /tmp/out 2>&1 || quit "no guest"
-[ $server = dom0 ] || plugged loaded > /tmp/out 2>&1 || quit "the guest is not plugged in"
+[ $server = dom0 ] || plugged loaded $plug > /tmp/out 2>&1 || quit "the guest is not plugged in"
 in_guest loaded 40 "$ready" > /tmp/out 2>&1 || quit "the guest has no device"
 owner guest $(xl domid loaded)
 [ $server = dom0 ] || owner driver $(xl domid driver)

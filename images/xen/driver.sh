@@ -7,18 +7,21 @@ job_pci() {
 	say "pci $(ls /sys/bus/pci/devices | tr '\n' ' ')"
 }
 
-# backend:DRIVER: the NIC in a bridge, and the daemon that plugs guests' interfaces into it
+# backend:DRIVER: the NIC in a bridge, or the disk of nvme, and the daemon that plugs guests in
 job_backend() {
 	ln -sf /proc/self/fd /dev/fd
 	for n in 0:stdin 1:stdout 2:stderr; do ln -sf /proc/self/fd/${n%:*} /dev/${n#*:}; done
 	mount -t tmpfs run /run
 	mkdir -p /run/xen /run/lock
 	rm -rf /var/run && ln -s /run /var/run
-	for m in xenfs xen-privcmd xen-evtchn xen-gntdev xen-gntalloc xen-netback bridge; do
+	for m in xenfs xen-privcmd xen-evtchn xen-gntdev xen-gntalloc xen-netback xen-blkback bridge; do
 		modprobe $m || { say "backend FAIL modprobe $m"; return 1; }
 	done
 	mountpoint -q /proc/xen 2> /dev/null || mount -t xenfs xenfs /proc/xen 2> /dev/null
-	job_bridge "$1" || return 1
+	case $1 in
+	nvme) job_nvme || return 1 ;;
+	*) job_bridge "$1" || return 1 ;;
+	esac
 	PATH=$PATH:/usr/lib/xen-4.17/bin xl devd || { say "backend FAIL xl devd"; return 1; }
 }
 

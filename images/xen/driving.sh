@@ -23,10 +23,11 @@ behind() {
 	config $1 "vif=['mac=00:16:3e:00:00:0$3,backend=$2,bridge=xenbr0,script=vif-plug']" "${@:4}"
 }
 
-# plugged NAME: the driver domain has the guest's interface in its bridge; the hotplug script takes its time there
+# plugged NAME [DEVICE]: the driver domain has the guest's interface in its bridge, or the disk DEVICE open; the hotplug
+# script takes its time there
 plugged() {
 	local path
-	path=$(xenstore-read /local/domain/$(xl domid $1)/device/vif/0/backend) || return 1
+	path=$(xenstore-read /local/domain/$(xl domid $1)/device/${2:-vif/0}/backend) || return 1
 	wait_for 60 grep_node $path/hotplug-status connected && return
 	xenstore-ls $path
 	return 1

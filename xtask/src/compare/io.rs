@@ -2,8 +2,7 @@
 //! dom0 serves, on stock Xen and on Tandem, in instructions and divided by component.
 //!
 //! The loads are images/src/traffic.c and blocks.c, in the order of images/init/load.sh. The other end of the wire is in
-//! virtual time (`peer::Wire`), so network figures repeat; the disk is QEMU's null device behind nvme, whose completions
-//! come from a thread of QEMU's, so that its figures vary by a per cent or two.
+//! virtual time (`peer::Wire`), and so is the disk, QEMU's null device behind nvme (bench/plugin/disk.c): figures repeat.
 
 use super::{systems, System, BASELINE};
 use crate::counter::Profiler;
@@ -27,6 +26,16 @@ pub enum Kind {
     Disk,
 }
 
+impl Kind {
+    /// In jobs and in files' names.
+    fn word(self) -> &'static str {
+        match self {
+            Self::Net => "net",
+            Self::Disk => "disk",
+        }
+    }
+}
+
 /// A load on one system.
 struct Cost {
     /// `native`, `xen`, `tandem`.
@@ -43,7 +52,7 @@ struct Cost {
 enum Place {
     Dom0,
     Guest,
-    /// A guest whose interface a driver domain serves.
+    /// A guest whose interface or disk a driver domain serves.
     Driven,
 }
 
@@ -84,7 +93,7 @@ pub fn run(kind: Kind, options: &Options) -> Result<bool> {
     let mut costs = Vec::new();
     let mut failures = Vec::new();
     for system in systems(options)? {
-        for boot in Boot::ALL.into_iter().filter(|b| b.is_for(kind, &system)) {
+        for boot in Boot::ALL.into_iter().filter(|b| b.is_for(&system)) {
             let what = format!("measuring {}{}", system.name, boot.remark());
             match step(&what, || measure(kind, boot, options, &system, &images, &profiler)) {
                 Ok(found) => costs.extend(found),
@@ -111,8 +120,8 @@ enum Boot {
 impl Boot {
     const ALL: [Self; 2] = [Self::Dom0, Self::DriverDomain];
 
-    fn is_for(self, kind: Kind, system: &System) -> bool {
-        self == Self::Dom0 || kind == Kind::Net && system.hypervisor != Hypervisor::None
+    fn is_for(self, system: &System) -> bool {
+        self == Self::Dom0 || system.hypervisor != Hypervisor::None
     }
 
     fn remark(self) -> &'static str {
@@ -125,7 +134,7 @@ impl Boot {
     /// What dom0 does. Its own loads come first, while there is no other domain.
     fn jobs(self, kind: Kind, native: bool, count: u64) -> String {
         match (self, kind, native) {
-            (Self::DriverDomain, ..) => format!("toolstack+driven_loads:net:{count}+poweroff"),
+            (Self::DriverDomain, ..) => format!("toolstack+driven_loads:{}:{count}+poweroff", kind.word()),
             (_, Kind::Net, true) => format!("nic:e1000+loads:dom0:net:{count}+poweroff"),
             (_, Kind::Disk, true) => format!("nvme+loads:dom0:disk:{count}:/dev/nvme0n1+poweroff"),
             (_, Kind::Net, false) => {
@@ -146,10 +155,9 @@ fn measure(
     images: &Images,
     profiler: &Profiler,
 ) -> Result<Vec<Cost>> {
-    let word = match (kind, boot) {
-        (Kind::Net, Boot::Dom0) => "net",
-        (Kind::Net, Boot::DriverDomain) => "net-driver",
-        (Kind::Disk, _) => "disk",
+    let word = match boot {
+        Boot::Dom0 => kind.word().to_string(),
+        Boot::DriverDomain => format!("{}-driver", kind.word()),
     };
     let name = format!("bench-{}-{word}", system.name);
     let count = options.operations.unwrap_or(2000);
@@ -173,8 +181,7 @@ fn measure(
     }
     machine.devices.push("e1000,netdev=wire,mac=52:54:00:74:61:6e,romfile=");
     if kind == Kind::Disk {
-        let disk = "driver=null-co,node-name=disk,size=1073741824,read-zeroes=on";
-        machine.accel.extend(["-blockdev", disk].map(String::from));
+        machine.accel.extend(profiler.disk("disk"));
         machine.devices.push("nvme,drive=disk,serial=null");
     }
     let outcome = machine.start()?.finish(|_| false)?;
@@ -231,9 +238,10 @@ fn per_unit(sums: [u64; 8], units: u32) -> Vec<f64> {
 
 /// Tables on the terminal, all figures as CSV, pictures.
 fn report(kind: Kind, costs: &[Cost]) -> Result<()> {
-    let (stem, title) = match kind {
-        Kind::Net => ("net", "Network"),
-        Kind::Disk => ("disk", "Disk"),
+    let stem = kind.word();
+    let title = match kind {
+        Kind::Net => "Network",
+        Kind::Disk => "Disk",
     };
     for place in Place::ALL.into_iter().filter(|p| costs.iter().any(|c| c.place == *p)) {
         let mut total = Table {
@@ -406,6 +414,16 @@ mod tests {
         assert!(said.contains("missed: ping, guest through dom0, all: 0.824"), "{said}");
         assert!(said.ends_with("1 of 2 aims met\n"), "{said}");
         assert_eq!(aims(&costs[..1]), "");
+    }
+
+    #[test]
+    fn both_kinds_have_a_boot_with_a_driver_domain() {
+        let system = |hypervisor| System { name: "any", hypervisor };
+        assert!(!Boot::DriverDomain.is_for(&system(Hypervisor::None)));
+        assert!(Boot::DriverDomain.is_for(&system(Hypervisor::Elf("xen.elf".into()))));
+        let jobs = |kind| Boot::DriverDomain.jobs(kind, false, 200);
+        assert_eq!(jobs(Kind::Net), "toolstack+driven_loads:net:200+poweroff");
+        assert_eq!(jobs(Kind::Disk), "toolstack+driven_loads:disk:200+poweroff");
     }
 
     #[test]
