@@ -1,7 +1,7 @@
 /*
- * A QEMU plugin that puts the nvme controller's work into virtual time: `-device nvme,drive=NAME` with the
- * block node that `node=NAME` names. Left to itself QEMU does it in its main loop, in a thread beside the CPU's, so that it would depend on the
- * host how many requests that thread finds at once and how many completions an interrupt announces.
+ * A QEMU plugin that puts the nvme controller's work into virtual time: `-device nvme,drive=NAME` with the block node
+ * that `node=NAME` names. Left to itself QEMU does it in its main loop, in a thread beside the CPU's, so that it would
+ * depend on the host how many requests that thread finds at once and how many completions an interrupt announces.
  *
  * Two things are done about it. When a driver has written a doorbell, the CPU's thread itself does what the main loop has
  * to do (QEMU has that done by whoever has its lock), and the clock stands meanwhile: then the controller has read all
