@@ -20,6 +20,7 @@
 #define HC_console_io 18
 #define HC_grant_table_op 20
 #define HC_vm_assist 21
+#define HC_update_va_mapping_otherdomain 22
 #define HC_iret 23
 #define HC_vcpu_op 24
 #define HC_set_segment_base 25

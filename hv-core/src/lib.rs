@@ -17,6 +17,7 @@ pub mod cpuid;
 pub mod emul;
 pub mod evtchn;
 pub mod frame;
+pub mod gate;
 pub mod grant;
 pub mod iommu;
 pub mod ioport;

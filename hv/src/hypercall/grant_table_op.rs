@@ -192,7 +192,7 @@ fn copy_all(cx: &mut Caller, list: GuestPtr<op::GrantCopy>, count: u32) -> Outco
     OK
 }
 
-/// Gives a page of the caller's to a domain that waits for one. The page must be used for nothing else.
+/// Gives a page of the caller's to a domain that waits for one, and is not dying. The page must be used for nothing else.
 fn transfer(cx: &Caller, r: &mut op::Transfer) {
     let from = cx.domain();
     let result = (|| {
@@ -202,6 +202,7 @@ fn transfer(cx: &Caller, r: &mut op::Transfer) {
         if to.id == from.id {
             return Err(GntStatus::BadDomain);
         }
+        let _admitted = to.mm.admit().ok_or(GntStatus::GeneralError)?;
         mmu().steal(from.mm.id, mfn).map_err(|_| GntStatus::BadPage)?;
         let accepted = if to.mm.charge(1) {
             to.grants.table().accept_transfer(from.id, r.gref).inspect_err(|_| to.mm.uncharge(1))

@@ -123,6 +123,7 @@ fn reservation(cx: &mut Caller, cmd: u64, arg: GuestPtr<MemoryReservation>, one:
 }
 
 fn increase(mm: &DomainMm, extents: &Extents, element: GuestPtr<u64>) -> Result<bool, Errno> {
+    let _admitted = mm.admit().ok_or(Errno::ESRCH)?;
     let first = memory::populate(mmu(), &Source, mm, extents, None)?;
     if extents.list != 0 {
         element.write(&first.raw())?;
@@ -132,6 +133,7 @@ fn increase(mm: &DomainMm, extents: &Extents, element: GuestPtr<u64>) -> Result<
 
 fn populate(mm: &DomainMm, extents: &Extents, element: GuestPtr<u64>) -> Result<bool, Errno> {
     let pfn = element.read()?;
+    let _admitted = mm.admit().ok_or(Errno::ESRCH)?;
     let first = memory::populate(mmu(), &Source, mm, extents, Some(pfn))?;
     log_new(first, extents.pages());
     element.write(&first.raw())?;
@@ -170,6 +172,7 @@ fn exchange_chunk(mm: &DomainMm, plan: &Exchange, chunk: u64) -> Result<(), Errn
     let inputs: Vec<Mfn> = read_list(plan.input.list, chunk * plan.inputs_per_chunk, plan.inputs_per_chunk, Mfn::new)?;
     let first_output = chunk * plan.outputs_per_chunk;
     let pfns = read_list(plan.output.list, first_output, plan.outputs_per_chunk, |pfn| pfn)?;
+    let _admitted = mm.admit().ok_or(Errno::ESRCH)?;
     let new = plan.chunk(mmu(), &Source, mm.id, &inputs, &pfns)?;
     for (n, mfn) in new.iter().enumerate() {
         log_new(*mfn, plan.output.pages());

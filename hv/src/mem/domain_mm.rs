@@ -6,6 +6,7 @@ use crate::sync::{Mutex, MutexGuard};
 use crate::vcpu::Vcpu;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
+use hv_core::gate::{Gate, Inside};
 use hv_core::mmu::{Deferred, GdtFrames, MmuError, Relinquish, RootRef};
 use x86::Mfn;
 use xen_abi::errno::Errno;
@@ -25,6 +26,8 @@ pub struct DomainMm {
     lock: Mutex<Deferred>,
     context: Mutex<()>,
     relinquish: Mutex<Relinquish>,
+    /// Where pages come in, until its memory is taken back.
+    arrivals: Gate,
     /// Pages it has.
     tot_pages: AtomicU64,
     /// Pages it may have.
@@ -45,6 +48,7 @@ impl DomainMm {
             lock: Mutex::new(Deferred::new()),
             context: Mutex::new(()),
             relinquish: Mutex::new(Relinquish::new()),
+            arrivals: Gate::new(),
             tot_pages: AtomicU64::new(0),
             max_pages: AtomicU64::new(0),
             claim: AtomicU64::new(0),
@@ -87,6 +91,12 @@ impl DomainMm {
         &self.claim
     }
 
+    /// Pages may be given to the domain as long as the result lives, from the charge to the last one that is its own.
+    /// `None`: it is dying, and those would stay for good.
+    pub fn admit(&self) -> Option<Inside<'_>> {
+        self.arrivals.enter()
+    }
+
     /// Enters `pages` more into its account, if it may have them and they are not claimed by others.
     #[must_use]
     pub fn charge(&self, pages: u64) -> bool {
@@ -119,9 +129,7 @@ impl DomainMm {
     /// Gives `pages` frames from `first`, which the allocator gave, to the domain. `false`: it may not have them.
     #[must_use]
     pub fn assign(&self, first: Mfn, pages: u64) -> bool {
-        if !self.charge(pages) {
-            return false;
-        }
+        let Some(_admitted) = self.admit().filter(|_| self.charge(pages)) else { return false };
         for n in 0..pages {
             if let Some(frame) = crate::mem::frames::frame(first.add(n)) {
                 frame.assign(self.id);
@@ -134,6 +142,9 @@ impl DomainMm {
     /// parts referred to was dropped. ERESTART: to be called again. Frames that others still map stay until those let go:
     /// see [`Self::tot_pages`].
     pub fn relinquish(&self) -> Result<(), Errno> {
+        if !self.arrivals.close() {
+            return Err(Errno::ERESTART);
+        }
         mmu_env::refill_steps();
         mmu().relinquish(self.id, &mut self.relinquish.lock(), &mut self.lock())?;
         limbo::drain();

@@ -1,6 +1,7 @@
 # hostile.sh OPERATIONS SEED [device]: two hostile domains, each with the other as its peer, do that many random operations each,
 # beside dom0 and a guest that checks its memory. One that has ended itself goes on behind the operations that did it. With
-# `device` the first of them owns one whose DMA it can send anywhere.
+# `device` the first of them owns one whose DMA it can send anywhere. The second one goes on for a while when the first has
+# gone, with a peer that is dying and stays as long as it maps its memory.
 . /xen/driving.sh
 operations=$1
 seed=$2
@@ -24,6 +25,8 @@ describe() {
 }
 enable() { printf '\006\000' | dd of=/sys/bus/pci/devices/$edu/config bs=1 seek=4 conv=notrunc 2> /dev/null; }
 
+operations_of() { if [ $1 = h2 ]; then echo $((operations + 20000)); else echo $operations; fi; }
+
 # Domids are given in turn.
 start() { # NAME PEER FIRST
 	local more= pci=
@@ -41,7 +44,7 @@ vcpus=1
 on_poweroff="destroy"
 on_reboot="destroy"
 on_crash="destroy"
-extra="seed=$seed first=$3 operations=$operations self=$last peer=$2$more"
+extra="seed=$seed first=$3 operations=$(operations_of $1) self=$last peer=$2$more"
 $pci
 X
 	xl create -p /tmp/$1.cfg > /tmp/$1.create 2>&1 || { cat /tmp/$1.create; return 1; }
@@ -74,7 +77,7 @@ run() {
 			[ $deaths -le $((5 + operations / 20000)) ] || { echo "too many deaths"; return 1; }
 			# Reports come each 10 000 operations.
 			first=$((${first:-0} + 10000))
-			[ $first -lt $operations ] || continue
+			[ $first -lt $(operations_of $name) ] || continue
 			mv $logs/guest-$name.log $logs/guest-$name.$deaths
 			start $name $last $first || return 1
 			still="$still $name"
