@@ -10,6 +10,10 @@ enum { RAISE = 0x60, ACKNOWLEDGE = 0x64, SOURCE = 0x80, TARGET = 0x88, LENGTH = 
 enum { RUN = 1, TO_MEMORY = 2 };
 enum { MAP_PIRQ = 13, UNMAP_PIRQ = 14, EOI = 12, STATUS = 5, EOI_GMFN_V1 = 17, FREE_PIRQ = 23, EOI_GMFN_V2 = 28 };
 
+/* Addresses that the device can name (xtask/src/suite/passthrough.rs), and those where a write is an interrupt. */
+#define REACH (1ul << 39)
+enum { MESSAGES = 0xfee00000, MESSAGES_END = 0xfef00000, VECTOR_SPURIOUS = 0xff };
+
 static u8 *const window = pages[57];
 static u64 bar, bar_pages, bdf, gsi, nr_copies;
 static u32 pirqs[8];
@@ -44,6 +48,27 @@ u64 device_copies(void)
 	return nr_copies;
 }
 
+/*
+ * An interrupt that nobody programmed. An IOMMU that remaps interrupts stops it; QEMU's lets messages of the format without
+ * remapping pass, as any machine without an IOMMU does. So it is the one that a hypervisor may take for no interrupt at all:
+ * with other data the device could reset the processors.
+ */
+static u32 message_data;
+static bool is_loaded;
+
+static void message(void)
+{
+	if (*reg64(COMMAND) & RUN)
+		return;
+	message_data = VECTOR_SPURIOUS;
+	*reg64(SOURCE) = is_loaded ? BUFFER : maddr_of(&message_data);
+	*reg64(TARGET) = is_loaded ? MESSAGES | up_to(2) << 12 : BUFFER;
+	*reg64(LENGTH) = sizeof(message_data);
+	*reg64(COMMAND) = RUN | (is_loaded ? TO_MEMORY : 0);
+	is_loaded = !is_loaded;
+	nr_accepted++;
+}
+
 /* To where it may write, this domain's vital pages are spared; where it may not, it is the IOMMU's to stop it. */
 static void copy(void)
 {
@@ -52,7 +77,9 @@ static void copy(void)
 	bool to_memory = up_to(2);
 	if (up_to(4) == 0)
 		mfn = mfn_of((void *)(start_info->pt_base + up_to(start_info->nr_pt_frames) * PAGE));
-	if (is_vital(mfn) || mfn >= 1ul << 20 || (*reg64(COMMAND) & RUN))
+	if (is_loaded || is_vital(mfn) || mfn >= REACH / PAGE || (*reg64(COMMAND) & RUN))
+		return;
+	if (mfn >= MESSAGES / PAGE && mfn < MESSAGES_END / PAGE)
 		return;
 	u64 address = mfn * PAGE + up_to(PAGE);
 	/* Not beyond the page, where something vital may be. */
@@ -144,6 +171,7 @@ void device_once(void)
 	case 0: return map_registers();
 	case 1: case 2: case 3: return interrupt();
 	case 4: return configuration();
+	case 5: return message();
 	default: copy();
 	}
 }

@@ -27,8 +27,13 @@ pub fn handle(vector: u8) {
             lapic::eoi();
             warn!("CPU {}: local APIC error {:#x}", this_cpu().cpu, lapic::take_errors());
         }
-        // Not in service, so no EOI; the 8259s raise theirs when noise hits a masked pin.
-        vectors::SPURIOUS | vectors::PIC_BASE..=vectors::PIC_LAST => {}
+        // Not in service, so no EOI; the 8259s raise theirs when noise hits a masked pin. But where messages are not
+        // remapped a device can send one of these vectors, and without EOI all others would wait behind it for ever.
+        vectors::SPURIOUS | vectors::PIC_BASE..=vectors::PIC_LAST => {
+            if lapic::is_in_service(vector) {
+                lapic::eoi();
+            }
+        }
         _ => match vectors::owner(vector) {
             Some(SERIAL) => {
                 lapic::eoi();

@@ -144,6 +144,11 @@ pub fn is_x2apic() -> bool {
     X2APIC.load(Ordering::Relaxed)
 }
 
+/// Does the APIC wait for the end of interrupt `vector`?
+pub fn is_in_service(vector: u8) -> bool {
+    read(reg::IN_SERVICE + u32::from(vector) / 32 * 16) >> (vector % 32) & 1 != 0
+}
+
 /// Ends the interrupt in service.
 #[inline]
 pub fn eoi() {

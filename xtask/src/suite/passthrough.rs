@@ -14,8 +14,8 @@ use anyhow::{ensure, Result};
 const VTD: &str = "intel-iommu,intremap=off";
 /// QEMU's AMD-Vi. It says nothing of accesses to where nothing is mapped.
 const AMD_VI: &str = "amd-iommu,intremap=on";
-/// A device whose DMA can be told where to go; it could only reach the lowest 256 MiB otherwise.
-pub(super) const EDU: &str = "edu,dma_mask=0xffffffff";
+/// A device whose DMA can be told where to go; it could only reach the lowest 256 MiB otherwise. VT-d's tables have 39 bits.
+pub(super) const EDU: &str = "edu,dma_mask=0x7fffffffff";
 
 pub fn tests() -> Vec<Test> {
     let mut tests = Vec::new();
