@@ -13,10 +13,14 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <unistd.h>
 #include "mark.h"
 
-enum { MAX_DEPTH = 64 };
+enum { MAX_DEPTH = 64, PIECE = 4096, MAX_PIECES = 16 };
+
+/* A request's pages. Neighbours are apart in memory: how many could be joined would depend on which pages were free. */
+static struct iovec pieces[MAX_DEPTH][MAX_PIECES];
 
 static void fail(const char *why, long at)
 {
@@ -42,13 +46,20 @@ int main(int argc, char **argv)
 	count = atol(argv[6]);
 	depth = atol(argv[7]);
 	fd = open(argv[2], O_RDWR | O_DIRECT);
-	if (fd < 0 || ioctl(fd, BLKGETSIZE64, &size) || bytes <= 0 || depth < 1 || depth > MAX_DEPTH)
+	if (fd < 0 || ioctl(fd, BLKGETSIZE64, &size) || depth < 1 || depth > MAX_DEPTH)
 		fail("no such disk", 0);
+	if (bytes < PIECE || bytes % PIECE || bytes > PIECE * MAX_PIECES)
+		fail("no such size", 0);
 	blocks = size / bytes;
-	data = mmap(NULL, bytes * depth, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_LOCKED, -1, 0);
+	data = mmap(NULL, 2 * bytes * depth, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_LOCKED, -1, 0);
 	if (data == MAP_FAILED || !blocks || syscall(SYS_io_setup, MAX_DEPTH, &context))
 		fail("no room for requests", 0);
 	while (free_slots < depth) {
+		for (i = 0; i < bytes / PIECE; i++) {
+			pieces[free_slots][i].iov_base = data;
+			pieces[free_slots][i].iov_len = PIECE;
+			data += 2 * PIECE;
+		}
 		free_slot[free_slots] = free_slots;
 		free_slots++;
 	}
@@ -65,9 +76,9 @@ int main(int argc, char **argv)
 			memset(one, 0, sizeof(*one));
 			one->aio_data = slot;
 			one->aio_fildes = fd;
-			one->aio_lio_opcode = writing ? IOCB_CMD_PWRITE : IOCB_CMD_PREAD;
-			one->aio_buf = (uintptr_t)(data + bytes * slot);
-			one->aio_nbytes = bytes;
+			one->aio_lio_opcode = writing ? IOCB_CMD_PWRITEV : IOCB_CMD_PREADV;
+			one->aio_buf = (uintptr_t)pieces[slot];
+			one->aio_nbytes = bytes / PIECE;
 			one->aio_offset = (random ? x : (uint64_t)sent) % blocks * bytes;
 			list[n] = one;
 		}
