@@ -1,7 +1,8 @@
 //! Which bits of a PCI function's configuration space a domain may change.
 //!
 //! The hypervisor programs message-signalled interrupts itself: their address, data, enable and mask bits are never a
-//! domain's, also not the hardware domain's; but it may turn them off, as a driver does that falls back to the wire. While a function belongs to another domain, its base address registers stay
+//! domain's, also not the hardware domain's; but they may be turned off, as for a driver that falls back to the wire, while
+//! somebody is there to answer that. While a function belongs to another domain, its base address registers stay
 //! where they are (they are in that domain's page tables) and it may not be told to report errors that would stop the
 //! machine. While it belongs to nobody it cannot become bus master or interrupt. All else goes through: the hardware domain
 //! is trusted with its devices.
@@ -106,6 +107,9 @@ pub struct Function {
     pub fixed: Option<Fixed>,
     /// The hypervisor drives it.
     pub is_ours: bool,
+    /// Its domain has stopped, or is paused. What the function would raise on its wire instead of messages would be for those that share
+    /// it, and would not end.
+    pub is_abandoned: bool,
 }
 
 /// What becomes of a write.
@@ -190,6 +194,9 @@ impl Function {
     /// The protected bits of the byte at `offset` that may be cleared: a function without messages uses its wire again,
     /// or nothing, if that is off.
     fn clearable(&self, offset: u16) -> u8 {
+        if self.is_abandoned {
+            return 0;
+        }
         if self.msi.is_some_and(|(msi, _)| offset == msi.wrapping_add(2)) {
             return MSI_ENABLE;
         }
@@ -238,8 +245,14 @@ const fn msi_len(control: u16) -> u16 {
 mod tests {
     use super::*;
 
-    const NIC: Function =
-        Function { msi: Some((0xd0, 0x0080)), msix: Some(0xa0), header: 0, fixed: None, is_ours: false };
+    const NIC: Function = Function {
+        msi: Some((0xd0, 0x0080)),
+        msix: Some(0xa0),
+        header: 0,
+        fixed: None,
+        is_ours: false,
+        is_abandoned: false,
+    };
 
     fn keep(bits: u32, clearable: u32) -> Verdict {
         Verdict::Keep { bits, clearable }
@@ -274,6 +287,13 @@ mod tests {
         assert_eq!(written(0x0003, 0xc003), Some(0x4003), "the mask of all stays");
         assert_eq!(NIC.filter(0xd2, 2, 0x80).written(0x80, || 0xb1), Some(0xb0), "as does the number of messages");
         assert_eq!((Verdict::Pass.written(5, || 9), Verdict::Drop.written(5, || 9)), (Some(5), None));
+    }
+
+    #[test]
+    fn messages_stay_on_when_nobody_would_take_the_wire() {
+        let f = Function { is_abandoned: true, ..NIC };
+        assert_eq!(f.filter(0xa2, 2, 0).written(0, || 0x8003), Some(0x8000));
+        assert_eq!(f.filter(0xd2, 2, 0).written(0, || 0x31), Some(0x31));
     }
 
     #[test]

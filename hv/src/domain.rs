@@ -202,6 +202,11 @@ impl Domain {
         self.life.load(Ordering::Acquire) != ALIVE
     }
 
+    /// Has it shut down or crashed, or does it die?
+    pub fn has_stopped(&self) -> bool {
+        self.is_dying() || self.shutdown_code.load(Ordering::Acquire) != RUNNING
+    }
+
     /// Is it destroyed but for what others still map?
     pub fn is_dead(&self) -> bool {
         self.life.load(Ordering::Acquire) == DEAD

@@ -216,8 +216,18 @@ pub fn with_filter(at: Sbdf, act: impl FnOnce(Function)) {
         msix: f.msix,
         header: f.header,
         is_ours: entry.is_some_and(|e| e.traits.is_ours),
+        is_abandoned: entry.is_some_and(|e| has_stopped(e.owner)),
         fixed: entry.and_then(|e| e.fixed).map(|fixed| Fixed { is_quarantined, ..fixed }),
     });
+}
+
+/// Nobody of the owner's answers the function, not now or never again. The tools pause a domain before they destroy it.
+fn has_stopped(owner: Owner) -> bool {
+    match owner {
+        Owner::Hardware => false,
+        Owner::Quarantine => true,
+        Owner::Domain(id) => crate::domain::find(id).is_none_or(|d| d.has_stopped() || d.pause_count() != 0),
+    }
 }
 
 /// Makes the hardware follow `move`, and records it. ENOMEM: nothing has changed.
