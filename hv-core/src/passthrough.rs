@@ -5,6 +5,8 @@
 //! its table of messages stay where they were; in quarantine it cannot reach memory. The shell does to the hardware what
 //! the [`Move`]s say, under the lock of the table.
 
+pub mod reset;
+
 use crate::pcicfg::{Base, Fixed, Sbdf};
 use alloc::vec::Vec;
 use core::fmt;

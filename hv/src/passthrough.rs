@@ -3,8 +3,8 @@
 //! The table's lock is held while the hardware follows, while a message is mapped for an owner, and while configuration
 //! space is written, so that none of these sees a function half way. It comes before the lock of the interrupts.
 
-use crate::arch::msi;
 use crate::arch::pci::{self, command, reg, Sbdf};
+use crate::arch::{msi, pci_reset};
 use crate::domain::{Domain, DomainRef};
 use crate::sync::{Mutex, Once};
 use crate::{info, iommu, iospace, irq_guest, sched, warn};
@@ -238,6 +238,7 @@ fn carry_out(table: &mut Ownership, at: Sbdf, r#move: Move) -> Result<(), Errno>
     irq_guest::unmap_messages(at);
     if r#move.to == Owner::Quarantine {
         silence(at);
+        pci_reset::reset(at);
         iommu::follow(at, r#move.to);
     } else {
         iommu::follow(at, r#move.to);

@@ -12,6 +12,7 @@ pub mod lapic;
 pub mod machine_check;
 pub mod msi;
 pub mod pci;
+pub mod pci_reset;
 pub mod percpu;
 pub mod reboot;
 pub mod rtc;
@@ -35,6 +36,7 @@ pub fn init(boot: &BootInfo) {
     ioapic::init();
     pci::init();
     msi::init();
+    pci_reset::init();
     side_channels::report();
 }
 

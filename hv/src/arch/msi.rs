@@ -175,18 +175,9 @@ impl MsixTable {
 /// Machine address and bytes of the function's MSI-X table, from the BAR as it is set now.
 pub fn msix_table_addr(at: Sbdf, cap: u16) -> Option<(u64, u64)> {
     let where_ = pci::read32(at, cap + MSIX_TABLE);
-    let bar = u16::from(u8::try_from(where_ & 7).ok()?);
-    if bar > 5 {
-        return None;
-    }
-    let low = pci::read32(at, pci::reg::BAR0 + bar * 4);
-    if low & 1 != 0 {
-        return None;
-    }
-    let high = if low & 6 == 4 && bar < 5 { pci::read32(at, pci::reg::BAR0 + bar * 4 + 4) } else { 0 };
-    let base = u64::from(high) << 32 | u64::from(low & !15);
+    let base = pci::memory_bar(at, u8::try_from(where_ & 7).ok()?)?.raw();
     let count = u64::from(pci::read16(at, cap + CONTROL) & MSIX_SIZE) + 1;
-    (base != 0).then_some((base + u64::from(where_ & !7), count * MSIX_ENTRY_BYTES as u64))
+    Some((base + u64::from(where_ & !7), count * MSIX_ENTRY_BYTES as u64))
 }
 
 #[allow(clippy::cast_possible_truncation, reason = "split into halves")]

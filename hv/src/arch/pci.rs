@@ -20,6 +20,7 @@ pub mod reg {
     pub const VENDOR: u16 = 0x00;
     pub const COMMAND: u16 = 0x04;
     pub const STATUS: u16 = 0x06;
+    pub const REVISION_AND_CLASS: u16 = 0x08;
     pub const HEADER_TYPE: u16 = 0x0e;
     pub const BAR0: u16 = 0x10;
     pub const ROM: u16 = 0x30;
@@ -30,6 +31,7 @@ pub mod reg {
 /// Bits of the command register.
 pub mod command {
     #![allow(missing_docs, reason = "the specification's names")]
+    pub const MEMORY: u16 = 1 << 1;
     pub const BUS_MASTER: u16 = 1 << 2;
     pub const INTX_DISABLE: u16 = 1 << 10;
 }
@@ -42,6 +44,8 @@ pub const CAP_MSI: u8 = 0x05;
 pub const CAP_EXPRESS: u8 = 0x10;
 /// Capability: MSI-X.
 pub const CAP_MSIX: u8 = 0x11;
+/// Capability: advanced features of conventional PCI.
+pub const CAP_ADVANCED_FEATURES: u8 = 0x13;
 
 /// Width of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -192,6 +196,21 @@ pub fn find_capability(at: Sbdf, id: u8) -> Option<u16> {
     None
 }
 
+/// Where the memory begins that base address register `bar` describes, as it is set now.
+pub fn memory_bar(at: Sbdf, bar: u8) -> Option<MachAddr> {
+    let register = |n: u8| read32(at, reg::BAR0 + u16::from(n) * 4);
+    let low = match bar {
+        0..=5 => register(bar),
+        _ => return None,
+    };
+    if low & 1 != 0 {
+        return None;
+    }
+    let high = if low & 6 == 4 && bar < 5 { register(bar + 1) } else { 0 };
+    let base = u64::from(high) << 32 | u64::from(low & !15);
+    (base != 0).then_some(MachAddr::new(base))
+}
+
 /// A function of a device.
 #[derive(Clone, Copy, Debug)]
 pub struct Function {
@@ -213,6 +232,16 @@ pub struct Function {
 const EXPRESS_TO_PCI_BRIDGE: u16 = 7;
 
 impl Function {
+    /// Does it offer a function-level reset?
+    pub fn has_function_reset(&self) -> bool {
+        const EXPRESS: u32 = 1 << 28;
+        const CONVENTIONAL: u8 = 1 << 1;
+        let express = self.express.is_some_and(|cap| read32(self.at, cap + 4) & EXPRESS != 0);
+        express
+            || find_capability(self.at, CAP_ADVANCED_FEATURES)
+                .is_some_and(|cap| read8(self.at, cap + 3) & CONVENTIONAL != 0)
+    }
+
     /// A bridge between PCI Express and conventional PCI, or a conventional one: what lies behind it has no identity of its
     /// own on the bus that the IOMMU sees.
     fn hides_identities(&self) -> bool {

@@ -41,6 +41,16 @@ alive() { # what must be alive after the driver domain's end
 	said '^here$' u1 20 'echo here' && said '^here$' u2 20 'echo here' &&
 		! xl list | grep -E '\(null\)|^dd' && ! dmesg | grep -iE 'bug:|oops|call trace'
 }
+# The NIC neither receives nor sends: its RCTL and TCTL are 0. Nobody owns it now, so dom0 may look.
+silent() {
+	local dir=/sys/bus/pci/devices/$nic register base
+	base=$(head -n 1 $dir/resource | cut -d' ' -f1)
+	printf '\002\000' | dd of=$dir/config bs=1 seek=4 conv=notrunc 2> /dev/null
+	for register in 0x100 0x400; do
+		echo "$register: $(busybox devmem $((base + register)) 32)" | tee -a /tmp/silent
+	done
+	! grep -v ': 0x00000000$' /tmp/silent
+}
 # back DOMAIN: both guests get an interface from it in place of the lost one
 back() {
 	local g last=3
@@ -60,6 +70,7 @@ streams() {
 check disk-rounds-before more_rounds
 check traffic-is-under-way traffic
 check destroy-it-in-the-middle eval 'xl destroy dd && gone dd'
+check the-nic-is-silent silent
 check all-others-live alive
 check the-disk-goes-on more_rounds
 check frames-agree audit
@@ -71,6 +82,7 @@ check traffic-again traffic
 crashed() { echo "c1 echo c > /proc/sysrq-trigger" > $(xenstore-read /local/domain/$(xl domid dd2)/console/tty); gone dd2 60; }
 check it-crashes-in-the-middle crashed
 check it-was-a-crash grep -q 'sysrq: Trigger a crash' $logs/guest-dd2.log
+check the-nic-is-silent-again silent
 check all-others-live-again alive
 check the-disk-still-goes-on more_rounds
 check frames-agree-again audit
