@@ -6,7 +6,7 @@
 use crate::domain::{self, Domain, DomainRef};
 use crate::hypercall::{Outcome, OK};
 use crate::irq_guest;
-use crate::sched;
+use crate::sched::{self, Cause};
 use crate::sync::{Mutex, MutexGuard};
 use crate::vcpu::{stop, Vcpu};
 use core::sync::atomic::{AtomicU16, AtomicU64, AtomicU8, Ordering};
@@ -129,8 +129,8 @@ impl Shared for Domain {
     }
 }
 
-/// A domain that the running vCPU sends an event to.
-struct Receiver<'a>(&'a Domain);
+/// A domain that gets an event of which the scheduler knows the cause.
+pub struct Receiver<'a>(pub &'a Domain, pub Cause);
 
 impl Shared for Receiver<'_> {
     #[inline]
@@ -152,7 +152,7 @@ impl Shared for Receiver<'_> {
     #[inline]
     fn notify(&self, vcpu: u32) {
         if let Some(v) = self.0.vcpu(vcpu) {
-            sched::notify_from_sender(v);
+            sched::notify_by(v, self.1);
         }
     }
     fn wake_poller(&self, vcpu: u32) {
@@ -180,7 +180,7 @@ pub fn send(d: &Domain, port: Port) -> Result<(), Errno> {
     match sent {
         Sent::To { dom, port: peer } => {
             if let Some(remote) = domain::find(dom) {
-                remote.events.lock().raise_from(&Receiver(&remote), peer, d.id, port);
+                remote.events.lock().raise_from(&Receiver(&remote, Cause::Sender), peer, d.id, port);
             }
         }
         Sent::Done | Sent::Hypervisor(_) => {}

@@ -6,11 +6,11 @@ use crate::arch::pci::{self, Sbdf};
 use crate::arch::percpu::this_cpu;
 use crate::arch::{ioapic, lapic, msi, serial, smp, tsc, vectors};
 use crate::domain::{self, Domain};
-use crate::event::GuestPage;
+use crate::event::{GuestPage, Receiver};
 use crate::iommu::remap;
 use crate::mem::frames;
 use crate::passthrough;
-use crate::sched::timers;
+use crate::sched::{timers, Cause};
 use crate::sync::{Mutex, MutexGuard, Once};
 use crate::vcpu::Vcpu;
 use alloc::vec;
@@ -296,9 +296,17 @@ pub fn expire() {
 }
 
 fn deliver(told: &Deliveries) {
+    let is_running = |dom| this_cpu().current().is_some_and(|v| v.domain().id == dom);
+    // pciback answers for the hardware domain on the line of a device that another domain has: for nothing, but all
+    // interrupts of the line wait for it. So it comes when the driver domain, if that runs, has done what there is.
+    let driver_runs = told.is_shared && told.iter().any(|x| is_running(x.dom));
     for x in told.iter() {
         let Some(d) = domain::find(x.dom) else { continue };
-        let raised = d.events.lock().raise_pirq(&*d, x.port, x.pirq);
+        let raised = if driver_runs && d.is_hardware && !is_running(x.dom) {
+            d.events.lock().raise_pirq(&Receiver(&d, Cause::Sharer), x.port, x.pirq)
+        } else {
+            d.events.lock().raise_pirq(&*d, x.port, x.pirq)
+        };
         match raised.and_then(|vcpu| d.vcpu(vcpu)) {
             Some(v) => follow(v, x.pirq),
             None => {

@@ -32,13 +32,15 @@ pub struct Delivery {
 #[derive(Clone, Copy, Debug)]
 pub struct Deliveries {
     list: [Option<Delivery>; MAX_SHARERS],
+    /// It is a wire of several domains' devices.
+    pub is_shared: bool,
     /// Call `Interrupts::expire` at this time.
     pub wake_ns: Option<u64>,
 }
 
 impl Deliveries {
     pub(super) const fn none() -> Deliveries {
-        Deliveries { list: [None; MAX_SHARERS], wake_ns: None }
+        Deliveries { list: [None; MAX_SHARERS], is_shared: false, wake_ns: None }
     }
 
     /// The domains.
@@ -146,10 +148,14 @@ impl<M> Line<M> {
     /// Everybody is told; level-triggered, everybody is waited for who is not late already.
     #[inline]
     pub fn start(&mut self, now: u64) -> Deliveries {
+        let mut is_shared = false;
         if self.is_level() {
+            let mut told = 0u8;
             for (n, g) in self.guests.iter().enumerate() {
-                self.in_flight |= u8::from(g.is_some()) << n;
+                told |= u8::from(g.is_some()) << n;
             }
+            is_shared = told & told.wrapping_sub(1) != 0;
+            self.in_flight |= told;
             if self.in_flight & !self.late == 0 {
                 // All are late: somebody must be waited for, or nobody would unmask it.
                 self.late = 0;
@@ -159,7 +165,7 @@ impl<M> Line<M> {
             self.is_throttled = false;
             self.judge(now);
         }
-        Deliveries { list: self.guests, wake_ns: None }
+        Deliveries { list: self.guests, is_shared, wake_ns: None }
     }
 
     /// It fired: does what a sharer left behind still ask?

@@ -78,6 +78,8 @@ pub struct Params {
     pub min_run_ns: u64,
     /// For how long a vCPU goes on that has sent an event to one that was asleep.
     pub sender_run_ns: u64,
+    /// The same for one whose interrupt another is told of too, because they share a line.
+    pub sharer_run_ns: u64,
 }
 
 impl Params {
@@ -88,7 +90,8 @@ impl Params {
         min_slice_ns: 50_000,
         max_slice_ns: 50_000_000,
         min_run_ns: 0,
-        sender_run_ns: 200_000,
+        sender_run_ns: 500_000,
+        sharer_run_ns: 200_000,
     };
 }
 

@@ -261,6 +261,24 @@ fn a_sender_that_sleeps_or_an_interrupt_ends_its_turn_at_once() {
 }
 
 #[test]
+fn one_that_shares_an_interrupt_goes_on_for_a_moment() {
+    let run = Params::DEFAULT.sharer_run_ns;
+    let (mut s, guest, driver) = guest_and_driver();
+    s.wake_beside(0, driver, MS);
+    let d = s.pick(0, MS, false);
+    assert_eq!((d.next, d.slice_until_ns), (Some(guest), MS + run));
+    assert_eq!(s.pick(0, MS + run, false).next, Some(driver));
+
+    let (mut s, guest, driver) = guest_and_driver();
+    let receiver = s.add(0).unwrap();
+    s.wake_from(0, receiver, MS);
+    assert_eq!(s.pick(0, MS, false).next, Some(guest));
+    assert_eq!(s.wake_beside(0, driver, MS + 1), Some(0), "it is an interrupt: shorter than a sender's turn");
+    let d = s.pick(0, MS + 1, false);
+    assert_eq!((d.next, d.slice_until_ns), (Some(guest), MS + 1 + run));
+}
+
+#[test]
 fn a_receiver_runs_at_once_on_an_idle_pcpu() {
     let (mut s, _, driver) = guest_and_driver();
     s.online(1, 0);

@@ -16,17 +16,32 @@ impl Scheduler {
     /// packet would cost two switches.
     #[inline]
     pub fn wake_from(&mut self, cpu: PcpuId, id: VcpuId, now: u64) -> Option<PcpuId> {
+        self.go_on(cpu, id, self.params.sender_run_ns, now);
+        self.wake_up(id, now)
+    }
+
+    /// As [`Scheduler::wake`], for an interrupt that is also, and more likely, for the vCPU on `cpu`, as they share a line. It
+    /// goes on for a while before `id` comes, for nothing as a rule.
+    #[inline]
+    pub fn wake_beside(&mut self, cpu: PcpuId, id: VcpuId, now: u64) -> Option<PcpuId> {
+        let disturbed = self.disturb(id);
+        self.go_on(cpu, id, self.params.sharer_run_ns, now);
+        self.wake_up(id, now).or_else(|| self.mark_kicked(disturbed?))
+    }
+
+    /// The vCPU on `cpu` is left alone for `ns`, if `id` sleeps and would take its place.
+    #[inline]
+    fn go_on(&mut self, cpu: PcpuId, id: VcpuId, ns: u64, now: u64) {
         let is_asleep = self.entries.get(id.index()).is_some_and(|e| e.state == State::Asleep);
         if is_asleep && cpu < MAX_PCPUS && self.kicked & bit(cpu) == 0 {
             let alone = self.queue.first_for(&self.entries, bit(cpu)) == NIL;
             let c = &mut self.cpus[cpu];
             // Once a turn while others wait, or it could send for ever.
             if c.sends_until == 0 || alone && c.sends_until <= now {
-                c.sends_until = now.saturating_add(self.params.sender_run_ns);
+                c.sends_until = now.saturating_add(ns);
                 self.sending |= bit(cpu);
             }
         }
-        self.wake_up(id, now)
     }
 
     /// Something else than a sender wants `id` to run: nobody that it could take the place of goes on sending. Returns

@@ -106,9 +106,12 @@ pub fn start(v: &Vcpu, reason: u32) {
 
 /// What makes a vCPU runnable.
 #[derive(Clone, Copy)]
-enum Cause {
-    /// An event that the running vCPU sent.
+pub enum Cause {
+    /// An event that the running vCPU sent: it may go on for a while, to send more.
     Sender,
+    /// An interrupt that the running vCPU was told of too, and that is most likely its own: it may go on for a while.
+    Sharer,
+    /// Anything else.
     Other,
 }
 
@@ -151,14 +154,9 @@ pub fn notify(v: &Vcpu) {
     notify_by(v, Cause::Other);
 }
 
-/// As [`notify`], for an event that the running vCPU sent: it may go on for a while, to send more.
+/// As [`notify`], with what made the event.
 #[inline]
-pub fn notify_from_sender(v: &Vcpu) {
-    notify_by(v, Cause::Sender);
-}
-
-#[inline]
-fn notify_by(v: &Vcpu, cause: Cause) {
+pub fn notify_by(v: &Vcpu, cause: Cause) {
     let stopped = v.stop.load(Ordering::Acquire);
     if stopped & (stop::BLOCKED | stop::POLLING) != 0 {
         start_by(v, stop::BLOCKED | stop::POLLING, cause);
@@ -180,6 +178,7 @@ fn wake(v: &Vcpu, cause: Cause) {
         match cause {
             _ if !v.is_runnable() => None,
             Cause::Sender => scheduler.wake_from(this_cpu().cpu as usize, v.sched_id, tsc::now_ns()),
+            Cause::Sharer => scheduler.wake_beside(this_cpu().cpu as usize, v.sched_id, tsc::now_ns()),
             Cause::Other => scheduler.wake(v.sched_id, tsc::now_ns()),
         }
     };

@@ -46,6 +46,7 @@ silent() {
 	local dir=/sys/bus/pci/devices/$nic register base
 	base=$(head -n 1 $dir/resource | cut -d' ' -f1)
 	printf '\002\000' | dd of=$dir/config bs=1 seek=4 conv=notrunc 2> /dev/null
+	: > /tmp/silent
 	for register in 0x100 0x400; do
 		echo "$register: $(busybox devmem $((base + register)) 32)" | tee -a /tmp/silent
 	done
