@@ -61,11 +61,12 @@ const GROUPS: &[Group] = &[
     Group { file: "many", name: "eight-guests-at-once", counts: Some(("8", "8")), ..USUAL },
     Group {
         file: "cycles",
-        name: "domains-and-devices-come-and-go",
+        name: "domains-come-and-go",
         iommu: true,
-        counts: Some(("2:2:2", "200:1000:20")),
+        counts: Some(("2:2", "200:20")),
         ..USUAL
     },
+    Group { file: "attaches", name: "devices-of-a-guest-come-and-go", counts: Some(("2", "1000")), ..USUAL },
     Group { file: "deaths", name: "guests-die-and-others-go-on", counts: Some(("1", "20")), timeout_s: 1800, ..USUAL },
 ];
 
