@@ -120,12 +120,22 @@ impl Machine {
         machine
     }
 
+    /// Debian's Xen 4.17 hangs while it starts the second CPU of QEMU's q35.
+    fn nr_cpus(&self) -> u32 {
+        let is_stock_xen = matches!(&self.hypervisor, Hypervisor::Elf(_)) && self.hypervisor.name().starts_with("xen");
+        if is_stock_xen && self.chipset == "q35" {
+            1
+        } else {
+            self.cpus
+        }
+    }
+
     /// QEMU's arguments, except those for the control socket.
     pub fn arguments(&self) -> Result<Vec<String>> {
         let mut args: Vec<String> = self.accel.clone();
         let mut add = |words: &[&str]| args.extend(words.iter().map(ToString::to_string));
         add(&["-machine", self.chipset, "-nodefaults", "-display", "none", "-no-reboot", "-serial", "stdio"]);
-        add(&["-smp", &self.cpus.to_string(), "-m", &self.memory_mib.to_string()]);
+        add(&["-smp", &self.nr_cpus().to_string(), "-m", &self.memory_mib.to_string()]);
         if let Some(model) = &self.cpu_model {
             add(&["-cpu", model]);
         }
