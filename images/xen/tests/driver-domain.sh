@@ -1,6 +1,8 @@
 # driver-domain.sh DRIVER MIB: two guests have their network from a driver domain that owns the NIC.
 driver=$1
 mib=${2:-4}
+# Of datagrams, and of streams at the same time: each must arrive, so many more of them say nothing new.
+few=$((mib < 64 ? mib : 64))
 . /xen/driving.sh
 modprobe xen-pciback
 nic=$(devices class 0x020000)
@@ -19,8 +21,8 @@ check address address u1 3
 check address-of-the-second address u2 4
 check dom0-has-no-interface eval '[ "$(ls /sys/class/net)" = lo ]'
 
-check packets-to-and-from-outside said 'net ok' u1 $((60 + mib * 8)) "nettest eth0 10.9.0.1 $mib 64"
-check packets-of-the-second said 'net ok' u2 $((60 + mib * 8)) "nettest eth0 10.9.0.1 $mib 64"
+check packets-to-and-from-outside said 'net ok' u1 $((60 + few * 8)) "nettest eth0 10.9.0.1 $few 64"
+check packets-of-the-second said 'net ok' u2 $((60 + few * 8)) "nettest eth0 10.9.0.1 $few 64"
 check stream-to-outside said 'tcp ok' u1 $((60 + mib * 4)) "tcptest put 10.9.0.1 $mib"
 check stream-from-outside said 'tcp ok' u1 $((60 + mib * 4)) "tcptest get 10.9.0.1 $mib"
 in_guest u2 10 '(tcptest serve > /dev/null 2>&1 &) ; mkdir -p /www; echo page of u2 > /www/index.html; httpd -h /www'
@@ -29,9 +31,9 @@ check stream-back said 'tcp ok' u1 $((60 + mib * 4)) "tcptest get 10.9.0.4 $mib"
 check page-from-outside said 'a page from outside' u1 20 'wget -q -O - http://10.9.0.1/'
 check page-from-the-other-guest said 'page of u2' u1 20 'wget -q -O - http://10.9.0.4/'
 all_at_once() {
-	in_guest u2 $((60 + mib * 4)) "(tcptest get 10.9.0.1 $mib; tcptest put 10.9.0.1 $mib) > /tmp/streams &"
-	said 'tcp ok' u1 $((60 + mib * 8)) "tcptest put 10.9.0.4 $mib; tcptest get 10.9.0.1 $mib" || return 1
-	said '^2$' u2 $((60 + mib * 8)) 'wait_for 60 grep -q "tcp .* put" /tmp/streams; grep -c "tcp ok" /tmp/streams'
+	in_guest u2 $((60 + few * 4)) "(tcptest get 10.9.0.1 $few; tcptest put 10.9.0.1 $few) > /tmp/streams &"
+	said 'tcp ok' u1 $((60 + few * 8)) "tcptest put 10.9.0.4 $few; tcptest get 10.9.0.1 $few" || return 1
+	said '^2$' u2 $((60 + few * 8)) 'wait_for 60 grep -q "tcp .* put" /tmp/streams; grep -c "tcp ok" /tmp/streams'
 }
 check streams-at-the-same-time all_at_once
 no_errors() {
