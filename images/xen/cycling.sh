@@ -1,12 +1,13 @@
 # For bash in dom0, after lib.sh: interfaces and disks of guests, again and again.
 #
-# Two times in twenty the stock scripts plug the devices in. They start a hundred programs, which under software emulation take
+# Two times in $of the stock scripts plug the devices in. They start a hundred programs, which under software emulation take
 # most of the time; otherwise the small ones do it.
+: ${of:=20}
 truncate -s 8M /tmp/disk /tmp/plugged
 losetup /dev/loop7 /tmp/plugged
 
 # vif NUMBER LAST, disk NUMBER VDEV FILE: configurations of the devices of a cycle
-is_stock() { [ $(($1 % 20)) -lt 2 ]; }
+is_stock() { [ $(($1 % of)) -lt 2 ]; }
 vif() { echo "mac=00:16:3e:00:00:0$2,bridge=xenbr0$(is_stock $1 || echo ,script=vif-plug)"; }
 disk() {
 	local what="script=disk-plug,target=/dev/loop7"

@@ -1,5 +1,6 @@
 # attaches.sh COUNT: an interface and a disk of a running guest come and go; nothing adds up.
 attaches=${1:-2}
+of=100
 . /xen/cycling.sh
 
 # netfront does not give its receive buffers back: Linux 6.1 has a mebibyte less after each detach, on stock Xen too.
