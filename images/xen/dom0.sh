@@ -1,7 +1,7 @@
 # dom0 with the toolstack: sourced by init.sh, which has say and wait_for.
 logs=/var/log/xen/console
 
-# toolstack: modules, xenstored, xenconsoled; `xl` works after it
+# toolstack[:STORE]: modules, xenstored (or oxenstored), xenconsoled; `xl` works after it
 job_toolstack() {
 	# devtmpfs has not these; the hotplug scripts' lock needs /dev/stdin.
 	ln -sf /proc/self/fd /dev/fd
@@ -14,8 +14,8 @@ job_toolstack() {
 	done
 	mountpoint -q /proc/xen 2>/dev/null || mount -t xenfs xenfs /proc/xen 2>/dev/null
 	PATH=$PATH:/usr/lib/xen-4.17/bin
-	xenstored --pid-file /run/xen/xenstored.pid
-	wait_for 20 xenstore-exists / || { say "toolstack FAIL xenstored does not answer"; return; }
+	${1:-xenstored} --pid-file /run/xen/xenstored.pid
+	wait_for 20 xenstore-exists / || { say "toolstack FAIL ${1:-xenstored} does not answer"; return; }
 	xen-init-dom0 > /tmp/init-dom0.log 2>&1 || { cat /tmp/init-dom0.log; say "toolstack FAIL xen-init-dom0"; return; }
 	xenconsoled --log=guest --log-dir=$logs --pid-file=/run/xen/xenconsoled.pid
 	wait_for 10 xl list || { xl list; say "toolstack FAIL xl list"; return; }

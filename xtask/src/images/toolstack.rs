@@ -28,7 +28,7 @@ const PACKAGES: &[&str] = &[
 const FOLDERS: &[&str] = &["etc/xen", "usr/lib/xen-4.17/bin", "usr/lib/xen-common/bin"];
 
 /// Not wanted out of [`FOLDERS`]: large, and nothing of ours runs them.
-const LEFT_OUT: &[&str] = &["oxenstored", "xen-kdd", "xenpaging", "xen-vmtrace", "xen-access", "test-xenstore"];
+const LEFT_OUT: &[&str] = &["xen-kdd", "xenpaging", "xen-vmtrace", "xen-access", "test-xenstore"];
 
 /// Programs by name; wherever the package has them they stay.
 const PROGRAMS: &[&str] = &[

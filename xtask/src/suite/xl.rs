@@ -23,6 +23,8 @@ struct Group {
     disk: Option<&'static str>,
     /// Time is the number of instructions: figures do not depend on what else the host does. One CPU only.
     counted: bool,
+    /// The program that keeps the store.
+    store: &'static str,
     /// Whether there is an IOMMU, so that a domain can be given the NIC.
     iommu: bool,
     /// Arguments of the file: for a quick run and with `--full`; `None`: the mebibytes to move.
@@ -38,6 +40,7 @@ const USUAL: Group = Group {
     vcpus: 1,
     disk: None,
     counted: false,
+    store: "xenstored",
     iommu: false,
     counts: Some(("", "")),
     timeout_s: 900,
@@ -58,6 +61,7 @@ const GROUPS: &[Group] = &[
     },
     Group { file: "devices", name: "guests-have-network-and-disks", disk: Some("nvme"), counts: None, ..USUAL },
     Group { file: "ahci", name: "a-guest-has-a-disk-of-an-ahci-controller", disk: Some("ahci"), counts: None, ..USUAL },
+    Group { file: "oxenstored", name: "xl-works-with-oxenstored-too", store: "oxenstored", ..USUAL },
     Group { file: "mistakes", name: "wrong-configurations-are-refused-in-words", ..USUAL },
     Group { file: "many", name: "eight-guests-at-once", counts: Some(("8", "8")), ..USUAL },
     Group { file: "cycles", name: "domains-come-and-go", iommu: true, counts: Some(("2:2", "200:20")), ..USUAL },
@@ -84,7 +88,7 @@ fn checks(bed: &Bed, group: &Group) -> Result<String> {
     let images = bed.toolstack()?;
     let peer = Peer::start(group.file)?;
     let count = group.counts.map_or(bed.mib.to_string(), |(quick, full)| if bed.full { full } else { quick }.into());
-    let jobs = format!("toolstack+bridge:e1000+xl:{}:{count}+poweroff", group.file);
+    let jobs = format!("toolstack:{}+bridge:e1000+xl:{}:{count}+poweroff", group.store, group.file);
     let mut machine = Machine::with_guests(&format!("xl-{}", group.file), &bed.hypervisor, &images, group.vcpus, &jobs);
     machine.cpus = group.cpus;
     machine.nic = Some(("e1000", peer.socket().to_path_buf()));
