@@ -32,6 +32,8 @@ pub struct Delivery {
 #[derive(Clone, Copy, Debug)]
 pub struct Deliveries {
     list: [Option<Delivery>; MAX_SHARERS],
+    /// Bit n: `list[n]` is somebody.
+    present: u8,
     /// It is a wire of several domains' devices.
     pub is_shared: bool,
     /// Call `Interrupts::expire` at this time.
@@ -40,13 +42,22 @@ pub struct Deliveries {
 
 impl Deliveries {
     pub(super) const fn none() -> Deliveries {
-        Deliveries { list: [None; MAX_SHARERS], is_shared: false, wake_ns: None }
+        Deliveries { list: [None; MAX_SHARERS], present: 0, is_shared: false, wake_ns: None }
     }
 
     /// The domains.
     pub fn iter(&self) -> impl Iterator<Item = Delivery> + '_ {
-        self.list.iter().flatten().copied()
+        places(self.present).filter_map(|n| self.list.get(n).copied().flatten())
     }
+}
+
+/// Numbers of the bits that are set, the lowest first.
+fn places(mut bits: u8) -> impl Iterator<Item = usize> {
+    core::iter::from_fn(move || {
+        let n = bits.trailing_zeros() as usize;
+        bits &= bits.wrapping_sub(1);
+        (n < MAX_SHARERS).then_some(n)
+    })
 }
 
 pub(super) struct Line<M> {
@@ -55,6 +66,8 @@ pub(super) struct Line<M> {
     /// How a wire signals, once it has been said or used.
     pub wire: Option<Wire>,
     guests: [Option<Delivery>; MAX_SHARERS],
+    /// Bit n: there is a guest n.
+    present: u8,
     /// Bit n: guest n has been told and has not answered.
     in_flight: u8,
     /// Bit n: guest n has not answered in time, and is not waited for until it does.
@@ -82,6 +95,7 @@ impl<M> Line<M> {
             msi: None,
             wire: None,
             guests: [None; MAX_SHARERS],
+            present: 0,
             in_flight: 0,
             late: 0,
             is_abandoned: false,
@@ -102,11 +116,16 @@ impl<M> Line<M> {
 
     /// Is nobody to be told?
     pub fn is_idle(&self) -> bool {
-        self.guests.iter().all(Option::is_none)
+        self.present == 0
     }
 
     pub fn nr_guests(&self) -> usize {
-        self.guests.iter().flatten().count()
+        self.present.count_ones() as usize
+    }
+
+    /// Is it for several domains?
+    pub fn is_shared(&self) -> bool {
+        self.present & self.present.wrapping_sub(1) != 0
     }
 
     /// May one more be told?
@@ -126,17 +145,19 @@ impl<M> Line<M> {
             self.late = 0;
             self.is_abandoned = false;
         }
-        if let Some(slot) = self.guests.iter_mut().find(|g| g.is_none()) {
+        if let Some((n, slot)) = self.guests.iter_mut().enumerate().find(|(_, g)| g.is_none()) {
             *slot = Some(guest);
+            self.present |= 1 << n;
         }
     }
 
     /// Takes a guest out. `true`: it was the last that the line was masked for.
     pub fn remove(&mut self, dom: DomId, pirq: u32) -> bool {
         let done = self.finish(dom, pirq);
-        for g in &mut self.guests {
+        for (n, g) in self.guests.iter_mut().enumerate() {
             if g.is_some_and(|g| g.dom == dom && g.pirq == pirq) {
                 *g = None;
+                self.present &= !(1 << n);
             }
         }
         self.is_abandoned = true;
@@ -148,14 +169,9 @@ impl<M> Line<M> {
     /// Everybody is told; level-triggered, everybody is waited for who is not late already.
     #[inline]
     pub fn start(&mut self, now: u64) -> Deliveries {
-        let mut is_shared = false;
-        if self.is_level() {
-            let mut told = 0u8;
-            for (n, g) in self.guests.iter().enumerate() {
-                told |= u8::from(g.is_some()) << n;
-            }
-            is_shared = told & told.wrapping_sub(1) != 0;
-            self.in_flight |= told;
+        let is_level = self.is_level();
+        if is_level {
+            self.in_flight |= self.present;
             if self.in_flight & !self.late == 0 {
                 // All are late: somebody must be waited for, or nobody would unmask it.
                 self.late = 0;
@@ -165,7 +181,7 @@ impl<M> Line<M> {
             self.is_throttled = false;
             self.judge(now);
         }
-        Deliveries { list: self.guests, is_shared, wake_ns: None }
+        Deliveries { list: self.guests, present: self.present, is_shared: is_level && self.is_shared(), wake_ns: None }
     }
 
     /// It fired: does what a sharer left behind still ask?
@@ -187,8 +203,8 @@ impl<M> Line<M> {
     #[inline]
     pub fn finish(&mut self, dom: DomId, pirq: u32) -> bool {
         let before = self.in_flight;
-        for (n, g) in self.guests.iter().enumerate() {
-            if g.is_some_and(|g| g.dom == dom && g.pirq == pirq) {
+        for n in places(self.present) {
+            if self.guests.get(n).copied().flatten().is_some_and(|g| g.dom == dom && g.pirq == pirq) {
                 self.in_flight &= !(1 << n);
                 self.late &= !(1 << n);
             }
@@ -213,7 +229,7 @@ impl<M> Line<M> {
         let wait = match self.in_flight {
             0 => return None,
             _ if self.is_suspect() && !self.is_throttled => THROTTLE_NS,
-            _ if self.nr_guests() < 2 => return None,
+            _ if !self.is_shared() => return None,
             _ => ANSWER_NS,
         };
         Some(self.started.saturating_add(wait))
@@ -227,7 +243,7 @@ impl<M> Line<M> {
         }
         let waited = now.saturating_sub(self.started);
         self.is_throttled |= waited >= THROTTLE_NS;
-        if self.nr_guests() < 2 || waited < ANSWER_NS {
+        if !self.is_shared() || waited < ANSWER_NS {
             return false;
         }
         self.late |= core::mem::take(&mut self.in_flight);

@@ -223,14 +223,15 @@ impl<C: IrqChip, P: AsRef<PageWords>> Interrupts<C, P> {
     /// A domain has handled a pirq. Returns the port to be unmasked, if the domain asked for that. `EINVAL`: not mapped.
     #[inline]
     pub fn eoi(&mut self, dom: DomId, pirq: u32) -> Result<Option<Port>, Errno> {
-        let entry = self.pirq(dom, pirq)?;
+        let d = self.domains.get(&dom).ok_or(Errno::EINVAL)?;
+        let entry = d.pirqs.get(pirq as usize).copied().ok_or(Errno::EINVAL)?;
+        let auto = matches!(d.eoi_map, Some((_, true)));
         let irq = entry.irq.checked_sub(1).ok_or(Errno::EINVAL)?;
         if let Some(line) = self.lines.get_mut(irq as usize) {
             if line.finish(dom, pirq) {
                 self.chip.unmask(irq, line.msi);
             }
         }
-        let auto = matches!(self.domain(dom)?.eoi_map, Some((_, true)));
         Ok((auto && entry.port != 0).then_some(entry.port))
     }
 
@@ -239,7 +240,7 @@ impl<C: IrqChip, P: AsRef<PageWords>> Interrupts<C, P> {
         let entry = self.pirq(dom, pirq)?;
         let Some(line) = entry.irq.checked_sub(1).and_then(|irq| self.lines.get(irq as usize)) else { return Ok(0) };
         let needs_eoi = if line.is_level() { XENIRQSTAT_NEEDS_EOI } else { 0 };
-        let shared = if line.nr_guests() > 1 { XENIRQSTAT_SHARED } else { 0 };
+        let shared = if line.is_shared() { XENIRQSTAT_SHARED } else { 0 };
         Ok(needs_eoi | shared)
     }
 

@@ -47,7 +47,8 @@ pub fn call(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>) -> Outcome {
     match cmd {
         op::PHYSDEVOP_EOI => {
             let r: op::PhysdevEoi = arg.cast().read()?;
-            let unmask = irq_guest::lock_for(d)?.eoi(d.id, r.irq)?;
+            // Without a pirq there is nothing to end: it needs no table of them.
+            let unmask = irq_guest::lock().eoi(d.id, r.irq)?;
             if let Some(port) = unmask {
                 d.events.lock().unmask(d, port)?;
             }
