@@ -3,7 +3,7 @@
 use crate::arch::pci::{self, command, reg, Sbdf};
 use crate::mem::vmap;
 use crate::sync::Mutex;
-use crate::warn;
+use crate::{info, warn};
 use alloc::vec::Vec;
 use hv_core::passthrough::reset::{self, Reset};
 use x86::MachAddr;
@@ -65,7 +65,10 @@ pub fn reset(at: Sbdf) {
     }
     let vendor = pci::read16(at, reg::VENDOR);
     let class = pci::read32(at, reg::REVISION_AND_CLASS) >> 8;
-    let Some(method) = reset::method(vendor, class) else { return };
+    let Some(method) = reset::method(vendor, class) else {
+        info!("{at} has no function-level reset, and its own is not known: what it was told may live on");
+        return;
+    };
     let was = pci::read16(at, reg::COMMAND);
     pci::write16(at, reg::COMMAND, was | command::MEMORY);
     match pci::memory_bar(at, method.bar).and_then(Window::map) {
