@@ -107,8 +107,8 @@ pub struct Function {
     pub fixed: Option<Fixed>,
     /// The hypervisor drives it.
     pub is_ours: bool,
-    /// Its domain has stopped, or is paused. What the function would raise on its wire instead of messages would be for those that share
-    /// it, and would not end.
+    /// Its domain has stopped, or is paused. What the function would raise on its wire instead of messages would be for those
+    /// that share it, and would not end.
     pub is_abandoned: bool,
 }
 

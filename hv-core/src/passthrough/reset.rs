@@ -51,7 +51,8 @@ const CLASS_AHCI: u32 = 0x01_0601;
 const CLASS_NVME: u32 = 0x01_0802;
 
 /// Intel's gigabit controllers (8254x, 8257x; software developer's manuals, section "Software Initialization"): all
-/// interrupts off, receiver and transmitter off, then CTRL.RST.
+/// interrupts off, receiver and transmitter off, then CTRL.RST. Intel's faster ones have a function-level reset. The 100 Mbit/s
+/// ones (8255x) are of the same class and have neither: they are reported as not reset.
 const GIGABIT: Reset = Reset {
     bar: 0,
     steps: &[Step::set(0xd8, !0), Step::clear(0x100, !0), Step::clear(0x400, !0), Step::set(0, 1 << 26)],
