@@ -32,6 +32,7 @@ streams() {
 check each-streams-to-the-next streams
 outside() {
 	each 'tcptest get 10.9.0.1 1'
+	cat /tmp/each.*
 	[ "$(cat /tmp/each.* | grep -c 'tcp ok')" = $guests ]
 }
 check each-streams-from-outside outside

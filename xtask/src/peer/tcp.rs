@@ -12,8 +12,8 @@ use std::time::Duration;
 
 const STREAM_PORT: u16 = 7001;
 const PAGE_PORT: u16 = 80;
-/// Connections that each port serves at the same time.
-const CONNECTIONS: usize = 6;
+/// Connections that each port serves at the same time: two of each of eight guests'.
+const CONNECTIONS: usize = 16;
 const BUFFER: usize = 1 << 18;
 const PUT: u64 = 1;
 const GET: u64 = 2;

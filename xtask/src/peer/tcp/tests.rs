@@ -6,6 +6,8 @@ struct Guest {
     wire: Wire,
     interface: Interface,
     sockets: SocketSet<'static>,
+    /// The connections, and the one that `talk` is about.
+    connections: Vec<SocketHandle>,
     socket: SocketHandle,
     host: Host,
     peer: Tcp,
@@ -13,16 +15,25 @@ struct Guest {
 
 impl Guest {
     fn connected_to(port: u16) -> Self {
+        Self::connected_times(port, 1)
+    }
+
+    /// With so many connections, all asked for at once.
+    fn connected_times(port: u16, times: u16) -> Self {
         let mut wire = Wire::default();
         let address = HardwareAddress::Ethernet(EthernetAddress([0x52, 0x54, 0, 1, 2, 3]));
         let mut interface = Interface::new(Config::new(address), &mut wire, Instant::ZERO);
         interface.update_ip_addrs(|all| all.push(IpCidr::new(Ipv4Address::new(10, 9, 0, 2).into(), 24)).unwrap());
         let buffer = || SocketBuffer::new(vec![0; BUFFER]);
-        let mut socket = Socket::new(buffer(), buffer());
-        socket.connect(interface.context(), (Ipv4Address::new(10, 9, 0, 1), port), 4000).unwrap();
         let mut sockets = SocketSet::new(Vec::new());
-        let socket = sockets.add(socket);
-        Self { wire, interface, sockets, socket, host: Host::default(), peer: Tcp::new() }
+        let mut connect = |own_port| {
+            let mut socket = Socket::new(buffer(), buffer());
+            socket.connect(interface.context(), (Ipv4Address::new(10, 9, 0, 1), port), own_port).unwrap();
+            sockets.add(socket)
+        };
+        let connections: Vec<_> = (0..times).map(|n| connect(4000 + n)).collect();
+        let socket = connections[0];
+        Self { wire, interface, sockets, connections, socket, host: Host::default(), peer: Tcp::new() }
     }
 
     fn socket(&mut self) -> &mut Socket<'static> {
@@ -112,4 +123,14 @@ fn the_page_is_served() {
     let text = String::from_utf8_lossy(&got);
     assert!(text.starts_with("HTTP/1.0 200 OK\r\n") && text.ends_with(PAGE), "{text}");
     assert_eq!(guest.peer.counts.pages, 1);
+}
+
+#[test]
+fn eight_guests_with_two_connections_each_are_served_at_once() {
+    let mut guest = Guest::connected_times(STREAM_PORT, 16);
+    for n in 0..guest.connections.len() {
+        guest.socket = guest.connections[n];
+        let got = guest.talk(&request(GET, 1), pattern::BLOCK);
+        assert!(got == block(0), "connection {n} got {} bytes", got.len());
+    }
 }
