@@ -187,7 +187,7 @@ fn sum_words(start: u64, bytes: &[u8]) -> u64 {
 }
 
 /// RFC 1071's checksum; 0 over data that includes a right one.
-fn internet_checksum(start: u64, bytes: &[u8]) -> u16 {
+pub(super) fn internet_checksum(start: u64, bytes: &[u8]) -> u16 {
     let mut sum = sum_words(start, bytes);
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
