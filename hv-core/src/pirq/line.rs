@@ -181,7 +181,16 @@ impl<M> Line<M> {
             self.is_throttled = false;
             self.judge(now);
         }
-        Deliveries { list: self.guests, present: self.present, is_shared: is_level && self.is_shared(), wake_ns: None }
+        let mut told = Deliveries::none();
+        told.present = self.present;
+        told.is_shared = is_level && self.is_shared();
+        // Most lines have one guest, and this is for every interrupt: no need to copy the other places.
+        for n in places(self.present) {
+            if let (Some(to), Some(guest)) = (told.list.get_mut(n), self.guests.get(n)) {
+                *to = *guest;
+            }
+        }
+        told
     }
 
     /// It fired: does what a sharer left behind still ask?
