@@ -53,4 +53,24 @@ same_name() {
 }
 check a-name-that-is-taken same_name
 check a-domain-that-is-not-there sh -c 'xl destroy nobody 2>&1 | grep -q "invalid domain" && ! xl pause nobody 2> /dev/null && ! xl shutdown nobody 2> /dev/null'
+claims() { xl info | sed -n 's/^outstanding_claims *: //p'; }
+# All but so many MiB is claimed for one domain: another that needs more is refused, until the first one goes.
+claimed() {
+	local left=300 most
+	most=$((free / 1024 - left))
+	config holder
+	config bad "memory=$((left + 100))"
+	xl create -p /tmp/holder.cfg > /tmp/bad.out 2>&1 || { cat /tmp/bad.out; return 1; }
+	xl mem-max holder $most || return 1
+	claim $(xl domid holder) $((most * 256)) || return 1
+	claim $(xl domid holder) $((most * 256 + 1)) 2> /dev/null && { echo "a second claim is taken"; return 1; }
+	[ "$(claims)" -ge $((most - 140)) ] || { echo "$(claims) MiB claimed of $most"; return 1; }
+	xl create -p /tmp/bad.cfg > /tmp/bad.out 2>&1 && { echo "claimed memory is given away"; return 1; }
+	grep -qi memory /tmp/bad.out || { cat /tmp/bad.out; return 1; }
+	xl destroy holder && gone holder || return 1
+	[ "$(claims)" = 0 ] || { echo "$(claims) MiB stay claimed"; return 1; }
+	xl create -p /tmp/bad.cfg > /tmp/bad.out 2>&1 || { cat /tmp/bad.out; return 1; }
+	xl destroy bad && gone bad && nothing_stays
+}
+check memory-that-is-claimed-for-another claimed
 check afterwards-a-good-one-works eval 'config good && boot good && xl destroy good && gone good && nothing_stays'
