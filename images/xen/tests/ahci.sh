@@ -1,4 +1,4 @@
-# ahci.sh MIB: a guest's disk is one of an AHCI controller, served by dom0's blkback.
+# ahci.sh MIB: a guest's disk is one of an AHCI controller, served by dom0's blkback; then the controller is put aside.
 mib=${1:-8}
 modprobe ahci
 modprobe sd_mod
@@ -16,3 +16,18 @@ killed() {
 	xl destroy d1 && gone d1
 }
 check killed-while-it-reads killed
+
+# The controller has no function-level reset: its own ends its interrupts (GHC.IE), which dom0's driver leaves on.
+at=$(readlink -f /sys/block/sda/device | grep -oE '[0-9a-f:]+\.[0-9]/ata' | cut -d/ -f1)
+put_aside() {
+	local dir=/sys/bus/pci/devices/$at ghc
+	modprobe xen-pciback
+	xl pci-assignable-add $at || return 1
+	printf '\002\000' | dd of=$dir/config bs=1 seek=4 conv=notrunc 2> /dev/null
+	ghc=$(busybox devmem $(($(sed -n 6p $dir/resource | cut -d' ' -f1) + 4)) 32) || return 1
+	echo "GHC: $ghc"
+	[ $((ghc & 3)) = 0 ] && ! xl dmesg | grep 'could not be reset'
+}
+check put-aside-it-is-reset put_aside
+comes_back() { xl pci-assignable-remove -r $at && wait_for 30 test -b /dev/sda && disktest /dev/sda $mib 2; }
+check it-works-again comes_back

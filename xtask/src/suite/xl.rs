@@ -60,7 +60,14 @@ const GROUPS: &[Group] = &[
         ..USUAL
     },
     Group { file: "devices", name: "guests-have-network-and-disks", disk: Some("nvme"), counts: None, ..USUAL },
-    Group { file: "ahci", name: "a-guest-has-a-disk-of-an-ahci-controller", disk: Some("ahci"), counts: None, ..USUAL },
+    Group {
+        file: "ahci",
+        name: "a-guest-has-a-disk-of-an-ahci-controller",
+        disk: Some("ahci"),
+        counts: None,
+        iommu: true,
+        ..USUAL
+    },
     Group { file: "oxenstored", name: "xl-works-with-oxenstored-too", store: "oxenstored", ..USUAL },
     Group { file: "mistakes", name: "wrong-configurations-are-refused-in-words", ..USUAL },
     Group { file: "many", name: "eight-guests-at-once", counts: Some(("8", "8")), ..USUAL },
