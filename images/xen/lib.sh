@@ -58,9 +58,9 @@ in_guest() {
 	echo "$number $*" > $tty
 	if ! wait_for $limit grep -q "TANDEM: did $number " $log; then
 		echo "no answer from $name to: $*"
-		# What its kernel died of comes before forty lines of registers.
-		tail -c +$((from + 1)) $log | grep -aE 'Kernel panic|BUG:|Oops' | tail -n 3
 		tail -c +$((from + 1)) $log | tail -n 5
+		# What its kernel died of is forty lines of registers before that; of a report the last lines are shown.
+		tail -c +$((from + 1)) $log | grep -aE 'Kernel panic|BUG:|Oops' | tail -n 3
 		return 1
 	fi
 	tail -c +$((from + 1)) $log | tr -d '\r' | grep -v "TANDEM: did"

@@ -3,8 +3,9 @@ attaches=${1:-2}
 of=100
 . /xen/cycling.sh
 
-# netfront does not give its receive buffers back: Linux 6.1 has a mebibyte less after each detach, on stock Xen too.
-config c2 "memory=$((128 + attaches))"
+# netfront does not give its receive buffers back: Linux 6.1 has a mebibyte and a little less after each detach, on stock Xen
+# too.
+config c2 "memory=$((160 + attaches * 5 / 4))"
 check create boot c2 || exit
 attach() {
 	xl block-attach c2 $(disk $1 xvdb /tmp/disk) && xl network-attach c2 $(vif $1 7 | tr , ' ') || return 1
