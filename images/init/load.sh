@@ -30,6 +30,9 @@ job_measure_net() {
 	httpd -p 80 -h /www
 	traffic serve
 	traffic arm
+	# What a received segment costs a kernel with one CPU depends on whether a tick takes the CPU from the reader in the
+	# middle of a read: a window has to have many ticks, of 4 ms each. A guest needs fewer segments for them.
+	[ $domain = dom0 ] && received=$(($1 * 64)) || received=$(($1 * 4))
 	{
 		traffic send send-64 60 $1
 		traffic send send-512 508 $1
@@ -37,7 +40,7 @@ job_measure_net() {
 		traffic receive receive-64 60 $1
 		traffic receive receive-1500 1514 $1
 		traffic put tcp-send $(($1 * 4))
-		traffic get tcp-receive $(($1 * 4))
+		traffic get tcp-receive $received
 		traffic ping $(($1 / 10))
 		traffic web web-1k 81 /1k $(($1 / 10))
 		traffic web web-16k 81 /16k $(($1 / 10))
@@ -45,7 +48,7 @@ job_measure_net() {
 		traffic web web-fork-16k 80 /16k $(($1 / 20))
 		traffic offloads eth0 off
 		traffic put tcp-send-plain $(($1 * 4))
-		traffic get tcp-receive-plain $(($1 * 4))
+		traffic get tcp-receive-plain $received
 		traffic offloads eth0 on
 	} > /tmp/load 2>&1
 	cat /tmp/load

@@ -30,6 +30,8 @@ const FETCHERS: usize = 8;
 /// Connections of each stream port.
 const STREAMS: usize = 4;
 const BUFFER: usize = 1 << 18;
+/// What a stream from the guest may have under way: more than it gets there, so that the guest's CPU is the limit.
+const ROOM: usize = 1 << 19;
 
 pub struct Load {
     wire: Wire,
@@ -93,15 +95,14 @@ impl Load {
         let mut wire = Wire::default();
         let interface = wire.interface(frame::MAC, frame::IP);
         let mut sockets = SocketSet::new(Vec::new());
-        let mut socket = || {
-            let buffer = || SocketBuffer::new(vec![0; BUFFER]);
-            let mut socket = Socket::new(buffer(), buffer());
+        let mut socket = |room| {
+            let mut socket = Socket::new(SocketBuffer::new(vec![0; room]), SocketBuffer::new(vec![0; BUFFER]));
             socket.set_ack_delay(Some(Duration::from_millis(1)));
             sockets.add(socket)
         };
-        let takers = (0..STREAMS).map(|_| socket()).collect();
-        let givers = (0..STREAMS).map(|_| Giver { socket: socket(), left: None }).collect();
-        let fetchers = (0..FETCHERS).map(|_| Fetcher { socket: socket(), stage: Stage::Idle }).collect();
+        let takers = (0..STREAMS).map(|_| socket(ROOM)).collect();
+        let givers = (0..STREAMS).map(|_| Giver { socket: socket(BUFFER), left: None }).collect();
+        let fetchers = (0..FETCHERS).map(|_| Fetcher { socket: socket(BUFFER), stage: Stage::Idle }).collect();
         Self {
             wire,
             interface,
@@ -116,15 +117,16 @@ impl Load {
         }
     }
 
-    /// Takes a frame, if one came, and gives what is to be sent.
-    pub fn step(&mut self, now_ns: u64, frame: Option<Vec<u8>>) -> Vec<Vec<u8>> {
+    /// Takes the frames that came at once, if any did, and gives what is to be sent. Segments of a stream that came at once
+    /// are acknowledged at once, as by a receiver that joins them (LRO, GRO).
+    pub fn step(&mut self, now_ns: u64, frames: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
         let mut out = Vec::new();
-        let for_tcp = frame.as_ref().is_none_or(|f| frame::is_for_tcp(f));
-        if let Some(frame) = &frame {
-            out.extend(self.take(frame));
+        let is_wake_up = frames.is_empty();
+        for frame in frames {
+            out.extend(self.take(&frame));
+            self.wire.incoming.extend(Some(frame).filter(|f| frame::is_for_tcp(f)));
         }
-        if for_tcp || self.fetch.is_some() {
-            self.wire.incoming.extend(frame.filter(|_| for_tcp));
+        if is_wake_up || !self.wire.incoming.is_empty() || self.fetch.is_some() {
             let now = time(now_ns);
             // Twice: what is read makes room that the other side must be told of.
             for _ in 0..2 {

@@ -4,6 +4,7 @@
 
 use super::load::Load;
 use anyhow::{Context, Result};
+use std::collections::VecDeque;
 use std::io::{BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -45,16 +46,27 @@ fn serve(stream: &UnixStream) -> Result<()> {
     let mut input = BufReader::with_capacity(1 << 16, stream);
     let mut output = stream;
     let mut load = Load::new();
+    let mut under_way: VecDeque<(u64, Vec<u8>)> = VecDeque::new();
     loop {
         let (now, len) = (number(&mut input)?, number(&mut input)?);
         let mut frame = vec![0; usize::try_from(len)?];
         input.read_exact(&mut frame)?;
-        let frames = load.step(now, (len > 0).then_some(frame));
+        if len > 0 {
+            under_way.push_back((now + DELAY_NS, frame));
+        }
+        let arrived = under_way.iter().take_while(|(at, _)| *at <= now).count();
+        // A new frame says nothing before it has arrived; without one something else is due.
+        let frames = if arrived > 0 || len == 0 {
+            load.step(now, under_way.drain(..arrived).map(|(_, frame)| frame).collect())
+        } else {
+            Vec::new()
+        };
+        let due = [under_way.front().map(|(at, _)| *at), load.due(now)].into_iter().flatten().min();
         let mut answer = Vec::new();
-        answer.extend(load.due(now).unwrap_or(0).to_le_bytes());
+        answer.extend(due.unwrap_or(0).to_le_bytes());
         answer.extend((frames.len() as u64).to_le_bytes());
         for frame in frames {
-            answer.extend((now + 2 * DELAY_NS).to_le_bytes());
+            answer.extend((now + DELAY_NS).to_le_bytes());
             answer.extend((frame.len() as u64).to_le_bytes());
             answer.extend(frame);
         }

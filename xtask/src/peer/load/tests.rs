@@ -45,11 +45,11 @@ impl Guest {
     fn exchange(&mut self, datagram: Option<Vec<u8>>) -> Vec<Vec<u8>> {
         self.now += STEP_NS;
         self.interface.poll(time(self.now), &mut self.wire, &mut self.sockets);
-        let mut outgoing: Vec<Option<Vec<u8>>> = self.wire.outgoing.drain(..).map(Some).collect();
-        outgoing.extend([datagram, None]);
+        let mut outgoing: Vec<Vec<u8>> = self.wire.outgoing.drain(..).collect();
+        outgoing.extend(datagram);
         let mut datagrams = Vec::new();
-        for frame in outgoing {
-            for answer in self.load.step(self.now, frame) {
+        for frames in [outgoing, Vec::new()] {
+            for answer in self.load.step(self.now, frames) {
                 if answer[12..14] == [8, 0] && answer[23] == 17 {
                     datagrams.push(answer[HEADERS..].to_vec());
                 } else {
@@ -74,18 +74,18 @@ impl Guest {
 fn datagrams_are_counted_and_generated_as_far_as_there_is_credit() {
     let mut load = Load::new();
     for n in 0..3 {
-        assert!(load.step(n, Some(from_guest(SINK_PORT, b"one"))).is_empty());
+        assert!(load.step(n, vec![from_guest(SINK_PORT, b"one")]).is_empty());
     }
-    let report = load.step(4, Some(from_guest(CONTROL_PORT, &message(SYNC, 0, 0))));
+    let report = load.step(4, vec![from_guest(CONTROL_PORT, &message(SYNC, 0, 0))]);
     assert_eq!(u64_at(&report[0][HEADERS..], 8), 3);
-    let first = load.step(5, Some(from_guest(CONTROL_PORT, &message(GENERATE, 1514, 300))));
+    let first = load.step(5, vec![from_guest(CONTROL_PORT, &message(GENERATE, 1514, 300))]);
     assert_eq!((first.len() as u64, first[0].len()), (WINDOW, 1514));
     assert_eq!(u64_at(&first[255][HEADERS..], 0), 255);
-    let more = load.step(6, Some(from_guest(CONTROL_PORT, &message(CREDIT, 10, 0))));
+    let more = load.step(6, vec![from_guest(CONTROL_PORT, &message(CREDIT, 10, 0))]);
     assert_eq!(more.len(), 10);
-    let rest = load.step(7, Some(from_guest(CONTROL_PORT, &message(CREDIT, 200, 0))));
+    let rest = load.step(7, vec![from_guest(CONTROL_PORT, &message(CREDIT, 200, 0))]);
     assert_eq!(rest.len(), 300 - 266);
-    assert!(load.step(8, Some(from_guest(CONTROL_PORT, b"nonsense"))).is_empty());
+    assert!(load.step(8, vec![from_guest(CONTROL_PORT, b"nonsense")]).is_empty());
 }
 
 #[test]
@@ -143,4 +143,21 @@ fn pages_are_fetched_and_those_that_are_wrong_are_counted_apart() {
     }
     assert_eq!((served, reports.len()), (12, 1));
     assert_eq!((u64_at(&reports[0], 8), u64_at(&reports[0], 16)), (11, 1));
+}
+
+#[test]
+fn segments_that_come_at_once_are_acknowledged_at_once() {
+    let mut guest = Guest::new();
+    guest.connect(TAKES_PORT);
+    for _ in 0..10 {
+        guest.exchange(None);
+    }
+    guest.socket().send_slice(&[0; 12_000]).unwrap();
+    // It sends a segment each time.
+    for _ in 0..20 {
+        guest.interface.poll(time(guest.now), &mut guest.wire, &mut guest.sockets);
+    }
+    let segments: Vec<_> = guest.wire.outgoing.drain(..).collect();
+    assert!(segments.len() > 4, "{} segments", segments.len());
+    assert_eq!(guest.load.step(guest.now, segments).len(), 1);
 }
