@@ -65,6 +65,12 @@ options:
 ";
 
 fn dispatch(options: &Options) -> Result<bool> {
+    options.takes_words(match options.command.as_str() {
+        "test" => 2,
+        "fuzz" | "guests" => 1,
+        "run" | "shell" | "images" | "build" | "abi" | "iso" | "size" => 0,
+        _ => usize::MAX,
+    })?;
     match options.command.as_str() {
         "run" => account::run(options),
         "test" => suite::run(options),

@@ -62,6 +62,12 @@ impl Options {
         options.words = words;
         Ok(options)
     }
+
+    /// An error if there are more than so many words after the command.
+    pub fn takes_words(&self, most: usize) -> Result<()> {
+        let surplus = self.words.get(most);
+        surplus.map_or(Ok(()), |word| bail!("what is `{word}` for? ./tandem help says what {} takes", self.command))
+    }
 }
 
 #[cfg(test)]
@@ -79,6 +85,13 @@ mod tests {
             (o.command.as_str(), o.words, o.full, o.mib),
             ("test", vec!["linux".into(), "e1000".into()], true, Some(8))
         );
+    }
+
+    #[test]
+    fn surplus_words_are_errors() {
+        let o = parse("test xl one two").unwrap();
+        assert!(o.takes_words(3).is_ok());
+        assert!(o.takes_words(2).unwrap_err().to_string().contains("`two`"));
     }
 
     #[test]
