@@ -51,26 +51,39 @@ const CLASS_AHCI: u32 = 0x01_0601;
 const CLASS_NVME: u32 = 0x01_0802;
 
 /// Intel's gigabit controllers (8254x, 8257x; software developer's manuals, section "Software Initialization"): all
-/// interrupts off, receiver and transmitter off, then CTRL.RST. Intel's faster ones have a function-level reset. The 100 Mbit/s
-/// ones (8255x) are of the same class and have neither: they are reported as not reset.
+/// interrupts off, receiver and transmitter off, then CTRL.RST. Intel's faster ones have a function-level reset.
 const GIGABIT: Reset = Reset {
     bar: 0,
     steps: &[Step::set(0xd8, !0), Step::clear(0x100, !0), Step::clear(0x400, !0), Step::set(0, 1 << 26)],
     busy: (0, 1 << 26),
 };
+/// Intel's 100 Mbit/s controllers (8255x open source software developer manual, "PORT"): a software reset, after which command
+/// and receive unit are idle.
+const FAST_ETHERNET: Reset = Reset { bar: 0, steps: &[Step::clear(8, !0)], busy: (0, 0xfc) };
 /// GHC.IE off, then GHC.HR (AHCI 1.3.1, 10.4.3).
 const AHCI: Reset = Reset { bar: 5, steps: &[Step::clear(4, 1 << 1), Step::set(4, 1)], busy: (4, 1) };
 /// CC.EN off; CSTS.RDY follows (NVM Express 1.4, 7.3.2).
 const NVME: Reset = Reset { bar: 0, steps: &[Step::clear(0x14, 1)], busy: (0x1c, 1) };
 
-/// How to reset a function of `vendor` and `class` (24 bits) that has no function-level reset; `None` if its kind is not known.
-pub fn method(vendor: u16, class: u32) -> Option<&'static Reset> {
+/// How to reset a function of this vendor, device and class (24 bits) that has no function-level reset; `None` if its kind is
+/// not known.
+pub fn method(vendor: u16, device: u16, class: u32) -> Option<&'static Reset> {
     match (vendor, class) {
+        (INTEL, CLASS_ETHERNET) if is_fast_ethernet(device) => Some(&FAST_ETHERNET),
         (INTEL, CLASS_ETHERNET) => Some(&GIGABIT),
         (_, CLASS_AHCI) => Some(&AHCI),
         (_, CLASS_NVME) => Some(&NVME),
         _ => None,
     }
+}
+
+/// The 8255x and those in Intel's chipsets. There will be no more of them.
+const fn is_fast_ethernet(device: u16) -> bool {
+    matches!(
+        device,
+        0x1029..=0x103e | 0x1050..=0x1059 | 0x1064..=0x106b | 0x1091..=0x1095 | 0x10fe | 0x1209 | 0x1229 | 0x2449 | 0x2459 | 0x245d
+            | 0x27dc
+    )
 }
 
 #[cfg(test)]
@@ -90,12 +103,14 @@ mod tests {
     }
 
     #[test]
-    fn kinds_are_told_by_class_and_gigabit_by_vendor_too() {
-        assert_eq!(method(0x8086, 0x02_0000), Some(&GIGABIT));
-        assert_eq!(method(0x10ec, 0x02_0000), None);
-        assert_eq!(method(0x1b36, 0x01_0802), Some(&NVME));
-        assert_eq!(method(0x8086, 0x01_0601), Some(&AHCI));
-        assert_eq!(method(0x8086, 0x01_0101), None, "IDE");
+    fn kinds_are_told_by_class_and_network_interfaces_by_vendor_and_device_too() {
+        assert_eq!(method(0x8086, 0x100e, 0x02_0000), Some(&GIGABIT));
+        assert_eq!(method(0x8086, 0x1209, 0x02_0000), Some(&FAST_ETHERNET));
+        assert_eq!(method(0x8086, 0x105e, 0x02_0000), Some(&GIGABIT), "between two of 100 Mbit/s");
+        assert_eq!(method(0x10ec, 0x8139, 0x02_0000), None);
+        assert_eq!(method(0x1b36, 0x0010, 0x01_0802), Some(&NVME));
+        assert_eq!(method(0x8086, 0x2922, 0x01_0601), Some(&AHCI));
+        assert_eq!(method(0x8086, 0x7010, 0x01_0101), None, "IDE");
     }
 
     #[test]
@@ -113,7 +128,7 @@ mod tests {
 
     #[test]
     fn all_registers_lie_in_the_window() {
-        for reset in [GIGABIT, AHCI, NVME] {
+        for reset in [GIGABIT, FAST_ETHERNET, AHCI, NVME] {
             let mut offsets = reset.steps.iter().map(|s| s.offset).chain([reset.busy.0]);
             assert!(offsets.all(|o| o % 4 == 0 && usize::from(o) + 4 <= WINDOW));
         }

@@ -18,6 +18,7 @@ const ENABLE: u32 = 1 << 31;
 pub mod reg {
     #![allow(missing_docs, reason = "the specification's names")]
     pub const VENDOR: u16 = 0x00;
+    pub const DEVICE: u16 = 0x02;
     pub const COMMAND: u16 = 0x04;
     pub const STATUS: u16 = 0x06;
     pub const REVISION_AND_CLASS: u16 = 0x08;

@@ -63,9 +63,9 @@ pub fn reset(at: Sbdf) {
     if pci::function(at).is_none_or(|f| f.header != 0 || f.has_function_reset()) {
         return;
     }
-    let vendor = pci::read16(at, reg::VENDOR);
+    let (vendor, device) = (pci::read16(at, reg::VENDOR), pci::read16(at, reg::DEVICE));
     let class = pci::read32(at, reg::REVISION_AND_CLASS) >> 8;
-    let Some(method) = reset::method(vendor, class) else {
+    let Some(method) = reset::method(vendor, device, class) else {
         info!("{at} has no function-level reset, and its own is not known: what it was told may live on");
         return;
     };
