@@ -13,6 +13,9 @@ bool is_own(u64 mfn);
 bool was_own(u64 mfn);
 void set_own(u64 mfn, bool own);
 
+/* Of the operation that is being done. */
+u64 number_of_operation(void);
+
 /* One operation each. */
 void granter_once(void);
 void mapper_once(void);

@@ -31,6 +31,11 @@ bool is_self(u16 domid)
 	return domid == DOMID_SELF || domid == self;
 }
 
+u64 number_of_operation(void)
+{
+	return operation;
+}
+
 void must_refuse(s64 result, const char *what, u64 detail)
 {
 	if (result < 0)

@@ -153,6 +153,33 @@ void vcpu_once(void)
 	}
 }
 
+/* Switches extended state on and off at random. What this domain has left in an AVX register it finds there, and nothing else. */
+static void extended_once(void)
+{
+	enum { ALL = 7 };
+	static const u64 usual[] = { 1, 3, ALL, ALL, 0xe7 };
+	static u64 xcr0 = 3, mine[4], found[4];
+	u64 value = up_to(8) ? usual[up_to(COUNT(usual))] : some_value();
+	u32 index = !up_to(16);
+
+	PROBE("clts", : : : "r11", "memory");
+	/* As a kernel has it that uses XSETBV at all. */
+	PROBE("mov %0, %%cr4", : : "r"(1ul << 18) : "r11", "memory");
+	if (PROBE("xsetbv", : : "c"(index), "a"((u32)value), "d"((u32)(value >> 32)) : "r11", "memory") == NO_TRAP)
+		xcr0 = value;
+	if ((xcr0 & ALL) != ALL)
+		return;
+	if (PROBE("vmovdqu %%ymm15, (%0)", : : "r"(found) : "r11", "memory") != NO_TRAP) {
+		check(false, "operation %lu: no AVX with XCR0 = %#lx", number_of_operation(), xcr0);
+		return;
+	}
+	check(memcmp(mine, found, sizeof(mine)) == 0, "operation %lu: ymm15 has %#lx %#lx %#lx %#lx", number_of_operation(), found[0],
+	      found[1], found[2], found[3]);
+	for (u32 i = 0; i < COUNT(mine); i++)
+		mine[i] = up_to(4) ? draw() : 0;
+	asm volatile("vmovdqu (%0), %%ymm15" : : "r"(mine) : "memory");
+}
+
 /* None of these is for a kernel without I/O; a #GP is as good as no effect. */
 void instruction_once(void)
 {
@@ -162,7 +189,7 @@ void instruction_once(void)
 	u64 value = some_value();
 	u32 msr = up_to(4) ? msrs[up_to(COUNT(msrs))] : draw();
 	u16 port = up_to(3) ? draw() : 0xcf8 + up_to(8);
-	switch (up_to(12)) {
+	switch (up_to(14)) {
 	case 0: case 1:
 		PROBE("wrmsr", : : "c"(msr), "a"((u32)value), "d"((u32)(value >> 32)) : "r11", "memory");
 		break;
@@ -189,6 +216,7 @@ void instruction_once(void)
 	case 8: PROBE("mov %0, %%cr4", : : "r"(value) : "r11", "memory"); break;
 	case 9: PROBE("mov %0, %%dr0", : : "r"(value) : "r11", "memory"); break;
 	case 10: PROBE("cpuid", : "+a"(msr), "+c"(value) : : "rbx", "rdx", "r11", "memory"); break;
+	case 11: case 12: extended_once(); break;
 	default: PROBE("invlpg (%0)\n\tlidt (%0)\n\tmov %0, %%cr0", : : "r"(scratch()) : "r11", "memory");
 	}
 }

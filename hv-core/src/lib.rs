@@ -33,3 +33,4 @@ pub mod slab;
 pub mod timer;
 pub mod vtlb;
 pub mod watchdog;
+pub mod xstate;

@@ -61,6 +61,9 @@ pub struct Guest {
     /// Why its verdict on Tandem is not that on stock Xen, if so.
     differs: Option<String>,
     cpus: u32,
+    vcpus: u32,
+    /// `-cpu`; QEMU's default when `None`.
+    processor: Option<String>,
 }
 
 /// What a run may be told.
@@ -97,8 +100,9 @@ pub fn named(name: &str) -> Result<Guest> {
     all()?.into_iter().find(|guest| guest.name == name).with_context(|| format!("no test kernel {name}"))
 }
 
-/// Takes a test's purpose from its first comment, which may ask for CPUs, `(cpus: 2)`, and explain why the verdict on
-/// Tandem is another than that on stock Xen, `(differs: because)`.
+/// Takes a test's purpose from its first comment, which may ask for CPUs, `(cpus: 2)`, for vCPUs if they are not as many,
+/// `(vcpus: 2)`, and for a processor, `(processor: max)`, and explain why the verdict on Tandem is another than that on
+/// stock Xen, `(differs: because)`.
 fn describe(name: String, source: &str) -> Guest {
     let comment = source.trim_start().strip_prefix("/*").and_then(|rest| rest.split("*/").next()).unwrap_or_default();
     let about: Vec<&str> = comment.split_whitespace().filter(|word| *word != "*").collect();
@@ -110,9 +114,11 @@ fn describe(name: String, source: &str) -> Guest {
         about.replace_range(start..=start + len, "");
         Some(note)
     };
-    let cpus = note("cpus").and_then(|count| count.parse().ok()).unwrap_or(1);
-    let differs = note("differs");
-    Guest { name, about, differs, cpus }
+    let mut count = |key: &str| note(key).and_then(|count| count.parse().ok());
+    let cpus = count("cpus").unwrap_or(1);
+    let vcpus = count("vcpus").unwrap_or(cpus);
+    let (processor, differs) = (note("processor"), note("differs"));
+    Guest { name, about, differs, cpus, vcpus, processor }
 }
 
 impl Guest {
@@ -149,14 +155,14 @@ impl Guest {
         let machine = Machine {
             name: format!("guest-{}-{}", self.name, hypervisor.name()),
             hypervisor: hypervisor.clone(),
-            hypervisor_args: format!("dom0_mem=64M dom0_max_vcpus={} loglvl=all guest_loglvl=all", self.cpus),
+            hypervisor_args: format!("dom0_mem=64M dom0_max_vcpus={} loglvl=all guest_loglvl=all", self.vcpus),
             kernel: Some(self.build()?),
             iso: None,
             initramfs: None,
             kernel_args,
             cpus: self.cpus,
             memory_mib: 512,
-            cpu_model: None,
+            cpu_model: self.processor.clone(),
             nic: None,
             disks: Vec::new(),
             chipset: "pc",

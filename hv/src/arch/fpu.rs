@@ -3,18 +3,13 @@
 use crate::arch::cpu::{self, cr};
 use core::cell::{Cell, UnsafeCell};
 use core::sync::atomic::{AtomicU64, Ordering};
+use hv_core::xstate::{self, Area};
 use xen_abi::errno::Errno;
 
-/// Largest extended state that is kept: x87, SSE, AVX, AVX-512 (2696 bytes), rounded up.
-const AREA_SIZE: usize = 2816;
 /// Components of XCR0 that guests may use: x87, SSE, AVX, opmask, ZMM_Hi256, Hi16_ZMM.
 pub const XCR0_SUPPORTED: u64 = 0xe7;
-/// MXCSR after reset.
-const MXCSR_DEFAULT: u32 = 0x1f80;
-/// x87 control word as the ABI starts a vCPU.
-const FCW_DEFAULT: u16 = 0x37f;
 
-/// XCR0 bits in use on this machine; 0 if there is no XSAVE.
+/// XCR0 bits in use on this machine, which are set on a CPU whenever no guest's are; 0 if there is no XSAVE.
 static XCR0_HOST: AtomicU64 = AtomicU64::new(0);
 
 /// XCR0 bits that this machine and the hypervisor support; 0 if there is no XSAVE.
@@ -47,91 +42,98 @@ pub fn init_cpu() {
     }
 }
 
-/// The FXSAVE image at the start of an area, and the header behind it.
-const LEGACY_SIZE: usize = 512;
-const XSAVE_HEADER_SIZE: usize = 64;
-
 /// Bytes of an XSAVE area with all that guests may use.
 pub fn xsave_bytes() -> usize {
     // EBX: what the present XCR0 needs, and that is a guest's; ECX: what all components need.
-    (cpu::cpuid(0xd, 0)[2] as usize).min(AREA_SIZE)
+    (cpu::cpuid(0xd, 0)[2] as usize).min(xstate::AREA_SIZE)
 }
 
 /// A vCPU's FPU state while it does not run.
 pub struct FpuArea {
     data: UnsafeCell<Area>,
-    /// The guest's XCR0 (meaningless without XSAVE).
-    pub xcr0: Cell<u64>,
+    xcr0: Cell<u64>,
+    /// All that XCR0 has ever had: components of which there may be state.
+    accumulated: Cell<u64>,
 }
 
-#[repr(C, align(64))]
-struct Area([u8; AREA_SIZE]);
+/// XCR0 after reset here: PV kernels have SSE before they set XCR0.
+const XCR0_DEFAULT: u64 = 3;
 
 impl FpuArea {
     /// Reset state as the PV ABI defines it.
     pub fn new() -> Self {
-        let mut area = Area([0; AREA_SIZE]);
-        area.0[0..2].copy_from_slice(&FCW_DEFAULT.to_le_bytes());
-        area.0[24..28].copy_from_slice(&MXCSR_DEFAULT.to_le_bytes());
-        // XSTATE_BV: x87 and SSE come from the area, the rest is in its initial state.
-        area.0[512] = 3;
-        Self { data: UnsafeCell::new(area), xcr0: Cell::new(3) }
+        Self { data: UnsafeCell::new(Area::new()), xcr0: Cell::new(XCR0_DEFAULT), accumulated: Cell::new(XCR0_DEFAULT) }
     }
 
-    /// Takes the 512 bytes of an FXSAVE image; reserved MXCSR bits are dropped.
-    pub fn set_fxsave(&self, image: &[u8; 512]) {
-        // SAFETY: the caller owns the vCPU's state, which is loaded nowhere.
-        let area = unsafe { &mut *self.data.get() };
-        area.0[..512].copy_from_slice(image);
-        area.0[26..28].fill(0);
-        area.0[512..576].fill(0);
-        area.0[512] = 3;
+    #[allow(clippy::mut_from_ref, reason = "the borrow ends before that of another call begins")]
+    fn area(&self) -> &mut Area {
+        // SAFETY: the caller owns the vCPU's state, which is loaded nowhere; no borrow leaves this type.
+        unsafe { &mut *self.data.get() }
+    }
+
+    /// Back to reset state.
+    pub fn reset(&self) {
+        *self.area() = Area::new();
+        self.xcr0.set(XCR0_DEFAULT);
+        self.accumulated.set(XCR0_DEFAULT);
+    }
+
+    /// The guest's XCR0 (meaningless without XSAVE).
+    pub fn xcr0(&self) -> u64 {
+        self.xcr0.get()
+    }
+
+    /// All that the guest's XCR0 has ever had.
+    pub fn xcr0_accumulated(&self) -> u64 {
+        self.accumulated.get()
+    }
+
+    /// XSETBV of the running vCPU, of whose policy, and so of whose processor, `value` is a valid combination.
+    pub fn write_xcr0(&self, value: u64) {
+        self.xcr0.set(value);
+        self.accumulated.set(self.accumulated.get() | value);
+        // SAFETY: the caller has checked the combination; the policy offers XSAVE only where it is enabled.
+        unsafe { cpu::xsetbv0(value) };
+    }
+
+    /// Takes the 512 bytes of an FXSAVE image; reserved MXCSR bits are dropped, what it does not have stays.
+    pub fn set_fxsave(&self, image: &[u8; xstate::LEGACY_SIZE]) {
+        self.area().set_legacy(image);
     }
 
     /// The 512 bytes of the FXSAVE image.
-    pub fn fxsave(&self) -> [u8; 512] {
-        // SAFETY: the caller owns the vCPU's state.
-        let area = unsafe { &*self.data.get() };
-        core::array::from_fn(|i| area.0[i])
+    pub fn fxsave(&self) -> [u8; xstate::LEGACY_SIZE] {
+        self.area().legacy()
     }
 
     /// Copies the XSAVE image out, as far as there is room.
     pub fn copy_xsave(&self, to: &mut [u8]) {
-        // SAFETY: the caller owns the vCPU's state.
-        let area = unsafe { &*self.data.get() };
-        let bytes = to.len().min(AREA_SIZE);
-        to[..bytes].copy_from_slice(&area.0[..bytes]);
+        self.area().copy(to);
     }
 
-    /// Takes XCR0 and an XSAVE image of the standard form; `xcr0` is fit for this machine. What the image does not have is
-    /// in its initial state. EINVAL for components that are not in `xcr0` and for reserved fields, which XRSTOR would
-    /// refuse; EOPNOTSUPP for the compact form.
-    pub fn set_xsave(&self, xcr0: u64, image: &[u8]) -> Result<(), Errno> {
-        let header = image.get(LEGACY_SIZE..LEGACY_SIZE + XSAVE_HEADER_SIZE).ok_or(Errno::EINVAL)?;
-        let word = |at: usize| header[at..at + 8].iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
-        let (present, compact) = (word(0), word(8));
-        if compact != 0 {
-            return Err(Errno::EOPNOTSUPP);
-        }
-        if present & !xcr0 != 0 || header[16..].iter().any(|byte| *byte != 0) || image.len() > AREA_SIZE {
-            return Err(Errno::EINVAL);
-        }
-        // SAFETY: the caller owns the vCPU's state, which is loaded nowhere.
-        let area = unsafe { &mut *self.data.get() };
-        area.0[..image.len()].copy_from_slice(image);
-        area.0[image.len()..].fill(0);
-        // Reserved bits of MXCSR.
-        area.0[26..28].fill(0);
+    /// Takes XCR0, all that it has ever had, and an XSAVE image, as [`Area::set`] does; both are fit for this machine.
+    pub fn set_xsave(&self, xcr0: u64, accumulated: u64, image: &[u8]) -> Result<(), Errno> {
+        self.area().set(accumulated, image)?;
         self.xcr0.set(xcr0);
+        self.accumulated.set(accumulated);
         Ok(())
     }
 
-    /// Saves the CPU's FPU registers here. CR0.TS must be clear.
+    /// Whether XCR0 must be another for the guest than for saving and loading.
+    fn has_less(&self) -> bool {
+        self.xcr0.get() != xcr0_mask()
+    }
+
+    /// Saves the CPU's FPU registers here, and gives XCR0 the host's value. CR0.TS must be clear.
     pub fn save(&self) {
         let p = self.data.get();
-        // SAFETY: the area is 64-byte aligned and large enough for every component in XCR0_SUPPORTED.
+        // SAFETY: the area is 64-byte aligned and large enough for every component in XCR0_SUPPORTED, of which the host's
+        // XCR0 is a subset.
         unsafe {
             if xcr0_mask() != 0 {
+                if self.has_less() {
+                    cpu::xsetbv0(xcr0_mask());
+                }
                 core::arch::asm!("xsave64 [{}]", in(reg) p, in("eax") u32::MAX, in("edx") u32::MAX, options(nostack, preserves_flags));
             } else {
                 core::arch::asm!("fxsave64 [{}]", in(reg) p, options(nostack, preserves_flags));
@@ -139,17 +141,25 @@ impl FpuArea {
         }
     }
 
-    /// Loads the CPU's FPU registers from here. CR0.TS must be clear.
+    /// Loads the CPU's FPU registers from here, and XCR0, which has the host's value. CR0.TS must be clear.
     pub fn load(&self) {
         let p = self.data.get();
-        // SAFETY: the image was made by `save`, `new` or `set_fxsave`: reserved fields are zero.
+        // SAFETY: XRSTOR takes what `Area` holds: no component is present in it that the host's XCR0 does not have.
         unsafe {
             if xcr0_mask() != 0 {
-                cpu::xsetbv0(self.xcr0.get());
                 core::arch::asm!("xrstor64 [{}]", in(reg) p, in("eax") u32::MAX, in("edx") u32::MAX, options(nostack, preserves_flags));
             } else {
                 core::arch::asm!("fxrstor64 [{}]", in(reg) p, options(nostack, preserves_flags));
             }
+        }
+        self.load_xcr0();
+    }
+
+    /// Loads XCR0 only: the registers are still those that were saved here.
+    pub fn load_xcr0(&self) {
+        if xcr0_mask() != 0 && self.has_less() {
+            // SAFETY: a valid combination that this processor has.
+            unsafe { cpu::xsetbv0(self.xcr0.get()) };
         }
     }
 }

@@ -49,7 +49,7 @@ pub fn lookup(v: &Vcpu, leaf: u32, subleaf: u32) -> CpuidRegs {
         hardware_kernel: domain.is_hardware && kernel,
         // A kernel decides by this bit whether it may use XSAVE at all, before it sets it in CR4.
         osxsave: if kernel { fpu::xcr0_mask() != 0 } else { v.cr4.get() & Cr4::OSXSAVE.bits() != 0 },
-        xcr0: v.fpu.xcr0.get(),
+        xcr0: v.fpu.xcr0(),
         machine_address_bits: machine_address_bits(),
         tsc: TscView {
             host_tsc_reliable: tsc::is_invariant(),

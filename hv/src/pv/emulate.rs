@@ -268,10 +268,7 @@ impl Machine for Guest<'_> {
         }
         let policy = v.domain().cpu_policy.read();
         let value = control::write_xcr0(&policy, value).filter(|_| index == 0).ok_or(Exception::GP)?;
-        v.fpu.xcr0.set(value);
-        // SAFETY: the policy offers XSAVE only where the hypervisor has enabled it, and `write_xcr0` admits only
-        // combinations of components that the policy, and so the processor, has.
-        unsafe { cpu::xsetbv0(value) };
+        v.fpu.write_xcr0(value);
         Ok(())
     }
 

@@ -108,6 +108,7 @@ pub fn load(v: &'static Vcpu, regs: &mut CpuUserRegs) {
         load_all(v, regs);
     } else {
         mode::load_root(vtlb::hardware_root(v));
+        v.fpu.load_xcr0();
         if v.task_switched.get() {
             cpu::stts();
         }

@@ -100,9 +100,8 @@ pub(super) fn get_state(r: &Request) -> Outcome {
     }
     if bytes != 0 {
         let mut image = vec![0; bytes];
-        let xcr0 = v.fpu.xcr0.get().to_le_bytes();
-        image[..8].copy_from_slice(&xcr0);
-        image[8..EXTSTATE_HEADER].copy_from_slice(&xcr0);
+        image[..8].copy_from_slice(&v.fpu.xcr0().to_le_bytes());
+        image[8..EXTSTATE_HEADER].copy_from_slice(&v.fpu.xcr0_accumulated().to_le_bytes());
         v.fpu.copy_xsave(&mut image[EXTSTATE_HEADER..]);
         GuestPtr::<u8>::new(request.buffer).write_slice(&image)?;
     }
@@ -123,12 +122,16 @@ pub(super) fn set_state(r: &Request) -> Outcome {
     let mut image = vec![0; bytes];
     GuestPtr::<u8>::new(request.buffer).read_slice(&mut image)?;
     let word = |at: usize| image[at..at + 8].iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
-    let (xcr0, accumulated) = (word(0), word(8));
-    let allowed = control::write_xcr0(&d.cpu_policy.read(), xcr0).filter(|x| x & !fpu::xcr0_mask() == 0);
-    let xcr0 = allowed.filter(|x| x & !accumulated == 0).ok_or(Errno::EINVAL)?;
+    let valid = |xcr0| {
+        control::write_xcr0(&d.cpu_policy.read(), xcr0).filter(|x| x & !fpu::xcr0_mask() == 0).ok_or(Errno::EINVAL)
+    };
+    let (xcr0, accumulated) = (valid(word(0))?, valid(word(8))?);
+    if xcr0 & !accumulated != 0 {
+        return Err(Errno::EINVAL);
+    }
     let still = Still::new(d, request.vcpu)?;
     let v = still.vcpu()?;
-    v.fpu.set_xsave(xcr0, &image[EXTSTATE_HEADER..])?;
+    v.fpu.set_xsave(xcr0, accumulated, &image[EXTSTATE_HEADER..])?;
     v.state_changed.store(true, Ordering::Release);
     OK
 }

@@ -58,6 +58,8 @@ fn change_context(d: &Domain, v: &Vcpu, request: &op::VcpuContext) -> Outcome {
         sched::halt(v, stop::DOWN);
         v.initialised.store(false, Ordering::Release);
         crate::mem::domain_mm::drop_context(v)?;
+        v.fpu.reset();
+        v.state_changed.store(true, Ordering::Release);
         return OK;
     }
     let context = GuestPtr::<VcpuGuestContext>::new(request.ctxt).read()?;
