@@ -13,7 +13,7 @@ static bool is_suicide(u64 number, u64 a, u64 b)
 	(void)b;
 	switch (number) {
 	case HC_set_trap_table: case HC_iret: case HC_console_io: case HC_set_debugreg: case HC_stack_switch: case HC_multicall:
-	case 6: case 7: case 15: case 28: case 36: case 35: case 37: /* compat, platform, timer, nmi, domctl, sysctl, kexec */
+	case 4: case 6: case 7: case 15: case 28: case 36: case 35: case 37: /* callbacks, compat, platform, timer, nmi, domctl, sysctl, kexec */
 		return true;
 	case HC_sched_op: return a != SCHEDOP_yield;
 	case HC_vcpu_op: return a == VCPUOP_down || a == VCPUOP_up || a == 11;
