@@ -189,22 +189,72 @@ fn read_lines(mut serial: impl Read + Send + 'static, mut log: File) -> Receiver
     let (sender, receiver) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         let mut pending = Vec::new();
+        let mut reports = Reports::default();
         let mut buffer = [0; 4096];
         while let Ok(n @ 1..) = serial.read(&mut buffer) {
             let _ = log.write_all(&buffer[..n]);
             pending.extend_from_slice(&buffer[..n]);
             while let Some(end) = pending.iter().position(|b| *b == b'\n') {
                 let line: Vec<u8> = pending.drain(..=end).filter(|b| *b != b'\r' && *b != b'\n').collect();
-                if sender.send(String::from_utf8_lossy(&line).into_owned()).is_err() {
-                    return;
+                for line in reports.mended(String::from_utf8_lossy(&line).into_owned()) {
+                    if sender.send(line).is_err() {
+                        return;
+                    }
                 }
             }
         }
-        if !pending.is_empty() {
-            let _ = sender.send(String::from_utf8_lossy(&pending).into_owned());
+        let rest = String::from_utf8_lossy(&pending).into_owned();
+        for line in reports.mended(rest).into_iter().chain(reports.begun).filter(|line| !line.is_empty()) {
+            let _ = sender.send(line);
         }
     });
     receiver
+}
+
+/// A kernel and the hypervisor write their messages to the console at once, also into the middle of a program's line: puts
+/// reports that were broken in two by one together again.
+#[derive(Default)]
+struct Reports {
+    begun: Option<String>,
+}
+
+impl Reports {
+    /// The lines that are known to be whole when `line` has come.
+    fn mended(&mut self, mut line: String) -> Vec<String> {
+        let is_message =
+            |text: &str| is_kernel_message(text) || text.starts_with("(TDM) ") || text.starts_with("(XEN) ");
+        let mut whole = Vec::new();
+        if let Some(begun) = self.begun.take() {
+            if is_message(&line) {
+                self.begun = Some(begun);
+                return vec![line];
+            }
+            // Another report: what has begun was whole, and quoted a message.
+            if line.contains("TANDEM: ") {
+                whole.push(begun);
+            } else {
+                line.insert_str(0, &begun);
+            }
+        }
+        let report = line.find("TANDEM: ");
+        let message = report
+            .and_then(|from| line.match_indices(['[', '(']).find(|(at, _)| *at > from && is_message(&line[*at..])));
+        if let Some((at, _)) = message {
+            whole.push(line.split_off(at));
+            self.begun = Some(line);
+        } else {
+            whole.push(line);
+        }
+        whole
+    }
+}
+
+/// Whether this starts with the time as Linux prints it, `[   12.345678] `.
+fn is_kernel_message(text: &str) -> bool {
+    let time =
+        text.strip_prefix('[').and_then(|rest| rest.split_once("] ")).and_then(|(time, _)| time.trim().split_once('.'));
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    time.is_some_and(|(seconds, fraction)| digits(seconds) && fraction.len() == 6 && digits(fraction))
 }
 
 #[cfg(test)]
@@ -232,6 +282,36 @@ mod tests {
         assert!(Name::take("another-name").is_ok());
         drop(first);
         assert!(Name::take("one-name").is_ok());
+    }
+
+    #[test]
+    fn reports_broken_by_messages_are_put_together() {
+        let mended = |text: &str| {
+            let mut reports = Reports::default();
+            let mut lines: Vec<String> = text.lines().flat_map(|line| reports.mended(line.into())).collect();
+            lines.extend(reports.begun);
+            lines
+        };
+        assert_eq!(
+            mended("TANDEM: show bob [   34.524476] hrtimer: slow\n[   34.6] x\ntcp ok [1]\nend"),
+            ["[   34.524476] hrtimer: slow", "TANDEM: show bob [   34.6] x", "tcp ok [1]", "end"],
+            "a time has six digits behind the point"
+        );
+        assert_eq!(
+            mended("TANDEM: show bob [   34.524476] hrtimer: slow\n[   34.600000] x\n(TDM) y\ntcp ok [1]\nend"),
+            ["[   34.524476] hrtimer: slow", "[   34.600000] x", "(TDM) y", "TANDEM: show bob tcp ok [1]", "end"]
+        );
+        assert_eq!(
+            mended("TANDEM: net (TDM) y\nok [1.000000] z\n (a)"),
+            ["(TDM) y", "[1.000000] z", "TANDEM: net ok  (a)"]
+        );
+        let whole = "[    1.000000] TANDEM: cpus [2] (3)\nlogin [    2.000000] x\n(TDM) TANDEM: no";
+        assert_eq!(mended(whole), whole.lines().collect::<Vec<_>>());
+        // One that quotes a message takes nothing from the next.
+        assert_eq!(
+            mended("TANDEM: check FAIL a: [    1.000000] x\nTANDEM: check ok b"),
+            ["[    1.000000] x", "TANDEM: check FAIL a: ", "TANDEM: check ok b"]
+        );
     }
 
     #[test]
