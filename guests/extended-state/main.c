@@ -52,6 +52,18 @@ static void switch_to(u64 states)
 	check(xgetbv() == states, "XCR0 is %#lx, not %#lx", xgetbv(), states);
 }
 
+/* The CPU has nothing to do meanwhile. */
+static void nap(void)
+{
+	struct {
+		u32 *ports;
+		u32 nr, pad;
+		u64 timeout;
+	} poll = { NULL, 0, 0, now_ns() + 5000000 };
+
+	check_result(HC2(sched_op, SCHEDOP_poll, &poll), 0, "poll");
+}
+
 /* Until the other vCPU ran a few times. */
 static bool give_way(void)
 {
@@ -86,6 +98,12 @@ void test_main(void)
 	for (unsigned i = 0; i < COUNT(invalid); i++)
 		check(xsetbv(0, invalid[i]) == 13, "XCR0 = %#lx gives %ld", invalid[i], probe.vector);
 	check(xsetbv(1, X87 | SSE) == 13, "XCR1 gives %ld", probe.vector);
+	static const u64 fewer[] = { X87 | SSE, X87 };
+	for (unsigned i = 0; i < COUNT(fewer); i++) {
+		switch_to(fewer[i]);
+		nap();
+		check(xgetbv() == fewer[i], "XCR0 is %#lx after a nap, not %#lx", xgetbv(), fewer[i]);
+	}
 
 	context.flags = 4;
 	context.regs.rip = (u64)second_entry;
@@ -108,7 +126,6 @@ void test_main(void)
 	if (!give_way())
 		return;
 	check_registers("after another vCPU ran");
-	static const u64 fewer[] = { X87 | SSE, X87 };
 	for (unsigned i = 0; i < COUNT(fewer); i++) {
 		switch_to(fewer[i]);
 		give_way();
