@@ -35,6 +35,9 @@ const BOOT: &[Need] = &[
     Need { what: "/usr/share/seabios/bios-256k.bin", package: "seabios" },
 ];
 
+/// What capturing a live driver needs besides.
+const CAPTURE: &[Need] = &[Need { what: "busybox", package: "busybox-static" }, Need { what: "cpio", package: "cpio" }];
+
 /// Needs of a build for the bare machine when rustup has no target for it.
 const DEBIAN_RUST: &[Need] = &[
     Need { what: "/usr/bin/rustc", package: "rustc-web" },
@@ -55,6 +58,7 @@ const ISO: &[Need] = &[
 #[derive(Clone, Copy)]
 pub enum For {
     Boot,
+    Capture,
     Hypervisor,
     Fuzzing,
     Iso,
@@ -66,6 +70,7 @@ pub fn provide(purpose: For) -> Result<()> {
     let _one_at_a_time = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
     let needs = match purpose {
         For::Boot => BOOT,
+        For::Capture => CAPTURE,
         For::Hypervisor if crate::build::has_target() => return Ok(()),
         For::Hypervisor => DEBIAN_RUST,
         For::Fuzzing => &[Need { what: "g++", package: "g++" }],

@@ -1,7 +1,7 @@
 //! The commands on the twin: they are programs of `twin-harness`, built for speed, with their files in `target/images/twin`.
 
 use crate::host;
-use anyhow::{bail, Result};
+use anyhow::Result;
 use std::process::Command;
 
 /// Commands that are passed on.
@@ -21,9 +21,7 @@ pub fn run(args: &[String]) -> Result<Option<bool>> {
 /// The program with these arguments.
 pub fn harness(args: &[&str]) -> Result<Command> {
     host::provide(host::For::Boot)?;
-    if host::run(Command::new("busybox").arg("true")).is_err() {
-        bail!("missing packages; run: sudo apt-get install --no-install-recommends busybox-static");
-    }
+    host::provide(host::For::Capture)?;
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command
         .args(["run", "--release", "--quiet", "--package", "twin-harness", "--"])
