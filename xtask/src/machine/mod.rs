@@ -38,6 +38,10 @@ impl Hypervisor {
             Self::Elf(path) => path.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
         }
     }
+
+    pub fn is_stock_xen(&self) -> bool {
+        matches!(self, Self::Elf(_)) && self.name().starts_with("xen")
+    }
 }
 
 /// QEMU's VT-d with interrupt remapping, for [`Machine::devices`]; it is in the chipset q35 only.
@@ -122,8 +126,7 @@ impl Machine {
 
     /// Debian's Xen 4.17 hangs while it starts the second CPU of QEMU's q35.
     fn nr_cpus(&self) -> u32 {
-        let is_stock_xen = matches!(&self.hypervisor, Hypervisor::Elf(_)) && self.hypervisor.name().starts_with("xen");
-        if is_stock_xen && self.chipset == "q35" {
+        if self.hypervisor.is_stock_xen() && self.chipset == "q35" {
             1
         } else {
             self.cpus

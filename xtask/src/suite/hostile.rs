@@ -3,7 +3,7 @@
 //! The checks are `images/xen/tests/hostile.sh`. `--operations` and `--seed` say how many and which.
 
 use super::passthrough::EDU;
-use super::xl::{judge, EVERYTHING};
+use super::xl::{judge, model_with_avx};
 use super::{Bed, Test};
 use crate::machine::{Machine, IOMMU};
 use anyhow::Result;
@@ -30,7 +30,7 @@ fn beside_dom0(bed: &Bed, device: Option<&'static str>) -> Result<String> {
     let jobs = format!("toolstack+xl:hostile:{operations}:{seed}{kind}+poweroff");
     let mut machine = Machine::with_guests(name, &bed.hypervisor, &bed.toolstack()?, 1, &jobs);
     machine.cpus = 2;
-    machine.cpu_model = Some(EVERYTHING.into());
+    machine.cpu_model = model_with_avx(&bed.hypervisor);
     if let Some(device) = device {
         machine.chipset = "q35";
         machine.devices = vec![IOMMU, device];
