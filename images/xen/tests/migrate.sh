@@ -50,8 +50,9 @@ remember
 free=$(mib_free)
 config g1 'vcpus=2'
 check create boot g1 || exit
-# On vCPU 0, whose context the toolstack reads and writes even for a domain that only goes on.
-works() { in_guest g1 20 'taskset -c 0 memcheck 24 40 &' && wait_for 60 more_reports g1 2 && how_far_behind g1 > /tmp/behind && [ -s /tmp/behind ]; }
+# The registers are those of vCPU 0, whose context the toolstack reads and writes even for a domain that only goes on. Nobody
+# else may use that vCPU: Linux loads what it has in memory, which is right, when another process used the registers meanwhile.
+works() { in_guest g1 20 'for p in /proc/[0-9]*; do taskset -p 2 ${p#/proc/}; done > /dev/null 2>&1; memcheck 24 40 &' && wait_for 60 more_reports g1 2 && how_far_behind g1 > /tmp/behind && [ -s /tmp/behind ]; }
 check its-memory-is-checked works || exit
 registers=$(grep -qw avx /proc/cpuinfo && echo avx || echo sse)
 check its-extended-registers-are-checked eval "last_report g1 | grep ' wrong=0 registers=$registers '"
