@@ -147,7 +147,13 @@ int main(int argc, char **argv)
 		puts("TANDEM: memcheck FAIL no memory");
 		return 1;
 	}
-	if (fork() == 0)
+	pid_t ended, keeper = fork();
+
+	if (keeper < 0) {
+		puts("TANDEM: memcheck FAIL no process");
+		return 1;
+	}
+	if (keeper == 0)
 		keep_registers(lost, avx);
 	run_on(1);
 	for (size_t p = 0; p < pages; p++)
@@ -166,8 +172,8 @@ int main(int argc, char **argv)
 			memory[0] = 0;
 			_exit(0);
 		}
-		while (waitpid(-1, NULL, WNOHANG) > 0)
-			;
+		while ((ended = waitpid(-1, NULL, WNOHANG)) > 0)
+			wrong += ended == keeper;
 		usleep(1000);
 		double now = seconds(CLOCK_MONOTONIC);
 		if (now - last >= 1 || now < last) {
