@@ -9,7 +9,7 @@ use crate::domain::Domain;
 use alloc::boxed::Box;
 use core::cell::{Cell, UnsafeCell};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicU8, Ordering};
-use hv_core::sched::VcpuId;
+use hv_core::sched::{LoadId, VcpuId};
 use hv_core::vtlb::Vtlb;
 use x86::Mfn;
 use xen_abi::layout::FIRST_RESERVED_GDT_PAGE;
@@ -160,8 +160,8 @@ pub struct Vcpu {
     pub periodic_due_ns: AtomicU64,
     /// CPU in whose queue each of its timers was armed last.
     pub timer_cpu: [AtomicU32; 4],
-    /// How often it was loaded on a CPU.
-    pub loads: AtomicU64,
+    /// The last time that a CPU loaded it.
+    pub last_load: Cell<LoadId>,
     /// Cache of its page tables, on which it runs while its domain's writes are logged.
     vtlb: AtomicPtr<Vtlb>,
     /// Its saved state was changed from outside: nothing that a CPU may still hold of it counts.
@@ -232,7 +232,7 @@ impl Vcpu {
             periodic_due_ns: AtomicU64::new(0),
             timer_cpu: [const { AtomicU32::new(u32::MAX) }; 4],
             pinned: AtomicBool::new(false),
-            loads: AtomicU64::new(0),
+            last_load: Cell::new(LoadId::NEVER),
             vtlb: AtomicPtr::new(core::ptr::null_mut()),
             state_changed: AtomicBool::new(false),
         }

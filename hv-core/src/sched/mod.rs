@@ -18,6 +18,7 @@
 
 mod cap;
 mod entry;
+mod load_id;
 mod pick;
 mod queue;
 #[cfg(test)]
@@ -29,6 +30,7 @@ use cap::Budget;
 pub use cap::PERIOD_NS as CAP_PERIOD_NS;
 use entry::{distance, later, Entry, State};
 pub use entry::{Loan, Runstate, Wakes, Warp, LATE_NS};
+pub use load_id::LoadId;
 use queue::{Queue, NIL};
 
 /// A physical CPU, 0 .. [`MAX_PCPUS`].

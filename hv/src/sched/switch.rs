@@ -10,6 +10,7 @@ use crate::sched::timers;
 use crate::vcpu::Vcpu;
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU64, Ordering};
+use hv_core::sched::LoadId;
 use xen_abi::regs::CpuUserRegs;
 
 /// CR4 bits that a guest may choose for itself.
@@ -75,10 +76,10 @@ pub fn save(v: &Vcpu, regs: &CpuUserRegs) {
     v.loaded.store(false, Ordering::Release);
 }
 
-/// Which vCPU's registers this CPU still holds, apart from the general ones, and the vCPU's load count then.
+/// What this CPU still holds of the vCPU that it loaded last, apart from the general registers.
 struct Resident {
-    vcpu: Cell<*const Vcpu>,
-    load: Cell<u64>,
+    /// That load. The vCPU itself may be gone, and its memory another's.
+    load: Cell<LoadId>,
     /// What IA32_TSC_AUX holds; 0 after reset.
     tsc_aux: Cell<u64>,
 }
@@ -86,8 +87,7 @@ struct ResidentTable([Resident; crate::arch::percpu::MAX_CPUS]);
 // SAFETY: each CPU uses only its own entry.
 unsafe impl Sync for ResidentTable {}
 static RESIDENT: ResidentTable = ResidentTable(
-    [const { Resident { vcpu: Cell::new(core::ptr::null()), load: Cell::new(0), tsc_aux: Cell::new(0) } };
-        crate::arch::percpu::MAX_CPUS],
+    [const { Resident { load: Cell::new(LoadId::NEVER), tsc_aux: Cell::new(0) } }; crate::arch::percpu::MAX_CPUS],
 );
 
 /// Loads `v` on this CPU: `regs`, which are the last vCPU's that ran here, become its registers. They, descriptors, FPU and
@@ -95,8 +95,10 @@ static RESIDENT: ResidentTable = ResidentTable(
 pub fn load(v: &'static Vcpu, regs: &mut CpuUserRegs) {
     let me = this_cpu();
     let resident = &RESIDENT.0[me.cpu as usize];
-    let stays = core::ptr::eq(resident.vcpu.get(), v) && resident.load.get() == v.loads.load(Ordering::Relaxed);
-    let loads = v.loads.fetch_add(1, Ordering::Relaxed) + 1;
+    let stays = resident.load.get().is_last_of(v.last_load.get());
+    let load = resident.load.get().next_on(me.cpu);
+    resident.load.set(load);
+    v.last_load.set(load);
     v.processor.store(me.cpu, Ordering::Relaxed);
     v.loaded.store(true, Ordering::Release);
     tlb::enter_guests();
@@ -116,8 +118,6 @@ pub fn load(v: &'static Vcpu, regs: &mut CpuUserRegs) {
             debugreg::load(v);
         }
     }
-    resident.vcpu.set(v);
-    resident.load.set(loads);
     timers::resume_periodic(v);
     time::update_runstate_area(v);
 }
