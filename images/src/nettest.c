@@ -27,6 +27,7 @@ struct head {
 };
 struct report {
 	uint64_t got, damaged, missing;
+	uint64_t due, came; /* the first time that one was missing: its number, and the one in its place */
 };
 struct datagram {
 	struct head h;
@@ -39,6 +40,15 @@ static void fail(const char *why, uint64_t at)
 {
 	printf("net FAIL %s at datagram %llu\n", why, (unsigned long long)at);
 	exit(1);
+}
+
+static void missed(const struct report *r, uint64_t at)
+{
+	char why[128];
+
+	snprintf(why, sizeof(why), "peer missed frames, %llu in all, first it got %llu in the place of %llu; noticed",
+		 (unsigned long long)r->missing, (unsigned long long)r->came, (unsigned long long)r->due);
+	fail(why, at);
 }
 
 /* Full frames mostly; every eighth one has another length, down to a few bytes. */
@@ -107,7 +117,7 @@ static void send_all(uint64_t count, unsigned window)
 		if (r.damaged)
 			fail("peer got damaged frames", in.h.seq);
 		if (r.missing)
-			fail("peer missed frames", in.h.seq);
+			missed(&r, in.h.seq);
 		acked = in.h.seq;
 	}
 }

@@ -35,6 +35,11 @@ impl Arp {
     }
 }
 
+/// IPv4, IPv6 or ARP.
+pub fn is_known(frame: &[u8]) -> bool {
+    matches!(frame.get(12..14), Some([8, 0 | 6] | [0x86, 0xdd]))
+}
+
 /// Someone says its MAC address.
 pub fn is_arp_answer(frame: &[u8]) -> bool {
     payload(frame, [8, 6]).is_some_and(|body| body.get(6..8) == Some(&[0, 2]))

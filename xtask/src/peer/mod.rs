@@ -39,10 +39,12 @@ pub struct Counts {
     /// Datagrams from the guest with the right number and checksum, and their bytes.
     pub received: u64,
     pub received_bytes: u64,
-    /// Frames with a wrong checksum: IP's, UDP's or ours.
+    /// Frames with a wrong checksum, IP's, UDP's or ours, and frames of a type that nobody here sends.
     pub damaged: u64,
     /// Datagrams that never came or came out of order.
     pub missing: u64,
+    /// The first time that happened: the number that was due, and the one that came.
+    pub first_gap: Option<(u64, u64)>,
     /// Datagrams sent to the guest, and their bytes.
     pub sent: u64,
     pub sent_bytes: u64,
@@ -163,8 +165,8 @@ impl Host {
         }
         match Udp::parse(bytes) {
             Ok(Some(udp)) if udp.to_port == PORT => self.datagram(&udp),
-            Ok(_) => Vec::new(),
-            Err(frame::Damaged) => {
+            Ok(_) if frame::is_known(bytes) => Vec::new(),
+            Ok(_) | Err(frame::Damaged) => {
                 self.counts.damaged += 1;
                 Vec::new()
             }
@@ -172,18 +174,21 @@ impl Host {
     }
 
     fn datagram(&mut self, udp: &Udp) -> Vec<Vec<u8>> {
-        let Some((head, body)) = udp.body.split_at_checked(HEAD) else { return Vec::new() };
-        if u32_at(head, 0) != MAGIC {
-            return Vec::new();
-        }
-        let (kind, seq, sum) = (u32_at(head, 4), u64_at(head, 8), u64_at(head, 16));
-        if pattern::checksum(body) != sum {
+        let (head, body) = udp.body.split_at_checked(HEAD).unwrap_or_default();
+        let (magic, kind, seq, sum) = (u32_at(head, 0), u32_at(head, 4), u64_at(head, 8), u64_at(head, 16));
+        if magic != MAGIC || pattern::checksum(body) != sum {
             self.counts.damaged += 1;
             return Vec::new();
         }
         match kind {
             PUSH => self.push(udp, seq, body),
-            SYNC => vec![self.acknowledge(udp)],
+            SYNC => {
+                if seq == 0 {
+                    // A greeting. Who had this port before it may have been another.
+                    self.flows.insert(udp.sender(), Flow::default());
+                }
+                vec![self.acknowledge(udp)]
+            }
             PULL => self.pull(udp, seq, if body.len() >= 8 { u64_at(body, 0) } else { 0 }),
             _ => Vec::new(),
         }
@@ -197,6 +202,7 @@ impl Host {
             self.counts.damaged += 1;
         } else if seq != flow.next {
             self.counts.missing += seq.abs_diff(flow.next);
+            self.counts.first_gap.get_or_insert((flow.next, seq));
             flow.next = seq + 1;
         } else {
             self.counts.received += 1;
@@ -216,7 +222,8 @@ impl Host {
         flow.unacknowledged = 0;
         let next = flow.next;
         let mut body = Vec::new();
-        for value in [self.counts.received, self.counts.damaged, self.counts.missing] {
+        let (due, came) = self.counts.first_gap.unwrap_or_default();
+        for value in [self.counts.received, self.counts.damaged, self.counts.missing, due, came] {
             body.extend(value.to_le_bytes());
         }
         udp.answer(&with_head(ACK, next, &body))

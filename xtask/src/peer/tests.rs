@@ -4,11 +4,14 @@ const GUEST_MAC: [u8; 6] = [0x52, 0x54, 0, 1, 2, 3];
 
 /// A datagram from the guest to the peer, as a frame: built by turning round an answer of the peer's.
 fn from_guest(kind: u32, seq: u64, body: &[u8]) -> Vec<u8> {
+    datagram(&with_head(kind, seq, body))
+}
+
+fn datagram(payload: &[u8]) -> Vec<u8> {
     let mut frame = vec![];
     frame.extend([0x52, 0x54, 0, 0x70, 0x65, 0x72]);
     frame.extend(GUEST_MAC);
     frame.extend([8, 0]);
-    let payload = with_head(kind, seq, body);
     let len = u16::try_from(payload.len() + 28).unwrap().to_be_bytes();
     let mut ip = vec![0x45, 0, len[0], len[1], 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 9, 0, 2, 10, 9, 0, 1];
     let mut sum: u32 = ip.chunks(2).map(|p| u32::from(u16::from_be_bytes([p[0], p[1]]))).sum();
@@ -53,7 +56,7 @@ fn a_lost_a_damaged_and_a_forged_datagram_are_noticed() {
     let mut host = Host::default();
     host.take(&from_guest(PUSH, 0, &body_of(0)));
     host.take(&from_guest(PUSH, 3, &body_of(3)));
-    assert_eq!(host.counts.missing, 2);
+    assert_eq!((host.counts.missing, host.counts.first_gap), (2, Some((1, 3))));
     let mut frame = from_guest(PUSH, 4, &body_of(4));
     frame[200] ^= 0x10;
     host.take(&frame);
@@ -64,6 +67,29 @@ fn a_lost_a_damaged_and_a_forged_datagram_are_noticed() {
     frame[20] ^= 1;
     host.take(&frame);
     assert_eq!(host.counts.damaged, 3, "the IP header's checksum");
+}
+
+#[test]
+fn a_frame_of_zeroes_is_damage() {
+    let mut host = Host::default();
+    let mut frame = from_guest(PUSH, 0, &body_of(0));
+    frame.fill(0);
+    host.take(&frame);
+    assert_eq!(host.counts.damaged, 1);
+    // The NIC makes the UDP checksum, of whatever it is given.
+    host.take(&datagram(&[0; HEAD + 8]));
+    assert_eq!(host.counts.damaged, 2);
+}
+
+#[test]
+fn a_greeting_starts_anew_on_a_port_that_another_had() {
+    let mut host = Host::default();
+    for _ in 0..2 {
+        host.take(&from_guest(SYNC, 0, &[]));
+        (0..20).for_each(|seq| drop(host.take(&from_guest(PUSH, seq, &body_of(seq)))));
+        assert_eq!(host.take(&from_guest(SYNC, 20, &[])).len(), 1);
+    }
+    assert_eq!((host.counts.received, host.counts.missing), (40, 0));
 }
 
 #[test]

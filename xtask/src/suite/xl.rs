@@ -158,6 +158,9 @@ fn checks(bed: &Bed, group: &Group) -> Result<String> {
 const PROVOKED: &[&str] =
     &["was stopped", "accesses were stopped", "WITHOUT AN IOMMU", "cannot go to", "cannot be put aside"];
 
+/// Of a test that failed, so many of the hypervisor's warnings are shown.
+const WARNINGS: usize = 3;
+
 /// All checks passed, and the group ran to its end.
 pub(super) fn judge(bed: &Bed, outcome: &Outcome) -> Result<String> {
     let reports = || outcome.lines.iter().filter_map(|l| l.split_once("TANDEM: ").map(|(_, report)| report.trim()));
@@ -165,7 +168,13 @@ pub(super) fn judge(bed: &Bed, outcome: &Outcome) -> Result<String> {
         checks.extend(reports().filter_map(beside::result));
     }
     let failed: Vec<&str> = reports().filter(|r| r.contains("FAIL")).collect();
-    ensure!(failed.is_empty(), "{} (log {})", failed.join("; "), relative(&outcome.log));
+    if !failed.is_empty() {
+        let warnings: Vec<&str> =
+            outcome.lines.iter().filter_map(|l| l.split_once("(TDM) Warning: ")).map(|(_, w)| w.trim()).collect();
+        let last = warnings.get(warnings.len().saturating_sub(WARNINGS)..).unwrap_or_default().join("; ");
+        let warned = if last.is_empty() { last } else { format!("; the hypervisor's last warnings: {last}") };
+        bail!("{}{warned} (log {})", failed.join("; "), relative(&outcome.log));
+    }
     if outcome.report("group").is_none() {
         let last = reports().next_back().context("dom0 said nothing")?;
         bail!("it stopped after: {last} ({}; log {})", ended(&outcome.ending), relative(&outcome.log));
