@@ -74,7 +74,7 @@ job_net() {
 		errors=$((errors + $(cat /sys/class/net/eth0/statistics/$f)))
 	done
 	line=$(grep -E 'eth0|virtio.*(in|out)put' /proc/interrupts | head -n 1)
-	say "interface errors=$errors rx=$(cat /sys/class/net/eth0/statistics/rx_packets) tx=$(cat /sys/class/net/eth0/statistics/tx_packets) interrupts=$(echo $line | tr -s ' ' '_')"
+	say "interface queue=$(ip link show eth0 | sed -n 's/.* qdisc \([^ ]*\).*/\1/p') errors=$errors rx=$(cat /sys/class/net/eth0/statistics/rx_packets) tx=$(cat /sys/class/net/eth0/statistics/tx_packets) interrupts=$(echo $line | tr -s ' ' '_')"
 }
 
 # disk:DRIVER:MIB

@@ -14,6 +14,11 @@ wait_for() {
 	done
 }
 
+# What every guest's kernel is told. Packets wait in its queues as they do in dom0's, which the host chose.
+kernel_args="console=hvc0 quiet panic=-1 sysctl.net.core.default_qdisc=$(cat /proc/sys/net/core/default_qdisc)"
+# A command that shows that it does not drop them.
+keeps='grep pfifo_fast /proc/sys/net/core/default_qdisc'
+
 # config NAME [LINE...]: a guest's configuration in /tmp/NAME.cfg; further lines override
 config() {
 	cfg=/tmp/$1.cfg
@@ -24,7 +29,7 @@ kernel="/guest/vmlinux"
 ramdisk="/guest/guest.cpio"
 memory=128
 vcpus=1
-extra="console=hvc0 quiet panic=-1 tandem.do=serve"
+extra="$kernel_args tandem.do=serve"
 X
 	shift
 	for line in "$@"; do echo "$line" >> $cfg; done

@@ -44,6 +44,7 @@ fn demonstrate(options: &Options) -> Result<()> {
     } else {
         Machine::new("run", &hypervisor, &images, cpus, &format!("{jobs}+poweroff"))
     };
+    machine.keep_packets();
     if with_guests {
         machine.chipset = "q35";
         machine.devices = vec![crate::machine::IOMMU];

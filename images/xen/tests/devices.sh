@@ -21,7 +21,7 @@ check bridge-has-both eval '[ $(ls -d /sys/class/net/xenbr0/brif/vif* | wc -l) =
 # Network: the outside, dom0, each other.
 check address in_guest d1 20 job_address 3
 check address-of-the-second in_guest d2 20 job_address 4
-check packets-to-and-from-outside said 'net ok' d1 $((60 + few * 8)) "nettest eth0 10.9.0.1 $few 64"
+check packets-to-and-from-outside said 'net ok' d1 $((60 + few * 8)) "$keeps && nettest eth0 10.9.0.1 $few 64"
 check packets-with-four-vcpus said 'net ok' d2 $((60 + few * 8)) "nettest eth0 10.9.0.1 $few 64"
 check stream-to-outside said 'tcp ok' d1 $((60 + mib * 2)) "tcptest put 10.9.0.1 $mib"
 check stream-from-outside said 'tcp ok' d1 $((60 + mib * 2)) "tcptest get 10.9.0.1 $mib"

@@ -21,7 +21,7 @@ check address address u1 3
 check address-of-the-second address u2 4
 check dom0-has-no-interface eval '[ "$(ls /sys/class/net)" = lo ]'
 
-check packets-to-and-from-outside said 'net ok' u1 $((60 + few * 8)) "nettest eth0 10.9.0.1 $few 64"
+check packets-to-and-from-outside said 'net ok' u1 $((60 + few * 8)) "$keeps && nettest eth0 10.9.0.1 $few 64"
 check packets-of-the-second said 'net ok' u2 $((60 + few * 8)) "nettest eth0 10.9.0.1 $few 64"
 check stream-to-outside said 'tcp ok' u1 $((60 + mib * 4)) "tcptest put 10.9.0.1 $mib"
 check stream-from-outside said 'tcp ok' u1 $((60 + mib * 4)) "tcptest get 10.9.0.1 $mib"

@@ -54,7 +54,7 @@ check the-network-lives-on in_guest d1 60 'ping -c 3 -W 2 10.9.0.1'
 driving d2 "pci=['$nic']"
 check a-second-owner-is-refused refused "not assignable" xl create /tmp/d2.cfg
 driving d3 'passthrough="enabled"' 'e820_host=1' \
-	'extra="console=hvc0 quiet panic=-1 iommu=soft swiotlb=4096 tandem.do=drive"'
+	"extra='$kernel_args iommu=soft swiotlb=4096 tandem.do=drive'"
 check a-domain-for-devices-starts eval 'xl create /tmp/d3.cfg > /dev/null && serving d3'
 check attaching-what-another-has-is-refused refused "failed for PCI device" xl pci-attach d3 $nic
 

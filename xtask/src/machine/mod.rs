@@ -124,6 +124,12 @@ impl Machine {
         machine
     }
 
+    /// Linux, and guests that dom0 configures by `images/xen/lib.sh`, keep every packet until it can be sent. What Debian's
+    /// Linux has by default, fq_codel, drops packets that have waited for long, as all do while the host is slow.
+    pub fn keep_packets(&mut self) {
+        self.kernel_args.insert_str(0, "sysctl.net.core.default_qdisc=pfifo_fast ");
+    }
+
     /// Debian's Xen 4.17 hangs while it starts the second CPU of QEMU's q35.
     fn nr_cpus(&self) -> u32 {
         if self.hypervisor.is_stock_xen() && self.chipset == "q35" {

@@ -52,6 +52,7 @@ fn dies(bed: &Bed) -> Result<String> {
 fn machine(bed: &Bed, name: &str, group: &str, nic: &'static str, peer: &Peer) -> Result<Machine> {
     let jobs = format!("toolstack+xl:{group}+poweroff");
     let mut machine = Machine::with_guests(name, &bed.hypervisor, &bed.toolstack()?, 1, &jobs);
+    machine.keep_packets();
     machine.cpus = 2;
     machine.chipset = "q35";
     machine.devices = vec![IOMMU];

@@ -165,12 +165,14 @@ fn nic(bed: &Bed, device: &'static str, driver: &str, window: u32) -> Result<Str
     let peer = Peer::start(&name)?;
     let jobs = format!("net:{driver}:{}:{window}+poweroff", bed.mib);
     let mut machine = Machine::new(&name, &bed.hypervisor, &bed.images, 2, &jobs);
+    machine.keep_packets();
     machine.nic = Some((device, peer.socket().to_path_buf()));
     machine.timeout_s = 300 + bed.mib * 4;
     let outcome = run(&machine)?;
     check_net(&outcome, peer.counts())?;
     let bound = outcome.report(&format!("module {driver}")).context("the driver was not loaded")?;
     let interface = outcome.report("interface").context("no word about the interface")?;
+    ensure!(field(interface, "queue") != Some("fq_codel"), "it drops what has waited for long: {interface}");
     ensure!(field(interface, "errors") == Some("0"), "the interface counts errors: {interface}");
     clean(&outcome, &Ending::PowerOff)?;
     Ok(format!("{bound}, {} packets out, {} in", peer.counts().received, peer.counts().sent))

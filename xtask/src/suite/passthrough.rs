@@ -104,6 +104,7 @@ fn no_passthrough(bed: &Bed) -> Result<String> {
 
 fn with_guests(bed: &Bed, name: &str, jobs: &str) -> Result<Machine> {
     let mut machine = Machine::with_guests(name, &bed.hypervisor, &bed.toolstack()?, 2, jobs);
+    machine.keep_packets();
     machine.timeout_s = 1500;
     Ok(machine)
 }
@@ -115,6 +116,7 @@ fn dom0_behind(bed: &Bed, name: &str, option: &str, nic: &'static str, unit: &'s
     pattern::make_disk(&disk, bed.mib)?;
     let jobs = format!("net:{nic}:{}:64+disk:nvme:{}+poweroff", bed.mib, bed.mib);
     let mut machine = Machine::new(name, &bed.hypervisor, &bed.images, 2, &jobs);
+    machine.keep_packets();
     machine.hypervisor_args += &format!(" {option}");
     machine.chipset = "q35";
     machine.devices = vec![unit];

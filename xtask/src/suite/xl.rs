@@ -117,6 +117,7 @@ fn checks(bed: &Bed, group: &Group) -> Result<String> {
     let count = group.counts.map_or(bed.mib.to_string(), |(quick, full)| if bed.full { full } else { quick }.into());
     let jobs = format!("toolstack:{}+bridge:e1000+xl:{}:{count}+poweroff", group.store, group.file);
     let mut machine = Machine::with_guests(&format!("xl-{}", group.file), &bed.hypervisor, &images, group.vcpus, &jobs);
+    machine.keep_packets();
     machine.cpus = group.cpus;
     if group.has_avx {
         machine.cpu_model = model_with_avx(&bed.hypervisor);
