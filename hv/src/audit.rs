@@ -6,13 +6,13 @@
 
 use crate::arch::percpu::this_cpu;
 use crate::console::print;
+use crate::domain::memory::limbo;
+use crate::domain::memory::mmu_env::{mmu, Env};
+use crate::domain::vcpu::stop;
 use crate::domain::{self, Domain, DomainRef};
-use crate::irq_guest;
-use crate::mem::mmu_env::{mmu, Env};
-use crate::mem::{frames, heap, limbo};
-use crate::sched;
+use crate::mem::{frames, heap};
 use crate::sync::Mutex;
-use crate::vcpu::stop;
+use crate::{irq, sched};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
@@ -90,7 +90,7 @@ fn recount(domains: &[DomainRef]) -> Result<(Totals, u64), Errno> {
     }
     let mut audit = Audit::new(mmu(), &mut found);
     domains.iter().for_each(|d| tell_domain(&mut audit, d));
-    irq_guest::lock().for_each_page(|page| audit.writable(page.mfn()));
+    irq::guest::lock().for_each_page(|page| audit.writable(page.mfn()));
     frames::for_each_free(|first, order| (0..1 << order).for_each(|n| audit.free(Mfn::new(first + n))));
     limbo::for_each(|mfn| audit.free(*mfn));
 

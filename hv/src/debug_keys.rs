@@ -3,13 +3,12 @@
 
 mod in_use;
 
-use crate::arch::percpu;
-use crate::arch::tsc;
-use crate::audit;
+use crate::arch::{percpu, tsc};
+use crate::domain::memory::limbo;
+use crate::domain::vcpu::{stop, Vcpu};
 use crate::domain::{self, Domain};
-use crate::mem::{frames, heap, limbo};
-use crate::sched;
-use crate::vcpu::{stop, Vcpu};
+use crate::mem::{frames, heap};
+use crate::{audit, sched};
 use core::sync::atomic::Ordering;
 use hv_core::evtchn::Binding;
 
@@ -177,7 +176,7 @@ fn memory() {
         frames::largest_order(),
         limbo::count(),
         heap::frames_used(),
-        crate::mem::claims::outstanding()
+        crate::domain::memory::claims::outstanding()
     );
     let mut small = 0;
     heap::for_each_class(|size, pages| {

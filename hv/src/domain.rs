@@ -1,15 +1,21 @@
 //! Domains: what belongs to a guest as a whole, the list of them, and their death.
 
+pub mod event;
+pub mod grant;
+pub mod iospace;
 mod list;
+pub mod memory;
+pub mod passthrough;
+pub mod vcpu;
 
 pub use list::{bury, find, find_from, for_each, insert, next_free_id, DomainRef};
 
 use crate::arch::percpu::{pending, this_cpu};
-use crate::mem;
+use crate::domain::vcpu::{stop, Vcpu};
+use crate::hypercall::vm_assist;
 use crate::sched::{self, timers};
 use crate::sync::{Mutex, Once, RwLock};
-use crate::vcpu::{stop, Vcpu};
-use crate::{error, info};
+use crate::{error, info, mem};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::fmt;
@@ -22,8 +28,6 @@ use xen_abi::layout::DomId;
 use xen_abi::regs::CpuUserRegs;
 use xen_abi::sched as reason;
 use xen_abi::shared::{shared_info, vcpu_info, XEN_LEGACY_MAX_VCPUS};
-
-use crate::hypercall::vm_assist;
 
 /// Most vCPUs of one domain.
 pub const MAX_VCPUS: u32 = 128;
@@ -70,7 +74,7 @@ pub struct Domain {
     /// How much of one CPU its vCPUs may use together, in percent; 0: no cap.
     pub cap: AtomicU32,
     /// Page tables, frames and memory accounting. Lock order: first of the domain's locks.
-    pub mm: crate::mem::domain_mm::DomainMm,
+    pub mm: crate::domain::memory::domain_mm::DomainMm,
     /// Was it created for devices?
     pub may_own_devices: AtomicBool,
     /// Does it drive devices? Then events for it are urgent. The scheduler's alone to change.
@@ -79,13 +83,13 @@ pub struct Domain {
     /// allocator's and the IOMMU's own.
     pub dma: Mutex<Option<crate::iommu::DomainDma>>,
     /// I/O memory, ports and interrupts that it may use.
-    pub io: crate::iospace::IoSpace,
+    pub io: crate::domain::iospace::IoSpace,
     /// What CPUID tells its kernels.
     pub cpu_policy: RwLock<Policy>,
     /// Event channels.
-    pub events: crate::event::DomainEvents,
+    pub events: crate::domain::event::DomainEvents,
     /// Grants.
-    pub grants: crate::grant::DomainGrants,
+    pub grants: crate::domain::grant::DomainGrants,
     /// Watchdogs that it has wound up.
     watchdogs: Mutex<Watchdogs>,
     /// The next in its bucket of the list.
@@ -96,8 +100,8 @@ impl Domain {
     /// A domain without memory, with room for `max_vcpus` vCPUs, none of them made yet. `None` when out of memory.
     pub fn new(id: u16, max_vcpus: u32, control: bool) -> Option<Arc<Self>> {
         let max_vcpus = max_vcpus.clamp(1, MAX_VCPUS) as usize;
-        let io = crate::iospace::IoSpace::new(control)?;
-        let events = crate::event::DomainEvents::new(id, max_vcpus as u32)?;
+        let io = crate::domain::iospace::IoSpace::new(control)?;
+        let events = crate::domain::event::DomainEvents::new(id, max_vcpus as u32)?;
         // Last of what can fail: only the domain's end gives it back.
         let shared_info = mem::frames::alloc_zeroed()?;
         mem::frames::frame(shared_info)?.lend(DomId(id), true);
@@ -117,14 +121,14 @@ impl Domain {
             tsc_incarnation: AtomicU32::new(0),
             weight: AtomicU32::new(hv_core::sched::DEFAULT_WEIGHT),
             cap: AtomicU32::new(0),
-            mm: crate::mem::domain_mm::DomainMm::new(id),
+            mm: crate::domain::memory::domain_mm::DomainMm::new(id),
             may_own_devices: AtomicBool::new(false),
             drives_devices: AtomicBool::new(control),
             dma: Mutex::new(None),
             io,
             cpu_policy: RwLock::new(crate::pv::cpu_policy::policies().pv_default.clone()),
             events,
-            grants: crate::grant::DomainGrants::new(
+            grants: crate::domain::grant::DomainGrants::new(
                 id,
                 xen_abi::grant::DEFAULT_MAX_GRANT_FRAMES,
                 xen_abi::grant::DEFAULT_MAX_MAPTRACK_FRAMES,
@@ -301,7 +305,7 @@ impl Domain {
         if self.shutdown_code.compare_exchange(RUNNING, why, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
             info!("d{} shut down, reason {why}", self.id);
             self.vcpus().for_each(|v| sched::halt(v, stop::SHUTDOWN));
-            crate::event::raise_global_virq(xen_abi::event::VIRQ_DOM_EXC);
+            crate::domain::event::raise_global_virq(xen_abi::event::VIRQ_DOM_EXC);
         }
     }
 }
@@ -331,7 +335,7 @@ pub fn died(d: &Domain) {
         info!("d{} destroyed", d.id);
     }
     bury_if_empty(d);
-    crate::event::raise_global_virq(xen_abi::event::VIRQ_DOM_EXC);
+    crate::domain::event::raise_global_virq(xen_abi::event::VIRQ_DOM_EXC);
 }
 
 /// Forgets a dead domain that has no memory left. Called whenever one of its pages comes back.
@@ -344,7 +348,7 @@ pub fn bury_if_empty(d: &Domain) {
 impl Drop for Domain {
     fn drop(&mut self) {
         // Nobody maps it: that would have kept the domain. Only this ends the loan, so it cannot fail.
-        let ended = crate::mem::mmu_env::mmu().end_loan(DomId(self.id), self.shared_info);
+        let ended = crate::domain::memory::mmu_env::mmu().end_loan(DomId(self.id), self.shared_info);
         debug_assert!(ended.is_ok(), "shared_info was no longer lent");
     }
 }

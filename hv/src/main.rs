@@ -10,20 +10,14 @@ mod boot;
 mod console;
 mod debug_keys;
 mod domain;
-mod event;
-mod grant;
 mod hypercall;
 mod iommu;
-mod iospace;
 mod irq;
-mod irq_guest;
 mod mem;
 mod panic;
-mod passthrough;
 mod pv;
 mod sched;
 mod sync;
-mod vcpu;
 
 use crate::arch::{descriptor, fpu, percpu, stacks};
 use crate::sync::Once;
@@ -69,7 +63,7 @@ extern "C" fn start_on_stack(boot: &mut boot::BootInfo) -> ! {
     boot.modules.drain(..).for_each(boot::Module::release);
     // Now it is known which memory the hypervisor keeps.
     iommu::init(&boot.options, &machine_map(&boot.memory_map));
-    passthrough::init(&boot.options);
+    domain::passthrough::init(&boot.options);
     irq::init_serial();
     arch::finish_init();
     // Only now is the scale of time known.
@@ -100,5 +94,5 @@ pub fn init_cpu() {
 
 /// Console input is waiting: the domain that owns the console is told.
 pub fn console_input() {
-    event::raise_global_virq(xen_abi::event::VIRQ_CONSOLE);
+    domain::event::raise_global_virq(xen_abi::event::VIRQ_CONSOLE);
 }

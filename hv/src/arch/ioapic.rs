@@ -2,10 +2,11 @@
 
 use crate::arch::insn::{inb, outb};
 use crate::arch::{acpi, vectors};
+use crate::domain::iospace;
 use crate::iommu::remap;
 use crate::mem::vmap;
 use crate::sync::{Mutex, Once};
-use crate::{info, iospace, warn};
+use crate::{info, warn};
 use alloc::vec::Vec;
 pub use hv_core::pirq::Wire;
 use x86::{MachAddr, Mfn};

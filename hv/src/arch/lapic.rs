@@ -2,8 +2,9 @@
 
 use crate::arch::insn::{cpuid, rdmsr, wrmsr};
 use crate::arch::{acpi, vectors};
+use crate::domain::iospace;
+use crate::info;
 use crate::mem::vmap;
-use crate::{info, iospace};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use x86::{msr, MachAddr, Mfn};
 

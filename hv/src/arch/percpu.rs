@@ -20,7 +20,7 @@
 //!
 //! There is one stack for each physical CPU and none for each vCPU: a hypercall never sleeps.
 
-use crate::vcpu::Vcpu;
+use crate::domain::vcpu::Vcpu;
 use core::cell::Cell;
 use core::mem::{offset_of, size_of};
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};

@@ -6,9 +6,10 @@
 
 use crate::arch::insn::{cpuid, inb, inl, outb, rdtsc};
 use crate::arch::{acpi, lapic};
+use crate::domain::iospace;
+use crate::info;
 use crate::mem::vmap;
 use crate::sync::{Mutex, Once};
-use crate::{info, iospace};
 use core::sync::atomic::{AtomicU64, AtomicU8, Ordering};
 use x86::{MachAddr, Mfn};
 

@@ -6,11 +6,11 @@
 mod memory;
 
 use crate::boot::{Module, Options};
+use crate::domain::memory::mmu_env::{mmu, refill_steps};
+use crate::domain::vcpu::stop;
 use crate::domain::{self, Domain};
 use crate::hypercall::vm_assist;
-use crate::mem::mmu_env::{mmu, refill_steps};
 use crate::pv::context;
-use crate::vcpu::stop;
 use crate::{info, sched};
 use alloc::boxed::Box;
 use alloc::sync::Arc;

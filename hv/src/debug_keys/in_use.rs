@@ -3,10 +3,9 @@
 
 use super::{each_domain, say};
 use crate::arch::vectors;
-use crate::domain::Domain;
-use crate::mem::claims;
-use crate::passthrough;
-use crate::{iommu, irq_guest};
+use crate::domain::memory::claims;
+use crate::domain::{passthrough, Domain};
+use crate::{iommu, irq};
 
 pub fn print() {
     let (mut domains, mut dying) = (0, 0);
@@ -32,7 +31,7 @@ fn of_domain(d: &Domain) {
         (table.frames().len(), table.nr_used())
     };
     let (handles, _) = d.grants.track().sizes();
-    let pirqs = irq_guest::lock().sizes(d.id);
+    let pirqs = irq::guest::lock().sizes(d.id);
     say!(
         "use: d{}: {} pages, {ports} ports, {grants} grants in {grant_frames} frames, {handles} handles, \
          {} pirqs, {} of them bound, {} functions{}",

@@ -1,6 +1,6 @@
 //! Bitmaps of CPUs and nodes in guest memory.
 
-use super::guest_ptr::{plain, GuestPtr};
+use crate::mem::guest_ptr::{plain, GuestPtr};
 use xen_abi::domctl::Bitmap;
 use xen_abi::errno::Errno;
 

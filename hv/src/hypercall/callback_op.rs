@@ -1,7 +1,7 @@
 //! `callback_op`: where the guest kernel is entered for events, system calls and failed returns.
 
 use super::{Caller, GuestPtr, Outcome, OK};
-use crate::vcpu::Callback;
+use crate::domain::vcpu::Callback;
 use x86::addr::is_canonical;
 use xen_abi::callback::{
     CallbackRegister, CallbackUnregister, CALLBACKF_MASK_EVENTS, CALLBACKOP_REGISTER, CALLBACKOP_UNREGISTER,

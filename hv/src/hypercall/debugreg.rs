@@ -15,7 +15,7 @@ pub fn set(cx: &mut Caller, reg: u32, value: u64) -> Outcome {
 }
 
 /// Checks and stores a value without loading it.
-pub fn store(v: &crate::vcpu::Vcpu, reg: u32, value: u64) -> Result<(), Errno> {
+pub fn store(v: &crate::domain::vcpu::Vcpu, reg: u32, value: u64) -> Result<(), Errno> {
     match reg {
         0..=3 => {
             if !x86::addr::is_canonical(value) || (HYPERVISOR_VIRT_START..HYPERVISOR_VIRT_END).contains(&value) {
@@ -50,7 +50,7 @@ pub fn get(cx: &mut Caller, reg: u32) -> Outcome {
 }
 
 /// Loads the vCPU's debug registers if it uses any.
-pub fn load(v: &crate::vcpu::Vcpu) {
+pub fn load(v: &crate::domain::vcpu::Vcpu) {
     let dr7 = v.debugreg[7].get();
     // SAFETY: `set` admitted only guest addresses; DR7 without GD and without I/O breakpoints.
     unsafe {
@@ -67,6 +67,6 @@ pub fn load(v: &crate::vcpu::Vcpu) {
 
 /// Does the vCPU have breakpoints enabled?
 #[inline]
-pub fn in_use(v: &crate::vcpu::Vcpu) -> bool {
+pub fn in_use(v: &crate::domain::vcpu::Vcpu) -> bool {
     v.debugreg[7].get() & x86::rflags::DR7_ENABLE_MASK != 0
 }

@@ -1,11 +1,11 @@
 //! `event_channel_op`: making, connecting, signalling and closing event channels.
 
 use super::foreign::target;
-use super::guest_ptr::plain;
 use super::{Caller, Done, GuestPtr, Outcome, OK};
+use crate::domain::event::{self, GuestPage};
 use crate::domain::{self, Domain};
-use crate::event::{self, GuestPage};
-use crate::irq_guest;
+use crate::irq;
+use crate::mem::guest_ptr::plain;
 use hv_core::evtchn::{virq_is_global, Remote};
 use xen_abi::errno::Errno;
 use xen_abi::event as op;
@@ -77,7 +77,7 @@ fn other(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>) -> Outcome {
         }
         op::EVTCHNOP_BIND_PIRQ => {
             let mut r: op::EvtchnBindPirq = arg.cast().read()?;
-            r.port = irq_guest::bind(d, r.pirq, r.flags & op::BIND_PIRQ_WILL_SHARE != 0)?;
+            r.port = irq::guest::bind(d, r.pirq, r.flags & op::BIND_PIRQ_WILL_SHARE != 0)?;
             hand_out(d, r.port, arg.cast().write(&r))
         }
         op::EVTCHNOP_BIND_IPI => {
@@ -91,7 +91,7 @@ fn other(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>) -> Outcome {
             let v = d.vcpu(r.vcpu).ok_or(Errno::ENOENT)?;
             let pirq = d.events.lock().bind_vcpu(r.port, r.vcpu)?;
             if let Some(pirq) = pirq {
-                irq_guest::steer(v, pirq);
+                irq::guest::steer(v, pirq);
             }
             OK
         }

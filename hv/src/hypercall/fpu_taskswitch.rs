@@ -2,7 +2,7 @@
 
 use super::{Caller, Outcome, OK};
 use crate::arch::cpu;
-use crate::vcpu::Vcpu;
+use crate::domain::vcpu::Vcpu;
 
 /// Sets (`flag` not 0) or clears the task-switched flag of the calling vCPU. Source: public/xen.h.
 #[inline]

@@ -1,13 +1,13 @@
 //! `grant_table_op`, version 1 tables: what a domain gives to others, and using what others give.
 
 use super::foreign::{self, Target};
-use super::guest_ptr::plain;
 use super::{Caller, Done, GuestPtr, Outcome, OK};
 use crate::domain;
-use crate::grant::{self, Copier, Place};
+use crate::domain::grant::{self, Copier, Place};
+use crate::domain::memory::mmu_env::mmu;
 use crate::mem::copy::write_u16;
 use crate::mem::frames;
-use crate::mem::mmu_env::mmu;
+use crate::mem::guest_ptr::plain;
 use core::mem::offset_of;
 use hv_core::grant::{MapFlags, Retired};
 use hv_core::mmu::MmuEnv;

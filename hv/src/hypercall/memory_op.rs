@@ -2,9 +2,11 @@
 
 use super::foreign::{self, Target};
 use super::{Caller, Done, GuestPtr, Outcome, OK};
-use crate::mem::domain_mm::DomainMm;
-use crate::mem::mmu_env::{mmu, Source};
-use crate::mem::{self, frames, log_dirty};
+use crate::domain::memory::claims;
+use crate::domain::memory::domain_mm::DomainMm;
+use crate::domain::memory::log_dirty;
+use crate::domain::memory::mmu_env::{mmu, Source};
+use crate::mem::{self, frames};
 use crate::sync::Once;
 use alloc::vec::Vec;
 use hv_core::memory::{self, Account, Exchange, Extents, CONTROL_MAX_ORDER, GUEST_MAX_ORDER};
@@ -257,7 +259,7 @@ fn claim_pages(cx: &Caller, request: MemoryReservation) -> Outcome {
     if request.extent_start != 0 || request.extent_order != 0 || request.mem_flags != 0 {
         return Err(Errno::EINVAL);
     }
-    mem::claims::claim(&target, request.nr_extents)?;
+    claims::claim(&target, request.nr_extents)?;
     OK
 }
 

@@ -3,7 +3,7 @@
 use super::batch::{self, Progress, Rest};
 use super::{foreign, Caller, GuestPtr, Outcome};
 use crate::arch::percpu::{pending, this_cpu};
-use crate::mem::mmu_env::{self, mmu};
+use crate::domain::memory::mmu_env::{self, mmu};
 use hv_core::mmu::{MmuError, Owners};
 use xen_abi::errno::Errno;
 use xen_abi::layout::DomId;

@@ -10,7 +10,6 @@ pub mod event_channel_op;
 pub mod foreign;
 pub mod fpu_taskswitch;
 pub mod grant_table_op;
-pub mod guest_ptr;
 pub mod iret;
 pub mod memory_op;
 pub mod mmu_update;
@@ -33,12 +32,12 @@ pub mod vm_assist;
 pub mod xen_version;
 pub mod xenpmu_op;
 
-pub use guest_ptr::{GuestPtr, Plain};
+pub use crate::mem::guest_ptr::{GuestPtr, Plain};
 
 use crate::arch::cpu;
 use crate::arch::percpu::this_cpu;
+use crate::domain::vcpu::Vcpu;
 use crate::domain::Domain;
-use crate::vcpu::Vcpu;
 use core::sync::atomic::Ordering;
 use xen_abi::errno::Errno;
 use xen_abi::regs::CpuUserRegs;

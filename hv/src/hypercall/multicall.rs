@@ -1,7 +1,7 @@
 //! `multicall`: a list of hypercalls in one.
 
 use super::{table, Caller, Done, GuestPtr, Outcome, OK};
-use crate::hypercall::guest_ptr::plain;
+use crate::mem::guest_ptr::plain;
 use xen_abi::errno::Errno;
 use xen_abi::hypercall::MULTICALL;
 

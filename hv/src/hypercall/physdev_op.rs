@@ -1,13 +1,13 @@
 //! `physdev_op`: interrupts and devices of the machine, for the domains that may use them.
 
-use super::guest_ptr::plain;
 use super::{Caller, GuestPtr, Outcome, OK};
 use crate::arch::ioapic;
 use crate::arch::pci::{self, Sbdf};
-use crate::domain;
-use crate::event::GuestPage;
-use crate::vcpu::IoBitmap;
-use crate::{irq_guest, passthrough};
+use crate::domain::event::GuestPage;
+use crate::domain::vcpu::IoBitmap;
+use crate::domain::{self, passthrough};
+use crate::irq;
+use crate::mem::guest_ptr::plain;
 use hv_core::passthrough::Owner;
 use hv_core::pirq::Wire;
 use xen_abi::errno::Errno;
@@ -48,7 +48,7 @@ pub fn call(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>) -> Outcome {
         op::PHYSDEVOP_EOI => {
             let r: op::PhysdevEoi = arg.cast().read()?;
             // Without a pirq there is nothing to end: it needs no table of them.
-            let unmask = irq_guest::lock().eoi(d.id, r.irq)?;
+            let unmask = irq::guest::lock().eoi(d.id, r.irq)?;
             if let Some(port) = unmask {
                 d.events.lock().unmask(d, port)?;
             }
@@ -70,14 +70,14 @@ pub fn call(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>) -> Outcome {
         }
         op::PHYSDEVOP_IRQ_STATUS_QUERY => {
             let mut r: op::PhysdevIrqStatusQuery = arg.cast().read()?;
-            r.flags = irq_guest::lock_for(d)?.status(d.id, r.irq)?;
+            r.flags = irq::guest::lock_for(d)?.status(d.id, r.irq)?;
             arg.cast().write(&r)?;
             OK
         }
         op::PHYSDEVOP_PIRQ_EOI_GMFN_V1 | op::PHYSDEVOP_PIRQ_EOI_GMFN_V2 => {
             let r: op::PhysdevPirqEoiGmfn = arg.cast().read()?;
             let auto_unmask = cmd == op::PHYSDEVOP_PIRQ_EOI_GMFN_V1;
-            irq_guest::lock_for(d)?.set_eoi_map(d.id, auto_unmask, || GuestPage::take(d, r.gmfn))?;
+            irq::guest::lock_for(d)?.set_eoi_map(d.id, auto_unmask, || GuestPage::take(d, r.gmfn))?;
             OK
         }
         op::PHYSDEVOP_MAP_PIRQ => {
@@ -93,19 +93,19 @@ pub fn call(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>) -> Outcome {
         op::PHYSDEVOP_UNMAP_PIRQ => {
             let r: op::PhysdevUnmapPirq = arg.cast().read()?;
             if r.domid == DOMID_SELF || r.domid == d.id {
-                irq_guest::lock_for(d)?.unmap(d.id, r.pirq)?;
+                irq::guest::lock_for(d)?.unmap(d.id, r.pirq)?;
             } else {
                 let target = domain::find(r.domid).ok_or(Errno::ESRCH)?;
                 cx.require_privilege()?;
                 // Differs from Xen, which leaves a domain the pirqs of messages until it ends: here they go with the
                 // device. Linux keeps its own number of one for ever unless it is told by ESRCH that it is no more.
-                irq_guest::lock_for(&target)?.unmap(target.id, r.pirq).map_err(|_| Errno::ESRCH)?;
+                irq::guest::lock_for(&target)?.unmap(target.id, r.pirq).map_err(|_| Errno::ESRCH)?;
             }
             OK
         }
         op::PHYSDEVOP_GET_FREE_PIRQ => {
             let mut r: op::PhysdevGetFreePirq = arg.cast().read()?;
-            r.pirq = irq_guest::lock_for(d)?.free_pirq(d.id)?;
+            r.pirq = irq::guest::lock_for(d)?.free_pirq(d.id)?;
             arg.cast().write(&r)?;
             OK
         }
@@ -122,7 +122,7 @@ fn machine_op(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>) -> Outcome {
         op::PHYSDEVOP_SETUP_GSI => {
             let r: op::PhysdevSetupGsi = arg.cast().read()?;
             let wire = Wire { level: r.triggering != 0, active_low: r.polarity != 0 };
-            irq_guest::lock().setup_gsi(r.gsi, wire)?;
+            irq::guest::lock().setup_gsi(r.gsi, wire)?;
             OK
         }
         op::PHYSDEVOP_APIC_READ => {
@@ -166,14 +166,14 @@ fn machine_op(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>) -> Outcome {
         }
         op::PHYSDEVOP_RESTORE_MSI_EXT => {
             let r: op::PhysdevPciDevice = arg.cast().read()?;
-            irq_guest::restore_msi(Sbdf::new(r.seg, r.bus, r.devfn));
+            irq::guest::restore_msi(Sbdf::new(r.seg, r.bus, r.devfn));
             OK
         }
         op::PHYSDEVOP_MANAGE_PCI_ADD | op::PHYSDEVOP_MANAGE_PCI_REMOVE | op::PHYSDEVOP_RESTORE_MSI => {
             let r: op::PhysdevManagePci = arg.cast().read()?;
             let at = Sbdf::new(0, r.bus, r.devfn);
             if cmd == op::PHYSDEVOP_RESTORE_MSI {
-                irq_guest::restore_msi(at);
+                irq::guest::restore_msi(at);
             }
             known(at)
         }
@@ -220,7 +220,7 @@ fn map_pirq(cx: &Caller, r: &op::PhysdevMapPirq) -> Result<u32, Errno> {
             if !caller.io.allows_irq(r.index) {
                 return Err(Errno::EPERM);
             }
-            irq_guest::lock_for(target)?.map_gsi(target.id, r.index, wanted)
+            irq::guest::lock_for(target)?.map_gsi(target.id, r.index, wanted)
         }
         op::MAP_PIRQ_TYPE_MSI | op::MAP_PIRQ_TYPE_MSI_SEG => {
             if !caller.is_hardware {
@@ -231,7 +231,7 @@ fn map_pirq(cx: &Caller, r: &op::PhysdevMapPirq) -> Result<u32, Errno> {
             let [devfn, ..] = r.devfn.to_le_bytes();
             let entry =
                 if r.table_base == 0 { None } else { Some(u16::try_from(r.entry_nr).map_err(|_| Errno::EINVAL)?) };
-            irq_guest::map_msi(target, Sbdf::new(segment, bus, devfn), entry, wanted)
+            irq::guest::map_msi(target, Sbdf::new(segment, bus, devfn), entry, wanted)
         }
         // Several messages of one capability need interrupt remapping; kernels fall back to one.
         op::MAP_PIRQ_TYPE_MULTI_MSI => Err(Errno::EOPNOTSUPP),

@@ -1,9 +1,9 @@
 //! `platform_op`: what the hardware domain tells and asks about the machine.
 
-use super::guest_ptr::plain;
 use super::{Caller, GuestPtr, Outcome, OK};
 use crate::arch::{acpi, percpu, reboot};
 use crate::info;
+use crate::mem::guest_ptr::plain;
 use crate::pv::time;
 use xen_abi::errno::Errno;
 use xen_abi::platform::{

@@ -2,8 +2,9 @@
 
 use super::{Caller, Done, GuestPtr, Outcome, OK};
 use crate::arch::percpu;
-use crate::sched::{self, timers, timers::Kind};
-use crate::vcpu::{stop, Vcpu};
+use crate::domain::vcpu::{stop, Vcpu};
+use crate::sched;
+use crate::sched::timers::{self, Kind};
 use core::sync::atomic::Ordering;
 use xen_abi::errno::Errno;
 use xen_abi::sched::{
@@ -108,7 +109,7 @@ fn poll(cx: &mut Caller, request: SchedPoll) -> Outcome {
     let mut ports = [0u32; SCHED_POLL_MAX_PORTS as usize];
     let ports = &mut ports[..request.nr_ports as usize];
     list.read_slice(ports)?;
-    if !crate::event::poll(v, ports)? {
+    if !crate::domain::event::poll(v, ports)? {
         return OK;
     }
     if v.event_deliverable() {

@@ -1,7 +1,7 @@
 //! `set_gdt`.
 
 use super::{Caller, GuestPtr, Outcome, OK};
-use crate::mem::domain_mm;
+use crate::domain::memory::domain_mm;
 use xen_abi::errno::Errno;
 use xen_abi::layout::{FIRST_RESERVED_GDT_ENTRY, FIRST_RESERVED_GDT_PAGE};
 

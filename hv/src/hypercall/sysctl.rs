@@ -1,11 +1,13 @@
 //! `sysctl`: what the tools ask about the machine and the hypervisor.
 
-use super::guest_ptr::plain;
 use super::{bitmap, domctl, Caller, GuestPtr, Outcome, OK};
 use crate::arch::pci::{self, Sbdf};
 use crate::arch::{percpu, tsc};
+use crate::domain::memory::{claims, limbo};
+use crate::domain::{self, passthrough};
+use crate::mem::guest_ptr::plain;
 use crate::pv::cpu_policy::policies;
-use crate::{audit, console, domain, guest_debug, mem, passthrough, sched};
+use crate::{audit, console, guest_debug, mem, sched};
 use alloc::vec::Vec;
 use hv_core::conring::ReadRequest;
 use hv_core::cpuid::Policy;
@@ -191,9 +193,9 @@ fn physinfo() -> PhysInfo {
         nr_nodes: 1,
         cpu_khz: u32::try_from(tsc::frequencies().tsc_hz / 1000).unwrap_or(u32::MAX),
         capabilities: PHYSCAP_PV | PHYSCAP_GNTTAB_V1 | if passthrough::is_possible() { PHYSCAP_DIRECTIO } else { 0 },
-        outstanding_pages: mem::claims::outstanding(),
+        outstanding_pages: claims::outstanding(),
         total_pages: mem::frames::total(),
-        free_pages: mem::limbo::available_count(),
+        free_pages: limbo::available_count(),
         max_mfn: mem::frames::end().raw().saturating_sub(1),
         hw_cap: core::array::from_fn(|i| features[i]),
         ..PhysInfo::default()
@@ -221,9 +223,9 @@ fn available_heap(payload: GuestPtr<AvailHeap>) -> Outcome {
         return Err(Errno::EINVAL);
     }
     let frames = match op.max_bitwidth {
-        0 => mem::limbo::available_count(),
+        0 => limbo::available_count(),
         bits => {
-            mem::limbo::drain();
+            limbo::drain();
             mem::frames::free_count_below(bits)
         }
     };
@@ -265,7 +267,7 @@ fn numa(payload: GuestPtr<NumaInfo>) -> Outcome {
     if op.num_nodes == 1 {
         if !memory.is_null() {
             let memsize = mem::frames::total() << x86::PAGE_SHIFT;
-            memory.write(&MemInfo { memsize, memfree: mem::limbo::available_count() << x86::PAGE_SHIFT })?;
+            memory.write(&MemInfo { memsize, memfree: limbo::available_count() << x86::PAGE_SHIFT })?;
         }
         if !distance.is_null() {
             distance.write(&LOCAL_DISTANCE)?;

@@ -1,7 +1,7 @@
 //! `update_descriptor`.
 
 use super::{Caller, Outcome, OK};
-use crate::mem::mmu_env::mmu;
+use crate::domain::memory::mmu_env::mmu;
 
 /// Writes `descriptor` at machine address `address`, in a descriptor page or in plain memory of the caller. It gets DPL 3.
 /// Errors: EINVAL for misaligned addresses, frames that are not the caller's or are page tables, and descriptors that

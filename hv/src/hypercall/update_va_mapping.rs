@@ -1,7 +1,7 @@
 //! `update_va_mapping`: one L1 entry of the current address space, and a flush.
 
 use super::{foreign, mmuext_op, Caller, Outcome, OK};
-use crate::mem::mmu_env::mmu;
+use crate::domain::memory::mmu_env::mmu;
 use hv_core::mmu::{Flush, Owners};
 use x86::{Pte, VirtAddr};
 use xen_abi::errno::Errno;

@@ -2,9 +2,10 @@
 
 use super::sched_op::set_singleshot;
 use super::{Caller, Done, GuestPtr, Outcome, OK};
+use crate::domain::vcpu::{stop, RunstateArea, Vcpu};
 use crate::pv::time;
-use crate::sched::{self, timers, timers::Kind};
-use crate::vcpu::{stop, RunstateArea, Vcpu};
+use crate::sched;
+use crate::sched::timers::{self, Kind};
 use core::sync::atomic::Ordering;
 use x86::{Mfn, PAGE_SIZE};
 use xen_abi::errno::Errno;

@@ -1,8 +1,8 @@
 //! `xen_version`: who we say we are.
 
-use super::guest_ptr::plain;
 use super::{Caller, Done, GuestPtr, Outcome, OK};
 use crate::hypercall::vm_assist;
+use crate::mem::guest_ptr::plain;
 use xen_abi::errno::Errno;
 use xen_abi::features as feat;
 use xen_abi::version as ver;

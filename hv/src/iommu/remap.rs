@@ -1,4 +1,4 @@
-//! Interrupt remapping: who may raise which line of `irq_guest`, and where it goes.
+//! Interrupt remapping: who may raise which line of `irq::guest`, and where it goes.
 //!
 //! Once it is on, an interrupt that was not set here is stopped, so a domain's device raises the vectors of its own
 //! messages and nothing else.

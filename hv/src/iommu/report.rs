@@ -3,7 +3,7 @@
 use super::active;
 use crate::arch::pci::{self, Sbdf};
 use crate::arch::tsc;
-use crate::passthrough;
+use crate::domain::passthrough;
 use crate::sync::Mutex;
 use crate::warn;
 use core::fmt;

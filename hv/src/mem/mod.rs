@@ -1,14 +1,10 @@
 //! Memory: the address map, the hypervisor's page tables, frames and the heap.
 
-pub mod claims;
 pub mod copy;
-pub mod domain_mm;
 pub mod frames;
+pub mod guest_ptr;
 pub mod heap;
 pub mod layout;
-pub mod limbo;
-pub mod log_dirty;
-pub mod mmu_env;
 pub mod paging;
 pub mod ranges;
 pub mod vmap;

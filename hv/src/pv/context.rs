@@ -1,7 +1,7 @@
 //! Loading a vCPU from a `vcpu_guest_context`: VCPUOP_initialise, XEN_DOMCTL_setvcpucontext, the initial domain.
 
+use crate::domain::vcpu::{Callback, Vcpu};
 use crate::sched::switch::GUEST_CR4;
-use crate::vcpu::{Callback, Vcpu};
 use alloc::boxed::Box;
 use core::sync::atomic::Ordering;
 use x86::addr::is_canonical;
@@ -36,7 +36,7 @@ pub fn set(v: &Vcpu, context: &VcpuGuestContext) -> Result<(), Errno> {
     let (kernel_root, user_root) = (root(context.ctrlreg[3]), root(context.ctrlreg[1]));
     #[allow(clippy::cast_possible_truncation, reason = "checked above")]
     let entries = context.gdt_ents as u32;
-    crate::mem::domain_mm::set_context(v, kernel_root, user_root, &context.gdt_frames, entries)?;
+    crate::domain::memory::domain_mm::set_context(v, kernel_root, user_root, &context.gdt_frames, entries)?;
 
     let mut regs = context.user_regs;
     let virtual_iopl = regs.rflags >> 12 & 3;
@@ -96,7 +96,7 @@ pub fn get(v: &Vcpu) -> Box<VcpuGuestContext> {
     if v.kernel_mode.get() {
         flags |= ctx::VGCF_IN_KERNEL;
     }
-    if v.stop.load(Ordering::Relaxed) & crate::vcpu::stop::DOWN == 0 {
+    if v.stop.load(Ordering::Relaxed) & crate::domain::vcpu::stop::DOWN == 0 {
         flags |= ctx::VGCF_ONLINE;
     }
     if v.callbacks.failsafe.get().mask_events {

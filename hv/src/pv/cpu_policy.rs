@@ -1,9 +1,9 @@
 //! CPUID policies of this machine, and what CPUID says to a vCPU.
 
 use crate::arch::{fpu, insn, tsc};
+use crate::domain::vcpu::Vcpu;
 use crate::mem;
 use crate::sync::Once;
-use crate::vcpu::Vcpu;
 use hv_core::control;
 use hv_core::cpuid::{HostCpuid, Policy, TscView, View};
 use x86::cpuid::CpuidRegs;

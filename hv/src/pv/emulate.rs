@@ -2,12 +2,12 @@
 
 use crate::arch::cpu::{self, msr as live};
 use crate::arch::{insn, pci, tsc};
+use crate::domain::iospace::IoSpace;
+use crate::domain::vcpu::Vcpu;
 use crate::hypercall::{debugreg, fpu_taskswitch, mmuext_op};
-use crate::iospace::IoSpace;
 use crate::mem::copy;
 use crate::pv::{cpu_policy, entry, mmio_ro, mode};
 use crate::sched::switch;
-use crate::vcpu::Vcpu;
 use hv_core::emul::privileged::{self, Machine, Outcome};
 use hv_core::emul::{Exception, Fetched, Mode, Segment, MAX_INSTRUCTION_BYTES};
 use hv_core::ioport::{ConfigAddress, ConfigSpace, Ports};

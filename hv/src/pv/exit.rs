@@ -2,9 +2,9 @@
 
 use crate::arch::idt::TRAP_SYSCALL;
 use crate::arch::percpu::{this_cpu, CpuInfo};
+use crate::domain::vcpu::Vcpu;
 use crate::pv::entry;
 use crate::sched;
-use crate::vcpu::Vcpu;
 use core::sync::atomic::Ordering;
 use hv_core::bounce::{may_sysret, may_sysret_flat};
 use xen_abi::regs::CpuUserRegs;

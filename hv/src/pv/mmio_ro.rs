@@ -3,11 +3,10 @@
 
 use crate::arch::acpi;
 use crate::arch::pci::{self, Width};
-use crate::iospace;
-use crate::mem::mmu_env::mmu;
-use crate::passthrough;
+use crate::domain::memory::mmu_env::mmu;
+use crate::domain::vcpu::Vcpu;
+use crate::domain::{iospace, passthrough};
 use crate::pv::emulate;
-use crate::vcpu::Vcpu;
 use hv_core::emul::memory_write::MemoryWrite;
 use hv_core::emul::Mode;
 use hv_core::mmu::PtMem;

@@ -1,8 +1,8 @@
 //! Switching a vCPU between guest-kernel and guest-user mode, and loading page-table roots.
 
 use crate::arch::cpu;
+use crate::domain::vcpu::Vcpu;
 use crate::pv::{time, vtlb};
-use crate::vcpu::Vcpu;
 use x86::Mfn;
 
 /// Loads `root` into CR3, which drops all translations of guests: none of them is global.

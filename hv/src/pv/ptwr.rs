@@ -1,9 +1,9 @@
 //! Writes of a guest kernel to its own page tables: it sees L1 tables as read-only memory, and writes to them all the same.
 //! Each such write faults, is decoded, validated as a change of that entry, and completed here.
 
-use crate::mem::mmu_env::mmu;
+use crate::domain::memory::mmu_env::mmu;
+use crate::domain::vcpu::Vcpu;
 use crate::pv::{emulate, entry};
-use crate::vcpu::Vcpu;
 use hv_core::emul::gpr::mask;
 use hv_core::emul::memory_write::MemoryWrite;
 use hv_core::emul::Mode;

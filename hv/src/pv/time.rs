@@ -1,11 +1,11 @@
 //! What a guest is told about time: its vCPUs' clocks, the wall clock, and how long each vCPU ran.
 
 use crate::arch::tsc;
+use crate::domain::vcpu::Vcpu;
 use crate::domain::Domain;
 use crate::hypercall::{vm_assist, GuestPtr};
 use crate::sched;
 use crate::sync::Mutex;
-use crate::vcpu::Vcpu;
 use core::sync::atomic::{fence, AtomicU32, Ordering};
 use xen_abi::shared::{
     shared_info, vcpu_info, VcpuRunstateInfo, VcpuTimeInfo, PVCLOCK_TSC_STABLE_BIT, XEN_RUNSTATE_UPDATE,

@@ -2,8 +2,8 @@
 
 use crate::arch::percpu::this_cpu;
 use crate::arch::{cpu, descriptor, idt};
+use crate::domain::vcpu::Vcpu;
 use crate::pv::{entry, exit, mmio_ro, mode, ptwr, vtlb};
-use crate::vcpu::Vcpu;
 use crate::{hypercall, irq};
 use x86::error_code::PageFaultError;
 use x86::vector;

@@ -2,10 +2,10 @@
 
 use crate::arch::cpu;
 use crate::arch::percpu::this_cpu;
-use crate::mem::log_dirty::Writes;
-use crate::mem::mmu_env::mmu;
+use crate::domain::memory::log_dirty::Writes;
+use crate::domain::memory::mmu_env::mmu;
+use crate::domain::vcpu::Vcpu;
 use crate::mem::{self, frames};
-use crate::vcpu::Vcpu;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use hv_core::mmu::MmuEnv;

@@ -9,9 +9,9 @@ pub mod timers;
 
 use crate::arch::percpu::{self, pending, this_cpu, CpuInfo};
 use crate::arch::{cpu, ipi, tsc};
+use crate::domain::vcpu::{stop, Vcpu};
 use crate::domain::Domain;
 use crate::sync::{Mutex, Once};
-use crate::vcpu::{stop, Vcpu};
 use core::sync::atomic::{AtomicPtr, Ordering};
 use hv_core::sched::{Params, Scheduler, Sleep, VcpuId, Warp};
 use xen_abi::regs::CpuUserRegs;

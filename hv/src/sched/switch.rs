@@ -1,13 +1,12 @@
 //! Storing a vCPU's state away from a CPU and loading another's.
 
 use crate::arch::cpu::{self, cr, msr};
-use crate::arch::descriptor;
 use crate::arch::percpu::this_cpu;
-use crate::arch::tlb;
+use crate::arch::{descriptor, tlb};
+use crate::domain::vcpu::Vcpu;
 use crate::hypercall::debugreg;
 use crate::pv::{entry, mode, time, vtlb};
 use crate::sched::timers;
-use crate::vcpu::Vcpu;
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU64, Ordering};
 use hv_core::sched::LoadId;

@@ -2,9 +2,9 @@
 
 use crate::arch::percpu::{pending, this_cpu, MAX_CPUS};
 use crate::arch::{timer_hw, tsc};
+use crate::domain::vcpu::Vcpu;
 use crate::sched::{self, MAX_VCPUS_TOTAL};
 use crate::sync::{Mutex, Once};
-use crate::vcpu::Vcpu;
 use core::sync::atomic::{AtomicU64, Ordering};
 use hv_core::timer::{next_tick, TimerId, TimerQueue};
 use xen_abi::event::VIRQ_TIMER;
@@ -70,7 +70,7 @@ pub fn arm(v: &Vcpu, kind: Kind, deadline_ns: u64) {
     mine.fire_by(deadline_ns);
 }
 
-/// Calls [`crate::irq_guest::expire`] at `deadline_ns`.
+/// Calls [`crate::irq::guest::expire`] at `deadline_ns`.
 pub fn arm_irq_release(deadline_ns: u64) {
     let mine = of(this_cpu().cpu);
     let mut queue = mine.queue.lock();
@@ -123,20 +123,20 @@ pub fn expire() {
         let due = mine.queue.lock().expire(now);
         let Some((timer, deadline)) = due else { break };
         if timer == IRQ_RELEASE {
-            crate::irq_guest::expire();
+            crate::irq::guest::expire();
             continue;
         }
         let Some(v) = sched::vcpu_in_slot((timer / KINDS) as usize) else { continue };
         match timer % KINDS {
-            0 => crate::event::raise_virq(v, VIRQ_TIMER),
+            0 => crate::domain::event::raise_virq(v, VIRQ_TIMER),
             1 => {
-                crate::event::raise_virq(v, VIRQ_TIMER);
+                crate::domain::event::raise_virq(v, VIRQ_TIMER);
                 let period = v.periodic_ns.load(Ordering::Relaxed);
                 if period != 0 && v.loaded.load(Ordering::Relaxed) {
                     arm(v, Kind::Periodic, next_tick(deadline, period, now));
                 }
             }
-            2 => sched::start(v, crate::vcpu::stop::POLLING),
+            2 => sched::start(v, crate::domain::vcpu::stop::POLLING),
             _ => v.domain().watchdog_bites(now),
         }
     }
@@ -157,7 +157,7 @@ pub fn resume_periodic(v: &Vcpu) {
     let now = tsc::now_ns();
     let due = v.periodic_due_ns.load(Ordering::Relaxed);
     if due <= now {
-        crate::event::raise_virq(v, VIRQ_TIMER);
+        crate::domain::event::raise_virq(v, VIRQ_TIMER);
     }
     let next = if due <= now { next_tick(due, period, now) } else { due.min(now.saturating_add(period)) };
     v.periodic_due_ns.store(next, Ordering::Relaxed);

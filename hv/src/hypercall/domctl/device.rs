@@ -2,8 +2,8 @@
 
 use super::{Request, OK};
 use crate::arch::pci::Sbdf;
+use crate::domain::passthrough::{self, Party};
 use crate::hypercall::{GuestPtr, Outcome};
-use crate::passthrough::{self, Party};
 use xen_abi::domctl as op;
 use xen_abi::errno::Errno;
 use xen_abi::layout::DomId;

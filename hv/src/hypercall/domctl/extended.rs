@@ -2,10 +2,10 @@
 
 use super::{Outcome, Request, OK};
 use crate::arch::fpu;
+use crate::domain::vcpu::{Callback, Vcpu};
 use crate::domain::DomainRef;
 use crate::hypercall::GuestPtr;
 use crate::sched;
-use crate::vcpu::{Callback, Vcpu};
 use alloc::vec;
 use core::sync::atomic::Ordering;
 use hv_core::control;

@@ -1,12 +1,12 @@
 //! Making domains, describing them, and taking them apart.
 
 use super::{Request, OK};
-use crate::domain::{self, Domain, DOMAIN_LIST_LOCK, MAX_VCPUS, RUNNING};
+use crate::domain::memory::{claims, log_dirty};
+use crate::domain::vcpu::{stop, Vcpu};
+use crate::domain::{self, passthrough, Domain, DOMAIN_LIST_LOCK, MAX_VCPUS, RUNNING};
 use crate::hypercall::{Done, Outcome};
-use crate::mem::{claims, log_dirty};
 use crate::pv::vtlb;
-use crate::vcpu::{stop, Vcpu};
-use crate::{iommu, passthrough, sched};
+use crate::{iommu, sched};
 use alloc::boxed::Box;
 use core::sync::atomic::Ordering;
 use xen_abi::domctl as op;
@@ -157,14 +157,14 @@ pub(super) fn destroy(r: &Request) -> Outcome {
     }
     claims::forget(&d);
     let preempt = || r.cx.preempt_pending();
-    if !crate::event::reset(&d, preempt)? {
+    if !crate::domain::event::reset(&d, preempt)? {
         return Ok(Done::Continue);
     }
     // Before any frame is given back: its devices may still be writing.
     passthrough::release_domain(&d);
     iommu::release(&d)?;
-    crate::irq_guest::release_domain(&d);
-    crate::grant::release(&d)?;
+    crate::irq::guest::release_domain(&d);
+    crate::domain::grant::release(&d)?;
     for v in d.vcpus() {
         release_vcpu(v)?;
     }
@@ -174,7 +174,7 @@ pub(super) fn destroy(r: &Request) -> Outcome {
 }
 
 fn release_vcpu(v: &Vcpu) -> Result<(), Errno> {
-    crate::mem::domain_mm::drop_context(v)?;
+    crate::domain::memory::domain_mm::drop_context(v)?;
     v.forget_info();
     // It is on no CPU (`wait_unloaded`) and never runs again, so this succeeds the first time and is refused after.
     let _ = sched::remove(v);

@@ -14,10 +14,10 @@ mod vcpus;
 
 pub(crate) use lifecycle::describe;
 
-use super::guest_ptr::plain;
 use super::{bitmap, Caller, Done, GuestPtr, Outcome, Plain, OK};
 use crate::domain::{self, DomainRef};
 use crate::guest_debug;
+use crate::mem::guest_ptr::plain;
 use core::sync::atomic::Ordering;
 use xen_abi::domctl as op;
 use xen_abi::errno::Errno;
@@ -221,7 +221,9 @@ pub fn call(cx: &mut Caller, at: GuestPtr<op::Domctl>) -> Outcome {
         op::GET_VCPU_MSRS => extended::get_msrs(&r),
         op::SET_VCPU_MSRS => extended::set_msrs(&r),
         op::HYPERCALL_INIT => lifecycle::hypercall_init(&r),
-        op::SET_VIRQ_HANDLER => crate::event::set_virq_handler(r.target()?, r.read::<op::SetVirqHandler>()?.virq),
+        op::SET_VIRQ_HANDLER => {
+            crate::domain::event::set_virq_handler(r.target()?, r.read::<op::SetVirqHandler>()?.virq)
+        }
         op::SENDTRIGGER => vcpus::trigger(&r),
         op::SETTIMEOFFSET => r.target().map(|_| Done::Return(0)),
         op::IRQ_PERMISSION => permission::irq(&r),

@@ -1,8 +1,8 @@
 //! Parts of devices that a domain may use.
 
 use super::Request;
+use crate::domain::passthrough;
 use crate::hypercall::{Done, Outcome};
-use crate::passthrough;
 use x86::Mfn;
 use xen_abi::domctl as op;
 use xen_abi::errno::Errno;

@@ -1,9 +1,9 @@
 //! Logging a domain's writes.
 
 use super::{Outcome, Request, OK};
+use crate::domain::memory::log_dirty;
 use crate::domain::Domain;
 use crate::hypercall::{Done, GuestPtr};
-use crate::mem::log_dirty;
 use crate::pv::vtlb;
 use crate::sched;
 use xen_abi::domctl as op;

@@ -2,12 +2,12 @@
 
 use super::{Request, OK};
 use crate::arch::percpu;
+use crate::domain::vcpu::{stop, Vcpu};
 use crate::domain::Domain;
 use crate::hypercall::{GuestPtr, Outcome};
 use crate::mem::frames;
 use crate::pv::time;
 use crate::sched;
-use crate::vcpu::{stop, Vcpu};
 use core::sync::atomic::Ordering;
 use hv_core::sched::{DEFAULT_WEIGHT, MAX_PCPUS};
 use xen_abi::domctl as op;
@@ -57,7 +57,7 @@ fn change_context(d: &Domain, v: &Vcpu, request: &op::VcpuContext) -> Outcome {
     if request.ctxt == 0 {
         sched::halt(v, stop::DOWN);
         v.initialised.store(false, Ordering::Release);
-        crate::mem::domain_mm::drop_context(v)?;
+        crate::domain::memory::domain_mm::drop_context(v)?;
         v.fpu.reset();
         v.state_changed.store(true, Ordering::Release);
         return OK;

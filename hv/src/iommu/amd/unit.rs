@@ -2,12 +2,12 @@
 
 use crate::arch::pci::{self, Sbdf};
 use crate::arch::{msi, percpu, vectors};
+use crate::domain::iospace;
 use crate::iommu::memory::{machine_addr, Direct};
 use crate::iommu::{wait_until, Confined};
-use crate::irq;
 use crate::mem::{frames, phys_to_virt, vmap};
 use crate::sync::Mutex;
-use crate::{iospace, warn};
+use crate::{irq, warn};
 use alloc::collections::BTreeMap;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use hv_core::iommu::amd::{self, control, device, reg, status, Command, Features};

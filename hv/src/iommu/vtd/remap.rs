@@ -1,4 +1,4 @@
-//! Interrupt remapping: one table for all units, an entry for each line of `irq_guest`.
+//! Interrupt remapping: one table for all units, an entry for each line of `irq::guest`.
 
 use crate::arch::lapic;
 use crate::iommu::{memory, Interrupt};

@@ -3,12 +3,12 @@
 use super::remap::{mode, Table, ENTRIES_ORDER};
 use crate::arch::pci::Sbdf;
 use crate::arch::{msi, percpu, vectors};
+use crate::domain::iospace;
 use crate::iommu::memory::{self, machine_addr, write_back, Direct};
 use crate::iommu::{wait_until, Confined};
-use crate::irq;
 use crate::mem::{frames, phys_to_virt, vmap};
 use crate::sync::Mutex;
-use crate::{iospace, warn};
+use crate::{irq, warn};
 use core::sync::atomic::{AtomicU32, Ordering};
 use hv_core::iommu::dmar;
 use hv_core::iommu::vtd::{self, global, reg, Capabilities, Invalidation};

@@ -5,9 +5,9 @@
 
 use crate::arch::pci::{self, command, reg, Sbdf};
 use crate::arch::{msi, pci_reset};
-use crate::domain::{Domain, DomainRef};
+use crate::domain::{iospace, Domain, DomainRef};
 use crate::sync::{Mutex, Once};
-use crate::{info, iommu, iospace, irq_guest, sched, warn};
+use crate::{info, iommu, irq, sched, warn};
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 use hv_core::cmdline::Options;
@@ -235,7 +235,7 @@ fn carry_out(table: &mut Ownership, at: Sbdf, r#move: Move) -> Result<(), Errno>
     if r#move.from == Owner::Hardware {
         watch_messages(at)?;
     }
-    irq_guest::unmap_messages(at);
+    irq::guest::unmap_messages(at);
     if r#move.to == Owner::Quarantine {
         silence(at);
         pci_reset::reset(at);

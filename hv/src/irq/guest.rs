@@ -5,14 +5,13 @@
 use crate::arch::pci::{self, Sbdf};
 use crate::arch::percpu::this_cpu;
 use crate::arch::{ioapic, lapic, msi, serial, smp, tsc, vectors};
-use crate::domain::{self, Domain};
-use crate::event::{GuestPage, Receiver};
+use crate::domain::event::{GuestPage, Receiver};
+use crate::domain::vcpu::Vcpu;
+use crate::domain::{self, passthrough, Domain};
 use crate::iommu::remap;
 use crate::mem::frames;
-use crate::passthrough;
 use crate::sched::{timers, Cause};
 use crate::sync::{Mutex, MutexGuard, Once};
-use crate::vcpu::Vcpu;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;

@@ -1,8 +1,8 @@
 //! Claims: frames that the tools set aside for a domain that they are about to build, so that two builders at a time
 //! cannot both start and then both fail. A domain's own allocations use its claim up; others get only what is not claimed.
 
+use crate::domain::memory::limbo;
 use crate::domain::Domain;
-use crate::mem::limbo;
 use crate::sync::Mutex;
 use core::sync::atomic::{AtomicU64, Ordering};
 use xen_abi::errno::Errno;

@@ -15,7 +15,7 @@ macro_rules! plain {
     ($($t:ty),* $(,)?) => {
         $(
             // SAFETY: integers, or `repr(C)` structs of integers whose padding is explicit fields (xen-abi's layout asserts).
-            unsafe impl $crate::hypercall::Plain for $t {}
+            unsafe impl $crate::mem::guest_ptr::Plain for $t {}
         )*
     };
 }

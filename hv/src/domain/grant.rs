@@ -3,9 +3,10 @@
 //! Lock order: the mapper's MMU lock, the mapper's handles, the granter's table.
 
 use crate::arch::tlb;
+use crate::domain::memory::log_dirty;
+use crate::domain::memory::mmu_env::mmu;
 use crate::domain::{self, Domain, DomainRef};
-use crate::mem::mmu_env::mmu;
-use crate::mem::{frames, log_dirty, phys_to_virt};
+use crate::mem::{frames, phys_to_virt};
 use crate::sync::{Mutex, MutexGuard};
 use crate::{iommu, warn};
 use core::sync::atomic::Ordering;

@@ -2,9 +2,10 @@
 
 use crate::arch::percpu::{this_cpu, MAX_CPUS};
 use crate::arch::tlb;
+use crate::domain::memory::{limbo, log_dirty};
 use crate::domain::{self, Domain};
 use crate::iommu;
-use crate::mem::{self, frames, limbo, log_dirty, phys_to_virt};
+use crate::mem::{self, frames, phys_to_virt};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use hv_core::frame::Frame;
 use hv_core::mmu::{IoAccess, Mmu, MmuEnv, PtMem, Slot};

@@ -1,9 +1,10 @@
 //! A domain's memory: its MMU lock and accounting; and the page-table roots and descriptor pages of vCPUs.
 
-use crate::mem::mmu_env::{self, mmu};
-use crate::mem::{claims, limbo, phys_to_virt};
+use crate::domain::memory::mmu_env::{self, mmu};
+use crate::domain::memory::{claims, limbo};
+use crate::domain::vcpu::Vcpu;
+use crate::mem::phys_to_virt;
 use crate::sync::{Mutex, MutexGuard};
-use crate::vcpu::Vcpu;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 use hv_core::gate::{Gate, Inside};
@@ -37,7 +38,7 @@ pub struct DomainMm {
     /// What `XENMEM_memory_map` answers, if the tools set it.
     pub memory_map: Mutex<Vec<E820Entry>>,
     /// Which of its pages are written, while somebody wants to know.
-    pub log: crate::mem::log_dirty::DirtyLog,
+    pub log: crate::domain::memory::log_dirty::DirtyLog,
 }
 
 impl DomainMm {
@@ -53,7 +54,7 @@ impl DomainMm {
             max_pages: AtomicU64::new(0),
             claim: AtomicU64::new(0),
             memory_map: Mutex::new(Vec::new()),
-            log: crate::mem::log_dirty::DirtyLog::new(),
+            log: crate::domain::memory::log_dirty::DirtyLog::new(),
         }
     }
 
@@ -86,7 +87,7 @@ impl DomainMm {
         self.max_pages.store(pages, Ordering::Relaxed);
     }
 
-    /// Frames set aside for it; only `mem::claims` changes this.
+    /// Frames set aside for it; only `claims` changes this.
     pub fn claim(&self) -> &AtomicU64 {
         &self.claim
     }

@@ -3,12 +3,12 @@
 //! Each domain's channels are in one lock. Two domains' locks are taken in the order of domain ids ([`with_both`]). Under
 //! them come the scheduler's lock and, for physical interrupts, the lock of the interrupt tables.
 
+use crate::domain::vcpu::{stop, Vcpu};
 use crate::domain::{self, Domain, DomainRef};
 use crate::hypercall::{Outcome, OK};
-use crate::irq_guest;
+use crate::irq;
 use crate::sched::{self, Cause};
 use crate::sync::{Mutex, MutexGuard};
-use crate::vcpu::{stop, Vcpu};
 use core::sync::atomic::{AtomicU16, AtomicU64, AtomicU8, Ordering};
 use hv_core::evtchn::{CloseError, Closed, EventChannels, PageWords, Peer, Poll, Sent, Shared};
 use x86::Mfn;
@@ -200,7 +200,7 @@ pub fn close(d: &Domain, port: Port) -> Result<(), Errno> {
     }
     match result {
         Ok(Closed::Pirq(pirq)) => {
-            irq_guest::unbind(d, pirq);
+            irq::guest::unbind(d, pirq);
             Ok(())
         }
         Ok(Closed::Hypervisor(_) | Closed::Done) => Ok(()),

@@ -1,8 +1,10 @@
 //! Interrupts of the machine: to the hypervisor's own handlers or to guests.
 
+pub mod guest;
+
 use crate::arch::percpu::{pending, this_cpu};
 use crate::arch::{insn, ioapic, ipi, lapic, serial, vectors};
-use crate::{console, info, iommu, irq_guest, panic, warn};
+use crate::{console, info, iommu, panic, warn};
 use xen_abi::regs::CpuUserRegs;
 
 /// Owner number of the serial port's vector.
@@ -43,7 +45,7 @@ pub fn handle(vector: u8) {
                 lapic::eoi();
                 iommu::handle_faults();
             }
-            Some(line) => irq_guest::handle(line),
+            Some(line) => guest::handle(line),
             None => {
                 lapic::eoi();
                 if !vectors::was_on_its_way(vector) {
