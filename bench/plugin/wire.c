@@ -1,6 +1,6 @@
 /*
  * A QEMU plugin that is a wire: the network back end "wire" for `-device NIC,netdev=wire`. At its other end is a
- * program that listens at the local socket given by `socket=PATH` (xtask/src/peer/wire.rs).
+ * program that listens at the local socket given by `socket=PATH` (testbed/src/peer/wire.rs).
  *
  * Everything happens in virtual time. The clock stands still while the program is asked, and what it answers is
  * delivered when it says. So under -icount traffic repeats exactly, however busy the host is; with QEMU's own socket

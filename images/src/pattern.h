@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* One 64-bit word of the pattern; the same function is in xtask/src/pattern.rs. */
+/* One 64-bit word of the pattern; the same function is in testbed/src/pattern.rs. */
 static inline uint64_t pattern_word(uint64_t stream, uint64_t index)
 {
 	uint64_t z = stream * 0xd1342543de82ef95ull + index * 0x9e3779b97f4a7c15ull + 0x632be59bd9b4e019ull;

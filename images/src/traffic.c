@@ -31,7 +31,7 @@
 #include <unistd.h>
 #include "mark.h"
 
-/* xtask/src/peer/load.rs has the same. */
+/* testbed/src/peer/load.rs has the same. */
 enum { SYNC = 1, GENERATE, CREDIT, FETCH };
 enum { CONTROL = 7010, SINK = 9, TAKES = 7020, GIVES = 7021 };
 enum { HEADERS = 42, WINDOW = 256, CREDIT_EVERY = 64, SEGMENT = 1448, STUCK_MS = 20000 };

@@ -2,15 +2,15 @@
 
 mod domains;
 
-use crate::counter::{self, Counter};
-use crate::images::{self, Images};
-use crate::machine::{field, Disk, Ending, Hypervisor, Machine, Outcome};
 use crate::options::Options;
-use crate::peer::{Counts, Peer};
-use crate::{host, pattern, progress};
 use anyhow::{bail, ensure, Context, Result};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
+use testbed::counter::{self, Counter};
+use testbed::images::{self, Images};
+use testbed::machine::{field, Disk, Ending, Hypervisor, Machine, Outcome};
+use testbed::peer::{Counts, Peer};
+use testbed::{host, pattern, progress};
 
 /// Shows the demonstration; false when it failed, which has been said by then.
 pub fn run(options: &Options) -> Result<bool> {
@@ -47,7 +47,7 @@ fn demonstrate(options: &Options) -> Result<()> {
     machine.keep_packets();
     if with_guests {
         machine.chipset = "q35";
-        machine.devices = vec![crate::machine::IOMMU];
+        machine.devices = vec![testbed::machine::IOMMU];
     }
     machine.timeout_s = 900 + mib * 10;
     machine.nic = Some(("e1000", peer.socket().to_path_buf()));

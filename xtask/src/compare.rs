@@ -5,17 +5,18 @@
 
 mod io;
 
-use crate::counter::{Counter, USERSPACE};
-use crate::images::{self, Images};
-use crate::machine::{field, Ending, Hypervisor, Machine, Outcome};
+use crate::account;
 use crate::options::Options;
-use crate::progress::step;
-use crate::{account, host};
 use anyhow::{bail, ensure, Context, Result};
 use bench::figures::{announced, costs};
 use bench::marks::Marks;
 use bench::table::Table;
 use std::path::Path;
+use testbed::counter::{Counter, USERSPACE};
+use testbed::host;
+use testbed::images::{self, Images};
+use testbed::machine::{field, Ending, Hypervisor, Machine, Outcome};
+use testbed::progress::step;
 
 /// Marks of a boot, beside that of the first user program.
 const ENTRY: u8 = 10;
@@ -128,7 +129,7 @@ impl Bench {
             // The boot protocol's 32-bit entry of a bzImage, and the start of the unpacked kernel.
             Hypervisor::None => [(0x10_0000, ENTRY), (0x100_0000, FIRST_OF_LINUX)],
             Hypervisor::Elf(elf) => {
-                let entry = crate::images::elf::entry(&std::fs::read(elf)?)?;
+                let entry = images::elf::entry(&std::fs::read(elf)?)?;
                 [(entry, ENTRY), (images::elf::xen_entry_of_bzimage(&self.images.kernel)?, FIRST_OF_LINUX)]
             }
         })

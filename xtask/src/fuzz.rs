@@ -3,10 +3,10 @@
 //! The coverage instrumentation is asked for by compiler options that stable compilers have, so neither cargo-fuzz nor
 //! a nightly toolchain is needed; checks for overflow and `debug_assert` are on.
 
-use crate::host;
 use crate::options::Options;
 use anyhow::{ensure, Context, Result};
 use std::process::Command;
+use testbed::host;
 
 const INSTRUMENTATION: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
      -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
@@ -15,7 +15,7 @@ const INSTRUMENTATION: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=
 pub fn run(options: &Options) -> Result<()> {
     let wanted = options.words.first();
     let dir = host::root().join("fuzz");
-    let names: Vec<String> = crate::images::files(&dir.join("fuzz_targets"))?
+    let names: Vec<String> = testbed::images::files(&dir.join("fuzz_targets"))?
         .iter()
         .filter_map(|p| Some(p.file_stem()?.to_str()?.to_string()))
         .filter(|name| wanted.is_none_or(|w| name.contains(w.as_str())))

@@ -1,13 +1,13 @@
 //! `./tandem iso`: a disc image that GRUB boots by Multiboot 2, with the hypervisor, Debian's kernel and the initramfs.
 
-use crate::host;
-use crate::images::{self, Images};
-use crate::machine::Hypervisor;
 use crate::options::Options;
-use crate::progress::step;
 use anyhow::{bail, Result};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use testbed::host;
+use testbed::images::{self, Images};
+use testbed::machine::Hypervisor;
+use testbed::progress::step;
 
 pub fn run(options: &Options) -> Result<()> {
     let images = images::basic()?;

@@ -4,28 +4,20 @@
 
 mod abi;
 mod account;
-mod build;
 mod compare;
-mod counter;
 mod fuzz;
 mod guests;
-mod host;
-mod images;
 mod iso;
-mod machine;
 mod options;
-mod pattern;
-mod peer;
-mod progress;
 mod shell;
 mod size;
 mod suite;
-mod symbols;
 mod twin;
 
 use anyhow::Result;
 use options::Options;
 use std::process::ExitCode;
+use testbed::{build, host, images};
 
 const HELP: &str = "\
 usage: ./tandem COMMAND [OPTIONS]
@@ -75,7 +67,7 @@ fn dispatch(options: &Options) -> Result<bool> {
         "run" => account::run(options),
         "test" => suite::run(options),
         "shell" => shell::run(options).map(|()| true),
-        "images" => images::all(options).map(|()| true),
+        "images" => prepare(options).map(|()| true),
         "build" => {
             host::provide(host::For::Hypervisor)?;
             build::build().map(|path| println!("{}", account::relative(&path))).map(|()| true)
@@ -92,6 +84,18 @@ fn dispatch(options: &Options) -> Result<bool> {
         }
         other => anyhow::bail!("unknown command `{other}`; ./tandem help lists them"),
     }
+}
+
+/// `./tandem images`: only what boots.
+fn prepare(options: &Options) -> Result<()> {
+    let images = images::basic()?;
+    println!("kernel     {}\ninitramfs  {}", images.kernel.display(), images.initramfs.display());
+    println!("toolstack  {}", images::toolstack()?.initramfs.display());
+    println!("stock Xen  {}", images::packages::stock_xen()?.display());
+    if options.full {
+        println!("tree       {}", images::tree::build()?.display());
+    }
+    Ok(())
 }
 
 fn main() -> ExitCode {

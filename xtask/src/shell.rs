@@ -1,12 +1,12 @@
 //! `./tandem shell`: a console in dom0, for a person.
 
-use crate::images;
-use crate::machine::{Hypervisor, Machine};
 use crate::options::Options;
-use crate::peer::Peer;
 use anyhow::Result;
 use std::io::{Read, Write};
 use std::process::{Command, Stdio};
+use testbed::images;
+use testbed::machine::{Hypervisor, Machine};
+use testbed::peer::Peer;
 
 pub fn run(options: &Options) -> Result<()> {
     let images = if options.toolstack { images::toolstack()? } else { images::basic()? };
@@ -38,7 +38,7 @@ pub fn run(options: &Options) -> Result<()> {
             }
         });
     }
-    let log = crate::host::target("logs")?.join("shell.log");
+    let log = testbed::host::target("logs")?.join("shell.log");
     let watching = std::thread::spawn(move || follow(&log));
     let outcome = running.finish(|_| false)?;
     drop(watching);

@@ -1,8 +1,8 @@
 //! `./tandem size`: how large the trusted part is.
 
-use crate::host;
 use anyhow::Result;
 use std::path::{Path, PathBuf};
+use testbed::host;
 
 /// The crates that must be trusted, by folder.
 const TRUSTED: &[&str] = &["hv", "hv-core", "xen-abi", "x86", "twin-abi", "twin-verify", "twin-runtime"];

@@ -1,8 +1,8 @@
 //! The commands on the twin: they are programs of `twin-harness`, built for speed, with their files in `target/images/twin`.
 
-use crate::host;
 use anyhow::Result;
 use std::process::Command;
+use testbed::host;
 
 /// Commands that are passed on.
 const COMMANDS: [&str; 5] = ["capture", "twin", "equivalence", "traffic", "faults"];

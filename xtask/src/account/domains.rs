@@ -2,10 +2,10 @@
 //! of: who owned what, and what went through whom, how fast and at what cost.
 
 use super::millions;
-use crate::counter::{Span, DISK, PACKETS, STREAM};
-use crate::machine::{field, Outcome};
-use crate::peer::Counts;
 use anyhow::{bail, ensure, Context, Result};
+use testbed::counter::{Span, DISK, PACKETS, STREAM};
+use testbed::machine::{field, Outcome};
+use testbed::peer::Counts;
 
 /// What is claimed of a domain, and what is said of it.
 struct Row {

@@ -5,19 +5,20 @@
 //! virtual time (`peer::Wire`), and so is the disk, QEMU's null device behind nvme (bench/plugin/disk.c): figures repeat.
 
 use super::{systems, System, BASELINE};
-use crate::counter::Profiler;
-use crate::images::{self, Images};
-use crate::machine::{field, Ending, Hypervisor, Machine, Outcome};
+use crate::account;
 use crate::options::Options;
-use crate::peer::Wire;
-use crate::progress::step;
-use crate::{account, host};
 use anyhow::{ensure, Context, Result};
 use bench::profile::{self, Map, Part, DOM0};
 use bench::stacked::{self, Group};
 use bench::table::Table;
 use std::fmt::Write;
 use std::path::Path;
+use testbed::counter::Profiler;
+use testbed::host;
+use testbed::images::{self, Images};
+use testbed::machine::{field, Ending, Hypervisor, Machine, Outcome};
+use testbed::peer::Wire;
+use testbed::progress::step;
 
 /// What is measured.
 #[derive(Clone, Copy, PartialEq, Eq)]

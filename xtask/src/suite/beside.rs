@@ -2,11 +2,11 @@
 //! sections of groups that were not run stay as they are.
 
 use super::{Bed, Score, Test};
-use crate::host;
 use anyhow::Result;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Instant;
+use testbed::host;
 
 const INTRODUCTION: &str = "\
 # The toolstack's checks, beside stock Xen

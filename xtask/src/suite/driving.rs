@@ -4,10 +4,10 @@
 
 use super::xl::judge;
 use super::{Bed, Body, Test};
-use crate::machine::{Disk, Machine, IOMMU};
-use crate::peer::{Counts, Peer};
-use crate::{host, pattern};
 use anyhow::{ensure, Result};
+use testbed::machine::{Disk, Machine, IOMMU};
+use testbed::peer::{Counts, Peer};
+use testbed::{host, pattern};
 
 pub fn tests() -> Vec<Test> {
     let mut tests = Vec::new();

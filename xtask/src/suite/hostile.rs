@@ -5,8 +5,8 @@
 use super::passthrough::EDU;
 use super::xl::{judge, model_with_avx};
 use super::{Bed, Test};
-use crate::machine::{Machine, IOMMU};
 use anyhow::Result;
+use testbed::machine::{Machine, IOMMU};
 
 /// Operations of each domain, if nothing else is asked for.
 const OPERATIONS: (u64, u64) = (30_000, 10_000_000);

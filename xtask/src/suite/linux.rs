@@ -2,10 +2,10 @@
 
 use super::{clean, Bed, Body, Test};
 use crate::account::{check_disk, check_net, ended, relative};
-use crate::machine::{field, Disk, Ending, Machine, Outcome};
-use crate::peer::Peer;
-use crate::{host, pattern};
 use anyhow::{bail, ensure, Context, Result};
+use testbed::machine::{field, Disk, Ending, Machine, Outcome};
+use testbed::peer::Peer;
+use testbed::{host, images, pattern};
 
 /// NICs: QEMU's device, Debian's driver, datagrams in flight (the ne2000 holds only a few frames).
 const NICS: &[(&str, &str, u32)] = &[
@@ -196,7 +196,7 @@ fn disk(bed: &Bed, device: &'static str, driver: &str) -> Result<String> {
 }
 
 fn with_tree(bed: &Bed, name: &str, cpus: u32, jobs: &str) -> Result<Outcome> {
-    let tree = crate::images::tree::build()?;
+    let tree = images::tree::build()?;
     let mut machine = Machine::new(name, &bed.hypervisor, &bed.images, cpus, jobs);
     machine.hypervisor_args = format!("dom0_mem=1536M,max:1536M dom0_max_vcpus={cpus} loglvl=all");
     machine.memory_mib = 2048;

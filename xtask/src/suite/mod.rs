@@ -17,11 +17,11 @@ mod unit;
 mod xl;
 
 use crate::account::{ended, relative};
-use crate::images::{self, Images};
-use crate::machine::{Ending, Hypervisor, Outcome};
 use crate::options::Options;
 use anyhow::{anyhow, bail, ensure, Result};
 use std::sync::Mutex;
+use testbed::images::{self, Images};
+use testbed::machine::{Ending, Hypervisor, Outcome};
 
 /// What a boot test gets.
 pub struct Bed {
@@ -179,8 +179,8 @@ fn all() -> Vec<Test> {
 
 /// One test for each tiny kernel under `guests/`.
 fn guests() -> Vec<Test> {
-    let found = crate::guests::all().unwrap_or_default();
-    let test = |guest: crate::guests::Guest| Test {
+    let found = testbed::guests::all().unwrap_or_default();
+    let test = |guest: testbed::guests::Guest| Test {
         level: "guests",
         name: format!("guest-{}", guest.name),
         long: false,

@@ -5,10 +5,10 @@
 use super::xl::judge;
 use super::{clean, Bed, Body, Test};
 use crate::account::{check_disk, check_net};
-use crate::machine::{Disk, Ending, Machine, IOMMU};
-use crate::peer::Peer;
-use crate::{host, pattern};
 use anyhow::{ensure, Result};
+use testbed::machine::{Disk, Ending, Machine, IOMMU};
+use testbed::peer::Peer;
+use testbed::{host, pattern};
 
 /// QEMU's VT-d without interrupt remapping.
 const VTD: &str = "intel-iommu,intremap=off";

@@ -2,10 +2,10 @@
 
 use super::{Bed, Test};
 use crate::account::{ended, relative};
-use crate::machine::{Ending, Machine};
-use crate::{host, images};
 use anyhow::{bail, ensure, Context, Result};
 use std::path::PathBuf;
+use testbed::machine::{Ending, Machine};
+use testbed::{host, images};
 
 /// What to spoil, and the words that the line about it must have.
 struct Case {

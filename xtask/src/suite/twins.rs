@@ -1,9 +1,10 @@
 //! Twins on the host: the captured e1000 is rewritten, verified, compared with the original, and run.
 
 use super::Score;
-use crate::{host, twin};
+use crate::twin;
 use anyhow::{bail, Result};
 use std::time::Instant;
+use testbed::host;
 
 /// Names of the tests, with the commands of `./tandem` that they are.
 const TESTS: &[(&str, &str)] = &[

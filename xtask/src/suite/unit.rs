@@ -1,11 +1,11 @@
 //! The crates' own tests, on the host: `cargo test`; and the formatter and clippy.
 
 use super::Score;
-use crate::host;
 use anyhow::{Context, Result};
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::Instant;
+use testbed::host;
 
 /// `--lint`: the formatter and clippy, where they are installed; any remark of theirs is a failure.
 pub fn lints(score: &mut Score) {

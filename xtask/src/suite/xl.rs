@@ -5,10 +5,10 @@
 
 use super::{beside, clean_but, Bed, Body, Test};
 use crate::account::{ended, relative};
-use crate::machine::{Disk, Ending, Hypervisor, Machine, Outcome, IOMMU};
-use crate::peer::Peer;
-use crate::{host, pattern};
 use anyhow::{bail, ensure, Context, Result};
+use testbed::machine::{Disk, Ending, Hypervisor, Machine, Outcome, IOMMU};
+use testbed::peer::Peer;
+use testbed::{host, pattern};
 
 /// A group of checks.
 struct Group {

@@ -11,7 +11,6 @@ pub mod tools;
 pub mod toolstack;
 pub mod tree;
 
-use crate::options::Options;
 use anyhow::{Context, Result};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
@@ -39,17 +38,6 @@ pub fn toolstack() -> Result<Images> {
     let kernel = kernel::debian()?;
     let initramfs = toolstack::build(&kernel)?;
     Ok(Images { kernel: kernel.vmlinuz, kernel_version: kernel.version, initramfs })
-}
-
-pub fn all(options: &Options) -> Result<()> {
-    let images = basic()?;
-    println!("kernel     {}\ninitramfs  {}", images.kernel.display(), images.initramfs.display());
-    println!("toolstack  {}", toolstack()?.initramfs.display());
-    println!("stock Xen  {}", packages::stock_xen()?.display());
-    if options.full {
-        println!("tree       {}", tree::build()?.display());
-    }
-    Ok(())
 }
 
 /// Makes `out` by `make`, unless it is there and was made from the same `key`.

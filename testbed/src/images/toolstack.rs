@@ -85,7 +85,7 @@ pub fn build(kernel: &Kernel) -> Result<PathBuf> {
     inputs.extend(all_files(&scripts)?);
     inputs.extend(all_files(&host::root().join("guests"))?);
     let hostile = guests::named(HOSTILE)?;
-    let made_by = fingerprint(&[host::root().join("xtask/src/images/toolstack.rs")])?;
+    let made_by = fingerprint(&[host::root().join("testbed/src/images/toolstack.rs")])?;
     let key = format!(
         "{} {} {made_by} {} {}",
         kernel.version,

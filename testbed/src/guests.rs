@@ -1,0 +1,233 @@
+//! The tiny PV kernels under `guests/`, one behaviour each: built, booted as domain 0, and judged.
+
+use crate::host;
+use crate::machine::{Ending, Hypervisor, Machine, Outcome};
+use anyhow::{bail, Context, Result};
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// What a kernel said about itself, or what was seen of it from outside.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Everything was as it should be.
+    Success,
+    /// The machine lacks what the test needs.
+    Skip,
+    /// The test is broken.
+    Error,
+    /// The hypervisor is.
+    Failure,
+    /// The kernel said nothing in the end.
+    Crash,
+}
+
+impl Verdict {
+    fn of(lines: &[String], name: &str) -> Self {
+        let said = |word: &str| lines.iter().any(|line| line.contains(&format!("Test {name}: {word}")));
+        match ["SUCCESS", "SKIP", "ERROR", "FAILURE"].iter().position(|word| said(word)) {
+            Some(0) => Self::Success,
+            Some(1) => Self::Skip,
+            Some(2) => Self::Error,
+            Some(_) => Self::Failure,
+            None => Self::Crash,
+        }
+    }
+
+    /// Whether the hypervisor did nothing wrong.
+    pub fn is_good(&self) -> bool {
+        matches!(self, Self::Success | Self::Skip)
+    }
+
+    /// As the kernels print it.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Success => "SUCCESS",
+            Self::Skip => "SKIP",
+            Self::Error => "ERROR",
+            Self::Failure => "FAILURE",
+            Self::Crash => "CRASH",
+        }
+    }
+}
+
+/// A test kernel.
+pub struct Guest {
+    /// Its folder's name.
+    pub name: String,
+    /// What it tests, from the comment at the start of its source.
+    pub about: String,
+    /// Why its verdict on Tandem is not that on stock Xen, if so.
+    pub differs: Option<String>,
+    cpus: u32,
+    vcpus: u32,
+    /// `-cpu`; QEMU's default when `None`.
+    processor: Option<String>,
+}
+
+/// What a run may be told.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Wishes {
+    /// Operations of the hostile kernel, and where its random numbers start.
+    pub operations: Option<u64>,
+    pub seed: Option<u64>,
+}
+
+/// Operations that the hostile kernel does in a second at least, on a slow host.
+const OPERATIONS_PER_S: u64 = 2000;
+/// Seconds that any kernel may take.
+const TIME_LIMIT_S: u64 = 60;
+
+/// All test kernels, by name.
+pub fn all() -> Result<Vec<Guest>> {
+    let root = host::root().join("guests");
+    let mut guests = Vec::new();
+    for entry in std::fs::read_dir(&root).with_context(|| format!("no {}", root.display()))? {
+        let path = entry?.path();
+        let source = path.join("main.c");
+        if source.is_file() {
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            guests.push(describe(name, &std::fs::read_to_string(source)?));
+        }
+    }
+    guests.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(guests)
+}
+
+/// The one of that name.
+pub fn named(name: &str) -> Result<Guest> {
+    all()?.into_iter().find(|guest| guest.name == name).with_context(|| format!("no test kernel {name}"))
+}
+
+/// Takes a test's purpose from its first comment, which may ask for CPUs, `(cpus: 2)`, for vCPUs if they are not as many,
+/// `(vcpus: 2)`, and for a processor, `(processor: max)`, and explain why the verdict on Tandem is another than that on
+/// stock Xen, `(differs: because)`.
+pub fn describe(name: String, source: &str) -> Guest {
+    let comment = source.trim_start().strip_prefix("/*").and_then(|rest| rest.split("*/").next()).unwrap_or_default();
+    let about: Vec<&str> = comment.split_whitespace().filter(|word| *word != "*").collect();
+    let mut about = about.join(" ");
+    let mut note = |key: &str| {
+        let start = about.find(&format!(" ({key}: "))?;
+        let len = about[start..].find(')')?;
+        let note = about[start + key.len() + 4..start + len].to_string();
+        about.replace_range(start..=start + len, "");
+        Some(note)
+    };
+    let mut count = |key: &str| note(key).and_then(|count| count.parse().ok());
+    let cpus = count("cpus").unwrap_or(1);
+    let vcpus = count("vcpus").unwrap_or(cpus);
+    let (processor, differs) = (note("processor"), note("differs"));
+    Guest { name, about, differs, cpus, vcpus, processor }
+}
+
+impl Guest {
+    /// Compiles it with the host's gcc. Others may be reading what an earlier build left, or be building it too.
+    pub fn build(&self) -> Result<PathBuf> {
+        let source = host::root().join("guests");
+        let output = host::target("guests")?.join(&self.name);
+        let fresh = output.with_extension(format!("{:?}", std::thread::current().id()));
+        let lib = source.join("lib");
+        let mut gcc = Command::new("gcc");
+        gcc.args(["-m64", "-O2", "-Wall", "-Wextra", "-Werror", "-ffreestanding", "-fno-pic", "-mcmodel=kernel"])
+            .args(["-mno-red-zone", "-mgeneral-regs-only", "-fno-stack-protector", "-fno-asynchronous-unwind-tables"])
+            .args(["-fcf-protection=none", "-nostdlib", "-static", "-no-pie", "-Wl,--build-id=none"])
+            .args(["-Wl,-z,max-page-size=4096", "-Wl,--no-warn-rwx-segments"])
+            .arg(format!("-Wl,-T,{}", lib.join("guest.ld").display()))
+            .arg(format!("-I{}", lib.display()))
+            .args(["start.S", "guest.c", "events.c", "chaos.c"].map(|file| lib.join(file)))
+            .args(sources(&source.join(&self.name))?)
+            .arg("-o")
+            .arg(&fresh);
+        host::run(&mut gcc).with_context(|| format!("the test kernel {} does not compile", self.name))?;
+        std::fs::rename(&fresh, &output)?;
+        Ok(output)
+    }
+
+    /// Boots it as domain 0.
+    pub fn run(&self, hypervisor: &Hypervisor, wishes: Wishes) -> Result<(Verdict, Outcome)> {
+        let mut kernel_args = String::from("a test");
+        for (name, value) in [("operations", wishes.operations), ("seed", wishes.seed)] {
+            if let Some(value) = value {
+                let _ = write!(kernel_args, " {name}={value}");
+            }
+        }
+        let machine = Machine {
+            name: format!("guest-{}-{}", self.name, hypervisor.name()),
+            hypervisor: hypervisor.clone(),
+            hypervisor_args: format!("dom0_mem=64M dom0_max_vcpus={} loglvl=all guest_loglvl=all", self.vcpus),
+            kernel: Some(self.build()?),
+            iso: None,
+            initramfs: None,
+            kernel_args,
+            cpus: self.cpus,
+            memory_mib: 512,
+            cpu_model: self.processor.clone(),
+            nic: None,
+            disks: Vec::new(),
+            chipset: "pc",
+            devices: Vec::new(),
+            accel: vec!["-accel".into(), "tcg".into()],
+            timeout_s: TIME_LIMIT_S + wishes.operations.unwrap_or(0) / OPERATIONS_PER_S,
+        };
+        let closing = format!("Test {}: ", self.name);
+        let outcome = machine.start()?.finish(|line| line.contains(&closing))?;
+        Ok((Verdict::of(&outcome.lines, &self.name), outcome))
+    }
+
+    /// As a test of the suite: what it says is an error unless it is a success, or a reason to skip it.
+    pub fn judge(&self, hypervisor: &Hypervisor) -> Result<String> {
+        let (verdict, outcome) = self.run(hypervisor, Wishes::default())?;
+        match verdict {
+            Verdict::Success => Ok(String::new()),
+            Verdict::Skip => Ok(complaints(&outcome.lines).unwrap_or_default()),
+            Verdict::Crash if outcome.ending == Ending::TimeOut => {
+                bail!("it did not come to an end (log {})", outcome.log.display())
+            }
+            other => bail!("{}: {}", other.word(), complaints(&outcome.lines).unwrap_or("no verdict".into())),
+        }
+    }
+}
+
+/// A kernel's own C files.
+fn sources(folder: &Path) -> Result<Vec<PathBuf>> {
+    let mut files: Vec<PathBuf> = std::fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
+    files.retain(|path| path.extension().is_some_and(|e| e == "c"));
+    files.sort();
+    Ok(files)
+}
+
+/// What a kernel complained about: indented lines, of which the first few are enough.
+pub fn complaints(lines: &[String]) -> Option<String> {
+    let said: Vec<&str> = lines
+        .iter()
+        .filter(|line| line.starts_with("  ") || line.contains(" crashed: "))
+        .take(3)
+        .map(|line| line.trim())
+        .collect();
+    (!said.is_empty()).then(|| said.join("; "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn purpose_and_cpus_come_from_the_comment() {
+        let guest = describe("x".into(), "/*\n * Tests this,\n * and that. (cpus: 2)\n */\n#include");
+        assert_eq!((guest.about.as_str(), guest.cpus), ("Tests this, and that.", 2));
+        assert_eq!(describe("x".into(), "/* One line. */").cpus, 1);
+        let guest = describe("x".into(), "/* Tests this. (differs: Xen does\n * not) (cpus: 4) */");
+        assert_eq!(
+            (guest.about.as_str(), guest.differs.as_deref(), guest.cpus),
+            ("Tests this.", Some("Xen does not"), 4)
+        );
+    }
+
+    #[test]
+    fn only_the_closing_line_is_a_verdict() {
+        let lines = |text: &str| text.lines().map(String::from).collect::<Vec<_>>();
+        assert_eq!(Verdict::of(&lines("Test a\nTest a: SUCCESS"), "a"), Verdict::Success);
+        assert_eq!(Verdict::of(&lines("Test a\n  failed: b\nTest a: FAILURE"), "a"), Verdict::Failure);
+        assert_eq!(Verdict::of(&lines("Test a\nTest aa: SUCCESS"), "a"), Verdict::Crash);
+    }
+}

@@ -1,0 +1,12 @@
+//! Machines, images, the wire's other end, patterns, counters: what tests, benches and capture share.
+
+pub mod build;
+pub mod counter;
+pub mod guests;
+pub mod host;
+pub mod images;
+pub mod machine;
+pub mod pattern;
+pub mod peer;
+pub mod progress;
+mod symbols;
