@@ -10,15 +10,19 @@ use std::process::Command;
 /// The mark that the first user program makes (images/src/init.c).
 pub const USERSPACE: u8 = 1;
 
-/// The marks before and after what the test tools move: images/src/nettest.c, tcptest.c, disktest.c.
+/// The marks before and after what the test tools move (images/src): datagrams of nettest.
 pub const PACKETS: (u8, u8) = (10, 11);
+/// The same: streams of tcptest.
 pub const STREAM: (u8, u8) = (12, 13);
+/// The same: blocks of disktest.
 pub const DISK: (u8, u8) = (14, 15);
 
 /// What was executed between such a pair of marks.
 #[derive(Clone, Copy)]
 pub struct Span {
+    /// Which pair of marks: [`PACKETS`], [`STREAM`] or [`DISK`].
     pub kind: (u8, u8),
+    /// Instructions between them.
     pub count: Count,
 }
 
@@ -26,6 +30,7 @@ pub struct Span {
 pub struct Counter(PathBuf);
 
 impl Counter {
+    /// Compiles what is not there yet; errors are those of gcc, and of QEMU's version.
     pub fn build() -> Result<Self> {
         compile("count").map(Self)
     }
@@ -49,6 +54,7 @@ pub struct Profiler {
 }
 
 impl Profiler {
+    /// Compiles what is not there yet; errors are those of gcc, and of QEMU's version.
     pub fn build() -> Result<Self> {
         // Wire and disk use functions of QEMU that no interface promises.
         let said = host::output(Command::new("qemu-system-x86_64").arg("--version"))?;

@@ -68,8 +68,9 @@ pub struct Guest {
 /// What a run may be told.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Wishes {
-    /// Operations of the hostile kernel, and where its random numbers start.
+    /// Operations of the hostile kernel.
     pub operations: Option<u64>,
+    /// Where its random numbers start.
     pub seed: Option<u64>,
 }
 

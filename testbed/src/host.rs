@@ -57,10 +57,15 @@ const ISO: &[Need] = &[
 /// What a command needs from the machine.
 #[derive(Clone, Copy)]
 pub enum For {
+    /// Boot a machine.
     Boot,
+    /// Capture a live driver.
     Capture,
+    /// Build the hypervisor.
     Hypervisor,
+    /// Build fuzz targets.
     Fuzzing,
+    /// Make a bootable disc.
     Iso,
 }
 
@@ -110,6 +115,7 @@ pub fn find_program(name: &str) -> Option<PathBuf> {
     places.find(|p| p.is_file())
 }
 
+/// Whether the user may install packages.
 pub fn is_root() -> bool {
     // The owner of our own /proc entry is the effective user.
     use std::os::unix::fs::MetadataExt;

@@ -27,10 +27,12 @@ pub struct Latest {
 }
 
 impl Latest {
+    /// Nothing was shown yet.
     pub fn new() -> Self {
         Self { shown: Instant::now() }
     }
 
+    /// Shows `text`, or leaves it out.
     pub fn line(&mut self, text: &str) {
         let mut out = std::io::stdout();
         let text: String = text.chars().take(100).collect();

@@ -18,6 +18,7 @@ enum Node {
 pub struct Archive(BTreeMap<String, Node>);
 
 impl Archive {
+    /// A folder and those above it, unless they are there.
     pub fn dir(&mut self, path: &str) {
         if !path.is_empty() && !self.0.contains_key(path) {
             self.parents(path);
@@ -25,16 +26,19 @@ impl Archive {
         }
     }
 
+    /// A file with these contents and access rights.
     pub fn file(&mut self, path: &str, data: Vec<u8>, mode: u32) {
         self.parents(path);
         self.0.insert(path.into(), Node::File { data, mode });
     }
 
+    /// A symbolic link to `target`.
     pub fn link(&mut self, path: &str, target: &str) {
         self.parents(path);
         self.0.insert(path.into(), Node::Link(target.into()));
     }
 
+    /// A node of a character device.
     pub fn char_device(&mut self, path: &str, major: u32, minor: u32) {
         self.parents(path);
         self.0.insert(path.into(), Node::CharDevice { major, minor });
@@ -66,6 +70,7 @@ impl Archive {
         Ok(())
     }
 
+    /// Whether something was put at `path`.
     pub fn has(&self, path: &str) -> bool {
         self.0.contains_key(path)
     }

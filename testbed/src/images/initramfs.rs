@@ -30,6 +30,7 @@ pub const MODULES: &[&str] = &[
     "xen-gntalloc",
 ];
 
+/// Builds or finds it; gives the archive.
 pub fn build(kernel: &Kernel) -> Result<PathBuf> {
     let base = Base::gather()?;
     let key = format!("{} {} {}", kernel.version, MODULES.join(" "), fingerprint(&base.inputs()?)?);
@@ -45,12 +46,14 @@ pub fn build(kernel: &Kernel) -> Result<PathBuf> {
 
 /// What every initramfs of ours has: busybox, our test tools, the first program and its scripts.
 pub struct Base {
+    /// The program, linked statically.
     pub busybox: PathBuf,
     scripts: PathBuf,
     tools: PathBuf,
 }
 
 impl Base {
+    /// Fetches and compiles what goes in.
     pub fn gather() -> Result<Self> {
         Ok(Self {
             busybox: packages::unpacked("busybox-static")?.join("bin/busybox"),
@@ -67,6 +70,7 @@ impl Base {
         Ok(inputs)
     }
 
+    /// Puts all of it into an archive.
     pub fn add(&self, archive: &mut Archive) -> Result<()> {
         for dir in ["proc", "sys", "dev", "tmp", "run", "etc", "sbin", "usr/bin", "usr/sbin", "tree", "root"] {
             archive.dir(dir);
@@ -88,6 +92,7 @@ impl Base {
     }
 }
 
+/// A file's contents; an error names the file.
 pub fn read(path: &Path) -> Result<Vec<u8>> {
     std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))
 }

@@ -8,12 +8,15 @@ use std::process::Command;
 
 /// A distribution kernel with its modules.
 pub struct Kernel {
+    /// As `uname -r` says it.
     pub version: String,
+    /// The bzImage.
     pub vmlinuz: PathBuf,
     /// The folder that has `lib/modules/VERSION` with a `modules.dep`.
     pub root: PathBuf,
 }
 
+/// Fetches it, unless it is there, and indexes its modules.
 pub fn debian() -> Result<Kernel> {
     let name = newest()?;
     let root = packages::unpacked(&name)?;

@@ -19,8 +19,11 @@ use std::sync::{Mutex, PoisonError};
 /// The files a machine boots from.
 #[derive(Clone, Debug)]
 pub struct Images {
+    /// Linux, a bzImage.
     pub kernel: PathBuf,
+    /// Its version, as `uname -r` says it.
     pub kernel_version: String,
+    /// An uncompressed cpio archive.
     pub initramfs: PathBuf,
 }
 

@@ -9,6 +9,7 @@ use std::process::Command;
 const PACKAGES: &[&str] =
     &["stress-ng", "xz-utils", "gcc", "libc6-dev", "make", "dash", "coreutils", "mawk", "bash", "busybox-static"];
 
+/// Builds or finds the disk; gives the file.
 pub fn build() -> Result<PathBuf> {
     crate::host::provide(crate::host::For::Boot)?;
     let out = host::target("images")?.join("tree.ext4");

@@ -32,6 +32,7 @@ impl Hypervisor {
         }
     }
 
+    /// A short name for logs and tables: the ELF's, or `native`.
     pub fn name(&self) -> String {
         match self {
             Self::None => "native".into(),
@@ -39,6 +40,7 @@ impl Hypervisor {
         }
     }
 
+    /// Whether this is Debian's Xen.
     pub fn is_stock_xen(&self) -> bool {
         matches!(self, Self::Elf(_)) && self.name().starts_with("xen")
     }
@@ -52,7 +54,9 @@ pub const IOMMU: &str = "intel-iommu,intremap=on";
 pub struct Disk {
     /// QEMU's device: `nvme`, `ahci` or `virtio-blk-pci`.
     pub device: &'static str,
+    /// Its contents.
     pub file: PathBuf,
+    /// Whether writes reach the file; if not they are lost at the end.
     pub writable: bool,
 }
 
@@ -61,6 +65,7 @@ pub struct Disk {
 pub struct Machine {
     /// Names the log file.
     pub name: String,
+    /// What runs below Linux.
     pub hypervisor: Hypervisor,
     /// Options of the hypervisor, after `console=com1`.
     pub hypervisor_args: String,
@@ -68,22 +73,27 @@ pub struct Machine {
     pub kernel: Option<PathBuf>,
     /// A disc to boot from instead; it brings hypervisor, kernel and options itself.
     pub iso: Option<PathBuf>,
+    /// See `kernel`.
     pub initramfs: Option<PathBuf>,
     /// Options of dom0's kernel, after its console.
     pub kernel_args: String,
     /// QEMU's machine: `pc`, or `q35`, which can have an IOMMU.
     pub chipset: &'static str,
+    /// Processors.
     pub cpus: u32,
+    /// RAM in mebibytes.
     pub memory_mib: u32,
     /// `-cpu`; QEMU's default when `None`.
     pub cpu_model: Option<String>,
     /// QEMU's NIC device; it is connected to the traffic peer at `peer`.
     pub nic: Option<(&'static str, PathBuf)>,
+    /// In the order in which the guest finds them.
     pub disks: Vec<Disk>,
     /// QEMU's further devices, as after `-device`; those of the chipset (an IOMMU) come first.
     pub devices: Vec<&'static str>,
     /// `-accel tcg` and more, such as `-icount` or `-plugin`.
     pub accel: Vec<String>,
+    /// Seconds after which it is stopped.
     pub timeout_s: u64,
 }
 

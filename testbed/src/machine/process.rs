@@ -30,8 +30,11 @@ pub enum Ending {
 
 /// The result of a run.
 pub struct Outcome {
+    /// Why it ended.
     pub ending: Ending,
+    /// The serial console, line by line, without line ends.
     pub lines: Vec<String>,
+    /// The file that has the console as it came.
     pub log: PathBuf,
 }
 

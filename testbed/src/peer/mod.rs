@@ -36,8 +36,9 @@ const ACK_EVERY: u64 = 16;
 /// What went over the wire, as the peer saw it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Datagrams from the guest with the right number and checksum, and their bytes.
+    /// Datagrams from the guest with the right number and checksum.
     pub received: u64,
+    /// Bytes in those.
     pub received_bytes: u64,
     /// Frames with a wrong checksum, IP's, UDP's or ours, and frames of a type that nobody here sends.
     pub damaged: u64,
@@ -45,10 +46,13 @@ pub struct Counts {
     pub missing: u64,
     /// The first time that happened: the number that was due, and the one that came.
     pub first_gap: Option<(u64, u64)>,
-    /// Datagrams sent to the guest, and their bytes.
+    /// Datagrams sent to the guest.
     pub sent: u64,
+    /// Bytes in those.
     pub sent_bytes: u64,
+    /// Echo requests that were answered.
     pub pings: u64,
+    /// What went over TCP.
     pub streams: StreamCounts,
 }
 
@@ -59,6 +63,7 @@ pub struct Peer {
 }
 
 impl Peer {
+    /// Starts it for the machine `name`.
     pub fn start(name: &str) -> Result<Self> {
         let socket = std::env::temp_dir().join(format!("tandem-{}-{name}.net", std::process::id()));
         let _ = std::fs::remove_file(&socket);
@@ -74,10 +79,12 @@ impl Peer {
         Ok(Self { socket, counts })
     }
 
+    /// Where QEMU's network back end connects.
     pub fn socket(&self) -> &Path {
         &self.socket
     }
 
+    /// What went over the wire so far.
     pub fn counts(&self) -> Counts {
         self.counts.lock().map(|c| *c).unwrap_or_default()
     }

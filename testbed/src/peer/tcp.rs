@@ -24,11 +24,13 @@ const PAGE: &str = "a page from outside\n";
 /// What went over connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StreamCounts {
-    /// Bytes in blocks that came and were right, and bytes sent.
+    /// Bytes in blocks that came and were right.
     pub received: u64,
+    /// Bytes sent.
     pub sent: u64,
     /// Blocks with wrong contents.
     pub wrong: u64,
+    /// Pages that were fetched at port 80.
     pub pages: u64,
 }
 

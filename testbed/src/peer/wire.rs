@@ -18,6 +18,7 @@ pub struct Wire {
 }
 
 impl Wire {
+    /// Starts it for the machine `name`.
     pub fn start(name: &str) -> Result<Self> {
         let socket = std::env::temp_dir().join(format!("tandem-{}-{name}.wire", std::process::id()));
         let _ = std::fs::remove_file(&socket);
@@ -31,6 +32,7 @@ impl Wire {
         Ok(Self { socket })
     }
 
+    /// Where QEMU's plugin connects.
     pub fn socket(&self) -> &Path {
         &self.socket
     }
