@@ -40,6 +40,9 @@ pub enum What {
 /// The clock, to be remembered as the end of a use.
 #[inline]
 pub fn clock() -> u32 {
+    // What ended the use may be a plain store, which others do not see yet: a CPU that flushes now, later than the clock
+    // that we would read, could still find the entry as it was.
+    fence(Ordering::SeqCst);
     let now = CLOCK.load(Ordering::SeqCst);
     // Only after reading it: then either the clock has moved on already, or the next flush moves it.
     if !CLOCK_USED.load(Ordering::SeqCst) {
