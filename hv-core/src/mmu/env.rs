@@ -104,6 +104,8 @@ pub trait MmuEnv: PtMem {
     fn dma_forbid(&self, dom: DomId, mfn: Mfn);
     /// The frame, which was writable, leaves `dom`: devices cannot reach it any more when it gets another use.
     fn dma_release(&self, dom: DomId, mfn: Mfn);
+    /// Returns when no device reaches a frame that was [`MmuEnv::dma_release`]d before.
+    fn dma_flush(&self);
     /// Fills a page with zeroes.
     fn clear_page(&self, mfn: Mfn);
     /// Copies a page.

@@ -3,7 +3,7 @@
 #![allow(clippy::cast_possible_truncation, reason = "test machinery with small numbers")]
 
 use super::{IoAccess, MmuEnv, PtMem, Slot};
-use crate::frame::Frame;
+use crate::frame::{Frame, FrameType};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::Mutex;
@@ -43,6 +43,8 @@ pub struct Machine {
     pub fuel: AtomicI64,
     /// Frames that devices may write, and whose.
     pub dma: Mutex<BTreeSet<(u16, Mfn)>>,
+    /// Frames that IOMMUs may still remember as theirs.
+    pub dma_remembered: Mutex<BTreeSet<Mfn>>,
     /// The M2P.
     pub m2p: Vec<AtomicU64>,
 }
@@ -63,6 +65,7 @@ impl Machine {
             flushes: AtomicU32::new(0),
             fuel: AtomicI64::new(-1),
             dma: Mutex::default(),
+            dma_remembered: Mutex::default(),
             m2p: zeroes(n),
         }
     }
@@ -157,6 +160,9 @@ impl MmuEnv for Machine {
         self.freed.lock().unwrap().push((mfn, owner));
     }
     fn dma_allow(&self, dom: DomId, mfn: Mfn) {
+        let frame = self.at(mfn);
+        let is_held = frame.usage().is_valid_as(FrameType::Writable) || frame.count().refs() == 0;
+        assert!(is_held, "{mfn:?} is given to devices while it may become a page table: {frame:?}");
         assert!(self.dma.lock().unwrap().insert((dom.0, mfn)), "{mfn:?} was {dom:?}'s devices' already");
     }
     fn dma_forbid(&self, dom: DomId, mfn: Mfn) {
@@ -164,6 +170,10 @@ impl MmuEnv for Machine {
     }
     fn dma_release(&self, dom: DomId, mfn: Mfn) {
         self.dma_forbid(dom, mfn);
+        self.dma_remembered.lock().unwrap().insert(mfn);
+    }
+    fn dma_flush(&self) {
+        self.dma_remembered.lock().unwrap().clear();
     }
     fn clear_page(&self, mfn: Mfn) {
         (0..512).for_each(|i| self.poke(Slot::new(mfn, i), Pte::EMPTY));

@@ -276,6 +276,8 @@ impl World {
                 mmu.clear_page(owner, Mfn::new(n)).unwrap_err();
                 self.machine.clear_page(Mfn::new(n));
                 assert!(!self.tlb_knows(n), "frame {n} given out while TLBs know it");
+                let is_remembered = self.machine.dma_remembered.lock().unwrap().contains(&Mfn::new(n));
+                assert!(!is_remembered, "frame {n} given out while devices reach it");
                 self.machine.at(Mfn::new(n)).assign(owner);
                 self.allocated.insert(n);
                 Ok(())

@@ -57,8 +57,8 @@ impl<'a, E: MmuEnv> Mmu<'a, E> {
         self.env.frame_freed(mfn, last.owner, last.heap);
     }
 
-    /// Flushes the TLBs that may still know a free frame; to be called by the allocator before the frame gets a new
-    /// use, whatever that is.
+    /// Flushes the TLBs that may still know a free frame, those of IOMMUs too; to be called before the frame gets a new use
+    /// or another owner, whatever that is.
     pub fn flush_before_reuse(&self, mfn: Mfn) {
         if let Some(frame) = self.env.frame(mfn) {
             let usage = frame.usage();
@@ -66,6 +66,7 @@ impl<'a, E: MmuEnv> Mmu<'a, E> {
                 self.env.flush_since(usage.stamp());
             }
         }
+        self.env.dma_flush();
     }
 
     /// Takes a general and a writable reference.

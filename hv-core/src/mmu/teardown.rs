@@ -103,10 +103,12 @@ impl<E: MmuEnv> Mmu<'_, E> {
     /// Undoes [`Self::steal`]: TLBs may still know the page, and its time stamp says so.
     pub fn unsteal(&self, dom: DomId, mfn: Mfn) {
         if let Some(frame) = self.frame(mfn) {
-            frame.unsteal(dom);
+            // As long as the page is nobody's its type does not change. From the next line on another vCPU may make a page
+            // table of it, and what devices may do with it is that one's to say.
             if frame.usage().ty() == FrameType::Writable {
                 self.env.dma_allow(dom, mfn);
             }
+            frame.unsteal(dom);
         }
     }
 }

@@ -65,8 +65,22 @@ fn only_an_unused_page_is_stolen() {
     m.mmu().steal(DOM1, mfn(20)).unwrap();
     all_free(&m, 20..21);
     let flushes = m.flushes.load(std::sync::atomic::Ordering::SeqCst);
+    assert!(m.dma_remembered.lock().unwrap().contains(&mfn(20)));
     m.mmu().flush_before_reuse(mfn(20));
     assert_eq!(m.flushes.load(std::sync::atomic::Ordering::SeqCst), flushes + 1);
+    assert!(m.dma_remembered.lock().unwrap().is_empty(), "a device of the old owner reaches it");
+}
+
+/// The fake machine refuses to give devices a page whose type others may change meanwhile.
+#[test]
+fn a_page_that_comes_back_is_its_devices_before_it_is_its_owners() {
+    let (m, _) = machine();
+    drop(m.mmu().get_writable(mfn(20), DOM1).unwrap());
+    m.mmu().steal(DOM1, mfn(20)).unwrap();
+    assert!(!m.dma.lock().unwrap().contains(&(DOM1.0, mfn(20))));
+    m.mmu().unsteal(DOM1, mfn(20));
+    assert!(m.dma.lock().unwrap().contains(&(DOM1.0, mfn(20))));
+    assert_eq!(counts(&m, 20), (FrameType::None, 0, 1));
 }
 
 #[test]

@@ -189,6 +189,9 @@ impl MmuEnv for Env {
             with_domain(dom, |d| iommu::forbid_later(d, mfn));
         }
     }
+    fn dma_flush(&self) {
+        iommu::flush_released();
+    }
     fn clear_page(&self, mfn: Mfn) {
         frames::scrub(mfn);
         if log_dirty::any() {
