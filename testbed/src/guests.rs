@@ -1,7 +1,7 @@
 //! The tiny PV kernels under `guests/`, one behaviour each: built, booted as domain 0, and judged.
 
 use crate::host;
-use crate::machine::{Ending, Hypervisor, Machine, Outcome};
+use crate::machine::{Ending, Hypervisor, Machine, Outcome, Qemu};
 use anyhow::{bail, Context, Result};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -168,6 +168,7 @@ impl Guest {
             chipset: "pc",
             devices: Vec::new(),
             accel: vec!["-accel".into(), "tcg".into()],
+            qemu: Qemu::chosen(),
             timeout_s: TIME_LIMIT_S + wishes.operations.unwrap_or(0) / OPERATIONS_PER_S,
         };
         let closing = format!("Test {}: ", self.name);

@@ -46,6 +46,8 @@ usage: ./tandem COMMAND [OPTIONS]
 
 options:
   --hypervisor ELF|xen|none   boot this instead of target/tandem.elf (xen: Debian's Xen 4.17; none: native Linux)
+  --qemu 7.2|10               run machines in the QEMU that is installed (Debian 12: 7.2), or in version 10 from Debian's
+                              backports, with every processor feature that it has, SMEP, SMAP and UMIP among them
   --cpus N                    CPUs of the machine (run, shell)
   --jobs N                    test: boot tests side by side; by default one for each CPU, at most 4
   --mib N                     data per device and direction in mebibytes
@@ -63,6 +65,13 @@ fn dispatch(options: &Options) -> Result<bool> {
         "run" | "shell" | "images" | "build" | "abi" | "iso" | "size" => 0,
         _ => usize::MAX,
     })?;
+    if let Some(qemu) = options.qemu {
+        anyhow::ensure!(
+            options.command != "bench",
+            "--qemu is not for the bench, whose plugins are made for one version"
+        );
+        qemu.choose();
+    }
     match options.command.as_str() {
         "run" => account::run(options),
         "test" => suite::run(options),

@@ -1,6 +1,7 @@
 //! The command line: one command, some words, some options.
 
 use anyhow::{bail, Context, Result};
+use testbed::machine::Qemu;
 
 /// What the user asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -10,6 +11,8 @@ pub struct Options {
     pub words: Vec<String>,
     /// `--hypervisor`: a path, `xen` or `none`; the environment's `TANDEM_HYPERVISOR` otherwise.
     pub hypervisor: Option<String>,
+    /// `--qemu`: the version that machines run in.
+    pub qemu: Option<Qemu>,
     pub cpus: Option<u32>,
     /// Boot tests side by side.
     pub jobs: Option<usize>,
@@ -36,6 +39,7 @@ impl Options {
             let mut value = || args.next().with_context(|| format!("{arg} needs a value"));
             match arg.as_str() {
                 "--hypervisor" => options.hypervisor = Some(value()?),
+                "--qemu" => options.qemu = Some(Qemu::parse(&value()?)?),
                 "--cpus" => options.cpus = Some(value()?.parse().context("--cpus needs a number")?),
                 "--jobs" => {
                     let jobs = value()?.parse().ok().filter(|n| *n > 0);
@@ -99,6 +103,7 @@ mod tests {
         assert!(parse("run --frobnicate").is_err());
         assert!(parse("run --cpus").is_err());
         assert!(parse("run --cpus two").is_err());
+        assert!(parse("run --qemu 9").is_err());
         assert!(parse("test --jobs 0").is_err());
         assert_eq!(parse("test --jobs 3").unwrap().jobs, Some(3));
     }

@@ -91,9 +91,42 @@ pub fn closure(set: &str, names: &[&str]) -> Result<PathBuf> {
     Ok(out)
 }
 
+/// A folder with `names` of Debian 12's backports and everything they depend on. The machine's own package sources stay
+/// as they are: apt has lists of its own for this. What was fetched once serves for ever.
+pub fn from_backports(set: &str, names: &[&str]) -> Result<PathBuf> {
+    let out = host::target("images")?.join(format!("{set}.tree"));
+    let key = format!("bookworm-backports {}", names.join(" "));
+    cached(&format!("fetching {set} from Debian's backports"), &out, &key, |dir| {
+        let lists = host::target("images/backports")?;
+        std::fs::create_dir_all(lists.join("lists/partial"))?;
+        let sources = lists.join("sources.list");
+        std::fs::write(&sources, BACKPORTS)?;
+        let place = |what: &str, at: &Path| ["-o".into(), format!("{what}={}", at.display())];
+        let mut own = place("Dir::Etc::sourcelist", &sources).to_vec();
+        own.extend(place("Dir::Etc::sourceparts", Path::new("-")));
+        own.extend(place("Dir::State::lists", &lists.join("lists")));
+        own.extend(place("Dir::Cache", &lists));
+        host::run(apt("apt-get").args(&own).arg("update"))?;
+        own.extend(["-t", "bookworm-backports"].map(String::from));
+        unpack_with(&own, names, dir)
+    })?;
+    Ok(out)
+}
+
+/// Debian 12 and its backports.
+const BACKPORTS: &str = "\
+deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian bookworm main
+deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian bookworm-backports main
+";
+
 /// Fetches `names` and everything they depend on, as if nothing were installed, and unpacks it all into `dir`.
 pub fn unpack_closure(names: &[&str], dir: &Path) -> Result<()> {
     host::apt_update()?;
+    unpack_with(&[], names, dir)
+}
+
+/// The same with further `options` for apt, whose lists are fresh.
+fn unpack_with(options: &[String], names: &[&str], dir: &Path) -> Result<()> {
     let set = dir.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let archives = host::target("images/archives")?.join(set);
     std::fs::create_dir_all(archives.join("partial"))?;
@@ -101,6 +134,7 @@ pub fn unpack_closure(names: &[&str], dir: &Path) -> Result<()> {
     std::fs::write(&status, "")?;
     host::run(
         apt("apt-get")
+            .args(options)
             .arg("-o")
             .arg(format!("Dir::State::status={}", status.display()))
             .arg("-o")

@@ -1,9 +1,11 @@
 //! A virtual machine to boot: what is in it and how QEMU is told so.
 
 mod process;
+mod qemu;
 mod qmp;
 
 pub use process::{field, Ending, Outcome, Running};
+pub use qemu::Qemu;
 
 use anyhow::{bail, Context, Result};
 use std::path::{Path, PathBuf};
@@ -95,6 +97,8 @@ pub struct Machine {
     pub accel: Vec<String>,
     /// Seconds after which it is stopped.
     pub timeout_s: u64,
+    /// The QEMU that it runs in.
+    pub qemu: Qemu,
 }
 
 impl Machine {
@@ -117,6 +121,7 @@ impl Machine {
             devices: Vec::new(),
             accel: vec!["-accel".into(), "tcg".into()],
             timeout_s: 300,
+            qemu: Qemu::chosen(),
         }
     }
 
@@ -155,8 +160,8 @@ impl Machine {
         let mut add = |words: &[&str]| args.extend(words.iter().map(ToString::to_string));
         add(&["-machine", self.chipset, "-nodefaults", "-display", "none", "-no-reboot", "-serial", "stdio"]);
         add(&["-smp", &self.nr_cpus().to_string(), "-m", &self.memory_mib.to_string()]);
-        if let Some(model) = &self.cpu_model {
-            add(&["-cpu", model]);
+        if let Some(model) = self.qemu.processor(self.cpu_model.as_deref()) {
+            add(&["-cpu", &model]);
         }
         for device in &self.devices {
             add(&["-device", device]);

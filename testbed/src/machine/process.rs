@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::path::PathBuf;
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStdin, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -98,8 +98,7 @@ impl Running {
         let errors = log.with_extension("qemu");
         let control = std::env::temp_dir().join(format!("tandem-{}-{}.qmp", std::process::id(), machine.name));
         let (ending, monitor) = qmp::listen(&control)?;
-        let qemu = host::find_program("qemu-system-x86_64").context("qemu-system-x86_64 is not there")?;
-        let mut command = Command::new(qemu);
+        let mut command = machine.qemu.command()?;
         command.args(machine.arguments()?);
         command.arg("-qmp").arg(format!("unix:{},server=off", control.display()));
         std::fs::write(log.with_extension("cmd"), format!("{command:?}\n"))?;
