@@ -4,8 +4,8 @@
 //! done that is not in a domain's `Deferred`. It takes some milliseconds per GiB and is not preemptible: a tool for the
 //! control domain only.
 
-use crate::arch::percpu::this_cpu;
 use crate::console::print;
+use crate::cpu::percpu::this_cpu;
 use crate::domain::memory::limbo;
 use crate::domain::memory::mmu_env::{mmu, Env};
 use crate::domain::vcpu::stop;

@@ -4,7 +4,7 @@
 //! words: `none`, `error`, `warning`, `info`, `debug` (or `all`). What a guest can cause at will goes through
 //! `guest_debug!`, which is limited in rate and shown by `guest_loglvl=`.
 
-use crate::arch::serial;
+use crate::cpu::serial;
 use crate::sync::{Mutex, Once};
 use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicU8, Ordering};
@@ -169,7 +169,7 @@ static REFILLED_AT: AtomicU64 = AtomicU64::new(0);
 #[cold]
 #[inline(never)]
 pub fn print_limited(level: Level, args: fmt::Arguments<'_>) {
-    let now = crate::arch::insn::rdtsc();
+    let now = crate::cpu::rdtsc();
     if now.wrapping_sub(REFILLED_AT.load(Ordering::Relaxed)) > REFILL_TICKS {
         REFILLED_AT.store(now, Ordering::Relaxed);
         LEFT.store(BURST, Ordering::Relaxed);

@@ -3,7 +3,8 @@
 
 mod in_use;
 
-use crate::arch::{percpu, tsc};
+use crate::arch::tsc;
+use crate::cpu::percpu;
 use crate::domain::memory::limbo;
 use crate::domain::vcpu::{stop, Vcpu};
 use crate::domain::{self, Domain};
@@ -220,7 +221,7 @@ fn counters() {
 
 fn clocks() {
     let f = tsc::frequencies();
-    say!("system time {} ns, TSC {} Hz, read {:#x}", tsc::now_ns(), f.tsc_hz, crate::arch::insn::rdtsc());
+    say!("system time {} ns, TSC {} Hz, read {:#x}", tsc::now_ns(), f.tsc_hz, crate::cpu::rdtsc());
 }
 
 /// The audit says itself what it found; a key has nobody else to tell.

@@ -10,7 +10,7 @@ pub mod vcpu;
 
 pub use list::{bury, find, find_from, for_each, insert, next_free_id, DomainRef};
 
-use crate::arch::percpu::{pending, this_cpu};
+use crate::cpu::percpu::{pending, this_cpu};
 use crate::domain::vcpu::{stop, Vcpu};
 use crate::hypercall::vm_assist;
 use crate::sched::{self, timers};

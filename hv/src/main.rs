@@ -8,6 +8,7 @@ mod arch;
 mod audit;
 mod boot;
 mod console;
+mod cpu;
 mod debug_keys;
 mod domain;
 mod hypercall;
@@ -18,8 +19,10 @@ mod panic;
 mod pv;
 mod sched;
 mod sync;
+mod trap;
 
-use crate::arch::{descriptor, fpu, percpu, stacks};
+use crate::arch::{descriptor, fpu, idt, stacks};
+use crate::cpu::percpu;
 use crate::sync::Once;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -87,6 +90,8 @@ pub fn start_ap() -> ! {
 /// Sets up what every CPU has: descriptor tables, entry points, FPU, scheduling.
 pub fn init_cpu() {
     descriptor::init_cpu();
+    // SAFETY: entry.S is written for these ways in.
+    unsafe { idt::load(&trap::entry_points()) };
     fpu::init_cpu();
     sched::switch::init_cpu();
     percpu::set_online();

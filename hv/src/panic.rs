@@ -4,9 +4,10 @@
 //! linked without it prints addresses only. The table is: count (u32), then per function offset from the image's
 //! address, offset and length of its name (u32, u32, u32), sorted; then the names.
 
-use crate::arch::percpu::this_cpu;
-use crate::arch::{insn, ipi, machine_check, reboot, stacks};
+use crate::arch::{ipi, machine_check, reboot, stacks};
 use crate::console::print_unlocked;
+use crate::cpu;
+use crate::cpu::percpu::this_cpu;
 use crate::mem::{self, layout};
 use core::arch::asm;
 use core::panic::PanicInfo;
@@ -43,7 +44,7 @@ fn begin_report() -> bool {
             true
         }
         Err(reporter) if reporter == me => false,
-        Err(_) => insn::halt_forever(),
+        Err(_) => cpu::halt_forever(),
     }
 }
 
@@ -68,7 +69,7 @@ fn panic(info: &PanicInfo<'_>) -> ! {
 pub fn stop() -> ! {
     if NO_REBOOT.load(Ordering::Relaxed) {
         print_unlocked(format_args!("Halted."));
-        insn::halt_forever();
+        cpu::halt_forever();
     }
     print_unlocked(format_args!("Restarting."));
     reboot::reboot()

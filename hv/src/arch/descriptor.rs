@@ -4,9 +4,8 @@
 //! Each CPU has a window of 32 pages in hypervisor space: 16 for the GDT (14 guest, ours, one empty), 16 for the LDT.
 //! Switching vCPUs remaps the guest part of the window; GDTR never changes.
 
-use crate::arch::cpu;
-use crate::arch::percpu::{self, CpuInfo, FRAME_END, MAX_CPUS};
-use crate::mem;
+use crate::cpu::percpu::{self, CpuInfo, FRAME_END, MAX_CPUS};
+use crate::{cpu, mem};
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU64, Ordering};
 use x86::{Mfn, Pte, PteFlags, PAGE_SIZE};
@@ -87,7 +86,7 @@ fn system_descriptor(base: u64, limit: u32, kind: u64) -> [u64; 2] {
     [lo, base >> 32]
 }
 
-/// Loads GDT, TSS, IDT of the running CPU. Its [`CpuInfo`] must be initialised.
+/// Loads GDT and TSS of the running CPU. Its [`CpuInfo`] must be initialised.
 pub fn init_cpu() {
     let info = percpu::this_cpu();
     let cpu_index = info.cpu as usize;
@@ -112,7 +111,6 @@ pub fn init_cpu() {
         core::arch::asm!("ltr {:x}", in(reg) TSS_SELECTOR, options(nostack, preserves_flags));
         core::arch::asm!("lldt {:x}", in(reg) 0u16, options(nostack, preserves_flags));
     }
-    crate::arch::idt::load();
 }
 
 fn new_tables(info: &CpuInfo) -> &'static SyncTables {

@@ -1,6 +1,6 @@
 //! FPU state: saved and loaded at every vCPU switch; the hypervisor itself never uses it.
 
-use crate::arch::cpu::{self, cr};
+use crate::cpu::{self, cr};
 use core::cell::{Cell, UnsafeCell};
 use core::sync::atomic::{AtomicU64, Ordering};
 use hv_core::xstate::{self, Area};
@@ -19,7 +19,7 @@ pub fn xcr0_mask() -> u64 {
 
 /// Enables the FPU on the running CPU, with XSAVE if the CPU has it.
 pub fn init_cpu() {
-    let has_xsave = cpu::cpuid(1, 0)[2] & (1 << 26) != 0;
+    let has_xsave = cpu::cpuid(1, 0).ecx & (1 << 26) != 0;
     let mut cr4 = cpu::read_cr4() | cr::CR4_OSFXSR | cr::CR4_OSXMMEXCPT;
     if has_xsave {
         cr4 |= cr::CR4_OSXSAVE;
@@ -31,7 +31,7 @@ pub fn init_cpu() {
     }
     if has_xsave {
         let leaf = cpu::cpuid(0xd, 0);
-        let mut mask = (u64::from(leaf[3]) << 32 | u64::from(leaf[0])) & XCR0_SUPPORTED;
+        let mut mask = (u64::from(leaf.edx) << 32 | u64::from(leaf.eax)) & XCR0_SUPPORTED;
         // AVX-512 components only come together.
         if mask & 0xe0 != 0xe0 {
             mask &= !0xe0;
@@ -45,7 +45,7 @@ pub fn init_cpu() {
 /// Bytes of an XSAVE area with all that guests may use.
 pub fn xsave_bytes() -> usize {
     // EBX: what the present XCR0 needs, and that is a guest's; ECX: what all components need.
-    (cpu::cpuid(0xd, 0)[2] as usize).min(xstate::AREA_SIZE)
+    (cpu::cpuid(0xd, 0).ecx as usize).min(xstate::AREA_SIZE)
 }
 
 /// A vCPU's FPU state while it does not run.

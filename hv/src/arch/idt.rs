@@ -1,61 +1,26 @@
-//! The interrupt descriptor table, the SYSCALL entry MSRs and the glue between entry.S and Rust.
+//! The interrupt descriptor table, the SYSCALL entry MSRs, and where the hypervisor goes on after its own faults.
 
-use crate::arch::cpu::{self, cr, msr};
 use crate::arch::descriptor::{ist, TablePointer};
-use crate::arch::percpu::{self, CpuInfo, CPU_INFO_FROM_TOP, FRAME_END, STACK_SIZE};
-use crate::{mem, pv};
-use core::mem::offset_of;
+use crate::cpu::percpu::{self, FRAME_END};
+use crate::cpu::{self, cr, msr};
+use crate::mem;
 use x86::PAGE_SIZE;
-use xen_abi::layout::{FLAT_RING3_CS32, FLAT_RING3_CS64, FLAT_RING3_SS64, HYPERVISOR_CS};
-use xen_abi::regs::CpuUserRegs;
+use xen_abi::layout::{FLAT_RING3_CS32, HYPERVISOR_CS};
 
-/// In `entry_vector`: the guest's rcx and r11 are dead, so the way back may be SYSRET.
-pub const TRAP_SYSCALL: u32 = 0x100;
-
-const GUEST_REGS_FROM_TOP: usize = CPU_INFO_FROM_TOP - offset_of!(CpuInfo, guest_regs);
-
-core::arch::global_asm!(
-    include_str!("entry.S"),
-    CS = const offset_of!(CpuUserRegs, cs),
-    SS = const offset_of!(CpuUserRegs, ss),
-    ERROR_CODE = const offset_of!(CpuUserRegs, error_code),
-    FRAME_WORDS = const offset_of!(CpuUserRegs, es) / 8,
-    STACK_MASK = const STACK_SIZE - 1,
-    GUEST_REGS_FROM_TOP = const GUEST_REGS_FROM_TOP,
-    FLAT_RING3_CS64 = const FLAT_RING3_CS64,
-    FLAT_RING3_CS32 = const FLAT_RING3_CS32,
-    FLAT_RING3_SS64 = const FLAT_RING3_SS64,
-    TRAP_SYSCALL = const TRAP_SYSCALL,
-    SYSRET_KEPT = const pv::exit::SYSRET_KEPT,
-    R10 = const offset_of!(CpuUserRegs, r10),
-    R9 = const offset_of!(CpuUserRegs, r9),
-    R8 = const offset_of!(CpuUserRegs, r8),
-    RAX = const offset_of!(CpuUserRegs, rax),
-    RDX = const offset_of!(CpuUserRegs, rdx),
-    RSI = const offset_of!(CpuUserRegs, rsi),
-    RDI = const offset_of!(CpuUserRegs, rdi),
-    RIP = const offset_of!(CpuUserRegs, rip),
-    RFLAGS = const offset_of!(CpuUserRegs, rflags),
-    RSP = const offset_of!(CpuUserRegs, rsp),
-    trap_from_guest = sym pv::traps::trap_from_guest,
-    page_fault_from_guest = sym pv::traps::page_fault_from_guest,
-    trap_from_hypervisor = sym pv::traps::trap_from_hypervisor,
-    syscall_from_guest = sym pv::traps::syscall_from_guest,
-    syscall32_from_guest = sym pv::traps::syscall32_from_guest,
-    sysenter_from_guest = sym pv::traps::sysenter_from_guest,
-    iret_fault_from_guest = sym pv::traps::iret_fault_from_guest,
-    exit_work = sym pv::exit::exit_work,
-);
-
-extern "C" {
-    static vector_stubs: u8;
-    fn syscall_entry_64();
-    fn syscall_entry_32();
-    fn sysenter_entry();
+/// Where the CPU enters the hypervisor.
+pub struct EntryPoints {
+    /// The stub of vector 0; the others follow, [`STUB_SIZE`] bytes apart.
+    pub vectors: u64,
+    /// SYSCALL from 64-bit code.
+    pub syscall_64: u64,
+    /// SYSCALL from 32-bit code.
+    pub syscall_32: u64,
+    /// SYSENTER.
+    pub sysenter: u64,
 }
 
 /// Bytes between two vector stubs.
-const STUB_SIZE: u64 = 16;
+pub const STUB_SIZE: u64 = 16;
 /// Vectors that ring 3 may raise with INT n.
 const USER_VECTORS: [usize; 3] = [3, 4, 0x80];
 
@@ -77,9 +42,11 @@ const fn gate(target: u64, dpl: u64, ist: u8) -> Gate {
 static IDT: spin::Once<[Gate; 256]> = spin::Once::new();
 
 /// Loads the IDT and the SYSCALL and SYSENTER entry points of the running CPU.
-pub fn load() {
+///
+/// # Safety
+/// 1. `entries` are the addresses of code that takes over the CPU as each of these ways leaves it.
+pub unsafe fn load(entries: &EntryPoints) {
     let idt = IDT.call_once(|| {
-        let stubs = core::ptr::addr_of!(vector_stubs) as u64;
         core::array::from_fn(|v| {
             let dpl = if USER_VECTORS.contains(&v) { 3 } else { 0 };
             let ist = match v {
@@ -89,15 +56,15 @@ pub fn load() {
                 18 => ist::MC,
                 _ => 0,
             };
-            gate(stubs + v as u64 * STUB_SIZE, dpl, ist)
+            gate(entries.vectors + v as u64 * STUB_SIZE, dpl, ist)
         })
     });
     let idtr = TablePointer { limit: size_of::<[Gate; 256]>() as u16 - 1, base: idt.as_ptr() as u64 };
-    // SAFETY: the table holds valid gates and lives for ever.
+    // SAFETY: the table holds valid gates (1) and lives for ever.
     unsafe { core::arch::asm!("lidt [{}]", in(reg) &idtr, options(readonly, nostack, preserves_flags)) };
-    load_syscall_msrs();
+    load_syscall_msrs(entries);
     // Now that there is a handler: without this bit a machine check resets the machine without a word.
-    if cpu::cpuid(1, 0)[3] & CPUID_MCE != 0 {
+    if cpu::cpuid(1, 0).edx & CPUID_MCE != 0 {
         // SAFETY: the CPU has the bit, and the handler and its stack are in place.
         unsafe { cpu::write_cr4(cpu::read_cr4() | cr::CR4_MCE) };
     }
@@ -127,14 +94,13 @@ fn syscall_stub(frame_end: u64, target: u64) -> [u8; 40] {
     code
 }
 
-fn load_syscall_msrs() {
+fn load_syscall_msrs(entries: &EntryPoints) {
     let info = percpu::this_cpu();
     let frame_end = core::ptr::from_ref(info) as u64 + FRAME_END as u64;
     let base = mem::layout::SYSCALL_STUBS + u64::from(info.cpu) * PAGE_SIZE as u64;
     let page = mem::frames::alloc_zeroed().expect("memory for a CPU's entry code");
     mem::vmap::map_at(base, &[page], mem::paging::EXECUTE).expect("memory for a CPU's entry code");
-    for (offset, target) in [(0usize, syscall_entry_64 as *const () as u64), (64, syscall_entry_32 as *const () as u64)]
-    {
+    for (offset, target) in [(0usize, entries.syscall_64), (64, entries.syscall_32)] {
         let code = syscall_stub(frame_end, target);
         // SAFETY: the page was just allocated; nobody executes it yet.
         unsafe {
@@ -151,10 +117,10 @@ fn load_syscall_msrs() {
         cpu::wrmsr(msr::IA32_CSTAR, base + 64);
         cpu::wrmsr(msr::IA32_FMASK, fmask);
         cpu::wrmsr(msr::IA32_EFER, cpu::rdmsr(msr::IA32_EFER) | cpu::EFER_SCE | cpu::EFER_NXE);
-        if cpu::cpuid(1, 0)[3] & (1 << 11) != 0 {
+        if cpu::cpuid(1, 0).edx & (1 << 11) != 0 {
             cpu::wrmsr(msr::IA32_SYSENTER_CS, u64::from(HYPERVISOR_CS));
             cpu::wrmsr(msr::IA32_SYSENTER_ESP, frame_end);
-            cpu::wrmsr(msr::IA32_SYSENTER_EIP, sysenter_entry as *const () as u64);
+            cpu::wrmsr(msr::IA32_SYSENTER_EIP, entries.sysenter);
         }
     }
 }

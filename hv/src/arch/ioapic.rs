@@ -1,7 +1,7 @@
 //! I/O APICs: the wires of devices, numbered by global system interrupt (GSI); and the old 8259s, which are silenced.
 
-use crate::arch::insn::{inb, outb};
 use crate::arch::{acpi, vectors};
+use crate::cpu::port::{inb, outb};
 use crate::domain::iospace;
 use crate::iommu::remap;
 use crate::mem::vmap;

@@ -1,7 +1,7 @@
 //! Requests from one CPU to others: look at your work, run a function, stop.
 
-use crate::arch::percpu::{self, this_cpu, MAX_CPUS};
 use crate::arch::{lapic, smp, vectors};
+use crate::cpu::percpu::{self, this_cpu, MAX_CPUS};
 use crate::sync::Mutex;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 

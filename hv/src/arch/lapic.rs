@@ -1,7 +1,7 @@
 //! The local APIC of each CPU, through memory (xAPIC) or registers (x2APIC) (SDM vol. 3A, chapter 11).
 
-use crate::arch::insn::{cpuid, rdmsr, wrmsr};
 use crate::arch::{acpi, vectors};
+use crate::cpu::{cpuid, rdmsr, wrmsr};
 use crate::domain::iospace;
 use crate::info;
 use crate::mem::vmap;

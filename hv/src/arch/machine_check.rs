@@ -3,8 +3,8 @@
 //! None is survived: which memory it hit, and for whom, is known on few machines only, so going on could corrupt a
 //! guest. The banks are reported for whoever replaces the part.
 
-use super::cpu::rdmsr_safe;
 use crate::console::print_unlocked;
+use crate::cpu::rdmsr_safe;
 
 const MCG_CAP: u32 = 0x179;
 const MCG_STATUS: u32 = 0x17a;

@@ -1,11 +1,9 @@
 //! One file per hardware thing.
 
 pub mod acpi;
-pub mod cpu;
 pub mod descriptor;
 pub mod fpu;
 pub mod idt;
-pub mod insn;
 pub mod ioapic;
 pub mod ipi;
 pub mod lapic;
@@ -13,10 +11,8 @@ pub mod machine_check;
 pub mod msi;
 pub mod pci;
 pub mod pci_reset;
-pub mod percpu;
 pub mod reboot;
 pub mod rtc;
-pub mod serial;
 pub mod side_channels;
 pub mod smp;
 pub mod stacks;

@@ -1,7 +1,7 @@
 //! PCI configuration space, by ports or by memory (ECAM), and what is found in it.
 
 use crate::arch::acpi;
-use crate::arch::insn::{inb, inl, inw, outb, outl, outw};
+use crate::cpu::port::{inb, inl, inw, outb, outl, outw};
 use crate::info;
 use crate::mem::vmap;
 use crate::sync::{Mutex, Once};

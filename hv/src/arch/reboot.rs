@@ -1,8 +1,9 @@
 //! Restarting the machine and turning it off.
 
 use crate::arch::acpi;
-use crate::arch::insn::{halt_forever, inb, inw, outb, outw};
 use crate::console::print_unlocked;
+use crate::cpu::halt_forever;
+use crate::cpu::port::{inb, inw, outb, outw};
 use crate::mem::vmap;
 use core::arch::asm;
 use x86::MachAddr;

@@ -1,6 +1,6 @@
 //! The battery-backed clock (MC146818), read once for the wall clock.
 
-use crate::arch::insn::{inb, outb};
+use crate::cpu::port::{inb, outb};
 
 const INDEX: u16 = 0x70;
 const DATA: u16 = 0x71;

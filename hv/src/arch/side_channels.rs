@@ -1,7 +1,7 @@
 //! Says at boot which known weaknesses this CPU has and what is done about them. Honest rather than reassuring: a
 //! weakness that nothing is done about is named. So is DMA, which nothing confines yet.
 
-use crate::arch::insn::{cpuid, rdmsr};
+use crate::cpu::{cpuid, rdmsr};
 use crate::{info, warn};
 use alloc::string::String;
 use x86::msr;

@@ -4,9 +4,9 @@
 //! they load the final tables, on the boot page tables: those show the trampoline where it is. When the last one is up
 //! the low mapping goes.
 
-use crate::arch::insn::{rdtsc, read_cr4, write_cr3, write_cr4};
-use crate::arch::percpu::{self, MAX_CPUS};
-use crate::arch::{acpi, cpu::cr, lapic, stacks};
+use crate::arch::{acpi, lapic, stacks};
+use crate::cpu::percpu::{self, MAX_CPUS};
+use crate::cpu::{cr, rdtsc, read_cr4, write_cr3, write_cr4};
 use crate::mem::{self, image_to_phys, layout, phys_to_virt};
 use crate::{info, warn};
 use core::arch::global_asm;

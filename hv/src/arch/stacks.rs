@@ -1,6 +1,6 @@
 //! Stacks of the CPUs, at addresses of their own, with holes below each of them.
 
-use crate::arch::percpu::{CPU_INFO_FROM_TOP, MAPPED, MAX_CPUS, STACK_SIZE};
+use crate::cpu::percpu::{CPU_INFO_FROM_TOP, MAPPED, MAX_CPUS, STACK_SIZE};
 use crate::mem::{frames, layout, paging, vmap};
 use x86::PAGE_SIZE;
 

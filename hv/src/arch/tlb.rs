@@ -10,8 +10,9 @@
 //! A CPU without a vCPU is on the hypervisor's own root, where it has no translation of a guest and cannot get one: it is
 //! not asked to flush, and an idle CPU sleeps on.
 
-use crate::arch::percpu::{this_cpu, MAX_CPUS};
-use crate::arch::{cpu, ipi, percpu};
+use crate::arch::ipi;
+use crate::cpu;
+use crate::cpu::percpu::{self, this_cpu, MAX_CPUS};
 use crate::mem;
 use crate::pv::vtlb;
 use core::sync::atomic::{fence, AtomicBool, AtomicU32, AtomicU64, Ordering};

@@ -4,8 +4,9 @@
 //! notes both counters, `calibrate` compares them some useful work later. The others wrap or cannot be left running, so
 //! `init` waits a few milliseconds on them.
 
-use crate::arch::insn::{cpuid, inb, inl, outb, rdtsc};
 use crate::arch::{acpi, lapic};
+use crate::cpu::port::{inb, inl, outb};
+use crate::cpu::{cpuid, rdtsc};
 use crate::domain::iospace;
 use crate::info;
 use crate::mem::vmap;

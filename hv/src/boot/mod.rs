@@ -89,7 +89,7 @@ pub struct BootInfo {
 extern "C" fn boot_main(magic: u32, info: u32) -> ! {
     crate::arch::tsc::start();
     let Some(loaded) = Loaded::new(magic, info) else {
-        crate::arch::serial::init(Default::default());
+        crate::cpu::serial::init(Default::default());
         panic!("not started by a Multiboot loader (magic {magic:#x})");
     };
     options::start_console(loaded.command_line());

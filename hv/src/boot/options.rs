@@ -1,6 +1,6 @@
 //! The command line: where messages go, before there is a heap; then everything else (`hv_core::cmdline`).
 
-use crate::arch::serial;
+use crate::cpu::serial;
 use crate::{console, info, warn};
 use hv_core::cmdline::words;
 pub use hv_core::cmdline::Options;

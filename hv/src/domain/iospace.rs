@@ -3,8 +3,8 @@
 //! A device is given as a whole by permitting its parts. The hardware domain starts with everything that is not the
 //! hypervisor's own; any other domain with nothing.
 
-use crate::arch::insn::cpuid;
-use crate::arch::{acpi, serial};
+use crate::arch::acpi;
+use crate::cpu::{cpuid, serial};
 use crate::sync::{Mutex, RwLock};
 use core::sync::atomic::{AtomicBool, Ordering};
 use hv_core::ioport::{hardware_domain_ports, EmulatedPorts};

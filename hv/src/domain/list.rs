@@ -8,8 +8,8 @@
 //! A section lasts no longer than a hypercall's stretch between two preemption points, for nothing in the hypervisor sleeps.
 
 use super::Domain;
-use crate::arch::percpu::{pending, this_cpu, MAX_CPUS};
-use crate::arch::{ipi, percpu};
+use crate::arch::ipi;
+use crate::cpu::percpu::{self, pending, this_cpu, MAX_CPUS};
 use crate::sync::{Mutex, RwLock};
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;

@@ -1,7 +1,7 @@
 //! `console_io`: the machine's console, for domain 0.
 
 use super::{Caller, Done, GuestPtr, Outcome, OK};
-use crate::arch::serial;
+use crate::cpu::serial;
 use xen_abi::console::{CONSOLEIO_READ, CONSOLEIO_WRITE};
 use xen_abi::errno::Errno;
 

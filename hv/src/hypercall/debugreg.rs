@@ -1,7 +1,7 @@
 //! `set_debugreg` and `get_debugreg`.
 
 use super::{Caller, Done, Outcome, OK};
-use crate::arch::cpu;
+use crate::cpu;
 use x86::rflags::{DR6_DEFAULT, DR7_DEFAULT, DR7_GD, DR7_MUST_BE_ZERO};
 use xen_abi::errno::Errno;
 use xen_abi::layout::{HYPERVISOR_VIRT_END, HYPERVISOR_VIRT_START};

@@ -1,7 +1,7 @@
 //! `fpu_taskswitch`: the guest's CR0.TS.
 
 use super::{Caller, Outcome, OK};
-use crate::arch::cpu;
+use crate::cpu;
 use crate::domain::vcpu::Vcpu;
 
 /// Sets (`flag` not 0) or clears the task-switched flag of the calling vCPU. Source: public/xen.h.

@@ -1,8 +1,8 @@
 //! `iret`: the guest kernel's way back to what it interrupted.
 
 use super::{Caller, Done, GuestPtr, Outcome};
-use crate::arch::idt::TRAP_SYSCALL;
-use crate::pv::traps;
+use crate::pv::mode;
+use crate::pv::TRAP_SYSCALL;
 use hv_core::bounce;
 
 /// Loads registers, mode and event mask from the nine words at the guest's stack pointer. Never returns to its caller.
@@ -15,7 +15,7 @@ pub fn call(cx: &mut Caller) -> Outcome {
         return Ok(Done::NoReturn);
     };
     let iret = bounce::iret(cx.regs, &frame);
-    if iret.to_user && !traps::leave_kernel(v) {
+    if iret.to_user && !mode::leave_kernel(v) {
         crate::domain::crash(v, cx.regs, format_args!("iret: to user mode without a user page table"));
         return Ok(Done::NoReturn);
     }

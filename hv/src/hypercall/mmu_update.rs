@@ -2,7 +2,7 @@
 
 use super::batch::{self, Progress, Rest};
 use super::{foreign, Caller, GuestPtr, Outcome};
-use crate::arch::percpu::{pending, this_cpu};
+use crate::cpu::percpu::{pending, this_cpu};
 use crate::domain::memory::mmu_env::{self, mmu};
 use hv_core::mmu::{MmuError, Owners};
 use xen_abi::errno::Errno;

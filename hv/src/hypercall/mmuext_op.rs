@@ -2,8 +2,9 @@
 
 use super::batch::{self, Progress, Rest};
 use super::{foreign, Caller, GuestPtr, Outcome};
-use crate::arch::percpu::{pending, this_cpu};
-use crate::arch::{cpu, descriptor, tlb};
+use crate::arch::{descriptor, tlb};
+use crate::cpu;
+use crate::cpu::percpu::{pending, this_cpu};
 use crate::domain::memory::domain_mm::{self, DomainMm, LDT_PAGES};
 use crate::domain::memory::mmu_env::{self, mmu};
 use crate::domain::vcpu::Vcpu;

@@ -34,8 +34,8 @@ pub mod xenpmu_op;
 
 pub use crate::mem::guest_ptr::{GuestPtr, Plain};
 
-use crate::arch::cpu;
-use crate::arch::percpu::this_cpu;
+use crate::cpu;
+use crate::cpu::percpu::this_cpu;
 use crate::domain::vcpu::Vcpu;
 use crate::domain::Domain;
 use core::sync::atomic::Ordering;

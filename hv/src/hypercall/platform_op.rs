@@ -1,7 +1,8 @@
 //! `platform_op`: what the hardware domain tells and asks about the machine.
 
 use super::{Caller, GuestPtr, Outcome, OK};
-use crate::arch::{acpi, percpu, reboot};
+use crate::arch::{acpi, reboot};
+use crate::cpu::percpu;
 use crate::info;
 use crate::mem::guest_ptr::plain;
 use crate::pv::time;
@@ -121,7 +122,7 @@ fn cpu_info(payload: GuestPtr<PcpuInfo>) -> Outcome {
 }
 
 fn cpu_version(payload: GuestPtr<CpuVersion>) -> Outcome {
-    use crate::arch::insn::cpuid;
+    use crate::cpu::cpuid;
     let asked = payload.read()?.xen_cpuid;
     let mut answer =
         CpuVersion { xen_cpuid: asked, max_present: last_cpu(), vendor_id: [0; 12], family: 0, model: 0, stepping: 0 };

@@ -1,7 +1,7 @@
 //! `sched_op` and `set_timer_op`: giving up the CPU, waiting, shutting down.
 
 use super::{Caller, Done, GuestPtr, Outcome, OK};
-use crate::arch::percpu;
+use crate::cpu::percpu;
 use crate::domain::vcpu::{stop, Vcpu};
 use crate::sched;
 use crate::sched::timers::{self, Kind};

@@ -1,7 +1,7 @@
 //! `set_segment_base`: FS and GS bases without trapping MSR accesses.
 
 use super::{Caller, Outcome, OK};
-use crate::arch::cpu::{self, msr};
+use crate::cpu::{self, msr};
 use x86::addr::is_canonical;
 use xen_abi::errno::Errno;
 

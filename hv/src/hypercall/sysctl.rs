@@ -2,7 +2,8 @@
 
 use super::{bitmap, domctl, Caller, GuestPtr, Outcome, OK};
 use crate::arch::pci::{self, Sbdf};
-use crate::arch::{percpu, tsc};
+use crate::arch::tsc;
+use crate::cpu::percpu;
 use crate::domain::memory::{claims, limbo};
 use crate::domain::{self, passthrough};
 use crate::mem::guest_ptr::plain;

@@ -1,7 +1,7 @@
 //! Memory for the tables, and what the hardware domain's devices may reach.
 
 use super::Hardware;
-use crate::arch::cpu;
+use crate::cpu;
 use crate::mem::{self, frames, phys_to_virt};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use hv_core::iommu::{Access, AnyFormat, TableMem, Tables};

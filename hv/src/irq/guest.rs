@@ -3,8 +3,9 @@
 //! The tables' lock comes after any domain's event lock; an interrupt that fires lets go of it before it tells anybody.
 
 use crate::arch::pci::{self, Sbdf};
-use crate::arch::percpu::this_cpu;
-use crate::arch::{ioapic, lapic, msi, serial, smp, tsc, vectors};
+use crate::arch::{ioapic, lapic, msi, smp, tsc, vectors};
+use crate::cpu::percpu::this_cpu;
+use crate::cpu::serial;
 use crate::domain::event::{GuestPage, Receiver};
 use crate::domain::vcpu::Vcpu;
 use crate::domain::{self, passthrough, Domain};

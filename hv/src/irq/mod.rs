@@ -2,8 +2,10 @@
 
 pub mod guest;
 
-use crate::arch::percpu::{pending, this_cpu};
-use crate::arch::{insn, ioapic, ipi, lapic, serial, vectors};
+use crate::arch::{ioapic, ipi, lapic, vectors};
+use crate::cpu::percpu::{pending, this_cpu};
+use crate::cpu::port;
+use crate::cpu::{self, serial};
 use crate::{console, info, iommu, panic, warn};
 use xen_abi::regs::CpuUserRegs;
 
@@ -59,10 +61,10 @@ pub fn handle(vector: u8) {
 /// Handles an NMI: another CPU's panic, or the machine's complaint about memory or buses.
 pub fn nmi(_regs: &mut CpuUserRegs) {
     if panic::is_under_way() {
-        insn::halt_forever();
+        cpu::halt_forever();
     }
     // It may have interrupted whoever holds the console's lock.
-    let reason = insn::inb(0x61);
+    let reason = port::inb(0x61);
     console::print_unlocked(format_args!("Warning: CPU {}: NMI of the machine, reason {reason:#x}", this_cpu().cpu));
 }
 

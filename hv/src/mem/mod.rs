@@ -9,8 +9,8 @@ pub mod paging;
 pub mod ranges;
 pub mod vmap;
 
-use crate::arch::insn;
 use crate::boot::multiboot::Loaded;
+use crate::cpu;
 use crate::sync::Once;
 use alloc::vec::Vec;
 use core::mem::size_of;
@@ -103,7 +103,7 @@ pub fn init(loaded: &Loaded) {
     }
 
     let root = zeroed(take(&mut free, BOOT_MAPPED_END));
-    let has_1gib_pages = insn::cpuid(0x8000_0001, 0).edx & CPUID_1GIB_PAGES != 0;
+    let has_1gib_pages = cpu::cpuid(0x8000_0001, 0).edx & CPUID_1GIB_PAGES != 0;
     let tables = TABLES.call_once(|| Tables::new(root, has_1gib_pages));
     let mut low = || Some(zeroed(take(&mut free, BOOT_MAPPED_END)));
     map_fixed(tables, loaded, &mut low).expect("memory for page tables");
@@ -111,8 +111,8 @@ pub fn init(loaded: &Loaded) {
     // SAFETY: the new tables map the image where it is linked with the rights of its sections, and the stack as data; all
     // that was reached through the boot tables' direct map is RAM, which the new direct map has too.
     unsafe {
-        insn::write_cr4(insn::read_cr4() | CR4_PGE);
-        insn::write_cr3(root.addr().raw());
+        cpu::write_cr4(cpu::read_cr4() | CR4_PGE);
+        cpu::write_cr3(root.addr().raw());
     }
 
     map_frame_tables(tables, loaded, &mut free);

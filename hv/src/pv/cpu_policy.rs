@@ -1,9 +1,9 @@
 //! CPUID policies of this machine, and what CPUID says to a vCPU.
 
-use crate::arch::{fpu, insn, tsc};
+use crate::arch::{fpu, tsc};
 use crate::domain::vcpu::Vcpu;
-use crate::mem;
 use crate::sync::Once;
+use crate::{cpu, mem};
 use hv_core::control;
 use hv_core::cpuid::{HostCpuid, Policy, TscView, View};
 use x86::cpuid::CpuidRegs;
@@ -24,7 +24,7 @@ pub struct Processor;
 
 impl HostCpuid for Processor {
     fn cpuid(&self, leaf: u32, subleaf: u32) -> CpuidRegs {
-        insn::cpuid(leaf, subleaf)
+        cpu::cpuid(leaf, subleaf)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Privileged instructions of a guest: #GP, and #UD behind the forced-emulation prefix.
 
-use crate::arch::cpu::{self, msr as live};
-use crate::arch::{insn, pci, tsc};
+use crate::arch::{pci, tsc};
+use crate::cpu::{self, msr as live, port};
 use crate::domain::iospace::IoSpace;
 use crate::domain::vcpu::Vcpu;
 use crate::hypercall::{debugreg, fpu_taskswitch, mmuext_op};
@@ -228,8 +228,7 @@ impl Machine for Guest<'_> {
 
     fn rdmsr(&mut self, index: u32) -> Result<u64, Exception> {
         use msr::Read;
-        // SAFETY: the three base registers exist in long mode.
-        let base = |register| Ok(unsafe { cpu::rdmsr(register) });
+        let base = |register| Ok(cpu::rdmsr(register));
         match self.view(|view| msr::read(index, view)) {
             Read::Value(value) => Ok(value),
             Read::FsBase => base(live::IA32_FS_BASE),
@@ -351,8 +350,7 @@ pub fn segment_base(segment: Segment) -> u64 {
         Segment::Gs => live::IA32_GS_BASE,
         _ => return 0,
     };
-    // SAFETY: the base registers exist in long mode.
-    unsafe { cpu::rdmsr(register) }
+    cpu::rdmsr(register)
 }
 
 /// The ports of a domain.
@@ -367,27 +365,27 @@ impl Ports for DomainPorts<'_> {
     #[inline]
     fn read(&mut self, port: u16, width: u8) -> u32 {
         match width {
-            1 => insn::inb(port).into(),
-            2 => insn::inw(port).into(),
-            _ => insn::inl(port),
+            1 => port::inb(port).into(),
+            2 => port::inw(port).into(),
+            _ => port::inl(port),
         }
     }
 
     #[inline]
     fn write(&mut self, port: u16, width: u8, value: u32) {
         match width {
-            1 => insn::outb(port, value as u8),
-            2 => insn::outw(port, value as u16),
-            _ => insn::outl(port, value),
+            1 => port::outb(port, value as u8),
+            2 => port::outw(port, value as u16),
+            _ => port::outl(port, value),
         }
     }
 
     fn read_string(&mut self, port: u16, width: u8, data: &mut [u8]) {
-        insn::ins(port, width, data);
+        port::ins(port, width, data);
     }
 
     fn write_string(&mut self, port: u16, width: u8, data: &[u8]) {
-        insn::outs(port, width, data);
+        port::outs(port, width, data);
     }
 }
 

@@ -1,9 +1,9 @@
 //! Entering a guest kernel: exceptions, event upcalls, NMIs and system calls become frames on its stack.
 
-use crate::arch::idt::TRAP_SYSCALL;
 use crate::domain::vcpu::{Callback, Vcpu};
 use crate::mem::copy;
 use crate::pv::mode;
+use crate::pv::TRAP_SYSCALL;
 use hv_core::bounce::{self, Frame, Handler, Origin, Refused};
 use x86::vector;
 use xen_abi::regs::CpuUserRegs;

@@ -1,6 +1,6 @@
 //! Switching a vCPU between guest-kernel and guest-user mode, and loading page-table roots.
 
-use crate::arch::cpu;
+use crate::cpu;
 use crate::domain::vcpu::Vcpu;
 use crate::pv::{time, vtlb};
 use x86::Mfn;
@@ -34,6 +34,15 @@ pub fn in_kernel_space<R>(v: &Vcpu, f: impl FnOnce() -> R) -> R {
     v.kernel_mode.set(false);
     load_root(vtlb::hardware_root(v));
     result
+}
+
+/// Switches the running vCPU to user mode for an iret hypercall. `false` if it has no user root.
+pub fn leave_kernel(v: &Vcpu) -> bool {
+    if v.user_root.get().raw() == 0 {
+        return false;
+    }
+    to_user(v);
+    true
 }
 
 /// Switches the running vCPU from kernel to user mode. It must have a user root.

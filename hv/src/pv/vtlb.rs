@@ -1,7 +1,7 @@
 //! vCPUs of a logged domain run on a cache of their page tables: see `hv_core::vtlb`.
 
-use crate::arch::cpu;
-use crate::arch::percpu::this_cpu;
+use crate::cpu;
+use crate::cpu::percpu::this_cpu;
 use crate::domain::memory::log_dirty::Writes;
 use crate::domain::memory::mmu_env::mmu;
 use crate::domain::vcpu::Vcpu;

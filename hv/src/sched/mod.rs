@@ -7,8 +7,9 @@
 pub mod switch;
 pub mod timers;
 
-use crate::arch::percpu::{self, pending, this_cpu, CpuInfo};
-use crate::arch::{cpu, ipi, tsc};
+use crate::arch::{ipi, tsc};
+use crate::cpu;
+use crate::cpu::percpu::{self, pending, this_cpu, CpuInfo};
 use crate::domain::vcpu::{stop, Vcpu};
 use crate::domain::Domain;
 use crate::sync::{Mutex, Once};

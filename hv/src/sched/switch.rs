@@ -1,8 +1,8 @@
 //! Storing a vCPU's state away from a CPU and loading another's.
 
-use crate::arch::cpu::{self, cr, msr};
-use crate::arch::percpu::this_cpu;
 use crate::arch::{descriptor, tlb};
+use crate::cpu::percpu::this_cpu;
+use crate::cpu::{self, cr, msr};
 use crate::domain::vcpu::Vcpu;
 use crate::hypercall::debugreg;
 use crate::pv::{entry, mode, time, vtlb};
@@ -54,14 +54,11 @@ pub fn save(v: &Vcpu, regs: &CpuUserRegs) {
     let saved = unsafe { &mut *v.saved.get() };
     *saved = *regs;
     (saved.ds, saved.es, saved.fs, saved.gs) = (ds, es, fs, gs);
-    // SAFETY: these registers exist in long mode.
-    unsafe {
-        v.fs_base.set(cpu::rdmsr(msr::IA32_FS_BASE));
-        let (live, other) = (cpu::rdmsr(msr::IA32_GS_BASE), cpu::rdmsr(msr::IA32_KERNEL_GS_BASE));
-        let (kernel, user) = if v.kernel_mode.get() { (live, other) } else { (other, live) };
-        v.gs_base_kernel.set(kernel);
-        v.gs_base_user.set(user);
-    }
+    v.fs_base.set(cpu::rdmsr(msr::IA32_FS_BASE));
+    let (live, other) = (cpu::rdmsr(msr::IA32_GS_BASE), cpu::rdmsr(msr::IA32_KERNEL_GS_BASE));
+    let (kernel, user) = if v.kernel_mode.get() { (live, other) } else { (other, live) };
+    v.gs_base_kernel.set(kernel);
+    v.gs_base_user.set(user);
     if v.task_switched.get() {
         cpu::clts();
     }
@@ -82,11 +79,11 @@ struct Resident {
     /// What IA32_TSC_AUX holds; 0 after reset.
     tsc_aux: Cell<u64>,
 }
-struct ResidentTable([Resident; crate::arch::percpu::MAX_CPUS]);
+struct ResidentTable([Resident; crate::cpu::percpu::MAX_CPUS]);
 // SAFETY: each CPU uses only its own entry.
 unsafe impl Sync for ResidentTable {}
 static RESIDENT: ResidentTable = ResidentTable(
-    [const { Resident { load: Cell::new(LoadId::NEVER), tsc_aux: Cell::new(0) } }; crate::arch::percpu::MAX_CPUS],
+    [const { Resident { load: Cell::new(LoadId::NEVER), tsc_aux: Cell::new(0) } }; crate::cpu::percpu::MAX_CPUS],
 );
 
 /// Loads `v` on this CPU: `regs`, which are the last vCPU's that ran here, become its registers. They, descriptors, FPU and

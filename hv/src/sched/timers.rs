@@ -1,7 +1,7 @@
 //! Timers: each CPU has a queue; each vCPU has three timers in the queue of the CPU that armed them.
 
-use crate::arch::percpu::{pending, this_cpu, MAX_CPUS};
 use crate::arch::{timer_hw, tsc};
+use crate::cpu::percpu::{pending, this_cpu, MAX_CPUS};
 use crate::domain::vcpu::Vcpu;
 use crate::sched::{self, MAX_VCPUS_TOTAL};
 use crate::sync::{Mutex, Once};

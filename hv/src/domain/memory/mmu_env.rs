@@ -1,7 +1,7 @@
 //! The machine as `hv_core::mmu` sees it: page tables through the direct map, flushes, the M2P, the frame table.
 
-use crate::arch::percpu::{this_cpu, MAX_CPUS};
 use crate::arch::tlb;
+use crate::cpu::percpu::{this_cpu, MAX_CPUS};
 use crate::domain::memory::{limbo, log_dirty};
 use crate::domain::{self, Domain};
 use crate::iommu;

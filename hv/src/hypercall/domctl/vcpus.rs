@@ -1,7 +1,7 @@
 //! vCPUs of other domains: number, context, affinity, weight.
 
 use super::{Request, OK};
-use crate::arch::percpu;
+use crate::cpu::percpu;
 use crate::domain::vcpu::{stop, Vcpu};
 use crate::domain::Domain;
 use crate::hypercall::{GuestPtr, Outcome};

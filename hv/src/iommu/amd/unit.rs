@@ -1,7 +1,8 @@
 //! One AMD-Vi unit: registers, device table, commands, events.
 
 use crate::arch::pci::{self, Sbdf};
-use crate::arch::{msi, percpu, vectors};
+use crate::arch::{msi, vectors};
+use crate::cpu::percpu;
 use crate::domain::iospace;
 use crate::iommu::memory::{machine_addr, Direct};
 use crate::iommu::{wait_until, Confined};

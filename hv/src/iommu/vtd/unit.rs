@@ -2,7 +2,8 @@
 
 use super::remap::{mode, Table, ENTRIES_ORDER};
 use crate::arch::pci::Sbdf;
-use crate::arch::{msi, percpu, vectors};
+use crate::arch::{msi, vectors};
+use crate::cpu::percpu;
 use crate::domain::iospace;
 use crate::iommu::memory::{self, machine_addr, write_back, Direct};
 use crate::iommu::{wait_until, Confined};

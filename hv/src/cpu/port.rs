@@ -1,9 +1,6 @@
-//! Port accesses, and the safe forms of some instructions of `cpu`.
+//! Accesses to I/O ports.
 
-use crate::arch::cpu;
-pub use crate::arch::cpu::{halt_forever, rdtsc, read_cr4, write_cr3, write_cr4, wrmsr};
 use core::arch::asm;
-use x86::cpuid::CpuidRegs;
 
 /// Reads a byte from I/O port `port`.
 #[inline]
@@ -93,18 +90,4 @@ pub fn outs(port: u16, width: u8, data: &[u8]) {
             _ => unreachable!("ports have 1, 2 or 4 bytes"),
         }
     }
-}
-
-/// Reads model-specific register `msr`, which must exist on this CPU (else #GP, which is fatal).
-#[inline]
-pub fn rdmsr(msr: u32) -> u64 {
-    // SAFETY: reading an MSR changes nothing that Rust relies on.
-    unsafe { cpu::rdmsr(msr) }
-}
-
-/// CPUID of `leaf` and `subleaf`.
-#[inline]
-pub fn cpuid(leaf: u32, subleaf: u32) -> CpuidRegs {
-    let [a, b, c, d] = cpu::cpuid(leaf, subleaf);
-    CpuidRegs::new(a, b, c, d)
 }

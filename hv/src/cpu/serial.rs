@@ -1,6 +1,6 @@
 //! The first serial port (16550A), polled.
 
-use crate::arch::insn::{inb, outb};
+use crate::cpu::port::{inb, outb};
 use crate::sync::Mutex;
 use core::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 

@@ -1,6 +1,13 @@
-//! Single privileged instructions, each wrapped once.
+//! The processor: privileged instructions, each wrapped once, ports, the first serial port, and what each CPU knows of itself.
+//!
+//! Nothing here needs memory management; everything else stands on it.
+
+pub mod percpu;
+pub mod port;
+pub mod serial;
 
 use core::arch::asm;
+use x86::cpuid::CpuidRegs;
 
 /// Model-specific registers that the hypervisor itself programs (SDM vol. 4).
 #[allow(missing_docs, reason = "the SDM's names")]
@@ -41,14 +48,11 @@ pub mod cr {
     pub const CR4_OSXSAVE: u64 = 1 << 18;
 }
 
-/// Reads a model-specific register that is known to exist.
-///
-/// # Safety
-/// 1. The CPU has the register.
+/// Reads model-specific register `msr`, which must exist on this CPU (else #GP, which is fatal).
 #[inline(always)]
-pub unsafe fn rdmsr(msr: u32) -> u64 {
+pub fn rdmsr(msr: u32) -> u64 {
     let (lo, hi): (u32, u32);
-    // SAFETY: (1).
+    // SAFETY: reading an MSR changes nothing that Rust relies on.
     unsafe { asm!("rdmsr", in("ecx") msr, out("eax") lo, out("edx") hi, options(nomem, nostack, preserves_flags)) };
     u64::from(hi) << 32 | u64::from(lo)
 }
@@ -136,11 +140,11 @@ pub fn invlpg(va: u64) {
     unsafe { asm!("invlpg [{}]", in(reg) va, options(nostack, preserves_flags)) };
 }
 
-/// CPUID.
+/// CPUID of `leaf` and `subleaf`.
 #[inline]
-pub fn cpuid(leaf: u32, subleaf: u32) -> [u32; 4] {
+pub fn cpuid(leaf: u32, subleaf: u32) -> CpuidRegs {
     let r = core::arch::x86_64::__cpuid_count(leaf, subleaf);
-    [r.eax, r.ebx, r.ecx, r.edx]
+    CpuidRegs::new(r.eax, r.ebx, r.ecx, r.edx)
 }
 
 /// The time-stamp counter, not ordered against other instructions.

@@ -1,9 +1,9 @@
 //! The last thing before a guest runs again: pending work of this CPU, then what is pending for the vCPU.
 
-use crate::arch::idt::TRAP_SYSCALL;
-use crate::arch::percpu::{this_cpu, CpuInfo};
+use crate::cpu::percpu::{this_cpu, CpuInfo};
 use crate::domain::vcpu::Vcpu;
 use crate::pv::entry;
+use crate::pv::TRAP_SYSCALL;
 use crate::sched;
 use core::sync::atomic::Ordering;
 use hv_core::bounce::{may_sysret, may_sysret_flat};

@@ -1,10 +1,11 @@
 //! Traps as entry.S hands them over: sorted into what the hypervisor does itself and what the guest gets.
 
-use crate::arch::percpu::this_cpu;
-use crate::arch::{cpu, descriptor, idt};
+use crate::arch::{descriptor, idt};
+use crate::cpu::percpu::this_cpu;
 use crate::domain::vcpu::Vcpu;
-use crate::pv::{entry, exit, mmio_ro, mode, ptwr, vtlb};
-use crate::{hypercall, irq};
+use crate::pv::{entry, mmio_ro, ptwr, vtlb};
+use crate::trap::exit;
+use crate::{cpu, hypercall, irq};
 use x86::error_code::PageFaultError;
 use x86::vector;
 use xen_abi::layout::{HYPERVISOR_VIRT_END, HYPERVISOR_VIRT_START};
@@ -183,13 +184,4 @@ pub extern "C" fn trap_from_hypervisor(regs: &mut CpuUserRegs) {
         _ => {}
     }
     crate::panic::fatal_trap(regs, cpu::read_cr2());
-}
-
-/// Switches the running vCPU to user mode for an iret hypercall. `false` if it has no user root.
-pub fn leave_kernel(v: &Vcpu) -> bool {
-    if v.user_root.get().raw() == 0 {
-        return false;
-    }
-    mode::to_user(v);
-    true
 }

@@ -1,6 +1,6 @@
 // Every way into the hypervisor from ring 3, and every way back.
 //
-// Symbols in braces are constants that Rust fills in (see idt.rs). All stacks used here lie in the per-CPU block of
+// Symbols in braces are constants that Rust fills in (see mod.rs). All stacks used here lie in the per-CPU block of
 // percpu.rs. Frames are CpuUserRegs, lowest address first: r15 r14 r13 r12 rbp rbx r11 r10 r9 r8 rax rcx rdx rsi rdi
 // error_code/entry_vector rip cs rflags rsp ss. A frame in CpuInfo starts at an address that is 8 modulo 16.
 

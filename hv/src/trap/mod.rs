@@ -1,0 +1,63 @@
+//! Into the hypervisor and out of it: the assembly (entry.S), what each trap is for, and the way back to a guest.
+
+pub mod exit;
+mod from_guest;
+
+use crate::arch::idt::EntryPoints;
+use crate::cpu::percpu::{CpuInfo, CPU_INFO_FROM_TOP, STACK_SIZE};
+use crate::pv::TRAP_SYSCALL;
+use core::mem::offset_of;
+use xen_abi::layout::{FLAT_RING3_CS32, FLAT_RING3_CS64, FLAT_RING3_SS64};
+use xen_abi::regs::CpuUserRegs;
+
+const GUEST_REGS_FROM_TOP: usize = CPU_INFO_FROM_TOP - offset_of!(CpuInfo, guest_regs);
+
+core::arch::global_asm!(
+    include_str!("entry.S"),
+    CS = const offset_of!(CpuUserRegs, cs),
+    SS = const offset_of!(CpuUserRegs, ss),
+    ERROR_CODE = const offset_of!(CpuUserRegs, error_code),
+    FRAME_WORDS = const offset_of!(CpuUserRegs, es) / 8,
+    STACK_MASK = const STACK_SIZE - 1,
+    GUEST_REGS_FROM_TOP = const GUEST_REGS_FROM_TOP,
+    FLAT_RING3_CS64 = const FLAT_RING3_CS64,
+    FLAT_RING3_CS32 = const FLAT_RING3_CS32,
+    FLAT_RING3_SS64 = const FLAT_RING3_SS64,
+    TRAP_SYSCALL = const TRAP_SYSCALL,
+    SYSRET_KEPT = const exit::SYSRET_KEPT,
+    R10 = const offset_of!(CpuUserRegs, r10),
+    R9 = const offset_of!(CpuUserRegs, r9),
+    R8 = const offset_of!(CpuUserRegs, r8),
+    RAX = const offset_of!(CpuUserRegs, rax),
+    RDX = const offset_of!(CpuUserRegs, rdx),
+    RSI = const offset_of!(CpuUserRegs, rsi),
+    RDI = const offset_of!(CpuUserRegs, rdi),
+    RIP = const offset_of!(CpuUserRegs, rip),
+    RFLAGS = const offset_of!(CpuUserRegs, rflags),
+    RSP = const offset_of!(CpuUserRegs, rsp),
+    trap_from_guest = sym from_guest::trap_from_guest,
+    page_fault_from_guest = sym from_guest::page_fault_from_guest,
+    trap_from_hypervisor = sym from_guest::trap_from_hypervisor,
+    syscall_from_guest = sym from_guest::syscall_from_guest,
+    syscall32_from_guest = sym from_guest::syscall32_from_guest,
+    sysenter_from_guest = sym from_guest::sysenter_from_guest,
+    iret_fault_from_guest = sym from_guest::iret_fault_from_guest,
+    exit_work = sym exit::exit_work,
+);
+
+extern "C" {
+    static vector_stubs: u8;
+    fn syscall_entry_64();
+    fn syscall_entry_32();
+    fn sysenter_entry();
+}
+
+/// Where entry.S has its routines.
+pub fn entry_points() -> EntryPoints {
+    EntryPoints {
+        vectors: core::ptr::addr_of!(vector_stubs) as u64,
+        syscall_64: syscall_entry_64 as *const () as u64,
+        syscall_32: syscall_entry_32 as *const () as u64,
+        sysenter: sysenter_entry as *const () as u64,
+    }
+}
