@@ -14,6 +14,7 @@ pub mod event;
 pub mod features;
 pub mod grant;
 pub mod hypercall;
+pub mod io;
 pub mod layout;
 pub mod memory;
 pub mod mmu;

@@ -1,0 +1,4 @@
+//! Protocols between a device's front end and back end (public/io).
+
+pub mod netif;
+pub mod ring;
