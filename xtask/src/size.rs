@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use testbed::host;
 
 /// The crates that must be trusted, by folder.
-const TRUSTED: &[&str] = &["hv", "hv-core", "xen-abi", "x86", "twin-abi", "twin-verify", "twin-runtime"];
+const TRUSTED: &[&str] = &["hv", "hv-core", "channel", "xen-abi", "x86", "twin-abi", "twin-verify", "twin-runtime"];
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Lines {

@@ -1,0 +1,4 @@
+//! Front ends as they are and as they might be, fake memory, and what must hold of the back end whatever they do.
+#![allow(clippy::cast_possible_truncation, reason = "test machinery with small numbers")]
+
+pub mod front_ring;
