@@ -8,6 +8,7 @@ use crate::console::print;
 use crate::cpu::percpu::this_cpu;
 use crate::domain::memory::limbo;
 use crate::domain::memory::mmu_env::{mmu, Env};
+use crate::domain::vcpu;
 use crate::domain::vcpu::stop;
 use crate::domain::{self, Domain, DomainRef};
 use crate::mem::{frames, heap};
@@ -45,7 +46,7 @@ pub const KEY: u8 = b'f';
 /// Recounts everything and says on the console what it found. EIO: something is wrong; EBUSY: another audit is under way;
 /// ENOMEM.
 pub fn run() -> Result<(), Errno> {
-    let caller = this_cpu().current();
+    let caller = vcpu::current(this_cpu());
     let mut first = OWN_AT_FIRST.try_lock().ok_or(Errno::EBUSY)?;
     let domains = all_domains()?;
     let vcpus = || domains.iter().flat_map(|d| d.vcpus()).filter(|v| !caller.is_some_and(|c| core::ptr::eq(*v, c)));

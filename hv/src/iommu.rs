@@ -175,6 +175,9 @@ pub fn init(options: &Options, machine_map: &[E820Entry]) {
         hardware.confine(f.at, home.get().copied());
     }
     hardware.enable(options.iommu.has_intremap);
+    if hardware.hides_ends() {
+        ioapic::ends_are_hidden();
+    }
     info!(
         "IOMMU: {}, {} unit(s), {} levels; domain 0's devices reach {}",
         hardware.name(),

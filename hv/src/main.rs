@@ -58,10 +58,10 @@ extern "C" fn start_on_stack(boot: &mut boot::BootInfo) -> ! {
     init_cpu();
     COMMAND_LINE.call_once(|| boot.command_line.clone());
     hypercall::memory_op::set_machine_map(machine_map(&boot.memory_map));
-    arch::init(boot);
+    arch::init(&boot.options, boot.acpi_root);
     pv::mmio_ro::init().expect("boot-time ranges are few");
     sched::online();
-    arch::start_other_cpus(boot);
+    arch::start_other_cpus(&boot.options, start_ap);
     boot::dom0::start(&boot.options, &mut boot.modules, percpu::online_count() as u32);
     boot.modules.drain(..).for_each(boot::Module::release);
     // Now it is known which memory the hypervisor keeps.

@@ -1,7 +1,7 @@
 //! Locks. The hypervisor runs with interrupts off, so none of them masks interrupts; while a CPU waits for one it
 //! answers the requests of other CPUs, so that a TLB shoot-down never waits for a lock.
 
-use crate::arch::ipi;
+use crate::cpu::requests;
 
 /// What a CPU does while it waits for a lock.
 pub struct Relax;
@@ -10,7 +10,7 @@ impl spin::RelaxStrategy for Relax {
     #[cold]
     #[inline(never)]
     fn relax() {
-        ipi::service_pending();
+        requests::answer();
         core::hint::spin_loop();
     }
 }

@@ -2,12 +2,12 @@
 
 use crate::arch::{acpi, vectors};
 use crate::cpu::port::{inb, outb};
-use crate::domain::iospace;
-use crate::iommu::remap;
+use crate::mem::device_frames;
 use crate::mem::vmap;
 use crate::sync::{Mutex, Once};
 use crate::{info, warn};
 use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, Ordering};
 pub use hv_core::pirq::Wire;
 use x86::{MachAddr, Mfn};
 
@@ -103,7 +103,7 @@ pub fn init() {
     let chips: Vec<_> = chips.collect();
     for io_apic in listed {
         let page = Mfn::containing(MachAddr::new(io_apic.addr));
-        iospace::hide_frames(page, page);
+        device_frames::hide(page, page);
     }
     CHIPS.call_once(|| chips);
 }
@@ -143,29 +143,46 @@ pub fn default_wire(gsi: u32) -> Wire {
     }
 }
 
-/// Routes `gsi` to `vector` of CPU `apic_id` (fixed delivery, physical destination); stays masked until [`unmask`].
-pub fn route(gsi: u32, vector: u8, apic_id: u32, wire: Wire) -> Option<()> {
+/// Must the chips be told of the end of a level-triggered interrupt, because the vector that a CPU announces does not reach
+/// them?
+static ENDS_ARE_HIDDEN: AtomicBool = AtomicBool::new(false);
+
+/// From now on the chips are told of the end of each level-triggered interrupt.
+pub fn ends_are_hidden() {
+    ENDS_ARE_HIDDEN.store(true, Ordering::Relaxed);
+}
+
+/// Where an entry sends its interrupt, as its two halves have it.
+pub struct Target {
+    /// The upper half.
+    pub high: u32,
+    /// Bits of the lower half, besides the vector and how the wire signals.
+    pub low: u32,
+}
+
+impl Target {
+    /// CPU `apic_id`: fixed delivery, physical destination.
+    pub fn cpu(apic_id: u32) -> Self {
+        Self { high: apic_id << 24, low: 0 }
+    }
+}
+
+/// Routes `gsi` to `vector` of `target`; stays masked until [`unmask`].
+pub fn route(gsi: u32, vector: u8, target: &Target, wire: Wire) -> Option<()> {
     let mut low = u32::from(vector) | MASKED;
     low |= if wire.level { LEVEL } else { 0 };
     low |= if wire.active_low { ACTIVE_LOW } else { 0 };
-    let (high, more) = match remap::set_wire(gsi, vector, apic_id, wire.level) {
-        Some(remapped) => remapped.wire(),
-        None => (apic_id << 24, 0),
-    };
     with_pin(gsi, |chip, pin| {
         // Masked while the halves disagree.
         chip.set_low(pin, MASKED);
-        chip.write(Chip::entry(pin) + 1, high);
-        chip.set_low(pin, low | more);
+        chip.write(Chip::entry(pin) + 1, target.high);
+        chip.set_low(pin, low | target.low);
     })
 }
 
 /// Sends `gsi` to CPU `apic_id` from now on. The vector stays, and the destination is one register: nothing is torn.
 pub fn steer(gsi: u32, apic_id: u32) {
-    if remap::steer(gsi, apic_id) {
-        return;
-    }
-    with_pin(gsi, |chip, pin| chip.write(Chip::entry(pin) + 1, apic_id << 24));
+    with_pin(gsi, |chip, pin| chip.write(Chip::entry(pin) + 1, Target::cpu(apic_id).high));
 }
 
 /// Masks `gsi`.
@@ -182,7 +199,7 @@ pub fn mask(gsi: u32) {
 pub fn unmask(gsi: u32) {
     with_pin(gsi, |chip, pin| {
         let low = chip.low[pin as usize];
-        if low & LEVEL != 0 && remap::hides_ends() {
+        if low & LEVEL != 0 && ENDS_ARE_HIDDEN.load(Ordering::Relaxed) {
             chip.end(low);
         }
         chip.set_low(pin, low & !MASKED);

@@ -2,15 +2,12 @@
 
 use crate::arch::{lapic, smp, vectors};
 use crate::cpu::percpu::{self, this_cpu, MAX_CPUS};
+use crate::cpu::requests;
 use crate::sync::Mutex;
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 
 /// One call to other CPUs is under way at a time; who waits for a turn answers others meanwhile.
 static CALL: Mutex<()> = Mutex::new(());
-static CALL_FUNCTION: AtomicUsize = AtomicUsize::new(0);
-static CALL_ARGUMENT: AtomicU64 = AtomicU64::new(0);
-/// CPUs that have not run the function yet.
-static CALL_CPUS: AtomicU64 = AtomicU64::new(0);
 
 /// Calls since boot, and CPUs that were interrupted for them.
 static CALLS: AtomicU64 = AtomicU64::new(0);
@@ -19,24 +16,6 @@ static CALLED: AtomicU64 = AtomicU64::new(0);
 /// How many calls to others there were since boot, and how many CPUs were interrupted for them all in all.
 pub fn counts() -> (u64, u64) {
     (CALLS.load(Ordering::Relaxed), CALLED.load(Ordering::Relaxed))
-}
-
-/// Answers requests of other CPUs that wait for this one. Called wherever a CPU waits with interrupts off.
-#[inline]
-pub fn service_pending() {
-    let me = 1 << this_cpu().cpu;
-    if CALL_CPUS.load(Ordering::Acquire) & me != 0 {
-        run_call(me);
-    }
-}
-
-#[cold]
-fn run_call(me: u64) {
-    let function = CALL_FUNCTION.load(Ordering::Relaxed);
-    // SAFETY: `call` stored a function of this type before it set this CPU's bit, and waits until the bit is clear.
-    let function = unsafe { core::mem::transmute::<usize, fn(u64)>(function) };
-    function(CALL_ARGUMENT.load(Ordering::Relaxed));
-    CALL_CPUS.fetch_and(!me, Ordering::Release);
 }
 
 /// Interrupts CPU `cpu`, which then answers requests and looks at its pending work.
@@ -59,13 +38,11 @@ pub fn call(mask: u64, function: fn(u64), argument: u64) {
     CALLS.fetch_add(1, Ordering::Relaxed);
     CALLED.fetch_add(others.count_ones().into(), Ordering::Relaxed);
     let _turn = CALL.lock();
-    CALL_FUNCTION.store(function as usize, Ordering::Relaxed);
-    CALL_ARGUMENT.store(argument, Ordering::Relaxed);
-    CALL_CPUS.store(others, Ordering::Release);
+    requests::post(others, function, argument);
     for cpu in (0..MAX_CPUS).filter(|cpu| others >> cpu & 1 != 0) {
         kick(cpu);
     }
-    while CALL_CPUS.load(Ordering::Acquire) != 0 {
+    while !requests::are_done() {
         core::hint::spin_loop();
     }
 }

@@ -2,8 +2,8 @@
 
 use crate::arch::{acpi, vectors};
 use crate::cpu::{cpuid, rdmsr, wrmsr};
-use crate::domain::iospace;
 use crate::info;
+use crate::mem::device_frames;
 use crate::mem::vmap;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use x86::{msr, MachAddr, Mfn};
@@ -86,7 +86,7 @@ pub fn init(allow_x2apic: bool) {
         BASE.store(registers as u64, Ordering::Relaxed);
     }
     // Messages to APICs go to this MiB, which no domain may write by itself.
-    iospace::hide_frames(Mfn::new(0xfee00), Mfn::new(0xfeeff));
+    device_frames::hide(Mfn::new(0xfee00), Mfn::new(0xfeeff));
     init_this_cpu();
     let mode = if use_x2apic { "x2APIC" } else { "xAPIC" };
     info!("Local APIC: id {}, version {:#x}, {mode}", id(), read(reg::VERSION) & 0xff);

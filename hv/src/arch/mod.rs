@@ -21,13 +21,15 @@ pub mod tlb;
 pub mod tsc;
 pub mod vectors;
 
-use crate::boot::BootInfo;
+use hv_core::cmdline::Options;
+use x86::MachAddr;
 
 /// Finds and silences the machine's interrupt controllers and buses. The first CPU must have its memory; no interrupt may
-/// be let in before the IDT is loaded.
-pub fn init(boot: &BootInfo) {
-    acpi::init(boot.acpi_root.filter(|_| !boot.options.noacpi));
-    lapic::init(boot.options.x2apic);
+/// be let in before the IDT is loaded. `acpi_root`: where the loader says that the ACPI root table is, and whether it is the
+/// XSDT.
+pub fn init(options: &Options, acpi_root: Option<(MachAddr, bool)>) {
+    acpi::init(acpi_root.filter(|_| !options.noacpi));
+    lapic::init(options.x2apic);
     smp::init();
     ioapic::init();
     pci::init();
@@ -36,11 +38,11 @@ pub fn init(boot: &BootInfo) {
     side_channels::report();
 }
 
-/// Starts the other CPUs, as many as the options allow; each ends in `crate::start_ap`. Then starts to measure time.
-pub fn start_other_cpus(boot: &BootInfo) {
-    let limit = if boot.options.nosmp { 1 } else { boot.options.maxcpus.unwrap_or(u32::MAX).max(1) };
+/// Starts the other CPUs, as many as the options allow; each goes on in `then`. Then starts to measure time.
+pub fn start_other_cpus(options: &Options, then: fn() -> !) {
+    let limit = if options.nosmp { 1 } else { options.maxcpus.unwrap_or(u32::MAX).max(1) };
     if limit > 1 {
-        smp::start_others(limit as usize);
+        smp::start_others(limit as usize, then);
     }
     tsc::init();
 }

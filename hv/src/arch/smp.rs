@@ -1,6 +1,6 @@
 //! Starts the other CPUs.
 //!
-//! They come up one after the other through a page below 1 MiB (`boot/trampoline.S`) and, for the few instructions until
+//! They come up one after the other through a page below 1 MiB (`arch/trampoline.S`) and, for the few instructions until
 //! they load the final tables, on the boot page tables: those show the trampoline where it is. When the last one is up
 //! the low mapping goes.
 
@@ -8,6 +8,7 @@ use crate::arch::{acpi, lapic, stacks};
 use crate::cpu::percpu::{self, MAX_CPUS};
 use crate::cpu::{cr, rdtsc, read_cr4, write_cr3, write_cr4};
 use crate::mem::{self, image_to_phys, layout, phys_to_virt};
+use crate::sync::Once;
 use crate::{info, warn};
 use core::arch::global_asm;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -21,7 +22,7 @@ const GIVE_UP_TICKS: u64 = 1 << 32;
 /// Ticks of the APIC timer that runs while a CPU is reset.
 const TIMER_DURING_RESET: u32 = 1000;
 
-global_asm!(include_str!("../boot/trampoline.S"), TRAMPOLINE = const TRAMPOLINE);
+global_asm!(include_str!("trampoline.S"), TRAMPOLINE = const TRAMPOLINE);
 
 extern "C" {
     static trampoline_start: u8;
@@ -32,6 +33,9 @@ extern "C" {
     /// The boot page tables' root, at the address it would have if it were linked like the rest.
     static boot_l4_linked: u8;
 }
+
+/// Where a CPU that was started goes on.
+static THEN: Once<fn() -> !> = Once::new();
 
 /// APIC id of each CPU.
 static APIC_IDS: [AtomicU32; MAX_CPUS] = [const { AtomicU32::new(0) }; MAX_CPUS];
@@ -49,8 +53,9 @@ pub fn init() {
     APIC_IDS[0].store(id, Ordering::Relaxed);
 }
 
-/// Starts the CPUs that ACPI lists, `limit` in all at most. A CPU that does not come up is left out, with a message.
-pub fn start_others(limit: usize) {
+/// Starts the CPUs that ACPI lists, `limit` in all at most; each goes on in `then`. A CPU that does not come up is left out, with a message.
+pub fn start_others(limit: usize, then: fn() -> !) {
+    THEN.call_once(|| then);
     let bsp = lapic::id();
     let Some(madt) = &acpi::tables().madt else { return };
     let others = madt.processors.iter().filter(|p| p.enabled && p.apic_id != bsp);
@@ -116,7 +121,7 @@ extern "C" fn ap_main() -> ! {
         write_cr3(mem::idle_root().addr().raw());
     }
     lapic::init_this_cpu();
-    crate::start_ap()
+    THEN.get().expect("set before a CPU is started")()
 }
 
 fn prepare_trampoline() {

@@ -7,8 +7,8 @@
 use crate::arch::{acpi, lapic};
 use crate::cpu::port::{inb, inl, outb};
 use crate::cpu::{cpuid, rdtsc};
-use crate::domain::iospace;
 use crate::info;
+use crate::mem::device_frames;
 use crate::mem::vmap;
 use crate::sync::{Mutex, Once};
 use core::sync::atomic::{AtomicU64, AtomicU8, Ordering};
@@ -255,7 +255,7 @@ fn find_hpet() -> Option<Reference> {
     const COUNTER_64_BIT: u32 = 1 << 13;
     let addr = MachAddr::new(acpi::tables().hpet?);
     // It can send messages to any CPU, so domains do not write it. They may read it: some firmware's AML does.
-    iospace::watch_frames(Mfn::containing(addr), Mfn::containing(addr)).ok()?;
+    device_frames::watch(Mfn::containing(addr), Mfn::containing(addr)).ok()?;
     let registers = vmap::map_device(addr, 0x400)?;
     // SAFETY: the registers are mapped; they are aligned words.
     let period_fs = unsafe { registers.add(CAPABILITIES + 4).cast::<u32>().read_volatile() };

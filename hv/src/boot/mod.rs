@@ -98,7 +98,7 @@ extern "C" fn boot_main(magic: u32, info: u32) -> ! {
     for region in loaded.regions() {
         info!("  {:#014x}-{:#014x} {}", region.start, region.start + region.bytes, kind_name(region.kind));
     }
-    mem::init(&loaded);
+    mem::init(&loaded.usable, loaded.modules().iter().map(|m| (m.start, m.bytes)));
     crate::start(describe(&loaded))
 }
 

@@ -4,6 +4,7 @@
 
 pub mod percpu;
 pub mod port;
+pub mod requests;
 pub mod serial;
 
 use core::arch::asm;

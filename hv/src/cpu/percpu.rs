@@ -20,7 +20,6 @@
 //!
 //! There is one stack for each physical CPU and none for each vCPU: a hypercall never sleeps.
 
-use crate::domain::vcpu::Vcpu;
 use core::cell::Cell;
 use core::mem::{offset_of, size_of};
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -59,8 +58,8 @@ pub struct CpuInfo {
     pub cpu: u32,
     /// Work to be done before the next guest entry ([`pending`]); other CPUs set bits too.
     pub pending: AtomicU32,
-    /// The vCPU whose registers are in `guest_regs`; null while idle.
-    current: Cell<*const Vcpu>,
+    /// The vCPU whose registers are in `guest_regs`; null while idle. Typed by `domain::vcpu`, which alone touches it.
+    pub current: Cell<*const ()>,
     /// LAPIC id of this CPU.
     pub apic_id: Cell<u32>,
     /// The domain whose translations this CPU's TLB may hold.
@@ -87,19 +86,6 @@ static CPUS: [AtomicPtr<CpuInfo>; MAX_CPUS] = [const { AtomicPtr::new(core::ptr:
 static ONLINE: AtomicU64 = AtomicU64::new(0);
 
 impl CpuInfo {
-    /// The vCPU that runs here, if any.
-    #[inline(always)]
-    pub fn current(&self) -> Option<&'static Vcpu> {
-        // SAFETY: the pointer is null or was set by `set_current` to a vCPU that stays alive while it is current:
-        // its domain is torn down only after all its vCPUs were descheduled.
-        unsafe { self.current.get().as_ref() }
-    }
-
-    /// Notes which vCPU runs here.
-    pub fn set_current(&self, vcpu: Option<&Vcpu>) {
-        self.current.set(vcpu.map_or(core::ptr::null(), |v| core::ptr::from_ref(v)));
-    }
-
     /// Asks this CPU to do `work` before it enters a guest again. Does not interrupt it.
     #[inline]
     pub fn raise(&self, work: u32) {

@@ -5,6 +5,7 @@
 
 use crate::arch::acpi;
 use crate::cpu::{cpuid, serial};
+use crate::mem::device_frames;
 use crate::sync::{Mutex, RwLock};
 use core::sync::atomic::{AtomicBool, Ordering};
 use hv_core::ioport::{hardware_domain_ports, EmulatedPorts};
@@ -12,12 +13,6 @@ use hv_core::mmu::IoAccess;
 use hv_core::rangeset::RangeSet;
 use x86::Mfn;
 use xen_abi::errno::Errno;
-
-/// Frames that nobody may write, though they may map them: configuration space and MSI-X tables that the hypervisor
-/// watches.
-static READ_ONLY_FRAMES: RwLock<RangeSet> = RwLock::new(RangeSet::new());
-/// Frames that no domain may map: interrupt controllers, the IOMMU.
-static HIDDEN_FRAMES: RwLock<RangeSet> = RwLock::new(RangeSet::new());
 
 /// Permissions of one domain.
 pub struct IoSpace {
@@ -63,9 +58,9 @@ impl IoSpace {
 
     /// May the domain map I/O frame `mfn`? The caller knows that it is no RAM.
     pub fn frame_access(&self, mfn: Mfn) -> IoAccess {
-        if !self.frames.read().contains(mfn.raw()) || HIDDEN_FRAMES.read().contains(mfn.raw()) {
+        if !self.frames.read().contains(mfn.raw()) || device_frames::is_hidden(mfn) {
             IoAccess::Denied
-        } else if READ_ONLY_FRAMES.read().contains(mfn.raw()) {
+        } else if device_frames::is_watched(mfn) {
             IoAccess::ReadOnly
         } else {
             IoAccess::Allowed
@@ -120,25 +115,4 @@ impl IoSpace {
         }
         Ok(())
     }
-}
-
-/// No domain may map these frames.
-pub fn hide_frames(first: Mfn, last: Mfn) {
-    HIDDEN_FRAMES.write().insert(first.raw(), last.raw()).expect("boot-time ranges are few");
-}
-
-/// Domains may map these frames, but not write them.
-pub fn watch_frames(first: Mfn, last: Mfn) -> Result<(), Errno> {
-    READ_ONLY_FRAMES.write().insert(first.raw(), last.raw()).map_err(|_| Errno::ENOMEM)
-}
-
-/// Ends [`watch_frames`].
-pub fn unwatch_frames(first: Mfn, last: Mfn) {
-    // A failure leaves them watched: their writers are slower, that is all.
-    let _ = READ_ONLY_FRAMES.write().remove(first.raw(), last.raw());
-}
-
-/// Is it a frame that only the hypervisor writes?
-pub fn is_watched(mfn: Mfn) -> bool {
-    READ_ONLY_FRAMES.read().contains(mfn.raw())
 }

@@ -5,7 +5,8 @@
 
 use crate::arch::pci::{self, command, reg, Sbdf};
 use crate::arch::{msi, pci_reset};
-use crate::domain::{iospace, Domain, DomainRef};
+use crate::domain::{Domain, DomainRef};
+use crate::mem::device_frames;
 use crate::sync::{Mutex, Once};
 use crate::{info, iommu, irq, sched, warn};
 use alloc::vec::Vec;
@@ -281,14 +282,14 @@ fn message_frames(at: Sbdf) -> Option<(Mfn, Mfn)> {
 /// Whoever writes the table chooses where the device writes: from now on that is the hypervisor alone.
 fn watch_messages(at: Sbdf) -> Result<(), Errno> {
     match message_frames(at) {
-        Some((first, last)) => iospace::watch_frames(first, last),
+        Some((first, last)) => device_frames::watch(first, last),
         None => Ok(()),
     }
 }
 
 fn unwatch_messages(table: &Ownership, at: Sbdf) {
     let Some((first, last)) = message_frames(at) else { return };
-    iospace::unwatch_frames(first, last);
+    device_frames::unwatch(first, last);
     // Others may have their tables in the same frames.
     for entry in table.away() {
         let _ = watch_messages(entry.at);

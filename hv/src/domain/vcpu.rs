@@ -5,6 +5,7 @@
 //! anybody may touch at any time are atomics.
 
 use crate::arch::fpu::FpuArea;
+use crate::cpu::percpu::CpuInfo;
 use crate::domain::Domain;
 use alloc::boxed::Box;
 use core::cell::{Cell, UnsafeCell};
@@ -173,6 +174,19 @@ pub struct Vcpu {
 unsafe impl Send for Vcpu {}
 // SAFETY: as above.
 unsafe impl Sync for Vcpu {}
+
+/// The vCPU that runs on `cpu`, which is the running CPU, if any.
+#[inline(always)]
+pub fn current(cpu: &CpuInfo) -> Option<&'static Vcpu> {
+    // SAFETY: the pointer is null or was set by `set_current` to a vCPU that stays alive while it is current: its domain is
+    // torn down only after all its vCPUs were descheduled.
+    unsafe { cpu.current.get().cast::<Vcpu>().as_ref() }
+}
+
+/// Notes which vCPU runs on `cpu`, which is the running CPU.
+pub fn set_current(cpu: &CpuInfo, vcpu: Option<&Vcpu>) {
+    cpu.current.set(vcpu.map_or(core::ptr::null(), |v| core::ptr::from_ref(v).cast()));
+}
 
 /// The `vcpu_info` of a vCPU that has none of its own yet (ids from 32 on): events stay masked.
 #[repr(C, align(64))]

@@ -4,8 +4,8 @@
 //! messages and nothing else.
 
 use super::{active, Interrupt, Source};
-use crate::arch::acpi;
 use crate::arch::pci::Sbdf;
+use crate::arch::{acpi, ioapic};
 use hv_core::iommu::Remapped;
 
 /// Lets the function at `at` raise line `line` as `vector` of CPU `apic_id`. `None`: nothing is remapped, and the message
@@ -15,12 +15,20 @@ pub fn set_message(line: u32, vector: u8, apic_id: u32, at: Sbdf) -> Option<Rema
     active()?.hardware.set_interrupt(line, interrupt)
 }
 
-/// The same for a wire of an I/O APIC.
-pub fn set_wire(gsi: u32, vector: u8, apic_id: u32, is_level: bool) -> Option<Remapped> {
+/// The same as [`set_message`] for a wire of an I/O APIC.
+fn set_wire(gsi: u32, vector: u8, apic_id: u32, is_level: bool) -> Option<Remapped> {
     let iommu = active()?;
     let chips = &acpi::tables().madt.as_ref()?.io_apics;
     let chip = chips.iter().filter(|chip| chip.gsi_base <= gsi).max_by_key(|chip| chip.gsi_base)?;
     iommu.hardware.set_interrupt(gsi, Interrupt { vector, apic_id, is_level, source: Source::IoApic(chip.id) })
+}
+
+/// Where I/O APICs send `gsi`, which is to raise `vector` of CPU `apic_id`.
+pub fn target(gsi: u32, vector: u8, apic_id: u32, is_level: bool) -> ioapic::Target {
+    match set_wire(gsi, vector, apic_id, is_level).map(|remapped| remapped.wire()) {
+        Some((high, low)) => ioapic::Target { high, low },
+        None => ioapic::Target::cpu(apic_id),
+    }
 }
 
 /// Sends a line to another CPU. `false`: it is not remapped.
@@ -33,9 +41,4 @@ pub fn clear(line: u32) {
     if let Some(iommu) = active() {
         iommu.hardware.clear_interrupt(line);
     }
-}
-
-/// Must I/O APICs be told of the end of a level-triggered interrupt? The vector that a CPU announces may not reach them.
-pub fn hides_ends() -> bool {
-    active().is_some_and(|iommu| iommu.hardware.hides_ends())
 }

@@ -7,7 +7,7 @@ use crate::arch::{ioapic, lapic, msi, smp, tsc, vectors};
 use crate::cpu::percpu::this_cpu;
 use crate::cpu::serial;
 use crate::domain::event::{GuestPage, Receiver};
-use crate::domain::vcpu::Vcpu;
+use crate::domain::vcpu::{self, Vcpu};
 use crate::domain::{self, passthrough, Domain};
 use crate::iommu::remap;
 use crate::mem::frames;
@@ -149,7 +149,8 @@ impl IrqChip for Chips {
         }
         let route = self.allocate(irq)?;
         let wire = ioapic::Wire { level: wire.level, active_low: wire.active_low };
-        ioapic::route(irq, route.vector, route.apic_id(), wire).ok_or_else(|| {
+        let target = remap::target(irq, route.vector, route.apic_id(), wire.level);
+        ioapic::route(irq, route.vector, &target, wire).ok_or_else(|| {
             self.free(irq);
             Errno::EINVAL
         })
@@ -179,8 +180,8 @@ impl IrqChip for Chips {
         route.cpu = cpu;
         let route = *route;
         match source {
+            _ if remap::steer(irq, route.apic_id()) => {}
             None => ioapic::steer(irq, route.apic_id()),
-            Some(_) if remap::steer(irq, route.apic_id()) => {}
             Some(MsiSource { at, cap, entry: None }) => msi::steer_msi(at, cap, route.message(irq, at)),
             Some(source @ MsiSource { at, entry: Some(entry), .. }) => {
                 let _ = table_of(source).and_then(|table| table.steer(entry, route.message(irq, at)));
@@ -296,7 +297,7 @@ pub fn expire() {
 }
 
 fn deliver(told: &Deliveries) {
-    let is_running = |dom| this_cpu().current().is_some_and(|v| v.domain().id == dom);
+    let is_running = |dom| vcpu::current(this_cpu()).is_some_and(|v| v.domain().id == dom);
     // pciback answers for the hardware domain on the line of a device that another domain has: for nothing, but all
     // interrupts of the line wait for it. So it comes when the driver domain, if that runs, has done what there is.
     let driver_runs = told.is_shared && told.iter().any(|x| is_running(x.dom));

@@ -2,10 +2,12 @@
 
 pub mod guest;
 
-use crate::arch::{ioapic, ipi, lapic, vectors};
+use crate::arch::{ioapic, lapic, smp, vectors};
 use crate::cpu::percpu::{pending, this_cpu};
 use crate::cpu::port;
+use crate::cpu::requests;
 use crate::cpu::{self, serial};
+use crate::iommu::remap;
 use crate::{console, info, iommu, panic, warn};
 use xen_abi::regs::CpuUserRegs;
 
@@ -25,7 +27,7 @@ pub fn handle(vector: u8) {
         }
         vectors::KICK => {
             lapic::eoi();
-            ipi::service_pending();
+            requests::answer();
         }
         vectors::APIC_ERROR => {
             lapic::eoi();
@@ -75,7 +77,7 @@ pub fn init_serial() {
     }
     let (gsi, wire) = ioapic::isa_wire(SERIAL_ISA_IRQ);
     let Some(vector) = vectors::allocate(SERIAL) else { return };
-    if ioapic::route(gsi, vector, crate::arch::smp::apic_id(0), wire).is_some() {
+    if ioapic::route(gsi, vector, &remap::target(gsi, vector, smp::apic_id(0), wire.level), wire).is_some() {
         serial::enable_receive_interrupt();
         ioapic::unmask(gsi);
         info!("Serial port: GSI {gsi}");

@@ -1,6 +1,7 @@
 //! Memory: the address map, the hypervisor's page tables, frames and the heap.
 
 pub mod copy;
+pub mod device_frames;
 pub mod frames;
 pub mod guest_ptr;
 pub mod heap;
@@ -9,7 +10,6 @@ pub mod paging;
 pub mod ranges;
 pub mod vmap;
 
-use crate::boot::multiboot::Loaded;
 use crate::cpu;
 use crate::sync::Once;
 use alloc::vec::Vec;
@@ -92,21 +92,21 @@ pub fn idle_root() -> Mfn {
     tables().root()
 }
 
-/// Builds the final address map and the frame allocator from what the boot loader told. On return the heap works, and
-/// `loaded`'s modules are in frames that are still reserved.
-pub fn init(loaded: &Loaded) {
-    let mut free = loaded.usable.clone();
+/// Builds the final address map and the frame allocator. `usable` is the RAM that may be used, and `modules` says where in
+/// it the loader put modules: start and length in bytes. On return the heap works, and the modules' frames are still reserved.
+pub fn init(usable: &Ranges, modules: impl Iterator<Item = (u64, u64)>) {
+    let mut free = usable.clone();
     free.remove(0, LOW_MEMORY_END);
     free.remove(layout::IMAGE_PHYS, image_phys_end());
-    for module in loaded.modules() {
-        free.remove(module.start & !0xfff, (module.start + module.bytes).next_multiple_of(4096));
+    for (start, bytes) in modules {
+        free.remove(start & !0xfff, (start + bytes).next_multiple_of(4096));
     }
 
     let root = zeroed(take(&mut free, BOOT_MAPPED_END));
     let has_1gib_pages = cpu::cpuid(0x8000_0001, 0).edx & CPUID_1GIB_PAGES != 0;
     let tables = TABLES.call_once(|| Tables::new(root, has_1gib_pages));
     let mut low = || Some(zeroed(take(&mut free, BOOT_MAPPED_END)));
-    map_fixed(tables, loaded, &mut low).expect("memory for page tables");
+    map_fixed(tables, usable, &mut low).expect("memory for page tables");
 
     // SAFETY: the new tables map the image where it is linked with the rights of its sections, and the stack as data; all
     // that was reached through the boot tables' direct map is RAM, which the new direct map has too.
@@ -115,8 +115,8 @@ pub fn init(loaded: &Loaded) {
         cpu::write_cr3(root.addr().raw());
     }
 
-    map_frame_tables(tables, loaded, &mut free);
-    mark_io_frames(loaded);
+    map_frame_tables(tables, usable, &mut free);
+    mark_io_frames(usable);
     for (start, end) in free.iter() {
         frames::free_range(Mfn::new(start >> 12), Mfn::new(end >> 12));
     }
@@ -124,7 +124,7 @@ pub fn init(loaded: &Loaded) {
 }
 
 /// The sixteen L3 tables, the direct map and the image.
-fn map_fixed(tables: &Tables, loaded: &Loaded, alloc: &mut impl FnMut() -> Option<Mfn>) -> Option<()> {
+fn map_fixed(tables: &Tables, usable: &Ranges, alloc: &mut impl FnMut() -> Option<Mfn>) -> Option<()> {
     for slot in layout::HYPERVISOR_FIRST_SLOT..layout::HYPERVISOR_END_SLOT {
         // Addresses of these slots are canonical with all upper bits set.
         let _ = tables.walk(0xffff_0000_0000_0000 | (slot as u64) << 39, 3, alloc)?;
@@ -137,7 +137,7 @@ fn map_fixed(tables: &Tables, loaded: &Loaded, alloc: &mut impl FnMut() -> Optio
     tables.map(data, image(data), end - data, paging::READ_WRITE, alloc)?;
 
     // The direct map may not make the hypervisor's code and constants writable.
-    let mut writable = loaded.usable.clone();
+    let mut writable = usable.clone();
     writable.remove(image(text), image(data));
     for (start, end) in writable.iter() {
         tables.map(layout::DIRECT_MAP + start, start, end - start, paging::READ_WRITE, alloc)?;
@@ -146,10 +146,10 @@ fn map_fixed(tables: &Tables, loaded: &Loaded, alloc: &mut impl FnMut() -> Optio
 }
 
 /// The frame table and the M2P for all RAM, the allocator's tags, and the map of what exists.
-fn map_frame_tables(tables: &Tables, loaded: &Loaded, free: &mut Ranges) {
-    let end = loaded.usable.end() >> 12;
+fn map_frame_tables(tables: &Tables, usable: &Ranges, free: &mut Ranges) {
+    let end = usable.end() >> 12;
     let mut chunked = Ranges::new();
-    for (start, end) in loaded.usable.iter() {
+    for (start, end) in usable.iter() {
         let (start, end) = frames::to_chunks(start >> 12, end >> 12);
         chunked.add(start, end);
     }
@@ -169,7 +169,7 @@ fn map_frame_tables(tables: &Tables, loaded: &Loaded, free: &mut Ranges) {
         frames::mark_chunks(chunks, start, end);
     }
     let tags = boot_slice::<u8>(free, Mfn::new(end).index());
-    frames::init(end, loaded.usable.bytes() >> 12, chunks, tags);
+    frames::init(end, usable.bytes() >> 12, chunks, tags);
 }
 
 /// The M2P in pieces of 2 MiB, whole ones wherever there is any RAM: the tools map it by such pieces.
@@ -217,11 +217,11 @@ pub fn publish_m2p() {
 
 /// Frames that have an entry and are no RAM, and those of low memory, are handled as I/O memory. Frames that are neither
 /// marked here nor given to the allocator are the hypervisor's own.
-fn mark_io_frames(loaded: &Loaded) {
-    let mut ram = loaded.usable.clone();
+fn mark_io_frames(usable: &Ranges) {
+    let mut ram = usable.clone();
     ram.remove(0, LOW_MEMORY_END);
     let mut io = Ranges::new();
-    for (start, end) in loaded.usable.iter() {
+    for (start, end) in usable.iter() {
         let (start, end) = frames::to_chunks(start >> 12, end >> 12);
         io.add(start << 12, end << 12);
     }

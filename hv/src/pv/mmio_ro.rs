@@ -4,8 +4,9 @@
 use crate::arch::acpi;
 use crate::arch::pci::{self, Width};
 use crate::domain::memory::mmu_env::mmu;
+use crate::domain::passthrough;
 use crate::domain::vcpu::Vcpu;
-use crate::domain::{iospace, passthrough};
+use crate::mem::device_frames;
 use crate::pv::emulate;
 use hv_core::emul::memory_write::MemoryWrite;
 use hv_core::emul::Mode;
@@ -22,7 +23,7 @@ pub fn init() -> Result<(), Errno> {
     for range in &acpi::tables().ecam {
         let first = Mfn::containing(MachAddr::new(range.addr));
         let buses = u64::from(range.last_bus.saturating_sub(range.first_bus)) + 1;
-        iospace::watch_frames(first, first.add(buses * FRAMES_PER_BUS - 1))?;
+        device_frames::watch(first, first.add(buses * FRAMES_PER_BUS - 1))?;
     }
     Ok(())
 }
@@ -39,7 +40,7 @@ pub fn handle(v: &Vcpu, regs: &mut CpuUserRegs, address: u64) -> bool {
         let _lock = v.domain().mm.lock();
         let Ok(slot) = mmu().l1_slot(v.kernel_root.get(), va) else { return false };
         let entry = mmu().env.read(slot);
-        if !entry.is_present() || entry.is_writable() || !iospace::is_watched(entry.mfn()) {
+        if !entry.is_present() || entry.is_writable() || !device_frames::is_watched(entry.mfn()) {
             return false;
         }
         entry.mfn()

@@ -4,7 +4,7 @@ use crate::cpu;
 use crate::cpu::percpu::this_cpu;
 use crate::domain::memory::log_dirty::Writes;
 use crate::domain::memory::mmu_env::mmu;
-use crate::domain::vcpu::Vcpu;
+use crate::domain::vcpu::{self, Vcpu};
 use crate::mem::{self, frames};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -83,7 +83,7 @@ pub fn wipe(v: &Vcpu) {
 /// This CPU flushes its TLB: so does the vCPU that it runs.
 #[inline]
 pub fn wipe_current() {
-    if let Some(v) = this_cpu().current() {
+    if let Some(v) = vcpu::current(this_cpu()) {
         wipe(v);
     }
 }
@@ -91,7 +91,7 @@ pub fn wipe_current() {
 /// This CPU forgets the page at `va`.
 #[inline]
 pub fn forget_current(va: u64) {
-    if let (Some(v), Some(va)) = (this_cpu().current(), VirtAddr::new(va)) {
+    if let (Some(v), Some(va)) = (vcpu::current(this_cpu()), VirtAddr::new(va)) {
         if let Some(cache) = v.vtlb() {
             cache.forget(mmu().env, va);
         }

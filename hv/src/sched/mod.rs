@@ -10,7 +10,8 @@ pub mod timers;
 use crate::arch::{ipi, tsc};
 use crate::cpu;
 use crate::cpu::percpu::{self, pending, this_cpu, CpuInfo};
-use crate::domain::vcpu::{stop, Vcpu};
+use crate::cpu::requests;
+use crate::domain::vcpu::{self, stop, Vcpu};
 use crate::domain::Domain;
 use crate::sync::{Mutex, Once};
 use core::sync::atomic::{AtomicPtr, Ordering};
@@ -202,7 +203,7 @@ pub fn with<R>(f: impl FnOnce(&mut Scheduler, u64) -> R) -> R {
 /// Waits until the vCPU is loaded on no CPU. It must have been halted before.
 pub fn wait_unloaded(v: &Vcpu) {
     while v.loaded.load(Ordering::Acquire) && v.processor.load(Ordering::Relaxed) != this_cpu().cpu {
-        ipi::service_pending();
+        requests::answer();
         core::hint::spin_loop();
     }
 }
@@ -245,7 +246,7 @@ fn schedule(me: &'static CpuInfo, regs: &mut CpuUserRegs) {
         me.pending.fetch_and(!pending::SCHEDULE, Ordering::AcqRel);
         let now = tsc::now_ns();
         // One that sleeps is going to be switched away from, unless somebody wakes it just now.
-        let sleeper = me.current().filter(|v| !v.is_runnable());
+        let sleeper = vcpu::current(me).filter(|v| !v.is_runnable());
         if let Some(prev) = sleeper {
             store(me, prev, regs);
         }
@@ -254,7 +255,7 @@ fn schedule(me: &'static CpuInfo, regs: &mut CpuUserRegs) {
             kick(cpu);
         }
         if decision.save.is_some() {
-            if let Some(prev) = me.current() {
+            if let Some(prev) = vcpu::current(me) {
                 store(me, prev, regs);
             }
             let kicked = scheduler().lock().context_saved(this, now);
@@ -265,9 +266,9 @@ fn schedule(me: &'static CpuInfo, regs: &mut CpuUserRegs) {
         timers::set_slice_end(decision.slice_until_ns);
         let next = decision.next.and_then(|id: VcpuId| vcpu_in_slot(id.index()));
         if let Some(next) = next {
-            if me.current().is_none() {
+            if vcpu::current(me).is_none() {
                 // First: loading its segments or its runstate record may fault on its behalf.
-                me.set_current(Some(next));
+                vcpu::set_current(me, Some(next));
                 switch::load(next, regs);
             }
             return;
@@ -280,7 +281,7 @@ fn schedule(me: &'static CpuInfo, regs: &mut CpuUserRegs) {
 #[inline]
 fn store(me: &CpuInfo, current: &Vcpu, regs: &CpuUserRegs) {
     switch::save(current, regs);
-    me.set_current(None);
+    vcpu::set_current(me, None);
 }
 
 /// Waits for work. Returns when this CPU should ask the scheduler again.

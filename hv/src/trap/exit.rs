@@ -1,7 +1,7 @@
 //! The last thing before a guest runs again: pending work of this CPU, then what is pending for the vCPU.
 
 use crate::cpu::percpu::{this_cpu, CpuInfo};
-use crate::domain::vcpu::Vcpu;
+use crate::domain::vcpu::{self, Vcpu};
 use crate::pv::entry;
 use crate::pv::TRAP_SYSCALL;
 use crate::sched;
@@ -20,7 +20,7 @@ pub const SYSRET_KEPT: u32 = 2;
 /// another's. Returns [`SYSRET`] or [`IRET`].
 pub extern "C" fn exit_work(regs: &mut CpuUserRegs) -> u32 {
     let cpu = this_cpu();
-    match cpu.current() {
+    match vcpu::current(cpu) {
         Some(v) if is_quiet(cpu, v) => way(regs, SYSRET),
         _ => work(regs),
     }
@@ -73,7 +73,7 @@ fn work(regs: &mut CpuUserRegs) -> u32 {
         if cpu.pending.load(Ordering::Acquire) != 0 {
             sched::do_pending(cpu, regs);
         }
-        let v = cpu.current().expect("the scheduler left a vCPU to run");
+        let v = vcpu::current(cpu).expect("the scheduler left a vCPU to run");
         if v.nmi_pending.load(Ordering::Relaxed) && !v.nmi_masked.get() {
             v.nmi_pending.store(false, Ordering::Relaxed);
             entry::nmi(v, regs);

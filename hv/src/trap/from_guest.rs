@@ -2,7 +2,7 @@
 
 use crate::arch::{descriptor, idt};
 use crate::cpu::percpu::this_cpu;
-use crate::domain::vcpu::Vcpu;
+use crate::domain::vcpu::{self, Vcpu};
 use crate::pv::{entry, mmio_ro, ptwr, vtlb};
 use crate::trap::exit;
 use crate::{cpu, hypercall, irq};
@@ -14,7 +14,7 @@ use xen_abi::regs::CpuUserRegs;
 /// The vCPU that ring 3 ran on behalf of.
 #[inline(always)]
 fn current() -> &'static Vcpu {
-    this_cpu().current().expect("a trap from ring 3 has a vCPU")
+    vcpu::current(this_cpu()).expect("a trap from ring 3 has a vCPU")
 }
 
 /// SYSCALL from 64-bit code: a hypercall in kernel mode, a system call in user mode. Returns how to leave.
@@ -164,7 +164,7 @@ pub extern "C" fn trap_from_hypervisor(regs: &mut CpuUserRegs) {
         }
         vector::PF | vector::GP | vector::SS | vector::NP | vector::TS => {
             if vec == vector::PF {
-                let running = this_cpu().current();
+                let running = vcpu::current(this_cpu());
                 if running.is_some_and(|v| vtlb::fault(v, cpu::read_cr2(), regs.error_code).is_none()) {
                     return;
                 }

@@ -3,6 +3,7 @@
 use crate::arch::tlb;
 use crate::cpu::percpu::{this_cpu, MAX_CPUS};
 use crate::domain::memory::{limbo, log_dirty};
+use crate::domain::vcpu;
 use crate::domain::{self, Domain};
 use crate::iommu;
 use crate::mem::{self, frames, phys_to_virt};
@@ -108,7 +109,7 @@ impl PtMem for Env {
 
 /// Calls `f` with the domain `id`, if it exists. The running one is found quickest.
 pub(super) fn with_domain<R>(id: DomId, f: impl FnOnce(&Domain) -> R) -> Option<R> {
-    if let Some(v) = this_cpu().current() {
+    if let Some(v) = vcpu::current(this_cpu()) {
         if v.domain().id == id.0 {
             return Some(f(v.domain()));
         }

@@ -3,9 +3,9 @@
 use crate::arch::pci::{self, Sbdf};
 use crate::arch::{msi, vectors};
 use crate::cpu::percpu;
-use crate::domain::iospace;
 use crate::iommu::memory::{machine_addr, Direct};
 use crate::iommu::{wait_until, Confined};
+use crate::mem::device_frames;
 use crate::mem::{frames, phys_to_virt, vmap};
 use crate::sync::Mutex;
 use crate::{irq, warn};
@@ -69,7 +69,7 @@ impl Unit {
             return None;
         }
         let first = Mfn::containing(base);
-        iospace::hide_frames(first, first.add((reg::END / PAGE_SIZE - 1) as u64));
+        device_frames::hide(first, first.add((reg::END / PAGE_SIZE - 1) as u64));
         let pages = (usize::from(highest) + 1).div_ceil(DEVICES_PER_PAGE);
         let order = pages.next_power_of_two().trailing_zeros();
         let unit = Self {

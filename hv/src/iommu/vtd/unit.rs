@@ -4,9 +4,9 @@ use super::remap::{mode, Table, ENTRIES_ORDER};
 use crate::arch::pci::Sbdf;
 use crate::arch::{msi, vectors};
 use crate::cpu::percpu;
-use crate::domain::iospace;
 use crate::iommu::memory::{self, machine_addr, write_back, Direct};
 use crate::iommu::{wait_until, Confined};
+use crate::mem::device_frames;
 use crate::mem::{frames, phys_to_virt, vmap};
 use crate::sync::Mutex;
 use crate::{irq, warn};
@@ -59,7 +59,7 @@ impl Unit {
         let bytes = (capabilities.fault_records() + 16 * capabilities.nr_fault_records()).max(PAGE_SIZE);
         let registers = if bytes > PAGE_SIZE { vmap::map_device(base, bytes)? as usize } else { probe };
         let first = Mfn::containing(base);
-        iospace::hide_frames(first, first.add((bytes.div_ceil(PAGE_SIZE) - 1) as u64));
+        device_frames::hide(first, first.add((bytes.div_ceil(PAGE_SIZE) - 1) as u64));
         let state = State { command: 0, queue: Direct.alloc()?, tail: 0, answer: frames::alloc_zeroed()?, sequence: 0 };
         Some(Self {
             segment: described.segment,
