@@ -30,7 +30,7 @@ static inline u32 new_ipi(u32 vcpu)
 
 enum { VCPUOP_initialise, VCPUOP_up, VCPUOP_down, VCPUOP_is_up, VCPUOP_get_runstate_info, VCPUOP_register_runstate,
 	VCPUOP_set_periodic_timer, VCPUOP_stop_periodic_timer, VCPUOP_set_singleshot_timer, VCPUOP_stop_singleshot_timer,
-	VCPUOP_register_vcpu_info };
+	VCPUOP_register_vcpu_info, VCPUOP_send_nmi, VCPUOP_get_physid, VCPUOP_register_vcpu_time_memory_area };
 
 /* vcpu_guest_context, for VCPUOP_initialise. */
 struct vcpu_context {

@@ -151,6 +151,8 @@ int main(void) { unsigned long s = 0;' > main.c
 		make -s -j\$(nproc) && echo 'TANDEM: cc ok files=$1 answer='\$(./prog) || echo 'TANDEM: cc FAIL the build stopped'"
 }
 
+# Programs read the clock without asking the kernel.
+job_clock() { say "$(clock) source=$(cat /sys/devices/system/clocksource/clocksource0/current_clocksource)"; }
 job_idle() { sleep "$1"; }
 # Ends: each as the kernel does it.
 job_poweroff() { sync; poweroff -f; sleep 60; }

@@ -168,6 +168,14 @@ static void timer_wakeup(unsigned n)
 		nanosleep(&t, NULL);
 }
 
+static void clock_reading(unsigned n)
+{
+	struct timespec t;
+
+	while (n--)
+		clock_gettime(CLOCK_MONOTONIC, &t);
+}
+
 static const struct row {
 	const char *name;
 	void (*run)(unsigned n);
@@ -183,6 +191,7 @@ static const struct row {
 	{ "pipe-round-trip", pipe_round_trip, 2000 },
 	{ "signal", signal_delivery, 1000 },
 	{ "timer-wakeup", timer_wakeup, 100 },
+	{ "clock_gettime", clock_reading, 2000 },
 };
 
 int main(int argc, char **argv)

@@ -54,13 +54,12 @@ pub struct Callbacks {
     pub sysenter: Cell<Callback>,
 }
 
-/// Where the runstate record goes.
-#[derive(Clone, Copy, Default)]
-pub struct RunstateArea {
-    /// Guest virtual address in the kernel's address space; 0 if none.
-    pub address: u64,
-    /// The last write failed because the vCPU was in user mode: to be repeated on the next switch to kernel mode.
-    pub stale: bool,
+/// Records in the guest kernel's address space that could not be written; bits of [`Vcpu::stale_areas`].
+pub mod stale {
+    /// The runstate.
+    pub const RUNSTATE: u8 = 1 << 0;
+    /// The time.
+    pub const TIME: u8 = 1 << 1;
 }
 
 /// Which ports the guest's code may use although the IOPL forbids it, as its kernel says.
@@ -132,8 +131,12 @@ pub struct Vcpu {
     /// FPU state while it does not run.
     pub fpu: FpuArea,
 
-    /// Where the guest wants it.
-    pub runstate_area: Cell<RunstateArea>,
+    /// Where the guest wants its runstate: an address of the guest kernel's; 0 if nowhere.
+    pub runstate_area: Cell<u64>,
+    /// Where it wants a copy of its time record, likewise.
+    pub time_area: AtomicU64,
+    /// Those of them that wait for the next switch to kernel mode ([`stale`]).
+    pub stale_areas: AtomicU8,
 
     /// Its `vcpu_info`, through the direct map.
     info: AtomicPtr<u8>,
@@ -232,7 +235,9 @@ impl Vcpu {
             gs_base_kernel: Cell::new(0),
             gs_base_user: Cell::new(0),
             fpu: FpuArea::new(),
-            runstate_area: Cell::new(RunstateArea::default()),
+            runstate_area: Cell::new(0),
+            time_area: AtomicU64::new(0),
+            stale_areas: AtomicU8::new(0),
             info: AtomicPtr::new(info.unwrap_or(dummy)),
             info_frame: AtomicU64::new(!0),
             stop: AtomicU32::new(stop::DOWN),

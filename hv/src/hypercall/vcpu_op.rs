@@ -2,14 +2,15 @@
 
 use super::sched_op::set_singleshot;
 use super::{Caller, Done, GuestPtr, Outcome, OK};
-use crate::domain::vcpu::{stop, RunstateArea, Vcpu};
+use crate::domain::vcpu::{stop, Vcpu};
+use crate::mem::copy;
 use crate::pv::time;
 use crate::sched;
 use crate::sched::timers::{self, Kind};
 use core::sync::atomic::Ordering;
 use x86::{Mfn, PAGE_SIZE};
 use xen_abi::errno::Errno;
-use xen_abi::shared::{vcpu_info, VcpuRunstateInfo};
+use xen_abi::shared::{vcpu_info, VcpuRunstateInfo, VcpuTimeInfo};
 use xen_abi::trap::VcpuGuestContext;
 use xen_abi::vcpu as op;
 
@@ -47,7 +48,7 @@ pub fn call(cx: &mut Caller, cmd: u32, id: u32, arg: GuestPtr<u8>) -> Outcome {
         op::VCPUOP_REGISTER_RUNSTATE_MEMORY_AREA => {
             let area: op::VcpuRegisterMemoryArea = arg.cast().read()?;
             if is_self {
-                v.runstate_area.set(RunstateArea { address: area.addr, stale: false });
+                v.runstate_area.set(area.addr);
                 time::update_runstate_area(v);
             } else {
                 if area.addr != 0 {
@@ -57,7 +58,7 @@ pub fn call(cx: &mut Caller, cmd: u32, id: u32, arg: GuestPtr<u8>) -> Outcome {
                     return Err(Errno::EBUSY);
                 }
                 sched::wait_unloaded(v);
-                v.runstate_area.set(RunstateArea { address: area.addr, stale: false });
+                v.runstate_area.set(area.addr);
             }
             OK
         }
@@ -91,7 +92,18 @@ pub fn call(cx: &mut Caller, cmd: u32, id: u32, arg: GuestPtr<u8>) -> Outcome {
             }
             OK
         }
-        op::VCPUOP_GET_PHYSID | op::VCPUOP_REGISTER_VCPU_TIME_MEMORY_AREA => Err(Errno::EINVAL),
+        op::VCPUOP_REGISTER_VCPU_TIME_MEMORY_AREA => {
+            let area = arg.cast::<op::VcpuRegisterMemoryArea>().read()?.addr;
+            if !x86::addr::is_canonical(area) || !copy::is_guest_range(area, size_of::<VcpuTimeInfo>() as u64) {
+                return Err(Errno::EFAULT);
+            }
+            v.time_area.store(area, Ordering::Relaxed);
+            time::update_time_info(v);
+            time::update_time_area(v);
+            OK
+        }
+        // Only for domain 0 with each vCPU pinned to a CPU of its own.
+        op::VCPUOP_GET_PHYSID => Err(Errno::EINVAL),
         _ => Err(Errno::ENOSYS),
     }
 }
@@ -156,6 +168,7 @@ fn register_info(cx: &mut Caller, v: &Vcpu, request: op::VcpuRegisterVcpuInfo) -
         v.set_info(target);
     }
     time::update_time_info(v);
+    time::update_time_area(v);
     v.info_word(vcpu_info::PENDING_SEL).store(!0, Ordering::Release);
     v.set_upcall_pending();
     OK

@@ -3,6 +3,7 @@
 use crate::cpu;
 use crate::domain::vcpu::Vcpu;
 use crate::pv::{time, vtlb};
+use core::sync::atomic::Ordering;
 use x86::Mfn;
 
 /// Loads `root` into CR3, which drops all translations of guests: none of them is global.
@@ -18,8 +19,8 @@ pub fn to_kernel(v: &Vcpu) {
     v.kernel_mode.set(true);
     cpu::swapgs();
     load_root(vtlb::hardware_root_or(v, v.kernel_root.get()));
-    if v.runstate_area.get().stale {
-        time::update_runstate_area(v);
+    if v.stale_areas.load(Ordering::Relaxed) != 0 {
+        time::update_stale_areas(v);
     }
 }
 

@@ -1,7 +1,7 @@
 //! What a guest is told about time: its vCPUs' clocks, the wall clock, and how long each vCPU ran.
 
 use crate::arch::tsc;
-use crate::domain::vcpu::Vcpu;
+use crate::domain::vcpu::{stale, Vcpu};
 use crate::domain::Domain;
 use crate::hypercall::{vm_assist, GuestPtr};
 use crate::sched;
@@ -79,18 +79,18 @@ pub fn runstate(v: &Vcpu) -> VcpuRunstateInfo {
 /// Writes the running vCPU's runstate where the guest asked for it. The address is the guest kernel's: in user mode the
 /// write waits for the switch to kernel mode.
 pub fn update_runstate_area(v: &Vcpu) {
-    let mut area = v.runstate_area.get();
-    if area.address == 0 {
+    let area = v.runstate_area.get();
+    if area == 0 {
         return;
     }
     if !v.kernel_mode.get() {
-        area.stale = true;
-        return v.runstate_area.set(area);
+        v.stale_areas.fetch_or(stale::RUNSTATE, Ordering::Relaxed);
+        return;
     }
     let mut info = runstate(v);
-    let target = GuestPtr::<VcpuRunstateInfo>::new(area.address);
+    let target = GuestPtr::<VcpuRunstateInfo>::new(area);
     let flagged = v.domain().vm_assist.load(Ordering::Relaxed) & (1 << vm_assist::RUNSTATE_UPDATE_FLAG) != 0;
-    let entry_time = GuestPtr::<u64>::new(area.address.wrapping_add(8));
+    let entry_time = GuestPtr::<u64>::new(area.wrapping_add(8));
     let written = if flagged {
         let plain = info.state_entry_time;
         info.state_entry_time |= XEN_RUNSTATE_UPDATE;
@@ -103,6 +103,38 @@ pub fn update_runstate_area(v: &Vcpu) {
     };
     // A guest that registered a bad address only loses its own accounting.
     let _ = written;
-    area.stale = false;
-    v.runstate_area.set(area);
+}
+
+/// Writes the copy of the time record where the guest asked for it: user programs read it there without a system call. The
+/// caller runs in the address space of the domain's kernel. What cannot be written is tried again whenever the vCPU enters
+/// kernel mode.
+pub fn update_time_area(v: &Vcpu) {
+    let area = v.time_area.load(Ordering::Relaxed);
+    if area == 0 {
+        return;
+    }
+    let record = v.info().wrapping_add(vcpu_info::TIME).cast::<VcpuTimeInfo>();
+    // SAFETY: `info` is valid for 64 bytes and aligned; any bytes are a record, whatever the guest writes there meanwhile.
+    let plain = unsafe { record.read_volatile() };
+    let version = GuestPtr::<u32>::new(area);
+    let inconsistent = VcpuTimeInfo { version: plain.version.wrapping_sub(1), ..plain };
+    let written = version
+        .write(&inconsistent.version)
+        .and_then(|()| GuestPtr::new(area).write(&inconsistent))
+        .and_then(|()| version.write(&plain.version));
+    if written.is_err() {
+        v.stale_areas.fetch_or(stale::TIME, Ordering::Relaxed);
+    }
+}
+
+/// Writes what could not be written before the running vCPU came to kernel mode.
+#[cold]
+pub fn update_stale_areas(v: &Vcpu) {
+    let waiting = v.stale_areas.swap(0, Ordering::Relaxed);
+    if waiting & stale::RUNSTATE != 0 {
+        update_runstate_area(v);
+    }
+    if waiting & stale::TIME != 0 {
+        update_time_area(v);
+    }
 }

@@ -47,6 +47,7 @@ pub fn tests() -> Vec<Test> {
         add(format!("debian-boots-with-{cpus}-cpus"), false, Box::new(move |bed| boots(bed, cpus)));
     }
     add("grub-boots-it-from-a-disc".into(), false, Box::new(from_disc));
+    add("dom0s-clock-needs-no-system-call".into(), false, Box::new(clock));
     add("cpus-go-off-line-and-come-back".into(), false, Box::new(hotplug));
     for (name, job, ending) in [
         ("poweroff-turns-the-machine-off", "poweroff", Ending::PowerOff),
@@ -96,6 +97,17 @@ fn boots(bed: &Bed, cpus: u32) -> Result<String> {
     ensure!(outcome.report("pin").is_some(), "work pinned to each CPU did not finish");
     clean(&outcome, &Ending::PowerOff)?;
     Ok(format!("nproc={cpus}"))
+}
+
+/// Programs read Xen's clock in their own address space.
+fn clock(bed: &Bed) -> Result<String> {
+    let machine = Machine::new("clock", &bed.hypervisor, &bed.images, 2, "clock+poweroff");
+    let outcome = run(&machine)?;
+    let report = outcome.report("clock").context("no word about the clock")?;
+    ensure!(report.starts_with("ok "), "{report}");
+    ensure!(field(report, "source") == Some("xen"), "it is not the clock that Xen's interface gives: {report}");
+    clean(&outcome, &Ending::PowerOff)?;
+    Ok(report.into())
 }
 
 /// Domain 0 builds and destroys tiny domains through privcmd.
