@@ -239,6 +239,10 @@ impl Options {
             if name == "--" {
                 break;
             }
+            // GRUB once lost the first word, and Debian's `update-grub` still gives it one to lose.
+            if name == "placeholder" {
+                continue;
+            }
             if let Err(diagnostic) = options.set(name, value) {
                 found.push(diagnostic);
             }

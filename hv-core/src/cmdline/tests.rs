@@ -30,6 +30,12 @@ fn a_usual_line() {
 }
 
 #[test]
+fn the_line_that_update_grub_writes() {
+    assert!(parse("placeholder noreboot").noreboot);
+    assert_eq!(complaints("placeholders"), ["unknown option 'placeholders' is ignored"]);
+}
+
+#[test]
 fn nothing_at_all() {
     assert_eq!(parse("  "), Options { line: "  ".into(), ..Options::default() });
 }
