@@ -3,6 +3,27 @@
 
 const char test_name[] = "version-and-assists";
 
+static void build_id(void)
+{
+	struct {
+		u32 len;
+		u8 id[60];
+	} answer = { sizeof(answer.id), { 0 } };
+	s64 bytes = HC2(xen_version, 10, 0);
+	check(bytes > 0 && bytes <= (s64)sizeof(answer.id), "the build id has %ld bytes", bytes);
+	check_result(HC2(xen_version, 10, &answer), bytes, "build_id");
+	u8 any = 0;
+	for (u32 i = 0; i < sizeof(answer.id); i++)
+		any |= answer.id[i];
+	check(any, "the build id is all zero");
+	check(answer.len == sizeof(answer.id), "the room for it has changed");
+	answer.len = 0;
+	check_result(HC2(xen_version, 10, &answer), -EINVAL, "build_id without room");
+	answer.len = bytes - 1;
+	check_result(HC2(xen_version, 10, &answer), -105, "build_id with too little room");
+	check_result(HC2(xen_version, 10, 0x123456789), -EFAULT, "build_id to nowhere");
+}
+
 void test_main(void)
 {
 	check(HC1(xen_version, 0) == 0x40011, "version %#lx", HC1(xen_version, 0));
@@ -16,6 +37,7 @@ void test_main(void)
 	check(!memcmp(text, "xen-3.0-x86_64 ", 15), "capabilities are %s", text);
 	check((u8)text[1024] == 0xff, "capabilities are longer than 1024 bytes");
 	check_result(HC2(xen_version, 2, text), 0, "compile_info");
+	check(text[0] && text[64] && text[112], "no compiler, person or date");
 	check_result(HC2(xen_version, 4, text), 0, "changeset");
 	u64 start = 0;
 	check_result(HC2(xen_version, 5, &start), 0, "platform_parameters");
@@ -36,6 +58,8 @@ void test_main(void)
 	for (u32 i = 0; i < 1000 && text[i]; i++)
 		has_console |= !memcmp(text + i, "console=", 8);
 	check(has_console, "the command line is %s", text);
+
+	build_id();
 
 	static const u64 assists[] = { 0, 2, 3, 5 };
 	for (u32 i = 0; i < COUNT(assists); i++) {

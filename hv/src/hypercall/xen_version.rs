@@ -26,6 +26,9 @@ struct CompileInfo {
 }
 plain!(FeatureInfo, CompileInfo);
 
+/// What a domain reads that may not know.
+const DENIED: &[u8] = b"<denied>\0";
+
 /// `text` in a buffer of `N` bytes, NUL-terminated.
 fn text<const N: usize>(text: &str) -> [u8; N] {
     let mut out = [0; N];
@@ -34,17 +37,18 @@ fn text<const N: usize>(text: &str) -> [u8; N] {
     out
 }
 
-/// Answers XENVER_* questions. Errors: EFAULT; EINVAL for an unknown feature page; ENODATA for the build id, which there
-/// is none of; ENOSYS for an unknown command. Source: public/version.h.
+/// Answers XENVER_* questions. The command line is the control domain's alone. Errors: EFAULT; EINVAL for an unknown feature
+/// page; EPERM for the build id unless the caller is the control domain, EINVAL and ENOBUFS for no room and too little for
+/// it, ENODATA if the linker made none; ENOSYS for an unknown command. Source: public/version.h.
 pub fn call(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>) -> Outcome {
     match cmd {
         ver::XENVER_VERSION => return Ok(Done::Return(VERSION)),
         ver::XENVER_EXTRAVERSION => arg.cast().write(&text::<16>(".7-tandem"))?,
         ver::XENVER_COMPILE_INFO => arg.cast().write(&CompileInfo {
-            compiler: text("rustc"),
-            compile_by: text("tandem"),
-            compile_domain: text(""),
-            compile_date: text(""),
+            compiler: text(env!("TANDEM_COMPILER")),
+            compile_by: text(env!("TANDEM_BUILD_BY")),
+            compile_domain: text(env!("TANDEM_BUILD_DOMAIN")),
+            compile_date: text(env!("TANDEM_BUILD_DATE")),
         })?,
         ver::XENVER_CAPABILITIES => arg.cast().write(&text::<1024>("xen-3.0-x86_64 "))?,
         ver::XENVER_CHANGESET => arg.cast().write(&text::<64>(concat!("tandem-", env!("CARGO_PKG_VERSION"))))?,
@@ -59,11 +63,53 @@ pub fn call(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>) -> Outcome {
         }
         ver::XENVER_PAGESIZE => return Ok(Done::Return(x86::PAGE_SIZE as i64)),
         ver::XENVER_GUEST_HANDLE => arg.cast().write(&cx.domain().handle())?,
-        ver::XENVER_COMMANDLINE => arg.cast().write(&text::<1024>(crate::command_line()))?,
-        ver::XENVER_BUILD_ID => return Err(Errno::ENODATA),
+        ver::XENVER_COMMANDLINE => {
+            if cx.require_privilege().is_ok() {
+                arg.cast().write(&text::<1024>(crate::command_line()))?;
+            } else {
+                arg.write_slice(DENIED)?;
+            }
+        }
+        ver::XENVER_BUILD_ID => {
+            cx.require_privilege()?;
+            return build_id(arg);
+        }
         _ => return Err(Errno::ENOSYS),
     }
     OK
+}
+
+/// Writes the id that the linker computed from the image behind the length that there is room for. Gives its length; with a
+/// null pointer only that.
+fn build_id(arg: GuestPtr<u8>) -> Outcome {
+    let id = image_build_id();
+    let room: Option<u32> = if arg.is_null() { None } else { Some(arg.cast().read()?) };
+    if room == Some(0) {
+        return Err(Errno::EINVAL);
+    }
+    if id.is_empty() {
+        return Err(Errno::ENODATA);
+    }
+    if let Some(room) = room {
+        if (room as usize) < id.len() {
+            return Err(Errno::ENOBUFS);
+        }
+        arg.at(size_of::<ver::BuildIdHeader>() as u64)?.write_slice(id)?;
+    }
+    Ok(Done::Return(id.len() as i64))
+}
+
+/// What the note of the linker's holds: lengths of name and contents, a type, the name `GNU`, then the id.
+fn image_build_id() -> &'static [u8] {
+    const HEAD: usize = 16;
+    extern "C" {
+        static build_id_note: u8;
+        static build_id_note_end: u8;
+    }
+    let (start, end) = (&raw const build_id_note, &raw const build_id_note_end);
+    // SAFETY: the linker script puts both around the note, which is among the image's constants.
+    let note = unsafe { core::slice::from_raw_parts(start, end as usize - start as usize) };
+    note.get(HEAD..).unwrap_or_default()
 }
 
 /// The feature bits of page 0 for the caller.
