@@ -12,7 +12,6 @@ pub use list::{bury, find, find_from, for_each, insert, next_free_id, DomainRef}
 
 use crate::cpu::percpu::{pending, this_cpu};
 use crate::domain::vcpu::{stop, Vcpu};
-use crate::hypercall::vm_assist;
 use crate::sched::{self, timers};
 use crate::sync::{Mutex, Once, RwLock};
 use crate::{error, info, mem};
@@ -23,6 +22,7 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicU8, 
 use hv_core::cpuid::Policy;
 use hv_core::watchdog::Watchdogs;
 use x86::Mfn;
+use xen_abi::assist;
 use xen_abi::errno::Errno;
 use xen_abi::layout::DomId;
 use xen_abi::regs::CpuUserRegs;
@@ -74,7 +74,7 @@ pub struct Domain {
     /// How much of one CPU its vCPUs may use together, in percent; 0: no cap.
     pub cap: AtomicU32,
     /// Page tables, frames and memory accounting. Lock order: first of the domain's locks.
-    pub mm: crate::domain::memory::domain_mm::DomainMm,
+    pub mm: crate::domain::memory::DomainMm,
     /// Was it created for devices?
     pub may_own_devices: AtomicBool,
     /// Does it drive devices? Then events for it are urgent. The scheduler's alone to change.
@@ -121,7 +121,7 @@ impl Domain {
             tsc_incarnation: AtomicU32::new(0),
             weight: AtomicU32::new(hv_core::sched::DEFAULT_WEIGHT),
             cap: AtomicU32::new(0),
-            mm: crate::domain::memory::domain_mm::DomainMm::new(id),
+            mm: crate::domain::memory::DomainMm::new(id),
             may_own_devices: AtomicBool::new(false),
             drives_devices: AtomicBool::new(control),
             dma: Mutex::new(None),
@@ -272,7 +272,7 @@ impl Domain {
     /// Does its kernel want IOPL where x86 has it?
     #[inline(always)]
     pub fn has_architectural_iopl(&self) -> bool {
-        self.has_assist(vm_assist::ARCHITECTURAL_IOPL)
+        self.has_assist(assist::ARCHITECTURAL_IOPL)
     }
 
     /// Winds a watchdog up or lets it go: see [`Watchdogs::set`].

@@ -93,7 +93,7 @@ pub fn init_cpu() {
     // SAFETY: entry.S is written for these ways in.
     unsafe { idt::load(&trap::entry_points()) };
     fpu::init_cpu();
-    sched::switch::init_cpu();
+    pv::control_regs::init_cpu();
     percpu::set_online();
 }
 

@@ -4,6 +4,7 @@
 //! leading underscores and prefixes that the module already says.
 #![no_std]
 
+pub mod assist;
 pub mod callback;
 pub mod console;
 pub mod dom0;

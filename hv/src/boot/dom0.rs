@@ -9,7 +9,6 @@ use crate::boot::{Module, Options};
 use crate::domain::memory::mmu_env::{mmu, refill_steps};
 use crate::domain::vcpu::stop;
 use crate::domain::{self, Domain};
-use crate::hypercall::vm_assist;
 use crate::pv::context;
 use crate::{info, sched};
 use alloc::boxed::Box;
@@ -21,6 +20,7 @@ use kernel_image::builder::{build, Start, StartOfDay};
 use kernel_image::Request;
 use memory::{DirectMap, LoadedKernel};
 use x86::{Level, Mfn};
+use xen_abi::assist;
 use xen_abi::dom0::VgaConsoleInfo;
 use xen_abi::layout::{DomId, FLAT_RING3_CS64, FLAT_RING3_SS64};
 use xen_abi::regs::CpuUserRegs;
@@ -108,7 +108,7 @@ fn construct(options: &Options, kernel: Module, initrd: Option<Module>, nr_cpus:
     let max_pages = options.dom0_mem.max_pages(available).unwrap_or(UNLIMITED).max(nr_pages);
     domain.mm.set_max_pages(max_pages);
     if loaded.kernel.notes.has_high_root {
-        domain.vm_assist.fetch_or(1 << vm_assist::PAE_EXTENDED_CR3, Ordering::Relaxed);
+        domain.vm_assist.fetch_or(1 << assist::PAE_EXTENDED_CR3, Ordering::Relaxed);
     }
     let start = populate(&domain, &loaded, initrd, &cmd_line)?;
     pin_root(&domain, start.root)?;

@@ -5,7 +5,6 @@
 
 use crate::domain::vcpu::{stop, Vcpu};
 use crate::domain::{self, Domain, DomainRef};
-use crate::hypercall::{Outcome, OK};
 use crate::irq;
 use crate::sched::{self, Cause};
 use crate::sync::{Mutex, MutexGuard};
@@ -258,12 +257,12 @@ pub fn raise_global_virq(virq: u32) {
 }
 
 /// Makes `d` the handler of global virtual interrupt `virq`. EINVAL for one that is not global, or not the tools'.
-pub fn set_virq_handler(d: DomainRef, virq: u32) -> Outcome {
+pub fn set_virq_handler(d: DomainRef, virq: u32) -> Result<(), Errno> {
     let ours = matches!(virq, VIRQ_CONSOLE | VIRQ_DOM_EXC | VIRQ_TBUF | VIRQ_DEBUGGER | VIRQ_CON_RING);
     let handler = GLOBAL_VIRQ_HANDLERS.get(virq as usize).filter(|_| ours).ok_or(Errno::EINVAL)?;
     if d.is_dying() {
         return Err(Errno::EINVAL);
     }
     handler.store(d.id, Ordering::Relaxed);
-    OK
+    Ok(())
 }

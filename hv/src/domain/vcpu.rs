@@ -34,6 +34,9 @@ pub mod stop {
     pub const AUDIT: u32 = 1 << 5;
 }
 
+/// Pages of an LDT.
+pub const LDT_PAGES: usize = 16;
+
 /// An address that the guest registered to be entered at.
 #[derive(Clone, Copy, Default)]
 pub struct Callback {
@@ -110,7 +113,7 @@ pub struct Vcpu {
     /// Number of GDT entries.
     pub gdt_entries: Cell<u32>,
     /// LDT pages in use, each with a reference; frame 0 is none.
-    pub ldt_frames: Cell<[Mfn; crate::domain::memory::domain_mm::LDT_PAGES]>,
+    pub ldt_frames: Cell<[Mfn; LDT_PAGES]>,
     /// Linear address of its LDT.
     pub ldt_base: Cell<u64>,
     /// Number of LDT entries.
@@ -223,7 +226,7 @@ impl Vcpu {
                     _ => 0,
                 })
             }),
-            ldt_frames: Cell::new([Mfn::new(0); crate::domain::memory::domain_mm::LDT_PAGES]),
+            ldt_frames: Cell::new([Mfn::new(0); LDT_PAGES]),
             gdt_frames: Cell::new([Mfn::new(0); FIRST_RESERVED_GDT_PAGE]),
             gdt_entries: Cell::new(0),
             ldt_base: Cell::new(0),

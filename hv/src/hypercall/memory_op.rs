@@ -3,9 +3,9 @@
 use super::foreign::{self, Target};
 use super::{Caller, Done, GuestPtr, Outcome, OK};
 use crate::domain::memory::claims;
-use crate::domain::memory::domain_mm::DomainMm;
 use crate::domain::memory::log_dirty;
 use crate::domain::memory::mmu_env::{mmu, Source};
+use crate::domain::memory::DomainMm;
 use crate::mem::{self, frames};
 use crate::sync::Once;
 use alloc::vec::Vec;

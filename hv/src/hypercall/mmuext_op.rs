@@ -2,16 +2,14 @@
 
 use super::batch::{self, Progress, Rest};
 use super::{foreign, Caller, GuestPtr, Outcome};
-use crate::arch::{descriptor, tlb};
+use crate::arch::tlb;
 use crate::cpu;
-use crate::cpu::percpu::{pending, this_cpu};
-use crate::domain::memory::domain_mm::{self, DomainMm, LDT_PAGES};
 use crate::domain::memory::mmu_env::{self, mmu};
-use crate::domain::vcpu::Vcpu;
-use crate::pv::vtlb;
+use crate::domain::memory::DomainMm;
+use crate::pv::address_space::{finish_dropped, new_baseptr, new_user_baseptr, refused, set_ldt};
 use core::sync::atomic::Ordering;
-use hv_core::mmu::{ext::check_ldt, Flush, FlushWhat, FlushWhere, MmuError, RootRef};
-use x86::{Level, Mfn, VirtAddr, PAGE_SHIFT};
+use hv_core::mmu::{ext::check_ldt, Flush, FlushWhat, FlushWhere};
+use x86::{Level, Mfn};
 use xen_abi::errno::Errno;
 use xen_abi::mmu as ext;
 use xen_abi::mmu::MmuextOp;
@@ -62,25 +60,6 @@ fn part(cx: &Caller, rest: Rest<MmuextOp>, foreign: u16) -> Progress {
         }
     }
     (i, Ok(()))
-}
-
-/// Works on the tables that nobody refers to any more. `true`: they are ordinary memory now.
-#[inline]
-fn finish_dropped(mm: &DomainMm) -> bool {
-    let mut lock = mm.lock();
-    if lock.is_settled() {
-        return true;
-    }
-    mmu_env::refill_steps();
-    mmu().drain(&mut lock).is_ok()
-}
-
-/// ERESTART, with a reason to stop if another vCPU is to run first.
-fn refused(why: MmuError) -> Errno {
-    if why == MmuError::Contended {
-        this_cpu().raise(pending::SCHEDULE);
-    }
-    why.into()
 }
 
 #[inline]
@@ -139,73 +118,6 @@ fn pin(mm: &DomainMm, mfn: Mfn, level: Level) -> Result<(), Errno> {
     mmu().pin(mm.id, mfn, level, &mut mm.lock()).map_err(refused)
 }
 
-/// What a write to CR3 of `v`, which runs here in kernel mode, means: [`new_baseptr`] for a table that is validated
-/// already, for an instruction cannot be preempted. EINVAL for any other.
-pub fn write_cr3(v: &Vcpu, mfn: Mfn) -> Result<(), Errno> {
-    if mmu().table_level(mfn) != Some(Level::L4) {
-        return Err(Errno::EINVAL);
-    }
-    for _ in 0..MAX_ROUNDS {
-        mmu_env::refill_steps();
-        match new_baseptr(v, mfn) {
-            Err(Errno::ERESTART) => {}
-            Err(errno) => return Err(errno),
-            Ok(()) => {
-                // What takes longer, the next operation on page tables finishes.
-                let _ = (0..MAX_ROUNDS).any(|_| finish_dropped(&v.domain().mm));
-                return Ok(());
-            }
-        }
-    }
-    Err(Errno::EINVAL)
-}
-
-/// Rounds of an earlier operation's unfinished work that a write to CR3 waits for.
-const MAX_ROUNDS: u32 = 64;
-
-/// Makes `mfn` the kernel's root of `v`, which runs here in kernel mode, and loads it. ERESTART: to be called again.
-#[inline]
-pub fn new_baseptr(v: &Vcpu, mfn: Mfn) -> Result<(), Errno> {
-    let old = v.kernel_root.get();
-    if old == mfn {
-        tlb::flush_local(tlb::What::All);
-        return Ok(());
-    }
-    let mm = &v.domain().mm;
-    let mut lock = mm.lock();
-    let new = mmu().acquire_root(mm.id, mfn, &mut lock).map_err(refused)?.keep();
-    v.kernel_root.set(new);
-    if v.ldt_entries.get() != 0 {
-        reload_ldt(v);
-    }
-    vtlb::wipe(v);
-    // SAFETY: the reference just taken keeps it a validated L4 table; a cache's root has the hypervisor's slots, too.
-    unsafe { tlb::load_root(vtlb::hardware_root(v).addr().raw()) };
-    if old.raw() != 0 {
-        mmu().release_root(RootRef::from_kept(old), &mut lock)?;
-    }
-    Ok(())
-}
-
-/// Makes `mfn` the user root of `v`; frame 0 is none. It is loaded on the way to user mode.
-#[inline]
-fn new_user_baseptr(v: &Vcpu, mfn: Mfn) -> Result<(), Errno> {
-    let old = v.user_root.get();
-    if old == mfn {
-        return Ok(());
-    }
-    let mm = &v.domain().mm;
-    let mut lock = mm.lock();
-    mmu().drain(&mut lock)?;
-    let new = if mfn.raw() == 0 { mfn } else { mmu().acquire_root(mm.id, mfn, &mut lock).map_err(refused)?.keep() };
-    v.user_root.set(new);
-    vtlb::wipe(v);
-    if old.raw() != 0 {
-        mmu().release_root(RootRef::from_kept(old), &mut lock)?;
-    }
-    Ok(())
-}
-
 /// Does a flush that the calling vCPU asks for. Errors: EFAULT for a bitmap that cannot be read.
 #[inline]
 pub fn flush(cx: &Caller, request: Flush) -> Result<(), Errno> {
@@ -239,43 +151,4 @@ fn cpus_of(cx: &Caller, bitmap: GuestPtr<u64>) -> Result<u64, Errno> {
         }
     }
     Ok(cpus)
-}
-
-/// Makes the `entries` descriptors at `base` the LDT of `v`, which runs here. Its pages are mapped when they are needed.
-fn set_ldt(v: &Vcpu, base: u64, entries: u32) {
-    let nothing = v.ldt_entries.get() == 0 && entries == 0;
-    v.ldt_base.set(base);
-    v.ldt_entries.set(entries);
-    if !nothing {
-        reload_ldt(v);
-    }
-}
-
-/// Forgets the LDT pages that are mapped: they mean other memory now.
-fn reload_ldt(v: &Vcpu) {
-    descriptor::load_guest_ldt(v.ldt_entries.get());
-    domain_mm::drop_ldt(v);
-}
-
-/// Takes the frame that backs byte `offset` of the vCPU's LDT as a descriptor page. `None` if the guest has no fit page
-/// there.
-pub fn take_ldt_page(v: &Vcpu, offset: u64) -> Option<Mfn> {
-    if offset >= u64::from(v.ldt_entries.get()) * 8 {
-        return None;
-    }
-    let page = (offset >> PAGE_SHIFT) as usize;
-    let mut frames = v.ldt_frames.get();
-    let place = frames.get_mut(page).filter(|_| page < LDT_PAGES)?;
-    if place.raw() != 0 {
-        return Some(*place);
-    }
-    let va = VirtAddr::new(v.ldt_base.get().checked_add((page as u64) << PAGE_SHIFT)?)?;
-    let mm = &v.domain().mm;
-    // A fault while this CPU holds the lock finds no page; the access that faulted fails then.
-    let _lock = mm.try_lock()?;
-    let entry = mmu().mapping(v.kernel_root.get(), va).ok()?;
-    mmu().take_segdesc(mm.id, entry.mfn()).ok()?;
-    *place = entry.mfn();
-    v.ldt_frames.set(frames);
-    Some(entry.mfn())
 }

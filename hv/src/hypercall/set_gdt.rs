@@ -1,7 +1,7 @@
 //! `set_gdt`.
 
 use super::{Caller, GuestPtr, Outcome, OK};
-use crate::domain::memory::domain_mm;
+use crate::pv::address_space;
 use xen_abi::errno::Errno;
 use xen_abi::layout::{FIRST_RESERVED_GDT_ENTRY, FIRST_RESERVED_GDT_PAGE};
 
@@ -14,6 +14,6 @@ pub fn call(cx: &mut Caller, frames: GuestPtr<u64>, entries: u32) -> Outcome {
     }
     let mut list = [0; FIRST_RESERVED_GDT_PAGE];
     frames.read_slice(&mut list[..entries.div_ceil(512) as usize])?;
-    domain_mm::set_gdt(cx.vcpu, &list, entries, true)?;
+    address_space::set_gdt(cx.vcpu, &list, entries, true)?;
     OK
 }

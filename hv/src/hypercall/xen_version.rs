@@ -1,8 +1,8 @@
 //! `xen_version`: who we say we are.
 
 use super::{Caller, Done, GuestPtr, Outcome, OK};
-use crate::hypercall::vm_assist;
 use crate::mem::guest_ptr::plain;
+use xen_abi::assist;
 use xen_abi::errno::Errno;
 use xen_abi::features as feat;
 use xen_abi::version as ver;
@@ -119,7 +119,7 @@ fn features(cx: &Caller) -> u32 {
         | 1 << feat::GNTTAB_MAP_AVAIL_BITS
         | 1 << feat::MEMORY_OP_VNODE_SUPPORTED
         | 1 << feat::DIRECT_MAPPED;
-    if cx.domain().has_assist(vm_assist::PAE_EXTENDED_CR3) {
+    if cx.domain().has_assist(assist::PAE_EXTENDED_CR3) {
         bits |= 1 << feat::PAE_PGDIR_ABOVE_4GB;
     }
     if cx.domain().is_hardware {

@@ -1,7 +1,7 @@
 //! Loading a vCPU from a `vcpu_guest_context`: VCPUOP_initialise, XEN_DOMCTL_setvcpucontext, the initial domain.
 
 use crate::domain::vcpu::{Callback, Vcpu};
-use crate::sched::switch::GUEST_CR4;
+use crate::pv::control_regs::GUEST_CR4;
 use alloc::boxed::Box;
 use core::sync::atomic::Ordering;
 use x86::addr::is_canonical;
@@ -36,7 +36,7 @@ pub fn set(v: &Vcpu, context: &VcpuGuestContext) -> Result<(), Errno> {
     let (kernel_root, user_root) = (root(context.ctrlreg[3]), root(context.ctrlreg[1]));
     #[allow(clippy::cast_possible_truncation, reason = "checked above")]
     let entries = context.gdt_ents as u32;
-    crate::domain::memory::domain_mm::set_context(v, kernel_root, user_root, &context.gdt_frames, entries)?;
+    crate::pv::address_space::set_context(v, kernel_root, user_root, &context.gdt_frames, entries)?;
 
     let mut regs = context.user_regs;
     let virtual_iopl = regs.rflags >> 12 & 3;
@@ -78,7 +78,7 @@ pub fn set(v: &Vcpu, context: &VcpuGuestContext) -> Result<(), Errno> {
     v.ldt_entries.set(context.ldt_ents as u32);
     for (i, value) in context.debugreg.iter().enumerate() {
         // Unfit values leave the defaults.
-        let _ = crate::hypercall::debugreg::store(v, i as u32, *value);
+        let _ = crate::pv::debugreg::store(v, i as u32, *value);
     }
     v.domain().vm_assist.fetch_or(context.vm_assist, Ordering::Relaxed);
     v.state_changed.store(true, Ordering::Release);

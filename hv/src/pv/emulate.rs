@@ -4,9 +4,8 @@ use crate::arch::{pci, tsc};
 use crate::cpu::{self, msr as live, port};
 use crate::domain::iospace::IoSpace;
 use crate::domain::vcpu::Vcpu;
-use crate::hypercall::{debugreg, fpu_taskswitch, mmuext_op};
 use crate::mem::copy;
-use crate::pv::{cpu_policy, entry, mmio_ro, mode};
+use crate::pv::{address_space, control_regs, cpu_policy, debugreg, entry, mmio_ro, mode};
 use crate::sched::switch;
 use hv_core::emul::privileged::{self, Machine, Outcome};
 use hv_core::emul::{Exception, Fetched, Mode, Segment, MAX_INSTRUCTION_BYTES};
@@ -195,23 +194,23 @@ impl Machine for Guest<'_> {
         match cr {
             0 => {
                 let set = control::write_cr0(value).ok_or(Exception::GP)?;
-                fpu_taskswitch::set(v, set);
+                control_regs::set_task_switched(v, set);
             }
             2 => v.cr2.set(value),
             4 => {
                 let chosen = cpu_policy::cr4_choice(v, value);
                 v.cr4.set(chosen);
                 // SAFETY: the host's bits plus those that guests may choose.
-                unsafe { cpu::write_cr4(switch::real_cr4(chosen)) };
+                unsafe { cpu::write_cr4(control_regs::real_cr4(chosen)) };
             }
-            3 => mmuext_op::write_cr3(v, Mfn::containing(MachAddr::new(value))).map_err(|_| Exception::GP)?,
+            3 => address_space::write_cr3(v, Mfn::containing(MachAddr::new(value))).map_err(|_| Exception::GP)?,
             _ => return Err(Exception::GP),
         }
         Ok(())
     }
 
     fn clts(&mut self) {
-        fpu_taskswitch::set(self.0, false);
+        control_regs::set_task_switched(self.0, false);
     }
 
     fn read_dr(&mut self, dr: u8) -> Result<u64, Exception> {

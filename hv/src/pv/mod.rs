@@ -1,7 +1,10 @@
 //! Where `hv-core` decisions meet real guest state: emulation, bounce frames, mode switches, time.
 
+pub mod address_space;
 pub mod context;
+pub mod control_regs;
 pub mod cpu_policy;
+pub mod debugreg;
 pub mod emulate;
 pub mod entry;
 pub mod mmio_ro;

@@ -3,10 +3,11 @@
 use crate::arch::tsc;
 use crate::domain::vcpu::{stale, Vcpu};
 use crate::domain::Domain;
-use crate::hypercall::{vm_assist, GuestPtr};
+use crate::mem::guest_ptr::GuestPtr;
 use crate::sched;
 use crate::sync::Mutex;
 use core::sync::atomic::{fence, AtomicU32, Ordering};
+use xen_abi::assist;
 use xen_abi::shared::{
     shared_info, vcpu_info, VcpuRunstateInfo, VcpuTimeInfo, PVCLOCK_TSC_STABLE_BIT, XEN_RUNSTATE_UPDATE,
 };
@@ -89,7 +90,7 @@ pub fn update_runstate_area(v: &Vcpu) {
     }
     let mut info = runstate(v);
     let target = GuestPtr::<VcpuRunstateInfo>::new(area);
-    let flagged = v.domain().vm_assist.load(Ordering::Relaxed) & (1 << vm_assist::RUNSTATE_UPDATE_FLAG) != 0;
+    let flagged = v.domain().vm_assist.load(Ordering::Relaxed) & (1 << assist::RUNSTATE_UPDATE_FLAG) != 0;
     let entry_time = GuestPtr::<u64>::new(area.wrapping_add(8));
     let written = if flagged {
         let plain = info.state_entry_time;

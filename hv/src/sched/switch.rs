@@ -2,31 +2,14 @@
 
 use crate::arch::{descriptor, tlb};
 use crate::cpu::percpu::this_cpu;
-use crate::cpu::{self, cr, msr};
+use crate::cpu::{self, msr};
 use crate::domain::vcpu::Vcpu;
-use crate::hypercall::debugreg;
-use crate::pv::{entry, mode, time, vtlb};
+use crate::pv::{control_regs, debugreg, entry, mode, time, vtlb};
 use crate::sched::timers;
 use core::cell::Cell;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::Ordering;
 use hv_core::sched::LoadId;
 use xen_abi::regs::CpuUserRegs;
-
-/// CR4 bits that a guest may choose for itself.
-pub const GUEST_CR4: u64 = cr::CR4_TSD | cr::CR4_DE | cr::CR4_FSGSBASE | cr::CR4_OSXSAVE;
-
-/// CR4 without anything that a guest chooses.
-static HOST_CR4: AtomicU64 = AtomicU64::new(0);
-
-/// Remembers the running CPU's CR4 as what every CPU has.
-pub fn init_cpu() {
-    HOST_CR4.store(cpu::read_cr4() & !(cr::CR4_TSD | cr::CR4_DE | cr::CR4_FSGSBASE), Ordering::Relaxed);
-}
-
-/// The CR4 that runs a guest whose own is `guest`.
-pub fn real_cr4(guest: u64) -> u64 {
-    HOST_CR4.load(Ordering::Relaxed) | guest & (cr::CR4_TSD | cr::CR4_DE | cr::CR4_FSGSBASE)
-}
 
 extern "C" {
     fn load_ds(selector: u32) -> u32;
@@ -128,7 +111,7 @@ fn load_all(v: &'static Vcpu, regs: &mut CpuUserRegs) {
             crate::domain::forget_dirty(old, me.cpu);
         }
     }
-    let cr4 = real_cr4(v.cr4.get());
+    let cr4 = control_regs::real_cr4(v.cr4.get());
     if cr4 != cpu::read_cr4() {
         // SAFETY: the host's bits plus those that guests may choose.
         unsafe { cpu::write_cr4(cr4) };

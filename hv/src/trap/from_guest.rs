@@ -3,7 +3,7 @@
 use crate::arch::{descriptor, idt};
 use crate::cpu::percpu::this_cpu;
 use crate::domain::vcpu::{self, Vcpu};
-use crate::pv::{entry, mmio_ro, ptwr, vtlb};
+use crate::pv::{address_space, entry, mmio_ro, ptwr, vtlb};
 use crate::trap::exit;
 use crate::{cpu, hypercall, irq};
 use x86::error_code::PageFaultError;
@@ -91,7 +91,7 @@ pub extern "C" fn page_fault_from_guest(regs: &mut CpuUserRegs) {
 
 /// A descriptor of the guest's LDT was needed: its page is mapped now, or the guest gets the fault for its own address.
 fn ldt_fault(v: &Vcpu, regs: &mut CpuUserRegs, offset: u64, code: u32) {
-    if let Some(frame) = crate::hypercall::mmuext_op::take_ldt_page(v, offset) {
+    if let Some(frame) = address_space::take_ldt_page(v, offset) {
         descriptor::map_ldt_page(offset >> x86::PAGE_SHIFT, frame);
         return;
     }
@@ -170,7 +170,7 @@ pub extern "C" fn trap_from_hypervisor(regs: &mut CpuUserRegs) {
                 }
                 if let Some(offset) = descriptor::ldt_offset(cpu::read_cr2()) {
                     let v = current();
-                    if let Some(frame) = crate::hypercall::mmuext_op::take_ldt_page(v, offset) {
+                    if let Some(frame) = address_space::take_ldt_page(v, offset) {
                         descriptor::map_ldt_page(offset >> x86::PAGE_SHIFT, frame);
                         return;
                     }

@@ -174,7 +174,7 @@ pub(super) fn destroy(r: &Request) -> Outcome {
 }
 
 fn release_vcpu(v: &Vcpu) -> Result<(), Errno> {
-    crate::domain::memory::domain_mm::drop_context(v)?;
+    crate::pv::address_space::drop_context(v)?;
     v.forget_info();
     // It is on no CPU (`wait_unloaded`) and never runs again, so this succeeds the first time and is refused after.
     let _ = sched::remove(v);

@@ -222,7 +222,8 @@ pub fn call(cx: &mut Caller, at: GuestPtr<op::Domctl>) -> Outcome {
         op::SET_VCPU_MSRS => extended::set_msrs(&r),
         op::HYPERCALL_INIT => lifecycle::hypercall_init(&r),
         op::SET_VIRQ_HANDLER => {
-            crate::domain::event::set_virq_handler(r.target()?, r.read::<op::SetVirqHandler>()?.virq)
+            crate::domain::event::set_virq_handler(r.target()?, r.read::<op::SetVirqHandler>()?.virq)?;
+            OK
         }
         op::SENDTRIGGER => vcpus::trigger(&r),
         op::SETTIMEOFFSET => r.target().map(|_| Done::Return(0)),

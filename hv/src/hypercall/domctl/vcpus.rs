@@ -57,7 +57,7 @@ fn change_context(d: &Domain, v: &Vcpu, request: &op::VcpuContext) -> Outcome {
     if request.ctxt == 0 {
         sched::halt(v, stop::DOWN);
         v.initialised.store(false, Ordering::Release);
-        crate::domain::memory::domain_mm::drop_context(v)?;
+        crate::pv::address_space::drop_context(v)?;
         v.fpu.reset();
         v.state_changed.store(true, Ordering::Release);
         return OK;

@@ -1,0 +1,241 @@
+//! The address space of a vCPU: its page-table roots, and the frames that hold its descriptor tables.
+
+use crate::arch::{descriptor, tlb};
+use crate::cpu::percpu::{pending, this_cpu};
+use crate::domain::memory::mmu_env::{self, mmu};
+use crate::domain::memory::DomainMm;
+use crate::domain::vcpu::{Vcpu, LDT_PAGES};
+use crate::pv::vtlb;
+use hv_core::mmu::{Deferred, GdtFrames, MmuError, RootRef};
+use x86::{Level, Mfn, VirtAddr, PAGE_SHIFT};
+use xen_abi::errno::Errno;
+use xen_abi::layout::FIRST_RESERVED_GDT_PAGE;
+
+/// Descriptors in a page.
+const DESCRIPTORS: u32 = 512;
+
+/// Works on the tables that nobody refers to any more. `true`: they are ordinary memory now.
+#[inline]
+pub fn finish_dropped(mm: &DomainMm) -> bool {
+    let mut lock = mm.lock();
+    if lock.is_settled() {
+        return true;
+    }
+    mmu_env::refill_steps();
+    mmu().drain(&mut lock).is_ok()
+}
+
+/// ERESTART, with a reason to stop if another vCPU is to run first.
+pub fn refused(why: MmuError) -> Errno {
+    if why == MmuError::Contended {
+        this_cpu().raise(pending::SCHEDULE);
+    }
+    why.into()
+}
+
+/// What a write to CR3 of `v`, which runs here in kernel mode, means: [`new_baseptr`] for a table that is validated
+/// already, for an instruction cannot be preempted. EINVAL for any other.
+pub fn write_cr3(v: &Vcpu, mfn: Mfn) -> Result<(), Errno> {
+    if mmu().table_level(mfn) != Some(Level::L4) {
+        return Err(Errno::EINVAL);
+    }
+    for _ in 0..MAX_ROUNDS {
+        mmu_env::refill_steps();
+        match new_baseptr(v, mfn) {
+            Err(Errno::ERESTART) => {}
+            Err(errno) => return Err(errno),
+            Ok(()) => {
+                // What takes longer, the next operation on page tables finishes.
+                let _ = (0..MAX_ROUNDS).any(|_| finish_dropped(&v.domain().mm));
+                return Ok(());
+            }
+        }
+    }
+    Err(Errno::EINVAL)
+}
+
+/// Rounds of an earlier operation's unfinished work that a write to CR3 waits for.
+const MAX_ROUNDS: u32 = 64;
+
+/// Makes `mfn` the kernel's root of `v`, which runs here in kernel mode, and loads it. ERESTART: to be called again.
+#[inline]
+pub fn new_baseptr(v: &Vcpu, mfn: Mfn) -> Result<(), Errno> {
+    let old = v.kernel_root.get();
+    if old == mfn {
+        tlb::flush_local(tlb::What::All);
+        return Ok(());
+    }
+    let mm = &v.domain().mm;
+    let mut lock = mm.lock();
+    let new = mmu().acquire_root(mm.id, mfn, &mut lock).map_err(refused)?.keep();
+    v.kernel_root.set(new);
+    if v.ldt_entries.get() != 0 {
+        reload_ldt(v);
+    }
+    vtlb::wipe(v);
+    // SAFETY: the reference just taken keeps it a validated L4 table; a cache's root has the hypervisor's slots, too.
+    unsafe { tlb::load_root(vtlb::hardware_root(v).addr().raw()) };
+    if old.raw() != 0 {
+        mmu().release_root(RootRef::from_kept(old), &mut lock)?;
+    }
+    Ok(())
+}
+
+/// Makes `mfn` the user root of `v`; frame 0 is none. It is loaded on the way to user mode.
+#[inline]
+pub fn new_user_baseptr(v: &Vcpu, mfn: Mfn) -> Result<(), Errno> {
+    let old = v.user_root.get();
+    if old == mfn {
+        return Ok(());
+    }
+    let mm = &v.domain().mm;
+    let mut lock = mm.lock();
+    mmu().drain(&mut lock)?;
+    let new = if mfn.raw() == 0 { mfn } else { mmu().acquire_root(mm.id, mfn, &mut lock).map_err(refused)?.keep() };
+    v.user_root.set(new);
+    vtlb::wipe(v);
+    if old.raw() != 0 {
+        mmu().release_root(RootRef::from_kept(old), &mut lock)?;
+    }
+    Ok(())
+}
+
+/// The frames of a descriptor table of `entries` entries.
+fn table_frames(frames: &[u64; FIRST_RESERVED_GDT_PAGE], entries: u32) -> ([Mfn; FIRST_RESERVED_GDT_PAGE], usize) {
+    let used = (entries.div_ceil(DESCRIPTORS) as usize).min(frames.len());
+    (frames.map(Mfn::new), used)
+}
+
+/// Makes `frames` the GDT of `v`, which holds `entries` entries, and drops the old one. If `v` runs, it must be on this
+/// CPU, which then uses the new table at once. Errors: EINVAL for too many entries or pages that are not fit; the old
+/// table stays then.
+pub fn set_gdt(v: &Vcpu, frames: &[u64; FIRST_RESERVED_GDT_PAGE], entries: u32, is_running: bool) -> Result<(), Errno> {
+    if entries as usize > FIRST_RESERVED_GDT_PAGE * DESCRIPTORS as usize {
+        return Err(Errno::EINVAL);
+    }
+    let mm = &v.domain().mm;
+    let (list, used) = table_frames(frames, entries);
+    let new = {
+        let _lock = mm.lock();
+        mmu().take_gdt(mm.id, &list[..used])?
+    };
+    let old = GdtFrames::from_kept(v.gdt_frames.replace(new.keep()));
+    v.gdt_entries.set(entries);
+    if is_running {
+        crate::arch::descriptor::load_guest_gdt(v.gdt_pages());
+    }
+    drop_gdt(old);
+    Ok(())
+}
+
+fn drop_gdt(mut old: GdtFrames) {
+    mmu().drop_gdt(&mut old);
+}
+
+/// Takes a reference to `root` as an L4 table of `v`'s domain; frame 0 is no root.
+fn take_root(v: &Vcpu, root: Mfn, lock: &mut Deferred) -> Result<Mfn, MmuError> {
+    if root.raw() == 0 {
+        return Ok(root);
+    }
+    Ok(mmu().acquire_root(v.domain().mm.id, root, lock)?.keep())
+}
+
+fn drop_root(root: Mfn, lock: &mut Deferred) -> Result<(), MmuError> {
+    if root.raw() == 0 {
+        return Ok(());
+    }
+    mmu().drain(lock)?;
+    mmu().release_root(RootRef::from_kept(root), lock)
+}
+
+/// Takes the roots and GDT pages of a new context of `v`, which is loaded nowhere, and drops the old ones. ERESTART: to
+/// be called again.
+pub fn set_context(
+    v: &Vcpu,
+    kernel_root: Mfn,
+    user_root: Mfn,
+    gdt_frames: &[u64],
+    gdt_entries: u32,
+) -> Result<(), Errno> {
+    let mm = &v.domain().mm;
+    mmu_env::refill_steps();
+    let mut lock = mm.lock();
+    drop_roots(v, &mut lock)?;
+    let kernel = take_root(v, kernel_root, &mut lock)?;
+    v.kernel_root.set(kernel);
+    let user = take_root(v, user_root, &mut lock)?;
+    v.user_root.set(user);
+    drop(lock);
+    let mut frames = [0; FIRST_RESERVED_GDT_PAGE];
+    for (to, from) in frames.iter_mut().zip(gdt_frames) {
+        *to = *from;
+    }
+    set_gdt(v, &frames, gdt_entries, false)
+}
+
+fn drop_roots(v: &Vcpu, lock: &mut Deferred) -> Result<(), MmuError> {
+    for root in [&v.kernel_root, &v.user_root] {
+        drop_root(root.get(), lock)?;
+        root.set(Mfn::new(0));
+    }
+    mmu().drain(lock)
+}
+
+/// Drops everything that `v`, which is loaded nowhere and runs no more, refers to: roots, GDT, LDT, its `vcpu_info`
+/// frame. ERESTART: to be called again.
+pub fn drop_context(v: &Vcpu) -> Result<(), Errno> {
+    mmu_env::refill_steps();
+    drop_roots(v, &mut v.domain().mm.lock())?;
+    drop_gdt(GdtFrames::from_kept(v.gdt_frames.replace([Mfn::new(0); FIRST_RESERVED_GDT_PAGE])));
+    v.gdt_entries.set(0);
+    drop_ldt(v);
+    Ok(())
+}
+
+/// Drops the LDT pages that `v` has used. None of them may be mapped any more.
+pub fn drop_ldt(v: &Vcpu) {
+    for mfn in v.ldt_frames.replace([Mfn::new(0); LDT_PAGES]) {
+        if mfn.raw() != 0 {
+            mmu().drop_segdesc(mfn);
+        }
+    }
+}
+
+/// Makes the `entries` descriptors at `base` the LDT of `v`, which runs here. Its pages are mapped when they are needed.
+pub fn set_ldt(v: &Vcpu, base: u64, entries: u32) {
+    let nothing = v.ldt_entries.get() == 0 && entries == 0;
+    v.ldt_base.set(base);
+    v.ldt_entries.set(entries);
+    if !nothing {
+        reload_ldt(v);
+    }
+}
+
+/// Forgets the LDT pages that are mapped: they mean other memory now.
+fn reload_ldt(v: &Vcpu) {
+    descriptor::load_guest_ldt(v.ldt_entries.get());
+    drop_ldt(v);
+}
+
+/// Takes the frame that backs byte `offset` of the vCPU's LDT as a descriptor page. `None` if the guest has no fit page
+/// there.
+pub fn take_ldt_page(v: &Vcpu, offset: u64) -> Option<Mfn> {
+    if offset >= u64::from(v.ldt_entries.get()) * 8 {
+        return None;
+    }
+    let page = (offset >> PAGE_SHIFT) as usize;
+    let mut frames = v.ldt_frames.get();
+    let place = frames.get_mut(page).filter(|_| page < LDT_PAGES)?;
+    if place.raw() != 0 {
+        return Some(*place);
+    }
+    let va = VirtAddr::new(v.ldt_base.get().checked_add((page as u64) << PAGE_SHIFT)?)?;
+    let mm = &v.domain().mm;
+    // A fault while this CPU holds the lock finds no page; the access that faulted fails then.
+    let _lock = mm.try_lock()?;
+    let entry = mmu().mapping(v.kernel_root.get(), va).ok()?;
+    mmu().take_segdesc(mm.id, entry.mfn()).ok()?;
+    *place = entry.mfn();
+    v.ldt_frames.set(frames);
+    Some(entry.mfn())
+}

@@ -1,0 +1,34 @@
+//! What a guest may choose of the control registers.
+
+use crate::cpu::{self, cr};
+use crate::domain::vcpu::Vcpu;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+/// CR4 bits that a guest may choose for itself.
+pub const GUEST_CR4: u64 = cr::CR4_TSD | cr::CR4_DE | cr::CR4_FSGSBASE | cr::CR4_OSXSAVE;
+
+/// CR4 without anything that a guest chooses.
+static HOST_CR4: AtomicU64 = AtomicU64::new(0);
+
+/// Remembers the running CPU's CR4 as what every CPU has.
+pub fn init_cpu() {
+    HOST_CR4.store(cpu::read_cr4() & !(cr::CR4_TSD | cr::CR4_DE | cr::CR4_FSGSBASE), Ordering::Relaxed);
+}
+
+/// The CR4 that runs a guest whose own is `guest`.
+pub fn real_cr4(guest: u64) -> u64 {
+    HOST_CR4.load(Ordering::Relaxed) | guest & (cr::CR4_TSD | cr::CR4_DE | cr::CR4_FSGSBASE)
+}
+
+/// Sets or clears the task-switched flag of `v`, which runs on this CPU.
+#[inline]
+pub fn set_task_switched(v: &Vcpu, flag: bool) {
+    if flag != v.task_switched.get() {
+        v.task_switched.set(flag);
+        if flag {
+            cpu::stts();
+        } else {
+            cpu::clts();
+        }
+    }
+}
