@@ -7,6 +7,7 @@
 //! ([`dmar`], [`ivrs`]).
 
 pub mod amd;
+pub mod brake;
 pub mod dmar;
 pub mod ivrs;
 mod space;

@@ -28,6 +28,7 @@ pub mod passthrough;
 pub mod pcicfg;
 pub mod pirq;
 pub mod rangeset;
+pub mod rate;
 pub mod sched;
 pub mod slab;
 pub mod timer;

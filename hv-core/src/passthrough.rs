@@ -137,6 +137,9 @@ pub struct Entry {
     pub owner: Owner,
     /// What it had when it left the hardware domain; `None` there.
     pub fixed: Option<Fixed>,
+    /// It was stopped because it would not leave alone what it may not reach: it does not become bus master for this owner
+    /// again.
+    pub is_stopped: bool,
 }
 
 /// The functions of the machine.
@@ -149,7 +152,7 @@ pub struct Ownership {
 impl Ownership {
     /// All functions are the hardware domain's.
     pub fn new(functions: impl Iterator<Item = (Sbdf, Traits)>, confinement: Confinement) -> Self {
-        let entry = |(at, traits)| Entry { at, traits, owner: Owner::Hardware, fixed: None };
+        let entry = |(at, traits)| Entry { at, traits, owner: Owner::Hardware, fixed: None, is_stopped: false };
         Self { entries: functions.map(entry).collect(), confinement }
     }
 
@@ -223,11 +226,21 @@ impl Ownership {
         }
     }
 
+    /// The function at `at` did not leave alone what it may not reach. Its owner cannot make it bus master again, unless that
+    /// is the hardware domain, which is trusted with its devices. `None`: no such function; else whether this is new.
+    pub fn stop(&mut self, at: Sbdf) -> Option<bool> {
+        let entry = self.entries.iter_mut().find(|e| e.at == at)?;
+        let was_stopped = entry.is_stopped;
+        entry.is_stopped = entry.owner != Owner::Hardware;
+        Some(!was_stopped)
+    }
+
     /// Records a move that one of the checks allowed. `fixed` is kept if the function leaves the hardware domain.
     pub fn record(&mut self, at: Sbdf, r#move: Move, fixed: impl FnOnce() -> Fixed) {
         let Some(entry) = self.entries.iter_mut().find(|e| e.at == at) else { return };
         debug_assert_eq!(entry.owner, r#move.from, "a move that was not checked");
         entry.owner = r#move.to;
+        entry.is_stopped = false;
         entry.fixed = match r#move.to {
             Owner::Hardware => None,
             _ => entry.fixed.or_else(|| Some(fixed())),

@@ -62,6 +62,8 @@ pub struct Fixed {
     pub rom: u32,
     /// Does it belong to nobody?
     pub is_quarantined: bool,
+    /// It may not become bus master, though it belongs to somebody.
+    pub is_stopped: bool,
 }
 
 /// Where a device's registers begin.
@@ -221,7 +223,7 @@ impl Function {
         let Some(fixed) = self.fixed else { return 0 };
         let bars_end = if self.header == 0 { 0x28 } else { 0x18 };
         match offset {
-            COMMAND if fixed.is_quarantined => BUS_MASTER,
+            COMMAND if fixed.is_quarantined || fixed.is_stopped => BUS_MASTER,
             COMMAND_HIGH if fixed.is_quarantined => SERR_ENABLE | INTX_DISABLE,
             COMMAND_HIGH => SERR_ENABLE,
             _ if (BAR_FIRST..bars_end).contains(&offset) => 0xff,
@@ -303,7 +305,8 @@ mod tests {
         assert_eq!([0, 0x80, 0x100, 0x180].map(last), [Some(9), Some(13), Some(19), Some(23)]);
     }
 
-    const AWAY: Fixed = Fixed { bars: [0xfebc_0000, 0xc001, 0, 0, 0, 0], rom: 0xfeb0_0001, is_quarantined: false };
+    const AWAY: Fixed =
+        Fixed { bars: [0xfebc_0000, 0xc001, 0, 0, 0, 0], rom: 0xfeb0_0001, is_quarantined: false, is_stopped: false };
 
     #[test]
     fn an_assigned_function_stays_where_it_is() {
@@ -318,6 +321,16 @@ mod tests {
         assert_eq!(f.filter(0x14, 4, 0xfebc_0000), Verdict::Drop, "that was another register's");
         let bridge = Function { header: 1, fixed: Some(AWAY), ..Function::default() };
         assert_eq!((bridge.filter(0x14, 4, !0), bridge.filter(0x18, 4, !0)), (Verdict::Drop, Verdict::Pass));
+    }
+
+    #[test]
+    fn a_function_that_was_stopped_does_not_become_bus_master_again() {
+        let f = Function { fixed: Some(Fixed { is_stopped: true, ..AWAY }), ..NIC };
+        let written = |value, held| f.filter(4, 2, value).written(value, || held);
+        assert_eq!(written(0x0407, 0x0003), Some(0x0403), "the rest is its owner's");
+        assert_eq!(f.filter(4, 1, 0x07).written(0x07, || 0x03), Some(0x03));
+        let before = Function { fixed: Some(AWAY), ..NIC };
+        assert_eq!(before.filter(4, 2, 0x0407).written(0x0407, || 0x0003), Some(0x0407));
     }
 
     #[test]

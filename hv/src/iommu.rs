@@ -77,7 +77,9 @@ trait Hardware: Send + Sync {
     /// Lets all units forget translations; when this returns, they have.
     fn forget(&self, what: Forget);
     /// Takes the accesses that were stopped since the last time, with their segment.
-    fn take_faults(&self, tell: &mut dyn FnMut(u16, Fault));
+    fn take_faults(&self, tell: &mut dyn FnMut(u16, Result<Fault, Strange>));
+    /// What the function is stopped from is not reported any more, until it is confined anew.
+    fn silence(&self, at: Sbdf);
     /// Lets a source raise a line. `None`: interrupts are not remapped.
     fn set_interrupt(&self, line: u32, interrupt: Interrupt) -> Option<Remapped>;
     /// Sends a line to another CPU. `false`: it is not remapped.
@@ -88,6 +90,12 @@ trait Hardware: Send + Sync {
     fn hides_ends(&self) -> bool {
         false
     }
+}
+
+/// An event that is no access that was stopped.
+struct Strange {
+    code: u8,
+    words: [u64; 2],
 }
 
 /// An interrupt: fixed delivery, physical destination.
@@ -164,6 +172,7 @@ pub fn init(options: &Options, machine_map: &[E820Entry]) {
         IOMMU.call_once(|| None);
         return;
     };
+    report::init();
     let is_strict = options.iommu.is_dom0_strict;
     let home = Once::new();
     if !is_strict {

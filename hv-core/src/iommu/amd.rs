@@ -131,6 +131,9 @@ pub mod device {
     /// Word for interrupts.
     pub const INTERRUPTS: usize = 2;
 
+    /// Bit of the word that holds the domain id: no fault is logged.
+    pub const SILENT: u64 = 1 << (98 - 64);
+
     /// No access is let through. An entry of zeroes would let all of them through.
     pub const BLOCKED: u64 = VALID | HAS_TABLES;
 

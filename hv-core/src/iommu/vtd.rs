@@ -159,6 +159,9 @@ pub const fn root_entry(context_table: Mfn) -> [u64; 2] {
     [context_table.addr().raw() | 1, 0]
 }
 
+/// Bit of the first word of a context entry, also of one that is not present: what is stopped is not recorded.
+pub const NOT_RECORDED: u64 = 1 << 1;
+
 /// The entry of a context table for a function that is confined to the tables at `root`, of `levels` levels.
 pub const fn context_entry(root: Mfn, levels: u32, domain_id: u16) -> [u64; 2] {
     // Address width: 1 for three levels, 2 for four.

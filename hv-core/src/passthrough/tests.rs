@@ -99,7 +99,7 @@ fn refusals_and_their_errors() {
 
 #[test]
 fn configuration_space_of_a_function_that_is_away() {
-    let fixed = Fixed { bars: [0xfebc_0000, 0xc001, 0, 0, 0, 0], rom: 0, is_quarantined: true };
+    let fixed = Fixed { bars: [0xfebc_0000, 0xc001, 0, 0, 0, 0], rom: 0, is_quarantined: true, ..Fixed::default() };
     let ours = crate::pcicfg::Function { is_ours: true, ..Default::default() };
     assert_eq!(ours.filter(4, 2, 0), crate::pcicfg::Verdict::Drop);
     let f = crate::pcicfg::Function { fixed: Some(fixed), ..Default::default() };
@@ -136,4 +136,18 @@ proptest! {
             prop_assert_eq!(entry.fixed.is_some(), owner != Owner::Hardware);
         }
     }
+}
+
+#[test]
+fn a_stopped_function_is_stopped_until_it_has_another_owner() {
+    let mut t = table(Confinement::Iommu);
+    assert_eq!(t.stop(Sbdf::new(0, 9, 0)), None);
+    assert_eq!(t.stop(NIC), Some(true));
+    assert!(!t.find(NIC).unwrap().is_stopped, "the hardware domain may use it again");
+    go(&mut t, NIC, to(3)).unwrap();
+    assert_eq!((t.stop(NIC), t.stop(NIC)), (Some(true), Some(false)));
+    assert!(t.find(NIC).unwrap().is_stopped);
+    back(&mut t, NIC, Owner::Domain(3)).unwrap();
+    go(&mut t, NIC, to(4)).unwrap();
+    assert!(!t.find(NIC).unwrap().is_stopped, "the next owner begins anew");
 }

@@ -121,11 +121,14 @@ pub fn owner(at: Sbdf) -> Option<Owner> {
     ownership().lock().find(at).map(|e| e.owner)
 }
 
-/// Ends the function's accesses to memory; its owner may let it begin again.
-pub fn stop_master(at: Sbdf) {
-    let _table = ownership().lock();
+/// Ends the function's accesses to memory; the hardware domain may let it begin again, another owner may not. `true`: it is
+/// known, and they had not been ended.
+pub fn stop_master(at: Sbdf) -> bool {
+    let mut table = ownership().lock();
+    let Some(is_new) = table.stop(at) else { return false };
     let was = pci::read16(at, reg::COMMAND);
     pci::write16(at, reg::COMMAND, was & !command::BUS_MASTER);
+    is_new && was & command::BUS_MASTER != 0
 }
 
 /// Could `to` get the function?
@@ -212,13 +215,14 @@ pub fn with_filter(at: Sbdf, act: impl FnOnce(Function)) {
     let Some(f) = pci::function(at) else { return act(Function::default()) };
     let entry = table.find(at);
     let is_quarantined = entry.is_some_and(|e| e.owner == Owner::Quarantine);
+    let is_stopped = entry.is_some_and(|e| e.is_stopped);
     act(Function {
         msi: f.msi.map(|cap| (cap, pci::read16(at, cap + 2))),
         msix: f.msix,
         header: f.header,
         is_ours: entry.is_some_and(|e| e.traits.is_ours),
         is_abandoned: entry.is_some_and(|e| has_stopped(e.owner)),
-        fixed: entry.and_then(|e| e.fixed).map(|fixed| Fixed { is_quarantined, ..fixed }),
+        fixed: entry.and_then(|e| e.fixed).map(|fixed| Fixed { is_quarantined, is_stopped, ..fixed }),
     });
 }
 
@@ -249,7 +253,7 @@ fn carry_out(table: &mut Ownership, at: Sbdf, r#move: Move) -> Result<(), Errno>
     table.record(at, r#move, || Fixed {
         bars: core::array::from_fn(|n| pci::read32(at, reg::BAR0 + 4 * n as u16)),
         rom: pci::read32(at, reg::ROM),
-        is_quarantined: false,
+        ..Fixed::default()
     });
     if r#move.to == Owner::Hardware {
         unwatch_messages(table, at);

@@ -2,7 +2,7 @@
 
 mod unit;
 
-use super::{Confined, Hardware, Interrupt, Source};
+use super::{Confined, Hardware, Interrupt, Source, Strange};
 use crate::arch::pci::{self, Sbdf};
 use crate::arch::{acpi, lapic};
 use crate::sync::Mutex;
@@ -162,9 +162,15 @@ impl Hardware for AmdVi {
         self.units.iter().for_each(|u| u.submit(&[Command::Translations(what)]));
     }
 
-    fn take_faults(&self, tell: &mut dyn FnMut(u16, Fault)) {
+    fn take_faults(&self, tell: &mut dyn FnMut(u16, Result<Fault, Strange>)) {
         for unit in &self.units {
-            unit.take_faults(|fault| tell(unit.at().segment, fault));
+            unit.take_faults(|event| tell(unit.at().segment, event));
+        }
+    }
+
+    fn silence(&self, at: Sbdf) {
+        for identity in self.identities(at) {
+            identity.unit.silence(identity.source_id);
         }
     }
 

@@ -1,52 +1,50 @@
 //! What an IOMMU stopped is said on the console, and a device that goes on trying is switched off.
 
-use super::active;
+use super::{active, Strange};
 use crate::arch::pci::{self, Sbdf};
 use crate::arch::tsc;
 use crate::domain::passthrough;
-use crate::sync::Mutex;
+use crate::sync::{Mutex, Once};
 use crate::warn;
 use core::fmt;
+use hv_core::iommu::brake::{Action, Brake, Judgement};
 use hv_core::iommu::{Fault, Stopped};
 use hv_core::passthrough::Owner;
 
-/// Length of the window in which faults are counted.
-const WINDOW_NS: u64 = 1_000_000_000;
-/// Lines on the console per window.
-const LINES: u32 = 10;
-/// More faults in a window are no accident: the device that is caught then loses its access to memory.
-const TOO_MANY: u32 = 1000;
+static BRAKE: Once<Mutex<Brake>> = Once::new();
 
-struct Window {
-    start_ns: u64,
-    faults: u32,
+/// Counts the faults of the functions that were found.
+pub(super) fn init() {
+    BRAKE.call_once(|| Mutex::new(Brake::new(pci::functions().iter().map(|f| f.at))));
 }
-
-static WINDOW: Mutex<Window> = Mutex::new(Window { start_ns: 0, faults: 0 });
 
 /// A unit interrupted.
 pub fn handle_faults() {
     let Some(iommu) = active() else { return };
-    iommu.hardware.take_faults(&mut report);
+    iommu.hardware.take_faults(&mut |segment, event| match event {
+        Ok(fault) => report(segment, fault),
+        Err(Strange { code, words: [low, high] }) => {
+            if judge(|brake, now| brake.event(now)).is_some_and(|j| j.is_said) {
+                warn!("IOMMU: a unit of segment {segment} reports event {code}: {low:#x} {high:#x}");
+            }
+        }
+    });
+}
+
+fn judge(ask: impl FnOnce(&mut Brake, u64) -> Judgement) -> Option<Judgement> {
+    let judgement = ask(&mut *BRAKE.get()?.lock(), tsc::now_ns());
+    if judgement.unsaid != 0 {
+        warn!("IOMMU: {} more accesses were stopped", judgement.unsaid);
+    }
+    Some(judgement)
 }
 
 fn report(segment: u16, fault: Fault) {
-    let count = {
-        let mut window = WINDOW.lock();
-        let now = tsc::now_ns();
-        if now.saturating_sub(window.start_ns) > WINDOW_NS {
-            if window.faults > LINES {
-                warn!("IOMMU: {} more accesses were stopped", window.faults - LINES);
-            }
-            *window = Window { start_ns: now, faults: 0 };
-        }
-        window.faults = window.faults.saturating_add(1);
-        window.faults
-    };
     let [devfn, bus] = fault.source_id.to_le_bytes();
     let at = Sbdf::new(segment, bus, devfn);
-    let whose = Whose(passthrough::owner(at));
-    if count <= LINES {
+    let Some(judgement) = judge(|brake, now| brake.fault(at, now)) else { return };
+    if judgement.is_said {
+        let whose = Whose(passthrough::owner(at));
         let Fault { addr, why, .. } = fault;
         match fault.stopped {
             Stopped::Read => warn!("IOMMU: {whose} device {at} was stopped reading address {addr:#x}: {why}"),
@@ -55,9 +53,12 @@ fn report(segment: u16, fault: Fault) {
             Stopped::Interrupt(None) => warn!("IOMMU: {whose} device {at} was stopped raising an interrupt: {why}"),
         }
     }
-    if count == TOO_MANY && pci::function(at).is_some() {
+    if judgement.action >= Action::Stop && passthrough::stop_master(at) {
+        let whose = Whose(passthrough::owner(at));
         warn!("IOMMU: {whose} device {at} does not stop: it is no longer bus master");
-        passthrough::stop_master(at);
+    }
+    if let (Action::Silence, Some(iommu)) = (judgement.action, active()) {
+        iommu.hardware.silence(at);
     }
 }
 

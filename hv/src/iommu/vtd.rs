@@ -3,7 +3,7 @@
 mod remap;
 mod unit;
 
-use super::{chain, secondary, Confined, Hardware, Interrupt, Source};
+use super::{chain, secondary, Confined, Hardware, Interrupt, Source, Strange};
 use crate::arch::pci::{self, Sbdf};
 use crate::arch::{acpi, lapic};
 use crate::warn;
@@ -46,6 +46,10 @@ pub fn find() -> Option<Box<dyn Hardware>> {
 impl VtD {
     fn invalidate(&self, what: Invalidation) {
         self.units.iter().for_each(|u| u.invalidate(&[what]));
+    }
+
+    fn unit_of(&self, at: Sbdf) -> Option<&Unit> {
+        self.units.get(self.dmar.unit_of(&chain(at), |bus, devfn| secondary(at.segment, bus, devfn))?)
     }
 
     fn io_apic_source(&self, id: u8) -> Option<u16> {
@@ -99,9 +103,7 @@ impl Hardware for VtD {
     }
 
     fn confine(&self, at: Sbdf, to: Option<Confined>) {
-        let chain = chain(at);
-        let Some(unit) = self.dmar.unit_of(&chain, |bus, devfn| secondary(at.segment, bus, devfn)) else { return };
-        let Some(unit) = self.units.get(unit) else { return };
+        let Some(unit) = self.unit_of(at) else { return };
         unit.set_context(at, to);
         // Behind a bridge that hides identities it is the bridge's, or that of the first function of its bus, that is seen.
         if let Some(bridge) = pci::function(at).and_then(|f| f.identity_bridge()) {
@@ -114,9 +116,15 @@ impl Hardware for VtD {
         self.invalidate(Invalidation::Translations(what));
     }
 
-    fn take_faults(&self, tell: &mut dyn FnMut(u16, Fault)) {
+    fn take_faults(&self, tell: &mut dyn FnMut(u16, Result<Fault, Strange>)) {
         for unit in &self.units {
-            unit.take_faults(|fault| tell(unit.segment, fault));
+            unit.take_faults(|fault| tell(unit.segment, Ok(fault)));
+        }
+    }
+
+    fn silence(&self, at: Sbdf) {
+        if let Some(unit) = self.unit_of(at) {
+            unit.silence(at);
         }
     }
 

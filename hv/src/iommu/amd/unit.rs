@@ -4,7 +4,7 @@ use crate::arch::pci::{self, Sbdf};
 use crate::arch::{msi, vectors};
 use crate::cpu::percpu;
 use crate::iommu::memory::{machine_addr, Direct};
-use crate::iommu::{wait_until, Confined};
+use crate::iommu::{wait_until, Confined, Strange};
 use crate::mem::device_frames;
 use crate::mem::{frames, phys_to_virt, vmap};
 use crate::sync::Mutex;
@@ -180,14 +180,11 @@ impl Unit {
     }
 
     /// Takes the accesses that were stopped since the last time.
-    pub fn take_faults(&self, mut tell: impl FnMut(Fault)) {
+    pub fn take_faults(&self, mut tell: impl FnMut(Result<Fault, Strange>)) {
         self.write64(reg::STATUS, status::EVENT_INTERRUPT);
         for _ in 0..RING {
             let Some(event) = self.take_event() else { break };
-            match amd::decode_event(event) {
-                Ok(fault) => tell(fault),
-                Err(code) => warn!("IOMMU: unit {} reports event {code}: {:#x} {:#x}", self.at, event[0], event[1]),
-            }
+            tell(amd::decode_event(event).map_err(|code| Strange { code, words: event }));
         }
         if read64(self.registers, reg::STATUS) & status::EVENT_OVERFLOW != 0 {
             let mut events = self.events.lock();
@@ -229,6 +226,15 @@ impl Unit {
             translation.store(device::confined(c.root), Ordering::Release);
             let forget = [Command::Device(source_id), Command::Translations(Forget::Domain(c.id))];
             self.submit_locked(&mut commands, &forget);
+        }
+    }
+
+    /// What `source_id` is stopped from is not reported any more, until [`Self::confine`] confines it.
+    pub fn silence(&self, source_id: u16) {
+        let id = usize::from(source_id);
+        if id < self.nr_devices() {
+            self.device(id, device::DOMAIN).fetch_or(device::SILENT, Ordering::AcqRel);
+            self.submit(&[Command::Device(source_id)]);
         }
     }
 

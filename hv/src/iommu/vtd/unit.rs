@@ -3,7 +3,7 @@
 use super::remap::{mode, Table, ENTRIES_ORDER};
 use crate::arch::pci::Sbdf;
 use crate::arch::{msi, vectors};
-use crate::cpu::percpu;
+use crate::cpu::{lapic, percpu};
 use crate::iommu::memory::{self, machine_addr, write_back, Direct};
 use crate::iommu::{wait_until, Confined};
 use crate::mem::device_frames;
@@ -20,6 +20,8 @@ use x86::{MachAddr, Mfn, PAGE_SIZE};
 const QUEUE_LEN: usize = 256;
 /// What a loader may have left on.
 const STATES: u32 = global::TRANSLATION | global::QUEUED_INVALIDATION | global::INTERRUPT_REMAPPING;
+/// Looks at all records of faults before others get their turn.
+const FAULT_ROUNDS: u32 = 64;
 /// CPU that takes fault interrupts.
 const CPU: usize = 0;
 
@@ -133,17 +135,41 @@ impl Unit {
         self.write32(reg::FECTL, 0);
     }
 
-    /// Takes the accesses that were stopped since the last time.
+    /// Takes the accesses that were stopped since the last time: until no record is full, for as long as one is, the unit does
+    /// not interrupt again.
     pub fn take_faults(&self, mut tell: impl FnMut(Fault)) {
-        for n in 0..self.capabilities.nr_fault_records() {
-            let at = self.capabilities.fault_records() + 16 * n;
-            let record = [read64(self.registers, at), read64(self.registers, at + 8)];
-            if let Some(fault) = vtd::decode_fault(record) {
-                self.write32(at + 12, 1 << 31);
-                tell(fault);
+        for _ in 0..FAULT_ROUNDS {
+            for n in 0..self.capabilities.nr_fault_records() {
+                let at = self.capabilities.fault_records() + 16 * n;
+                let record = [read64(self.registers, at), read64(self.registers, at + 8)];
+                if let Some(fault) = vtd::decode_fault(record) {
+                    self.write32(at + 12, 1 << 31);
+                    tell(fault);
+                }
+            }
+            self.write32(reg::FSTS, vtd::FAULT_OVERFLOW);
+            if self.read32(reg::FSTS) & vtd::FAULT_PENDING == 0 {
+                return;
             }
         }
-        self.write32(reg::FSTS, vtd::FAULT_OVERFLOW);
+        self.ask_again();
+    }
+
+    /// There is no end of them: the interrupt is raised once more, so that others get their turn first.
+    fn ask_again(&self) {
+        let [vector, ..] = self.read32(reg::FEDATA).to_le_bytes();
+        lapic::send(percpu::cpu(CPU).map_or(0, |c| c.apic_id.get()), vector);
+    }
+
+    /// What the function is stopped from is not recorded any more, until [`Self::set_context`].
+    pub fn silence(&self, at: Sbdf) {
+        let mut state = self.state.lock();
+        let Some(table) = self.context_table(at.bus, true) else { return };
+        let index = usize::from(at.devfn) * 2;
+        let old_id = (Direct.read(table, index + 1) >> 8) as u16;
+        Direct.write(table, index, Direct.read(table, index) | vtd::NOT_RECORDED);
+        let context = |domain_id| Invalidation::Context { source_id: at.source_id(), domain_id };
+        self.submit(&mut state, &[context(old_id), context(0)]);
     }
 
     /// Confines a function, or blocks it, and forgets what the unit remembers of it.
