@@ -14,6 +14,7 @@ mod vtd;
 
 use crate::arch::pci::{self, Sbdf};
 use crate::arch::{acpi, ioapic};
+use crate::console::Limited;
 use crate::domain::Domain;
 use crate::mem::frames;
 use crate::sync::{Mutex, Once};
@@ -344,11 +345,19 @@ fn with_space<R>(d: &Domain, act: impl FnOnce(&Iommu, &mut DomainDma) -> R) -> O
     Some(act(active()?, d.dma.lock().as_mut()?))
 }
 
+/// There is no memory for the tables that would let `d`'s devices reach the frame. A guest can bring that about at will.
+pub fn warn_out_of_reach(d: &Domain, mfn: Mfn) {
+    static LIMITED: Limited = Limited::new();
+    let (id, frame) = (d.id, mfn.raw());
+    LIMITED
+        .warn(format_args!("d{id}: out of memory for the IOMMU's tables: its devices do not reach frame {frame:#x}"));
+}
+
 /// `d`'s frame became writable.
 pub fn allow(d: &Domain, mfn: Mfn) {
     with_space(d, |iommu, dma| {
         if dma.space.allow_own(&memory::Direct, mfn).is_err() {
-            warn!("d{}: out of memory for the IOMMU's tables: its devices do not reach frame {:#x}", d.id, mfn.raw());
+            warn_out_of_reach(d, mfn);
         } else if iommu.caches_absence {
             iommu.hardware.forget(Forget::Page(dma.id, mfn));
         }

@@ -6,9 +6,9 @@ use crate::arch::tlb;
 use crate::domain::memory::log_dirty;
 use crate::domain::memory::mmu_env::mmu;
 use crate::domain::{self, Domain, DomainRef};
+use crate::iommu;
 use crate::mem::{frames, phys_to_virt};
 use crate::sync::{Mutex, MutexGuard};
-use crate::{iommu, warn};
 use core::sync::atomic::Ordering;
 use hv_core::evtchn::PageWords;
 use hv_core::grant::SharedFrame;
@@ -219,7 +219,7 @@ pub fn map(
     }
     // A driver lets its device read what it has mapped. Without memory for the tables the device is stopped there.
     if iommu::is_tracking() && !iommu::grant(mapper, mfn, flags.writable) {
-        warn!("d{}: out of memory for the IOMMU's tables: its devices do not reach frame {frame:#x}", mapper.id);
+        iommu::warn_out_of_reach(mapper, mfn);
     }
     Ok((handle, mfn))
 }

@@ -8,7 +8,8 @@ use crate::cpu::port;
 use crate::cpu::requests;
 use crate::cpu::{self, serial};
 use crate::iommu::remap;
-use crate::{console, info, iommu, panic, warn};
+use crate::console::Limited;
+use crate::{console, info, iommu, panic};
 use xen_abi::regs::CpuUserRegs;
 
 /// Owner number of the serial port's vector.
@@ -17,6 +18,10 @@ const SERIAL: u32 = vectors::OWNERS_END - 1;
 pub const IOMMU: u32 = vectors::OWNERS_END - 2;
 /// ISA interrupt of the first serial port.
 const SERIAL_ISA_IRQ: u8 = 4;
+
+/// Messages of a device that nobody programmed, or that no CPU understands: where messages are not remapped, a driver
+/// domain's device sends as many as it is told to.
+static STRAY: Limited = Limited::new();
 
 /// Handles interrupt `vector`.
 pub fn handle(vector: u8) {
@@ -31,7 +36,8 @@ pub fn handle(vector: u8) {
         }
         vectors::APIC_ERROR => {
             lapic::eoi();
-            warn!("CPU {}: local APIC error {:#x}", this_cpu().cpu, lapic::take_errors());
+            let (cpu, errors) = (this_cpu().cpu, lapic::take_errors());
+            STRAY.warn(format_args!("CPU {cpu}: local APIC error {errors:#x}"));
         }
         // Not in service, so no EOI; the 8259s raise theirs when noise hits a masked pin. But where messages are not
         // remapped a device can send one of these vectors, and without EOI all others would wait behind it for ever.
@@ -53,7 +59,7 @@ pub fn handle(vector: u8) {
             None => {
                 lapic::eoi();
                 if !vectors::was_on_its_way(vector) {
-                    warn!("CPU {}: stray interrupt, vector {vector:#x}", this_cpu().cpu);
+                    STRAY.warn(format_args!("CPU {}: stray interrupt, vector {vector:#x}", this_cpu().cpu));
                 }
             }
         },

@@ -2,8 +2,8 @@
 
 use super::remap::{mode, Table, ENTRIES_ORDER};
 use crate::arch::pci::Sbdf;
-use crate::arch::{msi, vectors};
-use crate::cpu::{lapic, percpu};
+use crate::arch::{lapic, msi, vectors};
+use crate::cpu::percpu;
 use crate::iommu::memory::{self, machine_addr, write_back, Direct};
 use crate::iommu::{wait_until, Confined};
 use crate::mem::device_frames;
