@@ -85,6 +85,8 @@ trait Hardware: Send + Sync {
     fn set_interrupt(&self, line: u32, interrupt: Interrupt) -> Option<Remapped>;
     /// Sends a line to another CPU. `false`: it is not remapped.
     fn steer(&self, line: u32, apic_id: u32) -> bool;
+    /// Nobody raises a message that was set for now, and who tries is not reported; or it is raised again.
+    fn hold(&self, line: u32, held: bool);
     /// Nobody may raise the line any more.
     fn clear_interrupt(&self, line: u32);
     /// May an I/O APIC not be told of the end of a level-triggered interrupt by the CPU that took it?

@@ -168,10 +168,17 @@ pub mod remapping {
     /// Entries of a table, as a power of two: the vectors.
     pub const ORDER: u32 = 8;
 
+    const VALID: u32 = 1;
+
     /// The entry that sends `vector` to CPU `apic_id` (fixed, physical destination).
     pub const fn entry(vector: u8, apic_id: u32) -> u32 {
-        const VALID: u32 = 1;
         VALID | (apic_id & 0xff) << 8 | (vector as u32) << 16
+    }
+
+    /// `entry`, which is not sent for now and whose users are not reported.
+    pub const fn held(entry: u32) -> u32 {
+        const NOT_LOGGED: u32 = 1 << 1;
+        entry & !VALID | NOT_LOGGED
     }
 }
 

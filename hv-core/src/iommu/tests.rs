@@ -309,6 +309,7 @@ fn what_amds_hardware_is_told_and_says() {
     assert_eq!(device::interrupts(None, 8, 0b1100_0101), 1 | 5 << 56 | 3 << 62);
     assert_eq!(device::passes(device::interrupts(Some(mfn(5)), 8, 0xc5)), 0xc5);
     assert_eq!(amd::remapping::entry(0x31, 3), 1 | 3 << 8 | 0x31 << 16);
+    assert_eq!(amd::remapping::held(0x31_0301), 0x31_0302, "not valid, and not logged");
     assert_eq!(Command::Device(0x18).encode(), [2 << 60 | 0x18, 0]);
     assert_eq!(Command::Translations(Forget::Page(7, mfn(9))).encode(), [3 << 60 | 7 << 32, 0x9002]);
     assert_eq!(Command::Translations(Forget::Domain(7)).encode(), [3 << 60 | 7 << 32, 0x7fff_ffff_ffff_f003]);
@@ -369,4 +370,17 @@ fn which_of_amds_units_a_function_is_behind() {
     assert_eq!(ivrs.highest_named(0), 0xa0);
     assert!(ivrs.has_reserved(0x0f) && !ivrs.has_reserved(0x10));
     assert_eq!(ivrs.reserved[0].last, 0x7000_ffff);
+}
+
+#[test]
+fn a_held_entry_is_not_present_and_comes_back_as_it_was() {
+    use vtd::remapping::{entry, held, steered, Mode};
+    let [low, _] = entry(0x51, 2, Mode::Xapic, false, Some(0x18));
+    let while_held = held(low, true);
+    assert_eq!(while_held & 3, 2, "not present, and who names it is not recorded");
+    assert_eq!(held(while_held, true), while_held);
+    assert_eq!(held(while_held, false), low);
+    let moved = steered(while_held, 3, Mode::Xapic);
+    assert_eq!((moved & 3, held(moved, false)), (2, steered(low, 3, Mode::Xapic)), "it moves while it is held");
+    assert_eq!((held(0, true), held(0, false)), (0, 0), "nothing is not held");
 }

@@ -229,6 +229,8 @@ pub mod remapping {
     /// Bit of a message's address and of an I/O APIC entry's upper half that says "remapped".
     const FORMAT: u32 = 1 << 4;
 
+    const PRESENT: u64 = 1;
+
     /// How an entry names a CPU.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Mode {
@@ -249,7 +251,6 @@ pub mod remapping {
 
     /// A table entry for `vector` of CPU `apic_id`. Only `source_id` may name it, if there is one.
     pub const fn entry(vector: u8, apic_id: u32, mode: Mode, is_level: bool, source_id: Option<u16>) -> [u64; 2] {
-        const PRESENT: u64 = 1;
         const VERIFY: u64 = 1 << 18;
         let low = PRESENT | (is_level as u64) << 4 | (vector as u64) << 16 | mode.destination(apic_id);
         let high = match source_id {
@@ -262,6 +263,17 @@ pub mod remapping {
     /// The lower half of `entry`, sent to another CPU.
     pub const fn steered(low: u64, apic_id: u32, mode: Mode) -> u64 {
         low & 0xffff_ffff | mode.destination(apic_id)
+    }
+
+    /// The lower half of `entry`, which nobody can raise for now and whose users are not reported; or as it was before. An
+    /// empty one stays so.
+    pub const fn held(low: u64, held: bool) -> u64 {
+        const NOT_RECORDED: u64 = 1 << 1;
+        match (low, held) {
+            (0, _) => 0,
+            (_, true) => low & !PRESENT | NOT_RECORDED,
+            (_, false) => low & !NOT_RECORDED | PRESENT,
+        }
     }
 
     /// The address that a device writes to, with data 0, to name entry `index`.

@@ -5,8 +5,9 @@ use xen_abi::errno::Errno;
 
 /// Length of the storm guard's window.
 const WINDOW_NS: u64 = 100_000_000;
-/// More than this in a window is a storm: half a million interrupts a second.
-const STORM: u32 = 50_000;
+/// More than this in a window is a storm: a hundred thousand interrupts a second, each of which takes some microseconds. No
+/// device needs more: those that could raise them collect what they have to say.
+pub(super) const STORM: u32 = 10_000;
 
 /// How long a domain that shares a level-triggered line may keep it masked. A driver's handler takes microseconds.
 const ANSWER_NS: u64 = 100_000_000;

@@ -46,9 +46,12 @@ impl<C: IrqChip, P: AsRef<PageWords>> Interrupts<C, P> {
     /// Gives a domain a pirq for a message, which is programmed, masked. `EEXIST`: the message has one, or the pirq is
     /// taken. `ENOSPC`: no free pirq or line. The caller has checked that the device is the domain's.
     pub fn map_msi(&mut self, dom: DomId, msi: C::Msi, wanted: Option<u32>) -> Result<u32, Errno> {
-        self.domain(dom)?;
+        let kind = self.domain(dom)?.kind;
         if self.lines.iter().any(|l| l.msi == Some(msi)) {
             return Err(Errno::EEXIST);
+        }
+        if kind == Kind::Guest && self.guests_messages() >= GUESTS_MESSAGES as usize {
+            return Err(Errno::ENOSPC);
         }
         let pirq = match wanted {
             Some(w) => w,
@@ -57,7 +60,11 @@ impl<C: IrqChip, P: AsRef<PageWords>> Interrupts<C, P> {
         let messages = (0u32..).zip(&self.lines).skip(self.nr_gsis as usize);
         let irq = { messages }.find(|(_, l)| l.msi.is_none()).map(|(n, _)| n).ok_or(Errno::ENOSPC)?;
         self.put(dom, pirq, irq)?;
-        if let Err(e) = self.chip.route_msi(irq, msi) {
+        let routed = self
+            .chip
+            .allocate(irq)
+            .and_then(|()| self.chip.route_msi(irq, msi).inspect_err(|_| self.chip.unroute(irq, Some(msi))));
+        if let Err(e) = routed {
             if let Some(entry) = self.pirq_mut(dom, pirq) {
                 *entry = Pirq::default();
             }
@@ -68,6 +75,11 @@ impl<C: IrqChip, P: AsRef<PageWords>> Interrupts<C, P> {
             line.msi = Some(msi);
         }
         Ok(pirq)
+    }
+
+    fn guests_messages(&self) -> usize {
+        let guests = self.domains.values().filter(|d| d.kind == Kind::Guest);
+        guests.flat_map(|d| &d.pirqs).filter(|p| p.irq > self.nr_gsis).count()
     }
 
     /// The highest free pirq above the wires. `ENOSPC`.

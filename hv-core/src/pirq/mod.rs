@@ -49,19 +49,22 @@ pub trait IrqChip {
 
     /// How a GSI signals if nobody has said.
     fn default_wire(&self, gsi: u32) -> Wire;
-    /// Gives a GSI a vector on some CPU and routes it there, masked.
+    /// Gives a line a vector on some CPU. `EBUSY`: the hypervisor uses it itself. `ENOSPC`. A failure leaves nothing.
+    fn allocate(&mut self, irq: Irq) -> Result<(), Errno>;
+    /// Routes a GSI that has a vector to it, masked. What a failure leaves is undone by [`IrqChip::unroute`].
     fn route_gsi(&mut self, irq: Irq, wire: Wire) -> Result<(), Errno>;
-    /// Gives a message a vector on some CPU and programs it, masked if the device can.
+    /// Programs a message that has a vector, masked if the device can. What a failure leaves is undone by
+    /// [`IrqChip::unroute`].
     fn route_msi(&mut self, irq: Irq, msi: Self::Msi) -> Result<(), Errno>;
     /// Programs a message again as it was, masked if the device can: the device was reset.
     fn reprogram(&mut self, irq: Irq, msi: Self::Msi);
     /// Sends a routed line to CPU `cpu` from now on, whether it is masked or not. What is on its way still arrives.
     fn steer(&mut self, irq: Irq, msi: Option<Self::Msi>, cpu: u32);
-    /// Undoes `route_*`; the line is masked.
+    /// Undoes `allocate` and `route_*`, as far as they came; the line is masked.
     fn unroute(&mut self, irq: Irq, msi: Option<Self::Msi>);
     /// Lets a line fire.
     fn unmask(&mut self, irq: Irq, msi: Option<Self::Msi>);
-    /// Stops a line from firing.
+    /// Stops a line from firing, whether its device can mask it or not, if anything can.
     fn mask(&mut self, irq: Irq, msi: Option<Self::Msi>);
 }
 
@@ -83,7 +86,21 @@ pub struct Sizes {
     pub bound: u32,
 }
 
+/// Whose pirqs they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// The hardware domain's, which must always find vectors for its devices.
+    Hardware,
+    /// Another's.
+    Guest,
+}
+
+/// Messages of all other domains than the hardware domain together. Vectors are the machine's, some 190 of them, and a line
+/// has the same one on all CPUs.
+pub const GUESTS_MESSAGES: u32 = 128;
+
 struct DomainPirqs<P> {
+    kind: Kind,
     pirqs: Vec<Pirq>,
     /// Page of bits that say which pirqs need an EOI, and whether an EOI unmasks the port too.
     eoi_map: Option<(P, bool)>,
@@ -115,7 +132,7 @@ impl<C: IrqChip, P: AsRef<PageWords>> Interrupts<C, P> {
 
     /// A domain with pirqs 0 .. `nr_gsis + messages`. `EEXIST`, `ENOMEM`. The caller has seen to it that there is memory
     /// for a node of the tree of domains.
-    pub fn add_domain(&mut self, dom: DomId, messages: u32) -> Result<(), Errno> {
+    pub fn add_domain(&mut self, dom: DomId, messages: u32, kind: Kind) -> Result<(), Errno> {
         if self.domains.contains_key(&dom) {
             return Err(Errno::EEXIST);
         }
@@ -123,7 +140,7 @@ impl<C: IrqChip, P: AsRef<PageWords>> Interrupts<C, P> {
         let count = (self.nr_gsis + messages) as usize;
         pirqs.try_reserve_exact(count).map_err(|_| Errno::ENOMEM)?;
         pirqs.resize(count, Pirq::default());
-        self.domains.insert(dom, DomainPirqs { pirqs, eoi_map: None });
+        self.domains.insert(dom, DomainPirqs { kind, pirqs, eoi_map: None });
         Ok(())
     }
 
@@ -159,7 +176,8 @@ impl<C: IrqChip, P: AsRef<PageWords>> Interrupts<C, P> {
         line.admit(share)?;
         if line.is_idle() && line.msi.is_none() {
             let wire = *line.wire.get_or_insert_with(|| self.chip.default_wire(irq));
-            self.chip.route_gsi(irq, wire)?;
+            self.chip.allocate(irq)?;
+            self.chip.route_gsi(irq, wire).inspect_err(|_| self.chip.unroute(irq, None))?;
         }
         let first = line.is_idle();
         line.add(Delivery { dom, pirq, port }, share);
@@ -197,6 +215,10 @@ impl<C: IrqChip, P: AsRef<PageWords>> Interrupts<C, P> {
     pub fn fired(&mut self, irq: Irq, now: u64) -> Deliveries {
         let Some(line) = self.lines.get_mut(irq as usize) else { return Deliveries::none() };
         let storm = line.count(now);
+        if line.is_held() && !line.is_level() {
+            // It was on its way when the line was masked, or nothing can mask it: the end of the hold tells what was missed.
+            return Deliveries::none();
+        }
         if storm || line.is_level() || line.is_idle() {
             self.chip.mask(irq, line.msi);
         }
@@ -275,7 +297,9 @@ impl<C: IrqChip, P: AsRef<PageWords>> Interrupts<C, P> {
         for (irq, line) in (0u32..).zip(&self.lines) {
             if let Some(msi) = line.msi.filter(&which) {
                 self.chip.reprogram(irq, msi);
-                if !line.is_idle() && !line.is_held() {
+                if line.is_idle() || line.is_held() {
+                    self.chip.mask(irq, Some(msi));
+                } else {
                     self.chip.unmask(irq, Some(msi));
                 }
             }

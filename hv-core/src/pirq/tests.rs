@@ -1,3 +1,4 @@
+use super::line::STORM;
 use super::*;
 use crate::evtchn::oracle::TestPage;
 use core::sync::atomic::Ordering::SeqCst;
@@ -9,7 +10,11 @@ use std::collections::BTreeMap;
 struct Chip {
     unmasked: BTreeMap<Irq, bool>,
     routed: Vec<Irq>,
+    /// Lines that have a vector.
+    vectors: Vec<Irq>,
     steered: Vec<(Irq, u32)>,
+    masks: u32,
+    no_vector: bool,
     refuse: bool,
 }
 
@@ -18,12 +23,22 @@ impl IrqChip for Chip {
     fn default_wire(&self, gsi: u32) -> Wire {
         Wire { level: gsi >= 16, active_low: gsi >= 16 }
     }
-    fn route_gsi(&mut self, irq: Irq, _: Wire) -> Result<(), Errno> {
-        assert!(!self.routed.contains(&irq), "routed twice");
-        if self.refuse {
+    fn allocate(&mut self, irq: Irq) -> Result<(), Errno> {
+        assert!(!self.vectors.contains(&irq), "two vectors");
+        if self.no_vector {
             return Err(Errno::ENOSPC);
         }
+        self.vectors.push(irq);
+        Ok(())
+    }
+    fn route_gsi(&mut self, irq: Irq, _: Wire) -> Result<(), Errno> {
+        assert!(self.vectors.contains(&irq), "routed without a vector");
+        assert!(!self.routed.contains(&irq), "routed twice");
+        // A half that was programmed stays until somebody undoes it.
         self.routed.push(irq);
+        if self.refuse {
+            return Err(Errno::EINVAL);
+        }
         Ok(())
     }
     fn route_msi(&mut self, irq: Irq, _: u32) -> Result<(), Errno> {
@@ -40,12 +55,14 @@ impl IrqChip for Chip {
         assert!(!self.unmasked.get(&irq).copied().unwrap_or(false), "unrouted while it may fire");
         let at = self.routed.iter().position(|i| *i == irq).expect("routed");
         self.routed.swap_remove(at);
+        self.vectors.retain(|i| *i != irq);
     }
     fn unmask(&mut self, irq: Irq, _: Option<u32>) {
         assert!(self.routed.contains(&irq), "unmasked without a route");
         self.unmasked.insert(irq, true);
     }
     fn mask(&mut self, irq: Irq, _: Option<u32>) {
+        self.masks += 1;
         self.unmasked.insert(irq, false);
     }
 }
@@ -54,8 +71,8 @@ type Ints = Interrupts<Chip, TestPage>;
 
 fn two_domains() -> Ints {
     let mut i = Interrupts::new(Chip::default(), 24, 40);
-    i.add_domain(0, 184).unwrap();
-    i.add_domain(5, 32).unwrap();
+    i.add_domain(0, 184, Kind::Hardware).unwrap();
+    i.add_domain(5, 32, Kind::Guest).unwrap();
     i
 }
 
@@ -188,10 +205,13 @@ fn a_device_that_was_reset_gets_its_messages_again() {
 #[test]
 fn a_refused_route_leaves_nothing_behind() {
     let mut i = two_domains();
-    i.chip().refuse = true;
-    assert_eq!(i.map_msi(0, 5, None), Err(Errno::ENOSPC));
     i.map_gsi(0, 4, Some(4)).unwrap();
-    assert_eq!(i.bind(0, 4, 7, false), Err(Errno::ENOSPC));
+    for (no_vector, refuse, why) in [(true, false, Errno::ENOSPC), (false, true, Errno::EINVAL)] {
+        (i.chip().no_vector, i.chip().refuse) = (no_vector, refuse);
+        assert_eq!(i.map_msi(0, 5, None), Err(why));
+        assert_eq!(i.bind(0, 4, 7, false), Err(why));
+        assert!(i.chip().vectors.is_empty() && i.chip().routed.is_empty(), "{why:?}");
+    }
     i.chip().refuse = false;
     assert_eq!(i.map_msi(0, 5, None), Ok(207));
     i.bind(0, 4, 7, false).unwrap();
@@ -204,10 +224,14 @@ fn a_storm_is_held_and_released() {
     i.bind(0, pirq, 3, false).unwrap();
     let irq = i.irq_of(0, pirq).unwrap();
     let mut held = None;
+    let mut told = 0;
     for n in 0..60_000u64 {
-        held = held.or(i.fired(irq, n).wake_ns);
+        let deliveries = i.fired(irq, n);
+        told += deliveries.iter().count();
+        held = held.or(deliveries.wake_ns);
     }
     assert_eq!(held, Some(100_000_000));
+    assert_eq!((told, i.chip().masks), (STORM as usize + 1, 1), "what cannot be masked is not told either");
     assert!(!open(&mut i, irq));
     assert!(i.expire(99_999_999).is_none());
     let again = i.expire(100_000_000).expect("released");
@@ -216,7 +240,7 @@ fn a_storm_is_held_and_released() {
     // A held level line is unmasked by the end of the hold, not by an EOI.
     i.map_gsi(0, 18, Some(18)).unwrap();
     i.bind(0, 18, 4, false).unwrap();
-    for n in 0..50_001 {
+    for n in 0..=STORM.into() {
         i.fired(18, n);
         i.eoi(0, 18).unwrap();
     }
@@ -393,7 +417,7 @@ proptest! {
     fn lines_are_open_when_they_should_be(ops in prop::collection::vec((0u8..6, 0u16..3, 14u32..20), 1..200)) {
         let mut i: Ints = Interrupts::new(Chip::default(), 24, 8);
         for dom in 0..3 {
-            i.add_domain(dom, 8).unwrap();
+            i.add_domain(dom, 8, Kind::Guest).unwrap();
         }
         let mut bound = [[false; 24]; 3];
         let mut waits = [[false; 24]; 3];
@@ -445,4 +469,34 @@ fn a_line_goes_where_its_only_user_wants_it() {
     i.unbind(0, 11);
     i.steer(5, 11, 2);
     assert_eq!(i.chip().steered.last(), Some(&(11, 2)));
+}
+
+#[test]
+fn vectors_are_left_for_the_hardware_domain() {
+    let mut i: Ints = Interrupts::new(Chip::default(), 24, 400);
+    i.add_domain(0, 184, Kind::Hardware).unwrap();
+    let mut given = 0;
+    for dom in 1..=10 {
+        i.add_domain(dom, 32, Kind::Guest).unwrap();
+        given += (0..32).filter(|n| i.map_msi(dom, u32::from(dom) * 100 + n, None).is_ok()).count();
+    }
+    assert_eq!(given, GUESTS_MESSAGES as usize);
+    assert_eq!(i.map_msi(10, 5, None), Err(Errno::ENOSPC));
+    assert!(i.map_msi(0, 6, None).is_ok());
+    i.remove_domain(1);
+    assert!(i.map_msi(10, 5, None).is_ok(), "what one gave back another may have");
+}
+
+#[test]
+fn a_message_that_was_reset_while_it_is_held_stays_held() {
+    let mut i = two_domains();
+    let pirq = i.map_msi(0, 5, None).unwrap();
+    i.bind(0, pirq, 3, false).unwrap();
+    let irq = i.irq_of(0, pirq).unwrap();
+    for n in 0..=STORM {
+        i.fired(irq, n.into());
+    }
+    i.chip().unmasked.insert(irq, true);
+    i.reprogram(|m| *m == 5);
+    assert!(!open(&mut i, irq));
 }

@@ -69,15 +69,14 @@ pub fn disable_msi(at: Sbdf, cap: u16) {
     pci::write16(at, cap + CONTROL, control & !MSI_ENABLE);
 }
 
-/// Masks or unmasks an MSI, if the function can. Returns whether it can.
-pub fn set_msi_masked(at: Sbdf, cap: u16, masked: bool) -> bool {
+/// Masks or unmasks an MSI, if the function can.
+pub fn set_msi_masked(at: Sbdf, cap: u16, masked: bool) {
     let control = pci::read16(at, cap + CONTROL);
     if control & MSI_MASKABLE != 0 {
         let register = cap + if control & MSI_64_BIT != 0 { 16 } else { 12 };
         let others = pci::read32(at, register) & !1;
         pci::write32(at, register, others | u32::from(masked));
     }
-    control & MSI_MASKABLE != 0
 }
 
 /// The table of a function's MSI-X entries, mapped.

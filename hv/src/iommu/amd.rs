@@ -27,6 +27,9 @@ struct AmdVi {
 struct Line {
     vector: u8,
     source: Source,
+    apic_id: u32,
+    /// Nobody raises it for now.
+    is_held: bool,
 }
 
 /// How the functions behind a unit are seen by it.
@@ -69,6 +72,13 @@ impl AmdVi {
         let first = bridge.map(|b| u16::from(pci::read8(b.at, pci::reg::SECONDARY_BUS)) << 8);
         let ids = [Some(at.source_id()), bridge.map(|b| b.at.source_id()), first];
         ids.into_iter().flatten().filter_map(move |id| self.identity(at.segment, id))
+    }
+
+    /// Writes the entries of a line.
+    fn set_entries(&self, line: &Line) {
+        let entry = amd::remapping::entry(line.vector, line.apic_id);
+        let entry = if line.is_held { amd::remapping::held(entry) } else { entry };
+        self.for_each_entry(line.source, |i| i.unit.set_interrupt(i.source_id, line.vector, entry));
     }
 
     /// Does something to every interrupt-table entry of a line's source.
@@ -180,25 +190,31 @@ impl Hardware for AmdVi {
         }
         let Interrupt { vector, apic_id, source, .. } = interrupt;
         let mut lines = self.lines.lock();
-        self.for_each_entry(source, |i| {
-            i.unit.set_interrupt(i.source_id, vector, amd::remapping::entry(vector, apic_id));
-        });
-        lines.insert(line, Line { vector, source });
+        let line_of_it = Line { vector, source, apic_id, is_held: false };
+        self.set_entries(&line_of_it);
+        lines.insert(line, line_of_it);
         Some(Remapped::Vector(vector))
     }
 
     fn steer(&self, line: u32, apic_id: u32) -> bool {
-        let lines = self.lines.lock();
-        let Some(&Line { vector, source }) = lines.get(&line) else { return self.remaps_interrupts };
-        self.for_each_entry(source, |i| {
-            i.unit.set_interrupt(i.source_id, vector, amd::remapping::entry(vector, apic_id));
-        });
+        let mut lines = self.lines.lock();
+        let Some(known) = lines.get_mut(&line) else { return self.remaps_interrupts };
+        known.apic_id = apic_id;
+        self.set_entries(known);
         true
+    }
+
+    fn hold(&self, line: u32, held: bool) {
+        let mut lines = self.lines.lock();
+        if let Some(known) = lines.get_mut(&line).filter(|known| known.is_held != held) {
+            known.is_held = held;
+            self.set_entries(known);
+        }
     }
 
     fn clear_interrupt(&self, line: u32) {
         let mut lines = self.lines.lock();
-        if let Some(Line { vector, source }) = lines.remove(&line) {
+        if let Some(Line { vector, source, .. }) = lines.remove(&line) {
             self.for_each_entry(source, |i| i.unit.set_interrupt(i.source_id, vector, 0));
         }
     }

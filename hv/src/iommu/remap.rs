@@ -36,6 +36,13 @@ pub fn steer(line: u32, apic_id: u32) -> bool {
     active().is_some_and(|iommu| iommu.hardware.steer(line, apic_id))
 }
 
+/// Nobody raises the message for now, and who tries is not reported; or it is raised again. Without remapping nothing happens.
+pub fn hold(line: u32, held: bool) {
+    if let Some(iommu) = active() {
+        iommu.hardware.hold(line, held);
+    }
+}
+
 /// Nobody may raise the line any more.
 pub fn clear(line: u32) {
     if let Some(iommu) = active() {

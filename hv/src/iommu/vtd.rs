@@ -147,6 +147,12 @@ impl Hardware for VtD {
         table.steer(index, apic_id, || self.invalidate(Invalidation::Interrupts))
     }
 
+    fn hold(&self, line: u32, held: bool) {
+        if let (Some(table), Ok(index)) = (&self.remapping, u16::try_from(line)) {
+            table.hold(index, held, || self.invalidate(Invalidation::Interrupts));
+        }
+    }
+
     fn clear_interrupt(&self, line: u32) {
         if let (Some(table), Ok(index)) = (&self.remapping, u16::try_from(line)) {
             table.clear(index, || self.invalidate(Invalidation::Interrupts));

@@ -16,7 +16,7 @@ use crate::sync::{Mutex, MutexGuard, Once};
 use alloc::vec;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
-use hv_core::pirq::{Deliveries, Interrupts, Irq, IrqChip, Wire};
+use hv_core::pirq::{Deliveries, Interrupts, Irq, IrqChip, Kind, Wire};
 use xen_abi::errno::Errno;
 
 /// The CPU that takes an interrupt at first.
@@ -76,12 +76,6 @@ pub struct Chips {
 }
 
 impl Chips {
-    fn allocate(&mut self, irq: Irq) -> Result<Route, Errno> {
-        let slot = self.routes.get_mut(irq as usize).ok_or(Errno::EINVAL)?;
-        let vector = vectors::allocate(irq).ok_or(Errno::ENOSPC)?;
-        Ok(*slot.insert(Route { vector, cpu: FIRST_CPU, detours: 0 }))
-    }
-
     fn free(&mut self, irq: Irq) {
         if let Some(route) = self.routes.get_mut(irq as usize).and_then(Option::take) {
             vectors::release(route.vector);
@@ -120,11 +114,21 @@ impl Chips {
         match source {
             None if masked => ioapic::mask(irq),
             None => ioapic::unmask(irq),
-            Some(MsiSource { at, cap, entry: None }) => {
-                msi::set_msi_masked(at, cap, masked);
-            }
-            Some(source @ MsiSource { entry: Some(entry), .. }) => {
-                let _ = table_of(source).and_then(|t| t.set_masked(entry, masked));
+            Some(source) => {
+                if !masked {
+                    remap::hold(irq, false);
+                }
+                match source {
+                    MsiSource { at, cap, entry: None } => msi::set_msi_masked(at, cap, masked),
+                    MsiSource { entry: Some(entry), .. } => {
+                        let _ = table_of(source).and_then(|t| t.set_masked(entry, masked));
+                    }
+                }
+                // Many devices cannot mask their MSI; and one that was told to write where the message goes raises it past its
+                // own mask.
+                if masked {
+                    remap::hold(irq, true);
+                }
             }
         }
     }
@@ -143,25 +147,26 @@ impl IrqChip for Chips {
         Wire { level: wire.level, active_low: wire.active_low }
     }
 
-    fn route_gsi(&mut self, irq: Irq, wire: Wire) -> Result<(), Errno> {
+    fn allocate(&mut self, irq: Irq) -> Result<(), Errno> {
         if is_own_gsi(irq) {
             return Err(Errno::EBUSY);
         }
-        let route = self.allocate(irq)?;
+        let slot = self.routes.get_mut(irq as usize).ok_or(Errno::EINVAL)?;
+        let vector = vectors::allocate(irq).ok_or(Errno::ENOSPC)?;
+        *slot = Some(Route { vector, cpu: FIRST_CPU, detours: 0 });
+        Ok(())
+    }
+
+    fn route_gsi(&mut self, irq: Irq, wire: Wire) -> Result<(), Errno> {
+        let route = *self.route(irq).ok_or(Errno::EINVAL)?;
         let wire = ioapic::Wire { level: wire.level, active_low: wire.active_low };
         let target = remap::target(irq, route.vector, route.apic_id(), wire.level);
-        ioapic::route(irq, route.vector, &target, wire).ok_or_else(|| {
-            self.free(irq);
-            Errno::EINVAL
-        })
+        ioapic::route(irq, route.vector, &target, wire).ok_or(Errno::EINVAL)
     }
 
     fn route_msi(&mut self, irq: Irq, source: MsiSource) -> Result<(), Errno> {
-        let route = self.allocate(irq)?;
-        Self::program(irq, route, source).ok_or_else(|| {
-            self.free(irq);
-            Errno::EINVAL
-        })
+        let route = *self.route(irq).ok_or(Errno::EINVAL)?;
+        Self::program(irq, route, source).ok_or(Errno::EINVAL)
     }
 
     fn reprogram(&mut self, irq: Irq, source: MsiSource) {
@@ -236,12 +241,12 @@ pub fn lock_for(d: &Domain) -> Result<MutexGuard<'static, GuestInterrupts>, Errn
         if !frames::has_headroom() {
             return Err(Errno::ENOMEM);
         }
-        let messages = if d.is_hardware {
-            HARDWARE_DOMAIN_PIRQS.saturating_sub(ioapic::gsi_end()).max(MESSAGES_PER_DOMAIN)
+        let (messages, kind) = if d.is_hardware {
+            (HARDWARE_DOMAIN_PIRQS.saturating_sub(ioapic::gsi_end()).max(MESSAGES_PER_DOMAIN), Kind::Hardware)
         } else {
-            MESSAGES_PER_DOMAIN
+            (MESSAGES_PER_DOMAIN, Kind::Guest)
         };
-        table.add_domain(d.id, messages)?;
+        table.add_domain(d.id, messages, kind)?;
     }
     Ok(table)
 }

@@ -3,12 +3,12 @@
 pub mod guest;
 
 use crate::arch::{ioapic, lapic, smp, vectors};
+use crate::console::Limited;
 use crate::cpu::percpu::{pending, this_cpu};
 use crate::cpu::port;
 use crate::cpu::requests;
 use crate::cpu::{self, serial};
 use crate::iommu::remap;
-use crate::console::Limited;
 use crate::{console, info, iommu, panic};
 use xen_abi::regs::CpuUserRegs;
 

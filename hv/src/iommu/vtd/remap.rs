@@ -72,11 +72,22 @@ impl Table {
     pub fn steer(&self, index: u16, apic_id: u32, forget: impl Fn()) -> bool {
         let _lock = self.lock.lock();
         let Some(low) = self.half(index, false).map(|half| half.load(Ordering::Relaxed)) else { return false };
-        if low & 1 != 0 {
+        if low != 0 {
             self.write(index, false, remapping::steered(low, apic_id, mode()));
             forget();
         }
         true
+    }
+
+    /// Nobody raises what entry `index` says, if anything, for now; or it is raised again.
+    pub fn hold(&self, index: u16, held: bool, forget: impl Fn()) {
+        let _lock = self.lock.lock();
+        let Some(low) = self.half(index, false).map(|half| half.load(Ordering::Relaxed)) else { return };
+        let now = remapping::held(low, held);
+        if now != low {
+            self.write(index, false, now);
+            forget();
+        }
     }
 
     /// Nobody may name entry `index` any more.
