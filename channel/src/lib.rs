@@ -7,10 +7,14 @@
 #![forbid(unsafe_code)]
 
 extern crate alloc;
-#[cfg(feature = "fuzzing")]
+#[cfg(any(test, feature = "fuzzing"))]
 extern crate std;
 
+pub mod grants;
+pub mod offload;
 #[cfg(feature = "fuzzing")]
 pub mod oracle;
+pub mod packet;
 pub mod page;
 pub mod ring;
+pub mod vif;

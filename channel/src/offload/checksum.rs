@@ -1,0 +1,93 @@
+//! Internet checksums (RFC 1071): sums of big-endian 16-bit words modulo 2^16 - 1.
+
+use super::headers::Headers;
+use crate::grants::Frames;
+use crate::packet::{Checksum, View};
+
+/// A sum on its way, of any number of bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sum {
+    words: u64,
+    /// The next byte is the low half of a word.
+    is_odd: bool,
+}
+
+impl Sum {
+    /// Adds a number that stands where a word begins.
+    #[inline]
+    pub fn add(&mut self, word: u16) {
+        self.words += u64::from(word);
+    }
+
+    /// Adds bytes.
+    #[inline]
+    pub fn add_bytes(&mut self, bytes: &[u8]) {
+        self.add_part(sum(bytes), bytes.len());
+    }
+
+    /// Adds `len` bytes whose sum, as if they began a word, is `part`.
+    #[inline]
+    pub fn add_part(&mut self, part: u16, len: usize) {
+        self.words += u64::from(if self.is_odd { part.swap_bytes() } else { part });
+        self.is_odd ^= len % 2 == 1;
+    }
+
+    /// The sum so far.
+    #[inline]
+    pub fn fold(self) -> u16 {
+        let mut x = self.words;
+        while x >> 16 != 0 {
+            x = (x & 0xffff) + (x >> 16);
+        }
+        #[allow(clippy::cast_possible_truncation, reason = "folded")]
+        {
+            x as u16
+        }
+    }
+}
+
+/// The sum of bytes as big-endian words; a last single byte is the high half of one.
+#[inline]
+pub fn sum(bytes: &[u8]) -> u16 {
+    // Eight bytes at a time: 2^64 is 1 modulo 2^16 - 1, so carries go round, and the order of bytes comes right at the end.
+    let mut total = 0u64;
+    let mut eights = bytes.chunks_exact(8);
+    for eight in &mut eights {
+        let eight = eight.try_into().expect("chunks of 8");
+        let (sum, carry) = total.overflowing_add(u64::from_ne_bytes(eight));
+        total = sum + u64::from(carry);
+    }
+    let rest = eights.remainder();
+    let mut last = [0; 8];
+    last[..rest.len()].copy_from_slice(rest);
+    let (sum, carry) = total.overflowing_add(u64::from_ne_bytes(last));
+    let total = sum + u64::from(carry);
+    let folded = Sum { words: (total & 0xffff_ffff) + (total >> 32), is_odd: false }.fold();
+    u16::from_be(folded)
+}
+
+/// The sum of the pseudo header of a packet with `len` bytes of TCP or UDP (header and payload).
+pub fn pseudo_header(bytes: &[u8], headers: &Headers, len: u32) -> Option<u16> {
+    let addresses = if headers.is_v6 { headers.l3 + 8..headers.l3 + 40 } else { headers.l3 + 12..headers.l3 + 20 };
+    let mut sum = Sum::default();
+    sum.add_bytes(bytes.get(addresses)?);
+    sum.words += u64::from(headers.protocol.number()) + u64::from(len);
+    Some(sum.fold())
+}
+
+/// The checksum that completes a packet whose [`Checksum`] is blank, and where it belongs. `None`: nothing is to be done.
+/// The payload is read: if its sender changes it meanwhile, the packet is what its receiver throws away.
+pub fn complete<F: Copy>(view: &View<'_, F>, frames: &impl Frames<F>) -> Option<(usize, [u8; 2])> {
+    let Checksum::Blank { start, field } = view.checksum else { return None };
+    let mut sum = Sum::default();
+    sum.add_bytes(view.header.get(usize::from(start)..)?);
+    for piece in view.pieces() {
+        sum.add_part(frames.sum(piece.frame, piece.offset, piece.len), piece.len.into());
+    }
+    // 0 says "none" in UDP, and there is another way to write it; to TCP both are the same.
+    let value = match !sum.fold() {
+        0 => 0xffff,
+        value => value,
+    };
+    Some((field.into(), value.to_be_bytes()))
+}

@@ -1,0 +1,4 @@
+//! What network cards do for a driver and some ports cannot: checksums and segments.
+
+pub mod checksum;
+pub mod headers;
