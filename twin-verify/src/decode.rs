@@ -69,7 +69,7 @@ fn classify(mnemonic: Mnemonic) -> Option<Class> {
         M::Cmpsb | M::Cmpsw | M::Cmpsd | M::Cmpsq => Class::String,
         M::Push | M::Pop => Class::Stack,
         M::Lea | M::Nop => Class::Address,
-        M::Jmp | M::Call | M::Ret | M::Ud2 | M::Int3 => Class::Flow,
+        M::Jmp | M::Call | M::Ret | M::Ud2 => Class::Flow,
         M::Ja | M::Jae | M::Jb | M::Jbe | M::Je | M::Jg | M::Jge | M::Jl => Class::Flow,
         M::Jle | M::Jne | M::Jno | M::Jnp | M::Jns | M::Jo | M::Jp | M::Js => Class::Flow,
         _ => return None,

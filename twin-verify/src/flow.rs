@@ -21,7 +21,7 @@ pub fn flow(
     compared: Option<(usize, u32)>,
 ) -> Result<Next, Fault> {
     match instruction.mnemonic() {
-        Mnemonic::Ud2 | Mnemonic::Int3 => Ok(Next::Ends),
+        Mnemonic::Ud2 => Ok(Next::Ends),
         Mnemonic::Ret => {
             if instruction.code() != Code::Retnq {
                 return Err((Rule::C6, "return of another form", 0));
