@@ -64,8 +64,8 @@ pub const MAX_CODE: u32 = 16 << 20;
 pub const WINDOW_GUARD: u64 = 35 << 30;
 /// Displacements allowed on a translated stlb address: 0..=this. The largest page offset, this and 8 bytes fit in two pages.
 pub const STLB_REACH: u32 = 4088;
-/// Bytes that a string instruction may cover from a translated stlb address.
-pub const STLB_STRING: u32 = 4096;
+/// Bytes that one string instruction may cover. In stlb mode it stays in a pair of pages by that, in both modes it takes a bounded time.
+pub const STRING_BYTES: u32 = 4096;
 
 /// Deepest frame of one function in bytes, return address and stack arguments not counted.
 pub const FRAME_MAX: u32 = 4080;

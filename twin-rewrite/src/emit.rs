@@ -224,6 +224,11 @@ impl<'a, 'b> Writer<'a, 'b> {
         self.now.push(Item { instruction: i, origin: self.origin });
     }
 
+    /// What was written of this block so far.
+    pub fn written_here(&self) -> &[Item] {
+        &self.now
+    }
+
     /// Adds an instruction out of line, under a number.
     pub fn put_aside(&mut self, number: Option<u64>, mut i: Instruction) {
         let number = number.unwrap_or_else(|| self.shared.number());

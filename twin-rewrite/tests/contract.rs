@@ -214,3 +214,36 @@ fn a_charge_keeps_flags_that_a_loop_hands_on() {
     let code: &[u8] = &[0x31, 0xc9, 0x39, 0xf7, 0x8d, 0x49, 1, 0x7c, 4, 0x39, 0xf9, 0xeb, 0xf7, 0xc3];
     accepted(&[("f", code)]);
 }
+
+/// An image of one function in mirror mode, and how many functions of it were refused.
+fn mirrored(code: &[u8]) -> (Vec<u8>, usize) {
+    let out = rewrite(&module(&[("f", code), ("g", &[0xc3])]), &Options::new(Mode::Mirror)).unwrap();
+    twin_verify::verify(&out.image, &policy(&Options::new(Mode::Mirror))).unwrap();
+    (out.image, out.refused.len())
+}
+
+#[test]
+fn a_string_of_unknown_length_is_done_in_pieces() {
+    // mov rcx,rdx; rep stosb; ret, and a copy with flags and pointers in use behind it: cmp edx,1; mov rcx,rdx;
+    // rep movsq; sete al; mov [rdi],rsi; ret
+    let fill = [0x48, 0x89, 0xd1, 0xf3, 0xaa, 0xc3];
+    let copy = [0x83, 0xfa, 1, 0x48, 0x89, 0xd1, 0xf3, 0x48, 0xa5, 0x0f, 0x94, 0xc0, 0x48, 0x89, 0x37, 0xc3];
+    accepted(&[("f", &fill), ("g", &copy)]);
+    let compares = |image: &[u8], what: &[u8]| {
+        Image::parse(image).unwrap().code().windows(what.len()).filter(|w| *w == what).count()
+    };
+    let page_of_bytes = [0x48, 0x81, 0xf9, 0x00, 0x10, 0x00, 0x00];
+    assert_eq!(compares(&mirrored(&fill).0, &page_of_bytes), 1, "cmp rcx, 4096");
+    // mov ecx,4096; rep stosb; ret: no need to look. One more: there is.
+    let (short, long) = ([0xb9, 0, 0x10, 0, 0, 0xf3, 0xaa, 0xc3], [0xb9, 1, 0x10, 0, 0, 0xf3, 0xaa, 0xc3]);
+    assert_eq!(compares(&mirrored(&short).0, &page_of_bytes), 0);
+    assert_eq!(compares(&mirrored(&long).0, &page_of_bytes), 1);
+    accepted(&[("f", &short), ("g", &long)]);
+}
+
+#[test]
+fn a_comparison_of_strings_needs_a_known_length() {
+    // mov ecx,8; repe cmpsb; sete al; ret: good. mov rcx,-1; repne scasb; ret: not.
+    assert_eq!(mirrored(&[0xb9, 8, 0, 0, 0, 0xf3, 0xa6, 0x0f, 0x94, 0xc0, 0xc3]).1, 0);
+    assert_eq!(mirrored(&[0x48, 0xc7, 0xc1, 0xff, 0xff, 0xff, 0xff, 0xf2, 0xae, 0xc3]).1, 1);
+}

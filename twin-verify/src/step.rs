@@ -3,7 +3,7 @@
 use iced_x86::{Code, Instruction, Mnemonic, OpKind, Register};
 use twin_abi::image::Mode;
 use twin_abi::kind::{Kind, CALLEE_SAVED};
-use twin_abi::layout::{constant, FRAME_MAX, STLB_STRING};
+use twin_abi::layout::{constant, FRAME_MAX, STRING_BYTES};
 
 use crate::decode::{general, general32, general64, size, Class, Decoded};
 use crate::flow;
@@ -433,16 +433,16 @@ fn string(context: &Context<'_, '_>, instruction: &Instruction, state: &mut Stat
         _ => 8,
     };
     let repeats = instruction.has_rep_prefix() || instruction.has_repne_prefix();
-    let (pointer, most) = match context.image.mode {
-        Mode::Mirror => (Kind::Masked, u32::MAX),
-        Mode::Stlb => (Kind::Window, STLB_STRING / size),
+    let pointer = match context.image.mode {
+        Mode::Mirror => Kind::Masked,
+        Mode::Stlb => Kind::Window,
     };
     for register in pointers {
         if !state.get(*register).implies(pointer) {
             return Err((Rule::M3, "string address not translated", number(*register)));
         }
     }
-    if repeats && state.get(RCX).bound().is_none_or(|max| max > most) {
+    if repeats && state.get(RCX).bound().is_none_or(|max| max > STRING_BYTES / size) {
         return Err((Rule::M3, "string too long", number(RCX)));
     }
     for register in pointers {
