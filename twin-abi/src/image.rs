@@ -68,7 +68,7 @@ pub enum Section {
     Addresses = 4,
     /// [`Import`] records; import `n` uses slot `n`.
     Imports = 5,
-    /// UTF-8 names.
+    /// Names, in printable ASCII.
     Strings = 6,
     /// [`Origin`] records, sorted by `offset`.
     Origins = 7,
@@ -523,6 +523,12 @@ impl<'a> Image<'a> {
     #[must_use]
     pub fn origins(&self) -> Records<'a, Origin> {
         Records::new(self.section(Section::Origins))
+    }
+
+    /// The strings.
+    #[must_use]
+    pub fn strings(&self) -> &'a [u8] {
+        self.section(Section::Strings)
     }
 
     /// The name of `len` bytes at `offset` of the strings; `"?"` if there is none.

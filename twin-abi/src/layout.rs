@@ -59,6 +59,30 @@ pub const STLB_NO_TAG: u64 = 0x0000_8000_0000_0000;
 pub const CODE_OFFSET: u32 = 0x2_0000;
 /// Largest code.
 pub const MAX_CODE: u32 = 16 << 20;
+/// Most bytes of the strings.
+pub const MAX_STRINGS: u32 = 1 << 20;
+/// Longest name of a function or an import.
+pub const MAX_NAME: u32 = 255;
+/// So many records a table may have whatever the size of the code; see [`most_functions`] and its neighbours.
+const SPARE_RECORDS: u32 = 64;
+
+/// Most functions (and entries of the address table) for `code` bytes of code: one for each four.
+#[must_use]
+pub const fn most_functions(code: u32) -> u32 {
+    SPARE_RECORDS + code / 4
+}
+
+/// Most labels (and states) for `code` bytes of code: one for each two.
+#[must_use]
+pub const fn most_labels(code: u32) -> u32 {
+    SPARE_RECORDS + code / 2
+}
+
+/// Most origins for `code` bytes of code: one for each.
+#[must_use]
+pub const fn most_origins(code: u32) -> u32 {
+    SPARE_RECORDS + code
+}
 
 /// Inaccessible bytes above the window: 8 x 4 GiB of index, 2 GiB of displacement, an operand.
 pub const WINDOW_GUARD: u64 = 35 << 30;
@@ -73,6 +97,12 @@ pub const FRAME_MAX: u32 = 4080;
 pub const STACK_GUARD: u64 = 8192;
 /// Bytes of the stack (and of the unsafe area).
 pub const STACK_SIZE: u64 = 32768;
+
+/// Bytes at the stack's end above the return address of an entry. They are zero at each entry: the first function may take them for
+/// its stack arguments.
+pub const ENTRY_AREA: u64 = 256;
+/// Most words of stack arguments of a call.
+pub const MAX_STACK_ARGS: u32 = 16;
 
 /// Words of the context page (offsets from [`CTX_OFFSET`]), readable and writable by the code as said.
 pub mod ctx {

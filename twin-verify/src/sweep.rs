@@ -1,4 +1,4 @@
-//! The pass over one function: its labels, and one instruction after the other.
+//! The pass over one function: its labels, and one instruction after the other. It can pause between any two.
 
 use twin_abi::image::{flags, Function, Image};
 
@@ -18,46 +18,92 @@ pub struct Context<'c, 'a> {
     pub charged_entry: bool,
 }
 
-/// Checks one function, from its first byte to its last. Returns the number of instructions.
-pub fn function(image: &Image<'_>, policy: &Policy, function: Function) -> Result<u32, Refusal> {
-    let (start, end) = (function.start as usize, function.end as usize);
-    let code = image.code().get(..end).unwrap_or(&[]);
-    let mut context = Context { image, policy, function, code, charged_entry: false };
-    context.charged_entry = flow::charge(&context, start).is_some();
-    let labels = image.labels();
-    let mut label = labels.last_not_above(function.start, |l| l.offset).unwrap_or(0);
-    let (mut at, mut count) = (start, 0);
-    // `None`: the code cannot run here.
-    let mut state: Option<State> = None;
-    while at < end {
-        if let Some(next) = labels.get(label).filter(|next| next.offset as usize <= at) {
-            let declared = enter_label(&context, next.offset, at, state.as_ref());
-            state = Some(declared.map_err(|fault| refuse(code, at, 1, fault))?);
-            label += 1;
+/// How far one function is checked. It goes from the function's first byte to its last.
+#[derive(Clone, Copy, Debug)]
+pub struct Sweep {
+    function: Function,
+    /// The function begins with a charge (B2).
+    charged_entry: bool,
+    /// Code offset of what is next.
+    at: usize,
+    /// The label that is next.
+    label: usize,
+    /// What is known here. `None`: the code cannot run here.
+    state: Option<State>,
+    /// Instructions so far.
+    pub count: u32,
+}
+
+impl Sweep {
+    pub fn new(image: &Image<'_>, policy: &Policy, function: Function) -> Self {
+        let label = image.labels().last_not_above(function.start, |l| l.offset).unwrap_or(0);
+        let at = function.start as usize;
+        let mut sweep = Self { function, charged_entry: false, at, label, state: None, count: 0 };
+        sweep.charged_entry = flow::charge(&sweep.context(image, policy), at).is_some();
+        sweep
+    }
+
+    fn context<'c, 'a>(&self, image: &'c Image<'a>, policy: &'c Policy) -> Context<'c, 'a> {
+        let code = image.code().get(..self.function.end as usize).unwrap_or(&[]);
+        Context { image, policy, function: self.function, code, charged_entry: self.charged_entry }
+    }
+
+    /// Goes on by at most `steps` instructions, and takes what it went off them. Returns whether it came to the end.
+    pub fn advance(&mut self, image: &Image<'_>, policy: &Policy, steps: &mut u32) -> Result<bool, Refusal> {
+        let context = self.context(image, policy);
+        while self.at < self.function.end as usize {
+            if *steps == 0 {
+                return Ok(false);
+            }
+            *steps -= 1;
+            self.step(&context)?;
         }
-        let Some(now) = &mut state else {
+        self.end(&context).map(|()| true)
+    }
+
+    /// The label that stands here, if one does, and one instruction.
+    fn step(&mut self, context: &Context<'_, '_>) -> Result<(), Refusal> {
+        let (code, at) = (context.code, self.at);
+        if let Some(next) = context.image.labels().get(self.label).filter(|next| next.offset as usize <= at) {
+            let declared = enter_label(context, next.offset, at, self.state.as_ref());
+            self.state = Some(declared.map_err(|fault| refuse(code, at, 1, fault))?);
+            self.label += 1;
+        }
+        let Some(now) = &mut self.state else {
             if code.get(at) != Some(&0xcc) {
                 return Err(refuse(code, at, 1, (Rule::C7, "code without a label that nothing runs into", 0)));
             }
-            at += 1;
-            continue;
+            self.at += 1;
+            return Ok(());
         };
-        let bmi = image.flags & flags::BMI != 0;
+        let bmi = context.image.flags & flags::BMI != 0;
         let decoded = decode::decode(code, at, bmi).map_err(|fault| refuse(code, at, 1, fault))?;
         let len = decoded.instruction.len();
-        if step::step(&context, &decoded, now).map_err(|fault| refuse(code, at, len, fault))? == Next::Ends {
-            state = None;
+        if step::step(context, &decoded, now).map_err(|fault| refuse(code, at, len, fault))? == Next::Ends {
+            self.state = None;
         }
-        at += len;
-        count += 1;
+        self.at += len;
+        self.count += 1;
+        Ok(())
     }
-    if let Some(left) = labels.get(label).filter(|left| (left.offset as usize) < end) {
-        return Err(refuse(code, at, 1, (Rule::F3, "label inside an instruction", i64::from(left.offset))));
+
+    fn end(&self, context: &Context<'_, '_>) -> Result<(), Refusal> {
+        let (code, at, end) = (context.code, self.at, self.function.end as usize);
+        if let Some(left) = context.image.labels().get(self.label).filter(|left| (left.offset as usize) < end) {
+            return Err(refuse(code, at, 1, (Rule::F3, "label inside an instruction", i64::from(left.offset))));
+        }
+        match self.state {
+            None => Ok(()),
+            Some(_) => Err(refuse(code, end, 0, (Rule::C7, "runs over the end of the function", 0))),
+        }
     }
-    match state {
-        None => Ok(count),
-        Some(_) => Err(refuse(code, end, 0, (Rule::C7, "runs over the end of the function", 0))),
-    }
+}
+
+/// Checks one function in one go. Returns the number of instructions.
+pub fn function(image: &Image<'_>, policy: &Policy, function: Function) -> Result<u32, Refusal> {
+    let mut sweep = Sweep::new(image, policy, function);
+    sweep.advance(image, policy, &mut { u32::MAX })?;
+    Ok(sweep.count)
 }
 
 /// At a label: the fall-through to it and its charge are checked; its state is what goes on.

@@ -9,7 +9,7 @@ use std::vec::Vec;
 use twin_abi::image::{flags, Address, Function, ImageBuilder, Import, Label, Mode, LABEL_CHARGE};
 use twin_abi::kind::{Frame, Kind, State, CALLEE_SAVED};
 
-use crate::{list, verify, Policy, Rule};
+use crate::{list, verify, Policy, Rule, Verifier};
 
 const NAMES: [&str; 16] =
     ["rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15"];
@@ -206,6 +206,105 @@ fn the_header_must_be_what_the_loader_asked_for() {
     assert_eq!(verify(&small().build(), &slow).err().map(|r| r.rule), Some(Rule::F1));
 }
 
+/// Sixteen megabytes of table for a function of one byte would be a loader's burden for nothing.
+#[test]
+fn no_table_is_larger_than_the_code_has_use_for() {
+    let check = |change: fn(&mut ImageBuilder)| {
+        let mut b = small();
+        change(&mut b);
+        verify(&b.build(), &policy(Mode::Mirror)).err().map(|refusal| (refusal.rule, refusal.what))
+    };
+    let refused = |what| Some((Rule::F1, what));
+    let addresses = |n: u64| (0..n).map(|n| Address { domain: n, function: 0 }).collect();
+    assert_eq!(check(|b| b.addresses.push(b.addresses[0])), refused("more addresses than functions"));
+    let mut b = small();
+    b.addresses = addresses(8 << 20);
+    assert_eq!(rule_of(b), Some(Rule::F1), "eight million addresses");
+    assert_eq!(check(|b| b.functions = vec![b.functions[0]; 65]), refused("too many functions"));
+    assert_eq!(check(|b| b.labels = vec![b.labels[0]; 65]), refused("too many labels"));
+    assert_eq!(check(|b| b.states = vec![b.states[0]; 2]), refused("more states than labels"));
+    assert_eq!(check(|b| b.origins = vec![Default::default(); 66]), refused("too many origins"));
+    assert_eq!(check(|b| b.origins = vec![Default::default(); 65]), None);
+    assert_eq!(check(|b| b.strings = "x".repeat((1 << 20) + 1)), refused("too many strings"));
+}
+
+#[test]
+fn names_are_printable_and_inside_the_strings() {
+    let check = |strings: &str, name: u32, name_len: u32| {
+        let mut b = small();
+        b.strings = strings.into();
+        b.functions[0] = Function { name, name_len, ..b.functions[0] };
+        let function = rule_of(b.clone());
+        b.functions[0].name_len = 0;
+        b.functions[0].name = 0;
+        b.imports[1] = Import { name, name_len, domain: 0 };
+        assert_eq!(rule_of(b), function, "imports as functions");
+        function
+    };
+    assert_eq!(check("abcdefghijklmnop", 6, 10), None);
+    assert_eq!(check("abcdefghijklmnop", 7, 10), Some(Rule::F6));
+    assert_eq!(check("abcdefghijklmnop", u32::MAX, 10), Some(Rule::F6));
+    assert_eq!(check(&"x".repeat(300), 0, 255), None);
+    assert_eq!(check(&"x".repeat(300), 0, 256), Some(Rule::F6));
+    for wrong in ["a line\nof its own", "\u{1b}[2J", "\u{e9}", "two words"] {
+        assert_eq!(check(wrong, 0, 1), Some(Rule::F6), "{wrong:?}");
+    }
+    assert_eq!(check(&format!("{}\n", "x".repeat(600)), 0, 1), Some(Rule::F6), "far behind");
+}
+
+/// A verification in steps comes to what one in one go comes to, and has no way past a refusal.
+#[test]
+fn a_verification_may_pause() {
+    for example in examples() {
+        for mode in &example.modes {
+            let image = assemble(&example, *mode);
+            let whole = verify(&image, &policy(*mode)).map(|v| v.instructions());
+            let mut verifier = match Verifier::new(&image, &policy(*mode)) {
+                Ok(verifier) => verifier,
+                Err(refusal) => {
+                    assert_eq!(whole, Err(refusal));
+                    continue;
+                }
+            };
+            let mut steps = 0;
+            let in_steps = loop {
+                assert!(verifier.advance(0).map_or(true, |v| v.is_none()), "no step, no verdict");
+                steps += 1;
+                match verifier.advance(1) {
+                    Ok(None) => {}
+                    Ok(Some(verified)) => break Ok(verified.instructions()),
+                    Err(refusal) => break Err(refusal),
+                }
+            };
+            assert_eq!(in_steps, whole, "{}", example.title);
+            assert_eq!(verifier.advance(1000).map(|v| v.map(|v| v.instructions())), whole.map(Some), "said again");
+            assert!(steps > 5, "{steps}");
+        }
+    }
+}
+
+/// The steps are as many as there are records, instructions, and stretches of padding and names.
+#[test]
+fn steps_grow_with_the_image_and_no_faster() {
+    let steps = |b: ImageBuilder| {
+        let image = b.build();
+        let mut verifier = Verifier::new(&image, &policy(Mode::Mirror)).expect("a header");
+        (1..).find(|_| verifier.advance(1).expect("accepted").is_some()).expect("ends")
+    };
+    let few = steps(small());
+    let mut b = small();
+    b.code.extend(vec![0xcc; 256 * 100]);
+    assert_eq!(steps(b), few + 99);
+    let mut b = small();
+    b.code = vec![0x90; 1000];
+    b.code.push(0xc3);
+    b.functions[0].end = 1001;
+    assert_eq!(steps(b), few + 1000);
+    let mut b = small();
+    b.strings = "x".repeat(256 * 100);
+    assert_eq!(steps(b), few + 99);
+}
+
 #[test]
 fn functions_must_cover_the_code_in_order() {
     let check = |change: fn(&mut ImageBuilder)| {
@@ -218,6 +317,7 @@ fn functions_must_cover_the_code_in_order() {
     assert_eq!(check(|b| b.functions.push(b.functions[0])), Some(Rule::F2));
     assert_eq!(check(|b| b.code.push(0x90)), Some(Rule::F2));
     assert_eq!(check(|b| b.code.push(0xcc)), None);
+    assert_eq!(check(|b| b.code.extend([&[0xcc; 1000][..], &[0x90]].concat())), Some(Rule::F2), "far behind");
     assert_eq!(check(|b| b.functions[0].stack_args = 17), Some(Rule::F2));
     assert_eq!(check(|b| b.indirect_args = 17), Some(Rule::F2));
 }
@@ -244,6 +344,7 @@ fn labels_and_states_must_be_possible() {
     assert_eq!(rule_of(b), Some(Rule::F3), "no such state");
     let mut b = small();
     b.labels.clear();
+    b.states.clear();
     assert_eq!(rule_of(b), Some(Rule::F4), "function without label");
     let mut b = small();
     b.states[0].frame.depth = 1;
@@ -271,7 +372,13 @@ fn the_address_table_names_functions_that_need_nothing() {
         change(&mut b);
         rule_of(b)
     };
-    assert_eq!(check(|b| b.addresses.push(b.addresses[0])), Some(Rule::F5));
+    let twice = |b: &mut ImageBuilder| {
+        b.code.push(0xc3);
+        b.functions.push(Function { start: 1, end: 2, ..Default::default() });
+        b.labels.push(Label { offset: 1, state: 0 });
+        b.addresses.push(b.addresses[0]);
+    };
+    assert_eq!(check(twice), Some(Rule::F5));
     assert_eq!(check(|b| b.addresses[0].function = 1), Some(Rule::F5));
     assert_eq!(check(|b| b.states[0].regs = Kind::Masked as u64), Some(Rule::F5));
     assert_eq!(check(|b| b.functions[0].stack_args = 1), Some(Rule::F5));
