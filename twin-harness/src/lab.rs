@@ -134,10 +134,10 @@ impl Lab {
             structures.extend((0..PAGE / SKB_BYTES).map(|n| at + n * SKB_BYTES));
         }
         for skb in structures.iter().take(WHOLE) {
-            support.pool.lend(*skb, address_of(take()?), PAGE as u32);
+            support.pool.lend(*skb, address_of(take()?), PAGE as u32).map_err(|e| format!("{e:?}"))?;
         }
         for skb in structures.iter().skip(WHOLE).take(BARE) {
-            support.pool.lend_bare(*skb);
+            support.pool.lend_bare(*skb).map_err(|e| format!("{e:?}"))?;
         }
         for _ in 0..FRAGMENTS {
             let pfn = take()?;

@@ -208,8 +208,8 @@ pub fn domain(n: u64) -> (Fake, Support) {
     };
     let mut support = Support { offsets: offsets(), kernel, ..Support::default() };
     for k in 0..n {
-        support.pool.lend(SKBS + k * 512, BUFFERS + k * 4096, 2048);
-        support.pool.lend_bare(SKBS + k * 512 + 256);
+        support.pool.lend(SKBS + k * 512, BUFFERS + k * 4096, 2048).expect("memory");
+        support.pool.lend_bare(SKBS + k * 512 + 256).expect("memory");
         fake.put_u32(VMEMMAP + k * 64 + 52, 2).expect("mapped");
         let o = support.offsets;
         support.pool.lend_fragment(&fake, &o, FRAGMENTS + k * 4096, VMEMMAP + k * 64, 2048).expect("mapped");

@@ -4,7 +4,7 @@
 //! page's `_refcount`). So when the domain frees one that it found in a ring (the interface goes down), only the count drops,
 //! and [`Pool::reclaim`] recognises it by that. This is the reference-count trick of the paper.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::TryReserveError;
 use alloc::vec::Vec;
 
 use super::offsets::Offsets;
@@ -54,13 +54,62 @@ pub enum Given {
     Foreign,
 }
 
+/// Why an object cannot be lent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NotLent {
+    /// Its page structure is not there.
+    Memory(Fault),
+    /// There is no memory to remember it by.
+    NoMemory(TryReserveError),
+}
+
+impl From<Fault> for NotLent {
+    fn from(fault: Fault) -> Self {
+        Self::Memory(fault)
+    }
+}
+
+impl From<TryReserveError> for NotLent {
+    fn from(error: TryReserveError) -> Self {
+        Self::NoMemory(error)
+    }
+}
+
+/// Objects by address, sorted. Only lending one takes memory; finding, taking and giving do not.
+#[derive(Clone, Debug)]
+struct Table<T>(Vec<(u64, T)>);
+
+impl<T> Default for Table<T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<T> Table<T> {
+    fn get_mut(&mut self, address: u64) -> Option<&mut T> {
+        let at = self.0.binary_search_by_key(&address, |(a, _)| *a).ok()?;
+        self.0.get_mut(at).map(|(_, object)| object)
+    }
+
+    /// Adds an object, with room in `free` for it to come home to, and puts it there. One that is known stays as it is.
+    fn add(&mut self, address: u64, object: T, free: &mut Vec<u64>) -> Result<(), TryReserveError> {
+        let Err(at) = self.0.binary_search_by_key(&address, |(a, _)| *a) else { return Ok(()) };
+        self.0.try_reserve(1)?;
+        // All that may ever be free: those that are out now come back to the same list.
+        free.try_reserve(self.0.len() + 1 - free.len().min(self.0.len()))?;
+        self.0.insert(at, (address, object));
+        free.push(address);
+        Ok(())
+    }
+}
+
 /// The lent objects of one domain.
 #[derive(Clone, Debug, Default)]
 pub struct Pool {
-    skbs: BTreeMap<u64, Lent>,
+    skbs: Table<Lent>,
     whole: Vec<u64>,
     bare: Vec<u64>,
-    fragments: BTreeMap<u64, Fragment>,
+    fragments: Table<Fragment>,
     free_fragments: Vec<u64>,
     fragment_bytes: u64,
     /// Requests that found the pool empty.
@@ -69,23 +118,25 @@ pub struct Pool {
 
 impl Pool {
     /// Adds an `sk_buff` with its buffer.
-    pub fn lend(&mut self, skb: u64, head: u64, size: u32) {
-        if self.skbs.insert(skb, Lent { head, size, out: Use::Home }).is_none() {
-            self.whole.push(skb);
-        }
+    ///
+    /// # Errors
+    /// If there is no memory to remember it by.
+    pub fn lend(&mut self, skb: u64, head: u64, size: u32) -> Result<(), NotLent> {
+        Ok(self.skbs.add(skb, Lent { head, size, out: Use::Home }, &mut self.whole)?)
     }
 
     /// Adds an `sk_buff` without a buffer.
-    pub fn lend_bare(&mut self, skb: u64) {
-        if self.skbs.insert(skb, Lent { head: 0, size: 0, out: Use::Home }).is_none() {
-            self.bare.push(skb);
-        }
+    ///
+    /// # Errors
+    /// As for [`Self::lend`].
+    pub fn lend_bare(&mut self, skb: u64) -> Result<(), NotLent> {
+        Ok(self.skbs.add(skb, Lent { head: 0, size: 0, out: Use::Home }, &mut self.bare)?)
     }
 
     /// Adds a receive buffer of `bytes` bytes (the same for all) in `page`.
     ///
     /// # Errors
-    /// If the page structure is not there.
+    /// As for [`Self::lend`], or if the page structure is not there.
     pub fn lend_fragment(
         &mut self,
         memory: &impl Memory,
@@ -93,13 +144,10 @@ impl Pool {
         data: u64,
         page: u64,
         bytes: u64,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), NotLent> {
         let references = memory.u32(page.wrapping_add(o.page_refcount))?;
-        self.fragment_bytes = if self.fragments.is_empty() { bytes } else { self.fragment_bytes.min(bytes) };
-        if self.fragments.insert(data, Fragment { page, references, out: false }).is_none() {
-            self.free_fragments.push(data);
-        }
-        Ok(())
+        self.fragment_bytes = if self.fragments.0.is_empty() { bytes } else { self.fragment_bytes.min(bytes) };
+        Ok(self.fragments.add(data, Fragment { page, references, out: false }, &mut self.free_fragments)?)
     }
 
     /// Numbers of free objects: with buffer, without, fragments.
@@ -111,7 +159,7 @@ impl Pool {
     /// Takes an `sk_buff` whose buffer has room for `bytes`.
     pub(crate) fn take(&mut self, bytes: u64, out: Use) -> Option<(u64, Lent)> {
         let skb = self.whole.pop();
-        let fits = skb.and_then(|skb| self.skbs.get_mut(&skb)).filter(|lent| u64::from(lent.size) >= bytes);
+        let fits = skb.and_then(|skb| self.skbs.get_mut(skb)).filter(|lent| u64::from(lent.size) >= bytes);
         let Some(lent) = fits else {
             self.whole.extend(skb);
             self.exhausted += 1;
@@ -127,7 +175,7 @@ impl Pool {
             self.exhausted += 1;
             return None;
         };
-        self.skbs.get_mut(&skb)?.out = Use::Driver;
+        self.skbs.get_mut(skb)?.out = Use::Driver;
         Some(skb)
     }
 
@@ -138,13 +186,13 @@ impl Pool {
             self.exhausted += 1;
             return None;
         };
-        self.fragments.get_mut(&data)?.out = true;
+        self.fragments.get_mut(data)?.out = true;
         Some(data)
     }
 
     /// Gives an `sk_buff` back.
     pub(crate) fn give(&mut self, skb: u64) -> Given {
-        let Some(lent) = self.skbs.get_mut(&skb) else { return Given::Foreign };
+        let Some(lent) = self.skbs.get_mut(skb) else { return Given::Foreign };
         if lent.out == Use::Home {
             return Given::Twice;
         }
@@ -160,7 +208,7 @@ impl Pool {
 
     /// Gives a receive buffer back. `None`: it is not of this pool; `false`: it was there already.
     pub(crate) fn give_fragment(&mut self, data: u64) -> Option<bool> {
-        let fragment = self.fragments.get_mut(&data)?;
+        let fragment = self.fragments.get_mut(data)?;
         let back = core::mem::replace(&mut fragment.out, false);
         if back {
             self.free_fragments.push(data);
@@ -179,16 +227,18 @@ impl Pool {
     /// If a lent object is no longer there.
     pub fn reclaim(&mut self, memory: &impl Memory, o: &Offsets) -> Result<usize, Fault> {
         let mut found = 0;
-        let out: Vec<u64> = self.skbs.iter().filter(|(_, lent)| lent.out != Use::Home).map(|(skb, _)| *skb).collect();
-        for skb in out {
+        for n in 0..self.skbs.0.len() {
+            let Some((skb, _)) = self.skbs.0.get(n).copied().filter(|(_, lent)| lent.out != Use::Home) else {
+                continue;
+            };
             if memory.u32(skb.wrapping_add(o.skb_users))? < USERS_OUT {
                 self.give(skb);
                 Self::at_home(memory, o, skb)?;
                 found += 1;
             }
         }
-        let out: Vec<(u64, Fragment)> = self.fragments.iter().filter(|(_, f)| f.out).map(|(d, f)| (*d, *f)).collect();
-        for (data, fragment) in out {
+        for n in 0..self.fragments.0.len() {
+            let Some((data, fragment)) = self.fragments.0.get(n).copied().filter(|(_, f)| f.out) else { continue };
             let at = fragment.page.wrapping_add(o.page_refcount);
             let restore = |now: u32| (now < fragment.references).then_some(fragment.references);
             if memory.update_u32(at, restore)?.1 {
