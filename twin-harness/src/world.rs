@@ -411,8 +411,7 @@ impl Host for World {
         if !self.keep_received {
             return;
         }
-        let header = frame.data.wrapping_sub(frame.mac_header).min(64);
-        let mut bytes = vec![0; header as usize + frame.linear as usize];
+        let mut bytes = vec![0; frame.len as usize];
         if self.read(frame.mac_header, &mut bytes).is_ok() {
             self.told.received.push(bytes);
         }

@@ -12,7 +12,7 @@ pub const HEADROOM: u64 = 64;
 pub const MAX_FRAGMENTS: usize = 17;
 
 /// No buffer is larger; what claims to be is none.
-const LARGEST: u32 = 1 << 20;
+pub const LARGEST: u32 = 1 << 20;
 const ETHERNET_HEADER: u32 = 14;
 /// Bit of the byte of `cloned` that says that the head is a page fragment.
 const HEAD_FRAG: u8 = 1 << 5;
@@ -32,7 +32,9 @@ pub struct Fragment {
     pub len: u32,
 }
 
-/// A received packet. Everything was checked against the buffer.
+/// A received packet. Each word was read once and is a copy; the Ethernet header and the linear part lie inside the buffer, and
+/// each fragment names a `struct page` and at most [`LARGEST`] bytes. What the pages hold, and whether they are the domain's, whoever
+/// reads them checks: [`Memory`] for linear data, [`Host::machine_frame`] for fragments.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame {
     /// The `sk_buff`.
@@ -41,8 +43,10 @@ pub struct Frame {
     pub data: u64,
     /// Bytes of it.
     pub linear: u32,
-    /// Address of the Ethernet header.
+    /// Address of the Ethernet header; not above `data`.
     pub mac_header: u64,
+    /// Bytes from the Ethernet header to the end of the linear part; at least those of the header.
+    pub len: u32,
     /// `protocol`, as stored (big endian).
     pub protocol: u16,
     /// Whether the device checked the checksum (`ip_summed`).
@@ -282,18 +286,28 @@ pub fn receive<H: Host>(s: &mut Support, host: &mut H, args: &[u64; 6]) -> Done 
 }
 
 fn hand_over<H: Host>(s: &mut Support, host: &mut H, skb: u64) -> Result<(), Stop> {
-    let frame = frame(host, &s.offsets, skb)?;
-    host.receive(&frame);
+    if let Some(frame) = frame(host, s, skb)? {
+        host.receive(&frame);
+    }
     release(s, host, skb)
 }
 
-/// Reads a packet.
-fn frame<H: Host>(host: &H, o: &Offsets, skb: u64) -> Result<Frame, Stop> {
+/// Reads a packet. `None` if it is too short for an Ethernet header: nobody wants it, but whoever sent it must not end the twin by it.
+fn frame<H: Host>(host: &H, s: &Support, skb: u64) -> Result<Option<Frame>, Stop> {
+    let o = &s.offsets;
     let parts = Parts::read(host, o, skb)?;
     let linear = parts.len - parts.data_len;
     let data_at = parts.data.wrapping_sub(parts.head);
-    if data_at + u64::from(linear) > u64::from(parts.end) {
+    let linear_end = data_at + u64::from(linear);
+    if linear_end > u64::from(parts.end) {
         return Err(bad("packet longer than its buffer", u64::from(linear)));
+    }
+    let mac = u64::from(host.u16(skb.wrapping_add(o.skb_mac_header))?);
+    if mac > data_at {
+        return Err(bad("Ethernet header behind the data", mac));
+    }
+    if mac + u64::from(ETHERNET_HEADER) > linear_end {
+        return Ok(None);
     }
     let info = parts.head.wrapping_add(u64::from(parts.end));
     let nr = usize::from(host.u8(info.wrapping_add(o.info_nr_frags))?);
@@ -301,25 +315,38 @@ fn frame<H: Host>(host: &H, o: &Offsets, skb: u64) -> Result<Frame, Stop> {
     let mut at = info.wrapping_add(o.info_frags);
     let mut sum = 0u64;
     for fragment in fragments.get_mut(..nr).ok_or(bad("too many fragments", nr as u64))? {
-        let page = host.u64(at)?;
-        *fragment = Fragment { page, len: host.u32(at.wrapping_add(8))?, offset: host.u32(at.wrapping_add(12))? };
+        *fragment = read_fragment(host, s, at)?;
         sum += u64::from(fragment.len);
         at = at.wrapping_add(16);
     }
     if sum != u64::from(parts.data_len) {
         return Err(bad("fragments do not make up data_len", sum));
     }
-    let mac = host.u16(skb.wrapping_add(o.skb_mac_header))?;
-    Ok(Frame {
+    Ok(Some(Frame {
         skb,
         data: parts.data,
         linear,
-        mac_header: parts.head.wrapping_add(u64::from(mac)),
+        mac_header: parts.head.wrapping_add(mac),
+        len: u32::try_from(linear_end - mac).unwrap_or(0),
         protocol: host.u16(skb.wrapping_add(o.skb_protocol))?,
         ip_summed: host.u8(skb.wrapping_add(o.skb_pkt_type))? >> 5 & 3,
         fragments,
         nr_fragments: nr,
-    })
+    }))
+}
+
+/// Reads the fragment at `at`: a whole `struct page`, and no more bytes than a buffer has.
+fn read_fragment<H: Host>(host: &H, s: &Support, at: u64) -> Result<Fragment, Stop> {
+    let page = host.u64(at)?;
+    let fragment = Fragment { page, len: host.u32(at.wrapping_add(8))?, offset: host.u32(at.wrapping_add(12))? };
+    let is_page = page.checked_sub(s.kernel.vmemmap).is_some_and(|at| at.checked_rem(s.offsets.page_size) == Some(0));
+    if !is_page {
+        return Err(bad("fragment without a page", page));
+    }
+    match fragment.offset.checked_add(fragment.len) {
+        Some(end) if end <= LARGEST => Ok(fragment),
+        _ => Err(bad("fragment larger than a buffer", u64::from(fragment.len))),
+    }
 }
 
 /// A packet to be sent.

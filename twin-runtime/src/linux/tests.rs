@@ -191,6 +191,64 @@ fn sizes_that_leave_the_buffer_end_the_invocation() {
     assert_eq!(s.pool.exhausted, 1);
 }
 
+/// A received packet with its Ethernet header at `mac`, and one page fragment.
+fn received(mac: u16, page: u64, offset: u32, len: u32) -> (Result<u64, Stop>, Vec<Event>, (usize, usize, usize)) {
+    let (mut f, mut s) = domain(1);
+    let skb = call("__netdev_alloc_skb", &mut s, &mut f, &[DEVICE, 1000, 0]).expect("allocated");
+    call("skb_put", &mut s, &mut f, &[skb, 100]).expect("room");
+    call("eth_type_trans", &mut s, &mut f, &[skb, DEVICE]).expect("typed");
+    f.put_u16(skb + 186, mac).expect("mapped");
+    let info = f.u64(skb + 200).expect("mapped") + u64::from(f.u32(skb + 192).expect("mapped"));
+    f.put_u8(info + 2, 1).expect("mapped");
+    f.put_u64(info + 48, page).expect("mapped");
+    f.put_u32(info + 56, len).expect("mapped");
+    f.put_u32(info + 60, offset).expect("mapped");
+    f.put_u32(skb + 112, 86 + len).expect("mapped");
+    f.put_u32(skb + 116, len).expect("mapped");
+    let result = call("netif_receive_skb", &mut s, &mut f, &[skb]);
+    (result, f.events, s.pool.free())
+}
+
+#[test]
+fn a_received_packet_names_its_own_bytes() {
+    let page = VMEMMAP + 5 * 64;
+    let good = [Event::Received { linear: 86, protocol: 0, fragments: 1 }];
+    assert_eq!(received(64, page, 16, 500), (Ok(0), good.to_vec(), (1, 1, 1)));
+    assert_eq!(received(64, page, 0, 1 << 20).1, good, "the largest");
+    let refused = |mac, page, offset, len| {
+        let (result, events, _) = received(mac, page, offset, len);
+        structure(result) && events.is_empty()
+    };
+    assert!(refused(u16::MAX, page, 0, 1), "no header was set");
+    assert!(refused(79, page, 0, 1), "behind the data");
+    assert!(refused(64, page + 8, 0, 1), "inside a page structure");
+    assert!(refused(64, VMEMMAP - 64, 0, 1), "below all page structures");
+    assert!(refused(64, 0, 0, 1));
+    assert!(refused(64, page, 1, 1 << 20), "too large");
+    assert!(refused(64, page, u32::MAX, 1), "wraps");
+}
+
+/// What came over the wire must not end the twin.
+#[test]
+fn a_packet_too_short_for_a_header_is_dropped() {
+    let (mut f, mut s) = domain(1);
+    let skb = call("__netdev_alloc_skb", &mut s, &mut f, &[DEVICE, 1000, 0]).expect("allocated");
+    call("skb_put", &mut s, &mut f, &[skb, 13]).expect("room");
+    call("eth_type_trans", &mut s, &mut f, &[skb, DEVICE]).expect("typed");
+    assert_eq!(call("netif_receive_skb", &mut s, &mut f, &[skb]), Ok(0));
+    assert_eq!((f.events, s.pool.free()), (vec![], (1, 1, 1)));
+}
+
+#[test]
+fn an_object_is_lent_once() {
+    let (mut f, mut s) = domain(2);
+    let skb = call("__netdev_alloc_skb", &mut s, &mut f, &[DEVICE, 1000, 0]).expect("allocated");
+    s.pool.lend(skb, BUFFERS, 2048).expect("memory");
+    assert_eq!(s.pool.free(), (1, 2, 2), "it is still out");
+    call("napi_consume_skb", &mut s, &mut f, &[skb, 1]).expect("freed");
+    assert_eq!(s.pool.free(), (2, 2, 2));
+}
+
 #[test]
 fn a_prepared_packet_comes_back_with_its_cookie() {
     let (mut f, mut s) = domain(1);
