@@ -98,8 +98,8 @@ pub const STACK_GUARD: u64 = 8192;
 /// Bytes of the stack (and of the unsafe area).
 pub const STACK_SIZE: u64 = 32768;
 
-/// Bytes at the stack's end above the return address of an entry. They are zero at each entry: the first function may take them for
-/// its stack arguments.
+/// Bytes at the stack's end above the return address of an entry: the first function may take them for its stack arguments. They are
+/// zero when the instance is loaded, and nobody but the twin writes there.
 pub const ENTRY_AREA: u64 = 256;
 /// Most words of stack arguments of a call.
 pub const MAX_STACK_ARGS: u32 = 16;

@@ -7,7 +7,7 @@ use crate::native::arena::{Arena, Watch};
 use crate::native::quiet::{Learned, Learning, Quiet, Shown};
 use crate::native::{original, Native, CALL_CYCLES, GATE_CYCLES};
 use crate::random::Random;
-use crate::rig::{make, Rig, HOLE, STLB_LIMIT};
+use crate::rig::{loaded, make, Rig};
 use crate::scenario::frame;
 use crate::world::MASK_BITS;
 use std::fmt::Write;
@@ -15,7 +15,6 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 use twin_rewrite::options::{Mode, Options, Reuse};
-use twin_runtime::gate::Twin;
 
 /// Drivers that have a model of their device.
 pub const DRIVERS: [&str; 3] = ["e1000", "e1000e", "8139cp"];
@@ -153,7 +152,7 @@ fn twin_cycles(rig: &Rig, verified: twin_verify::Verified<'_>, learned: &Learned
     let capacity = verified.image().code().len() as u64;
     let watch = Watch::Quiet(quiet.clone());
     let arena = Arena::new(verified.policy().mode, capacity, &mut world, rig.live.percpu, watch)?;
-    let mut native = Native::load(arena, Twin::new(verified, STLB_LIMIT, HOLE), None)?;
+    let mut native = Native::load(arena, loaded(verified)?, None)?;
     let mut lab = Lab::new(world, &rig.live)?;
     rounds(&mut lab, &mut Shown { inner: &mut native, quiet, learned, high: 0 })
 }

@@ -7,10 +7,11 @@ use crate::world::{Beside, Place, World, MASK_BITS, PAGE};
 use std::cell::RefCell;
 use std::rc::Rc;
 use twin_abi::image::Mode;
-use twin_abi::layout::{CODE_OFFSET, STACK_GUARD, STACK_SIZE, WINDOW_GUARD};
+use twin_abi::layout::{CODE_OFFSET, ENTRY_AREA, STACK_GUARD, STACK_SIZE, WINDOW_GUARD};
+use twin_abi::Image;
 use twin_rewrite::module::Module;
 use twin_rewrite::program::{self, import_name};
-use twin_runtime::gate::{Answer, Call, Gate, Twin};
+use twin_runtime::gate::{Answer, Call, Gate, Invocation, Registers, Twin};
 use twin_runtime::instance::{Areas, Config};
 use twin_runtime::linux::{Routine, Stop as RoutineStop, Support};
 use twin_runtime::memory::Fault;
@@ -196,11 +197,17 @@ struct Instance {
 pub struct TwinEmulator<'a> {
     /// The loaded image.
     pub twin: Twin<'a>,
+    machine: Machine<'a>,
+    budget: u64,
+    steps: i64,
+}
+
+/// What runs an instance.
+struct Machine<'a> {
+    image: Image<'a>,
     code: CodeSpace,
     cpu: Cpu,
     instance: Instance,
-    budget: u64,
-    steps: i64,
     entered: u64,
 }
 
@@ -227,7 +234,7 @@ impl<'a> TwinEmulator<'a> {
             imports: (0..slots).map(|n| GATES + 16 * n).collect(),
             hole: HOLE,
         };
-        let areas = Areas::new(&verified, twin.addresses(), &config);
+        let areas = Areas::new(&verified, twin.addresses(), &config).expect("every slot has a gate");
         let instance = Instance {
             mode: verified.policy().mode,
             context: areas.context,
@@ -241,7 +248,8 @@ impl<'a> TwinEmulator<'a> {
             accesses: 0,
         };
         let code = CodeSpace::new(INSTANCE + u64::from(CODE_OFFSET), code);
-        Self { twin, code, cpu: Cpu::default(), instance, budget: BUDGET, steps: i64::MAX, entered: 0 }
+        let machine = Machine { image: *verified.image(), code, cpu: Cpu::default(), instance, entered: 0 };
+        Self { twin, machine, budget: BUDGET, steps: i64::MAX }
     }
 
     /// Gives the world the unsafe area.
@@ -255,18 +263,20 @@ impl<'a> TwinEmulator<'a> {
         (self.steps, self.budget) = (steps, instructions);
     }
 
+    /// Accesses to the domain's memory, its device and the unsafe area so far.
+    pub fn accesses(&self) -> u64 {
+        self.machine.instance.accesses
+    }
+}
+
+impl Machine<'_> {
     fn ended(&self, class: Class, reason: String) -> Ended {
         let at = self.abort(Reason::Bug);
         Ended { reason, at: format!("{}+{:#x}", at.symbol, at.original), class }
     }
 
-    /// Accesses to the domain's memory, its device and the unsafe area so far.
-    pub fn accesses(&self) -> u64 {
-        self.instance.accesses
-    }
-
     fn abort(&self, reason: Reason) -> Abort {
-        Abort::at(self.twin.verified().image(), self.cpu.rip.wrapping_sub(self.code.base()) as u32, reason)
+        Abort::at(&self.image, self.cpu.rip.wrapping_sub(self.code.base()) as u32, reason)
     }
 
     /// `ud2`: the budget is used up, or a BUG.
@@ -276,7 +286,13 @@ impl<'a> TwinEmulator<'a> {
         self.ended(class_of(&reason), format!("{reason:?}"))
     }
 
-    fn gate(&mut self, to: u64, world: &mut World, support: &mut Support) -> Result<(), Ended> {
+    fn gate(
+        &mut self,
+        to: u64,
+        twin: &mut Invocation<'_, '_>,
+        world: &mut World,
+        support: &mut Support,
+    ) -> Result<(), Ended> {
         let gate = match to {
             GATE_MISS => Gate::StlbMiss,
             GATE_ICALL => Gate::IndirectCall,
@@ -290,83 +306,94 @@ impl<'a> TwinEmulator<'a> {
             bus.read(rsp, 8).map_err(|f| BusFault { ..f })
         };
         let back = back.map_err(|f| self.ended(Class::Stack, format!("{f:x?}")))?;
-        let r = self.cpu.regs;
+        let [rax, rcx, rdx, _, _, _, rsi, rdi, r8, r9, r10, r11, ..] = self.cpu.regs;
         let call = Call {
             gate,
-            args: [r[7], r[6], r[2], r[1], r[8], r[9]],
-            r11: r[11],
+            registers: Registers { rax, rcx, rdx, rsi, rdi, r8, r9, r10, r11 },
             from: back.wrapping_sub(self.code.base()) as u32,
             stack: rsp,
         };
         let import = |n: u32| {
-            let image = *self.twin.verified().image();
+            let image = self.image;
             image.imports().get(n as usize).map(|i| image.name(i.name, i.name_len))
         };
         let name = if let Gate::Import(n) = gate { import(n) } else { None };
         let answer = match name {
-            Some(name) if world.forced.iter().any(|f| f == name) => Answer::Return(world.upcall(name, &call.args)),
+            Some(name) if world.forced.iter().any(|f| f == name) => {
+                Answer::Return(world.upcall(name, &call.registers.args()))
+            }
             _ => {
                 if let Some(name) = name.filter(|n| Routine::by_name(n).is_some()) {
-                    world.keep_call(name, &call.args);
+                    world.keep_call(name, &call.registers.args());
                 }
-                self.twin.gate(&call, &mut Embedded { world, instance: &mut self.instance }, support)
+                twin.gate(&call, &mut Embedded { world, instance: &mut self.instance }, support)
             }
         };
+        self.load(&answer.registers(&call.registers));
         match answer {
-            Answer::Return(value) => {
-                for n in [1, 2, 6, 7, 8, 9, 10, 11] {
-                    self.cpu.regs[n] = 0;
-                }
-                self.cpu.regs[0] = value;
-                self.cpu.regs[4] += 8;
-                self.cpu.rip = back;
-            }
-            Answer::Resume => {
+            Answer::Return(_) | Answer::Resume => {
                 self.cpu.regs[4] += 8;
                 self.cpu.rip = back;
             }
             Answer::Enter(offset) => self.cpu.rip = self.code.base() + u64::from(offset),
-            Answer::Abort(abort) => return Err(Ended::from_abort(&abort, self.twin.verified().image(), self.entered)),
+            Answer::Abort(abort) => return Err(Ended::from_abort(&abort, &self.image, self.entered)),
         }
         Ok(())
+    }
+
+    fn load(&mut self, r: &Registers) {
+        let all = [
+            (0, r.rax),
+            (1, r.rcx),
+            (2, r.rdx),
+            (6, r.rsi),
+            (7, r.rdi),
+            (8, r.r8),
+            (9, r.r9),
+            (10, r.r10),
+            (11, r.r11),
+        ];
+        for (n, value) in all {
+            self.cpu.regs[n] = value;
+        }
     }
 }
 
 impl Executor for TwinEmulator<'_> {
     fn call(&mut self, world: &mut World, support: &mut Support, function: u64, args: &[u64; 6]) -> Result<u64, Ended> {
-        let begun = self.twin.begin(function, self.steps, &mut Embedded { world, instance: &mut self.instance });
-        let offset = begun.map_err(|a| Ended::from_abort(&a, self.twin.verified().image(), function))?;
-        self.entered = function;
-        let count = self.cpu.count;
-        self.cpu = Cpu { count, ..Cpu::default() };
-        for (r, value) in [7, 6, 2, 1, 8, 9].into_iter().zip(args) {
-            self.cpu.regs[r] = *value;
-        }
-        let top = STACK_SIZE as usize - 256;
-        self.instance.stack[top..top + 8].copy_from_slice(&RETURN.to_le_bytes());
-        self.cpu.regs[4] = TWIN_STACK + top as u64;
-        self.cpu.rip = self.code.base() + u64::from(offset);
+        let m = &mut self.machine;
+        let begun = self.twin.begin(function, args, self.steps, &mut Embedded { world, instance: &mut m.instance });
+        let mut invocation = begun.map_err(|a| Ended::from_abort(&a, &m.image, function))?;
+        let entry = invocation.entry();
+        m.entered = function;
+        let count = m.cpu.count;
+        m.cpu = Cpu { count, ..Cpu::default() };
+        m.load(&entry.registers);
+        let top = (STACK_SIZE - ENTRY_AREA) as usize;
+        m.instance.stack[top - 8..top].copy_from_slice(&RETURN.to_le_bytes());
+        m.cpu.regs[4] = TWIN_STACK + top as u64 - 8;
+        m.cpu.rip = m.code.base() + u64::from(entry.offset);
         let limit = count + self.budget;
         loop {
-            let left = limit.saturating_sub(self.cpu.count);
-            let stop = self.cpu.run(&mut self.code, &mut TwinBus { instance: &mut self.instance, world }, left);
-            if let Some(f) = self.instance.escape.take() {
-                return Err(self.ended(Class::Escape, format!("reached for {:#x}, write {}", f.address, f.write)));
+            let left = limit.saturating_sub(m.cpu.count);
+            let stop = m.cpu.run(&mut m.code, &mut TwinBus { instance: &mut m.instance, world }, left);
+            if let Some(f) = m.instance.escape.take() {
+                return Err(m.ended(Class::Escape, format!("reached for {:#x}, write {}", f.address, f.write)));
             }
             match stop {
-                Stop::Outside(RETURN) => return Ok(self.cpu.regs[0]),
-                Stop::Outside(to) => self.gate(to, world, support)?,
+                Stop::Outside(RETURN) => return Ok(m.cpu.regs[0]),
+                Stop::Outside(to) => m.gate(to, &mut invocation, world, support)?,
                 Stop::Fault(f) if in_stack_guard(f.address) => {
-                    return Err(self.ended(Class::Stack, format!("{f:x?}")));
+                    return Err(m.ended(Class::Stack, format!("{f:x?}")));
                 }
-                Stop::Trap => return Err(self.trapped()),
-                other => return Err(self.ended(class_of_stop(other), format!("{other:x?}"))),
+                Stop::Trap => return Err(m.trapped()),
+                other => return Err(m.ended(class_of_stop(other), format!("{other:x?}"))),
             }
         }
     }
 
     fn instructions(&self) -> u64 {
-        self.cpu.count
+        self.machine.cpu.count
     }
 }
 

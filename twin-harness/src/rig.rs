@@ -60,6 +60,11 @@ pub fn policy(options: &Options) -> Policy {
     }
 }
 
+/// A twin of an accepted image.
+pub fn loaded(verified: Verified<'_>) -> Result<Twin<'_>, String> {
+    Twin::new(verified, STLB_LIMIT, HOLE).map_err(|e| e.to_string())
+}
+
 /// Rewrites a module.
 pub fn make(module: &Module, options: &Options) -> Result<Made, String> {
     let start = Instant::now();
@@ -116,7 +121,7 @@ impl Rig {
     pub fn twin<'a>(&self, verified: Verified<'a>) -> Result<(Lab, TwinEmulator<'a>), String> {
         let mut world = self.template.copy()?;
         TwinEmulator::prepare(&mut world);
-        let twin = Twin::new(verified, STLB_LIMIT, HOLE);
+        let twin = loaded(verified)?;
         Ok((Lab::new(world, &self.live)?, TwinEmulator::new(twin, self.live.percpu)))
     }
 
@@ -125,7 +130,7 @@ impl Rig {
         let mut world = self.template.copy()?;
         let capacity = verified.image().code().len() as u64;
         let arena = Arena::new(verified.policy().mode, capacity, &mut world, self.live.percpu, Watch::Device)?;
-        let native = Native::load(arena, Twin::new(verified, STLB_LIMIT, HOLE), None)?;
+        let native = Native::load(arena, loaded(verified)?, None)?;
         Ok((Lab::new(world, &self.live)?, native))
     }
 

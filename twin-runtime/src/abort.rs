@@ -1,6 +1,5 @@
 //! Why an invocation ended early, and where.
 
-use alloc::string::String;
 use core::fmt;
 
 use twin_abi::image::Image;
@@ -50,6 +49,47 @@ impl From<Fault> for Reason {
     }
 }
 
+/// Bytes of a symbol's name that an abort keeps.
+const NAME_BYTES: usize = 62;
+
+/// The name of a function, in place: an abort allocates nothing. What is longer is cut off.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Symbol {
+    bytes: [u8; NAME_BYTES],
+    len: u8,
+}
+
+impl Symbol {
+    fn new(name: &str) -> Self {
+        let mut symbol = Self { bytes: [0; NAME_BYTES], len: 0 };
+        // Names are ASCII (rule F6), so any cut is between characters.
+        for (to, from) in symbol.bytes.iter_mut().zip(name.bytes()) {
+            *to = from;
+            symbol.len += 1;
+        }
+        symbol
+    }
+
+    /// The name.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        let name = self.bytes.get(..usize::from(self.len)).unwrap_or(&[]);
+        core::str::from_utf8(name).unwrap_or("?")
+    }
+}
+
+impl fmt::Display for Symbol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl fmt::Debug for Symbol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
 /// An ended invocation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Abort {
@@ -58,7 +98,7 @@ pub struct Abort {
     /// Code offset of the instruction, or of the return address in the twin when a gate found it.
     pub offset: u32,
     /// Name of the function of the driver.
-    pub symbol: String,
+    pub symbol: Symbol,
     /// Offset in the original function of the instruction that this one stems from.
     pub original: u64,
 }
@@ -71,7 +111,7 @@ impl Abort {
         let start = function.map_or(image.text, |f| f.domain);
         let origin = image.origin_of(offset).map_or(0, |o| image.text.wrapping_add(u64::from(o)));
         let symbol = function.map_or("?", |f| image.name(f.name, f.name_len));
-        Self { reason, offset, symbol: symbol.into(), original: origin.wrapping_sub(start) }
+        Self { reason, offset, symbol: Symbol::new(symbol), original: origin.wrapping_sub(start) }
     }
 
     /// The abort for an exception at a code offset: `ud2` is told apart by the budget, and the stack by its guards.
@@ -79,7 +119,7 @@ impl Abort {
     pub fn exception(image: &Image<'_>, offset: u32, vector: u8, address: u64, budget: i64, in_guard: bool) -> Self {
         let reason = match vector {
             6 if budget < 0 => Reason::Budget,
-            6 | 3 => Reason::Bug,
+            6 => Reason::Bug,
             14 | 12 | 8 if in_guard => Reason::Stack(address),
             _ => Reason::Exception { vector, address },
         };

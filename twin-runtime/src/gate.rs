@@ -1,11 +1,15 @@
 //! What happens when the twin calls out of its image.
 //!
-//! The embedder's stub for a gate stores the registers of a [`Call`], leaves the twin's stack, and calls [`Twin::gate`]. Then,
-//! by the [`Answer`]: `Return` puts the value into rax, clears the other caller-saved registers and returns to the twin; `Resume`
-//! returns with every register as it was; `Enter` goes on at a code offset of the image as if that had been called (the return
-//! address of the gate stays on top of the twin's stack, the argument registers are as they were); `Abort` leaves the twin for good.
-//! DF is clear in all of them. An invocation is [`Twin::begin`], the embedder's entry code, and then the value of rax or the abort.
+//! An invocation is [`Twin::begin`], the embedder's entry code, and then the value of rax or an abort. The embedder's stub for a gate
+//! stores the [`Registers`] of a [`Call`], leaves the twin's stack before it pushes anything, and calls [`Invocation::gate`]. By the
+//! [`Answer`] it then loads the registers that [`Answer::registers`] names, and only those: so nothing of the hypervisor's gets
+//! to the twin. `Return` and `Resume` return to the twin; `Enter` goes on at a code offset of the image as if that had been called (the
+//! return address of the gate stays on top of the twin's stack); `Abort` leaves the twin for good. DF is clear in all of them.
+//!
+//! An [`Invocation`] borrows its twin, so there is one at a time for an instance, and while it waits for an upcall too: a second
+//! one would start at the top of the same stack with the same budget.
 
+use alloc::collections::TryReserveError;
 use alloc::vec::Vec;
 
 use twin_abi::image::Mode;
@@ -29,19 +33,56 @@ pub enum Gate {
     Warn,
 }
 
+/// The registers that a call does not preserve, for assembly to store and to load.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+#[allow(missing_docs, reason = "each is named as the register")]
+pub struct Registers {
+    pub rax: u64,
+    pub rcx: u64,
+    pub rdx: u64,
+    pub rsi: u64,
+    pub rdi: u64,
+    pub r8: u64,
+    pub r9: u64,
+    pub r10: u64,
+    pub r11: u64,
+}
+
+impl Registers {
+    /// With the arguments of a call, and nothing else.
+    #[must_use]
+    pub fn of_args(&[rdi, rsi, rdx, rcx, r8, r9]: &[u64; 6]) -> Self {
+        Self { rdi, rsi, rdx, rcx, r8, r9, ..Self::default() }
+    }
+
+    /// The arguments of a call.
+    #[must_use]
+    pub fn args(&self) -> [u64; 6] {
+        [self.rdi, self.rsi, self.rdx, self.rcx, self.r8, self.r9]
+    }
+}
+
 /// A call out of the image.
 #[derive(Clone, Copy, Debug)]
 pub struct Call {
     /// The stub.
     pub gate: Gate,
-    /// rdi, rsi, rdx, rcx, r8, r9.
-    pub args: [u64; 6],
-    /// r11.
-    pub r11: u64,
+    /// As the twin had them.
+    pub registers: Registers,
     /// Code offset of the return address; the embedder computes it from the top of the twin's stack.
     pub from: u32,
-    /// The twin's rsp: points to the return address, stack arguments above it.
+    /// The twin's rsp: points to the return address. Stack arguments are where `instance::Config::stack_arguments` says.
     pub stack: u64,
+}
+
+/// How an invocation begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Code offset to call, with the twin's stack pointer at `instance::Config::entry_stack`.
+    pub offset: u32,
+    /// To be loaded. rbx, rbp and r12 to r15 are to be zero.
+    pub registers: Registers,
 }
 
 /// How the embedder goes on.
@@ -57,6 +98,19 @@ pub enum Answer {
     Abort(Abort),
 }
 
+impl Answer {
+    /// What the twin finds in the registers that a call does not preserve; `before` is what it left in them.
+    #[must_use]
+    pub fn registers(&self, before: &Registers) -> Registers {
+        match self {
+            Self::Return(value) => Registers { rax: *value, ..Registers::default() },
+            Self::Resume => *before,
+            Self::Enter(_) => Registers::of_args(&before.args()),
+            Self::Abort(_) => Registers::default(),
+        }
+    }
+}
+
 /// The words of the context page and the way to the driver domain.
 pub trait Embedder: Host + Mapper {
     /// Reads `BUDGET`.
@@ -67,7 +121,8 @@ pub trait Embedder: Host + Mapper {
     fn miss_address(&self) -> u64;
     /// Writes `MISS_RESULT`.
     fn set_miss_result(&mut self, address: u64);
-    /// Runs a function of the driver domain to its end and returns its result. `stack` is the twin's, for further arguments.
+    /// Runs a function of the driver domain to its end and returns its result. `stack` is the twin's rsp, for further arguments: they
+    /// are where `instance::Config::stack_arguments` says and nowhere else.
     ///
     /// # Errors
     /// If upcalls are not possible here or the domain does not answer.
@@ -99,13 +154,21 @@ pub struct Counter {
     pub upcall: u64,
 }
 
-/// A loaded twin.
+/// An import with what is to be done for it. Its name was read once, when the twin was loaded.
+#[derive(Clone, Copy, Debug)]
+struct Bound<'a> {
+    name: &'a str,
+    domain: u64,
+    binding: Binding,
+    counter: Counter,
+}
+
+/// A loaded twin: one instance of it.
 #[derive(Debug)]
 pub struct Twin<'a> {
     verified: Verified<'a>,
-    addresses: Addresses,
-    bindings: Vec<Binding>,
-    counters: Vec<Counter>,
+    addresses: Addresses<'a>,
+    imports: Vec<Bound<'a>>,
     /// `WARN` sites reached.
     pub warnings: u64,
     /// Indirect calls that came to the gate.
@@ -114,17 +177,72 @@ pub struct Twin<'a> {
     pub stlb: Option<Stlb>,
 }
 
-impl<'a> Twin<'a> {
-    /// Binds the imports of an accepted image. `stlb_limit` and `hole` are for [`Stlb::new`].
+/// A running invocation. While it lives, its twin can begin no other:
+///
+/// ```compile_fail,E0499
+/// # use twin_runtime::gate::{Embedder, Twin};
+/// fn again<E: Embedder>(twin: &mut Twin<'_>, embedder: &mut E) {
+///     let first = twin.begin(0x1000, &[0; 6], 100, embedder);
+///     let second = twin.begin(0x1000, &[0; 6], 100, embedder);
+///     drop((first, second));
+/// }
+/// ```
+///
+/// One after the other:
+///
+/// ```
+/// # use twin_runtime::gate::{Embedder, Twin};
+/// fn again<E: Embedder>(twin: &mut Twin<'_>, embedder: &mut E) {
+///     drop(twin.begin(0x1000, &[0; 6], 100, embedder));
+///     drop(twin.begin(0x1000, &[0; 6], 100, embedder));
+/// }
+/// ```
+#[derive(Debug)]
+pub struct Invocation<'t, 'a> {
+    twin: &'t mut Twin<'a>,
+    entry: Entry,
+}
+
+impl<'a> Invocation<'_, 'a> {
+    /// How to enter the twin.
     #[must_use]
-    pub fn new(verified: Verified<'a>, stlb_limit: usize, hole: u64) -> Self {
-        let image = verified.image();
-        let bind = |name: &str| Routine::by_name(name).map_or(Binding::Upcall, Binding::Native);
-        let bindings: Vec<Binding> = image.imports().iter().map(|i| bind(image.name(i.name, i.name_len))).collect();
-        let addresses = Addresses::new(image);
-        let counters = alloc::vec![Counter::default(); bindings.len()];
-        let stlb = (verified.policy().mode == Mode::Stlb).then(|| Stlb::new(stlb_limit, hole));
-        Self { verified, addresses, bindings, counters, warnings: 0, indirect: 0, stlb }
+    pub fn entry(&self) -> Entry {
+        self.entry
+    }
+
+    /// The twin.
+    #[must_use]
+    pub fn twin(&self) -> &Twin<'a> {
+        self.twin
+    }
+
+    /// Serves a call out of the image.
+    pub fn gate(&mut self, call: &Call, embedder: &mut impl Embedder, support: &mut Support) -> Answer {
+        self.twin.gate(call, embedder, support)
+    }
+}
+
+impl<'a> Twin<'a> {
+    /// Binds the imports of an accepted image. `stlb_limit` and `hole` are for [`Stlb::new`]. All memory that it will ever need is
+    /// taken here.
+    ///
+    /// # Errors
+    /// If there is not enough.
+    pub fn new(verified: Verified<'a>, stlb_limit: usize, hole: u64) -> Result<Self, TryReserveError> {
+        let image = *verified.image();
+        let mut imports = Vec::new();
+        imports.try_reserve_exact(image.imports().len())?;
+        imports.extend(image.imports().iter().map(|import| {
+            let name = image.name(import.name, import.name_len);
+            let binding = Routine::by_name(name).map_or(Binding::Upcall, Binding::Native);
+            Bound { name, domain: import.domain, binding, counter: Counter::default() }
+        }));
+        let addresses = Addresses::new(&image)?;
+        let stlb = match verified.policy().mode {
+            Mode::Stlb => Some(Stlb::new(stlb_limit, hole)?),
+            Mode::Mirror => None,
+        };
+        Ok(Self { verified, addresses, imports, warnings: 0, indirect: 0, stlb })
     }
 
     /// The image.
@@ -135,43 +253,44 @@ impl<'a> Twin<'a> {
 
     /// The address table.
     #[must_use]
-    pub fn addresses(&self) -> &Addresses {
+    pub fn addresses(&self) -> &Addresses<'a> {
         &self.addresses
     }
 
     /// Name, binding and counts of each import.
     pub fn imports(&self) -> impl Iterator<Item = (&'a str, Binding, Counter)> + '_ {
-        let image = *self.verified.image();
-        let names = image.imports().iter().map(move |i| image.name(i.name, i.name_len));
-        names.zip(self.bindings.iter().copied()).zip(self.counters.iter().copied()).map(|((n, b), c)| (n, b, c))
+        self.imports.iter().map(|import| (import.name, import.binding, import.counter))
     }
 
     /// Serves an import by upcall although a native routine exists.
     pub fn force_upcall(&mut self, name: &str) {
-        let image = *self.verified.image();
-        for (binding, import) in self.bindings.iter_mut().zip(image.imports().iter()) {
-            if image.name(import.name, import.name_len) == name {
-                *binding = Binding::Upcall;
-            }
+        for import in self.imports.iter_mut().filter(|import| import.name == name) {
+            import.binding = Binding::Upcall;
         }
     }
 
-    /// Begins an invocation of the function at a domain address: sets the budget, returns the code offset to enter.
+    /// Begins an invocation of the function at a domain address: sets the budget.
     ///
     /// # Errors
     /// If the twin has no such function.
-    pub fn begin(&self, domain: u64, budget: i64, embedder: &mut impl Embedder) -> Result<u32, Abort> {
+    pub fn begin(
+        &mut self,
+        domain: u64,
+        args: &[u64; 6],
+        budget: i64,
+        embedder: &mut impl Embedder,
+    ) -> Result<Invocation<'_, 'a>, Abort> {
         match self.addresses.resolve(domain) {
             Some(Target::Function(offset)) => {
                 embedder.set_budget(budget);
-                Ok(offset)
+                let entry = Entry { offset, registers: Registers::of_args(args) };
+                Ok(Invocation { twin: self, entry })
             }
             _ => Err(self.abort(0, Reason::IndirectCall(domain))),
         }
     }
 
-    /// Serves a call out of the image.
-    pub fn gate(&mut self, call: &Call, embedder: &mut impl Embedder, support: &mut Support) -> Answer {
+    fn gate(&mut self, call: &Call, embedder: &mut impl Embedder, support: &mut Support) -> Answer {
         let left = embedder.budget().wrapping_sub(1);
         embedder.set_budget(left);
         if left < 0 {
@@ -204,10 +323,10 @@ impl<'a> Twin<'a> {
         support: &mut Support,
     ) -> Result<Answer, Reason> {
         self.indirect += 1;
-        match self.addresses.resolve(call.r11) {
+        match self.addresses.resolve(call.registers.r11) {
             Some(Target::Function(offset)) => Ok(Answer::Enter(offset)),
             Some(Target::Import(number)) => self.import(number, call, embedder, support),
-            None => Err(Reason::IndirectCall(call.r11)),
+            None => Err(Reason::IndirectCall(call.registers.r11)),
         }
     }
 
@@ -218,26 +337,23 @@ impl<'a> Twin<'a> {
         embedder: &mut impl Embedder,
         support: &mut Support,
     ) -> Result<Answer, Reason> {
-        let binding = *self.bindings.get(number as usize).ok_or(Reason::Import(number))?;
-        let image = *self.verified.image();
-        let import = image.imports().get(number as usize).ok_or(Reason::Import(number))?;
-        let counter = self.counters.get_mut(number as usize).ok_or(Reason::Import(number))?;
-        if let Binding::Native(routine) = binding {
-            match routine.call(support, embedder, &call.args) {
+        let import = self.imports.get_mut(number as usize).ok_or(Reason::Import(number))?;
+        let args = call.registers.args();
+        if let Binding::Native(routine) = import.binding {
+            match routine.call(support, embedder, &args) {
                 Ok(value) => {
-                    counter.native += 1;
+                    import.counter.native += 1;
                     return Ok(Answer::Return(value));
                 }
                 Err(Stop::Abort(reason)) => return Err(reason),
                 Err(Stop::Upcall) => {}
             }
         }
-        if let Some(pointer) = call.args.iter().find(|arg| embedder.is_twin_stack(**arg)) {
+        if let Some(pointer) = args.iter().find(|arg| embedder.is_twin_stack(**arg)) {
             return Err(Reason::StackPointer(*pointer));
         }
-        counter.upcall += 1;
-        let name = image.name(import.name, import.name_len);
-        embedder.upcall(number, name, import.domain, &call.args, call.stack).map(Answer::Return)
+        import.counter.upcall += 1;
+        embedder.upcall(number, import.name, import.domain, &args, call.stack).map(Answer::Return)
     }
 
     fn miss(&mut self, embedder: &mut impl Embedder) -> Result<Answer, Reason> {

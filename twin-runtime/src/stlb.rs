@@ -4,7 +4,7 @@
 //! a page which lost its entry to another one is found again without being mapped anew (the paper's hash chain). A page is
 //! mapped together with the one that follows it, because an access may straddle two.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::TryReserveError;
 use alloc::vec::Vec;
 
 use twin_abi::layout::{PAGE_SIZE, STLB_ENTRIES, STLB_NO_TAG};
@@ -40,16 +40,33 @@ pub struct Counts {
     pub refused: u64,
 }
 
-/// The state behind the table of one instance.
+/// A pair that is mapped, or room for one.
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    /// Domain page; [`NO_PAGE`] in a free slot.
+    page: u64,
+    mapped: u64,
+    /// The next slot of the same entry, towards older ones; or [`END`].
+    next: u32,
+}
+
+/// No page has this address.
+const NO_PAGE: u64 = 1;
+/// Ends a chain.
+const END: u32 = u32::MAX;
+/// Most pairs that share an entry. A driver that asks for more of them loses the oldest, so that no miss takes long.
+const CHAIN: usize = 32;
+
+/// The state behind the table of one instance. All memory is taken at the start: a miss allocates nothing.
 #[derive(Debug)]
 pub struct Stlb {
-    /// Domain page to mapped address.
-    pages: BTreeMap<u64, u64>,
-    /// Which page each entry holds.
-    entries: Vec<Option<u64>>,
-    /// The order in which pages were mapped, for eviction.
-    order: alloc::collections::VecDeque<u64>,
-    limit: usize,
+    slots: Vec<Slot>,
+    /// The newest slot of each entry, or [`END`].
+    chains: Vec<u32>,
+    /// Which page each entry of the table shows, or [`NO_PAGE`].
+    shown: Vec<u64>,
+    /// The slot that is used next: the oldest one.
+    hand: usize,
     hole: u64,
     /// Counts.
     pub counts: Counts,
@@ -57,16 +74,19 @@ pub struct Stlb {
 
 impl Stlb {
     /// An empty table that keeps at most `limit` pairs mapped. `hole` is the address of two unmapped pages.
-    #[must_use]
-    pub fn new(limit: usize, hole: u64) -> Self {
-        Self {
-            pages: BTreeMap::new(),
-            entries: alloc::vec![None; STLB_ENTRIES as usize],
-            order: alloc::collections::VecDeque::new(),
-            limit: limit.max(1),
+    ///
+    /// # Errors
+    /// If there is no memory for it (24 bytes a pair and 48 KiB).
+    pub fn new(limit: usize, hole: u64) -> Result<Self, TryReserveError> {
+        let entries = STLB_ENTRIES as usize;
+        Ok(Self {
+            slots: filled(limit.clamp(1, END as usize), Slot { page: NO_PAGE, mapped: 0, next: END })?,
+            chains: filled(entries, END)?,
+            shown: filled(entries, NO_PAGE)?,
+            hand: 0,
             hole,
             counts: Counts::default(),
-        }
+        })
     }
 
     /// Translates `address` after a miss and fills the entry.
@@ -76,60 +96,103 @@ impl Stlb {
     pub fn miss(&mut self, address: u64, mapper: &mut impl Mapper) -> Result<u64, Fault> {
         let page = address & !(PAGE_SIZE - 1);
         let index = index(page);
-        let mapped = match self.pages.get(&page) {
-            Some(mapped) => {
+        let found = self.chain(index).find(|(_, slot)| slot.page == page);
+        let mapped = match found {
+            Some((_, slot)) => {
                 self.counts.collisions += 1;
-                *mapped
+                slot.mapped
             }
             None => self.map(address, page, mapper)?,
         };
-        if let Some(entry) = self.entries.get_mut(index) {
-            *entry = Some(page);
+        if let Some(shown) = self.shown.get_mut(index) {
+            *shown = page;
         }
         mapper.set_entry(index, page, mapped);
         Ok(mapped + (address - page))
     }
 
+    /// The pairs that share an entry, newest first.
+    fn chain(&self, index: usize) -> impl Iterator<Item = (usize, Slot)> + '_ {
+        let mut at = self.chains.get(index).copied().unwrap_or(END);
+        core::iter::from_fn(move || {
+            let here = at as usize;
+            let slot = self.slots.get(here).copied()?;
+            at = slot.next;
+            Some((here, slot))
+        })
+        .take(CHAIN + 1)
+    }
+
     fn map(&mut self, address: u64, page: u64, mapper: &mut impl Mapper) -> Result<u64, Fault> {
-        while self.pages.len() >= self.limit {
-            let Some(oldest) = self.order.pop_front() else { break };
-            self.counts.evicted += 1;
-            self.drop_page(oldest, mapper);
+        let oldest = self.slots.get(self.hand).map_or(NO_PAGE, |slot| slot.page);
+        let crowd = self.chain(index(page)).nth(CHAIN - 1).map_or(NO_PAGE, |(_, slot)| slot.page);
+        for evicted in [oldest, crowd] {
+            self.counts.evicted += u64::from(self.drop_page(evicted, mapper));
         }
         let mapped = mapper.map_pair(page).map_err(|fault| {
             self.counts.refused += 1;
             Fault { address, ..fault }
         })?;
         self.counts.mapped += 1;
-        self.pages.insert(page, mapped);
-        self.order.push_back(page);
+        let here = u32::try_from(self.hand).unwrap_or(END);
+        if let (Some(slot), Some(first)) = (self.slots.get_mut(self.hand), self.chains.get_mut(index(page))) {
+            *slot = Slot { page, mapped, next: *first };
+            *first = here;
+        }
+        self.hand = (self.hand + 1) % self.slots.len().max(1);
         Ok(mapped)
     }
 
     /// The domain loses `page`, or its rights change: nothing that covers it may stay.
     pub fn invalidate(&mut self, page: u64, mapper: &mut impl Mapper) {
         for page in [page, page.wrapping_sub(PAGE_SIZE)] {
-            self.order.retain(|p| *p != page);
             self.drop_page(page, mapper);
         }
     }
 
     /// Forgets everything.
     pub fn clear(&mut self, mapper: &mut impl Mapper) {
-        while let Some(page) = self.order.pop_front() {
+        for n in 0..self.slots.len() {
+            let page = self.slots.get(n).map_or(NO_PAGE, |slot| slot.page);
             self.drop_page(page, mapper);
         }
     }
 
-    fn drop_page(&mut self, page: u64, mapper: &mut impl Mapper) {
-        let Some(mapped) = self.pages.remove(&page) else { return };
+    /// Takes a page out of the chain and the table, and unmaps it. Returns whether it was there.
+    fn drop_page(&mut self, page: u64, mapper: &mut impl Mapper) -> bool {
         let index = index(page);
-        if let Some(entry) = self.entries.get_mut(index).filter(|entry| **entry == Some(page)) {
-            *entry = None;
+        let mut before = None;
+        let found = self.chain(index).find(|(n, slot)| {
+            let hit = slot.page == page;
+            before = if hit { before } else { Some(*n) };
+            hit
+        });
+        let Some((n, slot)) = found else { return false };
+        let link = match before.and_then(|n| self.slots.get_mut(n)) {
+            Some(newer) => Some(&mut newer.next),
+            None => self.chains.get_mut(index),
+        };
+        if let Some(link) = link {
+            *link = slot.next;
+        }
+        if let Some(slot) = self.slots.get_mut(n) {
+            slot.page = NO_PAGE;
+        }
+        if let Some(shown) = self.shown.get_mut(index).filter(|shown| **shown == page) {
+            *shown = NO_PAGE;
             mapper.set_entry(index, STLB_NO_TAG, self.hole);
         }
-        mapper.unmap_pair(mapped);
+        mapper.unmap_pair(slot.mapped);
+        true
     }
+}
+
+/// So many of `value`.
+fn filled<T: Clone>(count: usize, value: T) -> Result<Vec<T>, TryReserveError> {
+    let mut all = Vec::new();
+    all.try_reserve_exact(count)?;
+    all.resize(count, value);
+    Ok(all)
 }
 
 /// The entry of a page.
@@ -139,6 +202,8 @@ fn index(page: u64) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use alloc::collections::BTreeMap;
+
     use super::*;
 
     /// Pages below `limit` belong to the domain; each pair is mapped at a fresh address.
@@ -172,7 +237,7 @@ mod tests {
     #[test]
     fn a_page_is_mapped_once_and_found_again_after_a_collision() {
         let mut fake = Fake { limit: 8 * SPAN, ..Fake::default() };
-        let mut stlb = Stlb::new(16, 0xdead_0000);
+        let mut stlb = Stlb::new(16, 0xdead_0000).expect("memory");
         let first = stlb.miss(0x5123, &mut fake).expect("mapped");
         assert_eq!(first % PAGE_SIZE, 0x123);
         stlb.miss(SPAN + 0x5000, &mut fake).expect("mapped");
@@ -184,7 +249,7 @@ mod tests {
     #[test]
     fn a_foreign_page_is_refused_and_leaves_no_entry() {
         let mut fake = Fake { limit: SPAN, ..Fake::default() };
-        let mut stlb = Stlb::new(16, 0);
+        let mut stlb = Stlb::new(16, 0).expect("memory");
         assert_eq!(stlb.miss(SPAN + 8, &mut fake), Err(Fault { address: SPAN + 8, write: false }));
         assert!(fake.table.is_empty());
     }
@@ -192,7 +257,7 @@ mod tests {
     #[test]
     fn room_is_made_by_dropping_the_oldest() {
         let mut fake = Fake { limit: SPAN, ..Fake::default() };
-        let mut stlb = Stlb::new(2, 0xdead_0000);
+        let mut stlb = Stlb::new(2, 0xdead_0000).expect("memory");
         for page in 0..3 {
             stlb.miss(page * PAGE_SIZE, &mut fake).expect("mapped");
         }
@@ -203,7 +268,7 @@ mod tests {
     #[test]
     fn invalidation_drops_both_pairs_that_cover_a_page() {
         let mut fake = Fake { limit: SPAN, ..Fake::default() };
-        let mut stlb = Stlb::new(16, 0xdead_0000);
+        let mut stlb = Stlb::new(16, 0xdead_0000).expect("memory");
         for page in 4..8 {
             stlb.miss(page * PAGE_SIZE, &mut fake).expect("mapped");
         }
@@ -211,6 +276,48 @@ mod tests {
         let left: Vec<u64> = fake.live.values().map(|page| page / PAGE_SIZE).collect();
         assert_eq!(left, [4, 7]);
         assert_eq!((fake.table[&5].0, fake.table[&6].0), (STLB_NO_TAG, STLB_NO_TAG));
+        stlb.clear(&mut fake);
+        assert!(fake.live.is_empty());
+    }
+
+    #[test]
+    fn pages_that_share_an_entry_are_few() {
+        let mut fake = Fake { limit: 4096 * SPAN, ..Fake::default() };
+        let mut stlb = Stlb::new(100, 0xdead_0000).expect("memory");
+        for n in 0..CHAIN as u64 + 2 {
+            stlb.miss(n * SPAN, &mut fake).expect("mapped");
+        }
+        assert_eq!((fake.live.len(), stlb.counts.evicted), (CHAIN, 2));
+        assert!(fake.live.values().all(|page| *page >= 2 * SPAN), "the oldest went");
+        stlb.miss(0, &mut fake).expect("mapped again");
+        assert_eq!(stlb.counts.collisions, 0);
+    }
+
+    /// A naive table says what is mapped; misses, invalidations and evictions in any order keep both alike.
+    #[test]
+    fn what_is_shown_is_what_is_mapped() {
+        let mut fake = Fake { limit: 64 * SPAN, ..Fake::default() };
+        let mut stlb = Stlb::new(24, 0xdead_0000).expect("memory");
+        let mut dice = 7u64;
+        for _ in 0..20_000 {
+            dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let page = (dice >> 40) % 8 * SPAN + (dice >> 50) % 6 * PAGE_SIZE;
+            match (dice >> 33) % 8 {
+                0 => stlb.invalidate(page, &mut fake),
+                _ => {
+                    let mapped = stlb.miss(page, &mut fake).expect("mapped");
+                    assert_eq!(fake.live.get(&mapped), Some(&page));
+                }
+            }
+            assert!(fake.live.len() <= 24);
+            let pages: alloc::collections::BTreeSet<u64> = fake.live.values().copied().collect();
+            assert_eq!(pages.len(), fake.live.len(), "each page is mapped once");
+            for (index, (tag, mapped)) in &fake.table {
+                let right =
+                    if *tag == STLB_NO_TAG { *mapped == 0xdead_0000 } else { fake.live.get(mapped) == Some(tag) };
+                assert!(right, "entry {index}");
+            }
+        }
         stlb.clear(&mut fake);
         assert!(fake.live.is_empty());
     }

@@ -6,12 +6,11 @@ use crate::lab::{Checkpoint, Ended, Executor, Lab, Outgoing};
 use crate::native::arena::{Arena, Watch};
 use crate::native::Native;
 use crate::random::Random;
-use crate::rig::{Rig, HOLE, STLB_LIMIT};
+use crate::rig::{loaded, Rig};
 use crate::scenario::frame;
 use crate::world::Deed;
 use twin_abi::image::Mode;
 use twin_rewrite::module::Module;
-use twin_runtime::gate::Twin;
 use twin_verify::Verified;
 
 /// Steps (loops, calls) that one invocation may take. The work needs a few hundred.
@@ -59,7 +58,7 @@ impl Stage {
 
     /// Does the work with an accepted image.
     pub fn run(&mut self, verified: Verified<'_>, r: &mut Random, number: u64) -> Result<Result<(), Ended>, String> {
-        let twin = Twin::new(verified, STLB_LIMIT, HOLE);
+        let twin = loaded(verified)?;
         let Some(arena) = self.arena.take() else {
             let mut e = TwinEmulator::new(twin, self.percpu);
             e.set_budget(STEPS, INSTRUCTIONS);
@@ -83,7 +82,7 @@ impl Stage {
         code: &[u8],
         r: &mut Random,
     ) -> Result<Result<(), Ended>, String> {
-        let twin = Twin::new(verified, STLB_LIMIT, HOLE);
+        let twin = loaded(verified)?;
         let mut e = TwinEmulator::with_code(twin, self.percpu, code.to_vec());
         e.set_budget(STEPS, INSTRUCTIONS);
         let result = self.work(&mut e, r);

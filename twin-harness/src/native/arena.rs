@@ -4,7 +4,7 @@
 //! changes are tracked, the domain's pages are shown read-only too until the twin first writes one: then its content is kept
 //! and it becomes writable.
 
-use super::entry::tandem_twin_gate;
+use super::entry::{stub, tandem_twin_gate, STUB};
 use super::faults::handlers;
 use super::quiet::Quiet;
 use crate::cpu::CodeSpace;
@@ -210,7 +210,7 @@ impl Arena {
             imports: (0..slots).map(|n| self.stubs.address(n)).collect(),
             hole: self.hole,
         };
-        let areas = Areas::new(&verified, twin.addresses(), &config);
+        let areas = Areas::new(&verified, twin.addresses(), &config).map_err(|e| e.to_string())?;
         let code = code.unwrap_or(verified.image().code()).to_vec();
         let places = [
             (layout::CTX_OFFSET, &areas.context),
@@ -300,7 +300,7 @@ impl Arena {
 
     /// Top of the twin's stack for an invocation.
     pub fn stack_top(&self) -> u64 {
-        self.stack + STACK_SIZE - 256
+        self.stack + STACK_SIZE - layout::ENTRY_AREA
     }
 
     /// Whether `rip` is in the image's code.
@@ -413,32 +413,24 @@ impl Instance for Arena {
     }
 }
 
-/// Entry stubs: each pushes its number and jumps to the common part.
+/// The stubs of all imports and gates, and the word that names their common part.
 #[derive(Debug)]
 struct Stubs {
     mapped: Mapped,
 }
 
-const STUB: usize = 16;
-
 impl Stubs {
     fn new() -> Result<Self, String> {
         let rw = libc::PROT_READ | libc::PROT_WRITE;
         let count = STUB_WARN as usize + 1;
-        let len = ((count + 1) * STUB) as u64;
-        let mapped = map(None, len.next_multiple_of(PAGE), rw, None)?;
         let common = count * STUB;
-        let mut bytes = vec![0xcc; common + STUB];
+        let mapped = map(None, ((common + 8) as u64).next_multiple_of(PAGE), rw, None)?;
+        let mut bytes = Vec::new();
         for n in 0..count {
-            let at = n * STUB;
-            bytes[at] = 0x68; // push imm32
-            bytes[at + 1..at + 5].copy_from_slice(&(n as u32).to_le_bytes());
-            bytes[at + 5..at + 7].copy_from_slice(&[0xff, 0x25]); // jmp [rip + x]
-            let distance = (common - (at + 11)) as u32;
-            bytes[at + 7..at + 11].copy_from_slice(&distance.to_le_bytes());
+            bytes.extend(stub(n as u64, (common - n * STUB) as u32));
         }
         let address = tandem_twin_gate as *const () as u64;
-        bytes[common..common + 8].copy_from_slice(&address.to_le_bytes());
+        bytes.extend(address.to_le_bytes());
         // SAFETY: the mapping is new, writable, and at least as long.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), mapped.at as *mut u8, bytes.len()) };
         protect(mapped.at, mapped.len, libc::PROT_READ | libc::PROT_EXEC)?;

@@ -6,26 +6,17 @@ use crate::embed::Embedded;
 use crate::emulate::routine;
 use crate::world::World;
 use std::sync::atomic::{AtomicU64, Ordering};
-use twin_runtime::gate::{Answer, Call, Gate, Twin};
+use twin_runtime::gate::{Answer, Call, Gate, Invocation, Registers};
 use twin_runtime::linux::Support;
 use twin_runtime::{Abort, Reason};
 
-/// Registers stored by the stubs; the layout is known to the assembly below.
+/// What the stubs store and load; the layout is known to the assembly below.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Saved {
-    rdi: u64,
-    rsi: u64,
-    rdx: u64,
-    rcx: u64,
-    r8: u64,
-    r9: u64,
-    r10: u64,
-    r11: u64,
-    rax: u64,
+    registers: Registers,
     number: u64,
     rsp: u64,
-    value: u64,
     target: u64,
 }
 
@@ -37,8 +28,26 @@ pub struct Entry {
     pub stack: u64,
     /// The first instruction.
     pub target: u64,
-    /// The arguments.
-    pub args: [u64; 6],
+    /// To be loaded.
+    pub registers: Registers,
+}
+
+/// Bytes of a stub, with what fills it up.
+pub const STUB: usize = 32;
+/// Where in a stub the distance to the word that names the common part lies, and where that is counted from.
+const DISTANCE: std::ops::Range<usize> = 17..21;
+
+/// A stub, `distance` bytes before the word that holds the address of the common part. It stores rax and puts its number there, since
+/// it may touch nothing else: no other register is free in all gates, and the twin's stack may be full.
+pub fn stub(number: u64, distance: u32) -> [u8; STUB] {
+    let mut bytes = [0xcc; STUB];
+    bytes[..2].copy_from_slice(&[0x48, 0xa3]); // mov [address], rax
+    bytes[2..10].copy_from_slice(&(&raw const TANDEM_SAVED as u64).to_le_bytes());
+    bytes[10] = 0xb8; // mov eax, imm32
+    bytes[11..15].copy_from_slice(&(number as u32).to_le_bytes());
+    bytes[15..17].copy_from_slice(&[0xff, 0x25]); // jmp [rip + x]
+    bytes[DISTANCE].copy_from_slice(&distance.wrapping_sub(DISTANCE.end as u32).to_le_bytes());
+    bytes
 }
 
 std::arch::global_asm!(
@@ -56,14 +65,17 @@ tandem_twin_enter:
     mov rax, rdi
     mov rsp, [rax]
     mov r11, [rax + 8]
-    mov rdi, [rax + 16]
-    mov rsi, [rax + 24]
+    mov [rip + TANDEM_SAVED + 88], r11
+    mov rcx, [rax + 24]
     mov rdx, [rax + 32]
-    mov rcx, [rax + 40]
-    mov r8, [rax + 48]
-    mov r9, [rax + 56]
+    mov rsi, [rax + 40]
+    mov rdi, [rax + 48]
+    mov r8, [rax + 56]
+    mov r9, [rax + 64]
+    mov r10, [rax + 72]
+    mov r11, [rax + 80]
     mov [rip + TANDEM_TWIN_RSP], rsp
-    xor r10d, r10d
+    // Values that are told apart, to be found again at the end; the hypervisor's entry clears these registers.
     movabs rax, 0x7a5a5a5a5a5a5a01
     lea rbx, [rax + 1]
     lea rbp, [rax + 2]
@@ -73,7 +85,7 @@ tandem_twin_enter:
     lea r15, [rax + 6]
     xor eax, eax
     cld
-    call r11
+    call [rip + TANDEM_SAVED + 88]
     // The twin returned: callee-saved registers and stack must be as they were.
     movabs rcx, 0x7a5a5a5a5a5a5a01
     sub rbx, rcx
@@ -110,19 +122,17 @@ tandem_twin_leave:
     cld
     ret
 
-    // Jumped to from a stub that pushed its number. Stack: number, return address into the twin.
+    // Jumped to from a stub, which stored rax and left its number in it. The stack is the twin's: its return address on top.
     .globl tandem_twin_gate
 tandem_twin_gate:
-    mov [rip + TANDEM_SAVED + 0], rdi
-    mov [rip + TANDEM_SAVED + 8], rsi
+    mov [rip + TANDEM_SAVED + 8], rcx
     mov [rip + TANDEM_SAVED + 16], rdx
-    mov [rip + TANDEM_SAVED + 24], rcx
-    mov [rip + TANDEM_SAVED + 32], r8
-    mov [rip + TANDEM_SAVED + 40], r9
-    mov [rip + TANDEM_SAVED + 48], r10
-    mov [rip + TANDEM_SAVED + 56], r11
-    mov [rip + TANDEM_SAVED + 64], rax
-    pop rax
+    mov [rip + TANDEM_SAVED + 24], rsi
+    mov [rip + TANDEM_SAVED + 32], rdi
+    mov [rip + TANDEM_SAVED + 40], r8
+    mov [rip + TANDEM_SAVED + 48], r9
+    mov [rip + TANDEM_SAVED + 56], r10
+    mov [rip + TANDEM_SAVED + 64], r11
     mov [rip + TANDEM_SAVED + 72], rax
     mov [rip + TANDEM_SAVED + 80], rsp
     mov rsp, [rip + TANDEM_HOST_RSP]
@@ -130,40 +140,21 @@ tandem_twin_gate:
     cld
     lea rdi, [rip + TANDEM_SAVED]
     call {gate}
-    mov rsp, [rip + TANDEM_SAVED + 80]
     cmp eax, 1
+    ja tandem_twin_leave
+    mov rax, [rip + TANDEM_SAVED + 0]
+    mov rcx, [rip + TANDEM_SAVED + 8]
+    mov rdx, [rip + TANDEM_SAVED + 16]
+    mov rsi, [rip + TANDEM_SAVED + 24]
+    mov rdi, [rip + TANDEM_SAVED + 32]
+    mov r8, [rip + TANDEM_SAVED + 40]
+    mov r9, [rip + TANDEM_SAVED + 48]
+    mov r10, [rip + TANDEM_SAVED + 56]
+    mov r11, [rip + TANDEM_SAVED + 64]
+    mov rsp, [rip + TANDEM_SAVED + 80]
     je 2f
-    ja 3f
-    mov rax, [rip + TANDEM_SAVED + 88]
-    xor ecx, ecx
-    xor edx, edx
-    xor esi, esi
-    xor edi, edi
-    xor r8d, r8d
-    xor r9d, r9d
-    xor r10d, r10d
-    xor r11d, r11d
     ret
-2:  mov rax, [rip + TANDEM_SAVED + 64]
-    mov r11, [rip + TANDEM_SAVED + 56]
-    mov r10, [rip + TANDEM_SAVED + 48]
-    mov r9, [rip + TANDEM_SAVED + 40]
-    mov r8, [rip + TANDEM_SAVED + 32]
-    mov rcx, [rip + TANDEM_SAVED + 24]
-    mov rdx, [rip + TANDEM_SAVED + 16]
-    mov rsi, [rip + TANDEM_SAVED + 8]
-    mov rdi, [rip + TANDEM_SAVED + 0]
-    ret
-3:  cmp eax, 2
-    jne tandem_twin_leave
-    mov r9, [rip + TANDEM_SAVED + 40]
-    mov r8, [rip + TANDEM_SAVED + 32]
-    mov rcx, [rip + TANDEM_SAVED + 24]
-    mov rdx, [rip + TANDEM_SAVED + 16]
-    mov rsi, [rip + TANDEM_SAVED + 8]
-    mov rdi, [rip + TANDEM_SAVED + 0]
-    xor eax, eax
-    jmp [rip + TANDEM_SAVED + 96]
+2:  jmp [rip + TANDEM_SAVED + 88]
 
     .bss
     .balign 16
@@ -188,13 +179,15 @@ extern "C" {
     pub fn tandem_twin_gate();
     /// Set when a twin returned with another stack pointer or callee-saved register than it was given.
     pub static mut TANDEM_BROKEN: u64;
+    /// Where the stubs store rax: the first word of [`Saved`].
+    static TANDEM_SAVED: u64;
 }
 
 /// What runs, and who serves its calls.
 #[derive(Debug)]
 pub enum Callee {
-    /// A twin.
-    Twin(*mut Twin<'static>),
+    /// An invocation of a twin.
+    Twin(*mut Invocation<'static, 'static>),
     /// The original text; the names of what it calls, by stub.
     Original(*const Vec<String>),
 }
@@ -237,8 +230,7 @@ pub struct Running {
     pub abort: Option<Abort>,
 }
 
-/// Called by the assembly: serves a call out of the image. Returns 0 to return a value, 1 to resume, 2 to enter a function
-/// of the twin, 3 to abort.
+/// Called by the assembly: serves a call out of the image. Returns 0 to return, 1 to enter a function of the twin, 2 to abort.
 extern "C" fn gate_entry(saved: *mut Saved) -> u32 {
     // SAFETY: the assembly passes its only save area; the running invocation set `RUNNING` and lives until it returns.
     let (saved, running) = unsafe { (&mut *saved, &mut *RUNNING.load(Ordering::Relaxed)) };
@@ -255,25 +247,22 @@ extern "C" fn gate_entry(saved: *mut Saved) -> u32 {
     };
     // SAFETY: as above.
     GATE_CYCLES.fetch_add(unsafe { core::arch::x86_64::_rdtsc() } - start, Ordering::Relaxed);
+    saved.registers = answer.registers(&saved.registers);
     match answer {
-        Answer::Return(value) => {
-            saved.value = value;
-            0
-        }
-        Answer::Resume => 1,
+        Answer::Return(_) | Answer::Resume => 0,
         Answer::Enter(offset) => {
             saved.target = base + u64::from(offset);
-            2
+            1
         }
         Answer::Abort(abort) => {
             running.abort = Some(abort);
-            3
+            2
         }
     }
 }
 
 fn twin_gate(
-    twin: &mut Twin<'static>,
+    invocation: &mut Invocation<'static, 'static>,
     saved: &Saved,
     arena: &mut Arena,
     world: &mut World,
@@ -287,22 +276,20 @@ fn twin_gate(
     };
     // SAFETY: the stub was called, so the twin's rsp points to a return address in its stack.
     let back = unsafe { *(saved.rsp as *const u64) };
-    let call = Call {
-        gate,
-        args: [saved.rdi, saved.rsi, saved.rdx, saved.rcx, saved.r8, saved.r9],
-        r11: saved.r11,
-        from: arena.offset(back),
-        stack: saved.rsp,
-    };
+    let call = Call { gate, registers: saved.registers, from: arena.offset(back), stack: saved.rsp };
     if is_late() {
-        return Answer::Abort(Abort::at(twin.verified().image(), call.from.saturating_sub(1), Reason::TimeOut));
+        return Answer::Abort(Abort::at(
+            invocation.twin().verified().image(),
+            call.from.saturating_sub(1),
+            Reason::TimeOut,
+        ));
     }
-    twin.gate(&call, &mut Embedded { world, instance: arena }, support)
+    invocation.gate(&call, &mut Embedded { world, instance: arena }, support)
 }
 
 fn original_gate(names: &[String], saved: &Saved, world: &mut World, support: &mut Support) -> Answer {
     let name = names.get(saved.number as usize).map_or("", String::as_str);
-    let args = [saved.rdi, saved.rsi, saved.rdx, saved.rcx, saved.r8, saved.r9];
+    let args = saved.registers.args();
     // What goes wrong ends the process: this only runs what was seen to go right.
     let value = routine(name, &args, world, support);
     Answer::Return(value.unwrap_or_else(|(_, reason)| panic!("{name}: {reason}")))

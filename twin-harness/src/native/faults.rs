@@ -122,7 +122,7 @@ extern "C" fn on_signal(signal: libc::c_int, info: *mut libc::siginfo_t, context
     // SAFETY: as above; gates are not running, since the twin's own code was interrupted.
     let (running, image, arena, world) = unsafe {
         let running = &mut *running;
-        let image = *(*twin).verified().image();
+        let image = *(*twin).twin().verified().image();
         (&mut *(running as *mut Running), image, &mut *running.arena, &*running.world)
     };
     if signal == libc::SIGVTALRM {

@@ -19,7 +19,7 @@ use entry::{enter, Callee, Entry, Running};
 pub use entry::{CALL_CYCLES, GATE_CYCLES};
 use faults::{RUN, RUNNING, TICKS, TICK_LIMIT};
 use std::sync::atomic::Ordering;
-use twin_runtime::gate::Twin;
+use twin_runtime::gate::{Invocation, Twin};
 use twin_runtime::linux::Support;
 
 /// The twin on the host's processor.
@@ -60,13 +60,15 @@ impl<'a> Native<'a> {
 
 impl Executor for Native<'_> {
     fn call(&mut self, world: &mut World, support: &mut Support, function: u64, args: &[u64; 6]) -> Result<u64, Ended> {
-        let begun = self.twin.begin(function, self.budget, &mut Embedded { world, instance: &mut *self.arena });
-        let offset = begun.map_err(|a| Ended::from_abort(&a, self.twin.verified().image(), function))?;
-        let entry =
-            Entry { stack: self.arena.stack_top(), target: self.arena.code_base() + u64::from(offset), args: *args };
-        let twin: *mut Twin<'_> = &mut self.twin;
+        let image = *self.twin.verified().image();
+        let begun = self.twin.begin(function, args, self.budget, &mut Embedded { world, instance: &mut *self.arena });
+        let mut invocation = begun.map_err(|a| Ended::from_abort(&a, &image, function))?;
+        let twin_runtime::gate::Entry { offset, registers } = invocation.entry();
+        let target = self.arena.code_base() + u64::from(offset);
+        let entry = Entry { stack: self.arena.stack_top(), target, registers };
+        let callee: *mut Invocation<'_, '_> = &mut invocation;
         let mut running =
-            Running { callee: Callee::Twin(twin.cast()), arena: &mut *self.arena, world, support, abort: None };
+            Running { callee: Callee::Twin(callee.cast()), arena: &mut *self.arena, world, support, abort: None };
         TICKS.store(0, Ordering::Relaxed);
         RUNNING.store(&mut running, Ordering::SeqCst);
         // SAFETY: the target is the start of a function of a loaded image, the stack is the twin's own; the sandbox or the
@@ -75,12 +77,12 @@ impl Executor for Native<'_> {
         let (value, broken) = unsafe { enter(&entry) };
         RUNNING.store(std::ptr::null_mut(), Ordering::SeqCst);
         if broken {
-            let at = twin_runtime::Abort::at(self.twin.verified().image(), offset, twin_runtime::Reason::Bug).symbol;
+            let at = twin_runtime::Abort::at(&image, offset, twin_runtime::Reason::Bug).symbol.to_string();
             return Err(Ended { class: Class::Escape, reason: "returned with other registers".into(), at });
         }
         match running.abort {
             None => Ok(value),
-            Some(abort) => Err(Ended::from_abort(&abort, self.twin.verified().image(), function)),
+            Some(abort) => Err(Ended::from_abort(&abort, &image, function)),
         }
     }
 

@@ -6,7 +6,7 @@
 //! relative to gs lies at two places: where the base says, and where distances from the moved text lead.
 
 use super::arena::{map, protect, Arena, Mapped, Watch};
-use super::entry::{enter, tandem_twin_gate, Callee, Entry, Running};
+use super::entry::{enter, stub, tandem_twin_gate, Callee, Entry, Running, STUB};
 use super::faults::{RUNNING, TICKS};
 use super::quiet::Quiet;
 use crate::input::Live;
@@ -19,12 +19,12 @@ use std::sync::atomic::Ordering;
 use twin_abi::image::Mode;
 use twin_rewrite::module::Module;
 use twin_rewrite::program;
+use twin_runtime::gate::Registers;
 use twin_runtime::linux::Support;
 
 const MASK: u64 = (1 << MASK_BITS) - 1;
 /// Bytes of a per-CPU area that may be used.
 const PERCPU_BYTES: u64 = 0x40000;
-const STUB: usize = 16;
 
 /// The original text, moved.
 pub struct NativeOriginal {
@@ -124,12 +124,10 @@ fn bind(rig: &Rig, world: &World) -> Result<(Vec<String>, Mapped), String> {
             Some(bytes) => bytes,
             None => {
                 let name = program::import_name(m, *target).ok_or(format!("no name for {target:#x}"))?;
-                let mut bytes = vec![0x68]; // push imm32
-                bytes.extend((names.len() as u32).to_le_bytes());
-                bytes.extend([0xff, 0x25]); // jmp [rip + x]
-                bytes.extend((0i32 - (place as i32 + 11)).to_le_bytes());
+                // The common part is named by the first word.
+                let bytes = stub(names.len() as u64, (place as u32).wrapping_neg());
                 names.push(name);
-                bytes
+                bytes.to_vec()
             }
         };
         stub.resize(STUB, 0xcc);
@@ -183,7 +181,7 @@ fn calls_out(m: &Module) -> Vec<(u64, u64)> {
 
 impl Executor for NativeOriginal {
     fn call(&mut self, world: &mut World, support: &mut Support, function: u64, args: &[u64; 6]) -> Result<u64, Ended> {
-        let entry = Entry { stack: self.arena.stack_top(), target: function, args: *args };
+        let entry = Entry { stack: self.arena.stack_top(), target: function, registers: Registers::of_args(args) };
         let callee = Callee::Original(&self.names);
         let mut running = Running { callee, arena: &mut *self.arena, world, support, abort: None };
         TICKS.store(0, Ordering::Relaxed);

@@ -10,7 +10,7 @@ use twin_abi::layout::{constant, ctx, gate, CODE_OFFSET};
 use twin_verify::{verify, Policy};
 
 use super::*;
-use crate::instance::{Areas, Config};
+use crate::instance::{Areas, Config, Incomplete};
 use crate::linux::skb::Frame;
 use crate::linux::Foreign;
 use crate::memory::{Fault, Memory};
@@ -48,7 +48,7 @@ fn twin(bytes: &[u8]) -> Twin<'_> {
     let mode = twin_abi::Image::parse(bytes).expect("parses").mode;
     let mask_bits = if mode == Mode::Mirror { 46 } else { 0 };
     let verified = verify(bytes, &Policy { mode, mask_bits, counted: true, bmi: true }).expect("accepted");
-    Twin::new(verified, 8, 0x5000)
+    Twin::new(verified, 8, 0x5000).expect("memory")
 }
 
 #[derive(Default)]
@@ -131,7 +131,7 @@ impl Embedder for World {
 }
 
 fn call(gate: Gate) -> Call {
-    Call { gate, args: [1, 2, 3, 4, 5, 6], r11: 0, from: 9, stack: 0 }
+    Call { gate, registers: Registers::of_args(&[1, 2, 3, 4, 5, 6]), from: 9, stack: 0 }
 }
 
 fn reason(answer: Answer) -> Option<Reason> {
@@ -161,7 +161,8 @@ fn stack_addresses_do_not_reach_the_domain() {
     let bytes = image(Mode::Mirror);
     let mut twin = twin(&bytes);
     let (mut world, mut support) = (World { budget: 10, ..World::default() }, Support::default());
-    let leak = Call { args: [1, 0x100_0040, 0, 0, 0, 0], ..call(Gate::Import(1)) };
+    let registers = Registers::of_args(&[1, 0x100_0040, 0, 0, 0, 0]);
+    let leak = Call { registers, ..call(Gate::Import(1)) };
     assert_eq!(reason(twin.gate(&leak, &mut world, &mut support)), Some(Reason::StackPointer(0x100_0040)));
     assert!(world.upcalls.is_empty());
 }
@@ -171,7 +172,8 @@ fn indirect_calls_reach_functions_imports_or_nothing() {
     let bytes = image(Mode::Mirror);
     let mut twin = twin(&bytes);
     let (mut world, mut support) = (World { budget: 10, ..World::default() }, Support::default());
-    let mut to = |r11| twin.gate(&Call { r11, ..call(Gate::IndirectCall) }, &mut world, &mut support);
+    let with = |r11| Call { registers: Registers { r11, ..Registers::default() }, ..call(Gate::IndirectCall) };
+    let mut to = |r11| twin.gate(&with(r11), &mut world, &mut support);
     assert_eq!(to(TEXT + 0x40), Answer::Enter(8));
     assert_eq!(to(PRINTK), Answer::Return(99));
     assert_eq!(reason(to(TEXT + 0x41)), Some(Reason::IndirectCall(TEXT + 0x41)));
@@ -183,14 +185,14 @@ fn a_used_up_budget_ends_it_in_any_gate_and_says_where() {
     let bytes = image(Mode::Mirror);
     let mut twin = twin(&bytes);
     let (mut world, mut support) = (World::default(), Support::default());
-    assert_eq!(twin.begin(TEXT + 0x40, 2, &mut world), Ok(8));
+    let mut running = twin.begin(TEXT + 0x40, &[0; 6], 2, &mut world).expect("begins");
     for _ in 0..2 {
-        assert_eq!(twin.gate(&call(Gate::Warn), &mut world, &mut support), Answer::Resume);
+        assert_eq!(running.gate(&call(Gate::Warn), &mut world, &mut support), Answer::Resume);
     }
-    let Answer::Abort(abort) = twin.gate(&call(Gate::Warn), &mut world, &mut support) else { panic!("goes on") };
+    let Answer::Abort(abort) = running.gate(&call(Gate::Warn), &mut world, &mut support) else { panic!("goes on") };
     assert_eq!(abort.to_string(), "Budget at second+0x4 (twin 0x8)");
-    assert_eq!(twin.warnings, 2);
-    assert!(twin.begin(TEXT + 1, 2, &mut world).is_err());
+    assert_eq!(running.twin().warnings, 2);
+    assert!(twin.begin(TEXT + 1, &[0; 6], 2, &mut world).is_err());
     (world.budget, world.late) = (100, true);
     assert_eq!(reason(twin.gate(&call(Gate::Import(0)), &mut world, &mut support)), Some(Reason::TimeOut));
 }
@@ -222,6 +224,63 @@ fn exceptions_are_told_apart() {
     assert_eq!(of(14, 5, false), Reason::Exception { vector: 14, address: 0x123 });
 }
 
+/// Complete stubs.
+fn stubs() -> Config {
+    Config { icall: 0xabc, warn: 0xdef, stlb_miss: 0x123, imports: vec![0x111, 0x222], ..Config::default() }
+}
+
+/// At `ICALL` other rules hold than at an import: it may enter a function that writes stack arguments. An import's call makes no
+/// room for these, so at a slot that led there they would be the caller's return address.
+#[test]
+fn a_slot_without_a_stub_of_its_own_is_an_error() {
+    let bytes = image(Mode::Stlb);
+    let twin = twin(&bytes);
+    let of = |config: Config| Areas::new(twin.verified(), twin.addresses(), &config).map(|_| ());
+    assert_eq!(of(stubs()), Ok(()));
+    assert_eq!(of(Config { imports: vec![], ..stubs() }), Err(Incomplete::Stubs(0, 2)));
+    assert_eq!(of(Config { imports: vec![0x111], ..stubs() }), Err(Incomplete::Stubs(1, 2)));
+    assert_eq!(of(Config { imports: vec![0x111, 0x222, 0x333], ..stubs() }), Err(Incomplete::Stubs(3, 2)));
+    for wrong in [0, 0xabc, 0xdef, 0x123] {
+        assert_eq!(of(Config { imports: vec![0x111, wrong], ..stubs() }), Err(Incomplete::Import(1)), "{wrong:#x}");
+    }
+    for gates in [(0, 1, 2), (1, 0, 2), (1, 2, 0), (1, 1, 2), (1, 2, 2), (2, 1, 2)] {
+        let (icall, warn, stlb_miss) = gates;
+        assert_eq!(of(Config { icall, warn, stlb_miss, ..stubs() }), Err(Incomplete::Gate), "{gates:?}");
+    }
+    let bytes = image(Mode::Mirror);
+    let twin = super::tests::twin(&bytes);
+    let mirror = Areas::new(twin.verified(), twin.addresses(), &Config { stlb_miss: 0, ..stubs() });
+    assert!(mirror.is_ok(), "no image can call that gate in mirror mode");
+}
+
+#[test]
+fn nothing_of_the_hypervisor_is_left_in_registers() {
+    let bytes = image(Mode::Mirror);
+    let mut twin = twin(&bytes);
+    let mut world = World::default();
+    let args = [1, 2, 3, 4, 5, 6];
+    let entry = twin.begin(TEXT, &args, 2, &mut world).expect("begins").entry();
+    assert_eq!((entry.registers, entry.offset), (Registers::of_args(&args), 0));
+    let before = Registers { rax: 7, r10: 8, r11: 9, ..Registers::of_args(&args) };
+    assert_eq!(Answer::Return(99).registers(&before), Registers { rax: 99, ..Registers::default() });
+    assert_eq!(Answer::Resume.registers(&before), before);
+    assert_eq!(Answer::Enter(8).registers(&before), Registers::of_args(&args));
+    assert_eq!(Registers::of_args(&args).args(), args);
+}
+
+/// A tail call to an import leaves nothing of the twin's above its return address but the entry area.
+#[test]
+fn stack_arguments_end_with_the_stack() {
+    let config = Config { stack: 0x10_0000, ..Config::default() };
+    assert_eq!(config.entry_stack(), 0x10_7f00);
+    assert_eq!(config.stack_arguments(0x10_0100), 0x10_0108..0x10_0188);
+    assert_eq!(config.stack_arguments(0x10_7ef8), 0x10_7f00..0x10_7f80, "of the first function");
+    assert_eq!(config.stack_arguments(0x10_7fe8), 0x10_7ff0..0x10_8000);
+    for outside in [0x10_7ff8, 0x10_8000, 0xf_fff0, 0, u64::MAX] {
+        assert!(config.stack_arguments(outside).is_empty(), "{outside:#x}");
+    }
+}
+
 #[test]
 fn the_areas_hold_what_the_contract_says() {
     let bytes = image(Mode::Stlb);
@@ -231,12 +290,10 @@ fn the_areas_hold_what_the_contract_says() {
         stack: 0x1000,
         unsafe_area: 0x9000,
         percpu: 0xffff_8880_0300_0000,
-        icall: 0xabc,
-        imports: vec![0x111, 0x222],
         hole: 0x5000,
-        ..Config::default()
+        ..stubs()
     };
-    let areas = Areas::new(twin.verified(), twin.addresses(), &config);
+    let areas = Areas::new(twin.verified(), twin.addresses(), &config).expect("complete");
     let word = |area: &[u8], at: u32| u64::from_le_bytes(area[at as usize..at as usize + 8].try_into().expect("eight"));
     assert_eq!(word(&areas.constants, constant::DELTA), 0x8000);
     assert_eq!(word(&areas.constants, constant::PERCPU), 0xffff_8880_0300_0000);
@@ -250,7 +307,7 @@ fn the_areas_hold_what_the_contract_says() {
     assert_eq!((areas.stlb.len(), word(&areas.stlb, 16), word(&areas.stlb, 24)), (65536, 1 << 47, 0x5000));
     let bytes = image(Mode::Mirror);
     let twin = super::tests::twin(&bytes);
-    let areas = Areas::new(twin.verified(), twin.addresses(), &config);
+    let areas = Areas::new(twin.verified(), twin.addresses(), &config).expect("complete");
     assert_eq!(word(&areas.constants, constant::MASK), (1 << 46) - 1);
     assert_eq!(word(&areas.constants, constant::PERCPU), 0x0880_0300_0000);
     assert!(areas.stlb.is_empty());
