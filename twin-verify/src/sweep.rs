@@ -61,6 +61,12 @@ impl Sweep {
         self.end(&context).map(|()| true)
     }
 
+    /// What is known before the next instruction, and its code offset.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub fn here(&self) -> (u32, Option<&State>) {
+        (u32::try_from(self.at).unwrap_or(u32::MAX), self.state.as_ref())
+    }
+
     /// The label that stands here, if one does, and one instruction.
     fn step(&mut self, context: &Context<'_, '_>) -> Result<(), Refusal> {
         let (code, at) = (context.code, self.at);

@@ -1,10 +1,14 @@
-//! An adversary's machine: runs an image and reports when it leaves the sandbox.
+//! An adversary's machine: runs an image and reports when it leaves the sandbox, or when the verifier was wrong about it.
 //!
-//! It shares nothing with the verifier but the decoder: which registers an instruction writes and which memory it touches
+//! Before each instruction the machine's registers and frame are compared with what the verifier took for granted there: that is
+//! the invariant of the proof in `docs/sandbox.md`, and a wrong rule shows at the next instruction, long before it does harm.
+//!
+//! Otherwise it shares nothing with the verifier but the decoder: which registers an instruction writes and which memory it touches
 //! comes from the decoder's own tables, and the rules here are those of the page, seen from the outside: what is touched
 //! *is* inside, whatever anybody thought to know. What memory of the domain holds is chosen to do harm. Results of instructions
 //! that are not modelled are arbitrary, and so are flags that are not: that only makes the adversary stronger.
 
+use std::collections::BTreeMap;
 use std::vec;
 use std::vec::Vec;
 
@@ -20,6 +24,9 @@ use twin_abi::layout::{
 };
 
 use super::Choices;
+use crate::sweep::Sweep;
+use crate::value::{State as Claim, Value};
+use crate::Policy;
 
 /// Instance base.
 const INSTANCE: u64 = 0xffff_82d0_0000_0000;
@@ -50,6 +57,8 @@ pub enum Escape {
     Instruction { at: u64, code: Code },
     /// Goes on although the budget is used up.
     Endless,
+    /// A register, or (rsp) the frame, is not what the verifier took it for.
+    Unlike { at: u64, register: usize, value: u64 },
 }
 
 /// How a run ended.
@@ -91,6 +100,42 @@ struct Machine<'i, 'c> {
     budget: i64,
     frames: Vec<Frame>,
     dice: Choices<'c>,
+    claims: Option<Claims>,
+}
+
+/// What the verifier takes for granted before each instruction, by code offset, of the functions that were run.
+#[derive(Default)]
+struct Claims(BTreeMap<u32, BTreeMap<u32, Claim>>);
+
+impl Claims {
+    /// The claim at a code offset. There is none where the verifier refuses the function before it comes there.
+    fn at(&mut self, image: &Image<'_>, offset: u32) -> Option<&Claim> {
+        let function = image.function_at(offset)?;
+        let all = self.0.entry(function.start).or_insert_with(|| claims(image, function));
+        all.get(&offset)
+    }
+}
+
+fn claims(image: &Image<'_>, function: Function) -> BTreeMap<u32, Claim> {
+    let policy = Policy {
+        mode: image.mode,
+        mask_bits: image.mask_bits,
+        counted: image.flags & flags::COUNTED != 0,
+        bmi: image.flags & flags::BMI != 0,
+    };
+    let mut all = BTreeMap::new();
+    let mut sweep = Sweep::new(image, &policy, function);
+    while let Ok(false) = sweep.advance(image, &policy, &mut 1) {
+        if let (at, Some(claim)) = sweep.here() {
+            all.insert(at, *claim);
+        }
+    }
+    for label in image.labels().iter().filter(|l| (function.start..function.end).contains(&l.offset)) {
+        if let Some(state) = image.states().get((label.state & !LABEL_CHARGE) as usize) {
+            all.insert(label.offset, Claim::declared(&state));
+        }
+    }
+    all
 }
 
 const SAVED: [usize; 6] = [3, 5, 12, 13, 14, 15];
@@ -104,12 +149,21 @@ pub fn emulate(image: &Image<'_>, seed: u64, steps: u32) -> Outcome {
     emulate_function(image, entry, seed, steps)
 }
 
-/// Runs the image from one of its functions, which must need nothing of its caller.
+/// Runs the image from one of its functions.
 #[must_use]
 pub fn emulate_function(image: &Image<'_>, entry: usize, seed: u64, steps: u32) -> Outcome {
     let Some(function) = image.functions().get(entry) else { return Outcome::Returned };
+    let label = image.labels().last_not_above(function.start, |l| l.offset);
+    label.map_or(Outcome::Returned, |label| emulate_label(image, label, seed, steps))
+}
+
+/// The same without asking what the verifier thought: only harm counts.
+#[must_use]
+pub fn emulate_unasked(image: &Image<'_>, seed: u64, steps: u32) -> Outcome {
+    let Some(function) = image.functions().get(0) else { return Outcome::Returned };
     let bytes = seed.to_le_bytes();
     let mut m = Machine::new(image, Choices::new(&bytes));
+    m.claims = None;
     m.enter(&function, HOST);
     m.run(CODE + u64::from(function.start), steps)
 }
@@ -165,8 +219,9 @@ impl<'i, 'c> Machine<'i, 'c> {
         let regs = core::array::from_fn(|_| harmful(&mut dice));
         let stack = vec![0; usize::try_from(STACK_SIZE).unwrap_or(0)];
         let (carry, zero, sign) = (None, None, None);
-        let mut m =
-            Self { image, regs, carry, zero, sign, stack, spill: [0; 64], budget: 100, frames: Vec::new(), dice };
+        let claims = Some(Claims::default());
+        let frames = Vec::new();
+        let mut m = Self { image, regs, carry, zero, sign, stack, spill: [0; 64], budget: 100, frames, dice, claims };
         m.spill[usize_of(u64::from(ctx::MISS_RESULT) / 8)] = PAIRS;
         m.regs[4] = STACK + STACK_SIZE - 256;
         m
@@ -359,12 +414,62 @@ impl<'i, 'c> Machine<'i, 'c> {
         }
     }
 
+    /// The machine is in a state that the verifier's claim describes.
+    fn check_claim(&mut self, offset: u32) -> Result<(), Halt> {
+        let Some(mut claims) = self.claims.take() else { return Ok(()) };
+        let wrong = claims.at(self.image, offset).and_then(|claim| self.unlike(claim));
+        self.claims = Some(claims);
+        match wrong {
+            None => Ok(()),
+            Some(register) => {
+                let (at, value) = (u64::from(offset), self.regs[register]);
+                Err(Halt::Escaped(Escape::Unlike { at, register, value }))
+            }
+        }
+    }
+
+    fn unlike(&self, claim: &Claim) -> Option<usize> {
+        let frame = self.frames.last()?;
+        if self.regs[4] != frame.top.wrapping_sub(8 * u64::from(claim.frame.depth)) {
+            return Some(4);
+        }
+        let slots = SAVED.into_iter().zip(claim.frame.saved).zip(frame.saved);
+        for ((register, slot), callers) in slots {
+            let held = match slot {
+                0 => self.regs[register],
+                _ => self.load_stack(frame.top - 8 * u64::from(slot), 8),
+            };
+            if held != callers {
+                return Some(register);
+            }
+        }
+        (0..16).find(|n| !self.is_like(self.regs[*n], claim.get(*n)))
+    }
+
+    fn is_like(&self, value: u64, claim: Value) -> bool {
+        let pair = value.wrapping_sub(PAIRS);
+        match claim {
+            Value::Any => true,
+            Value::Masked => value >> self.image.mask_bits == 0,
+            Value::AtMost(most) => value <= u64::from(most),
+            Value::Step16(most) => value <= u64::from(most) && value % 16 == 0,
+            Value::Window => pair < 4096 * PAIR_STRIDE && pair % PAIR_STRIDE < 4096,
+            Value::Is(Kind::Bits) => value == u64::from(self.image.mask_bits),
+            Value::Is(Kind::Mask) => value == (1 << self.image.mask_bits) - 1,
+            Value::Is(Kind::Delta) => value == UNSAFE.wrapping_sub(STACK),
+            Value::Is(Kind::StlbBase) => value == INSTANCE + u64::from(STLB_OFFSET),
+            Value::Is(Kind::CallBase) => value == INSTANCE + u64::from(CALL_TABLE_OFFSET),
+            Value::Is(_) => false,
+        }
+    }
+
     fn step(&mut self, rip: &mut u64) -> Result<(), Halt> {
         let offset = usize_of(rip.wrapping_sub(CODE));
         let code = self.image.code();
         if offset >= code.len() {
             return Err(Halt::Escaped(Escape::Jump { at: *rip, to: *rip }));
         }
+        self.check_claim(offset as u32)?;
         let mut decoder = Decoder::with_ip(64, &code[offset..], *rip, DecoderOptions::NONE);
         let i = decoder.decode();
         if i.is_invalid() {
@@ -386,7 +491,9 @@ impl<'i, 'c> Machine<'i, 'c> {
             return self.string(&i, writes_memory);
         }
         match i.mnemonic() {
-            Mnemonic::Ud2 | Mnemonic::Int3 => return Err(Halt::Aborted),
+            Mnemonic::Ud2 => return Err(Halt::Aborted),
+            // Reports an address behind itself, which need not be the code's.
+            Mnemonic::Int3 => return Err(Halt::Escaped(Escape::Instruction { at: offset as u64, code: i.code() })),
             Mnemonic::Push | Mnemonic::Pop => return self.push_pop(&i),
             Mnemonic::Call | Mnemonic::Jmp | Mnemonic::Ret => return self.transfer(&i, rip),
             _ if i.is_jcc_short_or_near() => {

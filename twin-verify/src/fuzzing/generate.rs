@@ -21,7 +21,8 @@ pub fn body_of(image: &[u8]) -> Vec<u8> {
 struct Draft {
     code: Vec<u8>,
     labels: Vec<(u32, State, u32)>,
-    functions: Vec<(u32, u32, u32)>,
+    /// Start, end, stack arguments, and whether nothing is declared of its registers.
+    functions: Vec<(u32, u32, u32, bool)>,
     start: u32,
     args: u32,
 }
@@ -31,7 +32,7 @@ struct Draft {
 pub fn generate(choices: &mut Choices<'_>, mode: Mode) -> Vec<u8> {
     let mut draft = Draft { code: Vec::new(), labels: Vec::new(), functions: Vec::new(), start: 0, args: 0 };
     for _ in 0..=choices.below(3) {
-        begin(&mut draft, choices);
+        begin(&mut draft, choices, mode);
         for _ in 0..choices.below(40) {
             let mut next = draft.clone();
             propose(&mut next, choices, mode, 0);
@@ -44,12 +45,16 @@ pub fn generate(choices: &mut Choices<'_>, mode: Mode) -> Vec<u8> {
     build(&draft, mode)
 }
 
-/// `charge; jmp over; trap: ud2; over:` with a label at each.
-fn begin(draft: &mut Draft, choices: &mut Choices<'_>) {
+/// `charge; jmp over; trap: ud2; over:` with a label at each. Some functions rely on something in registers.
+fn begin(draft: &mut Draft, choices: &mut Choices<'_>, mode: Mode) {
     draft.start = draft.here();
     draft.args = choices.of(&[0, 0, 1, 3]);
+    let mut state = State::default();
+    for _ in 0..choices.of(&[0, 0, 0, 1, 2]) {
+        state.set_kind(choices.of(&[0, 1, 2, 6, 7, 11]), some_kind(choices, mode));
+    }
     let trap = draft.start + 7 + 6 + 2;
-    draft.label(State::default(), LABEL_CHARGE);
+    draft.label(state, LABEL_CHARGE);
     draft.relative(&[0x48, 0xff, 0x0d], i64::from(ctx::BUDGET), 0);
     draft.code.extend([0x0f, 0x88]);
     let next = draft.here() + 4;
@@ -57,7 +62,15 @@ fn begin(draft: &mut Draft, choices: &mut Choices<'_>) {
     draft.code.extend([0xeb, 0x02]);
     draft.label(State::default(), 0);
     draft.code.extend([0x0f, 0x0b]);
-    draft.label(State::default(), 0);
+    draft.label(state, 0);
+}
+
+/// A kind that the mode has.
+fn some_kind(choices: &mut Choices<'_>, mode: Mode) -> Kind {
+    choices.of(match mode {
+        Mode::Mirror => &[Kind::Masked, Kind::U32, Kind::Bits, Kind::Mask, Kind::Delta, Kind::PageOffset][..],
+        Mode::Stlb => &[Kind::Window, Kind::U32, Kind::StlbIndex, Kind::StlbBase, Kind::Delta, Kind::PageOffset],
+    })
 }
 
 /// Ends the function: by a return if the frame can be taken down, else by a trap.
@@ -87,7 +100,7 @@ fn end_by(from: &Draft, draft: &mut Draft, mode: Mode, end: &[u8]) -> bool {
     let mut next = from.clone();
     next.code.extend(end);
     let end = next.here();
-    next.functions.push((next.start, end, next.args));
+    next.functions.push((next.start, end, next.args, next.needs_nothing()));
     let good = accepted(&next, mode);
     if good {
         *draft = next;
@@ -104,11 +117,11 @@ fn build(draft: &Draft, mode: Mode) -> Vec<u8> {
     if functions.last().is_none_or(|f| f.0 != draft.start) {
         // Not finished: the trap ends it for a look.
         b.code.extend([0x0f, 0x0b]);
-        functions.push((draft.start, draft.here() + 2, draft.args));
+        functions.push((draft.start, draft.here() + 2, draft.args, draft.needs_nothing()));
     }
-    for (n, (start, end, stack_args)) in (0u32..).zip(functions) {
+    for (n, (start, end, stack_args, needs_nothing)) in (0u32..).zip(functions) {
         b.functions.push(Function { start, end, stack_args, ..Default::default() });
-        if stack_args == 0 {
+        if stack_args == 0 && needs_nothing {
             b.addresses.push(Address { domain: 0x1000 + u64::from(n) * 16, function: n });
         }
     }
@@ -126,6 +139,11 @@ fn accepted(draft: &Draft, mode: Mode) -> bool {
 impl Draft {
     fn here(&self) -> u32 {
         u32::try_from(self.code.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Whether the function that grows declares nothing of its registers.
+    fn needs_nothing(&self) -> bool {
+        self.labels.iter().any(|(offset, state, _)| *offset == self.start && state.regs == 0)
     }
 
     fn label(&mut self, state: State, charge: u32) {
@@ -263,7 +281,7 @@ fn propose(draft: &mut Draft, choices: &mut Choices<'_>, mode: Mode, nested: u32
             let gate = i64::from(CONST_OFFSET + choices.of(&[gate::ICALL, gate::WARN, gate::STLB_MISS]));
             draft.relative(&[0xff, 0x15], choices.of(&[import, gate]), 0);
         }
-        15 => draft.code.extend([0x48 | reg >> 3, 0xc1, 0xe8 | reg & 7, choices.of(&[8, 32, 40, 12])]),
+        15 => draft.code.extend([0x48 | reg >> 3, 0xc1, 0xe8 | reg & 7, choices.of(&[8, 32, 40, 12, 31, 33, 63])]),
         16 => {
             draft.code.push(0x48 | reg >> 3);
             draft.code.push(0xb8 | reg & 7);
@@ -313,6 +331,9 @@ fn disturb(draft: &mut Draft, choices: &mut Choices<'_>, mode: Mode) {
         }
         (Mode::Stlb, _) => load(draft, ctx::MISS_RESULT),
     }
+    if choices.below(6) == 0 {
+        load_string(draft, choices, mode);
+    }
     for _ in 0..choices.below(3) {
         let (wide, one) = (choices.below(2) == 0, choices.byte() & 15);
         let other = choices.of(&[known, known, one]);
@@ -347,6 +368,23 @@ fn disturb(draft: &mut Draft, choices: &mut Choices<'_>, mode: Mode) {
     let base = choices.of(&[known, known, known, 4, choices.clone().byte() & 15]);
     let reg = choices.of(&[known, 0, choices.clone().byte() & 15]);
     draft.memory(choices.below(3) > 0, opcode, reg, base, index, displacement(choices));
+}
+
+/// `lods` through a translated rsi, at times repeated.
+fn load_string(draft: &mut Draft, choices: &mut Choices<'_>, mode: Mode) {
+    match mode {
+        Mode::Mirror => {
+            draft.vex(2, 6, choices.byte() & 15, 0);
+            draft.relative(&[0x35], i64::from(CONST_OFFSET + constant::MASK), 0);
+        }
+        Mode::Stlb => draft.relative(&[0x48, 0x8b, 0x35], i64::from(ctx::MISS_RESULT), 0),
+    }
+    if choices.below(3) == 0 {
+        draft.code.push(0xb9);
+        draft.code.extend(choices.of(&[8u32, 512, 513, 4096, 4097]).to_le_bytes());
+        draft.code.push(0xf3);
+    }
+    draft.code.extend(choices.of(&[&[0x48, 0xad][..], &[0xad], &[0xac]]));
 }
 
 /// Saves a register, uses the frame, and restores: or not quite.

@@ -20,7 +20,7 @@ use std::vec::Vec;
 
 pub use compare::decoders_agree;
 pub use corrupt::{corrupt, Corrupted, Failure, Sum};
-pub use emulate::{emulate, emulate_function, emulate_label, Escape, Outcome};
+pub use emulate::{emulate, emulate_function, emulate_label, emulate_unasked, Escape, Outcome};
 pub use generate::{body_of, generate};
 
 use twin_abi::image::{flags, Function, Image, ImageBuilder, Import, Label, Mode};
