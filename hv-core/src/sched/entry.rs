@@ -115,6 +115,8 @@ pub(super) enum State {
 
 pub(super) struct Entry {
     pub state: State,
+    /// How many used the slot before this one.
+    pub tenant: u32,
     pub runnable: bool,
     pub asleep: Sleep,
     pub yielded: bool,
@@ -180,6 +182,7 @@ impl Entry {
     pub fn new(now: u64, level: u64) -> Entry {
         let mut e = Entry {
             state: State::Asleep,
+            tenant: 0,
             runnable: false,
             asleep: Sleep::Offline,
             yielded: false,

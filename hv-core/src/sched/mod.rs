@@ -44,14 +44,19 @@ pub const DEFAULT_WEIGHT: u32 = 256;
 /// Highest weight; the lowest is 1.
 pub const MAX_WEIGHT: u32 = 65535;
 
-/// A vCPU as the scheduler knows it: a slot number, reused after [`Scheduler::remove`].
+/// A vCPU as the scheduler knows it. After [`Scheduler::remove`] it is nobody's name, for ever: the slot is used again,
+/// the name is not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct VcpuId(u16);
+pub struct VcpuId {
+    slot: u16,
+    /// Who used the slot before this one: so many.
+    tenant: u32,
+}
 
 impl VcpuId {
     /// The slot number, below the capacity that was given to [`Scheduler::new`].
     pub fn index(self) -> usize {
-        usize::from(self.0)
+        usize::from(self.slot)
     }
 }
 
@@ -188,29 +193,39 @@ impl Scheduler {
     pub fn add(&mut self, now: u64) -> Option<VcpuId> {
         let i = self.entries.iter().position(|e| e.state == State::Free)?;
         let slot = u16::try_from(i).ok()?;
+        let tenant = self.entries[i].tenant;
         self.entries[i] = Entry::new(now, self.level);
-        self.entries[i].domain = slot;
+        (self.entries[i].domain, self.entries[i].tenant) = (slot, tenant);
         self.budgets[i] = Budget::default();
-        Some(VcpuId(slot))
+        Some(VcpuId { slot, tenant })
     }
 
-    /// Forgets a vCPU. `false`, and nothing happens, while it is on a pCPU (put it to sleep and let that pCPU pick first).
+    /// Forgets a vCPU. `false`, and nothing happens, while it is on a pCPU (put it to sleep and let that pCPU pick first),
+    /// and if it was forgotten before.
     #[must_use]
     pub fn remove(&mut self, id: VcpuId) -> bool {
-        let Some(e) = self.entries.get(id.index()) else { return false };
+        let Some(e) = entry(&self.entries, id) else { return false };
         match e.state {
             State::Free | State::OnCpu | State::Leaving => return false,
-            State::Queued => self.queue.remove(&mut self.entries, id.0),
-            State::Parked => self.parked.remove(&mut self.entries, id.0),
+            State::Queued => self.queue.remove(&mut self.entries, id.slot),
+            State::Parked => self.parked.remove(&mut self.entries, id.slot),
             State::Asleep => {}
         }
+        // Names come back only after 2^32 uses of one slot.
         self.entries[id.index()] = Entry::free();
+        self.entries[id.index()].tenant = id.tenant.wrapping_add(1);
         true
+    }
+
+    /// Does the vCPU sleep, with its registers stored, or is it nobody's name any more? If it sleeps, only a wake puts it on
+    /// a pCPU again.
+    pub fn is_asleep(&self, id: VcpuId) -> bool {
+        entry(&self.entries, id).is_none_or(|e| e.state == State::Asleep)
     }
 
     /// Sets a vCPU's weight, clamped to 1 ..= [`MAX_WEIGHT`]. What it has run so far is charged at the old one.
     pub fn set_weight(&mut self, id: VcpuId, weight: u32, now: u64) {
-        if let Some(e) = self.entries.get_mut(id.index()) {
+        if let Some(e) = entry_mut(&mut self.entries, id) {
             if e.state == State::OnCpu {
                 let ran = e.charge(now);
                 self.budgets[usize::from(e.domain)].spend(ran, now);
@@ -221,9 +236,9 @@ impl Scheduler {
 
     /// `id` belongs to the same domain as `first`.
     pub fn set_domain(&mut self, id: VcpuId, first: VcpuId) {
-        if first.index() < self.entries.len() {
-            if let Some(e) = self.entries.get_mut(id.index()) {
-                e.domain = first.0;
+        if entry(&self.entries, first).is_some() {
+            if let Some(e) = entry_mut(&mut self.entries, id) {
+                e.domain = first.slot;
             }
         }
     }
@@ -240,14 +255,14 @@ impl Scheduler {
 
     /// Caps the vCPUs of the domain whose first vCPU is `first` at `percent` of one pCPU together; 0: no cap.
     pub fn set_cap(&mut self, first: VcpuId, percent: u32, now: u64) {
-        if let Some(budget) = self.budgets.get_mut(first.index()) {
-            budget.set_cap(percent, now);
+        if entry(&self.entries, first).is_some() {
+            self.budgets[first.index()].set_cap(percent, now);
         }
     }
 
     /// Sets how a vCPU may borrow time when it is woken.
     pub fn set_warp(&mut self, id: VcpuId, warp: Warp, now: u64) {
-        if let Some(e) = self.entries.get_mut(id.index()) {
+        if let Some(e) = entry_mut(&mut self.entries, id) {
             e.set_warp(warp, now);
         }
     }
@@ -255,12 +270,12 @@ impl Scheduler {
     /// Sets the pCPUs that a vCPU may run on. An empty intersection with those online leaves it waiting.
     /// Returns a pCPU to kick.
     pub fn set_affinity(&mut self, id: VcpuId, mask: u64, now: u64) -> Option<PcpuId> {
-        let e = self.entries.get_mut(id.index())?;
+        let e = entry_mut(&mut self.entries, id)?;
         e.affinity = mask;
         let on = PcpuId::from(e.cpu);
         match e.state {
             State::OnCpu if mask & bit(on) == 0 => self.mark_kicked(on),
-            State::Queued => self.find_cpu(id.0, now),
+            State::Queued => self.find_cpu(id.slot, now),
             _ => None,
         }
     }
@@ -268,25 +283,25 @@ impl Scheduler {
     /// The pCPU that a vCPU is on.
     #[inline]
     pub fn running_on(&self, id: VcpuId) -> Option<PcpuId> {
-        let e = self.entries.get(id.index())?;
+        let e = entry(&self.entries, id)?;
         (e.state == State::OnCpu).then_some(e.cpu.into())
     }
 
     /// The vCPU that runs on a pCPU.
     #[inline]
     pub fn current(&self, cpu: PcpuId) -> Option<VcpuId> {
-        id(self.cpus.get(cpu)?.current)
+        self.id(self.cpus.get(cpu)?.current)
     }
 
     /// Does the vCPU want to run?
     pub fn is_runnable(&self, id: VcpuId) -> bool {
-        self.entries.get(id.index()).is_some_and(|e| e.runnable)
+        entry(&self.entries, id).is_some_and(|e| e.runnable)
     }
 
     /// State, time of entering it, and ns spent in each state (running, runnable, blocked, offline) up to `now`.
     pub fn runstate(&self, id: VcpuId, now: u64) -> Option<(Runstate, u64, [u64; 4])> {
-        let e = self.entries.get(id.index())?;
-        (e.state != State::Free).then(|| e.runstate_at(now))
+        let e = entry(&self.entries, id)?;
+        Some(e.runstate_at(now))
     }
 
     /// Nanoseconds that the vCPU has run.
@@ -296,12 +311,18 @@ impl Scheduler {
 
     /// Nanoseconds that the vCPU has run on borrowed time, up to its last charge.
     pub fn warped_time(&self, id: VcpuId) -> u64 {
-        self.entries.get(id.index()).map_or(0, |e| e.warped_ns)
+        entry(&self.entries, id).map_or(0, |e| e.warped_ns)
     }
 
     /// How quickly the vCPU ran when it was woken.
     pub fn wakes(&self, id: VcpuId) -> Wakes {
-        self.entries.get(id.index()).map_or(Wakes::default(), |e| e.wakes)
+        entry(&self.entries, id).map_or(Wakes::default(), |e| e.wakes)
+    }
+
+    /// The name of the vCPU in a slot; `None` for [`NIL`].
+    fn id(&self, slot: u16) -> Option<VcpuId> {
+        let e = self.entries.get(usize::from(slot))?;
+        Some(VcpuId { slot, tenant: e.tenant })
     }
 
     /// Nanoseconds that `cpu` has been idle.
@@ -312,8 +333,15 @@ impl Scheduler {
     }
 }
 
-fn id(slot: u16) -> Option<VcpuId> {
-    (slot != NIL).then_some(VcpuId(slot))
+/// The vCPU `id`, if it was not removed.
+#[inline]
+fn entry(entries: &[Entry], id: VcpuId) -> Option<&Entry> {
+    entries.get(id.index()).filter(|e| e.tenant == id.tenant)
+}
+
+#[inline]
+fn entry_mut(entries: &mut [Entry], id: VcpuId) -> Option<&mut Entry> {
+    entries.get_mut(id.index()).filter(|e| e.tenant == id.tenant)
 }
 
 fn bit(cpu: PcpuId) -> u64 {

@@ -39,7 +39,7 @@ impl Scheduler {
         if next != current {
             if current != NIL {
                 if self.leave(cpu, current, now, is_saved) {
-                    save = Some(VcpuId(current));
+                    save = self.id(current);
                 }
             }
             self.start(cpu, next, now);
@@ -52,7 +52,7 @@ impl Scheduler {
         }
         self.cpus[cpu].slice_until = slice_until_ns;
         let kick = self.spread();
-        Decision { next: id(next), slice_until_ns, save, kick }
+        Decision { next: self.id(next), slice_until_ns, save, kick }
     }
 
     /// The registers of the vCPU that [`Scheduler::pick`] moved off `cpu` are stored: others may run it now. Returns a

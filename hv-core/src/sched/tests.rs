@@ -354,6 +354,38 @@ fn a_slot_is_reused_after_removal_and_capacity_is_kept() {
 }
 
 #[test]
+fn the_name_of_a_removed_vcpu_is_not_that_of_the_next_in_its_slot() {
+    let mut s = Scheduler::new(4, Params::DEFAULT);
+    s.online(0, 0);
+    let old = s.add(0).unwrap();
+    assert!(s.remove(old));
+    let new = s.add(0).unwrap();
+    assert_eq!(new.index(), old.index());
+    assert!(!s.remove(old), "a sleeping vCPU is removed by its predecessor's name");
+    assert_eq!(s.wake(old, MS), None);
+    assert_eq!(s.wake_from(0, old, MS), None);
+    assert_eq!(s.wake_beside(0, old, MS), None);
+    assert!(s.is_asleep(new) && s.is_asleep(old));
+    assert_eq!(s.wake(new, MS), Some(0));
+    assert_eq!(s.sleep(old, Sleep::Blocked, MS), None);
+    // Nobody runs, whatever is set for a vCPU that is no more.
+    s.set_weight(old, 1, MS);
+    s.set_cap(old, 1, MS);
+    s.set_domain(old, new);
+    s.set_warp(old, Warp::DRIVER, MS);
+    assert_eq!(s.set_affinity(old, 0, MS), None);
+    assert_eq!(s.pick(0, MS, false).next, Some(new));
+    s.yield_(old);
+    assert_eq!((s.running_on(old), s.running_on(new)), (None, Some(0)));
+    assert_eq!(s.sleep(old, Sleep::Blocked, MS), None);
+    let d = s.pick(0, 20 * MS, false);
+    assert_eq!((d.next, d.slice_until_ns), (Some(new), u64::MAX), "its weight, cap and place are its own");
+    assert_eq!((s.runstate(old, 20 * MS), s.run_time(old, 20 * MS)), (None, 0));
+    assert_eq!(s.run_time(new, 20 * MS), 19 * MS);
+    assert!(!s.is_runnable(old) && s.is_runnable(new));
+}
+
+#[test]
 fn an_event_for_a_driver_domain_that_waits_for_its_turn_makes_it_urgent() {
     let mut s = Scheduler::new(4, Params::DEFAULT);
     s.online(0, 0);

@@ -32,7 +32,7 @@ impl Scheduler {
     /// The vCPU on `cpu` is left alone for `ns`, if `id` sleeps and would take its place.
     #[inline]
     fn go_on(&mut self, cpu: PcpuId, id: VcpuId, ns: u64, now: u64) {
-        let is_asleep = self.entries.get(id.index()).is_some_and(|e| e.state == State::Asleep);
+        let is_asleep = entry(&self.entries, id).is_some_and(|e| e.state == State::Asleep);
         if is_asleep && cpu < MAX_PCPUS && self.kicked & bit(cpu) == 0 {
             let alone = self.queue.first_for(&self.entries, bit(cpu)) == NIL;
             let c = &mut self.cpus[cpu];
@@ -48,7 +48,7 @@ impl Scheduler {
     /// where one did.
     #[inline]
     fn disturb(&mut self, id: VcpuId) -> Option<PcpuId> {
-        let e = self.entries.get(id.index())?;
+        let e = entry(&self.entries, id)?;
         let mut sending = e.affinity & self.sending & !self.kicked;
         if sending == 0 || !matches!(e.state, State::Asleep | State::Queued) {
             return None;
@@ -63,7 +63,7 @@ impl Scheduler {
 
     #[inline]
     fn wake_up(&mut self, id: VcpuId, now: u64) -> Option<PcpuId> {
-        let e = self.entries.get_mut(id.index())?;
+        let e = entry_mut(&mut self.entries, id)?;
         match e.state {
             State::Free => None,
             State::OnCpu => {
@@ -83,22 +83,22 @@ impl Scheduler {
                     return None;
                 }
                 e.try_warp(now);
-                self.queue.remove(&mut self.entries, id.0);
-                self.enqueue(id.0);
-                self.find_cpu(id.0, now)
+                self.queue.remove(&mut self.entries, id.slot);
+                self.enqueue(id.slot);
+                self.find_cpu(id.slot, now)
             }
             State::Asleep => {
                 e.note_event(now);
                 e.runnable = true;
                 e.enter(Runstate::Runnable, now);
-                let floor = self.floor(id.0);
+                let floor = self.floor(id.slot);
                 let e = &mut self.entries[id.index()];
                 if later(floor, e.actual) {
                     e.actual = floor;
                 }
                 e.try_warp(now);
-                self.enqueue(id.0);
-                self.find_cpu(id.0, now)
+                self.enqueue(id.slot);
+                self.find_cpu(id.slot, now)
             }
         }
     }
@@ -106,7 +106,7 @@ impl Scheduler {
     /// A vCPU no longer wants to run. If it is on a pCPU it stays there until that pCPU picks: returned, to be kicked
     /// (the caller's own is returned too).
     pub fn sleep(&mut self, id: VcpuId, why: Sleep, now: u64) -> Option<PcpuId> {
-        let e = self.entries.get_mut(id.index())?;
+        let e = entry_mut(&mut self.entries, id)?;
         e.asleep = why;
         e.runnable = false;
         match e.state {
@@ -119,13 +119,13 @@ impl Scheduler {
             State::Queued => {
                 e.enter(why.into(), now);
                 e.state = State::Asleep;
-                self.queue.remove(&mut self.entries, id.0);
+                self.queue.remove(&mut self.entries, id.slot);
                 None
             }
             State::Parked => {
                 e.enter(why.into(), now);
                 e.state = State::Asleep;
-                self.parked.remove(&mut self.entries, id.0);
+                self.parked.remove(&mut self.entries, id.slot);
                 None
             }
         }
@@ -133,7 +133,7 @@ impl Scheduler {
 
     /// The vCPU lets the next one go first, once. Pick afterwards.
     pub fn yield_(&mut self, id: VcpuId) {
-        if let Some(e) = self.entries.get_mut(id.index()) {
+        if let Some(e) = entry_mut(&mut self.entries, id) {
             e.yielded = e.state == State::OnCpu;
         }
     }
