@@ -51,7 +51,7 @@ pub fn run() -> Result<(), Errno> {
     let domains = all_domains()?;
     let vcpus = || domains.iter().flat_map(|d| d.vcpus()).filter(|v| !caller.is_some_and(|c| core::ptr::eq(*v, c)));
     vcpus().for_each(|v| sched::halt(v, stop::AUDIT));
-    vcpus().for_each(sched::wait_unloaded);
+    vcpus().for_each(sched::wait_asleep);
     let result = recount(&domains);
     vcpus().for_each(|v| sched::start(v, stop::AUDIT));
     let (totals, own) = result?;

@@ -7,7 +7,7 @@ use crate::arch::tsc;
 use crate::cpu::percpu;
 use crate::domain::memory::limbo;
 use crate::domain::vcpu::{stop, Vcpu};
-use crate::domain::{self, Domain};
+use crate::domain::{self, Domain, Section};
 use crate::mem::{frames, heap};
 use crate::{audit, sched};
 use core::sync::atomic::Ordering;
@@ -198,7 +198,8 @@ fn run_queue() {
             continue;
         }
         let (idle, current) = sched::with(|s, _| (s.idle_time(cpu, now), s.current(cpu)));
-        match current.and_then(|id| sched::vcpu_in_slot(id.index())) {
+        let section = Section::begin();
+        match current.and_then(|id| sched::vcpu_in_slot(id.index(), &section)) {
             Some(v) => say!("CPU {cpu}: {v}, idle for {idle} ns so far"),
             None => say!("CPU {cpu}: idle, for {idle} ns so far"),
         }

@@ -8,7 +8,7 @@ pub mod memory;
 pub mod passthrough;
 pub mod vcpu;
 
-pub use list::{bury, find, find_from, for_each, insert, next_free_id, DomainRef};
+pub use list::{bury, find, find_from, for_each, insert, next_free_id, DomainRef, Section};
 
 use crate::cpu::percpu::{pending, this_cpu};
 use crate::domain::vcpu::{stop, Vcpu};
@@ -341,12 +341,13 @@ pub fn died(d: &Domain) {
 /// Forgets a dead domain that has no memory left. Called whenever one of its pages comes back.
 pub fn bury_if_empty(d: &Domain) {
     if d.is_dead() && d.mm.tot_pages() == 0 {
-        list::remove(d.id);
+        list::remove(d);
     }
 }
 
 impl Drop for Domain {
     fn drop(&mut self) {
+        self.vcpus().for_each(sched::remove);
         // Nobody maps it: that would have kept the domain. Only this ends the loan, so it cannot fail.
         let ended = crate::domain::memory::mmu_env::mmu().end_loan(DomId(self.id), self.shared_info);
         debug_assert!(ended.is_ok(), "shared_info was no longer lent");

@@ -59,6 +59,28 @@ impl Drop for DomainRef {
     }
 }
 
+/// No domain is freed that was in the list when this began, as long as it lives. As short as a [`DomainRef`].
+pub struct Section {
+    /// It is this CPU's.
+    not_send: PhantomData<*const ()>,
+}
+
+impl Section {
+    /// Begins one.
+    #[inline]
+    pub fn begin() -> Self {
+        enter();
+        Self { not_send: PhantomData }
+    }
+}
+
+impl Drop for Section {
+    #[inline]
+    fn drop(&mut self) {
+        leave();
+    }
+}
+
 /// This CPU begins to look at domains. Sections nest.
 #[inline]
 fn enter() {
@@ -143,11 +165,15 @@ pub fn next_free_id() -> Option<u16> {
     u16::try_from(free).ok()
 }
 
-/// Takes domain `id` out of the list; it is freed soon. Any locks may be held.
-pub(super) fn remove(id: u16) {
+/// Takes a domain out of the list, if it is still there; it is freed soon. Any locks may be held.
+pub(super) fn remove(domain: &Domain) {
     let mut all = ALL.write();
-    let Some(d) = all.remove(&id) else { return };
-    let mut link = bucket(id);
+    // Somebody else may have taken it out, and the number may be another domain's by now.
+    if all.get(&domain.id).is_none_or(|d| !core::ptr::eq(Arc::as_ptr(d), domain)) {
+        return;
+    }
+    let Some(d) = all.remove(&domain.id) else { return };
+    let mut link = bucket(domain.id);
     // SAFETY: as in `find`; besides, the lock keeps all others from changing links.
     while let Some(at) = unsafe { link.load(Ordering::Relaxed).as_ref() } {
         if core::ptr::eq(at, Arc::as_ptr(&d)) {

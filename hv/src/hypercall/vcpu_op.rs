@@ -57,7 +57,7 @@ pub fn call(cx: &mut Caller, cmd: u32, id: u32, arg: GuestPtr<u8>) -> Outcome {
                 if v.stop.load(Ordering::Acquire) & stop::DOWN == 0 {
                     return Err(Errno::EBUSY);
                 }
-                sched::wait_unloaded(v);
+                sched::wait_asleep(v);
                 v.runstate_area.set(area.addr);
             }
             OK

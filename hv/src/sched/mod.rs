@@ -12,7 +12,7 @@ use crate::cpu;
 use crate::cpu::percpu::{self, pending, this_cpu, CpuInfo};
 use crate::cpu::requests;
 use crate::domain::vcpu::{self, stop, Vcpu};
-use crate::domain::Domain;
+use crate::domain::{Domain, Section};
 use crate::sync::{Mutex, Once};
 use core::sync::atomic::{AtomicPtr, Ordering};
 use hv_core::sched::{Params, Scheduler, Sleep, VcpuId, Warp};
@@ -44,13 +44,20 @@ fn warp_of(d: &Domain) -> Warp {
     }
 }
 
-/// Tells the scheduler which vCPU is in a slot, and how it may borrow time. The vCPU must live until [`remove`].
+/// Tells the scheduler which vCPU is in a slot, how it may borrow time, and its domain's weight and cap. The vCPU must
+/// live until [`remove`].
 pub fn register(v: &Vcpu) {
     {
+        let d = v.domain();
+        let now = tsc::now_ns();
         let mut scheduler = scheduler().lock();
-        scheduler.set_warp(v.sched_id, warp_of(v.domain()), tsc::now_ns());
-        if let Some(first) = v.domain().vcpu(0) {
+        scheduler.set_warp(v.sched_id, warp_of(d), now);
+        scheduler.set_weight(v.sched_id, d.weight.load(Ordering::Relaxed), now);
+        if let Some(first) = d.vcpu(0) {
             scheduler.set_domain(v.sched_id, first.sched_id);
+        }
+        if v.id == 0 {
+            scheduler.set_cap(v.sched_id, d.cap.load(Ordering::Relaxed), now);
         }
     }
     VCPUS[v.sched_id.index()].store(core::ptr::from_ref(v).cast_mut(), Ordering::Release);
@@ -64,21 +71,28 @@ pub fn set_driver(d: &Domain, drives_devices: bool) {
     d.vcpus().for_each(|v| scheduler.set_warp(v.sched_id, warp, tsc::now_ns()));
 }
 
-/// Takes a vCPU out. `false` while it is on a CPU.
-#[must_use]
-pub fn remove(v: &Vcpu) -> bool {
+/// Takes a vCPU out, whose domain is being freed: it is on no CPU, and nobody can look it up any more. Only then is its
+/// slot another's, so whoever knows the vCPU never means another one.
+pub fn remove(v: &Vcpu) {
+    timers::disarm_all(v);
+    VCPUS[v.sched_id.index()].store(core::ptr::null_mut(), Ordering::Release);
     let removed = scheduler().lock().remove(v.sched_id);
-    if removed {
-        timers::disarm_all(v);
-        VCPUS[v.sched_id.index()].store(core::ptr::null_mut(), Ordering::Release);
-    }
-    removed
+    // It was destroyed, which waits until the vCPU sleeps; and it never woke since.
+    debug_assert!(removed, "{v} was freed while it was on a CPU");
 }
 
-/// The vCPU in scheduler slot `index`.
-pub(crate) fn vcpu_in_slot(index: usize) -> Option<&'static Vcpu> {
-    // SAFETY: `register` stored a pointer that stays valid until `remove` clears it, which is refused while it runs.
+/// The vCPU in scheduler slot `index`, as long as the section lasts.
+pub fn vcpu_in_slot(index: usize, _section: &Section) -> Option<&Vcpu> {
+    // SAFETY: `register` stored a pointer that `remove` clears when the domain is freed. A domain is freed only after all
+    // sections ended that began before it was out of the list.
     unsafe { VCPUS.get(index)?.load(Ordering::Acquire).as_ref() }
+}
+
+/// The vCPU that the scheduler chose for this CPU.
+fn chosen(id: VcpuId) -> Option<&'static Vcpu> {
+    // SAFETY: as for `vcpu_in_slot`. Instead of a section it is that the vCPU is on this CPU: its domain is not destroyed, and
+    // so not freed, before it sleeps (`wait_asleep`); and who runs it lets go of it before it says that it sleeps.
+    unsafe { VCPUS.get(id.index())?.load(Ordering::Acquire).as_ref() }
 }
 
 /// The running CPU takes part in scheduling from now on.
@@ -200,12 +214,35 @@ pub fn with<R>(f: impl FnOnce(&mut Scheduler, u64) -> R) -> R {
     f(&mut scheduler().lock(), tsc::now_ns())
 }
 
-/// Waits until the vCPU is loaded on no CPU. It must have been halted before.
-pub fn wait_unloaded(v: &Vcpu) {
-    while v.loaded.load(Ordering::Acquire) && v.processor.load(Ordering::Relaxed) != this_cpu().cpu {
+/// Waits until the vCPU, which is not the caller's own, is on no CPU and its registers are stored. It must have been halted
+/// before, and stays so as long as the reason lasts.
+pub fn wait_asleep(v: &Vcpu) {
+    while !is_asleep(v) {
         requests::answer();
         core::hint::spin_loop();
     }
+}
+
+/// Is `v`, which something stops, on no CPU, and are its registers stored?
+///
+/// Only the scheduler knows: a CPU that has chosen the vCPU has not loaded it yet, and one that has stored its registers may
+/// still have to say so.
+fn is_asleep(v: &Vcpu) -> bool {
+    // The first look takes no lock.
+    if v.loaded.load(Ordering::Acquire) {
+        return false;
+    }
+    let mut scheduler = scheduler().lock();
+    if scheduler.is_runnable(v.sched_id) && !v.is_runnable() {
+        // Whoever stopped it first has not told yet.
+        let on = scheduler.sleep(v.sched_id, Sleep::Offline, tsc::now_ns());
+        drop(scheduler);
+        if let Some(cpu) = on {
+            kick(cpu);
+        }
+        return false;
+    }
+    scheduler.is_asleep(v.sched_id)
 }
 
 /// Does the work that is pending on this CPU; on return a vCPU is current and `regs` are its registers.
@@ -264,7 +301,7 @@ fn schedule(me: &'static CpuInfo, regs: &mut CpuUserRegs) {
             }
         }
         timers::set_slice_end(decision.slice_until_ns);
-        let next = decision.next.and_then(|id: VcpuId| vcpu_in_slot(id.index()));
+        let next = decision.next.and_then(chosen);
         if let Some(next) = next {
             if vcpu::current(me).is_none() {
                 // First: loading its segments or its runstate record may fault on its behalf.

@@ -3,6 +3,7 @@
 use crate::arch::{timer_hw, tsc};
 use crate::cpu::percpu::{pending, this_cpu, MAX_CPUS};
 use crate::domain::vcpu::Vcpu;
+use crate::domain::Section;
 use crate::sched::{self, MAX_VCPUS_TOTAL};
 use crate::sync::{Mutex, Once};
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -120,13 +121,15 @@ pub fn expire() {
     mine.armed_ns.store(u64::MAX, Ordering::Relaxed);
     let now = tsc::now_ns();
     loop {
+        // From before the timer is taken: until it is handled its vCPU is not freed, nor its slot another's.
+        let section = Section::begin();
         let due = mine.queue.lock().expire(now);
         let Some((timer, deadline)) = due else { break };
         if timer == IRQ_RELEASE {
             crate::irq::guest::expire();
             continue;
         }
-        let Some(v) = sched::vcpu_in_slot((timer / KINDS) as usize) else { continue };
+        let Some(v) = sched::vcpu_in_slot((timer / KINDS) as usize, &section) else { continue };
         match timer % KINDS {
             0 => crate::domain::event::raise_virq(v, VIRQ_TIMER),
             1 => {

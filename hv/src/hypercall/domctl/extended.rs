@@ -32,7 +32,7 @@ impl Still {
         domain.vcpu(id).ok_or(Errno::ENOENT)?;
         domain.pause();
         let still = Self { domain, id };
-        sched::wait_unloaded(still.vcpu()?);
+        sched::wait_asleep(still.vcpu()?);
         Ok(still)
     }
     fn vcpu(&self) -> Result<&Vcpu, Errno> {

@@ -148,7 +148,7 @@ pub(super) fn destroy(r: &Request) -> Outcome {
     let d = r.other()?;
     d.shutdown_for_good();
     for v in d.vcpus() {
-        sched::wait_unloaded(v);
+        sched::wait_asleep(v);
     }
     {
         let _not_logged_again = d.mm.lock_context();
@@ -176,7 +176,7 @@ pub(super) fn destroy(r: &Request) -> Outcome {
 fn release_vcpu(v: &Vcpu) -> Result<(), Errno> {
     crate::pv::address_space::drop_context(v)?;
     v.forget_info();
-    // It is on no CPU (`wait_unloaded`) and never runs again, so this succeeds the first time and is refused after.
-    let _ = sched::remove(v);
+    // Nothing of it is to come. Its place with the scheduler is its own until the domain is freed.
+    sched::timers::disarm_all(v);
     Ok(())
 }

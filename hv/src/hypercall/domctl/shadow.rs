@@ -43,7 +43,7 @@ pub(super) fn call(r: &Request) -> Outcome {
 /// Does `f` while no vCPU of `d` is loaded anywhere.
 fn while_paused(d: &Domain, f: impl FnOnce() -> Outcome) -> Outcome {
     d.pause();
-    d.vcpus().for_each(sched::wait_unloaded);
+    d.vcpus().for_each(sched::wait_asleep);
     let result = {
         // One at a time, and not while the domain is destroyed. Only now: a vCPU may have been waiting for this lock.
         let _only_one = d.mm.lock_context();

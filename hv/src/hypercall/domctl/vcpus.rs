@@ -47,7 +47,7 @@ pub(super) fn set_context(r: &Request) -> Outcome {
     let request: op::VcpuContext = r.read()?;
     let v = d.vcpu(request.vcpu).ok_or(Errno::ENOENT)?;
     d.pause();
-    sched::wait_unloaded(v);
+    sched::wait_asleep(v);
     let result = change_context(&d, v, &request);
     let _ = d.unpause();
     result
@@ -88,7 +88,7 @@ pub(super) fn get_context(r: &Request) -> Outcome {
         return Err(Errno::ENODATA);
     }
     d.pause();
-    sched::wait_unloaded(v);
+    sched::wait_asleep(v);
     let context = crate::pv::context::get(v);
     let _ = d.unpause();
     GuestPtr::<VcpuGuestContext>::new(request.ctxt).write(&*context)?;
