@@ -1,8 +1,8 @@
 //! A virtual CPU: what the guest set up (callbacks, traps, stacks, roots) and what is saved while it does not run.
 //!
-//! Most fields are `Cell`s that belong to whoever *owns the vCPU's state*: the physical CPU on which it is loaded, or,
-//! when it is loaded nowhere and cannot be scheduled (down, or its domain paused), the one who made it so. Fields that
-//! anybody may touch at any time are atomics.
+//! Most fields are `Cell`s that belong to whoever *owns the vCPU's state*: the physical CPU to which the scheduler gave it, or,
+//! when it is on none, whoever holds it still ([`crate::sched::Held`]). Fields that anybody may touch at any time are
+//! atomics.
 
 use crate::arch::fpu::FpuArea;
 use crate::cpu::percpu::CpuInfo;
@@ -32,6 +32,8 @@ pub mod stop {
     pub const SHUTDOWN: u32 = 1 << 4;
     /// The frames are being recounted.
     pub const AUDIT: u32 = 1 << 5;
+    /// Somebody else owns its state ([`crate::sched::Held`]).
+    pub const HELD: u32 = 1 << 6;
 }
 
 /// Pages of an LDT.
@@ -175,8 +177,11 @@ pub struct Vcpu {
     pub state_changed: AtomicBool,
 }
 
-// SAFETY: the `Cell`s are used only by the owner of the vCPU's state (module documentation); the scheduler's lock passes
-// ownership from CPU to CPU. `domain` points to the domain that owns this vCPU and outlives it.
+// SAFETY: the `Cell`s are used only by the owner of the vCPU's state (module documentation). The scheduler's lock passes
+// ownership from CPU to CPU, and to a `Held` and back: a CPU owns what the scheduler says is on it or leaving it, a `Held`
+// what the scheduler says is asleep and its own stop bit keeps so. The audit stops everybody and owns all of them; the debug
+// keys copy plain words without owning them, which only spoils what they print. `domain` points to the domain that owns this
+// vCPU and outlives it.
 unsafe impl Send for Vcpu {}
 // SAFETY: as above.
 unsafe impl Sync for Vcpu {}
@@ -267,7 +272,7 @@ impl Vcpu {
         unsafe { self.vtlb.load(Ordering::Acquire).as_ref() }
     }
 
-    /// Gives it another such cache, or none; it is loaded nowhere, and whoever calls this made sure that it stays so.
+    /// Gives it another such cache, or none. Only for its holder, or before it first runs.
     pub fn set_vtlb(&self, cache: Option<Box<Vtlb>>) -> Option<Box<Vtlb>> {
         let new = cache.map_or(core::ptr::null_mut(), Box::into_raw);
         let old = self.vtlb.swap(new, Ordering::AcqRel);

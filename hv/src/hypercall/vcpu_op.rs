@@ -54,11 +54,7 @@ pub fn call(cx: &mut Caller, cmd: u32, id: u32, arg: GuestPtr<u8>) -> Outcome {
                 if area.addr != 0 {
                     GuestPtr::<VcpuRunstateInfo>::new(area.addr).write(&time::runstate(v))?;
                 }
-                if v.stop.load(Ordering::Acquire) & stop::DOWN == 0 {
-                    return Err(Errno::EBUSY);
-                }
-                sched::wait_asleep(v);
-                v.runstate_area.set(area.addr);
+                sched::hold(v)?.runstate_area.set(area.addr);
             }
             OK
         }
@@ -126,14 +122,11 @@ fn initialise(v: &Vcpu, arg: GuestPtr<VcpuGuestContext>) -> Outcome {
     if v.initialised.load(Ordering::Acquire) {
         return Err(Errno::EEXIST);
     }
-    if v.stop.load(Ordering::Acquire) & stop::DOWN == 0 || v.loaded.load(Ordering::Acquire) {
-        return Err(Errno::EBUSY);
-    }
-    let _only_one = v.domain().mm.lock_context();
+    let v = sched::hold(v)?;
     if v.initialised.load(Ordering::Acquire) {
         return Err(Errno::EEXIST);
     }
-    crate::pv::context::set(v, &context)?;
+    crate::pv::context::set(&v, &context)?;
     v.initialised.store(true, Ordering::Release);
     OK
 }
@@ -147,9 +140,15 @@ fn register_info(cx: &mut Caller, v: &Vcpu, request: op::VcpuRegisterVcpuInfo) -
     if v.info_frame.load(Ordering::Acquire) != !0 {
         return Err(Errno::EINVAL);
     }
-    if v.id != cx.vcpu.id && v.stop.load(Ordering::Acquire) & stop::DOWN == 0 {
-        return Err(Errno::EINVAL);
-    }
+    let _held = if v.id == cx.vcpu.id {
+        None
+    } else {
+        let held = sched::hold(v)?;
+        if v.stop.load(Ordering::Acquire) & stop::DOWN == 0 {
+            return Err(Errno::EINVAL);
+        }
+        Some(held)
+    };
     let mfn = Mfn::new(request.mfn);
     let page = cx.domain().mm.take_writable(mfn).ok_or(Errno::EINVAL)?;
     if v.info_frame.compare_exchange(!0, mfn.raw(), Ordering::AcqRel, Ordering::Relaxed).is_err() {

@@ -4,8 +4,11 @@
 //! A CPU switches only in [`do_pending`], on its way out to a guest. Lock order: a domain's locks, then [`SCHEDULER`], then
 //! a timer queue. No lock is held while a vCPU is switched.
 
+mod hold;
 pub mod switch;
 pub mod timers;
+
+pub use hold::{hold, hold_all, AllHeld, Held};
 
 use crate::arch::{ipi, tsc};
 use crate::cpu;
@@ -141,7 +144,13 @@ fn start_by(v: &Vcpu, reason: u32, cause: Cause) {
 
 /// Sets `reason`: the vCPU no longer runs, at once if it is on no CPU, else when its CPU gets here (it is kicked).
 pub fn halt(v: &Vcpu, reason: u32) {
-    if v.add_stop(reason) == 0 {
+    halt_again(v, reason);
+}
+
+/// [`halt`]; returns what stopped it before.
+fn halt_again(v: &Vcpu, reason: u32) -> u32 {
+    let before = v.add_stop(reason);
+    if before == 0 {
         let why = if reason & (stop::BLOCKED | stop::POLLING) != 0 { Sleep::Blocked } else { Sleep::Offline };
         let on = {
             let mut scheduler = scheduler().lock();
@@ -155,6 +164,7 @@ pub fn halt(v: &Vcpu, reason: u32) {
             kick(cpu);
         }
     }
+    before
 }
 
 /// What `v` may have changed: its CPU, if it is on one, picks again.

@@ -25,7 +25,7 @@ pub struct DomainMm {
     pub id: DomId,
     /// The MMU lock: page-table contents and what preempted operations left half done.
     lock: Mutex<Deferred>,
-    context: Mutex<()>,
+    logging: Mutex<()>,
     relinquish: Mutex<Relinquish>,
     /// Where pages come in, until its memory is taken back.
     arrivals: Gate,
@@ -47,7 +47,7 @@ impl DomainMm {
         Self {
             id: DomId(domid),
             lock: Mutex::new(Deferred::new()),
-            context: Mutex::new(()),
+            logging: Mutex::new(()),
             relinquish: Mutex::new(Relinquish::new()),
             arrivals: Gate::new(),
             tot_pages: AtomicU64::new(0),
@@ -69,9 +69,9 @@ impl DomainMm {
         self.lock.try_lock()
     }
 
-    /// Serialises setting vCPU contexts.
-    pub fn lock_context(&self) -> MutexGuard<'_, ()> {
-        self.context.lock()
+    /// Serialises switching the log of writes on and off, and reading it.
+    pub fn lock_log(&self) -> MutexGuard<'_, ()> {
+        self.logging.lock()
     }
 
     /// Pages it has.

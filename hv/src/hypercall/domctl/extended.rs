@@ -2,10 +2,10 @@
 
 use super::{Outcome, Request, OK};
 use crate::arch::fpu;
-use crate::domain::vcpu::{Callback, Vcpu};
-use crate::domain::DomainRef;
+use crate::domain::vcpu::Callback;
+use crate::domain::Domain;
 use crate::hypercall::GuestPtr;
-use crate::sched;
+use crate::sched::{self, Held};
 use alloc::vec;
 use core::sync::atomic::Ordering;
 use hv_core::control;
@@ -20,37 +20,16 @@ use xen_abi::layout::FLAT_RING3_CS64;
 const EXTSTATE_HEADER: usize = 16;
 const IA32_TSC_AUX: u32 = 0xc000_0103;
 
-/// A vCPU that runs nowhere until this is dropped.
-struct Still {
-    domain: DomainRef,
-    id: u32,
-}
-
-impl Still {
-    /// ENOENT if there is no such vCPU.
-    fn new(domain: DomainRef, id: u32) -> Result<Self, Errno> {
-        domain.vcpu(id).ok_or(Errno::ENOENT)?;
-        domain.pause();
-        let still = Self { domain, id };
-        sched::wait_asleep(still.vcpu()?);
-        Ok(still)
-    }
-    fn vcpu(&self) -> Result<&Vcpu, Errno> {
-        self.domain.vcpu(self.id).ok_or(Errno::ENOENT)
-    }
-}
-
-impl Drop for Still {
-    fn drop(&mut self) {
-        let _ = self.domain.unpause();
-    }
+/// vCPU `id` of `d`, held still. ENOENT if there is none; ERESTART.
+fn hold(d: &Domain, id: u32) -> Result<Held<'_>, Errno> {
+    sched::hold(d.vcpu(id).ok_or(Errno::ENOENT)?)
 }
 
 /// The entry points for system calls of 32-bit programs.
 pub(super) fn get_context(r: &Request) -> Outcome {
     let request: ExtVcpuContext = r.read()?;
-    let still = Still::new(r.other()?, request.vcpu)?;
-    let v = still.vcpu()?;
+    let d = r.other()?;
+    let v = hold(&d, request.vcpu)?;
     let (syscall32, sysenter) = (v.callbacks.syscall32.get(), v.callbacks.sysenter.get());
     let selector = |c: Callback| if c.address == 0 { 0 } else { FLAT_RING3_CS64 };
     r.answer(&ExtVcpuContext {
@@ -76,8 +55,8 @@ pub(super) fn set_context(r: &Request) -> Outcome {
     {
         return Err(Errno::EINVAL);
     }
-    let still = Still::new(r.other()?, request.vcpu)?;
-    let v = still.vcpu()?;
+    let d = r.other()?;
+    let v = hold(&d, request.vcpu)?;
     let callback = |address, mask: u8| Callback { address, mask_events: mask != 0 };
     v.callbacks.syscall32.set(callback(request.syscall32_callback_eip, request.syscall32_disables_events));
     v.callbacks.sysenter.set(callback(request.sysenter_callback_eip, request.sysenter_disables_events));
@@ -87,8 +66,8 @@ pub(super) fn set_context(r: &Request) -> Outcome {
 /// XCR0 and the XSAVE area. With a null buffer, or nothing asked for: how large that is. EINVAL for another size.
 pub(super) fn get_state(r: &Request) -> Outcome {
     let mut request: VcpuExtState = r.read()?;
-    let still = Still::new(r.other()?, request.vcpu)?;
-    let v = still.vcpu()?;
+    let d = r.other()?;
+    let v = hold(&d, request.vcpu)?;
     let mask = fpu::xcr0_mask();
     let bytes = if mask == 0 { 0 } else { EXTSTATE_HEADER + fpu::xsave_bytes() };
     if request.buffer == 0 || request.size == 0 && request.xfeature_mask == 0 {
@@ -129,8 +108,7 @@ pub(super) fn set_state(r: &Request) -> Outcome {
     if xcr0 & !accumulated != 0 {
         return Err(Errno::EINVAL);
     }
-    let still = Still::new(d, request.vcpu)?;
-    let v = still.vcpu()?;
+    let v = hold(&d, request.vcpu)?;
     v.fpu.set_xsave(xcr0, accumulated, &image[EXTSTATE_HEADER..])?;
     v.state_changed.store(true, Ordering::Release);
     OK
@@ -145,8 +123,7 @@ pub(super) fn get_msrs(r: &Request) -> Outcome {
         request.msr_count = 1;
         return r.answer(&request);
     }
-    let still = Still::new(d, request.vcpu)?;
-    let value = still.vcpu()?.tsc_aux.get();
+    let value = hold(&d, request.vcpu)?.tsc_aux.get();
     let room = request.msr_count;
     request.msr_count = u32::from(value != 0);
     if request.msr_count > room {
@@ -165,8 +142,7 @@ pub(super) fn set_msrs(r: &Request) -> Outcome {
     let mut request: VcpuMsrs = r.read()?;
     let d = r.other()?;
     let has_tsc_aux = d.cpu_policy.read().has(feature::RDTSCP);
-    let still = Still::new(d, request.vcpu)?;
-    let v = still.vcpu()?;
+    let v = hold(&d, request.vcpu)?;
     for n in 0..request.msr_count {
         let entry = GuestPtr::<VcpuMsr>::new(request.msrs).at(n.into())?.read()?;
         let fits = entry.reserved == 0 && entry.index == IA32_TSC_AUX && entry.value >> 32 == 0 && has_tsc_aux;

@@ -147,11 +147,10 @@ fn hypercall_page() -> Box<[u8; x86::PAGE_SIZE]> {
 pub(super) fn destroy(r: &Request) -> Outcome {
     let d = r.other()?;
     d.shutdown_for_good();
-    for v in d.vcpus() {
-        sched::wait_asleep(v);
-    }
+    // Nobody else changes them meanwhile, another tool that destroys the same domain included.
+    let _held = sched::hold_all(&d)?;
     {
-        let _not_logged_again = d.mm.lock_context();
+        let _not_logged_again = d.mm.lock_log();
         d.vcpus().for_each(vtlb::disable);
         log_dirty::forget(&d);
     }

@@ -149,7 +149,10 @@ pub fn call(cx: &mut Caller, at: GuestPtr<op::Domctl>) -> Outcome {
         op::CREATEDOMAIN => lifecycle::create(&mut r),
         op::DESTROYDOMAIN => lifecycle::destroy(&r),
         op::PAUSEDOMAIN => {
-            r.other()?.pause();
+            let d = r.other()?;
+            d.pause();
+            // What it had in its registers is in its memory when this returns.
+            d.vcpus().for_each(crate::sched::wait_asleep);
             OK
         }
         op::UNPAUSEDOMAIN => r.other()?.unpause().map(|()| Done::Return(0)),

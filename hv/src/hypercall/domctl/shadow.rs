@@ -5,7 +5,7 @@ use crate::domain::memory::log_dirty;
 use crate::domain::Domain;
 use crate::hypercall::{Done, GuestPtr};
 use crate::pv::vtlb;
-use crate::sched;
+use crate::sched::{self, AllHeld};
 use xen_abi::domctl as op;
 use xen_abi::domctl::ShadowOp;
 use xen_abi::errno::Errno;
@@ -21,17 +21,17 @@ pub(super) fn call(r: &Request) -> Outcome {
     let d = r.other()?;
     let mut request: ShadowOp = r.read()?;
     match request.op {
-        op::SHADOW_OP_OFF => while_paused(&d, || {
+        op::SHADOW_OP_OFF => while_held(&d, |_| {
             disable(&d);
             OK
         }),
-        op::SHADOW_OP_ENABLE_LOGDIRTY => while_paused(&d, || enable(&d)),
+        op::SHADOW_OP_ENABLE_LOGDIRTY => while_held(&d, |_| enable(&d)),
         op::SHADOW_OP_CLEAN | op::SHADOW_OP_PEEK => {
             if request.pages > MAX_PAGES || request.mode & !op::SHADOW_LOGDIRTY_FINAL != 0 {
                 return Err(Errno::EINVAL);
             }
             // vCPUs that are loaded again begin with an empty cache, so what was cleared is noted again.
-            while_paused(&d, || read(r, &d, &mut request))
+            while_held(&d, |_| read(r, &d, &mut request))
         }
         // Tables for shadows come out of the hypervisor's own memory and need no allowance.
         op::SHADOW_OP_GET_ALLOCATION => r.answer(&ShadowOp { mb: 0, ..request }),
@@ -40,15 +40,14 @@ pub(super) fn call(r: &Request) -> Outcome {
     }
 }
 
-/// Does `f` while no vCPU of `d` is loaded anywhere.
-fn while_paused(d: &Domain, f: impl FnOnce() -> Outcome) -> Outcome {
+/// Does `f` while all vCPUs of `d` are held still: one at a time, and not while the domain is destroyed.
+fn while_held(d: &Domain, f: impl FnOnce(&AllHeld<'_>) -> Outcome) -> Outcome {
     d.pause();
-    d.vcpus().for_each(sched::wait_asleep);
-    let result = {
-        // One at a time, and not while the domain is destroyed. Only now: a vCPU may have been waiting for this lock.
-        let _only_one = d.mm.lock_context();
-        f()
-    };
+    let result = sched::hold_all(d).and_then(|held| {
+        // A domain without vCPUs has a log, too.
+        let _only_one = d.mm.lock_log();
+        f(&held)
+    });
     let _ = d.unpause();
     result
 }

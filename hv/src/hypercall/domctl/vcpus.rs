@@ -7,7 +7,7 @@ use crate::domain::Domain;
 use crate::hypercall::{GuestPtr, Outcome};
 use crate::mem::frames;
 use crate::pv::time;
-use crate::sched;
+use crate::sched::{self, Held};
 use core::sync::atomic::Ordering;
 use hv_core::sched::{DEFAULT_WEIGHT, MAX_PCPUS};
 use xen_abi::domctl as op;
@@ -40,20 +40,20 @@ pub(super) fn set_max(r: &Request) -> Outcome {
     OK
 }
 
-/// Loads a vCPU's state, while the domain is paused. A null pointer resets the vCPU. Errors: EINVAL for a bad context;
-/// ENOENT.
+/// Loads a vCPU's state, while it is held still. A null pointer resets the vCPU. Errors: EINVAL for a bad context and for a
+/// dying domain; ENOENT.
 pub(super) fn set_context(r: &Request) -> Outcome {
     let d = r.other()?;
     let request: op::VcpuContext = r.read()?;
-    let v = d.vcpu(request.vcpu).ok_or(Errno::ENOENT)?;
-    d.pause();
-    sched::wait_asleep(v);
-    let result = change_context(&d, v, &request);
-    let _ = d.unpause();
-    result
+    let v = sched::hold(d.vcpu(request.vcpu).ok_or(Errno::ENOENT)?)?;
+    if d.is_dying() {
+        // What it refers to is being dropped, or was.
+        return Err(Errno::EINVAL);
+    }
+    change_context(&d, &v, &request)
 }
 
-fn change_context(d: &Domain, v: &Vcpu, request: &op::VcpuContext) -> Outcome {
+fn change_context(d: &Domain, v: &Held<'_>, request: &op::VcpuContext) -> Outcome {
     if request.ctxt == 0 {
         sched::halt(v, stop::DOWN);
         v.initialised.store(false, Ordering::Release);
@@ -63,7 +63,6 @@ fn change_context(d: &Domain, v: &Vcpu, request: &op::VcpuContext) -> Outcome {
         return OK;
     }
     let context = GuestPtr::<VcpuGuestContext>::new(request.ctxt).read()?;
-    let _only_one = d.mm.lock_context();
     crate::pv::context::set(v, &context)?;
     // The builder has cleared the shared page since the domain was made.
     time::update_time_info(v);
@@ -79,18 +78,17 @@ fn change_context(d: &Domain, v: &Vcpu, request: &op::VcpuContext) -> Outcome {
     OK
 }
 
-/// Reads a vCPU's state. EBUSY if it runs (pause the domain first); ENODATA if it has none; ENOENT.
+/// Reads a vCPU's state, while it is held still. ENODATA if it has none; ENOENT.
 pub(super) fn get_context(r: &Request) -> Outcome {
     let d = r.other()?;
     let request: op::VcpuContext = r.read()?;
-    let v = d.vcpu(request.vcpu).ok_or(Errno::ENOENT)?;
-    if !v.initialised.load(Ordering::Acquire) {
-        return Err(Errno::ENODATA);
-    }
-    d.pause();
-    sched::wait_asleep(v);
-    let context = crate::pv::context::get(v);
-    let _ = d.unpause();
+    let context = {
+        let v = sched::hold(d.vcpu(request.vcpu).ok_or(Errno::ENOENT)?)?;
+        if !v.initialised.load(Ordering::Acquire) {
+            return Err(Errno::ENODATA);
+        }
+        crate::pv::context::get(&v)
+    };
     GuestPtr::<VcpuGuestContext>::new(request.ctxt).write(&*context)?;
     OK
 }
