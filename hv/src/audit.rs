@@ -149,6 +149,7 @@ fn tell_domain(audit: &mut Audit<'_, '_, Env>, d: &Domain) {
     });
     const NONE: Mfn = Mfn::new(0);
     for v in d.vcpus() {
+        debug_assert!(!v.has_context() || v.kernel_root.get() != NONE, "{v} has no page tables to run on");
         [v.kernel_root.get(), v.user_root.get()].into_iter().filter(|mfn| *mfn != NONE).for_each(|mfn| audit.root(mfn));
         let (gdt, ldt) = (v.gdt_frames.get(), v.ldt_frames.get());
         gdt.into_iter().chain(ldt).filter(|mfn| *mfn != NONE).for_each(|mfn| audit.segdesc(mfn));

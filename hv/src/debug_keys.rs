@@ -105,12 +105,14 @@ struct Reasons(u32);
 
 impl core::fmt::Display for Reasons {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        const NAMES: [(u32, &str); 5] = [
+        const NAMES: [(u32, &str); 7] = [
             (stop::DOWN, "down "),
             (stop::BLOCKED, "blocked "),
             (stop::POLLING, "polling "),
             (stop::PAUSED, "paused "),
             (stop::SHUTDOWN, "shutdown "),
+            (stop::HELD, "held "),
+            (stop::NO_CONTEXT, "no context "),
         ];
         if self.0 == 0 {
             return f.write_str("nothing");

@@ -175,9 +175,8 @@ fn start_vcpus(domain: &Domain, start: &Start, nr_vcpus: u32) -> Result<(), Fail
         domain.add_vcpu(id).ok_or(Failure::OutOfMemory("a vCPU"))?;
     }
     let vcpu = domain.vcpu(0).ok_or(Failure::OutOfMemory("the first vCPU"))?;
-    context::set(vcpu, &initial_context(start)).map_err(Failure::Context)?;
-    vcpu.initialised.store(true, Ordering::Release);
-    Ok(())
+    let vcpu = sched::hold(vcpu).map_err(Failure::Context)?;
+    context::set(&vcpu, &initial_context(start)).map_err(Failure::Context)
 }
 
 fn initial_context(start: &Start) -> Box<VcpuGuestContext> {

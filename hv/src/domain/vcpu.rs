@@ -34,6 +34,8 @@ pub mod stop {
     pub const AUDIT: u32 = 1 << 5;
     /// Somebody else owns its state ([`crate::sched::Held`]).
     pub const HELD: u32 = 1 << 6;
+    /// It has no context yet, or no longer: no page tables to run on. Only its holder changes this.
+    pub const NO_CONTEXT: u32 = 1 << 7;
 }
 
 /// Pages of an LDT.
@@ -86,9 +88,9 @@ pub struct Vcpu {
 
     /// In guest-kernel mode (else guest-user mode); both at ring 3.
     pub kernel_mode: Cell<bool>,
-    /// L4 table of kernel mode.
+    /// L4 table of kernel mode. Frame 0 is none; then [`stop::NO_CONTEXT`] keeps it from running.
     pub kernel_root: Cell<Mfn>,
-    /// L4 table of user mode; frame 0 if none.
+    /// L4 table of user mode; frame 0 if none: then it is in kernel mode.
     pub user_root: Cell<Mfn>,
     /// Stack for entries from user mode.
     pub kernel_sp: Cell<u64>,
@@ -159,8 +161,6 @@ pub struct Vcpu {
     pub processor: AtomicU32,
     /// Its registers are loaded on `processor` (running there, or not yet written back).
     pub loaded: AtomicBool,
-    /// Has been given a context.
-    pub initialised: AtomicBool,
     /// An NMI waits for delivery.
     pub nmi_pending: AtomicBool,
     /// Period of the periodic timer in ns; 0 if off.
@@ -248,12 +248,11 @@ impl Vcpu {
             stale_areas: AtomicU8::new(0),
             info: AtomicPtr::new(info.unwrap_or(dummy)),
             info_frame: AtomicU64::new(!0),
-            stop: AtomicU32::new(stop::DOWN),
+            stop: AtomicU32::new(stop::DOWN | stop::NO_CONTEXT),
             affinity: AtomicU64::new(u64::MAX),
             soft_affinity: AtomicU64::new(u64::MAX),
             processor: AtomicU32::new(0),
             loaded: AtomicBool::new(false),
-            initialised: AtomicBool::new(false),
             nmi_pending: AtomicBool::new(false),
             periodic_ns: AtomicU64::new(xen_abi::vcpu::DEFAULT_PERIODIC_NS),
             periodic_due_ns: AtomicU64::new(0),
@@ -390,6 +389,11 @@ impl Vcpu {
     /// Sets bits of [`Vcpu::stop`]. Returns the bits before.
     pub fn add_stop(&self, bits: u32) -> u32 {
         self.stop.fetch_or(bits, Ordering::AcqRel)
+    }
+
+    /// Has it been given a context?
+    pub fn has_context(&self) -> bool {
+        self.stop.load(Ordering::Acquire) & stop::NO_CONTEXT == 0
     }
 
     /// May the scheduler run it?

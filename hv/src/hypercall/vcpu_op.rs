@@ -24,7 +24,7 @@ pub fn call(cx: &mut Caller, cmd: u32, id: u32, arg: GuestPtr<u8>) -> Outcome {
     match cmd {
         op::VCPUOP_INITIALISE => initialise(v, arg.cast()),
         op::VCPUOP_UP => {
-            if !v.initialised.load(Ordering::Acquire) {
+            if !v.has_context() {
                 return Err(Errno::EINVAL);
             }
             sched::start(v, stop::DOWN);
@@ -119,15 +119,15 @@ fn set_periodic(v: &Vcpu, period_ns: u64, is_self: bool) -> Outcome {
 fn initialise(v: &Vcpu, arg: GuestPtr<VcpuGuestContext>) -> Outcome {
     // On the stack: the heap may be empty, by the guest's own doing.
     let context = arg.read()?;
-    if v.initialised.load(Ordering::Acquire) {
+    if v.has_context() {
         return Err(Errno::EEXIST);
     }
     let v = sched::hold(v)?;
-    if v.initialised.load(Ordering::Acquire) {
+    // Another one may have been quicker.
+    if v.has_context() {
         return Err(Errno::EEXIST);
     }
     crate::pv::context::set(&v, &context)?;
-    v.initialised.store(true, Ordering::Release);
     OK
 }
 

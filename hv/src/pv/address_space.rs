@@ -4,12 +4,14 @@ use crate::arch::{descriptor, tlb};
 use crate::cpu::percpu::{pending, this_cpu};
 use crate::domain::memory::mmu_env::{self, mmu};
 use crate::domain::memory::DomainMm;
-use crate::domain::vcpu::{Vcpu, LDT_PAGES};
+use crate::domain::vcpu::{stop, Vcpu, LDT_PAGES};
 use crate::pv::vtlb;
+use crate::sched::{self, Held};
+use core::cell::Cell;
 use hv_core::mmu::{Deferred, GdtFrames, MmuError, RootRef};
 use x86::{Level, Mfn, VirtAddr, PAGE_SHIFT};
 use xen_abi::errno::Errno;
-use xen_abi::layout::FIRST_RESERVED_GDT_PAGE;
+use xen_abi::layout::{DomId, FIRST_RESERVED_GDT_PAGE};
 
 /// Descriptors in a page.
 const DESCRIPTORS: u32 = 512;
@@ -132,40 +134,42 @@ fn drop_gdt(mut old: GdtFrames) {
     mmu().drop_gdt(&mut old);
 }
 
-/// Takes a reference to `root` as an L4 table of `v`'s domain; frame 0 is no root.
-fn take_root(v: &Vcpu, root: Mfn, lock: &mut Deferred) -> Result<Mfn, MmuError> {
-    if root.raw() == 0 {
-        return Ok(root);
-    }
-    Ok(mmu().acquire_root(v.domain().mm.id, root, lock)?.keep())
-}
-
-fn drop_root(root: Mfn, lock: &mut Deferred) -> Result<(), MmuError> {
-    if root.raw() == 0 {
+/// Makes `new` the root in `place`, with a reference to it as an L4 table of domain `dom`, and drops the old one. Frame 0 is
+/// no root.
+fn set_root(place: &Cell<Mfn>, new: Mfn, dom: DomId, lock: &mut Deferred) -> Result<(), MmuError> {
+    const NONE: Mfn = Mfn::new(0);
+    if place.get() == new {
         return Ok(());
     }
     mmu().drain(lock)?;
-    mmu().release_root(RootRef::from_kept(root), lock)
+    let old = place.replace(NONE);
+    if old != NONE {
+        mmu().release_root(RootRef::from_kept(old), lock)?;
+    }
+    if new != NONE {
+        place.set(mmu().acquire_root(dom, new, lock)?.keep());
+    }
+    Ok(())
 }
 
-/// Takes the roots and GDT pages of a new context of `v`, which is loaded nowhere, and drops the old ones. ERESTART: to
-/// be called again.
+/// Takes the roots and GDT pages of a new context of `v`, and drops the old ones and its LDT pages. Until the caller says that
+/// it has a context again, it has none. ERESTART: to be called again.
 pub fn set_context(
-    v: &Vcpu,
+    v: &Held<'_>,
     kernel_root: Mfn,
     user_root: Mfn,
     gdt_frames: &[u64],
     gdt_entries: u32,
 ) -> Result<(), Errno> {
     let mm = &v.domain().mm;
+    sched::halt(v, stop::NO_CONTEXT);
     mmu_env::refill_steps();
     let mut lock = mm.lock();
-    drop_roots(v, &mut lock)?;
-    let kernel = take_root(v, kernel_root, &mut lock)?;
-    v.kernel_root.set(kernel);
-    let user = take_root(v, user_root, &mut lock)?;
-    v.user_root.set(user);
+    set_root(&v.kernel_root, kernel_root, mm.id, &mut lock)?;
+    set_root(&v.user_root, user_root, mm.id, &mut lock)?;
+    mmu().drain(&mut lock)?;
     drop(lock);
+    drop_ldt(v);
     let mut frames = [0; FIRST_RESERVED_GDT_PAGE];
     for (to, from) in frames.iter_mut().zip(gdt_frames) {
         *to = *from;
@@ -173,19 +177,17 @@ pub fn set_context(
     set_gdt(v, &frames, gdt_entries, false)
 }
 
-fn drop_roots(v: &Vcpu, lock: &mut Deferred) -> Result<(), MmuError> {
-    for root in [&v.kernel_root, &v.user_root] {
-        drop_root(root.get(), lock)?;
-        root.set(Mfn::new(0));
-    }
-    mmu().drain(lock)
-}
-
-/// Drops everything that `v`, which is loaded nowhere and runs no more, refers to: roots, GDT, LDT, its `vcpu_info`
-/// frame. ERESTART: to be called again.
-pub fn drop_context(v: &Vcpu) -> Result<(), Errno> {
+/// Drops what `v`, which has no context from now on, refers to: roots, GDT, LDT. ERESTART: to be called again.
+pub fn drop_context(v: &Held<'_>) -> Result<(), Errno> {
+    sched::halt(v, stop::NO_CONTEXT);
     mmu_env::refill_steps();
-    drop_roots(v, &mut v.domain().mm.lock())?;
+    let mm = &v.domain().mm;
+    let mut lock = mm.lock();
+    for place in [&v.kernel_root, &v.user_root] {
+        set_root(place, Mfn::new(0), mm.id, &mut lock)?;
+    }
+    mmu().drain(&mut lock)?;
+    drop(lock);
     drop_gdt(GdtFrames::from_kept(v.gdt_frames.replace([Mfn::new(0); FIRST_RESERVED_GDT_PAGE])));
     v.gdt_entries.set(0);
     drop_ldt(v);

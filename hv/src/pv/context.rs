@@ -1,7 +1,8 @@
 //! Loading a vCPU from a `vcpu_guest_context`: VCPUOP_initialise, XEN_DOMCTL_setvcpucontext, the initial domain.
 
-use crate::domain::vcpu::{Callback, Vcpu};
+use crate::domain::vcpu::{stop, Callback};
 use crate::pv::control_regs::GUEST_CR4;
+use crate::sched::{self, Held};
 use alloc::boxed::Box;
 use core::sync::atomic::Ordering;
 use x86::addr::is_canonical;
@@ -12,10 +13,10 @@ use xen_abi::layout::FIRST_RESERVED_GDT_PAGE;
 use xen_abi::trap as ctx;
 use xen_abi::trap::VcpuGuestContext;
 
-/// Makes `context` the state of `v`, which must be down and loaded nowhere. Takes references to its page tables and GDT
-/// pages. Errors: EINVAL for non-canonical entry points, bases or roots and GDT frames that are not fit; nothing is
-/// taken then. Source: public/arch-x86/xen.h, `vcpu_guest_context`.
-pub fn set(v: &Vcpu, context: &VcpuGuestContext) -> Result<(), Errno> {
+/// Makes `context` the state of `v`. Takes references to its page tables and GDT pages. Errors: EINVAL for non-canonical
+/// entry points or bases, and for roots and GDT frames that are not fit; ERESTART. After an error about those frames the
+/// vCPU has no context, and so does not run. Source: public/arch-x86/xen.h, `vcpu_guest_context`.
+pub fn set(v: &Held<'_>, context: &VcpuGuestContext) -> Result<(), Errno> {
     let addresses = [
         context.event_callback_eip,
         context.failsafe_callback_eip,
@@ -34,6 +35,11 @@ pub fn set(v: &Vcpu, context: &VcpuGuestContext) -> Result<(), Errno> {
     }
     let root = |cr: u64| Mfn::containing(MachAddr::new(cr));
     let (kernel_root, user_root) = (root(context.ctrlreg[3]), root(context.ctrlreg[1]));
+    let kernel_mode = context.flags & ctx::VGCF_IN_KERNEL != 0 || context.user_regs.cs & 3 == 0;
+    // Frame 0 stands for no table. Without one for user mode a guest can live, as long as it is not in that mode.
+    if kernel_root.raw() == 0 || user_root.raw() == 0 && !kernel_mode {
+        return Err(Errno::EINVAL);
+    }
     #[allow(clippy::cast_possible_truncation, reason = "checked above")]
     let entries = context.gdt_ents as u32;
     crate::pv::address_space::set_context(v, kernel_root, user_root, &context.gdt_frames, entries)?;
@@ -46,7 +52,7 @@ pub fn set(v: &Vcpu, context: &VcpuGuestContext) -> Result<(), Errno> {
     regs.cs |= 3;
     regs.ss |= 3;
     regs.entry_vector = 0;
-    // SAFETY: the vCPU is down and loaded nowhere, and the caller made sure that it stays so.
+    // SAFETY: the vCPU is held, and so its state the caller's.
     unsafe { *v.saved.get() = regs };
 
     for (slot, entry) in v.traps.iter().zip(&context.trap_ctxt) {
@@ -57,7 +63,7 @@ pub fn set(v: &Vcpu, context: &VcpuGuestContext) -> Result<(), Errno> {
     if context.flags & ctx::VGCF_I387_VALID != 0 {
         v.fpu.set_fxsave(&context.fpu_ctxt);
     }
-    v.kernel_mode.set(context.flags & ctx::VGCF_IN_KERNEL != 0 || context.user_regs.cs & 3 == 0);
+    v.kernel_mode.set(kernel_mode);
     let callback = |address, mask_events| Callback { address, mask_events };
     v.callbacks.event.set(callback(context.event_callback_eip, true));
     v.callbacks
@@ -82,12 +88,14 @@ pub fn set(v: &Vcpu, context: &VcpuGuestContext) -> Result<(), Errno> {
     }
     v.domain().vm_assist.fetch_or(context.vm_assist, Ordering::Relaxed);
     v.state_changed.store(true, Ordering::Release);
+    // Last: whatever else stops it, from now on it has all that it takes to run.
+    sched::start(v, stop::NO_CONTEXT);
     Ok(())
 }
 
-/// The state of `v`, which is loaded nowhere, in the form that `set` takes.
-pub fn get(v: &Vcpu) -> Box<VcpuGuestContext> {
-    // SAFETY: the vCPU is loaded nowhere, and the caller made sure that it stays so.
+/// The state of `v` in the form that `set` takes.
+pub fn get(v: &Held<'_>) -> Box<VcpuGuestContext> {
+    // SAFETY: the vCPU is held, and so its state the caller's.
     let mut user_regs = unsafe { *v.saved.get() };
     user_regs.rflags |= u64::from(v.iopl.get()) << 12;
     user_regs.error_code = 0;
@@ -96,7 +104,7 @@ pub fn get(v: &Vcpu) -> Box<VcpuGuestContext> {
     if v.kernel_mode.get() {
         flags |= ctx::VGCF_IN_KERNEL;
     }
-    if v.stop.load(Ordering::Relaxed) & crate::domain::vcpu::stop::DOWN == 0 {
+    if v.stop.load(Ordering::Relaxed) & stop::DOWN == 0 {
         flags |= ctx::VGCF_ONLINE;
     }
     if v.callbacks.failsafe.get().mask_events {

@@ -10,6 +10,7 @@ use super::{halt_again, is_asleep, start, this_cpu, tsc};
 use crate::cpu::requests;
 use crate::domain::vcpu::{self, stop, Vcpu};
 use crate::domain::Domain;
+use core::mem::ManuallyDrop;
 use core::ops::Deref;
 use xen_abi::errno::Errno;
 
@@ -69,6 +70,13 @@ pub struct AllHeld<'a> {
 impl Drop for AllHeld<'_> {
     fn drop(&mut self) {
         self.domain.vcpus().filter(|v| v.id < self.below).for_each(|v| start(v, stop::HELD));
+    }
+}
+
+impl AllHeld<'_> {
+    /// Does `f` with each of them.
+    pub fn try_each(&self, mut f: impl FnMut(&Held<'_>) -> Result<(), Errno>) -> Result<(), Errno> {
+        self.domain.vcpus().filter(|v| v.id < self.below).try_for_each(|v| f(&ManuallyDrop::new(Held(v))))
     }
 }
 

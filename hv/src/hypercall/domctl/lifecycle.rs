@@ -2,10 +2,11 @@
 
 use super::{Request, OK};
 use crate::domain::memory::{claims, log_dirty};
-use crate::domain::vcpu::{stop, Vcpu};
+use crate::domain::vcpu::stop;
 use crate::domain::{self, passthrough, Domain, DOMAIN_LIST_LOCK, MAX_VCPUS, RUNNING};
 use crate::hypercall::{Done, Outcome};
 use crate::pv::vtlb;
+use crate::sched::Held;
 use crate::{iommu, sched};
 use alloc::boxed::Box;
 use core::sync::atomic::Ordering;
@@ -148,7 +149,7 @@ pub(super) fn destroy(r: &Request) -> Outcome {
     let d = r.other()?;
     d.shutdown_for_good();
     // Nobody else changes them meanwhile, another tool that destroys the same domain included.
-    let _held = sched::hold_all(&d)?;
+    let held = sched::hold_all(&d)?;
     {
         let _not_logged_again = d.mm.lock_log();
         d.vcpus().for_each(vtlb::disable);
@@ -164,15 +165,13 @@ pub(super) fn destroy(r: &Request) -> Outcome {
     iommu::release(&d)?;
     crate::irq::guest::release_domain(&d);
     crate::domain::grant::release(&d)?;
-    for v in d.vcpus() {
-        release_vcpu(v)?;
-    }
+    held.try_each(release_vcpu)?;
     d.mm.relinquish()?;
     domain::died(&d);
     OK
 }
 
-fn release_vcpu(v: &Vcpu) -> Result<(), Errno> {
+fn release_vcpu(v: &Held<'_>) -> Result<(), Errno> {
     crate::pv::address_space::drop_context(v)?;
     v.forget_info();
     // Nothing of it is to come. Its place with the scheduler is its own until the domain is freed.

@@ -55,8 +55,7 @@ pub(super) fn set_context(r: &Request) -> Outcome {
 
 fn change_context(d: &Domain, v: &Held<'_>, request: &op::VcpuContext) -> Outcome {
     if request.ctxt == 0 {
-        sched::halt(v, stop::DOWN);
-        v.initialised.store(false, Ordering::Release);
+        sched::halt(v, stop::DOWN | stop::NO_CONTEXT);
         crate::pv::address_space::drop_context(v)?;
         v.fpu.reset();
         v.state_changed.store(true, Ordering::Release);
@@ -69,7 +68,6 @@ fn change_context(d: &Domain, v: &Held<'_>, request: &op::VcpuContext) -> Outcom
     if v.id == 0 {
         time::update_wall_clock(d);
     }
-    v.initialised.store(true, Ordering::Release);
     if context.flags & VGCF_ONLINE != 0 {
         sched::start(v, stop::DOWN);
     } else {
@@ -84,7 +82,7 @@ pub(super) fn get_context(r: &Request) -> Outcome {
     let request: op::VcpuContext = r.read()?;
     let context = {
         let v = sched::hold(d.vcpu(request.vcpu).ok_or(Errno::ENOENT)?)?;
-        if !v.initialised.load(Ordering::Acquire) {
+        if !v.has_context() {
             return Err(Errno::ENODATA);
         }
         crate::pv::context::get(&v)
