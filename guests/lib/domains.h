@@ -1,0 +1,109 @@
+/* Other domains, made and unmade by domain 0, for the tests that need them. */
+#ifndef DOMAINS_H
+#define DOMAINS_H
+#include "events.h"
+
+enum { DOMCTL_CREATE = 1, DOMCTL_DESTROY, DOMCTL_PAUSE, DOMCTL_UNPAUSE, DOMCTL_INFO, DOMCTL_MAX_MEMORY = 11, DOMCTL_SET_CONTEXT,
+	DOMCTL_GET_CONTEXT, DOMCTL_VCPU_INFO, DOMCTL_MAX_VCPUS };
+enum { DOMINF_DYING = 1 };
+
+struct domctl {
+	u32 cmd, version;
+	u16 domid, pad[3];
+	union {
+		struct {
+			u32 ssidref;
+			u8 handle[16];
+			u32 flags, iommu, max_vcpus, max_port;
+			int32_t max_grant_frames, max_maptrack_frames;
+			u32 grant_version, trace, pool, emulation, misc;
+		} create;
+		struct {
+			u16 domid, pad;
+			u32 flags;
+			u64 pages, max_pages, outstanding, shared, paged, shared_info_frame;
+		} info;
+		struct {
+			u32 vcpu, pad;
+			struct vcpu_context *context;
+		} vcpu_context;
+		u64 max_kib;
+		u32 max_vcpus;
+		u64 room[16];
+	};
+};
+
+static inline s64 domctl(u16 domid, u32 cmd, struct domctl *request)
+{
+	request->cmd = cmd;
+	request->version = 0x15;
+	request->domid = domid;
+	return HC1(domctl, request);
+}
+
+/* Makes a domain of a MiB at most, with room for one vCPU; paused. */
+static inline s64 create_domain(u16 domid)
+{
+	struct domctl request = { .create = { .max_vcpus = 1, .max_port = 1023, .max_grant_frames = 4, .max_maptrack_frames = 4,
+					      .grant_version = 1 } };
+	s64 result = domctl(domid, DOMCTL_CREATE, &request);
+	request.max_kib = 1024;
+	return result ? result : domctl(domid, DOMCTL_MAX_MEMORY, &request);
+}
+
+static inline s64 destroy_domain(u16 domid)
+{
+	struct domctl request = { 0 };
+	return domctl(domid, DOMCTL_DESTROY, &request);
+}
+
+/* What getdomaininfo says of exactly this domain; -ESRCH. */
+static inline s64 domain_info(u16 domid, struct domctl *request)
+{
+	s64 result = domctl(domid, DOMCTL_INFO, request);
+	return result == 0 && request->info.domid != domid ? -ESRCH : result;
+}
+
+static inline bool domain_is_gone(u16 domid)
+{
+	struct domctl info = { 0 };
+	for (u32 i = 0; i < 200000; i++) {
+		if (domain_info(domid, &info) == -ESRCH)
+			return true;
+		HC2(sched_op, 0, 0);
+	}
+	return false;
+}
+
+/* Gives it `nr` frames; how many it got. */
+static inline s64 populate_domain(u16 domid, u64 *list, u64 nr)
+{
+	struct {
+		u64 *list;
+		u64 nr;
+		u32 order, flags;
+		u16 domid, pad[3];
+	} r = { list, nr, 0, 0, domid, { 0 } };
+	return HC2(memory_op, 6, &r);
+}
+
+static inline s64 map_frame_of(u16 domid, void *page, u64 mfn)
+{
+	return HC4(update_va_mapping_otherdomain, page, pte(mfn, P | RW | US), 2, domid);
+}
+
+/* Maps the first frame of its grant table at `page`; the frame. */
+static inline u64 map_grant_table_of(u16 domid, void *page)
+{
+	u64 frame = 0;
+	struct {
+		u16 domid, pad;
+		u32 nr;
+		int16_t status;
+		u64 *list;
+	} setup = { domid, 0, 1, 99, &frame };
+	if (HC3(grant_table_op, 2, &setup, 1) || setup.status || map_frame_of(domid, page, frame))
+		error("the other's grant table");
+	return frame;
+}
+#endif
