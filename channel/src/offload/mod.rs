@@ -2,3 +2,4 @@
 
 pub mod checksum;
 pub mod headers;
+pub mod segment;

@@ -1,0 +1,143 @@
+#![allow(clippy::cast_possible_truncation, reason = "small numbers")]
+
+use super::*;
+use crate::grants::Frames;
+use crate::offload::checksum::complete;
+use crate::oracle::frames::{slow_sum, Shape};
+use crate::oracle::memory::Memory;
+use crate::packet::{Fragment, GsoKind, Packet};
+use proptest::prelude::*;
+use std::vec::Vec;
+
+/// The packet, its begin copied and the rest in pieces of at most `piece` bytes.
+fn packet(memory: &Memory, bytes: &[u8], piece: usize, gso: Gso) -> Packet<u32> {
+    let mut packet = Packet::default();
+    let copied = bytes.len().min(HEADER_BYTES);
+    packet.extend_header(copied).copy_from_slice(&bytes[..copied]);
+    for (frame, part) in (1..).zip(bytes[copied..].chunks(piece)) {
+        let offset = (4096 - part.len()) as u16;
+        memory.write(frame, offset, part);
+        packet.push(Fragment { frame, offset, len: part.len() as u16 });
+    }
+    packet.gso = Some(gso);
+    assert_eq!(packet.len() as usize, bytes.len());
+    packet
+}
+
+/// The bytes of a segment, with its checksum.
+fn bytes(memory: &Memory, view: &View<'_, u32>) -> Vec<u8> {
+    let mut all = view.header.to_vec();
+    for piece in view.pieces() {
+        let mut part = std::vec![0; piece.len.into()];
+        memory.read(piece.frame, piece.offset, &mut part);
+        all.extend(part);
+    }
+    assert_eq!(all.len(), view.len() as usize);
+    let (at, checksum) = complete(view, memory).expect("blank");
+    all[at..at + 2].copy_from_slice(&checksum);
+    all
+}
+
+/// Segments as RFC 9293 and RFC 791 have it, from a complete packet, byte by byte.
+fn reference(frame: &[u8], shape: Shape, size: usize) -> Vec<Vec<u8>> {
+    let l3 = 14 + 4 * usize::from(shape.tags);
+    let extension = if shape.is_v6 && shape.options >= 8 { 8 } else { 0 };
+    let l4 = l3 + if shape.is_v6 { 40 + extension } else { 20 };
+    let behind = frame.len() - shape.payload;
+    let (headers, payload) = frame.split_at(behind);
+    let parts: Vec<&[u8]> = if payload.is_empty() { std::vec![payload] } else { payload.chunks(size).collect() };
+    let mut segments = Vec::new();
+    for (i, part) in parts.iter().enumerate() {
+        let mut f = headers.to_vec();
+        f.extend(*part);
+        let l4_len = f.len() - l4;
+        if shape.is_v6 {
+            f[l3 + 4..l3 + 6].copy_from_slice(&((l4_len + extension) as u16).to_be_bytes());
+        } else {
+            f[l3 + 2..l3 + 4].copy_from_slice(&((l4_len + 20) as u16).to_be_bytes());
+            let id = (shape.seed as u16).wrapping_add(i as u16);
+            f[l3 + 4..l3 + 6].copy_from_slice(&id.to_be_bytes());
+            f[l3 + 10..l3 + 12].fill(0);
+            let sum = !slow_sum(&[&f[l3..l4]]);
+            f[l3 + 10..l3 + 12].copy_from_slice(&sum.to_be_bytes());
+        }
+        let sequence = shape.seed.wrapping_mul(0x0101_0101).wrapping_add((i * size) as u32);
+        f[l4 + 4..l4 + 8].copy_from_slice(&sequence.to_be_bytes());
+        let mut flags = 0x99;
+        if i > 0 {
+            flags &= 0x7f;
+        }
+        if i + 1 < parts.len() {
+            flags &= 0xf6;
+        }
+        f[l4 + 13] = flags;
+        f[l4 + 16..l4 + 18].fill(0);
+        let addresses = if shape.is_v6 { &f[l3 + 8..l3 + 40] } else { &f[l3 + 12..l3 + 20] };
+        let sum = !slow_sum(&[addresses, &[0, 6], &(l4_len as u32).to_be_bytes(), &f[l4..]]);
+        let sum = if sum == 0 { 0xffff } else { sum };
+        f[l4 + 16..l4 + 18].copy_from_slice(&sum.to_be_bytes());
+        segments.push(f);
+    }
+    segments
+}
+
+proptest! {
+    #[test]
+    fn segments_are_those_of_the_reference(
+        payload in 0usize..40_000, size in 1u16..9000, piece in 1usize..4096, is_v6: bool, options in 0u8..41,
+        tags in 0u8..3, seed: u32,
+    ) {
+        let shape = Shape { to: [2; 6], from: [4; 6], tags, is_v6, is_tcp: true, options, payload, seed };
+        let frame = shape.blank();
+        let piece = piece.max(frame.len() / 18);
+        prop_assume!(piece <= 4096 && payload / usize::from(size) < 300);
+        let memory = Memory::new(32);
+        let kind = if is_v6 { GsoKind::TcpV6 } else { GsoKind::TcpV4 };
+        let packet = packet(&memory, &frame, piece, Gso { kind, size });
+        let cutter = Cutter::new(packet.view()).unwrap();
+        let expected = reference(&frame, shape, size.into());
+        prop_assert_eq!(cutter.nr_segments() as usize, expected.len());
+        for (i, expected) in (0..).zip(expected) {
+            let mut buffer = [0xaa; HEADER_BYTES];
+            let segment = cutter.segment(i, &mut buffer);
+            prop_assert_eq!(bytes(&memory, &segment), expected, "segment {}", i);
+        }
+    }
+
+    #[test]
+    fn sums_are_those_of_the_dullest_code(bytes in prop::collection::vec(any::<u8>(), 0..100), cut in 0usize..100) {
+        // 0 and 2^16 - 1 are the same number.
+        let same = |a: u16, b: u16| a % 0xffff == b % 0xffff;
+        prop_assert!(same(sum(&bytes), slow_sum(&[&bytes])));
+        let (a, b) = bytes.split_at(cut.min(bytes.len()));
+        let mut parts = crate::offload::checksum::Sum::default();
+        parts.add_bytes(a);
+        parts.add_bytes(b);
+        prop_assert!(same(parts.fold(), slow_sum(&[&bytes])));
+    }
+
+    /// Whatever bytes a packet begins with: no panic, and headers that lie in it.
+    #[test]
+    fn garbage_has_headers_inside_or_none(mut bytes in prop::collection::vec(any::<u8>(), 0..192), kind in 0u8..8) {
+        if bytes.len() > 30 && kind > 0 {
+            let ethertype: [u8; 2] = [[8, 0], [0x86, 0xdd], [0x81, 0]][usize::from(kind % 3)];
+            bytes[12..14].copy_from_slice(&ethertype);
+            bytes[14] = if kind % 2 == 0 { 0x45 } else { 0x60 } | kind >> 2;
+            (bytes[20], bytes[23]) = (if kind % 2 == 0 { 0 } else { 60 }, 6);
+        }
+        if let Some(h) = parse(&bytes) {
+            prop_assert!(h.l3 < h.l4 && h.l4 + 8 <= h.payload && h.payload <= bytes.len());
+            prop_assert!(h.l4 + h.protocol.field() + 2 <= bytes.len());
+        }
+        let memory = Memory::new(2);
+        let mut packet = Packet::<u32>::default();
+        packet.extend_header(bytes.len()).copy_from_slice(&bytes);
+        packet.gso = Some(Gso { kind: GsoKind::TcpV4, size: 3 });
+        if let Some(cutter) = Cutter::new(packet.view()) {
+            let mut buffer = [0; HEADER_BYTES];
+            let total: u32 = (0..cutter.nr_segments()).map(|i| cutter.segment(i, &mut buffer).len()).sum();
+            prop_assert!(total >= packet.len());
+            let _ = complete(&cutter.segment(0, &mut buffer), &memory);
+        }
+    }
+}
