@@ -1,0 +1,277 @@
+//! What a guest receives: packets are copied into the pages that it has posted.
+//!
+//! As Linux's netback does it: a packet fills one page after the other from the first byte on, is not begun unless there are
+//! pages for all of it, and each response lies where its request lay, because front ends pair them so. If the grant of a page
+//! does not hold, its response says so and the front end throws the packet away.
+
+use super::features::Accepts;
+use super::stats::RxStats;
+use crate::grants::{Frames, Grants};
+use crate::offload::checksum::complete;
+use crate::offload::segment::Cutter;
+use crate::packet::{Checksum, Gso, GsoKind, View, HEADER_BYTES};
+use crate::page::SharedPage;
+use crate::ring::{BackRing, RingError};
+use xen_abi::io::netif::{
+    XEN_NETIF_EXTRA_TYPE_GSO, XEN_NETIF_GSO_TYPE_TCPV4, XEN_NETIF_GSO_TYPE_TCPV6, XEN_NETIF_RSP_ERROR,
+    XEN_NETIF_RX_RING_SIZE, XEN_NETRXF_CSUM_BLANK, XEN_NETRXF_DATA_VALIDATED, XEN_NETRXF_EXTRA_INFO,
+    XEN_NETRXF_MORE_DATA,
+};
+
+const PAGE: u32 = 4096;
+
+/// What [`RxQueue::deliver`] has done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Delivered {
+    /// The guest has it.
+    Done,
+    /// The guest has not posted enough pages: `slots` are needed.
+    NoRoom {
+        /// Slots of the packet, or of its next segment.
+        slots: u32,
+    },
+    /// The guest cannot take such a packet.
+    Unfit,
+}
+
+/// How far a packet that is cut for its receiver has got: begins as 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Segments that the guest has.
+    pub segments: u32,
+}
+
+/// A receive ring.
+pub struct RxQueue<P> {
+    ring: BackRing<P, 2, XEN_NETIF_RX_RING_SIZE>,
+    accepts: Accepts,
+    /// What the guest has got.
+    pub stats: RxStats,
+    dead: Option<RingError>,
+}
+
+impl<P: SharedPage> RxQueue<P> {
+    /// Takes up the ring in `page`.
+    pub fn attach(page: P, accepts: Accepts) -> Result<Self, RingError> {
+        Ok(RxQueue { ring: BackRing::attach(page)?, accepts, stats: RxStats::default(), dead: None })
+    }
+
+    /// What ended it, if it has ended.
+    pub fn fatal(&self) -> Option<RingError> {
+        self.dead
+    }
+
+    /// Copies a packet into the guest's pages. The guest sees it after [`RxQueue::push`]. Is it to be cut, because this guest
+    /// does not take it whole, then `progress` says where to go on after [`Delivered::NoRoom`]; otherwise nothing was done then.
+    /// An error ends the queue: the same is answered from then on.
+    #[inline]
+    pub fn deliver<G: Grants>(
+        &mut self,
+        grants: &mut G,
+        frames: &impl Frames<G::Frame>,
+        view: &View<'_, G::Frame>,
+        progress: &mut Progress,
+    ) -> Result<Delivered, RingError> {
+        if let Some(e) = self.dead {
+            return Err(e);
+        }
+        let is_taken = self.accepts.checksum(view) && view.gso.is_none_or(|gso| self.accepts.gso(gso.kind));
+        let result =
+            if is_taken { self.copy(grants, frames, view) } else { self.adapt(grants, frames, view, progress) };
+        result.inspect_err(|e| self.dead = Some(*e))
+    }
+
+    /// Delivers what the guest does not take as it is.
+    #[cold]
+    fn adapt<G: Grants>(
+        &mut self,
+        grants: &mut G,
+        frames: &impl Frames<G::Frame>,
+        view: &View<'_, G::Frame>,
+        progress: &mut Progress,
+    ) -> Result<Delivered, RingError> {
+        if view.gso.is_none_or(|gso| self.accepts.gso(gso.kind)) {
+            return self.copy_complete(grants, frames, view);
+        }
+        let Some(cutter) = Cutter::new(*view) else { return Ok(Delivered::Unfit) };
+        let mut buffer = [0; HEADER_BYTES];
+        while progress.segments < cutter.nr_segments() {
+            let segment = cutter.segment(progress.segments, &mut buffer);
+            let delivered = if self.accepts.checksum(&segment) {
+                self.copy(grants, frames, &segment)?
+            } else {
+                self.copy_complete(grants, frames, &segment)?
+            };
+            if delivered != Delivered::Done {
+                return Ok(delivered);
+            }
+            progress.segments += 1;
+        }
+        Ok(Delivered::Done)
+    }
+
+    /// Delivers a packet with its checksum completed.
+    fn copy_complete<G: Grants>(
+        &mut self,
+        grants: &mut G,
+        frames: &impl Frames<G::Frame>,
+        view: &View<'_, G::Frame>,
+    ) -> Result<Delivered, RingError> {
+        let mut buffer = [0; HEADER_BYTES];
+        let Some(header) = buffer.get_mut(..view.header.len()) else { return Ok(Delivered::Unfit) };
+        header.copy_from_slice(view.header);
+        let Some((at, checksum)) = complete(view, frames) else { return Ok(Delivered::Unfit) };
+        let Some(place) = header.get_mut(at..at + 2) else { return Ok(Delivered::Unfit) };
+        place.copy_from_slice(&checksum);
+        self.copy(grants, frames, &View { header, checksum: Checksum::Validated, ..*view })
+    }
+
+    #[inline]
+    fn copy<G: Grants>(
+        &mut self,
+        grants: &mut G,
+        frames: &impl Frames<G::Frame>,
+        view: &View<'_, G::Frame>,
+    ) -> Result<Delivered, RingError> {
+        let len = view.len();
+        let pages = len.div_ceil(PAGE);
+        if pages > 1 && !self.accepts.sg || len == 0 {
+            return Ok(Delivered::Unfit);
+        }
+        let slots = pages + u32::from(view.gso.is_some());
+        if self.ring.available()? < slots {
+            return Ok(Delivered::NoRoom { slots });
+        }
+        let mut flags = match view.checksum {
+            Checksum::Unknown => 0,
+            Checksum::Validated => XEN_NETRXF_DATA_VALIDATED,
+            Checksum::Blank { .. } => XEN_NETRXF_CSUM_BLANK | XEN_NETRXF_DATA_VALIDATED,
+        };
+        if view.gso.is_some() {
+            flags |= XEN_NETRXF_EXTRA_INFO;
+        }
+        let mut source = Source::new(view);
+        let mut left = len;
+        let mut is_bad = false;
+        for page in 0..pages {
+            let take = left.min(PAGE);
+            left -= take;
+            let more = if left > 0 { XEN_NETRXF_MORE_DATA } else { 0 };
+            let [id, gref] = self.ring.request(0);
+            #[allow(clippy::cast_possible_truncation, reason = "at most a page")]
+            let take = take as u16;
+            let status = match grants.pin(gref, true) {
+                Ok(frame) => {
+                    source.copy(take, |offset, part| match part {
+                        Part::Bytes(bytes) => frames.write(frame, offset, bytes),
+                        Part::Frame(from, at, n) => frames.copy(from, at, frame, offset, n),
+                    });
+                    grants.unpin(gref, true);
+                    take
+                }
+                Err(_) => {
+                    is_bad = true;
+                    source.copy(take, |_, _| ());
+                    u16::from_ne_bytes(XEN_NETIF_RSP_ERROR.to_ne_bytes())
+                }
+            };
+            self.answer([id & 0xffff, u32::from(flags | more) | u32::from(status) << 16]);
+            flags = 0;
+            if let (0, Some(gso)) = (page, view.gso) {
+                self.answer(extra(gso));
+            }
+        }
+        if is_bad {
+            self.stats.errors += 1;
+        } else {
+            self.stats.packets += 1;
+            self.stats.bytes += u64::from(len);
+        }
+        Ok(Delivered::Done)
+    }
+
+    /// Answers the next request where it lies.
+    #[inline]
+    fn answer(&mut self, response: [u32; 2]) {
+        self.ring.consume(1);
+        let is_room = self.ring.respond(response);
+        debug_assert!(is_room, "a request was taken");
+    }
+
+    /// Lets the guest see what it has got. `true`: it wants an event.
+    #[inline]
+    pub fn push(&mut self) -> bool {
+        self.ring.push()
+    }
+
+    /// Asks for an event when `slots` pages are posted. `true`: they are. To be called when a packet waits for them and at no
+    /// other time: events that nobody needs cost.
+    pub fn ask_for_event(&mut self, slots: u32) -> Result<bool, RingError> {
+        if let Some(e) = self.dead {
+            return Err(e);
+        }
+        self.ring.ask_for_event(slots).inspect_err(|e| self.dead = Some(*e))
+    }
+}
+
+/// A response that says how the packet is cut.
+fn extra(gso: Gso) -> [u32; 2] {
+    let kind = match gso.kind {
+        GsoKind::TcpV4 => XEN_NETIF_GSO_TYPE_TCPV4,
+        GsoKind::TcpV6 => XEN_NETIF_GSO_TYPE_TCPV6,
+    };
+    [u32::from(XEN_NETIF_EXTRA_TYPE_GSO) | u32::from(gso.size) << 16, kind.into()]
+}
+
+enum Part<'a, F> {
+    Bytes(&'a [u8]),
+    /// Frame, offset, length.
+    Frame(F, u16, u16),
+}
+
+/// Where a packet's next byte is.
+struct Source<'a, F> {
+    header: &'a [u8],
+    fragments: &'a [crate::packet::Fragment<F>],
+    /// Bytes of the first of `fragments` that are done.
+    done: u32,
+}
+
+impl<'a, F: Copy> Source<'a, F> {
+    #[inline]
+    fn new(view: &View<'a, F>) -> Self {
+        Source { header: view.header, fragments: view.fragments, done: view.skip }
+    }
+
+    /// Hands the next `n` bytes to `f`, piece by piece, each with its place among them.
+    #[inline]
+    fn copy(&mut self, n: u16, mut f: impl FnMut(u16, Part<'_, F>)) {
+        let mut at = 0;
+        if !self.header.is_empty() {
+            let (bytes, rest) = self.header.split_at(self.header.len().min(n.into()));
+            #[allow(clippy::cast_possible_truncation, reason = "at most n")]
+            {
+                at = bytes.len() as u16;
+            }
+            f(0, Part::Bytes(bytes));
+            self.header = rest;
+        }
+        while at < n {
+            let Some((first, rest)) = self.fragments.split_first() else { return };
+            let left = u32::from(first.len).saturating_sub(self.done);
+            if left == 0 {
+                self.done -= u32::from(first.len);
+                self.fragments = rest;
+                continue;
+            }
+            #[allow(clippy::cast_possible_truncation, reason = "at most first.len")]
+            let (offset, len) = (first.offset + self.done as u16, left.min(u32::from(n - at)) as u16);
+            f(at, Part::Frame(first.frame, offset, len));
+            at += len;
+            self.done += u32::from(len);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
