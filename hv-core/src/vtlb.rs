@@ -11,7 +11,7 @@
 //!
 //! The cache belongs to one vCPU and is used only by the CPU that runs it. Nothing here allocates or locks.
 
-use crate::mmu::{MmuEnv, Slot};
+use crate::mmu::{MmuEnv, PtMem, Slot};
 use alloc::vec::Vec;
 use core::cell::Cell;
 use x86::{Mfn, Pte, PteFlags, VirtAddr};
@@ -114,7 +114,7 @@ impl Vtlb {
     }
 
     /// Empties it. The CPU flushes afterwards.
-    pub fn wipe<E: MmuEnv>(&self, env: &E) {
+    pub fn wipe<E: PtMem>(&self, env: &E) {
         for (root, used) in self.roots.iter().zip(&self.used) {
             for (word, bits) in used.take().into_iter().enumerate() {
                 let mut bits = bits;
@@ -129,7 +129,7 @@ impl Vtlb {
     }
 
     /// Forgets one page, in both spaces.
-    pub fn forget<E: MmuEnv>(&self, env: &E, va: VirtAddr) {
+    pub fn forget<E: PtMem>(&self, env: &E, va: VirtAddr) {
         if is_hypervisors(va) {
             return;
         }
@@ -141,7 +141,7 @@ impl Vtlb {
     }
 
     /// The L1 entry for `va`, if there is a table for it.
-    fn lookup<E: MmuEnv>(&self, env: &E, root: Mfn, va: VirtAddr) -> Option<Slot> {
+    fn lookup<E: PtMem>(&self, env: &E, root: Mfn, va: VirtAddr) -> Option<Slot> {
         let mut table = root;
         for level in [4, 3, 2] {
             let entry = env.read(Slot::new(table, va.table_index(level)));

@@ -5,10 +5,11 @@ pub mod grant;
 pub mod iospace;
 mod list;
 pub mod memory;
+pub mod owners;
 pub mod passthrough;
 pub mod vcpu;
 
-pub use list::{bury, find, find_from, for_each, insert, next_free_id, DomainRef, Section};
+pub use list::{bury, bury_if_empty, find, find_from, for_each, insert, next_free_id, DomainRef, Section};
 
 use crate::cpu::percpu::{pending, this_cpu};
 use crate::domain::vcpu::{stop, Vcpu};
@@ -79,9 +80,8 @@ pub struct Domain {
     pub may_own_devices: AtomicBool,
     /// Does it drive devices? Then events for it are urgent. The scheduler's alone to change.
     pub drives_devices: AtomicBool,
-    /// What its devices reach, if there is an IOMMU and it may have devices. Taken after all other locks but the
-    /// allocator's and the IOMMU's own.
-    pub dma: Mutex<Option<crate::iommu::DomainDma>>,
+    /// What its devices reach.
+    pub dma: crate::iommu::DomainDma,
     /// I/O memory, ports and interrupts that it may use.
     pub io: crate::domain::iospace::IoSpace,
     /// What CPUID tells its kernels.
@@ -124,7 +124,7 @@ impl Domain {
             mm: crate::domain::memory::DomainMm::new(id),
             may_own_devices: AtomicBool::new(false),
             drives_devices: AtomicBool::new(control),
-            dma: Mutex::new(None),
+            dma: crate::iommu::DomainDma::new(DomId(id)),
             io,
             cpu_policy: RwLock::new(crate::pv::cpu_policy::policies().pv_default.clone()),
             events,
@@ -336,13 +336,6 @@ pub fn died(d: &Domain) {
     }
     bury_if_empty(d);
     crate::domain::event::raise_global_virq(xen_abi::event::VIRQ_DOM_EXC);
-}
-
-/// Forgets a dead domain that has no memory left. Called whenever one of its pages comes back.
-pub fn bury_if_empty(d: &Domain) {
-    if d.is_dead() && d.mm.tot_pages() == 0 {
-        list::remove(d);
-    }
 }
 
 impl Drop for Domain {

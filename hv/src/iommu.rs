@@ -15,7 +15,6 @@ mod vtd;
 use crate::arch::pci::{self, Sbdf};
 use crate::arch::{acpi, ioapic};
 use crate::console::Limited;
-use crate::domain::Domain;
 use crate::mem::frames;
 use crate::sync::{Mutex, Once};
 use crate::{info, warn};
@@ -159,14 +158,22 @@ pub fn nr_domains() -> usize {
     active().map_or(0, |i| i.ids.lock().len())
 }
 
-/// A domain's tables.
+/// What a domain's devices reach: nothing of its own, or its tables, if there is an IOMMU and it may have devices. Their lock
+/// is taken after all others but the allocator's and the IOMMU's own.
 pub struct DomainDma {
+    domain: DomId,
+    tables: Mutex<Option<OwnTables>>,
+}
+
+/// A domain's tables.
+struct OwnTables {
     id: u16,
     space: DmaSpace<AnyFormat>,
 }
 
-/// Finds and starts the units; all functions are the hardware domain's, which does not run yet.
-pub fn init(options: &Options, machine_map: &[E820Entry]) {
+/// Finds and starts the units; all functions are the hardware domain's, which does not run yet. `hardware_domain`: what its
+/// devices reach.
+pub fn init(options: &Options, machine_map: &[E820Entry], hardware_domain: &DomainDma) {
     let found = if options.iommu.is_enabled { vtd::find().or_else(amd::find) } else { None };
     if found.is_none() && options.iommu.is_required {
         panic!("iommu=required, but this machine has no IOMMU that can be used");
@@ -206,7 +213,7 @@ pub fn init(options: &Options, machine_map: &[E820Entry]) {
     let ids = Mutex::new(BTreeSet::from([0, HARDWARE_ID]));
     IOMMU.call_once(|| Some(Iommu { hardware, home, ids, caches_absence }));
     if is_strict {
-        crate::domain::for_each(adopt_hardware_domain);
+        adopt_hardware_domain(hardware_domain);
     }
 }
 
@@ -272,18 +279,31 @@ pub fn is_unit(at: Sbdf) -> bool {
     active().is_some_and(|i| i.hardware.is_unit(at))
 }
 
-/// The function at `at` is `owner`'s now. Afterwards it reaches nothing of the one before.
-pub fn follow(at: Sbdf, owner: Owner) {
+/// The function at `at` is `owner`'s now, a domain with `dma` if it is one without all. Afterwards it reaches nothing of the
+/// one before.
+pub fn follow(at: Sbdf, owner: Owner, dma: Option<&DomainDma>) {
     let Some(iommu) = active() else { return };
     let to = match owner {
         Owner::Hardware => iommu.home.get().copied(),
         Owner::Quarantine => None,
-        Owner::Domain(id) => crate::domain::find(id).and_then(|d| d.dma.lock().as_ref().map(|dma| dma.confined(false))),
+        Owner::Domain(_) => dma.and_then(|dma| dma.tables.lock().as_ref().map(|own| own.confined(false))),
     };
     iommu.hardware.confine(at, to);
 }
 
 impl DomainDma {
+    /// No tables yet.
+    pub fn new(domain: DomId) -> Self {
+        Self { domain, tables: Mutex::new(None) }
+    }
+
+    /// Has the domain tables of its own?
+    pub fn has_tables(&self) -> bool {
+        self.tables.lock().is_some()
+    }
+}
+
+impl OwnTables {
     fn confined(&self, is_home: bool) -> Confined {
         let tables = &self.space.tables;
         Confined { root: tables.root(), levels: tables.levels(), id: self.id, is_home }
@@ -291,49 +311,49 @@ impl DomainDma {
 }
 
 /// Gives a new domain tables that follow its frames. `None`: out of memory or of ids.
-pub fn prepare(d: &Domain) -> Option<()> {
+pub fn prepare(dma: &DomainDma) -> Option<()> {
     let Some(iommu) = active() else { return Some(()) };
     let tables = Tables::new(&memory::Direct, iommu.hardware.levels(), iommu.hardware.format())?;
     let Some(id) = iommu.allocate_id() else {
         frames::free_table(tables.root());
         return None;
     };
-    *d.dma.lock() = Some(DomainDma { id, space: DmaSpace::new(tables) });
+    *dma.tables.lock() = Some(OwnTables { id, space: DmaSpace::new(tables) });
     IS_TRACKING.store(true, Ordering::Release);
     Some(())
 }
 
 /// Confines the devices of the hardware domain, which is built and does not run yet, to its own memory.
-fn adopt_hardware_domain(d: &Domain) {
+fn adopt_hardware_domain(dma: &DomainDma) {
     let Some(iommu) = active() else { return };
-    prepare(d).expect("out of memory for the IOMMU's tables");
+    prepare(dma).expect("out of memory for the IOMMU's tables");
     for mfn in (0..frames::end().raw()).map(Mfn::new) {
         let Some(frame) = frames::frame(mfn) else { continue };
-        if frame.owner() == DomId(d.id) && frame.usage().ty() == FrameType::Writable && !frame.count().is_heap() {
-            allow(d, mfn);
+        if frame.owner() == dma.domain && frame.usage().ty() == FrameType::Writable && !frame.count().is_heap() {
+            allow(dma, mfn);
         }
     }
-    let mut dma = d.dma.lock();
-    let Some(dma) = dma.as_mut() else { return };
+    let mut tables = dma.tables.lock();
+    let Some(own) = tables.as_mut() else { return };
     for (first, last) in iommu.hardware.firmware_memory() {
         let (first, last) = (Mfn::containing(first), Mfn::containing(last));
-        let _ = dma.space.tables.map(&memory::Direct, first, last.add(1), Access::ReadWrite, 1);
+        let _ = own.space.tables.map(&memory::Direct, first, last.add(1), Access::ReadWrite, 1);
     }
-    let confined = dma.confined(true);
+    let confined = own.confined(true);
     iommu.home.call_once(|| confined);
     pci::functions().iter().for_each(|f| iommu.hardware.confine(f.at, Some(confined)));
 }
 
 /// Frees the tables of a domain that is dying and has no device any more. ERESTART: to be called again.
-pub fn release(d: &Domain) -> Result<(), Errno> {
-    let (Some(iommu), mut dma) = (active(), d.dma.lock()) else { return Ok(()) };
-    let Some(own) = dma.as_mut() else { return Ok(()) };
+pub fn release(dma: &DomainDma) -> Result<(), Errno> {
+    let (Some(iommu), mut tables) = (active(), dma.tables.lock()) else { return Ok(()) };
+    let Some(own) = tables.as_mut() else { return Ok(()) };
     if !own.space.free_some(&memory::Direct, FREE_STEPS) {
         return Err(Errno::ERESTART);
     }
     iommu.hardware.forget(Forget::Domain(own.id));
     iommu.ids.lock().remove(&own.id);
-    *dma = None;
+    *tables = None;
     Ok(())
 }
 
@@ -343,42 +363,42 @@ pub fn is_tracking() -> bool {
     IS_TRACKING.load(Ordering::Relaxed)
 }
 
-fn with_space<R>(d: &Domain, act: impl FnOnce(&Iommu, &mut DomainDma) -> R) -> Option<R> {
-    Some(act(active()?, d.dma.lock().as_mut()?))
+fn with_space<R>(dma: &DomainDma, act: impl FnOnce(&Iommu, &mut OwnTables) -> R) -> Option<R> {
+    Some(act(active()?, dma.tables.lock().as_mut()?))
 }
 
-/// There is no memory for the tables that would let `d`'s devices reach the frame. A guest can bring that about at will.
-pub fn warn_out_of_reach(d: &Domain, mfn: Mfn) {
+/// There is no memory for the tables that would let the devices of the domain with `dma` reach the frame. A guest can bring that about at will.
+pub fn warn_out_of_reach(dma: &DomainDma, mfn: Mfn) {
     static LIMITED: Limited = Limited::new();
-    let (id, frame) = (d.id, mfn.raw());
+    let (id, frame) = (dma.domain.0, mfn.raw());
     LIMITED
         .warn(format_args!("d{id}: out of memory for the IOMMU's tables: its devices do not reach frame {frame:#x}"));
 }
 
-/// `d`'s frame became writable.
-pub fn allow(d: &Domain, mfn: Mfn) {
-    with_space(d, |iommu, dma| {
-        if dma.space.allow_own(&memory::Direct, mfn).is_err() {
-            warn_out_of_reach(d, mfn);
+/// A frame of the domain with `dma` became writable.
+pub fn allow(dma: &DomainDma, mfn: Mfn) {
+    with_space(dma, |iommu, own| {
+        if own.space.allow_own(&memory::Direct, mfn).is_err() {
+            warn_out_of_reach(dma, mfn);
         } else if iommu.caches_absence {
-            iommu.hardware.forget(Forget::Page(dma.id, mfn));
+            iommu.hardware.forget(Forget::Page(own.id, mfn));
         }
     });
 }
 
 /// It is not any more, and no device reaches it when this returns.
-pub fn forbid(d: &Domain, mfn: Mfn) {
-    with_space(d, |iommu, dma| {
-        if dma.space.forbid_own(&memory::Direct, mfn) == Narrowed(true) {
-            iommu.hardware.forget(Forget::Page(dma.id, mfn));
+pub fn forbid(dma: &DomainDma, mfn: Mfn) {
+    with_space(dma, |iommu, own| {
+        if own.space.forbid_own(&memory::Direct, mfn) == Narrowed(true) {
+            iommu.hardware.forget(Forget::Page(own.id, mfn));
         }
     });
 }
 
-/// It leaves `d`: no device reaches it after the next [`flush_released`].
-pub fn forbid_later(d: &Domain, mfn: Mfn) {
-    with_space(d, |_, dma| {
-        if dma.space.forbid_own(&memory::Direct, mfn) == Narrowed(true) {
+/// It leaves the domain: no device reaches it after the next [`flush_released`].
+pub fn forbid_later(dma: &DomainDma, mfn: Mfn) {
+    with_space(dma, |_, own| {
+        if own.space.forbid_own(&memory::Direct, mfn) == Narrowed(true) {
             RELEASED.store(true, Ordering::Release);
         }
     });
@@ -398,16 +418,16 @@ pub fn flush_released() {
     }
 }
 
-/// A frame of another domain's was granted to `d`.
-pub fn grant(d: &Domain, mfn: Mfn, writable: bool) -> bool {
+/// A frame of another domain's was granted to the one with `dma`.
+pub fn grant(dma: &DomainDma, mfn: Mfn, writable: bool) -> bool {
     // The list of what is granted cannot report that it did not get memory.
     if !frames::has_headroom() {
         return false;
     }
-    let done = with_space(d, |iommu, dma| {
-        let done = dma.space.grant(&memory::Direct, mfn, writable).is_ok();
+    let done = with_space(dma, |iommu, own| {
+        let done = own.space.grant(&memory::Direct, mfn, writable).is_ok();
         if iommu.caches_absence {
-            iommu.hardware.forget(Forget::Page(dma.id, mfn));
+            iommu.hardware.forget(Forget::Page(own.id, mfn));
         }
         done
     });
@@ -415,9 +435,9 @@ pub fn grant(d: &Domain, mfn: Mfn, writable: bool) -> bool {
 }
 
 /// The grant ends. The caller flushes ([`flush_released`]) before it gives the frame back.
-pub fn revoke(d: &Domain, mfn: Mfn, writable: bool) {
-    with_space(d, |_, dma| {
-        if dma.space.revoke(&memory::Direct, mfn, writable) == Narrowed(true) {
+pub fn revoke(dma: &DomainDma, mfn: Mfn, writable: bool) {
+    with_space(dma, |_, own| {
+        if own.space.revoke(&memory::Direct, mfn, writable) == Narrowed(true) {
             RELEASED.store(true, Ordering::Release);
         }
     });

@@ -62,10 +62,13 @@ extern "C" fn start_on_stack(boot: &mut boot::BootInfo) -> ! {
     pv::mmio_ro::init().expect("boot-time ranges are few");
     sched::online();
     arch::start_other_cpus(&boot.options, start_ap);
+    domain::owners::install();
     boot::dom0::start(&boot.options, &mut boot.modules, percpu::online_count() as u32);
     boot.modules.drain(..).for_each(boot::Module::release);
     // Now it is known which memory the hypervisor keeps.
-    iommu::init(&boot.options, &machine_map(&boot.memory_map));
+    let domain0 = domain::find(0).expect("just built");
+    iommu::init(&boot.options, &machine_map(&boot.memory_map), &domain0.dma);
+    drop(domain0);
     domain::passthrough::init(&boot.options);
     irq::init_serial();
     arch::finish_init();

@@ -14,8 +14,9 @@ use crate::arch::ipi;
 use crate::cpu;
 use crate::cpu::percpu::{self, this_cpu, MAX_CPUS};
 use crate::mem;
-use crate::pv::vtlb;
+use crate::mem::guest_tables::Tables;
 use core::sync::atomic::{fence, AtomicBool, AtomicU32, AtomicU64, Ordering};
+use x86::VirtAddr;
 
 static CLOCK: AtomicU32 = AtomicU32::new(1);
 /// Has the present value of the clock been remembered by anybody?
@@ -103,12 +104,16 @@ fn on_guests(mask: u64) -> u64 {
 pub fn flush_local(what: What) {
     match what {
         What::All => {
-            vtlb::wipe_current();
+            if let Some(cache) = this_cpu().cache() {
+                cache.wipe(&Tables);
+            }
             // SAFETY: the root that is loaded.
             unsafe { load_root(cpu::read_cr3()) }
         }
         What::Page(va) => {
-            vtlb::forget_current(va);
+            if let (Some(cache), Some(page)) = (this_cpu().cache(), VirtAddr::new(va)) {
+                cache.forget(&Tables, page);
+            }
             cpu::invlpg(va);
         }
     }

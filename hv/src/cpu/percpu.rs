@@ -23,6 +23,7 @@
 use core::cell::Cell;
 use core::mem::{offset_of, size_of};
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use hv_core::vtlb::Vtlb;
 use xen_abi::regs::CpuUserRegs;
 
 /// Bytes of a CPU's stack block, and its alignment.
@@ -60,6 +61,8 @@ pub struct CpuInfo {
     pub pending: AtomicU32,
     /// The vCPU whose registers are in `guest_regs`; null while idle. Typed by `domain::vcpu`, which alone touches it.
     pub current: Cell<*const ()>,
+    /// The cache of page tables on which that vCPU runs; null if it runs on its own. The TLB is never flushed without it.
+    cache: Cell<*const Vtlb>,
     /// LAPIC id of this CPU.
     pub apic_id: Cell<u32>,
     /// The domain whose translations this CPU's TLB may hold.
@@ -86,6 +89,22 @@ static CPUS: [AtomicPtr<CpuInfo>; MAX_CPUS] = [const { AtomicPtr::new(core::ptr:
 static ONLINE: AtomicU64 = AtomicU64::new(0);
 
 impl CpuInfo {
+    /// The cache of page tables on which the running vCPU runs, if it does on one.
+    #[inline(always)]
+    pub fn cache(&self) -> Option<&Vtlb> {
+        // SAFETY: null, or set by `set_cache`, whose caller keeps it until it is replaced.
+        unsafe { self.cache.get().as_ref() }
+    }
+
+    /// Notes on which cache the running vCPU runs from now on.
+    ///
+    /// # Safety
+    /// 1. The cache stays until this is called again.
+    #[inline(always)]
+    pub unsafe fn set_cache(&self, cache: Option<&Vtlb>) {
+        self.cache.set(cache.map_or(core::ptr::null(), core::ptr::from_ref));
+    }
+
     /// Asks this CPU to do `work` before it enters a guest again. Does not interrupt it.
     #[inline]
     pub fn raise(&self, work: u32) {

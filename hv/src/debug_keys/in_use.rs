@@ -40,6 +40,6 @@ fn of_domain(d: &Domain) {
         pirqs.mapped,
         pirqs.bound,
         passthrough::nr_functions(d),
-        if d.dma.lock().is_some() { ", tables for devices" } else { "" },
+        if d.dma.has_tables() { ", tables for devices" } else { "" },
     );
 }

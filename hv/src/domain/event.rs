@@ -3,6 +3,7 @@
 //! Each domain's channels are in one lock. Two domains' locks are taken in the order of domain ids ([`with_both`]). Under
 //! them come the scheduler's lock and, for physical interrupts, the lock of the interrupt tables.
 
+use crate::domain::memory::mmu_env::mmu;
 use crate::domain::vcpu::{stop, Vcpu};
 use crate::domain::{self, Domain, DomainRef};
 use crate::irq;
@@ -47,7 +48,6 @@ impl DomainEvents {
 
 /// A page of a domain that the hypervisor writes events to. It stays the domain's, and writable, until this is dropped.
 pub struct GuestPage {
-    domid: u16,
     mfn: Mfn,
     words: *mut u8,
 }
@@ -65,15 +65,13 @@ impl GuestPage {
     pub fn take(d: &Domain, gfn: u64) -> Result<Self, Errno> {
         let mfn = Mfn::new(gfn);
         let words = d.mm.take_writable(mfn).ok_or(Errno::EINVAL)?;
-        Ok(Self { domid: d.id, mfn, words })
+        Ok(Self { mfn, words })
     }
 }
 
 impl Drop for GuestPage {
     fn drop(&mut self) {
-        if let Some(d) = domain::find(self.domid) {
-            d.mm.drop_writable(self.mfn);
-        }
+        drop(mmu().writable_from_kept(self.mfn));
     }
 }
 

@@ -218,8 +218,8 @@ pub fn map(
         }
     }
     // A driver lets its device read what it has mapped. Without memory for the tables the device is stopped there.
-    if iommu::is_tracking() && !iommu::grant(mapper, mfn, flags.writable) {
-        iommu::warn_out_of_reach(mapper, mfn);
+    if iommu::is_tracking() && !iommu::grant(&mapper.dma, mfn, flags.writable) {
+        iommu::warn_out_of_reach(&mapper.dma, mfn);
     }
     Ok((handle, mfn))
 }
@@ -254,7 +254,7 @@ pub fn unmap(
 /// The handle is gone, and with it what devices could do because of it.
 fn end_device_access(mapper: &Domain, retired: &Option<Retired>) {
     if let Some(r) = retired.as_ref().filter(|r| r.is_last() && iommu::is_tracking()) {
-        iommu::revoke(mapper, Mfn::new(r.mapping.frame), r.mapping.writable);
+        iommu::revoke(&mapper.dma, Mfn::new(r.mapping.frame), r.mapping.writable);
     }
 }
 

@@ -165,8 +165,15 @@ pub fn next_free_id() -> Option<u16> {
     u16::try_from(free).ok()
 }
 
+/// Forgets a dead domain that has no memory left. Called whenever one of its pages comes back.
+pub fn bury_if_empty(d: &Domain) {
+    if d.is_dead() && d.mm.tot_pages() == 0 {
+        remove(d);
+    }
+}
+
 /// Takes a domain out of the list, if it is still there; it is freed soon. Any locks may be held.
-pub(super) fn remove(domain: &Domain) {
+fn remove(domain: &Domain) {
     let mut all = ALL.write();
     // Somebody else may have taken it out, and the number may be another domain's by now.
     if all.get(&domain.id).is_none_or(|d| !core::ptr::eq(Arc::as_ptr(d), domain)) {

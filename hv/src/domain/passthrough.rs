@@ -244,9 +244,13 @@ fn carry_out(table: &mut Ownership, at: Sbdf, r#move: Move) -> Result<(), Errno>
     if r#move.to == Owner::Quarantine {
         silence(at);
         pci_reset::reset(at);
-        iommu::follow(at, r#move.to);
+        iommu::follow(at, r#move.to, None);
     } else {
-        iommu::follow(at, r#move.to);
+        let domain = match r#move.to {
+            Owner::Domain(id) => crate::domain::find(id),
+            _ => None,
+        };
+        iommu::follow(at, r#move.to, domain.as_ref().map(|d| &d.dma));
         let was = pci::read16(at, reg::COMMAND);
         pci::write16(at, reg::COMMAND, was & !command::INTX_DISABLE);
     }

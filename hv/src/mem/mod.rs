@@ -4,6 +4,7 @@ pub mod copy;
 pub mod device_frames;
 pub mod frames;
 pub mod guest_ptr;
+pub mod guest_tables;
 pub mod heap;
 pub mod layout;
 pub mod paging;

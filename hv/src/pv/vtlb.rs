@@ -1,10 +1,10 @@
 //! vCPUs of a logged domain run on a cache of their page tables: see `hv_core::vtlb`.
 
 use crate::cpu;
-use crate::cpu::percpu::this_cpu;
 use crate::domain::memory::log_dirty::Writes;
 use crate::domain::memory::mmu_env::mmu;
-use crate::domain::vcpu::{self, Vcpu};
+use crate::domain::vcpu::Vcpu;
+use crate::mem::guest_tables::Tables;
 use crate::mem::{self, frames};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -76,25 +76,7 @@ pub fn hardware_root_or(v: &Vcpu, own: Mfn) -> Mfn {
 #[inline]
 pub fn wipe(v: &Vcpu) {
     if let Some(cache) = v.vtlb() {
-        cache.wipe(mmu().env);
-    }
-}
-
-/// This CPU flushes its TLB: so does the vCPU that it runs.
-#[inline]
-pub fn wipe_current() {
-    if let Some(v) = vcpu::current(this_cpu()) {
-        wipe(v);
-    }
-}
-
-/// This CPU forgets the page at `va`.
-#[inline]
-pub fn forget_current(va: u64) {
-    if let (Some(v), Some(va)) = (vcpu::current(this_cpu()), VirtAddr::new(va)) {
-        if let Some(cache) = v.vtlb() {
-            cache.forget(mmu().env, va);
-        }
+        cache.wipe(&Tables);
     }
 }
 
@@ -118,7 +100,13 @@ fn fill(v: &Vcpu, cache: &Vtlb, address: u64, code: u32) -> Option<u32> {
     }
     let access = Access { write: code & PageFaultError::W.bits() != 0, fetch: code & PageFaultError::I.bits() != 0 };
     let domain = v.domain();
-    match cache.fill(mmu().env, &Writes(domain), (space(v), v.current_root()), va, access) {
+    match cache.fill(
+        mmu().env,
+        &Writes { domain: domain.mm.id, log: &domain.mm.log },
+        (space(v), v.current_root()),
+        va,
+        access,
+    ) {
         Fill::Done(stale) => {
             domain.mm.log.count_fault();
             match stale {

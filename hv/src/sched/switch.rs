@@ -51,6 +51,8 @@ pub fn save(v: &Vcpu, regs: &CpuUserRegs) {
         unsafe { cpu::write_dr7(x86::rflags::DR7_DEFAULT) };
     }
     // As soon as others may have the vCPU, its page tables may be freed: this CPU must be off them.
+    // SAFETY: there is no cache.
+    unsafe { this_cpu().set_cache(None) };
     load_idle();
     v.loaded.store(false, Ordering::Release);
 }
@@ -81,6 +83,8 @@ pub fn load(v: &'static Vcpu, regs: &mut CpuUserRegs) {
     v.processor.store(me.cpu, Ordering::Relaxed);
     v.loaded.store(true, Ordering::Release);
     tlb::enter_guests();
+    // SAFETY: it stays as long as the vCPU is loaded; `save` forgets it.
+    unsafe { me.set_cache(v.vtlb()) };
     // This CPU may have flushed meanwhile, on behalf of others.
     vtlb::wipe(v);
     if v.state_changed.swap(false, Ordering::Relaxed) || !stays {

@@ -2,7 +2,7 @@
 //! cannot both start and then both fail. A domain's own allocations use its claim up; others get only what is not claimed.
 
 use crate::domain::memory::limbo;
-use crate::domain::Domain;
+use crate::domain::memory::DomainMm;
 use crate::sync::Mutex;
 use core::sync::atomic::{AtomicU64, Ordering};
 use xen_abi::errno::Errno;
@@ -17,36 +17,36 @@ pub fn outstanding() -> u64 {
     OUTSTANDING.load(Ordering::Acquire)
 }
 
-/// Claims what `d` needs to have `pages` in all; 0 gives its claim up. EINVAL if it may not have so many, or has a claim or
+/// Claims what the domain with `mm` needs to have `pages` in all; 0 gives its claim up. EINVAL if it may not have so many, or has a claim or
 /// as many pages already; ENOMEM if there are not as many free and unclaimed.
-pub fn claim(d: &Domain, pages: u64) -> Result<(), Errno> {
+pub fn claim(mm: &DomainMm, is_dying: bool, pages: u64) -> Result<(), Errno> {
     let _lock = LOCK.lock();
     if pages == 0 {
-        forget_locked(d);
+        forget_locked(mm);
         return Ok(());
     }
-    let missing = pages.saturating_sub(d.mm.tot_pages());
-    if pages > d.mm.max_pages() || missing == 0 || d.mm.claim().load(Ordering::Relaxed) != 0 || d.is_dying() {
+    let missing = pages.saturating_sub(mm.tot_pages());
+    if pages > mm.max_pages() || missing == 0 || mm.claim().load(Ordering::Relaxed) != 0 || is_dying {
         return Err(Errno::EINVAL);
     }
     if missing > limbo::available_count().saturating_sub(outstanding()) {
         return Err(Errno::ENOMEM);
     }
-    d.mm.claim().store(missing, Ordering::Relaxed);
+    mm.claim().store(missing, Ordering::Relaxed);
     OUTSTANDING.fetch_add(missing, Ordering::AcqRel);
     Ok(())
 }
 
-/// Gives the claim of `d` up.
-pub fn forget(d: &Domain) {
-    if d.mm.claim().load(Ordering::Relaxed) != 0 {
+/// Gives the claim up.
+pub fn forget(mm: &DomainMm) {
+    if mm.claim().load(Ordering::Relaxed) != 0 {
         let _lock = LOCK.lock();
-        forget_locked(d);
+        forget_locked(mm);
     }
 }
 
-fn forget_locked(d: &Domain) {
-    OUTSTANDING.fetch_sub(d.mm.claim().swap(0, Ordering::Relaxed), Ordering::AcqRel);
+fn forget_locked(mm: &DomainMm) {
+    OUTSTANDING.fetch_sub(mm.claim().swap(0, Ordering::Relaxed), Ordering::AcqRel);
 }
 
 /// Says whether somebody who holds a claim of `own` may take `pages` frames; if so, that much of the claim is used up.

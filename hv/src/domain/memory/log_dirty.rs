@@ -7,7 +7,7 @@
 //!
 //! As in Xen, what the control domain's tools write through mappings of their own is not noted.
 
-use crate::domain::{self, Domain};
+use crate::domain::memory::owners::owners;
 use crate::mem::frames;
 use crate::sync::Once;
 use alloc::boxed::Box;
@@ -58,7 +58,7 @@ pub fn mark(mfn: Mfn) {
     if owner >= DOMID_FIRST_RESERVED {
         return;
     }
-    super::mmu_env::with_domain(DomId(owner), |d| d.mm.log.mark(mfn));
+    owners().mark_written(DomId(owner), mfn);
 }
 
 impl DirtyLog {
@@ -186,38 +186,26 @@ impl DirtyLog {
 }
 
 /// The log as a vCPU's faults see it.
-pub struct Writes<'a>(pub &'a Domain);
+pub struct Writes<'a> {
+    /// Whose frames count.
+    pub domain: DomId,
+    /// Its log.
+    pub log: &'a DirtyLog,
+}
 
 impl WriteLog for Writes<'_> {
     fn mark(&self, mfn: Mfn) {
         if self.owns(mfn) {
-            self.0.mm.log.mark(mfn);
+            self.log.mark(mfn);
         }
     }
     fn is_marked(&self, mfn: Mfn) -> bool {
-        !self.owns(mfn) || self.0.mm.log.is_marked(mfn)
+        !self.owns(mfn) || self.log.is_marked(mfn)
     }
 }
 
 impl Writes<'_> {
     fn owns(&self, mfn: Mfn) -> bool {
-        frames::frame(mfn).is_some_and(|f| f.owner() == self.0.mm.id)
+        frames::frame(mfn).is_some_and(|f| f.owner() == self.domain)
     }
-}
-
-/// Notes the pages of `d` that somebody may write any time without being noticed.
-pub fn mark_shared(d: &Domain) {
-    for v in d.vcpus() {
-        let frame = v.info_frame.load(Ordering::Acquire);
-        if frame != !0 {
-            d.mm.log.mark(Mfn::new(frame));
-        }
-    }
-    d.events.lock().for_each_page(|page| d.mm.log.mark(page.mfn()));
-    d.grants.table().for_each_written(|frame| d.mm.log.mark(Mfn::new(frame)));
-}
-
-/// The domain is gone for good: nothing is logged any more.
-pub fn forget(d: &domain::Domain) {
-    d.mm.log.disable();
 }

@@ -2,12 +2,12 @@
 
 use crate::arch::tlb;
 use crate::cpu::percpu::{this_cpu, MAX_CPUS};
+use crate::domain::memory::owners::owners;
 use crate::domain::memory::{limbo, log_dirty};
-use crate::domain::vcpu;
-use crate::domain::{self, Domain};
 use crate::iommu;
+use crate::mem::guest_tables::Tables;
 use crate::mem::{self, frames, phys_to_virt};
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, Ordering};
 use hv_core::frame::Frame;
 use hv_core::mmu::{IoAccess, Mmu, MmuEnv, PtMem, Slot};
 use x86::{Mfn, Pte, PAGE_SIZE};
@@ -40,14 +40,6 @@ pub fn refill_steps() {
     left().store(STEPS, Ordering::Relaxed);
 }
 
-/// The word at `slot` in the direct map.
-#[inline(always)]
-fn word(slot: Slot) -> &'static AtomicU64 {
-    // SAFETY: `PtMem`'s callers name slots of RAM frames only; all RAM is in the direct map, 8-byte aligned here, and
-    // memory that guests and CPUs change is only accessed by atomics.
-    unsafe { AtomicU64::from_ptr(phys_to_virt(x86::MachAddr::new(slot.addr())).cast()) }
-}
-
 /// The frame allocator as memory operations see it.
 pub struct Source;
 
@@ -73,48 +65,27 @@ impl hv_core::memory::FrameSource for Source {
 impl PtMem for Env {
     #[inline(always)]
     fn read(&self, slot: Slot) -> Pte {
-        Pte(word(slot).load(Ordering::Relaxed))
+        Tables.read(slot)
     }
     #[inline(always)]
     fn any_bits(&self, first: Slot) -> u64 {
-        let bits: u64;
-        // SAFETY: as for `word`: the eight words are in one page, for `first` is a multiple of eight; they are only read.
-        // Assembly, because atomic loads are not combined with the operation on them, which would take twice as long.
-        unsafe {
-            core::arch::asm!(
-                "mov {bits}, [{at}]", "or {bits}, [{at} + 8]", "or {bits}, [{at} + 16]", "or {bits}, [{at} + 24]",
-                "or {bits}, [{at} + 32]", "or {bits}, [{at} + 40]", "or {bits}, [{at} + 48]", "or {bits}, [{at} + 56]",
-                at = in(reg) phys_to_virt(x86::MachAddr::new(first.addr() & !63)), bits = out(reg) bits,
-                options(nostack, readonly)
-            );
-        }
-        bits
+        Tables.any_bits(first)
     }
     #[inline(always)]
     fn write(&self, slot: Slot, new: Pte) {
-        word(slot).store(new.0, Ordering::Release);
+        Tables.write(slot, new);
         if log_dirty::any() {
             log_dirty::mark(slot.page());
         }
     }
     #[inline(always)]
     fn cmpxchg(&self, slot: Slot, old: Pte, new: Pte) -> Result<(), Pte> {
-        word(slot).compare_exchange(old.0, new.0, Ordering::AcqRel, Ordering::Relaxed).map_err(Pte)?;
+        Tables.cmpxchg(slot, old, new)?;
         if log_dirty::any() {
             log_dirty::mark(slot.page());
         }
         Ok(())
     }
-}
-
-/// Calls `f` with the domain `id`, if it exists. The running one is found quickest.
-pub(super) fn with_domain<R>(id: DomId, f: impl FnOnce(&Domain) -> R) -> Option<R> {
-    if let Some(v) = vcpu::current(this_cpu()) {
-        if v.domain().id == id.0 {
-            return Some(f(v.domain()));
-        }
-    }
-    domain::find(id.0).map(|d| f(&d))
 }
 
 impl MmuEnv for Env {
@@ -144,10 +115,10 @@ impl MmuEnv for Env {
         tlb::flush_since(stamp);
     }
     fn io_access(&self, dom: DomId, mfn: Mfn) -> IoAccess {
-        with_domain(dom, |d| d.io.frame_access(mfn)).unwrap_or(IoAccess::Denied)
+        owners().io_access(dom, mfn)
     }
     fn cache_control(&self, dom: DomId) -> bool {
-        with_domain(dom, |d| d.io.has_io()).unwrap_or(false)
+        owners().cache_control(dom)
     }
     fn fill_hypervisor_slots(&self, l4: Mfn) {
         for slot in HYPERVISOR_FIRST_SLOT..HYPERVISOR_END_SLOT {
@@ -165,29 +136,26 @@ impl MmuEnv for Env {
     fn frame_freed(&self, mfn: Mfn, owner: DomId, heap: bool) {
         self.m2p_set(mfn, xen_abi::layout::INVALID_M2P_ENTRY);
         if !heap {
-            with_domain(owner, |d| {
-                d.mm.uncharge(1);
-                domain::bury_if_empty(d);
-            });
+            owners().page_freed(owner);
         }
         limbo::put(mfn);
     }
     #[inline(always)]
     fn dma_allow(&self, dom: DomId, mfn: Mfn) {
         if iommu::is_tracking() {
-            with_domain(dom, |d| iommu::allow(d, mfn));
+            owners().dma_allow(dom, mfn);
         }
     }
     #[inline(always)]
     fn dma_forbid(&self, dom: DomId, mfn: Mfn) {
         if iommu::is_tracking() {
-            with_domain(dom, |d| iommu::forbid(d, mfn));
+            owners().dma_forbid(dom, mfn);
         }
     }
     #[inline(always)]
     fn dma_release(&self, dom: DomId, mfn: Mfn) {
         if iommu::is_tracking() {
-            with_domain(dom, |d| iommu::forbid_later(d, mfn));
+            owners().dma_release(dom, mfn);
         }
     }
     fn dma_flush(&self) {

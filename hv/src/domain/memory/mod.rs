@@ -5,6 +5,7 @@ pub mod claims;
 pub mod limbo;
 pub mod log_dirty;
 pub mod mmu_env;
+pub mod owners;
 
 use mmu_env::mmu;
 

@@ -40,7 +40,7 @@ pub(super) fn create(r: &mut Request) -> Outcome {
     };
     let d = Domain::new(id, config.max_vcpus, false).ok_or(Errno::ENOMEM)?;
     if wants_devices {
-        iommu::prepare(&d).ok_or(Errno::ENOMEM)?;
+        iommu::prepare(&d.dma).ok_or(Errno::ENOMEM)?;
     }
     d.may_own_devices.store(wants_devices, Ordering::Release);
     d.set_handle(config.handle);
@@ -153,16 +153,17 @@ pub(super) fn destroy(r: &Request) -> Outcome {
     {
         let _not_logged_again = d.mm.lock_log();
         d.vcpus().for_each(vtlb::disable);
-        log_dirty::forget(&d);
+        // It is gone for good: nothing is logged any more.
+        d.mm.log.disable();
     }
-    claims::forget(&d);
+    claims::forget(&d.mm);
     let preempt = || r.cx.preempt_pending();
     if !crate::domain::event::reset(&d, preempt)? {
         return Ok(Done::Continue);
     }
     // Before any frame is given back: its devices may still be writing.
     passthrough::release_domain(&d);
-    iommu::release(&d)?;
+    iommu::release(&d.dma)?;
     crate::irq::guest::release_domain(&d);
     crate::domain::grant::release(&d)?;
     held.try_each(release_vcpu)?;

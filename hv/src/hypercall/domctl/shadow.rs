@@ -1,11 +1,12 @@
 //! Logging a domain's writes.
 
 use super::{Outcome, Request, OK};
-use crate::domain::memory::log_dirty;
 use crate::domain::Domain;
 use crate::hypercall::{Done, GuestPtr};
 use crate::pv::vtlb;
 use crate::sched::{self, AllHeld};
+use core::sync::atomic::Ordering;
+use x86::Mfn;
 use xen_abi::domctl as op;
 use xen_abi::domctl::ShadowOp;
 use xen_abi::errno::Errno;
@@ -87,7 +88,7 @@ fn read(r: &Request, d: &Domain, request: &mut ShadowOp) -> Outcome {
     let bytes = GuestPtr::<u8>::new(request.dirty_bitmap);
     let mut next = log.resume_at();
     if next == 0 {
-        log_dirty::mark_shared(d);
+        mark_shared(d);
     }
     while next * 64 < request.pages {
         let word = log.read(next, clear);
@@ -113,4 +114,16 @@ fn read(r: &Request, d: &Domain, request: &mut ShadowOp) -> Outcome {
     let counts = if clear { log.take_counts() } else { log.counts() };
     (request.fault_count, request.dirty_count) = (counts.faults, counts.dirty);
     r.answer(request)
+}
+
+/// Notes the pages of `d` that somebody may write any time without being noticed.
+fn mark_shared(d: &Domain) {
+    for v in d.vcpus() {
+        let frame = v.info_frame.load(Ordering::Acquire);
+        if frame != !0 {
+            d.mm.log.mark(Mfn::new(frame));
+        }
+    }
+    d.events.lock().for_each_page(|page| d.mm.log.mark(page.mfn()));
+    d.grants.table().for_each_written(|frame| d.mm.log.mark(Mfn::new(frame)));
 }
