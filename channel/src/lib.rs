@@ -17,4 +17,6 @@ pub mod oracle;
 pub mod packet;
 pub mod page;
 pub mod ring;
+pub mod scheduler;
+pub mod switch;
 pub mod vif;

@@ -1,8 +1,10 @@
 //! A guest's network interface.
 
+pub mod backlog;
 pub mod credit;
 pub mod features;
 pub mod journal;
+pub mod multicast;
 pub mod rx;
 pub mod stats;
 pub mod tx;

@@ -1,0 +1,257 @@
+//! Which port a frame goes to, by its addresses.
+//!
+//! Ports are guests' interfaces, the uplink (the network card), and the own network stack of the domain that drives it. Every
+//! port but the uplink has an address that does not change while it is there, so nothing is learnt: the table is built anew
+//! when a port comes or goes, and is otherwise only read. Whoever owns it publishes a new one in the place of the old; a CPU
+//! uses one table for a batch of packets, and an old one is freed when every CPU was seen between batches, as domains are. So
+//! looking up takes no lock and allocates nothing.
+//!
+//! What a bridge of Linux would do with the same frames is what is done here, with two differences. Frames to addresses that
+//! nobody has go to the uplink only, not to all. A guest's interface sends with its own address only, unless it is told otherwise.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+/// An Ethernet address.
+pub type Mac = [u8; 6];
+
+/// A port: a small number that its owner chooses. Names a place, so what was looked up in an old table is checked again by
+/// whoever has the port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PortId(pub u16);
+
+/// What a port is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A guest's interface.
+    Guest {
+        /// It may send with any source address: it is a bridge or router itself.
+        any_source: bool,
+    },
+    /// The network card.
+    Uplink,
+    /// The network stack of the domain that drives the card.
+    Driver {
+        /// It also gets frames from the uplink that are for nobody here.
+        is_promiscuous: bool,
+    },
+}
+
+/// A port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Port {
+    /// Its number.
+    pub id: PortId,
+    /// Its kind.
+    pub kind: Kind,
+    /// Its address; the uplink's is not looked at.
+    pub mac: Mac,
+}
+
+/// Why a frame goes nowhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Drop {
+    /// Shorter than an Ethernet header.
+    Short,
+    /// The source is a group, or not the sender's.
+    Source,
+    /// From the uplink, with the source of a port: the network has sent it back.
+    Looped,
+    /// To the sender itself.
+    Hairpin,
+    /// To one of the addresses that bridges do not forward (01:80:c2:00:00:00 to 0f).
+    Reserved,
+    /// To nobody.
+    Nobody,
+    /// From a port that is not in the table.
+    NoPort,
+}
+
+/// Where a frame goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Forward {
+    /// To one port.
+    To(PortId),
+    /// To all of [`Table::others`].
+    Flood,
+    /// Nowhere.
+    Drop(Drop),
+}
+
+/// Not enough memory for a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoMemory;
+
+const NONE: u16 = u16::MAX;
+
+/// The ports at one time.
+#[derive(Debug)]
+pub struct Table {
+    generation: u64,
+    ports: Box<[Port]>,
+    /// Index in `ports`, by number of the port.
+    by_id: Box<[u16]>,
+    /// Index in `ports`, by hash of the address; as many places as a power of two, at least half of them empty.
+    by_mac: Box<[u16]>,
+    uplink: Option<PortId>,
+    /// The driver's port, if it is promiscuous.
+    rest: Option<PortId>,
+}
+
+impl Table {
+    /// A table of `ports`, fewer than 65535. Have two the same number or address, the later one counts: while a guest moves from
+    /// this host to itself, both of it are there. `generation`: to tell tables apart.
+    pub fn build(generation: u64, ports: &[Port]) -> Result<Table, NoMemory> {
+        let ports = boxed(ports.iter().copied().take(usize::from(NONE)), ports.len())?;
+        let nr_ids = ports.iter().map(|p| usize::from(p.id.0) + 1).max().unwrap_or(0);
+        let nr_places = (ports.len() * 2).next_power_of_two();
+        let mut table = Table {
+            generation,
+            by_id: boxed(core::iter::repeat_n(NONE, nr_ids), nr_ids)?,
+            by_mac: boxed(core::iter::repeat_n(NONE, nr_places), nr_places)?,
+            uplink: None,
+            rest: None,
+            ports,
+        };
+        for (at, port) in (0..NONE).zip(table.ports.iter()) {
+            table.by_id[usize::from(port.id.0)] = at;
+        }
+        for at in 0..table.ports.len() {
+            table.insert(at);
+        }
+        Ok(table)
+    }
+
+    fn insert(&mut self, at: usize) {
+        let port = self.ports[at];
+        #[allow(clippy::cast_possible_truncation, reason = "fewer than NONE ports")]
+        let index = at as u16;
+        if self.by_id[usize::from(port.id.0)] != index {
+            return;
+        }
+        match port.kind {
+            Kind::Uplink => self.uplink = Some(port.id),
+            Kind::Driver { is_promiscuous: true } => self.rest = Some(port.id),
+            _ => {}
+        }
+        if port.kind != Kind::Uplink {
+            let place = self.place(number(port.mac));
+            self.by_mac[place] = index;
+        }
+    }
+
+    /// The place of an address, or the empty one where it would be.
+    #[inline]
+    fn place(&self, mac: u64) -> usize {
+        let mask = self.by_mac.len() - 1;
+        // Fibonacci hashing: guests' addresses differ in their last bytes.
+        #[allow(clippy::cast_possible_truncation, reason = "masked")]
+        let mut at = (mac.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize & mask;
+        for _ in 0..self.by_mac.len() {
+            match self.ports.get(usize::from(self.by_mac[at])) {
+                Some(port) if number(port.mac) != mac => at = (at + 1) & mask,
+                _ => break,
+            }
+        }
+        at
+    }
+
+    /// Tells tables apart.
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// A port.
+    #[inline]
+    pub fn port(&self, id: PortId) -> Option<&Port> {
+        self.ports.get(usize::from(*self.by_id.get(usize::from(id.0))?))
+    }
+
+    /// The port with an address.
+    #[inline]
+    pub fn find(&self, mac: Mac) -> Option<&Port> {
+        self.ports.get(usize::from(*self.by_mac.get(self.place(number(mac)))?))
+    }
+
+    /// The network card.
+    pub fn uplink(&self) -> Option<PortId> {
+        self.uplink
+    }
+
+    /// All ports but `from`.
+    pub fn others(&self, from: PortId) -> impl Iterator<Item = &Port> {
+        let is_current = |p: &&Port| self.port(p.id).is_some_and(|q| core::ptr::eq(q, *p));
+        self.ports.iter().filter(is_current).filter(move |p| p.id != from)
+    }
+
+    /// Where a frame from port `from` goes. `header`: its first bytes.
+    #[inline]
+    pub fn forward(&self, from: PortId, header: &[u8]) -> Forward {
+        let Some(sender) = self.port(from) else { return Forward::Drop(Drop::NoPort) };
+        let Some((addresses, _)) = header.split_first_chunk::<14>() else { return Forward::Drop(Drop::Short) };
+        let [t0, t1, t2, t3, t4, t5, s0, s1, s2, s3, s4, s5, ..] = *addresses;
+        let (to, source) = ([t0, t1, t2, t3, t4, t5], [s0, s1, s2, s3, s4, s5]);
+        if is_group(source) {
+            return Forward::Drop(Drop::Source);
+        }
+        match sender.kind {
+            Kind::Guest { any_source: false } if source != sender.mac => return Forward::Drop(Drop::Source),
+            Kind::Uplink if self.find(source).is_some() => return Forward::Drop(Drop::Looped),
+            _ => {}
+        }
+        if is_group(to) {
+            return if is_reserved(to) { self.reserved(sender) } else { Forward::Flood };
+        }
+        match self.find(to) {
+            Some(port) if port.id == from => Forward::Drop(Drop::Hairpin),
+            Some(port) => Forward::To(port.id),
+            None => self.unknown(sender),
+        }
+    }
+
+    /// What is for nobody here: out, or in from outside to whoever wants everything.
+    fn unknown(&self, sender: &Port) -> Forward {
+        let to = if sender.kind == Kind::Uplink { self.rest } else { self.uplink };
+        match to {
+            Some(to) if to != sender.id => Forward::To(to),
+            _ => Forward::Drop(Drop::Nobody),
+        }
+    }
+
+    /// What is between a card and the switch that it is plugged into: only the card's own domain has to do with it.
+    #[cold]
+    fn reserved(&self, sender: &Port) -> Forward {
+        let driver = || self.ports.iter().find(|p| matches!(p.kind, Kind::Driver { .. }));
+        let to = match sender.kind {
+            Kind::Uplink => driver().map(|p| p.id),
+            Kind::Driver { .. } => self.uplink,
+            Kind::Guest { .. } => None,
+        };
+        to.map_or(Forward::Drop(Drop::Reserved), Forward::To)
+    }
+}
+
+/// Whether an address is that of a group, or of all.
+#[inline]
+pub fn is_group(mac: Mac) -> bool {
+    mac[0] & 1 == 1
+}
+
+fn is_reserved(mac: Mac) -> bool {
+    matches!(mac, [0x01, 0x80, 0xc2, 0, 0, 0..=0x0f])
+}
+
+#[inline]
+fn number([a, b, c, d, e, f]: Mac) -> u64 {
+    u64::from_le_bytes([a, b, c, d, e, f, 0, 0])
+}
+
+fn boxed<T>(items: impl Iterator<Item = T>, len: usize) -> Result<Box<[T]>, NoMemory> {
+    let mut all = Vec::new();
+    all.try_reserve_exact(len).map_err(|_| NoMemory)?;
+    all.extend(items);
+    Ok(all.into_boxed_slice())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,132 @@
+#![allow(clippy::cast_possible_truncation, reason = "small numbers")]
+
+use super::*;
+use proptest::prelude::*;
+
+const UP: PortId = PortId(0);
+const DRIVER: PortId = PortId(1);
+const ALL: Mac = [0xff; 6];
+const STRANGER: Mac = [2, 9, 9, 9, 9, 9];
+
+fn mac(n: u16) -> Mac {
+    [0, 0x16, 0x3e, 0, (n >> 8) as u8, n as u8]
+}
+
+fn guest(n: u16) -> Port {
+    Port { id: PortId(n), kind: Kind::Guest { any_source: false }, mac: mac(n) }
+}
+
+fn ports(nr_guests: u16, is_promiscuous: bool) -> Vec<Port> {
+    let mut all = alloc::vec![
+        Port { id: UP, kind: Kind::Uplink, mac: [0; 6] },
+        Port { id: DRIVER, kind: Kind::Driver { is_promiscuous }, mac: mac(1) },
+    ];
+    all.extend((2..2 + nr_guests).map(guest));
+    all
+}
+
+fn frame(to: Mac, from: Mac) -> [u8; 14] {
+    let mut f = [8; 14];
+    f[..6].copy_from_slice(&to);
+    f[6..12].copy_from_slice(&from);
+    f
+}
+
+#[test]
+fn frames_go_where_their_address_is() {
+    let table = Table::build(1, &ports(3, false)).unwrap();
+    let go = |from: u16, to: Mac| table.forward(PortId(from), &frame(to, mac(from)));
+    assert_eq!(go(2, mac(3)), Forward::To(PortId(3)));
+    assert_eq!(go(3, mac(1)), Forward::To(DRIVER));
+    assert_eq!(go(1, mac(4)), Forward::To(PortId(4)));
+    assert_eq!(go(2, STRANGER), Forward::To(UP));
+    assert_eq!(go(1, STRANGER), Forward::To(UP));
+    assert_eq!(go(2, mac(2)), Forward::Drop(Drop::Hairpin));
+    assert_eq!(go(2, ALL), Forward::Flood);
+    assert_eq!(go(2, [0x33, 0x33, 0, 0, 0, 1]), Forward::Flood);
+    let from_outside = |to: Mac| table.forward(UP, &frame(to, STRANGER));
+    assert_eq!(from_outside(mac(4)), Forward::To(PortId(4)));
+    assert_eq!(from_outside(ALL), Forward::Flood);
+    assert_eq!(from_outside([2, 1, 1, 1, 1, 1]), Forward::Drop(Drop::Nobody));
+    let promiscuous = Table::build(2, &ports(3, true)).unwrap();
+    assert_eq!(promiscuous.forward(UP, &frame([2, 1, 1, 1, 1, 1], STRANGER)), Forward::To(DRIVER));
+}
+
+#[test]
+fn guests_send_with_their_own_address() {
+    let mut all = ports(3, false);
+    all[4].kind = Kind::Guest { any_source: true };
+    let table = Table::build(1, &all).unwrap();
+    let go = |from: u16, source: Mac| table.forward(PortId(from), &frame(ALL, source));
+    for source in [mac(3), mac(1), STRANGER, [0; 6], ALL, [1, 0, 0x5e, 0, 0, 1]] {
+        assert_eq!(go(2, source), Forward::Drop(Drop::Source));
+    }
+    assert_eq!(go(4, STRANGER), Forward::Flood);
+    assert_eq!(go(4, ALL), Forward::Drop(Drop::Source));
+    // What the network sends back is not delivered again.
+    assert_eq!(go(0, mac(2)), Forward::Drop(Drop::Looped));
+}
+
+#[test]
+fn what_bridges_keep_to_themselves() {
+    let table = Table::build(1, &ports(3, false)).unwrap();
+    for last in [0, 2, 0x0e, 0x0f] {
+        let to = [1, 0x80, 0xc2, 0, 0, last];
+        assert_eq!(table.forward(PortId(2), &frame(to, mac(2))), Forward::Drop(Drop::Reserved));
+        assert_eq!(table.forward(UP, &frame(to, STRANGER)), Forward::To(DRIVER));
+        assert_eq!(table.forward(DRIVER, &frame(to, mac(1))), Forward::To(UP));
+    }
+    assert_eq!(table.forward(PortId(2), &frame([1, 0x80, 0xc2, 0, 0, 0x10], mac(2))), Forward::Flood);
+}
+
+#[test]
+fn without_an_uplink_guests_have_each_other() {
+    let table = Table::build(1, &[guest(5), guest(6)]).unwrap();
+    assert_eq!(table.forward(PortId(5), &frame(mac(6), mac(5))), Forward::To(PortId(6)));
+    assert_eq!(table.forward(PortId(5), &frame(STRANGER, mac(5))), Forward::Drop(Drop::Nobody));
+    assert_eq!(table.forward(PortId(7), &frame(ALL, mac(7))), Forward::Drop(Drop::NoPort));
+    assert_eq!(table.forward(PortId(5), &frame(ALL, mac(5))[..13]), Forward::Drop(Drop::Short));
+    let empty = Table::build(1, &[]).unwrap();
+    assert_eq!(empty.forward(UP, &frame(ALL, mac(7))), Forward::Drop(Drop::NoPort));
+    assert!(empty.find(mac(1)).is_none());
+}
+
+#[test]
+fn the_later_of_two_with_one_address_counts() {
+    let twin = Port { id: PortId(9), ..guest(2) };
+    let table = Table::build(1, &[guest(2), guest(3), twin]).unwrap();
+    assert_eq!(table.find(mac(2)).unwrap().id, PortId(9));
+    let again = Port { mac: mac(8), ..guest(2) };
+    let table = Table::build(1, &[guest(2), guest(3), again]).unwrap();
+    assert_eq!((table.find(mac(2)), table.find(mac(8)).map(|p| p.id)), (None, Some(PortId(2))));
+    assert_eq!(table.others(PortId(3)).map(|p| p.mac).collect::<Vec<_>>(), [mac(8)]);
+}
+
+proptest! {
+    /// Against a list that is searched.
+    #[test]
+    fn agrees_with_a_list(
+        members in prop::collection::btree_map(0u16..400, (any::<u8>(), 0u8..4), 0..80),
+        frames in prop::collection::vec((0u16..400, any::<u8>(), any::<u8>()), 0..60),
+    ) {
+        // Few distinct addresses, so that there are twins.
+        let address = |n: u8| [0, 0x16, 0x3e, n & 3, 0, n];
+        let list: Vec<Port> = members.iter().map(|(id, (n, kind))| {
+            Port { id: PortId(*id), kind: Kind::Guest { any_source: *kind == 0 }, mac: address(*n) }
+        }).collect();
+        let table = Table::build(7, &list).unwrap();
+        for (from, to, source) in frames {
+            let (to, source) = (address(to), address(source));
+            let found = list.iter().rfind(|p| p.mac == to);
+            let expected = match (list.iter().find(|p| p.id.0 == from), found) {
+                (None, _) => Forward::Drop(Drop::NoPort),
+                (Some(p), _) if p.kind == (Kind::Guest { any_source: false }) && p.mac != source => Forward::Drop(Drop::Source),
+                (_, None) => Forward::Drop(Drop::Nobody),
+                (_, Some(p)) if p.id.0 == from => Forward::Drop(Drop::Hairpin),
+                (_, Some(p)) => Forward::To(p.id),
+            };
+            prop_assert_eq!(table.forward(PortId(from), &frame(to, source)), expected);
+            prop_assert_eq!(table.others(PortId(from)).count(), list.iter().filter(|p| p.id.0 != from).count());
+        }
+    }
+}
