@@ -151,9 +151,11 @@ pub struct Options {
     pub xpti: Mitigation,
     /// `pv-l1tf=`
     pub pv_l1tf: Mitigation,
-    /// `smap=`
+    /// `smap=`: the hypervisor cannot touch guest memory by accident.
     pub smap: bool,
-    /// `smep=`
+    /// `ac-check`: every way back to a guest looks whether guest memory was left open. Not an option of Xen's.
+    pub ac_check: bool,
+    /// `smep=`: the hypervisor cannot execute guest memory.
     pub smep: bool,
     /// `pcid=`
     pub pcid: bool,
@@ -204,6 +206,7 @@ impl Default for Options {
             pv_l1tf: Mitigation::Default,
             smap: true,
             smep: true,
+            ac_check: false,
             pcid: true,
             xsave: true,
             bootscrub: true,
@@ -280,6 +283,7 @@ impl Options {
             "sync_console" => (&mut self.is_console_sync, false),
             "noreboot" => (&mut self.noreboot, false),
             "nosmp" => (&mut self.nosmp, false),
+            "ac-check" => (&mut self.ac_check, false),
             "noacpi" => (&mut self.noacpi, false),
             "dom0_vcpus_pin" => (&mut self.dom0_vcpus_pin, false),
             _ => return None,
@@ -365,8 +369,9 @@ impl Options {
             "spec-ctrl" => mitigation(&mut self.spec_ctrl),
             "xpti" => mitigation(&mut self.xpti),
             "pv-l1tf" => mitigation(&mut self.pv_l1tf),
-            "smap" => on_by_default(&mut self.smap),
-            "smep" => on_by_default(&mut self.smep),
+            // `hvm` keeps it for HVM guests, of which there are none.
+            "smap" => set(&mut self.smap, name, text, values::supervisor(value), values::SUPERVISOR_FORM),
+            "smep" => set(&mut self.smep, name, text, values::supervisor(value), values::SUPERVISOR_FORM),
             "pcid" => on_by_default(&mut self.pcid),
             "xsave" => on_by_default(&mut self.xsave),
             "bootscrub" => {

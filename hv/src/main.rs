@@ -21,7 +21,7 @@ mod sched;
 mod sync;
 mod trap;
 
-use crate::arch::{descriptor, fpu, idt, stacks};
+use crate::arch::{descriptor, fpu, idt, smap, stacks};
 use crate::cpu::percpu;
 use crate::sync::Once;
 use alloc::string::String;
@@ -55,6 +55,9 @@ extern "C" fn start_on_stack(boot: &mut boot::BootInfo) -> ! {
         error!("This processor lacks a feature that Tandem needs: {feature}");
         panic::stop();
     }
+    smap::init(&boot.options);
+    // SAFETY: no other CPU runs, and none has called the code that is changed.
+    unsafe { trap::patches::apply(&boot.options) };
     init_cpu();
     COMMAND_LINE.call_once(|| boot.command_line.clone());
     hypercall::memory_op::set_machine_map(machine_map(&boot.memory_map));
@@ -95,6 +98,7 @@ pub fn init_cpu() {
     descriptor::init_cpu();
     // SAFETY: entry.S is written for these ways in.
     unsafe { idt::load(&trap::entry_points()) };
+    smap::init_cpu();
     fpu::init_cpu();
     pv::control_regs::init_cpu();
     percpu::set_online();

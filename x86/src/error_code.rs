@@ -1,5 +1,7 @@
 //! Error codes that the CPU pushes (SDM vol. 3A, 4.7 and 6.13).
 
+use crate::rflags::Rflags;
+
 bitflags::bitflags! {
     /// Error code of a page fault.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -18,6 +20,15 @@ bitflags::bitflags! {
         const PK = 1 << 5;
         /// Shadow-stack access.
         const SSTK = 1 << 6;
+    }
+}
+
+impl PageFaultError {
+    /// Whether a fault of ring 0 at an address of ring 3 can only be its own mistake: it executed what is there or, with
+    /// SMAP, touched it while EFLAGS.AC was clear. Whatever the page tables say, trying again would not help.
+    #[inline]
+    pub const fn is_stray(self, rflags: u64, has_smap: bool) -> bool {
+        self.contains(Self::I) || has_smap && rflags & Rflags::AC.bits() == 0
     }
 }
 
@@ -48,7 +59,16 @@ pub const fn idt_vector(error_code: u32) -> Option<u8> {
 
 #[cfg(test)]
 mod tests {
-    use super::idt_vector;
+    use super::*;
+
+    #[test]
+    fn ring_0_strays() {
+        let read = PageFaultError::P;
+        assert!(read.is_stray(0x2, true), "AC is clear");
+        assert!(!read.is_stray(0x4_0002, true), "a copy whose page has other rights");
+        assert!(!read.is_stray(0x2, false), "without SMAP AC means nothing");
+        assert!(PageFaultError::I.is_stray(0x4_0002, false), "ring 0 never executes pages of ring 3");
+    }
 
     #[test]
     fn int_n_error_code() {

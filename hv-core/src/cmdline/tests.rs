@@ -42,11 +42,20 @@ fn nothing_at_all() {
 
 #[test]
 fn booleans_in_all_spellings() {
-    for (line, smap) in
-        [("smap", true), ("smap=1", true), ("smap=off", false), ("no-smap", false), ("smap=false", false)]
-    {
+    for (line, smap) in [
+        ("smap", true),
+        ("smap=1", true),
+        ("smap=off", false),
+        ("no-smap", false),
+        ("smap=false", false),
+        ("smap=", true),
+        ("smap=hvm", false),
+    ] {
         assert_eq!(parse(line).smap, smap, "{line}");
     }
+    assert!(!parse("smap=hvm").smap && parse("smap=hvm").smep);
+    assert!(!parse("smep=hvm").smep && parse("smep=hvm").smap);
+    assert!(parse("ac-check").ac_check && !parse("").ac_check);
     assert!(!parse("noreboot=no").noreboot);
     assert!(!parse("no-x2apic").x2apic);
     assert!(parse("acpi=off").noacpi && parse("noacpi").noacpi);

@@ -37,6 +37,7 @@ pub(super) const REBOOT_FORM: &str = "one of acpi, kbd, pci, triple, no";
 pub(super) const SCHEDULER_FORM: &str = "bvt (credit, credit2, rtds, arinc653 and null select it too)";
 pub(super) const MITIGATION_FORM: &str = "yes, no or default";
 pub(super) const SERIAL_FORM: &str = "[BAUD|auto][/CLOCK][,8n1[,PORT[,IRQ]]]";
+pub(super) const SUPERVISOR_FORM: &str = "a boolean, as yes or no, or hvm";
 const IOMMU_FORM: &str =
     "a list of on, off, force, verbose, debug, [no-]intremap, dom0-passthrough, dom0-strict and options of Xen without effect";
 
@@ -68,6 +69,15 @@ pub(super) fn boolean(text: &str) -> Option<bool> {
         "yes" | "on" | "true" | "enable" | "1" => Some(true),
         "no" | "off" | "false" | "disable" | "0" => Some(false),
         _ => None,
+    }
+}
+
+/// `smep=` and `smap=`: nothing or a boolean; `hvm` says no for PV guests.
+pub(super) fn supervisor(value: Option<&str>) -> Option<bool> {
+    match value {
+        None | Some("") => Some(true),
+        Some("hvm") => Some(false),
+        Some(text) => boolean(text),
     }
 }
 

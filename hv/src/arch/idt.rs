@@ -1,6 +1,7 @@
 //! The interrupt descriptor table, the SYSCALL entry MSRs, and where the hypervisor goes on after its own faults.
 
 use crate::arch::descriptor::{ist, TablePointer};
+use crate::arch::smap;
 use crate::cpu::percpu::{self, FRAME_END};
 use crate::cpu::{self, cr, msr};
 use crate::mem;
@@ -20,7 +21,9 @@ pub struct EntryPoints {
 }
 
 /// Bytes between two vector stubs.
-pub const STUB_SIZE: u64 = 16;
+pub const STUB_SIZE: u64 = 32;
+/// Bytes of the CLAC that each of them begins with.
+pub const CLAC_SIZE: u64 = 3;
 /// Vectors that ring 3 may raise with INT n.
 const USER_VECTORS: [usize; 3] = [3, 4, 0x80];
 
@@ -47,6 +50,7 @@ static IDT: spin::Once<[Gate; 256]> = spin::Once::new();
 /// 1. `entries` are the addresses of code that takes over the CPU as each of these ways leaves it.
 pub unsafe fn load(entries: &EntryPoints) {
     let idt = IDT.call_once(|| {
+        let skipped = if smap::is_on() { 0 } else { CLAC_SIZE };
         core::array::from_fn(|v| {
             let dpl = if USER_VECTORS.contains(&v) { 3 } else { 0 };
             let ist = match v {
@@ -56,7 +60,7 @@ pub unsafe fn load(entries: &EntryPoints) {
                 18 => ist::MC,
                 _ => 0,
             };
-            gate(entries.vectors + v as u64 * STUB_SIZE, dpl, ist)
+            gate(entries.vectors + v as u64 * STUB_SIZE + skipped, dpl, ist)
         })
     });
     let idtr = TablePointer { limit: size_of::<[Gate; 256]>() as u16 - 1, base: idt.as_ptr() as u64 };

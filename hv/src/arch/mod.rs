@@ -14,6 +14,7 @@ pub mod pci_reset;
 pub mod reboot;
 pub mod rtc;
 pub mod side_channels;
+pub mod smap;
 pub mod smp;
 pub mod stacks;
 pub mod timer_hw;

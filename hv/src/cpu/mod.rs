@@ -39,6 +39,7 @@ pub mod cr {
     pub const CR0_EM: u64 = 1 << 2;
     pub const CR0_TS: u64 = 1 << 3;
     pub const CR0_NE: u64 = 1 << 5;
+    pub const CR0_WP: u64 = 1 << 16;
     pub const CR4_TSD: u64 = 1 << 2;
     pub const CR4_DE: u64 = 1 << 3;
     pub const CR4_MCE: u64 = 1 << 6;
@@ -47,6 +48,8 @@ pub mod cr {
     pub const CR4_OSXMMEXCPT: u64 = 1 << 10;
     pub const CR4_FSGSBASE: u64 = 1 << 16;
     pub const CR4_OSXSAVE: u64 = 1 << 18;
+    pub const CR4_SMEP: u64 = 1 << 20;
+    pub const CR4_SMAP: u64 = 1 << 21;
 }
 
 /// Reads model-specific register `msr`, which must exist on this CPU (else #GP, which is fatal).

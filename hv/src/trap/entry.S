@@ -49,14 +49,17 @@
 
 // Vector stubs.
 // Entered from: IDT gates, interrupts off. Stack: CPU's frame [error code] rip cs rflags rsp ss.
-// 16 bytes each, so that the IDT can be filled by arithmetic. The CPU pushes an error code for vectors
-// 8 #DF, 10 #TS, 11 #NP, 12 #SS, 13 #GP, 14 #PF, 17 #AC, 21 #CP, 29 #VC, 30 #SX; a zero stands in for the others.
-.balign 16
+// {STUB_SIZE} bytes each, so that the IDT can be filled by arithmetic. A gate does not clear EFLAGS.AC, which may be the
+// guest's: with SMAP the gates lead to the CLAC, without it (CLAC is then undefined) to what follows, {CLAC_SIZE} bytes on.
+// The CPU pushes an error code for vectors 8 #DF, 10 #TS, 11 #NP, 12 #SS, 13 #GP, 14 #PF, 17 #AC, 21 #CP, 29 #VC, 30 #SX;
+// a zero stands in for the others.
+.balign {STUB_SIZE}
 .global vector_stubs
 vector_stubs:
 .set vector, 0
 .rept 256
-    .balign 16
+    .balign {STUB_SIZE}
+    clac
     .if (vector == 8) || (vector == 10) || (vector == 11) || (vector == 12) || (vector == 13) || (vector == 14) || (vector == 17) || (vector == 21) || (vector == 29) || (vector == 30)
     .else
     push 0
@@ -150,6 +153,8 @@ syscall_entry_64:
     PUSH_REGS
     mov rdi, rsp
     sub rsp, 8
+.global call_syscall_from_guest
+call_syscall_from_guest:                    // with `ac-check`, of checked_syscall_from_guest
     call {syscall_from_guest}
     add rsp, 8
     cmp eax, {SYSRET_KEPT}
@@ -184,7 +189,7 @@ syscall_entry_32:
     jmp return_to_guest
 
 // SYSENTER from ring 3 (Intel). Entered with rsp = IA32_SYSENTER_ESP = end of the frame; the CPU saved nothing.
-// EFLAGS is cleaned first: NT would make IRET fault, TF would single-step us.
+// EFLAGS is cleaned first: NT would make IRET fault, TF would single-step us, AC would let us touch the guest's pages.
 .global sysenter_entry
 sysenter_entry:
     push {FLAT_RING3_SS64}
@@ -216,6 +221,8 @@ enter_guest:
 return_to_guest:
     mov rdi, rsp
     sub rsp, 8
+.global call_exit_work
+call_exit_work:                             // with `ac-check`, of checked_exit_work
     call {exit_work}
     add rsp, 8
 return_as_told:
@@ -245,16 +252,34 @@ iret_fault:
     add rsp, 8
     jmp return_to_guest
 
-// Copies rdx bytes from [rsi] to [rdi]; one of the two is guest memory and may fault.
+// Copies from and to guest memory: the only code that may touch pages of ring 3. Each exists twice. Without SMAP the plain
+// one runs; with SMAP its first bytes are overwritten at boot by a jump to the other one (patches.rs), which lets itself
+// in by STAC. A fault resumes with AC clear (`trap_from_hypervisor`), so only the way without a fault needs a CLAC.
+.macro ACCESSOR name, smap
+.balign 16
+.global \name
+\name:
+    .if \smap
+    stac
+    .endif
+.endm
+.macro ACCESSED smap
+    .if \smap
+    clac
+    .endif
+.endm
+
+// guest_copy copies rdx bytes from [rsi] to [rdi]; one of the two is guest memory and may fault.
 // Returns rax = bytes not copied (rounded up to the words not copied). Clobbers rcx, rdx, rsi, rdi.
-.global guest_copy
-guest_copy:
+.macro GUEST_COPY name, smap
+ACCESSOR \name, \smap
     mov rcx, rdx
     and edx, 7
     shr rcx, 3
 4:  rep movsq
     mov ecx, edx
 5:  rep movsb
+    ACCESSED \smap
     xor eax, eax
     ret
 6:  lea rax, [rdx + rcx * 8]
@@ -265,13 +290,17 @@ guest_copy:
     .quad 4b, 6b
     .quad 5b, 7b
 .popsection
+.endm
+GUEST_COPY guest_copy, 0
+GUEST_COPY guest_copy_smap, 1
 
-// Copies rdx 8-byte words from [rsi] upwards to [rdi] upwards; one of the two is guest memory and may fault.
-// rax = 0, or 1 if it faulted. Clobbers rcx, rsi, rdi.
-.global guest_copy_words
-guest_copy_words:
+// guest_copy_words copies rdx 8-byte words from [rsi] upwards to [rdi] upwards; one of the two is guest memory and may
+// fault. rax = 0, or 1 if it faulted. Clobbers rcx, rsi, rdi.
+.macro GUEST_COPY_WORDS name, smap
+ACCESSOR \name, \smap
     mov rcx, rdx
 8:  rep movsq
+    ACCESSED \smap
     xor eax, eax
     ret
 9:  mov eax, 1
@@ -279,12 +308,15 @@ guest_copy_words:
 .pushsection ex_table, "a"
     .quad 8b, 9b
 .popsection
+.endm
+GUEST_COPY_WORDS guest_copy_words, 0
+GUEST_COPY_WORDS guest_copy_words_smap, 1
 
 // Reads a value at [rdi]. rax = value, rdx = 0, or rdx = 1 if it faulted.
-.macro GUEST_READER name, reg
-.global \name
-\name:
+.macro GUEST_READER name, reg, smap
+ACCESSOR \name, \smap
 10: mov \reg, [rdi]
+    ACCESSED \smap
     xor edx, edx
     ret
 11: xor eax, eax
@@ -294,14 +326,16 @@ guest_copy_words:
     .quad 10b, 11b
 .popsection
 .endm
-GUEST_READER guest_read_u64, rax
-GUEST_READER guest_read_u32, eax
+GUEST_READER guest_read_u64, rax, 0
+GUEST_READER guest_read_u64_smap, rax, 1
+GUEST_READER guest_read_u32, eax, 0
+GUEST_READER guest_read_u32_smap, eax, 1
 
 // Stores rsi, or a part of it, to [rdi]. rax = 0, or 1 if it faulted.
-.macro GUEST_WRITER name, reg
-.global \name
-\name:
+.macro GUEST_WRITER name, reg, smap
+ACCESSOR \name, \smap
 12: mov [rdi], \reg
+    ACCESSED \smap
     xor eax, eax
     ret
 13: mov eax, 1
@@ -310,8 +344,47 @@ GUEST_READER guest_read_u32, eax
     .quad 12b, 13b
 .popsection
 .endm
-GUEST_WRITER guest_write_u64, rsi
-GUEST_WRITER guest_write_u16, si
+GUEST_WRITER guest_write_u64, rsi, 0
+GUEST_WRITER guest_write_u64_smap, rsi, 1
+GUEST_WRITER guest_write_u16, si, 0
+GUEST_WRITER guest_write_u16_smap, si, 1
+
+// Each plain one and the one that takes its place with SMAP.
+.pushsection .rodata.guest_accessors, "a"
+.balign 8
+.global guest_accessors
+guest_accessors:
+    .quad guest_copy, guest_copy_smap
+    .quad guest_copy_words, guest_copy_words_smap
+    .quad guest_read_u64, guest_read_u64_smap
+    .quad guest_read_u32, guest_read_u32_smap
+    .quad guest_write_u64, guest_write_u64_smap
+    .quad guest_write_u16, guest_write_u16_smap
+.global guest_accessors_end
+guest_accessors_end:
+.popsection
+
+// `ac-check`: what the two functions below are called by then. AC must be clear when they are done; whoever left it set
+// could touch pages of ring 3 without being noticed.
+.global checked_syscall_from_guest
+checked_syscall_from_guest:
+    sub rsp, 8
+    call {syscall_from_guest}
+    jmp check_ac
+.global checked_exit_work
+checked_exit_work:
+    sub rsp, 8
+    call {exit_work}
+check_ac:
+    pushfq
+    test dword ptr [rsp], {AC}
+    jnz 16f
+    add rsp, 16
+    ret
+16: popfq
+    clac
+    call {ac_left_set}
+    ud2
 
 // Loads a selector (edi) into GS of the guest's user mode: swapgs, load, swapgs. rax = 0, or 1 if the selector was bad
 // (GS is then null).

@@ -1,12 +1,14 @@
 //! Traps as entry.S hands them over: sorted into what the hypervisor does itself and what the guest gets.
 
-use crate::arch::{descriptor, idt};
+use crate::arch::{descriptor, idt, smap};
 use crate::cpu::percpu::this_cpu;
 use crate::domain::vcpu::{self, Vcpu};
+use crate::mem::copy;
 use crate::pv::{address_space, entry, mmio_ro, ptwr, vtlb};
 use crate::trap::exit;
 use crate::{cpu, hypercall, irq};
 use x86::error_code::PageFaultError;
+use x86::rflags::Rflags;
 use x86::vector;
 use xen_abi::layout::{HYPERVISOR_VIRT_END, HYPERVISOR_VIRT_START};
 use xen_abi::regs::CpuUserRegs;
@@ -164,6 +166,10 @@ pub extern "C" fn trap_from_hypervisor(regs: &mut CpuUserRegs) {
         }
         vector::PF | vector::GP | vector::SS | vector::NP | vector::TS => {
             if vec == vector::PF {
+                let code = PageFaultError::from_bits_retain(regs.error_code);
+                if !copy::is_hypervisor(cpu::read_cr2()) && code.is_stray(regs.rflags, smap::is_on()) {
+                    crate::panic::fatal_trap(regs, cpu::read_cr2());
+                }
                 let running = vcpu::current(this_cpu());
                 if running.is_some_and(|v| vtlb::fault(v, cpu::read_cr2(), regs.error_code).is_none()) {
                     return;
@@ -178,6 +184,8 @@ pub extern "C" fn trap_from_hypervisor(regs: &mut CpuUserRegs) {
             }
             if let Some(fixup) = idt::fixup_for(regs.rip) {
                 regs.rip = fixup;
+                // The copy closes guest memory, however it ends.
+                regs.rflags &= !Rflags::AC.bits();
                 return;
             }
         }

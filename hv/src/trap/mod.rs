@@ -2,11 +2,13 @@
 
 pub mod exit;
 mod from_guest;
+pub mod patches;
 
-use crate::arch::idt::EntryPoints;
+use crate::arch::idt::{self, EntryPoints};
 use crate::cpu::percpu::{CpuInfo, CPU_INFO_FROM_TOP, STACK_SIZE};
 use crate::pv::TRAP_SYSCALL;
 use core::mem::offset_of;
+use x86::rflags::Rflags;
 use xen_abi::layout::{FLAT_RING3_CS32, FLAT_RING3_CS64, FLAT_RING3_SS64};
 use xen_abi::regs::CpuUserRegs;
 
@@ -24,6 +26,10 @@ core::arch::global_asm!(
     FLAT_RING3_CS32 = const FLAT_RING3_CS32,
     FLAT_RING3_SS64 = const FLAT_RING3_SS64,
     TRAP_SYSCALL = const TRAP_SYSCALL,
+    STUB_SIZE = const idt::STUB_SIZE,
+    CLAC_SIZE = const idt::CLAC_SIZE,
+    AC = const Rflags::AC.bits(),
+    ac_left_set = sym patches::ac_left_set,
     SYSRET_KEPT = const exit::SYSRET_KEPT,
     R10 = const offset_of!(CpuUserRegs, r10),
     R9 = const offset_of!(CpuUserRegs, r9),
