@@ -84,6 +84,9 @@ static inline bool is_initial_domain(void)
 	return start_info->flags & 2;
 }
 
+/* The machine is QEMU's version 10, which differs from a real one, and from 7.2, in places. */
+bool is_qemu_10(void);
+
 /* shared_info, the parts in use. */
 struct vcpu_info {
 	u8 upcall_pending, upcall_mask, pad[6];

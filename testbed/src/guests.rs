@@ -146,7 +146,7 @@ impl Guest {
 
     /// Boots it as domain 0.
     pub fn run(&self, hypervisor: &Hypervisor, wishes: Wishes) -> Result<(Verdict, Outcome)> {
-        let mut kernel_args = String::from("a test");
+        let mut kernel_args = String::from(if Qemu::chosen() == Qemu::Ten { "qemu=10 a test" } else { "a test" });
         for (name, value) in [("operations", wishes.operations), ("seed", wishes.seed)] {
             if let Some(value) = value {
                 let _ = write!(kernel_args, " {name}={value}");

@@ -202,7 +202,9 @@ impl Machine {
                 add(&["-append", &format!("console=ttyS0 {}", self.kernel_args)]);
             }
             Hypervisor::Elf(elf) => {
-                add(&["-kernel", text(elf)?, "-append", &format!("console=com1 {}", self.hypervisor_args)]);
+                // Where there is SMAP, Tandem looks whether it leaves guest memory open.
+                let check = if self.qemu == Qemu::Ten && !self.hypervisor.is_stock_xen() { " ac-check" } else { "" };
+                add(&["-kernel", text(elf)?, "-append", &format!("console=com1 {}{check}", self.hypervisor_args)]);
                 // QEMU separates modules by commas, so a kernel's arguments cannot have any.
                 anyhow::ensure!(!self.kernel_args.contains(','), "a comma in dom0's command line");
                 let mut modules = Vec::new();

@@ -45,9 +45,11 @@ impl Qemu {
         CHOSEN.get().copied().unwrap_or(Self::Installed)
     }
 
-    /// `-cpu` for a machine that wants `model`: with version 10 every processor has SMEP, SMAP and UMIP.
+    /// `-cpu` for a machine that wants `model`. With version 10 every processor has SMEP, SMAP and UMIP; with 7.2 none has
+    /// SMAP, as its model of that is wrong.
     pub fn processor(self, model: Option<&str>) -> Option<String> {
         match (self, model) {
+            (Self::Installed, Some(model)) if model.starts_with("max") => Some(format!("{model},-smap")),
             (Self::Installed, model) => model.map(String::from),
             (Self::Ten, None) => Some("max".into()),
             (Self::Ten, Some(model)) if model.starts_with("max") => Some(model.into()),
@@ -107,6 +109,7 @@ mod tests {
     #[test]
     fn version_10_has_the_features_that_it_is_for() {
         assert_eq!(Qemu::Installed.processor(None), None);
+        assert_eq!(Qemu::Installed.processor(Some("max")).as_deref(), Some("max,-smap"));
         assert_eq!(Qemu::Ten.processor(None).as_deref(), Some("max"));
         assert_eq!(Qemu::Ten.processor(Some("max,-avx")).as_deref(), Some("max,-avx"));
         assert_eq!(Qemu::Ten.processor(Some("qemu64")).as_deref(), Some("qemu64,+smep,+smap,+umip"));
