@@ -106,4 +106,62 @@ static inline u64 map_grant_table_of(u16 domid, void *page)
 		error("the other's grant table");
 	return frame;
 }
+static inline void set_max_vcpus(u16 domid)
+{
+	struct domctl request = { .max_vcpus = 1 };
+	check_result(domctl(domid, DOMCTL_MAX_VCPUS, &request), 0, "max_vcpus");
+}
+
+/* Writes a page of `domid`, which is mapped nowhere afterwards. */
+static inline void fill_page_of(u16 domid, u64 mfn, const void *bytes, size_t len, size_t at)
+{
+	check_result(map_frame_of(domid, pages[10], mfn), 0, "mapping a page of the new domain");
+	memcpy(pages[10] + at, bytes, len);
+	check_result(update_va(pages[10], 0, 2), 0, "unmapping it");
+}
+
+static inline void set_entry_of(u16 domid, u64 table, u32 index, u64 to, u64 flags)
+{
+	u64 value = pte(to, flags);
+	fill_page_of(domid, table, &value, 8, index * 8);
+}
+
+/* Makes a domain one that does nothing but count, in a page that is mapped at `counter`; `context` is its vCPU's. */
+enum { L4, L3, L2, L1, CODE, DATA, FRAMES };
+enum { IN_KERNEL = 4, ONLINE = 32 };
+#define CODE_VA 0x400000ul
+static inline void make_counting_domain(u16 domid, void *counter, struct vcpu_context *context)
+{
+	/* lock incq CODE_VA + PAGE; pause; jmp to the start. */
+	static const u8 code[] = { 0xf0, 0x48, 0xff, 0x04, 0x25, 0x00, 0x10, 0x40, 0x00, 0xf3, 0x90, 0xeb, 0xf3 };
+	static const u8 zeroes[PAGE];
+	struct domctl request = { .vcpu_context.context = context };
+	u64 mfn[FRAMES] = { 0, 1, 2, 3, 4, 5 };
+	check_result(populate_domain(domid, mfn, FRAMES), FRAMES, "memory for the new domain");
+	for (u32 i = 0; i < FRAMES; i++)
+		fill_page_of(domid, mfn[i], zeroes, PAGE, 0);
+	fill_page_of(domid, mfn[CODE], code, sizeof(code), 0);
+	set_entry_of(domid, mfn[L4], 0, mfn[L3], P | RW | US);
+	set_entry_of(domid, mfn[L3], 0, mfn[L2], P | RW | US);
+	set_entry_of(domid, mfn[L2], CODE_VA >> 21, mfn[L1], P | RW | US);
+	set_entry_of(domid, mfn[L1], 0, mfn[CODE], P | US);
+	set_entry_of(domid, mfn[L1], 1, mfn[DATA], P | RW | US);
+	check_result(map_frame_of(domid, counter, mfn[DATA]), 0, "its counter");
+	context->flags = IN_KERNEL | ONLINE;
+	context->regs.rip = CODE_VA;
+	context->regs.rsp = CODE_VA + 2 * PAGE;
+	context->regs.cs = FLAT_KERNEL_CS;
+	context->regs.ss = FLAT_KERNEL_SS;
+	context->regs.rflags = 0x202;
+	context->ctrlreg[3] = mfn[L4] * PAGE;
+	check_result(domctl(domid, DOMCTL_SET_CONTEXT, &request), 0, "setvcpucontext");
+}
+
+static inline bool counts(volatile u64 *counter)
+{
+	u64 seen = *counter, until = now_ns() + 2000000000;
+	while (*counter == seen && now_ns() < until)
+		HC1(sched_op, SCHEDOP_yield);
+	return *counter != seen;
+}
 #endif

@@ -62,8 +62,8 @@ pub struct Domain {
     handle: Mutex<[u8; 16]>,
     /// Why it shut down (SHUTDOWN_*), or [`RUNNING`].
     pub shutdown_code: AtomicU32,
-    /// How often it is paused.
-    pauses: AtomicU32,
+    /// How often it is paused. Whoever stops or starts all vCPUs holds this, so that they do what the last one said.
+    pauses: Mutex<u32>,
     /// How far its end has come: [`ALIVE`], [`DYING`], [`DEAD`].
     life: AtomicU8,
     /// How its TSC is to behave (TSC_MODE_*), as the tools set it, and how often it has moved to another machine.
@@ -115,7 +115,7 @@ impl Domain {
             dirty_cpus: AtomicU64::new(0),
             handle: Mutex::new([0; 16]),
             shutdown_code: AtomicU32::new(RUNNING),
-            pauses: AtomicU32::new(0),
+            pauses: Mutex::new(0),
             life: AtomicU8::new(ALIVE),
             tsc_mode: AtomicU32::new(0),
             tsc_incarnation: AtomicU32::new(0),
@@ -157,39 +157,37 @@ impl Domain {
 
     /// Pauses it once more.
     pub fn pause(&self) {
-        if self.pauses.fetch_add(1, Ordering::AcqRel) == 0 {
-            self.vcpus().for_each(|v| sched::halt(v, stop::PAUSED));
-        }
+        let mut pauses = self.pauses.lock();
+        *pauses = pauses.saturating_add(1);
+        self.vcpus().for_each(|v| sched::halt(v, stop::PAUSED));
     }
 
     /// Takes one pause back; the last one lets it run. EINVAL if it is not paused.
     pub fn unpause(&self) -> Result<(), Errno> {
-        let before = self.pauses.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |n| n.checked_sub(1));
-        match before {
-            Err(_) => Err(Errno::EINVAL),
-            Ok(1) => {
-                // The tools may have written shared_info while it was paused.
-                self.vcpus().for_each(crate::pv::time::update_time_info);
-                crate::pv::time::update_wall_clock(self);
-                self.vcpus().for_each(|v| sched::start(v, stop::PAUSED));
-                Ok(())
-            }
-            Ok(_) => Ok(()),
+        let mut pauses = self.pauses.lock();
+        *pauses = pauses.checked_sub(1).ok_or(Errno::EINVAL)?;
+        if *pauses == 0 {
+            // The tools may have written shared_info while it was paused.
+            self.vcpus().for_each(crate::pv::time::update_time_info);
+            crate::pv::time::update_wall_clock(self);
+            self.vcpus().for_each(|v| sched::start(v, stop::PAUSED));
         }
+        Ok(())
     }
 
     /// How often it is paused.
     pub fn pause_count(&self) -> u32 {
-        self.pauses.load(Ordering::Relaxed)
+        *self.pauses.lock()
     }
 
     /// Is it paused?
     pub fn is_paused(&self) -> bool {
-        self.pauses.load(Ordering::Acquire) != 0
+        self.pause_count() != 0
     }
 
     /// Lets it go on after a shutdown (a suspend that was cancelled).
     pub fn resume(&self) {
+        let _one_at_a_time = self.pauses.lock();
         if self.life.load(Ordering::Acquire) == ALIVE && self.shutdown_code.swap(RUNNING, Ordering::AcqRel) != RUNNING {
             self.vcpus().for_each(|v| sched::start(v, stop::SHUTDOWN));
         }
@@ -197,6 +195,7 @@ impl Domain {
 
     /// It is being destroyed: it never runs again.
     pub fn shutdown_for_good(&self) {
+        let _one_at_a_time = self.pauses.lock();
         let _ = self.life.compare_exchange(ALIVE, DYING, Ordering::AcqRel, Ordering::Relaxed);
         self.vcpus().for_each(|v| sched::halt(v, stop::SHUTDOWN));
     }
@@ -229,10 +228,12 @@ impl Domain {
         unsafe { at.read_volatile() }.saturating_sub(1)
     }
 
-    /// Makes vCPU `id`. `None` if there is no such number, it exists already, or the scheduler is full.
+    /// Makes vCPU `id`, which is paused if the domain is. `None` if there is no such number, it exists already, the scheduler is
+    /// full, or the domain is dying.
     pub fn add_vcpu(&self, id: u32) -> Option<&Vcpu> {
+        let pauses = self.pauses.lock();
         let slot = self.vcpus.get(id as usize)?;
-        if slot.is_completed() {
+        if slot.is_completed() || self.is_dying() {
             return None;
         }
         let sched_id = sched::allocate_slot()?;
@@ -240,6 +241,12 @@ impl Domain {
             .then(|| self.shared_info_ptr().wrapping_add(shared_info::VCPU_INFO + id as usize * vcpu_info::SIZE));
         let v = slot.call_once(|| Box::new(Vcpu::new(self, id, sched_id, info)));
         sched::register(v);
+        if *pauses != 0 {
+            sched::halt(v, stop::PAUSED);
+        }
+        if self.has_stopped() {
+            sched::halt(v, stop::SHUTDOWN);
+        }
         // Domain 0 is built while time is still being measured; its records are written when that is done.
         if crate::arch::tsc::is_calibrated() {
             crate::pv::time::update_time_info(v);
@@ -302,9 +309,11 @@ impl Domain {
         if self.is_hardware {
             hardware_domain_shutdown(why);
         }
+        let one_at_a_time = self.pauses.lock();
         if self.shutdown_code.compare_exchange(RUNNING, why, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-            info!("d{} shut down, reason {why}", self.id);
             self.vcpus().for_each(|v| sched::halt(v, stop::SHUTDOWN));
+            drop(one_at_a_time);
+            info!("d{} shut down, reason {why}", self.id);
             crate::domain::event::raise_global_virq(xen_abi::event::VIRQ_DOM_EXC);
         }
     }

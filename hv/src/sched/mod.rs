@@ -224,10 +224,10 @@ pub fn with<R>(f: impl FnOnce(&mut Scheduler, u64) -> R) -> R {
     f(&mut scheduler().lock(), tsc::now_ns())
 }
 
-/// Waits until the vCPU, which is not the caller's own, is on no CPU and its registers are stored. It must have been halted
-/// before, and stays so as long as the reason lasts.
+/// Waits until the vCPU, which is not the caller's own, is on no CPU and its registers are stored, or nothing stops it any
+/// more. It must have been halted before, and stays asleep as long as the reason lasts.
 pub fn wait_asleep(v: &Vcpu) {
-    while !is_asleep(v) {
+    while !is_asleep(v) && !v.is_runnable() {
         requests::answer();
         core::hint::spin_loop();
     }

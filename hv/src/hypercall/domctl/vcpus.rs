@@ -14,7 +14,7 @@ use xen_abi::domctl as op;
 use xen_abi::errno::Errno;
 use xen_abi::trap::{VcpuGuestContext, VGCF_ONLINE};
 
-/// Makes the vCPUs that the domain was created for. EINVAL for another number; ENOMEM.
+/// Makes the vCPUs that the domain was created for. EINVAL for another number, and for a dying domain; ENOMEM.
 pub(super) fn set_max(r: &Request) -> Outcome {
     let d = r.other()?;
     let max = r.read::<op::MaxVcpus>()?.max;
@@ -25,16 +25,16 @@ pub(super) fn set_max(r: &Request) -> Outcome {
         // They would run without a cache.
         return Err(Errno::EBUSY);
     }
+    if d.is_dying() {
+        return Err(Errno::EINVAL);
+    }
     for id in 0..max {
         if d.vcpu(id).is_none() {
             // Many vCPUs are more than the request was admitted for. Those that were made stay; it can be asked again.
             if !frames::has_headroom() {
                 return Err(Errno::ENOMEM);
             }
-            let v = d.add_vcpu(id).ok_or(Errno::ENOMEM)?;
-            if d.is_paused() {
-                sched::halt(v, stop::PAUSED);
-            }
+            d.add_vcpu(id).ok_or(Errno::ENOMEM)?;
         }
     }
     OK
