@@ -1,12 +1,14 @@
 /*
- * What domains leave behind when they go, and what the next ones get: nothing that is done to a domain that is dead but for what
- * others map concerns those that come after it.
+ * What domains leave behind when they go, and what the next ones get: a domain that others still map stays, also if what they
+ * map was only lent to it, and nothing that is done to it concerns those that come after it.
  */
 #include "domains.h"
+#include "grants.h"
 
 const char test_name[] = "domains-again";
 
 enum { FIRST = 5, SECOND = 6, THIRD = 7 };
+enum { MAP_GRANT, UNMAP_GRANT };
 
 static struct vcpu_context context;
 
@@ -59,7 +61,51 @@ static void vcpus_of_the_next(void)
 	check(domain_is_gone(FIRST), "it never goes");
 }
 
+/* Frames that were lent to a domain keep it, as its own do. */
+static void lent_frames(void)
+{
+	struct domctl request = { 0 };
+	check_result(create_domain(FIRST), 0, "createdomain, again");
+	check_result(domain_info(FIRST, &request), 0, "getdomaininfo");
+	u64 shared_info_frame = request.info.shared_info_frame;
+	u64 table_frame = map_grant_table_of(FIRST, pages[3]);
+	volatile u64 *table = (u64 *)pages[3];
+	/* Its grant table, granted to domain 0. */
+	table[8] = 1 | table_frame << 32;
+	struct map map = { .host_addr = (u64)pages[4], .flags = 2, .ref = 8, .domid = FIRST, .status = 99 };
+	check_result(update_va(pages[4], 0, 2), 0, "room for a grant");
+	check_result(HC3(grant_table_op, MAP_GRANT, &map, 1), 0, "map_grant_ref");
+	if (!check(map.status == 0, "a grant of the grant table: status %d", map.status))
+		return;
+	check_result(map_frame_of(FIRST, pages[5], shared_info_frame), 0, "mapping its shared_info");
+	check_result(update_va(pages[3], 0, 2), 0, "letting the grant table go");
+	check_result(destroy_domain(FIRST), 0, "destroydomain");
+	for (u32 step = 0; step < 2; step++) {
+		/* Long enough for it to be freed. */
+		u64 until = now_ns() + 50000000;
+		while (now_ns() < until)
+			HC1(sched_op, SCHEDOP_yield);
+		check_result(domain_info(FIRST, &request), 0, step ? "getdomaininfo, its grant table is mapped" :
+								     "getdomaininfo, its shared_info is mapped, too");
+		check(request.info.flags & DOMINF_DYING && request.info.pages == 0, "flags %#x, %lu pages", request.info.flags,
+		      request.info.pages);
+		check_refused(create_domain(FIRST), "another one of its number");
+		if (step == 0)
+			check_result(update_va(pages[5], 0, 2), 0, "letting its shared_info go");
+	}
+	table = (u64 *)pages[4];
+	check(table[8] >> 32 == table_frame, "the granted page has %#lx", table[8]);
+	struct unmap unmap = { .host_addr = (u64)pages[4], .handle = map.handle, .status = 99 };
+	check_result(HC3(grant_table_op, UNMAP_GRANT, &unmap, 1), 0, "unmap_grant_ref");
+	check(unmap.status == 0, "unmapping: status %d", unmap.status);
+	check(domain_is_gone(FIRST), "it never goes");
+	check_result(create_domain(FIRST), 0, "createdomain, once it is gone");
+	check_result(destroy_domain(FIRST), 0, "destroydomain");
+	check(domain_is_gone(FIRST), "the last one never goes");
+}
+
 void test_main(void)
 {
 	vcpus_of_the_next();
+	lent_frames();
 }

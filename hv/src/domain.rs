@@ -54,6 +54,8 @@ pub struct Domain {
     vcpus: Box<[Once<Box<Vcpu>>]>,
     /// Frame of its shared_info page, which belongs to the hypervisor's heap.
     pub shared_info: Mfn,
+    /// Pages of the hypervisor's that are lent to it, or were, and are still referred to.
+    lent: AtomicU64,
     /// Assists in use: bit n is VMASST_TYPE n.
     pub vm_assist: AtomicU64,
     /// CPUs whose TLB may hold translations of this domain.
@@ -111,6 +113,7 @@ impl Domain {
             is_hardware: control,
             vcpus: (0..max_vcpus).map(|_| Once::new()).collect(),
             shared_info,
+            lent: AtomicU64::new(1),
             vm_assist: AtomicU64::new(0),
             dirty_cpus: AtomicU64::new(0),
             handle: Mutex::new([0; 16]),
@@ -213,6 +216,15 @@ impl Domain {
     /// Is it destroyed but for what others still map?
     pub fn is_dead(&self) -> bool {
         self.life.load(Ordering::Acquire) == DEAD
+    }
+
+    /// Lends it a page that the allocator gave, for reading and writing. The page keeps the domain from being forgotten until
+    /// the loan has ended and nobody refers to it.
+    pub fn lend(&self, mfn: Mfn) {
+        if let Some(frame) = mem::frames::frame(mfn) {
+            self.lent.fetch_add(1, Ordering::SeqCst);
+            frame.lend(DomId(self.id), true);
+        }
     }
 
     /// Its shared_info page, through the direct map. The guest writes it too: atomics and volatile accesses only.
@@ -342,6 +354,8 @@ fn hardware_domain_shutdown(why: u32) -> ! {
 pub fn died(d: &Domain) {
     if d.life.swap(DEAD, Ordering::AcqRel) != DEAD {
         info!("d{} destroyed", d.id);
+        d.grants.end_loans(d);
+        grant::end_loan(d.id, d.shared_info);
     }
     bury_if_empty(d);
     crate::domain::event::raise_global_virq(xen_abi::event::VIRQ_DOM_EXC);
@@ -350,9 +364,7 @@ pub fn died(d: &Domain) {
 impl Drop for Domain {
     fn drop(&mut self) {
         self.vcpus().for_each(sched::remove);
-        // Nobody maps it: that would have kept the domain. Only this ends the loan, so it cannot fail.
-        let ended = crate::domain::memory::mmu_env::mmu().end_loan(DomId(self.id), self.shared_info);
-        debug_assert!(ended.is_ok(), "shared_info was no longer lent");
+        grant::take_back(self.id, self.shared_info);
     }
 }
 

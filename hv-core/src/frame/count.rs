@@ -23,7 +23,8 @@ impl CountWord {
     /// The owner has not given the frame up: one of the references is the allocation's.
     pub const ALLOCATED: u64 = 1 << 32;
     /// The page belongs to the hypervisor's heap and is lent to the owner (shared info, grant table): it is not part of
-    /// the owner's memory and cannot be given up, exchanged or transferred by it.
+    /// the owner's memory and cannot be given up, exchanged or transferred by it. After the loan and the last reference it
+    /// is still not free: the hypervisor may be using it.
     pub const HEAP: u64 = 1 << 33;
     /// Nobody's.
     pub const FREE: Self = Self::unowned(DomId::INVALID);
@@ -36,6 +37,15 @@ impl CountWord {
     }
     pub(super) const fn raw(self) -> u64 {
         self.0
+    }
+    /// What it becomes with its last reference: free; or, if it was lent, nobody's to refer to.
+    #[inline]
+    const fn without_references(self) -> Self {
+        if self.is_heap() {
+            Self(self.0 & !(REFS_MASK | Self::ALLOCATED))
+        } else {
+            Self::FREE
+        }
     }
     /// Whose page it is.
     #[allow(clippy::cast_possible_truncation, reason = "the top 16 bits")]
@@ -70,7 +80,7 @@ impl core::fmt::Debug for CountWord {
     }
 }
 
-/// The last reference of a frame went; the frame is free now.
+/// The last reference of a frame went; the frame is free now, unless it was lent: then it is the hypervisor's alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a frame that became free must go back to the allocator"]
 pub struct LastRef {
@@ -127,7 +137,7 @@ impl Frame {
             if refs == 0 {
                 return None;
             }
-            let new = if refs == 1 { CountWord::FREE.raw() } else { (word - 1) & !flags_gone };
+            let new = if refs == 1 { CountWord(word).without_references().raw() } else { (word - 1) & !flags_gone };
             match self.count.compare_exchange_weak(word, new, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) if refs == 1 => {
                     let was = CountWord(word);
@@ -158,6 +168,18 @@ impl Frame {
         self.count.store(word, Ordering::Release);
     }
 
+    /// The hypervisor does not use a page any more that it had lent: it is free. `false` while the loan lasts or somebody refers
+    /// to the page.
+    pub(crate) fn take_back(&self) -> bool {
+        let word = self.count.load(Ordering::Relaxed);
+        let now = CountWord(word);
+        let is_alone = now.is_heap() && !now.is_allocated() && now.refs() == 0;
+        // Nobody can take a reference, so nobody else changes it.
+        is_alone && {
+            self.count.compare_exchange(word, CountWord::FREE.raw(), Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        }
+    }
+
     /// Makes a page of the hypervisor's readable for those who may name its frames ([`DomId::XEN`]), for ever.
     pub fn publish(&self) {
         debug_assert_eq!(self.count().refs(), 0, "publishing a frame in use");
@@ -175,7 +197,7 @@ impl Frame {
                 return Err(StealError::NotOwned);
             }
             let last = now.refs() == 1;
-            let new = if last { CountWord::FREE.raw() } else { (word - 1) & !CountWord::ALLOCATED };
+            let new = if last { now.without_references().raw() } else { (word - 1) & !CountWord::ALLOCATED };
             match self.count.compare_exchange_weak(word, new, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return Ok(last.then_some(LastRef { owner: dom, heap })),
                 Err(seen) => word = seen,

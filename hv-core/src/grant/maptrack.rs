@@ -13,6 +13,8 @@ const NONE: u32 = u32::MAX;
 pub struct Mapping {
     /// Whose grant.
     pub granter: DomId,
+    /// Which of the domains of that number: see [`super::GrantTable::incarnation`].
+    pub incarnation: u32,
     /// Which.
     pub gref: u32,
     /// The frame, fixed as long as the handle lives.

@@ -125,6 +125,7 @@ pub fn map<P: SharedFrame>(
         Ok(frame) => {
             let mapping = Mapping {
                 granter: table.dom(),
+                incarnation: table.incarnation(),
                 gref,
                 frame,
                 host: flags.host,
@@ -174,13 +175,17 @@ pub fn map_undo<P: SharedFrame>(track: &mut Maptrack, table: &mut GrantTable<P>,
     }
 }
 
-/// Last half of an unmap, after the flush: the uses end, and the handle if nothing of it is left.
+/// Last half of an unmap, after the flush: the uses end, and the handle if nothing of it is left. A table of another
+/// domain, which got the granter's number after it, is left alone.
 pub fn unmap_finish<P: SharedFrame>(
     track: &mut Maptrack,
     table: &mut GrantTable<P>,
     refs: &impl FrameRefs,
     retired: Retired,
 ) {
+    if retired.mapping.incarnation != table.incarnation() {
+        return track.abandon(retired);
+    }
     let Retired { handle, mapping, host, device, last } = retired;
     if host {
         table.unpin(refs, mapping.gref, Use::host(mapping.writable));

@@ -90,7 +90,7 @@ pub fn grant(table: &GrantTable<TestPage>, gref: u32, flags: u16, user: DomId, f
 pub fn run(data: &[u8]) {
     let mut w = World {
         frames: Frames::default(),
-        tables: (0..DOMS as DomId).map(|d| GrantTable::new(d, 1)).collect(),
+        tables: (0..DOMS as DomId).map(|d| GrantTable::new(d, 0, 1)).collect(),
         tracks: (0..DOMS).map(|_| Maptrack::new(1)).collect(),
         live: Vec::new(),
         pins: Vec::new(),

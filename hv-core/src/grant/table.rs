@@ -58,6 +58,8 @@ struct Active {
 /// A domain's grants. `P` is a frame of shared entries.
 pub struct GrantTable<P> {
     dom: DomId,
+    /// Which of the domains that had or will have this number.
+    incarnation: u32,
     max_frames: u32,
     shared: Vec<P>,
     /// As many as there are shared entries.
@@ -65,14 +67,19 @@ pub struct GrantTable<P> {
 }
 
 impl<P: SharedFrame> GrantTable<P> {
-    /// An empty table of `dom`.
-    pub const fn new(dom: DomId, max_frames: u32) -> GrantTable<P> {
-        GrantTable { dom, max_frames, shared: Vec::new(), active: Vec::new() }
+    /// An empty table of `dom`; `incarnation` is another one for each domain that gets this number.
+    pub const fn new(dom: DomId, incarnation: u32, max_frames: u32) -> GrantTable<P> {
+        GrantTable { dom, incarnation, max_frames, shared: Vec::new(), active: Vec::new() }
     }
 
     /// The granter.
     pub fn dom(&self) -> DomId {
         self.dom
+    }
+
+    /// Which of the domains of that number.
+    pub fn incarnation(&self) -> u32 {
+        self.incarnation
     }
 
     /// Limit of [`GrantTable::grow`], in frames.

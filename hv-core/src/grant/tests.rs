@@ -13,7 +13,7 @@ use xen_abi::grant::{
 use xen_abi::layout::DOMID_SELF;
 
 fn table() -> GrantTable<TestPage> {
-    let mut t = GrantTable::new(1, 4);
+    let mut t = GrantTable::new(1, 1, 4);
     t.grow(1, || Some(TestPage::filled(0))).unwrap();
     t
 }
@@ -35,6 +35,21 @@ fn a_writable_map_marks_the_entry_and_unmapping_clears_it() {
     assert_eq!(in_use_flags(&t, 3), 0);
     assert!(f.counts.borrow().is_empty());
     assert_eq!(m.get(handle), None);
+}
+
+#[test]
+fn a_handle_does_not_touch_the_grants_of_the_next_domain_of_the_same_number() {
+    let (mut t, mut m, f) = (table(), Maptrack::new(1), Frames::default());
+    grant(&t, 3, GTF_PERMIT_ACCESS, 2, 105);
+    let (handle, _) = map(&mut m, &mut t, &f, 2, 3, HOST).unwrap();
+    let mut next = GrantTable::new(1, 2, 4);
+    next.grow(1, || Some(TestPage::filled(0))).unwrap();
+    grant(&next, 3, GTF_PERMIT_ACCESS, 2, 105);
+    map(&mut m, &mut next, &f, 2, 3, HOST).unwrap();
+    let retired = m.retire(handle, true, false).unwrap();
+    unmap_finish(&mut m, &mut next, &f, retired);
+    assert_eq!(in_use_flags(&next, 3), GTF_READING | GTF_WRITING, "somebody still maps it");
+    assert_eq!((m.get(handle), m.sizes().0), (None, 1), "the handle is free all the same");
 }
 
 #[test]

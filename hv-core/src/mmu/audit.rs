@@ -180,8 +180,8 @@ impl Found {
             && self.type_refs == usage.count()
             && self.types == types
             && self.free <= u8::from(is_nobodys)
-            // The hypervisor's own have references only if anybody may map them.
-            && ((self.refs == 0) == is_nobodys || count.owner() == DomId::XEN)
+            // The hypervisor's own have references only if anybody may map them, and those that it lent while somebody does.
+            && ((self.refs == 0) == is_nobodys || count.owner() == DomId::XEN || count.is_heap())
     }
 }
 

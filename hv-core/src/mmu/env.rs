@@ -95,8 +95,8 @@ pub trait MmuEnv: PtMem {
     fn fill_hypervisor_slots(&self, l4: Mfn);
     /// Sets an entry of the machine-to-physical table.
     fn m2p_set(&self, mfn: Mfn, pfn: u64);
-    /// The last reference to a frame is gone: it belongs to the allocator. A frame that was not lent (`heap`) leaves the
-    /// account of `owner`.
+    /// The last reference to a frame is gone: it belongs to the allocator, and leaves the account of `owner`. If it was lent
+    /// (`heap`), its loan is over and nobody refers to it; it is the hypervisor's until [`super::Mmu::take_back`].
     fn frame_freed(&self, mfn: Mfn, owner: DomId, heap: bool);
     /// Devices of `dom` may read and write its frame `mfn` from now on: it became writable.
     fn dma_allow(&self, dom: DomId, mfn: Mfn);

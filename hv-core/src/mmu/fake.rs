@@ -156,7 +156,8 @@ impl MmuEnv for Machine {
     fn m2p_set(&self, mfn: Mfn, pfn: u64) {
         self.m2p[mfn.index()].store(pfn, Ordering::SeqCst);
     }
-    fn frame_freed(&self, mfn: Mfn, owner: DomId, _heap: bool) {
+    fn frame_freed(&self, mfn: Mfn, owner: DomId, heap: bool) {
+        assert_eq!(heap, self.at(mfn).owner() == owner, "{mfn:?} is free only if it was not lent");
         self.freed.lock().unwrap().push((mfn, owner));
     }
     fn dma_allow(&self, dom: DomId, mfn: Mfn) {

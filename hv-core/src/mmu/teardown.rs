@@ -71,7 +71,8 @@ impl<E: MmuEnv> Mmu<'_, E> {
         Ok(())
     }
 
-    /// Ends the loan of a hypervisor page to `dom`; it is free as soon as nothing maps it.
+    /// Ends the loan of a hypervisor page to `dom`. The environment hears when nothing refers to it any more; even then it
+    /// is the hypervisor's to use until [`Self::take_back`].
     pub fn end_loan(&self, dom: DomId, mfn: Mfn) -> Result<(), MmuError> {
         let frame = self.ram(mfn)?;
         let count = frame.count();
@@ -83,6 +84,16 @@ impl<E: MmuEnv> Mmu<'_, E> {
             self.freed(mfn, frame, last);
         }
         Ok(())
+    }
+
+    /// Frees a page that was lent. The caller, who got it from the allocator, gives it back there. `NotOwned` while the loan lasts
+    /// or somebody refers to the page.
+    pub fn take_back(&self, mfn: Mfn) -> Result<(), MmuError> {
+        if self.ram(mfn)?.take_back() {
+            Ok(())
+        } else {
+            Err(MmuError::NotOwned)
+        }
     }
 
     /// Takes a page away from `dom` for good if nothing refers to it: no mapping, no type, no pin. It is the caller's

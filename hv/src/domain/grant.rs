@@ -3,13 +3,13 @@
 //! Lock order: the mapper's MMU lock, the mapper's handles, the granter's table.
 
 use crate::arch::tlb;
-use crate::domain::memory::log_dirty;
 use crate::domain::memory::mmu_env::mmu;
+use crate::domain::memory::{limbo, log_dirty};
 use crate::domain::{self, Domain, DomainRef};
 use crate::iommu;
 use crate::mem::{frames, phys_to_virt};
 use crate::sync::{Mutex, MutexGuard};
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU32, Ordering};
 use hv_core::evtchn::PageWords;
 use hv_core::grant::SharedFrame;
 use hv_core::grant::{self as table, check_copy, CopySide, FrameRefs, GrantTable, MapFlags, Maptrack, Retired};
@@ -22,6 +22,9 @@ use xen_abi::layout::DomId;
 /// First of the three bits of a page-table entry that guests may use freely.
 const PTE_AVAILABLE_SHIFT: u32 = 9;
 
+/// Tells the domains apart that have had the same number.
+static NEXT_INCARNATION: AtomicU32 = AtomicU32::new(0);
+
 /// A domain's grants and what it has mapped of others.
 pub struct DomainGrants {
     table: Mutex<GrantTable<SharedPage>>,
@@ -32,7 +35,7 @@ impl DomainGrants {
     /// Empty, with the toolstack's limits.
     pub fn new(domid: u16, max_frames: u32, max_maptrack_frames: u32) -> Self {
         Self {
-            table: Mutex::new(GrantTable::new(domid, max_frames)),
+            table: Mutex::new(GrantTable::new(domid, NEXT_INCARNATION.fetch_add(1, Ordering::Relaxed), max_frames)),
             track: Mutex::new(Maptrack::new(max_maptrack_frames)),
         }
     }
@@ -55,13 +58,19 @@ impl DomainGrants {
         self.track().set_max_frames(max_maptrack_frames);
     }
 
-    /// Makes the table of `d`, whose grants these are, at least `nr_frames` long.
+    /// The table of `d` is no longer lent to it, which is dead: its frames stay as long as others map them, and the table
+    /// itself as long as the domain.
+    pub fn end_loans(&self, d: &Domain) {
+        self.table().frames().iter().for_each(|page| end_loan(d.id, page.mfn));
+    }
+
+    /// Makes the table of `d`, whose grants these are, at least `nr_frames` long. That of a dying domain stays as it is.
     pub fn grow(&self, d: &Domain, nr_frames: u32) -> Result<(), GntStatus> {
         let mut table = self.table();
-        if table.frames().len() < nr_frames as usize && !frames::may_grow_tables() {
+        if table.frames().len() < nr_frames as usize && (d.is_dying() || !frames::may_grow_tables()) {
             return Err(GntStatus::NoSpace);
         }
-        table.grow(nr_frames, || SharedPage::new(d.id))
+        table.grow(nr_frames, || SharedPage::new(d))
     }
 
     /// Frame `index` of the table of `d`, which grows for it. `None`: beyond its limit, or out of memory.
@@ -78,18 +87,32 @@ pub struct SharedPage {
 }
 
 impl SharedPage {
-    fn new(domid: u16) -> Option<Self> {
+    fn new(d: &Domain) -> Option<Self> {
         let mfn = frames::alloc_zeroed()?;
-        frames::frame(mfn)?.lend(DomId(domid), true);
-        Some(Self { domid, mfn })
+        d.lend(mfn);
+        Some(Self { domid: d.id, mfn })
     }
 }
 
 impl Drop for SharedPage {
     fn drop(&mut self) {
-        // It is free as soon as nothing maps it. Nobody else ends the loan, so this cannot fail.
-        let ended = mmu().end_loan(DomId(self.domid), self.mfn);
-        debug_assert!(ended.is_ok(), "a page of grants was no longer lent");
+        take_back(self.domid, self.mfn);
+    }
+}
+
+/// Ends the loan of a page to domain `domid`, unless it has ended.
+pub fn end_loan(domid: u16, mfn: Mfn) {
+    let _ = mmu().end_loan(DomId(domid), mfn);
+}
+
+/// Frees a page that was lent to domain `domid`, which is being freed itself: nobody refers to the page, or that would have
+/// kept the domain.
+pub fn take_back(domid: u16, mfn: Mfn) {
+    end_loan(domid, mfn);
+    let is_free = mmu().take_back(mfn).is_ok();
+    debug_assert!(is_free, "a page that was lent to d{domid} outlives it");
+    if is_free {
+        limbo::put(mfn);
     }
 }
 

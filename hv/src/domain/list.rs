@@ -165,9 +165,10 @@ pub fn next_free_id() -> Option<u16> {
     u16::try_from(free).ok()
 }
 
-/// Forgets a dead domain that has no memory left. Called whenever one of its pages comes back.
+/// Forgets a dead domain of which nobody has anything any more: no memory of its own, and none that was lent to it. Called
+/// whenever a page comes back, or a loan ends.
 pub fn bury_if_empty(d: &Domain) {
-    if d.is_dead() && d.mm.tot_pages() == 0 {
+    if d.is_dead() && d.mm.tot_pages() == 0 && d.lent.load(Ordering::SeqCst) == 0 {
         remove(d);
     }
 }

@@ -4,6 +4,7 @@ use crate::cpu::percpu::this_cpu;
 use crate::domain::memory::owners::{self, Owners};
 use crate::domain::{list, vcpu, Domain};
 use crate::iommu;
+use core::sync::atomic::Ordering;
 use hv_core::mmu::IoAccess;
 use x86::Mfn;
 use xen_abi::layout::DomId;
@@ -35,6 +36,12 @@ impl Owners for Domains {
     fn page_freed(&self, dom: DomId) {
         with_domain(dom, |d| {
             d.mm.uncharge(1);
+            list::bury_if_empty(d);
+        });
+    }
+    fn loan_ended(&self, dom: DomId) {
+        with_domain(dom, |d| {
+            d.lent.fetch_sub(1, Ordering::SeqCst);
             list::bury_if_empty(d);
         });
     }

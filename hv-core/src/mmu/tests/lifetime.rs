@@ -99,8 +99,17 @@ fn a_lent_page_is_never_a_table_and_never_given_up() {
         assert_eq!(m.mmu().end_loan(DOM1, mfn(n)), Err(MmuError::NotOwned), "once");
     }
     assert!(m.freed.lock().unwrap().is_empty(), "still mapped");
+    assert_eq!(m.mmu().take_back(mfn(60)), Err(MmuError::NotOwned), "still mapped");
     update(&m, &mut lock, slot(L1, 2), Pte::EMPTY).unwrap();
     update(&m, &mut lock, slot(L1, 3), Pte::EMPTY).unwrap();
+    assert_eq!(m.freed.lock().unwrap()[..], [(mfn(60), DOM1), (mfn(61), DOM1)], "nobody refers to them");
+    for n in [60, 61] {
+        // The hypervisor may still be using it.
+        assert!(m.mmu().get_page(mfn(n), DOM1).is_err() && m.mmu().get_page_of_any(mfn(n)).is_err());
+        assert_eq!(update(&m, &mut lock, slot(L1, 2), pte(n, P)), Err(MmuError::Unmappable));
+        m.mmu().take_back(mfn(n)).unwrap();
+        assert_eq!(m.mmu().take_back(mfn(n)), Err(MmuError::NotOwned), "once");
+    }
     all_free(&m, 60..62);
 }
 

@@ -135,9 +135,11 @@ impl MmuEnv for Env {
     }
     fn frame_freed(&self, mfn: Mfn, owner: DomId, heap: bool) {
         self.m2p_set(mfn, xen_abi::layout::INVALID_M2P_ENTRY);
-        if !heap {
-            owners().page_freed(owner);
+        if heap {
+            owners().loan_ended(owner);
+            return;
         }
+        owners().page_freed(owner);
         limbo::put(mfn);
     }
     #[inline(always)]
