@@ -8,6 +8,7 @@ mod compare;
 mod fuzz;
 mod guests;
 mod iso;
+mod mutants;
 mod options;
 mod shell;
 mod size;
@@ -39,6 +40,7 @@ usage: ./tandem COMMAND [OPTIONS]
   guests [NAME]        the tiny PV kernels under guests/, a verdict for each; --table writes docs/test-guests.md;
                        --operations N and --seed N are for the hostile one, random-operations
   fuzz [NAME]          fuzz targets, a minute each or --seconds N
+  mutants [NAME]       each rule of the twin's verifier made wrong, one at a time: does a test notice?
   size                 lines of code and unsafe blocks of the trusted part
   iso                  a bootable ISO image with GRUB
   abi                  docs/abi.md, made from the hypercall table
@@ -61,7 +63,7 @@ options:
 fn dispatch(options: &Options) -> Result<bool> {
     options.takes_words(match options.command.as_str() {
         "test" => 2,
-        "fuzz" | "guests" => 1,
+        "fuzz" | "guests" | "mutants" => 1,
         "run" | "shell" | "images" | "build" | "abi" | "iso" | "size" => 0,
         _ => usize::MAX,
     })?;
@@ -85,6 +87,7 @@ fn dispatch(options: &Options) -> Result<bool> {
         "abi" => abi::run(false),
         "fuzz" => fuzz::run(options).map(|()| true),
         "guests" => guests::run(options),
+        "mutants" => mutants::run(options),
         "iso" => iso::run(options).map(|()| true),
         "size" => size::run().map(|()| true),
         "help" | "--help" | "-h" | "" => {
