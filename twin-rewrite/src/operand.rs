@@ -7,7 +7,7 @@ use crate::frame::{is_canary_load, is_stack_operand, misuses_stack_pointer, Plac
 use crate::program::Node;
 use crate::regs::{number, register, RegSet, RSP};
 use iced_x86::{Code, Instruction, MemoryOperand, Mnemonic, OpKind, Register};
-use twin_abi::layout::constant;
+use twin_abi::layout::{constant, ctx};
 
 /// An address of the driver domain as the original instruction forms it.
 #[derive(Debug, Clone, Copy)]
@@ -63,7 +63,10 @@ impl Writer<'_, '_> {
             && i.op1_kind() == OpKind::Register
             && i.op1_register() == Register::RSP
         {
-            return self.stack_address(n, i.op0_register(), 0);
+            return match i.op0_kind() {
+                OpKind::Memory => self.store_stack_address(n),
+                _ => self.stack_address(n, i.op0_register(), 0),
+            };
         }
         if !has_memory(&i) {
             self.track_saves(&i);
@@ -181,7 +184,8 @@ impl Writer<'_, '_> {
 
     /// A register that holds the distance to the unsafe area.
     fn delta(&mut self, n: &Node) -> Result<u8, String> {
-        if let Some(s) = self.facts.find_constant(Source::Delta) {
+        let nameable = |s: &u8| *s < 8 || !has_high_byte(&n.instruction);
+        if let Some(s) = self.facts.find_constant(Source::Delta).filter(nameable) {
             return Ok(s);
         }
         let s = self.scratch_or_destination(n).ok_or("no register for the unsafe area")?;
@@ -439,11 +443,14 @@ impl Writer<'_, '_> {
             self.put(i);
         } else if i.memory_base() == Register::RSP {
             if let Some(index) = number(i.memory_index()) {
-                let to = number(i.op0_register()).filter(|t| *t != index && i.op0_register().is_gpr64());
+                let to = number(i.op0_register()).filter(|_| i.op0_register().is_gpr64());
                 let to = to.ok_or("odd lea of the stack")?;
-                self.stack_address(n, i.op0_register(), 0)?;
+                let start = if to == index { self.scratch(n).ok_or("no register for a stack array")? } else { to };
+                self.stack_address(n, register(start), 0)?;
                 let displacement = i.memory_displacement64() as i64;
-                self.put(asm::lea(to, memory(Some(to), Some((index, i.memory_index_scale())), displacement)));
+                self.put(asm::lea(to, memory(Some(start), Some((index, i.memory_index_scale())), displacement)));
+                self.facts.drop_holder(start);
+                self.note(n);
                 return Ok(());
             }
             return self.stack_address(n, i.op0_register(), i.memory_displacement64() as i64);
@@ -468,6 +475,23 @@ impl Writer<'_, '_> {
             self.put(asm::lea(to, memory(Some(to), None, displacement)));
         }
         self.counts.unsafe_slots += 1;
+        self.note(n);
+        Ok(())
+    }
+
+    /// `mov [m], rsp`: what is stored is the address of the stack's unsafe twin.
+    fn store_stack_address(&mut self, n: &Node) -> Result<(), String> {
+        self.counts.memory_operands += 1;
+        let s = self.scratch(n).ok_or("no register for the address of the stack")?;
+        self.facts.drop_holder(s);
+        self.put(asm::load(s, asm::constant(constant::DELTA)));
+        self.put(asm::lea(s, memory(Some(RSP), Some((s, 1)), 0)));
+        self.busy |= RegSet::one(s);
+        self.counts.unsafe_slots += 1;
+        let mut new = n.instruction;
+        new.set_op1_register(register(s));
+        let new = self.redirect(n, new)?;
+        self.put(new);
         self.note(n);
         Ok(())
     }
@@ -589,13 +613,14 @@ impl Writer<'_, '_> {
         self.counts.memory_operands += 1;
         self.counts.translated += 1;
         let bit = number(i.op1_register()).filter(|_| i.op1_register().is_gpr64()).ok_or("narrow bit string")?;
-        let s = self.scratch(n).ok_or("no register for a bit string")?;
-        self.busy |= RegSet::one(s);
-        let t = self.scratch(n).ok_or("no second register for a bit string")?;
-        self.busy |= RegSet::one(t);
-        for r in [s, t] {
+        let mut borrowed = Vec::new();
+        let [s, t] = BIT_SLOTS.map(|slot| {
+            let r = self.scratch(n).map_or_else(|| self.borrow(n, slot, &mut borrowed), Ok)?;
+            self.busy |= RegSet::one(r);
             self.facts.drop_holder(r);
-        }
+            Ok::<u8, String>(r)
+        });
+        let (s, t) = (s?, t?);
         // The instruction writes the carry flag and leaves the others undefined, so flags are free here.
         self.put(asm::copy(s, bit));
         self.put(asm::sar(s, 6));
@@ -614,6 +639,9 @@ impl Writer<'_, '_> {
         let mut new = with_memory(i, n, memory(Some(s), None, 0));
         new.set_op1_register(register(t));
         self.put(new);
+        for (r, slot) in borrowed {
+            self.reload(r, slot);
+        }
         self.note(n);
         Ok(())
     }
@@ -663,6 +691,8 @@ impl Writer<'_, '_> {
 }
 
 const LOOK_AHEAD: usize = 48;
+/// Where registers wait that a bit string borrows.
+const BIT_SLOTS: [u32; 2] = [ctx::SPILL + 8 * 13, ctx::SPILL + 8 * 14];
 
 fn is_call(n: &Node) -> bool {
     matches!(n.flow, crate::program::Flow::Call(_) | crate::program::Flow::LastCall(_))

@@ -8,8 +8,10 @@ use crate::frame::Layout;
 use crate::liveness::{self, Liveness};
 use crate::module::Module;
 use crate::options::{Mode, Options};
-use crate::program::{self, Body, Program, Refusal};
-use iced_x86::{BlockEncoder, BlockEncoderOptions, BlockEncoderResult, Code, Instruction, InstructionBlock};
+use crate::program::{self, Body, Flow, Program, Refusal, Target};
+use iced_x86::{
+    BlockEncoder, BlockEncoderOptions, BlockEncoderResult, Code, Encoder, Instruction, InstructionBlock, OpKind,
+};
 use std::collections::{BTreeMap, HashMap};
 use twin_abi::image::{
     self, flags, text_hash, Address, Function, ImageBuilder, Import, Label, Origin, Stats, LABEL_CHARGE,
@@ -31,17 +33,31 @@ pub struct Output {
     pub imports: Vec<(String, u64)>,
 }
 
+/// Says what is not acceptable in an image: for each function that is not, a code offset in it and the reason.
+pub type Judge<'j> = dyn FnMut(&[u8]) -> Vec<(u32, String)> + 'j;
+
 /// Rewrites `m`.
 pub fn rewrite(m: &Module, options: &Options) -> Result<Output, String> {
+    rewrite_judged(m, options, &mut |_| Vec::new())
+}
+
+/// Rewrites `m`. A function that `judge` does not accept is left out, as one that cannot be rewritten: calls to it become upcalls.
+pub fn rewrite_judged(m: &Module, options: &Options, judge: &mut Judge<'_>) -> Result<Output, String> {
     let mut plan = Plan::of(m)?;
-    let functions = plan.program.bodies.len() + plan.refused.len();
-    let written = plan.write(m, options, m.externs.find("this_cpu_off"))?;
-    let counts = written.codes.iter().fold(Counts::default(), |sum, c| add(sum, c.counts));
-    let mut builder = encode(m, options, &written, 0)?;
-    builder.stats = stats(counts);
-    plan.refused.sort_by_key(|r| r.address);
-    let image = finish(builder)?;
-    Ok(Output { image, functions, refused: plan.refused, counts, imports: written.shared.imports })
+    let functions = plan.program.bodies.len() + plan.program.refused.len();
+    loop {
+        let written = plan.write(m, options, m.externs.find("this_cpu_off"))?;
+        let counts = written.codes.iter().fold(Counts::default(), |sum, c| add(sum, c.counts));
+        let mut builder = encode(m, options, &written, 0)?;
+        builder.stats = stats(counts);
+        let image = finish(builder)?;
+        let judged = judge(&image);
+        if judged.is_empty() {
+            plan.refused.sort_by_key(|r| r.address);
+            return Ok(Output { image, functions, refused: plan.refused, counts, imports: written.shared.imports });
+        }
+        plan.leave_out(&image, judged)?;
+    }
 }
 
 /// What is known of a module before anything is written.
@@ -67,9 +83,9 @@ pub(crate) type States = BTreeMap<u64, State>;
 impl Plan {
     pub fn of(m: &Module) -> Result<Self, String> {
         m.check()?;
-        let mut program = program::recover(m);
+        let program = program::recover(m);
         let mut layouts = BTreeMap::new();
-        let mut refused = std::mem::take(&mut program.refused);
+        let mut refused = program.refused.clone();
         for (entry, body) in &program.bodies {
             match Layout::of(body) {
                 Ok(layout) => drop(layouts.insert(*entry, layout)),
@@ -78,8 +94,22 @@ impl Plan {
                 }
             }
         }
+        pass_arguments_on(&program, &mut layouts);
         let liveness = liveness::solve(&program);
         Ok(Self { program, layouts, liveness, refused })
+    }
+
+    /// Leaves out the functions at these offsets of an image.
+    fn leave_out(&mut self, image: &[u8], judged: Vec<(u32, String)>) -> Result<(), String> {
+        let image = image::Image::parse(image).map_err(|e| format!("the image is malformed: {e:?}"))?;
+        for (offset, reason) in judged {
+            let function = image.function_at(offset).filter(|f| self.layouts.remove(&f.domain).is_some());
+            let Some(function) = function else { return Err(format!("the image is not accepted: {reason}")) };
+            let address = image.origin_of(offset).map_or(function.domain, |o| image.text + u64::from(o));
+            let function = image.name(function.name, function.name_len).into();
+            self.refused.push(Refusal { function, address, reason });
+        }
+        Ok(())
     }
 
     /// Words of stack arguments by function.
@@ -122,6 +152,42 @@ impl Plan {
     }
 }
 
+/// A function that ends with a jump to another one hands its own stack arguments on, so it has at least as many.
+fn pass_arguments_on(program: &Program, layouts: &mut BTreeMap<u64, Layout>) {
+    let mut tails = Vec::new();
+    for (entry, body) in &program.bodies {
+        tails.extend(body.nodes.values().filter_map(|n| match n.flow {
+            Flow::Tail(Target::Function(to)) | Flow::BranchTail(Target::Function(to)) => Some((*entry, to)),
+            _ => None,
+        }));
+    }
+    loop {
+        let mut changed = false;
+        for (from, to) in &tails {
+            let needed = layouts.get(to).map_or(0, |l| l.stack_args);
+            if let Some(layout) = layouts.get_mut(from).filter(|l| l.stack_args < needed) {
+                layout.stack_args = needed;
+                changed = true;
+            }
+        }
+        if !changed {
+            return;
+        }
+    }
+}
+
+/// The first instruction that has no encoding, with the reason. Branches always have one.
+fn check_encodings(code: &FunctionCode) -> Result<(), (u64, String)> {
+    let mut encoder = Encoder::new(64);
+    for item in &code.items {
+        let i = &item.instruction;
+        if i.op_count() == 0 || i.op0_kind() != OpKind::NearBranch64 {
+            encoder.encode(i, CODE_BASE).map_err(|e| (item.origin, format!("cannot encode {i}: {e}")))?;
+        }
+    }
+    Ok(())
+}
+
 /// Writes one function and finds what to declare at its labels.
 pub(crate) fn function(
     cx: &Context<'_>,
@@ -130,6 +196,7 @@ pub(crate) fn function(
     layout: &Layout,
 ) -> Result<(FunctionCode, States), (u64, String)> {
     let mut code = emit::function(cx, shared, body, layout)?;
+    check_encodings(&code)?;
     if cx.options.counted {
         budget::charge(&mut code, shared);
     }

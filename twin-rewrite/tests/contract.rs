@@ -3,7 +3,7 @@
 use twin_abi::Image;
 use twin_rewrite::module::{bound_functions, Function, Module, Section};
 use twin_rewrite::options::{Mode, Options, Reuse};
-use twin_rewrite::rewrite::{rewrite, Output};
+use twin_rewrite::rewrite::{rewrite, rewrite_judged, Output};
 
 const TEXT: u64 = 0xffff_ffff_c020_1000;
 const DATA: u64 = 0xffff_ffff_c020_3000;
@@ -246,4 +246,71 @@ fn a_comparison_of_strings_needs_a_known_length() {
     // mov ecx,8; repe cmpsb; sete al; ret: good. mov rcx,-1; repne scasb; ret: not.
     assert_eq!(mirrored(&[0xb9, 8, 0, 0, 0, 0xf3, 0xa6, 0x0f, 0x94, 0xc0, 0xc3]).1, 0);
     assert_eq!(mirrored(&[0x48, 0xc7, 0xc1, 0xff, 0xff, 0xff, 0xff, 0xf2, 0xae, 0xc3]).1, 1);
+}
+
+#[test]
+fn a_high_byte_is_not_named_together_with_a_new_register() {
+    // sub rsp,24; lea rdi,[rsp+8]; mov byte [rsp+8],1; mov ah,[rsp+11]; call printk; add rsp,24; ret. The first store takes r11 for
+    // the distance to the unsafe area, which the load can't use.
+    let mut code =
+        vec![0x48, 0x83, 0xec, 24, 0x48, 0x8d, 0x7c, 0x24, 8, 0xc6, 0x44, 0x24, 8, 1, 0x8a, 0x64, 0x24, 11, 0xe8];
+    let call = (OUTSIDE as i64 - (TEXT as i64 + code.len() as i64 + 4)) as i32;
+    code.extend(call.to_le_bytes());
+    code.extend([0x48, 0x83, 0xc4, 24, 0xc3]);
+    accepted(&[("f", &code)]);
+}
+
+#[test]
+fn a_stack_address_that_is_stored_is_that_of_the_unsafe_area() {
+    // sub rsp,16; mov [rdi],rsp; mov qword [rsp],5; mov rax,[rsp]; add rsp,16; ret
+    let store = [0x48, 0x83, 0xec, 16, 0x48, 0x89, 0x27, 0x48, 0xc7, 0x04, 0x24, 5, 0, 0, 0, 0x48, 0x8b, 0x04, 0x24];
+    let store = [&store[..], &[0x48, 0x83, 0xc4, 16, 0xc3]].concat();
+    // sub rsp,16; lea rdi,[rsp+rdi*8]; mov [rdi],rsi; add rsp,16; ret: the index is the destination.
+    let array = [0x48, 0x83, 0xec, 16, 0x48, 0x8d, 0x3c, 0xfc, 0x48, 0x89, 0x37, 0x48, 0x83, 0xc4, 16, 0xc3];
+    let out = accepted(&[("f", &store), ("g", &array)]);
+    assert_eq!(out.counts.unsafe_slots, 4);
+}
+
+#[test]
+fn a_bit_string_borrows_what_it_needs() {
+    // All caller-saved registers live over lock bts [rdi],rsi: push each, and pop them behind it.
+    let mut code = vec![0xf0, 0x48, 0x0f, 0xab, 0x37];
+    code.extend([0x48, 0x01, 0xc8, 0x48, 0x01, 0xd0, 0x48, 0x01, 0xf0, 0x48, 0x01, 0xf8]);
+    code.extend([0x4c, 0x01, 0xc0, 0x4c, 0x01, 0xc8, 0x4c, 0x01, 0xd0, 0x4c, 0x01, 0xd8, 0xc3]);
+    accepted(&[("f", &code)]);
+}
+
+#[test]
+fn a_tail_call_hands_stack_arguments_on() {
+    // f: jmp g. g: mov rax,[rsp+8]; ret. h, which provides the word: sub rsp,8; mov [rsp],rdi; call f; add rsp,8; ret
+    let f = [&[0xe9][..], &11i32.to_le_bytes()].concat();
+    let h = [
+        &[0x48, 0x83, 0xec, 8, 0x48, 0x89, 0x3c, 0x24, 0xe8][..],
+        &(-45i32).to_le_bytes(),
+        &[0x48, 0x83, 0xc4, 8, 0xc3],
+    ];
+    let out = accepted(&[("f", &f), ("g", &[0x48, 0x8b, 0x44, 0x24, 8, 0xc3]), ("h", &h.concat())]);
+    let functions = Image::parse(&out.image).unwrap().functions();
+    assert_eq!(functions.iter().map(|f| f.stack_args).collect::<Vec<_>>(), [1, 1, 0]);
+}
+
+#[test]
+fn what_a_judge_does_not_accept_becomes_an_upcall() {
+    // g: call f; ret
+    let g = [&[0xe8][..], &(-21i32).to_le_bytes(), &[0xc3]].concat();
+    let m = module(&[("f", &[0x90, 0xc3]), ("g", &g)]);
+    let options = Options::new(Mode::Mirror);
+    let mut asked = 0;
+    let out = rewrite_judged(&m, &options, &mut |image| {
+        asked += 1;
+        let image = Image::parse(image).unwrap();
+        image.functions().iter().filter(|f| f.domain == TEXT).map(|f| (f.start, "not this one".into())).collect()
+    });
+    let out = out.unwrap();
+    assert_eq!((asked, out.refused.len(), out.functions), (2, 1, 2));
+    assert_eq!((out.refused[0].function.as_str(), out.refused[0].reason.as_str()), ("f", "not this one"));
+    assert_eq!(out.imports, [("f".to_owned(), TEXT)]);
+    twin_verify::verify(&out.image, &policy(&options)).unwrap();
+    let all = rewrite_judged(&m, &options, &mut |_| vec![(u32::MAX, "the header".into())]);
+    assert!(all.unwrap_err().contains("the header"), "what concerns no function ends it");
 }
