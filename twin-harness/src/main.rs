@@ -5,7 +5,7 @@ use std::time::Instant;
 use twin_capture::snapshot::Snapshot;
 use twin_capture::{guest, packages, DEVICES};
 use twin_harness::rig::{cache, make, Rig};
-use twin_harness::{bench, corruption, equivalence, faults, input, measure, report, show, traffic};
+use twin_harness::{bench, corruption, equivalence, faults, input, measure, path, report, show, traffic};
 use twin_rewrite::ko;
 use twin_rewrite::module::Module;
 use twin_rewrite::options::{Mode, Options};
@@ -229,7 +229,8 @@ fn twin(a: &Arguments) -> Result<bool, String> {
         (Some(rig), Ok(_)) => Some(measure::run(rig, &made)?),
         _ => None,
     };
-    let (text, ok) = report::text(&a.driver, a.options.mode.name(), &module, &made, verified, measured);
+    let path = rig.as_ref().map(|rig| path::reached(&module, &path::entries(&rig.live))).unwrap_or_default();
+    let (text, ok) = report::text(&a.driver, a.options.mode.name(), &module, &made, verified, measured, &path);
     println!("{text}");
     Ok(ok)
 }

@@ -1,13 +1,15 @@
 //! What the command `twin` prints about a rewritten driver.
 
 use crate::measure::Measured;
+use crate::path::is_among;
 use crate::rig::Made;
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::time::Duration;
 use twin_rewrite::module::Module;
 use twin_runtime::linux::Routine;
 
-/// The report, its last line included.
+/// The report, its last line included, and whether the twin is good: accepted, with all functions on its transmit and receive `path`.
 pub fn text(
     driver: &str,
     mode: &str,
@@ -15,6 +17,7 @@ pub fn text(
     made: &Made,
     verified: Result<Duration, String>,
     measured: Option<Measured>,
+    path: &BTreeSet<u64>,
 ) -> (String, bool) {
     let mut out = String::new();
     let c = &made.output.counts;
@@ -56,14 +59,18 @@ pub fn text(
         native.len(),
         native.join(" ")
     );
+    let mut is_whole = true;
     for r in &made.output.refused {
-        let _ = writeln!(out, "refused: {} at {}: {}", r.function, module.describe(r.address), r.reason);
+        let is_hot = is_among(module, r, path);
+        is_whole &= !is_hot;
+        let what = if is_hot { "ON THE TRANSMIT OR RECEIVE PATH" } else { "an upcall" };
+        let _ = writeln!(out, "refused: {} ({what}) at {}: {}", r.function, module.describe(r.address), r.reason);
     }
     let rewritten = made.output.functions - made.output.refused.len();
     let ok = match &verified {
         Ok(time) => {
             let _ = writeln!(out, "rewritten in {:.0} ms, verified in {:.1} ms", ms(made.rewriting), ms(*time));
-            made.output.refused.is_empty()
+            is_whole
         }
         Err(e) => {
             let _ = writeln!(out, "{e}");
@@ -86,9 +93,13 @@ pub fn text(
         }
     }
     let accepted = if verified.is_ok() { rewritten } else { 0 };
+    let left = match made.output.refused.len() {
+        0 => String::new(),
+        n => format!(", {n} by upcall"),
+    };
     let _ = write!(
         out,
-        "twin {driver} {mode}: functions {accepted}/{} verified, insns {} -> {}, tx {} rx {}",
+        "twin {driver} {mode}: functions {accepted}/{} verified{left}, insns {} -> {}, tx {} rx {}",
         made.output.functions, c.insns_in, c.insns_out, hot.0, hot.1
     );
     (out, ok)
