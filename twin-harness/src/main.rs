@@ -223,14 +223,13 @@ fn inject(a: &Arguments) -> Result<bool, String> {
 fn twin(a: &Arguments) -> Result<bool, String> {
     let (module, rig) = module(&a.driver)?;
     let made = make(&module, &a.options)?;
-    let start = Instant::now();
-    let verified = made.verified().map(|_| start.elapsed());
+    let verified = made.verified_in_portions();
     let measured = match (&rig, &verified) {
         (Some(rig), Ok(_)) => Some(measure::run(rig, &made)?),
         _ => None,
     };
-    let path = rig.as_ref().map(|rig| path::reached(&module, &path::entries(&rig.live))).unwrap_or_default();
-    let (text, ok) = report::text(&a.driver, a.options.mode.name(), &module, &made, verified, measured, &path);
+    let path = rig.as_ref().map(|rig| path::reached(&module, &path::entries(&rig.live)));
+    let (text, ok) = report::text(&a.driver, a.options.mode.name(), &module, &made, verified, measured, path.as_ref());
     println!("{text}");
     Ok(ok)
 }

@@ -2,22 +2,23 @@
 
 use crate::measure::Measured;
 use crate::path::is_among;
-use crate::rig::Made;
+use crate::rig::{Made, PORTION};
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::time::Duration;
 use twin_rewrite::module::Module;
 use twin_runtime::linux::Routine;
 
-/// The report, its last line included, and whether the twin is good: accepted, with all functions on its transmit and receive `path`.
+/// The report, its last line included, and whether the twin is good: accepted, with all functions on its transmit and receive
+/// `path`, as far as that is known.
 pub fn text(
     driver: &str,
     mode: &str,
     module: &Module,
     made: &Made,
-    verified: Result<Duration, String>,
+    verified: Result<(Duration, Duration), String>,
     measured: Option<Measured>,
-    path: &BTreeSet<u64>,
+    path: Option<&BTreeSet<u64>>,
 ) -> (String, bool) {
     let mut out = String::new();
     let c = &made.output.counts;
@@ -61,15 +62,25 @@ pub fn text(
     );
     let mut is_whole = true;
     for r in &made.output.refused {
-        let is_hot = is_among(module, r, path);
-        is_whole &= !is_hot;
-        let what = if is_hot { "ON THE TRANSMIT OR RECEIVE PATH" } else { "an upcall" };
+        let is_hot = path.map(|path| is_among(module, r, path));
+        is_whole &= is_hot != Some(true);
+        let what = match is_hot {
+            Some(true) => "ON THE TRANSMIT OR RECEIVE PATH",
+            Some(false) => "an upcall",
+            None => "an upcall; no live driver tells its paths",
+        };
         let _ = writeln!(out, "refused: {} ({what}) at {}: {}", r.function, module.describe(r.address), r.reason);
     }
     let rewritten = made.output.functions - made.output.refused.len();
     let ok = match &verified {
-        Ok(time) => {
-            let _ = writeln!(out, "rewritten in {:.0} ms, verified in {:.1} ms", ms(made.rewriting), ms(*time));
+        Ok((time, longest)) => {
+            let _ = writeln!(
+                out,
+                "rewritten in {:.0} ms, verified in {:.1} ms, the longest {PORTION} steps {:.2} ms",
+                ms(made.rewriting),
+                ms(*time),
+                ms(*longest)
+            );
             is_whole
         }
         Err(e) => {
