@@ -5,6 +5,7 @@
 //! - [`layout`]: what lies where around the code at run time, and which words the code may name.
 //! - [`kind`]: what can be known about a register, and the frame description; both are declared at labels.
 //! - [`image`]: the file that the rewriter writes and the verifier reads.
+//! - [`op`]: the hypercall by which a domain loads its twins.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -13,5 +14,6 @@ extern crate alloc;
 pub mod image;
 pub mod kind;
 pub mod layout;
+pub mod op;
 
 pub use image::{Image, ImageBuilder};
