@@ -16,6 +16,7 @@ pub mod instance;
 pub mod linux;
 pub mod memory;
 pub mod stlb;
+pub mod stubs;
 
 pub use abort::{Abort, Reason};
 pub use memory::{Fault, Memory};
