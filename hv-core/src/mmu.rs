@@ -9,6 +9,7 @@
 //! * [`refs`]: references to pages, as values that give themselves back ([`PageRef`], [`WritableRef`]);
 //! * [`l1`]: what an L1 entry may map, and changing one; [`tables`]: promotion and demotion; [`upper`]: L2-L4 entries;
 //! * [`update`]: `mmu_update`, `update_va_mapping`, writable page tables; [`ext`]: pins, roots, flushes;
+//! * [`mirror`]: what a root of the hypervisor's shares with a domain's;
 //! * [`segdesc`]: descriptor pages; [`teardown`]: the end of a domain; [`audit`]: a recount of everything.
 //!
 //! # Long operations
@@ -39,6 +40,7 @@ pub mod env;
 mod error;
 pub mod ext;
 pub mod l1;
+pub mod mirror;
 pub mod refs;
 pub mod segdesc;
 pub mod tables;
@@ -50,6 +52,7 @@ pub use audit::{Audit, Table};
 pub use env::{IoAccess, MmuEnv, PtMem, Slot};
 pub use error::MmuError;
 pub use ext::{Flush, FlushWhat, FlushWhere, RootRef};
+pub use mirror::SharedTable;
 pub use refs::{PageRef, WritableRef};
 pub use segdesc::GdtFrames;
 pub use tables::Deferred;

@@ -83,6 +83,11 @@ impl<'a, 'f, E: MmuEnv> Audit<'a, 'f, E> {
         self.note(mfn, Some(FrameType::L4));
     }
 
+    /// A mirror of the domain's kernel half refers to an L3 table.
+    pub fn table(&mut self, mfn: Mfn) {
+        self.note(mfn, Some(FrameType::L3));
+    }
+
     /// A vCPU has a page of descriptors.
     pub fn segdesc(&mut self, mfn: Mfn) {
         self.note(mfn, Some(FrameType::SegDesc));

@@ -8,6 +8,7 @@ use x86::{Level, Mfn, Pte, VirtAddr};
 mod concurrent;
 mod entries;
 mod lifetime;
+mod mirror;
 mod promotion;
 
 const P: u64 = 1;
