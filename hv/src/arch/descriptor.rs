@@ -27,6 +27,8 @@ pub mod ist {
     pub const NMI: u8 = 2;
     pub const MC: u8 = 3;
     pub const DF: u8 = 4;
+    /// All other vectors, while a twin runs.
+    pub const TWIN: u8 = 5;
 }
 
 /// 64-bit task-state segment (SDM vol. 3A, 8.7).
@@ -133,7 +135,7 @@ fn new_tables(info: &CpuInfo) -> &'static SyncTables {
         gdt_pages: Cell::new(0),
         ldt_pages: Cell::new(0),
     };
-    for i in [ist::DB, ist::NMI, ist::MC, ist::DF] {
+    for i in [ist::DB, ist::NMI, ist::MC, ist::DF, ist::TWIN] {
         t.tss.ist[usize::from(i) - 1] = percpu::ist_top(info, usize::from(i));
     }
     let at = |selector: u16| usize::from(selector >> 3) - FIRST_RESERVED_GDT_ENTRY;

@@ -42,30 +42,51 @@ const fn gate(target: u64, dpl: u64, ist: u8) -> Gate {
     Gate([lo, target >> 32])
 }
 
+/// The gates of all vectors; those without a stack of their own use interrupt stack `others`, 0 being none.
+fn gates(vectors: u64, others: u8) -> [Gate; 256] {
+    let skipped = if smap::is_on() { 0 } else { CLAC_SIZE };
+    core::array::from_fn(|v| {
+        let dpl = if USER_VECTORS.contains(&v) { 3 } else { 0 };
+        let ist = match v {
+            1 => ist::DB,
+            2 => ist::NMI,
+            8 => ist::DF,
+            18 => ist::MC,
+            _ => others,
+        };
+        gate(vectors + v as u64 * STUB_SIZE + skipped, dpl, ist)
+    })
+}
+
 static IDT: spin::Once<[Gate; 256]> = spin::Once::new();
+/// The table while a twin runs: whatever happens, the CPU does not push onto the twin's stack.
+static IDT_OF_TWINS: spin::Once<[Gate; 256]> = spin::Once::new();
+
+/// Loads the table with which a twin runs.
+pub fn enter_twin() {
+    load_table(&IDT_OF_TWINS);
+}
+
+/// Loads the ordinary table again.
+pub fn leave_twin() {
+    load_table(&IDT);
+}
+
+fn load_table(table: &'static spin::Once<[Gate; 256]>) {
+    let Some(table) = table.get() else { return };
+    let idtr = TablePointer { limit: size_of::<[Gate; 256]>() as u16 - 1, base: table.as_ptr() as u64 };
+    // SAFETY: the table holds valid gates (made by `load`, whose caller vouched for the entry points) and lives for ever.
+    unsafe { core::arch::asm!("lidt [{}]", in(reg) &idtr, options(readonly, nostack, preserves_flags)) };
+}
 
 /// Loads the IDT and the SYSCALL and SYSENTER entry points of the running CPU.
 ///
 /// # Safety
 /// 1. `entries` are the addresses of code that takes over the CPU as each of these ways leaves it.
 pub unsafe fn load(entries: &EntryPoints) {
-    let idt = IDT.call_once(|| {
-        let skipped = if smap::is_on() { 0 } else { CLAC_SIZE };
-        core::array::from_fn(|v| {
-            let dpl = if USER_VECTORS.contains(&v) { 3 } else { 0 };
-            let ist = match v {
-                1 => ist::DB,
-                2 => ist::NMI,
-                8 => ist::DF,
-                18 => ist::MC,
-                _ => 0,
-            };
-            gate(entries.vectors + v as u64 * STUB_SIZE + skipped, dpl, ist)
-        })
-    });
-    let idtr = TablePointer { limit: size_of::<[Gate; 256]>() as u16 - 1, base: idt.as_ptr() as u64 };
-    // SAFETY: the table holds valid gates (1) and lives for ever.
-    unsafe { core::arch::asm!("lidt [{}]", in(reg) &idtr, options(readonly, nostack, preserves_flags)) };
+    IDT.call_once(|| gates(entries.vectors, 0));
+    IDT_OF_TWINS.call_once(|| gates(entries.vectors, ist::TWIN));
+    load_table(&IDT);
     load_syscall_msrs(entries);
     // Now that there is a handler: without this bit a machine check resets the machine without a word.
     if cpu::cpuid(1, 0).edx & CPUID_MCE != 0 {

@@ -129,6 +129,11 @@ pub fn flush(mask: u64, what: What) {
     ipi::call(on_guests(mask), flush_here, argument);
 }
 
+/// Flushes every CPU, those too that know nothing of guests: for mappings of the hypervisor's that are not global.
+pub fn flush_every_cpu() {
+    ipi::call(percpu::online_mask(), flush_here, EVERYTHING);
+}
+
 fn flush_here(argument: u64) {
     flush_local(if argument == EVERYTHING { What::All } else { What::Page(argument) });
 }

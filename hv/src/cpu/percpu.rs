@@ -13,8 +13,8 @@
 //!       | normal stack, grows down       |    32 KiB
 //!       +--------------------------------+ <- block + 96 KiB
 //!       | not mapped                     |
-//!       +--------------------------------+ <- block + 64 KiB
-//!       | #DF, #MC, NMI, #DB             |    16 KiB each, of which the lower half is not mapped
+//!       +--------------------------------+ <- block + 80 KiB
+//!       | twins, #DF, #MC, NMI, #DB      |    16 KiB each, of which the lower half is not mapped
 //!       +--------------------------------+ <- block
 //! ```
 //!
@@ -31,8 +31,14 @@ pub const STACK_SIZE: usize = crate::mem::layout::STACK_BYTES as usize;
 /// Bytes from one interrupt stack to the next.
 const IST_SLOT: usize = 16 * 1024;
 /// The parts of a block that are mapped: offset and bytes. The normal stack with [`CpuInfo`], and the interrupt stacks.
-pub const MAPPED: [(usize, usize); 5] =
-    [(96 << 10, 32 << 10), (8 << 10, 8 << 10), (24 << 10, 8 << 10), (40 << 10, 8 << 10), (56 << 10, 8 << 10)];
+pub const MAPPED: [(usize, usize); 6] = [
+    (96 << 10, 32 << 10),
+    (8 << 10, 8 << 10),
+    (24 << 10, 8 << 10),
+    (40 << 10, 8 << 10),
+    (56 << 10, 8 << 10),
+    (72 << 10, 8 << 10),
+];
 /// Most physical CPUs that are used.
 pub const MAX_CPUS: usize = 64;
 
@@ -176,7 +182,7 @@ pub fn set_online() {
     ONLINE.fetch_or(1 << this_cpu().cpu, Ordering::AcqRel);
 }
 
-/// Top of interrupt stack `ist` (1..=4) in the block of `info`.
+/// Top of interrupt stack `ist` (1..=5) in the block of `info`.
 pub fn ist_top(info: &CpuInfo, ist: usize) -> u64 {
     let end = core::ptr::from_ref(info) as usize + CPU_INFO_FROM_TOP;
     (end - STACK_SIZE + ist * IST_SLOT) as u64

@@ -18,6 +18,8 @@ pub const DESCRIPTORS: u64 = VMAP;
 pub const SYSCALL_STUBS: u64 = VMAP + (1 << 30);
 /// In slot 259: stacks of the CPUs, one block each.
 pub const STACKS: u64 = VMAP + (2 << 30);
+/// Slot 260: instances of twins, a part for each twin, in it one for each CPU.
+pub const TWINS: u64 = 0xffff_8200_0000_0000;
 /// Slot 261: the image, linked here and loaded at [`IMAGE_PHYS`].
 pub const IMAGE: u64 = 0xffff_82d0_8000_0000;
 /// Where the boot loader puts the image.

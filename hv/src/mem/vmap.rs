@@ -50,3 +50,14 @@ pub fn map_at(va: u64, mfns: &[Mfn], flags: PteFlags) -> Option<()> {
     }
     Some(())
 }
+
+/// Takes the mappings of `bytes` from `va` in the window away, where there are any. The caller flushes.
+pub fn unmap(va: u64, bytes: u64) {
+    for at in (va..va + bytes).step_by(PAGE_SIZE) {
+        if tables().translate(at).is_some() {
+            if let Some(entry) = tables().walk(at, 1, &mut || None) {
+                entry.store(0, Ordering::Release);
+            }
+        }
+    }
+}
