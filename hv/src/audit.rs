@@ -138,6 +138,7 @@ fn recount(domains: &[DomainRef]) -> Result<(Totals, u64), Errno> {
 
 /// Names what a domain and its vCPUs hold.
 fn tell_domain(audit: &mut Audit<'_, '_, Env>, d: &Domain) {
+    crate::twin::tell(audit, d);
     audit.deferred(&d.mm.lock());
     d.events.lock().for_each_page(|page| audit.writable(page.mfn()));
     d.grants.table().for_each_reference(|frame, writable| {

@@ -241,6 +241,9 @@ macro_rules! info { ($($arg:tt)*) => { $crate::log_at!(Info, $($arg)*) }; }
 /// Per operation.
 #[macro_export]
 macro_rules! debug { ($($arg:tt)*) => { $crate::log_at!(Debug, $($arg)*) }; }
+/// A guest's doing left something degraded.
+#[macro_export]
+macro_rules! guest_warn { ($($arg:tt)*) => { $crate::guest_log_at!(Warn, $($arg)*) }; }
 /// A guest did something worth a line when debugging it.
 #[macro_export]
 macro_rules! guest_debug { ($($arg:tt)*) => { $crate::guest_log_at!(Debug, $($arg)*) }; }

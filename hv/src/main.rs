@@ -20,6 +20,7 @@ mod pv;
 mod sched;
 mod sync;
 mod trap;
+mod twin;
 
 use crate::arch::{descriptor, fpu, idt, smap, stacks};
 use crate::cpu::percpu;

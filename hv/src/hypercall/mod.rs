@@ -25,6 +25,7 @@ pub mod set_trap_table;
 pub mod stack_switch;
 pub mod sysctl;
 mod table;
+pub mod twin_op;
 pub mod update_descriptor;
 pub mod update_va_mapping;
 pub mod vcpu_op;

@@ -79,4 +79,5 @@ hypercalls! {
     42 hypfs_op => unsupported;
     48 mca => unsupported;
     49 paging_domctl_cont => unsupported;
+    55 twin_op(cmd: u32, arg: GuestPtr<u8>) => twin_op::call;
 }

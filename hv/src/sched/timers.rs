@@ -101,6 +101,11 @@ pub fn set_slice_end(end_ns: u64) {
     mine.fire_by(end_ns);
 }
 
+/// The timer of this CPU fires at `deadline_ns` at the latest. What is due then is found out when it has.
+pub fn fire_by(deadline_ns: u64) {
+    of(this_cpu().cpu).fire_by(deadline_ns);
+}
+
 impl CpuTimers {
     /// The hardware timer fires at `deadline_ns` at the latest. Only for the CPU whose timers these are.
     ///

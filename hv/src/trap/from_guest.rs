@@ -6,6 +6,7 @@ use crate::domain::vcpu::{self, Vcpu};
 use crate::mem::copy;
 use crate::pv::{address_space, entry, mmio_ro, ptwr, vtlb};
 use crate::trap::exit;
+use crate::twin;
 use crate::{cpu, hypercall, irq};
 use x86::error_code::PageFaultError;
 use x86::rflags::Rflags;
@@ -154,7 +155,15 @@ pub extern "C" fn trap_from_hypervisor(regs: &mut CpuUserRegs) {
     #[allow(clippy::cast_possible_truncation, reason = "the stub stored a vector")]
     let vec = regs.entry_vector as u8;
     if vec >= vector::NR_EXCEPTIONS {
-        return irq::handle(vec);
+        irq::handle(vec);
+        return twin::entry::interrupted(regs);
+    }
+    let address = if vec == vector::PF { cpu::read_cr2() } else { 0 };
+    if twin::entry::is_running()
+        && !matches!(vec, vector::NMI | vector::MC | vector::DF)
+        && twin::entry::trap(regs, vec, address)
+    {
+        return;
     }
     match vec {
         vector::NMI => return irq::nmi(regs),
@@ -165,7 +174,7 @@ pub extern "C" fn trap_from_hypervisor(regs: &mut CpuUserRegs) {
             return;
         }
         vector::PF | vector::GP | vector::SS | vector::NP | vector::TS => {
-            if vec == vector::PF {
+            if vec == vector::PF && !twin::entry::is_running() {
                 let code = PageFaultError::from_bits_retain(regs.error_code);
                 if !copy::is_hypervisor(cpu::read_cr2()) && code.is_stray(regs.rflags, smap::is_on()) {
                     crate::panic::fatal_trap(regs, cpu::read_cr2());

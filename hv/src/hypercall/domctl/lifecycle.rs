@@ -166,6 +166,7 @@ pub(super) fn destroy(r: &Request) -> Outcome {
     iommu::release(&d.dma)?;
     crate::irq::guest::release_domain(&d);
     crate::domain::grant::release(&d)?;
+    crate::twin::forget_domain(&d)?;
     held.try_each(release_vcpu)?;
     d.mm.relinquish()?;
     domain::died(&d);

@@ -1,0 +1,82 @@
+//! `twin_op`: twins of the calling domain's drivers.
+
+use super::{Caller, GuestPtr, Outcome, OK};
+use crate::mem::guest_ptr::plain;
+use crate::twin::{self, NotLoaded};
+use twin_abi::op;
+use xen_abi::errno::Errno;
+
+plain!(op::TwinLoad, op::TwinName, op::TwinCall, op::TwinStatus);
+
+/// Bits of the command.
+const LOAD_MASK: u32 = (1 << PLACE_SHIFT) - 1;
+
+/// TWINOP_*. Errors: EPERM for a domain that drives no device; ENOENT for a twin that it does not have; EINVAL for bad arguments
+/// and images that break a rule, which is named; EFAULT; ENOSYS for unknown commands; others with each command.
+/// Source: `twin-abi/src/op.rs`.
+pub fn call(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>) -> Outcome {
+    match cmd {
+        _ if cmd & LOAD_MASK == op::TWINOP_LOAD => load(cx, cmd, arg.cast()),
+        op::TWINOP_UNLOAD => {
+            let name: op::TwinName = arg.cast().read()?;
+            if name.flags != 0 {
+                return Err(Errno::EINVAL);
+            }
+            twin::unload(cx.domain(), name.twin)?;
+            OK
+        }
+        op::TWINOP_CALL => {
+            let arg = arg.cast();
+            let mut call: op::TwinCall = arg.read()?;
+            twin::call(cx.vcpu, &mut call)?;
+            arg.write(&call)?;
+            OK
+        }
+        op::TWINOP_STATUS => {
+            let arg = arg.cast();
+            let mut status: op::TwinStatus = arg.read()?;
+            twin::status(cx.domain(), &mut status)?;
+            arg.write(&status)?;
+            OK
+        }
+        _ => Err(Errno::ENOSYS),
+    }
+}
+
+/// The command of a load that goes on: the place, from 1, stands above the command.
+const PLACE_SHIFT: u32 = 8;
+
+/// Verifies and loads, in portions between which other work of this CPU is done. The number of the place stands in the first
+/// argument meanwhile.
+fn load(cx: &mut Caller, cmd: u32, arg: GuestPtr<op::TwinLoad>) -> Outcome {
+    let mut request = arg.read()?;
+    (request.rule, request.offset) = (op::NO_RULE, 0);
+    let number = match (cmd >> PLACE_SHIFT).checked_sub(1) {
+        Some(number) => Ok(number),
+        None => twin::begin(cx.domain(), &request),
+    };
+    let loaded = number.and_then(|number| loop {
+        if twin::go_on(cx.domain(), number)? {
+            break Ok(number);
+        }
+        if cx.preempt_pending() {
+            *cx.arg_mut(0) = u64::from(op::TWINOP_LOAD | (number + 1) << PLACE_SHIFT);
+            return Err(NotLoaded::Error(Errno::ERESTART));
+        }
+    });
+    match &loaded {
+        Ok(number) => request.twin = *number,
+        Err(NotLoaded::Refused(refusal)) => (request.rule, request.offset) = (refusal.rule as u32, refusal.offset),
+        Err(NotLoaded::Error(errno)) => return Err(*errno),
+    }
+    let written = arg.write(&request);
+    match (loaded, written) {
+        (Ok(_), Ok(())) => OK,
+        (Ok(number), Err(fault)) => {
+            // Nobody would know its number.
+            while twin::unload(cx.domain(), number) == Err(Errno::ERESTART) {}
+            Err(fault)
+        }
+        (Err(_), written) => written.and(Err(Errno::EINVAL)),
+    }
+}

@@ -1,0 +1,121 @@
+// Into a twin, out of it, and what its gates share. Symbols in braces are constants that Rust fills in (entry.rs).
+//
+// A twin runs with interrupts on, on a stack that is not the hypervisor's, with the IDT whose vectors all have stacks of
+// their own. The hypervisor's stack pointer waits in the instance's save page; the stubs (twin_runtime::stubs), which know
+// where that is, load it before they come here. Gates run with interrupts off, as the rest of the hypervisor.
+
+.section .text.twin, "ax"
+
+// u64 twin_enter(const Entry *entry): enters the twin. Returns what twin_leave was left with in rax.
+// Entered from: Rust. CPU state: mirror root and the twins' IDT loaded, interrupts off, DF clear.
+// Every register that the twin is not given is cleared.
+.global twin_enter
+twin_enter:
+    push rbx
+    push rbp
+    push r12
+    push r13
+    push r14
+    push r15
+    mov rax, [rdi + {ENTRY_SAVE}]
+    mov [rax + {SAVE_HOST_RSP}], rsp
+    mov rsp, [rdi + {ENTRY_STACK}]
+    mov r11, [rdi + {ENTRY_STUB}]
+    mov rsi, [rdi + {ENTRY_ARGS} + 8]
+    mov rdx, [rdi + {ENTRY_ARGS} + 16]
+    mov rcx, [rdi + {ENTRY_ARGS} + 24]
+    mov r8, [rdi + {ENTRY_ARGS} + 32]
+    mov r9, [rdi + {ENTRY_ARGS} + 40]
+    mov rdi, [rdi + {ENTRY_ARGS}]
+    xor eax, eax
+    xor ebx, ebx
+    xor ebp, ebp
+    xor r10d, r10d
+    xor r12d, r12d
+    xor r13d, r13d
+    xor r14d, r14d
+    xor r15d, r15d
+    // The stub clears r11 and jumps to the function, whose return address is on the stack already.
+    sti
+    jmp r11
+
+// The end of an invocation: by return of the first function, by an abort in a gate, or because the exception handler
+// resumed here. rsp = what twin_enter saved.
+.global twin_leave
+twin_leave:
+    cli
+    cld
+    pop r15
+    pop r14
+    pop r13
+    pop r12
+    pop rbp
+    pop rbx
+    ret
+
+// A gate was called. Entered from: the common stub, interrupts on. rsp = what twin_enter saved (8 modulo 16), eax = the stub's
+// number; rbx, rbp, r12 to r15 = the twin's, kept by the Rust function as by any. Stack picture of a Saved (entry.rs): number
+// or, on the way back, the twin's rsp; where to enter; then Registers: rax rcx rdx rsi rdi r8 r9 r10 r11.
+.global twin_gate
+twin_gate:
+    cli
+    cld
+    push r11
+    push r10
+    push r9
+    push r8
+    push rdi
+    push rsi
+    push rdx
+    push rcx
+    sub rsp, 16
+    push rax
+    mov rdi, rsp
+    call {gate}
+    cmp eax, {ABORT}
+    je 2f
+    mov rcx, [rsp + 24]
+    mov rdx, [rsp + 32]
+    mov rsi, [rsp + 40]
+    mov rdi, [rsp + 48]
+    mov r8, [rsp + 56]
+    mov r9, [rsp + 64]
+    mov r10, [rsp + 72]
+    cmp eax, {ENTER}
+    mov rax, [rsp + 16]
+    je 1f
+    mov r11, [rsp + 80]
+    mov rsp, [rsp]
+    sti
+    ret
+    // The stub there clears r11.
+1:  mov r11, [rsp + 8]
+    mov rsp, [rsp]
+    sti
+    jmp r11
+2:  add rsp, {SAVED_BYTES}
+    xor eax, eax
+    jmp twin_leave
+
+// u64 twin_exchange_u32(u64 address, u32 old, u32 new), twin_exchange_u64: lock cmpxchg on domain memory that may not be
+// there. rax = what was there, rdx = 0; or rdx = 1 if it faulted.
+.global twin_exchange_u32
+twin_exchange_u32:
+    mov ecx, edx
+    mov eax, esi
+    xor edx, edx
+4:  lock cmpxchg [rdi], ecx
+    ret
+.global twin_exchange_u64
+twin_exchange_u64:
+    mov rcx, rdx
+    mov rax, rsi
+    xor edx, edx
+5:  lock cmpxchg [rdi], rcx
+    ret
+6:  mov edx, 1
+    ret
+.pushsection ex_table, "a"
+    .quad 4b, 6b
+    .quad 5b, 6b
+.popsection

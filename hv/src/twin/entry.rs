@@ -1,0 +1,206 @@
+//! The only way into a twin and out of it.
+
+use crate::cpu::percpu::{this_cpu, MAX_CPUS};
+use crate::twin::instance::Instance;
+use crate::twin::run::Running;
+use core::mem::offset_of;
+use core::sync::atomic::{AtomicPtr, Ordering};
+use twin_runtime::gate::{Answer, Call, Gate, Registers};
+use twin_runtime::stubs::{save, special};
+use xen_abi::regs::CpuUserRegs;
+
+/// How a gate goes on, for the assembly.
+mod way {
+    pub const RETURN: u64 = 0;
+    pub const ENTER: u64 = 1;
+    pub const ABORT: u64 = 2;
+}
+
+core::arch::global_asm!(
+    include_str!("entry.S"),
+    ENTRY_SAVE = const offset_of!(Entry, save),
+    ENTRY_STACK = const offset_of!(Entry, stack),
+    ENTRY_STUB = const offset_of!(Entry, stub),
+    ENTRY_ARGS = const offset_of!(Entry, args),
+    SAVE_HOST_RSP = const save::HOST_RSP,
+    ENTER = const way::ENTER,
+    ABORT = const way::ABORT,
+    SAVED_BYTES = const size_of::<Saved>(),
+    gate = sym gate,
+);
+
+extern "C" {
+    fn twin_enter(entry: *const Entry) -> u64;
+    fn twin_leave();
+    fn twin_gate();
+    fn twin_exchange_u32(address: u64, old: u32, new: u32) -> Exchanged;
+    fn twin_exchange_u64(address: u64, old: u64, new: u64) -> Exchanged;
+}
+
+/// Where gates go on.
+pub fn gate_address() -> u64 {
+    twin_gate as *const () as u64
+}
+
+/// Where the way out goes on.
+pub fn leave_address() -> u64 {
+    twin_leave as *const () as u64
+}
+
+/// What `twin_enter` is given.
+#[repr(C)]
+pub struct Entry {
+    /// The instance's save page.
+    pub save: *mut u64,
+    /// The stack pointer: the return address lies there.
+    pub stack: u64,
+    /// The stub that enters what the save page's target says.
+    pub stub: u64,
+    /// The arguments.
+    pub args: [u64; 6],
+}
+
+/// A gate's caller, as `twin_gate` pushes it.
+#[repr(C)]
+struct Saved {
+    /// The stub's number; on the way back, the twin's stack pointer.
+    number: u64,
+    /// The stub through which to enter another function.
+    enter: u64,
+    /// What the twin had, rax apart; on the way back, what it gets.
+    registers: Registers,
+}
+
+// `twin_enter` leaves rsp at 8 modulo 16; the call in `twin_gate` needs it at 0.
+const _: () = assert!(size_of::<Saved>() % 16 == 8);
+const _: () = assert!(offset_of!(Saved, registers) == 16 && offset_of!(Registers, r11) == 64);
+
+#[repr(C)]
+struct Exchanged {
+    value: u64,
+    faulted: u64,
+}
+
+/// Who runs on each CPU.
+static RUNNING: [AtomicPtr<Running<'static>>; MAX_CPUS] = [const { AtomicPtr::new(core::ptr::null_mut()) }; MAX_CPUS];
+
+fn slot() -> &'static AtomicPtr<Running<'static>> {
+    &RUNNING[this_cpu().cpu as usize & (MAX_CPUS - 1)]
+}
+
+/// Does a twin run on this CPU, or one of its gates?
+#[inline]
+pub fn is_running() -> bool {
+    !slot().load(Ordering::Relaxed).is_null()
+}
+
+/// Enters the twin that `running` describes. Returns rax of the way out; how it ended is in `running`.
+///
+/// # Safety
+/// 1. The instance's areas are mapped as `twin_abi::layout` says, its code was verified, its mirror root is loaded, the
+///    twins' IDT is, and no breakpoint is armed.
+/// 2. The entry's stack pointer is in the instance's stack, with the address of the way out at it and `indirect_args` words above.
+pub unsafe fn enter(running: &mut Running<'_>, entry: &Entry) -> u64 {
+    let place = slot();
+    place.store(core::ptr::from_mut(running).cast(), Ordering::Relaxed);
+    // SAFETY: (1), (2). Gates and the exception handler reach `running` only through the slot, and only until this returns.
+    let value = unsafe { twin_enter(entry) };
+    place.store(core::ptr::null_mut(), Ordering::Relaxed);
+    value
+}
+
+/// Called by `twin_gate` on the hypervisor's stack, with interrupts off.
+extern "C" fn gate(saved: &mut Saved) -> u64 {
+    // SAFETY: only `enter` leads here; it stored the pointer, and its reference is not used until the twin is left.
+    let running = unsafe { &mut *slot().load(Ordering::Relaxed) };
+    crate::cpu::requests::answer();
+    #[allow(clippy::cast_possible_truncation, reason = "the stub loaded 32 bits")]
+    let number = saved.number as u32;
+    let gate = match number.checked_sub(running.imports()) {
+        None => Gate::Import(number),
+        Some(special::STLB_MISS) => Gate::StlbMiss,
+        Some(special::INDIRECT_CALL) => Gate::IndirectCall,
+        Some(_) => Gate::Warn,
+    };
+    let stack = running.instance.saved(save::TWIN_RSP);
+    saved.registers.rax = running.instance.saved(save::RAX);
+    let call = Call { gate, registers: saved.registers, from: running.return_offset(stack), stack };
+    let answer = running.gate(&call);
+    saved.number = stack;
+    saved.registers = answer.registers(&saved.registers);
+    match answer {
+        Answer::Return(_) | Answer::Resume => way::RETURN,
+        Answer::Enter(offset) => {
+            running.instance.set_saved(save::TARGET, running.instance.code_address(offset));
+            saved.enter = running.instance.stubs.enter();
+            way::ENTER
+        }
+        Answer::Abort(abort) => {
+            running.abort = Some(abort);
+            way::ABORT
+        }
+    }
+}
+
+/// An exception while a twin or one of its gates runs. `true` if `regs` say where to go on: at the same instruction, which now
+/// finds what it lacked; or out of the twin, whose own code raised the exception. Else it is for the exception table.
+pub fn trap(regs: &mut CpuUserRegs, vector: u8, address: u64) -> bool {
+    let place = slot().load(Ordering::Relaxed);
+    if place.is_null() {
+        return false;
+    }
+    // SAFETY: set by `enter`, which waits for the twin. Copies of shared references, whoever was interrupted.
+    let (instance, mirror) = unsafe { ((*place).instance, (*place).mirror) };
+    if vector == x86::vector::PF && mirror.fill(address) {
+        return true;
+    }
+    if !instance.is_code(regs.rip) {
+        return false;
+    }
+    // SAFETY: the twin's own code was interrupted, so nobody uses a reference to it.
+    let running = unsafe { &mut *place };
+    running.was_stopped(regs.rip, vector, address);
+    lead_out(instance, regs);
+    true
+}
+
+/// An interrupt came and was served. If it interrupted a twin whose time is over, `regs` lead out of it.
+pub fn interrupted(regs: &mut CpuUserRegs) {
+    let place = slot().load(Ordering::Relaxed);
+    if place.is_null() {
+        return;
+    }
+    // SAFETY: as in `trap`.
+    let instance = unsafe { (*place).instance };
+    if !instance.is_code(regs.rip) {
+        // It is on its way to a gate, which asks for the time too.
+        return;
+    }
+    // SAFETY: as in `trap`.
+    let running = unsafe { &mut *place };
+    if running.is_out_of_time(regs.rip) {
+        lead_out(instance, regs);
+    }
+}
+
+/// Makes an interrupted twin go on at the way out.
+fn lead_out(instance: &Instance, regs: &mut CpuUserRegs) {
+    regs.rip = leave_address();
+    regs.rsp = instance.saved(save::HOST_RSP);
+    regs.rflags = x86::rflags::Rflags::FIXED.bits();
+    regs.rax = 0;
+}
+
+/// Replaces `size` (4 or 8) bytes of domain memory at the masked address if they are `old`; what was there.
+pub fn exchange(masked: u64, old: u64, new: u64, size: usize) -> Option<u64> {
+    // SAFETY: a masked address: in the window, or unmapped; a fault is caught.
+    let result = unsafe {
+        if size == 4 {
+            #[allow(clippy::cast_possible_truncation, reason = "four bytes")]
+            twin_exchange_u32(masked, old as u32, new as u32)
+        } else {
+            twin_exchange_u64(masked, old, new)
+        }
+    };
+    (result.faulted == 0).then_some(result.value)
+}

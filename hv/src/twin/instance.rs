@@ -1,0 +1,233 @@
+//! The areas of a twin on one CPU, as `twin_abi::layout` arranges them, with its stack, its stubs and its save page.
+
+use crate::cpu::percpu::MAX_CPUS;
+use crate::mem::{frames, layout, paging, phys_to_virt, vmap};
+use crate::sync::Mutex;
+use crate::twin::entry;
+use crate::twin::space::{unsafe_area, Mirror, DATA};
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU64, Ordering};
+use twin_abi::layout::{
+    CALL_TABLE_OFFSET, CODE_OFFSET, CONST_OFFSET, CTX_OFFSET, IMPORT_OFFSET, MAX_CODE, STACK_GUARD, STACK_SIZE,
+};
+use twin_runtime::gate::{self, Twin};
+use twin_runtime::instance::{Areas, Config};
+use twin_runtime::stubs::{save, special, Stubs};
+use x86::{Mfn, PteFlags, PAGE_SIZE};
+
+/// Twins at a time.
+pub const MAX_TWINS: usize = 32;
+/// From one instance to the next.
+const INSTANCE_BYTES: u64 = 32 << 20;
+/// From one twin to the next.
+const TWIN_BYTES: u64 = INSTANCE_BYTES * MAX_CPUS as u64;
+/// The stack, from the base.
+const STACK_OFFSET: u64 = 24 << 20;
+/// The save page.
+const SAVE_OFFSET: u64 = (28 << 20) - PAGE_SIZE as u64;
+/// The stubs.
+const STUBS_OFFSET: u64 = 28 << 20;
+
+const _: () = assert!(CODE_OFFSET as u64 + MAX_CODE as u64 + STACK_GUARD <= STACK_OFFSET);
+const _: () = assert!(STACK_OFFSET + STACK_SIZE + STACK_GUARD <= SAVE_OFFSET);
+const _: () = assert!(layout::TWINS + TWIN_BYTES * MAX_TWINS as u64 <= layout::TWINS + (1 << 39));
+
+/// As in `paging`, but not global: an unloaded twin's translations go with a complete flush.
+const READ_ONLY: PteFlags = paging::READ_ONLY.difference(PteFlags::G);
+const EXECUTE: PteFlags = paging::EXECUTE.difference(PteFlags::G);
+
+/// Frames of the hypervisor's own, given back when dropped. Nothing may map them any more then.
+pub struct Frames(Vec<Mfn>);
+
+impl Frames {
+    /// `count` zeroed ones. `None` when out of memory.
+    pub fn new(count: usize) -> Option<Self> {
+        let mut own = Self(Vec::new());
+        own.0.try_reserve_exact(count).ok()?;
+        for _ in 0..count {
+            own.0.push(frames::alloc_table()?);
+        }
+        Some(own)
+    }
+
+    /// As many as `bytes` need, with those in them.
+    pub fn with(bytes: &[u8]) -> Option<Self> {
+        let own = Self::new(bytes.len().div_ceil(PAGE_SIZE))?;
+        for (mfn, page) in own.0.iter().zip(bytes.chunks(PAGE_SIZE)) {
+            // SAFETY: a frame of ours in the direct map that nobody else knows yet, at least as long as the piece.
+            unsafe { core::ptr::copy_nonoverlapping(page.as_ptr(), phys_to_virt(mfn.addr()), page.len()) };
+        }
+        Some(own)
+    }
+
+    /// The frames.
+    pub fn all(&self) -> &[Mfn] {
+        &self.0
+    }
+
+    /// Word `index` of the first frame.
+    fn word(&self, index: u64) -> &AtomicU64 {
+        debug_assert!((index as usize) < PAGE_SIZE / 8);
+        // SAFETY: callers name words of a page; the frame is ours while `self` lives; twins change it, so atomics.
+        unsafe { AtomicU64::from_ptr(phys_to_virt(self.0[0].addr()).cast::<u64>().add(index as usize)) }
+    }
+}
+
+impl Drop for Frames {
+    fn drop(&mut self) {
+        self.0.drain(..).for_each(frames::free_table);
+    }
+}
+
+/// A twin on one CPU.
+pub struct Instance {
+    base: u64,
+    code_bytes: u64,
+    config: Config,
+    /// Its stubs.
+    pub stubs: Stubs,
+    context: Frames,
+    save: Frames,
+    /// What else is mapped only for it.
+    _others: Vec<Frames>,
+    /// Its gates. Who runs it holds this: one invocation at a time.
+    pub twin: Mutex<Twin<'static>>,
+}
+
+/// What an instance is made of.
+pub struct Plan<'a> {
+    /// Which of the [`MAX_TWINS`] the twin is.
+    pub place: usize,
+    /// The CPU.
+    pub cpu: usize,
+    /// Domain address of its per-CPU area.
+    pub percpu: u64,
+    /// The code, which all instances share.
+    pub code: &'a Frames,
+    /// Bytes of it.
+    pub code_bytes: u64,
+}
+
+/// Where the instance of CPU `cpu` of twin `place` begins.
+const fn base_of(place: usize, cpu: usize) -> u64 {
+    layout::TWINS + place as u64 * TWIN_BYTES + cpu as u64 * INSTANCE_BYTES
+}
+
+impl Instance {
+    /// Makes and maps it. `None` when out of memory; what was mapped then is taken away by [`unmap`].
+    pub fn new(plan: &Plan<'_>, twin: Twin<'static>, mirror: &mut Mirror) -> Option<Self> {
+        let base = base_of(plan.place, plan.cpu);
+        #[allow(clippy::cast_possible_truncation, reason = "at most MAX_IMPORTS")]
+        let imports = twin.verified().image().imports().len() as u32;
+        let stubs = Stubs::new(base + STUBS_OFFSET, base + SAVE_OFFSET, imports);
+        let config = Config {
+            base,
+            stack: base + STACK_OFFSET,
+            unsafe_area: unsafe_area(plan.cpu),
+            percpu: plan.percpu,
+            canary: plan.percpu ^ base.rotate_left(17),
+            stlb_miss: stubs.special(special::STLB_MISS),
+            icall: stubs.special(special::INDIRECT_CALL),
+            warn: stubs.special(special::WARN),
+            imports: (0..imports).map(|n| stubs.import(n)).collect(),
+            hole: 0,
+        };
+        let areas = Areas::new(twin.verified(), twin.addresses(), &config).ok()?;
+        let mut others = Vec::new();
+        let mut map = |offset: u64, frames: Frames, flags: PteFlags| {
+            vmap::map_at(base + offset, frames.all(), flags)?;
+            others.push(frames);
+            Some(())
+        };
+        map(CONST_OFFSET.into(), Frames::with(&areas.constants)?, READ_ONLY)?;
+        map(IMPORT_OFFSET.into(), Frames::with(&areas.imports)?, READ_ONLY)?;
+        map(CALL_TABLE_OFFSET.into(), Frames::with(&areas.call_table)?, READ_ONLY)?;
+        map(STUBS_OFFSET, Frames::with(&stubs.code(entry::gate_address(), entry::leave_address()))?, EXECUTE)?;
+        map(STACK_OFFSET, Frames::new(STACK_SIZE as usize / PAGE_SIZE)?, DATA)?;
+        let unsafe_frames = Frames::new(STACK_SIZE as usize / PAGE_SIZE)?;
+        mirror.map_unsafe_area(plan.cpu, unsafe_frames.all())?;
+        others.push(unsafe_frames);
+        let (context, save) = (Frames::with(&areas.context)?, Frames::new(1)?);
+        vmap::map_at(base + u64::from(CTX_OFFSET), context.all(), DATA)?;
+        vmap::map_at(base + SAVE_OFFSET, save.all(), DATA)?;
+        vmap::map_at(base + u64::from(CODE_OFFSET), plan.code.all(), EXECUTE)?;
+        let code_bytes = plan.code_bytes;
+        Some(Self { base, code_bytes, config, stubs, context, save, _others: others, twin: Mutex::new(twin) })
+    }
+
+    /// A word of the context page.
+    pub fn context(&self, offset: u32) -> u64 {
+        self.context.word(u64::from(offset) / 8).load(Ordering::Relaxed)
+    }
+
+    /// Writes a word of the context page.
+    pub fn set_context(&self, offset: u32, value: u64) {
+        self.context.word(u64::from(offset) / 8).store(value, Ordering::Relaxed);
+    }
+
+    /// A word of the save page.
+    pub fn saved(&self, offset: u64) -> u64 {
+        self.save.word(offset / 8).load(Ordering::Relaxed)
+    }
+
+    /// Writes a word of the save page.
+    pub fn set_saved(&self, offset: u64, value: u64) {
+        self.save.word(offset / 8).store(value, Ordering::Relaxed);
+    }
+
+    /// Is `rip` in the twin's code?
+    pub fn is_code(&self, rip: u64) -> bool {
+        rip.wrapping_sub(self.code_address(0)) < self.code_bytes
+    }
+
+    /// Where code offset `offset` is.
+    pub fn code_address(&self, offset: u32) -> u64 {
+        self.base + u64::from(CODE_OFFSET) + u64::from(offset)
+    }
+
+    /// What it was arranged by.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The word of the twin's stack at `address`; 0 if it is not there.
+    pub fn stack_word(&self, address: u64) -> u64 {
+        let offset = address.wrapping_sub(self.config.stack);
+        if offset > STACK_SIZE - 8 {
+            return 0;
+        }
+        // SAFETY: inside the stack, which is mapped while the instance lives; the twin that writes it does not run now.
+        unsafe { (address as *const u64).read_unaligned() }
+    }
+
+    /// The entry of an invocation that begins as `begin` says.
+    pub fn entry(&self, begin: &gate::Entry) -> entry::Entry {
+        let stack = self.config.entry_stack() - 8;
+        self.set_saved(save::TARGET, self.code_address(begin.offset));
+        // SAFETY: inside the stack; nothing runs on it, for the caller holds `twin`.
+        unsafe { (stack as *mut u64).write(self.stubs.leave()) };
+        entry::Entry {
+            save: phys_to_virt(self.save.all()[0].addr()).cast(),
+            stack,
+            stub: self.stubs.enter(),
+            args: begin.registers.args(),
+        }
+    }
+}
+
+/// Takes the mappings of all instances of twin `place` away, on all CPUs. No twin runs there, nor will.
+pub fn unmap(place: usize, code_bytes: u64) {
+    let stubs = u64::from(twin_abi::layout::MAX_IMPORTS + 8) * twin_runtime::stubs::STUB_BYTES;
+    let parts = [
+        (0, u64::from(CODE_OFFSET) + code_bytes),
+        (STACK_OFFSET, STACK_SIZE),
+        (SAVE_OFFSET, PAGE_SIZE as u64),
+        (STUBS_OFFSET, stubs),
+    ];
+    for cpu in 0..MAX_CPUS {
+        for (offset, bytes) in parts {
+            vmap::unmap(base_of(place, cpu) + offset, bytes);
+        }
+    }
+    crate::arch::tlb::flush_every_cpu();
+}

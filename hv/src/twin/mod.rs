@@ -1,0 +1,386 @@
+//! Twins: code that was derived from a driver's binary and runs here, on the data of its driver domain.
+//!
+//! A domain loads a twin through `twin_op`. The image is copied, verified (`twin_verify`), and mapped once for each CPU
+//! ([`instance`]); the domain's kernel half appears in a page-table root of the twin's own ([`space`]). An invocation
+//! ([`run`], [`entry`]) runs with interrupts off, on its own stack, until it returns, is aborted, or has used up its budget.
+//! An abort disables the twin, says where, and concerns nobody else. What the twin relies on and what it may not do is
+//! `docs/sandbox.md`.
+//!
+//! Lock order: a twin's place, before the domain's locks.
+
+pub mod entry;
+pub mod instance;
+mod run;
+mod space;
+
+use crate::cpu::percpu::{self, MAX_CPUS};
+use crate::domain::vcpu::Vcpu;
+use crate::domain::Domain;
+use crate::mem::copy;
+use crate::sync::RwLock;
+use crate::{guest_debug, guest_warn, mem};
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use hv_core::mmu::Audit;
+use instance::{Frames, Instance, Plan, MAX_TWINS};
+use space::Mirror;
+use twin_abi::image::Mode;
+use twin_abi::op::{self, reason, TwinCall, TwinLoad, TwinStatus};
+use twin_runtime::gate::Twin;
+use twin_runtime::{Abort, Reason};
+use twin_verify::{Policy, Refusal, Verified, Verifier};
+use x86::Mfn;
+use xen_abi::errno::Errno;
+
+/// An image in memory of the hypervisor's own. What refers to it must go first.
+struct ImageBytes(*mut [u8]);
+
+// SAFETY: the bytes are only this value's, and do not change.
+unsafe impl Send for ImageBytes {}
+// SAFETY: as above.
+unsafe impl Sync for ImageBytes {}
+
+impl ImageBytes {
+    /// Copies `bytes` bytes from `address` of the running domain. Errors: ENOMEM, EFAULT.
+    fn copy_in(address: u64, bytes: u32) -> Result<Self, Errno> {
+        let mut copy: Vec<u8> = Vec::new();
+        copy.try_reserve_exact(bytes as usize).map_err(|_| Errno::ENOMEM)?;
+        copy.resize(bytes as usize, 0);
+        copy::from_guest(&mut copy, address)?;
+        if !mem::frames::has_headroom() {
+            return Err(Errno::ENOMEM);
+        }
+        Ok(Self(Box::into_raw(copy.into_boxed_slice())))
+    }
+
+    /// The bytes.
+    ///
+    /// # Safety
+    /// 1. The result is no longer used when `self` is dropped.
+    unsafe fn get(&self) -> &'static [u8] {
+        // SAFETY: from `Box::into_raw`; valid until the drop (1).
+        unsafe { &*self.0 }
+    }
+}
+
+impl Drop for ImageBytes {
+    fn drop(&mut self) {
+        // SAFETY: made by `copy_in`, dropped once.
+        drop(unsafe { Box::from_raw(self.0) });
+    }
+}
+
+/// What is in a place.
+enum State {
+    /// An image that is being verified.
+    Verifying(Verifying),
+    /// A twin.
+    Ready(Loaded),
+}
+
+/// An image that is being verified. Fields that refer to others come first.
+struct Verifying {
+    verifier: Verifier<'static>,
+    owner: u16,
+    request: TwinLoad,
+    image: ImageBytes,
+}
+
+/// A twin that is loaded. Fields that refer to others come first.
+struct Loaded {
+    instances: Vec<Instance>,
+    code: Option<Frames>,
+    mirror: Mirror,
+    /// The domain whose driver it is.
+    owner: u16,
+    budget: u64,
+    functions: u32,
+    code_bytes: u64,
+    invocations: AtomicU64,
+    aborts: AtomicU64,
+    disabled: AtomicBool,
+    /// It is being taken down.
+    is_going: bool,
+    /// What the instances' gates refer to.
+    _image: ImageBytes,
+}
+
+impl State {
+    fn owner(&self) -> u16 {
+        match self {
+            Self::Verifying(verifying) => verifying.owner,
+            Self::Ready(loaded) => loaded.owner,
+        }
+    }
+}
+
+type Place = RwLock<Option<State>>;
+static TWINS: [Place; MAX_TWINS] = [const { Place::new(None) }; MAX_TWINS];
+
+/// Steps of a verification between two looks whether there is other work: well below a millisecond.
+const VERIFY_STEPS: u32 = 1000;
+
+/// Why a twin was not loaded.
+pub enum NotLoaded {
+    /// The image breaks a rule.
+    Refused(Refusal),
+    /// Something else.
+    Error(Errno),
+}
+
+impl From<Errno> for NotLoaded {
+    fn from(errno: Errno) -> Self {
+        Self::Error(errno)
+    }
+}
+
+/// Begins to load a twin for `d`, whose vCPU runs here; the number of its place, for [`go_on`]. Errors: EPERM if it drives no
+/// device; EINVAL for bad arguments; EFAULT; ENOMEM; ENOSPC if there are too many.
+pub fn begin(d: &Domain, request: &TwinLoad) -> Result<u32, NotLoaded> {
+    if !d.drives_devices.load(Ordering::Relaxed) {
+        return Err(Errno::EPERM.into());
+    }
+    let last_cpu = percpu::online_mask().checked_ilog2().unwrap_or(0);
+    let last_area = request.percpu_stride.checked_mul(last_cpu.into()).and_then(|far| request.percpu.checked_add(far));
+    if request.flags & !op::LOAD_COUNTED != 0
+        || request.mode != op::MODE_MIRROR
+        || request.budget > op::MAX_BUDGET
+        || request.image_bytes > op::MAX_IMAGE
+        || last_area.is_none()
+    {
+        return Err(Errno::EINVAL.into());
+    }
+    let image = ImageBytes::copy_in(request.image, request.image_bytes)?;
+    let counted = request.flags & op::LOAD_COUNTED != 0;
+    let policy = Policy { mode: Mode::Mirror, mask_bits: op::MASK_BITS, counted, bmi: has_bmi() };
+    // SAFETY: `Verifying` and `Loaded` drop what refers to the bytes before the bytes.
+    let verifier = Verifier::new(unsafe { image.get() }, &policy).map_err(NotLoaded::Refused)?;
+    for (number, place) in (0..).zip(&TWINS) {
+        let mut place = place.write();
+        if place.is_none() {
+            *place = Some(State::Verifying(Verifying { verifier, owner: d.id, request: *request, image }));
+            return Ok(number);
+        }
+    }
+    Err(Errno::ENOSPC.into())
+}
+
+/// Goes on loading the twin of `d` in place `number`. `false`: to be called again, when other work was done. Errors: the image
+/// is refused; ENOENT if nothing is being loaded there; EOPNOTSUPP for an image that calls functions of the domain; EINVAL for a root that
+/// is no table; ENOMEM. The place is empty then.
+pub fn go_on(d: &Domain, number: u32) -> Result<bool, NotLoaded> {
+    let mut place = place(number)?.write();
+    let Some(State::Verifying(verifying)) = place.as_mut().filter(|state| state.owner() == d.id) else {
+        return Err(Errno::ENOENT.into());
+    };
+    let made = match verifying.verifier.advance(VERIFY_STEPS) {
+        Ok(None) => return Ok(false),
+        Ok(Some(verified)) => make(d, &verifying.request, number as usize, verified).map_err(NotLoaded::Error),
+        Err(refusal) => Err(NotLoaded::Refused(refusal)),
+    };
+    match made {
+        Err(NotLoaded::Error(Errno::ERESTART)) => Ok(false),
+        Err(error) => {
+            *place = None;
+            Err(error)
+        }
+        Ok(make) => {
+            if let Some(State::Verifying(Verifying { image, .. })) = place.take() {
+                let loaded = make(image);
+                guest_debug!(
+                    "d{}: twin {number}, {} functions, {} bytes of code",
+                    d.id,
+                    loaded.functions,
+                    loaded.code_bytes
+                );
+                *place = Some(State::Ready(loaded));
+            }
+            Ok(true)
+        }
+    }
+}
+
+/// Makes all of a twin but what owns the image, which the result wants. Errors as [`go_on`], and ERESTART.
+fn make(
+    d: &Domain,
+    request: &TwinLoad,
+    number: usize,
+    verified: Verified<'static>,
+) -> Result<impl FnOnce(ImageBytes) -> Loaded + use<>, Errno> {
+    if !verified.image().imports().is_empty() {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    let mut mirror = Mirror::new(d, Mfn::new(request.root))?;
+    let code_bytes = verified.image().code().len() as u64;
+    let mut instances = Vec::new();
+    let code = make_instances(request, number, verified, &mut mirror, &mut instances);
+    if code.is_none() {
+        instance::unmap(number, code_bytes);
+        drop(instances);
+        while mirror.release(d) == Err(Errno::ERESTART) {}
+        return Err(Errno::ENOMEM);
+    }
+    let (owner, budget) = (d.id, if request.budget == 0 { op::DEFAULT_BUDGET } else { request.budget });
+    Ok(move |image| Loaded {
+        instances,
+        code,
+        mirror,
+        owner,
+        budget,
+        #[allow(clippy::cast_possible_truncation, reason = "an image is at most 8 MiB")]
+        functions: verified.image().functions().len() as u32,
+        code_bytes,
+        invocations: AtomicU64::new(0),
+        aborts: AtomicU64::new(0),
+        disabled: AtomicBool::new(false),
+        is_going: false,
+        _image: image,
+    })
+}
+
+/// An instance for each CPU that is up; the code that they share. `None` when out of memory.
+fn make_instances(
+    request: &TwinLoad,
+    place: usize,
+    verified: Verified<'static>,
+    mirror: &mut Mirror,
+    instances: &mut Vec<Instance>,
+) -> Option<Frames> {
+    let bytes = verified.image().code();
+    let code = Frames::with(bytes)?;
+    for cpu in (0..MAX_CPUS).take_while(|cpu| percpu::online_mask() >> cpu != 0) {
+        instances.try_reserve(1).ok()?;
+        let percpu = request.percpu + request.percpu_stride * cpu as u64;
+        let plan = Plan { place, cpu, percpu, code: &code, code_bytes: bytes.len() as u64 };
+        let twin = Twin::new(verified, 1, 0).ok()?;
+        instances.push(Instance::new(&plan, twin, mirror)?);
+    }
+    Some(code)
+}
+
+impl Loaded {
+    /// Takes the mappings away, then what was mapped.
+    fn take_down(&mut self, number: usize) {
+        instance::unmap(number, self.code_bytes);
+        self.instances.clear();
+        self.code = None;
+    }
+}
+
+/// The processor has BMI1 and BMI2.
+fn has_bmi() -> bool {
+    const BOTH: u32 = 1 << 3 | 1 << 8;
+    crate::cpu::cpuid(7, 0).ebx & BOTH == BOTH
+}
+
+/// The place of twin `number`.
+fn place(number: u32) -> Result<&'static Place, Errno> {
+    TWINS.get(number as usize).ok_or(Errno::ENOENT)
+}
+
+/// Forgets twin `number` of `d`, or what is being loaded there. Errors: ENOENT if it has none of that number; ERESTART.
+pub fn unload(d: &Domain, number: u32) -> Result<(), Errno> {
+    let mut place = place(number)?.write();
+    match place.as_mut().filter(|state| state.owner() == d.id).ok_or(Errno::ENOENT)? {
+        State::Verifying(_) => {}
+        State::Ready(loaded) => {
+            if !core::mem::replace(&mut loaded.is_going, true) {
+                loaded.take_down(number as usize);
+            }
+            loaded.mirror.release(d)?;
+        }
+    }
+    *place = None;
+    Ok(())
+}
+
+/// Forgets all twins of `d`, which runs no more. ERESTART: to be called again.
+pub fn forget_domain(d: &Domain) -> Result<(), Errno> {
+    for number in 0..MAX_TWINS as u32 {
+        match unload(d, number) {
+            Ok(()) | Err(Errno::ENOENT) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}
+
+/// The twin of `d` in `place`, if it is one that can run.
+fn ready<'a>(place: &'a Option<State>, d: &Domain) -> Result<&'a Loaded, Errno> {
+    match place {
+        Some(State::Ready(loaded)) if loaded.owner == d.id && !loaded.is_going => Ok(loaded),
+        _ => Err(Errno::ENOENT),
+    }
+}
+
+/// Runs a function of a twin of `v`'s domain here, where `v` runs; says in `call` how it ended. Errors: ENOENT; ESRCH if the
+/// twin has no such function; EBUSY while it is loaded, unloaded or in use on this CPU; EIO if it was disabled by an abort; ENOMEM.
+pub fn call(v: &Vcpu, call: &mut TwinCall) -> Result<(), Errno> {
+    let place = place(call.twin)?.try_read().ok_or(Errno::EBUSY)?;
+    let loaded = ready(&place, v.domain())?;
+    if loaded.disabled.load(Ordering::Acquire) {
+        return Err(Errno::EIO);
+    }
+    // An abort is told in words.
+    if !mem::frames::has_headroom() {
+        return Err(Errno::ENOMEM);
+    }
+    let instance = loaded.instances.get(percpu::this_cpu().cpu as usize).ok_or(Errno::EIO)?;
+    let ended = run::invoke(v, instance, &loaded.mirror, call.function, call.args, loaded.budget)?;
+    loaded.invocations.fetch_add(1, Ordering::Relaxed);
+    call.steps = u32::try_from(ended.steps).unwrap_or(u32::MAX);
+    (call.result, call.detail, call.original, call.offset) = (0, 0, 0, 0);
+    match ended.result {
+        Ok(value) => (call.reason, call.result) = (reason::RETURNED, value),
+        Err(abort) => {
+            loaded.aborts.fetch_add(1, Ordering::Relaxed);
+            loaded.disabled.store(true, Ordering::Release);
+            guest_warn!("d{}: twin {} is disabled: {abort}", loaded.owner, call.twin);
+            (call.reason, call.detail) = told(&abort);
+            (call.offset, call.original) = (abort.offset, abort.original);
+        }
+    }
+    Ok(())
+}
+
+/// An abort's reason and detail as the interface has them.
+fn told(abort: &Abort) -> (u32, u64) {
+    match abort.reason {
+        Reason::Memory(fault) => (reason::MEMORY, fault.address),
+        Reason::Exception { vector: 14, address } => (reason::MEMORY, address),
+        Reason::Exception { vector, .. } => (reason::EXCEPTION, vector.into()),
+        Reason::Bug => (reason::BUG, 0),
+        Reason::Budget => (reason::BUDGET, 0),
+        Reason::TimeOut => (reason::TIME_OUT, 0),
+        Reason::IndirectCall(address) => (reason::INDIRECT_CALL, address),
+        Reason::Import(number) => (reason::IMPORT, number.into()),
+        Reason::StackPointer(address) => (reason::STACK_POINTER, address),
+        Reason::Lock(address) => (reason::LOCK, address),
+        Reason::Structure { value, .. } => (reason::STRUCTURE, value),
+        Reason::Stack(address) => (reason::STACK, address),
+    }
+}
+
+/// Fills in what became of a twin of `d`. Errors: ENOENT; EBUSY while it is loaded or unloaded.
+pub fn status(d: &Domain, status: &mut TwinStatus) -> Result<(), Errno> {
+    let place = place(status.twin)?.try_read().ok_or(Errno::EBUSY)?;
+    let loaded = ready(&place, d)?;
+    status.mode = op::MODE_MIRROR;
+    status.invocations = loaded.invocations.load(Ordering::Relaxed);
+    status.aborts = loaded.aborts.load(Ordering::Relaxed);
+    status.functions = loaded.functions;
+    status.disabled = loaded.disabled.load(Ordering::Relaxed).into();
+    Ok(())
+}
+
+/// Names what the twins of `d` refer to.
+pub fn tell<E: hv_core::mmu::MmuEnv>(audit: &mut Audit<'_, '_, E>, d: &Domain) {
+    let mut found = Vec::new();
+    for place in &TWINS {
+        if let Some(State::Ready(loaded)) = place.read().as_ref().filter(|state| state.owner() == d.id) {
+            loaded.mirror.for_each_reference(|root| audit.root(root), |table| found.push(table));
+        }
+    }
+    found.into_iter().for_each(|table| audit.table(table));
+}

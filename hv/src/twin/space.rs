@@ -1,0 +1,172 @@
+//! What a twin sees of memory: the mirror of its domain, and the areas of its instances.
+//!
+//! The mirror is a page-table root of the hypervisor's own. Its upper half has the hypervisor's slots and nothing else; slots
+//! 16 to 255 of its lower half refer to the tables that the domain's root has in slots 272 to 511 ([`hv_core::mmu::mirror`]).
+//! Slot 1 has the unsafe areas. So an address of the domain's with bits 47 to 63 cleared is the domain's page, with its
+//! rights, as a supervisor page that cannot be executed.
+//!
+//! An entry is made when the twin is loaded, or at the first fault in a slot that was empty then: kernels add entries to
+//! their root now and then, and take none away.
+
+use crate::domain::memory::mmu_env::{self, mmu};
+use crate::domain::Domain;
+use crate::mem::{self, frames, paging, phys_to_virt};
+use crate::sync::Mutex;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU64, Ordering};
+use hv_core::mmu::mirror::{END_SLOT, FIRST_SLOT};
+use hv_core::mmu::{MmuError, RootRef, SharedTable};
+use twin_abi::layout::{STACK_GUARD, STACK_SIZE};
+use twin_abi::op::MASK_BITS;
+use x86::{Mfn, PteFlags};
+use xen_abi::errno::Errno;
+use xen_abi::layout::{DomId, HYPERVISOR_END_SLOT, HYPERVISOR_FIRST_SLOT};
+
+/// Slot of the mirror that has the unsafe areas. The domain has nothing there: its counterpart is the hypervisor's.
+const UNSAFE_SLOT: u64 = 1;
+/// From one unsafe area to the next: an area and a guard on either side.
+const UNSAFE_STRIDE: u64 = (STACK_SIZE + 2 * STACK_GUARD).next_power_of_two();
+/// Domain memory, the twin's stack: data of the supervisor's that follows CR3.
+pub const DATA: PteFlags = paging::READ_WRITE.difference(PteFlags::G);
+
+const _: () = assert!((UNSAFE_SLOT as usize) < FIRST_SLOT && MASK_BITS == 47);
+
+/// Address of the unsafe area of the instance on CPU `cpu`, as the twin names it.
+pub const fn unsafe_area(cpu: usize) -> u64 {
+    (UNSAFE_SLOT << 39) + cpu as u64 * UNSAFE_STRIDE + STACK_GUARD
+}
+
+/// A mirror.
+pub struct Mirror {
+    domain: DomId,
+    root: Mfn,
+    /// Tables of the unsafe areas.
+    tables: Vec<Mfn>,
+    shared: Mutex<Shared>,
+}
+
+/// The references that it holds.
+struct Shared {
+    of: Option<RootRef>,
+    tables: Vec<SharedTable>,
+}
+
+impl Mirror {
+    /// A mirror of `root`, which must be an L4 table of `d`'s or become one. Errors: EINVAL if it does not, ERESTART, ENOMEM.
+    pub fn new(d: &Domain, root: Mfn) -> Result<Self, Errno> {
+        mmu_env::refill_steps();
+        let mut tables = Vec::new();
+        tables.try_reserve_exact(END_SLOT - FIRST_SLOT).map_err(|_| Errno::ENOMEM)?;
+        let of = mmu().acquire_root(d.mm.id, root, &mut d.mm.lock())?;
+        let shared = Mutex::new(Shared { of: Some(of), tables });
+        let Some(own) = frames::alloc_table() else {
+            let mirror = Self { domain: d.mm.id, root: mem::idle_root(), tables: Vec::new(), shared };
+            return Err(mirror.give_up(d, Errno::ENOMEM));
+        };
+        let mirror = Self { domain: d.mm.id, root: own, tables: Vec::new(), shared };
+        for slot in HYPERVISOR_FIRST_SLOT..HYPERVISOR_END_SLOT {
+            mirror.entry(slot).store(mem::l4_entry(slot).0, Ordering::Relaxed);
+        }
+        for slot in FIRST_SLOT..END_SLOT {
+            if let Err(error) = mirror.share(d, slot) {
+                return Err(mirror.give_up(d, error));
+            }
+        }
+        Ok(mirror)
+    }
+
+    /// Undoes what [`Self::new`] began.
+    fn give_up(mut self, d: &Domain, why: Errno) -> Errno {
+        while self.release(d) == Err(Errno::ERESTART) {}
+        why
+    }
+
+    /// The root, for CR3.
+    pub const fn root(&self) -> Mfn {
+        self.root
+    }
+
+    fn entry(&self, slot: usize) -> &AtomicU64 {
+        // SAFETY: the root is a frame of ours in the direct map; `slot` is below 512 everywhere here; the CPU reads it too.
+        unsafe { AtomicU64::from_ptr(phys_to_virt(self.root.addr()).cast::<u64>().add(slot)) }
+    }
+
+    /// Makes an empty entry say what the domain's root says now. Whether there is something now that was not there before.
+    fn share(&self, d: &Domain, slot: usize) -> Result<bool, Errno> {
+        let mut lock = d.mm.lock();
+        let mut shared = self.shared.lock();
+        if self.entry(slot).load(Ordering::Relaxed) != 0 {
+            return Ok(false);
+        }
+        let Some(of) = &shared.of else { return Ok(false) };
+        let Some(table) = mmu().share(d.mm.id, of, slot, &mut lock)? else { return Ok(false) };
+        self.entry(slot).store(table.entry().0, Ordering::Release);
+        // Room for all was made in `new`.
+        shared.tables.push(table);
+        Ok(true)
+    }
+
+    /// The twin faulted at `masked`. Whether it may try again, because the entry was not there when it was loaded.
+    pub fn fill(&self, masked: u64) -> bool {
+        let slot = (masked >> 39) as usize;
+        if !(FIRST_SLOT..END_SLOT).contains(&slot) {
+            return false;
+        }
+        mmu_env::refill_steps();
+        crate::domain::find(self.domain.0).is_some_and(|d| self.share(&d, slot) == Ok(true))
+    }
+
+    /// Maps `pages` as the unsafe area of CPU `cpu`. `None` when out of memory.
+    pub fn map_unsafe_area(&mut self, cpu: usize, pages: &[Mfn]) -> Option<()> {
+        let tables = &mut self.tables;
+        let own = paging::Tables::new(self.root, false);
+        let mut alloc = || {
+            tables.try_reserve(1).ok()?;
+            let mfn = frames::alloc_table()?;
+            tables.push(mfn);
+            Some(mfn)
+        };
+        for (va, mfn) in (unsafe_area(cpu)..).step_by(x86::PAGE_SIZE).zip(pages) {
+            own.map(va, mfn.addr().raw(), x86::PAGE_SIZE as u64, DATA, &mut alloc)?;
+        }
+        Some(())
+    }
+
+    /// Gives everything back; no CPU is in it, nor will be. ERESTART: to be called again.
+    pub fn release(&mut self, d: &Domain) -> Result<(), Errno> {
+        mmu_env::refill_steps();
+        let shared = self.shared.get_mut();
+        while let Some(table) = shared.tables.pop() {
+            if let Err((table, error)) = mmu().unshare(table, &mut d.mm.lock()) {
+                shared.tables.push(table);
+                return Err(error.into());
+            }
+        }
+        if let Some(of) = shared.of.take() {
+            let kept = of.keep();
+            if let Err(error) = mmu().release_root(RootRef::from_kept(kept), &mut d.mm.lock()) {
+                shared.of = Some(RootRef::from_kept(kept));
+                return Err(error.into());
+            }
+        }
+        match mmu().drain(&mut d.mm.lock()) {
+            Err(MmuError::Preempted) => return Err(Errno::ERESTART),
+            Err(error) => return Err(error.into()),
+            Ok(()) => {}
+        }
+        self.tables.drain(..).for_each(frames::free_table);
+        if self.root != mem::idle_root() {
+            frames::free_table(core::mem::replace(&mut self.root, mem::idle_root()));
+        }
+        Ok(())
+    }
+
+    /// Calls `f` with the frames that it refers to: its root in the domain, and L3 tables.
+    pub fn for_each_reference(&self, mut root: impl FnMut(Mfn), table: impl FnMut(Mfn)) {
+        let shared = self.shared.lock();
+        if let Some(of) = &shared.of {
+            root(of.mfn());
+        }
+        shared.tables.iter().map(SharedTable::mfn).for_each(table);
+    }
+}
