@@ -193,7 +193,7 @@ impl Guest {
 /// A kernel's own C files.
 fn sources(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut files: Vec<PathBuf> = std::fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
-    files.retain(|path| path.extension().is_some_and(|e| e == "c"));
+    files.retain(|path| path.extension().is_some_and(|e| e == "c" || e == "S"));
     files.sort();
     Ok(files)
 }

@@ -1,0 +1,111 @@
+/* Makes twin images (twin-abi/src/image.rs). */
+#include "image.h"
+
+enum { CODE, FUNCTIONS, LABELS, STATES, ADDRESSES, IMPORTS, STRINGS, ORIGINS, SECTIONS };
+enum { HEADER = 192, COUNTED = 2, MIRROR = 1 };
+
+struct function {
+	u32 start, end, name;
+	u16 name_len, stack_args;
+	u64 domain;
+	u32 frame, pad;
+};
+struct label {
+	u32 offset, state;
+};
+struct state {
+	u64 regs;
+	u16 depth;
+	u8 saved[6];
+};
+struct address {
+	u64 domain;
+	u32 function, pad;
+};
+
+extern const u8 code[], code_end[];
+extern const u32 twin_functions[][2], twin_functions_end[][2], twin_labels[][2], twin_labels_end[][2];
+
+static const struct state states[] = { { 0, 0, { 0 } }, { 0, 510, { 0 } } };
+static u8 *image;
+static u32 image_len;
+
+static void put32(u32 at, u32 value)
+{
+	memcpy(image + at, &value, 4);
+}
+
+static void section(u32 number, const void *bytes, u32 len)
+{
+	put32(64 + 8 * number, image_len);
+	put32(64 + 8 * number + 4, len);
+	memcpy(image + image_len, bytes, len);
+	memset(image + image_len + len, 0, -len % 16);
+	image_len += len + -len % 16;
+}
+
+static void header(u8 *at, u64 text_bytes, bool is_counted)
+{
+	u64 text = TEXT;
+	image = at;
+	image_len = HEADER;
+	memset(image, 0, HEADER);
+	memcpy(image, "TANDTWIN", 8);
+	put32(8, 1);
+	put32(12, MIRROR);
+	put32(16, is_counted ? COUNTED : 0);
+	put32(20, 47);
+	memcpy(image + 24, &text, 8);
+	memcpy(image + 32, &text_bytes, 8);
+}
+
+static u32 finish(const struct function *functions, u32 nr_functions, const struct label *labels, u32 nr_labels)
+{
+	struct address addresses[32];
+	for (u32 n = 0; n < nr_functions; n++)
+		addresses[n] = (struct address){ functions[n].domain, n, 0 };
+	section(FUNCTIONS, functions, nr_functions * sizeof(*functions));
+	section(LABELS, labels, nr_labels * sizeof(*labels));
+	section(STATES, states, (nr_labels > 1 ? 2 : 1) * sizeof(*states));
+	section(ADDRESSES, addresses, nr_functions * sizeof(*addresses));
+	section(IMPORTS, "", 0);
+	section(STRINGS, "function", 8);
+	section(ORIGINS, "", 0);
+	return image_len;
+}
+
+u32 make_image(u8 *at)
+{
+	struct function functions[32];
+	struct label labels[64];
+	u32 nr_functions = twin_functions_end - twin_functions, nr_labels = 0;
+	if (nr_functions > COUNT(functions))
+		error("too many functions");
+	header(at, 16 * nr_functions, true);
+	section(CODE, code, code_end - code);
+	for (u32 n = 0; n < nr_functions; n++) {
+		functions[n] = (struct function){ twin_functions[n][0], twin_functions[n][1], 0, 8, 0, TEXT + 16 * n, 4080, 0 };
+		labels[nr_labels++] = (struct label){ functions[n].start, 0 };
+		for (const u32(*l)[2] = twin_labels; l < twin_labels_end; l++)
+			if ((*l)[0] > functions[n].start && (*l)[0] < functions[n].end)
+				labels[nr_labels++] = (struct label){ (*l)[0], (*l)[1] };
+	}
+	return finish(functions, nr_functions, labels, nr_labels);
+}
+
+u32 make_image_of(u8 *at, const u8 *start, const u8 *end, bool is_counted)
+{
+	struct function function = { 0, end - start, 0, 8, 0, TEXT, 4080, 0 };
+	struct label label = { 0, 0 };
+	header(at, 16, is_counted);
+	section(CODE, start, end - start);
+	return finish(&function, 1, &label, 1);
+}
+
+u64 address_of(const void *function)
+{
+	for (u32 n = 0; n < (u32)(twin_functions_end - twin_functions); n++)
+		if (code + twin_functions[n][0] == (const u8 *)function)
+			return TEXT + 16 * n;
+	error("no such function");
+}

@@ -1,0 +1,38 @@
+/* Makes twin images (twin-abi/src/image.rs). */
+#ifndef IMAGE_H
+#define IMAGE_H
+#include "guest.h"
+
+enum { HC_twin_op = 55, TWINOP_LOAD = 0, TWINOP_UNLOAD, TWINOP_CALL, TWINOP_STATUS };
+enum { RETURNED, MEMORY, EXCEPTION, BUG, BUDGET, TIME_OUT, INDIRECT_CALL, IMPORT, STACK_POINTER, LOCK, STRUCTURE, STACK };
+
+struct twin_load {
+	u64 image;
+	u32 image_bytes, mode;
+	u64 root, percpu, percpu_stride, budget;
+	u32 twin, rule, offset, flags;
+};
+struct twin_name {
+	u32 twin, flags;
+};
+struct twin_call {
+	u32 twin, reason;
+	u64 function, args[6], result, detail, original;
+	u32 offset, steps;
+};
+struct twin_status {
+	u32 twin, mode;
+	u64 invocations, aborts;
+	u32 functions, disabled;
+};
+
+/* Where the image says that the driver's text is; function N is at TEXT + 16 * N. */
+#define TEXT 0xffffffffc0200000ul
+
+/* An image of the functions in code.S, in `at`; its length. */
+u32 make_image(u8 *at);
+/* One of a single function, the bytes from `start` to `end`; counted if its loops and calls are charged. */
+u32 make_image_of(u8 *at, const u8 *start, const u8 *end, bool is_counted);
+/* The domain's address of a function of code.S. */
+u64 address_of(const void *function);
+#endif
