@@ -17,6 +17,7 @@ use crate::{irq, sched};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
+use hv_core::grant::audit::Ledger;
 use hv_core::mmu::{Audit, Table};
 use x86::Mfn;
 use xen_abi::errno::Errno;
@@ -90,12 +91,12 @@ fn recount(domains: &[DomainRef]) -> Result<(Totals, u64), Errno> {
         return Err(Errno::ENOMEM);
     }
     let mut audit = Audit::new(mmu(), &mut found);
-    domains.iter().for_each(|d| tell_domain(&mut audit, d));
+    let mut totals = Totals { wrong: recount_grants(domains)?, ..Totals::default() };
+    totals.wrong += domains.iter().map(|d| tell_domain(&mut audit, d)).sum::<u64>();
     irq::guest::lock().for_each_page(|page| audit.writable(page.mfn()));
     frames::for_each_free(|first, order| (0..1 << order).for_each(|n| audit.free(Mfn::new(first + n))));
     limbo::for_each(|mfn| audit.free(*mfn));
 
-    let mut totals = Totals::default();
     audit.finish(|mfn, frame, found, agrees| {
         totals.ram += 1;
         totals.free += u64::from(found.is_free());
@@ -136,8 +137,25 @@ fn recount(domains: &[DomainRef]) -> Result<(Totals, u64), Errno> {
     Ok((totals, own))
 }
 
-/// Names what a domain and its vCPUs hold.
-fn tell_domain(audit: &mut Audit<'_, '_, Env>, d: &Domain) {
+/// What of grants and handles does not belong together. ENOMEM.
+fn recount_grants(domains: &[DomainRef]) -> Result<u64, Errno> {
+    let mut ledger = Ledger::new();
+    for d in domains {
+        ledger.handles(d.id, &d.grants.track()).map_err(|_| Errno::ENOMEM)?;
+        ledger.table(&d.grants.table()).map_err(|_| Errno::ENOMEM)?;
+    }
+    let mut wrong = 0;
+    ledger.finish(|named, more| {
+        wrong += 1;
+        if wrong <= MAX_COMPLAINTS {
+            print(format_args!("Frame audit: {named:?}: handles more than uses, by kind: {more:?}"));
+        }
+    });
+    Ok(wrong)
+}
+
+/// Names what a domain and its vCPUs hold. Returns how many vCPUs could run without page tables.
+fn tell_domain(audit: &mut Audit<'_, '_, Env>, d: &Domain) -> u64 {
     crate::twin::tell(audit, d);
     audit.deferred(&d.mm.lock());
     d.events.lock().for_each_page(|page| audit.writable(page.mfn()));
@@ -149,8 +167,12 @@ fn tell_domain(audit: &mut Audit<'_, '_, Env>, d: &Domain) {
         }
     });
     const NONE: Mfn = Mfn::new(0);
+    let mut wrong = 0;
     for v in d.vcpus() {
-        debug_assert!(!v.has_context() || v.kernel_root.get() != NONE, "{v} has no page tables to run on");
+        if v.has_context() && v.kernel_root.get() == NONE {
+            wrong += 1;
+            print(format_args!("Frame audit: {v} has no page tables to run on"));
+        }
         [v.kernel_root.get(), v.user_root.get()].into_iter().filter(|mfn| *mfn != NONE).for_each(|mfn| audit.root(mfn));
         let (gdt, ldt) = (v.gdt_frames.get(), v.ldt_frames.get());
         gdt.into_iter().chain(ldt).filter(|mfn| *mfn != NONE).for_each(|mfn| audit.segdesc(mfn));
@@ -159,4 +181,5 @@ fn tell_domain(audit: &mut Audit<'_, '_, Env>, d: &Domain) {
             audit.writable(Mfn::new(info));
         }
     }
+    wrong
 }

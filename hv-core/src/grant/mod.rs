@@ -12,6 +12,7 @@
 //!
 //! While an entry is pinned its frame and user are those of the active entry, whatever the guest writes meanwhile.
 
+pub mod audit;
 mod copy;
 mod maptrack;
 #[cfg(any(test, feature = "fuzzing"))]

@@ -122,6 +122,18 @@ impl<P: SharedFrame> GrantTable<P> {
         self.active.iter().filter(|a| a.uses.is_written()).map(|a| a.frame).for_each(f);
     }
 
+    /// Calls `f` for each grant in use: its number, who uses it, the frame, and how often by kind (host reads, device reads, host
+    /// writes, device writes).
+    pub fn for_each_used(&self, mut f: impl FnMut(u32, DomId, u64, [u16; 4])) {
+        for (gref, active) in (0u32..).zip(&self.active).filter(|(_, a)| a.uses.is_used()) {
+            let kinds = [0u32, 16, 32, 48].map(|shift| {
+                let [low, high, ..] = (active.uses.0 >> shift).to_le_bytes();
+                u16::from_le_bytes([low, high])
+            });
+            f(gref, active.user, active.frame, kinds);
+        }
+    }
+
     /// Calls `f` for each reference that grants in use hold: the frame, and whether it is for writing.
     pub fn for_each_reference(&self, mut f: impl FnMut(u64, bool)) {
         for active in self.active.iter().filter(|a| a.uses.is_used()) {

@@ -350,3 +350,34 @@ proptest! {
         oracle::run(&data);
     }
 }
+
+/// What the recount of these tables and of domain 2's handles leaves over: the grant, and handles more than uses.
+fn left_over(tables: &[&GrantTable<TestPage>], m: &Maptrack) -> Vec<(u32, [i64; 4])> {
+    let mut ledger = audit::Ledger::new();
+    ledger.handles(2, m).unwrap();
+    tables.iter().for_each(|t| ledger.table(t).unwrap());
+    let mut found = Vec::new();
+    ledger.finish(|named, more| found.push((named.gref, more)));
+    found
+}
+
+#[test]
+fn every_use_is_a_handle_and_every_handle_a_use() {
+    let (mut t, mut m, f) = (table(), Maptrack::new(1), Frames::default());
+    grant(&t, 3, GTF_PERMIT_ACCESS, 2, 105);
+    grant(&t, 4, GTF_PERMIT_ACCESS, 2, 106);
+    let read = MapFlags { writable: false, device: true, ..HOST };
+    for flags in [HOST, read, read] {
+        map(&mut m, &mut t, &f, 2, 3, flags).unwrap();
+    }
+    let (handle, _) = map(&mut m, &mut t, &f, 2, 4, HOST).unwrap();
+    assert_eq!(left_over(&[&t], &m), []);
+    assert_eq!(left_over(&[], &m), [(3, [2, 2, 1, 0]), (4, [0, 0, 1, 0])], "the granter is gone");
+    assert_eq!(left_over(&[&t], &Maptrack::new(1)), [(3, [-2, -2, -1, 0]), (4, [0, 0, -1, 0])], "the mapper is gone");
+    let next: GrantTable<TestPage> = GrantTable::new(1, 2, 4);
+    assert_eq!(left_over(&[&next], &m).len(), 2, "another domain has the number");
+    let retired = m.retire(handle, true, true).unwrap();
+    assert_eq!(left_over(&[&t], &m), [(4, [0, 0, -1, 0])], "not unpinned yet");
+    unmap_finish(&mut m, &mut t, &f, retired);
+    assert_eq!(left_over(&[&t], &m), []);
+}
