@@ -5,9 +5,10 @@
 //! its table of messages stay where they were; in quarantine it cannot reach memory. The shell does to the hardware what
 //! the [`Move`]s say, under the lock of the table.
 
+pub mod isolation;
 pub mod reset;
 
-use crate::pcicfg::{Base, Fixed, Sbdf};
+use crate::pcicfg::{Bars, Base, Fixed, Sbdf};
 use alloc::vec::Vec;
 use core::fmt;
 use xen_abi::errno::Errno;
@@ -135,11 +136,27 @@ pub struct Entry {
     pub traits: Traits,
     /// Whose it is.
     pub owner: Owner,
-    /// What it had when it left the hardware domain; `None` there.
-    pub fixed: Option<Fixed>,
+    /// Its base addresses: what the hardware domain wrote last while it was its own.
+    pub bars: Bars,
     /// It was stopped because it would not leave alone what it may not reach: it does not become bus master for this owner
     /// again.
     pub is_stopped: bool,
+}
+
+impl Entry {
+    const fn new(at: Sbdf, traits: Traits, bars: Bars) -> Self {
+        Self { at, traits, owner: Owner::Hardware, bars, is_stopped: false }
+    }
+
+    /// What of it does not change; `None`: it is the hardware domain's.
+    pub fn fixed(&self) -> Option<Fixed> {
+        let is_quarantined = self.owner == Owner::Quarantine;
+        (self.owner != Owner::Hardware).then_some(Fixed {
+            bars: self.bars,
+            is_quarantined,
+            is_stopped: self.is_stopped,
+        })
+    }
 }
 
 /// The functions of the machine.
@@ -151,9 +168,39 @@ pub struct Ownership {
 
 impl Ownership {
     /// All functions are the hardware domain's.
-    pub fn new(functions: impl Iterator<Item = (Sbdf, Traits)>, confinement: Confinement) -> Self {
-        let entry = |(at, traits)| Entry { at, traits, owner: Owner::Hardware, fixed: None, is_stopped: false };
-        Self { entries: functions.map(entry).collect(), confinement }
+    pub fn new(functions: impl Iterator<Item = (Sbdf, Traits, Bars)>, confinement: Confinement) -> Self {
+        Self { entries: functions.map(|(at, traits, bars)| Entry::new(at, traits, bars)).collect(), confinement }
+    }
+
+    /// A function appeared, for the hardware domain. EEXIST; ENOMEM.
+    pub fn add(&mut self, at: Sbdf, traits: Traits, bars: Bars) -> Result<(), Errno> {
+        if self.find(at).is_some() {
+            return Err(Errno::EEXIST);
+        }
+        self.entries.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+        self.entries.push(Entry::new(at, traits, bars));
+        Ok(())
+    }
+
+    /// A function is gone. EBUSY: it is not the hardware domain's. ENODEV.
+    pub fn remove(&mut self, at: Sbdf) -> Result<(), Errno> {
+        let place = self.entries.iter().position(|e| e.at == at).ok_or(Errno::ENODEV)?;
+        if self.entries.get(place).is_some_and(|e| e.owner != Owner::Hardware) {
+            return Err(Errno::EBUSY);
+        }
+        self.entries.remove(place);
+        Ok(())
+    }
+
+    /// Configuration space of the function at `at` was written: `width` bytes at `offset`. Its base addresses are read again
+    /// if it is the hardware domain that moved it. What the device says of them at any other time does not count.
+    pub fn wrote(&mut self, at: Sbdf, offset: u16, width: u8, read: impl FnOnce() -> Bars) {
+        if !Bars::are_at(offset, width) {
+            return;
+        }
+        if let Some(entry) = self.entries.iter_mut().find(|e| e.at == at && e.owner == Owner::Hardware) {
+            entry.bars = read();
+        }
     }
 
     /// What confines devices here.
@@ -179,7 +226,7 @@ impl Ownership {
     /// Do the registers of a function that belongs to a domain other than `who` begin in what `is_inside` means?
     pub fn has_another_inside(&self, who: u16, is_inside: impl Fn(Base) -> bool) -> bool {
         let others = self.entries.iter().filter(|e| matches!(e.owner, Owner::Domain(id) if id != who));
-        { others }.filter_map(|e| e.fixed).any(|fixed| fixed.bases().any(&is_inside))
+        { others }.any(|e| e.bars.bases().any(&is_inside))
     }
 
     /// Could `to` get the function at `at`?
@@ -235,16 +282,12 @@ impl Ownership {
         Some(!was_stopped)
     }
 
-    /// Records a move that one of the checks allowed. `fixed` is kept if the function leaves the hardware domain.
-    pub fn record(&mut self, at: Sbdf, r#move: Move, fixed: impl FnOnce() -> Fixed) {
+    /// Records a move that one of the checks allowed.
+    pub fn record(&mut self, at: Sbdf, r#move: Move) {
         let Some(entry) = self.entries.iter_mut().find(|e| e.at == at) else { return };
         debug_assert_eq!(entry.owner, r#move.from, "a move that was not checked");
         entry.owner = r#move.to;
         entry.is_stopped = false;
-        entry.fixed = match r#move.to {
-            Owner::Hardware => None,
-            _ => entry.fixed.or_else(|| Some(fixed())),
-        };
     }
 }
 

@@ -7,7 +7,10 @@
 //! machine. While it belongs to nobody it cannot become bus master or interrupt. All else goes through: the hardware domain
 //! is trusted with its devices.
 
+pub mod layout;
+
 use core::fmt;
+use layout::{Layout, Msi, Range, Registers};
 
 /// Segment, bus, device and function.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -52,14 +55,21 @@ impl fmt::Debug for Sbdf {
     }
 }
 
-/// Registers of a function that is not the hardware domain's, as they were when it left that: they stay so. A kernel that
-/// resets the function writes them again.
+/// Base address registers, as the hardware domain set them, or the firmware. Those of a function that has left it stay so; a
+/// kernel that resets the function writes them again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Fixed {
+pub struct Bars {
     /// Base addresses.
-    pub bars: [u32; 6],
+    pub words: [u32; 6],
     /// Base address of the expansion ROM.
     pub rom: u32,
+}
+
+/// What does not change of a function that is not the hardware domain's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fixed {
+    /// Its base addresses.
+    pub bars: Bars,
     /// Does it belong to nobody?
     pub is_quarantined: bool,
     /// It may not become bus master, though it belongs to somebody.
@@ -75,14 +85,41 @@ pub enum Base {
     Port(u16),
 }
 
-impl Fixed {
+impl Bars {
+    /// Reads them; a bridge has two, and no other registers of a device's.
+    pub fn read(registers: &impl Registers, header: u8) -> Self {
+        const ROM_OFFSET: u16 = 0x30;
+        let nr_bars = if header == 0 { 6 } else { 2 };
+        let mut words = [0; 6];
+        for (word, n) in words.iter_mut().zip(0u16..nr_bars) {
+            *word = registers.read(BAR_FIRST + 4 * n);
+        }
+        Self { words, rom: if header == 0 { registers.read(ROM_OFFSET) } else { 0 } }
+    }
+
+    /// Does a write of `width` bytes at `offset` change one of them?
+    pub fn are_at(offset: u16, width: u8) -> bool {
+        let last = offset.saturating_add(u16::from(width.max(1)) - 1);
+        offset < ROM.end && last >= BAR_FIRST && !(0x28..ROM.start).contains(&offset)
+    }
+
+    /// Where the memory begins that base address register `n` describes. `None`: it describes ports, or nothing.
+    pub fn memory(&self, n: u8) -> Option<u64> {
+        let low = *self.words.get(usize::from(n))?;
+        if low & 1 != 0 {
+            return None;
+        }
+        let high = if low & 6 == 4 { self.words.get(usize::from(n) + 1).copied().unwrap_or(0) } else { 0 };
+        Some(u64::from(high) << 32 | u64::from(low & !15)).filter(|base| *base != 0)
+    }
+
     /// Where its registers begin; base addresses that are not set are left out.
     pub fn bases(&self) -> impl Iterator<Item = Base> + '_ {
         let mut next = 0;
         core::iter::from_fn(move || {
-            while let Some(&bar) = self.bars.get(next) {
+            while let Some(&bar) = self.words.get(next) {
                 let is_wide = bar & 7 == 4;
-                let high = if is_wide { self.bars.get(next + 1).copied().unwrap_or(0) } else { 0 };
+                let high = if is_wide { self.words.get(next + 1).copied().unwrap_or(0) } else { 0 };
                 next += if is_wide { 2 } else { 1 };
                 let [low, more, ..] = (bar & !3).to_le_bytes();
                 match (bar & 1, u16::from_le_bytes([low, more]), u64::from(high) << 32 | u64::from(bar & !15)) {
@@ -99,10 +136,14 @@ impl Fixed {
 /// What the filter must know about a function.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Function {
-    /// Offset of the MSI capability and its control register.
-    pub msi: Option<(u16, u16)>,
+    /// MSI capability.
+    pub msi: Option<Msi>,
     /// Offset of the MSI-X capability.
     pub msix: Option<u16>,
+    /// Offset of the PCI Express capability.
+    pub express: Option<u16>,
+    /// Extended capabilities that change where the function answers.
+    pub moving: [Option<Range>; 3],
     /// Header layout: 0 device, 1 bridge.
     pub header: u8,
     /// It has left the hardware domain, with these registers.
@@ -127,6 +168,8 @@ pub enum Verdict {
         bits: u32,
         /// Those among them that may be cleared, though not set.
         clearable: u32,
+        /// Those that may be set, though not cleared.
+        settable: u32,
     },
 }
 
@@ -136,31 +179,49 @@ impl Verdict {
         match self {
             Self::Pass => Some(value),
             Self::Drop => None,
-            Self::Keep { bits, clearable } => Some(value & !bits | held() & bits & (value | !clearable)),
+            Self::Keep { bits, clearable, settable } => {
+                Some(value & !bits | held() & bits & (value | !clearable) | value & bits & settable)
+            }
         }
     }
 }
 
 const COMMAND: u16 = 0x04;
+/// Bits of the command register's lower byte: answer at the ports, and in the memory, that base addresses say.
+const DECODE: u8 = 0x03;
 /// Bit of the command register's lower byte: access memory.
 const BUS_MASTER: u8 = 1 << 2;
 /// Bits of its upper byte: report system errors; do not interrupt.
 const SERR_ENABLE: u8 = 1 << 0;
 const INTX_DISABLE: u8 = 1 << 2;
 const COMMAND_HIGH: u16 = COMMAND + 1;
+/// Register of the PCI Express capability that controls the device; bits of its lower byte: report correctable, other, fatal
+/// errors, and requests that nobody supports.
+const EXPRESS_CONTROL: u16 = 8;
+const EXPRESS_REPORTS: u8 = 0x0f;
 const BAR_FIRST: u16 = 0x10;
 const ROM: core::ops::Range<u16> = 0x30..0x34;
 
 /// Bits of the MSI control register's lower byte: enable, and the number of messages in use.
 const MSI_CONTROL: u8 = 0x71;
 const MSI_ENABLE: u8 = 0x01;
-const MSI_64_BIT: u16 = 1 << 7;
-const MSI_MASKABLE: u16 = 1 << 8;
 /// Bits of the MSI-X control register's upper byte: enable, mask all.
 const MSIX_CONTROL: u8 = 0xc0;
 const MSIX_ENABLE: u8 = 0x80;
 
 impl Function {
+    /// Of a function with this layout, which is the hardware domain's.
+    pub fn of(layout: &Layout) -> Self {
+        Self {
+            msi: layout.msi,
+            msix: layout.msix.map(|m| m.cap),
+            express: layout.express.map(|e| e.cap),
+            moving: layout.moving,
+            header: layout.header,
+            ..Self::default()
+        }
+    }
+
     /// Judges a write of `value`, `width` (1, 2 or 4) bytes, at `offset`.
     pub fn filter(&self, offset: u16, width: u8, value: u32) -> Verdict {
         if self.is_ours {
@@ -169,17 +230,18 @@ impl Function {
         if width == 4 && self.fixed_register(offset) == Some(value) {
             return Verdict::Pass;
         }
-        let (mut bits, mut clearable) = (0, 0);
+        let (mut bits, mut clearable, mut settable) = (0, 0, 0);
         for i in 0..width {
             let byte = offset.saturating_add(i.into());
             bits |= u32::from(self.protected(byte)) << (8 * i);
             clearable |= u32::from(self.clearable(byte)) << (8 * i);
+            settable |= u32::from(self.settable(byte)) << (8 * i);
         }
         let all = u32::MAX >> (32 - 8 * u32::from(width));
         match bits {
             0 => Verdict::Pass,
-            _ if bits == all && clearable == 0 => Verdict::Drop,
-            _ => Verdict::Keep { bits, clearable },
+            _ if bits == all && clearable == 0 && settable == 0 => Verdict::Drop,
+            _ => Verdict::Keep { bits, clearable, settable },
         }
     }
 
@@ -187,8 +249,10 @@ impl Function {
     fn fixed_register(&self, offset: u16) -> Option<u32> {
         let fixed = self.fixed?;
         match (offset, self.header) {
-            (0x30, 0) => Some(fixed.rom),
-            (BAR_FIRST..=0x24, 0) if offset % 4 == 0 => fixed.bars.get(usize::from(offset - BAR_FIRST) / 4).copied(),
+            (0x30, 0) => Some(fixed.bars.rom),
+            (BAR_FIRST..=0x24, 0) if offset % 4 == 0 => {
+                fixed.bars.words.get(usize::from(offset - BAR_FIRST) / 4).copied()
+            }
             _ => None,
         }
     }
@@ -196,10 +260,13 @@ impl Function {
     /// The protected bits of the byte at `offset` that may be cleared: a function without messages uses its wire again,
     /// or nothing, if that is off.
     fn clearable(&self, offset: u16) -> u8 {
+        if self.fixed.is_some() && self.is_reports(offset) {
+            return EXPRESS_REPORTS;
+        }
         if self.is_abandoned {
             return 0;
         }
-        if self.msi.is_some_and(|(msi, _)| offset == msi.wrapping_add(2)) {
+        if self.msi.is_some_and(|msi| offset == msi.control()) {
             return MSI_ENABLE;
         }
         if self.msix.is_some_and(|msix| offset == msix.wrapping_add(3)) {
@@ -208,12 +275,26 @@ impl Function {
         0
     }
 
+    /// The protected bits of the byte at `offset` that may be set. Whoever has the function's registers mapped reads them in
+    /// vain, or is told of an error, when it does not answer.
+    fn settable(&self, offset: u16) -> u8 {
+        match self.fixed {
+            Some(fixed) if offset == COMMAND && !fixed.is_quarantined => DECODE,
+            _ => 0,
+        }
+    }
+
+    /// Is it the byte that says which errors the function reports?
+    fn is_reports(&self, offset: u16) -> bool {
+        self.express.is_some_and(|cap| offset == cap.wrapping_add(EXPRESS_CONTROL))
+    }
+
     /// The bits of the byte at `offset` that do not change.
     fn protected(&self, offset: u16) -> u8 {
-        if let Some((msi, control)) = self.msi {
-            match offset.wrapping_sub(msi) {
+        if let Some(msi) = self.msi {
+            match offset.wrapping_sub(msi.cap) {
                 2 => return MSI_CONTROL,
-                n if (4..msi_len(control)).contains(&n) => return 0xff,
+                n if (4..msi.len_bytes()).contains(&n) => return 0xff,
                 _ => {}
             }
         }
@@ -223,23 +304,17 @@ impl Function {
         let Some(fixed) = self.fixed else { return 0 };
         let bars_end = if self.header == 0 { 0x28 } else { 0x18 };
         match offset {
-            COMMAND if fixed.is_quarantined || fixed.is_stopped => BUS_MASTER,
+            COMMAND if fixed.is_quarantined => BUS_MASTER,
+            COMMAND if fixed.is_stopped => BUS_MASTER | DECODE,
+            COMMAND => DECODE,
             COMMAND_HIGH if fixed.is_quarantined => SERR_ENABLE | INTX_DISABLE,
             COMMAND_HIGH => SERR_ENABLE,
             _ if (BAR_FIRST..bars_end).contains(&offset) => 0xff,
             _ if self.header == 0 && ROM.contains(&offset) => 0xff,
+            _ if self.is_reports(offset) => EXPRESS_REPORTS,
+            _ if self.moving.iter().flatten().any(|(first, last)| (*first..=*last).contains(&offset)) => 0xff,
             _ => 0,
         }
-    }
-}
-
-/// Bytes of the MSI capability (PCI local bus specification 3.0, 6.8.1).
-const fn msi_len(control: u16) -> u16 {
-    match (control & MSI_64_BIT != 0, control & MSI_MASKABLE != 0) {
-        (false, false) => 10,
-        (true, false) => 14,
-        (false, true) => 20,
-        (true, true) => 24,
     }
 }
 
@@ -248,8 +323,10 @@ mod tests {
     use super::*;
 
     const NIC: Function = Function {
-        msi: Some((0xd0, 0x0080)),
+        msi: Some(Msi { cap: 0xd0, is_64_bit: true, is_maskable: false }),
         msix: Some(0xa0),
+        express: Some(0xe0),
+        moving: [Some((0x200, 0x20f)), None, None],
         header: 0,
         fixed: None,
         is_ours: false,
@@ -257,7 +334,7 @@ mod tests {
     };
 
     fn keep(bits: u32, clearable: u32) -> Verdict {
-        Verdict::Keep { bits, clearable }
+        Verdict::Keep { bits, clearable, settable: 0 }
     }
 
     #[test]
@@ -300,13 +377,20 @@ mod tests {
 
     #[test]
     fn masks_belong_to_the_capability_if_there_are_any() {
-        let f = |control| Function { msi: Some((0x50, control)), ..Function::default() };
-        let last = |control| (0..64).rev().find(|&n| f(control).filter(0x50 + n, 1, !0) == Verdict::Drop);
-        assert_eq!([0, 0x80, 0x100, 0x180].map(last), [Some(9), Some(13), Some(19), Some(23)]);
+        let f = |is_64_bit, is_maskable| Function {
+            msi: Some(Msi { cap: 0x50, is_64_bit, is_maskable }),
+            ..Function::default()
+        };
+        let last = |f: Function| (0..64).rev().find(|&n| f.filter(0x50 + n, 1, !0) == Verdict::Drop);
+        let all = [f(false, false), f(true, false), f(false, true), f(true, true)];
+        assert_eq!(all.map(last), [Some(9), Some(13), Some(19), Some(23)]);
     }
 
-    const AWAY: Fixed =
-        Fixed { bars: [0xfebc_0000, 0xc001, 0, 0, 0, 0], rom: 0xfeb0_0001, is_quarantined: false, is_stopped: false };
+    const AWAY: Fixed = Fixed {
+        bars: Bars { words: [0xfebc_0000, 0xc001, 0, 0, 0, 0], rom: 0xfeb0_0001 },
+        is_quarantined: false,
+        is_stopped: false,
+    };
 
     #[test]
     fn an_assigned_function_stays_where_it_is() {
@@ -315,7 +399,8 @@ mod tests {
             assert_eq!(f.filter(offset, 1, !0), Verdict::Drop, "{offset:#x}");
         }
         assert_eq!(f.filter(0x28, 4, !0), Verdict::Pass);
-        assert_eq!(f.filter(4, 2, !0), keep(0x100, 0), "no SERR; bus master is for the new owner to ask");
+        let command = Verdict::Keep { bits: 0x103, clearable: 0, settable: 3 };
+        assert_eq!(f.filter(4, 2, !0), command, "no SERR; bus master is for the new owner to ask");
         assert_eq!(f.filter(0x10, 4, 0xfebc_0000), Verdict::Pass, "written again after a reset");
         assert_eq!(f.filter(0x30, 4, 0xfeb0_0001), Verdict::Pass);
         assert_eq!(f.filter(0x14, 4, 0xfebc_0000), Verdict::Drop, "that was another register's");
@@ -335,7 +420,7 @@ mod tests {
 
     #[test]
     fn bases_of_all_kinds() {
-        let fixed = Fixed { bars: [0xfebc_000c, 0x1, 0xc001, 0, 0xfea0_0000, 0xfeb0_0004], ..AWAY };
+        let fixed = Bars { words: [0xfebc_000c, 0x1, 0xc001, 0, 0xfea0_0000, 0xfeb0_0004], rom: 0 };
         let found: [Option<Base>; 4] = {
             let mut it = fixed.bases();
             core::array::from_fn(|_| it.next())
@@ -349,12 +434,55 @@ mod tests {
                 Some(Base::Memory(0xfeb0_0000))
             ]
         );
-        assert_eq!(Fixed::default().bases().next(), None);
+        assert_eq!(Bars::default().bases().next(), None);
+        let memory: [Option<u64>; 7] = core::array::from_fn(|n| fixed.memory(u8::try_from(n).unwrap()));
+        let at = |addr| Some(addr);
+        assert_eq!(memory, [at(0x1_febc_0000), None, None, None, at(0xfea0_0000), at(0xfeb0_0000), None]);
+    }
+
+    #[test]
+    fn which_writes_move_a_function() {
+        for (offset, width) in [(0x10, 4), (0x27, 1), (0x0c, 8), (0x30, 2), (0x33, 1), (0x24, 4)] {
+            assert!(Bars::are_at(offset, width), "{offset:#x}");
+        }
+        for (offset, width) in [(0x04, 4), (0x0f, 1), (0x28, 4), (0x2c, 4), (0x34, 4), (0x110, 4)] {
+            assert!(!Bars::are_at(offset, width), "{offset:#x}");
+        }
+    }
+
+    #[test]
+    fn an_owner_may_let_a_function_answer_but_not_fall_silent() {
+        let f = Function { fixed: Some(AWAY), ..NIC };
+        let written = |f: &Function, offset, value, held| f.filter(offset, 2, value).written(value, || held);
+        assert_eq!(written(&f, 4, 0x0006, 0x0000), Some(0x0006));
+        assert_eq!(written(&f, 4, 0x0000, 0x0007), Some(0x0003), "memory and ports stay; bus master goes");
+        let waiting = Function { fixed: Some(Fixed { is_quarantined: true, ..AWAY }), ..NIC };
+        assert_eq!(written(&waiting, 4, 0x0000, 0x0003), Some(0), "nobody's may");
+        assert_eq!(written(&NIC, 4, 0x0000, 0x0007), Some(0), "and the hardware domain's");
+    }
+
+    #[test]
+    fn an_owner_may_not_have_errors_reported() {
+        let f = Function { fixed: Some(AWAY), ..NIC };
+        let written = |value, held| f.filter(0xe8, 2, value).written(value, || held);
+        assert_eq!(written(0x283f, 0x0000), Some(0x2830), "all else in that register is its owner's");
+        assert_eq!(written(0x0000, 0x000f), Some(0x0000), "less is allowed");
+        assert_eq!(NIC.filter(0xe8, 2, !0), Verdict::Pass, "the hardware domain may");
+    }
+
+    #[test]
+    fn an_owner_changes_neither_sizes_nor_virtual_functions() {
+        let f = Function { fixed: Some(AWAY), ..NIC };
+        assert_eq!(
+            [0x1fc, 0x200, 0x20c, 0x210].map(|at| f.filter(at, 4, !0) == Verdict::Drop),
+            [false, true, true, false]
+        );
+        assert_eq!(NIC.filter(0x200, 4, !0), Verdict::Pass);
     }
 
     #[test]
     fn offsets_at_the_end_do_not_wrap() {
-        let f = Function { msi: Some((0xfff0, 0)), ..Function::default() };
+        let f = Function { msi: Some(Msi { cap: 0xfff0, ..Msi::default() }), ..Function::default() };
         assert_eq!(f.filter(0xffff, 4, !0), Verdict::Pass);
         assert_eq!(f.filter(0, 4, !0), Verdict::Pass);
     }

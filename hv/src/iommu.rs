@@ -183,6 +183,7 @@ pub fn init(options: &Options, machine_map: &[E820Entry], hardware_domain: &Doma
         return;
     };
     report::init();
+    pci::separate();
     let is_strict = options.iommu.is_dom0_strict;
     let home = Once::new();
     if !is_strict {
@@ -190,7 +191,7 @@ pub fn init(options: &Options, machine_map: &[E820Entry], hardware_domain: &Doma
         let confined = Confined { root: tables.root(), levels: tables.levels(), id: HARDWARE_ID, is_home: true };
         home.call_once(|| confined);
     }
-    for f in pci::functions() {
+    for f in pci::functions().iter() {
         hardware.confine(f.at, home.get().copied());
     }
     hardware.enable(options.iommu.has_intremap);
@@ -260,8 +261,7 @@ fn chain(at: Sbdf) -> Vec<Sbdf> {
 
 /// The bus behind a bridge.
 fn secondary(segment: u16, bus: u8, devfn: u8) -> Option<u8> {
-    let f = pci::function(Sbdf::new(segment, bus, devfn)).filter(|f| f.header == 1)?;
-    Some(pci::read8(f.at, pci::reg::SECONDARY_BUS))
+    pci::function(Sbdf::new(segment, bus, devfn))?.secondary()
 }
 
 /// Has the firmware reserved memory for the function?
@@ -277,6 +277,12 @@ pub fn shares_identity(at: Sbdf) -> bool {
 /// Is the function part of the IOMMU, and so the hypervisor's to drive?
 pub fn is_unit(at: Sbdf) -> bool {
     active().is_some_and(|i| i.hardware.is_unit(at))
+}
+
+/// The function at `at` appeared, for the hardware domain.
+pub fn add(at: Sbdf) {
+    report::add(at);
+    follow(at, Owner::Hardware, None);
 }
 
 /// The function at `at` is `owner`'s now, a domain with `dma` if it is one without all. Afterwards it reaches nothing of the

@@ -3,6 +3,7 @@ use crate::pcicfg::Verdict;
 use proptest::prelude::*;
 
 const PLAIN: Traits = Traits { is_bridge: false, shares_identity: false, has_firmware_memory: false, is_ours: false };
+const BARS: Bars = Bars { words: [0xfebc_0000, 0xc001, 0, 0, 0, 0], rom: 0 };
 const NIC: Sbdf = Sbdf::new(0, 0, 3 << 3);
 const BRIDGE: Sbdf = Sbdf::new(0, 0, 1 << 3);
 const BEHIND: Sbdf = Sbdf::new(0, 1, 0);
@@ -17,7 +18,7 @@ fn table(confinement: Confinement) -> Ownership {
         (USB, Traits { has_firmware_memory: true, ..PLAIN }),
         (IOMMU, Traits { is_ours: true, ..PLAIN }),
     ];
-    Ownership::new(functions.into_iter(), confinement)
+    Ownership::new(functions.into_iter().map(|(at, traits)| (at, traits, BARS)), confinement)
 }
 
 const fn to(id: u16) -> Recipient {
@@ -26,13 +27,13 @@ const fn to(id: u16) -> Recipient {
 
 fn go(t: &mut Ownership, at: Sbdf, to: Recipient) -> Result<(), Refusal> {
     let r#move = t.check(at, to)?;
-    t.record(at, r#move, || Fixed { bars: [7; 6], ..Fixed::default() });
+    t.record(at, r#move);
     Ok(())
 }
 
 fn back(t: &mut Ownership, at: Sbdf, from: Owner) -> Result<(), Refusal> {
     let r#move = t.check_return(at, from)?;
-    t.record(at, r#move, || unreachable!("it has left already"));
+    t.record(at, r#move);
     Ok(())
 }
 
@@ -50,9 +51,9 @@ fn the_way_that_the_tools_go() {
     assert_eq!(back(&mut t, NIC, Owner::Quarantine), Err(Refusal::NotOwned), "it is still d3's");
     back(&mut t, NIC, Owner::Domain(3)).unwrap();
     assert_eq!(t.find(NIC).unwrap().owner, Owner::Quarantine);
-    assert_eq!(t.find(NIC).unwrap().fixed.unwrap().bars, [7; 6], "it stays where it was");
+    assert_eq!(t.find(NIC).unwrap().fixed().unwrap().bars, BARS, "it stays where it was");
     back(&mut t, NIC, Owner::Quarantine).unwrap();
-    assert_eq!(t.find(NIC).unwrap().fixed, None);
+    assert_eq!(t.find(NIC).unwrap().fixed(), None);
     assert_eq!(back(&mut t, NIC, Owner::Hardware), Err(Refusal::NotOwned));
     assert_eq!(t.away().count(), 0);
 }
@@ -60,9 +61,7 @@ fn the_way_that_the_tools_go() {
 #[test]
 fn registers_of_others() {
     let mut t = table(Confinement::Iommu);
-    let away = Fixed { bars: [0xfebc_0000, 0xc001, 0, 0, 0, 0], ..Fixed::default() };
-    let r#move = t.check(NIC, to(3)).unwrap();
-    t.record(NIC, r#move, || away);
+    go(&mut t, NIC, to(3)).unwrap();
     let memory = |base| matches!(base, Base::Memory(addr) if addr == 0xfebc_0000);
     let ports = |base| matches!(base, Base::Port(port) if port == 0xc000);
     assert!(t.has_another_inside(4, memory) && t.has_another_inside(4, ports));
@@ -99,13 +98,13 @@ fn refusals_and_their_errors() {
 
 #[test]
 fn configuration_space_of_a_function_that_is_away() {
-    let fixed = Fixed { bars: [0xfebc_0000, 0xc001, 0, 0, 0, 0], rom: 0, is_quarantined: true, ..Fixed::default() };
+    let fixed = Fixed { bars: BARS, is_quarantined: true, is_stopped: false };
     let ours = crate::pcicfg::Function { is_ours: true, ..Default::default() };
     assert_eq!(ours.filter(4, 2, 0), crate::pcicfg::Verdict::Drop);
     let f = crate::pcicfg::Function { fixed: Some(fixed), ..Default::default() };
     assert_eq!(
         f.filter(4, 2, 0x107),
-        Verdict::Keep { bits: 0x0504, clearable: 0 },
+        Verdict::Keep { bits: 0x0504, clearable: 0, settable: 0 },
         "no bus master, no interrupt, no SERR"
     );
 }
@@ -133,7 +132,7 @@ proptest! {
             }
             let entry = t.find(NIC).unwrap();
             prop_assert_eq!(entry.owner, owner);
-            prop_assert_eq!(entry.fixed.is_some(), owner != Owner::Hardware);
+            prop_assert_eq!(entry.fixed().is_some(), owner != Owner::Hardware);
         }
     }
 }
@@ -150,4 +149,32 @@ fn a_stopped_function_is_stopped_until_it_has_another_owner() {
     back(&mut t, NIC, Owner::Domain(3)).unwrap();
     go(&mut t, NIC, to(4)).unwrap();
     assert!(!t.find(NIC).unwrap().is_stopped, "the next owner begins anew");
+}
+
+#[test]
+fn only_the_hardware_domain_moves_a_function() {
+    let mut t = table(Confinement::Iommu);
+    let moved = Bars { words: [0xfe00_0000, 0, 0, 0, 0, 0], rom: 0 };
+    t.wrote(NIC, 0x04, 2, || unreachable!("that is another register"));
+    t.wrote(NIC, 0x10, 4, || moved);
+    assert_eq!(t.find(NIC).unwrap().bars, moved);
+    go(&mut t, NIC, Recipient::QUARANTINE).unwrap();
+    t.wrote(NIC, 0x10, 4, || unreachable!("what the device says now does not count"));
+    go(&mut t, NIC, to(3)).unwrap();
+    t.wrote(NIC, 0x10, 4, || unreachable!("nor now"));
+    assert_eq!(t.find(NIC).unwrap().fixed().unwrap().bars, moved);
+}
+
+#[test]
+fn functions_come_and_go() {
+    let mut t = table(Confinement::Iommu);
+    let new = Sbdf::new(0, 5, 0);
+    assert_eq!(t.add(NIC, PLAIN, BARS), Err(Errno::EEXIST));
+    t.add(new, PLAIN, BARS).unwrap();
+    go(&mut t, new, to(3)).unwrap();
+    assert_eq!(t.remove(new), Err(Errno::EBUSY));
+    back(&mut t, new, Owner::Domain(3)).unwrap();
+    assert_eq!(t.remove(new), Err(Errno::EBUSY), "it waits for an owner");
+    back(&mut t, new, Owner::Quarantine).unwrap();
+    assert_eq!((t.remove(new), t.remove(new)), (Ok(()), Err(Errno::ENODEV)));
 }

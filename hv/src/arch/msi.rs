@@ -1,21 +1,16 @@
 //! Message-signalled interrupts: the hypervisor alone writes messages and mask bits.
 
 use crate::arch::pci::{self, Sbdf};
-use crate::mem::vmap;
+use crate::mem::device_frames;
 use crate::sync::Mutex;
 use alloc::vec::Vec;
+use hv_core::pcicfg::layout::{Msi, Msix};
 use x86::MachAddr;
 
-const CONTROL: u16 = 2;
 const MSI_ENABLE: u16 = 1 << 0;
-const MSI_MULTIPLE: u16 = 7 << 4;
-const MSI_64_BIT: u16 = 1 << 7;
-const MSI_MASKABLE: u16 = 1 << 8;
+const MSIX_CONTROL: u16 = 2;
 const MSIX_ENABLE: u16 = 1 << 15;
 const MSIX_MASK_ALL: u16 = 1 << 14;
-const MSIX_SIZE: u16 = 0x7ff;
-const MSIX_TABLE: u16 = 4;
-const MSIX_ENTRY_BYTES: usize = 16;
 const MSIX_ENTRY_MASKED: u32 = 1;
 
 /// What a device writes where to interrupt a CPU.
@@ -40,42 +35,35 @@ impl Message {
     }
 }
 
-/// Programs the function's MSI capability at `cap` with one message and enables it.
-pub fn enable_msi(at: Sbdf, cap: u16, message: Message) {
-    let control = pci::read16(at, cap + CONTROL);
-    pci::write16(at, cap + CONTROL, control & !(MSI_ENABLE | MSI_MULTIPLE));
+/// Programs the function's MSI capability with one message and enables it.
+pub fn enable_msi(at: Sbdf, msi: Msi, message: Message) {
+    disable_msi(at, msi);
     let [low, high] = halves(message.addr);
-    pci::write32(at, cap + 4, low);
-    let data = if control & MSI_64_BIT != 0 {
-        pci::write32(at, cap + 8, high);
-        cap + 12
-    } else {
-        cap + 8
-    };
-    pci::write(at, data, pci::Width::W16, message.data);
-    pci::write16(at, cap + CONTROL, control & !MSI_MULTIPLE | MSI_ENABLE);
+    pci::write32(at, msi.cap + 4, low);
+    if msi.is_64_bit {
+        pci::write32(at, msi.cap + 8, high);
+    }
+    pci::write(at, msi.data(), pci::Width::W16, message.data);
+    // With one message only: all its other bits say what the function can, or are 0.
+    pci::write16(at, msi.control(), MSI_ENABLE);
 }
 
 /// Sends the function's MSI to where `message` says, with the vector that it has: the low half of the address, in one
 /// write, so that it need not be masked meanwhile.
-pub fn steer_msi(at: Sbdf, cap: u16, message: Message) {
+pub fn steer_msi(at: Sbdf, msi: Msi, message: Message) {
     let [low, _] = halves(message.addr);
-    pci::write32(at, cap + 4, low);
+    pci::write32(at, msi.cap + 4, low);
 }
 
 /// Disables the function's MSI capability.
-pub fn disable_msi(at: Sbdf, cap: u16) {
-    let control = pci::read16(at, cap + CONTROL);
-    pci::write16(at, cap + CONTROL, control & !MSI_ENABLE);
+pub fn disable_msi(at: Sbdf, msi: Msi) {
+    pci::write16(at, msi.control(), 0);
 }
 
-/// Masks or unmasks an MSI, if the function can.
-pub fn set_msi_masked(at: Sbdf, cap: u16, masked: bool) {
-    let control = pci::read16(at, cap + CONTROL);
-    if control & MSI_MASKABLE != 0 {
-        let register = cap + if control & MSI_64_BIT != 0 { 16 } else { 12 };
-        let others = pci::read32(at, register) & !1;
-        pci::write32(at, register, others | u32::from(masked));
+/// Masks or unmasks an MSI, if the function can. The masks of messages that it is not told to use stay 0.
+pub fn set_msi_masked(at: Sbdf, msi: Msi, masked: bool) {
+    if let Some(register) = msi.mask() {
+        pci::write32(at, register, masked.into());
     }
 }
 
@@ -90,35 +78,45 @@ pub struct MsixTable {
     pub count: u16,
 }
 
-/// Tables of functions, each mapped once and together with where it was: the owner may move BARs. There is room for all
-/// from the boot on, so a domain's use of a device leaves nothing behind in the heap.
+/// Tables of functions, each mapped once and together with where it was. There is room for all that were there at boot, so a
+/// domain's use of a device leaves nothing behind in the heap.
 static TABLES: Mutex<Vec<(u64, MsixTable)>> = Mutex::new(Vec::new());
 
 /// Makes room for the tables of all functions that were found.
 pub fn init() {
-    TABLES.lock().reserve_exact(pci::functions().iter().filter(|f| f.msix.is_some()).count());
+    TABLES.lock().reserve_exact(pci::functions().iter().filter(|f| f.layout.msix.is_some()).count());
 }
 
 impl MsixTable {
-    /// The table of the function with capability `cap`; `addr` is its machine address as [`msix_table_addr`] computes it.
-    pub fn map(at: Sbdf, cap: u16, addr: u64) -> Option<Self> {
+    /// Maps the table that `msix` describes of the function, at `addr`, where it is by base addresses that are known to be
+    /// right. `None`: out of memory; or that is memory, or something of the hypervisor's.
+    pub fn map(at: Sbdf, msix: Msix, addr: u64) -> Option<Self> {
         let mut tables = TABLES.lock();
         let known = tables.iter().position(|(_, table)| table.at == at);
         if let Some((_, table)) = known.map(|n| tables[n]).filter(|(mapped_addr, _)| *mapped_addr == addr) {
             return Some(table);
         }
-        let count = (pci::read16(at, cap + CONTROL) & MSIX_SIZE) + 1;
-        let entries = vmap::map_device(MachAddr::new(addr), usize::from(count) * MSIX_ENTRY_BYTES)? as usize;
-        let table = Self { at, cap, entries, count };
+        let bytes = u64::from(msix.count) * Msix::ENTRY_BYTES;
+        let entries = device_frames::map_registers(MachAddr::new(addr), usize::try_from(bytes).ok()?)? as usize;
+        let table = Self { at, cap: msix.cap, entries, count: msix.count };
         match known {
             Some(n) => tables[n] = (addr, table),
-            None => tables.push((addr, table)),
+            None => {
+                tables.try_reserve(1).ok()?;
+                tables.push((addr, table));
+            }
         }
         Some(table)
     }
 
+    /// The table of the function, if it has been mapped.
+    pub fn of(at: Sbdf) -> Option<Self> {
+        TABLES.lock().iter().find(|(_, table)| table.at == at).map(|(_, table)| *table)
+    }
+
     fn word(&self, entry: u16, word: usize) -> Option<*mut u32> {
-        (entry < self.count).then_some((self.entries + usize::from(entry) * MSIX_ENTRY_BYTES + word * 4) as *mut u32)
+        (entry < self.count)
+            .then_some((self.entries + usize::from(entry) * Msix::ENTRY_BYTES as usize + word * 4) as *mut u32)
     }
 
     /// Writes the message of `entry`, masked meanwhile and after.
@@ -160,23 +158,16 @@ impl MsixTable {
 
     /// Masks every entry and switches the function to MSI-X.
     pub fn enable(&self) {
-        let control = pci::read16(self.at, self.cap + CONTROL);
-        if control & MSIX_ENABLE == 0 {
-            pci::write16(self.at, self.cap + CONTROL, control | MSIX_ENABLE | MSIX_MASK_ALL);
+        let register = self.cap + MSIX_CONTROL;
+        if pci::read16(self.at, register) & MSIX_ENABLE == 0 {
+            pci::write16(self.at, register, MSIX_ENABLE | MSIX_MASK_ALL);
             for entry in 0..self.count {
                 let _ = self.set_masked(entry, true);
             }
         }
-        pci::write16(self.at, self.cap + CONTROL, control & !MSIX_MASK_ALL | MSIX_ENABLE);
+        // All its other bits say what the function can, or are 0.
+        pci::write16(self.at, register, MSIX_ENABLE);
     }
-}
-
-/// Machine address and bytes of the function's MSI-X table, from the BAR as it is set now.
-pub fn msix_table_addr(at: Sbdf, cap: u16) -> Option<(u64, u64)> {
-    let where_ = pci::read32(at, cap + MSIX_TABLE);
-    let base = pci::memory_bar(at, u8::try_from(where_ & 7).ok()?)?.raw();
-    let count = u64::from(pci::read16(at, cap + CONTROL) & MSIX_SIZE) + 1;
-    Some((base + u64::from(where_ & !7), count * MSIX_ENTRY_BYTES as u64))
 }
 
 #[allow(clippy::cast_possible_truncation, reason = "split into halves")]

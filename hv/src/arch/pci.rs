@@ -4,9 +4,13 @@ use crate::arch::acpi;
 use crate::cpu::port::{inb, inl, inw, outb, outl, outw};
 use crate::info;
 use crate::mem::vmap;
-use crate::sync::{Mutex, Once};
-use alloc::collections::BTreeMap;
+use crate::sync::{Mutex, RwLock};
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
+use core::ops::Deref;
+use hv_core::passthrough::isolation;
+use hv_core::pcicfg::layout::{self, Layout, Registers};
 pub use hv_core::pcicfg::Sbdf;
 use x86::MachAddr;
 
@@ -17,16 +21,8 @@ const ENABLE: u32 = 1 << 31;
 /// Registers of the common header.
 pub mod reg {
     #![allow(missing_docs, reason = "the specification's names")]
-    pub const VENDOR: u16 = 0x00;
-    pub const DEVICE: u16 = 0x02;
     pub const COMMAND: u16 = 0x04;
-    pub const STATUS: u16 = 0x06;
-    pub const REVISION_AND_CLASS: u16 = 0x08;
-    pub const HEADER_TYPE: u16 = 0x0e;
-    pub const BAR0: u16 = 0x10;
-    pub const ROM: u16 = 0x30;
     pub const SECONDARY_BUS: u16 = 0x19;
-    pub const CAPABILITIES: u16 = 0x34;
 }
 
 /// Bits of the command register.
@@ -34,19 +30,9 @@ pub mod command {
     #![allow(missing_docs, reason = "the specification's names")]
     pub const MEMORY: u16 = 1 << 1;
     pub const BUS_MASTER: u16 = 1 << 2;
+    pub const SERR: u16 = 1 << 8;
     pub const INTX_DISABLE: u16 = 1 << 10;
 }
-
-const STATUS_CAPABILITIES: u16 = 1 << 4;
-
-/// Capability: message-signalled interrupts.
-pub const CAP_MSI: u8 = 0x05;
-/// Capability: PCI Express.
-pub const CAP_EXPRESS: u8 = 0x10;
-/// Capability: MSI-X.
-pub const CAP_MSIX: u8 = 0x11;
-/// Capability: advanced features of conventional PCI.
-pub const CAP_ADVANCED_FEATURES: u8 = 0x13;
 
 /// Width of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +41,17 @@ pub enum Width {
     W8,
     W16,
     W32,
+}
+
+impl Width {
+    /// For 1, 2 or 4 bytes.
+    pub const fn of(bytes: u8) -> Self {
+        match bytes {
+            1 => Self::W8,
+            2 => Self::W16,
+            _ => Self::W32,
+        }
+    }
 }
 
 /// The ports are a pair: address, then data.
@@ -177,79 +174,36 @@ pub fn write32(at: Sbdf, offset: u16, value: u32) {
     write(at, offset, Width::W32, value);
 }
 
-/// Offset of the capability `id` in the function's list.
-pub fn find_capability(at: Sbdf, id: u8) -> Option<u16> {
-    if read16(at, reg::STATUS) & STATUS_CAPABILITIES == 0 {
-        return None;
+/// A function's configuration space, for `hv_core` to read.
+pub struct Space(pub Sbdf);
+
+impl Registers for Space {
+    fn read(&self, offset: u16) -> u32 {
+        read32(self.0, offset)
     }
-    let mut next = read8(at, reg::CAPABILITIES) & !3;
-    // A list of 4-byte entries in 192 bytes: longer means it is a circle.
-    for _ in 0..48 {
-        if next < 0x40 {
-            return None;
-        }
-        let [found, after, ..] = read32(at, next.into()).to_le_bytes();
-        if found == id {
-            return Some(next.into());
-        }
-        next = after & !3;
-    }
-    None
 }
 
-/// Where the memory begins that base address register `bar` describes, as it is set now.
-pub fn memory_bar(at: Sbdf, bar: u8) -> Option<MachAddr> {
-    let register = |n: u8| read32(at, reg::BAR0 + u16::from(n) * 4);
-    let low = match bar {
-        0..=5 => register(bar),
-        _ => return None,
-    };
-    if low & 1 != 0 {
-        return None;
-    }
-    let high = if low & 6 == 4 && bar < 5 { register(bar + 1) } else { 0 };
-    let base = u64::from(high) << 32 | u64::from(low & !15);
-    (base != 0).then_some(MachAddr::new(base))
+/// Offset of the capability `id` in the function's list.
+pub fn find_capability(at: Sbdf, id: u8) -> Option<u16> {
+    layout::find_capability(&Space(at), id)
 }
 
 /// A function of a device.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Function {
     /// Where it is.
     pub at: Sbdf,
-    /// Header layout: 0 device, 1 bridge.
-    pub header: u8,
-    /// Offset of its MSI capability.
-    pub msi: Option<u16>,
-    /// Offset of its MSI-X capability.
-    pub msix: Option<u16>,
-    /// Offset of its PCI Express capability.
-    pub express: Option<u16>,
+    /// What its configuration space said when it was found.
+    pub layout: Layout,
     /// The bridge to its bus, unless that is a root bus.
     pub bridge: Option<Sbdf>,
 }
 
-/// Kinds of PCI Express functions (capabilities register, bits 4-7) that are bridges to conventional PCI.
-const EXPRESS_TO_PCI_BRIDGE: u16 = 7;
-
 impl Function {
-    /// Does it offer a function-level reset?
-    pub fn has_function_reset(&self) -> bool {
-        const EXPRESS: u32 = 1 << 28;
-        const CONVENTIONAL: u8 = 1 << 1;
-        let express = self.express.is_some_and(|cap| read32(self.at, cap + 4) & EXPRESS != 0);
-        express
-            || find_capability(self.at, CAP_ADVANCED_FEATURES)
-                .is_some_and(|cap| read8(self.at, cap + 3) & CONVENTIONAL != 0)
-    }
-
     /// A bridge between PCI Express and conventional PCI, or a conventional one: what lies behind it has no identity of its
     /// own on the bus that the IOMMU sees.
     fn hides_identities(&self) -> bool {
-        match self.express {
-            None => true,
-            Some(cap) => read16(self.at, cap + 2) >> 4 & 15 == EXPRESS_TO_PCI_BRIDGE,
-        }
+        self.layout.express.is_none_or(|express| express.kind == layout::kind::TO_PCI_BRIDGE)
     }
 
     /// The bridge that puts its own identity on this function's accesses to memory: the one nearest to the root.
@@ -264,63 +218,122 @@ impl Function {
         }
         found
     }
+
+    /// The bus behind it, if it is a bridge. The hardware domain, whose all bridges are, may renumber buses.
+    pub fn secondary(&self) -> Option<u8> {
+        (self.layout.header == 1).then(|| read8(self.at, reg::SECONDARY_BUS))
+    }
 }
 
-static FUNCTIONS: Once<Vec<Function>> = Once::new();
+/// A function is never forgotten: those that are gone are kept for when they come back.
+static FUNCTIONS: RwLock<Vec<&'static Function>> = RwLock::new(Vec::new());
+static GONE: Mutex<Vec<&'static Function>> = Mutex::new(Vec::new());
 
-/// All functions found at boot.
-pub fn functions() -> &'static [Function] {
-    FUNCTIONS.get().map_or(&[], Vec::as_slice)
+/// All functions that are there.
+pub fn functions() -> impl Deref<Target = Vec<&'static Function>> {
+    FUNCTIONS.read()
 }
 
-/// The function at `at`, if it was there at boot.
+/// The function at `at`, if there is one.
 pub fn function(at: Sbdf) -> Option<&'static Function> {
-    functions().iter().find(|f| f.at == at)
+    FUNCTIONS.read().iter().copied().find(|f| f.at == at)
 }
 
-/// Finds the functions behind all host bridges.
+/// Finds the functions behind all host bridges. Those that ACPI does not describe other than by a program, which nobody runs
+/// here, are found by looking at every bus.
 pub fn init() {
     let mut found = Vec::new();
-    scan_bus(0, 0, None, &mut found);
-    for range in acpi::tables().ecam.iter().filter(|r| r.segment != 0) {
-        scan_bus(range.segment, range.first_bus, None, &mut found);
+    let mut looked_at = BTreeSet::new();
+    let ecam = acpi::tables().ecam.iter().map(|r| (r.segment, r.first_bus..=r.last_bus));
+    for (segment, buses) in core::iter::once((0, 0..=u8::MAX)).chain(ecam) {
+        for bus in buses {
+            scan_bus((segment, bus), None, &mut found, &mut looked_at);
+        }
     }
     info!("PCI: {} functions", found.len());
-    FUNCTIONS.call_once(|| found);
+    *FUNCTIONS.write() = found;
 }
 
-fn scan_bus(segment: u16, bus: u8, bridge: Option<Sbdf>, found: &mut Vec<Function>) {
-    for device in 0..32u8 {
-        let first = Sbdf::new(segment, bus, device << 3);
-        if read32(first, reg::VENDOR) & 0xffff == 0xffff {
-            continue;
-        }
-        let has_more = read8(first, reg::HEADER_TYPE) & 0x80 != 0;
-        for function in 0..if has_more { 8 } else { 1 } {
-            scan_function(Sbdf::new(segment, bus, device << 3 | function), bridge, found);
-        }
-    }
-}
-
-fn scan_function(at: Sbdf, bridge: Option<Sbdf>, found: &mut Vec<Function>) {
-    let id = read32(at, reg::VENDOR);
-    if id & 0xffff == 0xffff {
+fn scan_bus(
+    at: (u16, u8),
+    bridge: Option<Sbdf>,
+    found: &mut Vec<&'static Function>,
+    looked_at: &mut BTreeSet<(u16, u8)>,
+) {
+    let (segment, bus) = at;
+    if !looked_at.insert(at) {
         return;
     }
-    let header = read8(at, reg::HEADER_TYPE) & 0x7f;
-    found.push(Function {
-        at,
-        header,
-        msi: find_capability(at, CAP_MSI),
-        msix: find_capability(at, CAP_MSIX),
-        express: find_capability(at, CAP_EXPRESS),
-        bridge,
-    });
-    if header == 1 {
-        let secondary = read8(at, reg::SECONDARY_BUS);
-        // Buses behind a bridge have higher numbers, so this ends; anything else is not set up, or a circle.
-        if secondary > at.bus {
-            scan_bus(at.segment, secondary, Some(at), found);
+    for device in 0..32u8 {
+        let mut is_multi = false;
+        for n in 0..8 {
+            if n != 0 && !is_multi {
+                break;
+            }
+            let at = Sbdf::new(segment, bus, device << 3 | n);
+            let Some(layout) = Layout::read(&Space(at)) else {
+                if n == 0 {
+                    break;
+                }
+                continue;
+            };
+            is_multi |= layout.is_multi;
+            let function: &'static Function = Box::leak(Box::new(Function { at, layout, bridge }));
+            found.push(function);
+            // Buses behind a bridge have higher numbers, so this ends; anything else is not set up, or a circle.
+            if let Some(secondary) = function.secondary().filter(|secondary| *secondary > bus) {
+                scan_bus((segment, secondary), Some(at), found, looked_at);
+            }
         }
+    }
+}
+
+/// The hardware domain says that a function is there. `None`: nothing answers, or out of memory.
+pub fn add(at: Sbdf) -> Option<&'static Function> {
+    if let Some(known) = function(at) {
+        return Some(known);
+    }
+    let layout = Layout::read(&Space(at))?;
+    let is_above = |f: &&'static Function| f.at.segment == at.segment && f.secondary() == Some(at.bus);
+    let bridge = functions().iter().copied().find(is_above).map(|f| f.at);
+    let new = Function { at, layout, bridge };
+    let mut gone = GONE.lock();
+    let function = match gone.iter().position(|f| **f == new) {
+        Some(n) => gone.swap_remove(n),
+        None => Box::leak(Box::new(new)),
+    };
+    let mut all = FUNCTIONS.write();
+    all.try_reserve(1).ok()?;
+    all.push(function);
+    Some(function)
+}
+
+/// It is there no more.
+pub fn remove(at: Sbdf) {
+    let mut all = FUNCTIONS.write();
+    if let Some(n) = all.iter().position(|f| f.at == at) {
+        GONE.lock().push(all.remove(n));
+    }
+}
+
+/// Has bridges send what a function behind one has for another to the root, where the IOMMU sees it. Once the IOMMU is found.
+pub fn separate() {
+    const CONTROL: u16 = 6;
+    for f in functions().iter().filter(|f| f.layout.header == 1) {
+        if let Some(acs) = f.layout.acs {
+            write16(f.at, acs + CONTROL, isolation::wanted(read16(f.at, acs + 4)));
+        }
+    }
+}
+
+/// Where a function is, as far as it matters for who can reach whom past the IOMMU.
+pub fn place(f: &Function) -> isolation::Place {
+    const CONTROL: u16 = 6;
+    isolation::Place {
+        at: f.at,
+        bridge: f.bridge,
+        is_bridge: f.layout.header != 0,
+        kind: f.layout.express.map(|e| e.kind),
+        control: f.layout.acs.map(|acs| read16(f.at, acs + CONTROL)),
     }
 }

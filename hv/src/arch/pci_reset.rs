@@ -1,11 +1,12 @@
 //! Resets functions by their own registers, as `hv_core::passthrough::reset` describes them.
 
 use crate::arch::pci::{self, command, reg, Sbdf};
-use crate::mem::vmap;
+use crate::mem::device_frames;
 use crate::sync::Mutex;
 use crate::{info, warn};
 use alloc::vec::Vec;
 use hv_core::passthrough::reset::{self, Reset};
+use hv_core::pcicfg::Bars;
 use x86::MachAddr;
 
 /// Reads of a register until a reset must have ended.
@@ -36,7 +37,7 @@ impl Window {
         if windows.len() == windows.capacity() {
             return None;
         }
-        let window = Self(vmap::map_device(addr, reset::WINDOW)? as usize);
+        let window = Self(device_frames::map_registers(addr, reset::WINDOW)? as usize);
         windows.push((addr, window));
         Some(window)
     }
@@ -58,20 +59,16 @@ impl Window {
 }
 
 /// Resets the function, which is no bus master and must stay none meanwhile, if its kind is known and it has no
-/// function-level reset: with that, the hardware domain resets it.
-pub fn reset(at: Sbdf) {
-    if pci::function(at).is_none_or(|f| f.header != 0 || f.has_function_reset()) {
-        return;
-    }
-    let (vendor, device) = (pci::read16(at, reg::VENDOR), pci::read16(at, reg::DEVICE));
-    let class = pci::read32(at, reg::REVISION_AND_CLASS) >> 8;
-    let Some(method) = reset::method(vendor, device, class) else {
+/// function-level reset: with that, the hardware domain resets it. `bars`: where its registers are.
+pub fn reset(at: Sbdf, bars: &Bars) {
+    let Some(layout) = pci::function(at).map(|f| &f.layout).filter(|l| l.header == 0 && !l.has_reset) else { return };
+    let Some(method) = reset::method(layout.vendor, layout.device, layout.class) else {
         info!("{at} has no function-level reset, and its own is not known: what it was told may live on");
         return;
     };
     let was = pci::read16(at, reg::COMMAND);
     pci::write16(at, reg::COMMAND, was | command::MEMORY);
-    match pci::memory_bar(at, method.bar).and_then(Window::map) {
+    match bars.memory(method.bar).map(MachAddr::new).and_then(Window::map) {
         Some(window) if has_ended(window, method) => {}
         _ => warn!("{at}: it could not be reset"),
     }

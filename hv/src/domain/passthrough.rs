@@ -4,7 +4,7 @@
 //! space is written, so that none of these sees a function half way. It comes before the lock of the interrupts.
 
 use crate::arch::pci::{self, command, reg, Sbdf};
-use crate::arch::{msi, pci_reset};
+use crate::arch::pci_reset;
 use crate::domain::{Domain, DomainRef};
 use crate::mem::device_frames;
 use crate::sync::{Mutex, Once};
@@ -12,8 +12,8 @@ use crate::{info, iommu, irq, sched, warn};
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 use hv_core::cmdline::Options;
-use hv_core::passthrough::{Confinement, Move, Owner, Ownership, Recipient, Refusal, Traits};
-use hv_core::pcicfg::{Base, Fixed, Function};
+use hv_core::passthrough::{isolation, Confinement, Entry, Move, Owner, Ownership, Recipient, Refusal, Traits};
+use hv_core::pcicfg::{Bars, Base, Function};
 use x86::{MachAddr, Mfn};
 use xen_abi::errno::Errno;
 
@@ -74,14 +74,48 @@ pub fn init(options: &Options) {
         }
         Confinement::Forbidden => info!("No IOMMU: devices stay with domain 0 (passthrough=unsafe allows otherwise)"),
     }
-    let traits = |f: &pci::Function| Traits {
-        is_bridge: f.header != 0,
+    let functions = pci::functions();
+    let functions = functions.iter().map(|f| (f.at, traits(f), bars(f)));
+    OWNERSHIP.call_once(|| Mutex::new(Ownership::new(functions, confinement)));
+}
+
+fn traits(f: &pci::Function) -> Traits {
+    Traits {
+        is_bridge: f.layout.header != 0,
         shares_identity: f.identity_bridge().is_some() || iommu::shares_identity(f.at),
         is_ours: iommu::is_unit(f.at),
         has_firmware_memory: iommu::has_firmware_memory(f.at),
-    };
-    let functions = pci::functions().iter().map(|f| (f.at, traits(f)));
-    OWNERSHIP.call_once(|| Mutex::new(Ownership::new(functions, confinement)));
+    }
+}
+
+fn bars(f: &pci::Function) -> Bars {
+    Bars::read(&pci::Space(f.at), f.layout.header)
+}
+
+/// The hardware domain says that there is a function, which is its own then. ENODEV: nothing answers there; ENOMEM.
+pub fn add(at: Sbdf) -> Result<(), Errno> {
+    let mut table = ownership().lock();
+    if table.find(at).is_some() {
+        return Ok(());
+    }
+    if !crate::mem::frames::has_headroom() {
+        return Err(Errno::ENOMEM);
+    }
+    let f = pci::add(at).ok_or(Errno::ENODEV)?;
+    table.add(at, traits(f), bars(f))?;
+    iommu::add(at);
+    info!("{at} appeared");
+    Ok(())
+}
+
+/// It says that it is gone. EBUSY: another domain has it, or nobody; ENODEV: there was none.
+pub fn remove(at: Sbdf) -> Result<(), Errno> {
+    let mut table = ownership().lock();
+    table.remove(at)?;
+    irq::guest::unmap_messages(at);
+    iommu::follow(at, Owner::Quarantine, None);
+    pci::remove(at);
+    Ok(())
 }
 
 fn ownership() -> &'static Mutex<Ownership> {
@@ -152,10 +186,22 @@ pub fn assign(at: Sbdf, to: &Party) -> Result<(), Errno> {
         Party::Domain(d) if table.confinement() == Confinement::Unsafe => {
             warn!("*** {at} goes to d{} WITHOUT AN IOMMU: its driver can read and write all memory ***", d.id);
         }
-        Party::Domain(d) => info!("{at} goes to d{}", d.id),
+        Party::Domain(d) => {
+            info!("{at} goes to d{}", d.id);
+            say_who_is_near(&table, at);
+        }
         Party::Nobody => info!("{at} is put aside"),
     }
     Ok(())
+}
+
+/// Functions that reach each other past the IOMMU should have one owner.
+fn say_who_is_near(table: &Ownership, at: Sbdf) {
+    let places: Vec<isolation::Place> = pci::functions().iter().map(|f| pci::place(f)).collect();
+    let owner = |at| table.find(at).map(|e| e.owner);
+    for other in isolation::group(at, &places).filter(|other| owner(*other) != owner(at)) {
+        warn!("{at} and {other} can reach each other past the IOMMU, and do not have the same owner");
+    }
 }
 
 fn refused(at: Sbdf, to: &Party, why: Refusal) {
@@ -200,30 +246,30 @@ pub fn group(at: Sbdf, d: &Domain) -> Vec<Sbdf> {
     table.of(owner_of(d)).map(|e| e.at).filter(|&other| same(other)).collect()
 }
 
-/// Does `act` while `d` owns the function. EPERM: it does not.
-pub fn while_owned<R>(at: Sbdf, d: &Domain, act: impl FnOnce() -> Result<R, Errno>) -> Result<R, Errno> {
+/// Does `act`, which is told the base addresses, while `d` owns the function. EPERM: it does not.
+pub fn while_owned<R>(at: Sbdf, d: &Domain, act: impl FnOnce(&Bars) -> Result<R, Errno>) -> Result<R, Errno> {
     let table = ownership().lock();
-    if table.find(at).is_none_or(|e| e.owner != owner_of(d)) {
-        return Err(Errno::EPERM);
+    match table.find(at) {
+        Some(entry) if entry.owner == owner_of(d) => act(&entry.bars),
+        _ => Err(Errno::EPERM),
     }
-    act()
 }
 
-/// Calls `act` with what decides about writes to the function's configuration space; it stays so meanwhile.
-pub fn with_filter(at: Sbdf, act: impl FnOnce(Function)) {
-    let table = ownership().lock();
-    let Some(f) = pci::function(at) else { return act(Function::default()) };
+/// Writes `width` (1, 2 or 4) bytes of the function's configuration space, as far as it is anybody's to write.
+pub fn write_config(at: Sbdf, offset: u16, width: u8, value: u32) {
+    let mut table = ownership().lock();
     let entry = table.find(at);
-    let is_quarantined = entry.is_some_and(|e| e.owner == Owner::Quarantine);
-    let is_stopped = entry.is_some_and(|e| e.is_stopped);
-    act(Function {
-        msi: f.msi.map(|cap| (cap, pci::read16(at, cap + 2))),
-        msix: f.msix,
-        header: f.header,
+    let filter = pci::function(at).map_or_else(Function::default, |f| Function {
         is_ours: entry.is_some_and(|e| e.traits.is_ours),
         is_abandoned: entry.is_some_and(|e| has_stopped(e.owner)),
-        fixed: entry.and_then(|e| e.fixed).map(|fixed| Fixed { is_quarantined, is_stopped, ..fixed }),
+        fixed: entry.and_then(Entry::fixed),
+        ..Function::of(&f.layout)
     });
+    let held = || pci::read(at, offset, pci::Width::of(width));
+    if let Some(value) = filter.filter(offset, width, value).written(value, held) {
+        pci::write(at, offset, pci::Width::of(width), value);
+        table.wrote(at, offset, width, || Bars::read(&pci::Space(at), filter.header));
+    }
 }
 
 /// Nobody of the owner's answers the function, not now or never again. The tools pause a domain before they destroy it.
@@ -237,13 +283,15 @@ fn has_stopped(owner: Owner) -> bool {
 
 /// Makes the hardware follow `move`, and records it. ENOMEM: nothing has changed.
 fn carry_out(table: &mut Ownership, at: Sbdf, r#move: Move) -> Result<(), Errno> {
+    let bars = table.find(at).map(|e| e.bars).unwrap_or_default();
     if r#move.from == Owner::Hardware {
-        watch_messages(at)?;
+        watch_messages(at, &bars)?;
+        report_nothing(at);
     }
     irq::guest::unmap_messages(at);
     if r#move.to == Owner::Quarantine {
         silence(at);
-        pci_reset::reset(at);
+        pci_reset::reset(at, &bars);
         iommu::follow(at, r#move.to, None);
     } else {
         let domain = match r#move.to {
@@ -254,23 +302,31 @@ fn carry_out(table: &mut Ownership, at: Sbdf, r#move: Move) -> Result<(), Errno>
         let was = pci::read16(at, reg::COMMAND);
         pci::write16(at, reg::COMMAND, was & !command::INTX_DISABLE);
     }
-    table.record(at, r#move, || Fixed {
-        bars: core::array::from_fn(|n| pci::read32(at, reg::BAR0 + 4 * n as u16)),
-        rom: pci::read32(at, reg::ROM),
-        ..Fixed::default()
-    });
+    table.record(at, r#move);
     if r#move.to == Owner::Hardware {
-        unwatch_messages(table, at);
+        unwatch_messages(table, at, &bars);
     }
     Ok(())
+}
+
+/// What goes wrong at the function is not reported any more, as that can stop the machine. Its new owner cannot change that.
+fn report_nothing(at: Sbdf) {
+    const CONTROL: u16 = 8;
+    const REPORTS: u16 = 0x0f;
+    let was = pci::read16(at, reg::COMMAND);
+    pci::write16(at, reg::COMMAND, was & !command::SERR);
+    if let Some(cap) = pci::function(at).and_then(|f| f.layout.express).map(|e| e.cap) {
+        let was = pci::read16(at, cap + CONTROL);
+        pci::write16(at, cap + CONTROL, was & !REPORTS);
+    }
 }
 
 /// Ends the function's accesses to memory and its interrupts. What it has already sent has arrived afterwards.
 fn silence(at: Sbdf) {
     let was = pci::read16(at, reg::COMMAND);
     pci::write16(at, reg::COMMAND, was & !command::BUS_MASTER | command::INTX_DISABLE);
-    let express = pci::function(at).and_then(|f| f.express);
-    if let Some(cap) = express {
+    let express = pci::function(at).and_then(|f| f.layout.express);
+    if let Some(cap) = express.map(|e| e.cap) {
         let is_pending = |_: &u32| pci::read16(at, cap + EXPRESS_STATUS) & TRANSACTIONS_PENDING != 0;
         if (0..PENDING_READS).take_while(is_pending).count() == PENDING_READS as usize {
             warn!("{at}: transactions do not end");
@@ -281,25 +337,25 @@ fn silence(at: Sbdf) {
 }
 
 /// Frames of the function's table of messages.
-fn message_frames(at: Sbdf) -> Option<(Mfn, Mfn)> {
-    let cap = pci::function(at)?.msix?;
-    let (addr, bytes) = msi::msix_table_addr(at, cap)?;
-    Some((Mfn::containing(MachAddr::new(addr)), Mfn::containing(MachAddr::new(addr + bytes.max(1) - 1))))
+fn message_frames(at: Sbdf, bars: &Bars) -> Option<(Mfn, Mfn)> {
+    let (first, last) = pci::function(at)?.layout.msix?.table(bars)?;
+    let frames = (Mfn::containing(MachAddr::new(first)), Mfn::containing(MachAddr::new(last)));
+    device_frames::may_be_registers(frames.0, frames.1).then_some(frames)
 }
 
 /// Whoever writes the table chooses where the device writes: from now on that is the hypervisor alone.
-fn watch_messages(at: Sbdf) -> Result<(), Errno> {
-    match message_frames(at) {
-        Some((first, last)) => device_frames::watch(first, last),
+fn watch_messages(at: Sbdf, bars: &Bars) -> Result<(), Errno> {
+    match message_frames(at, bars) {
+        Some((first, last)) => device_frames::watch_table(first, last),
         None => Ok(()),
     }
 }
 
-fn unwatch_messages(table: &Ownership, at: Sbdf) {
-    let Some((first, last)) = message_frames(at) else { return };
-    device_frames::unwatch(first, last);
+fn unwatch_messages(table: &Ownership, at: Sbdf, bars: &Bars) {
+    let Some((first, last)) = message_frames(at, bars) else { return };
+    device_frames::unwatch_table(first, last);
     // Others may have their tables in the same frames.
     for entry in table.away() {
-        let _ = watch_messages(entry.at);
+        let _ = watch_messages(entry.at, &entry.bars);
     }
 }

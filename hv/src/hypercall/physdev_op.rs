@@ -8,7 +8,6 @@ use crate::domain::vcpu::IoBitmap;
 use crate::domain::{self, passthrough};
 use crate::irq;
 use crate::mem::guest_ptr::plain;
-use hv_core::passthrough::Owner;
 use hv_core::pirq::Wire;
 use xen_abi::errno::Errno;
 use xen_abi::layout::DOMID_SELF;
@@ -150,15 +149,13 @@ fn machine_op(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>) -> Outcome {
         op::PHYSDEVOP_FREE_IRQ_VECTOR => OK,
         op::PHYSDEVOP_PCI_DEVICE_ADD => {
             let r: op::PhysdevPciDeviceAdd = arg.cast().read()?;
-            known(Sbdf::new(r.seg, r.bus, r.devfn))
+            passthrough::add(Sbdf::new(r.seg, r.bus, r.devfn))?;
+            OK
         }
         op::PHYSDEVOP_PCI_DEVICE_REMOVE => {
             let r: op::PhysdevPciDevice = arg.cast().read()?;
-            let at = Sbdf::new(r.seg, r.bus, r.devfn);
-            if matches!(passthrough::owner(at), Some(Owner::Domain(_))) {
-                return Err(Errno::EBUSY);
-            }
-            known(at)
+            passthrough::remove(Sbdf::new(r.seg, r.bus, r.devfn))?;
+            OK
         }
         op::PHYSDEVOP_PREPARE_MSIX | op::PHYSDEVOP_RELEASE_MSIX => {
             let r: op::PhysdevPciDevice = arg.cast().read()?;
@@ -172,14 +169,20 @@ fn machine_op(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>) -> Outcome {
         op::PHYSDEVOP_MANAGE_PCI_ADD | op::PHYSDEVOP_MANAGE_PCI_REMOVE | op::PHYSDEVOP_RESTORE_MSI => {
             let r: op::PhysdevManagePci = arg.cast().read()?;
             let at = Sbdf::new(0, r.bus, r.devfn);
-            if cmd == op::PHYSDEVOP_RESTORE_MSI {
-                irq::guest::restore_msi(at);
+            match cmd {
+                op::PHYSDEVOP_MANAGE_PCI_ADD => passthrough::add(at)?,
+                op::PHYSDEVOP_MANAGE_PCI_REMOVE => passthrough::remove(at)?,
+                _ => {
+                    irq::guest::restore_msi(at);
+                    known(at)?;
+                }
             }
-            known(at)
+            OK
         }
         op::PHYSDEVOP_MANAGE_PCI_ADD_EXT => {
             let r: op::PhysdevManagePciExt = arg.cast().read()?;
-            known(Sbdf::new(0, r.bus, r.devfn))
+            passthrough::add(Sbdf::new(0, r.bus, r.devfn))?;
+            OK
         }
         op::PHYSDEVOP_PCI_MMCFG_RESERVED => {
             // The hypervisor found the windows itself.

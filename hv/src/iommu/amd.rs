@@ -47,7 +47,8 @@ pub fn find() -> Option<Box<dyn Hardware>> {
         return None;
     }
     let highest = |segment| {
-        let functions = pci::functions().iter().filter(|f| f.at.segment == segment).map(|f| f.at.source_id());
+        let all = pci::functions();
+        let functions = all.iter().filter(|f| f.at.segment == segment).map(|f| f.at.source_id());
         functions.max().unwrap_or(0).max(ivrs.highest_named(segment))
     };
     let units: Option<Vec<Unit>> = ivrs.units.iter().map(|u| Unit::new(u, highest(u.segment))).collect();

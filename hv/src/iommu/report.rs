@@ -18,6 +18,13 @@ pub(super) fn init() {
     BRAKE.call_once(|| Mutex::new(Brake::new(pci::functions().iter().map(|f| f.at))));
 }
 
+/// Counts those of one more.
+pub(super) fn add(at: Sbdf) {
+    if let Some(brake) = BRAKE.get() {
+        brake.lock().add(at);
+    }
+}
+
 /// A unit interrupted.
 pub fn handle_faults() {
     let Some(iommu) = active() else { return };

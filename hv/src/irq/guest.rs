@@ -16,6 +16,7 @@ use crate::sync::{Mutex, MutexGuard, Once};
 use alloc::vec;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
+use hv_core::pcicfg::layout::Msi;
 use hv_core::pirq::{Deliveries, Interrupts, Irq, IrqChip, Kind, Wire};
 use xen_abi::errno::Errno;
 
@@ -40,10 +41,17 @@ const SERIAL_ISA_IRQ: u8 = 4;
 pub struct MsiSource {
     /// The function.
     pub at: Sbdf,
-    /// Offset of its capability.
-    pub cap: u16,
-    /// Entry of the MSI-X table; `None`: plain MSI.
-    pub entry: Option<u16>,
+    /// Which of its messages.
+    pub which: Which,
+}
+
+/// A message of a function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Which {
+    /// Plain MSI.
+    Msi(Msi),
+    /// This entry of its table, which has been mapped.
+    Entry(u16),
 }
 
 /// Where a line goes.
@@ -96,15 +104,15 @@ impl Chips {
 
     fn program(irq: Irq, route: Route, source: MsiSource) -> Option<()> {
         let message = route.message(irq, source.at);
-        match source.entry {
-            Some(entry) => {
-                let table = table_of(source)?;
+        match source.which {
+            Which::Entry(entry) => {
+                let table = msi::MsixTable::of(source.at)?;
                 table.enable();
                 table.set(entry, message)
             }
-            None => {
-                msi::set_msi_masked(source.at, source.cap, true);
-                msi::enable_msi(source.at, source.cap, message);
+            Which::Msi(cap) => {
+                msi::set_msi_masked(source.at, cap, true);
+                msi::enable_msi(source.at, cap, message);
                 Some(())
             }
         }
@@ -118,10 +126,10 @@ impl Chips {
                 if !masked {
                     remap::hold(irq, false);
                 }
-                match source {
-                    MsiSource { at, cap, entry: None } => msi::set_msi_masked(at, cap, masked),
-                    MsiSource { entry: Some(entry), .. } => {
-                        let _ = table_of(source).and_then(|t| t.set_masked(entry, masked));
+                match source.which {
+                    Which::Msi(cap) => msi::set_msi_masked(source.at, cap, masked),
+                    Which::Entry(entry) => {
+                        let _ = msi::MsixTable::of(source.at).and_then(|t| t.set_masked(entry, masked));
                     }
                 }
                 // Many devices cannot mask their MSI; and one that was told to write where the message goes raises it past its
@@ -132,11 +140,6 @@ impl Chips {
             }
         }
     }
-}
-
-fn table_of(source: MsiSource) -> Option<msi::MsixTable> {
-    let (addr, _) = msi::msix_table_addr(source.at, source.cap)?;
-    msi::MsixTable::map(source.at, source.cap, addr)
 }
 
 impl IrqChip for Chips {
@@ -187,16 +190,16 @@ impl IrqChip for Chips {
         match source {
             _ if remap::steer(irq, route.apic_id()) => {}
             None => ioapic::steer(irq, route.apic_id()),
-            Some(MsiSource { at, cap, entry: None }) => msi::steer_msi(at, cap, route.message(irq, at)),
-            Some(source @ MsiSource { at, entry: Some(entry), .. }) => {
-                let _ = table_of(source).and_then(|table| table.steer(entry, route.message(irq, at)));
+            Some(MsiSource { at, which: Which::Msi(cap) }) => msi::steer_msi(at, cap, route.message(irq, at)),
+            Some(MsiSource { at, which: Which::Entry(entry) }) => {
+                let _ = msi::MsixTable::of(at).and_then(|table| table.steer(entry, route.message(irq, at)));
             }
         }
     }
 
     fn unroute(&mut self, irq: Irq, source: Option<MsiSource>) {
         match source {
-            Some(MsiSource { at, cap, entry: None }) => msi::disable_msi(at, cap),
+            Some(MsiSource { at, which: Which::Msi(cap) }) => msi::disable_msi(at, cap),
             // The other entries of the table stay in use.
             _ => Self::set_masked(irq, source, true),
         }
@@ -345,13 +348,20 @@ pub fn steer(v: &Vcpu, pirq: u32) {
 /// Gives `d` a pirq for entry `entry` of function `at`'s MSI-X table, or for its MSI if that is `None`. ENODEV: no such
 /// function or capability. EPERM: it is not the domain's. Others as `Interrupts::map_msi`.
 pub fn map_msi(d: &Domain, at: Sbdf, entry: Option<u16>, wanted: Option<u32>) -> Result<u32, Errno> {
-    let function = pci::function(at).ok_or(Errno::ENODEV)?;
-    let cap = if entry.is_some() { function.msix } else { function.msi }.ok_or(Errno::ENODEV)?;
-    if entry.is_some() {
-        msi::msix_table_addr(at, cap).ok_or(Errno::EINVAL)?;
-    }
+    let layout = &pci::function(at).ok_or(Errno::ENODEV)?.layout;
     // It cannot change hands before the message is recorded as the domain's.
-    passthrough::while_owned(at, d, || lock_for(d)?.map_msi(d.id, MsiSource { at, cap, entry }, wanted))
+    passthrough::while_owned(at, d, |bars| {
+        let which = match entry {
+            None => Which::Msi(layout.msi.ok_or(Errno::ENODEV)?),
+            Some(entry) => {
+                let msix = layout.msix.ok_or(Errno::ENODEV)?;
+                let (addr, _) = msix.table(bars).ok_or(Errno::EINVAL)?;
+                msi::MsixTable::map(at, msix, addr).ok_or(Errno::EINVAL)?;
+                Which::Entry(entry)
+            }
+        };
+        lock_for(d)?.map_msi(d.id, MsiSource { at, which }, wanted)
+    })
 }
 
 /// Takes all pirqs for messages of function `at` back from whoever has them.

@@ -1,15 +1,21 @@
 //! Frames of devices that the hypervisor keeps to itself, entirely or for writing. Whoever drives such a device says so here.
 
+use crate::mem::{frames, vmap};
 use crate::sync::RwLock;
+use crate::warn;
 use hv_core::rangeset::RangeSet;
-use x86::Mfn;
+use x86::{MachAddr, Mfn};
 use xen_abi::errno::Errno;
 
-/// Frames that nobody may write, though they may map them: configuration space and MSI-X tables that the hypervisor
-/// watches.
+/// Frames that nobody may write, though they may map them: configuration space.
 static READ_ONLY_FRAMES: RwLock<RangeSet> = RwLock::new(RangeSet::new());
+/// The same for as long as the hypervisor watches them: tables of messages.
+static WATCHED_TABLES: RwLock<RangeSet> = RwLock::new(RangeSet::new());
 /// Frames that no domain may map: interrupt controllers, the IOMMU.
 static HIDDEN_FRAMES: RwLock<RangeSet> = RwLock::new(RangeSet::new());
+
+/// The first megabyte: memory, the firmware's, and of the times of ISA.
+const LOW_MEMORY_END: Mfn = Mfn::new(0x100);
 
 /// No domain may map these frames.
 pub fn hide(first: Mfn, last: Mfn) {
@@ -21,10 +27,15 @@ pub fn watch(first: Mfn, last: Mfn) -> Result<(), Errno> {
     READ_ONLY_FRAMES.write().insert(first.raw(), last.raw()).map_err(|_| Errno::ENOMEM)
 }
 
-/// Ends [`watch`].
-pub fn unwatch(first: Mfn, last: Mfn) {
+/// The same, until [`unwatch_table`].
+pub fn watch_table(first: Mfn, last: Mfn) -> Result<(), Errno> {
+    WATCHED_TABLES.write().insert(first.raw(), last.raw()).map_err(|_| Errno::ENOMEM)
+}
+
+/// Ends [`watch_table`].
+pub fn unwatch_table(first: Mfn, last: Mfn) {
     // A failure leaves them watched: their writers are slower, that is all.
-    let _ = READ_ONLY_FRAMES.write().remove(first.raw(), last.raw());
+    let _ = WATCHED_TABLES.write().remove(first.raw(), last.raw());
 }
 
 /// May no domain map it?
@@ -34,5 +45,22 @@ pub fn is_hidden(mfn: Mfn) -> bool {
 
 /// Is it a frame that only the hypervisor writes?
 pub fn is_watched(mfn: Mfn) -> bool {
-    READ_ONLY_FRAMES.read().contains(mfn.raw())
+    READ_ONLY_FRAMES.read().contains(mfn.raw()) || WATCHED_TABLES.read().contains(mfn.raw())
+}
+
+/// Could a device's registers be at `first..=last`? Not if that is memory, or something of the hypervisor's.
+pub fn may_be_registers(first: Mfn, last: Mfn) -> bool {
+    let is_memory = |mfn| frames::frame(mfn).is_some_and(|frame| !frame.is_io());
+    let is_ours = |mfn: Mfn| is_hidden(mfn) || READ_ONLY_FRAMES.read().contains(mfn.raw());
+    first >= LOW_MEMORY_END && (first.raw()..=last.raw()).map(Mfn::new).all(|mfn| !is_memory(mfn) && !is_ours(mfn))
+}
+
+/// Maps registers that a device says are at `addr`, for good. `None`: they cannot be there; or out of memory.
+pub fn map_registers(addr: MachAddr, bytes: usize) -> Option<*mut u8> {
+    let last = addr.raw().checked_add(bytes.max(1) as u64 - 1)?;
+    if !may_be_registers(Mfn::containing(addr), Mfn::containing(MachAddr::new(last))) {
+        warn!("A device says that its registers are at {:#x}, which cannot be", addr.raw());
+        return None;
+    }
+    vmap::map_device(addr, bytes)
 }

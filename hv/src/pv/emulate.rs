@@ -399,7 +399,7 @@ impl PciConfig {
 
 impl ConfigSpace for PciConfig {
     fn read(&mut self, address: ConfigAddress, width: u8) -> u32 {
-        pci::read(Self::place(address), address.offset, mmio_ro::pci_width(width))
+        pci::read(Self::place(address), address.offset, pci::Width::of(width))
     }
 
     fn write(&mut self, address: ConfigAddress, width: u8, value: u32) {

@@ -75,7 +75,7 @@ fn config_function(frame: Mfn) -> Option<pci::Sbdf> {
 fn read(at: pci::Sbdf, offset: u16, width: u8) -> u64 {
     match width {
         8 => u64::from(pci::read32(at, offset)) | u64::from(pci::read32(at, offset + 4)) << 32,
-        _ => pci::read(at, offset, pci_width(width)).into(),
+        _ => pci::read(at, offset, Width::of(width)).into(),
     }
 }
 
@@ -85,20 +85,5 @@ pub fn write_config(at: pci::Sbdf, offset: u16, width: u8, value: u64) {
         write_config(at, offset, 4, value & 0xffff_ffff);
         return write_config(at, offset + 4, 4, value >> 32);
     }
-    let value = value as u32;
-    passthrough::with_filter(at, |filter| {
-        let held = || pci::read(at, offset, pci_width(width));
-        if let Some(value) = filter.filter(offset, width, value).written(value, held) {
-            pci::write(at, offset, pci_width(width), value);
-        }
-    });
-}
-
-/// The access width for 1, 2 or 4 bytes.
-pub const fn pci_width(width: u8) -> Width {
-    match width {
-        1 => Width::W8,
-        2 => Width::W16,
-        _ => Width::W32,
-    }
+    passthrough::write_config(at, offset, width, value as u32);
 }

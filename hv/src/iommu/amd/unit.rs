@@ -168,14 +168,15 @@ impl Unit {
 
     /// Lets it interrupt when it stops an access.
     fn enable_event_interrupt(&self) -> bool {
-        let Some((cap, vector)) = pci::find_capability(self.at, pci::CAP_MSI).zip(vectors::allocate(irq::IOMMU)) else {
+        let msi = pci::function(self.at).and_then(|f| f.layout.msi);
+        let Some((msi, vector)) = msi.zip(vectors::allocate(irq::IOMMU)) else {
             warn!("IOMMU: no interrupt for unit {}: what it stops is not reported", self.at);
             return false;
         };
         let apic_id = percpu::cpu(CPU).map_or(0, |c| c.apic_id.get());
         let was = pci::read16(self.at, pci::reg::COMMAND);
         pci::write16(self.at, pci::reg::COMMAND, was | pci::command::BUS_MASTER);
-        msi::enable_msi(self.at, cap, msi::Message::new(apic_id, vector));
+        msi::enable_msi(self.at, msi, msi::Message::new(apic_id, vector));
         true
     }
 
