@@ -29,7 +29,7 @@ struct Queue {
 pub struct Scheduler {
     queues: Box<[Queue]>,
     /// Whose turn it is.
-    turn: usize,
+    current: usize,
     /// It has begun.
     has_begun: bool,
 }
@@ -40,7 +40,7 @@ impl Scheduler {
         let mut queues = Vec::new();
         queues.try_reserve_exact(n).ok()?;
         queues.extend(core::iter::repeat_n(Queue { state: State::Idle, left: 0 }, n));
-        Some(Scheduler { queues: queues.into_boxed_slice(), turn: 0, has_begun: false })
+        Some(Scheduler { queues: queues.into_boxed_slice(), current: 0, has_begun: false })
     }
 
     /// Queue `q` may have something to send. Does nothing if it waits for credit.
@@ -55,32 +55,32 @@ impl Scheduler {
 
     /// The queue whose turn it is. It keeps the turn until it has sent enough, is idle or has no credit.
     #[inline]
-    pub fn next(&mut self) -> Option<usize> {
+    pub fn turn(&mut self) -> Option<usize> {
         let n = self.queues.len();
         if self.has_begun {
             if self.is_on() {
-                return Some(self.turn);
+                return Some(self.current);
             }
-            self.turn = (self.turn + 1) % n;
+            self.current = (self.current + 1) % n;
             self.has_begun = false;
         }
         // Two rounds: a queue that owes more than a turn is worth is passed over once. It cannot owe two: see QUANTUM.
         for _ in 0..2 * n {
-            let queue = &mut self.queues[self.turn];
+            let queue = &mut self.queues[self.current];
             if queue.state == State::Ready {
                 queue.left += QUANTUM;
                 if queue.left > 0 {
                     self.has_begun = true;
-                    return Some(self.turn);
+                    return Some(self.current);
                 }
             }
-            self.turn = (self.turn + 1) % n;
+            self.current = (self.current + 1) % n;
         }
         None
     }
 
     fn is_on(&self) -> bool {
-        self.queues.get(self.turn).is_some_and(|q| q.state == State::Ready && q.left > 0)
+        self.queues.get(self.current).is_some_and(|q| q.state == State::Ready && q.left > 0)
     }
 
     /// Queue `q` has sent a packet.
@@ -131,13 +131,13 @@ mod tests {
     #[test]
     fn nobody_is_served_who_has_nothing() {
         let mut s = Scheduler::new(3).unwrap();
-        assert_eq!(s.next(), None);
+        assert_eq!(s.turn(), None);
         s.wake(1);
         s.wake(7);
-        assert_eq!((s.next(), s.next()), (Some(1), Some(1)));
+        assert_eq!((s.turn(), s.turn()), (Some(1), Some(1)));
         s.idle(1);
-        assert_eq!(s.next(), None);
-        assert_eq!(Scheduler::new(0).unwrap().next(), None);
+        assert_eq!(s.turn(), None);
+        assert_eq!(Scheduler::new(0).unwrap().turn(), None);
     }
 
     #[test]
@@ -146,8 +146,8 @@ mod tests {
         s.wake(0);
         s.wait(0, 100);
         s.wake(0);
-        assert_eq!((s.next(), s.tick(99), s.next()), (None, Some(100), None));
-        assert_eq!((s.tick(100), s.next()), (None, Some(0)));
+        assert_eq!((s.turn(), s.tick(99), s.turn()), (None, Some(100), None));
+        assert_eq!((s.tick(100), s.turn()), (None, Some(0)));
     }
 
     proptest! {
@@ -158,7 +158,7 @@ mod tests {
             let mut sent = vec![0i64; sizes.len()];
             (0..sizes.len()).for_each(|q| s.wake(q));
             for _ in 0..turns {
-                let q = s.next().unwrap();
+                let q = s.turn().unwrap();
                 s.sent(q, sizes[q]);
                 sent[q] += i64::from(sizes[q]);
             }
@@ -176,7 +176,7 @@ mod tests {
             for _ in 0..5000 {
                 s.wake(0);
                 s.wake(1);
-                let q = s.next().unwrap();
+                let q = s.turn().unwrap();
                 let size = [1500u32, 60000][q];
                 s.sent(q, size);
                 sent[q] += i64::from(size);

@@ -97,6 +97,50 @@ impl Shape {
         f[field..field + 2].copy_from_slice(&sum.to_be_bytes());
         f
     }
+
+    /// Its segments of `size` bytes of payload, byte by byte as RFC 9293 and RFC 791 have them, with their checksums.
+    pub fn segments(self, size: usize) -> Vec<Vec<u8>> {
+        let (frame, shape) = (self.blank(), self);
+        let l3 = 14 + 4 * usize::from(shape.tags);
+        let extension = if shape.is_v6 && shape.options >= 8 { 8 } else { 0 };
+        let l4 = l3 + if shape.is_v6 { 40 + extension } else { 20 };
+        let behind = frame.len() - shape.payload;
+        let (headers, payload) = frame.split_at(behind);
+        let parts: Vec<&[u8]> = if payload.is_empty() { std::vec![payload] } else { payload.chunks(size).collect() };
+        let mut segments = Vec::new();
+        for (i, part) in parts.iter().enumerate() {
+            let mut f = headers.to_vec();
+            f.extend(*part);
+            let l4_len = f.len() - l4;
+            if shape.is_v6 {
+                f[l3 + 4..l3 + 6].copy_from_slice(&((l4_len + extension) as u16).to_be_bytes());
+            } else {
+                f[l3 + 2..l3 + 4].copy_from_slice(&((l4_len + 20) as u16).to_be_bytes());
+                let id = (shape.seed as u16).wrapping_add(i as u16);
+                f[l3 + 4..l3 + 6].copy_from_slice(&id.to_be_bytes());
+                f[l3 + 10..l3 + 12].fill(0);
+                let sum = !slow_sum(&[&f[l3..l4]]);
+                f[l3 + 10..l3 + 12].copy_from_slice(&sum.to_be_bytes());
+            }
+            let sequence = shape.seed.wrapping_mul(0x0101_0101).wrapping_add((i * size) as u32);
+            f[l4 + 4..l4 + 8].copy_from_slice(&sequence.to_be_bytes());
+            let mut flags = 0x99;
+            if i > 0 {
+                flags &= 0x7f;
+            }
+            if i + 1 < parts.len() {
+                flags &= 0xf6;
+            }
+            f[l4 + 13] = flags;
+            f[l4 + 16..l4 + 18].fill(0);
+            let addresses = if shape.is_v6 { &f[l3 + 8..l3 + 40] } else { &f[l3 + 12..l3 + 20] };
+            let sum = !slow_sum(&[addresses, &[0, 6], &(l4_len as u32).to_be_bytes(), &f[l4..]]);
+            let sum = if sum == 0 { 0xffff } else { sum };
+            f[l4 + 16..l4 + 18].copy_from_slice(&sum.to_be_bytes());
+            segments.push(f);
+        }
+        segments
+    }
 }
 
 /// The Internet checksum's sum of parts that each begin a word, as the dullest code has it.

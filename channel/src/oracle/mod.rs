@@ -5,3 +5,4 @@ pub mod frames;
 pub mod front_ring;
 pub mod memory;
 pub mod netfront;
+pub mod world;

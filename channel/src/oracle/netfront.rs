@@ -122,10 +122,9 @@ impl Netfront {
         true
     }
 
-    /// Shows the back end what is new in both rings. `true`: it wants an event, of one of them.
-    pub fn kick(&mut self) -> bool {
-        let tx = self.tx.push();
-        self.rx.push() | tx
+    /// Shows the back end what is new in both rings. Returns whether it wants an event: of the transmit ring, of the receive ring.
+    pub fn kick(&mut self) -> (bool, bool) {
+        (self.tx.push(), self.rx.push())
     }
 
     /// Takes the answers to what was sent. Panics where Linux's front end would be "disabled for further use".
@@ -178,8 +177,18 @@ impl Netfront {
         Some((words, gref, frame))
     }
 
-    /// Takes what was received. Packets with an error in one of their slots are counted only.
+    /// Takes what was received, and asks for an event at the next. Packets with an error in one of their slots are counted only.
     pub fn receive(&mut self) -> (Vec<Received>, usize) {
+        let (mut packets, mut errors) = self.receive_some();
+        while self.rx.ask_for_event() {
+            let (more, bad) = self.receive_some();
+            packets.extend(more);
+            errors += bad;
+        }
+        (packets, errors)
+    }
+
+    fn receive_some(&mut self) -> (Vec<Received>, usize) {
         let (mut packets, mut errors) = (Vec::new(), 0);
         while let Some((mut words, mut gref, mut frame)) = self.response() {
             let mut flags = (words[1] & 0xffff) as u16;

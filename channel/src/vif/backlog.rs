@@ -81,6 +81,12 @@ impl<T> Backlog<T> {
         }
     }
 
+    /// Forgets the packets of which `keep` says no: their sender is gone, and its names of packets with it.
+    pub fn retain(&mut self, mut keep: impl FnMut(&T) -> bool) {
+        self.waiting.retain(|w| keep(&w.packet));
+        self.bytes = self.waiting.iter().map(|w| w.bytes).sum();
+    }
+
     /// When [`Backlog::expire`] is to be called, in ns.
     pub fn deadline(&self) -> Option<u64> {
         self.waiting.front().map(|w| w.until)

@@ -15,7 +15,7 @@ const SIZE: usize = XEN_NETIF_TX_RING_SIZE as usize;
 const NONE: u16 = u16::MAX;
 
 /// Names a packet that waits for its answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(pub u32);
 
 /// A slot of a packet that waits.
@@ -48,6 +48,8 @@ pub struct About {
 struct Place<F> {
     entry: Entry<F>,
     about: About,
+    /// How many answers more than one it takes.
+    nr_holds: u16,
     /// Next slot of the packet, or next free place.
     next: u16,
     /// Counts the packets that began here; odd while one does.
@@ -70,6 +72,7 @@ impl<F: Copy + Default> Default for Journal<F> {
         let place = |i| Place {
             entry: Entry::default(),
             about: About::default(),
+            nr_holds: 0,
             next: if i + 1 < SIZE { i as u16 + 1 } else { NONE },
             generation: 0,
             order: 0,
@@ -127,10 +130,21 @@ impl<F: Copy + Default> Journal<F> {
         })
     }
 
-    /// Forgets a packet, telling `f` each of its slots in order. `false`: there is no such packet.
+    /// One more reader of a packet: it takes one more [`Journal::remove`]. `false`: there is no such packet, or too many of them.
+    pub fn hold(&mut self, token: Token) -> bool {
+        let head = self.head(token).and_then(|at| self.places.get_mut(usize::from(at)));
+        let nr_holds = head.and_then(|head| Some((head.nr_holds.checked_add(1)?, head)));
+        nr_holds.map(|(n, head)| head.nr_holds = n).is_some()
+    }
+
+    /// Forgets a packet that nobody else holds, telling `f` each of its slots in order. `false`: there is no such packet.
     #[inline]
     pub fn remove(&mut self, token: Token, mut f: impl FnMut(&Entry<F>)) -> bool {
         let Some(first) = self.head(token) else { return false };
+        if let Some(head) = self.places.get_mut(usize::from(first)).filter(|head| head.nr_holds > 0) {
+            head.nr_holds -= 1;
+            return true;
+        }
         let mut at = first;
         let mut last = first;
         while let Some(place) = self.places.get(usize::from(at)) {

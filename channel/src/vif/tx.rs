@@ -347,7 +347,18 @@ impl<P: SharedPage, F: Copy + Default> TxQueue<P, F> {
         }
     }
 
-    /// Answers a packet, after the last access to it: its grants are given back first. `status`: `XEN_NETIF_RSP_*`.
+    /// One more reads a packet: it is answered when [`TxQueue::complete`] was called once more. Readers are not told apart, so one
+    /// that is not trusted gets another name for the packet, which is good once.
+    pub fn hold(&mut self, token: Token) -> Result<(), BadToken> {
+        if self.journal.hold(token) {
+            Ok(())
+        } else {
+            Err(BadToken)
+        }
+    }
+
+    /// A reader of a packet is done with it. After the last one its grants are given back, and then it is answered. `status`:
+    /// `XEN_NETIF_RSP_*`.
     #[inline]
     pub fn complete<G: Grants<Frame = F>>(
         &mut self,
