@@ -2,32 +2,30 @@
 
 pub mod event;
 pub mod grant;
+pub mod grants;
 pub mod iospace;
-mod list;
+pub mod life;
+pub mod list;
 pub mod memory;
 pub mod owners;
 pub mod passthrough;
+pub mod ports;
 pub mod vcpu;
 
-pub use list::{bury, bury_if_empty, find, find_from, for_each, insert, next_free_id, DomainRef, Section};
+pub use list::{find, find_from, for_each, insert, next_free_id, DomainRef, Section};
 
-use crate::cpu::percpu::{pending, this_cpu};
-use crate::domain::vcpu::{stop, Vcpu};
-use crate::sched::{self, timers};
+use crate::arch::cpu_policy::policies;
+use crate::domain::vcpu::Vcpu;
+use crate::mem;
 use crate::sync::{Mutex, Once, RwLock};
-use crate::{error, info, mem};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
-use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicU8, Ordering};
 use hv_core::cpuid::Policy;
 use hv_core::watchdog::Watchdogs;
 use x86::Mfn;
 use xen_abi::assist;
-use xen_abi::errno::Errno;
 use xen_abi::layout::DomId;
-use xen_abi::regs::CpuUserRegs;
-use xen_abi::sched as reason;
 use xen_abi::shared::{shared_info, vcpu_info, XEN_LEGACY_MAX_VCPUS};
 
 /// Most vCPUs of one domain.
@@ -89,9 +87,9 @@ pub struct Domain {
     /// What CPUID tells its kernels.
     pub cpu_policy: RwLock<Policy>,
     /// Event channels.
-    pub events: crate::domain::event::DomainEvents,
+    pub events: crate::domain::ports::DomainEvents,
     /// Grants.
-    pub grants: crate::domain::grant::DomainGrants,
+    pub grants: crate::domain::grants::DomainGrants,
     /// Watchdogs that it has wound up.
     watchdogs: Mutex<Watchdogs>,
     /// The next in its bucket of the list.
@@ -103,7 +101,7 @@ impl Domain {
     pub fn new(id: u16, max_vcpus: u32, control: bool) -> Option<Arc<Self>> {
         let max_vcpus = max_vcpus.clamp(1, MAX_VCPUS) as usize;
         let io = crate::domain::iospace::IoSpace::new(control)?;
-        let events = crate::domain::event::DomainEvents::new(id, max_vcpus as u32)?;
+        let events = crate::domain::ports::DomainEvents::new(id, max_vcpus as u32)?;
         // Last of what can fail: only the domain's end gives it back.
         let shared_info = mem::frames::alloc_zeroed()?;
         mem::frames::frame(shared_info)?.lend(DomId(id), true);
@@ -129,9 +127,9 @@ impl Domain {
             drives_devices: AtomicBool::new(control),
             dma: crate::iommu::DomainDma::new(DomId(id)),
             io,
-            cpu_policy: RwLock::new(crate::pv::cpu_policy::policies().pv_default.clone()),
+            cpu_policy: RwLock::new(policies().pv_default.clone()),
             events,
-            grants: crate::domain::grant::DomainGrants::new(
+            grants: crate::domain::grants::DomainGrants::new(
                 id,
                 xen_abi::grant::DEFAULT_MAX_GRANT_FRAMES,
                 xen_abi::grant::DEFAULT_MAX_MAPTRACK_FRAMES,
@@ -158,26 +156,6 @@ impl Domain {
         *self.handle.lock() = handle;
     }
 
-    /// Pauses it once more.
-    pub fn pause(&self) {
-        let mut pauses = self.pauses.lock();
-        *pauses = pauses.saturating_add(1);
-        self.vcpus().for_each(|v| sched::halt(v, stop::PAUSED));
-    }
-
-    /// Takes one pause back; the last one lets it run. EINVAL if it is not paused.
-    pub fn unpause(&self) -> Result<(), Errno> {
-        let mut pauses = self.pauses.lock();
-        *pauses = pauses.checked_sub(1).ok_or(Errno::EINVAL)?;
-        if *pauses == 0 {
-            // The tools may have written shared_info while it was paused.
-            self.vcpus().for_each(crate::pv::time::update_time_info);
-            crate::pv::time::update_wall_clock(self);
-            self.vcpus().for_each(|v| sched::start(v, stop::PAUSED));
-        }
-        Ok(())
-    }
-
     /// How often it is paused.
     pub fn pause_count(&self) -> u32 {
         *self.pauses.lock()
@@ -186,21 +164,6 @@ impl Domain {
     /// Is it paused?
     pub fn is_paused(&self) -> bool {
         self.pause_count() != 0
-    }
-
-    /// Lets it go on after a shutdown (a suspend that was cancelled).
-    pub fn resume(&self) {
-        let _one_at_a_time = self.pauses.lock();
-        if self.life.load(Ordering::Acquire) == ALIVE && self.shutdown_code.swap(RUNNING, Ordering::AcqRel) != RUNNING {
-            self.vcpus().for_each(|v| sched::start(v, stop::SHUTDOWN));
-        }
-    }
-
-    /// It is being destroyed: it never runs again.
-    pub fn shutdown_for_good(&self) {
-        let _one_at_a_time = self.pauses.lock();
-        let _ = self.life.compare_exchange(ALIVE, DYING, Ordering::AcqRel, Ordering::Relaxed);
-        self.vcpus().for_each(|v| sched::halt(v, stop::SHUTDOWN));
     }
 
     /// Has its destruction begun?
@@ -240,32 +203,6 @@ impl Domain {
         unsafe { at.read_volatile() }.saturating_sub(1)
     }
 
-    /// Makes vCPU `id`, which is paused if the domain is. `None` if there is no such number, it exists already, the scheduler is
-    /// full, or the domain is dying.
-    pub fn add_vcpu(&self, id: u32) -> Option<&Vcpu> {
-        let pauses = self.pauses.lock();
-        let slot = self.vcpus.get(id as usize)?;
-        if slot.is_completed() || self.is_dying() {
-            return None;
-        }
-        let sched_id = sched::allocate_slot()?;
-        let info = (id < XEN_LEGACY_MAX_VCPUS as u32)
-            .then(|| self.shared_info_ptr().wrapping_add(shared_info::VCPU_INFO + id as usize * vcpu_info::SIZE));
-        let v = slot.call_once(|| Box::new(Vcpu::new(self, id, sched_id, info)));
-        sched::register(v);
-        if *pauses != 0 {
-            sched::halt(v, stop::PAUSED);
-        }
-        if self.has_stopped() {
-            sched::halt(v, stop::SHUTDOWN);
-        }
-        // Domain 0 is built while time is still being measured; its records are written when that is done.
-        if crate::arch::tsc::is_calibrated() {
-            crate::pv::time::update_time_info(v);
-        }
-        Some(v)
-    }
-
     /// vCPU `id`, if it exists.
     #[inline]
     pub fn vcpu(&self, id: u32) -> Option<&Vcpu> {
@@ -293,110 +230,12 @@ impl Domain {
     pub fn has_architectural_iopl(&self) -> bool {
         self.has_assist(assist::ARCHITECTURAL_IOPL)
     }
-
-    /// Winds a watchdog up or lets it go: see [`Watchdogs::set`].
-    pub fn set_watchdog(&self, id: u32, timeout_s: u32) -> Result<u32, Errno> {
-        let mut watchdogs = self.watchdogs.lock();
-        let result = watchdogs.set(id, timeout_s, crate::arch::tsc::now_ns())?;
-        if let Some(v) = self.vcpu(0) {
-            match watchdogs.next() {
-                Some(deadline) => timers::arm(v, timers::Kind::Watchdog, deadline),
-                None => timers::disarm(v, timers::Kind::Watchdog),
-            }
-        }
-        Ok(result)
-    }
-
-    /// The timer of the watchdogs has expired.
-    pub fn watchdog_bites(&self, now: u64) {
-        // It may have been wound up again meanwhile.
-        if self.watchdogs.lock().bites(now) {
-            info!("d{} did not wind its watchdog up", self.id);
-            self.shutdown(reason::SHUTDOWN_WATCHDOG);
-        }
-    }
-
-    /// Shuts the domain down for `why` (SHUTDOWN_*): its vCPUs stop. If it is the hardware domain, so does the machine.
-    pub fn shutdown(&self, why: u32) {
-        if self.is_hardware {
-            hardware_domain_shutdown(why);
-        }
-        let one_at_a_time = self.pauses.lock();
-        if self.shutdown_code.compare_exchange(RUNNING, why, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-            self.vcpus().for_each(|v| sched::halt(v, stop::SHUTDOWN));
-            drop(one_at_a_time);
-            info!("d{} shut down, reason {why}", self.id);
-            crate::domain::event::raise_global_virq(xen_abi::event::VIRQ_DOM_EXC);
-        }
-    }
-}
-
-/// What the end of the hardware domain means for the machine.
-fn hardware_domain_shutdown(why: u32) -> ! {
-    match why {
-        reason::SHUTDOWN_POWEROFF => {
-            info!("Hardware Dom0 halted: halting machine");
-            crate::arch::reboot::power_off()
-        }
-        reason::SHUTDOWN_CRASH => {
-            error!("Hardware Dom0 crashed: rebooting machine in 5 seconds.");
-            crate::panic::stop()
-        }
-        _ => {
-            info!("Hardware Dom0 shutdown: rebooting machine");
-            crate::arch::reboot::reboot()
-        }
-    }
-}
-
-/// Everything that was the dying domain's own is back. The tools hear of it; it is forgotten as soon as nobody maps its
-/// memory either.
-pub fn died(d: &Domain) {
-    if d.life.swap(DEAD, Ordering::AcqRel) != DEAD {
-        info!("d{} destroyed", d.id);
-        d.grants.end_loans(d);
-        grant::end_loan(d.id, d.shared_info);
-    }
-    bury_if_empty(d);
-    crate::domain::event::raise_global_virq(xen_abi::event::VIRQ_DOM_EXC);
 }
 
 impl Drop for Domain {
     fn drop(&mut self) {
-        self.vcpus().for_each(sched::remove);
-        grant::take_back(self.id, self.shared_info);
+        grants::take_back(self.id, self.shared_info);
     }
-}
-
-/// CPU `cpu` no longer holds translations of domain `id`.
-pub fn forget_dirty(id: u16, cpu: u32) {
-    if let Some(d) = find(id) {
-        d.dirty_cpus.fetch_and(!(1 << cpu), Ordering::AcqRel);
-    }
-}
-
-/// Crashes the domain of the running vCPU `v`, whose registers are `regs`, because of `why`.
-#[cold]
-pub fn crash(v: &Vcpu, regs: &CpuUserRegs, why: fmt::Arguments<'_>) {
-    error!("{v} crashed: {why}");
-    error!(
-        "{v} rip {:#06x}:{:#018x} rflags {:#010x} {} mode, cr2 {:#018x}",
-        regs.cs,
-        regs.rip,
-        regs.rflags,
-        if v.kernel_mode.get() { "kernel" } else { "user" },
-        v.cr2.get()
-    );
-    error!("{v} rax {:#018x} rbx {:#018x} rcx {:#018x} rdx {:#018x}", regs.rax, regs.rbx, regs.rcx, regs.rdx);
-    error!("{v} rsi {:#018x} rdi {:#018x} rbp {:#018x} rsp {:#018x}", regs.rsi, regs.rdi, regs.rbp, regs.rsp);
-    error!("{v} r8  {:#018x} r9  {:#018x} r10 {:#018x} r11 {:#018x}", regs.r8, regs.r9, regs.r10, regs.r11);
-    error!("{v} r12 {:#018x} r13 {:#018x} r14 {:#018x} r15 {:#018x}", regs.r12, regs.r13, regs.r14, regs.r15);
-    for row in 0..4u64 {
-        let word = |i: u64| crate::mem::copy::read_u64(regs.rsp.wrapping_add((row * 4 + i) * 8)).unwrap_or(0);
-        error!("{v} stack {:016x} {:016x} {:016x} {:016x}", word(0), word(1), word(2), word(3));
-    }
-    v.domain().shutdown(reason::SHUTDOWN_CRASH);
-    this_cpu().raise(pending::SCHEDULE);
 }
 
 /// A lock for the few operations that concern all domains (creation, destruction).

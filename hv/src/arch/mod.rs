@@ -1,6 +1,7 @@
 //! One file per hardware thing.
 
 pub mod acpi;
+pub mod cpu_policy;
 pub mod descriptor;
 pub mod fpu;
 pub mod idt;

@@ -8,7 +8,7 @@ mod memory;
 use crate::boot::{Module, Options};
 use crate::domain::memory::mmu_env::{mmu, refill_steps};
 use crate::domain::vcpu::stop;
-use crate::domain::{self, Domain};
+use crate::domain::{self, life, Domain};
 use crate::pv::context;
 use crate::{info, sched};
 use alloc::boxed::Box;
@@ -172,7 +172,7 @@ fn pin_root(domain: &Domain, root: Mfn) -> Result<(), Failure> {
 /// Makes all vCPUs; the first gets the state of public/xen.h's start of day.
 fn start_vcpus(domain: &Domain, start: &Start, nr_vcpus: u32) -> Result<(), Failure> {
     for id in 0..nr_vcpus {
-        domain.add_vcpu(id).ok_or(Failure::OutOfMemory("a vCPU"))?;
+        life::add_vcpu(&domain, id).ok_or(Failure::OutOfMemory("a vCPU"))?;
     }
     let vcpu = domain.vcpu(0).ok_or(Failure::OutOfMemory("the first vCPU"))?;
     let vcpu = sched::hold(vcpu).map_err(Failure::Context)?;

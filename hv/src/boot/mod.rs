@@ -3,8 +3,9 @@
 pub mod dom0;
 pub mod multiboot;
 pub mod options;
+mod start;
 
-use crate::mem::layout::STACK_BYTES;
+use crate::cpu::percpu::STACK_SIZE;
 use crate::mem::{self, phys_to_virt};
 use crate::{console, info};
 use alloc::string::String;
@@ -21,18 +22,18 @@ pub const STACK_RESERVED: u64 = 1024;
 
 /// The first CPU's stack until memory is set up.
 #[repr(C, align(131072))]
-pub struct BootStack(UnsafeCell<[u8; STACK_BYTES as usize]>);
+pub struct BootStack(UnsafeCell<[u8; STACK_SIZE]>);
 
 // SAFETY: only its address is used from Rust; the contents belong to the CPU that runs on it.
 unsafe impl Sync for BootStack {}
 
 /// The first CPU's stack until memory is set up. It has the form of a stack block, for `this_cpu`.
-pub static BOOT_STACK: BootStack = BootStack(UnsafeCell::new([0; STACK_BYTES as usize]));
+pub static BOOT_STACK: BootStack = BootStack(UnsafeCell::new([0; STACK_SIZE]));
 
 global_asm!(
     include_str!("entry.S"),
     stack = sym BOOT_STACK,
-    stack_top = const STACK_BYTES - STACK_RESERVED,
+    stack_top = const STACK_SIZE as u64 - STACK_RESERVED,
     boot_main = sym boot_main,
 );
 
@@ -71,8 +72,6 @@ impl Module {
 /// What the rest of the hypervisor starts from.
 #[derive(Debug)]
 pub struct BootInfo {
-    /// The boot loader's name.
-    pub loader: String,
     /// The hypervisor's command line.
     pub command_line: String,
     /// The options in it.
@@ -99,7 +98,7 @@ extern "C" fn boot_main(magic: u32, info: u32) -> ! {
         info!("  {:#014x}-{:#014x} {}", region.start, region.start + region.bytes, kind_name(region.kind));
     }
     mem::init(&loaded.usable, loaded.modules().iter().map(|m| (m.start, m.bytes)));
-    crate::start(describe(&loaded))
+    start::start(describe(&loaded))
 }
 
 fn describe(loaded: &Loaded) -> BootInfo {
@@ -120,7 +119,6 @@ fn describe(loaded: &Loaded) -> BootInfo {
     let options = options::parse(loaded.command_line());
     console::init_ring(options.conring_bytes);
     BootInfo {
-        loader: loaded.loader().into(),
         command_line: loaded.command_line().into(),
         options,
         modules,

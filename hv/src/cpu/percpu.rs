@@ -27,7 +27,7 @@ use hv_core::vtlb::Vtlb;
 use xen_abi::regs::CpuUserRegs;
 
 /// Bytes of a CPU's stack block, and its alignment.
-pub const STACK_SIZE: usize = crate::mem::layout::STACK_BYTES as usize;
+pub const STACK_SIZE: usize = 128 << 10;
 /// Bytes from one interrupt stack to the next.
 const IST_SLOT: usize = 16 * 1024;
 /// The parts of a block that are mapped: offset and bytes. The normal stack with [`CpuInfo`], and the interrupt stacks.

@@ -3,107 +3,34 @@
 //! Each domain's channels are in one lock. Two domains' locks are taken in the order of domain ids ([`with_both`]). Under
 //! them come the scheduler's lock and, for physical interrupts, the lock of the interrupt tables.
 
-use crate::domain::memory::mmu_env::mmu;
+use crate::domain::ports::Channels;
 use crate::domain::vcpu::{stop, Vcpu};
 use crate::domain::{self, Domain, DomainRef};
 use crate::irq;
 use crate::sched::{self, Cause};
-use crate::sync::{Mutex, MutexGuard};
 use core::sync::atomic::{AtomicU16, AtomicU64, AtomicU8, Ordering};
-use hv_core::evtchn::{CloseError, Closed, EventChannels, PageWords, Peer, Poll, Sent, Shared};
-use x86::Mfn;
+use hv_core::evtchn::{CloseError, Closed, Peer, Poll, Sent, Shared};
 use xen_abi::errno::Errno;
-use xen_abi::event::{
-    Port, NR_PORTS_FIFO, NR_VIRQS, VIRQ_CONSOLE, VIRQ_CON_RING, VIRQ_DEBUGGER, VIRQ_DOM_EXC, VIRQ_TBUF,
-};
+use xen_abi::event::{Port, NR_VIRQS, VIRQ_CONSOLE, VIRQ_CON_RING, VIRQ_DEBUGGER, VIRQ_DOM_EXC, VIRQ_TBUF};
 use xen_abi::shared::{shared_info, vcpu_info};
-
-/// A domain's event channels, locked.
-pub type Channels = EventChannels<GuestPage>;
-
-/// A domain's event channels.
-pub struct DomainEvents {
-    channels: Mutex<Channels>,
-}
-
-impl DomainEvents {
-    /// No ports, for a domain with up to `max_vcpus` vCPUs. `None` when out of memory.
-    pub fn new(domid: u16, max_vcpus: u32) -> Option<Self> {
-        let mut channels = EventChannels::new(domid, NR_PORTS_FIFO - 1);
-        channels.set_vcpus(max_vcpus).ok()?;
-        Some(Self { channels: Mutex::new(channels) })
-    }
-
-    /// Sets the highest port that may be allocated, as the tools want it.
-    pub fn set_max_ports(&self, max_port: Port) {
-        self.lock().set_max_port(max_port);
-    }
-
-    /// Locks them. Lock order: see the module's documentation.
-    #[inline]
-    pub fn lock(&self) -> MutexGuard<'_, Channels> {
-        self.channels.lock()
-    }
-}
-
-/// A page of a domain that the hypervisor writes events to. It stays the domain's, and writable, until this is dropped.
-pub struct GuestPage {
-    mfn: Mfn,
-    words: *mut u8,
-}
-
-// SAFETY: the words are reached only as atomics.
-unsafe impl Send for GuestPage {}
-
-impl GuestPage {
-    /// Its frame.
-    pub fn mfn(&self) -> Mfn {
-        self.mfn
-    }
-
-    /// Takes hold of frame `gfn` of `d`. EINVAL if it is not the domain's or cannot be written.
-    pub fn take(d: &Domain, gfn: u64) -> Result<Self, Errno> {
-        let mfn = Mfn::new(gfn);
-        let words = d.mm.take_writable(mfn).ok_or(Errno::EINVAL)?;
-        Ok(Self { mfn, words })
-    }
-}
-
-impl Drop for GuestPage {
-    fn drop(&mut self) {
-        drop(mmu().writable_from_kept(self.mfn));
-    }
-}
-
-impl AsRef<PageWords> for GuestPage {
-    #[inline]
-    fn as_ref(&self) -> &PageWords {
-        // SAFETY: the direct-map address of a whole page that `take_writable` holds; page-aligned; atomics tolerate that the
-        // guest writes at the same time.
-        unsafe { &*self.words.cast::<PageWords>() }
-    }
-}
 
 static NO_SELECTOR: AtomicU64 = AtomicU64::new(0);
 static NO_UPCALL: AtomicU8 = AtomicU8::new(0);
 
-impl Domain {
-    fn shared_word(&self, offset: usize) -> &AtomicU64 {
-        debug_assert!(offset % 8 == 0 && offset < x86::PAGE_SIZE);
-        // SAFETY: inside the shared-info page, which lives as long as the domain; aligned; the guest's writes are met by
-        // atomics.
-        unsafe { AtomicU64::from_ptr(self.shared_info_ptr().add(offset).cast()) }
-    }
+fn shared_word(d: &Domain, offset: usize) -> &AtomicU64 {
+    debug_assert!(offset % 8 == 0 && offset < x86::PAGE_SIZE);
+    // SAFETY: inside the shared-info page, which lives as long as the domain; aligned; the guest's writes are met by atomics.
+    unsafe { AtomicU64::from_ptr(d.shared_info_ptr().add(offset).cast()) }
 }
 
 impl Shared for Domain {
     #[inline]
     fn pending(&self, word: usize) -> &AtomicU64 {
-        self.shared_word(shared_info::EVTCHN_PENDING + word % 64 * 8)
+        shared_word(self, shared_info::EVTCHN_PENDING + word % 64 * 8)
     }
     #[inline]
     fn mask(&self, word: usize) -> &AtomicU64 {
-        self.shared_word(shared_info::EVTCHN_MASK + word % 64 * 8)
+        shared_word(self, shared_info::EVTCHN_MASK + word % 64 * 8)
     }
     #[inline]
     fn pending_sel(&self, vcpu: u32) -> &AtomicU64 {

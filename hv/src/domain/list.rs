@@ -165,6 +165,13 @@ pub fn next_free_id() -> Option<u16> {
     u16::try_from(free).ok()
 }
 
+/// CPU `cpu` no longer holds translations of domain `id`.
+pub fn forget_dirty(id: u16, cpu: u32) {
+    if let Some(d) = find(id) {
+        d.dirty_cpus.fetch_and(!(1 << cpu), Ordering::AcqRel);
+    }
+}
+
 /// Forgets a dead domain of which nobody has anything any more: no memory of its own, and none that was lent to it. Called
 /// whenever a page comes back, or a loan ends.
 pub fn bury_if_empty(d: &Domain) {
@@ -201,11 +208,11 @@ fn remove(domain: &Domain) {
     this_cpu().raise(pending::GRAVES);
 }
 
-/// Frees what was taken out of the list, or as much as nobody looks at any more; what is left is asked for again. No lock
-/// is held and no domain looked at.
+/// What was taken out of the list and nobody looks at any more, to be freed; what is left is asked for again. No lock is
+/// held and no domain looked at.
 ///
 /// This does not wait for other CPUs: one of them may be waiting, in a section, for the vCPU that runs here.
-pub fn bury() {
+pub(super) fn take_dead() -> Vec<Arc<Domain>> {
     let mut graves = GRAVES.lock();
     if graves.waiting == 0 && graves.batch.is_empty() {
         graves.batch = core::mem::take(&mut graves.fresh);
@@ -220,9 +227,7 @@ pub fn bury() {
     if !is_free || !graves.fresh.is_empty() {
         this_cpu().raise(pending::GRAVES);
     }
-    drop(graves);
-    // Their memory goes back outside all locks.
-    drop(dead);
+    dead
 }
 
 impl Graves {

@@ -2,7 +2,8 @@
 
 use super::foreign::target;
 use super::{Caller, Done, GuestPtr, Outcome, OK};
-use crate::domain::event::{self, GuestPage};
+use crate::domain::event;
+use crate::domain::ports::GuestPage;
 use crate::domain::{self, Domain};
 use crate::irq;
 use crate::mem::guest_ptr::plain;
@@ -116,14 +117,14 @@ fn other(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>) -> Outcome {
         op::EVTCHNOP_INIT_CONTROL => {
             let mut r: op::EvtchnInitControl = arg.cast().read()?;
             d.vcpu(r.vcpu).ok_or(Errno::ENOENT)?;
-            d.events.lock().init_control(d, r.vcpu, r.offset, || GuestPage::take(d, r.control_gfn))?;
+            d.events.lock().init_control(d, r.vcpu, r.offset, || GuestPage::take(&d.mm, r.control_gfn))?;
             r.link_bits = op::FIFO_LINK_BITS as u8;
             arg.cast().write(&r)?;
             OK
         }
         op::EVTCHNOP_EXPAND_ARRAY => {
             let r: op::EvtchnExpandArray = arg.cast().read()?;
-            d.events.lock().expand_array(d, || GuestPage::take(d, r.array_gfn))?;
+            d.events.lock().expand_array(d, || GuestPage::take(&d.mm, r.array_gfn))?;
             OK
         }
         op::EVTCHNOP_SET_PRIORITY => {

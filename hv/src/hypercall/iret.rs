@@ -11,12 +11,12 @@ use hv_core::bounce;
 pub fn call(cx: &mut Caller) -> Outcome {
     let v = cx.vcpu;
     let Ok(frame) = GuestPtr::<[u64; bounce::IRET_WORDS]>::new(cx.regs.rsp).read() else {
-        crate::domain::crash(v, cx.regs, format_args!("iret: the frame at {:#x} is not readable", cx.regs.rsp));
+        crate::domain::life::crash(v, cx.regs, format_args!("iret: the frame at {:#x} is not readable", cx.regs.rsp));
         return Ok(Done::NoReturn);
     };
     let iret = bounce::iret(cx.regs, &frame);
     if iret.to_user && !mode::leave_kernel(v) {
-        crate::domain::crash(v, cx.regs, format_args!("iret: to user mode without a user page table"));
+        crate::domain::life::crash(v, cx.regs, format_args!("iret: to user mode without a user page table"));
         return Ok(Done::NoReturn);
     }
     if v.domain().has_architectural_iopl() {

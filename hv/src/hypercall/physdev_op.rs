@@ -3,7 +3,7 @@
 use super::{Caller, GuestPtr, Outcome, OK};
 use crate::arch::ioapic;
 use crate::arch::pci::{self, Sbdf};
-use crate::domain::event::GuestPage;
+use crate::domain::ports::GuestPage;
 use crate::domain::vcpu::IoBitmap;
 use crate::domain::{self, passthrough};
 use crate::irq;
@@ -76,7 +76,7 @@ pub fn call(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>) -> Outcome {
         op::PHYSDEVOP_PIRQ_EOI_GMFN_V1 | op::PHYSDEVOP_PIRQ_EOI_GMFN_V2 => {
             let r: op::PhysdevPirqEoiGmfn = arg.cast().read()?;
             let auto_unmask = cmd == op::PHYSDEVOP_PIRQ_EOI_GMFN_V1;
-            irq::guest::lock_for(d)?.set_eoi_map(d.id, auto_unmask, || GuestPage::take(d, r.gmfn))?;
+            irq::guest::lock_for(d)?.set_eoi_map(d.id, auto_unmask, || GuestPage::take(&d.mm, r.gmfn))?;
             OK
         }
         op::PHYSDEVOP_MAP_PIRQ => {

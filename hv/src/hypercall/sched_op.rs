@@ -2,6 +2,7 @@
 
 use super::{Caller, Done, GuestPtr, Outcome, OK};
 use crate::cpu::percpu;
+use crate::domain::life;
 use crate::domain::vcpu::{stop, Vcpu};
 use crate::sched;
 use crate::sched::timers::{self, Kind};
@@ -34,7 +35,7 @@ pub fn call(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>) -> Outcome {
                 return Err(Errno::EINVAL);
             }
             if cmd == SCHEDOP_SHUTDOWN {
-                cx.domain().shutdown(request.reason);
+                life::shutdown(cx.domain(), request.reason);
             }
             OK
         }
@@ -45,12 +46,12 @@ pub fn call(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>) -> Outcome {
             }
             let target = crate::domain::find(request.domain_id).ok_or(Errno::ESRCH)?;
             cx.require_privilege()?;
-            target.shutdown(request.reason);
+            life::shutdown(&target, request.reason);
             OK
         }
         SCHEDOP_WATCHDOG => {
             let request: SchedWatchdog = arg.cast().read()?;
-            cx.domain().set_watchdog(request.id, request.timeout).map(|id| Done::Return(id.into()))
+            life::set_watchdog(cx.domain(), request.id, request.timeout).map(|id| Done::Return(id.into()))
         }
         SCHEDOP_PIN_OVERRIDE => {
             let request: SchedPinOverride = arg.cast().read()?;

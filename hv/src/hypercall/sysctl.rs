@@ -1,13 +1,13 @@
 //! `sysctl`: what the tools ask about the machine and the hypervisor.
 
 use super::{bitmap, domctl, Caller, GuestPtr, Outcome, OK};
+use crate::arch::cpu_policy::policies;
 use crate::arch::pci::{self, Sbdf};
 use crate::arch::tsc;
 use crate::cpu::percpu;
 use crate::domain::memory::{claims, limbo};
 use crate::domain::{self, passthrough};
 use crate::mem::guest_ptr::plain;
-use crate::pv::cpu_policy::policies;
 use crate::{audit, console, guest_debug, mem, sched};
 use alloc::vec::Vec;
 use hv_core::conring::ReadRequest;

@@ -3,6 +3,7 @@
 use super::sched_op::set_singleshot;
 use super::{Caller, Done, GuestPtr, Outcome, OK};
 use crate::domain::vcpu::{stop, Vcpu};
+use crate::domain::{event, life};
 use crate::mem::copy;
 use crate::pv::time;
 use crate::sched;
@@ -10,6 +11,7 @@ use crate::sched::timers::{self, Kind};
 use core::sync::atomic::Ordering;
 use x86::{Mfn, PAGE_SIZE};
 use xen_abi::errno::Errno;
+use xen_abi::event::VIRQ_TIMER;
 use xen_abi::shared::{vcpu_info, VcpuRunstateInfo, VcpuTimeInfo};
 use xen_abi::trap::VcpuGuestContext;
 use xen_abi::vcpu as op;
@@ -34,7 +36,7 @@ pub fn call(cx: &mut Caller, cmd: u32, id: u32, arg: GuestPtr<u8>) -> Outcome {
             let last = domain.vcpus().all(|o| o.id == id || o.stop.load(Ordering::Relaxed) & stop::DOWN != 0);
             if last {
                 // A domain without a running vCPU has powered itself off.
-                domain.shutdown(xen_abi::sched::SHUTDOWN_POWEROFF);
+                life::shutdown(domain, xen_abi::sched::SHUTDOWN_POWEROFF);
                 return OK;
             }
             sched::halt(v, stop::DOWN);
@@ -110,7 +112,9 @@ fn set_periodic(v: &Vcpu, period_ns: u64, is_self: bool) -> Outcome {
     if period_ns != 0 {
         v.periodic_due_ns.store(crate::arch::tsc::now_ns().saturating_add(period_ns), Ordering::Relaxed);
         if is_self {
-            timers::resume_periodic(v);
+            if timers::resume_periodic(v) {
+                event::raise_virq(v, VIRQ_TIMER);
+            }
         }
     }
     OK

@@ -2,6 +2,8 @@
 
 use super::{Caller, Done, GuestPtr, Outcome, OK};
 use crate::mem::guest_ptr::plain;
+use crate::sync::Once;
+use alloc::string::String;
 use xen_abi::assist;
 use xen_abi::errno::Errno;
 use xen_abi::features as feat;
@@ -65,7 +67,7 @@ pub fn call(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>) -> Outcome {
         ver::XENVER_GUEST_HANDLE => arg.cast().write(&cx.domain().handle())?,
         ver::XENVER_COMMANDLINE => {
             if cx.require_privilege().is_ok() {
-                arg.cast().write(&text::<1024>(crate::command_line()))?;
+                arg.cast().write(&text::<1024>(COMMAND_LINE.get().map_or("", |s| s)))?;
             } else {
                 arg.write_slice(DENIED)?;
             }
@@ -110,6 +112,14 @@ fn image_build_id() -> &'static [u8] {
     // SAFETY: the linker script puts both around the note, which is among the image's constants.
     let note = unsafe { core::slice::from_raw_parts(start, end as usize - start as usize) };
     note.get(HEAD..).unwrap_or_default()
+}
+
+/// The hypervisor's command line.
+static COMMAND_LINE: Once<String> = Once::new();
+
+/// Says what the hypervisor's command line is.
+pub fn set_command_line(text: &str) {
+    COMMAND_LINE.call_once(|| text.into());
 }
 
 /// The feature bits of page 0 for the caller.

@@ -30,6 +30,3 @@ pub const FRAME_TABLE: u64 = 0xffff_82e0_0000_0000;
 pub const DIRECT_MAP: u64 = 0xffff_8300_0000_0000;
 /// Bytes of RAM that the direct map can hold.
 pub const DIRECT_MAP_BYTES: u64 = 5 << 40;
-
-/// Size and alignment of each CPU's block of stacks.
-pub const STACK_BYTES: u64 = 128 << 10;

@@ -1,42 +1,12 @@
-//! CPUID policies of this machine, and what CPUID says to a vCPU.
+//! What CPUID says to a vCPU.
 
 use crate::arch::{fpu, tsc};
 use crate::domain::vcpu::Vcpu;
-use crate::sync::Once;
-use crate::{cpu, mem};
+use crate::mem;
 use hv_core::control;
-use hv_core::cpuid::{HostCpuid, Policy, TscView, View};
+use hv_core::cpuid::{TscView, View};
 use x86::cpuid::CpuidRegs;
 use x86::rflags::Cr4;
-
-/// The policies that the tools may ask for.
-pub struct Policies {
-    /// The processor's.
-    pub raw: Policy,
-    /// The most that a PV guest can be given.
-    pub pv_max: Policy,
-    /// What a PV guest is given.
-    pub pv_default: Policy,
-}
-
-/// The processor that runs this.
-pub struct Processor;
-
-impl HostCpuid for Processor {
-    fn cpuid(&self, leaf: u32, subleaf: u32) -> CpuidRegs {
-        cpu::cpuid(leaf, subleaf)
-    }
-}
-
-static POLICIES: Once<Policies> = Once::new();
-
-/// The policies of this machine.
-pub fn policies() -> &'static Policies {
-    POLICIES.call_once(|| {
-        let raw = Policy::raw(&Processor);
-        Policies { pv_max: Policy::pv_max(&raw), pv_default: Policy::pv_default(&raw), raw }
-    })
-}
 
 /// CPUID for `v`.
 pub fn lookup(v: &Vcpu, leaf: u32, subleaf: u32) -> CpuidRegs {

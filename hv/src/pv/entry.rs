@@ -51,7 +51,7 @@ fn enter<const N: usize>(
 
 #[cold]
 fn unhandled(v: &Vcpu, regs: &CpuUserRegs, what: u32, why: &str) {
-    crate::domain::crash(v, regs, format_args!("vector {what} cannot be delivered: {why}"));
+    crate::domain::life::crash(v, regs, format_args!("vector {what} cannot be delivered: {why}"));
 }
 
 fn trap_handler(v: &Vcpu, vec: u8) -> Handler {

@@ -1,25 +1,24 @@
 //! Scheduling: the shell around `hv_core::sched`. Who runs is decided there; here vCPUs are switched, CPUs kicked, timers
 //! kept.
 //!
-//! A CPU switches only in [`do_pending`], on its way out to a guest. Lock order: a domain's locks, then [`SCHEDULER`], then
+//! A CPU switches only in [`run::do_pending`], on its way out to a guest. Lock order: a domain's locks, then [`SCHEDULER`], then
 //! a timer queue. No lock is held while a vCPU is switched.
 
 mod hold;
+pub mod run;
 pub mod switch;
 pub mod timers;
 
 pub use hold::{hold, hold_all, AllHeld, Held};
 
 use crate::arch::{ipi, tsc};
-use crate::cpu;
-use crate::cpu::percpu::{self, pending, this_cpu, CpuInfo};
+use crate::cpu::percpu::{self, pending, this_cpu};
 use crate::cpu::requests;
-use crate::domain::vcpu::{self, stop, Vcpu};
+use crate::domain::vcpu::{stop, Vcpu};
 use crate::domain::{Domain, Section};
 use crate::sync::{Mutex, Once};
 use core::sync::atomic::{AtomicPtr, Ordering};
 use hv_core::sched::{Params, Scheduler, Sleep, VcpuId, Warp};
-use xen_abi::regs::CpuUserRegs;
 
 /// vCPUs of all domains together.
 pub const MAX_VCPUS_TOTAL: u16 = 2048;
@@ -253,104 +252,4 @@ fn is_asleep(v: &Vcpu) -> bool {
         return false;
     }
     scheduler.is_asleep(v.sched_id)
-}
-
-/// Does the work that is pending on this CPU; on return a vCPU is current and `regs` are its registers.
-pub fn do_pending(me: &'static CpuInfo, regs: &mut CpuUserRegs) {
-    let work = me.pending.swap(0, Ordering::AcqRel);
-    if work & pending::TIMER != 0 {
-        timers::expire();
-    }
-    if work & pending::CONSOLE != 0 {
-        crate::console_input();
-    }
-    if work & pending::GRAVES != 0 {
-        crate::domain::bury();
-    }
-    // Expiring timers may have asked for scheduling.
-    if (work | me.pending.load(Ordering::Relaxed)) & pending::SCHEDULE != 0 {
-        schedule(me, regs);
-    }
-}
-
-/// Starts scheduling on this CPU, which runs nothing yet. Leaves for the first guest; never returns.
-pub fn enter_first() -> ! {
-    extern "C" {
-        fn enter_guest() -> !;
-    }
-    // SAFETY: nothing of this stack is needed any more; guest_regs is at its top.
-    let regs = unsafe { percpu::guest_regs() };
-    switch::load_idle();
-    schedule(this_cpu(), regs);
-    // SAFETY: a vCPU is current and its registers are in guest_regs.
-    unsafe { enter_guest() }
-}
-
-/// Lets the scheduler decide, switches, and idles while there is nobody to run.
-fn schedule(me: &'static CpuInfo, regs: &mut CpuUserRegs) {
-    let this = me.cpu as usize;
-    loop {
-        me.pending.fetch_and(!pending::SCHEDULE, Ordering::AcqRel);
-        let now = tsc::now_ns();
-        // One that sleeps is going to be switched away from, unless somebody wakes it just now.
-        let sleeper = vcpu::current(me).filter(|v| !v.is_runnable());
-        if let Some(prev) = sleeper {
-            store(me, prev, regs);
-        }
-        let decision = scheduler().lock().pick(this, now, sleeper.is_some());
-        if let Some(cpu) = decision.kick {
-            kick(cpu);
-        }
-        if decision.save.is_some() {
-            if let Some(prev) = vcpu::current(me) {
-                store(me, prev, regs);
-            }
-            let kicked = scheduler().lock().context_saved(this, now);
-            if let Some(cpu) = kicked {
-                kick(cpu);
-            }
-        }
-        timers::set_slice_end(decision.slice_until_ns);
-        let next = decision.next.and_then(chosen);
-        if let Some(next) = next {
-            if vcpu::current(me).is_none() {
-                // First: loading its segments or its runstate record may fault on its behalf.
-                vcpu::set_current(me, Some(next));
-                switch::load(next, regs);
-            }
-            return;
-        }
-        idle(me);
-    }
-}
-
-/// Nobody is current any more on this CPU.
-#[inline]
-fn store(me: &CpuInfo, current: &Vcpu, regs: &CpuUserRegs) {
-    switch::save(current, regs);
-    vcpu::set_current(me, None);
-}
-
-/// Waits for work. Returns when this CPU should ask the scheduler again.
-fn idle(me: &'static CpuInfo) {
-    me.idle.store(1, Ordering::Release);
-    loop {
-        let work = me.pending.swap(0, Ordering::AcqRel);
-        if work & pending::TIMER != 0 {
-            timers::expire();
-        }
-        if work & pending::CONSOLE != 0 {
-            crate::console_input();
-        }
-        if work & pending::GRAVES != 0 {
-            crate::domain::bury();
-        }
-        if (work | me.pending.load(Ordering::Acquire)) & pending::SCHEDULE != 0 {
-            break;
-        }
-        if me.pending.load(Ordering::Acquire) == 0 {
-            cpu::sti_hlt_cli();
-        }
-    }
-    me.idle.store(0, Ordering::Release);
 }

@@ -3,12 +3,14 @@
 use crate::arch::{descriptor, tlb};
 use crate::cpu::percpu::this_cpu;
 use crate::cpu::{self, msr};
+use crate::domain::event;
 use crate::domain::vcpu::Vcpu;
 use crate::pv::{control_regs, debugreg, entry, mode, time, vtlb};
 use crate::sched::timers;
 use core::cell::Cell;
 use core::sync::atomic::Ordering;
 use hv_core::sched::LoadId;
+use xen_abi::event::VIRQ_TIMER;
 use xen_abi::regs::CpuUserRegs;
 
 extern "C" {
@@ -101,7 +103,9 @@ pub fn load(v: &'static Vcpu, regs: &mut CpuUserRegs) {
             debugreg::load(v);
         }
     }
-    timers::resume_periodic(v);
+    if timers::resume_periodic(v) {
+        event::raise_virq(v, VIRQ_TIMER);
+    }
     time::update_runstate_area(v);
 }
 
@@ -112,7 +116,7 @@ fn load_all(v: &'static Vcpu, regs: &mut CpuUserRegs) {
     mode::load_root(vtlb::hardware_root(v));
     if let Some(old) = me.last_domain.replace(Some(domain.id)) {
         if old != domain.id {
-            crate::domain::forget_dirty(old, me.cpu);
+            crate::domain::list::forget_dirty(old, me.cpu);
         }
     }
     let cr4 = control_regs::real_cr4(v.cr4.get());

@@ -8,7 +8,6 @@ use crate::sched::{self, MAX_VCPUS_TOTAL};
 use crate::sync::{Mutex, Once};
 use core::sync::atomic::{AtomicU64, Ordering};
 use hv_core::timer::{next_tick, TimerId, TimerQueue};
-use xen_abi::event::VIRQ_TIMER;
 
 /// The timers of a vCPU.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -71,7 +70,7 @@ pub fn arm(v: &Vcpu, kind: Kind, deadline_ns: u64) {
     mine.fire_by(deadline_ns);
 }
 
-/// Calls [`crate::irq::guest::expire`] at `deadline_ns`.
+/// [`Due::IrqRelease`] is due at `deadline_ns`.
 pub fn arm_irq_release(deadline_ns: u64) {
     let mine = of(this_cpu().cpu);
     let mut queue = mine.queue.lock();
@@ -119,34 +118,36 @@ impl CpuTimers {
     }
 }
 
-/// Handles the timers of this CPU that are due.
-pub fn expire() {
+/// A timer that is due.
+pub enum Due<'a> {
+    /// Lines that the storm guard held may fire again.
+    IrqRelease,
+    /// A vCPU's, which was to fire at `deadline_ns`.
+    Vcpu { v: &'a Vcpu, kind: Kind, deadline_ns: u64 },
+}
+
+/// Calls `act` for each timer of this CPU that is due at `now`.
+pub fn expire(now: u64, act: impl Fn(Due<'_>)) {
     let mine = of(this_cpu().cpu);
     // The hardware timer is a one-shot.
     mine.armed_ns.store(u64::MAX, Ordering::Relaxed);
-    let now = tsc::now_ns();
     loop {
         // From before the timer is taken: until it is handled its vCPU is not freed, nor its slot another's.
         let section = Section::begin();
         let due = mine.queue.lock().expire(now);
-        let Some((timer, deadline)) = due else { break };
+        let Some((timer, deadline_ns)) = due else { break };
         if timer == IRQ_RELEASE {
-            crate::irq::guest::expire();
+            act(Due::IrqRelease);
             continue;
         }
         let Some(v) = sched::vcpu_in_slot((timer / KINDS) as usize, &section) else { continue };
-        match timer % KINDS {
-            0 => crate::domain::event::raise_virq(v, VIRQ_TIMER),
-            1 => {
-                crate::domain::event::raise_virq(v, VIRQ_TIMER);
-                let period = v.periodic_ns.load(Ordering::Relaxed);
-                if period != 0 && v.loaded.load(Ordering::Relaxed) {
-                    arm(v, Kind::Periodic, next_tick(deadline, period, now));
-                }
-            }
-            2 => sched::start(v, crate::domain::vcpu::stop::POLLING),
-            _ => v.domain().watchdog_bites(now),
-        }
+        let kind = match timer % KINDS {
+            0 => Kind::SingleShot,
+            1 => Kind::Periodic,
+            2 => Kind::Poll,
+            _ => Kind::Watchdog,
+        };
+        act(Due::Vcpu { v, kind, deadline_ns });
     }
     if now >= mine.slice_end_ns.load(Ordering::Relaxed) {
         mine.slice_end_ns.store(u64::MAX, Ordering::Relaxed);
@@ -156,20 +157,29 @@ pub fn expire() {
     mine.fire_by(first.min(mine.slice_end_ns.load(Ordering::Relaxed)));
 }
 
-/// `v` starts to run here: its periodic timer ticks again, at once if a tick was missed.
-pub fn resume_periodic(v: &Vcpu) {
+/// The periodic timer of `v` has fired for `deadline_ns`: it is armed for the next tick, if the vCPU still runs.
+pub fn rearm_periodic(v: &Vcpu, deadline_ns: u64, now: u64) {
     let period = v.periodic_ns.load(Ordering::Relaxed);
-    if period == 0 {
-        return;
+    if period != 0 && v.loaded.load(Ordering::Relaxed) {
+        arm(v, Kind::Periodic, next_tick(deadline_ns, period, now));
     }
+}
+
+/// `v` starts to run here: its periodic timer ticks again. Returns whether a tick was missed.
+#[inline]
+#[must_use]
+pub fn resume_periodic(v: &Vcpu) -> bool {
+    let period = v.periodic_ns.load(Ordering::Relaxed);
+    period != 0 && resume_ticking(v, period)
+}
+
+fn resume_ticking(v: &Vcpu, period: u64) -> bool {
     let now = tsc::now_ns();
     let due = v.periodic_due_ns.load(Ordering::Relaxed);
-    if due <= now {
-        crate::domain::event::raise_virq(v, VIRQ_TIMER);
-    }
     let next = if due <= now { next_tick(due, period, now) } else { due.min(now.saturating_add(period)) };
     v.periodic_due_ns.store(next, Ordering::Relaxed);
     arm(v, Kind::Periodic, next);
+    due <= now
 }
 
 /// `v` stops running: its periodic timer rests.

@@ -4,7 +4,7 @@ use crate::cpu::percpu::{this_cpu, CpuInfo};
 use crate::domain::vcpu::{self, Vcpu};
 use crate::pv::entry;
 use crate::pv::TRAP_SYSCALL;
-use crate::sched;
+use crate::sched::run;
 use core::sync::atomic::Ordering;
 use hv_core::bounce::{may_sysret, may_sysret_flat};
 use xen_abi::regs::CpuUserRegs;
@@ -71,7 +71,7 @@ fn work(regs: &mut CpuUserRegs) -> u32 {
     let cpu = this_cpu();
     loop {
         if cpu.pending.load(Ordering::Acquire) != 0 {
-            sched::do_pending(cpu, regs);
+            run::do_pending(cpu, regs);
         }
         let v = vcpu::current(cpu).expect("the scheduler left a vCPU to run");
         if v.nmi_pending.load(Ordering::Relaxed) && !v.nmi_masked.get() {

@@ -87,7 +87,7 @@ pub extern "C" fn page_fault_from_guest(regs: &mut CpuUserRegs) {
     }
     if code & PageFaultError::RSVD.bits() != 0 {
         // Guests cannot set reserved bits in validated tables.
-        return crate::domain::crash(v, regs, format_args!("reserved bit in a page table, address {address:#x}"));
+        return crate::domain::life::crash(v, regs, format_args!("reserved bit in a page table, address {address:#x}"));
     }
     entry::inject_page_fault(v, regs, address, code);
 }

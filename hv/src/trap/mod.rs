@@ -56,6 +56,8 @@ extern "C" {
     fn syscall_entry_64();
     fn syscall_entry_32();
     fn sysenter_entry();
+    /// Enters the current vCPU with the registers in this CPU's `guest_regs`.
+    pub fn enter_guest() -> !;
 }
 
 /// Where entry.S has its routines.

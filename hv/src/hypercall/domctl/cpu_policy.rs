@@ -1,8 +1,8 @@
 //! CPUID policies of domains.
 
 use super::{Outcome, Request, OK};
+use crate::arch::cpu_policy::policies;
 use crate::hypercall::{sysctl, GuestPtr};
-use crate::pv::cpu_policy::policies;
 use hv_core::cpuid::{Policy, PolicyError};
 use xen_abi::domctl::{CpuPolicy, CpuidLeaf, MsrEntry};
 use xen_abi::errno::Errno;

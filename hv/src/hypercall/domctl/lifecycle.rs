@@ -3,7 +3,7 @@
 use super::{Request, OK};
 use crate::domain::memory::{claims, log_dirty};
 use crate::domain::vcpu::stop;
-use crate::domain::{self, passthrough, Domain, DOMAIN_LIST_LOCK, MAX_VCPUS, RUNNING};
+use crate::domain::{self, life, passthrough, Domain, DOMAIN_LIST_LOCK, MAX_VCPUS, RUNNING};
 use crate::hypercall::{Done, Outcome};
 use crate::pv::vtlb;
 use crate::sched::Held;
@@ -49,7 +49,7 @@ pub(super) fn create(r: &mut Request) -> Outcome {
         u32::try_from(config.max_grant_frames).unwrap_or(xen_abi::grant::DEFAULT_MAX_GRANT_FRAMES),
         u32::try_from(config.max_maptrack_frames).unwrap_or(xen_abi::grant::DEFAULT_MAX_MAPTRACK_FRAMES),
     );
-    d.pause();
+    life::pause(&d);
     domain::insert(d);
     r.head.domain = id;
     r.at.write(&r.head)?;
@@ -147,7 +147,7 @@ fn hypercall_page() -> Box<[u8; x86::PAGE_SIZE]> {
 /// go; the domain is a zombie meanwhile.
 pub(super) fn destroy(r: &Request) -> Outcome {
     let d = r.other()?;
-    d.shutdown_for_good();
+    life::shutdown_for_good(&d);
     // Nobody else changes them meanwhile, another tool that destroys the same domain included.
     let held = sched::hold_all(&d)?;
     {
@@ -169,7 +169,7 @@ pub(super) fn destroy(r: &Request) -> Outcome {
     crate::twin::forget_domain(&d)?;
     held.try_each(release_vcpu)?;
     d.mm.relinquish()?;
-    domain::died(&d);
+    life::died(&d);
     OK
 }
 

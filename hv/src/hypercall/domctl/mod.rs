@@ -15,7 +15,7 @@ mod vcpus;
 pub(crate) use lifecycle::describe;
 
 use super::{bitmap, Caller, Done, GuestPtr, Outcome, Plain, OK};
-use crate::domain::{self, DomainRef};
+use crate::domain::{self, life, DomainRef};
 use crate::guest_debug;
 use crate::mem::guest_ptr::plain;
 use core::sync::atomic::Ordering;
@@ -150,14 +150,14 @@ pub fn call(cx: &mut Caller, at: GuestPtr<op::Domctl>) -> Outcome {
         op::DESTROYDOMAIN => lifecycle::destroy(&r),
         op::PAUSEDOMAIN => {
             let d = r.other()?;
-            d.pause();
+            life::pause(&d);
             // What it had in its registers is in its memory when this returns.
             d.vcpus().for_each(crate::sched::wait_asleep);
             OK
         }
-        op::UNPAUSEDOMAIN => r.other()?.unpause().map(|()| Done::Return(0)),
+        op::UNPAUSEDOMAIN => life::unpause(&*r.other()?).map(|()| Done::Return(0)),
         op::RESUMEDOMAIN => {
-            r.other()?.resume();
+            life::resume(&*r.other()?);
             OK
         }
         op::GETDOMAININFO => lifecycle::info(&mut r),

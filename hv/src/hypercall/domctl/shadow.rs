@@ -1,7 +1,7 @@
 //! Logging a domain's writes.
 
 use super::{Outcome, Request, OK};
-use crate::domain::Domain;
+use crate::domain::{life, Domain};
 use crate::hypercall::{Done, GuestPtr};
 use crate::pv::vtlb;
 use crate::sched::{self, AllHeld};
@@ -43,13 +43,13 @@ pub(super) fn call(r: &Request) -> Outcome {
 
 /// Does `f` while all vCPUs of `d` are held still: one at a time, and not while the domain is destroyed.
 fn while_held(d: &Domain, f: impl FnOnce(&AllHeld<'_>) -> Outcome) -> Outcome {
-    d.pause();
+    life::pause(d);
     let result = sched::hold_all(d).and_then(|held| {
         // A domain without vCPUs has a log, too.
         let _only_one = d.mm.lock_log();
         f(&held)
     });
-    let _ = d.unpause();
+    let _ = life::unpause(d);
     result
 }
 

@@ -2,6 +2,7 @@
 
 use super::{Request, OK};
 use crate::cpu::percpu;
+use crate::domain::life;
 use crate::domain::vcpu::{stop, Vcpu};
 use crate::domain::Domain;
 use crate::hypercall::{GuestPtr, Outcome};
@@ -34,7 +35,7 @@ pub(super) fn set_max(r: &Request) -> Outcome {
             if !frames::has_headroom() {
                 return Err(Errno::ENOMEM);
             }
-            d.add_vcpu(id).ok_or(Errno::ENOMEM)?;
+            life::add_vcpu(&d, id).ok_or(Errno::ENOMEM)?;
         }
     }
     OK

@@ -1,0 +1,178 @@
+//! What domains go through: vCPUs are made, all of them pause and go on, the domain shuts down or crashes, dies, and is
+//! forgotten.
+
+use crate::arch::{reboot, tsc};
+use crate::cpu::percpu::{pending, this_cpu};
+use crate::domain::vcpu::{stop, Vcpu};
+use crate::domain::{event, grants, list, Domain, ALIVE, DEAD, DYING, RUNNING};
+use crate::mem::copy;
+use crate::pv::time;
+use crate::sched::{self, timers};
+use crate::{error, info, panic};
+use alloc::boxed::Box;
+use core::fmt;
+use core::sync::atomic::Ordering;
+use list::bury_if_empty;
+use xen_abi::errno::Errno;
+use xen_abi::regs::CpuUserRegs;
+use xen_abi::sched as reason;
+use xen_abi::shared::{shared_info, vcpu_info, XEN_LEGACY_MAX_VCPUS};
+
+/// Pauses `d` once more.
+pub fn pause(d: &Domain) {
+    let mut pauses = d.pauses.lock();
+    *pauses = pauses.saturating_add(1);
+    d.vcpus().for_each(|v| sched::halt(v, stop::PAUSED));
+}
+
+/// Takes one pause back; the last one lets it run. EINVAL if it is not paused.
+pub fn unpause(d: &Domain) -> Result<(), Errno> {
+    let mut pauses = d.pauses.lock();
+    *pauses = pauses.checked_sub(1).ok_or(Errno::EINVAL)?;
+    if *pauses == 0 {
+        // The tools may have written shared_info while it was paused.
+        d.vcpus().for_each(time::update_time_info);
+        time::update_wall_clock(d);
+        d.vcpus().for_each(|v| sched::start(v, stop::PAUSED));
+    }
+    Ok(())
+}
+
+/// Lets `d` go on after a shutdown (a suspend that was cancelled).
+pub fn resume(d: &Domain) {
+    let _one_at_a_time = d.pauses.lock();
+    if d.life.load(Ordering::Acquire) == ALIVE && d.shutdown_code.swap(RUNNING, Ordering::AcqRel) != RUNNING {
+        d.vcpus().for_each(|v| sched::start(v, stop::SHUTDOWN));
+    }
+}
+
+/// `d` is being destroyed: it never runs again.
+pub fn shutdown_for_good(d: &Domain) {
+    let _one_at_a_time = d.pauses.lock();
+    let _ = d.life.compare_exchange(ALIVE, DYING, Ordering::AcqRel, Ordering::Relaxed);
+    d.vcpus().for_each(|v| sched::halt(v, stop::SHUTDOWN));
+}
+
+/// Makes vCPU `id` of `d`, which is paused if the domain is. `None` if there is no such number, it exists already, the scheduler is
+/// full, or the domain is dying.
+pub fn add_vcpu(d: &Domain, id: u32) -> Option<&Vcpu> {
+    let pauses = d.pauses.lock();
+    let slot = d.vcpus.get(id as usize)?;
+    if slot.is_completed() || d.is_dying() {
+        return None;
+    }
+    let sched_id = sched::allocate_slot()?;
+    let info = (id < XEN_LEGACY_MAX_VCPUS as u32)
+        .then(|| d.shared_info_ptr().wrapping_add(shared_info::VCPU_INFO + id as usize * vcpu_info::SIZE));
+    let v = slot.call_once(|| Box::new(Vcpu::new(d, id, sched_id, info)));
+    sched::register(v);
+    if *pauses != 0 {
+        sched::halt(v, stop::PAUSED);
+    }
+    if d.has_stopped() {
+        sched::halt(v, stop::SHUTDOWN);
+    }
+    // Domain 0 is built while time is still being measured; its records are written when that is done.
+    if tsc::is_calibrated() {
+        time::update_time_info(v);
+    }
+    Some(v)
+}
+
+/// Winds a watchdog of `d` up or lets it go: see [`Watchdogs::set`].
+pub fn set_watchdog(d: &Domain, id: u32, timeout_s: u32) -> Result<u32, Errno> {
+    let mut watchdogs = d.watchdogs.lock();
+    let result = watchdogs.set(id, timeout_s, tsc::now_ns())?;
+    if let Some(v) = d.vcpu(0) {
+        match watchdogs.next() {
+            Some(deadline) => timers::arm(v, timers::Kind::Watchdog, deadline),
+            None => timers::disarm(v, timers::Kind::Watchdog),
+        }
+    }
+    Ok(result)
+}
+
+/// The timer of the watchdogs of `d` has expired.
+pub fn watchdog_bites(d: &Domain, now: u64) {
+    // It may have been wound up again meanwhile.
+    if d.watchdogs.lock().bites(now) {
+        info!("d{} did not wind its watchdog up", d.id);
+        shutdown(d, reason::SHUTDOWN_WATCHDOG);
+    }
+}
+
+/// Shuts `d` down for `why` (SHUTDOWN_*): its vCPUs stop. If it is the hardware domain, so does the machine.
+pub fn shutdown(d: &Domain, why: u32) {
+    if d.is_hardware {
+        hardware_domain_shutdown(why);
+    }
+    let one_at_a_time = d.pauses.lock();
+    if d.shutdown_code.compare_exchange(RUNNING, why, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+        d.vcpus().for_each(|v| sched::halt(v, stop::SHUTDOWN));
+        drop(one_at_a_time);
+        info!("d{} shut down, reason {why}", d.id);
+        event::raise_global_virq(xen_abi::event::VIRQ_DOM_EXC);
+    }
+}
+
+/// What the end of the hardware domain means for the machine.
+fn hardware_domain_shutdown(why: u32) -> ! {
+    match why {
+        reason::SHUTDOWN_POWEROFF => {
+            info!("Hardware Dom0 halted: halting machine");
+            reboot::power_off()
+        }
+        reason::SHUTDOWN_CRASH => {
+            error!("Hardware Dom0 crashed: rebooting machine in 5 seconds.");
+            panic::stop()
+        }
+        _ => {
+            info!("Hardware Dom0 shutdown: rebooting machine");
+            reboot::reboot()
+        }
+    }
+}
+
+/// Everything that was the dying domain's own is back. The tools hear of it; it is forgotten as soon as nobody maps its
+/// memory either.
+pub fn died(d: &Domain) {
+    if d.life.swap(DEAD, Ordering::AcqRel) != DEAD {
+        info!("d{} destroyed", d.id);
+        d.grants.end_loans(d);
+        grants::end_loan(d.id, d.shared_info);
+    }
+    bury_if_empty(d);
+    event::raise_global_virq(xen_abi::event::VIRQ_DOM_EXC);
+}
+
+/// Crashes the domain of the running vCPU `v`, whose registers are `regs`, because of `why`.
+#[cold]
+pub fn crash(v: &Vcpu, regs: &CpuUserRegs, why: fmt::Arguments<'_>) {
+    error!("{v} crashed: {why}");
+    error!(
+        "{v} rip {:#06x}:{:#018x} rflags {:#010x} {} mode, cr2 {:#018x}",
+        regs.cs,
+        regs.rip,
+        regs.rflags,
+        if v.kernel_mode.get() { "kernel" } else { "user" },
+        v.cr2.get()
+    );
+    error!("{v} rax {:#018x} rbx {:#018x} rcx {:#018x} rdx {:#018x}", regs.rax, regs.rbx, regs.rcx, regs.rdx);
+    error!("{v} rsi {:#018x} rdi {:#018x} rbp {:#018x} rsp {:#018x}", regs.rsi, regs.rdi, regs.rbp, regs.rsp);
+    error!("{v} r8  {:#018x} r9  {:#018x} r10 {:#018x} r11 {:#018x}", regs.r8, regs.r9, regs.r10, regs.r11);
+    error!("{v} r12 {:#018x} r13 {:#018x} r14 {:#018x} r15 {:#018x}", regs.r12, regs.r13, regs.r14, regs.r15);
+    for row in 0..4u64 {
+        let word = |i: u64| copy::read_u64(regs.rsp.wrapping_add((row * 4 + i) * 8)).unwrap_or(0);
+        error!("{v} stack {:016x} {:016x} {:016x} {:016x}", word(0), word(1), word(2), word(3));
+    }
+    shutdown(v.domain(), reason::SHUTDOWN_CRASH);
+    this_cpu().raise(pending::SCHEDULE);
+}
+
+/// Frees the domains that nobody looks at any more. No lock is held and no domain looked at.
+pub fn bury() {
+    let dead = list::take_dead();
+    dead.iter().flat_map(|d| d.vcpus()).for_each(sched::remove);
+    // Their memory goes back outside all locks.
+    drop(dead);
+}

@@ -1,0 +1,128 @@
+//! What a CPU does between guests: its pending work, the choice of who runs next, and waiting while there is nobody.
+//!
+//! Nothing below knows this file: whoever wants something done sets a bit of the CPU's pending work.
+
+use super::{chosen, scheduler, switch};
+use crate::arch::tsc;
+use crate::cpu;
+use crate::cpu::percpu::{self, pending, this_cpu, CpuInfo};
+use crate::domain::vcpu::{self, stop, Vcpu};
+use crate::domain::{event, life};
+use crate::irq;
+use crate::sched;
+use crate::sched::timers::{self, Due, Kind};
+use core::sync::atomic::Ordering;
+use xen_abi::event::{VIRQ_CONSOLE, VIRQ_TIMER};
+use xen_abi::regs::CpuUserRegs;
+
+/// Does the work that is pending on this CPU; on return a vCPU is current and `regs` are its registers.
+pub fn do_pending(me: &'static CpuInfo, regs: &mut CpuUserRegs) {
+    if do_work(me) {
+        schedule(me, regs);
+    }
+}
+
+/// Does the work that is pending on this CPU but for scheduling. Is that asked for, too?
+#[inline]
+fn do_work(me: &CpuInfo) -> bool {
+    let work = me.pending.swap(0, Ordering::AcqRel);
+    if work & pending::TIMER != 0 {
+        let now = tsc::now_ns();
+        timers::expire(now, |due| fire(due, now));
+    }
+    if work & pending::CONSOLE != 0 {
+        // The domain that owns the console is told.
+        event::raise_global_virq(VIRQ_CONSOLE);
+    }
+    if work & pending::GRAVES != 0 {
+        life::bury();
+    }
+    // Expiring timers may have asked for scheduling.
+    (work | me.pending.load(Ordering::Acquire)) & pending::SCHEDULE != 0
+}
+
+/// A timer has come to its time.
+fn fire(due: Due<'_>, now: u64) {
+    match due {
+        Due::IrqRelease => irq::guest::expire(),
+        Due::Vcpu { v, kind: Kind::SingleShot, .. } => event::raise_virq(v, VIRQ_TIMER),
+        Due::Vcpu { v, kind: Kind::Periodic, deadline_ns } => {
+            event::raise_virq(v, VIRQ_TIMER);
+            timers::rearm_periodic(v, deadline_ns, now);
+        }
+        Due::Vcpu { v, kind: Kind::Poll, .. } => sched::start(v, stop::POLLING),
+        Due::Vcpu { v, kind: Kind::Watchdog, .. } => life::watchdog_bites(v.domain(), now),
+    }
+}
+
+/// Starts scheduling on this CPU, which runs nothing yet. Leaves for the first guest by way of `enter_guest`; never returns.
+///
+/// # Safety
+/// 1. `enter_guest` enters the current vCPU with the registers that lie in this CPU's `guest_regs`.
+pub unsafe fn enter_first(enter_guest: unsafe extern "C" fn() -> !) -> ! {
+    // SAFETY: nothing of this stack is needed any more; guest_regs is at its top.
+    let regs = unsafe { percpu::guest_regs() };
+    switch::load_idle();
+    schedule(this_cpu(), regs);
+    // SAFETY: (1); a vCPU is current and its registers are in guest_regs.
+    unsafe { enter_guest() }
+}
+
+/// Lets the scheduler decide, switches, and idles while there is nobody to run.
+fn schedule(me: &'static CpuInfo, regs: &mut CpuUserRegs) {
+    let this = me.cpu as usize;
+    loop {
+        me.pending.fetch_and(!pending::SCHEDULE, Ordering::AcqRel);
+        let now = tsc::now_ns();
+        // One that sleeps is going to be switched away from, unless somebody wakes it just now.
+        let sleeper = vcpu::current(me).filter(|v| !v.is_runnable());
+        if let Some(prev) = sleeper {
+            store(me, prev, regs);
+        }
+        let decision = scheduler().lock().pick(this, now, sleeper.is_some());
+        if let Some(cpu) = decision.kick {
+            sched::kick(cpu);
+        }
+        if decision.save.is_some() {
+            if let Some(prev) = vcpu::current(me) {
+                store(me, prev, regs);
+            }
+            let kicked = scheduler().lock().context_saved(this, now);
+            if let Some(cpu) = kicked {
+                sched::kick(cpu);
+            }
+        }
+        timers::set_slice_end(decision.slice_until_ns);
+        let next = decision.next.and_then(chosen);
+        if let Some(next) = next {
+            if vcpu::current(me).is_none() {
+                // First: loading its segments or its runstate record may fault on its behalf.
+                vcpu::set_current(me, Some(next));
+                switch::load(next, regs);
+            }
+            return;
+        }
+        idle(me);
+    }
+}
+
+/// Nobody is current any more on this CPU.
+#[inline]
+fn store(me: &CpuInfo, current: &Vcpu, regs: &CpuUserRegs) {
+    switch::save(current, regs);
+    vcpu::set_current(me, None);
+}
+
+/// Waits for work. Returns when this CPU should ask the scheduler again.
+fn idle(me: &'static CpuInfo) {
+    me.idle.store(1, Ordering::Release);
+    loop {
+        if do_work(me) {
+            break;
+        }
+        if me.pending.load(Ordering::Acquire) == 0 {
+            cpu::sti_hlt_cli();
+        }
+    }
+    me.idle.store(0, Ordering::Release);
+}
