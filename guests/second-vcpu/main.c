@@ -3,11 +3,12 @@
 
 const char test_name[] = "second-vcpu";
 
+enum { FSGSBASE = 1 << 16 };
 static struct vcpu_context context;
 
-volatile u64 heartbeat, argument, upcalls_there;
+volatile u64 heartbeat, argument, upcalls_there, control;
 void second_entry(void), second_upcall(void);
-asm(".text\nsecond_entry:\n\tmov %rdi, argument(%rip)\n1:\tlock incq heartbeat(%rip)\n\tpause\n\tjmp 1b\n"
+asm(".text\nsecond_entry:\n\tmov %rdi, argument(%rip)\n\tmov %cr4, %rax\n\tmov %rax, control(%rip)\n1:\tlock incq heartbeat(%rip)\n\tpause\n\tjmp 1b\n"
     "second_upcall:\n\tlock incq upcalls_there(%rip)\n\tpop %rcx\n\tpop %r11\n\t"
     "mov shared_window(%rip), %rdx\n\tmovb $0, 64(%rdx)\n\tmovq $0, 64+8(%rdx)\n\t"
     "andl $0xffff, 8(%rsp)\n\tmovl $0, 12(%rsp)\n\t"
@@ -40,6 +41,8 @@ void test_main(void)
 	context.kernel_ss = FLAT_KERNEL_SS;
 	context.kernel_sp = (u64)pages[9];
 	context.event = (u64)second_upcall;
+	/* Whatever it asks for, it gets what the processor has. */
+	context.ctrlreg[4] = FSGSBASE | 0xfff;
 	/* A root that is none. */
 	context.ctrlreg[3] = maddr_of(pages[20]);
 	check_refused(HC3(vcpu_op, VCPUOP_initialise, 1, &context), "a page-table root that is none");
@@ -53,6 +56,9 @@ void test_main(void)
 	check_result(HC3(vcpu_op, VCPUOP_up, 1, 0), 0, "up");
 	if (!check(beats(), "it does not run"))
 		return;
+	u32 leaf = 7, features, subleaf = 0, rest;
+	asm("cpuid" : "+a"(leaf), "=b"(features), "+c"(subleaf), "=d"(rest));
+	check(!(control & FSGSBASE) || features & 1, "CR4 is %#lx on a processor without FSGSBASE", control);
 	check(argument == 0x5ec0, "rdi was %#lx", argument);
 	check(HC3(vcpu_op, VCPUOP_is_up, 1, 0) == 1, "it is not up");
 	/* An interrupt: its events are masked until now. */

@@ -1,7 +1,7 @@
 //! Loading a vCPU from a `vcpu_guest_context`: VCPUOP_initialise, XEN_DOMCTL_setvcpucontext, the initial domain.
 
 use crate::domain::vcpu::{stop, Callback};
-use crate::pv::control_regs::GUEST_CR4;
+use crate::pv::cpu_policy;
 use crate::sched::{self, Held};
 use alloc::boxed::Box;
 use core::sync::atomic::Ordering;
@@ -75,7 +75,7 @@ pub fn set(v: &Held<'_>, context: &VcpuGuestContext) -> Result<(), Errno> {
     #[allow(clippy::cast_possible_truncation, reason = "a selector")]
     v.kernel_ss.set(context.kernel_ss as u16 | 3);
     v.kernel_sp.set(context.kernel_sp);
-    v.cr4.set(context.ctrlreg[4] & GUEST_CR4);
+    v.cr4.set(cpu_policy::cr4_choice(v, context.ctrlreg[4]));
     v.fs_base.set(context.fs_base);
     v.gs_base_kernel.set(context.gs_base_kernel);
     v.gs_base_user.set(context.gs_base_user);

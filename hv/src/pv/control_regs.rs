@@ -4,9 +4,6 @@ use crate::cpu::{self, cr};
 use crate::domain::vcpu::Vcpu;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// CR4 bits that a guest may choose for itself.
-pub const GUEST_CR4: u64 = cr::CR4_TSD | cr::CR4_DE | cr::CR4_FSGSBASE | cr::CR4_OSXSAVE;
-
 /// CR4 without anything that a guest chooses.
 static HOST_CR4: AtomicU64 = AtomicU64::new(0);
 
@@ -15,7 +12,8 @@ pub fn init_cpu() {
     HOST_CR4.store(cpu::read_cr4() & !(cr::CR4_TSD | cr::CR4_DE | cr::CR4_FSGSBASE), Ordering::Relaxed);
 }
 
-/// The CR4 that runs a guest whose own is `guest`.
+/// The CR4 that runs a guest whose own is `guest`, which is what [`crate::pv::cpu_policy::cr4_choice`] let it choose: so this
+/// processor has all of it.
 pub fn real_cr4(guest: u64) -> u64 {
     HOST_CR4.load(Ordering::Relaxed) | guest & (cr::CR4_TSD | cr::CR4_DE | cr::CR4_FSGSBASE)
 }

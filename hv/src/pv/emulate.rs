@@ -200,7 +200,7 @@ impl Machine for Guest<'_> {
             4 => {
                 let chosen = cpu_policy::cr4_choice(v, value);
                 v.cr4.set(chosen);
-                // SAFETY: the host's bits plus those that guests may choose.
+                // SAFETY: the host's bits plus those that the domain's policy let it choose, which are bits that the machine has.
                 unsafe { cpu::write_cr4(control_regs::real_cr4(chosen)) };
             }
             3 => address_space::write_cr3(v, Mfn::containing(MachAddr::new(value))).map_err(|_| Exception::GP)?,

@@ -121,7 +121,7 @@ fn load_all(v: &'static Vcpu, regs: &mut CpuUserRegs) {
     }
     let cr4 = control_regs::real_cr4(v.cr4.get());
     if cr4 != cpu::read_cr4() {
-        // SAFETY: the host's bits plus those that guests may choose.
+        // SAFETY: the host's bits plus those that the domain's policy let the guest choose, which are bits that the machine has.
         unsafe { cpu::write_cr4(cr4) };
     }
     descriptor::load_guest_gdt(v.gdt_pages());
