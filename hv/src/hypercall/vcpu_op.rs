@@ -8,7 +8,7 @@ use crate::mem::copy;
 use crate::pv::time;
 use crate::sched;
 use crate::sched::timers::{self, Kind};
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU64, Ordering};
 use x86::{Mfn, PAGE_SIZE};
 use xen_abi::errno::Errno;
 use xen_abi::event::VIRQ_TIMER;
@@ -160,13 +160,18 @@ fn register_info(cx: &mut Caller, v: &Vcpu, request: op::VcpuRegisterVcpuInfo) -
         return Err(Errno::EINVAL);
     }
     let target = page.wrapping_add(offset);
-    // SAFETY: 64 aligned bytes inside a frame that `take_writable` holds for the domain until the vCPU is gone.
+    // SAFETY: 64 bytes, 8-byte aligned, inside a frame that `take_writable` holds for the domain until the vCPU is gone. The guest
+    // may write there any time, so they are only accessed as atomics or, before anybody knows of them, written.
     unsafe {
         if v.has_dummy_info() {
             core::ptr::write_bytes(target, 0, vcpu_info::SIZE);
             target.add(vcpu_info::UPCALL_MASK).write(1);
         } else {
-            core::ptr::copy_nonoverlapping(v.info(), target, vcpu_info::SIZE);
+            // Word by word, as the guest and its event channels may write to both; and it may be in the same frame.
+            for at in (0..vcpu_info::SIZE).step_by(8) {
+                let word = v.info_word(at).load(Ordering::Relaxed);
+                AtomicU64::from_ptr(target.add(at).cast()).store(word, Ordering::Relaxed);
+            }
         }
         v.set_info(target);
     }
