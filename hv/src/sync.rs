@@ -17,7 +17,10 @@ impl spin::RelaxStrategy for Relax {
 
 /// A spinning mutex.
 pub type Mutex<T> = spin::mutex::SpinMutex<T, Relax>;
-/// Its guard.
+/// The same for what all CPUs and all guests want all the time: they get it in the order in which they come, so nobody keeps
+/// others away by asking again and again.
+pub type FairMutex<T> = spin::mutex::TicketMutex<T, Relax>;
+/// The guard of a [`Mutex`].
 pub type MutexGuard<'a, T> = spin::mutex::SpinMutexGuard<'a, T>;
 /// A spinning readers-writer lock.
 pub type RwLock<T> = spin::rwlock::RwLock<T, Relax>;

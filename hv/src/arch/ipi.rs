@@ -3,11 +3,11 @@
 use crate::arch::{lapic, smp, vectors};
 use crate::cpu::percpu::{self, this_cpu, MAX_CPUS};
 use crate::cpu::requests;
-use crate::sync::Mutex;
+use crate::sync::FairMutex;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 /// One call to other CPUs is under way at a time; who waits for a turn answers others meanwhile.
-static CALL: Mutex<()> = Mutex::new(());
+static CALL: FairMutex<()> = FairMutex::new(());
 
 /// Calls since boot, and CPUs that were interrupted for them.
 static CALLS: AtomicU64 = AtomicU64::new(0);

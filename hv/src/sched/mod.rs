@@ -16,20 +16,20 @@ use crate::cpu::percpu::{self, pending, this_cpu};
 use crate::cpu::requests;
 use crate::domain::vcpu::{stop, Vcpu};
 use crate::domain::{Domain, Section};
-use crate::sync::{Mutex, Once};
+use crate::sync::{FairMutex, Once};
 use core::sync::atomic::{AtomicPtr, Ordering};
 use hv_core::sched::{Params, Scheduler, Sleep, VcpuId, Warp};
 
 /// vCPUs of all domains together.
 pub const MAX_VCPUS_TOTAL: u16 = 2048;
 
-static SCHEDULER: Once<Mutex<Scheduler>> = Once::new();
+static SCHEDULER: Once<FairMutex<Scheduler>> = Once::new();
 /// The vCPU in each scheduler slot.
 static VCPUS: [AtomicPtr<Vcpu>; MAX_VCPUS_TOTAL as usize] =
     [const { AtomicPtr::new(core::ptr::null_mut()) }; MAX_VCPUS_TOTAL as usize];
 
-fn scheduler() -> &'static Mutex<Scheduler> {
-    SCHEDULER.call_once(|| Mutex::new(Scheduler::new(MAX_VCPUS_TOTAL, Params::DEFAULT)))
+fn scheduler() -> &'static FairMutex<Scheduler> {
+    SCHEDULER.call_once(|| FairMutex::new(Scheduler::new(MAX_VCPUS_TOTAL, Params::DEFAULT)))
 }
 
 /// Makes a place for a vCPU, which starts offline. `None` if there is none left.

@@ -4,7 +4,7 @@
 use crate::arch::tlb;
 use crate::iommu;
 use crate::mem::frames;
-use crate::sync::Mutex;
+use crate::sync::FairMutex;
 use x86::Mfn;
 
 /// Frames that wait at most.
@@ -17,7 +17,7 @@ struct Limbo {
     stamp: u32,
 }
 
-static LIMBO: Mutex<Limbo> = Mutex::new(Limbo { waiting: [Mfn::INVALID; CAPACITY], count: 0, stamp: 0 });
+static LIMBO: FairMutex<Limbo> = FairMutex::new(Limbo { waiting: [Mfn::INVALID; CAPACITY], count: 0, stamp: 0 });
 
 /// Takes a frame that nobody refers to any more.
 pub fn put(mfn: Mfn) {
