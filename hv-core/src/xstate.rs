@@ -97,6 +97,16 @@ fn word(bytes: &[u8]) -> u64 {
     bytes[..8].iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte))
 }
 
+/// Does the processor load the pointers to the x87's last instruction and its operand whenever it loads the x87's state? Those
+/// of AMD and Hygon do so only if an exception is pending, unless they say otherwise; then the pointers of whoever used
+/// the x87 before stay. `vendor`: EBX of CPUID leaf 0; `extended_8`: EBX of leaf 0x80000008, 0 if there is none.
+/// Source: AMD APM vol. 3, CPUID Fn8000_0008_EBX, RstrFpErrPtrs.
+pub fn restores_x87_pointers(vendor: u32, extended_8: u32) -> bool {
+    const RSTR_FP_ERR_PTRS: u32 = 1 << 2;
+    let needs_a_reason = [*b"Auth", *b"Hygo"].map(u32::from_le_bytes).contains(&vendor);
+    !needs_a_reason || extended_8 & RSTR_FP_ERR_PTRS != 0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -112,6 +122,15 @@ mod tests {
         let mut area = Area::new();
         area.set(7, &image).unwrap();
         area
+    }
+
+    #[test]
+    fn only_processors_that_forget_the_x87_pointers_need_help() {
+        let vendor = |name: &[u8; 4]| u32::from_le_bytes(*name);
+        assert!(restores_x87_pointers(vendor(b"Genu"), 0));
+        assert!(!restores_x87_pointers(vendor(b"Auth"), 0));
+        assert!(!restores_x87_pointers(vendor(b"Hygo"), !4));
+        assert!(restores_x87_pointers(vendor(b"Auth"), 4));
     }
 
     #[test]

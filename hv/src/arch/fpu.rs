@@ -2,7 +2,7 @@
 
 use crate::cpu::{self, cr};
 use core::cell::{Cell, UnsafeCell};
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use hv_core::xstate::{self, Area};
 use xen_abi::errno::Errno;
 
@@ -12,6 +12,9 @@ pub const XCR0_SUPPORTED: u64 = 0xe7;
 /// XCR0 bits in use on this machine, which are set on a CPU whenever no guest's are; 0 if there is no XSAVE.
 static XCR0_HOST: AtomicU64 = AtomicU64::new(0);
 
+/// The processor leaves the x87's last-instruction pointers as they are when it loads a state, as a rule.
+static KEEPS_X87_POINTERS: AtomicBool = AtomicBool::new(false);
+
 /// XCR0 bits that this machine and the hypervisor support; 0 if there is no XSAVE.
 pub fn xcr0_mask() -> u64 {
     XCR0_HOST.load(Ordering::Relaxed)
@@ -19,6 +22,9 @@ pub fn xcr0_mask() -> u64 {
 
 /// Enables the FPU on the running CPU, with XSAVE if the CPU has it.
 pub fn init_cpu() {
+    let extended_8 = if cpu::cpuid(0x8000_0000, 0).eax >= 0x8000_0008 { cpu::cpuid(0x8000_0008, 0).ebx } else { 0 };
+    let restores = xstate::restores_x87_pointers(cpu::cpuid(0, 0).ebx, extended_8);
+    KEEPS_X87_POINTERS.store(!restores, Ordering::Relaxed);
     let has_xsave = cpu::cpuid(1, 0).ecx & (1 << 26) != 0;
     let mut cr4 = cpu::read_cr4() | cr::CR4_OSFXSR | cr::CR4_OSXMMEXCPT;
     if has_xsave {
@@ -144,6 +150,10 @@ impl FpuArea {
     /// Loads the CPU's FPU registers from here, and XCR0, which has the host's value. CR0.TS must be clear.
     pub fn load(&self) {
         let p = self.data.get();
+        if KEEPS_X87_POINTERS.load(Ordering::Relaxed) {
+            // SAFETY: this resets the x87, its pointers included; what it holds is about to be replaced.
+            unsafe { core::arch::asm!("fninit", options(nomem, nostack, preserves_flags)) };
+        }
         // SAFETY: XRSTOR takes what `Area` holds: no component is present in it that the host's XCR0 does not have.
         unsafe {
             if xcr0_mask() != 0 {
