@@ -81,7 +81,9 @@ pub struct Params {
     pub min_slice_ns: u64,
     /// No slice is longer while somebody waits.
     pub max_slice_ns: u64,
-    /// For how long a vCPU that has begun to run is left alone, whoever wakes (Xen's rate limit).
+    /// For how long a vCPU that has begun to run is left alone, whoever wakes (Xen's rate limit, which `xl sched-credit2 -s -r`
+    /// sets). Differs from Xen: it begins with none, not with 1 ms, for loans bound already how often one is preempted, and
+    /// a driver domain should not wait that long to answer an interrupt.
     pub min_run_ns: u64,
     /// For how long a vCPU goes on that has sent an event to one that was asleep.
     pub sender_run_ns: u64,

@@ -2,6 +2,7 @@
 
 use super::sched_op::set_singleshot;
 use super::{Caller, Done, GuestPtr, Outcome, OK};
+use crate::arch::{acpi, smp};
 use crate::domain::vcpu::{stop, Vcpu};
 use crate::domain::{event, life};
 use crate::mem::copy;
@@ -16,8 +17,9 @@ use xen_abi::shared::{vcpu_info, VcpuRunstateInfo, VcpuTimeInfo};
 use xen_abi::trap::VcpuGuestContext;
 use xen_abi::vcpu as op;
 
-/// VCPUOP_*. Errors: ENOENT for a vCPU that does not exist; EFAULT; EEXIST for initialising one twice; EINVAL for what
-/// only the vCPU itself may do, for periods under a millisecond and records in bad places; ENOSYS for unknown commands.
+/// VCPUOP_*. Errors: ENOENT for a vCPU that does not exist; EFAULT; EEXIST for initialising one twice; EINVAL for a
+/// context that is not fit, for what only the vCPU itself may do, for periods under a millisecond, records in bad places and
+/// the ids of a CPU to which no vCPU of the hardware domain is pinned; ENOSYS for unknown commands.
 /// Source: public/vcpu.h.
 pub fn call(cx: &mut Caller, cmd: u32, id: u32, arg: GuestPtr<u8>) -> Outcome {
     let domain = cx.domain();
@@ -100,10 +102,25 @@ pub fn call(cx: &mut Caller, cmd: u32, id: u32, arg: GuestPtr<u8>) -> Outcome {
             time::update_time_area(v);
             OK
         }
-        // Only for domain 0 with each vCPU pinned to a CPU of its own.
-        op::VCPUOP_GET_PHYSID => Err(Errno::EINVAL),
+        op::VCPUOP_GET_PHYSID => {
+            arg.cast().write(&physical_id(v)?)?;
+            OK
+        }
         _ => Err(Errno::ENOSYS),
     }
+}
+
+/// APIC id (low half) and ACPI id of the CPU on which `v`, of the hardware domain, is pinned. EINVAL for a vCPU that is not,
+/// and of another domain. As on Xen it is the CPU of the vCPU's own number: the kernel pins them one to one.
+fn physical_id(v: &Vcpu) -> Result<u64, Errno> {
+    let is_pinned = v.affinity.load(Ordering::Relaxed).count_ones() == 1;
+    if !v.domain().is_hardware || !is_pinned {
+        return Err(Errno::EINVAL);
+    }
+    let apic_id = smp::apic_id(v.id as usize);
+    let processors = acpi::tables().madt.as_ref().map_or(&[][..], |madt| &madt.processors);
+    let known = processors.iter().find(|p| p.apic_id == apic_id);
+    Ok(u64::from(apic_id) | u64::from(known.map_or(u32::MAX, |p| p.acpi_id)) << 32)
 }
 
 fn set_periodic(v: &Vcpu, period_ns: u64, is_self: bool) -> Outcome {

@@ -117,8 +117,8 @@ fn makes_objects(cmd: u32) -> bool {
 /// | command | what it adds |
 /// |---|---|
 /// | createdomain | EINVAL for flags and sizes that are not supported, EEXIST, ENOMEM |
-/// | max_vcpus | EINVAL for another number than at creation, EBUSY while writes are logged, ENOMEM |
-/// | setvcpucontext, getvcpucontext | ENOENT, EINVAL for a context that is not fit, ENODATA for a vCPU without one |
+/// | max_vcpus | EINVAL for another number than at creation and for a dying domain, EBUSY while writes are logged, ENOMEM |
+/// | setvcpucontext, getvcpucontext | ENOENT, EINVAL for a context that is not fit and for a dying domain, ENODATA for a vCPU without one |
 /// | getvcpuinfo | ENOENT |
 /// | setvcpuaffinity, getvcpuaffinity | ENOENT, EINVAL for no CPU that is up, EBUSY during a pin override; soft affinity is noted only |
 /// | scheduler_op | EINVAL for another scheduler than credit2 and for single vCPUs; weight 0 and cap 65535 change nothing |
