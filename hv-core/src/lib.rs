@@ -14,6 +14,7 @@ pub mod cmdline;
 pub mod conring;
 pub mod control;
 pub mod cpuid;
+pub mod efi;
 pub mod emul;
 pub mod evtchn;
 pub mod frame;

@@ -9,6 +9,7 @@ pub mod callback;
 pub mod console;
 pub mod dom0;
 pub mod domctl;
+pub mod efi;
 pub mod elfnote;
 pub mod errno;
 pub mod event;

@@ -58,6 +58,20 @@ pub const XEN_FW_DISK_MBR_SIGNATURE: u32 = 2;
 pub const XEN_FW_VBEDDC_INFO: u32 = 3;
 /// EFI tables.
 pub const XEN_FW_EFI_INFO: u32 = 4;
+/// `FirmwareInfo::index` of `XEN_FW_EFI_INFO`: the specification's version.
+pub const XEN_FW_EFI_VERSION: u32 = 0;
+/// The configuration tables: an `EfiConfig`.
+pub const XEN_FW_EFI_CONFIG_TABLE: u32 = 1;
+/// Who made the firmware: an `EfiVendor`.
+pub const XEN_FW_EFI_VENDOR: u32 = 2;
+/// What is at an address: an `EfiMemory`.
+pub const XEN_FW_EFI_MEM_INFO: u32 = 3;
+/// The version of the run-time services.
+pub const XEN_FW_EFI_RT_VERSION: u32 = 4;
+/// A device's option ROM.
+pub const XEN_FW_EFI_PCI_ROM: u32 = 5;
+/// Properties of Apple's devices.
+pub const XEN_FW_EFI_APPLE_PROPERTIES: u32 = 6;
 /// Keyboard shift state.
 pub const XEN_FW_KBD_SHIFT_FLAGS: u32 = 5;
 
