@@ -48,6 +48,13 @@ pub fn init_cpu() {
     }
 }
 
+/// Gives the registers that choose rounding and exceptions their initial values, for code that is no guest's.
+pub fn set_initial() {
+    const MXCSR: u32 = 0x1f80;
+    // SAFETY: only changes the FPU's state, which its owner has saved.
+    unsafe { core::arch::asm!("fninit", "ldmxcsr [{}]", in(reg) &MXCSR, options(nostack, preserves_flags)) };
+}
+
 /// Bytes of an XSAVE area with all that guests may use.
 pub fn xsave_bytes() -> usize {
     // EBX: what the present XCR0 needs, and that is a guest's; ECX: what all components need.

@@ -3,6 +3,7 @@
 pub mod acpi;
 pub mod cpu_policy;
 pub mod descriptor;
+pub mod efi;
 pub mod fpu;
 pub mod idt;
 pub mod ioapic;

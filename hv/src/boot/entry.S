@@ -32,8 +32,8 @@ mb2_header:
     .long 1, 3, 6                           // command line, modules, memory map
     .balign 8
     .short 1, 1                             // information request: optional
-    .long 20
-    .long 2, 14, 15                         // loader name, ACPI RSDP old and new
+    .long 28
+    .long 2, 12, 14, 15, 17                 // loader name, EFI system table, ACPI RSDP old and new, EFI memory map
     .balign 8
     .short 6, 1                             // page-aligned modules
     .long 8

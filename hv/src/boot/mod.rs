@@ -5,9 +5,11 @@ pub mod multiboot;
 pub mod options;
 mod start;
 
+use crate::arch::efi::Firmware;
 use crate::cpu::percpu::STACK_SIZE;
 use crate::mem::{self, phys_to_virt};
 use crate::{console, info};
+use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::arch::global_asm;
@@ -70,7 +72,6 @@ impl Module {
 }
 
 /// What the rest of the hypervisor starts from.
-#[derive(Debug)]
 pub struct BootInfo {
     /// The hypervisor's command line.
     pub command_line: String,
@@ -82,12 +83,14 @@ pub struct BootInfo {
     pub memory_map: Vec<Region>,
     /// Address of the ACPI root table as the loader passed it, and whether it is the XSDT.
     pub acpi_root: Option<(MachAddr, bool)>,
+    /// What UEFI firmware told.
+    pub efi: Option<Box<Firmware>>,
 }
 
 /// First Rust function. `magic` and `info` are the loader's EAX and EBX.
 extern "C" fn boot_main(magic: u32, info: u32) -> ! {
     crate::arch::tsc::start();
-    let Some(loaded) = Loaded::new(magic, info) else {
+    let Some(mut loaded) = Loaded::new(magic, info) else {
         crate::cpu::serial::init(Default::default());
         panic!("not started by a Multiboot loader (magic {magic:#x})");
     };
@@ -98,10 +101,11 @@ extern "C" fn boot_main(magic: u32, info: u32) -> ! {
         info!("  {:#014x}-{:#014x} {}", region.start, region.start + region.bytes, kind_name(region.kind));
     }
     mem::init(&loaded.usable, loaded.modules().iter().map(|m| (m.start, m.bytes)));
-    start::start(describe(&loaded))
+    let efi = loaded.efi.take().map(Box::new);
+    start::start(describe(&loaded, efi))
 }
 
-fn describe(loaded: &Loaded) -> BootInfo {
+fn describe(loaded: &Loaded, efi: Option<Box<Firmware>>) -> BootInfo {
     let modules: Vec<Module> = loaded
         .modules()
         .iter()
@@ -124,6 +128,7 @@ fn describe(loaded: &Loaded) -> BootInfo {
         modules,
         memory_map: loaded.regions().to_vec(),
         acpi_root: loaded.acpi_root.map(|(addr, is_xsdt)| (MachAddr::new(addr), is_xsdt)),
+        efi,
     }
 }
 

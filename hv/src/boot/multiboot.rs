@@ -3,8 +3,11 @@
 //! Runs on the boot page tables, which show the first 4 GiB in the direct map; everything is copied before those tables
 //! go, except the modules' contents, which stay in place.
 
-use crate::mem::phys_to_virt;
+use crate::arch::efi::Firmware;
+use crate::mem::layout::IMAGE_PHYS;
 use crate::mem::ranges::Ranges;
+use crate::mem::{image_phys_end, phys_to_virt};
+use hv_core::efi::{self, MemoryMap, Tables};
 use x86::MachAddr;
 
 /// EAX of a Multiboot-1 loader.
@@ -59,6 +62,25 @@ pub struct Loaded {
     pub usable: Ranges,
     /// Where the loader's copy of the ACPI root pointer says the tables are: RSDT/XSDT address and whether it is the XSDT.
     pub acpi_root: Option<(u64, bool)>,
+    /// Machine address of UEFI's system table.
+    efi_system_table: Option<u64>,
+    /// UEFI's memory map.
+    efi_map: MemoryMap,
+    /// What UEFI's tables say.
+    pub efi: Option<Firmware>,
+}
+
+/// Machine memory that the boot page tables map.
+struct Low;
+
+impl efi::Memory for Low {
+    fn read(&self, addr: u64, to: &mut [u8]) -> Option<()> {
+        if addr.checked_add(to.len() as u64)? > 1 << 32 {
+            return None;
+        }
+        to.iter_mut().zip(addr..).for_each(|(to, at)| *to = read(at));
+        Some(())
+    }
 }
 
 /// Copies from machine memory below 4 GiB.
@@ -82,6 +104,9 @@ impl Loaded {
             region_count: 0,
             usable: Ranges::new(),
             acpi_root: None,
+            efi_system_table: None,
+            efi_map: MemoryMap::default(),
+            efi: None,
         };
         match magic {
             MAGIC_1 => loaded.read_version_1(u64::from(info)),
@@ -89,6 +114,7 @@ impl Loaded {
             _ => return None,
         }
         loaded.find_usable();
+        loaded.read_efi();
         Some(loaded)
     }
 
@@ -179,7 +205,16 @@ impl Loaded {
                     }
                 }
                 14 if self.acpi_root.is_none() => self.acpi_root = Some((u64::from(read::<u32>(body + 16)), false)),
+                12 => self.efi_system_table = Some(read(body)),
                 15 => self.acpi_root = Some((read(body + 24), true)),
+                17 => {
+                    let step = u64::from(read::<u32>(body)).max(40);
+                    let mut entry = body + 8;
+                    while entry + step <= at + bytes {
+                        self.efi_map.push(&read::<[u8; 40]>(entry));
+                        entry += step;
+                    }
+                }
                 _ => {}
             }
             at += bytes.next_multiple_of(8);
@@ -212,6 +247,20 @@ impl Loaded {
             *slot = Region { start, bytes, kind };
             self.region_count += 1;
         }
+    }
+
+    /// Copies what UEFI's tables say. What of them is in RAM stays there: it is no longer RAM.
+    fn read_efi(&mut self) {
+        let Some(tables) = self.efi_system_table.and_then(|addr| Tables::read(&Low, addr)) else { return };
+        let attributes = tables.attributes(&Low);
+        for pages in tables.kept_pages(&Low) {
+            let is_loaded = |m: &LoadedModule| m.start < pages.end && pages.start < m.start + m.bytes;
+            let is_image = pages.start < image_phys_end() && IMAGE_PHYS < pages.end;
+            if !is_image && !self.modules().iter().any(is_loaded) {
+                self.usable.remove(pages.start, pages.end);
+            }
+        }
+        self.efi = Some(Firmware { tables, map: core::mem::take(&mut self.efi_map), attributes });
     }
 
     /// RAM in whole pages; where regions overlap, the one that is not RAM wins.

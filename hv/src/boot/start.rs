@@ -34,6 +34,7 @@ extern "C" fn start_on_stack(boot: &mut BootInfo) -> ! {
     hypercall::xen_version::set_command_line(&boot.command_line);
     hypercall::memory_op::set_machine_map(machine_map(&boot.memory_map));
     arch::init(&boot.options, boot.acpi_root);
+    arch::efi::init(boot.efi.take());
     pv::mmio_ro::init().expect("boot-time ranges are few");
     sched::online();
     arch::start_other_cpus(&boot.options, start_ap);

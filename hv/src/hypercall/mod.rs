@@ -6,6 +6,7 @@ pub mod callback_op;
 pub mod console_io;
 pub mod debugreg;
 pub mod domctl;
+mod efi;
 pub mod event_channel_op;
 pub mod foreign;
 pub mod fpu_taskswitch;

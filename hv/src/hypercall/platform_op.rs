@@ -1,6 +1,6 @@
 //! `platform_op`: what the hardware domain tells and asks about the machine.
 
-use super::{Caller, GuestPtr, Outcome, OK};
+use super::{efi, Caller, GuestPtr, Outcome, OK};
 use crate::arch::{acpi, reboot};
 use crate::cpu::percpu;
 use crate::info;
@@ -8,9 +8,10 @@ use crate::mem::guest_ptr::plain;
 use crate::pv::time;
 use xen_abi::errno::Errno;
 use xen_abi::platform::{
-    EnterAcpiSleep, FirmwareInfo, PcpuInfo, SetTime64, XENPF_ENTER_ACPI_SLEEP, XENPF_FIRMWARE_INFO, XENPF_GET_CPUINFO,
-    XENPF_GET_CPU_VERSION, XENPF_INTERFACE_VERSION, XENPF_SETTIME32, XENPF_SETTIME64, XEN_FW_DISK_INFO,
-    XEN_FW_DISK_MBR_SIGNATURE, XEN_FW_EFI_INFO, XEN_FW_KBD_SHIFT_FLAGS, XEN_PCPU_FLAGS_INVALID, XEN_PCPU_FLAGS_ONLINE,
+    EnterAcpiSleep, FirmwareInfo, PcpuInfo, SetTime64, XENPF_EFI_RUNTIME_CALL, XENPF_ENTER_ACPI_SLEEP,
+    XENPF_FIRMWARE_INFO, XENPF_GET_CPUINFO, XENPF_GET_CPU_VERSION, XENPF_INTERFACE_VERSION, XENPF_SETTIME32,
+    XENPF_SETTIME64, XEN_FW_DISK_INFO, XEN_FW_DISK_MBR_SIGNATURE, XEN_FW_EFI_INFO, XEN_FW_KBD_SHIFT_FLAGS,
+    XEN_PCPU_FLAGS_INVALID, XEN_PCPU_FLAGS_ONLINE,
 };
 
 /// Head of a request: command and interface version.
@@ -65,6 +66,7 @@ pub fn call(cx: &mut Caller, arg: GuestPtr<Head>) -> Outcome {
             set_time(t.secs, t.nsecs, t.system_time)
         }
         XENPF_FIRMWARE_INFO => firmware_info(payload),
+        XENPF_EFI_RUNTIME_CALL => efi::runtime_call(cx, payload.cast()),
         XENPF_GET_CPUINFO => cpu_info(payload.cast()),
         XENPF_GET_CPU_VERSION => cpu_version(payload.cast()),
         XENPF_ENTER_ACPI_SLEEP => enter_sleep(&payload.cast::<EnterAcpiSleep>().read()?),
@@ -79,7 +81,7 @@ fn set_time(secs: u64, nsecs: u32, system_time: u64) -> Outcome {
     OK
 }
 
-/// Facts that only firmware calls at boot could have told: there are none, and none are needed.
+/// Facts that only firmware calls at boot could have told: but for UEFI's tables there are none, and none are needed.
 fn firmware_info(payload: GuestPtr<u8>) -> Outcome {
     let request: FirmwareInfo = payload.cast().read()?;
     match request.kind {
@@ -90,7 +92,7 @@ fn firmware_info(payload: GuestPtr<u8>) -> Outcome {
             OK
         }
         XEN_FW_KBD_SHIFT_FLAGS => Err(Errno::ESRCH),
-        XEN_FW_EFI_INFO => Err(Errno::ENOSYS),
+        XEN_FW_EFI_INFO => efi::info(request.index, payload.at(8)?),
         _ => Err(Errno::EINVAL),
     }
 }

@@ -2,7 +2,7 @@
 
 use super::Hardware;
 use crate::cpu;
-use crate::mem::{self, frames, phys_to_virt};
+use crate::mem::{self, device_frames, frames, phys_to_virt};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use hv_core::iommu::{Access, AnyFormat, TableMem, Tables};
 use x86::{MachAddr, Mfn, PAGE_SIZE};
@@ -57,7 +57,8 @@ const USABLE: u32 = 1;
 const RESERVED: u32 = 2;
 
 /// Tables that map all memory but what the hypervisor keeps for itself from the boot on. Firmware's reserved memory below
-/// 4 GiB is mapped too: firmware lets devices use it and does not always say so.
+/// 4 GiB is mapped too: firmware lets devices use it and does not always say so. But not what no domain may write, as the
+/// code of UEFI's run-time services, which the processor executes at ring 0.
 pub(super) fn hardware_tables(hardware: &dyn Hardware, machine_map: &[E820Entry]) -> Option<Tables<AnyFormat>> {
     let tables = Tables::new(&Direct, hardware.levels(), hardware.format())?;
     let largest = hardware.largest_page_level();
@@ -67,7 +68,10 @@ pub(super) fn hardware_tables(hardware: &dyn Hardware, machine_map: &[E820Entry]
         let is_firmware = region.kind == RESERVED && region.addr < CONTROLLERS.end;
         let wanted = |frame: u64| match region.kind {
             USABLE => !is_ours(Mfn::new(frame)),
-            _ => is_firmware && !CONTROLLERS.contains(&(frame * PAGE_SIZE as u64)),
+            _ => {
+                let is_controller = CONTROLLERS.contains(&(frame * PAGE_SIZE as u64));
+                is_firmware && !is_controller && !device_frames::is_watched(Mfn::new(frame))
+            }
         };
         if region.kind == USABLE || is_firmware {
             map_runs(&tables, first..end, wanted, largest)?;

@@ -1,6 +1,6 @@
 //! Traps as entry.S hands them over: sorted into what the hypervisor does itself and what the guest gets.
 
-use crate::arch::{descriptor, idt, smap};
+use crate::arch::{descriptor, efi, idt, smap};
 use crate::cpu::percpu::this_cpu;
 use crate::domain::vcpu::{self, Vcpu};
 use crate::mem::copy;
@@ -173,6 +173,7 @@ pub extern "C" fn trap_from_hypervisor(regs: &mut CpuUserRegs) {
             unsafe { cpu::write_dr6(x86::rflags::DR6_DEFAULT) };
             return;
         }
+        _ if efi::recover(regs, cpu::read_cr2()) => return,
         vector::PF | vector::GP | vector::SS | vector::NP | vector::TS => {
             if vec == vector::PF && !twin::entry::is_running() {
                 let code = PageFaultError::from_bits_retain(regs.error_code);
