@@ -29,6 +29,7 @@
 #define HC_callback_op 30
 #define HC_event_channel_op 32
 #define HC_physdev_op 33
+#define HC_platform_op 7
 #define HC_sysctl 35
 #define HC_domctl 36
 

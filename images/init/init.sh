@@ -153,6 +153,19 @@ int main(void) { unsigned long s = 0;' > main.c
 
 # Programs read the clock without asking the kernel.
 job_clock() { say "$(clock) source=$(cat /sys/devices/system/clocksource/clocksource0/current_clocksource)"; }
+# What UEFI gives: ACPI's tables, and variables, of which one is made and read back.
+job_efi() {
+	modprobe efivarfs && mount -t efivarfs efivarfs /sys/firmware/efi/efivars || { say "efi FAIL no variables"; return; }
+	cd /sys/firmware/efi/efivars
+	count=$(ls | wc -l)
+	name=Tandem-12345678-1234-1234-1234-123456789abc
+	printf '\007\000\000\000it was kept' > $name || { say "efi FAIL a variable cannot be written"; return; }
+	kept=$(tail -c +5 $name)
+	[ "$kept" = "it was kept" ] || { say "efi FAIL the variable has become '$kept'"; return; }
+	[ "$(ls | wc -l)" = $((count + 1)) ] || { say "efi FAIL of $count variables and one there are $(ls | wc -l)"; return; }
+	cd /
+	say "efi ok variables=$count tables=$(ls /sys/firmware/acpi/tables | wc -l) width=$(cat /sys/firmware/efi/fw_platform_size) screen=$(cat /sys/class/graphics/fb0/name 2> /dev/null | tr ' ' '_')"
+}
 job_idle() { sleep "$1"; }
 # Ends: each as the kernel does it.
 job_poweroff() { sync; poweroff -f; sleep 60; }

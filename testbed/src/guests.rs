@@ -146,18 +146,24 @@ impl Guest {
 
     /// Boots it as domain 0.
     pub fn run(&self, hypervisor: &Hypervisor, wishes: Wishes) -> Result<(Verdict, Outcome)> {
+        self.run_on(&self.machine(hypervisor, wishes)?)
+    }
+
+    /// A machine that boots it as domain 0.
+    pub fn machine(&self, hypervisor: &Hypervisor, wishes: Wishes) -> Result<Machine> {
         let mut kernel_args = String::from(if Qemu::chosen() == Qemu::Ten { "qemu=10 a test" } else { "a test" });
         for (name, value) in [("operations", wishes.operations), ("seed", wishes.seed)] {
             if let Some(value) = value {
                 let _ = write!(kernel_args, " {name}={value}");
             }
         }
-        let machine = Machine {
+        Ok(Machine {
             name: format!("guest-{}-{}", self.name, hypervisor.name()),
             hypervisor: hypervisor.clone(),
             hypervisor_args: format!("dom0_mem=64M dom0_max_vcpus={} loglvl=all guest_loglvl=all", self.vcpus),
             kernel: Some(self.build()?),
             iso: None,
+            uefi: false,
             initramfs: None,
             kernel_args,
             cpus: self.cpus,
@@ -170,7 +176,11 @@ impl Guest {
             accel: vec!["-accel".into(), "tcg".into()],
             qemu: Qemu::chosen(),
             timeout_s: TIME_LIMIT_S + wishes.operations.unwrap_or(0) / OPERATIONS_PER_S,
-        };
+        })
+    }
+
+    /// Boots `machine`, which is a variant of what [`Guest::machine`] gave.
+    pub fn run_on(&self, machine: &Machine) -> Result<(Verdict, Outcome)> {
         let closing = format!("Test {}: ", self.name);
         let outcome = machine.start()?.finish(|line| line.contains(&closing))?;
         Ok((Verdict::of(&outcome.lines, &self.name), outcome))
@@ -178,7 +188,12 @@ impl Guest {
 
     /// As a test of the suite: what it says is an error unless it is a success, or a reason to skip it.
     pub fn judge(&self, hypervisor: &Hypervisor) -> Result<String> {
-        let (verdict, outcome) = self.run(hypervisor, Wishes::default())?;
+        self.judge_on(&self.machine(hypervisor, Wishes::default())?)
+    }
+
+    /// As [`Guest::judge`], on such a machine as [`Guest::run_on`] takes.
+    pub fn judge_on(&self, machine: &Machine) -> Result<String> {
+        let (verdict, outcome) = self.run_on(machine)?;
         match verdict {
             Verdict::Success => Ok(String::new()),
             Verdict::Skip => Ok(complaints(&outcome.lines).unwrap_or_default()),

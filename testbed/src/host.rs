@@ -46,10 +46,12 @@ const DEBIAN_RUST: &[Need] = &[
     Need { what: "ld", package: "binutils" },
 ];
 
-/// Needs of `./tandem iso`.
+/// Needs of `./tandem iso`, whose disc a BIOS and UEFI boot, and of machines with UEFI.
 const ISO: &[Need] = &[
     Need { what: "grub-mkrescue", package: "grub-common" },
     Need { what: "/usr/lib/grub/i386-pc/moddep.lst", package: "grub-pc-bin" },
+    Need { what: "/usr/lib/grub/x86_64-efi/moddep.lst", package: "grub-efi-amd64-bin" },
+    Need { what: "/usr/share/OVMF/OVMF_CODE_4M.fd", package: "ovmf" },
     Need { what: "xorriso", package: "xorriso" },
     Need { what: "mformat", package: "mtools" },
 ];

@@ -25,6 +25,7 @@ pub const MODULES: &[&str] = &[
     "crc32c_generic",
     "xenfs",
     "xen-privcmd",
+    "efivarfs",
     "xen-evtchn",
     "xen-gntdev",
     "xen-gntalloc",

@@ -7,6 +7,7 @@ mod qmp;
 pub use process::{field, Ending, Outcome, Running};
 pub use qemu::Qemu;
 
+use crate::host;
 use anyhow::{bail, Context, Result};
 use std::path::{Path, PathBuf};
 
@@ -75,6 +76,8 @@ pub struct Machine {
     pub kernel: Option<PathBuf>,
     /// A disc to boot from instead; it brings hypervisor, kernel and options itself.
     pub iso: Option<PathBuf>,
+    /// Its firmware is UEFI, with variables of its own, instead of a BIOS.
+    pub uefi: bool,
     /// See `kernel`.
     pub initramfs: Option<PathBuf>,
     /// Options of dom0's kernel, after its console.
@@ -110,6 +113,7 @@ impl Machine {
             hypervisor_args: format!("dom0_mem=768M,max:768M dom0_max_vcpus={cpus} loglvl=all"),
             kernel: Some(images.kernel.clone()),
             iso: None,
+            uefi: false,
             initramfs: Some(images.initramfs.clone()),
             kernel_args: format!("panic=1 tandem.do={jobs}"),
             chipset: "pc",
@@ -189,6 +193,12 @@ impl Machine {
 
     fn boot_arguments(&self, args: &mut Vec<String>) -> Result<()> {
         let mut add = |words: &[&str]| args.extend(words.iter().map(ToString::to_string));
+        if self.uefi {
+            let variables = host::target("images")?.join(format!("{}.variables", self.name));
+            std::fs::copy("/usr/share/OVMF/OVMF_VARS_4M.fd", &variables)?;
+            add(&["-drive", "if=pflash,format=raw,readonly=on,file=/usr/share/OVMF/OVMF_CODE_4M.fd"]);
+            add(&["-drive", &format!("if=pflash,format=raw,file={}", text(&variables)?)]);
+        }
         if let Some(iso) = &self.iso {
             add(&["-boot", "d", "-cdrom", text(iso)?]);
             return Ok(());

@@ -122,9 +122,8 @@ fn domains(bed: &Bed) -> Result<String> {
 
 fn from_disc(bed: &Bed) -> Result<String> {
     let iso = host::target("images")?.join("test.iso");
-    let options = "dom0_mem=768M,max:768M dom0_max_vcpus=2 loglvl=all";
-    crate::iso::build(&iso, &bed.hypervisor, &bed.images, options, "cpus+poweroff")?;
-    let mut machine = Machine::new("disc", &bed.hypervisor, &bed.images, 2, "");
+    let mut machine = Machine::new("disc", &bed.hypervisor, &bed.images, 2, "cpus+poweroff");
+    crate::iso::build(&iso, &machine, crate::iso::Screen::Serial)?;
     machine.iso = Some(iso);
     let outcome = run(&machine)?;
     clean(&outcome, &Ending::PowerOff)?;

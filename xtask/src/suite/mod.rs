@@ -7,6 +7,7 @@
 
 mod beside;
 mod driving;
+mod firmware;
 mod hostile;
 mod linux;
 mod passthrough;
@@ -170,6 +171,7 @@ fn all() -> Vec<Test> {
     let mut tests = refusals::tests();
     tests.extend(guests());
     tests.extend(linux::tests());
+    tests.extend(firmware::tests());
     tests.extend(passthrough::tests());
     tests.extend(driving::tests());
     tests.extend(hostile::tests());

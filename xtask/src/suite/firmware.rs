@@ -1,0 +1,54 @@
+//! Machines with UEFI: GRUB starts the hypervisor, and dom0 has what UEFI firmware gives to an operating system.
+
+use super::{clean, Bed, Body, Test};
+use crate::iso::{self, Screen};
+use anyhow::{ensure, Context, Result};
+use testbed::guests::{self, Wishes};
+use testbed::host;
+use testbed::machine::{field, Ending, Machine};
+
+pub fn tests() -> Vec<Test> {
+    let test = |name: &str, run: Body| Test { level: "linux", name: name.into(), long: false, run };
+    vec![
+        test("uefi-and-grub-give-dom0-acpi-variables-and-poweroff", Box::new(dom0)),
+        test("uefis-services-bear-any-request", Box::new(requests)),
+    ]
+}
+
+/// `machine` with UEFI, from a disc with what it would boot without one.
+fn from_disc(machine: &mut Machine, screen: Screen) -> Result<()> {
+    let disc = host::target("images")?.join(format!("{}.iso", machine.name));
+    iso::build(&disc, machine, screen)?;
+    machine.iso = Some(disc);
+    Ok(())
+}
+
+fn dom0(bed: &Bed) -> Result<String> {
+    let mut machine = Machine::new("uefi", &bed.hypervisor, &bed.images, 2, "efi+poweroff");
+    machine.chipset = "q35";
+    machine.devices = vec!["VGA"];
+    machine.uefi = true;
+    from_disc(&mut machine, Screen::Serial)?;
+    let outcome = machine.start()?.finish(|_| false)?;
+    let report = outcome.report("efi").context("dom0 said nothing about EFI")?;
+    ensure!(report.starts_with("ok "), "{report}");
+    ensure!(outcome.find("efi: EFI v2.").is_some(), "dom0's kernel found no EFI");
+    ensure!(outcome.find("ACPI: Interpreter enabled").is_some(), "dom0's kernel found no ACPI");
+    let tables: u32 = field(report, "tables").and_then(|n| n.parse().ok()).context("no number of tables")?;
+    ensure!(tables >= 5, "few ACPI tables: {report}");
+    clean(&outcome, &Ending::PowerOff)?;
+    Ok(report.into())
+}
+
+/// A test kernel as dom0.
+fn requests(bed: &Bed) -> Result<String> {
+    let guest = guests::named("efi-runtime")?;
+    let mut machine = guest.machine(&bed.hypervisor, Wishes::default())?;
+    machine.name = format!("uefi-{}", machine.name);
+    machine.chipset = "q35";
+    machine.uefi = true;
+    from_disc(&mut machine, Screen::Serial)?;
+    let said = guest.judge_on(&machine)?;
+    ensure!(said.is_empty(), "it was not tried: {said}");
+    Ok(said)
+}
