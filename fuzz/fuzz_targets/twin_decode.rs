@@ -4,6 +4,9 @@
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     twin_verify::fuzzing::judge(data, 2);
     twin_verify::fuzzing::judge_code(data);
+    if let Err(what) = twin_verify::fuzzing::matches_reference(data, 0) {
+        panic!("{what}");
+    }
     if let Err(what) = twin_verify::fuzzing::decoders_agree(data) {
         panic!("{what}");
     }

@@ -1,11 +1,11 @@
 //! Jumps, calls, returns and the budget: rules C and B.
 
-use iced_x86::{Code, Instruction, Mnemonic, OpKind, Register};
 use twin_abi::image::{Function, Mode};
 use twin_abi::kind::State as Declared;
 use twin_abi::layout::gate;
 
 use crate::decode::decode;
+use crate::decode::instruction::{Base, Instruction, Op, ABOVE, ABOVE_OR_EQUAL, SIGN};
 use crate::operand::{self, Access, Place, Word};
 use crate::step::{Fault, Next};
 use crate::sweep::Context;
@@ -20,38 +20,30 @@ pub fn flow(
     state: &mut State,
     compared: Option<(usize, u32)>,
 ) -> Result<Next, Fault> {
-    match instruction.mnemonic() {
-        Mnemonic::Ud2 => Ok(Next::Ends),
-        Mnemonic::Ret => {
-            if instruction.code() != Code::Retnq {
-                return Err((Rule::C6, "return of another form", 0));
-            }
+    match instruction.op {
+        Op::Ud2 => Ok(Next::Ends),
+        Op::Ret => {
             empty(state, Rule::C6)?;
             Ok(Next::Ends)
         }
-        Mnemonic::Call => {
+        Op::Call => {
             call(context, instruction, state)?;
             Ok(Next::Goes)
         }
-        Mnemonic::Jmp => {
-            match target(instruction) {
+        Op::Jmp => {
+            match instruction.target() {
                 Some(to) => jump(context, instruction, state, to)?,
                 None => indirect(context, instruction, state, true)?,
             }
             Ok(Next::Ends)
         }
         _ => {
-            let to = target(instruction).ok_or((Rule::C1, "jump of another form", 0))?;
+            let to = instruction.target().ok_or((Rule::C1, "jump of another form", 0))?;
             jump(context, instruction, state, to)?;
             refine(instruction, state, compared);
             Ok(Next::Goes)
         }
     }
-}
-
-/// The target of a direct jump or call of the 64-bit forms.
-fn target(instruction: &Instruction) -> Option<u64> {
-    (instruction.op0_kind() == OpKind::NearBranch64).then(|| instruction.near_branch64())
 }
 
 /// A direct jump: inside the function to a label (C1), or a tail call (C5).
@@ -64,7 +56,7 @@ fn jump(context: &Context<'_, '_>, instruction: &Instruction, state: &State, to:
             return refused(Rule::C1, "jump to no label");
         };
         implies(state, &declared)?;
-        if context.policy.counted && to <= instruction.ip() && !is_charge && !state.charged {
+        if context.policy.counted && to <= instruction.at as u64 && !is_charge && !state.charged {
             return refused(Rule::B1, "loop is not charged");
         }
         return Ok(());
@@ -121,7 +113,7 @@ fn empty(state: &State, rule: Rule) -> Result<(), Fault> {
 
 /// A call: direct (C2), or through a word (C3) or the call table (C4).
 fn call(context: &Context<'_, '_>, instruction: &Instruction, state: &mut State) -> Result<(), Fault> {
-    let Some(to) = target(instruction) else { return indirect(context, instruction, state, false) };
+    let Some(to) = instruction.target() else { return indirect(context, instruction, state, false) };
     let function = u32::try_from(to).ok().and_then(|offset| starting_at(context, offset));
     let function = function.ok_or((Rule::C2, "call to no function", to as i64))?;
     enters(context, state, &function)?;
@@ -147,11 +139,8 @@ fn indirect(
     state: &mut State,
     is_jump: bool,
 ) -> Result<(), Fault> {
-    if !matches!(instruction.code(), Code::Call_rm64 | Code::Jmp_rm64) || instruction.op0_kind() != OpKind::Memory {
-        return Err((Rule::C3, "indirect branch", 0));
-    }
-    let args = context.function.stack_args;
-    let place = operand::place(instruction, state, context.image, args, Access::Read, 8)?;
+    let memory = instruction.memory.as_ref().ok_or((Rule::C3, "indirect branch", 0))?;
+    let place = operand::place(memory, state, context.image, context.function.stack_args, Access::Read)?;
     let is_gate = |offset| place == Place::Word(Word::Gate(offset));
     if is_gate(gate::WARN) || (is_gate(gate::STLB_MISS) && context.image.mode == Mode::Stlb) {
         if is_jump {
@@ -172,7 +161,7 @@ fn indirect(
     let provided = context.image.indirect_args;
     if is_jump {
         empty(state, Rule::C5)?;
-        if into_image && provided > args {
+        if into_image && provided > context.function.stack_args {
             return Err((Rule::C5, "tail call with more arguments", i64::from(provided)));
         }
         return Ok(());
@@ -188,9 +177,9 @@ fn indirect(
 /// After a comparison, what the way not taken knows (M2).
 fn refine(instruction: &Instruction, state: &mut State, compared: Option<(usize, u32)>) {
     let Some((register, limit)) = compared else { return };
-    let most = match instruction.mnemonic() {
-        Mnemonic::Ja => Some(limit),
-        Mnemonic::Jae => limit.checked_sub(1),
+    let most = match instruction.op {
+        Op::Jcc(ABOVE) => Some(limit),
+        Op::Jcc(ABOVE_OR_EQUAL) => limit.checked_sub(1),
         _ => None,
     };
     if let Some(most) = most {
@@ -204,16 +193,16 @@ fn refine(instruction: &Instruction, state: &mut State, compared: Option<(usize,
 pub fn charge(context: &Context<'_, '_>, at: usize) -> Option<usize> {
     let code = context.code;
     let decrement = decode(code, at, false).ok()?.instruction;
-    let is_budget = decrement.code() == Code::Dec_rm64
-        && decrement.memory_base() == Register::RIP
-        && !decrement.has_lock_prefix()
-        && operand::word(decrement.memory_displacement64() as i64, context.image) == Some(Word::Budget);
-    if !is_budget || decrement.op0_kind() != OpKind::Memory {
+    let word = decrement.memory.filter(|memory| memory.base == Base::Rip && memory.size == 8);
+    let is_budget = decrement.op == Op::Dec
+        && !decrement.lock
+        && word.and_then(|memory| operand::word(memory.displacement, context.image)) == Some(Word::Budget);
+    if !is_budget {
         return None;
     }
-    let next = at + decrement.len();
+    let next = at + decrement.len;
     let branch = decode(code, next, false).ok()?.instruction;
-    let to = usize::try_from(target(&branch)?).ok()?;
+    let to = usize::try_from(branch.target()?).ok()?;
     let ends = code.get(to..to.checked_add(2)?) == Some(&[0x0f, 0x0b][..]);
-    (branch.mnemonic() == Mnemonic::Js && ends).then(|| next + branch.len() - at)
+    (branch.op == Op::Jcc(SIGN) && ends).then(|| next + branch.len - at)
 }

@@ -6,7 +6,7 @@
 //!
 //! - `tables`: the rules about the file (F).
 //! - `sweep`: the pass over the code, labels and function bounds.
-//! - `decode`: what may be an instruction at all (D).
+//! - `decode`: what may be an instruction at all (D); a decoder of its own for the allow-list, and nothing else.
 //! - `value`: what is known about a register, and what implies what.
 //! - `operand`: which memory an operand may name (M1, M4, S2).
 //! - `step`: effect of one instruction on the state (M2, M3, S).

@@ -1,6 +1,5 @@
 //! Which memory an operand may name: rules M1, M4 and S2.
 
-use iced_x86::{Instruction, Register};
 use twin_abi::image::{Image, Mode};
 use twin_abi::kind::Kind;
 use twin_abi::layout::{
@@ -8,7 +7,7 @@ use twin_abi::layout::{
     STLB_REACH,
 };
 
-use crate::decode::general64;
+use crate::decode::instruction::{Base, Memory};
 use crate::value::{State, RSP};
 use crate::Rule;
 
@@ -62,21 +61,12 @@ pub struct Address {
 
 impl Address {
     /// The parts of a memory operand that is not RIP-relative.
-    pub fn of(instruction: &Instruction) -> Result<Self, Fault> {
-        let part = |register: Register| match register {
-            Register::None => Ok(None),
-            _ => general64(register).map(Some).ok_or((Rule::M1, "address register not 64 bits wide", 0)),
+    pub fn of(memory: &Memory) -> Self {
+        let base = match memory.base {
+            Base::Register(number) => Some(usize::from(number)),
+            Base::Zero | Base::Rip => None,
         };
-        let displacement = instruction.memory_displacement64() as i64;
-        if i32::try_from(displacement).is_err() {
-            return Err((Rule::M1, "displacement too large", displacement));
-        }
-        Ok(Self {
-            base: part(instruction.memory_base())?,
-            index: part(instruction.memory_index())?,
-            scale: instruction.memory_index_scale(),
-            displacement,
-        })
+        Self { base, index: memory.index.map(usize::from), scale: memory.scale, displacement: memory.displacement }
     }
 
     /// Whether this is `[rsp + Delta + x]` (M1, unsafe) with `x` inside the frame.
@@ -95,25 +85,24 @@ fn extent(state: &State, stack_args: u32) -> (i64, i64) {
     (i64::from(state.frame.depth) * 8, i64::from(stack_args) * 8)
 }
 
-/// Checks the memory operand of `instruction`, an access of `size` bytes.
+/// Checks a memory operand.
 pub fn place(
-    instruction: &Instruction,
+    memory: &Memory,
     state: &State,
     image: &Image<'_>,
     stack_args: u32,
     access: Access,
-    size: usize,
 ) -> Result<Place, Fault> {
-    let bytes = i64::try_from(size).unwrap_or(i64::MAX);
+    let bytes = i64::from(memory.size);
     if !(1..=8).contains(&bytes) {
         return Err((Rule::M1, "operand size", bytes));
     }
-    if instruction.memory_base() == Register::RIP {
-        let target = instruction.memory_displacement64() as i64;
+    if memory.base == Base::Rip {
+        let target = memory.displacement;
         let word = word(target, image).ok_or((Rule::M4, "no such word", target))?;
         return if bytes == 8 { Ok(Place::Word(word)) } else { Err((Rule::M4, "not all of a word", target)) };
     }
-    let address = Address::of(instruction)?;
+    let address = Address::of(memory);
     if address.base == Some(RSP) || address.index == Some(RSP) {
         if address.is_unsafe_area(state, bytes, stack_args) {
             return Ok(Place::Domain);

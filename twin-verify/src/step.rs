@@ -1,11 +1,11 @@
 //! The effect of one instruction on the state: rules M2, M3, M5 and S.
 
-use iced_x86::{Code, Instruction, Mnemonic, OpKind, Register};
 use twin_abi::image::Mode;
 use twin_abi::kind::{Kind, CALLEE_SAVED};
 use twin_abi::layout::{constant, FRAME_MAX, STRING_BYTES};
 
-use crate::decode::{general, general32, general64, size, Class, Decoded};
+use crate::decode::instruction::{Base, Instruction, Op};
+use crate::decode::{Class, Decoded};
 use crate::flow;
 use crate::operand::{self, Access, Address, Place, Word};
 use crate::sweep::Context;
@@ -45,15 +45,12 @@ fn plain(context: &Context<'_, '_>, class: Class, instruction: &Instruction, sta
     if let Some(bytes) = stack_adjustment(instruction) {
         return adjust(state, bytes);
     }
-    for n in 0..instruction.op_count() {
-        if instruction.op_kind(n) == OpKind::Register && general(instruction.op_register(n)) == Some(RSP) {
-            return Err((Rule::S1, "rsp as an operand", i64::from(n)));
-        }
+    if let Some(n) = (0..3).find(|n| instruction.number(*n) == Some(RSP)) {
+        return Err((Rule::S1, "rsp as an operand", number(n)));
     }
     let place = memory(context, class, instruction, state)?;
     if place == Some(Place::Word(Word::Budget)) {
-        let at = usize::try_from(instruction.ip()).unwrap_or(usize::MAX);
-        if flow::charge(context, at).is_none() {
+        if flow::charge(context, instruction.at).is_none() {
             return Err((Rule::B1, "budget touched outside a charge", 0));
         }
         state.charged = true;
@@ -65,7 +62,7 @@ fn plain(context: &Context<'_, '_>, class: Class, instruction: &Instruction, sta
     let value = result(context, instruction, state, place);
     check_word(context, instruction, place, value)?;
     write_back(class, instruction, state, value)?;
-    if instruction.mnemonic() == Mnemonic::Cmp && instruction.op0_kind() == OpKind::Register {
+    if instruction.op == Op::Cmp {
         state.compared = compared_with(instruction);
     }
     Ok(())
@@ -78,31 +75,26 @@ fn memory(
     instruction: &Instruction,
     state: &State,
 ) -> Result<Option<Place>, Fault> {
-    let Some(at) = (0..instruction.op_count()).find(|n| instruction.op_kind(*n) == OpKind::Memory) else {
-        return Ok(None);
-    };
+    let Some(memory) = &instruction.memory else { return Ok(None) };
     if is_barrier(instruction) {
         return Ok(None);
     }
     let only_read = match class {
         Class::Reads | Class::Multiplies => true,
-        Class::Bits => instruction.mnemonic() == Mnemonic::Bt,
-        _ => at > 0 && class != Class::Exchanges,
+        Class::Bits => instruction.op == Op::Bt,
+        _ => !instruction.is_memory(0) && class != Class::Exchanges,
     };
     let access = if only_read { Access::Read } else { Access::Write };
-    let args = context.function.stack_args;
-    let place = operand::place(instruction, state, context.image, args, access, size(instruction))?;
-    Ok(Some(place))
+    operand::place(memory, state, context.image, context.function.stack_args, access).map(Some)
 }
 
 /// `lock or/add dword [rsp-4], 0`, a memory barrier that changes nothing.
 fn is_barrier(instruction: &Instruction) -> bool {
-    matches!(instruction.code(), Code::Or_rm32_imm8 | Code::Add_rm32_imm8)
-        && instruction.has_lock_prefix()
-        && instruction.immediate8() == 0
-        && instruction.memory_base() == Register::RSP
-        && instruction.memory_index() == Register::None
-        && instruction.memory_displacement64() as i64 == -4
+    let at = instruction.memory.map(|m| (m.base, m.index, m.displacement, m.size));
+    matches!(instruction.op, Op::Or | Op::Add)
+        && instruction.lock
+        && instruction.constant() == Some(0)
+        && at == Some((Base::Register(RSP as u8), None, -4, 4))
 }
 
 /// M4: which instructions may name which words, and that nothing else is made of table entries (M1).
@@ -112,8 +104,8 @@ fn check_word(
     place: Option<Place>,
     value: Value,
 ) -> Result<(), Fault> {
-    let is_move = instruction.mnemonic() == Mnemonic::Mov;
-    let loads = is_move && instruction.op0_kind() == OpKind::Register;
+    let is_move = instruction.op == Op::Mov;
+    let loads = is_move && instruction.register(0).is_some();
     let is_mask = |word| word == constant::MASK && context.image.mode == Mode::Mirror;
     let allowed = match place {
         Some(Place::Word(Word::MissAddress | Word::Spill)) => is_move,
@@ -132,11 +124,8 @@ fn check_word(
 
 /// M5: a bit offset in a register must stay inside the operand, or it would move the address.
 fn bit_offset(instruction: &Instruction, state: &State) -> Result<(), Fault> {
-    if instruction.op0_kind() != OpKind::Memory || instruction.op1_kind() != OpKind::Register {
-        return Ok(());
-    }
-    let bits = u32::try_from(size(instruction) * 8).unwrap_or(0);
-    let register = general(instruction.op1_register()).unwrap_or(RSP);
+    let (Some(memory), Some(register)) = (instruction.memory, instruction.number(1)) else { return Ok(()) };
+    let bits = u32::from(memory.size) * 8;
     match state.get(register).bound() {
         Some(max) if max < bits => Ok(()),
         _ => Err((Rule::M5, "bit offset may leave the operand", number(register))),
@@ -145,21 +134,18 @@ fn bit_offset(instruction: &Instruction, state: &State) -> Result<(), Fault> {
 
 /// Writes the registers that the instruction writes.
 fn write_back(class: Class, instruction: &Instruction, state: &mut State, value: Value) -> Result<(), Fault> {
-    let operand = |n| match instruction.op_kind(n) {
-        OpKind::Register => general(instruction.op_register(n)),
-        _ => None,
-    };
+    let operand = |n| instruction.number(n);
     let mut write = |register: Option<usize>, value| register.map_or(Ok(()), |r| state.write(r, value));
     match class {
-        Class::Writes | Class::Sets => write(operand(0), value),
-        Class::Bits if instruction.mnemonic() == Mnemonic::Bt => Ok(()),
+        Class::Writes => write(operand(0), value),
+        Class::Bits if instruction.op == Op::Bt => Ok(()),
         Class::Bits => write(operand(0), Value::Any),
         Class::Exchanges => exchange(instruction, state),
         Class::CompareExchange => {
             write(operand(0), Value::Any)?;
             write(Some(RAX), Value::Any)
         }
-        Class::Multiplies if instruction.op_count() > 1 => write(operand(0), value),
+        Class::Multiplies if instruction.operands[1].is_some() => write(operand(0), value),
         Class::Multiplies => {
             write(Some(RAX), Value::Any)?;
             write(Some(RDX), Value::Any)
@@ -171,10 +157,9 @@ fn write_back(class: Class, instruction: &Instruction, state: &mut State, value:
 
 /// `xchg` and `xadd`: values move only between full registers.
 fn exchange(instruction: &Instruction, state: &mut State) -> Result<(), Fault> {
-    let of = |n| Some(instruction.op_register(n)).filter(|_| instruction.op_kind(n) == OpKind::Register);
-    let (first, second) = (of(0).and_then(general), of(1).and_then(general));
-    let full = of(0).and_then(general64).is_some() && of(1).and_then(general64).is_some();
-    let swapped = full && instruction.mnemonic() == Mnemonic::Xchg;
+    let (first, second) = (instruction.number(0), instruction.number(1));
+    let full = instruction.number64(0).is_some() && instruction.number64(1).is_some();
+    let swapped = full && instruction.op == Op::Xchg;
     let old = |register: Option<usize>| register.filter(|_| swapped).map_or(Value::Any, |r| state.get(r));
     let (to_first, to_second) = (old(second), old(first));
     if let Some(register) = first {
@@ -188,27 +173,14 @@ fn exchange(instruction: &Instruction, state: &mut State) -> Result<(), Fault> {
 
 /// What a `cmp r64, imm` tells a following `ja` or `jae`.
 fn compared_with(instruction: &Instruction) -> Option<(usize, u32)> {
-    let register = general64(instruction.op0_register())?;
-    let immediate = immediate(instruction)?;
-    Some((register, u32::try_from(immediate).ok()?))
-}
-
-/// The second operand if it is an immediate, sign-extended as the instruction does.
-fn immediate(instruction: &Instruction) -> Option<u64> {
-    use OpKind as K;
-    let kinds =
-        [K::Immediate8, K::Immediate32, K::Immediate64, K::Immediate8to32, K::Immediate8to64, K::Immediate32to64];
-    kinds.contains(&instruction.op1_kind()).then(|| instruction.immediate(1))
+    Some((instruction.number64(0)?, u32::try_from(instruction.constant()?).ok()?))
 }
 
 /// M2: the value of the destination register; Any where no rule says more.
 fn result(context: &Context<'_, '_>, instruction: &Instruction, state: &State, place: Option<Place>) -> Value {
-    if instruction.op_count() == 0 || instruction.op0_kind() != OpKind::Register {
-        return Value::Any;
-    }
-    if let Some(destination) = general64(instruction.op0_register()) {
+    if let Some(destination) = instruction.number64(0) {
         result64(context, instruction, state, place, destination)
-    } else if general32(instruction.op0_register()).is_some() {
+    } else if instruction.number32(0).is_some() {
         result32(instruction, state)
     } else {
         Value::Any
@@ -222,59 +194,50 @@ fn result64(
     place: Option<Place>,
     destination: usize,
 ) -> Value {
-    let register =
-        |n| (instruction.op_kind(n) == OpKind::Register).then(|| general64(instruction.op_register(n))).flatten();
-    let known = |n| register(n).map_or(Value::Any, |r| state.get(r));
+    let known = |n| instruction.number64(n).map_or(Value::Any, |r| state.get(r));
     let mask_word = context.image.mode == Mode::Mirror && place == Some(Place::Word(Word::Constant(constant::MASK)));
     let mask = Value::Is(Kind::Mask);
-    match instruction.mnemonic() {
-        Mnemonic::Mov => match (place, immediate(instruction)) {
+    match instruction.op {
+        Op::Mov => match (place, instruction.constant()) {
             (Some(Place::Word(word)), _) => loaded(context, word),
             (_, Some(value)) => Value::constant(value, context.policy),
             _ => known(1),
         },
-        Mnemonic::Movzx => widened(instruction),
-        Mnemonic::And if mask_word || known(1) == mask || state.get(destination) == mask => Value::Masked,
-        Mnemonic::And => match immediate(instruction).map(u32::try_from) {
+        Op::Movzx => widened(instruction),
+        Op::And if mask_word || known(1) == mask || state.get(destination) == mask => Value::Masked,
+        Op::And => match instruction.constant().map(u32::try_from) {
             Some(Ok(most)) => limited(most),
             _ => Value::Any,
         },
-        Mnemonic::Pext if mask_word || known(2) == mask => Value::Masked,
-        Mnemonic::Bzhi if known(2) == Value::Is(Kind::Bits) => Value::Masked,
-        Mnemonic::Shr => match immediate(instruction) {
+        Op::Pext if mask_word || known(2) == mask => Value::Masked,
+        Op::Bzhi if known(2) == Value::Is(Kind::Bits) => Value::Masked,
+        Op::Shr => match instruction.constant() {
             Some(by @ 32..=63) => Value::AtMost(u32::try_from(u64::MAX >> by).unwrap_or(u32::MAX)),
             _ => Value::Any,
         },
-        Mnemonic::Add if place == Some(Place::Mapped) && state.get(destination).implies(Kind::PageOffset) => {
-            Value::Window
-        }
-        // Mnemonics are in the order of the alphabet.
-        m if (Mnemonic::Cmova..=Mnemonic::Cmovs).contains(&m) && known(1) == state.get(destination) => known(1),
+        Op::Add if place == Some(Place::Mapped) && state.get(destination).implies(Kind::PageOffset) => Value::Window,
+        Op::Cmov if known(1) == state.get(destination) => known(1),
         _ => Value::Any,
     }
 }
 
 fn result32(instruction: &Instruction, state: &State) -> Value {
     let below = Value::AtMost(u32::MAX);
-    let immediate = immediate(instruction).map(|value| (value & 0xffff_ffff) as u32);
-    match instruction.mnemonic() {
-        Mnemonic::Mov => match immediate {
-            Some(value) => Value::AtMost(value),
-            None if instruction.op1_kind() == OpKind::Register => {
-                let source = general(instruction.op1_register()).map_or(Value::Any, |r| state.get(r));
-                source.bound().map_or(below, |_| source)
-            }
-            None => below,
+    let constant = instruction.constant().map(|value| (value & 0xffff_ffff) as u32);
+    match instruction.op {
+        Op::Mov => match (constant, instruction.number(1)) {
+            (Some(value), _) => Value::AtMost(value),
+            (None, Some(from)) => state.get(from).bound().map_or(below, |_| state.get(from)),
+            (None, None) => below,
         },
-        Mnemonic::Movzx => widened(instruction),
-        Mnemonic::And => immediate.map_or(below, limited),
-        Mnemonic::Add | Mnemonic::Sub | Mnemonic::Or | Mnemonic::Xor | Mnemonic::Inc | Mnemonic::Dec => below,
-        Mnemonic::Neg | Mnemonic::Not | Mnemonic::Imul => below,
-        Mnemonic::Shr => match immediate {
+        Op::Movzx => widened(instruction),
+        Op::And => constant.map_or(below, limited),
+        Op::Add | Op::Sub | Op::Or | Op::Xor | Op::Inc | Op::Dec | Op::Neg | Op::Not | Op::Imul => below,
+        Op::Shr => match constant {
             Some(by @ 1..=31) => Value::AtMost(u32::MAX >> by),
             _ => Value::Any,
         },
-        Mnemonic::Shl | Mnemonic::Sar if immediate.is_some_and(|by| (1..=31).contains(&by)) => below,
+        Op::Shl | Op::Sar if constant.is_some_and(|by| (1..=31).contains(&by)) => below,
         _ => Value::Any,
     }
 }
@@ -290,9 +253,10 @@ fn limited(most: u32) -> Value {
 
 /// `movzx` from 8 or 16 bits.
 fn widened(instruction: &Instruction) -> Value {
-    match instruction.code() {
-        Code::Movzx_r32_rm8 | Code::Movzx_r64_rm8 => Value::AtMost(0xff),
-        Code::Movzx_r32_rm16 | Code::Movzx_r64_rm16 => Value::AtMost(0xffff),
+    let from = instruction.memory.map(|memory| memory.size).or(instruction.register(1).map(|register| register.width));
+    match from {
+        Some(1) => Value::AtMost(0xff),
+        Some(2) => Value::AtMost(0xffff),
         _ => Value::Any,
     }
 }
@@ -311,13 +275,10 @@ fn loaded(context: &Context<'_, '_>, word: Word) -> Value {
 
 /// `lea` and `nop`: nothing is accessed.
 fn address(context: &Context<'_, '_>, instruction: &Instruction, state: &mut State) -> Result<(), Fault> {
-    if instruction.mnemonic() == Mnemonic::Nop {
-        return Ok(());
-    }
-    let destination = instruction.op0_register();
-    let full = general64(destination);
-    if instruction.memory_base() == Register::RIP {
-        let target = instruction.memory_displacement64() as i64;
+    let Some(memory) = instruction.memory.filter(|_| instruction.op == Op::Lea) else { return Ok(()) };
+    let full = instruction.number64(0);
+    if memory.base == Base::Rip {
+        let target = memory.displacement;
         let kind = match operand::word(target, context.image) {
             Some(Word::StlbTable) => Kind::StlbBase,
             Some(Word::CallTable) => Kind::CallBase,
@@ -325,7 +286,7 @@ fn address(context: &Context<'_, '_>, instruction: &Instruction, state: &mut Sta
         };
         return full.map_or(Err((Rule::M4, "half an address", target)), |r| state.write(r, Value::Is(kind)));
     }
-    let operand = Address::of(instruction)?;
+    let operand = Address::of(&memory);
     if full == Some(RSP) {
         return match operand {
             Address { base: Some(RSP), index: None, displacement, .. } => adjust(state, displacement),
@@ -336,23 +297,18 @@ fn address(context: &Context<'_, '_>, instruction: &Instruction, state: &mut Sta
     if uses_stack && !operand.is_unsafe_area(state, 0, context.function.stack_args) {
         return Err((Rule::M1, "address of the stack", operand.displacement));
     }
-    let value = if general32(destination).is_some() { Value::AtMost(u32::MAX) } else { Value::Any };
-    general(destination).map_or(Ok(()), |r| state.write(r, value))
+    let value = if instruction.number32(0).is_some() { Value::AtMost(u32::MAX) } else { Value::Any };
+    instruction.number(0).map_or(Ok(()), |r| state.write(r, value))
 }
 
 /// The bytes by which `add rsp, imm` or `sub rsp, imm` moves rsp.
 fn stack_adjustment(instruction: &Instruction) -> Option<i64> {
-    let by = match instruction.code() {
-        Code::Add_rm64_imm8 | Code::Add_rm64_imm32 | Code::Sub_rm64_imm8 | Code::Sub_rm64_imm32 => {
-            immediate(instruction)?
-        }
-        _ => return None,
-    };
-    if instruction.op0_kind() != OpKind::Register || general64(instruction.op0_register()) != Some(RSP) {
-        return None;
+    let by = instruction.constant().filter(|_| instruction.number64(0) == Some(RSP))? as i64;
+    match instruction.op {
+        Op::Add => Some(by),
+        Op::Sub => Some(-by),
+        _ => None,
     }
-    let by = by as i64;
-    Some(if instruction.mnemonic() == Mnemonic::Add { by } else { -by })
 }
 
 /// S1, S3, S5: moves rsp by `bytes` (up is positive).
@@ -374,15 +330,13 @@ fn adjust(state: &mut State, bytes: i64) -> Result<(), Fault> {
 
 /// `push` and `pop`.
 fn stack(context: &Context<'_, '_>, instruction: &Instruction, state: &mut State) -> Result<(), Fault> {
-    let is_register = instruction.op0_kind() == OpKind::Register;
-    let register = general64(instruction.op0_register()).filter(|_| is_register);
-    if is_register && register.is_none_or(|r| r == RSP) {
+    let register = instruction.number64(0);
+    if register == Some(RSP) {
         return Err((Rule::S1, "register cannot be pushed or popped", 0));
     }
-    if instruction.mnemonic() == Mnemonic::Push {
-        if instruction.op0_kind() == OpKind::Memory {
-            let args = context.function.stack_args;
-            let place = operand::place(instruction, state, context.image, args, Access::Read, size(instruction))?;
+    if instruction.op == Op::Push {
+        if let Some(memory) = &instruction.memory {
+            let place = operand::place(memory, state, context.image, context.function.stack_args, Access::Read)?;
             if !matches!(place, Place::Frame | Place::Domain) {
                 return Err((Rule::M4, "word may not be used like this", 0));
             }
@@ -420,19 +374,11 @@ fn save(state: &mut State, register: usize) -> Result<(), Fault> {
 
 /// M3: string instructions.
 fn string(context: &Context<'_, '_>, instruction: &Instruction, state: &mut State) -> Result<(), Fault> {
-    use Mnemonic as M;
-    let (pointers, loads): (&[usize], bool) = match instruction.mnemonic() {
-        M::Movsb | M::Movsw | M::Movsd | M::Movsq | M::Cmpsb | M::Cmpsw | M::Cmpsd | M::Cmpsq => (&[RDI, RSI], false),
-        M::Stosb | M::Stosw | M::Stosd | M::Stosq | M::Scasb | M::Scasw | M::Scasd | M::Scasq => (&[RDI], false),
-        _ => (&[RSI], true),
+    let pointers: &[usize] = match instruction.op {
+        Op::Movs | Op::Cmps => &[RDI, RSI],
+        Op::Stos | Op::Scas => &[RDI],
+        _ => &[RSI],
     };
-    let size = match instruction.mnemonic() {
-        M::Movsb | M::Cmpsb | M::Stosb | M::Scasb | M::Lodsb => 1,
-        M::Movsw | M::Cmpsw | M::Stosw | M::Scasw | M::Lodsw => 2,
-        M::Movsd | M::Cmpsd | M::Stosd | M::Scasd | M::Lodsd => 4,
-        _ => 8,
-    };
-    let repeats = instruction.has_rep_prefix() || instruction.has_repne_prefix();
     let pointer = match context.image.mode {
         Mode::Mirror => Kind::Masked,
         Mode::Stlb => Kind::Window,
@@ -442,16 +388,17 @@ fn string(context: &Context<'_, '_>, instruction: &Instruction, state: &mut Stat
             return Err((Rule::M3, "string address not translated", number(*register)));
         }
     }
-    if repeats && state.get(RCX).bound().is_none_or(|max| max > STRING_BYTES / size) {
+    let most = STRING_BYTES / u32::from(instruction.size.max(1));
+    if instruction.repeat && state.get(RCX).bound().is_none_or(|max| max > most) {
         return Err((Rule::M3, "string too long", number(RCX)));
     }
     for register in pointers {
         state.write(*register, Value::Any)?;
     }
-    if repeats {
+    if instruction.repeat {
         state.write(RCX, Value::Any)?;
     }
-    if loads {
+    if instruction.op == Op::Lods {
         state.write(RAX, Value::Any)?;
     }
     Ok(())

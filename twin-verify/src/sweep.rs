@@ -84,7 +84,7 @@ impl Sweep {
         };
         let bmi = context.image.flags & flags::BMI != 0;
         let decoded = decode::decode(code, at, bmi).map_err(|fault| refuse(code, at, 1, fault))?;
-        let len = decoded.instruction.len();
+        let len = decoded.instruction.len;
         if step::step(context, &decoded, now).map_err(|fault| refuse(code, at, len, fault))? == Next::Ends {
             self.state = None;
         }

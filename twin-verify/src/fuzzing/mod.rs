@@ -14,11 +14,12 @@ mod compare;
 mod corrupt;
 mod emulate;
 mod generate;
+mod reference;
 
 use std::string::String;
 use std::vec::Vec;
 
-pub use compare::decoders_agree;
+pub use compare::{decoders_agree, for_all_forms, matches_reference, Match};
 pub use corrupt::{corrupt, Corrupted, Failure, Sum};
 pub use emulate::{emulate, emulate_function, emulate_label, emulate_unasked, Escape, Outcome};
 pub use generate::{body_of, generate};

@@ -11,7 +11,8 @@ pub struct Mutant {
     pub changes: &'static [(&'static str, &'static str, &'static str)],
 }
 
-const DECODE: &str = "twin-verify/src/decode.rs";
+const DECODE: &str = "twin-verify/src/decode/mod.rs";
+const OPCODES: &str = "twin-verify/src/decode/opcodes.rs";
 const FLOW: &str = "twin-verify/src/flow.rs";
 const LAYOUT: &str = "twin-abi/src/layout.rs";
 const OPERAND: &str = "twin-verify/src/operand.rs";
@@ -25,23 +26,23 @@ const VALUE: &str = "twin-verify/src/value.rs";
 pub const MUTANTS: &[Mutant] = &[
     Mutant { name: "D3: a REX before other prefixes", changes: &[
         (DECODE,
-            r#"return (!ignored).then_some(found);"#,
-            r#"let _ = ignored; return Some(found);"#),
+            r#"            if matches!(self.peek()?, 0x26"#,
+            r#"            if false && matches!(self.peek()?, 0x26"#),
     ] },
     Mutant { name: "D3: operand size on branches and stack", changes: &[
         (DECODE,
-            r#"prefixes.operand_size && matches!(class, Class::Flow | Class::Stack)"#,
-            r#"prefixes.operand_size && false"#),
+            r#"if p.operand_size && matches!(class, Class::Flow"#,
+            r#"if false && p.operand_size && matches!(class, Class::Flow"#),
     ] },
     Mutant { name: "D2: encodings that decoders take differently", changes: &[
         (DECODE,
-            r#"if is_disputed(&instruction) {"#,
-            r#"if false && is_disputed(&instruction) {"#),
+            r#"            if reader.len != 2 {"#,
+            r#"            if false && reader.len != 2 {"#),
     ] },
     Mutant { name: "D3: repeat prefix on anything", changes: &[
         (DECODE,
-            r#"if prefixes.repeat && class != Class::String && !counts {"#,
-            r#"if false && prefixes.repeat && class != Class::String && !counts {"#),
+            r#"if p.repeat != 0 && !repeat_belongs {"#,
+            r#"if false && p.repeat != 0 && !repeat_belongs {"#),
     ] },
     Mutant { name: "M1: a masked index may be scaled", changes: &[
         (OPERAND,
@@ -75,8 +76,8 @@ pub const MUTANTS: &[Mutant] = &[
     ] },
     Mutant { name: "M3: strings of two pages", changes: &[
         (STEP,
-            r#"max > STRING_BYTES / size"#,
-            r#"max > 2 * STRING_BYTES / size"#),
+            r#"let most = STRING_BYTES / u32"#,
+            r#"let most = 2 * STRING_BYTES / u32"#),
     ] },
     Mutant { name: "M2: cmpxchg leaves rax", changes: &[
         (STEP,
@@ -89,7 +90,7 @@ pub const MUTANTS: &[Mutant] = &[
     ] },
     Mutant { name: "M2: xadd exchanges", changes: &[
         (STEP,
-            r#"let swapped = full && instruction.mnemonic() == Mnemonic::Xchg;"#,
+            r#"let swapped = full && instruction.op == Op::Xchg;"#,
             r#"let swapped = full;"#),
     ] },
     Mutant { name: "M2: every 32-bit result is below 2^32", changes: &[
@@ -109,10 +110,8 @@ pub const MUTANTS: &[Mutant] = &[
     ] },
     Mutant { name: "M3: lods leaves rax", changes: &[
         (STEP,
-            r#"if loads {
-"#,
-            r#"if false && loads {
-"#),
+            r#"if instruction.op == Op::Lods {"#,
+            r#"if false && instruction.op == Op::Lods {"#),
     ] },
     Mutant { name: "S3: saved values are popped elsewhere", changes: &[
         (STEP,
@@ -159,8 +158,8 @@ pub const MUTANTS: &[Mutant] = &[
     ] },
     Mutant { name: "B1: a loop of one instruction", changes: &[
         (FLOW,
-            r#"&& to <= instruction.ip() && !is_charge && !state.charged {"#,
-            r#"&& to < instruction.ip() && !is_charge && !state.charged {"#),
+            r#"&& to <= instruction.at as u64 && !is_charge"#,
+            r#"&& to < instruction.at as u64 && !is_charge"#),
     ] },
     Mutant { name: "B2: calls without a charge", changes: &[
         (FLOW,
@@ -169,8 +168,8 @@ pub const MUTANTS: &[Mutant] = &[
     ] },
     Mutant { name: "M2: jae leaves its bound", changes: &[
         (FLOW,
-            r#"Mnemonic::Jae => limit.checked_sub(1),"#,
-            r#"Mnemonic::Jae => Some(limit),"#),
+            r#"Op::Jcc(ABOVE_OR_EQUAL) => limit.checked_sub(1),"#,
+            r#"Op::Jcc(ABOVE_OR_EQUAL) => Some(limit),"#),
     ] },
     Mutant { name: "C2: kinds of the callee", changes: &[
         (FLOW,
@@ -247,21 +246,19 @@ pub const MUTANTS: &[Mutant] = &[
     ] },
     Mutant { name: "M2: cmov takes the kind of its source", changes: &[
         (STEP,
-            r#"&& known(1) == state.get(destination) => known(1)"#,
-            r#"=> known(1)"#),
+            r#"Op::Cmov if known(1) == state.get(destination) => known(1),"#,
+            r#"Op::Cmov => known(1),"#),
     ] },
     Mutant { name: "M3: unbounded strings in mirror mode", changes: &[
         (STEP,
-            r#"if repeats && state.get(RCX).bound()"#,
-            r#"if context.image.mode == Mode::Stlb && repeats && state.get(RCX).bound()"#),
+            r#"if instruction.repeat && state.get(RCX).bound()"#,
+            r#"if context.image.mode == Mode::Stlb && instruction.repeat && state.get(RCX).bound()"#),
     ] },
     Mutant { name: "D2: breakpoints", changes: &[
-        (FLOW,
-            r#"Mnemonic::Ud2 => Ok(Next::Ends)"#,
-            r#"Mnemonic::Ud2 | Mnemonic::Int3 => Ok(Next::Ends)"#),
-        (DECODE,
-            r#"M::Jmp | M::Call | M::Ret | M::Ud2 => Class::Flow"#,
-            r#"M::Jmp | M::Call | M::Ret | M::Ud2 | M::Int3 => Class::Flow"#),
+        (OPCODES,
+            r#"0xc3 => (Op::Ret, S::Bare),"#,
+            r#"0xc3 => (Op::Ret, S::Bare),
+        0xcc => (Op::Ud2, S::Bare),"#),
     ] },
     Mutant { name: "F1: tables of any size", changes: &[
         (TABLES,

@@ -1,6 +1,7 @@
-//! What may be an instruction: decoding, prefixes, the allow-list.
+//! What may be an instruction, once more: by a decoder that others wrote, with the allow-list in its words. The verifier's own decoder is
+//! compared with it.
 
-use iced_x86::{Code, Decoder, DecoderOptions, Instruction, MemorySize, Mnemonic, OpKind, Register};
+use iced_x86::{Code, Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Register};
 
 use crate::Rule;
 
@@ -179,26 +180,4 @@ pub fn general(register: Register) -> Option<usize> {
         .or_else(|| of(R::AL, R::BL))
         .or_else(|| of(R::AH, R::BH))
         .or_else(|| of(R::SPL, R::R15L).map(|n| n + 4))
-}
-
-/// The hardware number of a 64-bit general-purpose register.
-pub fn general64(register: Register) -> Option<usize> {
-    general(register).filter(|_| (Register::RAX as usize..=Register::R15 as usize).contains(&(register as usize)))
-}
-
-/// The hardware number of a 32-bit general-purpose register.
-pub fn general32(register: Register) -> Option<usize> {
-    general(register).filter(|_| (Register::EAX as usize..=Register::R15D as usize).contains(&(register as usize)))
-}
-
-/// The bytes that a memory operand covers; 0 for those that no allowed instruction has.
-pub fn size(instruction: &Instruction) -> usize {
-    use MemorySize as S;
-    match instruction.memory_size() {
-        S::UInt8 | S::Int8 => 1,
-        S::UInt16 | S::Int16 => 2,
-        S::UInt32 | S::Int32 => 4,
-        S::UInt64 | S::Int64 | S::QwordOffset => 8,
-        _ => 0,
-    }
 }
