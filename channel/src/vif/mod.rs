@@ -5,6 +5,7 @@ pub mod credit;
 pub mod features;
 pub mod journal;
 pub mod multicast;
+mod request;
 pub mod rx;
 pub mod stats;
 pub mod tx;

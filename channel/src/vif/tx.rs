@@ -10,19 +10,20 @@
 
 use super::credit::Credit;
 use super::journal::{About, Entry, Journal, Token};
+use super::request::{Extras, Slot};
 use super::stats::TxStats;
 use crate::grants::{Frames, Grants};
 use crate::offload::checksum::pseudo_header;
 use crate::offload::headers::{parse, L4};
-use crate::packet::{Checksum, Fragment, Gso, GsoKind, Packet, HEADER_BYTES};
+use crate::packet::{Checksum, Fragment, GsoKind, Packet, HEADER_BYTES};
 use crate::page::SharedPage;
 use crate::ring::{BackRing, RingError};
 use xen_abi::io::netif::{
-    XEN_NETIF_EXTRA_FLAG_MORE, XEN_NETIF_EXTRA_TYPE_GSO, XEN_NETIF_EXTRA_TYPE_MAX, XEN_NETIF_EXTRA_TYPE_MCAST_ADD,
-    XEN_NETIF_EXTRA_TYPE_MCAST_DEL, XEN_NETIF_EXTRA_TYPE_NONE, XEN_NETIF_GSO_TYPE_TCPV4, XEN_NETIF_GSO_TYPE_TCPV6,
     XEN_NETIF_NR_SLOTS_MIN, XEN_NETIF_RSP_ERROR, XEN_NETIF_RSP_NULL, XEN_NETIF_RSP_OKAY, XEN_NETIF_TX_RING_SIZE,
     XEN_NETTXF_CSUM_BLANK, XEN_NETTXF_DATA_VALIDATED, XEN_NETTXF_EXTRA_INFO, XEN_NETTXF_MORE_DATA,
 };
+
+pub use super::request::Fatal;
 
 /// Slots of a packet that is accepted: netback counts the 18 without the first.
 pub const MAX_SLOTS: usize = XEN_NETIF_NR_SLOTS_MIN as usize + 1;
@@ -31,38 +32,6 @@ const FATAL_SLOTS: u32 = 20;
 const PAGE: u32 = 4096;
 /// An Ethernet header.
 const MIN_BYTES: u16 = 14;
-
-/// Why a guest's interface is used no longer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fatal {
-    /// The ring's indices cannot be.
-    Ring(RingError),
-    /// A packet's last slot says that there are more.
-    SlotsMissing,
-    /// Extra information is announced and not there.
-    ExtraMissing,
-    /// Extra information of this kind is not known.
-    ExtraUnknown(u8),
-    /// A packet of more slots than any front end would send.
-    SlotsEndless,
-    /// A slot's bytes go beyond its page.
-    CrossesPage {
-        /// First byte.
-        offset: u16,
-        /// Number of bytes.
-        size: u16,
-    },
-    /// Segments without a byte.
-    GsoSize,
-    /// Segments of this protocol are not known.
-    GsoKind(u8),
-}
-
-impl From<RingError> for Fatal {
-    fn from(e: RingError) -> Fatal {
-        Fatal::Ring(e)
-    }
-}
 
 /// What [`TxQueue::take`] has found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,37 +65,6 @@ pub struct Multicast {
 /// There is no packet with this token that waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadToken;
-
-/// A transmit request, as it was when it was read.
-#[derive(Clone, Copy)]
-struct Slot {
-    gref: u32,
-    offset: u16,
-    flags: u16,
-    id: u16,
-    size: u16,
-}
-
-impl Slot {
-    #[allow(clippy::cast_possible_truncation, reason = "the layout of netif::TxRequest")]
-    fn decode(words: [u32; 3]) -> Slot {
-        let [gref, a, b] = words;
-        Slot { gref, offset: a as u16, flags: (a >> 16) as u16, id: b as u16, size: (b >> 16) as u16 }
-    }
-
-    fn crosses_page(&self) -> bool {
-        u32::from(self.offset) + u32::from(self.size) > PAGE
-    }
-}
-
-/// What the slots of extra information of one packet say.
-#[derive(Clone, Copy, Default)]
-struct Extras {
-    count: u32,
-    gso: Option<(u16, u8)>,
-    added: Option<[u8; 6]>,
-    removed: Option<[u8; 6]>,
-}
 
 /// A transmit ring and the packets out of it that wait to be answered. `F`: the guest's frames.
 pub struct TxQueue<P, F> {
@@ -195,7 +133,11 @@ impl<P: SharedPage, F: Copy + Default> TxQueue<P, F> {
         if let Err(until) = self.credit.charge(first.size, now) {
             return Ok(Take::NoCredit { until });
         }
-        let extras = if first.flags & XEN_NETTXF_EXTRA_INFO != 0 { self.extras(available)? } else { Extras::default() };
+        let extras = if first.flags & XEN_NETTXF_EXTRA_INFO != 0 {
+            Extras::read(available, |i| self.ring.request(i))?
+        } else {
+            Extras::default()
+        };
         if let Some(address) = extras.added.or(extras.removed) {
             self.ring.consume(1 + extras.count);
             #[allow(clippy::cast_possible_truncation, reason = "fewer than 256")]
@@ -204,7 +146,7 @@ impl<P: SharedPage, F: Copy + Default> TxQueue<P, F> {
             return Ok(Take::Multicast(Multicast { is_added, address, id: first.id, nr_extra }));
         }
         let Some((nr_slots, total)) = self.gather(&first, &extras, available)? else { return Ok(Take::Refused) };
-        let gso = extras.gso.map(decode_gso).transpose()?;
+        let gso = extras.gso()?;
         self.ring.consume(extras.count + nr_slots);
         let nr_slots = nr_slots as usize;
 
@@ -228,34 +170,6 @@ impl<P: SharedPage, F: Copy + Default> TxQueue<P, F> {
         Ok(Take::Packet(token))
     }
 
-    /// Reads the chain of extra information behind the first slot. The last of each kind counts.
-    #[cold]
-    fn extras(&self, available: u32) -> Result<Extras, Fatal> {
-        let mut extras = Extras::default();
-        loop {
-            if extras.count + 1 >= available {
-                return Err(Fatal::ExtraMissing);
-            }
-            extras.count += 1;
-            let [a, b, _] = self.ring.request(extras.count);
-            let [kind, flags, d0, d1] = a.to_le_bytes();
-            let [d2, d3, d4, d5] = b.to_le_bytes();
-            if kind == XEN_NETIF_EXTRA_TYPE_NONE || kind >= XEN_NETIF_EXTRA_TYPE_MAX {
-                return Err(Fatal::ExtraUnknown(kind));
-            }
-            match kind {
-                XEN_NETIF_EXTRA_TYPE_GSO => extras.gso = Some((u16::from_le_bytes([d0, d1]), d2)),
-                XEN_NETIF_EXTRA_TYPE_MCAST_ADD => extras.added = Some([d0, d1, d2, d3, d4, d5]),
-                XEN_NETIF_EXTRA_TYPE_MCAST_DEL => extras.removed = Some([d0, d1, d2, d3, d4, d5]),
-                // A hash is the sender's own view; XDP's room is for packets that it receives.
-                _ => {}
-            }
-            if flags & XEN_NETIF_EXTRA_FLAG_MORE == 0 {
-                return Ok(extras);
-            }
-        }
-    }
-
     /// Reads a packet's slots into `self.slots`. Returns how many they are and the packet's length. `None`: the packet was
     /// refused.
     #[inline]
@@ -273,10 +187,11 @@ impl<P: SharedPage, F: Copy + Default> TxQueue<P, F> {
                 return Err(Fatal::SlotsEndless);
             }
             let slot = Slot::decode(self.ring.request(1 + extras.count + more));
-            is_bad |= more >= XEN_NETIF_NR_SLOTS_MIN || slot.size > rest;
+            is_bad |= more >= XEN_NETIF_NR_SLOTS_MIN;
             if slot.crosses_page() {
                 return Err(Fatal::CrossesPage { offset: slot.offset, size: slot.size });
             }
+            // Pieces longer than the whole leave nothing for the first slot, which is refused below.
             rest = rest.saturating_sub(slot.size);
             more += 1;
             if let Some(place) = self.slots.get_mut(more as usize) {
@@ -434,18 +349,6 @@ fn respond<P: SharedPage>(ring: &mut BackRing<P, 3, XEN_NETIF_TX_RING_SIZE>, id:
 
 fn entry<F: Default>(slot: &Slot, size: u16) -> Entry<F> {
     Entry { frame: F::default(), gref: slot.gref, offset: slot.offset, size, id: slot.id, nr_extra: 0 }
-}
-
-fn decode_gso((size, kind): (u16, u8)) -> Result<Gso, Fatal> {
-    if size == 0 {
-        return Err(Fatal::GsoSize);
-    }
-    let kind = match kind {
-        XEN_NETIF_GSO_TYPE_TCPV4 => GsoKind::TcpV4,
-        XEN_NETIF_GSO_TYPE_TCPV6 => GsoKind::TcpV6,
-        kind => return Err(Fatal::GsoKind(kind)),
-    };
-    Ok(Gso { kind, size })
 }
 
 /// Copies a packet's beginning and lists the rest. `total`: its length, or more.

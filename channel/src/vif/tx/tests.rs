@@ -4,6 +4,7 @@ use super::*;
 use crate::oracle::frames::Shape;
 use crate::oracle::memory::{Guest, Memory};
 use crate::oracle::netfront::{Netfront, Send};
+use crate::packet::Gso;
 use hv_core::evtchn::oracle::TestPage;
 use proptest::prelude::*;
 use std::vec::Vec;
