@@ -71,7 +71,7 @@ fn main() {
             let at = 16 + (i % 256) as usize * 3;
             tx_page[at].store(i, Relaxed);
             tx_page[at + 1].store(1 << 16, Relaxed);
-            tx_page[at + 2].store(i % 256 | bytes << 16, Relaxed);
+            tx_page[at + 2].store((i % 256) | (bytes << 16), Relaxed);
         }
         tx_page[0].store((batch + 1) * BATCH, Relaxed);
         rx_page[0].store((batch + 1) * BATCH, Relaxed);
