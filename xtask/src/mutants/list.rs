@@ -281,4 +281,19 @@ pub const MUTANTS: &[Mutant] = &[
             r#"find(|byte| !byte.is_ascii_graphic())"#,
             r#"find(|byte| false && !byte.is_ascii_graphic())"#),
     ] },
+    Mutant { name: "D2: movsxd into 32 bits", changes: &[
+        (DECODE,
+            r#"S::GqEd if v == 8 =>"#,
+            r#"S::GqEd =>"#),
+    ] },
+    Mutant { name: "D2: the long form of push", changes: &[
+        (DECODE,
+            r#"S::Eq if e != Operand::Memory && i.op == Op::Push =>"#,
+            r#"S::Eq if false && e != Operand::Memory && i.op == Op::Push =>"#),
+    ] },
+    Mutant { name: "D2: BMI with a vector length", changes: &[
+        (DECODE,
+            r#".filter(|_| first == 0xc4 && third & 4 == 0)"#,
+            r#".filter(|_| first == 0xc4)"#),
+    ] },
 ];
