@@ -424,12 +424,9 @@ pub fn flush_released() {
     }
 }
 
-/// A frame of another domain's was granted to the one with `dma`.
+/// A frame of another domain's was granted to the one with `dma`. The caller has seen to it that there is memory for the list of
+/// what is granted, which cannot report that there was none. `false`: devices do not reach the frame, but it is in the list.
 pub fn grant(dma: &DomainDma, mfn: Mfn, writable: bool) -> bool {
-    // The list of what is granted cannot report that it did not get memory.
-    if !frames::has_headroom() {
-        return false;
-    }
     let done = with_space(dma, |iommu, own| {
         let done = own.space.grant(&memory::Direct, mfn, writable).is_ok();
         if iommu.caches_absence {

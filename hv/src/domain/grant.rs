@@ -112,6 +112,10 @@ pub fn map(
     if mapper.grants.track().is_full() && !frames::may_grow_tables() {
         return Err(GntStatus::NoSpace);
     }
+    // What devices may do because of the grant is counted, and the count ends with the handle: it must have begun.
+    if iommu::is_tracking() && !frames::has_headroom() {
+        return Err(GntStatus::NoSpace);
+    }
     let (handle, frame) =
         table::map(&mut mapper.grants.track(), &mut granter.grants.table(), &Refs, mapper.id, gref, flags)?;
     let mfn = Mfn::new(frame);
