@@ -74,5 +74,9 @@ void test_main(void)
 	      seen.error);
 	check(run(user_int80) == 128, "int 0x80 arrives as %ld", seen.number);
 	check(run(user_cli) == 13, "cli arrives as %ld", seen.number);
+	/* An address that is none: the fault is that of the instruction there. */
+	void (*nowhere)(void) = (void (*)(void))0x800000000000;
+	check(run(nowhere) == 13 && seen.error == 0 && seen.rip == (u64)nowhere,
+	      "at an address that is none: %ld, error %#lx, rip %#lx", seen.number, seen.error, seen.rip);
 	check(run(user_out) == 13, "out arrives as %ld", seen.number);
 }

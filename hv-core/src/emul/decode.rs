@@ -6,6 +6,7 @@
 
 use super::gpr::{self, Gpr};
 use super::{Exception, Fetched, Mode, Segment, MAX_INSTRUCTION_BYTES};
+use x86::VirtAddr;
 use xen_abi::regs::CpuUserRegs;
 
 /// Why an instruction was not decoded.
@@ -23,7 +24,11 @@ impl DecodeError {
     /// The exception that the guest gets instead, if it is not simply the one that brought us here.
     pub const fn exception(self) -> Option<Exception> {
         match self {
-            Self::Fetch(addr) => Some(Exception::fetch_fault(addr)),
+            // The CPU raises #GP at an address that is none, and that is what brought us here.
+            Self::Fetch(addr) => match VirtAddr::new(addr) {
+                Some(_) => Some(Exception::fetch_fault(addr)),
+                None => None,
+            },
             Self::TooLong => Some(Exception::GP),
             Self::Unsupported => None,
         }

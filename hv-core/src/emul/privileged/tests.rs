@@ -201,3 +201,14 @@ fn compat_rip_wraps_at_four_gib() {
     );
     assert_eq!(r.rip, 0);
 }
+
+#[test]
+fn what_cannot_be_fetched_is_a_page_fault_only_at_an_address_that_is_one() {
+    let mut m = Recorder::default();
+    let mut go = |rip| {
+        let mut r = CpuUserRegs { rip, ..regs() };
+        emulate(&mut r, Mode::Long, true, &Fetched::default(), &mut m)
+    };
+    assert_eq!(go(0x7fff_ffff_f000), Outcome::Inject(Exception::fetch_fault(0x7fff_ffff_f000)));
+    assert_eq!([go(0x8000_0000_0000), go(0xffff_7fff_ffff_ffff)], [Outcome::Unhandled; 2], "the #GP as it came");
+}
