@@ -268,12 +268,18 @@ fn what_the_hardware_is_told() {
 fn interrupts_name_entries() {
     use super::vtd::remapping as ir;
     use ir::Mode::{X2apic, Xapic};
-    assert_eq!(ir::entry(0x31, 3, Xapic, true, Some(0x18)), [1 | 1 << 4 | 0x31 << 16 | 3 << 40, 1 << 18 | 0x18]);
-    assert_eq!(ir::entry(0x31, 3, Xapic, false, None), [1 | 0x31 << 16 | 3 << 40, 0]);
-    assert_eq!(ir::entry(0x31, 0x103, X2apic, false, None), [1 | 0x31 << 16 | 0x103 << 32, 0]);
+    assert_eq!(
+        ir::entry(0x31, 3, Xapic, true, ir::Named::By(0x18)),
+        [1 | 1 << 4 | 0x31 << 16 | 3 << 40, 1 << 18 | 0x18]
+    );
+    assert_eq!(
+        ir::entry(0x31, 3, Xapic, false, ir::Named::OnBuses(2, 5)),
+        [1 | 0x31 << 16 | 3 << 40, 2 << 18 | 0x0205]
+    );
+    assert_eq!(ir::entry(0x31, 0x103, X2apic, false, ir::Named::By(0)), [1 | 0x31 << 16 | 0x103 << 32, 1 << 18]);
     for mode in [Xapic, X2apic] {
-        let [low, _] = ir::entry(0x31, 3, mode, true, None);
-        assert_eq!(ir::steered(low, 1, mode), ir::entry(0x31, 1, mode, true, None)[0]);
+        let [low, _] = ir::entry(0x31, 3, mode, true, ir::Named::By(8));
+        assert_eq!(ir::steered(low, 1, mode), ir::entry(0x31, 1, mode, true, ir::Named::By(8))[0]);
     }
     assert_eq!(ir::message_address(1), 0xfee0_0030);
     assert_eq!(ir::message_address(0x8001), 0xfee0_0034);
@@ -375,7 +381,7 @@ fn which_of_amds_units_a_function_is_behind() {
 #[test]
 fn a_held_entry_is_not_present_and_comes_back_as_it_was() {
     use vtd::remapping::{entry, held, steered, Mode};
-    let [low, _] = entry(0x51, 2, Mode::Xapic, false, Some(0x18));
+    let [low, _] = entry(0x51, 2, Mode::Xapic, false, vtd::remapping::Named::By(0x18));
     let while_held = held(low, true);
     assert_eq!(while_held & 3, 2, "not present, and who names it is not recorded");
     assert_eq!(held(while_held, true), while_held);

@@ -249,13 +249,24 @@ pub mod remapping {
         }
     }
 
-    /// A table entry for `vector` of CPU `apic_id`. Only `source_id` may name it, if there is one.
-    pub const fn entry(vector: u8, apic_id: u32, mode: Mode, is_level: bool, source_id: Option<u16>) -> [u64; 2] {
-        const VERIFY: u64 = 1 << 18;
+    /// Who may name an entry.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Named {
+        /// This source id.
+        By(u16),
+        /// Those of these buses, first and last: what lies behind a bridge that takes its own bus's number or that of the bus
+        /// behind it.
+        OnBuses(u8, u8),
+    }
+
+    /// A table entry for `vector` of CPU `apic_id`, for those that may name it.
+    pub const fn entry(vector: u8, apic_id: u32, mode: Mode, is_level: bool, named: Named) -> [u64; 2] {
+        const VERIFY_ID: u64 = 1 << 18;
+        const VERIFY_BUS: u64 = 2 << 18;
         let low = PRESENT | (is_level as u64) << 4 | (vector as u64) << 16 | mode.destination(apic_id);
-        let high = match source_id {
-            Some(id) => VERIFY | id as u64,
-            None => 0,
+        let high = match named {
+            Named::By(id) => VERIFY_ID | id as u64,
+            Named::OnBuses(first, last) => VERIFY_BUS | (first as u64) << 8 | last as u64,
         };
         [low, high]
     }

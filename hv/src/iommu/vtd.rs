@@ -10,6 +10,7 @@ use crate::warn;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use hv_core::iommu::dmar::Dmar;
+use hv_core::iommu::vtd::remapping::Named;
 use hv_core::iommu::vtd::Invalidation;
 use hv_core::iommu::{AnyFormat, Fault, Forget, Remapped};
 use unit::Unit;
@@ -54,6 +55,19 @@ impl VtD {
 
     fn io_apic_source(&self, id: u8) -> Option<u16> {
         self.dmar.units.iter().flat_map(|u| &u.io_apics).find(|a| a.id == id).map(|a| a.source_id)
+    }
+}
+
+/// Under which names the function's messages are seen.
+fn named(at: Sbdf) -> Named {
+    match pci::function(at).and_then(|f| f.identity_bridge()) {
+        None => Named::By(at.source_id()),
+        // A conventional bridge uses its own name, one to PCI Express the number of the bus behind it.
+        Some(bridge) if bridge.layout.express.is_none() => Named::By(bridge.at.source_id()),
+        Some(bridge) => {
+            let bus = bridge.secondary().unwrap_or(at.bus);
+            Named::OnBuses(bus, bus)
+        }
     }
 }
 
@@ -129,16 +143,13 @@ impl Hardware for VtD {
     }
 
     fn set_interrupt(&self, line: u32, interrupt: Interrupt) -> Option<Remapped> {
-        let source = match interrupt.source {
-            Source::IoApic(id) => self.io_apic_source(id),
-            // Behind a bridge that hides identities it cannot be checked who raises it.
-            Source::Function(at) => {
-                pci::function(at).filter(|f| f.identity_bridge().is_none()).map(|f| f.at.source_id())
-            }
+        let named = match interrupt.source {
+            Source::IoApic(id) => Named::By(self.io_apic_source(id)?),
+            Source::Function(at) => named(at),
         };
         let index = u16::try_from(line).ok()?;
         let forget = || self.invalidate(Invalidation::Interrupts);
-        self.remapping.as_ref()?.set(index, &interrupt, source, forget);
+        self.remapping.as_ref()?.set(index, &interrupt, named, forget);
         Some(Remapped::Index(index))
     }
 

@@ -55,10 +55,10 @@ impl Table {
         }
     }
 
-    /// Sets entry `index`. `source`: who may name it. `forget` makes the units forget entries.
-    pub fn set(&self, index: u16, interrupt: &Interrupt, source: Option<u16>, forget: impl Fn()) {
+    /// Sets entry `index`. `named`: by whom. `forget` makes the units forget entries.
+    pub fn set(&self, index: u16, interrupt: &Interrupt, named: remapping::Named, forget: impl Fn()) {
         let Interrupt { vector, apic_id, is_level, .. } = *interrupt;
-        let [low, high] = remapping::entry(vector, apic_id, mode(), is_level, source);
+        let [low, high] = remapping::entry(vector, apic_id, mode(), is_level, named);
         let _lock = self.lock.lock();
         // Not present while the halves disagree.
         self.write(index, false, 0);
