@@ -199,3 +199,23 @@ fn a_page_that_came_back_is_flushed_before_it_becomes_a_table() {
     m.mmu().pin(DOM1, Mfn::new(20), x86::Level::L1, &mut lock).unwrap();
     assert_eq!(m.flushes.load(std::sync::atomic::Ordering::SeqCst), 1);
 }
+
+#[test]
+fn only_the_control_domain_has_work_of_a_gibibyte_done_at_once() {
+    assert_eq!(max_order(true, true), 18);
+    for (has_io, order) in [(true, 12), (false, 9)] {
+        let max = max_order(false, has_io);
+        assert_eq!(max, order);
+        assert!(Extents::new(&reservation(1, max), max).is_ok());
+        assert_eq!(Extents::new(&reservation(1, max + 1), max), Err(Errno::EPERM));
+        let side = |count, order| reservation(count, order);
+        let exchange = |order| MemoryExchange {
+            input: side(1u64 << order, 0),
+            output: side(1, order),
+            ..MemoryExchange::default()
+        };
+        let plan = Exchange::new(&exchange(max), max).unwrap();
+        assert_eq!((plan.chunks, plan.inputs_per_chunk), (1, 1 << max));
+        assert_eq!(Exchange::new(&exchange(max + 1), max), Err(Errno::EPERM));
+    }
+}

@@ -9,7 +9,7 @@ use crate::domain::memory::DomainMm;
 use crate::mem::{self, frames};
 use crate::sync::Once;
 use alloc::vec::Vec;
-use hv_core::memory::{self, Account, Exchange, Extents, CONTROL_MAX_ORDER, GUEST_MAX_ORDER};
+use hv_core::memory::{self, Account, Exchange, Extents};
 use x86::Mfn;
 use xen_abi::errno::Errno;
 use xen_abi::layout::{DomId, MACH2PHYS_VIRT_END, MACH2PHYS_VIRT_START};
@@ -89,11 +89,7 @@ fn named(cx: &Caller, arg: GuestPtr<u8>) -> Result<Target, Errno> {
 }
 
 fn max_order(cx: &Caller) -> u32 {
-    if cx.domain().is_privileged || cx.domain().io.has_io() {
-        CONTROL_MAX_ORDER
-    } else {
-        GUEST_MAX_ORDER
-    }
+    memory::max_order(cx.domain().is_privileged, cx.domain().io.has_io())
 }
 
 /// Does one extent; `element` is its place in the list. `Ok(false)`: no more can be done.
