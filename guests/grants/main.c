@@ -29,7 +29,15 @@ static int unmap(void *at, u32 handle)
 
 void test_main(void)
 {
-	u32 version[2] = { 1, 0 };
+	/* Whatever the answer, it says which version the table has. */
+	u32 version[2] = { 3, 0 };
+	check_result(HC3(grant_table_op, 8, version, 1), -22, "set_version(3)");
+	check(version[0] == 1, "set_version(3) says version %u", version[0]);
+	version[0] = 2;
+	s64 second = HC3(grant_table_op, 8, version, 1);
+	check(second == 0 ? version[0] == 2 : second == -38 && version[0] == 1, "set_version(2) is %ld, version %u", second,
+	      version[0]);
+	version[0] = 1;
 	check_result(HC3(grant_table_op, 8, version, 1), 0, "set_version(1)");
 	u64 frame = 0;
 	struct {

@@ -222,12 +222,44 @@ impl<E: MmuEnv> Mmu<'_, E> {
         writable: bool,
         _lock: &mut Deferred,
     ) -> Result<(), MmuError> {
-        self.l1_table_of(slot, mapper)?;
-        let old = self.env.read(slot);
-        if !old.is_present() || old.mfn() != frame || old.is_writable() != writable {
+        self.grant_entry(slot, mapper, frame, writable)?;
+        self.update_l1(slot, Pte::EMPTY, Owners::both(mapper), Accessed::Overwrite)
+    }
+
+    /// The same, and what the slot `with` of the mapper's holds takes the entry's place; that slot is empty then. The
+    /// references of what moves go with it.
+    pub fn grant_replace(
+        &self,
+        slot: Slot,
+        with: Slot,
+        mapper: DomId,
+        frame: Mfn,
+        writable: bool,
+        _lock: &mut Deferred,
+    ) -> Result<(), MmuError> {
+        let old = self.grant_entry(slot, mapper, frame, writable)?;
+        self.l1_table_of(with, mapper)?;
+        if with == slot {
             return Err(MmuError::Changed);
         }
-        self.update_l1(slot, Pte::EMPTY, Owners::both(mapper), Accessed::Overwrite)
+        // The CPU may set an accessed or dirty bit meanwhile; nobody else changes it.
+        let mut moved = self.env.read(with);
+        while let Err(now) = self.env.cmpxchg(with, moved, Pte::EMPTY) {
+            moved = now;
+        }
+        self.store(slot, old, moved, Accessed::Overwrite);
+        self.put_l1e(old);
+        Ok(())
+    }
+
+    /// The entry of a grant mapping. `Changed`: the slot no longer maps `frame` with that writability.
+    fn grant_entry(&self, slot: Slot, mapper: DomId, frame: Mfn, writable: bool) -> Result<Pte, MmuError> {
+        self.l1_table_of(slot, mapper)?;
+        let entry = self.env.read(slot);
+        if !entry.is_present() || entry.mfn() != frame || entry.is_writable() != writable {
+            return Err(MmuError::Changed);
+        }
+        Ok(entry)
     }
 
     fn l1_table_of(&self, slot: Slot, dom: DomId) -> Result<(), MmuError> {

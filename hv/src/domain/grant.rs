@@ -141,11 +141,12 @@ pub fn map(
 }
 
 /// First half of an unmap: clears the page-table entry at `place` (if there is one to clear) and takes the parts off the
-/// handle. `Ok(None)`: nothing was asked for. The caller flushes, then calls [`unmap_finish`].
+/// handle. `with`: whose entry moves there, as of then. `Ok(None)`: nothing was asked for. The caller flushes, then calls [`unmap_finish`].
 pub fn unmap(
     mapper: &Domain,
     handle: u32,
     place: Option<Place>,
+    with: Option<Place>,
     dev_bus_addr: u64,
 ) -> Result<Option<Retired>, GntStatus> {
     let mut mm = mapper.mm.lock();
@@ -159,7 +160,15 @@ pub fn unmap(
     let host = place.filter(|_| mapping.host);
     if let Some(place) = host {
         let slot = place.slot()?;
-        let cleared = mmu().grant_unmap(slot, mapper.mm.id, mfn, mapping.writable, &mut mm);
+        let cleared = match with {
+            None => mmu().grant_unmap(slot, mapper.mm.id, mfn, mapping.writable, &mut mm),
+            // Only a place that was named by its address can get another page's entry.
+            Some(_) if place.is_entry => return Err(GntStatus::GeneralError),
+            Some(other) => {
+                let other = other.slot().map_err(|_| GntStatus::GeneralError)?;
+                mmu().grant_replace(slot, other, mapper.mm.id, mfn, mapping.writable, &mut mm)
+            }
+        };
         cleared.map_err(|_| GntStatus::GeneralError)?;
     }
     let retired = track.retire(handle, host.is_some(), device);

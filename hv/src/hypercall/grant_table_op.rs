@@ -20,6 +20,7 @@ use xen_abi::layout::INVALID_M2P_ENTRY;
 plain!(
     op::MapGrantRef,
     op::UnmapGrantRef,
+    op::UnmapAndReplace,
     op::SetupTable,
     op::Transfer,
     op::GrantCopy,
@@ -34,7 +35,8 @@ const UNMAP_BATCH: usize = 32;
 const PREEMPT_EVERY: u32 = 16;
 
 /// GNTTABOP_*: each entry of a list gets its own status (0 or a negative GNTST_*), and the call succeeds. Errors: EFAULT;
-/// EINVAL for counts that do not fit; ENOSYS for version 2 and unknown commands.
+/// EINVAL for counts that do not fit and versions that do not exist; ENOSYS for version 2, as Xen answers with
+/// `gnttab=max-ver:1`, and unknown commands.
 /// Source: public/grant_table.h.
 pub fn call(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>, count: u32) -> Outcome {
     if count > i32::MAX as u32 {
@@ -42,21 +44,23 @@ pub fn call(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>, count: u32) -> Outcome
     }
     match cmd {
         op::GNTTABOP_MAP_GRANT_REF => each(cx, arg.cast(), count, map),
-        op::GNTTABOP_UNMAP_GRANT_REF => unmap_all(cx, arg.cast(), count),
+        op::GNTTABOP_UNMAP_GRANT_REF => unmap_all::<op::UnmapGrantRef>(cx, arg.cast(), count),
+        op::GNTTABOP_UNMAP_AND_REPLACE => unmap_all::<op::UnmapAndReplace>(cx, arg.cast(), count),
         op::GNTTABOP_COPY => copy_all(cx, arg.cast(), count),
         op::GNTTABOP_TRANSFER => each(cx, arg.cast(), count, transfer),
         op::GNTTABOP_SETUP_TABLE => one(cx, arg.cast(), count, setup_table),
         op::GNTTABOP_QUERY_SIZE => one(cx, arg.cast(), count, query_size),
         op::GNTTABOP_SET_VERSION => {
             let mut r: op::SetVersion = arg.cast().read()?;
-            match r.version {
-                1 => {}
-                2 => return Err(Errno::ENOSYS),
-                _ => return Err(Errno::EINVAL),
-            }
+            // As a Xen answers that was told to offer version 1 only. What it has is said in any case.
+            let outcome = match r.version {
+                1 => OK,
+                2 => Err(Errno::ENOSYS),
+                _ => Err(Errno::EINVAL),
+            };
             r.version = 1;
             arg.cast().write(&r)?;
-            OK
+            outcome
         }
         op::GNTTABOP_GET_VERSION => {
             let mut r: op::GetVersion = arg.cast().read()?;
@@ -125,8 +129,33 @@ fn map(cx: &Caller, r: &mut op::MapGrantRef) {
     r.status = status(result);
 }
 
+/// A request that takes down a mapping.
+trait Unmap: super::Plain {
+    /// Place, what takes its place, the device's address, handle; 0 for an address that is none.
+    fn parts(&self) -> (u64, u64, u64, u32);
+    fn set_status(&mut self, status: i16);
+}
+
+impl Unmap for op::UnmapGrantRef {
+    fn parts(&self) -> (u64, u64, u64, u32) {
+        (self.host_addr, 0, self.dev_bus_addr, self.handle)
+    }
+    fn set_status(&mut self, status: i16) {
+        self.status = status;
+    }
+}
+
+impl Unmap for op::UnmapAndReplace {
+    fn parts(&self) -> (u64, u64, u64, u32) {
+        (self.host_addr, self.new_addr, 0, self.handle)
+    }
+    fn set_status(&mut self, status: i16) {
+        self.status = status;
+    }
+}
+
 /// Unmaps in batches with one flush each: a use ends only when no CPU can reach the frame through it.
-fn unmap_all(cx: &mut Caller, list: GuestPtr<op::UnmapGrantRef>, count: u32) -> Outcome {
+fn unmap_all<R: Unmap>(cx: &mut Caller, list: GuestPtr<R>, count: u32) -> Outcome {
     let mapper = cx.domain();
     let mut done = 0;
     while done < count {
@@ -141,7 +170,7 @@ fn unmap_all(cx: &mut Caller, list: GuestPtr<op::UnmapGrantRef>, count: u32) -> 
             }
             result = list.at(u64::from(done)).and_then(|at| {
                 let mut r = at.read()?;
-                r.status = unmap(cx, &r, slot);
+                r.set_status(unmap(cx, &r, slot));
                 at.write(&r)
             });
             if result.is_err() {
@@ -158,13 +187,15 @@ fn unmap_all(cx: &mut Caller, list: GuestPtr<op::UnmapGrantRef>, count: u32) -> 
     OK
 }
 
-fn unmap(cx: &Caller, r: &op::UnmapGrantRef, retired: &mut Option<Retired>) -> i16 {
+#[inline]
+fn unmap(cx: &Caller, r: &impl Unmap, retired: &mut Option<Retired>) -> i16 {
     // Whether the address is that of an entry is what the map said; both are tried as the handle's kind demands.
     let root = cx.vcpu.kernel_root.get();
     let mapper = cx.domain();
-    let is_entry = r.host_addr != 0 && mapper.grants.track().is_by_entry(r.handle);
-    let place = (r.host_addr != 0).then_some(Place { addr: r.host_addr, is_entry, root });
-    match grant::unmap(mapper, r.handle, place, r.dev_bus_addr) {
+    let (host_addr, new_addr, dev_bus_addr, handle) = r.parts();
+    let is_entry = host_addr != 0 && mapper.grants.track().is_by_entry(handle);
+    let place = |addr, is_entry| (addr != 0).then_some(Place { addr, is_entry, root });
+    match grant::unmap(mapper, handle, place(host_addr, is_entry), place(new_addr, false), dev_bus_addr) {
         Ok(parts) => {
             *retired = parts;
             GntStatus::Okay.raw()

@@ -243,3 +243,21 @@ fn descriptor_pages_hold_only_harmless_descriptors() {
     assert_eq!(counts(&m, 30), (FrameType::None, 0, 1));
     assert!(m.mmu().take_gdt(DOM1, &[mfn(30); 15]).is_err());
 }
+
+#[test]
+fn an_entry_moves_where_a_grant_was_with_its_references() {
+    let (m, mut lock) = pinned();
+    let (grant, other) = (slot(L1, 5), slot(L1, 0));
+    m.mmu().grant_map(grant, DOM1, DOM2, mfn(40), x86::PteFlags::from_bits_retain(RW | US), &mut lock).unwrap();
+    let moved = m.read(other);
+    let before = counts(&m, moved.mfn().raw());
+    let replace = |slot, with, lock: &mut Deferred| m.mmu().grant_replace(slot, with, DOM1, mfn(40), true, lock);
+    assert_eq!(replace(grant, grant, &mut lock), Err(MmuError::Changed), "by itself");
+    assert_eq!(replace(other, grant, &mut lock), Err(MmuError::Changed), "no grant is there");
+    assert_eq!(replace(grant, slot(40, 0), &mut lock), Err(MmuError::WrongType), "not from a page table");
+    assert_eq!((m.read(grant).mfn(), m.read(other)), (mfn(40), moved), "nothing has changed");
+    replace(grant, other, &mut lock).unwrap();
+    assert_eq!((m.read(grant), m.read(other)), (moved, Pte::EMPTY));
+    assert_eq!(counts(&m, moved.mfn().raw()), before);
+    assert_eq!(counts(&m, 40), (FrameType::None, 0, 1), "the grant's reference is gone");
+}
