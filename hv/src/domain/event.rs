@@ -185,9 +185,18 @@ pub fn raise_global_virq(virq: u32) {
 pub fn set_virq_handler(d: DomainRef, virq: u32) -> Result<(), Errno> {
     let ours = matches!(virq, VIRQ_CONSOLE | VIRQ_DOM_EXC | VIRQ_TBUF | VIRQ_DEBUGGER | VIRQ_CON_RING);
     let handler = GLOBAL_VIRQ_HANDLERS.get(virq as usize).filter(|_| ours).ok_or(Errno::EINVAL)?;
+    handler.store(d.id, Ordering::SeqCst);
+    // Only now: whoever destroys it takes them away after he has said that it dies.
     if d.is_dying() {
+        forget_virq_handler(&d);
         return Err(Errno::EINVAL);
     }
-    handler.store(d.id, Ordering::Relaxed);
     Ok(())
+}
+
+/// The control domain handles again what `d` did, which is dying: the next domain of its number is another.
+pub fn forget_virq_handler(d: &Domain) {
+    for handler in &GLOBAL_VIRQ_HANDLERS {
+        let _ = handler.compare_exchange(d.id, 0, Ordering::SeqCst, Ordering::Relaxed);
+    }
 }

@@ -157,6 +157,7 @@ pub(super) fn destroy(r: &Request) -> Outcome {
         d.mm.log.disable();
     }
     claims::forget(&d.mm);
+    crate::domain::event::forget_virq_handler(&d);
     let preempt = || r.cx.preempt_pending();
     if !crate::domain::event::reset(&d, preempt)? {
         return Ok(Done::Continue);
