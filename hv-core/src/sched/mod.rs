@@ -336,12 +336,12 @@ impl Scheduler {
 }
 
 /// The vCPU `id`, if it was not removed.
-#[inline]
+#[inline(always)]
 fn entry(entries: &[Entry], id: VcpuId) -> Option<&Entry> {
     entries.get(id.index()).filter(|e| e.tenant == id.tenant)
 }
 
-#[inline]
+#[inline(always)]
 fn entry_mut(entries: &mut [Entry], id: VcpuId) -> Option<&mut Entry> {
     entries.get_mut(id.index()).filter(|e| e.tenant == id.tenant)
 }

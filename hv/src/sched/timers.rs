@@ -131,9 +131,9 @@ pub fn expire(now: u64, act: impl Fn(Due<'_>)) {
     let mine = of(this_cpu().cpu);
     // The hardware timer is a one-shot.
     mine.armed_ns.store(u64::MAX, Ordering::Relaxed);
+    // From before a timer is taken: until it is handled its vCPU is not freed, nor its slot another's.
+    let section = Section::begin();
     loop {
-        // From before the timer is taken: until it is handled its vCPU is not freed, nor its slot another's.
-        let section = Section::begin();
         let due = mine.queue.lock().expire(now);
         let Some((timer, deadline_ns)) = due else { break };
         if timer == IRQ_RELEASE {
