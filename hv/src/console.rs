@@ -9,7 +9,6 @@ use crate::sync::{Mutex, Once};
 use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicU8, Ordering};
 use hv_core::conring::ConRing;
-use hv_core::rate::Rate;
 
 /// Importance of a message; a smaller number is more important.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -183,31 +182,6 @@ pub fn print_limited(level: Level, args: fmt::Arguments<'_>) {
         print_at(level, args);
     } else {
         DROPPED.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-/// Warnings of one kind that a device or a guest can cause as often as it likes: ten a second, and how many more there were.
-pub struct Limited(Mutex<Rate>);
-
-impl Limited {
-    /// None yet.
-    pub const fn new() -> Self {
-        Self(Mutex::new(Rate::new(10, 1_000_000_000)))
-    }
-
-    /// Prints one line, or counts it.
-    #[cold]
-    pub fn warn(&self, args: fmt::Arguments<'_>) {
-        let turn = self.0.lock().count(crate::arch::tsc::now_ns());
-        if !is_shown(Level::Warn) {
-            return;
-        }
-        if turn.unsaid != 0 {
-            print_at(Level::Warn, format_args!("{} more like the following", turn.unsaid));
-        }
-        if turn.is_said {
-            print_at(Level::Warn, args);
-        }
     }
 }
 

@@ -7,27 +7,28 @@
 //! `iommu=dom0-strict` they reach what the hardware domain may write itself. Other domains' devices always do only that.
 
 mod amd;
+mod hardware;
 mod memory;
 pub mod remap;
 mod report;
 mod vtd;
 
+use crate::arch::ioapic;
+use crate::arch::limited::Limited;
 use crate::arch::pci::{self, Sbdf};
-use crate::arch::{acpi, ioapic};
-use crate::console::Limited;
 use crate::mem::frames;
 use crate::sync::{Mutex, Once};
 use crate::{info, warn};
 use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
-use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, Ordering};
+use hardware::{Confined, Hardware};
 use hv_core::cmdline::Options;
 use hv_core::frame::FrameType;
-use hv_core::iommu::{Access, AnyFormat, DmaSpace, Fault, Forget, Narrowed, Remapped, Tables};
+use hv_core::iommu::{Access, AnyFormat, DmaSpace, Forget, Narrowed, Tables};
 use hv_core::passthrough::Owner;
-pub use report::handle_faults;
-use x86::{MachAddr, Mfn};
+pub use report::{add as add_reports, handle_faults, init as init_reports};
+use x86::Mfn;
 use xen_abi::errno::Errno;
 use xen_abi::layout::DomId;
 use xen_abi::memory::E820Entry;
@@ -37,86 +38,6 @@ const HARDWARE_ID: u16 = 1;
 /// Tables freed between two looks at what else there is to do.
 const FREE_STEPS: u32 = 256;
 
-/// Reads of a register or of memory until a unit is taken for broken: seconds.
-const PATIENCE: u32 = 1 << 28;
-
-/// All units of the machine, which are of one kind.
-trait Hardware: Send + Sync {
-    /// What the kind is called.
-    fn name(&self) -> &'static str;
-    /// How many units.
-    fn nr_units(&self) -> usize;
-    /// The form of entries of their tables.
-    fn format(&self) -> AnyFormat;
-    /// Levels of everyone's tables.
-    fn levels(&self) -> u32;
-    /// The highest level of table whose entries may map a page.
-    fn largest_page_level(&self) -> u32;
-    /// Ids of domains are below this.
-    fn nr_domain_ids(&self) -> u32;
-    /// They may remember that something is not mapped.
-    fn caches_absence(&self) -> bool;
-    /// First and last addresses of what the firmware lets devices use for ever.
-    fn firmware_memory(&self) -> Vec<(MachAddr, MachAddr)>;
-    /// Is some of it for this function?
-    fn has_firmware_memory(&self, at: Sbdf) -> bool;
-    /// Do they see another function's identity on what this one does?
-    fn shares_identity(&self, _at: Sbdf) -> bool {
-        false
-    }
-    /// Is the function a unit itself?
-    fn is_unit(&self, _at: Sbdf) -> bool {
-        false
-    }
-    /// Starts the units, which confine functions from then on, and remap interrupts if that is wanted and possible.
-    fn enable(&mut self, remaps_interrupts: bool);
-    /// Are interrupts remapped?
-    fn remaps_interrupts(&self) -> bool;
-    /// Confines a function, or blocks it. Afterwards it has no access that it had by what was said before.
-    fn confine(&self, at: Sbdf, to: Option<Confined>);
-    /// Lets all units forget translations; when this returns, they have.
-    fn forget(&self, what: Forget);
-    /// Takes the accesses that were stopped since the last time, with their segment.
-    fn take_faults(&self, tell: &mut dyn FnMut(u16, Result<Fault, Strange>));
-    /// What the function is stopped from is not reported any more, until it is confined anew.
-    fn silence(&self, at: Sbdf);
-    /// Lets a source raise a line. `None`: interrupts are not remapped.
-    fn set_interrupt(&self, line: u32, interrupt: Interrupt) -> Option<Remapped>;
-    /// Sends a line to another CPU. `false`: it is not remapped.
-    fn steer(&self, line: u32, apic_id: u32) -> bool;
-    /// Nobody raises a message that was set for now, and who tries is not reported; or it is raised again.
-    fn hold(&self, line: u32, held: bool);
-    /// Nobody may raise the line any more.
-    fn clear_interrupt(&self, line: u32);
-    /// May an I/O APIC not be told of the end of a level-triggered interrupt by the CPU that took it?
-    fn hides_ends(&self) -> bool {
-        false
-    }
-}
-
-/// An event that is no access that was stopped.
-struct Strange {
-    code: u8,
-    words: [u64; 2],
-}
-
-/// An interrupt: fixed delivery, physical destination.
-#[derive(Clone, Copy)]
-struct Interrupt {
-    vector: u8,
-    apic_id: u32,
-    is_level: bool,
-    source: Source,
-}
-
-/// What raises it.
-#[derive(Clone, Copy)]
-enum Source {
-    Function(Sbdf),
-    /// With this id.
-    IoApic(u8),
-}
-
 /// What an active IOMMU is.
 struct Iommu {
     hardware: Box<dyn Hardware>,
@@ -124,16 +45,6 @@ struct Iommu {
     home: Once<Confined>,
     ids: Mutex<BTreeSet<u16>>,
     caches_absence: bool,
-}
-
-/// What devices are confined to.
-#[derive(Clone, Copy)]
-struct Confined {
-    root: Mfn,
-    levels: u32,
-    id: u16,
-    /// It is the hardware domain's.
-    is_home: bool,
 }
 
 static IOMMU: Once<Option<Iommu>> = Once::new();
@@ -182,7 +93,6 @@ pub fn init(options: &Options, machine_map: &[E820Entry], hardware_domain: &Doma
         IOMMU.call_once(|| None);
         return;
     };
-    report::init();
     pci::separate();
     let is_strict = options.iommu.is_dom0_strict;
     let home = Once::new();
@@ -228,42 +138,6 @@ impl Iommu {
     }
 }
 
-/// Can all I/O APICs be told apart? If the firmware does not say what their accesses look like, nothing is remapped.
-fn knows_io_apics(is_described: impl Fn(u8) -> bool) -> bool {
-    let Some(madt) = acpi::tables().madt.as_ref() else { return false };
-    let all = ioapic::gsi_end() > 0 && madt.io_apics.iter().all(|chip| is_described(chip.id));
-    if !all {
-        warn!("IOMMU: the firmware does not describe every I/O APIC");
-    }
-    all
-}
-
-fn wait_until(what: &str, mut is_done: impl FnMut() -> bool) {
-    for _ in 0..PATIENCE {
-        if is_done() {
-            return;
-        }
-        core::hint::spin_loop();
-    }
-    panic!("IOMMU: {what} does not end");
-}
-
-/// The function and the bridges above it.
-fn chain(at: Sbdf) -> Vec<Sbdf> {
-    let mut chain = alloc::vec![at];
-    let mut next = pci::function(at).and_then(|f| f.bridge);
-    while let Some(bridge) = next {
-        chain.push(bridge);
-        next = pci::function(bridge).and_then(|f| f.bridge);
-    }
-    chain
-}
-
-/// The bus behind a bridge.
-fn secondary(segment: u16, bus: u8, devfn: u8) -> Option<u8> {
-    pci::function(Sbdf::new(segment, bus, devfn))?.secondary()
-}
-
 /// Has the firmware reserved memory for the function?
 pub fn has_firmware_memory(at: Sbdf) -> bool {
     active().is_some_and(|i| i.hardware.has_firmware_memory(at))
@@ -277,12 +151,6 @@ pub fn shares_identity(at: Sbdf) -> bool {
 /// Is the function part of the IOMMU, and so the hypervisor's to drive?
 pub fn is_unit(at: Sbdf) -> bool {
     active().is_some_and(|i| i.hardware.is_unit(at))
-}
-
-/// The function at `at` appeared, for the hardware domain.
-pub fn add(at: Sbdf) {
-    report::add(at);
-    follow(at, Owner::Hardware, None);
 }
 
 /// The function at `at` is `owner`'s now, a domain with `dma` if it is one without all. Afterwards it reaches nothing of the

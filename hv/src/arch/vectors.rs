@@ -25,26 +25,57 @@ pub const PIC_BASE: u8 = 0x20;
 /// The last of those.
 pub const PIC_LAST: u8 = 0x2f;
 
-/// Owners are below this.
-pub const OWNERS_END: u32 = u32::MAX - 1;
+/// Whose interrupts arrive with a vector.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// A line of the guests' tables: a wire or a message.
+    Line(u32),
+    /// The serial port.
+    Serial,
+    /// All IOMMUs.
+    Iommu,
+}
+
+impl Owner {
+    /// As a number in [`OWNERS`]. Lines are few: those of all I/O APICs, and some messages.
+    const fn code(self) -> u32 {
+        match self {
+            Self::Line(line) => line,
+            Self::Serial => SERIAL,
+            Self::Iommu => IOMMU,
+        }
+    }
+
+    const fn from_code(code: u32) -> Option<Self> {
+        match code {
+            FREE | RELEASED => None,
+            SERIAL => Some(Self::Serial),
+            IOMMU => Some(Self::Iommu),
+            line => Some(Self::Line(line)),
+        }
+    }
+}
+
 /// No owner.
 const FREE: u32 = u32::MAX;
 /// No owner any more: an interrupt may have been on its way to a CPU when it was taken back.
-const RELEASED: u32 = OWNERS_END;
+const RELEASED: u32 = u32::MAX - 1;
+const SERIAL: u32 = u32::MAX - 2;
+const IOMMU: u32 = u32::MAX - 3;
 
-/// Owner of each vector: a number that means something to whoever allocated it.
+/// Owner of each vector: [`Owner::code`], [`FREE`] or [`RELEASED`].
 static OWNERS: [AtomicU32; 256] = [const { AtomicU32::new(FREE) }; 256];
 /// Where to look for a free vector next.
 static NEXT: Mutex<u8> = Mutex::new(FIRST_DEVICE);
 
 /// Gives `owner` a vector. `None` if all are taken.
-pub fn allocate(owner: u32) -> Option<u8> {
+pub fn allocate(owner: Owner) -> Option<u8> {
     let mut next = NEXT.lock();
     for _ in FIRST_DEVICE..=LAST_DEVICE {
         let vector = *next;
         *next = if vector == LAST_DEVICE { FIRST_DEVICE } else { vector + 1 };
         if vector != x86::vector::INT80 && self::owner(vector).is_none() {
-            OWNERS[usize::from(vector)].store(owner, Ordering::Release);
+            OWNERS[usize::from(vector)].store(owner.code(), Ordering::Release);
             return Some(vector);
         }
     }
@@ -68,7 +99,6 @@ pub fn count() -> usize {
 
 /// Who owns `vector`.
 #[inline]
-pub fn owner(vector: u8) -> Option<u32> {
-    let owner = OWNERS[usize::from(vector)].load(Ordering::Acquire);
-    (owner < OWNERS_END).then_some(owner)
+pub fn owner(vector: u8) -> Option<Owner> {
+    Owner::from_code(OWNERS[usize::from(vector)].load(Ordering::Acquire))
 }

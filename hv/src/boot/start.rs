@@ -43,6 +43,9 @@ extern "C" fn start_on_stack(boot: &mut BootInfo) -> ! {
     boot.modules.drain(..).for_each(Module::release);
     // Now it is known which memory the hypervisor keeps.
     iommu::init(&boot.options, &machine_map(&boot.memory_map), &domain0.dma);
+    if iommu::is_active() {
+        iommu::init_reports();
+    }
     domain::passthrough::init(&boot.options);
     irq::init_serial();
     arch::finish_init();

@@ -103,7 +103,8 @@ pub fn add(at: Sbdf) -> Result<(), Errno> {
     }
     let f = pci::add(at).ok_or(Errno::ENODEV)?;
     table.add(at, traits(f), bars(f))?;
-    iommu::add(at);
+    iommu::add_reports(at);
+    iommu::follow(at, Owner::Hardware, None);
     info!("{at} appeared");
     Ok(())
 }

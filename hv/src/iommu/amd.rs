@@ -2,7 +2,7 @@
 
 mod unit;
 
-use super::{Confined, Hardware, Interrupt, Source, Strange};
+use super::hardware::{Confined, Hardware, Interrupt, Source, Strange};
 use crate::arch::pci::{self, Sbdf};
 use crate::arch::{acpi, lapic};
 use crate::sync::Mutex;
@@ -140,7 +140,9 @@ impl Hardware for AmdVi {
         // Entries of this form name CPUs by eight bits.
         self.remaps_interrupts = remaps_interrupts
             && !lapic::is_x2apic()
-            && super::knows_io_apics(|id| self.ivrs.units.iter().flat_map(|u| &u.io_apics).any(|a| a.id == id));
+            && super::hardware::knows_io_apics(|id| {
+                self.ivrs.units.iter().flat_map(|u| &u.io_apics).any(|a| a.id == id)
+            });
         if self.remaps_interrupts {
             for u in &self.ivrs.units {
                 for scope in &u.scopes {

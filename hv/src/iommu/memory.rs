@@ -1,6 +1,6 @@
 //! Memory for the tables, and what the hardware domain's devices may reach.
 
-use super::Hardware;
+use super::hardware::Hardware;
 use crate::cpu;
 use crate::mem::{self, device_frames, frames, phys_to_virt};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -3,7 +3,8 @@
 //! Once it is on, an interrupt that was not set here is stopped, so a domain's device raises the vectors of its own
 //! messages and nothing else.
 
-use super::{active, Interrupt, Source};
+use super::active;
+use super::hardware::{Interrupt, Source};
 use crate::arch::pci::Sbdf;
 use crate::arch::{acpi, ioapic};
 use hv_core::iommu::Remapped;

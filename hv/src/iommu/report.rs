@@ -1,6 +1,7 @@
 //! What an IOMMU stopped is said on the console, and a device that goes on trying is switched off.
 
-use super::{active, Strange};
+use super::active;
+use super::hardware::Strange;
 use crate::arch::pci::{self, Sbdf};
 use crate::arch::tsc;
 use crate::domain::passthrough;
@@ -14,12 +15,12 @@ use hv_core::passthrough::Owner;
 static BRAKE: Once<Mutex<Brake>> = Once::new();
 
 /// Counts the faults of the functions that were found.
-pub(super) fn init() {
+pub fn init() {
     BRAKE.call_once(|| Mutex::new(Brake::new(pci::functions().iter().map(|f| f.at))));
 }
 
 /// Counts those of one more.
-pub(super) fn add(at: Sbdf) {
+pub fn add(at: Sbdf) {
     if let Some(brake) = BRAKE.get() {
         brake.lock().add(at);
     }

@@ -3,7 +3,7 @@
 mod remap;
 mod unit;
 
-use super::{chain, secondary, Confined, Hardware, Interrupt, Source, Strange};
+use super::hardware::{chain, secondary, Confined, Hardware, Interrupt, Source, Strange};
 use crate::arch::pci::{self, Sbdf};
 use crate::arch::{acpi, lapic};
 use crate::warn;
@@ -105,7 +105,7 @@ impl Hardware for VtD {
     fn enable(&mut self, remaps_interrupts: bool) {
         let fits = |u: &Unit| !lapic::is_x2apic() || u.capabilities.has_x2apic_interrupts();
         let can_remap = self.units.iter().all(|u| u.capabilities.can_remap_interrupts() && fits(u));
-        if remaps_interrupts && can_remap && super::knows_io_apics(|id| self.io_apic_source(id).is_some()) {
+        if remaps_interrupts && can_remap && super::hardware::knows_io_apics(|id| self.io_apic_source(id).is_some()) {
             self.remapping = remap::Table::new();
         }
         self.units.iter().for_each(|u| u.enable(self.remapping.as_ref()));

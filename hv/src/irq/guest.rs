@@ -156,7 +156,7 @@ impl IrqChip for Chips {
             return Err(Errno::EBUSY);
         }
         let slot = self.routes.get_mut(irq as usize).ok_or(Errno::EINVAL)?;
-        let vector = vectors::allocate(irq).ok_or(Errno::ENOSPC)?;
+        let vector = vectors::allocate(vectors::Owner::Line(irq)).ok_or(Errno::ENOSPC)?;
         *slot = Some(Route { vector, cpu: FIRST_CPU, detours: 0 });
         Ok(())
     }

@@ -2,8 +2,9 @@
 
 pub mod guest;
 
+use crate::arch::limited::Limited;
+use crate::arch::vectors::Owner;
 use crate::arch::{ioapic, lapic, smp, vectors};
-use crate::console::Limited;
 use crate::cpu::percpu::{pending, this_cpu};
 use crate::cpu::port;
 use crate::cpu::requests;
@@ -12,10 +13,6 @@ use crate::iommu::remap;
 use crate::{console, info, iommu, panic};
 use xen_abi::regs::CpuUserRegs;
 
-/// Owner number of the serial port's vector.
-const SERIAL: u32 = vectors::OWNERS_END - 1;
-/// Owner number of the IOMMUs' vectors.
-pub const IOMMU: u32 = vectors::OWNERS_END - 2;
 /// ISA interrupt of the first serial port.
 const SERIAL_ISA_IRQ: u8 = 4;
 
@@ -47,15 +44,15 @@ pub fn handle(vector: u8) {
             }
         }
         _ => match vectors::owner(vector) {
-            Some(SERIAL) => {
+            Some(Owner::Serial) => {
                 lapic::eoi();
                 this_cpu().raise(pending::CONSOLE);
             }
-            Some(IOMMU) => {
+            Some(Owner::Iommu) => {
                 lapic::eoi();
                 iommu::handle_faults();
             }
-            Some(line) => guest::handle(line),
+            Some(Owner::Line(line)) => guest::handle(line),
             None => {
                 lapic::eoi();
                 if !vectors::was_on_its_way(vector) {
@@ -82,7 +79,7 @@ pub fn init_serial() {
         return;
     }
     let (gsi, wire) = ioapic::isa_wire(SERIAL_ISA_IRQ);
-    let Some(vector) = vectors::allocate(SERIAL) else { return };
+    let Some(vector) = vectors::allocate(Owner::Serial) else { return };
     if ioapic::route(gsi, vector, &remap::target(gsi, vector, smp::apic_id(0), wire.level), wire).is_some() {
         serial::enable_receive_interrupt();
         ioapic::unmask(gsi);

@@ -9,19 +9,20 @@ mod extended;
 mod lifecycle;
 mod pages;
 mod permission;
+mod request;
 mod shadow;
 mod vcpus;
 
 pub(crate) use lifecycle::describe;
+use request::Request;
 
-use super::{bitmap, Caller, Done, GuestPtr, Outcome, Plain, OK};
-use crate::domain::{self, life, DomainRef};
+use super::{bitmap, Caller, Done, GuestPtr, Outcome, OK};
+use crate::domain::life;
 use crate::guest_debug;
 use crate::mem::guest_ptr::plain;
 use core::sync::atomic::Ordering;
 use xen_abi::domctl as op;
 use xen_abi::errno::Errno;
-use xen_abi::layout::DOMID_SELF;
 
 plain!(
     op::Domctl,
@@ -54,39 +55,6 @@ plain!(
     op::SetVirqHandler,
     op::SendTrigger,
 );
-
-/// A request with its payload still in guest memory.
-struct Request<'a, 'b> {
-    cx: &'a mut Caller<'b>,
-    at: GuestPtr<op::Domctl>,
-    head: op::Domctl,
-}
-
-impl Request<'_, '_> {
-    fn payload<T>(&self) -> Result<GuestPtr<T>, Errno> {
-        Ok(GuestPtr::new(self.at.addr().checked_add(op::PAYLOAD_OFFSET as u64).ok_or(Errno::EFAULT)?))
-    }
-    fn read<T: Plain>(&self) -> Result<T, Errno> {
-        self.payload::<T>()?.read()
-    }
-    fn answer<T: Plain>(&self, payload: &T) -> Outcome {
-        self.payload::<T>()?.write(payload)?;
-        OK
-    }
-    /// The domain that the request names.
-    fn target(&self) -> Result<DomainRef, Errno> {
-        let id = if self.head.domain == DOMID_SELF { self.cx.domain().id } else { self.head.domain };
-        domain::find(id).ok_or(Errno::ESRCH)
-    }
-    /// The same, but not the caller itself.
-    fn other(&self) -> Result<DomainRef, Errno> {
-        let d = self.target()?;
-        if d.id == self.cx.domain().id {
-            return Err(Errno::EINVAL);
-        }
-        Ok(d)
-    }
-}
 
 /// Does the command put objects on the hypervisor's heap? What ends or describes a domain works without memory.
 fn makes_objects(cmd: u32) -> bool {

@@ -3,12 +3,12 @@
 use crate::arch::pci::{self, Sbdf};
 use crate::arch::{msi, vectors};
 use crate::cpu::percpu;
+use crate::iommu::hardware::{wait_until, Confined, Strange};
 use crate::iommu::memory::{machine_addr, Direct};
-use crate::iommu::{wait_until, Confined, Strange};
 use crate::mem::device_frames;
 use crate::mem::{frames, phys_to_virt, vmap};
 use crate::sync::Mutex;
-use crate::{irq, warn};
+use crate::warn;
 use alloc::collections::BTreeMap;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use hv_core::iommu::amd::{self, control, device, reg, status, Command, Features};
@@ -169,7 +169,7 @@ impl Unit {
     /// Lets it interrupt when it stops an access.
     fn enable_event_interrupt(&self) -> bool {
         let msi = pci::function(self.at).and_then(|f| f.layout.msi);
-        let Some((msi, vector)) = msi.zip(vectors::allocate(irq::IOMMU)) else {
+        let Some((msi, vector)) = msi.zip(vectors::allocate(vectors::Owner::Iommu)) else {
             warn!("IOMMU: no interrupt for unit {}: what it stops is not reported", self.at);
             return false;
         };

@@ -1,7 +1,8 @@
 //! Interrupt remapping: one table for all units, an entry for each line of `irq::guest`.
 
 use crate::arch::lapic;
-use crate::iommu::{memory, Interrupt};
+use crate::iommu::hardware::Interrupt;
+use crate::iommu::memory;
 use crate::mem::{frames, phys_to_virt};
 use crate::sync::Mutex;
 use core::sync::atomic::{AtomicU64, Ordering};

@@ -4,12 +4,12 @@ use super::remap::{mode, Table, ENTRIES_ORDER};
 use crate::arch::pci::Sbdf;
 use crate::arch::{lapic, msi, vectors};
 use crate::cpu::percpu;
+use crate::iommu::hardware::{wait_until, Confined};
 use crate::iommu::memory::{self, machine_addr, write_back, Direct};
-use crate::iommu::{wait_until, Confined};
 use crate::mem::device_frames;
 use crate::mem::{frames, phys_to_virt, vmap};
 use crate::sync::Mutex;
-use crate::{irq, warn};
+use crate::warn;
 use core::sync::atomic::{AtomicU32, Ordering};
 use hv_core::iommu::dmar;
 use hv_core::iommu::vtd::{self, global, reg, Capabilities, Invalidation};
@@ -124,7 +124,7 @@ impl Unit {
             self.write32(self.capabilities.fault_records() + 16 * n + 12, 1 << 31);
         }
         self.write32(reg::FSTS, vtd::FAULT_OVERFLOW);
-        let Some(vector) = vectors::allocate(irq::IOMMU) else {
+        let Some(vector) = vectors::allocate(vectors::Owner::Iommu) else {
             return warn!("IOMMU: no interrupt vector: what it stops is not reported");
         };
         let message = msi::Message::new(percpu::cpu(CPU).map_or(0, |c| c.apic_id.get()), vector);

@@ -1,0 +1,135 @@
+//! What the two kinds of IOMMU have in common, as the rest sees them.
+
+use crate::arch::pci::{self, Sbdf};
+use crate::arch::{acpi, ioapic};
+use crate::warn;
+use alloc::vec::Vec;
+use hv_core::iommu::{AnyFormat, Fault, Forget, Remapped};
+use x86::{MachAddr, Mfn};
+
+/// Reads of a register or of memory until a unit is taken for broken: seconds.
+const PATIENCE: u32 = 1 << 28;
+
+/// All units of the machine, which are of one kind.
+pub trait Hardware: Send + Sync {
+    /// What the kind is called.
+    fn name(&self) -> &'static str;
+    /// How many units.
+    fn nr_units(&self) -> usize;
+    /// The form of entries of their tables.
+    fn format(&self) -> AnyFormat;
+    /// Levels of everyone's tables.
+    fn levels(&self) -> u32;
+    /// The highest level of table whose entries may map a page.
+    fn largest_page_level(&self) -> u32;
+    /// Ids of domains are below this.
+    fn nr_domain_ids(&self) -> u32;
+    /// They may remember that something is not mapped.
+    fn caches_absence(&self) -> bool;
+    /// First and last addresses of what the firmware lets devices use for ever.
+    fn firmware_memory(&self) -> Vec<(MachAddr, MachAddr)>;
+    /// Is some of it for this function?
+    fn has_firmware_memory(&self, at: Sbdf) -> bool;
+    /// Do they see another function's identity on what this one does?
+    fn shares_identity(&self, _at: Sbdf) -> bool {
+        false
+    }
+    /// Is the function a unit itself?
+    fn is_unit(&self, _at: Sbdf) -> bool {
+        false
+    }
+    /// Starts the units, which confine functions from then on, and remap interrupts if that is wanted and possible.
+    fn enable(&mut self, remaps_interrupts: bool);
+    /// Are interrupts remapped?
+    fn remaps_interrupts(&self) -> bool;
+    /// Confines a function, or blocks it. Afterwards it has no access that it had by what was said before.
+    fn confine(&self, at: Sbdf, to: Option<Confined>);
+    /// Lets all units forget translations; when this returns, they have.
+    fn forget(&self, what: Forget);
+    /// Takes the accesses that were stopped since the last time, with their segment.
+    fn take_faults(&self, tell: &mut dyn FnMut(u16, Result<Fault, Strange>));
+    /// What the function is stopped from is not reported any more, until it is confined anew.
+    fn silence(&self, at: Sbdf);
+    /// Lets a source raise a line. `None`: interrupts are not remapped.
+    fn set_interrupt(&self, line: u32, interrupt: Interrupt) -> Option<Remapped>;
+    /// Sends a line to another CPU. `false`: it is not remapped.
+    fn steer(&self, line: u32, apic_id: u32) -> bool;
+    /// Nobody raises a message that was set for now, and who tries is not reported; or it is raised again.
+    fn hold(&self, line: u32, held: bool);
+    /// Nobody may raise the line any more.
+    fn clear_interrupt(&self, line: u32);
+    /// May an I/O APIC not be told of the end of a level-triggered interrupt by the CPU that took it?
+    fn hides_ends(&self) -> bool {
+        false
+    }
+}
+
+/// An event that is no access that was stopped.
+pub struct Strange {
+    pub code: u8,
+    pub words: [u64; 2],
+}
+
+/// An interrupt: fixed delivery, physical destination.
+#[derive(Clone, Copy)]
+pub struct Interrupt {
+    pub vector: u8,
+    pub apic_id: u32,
+    pub is_level: bool,
+    pub source: Source,
+}
+
+/// What raises it.
+#[derive(Clone, Copy)]
+pub enum Source {
+    Function(Sbdf),
+    /// With this id.
+    IoApic(u8),
+}
+
+/// What devices are confined to.
+#[derive(Clone, Copy)]
+pub struct Confined {
+    pub root: Mfn,
+    pub levels: u32,
+    pub id: u16,
+    /// It is the hardware domain's.
+    pub is_home: bool,
+}
+
+/// Can all I/O APICs be told apart? If the firmware does not say what their accesses look like, nothing is remapped.
+pub fn knows_io_apics(is_described: impl Fn(u8) -> bool) -> bool {
+    let Some(madt) = acpi::tables().madt.as_ref() else { return false };
+    let all = ioapic::gsi_end() > 0 && madt.io_apics.iter().all(|chip| is_described(chip.id));
+    if !all {
+        warn!("IOMMU: the firmware does not describe every I/O APIC");
+    }
+    all
+}
+
+/// Waits until `is_done`, which the hardware brings about; `what` it is, for the panic if it never does.
+pub fn wait_until(what: &str, mut is_done: impl FnMut() -> bool) {
+    for _ in 0..PATIENCE {
+        if is_done() {
+            return;
+        }
+        core::hint::spin_loop();
+    }
+    panic!("IOMMU: {what} does not end");
+}
+
+/// The function and the bridges above it.
+pub fn chain(at: Sbdf) -> Vec<Sbdf> {
+    let mut chain = alloc::vec![at];
+    let mut next = pci::function(at).and_then(|f| f.bridge);
+    while let Some(bridge) = next {
+        chain.push(bridge);
+        next = pci::function(bridge).and_then(|f| f.bridge);
+    }
+    chain
+}
+
+/// The bus behind a bridge.
+pub fn secondary(segment: u16, bus: u8, devfn: u8) -> Option<u8> {
+    pci::function(Sbdf::new(segment, bus, devfn))?.secondary()
+}
