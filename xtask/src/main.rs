@@ -5,6 +5,7 @@
 mod abi;
 mod account;
 mod compare;
+mod floors;
 mod fuzz;
 mod guests;
 mod iso;
@@ -42,6 +43,7 @@ usage: ./tandem COMMAND [OPTIONS]
   fuzz [NAME]          fuzz targets, a minute each or --seconds N
   mutants [NAME]       each rule of the twin's verifier made wrong, one at a time: does a test notice?
   size                 lines of code and unsafe blocks of the trusted part
+  floors               which files of the hypervisor name higher floors, and which form circles
   iso                  a bootable ISO image with GRUB
   abi                  docs/abi.md, made from the hypercall table
   images               only build what boots (kernel, initramfs)
@@ -64,7 +66,7 @@ fn dispatch(options: &Options) -> Result<bool> {
     options.takes_words(match options.command.as_str() {
         "test" => 2,
         "fuzz" | "guests" | "mutants" => 1,
-        "run" | "shell" | "images" | "build" | "abi" | "iso" | "size" => 0,
+        "run" | "shell" | "images" | "build" | "abi" | "iso" | "size" | "floors" => 0,
         _ => usize::MAX,
     })?;
     if let Some(qemu) = options.qemu {
@@ -90,6 +92,7 @@ fn dispatch(options: &Options) -> Result<bool> {
         "mutants" => mutants::run(options),
         "iso" => iso::run(options).map(|()| true),
         "size" => size::run().map(|()| true),
+        "floors" => floors::run().map(|()| true),
         "help" | "--help" | "-h" | "" => {
             print!("{HELP}");
             Ok(true)
