@@ -1,11 +1,13 @@
-//! `./tandem size`: how large the trusted part is.
+//! `./tandem size`: how large the trusted part is, that is, all that cargo links into the image.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use testbed::host;
 
-/// The crates that must be trusted, by folder.
-const TRUSTED: &[&str] = &["hv", "hv-core", "channel", "xen-abi", "x86", "twin-abi", "twin-verify", "twin-runtime"];
+/// Crates that are going to be linked into the image, by folder.
+const TO_COME: &[&str] = &["channel"];
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Lines {
@@ -28,17 +30,70 @@ impl Lines {
 
 pub fn run() -> Result<()> {
     println!(
-        "{:<12} {:>6} {:>8} {:>9} {:>7} {:>14} {:>17}",
+        "{:<22} {:>6} {:>8} {:>9} {:>7} {:>14} {:>17}",
         "crate", "files", "code", "comments", "tests", "unsafe blocks", "unsafe functions"
     );
+    let Linked { own, foreign } = linked()?;
+    part("the image", own)?;
+    part("from crates.io, in it", foreign)?;
+    part("to come", TO_COME.iter().map(|name| ((*name).to_owned(), host::root().join(name))))
+}
+
+/// The crates that cargo links into the image.
+struct Linked {
+    /// Name, and where the sources are.
+    own: Vec<(String, PathBuf)>,
+    /// Name and version, and where the sources are.
+    foreign: Vec<(String, PathBuf)>,
+}
+
+fn linked() -> Result<Linked> {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.args(["tree", "--offline", "-p", "hv", "-e", "normal", "--target", "x86_64-unknown-none"]);
+    let output = cargo.args(["--prefix", "none", "--no-dedupe"]).current_dir(host::root()).output()?;
+    anyhow::ensure!(output.status.success(), "cargo tree: {}", String::from_utf8_lossy(&output.stderr));
+    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    let home = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")));
+    let registry = home.context("neither CARGO_HOME nor HOME is set")?.join("registry/src");
+    let registries: Vec<_> = std::fs::read_dir(&registry)?.flatten().map(|e| e.path()).collect();
+    let mut linked = Linked { own: Vec::new(), foreign: Vec::new() };
+    for (name, version, path) in packages(&String::from_utf8(output.stdout)?) {
+        if let Some(path) = path {
+            linked.own.push((name, path));
+            continue;
+        }
+        let folder = format!("{name}-{version}");
+        let found = registries.iter().map(|r| r.join(&folder).join("src")).find(|path| path.is_dir());
+        linked
+            .foreign
+            .push((folder, found.with_context(|| format!("{name} {version} is not in {}", registry.display()))?));
+    }
+    Ok(linked)
+}
+
+/// Name, version and, if it is the workspace's, folder of each package in `cargo tree`'s list. Macros run on the host.
+fn packages(tree: &str) -> BTreeSet<(String, String, Option<PathBuf>)> {
+    let lines = tree.lines().filter(|line| !line.contains("(proc-macro)"));
+    lines
+        .filter_map(|line| {
+            let mut words = line.split_whitespace();
+            let (name, version) = (words.next()?, words.next()?.strip_prefix('v')?);
+            let path = line.split_once("(/").and_then(|(_, rest)| rest.split(')').next());
+            Some((name.to_owned(), version.to_owned(), path.map(|rest| PathBuf::from(format!("/{rest}")))))
+        })
+        .collect()
+}
+
+/// The rows of some crates and their sum.
+fn part(what: &str, crates: impl IntoIterator<Item = (String, PathBuf)>) -> Result<()> {
     let mut all = Lines::default();
     let mut all_files = 0;
-    for name in TRUSTED {
+    for (name, path) in crates {
         let mut files = Vec::new();
-        sources(&host::root().join(name), &mut files)?;
+        sources(&path, &mut files)?;
         let mut lines = Lines::default();
         for file in &files {
-            let test_file = file.components().any(|c| {
+            let test_file = file.strip_prefix(&path)?.components().any(|c| {
                 let c = c.as_os_str().to_string_lossy();
                 c == "tests" || c == "tests.rs" || c.ends_with("_tests.rs") || c == "fuzzing" || c == "fake.rs"
             });
@@ -49,17 +104,18 @@ pub fn run() -> Result<()> {
                 counted
             });
         }
-        row(name, files.len(), lines);
+        row(&name, files.len(), lines);
         all.add(lines);
         all_files += files.len();
     }
-    row("all", all_files, all);
+    row(what, all_files, all);
+    println!();
     Ok(())
 }
 
 fn row(name: &str, files: usize, l: Lines) {
     println!(
-        "{name:<12} {files:>6} {:>8} {:>9} {:>7} {:>14} {:>17}",
+        "{name:<22} {files:>6} {:>8} {:>9} {:>7} {:>14} {:>17}",
         l.code, l.comments, l.tests, l.unsafe_blocks, l.unsafe_functions
     );
 }
@@ -149,6 +205,16 @@ impl TestItem {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn packages_are_told_apart_by_where_they_are() {
+        let tree = "hv v0.1.0 (/work/hv)\nspin v0.9.8\nspin v0.9.8\nmacros v1.0.0 (proc-macro)\n\n";
+        let found: Vec<_> = packages(tree).into_iter().collect();
+        assert_eq!(
+            found,
+            [("hv".into(), "0.1.0".into(), Some("/work/hv".into())), ("spin".into(), "0.9.8".into(), None)]
+        );
+    }
 
     #[test]
     fn code_comments_tests_and_unsafe_are_told_apart() {
