@@ -76,13 +76,10 @@ pub const fn write_breakpoint(value: u64) -> Option<u64> {
     }
 }
 
-/// Takes a write to DR6. None if an upper bit is set.
+/// Takes a write to DR6: bits that are reserved keep their values.
 #[inline]
-pub const fn write_dr6(value: u64) -> Option<u64> {
-    if value >> 32 != 0 {
-        return None;
-    }
-    Some(value & 0xe00f | DR6_DEFAULT)
+pub const fn write_dr6(value: u64) -> u64 {
+    value & 0xe00f | DR6_DEFAULT
 }
 
 /// Takes a write to DR7. None if an upper bit or GD is set, or an I/O breakpoint is enabled: no guest has CR4.DE in
@@ -150,8 +147,8 @@ mod tests {
         assert_eq!(write_breakpoint(HYPERVISOR_VIRT_START), None);
         assert_eq!(write_breakpoint(HYPERVISOR_VIRT_END - 1), None);
         assert_eq!(write_breakpoint(HYPERVISOR_VIRT_END), Some(HYPERVISOR_VIRT_END));
-        assert_eq!(write_dr6(0), Some(0xffff_0ff0));
-        assert_eq!(write_dr6(1 << 32), None);
+        assert_eq!(write_dr6(0), 0xffff_0ff0);
+        assert_eq!(write_dr6(u64::MAX), 0xffff_efff, "reserved bits dropped");
         assert_eq!(write_dr7(0), Some(0x400));
         assert_eq!(write_dr7(0xd0d01), Some(0xd0501), "reserved bits dropped");
         assert_eq!(write_dr7(DR7_GD), None);

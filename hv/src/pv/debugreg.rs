@@ -2,32 +2,18 @@
 
 use crate::cpu;
 use crate::domain::vcpu::Vcpu;
-use x86::rflags::{DR6_DEFAULT, DR7_DEFAULT, DR7_GD, DR7_MUST_BE_ZERO};
+use hv_core::control;
 use xen_abi::errno::Errno;
-use xen_abi::layout::{HYPERVISOR_VIRT_END, HYPERVISOR_VIRT_START};
 
 /// Checks and stores a value without loading it.
 pub fn store(v: &Vcpu, reg: u32, value: u64) -> Result<(), Errno> {
-    match reg {
-        0..=3 => {
-            if !x86::addr::is_canonical(value) || (HYPERVISOR_VIRT_START..HYPERVISOR_VIRT_END).contains(&value) {
-                return Err(Errno::EPERM);
-            }
-            v.debugreg[reg as usize].set(value);
-        }
-        6 => v.debugreg[6].set((value & 0xe00f) | DR6_DEFAULT),
-        7 => {
-            if value & DR7_GD != 0 || value >> 32 != 0 {
-                return Err(Errno::EPERM);
-            }
-            // I/O breakpoints (type 2) need CR4.DE, which guests do not get.
-            if (0..4).any(|i| value >> (16 + 4 * i) & 3 == 2) {
-                return Err(Errno::EPERM);
-            }
-            v.debugreg[7].set((value & !DR7_MUST_BE_ZERO) | DR7_DEFAULT);
-        }
+    let taken = match reg {
+        0..=3 => control::write_breakpoint(value).ok_or(Errno::EPERM)?,
+        6 => control::write_dr6(value),
+        7 => control::write_dr7(value).ok_or(Errno::EPERM)?,
         _ => return Err(Errno::EINVAL),
-    }
+    };
+    v.debugreg[reg as usize].set(taken);
     Ok(())
 }
 
