@@ -40,6 +40,7 @@ pub mod cr {
     pub const CR0_TS: u64 = 1 << 3;
     pub const CR0_NE: u64 = 1 << 5;
     pub const CR0_WP: u64 = 1 << 16;
+    pub const CR0_AM: u64 = 1 << 18;
     pub const CR4_TSD: u64 = 1 << 2;
     pub const CR4_DE: u64 = 1 << 3;
     pub const CR4_MCE: u64 = 1 << 6;

@@ -7,8 +7,10 @@ use core::sync::atomic::{AtomicU64, Ordering};
 /// CR4 without anything that a guest chooses.
 static HOST_CR4: AtomicU64 = AtomicU64::new(0);
 
-/// Remembers the running CPU's CR4 as what every CPU has.
+/// Switches alignment checks on, as guests see in their CR0, and remembers the running CPU's CR4 as what every CPU has.
 pub fn init_cpu() {
+    // SAFETY: they concern ring 3 only, and only what sets EFLAGS.AC.
+    unsafe { cpu::write_cr0(cpu::read_cr0() | cr::CR0_AM) };
     HOST_CR4.store(cpu::read_cr4() & !(cr::CR4_TSD | cr::CR4_DE | cr::CR4_FSGSBASE), Ordering::Relaxed);
 }
 
