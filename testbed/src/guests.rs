@@ -66,12 +66,20 @@ pub struct Guest {
 }
 
 /// What a run may be told.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct Wishes {
     /// Operations of the hostile kernel.
     pub operations: Option<u64>,
     /// Where its random numbers start.
     pub seed: Option<u64>,
+    /// The QEMU to run in.
+    pub qemu: Qemu,
+}
+
+impl Default for Wishes {
+    fn default() -> Self {
+        Self { operations: None, seed: None, qemu: Qemu::chosen() }
+    }
 }
 
 /// Operations that the hostile kernel does in a second at least, on a slow host.
@@ -151,14 +159,16 @@ impl Guest {
 
     /// A machine that boots it as domain 0.
     pub fn machine(&self, hypervisor: &Hypervisor, wishes: Wishes) -> Result<Machine> {
-        let mut kernel_args = String::from(if Qemu::chosen() == Qemu::Ten { "qemu=10 a test" } else { "a test" });
+        let mut kernel_args = String::from(if wishes.qemu == Qemu::Ten { "qemu=10 a test" } else { "a test" });
         for (name, value) in [("operations", wishes.operations), ("seed", wishes.seed)] {
             if let Some(value) = value {
                 let _ = write!(kernel_args, " {name}={value}");
             }
         }
+        // Both versions may be at work side by side.
+        let prefix = if wishes.qemu == Qemu::chosen() { "" } else { "smap-" };
         Ok(Machine {
-            name: format!("guest-{}-{}", self.name, hypervisor.name()),
+            name: format!("{prefix}guest-{}-{}", self.name, hypervisor.name()),
             hypervisor: hypervisor.clone(),
             hypervisor_args: format!("dom0_mem=64M dom0_max_vcpus={} loglvl=all guest_loglvl=all", self.vcpus),
             kernel: Some(self.build()?),
@@ -174,7 +184,7 @@ impl Guest {
             chipset: "pc",
             devices: Vec::new(),
             accel: vec!["-accel".into(), "tcg".into()],
-            qemu: Qemu::chosen(),
+            qemu: wishes.qemu,
             timeout_s: TIME_LIMIT_S + wishes.operations.unwrap_or(0) / OPERATIONS_PER_S,
         })
     }
@@ -187,8 +197,8 @@ impl Guest {
     }
 
     /// As a test of the suite: what it says is an error unless it is a success, or a reason to skip it.
-    pub fn judge(&self, hypervisor: &Hypervisor) -> Result<String> {
-        self.judge_on(&self.machine(hypervisor, Wishes::default())?)
+    pub fn judge(&self, hypervisor: &Hypervisor, qemu: Qemu) -> Result<String> {
+        self.judge_on(&self.machine(hypervisor, Wishes { qemu, ..Wishes::default() })?)
     }
 
     /// As [`Guest::judge`], on such a machine as [`Guest::run_on`] takes.

@@ -17,7 +17,7 @@ pub fn run(options: &Options) -> Result<bool> {
     }
     let hypervisor = Hypervisor::choose(options.hypervisor.as_deref())?;
     ensure!(hypervisor != Hypervisor::None, "the test kernels need a hypervisor");
-    let wishes = Wishes { operations: options.operations, seed: options.seed };
+    let wishes = Wishes { operations: options.operations, seed: options.seed, ..Wishes::default() };
     let filter = options.words.first();
     let (mut passed, mut failed) = (0, 0);
     for guest in all()?.into_iter().filter(|guest| filter.is_none_or(|word| guest.name.contains(word.as_str()))) {

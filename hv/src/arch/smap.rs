@@ -1,9 +1,9 @@
-//! SMEP, SMAP and UMIP: what ring 0 may not do with pages of ring 3, and ring 3 may not see of ring 0.
+//! SMEP and SMAP: what ring 0 may not do with pages of ring 3.
 //!
 //! All memory of PV guests belongs to ring 3, their kernels' too. With SMEP the hypervisor cannot execute it; with SMAP it
 //! cannot touch it by a guest's address, except between STAC and CLAC (EFLAGS.AC), which only the copies in entry.S
-//! contain. Everything else it reaches through its own mappings. With UMIP ring 3 does not learn where descriptor tables
-//! are.
+//! contain. Everything else it reaches through its own mappings. UMIP, which would hide the addresses of descriptor tables
+//! from ring 3, stays off as on Xen 4.17: guests may execute SGDT and SMSW.
 //!
 //! Processors without SMAP execute not one instruction more: the gates of the IDT lead past the CLAC at the beginning of
 //! each stub, and the copies exist twice (`trap::patches`).

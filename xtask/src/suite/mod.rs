@@ -13,6 +13,7 @@ mod linux;
 mod passthrough;
 mod refusals;
 mod side_by_side;
+mod smap;
 mod twins;
 mod unit;
 mod xl;
@@ -22,7 +23,7 @@ use crate::options::Options;
 use anyhow::{anyhow, bail, ensure, Result};
 use std::sync::Mutex;
 use testbed::images::{self, Images};
-use testbed::machine::{Ending, Hypervisor, Outcome};
+use testbed::machine::{Ending, Hypervisor, Outcome, Qemu};
 
 /// What a boot test gets.
 pub struct Bed {
@@ -170,6 +171,7 @@ impl Score {
 fn all() -> Vec<Test> {
     let mut tests = refusals::tests();
     tests.extend(guests());
+    tests.extend(smap::tests());
     tests.extend(linux::tests());
     tests.extend(firmware::tests());
     tests.extend(passthrough::tests());
@@ -186,7 +188,7 @@ fn guests() -> Vec<Test> {
         level: "guests",
         name: format!("guest-{}", guest.name),
         long: false,
-        run: Box::new(move |bed| guest.judge(&bed.hypervisor)),
+        run: Box::new(move |bed| guest.judge(&bed.hypervisor, Qemu::chosen())),
     };
     found.into_iter().map(test).collect()
 }
