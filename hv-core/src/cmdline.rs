@@ -95,6 +95,8 @@ pub struct Options {
     pub line: String,
     /// `console=`: where messages go, in order. Empty if nothing was said.
     pub consoles: Vec<String>,
+    /// `vga=keep`: messages go to the screen also when domain 0 runs.
+    pub is_screen_kept: bool,
     /// `com1=`: the first serial port's settings, unparsed: `words` gives them to the console before there is a heap.
     pub com1: Option<String>,
     /// `console_timestamps=` is on.
@@ -176,6 +178,7 @@ impl Default for Options {
         Self {
             line: String::new(),
             consoles: Vec::new(),
+            is_screen_kept: false,
             com1: None,
             has_timestamps: false,
             is_console_sync: false,
@@ -303,6 +306,7 @@ impl Options {
                 self.consoles = text.split(',').filter(|c| !c.is_empty()).map(String::from).collect();
                 Ok(())
             }
+            "vga" => self.set_vga(text),
             "com1" => set(&mut self.com1, name, text, values::serial(text).map(Some), values::SERIAL_FORM),
             "console_timestamps" => {
                 let value = value.unwrap_or("date");
@@ -387,6 +391,18 @@ impl Options {
             }
             _ => return None,
         })
+    }
+
+    /// `vga=`: a list. The loader or the firmware has set the mode, and it stays.
+    fn set_vga(&mut self, list: &str) -> Result<(), Diagnostic> {
+        for item in list.split(',') {
+            match item {
+                "keep" => self.is_screen_kept = true,
+                "current" | "text-80x25" => {}
+                _ => return Err(bad("vga", item, "current or keep (the loader sets the mode)")),
+            }
+        }
+        Ok(())
     }
 
     /// `dom0=`: a list. Only PV exists.

@@ -31,6 +31,7 @@ pub mod pirq;
 pub mod rangeset;
 pub mod rate;
 pub mod sched;
+pub mod screen;
 pub mod slab;
 pub mod timer;
 pub mod vtlb;

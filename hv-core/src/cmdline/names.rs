@@ -30,7 +30,6 @@ pub const IGNORED: &[&str] = &[
     "com2",
     "dbgp",
     "gdb",
-    "vga",
     "vesa-ram",
     "font",
     "conswitch",
