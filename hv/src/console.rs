@@ -4,7 +4,7 @@
 //! words: `none`, `error`, `warning`, `info`, `debug` (or `all`). What a guest can cause at will goes through
 //! `guest_debug!`, which is limited in rate and shown by `guest_loglvl=`.
 
-use crate::cpu::serial;
+use crate::cpu::{screen, serial};
 use crate::sync::{Mutex, Once};
 use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicU8, Ordering};
@@ -110,9 +110,10 @@ impl Write for Line {
     }
 }
 
-/// To the port and the ring.
+/// To the port, the screen and the ring.
 fn emit(text: &[u8]) {
     serial::write(text);
+    screen::write(text);
     keep(text);
 }
 
@@ -120,6 +121,7 @@ fn emit(text: &[u8]) {
 /// what it prints, for ever.
 pub fn write_guest(text: &[u8]) {
     serial::write(text);
+    screen::write(text);
 }
 
 /// Prints one line. Use the macros.
@@ -150,6 +152,7 @@ pub fn print_unlocked(args: fmt::Arguments<'_>) {
     impl Write for Port {
         fn write_str(&mut self, text: &str) -> fmt::Result {
             serial::write_unlocked(text.as_bytes());
+            screen::write_unlocked(text.as_bytes());
             Ok(())
         }
     }

@@ -68,7 +68,12 @@ impl From<kernel_image::Error> for Failure {
 
 /// Builds domain 0 from the modules: the kernel, and its initrd if there is a second one. Its first vCPU is ready to run.
 /// Stops the machine with one clear line if that is impossible: there is nothing to do without it.
-pub fn start(options: &Options, modules: &mut alloc::vec::Vec<Module>, nr_cpus: u32) -> Arc<Domain> {
+pub fn start(
+    options: &Options,
+    modules: &mut alloc::vec::Vec<Module>,
+    console: Option<VgaConsoleInfo>,
+    nr_cpus: u32,
+) -> Arc<Domain> {
     if modules.is_empty() {
         panic!("no kernel for domain 0: pass it to the boot loader as the first module");
     }
@@ -77,13 +82,19 @@ pub fn start(options: &Options, modules: &mut alloc::vec::Vec<Module>, nr_cpus: 
     }
     let kernel = modules.remove(0);
     let initrd = (!modules.is_empty()).then(|| modules.remove(0));
-    match construct(options, kernel, initrd, nr_cpus) {
+    match construct(options, kernel, initrd, console, nr_cpus) {
         Ok(domain) => domain,
         Err(failure) => panic!("cannot build domain 0: {failure}"),
     }
 }
 
-fn construct(options: &Options, kernel: Module, initrd: Option<Module>, nr_cpus: u32) -> Result<Arc<Domain>, Failure> {
+fn construct(
+    options: &Options,
+    kernel: Module,
+    initrd: Option<Module>,
+    console: Option<VgaConsoleInfo>,
+    nr_cpus: u32,
+) -> Result<Arc<Domain>, Failure> {
     info!("*** Building domain 0 ***");
     let initrd_frames = initrd.as_ref().map_or(0, |initrd| {
         let (start, end) = initrd.frames();
@@ -110,7 +121,7 @@ fn construct(options: &Options, kernel: Module, initrd: Option<Module>, nr_cpus:
     if loaded.kernel.notes.has_high_root {
         domain.vm_assist.fetch_or(1 << assist::PAE_EXTENDED_CR3, Ordering::Relaxed);
     }
-    let start = populate(&domain, &loaded, initrd, &cmd_line)?;
+    let start = populate(&domain, &loaded, initrd, &cmd_line, console)?;
     pin_root(&domain, start.root)?;
     start_vcpus(&domain, &start, nr_vcpus)?;
     domain::insert(domain.clone());
@@ -133,7 +144,13 @@ fn describe(loaded: &LoadedKernel, initrd: Option<&Module>) {
 }
 
 /// Gives the domain all of its memory, writes its contents, and enters it in the machine-to-physical table.
-fn populate(domain: &Domain, loaded: &LoadedKernel, initrd: Option<Module>, cmd_line: &str) -> Result<Start, Failure> {
+fn populate(
+    domain: &Domain,
+    loaded: &LoadedKernel,
+    initrd: Option<Module>,
+    cmd_line: &str,
+    console: Option<VgaConsoleInfo>,
+) -> Result<Start, Failure> {
     let layout = &loaded.layout;
     let is_mapped = layout.initrd_virt.is_some();
     let own_initrd = initrd.as_ref().filter(|_| !is_mapped).map(|initrd| initrd.frames().0);
@@ -144,7 +161,7 @@ fn populate(domain: &Domain, loaded: &LoadedKernel, initrd: Option<Module>, cmd_
     let start_of_day = StartOfDay {
         shared_info: domain.shared_info,
         cmd_line: cmd_line.as_bytes(),
-        console: Some(VgaConsoleInfo::TEXT_80X25),
+        console,
         initrd: initrd.as_ref().map_or(&[], Module::bytes),
     };
     let start = build(&loaded.kernel, layout, &frames, &start_of_day, &mut DirectMap)?;

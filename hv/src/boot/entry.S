@@ -32,8 +32,16 @@ mb2_header:
     .long 1, 3, 6                           // command line, modules, memory map
     .balign 8
     .short 1, 1                             // information request: optional
-    .long 28
-    .long 2, 12, 14, 15, 17                 // loader name, EFI system table, ACPI RSDP old and new, EFI memory map
+    .long 32
+    .long 2, 8, 12, 14, 15, 17              // loader name, screen, EFI system table, ACPI RSDP old and new, EFI memory map
+    .balign 8
+    .short 4, 1                             // consoles: optional
+    .long 12
+    .long 2                                 // a text mode will do
+    .balign 8
+    .short 5, 1                             // frame buffer: optional, of any size
+    .long 20
+    .long 0, 0, 0
     .balign 8
     .short 6, 1                             // page-aligned modules
     .long 8

@@ -7,6 +7,7 @@ mod start;
 
 use crate::arch::efi::Firmware;
 use crate::cpu::percpu::STACK_SIZE;
+use crate::cpu::screen;
 use crate::mem::{self, phys_to_virt};
 use crate::{console, info};
 use alloc::boxed::Box;
@@ -85,6 +86,8 @@ pub struct BootInfo {
     pub acpi_root: Option<(MachAddr, bool)>,
     /// What UEFI firmware told.
     pub efi: Option<Box<Firmware>>,
+    /// What the screen is.
+    pub screen: Option<screen::Kind>,
 }
 
 /// First Rust function. `magic` and `info` are the loader's EAX and EBX.
@@ -94,13 +97,13 @@ extern "C" fn boot_main(magic: u32, info: u32) -> ! {
         crate::cpu::serial::init(Default::default());
         panic!("not started by a Multiboot loader (magic {magic:#x})");
     };
-    options::start_console(loaded.command_line());
+    let screen = options::start_console(&loaded);
     info!("Tandem {} (Xen 4.17 PV interface)", env!("CARGO_PKG_VERSION"));
     info!("Loader: {}; options: {}", loaded.loader(), loaded.command_line());
     for region in loaded.regions() {
         info!("  {:#014x}-{:#014x} {}", region.start, region.start + region.bytes, kind_name(region.kind));
     }
-    mem::init(&loaded.usable, loaded.modules().iter().map(|m| (m.start, m.bytes)));
+    mem::init(&loaded.usable, loaded.modules().iter().map(|m| (m.start, m.bytes)), screen);
     let efi = loaded.efi.take().map(Box::new);
     start::start(describe(&loaded, efi))
 }
@@ -129,6 +132,7 @@ fn describe(loaded: &Loaded, efi: Option<Box<Firmware>>) -> BootInfo {
         memory_map: loaded.regions().to_vec(),
         acpi_root: loaded.acpi_root.map(|(addr, is_xsdt)| (MachAddr::new(addr), is_xsdt)),
         efi,
+        screen: loaded.screen,
     }
 }
 

@@ -4,10 +4,12 @@
 //! go, except the modules' contents, which stay in place.
 
 use crate::arch::efi::Firmware;
+use crate::cpu::screen::Kind;
 use crate::mem::layout::IMAGE_PHYS;
 use crate::mem::ranges::Ranges;
 use crate::mem::{image_phys_end, phys_to_virt};
 use hv_core::efi::{self, MemoryMap, Tables};
+use hv_core::screen::Format;
 use x86::MachAddr;
 
 /// EAX of a Multiboot-1 loader.
@@ -68,6 +70,8 @@ pub struct Loaded {
     efi_map: MemoryMap,
     /// What UEFI's tables say.
     pub efi: Option<Firmware>,
+    /// The screen, as the loader or a BIOS left it.
+    pub screen: Option<Kind>,
 }
 
 /// Machine memory that the boot page tables map.
@@ -107,6 +111,7 @@ impl Loaded {
             efi_system_table: None,
             efi_map: MemoryMap::default(),
             efi: None,
+            screen: None,
         };
         match magic {
             MAGIC_1 => loaded.read_version_1(u64::from(info)),
@@ -115,6 +120,9 @@ impl Loaded {
         }
         loaded.find_usable();
         loaded.read_efi();
+        if loaded.screen.is_none() && loaded.efi_system_table.is_none() {
+            loaded.screen = Some(Kind::Text);
+        }
         Some(loaded)
     }
 
@@ -171,6 +179,9 @@ impl Loaded {
                 self.add_module(start, end, u64::from(text));
             }
         }
+        if flags & 1 << 12 != 0 {
+            self.read_screen(info + 88, info + 110);
+        }
         if flags & 1 << 6 != 0 {
             let (bytes, map): (u32, u32) = (read(info + 44), read(info + 48));
             let mut at = u64::from(map);
@@ -205,6 +216,7 @@ impl Loaded {
                     }
                 }
                 14 if self.acpi_root.is_none() => self.acpi_root = Some((u64::from(read::<u32>(body + 16)), false)),
+                8 => self.read_screen(body, body + 24),
                 12 => self.efi_system_table = Some(read(body)),
                 15 => self.acpi_root = Some((read(body + 24), true)),
                 17 => {
@@ -247,6 +259,25 @@ impl Loaded {
             *slot = Region { start, bytes, kind };
             self.region_count += 1;
         }
+    }
+
+    /// Reads the description of the screen at `at`, whose colours are at `colours`.
+    fn read_screen(&mut self, at: u64, colours: u64) {
+        const RGB: u8 = 1;
+        const TEXT: u8 = 2;
+        let format = Format {
+            base: read(at),
+            pitch: read(at + 8),
+            width: read(at + 12),
+            height: read(at + 16),
+            bits: read(at + 20),
+            colours: [0, 2, 4].map(|n| (read(colours + n), read(colours + n + 1))),
+        };
+        self.screen = match read::<u8>(at + 21) {
+            RGB => Some(Kind::Pixels(format)),
+            TEXT => Some(Kind::Text),
+            _ => None,
+        };
     }
 
     /// Copies what UEFI's tables say. What of them is in RAM stays there: it is no longer RAM.

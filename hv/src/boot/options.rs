@@ -1,25 +1,37 @@
 //! The command line: where messages go, before there is a heap; then everything else (`hv_core::cmdline`).
 
-use crate::cpu::serial;
+use crate::boot::multiboot::Loaded;
+use crate::cpu::{screen, serial};
+use crate::mem::phys_to_virt;
 use crate::{console, info, warn};
 use hv_core::cmdline::words;
 pub use hv_core::cmdline::Options;
+use x86::MachAddr;
 
-/// Reads what decides where messages go, before there is a heap: `console=` (the first serial
-/// port unless it names others only) and `com1=`.
-pub fn start_console(line: &str) {
+/// Reads what decides where messages go, before there is a heap: `console=` (the first serial port and the screen, unless it
+/// names others) and `com1=`. The screen's memory, if it is used.
+pub fn start_console(loaded: &Loaded) -> Option<(u64, u64)> {
     let mut config = serial::Config::default();
-    let mut wanted = true;
-    for (name, value) in words(line) {
+    let (mut has_serial, mut has_screen) = (true, true);
+    for (name, value) in words(loaded.command_line()) {
         match (name, value) {
             ("com1", Some(value)) => config = serial::Config::parse(value),
-            ("console", Some(list)) => wanted = list.split(',').any(|c| c.starts_with("com1")),
+            ("console", Some(list)) => {
+                has_serial = list.split(',').any(|c| c.starts_with("com1"));
+                has_screen = list.split(',').any(|c| c == "vga");
+            }
             _ => {}
         }
     }
-    if wanted {
+    if has_serial {
         serial::init(config);
     }
+    let kind = loaded.screen.filter(|_| has_screen)?;
+    // The page tables show the first 4 GiB in the direct map; they are global memory types, which keep devices uncached.
+    let (start, bytes) = kind.memory().filter(|(start, bytes)| start + bytes <= 1 << 32 && *bytes <= 1 << 30)?;
+    // SAFETY: mapped until `mem::init` says where it is from then on.
+    unsafe { screen::start(kind, phys_to_virt(MachAddr::new(start))) };
+    Some((start, bytes))
 }
 
 /// Parses the whole line, says what is wrong with it, and applies what concerns messages.

@@ -3,9 +3,11 @@
 use super::{dom0, BootInfo, Module, Region};
 use crate::arch::{self, descriptor, fpu, idt, smap, stacks};
 use crate::cpu::percpu;
+use crate::cpu::screen::{self, Kind};
 use crate::{domain, error, hypercall, iommu, irq, panic, pv, sched, trap};
 use alloc::vec::Vec;
 use core::mem::ManuallyDrop;
+use xen_abi::dom0::VgaConsoleInfo;
 use xen_abi::memory::E820Entry;
 
 /// Everything after the memory is set up. Runs on the first CPU: moves from its boot stack to its own.
@@ -39,7 +41,8 @@ extern "C" fn start_on_stack(boot: &mut BootInfo) -> ! {
     sched::online();
     arch::start_other_cpus(&boot.options, start_ap);
     domain::owners::install();
-    let domain0 = dom0::start(&boot.options, &mut boot.modules, percpu::online_count() as u32);
+    let console = console_info(boot);
+    let domain0 = dom0::start(&boot.options, &mut boot.modules, console, percpu::online_count() as u32);
     boot.modules.drain(..).for_each(Module::release);
     // Now it is known which memory the hypervisor keeps.
     iommu::init(&boot.options, &machine_map(&boot.memory_map), &domain0.dma);
@@ -52,7 +55,43 @@ extern "C" fn start_on_stack(boot: &mut BootInfo) -> ! {
     // Only now is the scale of time known.
     domain::for_each(|d| d.vcpus().for_each(pv::time::update_time_info));
     pv::time::set_wall_clock(arch::rtc::seconds_since_1970() * 1_000_000_000, arch::tsc::now_ns());
+    if !boot.options.is_screen_kept && crate::cpu::screen::release() {
+        crate::info!("The screen is domain 0's from now on (vga=keep keeps it)");
+    }
     enter()
+}
+
+/// What domain 0 is told about the screen: as much as there is of it when it gets it.
+fn console_info(boot: &BootInfo) -> Option<VgaConsoleInfo> {
+    let is_efi = crate::arch::efi::firmware().is_some();
+    match boot.screen? {
+        Kind::Text => {
+            let (x, y) = screen::cursor();
+            Some(VgaConsoleInfo::Text {
+                font_height: 16,
+                cursor_x: x as u16,
+                cursor_y: y as u16,
+                rows: 25,
+                columns: 80,
+            })
+        }
+        Kind::Pixels(format) => {
+            let bytes = format.bytes()?;
+            let [red, green, blue] = format.colours;
+            let used = red.1 + green.1 + blue.1;
+            let rest = if format.bits > used { (used, format.bits - used) } else { (0, 0) };
+            Some(VgaConsoleInfo::Framebuffer {
+                is_efi,
+                width: u16::try_from(format.width).ok()?,
+                height: u16::try_from(format.height).ok()?,
+                bytes_per_line: u16::try_from(format.pitch).ok()?,
+                bits_per_pixel: format.bits.into(),
+                base: format.base,
+                size: u32::try_from(if is_efi { bytes } else { bytes.div_ceil(1 << 16) }).ok()?,
+                colours: [red.0, red.1, green.0, green.1, blue.0, blue.1, rest.0, rest.1],
+            })
+        }
+    }
 }
 
 /// The firmware's memory map in the form of the ABI.

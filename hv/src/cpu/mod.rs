@@ -5,6 +5,7 @@
 pub mod percpu;
 pub mod port;
 pub mod requests;
+pub mod screen;
 pub mod serial;
 
 use core::arch::asm;

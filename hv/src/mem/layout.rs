@@ -8,8 +8,10 @@ pub const M2P_READ_ONLY: u64 = xen_abi::layout::MACH2PHYS_VIRT_START;
 pub const M2P: u64 = 0xffff_8080_0000_0000;
 /// Slot 258: device memory, uncached.
 pub const MMIO: u64 = 0xffff_8100_0000_0000;
-/// End of the device window.
-pub const MMIO_END: u64 = 0xffff_8180_0000_0000;
+/// At its end: the screen's memory, at most 1 GiB.
+pub const SCREEN: u64 = 0xffff_817f_c000_0000;
+/// End of the rest of the device window.
+pub const MMIO_END: u64 = SCREEN;
 /// Slot 259: pages mapped at addresses of their own.
 pub const VMAP: u64 = 0xffff_8180_0000_0000;
 /// In slot 259: descriptor-table windows of the CPUs, 32 pages each.

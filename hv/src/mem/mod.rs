@@ -94,8 +94,8 @@ pub fn idle_root() -> Mfn {
 }
 
 /// Builds the final address map and the frame allocator. `usable` is the RAM that may be used, and `modules` says where in
-/// it the loader put modules: start and length in bytes. On return the heap works, and the modules' frames are still reserved.
-pub fn init(usable: &Ranges, modules: impl Iterator<Item = (u64, u64)>) {
+/// it the loader put modules: start and length in bytes. `screen` is the screen's memory, likewise. On return the heap works, and the modules' frames are still reserved.
+pub fn init(usable: &Ranges, modules: impl Iterator<Item = (u64, u64)>, screen: Option<(u64, u64)>) {
     let mut free = usable.clone();
     free.remove(0, LOW_MEMORY_END);
     free.remove(layout::IMAGE_PHYS, image_phys_end());
@@ -109,11 +109,20 @@ pub fn init(usable: &Ranges, modules: impl Iterator<Item = (u64, u64)>) {
     let mut low = || Some(zeroed(take(&mut free, BOOT_MAPPED_END)));
     map_fixed(tables, usable, &mut low).expect("memory for page tables");
 
+    if let Some((start, bytes)) = screen {
+        let first = start & !0xfff;
+        let pages = (start + bytes).next_multiple_of(4096) - first;
+        tables.map(layout::SCREEN, first, pages, paging::DEVICE, &mut low).expect("memory for page tables");
+    }
+
     // SAFETY: the new tables map the image where it is linked with the rights of its sections, and the stack as data; all
     // that was reached through the boot tables' direct map is RAM, which the new direct map has too.
     unsafe {
         cpu::write_cr4(cpu::read_cr4() | CR4_PGE);
         cpu::write_cr3(root.addr().raw());
+        if let Some((start, _)) = screen {
+            crate::cpu::screen::moved((layout::SCREEN + start % 4096) as *mut u8);
+        }
     }
 
     map_frame_tables(tables, usable, &mut free);
