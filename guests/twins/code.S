@@ -194,6 +194,25 @@ twin_indirect_end:
 	.popsection
 	ud2
 twin_deep_fault_end:
+	/* twin_hammer(u64 *page, u64 n): writes to the page n times. */
+	function twin_hammer
+	xor	%ecx, %ecx
+	label	CHARGE
+	decq	BUDGET(%rip)
+	js	2f
+	inc	%rcx
+	mov	%rdi, %rax
+	and	MASK(%rip), %rax
+	mov	%rcx, (%rax)
+	cmp	%rsi, %rcx
+	jb	9b
+	ret
+2:
+	.pushsection .rodata.twin_labels, "a"
+	.long	2b - code, 0
+	.popsection
+	ud2
+twin_hammer_end:
 	.globl	code_end
 code_end:
 
