@@ -58,6 +58,8 @@ pub struct Domain {
     pub vm_assist: AtomicU64,
     /// CPUs whose TLB may hold translations of this domain.
     pub dirty_cpus: AtomicU64,
+    /// CPUs that are on a mirror of its kernel half: a twin of its drivers runs there.
+    pub mirror_cpus: AtomicU64,
     /// Its UUID.
     handle: Mutex<[u8; 16]>,
     /// Why it shut down (SHUTDOWN_*), or [`RUNNING`].
@@ -114,6 +116,7 @@ impl Domain {
             lent: AtomicU64::new(1),
             vm_assist: AtomicU64::new(0),
             dirty_cpus: AtomicU64::new(0),
+            mirror_cpus: AtomicU64::new(0),
             handle: Mutex::new([0; 16]),
             shutdown_code: AtomicU32::new(RUNNING),
             pauses: Mutex::new(0),
@@ -144,6 +147,11 @@ impl Domain {
             unsafe { d.shared_info_ptr().add(mask).write(1) };
         }
         Some(d)
+    }
+
+    /// CPUs that have to flush when it changes its page tables. To be read after the change.
+    pub fn cpus_to_flush(&self) -> u64 {
+        self.dirty_cpus.load(Ordering::Acquire) | self.mirror_cpus.load(Ordering::SeqCst)
     }
 
     /// Its UUID.

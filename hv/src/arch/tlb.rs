@@ -134,8 +134,32 @@ pub fn flush_every_cpu() {
     ipi::call(percpu::online_mask(), flush_here, EVERYTHING);
 }
 
+/// The CPUs that are on a mirror of some domain's kernel half, where its pages appear at other addresses.
+static ON_MIRRORS: AtomicU64 = AtomicU64::new(0);
+
+/// As [`load_root`], for a mirror: until [`leave_mirror`], whoever has this CPU flush a page has it flush all.
+///
+/// # Safety
+/// 1. As for [`load_root`].
+pub unsafe fn enter_mirror(root: u64) {
+    ON_MIRRORS.fetch_or(1 << this_cpu().cpu, Ordering::SeqCst);
+    // SAFETY: (1).
+    unsafe { load_root(root) };
+}
+
+/// As [`load_root`], with the root of the vCPU that runs here.
+///
+/// # Safety
+/// 1. As for [`load_root`].
+pub unsafe fn leave_mirror(root: u64) {
+    // SAFETY: (1).
+    unsafe { load_root(root) };
+    ON_MIRRORS.fetch_and(!(1 << this_cpu().cpu), Ordering::SeqCst);
+}
+
 fn flush_here(argument: u64) {
-    flush_local(if argument == EVERYTHING { What::All } else { What::Page(argument) });
+    let is_on_mirror = ON_MIRRORS.load(Ordering::SeqCst) >> this_cpu().cpu & 1 != 0;
+    flush_local(if argument == EVERYTHING || is_on_mirror { What::All } else { What::Page(argument) });
 }
 
 /// Makes sure that every CPU has flushed completely since the clock read `stamp`.

@@ -8,7 +8,6 @@ use crate::domain::memory::mmu_env::mmu;
 use crate::domain::{self, Domain, DomainRef};
 use crate::iommu;
 use crate::mem::{frames, phys_to_virt};
-use core::sync::atomic::Ordering;
 use hv_core::grant::{self as table, check_copy, CopySide, FrameRefs, MapFlags, Retired};
 use hv_core::mmu::Slot;
 use x86::{Mfn, PteFlags, VirtAddr};
@@ -186,7 +185,7 @@ fn end_device_access(mapper: &Domain, retired: &Option<Retired>) {
 /// No CPU and no device holds translations any more that a mapping of `mapper` gave it.
 pub fn flush_after_unmap(mapper: &Domain) {
     iommu::flush_released();
-    tlb::flush(mapper.dirty_cpus.load(Ordering::Acquire), tlb::What::All);
+    tlb::flush(mapper.cpus_to_flush(), tlb::What::All);
 }
 
 /// Last half of an unmap, after the flush.

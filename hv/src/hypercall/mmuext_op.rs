@@ -127,9 +127,10 @@ pub fn flush(cx: &Caller, request: Flush) -> Result<(), Errno> {
     };
     match request.whom {
         FlushWhere::Local => tlb::flush_local(what),
-        FlushWhere::All => tlb::flush(cx.domain().dirty_cpus.load(Ordering::Acquire), what),
+        FlushWhere::All => tlb::flush(cx.domain().cpus_to_flush(), what),
         FlushWhere::VcpuMask(bitmap) => {
             let mask = cpus_of(cx, GuestPtr::new(bitmap))? & cx.domain().dirty_cpus.load(Ordering::Acquire);
+            let mask = mask | cx.domain().mirror_cpus.load(Ordering::SeqCst);
             tlb::flush(mask, what);
         }
     }

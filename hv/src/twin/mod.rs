@@ -327,7 +327,7 @@ pub fn call(v: &Vcpu, call: &mut TwinCall) -> Result<(), Errno> {
         return Err(Errno::ENOMEM);
     }
     let instance = loaded.instances.get(percpu::this_cpu().cpu as usize).ok_or(Errno::EIO)?;
-    let ended = run::invoke(v, instance, &loaded.mirror, call.function, call.args, loaded.budget)?;
+    let ended = run::invoke(v, v.domain(), instance, &loaded.mirror, call.function, call.args, loaded.budget)?;
     loaded.invocations.fetch_add(1, Ordering::Relaxed);
     call.steps = u32::try_from(ended.steps).unwrap_or(u32::MAX);
     (call.result, call.detail, call.original, call.offset) = (0, 0, 0, 0);

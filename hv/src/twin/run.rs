@@ -4,6 +4,7 @@ use crate::arch::{idt, timer_hw, tlb, tsc};
 use crate::cpu;
 use crate::cpu::percpu::this_cpu;
 use crate::domain::vcpu::{self, Vcpu};
+use crate::domain::Domain;
 use crate::mem::copy;
 use crate::pv::debugreg;
 use crate::pv::vtlb;
@@ -11,6 +12,7 @@ use crate::sched::timers;
 use crate::twin::entry;
 use crate::twin::instance::Instance;
 use crate::twin::space::Mirror;
+use core::sync::atomic::Ordering;
 use twin_abi::layout::ctx;
 use twin_abi::op::MASK_BITS;
 use twin_runtime::gate::{Answer, Call, Embedder, Invocation};
@@ -88,10 +90,11 @@ impl Running<'_> {
     }
 }
 
-/// Runs the function at the domain's address `function` on this CPU, on which `v` runs. Errors: EBUSY if the instance is in
+/// Runs the function at `owner`'s address `function` on this CPU, on which `v` runs. Errors: EBUSY if the instance is in
 /// use; ESRCH if the twin has no such function.
 pub fn invoke(
     v: &Vcpu,
+    owner: &Domain,
     instance: &Instance,
     mirror: &Mirror,
     function: u64,
@@ -106,15 +109,19 @@ pub fn invoke(
     let mut running = Running { instance, mirror, invocation, support: Support::default(), domain, abort: None };
     disarm(v);
     timers::fire_by(running.domain.deadline_ns);
+    let here = 1 << this_cpu().cpu;
+    // Before the root is loaded: whoever changes a page table later has this CPU flush.
+    owner.mirror_cpus.fetch_or(here, Ordering::SeqCst);
     idt::enter_twin();
     // SAFETY: the mirror has the hypervisor's slots and lives while it is loaded; the other areas are those of `Instance`,
     // whose code was verified; the twins' IDT is loaded and no breakpoint armed. The guest's root is loaded again below.
     let value = unsafe {
-        tlb::load_root(mirror.root().addr().raw());
+        tlb::enter_mirror(mirror.root().addr().raw());
         let value = entry::enter(&mut running, &entry);
-        tlb::load_root(vtlb::hardware_root(v).addr().raw());
+        tlb::leave_mirror(vtlb::hardware_root(v).addr().raw());
         value
     };
+    owner.mirror_cpus.fetch_and(!here, Ordering::SeqCst);
     idt::leave_twin();
     debugreg::load(v);
     debug_assert!(vcpu::current(this_cpu()).is_some_and(|current| core::ptr::eq(current, v)));
