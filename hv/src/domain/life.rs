@@ -3,6 +3,7 @@
 
 use crate::arch::{reboot, tsc};
 use crate::cpu::percpu::{pending, this_cpu};
+use crate::cpu::requests;
 use crate::domain::vcpu::{stop, Vcpu};
 use crate::domain::{event, grants, list, Domain, ALIVE, DEAD, DYING, RUNNING};
 use crate::mem::copy;
@@ -172,6 +173,9 @@ pub fn crash(v: &Vcpu, regs: &CpuUserRegs, why: fmt::Arguments<'_>) {
 /// Frees the domains that nobody looks at any more. No lock is held and no domain looked at.
 pub fn bury() {
     let dead = list::take_dead();
+    // While some are looked at this CPU comes back here at once, with interrupts off; and who looks may be waiting for an
+    // answer of this CPU.
+    requests::answer();
     dead.iter().flat_map(|d| d.vcpus()).for_each(sched::remove);
     // Their memory goes back outside all locks.
     drop(dead);
