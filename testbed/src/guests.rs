@@ -208,7 +208,9 @@ impl Guest {
             Verdict::Success => Ok(String::new()),
             Verdict::Skip => Ok(complaints(&outcome.lines).unwrap_or_default()),
             Verdict::Crash if outcome.ending == Ending::TimeOut => {
-                bail!("it did not come to an end (log {})", outcome.log.display())
+                let places: Vec<&str> =
+                    outcome.lines.iter().map(|l| l.trim()).filter(|l| l.starts_with("look 1:")).collect();
+                bail!("it did not come to an end: {} (log {})", places.join("; "), outcome.log.display())
             }
             other => bail!("{}: {}", other.word(), complaints(&outcome.lines).unwrap_or("no verdict".into())),
         }

@@ -105,6 +105,12 @@ fn functions(image: &[u8], sections: &[Section]) -> Result<Vec<(u32, String)>> {
     Ok(found)
 }
 
+/// Addresses and names of the image's functions, sorted.
+pub fn names(image: &[u8]) -> Result<Vec<(u64, String)>> {
+    let (sections, _) = sections(image)?;
+    Ok(functions(image, &sections)?.into_iter().map(|(offset, name)| (IMAGE + u64::from(offset), name)).collect())
+}
+
 /// Writes the table into `image`. Functions that do not fit are left out, with a warning.
 pub fn embed(image: &mut [u8]) -> Result<()> {
     let (sections, names) = sections(image)?;

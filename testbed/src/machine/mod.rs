@@ -3,6 +3,7 @@
 mod process;
 mod qemu;
 mod qmp;
+mod stuck;
 
 pub use process::{field, Ending, Outcome, Running};
 pub use qemu::Qemu;

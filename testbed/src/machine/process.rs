@@ -1,7 +1,6 @@
 //! A running QEMU: its serial console line by line, its time limit, how it ended.
 
-use super::qmp;
-use super::Machine;
+use super::{qmp, stuck, Hypervisor, Machine};
 use crate::host;
 use anyhow::{ensure, Context, Result};
 use std::collections::BTreeSet;
@@ -84,6 +83,8 @@ pub struct Running {
     seen: Vec<String>,
     ending: Receiver<qmp::Shutdown>,
     monitor: qmp::Monitor,
+    /// The hypervisor, if there is one.
+    image: Option<PathBuf>,
     started: Instant,
     limit: Duration,
     log: PathBuf,
@@ -117,6 +118,10 @@ impl Running {
             seen: Vec::new(),
             ending,
             monitor,
+            image: match &machine.hypervisor {
+                Hypervisor::Elf(path) => Some(path.clone()),
+                Hypervisor::None => None,
+            },
             started: Instant::now(),
             limit: Duration::from_secs(machine.timeout_s),
             log,
@@ -136,14 +141,22 @@ impl Running {
     }
 
     /// Runs to the end, or until `stop` says that a line is what it waited for.
-    pub fn finish(mut self, mut stop: impl FnMut(&str) -> bool) -> Result<Outcome> {
+    pub fn finish(self, stop: impl FnMut(&str) -> bool) -> Result<Outcome> {
+        self.finish_unless_silent(Duration::MAX, stop)
+    }
+
+    /// As [`Running::finish`], but a machine that says nothing for `patience` does not come to an end either.
+    pub fn finish_unless_silent(mut self, patience: Duration, mut stop: impl FnMut(&str) -> bool) -> Result<Outcome> {
+        let mut heard = Instant::now();
         let ending = loop {
             let left = self.limit.saturating_sub(self.started.elapsed());
-            if left.is_zero() {
+            if left.is_zero() || heard.elapsed() > patience {
+                self.tell_places();
                 break Ending::TimeOut;
             }
             match self.lines.recv_timeout(left.min(Duration::from_millis(500))) {
                 Ok(line) => {
+                    heard = Instant::now();
                     let stopping = stop(&line);
                     self.seen.push(line);
                     if stopping {
@@ -156,6 +169,16 @@ impl Running {
         };
         self.end();
         Ok(Outcome { ending, lines: std::mem::take(&mut self.seen), log: self.log.clone() })
+    }
+
+    /// Puts where the CPUs are behind what the machine said, and into its log.
+    fn tell_places(&mut self) {
+        let places = stuck::places(&self.monitor, self.image.as_deref());
+        let places = places.unwrap_or_else(|why| vec![format!("where the CPUs are is not known: {why:#}")]);
+        if let Ok(mut log) = File::options().append(true).open(&self.log) {
+            let _ = writeln!(log, "\nNo end came.\n{}", places.join("\n"));
+        }
+        self.seen.extend(places.iter().map(|place| format!("  {place}")));
     }
 
     /// QEMU closed its console: asks how it ended.
