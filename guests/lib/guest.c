@@ -3,6 +3,7 @@
 
 struct start_info *start_info;
 handler *handlers[ENTRY_COUNT];
+handler *on_unexpected;
 volatile struct probe probe;
 u8 pages[64][PAGE] __attribute__((aligned(4096)));
 static u32 nr_failures;
@@ -119,10 +120,22 @@ bool check_that(bool holds, const char *format, ...)
 	return holds;
 }
 
+u32 take_failures(void)
+{
+	u32 nr = nr_failures;
+	nr_failures = 0;
+	return nr;
+}
+
 void skip(const char *why)
 {
 	printk("  %s\n", why);
 	finish("SKIP");
+}
+
+void fail(void)
+{
+	finish("FAILURE");
 }
 
 void error(const char *why)
@@ -144,6 +157,8 @@ void on_entry(struct frame *frame)
 		frame->rip = probe.resume_at;
 		frame->rflags &= ~0x100ul; /* a single step is one step */
 		probe.resume_at = 0;
+	} else if (on_unexpected) {
+		on_unexpected(frame);
 	} else {
 		u64 cr2;
 		asm volatile("mov %%cr2, %0" : "=r"(cr2));
@@ -175,12 +190,13 @@ s64 set_callback(u16 type, u16 flags, void (*address)(void))
 #define DECLARE(n) extern void entry_##n(void);
 EXCEPTIONS(DECLARE)
 
-static void set_traps(void)
-{
 /* The kernel may raise breakpoint and overflow by instruction. */
 #define ROW(n) { n, n == 3 || n == 4 ? 3 : 0, FLAT_KERNEL_CS, (u64)entry_##n },
-	static struct trap_info table[] = { EXCEPTIONS(ROW) { 0, 0, 0, 0 } };
-	if (HC1(set_trap_table, table))
+const struct trap_info exception_traps[] = { EXCEPTIONS(ROW) { 0, 0, 0, 0 } };
+
+static void set_traps(void)
+{
+	if (HC1(set_trap_table, exception_traps))
 		error("set_trap_table");
 }
 

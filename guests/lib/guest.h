@@ -41,8 +41,12 @@ bool check_that(bool holds, const char *format, ...) __attribute__((format(print
 		s64 result_ = (call);                                                                                  \
 		check(result_ < 0, "%s: result %ld", what, result_);                                                   \
 	})
+/* Checks that failed since this was asked last; who asks has to see to it that they count. */
+u32 take_failures(void);
 void skip(const char *why) __attribute__((noreturn));
 void error(const char *why) __attribute__((noreturn));
+/* Ends a test that cannot go on behind a check that failed. */
+void fail(void) __attribute__((noreturn));
 
 /* Error numbers. */
 enum { EPERM = 1, ENOENT = 2, ESRCH = 3, EAGAIN = 11, EFAULT = 14, EBUSY = 16, EEXIST = 17, EINVAL = 22, ENOSYS = 38 };
@@ -114,6 +118,8 @@ struct frame {
 };
 typedef void handler(struct frame *frame);
 extern handler *handlers[ENTRY_COUNT];
+/* What happens at an entry that has no handler and does not belong to a PROBE; if NULL, that is the end. */
+extern handler *on_unexpected;
 /* Goes to a frame, and back here when resume() is called. `iret_flags` goes into the frame of the iret hypercall. */
 void enter(const struct frame *to);
 void resume(void) __attribute__((noreturn));
@@ -131,6 +137,9 @@ struct trap_info {
 extern void entry_128(void), entry_129(void), entry_130(void), entry_256(void), entry_257(void), entry_258(void);
 s64 set_trap(u8 vector, u8 flags, void (*address)(void));
 s64 set_callback(u16 type, u16 flags, void (*address)(void));
+/* Those of all exceptions, and a row of zeroes. */
+enum { NR_EXCEPTIONS = 32 };
+extern const struct trap_info exception_traps[NR_EXCEPTIONS + 1];
 
 /*
  * PROBE(code, :outputs :inputs :clobbers): executes code that may trap; the clobbers must have "r11" and "memory".

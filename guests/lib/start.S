@@ -174,6 +174,7 @@ resume:
 	.globl entry_stack_top
 entry_stack_top:
 	.skip 32768
+	.globl stack_top
 stack_top:
 	.globl entry_regs
 entry_regs:

@@ -1,11 +1,18 @@
 /*
- * A hostile kernel: random hypercalls, page-table entries and instructions. Whatever the answers, the hypervisor lives.
- * The kernel's command line may say seed=N and operations=N; the seed is printed, so that a run can be repeated. Tandem
- * recounts all its frames at the beginning, now and then, and at the end.
+ * A hostile kernel: random hypercalls, page-table entries and instructions, from several vCPUs that also act on each other, and
+ * children: domains that it makes, disturbs and destroys. Whatever the answers, the hypervisor lives, every vCPU gets on, a
+ * calm child goes on until it is destroyed, and then is gone. (cpus: 4) (shares: chaos)
+ *
+ * The kernel's command line may say seed=N, operations=N (of all vCPUs; those of children come on top), vcpus=N, children=N; the
+ * seed is printed, so that a run can be repeated: docs/random-kernels.md. Tandem recounts all its frames at the beginning, now and
+ * then, and at the end.
  */
-#include "chaos.h"
+#include "children.h"
 
 const char test_name[] = "random-operations";
+
+enum { AUDIT_EACH = 1 << 16, REPORT_EACH = 1 << 14 };
+static u64 nr_operations;
 
 /* Calls that would end this kernel's life by its own will, or the console's usefulness. */
 static bool is_suicide(u64 number, u64 a, u64 b)
@@ -16,7 +23,8 @@ static bool is_suicide(u64 number, u64 a, u64 b)
 	case 4: case 6: case 7: case 15: case 28: case 36: case 35: case 37: /* callbacks, compat, platform, timer, nmi, domctl, sysctl, kexec */
 		return true;
 	case HC_sched_op: return a != SCHEDOP_yield;
-	case HC_vcpu_op: return a == VCPUOP_down || a == VCPUOP_up || a == 11;
+	/* vcpu_once() does that with care. */
+	case HC_vcpu_op: return a == VCPUOP_down || a == VCPUOP_up || a == VCPUOP_initialise || a == 11;
 	case HC_callback_op: return true;
 	case HC_physdev_op: return a != 7 && a != 8; /* irq_status_query and the like would be enough; keep the console's */
 	case HC_mmuext_op: return false;
@@ -43,6 +51,24 @@ static void hypercall_once(void)
 	note(hypercall(number, arguments[0], arguments[1], arguments[2], arguments[3], arguments[4]));
 }
 
+static void once(void)
+{
+	switch (up_to(64)) {
+	case 0: case 1: case 2: case 3: DO(fill); break;
+	case 4: case 5: case 6: case 7: case 8: case 9: case 10: case 11: DO(hypercall_once); break;
+	case 12: case 13: case 14: DO(write_entry); break;
+	case 15: case 16: case 17: case 18: case 19: case 20: case 21: case 22: DO(vcpu_once); break;
+	case 23: case 24: DO(granter_once); break;
+	case 25: DO(copier_once); break;
+	case 26: DO(event_once); break;
+	case 27: DO(memory_once); break;
+	case 28: DO(foreign_once); break;
+	case 29: DO(instruction_once); break;
+	case 30: if (up_to(2)) return DO(children_once); /* fall through */
+	default: DO(mmu_once);
+	}
+}
+
 /* Tandem's debug key `f` recounts all frames, and fails if one is lost or wrong. Stock Xen has no such key, and ignores it. */
 static void audit(void)
 {
@@ -56,37 +82,52 @@ static void audit(void)
 	check_result(HC1(sysctl, &argument), 0, "the audit of frames");
 }
 
-/* vcpu_info may have moved to a scratch page, where events are unmasked at random. */
-static void ignore(struct frame *frame)
+static bool housekeeping(u64 n)
 {
-	frame->rflags &= ~0x200ul;
+	static u64 next_audit = AUDIT_EACH, next_report = REPORT_EACH;
+	if (n % 64)
+		return true;
+	u64 done = operations_done();
+	wake_vcpus();
+	watch(pause_children);
+	unpause_children();
+	if (n % 512 == 0)
+		refill();
+	if (done >= next_report) {
+		next_report = done + REPORT_EACH;
+		printk("  done %lu, accepted %lu\n", done, operations_accepted());
+	}
+	if (done >= next_audit) {
+		next_audit = done + AUDIT_EACH;
+		audit();
+	}
+	return done < nr_operations;
 }
 
 void test_main(void)
 {
-	u64 nr_operations = number_after("operations=", 150000);
-	printk("  seed %lu, %lu operations\n", number_after("seed=", 20060101), nr_operations);
+	static const struct work work = { .once = once, .housekeeping = housekeeping, .lost = leave_children };
+	if (!is_initial_domain())
+		child_main();
+	nr_operations = number_after("operations=", 30000);
 	chaos_init();
-	handlers[ENTRY_EVENT] = ignore;
-	set_callback(0, 0, entry_256);
+	whom_init();
+	printk("  seed %lu, %lu operations, %u vCPUs\n", number_after("seed=", 20060101), nr_operations, board.nr_vcpus);
 	HC2(vm_assist, 0, 2);
+	grants_init();
+	children_init();
 	audit();
-	for (u64 n = 0; n < nr_operations; n++) {
-		begin(n);
-		switch (up_to(16)) {
-		case 0: fill(); break;
-		case 1: case 2: case 3: hypercall_once(); break;
-		case 4: write_entry(); break;
-		default: mmu_once();
-		}
-		if (n % 1024 == 0)
-			restore();
-		if (n % 1000000 == 999999)
-			audit();
-	}
+	run_operations(&work);
+	stop_vcpus();
 	restore();
+	end_children();
 	audit();
-	printk("  %lu of %lu were accepted\n", nr_accepted, nr_operations);
+	printk("  %lu of %lu were accepted\n", operations_accepted(), operations_done());
+	for (u32 v = 0; v < board.nr_vcpus; v++)
+		printk("  vCPU %u: %lu operations, lost %lu times\n", v, board.of[v].operation, board.of[v].restarts);
+	say_children();
 	check(HC1(xen_version, 0) == 0x40011, "the hypervisor does not answer");
-	check(nr_accepted > nr_operations / 100, "nearly everything was refused");
+	check(operations_accepted() > operations_done() / 100, "nearly everything was refused");
+	for (u32 v = 0; v < board.nr_vcpus; v++)
+		check(board.of[v].nr_failures == 0, "vCPU %u has seen what must not be", v);
 }

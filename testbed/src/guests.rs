@@ -63,6 +63,8 @@ pub struct Guest {
     vcpus: u32,
     /// `-cpu`; QEMU's default when `None`.
     processor: Option<String>,
+    /// The folder under `guests/lib/` whose files it shares with others.
+    shares: Option<String>,
 }
 
 /// What a run may be told.
@@ -83,9 +85,13 @@ impl Default for Wishes {
 }
 
 /// Operations that the hostile kernel does in a second at least, on a slow host.
-const OPERATIONS_PER_S: u64 = 2000;
+const OPERATIONS_PER_S: u64 = 500;
+/// How long a kernel may say nothing. A hostile one reports each 16 384 operations.
+const SILENCE: std::time::Duration = std::time::Duration::from_secs(120);
 /// Seconds that any kernel may take.
 const TIME_LIMIT_S: u64 = 60;
+/// Seconds that a hostile one may take for as many operations as it does without being asked for more.
+const HOSTILE_LIMIT_S: u64 = 300;
 
 /// All test kernels, by name.
 pub fn all() -> Result<Vec<Guest>> {
@@ -109,8 +115,8 @@ pub fn named(name: &str) -> Result<Guest> {
 }
 
 /// Takes a test's purpose from its first comment, which may ask for CPUs, `(cpus: 2)`, for vCPUs if they are not as many,
-/// `(vcpus: 2)`, and for a processor, `(processor: max)`, and explain why the verdict on Tandem is another than that on
-/// stock Xen, `(differs: because)`.
+/// `(vcpus: 2)`, for a processor, `(processor: max)`, and for the files of a folder in `guests/lib/`, `(shares: chaos)`, and
+/// explain why the verdict on Tandem is another than that on stock Xen, `(differs: because)`.
 pub fn describe(name: String, source: &str) -> Guest {
     let comment = source.trim_start().strip_prefix("/*").and_then(|rest| rest.split("*/").next()).unwrap_or_default();
     let about: Vec<&str> = comment.split_whitespace().filter(|word| *word != "*").collect();
@@ -125,8 +131,8 @@ pub fn describe(name: String, source: &str) -> Guest {
     let mut count = |key: &str| note(key).and_then(|count| count.parse().ok());
     let cpus = count("cpus").unwrap_or(1);
     let vcpus = count("vcpus").unwrap_or(cpus);
-    let (processor, differs) = (note("processor"), note("differs"));
-    Guest { name, about, differs, cpus, vcpus, processor }
+    let (processor, differs, shares) = (note("processor"), note("differs"), note("shares"));
+    Guest { name, about, differs, cpus, vcpus, processor, shares }
 }
 
 impl Guest {
@@ -143,10 +149,12 @@ impl Guest {
             .args(["-Wl,-z,max-page-size=4096", "-Wl,--no-warn-rwx-segments"])
             .arg(format!("-Wl,-T,{}", lib.join("guest.ld").display()))
             .arg(format!("-I{}", lib.display()))
-            .args(["start.S", "guest.c", "events.c", "chaos.c"].map(|file| lib.join(file)))
-            .args(sources(&source.join(&self.name))?)
-            .arg("-o")
-            .arg(&fresh);
+            .args(["start.S", "guest.c", "events.c"].map(|file| lib.join(file)))
+            .args(sources(&source.join(&self.name))?);
+        if let Some(shared) = self.shares.as_ref().map(|folder| lib.join(folder)) {
+            gcc.arg(format!("-I{}", shared.display())).args(sources(&shared)?);
+        }
+        gcc.arg("-o").arg(&fresh);
         host::run(&mut gcc).with_context(|| format!("the test kernel {} does not compile", self.name))?;
         std::fs::rename(&fresh, &output)?;
         Ok(output)
@@ -167,6 +175,8 @@ impl Guest {
         }
         // Both versions may be at work side by side.
         let prefix = if wishes.qemu == Qemu::chosen() { "" } else { "smap-" };
+        // A CPU that waits for a lock lets the others run at once, however few the host has.
+        let threads = if self.shares.is_some() { ",thread=single" } else { "" };
         Ok(Machine {
             name: format!("{prefix}guest-{}-{}", self.name, hypervisor.name()),
             hypervisor: hypervisor.clone(),
@@ -183,16 +193,17 @@ impl Guest {
             disks: Vec::new(),
             chipset: "pc",
             devices: Vec::new(),
-            accel: vec!["-accel".into(), "tcg".into()],
+            accel: vec!["-accel".into(), format!("tcg{threads}")],
             qemu: wishes.qemu,
-            timeout_s: TIME_LIMIT_S + wishes.operations.unwrap_or(0) / OPERATIONS_PER_S,
+            timeout_s: if self.shares.is_some() { HOSTILE_LIMIT_S } else { TIME_LIMIT_S }
+                + wishes.operations.unwrap_or(0) / OPERATIONS_PER_S,
         })
     }
 
     /// Boots `machine`, which is a variant of what [`Guest::machine`] gave.
     pub fn run_on(&self, machine: &Machine) -> Result<(Verdict, Outcome)> {
         let closing = format!("Test {}: ", self.name);
-        let outcome = machine.start()?.finish(|line| line.contains(&closing))?;
+        let outcome = machine.start()?.finish_unless_silent(SILENCE, |line| line.contains(&closing))?;
         Ok((Verdict::of(&outcome.lines, &self.name), outcome))
     }
 

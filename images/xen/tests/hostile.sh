@@ -1,6 +1,6 @@
-# hostile.sh OPERATIONS SEED [device]: two hostile domains, each with the other as its peer, do that many random operations each,
-# beside dom0 and a guest that checks its memory. One that has ended itself goes on behind the operations that did it. With
-# `device` the first of them owns one whose DMA it can send anywhere. The second one goes on for a while when the first has
+# hostile.sh OPERATIONS SEED [device]: two hostile domains of three vCPUs, each with the other as its peer, do that many random
+# operations on the first of them, and what they can on the others, beside dom0 and a guest that checks its memory. One that
+# has ended itself goes on behind the operations that did it. With `device` the first of them owns one whose DMA it can send anywhere. The second one goes on for a while when the first has
 # gone, with a peer that is dying and stays as long as it maps its memory.
 . /xen/driving.sh
 operations=$1
@@ -40,7 +40,7 @@ type="pv"
 name="$1"
 kernel="/guest/hostile-domain"
 memory=32
-vcpus=1
+vcpus=3
 on_poweroff="destroy"
 on_reboot="destroy"
 on_crash="destroy"
@@ -73,7 +73,7 @@ run() {
 			esac
 			deaths=$((deaths + 1))
 			first=$(done_by $name)
-			echo "TANDEM: $name ended itself behind operation ${first:-0}: $(tail -n 2 $logs/guest-$name.log | tr -d '\r' | tr '\n' ' ')" > /dev/console
+			echo "TANDEM: $name ended itself behind operation ${first:-0}: $(tail -n 5 $logs/guest-$name.log | tr -d '\r' | tr '\n' ' ')" > /dev/console
 			[ $deaths -le $((5 + operations / 20000)) ] || { echo "too many deaths"; return 1; }
 			# Reports come each 10 000 operations.
 			first=$((${first:-0} + 10000))

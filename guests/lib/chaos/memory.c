@@ -111,7 +111,7 @@ static void populate(void)
 		list[i] = up_to(2) ? pfn_of(scratch()) : some_value();
 	struct reservation r = of(list, nr, order, domid);
 	r.flags = up_to(2) ? 0 : up_to(2) ? up_to(64) : draw();
-	if (up_to(8) == 0)
+	if (up_to(8) == 0 && !is_initial_domain())
 		r.nr = draw() >> up_to(64), r.order = 10 + up_to(30), list[0] = 0;
 	s64 done = op(POPULATE, &r);
 	if (done > 0 && !is_self(domid))

@@ -81,11 +81,25 @@ static u64 expendable(u64 mfn)
 	return is_vital(mfn) ? mfn_of(scratch()) : mfn;
 }
 
+/* The hypervisor lends a domain its shared_info and the frames of its table. */
+static u64 some_lent(void)
+{
+	return up_to(2) ? start_info->shared_info / PAGE : table_frames[up_to(FRAMES)];
+}
+
+void grant_everything(void)
+{
+	for (u32 ref = 8; ref < REFS; ref++) {
+		u64 frame = up_to(2) ? some_lent() : mfn_of(scratch());
+		table[ref] = 1 | (up_to(2) ? 4 : 0) | (u64)some_domid() << 16 | frame << 32;
+	}
+}
+
 void granter_once(void)
 {
 	static const u16 kinds[] = { 1, 1, 1, 1 | 4, 2, 3, 0, 1 | 0x100, 1 | 0x18, 3 | 4, 2 | 4 };
 	u16 flags = up_to(16) ? kinds[up_to(COUNT(kinds))] : draw();
-	u64 head = flags | (u64)some_domid() << 16, frame = expendable(up_to(4) ? mfn_of(scratch()) : some_mfn());
+	u64 head = flags | (u64)some_domid() << 16, frame = up_to(8) ? expendable(up_to(4) ? mfn_of(scratch()) : some_mfn()) : some_lent();
 	u64 ref = up_to(8) ? up_to(REFS) : up_to(FRAMES * PAGE / 16);
 	if (version == 1) {
 		table[ref] = head | frame << 32;

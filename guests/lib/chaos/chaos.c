@@ -1,24 +1,34 @@
 /* Random values for hostile kernels. */
-#include "chaos.h"
+#include "vcpus.h"
 
 enum { FIRST = 16, MFNS = 1 << 24 };
 
 volatile u64 *entries[SCRATCH];
-u64 entry_addresses[SCRATCH];
 u64 nr_accepted;
 static u64 run, state;
-/* By machine frame: the M2P may be spoilt later. */
-static u64 vital[MFNS / 64], boot_tables[MFNS / 64];
+/* By machine frame: the M2P may be spoilt later. A kernel made by another has only the beginning, up to `nr_known`. */
+static u64 sets[MFNS / 64][NR_SETS] SHARED_LAST;
+static u64 nr_known;
+u8 *const sets_start = (u8 *)sets;
 
-static bool has(const u64 *map, u64 mfn)
+u64 sets_for(u64 end)
 {
-	return mfn < MFNS && (map[mfn / 64] >> mfn % 64 & 1);
+	return (end + 63) / 64 * sizeof(sets[0]);
 }
 
-static void add(u64 *map, u64 mfn)
+bool is_in(enum set set, u64 mfn)
 {
-	if (mfn < MFNS)
-		map[mfn / 64] |= 1ul << mfn % 64;
+	return mfn < nr_known && (sets[mfn / 64][set] >> mfn % 64 & 1);
+}
+
+void put_in(enum set set, u64 mfn, bool is)
+{
+	if (mfn >= nr_known)
+		return;
+	if (is)
+		__atomic_fetch_or(&sets[mfn / 64][set], 1ul << mfn % 64, __ATOMIC_RELAXED);
+	else
+		__atomic_fetch_and(&sets[mfn / 64][set], ~(1ul << mfn % 64), __ATOMIC_RELAXED);
 }
 
 u64 number_after(const char *name, u64 otherwise)
@@ -46,20 +56,18 @@ void chaos_init(void)
 {
 	u64 tables = pfn_of((void *)start_info->pt_base);
 	run = number_after("seed=", 20060101);
+	nr_known = number_after("frames=", MFNS);
 	for (u64 pfn = 0; pfn < tables; pfn++)
 		if (pfn < pfn_of(pages[FIRST]) || pfn >= pfn_of(pages[FIRST + SCRATCH]))
-			add(vital, mfn_of_pfn(pfn));
+			put_in(VITAL, mfn_of_pfn(pfn), true);
 	for (u64 n = 0; n < start_info->nr_pt_frames; n++)
-		add(boot_tables, mfn_of_pfn(tables + n));
-	for (u32 i = 0; i < SCRATCH; i++) {
-		entries[i] = entry_for(scratch_page(i), 1);
-		entry_addresses[i] = maddr_of((void *)entries[i]);
-	}
+		put_in(BOOT_TABLES, mfn_of_pfn(tables + n), true);
+	vcpus_init();
 }
 
 void begin(u64 n)
 {
-	state = (run ^ n * 0xd1342543de82ef95) * 0x9e3779b97f4a7c15;
+	state = (run ^ n * 0xd1342543de82ef95 ^ me * 0xa0761d6478bd642f) * 0x9e3779b97f4a7c15;
 	state ^= state >> 29;
 	state |= 1;
 }
@@ -87,7 +95,8 @@ u8 *scratch(void)
 
 u64 entry_address(void)
 {
-	return entry_addresses[up_to(SCRATCH)];
+	u32 vcpu = up_to(4) ? me : up_to(board.nr_vcpus);
+	return board.of[vcpu].entry_addresses[up_to(SCRATCH)];
 }
 
 u64 some_mfn(void)
@@ -96,21 +105,11 @@ u64 some_mfn(void)
 	case 0: return start_info->shared_info / PAGE;
 	case 1: return mfn_of((void *)(start_info->pt_base + up_to(start_info->nr_pt_frames) * PAGE));
 	case 2: return up_to(0x400); /* the low memory, the hypervisor */
-	case 3: return up_to(MFNS);
+	case 3: return up_to(nr_known);
 	case 4: return draw() >> up_to(40);
 	case 5: return 0xfee00 + up_to(2);
 	default: return mfn_of(scratch());
 	}
-}
-
-bool is_vital(u64 mfn)
-{
-	return has(vital, mfn);
-}
-
-bool is_boot_table(u64 mfn)
-{
-	return has(boot_tables, mfn);
 }
 
 u64 some_pte(void)

@@ -1,20 +1,21 @@
-/* What the parts of the hostile domain share. */
-#include "chaos.h"
+/* What the parts of a hostile kernel share. */
+#ifndef HOSTILE_H
+#define HOSTILE_H
+#include "vcpus.h"
 
-/* A domain: this one, domain 0, the peer, or none. */
+/* A domain: this one, domain 0, a peer, or none. */
 u16 some_domid(void);
 /* Whether `domid` is that of this domain; all others must be refused where there is no grant. */
 bool is_self(u16 domid);
 /* What must not be done for a domain without rights. */
 void must_refuse(s64 result, const char *what, u64 detail);
+/* From the command line: self=DOMID, and peer=DOMID with peers=N of them in a row. */
+void whom_init(void);
 
 /* By machine frame: is it this domain's; was it ever? */
 bool is_own(u64 mfn);
 bool was_own(u64 mfn);
 void set_own(u64 mfn, bool own);
-
-/* Of the operation that is being done. */
-u64 number_of_operation(void);
 
 /* One operation each. */
 void granter_once(void);
@@ -30,6 +31,8 @@ void instruction_once(void);
 void device_once(void);
 
 void grants_init(void);
+/* Gives all of this domain's grants of something of its own to somebody. */
+void grant_everything(void);
 /* Has this domain a device? */
 bool device_init(void);
 /* Is it one of the device's pages? */
@@ -42,3 +45,4 @@ bool is_grant_frame(u64 mfn);
 bool give_back(u64 mfn);
 /* Gives scratch pages that have lost their frames new ones, and gives back what else was got. */
 void refill(void);
+#endif
