@@ -1,7 +1,7 @@
 /*
  * A hostile kernel: random hypercalls, page-table entries and instructions, from several vCPUs that also act on each other, and
  * children: domains that it makes, disturbs and destroys. Whatever the answers, the hypervisor lives, every vCPU gets on, a
- * calm child goes on until it is destroyed, and then is gone. (cpus: 4) (shares: chaos)
+ * calm child goes on until it is destroyed, and then is gone. (cpus: 4) (shares: chaos) (differs: stock Xen keeps a page of some of them)
  *
  * The kernel's command line may say seed=N, operations=N (of all vCPUs; those of children come on top), vcpus=N, children=N; the
  * seed is printed, so that a run can be repeated: docs/random-kernels.md. Tandem recounts all its frames at the beginning, now and
@@ -17,16 +17,18 @@ static u64 nr_operations;
 /* Calls that would end this kernel's life by its own will, or the console's usefulness. */
 static bool is_suicide(u64 number, u64 a, u64 b)
 {
+	/* Commands have 32 bits. */
+	u32 command = a;
 	(void)b;
 	switch (number) {
 	case HC_set_trap_table: case HC_iret: case HC_console_io: case HC_set_debugreg: case HC_stack_switch: case HC_multicall:
 	case 4: case 6: case 7: case 15: case 28: case 36: case 35: case 37: /* callbacks, compat, platform, timer, nmi, domctl, sysctl, kexec */
 		return true;
-	case HC_sched_op: return a != SCHEDOP_yield;
+	case HC_sched_op: return command != SCHEDOP_yield;
 	/* vcpu_once() does that with care. */
-	case HC_vcpu_op: return a == VCPUOP_down || a == VCPUOP_up || a == VCPUOP_initialise || a == 11;
+	case HC_vcpu_op: return command == VCPUOP_down || command == VCPUOP_up || command == VCPUOP_initialise || command == VCPUOP_send_nmi;
 	case HC_callback_op: return true;
-	case HC_physdev_op: return a != 7 && a != 8; /* irq_status_query and the like would be enough; keep the console's */
+	case HC_physdev_op: return command != 7 && command != 8; /* irq_status_query and the like would be enough; keep the console's */
 	case HC_mmuext_op: return false;
 	case HC_update_va_mapping: return a >= VIRT_BASE && (a < (u64)scratch_page(0) || a >= (u64)scratch_page(SCRATCH));
 	case HC_memory_op: return (a & 63) == 1 || (a & 63) == 11; /* may give this kernel's own code away */
