@@ -82,8 +82,13 @@ static bool is_of_each_vcpu(const u8 *va)
 /* Makes tables and variables for `vcpu` as they are here now. */
 static void make_vcpu(u32 vcpu)
 {
-	u32 used = NR_TABLES;
-	volatile u64 *l1 = table_of(vcpu, L1);
+	u32 used = NR_TABLES, own = me;
+	volatile u64 *l1 = table_of(vcpu, L1), *own_entries[SCRATCH];
+	/* It knows who it is even if it never comes to second_start. */
+	memcpy(own_entries, entries, sizeof(entries));
+	me = vcpu;
+	for (u32 i = 0; i < SCRATCH; i++)
+		entries[i] = &l1[pfn_of(scratch_page(i)) % ENTRIES];
 	memcpy((void *)l1, (void *)((u64)entry_for((void *)VIRT_BASE, 1) & -PAGE), PAGE);
 	for (u32 i = 0; i < ENTRIES; i++) {
 		u8 *va = (u8 *)VIRT_BASE + i * PAGE;
@@ -96,6 +101,8 @@ static void make_vcpu(u32 vcpu)
 		memcpy(copy, va, PAGE);
 		l1[i] = pte(mfn_of(copy), P | RW | US | A | D);
 	}
+	me = own;
+	memcpy(entries, own_entries, sizeof(entries));
 	for (u32 level = 2; level < 4; level++)
 		memcpy((void *)table_of(vcpu, level - 1), (void *)((u64)entry_for((void *)VIRT_BASE, level) & -PAGE), PAGE);
 	table_of(vcpu, L2)[0] = pte(mfn_of((void *)l1), P | RW | US | A | D);
@@ -143,6 +150,22 @@ static u64 some_root(void)
 	}
 }
 
+/*
+ * Tables that this domain should not bring a vCPU up with: those of another vCPU, whose variables and stack it would have, and
+ * those that chance has made of a scratch page, where it would have none.
+ */
+static bool is_taken(u64 root)
+{
+	for (u32 i = 0; i < SCRATCH; i++)
+		if (root / PAGE == mfn_of(scratch_page(i)))
+			return true;
+	for (u32 v = 0; v < board.nr_vcpus; v++)
+		for (u32 i = 0; i < COUNT(board.of[v].roots); i++)
+			if (root / PAGE == board.of[v].roots[i] / PAGE)
+				return true;
+	return false;
+}
+
 bool is_reckless(void)
 {
 	static u32 is;
@@ -156,7 +179,11 @@ void spoil(struct vcpu_context *context)
 {
 	static const u64 nowhere[] = { 0, 0x123456789000, 0x800000000000, 0xffff800000000000, 0xffff830000000000, ~0ul };
 	switch (up_to(14)) {
-	case 0: case 1: context->ctrlreg[3] = some_root(); break;
+	case 0: case 1: {
+		u64 root = some_root();
+		context->ctrlreg[3] = is_taken(root) ? 0 : root;
+		break;
+	}
 	case 2: case 3: context->ctrlreg[1] = some_root(); break;
 	case 4: context->ctrlreg[4] = draw() >> up_to(64); break;
 	case 5: context->regs.rip = nowhere[up_to(COUNT(nowhere))]; break;
