@@ -118,7 +118,7 @@ void from_user(void), in_user_syscall(void), in_user_trap(void), in_user_loop(vo
 asm(".text\n"
     "in_user_syscall:\n\tsyscall\n\tud2\n"
     "in_user_trap:\n\tint $0x80\n\tud2\n"
-    "in_user_loop:\n\tpause\n\tdec %rcx\n\tjnz in_user_loop\n\tmov (%rcx), %rax\n\tud2\n");
+    "in_user_loop:\n\tdec %rcx\n\tjnz in_user_loop\n\tmov (%rcx), %rax\n\tud2\n");
 
 static handler *after_user;
 

@@ -364,8 +364,8 @@ static bool goes_on(u32 vcpu, u64 beats, u32 ms)
 	for (u64 until = tsc() + ms * tsc_per_ms; tsc() < until;) {
 		if (board.of[vcpu].beats != beats || runstate_of(vcpu) != RUNNING)
 			return true;
-		for (u32 i = 0; i < 1000; i++)
-			asm volatile("pause");
+		/* Under QEMU it lets all other processors go first. */
+		asm volatile("pause");
 	}
 	return false;
 }
