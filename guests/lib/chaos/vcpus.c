@@ -9,7 +9,7 @@ enum { L1, L2, L3, L4, OTHER_L4, NR_TABLES };
 enum { L3_INDEX = 510, L4_INDEX = 511, ENTRIES = 512 };
 enum { RUNNING, RUNNABLE, BLOCKED, OFFLINE };
 /* How long a vCPU may run without going on before the others wait for it, and how long they do, in ms. */
-enum { SUSPICIOUS_MS = 50, PATIENCE_MS = 6000 };
+enum { SUSPICIOUS_MS = 50, PATIENCE_MS = 20000 };
 
 u32 me;
 struct board board SHARED;
