@@ -29,8 +29,7 @@ pub type RwLock<T> = spin::rwlock::RwLock<T, Relax>;
 pub type Once<T> = spin::once::Once<T, Relax>;
 
 /// A spinning mutex for what all CPUs and all guests want all the time: they get it in the order in which they ask, so nobody
-/// keeps others away by asking again and again. Uncontended it takes as many instructions as [`Mutex`]; the fair one of the
-/// crate `spin` takes five more, for its guard remembers the ticket.
+/// keeps others away by asking again and again. Its guard does not carry the ticket, as that of the crate `spin`'s fair lock does.
 pub struct FairMutex<T> {
     /// The ticket of the CPU that has the lock, or will have it first.
     served: AtomicU16,
