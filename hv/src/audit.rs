@@ -8,8 +8,7 @@ use crate::console::print;
 use crate::cpu::percpu::this_cpu;
 use crate::domain::memory::limbo;
 use crate::domain::memory::mmu_env::{mmu, Env};
-use crate::domain::vcpu;
-use crate::domain::vcpu::stop;
+use crate::domain::vcpu::{self, stop, Vcpu};
 use crate::domain::{self, Domain, DomainRef};
 use crate::mem::{frames, heap};
 use crate::sync::Mutex;
@@ -50,7 +49,8 @@ pub fn run() -> Result<(), Errno> {
     let caller = vcpu::current(this_cpu());
     let mut first = OWN_AT_FIRST.try_lock().ok_or(Errno::EBUSY)?;
     let domains = all_domains()?;
-    let vcpus = || domains.iter().flat_map(|d| d.vcpus()).filter(|v| !caller.is_some_and(|c| core::ptr::eq(*v, c)));
+    let vcpus =
+        || domains.iter().flat_map(|d| d.vcpus()).filter(|v| !caller.is_some_and(|c| core::ptr::eq::<Vcpu>(*v, &**c)));
     vcpus().for_each(|v| sched::halt(v, stop::AUDIT));
     vcpus().for_each(sched::wait_asleep);
     let result = recount(&domains);
@@ -169,6 +169,8 @@ fn tell_domain(audit: &mut Audit<'_, '_, Env>, d: &Domain) -> u64 {
     const NONE: Mfn = Mfn::new(0);
     let mut wrong = 0;
     for v in d.vcpus() {
+        // SAFETY: `run` has stopped all vCPUs and those who held one, but for the caller, which this CPU runs.
+        let v = unsafe { v.owned() };
         if v.has_context() && v.kernel_root.get() == NONE {
             wrong += 1;
             print(format_args!("Frame audit: {v} has no page tables to run on"));

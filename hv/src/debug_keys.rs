@@ -6,7 +6,7 @@ mod in_use;
 use crate::arch::tsc;
 use crate::cpu::percpu;
 use crate::domain::memory::limbo;
-use crate::domain::vcpu::{stop, Vcpu};
+use crate::domain::vcpu::{stop, Glimpse, Vcpu};
 use crate::domain::{self, Domain, Section};
 use crate::mem::{frames, heap};
 use crate::{audit, sched};
@@ -126,15 +126,14 @@ fn registers(v: &Vcpu) {
     if v.stop.load(Ordering::Relaxed) & stop::DOWN != 0 {
         return;
     }
-    // SAFETY: plain words; they may be half written while another CPU stores them, which only spoils what is printed.
-    let regs = unsafe { core::ptr::read_volatile(v.saved.get()) };
+    let Glimpse { regs, fs_base, gs_base_kernel, gs_base_user } = v.glimpse();
     let when = if v.loaded.load(Ordering::Relaxed) { "when it was last switched" } else { "now" };
     say!("{v} ({when}): rip {:04x}:{:016x} rflags {:08x}", regs.cs, regs.rip, regs.rflags);
     say!("  rax {:016x} rbx {:016x} rcx {:016x} rdx {:016x}", regs.rax, regs.rbx, regs.rcx, regs.rdx);
     say!("  rsi {:016x} rdi {:016x} rbp {:016x} rsp {:016x}", regs.rsi, regs.rdi, regs.rbp, regs.rsp);
     say!("  r8  {:016x} r9  {:016x} r10 {:016x} r11 {:016x}", regs.r8, regs.r9, regs.r10, regs.r11);
     say!("  r12 {:016x} r13 {:016x} r14 {:016x} r15 {:016x}", regs.r12, regs.r13, regs.r14, regs.r15);
-    say!("  fs {:016x} gs {:016x} {:016x}", v.fs_base.get(), v.gs_base_kernel.get(), v.gs_base_user.get());
+    say!("  fs {fs_base:016x} gs {gs_base_kernel:016x} {gs_base_user:016x}");
 }
 
 /// Most ports of a domain that are listed.

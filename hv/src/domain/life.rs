@@ -4,7 +4,7 @@
 use crate::arch::{reboot, tsc};
 use crate::cpu::percpu::{pending, this_cpu};
 use crate::cpu::requests;
-use crate::domain::vcpu::{stop, Vcpu};
+use crate::domain::vcpu::{stop, OwnedVcpu, Vcpu};
 use crate::domain::{event, grants, list, Domain, ALIVE, DEAD, DYING, RUNNING};
 use crate::mem::copy;
 use crate::pv::time;
@@ -148,7 +148,7 @@ pub fn died(d: &Domain) {
 
 /// Crashes the domain of the running vCPU `v`, whose registers are `regs`, because of `why`.
 #[cold]
-pub fn crash(v: &Vcpu, regs: &CpuUserRegs, why: fmt::Arguments<'_>) {
+pub fn crash(v: &OwnedVcpu, regs: &CpuUserRegs, why: fmt::Arguments<'_>) {
     error!("{v} crashed: {why}");
     error!(
         "{v} rip {:#06x}:{:#018x} rflags {:#010x} {} mode, cr2 {:#018x}",

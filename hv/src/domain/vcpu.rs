@@ -1,14 +1,16 @@
 //! A virtual CPU: what the guest set up (callbacks, traps, stacks, roots) and what is saved while it does not run.
 //!
 //! Most fields are `Cell`s that belong to whoever *owns the vCPU's state*: the physical CPU to which the scheduler gave it, or,
-//! when it is on none, whoever holds it still ([`crate::sched::Held`]). Fields that anybody may touch at any time are
-//! atomics.
+//! when it is on none, whoever holds it still ([`crate::sched::Held`]). They are reached only through an [`OwnedVcpu`], and a
+//! reference to one is the proof of ownership. Fields that anybody may touch at any time are atomics, in [`Shared`].
 
 use crate::arch::fpu::FpuArea;
 use crate::cpu::percpu::CpuInfo;
 use crate::domain::Domain;
 use alloc::boxed::Box;
 use core::cell::{Cell, UnsafeCell};
+use core::fmt;
+use core::ops::Deref;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicU8, Ordering};
 use hv_core::sched::{LoadId, VcpuId};
 use hv_core::vtlb::Vtlb;
@@ -78,14 +80,13 @@ pub struct IoBitmap {
     pub nr_ports: u32,
 }
 
-/// A virtual CPU.
-pub struct Vcpu {
-    /// Number inside its domain, from 0.
-    pub id: u32,
-    domain: *const Domain,
-    /// Its slot in the scheduler.
-    pub sched_id: VcpuId,
+/// A virtual CPU, as anybody may see it. A reference to one gives no access to what only its owner may touch.
+#[repr(transparent)]
+pub struct Vcpu(OwnedVcpu);
 
+/// A virtual CPU for the owner of its state. Whoever has a reference to one is the owner: there is none but from [`current`],
+/// from a [`crate::sched::Held`] and from [`Vcpu::owned`].
+pub struct OwnedVcpu {
     /// In guest-kernel mode (else guest-user mode); both at ring 3.
     pub kernel_mode: Cell<bool>,
     /// L4 table of kernel mode. Frame 0 is none; then [`stop::NO_CONTEXT`] keeps it from running.
@@ -140,9 +141,25 @@ pub struct Vcpu {
 
     /// Where the guest wants its runstate: an address of the guest kernel's; 0 if nowhere.
     pub runstate_area: Cell<u64>,
-    /// Where it wants a copy of its time record, likewise.
+    /// The last time that a CPU loaded it.
+    pub last_load: Cell<LoadId>,
+    /// Cache of its page tables, on which it runs while its domain's writes are logged.
+    vtlb: AtomicPtr<Vtlb>,
+
+    shared: Shared,
+}
+
+/// What anybody may look at and change.
+pub struct Shared {
+    /// Number inside its domain, from 0.
+    pub id: u32,
+    domain: *const Domain,
+    /// Its slot in the scheduler.
+    pub sched_id: VcpuId,
+
+    /// Where it wants a copy of its time record: an address of the guest kernel's; 0 if nowhere.
     pub time_area: AtomicU64,
-    /// Those of them that wait for the next switch to kernel mode ([`stale`]).
+    /// Those of its records (runstate, time) that wait for the next switch to kernel mode ([`stale`]).
     pub stale_areas: AtomicU8,
 
     /// Its `vcpu_info`, through the direct map.
@@ -169,34 +186,55 @@ pub struct Vcpu {
     pub periodic_due_ns: AtomicU64,
     /// CPU in whose queue each of its timers was armed last.
     pub timer_cpu: [AtomicU32; 4],
-    /// The last time that a CPU loaded it.
-    pub last_load: Cell<LoadId>,
-    /// Cache of its page tables, on which it runs while its domain's writes are logged.
-    vtlb: AtomicPtr<Vtlb>,
     /// Its saved state was changed from outside: nothing that a CPU may still hold of it counts.
     pub state_changed: AtomicBool,
 }
 
-// SAFETY: the `Cell`s are used only by the owner of the vCPU's state (module documentation). The scheduler's lock passes
-// ownership from CPU to CPU, and to a `Held` and back: a CPU owns what the scheduler says is on it or leaving it, a `Held`
-// what the scheduler says is asleep and its own stop bit keeps so. The audit stops everybody and owns all of them; the debug
-// keys copy plain words without owning them, which only spoils what they print. `domain` points to the domain that owns this
-// vCPU and outlives it.
+// SAFETY: what is not `Shared` is reached only through `OwnedVcpu`, which is not `Sync` and comes from `Vcpu::owned`, whose caller
+// is the owner. The scheduler's lock passes ownership from CPU to CPU, and to a `Held` and back: a CPU owns what the scheduler says
+// is on it or leaving it, a `Held` what the scheduler says is asleep and its own stop bit keeps so. `domain` points to the domain
+// that owns this vCPU and outlives it.
 unsafe impl Send for Vcpu {}
 // SAFETY: as above.
 unsafe impl Sync for Vcpu {}
 
-/// The vCPU that runs on `cpu`, which is the running CPU, if any.
+impl Deref for Vcpu {
+    type Target = Shared;
+    #[inline(always)]
+    fn deref(&self) -> &Shared {
+        &self.0.shared
+    }
+}
+
+impl Deref for OwnedVcpu {
+    type Target = Vcpu;
+    #[inline(always)]
+    fn deref(&self) -> &Vcpu {
+        // SAFETY: a `Vcpu` is nothing but an `OwnedVcpu` (`repr(transparent)`), and gives access to less.
+        unsafe { &*core::ptr::from_ref(self).cast::<Vcpu>() }
+    }
+}
+
+/// The vCPU that runs on `cpu`, which is the running CPU, if any. This CPU owns its state until it switches to another.
 #[inline(always)]
-pub fn current(cpu: &CpuInfo) -> Option<&'static Vcpu> {
-    // SAFETY: the pointer is null or was set by `set_current` to a vCPU that stays alive while it is current: its domain is
-    // torn down only after all its vCPUs were descheduled.
-    unsafe { cpu.current.get().cast::<Vcpu>().as_ref() }
+pub fn current(cpu: &CpuInfo) -> Option<&'static OwnedVcpu> {
+    // SAFETY: the pointer is null or was set by `set_current` to a vCPU that the scheduler gave to this CPU. It stays alive while
+    // it is current: its domain is torn down only after all its vCPUs were descheduled.
+    unsafe { cpu.current.get().cast::<OwnedVcpu>().as_ref() }
 }
 
 /// Notes which vCPU runs on `cpu`, which is the running CPU.
-pub fn set_current(cpu: &CpuInfo, vcpu: Option<&Vcpu>) {
+pub fn set_current(cpu: &CpuInfo, vcpu: Option<&OwnedVcpu>) {
     cpu.current.set(vcpu.map_or(core::ptr::null(), |v| core::ptr::from_ref(v).cast()));
+}
+
+/// Registers of a vCPU as somebody sees them who does not own its state.
+#[allow(missing_docs, reason = "as in [`OwnedVcpu`]")]
+pub struct Glimpse {
+    pub regs: CpuUserRegs,
+    pub fs_base: u64,
+    pub gs_base_kernel: u64,
+    pub gs_base_user: u64,
 }
 
 /// The `vcpu_info` of a vCPU that has none of its own yet (ids from 32 on): events stay masked.
@@ -208,10 +246,27 @@ impl Vcpu {
     /// A vCPU that is down, of `domain`, whose `vcpu_info` is at `info`, or a dummy if `None`.
     pub fn new(domain: *const Domain, id: u32, sched_id: VcpuId, info: Option<*mut u8>) -> Self {
         let dummy = core::ptr::from_ref(&DUMMY_INFO).cast::<u8>().cast_mut();
-        Self {
+        let shared = Shared {
             id,
             domain,
             sched_id,
+            time_area: AtomicU64::new(0),
+            stale_areas: AtomicU8::new(0),
+            info: AtomicPtr::new(info.unwrap_or(dummy)),
+            info_frame: AtomicU64::new(!0),
+            stop: AtomicU32::new(stop::DOWN | stop::NO_CONTEXT),
+            affinity: AtomicU64::new(u64::MAX),
+            soft_affinity: AtomicU64::new(u64::MAX),
+            processor: AtomicU32::new(0),
+            loaded: AtomicBool::new(false),
+            nmi_pending: AtomicBool::new(false),
+            periodic_ns: AtomicU64::new(xen_abi::vcpu::DEFAULT_PERIODIC_NS),
+            periodic_due_ns: AtomicU64::new(0),
+            timer_cpu: [const { AtomicU32::new(u32::MAX) }; 4],
+            pinned: AtomicBool::new(false),
+            state_changed: AtomicBool::new(false),
+        };
+        Self(OwnedVcpu {
             kernel_mode: Cell::new(true),
             kernel_root: Cell::new(Mfn::new(0)),
             user_root: Cell::new(Mfn::new(0)),
@@ -244,40 +299,33 @@ impl Vcpu {
             gs_base_user: Cell::new(0),
             fpu: FpuArea::new(),
             runstate_area: Cell::new(0),
-            time_area: AtomicU64::new(0),
-            stale_areas: AtomicU8::new(0),
-            info: AtomicPtr::new(info.unwrap_or(dummy)),
-            info_frame: AtomicU64::new(!0),
-            stop: AtomicU32::new(stop::DOWN | stop::NO_CONTEXT),
-            affinity: AtomicU64::new(u64::MAX),
-            soft_affinity: AtomicU64::new(u64::MAX),
-            processor: AtomicU32::new(0),
-            loaded: AtomicBool::new(false),
-            nmi_pending: AtomicBool::new(false),
-            periodic_ns: AtomicU64::new(xen_abi::vcpu::DEFAULT_PERIODIC_NS),
-            periodic_due_ns: AtomicU64::new(0),
-            timer_cpu: [const { AtomicU32::new(u32::MAX) }; 4],
-            pinned: AtomicBool::new(false),
             last_load: Cell::new(LoadId::NEVER),
             vtlb: AtomicPtr::new(core::ptr::null_mut()),
-            state_changed: AtomicBool::new(false),
-        }
+            shared,
+        })
     }
 
-    /// The cache of page tables on which it runs, if its domain is logged.
+    /// It for the owner of its state.
+    ///
+    /// # Safety
+    /// 1. The caller owns the state (module documentation) as long as the result is used.
     #[inline(always)]
-    pub fn vtlb(&self) -> Option<&Vtlb> {
-        // SAFETY: null, or from a box that `set_vtlb` frees only while the vCPU is loaded nowhere, when nobody looks.
-        unsafe { self.vtlb.load(Ordering::Acquire).as_ref() }
+    pub unsafe fn owned(&self) -> &OwnedVcpu {
+        &self.0
     }
 
-    /// Gives it another such cache, or none. Only for its holder, or before it first runs.
-    pub fn set_vtlb(&self, cache: Option<Box<Vtlb>>) -> Option<Box<Vtlb>> {
-        let new = cache.map_or(core::ptr::null_mut(), Box::into_raw);
-        let old = self.vtlb.swap(new, Ordering::AcqRel);
-        self.state_changed.store(true, Ordering::Release);
-        // SAFETY: a non-null pointer came out of `Box::into_raw` here, and the swap makes this the only owner.
-        (!old.is_null()).then(|| unsafe { Box::from_raw(old) })
+    /// What its saved registers seem to be, for who only prints them. Another CPU may be storing them just now.
+    pub fn glimpse(&self) -> Glimpse {
+        let own = &self.0;
+        // SAFETY: plain words of a vCPU that lives. A half-written mixture of two sets is a set, too.
+        unsafe {
+            Glimpse {
+                regs: own.saved.get().read_volatile(),
+                fs_base: own.fs_base.as_ptr().read_volatile(),
+                gs_base_kernel: own.gs_base_kernel.as_ptr().read_volatile(),
+                gs_base_user: own.gs_base_user.as_ptr().read_volatile(),
+            }
+        }
     }
 
     /// The domain that it belongs to.
@@ -368,24 +416,6 @@ impl Vcpu {
         self.upcall_pending() && !self.events_masked()
     }
 
-    /// The pages of its GDT that are in use.
-    #[inline]
-    pub fn gdt_pages(&self) -> &[Cell<Mfn>] {
-        let all: &Cell<[Mfn]> = &self.gdt_frames;
-        let used = (self.gdt_entries.get() as usize).div_ceil(512).min(FIRST_RESERVED_GDT_PAGE);
-        &all.as_slice_of_cells()[..used]
-    }
-
-    /// The root of the current mode.
-    #[inline(always)]
-    pub fn current_root(&self) -> Mfn {
-        if self.kernel_mode.get() {
-            self.kernel_root.get()
-        } else {
-            self.user_root.get()
-        }
-    }
-
     /// Sets bits of [`Vcpu::stop`]. Returns the bits before.
     pub fn add_stop(&self, bits: u32) -> u32 {
         self.stop.fetch_or(bits, Ordering::AcqRel)
@@ -403,8 +433,54 @@ impl Vcpu {
     }
 }
 
-impl core::fmt::Display for Vcpu {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+impl OwnedVcpu {
+    /// The cache of page tables on which it runs, if its domain is logged.
+    #[inline(always)]
+    pub fn vtlb(&self) -> Option<&Vtlb> {
+        // SAFETY: null, or from a box that `set_vtlb` frees only while the vCPU is held, when nobody looks.
+        unsafe { self.vtlb.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// Gives it another such cache, or none.
+    ///
+    /// # Safety
+    /// 1. The vCPU is loaded nowhere, and stays so until the old cache is gone.
+    pub unsafe fn set_vtlb(&self, cache: Option<Box<Vtlb>>) -> Option<Box<Vtlb>> {
+        let new = cache.map_or(core::ptr::null_mut(), Box::into_raw);
+        let old = self.vtlb.swap(new, Ordering::AcqRel);
+        self.state_changed.store(true, Ordering::Release);
+        // SAFETY: a non-null pointer came out of `Box::into_raw` here, and the swap makes this the only owner: nobody
+        // looks at it (1).
+        (!old.is_null()).then(|| unsafe { Box::from_raw(old) })
+    }
+
+    /// The pages of its GDT that are in use.
+    #[inline]
+    pub fn gdt_pages(&self) -> &[Cell<Mfn>] {
+        let all: &Cell<[Mfn]> = &self.gdt_frames;
+        let used = (self.gdt_entries.get() as usize).div_ceil(512).min(FIRST_RESERVED_GDT_PAGE);
+        &all.as_slice_of_cells()[..used]
+    }
+
+    /// The root of the current mode.
+    #[inline(always)]
+    pub fn current_root(&self) -> Mfn {
+        if self.kernel_mode.get() {
+            self.kernel_root.get()
+        } else {
+            self.user_root.get()
+        }
+    }
+}
+
+impl fmt::Display for Vcpu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "d{}v{}", self.domain().id, self.id)
+    }
+}
+
+impl fmt::Display for OwnedVcpu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Vcpu::fmt(self, f)
     }
 }

@@ -38,7 +38,7 @@ pub use crate::mem::guest_ptr::{GuestPtr, Plain};
 
 use crate::cpu;
 use crate::cpu::percpu::this_cpu;
-use crate::domain::vcpu::Vcpu;
+use crate::domain::vcpu::OwnedVcpu;
 use crate::domain::Domain;
 use core::sync::atomic::Ordering;
 use xen_abi::errno::Errno;
@@ -74,7 +74,7 @@ pub const OK: Outcome = Ok(Done::Return(0));
 /// Who called, and with what.
 pub struct Caller<'a> {
     /// The calling vCPU, running on this CPU, in kernel mode.
-    pub vcpu: &'static Vcpu,
+    pub vcpu: &'static OwnedVcpu,
     /// Its general registers.
     pub regs: &'a mut CpuUserRegs,
     /// The arguments, if the call is an element of a multicall; else they are in the registers.
@@ -165,7 +165,7 @@ impl<T> FromRegister for GuestPtr<T> {
 /// A hypercall by SYSCALL from guest-kernel mode: number in rax, arguments in rdi, rsi, rdx, r10, r8, r9. Returns whether
 /// nothing but rax has changed.
 #[inline(always)]
-pub fn dispatch(vcpu: &'static Vcpu, regs: &mut CpuUserRegs) -> bool {
+pub fn dispatch(vcpu: &'static OwnedVcpu, regs: &mut CpuUserRegs) -> bool {
     let number = regs.rax;
     let mut cx = Caller { vcpu, regs, element: None };
     match table::call(&mut cx, number) {

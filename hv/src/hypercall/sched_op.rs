@@ -3,7 +3,7 @@
 use super::{Caller, Done, GuestPtr, Outcome, OK};
 use crate::cpu::percpu;
 use crate::domain::life;
-use crate::domain::vcpu::{stop, Vcpu};
+use crate::domain::vcpu::{stop, OwnedVcpu, Vcpu};
 use crate::sched;
 use crate::sched::timers::{self, Kind};
 use core::sync::atomic::Ordering;
@@ -92,7 +92,7 @@ fn pin_override(cx: &Caller, cpu: i32) -> Outcome {
 
 /// The vCPU unmasks events and sleeps until one is pending. An event between the two is not lost: whoever raises one
 /// after `halt` has set BLOCKED clears it again.
-fn block(v: &'static Vcpu) {
+fn block(v: &'static OwnedVcpu) {
     v.set_events_masked(false);
     sched::halt(v, stop::BLOCKED);
     if v.upcall_pending() {

@@ -52,8 +52,8 @@ pub fn call(cx: &mut Caller, cmd: u32, id: u32, arg: GuestPtr<u8>) -> Outcome {
         op::VCPUOP_REGISTER_RUNSTATE_MEMORY_AREA => {
             let area: op::VcpuRegisterMemoryArea = arg.cast().read()?;
             if is_self {
-                v.runstate_area.set(area.addr);
-                time::update_runstate_area(v);
+                cx.vcpu.runstate_area.set(area.addr);
+                time::update_runstate_area(cx.vcpu);
             } else {
                 if area.addr != 0 {
                     GuestPtr::<VcpuRunstateInfo>::new(area.addr).write(&time::runstate(v))?;

@@ -4,7 +4,7 @@ use crate::arch::{descriptor, tlb};
 use crate::cpu::percpu::{pending, this_cpu};
 use crate::domain::memory::mmu_env::{self, mmu};
 use crate::domain::memory::DomainMm;
-use crate::domain::vcpu::{stop, Vcpu, LDT_PAGES};
+use crate::domain::vcpu::{stop, OwnedVcpu, LDT_PAGES};
 use crate::pv::vtlb;
 use crate::sched::{self, Held};
 use core::cell::Cell;
@@ -37,7 +37,7 @@ pub fn refused(why: MmuError) -> Errno {
 
 /// What a write to CR3 of `v`, which runs here in kernel mode, means: [`new_baseptr`] for a table that is validated
 /// already, for an instruction cannot be preempted. EINVAL for any other.
-pub fn write_cr3(v: &Vcpu, mfn: Mfn) -> Result<(), Errno> {
+pub fn write_cr3(v: &OwnedVcpu, mfn: Mfn) -> Result<(), Errno> {
     if mmu().table_level(mfn) != Some(Level::L4) {
         return Err(Errno::EINVAL);
     }
@@ -61,7 +61,7 @@ const MAX_ROUNDS: u32 = 64;
 
 /// Makes `mfn` the kernel's root of `v`, which runs here in kernel mode, and loads it. ERESTART: to be called again.
 #[inline]
-pub fn new_baseptr(v: &Vcpu, mfn: Mfn) -> Result<(), Errno> {
+pub fn new_baseptr(v: &OwnedVcpu, mfn: Mfn) -> Result<(), Errno> {
     let old = v.kernel_root.get();
     if old == mfn {
         tlb::flush_local(tlb::What::All);
@@ -85,7 +85,7 @@ pub fn new_baseptr(v: &Vcpu, mfn: Mfn) -> Result<(), Errno> {
 
 /// Makes `mfn` the user root of `v`; frame 0 is none. It is loaded on the way to user mode.
 #[inline]
-pub fn new_user_baseptr(v: &Vcpu, mfn: Mfn) -> Result<(), Errno> {
+pub fn new_user_baseptr(v: &OwnedVcpu, mfn: Mfn) -> Result<(), Errno> {
     let old = v.user_root.get();
     if old == mfn {
         return Ok(());
@@ -111,7 +111,12 @@ fn table_frames(frames: &[u64; FIRST_RESERVED_GDT_PAGE], entries: u32) -> ([Mfn;
 /// Makes `frames` the GDT of `v`, which holds `entries` entries, and drops the old one. If `v` runs, it must be on this
 /// CPU, which then uses the new table at once. Errors: EINVAL for too many entries or pages that are not fit; the old
 /// table stays then.
-pub fn set_gdt(v: &Vcpu, frames: &[u64; FIRST_RESERVED_GDT_PAGE], entries: u32, is_running: bool) -> Result<(), Errno> {
+pub fn set_gdt(
+    v: &OwnedVcpu,
+    frames: &[u64; FIRST_RESERVED_GDT_PAGE],
+    entries: u32,
+    is_running: bool,
+) -> Result<(), Errno> {
     if entries as usize > FIRST_RESERVED_GDT_PAGE * DESCRIPTORS as usize {
         return Err(Errno::EINVAL);
     }
@@ -195,7 +200,7 @@ pub fn drop_context(v: &Held<'_>) -> Result<(), Errno> {
 }
 
 /// Drops the LDT pages that `v` has used. None of them may be mapped any more.
-pub fn drop_ldt(v: &Vcpu) {
+pub fn drop_ldt(v: &OwnedVcpu) {
     for mfn in v.ldt_frames.replace([Mfn::new(0); LDT_PAGES]) {
         if mfn.raw() != 0 {
             mmu().drop_segdesc(mfn);
@@ -204,7 +209,7 @@ pub fn drop_ldt(v: &Vcpu) {
 }
 
 /// Makes the `entries` descriptors at `base` the LDT of `v`, which runs here. Its pages are mapped when they are needed.
-pub fn set_ldt(v: &Vcpu, base: u64, entries: u32) {
+pub fn set_ldt(v: &OwnedVcpu, base: u64, entries: u32) {
     let nothing = v.ldt_entries.get() == 0 && entries == 0;
     v.ldt_base.set(base);
     v.ldt_entries.set(entries);
@@ -214,14 +219,14 @@ pub fn set_ldt(v: &Vcpu, base: u64, entries: u32) {
 }
 
 /// Forgets the LDT pages that are mapped: they mean other memory now.
-fn reload_ldt(v: &Vcpu) {
+fn reload_ldt(v: &OwnedVcpu) {
     descriptor::load_guest_ldt(v.ldt_entries.get());
     drop_ldt(v);
 }
 
 /// Takes the frame that backs byte `offset` of the vCPU's LDT as a descriptor page. `None` if the guest has no fit page
 /// there.
-pub fn take_ldt_page(v: &Vcpu, offset: u64) -> Option<Mfn> {
+pub fn take_ldt_page(v: &OwnedVcpu, offset: u64) -> Option<Mfn> {
     if offset >= u64::from(v.ldt_entries.get()) * 8 {
         return None;
     }

@@ -1,7 +1,7 @@
 //! What a guest may choose of the control registers.
 
 use crate::cpu::{self, cr};
-use crate::domain::vcpu::Vcpu;
+use crate::domain::vcpu::OwnedVcpu;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 /// CR4 without anything that a guest chooses.
@@ -22,7 +22,7 @@ pub fn real_cr4(guest: u64) -> u64 {
 
 /// Sets or clears the task-switched flag of `v`, which runs on this CPU.
 #[inline]
-pub fn set_task_switched(v: &Vcpu, flag: bool) {
+pub fn set_task_switched(v: &OwnedVcpu, flag: bool) {
     if flag != v.task_switched.get() {
         v.task_switched.set(flag);
         if flag {

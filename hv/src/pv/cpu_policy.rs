@@ -1,7 +1,7 @@
 //! What CPUID says to a vCPU.
 
 use crate::arch::{fpu, tsc};
-use crate::domain::vcpu::Vcpu;
+use crate::domain::vcpu::OwnedVcpu;
 use crate::mem;
 use hv_core::control;
 use hv_core::cpuid::{TscView, View};
@@ -9,7 +9,7 @@ use x86::cpuid::CpuidRegs;
 use x86::rflags::Cr4;
 
 /// CPUID for `v`.
-pub fn lookup(v: &Vcpu, leaf: u32, subleaf: u32) -> CpuidRegs {
+pub fn lookup(v: &OwnedVcpu, leaf: u32, subleaf: u32) -> CpuidRegs {
     let domain = v.domain();
     let scale = tsc::scale();
     let khz = u32::try_from(tsc::frequencies().tsc_hz / 1000).unwrap_or(u32::MAX);
@@ -42,6 +42,6 @@ fn machine_address_bits() -> u32 {
 }
 
 /// CR4 bits that a guest of `v`'s domain may choose, of which `value` asks for some.
-pub fn cr4_choice(v: &Vcpu, value: u64) -> u64 {
+pub fn cr4_choice(v: &OwnedVcpu, value: u64) -> u64 {
     control::write_cr4(&v.domain().cpu_policy.read(), value)
 }

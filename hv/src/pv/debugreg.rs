@@ -1,12 +1,12 @@
 //! The debug registers of a vCPU: breakpoints on its own memory.
 
 use crate::cpu;
-use crate::domain::vcpu::Vcpu;
+use crate::domain::vcpu::OwnedVcpu;
 use hv_core::control;
 use xen_abi::errno::Errno;
 
 /// Checks and stores a value without loading it.
-pub fn store(v: &Vcpu, reg: u32, value: u64) -> Result<(), Errno> {
+pub fn store(v: &OwnedVcpu, reg: u32, value: u64) -> Result<(), Errno> {
     let taken = match reg {
         0..=3 => control::write_breakpoint(value).ok_or(Errno::EPERM)?,
         6 => control::write_dr6(value),
@@ -18,7 +18,7 @@ pub fn store(v: &Vcpu, reg: u32, value: u64) -> Result<(), Errno> {
 }
 
 /// Loads the vCPU's debug registers if it uses any.
-pub fn load(v: &Vcpu) {
+pub fn load(v: &OwnedVcpu) {
     let dr7 = v.debugreg[7].get();
     // SAFETY: `set` admitted only guest addresses; DR7 without GD and without I/O breakpoints.
     unsafe {
@@ -35,6 +35,6 @@ pub fn load(v: &Vcpu) {
 
 /// Does the vCPU have breakpoints enabled?
 #[inline]
-pub fn in_use(v: &Vcpu) -> bool {
+pub fn in_use(v: &OwnedVcpu) -> bool {
     v.debugreg[7].get() & x86::rflags::DR7_ENABLE_MASK != 0
 }

@@ -3,7 +3,7 @@
 use crate::arch::{pci, tsc};
 use crate::cpu::{self, msr as live, port};
 use crate::domain::iospace::IoSpace;
-use crate::domain::vcpu::Vcpu;
+use crate::domain::vcpu::OwnedVcpu;
 use crate::mem::copy;
 use crate::pv::{address_space, control_regs, cpu_policy, debugreg, entry, mmio_ro, mode};
 use crate::sched::switch;
@@ -22,7 +22,7 @@ use xen_abi::regs::CpuUserRegs;
 use xen_abi::trap::TI_DPL_MASK;
 
 /// A #GP with error code in `regs`. Whether it was dealt with (also by delivering something else).
-pub fn general_protection(v: &Vcpu, regs: &mut CpuUserRegs) -> bool {
+pub fn general_protection(v: &OwnedVcpu, regs: &mut CpuUserRegs) -> bool {
     if regs.error_code != 0 {
         return software_interrupt(v, regs);
     }
@@ -33,14 +33,14 @@ pub fn general_protection(v: &Vcpu, regs: &mut CpuUserRegs) -> bool {
 }
 
 /// A #UD. Whether it was a forced emulation.
-pub fn undefined_opcode(v: &Vcpu, regs: &mut CpuUserRegs) -> bool {
+pub fn undefined_opcode(v: &OwnedVcpu, regs: &mut CpuUserRegs) -> bool {
     let fetched = fetch(regs.rip, Mode::Long);
     let outcome = privileged::forced(regs, &fetched, &mut Guest(v));
     finish(v, regs, outcome)
 }
 
 /// INT n that the IDT refused: the guest's own trap table decides. The instruction has two bytes.
-fn software_interrupt(v: &Vcpu, regs: &mut CpuUserRegs) -> bool {
+fn software_interrupt(v: &OwnedVcpu, regs: &mut CpuUserRegs) -> bool {
     let ring = match (v.kernel_mode.get(), v.domain().has_architectural_iopl()) {
         (true, true) => 0,
         (true, false) => 1,
@@ -57,7 +57,7 @@ fn software_interrupt(v: &Vcpu, regs: &mut CpuUserRegs) -> bool {
 }
 
 /// Delivers what the emulation ended in.
-fn finish(v: &Vcpu, regs: &mut CpuUserRegs, outcome: Outcome) -> bool {
+fn finish(v: &OwnedVcpu, regs: &mut CpuUserRegs, outcome: Outcome) -> bool {
     match outcome {
         Outcome::Done => {}
         Outcome::SingleStep => single_step(v, regs),
@@ -68,13 +68,13 @@ fn finish(v: &Vcpu, regs: &mut CpuUserRegs, outcome: Outcome) -> bool {
 }
 
 /// Delivers the #DB of a guest that single-steps, after an emulated instruction.
-pub fn single_step(v: &Vcpu, regs: &mut CpuUserRegs) {
+pub fn single_step(v: &OwnedVcpu, regs: &mut CpuUserRegs) {
     v.debugreg[6].set(v.debugreg[6].get() | Dr6::BS.bits());
     entry::inject(v, regs, vector::DB, 0);
 }
 
 /// Delivers an exception.
-pub fn inject(v: &Vcpu, regs: &mut CpuUserRegs, e: Exception) {
+pub fn inject(v: &OwnedVcpu, regs: &mut CpuUserRegs, e: Exception) {
     if e.vector == vector::PF {
         entry::inject_page_fault(v, regs, e.cr2, e.error_code);
     } else {
@@ -130,7 +130,7 @@ fn code_mode(cs: u16) -> Option<Mode> {
 }
 
 /// The running vCPU, as instructions reach it.
-struct Guest<'a>(&'a Vcpu);
+struct Guest<'a>(&'a OwnedVcpu);
 
 impl Guest<'_> {
     fn view<R>(&self, f: impl FnOnce(&msr::View<'_>) -> R) -> R {

@@ -1,6 +1,6 @@
 //! Entering a guest kernel: exceptions, event upcalls, NMIs and system calls become frames on its stack.
 
-use crate::domain::vcpu::{Callback, Vcpu};
+use crate::domain::vcpu::{Callback, OwnedVcpu};
 use crate::mem::copy;
 use crate::pv::mode;
 use crate::pv::TRAP_SYSCALL;
@@ -12,7 +12,7 @@ use xen_abi::trap::{TI_DPL_MASK, TI_EVENT_MASK};
 
 /// What the frame must tell about the interrupted code.
 #[inline]
-fn origin(v: &Vcpu) -> Origin {
+fn origin(v: &OwnedVcpu) -> Origin {
     Origin {
         kernel_mode: v.kernel_mode.get(),
         kernel_sp: v.kernel_sp.get(),
@@ -24,7 +24,7 @@ fn origin(v: &Vcpu) -> Origin {
 /// Switches to kernel mode, writes the frame and makes `regs` enter `handler`. Failure is fatal for the domain.
 #[inline(always)]
 fn enter<const N: usize>(
-    v: &Vcpu,
+    v: &OwnedVcpu,
     regs: &mut CpuUserRegs,
     frame: Result<Frame<N>, Refused>,
     handler: Handler,
@@ -50,11 +50,11 @@ fn enter<const N: usize>(
 }
 
 #[cold]
-fn unhandled(v: &Vcpu, regs: &CpuUserRegs, what: u32, why: &str) {
+fn unhandled(v: &OwnedVcpu, regs: &CpuUserRegs, what: u32, why: &str) {
     crate::domain::life::crash(v, regs, format_args!("vector {what} cannot be delivered: {why}"));
 }
 
-fn trap_handler(v: &Vcpu, vec: u8) -> Handler {
+fn trap_handler(v: &OwnedVcpu, vec: u8) -> Handler {
     let t = v.traps[usize::from(vec)].get();
     Handler { rip: t.address, mask_events: t.flags & TI_EVENT_MASK != 0 }
 }
@@ -67,7 +67,7 @@ impl From<Callback> for Handler {
 
 /// Delivers exception `vec`, with `error_code` if the vector has one.
 #[inline]
-pub fn inject(v: &Vcpu, regs: &mut CpuUserRegs, vec: u8, error_code: u32) {
+pub fn inject(v: &OwnedVcpu, regs: &mut CpuUserRegs, vec: u8, error_code: u32) {
     let handler = trap_handler(v, vec);
     if vector::has_error_code(vec) {
         let frame = bounce::with_error(regs, origin(v), error_code);
@@ -80,7 +80,7 @@ pub fn inject(v: &Vcpu, regs: &mut CpuUserRegs, vec: u8, error_code: u32) {
 
 /// Delivers a page fault at `address`.
 #[inline]
-pub fn inject_page_fault(v: &Vcpu, regs: &mut CpuUserRegs, address: u64, error_code: u32) {
+pub fn inject_page_fault(v: &OwnedVcpu, regs: &mut CpuUserRegs, address: u64, error_code: u32) {
     v.cr2.set(address);
     v.info_word(vcpu_info::ARCH_CR2).store(address, core::sync::atomic::Ordering::Relaxed);
     let code = bounce::page_fault_error(error_code, v.kernel_mode.get());
@@ -88,27 +88,27 @@ pub fn inject_page_fault(v: &Vcpu, regs: &mut CpuUserRegs, address: u64, error_c
 }
 
 /// Delivers a software interrupt `vec` (INT n): no error code whatever the vector.
-pub fn inject_software(v: &Vcpu, regs: &mut CpuUserRegs, vec: u8) {
+pub fn inject_software(v: &OwnedVcpu, regs: &mut CpuUserRegs, vec: u8) {
     let frame = bounce::plain(regs, origin(v));
     enter(v, regs, frame, trap_handler(v, vec), vec.into());
 }
 
 /// May the running code raise `vec` by INT n? The guest kernel counts as ring 1, its user code as ring 3.
-pub fn may_raise(v: &Vcpu, vec: u8) -> bool {
+pub fn may_raise(v: &OwnedVcpu, vec: u8) -> bool {
     let t = v.traps[usize::from(vec)].get();
     t.address != 0 && (v.kernel_mode.get() || t.flags & TI_DPL_MASK == 3)
 }
 
 /// Enters the event callback, which always masks events.
 #[inline]
-pub fn event_upcall(v: &Vcpu, regs: &mut CpuUserRegs) {
+pub fn event_upcall(v: &OwnedVcpu, regs: &mut CpuUserRegs) {
     let handler = Handler { rip: v.callbacks.event.get().address, mask_events: true };
     let frame = bounce::plain(regs, origin(v));
     enter(v, regs, frame, handler, 0xff);
 }
 
 /// Delivers an NMI: through the NMI trap; masked until the next iret.
-pub fn nmi(v: &Vcpu, regs: &mut CpuUserRegs) {
+pub fn nmi(v: &OwnedVcpu, regs: &mut CpuUserRegs) {
     v.nmi_masked.set(true);
     let frame = bounce::plain(regs, origin(v));
     enter(v, regs, frame, trap_handler(v, vector::NMI), vector::NMI.into());
@@ -116,7 +116,7 @@ pub fn nmi(v: &Vcpu, regs: &mut CpuUserRegs) {
 
 /// A system call of guest user code, by SYSCALL, for which its kernel registered `callback`.
 #[inline(always)]
-pub fn syscall(v: &Vcpu, regs: &mut CpuUserRegs, callback: Callback) {
+pub fn syscall(v: &OwnedVcpu, regs: &mut CpuUserRegs, callback: Callback) {
     if callback.address == 0 {
         return undefined_syscall(v, regs);
     }
@@ -127,13 +127,13 @@ pub fn syscall(v: &Vcpu, regs: &mut CpuUserRegs, callback: Callback) {
 
 /// SYSCALL is two bytes long; the guest sees the instruction as undefined.
 #[cold]
-fn undefined_syscall(v: &Vcpu, regs: &mut CpuUserRegs) {
+fn undefined_syscall(v: &OwnedVcpu, regs: &mut CpuUserRegs) {
     regs.rip = regs.rip.wrapping_sub(2);
     inject(v, regs, vector::UD, 0);
 }
 
 /// A system call of guest user code, by SYSENTER.
-pub fn sysenter(v: &Vcpu, regs: &mut CpuUserRegs) {
+pub fn sysenter(v: &OwnedVcpu, regs: &mut CpuUserRegs) {
     let callback = v.callbacks.sysenter.get();
     if callback.address == 0 {
         return inject(v, regs, vector::GP, 0);
@@ -144,7 +144,7 @@ pub fn sysenter(v: &Vcpu, regs: &mut CpuUserRegs) {
 }
 
 /// The return to the guest faulted, or a selector could not be loaded: the failsafe callback.
-pub fn failsafe(v: &Vcpu, regs: &mut CpuUserRegs) {
+pub fn failsafe(v: &OwnedVcpu, regs: &mut CpuUserRegs) {
     let frame = bounce::failsafe(regs, origin(v));
     let callback = v.callbacks.failsafe.get();
     enter(v, regs, frame, callback.into(), 0x102);

@@ -5,7 +5,7 @@ use crate::arch::acpi;
 use crate::arch::pci::{self, Width};
 use crate::domain::memory::mmu_env::mmu;
 use crate::domain::passthrough;
-use crate::domain::vcpu::Vcpu;
+use crate::domain::vcpu::OwnedVcpu;
 use crate::mem::device_frames;
 use crate::pv::emulate;
 use hv_core::emul::memory_write::MemoryWrite;
@@ -31,7 +31,7 @@ pub fn init() -> Result<(), Errno> {
 /// A write fault at `address` on a present page in kernel mode. Whether it was a write to watched I/O memory: then it is
 /// done, as far as it is allowed.
 #[cold]
-pub fn handle(v: &Vcpu, regs: &mut CpuUserRegs, address: u64) -> bool {
+pub fn handle(v: &OwnedVcpu, regs: &mut CpuUserRegs, address: u64) -> bool {
     if !v.domain().io.has_io() {
         return false;
     }

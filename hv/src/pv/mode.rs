@@ -1,7 +1,7 @@
 //! Switching a vCPU between guest-kernel and guest-user mode, and loading page-table roots.
 
 use crate::cpu;
-use crate::domain::vcpu::Vcpu;
+use crate::domain::vcpu::OwnedVcpu;
 use crate::pv::{time, vtlb};
 use core::sync::atomic::Ordering;
 use x86::Mfn;
@@ -18,7 +18,7 @@ pub fn load_root(root: Mfn) {
 
 /// Switches the running vCPU from user to kernel mode.
 #[inline]
-pub fn to_kernel(v: &Vcpu) {
+pub fn to_kernel(v: &OwnedVcpu) {
     v.kernel_mode.set(true);
     cpu::swapgs();
     load_root(vtlb::hardware_root_or(v, v.kernel_root.get()));
@@ -28,7 +28,7 @@ pub fn to_kernel(v: &Vcpu) {
 }
 
 /// Runs `f`, which reads guest memory, in the address space of the guest kernel, whatever mode the running vCPU is in.
-pub fn in_kernel_space<R>(v: &Vcpu, f: impl FnOnce() -> R) -> R {
+pub fn in_kernel_space<R>(v: &OwnedVcpu, f: impl FnOnce() -> R) -> R {
     if v.kernel_mode.get() {
         return f();
     }
@@ -41,7 +41,7 @@ pub fn in_kernel_space<R>(v: &Vcpu, f: impl FnOnce() -> R) -> R {
 }
 
 /// Switches the running vCPU to user mode for an iret hypercall. `false` if it has no user root.
-pub fn leave_kernel(v: &Vcpu) -> bool {
+pub fn leave_kernel(v: &OwnedVcpu) -> bool {
     if v.user_root.get().raw() == 0 {
         return false;
     }
@@ -51,7 +51,7 @@ pub fn leave_kernel(v: &Vcpu) -> bool {
 
 /// Switches the running vCPU from kernel to user mode. It must have a user root.
 #[inline]
-pub fn to_user(v: &Vcpu) {
+pub fn to_user(v: &OwnedVcpu) {
     v.kernel_mode.set(false);
     cpu::swapgs();
     load_root(vtlb::hardware_root_or(v, v.user_root.get()));

@@ -2,7 +2,7 @@
 //! Each such write faults, is decoded, validated as a change of that entry, and completed here.
 
 use crate::domain::memory::mmu_env::mmu;
-use crate::domain::vcpu::Vcpu;
+use crate::domain::vcpu::OwnedVcpu;
 use crate::pv::{emulate, entry};
 use hv_core::emul::gpr::mask;
 use hv_core::emul::memory_write::MemoryWrite;
@@ -19,7 +19,7 @@ const MAX_TRIES: u32 = 8;
 /// A write fault at `address` on a present page in kernel mode. As in Xen, no matter whether the guest has switched on
 /// VMASST_TYPE_writable_pagetables. Whether it was a write to a page table, and is done.
 #[inline]
-pub fn handle(v: &Vcpu, regs: &mut CpuUserRegs, address: u64) -> bool {
+pub fn handle(v: &OwnedVcpu, regs: &mut CpuUserRegs, address: u64) -> bool {
     let Some(va) = VirtAddr::new(address) else { return false };
     let mm = &v.domain().mm;
     let single_step = {

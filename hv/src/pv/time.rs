@@ -1,7 +1,7 @@
 //! What a guest is told about time: its vCPUs' clocks, the wall clock, and how long each vCPU ran.
 
 use crate::arch::tsc;
-use crate::domain::vcpu::{stale, Vcpu};
+use crate::domain::vcpu::{stale, OwnedVcpu, Vcpu};
 use crate::domain::Domain;
 use crate::mem::guest_ptr::GuestPtr;
 use crate::sched;
@@ -79,7 +79,7 @@ pub fn runstate(v: &Vcpu) -> VcpuRunstateInfo {
 
 /// Writes the running vCPU's runstate where the guest asked for it. The address is the guest kernel's: in user mode the
 /// write waits for the switch to kernel mode.
-pub fn update_runstate_area(v: &Vcpu) {
+pub fn update_runstate_area(v: &OwnedVcpu) {
     let area = v.runstate_area.get();
     if area == 0 {
         return;
@@ -130,7 +130,7 @@ pub fn update_time_area(v: &Vcpu) {
 
 /// Writes what could not be written before the running vCPU came to kernel mode.
 #[cold]
-pub fn update_stale_areas(v: &Vcpu) {
+pub fn update_stale_areas(v: &OwnedVcpu) {
     let waiting = v.stale_areas.swap(0, Ordering::Relaxed);
     if waiting & stale::RUNSTATE != 0 {
         update_runstate_area(v);

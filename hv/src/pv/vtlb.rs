@@ -3,9 +3,10 @@
 use crate::cpu;
 use crate::domain::memory::log_dirty::Writes;
 use crate::domain::memory::mmu_env::mmu;
-use crate::domain::vcpu::Vcpu;
+use crate::domain::vcpu::OwnedVcpu;
 use crate::mem::guest_tables::Tables;
 use crate::mem::{self, frames};
+use crate::sched::Held;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use hv_core::mmu::MmuEnv;
@@ -21,8 +22,8 @@ fn give_back(frames: impl IntoIterator<Item = Mfn>) {
     frames.into_iter().for_each(|mfn| frames::free_table(mfn));
 }
 
-/// Makes a cache for `v`, which is loaded nowhere. ENOMEM.
-pub fn enable(v: &Vcpu) -> Result<(), Errno> {
+/// Makes a cache for `v`. ENOMEM.
+pub fn enable(v: &Held<'_>) -> Result<(), Errno> {
     let mut pool = Vec::new();
     pool.try_reserve_exact(POOL + 2).map_err(|_| Errno::ENOMEM)?;
     while pool.len() < POOL + 2 {
@@ -40,8 +41,8 @@ pub fn enable(v: &Vcpu) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Takes the cache of `v`, which is loaded nowhere, away: it runs on its own tables again.
-pub fn disable(v: &Vcpu) {
+/// Takes the cache of `v` away: it runs on its own tables again.
+pub fn disable(v: &Held<'_>) {
     if let Some(cache) = v.set_vtlb(None) {
         // No CPU runs on them: one that stops running a vCPU leaves its root at once.
         give_back(cache.into_frames());
@@ -49,7 +50,7 @@ pub fn disable(v: &Vcpu) {
 }
 
 #[inline(always)]
-fn space(v: &Vcpu) -> Space {
+fn space(v: &OwnedVcpu) -> Space {
     if v.kernel_mode.get() {
         Space::Kernel
     } else {
@@ -59,13 +60,13 @@ fn space(v: &Vcpu) -> Space {
 
 /// The root for the current mode of `v` that the CPU is to load.
 #[inline(always)]
-pub fn hardware_root(v: &Vcpu) -> Mfn {
+pub fn hardware_root(v: &OwnedVcpu) -> Mfn {
     hardware_root_or(v, v.current_root())
 }
 
 /// The same for a caller who knows that `own` is the guest's root for that mode.
 #[inline(always)]
-pub fn hardware_root_or(v: &Vcpu, own: Mfn) -> Mfn {
+pub fn hardware_root_or(v: &OwnedVcpu, own: Mfn) -> Mfn {
     match v.vtlb() {
         None => own,
         Some(cache) => cache.root(space(v)),
@@ -74,7 +75,7 @@ pub fn hardware_root_or(v: &Vcpu, own: Mfn) -> Mfn {
 
 /// Empties the cache of `v`, which runs here or is about to. The CPU's TLB is the caller's business.
 #[inline]
-pub fn wipe(v: &Vcpu) {
+pub fn wipe(v: &OwnedVcpu) {
     if let Some(cache) = v.vtlb() {
         cache.wipe(&Tables);
     }
@@ -83,7 +84,7 @@ pub fn wipe(v: &Vcpu) {
 /// A page fault of `v`, or of the hypervisor in its memory. `None`: the access is to be tried again. Else the error code
 /// that the guest's own tables would have led to.
 #[inline]
-pub fn fault(v: &Vcpu, address: u64, code: u32) -> Option<u32> {
+pub fn fault(v: &OwnedVcpu, address: u64, code: u32) -> Option<u32> {
     match v.vtlb() {
         None => Some(code),
         Some(cache) => fill(v, cache, address, code),
@@ -91,7 +92,7 @@ pub fn fault(v: &Vcpu, address: u64, code: u32) -> Option<u32> {
 }
 
 #[cold]
-fn fill(v: &Vcpu, cache: &Vtlb, address: u64, code: u32) -> Option<u32> {
+fn fill(v: &OwnedVcpu, cache: &Vtlb, address: u64, code: u32) -> Option<u32> {
     let Some(va) = VirtAddr::new(address).filter(|_| code & PageFaultError::RSVD.bits() == 0) else {
         return Some(code);
     };

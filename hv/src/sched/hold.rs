@@ -8,10 +8,12 @@
 
 use super::{halt_again, is_asleep, start, this_cpu, tsc};
 use crate::cpu::requests;
-use crate::domain::vcpu::{self, stop, Vcpu};
+use crate::domain::vcpu::{self, stop, OwnedVcpu, Vcpu};
 use crate::domain::Domain;
+use alloc::boxed::Box;
 use core::mem::ManuallyDrop;
 use core::ops::Deref;
+use hv_core::vtlb::Vtlb;
 use xen_abi::errno::Errno;
 
 /// For how long a vCPU is waited for: long enough for a CPU in its guest to answer an interrupt.
@@ -24,9 +26,18 @@ const STOPPED_PATIENCE_NS: u64 = 5_000_000;
 pub struct Held<'a>(&'a Vcpu);
 
 impl Deref for Held<'_> {
-    type Target = Vcpu;
-    fn deref(&self) -> &Vcpu {
-        self.0
+    type Target = OwnedVcpu;
+    fn deref(&self) -> &OwnedVcpu {
+        // SAFETY: the vCPU is on no CPU, and its stop bit, which is the holder's, keeps it so until this is dropped.
+        unsafe { self.0.owned() }
+    }
+}
+
+impl Held<'_> {
+    /// Gives it another cache of its page tables, or none.
+    pub fn set_vtlb(&self, cache: Option<Box<Vtlb>>) -> Option<Box<Vtlb>> {
+        // SAFETY: it is held. A CPU that left it has forgotten its cache.
+        unsafe { (**self).set_vtlb(cache) }
     }
 }
 
@@ -43,7 +54,7 @@ pub fn hold(v: &Vcpu) -> Result<Held<'_>, Errno> {
 }
 
 fn hold_for(v: &Vcpu, patience_ns: u64) -> Result<Held<'_>, Errno> {
-    debug_assert!(!vcpu::current(this_cpu()).is_some_and(|me| core::ptr::eq(me, v)), "{v} holds itself");
+    debug_assert!(!vcpu::current(this_cpu()).is_some_and(|me| core::ptr::eq::<Vcpu>(&**me, v)), "{v} holds itself");
     if halt_again(v, stop::HELD) & stop::HELD != 0 {
         return Err(Errno::ERESTART);
     }
@@ -75,6 +86,11 @@ impl Drop for AllHeld<'_> {
 
 impl AllHeld<'_> {
     /// Does `f` with each of them.
+    pub fn each(&self, mut f: impl FnMut(&Held<'_>)) {
+        self.domain.vcpus().filter(|v| v.id < self.below).for_each(|v| f(&ManuallyDrop::new(Held(v))));
+    }
+
+    /// Does `f` with each of them, up to the first failure.
     pub fn try_each(&self, mut f: impl FnMut(&Held<'_>) -> Result<(), Errno>) -> Result<(), Errno> {
         self.domain.vcpus().filter(|v| v.id < self.below).try_for_each(|v| f(&ManuallyDrop::new(Held(v))))
     }

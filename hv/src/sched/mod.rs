@@ -14,7 +14,7 @@ pub use hold::{hold, hold_all, AllHeld, Held};
 use crate::arch::{ipi, tsc};
 use crate::cpu::percpu::{self, pending, this_cpu};
 use crate::cpu::requests;
-use crate::domain::vcpu::{stop, Vcpu};
+use crate::domain::vcpu::{stop, OwnedVcpu, Vcpu};
 use crate::domain::{Domain, Section};
 use crate::sync::{FairMutex, Once};
 use core::sync::atomic::{AtomicPtr, Ordering};
@@ -91,10 +91,11 @@ pub fn vcpu_in_slot(index: usize, _section: &Section) -> Option<&Vcpu> {
 }
 
 /// The vCPU that the scheduler chose for this CPU.
-fn chosen(id: VcpuId) -> Option<&'static Vcpu> {
+fn chosen(id: VcpuId) -> Option<&'static OwnedVcpu> {
     // SAFETY: as for `vcpu_in_slot`. Instead of a section it is that the vCPU is on this CPU: its domain is not destroyed, and
-    // so not freed, before it sleeps (`wait_asleep`); and who runs it lets go of it before it says that it sleeps.
-    unsafe { VCPUS.get(id.index())?.load(Ordering::Acquire).as_ref() }
+    // so not freed, before it sleeps (`wait_asleep`); and who runs it lets go of it before it says that it sleeps. Until then
+    // this CPU owns the vCPU's state, as the scheduler gave it to nobody else.
+    unsafe { VCPUS.get(id.index())?.load(Ordering::Acquire).as_ref().map(|v| v.owned()) }
 }
 
 /// The running CPU takes part in scheduling from now on.

@@ -6,7 +6,7 @@ use super::{chosen, scheduler, switch};
 use crate::arch::tsc;
 use crate::cpu;
 use crate::cpu::percpu::{self, pending, this_cpu, CpuInfo};
-use crate::domain::vcpu::{self, stop, Vcpu};
+use crate::domain::vcpu::{self, stop, OwnedVcpu};
 use crate::domain::{event, life};
 use crate::irq;
 use crate::sched;
@@ -108,7 +108,7 @@ fn schedule(me: &'static CpuInfo, regs: &mut CpuUserRegs) {
 
 /// Nobody is current any more on this CPU.
 #[inline]
-fn store(me: &CpuInfo, current: &Vcpu, regs: &CpuUserRegs) {
+fn store(me: &CpuInfo, current: &OwnedVcpu, regs: &CpuUserRegs) {
     switch::save(current, regs);
     vcpu::set_current(me, None);
 }

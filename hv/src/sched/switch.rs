@@ -4,7 +4,7 @@ use crate::arch::{descriptor, tlb};
 use crate::cpu::percpu::this_cpu;
 use crate::cpu::{self, msr};
 use crate::domain::event;
-use crate::domain::vcpu::Vcpu;
+use crate::domain::vcpu::OwnedVcpu;
 use crate::pv::{control_regs, debugreg, entry, mode, time, vtlb};
 use crate::sched::timers;
 use core::cell::Cell;
@@ -32,7 +32,7 @@ pub fn read_selectors() -> [u16; 4] {
 }
 
 /// Stores the state of `v`, which runs on this CPU with `regs`. Afterwards another CPU may load it.
-pub fn save(v: &Vcpu, regs: &CpuUserRegs) {
+pub fn save(v: &OwnedVcpu, regs: &CpuUserRegs) {
     timers::pause_periodic(v);
     let [ds, es, fs, gs] = read_selectors();
     // SAFETY: this CPU owns the state of the vCPU that it runs.
@@ -75,7 +75,7 @@ static RESIDENT: ResidentTable = ResidentTable(
 
 /// Loads `v` on this CPU: `regs`, which are the last vCPU's that ran here, become its registers. They, descriptors, FPU and
 /// bases are left alone if nobody has used this CPU or this vCPU since it ran here.
-pub fn load(v: &'static Vcpu, regs: &mut CpuUserRegs) {
+pub fn load(v: &'static OwnedVcpu, regs: &mut CpuUserRegs) {
     let me = this_cpu();
     let resident = &RESIDENT.0[me.cpu as usize];
     let stays = resident.load.get().is_last_of(v.last_load.get());
@@ -109,7 +109,7 @@ pub fn load(v: &'static Vcpu, regs: &mut CpuUserRegs) {
     time::update_runstate_area(v);
 }
 
-fn load_all(v: &'static Vcpu, regs: &mut CpuUserRegs) {
+fn load_all(v: &'static OwnedVcpu, regs: &mut CpuUserRegs) {
     let me = this_cpu();
     let domain = v.domain();
     domain.dirty_cpus.fetch_or(1 << me.cpu, Ordering::AcqRel);
@@ -141,7 +141,7 @@ fn load_all(v: &'static Vcpu, regs: &mut CpuUserRegs) {
 }
 
 /// Loads the vCPU's TSC_AUX, unless this CPU has that value already.
-pub fn load_tsc_aux(v: &Vcpu) {
+pub fn load_tsc_aux(v: &OwnedVcpu) {
     let resident = &RESIDENT.0[this_cpu().cpu as usize];
     if resident.tsc_aux.replace(v.tsc_aux.get()) != v.tsc_aux.get() {
         // SAFETY: a value other than that after reset: a guest has set one, which it may only where CPUID offers RDTSCP.
@@ -151,7 +151,7 @@ pub fn load_tsc_aux(v: &Vcpu) {
 
 /// Loads selectors, then bases: loading a selector changes the base. A selector that does not load ends in the failsafe
 /// callback, as on the way back from a bad iret.
-fn load_segments(v: &Vcpu, regs: &mut CpuUserRegs) {
+fn load_segments(v: &OwnedVcpu, regs: &mut CpuUserRegs) {
     let wanted = [regs.ds, regs.es, regs.fs, regs.gs];
     let mut bad = 0;
     // SAFETY: ring-3 selectors with a null fall-back; the hypervisor uses none of these registers.

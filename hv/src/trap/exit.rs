@@ -1,7 +1,7 @@
 //! The last thing before a guest runs again: pending work of this CPU, then what is pending for the vCPU.
 
 use crate::cpu::percpu::{this_cpu, CpuInfo};
-use crate::domain::vcpu::{self, Vcpu};
+use crate::domain::vcpu::{self, OwnedVcpu};
 use crate::pv::entry;
 use crate::pv::TRAP_SYSCALL;
 use crate::sched::run;
@@ -29,7 +29,7 @@ pub extern "C" fn exit_work(regs: &mut CpuUserRegs) -> u32 {
 /// The same after a SYSCALL, which may return [`SYSRET_KEPT`]: no system call or hypercall changes, in the frame of the
 /// vCPU that runs, the registers that functions preserve. Only another vCPU brings others.
 #[inline(always)]
-pub fn after_syscall(v: &Vcpu, regs: &mut CpuUserRegs) -> u32 {
+pub fn after_syscall(v: &OwnedVcpu, regs: &mut CpuUserRegs) -> u32 {
     if is_quiet(this_cpu(), v) {
         way(regs, SYSRET_KEPT)
     } else {
@@ -39,7 +39,7 @@ pub fn after_syscall(v: &Vcpu, regs: &mut CpuUserRegs) -> u32 {
 
 /// The same after a hypercall that left the selectors as SYSCALL had set them.
 #[inline(always)]
-pub fn after_plain_hypercall(v: &Vcpu, regs: &mut CpuUserRegs) -> u32 {
+pub fn after_plain_hypercall(v: &OwnedVcpu, regs: &mut CpuUserRegs) -> u32 {
     if !is_quiet(this_cpu(), v) {
         work(regs)
     } else if may_sysret_flat(regs) {
@@ -51,7 +51,7 @@ pub fn after_plain_hypercall(v: &Vcpu, regs: &mut CpuUserRegs) -> u32 {
 
 /// Neither the current vCPU nor this CPU has anything to do.
 #[inline(always)]
-fn is_quiet(cpu: &CpuInfo, current: &Vcpu) -> bool {
+fn is_quiet(cpu: &CpuInfo, current: &OwnedVcpu) -> bool {
     cpu.pending.load(Ordering::Acquire) == 0
         && !current.nmi_pending.load(Ordering::Relaxed)
         && !current.event_deliverable()

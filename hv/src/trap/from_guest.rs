@@ -2,7 +2,7 @@
 
 use crate::arch::{descriptor, efi, idt, smap};
 use crate::cpu::percpu::this_cpu;
-use crate::domain::vcpu::{self, Vcpu};
+use crate::domain::vcpu::{self, OwnedVcpu};
 use crate::mem::copy;
 use crate::pv::{address_space, entry, mmio_ro, ptwr, vtlb};
 use crate::trap::exit;
@@ -16,7 +16,7 @@ use xen_abi::regs::CpuUserRegs;
 
 /// The vCPU that ring 3 ran on behalf of.
 #[inline(always)]
-fn current() -> &'static Vcpu {
+fn current() -> &'static OwnedVcpu {
     vcpu::current(this_cpu()).expect("a trap from ring 3 has a vCPU")
 }
 
@@ -35,7 +35,7 @@ pub extern "C" fn syscall_from_guest(regs: &mut CpuUserRegs) -> u32 {
 
 /// Apart, for a hypercall needs fewer registers.
 #[inline(never)]
-fn system_call(v: &Vcpu, regs: &mut CpuUserRegs) -> u32 {
+fn system_call(v: &OwnedVcpu, regs: &mut CpuUserRegs) -> u32 {
     entry::syscall(v, regs, v.callbacks.syscall.get());
     exit::after_syscall(v, regs)
 }
@@ -93,7 +93,7 @@ pub extern "C" fn page_fault_from_guest(regs: &mut CpuUserRegs) {
 }
 
 /// A descriptor of the guest's LDT was needed: its page is mapped now, or the guest gets the fault for its own address.
-fn ldt_fault(v: &Vcpu, regs: &mut CpuUserRegs, offset: u64, code: u32) {
+fn ldt_fault(v: &OwnedVcpu, regs: &mut CpuUserRegs, offset: u64, code: u32) {
     if let Some(frame) = address_space::take_ldt_page(v, offset) {
         descriptor::map_ldt_page(offset >> x86::PAGE_SHIFT, frame);
         return;
@@ -142,7 +142,7 @@ pub extern "C" fn trap_from_guest(regs: &mut CpuUserRegs) {
 }
 
 /// #DB in ring 3: the guest gets it, with what DR6 says.
-fn debug_trap(v: &Vcpu, regs: &mut CpuUserRegs) {
+fn debug_trap(v: &OwnedVcpu, regs: &mut CpuUserRegs) {
     let dr6 = cpu::read_dr6();
     // SAFETY: clears the status bits only.
     unsafe { cpu::write_dr6(x86::rflags::DR6_DEFAULT) };

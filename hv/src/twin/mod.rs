@@ -14,7 +14,7 @@ mod run;
 mod space;
 
 use crate::cpu::percpu::{self, MAX_CPUS};
-use crate::domain::vcpu::Vcpu;
+use crate::domain::vcpu::OwnedVcpu;
 use crate::domain::Domain;
 use crate::mem::copy;
 use crate::sync::RwLock;
@@ -316,7 +316,7 @@ fn ready<'a>(place: &'a Option<State>, d: &Domain) -> Result<&'a Loaded, Errno> 
 
 /// Runs a function of a twin of `v`'s domain here, where `v` runs; says in `call` how it ended. Errors: ENOENT; ESRCH if the
 /// twin has no such function; EBUSY while it is loaded, unloaded or in use on this CPU; EIO if it was disabled by an abort; ENOMEM.
-pub fn call(v: &Vcpu, call: &mut TwinCall) -> Result<(), Errno> {
+pub fn call(v: &OwnedVcpu, call: &mut TwinCall) -> Result<(), Errno> {
     let place = place(call.twin)?.try_read().ok_or(Errno::EBUSY)?;
     let loaded = ready(&place, v.domain())?;
     if loaded.disabled.load(Ordering::Acquire) {

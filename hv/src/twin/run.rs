@@ -3,7 +3,7 @@
 use crate::arch::{idt, timer_hw, tlb, tsc};
 use crate::cpu;
 use crate::cpu::percpu::this_cpu;
-use crate::domain::vcpu::{self, Vcpu};
+use crate::domain::vcpu::{self, OwnedVcpu};
 use crate::domain::Domain;
 use crate::mem::copy;
 use crate::pv::debugreg;
@@ -93,7 +93,7 @@ impl Running<'_> {
 /// Runs the function at `owner`'s address `function` on this CPU, on which `v` runs. Errors: EBUSY if the instance is in
 /// use; ESRCH if the twin has no such function.
 pub fn invoke(
-    v: &Vcpu,
+    v: &OwnedVcpu,
     owner: &Domain,
     instance: &Instance,
     mirror: &Mirror,
@@ -131,7 +131,7 @@ pub fn invoke(
 }
 
 /// Takes the domain's breakpoints away: they would fire in the twin.
-fn disarm(v: &Vcpu) {
+fn disarm(v: &OwnedVcpu) {
     if debugreg::in_use(v) {
         // SAFETY: no breakpoints.
         unsafe { cpu::write_dr7(x86::rflags::DR7_DEFAULT) };

@@ -152,7 +152,7 @@ pub(super) fn destroy(r: &Request) -> Outcome {
     let held = sched::hold_all(&d)?;
     {
         let _not_logged_again = d.mm.lock_log();
-        d.vcpus().for_each(vtlb::disable);
+        held.each(vtlb::disable);
         // It is gone for good: nothing is logged any more.
         d.mm.log.disable();
     }

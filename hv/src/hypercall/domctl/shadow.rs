@@ -22,11 +22,11 @@ pub(super) fn call(r: &Request) -> Outcome {
     let d = r.other()?;
     let mut request: ShadowOp = r.read()?;
     match request.op {
-        op::SHADOW_OP_OFF => while_held(&d, |_| {
-            disable(&d);
+        op::SHADOW_OP_OFF => while_held(&d, |held| {
+            disable(&d, held);
             OK
         }),
-        op::SHADOW_OP_ENABLE_LOGDIRTY => while_held(&d, |_| enable(&d)),
+        op::SHADOW_OP_ENABLE_LOGDIRTY => while_held(&d, |held| enable(&d, held)),
         op::SHADOW_OP_CLEAN | op::SHADOW_OP_PEEK => {
             if request.pages > MAX_PAGES || request.mode & !op::SHADOW_LOGDIRTY_FINAL != 0 {
                 return Err(Errno::EINVAL);
@@ -53,7 +53,7 @@ fn while_held(d: &Domain, f: impl FnOnce(&AllHeld<'_>) -> Outcome) -> Outcome {
     result
 }
 
-fn enable(d: &Domain) -> Outcome {
+fn enable(d: &Domain, held: &AllHeld<'_>) -> Outcome {
     if d.is_dying() {
         return Err(Errno::EINVAL);
     }
@@ -62,18 +62,16 @@ fn enable(d: &Domain) -> Outcome {
         return Err(Errno::EXDEV);
     }
     d.mm.log.enable(d.maximum_pfn().saturating_add(1).max(d.mm.max_pages()))?;
-    for v in d.vcpus() {
-        if let Err(errno) = vtlb::enable(v) {
-            disable(d);
-            return Err(errno);
-        }
+    if let Err(errno) = held.try_each(vtlb::enable) {
+        disable(d, held);
+        return Err(errno);
     }
     OK
 }
 
-/// Stops logging; no vCPU is loaded.
-fn disable(d: &Domain) {
-    d.vcpus().for_each(vtlb::disable);
+/// Stops logging.
+fn disable(d: &Domain, held: &AllHeld<'_>) {
+    held.each(vtlb::disable);
     d.mm.log.disable();
 }
 
