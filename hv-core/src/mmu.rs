@@ -2,8 +2,8 @@
 //!
 //! A page becomes a page table by *promotion* (all entries validated, each taking references) and stops being one by
 //! *demotion*. While it is one, nobody has a writable mapping of it, and its entries change only here. All functions
-//! that change page tables of a domain need that domain's MMU lock, which the caller holds; reference and type counts
-//! are lock-free, for other domains map its frames at any time.
+//! that read or change page tables of a domain need that domain's MMU lock, and take a proof that it is held ([`Deferred`],
+//! [`Locked`]); reference and type counts are lock-free, for other domains map its frames at any time.
 //!
 //! * [`env`]: the traits for what the machine must do ([`MmuEnv`], [`PtMem`]);
 //! * [`refs`]: references to pages, as values that give themselves back ([`PageRef`], [`WritableRef`]);
@@ -55,7 +55,7 @@ pub use ext::{Flush, FlushWhat, FlushWhere, RootRef};
 pub use mirror::SharedTable;
 pub use refs::{PageRef, WritableRef};
 pub use segdesc::GdtFrames;
-pub use tables::Deferred;
+pub use tables::{Deferred, Locked};
 pub use teardown::Relinquish;
 pub use update::Owners;
 

@@ -6,7 +6,7 @@
 //! bit goes (so that loading CR3 flushes all of a guest), RAM is always write-back, I/O memory never cached.
 
 use super::update::{Accessed, Owners};
-use super::{IoAccess, Mmu, MmuEnv, MmuError, Slot};
+use super::{IoAccess, Locked, Mmu, MmuEnv, MmuError, Slot};
 use x86::pte::PTE_ADDR_MASK;
 use x86::{Mfn, Pte, PteFlags};
 use xen_abi::layout::DomId;
@@ -44,9 +44,16 @@ const fn adjust(new: Pte) -> Pte {
 }
 
 impl<E: MmuEnv> Mmu<'_, E> {
-    /// Changes the entry at `slot` of a validated L1 table of `who.table`, whose MMU lock is held.
+    /// Changes the entry at `slot` of a validated L1 table of `who.table`, whose MMU lock is `_lock`.
     #[inline]
-    pub(super) fn update_l1(&self, slot: Slot, new: Pte, who: Owners, ad: Accessed) -> Result<(), MmuError> {
+    pub(super) fn update_l1(
+        &self,
+        slot: Slot,
+        new: Pte,
+        who: Owners,
+        ad: Accessed,
+        _lock: Locked<'_>,
+    ) -> Result<(), MmuError> {
         let old = self.env.read(slot);
         if !new.is_present() {
             self.store(slot, old, new, ad);
@@ -81,7 +88,14 @@ impl<E: MmuEnv> Mmu<'_, E> {
     }
 
     /// Like [`Self::update_l1`], but only if the entry still is `old`.
-    pub(super) fn update_l1_if(&self, slot: Slot, old: Pte, new: Pte, who: Owners) -> Result<(), MmuError> {
+    pub(super) fn update_l1_if(
+        &self,
+        slot: Slot,
+        old: Pte,
+        new: Pte,
+        who: Owners,
+        _lock: Locked<'_>,
+    ) -> Result<(), MmuError> {
         let new = if new.is_present() {
             self.check_l1_flags(new, who.table)?;
             self.get_l1e(adjust(new), who)?

@@ -317,14 +317,14 @@ impl World {
                 let target = frame_near(d, 0, c);
                 let new = Pte(target.raw() << 12 | u64::from(e & 7));
                 let seen = if a & 2 == 0 { old } else { Pte(old.0 ^ 0x20) };
-                mmu.ptwr_commit(slot, seen, new, owner, lock)
+                mmu.ptwr_commit(slot, seen, new, owner, lock.locked())
             }
             _ => {
                 let Some((d, root)) = self.roots.last() else { return Ok(()) };
                 let va = [0, 0x1000, 0x20_0000, 0x4000_0000, 0x80_0000_0000, 0xffff_8000_0000_0000];
                 let va = VirtAddr::new(va[usize::from(a) % va.len()]).unwrap();
                 let new = Pte(frame_near(*d, 0, c).raw() << 12 | u64::from(e & 7));
-                mmu.update_va_mapping(root.mfn(), va, new, Owners::both(dom(*d)), &mut self.locks[*d])
+                mmu.update_va_mapping(root.mfn(), va, new, Owners::both(dom(*d)), self.locks[*d].locked())
             }
         }
     }

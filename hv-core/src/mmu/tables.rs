@@ -10,6 +10,7 @@
 use super::env::GROUP;
 use super::{Mmu, MmuEnv, MmuError, Slot};
 use crate::frame::{Frame, FrameType, Usage, UsageState};
+use core::marker::PhantomData;
 use x86::{Level, Mfn, Pte, PteFlags};
 use xen_abi::layout::{DomId, HYPERVISOR_END_SLOT, HYPERVISOR_FIRST_SLOT};
 
@@ -31,7 +32,7 @@ pub(super) const ALLOWED: u64 = PteFlags::P
 const PROMOTIONS: usize = 4;
 
 /// What a domain's MMU lock guards besides the page tables themselves: those that a preempted operation left half done.
-/// A `&mut` to it is the proof that the lock is held.
+/// A reference to it is the proof that the lock is held: it is made once, inside the lock.
 #[derive(Debug, Default)]
 #[must_use = "half-done page tables hold references"]
 pub struct Deferred {
@@ -55,10 +56,29 @@ impl Deferred {
     pub fn is_settled(&self) -> bool {
         self.dropping.is_none()
     }
+    /// The proof that the lock is held, for those who need no more than that.
+    #[inline(always)]
+    pub const fn locked(&self) -> Locked<'_> {
+        Locked(PhantomData)
+    }
     pub(super) fn tables(&self) -> impl Iterator<Item = Mfn> + '_ {
         self.promoting.iter().flatten().copied().chain(self.dropping)
     }
 }
+
+/// The MMU lock of the domain whose page tables are read or changed is held as long as this lives. It takes no room.
+///
+/// It cannot outlive the lock's guard:
+/// ```compile_fail,E0505
+/// # use hv_core::mmu::Deferred;
+/// let mmu_lock = std::sync::Mutex::new(Deferred::new());
+/// let guard = mmu_lock.lock().unwrap();
+/// let locked = guard.locked();
+/// drop(guard);
+/// let _still = locked;
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Locked<'a>(PhantomData<&'a Deferred>);
 
 /// A promotion did not succeed. If `held`, the table is `Partial` and its references are the caller's.
 pub(super) struct Stopped {
@@ -88,7 +108,7 @@ impl<E: MmuEnv> Mmu<'_, E> {
         match deferred.dropping {
             None => Ok(()),
             Some(mfn) => {
-                self.release_table(mfn)?;
+                self.release_table(mfn, deferred.locked())?;
                 deferred.dropping = None;
                 Ok(())
             }
@@ -116,7 +136,7 @@ impl<E: MmuEnv> Mmu<'_, E> {
         deferred: &mut Deferred,
     ) -> Result<(), MmuError> {
         if self.ram(mfn)?.usage().is_valid_as(level.into()) {
-            return self.acquire_table(mfn, level, dom).map_err(|stopped| stopped.why);
+            return self.acquire_table(mfn, level, dom, deferred.locked()).map_err(|stopped| stopped.why);
         }
         self.take_new_table(mfn, level, dom, deferred)
     }
@@ -125,7 +145,7 @@ impl<E: MmuEnv> Mmu<'_, E> {
         let begun = deferred.promoting.iter().position(|&p| p == Some(mfn));
         let (place, result) = if let Some(place) = begun {
             deferred.promoting[place] = None;
-            (place, self.resume_table(mfn, level, dom))
+            (place, self.resume_table(mfn, level, dom, deferred.locked()))
         } else {
             let place = match deferred.promoting.iter().position(Option::is_none) {
                 Some(free) => free,
@@ -137,7 +157,7 @@ impl<E: MmuEnv> Mmu<'_, E> {
                     return Err(MmuError::Preempted);
                 }
             };
-            (place, self.acquire_table(mfn, level, dom))
+            (place, self.acquire_table(mfn, level, dom, deferred.locked()))
         };
         result.map_err(|stopped| {
             if stopped.held {
@@ -155,13 +175,13 @@ impl<E: MmuEnv> Mmu<'_, E> {
     #[inline]
     pub(super) fn drop_table(&self, mfn: Mfn, deferred: &mut Deferred) {
         debug_assert!(deferred.dropping.is_none(), "not drained");
-        if self.release_table(mfn).is_err() {
+        if self.release_table(mfn, deferred.locked()).is_err() {
             deferred.dropping = Some(mfn);
         }
     }
 
     #[inline]
-    fn acquire_table(&self, mfn: Mfn, level: Level, dom: DomId) -> Result<(), Stopped> {
+    fn acquire_table(&self, mfn: Mfn, level: Level, dom: DomId, lock: Locked<'_>) -> Result<(), Stopped> {
         let frame = self.ram(mfn).map_err(Stopped::clean)?;
         if !frame.get(dom) {
             return Err(Stopped::clean(MmuError::NotOwned));
@@ -185,7 +205,7 @@ impl<E: MmuEnv> Mmu<'_, E> {
                     if usage.ty() == FrameType::Writable {
                         self.env.dma_forbid(dom, mfn);
                     }
-                    return self.promote(frame, mfn, level, dom, 0);
+                    return self.promote(frame, mfn, level, dom, 0, lock);
                 }
             } else if usage.ty() == ty {
                 break MmuError::Contended;
@@ -198,7 +218,7 @@ impl<E: MmuEnv> Mmu<'_, E> {
     }
 
     /// Goes on with a partial table whose references the caller holds.
-    fn resume_table(&self, mfn: Mfn, level: Level, dom: DomId) -> Result<(), Stopped> {
+    fn resume_table(&self, mfn: Mfn, level: Level, dom: DomId, lock: Locked<'_>) -> Result<(), Stopped> {
         let frame = self.ram(mfn).map_err(Stopped::clean)?;
         let usage = frame.usage();
         let ours = frame.owner() == dom && usage.ty() == FrameType::from(level);
@@ -206,15 +226,23 @@ impl<E: MmuEnv> Mmu<'_, E> {
             return Err(Stopped::held(MmuError::WrongType));
         }
         frame.set_usage(Usage::busy(usage.ty()));
-        self.promote(frame, mfn, level, dom, usage.resume())
+        self.promote(frame, mfn, level, dom, usage.resume(), lock)
     }
 
     /// Validates the entries from `from` on of a `Busy` table, whose references the caller holds.
-    fn promote(&self, frame: &Frame, mfn: Mfn, level: Level, dom: DomId, from: usize) -> Result<(), Stopped> {
+    fn promote(
+        &self,
+        frame: &Frame,
+        mfn: Mfn,
+        level: Level,
+        dom: DomId,
+        from: usize,
+        lock: Locked<'_>,
+    ) -> Result<(), Stopped> {
         let ty = FrameType::from(level);
         let stopped = match level.below() {
-            None => self.promote_entries_l1(mfn, dom),
-            Some(below) => self.promote_entries(mfn, level, below, dom, from),
+            None => self.promote_entries_l1(mfn, dom, lock),
+            Some(below) => self.promote_entries(mfn, level, below, dom, from, lock),
         };
         match stopped {
             Ok(()) => {
@@ -228,7 +256,7 @@ impl<E: MmuEnv> Mmu<'_, E> {
                 frame.set_usage(Usage::partial(ty, done));
                 Err(Stopped::held(MmuError::Preempted))
             }
-            Err((done, why)) => match self.demote(frame, mfn, level, done) {
+            Err((done, why)) => match self.demote(frame, mfn, level, done, lock) {
                 Ok(()) => Err(Stopped::clean(why)),
                 Err(_) => Err(Stopped::held(why)),
             },
@@ -236,7 +264,7 @@ impl<E: MmuEnv> Mmu<'_, E> {
     }
 
     /// `Err` says how many entries hold references, and why it stopped.
-    fn promote_entries_l1(&self, mfn: Mfn, dom: DomId) -> Result<(), (usize, MmuError)> {
+    fn promote_entries_l1(&self, mfn: Mfn, dom: DomId, _lock: Locked<'_>) -> Result<(), (usize, MmuError)> {
         let mut next = 0;
         while let Some((index, entry)) = self.next_present(mfn, next) {
             next = index + 1;
@@ -255,12 +283,13 @@ impl<E: MmuEnv> Mmu<'_, E> {
         below: Level,
         dom: DomId,
         from: usize,
+        lock: Locked<'_>,
     ) -> Result<(), (usize, MmuError)> {
         let mut progressed = false;
         if let Some(last) = from.checked_sub(1) {
             let child = self.env.read(Slot::new(mfn, last));
             if child.is_present() && !is_hypervisor_slot(level, last) && self.is_partial(child.mfn()) {
-                match self.resume_table(child.mfn(), below, dom) {
+                match self.resume_table(child.mfn(), below, dom, lock) {
                     Ok(()) => progressed = true,
                     Err(Stopped { why, held }) => return Err((if held { from } else { last }, why)),
                 }
@@ -280,7 +309,7 @@ impl<E: MmuEnv> Mmu<'_, E> {
                 // Before the child is taken: if that is preempted, the entry is not looked at again.
                 self.env.write(Slot::new(mfn, index), adopted);
             }
-            if let Err(Stopped { why, held }) = self.acquire_table(entry.mfn(), below, dom) {
+            if let Err(Stopped { why, held }) = self.acquire_table(entry.mfn(), below, dom, lock) {
                 return Err((if held { index + 1 } else { index }, why));
             }
             progressed = true;
@@ -329,7 +358,7 @@ impl<E: MmuEnv> Mmu<'_, E> {
     /// Drops a general and a type reference on a table; the last type reference takes it apart. On `Preempted` the
     /// table is partial and the references are still the caller's.
     #[inline]
-    pub(super) fn release_table(&self, mfn: Mfn) -> Result<(), MmuError> {
+    pub(super) fn release_table(&self, mfn: Mfn, lock: Locked<'_>) -> Result<(), MmuError> {
         let Some(frame) = self.frame(mfn) else { return Ok(()) };
         loop {
             let usage = frame.usage();
@@ -353,13 +382,13 @@ impl<E: MmuEnv> Mmu<'_, E> {
                 }
             };
             if frame.change_usage(usage, Usage::busy(usage.ty())) {
-                return self.demote(frame, mfn, level, upto);
+                return self.demote(frame, mfn, level, upto, lock);
             }
         }
     }
 
     /// Drops the references of the entries below `upto` of a `Busy` table, then the table's own.
-    fn demote(&self, frame: &Frame, mfn: Mfn, level: Level, upto: usize) -> Result<(), MmuError> {
+    fn demote(&self, frame: &Frame, mfn: Mfn, level: Level, upto: usize, lock: Locked<'_>) -> Result<(), MmuError> {
         let ty = FrameType::from(level);
         let mut progressed = false;
         let mut upto = upto;
@@ -372,7 +401,7 @@ impl<E: MmuEnv> Mmu<'_, E> {
                 self.put_l1e(entry);
                 continue;
             }
-            if (progressed && self.env.preempt_pending()) || self.release_table(entry.mfn()).is_err() {
+            if (progressed && self.env.preempt_pending()) || self.release_table(entry.mfn(), lock).is_err() {
                 frame.set_usage(Usage::partial(ty, index + 1));
                 return Err(MmuError::Preempted);
             }

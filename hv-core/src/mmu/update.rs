@@ -1,7 +1,7 @@
 //! The ways in which a guest changes a page-table entry: `mmu_update`, `update_va_mapping` and the writable-page-table
 //! fault path.
 
-use super::{Deferred, Mmu, MmuEnv, MmuError, Slot};
+use super::{Deferred, Locked, Mmu, MmuEnv, MmuError, Slot};
 use crate::frame::{Frame, FrameType, UsageState};
 use x86::{Level, Mfn, Pte, PteFlags, VirtAddr};
 use xen_abi::layout::{DomId, HYPERVISOR_VIRT_END, HYPERVISOR_VIRT_START};
@@ -64,7 +64,7 @@ impl<E: MmuEnv> Mmu<'_, E> {
         let frame = self.ram(slot.page())?;
         // A page that is a table stays one as long as the lock of its owner is held.
         if frame.usage().is_valid_as(FrameType::L1) && frame.owner() == who.table {
-            return self.update_l1(slot, new, who, ad);
+            return self.update_l1(slot, new, who, ad, lock.locked());
         }
         self.update_other(slot, new, frame, who, ad, lock)
     }
@@ -106,9 +106,10 @@ impl<E: MmuEnv> Mmu<'_, E> {
         Ok(())
     }
 
-    /// The slot of the L1 entry that maps `va` under the L4 table `root`, which is loaded or otherwise kept valid.
+    /// The slot of the L1 entry that maps `va` under the L4 table `root`, which is loaded or otherwise kept valid. `_lock` is the MMU
+    /// lock of the root's owner.
     #[inline]
-    pub fn l1_slot(&self, root: Mfn, va: VirtAddr) -> Result<Slot, MmuError> {
+    pub fn l1_slot(&self, root: Mfn, va: VirtAddr, _lock: Locked<'_>) -> Result<Slot, MmuError> {
         if (HYPERVISOR_VIRT_START..HYPERVISOR_VIRT_END).contains(&va.raw()) {
             return Err(MmuError::ReservedSlot);
         }
@@ -128,10 +129,10 @@ impl<E: MmuEnv> Mmu<'_, E> {
         Ok(Slot::new(l2e.mfn(), va.table_index(1)))
     }
 
-    /// The present L1 entry that maps `va` under `root`.
+    /// The present L1 entry that maps `va` under `root`: see [`Self::l1_slot`].
     #[inline]
-    pub fn mapping(&self, root: Mfn, va: VirtAddr) -> Result<Pte, MmuError> {
-        let entry = self.env.read(self.l1_slot(root, va)?);
+    pub fn mapping(&self, root: Mfn, va: VirtAddr, lock: Locked<'_>) -> Result<Pte, MmuError> {
+        let entry = self.env.read(self.l1_slot(root, va, lock)?);
         if entry.is_present() {
             Ok(entry)
         } else {
@@ -148,17 +149,17 @@ impl<E: MmuEnv> Mmu<'_, E> {
         va: VirtAddr,
         new: Pte,
         who: Owners,
-        _lock: &mut Deferred,
+        lock: Locked<'_>,
     ) -> Result<(), MmuError> {
-        let slot = self.l1_slot(root, va)?;
-        self.update_l1(slot, new, who, Accessed::Overwrite)
+        let slot = self.l1_slot(root, va, lock)?;
+        self.update_l1(slot, new, who, Accessed::Overwrite, lock)
     }
 
     /// Is a write to `va`, which faulted under `root`, a write to an L1 table of `dom` through a read-only mapping? Then
     /// says which slot it falls into.
     #[inline]
-    pub fn ptwr_target(&self, root: Mfn, va: VirtAddr, dom: DomId) -> Option<Slot> {
-        let mapping = self.mapping(root, va).ok()?;
+    pub fn ptwr_target(&self, root: Mfn, va: VirtAddr, dom: DomId, lock: Locked<'_>) -> Option<Slot> {
+        let mapping = self.mapping(root, va, lock).ok()?;
         if mapping.is_writable() {
             return None;
         }
@@ -172,7 +173,7 @@ impl<E: MmuEnv> Mmu<'_, E> {
 
     /// The entry that a write emulation starts from.
     #[inline]
-    pub fn ptwr_read(&self, slot: Slot) -> Pte {
+    pub fn ptwr_read(&self, slot: Slot, _lock: Locked<'_>) -> Pte {
         self.env.read(slot)
     }
 
@@ -180,19 +181,12 @@ impl<E: MmuEnv> Mmu<'_, E> {
     /// `slot` comes from [`Self::ptwr_target`] under the same lock. `Changed`: the CPU set an accessed or dirty bit
     /// meanwhile; read again, compute again. Other errors: the guest gets the fault.
     #[inline]
-    pub fn ptwr_commit(
-        &self,
-        slot: Slot,
-        old: Pte,
-        new: Pte,
-        dom: DomId,
-        _lock: &mut Deferred,
-    ) -> Result<(), MmuError> {
+    pub fn ptwr_commit(&self, slot: Slot, old: Pte, new: Pte, dom: DomId, lock: Locked<'_>) -> Result<(), MmuError> {
         let frame = self.ram(slot.page())?;
         if !frame.usage().is_valid_as(FrameType::L1) || frame.owner() != dom {
             return Err(MmuError::WrongType);
         }
-        self.update_l1_if(slot, old, new, Owners::both(dom))
+        self.update_l1_if(slot, old, new, Owners::both(dom), lock)
     }
 
     /// Writes the entry of a grant mapping into an L1 slot of `mapper`: maps `frame` of `granter`, which the caller has
@@ -204,11 +198,11 @@ impl<E: MmuEnv> Mmu<'_, E> {
         granter: DomId,
         frame: Mfn,
         flags: PteFlags,
-        _lock: &mut Deferred,
+        lock: Locked<'_>,
     ) -> Result<Pte, MmuError> {
         self.l1_table_of(slot, mapper)?;
         let new = Pte::new(frame, flags | PteFlags::P);
-        self.update_l1(slot, new, Owners { table: mapper, frame: granter }, Accessed::Overwrite)?;
+        self.update_l1(slot, new, Owners { table: mapper, frame: granter }, Accessed::Overwrite, lock)?;
         Ok(self.env.read(slot))
     }
 
@@ -220,10 +214,10 @@ impl<E: MmuEnv> Mmu<'_, E> {
         mapper: DomId,
         frame: Mfn,
         writable: bool,
-        _lock: &mut Deferred,
+        lock: Locked<'_>,
     ) -> Result<(), MmuError> {
-        self.grant_entry(slot, mapper, frame, writable)?;
-        self.update_l1(slot, Pte::EMPTY, Owners::both(mapper), Accessed::Overwrite)
+        self.grant_entry(slot, mapper, frame, writable, lock)?;
+        self.update_l1(slot, Pte::EMPTY, Owners::both(mapper), Accessed::Overwrite, lock)
     }
 
     /// The same, and what the slot `with` of the mapper's holds takes the entry's place; that slot is empty then. The
@@ -235,9 +229,9 @@ impl<E: MmuEnv> Mmu<'_, E> {
         mapper: DomId,
         frame: Mfn,
         writable: bool,
-        _lock: &mut Deferred,
+        lock: Locked<'_>,
     ) -> Result<(), MmuError> {
-        let old = self.grant_entry(slot, mapper, frame, writable)?;
+        let old = self.grant_entry(slot, mapper, frame, writable, lock)?;
         self.l1_table_of(with, mapper)?;
         if with == slot {
             return Err(MmuError::Changed);
@@ -253,7 +247,14 @@ impl<E: MmuEnv> Mmu<'_, E> {
     }
 
     /// The entry of a grant mapping. `Changed`: the slot no longer maps `frame` with that writability.
-    fn grant_entry(&self, slot: Slot, mapper: DomId, frame: Mfn, writable: bool) -> Result<Pte, MmuError> {
+    fn grant_entry(
+        &self,
+        slot: Slot,
+        mapper: DomId,
+        frame: Mfn,
+        writable: bool,
+        _lock: Locked<'_>,
+    ) -> Result<Pte, MmuError> {
         self.l1_table_of(slot, mapper)?;
         let entry = self.env.read(slot);
         if !entry.is_present() || entry.mfn() != frame || entry.is_writable() != writable {

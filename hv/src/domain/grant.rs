@@ -9,7 +9,7 @@ use crate::domain::{self, Domain, DomainRef};
 use crate::iommu;
 use crate::mem::{frames, phys_to_virt};
 use hv_core::grant::{self as table, check_copy, CopySide, FrameRefs, MapFlags, Retired};
-use hv_core::mmu::Slot;
+use hv_core::mmu::{Locked, Slot};
 use x86::{Mfn, PteFlags, VirtAddr};
 use xen_abi::errno::Errno;
 use xen_abi::grant::{GntStatus, GrantCopy};
@@ -86,7 +86,7 @@ pub struct Place {
 }
 
 impl Place {
-    fn slot(self) -> Result<Slot, GntStatus> {
+    fn slot(self, lock: Locked<'_>) -> Result<Slot, GntStatus> {
         if self.is_entry {
             if self.addr % 8 != 0 {
                 return Err(GntStatus::GeneralError);
@@ -94,7 +94,7 @@ impl Place {
             return Ok(Slot::at(self.addr));
         }
         let va = VirtAddr::new(self.addr).filter(|va| va.raw() % 4096 == 0).ok_or(GntStatus::BadVirtAddr)?;
-        mmu().l1_slot(self.root, va).map_err(|_| GntStatus::BadVirtAddr)
+        mmu().l1_slot(self.root, va, lock).map_err(|_| GntStatus::BadVirtAddr)
     }
 }
 
@@ -106,7 +106,7 @@ pub fn map(
     flags: MapFlags,
     place: Place,
 ) -> Result<(u32, Mfn), GntStatus> {
-    let mut mm = mapper.mm.lock();
+    let mm = mapper.mm.lock();
     // Under the lock, so nobody else takes handles of this domain's meanwhile.
     if mapper.grants.track().is_full() && !frames::may_grow_tables() {
         return Err(GntStatus::NoSpace);
@@ -123,8 +123,8 @@ pub fn map(
         bits.set(PteFlags::US, flags.application);
         bits.set(PteFlags::RW, flags.writable);
         bits |= PteFlags::from_bits_retain(u64::from(flags.available & 7) << PTE_AVAILABLE_SHIFT);
-        let written = place.slot().and_then(|slot| {
-            let mapped = mmu().grant_map(slot, mapper.mm.id, granter.mm.id, mfn, bits, &mut mm);
+        let written = place.slot(mm.locked()).and_then(|slot| {
+            let mapped = mmu().grant_map(slot, mapper.mm.id, granter.mm.id, mfn, bits, mm.locked());
             mapped.map_err(|_| GntStatus::GeneralError)
         });
         if let Err(e) = written {
@@ -148,7 +148,7 @@ pub fn unmap(
     with: Option<Place>,
     dev_bus_addr: u64,
 ) -> Result<Option<Retired>, GntStatus> {
-    let mut mm = mapper.mm.lock();
+    let mm = mapper.mm.lock();
     let mut track = mapper.grants.track();
     let mapping = track.get(handle).ok_or(GntStatus::BadHandle)?;
     let mfn = Mfn::new(mapping.frame);
@@ -158,14 +158,14 @@ pub fn unmap(
     }
     let host = place.filter(|_| mapping.host);
     if let Some(place) = host {
-        let slot = place.slot()?;
+        let slot = place.slot(mm.locked())?;
         let cleared = match with {
-            None => mmu().grant_unmap(slot, mapper.mm.id, mfn, mapping.writable, &mut mm),
+            None => mmu().grant_unmap(slot, mapper.mm.id, mfn, mapping.writable, mm.locked()),
             // Only a place that was named by its address can get another page's entry.
             Some(_) if place.is_entry => return Err(GntStatus::GeneralError),
             Some(other) => {
-                let other = other.slot().map_err(|_| GntStatus::GeneralError)?;
-                mmu().grant_replace(slot, other, mapper.mm.id, mfn, mapping.writable, &mut mm)
+                let other = other.slot(mm.locked()).map_err(|_| GntStatus::GeneralError)?;
+                mmu().grant_replace(slot, other, mapper.mm.id, mfn, mapping.writable, mm.locked())
             }
         };
         cleared.map_err(|_| GntStatus::GeneralError)?;

@@ -26,8 +26,8 @@ fn update(cx: &mut Caller, va: u64, value: u64, flags: u64, who: Owners) -> Outc
     let va = VirtAddr::new(va).ok_or(Errno::EINVAL)?;
     let root = cx.vcpu.kernel_root.get();
     {
-        let mut lock = cx.domain().mm.lock();
-        mmu().update_va_mapping(root, va, Pte(value), who, &mut lock)?;
+        let lock = cx.domain().mm.lock();
+        mmu().update_va_mapping(root, va, Pte(value), who, lock.locked())?;
     }
     if flags != 0 {
         if let Some(request) = Flush::from_uvmf(flags, va)? {

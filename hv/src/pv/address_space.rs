@@ -239,8 +239,8 @@ pub fn take_ldt_page(v: &OwnedVcpu, offset: u64) -> Option<Mfn> {
     let va = VirtAddr::new(v.ldt_base.get().checked_add((page as u64) << PAGE_SHIFT)?)?;
     let mm = &v.domain().mm;
     // A fault while this CPU holds the lock finds no page; the access that faulted fails then.
-    let _lock = mm.try_lock()?;
-    let entry = mmu().mapping(v.kernel_root.get(), va).ok()?;
+    let lock = mm.try_lock()?;
+    let entry = mmu().mapping(v.kernel_root.get(), va, lock.locked()).ok()?;
     mmu().take_segdesc(mm.id, entry.mfn()).ok()?;
     *place = entry.mfn();
     v.ldt_frames.set(frames);

@@ -37,8 +37,8 @@ pub fn handle(v: &OwnedVcpu, regs: &mut CpuUserRegs, address: u64) -> bool {
     }
     let Some(va) = VirtAddr::new(address) else { return false };
     let frame = {
-        let _lock = v.domain().mm.lock();
-        let Ok(slot) = mmu().l1_slot(v.kernel_root.get(), va) else { return false };
+        let lock = v.domain().mm.lock();
+        let Ok(slot) = mmu().l1_slot(v.kernel_root.get(), va, lock.locked()) else { return false };
         let entry = mmu().env.read(slot);
         if !entry.is_present() || entry.is_writable() || !device_frames::is_watched(entry.mfn()) {
             return false;

@@ -7,7 +7,7 @@ use crate::pv::{emulate, entry};
 use hv_core::emul::gpr::mask;
 use hv_core::emul::memory_write::MemoryWrite;
 use hv_core::emul::Mode;
-use hv_core::mmu::{Deferred, MmuError, Slot};
+use hv_core::mmu::{Locked, MmuError, Slot};
 use x86::rflags::Dr6;
 use x86::{vector, Pte, VirtAddr};
 use xen_abi::layout::DomId;
@@ -23,11 +23,11 @@ pub fn handle(v: &OwnedVcpu, regs: &mut CpuUserRegs, address: u64) -> bool {
     let Some(va) = VirtAddr::new(address) else { return false };
     let mm = &v.domain().mm;
     let single_step = {
-        let mut lock = mm.lock();
-        let Some(slot) = mmu().ptwr_target(v.kernel_root.get(), va, mm.id) else { return false };
+        let lock = mm.lock();
+        let Some(slot) = mmu().ptwr_target(v.kernel_root.get(), va, mm.id, lock.locked()) else { return false };
         let fetched = emulate::fetch(regs.rip, Mode::Long);
         let Ok(write) = MemoryWrite::decode(regs, &fetched, address, emulate::segment_base) else { return false };
-        match complete(&write, regs, slot, mm.id, &mut lock) {
+        match complete(&write, regs, slot, mm.id, lock.locked()) {
             Some(single_step) => single_step,
             None => return false,
         }
@@ -42,11 +42,11 @@ pub fn handle(v: &OwnedVcpu, regs: &mut CpuUserRegs, address: u64) -> bool {
 /// Does the write to the entry at `slot`, or to a part of it. Whether the guest single-steps; `None` if the entry that
 /// would result is not fit.
 #[inline]
-fn complete(write: &MemoryWrite, regs: &mut CpuUserRegs, slot: Slot, dom: DomId, lock: &mut Deferred) -> Option<bool> {
+fn complete(write: &MemoryWrite, regs: &mut CpuUserRegs, slot: Slot, dom: DomId, lock: Locked<'_>) -> Option<bool> {
     let shift = (write.addr & 7) * 8;
     let field = mask(write.width);
     for _ in 0..MAX_TRIES {
-        let old = mmu().ptwr_read(slot);
+        let old = mmu().ptwr_read(slot, lock);
         let effect = write.evaluate(regs, old.0 >> shift & field);
         let result = match effect.new {
             Some(new) => {

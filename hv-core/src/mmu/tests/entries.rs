@@ -119,10 +119,10 @@ fn machphys_update_sets_only_own_frames() {
 
 #[test]
 fn update_va_mapping_walks_the_given_root() {
-    let (m, mut lock) = pinned();
+    let (m, lock) = pinned();
     let owners = Owners::both(DOM1);
     let at = |va: u64| VirtAddr::new(va).unwrap();
-    m.mmu().update_va_mapping(mfn(L4), at(0x3000), pte(23, P | RW | US), owners, &mut lock).unwrap();
+    m.mmu().update_va_mapping(mfn(L4), at(0x3000), pte(23, P | RW | US), owners, lock.locked()).unwrap();
     assert_eq!(m.mmu().env.read(slot(L1, 3)), pte(23, P | RW | US));
     for (va, why) in [
         (0x20_0000, MmuError::NotMapped),
@@ -132,7 +132,7 @@ fn update_va_mapping_walks_the_given_root() {
         (0xffff_87ff_ffff_f000, MmuError::ReservedSlot),
         (0xffff_8800_0000_0000, MmuError::NotMapped),
     ] {
-        let refused = m.mmu().update_va_mapping(mfn(L4), at(va), Pte::EMPTY, owners, &mut lock);
+        let refused = m.mmu().update_va_mapping(mfn(L4), at(va), Pte::EMPTY, owners, lock.locked());
         assert_eq!(refused, Err(why), "{va:#x}");
     }
 }
@@ -186,22 +186,22 @@ fn io_memory_needs_the_right_and_loses_caching() {
 fn writable_page_tables_commit_atomically() {
     let (m, mut lock) = pinned();
     let va = VirtAddr::new(0x2010).unwrap();
-    assert_eq!(m.mmu().ptwr_target(mfn(L4), va, DOM1), None, "nothing mapped there");
+    assert_eq!(m.mmu().ptwr_target(mfn(L4), va, DOM1, lock.locked()), None, "nothing mapped there");
     update(&m, &mut lock, slot(L1, 2), pte(L1, P | US)).unwrap();
-    let target = m.mmu().ptwr_target(mfn(L4), va, DOM1).unwrap();
+    let target = m.mmu().ptwr_target(mfn(L4), va, DOM1, lock.locked()).unwrap();
     assert_eq!(target, slot(L1, 2));
-    assert_eq!(m.mmu().ptwr_target(mfn(L4), va, DOM2), None);
-    assert_eq!(m.mmu().ptwr_target(mfn(L4), VirtAddr::new(0).unwrap(), DOM1), None, "mapped writable");
+    assert_eq!(m.mmu().ptwr_target(mfn(L4), va, DOM2, lock.locked()), None);
+    assert_eq!(m.mmu().ptwr_target(mfn(L4), VirtAddr::new(0).unwrap(), DOM1, lock.locked()), None, "mapped writable");
     let target = Slot::at(slot(L1, 1).addr());
-    let old = m.mmu().ptwr_read(target);
+    let old = m.mmu().ptwr_read(target, lock.locked());
     m.poke(target, old.with(x86::PteFlags::A));
-    let raced = m.mmu().ptwr_commit(target, old, pte(24, P | RW | US), DOM1, &mut lock);
+    let raced = m.mmu().ptwr_commit(target, old, pte(24, P | RW | US), DOM1, lock.locked());
     assert_eq!(raced, Err(MmuError::Changed));
     assert_eq!(counts(&m, 24), (FrameType::None, 0, 1));
-    let old = m.mmu().ptwr_read(target);
-    m.mmu().ptwr_commit(target, old, pte(24, P | RW | US), DOM1, &mut lock).unwrap();
+    let old = m.mmu().ptwr_read(target, lock.locked());
+    m.mmu().ptwr_commit(target, old, pte(24, P | RW | US), DOM1, lock.locked()).unwrap();
     assert_eq!((counts(&m, 21), counts(&m, 24)), ((FrameType::None, 0, 1), (FrameType::Writable, 1, 2)));
-    let refused = m.mmu().ptwr_commit(slot(L2, 0), pte(L1, P | RW | US), Pte::EMPTY, DOM1, &mut lock);
+    let refused = m.mmu().ptwr_commit(slot(L2, 0), pte(L1, P | RW | US), Pte::EMPTY, DOM1, lock.locked());
     assert_eq!(refused, Err(MmuError::WrongType), "only L1 tables");
 }
 
@@ -209,9 +209,10 @@ fn writable_page_tables_commit_atomically() {
 fn a_grant_mapping_is_destroyed_only_if_it_is_that_mapping() {
     let (m, mut lock) = pinned();
     let rw_user = x86::PteFlags::RW | x86::PteFlags::US;
-    m.mmu().grant_map(slot(L1, 5), DOM1, DOM2, mfn(40), rw_user, &mut lock).unwrap();
+    m.mmu().grant_map(slot(L1, 5), DOM1, DOM2, mfn(40), rw_user, lock.locked()).unwrap();
     assert_eq!(counts(&m, 40), (FrameType::Writable, 1, 2));
-    let unmap = |at, frame, writable, lock: &mut Deferred| m.mmu().grant_unmap(at, DOM1, mfn(frame), writable, lock);
+    let unmap =
+        |at, frame, writable, lock: &Deferred| m.mmu().grant_unmap(at, DOM1, mfn(frame), writable, lock.locked());
     assert_eq!(unmap(slot(L1, 5), 41, true, &mut lock), Err(MmuError::Changed));
     assert_eq!(unmap(slot(L1, 5), 40, false, &mut lock), Err(MmuError::Changed));
     assert_eq!(unmap(slot(L2, 5), 40, true, &mut lock), Err(MmuError::WrongType));
@@ -248,10 +249,10 @@ fn descriptor_pages_hold_only_harmless_descriptors() {
 fn an_entry_moves_where_a_grant_was_with_its_references() {
     let (m, mut lock) = pinned();
     let (grant, other) = (slot(L1, 5), slot(L1, 0));
-    m.mmu().grant_map(grant, DOM1, DOM2, mfn(40), x86::PteFlags::from_bits_retain(RW | US), &mut lock).unwrap();
+    m.mmu().grant_map(grant, DOM1, DOM2, mfn(40), x86::PteFlags::from_bits_retain(RW | US), lock.locked()).unwrap();
     let moved = m.read(other);
     let before = counts(&m, moved.mfn().raw());
-    let replace = |slot, with, lock: &mut Deferred| m.mmu().grant_replace(slot, with, DOM1, mfn(40), true, lock);
+    let replace = |slot, with, lock: &Deferred| m.mmu().grant_replace(slot, with, DOM1, mfn(40), true, lock.locked());
     assert_eq!(replace(grant, grant, &mut lock), Err(MmuError::Changed), "by itself");
     assert_eq!(replace(other, grant, &mut lock), Err(MmuError::Changed), "no grant is there");
     assert_eq!(replace(grant, slot(40, 0), &mut lock), Err(MmuError::WrongType), "not from a page table");
