@@ -9,6 +9,7 @@ pub mod screen;
 pub mod serial;
 
 use core::arch::asm;
+use core::marker::PhantomData;
 use x86::cpuid::CpuidRegs;
 
 /// Model-specific registers that the hypervisor itself programs (SDM vol. 4).
@@ -160,16 +161,39 @@ pub fn rdtsc() -> u64 {
     unsafe { core::arch::x86_64::_rdtsc() }
 }
 
+/// Interrupts may be let in here: this CPU holds no lock that interrupt handlers take, and no reference to per-CPU data that they
+/// use. It takes no room. The entry code makes one and hands it down to those who may let interrupts in; there is no other way to
+/// do that, so whoever is not given one is never interrupted.
+pub struct Interruptible<'a>(PhantomData<&'a mut *mut ()>);
+
+impl Interruptible<'_> {
+    /// For the entry code, and for nobody else.
+    ///
+    /// # Safety
+    /// 1. This CPU has just begun to run the hypervisor: it holds no lock and no such reference. 2. Whoever gets the result, or what
+    ///    [`Self::again`] makes of it, holds none of those locks when it uses it.
+    #[inline(always)]
+    pub const unsafe fn on_entry() -> Self {
+        Self(PhantomData)
+    }
+
+    /// The same for a function that is called.
+    #[inline(always)]
+    pub const fn again(&mut self) -> Interruptible<'_> {
+        Interruptible(PhantomData)
+    }
+}
+
 /// Enables interrupts, waits for one, disables them.
 #[inline(always)]
-pub fn sti_hlt_cli() {
-    // SAFETY: the interrupt handlers may run here: the caller holds no lock and no reference to per-CPU data that they use.
+pub fn sti_hlt_cli(_: Interruptible<'_>) {
+    // SAFETY: the interrupt handlers may run here, as the caller shows.
     unsafe { asm!("sti", "hlt", "cli", options(nostack)) };
 }
 
 /// Lets pending interrupts in for a moment.
 #[inline(always)]
-pub fn interrupt_window() {
+pub fn interrupt_window(_: Interruptible<'_>) {
     // SAFETY: as `sti_hlt_cli`.
     unsafe { asm!("sti", "nop", "cli", options(nostack)) };
 }

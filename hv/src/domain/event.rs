@@ -133,7 +133,7 @@ pub fn close(d: &Domain, port: Port) -> Result<(), Errno> {
 }
 
 /// Closes all ports of `d` and goes back to the 2-level layout. `false`: `preempt` asked to stop; call again.
-pub fn reset(d: &Domain, preempt: impl Fn() -> bool) -> Result<bool, Errno> {
+pub fn reset(d: &Domain, mut preempt: impl FnMut() -> bool) -> Result<bool, Errno> {
     let mut from = 0;
     loop {
         let next = d.events.lock().next_open(from);

@@ -24,7 +24,7 @@ pub fn run<T>(
     requests: GuestPtr<T>,
     count: u32,
     done: GuestPtr<u32>,
-    part: impl FnOnce(&Caller, Rest<T>) -> Progress,
+    part: impl FnOnce(&mut Caller, Rest<T>) -> Progress,
 ) -> Outcome {
     let is_continued = count & MMU_UPDATE_PREEMPTED != 0;
     let count = count & !MMU_UPDATE_PREEMPTED;

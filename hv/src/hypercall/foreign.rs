@@ -29,7 +29,7 @@ impl Deref for Target {
 #[inline]
 pub fn target(cx: &Caller, id: u16) -> Result<Target, Errno> {
     if id == DOMID_SELF || id == cx.domain().id {
-        return Ok(Target::Caller(cx.domain()));
+        return Ok(Target::Caller(cx.vcpu.domain()));
     }
     let other = domain::find(id).ok_or(Errno::ESRCH)?;
     cx.require_privilege()?;

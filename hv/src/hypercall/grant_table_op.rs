@@ -156,12 +156,12 @@ impl Unmap for op::UnmapAndReplace {
 
 /// Unmaps in batches with one flush each: a use ends only when no CPU can reach the frame through it.
 fn unmap_all<R: Unmap>(cx: &mut Caller, list: GuestPtr<R>, count: u32) -> Outcome {
-    let mapper = cx.domain();
     let mut done = 0;
     while done < count {
         if done > 0 && cx.preempt_pending() {
             return proceed(cx, list, count, done);
         }
+        let mapper = cx.domain();
         let mut retired: [Option<Retired>; UNMAP_BATCH] = [const { None }; UNMAP_BATCH];
         let mut result = Ok(());
         for slot in &mut retired {

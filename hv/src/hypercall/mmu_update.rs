@@ -22,7 +22,7 @@ pub fn call(cx: &mut Caller, reqs: GuestPtr<MmuUpdate>, count: u32, done: GuestP
 }
 
 #[inline]
-fn part(cx: &Caller, rest: Rest<MmuUpdate>, foreign: u32) -> Progress {
+fn part(cx: &mut Caller, rest: Rest<MmuUpdate>, foreign: u32) -> Progress {
     let Rest { requests: reqs, count, .. } = rest;
     let (table_domid, frame_domid) = ((foreign >> 16) as u16, foreign as u16);
     let other = if table_domid == 0 {
@@ -33,22 +33,22 @@ fn part(cx: &Caller, rest: Rest<MmuUpdate>, foreign: u32) -> Progress {
             Err(errno) => return (0, Err(errno)),
         }
     };
-    let mm = other.as_deref().map_or(&cx.domain().mm, |d| &d.mm);
+    let table = other.as_deref().unwrap_or(cx.domain()).mm.id;
     let frame = if DomId(frame_domid) == DomId::SELF {
-        mm.id
+        table
     } else {
         match foreign::frame_owner(cx, frame_domid) {
             Ok(id) => id,
             Err(errno) => return (0, Err(errno)),
         }
     };
-    let who = Owners { table: mm.id, frame };
+    let who = Owners { table, frame };
     let mut i: u32 = 0;
     loop {
         let end = count.min(i.saturating_add(STRIDE));
         {
             mmu_env::refill_steps();
-            let mut lock = mm.lock();
+            let mut lock = other.as_deref().unwrap_or(cx.domain()).mm.lock();
             while i < end {
                 let request = match reqs.at(u64::from(i)).and_then(GuestPtr::read) {
                     Ok(request) => request,

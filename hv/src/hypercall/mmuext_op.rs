@@ -23,7 +23,7 @@ pub fn call(cx: &mut Caller, ops: GuestPtr<MmuextOp>, count: u32, done: GuestPtr
 }
 
 #[inline]
-fn part(cx: &Caller, rest: Rest<MmuextOp>, foreign: u16) -> Progress {
+fn part(cx: &mut Caller, rest: Rest<MmuextOp>, foreign: u16) -> Progress {
     let Rest { requests: ops, count, is_continued } = rest;
     let target = match foreign::target(cx, foreign) {
         Ok(target) => target,

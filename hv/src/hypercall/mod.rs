@@ -36,8 +36,8 @@ pub mod xenpmu_op;
 
 pub use crate::mem::guest_ptr::{GuestPtr, Plain};
 
-use crate::cpu;
 use crate::cpu::percpu::this_cpu;
+use crate::cpu::{self, Interruptible};
 use crate::domain::vcpu::OwnedVcpu;
 use crate::domain::Domain;
 use core::sync::atomic::Ordering;
@@ -79,12 +79,14 @@ pub struct Caller<'a> {
     pub regs: &'a mut CpuUserRegs,
     /// The arguments, if the call is an element of a multicall; else they are in the registers.
     element: Option<&'a mut [u64; 6]>,
+    interruptible: Interruptible<'a>,
 }
 
 impl Caller<'_> {
-    /// The calling domain.
+    /// The calling domain. Locks that are reached through it cannot be held where interrupts are let in: see
+    /// [`Self::preempt_pending`].
     #[inline(always)]
-    pub fn domain(&self) -> &'static Domain {
+    pub fn domain(&self) -> &Domain {
         self.vcpu.domain()
     }
 
@@ -120,9 +122,15 @@ impl Caller<'_> {
     }
 
     /// Should a long operation stop and be continued later? Lets interrupts in first.
-    pub fn preempt_pending(&self) -> bool {
-        cpu::interrupt_window();
+    pub fn preempt_pending(&mut self) -> bool {
+        cpu::interrupt_window(self.interruptible());
         this_cpu().pending.load(Ordering::Relaxed) != 0
+    }
+
+    /// For who lets interrupts in.
+    #[inline(always)]
+    pub fn interruptible(&mut self) -> Interruptible<'_> {
+        self.interruptible.again()
     }
 
     /// EPERM unless the caller is the control domain.
@@ -165,9 +173,9 @@ impl<T> FromRegister for GuestPtr<T> {
 /// A hypercall by SYSCALL from guest-kernel mode: number in rax, arguments in rdi, rsi, rdx, r10, r8, r9. Returns whether
 /// nothing but rax has changed.
 #[inline(always)]
-pub fn dispatch(vcpu: &'static OwnedVcpu, regs: &mut CpuUserRegs) -> bool {
+pub fn dispatch(vcpu: &'static OwnedVcpu, regs: &mut CpuUserRegs, interruptible: Interruptible<'_>) -> bool {
     let number = regs.rax;
-    let mut cx = Caller { vcpu, regs, element: None };
+    let mut cx = Caller { vcpu, regs, element: None, interruptible };
     match table::call(&mut cx, number) {
         Done::Return(value) => {
             cx.regs.rax = value as u64;

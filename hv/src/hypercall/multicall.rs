@@ -38,7 +38,8 @@ pub fn call(cx: &mut Caller, list: GuestPtr<Entry>, count: u32) -> Outcome {
         let done = if entry.op == u64::from(MULTICALL) {
             Done::Return(Errno::ENOSYS.to_ret())
         } else {
-            table::call(&mut Caller { vcpu: cx.vcpu, regs: cx.regs, element: Some(&mut entry.args) }, entry.op)
+            let (vcpu, interruptible) = (cx.vcpu, cx.interruptible.again());
+            table::call(&mut Caller { vcpu, regs: cx.regs, element: Some(&mut entry.args), interruptible }, entry.op)
         };
         let result = match done {
             Done::Return(value) => value,

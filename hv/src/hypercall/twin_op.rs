@@ -28,7 +28,7 @@ pub fn call(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>) -> Outcome {
         op::TWINOP_CALL => {
             let arg = arg.cast();
             let mut call: op::TwinCall = arg.read()?;
-            twin::call(cx.vcpu, &mut call)?;
+            twin::call(cx.vcpu, &mut call, cx.interruptible())?;
             arg.write(&call)?;
             OK
         }

@@ -22,7 +22,7 @@ use xen_abi::vcpu as op;
 /// the ids of a CPU to which no vCPU of the hardware domain is pinned; ENOSYS for unknown commands.
 /// Source: public/vcpu.h.
 pub fn call(cx: &mut Caller, cmd: u32, id: u32, arg: GuestPtr<u8>) -> Outcome {
-    let domain = cx.domain();
+    let domain = cx.vcpu.domain();
     let v = domain.vcpu(id).ok_or(Errno::ENOENT)?;
     let is_self = id == cx.vcpu.id;
     match cmd {

@@ -4,8 +4,8 @@
 
 use super::{chosen, scheduler, switch};
 use crate::arch::tsc;
-use crate::cpu;
 use crate::cpu::percpu::{self, pending, this_cpu, CpuInfo};
+use crate::cpu::{self, Interruptible};
 use crate::domain::vcpu::{self, stop, OwnedVcpu};
 use crate::domain::{event, life};
 use crate::irq;
@@ -16,9 +16,9 @@ use xen_abi::event::{VIRQ_CONSOLE, VIRQ_TIMER};
 use xen_abi::regs::CpuUserRegs;
 
 /// Does the work that is pending on this CPU; on return a vCPU is current and `regs` are its registers.
-pub fn do_pending(me: &'static CpuInfo, regs: &mut CpuUserRegs) {
+pub fn do_pending(me: &'static CpuInfo, regs: &mut CpuUserRegs, interruptible: Interruptible<'_>) {
     if do_work(me) {
-        schedule(me, regs);
+        schedule(me, regs, interruptible);
     }
 }
 
@@ -58,18 +58,19 @@ fn fire(due: Due<'_>, now: u64) {
 /// Starts scheduling on this CPU, which runs nothing yet. Leaves for the first guest by way of `enter_guest`; never returns.
 ///
 /// # Safety
-/// 1. `enter_guest` enters the current vCPU with the registers that lie in this CPU's `guest_regs`.
+/// 1. `enter_guest` enters the current vCPU with the registers that lie in this CPU's `guest_regs`. 2. This CPU holds no lock.
 pub unsafe fn enter_first(enter_guest: unsafe extern "C" fn() -> !) -> ! {
     // SAFETY: nothing of this stack is needed any more; guest_regs is at its top.
     let regs = unsafe { percpu::guest_regs() };
     switch::load_idle();
-    schedule(this_cpu(), regs);
+    // SAFETY: (2); what is on the stack is not used any more.
+    schedule(this_cpu(), regs, unsafe { Interruptible::on_entry() });
     // SAFETY: (1); a vCPU is current and its registers are in guest_regs.
     unsafe { enter_guest() }
 }
 
 /// Lets the scheduler decide, switches, and idles while there is nobody to run.
-fn schedule(me: &'static CpuInfo, regs: &mut CpuUserRegs) {
+fn schedule(me: &'static CpuInfo, regs: &mut CpuUserRegs, mut interruptible: Interruptible<'_>) {
     let this = me.cpu as usize;
     loop {
         me.pending.fetch_and(!pending::SCHEDULE, Ordering::AcqRel);
@@ -102,7 +103,7 @@ fn schedule(me: &'static CpuInfo, regs: &mut CpuUserRegs) {
             }
             return;
         }
-        idle(me);
+        idle(me, interruptible.again());
     }
 }
 
@@ -114,14 +115,14 @@ fn store(me: &CpuInfo, current: &OwnedVcpu, regs: &CpuUserRegs) {
 }
 
 /// Waits for work. Returns when this CPU should ask the scheduler again.
-fn idle(me: &'static CpuInfo) {
+fn idle(me: &'static CpuInfo, mut interruptible: Interruptible<'_>) {
     me.idle.store(1, Ordering::Release);
     loop {
         if do_work(me) {
             break;
         }
         if me.pending.load(Ordering::Acquire) == 0 {
-            cpu::sti_hlt_cli();
+            cpu::sti_hlt_cli(interruptible.again());
         }
     }
     me.idle.store(0, Ordering::Release);

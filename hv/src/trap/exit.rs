@@ -1,6 +1,7 @@
 //! The last thing before a guest runs again: pending work of this CPU, then what is pending for the vCPU.
 
 use crate::cpu::percpu::{this_cpu, CpuInfo};
+use crate::cpu::Interruptible;
 use crate::domain::vcpu::{self, OwnedVcpu};
 use crate::pv::entry;
 use crate::pv::TRAP_SYSCALL;
@@ -22,26 +23,27 @@ pub extern "C" fn exit_work(regs: &mut CpuUserRegs) -> u32 {
     let cpu = this_cpu();
     match vcpu::current(cpu) {
         Some(v) if is_quiet(cpu, v) => way(regs, SYSRET),
-        _ => work(regs),
+        // SAFETY: entry.S calls this when what handled the trap has returned.
+        _ => work(regs, unsafe { Interruptible::on_entry() }),
     }
 }
 
 /// The same after a SYSCALL, which may return [`SYSRET_KEPT`]: no system call or hypercall changes, in the frame of the
 /// vCPU that runs, the registers that functions preserve. Only another vCPU brings others.
 #[inline(always)]
-pub fn after_syscall(v: &OwnedVcpu, regs: &mut CpuUserRegs) -> u32 {
+pub fn after_syscall(v: &OwnedVcpu, regs: &mut CpuUserRegs, interruptible: Interruptible<'_>) -> u32 {
     if is_quiet(this_cpu(), v) {
         way(regs, SYSRET_KEPT)
     } else {
-        work(regs)
+        work(regs, interruptible)
     }
 }
 
 /// The same after a hypercall that left the selectors as SYSCALL had set them.
 #[inline(always)]
-pub fn after_plain_hypercall(v: &OwnedVcpu, regs: &mut CpuUserRegs) -> u32 {
+pub fn after_plain_hypercall(v: &OwnedVcpu, regs: &mut CpuUserRegs, interruptible: Interruptible<'_>) -> u32 {
     if !is_quiet(this_cpu(), v) {
-        work(regs)
+        work(regs, interruptible)
     } else if may_sysret_flat(regs) {
         SYSRET_KEPT
     } else {
@@ -67,11 +69,11 @@ fn way(regs: &CpuUserRegs, sysret: u32) -> u32 {
 }
 
 #[inline(never)]
-fn work(regs: &mut CpuUserRegs) -> u32 {
+fn work(regs: &mut CpuUserRegs, mut interruptible: Interruptible<'_>) -> u32 {
     let cpu = this_cpu();
     loop {
         if cpu.pending.load(Ordering::Acquire) != 0 {
-            run::do_pending(cpu, regs);
+            run::do_pending(cpu, regs, interruptible.again());
         }
         let v = vcpu::current(cpu).expect("the scheduler left a vCPU to run");
         if v.nmi_pending.load(Ordering::Relaxed) && !v.nmi_masked.get() {

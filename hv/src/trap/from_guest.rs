@@ -2,6 +2,7 @@
 
 use crate::arch::{descriptor, efi, idt, smap};
 use crate::cpu::percpu::this_cpu;
+use crate::cpu::Interruptible;
 use crate::domain::vcpu::{self, OwnedVcpu};
 use crate::mem::copy;
 use crate::pv::{address_space, entry, mmio_ro, ptwr, vtlb};
@@ -22,22 +23,24 @@ fn current() -> &'static OwnedVcpu {
 
 /// SYSCALL from 64-bit code: a hypercall in kernel mode, a system call in user mode. Returns how to leave.
 pub extern "C" fn syscall_from_guest(regs: &mut CpuUserRegs) -> u32 {
+    // SAFETY: entry.S calls this first; of what it calls, hypercalls let interrupts in between steps, and the way out when all is done.
+    let mut interruptible = unsafe { Interruptible::on_entry() };
     let v = current();
     if !v.kernel_mode.get() {
-        return system_call(v, regs);
+        return system_call(v, regs, interruptible);
     }
-    if hypercall::dispatch(v, regs) {
-        exit::after_plain_hypercall(v, regs)
+    if hypercall::dispatch(v, regs, interruptible.again()) {
+        exit::after_plain_hypercall(v, regs, interruptible)
     } else {
-        exit::after_syscall(v, regs)
+        exit::after_syscall(v, regs, interruptible)
     }
 }
 
 /// Apart, for a hypercall needs fewer registers.
 #[inline(never)]
-fn system_call(v: &OwnedVcpu, regs: &mut CpuUserRegs) -> u32 {
+fn system_call(v: &OwnedVcpu, regs: &mut CpuUserRegs, interruptible: Interruptible<'_>) -> u32 {
     entry::syscall(v, regs, v.callbacks.syscall.get());
-    exit::after_syscall(v, regs)
+    exit::after_syscall(v, regs, interruptible)
 }
 
 /// SYSCALL from 32-bit code. A 64-bit guest kernel has none, so it is a system call or undefined.

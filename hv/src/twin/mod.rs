@@ -14,6 +14,7 @@ mod run;
 mod space;
 
 use crate::cpu::percpu::{self, MAX_CPUS};
+use crate::cpu::Interruptible;
 use crate::domain::vcpu::OwnedVcpu;
 use crate::domain::Domain;
 use crate::mem::copy;
@@ -314,9 +315,9 @@ fn ready<'a>(place: &'a Option<State>, d: &Domain) -> Result<&'a Loaded, Errno> 
     }
 }
 
-/// Runs a function of a twin of `v`'s domain here, where `v` runs; says in `call` how it ended. Errors: ENOENT; ESRCH if the
+/// Runs a function of a twin of `v`'s domain here, where `v` runs, with interrupts on; says in `call` how it ended. Errors: ENOENT; ESRCH if the
 /// twin has no such function; EBUSY while it is loaded, unloaded or in use on this CPU; EIO if it was disabled by an abort; ENOMEM.
-pub fn call(v: &OwnedVcpu, call: &mut TwinCall) -> Result<(), Errno> {
+pub fn call(v: &OwnedVcpu, call: &mut TwinCall, interruptible: Interruptible<'_>) -> Result<(), Errno> {
     let place = place(call.twin)?.try_read().ok_or(Errno::EBUSY)?;
     let loaded = ready(&place, v.domain())?;
     if loaded.disabled.load(Ordering::Acquire) {
@@ -327,7 +328,8 @@ pub fn call(v: &OwnedVcpu, call: &mut TwinCall) -> Result<(), Errno> {
         return Err(Errno::ENOMEM);
     }
     let instance = loaded.instances.get(percpu::this_cpu().cpu as usize).ok_or(Errno::EIO)?;
-    let ended = run::invoke(v, v.domain(), instance, &loaded.mirror, call.function, call.args, loaded.budget)?;
+    let ended =
+        run::invoke(v, v.domain(), instance, &loaded.mirror, call.function, call.args, loaded.budget, interruptible)?;
     loaded.invocations.fetch_add(1, Ordering::Relaxed);
     call.steps = u32::try_from(ended.steps).unwrap_or(u32::MAX);
     (call.result, call.detail, call.original, call.offset) = (0, 0, 0, 0);

@@ -1,8 +1,8 @@
 //! One invocation of a twin: who serves its gates, and how it ends.
 
 use crate::arch::{idt, timer_hw, tlb, tsc};
-use crate::cpu;
 use crate::cpu::percpu::this_cpu;
+use crate::cpu::{self, Interruptible};
 use crate::domain::vcpu::{self, OwnedVcpu};
 use crate::domain::Domain;
 use crate::mem::copy;
@@ -100,6 +100,7 @@ pub fn invoke(
     function: u64,
     args: [u64; 6],
     budget: u64,
+    _: Interruptible<'_>,
 ) -> Result<Ended, Errno> {
     let mut twin = instance.twin.try_lock().ok_or(Errno::EBUSY)?;
     let mut domain = DomainView { instance, deadline_ns: tsc::now_ns().saturating_add(TIME_LIMIT_NS) };

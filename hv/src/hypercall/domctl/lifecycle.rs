@@ -145,7 +145,7 @@ fn hypercall_page() -> Box<[u8; x86::PAGE_SIZE]> {
 
 /// Destroys a domain. Preemptible: executed again until done. What others still map of its memory stays until they let
 /// go; the domain is a zombie meanwhile.
-pub(super) fn destroy(r: &Request) -> Outcome {
+pub(super) fn destroy(r: &mut Request) -> Outcome {
     let d = r.other()?;
     life::shutdown_for_good(&d);
     // Nobody else changes them meanwhile, another tool that destroys the same domain included.

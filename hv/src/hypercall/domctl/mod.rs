@@ -115,7 +115,7 @@ pub fn call(cx: &mut Caller, at: GuestPtr<op::Domctl>) -> Outcome {
     let mut r = Request { cx, at, head };
     match head.cmd {
         op::CREATEDOMAIN => lifecycle::create(&mut r),
-        op::DESTROYDOMAIN => lifecycle::destroy(&r),
+        op::DESTROYDOMAIN => lifecycle::destroy(&mut r),
         op::PAUSEDOMAIN => {
             let d = r.other()?;
             life::pause(&d);
@@ -183,7 +183,7 @@ pub fn call(cx: &mut Caller, at: GuestPtr<op::Domctl>) -> Outcome {
                 elapsed_nsec: 0,
             })
         }
-        op::SHADOW_OP => shadow::call(&r),
+        op::SHADOW_OP => shadow::call(&mut r),
         op::GETPAGEFRAMEINFO3 => pages::kinds(&r),
         op::GET_EXT_VCPUCONTEXT => extended::get_context(&r),
         op::SET_EXT_VCPUCONTEXT => extended::set_context(&r),

@@ -18,7 +18,7 @@ const MAX_PAGES: u64 = 1 << 32;
 
 /// XEN_DOMCTL_SHADOW_OP_*: the log of writes. EINVAL for other modes of shadow tables, which do not exist here, and for
 /// reading a log that is off; EBUSY for switching it on twice; EXDEV for a domain with devices; ENOMEM.
-pub(super) fn call(r: &Request) -> Outcome {
+pub(super) fn call(r: &mut Request) -> Outcome {
     let d = r.other()?;
     let mut request: ShadowOp = r.read()?;
     match request.op {
@@ -76,7 +76,7 @@ fn disable(d: &Domain, held: &AllHeld<'_>) {
 }
 
 /// Copies the log out, and clears it if that is what is asked for.
-fn read(r: &Request, d: &Domain, request: &mut ShadowOp) -> Outcome {
+fn read(r: &mut Request, d: &Domain, request: &mut ShadowOp) -> Outcome {
     if !d.mm.log.is_enabled() {
         return Err(Errno::EINVAL);
     }
