@@ -13,7 +13,7 @@
 //! * [`segdesc`]: descriptor pages; [`teardown`]: the end of a domain; [`audit`]: a recount of everything.
 //!
 //! # Long operations
-//! Promotion and demotion of L2-L4 tables stop when [`MmuEnv::preempt_pending`] says so and return
+//! Promotion and demotion of L2-L4 tables stop when [`MmuEnv::is_out_of_steps`] says so and return
 //! [`MmuError::Preempted`]; the caller re-executes the same operation later. What is half done is remembered in the
 //! domain's [`Deferred`], which its MMU lock guards: a table on its way up is resumed by the re-executed operation; a table on its way down no longer
 //! belongs to any operation and is finished at the start of the next one. The frame itself records how far it is.

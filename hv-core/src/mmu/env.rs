@@ -79,8 +79,8 @@ pub trait MmuEnv: PtMem {
     fn frame(&self, mfn: Mfn) -> Option<&Frame>;
     /// One past the last frame that has an entry.
     fn frames_end(&self) -> Mfn;
-    /// Should a long operation stop here and be re-executed?
-    fn preempt_pending(&self) -> bool;
+    /// Takes a step (a table validated or taken down). `true`: there are none left, so the operation stops here and is re-executed.
+    fn is_out_of_steps(&self) -> bool;
     /// A counter that every complete TLB flush (of any CPU) increments *before* it begins. It may wrap if the shell makes
     /// sure that no CPU goes without a complete flush for half a turn.
     fn tlb_clock(&self) -> u32;

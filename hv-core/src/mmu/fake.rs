@@ -125,7 +125,7 @@ impl MmuEnv for Machine {
     fn frames_end(&self) -> Mfn {
         Mfn::new(self.frames.len() as u64)
     }
-    fn preempt_pending(&self) -> bool {
+    fn is_out_of_steps(&self) -> bool {
         self.fuel.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |f| (f > 0).then(|| f - 1)) == Err(0)
     }
     fn tlb_clock(&self) -> u32 {

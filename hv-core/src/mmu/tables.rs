@@ -301,7 +301,7 @@ impl<E: MmuEnv> Mmu<'_, E> {
             if is_hypervisor_slot(level, index) {
                 continue;
             }
-            if progressed && self.env.preempt_pending() {
+            if progressed && self.env.is_out_of_steps() {
                 return Err((index, MmuError::Preempted));
             }
             let adopted = check_upper(entry).map_err(|why| (index, why))?;
@@ -401,7 +401,7 @@ impl<E: MmuEnv> Mmu<'_, E> {
                 self.put_l1e(entry);
                 continue;
             }
-            if (progressed && self.env.preempt_pending()) || self.release_table(entry.mfn(), lock).is_err() {
+            if (progressed && self.env.is_out_of_steps()) || self.release_table(entry.mfn(), lock).is_err() {
                 frame.set_usage(Usage::partial(ty, index + 1));
                 return Err(MmuError::Preempted);
             }

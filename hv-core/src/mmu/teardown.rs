@@ -38,7 +38,7 @@ impl<E: MmuEnv> Mmu<'_, E> {
                 self.relinquish_frame(dom, mfn, lock);
                 self.drain(lock)?;
             }
-            if self.env.preempt_pending() {
+            if self.env.is_out_of_steps() {
                 return Err(MmuError::Preempted);
             }
         }

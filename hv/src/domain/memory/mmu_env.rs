@@ -96,7 +96,7 @@ impl MmuEnv for Env {
     fn frames_end(&self) -> Mfn {
         frames::end()
     }
-    fn preempt_pending(&self) -> bool {
+    fn is_out_of_steps(&self) -> bool {
         // Interrupts stay off while the MMU lock is held; so it is work that is counted, not time.
         let steps = left();
         match steps.load(Ordering::Relaxed).checked_sub(1) {
