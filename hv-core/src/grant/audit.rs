@@ -1,4 +1,5 @@
-//! A recount of grants: every use that a granter counts is a handle of somebody's, and every handle is counted.
+//! A recount of grants: every use that a granter counts is a handle of somebody's, or the hypervisor's own, and every one of those
+//! is counted.
 //!
 //! Both sides name what they have, and what they name must cancel out: a handle whose granter is gone, or is another domain of
 //! that number, and a use whose mapper is gone are left over. Nothing may change meanwhile, and no copy may be under way.
@@ -51,6 +52,13 @@ impl Ledger {
             self.push(Named { granter, incarnation, gref, user: mapper, frame }, kinds)?;
         }
         Ok(())
+    }
+
+    /// A use that the hypervisor itself makes of a grant, by a CPU. Errors: no memory.
+    pub fn own_use(&mut self, named: Named, writable: bool) -> Result<(), TryReserveError> {
+        let mut kinds = Kinds::default();
+        kinds[2 * usize::from(writable)] = 1;
+        self.push(named, kinds)
     }
 
     /// The uses that a granter counts. Errors: no memory.

@@ -222,6 +222,18 @@ pub fn release(mapper: &Domain) -> Result<(), Errno> {
     Err(Errno::ERESTART)
 }
 
+/// Begins a use by `user` of a grant of `granter`: the frame is held until [`unpin`]. Errors are those of a grant copy.
+#[inline]
+pub fn pin(granter: &Domain, user: u16, gref: u32, writable: bool) -> Result<Mfn, GntStatus> {
+    granter.grants.table().pin(&Refs, user, gref, table::Use::host(writable)).map(Mfn::new)
+}
+
+/// Ends a use that [`pin`] began with the same arguments.
+#[inline]
+pub fn unpin(granter: &Domain, gref: u32, writable: bool) {
+    granter.grants.table().unpin(&Refs, gref, table::Use::host(writable));
+}
+
 /// Makes copies. What the last one used stays in use for the next: a packet is often copied in pieces.
 ///
 /// It looks domains up, so it may not outlive a stretch between two preemption points.
@@ -301,8 +313,8 @@ impl CopyFrame {
             CopySide::Grant { dom, gref } => {
                 let known = granter.filter(|granter| granter.id == dom);
                 let granter = known.or_else(|| domain::find(dom)).ok_or(GntStatus::BadDomain)?;
-                let frame = granter.grants.table().pin(&Refs, user.id, gref, table::Use::host(writable))?;
-                Ok(Self { side, mfn: Mfn::new(frame), granter: Some(granter) })
+                let mfn = pin(&granter, user.id, gref, writable)?;
+                Ok(Self { side, mfn, granter: Some(granter) })
             }
         }
     }
@@ -311,9 +323,7 @@ impl CopyFrame {
     #[inline]
     fn release(self, writable: bool) -> Option<DomainRef> {
         match (self.side, &self.granter) {
-            (CopySide::Grant { gref, .. }, Some(granter)) => {
-                granter.grants.table().unpin(&Refs, gref, table::Use::host(writable));
-            }
+            (CopySide::Grant { gref, .. }, Some(granter)) => unpin(granter, gref, writable),
             _ => Refs.give_back(self.mfn.raw(), writable),
         }
         self.granter
