@@ -55,6 +55,11 @@ impl<P: SharedPage, const WORDS: usize, const SIZE: u32> BackRing<P, WORDS, SIZE
         Ok(ring)
     }
 
+    /// The page.
+    pub fn page(&self) -> &P {
+        &self.page
+    }
+
     /// Next request to take.
     pub fn req_cons(&self) -> u32 {
         self.req_cons

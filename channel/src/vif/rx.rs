@@ -56,6 +56,11 @@ impl<P: SharedPage> RxQueue<P> {
         Ok(RxQueue { ring: BackRing::attach(page)?, accepts, stats: RxStats::default(), dead: None })
     }
 
+    /// The ring's page.
+    pub fn page(&self) -> &P {
+        self.ring.page()
+    }
+
     /// What ended it, if it has ended.
     pub fn fatal(&self) -> Option<RingError> {
         self.dead

@@ -92,6 +92,11 @@ impl<P: SharedPage, F: Copy + Default> TxQueue<P, F> {
         })
     }
 
+    /// The ring's page.
+    pub fn page(&self) -> &P {
+        self.ring.page()
+    }
+
     /// What ended it, if it has ended.
     pub fn fatal(&self) -> Option<Fatal> {
         self.dead
