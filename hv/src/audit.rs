@@ -12,7 +12,7 @@ use crate::domain::vcpu::{self, stop, Vcpu};
 use crate::domain::{self, Domain, DomainRef};
 use crate::mem::{frames, heap};
 use crate::sync::Mutex;
-use crate::{irq, sched};
+use crate::{channel, irq, sched};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
@@ -53,7 +53,10 @@ pub fn run() -> Result<(), Errno> {
         || domains.iter().flat_map(|d| d.vcpus()).filter(|v| !caller.is_some_and(|c| core::ptr::eq::<Vcpu>(*v, &**c)));
     vcpus().for_each(|v| sched::halt(v, stop::AUDIT));
     vcpus().for_each(sched::wait_asleep);
-    let result = recount(&domains);
+    let result = {
+        let _still = channel::hold_still();
+        recount(&domains)
+    };
     vcpus().for_each(|v| sched::start(v, stop::AUDIT));
     let (totals, own) = result?;
     let lost = own as i64 - first.get_or_insert(own).cast_signed();
@@ -144,6 +147,7 @@ fn recount_grants(domains: &[DomainRef]) -> Result<u64, Errno> {
         ledger.handles(d.id, &d.grants.track()).map_err(|_| Errno::ENOMEM)?;
         ledger.table(&d.grants.table()).map_err(|_| Errno::ENOMEM)?;
     }
+    channel::tell(&mut ledger).map_err(|_| Errno::ENOMEM)?;
     let mut wrong = 0;
     ledger.finish(|named, more| {
         wrong += 1;

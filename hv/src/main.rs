@@ -7,6 +7,7 @@ extern crate alloc;
 mod arch;
 mod audit;
 mod boot;
+mod channel;
 mod console;
 mod cpu;
 mod debug_keys;

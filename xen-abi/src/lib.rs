@@ -1,11 +1,12 @@
 //! Xen's public ABI: numbers, flags, errno, `repr(C)` structs with layout asserts. No logic.
 //!
 //! One module per public header of Xen 4.17 (`xen/include/public`), 64-bit layout only. Names keep Xen's words without
-//! leading underscores and prefixes that the module already says.
+//! leading underscores and prefixes that the module already says. `channel_op` alone is Tandem's own.
 #![no_std]
 
 pub mod assist;
 pub mod callback;
+pub mod channel_op;
 pub mod console;
 pub mod dom0;
 pub mod domctl;

@@ -97,9 +97,10 @@ pub fn with_both<R>(a: &Domain, b: &Domain, f: impl FnOnce(&mut Channels, &mut C
     }
 }
 
-/// Sends an event from port `port` of `d`. EINVAL if it is not a port to send on.
+/// Sends an event from port `port` of `d`. If the hypervisor itself is at the other end the result is its name for it, and the
+/// caller sees to it. EINVAL if it is not a port to send on.
 #[inline]
-pub fn send(d: &Domain, port: Port) -> Result<(), Errno> {
+pub fn send(d: &Domain, port: Port) -> Result<Option<u32>, Errno> {
     let sent = d.events.lock().send(d, port)?;
     match sent {
         Sent::To { dom, port: peer } => {
@@ -107,13 +108,15 @@ pub fn send(d: &Domain, port: Port) -> Result<(), Errno> {
                 remote.events.lock().raise_from(&Receiver(&remote, Cause::Sender), peer, d.id, port);
             }
         }
-        Sent::Done | Sent::Hypervisor(_) => {}
+        Sent::Hypervisor(cookie) => return Ok(Some(cookie)),
+        Sent::Done => {}
     }
-    Ok(())
+    Ok(None)
 }
 
-/// Closes a port of `d`. EINVAL if it is not open.
-pub fn close(d: &Domain, port: Port) -> Result<(), Errno> {
+/// Closes a port of `d`. If the hypervisor itself was at the other end the result is its name for it, and the caller sees to
+/// it. EINVAL if it is not open.
+pub fn close(d: &Domain, port: Port) -> Result<Option<u32>, Errno> {
     let mut result = d.events.lock().close(d, port, Peer::Unlocked);
     // The peer is known only under the lock and must be locked in order: try until it holds still.
     while let Err(CloseError::NeedsPeer(peer)) = result {
@@ -125,21 +128,25 @@ pub fn close(d: &Domain, port: Port) -> Result<(), Errno> {
     match result {
         Ok(Closed::Pirq(pirq)) => {
             irq::guest::unbind(d, pirq);
-            Ok(())
+            Ok(None)
         }
-        Ok(Closed::Hypervisor(_) | Closed::Done) => Ok(()),
+        Ok(Closed::Hypervisor(cookie)) => Ok(Some(cookie)),
+        Ok(Closed::Done) => Ok(None),
         Err(_) => Err(Errno::EINVAL),
     }
 }
 
-/// Closes all ports of `d` and goes back to the 2-level layout. `false`: `preempt` asked to stop; call again.
-pub fn reset(d: &Domain, mut preempt: impl FnMut() -> bool) -> Result<bool, Errno> {
+/// Closes all ports of `d` and goes back to the 2-level layout. `lost` is told of those at whose other end the hypervisor was,
+/// by its names for them. `false`: `preempt` asked to stop; call again.
+pub fn reset(d: &Domain, lost: impl Fn(u32), mut preempt: impl FnMut() -> bool) -> Result<bool, Errno> {
     let mut from = 0;
     loop {
         let next = d.events.lock().next_open(from);
         let Some(port) = next else { break };
         // Somebody else may have closed it in between.
-        let _ = close(d, port);
+        if let Ok(Some(cookie)) = close(d, port) {
+            lost(cookie);
+        }
         from = port + 1;
         if preempt() {
             return Ok(false);

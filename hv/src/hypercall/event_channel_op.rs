@@ -2,6 +2,7 @@
 
 use super::foreign::target;
 use super::{Caller, Done, GuestPtr, Outcome, OK};
+use crate::channel;
 use crate::domain::event;
 use crate::domain::ports::GuestPage;
 use crate::domain::{self, Domain};
@@ -36,7 +37,21 @@ pub fn call(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>) -> Outcome {
         return other(cx, cmd, arg);
     }
     let r: op::EvtchnPort = arg.cast().read()?;
-    event::send(cx.domain(), r.port)?;
+    match event::send(cx.domain(), r.port)? {
+        None => OK,
+        Some(cookie) => serve_channel(cx, cookie),
+    }
+}
+
+/// The hypervisor's end of a device has an event: what it has to do is done here, on the caller's time, in portions between
+/// which other work of this CPU is done.
+#[inline(never)]
+fn serve_channel(cx: &mut Caller, cookie: u32) -> Outcome {
+    while channel::serve(cookie) {
+        if cx.preempt_pending() {
+            return Ok(Done::Continue);
+        }
+    }
     OK
 }
 
@@ -52,7 +67,7 @@ fn other(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>) -> Outcome {
         }
         op::EVTCHNOP_CLOSE => {
             let r: op::EvtchnPort = arg.cast().read()?;
-            event::close(d, r.port)?;
+            close(d, r.port)?;
             OK
         }
         op::EVTCHNOP_ALLOC_UNBOUND => {
@@ -107,7 +122,7 @@ fn other(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>) -> Outcome {
         op::EVTCHNOP_RESET => {
             let r: op::EvtchnReset = arg.cast().read()?;
             let owner = target(cx, r.dom)?;
-            let all = event::reset(&owner, || cx.preempt_pending())?;
+            let all = event::reset(&owner, channel::lost_port, || cx.preempt_pending())?;
             if all {
                 OK
             } else {
@@ -136,12 +151,20 @@ fn other(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>) -> Outcome {
     }
 }
 
+/// Closes a port, and what the hypervisor had at its other end.
+fn close(d: &Domain, port: op::Port) -> Result<(), Errno> {
+    if let Some(cookie) = event::close(d, port)? {
+        channel::lost_port(cookie);
+    }
+    Ok(())
+}
+
 /// A new port's number goes to the guest; if it cannot be written the port is closed again.
 fn hand_out(d: &Domain, port: op::Port, written: Result<(), Errno>) -> Outcome {
     match written {
         Ok(()) => OK,
         Err(e) => {
-            let _ = event::close(d, port);
+            let _ = close(d, port);
             Err(e)
         }
     }

@@ -3,6 +3,7 @@
 mod batch;
 pub mod bitmap;
 pub mod callback_op;
+pub mod channel_op;
 pub mod console_io;
 pub mod debugreg;
 pub mod domctl;

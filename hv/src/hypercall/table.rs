@@ -1,4 +1,4 @@
-//! The hypercall table: every number that Xen 4.17 defines, and what becomes of it here.
+//! The hypercall table: every number that Xen 4.17 defines, and one of our own; what becomes of it here.
 
 use super::{settle, Caller, Done, FromRegister, GuestPtr, Outcome};
 use xen_abi::errno::Errno;
@@ -80,4 +80,5 @@ hypercalls! {
     48 mca => unsupported;
     49 paging_domctl_cont => unsupported;
     55 twin_op(cmd: u32, arg: GuestPtr<u8>) => twin_op::call;
+    56 channel_op(cmd: u32, arg: GuestPtr<u8>) => channel_op::call;
 }

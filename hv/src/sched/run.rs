@@ -11,9 +11,18 @@ use crate::domain::{event, life};
 use crate::irq;
 use crate::sched;
 use crate::sched::timers::{self, Due, Kind};
+use crate::sync::Once;
 use core::sync::atomic::Ordering;
 use xen_abi::event::{VIRQ_CONSOLE, VIRQ_TIMER};
 use xen_abi::regs::CpuUserRegs;
+
+/// What device channels do when their timer fires, at a time in ns. They lie above, so it is installed.
+static CHANNEL_WORK: Once<fn(u64)> = Once::new();
+
+/// Says what is done when the timer of device channels fires.
+pub fn install_channel_work(work: fn(u64)) {
+    CHANNEL_WORK.call_once(|| work);
+}
 
 /// Does the work that is pending on this CPU; on return a vCPU is current and `regs` are its registers.
 pub fn do_pending(me: &'static CpuInfo, regs: &mut CpuUserRegs, interruptible: Interruptible<'_>) {
@@ -45,6 +54,11 @@ fn do_work(me: &CpuInfo) -> bool {
 fn fire(due: Due<'_>, now: u64) {
     match due {
         Due::IrqRelease => irq::guest::expire(),
+        Due::Channels => {
+            if let Some(work) = CHANNEL_WORK.get() {
+                work(now);
+            }
+        }
         Due::Vcpu { v, kind: Kind::SingleShot, .. } => event::raise_virq(v, VIRQ_TIMER),
         Due::Vcpu { v, kind: Kind::Periodic, deadline_ns } => {
             event::raise_virq(v, VIRQ_TIMER);

@@ -26,6 +26,9 @@ const KINDS: u32 = 4;
 /// The timer, of whichever CPU, at which interrupts that the storm guard holds are let through again.
 const IRQ_RELEASE: TimerId = MAX_VCPUS_TOTAL as u32 * KINDS;
 
+/// The timer of device channels.
+const CHANNELS: TimerId = IRQ_RELEASE + 1;
+
 /// A CPU's timers, and when its current vCPU's turn ends.
 struct CpuTimers {
     queue: Mutex<TimerQueue>,
@@ -43,7 +46,7 @@ fn of(cpu: u32) -> &'static CpuTimers {
 /// Sets up the running CPU's timers.
 pub fn init_cpu() {
     TIMERS[this_cpu().cpu as usize].call_once(|| CpuTimers {
-        queue: Mutex::new(TimerQueue::new(IRQ_RELEASE + 1)),
+        queue: Mutex::new(TimerQueue::new(CHANNELS + 1)),
         slice_end_ns: AtomicU64::new(u64::MAX),
         armed_ns: AtomicU64::new(u64::MAX),
     });
@@ -76,6 +79,16 @@ pub fn arm_irq_release(deadline_ns: u64) {
     let mut queue = mine.queue.lock();
     queue.arm(IRQ_RELEASE, deadline_ns);
     mine.fire_by(deadline_ns);
+}
+
+/// [`Due::Channels`] is due at `deadline_ns`, or earlier if it was to be.
+pub fn arm_channels(deadline_ns: u64) {
+    let mine = of(this_cpu().cpu);
+    let mut queue = mine.queue.lock();
+    if queue.deadline_of(CHANNELS).is_none_or(|armed| deadline_ns < armed) {
+        queue.arm(CHANNELS, deadline_ns);
+        mine.fire_by(deadline_ns);
+    }
 }
 
 /// Disarms a timer of `v`.
@@ -122,6 +135,8 @@ impl CpuTimers {
 pub enum Due<'a> {
     /// Lines that the storm guard held may fire again.
     IrqRelease,
+    /// Device channels have something to do.
+    Channels,
     /// A vCPU's, which was to fire at `deadline_ns`.
     Vcpu { v: &'a Vcpu, kind: Kind, deadline_ns: u64 },
 }
@@ -138,6 +153,10 @@ pub fn expire(now: u64, act: impl Fn(Due<'_>)) {
         let Some((timer, deadline_ns)) = due else { break };
         if timer == IRQ_RELEASE {
             act(Due::IrqRelease);
+            continue;
+        }
+        if timer == CHANNELS {
+            act(Due::Channels);
             continue;
         }
         let Some(v) = sched::vcpu_in_slot((timer / KINDS) as usize, &section) else { continue };

@@ -158,8 +158,9 @@ pub(super) fn destroy(r: &mut Request) -> Outcome {
     }
     claims::forget(&d.mm);
     crate::domain::event::forget_virq_handler(&d);
+    crate::channel::forget_domain(&d)?;
     let preempt = || r.cx.preempt_pending();
-    if !crate::domain::event::reset(&d, preempt)? {
+    if !crate::domain::event::reset(&d, crate::channel::lost_port, preempt)? {
         return Ok(Done::Continue);
     }
     // Before any frame is given back: its devices may still be writing.

@@ -1,0 +1,137 @@
+//! What the state machines need of guests: their grants, the bytes of granted frames, and pages of rings.
+
+use crate::domain::{self, grant, Domain};
+use crate::mem::phys_to_virt;
+use ::channel::grants::{Frames, Grants};
+use ::channel::offload::checksum::Sum;
+use hv_core::evtchn::PageWords;
+use hv_core::grant::audit::Named;
+use x86::{Mfn, PAGE_SIZE};
+use xen_abi::grant::GntStatus;
+
+/// A frame that a grant in use holds. The default is none: nothing is read from it or written to it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Held(u64);
+
+impl Held {
+    /// Its frame number.
+    pub fn mfn(self) -> u64 {
+        self.0
+    }
+}
+
+/// The grants of a guest to its back end.
+pub struct GuestGrants<'a> {
+    /// The guest.
+    pub guest: &'a Domain,
+    /// The domain that they are for.
+    pub backend: u16,
+}
+
+impl Grants for GuestGrants<'_> {
+    type Frame = Held;
+
+    #[inline]
+    fn pin(&mut self, gref: u32, writable: bool) -> Result<Held, GntStatus> {
+        grant::pin(self.guest, self.backend, gref, writable).map(|mfn| Held(mfn.raw()))
+    }
+
+    #[inline]
+    fn unpin(&mut self, gref: u32, writable: bool) {
+        grant::unpin(self.guest, gref, writable);
+    }
+}
+
+/// The bytes of frames in use, in the direct map.
+pub struct Bytes;
+
+impl Bytes {
+    /// Where `len` bytes of a frame are. `None`: not in one frame.
+    #[inline]
+    fn place(frame: Held, offset: u16, len: usize) -> Option<*mut u8> {
+        let is_inside = frame.0 != 0 && usize::from(offset) + len <= PAGE_SIZE;
+        is_inside.then(|| phys_to_virt(Mfn::new(frame.0).addr()).wrapping_add(offset.into()))
+    }
+}
+
+impl Frames<Held> for Bytes {
+    #[inline]
+    fn read(&self, frame: Held, offset: u16, to: &mut [u8]) {
+        if let Some(from) = Self::place(frame, offset, to.len()) {
+            // SAFETY: inside a frame of RAM that a grant in use holds (`Held` comes from `pin`, and what has it is dropped before
+            // `unpin`); what a guest writes meanwhile is only bytes.
+            unsafe { core::ptr::copy(from, to.as_mut_ptr(), to.len()) };
+        }
+    }
+
+    #[inline]
+    fn write(&self, frame: Held, offset: u16, from: &[u8]) {
+        if let Some(to) = Self::place(frame, offset, from.len()) {
+            // SAFETY: as above; the grant is in use for writing, and no Rust object lies there.
+            unsafe { core::ptr::copy(from.as_ptr(), to, from.len()) };
+        }
+    }
+
+    #[inline]
+    fn copy(&self, from: Held, from_offset: u16, to: Held, to_offset: u16, len: u16) {
+        let len = usize::from(len);
+        if let (Some(from), Some(to)) = (Self::place(from, from_offset, len), Self::place(to, to_offset, len)) {
+            // SAFETY: as above, both; they may be the same frame.
+            unsafe { core::ptr::copy(from, to, len) };
+        }
+    }
+
+    fn sum(&self, frame: Held, offset: u16, len: u16) -> u16 {
+        let mut sum = Sum::default();
+        let mut part = [0; 128];
+        for at in (0..len).step_by(part.len()) {
+            let n = part.len().min(usize::from(len - at));
+            self.read(frame, offset.saturating_add(at), &mut part[..n]);
+            sum.add_bytes(&part[..n]);
+        }
+        sum.fold()
+    }
+}
+
+/// A page of a ring: a grant that is in use for writing until this is dropped.
+pub struct RingPage {
+    granter: u16,
+    /// Which of the domains of that number.
+    incarnation: u32,
+    backend: u16,
+    gref: u32,
+    mfn: Mfn,
+}
+
+impl RingPage {
+    /// Begins to use grant `gref` of `guest` to `backend`. Errors are those of a grant copy.
+    pub fn take(guest: &Domain, backend: u16, gref: u32) -> Result<Self, GntStatus> {
+        let incarnation = guest.grants.table().incarnation();
+        let mfn = grant::pin(guest, backend, gref, true)?;
+        Ok(Self { granter: guest.id, incarnation, backend, gref, mfn })
+    }
+
+    /// The use, for the audit.
+    pub fn named(&self) -> Named {
+        let Self { granter, incarnation, backend, gref, mfn } = *self;
+        Named { granter, incarnation, gref, user: backend, frame: mfn.raw() }
+    }
+}
+
+impl Drop for RingPage {
+    fn drop(&mut self) {
+        // The granter stays in the list while a frame of it is in use.
+        if let Some(guest) = domain::find(self.granter).filter(|d| d.grants.table().incarnation() == self.incarnation) {
+            grant::unpin(&guest, self.gref, true);
+        }
+    }
+}
+
+impl AsRef<PageWords> for RingPage {
+    #[inline]
+    fn as_ref(&self) -> &PageWords {
+        // SAFETY: a whole frame of RAM in the direct map, which the grant holds until the drop; page-aligned; the guest's writes
+        // are met by atomics.
+        unsafe { &*phys_to_virt(self.mfn.addr()).cast::<PageWords>() }
+    }
+}

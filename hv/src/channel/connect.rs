@@ -1,0 +1,279 @@
+//! What is plugged in: interfaces come and go, whoever wants them to.
+
+use super::access::RingPage;
+use super::switch::Switches;
+use super::vif::{Handle, Line, Rx, Tx, MAX_VIFS, RX_EVENT, TX_EVENT, VIFS};
+use super::{timed, traffic};
+use crate::arch::tsc;
+use crate::domain::{self, Domain};
+use crate::mem::frames;
+use crate::sched::timers;
+use crate::sync::Mutex;
+use ::channel::packet::Packet;
+use ::channel::switch::{is_group, Kind, Port, PortId};
+use ::channel::vif::backlog::Backlog;
+use ::channel::vif::credit::Credit;
+use ::channel::vif::features::Accepts;
+use ::channel::vif::rx::RxQueue;
+use ::channel::vif::tx::TxQueue;
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use hv_core::evtchn::Binding;
+use xen_abi::channel_op::{self as op, ChannelConnect, ChannelStatus};
+use xen_abi::errno::Errno;
+
+/// What is plugged in where.
+struct Config {
+    switches: Switches,
+    /// By place.
+    vifs: BTreeMap<u16, Plugged>,
+    /// Connections so far.
+    count: u32,
+}
+
+/// An interface as it was asked for.
+struct Plugged {
+    handle: Handle,
+    request: ChannelConnect,
+}
+
+static CONFIG: Mutex<Config> = Mutex::new(Config { switches: Switches::new(), vifs: BTreeMap::new(), count: 0 });
+
+/// Makes a switch; its name. ENOSPC, ENOMEM.
+pub fn create_switch() -> Result<u32, Errno> {
+    if !frames::has_headroom() {
+        return Err(Errno::ENOMEM);
+    }
+    CONFIG.lock().switches.create()
+}
+
+/// Forgets a switch. ENOENT; EBUSY while something is plugged into it.
+pub fn destroy_switch(switch: u32) -> Result<(), Errno> {
+    let mut config = CONFIG.lock();
+    config.switches.check(switch)?;
+    if config.vifs.values().any(|p| p.request.switch == switch) {
+        return Err(Errno::EBUSY);
+    }
+    config.switches.destroy(switch)
+}
+
+impl Config {
+    /// The switch gets the ports that it has now; the number of its table. ENOMEM: it keeps the old ones.
+    fn publish(&mut self, switch: u32) -> Result<u64, Errno> {
+        let plugged = || self.vifs.values().filter(|p| p.request.switch == switch);
+        let mut ports = Vec::new();
+        ports.try_reserve_exact(plugged().count()).map_err(|_| Errno::ENOMEM)?;
+        ports.extend(plugged().map(|Plugged { handle, request }| Port {
+            id: PortId(handle.place()),
+            kind: Kind::Guest { any_source: request.flags & op::CONNECT_ANY_SOURCE != 0 },
+            mac: request.mac,
+        }));
+        self.switches.publish(switch, &ports)
+    }
+
+    /// The interface of that name.
+    fn find(&self, handle: Handle) -> Result<&Plugged, Errno> {
+        self.vifs.get(&handle.place()).filter(|p| p.handle == handle).ok_or(Errno::ENOENT)
+    }
+}
+
+/// Takes up the rings of a guest's interface. Errors: see [`op::CHANNELOP_VIF_CONNECT`].
+pub fn connect(request: &ChannelConnect) -> Result<Handle, Errno> {
+    let is_limited = request.rate_bytes != 0;
+    if request.flags & !op::CONNECT_FLAGS != 0
+        || request.pad != 0
+        || is_group(request.mac)
+        || is_limited != (request.rate_interval_us != 0)
+    {
+        return Err(Errno::EINVAL);
+    }
+    if !frames::has_headroom() {
+        return Err(Errno::ENOMEM);
+    }
+    let mut config = CONFIG.lock();
+    config.switches.check(request.switch)?;
+    let guest = domain::find(request.guest).ok_or(Errno::ESRCH)?;
+    let backend = domain::find(request.backend).ok_or(Errno::ESRCH)?;
+    // Under the lock: whoever destroys one of them looks for its interfaces later.
+    if guest.is_dying() || backend.is_dying() {
+        return Err(Errno::EINVAL);
+    }
+    let same = |p: &Plugged| p.request.guest == request.guest && p.request.device == request.device;
+    if config.vifs.values().any(same) {
+        return Err(Errno::EBUSY);
+    }
+    let place = (0..MAX_VIFS).find(|place| !config.vifs.contains_key(place)).ok_or(Errno::ENOSPC)?;
+    let handle = Handle::new(place, config.count.wrapping_add(1));
+    let (mut tx, mut rx) = sides(&guest, request, handle)?;
+
+    config.count = config.count.wrapping_add(1);
+    config.vifs.insert(place, Plugged { handle, request: *request });
+    match config.publish(request.switch) {
+        Ok(generation) => rx.joined = generation,
+        Err(errno) => {
+            config.vifs.remove(&place);
+            return Err(errno);
+        }
+    }
+    // What the guest has sent before anybody heard of it.
+    let now = tsc::now_ns();
+    tx.until = Some(now);
+    let [tx_line, rx_line] = [tx.line, rx.line];
+    timed::note_place(place);
+    *VIFS[usize::from(place)].rx.lock() = Some(rx);
+    *VIFS[usize::from(place)].tx.lock() = Some(tx);
+    if let Err(errno) = bind(&guest, &tx_line).and_then(|()| bind(&guest, &rx_line)) {
+        unplug(&mut config, handle);
+        return Err(errno);
+    }
+    timers::arm_channels(now);
+    Ok(handle)
+}
+
+/// Both sides of an interface, with its rings. EINVAL.
+fn sides(guest: &Domain, request: &ChannelConnect, handle: Handle) -> Result<(Box<Tx>, Box<Rx>), Errno> {
+    let now = tsc::now_ns();
+    let has = |flag| request.flags & flag != 0;
+    let accepts = Accepts {
+        sg: has(op::CONNECT_SG),
+        gso_v4: has(op::CONNECT_GSO_TCPV4),
+        gso_v6: has(op::CONNECT_GSO_TCPV6),
+        csum_v4: has(op::CONNECT_CSUM_IPV4),
+        csum_v6: has(op::CONNECT_CSUM_IPV6),
+    };
+    let page = |gref| RingPage::take(guest, request.backend, gref).map_err(|_| Errno::EINVAL);
+    let line = |port, event: u32| {
+        let both = if request.tx_port == request.rx_port { TX_EVENT | RX_EVENT } else { event };
+        let &ChannelConnect { guest, backend, switch, .. } = request;
+        Line { handle, guest, backend, port, cookie: handle.raw() | both, switch }
+    };
+    let credit = Credit::new(request.rate_bytes, request.rate_interval_us.into(), now);
+    let tx = Tx {
+        line: line(request.tx_port, TX_EVENT),
+        queue: TxQueue::attach(page(request.tx_ring)?, credit).map_err(|_| Errno::EINVAL)?,
+        packet: Packet::default(),
+        until: None,
+        refused: 0,
+    };
+    let rx = Rx {
+        line: line(request.rx_port, RX_EVENT),
+        joined: u64::MAX,
+        queue: RxQueue::attach(page(request.rx_ring)?, accepts).map_err(|_| Errno::EINVAL)?,
+        backlog: Backlog::new(now),
+    };
+    Ok((Box::new(tx), Box::new(rx)))
+}
+
+/// Takes the other end of a port of `guest`. EBUSY: the hypervisor has it, for another interface. EINVAL: it does not wait for
+/// the back end.
+fn bind(guest: &Domain, line: &Line) -> Result<(), Errno> {
+    let mut events = guest.events.lock();
+    match events.binding(line.port)? {
+        // One port for both directions.
+        Binding::Hypervisor { cookie, .. } if cookie == line.cookie => Ok(()),
+        Binding::Hypervisor { .. } => Err(Errno::EBUSY),
+        _ => events.bind_hypervisor(line.port, line.backend, line.cookie),
+    }
+}
+
+/// Takes an interface out of everything. Everything that was its own is back then; others' packets that waited for it are answered.
+fn unplug(config: &mut Config, handle: Handle) {
+    let Some(Plugged { request, .. }) = config.vifs.remove(&handle.place()) else { return };
+    // Without memory the old table stays, which leads to an empty place.
+    let _ = config.publish(request.switch);
+    let sides = handle.sides();
+    let rx = sides.rx.lock().take();
+    let tx = sides.tx.lock().take();
+    let lines = [tx.as_ref().map(|tx| tx.line), rx.as_ref().map(|rx| rx.line)];
+    let Some(guest) = domain::find(request.guest) else { return };
+    for line in lines.into_iter().flatten() {
+        // One that the guest has closed is not there, or is something else by now.
+        let _ = guest.events.lock().unbind_hypervisor(line.port, line.cookie);
+    }
+    if let Some(mut rx) = rx {
+        while let Some(item) = rx.backlog.pop(0) {
+            traffic::done(item);
+        }
+    }
+    if let Some(tx) = tx {
+        for sides in VIFS.iter().take(timed::places()) {
+            if let Some(rx) = sides.rx.lock().as_deref_mut() {
+                rx.backlog.retain(|item| item.sender != handle);
+            }
+        }
+        let mut grants = tx.line.grants(&guest);
+        tx.queue.close(&mut grants);
+    }
+}
+
+/// Lets an interface go. ENOENT.
+pub fn disconnect(handle: Handle) -> Result<(), Errno> {
+    let mut config = CONFIG.lock();
+    config.find(handle)?;
+    unplug(&mut config, handle);
+    Ok(())
+}
+
+/// The port of this name is gone: so is the interface, whose guest does not expect an answer any more.
+pub fn lost_port(cookie: u32) {
+    let _ = disconnect(Handle::of_cookie(cookie));
+}
+
+/// Interfaces that are let go between two looks at what else there is to do.
+const FORGET_STEPS: usize = 8;
+
+/// Lets all interfaces go that `d`, which is dying, has or is the back end of. ERESTART: to be called again.
+pub fn forget_domain(d: &Domain) -> Result<(), Errno> {
+    let mut config = CONFIG.lock();
+    for _ in 0..FORGET_STEPS {
+        let mut own = config.vifs.values().filter(|p| p.request.guest == d.id || p.request.backend == d.id);
+        let Some(handle) = own.next().map(|p| p.handle) else { return Ok(()) };
+        unplug(&mut config, handle);
+    }
+    Err(Errno::ERESTART)
+}
+
+/// What an interface is and has done. ENOENT.
+pub fn status(handle: Handle) -> Result<ChannelStatus, Errno> {
+    let config = CONFIG.lock();
+    config.find(handle).map(describe)
+}
+
+/// The same of the first one from `place` on. ENOENT.
+pub fn next(place: u32) -> Result<ChannelStatus, Errno> {
+    let place = u16::try_from(place).map_err(|_| Errno::ENOENT)?;
+    let config = CONFIG.lock();
+    config.vifs.range(place..).next().map(|(_, plugged)| describe(plugged)).ok_or(Errno::ENOENT)
+}
+
+fn describe(Plugged { handle, request }: &Plugged) -> ChannelStatus {
+    let &ChannelConnect { guest, backend, device, switch, flags, mac, .. } = request;
+    let mut status = ChannelStatus {
+        vif: handle.raw(),
+        next: u32::from(handle.place()) + 1,
+        guest,
+        backend,
+        device,
+        switch,
+        flags,
+        mac,
+        ..ChannelStatus::default()
+    };
+    let sides = handle.sides();
+    if let Some(tx) = sides.tx.lock().as_deref() {
+        let stats = tx.queue.stats;
+        status.state |= if tx.queue.fatal().is_some() { op::STATE_TX_ENDED } else { 0 };
+        status.tx_waiting = tx.queue.journal().nr_packets();
+        (status.tx_packets, status.tx_bytes) = (stats.packets, stats.bytes);
+        (status.tx_errors, status.tx_dropped, status.tx_refused) = (stats.errors, stats.dropped, tx.refused);
+    }
+    if let Some(rx) = sides.rx.lock().as_deref() {
+        let stats = rx.queue.stats;
+        status.state |= if rx.queue.fatal().is_some() { op::STATE_RX_ENDED } else { 0 };
+        status.state |= if rx.backlog.is_stalled() { op::STATE_STALLED } else { 0 };
+        (status.rx_packets, status.rx_bytes) = (stats.packets, stats.bytes);
+        (status.rx_errors, status.rx_dropped) = (stats.errors, stats.dropped);
+    }
+    status
+}

@@ -1,0 +1,49 @@
+//! Device channels: the hypervisor's own end of guests' network interfaces, and the switch between them.
+//!
+//! The control domain's daemon plugs an interface in ([`connect`]): from then on the hypervisor holds both rings by the guest's
+//! grants and its ports as the other end. When the guest notifies, what it has sent is passed on in the notifying vCPU's time
+//! ([`traffic`]), in portions between which the CPU does other work; nothing is mapped, no other domain runs. What is decided about
+//! a packet is decided in the crate `channel`; here are locks, time, grants and events. What is promised is `docs/channels.md`.
+//!
+//! Each interface has two locks, one for each direction, in places that are there for ever:
+//!
+//! - its *transmit* side: ring, journal, the packet in hand. Held while a packet of it is read, so that its grants stay in use.
+//! - its *receive* side: ring and backlog. Taken while a transmit side is held, one at a time.
+//!
+//! Lock order: what is plugged in ([`connect`]), a transmit side, a receive side, a switch's table; then the locks of domains
+//! (grants, events).
+
+mod access;
+mod connect;
+mod recount;
+mod switch;
+mod timed;
+mod traffic;
+mod vif;
+
+pub use connect::{connect, create_switch, destroy_switch, disconnect, forget_domain, lost_port, next, status};
+pub use recount::tell;
+pub use timed::hold_still;
+pub use vif::Handle;
+
+use crate::sched::run;
+use traffic::Budget;
+
+/// Device channels get their time.
+pub fn install() {
+    run::install_channel_work(timed::work);
+}
+
+/// Does what an event of an interface asks for, whose port has this name. `true`: there is more to do.
+pub fn serve(cookie: u32) -> bool {
+    let handle = Handle::of_cookie(cookie);
+    let mut budget = Budget::default();
+    let mut more = false;
+    if cookie & vif::RX_EVENT != 0 {
+        more |= traffic::refill(handle, &mut budget);
+    }
+    if cookie & vif::TX_EVENT != 0 {
+        more |= traffic::transmit(handle, &mut budget);
+    }
+    more
+}

@@ -1,0 +1,72 @@
+//! Switches: a table for each, replaced as a whole.
+
+use crate::sync::FairMutex;
+use ::channel::switch::{Port, Table};
+use alloc::sync::Arc;
+use xen_abi::errno::Errno;
+
+/// Switches at one time.
+const MAX_SWITCHES: usize = 64;
+/// Of a name: the place; the rest counts the switches so far.
+const PLACE: u32 = MAX_SWITCHES as u32 - 1;
+
+/// The tables that are in use.
+static TABLES: [FairMutex<Option<Arc<Table>>>; MAX_SWITCHES] = [const { FairMutex::new(None) }; MAX_SWITCHES];
+
+/// The table of a switch as it is now, for a batch of packets.
+pub fn table(switch: u32) -> Option<Arc<Table>> {
+    TABLES[(switch & PLACE) as usize].lock().clone()
+}
+
+/// The switches that there are.
+pub struct Switches {
+    names: [Option<u32>; MAX_SWITCHES],
+    /// Switches so far.
+    count: u32,
+    /// Tables so far.
+    generation: u64,
+}
+
+impl Switches {
+    /// None.
+    pub const fn new() -> Self {
+        Self { names: [None; MAX_SWITCHES], count: 0, generation: 0 }
+    }
+
+    /// Is there a switch of this name? ENOENT.
+    pub fn check(&self, switch: u32) -> Result<(), Errno> {
+        let has = self.names[(switch & PLACE) as usize] == Some(switch);
+        has.then_some(()).ok_or(Errno::ENOENT)
+    }
+
+    /// A new one, without ports; its name. ENOSPC, ENOMEM.
+    pub fn create(&mut self) -> Result<u32, Errno> {
+        let place = self.names.iter().position(Option::is_none).ok_or(Errno::ENOSPC)?;
+        self.count = self.count.wrapping_add(1);
+        #[allow(clippy::cast_possible_truncation, reason = "a small number")]
+        let name = self.count.wrapping_mul(MAX_SWITCHES as u32) | place as u32;
+        self.publish(name, &[])?;
+        self.names[place] = Some(name);
+        Ok(name)
+    }
+
+    /// Forgets one, which has no ports any more. ENOENT.
+    pub fn destroy(&mut self, switch: u32) -> Result<(), Errno> {
+        self.check(switch)?;
+        let place = (switch & PLACE) as usize;
+        self.names[place] = None;
+        *TABLES[place].lock() = None;
+        Ok(())
+    }
+
+    /// From now on `ports` are those of a switch; the table's number. ENOMEM: it stays as it was.
+    pub fn publish(&mut self, switch: u32, ports: &[Port]) -> Result<u64, Errno> {
+        self.generation += 1;
+        let table = Table::build(self.generation, ports).map_err(|_| Errno::ENOMEM)?;
+        let new = Some(Arc::new(table));
+        let old = core::mem::replace(&mut *TABLES[(switch & PLACE) as usize].lock(), new);
+        // Freed when the lock is free, or by the last who uses it.
+        drop(old);
+        Ok(self.generation)
+    }
+}

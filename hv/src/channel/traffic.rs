@@ -1,0 +1,274 @@
+//! Packets on their way: out of transmit rings, through the switch, into receive rings.
+
+use super::access::{Bytes, Held};
+use super::switch;
+use super::vif::{at_port, Handle, Item, Rx, Sides, Tx};
+use crate::arch::tsc;
+use crate::domain::Domain;
+use crate::sched::timers;
+use ::channel::packet::Packet;
+use ::channel::switch::{Forward, PortId, Table};
+use ::channel::vif::journal::Token;
+use ::channel::vif::rx::{Delivered, Progress};
+use ::channel::vif::tx::Take;
+
+/// What a portion of work may cost, in bytes that are copied.
+const PORTION: u32 = 128 << 10;
+/// What everything that is done for a packet costs, in bytes.
+const EACH: u32 = 1 << 10;
+/// How often it is looked whether a guest has posted pages meanwhile. One that posts and takes back gets no more.
+const LOOKS: u32 = 3;
+/// Packets that wait are looked at so often, in ns.
+pub const TICK_NS: u64 = 1_000_000_000;
+
+/// What is left of a portion.
+pub struct Budget(u32);
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self(PORTION)
+    }
+}
+
+impl Budget {
+    /// Something was done for `bytes` bytes.
+    #[inline]
+    fn spend(&mut self, bytes: u32) {
+        self.0 = self.0.saturating_sub(EACH.saturating_add(bytes));
+    }
+
+    /// Nothing is left.
+    #[inline]
+    pub fn is_spent(&self) -> bool {
+        self.0 == 0
+    }
+}
+
+/// Passes on what an interface's guest has sent. `true`: there is more.
+pub fn transmit(handle: Handle, budget: &mut Budget) -> bool {
+    let mut side = handle.sides().tx.lock();
+    let is_its = |tx: &&mut Tx| tx.line.handle == handle && tx.queue.fatal().is_none();
+    let Some(tx) = side.as_deref_mut().filter(is_its) else { return false };
+    let Some(guest) = tx.line.guest() else { return false };
+    let Some(table) = switch::table(tx.line.switch) else { return false };
+    let more = take_all(tx, &guest, &table, budget);
+    tx.push(&guest);
+    more
+}
+
+#[inline]
+fn take_all(tx: &mut Tx, guest: &Domain, table: &Table, budget: &mut Budget) -> bool {
+    let now = tsc::now_ns();
+    while !budget.is_spent() {
+        match tx.queue.take(&mut tx.line.grants(guest), &Bytes, now, &mut tx.packet) {
+            Ok(Take::Packet(token)) => pass_on(tx, guest, table, token, now, budget),
+            Ok(Take::Nothing) => match tx.queue.ask_for_event() {
+                Ok(true) => budget.spend(0),
+                Ok(false) => return false,
+                Err(_) => return ended(tx),
+            },
+            Ok(Take::Refused) => budget.spend(0),
+            Ok(Take::Multicast(change)) => {
+                // Groups are not filtered, so its wish is met whatever it is.
+                tx.queue.answer_multicast(change, true);
+                budget.spend(0);
+            }
+            Ok(Take::NoCredit { until }) => {
+                tx.until = Some(until);
+                timers::arm_channels(until);
+                return false;
+            }
+            Err(_) => return ended(tx),
+        }
+    }
+    true
+}
+
+/// The guest has written to its ring what cannot be: it is not looked at any more.
+#[cold]
+fn ended(tx: &mut Tx) -> bool {
+    if let Some(fatal) = tx.queue.fatal() {
+        tx.line.warn_ended(&fatal);
+    }
+    false
+}
+
+/// The packet in hand goes where it belongs.
+#[inline]
+fn pass_on(tx: &mut Tx, guest: &Domain, table: &Table, token: Token, now: u64, budget: &mut Budget) {
+    let sender = tx.line.handle;
+    let item = Item { sender, token, progress: Progress::default() };
+    let mut batch = Batch { table, switch: tx.line.switch, now, budget };
+    let is_done = match table.forward(PortId(sender.place()), tx.packet.header()) {
+        Forward::To(port) => batch.pass(&tx.packet, port, item),
+        Forward::Flood => {
+            for port in table.others(PortId(sender.place())) {
+                // Each receiver is one more reader; one that has it is none any more.
+                if tx.queue.hold(token).is_ok() && batch.pass(&tx.packet, port.id, item) {
+                    tx.complete(guest, token);
+                }
+            }
+            true
+        }
+        Forward::Drop(_) => {
+            tx.refused += 1;
+            batch.budget.spend(0);
+            true
+        }
+    };
+    if is_done {
+        tx.complete(guest, token);
+    }
+}
+
+/// What packets of one sender have in common.
+struct Batch<'a> {
+    table: &'a Table,
+    switch: u32,
+    now: u64,
+    budget: &'a mut Budget,
+}
+
+impl Batch<'_> {
+    /// A packet goes to a port. `false`: it waits there.
+    #[inline]
+    fn pass(&mut self, packet: &Packet<Held>, port: PortId, mut item: Item) -> bool {
+        let Some(Sides { rx, .. }) = at_port(port) else { return true };
+        let mut side = rx.lock();
+        // The table may be an old one, and the place another's by now.
+        let is_its = |rx: &&mut Rx| rx.line.switch == self.switch && rx.joined <= self.table.generation();
+        let Some(rx) = side.as_deref_mut().filter(is_its) else { return true };
+        let Some(guest) = rx.line.guest() else { return true };
+        let may_begin = rx.backlog.is_empty() && !self.budget.is_spent();
+        self.budget.spend(packet.len());
+        if may_begin && deliver(rx, &guest, packet, &mut item.progress) {
+            return true;
+        }
+        self.wait(rx, packet, item, may_begin)
+    }
+
+    /// A packet waits, if it may.
+    #[cold]
+    fn wait(&self, rx: &mut Rx, packet: &Packet<Held>, item: Item, is_full: bool) -> bool {
+        // Without room its guest will notify; else it is only that this portion is spent.
+        timers::arm_channels(if is_full { self.now.saturating_add(TICK_NS) } else { self.now });
+        let is_refused = rx.backlog.push(item, packet.len(), self.now).is_err();
+        rx.queue.stats.dropped += u64::from(is_refused);
+        is_refused
+    }
+}
+
+/// Copies a packet to `guest`, whose receive side this is. `false`: there is no room.
+#[inline]
+fn deliver(rx: &mut Rx, guest: &Domain, packet: &Packet<Held>, progress: &mut Progress) -> bool {
+    if rx.queue.fatal().is_some() {
+        rx.queue.stats.dropped += 1;
+        return true;
+    }
+    let mut grants = rx.line.grants(guest);
+    let mut looks = 0;
+    let is_done = loop {
+        match rx.queue.deliver(&mut grants, &Bytes, &packet.view(), progress) {
+            Ok(Delivered::Done) => break true,
+            Ok(Delivered::NoRoom { slots }) => match rx.queue.ask_for_event(slots) {
+                Ok(true) if looks < LOOKS => looks += 1,
+                Ok(_) => break false,
+                Err(_) => break receiver_ended(rx),
+            },
+            Ok(Delivered::Unfit) => {
+                rx.queue.stats.dropped += 1;
+                break true;
+            }
+            Err(_) => break receiver_ended(rx),
+        }
+    };
+    if rx.queue.push() {
+        rx.line.notify(guest);
+    }
+    is_done
+}
+
+/// The guest has written to its receive ring what cannot be: packets to it are lost.
+#[cold]
+fn receiver_ended(rx: &mut Rx) -> bool {
+    rx.queue.stats.dropped += 1;
+    if let Some(fatal) = rx.queue.fatal() {
+        rx.line.warn_ended(&fatal);
+    }
+    true
+}
+
+/// What waits for an interface goes on, as far as there is room. `true`: there may be more.
+pub fn refill(handle: Handle, budget: &mut Budget) -> bool {
+    let now = tsc::now_ns();
+    while !budget.is_spent() {
+        let first = {
+            let mut side = handle.sides().rx.lock();
+            let Some(rx) = side.as_deref_mut().filter(|rx| rx.line.handle == handle) else { return false };
+            let Some(item) = rx.backlog.first().copied() else {
+                rx.backlog.has_room(now);
+                return false;
+            };
+            item
+        };
+        if !retry(handle, first, now, budget) {
+            return false;
+        }
+    }
+    true
+}
+
+/// Tries once more to deliver `item`, which waits for `handle`. `false`: there is no room.
+fn retry(handle: Handle, mut item: Item, now: u64, budget: &mut Budget) -> bool {
+    let mut sender = item.sender.sides().tx.lock();
+    let mut side = handle.sides().rx.lock();
+    let Some(rx) = side.as_deref_mut().filter(|rx| rx.line.handle == handle) else { return false };
+    budget.spend(0);
+    if rx.backlog.first() != Some(&mut item) {
+        // Somebody else was quicker.
+        return true;
+    }
+    let Some(tx) = sender.as_deref_mut().filter(|tx| tx.line.handle == item.sender) else {
+        // Its sender is gone, and the packet with it.
+        rx.backlog.pop(now);
+        return true;
+    };
+    let (Some(from), Some(to)) = (tx.line.guest(), rx.line.guest()) else { return false };
+    let is_done = !may_go_on(tx, handle, item.token) || {
+        budget.spend(tx.packet.len());
+        deliver(rx, &to, &tx.packet, &mut item.progress)
+    };
+    if !is_done {
+        if let Some(first) = rx.backlog.first() {
+            *first = item;
+        }
+        return false;
+    }
+    rx.backlog.pop(now);
+    drop(side);
+    tx.complete(&from, item.token);
+    tx.push(&from);
+    true
+}
+
+/// Makes a packet that waits for `receiver` anew. `false`: its sender has changed it meanwhile, and it does not go there any more.
+fn may_go_on(tx: &mut Tx, receiver: Handle, token: Token) -> bool {
+    let port = PortId(tx.line.handle.place());
+    let Some(table) = switch::table(tx.line.switch) else { return false };
+    let forward = |tx: &Tx| match table.forward(port, tx.packet.header()) {
+        Forward::To(to) => to.0 == receiver.place(),
+        Forward::Flood => true,
+        Forward::Drop(_) => false,
+    };
+    tx.queue.rebuild(token, &Bytes, &mut tx.packet) && forward(tx)
+}
+
+/// A packet will not reach its receiver, or has: its sender is answered.
+pub fn done(item: Item) {
+    let mut side = item.sender.sides().tx.lock();
+    let Some(tx) = side.as_deref_mut().filter(|tx| tx.line.handle == item.sender) else { return };
+    if let Some(guest) = tx.line.guest() {
+        tx.complete(&guest, item.token);
+        tx.push(&guest);
+    }
+}

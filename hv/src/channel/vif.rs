@@ -1,0 +1,185 @@
+//! A guest's interface: its two sides, and where they are found.
+
+use super::access::{GuestGrants, Held, RingPage};
+use crate::domain::event::Receiver;
+use crate::domain::{self, Domain};
+use crate::guest_warn;
+use crate::sched::Cause;
+use crate::sync::Mutex;
+use ::channel::packet::Packet;
+use ::channel::switch::PortId;
+use ::channel::vif::backlog::Backlog;
+use ::channel::vif::journal::Token;
+use ::channel::vif::rx::{Progress, RxQueue};
+use ::channel::vif::tx::TxQueue;
+use alloc::boxed::Box;
+use core::fmt;
+use xen_abi::io::netif::XEN_NETIF_RSP_OKAY;
+
+/// Interfaces at one time.
+pub const MAX_VIFS: u16 = 1 << 10;
+
+/// In the name of a port: it is one for transmit events.
+pub const TX_EVENT: u32 = 1 << 10;
+/// In the name of a port: it is one for receive events.
+pub const RX_EVENT: u32 = 1 << 11;
+/// The place in a name.
+const PLACE: u32 = MAX_VIFS as u32 - 1;
+/// Counts connections, in a name.
+const GENERATION_SHIFT: u32 = 12;
+
+/// Names an interface: its place, and a count of all connections so far, modulo 2^20.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Handle(u32);
+
+impl Handle {
+    /// The `count`-th connection, in `place`.
+    pub fn new(place: u16, count: u32) -> Self {
+        Self(count << GENERATION_SHIFT | u32::from(place) & PLACE)
+    }
+
+    /// What a caller names. It may be none.
+    pub fn of_raw(raw: u32) -> Self {
+        Self(raw)
+    }
+
+    /// Of the name of a port.
+    pub fn of_cookie(cookie: u32) -> Self {
+        Self(cookie & !(TX_EVENT | RX_EVENT))
+    }
+
+    /// As a number.
+    pub fn raw(self) -> u32 {
+        self.0
+    }
+
+    /// Its place, which is also its port's number in the switch.
+    pub fn place(self) -> u16 {
+        (self.0 & PLACE) as u16
+    }
+
+    /// Its sides, if it is still there: whoever locks one looks whether it is this one's.
+    pub fn sides(self) -> &'static Sides {
+        &VIFS[usize::from(self.place())]
+    }
+}
+
+impl fmt::Display for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "vif {}", self.place())
+    }
+}
+
+/// A place for an interface.
+pub struct Sides {
+    /// What the guest sends.
+    pub tx: Mutex<Option<Box<Tx>>>,
+    /// What it receives.
+    pub rx: Mutex<Option<Box<Rx>>>,
+}
+
+/// All places.
+pub static VIFS: [Sides; MAX_VIFS as usize] =
+    [const { Sides { tx: Mutex::new(None), rx: Mutex::new(None) } }; MAX_VIFS as usize];
+
+/// The sides at a port.
+pub fn at_port(port: PortId) -> Option<&'static Sides> {
+    VIFS.get(usize::from(port.0))
+}
+
+/// An interface's end of its guest's ports, and whose grants it uses.
+#[derive(Clone, Copy)]
+pub struct Line {
+    /// Which interface.
+    pub handle: Handle,
+    /// Its guest.
+    pub guest: u16,
+    /// The domain that the guest grants to.
+    pub backend: u16,
+    /// The guest's port.
+    pub port: u32,
+    /// What the hypervisor calls the port.
+    pub cookie: u32,
+    /// The switch.
+    pub switch: u32,
+}
+
+impl Line {
+    /// Its guest, who does not go while something of it is in use here.
+    #[inline]
+    pub fn guest(&self) -> Option<domain::DomainRef> {
+        domain::find(self.guest)
+    }
+
+    /// The grants of `guest`, which is the guest.
+    #[inline]
+    pub fn grants<'a>(&self, guest: &'a Domain) -> GuestGrants<'a> {
+        GuestGrants { guest, backend: self.backend }
+    }
+
+    /// Tells `guest`, which is the guest, of news.
+    #[inline]
+    pub fn notify(&self, guest: &Domain) {
+        guest.events.lock().raise_hypervisor(&Receiver(guest, Cause::Sender), self.port, self.cookie);
+    }
+
+    /// A ring has ended.
+    #[cold]
+    pub fn warn_ended(&self, why: &dyn fmt::Debug) {
+        guest_warn!("d{}: {} ends: {why:?}", self.guest, self.handle);
+    }
+}
+
+/// The transmit side.
+pub struct Tx {
+    /// Where it leads.
+    pub line: Line,
+    /// The ring, and what is not yet answered.
+    pub queue: TxQueue<RingPage, Held>,
+    /// The packet in hand.
+    pub packet: Packet<Held>,
+    /// When it is to be looked at though nobody notifies, in ns.
+    pub until: Option<u64>,
+    /// Packets that the switch did not pass on.
+    pub refused: u64,
+}
+
+impl Tx {
+    /// A reader of a packet is done with it.
+    #[inline]
+    pub fn complete(&mut self, guest: &Domain, token: Token) {
+        let is_known = self.queue.complete(&mut self.line.grants(guest), token, XEN_NETIF_RSP_OKAY).is_ok();
+        debug_assert!(is_known, "a packet that was answered already");
+    }
+
+    /// Lets the guest see the answers.
+    #[inline]
+    pub fn push(&mut self, guest: &Domain) {
+        if self.queue.push() {
+            self.line.notify(guest);
+        }
+    }
+}
+
+/// The receive side.
+pub struct Rx {
+    /// Where it leads.
+    pub line: Line,
+    /// The first table of its switch that has it: in earlier ones its place is another's.
+    pub joined: u64,
+    /// The ring.
+    pub queue: RxQueue<RingPage>,
+    /// What waits for room in it.
+    pub backlog: Backlog<Item>,
+}
+
+/// A packet that waits for its receiver.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Item {
+    /// Who has sent it.
+    pub sender: Handle,
+    /// Which of its packets.
+    pub token: Token,
+    /// How far it has come.
+    pub progress: Progress,
+}

@@ -1,0 +1,66 @@
+//! `channel_op`: the hypervisor's own switches, and guests' interfaces that are plugged into them.
+
+use super::{Caller, GuestPtr, Outcome, OK};
+use crate::channel::{self, Handle};
+use crate::mem::guest_ptr::plain;
+use xen_abi::channel_op as op;
+use xen_abi::errno::Errno;
+
+plain!(op::ChannelSwitch, op::ChannelVif, op::ChannelConnect, op::ChannelStatus);
+
+/// CHANNELOP_*, for the control domain. Errors: EPERM for others; EFAULT; ENOENT for switches and interfaces that do not exist;
+/// EINVAL for bad arguments; ENOSYS for unknown commands; others with each command. Source: `xen-abi/src/channel_op.rs`.
+pub fn call(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>) -> Outcome {
+    cx.require_privilege()?;
+    match cmd {
+        op::CHANNELOP_SWITCH_CREATE => {
+            let mut r: op::ChannelSwitch = arg.cast().read()?;
+            must_be_zero(r.flags)?;
+            r.switch = channel::create_switch()?;
+            // Nobody would know its name.
+            named(arg.cast().write(&r), || channel::destroy_switch(r.switch))
+        }
+        op::CHANNELOP_SWITCH_DESTROY => {
+            let r: op::ChannelSwitch = arg.cast().read()?;
+            must_be_zero(r.flags)?;
+            channel::destroy_switch(r.switch)?;
+            OK
+        }
+        op::CHANNELOP_VIF_CONNECT => {
+            let mut r: op::ChannelConnect = arg.cast().read()?;
+            let handle = channel::connect(&r)?;
+            r.vif = handle.raw();
+            named(arg.cast().write(&r), || channel::disconnect(handle))
+        }
+        op::CHANNELOP_VIF_DISCONNECT => {
+            let r: op::ChannelVif = arg.cast().read()?;
+            must_be_zero(r.flags)?;
+            channel::disconnect(Handle::of_raw(r.vif))?;
+            OK
+        }
+        op::CHANNELOP_VIF_STATUS => {
+            let r: op::ChannelStatus = arg.cast().read()?;
+            arg.cast().write(&channel::status(Handle::of_raw(r.vif))?)?;
+            OK
+        }
+        op::CHANNELOP_VIF_NEXT => {
+            let r: op::ChannelStatus = arg.cast().read()?;
+            arg.cast().write(&channel::next(r.next)?)?;
+            OK
+        }
+        _ => Err(Errno::ENOSYS),
+    }
+}
+
+/// The name of something new was `written`; if not, it is undone.
+fn named(written: Result<(), Errno>, undo: impl FnOnce() -> Result<(), Errno>) -> Outcome {
+    if let Err(fault) = written {
+        undo()?;
+        return Err(fault);
+    }
+    OK
+}
+
+fn must_be_zero(flags: u32) -> Result<(), Errno> {
+    (flags == 0).then_some(()).ok_or(Errno::EINVAL)
+}

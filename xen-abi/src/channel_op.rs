@@ -1,0 +1,152 @@
+//! `channel_op`, hypercall 56: the hypervisor's own switches, and guests' network interfaces that are plugged into them.
+//!
+//! Xen has nothing like it: what is in this file is Tandem's. It is for the daemon in the control domain that plays the back end's
+//! part in xenstore: it reads what a front end has written there and says it here. `channel_op(cmd, arg)`: `cmd` in rdi, the
+//! address of the command's structure in rsi. All fields are little-endian, there is no padding, and fields that are neither in
+//! nor out must be zero. Switches and interfaces have names that are not used again for a long time after they are gone.
+
+/// The number of the hypercall.
+pub const HYPERVISOR_CHANNEL_OP: u64 = 56;
+
+/// Makes a switch without ports: [`ChannelSwitch`]. ENOSPC, ENOMEM.
+pub const CHANNELOP_SWITCH_CREATE: u32 = 0;
+/// Forgets a switch: [`ChannelSwitch`]. ENOENT; EBUSY while an interface is plugged into it.
+pub const CHANNELOP_SWITCH_DESTROY: u32 = 1;
+/// Takes up a front end's rings and plugs it into a switch: [`ChannelConnect`]. ENOENT: no such switch. ESRCH: no such domain.
+/// EBUSY: this device of the guest is connected, or one of its ports is. EINVAL: a domain that dies, an address of a group,
+/// unknown flags, a grant that does not hold, a ring whose indices cannot be, a port that does not wait for the back end.
+/// ENOSPC, ENOMEM.
+pub const CHANNELOP_VIF_CONNECT: u32 = 2;
+/// Lets an interface go, with what waits in it: [`ChannelVif`]. ENOENT.
+pub const CHANNELOP_VIF_DISCONNECT: u32 = 3;
+/// What an interface is and what it has done: [`ChannelStatus`]. ENOENT.
+pub const CHANNELOP_VIF_STATUS: u32 = 4;
+/// The same of the first interface from place `next` on: for a list of all. ENOENT: there is none.
+pub const CHANNELOP_VIF_NEXT: u32 = 5;
+
+/// In [`ChannelConnect::flags`]: the guest takes packets of more than one page.
+pub const CONNECT_SG: u32 = 1 << 0;
+/// The guest takes TCP over IPv4 that is to be cut into segments.
+pub const CONNECT_GSO_TCPV4: u32 = 1 << 1;
+/// The guest takes TCP over IPv6 that is to be cut into segments.
+pub const CONNECT_GSO_TCPV6: u32 = 1 << 2;
+/// The guest takes packets over IPv4 without their checksum.
+pub const CONNECT_CSUM_IPV4: u32 = 1 << 3;
+/// The guest takes packets over IPv6 without their checksum.
+pub const CONNECT_CSUM_IPV6: u32 = 1 << 4;
+/// The guest may send with any source address.
+pub const CONNECT_ANY_SOURCE: u32 = 1 << 5;
+/// All flags of a connection.
+pub const CONNECT_FLAGS: u32 = (1 << 6) - 1;
+
+/// Argument of [`CHANNELOP_SWITCH_CREATE`] and [`CHANNELOP_SWITCH_DESTROY`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ChannelSwitch {
+    /// Its name. Out when it is created.
+    pub switch: u32,
+    /// Must be zero.
+    pub flags: u32,
+}
+
+/// Argument of [`CHANNELOP_VIF_DISCONNECT`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ChannelVif {
+    /// Which interface.
+    pub vif: u32,
+    /// Must be zero.
+    pub flags: u32,
+}
+
+/// Argument of [`CHANNELOP_VIF_CONNECT`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ChannelConnect {
+    /// In: the guest.
+    pub guest: u16,
+    /// In: the domain that the guest has granted to, and whose end of the ports the hypervisor takes.
+    pub backend: u16,
+    /// In: which of the guest's devices it is.
+    pub device: u32,
+    /// In: the switch.
+    pub switch: u32,
+    /// In: grant of the transmit ring.
+    pub tx_ring: u32,
+    /// In: grant of the receive ring.
+    pub rx_ring: u32,
+    /// In: the guest's port for transmit events.
+    pub tx_port: u32,
+    /// In: the guest's port for receive events; the same if it does not split them.
+    pub rx_port: u32,
+    /// In: `CONNECT_*`.
+    pub flags: u32,
+    /// In: its address; not a group's.
+    pub mac: [u8; 6],
+    /// Must be zero.
+    pub pad: u16,
+    /// In: bytes that the guest may send in each interval; 0: as many as it can.
+    pub rate_bytes: u64,
+    /// In: length of an interval in us; 0 if there is no limit, and only then.
+    pub rate_interval_us: u32,
+    /// Out: its name.
+    pub vif: u32,
+}
+
+/// The transmit ring has ended: its guest has written to it what cannot be.
+pub const STATE_TX_ENDED: u32 = 1 << 0;
+/// The receive ring has ended.
+pub const STATE_RX_ENDED: u32 = 1 << 1;
+/// The guest has not taken anything for so long that nothing waits for it any more.
+pub const STATE_STALLED: u32 = 1 << 2;
+
+/// Argument of [`CHANNELOP_VIF_STATUS`] and [`CHANNELOP_VIF_NEXT`]. Directions are the guest's.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ChannelStatus {
+    /// In for STATUS, out for NEXT: which interface.
+    pub vif: u32,
+    /// In for NEXT: the first place that is looked at; out: the place behind the one that was found.
+    pub next: u32,
+    /// Out: as at the connection.
+    pub guest: u16,
+    /// Out: as at the connection.
+    pub backend: u16,
+    /// Out: as at the connection.
+    pub device: u32,
+    /// Out: as at the connection.
+    pub switch: u32,
+    /// Out: `CONNECT_*`.
+    pub flags: u32,
+    /// Out: as at the connection.
+    pub mac: [u8; 6],
+    /// Out: packets that wait to be answered.
+    pub tx_waiting: u16,
+    /// Out: `STATE_*`.
+    pub state: u32,
+    /// Out: 0.
+    pub pad: u32,
+    /// Out: packets that the guest has sent.
+    pub tx_packets: u64,
+    /// Out: their bytes.
+    pub tx_bytes: u64,
+    /// Out: packets that were answered with an error.
+    pub tx_errors: u64,
+    /// Out: packets that could not be sent.
+    pub tx_dropped: u64,
+    /// Out: packets that the switch has not passed on: to nobody, or from an address that is not the guest's.
+    pub tx_refused: u64,
+    /// Out: packets that the guest has received.
+    pub rx_packets: u64,
+    /// Out: their bytes.
+    pub rx_bytes: u64,
+    /// Out: packets that were lost because one of the guest's grants did not hold.
+    pub rx_errors: u64,
+    /// Out: packets that were lost because the guest had no room for them, or does not take such ones.
+    pub rx_dropped: u64,
+}
+
+const _: () = assert!(core::mem::size_of::<ChannelSwitch>() == 8);
+const _: () = assert!(core::mem::size_of::<ChannelVif>() == 8);
+const _: () = assert!(core::mem::size_of::<ChannelConnect>() == 56);
+const _: () = assert!(core::mem::size_of::<ChannelStatus>() == 112);
