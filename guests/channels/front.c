@@ -1,0 +1,263 @@
+#include "front.h"
+
+u8 frame[65536];
+static u8 area[NR_FRONTS][NR_PAGES][PAGE] __attribute__((aligned(4096)));
+static u8 tables[NR_FRONTS][PAGE] __attribute__((aligned(4096)));
+static u8 own_table[PAGE] __attribute__((aligned(4096)));
+
+s64 channel_op(u32 cmd, void *argument)
+{
+	return hypercall(HC_channel_op, cmd, (u64)argument, 0, 0, 0);
+}
+
+u32 new_switch(void)
+{
+	struct channel_switch request = { 0 };
+	check_result(channel_op(SWITCH_CREATE, &request), 0, "a switch");
+	return request.name;
+}
+
+static struct grant_entry *own_grants(void)
+{
+	static bool is_mapped;
+	u64 frame_of_table = 0;
+	struct {
+		u16 domid, pad;
+		u32 nr;
+		int16_t status;
+		void *list;
+	} setup = { DOMID_SELF, 0, 1, 99, &frame_of_table };
+	if (!is_mapped) {
+		if (HC3(grant_table_op, 2, &setup, 1) || setup.status || update_va(own_table, pte(frame_of_table, P | RW | US), 2))
+			error("the grant table");
+		is_mapped = true;
+	}
+	return (struct grant_entry *)own_table;
+}
+
+static u32 new_port(u16 domid)
+{
+	struct alloc_unbound request = { domid ? domid : DOMID_SELF, 0, 0 };
+	if (evtchn(EVTCHN_alloc_unbound, &request))
+		error("alloc_unbound");
+	return request.port;
+}
+
+void make_front(struct front *front, u32 number, u16 domid)
+{
+	u64 frames[NR_PAGES];
+	*front = (struct front){ .domid = domid, .number = number, .device = number, .page = area[number] };
+	front->first_ref = 8 + (domid ? 0 : number * NR_PAGES);
+	memcpy(front->mac, (u8[]){ 0, 0x16, 0x3e, 0, 0, number }, 6);
+	for (u32 n = 0; n < NR_PAGES; n++)
+		frames[n] = domid ? n : mfn_of(area[number][n]);
+	if (domid) {
+		check_result(create_domain(domid), 0, "createdomain");
+		check_result(populate_domain(domid, frames, NR_PAGES), NR_PAGES, "memory for the new domain");
+		for (u32 n = 0; n < NR_PAGES; n++)
+			check_result(map_frame_of(domid, area[number][n], frames[n]), 0, "mapping its pages");
+		map_grant_table_of(domid, tables[number]);
+		front->grants = (struct grant_entry *)tables[number];
+	} else {
+		front->grants = own_grants();
+	}
+	memset(area[number], 0, sizeof(area[number]));
+	for (u32 n = 0; n < NR_PAGES; n++) {
+		bool is_read_only = n >= TX_DATA && n < RX_DATA;
+		struct grant_entry *entry = &front->grants[front->first_ref + n];
+		entry->frame = frames[n];
+		entry->domid = 0;
+		__atomic_store_n(&entry->flags, PERMIT | (is_read_only ? GRANT_READ_ONLY : 0), __ATOMIC_RELEASE);
+	}
+	front->tx = (struct ring *)area[number][TX_RING];
+	front->rx = (struct ring *)area[number][RX_RING];
+	front->tx->req_event = front->tx->rsp_event = front->rx->req_event = front->rx->rsp_event = 1;
+	front->tx_port = new_port(domid);
+	front->rx_port = new_port(domid);
+}
+
+void let_go_of_pages(struct front *front)
+{
+	for (u32 n = 0; n < NR_PAGES; n++)
+		make_writable(area[front->number][n]);
+	make_writable(tables[front->number]);
+}
+
+struct channel_connect request_of(const struct front *front, u32 switch_name, u32 flags)
+{
+	struct channel_connect request = { .guest = front->domid, .device = front->device, .switch_name = switch_name,
+		.tx_ring = front->first_ref + TX_RING, .rx_ring = front->first_ref + RX_RING, .tx_port = front->tx_port,
+		.rx_port = front->rx_port, .flags = flags };
+	memcpy(request.mac, front->mac, 6);
+	return request;
+}
+
+void connect_front(struct front *front, u32 switch_name, u32 flags)
+{
+	struct channel_connect request = request_of(front, switch_name, flags);
+	check_result(channel_op(VIF_CONNECT, &request), 0, "connecting");
+	front->vif = request.vif;
+}
+
+void disconnect_front(struct front *front)
+{
+	struct channel_vif request = { front->vif, 0 };
+	check_result(channel_op(VIF_DISCONNECT, &request), 0, "disconnecting");
+	check(nr_in_use(front) == 0, "%u grants of %u are in use after its end", nr_in_use(front), front->number);
+}
+
+void close_ports(struct front *front)
+{
+	u32 ports[] = { front->tx_port, front->rx_port };
+	for (u32 n = 0; n < COUNT(ports); n++)
+		evtchn(EVTCHN_close, &ports[n]);
+}
+
+struct channel_status status_of(const struct front *front)
+{
+	struct channel_status status = { .vif = front->vif };
+	check_result(channel_op(VIF_STATUS, &status), 0, "the status");
+	return status;
+}
+
+void make_frame(const u8 *to, const u8 *from, u32 len, u32 seed)
+{
+	for (u32 n = 0; n < len; n++)
+		frame[n] = n * 7 + seed + (n >> 8);
+	memcpy(frame, to, 6);
+	memcpy(frame + 6, from, 6);
+	/* A protocol that is none. */
+	frame[12] = 0x88, frame[13] = 0xb5;
+}
+
+void put_slot(struct front *front, u32 gref, u32 offset, u32 flags, u32 size)
+{
+	u32 at = front->tx->req_prod;
+	volatile struct tx_slot *slot = &front->tx->tx[at % SLOTS];
+	slot->request.gref = gref;
+	slot->request.offset = offset;
+	slot->request.flags = flags;
+	slot->request.id = at % SLOTS;
+	slot->request.size = size;
+	__atomic_store_n(&front->tx->req_prod, at + 1, __ATOMIC_RELEASE);
+}
+
+void put(struct front *front, u32 len, u32 piece)
+{
+	for (u32 at = 0, n = 0; at < len; at += piece, n++) {
+		/* Pieces are beside each other if they are more than there are pages. */
+		bool are_many = len > piece * NR_TX_DATA;
+		u32 now = len - at < piece ? len - at : piece, offset = are_many ? n / NR_TX_DATA * piece : (PAGE - now) / 2;
+		memcpy(front->page[TX_DATA + n % NR_TX_DATA] + offset, frame + at, now);
+		/* The first slot has the whole length. */
+		put_slot(front, front->first_ref + TX_DATA + n % NR_TX_DATA, offset, at + now < len ? MORE_DATA : 0, at ? now : len);
+	}
+}
+
+s64 kick_tx(struct front *front)
+{
+	u32 port = front->tx_port;
+	return evtchn(EVTCHN_send, &port);
+}
+
+s64 kick_rx(struct front *front)
+{
+	u32 port = front->rx_port;
+	return evtchn(EVTCHN_send, &port);
+}
+
+void send(struct front *front, const u8 *to, const u8 *from, u32 len, u32 seed)
+{
+	make_frame(to, from, len, seed);
+	put(front, len, PAGE);
+	check_result(kick_tx(front), 0, "a kick");
+}
+
+void post(struct front *front, u32 nr)
+{
+	u32 at = front->rx->req_prod;
+	for (; nr--; at++) {
+		volatile struct rx_slot *slot = &front->rx->rx[at % SLOTS];
+		front->posted[at % SLOTS] = RX_DATA + at % NR_RX_DATA;
+		slot->request.id = at % SLOTS;
+		slot->request.gref = front->first_ref + front->posted[at % SLOTS];
+	}
+	__atomic_store_n(&front->rx->req_prod, at, __ATOMIC_RELEASE);
+}
+
+u32 nr_answers(const struct front *front)
+{
+	return __atomic_load_n(&front->tx->rsp_prod, __ATOMIC_ACQUIRE) - front->tx_cons;
+}
+
+int answer(struct front *front)
+{
+	if (!nr_answers(front)) {
+		check(false, "no answer for %u", front->number);
+		return 99;
+	}
+	int status = front->tx->tx[front->tx_cons++ % SLOTS].response.status;
+	__atomic_store_n(&front->tx->rsp_event, front->tx_cons + 1, __ATOMIC_SEQ_CST);
+	return status;
+}
+
+u32 receive(struct front *front, u8 *to)
+{
+	u32 len = 0;
+	while (__atomic_load_n(&front->rx->rsp_prod, __ATOMIC_ACQUIRE) != front->rx_cons) {
+		u32 slot = front->rx_cons++ % SLOTS;
+		volatile struct rx_slot *r = &front->rx->rx[slot];
+		check(r->response.id == slot, "response %u in slot %u", r->response.id, slot);
+		if (r->response.status < 0)
+			return (u32)-1;
+		memcpy(to + len, front->page[front->posted[slot]] + r->response.offset, r->response.status);
+		len += r->response.status;
+		__atomic_store_n(&front->rx->rsp_event, front->rx_cons + 1, __ATOMIC_SEQ_CST);
+		if (!(r->response.flags & MORE_DATA))
+			break;
+	}
+	return len;
+}
+
+void check_received(struct front *front, u32 len, const char *what)
+{
+	static u8 got[65536];
+	u32 got_len = receive(front, got);
+	if (!check(got_len == len, "%s: %u receives %u bytes instead of %u", what, front->number, got_len, len))
+		return;
+	check(memcmp(got, frame, len) == 0, "%s: %u receives other bytes", what, front->number);
+}
+
+void check_nothing(struct front *front, const char *what)
+{
+	check(front->rx->rsp_prod == front->rx_cons, "%s: %u receives something", what, front->number);
+}
+
+u32 nr_in_use(const struct front *front)
+{
+	u32 nr = 0;
+	for (u32 n = 0; n < NR_PAGES; n++)
+		nr += (front->grants[front->first_ref + n].flags & (READING | WRITING)) != 0;
+	return nr;
+}
+
+bool is_pending(u32 port)
+{
+	return shared_info()->pending[port / 64] >> port % 64 & 1;
+}
+
+void clear_pending(u32 port)
+{
+	__atomic_fetch_and((u64 *)&shared_info()->pending[port / 64], ~(1ul << port % 64), __ATOMIC_SEQ_CST);
+}
+
+void audit(void)
+{
+	static const char key = 'f';
+	struct {
+		u32 command, version;
+		const char *keys;
+		u32 nr_keys, pad[29];
+	} argument = { .command = 7, .version = 0x15, .keys = &key, .nr_keys = 1 };
+	check_result(HC1(sysctl, &argument), 0, "the audit of frames");
+}

@@ -1,0 +1,132 @@
+/* Front ends of network interfaces, of this domain or of others that it has made, and channel_op (xen-abi/src/channel_op.rs). */
+#ifndef FRONT_H
+#define FRONT_H
+#include "domains.h"
+
+enum { HC_channel_op = 56, SWITCH_CREATE = 0, SWITCH_DESTROY, VIF_CONNECT, VIF_DISCONNECT, VIF_STATUS, VIF_NEXT };
+enum { SG = 1, CSUM_IPV4 = 8, ANY_SOURCE = 32 };
+enum { TX_ENDED = 1, RX_ENDED = 2 };
+
+struct channel_switch {
+	u32 name, flags;
+};
+struct channel_vif {
+	u32 vif, flags;
+};
+struct channel_connect {
+	u16 guest, backend;
+	u32 device, switch_name, tx_ring, rx_ring, tx_port, rx_port, flags;
+	u8 mac[6];
+	u16 pad;
+	u64 rate_bytes;
+	u32 rate_interval_us, vif;
+};
+struct channel_status {
+	u32 vif, next;
+	u16 guest, backend;
+	u32 device, switch_name, flags;
+	u8 mac[6];
+	u16 tx_waiting;
+	u32 state, pad;
+	u64 tx_packets, tx_bytes, tx_errors, tx_dropped, tx_refused, rx_packets, rx_bytes, rx_errors, rx_dropped;
+};
+_Static_assert(sizeof(struct channel_connect) == 56 && sizeof(struct channel_status) == 112, "layouts");
+
+/* Slots of a ring. */
+enum { SLOTS = 256, MORE_DATA = 4, RSP_ERROR = -1 };
+struct tx_slot {
+	union {
+		struct {
+			u32 gref;
+			u16 offset, flags, id, size;
+		} request;
+		struct {
+			u16 id;
+			int16_t status;
+		} response;
+	};
+};
+struct rx_slot {
+	union {
+		struct {
+			u16 id, pad;
+			u32 gref;
+		} request;
+		struct {
+			u16 id, offset, flags;
+			int16_t status;
+		} response;
+	};
+};
+struct ring {
+	volatile u32 req_prod, req_event, rsp_prod, rsp_event;
+	u32 room[12];
+	union {
+		volatile struct tx_slot tx[SLOTS];
+		volatile struct rx_slot rx[SLOTS];
+	};
+};
+
+struct grant_entry {
+	volatile u16 flags, domid;
+	volatile u32 frame;
+};
+enum { PERMIT = 1, GRANT_READ_ONLY = 4, READING = 8, WRITING = 16 };
+
+/* Pages of a front end, each with a grant of its own. */
+enum { TX_RING, RX_RING, TX_DATA, NR_TX_DATA = 4, RX_DATA = TX_DATA + NR_TX_DATA, NR_RX_DATA = 16,
+	NR_PAGES = RX_DATA + NR_RX_DATA, NR_FRONTS = 4 };
+
+struct front {
+	u16 domid;
+	u32 number, device, first_ref, vif, tx_port, rx_port, tx_cons, rx_cons;
+	struct ring *tx, *rx;
+	struct grant_entry *grants;
+	u8 (*page)[PAGE];
+	u8 mac[6], posted[SLOTS];
+};
+
+/* The front end `number`, with fresh pages and ports, of this domain or of a new one, `domid`. Not connected. */
+void make_front(struct front *front, u32 number, u16 domid);
+/* Lets the pages of another domain's go. */
+void let_go_of_pages(struct front *front);
+struct channel_connect request_of(const struct front *front, u32 switch_name, u32 flags);
+void connect_front(struct front *front, u32 switch_name, u32 flags);
+void disconnect_front(struct front *front);
+/* Closes the ports of a front end of this domain's. */
+void close_ports(struct front *front);
+s64 channel_op(u32 cmd, void *argument);
+struct channel_status status_of(const struct front *front);
+u32 new_switch(void);
+
+/* A frame of `len` bytes in `frame`: addresses, and bytes that depend on `seed`. */
+extern u8 frame[65536];
+void make_frame(const u8 *to, const u8 *from, u32 len, u32 seed);
+/* Puts the frame into the transmit ring in pieces of at most `piece` bytes. Nobody hears of it but by kick_tx(). */
+void put(struct front *front, u32 len, u32 piece);
+/* One slot, whatever it says. */
+void put_slot(struct front *front, u32 gref, u32 offset, u32 flags, u32 size);
+s64 kick_tx(struct front *front);
+s64 kick_rx(struct front *front);
+/* Frame, kick, one piece a page. */
+void send(struct front *front, const u8 *to, const u8 *from, u32 len, u32 seed);
+/* Posts receive pages. */
+void post(struct front *front, u32 nr);
+/* The next transmit response, which is there: its status. */
+int answer(struct front *front);
+u32 nr_answers(const struct front *front);
+/* The next received packet; its length, or 0 if there is none. */
+u32 receive(struct front *front, u8 *to);
+/* It has received exactly the frame in `frame`. */
+void check_received(struct front *front, u32 len, const char *what);
+void check_nothing(struct front *front, const char *what);
+/* Grants in use, ring pages included. */
+u32 nr_in_use(const struct front *front);
+bool is_pending(u32 port);
+void clear_pending(u32 port);
+void audit(void);
+
+void hostile_front_ends(void);
+void domains_die(void);
+void measure(void);
+#endif
