@@ -8,50 +8,12 @@
  * then, and at the end.
  */
 #include "children.h"
+#include "raw.h"
 
 const char test_name[] = "random-operations";
 
 enum { AUDIT_EACH = 1 << 16, REPORT_EACH = 1 << 14 };
 static u64 nr_operations;
-
-/* Calls that would end this kernel's life by its own will, or the console's usefulness. */
-static bool is_suicide(u64 number, u64 a, u64 b)
-{
-	/* Commands have 32 bits. */
-	u32 command = a;
-	(void)b;
-	switch (number) {
-	case HC_set_trap_table: case HC_iret: case HC_console_io: case HC_set_debugreg: case HC_stack_switch: case HC_multicall:
-	case 4: case 6: case 7: case 15: case 28: case 36: case 35: case 37: /* callbacks, compat, platform, timer, nmi, domctl, sysctl, kexec */
-		return true;
-	case HC_sched_op: return command != SCHEDOP_yield;
-	/* vcpu_once() does that with care. */
-	case HC_vcpu_op: return command == VCPUOP_down || command == VCPUOP_up || command == VCPUOP_initialise || command == VCPUOP_send_nmi;
-	case HC_callback_op: return true;
-	case HC_physdev_op: return command != 7 && command != 8; /* irq_status_query and the like would be enough; keep the console's */
-	case HC_mmuext_op: return false;
-	case HC_update_va_mapping: return a >= VIRT_BASE && (a < (u64)scratch_page(0) || a >= (u64)scratch_page(SCRATCH));
-	case HC_memory_op: return (a & 63) == 1 || (a & 63) == 11; /* may give this kernel's own code away */
-	}
-	return false;
-}
-
-static void hypercall_once(void)
-{
-	u64 number = up_to(50), arguments[5];
-	for (u32 i = 0; i < COUNT(arguments); i++)
-		arguments[i] = some_value();
-	if (up_to(2))
-		arguments[0] = up_to(24);
-	/* The answers of a long batch would reach beyond the scratch pages. */
-	if (number == HC_grant_table_op)
-		arguments[2] = up_to(4);
-	if (number == HC_mmu_update || number == HC_mmuext_op)
-		arguments[1] = up_to(20);
-	if (is_suicide(number, arguments[0], arguments[1]))
-		return;
-	note(hypercall(number, arguments[0], arguments[1], arguments[2], arguments[3], arguments[4]));
-}
 
 static void once(void)
 {
@@ -66,7 +28,7 @@ static void once(void)
 	case 27: DO(memory_once); break;
 	case 28: DO(foreign_once); break;
 	case 29: DO(instruction_once); break;
-	case 30: if (up_to(2)) return DO(children_once); /* fall through */
+	case 30: DO(children_once); break;
 	default: DO(mmu_once);
 	}
 }

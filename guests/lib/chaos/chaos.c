@@ -93,10 +93,15 @@ u8 *scratch(void)
 	return scratch_page(up_to(SCRATCH));
 }
 
-u64 entry_address(void)
+u32 some_page(void)
+{
+	return up_to(SCRATCH);
+}
+
+u64 entry_address(u32 page)
 {
 	u32 vcpu = up_to(4) ? me : up_to(board.nr_vcpus);
-	return board.of[vcpu].entry_addresses[up_to(SCRATCH)];
+	return board.of[vcpu].entry_addresses[page];
 }
 
 u64 some_mfn(void)
@@ -112,13 +117,22 @@ u64 some_mfn(void)
 	}
 }
 
-u64 some_pte(void)
+u64 spare(u32 page, u64 entry)
+{
+	u64 mfn = (entry & ADDR_MASK) / PAGE;
+	if (is_vital(mfn))
+		return 0;
+	/* For writing a table is always refused. */
+	return page < WRITTEN && is_boot_table(mfn) ? entry | RW : entry;
+}
+
+u64 some_pte(u32 page)
 {
 	static const u64 flags[] = { 0, P, P | US, P | RW | US, P | RW | US | A | D, P | US | PSE, P | RW | US | G };
 	u64 entry = (some_mfn() & (ADDR_MASK / PAGE)) * PAGE | flags[up_to(COUNT(flags))];
 	if (up_to(8) == 0)
 		entry ^= 1ul << up_to(64);
-	return is_vital((entry & ADDR_MASK) / PAGE) ? 0 : entry;
+	return spare(page, entry);
 }
 
 u64 some_value(void)
@@ -130,8 +144,8 @@ u64 some_value(void)
 	case 3: return (u64)scratch() + up_to(PAGE);
 	case 4: return (u64)scratch();
 	case 5: return some_mfn();
-	case 6: return some_pte();
-	case 7: return entry_address() + up_to(8);
+	case 6: return some_pte(some_page());
+	case 7: return entry_address(some_page()) + up_to(8);
 	case 8: return draw();
 	case 9: return 0xffff800000000000 + (draw() >> 17);
 	case 10: return -up_to(64);
@@ -144,11 +158,7 @@ u64 some_value(void)
 /* The page may not be mapped, or not writable, just now. */
 void fill(void)
 {
-	u32 page = up_to(SCRATCH);
-	u64 *at = (u64 *)scratch_page(page) + up_to(500);
-	/* Through a mapping of a page table this would hit entries of this kernel's own code. */
-	if (is_boot_table((*entries[page] & ADDR_MASK) / PAGE))
-		return;
+	u64 *at = (u64 *)scratch_page(up_to(WRITTEN)) + up_to(500);
 	for (u32 i = 0; i < 8; i++) {
 		u64 value = some_value();
 		PROBE("mov %0, (%1)", : : "r"(value), "r"(at + i) : "r11", "memory");
@@ -158,21 +168,23 @@ void fill(void)
 void mmu_once(void)
 {
 	s64 result;
+	u32 page = some_page();
 	switch (up_to(8)) {
-	case 0: case 1: result = mmu_update(entry_address() | (up_to(4) ? 0 : 2), some_pte()); break;
-	case 2: case 3: result = update_va(scratch(), some_pte(), up_to(3)); break;
+	case 0: case 1: result = mmu_update(entry_address(page) | (up_to(4) ? 0 : 2), some_pte(page)); break;
+	case 2: case 3: result = update_va(scratch_page(page), some_pte(page), up_to(3)); break;
 	case 4: result = mmuext(PIN_L1 + up_to(4), some_mfn(), 0); break;
 	case 5: result = mmuext(UNPIN, mfn_of(scratch()), 0); break;
 	case 6: result = mmuext(up_to(2) ? CLEAR_PAGE : COPY_PAGE, mfn_of(scratch()), mfn_of(scratch())); break;
-	default: result = mmu_update(maddr_of(scratch()) + up_to(512) * 8, some_pte()); break;
+	default: result = mmu_update(maddr_of(scratch()) + up_to(512) * 8, some_pte(page)); break;
 	}
 	note(result);
 }
 
 void write_entry(void)
 {
-	u64 value = some_pte();
-	PROBE("xchg %0, (%1)", : "+r"(value) : "r"(entries[up_to(SCRATCH)]) : "r11", "memory");
+	u32 page = some_page();
+	u64 value = some_pte(page);
+	PROBE("xchg %0, (%1)", : "+r"(value) : "r"(entries[page]) : "r11", "memory");
 }
 
 /* Page tables among the pages go first from the top. */

@@ -8,7 +8,11 @@
 #define CHAOS_H
 #include "events.h"
 
-enum { SCRATCH = 24, MAX_VCPUS = 8 };
+/*
+ * Scratch pages, and how many of them the vCPUs themselves write to. Tables that a vCPU lives on are mapped only at those behind:
+ * a write there would change them.
+ */
+enum { SCRATCH = 24, WRITTEN = 18, MAX_VCPUS = 8 };
 
 /* Variables that all vCPUs of a kernel see. Of all others each vCPU has its own (vcpus.c). */
 #define SHARED __attribute__((section(".shared,\"aw\",@nobits#")))
@@ -32,10 +36,14 @@ void begin(u64 n);
 u64 draw(void);
 u64 up_to(u64 n);
 u8 *scratch(void);
-/* Of an L1 entry of this vCPU or, not as often, of another. */
-u64 entry_address(void);
+/* Of the L1 entry for scratch page `page` of this vCPU or, not as often, of another. */
+u64 entry_address(u32 page);
+u32 some_page(void);
 u64 some_mfn(void);
-u64 some_pte(void);
+/* An entry for scratch page `page`. */
+u64 some_pte(u32 page);
+/* `entry`, or what is like it and does not let this kernel write where it must not. */
+u64 spare(u32 page, u64 entry);
 u64 some_value(void);
 
 /* Sets of machine frames. */

@@ -91,7 +91,7 @@ void grant_everything(void)
 {
 	for (u32 ref = 8; ref < REFS; ref++) {
 		u64 frame = up_to(2) ? some_lent() : mfn_of(scratch());
-		table[ref] = 1 | (up_to(2) ? 4 : 0) | (u64)some_domid() << 16 | frame << 32;
+		table[ref] = 1 | (up_to(2) ? 4 : 0) | (up_to(2) ? (u64)some_domid() << 16 : 0) | frame << 32;
 	}
 }
 
@@ -116,12 +116,14 @@ void granter_once(void)
 
 static u64 some_host_address(u32 *flags)
 {
+	/* What is granted for reading may be a table. */
+	u32 page = *flags & READ_ONLY ? WRITTEN + up_to(SCRATCH - WRITTEN) : some_page();
 	*flags &= ~(u32)CONTAINS_PTE;
 	switch (up_to(8)) {
-	case 0: case 1: case 2: *flags |= CONTAINS_PTE; return entry_address();
+	case 0: case 1: case 2: *flags |= CONTAINS_PTE; return entry_address(page);
 	case 3: *flags |= up_to(2) ? CONTAINS_PTE : 0; return maddr_of(scratch()) + up_to(512) * 8;
-	case 4: return (u64)scratch() + up_to(PAGE);
-	default: return (u64)scratch();
+	case 4: return (u64)scratch_page(page) + up_to(PAGE);
+	default: return (u64)scratch_page(page);
 	}
 }
 
@@ -146,6 +148,19 @@ static void map(void)
 		}
 }
 
+bool __attribute__((weak)) is_kept(u32 handle)
+{
+	(void)handle;
+	return false;
+}
+
+/* With this kernel's other mapping of the same frame it may end that. */
+static u32 some_handle(void)
+{
+	u32 handle = up_to(2 * HELD);
+	return is_kept(handle) ? ~0u : handle;
+}
+
 static void unmap(void)
 {
 	struct unmap list[4];
@@ -154,10 +169,10 @@ static void unmap(void)
 		u32 slot = up_to(HELD);
 		list[i] = (struct unmap){ held[slot].host_addr, up_to(4) ? 0 : held[slot].bus_addr, held[slot].handle, 99 };
 		switch (up_to(16)) {
-		case 0: list[i].handle = up_to(2 * HELD); break;
+		case 0: list[i].handle = some_handle(); break;
 		case 1: list[i].handle = draw(); break;
 		case 2: list[i].host_addr = (u64)scratch(); break;
-		case 3: list[i].host_addr = entry_address(); break;
+		case 3: list[i].host_addr = entry_address(some_page()); break;
 		case 4: list[i].host_addr = 0; break;
 		case 5: list[i].bus_addr = some_value(); break;
 		}
@@ -171,7 +186,7 @@ void mapper_once(void)
 	case 0: case 1: case 2: case 3: return map();
 	case 4: {
 		u32 slot = up_to(HELD);
-		struct replace r = { held[slot].host_addr, up_to(8) ? (u64)scratch() : some_value(), held[slot].handle, 99 };
+		struct replace r = { held[slot].host_addr, up_to(8) ? (u64)scratch_page(up_to(WRITTEN)) : some_value(), held[slot].handle, 99 };
 		op(REPLACE, &r, 1);
 		break;
 	}

@@ -31,6 +31,8 @@ void instruction_once(void);
 void device_once(void);
 
 void grants_init(void);
+/* Is it the handle of a mapping that somebody looks after? */
+bool is_kept(u32 handle);
 /* Gives all of this domain's grants of something of its own to somebody. */
 void grant_everything(void);
 /* Has this domain a device? */

@@ -7,8 +7,8 @@
  */
 static void map_own(u64 mfn)
 {
-	u32 page = up_to(SCRATCH);
-	u64 entry = pte(mfn, up_to(2) ? P | US : P | RW | US);
+	u32 page = some_page();
+	u64 entry = spare(page, pte(mfn, up_to(2) ? P | US : P | RW | US));
 	s64 result = up_to(2) ? update_va(scratch_page(page), entry, 2) : mmu_update(board.of[me].entry_addresses[page], entry);
 	note(result);
 	if (result < 0 || was_own(mfn) || mfn == start_info->shared_info / PAGE || is_grant_frame(mfn) || is_register(mfn))
@@ -26,9 +26,10 @@ void foreign_once(void)
 {
 	u16 domid = some_domid(), tables = up_to(4) ? 0 : some_domid();
 	u64 mfn = up_to(2) ? up_to(1 << 20) : some_mfn(), result;
+	u32 page = some_page();
 	struct {
 		u64 ptr, val;
-	} request = { entry_address() | up_to(3), some_pte() };
+	} request = { entry_address(page) | up_to(3), some_pte(page) };
 	struct {
 		u32 cmd, pad;
 		u64 arg1, arg2;
@@ -43,7 +44,7 @@ void foreign_once(void)
 			must_refuse(result, "mmu_update for another", who);
 		break;
 	case 1:
-		result = hypercall(22, (u64)scratch(), request.val, up_to(3), domid, 0);
+		result = hypercall(22, (u64)scratch_page(page), request.val, up_to(3), domid, 0);
 		note(result);
 		if (!is_self(domid) && domid != DOMID_IO)
 			must_refuse(result, "update_va_mapping_otherdomain", domid);

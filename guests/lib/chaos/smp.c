@@ -176,11 +176,12 @@ static void descriptors(void)
 static void flushes(void)
 {
 	u64 mask = draw() >> up_to(64);
+	u32 page = some_page();
 	switch (up_to(4)) {
 	case 0: note(mmuext(TLB_FLUSH_MULTI, 0, (u64)&mask)); break;
 	case 1: note(mmuext(INVLPG_MULTI, (u64)scratch(), (u64)&mask)); break;
 	case 2: note(mmuext(TLB_FLUSH_ALL, 0, 0)); break;
-	default: note(update_va(scratch(), some_pte(), (u64)&mask | (1 + up_to(2))));
+	default: note(update_va(scratch_page(page), some_pte(page), (u64)&mask | (1 + up_to(2))));
 	}
 }
 
