@@ -53,10 +53,11 @@ static bool housekeeping(u64 n)
 		return true;
 	u64 done = operations_done();
 	wake_vcpus();
-	watch(pause_children);
-	unpause_children();
-	if (n % 512 == 0)
+	if (n % 512 == 0) {
+		call_roll(pause_children);
+		unpause_children();
 		refill();
+	}
 	if (done >= next_report) {
 		next_report = done + REPORT_EACH;
 		printk("  done %lu, accepted %lu\n", done, operations_accepted());

@@ -8,7 +8,7 @@
 enum { L1, L2, L3, L4, OTHER_L4, NR_TABLES };
 enum { L3_INDEX = 510, L4_INDEX = 511, ENTRIES = 512 };
 enum { RUNNING, RUNNABLE, BLOCKED, OFFLINE };
-/* How long a vCPU may run without going on before the others wait for it, and how long they do, in ms. */
+/* How long a vCPU may take to come out of an operation while nothing else happens here, and nothing anywhere, in ms. */
 enum { SUSPICIOUS_MS = 50, PATIENCE_MS = 20000 };
 
 u32 me;
@@ -232,6 +232,27 @@ static void ignore_debug(struct frame *frame)
 	frame->rflags &= ~0x100ul;
 }
 
+/* The last operations of this vCPU. */
+static struct {
+	u64 operation;
+	const char *doing;
+} last[8];
+
+/* Where the first vCPU is lost, all is: what was going on? */
+static void say_why(struct frame *frame)
+{
+	u64 cr2;
+	asm volatile("mov %%cr2, %0" : "=r"(cr2));
+	on_unexpected = NULL;
+	printk("  vCPU 0 is lost: entry %lu, error %#lx, rip %#lx, rsp %#lx, cr2 %#lx\n", frame->number, frame->error, frame->rip,
+	       frame->rsp, cr2);
+	for (u32 v = 0; v < board.nr_vcpus; v++)
+		printk("  vCPU %u: operation %lu, %s\n", v, board.of[v].operation - 1, board.of[v].doing);
+	for (u32 i = 0; i < COUNT(last); i++)
+		printk("  before: operation %lu, %s\n", last[i].operation, last[i].doing);
+	error("unexpected entry");
+}
+
 /* Begins again. */
 static void go_on(struct frame *frame)
 {
@@ -246,6 +267,8 @@ static void go_on(struct frame *frame)
 
 static void prepare(void)
 {
+	/* A context may say that strings are copied downwards. */
+	asm volatile("cld");
 	handlers[1] = ignore_debug;
 	handlers[2] = ignore_nmi;
 	handlers[ENTRY_EVENT] = ignore_event;
@@ -267,12 +290,16 @@ static void operate(void)
 {
 	for (;;) {
 		u64 n = board.of[me].operation;
-		board.of[me].beats++;
-		while (board.is_held && me)
+		while (board.is_held && me) {
+			board.of[me].is_here = true;
 			asm volatile("pause");
+		}
+		board.of[me].is_here = false;
 		begin(n);
 		board.of[me].operation = n + 1;
 		work->once();
+		last[n % COUNT(last)].operation = n;
+		last[n % COUNT(last)].doing = board.of[me].doing;
 		if (n % 64 == 0)
 			take_rest();
 		if (n % 512 == 0)
@@ -284,7 +311,6 @@ static void operate(void)
 
 void run_operations(const struct work *what)
 {
-	handler *fatal = on_unexpected;
 	work = what;
 	prepare();
 	for (u32 v = 0; v < board.nr_vcpus; v++) {
@@ -292,9 +318,8 @@ void run_operations(const struct work *what)
 		if (v)
 			make_vcpu(v);
 	}
-	/* Where the first vCPU is lost, all is. */
 	if (!is_reckless())
-		on_unexpected = fatal;
+		on_unexpected = say_why;
 	operate();
 	take_rest();
 }
@@ -359,10 +384,11 @@ void wake_vcpus(void)
 	evtchn(EVTCHN_close, &bind.port);
 }
 
-static bool goes_on(u32 vcpu, u64 beats, u32 ms)
+/* Comes out of its operation, or does not run. */
+static bool comes(u32 vcpu, u32 ms)
 {
 	for (u64 until = tsc() + ms * tsc_per_ms; tsc() < until;) {
-		if (board.of[vcpu].beats != beats || runstate_of(vcpu) != RUNNING)
+		if (board.of[vcpu].is_here || runstate_of(vcpu) != RUNNING)
 			return true;
 		/* Under QEMU it lets all other processors go first. */
 		asm volatile("pause");
@@ -370,29 +396,20 @@ static bool goes_on(u32 vcpu, u64 beats, u32 ms)
 	return false;
 }
 
-void watch(void (*prepare)(void))
+void call_roll(void (*prepare)(void))
 {
-	static u64 seen[MAX_VCPUS], since[MAX_VCPUS];
+	board.is_held = true;
 	for (u32 v = 1; v < board.nr_vcpus; v++) {
-		u64 beats = board.of[v].beats, now = tsc();
-		if (beats != seen[v] || !board.of[v].is_loaded) {
-			seen[v] = beats, since[v] = now;
+		if (!board.of[v].is_loaded || comes(v, SUSPICIOUS_MS))
 			continue;
-		}
-		if (now - since[v] < SUSPICIOUS_MS * tsc_per_ms)
-			continue;
-		since[v] = now;
-		if (runstate_of(v) != RUNNING)
-			continue;
-		/* It runs, but does not come out of one operation. The others are quiet now, so that it should. */
-		board.is_held = true;
+		/* The others are quiet, so it should. */
 		prepare();
-		if (!goes_on(v, beats, PATIENCE_MS)) {
+		if (!comes(v, PATIENCE_MS)) {
 			check(false, "vCPU %u hangs in its operation %lu, %s", v, board.of[v].operation - 1, board.of[v].doing);
 			fail();
 		}
-		board.is_held = false;
 	}
+	board.is_held = false;
 }
 
 void stop_vcpus(void)

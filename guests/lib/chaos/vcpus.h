@@ -13,13 +13,15 @@ extern u32 me;
 struct board {
 	/* That the domain has, and that were loaded with a context that leads into this kernel. */
 	u32 nr_vcpus;
-	/* Nobody begins another operation: for as long as vCPU 0 looks whether one can be finished, and in the end. */
+	/* Nobody begins another operation: when vCPU 0 calls the roll, and in the end. */
 	volatile u32 is_held;
 	struct {
-		/* The next operation's number, and what is never the same for long if the vCPU goes on. */
+		/* The next operation's number; how often a calm kernel has woken up. */
 		volatile u64 operation, beats;
 		u64 accepted, restarts;
 		volatile u32 is_loaded, is_asleep, nr_failures;
+		/* It is between two operations, and waits. */
+		volatile u32 is_here;
 		/* What kind of operation it does. */
 		const char *volatile doing;
 		/* Two L4 tables over the same L3. */
@@ -62,9 +64,11 @@ void sound_context(struct vcpu_context *context, u32 vcpu);
 void spoil(struct vcpu_context *context);
 void spoil_more(struct vcpu_context *context);
 
-/* vCPU 0 looks whether the others get on: a hypercall ends however long others do what they do. `prepare` is called before it
- * looks closely, for what else keeps the CPUs busy. */
-void watch(void (*prepare)(void));
+/*
+ * vCPU 0 lets nobody begin anything, and all who run must come out of what they do: a hypercall ends however long others do what
+ * they do. `prepare` is called before one that does not is waited for in earnest, for what else keeps the CPUs busy.
+ */
+void call_roll(void (*prepare)(void));
 /* Makes vCPUs that were taken down, or that nobody wakes, go on. */
 void wake_vcpus(void);
 
