@@ -12,15 +12,22 @@ enum { ONLINE = 1 << 5, INTERFACE = 0x15, CREDIT2 = 6, DYING = 1, SHUT_DOWN = 4,
 enum { POPULATE = 6, SCHEDOP_remote_shutdown = 4, HOST_MAP = 2, READ_ONLY = 4, CONTAINS_PTE = 16 };
 
 /* A child has frames for some of these. Those that its builder writes are in its window, others' at fixed places behind. */
-enum { PFNS = 1024, FRAMES_END = 1 << 17, WINDOW = 0, WINDOW_PAGES = 96, PLACES = 128, NR_PLACES = 16 };
+enum { PFNS = 1024, FRAMES_END = 1 << 17, WINDOW = 0, WINDOW_PAGES = 96, PLACES = 128, NR_PLACES = 6 };
 /* It is destroyed while its frame or grant is in a place of this kernel's. */
 enum { NOBODY, EMPTY = ~0u };
-/* In ms: until a calm child has to have done something. */
-enum { PATIENCE_MS = 5000 };
+/*
+ * In ms: until a calm child has to have done something; and for how long some are left alone, or nobody would ever wait that long.
+ * Those are of the first few numbers, so that others come and go meanwhile.
+ */
+enum { PATIENCE_MS = 5000, TRUCE_MS = 8000, WITH_TRUCE = 2 };
 
 static struct child {
 	/* The vCPU that builds it, plus one. */
 	u32 builder;
+	/* What it says counts: nobody writes to what it lives on, or has its vCPUs begin with each other's stacks. */
+	volatile u32 is_trusted;
+	/* Nobody disturbs it until then. */
+	volatile u64 truce_until;
 	/* Whatever may keep it from running, or stop it, is counted. */
 	volatile u32 disturbed, lives;
 	/* It runs undisturbed if both are what `disturbed` is. */
@@ -283,12 +290,17 @@ static s64 load(u16 domid, u32 vcpu)
 	return domctl(SET_CONTEXT, domid);
 }
 
-/* Nobody is to write to what a calm child lives on. */
+/* Nobody is to write to what it lives on. */
 static void protect(const struct child *c, bool is)
 {
 	for (u64 pfn = 0; pfn < PFNS; pfn++)
 		if (c->mfn[pfn] != ~0ul)
 			put_in(VITAL, c->mfn[pfn], is);
+}
+
+static bool has_truce(const struct child *c)
+{
+	return tsc() < c->truce_until;
 }
 
 static s64 destroy(struct child *c)
@@ -306,7 +318,7 @@ static void build(struct child *c)
 {
 	u16 domid = domid_of(c);
 	u32 begun = c->disturbed, vcpus = 1 + up_to(3);
-	bool is_calm = up_to(3) == 0, is_sound = is_calm || up_to(2);
+	bool is_calm = up_to(3) == 0, is_sound = is_calm || up_to(2), is_spared = is_calm || up_to(4);
 	u64 seed = draw() >> 32;
 	memset(&request, 0, sizeof(request));
 	request.create.max_vcpus = vcpus;
@@ -317,7 +329,9 @@ static void build(struct child *c)
 	if (domctl(CREATE, domid))
 		return;
 	c->calm_at = begun - 1;
+	c->truce_until = 0;
 	c->lives++;
+	c->is_trusted = is_spared;
 	c->board_mfn = c->console_mfn = 0;
 	c->console_at = 0;
 	request.max_kib = 2048;
@@ -325,6 +339,7 @@ static void build(struct child *c)
 	request.max_vcpus = vcpus;
 	if (domctl(MAX_VCPUS_OF, domid) || !populate(c))
 		goto refused;
+	protect(c, is_spared);
 	request.room[0] = 0;
 	if (domctl(INFO, domid) || request.info.domid != domid || !fill_child(c, request.info.shared_info, is_calm, seed))
 		goto refused;
@@ -338,14 +353,15 @@ static void build(struct child *c)
 		if (load(domid, 0))
 			goto refused;
 	}
-	if (is_calm)
-		protect(c, true);
 	c->board_mfn = c->mfn[pfn_of(&board)];
 	c->console_mfn = c->mfn[extra_pfn(CONSOLE)];
 	c->beats = 0;
 	c->since = tsc();
-	if (domctl(UNPAUSE, domid) == 0 && is_calm)
+	if (domctl(UNPAUSE, domid) == 0 && is_calm) {
 		c->calm_at = begun;
+		if (c - children < WITH_TRUCE && c->disturbed == begun)
+			c->truce_until = c->since + ms_to_tsc(TRUCE_MS);
+	}
 	counts.built++;
 	return;
 refused:
@@ -379,7 +395,7 @@ static void look_after(struct child *c)
 	bool has_failed = false;
 	for (u32 i = 0; i + 7 < len; i++)
 		has_failed |= memcmp(&text[i], "failed:", 7) == 0;
-	if (has_failed && lives == c->lives)
+	if (has_failed && lives == c->lives && c->is_trusted)
 		check(false, "child d%u: %s", domid, text);
 	if (!is_calm)
 		return;
@@ -434,10 +450,13 @@ static void keep_once(struct child *c)
 	place->domid = domid_of(c);
 	place->host_addr = entry;
 	if (up_to(4)) {
-		struct map m = { entry, HOST_MAP | CONTAINS_PTE | (up_to(2) ? READ_ONLY : 0), up_to(4) ? 8 + up_to(24) : up_to(2048),
-				 domid_of(c), 99, EMPTY, 0 };
-		HC3(grant_table_op, 0, &m, 1);
-		note(m.status);
+		struct map m = { .status = 99 };
+		for (u32 tries = 0; tries < 4 && m.status; tries++) {
+			u32 flags = HOST_MAP | CONTAINS_PTE | (up_to(4) ? READ_ONLY : 0), ref = up_to(8) ? 8 + up_to(24) : up_to(2048);
+			m = (struct map){ entry, flags, ref, domid_of(c), 99, EMPTY, 0 };
+			HC3(grant_table_op, 0, &m, 1);
+			note(m.status);
+		}
 		if (m.status == 0)
 			place->is_grant = true, place->handle = m.handle, counts.kept++;
 		return;
@@ -470,6 +489,8 @@ static void change(struct child *c)
 		domctl(SET_AFFINITY, domid);
 		break;
 	case 4:
+		if (has_truce(c))
+			break;
 		request.trigger.vcpu = up_to(3);
 		c->disturbed++;
 		domctl(TRIGGER, domid);
@@ -502,6 +523,8 @@ static void stop_and_go(struct child *c)
 			domctl(UNPAUSE, domid);
 		return;
 	}
+	if (has_truce(c))
+		return;
 	c->disturbed++;
 	switch (up_to(4)) {
 	case 0: note(HC2(sched_op, SCHEDOP_remote_shutdown, remote)); break;
@@ -514,7 +537,10 @@ static void stop_and_go(struct child *c)
 /* Another context for a vCPU that perhaps runs, or none. */
 static void reload(struct child *c)
 {
+	if (has_truce(c))
+		return;
 	c->disturbed++;
+	c->is_trusted = false;
 	child_context(c);
 	if (up_to(4))
 		spoil_more(&context);
@@ -525,6 +551,15 @@ static void reload(struct child *c)
 	memset(&request, 0, sizeof(request));
 	request.context.vcpu = up_to(3);
 	domctl(SET_CONTEXT, domid_of(c));
+}
+
+bool is_kept(u32 handle)
+{
+	for (u32 v = 0; v < MAX_VCPUS; v++)
+		for (u32 i = 0; i < NR_PLACES; i++)
+			if (places[v][i].handle == handle && places[v][i].is_grant)
+				return true;
+	return false;
 }
 
 void children_once(void)
@@ -541,7 +576,7 @@ void children_once(void)
 		}
 		break;
 	case 4:
-		for (u32 times = 1 + up_to(3); times--;)
+		for (u32 times = 1 + up_to(3); times-- && !has_truce(c);)
 			destroy(c);
 		break;
 	case 5: case 6: keep_once(c); break;
