@@ -14,6 +14,8 @@
 
 mod line;
 mod map;
+mod steer;
+mod tell;
 #[cfg(test)]
 mod tests;
 
@@ -22,7 +24,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::AcqRel;
 use line::Line;
-pub use line::{Deliveries, Delivery};
+pub use tell::{Deliveries, Delivery};
 use xen_abi::errno::Errno;
 use xen_abi::event::Port;
 use xen_abi::physdev::{XENIRQSTAT_NEEDS_EOI, XENIRQSTAT_SHARED};
@@ -231,15 +233,6 @@ impl<C: IrqChip, P: AsRef<PageWords>> Interrupts<C, P> {
             told.wake_ns = Some(wake);
         }
         told
-    }
-
-    /// Sends the line of a bound pirq to CPU `cpu`, unless it is shared: then it stays where it is.
-    pub fn steer(&mut self, dom: DomId, pirq: u32, cpu: u32) {
-        let Some(irq) = self.irq_of(dom, pirq) else { return };
-        let Some(line) = self.lines.get(irq as usize) else { return };
-        if line.nr_guests() == 1 {
-            self.chip.steer(irq, line.msi, cpu);
-        }
     }
 
     /// A domain has handled a pirq. Returns the port to be unmasked, if the domain asked for that. `EINVAL`: not mapped.
