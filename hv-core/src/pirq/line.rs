@@ -46,6 +46,8 @@ pub(super) struct Line<M> {
     fired: u32,
     /// Masked until this time, whoever answers.
     held_until: Option<u64>,
+    /// How often it fired on another CPU than that of its vCPU, since it went to this CPU.
+    pub detours: u8,
 }
 
 impl<M> Line<M> {
@@ -66,6 +68,7 @@ impl<M> Line<M> {
             window_start: 0,
             fired: 0,
             held_until: None,
+            detours: 0,
         }
     }
 
@@ -103,6 +106,7 @@ impl<M> Line<M> {
             self.in_flight = 0;
             self.late = 0;
             self.is_abandoned = false;
+            self.detours = 0;
         }
         if let Some((n, slot)) = self.guests.iter_mut().enumerate().find(|(_, g)| g.is_none()) {
             *slot = Some(guest);

@@ -24,7 +24,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::AcqRel;
 use line::Line;
-pub use tell::{Deliveries, Delivery};
+pub use tell::{Deliveries, Delivery, Turn};
 use xen_abi::errno::Errno;
 use xen_abi::event::Port;
 use xen_abi::physdev::{XENIRQSTAT_NEEDS_EOI, XENIRQSTAT_SHARED};
@@ -97,6 +97,22 @@ pub enum Kind {
     Guest,
 }
 
+/// pirqs of the hardware domain, wires included, unless there are more wires.
+const HARDWARE_DOMAIN_PIRQS: u32 = 208;
+/// pirqs of any other domain above the wires.
+const MESSAGES_PER_DOMAIN: u32 = 32;
+
+impl Kind {
+    /// How many messages such a domain may have on a machine with `nr_gsis` wires.
+    pub const fn messages(self, nr_gsis: u32) -> u32 {
+        let left = HARDWARE_DOMAIN_PIRQS.saturating_sub(nr_gsis);
+        match self {
+            Self::Hardware if left > MESSAGES_PER_DOMAIN => left,
+            Self::Hardware | Self::Guest => MESSAGES_PER_DOMAIN,
+        }
+    }
+}
+
 /// Messages of all other domains than the hardware domain together. Vectors are the machine's, some 190 of them, and a line
 /// has the same one on all CPUs.
 pub const GUESTS_MESSAGES: u32 = 128;
@@ -132,14 +148,14 @@ impl<C: IrqChip, P: AsRef<PageWords>> Interrupts<C, P> {
         &mut self.chip
     }
 
-    /// A domain with pirqs 0 .. `nr_gsis + messages`. `EEXIST`, `ENOMEM`. The caller has seen to it that there is memory
+    /// A domain with pirqs for all wires, and for the messages that its kind may have. `EEXIST`, `ENOMEM`. The caller has seen to it that there is memory
     /// for a node of the tree of domains.
-    pub fn add_domain(&mut self, dom: DomId, messages: u32, kind: Kind) -> Result<(), Errno> {
+    pub fn add_domain(&mut self, dom: DomId, kind: Kind) -> Result<(), Errno> {
         if self.domains.contains_key(&dom) {
             return Err(Errno::EEXIST);
         }
         let mut pirqs = Vec::new();
-        let count = (self.nr_gsis + messages) as usize;
+        let count = (self.nr_gsis + kind.messages(self.nr_gsis)) as usize;
         pirqs.try_reserve_exact(count).map_err(|_| Errno::ENOMEM)?;
         pirqs.resize(count, Pirq::default());
         self.domains.insert(dom, DomainPirqs { kind, pirqs, eoi_map: None });
@@ -182,7 +198,7 @@ impl<C: IrqChip, P: AsRef<PageWords>> Interrupts<C, P> {
             self.chip.route_gsi(irq, wire).inspect_err(|_| self.chip.unroute(irq, None))?;
         }
         let first = line.is_idle();
-        line.add(Delivery { dom, pirq, port }, share);
+        line.add(Delivery { dom, pirq, port, kind: d.kind }, share);
         let level = line.is_level();
         if first {
             self.chip.unmask(irq, line.msi);

@@ -71,8 +71,8 @@ type Ints = Interrupts<Chip, TestPage>;
 
 fn two_domains() -> Ints {
     let mut i = Interrupts::new(Chip::default(), 24, 40);
-    i.add_domain(0, 184, Kind::Hardware).unwrap();
-    i.add_domain(5, 32, Kind::Guest).unwrap();
+    i.add_domain(0, Kind::Hardware).unwrap();
+    i.add_domain(5, Kind::Guest).unwrap();
     i
 }
 
@@ -117,7 +117,7 @@ fn a_level_line_is_masked_until_eoi() {
     assert_eq!(i.bind(0, 11, 8, true), Err(Errno::EEXIST));
     assert!(open(&mut i, 11));
     let told: Vec<_> = i.fired(11, 0).iter().collect();
-    assert_eq!(told, [Delivery { dom: 0, pirq: 11, port: 7 }]);
+    assert_eq!(told, [Delivery { dom: 0, pirq: 11, port: 7, kind: Kind::Hardware }]);
     assert!(!open(&mut i, 11));
     assert_eq!(i.status(0, 11), Ok(XENIRQSTAT_NEEDS_EOI));
     assert_eq!(i.eoi(0, 11), Ok(None));
@@ -417,7 +417,7 @@ proptest! {
     fn lines_are_open_when_they_should_be(ops in prop::collection::vec((0u8..6, 0u16..3, 14u32..20), 1..200)) {
         let mut i: Ints = Interrupts::new(Chip::default(), 24, 8);
         for dom in 0..3 {
-            i.add_domain(dom, 8, Kind::Guest).unwrap();
+            i.add_domain(dom, Kind::Guest).unwrap();
         }
         let mut bound = [[false; 24]; 3];
         let mut waits = [[false; 24]; 3];
@@ -471,13 +471,92 @@ fn a_line_goes_where_its_only_user_wants_it() {
     assert_eq!(i.chip().steered.last(), Some(&(11, 2)));
 }
 
+/// Fires line 11, which CPU 0 takes, while the vCPU of domain `dom` is on CPU 3, `times` times. Where it was sent to.
+fn detours(i: &mut Ints, dom: DomId, times: u8) -> Vec<(Irq, u32)> {
+    i.chip().steered.clear();
+    for _ in 0..times {
+        i.made_detour(dom, 11, 3);
+    }
+    i.chip().steered.clone()
+}
+
+#[test]
+fn a_line_follows_its_vcpu_after_some_detours() {
+    const ENOUGH: u8 = super::steer::DETOURS;
+    let mut i = two_domains();
+    i.map_gsi(0, 11, Some(11)).unwrap();
+    i.bind(0, 11, 7, true).unwrap();
+    assert_eq!(detours(&mut i, 0, ENOUGH - 1), [], "a vCPU that wanders is left alone");
+    assert_eq!(detours(&mut i, 0, 1), [(11, 3)]);
+    assert_eq!(detours(&mut i, 0, ENOUGH - 1), [], "they are counted anew from there");
+    i.steer(0, 11, 2);
+    assert_eq!(detours(&mut i, 0, ENOUGH - 1), [], "and when the domain sends it somewhere");
+    assert_eq!(detours(&mut i, 5, ENOUGH), [], "another domain's pirq 11 is no line");
+}
+
+#[test]
+fn a_shared_line_follows_nobody_before_it_is_ones_own() {
+    let mut i = two_domains();
+    for dom in [0, 5] {
+        i.map_gsi(dom, 11, Some(11)).unwrap();
+        i.bind(dom, 11, 7, true).unwrap();
+    }
+    assert_eq!(detours(&mut i, 5, u8::MAX), []);
+    i.unbind(0, 11);
+    assert_eq!(detours(&mut i, 5, 1), [(11, 3)], "its detours were counted");
+    i.unbind(5, 11);
+    i.bind(5, 11, 7, true).unwrap();
+    assert_eq!(detours(&mut i, 5, super::steer::DETOURS - 1), [], "a new binding begins at nothing");
+}
+
+#[test]
+fn the_hardware_domain_waits_for_a_sharer_that_runs() {
+    let mut i = shared();
+    let turns = |i: &mut Ints, running: Option<DomId>| {
+        for dom in [0, 5] {
+            i.eoi(dom, 19).unwrap();
+        }
+        let told = i.fired(19, 0);
+        let turns: Vec<_> = told.turns(|dom| running == Some(dom)).map(|(x, turn)| (x.dom, turn)).collect();
+        turns
+    };
+    const BOTH_NOW: [(DomId, Turn); 2] = [(0, Turn::Now), (5, Turn::Now)];
+    assert_eq!(turns(&mut i, Some(5)), [(0, Turn::AfterRunning), (5, Turn::Now)]);
+    assert_eq!(turns(&mut i, Some(0)), BOTH_NOW, "a driver domain waits for nobody");
+    assert_eq!(turns(&mut i, Some(9)), BOTH_NOW, "it has nothing to do with the line");
+    assert_eq!(turns(&mut i, None), BOTH_NOW);
+    i.unbind(5, 19);
+    let alone: Vec<_> = i.fired(19, 0).turns(|dom| dom == 5).map(|(x, turn)| (x.dom, turn)).collect();
+    assert_eq!(alone, [(0, Turn::Now)]);
+}
+
+#[test]
+fn an_edge_keeps_nobody_waiting() {
+    let mut i = two_domains();
+    for dom in [0, 5] {
+        i.map_gsi(dom, 3, Some(3)).unwrap();
+        i.bind(dom, 3, 7, true).unwrap();
+    }
+    let told = i.fired(3, 0);
+    assert!(told.turns(|dom| dom == 5).all(|(_, turn)| turn == Turn::Now));
+    assert_eq!(told.iter().count(), 2);
+}
+
+#[test]
+fn the_hardware_domain_has_as_many_pirqs_as_linux_expects() {
+    let sizes = |nr_gsis| (Kind::Hardware.messages(nr_gsis), Kind::Guest.messages(nr_gsis));
+    assert_eq!(sizes(24), (184, 32));
+    assert_eq!(sizes(176), (32, 32), "many wires leave it what others have");
+    assert_eq!(sizes(240), (32, 32));
+}
+
 #[test]
 fn vectors_are_left_for_the_hardware_domain() {
     let mut i: Ints = Interrupts::new(Chip::default(), 24, 400);
-    i.add_domain(0, 184, Kind::Hardware).unwrap();
+    i.add_domain(0, Kind::Hardware).unwrap();
     let mut given = 0;
     for dom in 1..=10 {
-        i.add_domain(dom, 32, Kind::Guest).unwrap();
+        i.add_domain(dom, Kind::Guest).unwrap();
         given += (0..32).filter(|n| i.map_msi(dom, u32::from(dom) * 100 + n, None).is_ok()).count();
     }
     assert_eq!(given, GUESTS_MESSAGES as usize);

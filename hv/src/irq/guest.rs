@@ -18,20 +18,13 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 use hv_core::pcicfg::layout::Msi;
-use hv_core::pirq::{Deliveries, Interrupts, Irq, IrqChip, Kind, Wire};
+use hv_core::pirq::{Deliveries, Interrupts, Irq, IrqChip, Kind, Turn, Wire};
 use xen_abi::errno::Errno;
 
 /// The CPU that takes an interrupt at first.
 const FIRST_CPU: u32 = 0;
-/// An interrupt that found its vCPU on another CPU so many times follows it there. Fewer would make those of a vCPU that
-/// wanders more expensive than their detour.
-const DETOURS: u8 = 16;
 /// Messages of all domains together.
 const NR_MESSAGES: u32 = 1024;
-/// pirqs of the hardware domain, wires included, unless there are more wires.
-const HARDWARE_DOMAIN_PIRQS: u32 = 208;
-/// pirqs of any other domain above the wires.
-const MESSAGES_PER_DOMAIN: u32 = 32;
 /// First serial port: its registers.
 const COM1: u16 = 0x3f8;
 /// First serial port: its ISA interrupt.
@@ -60,8 +53,6 @@ pub enum Which {
 struct Route {
     vector: u8,
     cpu: u32,
-    /// How often its vCPU was on another CPU.
-    detours: u8,
 }
 
 impl Route {
@@ -93,14 +84,6 @@ impl Chips {
 
     fn route(&mut self, irq: Irq) -> Option<&mut Route> {
         self.routes.get_mut(irq as usize)?.as_mut()
-    }
-
-    /// Line `irq` was for a vCPU on another CPU. Is it time to follow?
-    fn count_detour(&mut self, irq: Irq) -> bool {
-        self.route(irq).is_some_and(|route| {
-            route.detours = route.detours.saturating_add(1);
-            route.detours >= DETOURS
-        })
     }
 
     fn program(irq: Irq, route: Route, source: MsiSource) -> Option<()> {
@@ -157,7 +140,7 @@ impl IrqChip for Chips {
         }
         let slot = self.routes.get_mut(irq as usize).ok_or(Errno::EINVAL)?;
         let vector = vectors::allocate(vectors::Owner::Line(irq)).ok_or(Errno::ENOSPC)?;
-        *slot = Some(Route { vector, cpu: FIRST_CPU, detours: 0 });
+        *slot = Some(Route { vector, cpu: FIRST_CPU });
         Ok(())
     }
 
@@ -181,7 +164,6 @@ impl IrqChip for Chips {
 
     fn steer(&mut self, irq: Irq, source: Option<MsiSource>, cpu: u32) {
         let Some(route) = self.route(irq) else { return };
-        route.detours = 0;
         // Neither a wire nor a message has room for more.
         if route.cpu == cpu || smp::apic_id(cpu as usize) >= 0xff {
             return;
@@ -245,12 +227,7 @@ pub fn lock_for(d: &Domain) -> Result<MutexGuard<'static, GuestInterrupts>, Errn
         if !frames::has_headroom() {
             return Err(Errno::ENOMEM);
         }
-        let (messages, kind) = if d.is_hardware {
-            (HARDWARE_DOMAIN_PIRQS.saturating_sub(ioapic::gsi_end()).max(MESSAGES_PER_DOMAIN), Kind::Hardware)
-        } else {
-            (MESSAGES_PER_DOMAIN, Kind::Guest)
-        };
-        table.add_domain(d.id, messages, kind)?;
+        table.add_domain(d.id, if d.is_hardware { Kind::Hardware } else { Kind::Guest })?;
     }
     Ok(table)
 }
@@ -307,15 +284,11 @@ pub fn expire() {
 
 fn deliver(told: &Deliveries) {
     let is_running = |dom| vcpu::current(this_cpu()).is_some_and(|v| v.domain().id == dom);
-    // pciback answers for the hardware domain on the line of a device that another domain has: for nothing, but all
-    // interrupts of the line wait for it. So it comes when the driver domain, if that runs, has done what there is.
-    let driver_runs = told.is_shared && told.iter().any(|x| is_running(x.dom));
-    for x in told.iter() {
+    for (x, turn) in told.turns(is_running) {
         let Some(d) = domain::find(x.dom) else { continue };
-        let raised = if driver_runs && d.is_hardware && !is_running(x.dom) {
-            d.events.lock().raise_pirq(&Receiver(&d, Cause::Sharer), x.port, x.pirq)
-        } else {
-            d.events.lock().raise_pirq(&*d, x.port, x.pirq)
+        let raised = match turn {
+            Turn::Now => d.events.lock().raise_pirq(&*d, x.port, x.pirq),
+            Turn::AfterRunning => d.events.lock().raise_pirq(&Receiver(&d, Cause::Sharer), x.port, x.pirq),
         };
         match raised.and_then(|vcpu| d.vcpu(vcpu)) {
             Some(v) => follow(v, x.pirq),
@@ -327,17 +300,11 @@ fn deliver(told: &Deliveries) {
     }
 }
 
-/// `pirq` of the vCPU's domain fired on this CPU. If the vCPU tends to be elsewhere, the interrupt moves there.
+/// `pirq` of the vCPU's domain fired on this CPU. If the vCPU is elsewhere, that is a detour.
 fn follow(v: &Vcpu, pirq: u32) {
     let cpu = v.processor.load(Ordering::Relaxed);
-    if cpu == this_cpu().cpu {
-        return;
-    }
-    let dom = v.domain().id;
-    let mut table = lock();
-    let Some(irq) = table.irq_of(dom, pirq) else { return };
-    if table.chip().count_detour(irq) {
-        table.steer(dom, pirq, cpu);
+    if cpu != this_cpu().cpu {
+        lock().made_detour(v.domain().id, pirq, cpu);
     }
 }
 
