@@ -145,14 +145,14 @@ impl core::fmt::Debug for Descriptor {
 /// A sixteen-byte interrupt or trap gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(C)]
-pub struct Gate {
+pub struct IdtGate {
     /// Low half of the descriptor.
     pub low: u64,
     /// High half of the descriptor: bits 32-63 of the offset.
     pub high: u64,
 }
 
-impl Gate {
+impl IdtGate {
     /// A gate that is not present.
     pub const EMPTY: Self = Self { low: 0, high: 0 };
 
@@ -213,7 +213,7 @@ const _: () = {
     assert!(offset_of!(Tss64, ist) == 36);
     assert!(offset_of!(Tss64, iomap_base) == 102);
     assert!(size_of::<TablePointer>() == 10);
-    assert!(size_of::<Gate>() == 16);
+    assert!(size_of::<IdtGate>() == 16);
 };
 
 #[cfg(test)]
@@ -242,7 +242,7 @@ mod tests {
 
     #[test]
     fn gate_fields() {
-        let g = Gate::interrupt(0xe008, 0xffff_82d0_8123_4567, 3, 2);
+        let g = IdtGate::interrupt(0xe008, 0xffff_82d0_8123_4567, 3, 2);
         assert_eq!(g.low, 0x8123_ee02_e008_4567);
         assert_eq!(g.high, 0xffff_82d0);
     }

@@ -8,6 +8,7 @@ use crate::cpu::percpu::{self, CpuInfo, FRAME_END, MAX_CPUS};
 use crate::{cpu, mem};
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU64, Ordering};
+use x86::descriptor::{Descriptor, TablePointer, Tss64, TYPE_LDT, TYPE_TSS64};
 use x86::{Mfn, Pte, PteFlags, PAGE_SIZE};
 use xen_abi::layout::{FIRST_RESERVED_GDT_ENTRY, FIRST_RESERVED_GDT_PAGE, HYPERVISOR_CS, HYPERVISOR_DS};
 
@@ -31,24 +32,11 @@ pub mod ist {
     pub const TWIN: u8 = 5;
 }
 
-/// 64-bit task-state segment (SDM vol. 3A, 8.7).
-#[repr(C, packed(4))]
-#[derive(Clone, Copy)]
-struct Tss {
-    reserved0: u32,
-    rsp: [u64; 3],
-    reserved1: u64,
-    ist: [u64; 7],
-    reserved2: u64,
-    reserved3: u16,
-    io_map_base: u16,
-}
-
 /// One CPU's tables, in one page each so that the GDT page can be mapped into the window.
 #[repr(C, align(4096))]
 struct CpuTables {
-    gdt: [u64; 512],
-    tss: Tss,
+    gdt: [Descriptor; 512],
+    tss: Tss64,
     /// The page-table entries of the window.
     entries: [&'static AtomicU64; WINDOW_PAGES as usize],
     /// Guest GDT pages now mapped in the window.
@@ -64,28 +52,9 @@ struct SyncTables(CpuTables);
 // SAFETY: the cells are touched only by the CPU that the tables belong to.
 unsafe impl Sync for SyncTables {}
 
-const CODE64: u64 = 0x00af_9a00_0000_ffff;
-const CODE32: u64 = 0x00cf_9a00_0000_ffff;
-const DATA: u64 = 0x00cf_9200_0000_ffff;
-const DPL3: u64 = 3 << 45;
-/// The accessed bit, preset so that loading a selector does not write the table.
-const ACCESSED: u64 = 1 << 40;
-
 /// Start of CPU `cpu`'s window.
 fn window(cpu: usize) -> u64 {
     mem::layout::DESCRIPTORS + cpu as u64 * WINDOW_PAGES * PAGE_SIZE as u64
-}
-
-/// A 16-byte system-segment descriptor.
-fn system_descriptor(base: u64, limit: u32, kind: u64) -> [u64; 2] {
-    let limit = u64::from(limit);
-    let lo = (limit & 0xffff)
-        | ((base & 0x00ff_ffff) << 16)
-        | (kind << 40)
-        | (1 << 47)
-        | ((limit & 0xf_0000) << 32)
-        | ((base & 0xff00_0000) << 32);
-    [lo, base >> 32]
 }
 
 /// Loads GDT and TSS of the running CPU. Its [`CpuInfo`] must be initialised.
@@ -117,16 +86,8 @@ pub fn init_cpu() {
 
 fn new_tables(info: &CpuInfo) -> &'static SyncTables {
     let mut t = CpuTables {
-        gdt: [0; 512],
-        tss: Tss {
-            reserved0: 0,
-            rsp: [core::ptr::from_ref(info) as u64 + FRAME_END as u64, 0, 0],
-            reserved1: 0,
-            ist: [0; 7],
-            reserved2: 0,
-            reserved3: 0,
-            io_map_base: size_of::<Tss>() as u16,
-        },
+        gdt: [Descriptor::NULL; 512],
+        tss: Tss64 { rsp: [core::ptr::from_ref(info) as u64 + FRAME_END as u64, 0, 0], ..Tss64::EMPTY },
         entries: core::array::from_fn(|page| {
             let va = window(info.cpu as usize) + (page * PAGE_SIZE) as u64;
             mem::tables().walk(va, 1, &mut mem::frames::alloc_table).expect("memory for descriptor tables")
@@ -139,11 +100,11 @@ fn new_tables(info: &CpuInfo) -> &'static SyncTables {
         t.tss.ist[usize::from(i) - 1] = percpu::ist_top(info, usize::from(i));
     }
     let at = |selector: u16| usize::from(selector >> 3) - FIRST_RESERVED_GDT_ENTRY;
-    t.gdt[at(HYPERVISOR_CS)] = CODE64 | ACCESSED;
-    t.gdt[at(HYPERVISOR_DS)] = DATA | ACCESSED;
-    t.gdt[at(xen_abi::layout::FLAT_RING3_CS32)] = CODE32 | DPL3 | ACCESSED;
-    t.gdt[at(xen_abi::layout::FLAT_RING3_SS64)] = DATA | DPL3 | ACCESSED;
-    t.gdt[at(xen_abi::layout::FLAT_RING3_CS64)] = CODE64 | DPL3 | ACCESSED;
+    t.gdt[at(HYPERVISOR_CS)] = Descriptor::KERNEL_CODE64;
+    t.gdt[at(HYPERVISOR_DS)] = Descriptor::KERNEL_DATA;
+    t.gdt[at(xen_abi::layout::FLAT_RING3_CS32)] = Descriptor::USER_CODE32;
+    t.gdt[at(xen_abi::layout::FLAT_RING3_SS64)] = Descriptor::USER_DATA;
+    t.gdt[at(xen_abi::layout::FLAT_RING3_CS64)] = Descriptor::USER_CODE64;
     const _: () = assert!(size_of::<SyncTables>() == 2 * PAGE_SIZE);
     let pages = mem::frames::alloc(1, mem::frames::ANYWHERE).expect("memory for descriptor tables");
     let place = mem::phys_to_virt(pages.addr()).cast::<SyncTables>();
@@ -153,19 +114,9 @@ fn new_tables(info: &CpuInfo) -> &'static SyncTables {
         &mut *place
     };
     let tss = core::ptr::from_ref(&tables.0.tss) as u64;
-    let d = system_descriptor(tss, size_of::<Tss>() as u32 - 1, 9);
-    tables.0.gdt[at(TSS_SELECTOR)] = d[0];
-    tables.0.gdt[at(TSS_SELECTOR) + 1] = d[1];
+    tables.0.gdt[at(TSS_SELECTOR)] = Descriptor::system_low(TYPE_TSS64, tss, size_of::<Tss64>() as u32 - 1);
+    tables.0.gdt[at(TSS_SELECTOR) + 1] = Descriptor::system_high(tss);
     tables
-}
-
-/// Operand of LGDT and LIDT.
-#[repr(C, packed)]
-pub struct TablePointer {
-    /// Bytes minus one.
-    pub limit: u16,
-    /// Linear address.
-    pub base: u64,
 }
 
 const fn read_only() -> PteFlags {
@@ -229,12 +180,12 @@ fn change_guest_ldt(tables: &CpuTables, entries: u32) {
     let selector = if entries == 0 {
         0
     } else {
-        let d = system_descriptor(start, entries.min(8192) * 8 - 1, 2);
+        let low = Descriptor::system_low(TYPE_LDT, start, entries.min(8192) * 8 - 1);
         let own = window(cpu_index) + u64::from(LDT_SELECTOR);
         // SAFETY: the window maps this CPU's own GDT page writable at that address.
         unsafe {
-            (own as *mut u64).write_volatile(d[0]);
-            ((own + 8) as *mut u64).write_volatile(d[1]);
+            (own as *mut u64).write_volatile(low.0);
+            ((own + 8) as *mut u64).write_volatile(Descriptor::system_high(start).0);
         }
         LDT_SELECTOR
     };

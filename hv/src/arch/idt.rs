@@ -1,10 +1,11 @@
 //! The interrupt descriptor table, the SYSCALL entry MSRs, and where the hypervisor goes on after its own faults.
 
-use crate::arch::descriptor::{ist, TablePointer};
+use crate::arch::descriptor::ist;
 use crate::arch::smap;
 use crate::cpu::percpu::{self, FRAME_END};
 use crate::cpu::{self, cr, msr};
 use crate::mem;
+use x86::descriptor::{IdtGate, TablePointer};
 use x86::PAGE_SIZE;
 use xen_abi::layout::{FLAT_RING3_CS32, HYPERVISOR_CS};
 
@@ -27,23 +28,8 @@ pub const CLAC_SIZE: u64 = 3;
 /// Vectors that ring 3 may raise with INT n.
 const USER_VECTORS: [usize; 3] = [3, 4, 0x80];
 
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct Gate([u64; 2]);
-
-/// A 64-bit interrupt gate (SDM vol. 3A, 6.14.1).
-const fn gate(target: u64, dpl: u64, ist: u8) -> Gate {
-    let lo = (target & 0xffff)
-        | (HYPERVISOR_CS as u64) << 16
-        | (ist as u64) << 32
-        | 0x8e << 40
-        | dpl << 45
-        | (target & 0xffff_0000) << 32;
-    Gate([lo, target >> 32])
-}
-
 /// The gates of all vectors; those without a stack of their own use interrupt stack `others`, 0 being none.
-fn gates(vectors: u64, others: u8) -> [Gate; 256] {
+fn gates(vectors: u64, others: u8) -> [IdtGate; 256] {
     let skipped = if smap::is_on() { 0 } else { CLAC_SIZE };
     core::array::from_fn(|v| {
         let dpl = if USER_VECTORS.contains(&v) { 3 } else { 0 };
@@ -54,13 +40,13 @@ fn gates(vectors: u64, others: u8) -> [Gate; 256] {
             18 => ist::MC,
             _ => others,
         };
-        gate(vectors + v as u64 * STUB_SIZE + skipped, dpl, ist)
+        IdtGate::interrupt(HYPERVISOR_CS, vectors + v as u64 * STUB_SIZE + skipped, dpl, ist)
     })
 }
 
-static IDT: spin::Once<[Gate; 256]> = spin::Once::new();
+static IDT: spin::Once<[IdtGate; 256]> = spin::Once::new();
 /// The table while a twin runs: whatever happens, the CPU does not push onto the twin's stack.
-static IDT_OF_TWINS: spin::Once<[Gate; 256]> = spin::Once::new();
+static IDT_OF_TWINS: spin::Once<[IdtGate; 256]> = spin::Once::new();
 
 /// Loads the table with which a twin runs.
 pub fn enter_twin() {
@@ -72,9 +58,9 @@ pub fn leave_twin() {
     load_table(&IDT);
 }
 
-fn load_table(table: &'static spin::Once<[Gate; 256]>) {
+fn load_table(table: &'static spin::Once<[IdtGate; 256]>) {
     let Some(table) = table.get() else { return };
-    let idtr = TablePointer { limit: size_of::<[Gate; 256]>() as u16 - 1, base: table.as_ptr() as u64 };
+    let idtr = TablePointer { limit: size_of::<[IdtGate; 256]>() as u16 - 1, base: table.as_ptr() as u64 };
     // SAFETY: the table holds valid gates (made by `load`, whose caller vouched for the entry points) and lives for ever.
     unsafe { core::arch::asm!("lidt [{}]", in(reg) &idtr, options(readonly, nostack, preserves_flags)) };
 }
