@@ -8,6 +8,7 @@ extern crate alloc;
 extern crate std;
 
 pub mod acpi;
+pub mod admission;
 pub mod bounce;
 pub mod buddy;
 pub mod cmdline;
@@ -18,7 +19,6 @@ pub mod efi;
 pub mod emul;
 pub mod evtchn;
 pub mod frame;
-pub mod gate;
 pub mod grant;
 pub mod iommu;
 pub mod ioport;

@@ -13,7 +13,7 @@ use crate::mem::phys_to_virt;
 use crate::sync::{Mutex, MutexGuard};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
-use hv_core::gate::{Gate, Inside};
+use hv_core::admission::{Admission, Inside};
 use hv_core::mmu::{Deferred, Relinquish};
 use x86::Mfn;
 use xen_abi::errno::Errno;
@@ -29,7 +29,7 @@ pub struct DomainMm {
     logging: Mutex<()>,
     relinquish: Mutex<Relinquish>,
     /// Where pages come in, until its memory is taken back.
-    arrivals: Gate,
+    arrivals: Admission,
     /// Pages it has.
     tot_pages: AtomicU64,
     /// Pages it may have.
@@ -50,7 +50,7 @@ impl DomainMm {
             lock: Mutex::new(Deferred::new()),
             logging: Mutex::new(()),
             relinquish: Mutex::new(Relinquish::new()),
-            arrivals: Gate::new(),
+            arrivals: Admission::new(),
             tot_pages: AtomicU64::new(0),
             max_pages: AtomicU64::new(0),
             claim: AtomicU64::new(0),

@@ -1,4 +1,4 @@
-//! A gate that is closed once and for good. Whoever is inside then may finish; nobody enters any more.
+//! A door that is closed once and for good: whoever is inside then may finish; nobody enters any more.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -6,20 +6,20 @@ const CLOSED: u32 = 1 << 31;
 
 /// How many are inside, and [`CLOSED`].
 #[derive(Debug, Default)]
-pub struct Gate(AtomicU32);
+pub struct Admission(AtomicU32);
 
 /// Somebody is inside until this is dropped.
 #[derive(Debug)]
 #[must_use = "whoever drops this at once is not inside"]
-pub struct Inside<'a>(&'a Gate);
+pub struct Inside<'a>(&'a Admission);
 
-impl Gate {
+impl Admission {
     /// Open.
     pub const fn new() -> Self {
         Self(AtomicU32::new(0))
     }
 
-    /// `None` if the gate is closed.
+    /// `None` if it is closed.
     #[inline]
     pub fn enter(&self) -> Option<Inside<'_>> {
         let one_more = |inside: u32| (inside < CLOSED - 1).then(|| inside + 1);
@@ -47,26 +47,26 @@ mod tests {
 
     #[test]
     fn who_is_inside_may_finish_and_nobody_follows() {
-        let gate = Gate::new();
-        let (first, second) = (gate.enter().unwrap(), gate.enter().unwrap());
-        assert!(!gate.close());
-        assert!(gate.enter().is_none());
+        let admission = Admission::new();
+        let (first, second) = (admission.enter().unwrap(), admission.enter().unwrap());
+        assert!(!admission.close());
+        assert!(admission.enter().is_none());
         drop(first);
-        assert!(!gate.close());
+        assert!(!admission.close());
         drop(second);
-        assert!(gate.close() && gate.close());
-        assert!(gate.enter().is_none());
+        assert!(admission.close() && admission.close());
+        assert!(admission.enter().is_none());
     }
 
     #[test]
     fn what_was_done_inside_is_seen_by_who_closed() {
         use std::sync::atomic::AtomicU64;
-        let (gate, done) = (Gate::new(), AtomicU64::new(0));
+        let (admission, done) = (Admission::new(), AtomicU64::new(0));
         std::thread::scope(|threads| {
             let workers: [_; 3] = core::array::from_fn(|_| {
                 threads.spawn(|| {
                     let mut times = 0;
-                    while let Some(_inside) = gate.enter() {
+                    while let Some(_inside) = admission.enter() {
                         done.fetch_add(1, Ordering::Relaxed);
                         times += 1;
                     }
@@ -76,7 +76,7 @@ mod tests {
             while done.load(Ordering::Relaxed) < 1000 {
                 std::thread::yield_now();
             }
-            while !gate.close() {
+            while !admission.close() {
                 std::thread::yield_now();
             }
             let seen = done.load(Ordering::Relaxed);
