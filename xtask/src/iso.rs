@@ -17,7 +17,7 @@ pub fn run(options: &Options) -> Result<()> {
     let mut machine = Machine::new("iso", &hypervisor, &images, 1, "shell");
     machine.hypervisor_args = "loglvl=all".into();
     build(&out, &machine, Screen::Serial)?;
-    println!("{}", crate::account::relative(&out));
+    println!("{}", crate::run::relative(&out));
     Ok(())
 }
 

@@ -3,14 +3,14 @@
 //! `./tandem COMMAND` is `cargo xtask COMMAND` after a check that there is a cargo at all.
 
 mod abi;
-mod account;
-mod compare;
+mod bench;
 mod floors;
 mod fuzz;
 mod guests;
 mod iso;
 mod mutants;
 mod options;
+mod run;
 mod shell;
 mod size;
 mod suite;
@@ -77,15 +77,15 @@ fn dispatch(options: &Options) -> Result<bool> {
         qemu.choose();
     }
     match options.command.as_str() {
-        "run" => account::run(options),
+        "run" => run::run(options),
         "test" => suite::run(options),
         "shell" => shell::run(options).map(|()| true),
         "images" => prepare(options).map(|()| true),
         "build" => {
             host::provide(host::For::Hypervisor)?;
-            build::build().map(|path| println!("{}", account::relative(&path))).map(|()| true)
+            build::build().map(|path| println!("{}", run::relative(&path))).map(|()| true)
         }
-        "bench" => compare::run(options),
+        "bench" => bench::run(options),
         "abi" => abi::run(false),
         "fuzz" => fuzz::run(options).map(|()| true),
         "guests" => guests::run(options),

@@ -1,7 +1,7 @@
 //! Stock Linux as dom0: what a user of the machine would notice.
 
 use super::{clean, Bed, Body, Test};
-use crate::account::{check_disk, check_net, ended, relative};
+use crate::run::{check_disk, check_net, ended, relative};
 use anyhow::{bail, ensure, Context, Result};
 use testbed::machine::{field, Disk, Ending, Machine, Outcome};
 use testbed::peer::Peer;

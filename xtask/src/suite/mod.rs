@@ -18,8 +18,8 @@ mod twins;
 mod unit;
 mod xl;
 
-use crate::account::{ended, relative};
 use crate::options::Options;
+use crate::run::{ended, relative};
 use anyhow::{anyhow, bail, ensure, Result};
 use std::sync::Mutex;
 use testbed::images::{self, Images};

@@ -4,7 +4,7 @@
 
 use super::xl::judge;
 use super::{clean, Bed, Body, Test};
-use crate::account::{check_disk, check_net};
+use crate::run::{check_disk, check_net};
 use anyhow::{ensure, Result};
 use testbed::machine::{Disk, Ending, Machine, IOMMU};
 use testbed::peer::Peer;

@@ -1,7 +1,7 @@
 //! Boots that cannot work: each must stop with one line that says what is wrong and why, and end the machine.
 
 use super::{Bed, Test};
-use crate::account::{ended, relative};
+use crate::run::{ended, relative};
 use anyhow::{bail, ensure, Context, Result};
 use std::path::PathBuf;
 use testbed::machine::{Ending, Machine};

@@ -4,7 +4,7 @@
 //! `--hypervisor xen` is for.
 
 use super::{beside, clean_but, Bed, Body, Test};
-use crate::account::{ended, relative};
+use crate::run::{ended, relative};
 use anyhow::{bail, ensure, Context, Result};
 use testbed::machine::{Disk, Ending, Hypervisor, Machine, Outcome, IOMMU};
 use testbed::peer::Peer;

@@ -1,4 +1,4 @@
-//! The part of the account that is about domains beside dom0: what `images/xen/show.sh` reported, checked and made tables
+//! The part of `./tandem run` that is about domains beside dom0: what `images/xen/show.sh` reported, checked and made tables
 //! of: who owned what, and what went through whom, how fast and at what cost.
 
 use super::millions;

@@ -5,8 +5,8 @@
 //! virtual time (`peer::Wire`), and so is the disk, QEMU's null device behind nvme (bench/plugin/disk.c): figures repeat.
 
 use super::{systems, System, BASELINE};
-use crate::account;
 use crate::options::Options;
+use crate::run;
 use anyhow::{ensure, Context, Result};
 use bench::profile::{self, Map, Part, DOM0};
 use bench::stacked::{self, Group};
@@ -187,7 +187,7 @@ fn measure(
     }
     let outcome = machine.start()?.finish(|_| false)?;
     costs(system, boot, &outcome, &profile)
-        .with_context(|| format!("{}{} (log {})", system.name, boot.remark(), account::relative(&outcome.log)))
+        .with_context(|| format!("{}{} (log {})", system.name, boot.remark(), run::relative(&outcome.log)))
 }
 
 /// Matches the windows of the profile with the loads that were reported, both in the order in which they ran.
@@ -197,7 +197,7 @@ fn costs(system: &System, boot: Boot, outcome: &Outcome, file: &Path) -> Result<
     if let Some(failed) = reports.iter().find(|r| r.contains("FAIL")) {
         anyhow::bail!("{failed}");
     }
-    ensure!(outcome.ending == Ending::PowerOff, "it did not get to its end: {}", account::ended(&outcome.ending));
+    ensure!(outcome.ending == Ending::PowerOff, "it did not get to its end: {}", run::ended(&outcome.ending));
     let windows = profile::read(file)?;
     let map = Map::read(reports.iter().copied());
     let mut place = Place::Dom0;
@@ -264,13 +264,13 @@ fn report(kind: Kind, costs: &[Cost]) -> Result<()> {
     let dir = host::target("bench")?;
     let csv = dir.join(format!("{stem}.csv"));
     std::fs::write(&csv, as_csv(costs))?;
-    let mut written = vec![account::relative(&csv)];
+    let mut written = vec![run::relative(&csv)];
     for (name, heading, loads) in pictures(kind) {
         let picture = dir.join(format!("{name}.svg"));
         let groups: Vec<Group> = loads.iter().map(|load| group(costs, load)).collect();
         let parts: Vec<&str> = Part::ALL.iter().map(|p| p.name()).collect();
         stacked::bars(heading, "instructions", &parts, &groups, &picture)?;
-        written.push(account::relative(&picture));
+        written.push(run::relative(&picture));
     }
     println!("Written: {}", written.join(" "));
     Ok(())

@@ -5,8 +5,8 @@
 
 mod io;
 
-use crate::account;
 use crate::options::Options;
+use crate::run;
 use anyhow::{bail, ensure, Context, Result};
 use bench::figures::{announced, costs};
 use bench::marks::Marks;
@@ -60,7 +60,7 @@ pub fn run(options: &Options) -> Result<bool> {
     std::fs::write(&csv, table.csv())?;
     bench::plot::relative_bars(&table, BASELINE, &picture)?;
     println!("\n{}", table.text("tandem", BASELINE));
-    println!("Written: {} {}", account::relative(&csv), account::relative(&picture));
+    println!("Written: {} {}", run::relative(&csv), run::relative(&picture));
     for failure in &failures {
         println!("FAIL: {failure:#}");
     }
@@ -117,8 +117,8 @@ impl Bench {
             outcome.report("up").is_some() && outcome.ending == Ending::PowerOff,
             "{} did not get to its end: {} (log {})",
             system.name,
-            account::ended(&outcome.ending),
-            account::relative(&outcome.log)
+            run::ended(&outcome.ending),
+            run::relative(&outcome.log)
         );
         Ok((outcome, Marks::read(&counts)?))
     }
@@ -154,7 +154,7 @@ fn boot(bench: &Bench, system: &System, table: &mut Table) -> Result<()> {
 fn lmbench(bench: &Bench, system: &System, table: &mut Table) -> Result<()> {
     let (outcome, marks) = bench.run(system, 2048, "lmb+poweroff")?;
     let rows: Vec<_> = outcome.lines.iter().filter_map(|l| announced(l.split_once("TANDEM: lmb ")?.1)).collect();
-    ensure!(!rows.is_empty(), "{}: lmb reported nothing (log {})", system.name, account::relative(&outcome.log));
+    ensure!(!rows.is_empty(), "{}: lmb reported nothing (log {})", system.name, run::relative(&outcome.log));
     let mut details = String::from("operation,instructions,in hypervisor,half spread %\n");
     for cost in costs(&rows, &marks)? {
         table.set(system.name, &cost.name, cost.instructions);
