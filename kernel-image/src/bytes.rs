@@ -19,3 +19,12 @@ pub(crate) fn u32_at(data: &[u8], at: usize) -> Option<u32> {
 pub(crate) fn u64_at(data: &[u8], at: usize) -> Option<u64> {
     array_at(data, at).map(u64::from_le_bytes)
 }
+
+/// The first four bytes, zero-padded.
+pub(crate) fn magic(data: &[u8]) -> [u8; 4] {
+    let mut magic = [0; 4];
+    for (m, d) in magic.iter_mut().zip(data) {
+        *m = *d;
+    }
+    magic
+}

@@ -4,7 +4,7 @@
 //! `payload_offset` and `payload_length` locate the compressed `vmlinux`. The payload is followed by its unpacked size as
 //! a little-endian `u32`; for gzip these are the last four bytes of the stream itself.
 
-use crate::bytes::{u16_at, u32_at, u8_at};
+use crate::bytes::{magic, u16_at, u32_at, u8_at};
 use crate::compression::Compression;
 use crate::error::Error;
 
@@ -88,13 +88,4 @@ impl<'a> Payload<'a> {
         }
         Ok(())
     }
-}
-
-/// The first four bytes, zero-padded.
-pub(crate) fn magic(data: &[u8]) -> [u8; 4] {
-    let mut magic = [0; 4];
-    for (m, d) in magic.iter_mut().zip(data) {
-        *m = *d;
-    }
-    magic
 }

@@ -1,6 +1,6 @@
 //! The compressions in which distributions ship kernels: which one is it, and one function to unpack them all.
 
-use crate::bzimage::magic;
+use crate::bytes::magic;
 use crate::error::Error;
 use crate::{gzip, lz4, xz, zstd};
 
