@@ -1,4 +1,4 @@
-//! Hypercall numbers (public/xen.h).
+//! Hypercall numbers and the elements of a multicall (public/xen.h).
 #![allow(missing_docs, reason = "the names are those of the header; docs/abi.md describes each call")]
 
 pub const SET_TRAP_TABLE: u32 = 0;
@@ -49,3 +49,21 @@ pub const MCA: u32 = 48;
 pub const PAGING_DOMCTL_CONT: u32 = 49;
 /// `__HYPERVISOR_arch_7`: Tandem's own call.
 pub const TWIN_OP: u32 = 55;
+
+/// One call of a multicall (`multicall_entry`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct MulticallEntry {
+    /// Hypercall number.
+    pub op: u64,
+    /// Where its result goes.
+    pub result: i64,
+    /// Its arguments.
+    pub args: [u64; 6],
+}
+const _: () = {
+    use core::mem::{offset_of, size_of};
+    assert!(size_of::<MulticallEntry>() == 64);
+    assert!(offset_of!(MulticallEntry, result) == 8);
+    assert!(offset_of!(MulticallEntry, args) == 16);
+};

@@ -2,31 +2,15 @@
 
 use super::{table, Caller, Done, GuestPtr, Outcome, OK};
 use crate::mem::guest_ptr::plain;
+use core::mem::offset_of;
 use xen_abi::errno::Errno;
-use xen_abi::hypercall::MULTICALL;
+use xen_abi::hypercall::{MulticallEntry, MULTICALL};
 
-/// One element of the list (public/xen.h, `multicall_entry`).
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub struct Entry {
-    /// Hypercall number.
-    pub op: u64,
-    /// Where its result goes.
-    pub result: i64,
-    /// Its arguments.
-    pub args: [u64; 6],
-}
-const _: () = assert!(size_of::<Entry>() == 64);
-plain!(Entry);
-
-/// Offset of `result` in an entry.
-const RESULT: u64 = 8;
-/// Offset of `args`.
-const ARGS: u64 = 16;
+plain!(MulticallEntry);
 
 /// Executes the `count` calls at `list` in order and stores the result of each. Stops at a call that changes the mode
 /// (iret). Preemptible between and inside calls. Errors: EFAULT. Source: public/xen.h, HYPERVISOR_multicall.
-pub fn call(cx: &mut Caller, list: GuestPtr<Entry>, count: u32) -> Outcome {
+pub fn call(cx: &mut Caller, list: GuestPtr<MulticallEntry>, count: u32) -> Outcome {
     for i in 0..count {
         let at = list.at(u64::from(i))?;
         if i != 0 && i % 16 == 0 && cx.preempt_pending() {
@@ -46,13 +30,14 @@ pub fn call(cx: &mut Caller, list: GuestPtr<Entry>, count: u32) -> Outcome {
             Done::NoReturn => return Ok(Done::NoReturn),
             Done::Continue => {
                 // The call's progress goes into its entry, and the batch starts again at that entry.
-                GuestPtr::<[u64; 6]>::new(at.addr().wrapping_add(ARGS)).write(&entry.args)?;
+                GuestPtr::<[u64; 6]>::new(at.addr().wrapping_add(offset_of!(MulticallEntry, args) as u64))
+                    .write(&entry.args)?;
                 *cx.arg_mut(0) = at.addr();
                 *cx.arg_mut(1) = u64::from(count - i);
                 return Ok(Done::Continue);
             }
         };
-        crate::mem::copy::write_u64(at.addr().wrapping_add(RESULT), result as u64)?;
+        crate::mem::copy::write_u64(at.addr().wrapping_add(offset_of!(MulticallEntry, result) as u64), result as u64)?;
         if !cx.vcpu.is_runnable() || !cx.vcpu.kernel_mode.get() {
             // A call that blocked, stopped or left kernel mode ends the batch here.
             if i + 1 < count {

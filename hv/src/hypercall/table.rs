@@ -47,7 +47,7 @@ hypercalls! {
     9  get_debugreg(reg: u32) => debugreg::get;
     10 update_descriptor(address: u64, descriptor: u64) => update_descriptor::call;
     12 memory_op(cmd: u64, arg: GuestPtr<u8>) => memory_op::call;
-    13 multicall(list: GuestPtr<super::multicall::Entry>, count: u32) => multicall::call;
+    13 multicall(list: GuestPtr<xen_abi::hypercall::MulticallEntry>, count: u32) => multicall::call;
     14 update_va_mapping(va: u64, value: u64, flags: u64) => update_va_mapping::call;
     15 set_timer_op(timeout_ns: u64) => sched_op::set_timer;
     16 event_channel_op_compat => unsupported;
