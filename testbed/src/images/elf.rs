@@ -1,22 +1,29 @@
 //! Where programs begin: the entry point of an ELF, and the PV entry point inside a Linux bzImage.
 
 use crate::host;
-use anyhow::{ensure, Context, Result};
+use anyhow::{bail, Context, Result};
+use object::elf::{FileHeader32, FileHeader64, NoteType, DT_NEEDED};
+use object::read::elf::{Dyn, FileHeader, ProgramHeader, SectionHeader};
+use object::{Endianness, FileKind};
 use std::ops::Range;
 use std::path::Path;
 use std::process::Command;
 
-const PT_NOTE: u32 = 4;
 /// Xen's ELF note that holds the PV entry point.
-const XEN_ELFNOTE_ENTRY: u32 = 1;
+const XEN_ELFNOTE_ENTRY: NoteType = NoteType(1);
 
 /// The entry point of an ELF of 32 or 64 bits.
 pub fn entry(file: &[u8]) -> Result<u64> {
-    ensure!(file.starts_with(b"\x7fELF"), "not an ELF");
-    match file.get(4) {
-        Some(1) => Ok(number(file, 24, 4)?),
-        _ => number(file, 24, 8),
+    match FileKind::parse(file)? {
+        FileKind::Elf32 => entry_of::<FileHeader32<Endianness>>(file),
+        FileKind::Elf64 => entry_of::<FileHeader64<Endianness>>(file),
+        other => bail!("not an ELF but {other:?}"),
     }
+}
+
+fn entry_of<H: FileHeader<Endian = Endianness>>(file: &[u8]) -> Result<u64> {
+    let header = H::parse(file)?;
+    Ok(header.e_entry(header.endian()?).into())
 }
 
 /// Where the compressed kernel is in a bzImage.
@@ -49,9 +56,7 @@ pub fn xen_entry_of_bzimage(path: &Path) -> Result<u64> {
 
 /// The names of the libraries that a program or library wants, and of its loader.
 pub fn needed(data: &[u8]) -> Result<Vec<String>> {
-    use object::elf::{FileHeader64, DT_NEEDED};
-    use object::read::elf::{Dyn, FileHeader, SectionHeader};
-    let header = FileHeader64::<object::Endianness>::parse(data)?;
+    let header = FileHeader64::<Endianness>::parse(data)?;
     let endian = header.endian()?;
     let sections = header.sections(endian, data)?;
     let mut found = Vec::new();
@@ -68,36 +73,17 @@ pub fn needed(data: &[u8]) -> Result<Vec<String>> {
 
 /// The value of the note XEN_ELFNOTE_ENTRY.
 fn xen_entry(elf: &[u8]) -> Result<u64> {
-    ensure!(elf.starts_with(b"\x7fELF\x02"), "not a 64-bit ELF");
-    let (table, size, count) = (number(elf, 32, 8)?, number(elf, 54, 2)?, number(elf, 56, 2)?);
-    for n in 0..count {
-        let header = to_usize(table + n * size)?;
-        if number(elf, header, 4)? == u64::from(PT_NOTE) {
-            let start = to_usize(number(elf, header + 8, 8)?)?;
-            let length = to_usize(number(elf, header + 32, 8)?)?;
-            let notes = elf.get(start..start.saturating_add(length)).context("notes outside the file")?;
-            if let Some(found) = find_note(notes)? {
-                return Ok(found);
+    let header = FileHeader64::<Endianness>::parse(elf)?;
+    let endian = header.endian()?;
+    for segment in header.program_headers(endian, elf)? {
+        let Some(mut notes) = segment.notes(endian, elf)? else { continue };
+        while let Some(note) = notes.next()? {
+            if note.name() == b"Xen" && note.n_type(endian) == XEN_ELFNOTE_ENTRY {
+                return number(note.desc(), 0, 8);
             }
         }
     }
-    anyhow::bail!("the kernel has no Xen entry note")
-}
-
-fn find_note(notes: &[u8]) -> Result<Option<u64>> {
-    let mut at = 0;
-    while at + 12 <= notes.len() {
-        let name_len = to_usize(number(notes, at, 4)?)?;
-        let value_len = to_usize(number(notes, at + 4, 4)?)?;
-        let kind = number(notes, at + 8, 4)?;
-        let name = at + 12;
-        let value = name + name_len.next_multiple_of(4);
-        if notes.get(name..name + name_len) == Some(b"Xen\0") && kind == u64::from(XEN_ELFNOTE_ENTRY) {
-            return number(notes, value, 8).map(Some);
-        }
-        at = value + value_len.next_multiple_of(4);
-    }
-    Ok(None)
+    bail!("the kernel has no Xen entry note")
 }
 
 /// A little-endian number of up to 8 bytes.
@@ -126,13 +112,35 @@ mod tests {
         out
     }
 
+    /// A 64-bit ELF with one segment, of `notes`.
+    fn elf_with(notes: &[u8]) -> Vec<u8> {
+        let mut elf = b"\x7fELF\x02\x01\x01".to_vec();
+        elf.resize(16, 0);
+        elf.extend([2, 0, 62, 0, 1, 0, 0, 0]);
+        for field in [0x40_0000u64, 64, 0] {
+            elf.extend(field.to_le_bytes());
+        }
+        elf.extend(0u32.to_le_bytes());
+        for field in [64u16, 56, 1, 64, 0, 0] {
+            elf.extend(field.to_le_bytes());
+        }
+        elf.extend([4, 0, 0, 0, 4, 0, 0, 0]);
+        for field in [120, 0, 0, notes.len() as u64, notes.len() as u64, 4] {
+            elf.extend(field.to_le_bytes());
+        }
+        elf.extend(notes);
+        elf
+    }
+
     #[test]
     fn the_right_note_is_found_among_others() {
         let mut notes = note(b"GNU\0", 1, &[9; 20]);
         notes.extend(note(b"Xen\0", 6, b"linux\0"));
+        let without = elf_with(&notes);
         notes.extend(note(b"Xen\0", 1, &0xffff_ffff_8200_0000u64.to_le_bytes()));
-        assert_eq!(find_note(&notes).unwrap(), Some(0xffff_ffff_8200_0000));
-        assert_eq!(find_note(&notes[..40]).unwrap(), None);
+        assert_eq!(xen_entry(&elf_with(&notes)).unwrap(), 0xffff_ffff_8200_0000);
+        assert!(xen_entry(&without).is_err());
+        assert_eq!(entry(&without).unwrap(), 0x40_0000);
     }
 
     #[test]
