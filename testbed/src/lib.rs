@@ -1,6 +1,7 @@
 //! Machines, images, the wire's other end, patterns, counters: what tests, benches and capture share.
 
 pub mod build;
+pub mod cli;
 pub mod counter;
 pub mod guests;
 pub mod host;

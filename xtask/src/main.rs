@@ -18,8 +18,9 @@ mod twin;
 
 use anyhow::Result;
 use options::Options;
+use std::ffi::OsString;
 use std::process::ExitCode;
-use testbed::{build, host, images};
+use testbed::{build, cli, host, images};
 
 const HELP: &str = "\
 usage: ./tandem COMMAND [OPTIONS]
@@ -93,12 +94,23 @@ fn dispatch(options: &Options) -> Result<bool> {
         "iso" => iso::run(options).map(|()| true),
         "size" => size::run().map(|()| true),
         "floors" => floors::run().map(|()| true),
-        "help" | "--help" | "-h" | "" => {
+        "help" | "" => {
             print!("{HELP}");
             Ok(true)
         }
-        other => anyhow::bail!("unknown command `{other}`; ./tandem help lists them"),
+        other => match cli::meant(other, commands()) {
+            Some(meant) => anyhow::bail!("unknown command `{other}`; did you mean {meant}?"),
+            None => anyhow::bail!("unknown command `{other}`; ./tandem help lists them"),
+        },
     }
+}
+
+/// The commands that the help names.
+fn commands() -> impl Iterator<Item = &'static str> {
+    let list = HELP.split("options:").next().unwrap_or_default();
+    list.lines()
+        .filter(|line| line.starts_with("  ") && !line.starts_with("   "))
+        .filter_map(|l| l.split_whitespace().next())
 }
 
 /// `./tandem images`: only what boots.
@@ -114,9 +126,9 @@ fn prepare(options: &Options) -> Result<()> {
 }
 
 fn main() -> ExitCode {
-    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<OsString> = std::env::args_os().skip(1).collect();
     let outcome = match twin::run(&args) {
-        Ok(None) => Options::parse(args.into_iter()).and_then(|options| dispatch(&options)),
+        Ok(None) => Options::parse(args).and_then(|options| dispatch(&options)),
         Ok(Some(done)) => Ok(done),
         Err(error) => Err(error),
     };

@@ -1,6 +1,9 @@
 //! The command line: one command, some words, some options.
 
-use anyhow::{bail, Context, Result};
+use anyhow::{bail, Result};
+use std::ffi::OsString;
+use std::num::NonZero;
+use testbed::cli::{self, number, Known, Takes};
 use testbed::machine::Qemu;
 
 /// What the user asked for.
@@ -27,43 +30,37 @@ pub struct Options {
     pub list: bool,
     pub verbose: bool,
     pub toolstack: bool,
+    pub help: bool,
 }
 
+/// What each option does.
+const KNOWN: &[Known<Options>] = &[
+    ("hypervisor", Takes::Value(|o, value| Ok(o.hypervisor = Some(value.into())))),
+    ("qemu", Takes::Value(|o, value| Qemu::parse(value).map(|qemu| o.qemu = Some(qemu)))),
+    ("cpus", Takes::Value(|o, value| number(value).map(|n| o.cpus = Some(n)))),
+    ("jobs", Takes::Value(|o, value| number::<NonZero<usize>>(value).map(|n| o.jobs = Some(n.get())))),
+    ("mib", Takes::Value(|o, value| number(value).map(|n| o.mib = Some(n)))),
+    ("seconds", Takes::Value(|o, value| number(value).map(|n| o.seconds = Some(n)))),
+    ("operations", Takes::Value(|o, value| number(value).map(|n| o.operations = Some(n)))),
+    ("seed", Takes::Value(|o, value| number(value).map(|n| o.seed = Some(n)))),
+    ("table", Takes::Nothing(|o| o.table = true)),
+    ("full", Takes::Nothing(|o| o.full = true)),
+    ("lint", Takes::Nothing(|o| o.lint = true)),
+    ("list", Takes::Nothing(|o| o.list = true)),
+    ("toolstack", Takes::Nothing(|o| o.toolstack = true)),
+    ("verbose", Takes::Nothing(|o| o.verbose = true)),
+    ("v", Takes::Nothing(|o| o.verbose = true)),
+    ("help", Takes::Nothing(|o| o.help = true)),
+    ("h", Takes::Nothing(|o| o.help = true)),
+];
+
 impl Options {
-    pub fn parse(args: impl Iterator<Item = String>) -> Result<Self> {
+    pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Self> {
         let mut options =
             Self { hypervisor: std::env::var("TANDEM_HYPERVISOR").ok().filter(|v| !v.is_empty()), ..Self::default() };
-        let mut words = Vec::new();
-        let mut args = args;
-        while let Some(arg) = args.next() {
-            let mut value = || args.next().with_context(|| format!("{arg} needs a value"));
-            match arg.as_str() {
-                "--hypervisor" => options.hypervisor = Some(value()?),
-                "--qemu" => options.qemu = Some(Qemu::parse(&value()?)?),
-                "--cpus" => options.cpus = Some(value()?.parse().context("--cpus needs a number")?),
-                "--jobs" => {
-                    let jobs = value()?.parse().ok().filter(|n| *n > 0);
-                    options.jobs = Some(jobs.context("--jobs needs a number above nothing")?);
-                }
-                "--mib" => options.mib = Some(value()?.parse().context("--mib needs a number")?),
-                "--seconds" => options.seconds = Some(value()?.parse().context("--seconds needs a number")?),
-                "--operations" => options.operations = Some(value()?.parse().context("--operations needs a number")?),
-                "--seed" => options.seed = Some(value()?.parse().context("--seed needs a number")?),
-                "--table" => options.table = true,
-                "--full" => options.full = true,
-                "--lint" => options.lint = true,
-                "--toolstack" => options.toolstack = true,
-                "--list" => options.list = true,
-                "-v" | "--verbose" => options.verbose = true,
-                "--help" | "-h" => words.insert(0, "help".into()),
-                other if other.starts_with('-') => bail!("unknown option `{other}`; ./tandem help lists them"),
-                _ => words.push(arg),
-            }
-        }
-        if !words.is_empty() {
-            options.command = words.remove(0);
-        }
-        options.words = words;
+        let mut words = cli::parse(args, &mut options, KNOWN)?.into_iter();
+        options.command = if options.help { "help".into() } else { words.next().unwrap_or_default() };
+        options.words = words.collect();
         Ok(options)
     }
 
@@ -79,7 +76,7 @@ mod tests {
     use super::*;
 
     fn parse(line: &str) -> Result<Options> {
-        Options::parse(line.split_whitespace().map(String::from))
+        Options::parse(line.split_whitespace().map(OsString::from))
     }
 
     #[test]
@@ -100,7 +97,9 @@ mod tests {
 
     #[test]
     fn an_unknown_option_and_a_missing_value_are_errors() {
-        assert!(parse("run --frobnicate").is_err());
+        let said = |line| parse(line).unwrap_err().to_string();
+        assert_eq!(said("run --hypervizor x"), "unknown option --hypervizor; did you mean --hypervisor?");
+        assert_eq!(said("run --frobnicate"), "unknown option --frobnicate; ./tandem help lists them");
         assert!(parse("run --cpus").is_err());
         assert!(parse("run --cpus two").is_err());
         assert!(parse("run --qemu 9").is_err());

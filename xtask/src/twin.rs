@@ -1,6 +1,7 @@
 //! The commands on the twin: they are programs of `twin-harness`, built for speed, with their files in `target/images/twin`.
 
 use anyhow::Result;
+use std::ffi::OsString;
 use std::process::Command;
 use testbed::host;
 
@@ -8,8 +9,8 @@ use testbed::host;
 const COMMANDS: [&str; 5] = ["capture", "twin", "equivalence", "traffic", "faults"];
 
 /// Runs `args` if they are a command of the twin's; `None` if not.
-pub fn run(args: &[String]) -> Result<Option<bool>> {
-    let words: Vec<&str> = args.iter().map(String::as_str).collect();
+pub fn run(args: &[OsString]) -> Result<Option<bool>> {
+    let words: Vec<&str> = args.iter().filter_map(|arg| arg.to_str()).collect();
     let passed: Vec<&str> = match words.as_slice() {
         [command, ..] if COMMANDS.contains(command) => words.clone(),
         ["bench", "twin", rest @ ..] => [&["bench"], rest].concat(),

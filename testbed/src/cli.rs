@@ -1,0 +1,126 @@
+//! Command lines: words and options in any order. A command tells its options as a table.
+
+use anyhow::{bail, Context, Result};
+use lexopt::{Arg, ValueExt};
+use std::ffi::OsString;
+use std::str::FromStr;
+
+/// What an option does to the settings `T`.
+pub enum Takes<T> {
+    /// It stands alone.
+    Nothing(fn(&mut T)),
+    /// It has a value. An error says what is wrong with that; the option's name is added.
+    Value(fn(&mut T, &str) -> Result<()>),
+}
+
+/// An option: its name without dashes (a name of one letter has one dash, others have two), and what it does.
+pub type Known<T> = (&'static str, Takes<T>);
+
+/// Applies the options among `args`, which does not begin with the program, to `settings`. Gives the other words. Errors: an
+/// option that is not `known`, one without its value or with a value that it does not need, and what a value's own function says.
+pub fn parse<T>(args: impl IntoIterator<Item = OsString>, settings: &mut T, known: &[Known<T>]) -> Result<Vec<String>> {
+    let mut parser = lexopt::Parser::from_args(args);
+    let mut words = Vec::new();
+    while let Some(arg) = parser.next()? {
+        let (name, shown) = match arg {
+            Arg::Value(word) => {
+                words.push(word.string()?);
+                continue;
+            }
+            Arg::Long(name) => (name.to_string(), format!("--{name}")),
+            Arg::Short(letter) => (letter.to_string(), format!("-{letter}")),
+        };
+        match known.iter().find(|(known, _)| *known == name) {
+            Some((_, Takes::Nothing(set))) => set(settings),
+            Some((_, Takes::Value(set))) => {
+                let value = parser.value().with_context(|| format!("{shown} needs a value"))?.string()?;
+                set(settings, &value).with_context(|| shown)?;
+            }
+            None => {
+                let names = known.iter().map(|(name, _)| *name).filter(|name| name.len() > 1);
+                match meant(&name, names) {
+                    Some(other) => bail!("unknown option {shown}; did you mean --{other}?"),
+                    None => bail!("unknown option {shown}; ./tandem help lists them"),
+                }
+            }
+        }
+    }
+    Ok(words)
+}
+
+/// A number, for an option's value.
+pub fn number<N: FromStr>(value: &str) -> Result<N> {
+    value.parse().ok().with_context(|| format!("`{value}` is not a number that fits"))
+}
+
+/// One of `choices` by its name.
+pub fn choice<C: Copy>(value: &str, choices: &[(&str, C)]) -> Result<C> {
+    match choices.iter().find(|(name, _)| *name == value) {
+        Some((_, choice)) => Ok(*choice),
+        None => {
+            let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
+            bail!("there is no `{value}`; there are {}", names.join(", "))
+        }
+    }
+}
+
+/// Which of `names` somebody most likely meant who wrote `name`, if any is like it.
+pub fn meant<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    const ALIKE: f64 = 0.75;
+    let likeness = |known: &&str| strsim::jaro_winkler(name, known);
+    names.max_by(|a, b| likeness(a).total_cmp(&likeness(b))).filter(|known| likeness(known) > ALIKE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Default)]
+    struct Settings {
+        count: u32,
+        full: bool,
+    }
+
+    const KNOWN: [Known<Settings>; 3] = [
+        ("count", Takes::Value(|s, value| number(value).map(|n| s.count = n))),
+        ("full", Takes::Nothing(|s| s.full = true)),
+        ("f", Takes::Nothing(|s| s.full = true)),
+    ];
+
+    fn run(line: &str) -> Result<(Settings, Vec<String>)> {
+        let mut settings = Settings::default();
+        let words = parse(line.split_whitespace().map(OsString::from), &mut settings, &KNOWN)?;
+        Ok((settings, words))
+    }
+
+    fn refused(line: &str) -> String {
+        run(line).map(|_| ()).map_or_else(|error| format!("{error:#}"), |()| "nothing".into())
+    }
+
+    #[test]
+    fn words_and_options_may_be_mixed() {
+        let (settings, words) = run("one --count 5 two -f").unwrap();
+        assert_eq!(
+            (settings.count, settings.full, words.as_slice()),
+            (5, true, ["one".into(), "two".into()].as_slice())
+        );
+        assert_eq!(run("--count=7").unwrap().0.count, 7);
+    }
+
+    #[test]
+    fn errors_name_the_option_and_what_was_meant() {
+        assert_eq!(refused("--cuont 5"), "unknown option --cuont; did you mean --count?");
+        assert_eq!(refused("--frobnicate"), "unknown option --frobnicate; ./tandem help lists them");
+        assert_eq!(refused("-x"), "unknown option -x; ./tandem help lists them");
+        assert!(refused("--count").starts_with("--count needs a value"));
+        assert_eq!(refused("--count two"), "--count: `two` is not a number that fits");
+        assert!(refused("--full=yes").contains("--full"));
+    }
+
+    #[test]
+    fn a_choice_names_the_others() {
+        let choices = [("stlb", 1), ("mirror", 2)];
+        assert_eq!(choice("mirror", &choices).unwrap(), 2);
+        assert_eq!(choice("shadow", &choices).unwrap_err().to_string(), "there is no `shadow`; there are stlb, mirror");
+    }
+}
