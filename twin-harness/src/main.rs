@@ -2,13 +2,14 @@
 
 use std::process::ExitCode;
 use std::time::Instant;
+use testbed::cli::{self, choice, number, Known, Takes};
 use twin_capture::snapshot::Snapshot;
 use twin_capture::{guest, packages, DEVICES};
 use twin_harness::rig::{cache, make, Rig};
 use twin_harness::{bench, corruption, equivalence, faults, input, measure, path, report, show, traffic};
 use twin_rewrite::ko;
 use twin_rewrite::module::Module;
-use twin_rewrite::options::{Mode, Options};
+use twin_rewrite::options::{Mode, Options, Reuse};
 
 const HELP: &str = "\
 usage: twin-harness COMMAND DRIVER [OPTIONS]
@@ -41,11 +42,29 @@ struct Arguments {
     seed: u64,
 }
 
+const MODES: [(&str, Mode); 2] = [("stlb", Mode::Stlb), ("mirror", Mode::Mirror)];
+const REUSES: [(&str, Reuse); 3] = [("access", Reuse::Access), ("block", Reuse::Block), ("flow", Reuse::Flow)];
+const CLASSES: [(&str, Class); 4] = [
+    ("text", Class::Live(faults::Into::Text)),
+    ("data", Class::Live(faults::Into::Data)),
+    ("code", Class::Live(faults::Into::Code)),
+    ("image", Class::Image),
+];
+
+const KNOWN: [Known<Arguments>; 8] = [
+    ("mode", Takes::Value(|a, value| choice(value, &MODES).map(|mode| a.options.mode = mode))),
+    ("reuse", Takes::Value(|a, value| choice(value, &REUSES).map(|reuse| a.options.reuse = reuse))),
+    ("class", Takes::Value(|a, value| choice(value, &CLASSES).map(|class| a.class = class))),
+    ("from", Takes::Value(|a, value| number(value).map(|n| a.from = n))),
+    ("count", Takes::Value(|a, value| number(value).map(|n| a.count = Some(n)))),
+    ("seed", Takes::Value(|a, value| number(value).map(|n| a.seed = n))),
+    ("no-bmi", Takes::Nothing(|a| a.options.bmi = false)),
+    ("counted", Takes::Nothing(|a| a.options.counted = true)),
+];
+
 fn arguments() -> Result<Arguments, String> {
-    let mut words = std::env::args().skip(1);
-    let command = words.next().ok_or(HELP)?;
     let mut out = Arguments {
-        command,
+        command: String::new(),
         driver: String::new(),
         function: String::new(),
         options: Rig::options(Mode::Mirror),
@@ -54,49 +73,16 @@ fn arguments() -> Result<Arguments, String> {
         from: 0,
         seed: 1,
     };
-    while let Some(word) = words.next() {
-        let mut value = || words.next().ok_or(format!("{word} needs a value"));
-        match word.as_str() {
-            "--mode" => {
-                out.options.mode = match value()?.as_str() {
-                    "stlb" => Mode::Stlb,
-                    "mirror" => Mode::Mirror,
-                    other => return Err(format!("unknown mode {other}: stlb or mirror")),
-                }
-            }
-            "--reuse" => {
-                use twin_rewrite::options::Reuse;
-                out.options.reuse = match value()?.as_str() {
-                    "access" => Reuse::Access,
-                    "block" => Reuse::Block,
-                    "flow" => Reuse::Flow,
-                    other => return Err(format!("unknown reuse {other}: access, block or flow")),
-                }
-            }
-            "--class" => {
-                out.class = match value()?.as_str() {
-                    "text" => Class::Live(faults::Into::Text),
-                    "data" => Class::Live(faults::Into::Data),
-                    "code" => Class::Live(faults::Into::Code),
-                    "image" => Class::Image,
-                    other => return Err(format!("unknown class of faults {other}: text, data, code or image")),
-                }
-            }
-            "--from" => out.from = value()?.parse().map_err(|e| format!("--from: {e}"))?,
-            "--count" => out.count = Some(value()?.parse().map_err(|e| format!("--count: {e}"))?),
-            "--seed" => out.seed = value()?.parse().map_err(|e| format!("--seed: {e}"))?,
-            "--no-bmi" => out.options.bmi = false,
-            "--counted" => out.options.counted = true,
-            option if option.starts_with("--") => return Err(format!("unknown option {option}\n{HELP}")),
-            driver if out.driver.is_empty() => out.driver = driver.to_owned(),
-            function if out.function.is_empty() && out.command == "show" => out.function = function.to_owned(),
-            other => return Err(format!("unexpected argument {other}\n{HELP}")),
-        }
+    let words = cli::parse(std::env::args_os().skip(1), &mut out, &KNOWN).map_err(|e| format!("{e:#}"))?;
+    let mut words = words.into_iter();
+    out.command = words.next().ok_or(HELP)?;
+    if out.command != "bench" {
+        out.driver = words.next().ok_or(format!("which driver?\n{HELP}"))?;
     }
-    if out.driver.is_empty() && out.command != "bench" {
-        return Err(format!("which driver?\n{HELP}"));
+    if out.command == "show" {
+        out.function = words.next().ok_or(format!("which function?\n{HELP}"))?;
     }
-    Ok(out)
+    words.next().map_or(Ok(out), |surplus| Err(format!("what is {surplus} for?\n{HELP}")))
 }
 
 /// The driver's module: live if there is a device for it, else from the package's file, relocated against the symbols of a
