@@ -28,3 +28,20 @@ pub(crate) fn magic(data: &[u8]) -> [u8; 4] {
     }
     magic
 }
+
+/// What each byte leaves in the register of a reflected CRC with this polynomial, of up to 64 bits.
+pub(crate) const fn crc_table(polynomial: u64) -> [u64; 256] {
+    let mut table = [0; 256];
+    let mut i = 0;
+    while i < 256 {
+        let mut crc = i as u64;
+        let mut bit = 0;
+        while bit < 8 {
+            crc = if crc & 1 != 0 { crc >> 1 ^ polynomial } else { crc >> 1 };
+            bit += 1;
+        }
+        table[i] = crc;
+        i += 1;
+    }
+    table
+}

@@ -22,16 +22,11 @@ const STRIDE: usize = 28 * FOLDS[0];
 const MIN_FOLDED_BYTES: usize = 1 << 16;
 
 const TABLE: [u32; 256] = {
+    let wide = crate::bytes::crc_table(POLYNOMIAL as u64);
     let mut table = [0; 256];
     let mut i = 0;
     while i < 256 {
-        let mut crc = i as u32;
-        let mut bit = 0;
-        while bit < 8 {
-            crc = if crc & 1 != 0 { crc >> 1 ^ POLYNOMIAL } else { crc >> 1 };
-            bit += 1;
-        }
-        table[i] = crc;
+        table[i] = wide[i] as u32;
         i += 1;
     }
     table

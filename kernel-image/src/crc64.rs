@@ -4,21 +4,7 @@
 
 const POLYNOMIAL: u64 = 0xc96c_5795_d787_0f42;
 
-const TABLE: [u64; 256] = {
-    let mut table = [0; 256];
-    let mut i = 0;
-    while i < 256 {
-        let mut crc = i as u64;
-        let mut bit = 0;
-        while bit < 8 {
-            crc = if crc & 1 != 0 { crc >> 1 ^ POLYNOMIAL } else { crc >> 1 };
-            bit += 1;
-        }
-        table[i] = crc;
-        i += 1;
-    }
-    table
-};
+const TABLE: [u64; 256] = crate::bytes::crc_table(POLYNOMIAL);
 
 /// CRC-64 of `data`.
 pub(crate) fn crc64(data: &[u8]) -> u64 {
