@@ -72,12 +72,13 @@ pub fn is_allowed(i: &Instruction) -> bool {
             | M::Sfence
             | M::In
             | M::Out
-    ) || is_family(i.mnemonic());
+    ) || is_cmov(i.mnemonic())
+        || is_setcc(i.mnemonic());
     known && registers
 }
 
-/// Conditional moves and sets.
-fn is_family(m: Mnemonic) -> bool {
+/// Is it a conditional move?
+pub fn is_cmov(m: Mnemonic) -> bool {
     use Mnemonic as M;
     matches!(
         m,
@@ -97,7 +98,15 @@ fn is_family(m: Mnemonic) -> bool {
             | M::Cmovo
             | M::Cmovp
             | M::Cmovs
-            | M::Seta
+    )
+}
+
+/// Does it set a byte by a condition?
+pub fn is_setcc(m: Mnemonic) -> bool {
+    use Mnemonic as M;
+    matches!(
+        m,
+        M::Seta
             | M::Setae
             | M::Setb
             | M::Setbe

@@ -1,6 +1,6 @@
 //! Untrusted host tool: driver object in, sandboxed image and manifest out.
 
-mod allowed;
+pub mod allowed;
 pub mod annotate;
 pub mod asm;
 mod budget;

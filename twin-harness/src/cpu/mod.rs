@@ -7,6 +7,7 @@ mod integer;
 mod string;
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
+use twin_rewrite::allowed::{is_cmov, is_setcc};
 
 /// Why an access failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -452,50 +453,4 @@ impl Cpu {
             _ => Err(Stop::Unknown),
         }
     }
-}
-
-fn is_cmov(m: Mnemonic) -> bool {
-    use Mnemonic as M;
-    matches!(
-        m,
-        M::Cmova
-            | M::Cmovae
-            | M::Cmovb
-            | M::Cmovbe
-            | M::Cmove
-            | M::Cmovg
-            | M::Cmovge
-            | M::Cmovl
-            | M::Cmovle
-            | M::Cmovne
-            | M::Cmovno
-            | M::Cmovnp
-            | M::Cmovns
-            | M::Cmovo
-            | M::Cmovp
-            | M::Cmovs
-    )
-}
-
-fn is_setcc(m: Mnemonic) -> bool {
-    use Mnemonic as M;
-    matches!(
-        m,
-        M::Seta
-            | M::Setae
-            | M::Setb
-            | M::Setbe
-            | M::Sete
-            | M::Setg
-            | M::Setge
-            | M::Setl
-            | M::Setle
-            | M::Setne
-            | M::Setno
-            | M::Setnp
-            | M::Setns
-            | M::Seto
-            | M::Setp
-            | M::Sets
-    )
 }
