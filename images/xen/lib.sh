@@ -53,9 +53,10 @@ serving() {
 # log_of NAME: where the guest's console goes
 log_of() { echo $logs/guest-$1.log; }
 
-# in_guest NAME SECONDS COMMAND...: over the guest's console; gives output and status
+# in_guest NAME SECONDS COMMAND...: over the guest's console; gives output and status. The limit is for what hangs: a guest that
+# answers late because the machine is busy is none, so nobody gets less than a minute.
 in_guest() {
-	local name=$1 limit=$2 log=$(log_of $1) number tty from
+	local name=$1 limit=$(($2 < 60 ? 60 : $2)) log=$(log_of $1) number tty from
 	shift 2
 	number=$(cut -d' ' -f1 /proc/uptime)
 	tty=$(xenstore-read /local/domain/$(xl domid $name)/console/tty) || return 1

@@ -33,9 +33,8 @@ more_rounds() {
 traffic() {
 	in_guest u1 10 '(tcptest get 10.9.0.4 65536; tcptest get 10.9.0.1 65536) > /tmp/stream 2>&1 &'
 	in_guest u2 10 '(tcptest put 10.9.0.1 65536) > /tmp/stream 2>&1 &'
-	sleep 2
 	# It is under way: bytes pass the interface.
-	[ $(in_guest u1 10 'cat /sys/class/net/eth0/statistics/rx_bytes' | tail -n 1) -gt 1000000 ]
+	said '^moves$' u1 90 'bytes() { cat /sys/class/net/eth0/statistics/rx_bytes; }; from=$(bytes); wait_for 60 eval "[ \$(bytes) -gt $((from + 1000000)) ]" && echo moves'
 }
 alive() { # what must be alive after the driver domain's end
 	said '^here$' u1 20 'echo here' && said '^here$' u2 20 'echo here' &&
