@@ -10,6 +10,7 @@
 	.set	PERCPU_ADDRESS, CONSTANTS + 0x20
 	.set	ICALL, CONSTANTS + 0x88
 	.set	WARN, CONSTANTS + 0x90
+	.set	IMPORTS, code - 0x1d000
 
 	/* A function: its record is two offsets; its start is a label. */
 	.macro	function name
@@ -213,6 +214,78 @@ twin_deep_fault_end:
 	.popsection
 	ud2
 twin_hammer_end:
+
+	/* u64 twin_upcall(a, b, c, d, e, f): what import 0 returns for them and 77, 78, added to a. */
+	function twin_upcall
+	push	%rbx
+	push	%rbp
+	push	%r12
+	mov	%rdi, %rbx
+	sub	$16, %rsp
+	movq	$77, (%rsp)
+	movq	$78, 8(%rsp)
+	mov	$0x1234, %ebp
+	mov	$0x5678, %r12d
+	call	*IMPORTS(%rip)
+	add	$16, %rsp
+	add	%rbx, %rax
+	sub	$0x1234, %rbp
+	add	%rbp, %rax
+	sub	$0x5678, %r12
+	add	%r12, %rax
+	or	%rcx, %rax
+	or	%rdx, %rax
+	or	%rsi, %rax
+	or	%rdi, %rax
+	or	%r8, %rax
+	or	%r9, %rax
+	or	%r10, %rax
+	or	%r11, %rax
+	pop	%r12
+	pop	%rbp
+	pop	%rbx
+	ret
+twin_upcall_end:
+
+	/* u64 twin_upcalls(u64 n): import 0, called n times; the sum of what it returned. */
+	function twin_upcalls
+	push	%rbx
+	push	%rbp
+	mov	%rdi, %rbx
+	xor	%ebp, %ebp
+	label	CHARGE + 2
+	decq	BUDGET(%rip)
+	js	2f
+	mov	%rbx, %rdi
+	call	*IMPORTS(%rip)
+	add	%rax, %rbp
+	dec	%rbx
+	jnz	9b
+	mov	%rbp, %rax
+	pop	%rbp
+	pop	%rbx
+	ret
+2:
+	.pushsection .rodata.twin_labels, "a"
+	.long	2b - code, 2
+	.popsection
+	ud2
+twin_upcalls_end:
+
+	/* twin_import_N(...): import N. */
+	.macro	import n
+	function twin_import_\n
+	call	*IMPORTS + 8 * \n(%rip)
+	ret
+twin_import_\n\()_end:
+	.endm
+	import	1
+	import	2
+	import	3
+	import	4
+	import	5
+	import	6
+	import	7
 	.globl	code_end
 code_end:
 

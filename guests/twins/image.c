@@ -18,6 +18,10 @@ struct state {
 	u16 depth;
 	u8 saved[6];
 };
+struct import {
+	u32 name, name_len;
+	u64 domain;
+};
 struct address {
 	u64 domain;
 	u32 function, pad;
@@ -26,7 +30,9 @@ struct address {
 extern const u8 code[], code_end[];
 extern const u32 twin_functions[][2], twin_functions_end[][2], twin_labels[][2], twin_labels_end[][2];
 
-static const struct state states[] = { { 0, 0, { 0 } }, { 0, 510, { 0 } } };
+static const struct state states[] = { { 0, 0, { 0 } }, { 0, 510, { 0 } }, { 0, 2, { 1, 2 } } };
+const char *const import_names[NR_IMPORTS] = { "domains_own", "__netdev_alloc_skb", "kfree_skb_reason", "_raw_spin_lock",
+	"_raw_spin_unlock", "dma_map_page_attrs", "netif_tx_wake_queue", "napi_gro_receive" };
 static u8 *image;
 static u32 image_len;
 
@@ -59,17 +65,29 @@ static void header(u8 *at, u64 text_bytes, bool is_counted)
 	memcpy(image + 32, &text_bytes, 8);
 }
 
-static u32 finish(const struct function *functions, u32 nr_functions, const struct label *labels, u32 nr_labels)
+static u32 finish(const struct function *functions, u32 nr_functions, const struct label *labels, u32 nr_labels, u32 nr_imports)
 {
+	struct import imports[NR_IMPORTS];
+	char strings[256] = "function";
+	u32 len = 8;
+	for (u32 n = 0; n < nr_imports; n++) {
+		u32 name_len = 0;
+		while (import_names[n][name_len])
+			name_len++;
+		memcpy(strings + len, import_names[n], name_len);
+		imports[n] = (struct import){ len, name_len, IMPORTED + 16 * n };
+		len += name_len;
+	}
+
 	struct address addresses[32];
 	for (u32 n = 0; n < nr_functions; n++)
 		addresses[n] = (struct address){ functions[n].domain, n, 0 };
 	section(FUNCTIONS, functions, nr_functions * sizeof(*functions));
 	section(LABELS, labels, nr_labels * sizeof(*labels));
-	section(STATES, states, (nr_labels > 1 ? 2 : 1) * sizeof(*states));
+	section(STATES, states, (nr_labels > COUNT(states) ? COUNT(states) : 1) * sizeof(*states));
 	section(ADDRESSES, addresses, nr_functions * sizeof(*addresses));
-	section(IMPORTS, "", 0);
-	section(STRINGS, "function", 8);
+	section(IMPORTS, imports, nr_imports * sizeof(*imports));
+	section(STRINGS, strings, len);
 	section(ORIGINS, "", 0);
 	return image_len;
 }
@@ -90,7 +108,7 @@ u32 make_image(u8 *at)
 			if ((*l)[0] > functions[n].start && (*l)[0] < functions[n].end)
 				labels[nr_labels++] = (struct label){ (*l)[0], (*l)[1] };
 	}
-	return finish(functions, nr_functions, labels, nr_labels);
+	return finish(functions, nr_functions, labels, nr_labels, NR_IMPORTS);
 }
 
 u32 make_image_of(u8 *at, const u8 *start, const u8 *end, bool is_counted)
@@ -99,7 +117,7 @@ u32 make_image_of(u8 *at, const u8 *start, const u8 *end, bool is_counted)
 	struct label label = { 0, 0 };
 	header(at, 16, is_counted);
 	section(CODE, start, end - start);
-	return finish(&function, 1, &label, 1);
+	return finish(&function, 1, &label, 1, 0);
 }
 
 u64 address_of(const void *function)

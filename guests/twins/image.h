@@ -3,14 +3,39 @@
 #define IMAGE_H
 #include "guest.h"
 
-enum { HC_twin_op = 55, TWINOP_LOAD = 0, TWINOP_UNLOAD, TWINOP_CALL, TWINOP_STATUS };
-enum { RETURNED, MEMORY, EXCEPTION, BUG, BUDGET, TIME_OUT, INDIRECT_CALL, IMPORT, STACK_POINTER, LOCK, STRUCTURE, STACK };
+enum { HC_twin_op = 55, TWINOP_LOAD = 0, TWINOP_UNLOAD, TWINOP_CALL, TWINOP_STATUS, TWINOP_RESUME, TWINOP_LEND, TWINOP_NOTES };
+enum { RETURNED, MEMORY, EXCEPTION, BUG, BUDGET, TIME_OUT, INDIRECT_CALL, IMPORT, STACK_POINTER, LOCK, STRUCTURE, STACK, UPCALL };
+enum { NR_IMPORTS = 8, NR_OFFSETS = 53 };
+enum { SKB, BARE_SKB, FRAGMENT };
+enum { FREE_SKB, FREE_FRAGMENT, QUEUE };
 
 struct twin_load {
 	u64 image;
 	u32 image_bytes, mode;
 	u64 root, percpu, percpu_stride, budget;
 	u32 twin, rule, offset, flags;
+	u64 kernel;
+};
+struct twin_kernel {
+	u64 page_offset, vmalloc_start, vmalloc_end, vmemmap, jiffies, p2m, p2m_frames, dma_limit, offsets;
+	u32 nr_offsets, flags;
+};
+struct twin_lend {
+	u32 twin, count;
+	u64 list;
+};
+struct twin_lent {
+	u32 kind, bytes;
+	u64 object, of;
+	u32 references, flags;
+};
+struct twin_note {
+	u32 kind, flags;
+	u64 object;
+};
+struct twin_notes {
+	u32 twin, count;
+	u64 list;
 };
 struct twin_name {
 	u32 twin, flags;
@@ -19,6 +44,8 @@ struct twin_call {
 	u32 twin, reason;
 	u64 function, args[6], result, detail, original;
 	u32 offset, steps;
+	u64 more[4];
+	u32 instance, flags;
 };
 struct twin_status {
 	u32 twin, mode;
@@ -28,6 +55,9 @@ struct twin_status {
 
 /* Where the image says that the driver's text is; function N is at TEXT + 16 * N. */
 #define TEXT 0xffffffffc0200000ul
+/* Where it says that the functions are that the driver imports, 16 bytes from one to the next; their names. */
+#define IMPORTED 0xffffffff81000000ul
+extern const char *const import_names[NR_IMPORTS];
 
 /* An image of the functions in code.S, in `at`; its length. */
 u32 make_image(u8 *at);

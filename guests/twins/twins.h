@@ -3,9 +3,14 @@
 #define TWINS_H
 #include "image.h"
 
-/* Loads the functions of code.S; the twin's number. */
+/* A request to load the functions of code.S, and loading them; the twin's number. */
+struct twin_load good_load(void);
 u32 load(void);
 s64 unload(u32 twin);
+/* Recounts all frames. */
+void audit(void);
+/* Functions of the domain that a twin calls, and those that the hypervisor serves. */
+void twins_import(void);
 /* A twin on one CPU, page tables that change on another. */
 void twins_beside(void);
 #endif

@@ -3,7 +3,7 @@
 
 const char test_name[] = "watchdogs";
 
-enum { SCHEDOP_watchdog = 6, ENOSPC = 28 };
+enum { SCHEDOP_watchdog = 6 };
 
 static s64 wind(u32 id, u32 seconds)
 {

@@ -14,6 +14,12 @@ pub const TWINOP_UNLOAD: u32 = 1;
 pub const TWINOP_CALL: u32 = 2;
 /// What became of a twin so far: [`TwinStatus`].
 pub const TWINOP_STATUS: u32 = 3;
+/// Goes on with an invocation that waits for a function of the domain: [`TwinCall`].
+pub const TWINOP_RESUME: u32 = 4;
+/// Lends buffers to a twin: [`TwinLend`].
+pub const TWINOP_LEND: u32 = 5;
+/// Fetches what the domain has to do for a twin: [`TwinNotes`].
+pub const TWINOP_NOTES: u32 = 6;
 
 /// In [`TwinLoad::mode`]: driver-domain addresses are masked.
 pub const MODE_MIRROR: u32 = 1;
@@ -27,6 +33,16 @@ pub const MASK_BITS: u32 = 47;
 pub const MAX_IMAGE: u32 = 8 << 20;
 /// Steps of an invocation if none are asked for.
 pub const DEFAULT_BUDGET: u64 = 100_000;
+/// An upcall that takes longer disables the twin when somebody wants it again.
+pub const UPCALL_LIMIT_NS: u64 = 1_000_000_000;
+/// Most objects that a twin is lent.
+pub const MAX_LENT: usize = 8192;
+/// Most in one [`TwinLend`].
+pub const MAX_LENT_AT_ONCE: u32 = 256;
+/// Notes that wait; a twin whose notes nobody fetches is aborted.
+pub const MAX_NOTES: usize = 1024;
+/// Most in one [`TwinNotes`].
+pub const MAX_NOTES_AT_ONCE: u32 = 256;
 /// Most steps of an invocation.
 pub const MAX_BUDGET: u64 = 1_000_000;
 
@@ -60,6 +76,37 @@ pub struct TwinLoad {
     pub offset: u32,
     /// In: [`LOAD_COUNTED`] or 0.
     pub flags: u32,
+    /// In: address of a [`TwinKernel`], with which routines of the hypervisor's own serve what they can; or 0, and the domain
+    /// serves all imports.
+    pub kernel: u64,
+}
+
+/// What routines of the hypervisor's own know of the kernel whose driver it is.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TwinKernel {
+    /// `page_offset_base`.
+    pub page_offset: u64,
+    /// First byte of vmalloc space.
+    pub vmalloc_start: u64,
+    /// First byte after it.
+    pub vmalloc_end: u64,
+    /// `vmemmap_base`.
+    pub vmemmap: u64,
+    /// Address of the variable `jiffies`.
+    pub jiffies: u64,
+    /// Address of the list of machine frames by pseudo-physical frame.
+    pub p2m: u64,
+    /// Entries of it.
+    pub p2m_frames: u64,
+    /// The device reaches bus addresses below this; 0: all.
+    pub dma_limit: u64,
+    /// Address of 32-bit words, the places of members and the sizes of structures in the order of `twin_runtime::linux::offsets`.
+    pub offsets: u64,
+    /// How many.
+    pub nr_offsets: u32,
+    /// Must be zero.
+    pub flags: u32,
 }
 
 /// Argument of [`TWINOP_UNLOAD`].
@@ -72,7 +119,11 @@ pub struct TwinName {
     pub flags: u32,
 }
 
-/// Argument of [`TWINOP_CALL`]. The call succeeds if the function was entered; how it ended is in `reason`.
+/// Argument of [`TWINOP_CALL`] and [`TWINOP_RESUME`]. The call succeeds if the function was entered, or went on; how it ended is in
+/// `reason`.
+///
+/// With [`reason::UPCALL`] it has not ended: the domain calls the function at `detail` with `args` and `more`, puts what that
+/// returned into `result`, and executes [`TWINOP_RESUME`], on any vCPU, within [`UPCALL_LIMIT_NS`].
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TwinCall {
@@ -82,18 +133,24 @@ pub struct TwinCall {
     pub reason: u32,
     /// In: the domain's address of the function, which must be in the image's address table.
     pub function: u64,
-    /// In: its arguments.
+    /// In: its arguments. Out, for an upcall: those of the domain's function.
     pub args: [u64; 6],
-    /// Out: what it returned, if it did.
+    /// Out: what it returned, if it did. In, to go on: what the domain's function returned.
     pub result: u64,
-    /// Out, for an abort: the address, vector or value that [`reason`] speaks of.
+    /// Out, for an abort: the address, vector or value that [`reason`] speaks of. For an upcall: the function's address.
     pub detail: u64,
     /// Out, for an abort: address of the driver's instruction from which the aborted one stems.
     pub original: u64,
-    /// Out, for an abort: offset in the twin's code.
+    /// Out, for an abort: offset in the twin's code. For an upcall: the import's number.
     pub offset: u32,
     /// Out: steps of the budget that were used.
     pub steps: u32,
+    /// Out, for an upcall: what follows the six arguments on the stack, if the function has so many.
+    pub more: [u64; 4],
+    /// Out, for an upcall: who waits. In, to go on: the same.
+    pub instance: u32,
+    /// Must be zero.
+    pub flags: u32,
 }
 
 /// Argument of [`TWINOP_STATUS`].
@@ -112,6 +169,80 @@ pub struct TwinStatus {
     pub functions: u32,
     /// Out: 1 if it is disabled, because an invocation was aborted.
     pub disabled: u32,
+}
+
+/// Argument of [`TWINOP_LEND`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TwinLend {
+    /// Which twin.
+    pub twin: u32,
+    /// How many, at most [`MAX_LENT_AT_ONCE`].
+    pub count: u32,
+    /// Address of that many [`TwinLent`].
+    pub list: u64,
+}
+
+/// A buffer that is lent. Lending one again changes nothing.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TwinLent {
+    /// What: [`lent`].
+    pub kind: u32,
+    /// Bytes of the buffer, with room for the shared info.
+    pub bytes: u32,
+    /// Address of the `sk_buff`; of the data of a fragment.
+    pub object: u64,
+    /// Address of the buffer of an `sk_buff`; of the `page` of a fragment.
+    pub of: u64,
+    /// `_refcount` of a fragment's page while it is lent.
+    pub references: u32,
+    /// Must be zero.
+    pub flags: u32,
+}
+
+/// Kinds of buffers: [`TwinLent::kind`].
+pub mod lent {
+    /// An `sk_buff` with its buffer.
+    pub const SKB: u32 = 0;
+    /// An `sk_buff` without one.
+    pub const BARE_SKB: u32 = 1;
+    /// A page fragment.
+    pub const FRAGMENT: u32 = 2;
+}
+
+/// Argument of [`TWINOP_NOTES`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TwinNotes {
+    /// Which twin.
+    pub twin: u32,
+    /// In: room in the list, at most [`MAX_NOTES_AT_ONCE`]. Out: how many were written.
+    pub count: u32,
+    /// Address of so many [`TwinNote`].
+    pub list: u64,
+}
+
+/// Something that the domain has to do.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TwinNote {
+    /// What: [`note`].
+    pub kind: u32,
+    /// Zero.
+    pub flags: u32,
+    /// With what.
+    pub object: u64,
+}
+
+/// What the domain has to do: [`TwinNote::kind`].
+pub mod note {
+    /// Free an `sk_buff` that was not lent.
+    pub const FREE_SKB: u32 = 0;
+    /// Free the data of a page fragment that was not lent.
+    pub const FREE_FRAGMENT: u32 = 1;
+    /// Let a `netdev_queue` go on.
+    pub const QUEUE: u32 = 2;
 }
 
 /// How an invocation ended: [`TwinCall::reason`].
@@ -140,9 +271,16 @@ pub mod reason {
     pub const STRUCTURE: u32 = 10;
     /// It used up its stack; the detail is the address.
     pub const STACK: u32 = 11;
+    /// Not ended: it waits for a function of the domain.
+    pub const UPCALL: u32 = 12;
 }
 
-const _: () = assert!(core::mem::size_of::<TwinLoad>() == 64);
+const _: () = assert!(core::mem::size_of::<TwinLoad>() == 72);
 const _: () = assert!(core::mem::size_of::<TwinName>() == 8);
-const _: () = assert!(core::mem::size_of::<TwinCall>() == 96);
+const _: () = assert!(core::mem::size_of::<TwinCall>() == 136);
 const _: () = assert!(core::mem::size_of::<TwinStatus>() == 32);
+const _: () = assert!(core::mem::size_of::<TwinKernel>() == 80);
+const _: () = assert!(core::mem::size_of::<TwinLend>() == 16);
+const _: () = assert!(core::mem::size_of::<TwinLent>() == 32);
+const _: () = assert!(core::mem::size_of::<TwinNotes>() == 16);
+const _: () = assert!(core::mem::size_of::<TwinNote>() == 16);

@@ -3,7 +3,8 @@
 use crate::world::World;
 use std::collections::VecDeque;
 use twin_abi::layout::{ctx, STACK_SIZE};
-use twin_runtime::gate::Embedder;
+use twin_runtime::gate::{Embedder, Upcall};
+use twin_runtime::linux::pool::Pool;
 use twin_runtime::linux::skb::Frame;
 use twin_runtime::linux::{Foreign, Host, Routine};
 use twin_runtime::memory::Fault;
@@ -61,6 +62,9 @@ impl<I> Memory for Embedded<'_, I> {
 }
 
 impl<I> Host for Embedded<'_, I> {
+    fn with_pool<R>(&mut self, work: impl FnOnce(&mut Pool) -> R) -> R {
+        self.world.with_pool(work)
+    }
     fn machine_frame(&self, pfn: u64) -> Option<u64> {
         self.world.machine_frame(pfn)
     }
@@ -112,8 +116,15 @@ impl<I: Instance> Embedder for Embedded<'_, I> {
     fn set_miss_result(&mut self, address: u64) {
         self.instance.set_word(ctx::MISS_RESULT, address);
     }
-    fn upcall(&mut self, _import: u32, name: &str, _domain: u64, args: &[u64; 6], _stack: u64) -> Result<u64, Reason> {
-        Ok(self.world.upcall(name, args))
+    fn upcall(
+        &mut self,
+        _import: u32,
+        name: &str,
+        _domain: u64,
+        args: &[u64; 6],
+        _stack: u64,
+    ) -> Result<Upcall, Reason> {
+        Ok(Upcall::Returned(self.world.upcall(name, args)))
     }
     fn is_twin_stack(&self, address: u64) -> bool {
         let stack = self.instance.stack();

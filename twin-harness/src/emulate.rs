@@ -66,7 +66,7 @@ impl Original {
     }
 
     /// Follows a transfer out of the module.
-    fn outside(&mut self, to: u64, world: &mut World, support: &mut Support) -> Result<(), Ended> {
+    fn outside(&mut self, to: u64, world: &mut World, support: &Support) -> Result<(), Ended> {
         let names = self.module.externs.names(to).to_vec();
         if let Some(register) = program::thunk_register(&names) {
             self.cpu.rip = self.cpu.regs[usize::from(register)];
@@ -95,7 +95,7 @@ impl Original {
 }
 
 /// Serves a call of `name`: natively if there is a routine, else as an upcall.
-pub fn routine(name: &str, args: &[u64; 6], world: &mut World, support: &mut Support) -> Result<u64, (Class, String)> {
+pub fn routine(name: &str, args: &[u64; 6], world: &mut World, support: &Support) -> Result<u64, (Class, String)> {
     if let Some(r) = Routine::by_name(name).filter(|_| !world.forced.iter().any(|f| f == name)) {
         world.keep_call(name, args);
         match r.call(support, world, args) {
@@ -113,7 +113,7 @@ pub fn class_of(reason: &Reason) -> Class {
         Reason::Memory(_) => Class::Memory,
         Reason::Exception { vector: 0, .. } => Class::Divide,
         Reason::Exception { .. } => Class::Memory,
-        Reason::Bug => Class::Trap,
+        Reason::Bug | Reason::Busy => Class::Trap,
         Reason::Budget | Reason::Lock(_) => Class::Budget,
         Reason::TimeOut => Class::TimeOut,
         Reason::IndirectCall(_) | Reason::Import(_) => Class::IndirectCall,
@@ -123,7 +123,7 @@ pub fn class_of(reason: &Reason) -> Class {
 }
 
 impl Executor for Original {
-    fn call(&mut self, world: &mut World, support: &mut Support, function: u64, args: &[u64; 6]) -> Result<u64, Ended> {
+    fn call(&mut self, world: &mut World, support: &Support, function: u64, args: &[u64; 6]) -> Result<u64, Ended> {
         let count = self.cpu.count;
         self.cpu = Cpu { gs_base: self.percpu, count, ..Cpu::default() };
         for (r, value) in [7, 6, 2, 1, 8, 9].into_iter().zip(args) {
@@ -291,7 +291,7 @@ impl Machine<'_> {
         to: u64,
         twin: &mut Invocation<'_, '_>,
         world: &mut World,
-        support: &mut Support,
+        support: &Support,
     ) -> Result<(), Ended> {
         let gate = match to {
             GATE_MISS => Gate::StlbMiss,
@@ -336,6 +336,8 @@ impl Machine<'_> {
                 self.cpu.rip = back;
             }
             Answer::Enter(offset) => self.cpu.rip = self.code.base() + u64::from(offset),
+            // The domain answers at once.
+            Answer::Wait => return Err(self.ended(Class::Other, "waits".into())),
             Answer::Abort(abort) => return Err(Ended::from_abort(&abort, &self.image, self.entered)),
         }
         Ok(())
@@ -360,11 +362,10 @@ impl Machine<'_> {
 }
 
 impl Executor for TwinEmulator<'_> {
-    fn call(&mut self, world: &mut World, support: &mut Support, function: u64, args: &[u64; 6]) -> Result<u64, Ended> {
+    fn call(&mut self, world: &mut World, support: &Support, function: u64, args: &[u64; 6]) -> Result<u64, Ended> {
         let m = &mut self.machine;
         let begun = self.twin.begin(function, args, self.steps, &mut Embedded { world, instance: &mut m.instance });
-        let mut invocation = begun.map_err(|a| Ended::from_abort(&a, &m.image, function))?;
-        let entry = invocation.entry();
+        let (mut invocation, entry) = begun.map_err(|a| Ended::from_abort(&a, &m.image, function))?;
         m.entered = function;
         let count = m.cpu.count;
         m.cpu = Cpu { count, ..Cpu::default() };

@@ -5,6 +5,7 @@ use crate::emulate::class_of;
 use crate::input::Live;
 use crate::world::{World, PAGE};
 use twin_abi::Image;
+use twin_runtime::linux::pool::Pool;
 use twin_runtime::linux::skb::{Fragment, Packet};
 use twin_runtime::linux::Support;
 use twin_runtime::Abort;
@@ -63,7 +64,7 @@ pub enum Class {
 /// Runs driver functions.
 pub trait Executor {
     /// Calls the function at a domain address.
-    fn call(&mut self, world: &mut World, support: &mut Support, function: u64, args: &[u64; 6]) -> Result<u64, Ended>;
+    fn call(&mut self, world: &mut World, support: &Support, function: u64, args: &[u64; 6]) -> Result<u64, Ended>;
     /// Instructions of driver text run so far.
     fn instructions(&self) -> u64;
 }
@@ -114,9 +115,10 @@ const TX_PAGES: usize = 64;
 
 impl Lab {
     /// Fills the pool from pages that are free in the snapshot.
-    pub fn new(world: World, live: &Live) -> Result<Self, String> {
+    pub fn new(mut world: World, live: &Live) -> Result<Self, String> {
         let mut free = free_pages(&world, live)?.into_iter();
-        let mut support = Support { offsets: live.offsets, kernel: live.kernel, ..Support::default() };
+        let support = Support { offsets: live.offsets, kernel: live.kernel, ..Support::default() };
+        let mut pool = Pool::default();
         let page_of = |pfn: u64| live.kernel.vmemmap + pfn * live.offsets.page_size;
         let address_of = |pfn: u64| live.kernel.page_offset + pfn * PAGE;
         let mut take = || -> Result<u64, String> {
@@ -134,23 +136,21 @@ impl Lab {
             structures.extend((0..PAGE / SKB_BYTES).map(|n| at + n * SKB_BYTES));
         }
         for skb in structures.iter().take(WHOLE) {
-            support.pool.lend(*skb, address_of(take()?), PAGE as u32).map_err(|e| format!("{e:?}"))?;
+            pool.lend(*skb, address_of(take()?), PAGE as u32).map_err(|e| format!("{e:?}"))?;
         }
         for skb in structures.iter().skip(WHOLE).take(BARE) {
-            support.pool.lend_bare(*skb).map_err(|e| format!("{e:?}"))?;
+            pool.lend_bare(*skb).map_err(|e| format!("{e:?}"))?;
         }
         for _ in 0..FRAGMENTS {
             let pfn = take()?;
-            support
-                .pool
-                .lend_fragment(&world, &live.offsets, address_of(pfn), page_of(pfn), PAGE)
-                .map_err(|f| format!("{f:?}"))?;
+            pool.lend_fragment(address_of(pfn), page_of(pfn), 1, PAGE).map_err(|f| format!("{f:?}"))?;
         }
         let mut pages = Vec::new();
         for _ in 0..TX_PAGES {
             let pfn = take()?;
             pages.push((page_of(pfn), address_of(pfn)));
         }
+        world.pool = pool;
         Ok(Self { world, support, live: live.clone(), pages, next_page: 0, next_cookie: 0 })
     }
 
@@ -194,7 +194,7 @@ impl Lab {
             return Ok(Sent::NoBuffer);
         };
         let args = [skb, self.live.net.address, 0, 0, 0, 0];
-        let result = e.call(&mut self.world, &mut self.support, self.live.net.start_xmit, &args)?;
+        let result = e.call(&mut self.world, &self.support, self.live.net.start_xmit, &args)?;
         let taken = result as u32 == 0;
         self.support.end_transmit(&mut self.world, queue, taken).map_err(routine("end_transmit"))?;
         if taken {
@@ -215,7 +215,7 @@ impl Lab {
         for n in &pending {
             if let Some((irq, handler, argument)) = self.live.net.irqs.get(*n).copied() {
                 let args = [u64::from(irq), argument, 0, 0, 0, 0];
-                e.call(&mut self.world, &mut self.support, handler, &args)?;
+                e.call(&mut self.world, &self.support, handler, &args)?;
             }
         }
         Ok(pending.len())
@@ -232,7 +232,7 @@ impl Lab {
             }
             for napi in napis {
                 let Some((_, poll)) = self.live.net.napi.iter().find(|(n, _)| *n == napi).copied() else { continue };
-                let done = e.call(&mut self.world, &mut self.support, poll, &[napi, WEIGHT, 0, 0, 0, 0])? & 0xffff_ffff;
+                let done = e.call(&mut self.world, &self.support, poll, &[napi, WEIGHT, 0, 0, 0, 0])? & 0xffff_ffff;
                 work += done;
                 if done >= WEIGHT {
                     self.world.told.polls.push(napi);
@@ -262,7 +262,7 @@ fn routine(name: &'static str) -> impl Fn(twin_runtime::Reason) -> Ended {
 
 /// A state of a lab to which it can be brought back.
 pub struct Checkpoint {
-    support: Support,
+    pool: Pool,
     device: Box<dyn Device>,
 }
 
@@ -271,12 +271,12 @@ impl Checkpoint {
     pub fn of(lab: &Lab) -> Self {
         lab.world.ram.mark();
         let device = lab.world.device.borrow().copy();
-        Self { support: lab.support.clone(), device }
+        Self { pool: lab.world.pool.clone(), device }
     }
 
     /// Brings everything back but memory, for those who track that in their own way.
     pub fn restore_beside_memory(&self, lab: &mut Lab) {
-        lab.support = self.support.clone();
+        lab.world.pool = self.pool.clone();
         *lab.world.device.borrow_mut() = self.device.copy();
         lab.world.told = Default::default();
         for b in lab.world.beside.iter().filter(|b| b.at.is_none()) {

@@ -7,6 +7,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 use twin_capture::snapshot::Snapshot;
+use twin_runtime::linux::pool::Pool;
 use twin_runtime::linux::skb::Frame;
 use twin_runtime::linux::{Foreign, Host, Routine};
 use twin_runtime::memory::{Fault, Memory};
@@ -129,6 +130,8 @@ pub struct World {
     pub keep_received: bool,
     /// Packets received.
     pub nr_received: u64,
+    /// Buffers that the domain lent.
+    pub pool: Pool,
     /// What the next upcalls answer.
     pub answers: Answers,
     /// Functions that are served by upcalls although there are native routines.
@@ -190,6 +193,7 @@ impl World {
             told: Told::default(),
             keep_received: true,
             nr_received: 0,
+            pool: Pool::default(),
             answers: Answers::default(),
             forced: Vec::new(),
             cache: vec![Cell::new((u64::MAX, 0, false)); CACHE],
@@ -398,6 +402,10 @@ impl Memory for World {
 }
 
 impl Host for World {
+    fn with_pool<R>(&mut self, work: impl FnOnce(&mut Pool) -> R) -> R {
+        work(&mut self.pool)
+    }
+
     fn machine_frame(&self, pfn: u64) -> Option<u64> {
         (pfn < self.ram.len() / PAGE).then_some(pfn)
     }

@@ -28,6 +28,8 @@ pub enum Reason {
     IndirectCall(u64),
     /// An import that is neither native nor allowed as an upcall here.
     Import(u32),
+    /// Another invocation of the same instance is under way.
+    Busy,
     /// A stack address would have been handed to the driver domain.
     StackPointer(u64),
     /// A lock stayed taken.

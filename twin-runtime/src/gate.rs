@@ -4,7 +4,8 @@
 //! stores the [`Registers`] of a [`Call`], leaves the twin's stack before it pushes anything, and calls [`Invocation::gate`]. By the
 //! [`Answer`] it then loads the registers that [`Answer::registers`] names, and only those: so nothing of the hypervisor's gets
 //! to the twin. `Return` and `Resume` return to the twin; `Enter` goes on at a code offset of the image as if that had been called (the
-//! return address of the gate stays on top of the twin's stack); `Abort` leaves the twin for good. DF is clear in all of them.
+//! return address of the gate stays on top of the twin's stack); `Wait` leaves the twin with its callee-saved registers and stack
+//! pointer kept, until [`Twin::resume`]; `Abort` leaves it for good. DF is clear in all of them.
 //!
 //! An [`Invocation`] borrows its twin, so there is one at a time for an instance, and while it waits for an upcall too: a second
 //! one would start at the top of the same stack with the same budget.
@@ -94,6 +95,8 @@ pub enum Answer {
     Resume,
     /// Continue at this code offset.
     Enter(u32),
+    /// Leave the twin for now; [`Twin::resume`] says how to go on.
+    Wait,
     /// End the invocation.
     Abort(Abort),
 }
@@ -106,7 +109,7 @@ impl Answer {
             Self::Return(value) => Registers { rax: *value, ..Registers::default() },
             Self::Resume => *before,
             Self::Enter(_) => Registers::of_args(&before.args()),
-            Self::Abort(_) => Registers::default(),
+            Self::Wait | Self::Abort(_) => Registers::default(),
         }
     }
 }
@@ -121,12 +124,12 @@ pub trait Embedder: Host + Mapper {
     fn miss_address(&self) -> u64;
     /// Writes `MISS_RESULT`.
     fn set_miss_result(&mut self, address: u64);
-    /// Runs a function of the driver domain to its end and returns its result. `stack` is the twin's rsp, for further arguments: they
+    /// Has the driver domain run a function, now or later. `stack` is the twin's rsp, for further arguments: they
     /// are where `instance::Config::stack_arguments` says and nowhere else.
     ///
     /// # Errors
     /// If upcalls are not possible here or the domain does not answer.
-    fn upcall(&mut self, import: u32, name: &str, domain: u64, args: &[u64; 6], stack: u64) -> Result<u64, Reason>;
+    fn upcall(&mut self, import: u32, name: &str, domain: u64, args: &[u64; 6], stack: u64) -> Result<Upcall, Reason>;
     /// Whether the time for this invocation is over; asked in every gate. What never comes to a gate, the embedder has to
     /// interrupt by itself, or rely on the counted budget.
     fn is_out_of_time(&self) -> bool {
@@ -134,6 +137,15 @@ pub trait Embedder: Host + Mapper {
     }
     /// Whether an address lies in the twin's stack or its unsafe area.
     fn is_twin_stack(&self, address: u64) -> bool;
+}
+
+/// What came of an upcall.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Upcall {
+    /// The function ran and returned this.
+    Returned(u64),
+    /// It is going to run; the invocation waits.
+    Later,
 }
 
 /// How an import is served.
@@ -173,6 +185,8 @@ pub struct Twin<'a> {
     pub warnings: u64,
     /// Indirect calls that came to the gate.
     pub indirect: u64,
+    /// An invocation waits for an upcall.
+    is_waiting: bool,
     /// The state behind the stlb, in that mode.
     pub stlb: Option<Stlb>,
 }
@@ -200,16 +214,9 @@ pub struct Twin<'a> {
 #[derive(Debug)]
 pub struct Invocation<'t, 'a> {
     twin: &'t mut Twin<'a>,
-    entry: Entry,
 }
 
 impl<'a> Invocation<'_, 'a> {
-    /// How to enter the twin.
-    #[must_use]
-    pub fn entry(&self) -> Entry {
-        self.entry
-    }
-
     /// The twin.
     #[must_use]
     pub fn twin(&self) -> &Twin<'a> {
@@ -217,7 +224,7 @@ impl<'a> Invocation<'_, 'a> {
     }
 
     /// Serves a call out of the image.
-    pub fn gate(&mut self, call: &Call, embedder: &mut impl Embedder, support: &mut Support) -> Answer {
+    pub fn gate(&mut self, call: &Call, embedder: &mut impl Embedder, support: &Support) -> Answer {
         self.twin.gate(call, embedder, support)
     }
 }
@@ -242,7 +249,7 @@ impl<'a> Twin<'a> {
             Mode::Stlb => Some(Stlb::new(stlb_limit, hole)?),
             Mode::Mirror => None,
         };
-        Ok(Self { verified, addresses, imports, warnings: 0, indirect: 0, stlb })
+        Ok(Self { verified, addresses, imports, warnings: 0, indirect: 0, is_waiting: false, stlb })
     }
 
     /// The image.
@@ -262,6 +269,15 @@ impl<'a> Twin<'a> {
         self.imports.iter().map(|import| (import.name, import.binding, import.counter))
     }
 
+    /// Serves by upcall what native routines exist for that are not `wanted`.
+    pub fn limit_natives(&mut self, wanted: impl Fn(Routine) -> bool) {
+        for import in &mut self.imports {
+            if matches!(import.binding, Binding::Native(routine) if !wanted(routine)) {
+                import.binding = Binding::Upcall;
+            }
+        }
+    }
+
     /// Serves an import by upcall although a native routine exists.
     pub fn force_upcall(&mut self, name: &str) {
         for import in self.imports.iter_mut().filter(|import| import.name == name) {
@@ -272,25 +288,32 @@ impl<'a> Twin<'a> {
     /// Begins an invocation of the function at a domain address: sets the budget.
     ///
     /// # Errors
-    /// If the twin has no such function.
+    /// If the twin has no such function, or an invocation waits for an upcall.
     pub fn begin(
         &mut self,
         domain: u64,
         args: &[u64; 6],
         budget: i64,
         embedder: &mut impl Embedder,
-    ) -> Result<Invocation<'_, 'a>, Abort> {
+    ) -> Result<(Invocation<'_, 'a>, Entry), Abort> {
         match self.addresses.resolve(domain) {
+            _ if self.is_waiting => Err(self.abort(0, Reason::Busy)),
             Some(Target::Function(offset)) => {
                 embedder.set_budget(budget);
                 let entry = Entry { offset, registers: Registers::of_args(args) };
-                Ok(Invocation { twin: self, entry })
+                Ok((Invocation { twin: self }, entry))
             }
             _ => Err(self.abort(0, Reason::IndirectCall(domain))),
         }
     }
 
-    fn gate(&mut self, call: &Call, embedder: &mut impl Embedder, support: &mut Support) -> Answer {
+    /// Goes on with the invocation that waits for an upcall, which has returned: after [`Answer::Return`] of its result. `None`:
+    /// no invocation waits.
+    pub fn resume(&mut self) -> Option<Invocation<'_, 'a>> {
+        core::mem::replace(&mut self.is_waiting, false).then_some(Invocation { twin: self })
+    }
+
+    fn gate(&mut self, call: &Call, embedder: &mut impl Embedder, support: &Support) -> Answer {
         let left = embedder.budget().wrapping_sub(1);
         embedder.set_budget(left);
         if left < 0 {
@@ -320,7 +343,7 @@ impl<'a> Twin<'a> {
         &mut self,
         call: &Call,
         embedder: &mut impl Embedder,
-        support: &mut Support,
+        support: &Support,
     ) -> Result<Answer, Reason> {
         self.indirect += 1;
         match self.addresses.resolve(call.registers.r11) {
@@ -335,7 +358,7 @@ impl<'a> Twin<'a> {
         number: u32,
         call: &Call,
         embedder: &mut impl Embedder,
-        support: &mut Support,
+        support: &Support,
     ) -> Result<Answer, Reason> {
         let import = self.imports.get_mut(number as usize).ok_or(Reason::Import(number))?;
         let args = call.registers.args();
@@ -353,7 +376,13 @@ impl<'a> Twin<'a> {
             return Err(Reason::StackPointer(*pointer));
         }
         import.counter.upcall += 1;
-        embedder.upcall(number, import.name, import.domain, &args, call.stack).map(Answer::Return)
+        match embedder.upcall(number, import.name, import.domain, &args, call.stack)? {
+            Upcall::Returned(value) => Ok(Answer::Return(value)),
+            Upcall::Later => {
+                self.is_waiting = true;
+                Ok(Answer::Wait)
+            }
+        }
     }
 
     fn miss(&mut self, embedder: &mut impl Embedder) -> Result<Answer, Reason> {

@@ -2,11 +2,11 @@
 
 use super::{Caller, GuestPtr, Outcome, OK};
 use crate::mem::guest_ptr::plain;
-use crate::twin::{self, NotLoaded};
+use crate::twin::{self, calls, NotLoaded};
 use twin_abi::op;
 use xen_abi::errno::Errno;
 
-plain!(op::TwinLoad, op::TwinName, op::TwinCall, op::TwinStatus);
+plain!(op::TwinLoad, op::TwinName, op::TwinCall, op::TwinStatus, op::TwinLend, op::TwinNotes);
 
 /// Bits of the command.
 const LOAD_MASK: u32 = (1 << PLACE_SHIFT) - 1;
@@ -25,11 +25,29 @@ pub fn call(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>) -> Outcome {
             twin::unload(cx.domain(), name.twin)?;
             OK
         }
-        op::TWINOP_CALL => {
+        op::TWINOP_CALL | op::TWINOP_RESUME => {
             let arg = arg.cast();
             let mut call: op::TwinCall = arg.read()?;
-            twin::call(cx.vcpu, &mut call, cx.interruptible())?;
+            if call.flags != 0 {
+                return Err(Errno::EINVAL);
+            }
+            if cmd == op::TWINOP_CALL {
+                calls::call(cx.vcpu, &mut call, cx.interruptible())?;
+            } else {
+                calls::resume(cx.vcpu, &mut call, cx.interruptible())?;
+            }
             arg.write(&call)?;
+            OK
+        }
+        op::TWINOP_LEND => {
+            twin::lend(cx.domain(), &arg.cast().read()?)?;
+            OK
+        }
+        op::TWINOP_NOTES => {
+            let arg = arg.cast();
+            let mut notes: op::TwinNotes = arg.read()?;
+            twin::fetch_notes(cx.domain(), &mut notes)?;
+            arg.write(&notes)?;
             OK
         }
         op::TWINOP_STATUS => {

@@ -39,7 +39,38 @@ twin_enter:
     sti
     jmp r11
 
-// The end of an invocation: by return of the first function, by an abort in a gate, or because the exception handler
+// u64 twin_resume(const Resume *resume): goes back into the twin from the gate where it waited. Returns as twin_enter.
+// Entered from: Rust. CPU state: as twin_enter. The twin gets rax and what a call preserves; all else is cleared.
+.global twin_resume
+twin_resume:
+    push rbx
+    push rbp
+    push r12
+    push r13
+    push r14
+    push r15
+    mov rax, [rdi + {RESUME_SAVE}]
+    mov [rax + {SAVE_HOST_RSP}], rsp
+    mov rsp, [rdi + {RESUME_KEPT}]
+    mov rbx, [rdi + {RESUME_KEPT} + 8]
+    mov rbp, [rdi + {RESUME_KEPT} + 16]
+    mov r12, [rdi + {RESUME_KEPT} + 24]
+    mov r13, [rdi + {RESUME_KEPT} + 32]
+    mov r14, [rdi + {RESUME_KEPT} + 40]
+    mov r15, [rdi + {RESUME_KEPT} + 48]
+    mov rax, [rdi + {RESUME_VALUE}]
+    xor ecx, ecx
+    xor edx, edx
+    xor esi, esi
+    xor edi, edi
+    xor r8d, r8d
+    xor r9d, r9d
+    xor r10d, r10d
+    xor r11d, r11d
+    sti
+    ret
+
+// The end of an invocation, or of a part of it: by return of the first function, by a gate's answer, or because the exception handler
 // resumed here. rsp = what twin_enter saved.
 .global twin_leave
 twin_leave:
@@ -73,7 +104,7 @@ twin_gate:
     mov rdi, rsp
     call {gate}
     cmp eax, {ABORT}
-    je 2f
+    jae 2f
     mov rcx, [rsp + 24]
     mov rdx, [rsp + 32]
     mov rsi, [rsp + 40]
@@ -93,7 +124,16 @@ twin_gate:
     mov rsp, [rsp]
     sti
     jmp r11
-2:  add rsp, {SAVED_BYTES}
+    // It waits: what a call preserves goes to a Kept.
+2:  je 3f
+    mov rcx, [rsp + 8]
+    mov [rcx + 8], rbx
+    mov [rcx + 16], rbp
+    mov [rcx + 24], r12
+    mov [rcx + 32], r13
+    mov [rcx + 40], r14
+    mov [rcx + 48], r15
+3:  add rsp, {SAVED_BYTES}
     xor eax, eax
     jmp twin_leave
 
@@ -104,18 +144,18 @@ twin_exchange_u32:
     mov ecx, edx
     mov eax, esi
     xor edx, edx
-4:  lock cmpxchg [rdi], ecx
+5:  lock cmpxchg [rdi], ecx
     ret
 .global twin_exchange_u64
 twin_exchange_u64:
     mov rcx, rdx
     mov rax, rsi
     xor edx, edx
-5:  lock cmpxchg [rdi], rcx
+6:  lock cmpxchg [rdi], rcx
     ret
-6:  mov edx, 1
+7:  mov edx, 1
     ret
 .pushsection ex_table, "a"
-    .quad 4b, 6b
-    .quad 5b, 6b
+    .quad 5b, 7b
+    .quad 6b, 7b
 .popsection

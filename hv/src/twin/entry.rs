@@ -14,6 +14,7 @@ mod way {
     pub const RETURN: u64 = 0;
     pub const ENTER: u64 = 1;
     pub const ABORT: u64 = 2;
+    pub const WAIT: u64 = 3;
 }
 
 core::arch::global_asm!(
@@ -23,6 +24,9 @@ core::arch::global_asm!(
     ENTRY_STUB = const offset_of!(Entry, stub),
     ENTRY_ARGS = const offset_of!(Entry, args),
     SAVE_HOST_RSP = const save::HOST_RSP,
+    RESUME_SAVE = const offset_of!(Resume, save),
+    RESUME_VALUE = const offset_of!(Resume, value),
+    RESUME_KEPT = const offset_of!(Resume, kept),
     ENTER = const way::ENTER,
     ABORT = const way::ABORT,
     SAVED_BYTES = const size_of::<Saved>(),
@@ -31,6 +35,7 @@ core::arch::global_asm!(
 
 extern "C" {
     fn twin_enter(entry: *const Entry) -> u64;
+    fn twin_resume(resume: *const Resume) -> u64;
     fn twin_leave();
     fn twin_gate();
     fn twin_exchange_u32(address: u64, old: u32, new: u32) -> Exchanged;
@@ -60,12 +65,44 @@ pub struct Entry {
     pub args: [u64; 6],
 }
 
+/// The registers that a call preserves, of an invocation that waits.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct Kept {
+    /// The stack pointer: the return address of the gate's call lies there.
+    pub stack: u64,
+    /// rbx, rbp, r12 to r15.
+    pub registers: [u64; 6],
+}
+
+// As `twin_gate` and `twin_resume` have it.
+const _: () = assert!(offset_of!(Kept, registers) == 8 && size_of::<Kept>() == 56);
+
+/// What `twin_resume` is given.
+#[repr(C)]
+pub struct Resume {
+    /// The instance's save page.
+    pub save: *mut u64,
+    /// What the gate's call returns.
+    pub value: u64,
+    /// The registers.
+    pub kept: Kept,
+}
+
+/// How to go into a twin.
+pub enum Way {
+    /// Into a function.
+    Enter(Entry),
+    /// Back from a gate.
+    Resume(Resume),
+}
+
 /// A gate's caller, as `twin_gate` pushes it.
 #[repr(C)]
 struct Saved {
     /// The stub's number; on the way back, the twin's stack pointer.
     number: u64,
-    /// The stub through which to enter another function.
+    /// The stub through which to enter another function; address of a `Kept`, to wait.
     enter: u64,
     /// What the twin had, rax apart; on the way back, what it gets.
     registers: Registers,
@@ -94,17 +131,23 @@ pub fn is_running() -> bool {
     !slot().load(Ordering::Relaxed).is_null()
 }
 
-/// Enters the twin that `running` describes. Returns rax of the way out; how it ended is in `running`.
+/// Enters the twin that `running` describes, or goes back into it. Returns rax of the way out; how it ended is in `running`.
 ///
 /// # Safety
 /// 1. The instance's areas are mapped as `twin_abi::layout` says, its code was verified, its mirror root is loaded, the
 ///    twins' IDT is, and no breakpoint is armed.
-/// 2. The entry's stack pointer is in the instance's stack, with the address of the way out at it and `indirect_args` words above.
-pub unsafe fn enter(running: &mut Running<'_>, entry: &Entry) -> u64 {
+/// 2. An entry's stack pointer is in the instance's stack, with the address of the way out at it and `indirect_args` words above.
+/// 3. What goes on is what was kept when this instance's gate last answered that it waits.
+pub unsafe fn enter(running: &mut Running<'_>, way: &Way) -> u64 {
     let place = slot();
     place.store(core::ptr::from_mut(running).cast(), Ordering::Relaxed);
-    // SAFETY: (1), (2). Gates and the exception handler reach `running` only through the slot, and only until this returns.
-    let value = unsafe { twin_enter(entry) };
+    // SAFETY: (1), (2), (3). Gates and the exception handler reach `running` only through the slot, and only until this returns.
+    let value = unsafe {
+        match way {
+            Way::Enter(entry) => twin_enter(entry),
+            Way::Resume(resume) => twin_resume(resume),
+        }
+    };
     place.store(core::ptr::null_mut(), Ordering::Relaxed);
     value
 }
@@ -134,6 +177,11 @@ extern "C" fn gate(saved: &mut Saved) -> u64 {
             running.instance.set_saved(save::TARGET, running.instance.code_address(offset));
             saved.enter = running.instance.stubs.enter();
             way::ENTER
+        }
+        Answer::Wait => {
+            running.kept.stack = stack;
+            saved.enter = (&raw mut running.kept) as u64;
+            way::WAIT
         }
         Answer::Abort(abort) => {
             running.abort = Some(abort);

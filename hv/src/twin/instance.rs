@@ -91,7 +91,25 @@ pub struct Instance {
     /// What else is mapped only for it.
     _others: Vec<Frames>,
     /// Its gates. Who runs it holds this: one invocation at a time.
-    pub twin: Mutex<Twin<'static>>,
+    pub slot: Mutex<Slot>,
+}
+
+/// What changes while an instance runs.
+pub struct Slot {
+    /// Its gates.
+    pub twin: Twin<'static>,
+    /// The invocation that waits for a function of the domain.
+    pub waiting: Option<Waiting>,
+}
+
+/// An invocation that waits.
+pub struct Waiting {
+    /// Its registers.
+    pub kept: entry::Kept,
+    /// Steps that it had at first.
+    pub budget: i64,
+    /// Since when it waits.
+    pub since_ns: u64,
 }
 
 /// What an instance is made of.
@@ -152,7 +170,16 @@ impl Instance {
         vmap::map_at(base + SAVE_OFFSET, save.all(), DATA)?;
         vmap::map_at(base + u64::from(CODE_OFFSET), plan.code.all(), EXECUTE)?;
         let code_bytes = plan.code_bytes;
-        Some(Self { base, code_bytes, config, stubs, context, save, _others: others, twin: Mutex::new(twin) })
+        Some(Self {
+            base,
+            code_bytes,
+            config,
+            stubs,
+            context,
+            save,
+            _others: others,
+            slot: Mutex::new(Slot { twin, waiting: None }),
+        })
     }
 
     /// A word of the context page.
@@ -204,7 +231,7 @@ impl Instance {
     pub fn entry(&self, begin: &gate::Entry) -> entry::Entry {
         let stack = self.config.entry_stack() - 8;
         self.set_saved(save::TARGET, self.code_address(begin.offset));
-        // SAFETY: inside the stack; nothing runs on it, for the caller holds `twin`.
+        // SAFETY: inside the stack; nothing runs on it, for the caller holds `slot`.
         unsafe { (stack as *mut u64).write(self.stubs.leave()) };
         entry::Entry {
             save: phys_to_virt(self.save.all()[0].addr()).cast(),
@@ -212,6 +239,27 @@ impl Instance {
             stub: self.stubs.enter(),
             args: begin.registers.args(),
         }
+    }
+
+    /// How an invocation goes on that has `kept` these registers and gets `value`.
+    pub fn resume(&self, kept: entry::Kept, value: u64) -> entry::Resume {
+        entry::Resume { save: phys_to_virt(self.save.all()[0].addr()).cast(), value, kept }
+    }
+
+    /// Words of the twin's stack that are arguments of the function that it calls with this stack pointer. How many arguments that has
+    /// nobody knows; what else lies there and names a place of the instance is 0, for the domain is not to see it.
+    pub fn stack_arguments<const N: usize>(&self, stack: u64) -> [u64; N] {
+        let range = self.config.stack_arguments(stack);
+        core::array::from_fn(|n| {
+            let address = range.start.saturating_add(8 * n as u64);
+            let word = if range.contains(&address) { self.stack_word(address) } else { 0 };
+            let is_own = word.wrapping_sub(self.base) < INSTANCE_BYTES || self.config.is_twin_stack(word);
+            if is_own {
+                0
+            } else {
+                word
+            }
+        })
     }
 }
 

@@ -2,34 +2,37 @@
 //!
 //! A domain loads a twin through `twin_op`. The image is copied, verified (`twin_verify`), and mapped once for each CPU
 //! ([`instance`]); the domain's kernel half appears in a page-table root of the twin's own ([`space`]). An invocation
-//! ([`run`], [`entry`]) runs with interrupts off, on its own stack, until it returns, is aborted, or has used up its budget.
+//! ([`calls`], [`run`], [`entry`]) runs with interrupts on, on its own stack, until it returns, is aborted, or waits for a function of
+//! the domain. Other functions that it calls are served here, on the domain's structures ([`common`]).
 //! An abort disables the twin, says where, and concerns nobody else. What the twin relies on and what it may not do is
 //! `docs/sandbox.md`.
 //!
-//! Lock order: a twin's place, before the domain's locks.
+//! Lock order: a twin's place, an instance's slot, then what is [`common`], of which one lock is held at a time; before the
+//! domain's locks.
 
+pub mod calls;
+pub mod common;
 pub mod entry;
 pub mod instance;
 mod run;
 mod space;
 
 use crate::cpu::percpu::{self, MAX_CPUS};
-use crate::cpu::Interruptible;
-use crate::domain::vcpu::OwnedVcpu;
 use crate::domain::Domain;
 use crate::mem::copy;
+use crate::mem::guest_ptr::GuestPtr;
 use crate::sync::RwLock;
-use crate::{guest_debug, guest_warn, mem};
+use crate::{guest_debug, mem};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use common::Common;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use hv_core::mmu::Audit;
 use instance::{Frames, Instance, Plan, MAX_TWINS};
 use space::Mirror;
 use twin_abi::image::Mode;
-use twin_abi::op::{self, reason, TwinCall, TwinLoad, TwinStatus};
+use twin_abi::op::{self, TwinLend, TwinLent, TwinLoad, TwinNote, TwinNotes, TwinStatus};
 use twin_runtime::gate::Twin;
-use twin_runtime::{Abort, Reason};
 use twin_verify::{Policy, Refusal, Verified, Verifier};
 use x86::Mfn;
 use xen_abi::errno::Errno;
@@ -83,6 +86,7 @@ enum State {
 /// An image that is being verified. Fields that refer to others come first.
 struct Verifying {
     verifier: Verifier<'static>,
+    common: Common,
     owner: u16,
     request: TwinLoad,
     image: ImageBytes,
@@ -93,6 +97,7 @@ struct Loaded {
     instances: Vec<Instance>,
     code: Option<Frames>,
     mirror: Mirror,
+    common: Common,
     /// The domain whose driver it is.
     owner: u16,
     budget: u64,
@@ -152,6 +157,7 @@ pub fn begin(d: &Domain, request: &TwinLoad) -> Result<u32, NotLoaded> {
     {
         return Err(Errno::EINVAL.into());
     }
+    let common = Common::new(d.mm.id, request.kernel)?;
     let image = ImageBytes::copy_in(request.image, request.image_bytes)?;
     let counted = request.flags & op::LOAD_COUNTED != 0;
     let policy = Policy { mode: Mode::Mirror, mask_bits: op::MASK_BITS, counted, bmi: has_bmi() };
@@ -160,7 +166,7 @@ pub fn begin(d: &Domain, request: &TwinLoad) -> Result<u32, NotLoaded> {
     for (number, place) in (0..).zip(&TWINS) {
         let mut place = place.write();
         if place.is_none() {
-            *place = Some(State::Verifying(Verifying { verifier, owner: d.id, request: *request, image }));
+            *place = Some(State::Verifying(Verifying { verifier, common, owner: d.id, request: *request, image }));
             return Ok(number);
         }
     }
@@ -168,8 +174,7 @@ pub fn begin(d: &Domain, request: &TwinLoad) -> Result<u32, NotLoaded> {
 }
 
 /// Goes on loading the twin of `d` in place `number`. `false`: to be called again, when other work was done. Errors: the image
-/// is refused; ENOENT if nothing is being loaded there; EOPNOTSUPP for an image that calls functions of the domain; EINVAL for a root that
-/// is no table; ENOMEM. The place is empty then.
+/// is refused; ENOENT if nothing is being loaded there; EINVAL for a root that is no table; ENOMEM. The place is empty then.
 pub fn go_on(d: &Domain, number: u32) -> Result<bool, NotLoaded> {
     let mut place = place(number)?.write();
     let Some(State::Verifying(verifying)) = place.as_mut().filter(|state| state.owner() == d.id) else {
@@ -177,7 +182,9 @@ pub fn go_on(d: &Domain, number: u32) -> Result<bool, NotLoaded> {
     };
     let made = match verifying.verifier.advance(VERIFY_STEPS) {
         Ok(None) => return Ok(false),
-        Ok(Some(verified)) => make(d, &verifying.request, number as usize, verified).map_err(NotLoaded::Error),
+        Ok(Some(verified)) => {
+            make(d, &verifying.request, &verifying.common, number as usize, verified).map_err(NotLoaded::Error)
+        }
         Err(refusal) => Err(NotLoaded::Refused(refusal)),
     };
     match made {
@@ -187,8 +194,8 @@ pub fn go_on(d: &Domain, number: u32) -> Result<bool, NotLoaded> {
             Err(error)
         }
         Ok(make) => {
-            if let Some(State::Verifying(Verifying { image, .. })) = place.take() {
-                let loaded = make(image);
+            if let Some(State::Verifying(Verifying { image, common, .. })) = place.take() {
+                let loaded = make(image, common);
                 guest_debug!(
                     "d{}: twin {number}, {} functions, {} bytes of code",
                     d.id,
@@ -206,16 +213,14 @@ pub fn go_on(d: &Domain, number: u32) -> Result<bool, NotLoaded> {
 fn make(
     d: &Domain,
     request: &TwinLoad,
+    common: &Common,
     number: usize,
     verified: Verified<'static>,
-) -> Result<impl FnOnce(ImageBytes) -> Loaded + use<>, Errno> {
-    if !verified.image().imports().is_empty() {
-        return Err(Errno::EOPNOTSUPP);
-    }
+) -> Result<impl FnOnce(ImageBytes, Common) -> Loaded + use<>, Errno> {
     let mut mirror = Mirror::new(d, Mfn::new(request.root))?;
     let code_bytes = verified.image().code().len() as u64;
     let mut instances = Vec::new();
-    let code = make_instances(request, number, verified, &mut mirror, &mut instances);
+    let code = make_instances(request, common, number, verified, &mut mirror, &mut instances);
     if code.is_none() {
         instance::unmap(number, code_bytes);
         drop(instances);
@@ -223,10 +228,11 @@ fn make(
         return Err(Errno::ENOMEM);
     }
     let (owner, budget) = (d.id, if request.budget == 0 { op::DEFAULT_BUDGET } else { request.budget });
-    Ok(move |image| Loaded {
+    Ok(move |image, common| Loaded {
         instances,
         code,
         mirror,
+        common,
         owner,
         budget,
         #[allow(clippy::cast_possible_truncation, reason = "an image is at most 8 MiB")]
@@ -243,6 +249,7 @@ fn make(
 /// An instance for each CPU that is up; the code that they share. `None` when out of memory.
 fn make_instances(
     request: &TwinLoad,
+    common: &Common,
     place: usize,
     verified: Verified<'static>,
     mirror: &mut Mirror,
@@ -254,7 +261,8 @@ fn make_instances(
         instances.try_reserve(1).ok()?;
         let percpu = request.percpu + request.percpu_stride * cpu as u64;
         let plan = Plan { place, cpu, percpu, code: &code, code_bytes: bytes.len() as u64 };
-        let twin = Twin::new(verified, 1, 0).ok()?;
+        let mut twin = Twin::new(verified, 1, 0).ok()?;
+        twin.limit_natives(|routine| common.serves(routine));
         instances.push(Instance::new(&plan, twin, mirror)?);
     }
     Some(code)
@@ -315,55 +323,6 @@ fn ready<'a>(place: &'a Option<State>, d: &Domain) -> Result<&'a Loaded, Errno> 
     }
 }
 
-/// Runs a function of a twin of `v`'s domain here, where `v` runs, with interrupts on; says in `call` how it ended. Errors: ENOENT; ESRCH if the
-/// twin has no such function; EBUSY while it is loaded, unloaded or in use on this CPU; EIO if it was disabled by an abort; ENOMEM.
-pub fn call(v: &OwnedVcpu, call: &mut TwinCall, interruptible: Interruptible<'_>) -> Result<(), Errno> {
-    let place = place(call.twin)?.try_read().ok_or(Errno::EBUSY)?;
-    let loaded = ready(&place, v.domain())?;
-    if loaded.disabled.load(Ordering::Acquire) {
-        return Err(Errno::EIO);
-    }
-    // An abort is told in words.
-    if !mem::frames::has_headroom() {
-        return Err(Errno::ENOMEM);
-    }
-    let instance = loaded.instances.get(percpu::this_cpu().cpu as usize).ok_or(Errno::EIO)?;
-    let ended =
-        run::invoke(v, v.domain(), instance, &loaded.mirror, call.function, call.args, loaded.budget, interruptible)?;
-    loaded.invocations.fetch_add(1, Ordering::Relaxed);
-    call.steps = u32::try_from(ended.steps).unwrap_or(u32::MAX);
-    (call.result, call.detail, call.original, call.offset) = (0, 0, 0, 0);
-    match ended.result {
-        Ok(value) => (call.reason, call.result) = (reason::RETURNED, value),
-        Err(abort) => {
-            loaded.aborts.fetch_add(1, Ordering::Relaxed);
-            loaded.disabled.store(true, Ordering::Release);
-            guest_warn!("d{}: twin {} is disabled: {abort}", loaded.owner, call.twin);
-            (call.reason, call.detail) = told(&abort);
-            (call.offset, call.original) = (abort.offset, abort.original);
-        }
-    }
-    Ok(())
-}
-
-/// An abort's reason and detail as the interface has them.
-fn told(abort: &Abort) -> (u32, u64) {
-    match abort.reason {
-        Reason::Memory(fault) => (reason::MEMORY, fault.address),
-        Reason::Exception { vector: 14, address } => (reason::MEMORY, address),
-        Reason::Exception { vector, .. } => (reason::EXCEPTION, vector.into()),
-        Reason::Bug => (reason::BUG, 0),
-        Reason::Budget => (reason::BUDGET, 0),
-        Reason::TimeOut => (reason::TIME_OUT, 0),
-        Reason::IndirectCall(address) => (reason::INDIRECT_CALL, address),
-        Reason::Import(number) => (reason::IMPORT, number.into()),
-        Reason::StackPointer(address) => (reason::STACK_POINTER, address),
-        Reason::Lock(address) => (reason::LOCK, address),
-        Reason::Structure { value, .. } => (reason::STRUCTURE, value),
-        Reason::Stack(address) => (reason::STACK, address),
-    }
-}
-
 /// Fills in what became of a twin of `d`. Errors: ENOENT; EBUSY while it is loaded or unloaded.
 pub fn status(d: &Domain, status: &mut TwinStatus) -> Result<(), Errno> {
     let place = place(status.twin)?.try_read().ok_or(Errno::EBUSY)?;
@@ -374,6 +333,28 @@ pub fn status(d: &Domain, status: &mut TwinStatus) -> Result<(), Errno> {
     status.functions = loaded.functions;
     status.disabled = loaded.disabled.load(Ordering::Relaxed).into();
     Ok(())
+}
+
+/// Lends buffers of `d`'s to its twin. Errors: ENOENT; EBUSY while it is loaded or unloaded; EFAULT; E2BIG for too many at once; as
+/// [`Common::lend`].
+pub fn lend(d: &Domain, lend: &TwinLend) -> Result<(), Errno> {
+    let mut list = [TwinLent::default(); op::MAX_LENT_AT_ONCE as usize];
+    let list = list.get_mut(..lend.count as usize).ok_or(Errno::E2BIG)?;
+    GuestPtr::new(lend.list).read_slice(list)?;
+    let place = place(lend.twin)?.try_read().ok_or(Errno::EBUSY)?;
+    ready(&place, d)?.common.lend(list)
+}
+
+/// Moves what `d` has to do for its twin to where it says. Errors: ENOENT; EBUSY while it is loaded or unloaded; E2BIG for too many at
+/// once; EFAULT, and those are lost.
+pub fn fetch_notes(d: &Domain, notes: &mut TwinNotes) -> Result<(), Errno> {
+    let mut list = [TwinNote::default(); op::MAX_NOTES_AT_ONCE as usize];
+    let list = list.get_mut(..notes.count as usize).ok_or(Errno::E2BIG)?;
+    let place = place(notes.twin)?.try_read().ok_or(Errno::EBUSY)?;
+    let count = ready(&place, d)?.common.fetch(list);
+    #[allow(clippy::cast_possible_truncation, reason = "at most what was asked for")]
+    (notes.count = count as u32);
+    GuestPtr::new(notes.list).write_slice(&list[..count])
 }
 
 /// Names what the twins of `d` refer to.

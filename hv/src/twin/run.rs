@@ -2,22 +2,24 @@
 
 use crate::arch::{idt, timer_hw, tlb, tsc};
 use crate::cpu::percpu::this_cpu;
-use crate::cpu::{self, Interruptible};
+use crate::cpu::{self, requests, Interruptible};
 use crate::domain::vcpu::{self, OwnedVcpu};
-use crate::domain::Domain;
 use crate::mem::copy;
 use crate::pv::debugreg;
 use crate::pv::vtlb;
 use crate::sched::timers;
-use crate::twin::entry;
-use crate::twin::instance::Instance;
+use crate::twin::common::Common;
+use crate::twin::entry::{self, Kept, Way};
+use crate::twin::instance::{Instance, Slot, Waiting};
 use crate::twin::space::Mirror;
+use crate::twin::Loaded;
 use core::sync::atomic::Ordering;
 use twin_abi::layout::ctx;
-use twin_abi::op::MASK_BITS;
-use twin_runtime::gate::{Answer, Call, Embedder, Invocation};
+use twin_abi::op::{note, MASK_BITS};
+use twin_runtime::gate::{Answer, Call, Embedder, Invocation, Upcall};
+use twin_runtime::linux::pool::Pool;
 use twin_runtime::linux::skb::Frame;
-use twin_runtime::linux::{Foreign, Host, Routine, Support};
+use twin_runtime::linux::{Foreign, Host, Routine};
 use twin_runtime::memory::Fault;
 use twin_runtime::stlb::Mapper;
 use twin_runtime::{Abort, Memory, Reason};
@@ -25,6 +27,8 @@ use xen_abi::errno::Errno;
 
 /// An invocation may take so long. Interrupts are served meanwhile; other work of this CPU waits.
 const TIME_LIMIT_NS: u64 = 100_000_000;
+/// How often a lock of the domain's is tried that somebody holds, perhaps the twin on another CPU.
+const LOCK_TRIES: u32 = 10_000;
 const MASK: u64 = (1 << MASK_BITS) - 1;
 
 /// An invocation under way.
@@ -34,18 +38,59 @@ pub struct Running<'a> {
     /// What it sees.
     pub mirror: &'a Mirror,
     invocation: Invocation<'a, 'static>,
-    support: Support,
     domain: DomainView<'a>,
     /// Why it ended before its end.
     pub abort: Option<Abort>,
+    /// Its registers, if it waits.
+    pub kept: Kept,
 }
 
-/// How an invocation ended.
+/// How a part of an invocation begins.
+pub enum Begin {
+    /// A function is called.
+    Call {
+        /// The domain's address of it.
+        function: u64,
+        /// Its arguments.
+        args: [u64; 6],
+        /// Steps that it may take.
+        budget: u64,
+    },
+    /// A function of the domain returned.
+    Resume {
+        /// This.
+        result: u64,
+    },
+}
+
+/// How a part of an invocation ended.
 pub struct Ended {
-    /// What it returned, or why not.
-    pub result: Result<u64, Abort>,
-    /// Steps that it took.
+    /// How.
+    pub how: How,
+    /// Steps that it took so far.
     pub steps: u64,
+}
+
+/// How it ended.
+pub enum How {
+    /// The function returned.
+    Returned(u64),
+    /// It was aborted.
+    Aborted(Abort),
+    /// It waits for a function of the domain.
+    Waits(ToCall),
+}
+
+/// A function of the domain that is to be called.
+pub struct ToCall {
+    /// Number of the import.
+    pub import: u32,
+    /// Its address.
+    pub function: u64,
+    /// Its arguments.
+    pub args: [u64; 6],
+    /// Further ones.
+    pub more: [u64; 4],
 }
 
 impl Running<'_> {
@@ -64,7 +109,16 @@ impl Running<'_> {
 
     /// Serves a gate.
     pub fn gate(&mut self, call: &Call) -> Answer {
-        self.invocation.gate(call, &mut self.domain, &mut self.support)
+        let common = self.domain.common;
+        if !common.has_room_for_notes() {
+            let why = Reason::Structure { what: "the domain does not fetch what it has to do", value: 0 };
+            return Answer::Abort(Abort::at(
+                self.invocation.twin().verified().image(),
+                call.from.saturating_sub(1),
+                why,
+            ));
+        }
+        self.invocation.gate(call, &mut self.domain, &common.support)
     }
 
     /// The twin's instruction at `rip` raised `vector`, which ends the invocation.
@@ -90,24 +144,33 @@ impl Running<'_> {
     }
 }
 
-/// Runs the function at `owner`'s address `function` on this CPU, on which `v` runs. Errors: EBUSY if the instance is in
-/// use; ESRCH if the twin has no such function.
+/// Runs a twin of `v`'s domain on this CPU, on which `v` runs, in instance `number`, whose `slot` is the caller's: a function, or what
+/// waits. Errors: ESRCH if the twin has no such function; ENOENT if nothing waits.
 pub fn invoke(
     v: &OwnedVcpu,
-    owner: &Domain,
-    instance: &Instance,
-    mirror: &Mirror,
-    function: u64,
-    args: [u64; 6],
-    budget: u64,
+    loaded: &Loaded,
+    number: usize,
+    slot: &mut Slot,
+    begin: Begin,
     _: Interruptible<'_>,
 ) -> Result<Ended, Errno> {
-    let mut twin = instance.twin.try_lock().ok_or(Errno::EBUSY)?;
-    let mut domain = DomainView { instance, deadline_ns: tsc::now_ns().saturating_add(TIME_LIMIT_NS) };
-    let steps = budget.cast_signed();
-    let invocation = twin.begin(function, &args, steps, &mut domain).map_err(|_| Errno::ESRCH)?;
-    let entry = instance.entry(&invocation.entry());
-    let mut running = Running { instance, mirror, invocation, support: Support::default(), domain, abort: None };
+    let (instance, mirror, owner) = (&loaded.instances[number], &loaded.mirror, v.domain());
+    let deadline_ns = tsc::now_ns().saturating_add(TIME_LIMIT_NS);
+    let mut domain = DomainView { instance, common: &loaded.common, deadline_ns, to_call: None };
+    let Slot { twin, waiting } = slot;
+    let (invocation, way, budget) = match begin {
+        Begin::Call { function, args, budget } => {
+            let steps = budget.cast_signed();
+            let (invocation, entry) = twin.begin(function, &args, steps, &mut domain).map_err(|_| Errno::ESRCH)?;
+            (invocation, Way::Enter(instance.entry(&entry)), steps)
+        }
+        Begin::Resume { result } => {
+            let waited = waiting.take().ok_or(Errno::ENOENT)?;
+            let invocation = twin.resume().ok_or(Errno::ENOENT)?;
+            (invocation, Way::Resume(instance.resume(waited.kept, result)), waited.budget)
+        }
+    };
+    let mut running = Running { instance, mirror, invocation, domain, abort: None, kept: Kept::default() };
     disarm(v);
     timers::fire_by(running.domain.deadline_ns);
     let here = 1 << this_cpu().cpu;
@@ -115,10 +178,11 @@ pub fn invoke(
     owner.mirror_cpus.fetch_or(here, Ordering::SeqCst);
     idt::enter_twin();
     // SAFETY: the mirror has the hypervisor's slots and lives while it is loaded; the other areas are those of `Instance`,
-    // whose code was verified; the twins' IDT is loaded and no breakpoint armed. The guest's root is loaded again below.
+    // whose code was verified; the twins' IDT is loaded and no breakpoint armed; what goes on was kept for that in its slot. The
+    // guest's root is loaded again below.
     let value = unsafe {
         tlb::enter_mirror(mirror.root().addr().raw());
-        let value = entry::enter(&mut running, &entry);
+        let value = entry::enter(&mut running, &way);
         tlb::leave_mirror(vtlb::hardware_root(v).addr().raw());
         value
     };
@@ -126,9 +190,17 @@ pub fn invoke(
     idt::leave_twin();
     debugreg::load(v);
     debug_assert!(vcpu::current(this_cpu()).is_some_and(|current| core::ptr::eq(current, v)));
-    let left = running.domain.budget().max(0);
-    let result = running.abort.take().map_or(Ok(value), Err);
-    Ok(Ended { result, steps: steps.saturating_sub(left).cast_unsigned() })
+    let steps = budget.saturating_sub(running.domain.budget().max(0)).cast_unsigned();
+    let Running { abort, kept, domain: DomainView { to_call, .. }, .. } = running;
+    let how = match (abort, to_call) {
+        (Some(abort), _) => How::Aborted(abort),
+        (None, Some(to_call)) => {
+            *waiting = Some(Waiting { kept, budget, since_ns: tsc::now_ns() });
+            How::Waits(to_call)
+        }
+        (None, None) => How::Returned(value),
+    };
+    Ok(Ended { how, steps })
 }
 
 /// Takes the domain's breakpoints away: they would fire in the twin.
@@ -142,7 +214,10 @@ fn disarm(v: &OwnedVcpu) {
 /// The driver domain as the runtime sees it, in the mirror's address space.
 struct DomainView<'a> {
     instance: &'a Instance,
+    common: &'a Common,
     deadline_ns: u64,
+    /// The function that it waits for.
+    to_call: Option<ToCall>,
 }
 
 impl Memory for DomainView<'_> {
@@ -169,18 +244,28 @@ impl Memory for DomainView<'_> {
     }
 }
 
-/// What drivers ask the hypervisor for. Images with imports are not loaded yet, so nothing of this is asked.
+/// What drivers ask the hypervisor for. What [`Common::serves`] leaves to the domain is not asked.
 impl Host for DomainView<'_> {
-    fn machine_frame(&self, _pfn: u64) -> Option<u64> {
-        None
+    fn with_pool<R>(&mut self, work: impl FnOnce(&mut Pool) -> R) -> R {
+        self.common.with_pool(work)
+    }
+    fn machine_frame(&self, pfn: u64) -> Option<u64> {
+        let frame = self.u64(self.common.p2m_entry(pfn)?).ok()?;
+        self.common.owns(frame).then_some(frame)
     }
     fn schedule_poll(&mut self, _napi: u64) {}
     fn receive(&mut self, _frame: &Frame) {}
     fn transmitted(&mut self, _skb: u64, _cookie: u64) {}
-    fn free_in_domain(&mut self, _what: Foreign) {}
-    fn queue_event(&mut self, _queue: u64) {}
-    fn lock_is_busy(&mut self, _lock: u64, _tries: u32) -> bool {
-        false
+    fn free_in_domain(&mut self, what: Foreign) {
+        self.common.note_foreign(what);
+    }
+    fn queue_event(&mut self, queue: u64) {
+        self.common.note(note::QUEUE, queue);
+    }
+    fn lock_is_busy(&mut self, _lock: u64, tries: u32) -> bool {
+        requests::answer();
+        core::hint::spin_loop();
+        tries < LOCK_TRIES
     }
     fn note(&mut self, _routine: Routine, _args: &[u64; 6]) {}
 }
@@ -207,8 +292,10 @@ impl Embedder for DomainView<'_> {
     fn set_miss_result(&mut self, address: u64) {
         self.instance.set_context(ctx::MISS_RESULT, address);
     }
-    fn upcall(&mut self, import: u32, _name: &str, _domain: u64, _args: &[u64; 6], _stack: u64) -> Result<u64, Reason> {
-        Err(Reason::Import(import))
+    fn upcall(&mut self, import: u32, _: &str, function: u64, args: &[u64; 6], stack: u64) -> Result<Upcall, Reason> {
+        let more = self.instance.stack_arguments(stack);
+        self.to_call = Some(ToCall { import, function, args: *args, more });
+        Ok(Upcall::Later)
     }
     fn is_out_of_time(&self) -> bool {
         tsc::now_ns() >= self.deadline_ns

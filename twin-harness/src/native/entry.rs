@@ -225,7 +225,7 @@ pub struct Running {
     /// The domain.
     pub world: *mut World,
     /// The routines.
-    pub support: *mut Support,
+    pub support: *const Support,
     /// Set when it is over early.
     pub abort: Option<Abort>,
 }
@@ -237,7 +237,7 @@ extern "C" fn gate_entry(saved: *mut Saved) -> u32 {
     // SAFETY: reads a counter.
     let start = unsafe { core::arch::x86_64::_rdtsc() };
     // SAFETY: the pointers were made from the exclusive references that `call` holds for the whole invocation.
-    let (arena, world, support) = unsafe { (&mut *running.arena, &mut *running.world, &mut *running.support) };
+    let (arena, world, support) = unsafe { (&mut *running.arena, &mut *running.world, &*running.support) };
     let base = arena.code_base();
     let answer = match running.callee {
         // SAFETY: as above.
@@ -254,6 +254,7 @@ extern "C" fn gate_entry(saved: *mut Saved) -> u32 {
             saved.target = base + u64::from(offset);
             1
         }
+        Answer::Wait => unreachable!("the domain answers at once"),
         Answer::Abort(abort) => {
             running.abort = Some(abort);
             2
@@ -266,7 +267,7 @@ fn twin_gate(
     saved: &Saved,
     arena: &mut Arena,
     world: &mut World,
-    support: &mut Support,
+    support: &Support,
 ) -> Answer {
     let gate = match saved.number {
         STUB_MISS => Gate::StlbMiss,
@@ -287,7 +288,7 @@ fn twin_gate(
     invocation.gate(&call, &mut Embedded { world, instance: arena }, support)
 }
 
-fn original_gate(names: &[String], saved: &Saved, world: &mut World, support: &mut Support) -> Answer {
+fn original_gate(names: &[String], saved: &Saved, world: &mut World, support: &Support) -> Answer {
     let name = names.get(saved.number as usize).map_or("", String::as_str);
     let args = saved.registers.args();
     // What goes wrong ends the process: this only runs what was seen to go right.

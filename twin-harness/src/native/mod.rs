@@ -59,11 +59,11 @@ impl<'a> Native<'a> {
 }
 
 impl Executor for Native<'_> {
-    fn call(&mut self, world: &mut World, support: &mut Support, function: u64, args: &[u64; 6]) -> Result<u64, Ended> {
+    fn call(&mut self, world: &mut World, support: &Support, function: u64, args: &[u64; 6]) -> Result<u64, Ended> {
         let image = *self.twin.verified().image();
         let begun = self.twin.begin(function, args, self.budget, &mut Embedded { world, instance: &mut *self.arena });
-        let mut invocation = begun.map_err(|a| Ended::from_abort(&a, &image, function))?;
-        let twin_runtime::gate::Entry { offset, registers } = invocation.entry();
+        let (mut invocation, at) = begun.map_err(|a| Ended::from_abort(&a, &image, function))?;
+        let twin_runtime::gate::Entry { offset, registers } = at;
         let target = self.arena.code_base() + u64::from(offset);
         let entry = Entry { stack: self.arena.stack_top(), target, registers };
         let callee: *mut Invocation<'_, '_> = &mut invocation;

@@ -180,7 +180,7 @@ fn calls_out(m: &Module) -> Vec<(u64, u64)> {
 }
 
 impl Executor for NativeOriginal {
-    fn call(&mut self, world: &mut World, support: &mut Support, function: u64, args: &[u64; 6]) -> Result<u64, Ended> {
+    fn call(&mut self, world: &mut World, support: &Support, function: u64, args: &[u64; 6]) -> Result<u64, Ended> {
         let entry = Entry { stack: self.arena.stack_top(), target: function, registers: Registers::of_args(args) };
         let callee = Callee::Original(&self.names);
         let mut running = Running { callee, arena: &mut *self.arena, world, support, abort: None };

@@ -66,7 +66,7 @@ pub struct Learning<'a, E> {
 }
 
 impl<E: Executor> Executor for Learning<'_, E> {
-    fn call(&mut self, world: &mut World, support: &mut Support, function: u64, args: &[u64; 6]) -> Result<u64, Ended> {
+    fn call(&mut self, world: &mut World, support: &Support, function: u64, args: &[u64; 6]) -> Result<u64, Ended> {
         *world.deeds.borrow_mut() = Some(Vec::new());
         let result = self.inner.call(world, support, function, args);
         let habits = self.learned.0.entry(function).or_default();
@@ -101,7 +101,7 @@ pub struct Shown<'a> {
 }
 
 impl Executor for Shown<'_> {
-    fn call(&mut self, world: &mut World, support: &mut Support, function: u64, args: &[u64; 6]) -> Result<u64, Ended> {
+    fn call(&mut self, world: &mut World, support: &Support, function: u64, args: &[u64; 6]) -> Result<u64, Ended> {
         let none = Habits::default();
         let habits = self.learned.0.get(&(function | self.high)).unwrap_or(&none);
         let shown = &self.quiet.shown;

@@ -11,6 +11,7 @@ use twin_verify::{verify, Policy};
 
 use super::*;
 use crate::instance::{Areas, Config, Incomplete};
+use crate::linux::pool::Pool;
 use crate::linux::skb::Frame;
 use crate::linux::Foreign;
 use crate::memory::{Fault, Memory};
@@ -59,6 +60,8 @@ struct World {
     late: bool,
     table: Vec<(usize, u64, u64)>,
     upcalls: Vec<(u64, [u64; 6])>,
+    is_later: bool,
+    pool: Pool,
 }
 
 impl Memory for World {
@@ -77,6 +80,9 @@ impl Memory for World {
 }
 
 impl Host for World {
+    fn with_pool<R>(&mut self, work: impl FnOnce(&mut Pool) -> R) -> R {
+        work(&mut self.pool)
+    }
     fn machine_frame(&self, _: u64) -> Option<u64> {
         None
     }
@@ -118,9 +124,9 @@ impl Embedder for World {
     fn set_miss_result(&mut self, address: u64) {
         self.result = address;
     }
-    fn upcall(&mut self, _: u32, _: &str, domain: u64, args: &[u64; 6], _: u64) -> Result<u64, Reason> {
+    fn upcall(&mut self, _: u32, _: &str, domain: u64, args: &[u64; 6], _: u64) -> Result<Upcall, Reason> {
         self.upcalls.push((domain, *args));
-        Ok(99)
+        Ok(if self.is_later { Upcall::Later } else { Upcall::Returned(99) })
     }
     fn is_out_of_time(&self) -> bool {
         self.late
@@ -145,25 +151,44 @@ fn reason(answer: Answer) -> Option<Reason> {
 fn imports_are_bound_by_name_and_counted() {
     let bytes = image(Mode::Mirror);
     let mut twin = twin(&bytes);
-    let (mut world, mut support) = (World { budget: 10, ..World::default() }, Support::default());
-    assert_eq!(twin.gate(&call(Gate::Import(0)), &mut world, &mut support), Answer::Return(0));
-    assert_eq!(twin.gate(&call(Gate::Import(1)), &mut world, &mut support), Answer::Return(99));
+    let (mut world, support) = (World { budget: 10, ..World::default() }, Support::default());
+    assert_eq!(twin.gate(&call(Gate::Import(0)), &mut world, &support), Answer::Return(0));
+    assert_eq!(twin.gate(&call(Gate::Import(1)), &mut world, &support), Answer::Return(99));
     twin.force_upcall("is_vmalloc_addr");
-    assert_eq!(twin.gate(&call(Gate::Import(0)), &mut world, &mut support), Answer::Return(99));
+    assert_eq!(twin.gate(&call(Gate::Import(0)), &mut world, &support), Answer::Return(99));
     assert_eq!(world.upcalls, [(PRINTK, [1, 2, 3, 4, 5, 6]), (PRINTK - 64, [1, 2, 3, 4, 5, 6])]);
     let counts: Vec<_> = twin.imports().map(|(name, _, c)| (name.to_string(), c.native, c.upcall)).collect();
     assert_eq!(counts, [("is_vmalloc_addr".into(), 1, 1), ("_printk".into(), 0, 1)]);
-    assert_eq!(reason(twin.gate(&call(Gate::Import(2)), &mut world, &mut support)), Some(Reason::Import(2)));
+    assert_eq!(reason(twin.gate(&call(Gate::Import(2)), &mut world, &support)), Some(Reason::Import(2)));
+}
+
+/// While an invocation waits for an upcall nothing else begins on its stack.
+#[test]
+fn an_invocation_waits_and_goes_on() {
+    let bytes = image(Mode::Mirror);
+    let mut twin = twin(&bytes);
+    let (mut world, support) = (World { is_later: true, ..World::default() }, Support::default());
+    assert!(twin.resume().is_none(), "nothing waits");
+    let (mut running, _) = twin.begin(TEXT, &[0; 6], 10, &mut world).expect("begins");
+    assert_eq!(running.gate(&call(Gate::Import(1)), &mut world, &support), Answer::Wait);
+    assert_eq!(world.upcalls, [(PRINTK, [1, 2, 3, 4, 5, 6])]);
+    let second = twin.begin(TEXT, &[0; 6], 10, &mut world).map(|_| ());
+    assert_eq!(second.map_err(|abort| abort.reason), Err(Reason::Busy));
+    assert!(twin
+        .resume()
+        .is_some_and(|mut running| running.gate(&call(Gate::Warn), &mut world, &support) == Answer::Resume));
+    assert!(twin.resume().is_none(), "it goes on once");
+    assert_eq!(world.budget, 8, "the budget is that of the whole invocation");
 }
 
 #[test]
 fn stack_addresses_do_not_reach_the_domain() {
     let bytes = image(Mode::Mirror);
     let mut twin = twin(&bytes);
-    let (mut world, mut support) = (World { budget: 10, ..World::default() }, Support::default());
+    let (mut world, support) = (World { budget: 10, ..World::default() }, Support::default());
     let registers = Registers::of_args(&[1, 0x100_0040, 0, 0, 0, 0]);
     let leak = Call { registers, ..call(Gate::Import(1)) };
-    assert_eq!(reason(twin.gate(&leak, &mut world, &mut support)), Some(Reason::StackPointer(0x100_0040)));
+    assert_eq!(reason(twin.gate(&leak, &mut world, &support)), Some(Reason::StackPointer(0x100_0040)));
     assert!(world.upcalls.is_empty());
 }
 
@@ -171,9 +196,9 @@ fn stack_addresses_do_not_reach_the_domain() {
 fn indirect_calls_reach_functions_imports_or_nothing() {
     let bytes = image(Mode::Mirror);
     let mut twin = twin(&bytes);
-    let (mut world, mut support) = (World { budget: 10, ..World::default() }, Support::default());
+    let (mut world, support) = (World { budget: 10, ..World::default() }, Support::default());
     let with = |r11| Call { registers: Registers { r11, ..Registers::default() }, ..call(Gate::IndirectCall) };
-    let mut to = |r11| twin.gate(&with(r11), &mut world, &mut support);
+    let mut to = |r11| twin.gate(&with(r11), &mut world, &support);
     assert_eq!(to(TEXT + 0x40), Answer::Enter(8));
     assert_eq!(to(PRINTK), Answer::Return(99));
     assert_eq!(reason(to(TEXT + 0x41)), Some(Reason::IndirectCall(TEXT + 0x41)));
@@ -184,33 +209,33 @@ fn indirect_calls_reach_functions_imports_or_nothing() {
 fn a_used_up_budget_ends_it_in_any_gate_and_says_where() {
     let bytes = image(Mode::Mirror);
     let mut twin = twin(&bytes);
-    let (mut world, mut support) = (World::default(), Support::default());
-    let mut running = twin.begin(TEXT + 0x40, &[0; 6], 2, &mut world).expect("begins");
+    let (mut world, support) = (World::default(), Support::default());
+    let (mut running, _) = twin.begin(TEXT + 0x40, &[0; 6], 2, &mut world).expect("begins");
     for _ in 0..2 {
-        assert_eq!(running.gate(&call(Gate::Warn), &mut world, &mut support), Answer::Resume);
+        assert_eq!(running.gate(&call(Gate::Warn), &mut world, &support), Answer::Resume);
     }
-    let Answer::Abort(abort) = running.gate(&call(Gate::Warn), &mut world, &mut support) else { panic!("goes on") };
+    let Answer::Abort(abort) = running.gate(&call(Gate::Warn), &mut world, &support) else { panic!("goes on") };
     assert_eq!(abort.to_string(), "Budget at second+0x4 (twin 0x8)");
     assert_eq!(running.twin().warnings, 2);
     assert!(twin.begin(TEXT + 1, &[0; 6], 2, &mut world).is_err());
     (world.budget, world.late) = (100, true);
-    assert_eq!(reason(twin.gate(&call(Gate::Import(0)), &mut world, &mut support)), Some(Reason::TimeOut));
+    assert_eq!(reason(twin.gate(&call(Gate::Import(0)), &mut world, &support)), Some(Reason::TimeOut));
 }
 
 #[test]
 fn a_miss_is_served_in_stlb_mode_only() {
     let bytes = image(Mode::Stlb);
     let mut twin = twin(&bytes);
-    let (mut world, mut support) = (World { budget: 10, ..World::default() }, Support::default());
+    let (mut world, support) = (World { budget: 10, ..World::default() }, Support::default());
     world.miss = 0xffff_8880_0001_2345;
-    assert_eq!(twin.gate(&call(Gate::StlbMiss), &mut world, &mut support), Answer::Resume);
+    assert_eq!(twin.gate(&call(Gate::StlbMiss), &mut world, &support), Answer::Resume);
     assert_eq!((world.result, &world.table[..]), (0x7000_0345, &[(0x12, 0xffff_8880_0001_2000, 0x7000_0000)][..]));
     world.miss = 0xffff_8300_0000_0000;
     let fault = Fault { address: 0xffff_8300_0000_0000, write: false };
-    assert_eq!(reason(twin.gate(&call(Gate::StlbMiss), &mut world, &mut support)), Some(Reason::Memory(fault)));
+    assert_eq!(reason(twin.gate(&call(Gate::StlbMiss), &mut world, &support)), Some(Reason::Memory(fault)));
     let bytes = image(Mode::Mirror);
     let mut mirror = super::tests::twin(&bytes);
-    assert!(reason(mirror.gate(&call(Gate::StlbMiss), &mut world, &mut support)).is_some());
+    assert!(reason(mirror.gate(&call(Gate::StlbMiss), &mut world, &support)).is_some());
 }
 
 #[test]
@@ -259,7 +284,7 @@ fn nothing_of_the_hypervisor_is_left_in_registers() {
     let mut twin = twin(&bytes);
     let mut world = World::default();
     let args = [1, 2, 3, 4, 5, 6];
-    let entry = twin.begin(TEXT, &args, 2, &mut world).expect("begins").entry();
+    let (_, entry) = twin.begin(TEXT, &args, 2, &mut world).expect("begins");
     assert_eq!((entry.registers, entry.offset), (Registers::of_args(&args), 0));
     let before = Registers { rax: 7, r10: 8, r11: 9, ..Registers::of_args(&args) };
     assert_eq!(Answer::Return(99).registers(&before), Registers { rax: 99, ..Registers::default() });

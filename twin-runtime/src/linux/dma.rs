@@ -8,18 +8,18 @@ pub const MAPPING_ERROR: u64 = u64::MAX;
 const PAGE: u64 = 4096;
 
 /// For routines that have nothing to do.
-pub fn nothing<H: Host>(_: &mut Support, _: &mut H, _: &[u64; 6]) -> Done {
+pub fn nothing<H: Host>(_: &Support, _: &mut H, _: &[u64; 6]) -> Done {
     Ok(0)
 }
 
 /// `is_vmalloc_addr(address)`.
-pub fn is_vmalloc_addr<H: Host>(s: &mut Support, _: &mut H, args: &[u64; 6]) -> Done {
+pub fn is_vmalloc_addr<H: Host>(s: &Support, _: &mut H, args: &[u64; 6]) -> Done {
     Ok(u64::from((s.kernel.vmalloc_start..s.kernel.vmalloc_end).contains(&args[0])))
 }
 
 /// `dma_map_page_attrs(device, page, offset, size, direction, attributes)`: the machine address of a buffer, which must be
 /// contiguous in machine memory and below the device's limit.
-pub fn map_page<H: Host>(s: &mut Support, host: &mut H, args: &[u64; 6]) -> Done {
+pub fn map_page<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Done {
     let [_, page, offset, size, ..] = *args;
     Ok(machine_range(s, host, page, offset, size).unwrap_or(MAPPING_ERROR))
 }

@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 use core::cell::RefCell;
 
 use super::offsets::Offsets;
+use super::pool::Pool;
 use super::skb::Frame;
 use super::{Foreign, Host, Kernel, Routine, Support};
 use crate::memory::{Fault, Memory};
@@ -33,9 +34,17 @@ pub struct Fake {
     /// How often a busy lock is tried again, and after how many tries it is free.
     pub patience: u32,
     pub frees_after: Option<(u32, u64)>,
+    pub pool: Pool,
 }
 
 impl Fake {
+    pub fn reclaim(&mut self, o: &Offsets) -> Result<usize, Fault> {
+        let mut pool = core::mem::take(&mut self.pool);
+        let found = pool.reclaim(self, o);
+        self.pool = pool;
+        found
+    }
+
     pub fn map(&mut self, address: u64, pages: u64) {
         self.pages.extend((0..pages).map(|n| address / 4096 + n));
     }
@@ -85,6 +94,9 @@ impl Memory for Fake {
 }
 
 impl Host for Fake {
+    fn with_pool<R>(&mut self, work: impl FnOnce(&mut Pool) -> R) -> R {
+        work(&mut self.pool)
+    }
     fn machine_frame(&self, pfn: u64) -> Option<u64> {
         (!self.foreign.contains(&pfn)).then_some(pfn + self.shift)
     }
@@ -206,13 +218,12 @@ pub fn domain(n: u64) -> (Fake, Support) {
         vmemmap: VMEMMAP,
         jiffies: DEVICE + 0x800,
     };
-    let mut support = Support { offsets: offsets(), kernel, ..Support::default() };
+    let support = Support { offsets: offsets(), kernel, ..Support::default() };
     for k in 0..n {
-        support.pool.lend(SKBS + k * 512, BUFFERS + k * 4096, 2048).expect("memory");
-        support.pool.lend_bare(SKBS + k * 512 + 256).expect("memory");
+        fake.pool.lend(SKBS + k * 512, BUFFERS + k * 4096, 2048).expect("memory");
+        fake.pool.lend_bare(SKBS + k * 512 + 256).expect("memory");
         fake.put_u32(VMEMMAP + k * 64 + 52, 2).expect("mapped");
-        let o = support.offsets;
-        support.pool.lend_fragment(&fake, &o, FRAGMENTS + k * 4096, VMEMMAP + k * 64, 2048).expect("mapped");
+        fake.pool.lend_fragment(FRAGMENTS + k * 4096, VMEMMAP + k * 64, 2, 2048).expect("memory");
     }
     fake.put_u64(DEVICE + 816, DEVICE + 0x900).expect("mapped");
     fake.write(DEVICE + 0x900, &[2, 0, 0, 0, 0, 1]).expect("mapped");

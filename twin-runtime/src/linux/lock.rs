@@ -10,7 +10,7 @@ const LOCKED: u32 = 1;
 const LOCKED_BYTE: u32 = 0xff;
 
 /// `_raw_spin_lock*(lock)`; as the irqsave form it returns saved flags, which the release ignores.
-pub fn lock<H: Host>(s: &mut Support, host: &mut H, args: &[u64; 6]) -> Done {
+pub fn lock<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Done {
     let mut tries = 0;
     while try_lock(s, host, args)? == 0 {
         tries += 1;
@@ -22,12 +22,12 @@ pub fn lock<H: Host>(s: &mut Support, host: &mut H, args: &[u64; 6]) -> Done {
 }
 
 /// `_raw_spin_trylock(lock)`.
-pub fn try_lock<H: Host>(_: &mut Support, host: &mut H, args: &[u64; 6]) -> Done {
+pub fn try_lock<H: Host>(_: &Support, host: &mut H, args: &[u64; 6]) -> Done {
     Ok(u64::from(host.exchange_u32(args[0], 0, LOCKED)? == 0))
 }
 
 /// `_raw_spin_unlock*(lock)`.
-pub fn unlock<H: Host>(_: &mut Support, host: &mut H, args: &[u64; 6]) -> Done {
+pub fn unlock<H: Host>(_: &Support, host: &mut H, args: &[u64; 6]) -> Done {
     let release = |word: u32| (word & LOCKED_BYTE == LOCKED).then_some(word & !LOCKED_BYTE);
     match host.update_u32(args[0], release)? {
         (_, true) => Ok(0),

@@ -22,6 +22,8 @@ use skb::Frame;
 
 /// What support routines need of the world.
 pub trait Host: Memory {
+    /// Does something with the buffers that the domain lent; all its twins do so one after the other.
+    fn with_pool<R>(&mut self, work: impl FnOnce(&mut Pool) -> R) -> R;
     /// The machine frame behind a frame of the driver domain, if it may be used for DMA.
     fn machine_frame(&self, pfn: u64) -> Option<u64>;
     /// The poll of this `napi_struct` is to run (softirq).
@@ -86,15 +88,13 @@ pub(crate) fn bad(what: &'static str, value: u64) -> Stop {
 /// The result of a routine.
 pub type Done = Result<u64, Stop>;
 
-/// State of the support routines of one driver domain.
+/// What the support routines know of one driver domain. It does not change.
 #[derive(Clone, Debug, Default)]
 pub struct Support {
     /// Places of members.
     pub offsets: Offsets,
     /// Address ranges.
     pub kernel: Kernel,
-    /// Buffers that the domain lent.
-    pub pool: Pool,
     /// `struct device *` to bus address limit (exclusive); devices that are not listed have none.
     pub dma_limit: u64,
 }
@@ -126,7 +126,7 @@ macro_rules! routines {
             ///
             /// # Errors
             /// See [`Stop`].
-            pub fn call<H: Host>(self, support: &mut Support, host: &mut H, args: &[u64; 6]) -> Done {
+            pub fn call<H: Host>(self, support: &Support, host: &mut H, args: &[u64; 6]) -> Done {
                 match self { $(Self::$variant => $function(support, host, args),)* }
             }
         }

@@ -12,7 +12,7 @@ const PREFER_BUSY_POLL: u64 = 1 << 7;
 const SCHED_THREADED: u64 = 1 << 9;
 
 /// `napi_schedule_prep(napi)`: takes the poll, or notes that it was missed.
-pub fn schedule_prep<H: Host>(s: &mut Support, host: &mut H, args: &[u64; 6]) -> Done {
+pub fn schedule_prep<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Done {
     let at = args[0].wrapping_add(s.offsets.napi_state);
     let take = |state: u64| match state {
         _ if state & DISABLE != 0 => None,
@@ -24,13 +24,13 @@ pub fn schedule_prep<H: Host>(s: &mut Support, host: &mut H, args: &[u64; 6]) ->
 }
 
 /// `__napi_schedule(napi)`: the caller owns the poll; it is to run.
-pub fn schedule<H: Host>(_: &mut Support, host: &mut H, args: &[u64; 6]) -> Done {
+pub fn schedule<H: Host>(_: &Support, host: &mut H, args: &[u64; 6]) -> Done {
     host.schedule_poll(args[0]);
     Ok(0)
 }
 
 /// `napi_complete_done(napi, work)`: gives the poll back, unless it was missed meanwhile and has to run again.
-pub fn complete_done<H: Host>(s: &mut Support, host: &mut H, args: &[u64; 6]) -> Done {
+pub fn complete_done<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Done {
     let at = args[0].wrapping_add(s.offsets.napi_state);
     let give = |state: u64| {
         let kept = state & !(MISSED | SCHED | SCHED_THREADED | PREFER_BUSY_POLL);

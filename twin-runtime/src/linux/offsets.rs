@@ -23,6 +23,27 @@ macro_rules! offsets {
             }
         }
 
+        impl Offsets {
+            /// No structure of Linux is larger; what claims a place beyond is wrong.
+            pub const LARGEST: u32 = 1 << 16;
+
+            /// How many there are: those of [`NEEDED`] and the sizes.
+            pub const COUNT: usize = [$(stringify!($field),)* $(stringify!($size),)*].len();
+
+            /// Takes them in order: those of [`NEEDED`], then the sizes. `None` if one is larger than [`Self::LARGEST`].
+            #[must_use]
+            pub fn of(words: &[u32; Self::COUNT]) -> Option<Self> {
+                if words.iter().any(|word| *word > Self::LARGEST) {
+                    return None;
+                }
+                let mut words = words.iter().map(|word| u64::from(*word));
+                Some(Self { $($field: words.next()?,)* $($size: words.next()?,)* })
+            }
+        }
+
+        /// The structures whose sizes are needed.
+        pub const SIZED: &[&str] = &[$($sized,)*];
+
         /// Structure and member of every offset, for tools that collect them.
         pub const NEEDED: &[(&str, &str)] = &[$(($structure, $member),)*];
     };

@@ -54,27 +54,6 @@ pub enum Given {
     Foreign,
 }
 
-/// Why an object cannot be lent.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NotLent {
-    /// Its page structure is not there.
-    Memory(Fault),
-    /// There is no memory to remember it by.
-    NoMemory(TryReserveError),
-}
-
-impl From<Fault> for NotLent {
-    fn from(fault: Fault) -> Self {
-        Self::Memory(fault)
-    }
-}
-
-impl From<TryReserveError> for NotLent {
-    fn from(error: TryReserveError) -> Self {
-        Self::NoMemory(error)
-    }
-}
-
 /// Objects by address, sorted. Only lending one takes memory; finding, taking and giving do not.
 #[derive(Clone, Debug)]
 struct Table<T>(Vec<(u64, T)>);
@@ -121,33 +100,31 @@ impl Pool {
     ///
     /// # Errors
     /// If there is no memory to remember it by.
-    pub fn lend(&mut self, skb: u64, head: u64, size: u32) -> Result<(), NotLent> {
-        Ok(self.skbs.add(skb, Lent { head, size, out: Use::Home }, &mut self.whole)?)
+    pub fn lend(&mut self, skb: u64, head: u64, size: u32) -> Result<(), TryReserveError> {
+        self.skbs.add(skb, Lent { head, size, out: Use::Home }, &mut self.whole)
     }
 
     /// Adds an `sk_buff` without a buffer.
     ///
     /// # Errors
     /// As for [`Self::lend`].
-    pub fn lend_bare(&mut self, skb: u64) -> Result<(), NotLent> {
-        Ok(self.skbs.add(skb, Lent { head: 0, size: 0, out: Use::Home }, &mut self.bare)?)
+    pub fn lend_bare(&mut self, skb: u64) -> Result<(), TryReserveError> {
+        self.skbs.add(skb, Lent { head: 0, size: 0, out: Use::Home }, &mut self.bare)
     }
 
-    /// Adds a receive buffer of `bytes` bytes (the same for all) in `page`.
+    /// Adds a receive buffer of `bytes` bytes (the same for all) in `page`, whose `_refcount` is `references` while it is lent.
     ///
     /// # Errors
-    /// As for [`Self::lend`], or if the page structure is not there.
-    pub fn lend_fragment(
-        &mut self,
-        memory: &impl Memory,
-        o: &Offsets,
-        data: u64,
-        page: u64,
-        bytes: u64,
-    ) -> Result<(), NotLent> {
-        let references = memory.u32(page.wrapping_add(o.page_refcount))?;
+    /// As for [`Self::lend`].
+    pub fn lend_fragment(&mut self, data: u64, page: u64, references: u32, bytes: u64) -> Result<(), TryReserveError> {
         self.fragment_bytes = if self.fragments.0.is_empty() { bytes } else { self.fragment_bytes.min(bytes) };
-        Ok(self.fragments.add(data, Fragment { page, references, out: false }, &mut self.free_fragments)?)
+        self.fragments.add(data, Fragment { page, references, out: false }, &mut self.free_fragments)
+    }
+
+    /// Numbers of lent objects: `sk_buff`s, fragments.
+    #[must_use]
+    pub fn lent(&self) -> (usize, usize) {
+        (self.skbs.0.len(), self.fragments.0.len())
     }
 
     /// Numbers of free objects: with buffer, without, fragments.

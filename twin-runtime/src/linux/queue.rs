@@ -11,7 +11,7 @@ const FROZEN: u64 = 1 << 2;
 const OWNER: u32 = 0x7fff_fff0;
 
 /// `netif_schedule_queue(queue)`.
-pub fn schedule<H: Host>(s: &mut Support, host: &mut H, args: &[u64; 6]) -> Done {
+pub fn schedule<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Done {
     let state = host.u64(args[0].wrapping_add(s.offsets.queue_state))?;
     if state & (DRIVER_OFF | STACK_OFF) == 0 {
         host.queue_event(args[0]);
@@ -20,7 +20,7 @@ pub fn schedule<H: Host>(s: &mut Support, host: &mut H, args: &[u64; 6]) -> Done
 }
 
 /// `netif_tx_wake_queue(queue)`.
-pub fn wake<H: Host>(s: &mut Support, host: &mut H, args: &[u64; 6]) -> Done {
+pub fn wake<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Done {
     let at = args[0].wrapping_add(s.offsets.queue_state);
     let start = |state: u64| (state & DRIVER_OFF != 0).then_some(state & !DRIVER_OFF);
     if host.update_u64(at, start)?.1 {
@@ -104,7 +104,7 @@ impl Limits {
 }
 
 /// `dql_completed(dql, count)`.
-pub fn dql_completed<H: Host>(s: &mut Support, host: &mut H, args: &[u64; 6]) -> Done {
+pub fn dql_completed<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Done {
     let (dql, count) = (args[0], (args[1] & 0xffff_ffff) as u32);
     let o = &s.offsets;
     let word = |member: u64| host.u32(dql.wrapping_add(member));
@@ -149,7 +149,7 @@ impl Support {
     ///
     /// # Errors
     /// If the queue is not there, or the lock stays taken.
-    pub fn begin_transmit<H: Host>(&mut self, host: &mut H, queue: u64) -> Result<bool, Reason> {
+    pub fn begin_transmit<H: Host>(&self, host: &mut H, queue: u64) -> Result<bool, Reason> {
         let lock = [queue.wrapping_add(self.offsets.queue_lock), 0, 0, 0, 0, 0];
         lock::lock(self, host, &lock).map_err(reason)?;
         host.put_u32(queue.wrapping_add(self.offsets.queue_lock_owner), OWNER)?;
@@ -165,7 +165,7 @@ impl Support {
     ///
     /// # Errors
     /// If the queue is not there, or somebody changed the lock.
-    pub fn end_transmit<H: Host>(&mut self, host: &mut H, queue: u64, sent: bool) -> Result<(), Reason> {
+    pub fn end_transmit<H: Host>(&self, host: &mut H, queue: u64, sent: bool) -> Result<(), Reason> {
         if sent {
             let now = host.u64(self.kernel.jiffies)?;
             let at = queue.wrapping_add(self.offsets.queue_trans_start);

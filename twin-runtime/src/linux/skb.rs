@@ -115,22 +115,22 @@ fn set_up<M: Memory>(m: &M, o: &Offsets, skb: u64, head: u64, size: u64, room: u
 }
 
 /// `__netdev_alloc_skb(device, len, flags)`: 0 if the pool is empty.
-pub fn allocate<H: Host>(s: &mut Support, host: &mut H, args: &[u64; 6]) -> Done {
+pub fn allocate<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Done {
     let info = s.offsets.info_size.next_multiple_of(64);
     let need = (args[1] & 0xffff_ffff) + HEADROOM + info;
-    let Some((skb, lent)) = s.pool.take(need, Use::Driver) else { return Ok(0) };
+    let Some((skb, lent)) = host.with_pool(|pool| pool.take(need, Use::Driver)) else { return Ok(0) };
     set_up(host, &s.offsets, skb, lent.head, u64::from(lent.size), HEADROOM, args[0])?;
     Ok(skb)
 }
 
 /// `__napi_alloc_skb(napi, len, flags)`.
-pub fn napi_allocate<H: Host>(s: &mut Support, host: &mut H, args: &[u64; 6]) -> Done {
+pub fn napi_allocate<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Done {
     let device = host.u64(args[0].wrapping_add(s.offsets.napi_device))?;
     allocate(s, host, &[device, args[1], args[2], 0, 0, 0])
 }
 
 /// `napi_build_skb(data, size)`: an `sk_buff` around a received buffer.
-pub fn build<H: Host>(s: &mut Support, host: &mut H, args: &[u64; 6]) -> Done {
+pub fn build<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Done {
     let [data, size, ..] = *args;
     let size = size & 0xffff_ffff;
     if size == 0 {
@@ -139,20 +139,20 @@ pub fn build<H: Host>(s: &mut Support, host: &mut H, args: &[u64; 6]) -> Done {
     if size < s.offsets.info_size.next_multiple_of(64) {
         return Err(bad("buffer too small for the shared info", size));
     }
-    let Some(skb) = s.pool.take_bare() else { return Ok(0) };
+    let Some(skb) = host.with_pool(Pool::take_bare) else { return Ok(0) };
     set_up(host, &s.offsets, skb, data, size, 0, 0)?;
     host.put_u8(skb.wrapping_add(s.offsets.skb_cloned), HEAD_FRAG)?;
     Ok(skb)
 }
 
 /// `__netdev_alloc_frag_align(size, mask)`: 0 if the pool is empty. Every buffer is aligned to its page or half of it.
-pub fn allocate_fragment<H: Host>(s: &mut Support, _: &mut H, args: &[u64; 6]) -> Done {
-    Ok(s.pool.take_fragment(args[0] & 0xffff_ffff).unwrap_or(0))
+pub fn allocate_fragment<H: Host>(_: &Support, host: &mut H, args: &[u64; 6]) -> Done {
+    Ok(host.with_pool(|pool| pool.take_fragment(args[0] & 0xffff_ffff)).unwrap_or(0))
 }
 
 /// `page_frag_free(data)`.
-pub fn free_fragment<H: Host>(s: &mut Support, host: &mut H, args: &[u64; 6]) -> Done {
-    match s.pool.give_fragment(args[0]) {
+pub fn free_fragment<H: Host>(_: &Support, host: &mut H, args: &[u64; 6]) -> Done {
+    match host.with_pool(|pool| pool.give_fragment(args[0])) {
         Some(true) => {}
         Some(false) => return Err(bad("fragment freed twice", args[0])),
         None => host.free_in_domain(Foreign::Fragment(args[0])),
@@ -161,15 +161,15 @@ pub fn free_fragment<H: Host>(s: &mut Support, host: &mut H, args: &[u64; 6]) ->
 }
 
 /// `napi_consume_skb(skb, budget)` and the other ways to be done with one.
-pub fn consume<H: Host>(s: &mut Support, host: &mut H, args: &[u64; 6]) -> Done {
+pub fn consume<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Done {
     if args[0] != 0 {
         release(s, host, args[0])?;
     }
     Ok(0)
 }
 
-fn release<H: Host>(s: &mut Support, host: &mut H, skb: u64) -> Result<(), Stop> {
-    let lent = match s.pool.give(skb) {
+fn release<H: Host>(s: &Support, host: &mut H, skb: u64) -> Result<(), Stop> {
+    let lent = match host.with_pool(|pool| pool.give(skb)) {
         Given::Back(lent) => lent,
         Given::Twice => return Err(bad("sk_buff freed twice", skb)),
         Given::Foreign => {
@@ -189,7 +189,7 @@ fn release<H: Host>(s: &mut Support, host: &mut H, skb: u64) -> Result<(), Stop>
 }
 
 /// `skb_put(skb, len)`: the old tail.
-pub fn put<H: Host>(s: &mut Support, host: &mut H, args: &[u64; 6]) -> Done {
+pub fn put<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Done {
     let (skb, more) = (args[0], (args[1] & 0xffff_ffff) as u32);
     let parts = Parts::read(host, &s.offsets, skb)?;
     let tail = parts.tail.checked_add(more).filter(|tail| *tail <= parts.end && parts.data_len == 0);
@@ -200,7 +200,7 @@ pub fn put<H: Host>(s: &mut Support, host: &mut H, args: &[u64; 6]) -> Done {
 }
 
 /// `skb_trim(skb, len)`.
-pub fn trim<H: Host>(s: &mut Support, host: &mut H, args: &[u64; 6]) -> Done {
+pub fn trim<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Done {
     let (skb, len) = (args[0], (args[1] & 0xffff_ffff) as u32);
     let parts = Parts::read(host, &s.offsets, skb)?;
     if parts.len > len && parts.data_len == 0 {
@@ -212,7 +212,7 @@ pub fn trim<H: Host>(s: &mut Support, host: &mut H, args: &[u64; 6]) -> Done {
 }
 
 /// `__skb_pad(skb, pad, free_on_error)`: zeroes after the data if there is room, else the domain does it.
-pub fn pad<H: Host>(s: &mut Support, host: &mut H, args: &[u64; 6]) -> Done {
+pub fn pad<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Done {
     let (skb, pad) = (args[0], args[1] & 0xffff_ffff);
     let parts = Parts::read(host, &s.offsets, skb)?;
     let cloned = host.u8(skb.wrapping_add(s.offsets.skb_cloned))? & CLONED != 0;
@@ -224,7 +224,7 @@ pub fn pad<H: Host>(s: &mut Support, host: &mut H, args: &[u64; 6]) -> Done {
 }
 
 /// `eth_type_trans(skb, device)`: strips the Ethernet header; returns the protocol as stored.
-pub fn eth_type_trans<H: Host>(s: &mut Support, host: &mut H, args: &[u64; 6]) -> Done {
+pub fn eth_type_trans<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Done {
     let [skb, device, ..] = *args;
     let o = s.offsets;
     let parts = Parts::read(host, &o, skb)?;
@@ -274,18 +274,18 @@ fn protocol(header: &[u8; 16], raw: bool) -> u16 {
 }
 
 /// `napi_gro_receive(napi, skb)`.
-pub fn gro_receive<H: Host>(s: &mut Support, host: &mut H, args: &[u64; 6]) -> Done {
+pub fn gro_receive<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Done {
     hand_over(s, host, args[1])?;
     Ok(GRO_NORMAL)
 }
 
 /// `netif_receive_skb(skb)`.
-pub fn receive<H: Host>(s: &mut Support, host: &mut H, args: &[u64; 6]) -> Done {
+pub fn receive<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Done {
     hand_over(s, host, args[0])?;
     Ok(0)
 }
 
-fn hand_over<H: Host>(s: &mut Support, host: &mut H, skb: u64) -> Result<(), Stop> {
+fn hand_over<H: Host>(s: &Support, host: &mut H, skb: u64) -> Result<(), Stop> {
     if let Some(frame) = frame(host, s, skb)? {
         host.receive(&frame);
     }
@@ -373,14 +373,16 @@ impl Support {
     ///
     /// # Errors
     /// If the pool's memory is not there any more.
-    pub fn prepare<H: Host>(&mut self, host: &mut H, packet: &Packet<'_>) -> Result<Option<u64>, Reason> {
+    pub fn prepare<H: Host>(&self, host: &mut H, packet: &Packet<'_>) -> Result<Option<u64>, Reason> {
         let o = self.offsets;
         let len = packet.header.len() as u64;
         let need = len + HEADROOM + o.info_size.next_multiple_of(64);
         if packet.fragments.len() > MAX_FRAGMENTS || len < u64::from(ETHERNET_HEADER) {
             return Ok(None);
         }
-        let Some((skb, lent)) = self.pool.take(need, Use::Transmit(packet.cookie)) else { return Ok(None) };
+        let Some((skb, lent)) = host.with_pool(|pool| pool.take(need, Use::Transmit(packet.cookie))) else {
+            return Ok(None);
+        };
         set_up(host, &o, skb, lent.head, u64::from(lent.size), HEADROOM, packet.device)?;
         host.write(lent.head.wrapping_add(HEADROOM), packet.header)?;
         let more: u64 = packet.fragments.iter().map(|f| u64::from(f.len)).sum();
@@ -427,8 +429,8 @@ impl Support {
     }
 
     /// Takes back a prepared packet that was not handed to the driver (its queue was stopped, or it answered "busy").
-    pub fn withdraw<H: Host>(&mut self, host: &mut H, skb: u64) {
-        if let Given::Back(_) = self.pool.give(skb) {
+    pub fn withdraw<H: Host>(&self, host: &mut H, skb: u64) {
+        if let Given::Back(_) = host.with_pool(|pool| pool.give(skb)) {
             // The pool's own memory; if it is gone, the next use of it says so.
             let _ = Pool::at_home(host, &self.offsets, skb);
         }

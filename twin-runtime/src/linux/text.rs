@@ -9,7 +9,7 @@ const MOST: u64 = 1 << 20;
 const PORTS_BELOW: u64 = 0x40000;
 
 /// `memcpy(to, from, len)` and `memmove`.
-pub fn copy<H: Host>(_: &mut Support, host: &mut H, args: &[u64; 6]) -> Done {
+pub fn copy<H: Host>(_: &Support, host: &mut H, args: &[u64; 6]) -> Done {
     let [to, from, len, ..] = *args;
     if len > MOST {
         return Err(bad("copy too long", len));
@@ -29,7 +29,7 @@ pub fn copy<H: Host>(_: &mut Support, host: &mut H, args: &[u64; 6]) -> Done {
 }
 
 /// `memset(to, value, len)`.
-pub fn fill<H: Host>(_: &mut Support, host: &mut H, args: &[u64; 6]) -> Done {
+pub fn fill<H: Host>(_: &Support, host: &mut H, args: &[u64; 6]) -> Done {
     let [to, value, len, ..] = *args;
     if len > MOST {
         return Err(bad("fill too long", len));
@@ -39,7 +39,7 @@ pub fn fill<H: Host>(_: &mut Support, host: &mut H, args: &[u64; 6]) -> Done {
 }
 
 /// `ioread8/16/32(address)`. Ports are the domain's.
-pub fn io_read<const BYTES: usize, H: Host>(_: &mut Support, host: &mut H, args: &[u64; 6]) -> Done {
+pub fn io_read<const BYTES: usize, H: Host>(_: &Support, host: &mut H, args: &[u64; 6]) -> Done {
     if args[0] < PORTS_BELOW {
         return Err(Stop::Upcall);
     }
@@ -49,7 +49,7 @@ pub fn io_read<const BYTES: usize, H: Host>(_: &mut Support, host: &mut H, args:
 }
 
 /// `iowrite8/16/32(value, address)`.
-pub fn io_write<const BYTES: usize, H: Host>(_: &mut Support, host: &mut H, args: &[u64; 6]) -> Done {
+pub fn io_write<const BYTES: usize, H: Host>(_: &Support, host: &mut H, args: &[u64; 6]) -> Done {
     if args[1] < PORTS_BELOW {
         return Err(Stop::Upcall);
     }
@@ -58,19 +58,19 @@ pub fn io_write<const BYTES: usize, H: Host>(_: &mut Support, host: &mut H, args
 }
 
 /// `queue_work_on(cpu, queue, work)`: the domain makes the call after the invocation; here it counts as queued.
-pub fn note_work<H: Host>(_: &mut Support, host: &mut H, args: &[u64; 6]) -> Done {
+pub fn note_work<H: Host>(_: &Support, host: &mut H, args: &[u64; 6]) -> Done {
     host.note(Routine::QueueWork, args);
     Ok(1)
 }
 
 /// `queue_delayed_work_on(cpu, queue, work, delay)`, alike.
-pub fn note_delayed_work<H: Host>(_: &mut Support, host: &mut H, args: &[u64; 6]) -> Done {
+pub fn note_delayed_work<H: Host>(_: &Support, host: &mut H, args: &[u64; 6]) -> Done {
     host.note(Routine::QueueDelayedWork, args);
     Ok(1)
 }
 
 /// `mod_timer(timer, expires)`, alike; it counts as not having been pending.
-pub fn note_timer<H: Host>(_: &mut Support, host: &mut H, args: &[u64; 6]) -> Done {
+pub fn note_timer<H: Host>(_: &Support, host: &mut H, args: &[u64; 6]) -> Done {
     host.note(Routine::ModTimer, args);
     Ok(0)
 }

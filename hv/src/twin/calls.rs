@@ -1,0 +1,119 @@
+//! Calls of a twin's functions on behalf of its domain, and what they come to.
+
+use super::instance::{Instance, Slot};
+use super::run::{self, Begin, Ended, How};
+use super::{place, ready, Loaded};
+use crate::arch::tsc;
+use crate::cpu::percpu;
+use crate::cpu::Interruptible;
+use crate::domain::vcpu::OwnedVcpu;
+use crate::sync::MutexGuard;
+use crate::{guest_warn, mem};
+use core::sync::atomic::Ordering;
+use twin_abi::op::{self, reason, TwinCall};
+use twin_runtime::{Abort, Reason};
+use xen_abi::errno::Errno;
+
+/// Runs a function of a twin of `v`'s domain here, where `v` runs; says in `call` how it ended. Errors: ENOENT; ESRCH if the
+/// twin has no such function; EBUSY while it is loaded or unloaded, or all its instances are in use; EIO if it is disabled; ENOMEM.
+pub fn call(v: &OwnedVcpu, call: &mut TwinCall, interruptible: Interruptible<'_>) -> Result<(), Errno> {
+    let place = place(call.twin)?.try_read().ok_or(Errno::EBUSY)?;
+    let loaded = usable(ready(&place, v.domain())?)?;
+    let Some((number, mut slot)) = free_instance(loaded) else {
+        check_upcalls(loaded, call.twin);
+        return Err(Errno::EBUSY);
+    };
+    let begin = Begin::Call { function: call.function, args: call.args, budget: loaded.budget };
+    let ended = run::invoke(v, loaded, number, &mut slot, begin, interruptible)?;
+    loaded.invocations.fetch_add(1, Ordering::Relaxed);
+    finish(loaded, number, ended, call);
+    Ok(())
+}
+
+/// Goes on with the invocation that waits in instance `call.instance`. Errors as [`call`]; ENOENT also if none waits there.
+pub fn resume(v: &OwnedVcpu, call: &mut TwinCall, interruptible: Interruptible<'_>) -> Result<(), Errno> {
+    let place = place(call.twin)?.try_read().ok_or(Errno::EBUSY)?;
+    let loaded = usable(ready(&place, v.domain())?)?;
+    let number = call.instance as usize;
+    let mut slot = loaded.instances.get(number).ok_or(Errno::ENOENT)?.slot.try_lock().ok_or(Errno::EBUSY)?;
+    let ended = run::invoke(v, loaded, number, &mut slot, Begin::Resume { result: call.result }, interruptible)?;
+    finish(loaded, number, ended, call);
+    Ok(())
+}
+
+/// A twin that may run, with memory to say so if it comes to grief.
+fn usable(loaded: &Loaded) -> Result<&Loaded, Errno> {
+    if loaded.disabled.load(Ordering::Acquire) {
+        return Err(Errno::EIO);
+    }
+    // An abort is told in words.
+    if mem::frames::has_headroom() {
+        Ok(loaded)
+    } else {
+        Err(Errno::ENOMEM)
+    }
+}
+
+/// An instance that nobody uses: this CPU's own, or another one's.
+fn free_instance(loaded: &Loaded) -> Option<(usize, MutexGuard<'_, Slot>)> {
+    let count = loaded.instances.len();
+    let own = percpu::this_cpu().cpu as usize;
+    let numbers = (0..count).map(|n| (own + n) % count);
+    numbers.into_iter().find_map(|number| {
+        let slot = loaded.instances[number].slot.try_lock().filter(|slot| slot.waiting.is_none())?;
+        Some((number, slot))
+    })
+}
+
+/// Disables the twin if an upcall is overdue.
+fn check_upcalls(loaded: &Loaded, number: u32) {
+    let now = tsc::now_ns();
+    let is_overdue = |instance: &Instance| {
+        let since = instance.slot.try_lock().and_then(|slot| slot.waiting.as_ref().map(|waiting| waiting.since_ns));
+        since.is_some_and(|since| now.saturating_sub(since) > op::UPCALL_LIMIT_NS)
+    };
+    if loaded.instances.iter().any(is_overdue) && !loaded.disabled.swap(true, Ordering::AcqRel) {
+        loaded.aborts.fetch_add(1, Ordering::Relaxed);
+        guest_warn!("d{}: twin {number} is disabled: an upcall does not return", loaded.owner);
+    }
+}
+
+/// Says in `call` how it ended.
+fn finish(loaded: &Loaded, instance: usize, ended: Ended, call: &mut TwinCall) {
+    call.steps = u32::try_from(ended.steps).unwrap_or(u32::MAX);
+    (call.result, call.detail, call.original, call.offset) = (0, 0, 0, 0);
+    match ended.how {
+        How::Returned(value) => (call.reason, call.result) = (reason::RETURNED, value),
+        How::Waits(upcall) => {
+            (call.reason, call.detail, call.offset) = (reason::UPCALL, upcall.function, upcall.import);
+            (call.args, call.more) = (upcall.args, upcall.more);
+            #[allow(clippy::cast_possible_truncation, reason = "at most MAX_CPUS")]
+            (call.instance = instance as u32);
+        }
+        How::Aborted(abort) => {
+            loaded.aborts.fetch_add(1, Ordering::Relaxed);
+            loaded.disabled.store(true, Ordering::Release);
+            guest_warn!("d{}: twin {} is disabled: {abort}", loaded.owner, call.twin);
+            (call.reason, call.detail) = told(&abort);
+            (call.offset, call.original) = (abort.offset, abort.original);
+        }
+    }
+}
+
+/// An abort's reason and detail as the interface has them.
+fn told(abort: &Abort) -> (u32, u64) {
+    match abort.reason {
+        Reason::Memory(fault) => (reason::MEMORY, fault.address),
+        Reason::Exception { vector: 14, address } => (reason::MEMORY, address),
+        Reason::Exception { vector, .. } => (reason::EXCEPTION, vector.into()),
+        Reason::Bug => (reason::BUG, 0),
+        Reason::Budget => (reason::BUDGET, 0),
+        Reason::TimeOut | Reason::Busy => (reason::TIME_OUT, 0),
+        Reason::IndirectCall(address) => (reason::INDIRECT_CALL, address),
+        Reason::Import(number) => (reason::IMPORT, number.into()),
+        Reason::StackPointer(address) => (reason::STACK_POINTER, address),
+        Reason::Lock(address) => (reason::LOCK, address),
+        Reason::Structure { value, .. } => (reason::STRUCTURE, value),
+        Reason::Stack(address) => (reason::STACK, address),
+    }
+}

@@ -1,0 +1,159 @@
+//! What all instances of a twin have in common beside their code: what is known of the kernel, the buffers that it lent, and what
+//! it has to do for the twin.
+
+use crate::mem::frames;
+use crate::mem::guest_ptr::{plain, GuestPtr};
+use crate::sync::Mutex;
+use alloc::vec::Vec;
+use twin_abi::op::{self, lent, note, TwinKernel, TwinLent, TwinNote};
+use twin_runtime::linux::offsets::Offsets;
+use twin_runtime::linux::pool::Pool;
+use twin_runtime::linux::skb::LARGEST;
+use twin_runtime::linux::{Foreign, Kernel, Routine, Support};
+use x86::Mfn;
+use xen_abi::errno::Errno;
+use xen_abi::layout::DomId;
+
+plain!(TwinKernel, TwinLent, TwinNote);
+
+/// Notes that one call of a routine may leave, and more.
+const NOTES_OF_A_CALL: usize = 8;
+
+/// See the module.
+pub struct Common {
+    /// What routines know.
+    pub support: Support,
+    p2m: u64,
+    p2m_frames: u64,
+    owner: DomId,
+    is_described: bool,
+    pool: Mutex<Pool>,
+    /// Room for all was made at the start.
+    notes: Mutex<Vec<TwinNote>>,
+}
+
+impl Common {
+    /// For a twin of `owner`, with what it says at `kernel` of its kernel, if that is not 0. Errors: EFAULT; EINVAL if it says what
+    /// cannot be; ENOMEM.
+    pub fn new(owner: DomId, kernel: u64) -> Result<Self, Errno> {
+        let said = if kernel == 0 { TwinKernel::default() } else { GuestPtr::new(kernel).read()? };
+        let mut notes = Vec::new();
+        notes.try_reserve_exact(op::MAX_NOTES).map_err(|_| Errno::ENOMEM)?;
+        Ok(Self {
+            support: if kernel == 0 { Support::default() } else { support(&said)? },
+            p2m: said.p2m,
+            p2m_frames: said.p2m_frames,
+            owner,
+            is_described: kernel != 0,
+            pool: Mutex::new(Pool::default()),
+            notes: Mutex::new(notes),
+        })
+    }
+
+    /// Does the hypervisor serve this routine? The others lead to work that the domain's own kernel has to know of.
+    pub fn serves(&self, routine: Routine) -> bool {
+        use Routine::{
+            GroReceive, IoRead16, IoRead32, IoRead8, IoWrite16, IoWrite32, IoWrite8, ModTimer, NapiSchedule,
+            QueueDelayedWork, QueueWork, Receive,
+        };
+        let is_the_domains = matches!(
+            routine,
+            NapiSchedule | GroReceive | Receive | QueueWork | QueueDelayedWork | ModTimer
+            // Device registers are to be accessed once, and at their size.
+            | IoRead8 | IoRead16 | IoRead32 | IoWrite8 | IoWrite16 | IoWrite32
+        );
+        self.is_described && !is_the_domains
+    }
+
+    /// Where the machine frame of pseudo-physical frame `pfn` stands in the domain's list.
+    pub fn p2m_entry(&self, pfn: u64) -> Option<u64> {
+        (pfn < self.p2m_frames).then(|| self.p2m.wrapping_add(pfn.wrapping_mul(8)))
+    }
+
+    /// Is this a frame of the domain's own, which its devices may reach?
+    pub fn owns(&self, mfn: u64) -> bool {
+        frames::frame(Mfn::new(mfn)).is_some_and(|frame| frame.owner() == self.owner && frame.count().refs() != 0)
+    }
+
+    /// Does something with the pool.
+    pub fn with_pool<R>(&self, work: impl FnOnce(&mut Pool) -> R) -> R {
+        work(&mut self.pool.lock())
+    }
+
+    /// Takes buffers that the domain lends. Errors: EINVAL for one that cannot be; ENOSPC if there are too many; ENOMEM. Those before
+    /// are lent then.
+    pub fn lend(&self, buffers: &[TwinLent]) -> Result<(), Errno> {
+        let mut pool = self.pool.lock();
+        for buffer in buffers {
+            let (skbs, fragments) = pool.lent();
+            if skbs + fragments >= op::MAX_LENT {
+                return Err(Errno::ENOSPC);
+            }
+            if !frames::has_headroom() {
+                return Err(Errno::ENOMEM);
+            }
+            let is_bare = buffer.kind == lent::BARE_SKB;
+            if buffer.flags != 0 || !(is_bare || (1..=LARGEST).contains(&buffer.bytes)) {
+                return Err(Errno::EINVAL);
+            }
+            match buffer.kind {
+                lent::SKB => pool.lend(buffer.object, buffer.of, buffer.bytes),
+                lent::BARE_SKB => pool.lend_bare(buffer.object),
+                lent::FRAGMENT => pool.lend_fragment(buffer.object, buffer.of, buffer.references, buffer.bytes.into()),
+                _ => return Err(Errno::EINVAL),
+            }
+            .map_err(|_| Errno::ENOMEM)?;
+        }
+        Ok(())
+    }
+
+    /// Is there room for what one more call of a routine may note?
+    pub fn has_room_for_notes(&self) -> bool {
+        self.notes.lock().len() + NOTES_OF_A_CALL <= op::MAX_NOTES
+    }
+
+    /// The domain has to do something.
+    pub fn note(&self, kind: u32, object: u64) {
+        let mut notes = self.notes.lock();
+        debug_assert!(notes.len() < op::MAX_NOTES, "there was room when the gate was called");
+        if notes.len() < op::MAX_NOTES {
+            notes.push(TwinNote { kind, flags: 0, object });
+        }
+    }
+
+    /// The domain has to free something.
+    pub fn note_foreign(&self, what: Foreign) {
+        match what {
+            Foreign::Skb(skb) => self.note(note::FREE_SKB, skb),
+            Foreign::Fragment(data) => self.note(note::FREE_FRAGMENT, data),
+        }
+    }
+
+    /// Moves the oldest notes into `into`, as many as there is room for; how many that are.
+    pub fn fetch(&self, into: &mut [TwinNote]) -> usize {
+        let mut notes = self.notes.lock();
+        let count = notes.len().min(into.len());
+        for (to, note) in into.iter_mut().zip(notes.drain(..count)) {
+            *to = note;
+        }
+        count
+    }
+}
+
+/// What routines know, from what the domain says.
+fn support(said: &TwinKernel) -> Result<Support, Errno> {
+    let mut words = [0; Offsets::COUNT];
+    if said.flags != 0 || said.nr_offsets as usize != words.len() {
+        return Err(Errno::EINVAL);
+    }
+    GuestPtr::new(said.offsets).read_slice(&mut words)?;
+    let offsets = Offsets::of(&words).ok_or(Errno::EINVAL)?;
+    let kernel = Kernel {
+        page_offset: said.page_offset,
+        vmalloc_start: said.vmalloc_start,
+        vmalloc_end: said.vmalloc_end,
+        vmemmap: said.vmemmap,
+        jiffies: said.jiffies,
+    };
+    Ok(Support { offsets, kernel, dma_limit: said.dma_limit })
+}
