@@ -41,7 +41,7 @@ static bool housekeeping(u64 n)
 	if (n % 64 == 0)
 		wake_vcpus();
 	if (n % REPORT == REPORT - 1)
-		printk("  done %lu, accepted %lu\n", n + 1, operations_accepted());
+		printk("  done %lu, accepted %lu, all vCPUs %lu\n", n + 1, operations_accepted(), operations_done());
 	return n + 1 < end;
 }
 

@@ -16,10 +16,12 @@ enum { PFNS = 1024, FRAMES_END = 1 << 17, WINDOW = 0, WINDOW_PAGES = 96, PLACES 
 /* It is destroyed while its frame or grant is in a place of this kernel's. */
 enum { NOBODY, EMPTY = ~0u };
 /*
- * In ms: until a calm child has to have done something; and for how long some are left alone, or nobody would ever wait that long.
- * Those are of the first few numbers, so that others come and go meanwhile.
+ * In ms: until a calm child has to have done something; and for how long some are left alone, for nobody would ever wait that
+ * long, nor would a hostile one do much. Of the first numbers are calm ones that are, then hostile ones that are and do not end
+ * themselves; the rest come and go.
  */
-enum { PATIENCE_MS = 5000, TRUCE_MS = 8000, WITH_TRUCE = 2 };
+enum { PATIENCE_MS = 5000, TRUCE_MS = 8000 };
+enum { CALM_FIRST = 2, CAREFUL_FIRST = 4 };
 
 static struct child {
 	/* The vCPU that builds it, plus one. */
@@ -33,9 +35,16 @@ static struct child {
 	/* It runs undisturbed if both are what `disturbed` is. */
 	volatile u32 calm_at, paused_for_watch;
 	volatile u64 board_mfn, console_mfn, beats, since;
+	/* That it was seen to have done. */
+	volatile u64 operations;
 	u32 console_at;
 	u64 mfn[PFNS];
 } children[CHILDREN] SHARED;
+
+/* Does nothing to anybody; may end itself by what it does; is not disturbed for a while. */
+struct nature {
+	bool calm, reckless, left_alone;
+};
 
 static struct place {
 	/* The vCPU in whose tables it is, plus one; it is of that one's use only. */
@@ -46,7 +55,7 @@ static struct place {
 } places[MAX_VCPUS][NR_PLACES] SHARED;
 
 static struct {
-	u64 built, refused, destroyed, again, zombies, kept, beats, crashed, spoilt;
+	u64 built, refused, destroyed, again, zombies, kept, beats, crashed, spoilt, operations;
 } counts SHARED;
 
 static u8 template[8][PAGE] SHARED;
@@ -217,7 +226,7 @@ static char *put_word(char *at, const char *word, u64 value)
 	return at;
 }
 
-static void write_start_info(struct child *c, struct start_info *info, u64 shared_info, bool is_calm, u64 seed)
+static void write_start_info(struct child *c, struct start_info *info, u64 shared_info, struct nature is, u64 seed)
 {
 	memset(info, 0, sizeof(*info));
 	memcpy(info->magic, "xen-3.0-x86_64", 15);
@@ -231,7 +240,7 @@ static void write_start_info(struct child *c, struct start_info *info, u64 share
 	at = put_word(at, "self=", domid_of(c));
 	at = put_word(put_word(at, "peer=", 1), "peers=", CHILDREN);
 	at = put_word(put_word(at, "frames=", FRAMES_END), "vcpus=", 2);
-	put_word(put_word(at, "reckless=", 1), "calm=", is_calm);
+	put_word(put_word(at, "reckless=", is.reckless), "calm=", is.calm);
 }
 
 static void write_tables(struct child *c, u64 (*tables)[PAGE / 8])
@@ -251,7 +260,7 @@ static void write_tables(struct child *c, u64 (*tables)[PAGE / 8])
 }
 
 /* Writes what the child begins with; false: some of it is not there any more. */
-static bool fill_child(struct child *c, u64 shared_info, bool is_calm, u64 seed)
+static bool fill_child(struct child *c, u64 shared_info, struct nature is, u64 seed)
 {
 	u32 nr_text = (data_start - (u8 *)VIRT_BASE) / PAGE - 256, nr_data = (data_end - data_start + PAGE - 1) / PAGE;
 	u32 nr = nr_text + nr_data;
@@ -264,7 +273,7 @@ static bool fill_child(struct child *c, u64 shared_info, bool is_calm, u64 seed)
 	}
 	memcpy(window(0), (u8 *)VIRT_BASE + 256 * PAGE, nr_text * PAGE);
 	memcpy(window(nr_text), template, data_end - data_start);
-	write_start_info(c, window(nr + START_INFO), shared_info, is_calm, seed);
+	write_start_info(c, window(nr + START_INFO), shared_info, is, seed);
 	memset(window(nr + CONSOLE), 0, PAGE);
 	memcpy(window(nr + P2M), c->mfn, sizeof(c->mfn));
 	write_tables(c, window(nr + TABLES));
@@ -313,12 +322,24 @@ static s64 destroy(struct child *c)
 	return result;
 }
 
+static struct nature nature_of(const struct child *c)
+{
+	u32 at = c - children;
+	bool is_usual = up_to(4);
+	if (at < CALM_FIRST && is_usual)
+		return (struct nature){ .calm = true, .left_alone = true };
+	if (at < CAREFUL_FIRST && is_usual)
+		return (struct nature){ .left_alone = true };
+	return (struct nature){ .calm = up_to(3) == 0, .reckless = true };
+}
+
 /* Makes it, if there is none. */
 static void build(struct child *c)
 {
 	u16 domid = domid_of(c);
 	u32 begun = c->disturbed, vcpus = 1 + up_to(3);
-	bool is_calm = up_to(3) == 0, is_sound = is_calm || up_to(2), is_spared = is_calm || up_to(4);
+	struct nature is = nature_of(c);
+	bool is_sound = is.calm || !is.reckless || up_to(2), is_spared = is.calm || up_to(4);
 	u64 seed = draw() >> 32;
 	memset(&request, 0, sizeof(request));
 	request.create.max_vcpus = vcpus;
@@ -329,7 +350,7 @@ static void build(struct child *c)
 	if (domctl(CREATE, domid))
 		return;
 	c->calm_at = begun - 1;
-	c->truce_until = 0;
+	c->truce_until = c->operations = 0;
 	c->lives++;
 	c->is_trusted = is_spared;
 	c->board_mfn = c->console_mfn = 0;
@@ -341,7 +362,7 @@ static void build(struct child *c)
 		goto refused;
 	protect(c, is_spared);
 	request.room[0] = 0;
-	if (domctl(INFO, domid) || request.info.domid != domid || !fill_child(c, request.info.shared_info, is_calm, seed))
+	if (domctl(INFO, domid) || request.info.domid != domid || !fill_child(c, request.info.shared_info, is, seed))
 		goto refused;
 	child_context(c);
 	if (!is_sound) {
@@ -357,9 +378,10 @@ static void build(struct child *c)
 	c->console_mfn = c->mfn[extra_pfn(CONSOLE)];
 	c->beats = 0;
 	c->since = tsc();
-	if (domctl(UNPAUSE, domid) == 0 && is_calm) {
-		c->calm_at = begun;
-		if (c - children < WITH_TRUCE && c->disturbed == begun)
+	if (domctl(UNPAUSE, domid) == 0) {
+		if (is.calm)
+			c->calm_at = begun;
+		if (is.left_alone && c->disturbed == begun)
 			c->truce_until = c->since + ms_to_tsc(TRUCE_MS);
 	}
 	counts.built++;
@@ -367,6 +389,14 @@ static void build(struct child *c)
 refused:
 	counts.refused++;
 	destroy(c);
+}
+
+/* What is between the last look at it and its end is not counted. */
+static void count_operations(struct child *c, u64 done)
+{
+	u64 before = __atomic_exchange_n(&c->operations, done, __ATOMIC_RELAXED);
+	if (done > before)
+		__atomic_fetch_add(&counts.operations, done - before, __ATOMIC_RELAXED);
 }
 
 /* Does the calm one get on? What have the reckless ones to say? */
@@ -380,7 +410,9 @@ static void look_after(struct child *c)
 	bool is_calm = c->calm_at == disturbed;
 	if (!frames[0] || map_frames(domid, 0, frames, 2))
 		return unmap_frames(0, 2);
-	beats = ((struct board *)((u8 *)window(0) + (u64)&board % PAGE))->of[0].beats;
+	const struct board *its = (struct board *)((u8 *)window(0) + (u64)&board % PAGE);
+	beats = its->of[0].beats;
+	count_operations(c, its->of[0].operation + its->of[1].operation);
 	const struct {
 		char in[1024], out[2048];
 		u32 in_cons, in_prod, out_cons, out_prod;
@@ -555,7 +587,8 @@ static void reload(struct child *c)
 
 bool is_kept(u32 handle)
 {
-	for (u32 v = 0; v < MAX_VCPUS; v++)
+	/* A child has no places. */
+	for (u32 v = 0; v < MAX_VCPUS && is_initial_domain(); v++)
 		for (u32 i = 0; i < NR_PLACES; i++)
 			if (places[v][i].handle == handle && places[v][i].is_grant)
 				return true;
@@ -655,6 +688,7 @@ void end_children(void)
 void say_children(void)
 {
 	printk("  children: %lu built (%lu with a context that was spoilt, %lu not finished), %lu destroyed, %lu crashed, seen %lu times as "
-	       "zombies, %lu of their frames kept, %lu looks at calm ones\n",
-	       counts.built, counts.spoilt, counts.refused, counts.destroyed, counts.crashed, counts.zombies, counts.kept, counts.beats);
+	       "zombies, %lu of their frames kept, %lu looks at calm ones, %lu operations at least\n",
+	       counts.built, counts.spoilt, counts.refused, counts.destroyed, counts.crashed, counts.zombies, counts.kept, counts.beats,
+	       counts.operations);
 }

@@ -154,13 +154,6 @@ bool __attribute__((weak)) is_kept(u32 handle)
 	return false;
 }
 
-/* With this kernel's other mapping of the same frame it may end that. */
-static u32 some_handle(void)
-{
-	u32 handle = up_to(2 * HELD);
-	return is_kept(handle) ? ~0u : handle;
-}
-
 static void unmap(void)
 {
 	struct unmap list[4];
@@ -169,13 +162,16 @@ static void unmap(void)
 		u32 slot = up_to(HELD);
 		list[i] = (struct unmap){ held[slot].host_addr, up_to(4) ? 0 : held[slot].bus_addr, held[slot].handle, 99 };
 		switch (up_to(16)) {
-		case 0: list[i].handle = some_handle(); break;
+		case 0: list[i].handle = up_to(2 * HELD); break;
 		case 1: list[i].handle = draw(); break;
 		case 2: list[i].host_addr = (u64)scratch(); break;
 		case 3: list[i].host_addr = entry_address(some_page()); break;
 		case 4: list[i].host_addr = 0; break;
 		case 5: list[i].bus_addr = some_value(); break;
 		}
+		/* With another mapping of the same frame it could be ended. */
+		if (is_kept(list[i].handle))
+			list[i].handle = ~0u;
 	}
 	op(UNMAP, list, count);
 }
@@ -187,7 +183,8 @@ void mapper_once(void)
 	case 4: {
 		u32 slot = up_to(HELD);
 		struct replace r = { held[slot].host_addr, up_to(8) ? (u64)scratch_page(up_to(WRITTEN)) : some_value(), held[slot].handle, 99 };
-		op(REPLACE, &r, 1);
+		if (!is_kept(r.handle))
+			op(REPLACE, &r, 1);
 		break;
 	}
 	default: unmap();

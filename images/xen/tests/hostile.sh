@@ -55,6 +55,16 @@ X
 done_by() { tr -d '\r' < $logs/guest-$1.log 2> /dev/null | sed -n 's/^  done \([0-9]*\),.*/\1/p' | tail -n 1; }
 verdict_of() { tr -d '\r' < $logs/guest-$1.log 2> /dev/null | sed -n 's/^Test hostile-domain: \([A-Z].*\)/\1/p' | tail -n 1; }
 
+# Of all their vCPUs, up to the last report of each.
+all_operations() {
+	local log sum=0 n
+	for log in $logs/guest-h[12].log $logs/guest-h[12].[0-9]*; do
+		n=$(tr -d '\r' < $log 2> /dev/null | sed -n 's/^  done .* all vCPUs \([0-9]*\)$/\1/p' | tail -n 1)
+		sum=$((sum + ${n:-0}))
+	done
+	echo $sum
+}
+
 deaths=0
 run() {
 	local name open="h1 h2" still first number silent=0 before=none now
@@ -102,7 +112,7 @@ audit > /dev/null
 last=$(xl domid w1)
 remember
 check hostile-domains-are-refused-what-they-may-not run
-say "ended themselves $(cat /tmp/deaths) times"
+say "ended themselves $(cat /tmp/deaths) times; $(all_operations) operations of all vCPUs"
 [ -z "$device" ] || say "$(grep -a 'was told to copy' $logs/guest-h1.log | tr -d '\r')"
 for name in h1 h2; do xl destroy $name 2> /dev/null; done
 check the-guest-goes-on memory_is_right
