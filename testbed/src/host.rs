@@ -35,9 +35,6 @@ const BOOT: &[Need] = &[
     Need { what: "/usr/share/seabios/bios-256k.bin", package: "seabios" },
 ];
 
-/// What capturing a live driver needs besides.
-const CAPTURE: &[Need] = &[Need { what: "busybox", package: "busybox-static" }, Need { what: "cpio", package: "cpio" }];
-
 /// Needs of a build for the bare machine when rustup has no target for it.
 const DEBIAN_RUST: &[Need] = &[
     Need { what: "/usr/bin/rustc", package: "rustc-web" },
@@ -61,8 +58,6 @@ const ISO: &[Need] = &[
 pub enum For {
     /// Boot a machine.
     Boot,
-    /// Capture a live driver.
-    Capture,
     /// Build the hypervisor.
     Hypervisor,
     /// Build fuzz targets.
@@ -77,7 +72,6 @@ pub fn provide(purpose: For) -> Result<()> {
     let _one_at_a_time = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
     let needs = match purpose {
         For::Boot => BOOT,
-        For::Capture => CAPTURE,
         For::Hypervisor if crate::build::has_target() => return Ok(()),
         For::Hypervisor => DEBIAN_RUST,
         For::Fuzzing => &[Need { what: "g++", package: "g++" }],

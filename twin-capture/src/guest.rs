@@ -1,13 +1,14 @@
 //! Runs the guest until it says that it is ready, stops it, and keeps memory and index.
 
 use crate::initramfs::{self, FAILED, READY};
-use crate::packages::{self, run};
 use crate::snapshot::Snapshot;
-use crate::{Result, DEVICES};
+use crate::{words, Result, DEVICES};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+use testbed::host;
+use testbed::images::kernel;
 
 const RAM_MIB: u32 = 256;
 /// How much of a window of the device is kept.
@@ -16,10 +17,8 @@ const TIMEOUT: Duration = Duration::from_secs(240);
 
 /// The program that capturing needs and this machine does not have.
 pub fn missing() -> Option<&'static str> {
-    const PROGRAMS: [&str; 5] = ["qemu-system-x86_64", "busybox", "apt-get", "dpkg-deb", "cpio"];
-    let paths = std::env::var_os("PATH").unwrap_or_default();
-    let is_there = |program: &str| std::env::split_paths(&paths).any(|dir| dir.join(program).exists());
-    PROGRAMS.into_iter().find(|program| !is_there(program))
+    const PROGRAMS: [&str; 4] = ["qemu-system-x86_64", "apt-get", "dpkg-deb", "depmod"];
+    PROGRAMS.into_iter().find(|program| host::find_program(program).is_none())
 }
 
 /// Boots, captures and stores a snapshot of `driver` under `cache`; returns its directory.
@@ -33,28 +32,26 @@ pub fn capture(driver: &str, cache: &Path) -> Result<PathBuf> {
     if dir.join("index").exists() {
         return Ok(dir);
     }
-    let kernel = packages::kernel(cache)?;
+    let kernel = kernel::debian().map_err(words)?;
     let scratch = cache.join("snapshots").join(format!("{driver}.partial"));
     let _ = std::fs::remove_dir_all(&scratch);
     std::fs::create_dir_all(&scratch).map_err(|e| e.to_string())?;
     let also: &[&str] = if device.starts_with("virtio") { &["virtio_pci"] } else { &[] };
-    initramfs::build(&kernel, driver, also, &scratch, &scratch.join("initrd"))?;
-    eprintln!("booting {} with {device}", kernel.release);
-    let said = boot(&kernel.vmlinuz(), driver, device, &scratch)?;
-    let packed = scratch.join("index.gz");
-    let facts = run(Command::new("gzip").arg("-dc").arg(&packed))?;
+    initramfs::build(&kernel, driver, also, &scratch.join("initrd"))?;
+    eprintln!("booting {} with {device}", kernel.version);
+    let said = boot(&kernel.vmlinuz, driver, device, &scratch)?;
+    let facts = unpacked(&scratch.join("index.gz"))?;
     let index = format!(
         "tandem-snapshot 1\nram_bytes {}\ncr3 {:#x}\n{}{facts}",
         u64::from(RAM_MIB) << 20,
         cr3(&said)?,
         registers(&said)
     );
-    std::fs::copy(kernel.module(driver)?, scratch.join("module.ko")).map_err(|e| e.to_string())?;
+    std::fs::copy(kernel.module(driver).map_err(words)?, scratch.join("module.ko")).map_err(|e| e.to_string())?;
     std::fs::write(scratch.join("index"), index).map_err(|e| e.to_string())?;
     for leftover in ["initrd", "index.gz"] {
         let _ = std::fs::remove_file(scratch.join(leftover));
     }
-    let _ = std::fs::remove_dir_all(scratch.join("root"));
     Snapshot::open(&scratch)?;
     let _ = std::fs::remove_dir_all(&dir);
     std::fs::rename(&scratch, &dir).map_err(|e| e.to_string())?;
@@ -106,10 +103,15 @@ fn boot(vmlinuz: &Path, driver: &str, device: &str, scratch: &Path) -> Result<St
     waited.map(|()| said)
 }
 
+/// The text in a gzip file.
+fn unpacked(file: &Path) -> Result<String> {
+    host::output(Command::new("gzip").arg("-dc").arg(file)).map_err(words)
+}
+
 /// The device's memory windows, from the packed index.
 fn memory_windows(packed: &Path) -> Vec<(u64, u64)> {
     const IORESOURCE_MEM: u64 = 0x200;
-    let Ok(index) = run(Command::new("gzip").arg("-dc").arg(packed)) else { return Vec::new() };
+    let Ok(index) = unpacked(packed) else { return Vec::new() };
     let hex = |w: &str| u64::from_str_radix(w.trim_start_matches("0x"), 16).ok();
     let window = |line: &str| {
         let words: Vec<u64> = line.strip_prefix("window ")?.split(' ').filter_map(hex).collect();

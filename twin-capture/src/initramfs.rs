@@ -1,10 +1,10 @@
 //! The guest's first file system: busybox, the driver with what it depends on, and one script.
 
-use crate::packages::{run, KernelPackage};
-use crate::Result;
-use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use crate::{words, Result};
+use std::path::Path;
+use testbed::images::cpio::Archive;
+use testbed::images::kernel::Kernel;
+use testbed::images::{initramfs, packages};
 
 /// Printed by the guest when the snapshot may be taken.
 pub const READY: &str = "SNAPSHOT-READY";
@@ -47,80 +47,18 @@ sleep 1; sync; echo SNAPSHOT-READY $(wc -c < /index.gz)
 while true; do sleep 1000; done
 "#;
 
-/// Builds the initramfs for `driver` at `out`.
-pub fn build(kernel: &KernelPackage, driver: &str, also: &[&str], scratch: &Path, out: &Path) -> Result<()> {
-    let root = scratch.join("root");
-    let _ = std::fs::remove_dir_all(&root);
-    let modules = root.join("lib/modules").join(&kernel.release);
-    for dir in ["bin", "proc", "sys", "dev"] {
-        std::fs::create_dir_all(root.join(dir)).map_err(|e| e.to_string())?;
+/// Builds the initramfs for `driver`, with the modules `also` beside it, at `out`.
+pub fn build(kernel: &Kernel, driver: &str, also: &[&str], out: &Path) -> Result<()> {
+    let mut archive = Archive::default();
+    for dir in ["proc", "sys", "dev"] {
+        archive.dir(dir);
     }
-    std::fs::create_dir_all(&modules).map_err(|e| e.to_string())?;
-    std::fs::copy(busybox()?, root.join("bin/busybox")).map_err(|e| format!("busybox: {e}"))?;
-    for name in ["modules.builtin", "modules.order"] {
-        let _ = std::fs::copy(kernel.modules().join(name), modules.join(name));
-    }
-    let mut wanted: Vec<&str> = vec![driver];
-    wanted.extend(also);
-    for file in with_dependencies(kernel, &wanted)? {
-        let to = modules.join(file.file_name().unwrap_or_default());
-        std::fs::copy(&file, to).map_err(|e| format!("{}: {e}", file.display()))?;
-    }
+    let busybox = packages::unpacked("busybox-static").map_err(words)?.join("bin/busybox");
+    archive.file("bin/busybox", initramfs::read(&busybox).map_err(words)?, 0o755);
+    initramfs::add_modules(&mut archive, kernel, &[&[driver], also].concat()).map_err(words)?;
     for name in also {
-        std::fs::write(root.join(format!("wants-{name}")), "").map_err(|e| e.to_string())?;
+        archive.file(&format!("wants-{name}"), Vec::new(), 0o644);
     }
-    run(Command::new("busybox").args(["depmod", "-b"]).arg(&root).arg(&kernel.release))?;
-    std::fs::write(root.join("init"), INIT).map_err(|e| e.to_string())?;
-    run(Command::new("sh")
-        .arg("-c")
-        .arg("chmod 755 init && find . | LC_ALL=C sort | cpio -o -H newc -R 0:0 --quiet | gzip -1n > \"$1\"")
-        .arg("sh")
-        .arg(out)
-        .current_dir(&root))?;
-    Ok(())
-}
-
-fn busybox() -> Result<PathBuf> {
-    ["/usr/bin/busybox", "/bin/busybox"]
-        .iter()
-        .map(PathBuf::from)
-        .find(|p| p.exists())
-        .ok_or("busybox is missing: install the package busybox-static".into())
-}
-
-/// The modules and, through their `depends=` lines, all that they need.
-fn with_dependencies(kernel: &KernelPackage, wanted: &[&str]) -> Result<BTreeSet<PathBuf>> {
-    let mut files = BTreeMap::new();
-    let mut queue: Vec<String> = wanted.iter().map(|w| w.to_string()).collect();
-    while let Some(name) = queue.pop() {
-        if files.contains_key(&name) {
-            continue;
-        }
-        let file = kernel.module(&name)?;
-        let bytes = std::fs::read(&file).map_err(|e| format!("{}: {e}", file.display()))?;
-        queue.extend(depends(&bytes));
-        files.insert(name, file);
-    }
-    Ok(files.into_values().collect())
-}
-
-/// The `depends=` list in a module's information section.
-fn depends(module: &[u8]) -> Vec<String> {
-    let key = b"\0depends=";
-    let Some(at) = module.windows(key.len()).position(|w| w == key) else { return Vec::new() };
-    let rest = &module[at + key.len()..];
-    let end = rest.iter().position(|&b| b == 0).unwrap_or(rest.len());
-    String::from_utf8_lossy(&rest[..end]).split(',').filter(|s| !s.is_empty()).map(str::to_owned).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::depends;
-
-    #[test]
-    fn dependencies_are_read_from_the_information_section() {
-        assert_eq!(depends(b"x\0depends=mii,crc32\0y"), ["mii", "crc32"]);
-        assert!(depends(b"x\0depends=\0y").is_empty());
-        assert!(depends(b"nothing").is_empty());
-    }
+    archive.file("init", INIT.into(), 0o755);
+    std::fs::write(out, archive.bytes()).map_err(|e| format!("{}: {e}", out.display()))
 }

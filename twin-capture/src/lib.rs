@@ -9,13 +9,17 @@ pub mod btf;
 pub mod guest;
 pub mod initramfs;
 pub mod live;
-pub mod packages;
 pub mod snapshot;
 
 /// What went wrong, in words for the user.
 pub type Error = String;
 /// Result with an error for the user.
 pub type Result<T> = core::result::Result<T, Error>;
+
+/// What `testbed` says went wrong.
+fn words(error: impl core::fmt::Display) -> Error {
+    format!("{error:#}")
+}
 
 /// The devices of the emulator that make a driver bind, by driver name. The only place that knows drivers by name.
 pub const DEVICES: &[(&str, &str)] = &[

@@ -3,8 +3,9 @@
 use std::process::ExitCode;
 use std::time::Instant;
 use testbed::cli::{self, choice, number, Known, Takes};
+use testbed::images::kernel;
 use twin_capture::snapshot::Snapshot;
-use twin_capture::{guest, packages, DEVICES};
+use twin_capture::{guest, DEVICES};
 use twin_harness::rig::{cache, make, Rig};
 use twin_harness::{bench, corruption, equivalence, faults, input, measure, path, report, show, traffic};
 use twin_rewrite::ko;
@@ -99,8 +100,8 @@ fn module(driver: &str) -> Result<(Module, Option<Rig>), String> {
     if driver.ends_with(".ko") {
         return Ok((from_file(std::path::Path::new(driver), driver)?, None));
     }
-    let kernel = packages::kernel(&std::path::absolute(cache()).map_err(|e| e.to_string())?)?;
-    Ok((from_file(&kernel.module(driver)?, driver)?, None))
+    let file = kernel::debian().and_then(|kernel| kernel.module(driver)).map_err(|e| format!("{e:#}"))?;
+    Ok((from_file(&file, driver)?, None))
 }
 
 fn from_file(path: &std::path::Path, name: &str) -> Result<Module, String> {

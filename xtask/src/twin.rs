@@ -22,7 +22,6 @@ pub fn run(args: &[OsString]) -> Result<Option<bool>> {
 /// The program with these arguments.
 pub fn harness(args: &[&str]) -> Result<Command> {
     host::provide(host::For::Boot)?;
-    host::provide(host::For::Capture)?;
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command
         .args(["run", "--release", "--quiet", "--package", "twin-harness", "--"])

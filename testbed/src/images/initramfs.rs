@@ -1,7 +1,7 @@
 //! The small initramfs of dom0: busybox, the drivers that the tests load, our test tools.
 
 use super::cpio::Archive;
-use super::kernel::Kernel;
+use super::kernel::{module_name, Kernel};
 use super::{cached, fingerprint, packages, tools};
 use crate::host;
 use anyhow::{Context, Result};
@@ -133,11 +133,6 @@ fn closure<'a>(index: &'a str, names: &[&str]) -> Result<BTreeSet<&'a str>> {
         wanted.extend(needs.split_whitespace());
     }
     Ok(wanted)
-}
-
-fn module_name(file: &str) -> String {
-    let base = file.rsplit('/').next().unwrap_or(file);
-    base.split('.').next().unwrap_or(base).replace('-', "_")
 }
 
 #[cfg(test)]

@@ -16,6 +16,23 @@ pub struct Kernel {
     pub root: PathBuf,
 }
 
+impl Kernel {
+    /// The file of module `name`; `-` and `_` are the same in module names.
+    pub fn module(&self, name: &str) -> Result<PathBuf> {
+        let dir = self.root.join(format!("lib/modules/{}", self.version));
+        let index = std::fs::read_to_string(dir.join("modules.dep"))?;
+        let files = index.lines().filter_map(|line| Some(line.split_once(':')?.0));
+        let found = { files }.find(|file| module_name(file) == name.replace('-', "_"));
+        Ok(dir.join(found.with_context(|| format!("kernel {} has no module {name}", self.version))?))
+    }
+}
+
+/// The name of the module in `file`, as /proc/modules has it.
+pub fn module_name(file: &str) -> String {
+    let base = file.rsplit('/').next().unwrap_or(file);
+    base.split('.').next().unwrap_or(base).replace('-', "_")
+}
+
 /// Fetches it, unless it is there, and indexes its modules.
 pub fn debian() -> Result<Kernel> {
     let name = newest()?;
