@@ -9,31 +9,8 @@
  * given by the argument `at=ADDRESS:NUMBER`. One line a mark: number, low, hypervisor, kernel.
  *
  * The counters are plain memory: use one CPU, or all CPUs in one thread (-accel tcg,thread=single).
- * QEMU's plugin interface, version 1, is declared here since Debian packages no header of it.
  */
-#include <inttypes.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-typedef uint64_t plugin_id;
-struct tb;
-struct insn;
-
-enum { NO_REGISTERS = 0, ADD_U64 = 0 };
-
-void qemu_plugin_register_vcpu_tb_trans_cb(plugin_id id, void (*cb)(plugin_id, struct tb *));
-void qemu_plugin_register_vcpu_insn_exec_inline(struct insn *in, int op, void *counter, uint64_t add);
-void qemu_plugin_register_vcpu_insn_exec_cb(struct insn *in, void (*cb)(unsigned, void *), int flags, void *data);
-void qemu_plugin_register_atexit_cb(plugin_id id, void (*cb)(plugin_id, void *), void *data);
-size_t qemu_plugin_tb_n_insns(const struct tb *tb);
-struct insn *qemu_plugin_tb_get_insn(const struct tb *tb, size_t n);
-const void *qemu_plugin_insn_data(const struct insn *in);
-size_t qemu_plugin_insn_size(const struct insn *in);
-uint64_t qemu_plugin_insn_vaddr(const struct insn *in);
-
-__attribute__((visibility("default"))) int qemu_plugin_version = 1;
+#include "interface.h"
 
 enum { LOW, HYPERVISOR, KERNEL, CLASSES, MAX_PLACES = 16 };
 

@@ -17,29 +17,9 @@
  * Plugins have no interface for devices, but Debian's QEMU exports its functions, since its own devices can be modules.
  * What is used of QEMU 7.2's block/aio.h, block/block.h and qemu/timer.h is declared here; xtask checks the version.
  */
-#include <inttypes.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include "interface.h"
 
-typedef uint64_t plugin_id;
-struct tb;
-struct insn;
-struct address;
-
-enum { NO_REGISTERS = 0, WRITES = 2, CLOCK_VIRTUAL = 1, NANOSECONDS = 1 };
-
-void qemu_plugin_register_vcpu_tb_trans_cb(plugin_id id, void (*cb)(plugin_id, struct tb *));
-void qemu_plugin_register_vcpu_mem_cb(struct insn *in, void (*cb)(unsigned, uint32_t, uint64_t, void *), int flags,
-				      int accesses, void *data);
-size_t qemu_plugin_tb_n_insns(const struct tb *tb);
-uint64_t qemu_plugin_tb_vaddr(const struct tb *tb);
-struct insn *qemu_plugin_tb_get_insn(const struct tb *tb, size_t n);
-struct address *qemu_plugin_get_hwaddr(uint32_t info, uint64_t vaddr);
-int qemu_plugin_hwaddr_is_io(const struct address *address);
-uint64_t qemu_plugin_hwaddr_phys_addr(const struct address *address);
-const char *qemu_plugin_hwaddr_device_name(const struct address *address);
+enum { CLOCK_VIRTUAL = 1, NANOSECONDS = 1 };
 
 void *bdrv_find_node(const char *name);
 void bdrv_drained_begin(void *node);
@@ -51,8 +31,6 @@ void qemu_mutex_unlock_iothread(void);
 int64_t qemu_clock_get_ns(int clock);
 void timer_init_full(void *timer, void *group, int clock, int scale, int attributes, void (*cb)(void *), void *data);
 void timer_mod_ns(void *timer, int64_t when);
-
-__attribute__((visibility("default"))) int qemu_plugin_version = 1;
 
 /* A fast disk's. In nanoseconds, which are instructions. */
 enum { LATENCY = 10000 };

@@ -9,35 +9,12 @@
  * the count, and a line "end". Every iteration of a repeated string instruction counts, as it does for -icount; a
  * halted CPU counts nothing.
  *
- * For one CPU. QEMU's plugin interface, version 1, is declared here since Debian packages no header of it.
+ * For one CPU.
  */
-#include <inttypes.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-typedef uint64_t plugin_id;
-struct tb;
-struct insn;
-
-enum { NO_REGISTERS = 0, ADD_U64 = 0 };
-
-void qemu_plugin_register_vcpu_tb_trans_cb(plugin_id id, void (*cb)(plugin_id, struct tb *));
-void qemu_plugin_register_vcpu_insn_exec_inline(struct insn *in, int op, void *counter, uint64_t add);
-void qemu_plugin_register_vcpu_insn_exec_cb(struct insn *in, void (*cb)(unsigned, void *), int flags, void *data);
-void qemu_plugin_reset(plugin_id id, void (*cb)(plugin_id));
-size_t qemu_plugin_tb_n_insns(const struct tb *tb);
-uint64_t qemu_plugin_tb_vaddr(const struct tb *tb);
-struct insn *qemu_plugin_tb_get_insn(const struct tb *tb, size_t n);
-const void *qemu_plugin_insn_data(const struct insn *in);
-size_t qemu_plugin_insn_size(const struct insn *in);
-void *qemu_plugin_insn_haddr(const struct insn *in);
+#include "interface.h"
 
 /* Exported by QEMU as all its functions are; gives the address in QEMU of the machine's first page. */
 void *cpu_physical_memory_map(uint64_t address, uint64_t *len, int is_write);
-
-__attribute__((visibility("default"))) int qemu_plugin_version = 1;
 
 enum { START = 2, STOP = 3, COUNT = 4, BUCKETS = 1 << 18 };
 

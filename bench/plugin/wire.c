@@ -14,19 +14,11 @@
  * What is used of QEMU 7.2's net/net.h and qemu/timer.h is declared here; xtask checks the version.
  */
 #include <errno.h>
-#include <inttypes.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <sys/types.h>
 #include <sys/un.h>
 #include <unistd.h>
-
-typedef uint64_t plugin_id;
-
-void qemu_plugin_register_vcpu_init_cb(plugin_id id, void (*cb)(plugin_id, unsigned));
+#include "interface.h"
 
 /* QEMU's classes of back ends; it only tells NICs from others. */
 enum { DRIVER_DGRAM = 7, CLOCK_VIRTUAL = 1, NANOSECONDS = 1 };
@@ -44,8 +36,6 @@ int64_t qemu_clock_get_ns(int clock);
 void timer_init_full(void *timer, void *group, int clock, int scale, int attributes, void (*cb)(void *), void *data);
 void timer_mod_ns(void *timer, int64_t when);
 void timer_del(void *timer);
-
-__attribute__((visibility("default"))) int qemu_plugin_version = 1;
 
 enum { MAX_FRAME = 65536 };
 

@@ -78,10 +78,11 @@ impl Profiler {
 }
 
 fn compile(name: &str) -> Result<PathBuf> {
-    let source = host::root().join(format!("bench/plugin/{name}.c"));
+    let folder = host::root().join("bench/plugin");
+    let sources = [folder.join(format!("{name}.c")), folder.join("interface.h")];
     let out = host::target("images")?.join(format!("{name}.so"));
-    cached(&format!("compiling the plugin {name}"), &out, &fingerprint(std::slice::from_ref(&source))?, |path| {
-        host::run(Command::new("gcc").args(["-O2", "-Wall", "-shared", "-fPIC", "-o"]).arg(path).arg(&source))
+    cached(&format!("compiling the plugin {name}"), &out, &fingerprint(&sources)?, |path| {
+        host::run(Command::new("gcc").args(["-O2", "-Wall", "-shared", "-fPIC", "-o"]).arg(path).arg(&sources[0]))
     })?;
     Ok(out)
 }
