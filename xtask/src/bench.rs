@@ -105,7 +105,7 @@ impl Bench {
         let counts = host::target("logs")?.join(format!("{name}.count"));
         let mut machine = Machine::new(&name, &system.hypervisor, &self.images, 1, jobs);
         machine.hypervisor_args = "dom0_mem=640M,max:640M dom0_max_vcpus=1 loglvl=warning".into();
-        machine.kernel_args = format!("quiet nokaslr {}", machine.kernel_args);
+        machine.kernel_args = format!("quiet nokaslr norandmaps {}", machine.kernel_args);
         machine.memory_mib = memory_mib;
         machine.cpu_model = Some("qemu64".into());
         machine.timeout_s = 900;

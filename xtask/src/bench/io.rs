@@ -168,7 +168,7 @@ fn measure(
     let wire = Wire::start(&name)?;
     let mut machine = Machine::new(&name, &system.hypervisor, images, 1, &jobs);
     machine.hypervisor_args = "dom0_mem=768M,max:768M dom0_max_vcpus=1 loglvl=warning".into();
-    machine.kernel_args = format!("quiet nokaslr {}", machine.kernel_args);
+    machine.kernel_args = format!("quiet nokaslr norandmaps {}", machine.kernel_args);
     machine.memory_mib = 2048;
     machine.cpu_model = Some("qemu64".into());
     machine.timeout_s = 3000;
