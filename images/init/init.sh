@@ -166,6 +166,15 @@ job_efi() {
 	cd /
 	say "efi ok variables=$count tables=$(ls /sys/firmware/acpi/tables | wc -l) width=$(cat /sys/firmware/efi/fw_platform_size) screen=$(cat /sys/class/graphics/fb0/name 2> /dev/null | tr ' ' '_')"
 }
+# dom0's own console is on the screen; it writes to the hypervisor's too, and then to its own. The first row has characters from
+# which a picture can be read, the same as ALPHABET in xtask/src/screens/picture.rs.
+job_screen() {
+	echo "    words-by-way-of-the-hypervisor" > /dev/hvc0
+	sleep 1
+	alphabet="ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789.:-/="
+	printf '\033[?25l\0337\033[H\033[2K%s\n\033[2Kwords-of-dom0\0338' "$alphabet" > /dev/tty1
+	sleep 600
+}
 job_idle() { sleep "$1"; }
 # Ends: each as the kernel does it.
 job_poweroff() { sync; poweroff -f; sleep 60; }

@@ -28,6 +28,8 @@ pub enum Screen {
     Serial,
     /// To the screen, as if there were no serial line: nobody is told anything about consoles.
     Only,
+    /// The same, in a BIOS's text mode; otherwise the loader sets up a frame buffer.
+    Text,
 }
 
 /// Makes `out`, which boots what `machine` would boot without a disc.
@@ -57,7 +59,7 @@ fn menu(machine: &Machine, screen: Screen) -> String {
         Screen::Serial => {
             ("serial --unit=0 --speed=115200\nterminal_output serial\n", "console=com1 ", "console=hvc0 ")
         }
-        Screen::Only => ("", "", ""),
+        Screen::Only | Screen::Text => ("", "", ""),
     };
     let mut lines = format!("\tmultiboot2 /boot/hypervisor.elf {console}{}\n", machine.hypervisor_args);
     if machine.kernel.is_some() {
@@ -65,6 +67,10 @@ fn menu(machine: &Machine, screen: Screen) -> String {
     }
     if machine.initramfs.is_some() {
         lines += "\tmodule2 --nounzip /boot/initramfs\n";
+    }
+    if screen == Screen::Text {
+        // Last, because the loader sets it to what the hypervisor's header asks for.
+        lines += "\tset gfxpayload=text\n";
     }
     format!("set timeout=1\ninsmod all_video\n{terminal}menuentry \"Tandem and Debian\" {{\n{lines}}}\n")
 }

@@ -11,6 +11,7 @@ mod iso;
 mod mutants;
 mod options;
 mod run;
+mod screens;
 mod shell;
 mod size;
 mod suite;
@@ -46,6 +47,7 @@ usage: ./tandem COMMAND [OPTIONS]
   size                 lines of code and unsafe blocks of the trusted part
   floors               which files of the hypervisor name higher floors, and which form circles
   iso                  a bootable ISO image with GRUB
+  screens              pictures of a machine's screen while it boots, and stock Xen's beside them: docs/screens
   abi                  docs/abi.md, made from the hypercall table
   images               only build what boots (kernel, initramfs)
 
@@ -67,7 +69,7 @@ fn dispatch(options: &Options) -> Result<bool> {
     options.takes_words(match options.command.as_str() {
         "test" => 2,
         "fuzz" | "guests" | "mutants" => 1,
-        "run" | "shell" | "images" | "build" | "abi" | "iso" | "size" | "floors" => 0,
+        "run" | "shell" | "images" | "build" | "abi" | "iso" | "screens" | "size" | "floors" => 0,
         _ => usize::MAX,
     })?;
     if let Some(qemu) = options.qemu {
@@ -92,6 +94,7 @@ fn dispatch(options: &Options) -> Result<bool> {
         "guests" => guests::run(options),
         "mutants" => mutants::run(options),
         "iso" => iso::run(options).map(|()| true),
+        "screens" => screens::run(options).map(|()| true),
         "size" => size::run().map(|()| true),
         "floors" => floors::run().map(|()| true),
         "help" | "" => {

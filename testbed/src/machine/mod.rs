@@ -7,6 +7,7 @@ mod stuck;
 
 pub use process::{field, Ending, Outcome, Running};
 pub use qemu::Qemu;
+pub use qmp::Monitor;
 
 use crate::host;
 use anyhow::{bail, Context, Result};

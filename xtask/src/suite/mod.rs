@@ -12,6 +12,7 @@ mod hostile;
 mod linux;
 mod passthrough;
 mod refusals;
+mod screen;
 mod side_by_side;
 mod smap;
 mod twins;
@@ -174,6 +175,7 @@ fn all() -> Vec<Test> {
     tests.extend(smap::tests());
     tests.extend(linux::tests());
     tests.extend(firmware::tests());
+    tests.extend(screen::tests());
     tests.extend(passthrough::tests());
     tests.extend(driving::tests());
     tests.extend(hostile::tests());
