@@ -159,6 +159,8 @@ pub struct Options {
     pub ac_check: bool,
     /// `smep=`: the hypervisor cannot execute guest memory.
     pub smep: bool,
+    /// `umip=`: guests cannot see where the descriptor tables are. Not an option of Xen's.
+    pub umip: bool,
     /// `pcid=`
     pub pcid: bool,
     /// `xsave=`
@@ -209,6 +211,7 @@ impl Default for Options {
             pv_l1tf: Mitigation::Default,
             smap: true,
             smep: true,
+            umip: true,
             ac_check: false,
             pcid: true,
             xsave: true,
@@ -376,6 +379,7 @@ impl Options {
             // `hvm` keeps it for HVM guests, of which there are none.
             "smap" => set(&mut self.smap, name, text, values::supervisor(value), values::SUPERVISOR_FORM),
             "smep" => set(&mut self.smep, name, text, values::supervisor(value), values::SUPERVISOR_FORM),
+            "umip" => on_by_default(&mut self.umip),
             "pcid" => on_by_default(&mut self.pcid),
             "xsave" => on_by_default(&mut self.xsave),
             "bootscrub" => {

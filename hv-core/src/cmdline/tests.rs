@@ -55,6 +55,7 @@ fn booleans_in_all_spellings() {
     }
     assert!(!parse("smap=hvm").smap && parse("smap=hvm").smep);
     assert!(!parse("smep=hvm").smep && parse("smep=hvm").smap);
+    assert!(parse("").umip && !parse("umip=0").umip && !parse("no-umip").umip);
     assert!(parse("ac-check").ac_check && !parse("").ac_check);
     assert!(!parse("noreboot=no").noreboot);
     assert!(!parse("no-x2apic").x2apic);

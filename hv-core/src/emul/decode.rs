@@ -179,8 +179,10 @@ pub fn decode(regs: &CpuUserRegs, mode: Mode, fetched: &Fetched) -> Result<Decod
         d.opcode = c.byte()?;
     }
     let form = form(d.map, d.opcode).ok_or(DecodeError::Unsupported)?;
-    if mode == Mode::Compat32 && !matches!(form, Form::Bare | Form::Imm8) {
-        // 32-bit code is always user code, which may execute only I/O and the interrupt flag's instructions.
+    let may_be_user =
+        matches!(form, Form::Bare | Form::Imm8) || matches!((d.map, d.opcode), (Map::Secondary, 0x00 | 0x01));
+    if mode == Mode::Compat32 && !may_be_user {
+        // 32-bit code is always user code, which may execute only I/O, the interrupt flag's instructions, and stores of tables.
         return Err(DecodeError::Unsupported);
     }
     match form {
@@ -191,14 +193,14 @@ pub fn decode(regs: &CpuUserRegs, mode: Mode, fetched: &Fetched) -> Result<Decod
             d.offset = Some(if wide { c.quad()? } else { c.sign_extended(4)? & 0xffff_ffff });
         }
         Form::ModRmRegisters => d.modrm = c.byte()?,
-        Form::ModRm => address(&mut c, regs, &mut d, 0)?,
+        Form::ModRm => address(&mut c, regs, mode, &mut d, 0)?,
         Form::ModRmImm8 => {
-            address(&mut c, regs, &mut d, 1)?;
+            address(&mut c, regs, mode, &mut d, 1)?;
             d.imm = c.sign_extended(1)?;
         }
         Form::ModRmImm => {
             let bytes = if d.opcode & 1 == 0 { 1 } else { d.full_width().min(4) };
-            address(&mut c, regs, &mut d, bytes)?;
+            address(&mut c, regs, mode, &mut d, bytes)?;
             d.imm = c.sign_extended(bytes)?;
         }
     }
@@ -267,8 +269,8 @@ const fn form(map: Map, opcode: u8) -> Option<Form> {
         // not, neg (the others of the group have an immediate or do not write); cli, sti; inc, dec
         (Map::Primary, 0xf6 | 0xf7 | 0xfe | 0xff) => Form::ModRm,
         (Map::Primary, 0xfa | 0xfb) => Form::Bare,
-        // lmsw, xsetbv, rdtscp
-        (Map::Secondary, 0x01) => Form::ModRm,
+        // sldt, str; sgdt, sidt, smsw, lmsw, xsetbv, rdtscp
+        (Map::Secondary, 0x00 | 0x01) => Form::ModRm,
         // clts, wbinvd, wrmsr, rdtsc, rdmsr, cpuid
         (Map::Secondary, 0x06 | 0x09 | 0x30 | 0x31 | 0x32 | 0xa2) => Form::Bare,
         // mov to and from control and debug registers
@@ -280,14 +282,24 @@ const fn form(map: Map, opcode: u8) -> Option<Form> {
     })
 }
 
-/// Reads ModRM, SIB and displacement of 64-bit mode and computes the effective address.
+/// Reads ModRM, SIB and displacement and computes the effective address. Addresses of 16 bits are not supported.
 /// `immediate_bytes` is what is still to come, for rip-relative addresses.
 #[inline]
-fn address(c: &mut Cursor<'_>, regs: &CpuUserRegs, d: &mut Decoded, immediate_bytes: u8) -> Result<(), DecodeError> {
+fn address(
+    c: &mut Cursor<'_>,
+    regs: &CpuUserRegs,
+    code: Mode,
+    d: &mut Decoded,
+    immediate_bytes: u8,
+) -> Result<(), DecodeError> {
     d.modrm = c.byte()?;
     let mode = d.modrm >> 6;
+    let is_narrow = d.prefixes.address_size || code == Mode::Compat32;
     if mode == 3 {
         return Ok(());
+    }
+    if code == Mode::Compat32 && d.prefixes.address_size {
+        return Err(DecodeError::Unsupported);
     }
     let rm = d.modrm & 7;
     let mut sum;
@@ -305,8 +317,10 @@ fn address(c: &mut Cursor<'_>, regs: &CpuUserRegs, d: &mut Decoded, immediate_by
         }
     } else if rm == 5 && mode == 0 {
         sum = c.sign_extended(4)?;
-        let next = u64::from(c.pos + immediate_bytes);
-        sum = sum.wrapping_add(c.rip).wrapping_add(next);
+        if code == Mode::Long {
+            let next = u64::from(c.pos + immediate_bytes);
+            sum = sum.wrapping_add(c.rip).wrapping_add(next);
+        }
     } else {
         sum = gpr::get(regs, d.rm());
     }
@@ -315,7 +329,7 @@ fn address(c: &mut Cursor<'_>, regs: &CpuUserRegs, d: &mut Decoded, immediate_by
         2 => sum = sum.wrapping_add(c.sign_extended(4)?),
         _ => {}
     }
-    d.offset = Some(if d.prefixes.address_size { sum & 0xffff_ffff } else { sum });
+    d.offset = Some(if is_narrow { sum & 0xffff_ffff } else { sum });
     Ok(())
 }
 

@@ -85,6 +85,9 @@ impl Machine for Recorder {
     fn read_cr(&mut self, cr: u8) -> Result<u64, Exception> {
         self.record(Call::ReadCr(cr), 0x8005_0033)
     }
+    fn table_selectors(&self) -> (u16, u16) {
+        (0xe048, 0xe040)
+    }
     fn write_cr(&mut self, cr: u8, value: u64) -> Result<(), Exception> {
         self.record(Call::WriteCr(cr, value), ())
     }

@@ -2,7 +2,7 @@
 //!
 //! The guest's kernel relies on I/O, CLI and STI, MSRs, control and debug registers, XSETBV, WBINVD and CLTS. All the
 //! rest (HLT, INVD, INVLPG, LGDT, MWAIT, RDPMC, ...) is left alone: the guest gets the #GP. Guest *user* code may do
-//! I/O and change the interrupt flag if its IOPL allows, nothing else.
+//! I/O and change the interrupt flag if its IOPL allows, and execute what UMIP forbids to ring 3 ([`Store`]), nothing else.
 //! What the effects are is the [`Machine`]'s business; only the operands are here.
 
 use super::decode::{decode, Decoded, Map, Repeat};
@@ -42,6 +42,8 @@ pub trait Machine {
     }
     fn read_cr(&mut self, cr: u8) -> Result<u64, Exception>;
     fn write_cr(&mut self, cr: u8, value: u64) -> Result<(), Exception>;
+    /// The selectors in LDTR and TR.
+    fn table_selectors(&self) -> (u16, u16);
     /// Clears CR0.TS.
     fn clts(&mut self);
     fn read_dr(&mut self, dr: u8) -> Result<u64, Exception>;
@@ -131,6 +133,7 @@ pub fn emulate<M: Machine>(
             cpuid(regs, machine);
             Ok(())
         }
+        (Map::Secondary, 0x00 | 0x01) if Store::of(&d).is_some() => store(regs, mode, &d, machine),
         (Map::Secondary, _) if kernel => match system(regs, &d, machine) {
             Some(result) => result,
             None => return Outcome::Unhandled,
@@ -165,6 +168,64 @@ fn system<M: Machine>(regs: &mut CpuUserRegs, d: &Decoded, machine: &mut M) -> O
         0x01 if d.group() == 6 => lmsw(regs, d, machine),
         _ => return None,
     })
+}
+
+/// The instructions that UMIP forbids to ring 3, where every guest runs. They tell what they always told, but for the addresses of
+/// the hypervisor's tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Store {
+    Sldt,
+    Str,
+    Sgdt,
+    Sidt,
+    Smsw,
+}
+
+impl Store {
+    fn of(d: &Decoded) -> Option<Self> {
+        Some(match (d.opcode, d.group()) {
+            (0x00, 0) => Self::Sldt,
+            (0x00, 1) => Self::Str,
+            (0x01, 0) if d.offset.is_some() => Self::Sgdt,
+            (0x01, 1) if d.offset.is_some() => Self::Sidt,
+            (0x01, 4) => Self::Smsw,
+            _ => return None,
+        })
+    }
+}
+
+/// Where guests are told that the tables are: what Linux tells programs on a processor with UMIP. The limits are 0.
+pub const GDT_SHOWN: u64 = 0xffff_ffff_fffe_0000;
+/// See [`GDT_SHOWN`].
+pub const IDT_SHOWN: u64 = 0xffff_ffff_ffff_0000;
+
+/// Executes a [`Store`].
+#[cold]
+fn store<M: Machine>(regs: &mut CpuUserRegs, mode: Mode, d: &Decoded, machine: &mut M) -> Result<(), Exception> {
+    let (ldt, task) = machine.table_selectors();
+    let word = match Store::of(d) {
+        Some(Store::Sldt) => ldt.into(),
+        Some(Store::Str) => task.into(),
+        Some(Store::Smsw) => machine.read_cr(0)?,
+        table => {
+            let base = if table == Some(Store::Sgdt) { GDT_SHOWN } else { IDT_SHOWN };
+            let mut pointer = [0; 10];
+            pointer[2..].copy_from_slice(&base.to_le_bytes());
+            let bytes = if mode == Mode::Long { 10 } else { 6 };
+            return put(d, machine, &pointer[..bytes]);
+        }
+    };
+    if d.offset.is_some() {
+        return put(d, machine, &word.to_le_bytes()[..2]);
+    }
+    Gpr::full(d.rm()).write(regs, d.full_width(), word);
+    Ok(())
+}
+
+/// Writes to the memory operand.
+fn put<M: Machine>(d: &Decoded, machine: &mut M, data: &[u8]) -> Result<(), Exception> {
+    let base = d.segment.map_or(0, |s| machine.segment_base(s));
+    machine.write(base.wrapping_add(d.offset.unwrap_or(0)), data)
 }
 
 /// LMSW: loads PE (set only), MP, EM and TS of CR0.

@@ -1,9 +1,11 @@
-//! SMEP and SMAP: what ring 0 may not do with pages of ring 3.
+//! SMEP and SMAP: what ring 0 may not do with pages of ring 3. UMIP: what ring 3 may not ask.
 //!
 //! All memory of PV guests belongs to ring 3, their kernels' too. With SMEP the hypervisor cannot execute it; with SMAP it
 //! cannot touch it by a guest's address, except between STAC and CLAC (EFLAGS.AC), which only the copies in entry.S
-//! contain. Everything else it reaches through its own mappings. UMIP, which would hide the addresses of descriptor tables
-//! from ring 3, stays off as on Xen 4.17: guests may execute SGDT and SMSW.
+//! contain. Everything else it reaches through its own mappings.
+//!
+//! With UMIP, SGDT, SIDT, SLDT, STR and SMSW raise #GP in ring 3, where they would tell addresses of the hypervisor's. Guests may
+//! execute them all the same, as on Xen, which leaves UMIP off: they are emulated (`hv_core::emul::privileged`), without the addresses.
 //!
 //! Processors without SMAP execute not one instruction more: the gates of the IDT lead past the CLAC at the beginning of
 //! each stub, and the copies exist twice (`trap::patches`).
@@ -24,8 +26,10 @@ pub fn init(options: &Options) {
     let mut choose = |has: bool, wanted: bool, bit: u64| bits |= if has && wanted { bit } else { 0 };
     choose(leaf.ebx & feature::SMEP.mask() != 0, options.smep, cr::CR4_SMEP);
     choose(leaf.ebx & feature::SMAP.mask() != 0, options.smap, cr::CR4_SMAP);
+    choose(leaf.ecx & feature::UMIP.mask() != 0, options.umip, cr::CR4_UMIP);
     BITS.call_once(|| bits);
-    crate::info!("CPU: SMEP {}, SMAP {}", word(bits & cr::CR4_SMEP != 0), word(is_on()));
+    let said = |bit| word(bits & bit != 0);
+    crate::info!("CPU: SMEP {}, SMAP {}, UMIP {}", said(cr::CR4_SMEP), said(cr::CR4_SMAP), said(cr::CR4_UMIP));
 }
 
 const fn word(is_on: bool) -> &'static str {

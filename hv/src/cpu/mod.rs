@@ -51,6 +51,7 @@ pub mod cr {
     pub const CR4_OSXMMEXCPT: u64 = 1 << 10;
     pub const CR4_FSGSBASE: u64 = 1 << 16;
     pub const CR4_OSXSAVE: u64 = 1 << 18;
+    pub const CR4_UMIP: u64 = 1 << 11;
     pub const CR4_SMEP: u64 = 1 << 20;
     pub const CR4_SMAP: u64 = 1 << 21;
 }
@@ -138,6 +139,16 @@ pub fn clts() {
 pub fn stts() {
     // SAFETY: only disables the FPU, which the hypervisor does not use.
     unsafe { write_cr0(read_cr0() | cr::CR0_TS) };
+}
+
+/// The selectors in LDTR and TR.
+pub fn table_selectors() -> (u16, u16) {
+    let (ldt, task): (u16, u16);
+    // SAFETY: they read registers.
+    unsafe {
+        core::arch::asm!("sldt {0:x}", "str {1:x}", out(reg) ldt, out(reg) task, options(nomem, nostack, preserves_flags));
+    }
+    (ldt, task)
 }
 
 /// Drops the TLB entries of one page, global or not, from this CPU.

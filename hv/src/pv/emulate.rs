@@ -209,6 +209,10 @@ impl Machine for Guest<'_> {
         Ok(())
     }
 
+    fn table_selectors(&self) -> (u16, u16) {
+        cpu::table_selectors()
+    }
+
     fn clts(&mut self) {
         control_regs::set_task_switched(self.0, false);
     }

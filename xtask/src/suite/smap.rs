@@ -1,4 +1,4 @@
-//! SMEP and SMAP on the processor of QEMU 10: they are on, or off if the user says so, and what works without works with.
+//! SMEP, SMAP and UMIP on the processor of QEMU 10: they are on, or off if the user says so, and what works without works with.
 
 use super::{clean, Bed, Test};
 use anyhow::{bail, ensure, Context, Result};
@@ -7,6 +7,7 @@ use testbed::guests;
 use testbed::machine::{Ending, Machine, Qemu};
 
 /// Bits of CR4 (SDM vol. 3A, 2.5).
+const CR4_UMIP: u64 = 1 << 11;
 const CR4_SMEP: u64 = 1 << 20;
 const CR4_SMAP: u64 = 1 << 21;
 
@@ -33,15 +34,15 @@ pub fn tests() -> Vec<Test> {
     let mut tests = vec![
         Test {
             level: "linux",
-            name: "debian-boots-with-smep-and-smap".into(),
+            name: "debian-boots-with-smep-smap-and-umip".into(),
             long: false,
-            run: Box::new(|bed| boots(bed, "smap-on", "", CR4_SMEP | CR4_SMAP)),
+            run: Box::new(|bed| boots(bed, "smap-on", "", CR4_SMEP | CR4_SMAP | CR4_UMIP)),
         },
         Test {
             level: "linux",
-            name: "debian-boots-without-smep-and-smap".into(),
+            name: "debian-boots-without-smep-smap-and-umip".into(),
             long: false,
-            run: Box::new(|bed| boots(bed, "smap-off", " smep=hvm smap=0", 0)),
+            run: Box::new(|bed| boots(bed, "smap-off", " smep=hvm smap=0 umip=no", 0)),
         },
     ];
     tests.extend(KERNELS.iter().map(|name| Test {
@@ -53,7 +54,7 @@ pub fn tests() -> Vec<Test> {
     tests
 }
 
-/// Debian boots, and every CPU then has `expected` of the two bits in CR4, as seen by QEMU.
+/// Debian boots, and every CPU then has `expected` of the three bits in CR4, as seen by QEMU.
 fn boots(bed: &Bed, name: &str, options: &str, expected: u64) -> Result<String> {
     let mut machine = Machine::new(name, &bed.hypervisor, &bed.images, 2, "cpus+pin+poweroff");
     machine.qemu = Qemu::Ten;
@@ -72,8 +73,8 @@ fn boots(bed: &Bed, name: &str, options: &str, expected: u64) -> Result<String> 
     let found = cr4s(&registers)?;
     ensure!(found.len() == 2, "QEMU shows {} CPUs", found.len());
     for cr4 in found {
-        let bits = cr4 & (CR4_SMEP | CR4_SMAP);
-        ensure!(bits == expected, "CR4 is {cr4:#x}: of SMEP and SMAP it has {bits:#x} instead of {expected:#x}");
+        let bits = cr4 & (CR4_SMEP | CR4_SMAP | CR4_UMIP);
+        ensure!(bits == expected, "CR4 is {cr4:#x}: of SMEP, SMAP and UMIP it has {bits:#x} instead of {expected:#x}");
     }
     Ok(format!("{expected:#x} of CR4 on each CPU"))
 }

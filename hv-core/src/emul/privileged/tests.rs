@@ -169,6 +169,54 @@ fn user_code_gets_io_only_if_permitted_and_nothing_else() {
     }
 }
 
+/// SGDT and its kin, which UMIP forbids to ring 3, kernel or user.
+#[test]
+fn stores_of_tables_hide_where_they_are() {
+    let run = |bytes: &[u8], mode, kernel| {
+        let mut m = Recorder::default();
+        let mut r = CpuUserRegs { rax: 0x1111_2222_3333_4444, rbx: 0x5_0000_0004, rip: 0x1000, ..Default::default() };
+        let outcome = emulate(&mut r, mode, kernel, &Fetched::from_bytes(bytes), &mut m);
+        (outcome, r.rax, r.rip - 0x1000, m.memory)
+    };
+    let with = |at: usize, bytes: &[u8]| {
+        let mut memory = Recorder::default().memory;
+        memory[at..at + bytes.len()].copy_from_slice(bytes);
+        memory
+    };
+    let rax = 0x1111_2222_3333_4444;
+    for kernel in [false, true] {
+        let long = |bytes: &[u8]| run(bytes, Mode::Long, kernel);
+        // sgdt [4], sidt [4]
+        let gdt = with(4, &[0, 0, 0, 0, 0xfe, 0xff, 0xff, 0xff, 0xff, 0xff]);
+        assert_eq!(long(b"\x0f\x01\x04\x25\x04\0\0\0"), (Outcome::Done, rax, 8, gdt));
+        let idt = with(4, &[0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]);
+        assert_eq!(long(b"\x0f\x01\x0c\x25\x04\0\0\0"), (Outcome::Done, rax, 8, idt));
+        // sldt [4], str eax, str ax, smsw rax, smsw eax, smsw [4]
+        assert_eq!(long(b"\x0f\x00\x04\x25\x04\0\0\0").3, with(4, &[0x48, 0xe0]));
+        assert_eq!(long(b"\x0f\x00\xc8"), (Outcome::Done, 0xe040, 3, with(0, &[])));
+        assert_eq!(long(b"\x66\x0f\x00\xc8").1, 0x1111_2222_3333_e040);
+        assert_eq!(long(b"\x48\x0f\x01\xe0").1, 0x8005_0033);
+        assert_eq!(long(b"\x0f\x01\xe0").1, 0x8005_0033);
+        assert_eq!(long(b"\x0f\x01\x24\x25\x04\0\0\0").3, with(4, &[0x33, 0]));
+    }
+    // 32-bit code: sgdt [ebx], sidt [4], str eax, and an address of 16 bits.
+    let narrow = |bytes: &[u8]| run(bytes, Mode::Compat32, false);
+    assert_eq!(narrow(b"\x0f\x01\x03"), (Outcome::Done, rax, 3, with(4, &[0, 0, 0, 0, 0xfe, 0xff])));
+    assert_eq!(narrow(b"\x0f\x01\x0d\x04\0\0\0"), (Outcome::Done, rax, 7, with(4, &[0, 0, 0, 0, 0xff, 0xff])));
+    assert_eq!(narrow(b"\x0f\x00\xc8").1, 0xe040);
+    assert_eq!(narrow(b"\x67\x0f\x01\x07").0, Outcome::Unhandled);
+    // What stores nothing: lldt, ltr, verr, lgdt, lidt, vmcall.
+    for bytes in
+        [&b"\x0f\x00\xd0"[..], b"\x0f\x00\xd8", b"\x0f\x00\xe0", b"\x0f\x01\x13", b"\x0f\x01\x1b", b"\x0f\x01\xc1"]
+    {
+        assert_eq!(run(bytes, Mode::Long, true).0, Outcome::Unhandled, "{bytes:x?}");
+    }
+    let mut absent = Recorder { absent_page: Some(0), ..Recorder::default() };
+    let fault =
+        emulate(&mut regs(), Mode::Long, false, &Fetched::from_bytes(b"\x0f\x01\x04\x25\x04\0\0\0"), &mut absent);
+    assert!(matches!(fault, Outcome::Inject(Exception { cr2: 4, .. })), "{fault:?}");
+}
+
 #[test]
 fn forced_cpuid() {
     let mut r = CpuUserRegs { rax: 0x1_4000_0000, rcx: 7, rip: 0x1000, ..Default::default() };
