@@ -381,3 +381,23 @@ fn every_use_is_a_handle_and_every_handle_a_use() {
     unmap_finish(&mut m, &mut t, &f, retired);
     assert_eq!(left_over(&[&t], &m), []);
 }
+
+#[test]
+fn the_audit_counts_what_the_hypervisor_uses_itself() {
+    let (mut t, f) = (table(), Frames::default());
+    grant(&t, 3, GTF_PERMIT_ACCESS, 2, 105);
+    t.pin(&f, 2, 3, Use::host(true)).unwrap();
+    t.pin(&f, 2, 3, Use::host(false)).unwrap();
+    let named = audit::Named { granter: 1, incarnation: 1, gref: 3, user: 2, frame: 105 };
+    let left_over = |uses: &[bool]| {
+        let mut ledger = audit::Ledger::new();
+        ledger.table(&t).unwrap();
+        uses.iter().for_each(|writable| ledger.own_use(named, *writable).unwrap());
+        let mut found = Vec::new();
+        ledger.finish(|named, more| found.push((named.gref, more)));
+        found
+    };
+    assert_eq!(left_over(&[true, false]), []);
+    assert_eq!(left_over(&[false]), [(3, [0, 0, -1, 0])]);
+    assert_eq!(left_over(&[true, true, false]), [(3, [0, 0, 1, 0])]);
+}
