@@ -102,6 +102,12 @@ impl<P: SharedPage, F: Copy + Default> TxQueue<P, F> {
         self.dead
     }
 
+    /// Slots that wait to be answered, out of `XEN_NETIF_TX_RING_SIZE`.
+    #[inline]
+    pub fn unanswered(&self) -> u32 {
+        self.ring.unanswered()
+    }
+
     /// Packets that wait to be answered.
     pub fn journal(&self) -> &Journal<F> {
         &self.journal

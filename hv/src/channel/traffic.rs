@@ -11,6 +11,7 @@ use ::channel::switch::{Forward, PortId, Table};
 use ::channel::vif::journal::Token;
 use ::channel::vif::rx::{Delivered, Progress};
 use ::channel::vif::tx::Take;
+use xen_abi::io::netif::XEN_NETIF_TX_RING_SIZE;
 
 /// What a portion of work may cost, in bytes that are copied.
 const PORTION: u32 = 128 << 10;
@@ -18,6 +19,9 @@ const PORTION: u32 = 128 << 10;
 const EACH: u32 = 1 << 10;
 /// How often it is looked whether a guest has posted pages meanwhile. One that posts and takes back gets no more.
 const LOOKS: u32 = 3;
+/// Slots of a sender that may wait for their receivers. The rest of its ring is for what goes elsewhere: one who takes nothing
+/// keeps nobody from sending to others.
+const MAY_WAIT: u32 = XEN_NETIF_TX_RING_SIZE / 2;
 /// Packets that wait are looked at so often, in ns.
 pub const TICK_NS: u64 = 1_000_000_000;
 
@@ -98,7 +102,8 @@ fn ended(tx: &mut Tx) -> bool {
 fn pass_on(tx: &mut Tx, guest: &Domain, table: &Table, token: Token, now: u64, budget: &mut Budget) {
     let sender = tx.line.handle;
     let item = Item { sender, token, progress: Progress::default() };
-    let mut batch = Batch { table, switch: tx.line.switch, now, budget };
+    let may_wait = tx.queue.unanswered() <= MAY_WAIT;
+    let mut batch = Batch { table, switch: tx.line.switch, now, may_wait, budget };
     let is_done = match table.forward(PortId(sender.place()), tx.packet.header()) {
         Forward::To(port) => batch.pass(&tx.packet, port, item),
         Forward::Flood => {
@@ -126,6 +131,8 @@ struct Batch<'a> {
     table: &'a Table,
     switch: u32,
     now: u64,
+    /// The sender has room in its ring for packets that are not answered.
+    may_wait: bool,
     budget: &'a mut Budget,
 }
 
@@ -152,7 +159,7 @@ impl Batch<'_> {
     fn wait(&self, rx: &mut Rx, packet: &Packet<Held>, item: Item, is_full: bool) -> bool {
         // Without room its guest will notify; else it is only that this portion is spent.
         timers::arm_channels(if is_full { self.now.saturating_add(TICK_NS) } else { self.now });
-        let is_refused = rx.backlog.push(item, packet.len(), self.now).is_err();
+        let is_refused = !self.may_wait || rx.backlog.push(item, packet.len(), self.now).is_err();
         rx.queue.stats.dropped += u64::from(is_refused);
         is_refused
     }

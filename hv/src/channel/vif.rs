@@ -5,7 +5,7 @@ use crate::domain::event::Receiver;
 use crate::domain::{self, Domain};
 use crate::guest_warn;
 use crate::sched::Cause;
-use crate::sync::Mutex;
+use crate::sync::FairMutex;
 use ::channel::packet::Packet;
 use ::channel::switch::PortId;
 use ::channel::vif::backlog::Backlog;
@@ -70,17 +70,17 @@ impl fmt::Display for Handle {
     }
 }
 
-/// A place for an interface.
+/// A place for an interface. Its locks are fair: who sends all the time keeps nobody else away.
 pub struct Sides {
     /// What the guest sends.
-    pub tx: Mutex<Option<Box<Tx>>>,
+    pub tx: FairMutex<Option<Box<Tx>>>,
     /// What it receives.
-    pub rx: Mutex<Option<Box<Rx>>>,
+    pub rx: FairMutex<Option<Box<Rx>>>,
 }
 
 /// All places.
 pub static VIFS: [Sides; MAX_VIFS as usize] =
-    [const { Sides { tx: Mutex::new(None), rx: Mutex::new(None) } }; MAX_VIFS as usize];
+    [const { Sides { tx: FairMutex::new(None), rx: FairMutex::new(None) } }; MAX_VIFS as usize];
 
 /// The sides at a port.
 pub fn at_port(port: PortId) -> Option<&'static Sides> {
