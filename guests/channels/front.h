@@ -128,5 +128,6 @@ void audit(void);
 
 void hostile_front_ends(void);
 void domains_die(void);
+void beside(void);
 void measure(void);
 #endif

@@ -90,6 +90,27 @@ static void bad_receivers(void)
 	renew(&b);
 }
 
+/* One that takes nothing cannot keep others from sending elsewhere. */
+static void no_room_for_ever(void)
+{
+	make_frame(b.mac, a.mac, 60, 1);
+	for (u32 n = 0; n < 250; n++)
+		put(&a, 60, 60);
+	check_result(kick_tx(&a), 0, "a kick");
+	check(nr_answers(&a) >= 100, "%u of 250 answers: the ring is full of packets for one", nr_answers(&a));
+	check(status_of(&a).tx_waiting >= 100, "%u packets wait", status_of(&a).tx_waiting);
+	check(status_of(&b).rx_dropped == nr_answers(&a), "%lu are lost", status_of(&b).rx_dropped);
+	post(&c, 1);
+	send(&a, c.mac, a.mac, 60, 2);
+	check_received(&c, 60, "a packet for another");
+	post(&b, 200);
+	check_result(kick_rx(&b), 0, "a kick for room");
+	check(nr_answers(&a) == 251, "%u of 251 answers", nr_answers(&a));
+	check(nr_in_use(&a) == 2, "%u grants are in use", nr_in_use(&a));
+	renew(&a);
+	renew(&b);
+}
+
 /* Packets wait in both directions, and one end goes. */
 static void ends_in_the_middle(void)
 {
@@ -170,6 +191,7 @@ void hostile_front_ends(void)
 	}
 	bad_transmits();
 	bad_receivers();
+	no_room_for_ever();
 	audit();
 	ends_in_the_middle();
 	garbage();
