@@ -97,8 +97,29 @@ static void backend_dies(void)
 	audit();
 }
 
+/* Only the control domain may ask. */
+static void others_may_not(void)
+{
+	/* mov $56, %eax; xor %edi, %edi; mov $DATA, %esi; syscall; mov %rax, DATA + 8; lock incq DATA; pause; jmp to the start. */
+	static const u8 code[] = { 0xb8, 56, 0, 0, 0, 0x31, 0xff, 0xbe, 0x00, 0x10, 0x40, 0x00, 0x0f, 0x05, 0x48, 0x89, 0x04, 0x25,
+		0x08, 0x10, 0x40, 0x00, 0xf0, 0x48, 0xff, 0x04, 0x25, 0x00, 0x10, 0x40, 0x00, 0xf3, 0x90, 0xeb, 0xdd };
+	static struct vcpu_context context;
+	struct domctl request = { 0 };
+	volatile s64 *data = (s64 *)pages[2];
+	check_result(create_domain(FIRST), 0, "createdomain");
+	set_max_vcpus(FIRST);
+	make_running_domain(FIRST, code, sizeof(code), pages[2], &context);
+	check_result(domctl(FIRST, DOMCTL_UNPAUSE, &request), 0, "unpausedomain");
+	check(counts((u64 *)pages[2]), "it does not run");
+	check(data[1] == -EPERM, "a guest's request: result %ld", data[1]);
+	check_result(destroy_domain(FIRST), 0, "destroydomain");
+	make_writable(pages[2]);
+	check(domain_is_gone(FIRST), "it never goes");
+}
+
 void domains_die(void)
 {
+	others_may_not();
 	switch_name = new_switch();
 	guest_dies(false);
 	guest_dies(true);

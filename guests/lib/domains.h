@@ -126,27 +126,25 @@ static inline void set_entry_of(u16 domid, u64 table, u32 index, u64 to, u64 fla
 	fill_page_of(domid, table, &value, 8, index * 8);
 }
 
-/* Makes a domain one that does nothing but count, in a page that is mapped at `counter`; `context` is its vCPU's. */
+/* Makes a domain one that runs `code` at CODE_VA, with a page behind it that is mapped at `data`; `context` is its vCPU's. */
 enum { L4, L3, L2, L1, CODE, DATA, FRAMES };
 enum { IN_KERNEL = 4, ONLINE = 32 };
 #define CODE_VA 0x400000ul
-static inline void make_counting_domain(u16 domid, void *counter, struct vcpu_context *context)
+static inline void make_running_domain(u16 domid, const u8 *code, size_t len, void *data, struct vcpu_context *context)
 {
-	/* lock incq CODE_VA + PAGE; pause; jmp to the start. */
-	static const u8 code[] = { 0xf0, 0x48, 0xff, 0x04, 0x25, 0x00, 0x10, 0x40, 0x00, 0xf3, 0x90, 0xeb, 0xf3 };
 	static const u8 zeroes[PAGE];
 	struct domctl request = { .vcpu_context.context = context };
 	u64 mfn[FRAMES] = { 0, 1, 2, 3, 4, 5 };
 	check_result(populate_domain(domid, mfn, FRAMES), FRAMES, "memory for the new domain");
 	for (u32 i = 0; i < FRAMES; i++)
 		fill_page_of(domid, mfn[i], zeroes, PAGE, 0);
-	fill_page_of(domid, mfn[CODE], code, sizeof(code), 0);
+	fill_page_of(domid, mfn[CODE], code, len, 0);
 	set_entry_of(domid, mfn[L4], 0, mfn[L3], P | RW | US);
 	set_entry_of(domid, mfn[L3], 0, mfn[L2], P | RW | US);
 	set_entry_of(domid, mfn[L2], CODE_VA >> 21, mfn[L1], P | RW | US);
 	set_entry_of(domid, mfn[L1], 0, mfn[CODE], P | US);
 	set_entry_of(domid, mfn[L1], 1, mfn[DATA], P | RW | US);
-	check_result(map_frame_of(domid, counter, mfn[DATA]), 0, "its counter");
+	check_result(map_frame_of(domid, data, mfn[DATA]), 0, "its data");
 	context->flags = IN_KERNEL | ONLINE;
 	context->regs.rip = CODE_VA;
 	context->regs.rsp = CODE_VA + 2 * PAGE;
@@ -155,6 +153,14 @@ static inline void make_counting_domain(u16 domid, void *counter, struct vcpu_co
 	context->regs.rflags = 0x202;
 	context->ctrlreg[3] = mfn[L4] * PAGE;
 	check_result(domctl(domid, DOMCTL_SET_CONTEXT, &request), 0, "setvcpucontext");
+}
+
+/* One that does nothing but count, at `counter`. */
+static inline void make_counting_domain(u16 domid, void *counter, struct vcpu_context *context)
+{
+	/* lock incq CODE_VA + PAGE; pause; jmp to the start. */
+	static const u8 code[] = { 0xf0, 0x48, 0xff, 0x04, 0x25, 0x00, 0x10, 0x40, 0x00, 0xf3, 0x90, 0xeb, 0xf3 };
+	make_running_domain(domid, code, sizeof(code), counter, context);
 }
 
 static inline bool counts(volatile u64 *counter)
