@@ -3,18 +3,13 @@
 //! A snapshot is a directory of two files. `ram` is the guest's physical memory, sparse. `index` is text, one fact a
 //! line: how to walk the page tables, where the module's sections are, every kernel symbol, the device's windows.
 //! Everything else (net_device, NAPI contexts, rings, interrupt handlers) is found by walking memory with the type
-//! information that the kernel itself carries (`btf`).
+//! information that the kernel itself carries (crate `twin-kernel`).
 
-pub mod btf;
 pub mod guest;
 pub mod initramfs;
-pub mod live;
 pub mod snapshot;
 
-/// What went wrong, in words for the user.
-pub type Error = String;
-/// Result with an error for the user.
-pub type Result<T> = core::result::Result<T, Error>;
+pub use twin_kernel::{Error, Result};
 
 /// What `testbed` says went wrong.
 fn words(error: impl core::fmt::Display) -> Error {

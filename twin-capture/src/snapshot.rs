@@ -5,32 +5,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-
-/// A loaded module as the kernel describes it.
-#[derive(Debug, Clone, Default)]
-pub struct ModuleInfo {
-    /// Name.
-    pub name: String,
-    /// First address.
-    pub base: u64,
-    /// Length in bytes.
-    pub len_bytes: u64,
-    /// Section name and address.
-    pub sections: Vec<(String, u64)>,
-}
-
-/// A symbol of the kernel or of a module.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Symbol {
-    /// Address.
-    pub address: u64,
-    /// Kind letter as in `nm`.
-    pub kind: u8,
-    /// Name.
-    pub name: String,
-    /// Module, or nothing for the kernel image.
-    pub module: Option<String>,
-}
+use twin_kernel::{LiveKernel, ModuleInfo, Symbol};
 
 /// A leaf mapping of the kernel half.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -168,9 +143,13 @@ impl Snapshot {
         Some(())
     }
 
-    /// Address of a kernel symbol, or of `module:name`.
-    pub fn symbol(&self, name: &str) -> Option<u64> {
-        self.by_name.get(name).copied()
+    /// The device's interrupts: the message-signalled ones if there are any, else the legacy one.
+    pub fn irqs(&self) -> Vec<u32> {
+        if self.msi_irqs.is_empty() {
+            vec![self.irq]
+        } else {
+            self.msi_irqs.clone()
+        }
     }
 
     /// The kernel symbol at or below `address` with its distance.
@@ -251,19 +230,6 @@ impl Snapshot {
         }
     }
 
-    /// Reads driver-domain memory; `None` if a page is not mapped or is a device's.
-    pub fn read(&self, address: u64, out: &mut [u8]) -> Option<()> {
-        let mut done = 0;
-        while done < out.len() {
-            let at = address.wrapping_add(done as u64);
-            let physical = usize::try_from(self.translate(at)?).ok()?;
-            let step = ((PAGE - at % PAGE) as usize).min(out.len() - done);
-            out[done..done + step].copy_from_slice(self.ram.get(physical..physical.checked_add(step)?)?);
-            done += step;
-        }
-        Some(())
-    }
-
     /// Writes driver-domain memory (for tests and set-up).
     pub fn write(&mut self, address: u64, bytes: &[u8]) -> Option<()> {
         let mut done = 0;
@@ -276,19 +242,34 @@ impl Snapshot {
         }
         Some(())
     }
+}
 
-    /// Reads a little-endian integer of `size` bytes.
-    pub fn read_int(&self, address: u64, size: usize) -> Option<u64> {
-        let mut bytes = [0; 8];
-        self.read(address, bytes.get_mut(..size)?)?;
-        Some(u64::from_le_bytes(bytes))
+impl LiveKernel for Snapshot {
+    fn read(&self, address: u64, out: &mut [u8]) -> Option<()> {
+        let mut done = 0;
+        while done < out.len() {
+            let at = address.wrapping_add(done as u64);
+            let physical = usize::try_from(self.translate(at)?).ok()?;
+            let step = ((PAGE - at % PAGE) as usize).min(out.len() - done);
+            out[done..done + step].copy_from_slice(self.ram.get(physical..physical.checked_add(step)?)?);
+            done += step;
+        }
+        Some(())
     }
 
-    /// Reads a zero-terminated string of at most 64 bytes.
-    pub fn read_name(&self, address: u64) -> Option<String> {
-        let mut bytes = [0; 64];
-        self.read(address, &mut bytes)?;
-        let end = bytes.iter().position(|&b| b == 0)?;
-        String::from_utf8(bytes[..end].to_vec()).ok()
+    fn is_writable(&self, address: u64) -> bool {
+        self.mapping(address).is_some_and(|page| page.writable)
+    }
+
+    fn symbols(&self) -> &[Symbol] {
+        &self.symbols
+    }
+
+    fn module(&self, name: &str) -> Option<&ModuleInfo> {
+        self.modules.get(name)
+    }
+
+    fn symbol(&self, name: &str) -> Option<u64> {
+        self.by_name.get(name).copied()
     }
 }

@@ -2,9 +2,9 @@
 
 use crate::device::{Arrival, Device};
 use crate::emulate::class_of;
-use crate::input::Live;
 use crate::world::{World, PAGE};
 use twin_abi::Image;
+use twin_kernel::driver::Live;
 use twin_runtime::linux::pool::Pool;
 use twin_runtime::linux::skb::{Fragment, Packet};
 use twin_runtime::linux::Support;

@@ -8,7 +8,6 @@ pub mod embed;
 pub mod emulate;
 pub mod equivalence;
 pub mod faults;
-pub mod input;
 pub mod lab;
 pub mod measure;
 pub mod mutate;

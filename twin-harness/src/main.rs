@@ -7,7 +7,8 @@ use testbed::images::kernel;
 use twin_capture::snapshot::Snapshot;
 use twin_capture::{guest, DEVICES};
 use twin_harness::rig::{cache, make, Rig};
-use twin_harness::{bench, corruption, equivalence, faults, input, measure, path, report, show, traffic};
+use twin_harness::{bench, corruption, equivalence, faults, measure, path, report, show, traffic};
+use twin_kernel::{driver, LiveKernel};
 use twin_rewrite::ko;
 use twin_rewrite::module::Module;
 use twin_rewrite::options::{Mode, Options, Reuse};
@@ -95,7 +96,7 @@ fn module(driver: &str) -> Result<(Module, Option<Rig>), String> {
             return Ok(((*rig.module).clone(), Some(rig)));
         }
         let s = Snapshot::open(&dir)?;
-        return Ok((input::module(&s, &driver.replace('-', "_"))?, None));
+        return Ok((driver::module(&s, &driver.replace('-', "_"))?, None));
     }
     if driver.ends_with(".ko") {
         return Ok((from_file(std::path::Path::new(driver), driver)?, None));
@@ -117,7 +118,7 @@ fn run() -> Result<bool, String> {
         "capture" => {
             let dir = guest::capture(&a.driver, &cache())?;
             let s = Snapshot::open(&dir)?;
-            let live = input::live(&s)?;
+            let live = driver::live(&s, &s.netdev, &s.irqs())?;
             println!("snapshot {}: kernel {}, {} symbols", dir.display(), s.release, s.symbols.len());
             println!("{}: transmit {}", s.netdev, s.describe(live.net.start_xmit));
             for (irq, handler, _) in &live.net.irqs {

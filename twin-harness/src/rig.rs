@@ -2,7 +2,6 @@
 
 use crate::device;
 use crate::emulate::{Original, TwinEmulator};
-use crate::input::{self, Live};
 use crate::lab::Lab;
 use crate::native::arena::{Arena, Watch};
 use crate::native::Native;
@@ -11,6 +10,8 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 use twin_capture::snapshot::Snapshot;
+use twin_kernel::driver::{self, Live};
+use twin_kernel::LiveKernel;
 use twin_rewrite::module::Module;
 use twin_rewrite::options::{Mode, Options};
 use twin_rewrite::rewrite::{rewrite_judged, Output};
@@ -128,11 +129,12 @@ impl Rig {
     pub fn from_dir(dir: &Path) -> Result<Self, String> {
         let snapshot = Snapshot::open(dir)?;
         let name = snapshot.driver.replace('-', "_");
-        let module = Rc::new(input::module(&snapshot, &name)?);
-        let live = input::live(&snapshot)?;
+        let module = Rc::new(driver::module(&snapshot, &name)?);
+        let live = driver::live(&snapshot, &snapshot.netdev, &snapshot.irqs())?;
         const IORESOURCE_MEM: u64 = 0x200;
         let window = snapshot.windows.iter().find(|w| w.2 & IORESOURCE_MEM != 0).map_or(0, |w| w.0);
-        let types = input::module_types(&snapshot)?;
+        let file = std::fs::read(dir.join("module.ko")).map_err(|e| format!("module.ko: {e}"))?;
+        let types = driver::module_types(&snapshot, &file, &snapshot.release)?;
         let member = |structure: &str, member: &str| {
             let at = live.net.private + types.offset(structure, member).ok()?;
             snapshot.read_int(at, 4).map(|v| v as u32)

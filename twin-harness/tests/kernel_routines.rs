@@ -13,6 +13,7 @@ use twin_harness::cpu::{Bus, BusFault, CodeSpace, Cpu, Stop};
 use twin_harness::lab::Lab;
 use twin_harness::rig::Rig;
 use twin_harness::world::{Beside, World};
+use twin_kernel::LiveKernel;
 use twin_runtime::linux::{Routine, Stop as RoutineStop};
 use twin_runtime::Memory;
 

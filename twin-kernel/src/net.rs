@@ -1,8 +1,7 @@
-//! Finds the driver's objects in a snapshot by symbols and type information, as the driver domain's own module would.
+//! Finds a network driver's objects by symbols and type information.
 
 use crate::btf::Btf;
-use crate::snapshot::Snapshot;
-use crate::Result;
+use crate::{LiveKernel, Result};
 
 /// A network interface and what hangs on it.
 #[derive(Debug, Clone, Default)]
@@ -24,7 +23,7 @@ pub struct NetDevice {
 }
 
 /// The type information of the kernel, with that of the module on top.
-pub fn types(s: &Snapshot) -> Result<Btf> {
+pub fn types(s: &impl LiveKernel) -> Result<Btf> {
     let start = s.symbol("__start_BTF").ok_or("the kernel has no type information")?;
     let end = s.symbol("__stop_BTF").ok_or("the kernel has no type information")?;
     let mut base = vec![0; usize::try_from(end - start).map_err(|e| e.to_string())?];
@@ -32,8 +31,8 @@ pub fn types(s: &Snapshot) -> Result<Btf> {
     Btf::parse(&base, None)
 }
 
-/// Finds interface `name`.
-pub fn net_device(s: &Snapshot, t: &Btf, name: &str) -> Result<NetDevice> {
+/// Finds interface `name`, and the handlers of its interrupts `irqs`.
+pub fn net_device(s: &impl LiveKernel, t: &Btf, name: &str, irqs: &[u32]) -> Result<NetDevice> {
     let at = |what: &str, address: u64| s.read_int(address, 8).ok_or(format!("{what} at {address:#x} is not mapped"));
     let net = s.symbol("init_net").ok_or("no symbol init_net")?;
     let head = net + t.offset("net", "dev_base_head")?;
@@ -44,14 +43,14 @@ pub fn net_device(s: &Snapshot, t: &Btf, name: &str) -> Result<NetDevice> {
         }
         let dev = link - t.offset("net_device", "dev_list")?;
         if s.read_name(dev + t.offset("net_device", "name")?).as_deref() == Some(name) {
-            return describe(s, t, dev);
+            return describe(s, t, dev, irqs);
         }
         link = at("interface list", link)?;
     }
-    Err(format!("no interface {name} in the snapshot"))
+    Err(format!("the kernel has no interface {name}"))
 }
 
-fn describe(s: &Snapshot, t: &Btf, dev: u64) -> Result<NetDevice> {
+fn describe(s: &impl LiveKernel, t: &Btf, dev: u64, irqs: &[u32]) -> Result<NetDevice> {
     let at = |address: u64| s.read_int(address, 8).ok_or(format!("{address:#x} is not mapped"));
     let ops = at(dev + t.offset("net_device", "netdev_ops")?)?;
     let mut out = NetDevice {
@@ -70,11 +69,7 @@ fn describe(s: &Snapshot, t: &Btf, dev: u64) -> Result<NetDevice> {
     }
     let mac = at(dev + t.offset("net_device", "dev_addr")?)?;
     s.read(mac, &mut out.mac).ok_or("the station address is not mapped")?;
-    let mut numbers = s.msi_irqs.clone();
-    if numbers.is_empty() {
-        numbers.push(s.irq);
-    }
-    for number in numbers {
+    for &number in irqs {
         if let Some((handler, argument)) = irq_action(s, t, number)? {
             out.irqs.push((number, handler, argument));
         }
@@ -83,7 +78,7 @@ fn describe(s: &Snapshot, t: &Btf, dev: u64) -> Result<NetDevice> {
 }
 
 /// The handler of interrupt `number`: the kernel keeps its descriptors in a radix tree, so the action is looked up there.
-fn irq_action(s: &Snapshot, t: &Btf, number: u32) -> Result<Option<(u64, u64)>> {
+fn irq_action(s: &impl LiveKernel, t: &Btf, number: u32) -> Result<Option<(u64, u64)>> {
     let tree = s.symbol("irq_desc_tree").ok_or("no symbol irq_desc_tree")?;
     let read = |address: u64| s.read_int(address, 8).ok_or(format!("{address:#x} is not mapped"));
     let mut node = read(tree + t.offset("xarray", "xa_head")?)?;

@@ -1,15 +1,15 @@
-//! From a snapshot to what the rewriter and the support routines need.
+//! What the rewriter and the support routines need of a kernel.
 
-use twin_capture::btf::Btf;
-use twin_capture::live::{self, NetDevice};
-use twin_capture::snapshot::Snapshot;
+use crate::btf::Btf;
+use crate::net::{self, NetDevice};
+use crate::{LiveKernel, Result};
 use twin_rewrite::module::{bound_functions, Externs, Function, Module, Section};
 use twin_runtime::linux::offsets::Offsets;
 use twin_runtime::linux::Kernel;
 
-/// The module `name` as it lies in the snapshot's memory.
-pub fn module(s: &Snapshot, name: &str) -> Result<Module, String> {
-    let info = s.modules.get(name).ok_or(format!("the snapshot has no module {name}"))?;
+/// The module `name` as it lies in memory.
+pub fn module(s: &impl LiveKernel, name: &str) -> Result<Module> {
+    let info = s.module(name).ok_or(format!("no module {name} is loaded"))?;
     let end = info.base + info.len_bytes;
     let mut places: Vec<(u64, &str)> = info
         .sections
@@ -35,10 +35,10 @@ pub fn module(s: &Snapshot, name: &str) -> Result<Module, String> {
             address: *address,
             bytes,
             executable: section.contains("text"),
-            writable: s.mapping(*address).is_some_and(|p| p.writable),
+            writable: s.is_writable(*address),
         });
     }
-    for y in &s.symbols {
+    for y in s.symbols() {
         let own = y.module.as_deref() == Some(name);
         if own && matches!(y.kind, b't' | b'T') && m.is_text(y.address) {
             m.functions.push(Function { address: y.address, len: 0, name: y.name.clone() });
@@ -50,26 +50,25 @@ pub fn module(s: &Snapshot, name: &str) -> Result<Module, String> {
     Ok(m)
 }
 
-fn externs(s: &Snapshot, own: &str) -> Externs {
+fn externs(s: &impl LiveKernel, own: &str) -> Externs {
     let mut out = Externs::default();
-    for y in s.symbols.iter().filter(|y| y.module.as_deref() != Some(own)) {
+    for y in s.symbols().iter().filter(|y| y.module.as_deref() != Some(own)) {
         out.add(y.address, &y.name);
     }
     out
 }
 
-/// The type information of the captured module on top of that of its kernel.
-pub fn module_types(s: &Snapshot) -> Result<Btf, String> {
-    let base = live::types(s)?;
-    let file = std::fs::read(s.dir.join("module.ko")).map_err(|e| format!("module.ko: {e}"))?;
-    twin_rewrite::ko::check_release(&file, &s.release)?;
-    match twin_rewrite::ko::section(&file, ".BTF") {
+/// The type information of a module, whose file is `file`, on top of that of its kernel, which is `release`.
+pub fn module_types(s: &impl LiveKernel, file: &[u8], release: &str) -> Result<Btf> {
+    let base = net::types(s)?;
+    twin_rewrite::ko::check_release(file, release)?;
+    match twin_rewrite::ko::section(file, ".BTF") {
         Some(bytes) => Btf::parse(&bytes, Some(&base)),
         None => Ok(base),
     }
 }
 
-/// What was found in a live snapshot.
+/// What was found in a running kernel.
 #[derive(Debug, Clone)]
 pub struct Live {
     /// The interface.
@@ -86,10 +85,10 @@ pub struct Live {
     pub page_private: u64,
 }
 
-/// Finds the driver's objects.
-pub fn live(s: &Snapshot) -> Result<Live, String> {
-    let t = live::types(s)?;
-    let net = live::net_device(s, &t, &s.netdev)?;
+/// Finds the objects of the driver of interface `name`, whose interrupts are `irqs`.
+pub fn live(s: &impl LiveKernel, name: &str, irqs: &[u32]) -> Result<Live> {
+    let t = net::types(s)?;
+    let net = net::net_device(s, &t, name, irqs)?;
     let offsets = Offsets::fill(|a, b| t.offset(a, b).ok(), |a| t.size(a).ok())
         .map_err(|(a, b)| format!("no type information for {a}.{b}"))?;
     let word = |name: &str| {
@@ -109,7 +108,7 @@ pub fn live(s: &Snapshot) -> Result<Live, String> {
     Ok(Live { net, offsets, kernel, percpu: word("__per_cpu_offset")?, ..page_words(&t)? })
 }
 
-fn page_words(t: &Btf) -> Result<Live, String> {
+fn page_words(t: &Btf) -> Result<Live> {
     Ok(Live {
         net: NetDevice::default(),
         offsets: Offsets::default(),

@@ -1,0 +1,59 @@
+use super::*;
+
+/// A page of memory at 0x1000, and two symbols of the same name.
+struct Small([u8; 4096], Vec<Symbol>);
+
+impl LiveKernel for Small {
+    fn read(&self, address: u64, out: &mut [u8]) -> Option<()> {
+        let at = usize::try_from(address.checked_sub(0x1000)?).ok()?;
+        out.copy_from_slice(self.0.get(at..at.checked_add(out.len())?)?);
+        Some(())
+    }
+    fn is_writable(&self, _: u64) -> bool {
+        false
+    }
+    fn symbols(&self) -> &[Symbol] {
+        &self.1
+    }
+    fn module(&self, _: &str) -> Option<&ModuleInfo> {
+        None
+    }
+}
+
+fn small() -> Small {
+    let symbol = |address, module: Option<&str>| Symbol {
+        address,
+        kind: b't',
+        name: "probe".into(),
+        module: module.map(Into::into),
+    };
+    let mut memory = [0xff; 4096];
+    memory[..5].copy_from_slice(b"eth0\0");
+    Small(memory, vec![symbol(0x1000, Some("e1000")), symbol(0x2000, None)])
+}
+
+#[test]
+fn symbols_of_the_image_and_of_modules_are_told_apart() {
+    let kernel = small();
+    assert_eq!((kernel.symbol("probe"), kernel.symbol("e1000:probe")), (Some(0x2000), Some(0x1000)));
+    assert_eq!((kernel.symbol("e1000e:probe"), kernel.symbol("other")), (None, None));
+}
+
+#[test]
+fn integers_and_names_end_with_the_memory() {
+    let kernel = small();
+    assert_eq!(kernel.read_int(0x1000, 4), Some(u64::from(u32::from_le_bytes(*b"eth0"))));
+    assert_eq!((kernel.read_int(0x1fff, 2), kernel.read_int(0x1000, 9)), (None, None));
+    assert_eq!(kernel.read_name(0x1000).as_deref(), Some("eth0"));
+    assert_eq!((kernel.read_name(0x1010), kernel.read_name(0x1ff0)), (None, None), "no end; beyond the page");
+}
+
+#[test]
+fn a_kernel_without_type_information_says_so() {
+    assert_eq!(net::types(&small()).map(|_| ()), Err("the kernel has no type information".into()));
+}
+
+#[test]
+fn a_module_that_is_not_loaded_has_no_text() {
+    assert_eq!(driver::module(&small(), "e1000").map(|_| ()), Err("no module e1000 is loaded".into()));
+}
