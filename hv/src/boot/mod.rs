@@ -31,6 +31,7 @@ pub struct BootStack(UnsafeCell<[u8; STACK_SIZE]>);
 unsafe impl Sync for BootStack {}
 
 /// The first CPU's stack until memory is set up. It has the form of a stack block, for `this_cpu`.
+#[link_section = ".bss.boot_stack"]
 pub static BOOT_STACK: BootStack = BootStack(UnsafeCell::new([0; STACK_SIZE]));
 
 global_asm!(
