@@ -76,6 +76,7 @@ impl Chunk {
         self.taken < CHUNK
     }
 
+    #[inline]
     fn allocate(&mut self) -> Option<u32> {
         let index = if let Some(slot @ Slot::Free(_)) = self.slots.get_mut(self.free as usize) {
             let Slot::Free(next) = core::mem::replace(slot, Slot::Reserved) else { return None };
@@ -167,6 +168,7 @@ impl Maptrack {
         self.chunks.get(self.next_chunk()).is_none_or(|c| c.taken == 0)
     }
 
+    #[inline]
     pub(super) fn allocate(&mut self) -> Option<u32> {
         let at = self.next_chunk();
         let first = u32::try_from(at).ok()?.checked_mul(CHUNK).filter(|first| *first < self.max)?;

@@ -208,6 +208,7 @@ impl<E: MmuEnv> Mmu<'_, E> {
 
     /// Clears the entry of a grant mapping. `Changed` if the slot no longer maps `frame` with that writability: then
     /// nothing is touched.
+    #[inline]
     pub fn grant_unmap(
         &self,
         slot: Slot,
@@ -216,12 +217,16 @@ impl<E: MmuEnv> Mmu<'_, E> {
         writable: bool,
         lock: Locked<'_>,
     ) -> Result<(), MmuError> {
-        self.grant_entry(slot, mapper, frame, writable, lock)?;
-        self.update_l1(slot, Pte::EMPTY, Owners::both(mapper), Accessed::Overwrite, lock)
+        let old = self.grant_entry(slot, mapper, frame, writable, lock)?;
+        self.store(slot, old, Pte::EMPTY, Accessed::Overwrite);
+        self.put_l1e(old);
+        Ok(())
     }
 
     /// The same, and what the slot `with` of the mapper's holds takes the entry's place; that slot is empty then. The
     /// references of what moves go with it.
+    #[cold]
+    #[inline(never)]
     pub fn grant_replace(
         &self,
         slot: Slot,
@@ -247,6 +252,7 @@ impl<E: MmuEnv> Mmu<'_, E> {
     }
 
     /// The entry of a grant mapping. `Changed`: the slot no longer maps `frame` with that writability.
+    #[inline]
     fn grant_entry(
         &self,
         slot: Slot,

@@ -141,6 +141,7 @@ pub fn map(
 
 /// First half of an unmap: clears the page-table entry at `place` (if there is one to clear) and takes the parts off the
 /// handle. `with`: whose entry moves there, as of then. `Ok(None)`: nothing was asked for. The caller flushes, then calls [`unmap_finish`].
+#[inline(always)]
 pub fn unmap(
     mapper: &Domain,
     handle: u32,
@@ -189,6 +190,7 @@ pub fn flush_after_unmap(mapper: &Domain) {
 }
 
 /// Last half of an unmap, after the flush.
+#[inline]
 pub fn unmap_finish(mapper: &Domain, retired: impl IntoIterator<Item = Retired>) {
     let mut granter = None;
     let mut track = mapper.grants.track();
