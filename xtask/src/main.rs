@@ -47,7 +47,7 @@ usage: ./tandem COMMAND [OPTIONS]
   size                 lines of code and unsafe blocks of the trusted part
   floors               which files of the hypervisor name higher floors, and which form circles
   iso                  a bootable ISO image with GRUB
-  screens              pictures of a machine's screen while it boots, and stock Xen's beside them: docs/screens
+  screens [NAME]       pictures of a machine's screen while it boots, and stock Xen's beside them: docs/screens
   abi                  docs/abi.md, made from the hypercall table
   images               only build what boots (kernel, initramfs)
 
@@ -68,8 +68,8 @@ options:
 fn dispatch(options: &Options) -> Result<bool> {
     options.takes_words(match options.command.as_str() {
         "test" => 2,
-        "fuzz" | "guests" | "mutants" => 1,
-        "run" | "shell" | "images" | "build" | "abi" | "iso" | "screens" | "size" | "floors" => 0,
+        "fuzz" | "guests" | "mutants" | "screens" => 1,
+        "run" | "shell" | "images" | "build" | "abi" | "iso" | "size" | "floors" => 0,
         _ => usize::MAX,
     })?;
     if let Some(qemu) = options.qemu {

@@ -197,7 +197,7 @@ pub fn has(rows: &[String], text: &str) -> bool {
     rows.iter().any(|row| row.contains(text))
 }
 
-/// `./tandem screens`: the pictures of `docs/screens`.
+/// `./tandem screens [NAME]`: the pictures of `docs/screens`, or those that have the word in their names.
 pub fn run(options: &Options) -> Result<()> {
     let images = images::basic()?;
     let ours = Hypervisor::choose(options.hypervisor.as_deref())?;
@@ -208,6 +208,9 @@ pub fn run(options: &Options) -> Result<()> {
         for firmware in [Firmware::Bios, Firmware::Uefi] {
             for course in [Course::HandsOver, Course::Fails] {
                 let boot = Boot { images: &images, hypervisor, firmware, course };
+                if options.words.first().is_some_and(|word| !boot.name().contains(word.as_str())) {
+                    continue;
+                }
                 let copy = dir.join(format!("{}.png", boot.name()));
                 let is_there = |seen: &Seen| match course {
                     Course::Fails => has(&seen.hypervisor, FAILURE),
