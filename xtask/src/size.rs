@@ -6,9 +6,6 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use testbed::host;
 
-/// Crates that are going to be linked into the image, by folder.
-const TO_COME: &[&str] = &["channel"];
-
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Lines {
     code: usize,
@@ -35,8 +32,7 @@ pub fn run() -> Result<()> {
     );
     let Linked { own, foreign } = linked()?;
     part("the image", own)?;
-    part("from crates.io, in it", foreign)?;
-    part("to come", TO_COME.iter().map(|name| ((*name).to_owned(), host::root().join(name))))
+    part("from crates.io, in it", foreign)
 }
 
 /// The crates that cargo links into the image.
