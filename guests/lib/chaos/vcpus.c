@@ -265,6 +265,24 @@ static void go_on(struct frame *frame)
 	frame->rflags = 2;
 }
 
+/*
+ * When this vCPU came back a selector could not be loaded whose descriptor is gone; it is 0 now. In front of where it was the frame
+ * has what the four selectors were. In other code than this kernel's it is the code's or the stack's that cannot be loaded.
+ */
+static void go_on_without_selectors(struct frame *frame)
+{
+	const u64 *rest = (u64 *)(frame + 1);
+	if ((rest[0] & 0xfffc) != (FLAT_KERNEL_CS & ~3)) {
+		on_unexpected(frame);
+		return;
+	}
+	frame->rip = frame->ss;
+	frame->cs = rest[0];
+	frame->rflags = rest[1];
+	frame->rsp = rest[2];
+	frame->ss = FLAT_KERNEL_SS;
+}
+
 static void prepare(void)
 {
 	/* A context may say that strings are copied downwards. */
@@ -272,6 +290,7 @@ static void prepare(void)
 	handlers[1] = ignore_debug;
 	handlers[2] = ignore_nmi;
 	handlers[ENTRY_EVENT] = ignore_event;
+	handlers[ENTRY_FAILSAFE] = go_on_without_selectors;
 	on_unexpected = go_on;
 	HC1(set_trap_table, exception_traps);
 	HC2(stack_switch, FLAT_KERNEL_SS, entry_stack_top);
