@@ -9,7 +9,8 @@
 //! * The domain's allocation is one general reference ([`CountWord::ALLOCATED`]). When the last reference goes the frame
 //!   belongs to nobody; the one who dropped it reports that to the environment.
 //! * While the type count is zero the usage word remembers the last type and the TLB clock at which its last reference
-//!   went: whoever gives the frame another type (or another owner) flushes TLBs that may be older than this stamp.
+//!   went: whoever gives the frame another type (or another owner) flushes TLBs that may be older than this stamp. For another
+//!   type those of the CPUs that run the owner will do, unless others could write to the frame ([`Knowers`]).
 //!
 //! This module knows nothing about page tables: [`crate::mmu`] does.
 
@@ -17,7 +18,7 @@ mod count;
 mod usage;
 
 pub use count::{CountWord, LastRef, StealError};
-pub use usage::{FrameType, Usage, UsageState};
+pub use usage::{FrameType, Knowers, Usage, UsageState};
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use xen_abi::layout::DomId;

@@ -3,6 +3,7 @@
 use super::Frame;
 use core::sync::atomic::Ordering;
 use x86::Level;
+use xen_abi::layout::DomId;
 
 /// What a frame is used as. Types exclude each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -72,12 +73,23 @@ impl UsageState {
     const ALL: [Self; 4] = [Self::Idle, Self::Valid, Self::Busy, Self::Partial];
 }
 
-/// Type (bits 61-63), pinned (60), state (57-58), resume index (32-41), type count or time stamp (0-31).
+/// The CPUs that may have translations of a frame by which a guest could write to it, or walk through it as a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Knowers {
+    /// Those that run this domain, its owner: only its own page tables led to the frame.
+    CpusOf(DomId),
+    /// Any: another domain had it mapped as well.
+    Everyone,
+}
+
+/// Type (bits 61-63), pinned (60), foreign (59), state (57-58), resume index (32-41), type count or time stamp (0-31).
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Usage(u64);
 
 const TYPE_SHIFT: u32 = 61;
 const PINNED: u64 = 1 << 60;
+/// A page table of another domain than the owner has mapped it writable, since it is [`FrameType::Writable`].
+const FOREIGN: u64 = 1 << 59;
 const STATE_SHIFT: u32 = 57;
 const RESUME_SHIFT: u32 = 32;
 const RESUME_MASK: u64 = 0x3ff;
@@ -98,6 +110,16 @@ impl Usage {
     }
     pub(crate) const fn valid(ty: FrameType, count: u32) -> Self {
         Self::make(ty, UsageState::Valid, count)
+    }
+    /// The type's last reference went at `stamp`.
+    #[inline]
+    pub(crate) const fn ended(self, stamp: u32) -> Self {
+        Self(self.0 & (!0 << TYPE_SHIFT | FOREIGN) | stamp as u64)
+    }
+    /// From `Idle`, the first reference of the type that it had last.
+    #[inline]
+    pub(crate) const fn again(self) -> Self {
+        Self(self.0 & (!0 << TYPE_SHIFT | FOREIGN) | Self::valid(FrameType::None, 1).0)
     }
     pub(crate) const fn busy(ty: FrameType) -> Self {
         Self::make(ty, UsageState::Busy, 1)
@@ -152,7 +174,7 @@ impl Usage {
     /// Is it in full use as `ty`?
     #[inline]
     pub const fn is_valid_as(self, ty: FrameType) -> bool {
-        self.0 >> STATE_SHIFT & !(PINNED >> STATE_SHIFT)
+        self.0 >> STATE_SHIFT & !((PINNED | FOREIGN) >> STATE_SHIFT)
             == (ty as u64) << (TYPE_SHIFT - STATE_SHIFT) | UsageState::Valid as u64
     }
     /// Must TLBs be flushed before it may be used as `ty`? Only in state `Idle`.
@@ -160,6 +182,15 @@ impl Usage {
     pub(crate) fn needs_flush_for(self, ty: FrameType) -> bool {
         let last = self.ty();
         last != ty && last != FrameType::None
+    }
+    /// Which CPUs may have translations that let a guest write to a frame of `owner`'s or walk through it? Only in state `Idle`.
+    #[inline]
+    pub(crate) const fn knowers(self, owner: DomId) -> Knowers {
+        if self.0 & FOREIGN != 0 {
+            Knowers::Everyone
+        } else {
+            Knowers::CpusOf(owner)
+        }
     }
     /// One more reference, unless there are too many.
     #[inline]
@@ -194,17 +225,27 @@ impl core::fmt::Debug for Usage {
         if self.is_pinned() {
             f.write_str(" pinned")?;
         }
+        if self.0 & FOREIGN != 0 {
+            f.write_str(" foreign")?;
+        }
         Ok(())
     }
 }
 
 impl Frame {
+    /// Notes that another domain than the owner is about to map the frame writable. For a holder of a writable reference.
+    #[cold]
+    pub(crate) fn mark_foreign(&self) {
+        self.usage.fetch_or(FOREIGN, Ordering::AcqRel);
+    }
+
     /// Records `clock` as the end of the frame's last use. For a frame that was just freed and that nobody else knows.
     pub(crate) fn stamp_free(&self, clock: u32) {
         let last = self.usage();
         debug_assert_eq!(last.state(), UsageState::Idle, "freeing a frame that has a type");
         // A frame that was only ever mapped read-only has no last type, but TLBs may know it.
         let ty = if last.ty() == FrameType::None { FrameType::Shared } else { last.ty() };
-        self.usage.store(Usage::idle(ty, clock).raw(), Ordering::Release);
+        let foreign = last.raw() & FOREIGN;
+        self.usage.store(Usage::idle(ty, clock).raw() | foreign, Ordering::Release);
     }
 }

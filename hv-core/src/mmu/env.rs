@@ -1,6 +1,6 @@
 //! What the memory management needs from the machine.
 
-use crate::frame::Frame;
+use crate::frame::{Frame, Knowers};
 use x86::{Mfn, Pte, PAGE_SHIFT};
 use xen_abi::layout::DomId;
 
@@ -84,9 +84,9 @@ pub trait MmuEnv: PtMem {
     /// A counter that every complete TLB flush (of any CPU) increments *before* it begins. It may wrap if the shell makes
     /// sure that no CPU goes without a complete flush for half a turn.
     fn tlb_clock(&self) -> u32;
-    /// Returns when every CPU has completely flushed its TLB and paging-structure caches since the clock read `stamp`: a
-    /// CPU whose last flush had a clock value above `stamp` needs none. Afterwards the clock is above `stamp`.
-    fn flush_since(&self, stamp: u32);
+    /// Returns when every CPU among `knowers` has completely flushed its TLB and paging-structure caches since the clock read
+    /// `stamp`: a CPU whose last flush had a clock value above `stamp` needs none. Afterwards the clock is above `stamp`.
+    fn flush_since(&self, stamp: u32, knowers: Knowers);
     /// May `dom` map the I/O frame `mfn`? Denies frames that the CPU cannot address.
     fn io_access(&self, dom: DomId, mfn: Mfn) -> IoAccess;
     /// May `dom` choose the cache attributes of its mappings (it has a device or I/O memory)?

@@ -3,7 +3,7 @@
 #![allow(clippy::cast_possible_truncation, reason = "test machinery with small numbers")]
 
 use super::{IoAccess, MmuEnv, PtMem, Slot};
-use crate::frame::{Frame, FrameType};
+use crate::frame::{Frame, FrameType, Knowers};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::Mutex;
@@ -36,9 +36,8 @@ pub struct Machine {
     /// Every frame that became free, with its last owner.
     pub freed: Mutex<Vec<(Mfn, DomId)>>,
     clock: AtomicU32,
-    last_flush: AtomicU32,
-    /// Number of flushes done.
-    pub flushes: AtomicU32,
+    last_flush: [AtomicU32; 3],
+    flushes: [AtomicU32; 3],
     /// Questions for preemption until the answer is yes; negative: never.
     pub fuel: AtomicI64,
     /// Frames that devices may write, and whose.
@@ -61,8 +60,8 @@ impl Machine {
             log: AtomicBool::new(true),
             freed: Mutex::default(),
             clock: AtomicU32::new(1),
-            last_flush: AtomicU32::new(1),
-            flushes: AtomicU32::new(0),
+            last_flush: [const { AtomicU32::new(1) }; 3],
+            flushes: [const { AtomicU32::new(0) }; 3],
             fuel: AtomicI64::new(-1),
             dma: Mutex::default(),
             dma_remembered: Mutex::default(),
@@ -96,10 +95,15 @@ impl Machine {
             self.writes.lock().unwrap().push((slot, new));
         }
     }
-    /// A complete TLB flush.
-    pub fn flush(&self) {
-        self.last_flush.store(self.clock.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-        self.flushes.fetch_add(1, Ordering::SeqCst);
+    /// How often the CPUs of domain 0, 1 and 2, which have theirs each, have been flushed.
+    pub fn flushes(&self) -> [u32; 3] {
+        self.flushes.each_ref().map(|n| n.load(Ordering::SeqCst))
+    }
+    /// A complete TLB flush of a domain's CPUs.
+    pub fn flush(&self, dom: DomId) {
+        let dom = usize::from(dom.0);
+        self.last_flush[dom].store(self.clock.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+        self.flushes[dom].fetch_add(1, Ordering::SeqCst);
     }
 }
 
@@ -131,10 +135,12 @@ impl MmuEnv for Machine {
     fn tlb_clock(&self) -> u32 {
         self.clock.load(Ordering::SeqCst)
     }
-    fn flush_since(&self, stamp: u32) {
-        if self.last_flush.load(Ordering::SeqCst) <= stamp {
-            self.flush();
-        }
+    fn flush_since(&self, stamp: u32, knowers: Knowers) {
+        let is_meant = |dom: &DomId| knowers == Knowers::Everyone || knowers == Knowers::CpusOf(*dom);
+        let is_due = |dom: &DomId| self.last_flush[usize::from(dom.0)].load(Ordering::SeqCst) <= stamp;
+        (0..3).map(DomId).filter(is_meant).filter(is_due).for_each(|dom| self.flush(dom));
+        // So that a stamp is never that of a use before the flush.
+        self.clock.fetch_max(stamp + 1, Ordering::SeqCst);
     }
     fn io_access(&self, dom: DomId, mfn: Mfn) -> IoAccess {
         if dom != DOM0 || mfn.raw() >= 1 << 36 {

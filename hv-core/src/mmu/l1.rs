@@ -140,6 +140,9 @@ impl<E: MmuEnv> Mmu<'_, E> {
         };
         if new.is_writable() {
             self.get_frame_writable(mfn, frame, who.frame).map_err(|_| MmuError::Unmappable)?;
+            if who.frame != who.table {
+                frame.mark_foreign();
+            }
         } else if !frame.get(who.frame) {
             return Err(MmuError::Unmappable);
         }

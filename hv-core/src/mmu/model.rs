@@ -4,8 +4,8 @@
 //! entries, pin, load roots, take descriptor tables, give pages up, are preempted, resume or do something else instead.
 //! After each operation:
 //! * every count is recomputed from what is held (pins, roots, deferred tables, ...) by walking the tables, and compared;
-//! * the worst TLB that a machine could have is kept, with all translations that were possible since the last flush,
-//!   stale paging-structure entries included: no table and no descriptor page may be writable through it, and no page
+//! * the worst TLB that the CPUs of either domain could have is kept, with all translations that were possible since their
+//!   last flush, stale paging-structure entries included: no table and no descriptor page may be writable through it, and no page
 //!   may be used as a table through it that is none of that level any more.
 //!
 //! At the end both domains die, preempted here and there, and every frame must be free.
@@ -80,6 +80,11 @@ fn present_entries(m: &Machine, level: Level, mfn: u64, upto: usize) -> impl Ite
         .filter(|entry| entry.is_present())
 }
 
+/// The roots that domain `d` holds, as tables.
+fn roots_of(roots: &[(usize, RootRef)], d: usize) -> impl Iterator<Item = (Level, u64)> + '_ {
+    roots.iter().filter(move |root| root.0 == d).map(|(_, root)| (Level::L4, root.mfn().raw()))
+}
+
 /// What the recount finds for one frame.
 #[derive(Default, Clone, Copy, Debug, PartialEq, Eq)]
 struct Counted {
@@ -98,7 +103,8 @@ struct World {
     held: Vec<(Mfn, bool)>,
     pins: BTreeSet<u64>,
     allocated: BTreeSet<u64>,
-    tlb: WorstTlb,
+    /// What the CPUs of each domain may know. No CPU runs both.
+    tlbs: [WorstTlb; 2],
 }
 
 const fn dom(d: usize) -> DomId {
@@ -118,12 +124,14 @@ pub fn run(data: &[u8]) {
     world.check();
     let mut bytes = Bytes(data);
     while let Some(op) = bytes.next() {
-        let flushes = world.machine.flushes.load(Ordering::SeqCst);
-        let before = world.reachable();
+        let flushes = world.machine.flushes();
+        let before = [0, 1].map(|d| world.reachable(d));
         world.step(op, &mut bytes);
-        if world.machine.flushes.load(Ordering::SeqCst) != flushes {
-            // Whatever was there before the operation may have been cached again after the flush.
-            world.tlb = before;
+        for (d, before) in before.into_iter().enumerate() {
+            if world.machine.flushes()[d] != flushes[d] {
+                // Whatever was there before the operation may have been cached again after the flush.
+                world.tlbs[d] = before;
+            }
         }
         world.check();
     }
@@ -172,7 +180,7 @@ impl World {
             held: Vec::new(),
             pins: BTreeSet::new(),
             allocated,
-            tlb: WorstTlb::default(),
+            tlbs: Default::default(),
         }
     }
 
@@ -331,22 +339,25 @@ impl World {
 
     fn tlb_knows(&self, n: u64) -> bool {
         // Checked before the new owner gets it: what a flush in this very operation dropped counts as dropped.
-        self.machine.flushes.load(Ordering::SeqCst) == self.tlb.flushes
-            && (self.tlb.pages.contains_key(&n) || self.tlb.tables.iter().any(|t| t.1 == n))
+        self.tlbs.iter().zip(self.machine.flushes()).any(|(tlb, flushes)| {
+            flushes == tlb.flushes && (tlb.pages.contains_key(&n) || tlb.tables.iter().any(|t| t.1 == n))
+        })
     }
 
-    /// A TLB that knows what the roots that are held lead to now.
-    fn reachable(&self) -> WorstTlb {
-        let mut tlb = WorstTlb { flushes: self.machine.flushes.load(Ordering::SeqCst), ..WorstTlb::default() };
-        tlb.tables.extend(self.roots.iter().map(|(_, root)| (Level::L4, root.mfn().raw())));
+    /// A TLB that knows what the roots that domain `d` holds lead to now.
+    fn reachable(&self, d: usize) -> WorstTlb {
+        let mut tlb = WorstTlb { flushes: self.machine.flushes()[d], ..WorstTlb::default() };
+        tlb.tables.extend(roots_of(&self.roots, d));
         tlb.fill(&self.machine);
         tlb
     }
 
     fn check(&mut self) {
-        self.tlb.flushes = self.machine.flushes.load(Ordering::SeqCst);
-        self.tlb.tables.extend(self.roots.iter().map(|(_, root)| (Level::L4, root.mfn().raw())));
-        self.tlb.fill(&self.machine);
+        for (d, tlb) in self.tlbs.iter_mut().enumerate() {
+            tlb.flushes = self.machine.flushes()[d];
+            tlb.tables.extend(roots_of(&self.roots, d));
+            tlb.fill(&self.machine);
+        }
         let counted = self.recount();
         for n in IO_FRAMES..FRAMES {
             let frame = self.machine.at(Mfn::new(n));
@@ -359,13 +370,14 @@ impl World {
             assert_eq!(usage.is_pinned(), self.pins.contains(&n), "frame {n}");
             let guarded = usage.ty().level().is_some() || usage.ty() == FrameType::SegDesc;
             if ty.is_some() && guarded {
-                assert_ne!(self.tlb.pages.get(&n), Some(&true), "frame {n} is {ty:?} and still writable somewhere");
+                let is_writable = self.tlbs.iter().any(|tlb| tlb.pages.get(&n) == Some(&true));
+                assert!(!is_writable, "frame {n} is {ty:?} and still writable somewhere");
             }
             let dma = self.machine.dma.lock().unwrap();
             let whose: Vec<u16> = dma.iter().filter(|(_, mfn)| mfn.raw() == n).map(|(dom, _)| *dom).collect();
             let expected = (real.refs != 0 && usage.ty() == FrameType::Writable).then_some(frame.owner().0);
             assert_eq!(whose, Vec::from_iter(expected), "frame {n}: {frame:?}: whose devices may write it");
-            for &(level, _) in self.tlb.tables.iter().filter(|t| t.1 == n) {
+            for &(level, _) in self.tlbs.iter().flat_map(|tlb| &tlb.tables).filter(|t| t.1 == n) {
                 let wrong = ty.is_some_and(|ty| ty != FrameType::from(level));
                 assert!(!wrong, "frame {n} is {ty:?} and still walked as a table of {level:?}");
             }

@@ -1,7 +1,7 @@
 //! References to pages and the writable type.
 
 use super::{Mmu, MmuEnv, MmuError};
-use crate::frame::{Frame, FrameType, LastRef, Usage, UsageState};
+use crate::frame::{Frame, FrameType, Knowers, LastRef, Usage, UsageState};
 use x86::Mfn;
 use xen_abi::layout::DomId;
 
@@ -63,7 +63,7 @@ impl<'a, E: MmuEnv> Mmu<'a, E> {
         if let Some(frame) = self.env.frame(mfn) {
             let usage = frame.usage();
             if usage.state() == UsageState::Idle && usage.ty() != FrameType::None {
-                self.env.flush_since(usage.stamp());
+                self.env.flush_since(usage.stamp(), Knowers::Everyone);
             }
         }
         self.env.dma_flush();
@@ -92,10 +92,14 @@ impl<'a, E: MmuEnv> Mmu<'a, E> {
             let new = if usage.is_valid_as(FrameType::Writable) {
                 usage.plus_one().ok_or(MmuError::Overflow)?
             } else if usage.state() == UsageState::Idle {
-                if usage.needs_flush_for(FrameType::Writable) {
-                    self.env.flush_since(usage.stamp());
+                if usage.ty() == FrameType::Writable {
+                    usage.again()
+                } else {
+                    if usage.needs_flush_for(FrameType::Writable) {
+                        self.env.flush_since(usage.stamp(), usage.knowers(dom));
+                    }
+                    Usage::valid(FrameType::Writable, 1)
                 }
-                Usage::valid(FrameType::Writable, 1)
             } else {
                 return Err(MmuError::WrongType);
             };
@@ -124,7 +128,7 @@ impl<'a, E: MmuEnv> Mmu<'a, E> {
             if !usage.is_valid_as(ty) {
                 return;
             }
-            let new = if usage.count() > 1 { usage.minus_one() } else { Usage::idle(ty, self.env.tlb_clock()) };
+            let new = if usage.count() > 1 { usage.minus_one() } else { usage.ended(self.env.tlb_clock()) };
             if frame.change_usage(usage, new) {
                 return;
             }

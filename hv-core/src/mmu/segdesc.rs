@@ -109,7 +109,7 @@ impl<E: MmuEnv> Mmu<'_, E> {
                 }
             } else if usage.state() == UsageState::Idle {
                 if usage.needs_flush_for(FrameType::SegDesc) {
-                    self.env.flush_since(usage.stamp());
+                    self.env.flush_since(usage.stamp(), usage.knowers(dom));
                 }
                 if frame.change_usage(usage, Usage::busy(FrameType::SegDesc)) {
                     if usage.ty() == FrameType::Writable {

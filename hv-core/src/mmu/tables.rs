@@ -199,7 +199,7 @@ impl<E: MmuEnv> Mmu<'_, E> {
                 if usage.needs_flush_for(ty) {
                     // Stale writable translations would let the guest write to the table: by what the page *was*. If
                     // it gets another use meanwhile, that leaves a later stamp and the exchange fails.
-                    self.env.flush_since(usage.stamp());
+                    self.env.flush_since(usage.stamp(), usage.knowers(dom));
                 }
                 if frame.change_usage(usage, Usage::busy(ty)) {
                     if usage.ty() == FrameType::Writable {

@@ -162,8 +162,9 @@ fn flush_here(argument: u64) {
     flush_local(if argument == EVERYTHING || is_on_mirror { What::All } else { What::Page(argument) });
 }
 
-/// Makes sure that every CPU has flushed completely since the clock read `stamp`.
-pub fn flush_since(stamp: u32) {
+/// Makes sure that every CPU of those that `knowers` names has flushed completely since the clock read `stamp`, and that the
+/// clock does not read it any more.
+pub fn flush_since(stamp: u32, knowers: impl FnOnce() -> u64) {
     let online = percpu::online_mask();
     let mut mask = 0;
     for (cpu, last) in LAST_FLUSH.iter().enumerate() {
@@ -175,5 +176,12 @@ pub fn flush_since(stamp: u32) {
             mask |= 1 << cpu;
         }
     }
-    flush(mask & online, What::All);
+    mask &= online;
+    if mask == 0 {
+        return;
+    }
+    let mask = mask & knowers();
+    flush(mask, What::All);
+    // Whoever ends a use from now on remembers another time, though no CPU may have had to flush.
+    let _ = CLOCK.compare_exchange(stamp, stamp.wrapping_add(1), Ordering::SeqCst, Ordering::SeqCst);
 }

@@ -30,6 +30,9 @@ impl Owners for Domains {
     fn io_access(&self, dom: DomId, mfn: Mfn) -> IoAccess {
         with_domain(dom, |d| d.io.frame_access(mfn)).unwrap_or(IoAccess::Denied)
     }
+    fn cpus_to_flush(&self, dom: DomId) -> u64 {
+        with_domain(dom, Domain::cpus_to_flush).unwrap_or(!0)
+    }
     fn cache_control(&self, dom: DomId) -> bool {
         with_domain(dom, |d| d.io.has_io()).unwrap_or(false)
     }

@@ -64,10 +64,10 @@ fn only_an_unused_page_is_stolen() {
     update(&m, &mut lock, slot(L1, 0), Pte::EMPTY).unwrap();
     m.mmu().steal(DOM1, mfn(20)).unwrap();
     all_free(&m, 20..21);
-    let flushes = m.flushes.load(std::sync::atomic::Ordering::SeqCst);
+    let flushes = m.flushes();
     assert!(m.dma_remembered.lock().unwrap().contains(&mfn(20)));
     m.mmu().flush_before_reuse(mfn(20));
-    assert_eq!(m.flushes.load(std::sync::atomic::Ordering::SeqCst), flushes + 1);
+    assert_eq!(m.flushes(), flushes.map(|n| n + 1), "of all CPUs");
     assert!(m.dma_remembered.lock().unwrap().is_empty(), "a device of the old owner reaches it");
 }
 

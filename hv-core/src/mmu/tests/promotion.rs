@@ -102,14 +102,51 @@ fn promotion_flushes_by_what_the_page_was() {
     assert_eq!(m.mmu().pin(DOM1, mfn(L1), Level::L1, &mut lock), Err(MmuError::WrongType));
     drop(page);
     m.mmu().pin(DOM1, mfn(L1), Level::L1, &mut lock).unwrap();
-    assert_eq!(m.flushes.load(std::sync::atomic::Ordering::SeqCst), 1);
+    assert_eq!(m.flushes(), [0, 1, 0]);
     m.mmu().unpin(DOM1, mfn(L1), &mut lock).unwrap();
     m.mmu().pin(DOM1, mfn(L1), Level::L1, &mut lock).unwrap();
-    assert_eq!(m.flushes.load(std::sync::atomic::Ordering::SeqCst), 1, "the same type again needs none");
+    assert_eq!(m.flushes(), [0, 1, 0], "the same type again needs none");
     m.mmu().unpin(DOM1, mfn(L1), &mut lock).unwrap();
-    m.flush();
+    m.flush(DOM1);
     drop(m.mmu().get_writable(mfn(L1), DOM1).unwrap());
-    assert_eq!(m.flushes.load(std::sync::atomic::Ordering::SeqCst), 2, "flushed since: none either");
+    assert_eq!(m.flushes(), [0, 2, 0], "flushed since: none either");
+}
+
+#[test]
+fn a_domain_that_pins_and_unpins_disturbs_no_cpu_of_others() {
+    let (m, mut lock) = machine();
+    for _ in 0..10 {
+        drop(m.mmu().get_writable(mfn(L1), DOM1).unwrap());
+        m.mmu().pin(DOM1, mfn(L1), Level::L1, &mut lock).unwrap();
+        m.mmu().unpin(DOM1, mfn(L1), &mut lock).unwrap();
+        let gdt = m.mmu().take_gdt(DOM1, &[mfn(30)]);
+        m.mmu().drop_gdt(&mut gdt.unwrap());
+        drop(m.mmu().get_writable(mfn(30), DOM1).unwrap());
+    }
+    let [of_0, of_1, of_2] = m.flushes();
+    assert_eq!((of_0, of_2), (0, 0));
+    assert!(of_1 >= 20);
+}
+
+/// Domain 0 maps a page of domain 1's, and forgets it. Its CPUs may still write to the page, until they have flushed.
+#[test]
+fn a_page_that_another_domain_could_write_to_is_a_table_when_its_cpus_have_flushed_too() {
+    let (m, mut lock) = machine();
+    m.poke(slot(50, 0), Pte::EMPTY);
+    let own = &mut Deferred::new();
+    m.mmu().pin(DOM0, mfn(50), Level::L1, own).unwrap();
+    let who = Owners { table: DOM0, frame: DOM1 };
+    m.mmu().mmu_update(slot(50, 0).addr(), pte(30, P | RW).0, who, own).unwrap();
+    m.mmu().mmu_update(slot(50, 0).addr(), 0, who, own).unwrap();
+    // The same use again, by the owner: nothing is flushed, and nothing forgotten.
+    drop(m.mmu().get_writable(mfn(30), DOM1).unwrap());
+    m.mmu().pin(DOM1, mfn(30), Level::L1, &mut lock).unwrap();
+    assert_eq!(m.flushes()[0], 1);
+    // After that it is a page as any other.
+    m.mmu().unpin(DOM1, mfn(30), &mut lock).unwrap();
+    drop(m.mmu().get_writable(mfn(30), DOM1).unwrap());
+    m.mmu().pin(DOM1, mfn(30), Level::L1, &mut lock).unwrap();
+    assert_eq!(m.flushes()[0], 1);
 }
 
 #[test]

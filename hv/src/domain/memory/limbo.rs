@@ -64,7 +64,7 @@ impl Limbo {
         if self.count == 0 {
             return;
         }
-        tlb::flush_since(self.stamp);
+        tlb::flush_since(self.stamp, || !0);
         iommu::flush_released();
         for &mfn in &self.waiting[..self.count] {
             frames::free(mfn, 0);

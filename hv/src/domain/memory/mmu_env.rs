@@ -8,7 +8,7 @@ use crate::iommu;
 use crate::mem::guest_tables::Tables;
 use crate::mem::{self, frames, phys_to_virt};
 use core::sync::atomic::{AtomicU32, Ordering};
-use hv_core::frame::Frame;
+use hv_core::frame::{Frame, Knowers};
 use hv_core::mmu::{IoAccess, Mmu, MmuEnv, PtMem, Slot};
 use x86::{Mfn, Pte, PAGE_SIZE};
 use xen_abi::layout::{DomId, HYPERVISOR_END_SLOT, HYPERVISOR_FIRST_SLOT};
@@ -111,8 +111,11 @@ impl MmuEnv for Env {
     fn tlb_clock(&self) -> u32 {
         tlb::clock()
     }
-    fn flush_since(&self, stamp: u32) {
-        tlb::flush_since(stamp);
+    fn flush_since(&self, stamp: u32, knowers: Knowers) {
+        tlb::flush_since(stamp, || match knowers {
+            Knowers::Everyone => !0,
+            Knowers::CpusOf(dom) => owners().cpus_to_flush(dom),
+        });
     }
     fn io_access(&self, dom: DomId, mfn: Mfn) -> IoAccess {
         owners().io_access(dom, mfn)

@@ -10,6 +10,8 @@ use xen_abi::layout::DomId;
 pub trait Owners: Sync {
     /// May `dom` map I/O frame `mfn`?
     fn io_access(&self, dom: DomId, mfn: Mfn) -> IoAccess;
+    /// The CPUs that may have translations which the page tables of `dom` give; all, if there is no such domain.
+    fn cpus_to_flush(&self, dom: DomId) -> u64;
     /// May `dom` choose cache attributes?
     fn cache_control(&self, dom: DomId) -> bool;
     /// A page of `dom` came back: it is no longer in its account, and may have been the last that kept it.
