@@ -11,19 +11,21 @@ use xen_abi::errno::Errno;
 use xen_abi::layout::{DomId, INVALID_M2P_ENTRY};
 use xen_abi::memory::{MemoryExchange, MemoryReservation, MEMF_ADDRESS_BITS_MASK, MEMOP_EXTENT_SHIFT};
 
-/// Largest extents that the control domain may ask for, as log2 of pages: it builds others.
-pub const CONTROL_MAX_ORDER: u32 = 18;
-/// The same for others with devices, as Xen has it: they are wiped, and exchanged, without a look at what else there is to do.
+/// Largest extents that the control domain and those with devices may ask for, as log2 of pages. Extents are wiped, exchanged
+/// and given up without a look at what else there is to do.
+///
+/// Differs from Xen: there the control domain may ask for 18, and a GiB is wiped at once. The tools build domains of this kind
+/// from extents of order 9 and 0.
 pub const DEVICE_MAX_ORDER: u32 = 12;
 /// The same for all others.
 pub const GUEST_MAX_ORDER: u32 = 9;
 
 /// The largest extents that a domain may ask for.
 pub const fn max_order(is_privileged: bool, has_io: bool) -> u32 {
-    match (is_privileged, has_io) {
-        (true, _) => CONTROL_MAX_ORDER,
-        (false, true) => DEVICE_MAX_ORDER,
-        (false, false) => GUEST_MAX_ORDER,
+    if is_privileged || has_io {
+        DEVICE_MAX_ORDER
+    } else {
+        GUEST_MAX_ORDER
     }
 }
 /// `address_bits` that mean any address.

@@ -101,7 +101,7 @@ fn populating_charges_first_and_sets_the_m2p() {
 #[test]
 fn extents_are_limited() {
     assert_eq!(Extents::new(&reservation(1, 10), GUEST_MAX_ORDER), Err(Errno::EPERM));
-    assert_eq!(Extents::new(&reservation(1, 64), CONTROL_MAX_ORDER), Err(Errno::EPERM));
+    assert_eq!(Extents::new(&reservation(1, 64), DEVICE_MAX_ORDER), Err(Errno::EPERM));
     assert_eq!(Extents::new(&reservation(u64::MAX, 0), GUEST_MAX_ORDER), Err(Errno::E2BIG));
     let limited = MemoryReservation { mem_flags: 32, ..reservation(1, 0) };
     assert_eq!(Extents::new(&limited, GUEST_MAX_ORDER).unwrap().address_bits, 32);
@@ -137,7 +137,7 @@ fn exchanges_that_do_not_match_are_refused() {
         MemoryExchange { nr_exchanged: 3, ..request((8, 0), (2, 2)) },
     ];
     for x in bad {
-        assert_eq!(Exchange::new(&x, CONTROL_MAX_ORDER), Err(Errno::EINVAL), "{x:?}");
+        assert_eq!(Exchange::new(&x, DEVICE_MAX_ORDER), Err(Errno::EINVAL), "{x:?}");
     }
     assert_eq!(Exchange::new(&request((1024, 0), (1, 10)), GUEST_MAX_ORDER), Err(Errno::EPERM));
     let plan = Exchange::new(&MemoryExchange { nr_exchanged: 4, ..request((8, 0), (2, 2)) }, GUEST_MAX_ORDER).unwrap();
@@ -201,10 +201,9 @@ fn a_page_that_came_back_is_flushed_before_it_becomes_a_table() {
 }
 
 #[test]
-fn only_the_control_domain_has_work_of_a_gibibyte_done_at_once() {
-    assert_eq!(max_order(true, true), 18);
-    for (has_io, order) in [(true, 12), (false, 9)] {
-        let max = max_order(false, has_io);
+fn nobody_has_more_than_16_mib_wiped_or_exchanged_at_once() {
+    for (is_privileged, has_io, order) in [(true, true, 12), (true, false, 12), (false, true, 12), (false, false, 9)] {
+        let max = max_order(is_privileged, has_io);
         assert_eq!(max, order);
         assert!(Extents::new(&reservation(1, max), max).is_ok());
         assert_eq!(Extents::new(&reservation(1, max + 1), max), Err(Errno::EPERM));
