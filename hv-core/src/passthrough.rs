@@ -58,6 +58,8 @@ pub enum Refusal {
     Hypervisors,
     /// The domain that is to give it up does not have it.
     NotOwned,
+    /// It is on its way from its owner, who has not got rid of it.
+    Leaving,
 }
 
 impl fmt::Display for Refusal {
@@ -73,6 +75,7 @@ impl fmt::Display for Refusal {
             Self::Hypervisors => "the hypervisor drives it",
             Self::FirmwareMemory => "the firmware reserves memory for it",
             Self::NotOwned => "the domain does not have it",
+            Self::Leaving => "it is being reset",
         })
     }
 }
@@ -83,7 +86,7 @@ impl From<Refusal> for Errno {
             Refusal::NoSuchFunction | Refusal::NotOwned => Self::ENODEV,
             Refusal::NotConfined | Refusal::NotPrepared => Self::EOPNOTSUPP,
             Refusal::Dying | Refusal::Bridge => Self::EINVAL,
-            Refusal::Taken(_) => Self::EBUSY,
+            Refusal::Taken(_) | Refusal::Leaving => Self::EBUSY,
             Refusal::SharedIdentity | Refusal::FirmwareMemory | Refusal::Hypervisors => Self::EPERM,
         }
     }
@@ -141,17 +144,24 @@ pub struct Entry {
     /// It was stopped because it would not leave alone what it may not reach: it does not become bus master for this owner
     /// again.
     pub is_stopped: bool,
+    /// It is on its way into quarantine: it is the owner's only so that nobody else gets it.
+    pub leaving: Option<reset::Leaving>,
 }
 
 impl Entry {
     const fn new(at: Sbdf, traits: Traits, bars: Bars) -> Self {
-        Self { at, traits, owner: Owner::Hardware, bars, is_stopped: false }
+        Self { at, traits, owner: Owner::Hardware, bars, is_stopped: false, leaving: None }
+    }
+
+    /// May `who` use it?
+    pub fn is_usable_by(&self, who: Owner) -> bool {
+        self.owner == who && self.leaving.is_none()
     }
 
     /// What of it does not change; `None`: it is the hardware domain's.
     pub fn fixed(&self) -> Option<Fixed> {
-        let is_quarantined = self.owner == Owner::Quarantine;
-        (self.owner != Owner::Hardware).then_some(Fixed {
+        let is_quarantined = self.owner == Owner::Quarantine || self.leaving.is_some();
+        (self.owner != Owner::Hardware || is_quarantined).then_some(Fixed {
             bars: self.bars,
             is_quarantined,
             is_stopped: self.is_stopped,
@@ -257,6 +267,7 @@ impl Ownership {
         }
         match entry.owner {
             Owner::Domain(id) => Err(Refusal::Taken(id)),
+            _ if entry.leaving.is_some() && to.owner != Owner::Quarantine => Err(Refusal::Leaving),
             from => Ok(Move { from, to: to.owner }),
         }
     }
@@ -282,12 +293,20 @@ impl Ownership {
         Some(!was_stopped)
     }
 
+    /// The function at `at` has come this far on its way from its owner, who cannot use it any more.
+    pub fn leaves(&mut self, at: Sbdf, so_far: reset::Leaving) {
+        if let Some(entry) = self.entries.iter_mut().find(|e| e.at == at) {
+            entry.leaving = Some(so_far);
+        }
+    }
+
     /// Records a move that one of the checks allowed.
     pub fn record(&mut self, at: Sbdf, r#move: Move) {
         let Some(entry) = self.entries.iter_mut().find(|e| e.at == at) else { return };
         debug_assert_eq!(entry.owner, r#move.from, "a move that was not checked");
         entry.owner = r#move.to;
         entry.is_stopped = false;
+        entry.leaving = None;
     }
 }
 

@@ -5,6 +5,9 @@
 //! such devices resets functions that offer a function-level reset. Many offer none, and their way from D3hot back to D0
 //! resets nothing on some machines (QEMU's among them). For the kinds below the register that every driver of theirs uses
 //! does it.
+//!
+//! A device may take its time, or never answer. So it is asked a few times, and others get their turn before it is asked again
+//! ([`Leaving`]).
 
 /// A change of one 32-bit register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +47,72 @@ pub struct Reset {
 
 /// Bytes of the region that a reset's registers lie in.
 pub const WINDOW: usize = 4096;
+
+/// Reads of a device between two looks at what else there is to do: a quarter of a millisecond on a slow bus.
+pub const READS_AT_ONCE: u32 = 256;
+/// Reads of its status that a pending transaction may take to end.
+const PENDING_READS: u32 = 10_000;
+/// Reads of a register until a reset must have ended.
+const BUSY_READS: u32 = 100_000;
+
+/// A function that is no bus master any more, as long as its owner is losing it.
+pub trait Device {
+    /// Is there an access to memory that it has not ended? Reads it once.
+    fn is_pending(&mut self) -> bool;
+    /// It does not end them.
+    fn has_stuck(&mut self);
+    /// Does what its [`Reset`] says. `false`: it has none.
+    fn begin(&mut self) -> bool;
+    /// Is the reset under way? Reads it once. `None`: nobody answers.
+    fn is_busy(&mut self) -> Option<bool>;
+}
+
+/// How a function was left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Left {
+    /// It was reset, or cannot be.
+    Reset,
+    /// It did not come back from its reset.
+    Lost,
+}
+
+/// How far a function has come on its way from an owner into quarantine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Leaving {
+    has_begun: bool,
+    reads_left: u32,
+}
+
+impl Leaving {
+    /// At the beginning.
+    pub const NEW: Self = Self { has_begun: false, reads_left: PENDING_READS };
+
+    /// Goes on, for [`READS_AT_ONCE`] reads at most. `None`: there is more to do.
+    pub fn go_on(&mut self, device: &mut impl Device) -> Option<Left> {
+        for _ in 0..READS_AT_ONCE {
+            if self.has_begun {
+                match device.is_busy() {
+                    Some(true) if self.reads_left > 0 => self.reads_left -= 1,
+                    Some(false) => return Some(Left::Reset),
+                    _ => return Some(Left::Lost),
+                }
+                continue;
+            }
+            if device.is_pending() {
+                self.reads_left -= 1;
+                if self.reads_left > 0 {
+                    continue;
+                }
+                device.has_stuck();
+            }
+            *self = Self { has_begun: true, reads_left: BUSY_READS };
+            if !device.begin() {
+                return Some(Left::Reset);
+            }
+        }
+        None
+    }
+}
 
 const INTEL: u16 = 0x8086;
 const CLASS_ETHERNET: u32 = 0x02_0000;
@@ -111,6 +180,70 @@ mod tests {
         assert_eq!(method(0x1b36, 0x0010, 0x01_0802), Some(&NVME));
         assert_eq!(method(0x8086, 0x2922, 0x01_0601), Some(&AHCI));
         assert_eq!(method(0x8086, 0x7010, 0x01_0101), None, "IDE");
+    }
+
+    /// A device that has transactions for `pending` reads, and is busy for `busy`.
+    struct Slow {
+        pending: u32,
+        busy: u32,
+        reads: u32,
+        has_begun: bool,
+        has_stuck: bool,
+    }
+
+    impl Slow {
+        fn new(pending: u32, busy: u32) -> Self {
+            Self { pending, busy, reads: 0, has_begun: false, has_stuck: false }
+        }
+    }
+
+    impl Device for Slow {
+        fn is_pending(&mut self) -> bool {
+            self.reads += 1;
+            self.pending = self.pending.saturating_sub(1);
+            self.pending > 0
+        }
+        fn has_stuck(&mut self) {
+            self.has_stuck = true;
+        }
+        fn begin(&mut self) -> bool {
+            assert!(!self.has_begun, "twice");
+            self.has_begun = true;
+            true
+        }
+        fn is_busy(&mut self) -> Option<bool> {
+            self.reads += 1;
+            self.busy = self.busy.saturating_sub(1);
+            Some(self.busy > 0)
+        }
+    }
+
+    /// How it ends; each turn is short.
+    fn until_left(device: &mut Slow) -> Left {
+        let mut leaving = Leaving::NEW;
+        loop {
+            device.reads = 0;
+            let left = leaving.go_on(device);
+            assert!(device.reads <= READS_AT_ONCE, "{} reads in one turn", device.reads);
+            if let Some(left) = left {
+                return left;
+            }
+        }
+    }
+
+    #[test]
+    fn a_slow_device_is_asked_a_few_times_at_once() {
+        let mut slow = Slow::new(1_000, 50_000);
+        assert_eq!(until_left(&mut slow), Left::Reset);
+        assert!(slow.has_begun && !slow.has_stuck && slow.pending == 0 && slow.busy == 0);
+    }
+
+    #[test]
+    fn a_device_that_never_ends_is_given_up() {
+        let mut stuck = Slow::new(u32::MAX, 0);
+        assert_eq!(until_left(&mut stuck), Left::Reset);
+        assert!(stuck.has_stuck && stuck.has_begun);
+        assert_eq!(until_left(&mut Slow::new(0, u32::MAX)), Left::Lost);
     }
 
     #[test]

@@ -38,6 +38,26 @@ fn back(t: &mut Ownership, at: Sbdf, from: Owner) -> Result<(), Refusal> {
 }
 
 #[test]
+fn a_function_that_leaves_is_nobodys_to_use() {
+    let mut t = table(Confinement::Iommu);
+    t.leaves(NIC, reset::Leaving::NEW);
+    assert!(!t.find(NIC).unwrap().is_usable_by(Owner::Hardware));
+    assert!(t.find(NIC).unwrap().fixed().unwrap().is_quarantined, "the hardware domain does not make it bus master");
+    assert_eq!(go(&mut t, NIC, to(3)), Err(Refusal::Leaving), "nobody gets it half reset");
+    go(&mut t, NIC, Recipient::QUARANTINE).unwrap();
+    assert_eq!(t.find(NIC).unwrap().leaving, None, "it has arrived");
+    go(&mut t, NIC, to(3)).unwrap();
+    assert!(t.find(NIC).unwrap().is_usable_by(Owner::Domain(3)));
+    t.leaves(NIC, reset::Leaving::NEW);
+    assert!(
+        !t.find(NIC).unwrap().is_usable_by(Owner::Domain(3)) && t.find(NIC).unwrap().fixed().unwrap().is_quarantined
+    );
+    assert_eq!(go(&mut t, NIC, to(4)), Err(Refusal::Taken(3)));
+    back(&mut t, NIC, Owner::Domain(3)).unwrap();
+    assert_eq!(t.find(NIC).unwrap().owner, Owner::Quarantine);
+}
+
+#[test]
 fn the_way_that_the_tools_go() {
     let mut t = table(Confinement::Iommu);
     go(&mut t, NIC, Recipient::QUARANTINE).unwrap();

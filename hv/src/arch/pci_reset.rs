@@ -5,12 +5,13 @@ use crate::mem::device_frames;
 use crate::sync::Mutex;
 use crate::{info, warn};
 use alloc::vec::Vec;
-use hv_core::passthrough::reset::{self, Reset};
+use hv_core::passthrough::reset::{self, Device, Leaving, Left, Reset};
 use hv_core::pcicfg::Bars;
 use x86::MachAddr;
 
-/// Reads of a register until a reset must have ended.
-const BUSY_READS: u32 = 100_000;
+/// Status register of a PCI Express function, from its capability, and its bit for pending transactions.
+const EXPRESS_STATUS: u16 = 10;
+const TRANSACTIONS_PENDING: u16 = 1 << 5;
 /// What a register reads that nobody answers for.
 const NOBODY: u32 = u32::MAX;
 
@@ -58,29 +59,66 @@ impl Window {
     }
 }
 
-/// Resets the function, which is no bus master and must stay none meanwhile, if its kind is known and it has no
-/// function-level reset: with that, the hardware domain resets it. `bars`: where its registers are.
-pub fn reset(at: Sbdf, bars: &Bars) {
-    let Some(layout) = pci::function(at).map(|f| &f.layout).filter(|l| l.header == 0 && !l.has_reset) else { return };
-    let Some(method) = reset::method(layout.vendor, layout.device, layout.class) else {
-        info!("{at} has no function-level reset, and its own is not known: what it was told may live on");
-        return;
-    };
+/// Puts the function at `at` on its way, which is no bus master and must stay none meanwhile: what it has sent arrives, then it is
+/// reset, if its kind is known and it has no function-level reset; with that, the hardware domain resets it. `bars`: where its
+/// registers are. `false`: to be called again.
+pub fn go_on(at: Sbdf, bars: &Bars, leaving: &mut Leaving) -> bool {
     let was = pci::read16(at, reg::COMMAND);
-    pci::write16(at, reg::COMMAND, was | command::MEMORY);
-    match bars.memory(method.bar).map(MachAddr::new).and_then(Window::map) {
-        Some(window) if has_ended(window, method) => {}
-        _ => warn!("{at}: it could not be reset"),
+    let method = method(at);
+    if method.is_some() {
+        pci::write16(at, reg::COMMAND, was | command::MEMORY);
     }
+    let window = method.and_then(|m| bars.memory(m.bar)).map(MachAddr::new).and_then(Window::map);
+    let left = leaving.go_on(&mut Registers { at, method, window });
     pci::write16(at, reg::COMMAND, was);
+    if left == Some(Left::Lost) {
+        warn!("{at}: it could not be reset");
+    }
+    left.is_some()
 }
 
-/// Follows the steps; has the reset ended then?
-fn has_ended(window: Window, method: &Reset) -> bool {
-    for step in method.steps {
-        let held = window.read(step.offset);
-        window.write(step.offset, step.written(held));
+/// How the function is reset here, if it is.
+fn method(at: Sbdf) -> Option<&'static Reset> {
+    let f = pci::function(at).filter(|f| f.layout.header == 0 && !f.layout.has_reset)?;
+    reset::method(f.layout.vendor, f.layout.device, f.layout.class)
+}
+
+/// A function as its reset sees it.
+struct Registers {
+    at: Sbdf,
+    method: Option<&'static Reset>,
+    /// `None`: where they should be are no registers of a device.
+    window: Option<Window>,
+}
+
+impl Device for Registers {
+    fn is_pending(&mut self) -> bool {
+        let express = pci::function(self.at).and_then(|f| f.layout.express);
+        express.is_some_and(|e| pci::read16(self.at, e.cap + EXPRESS_STATUS) & TRANSACTIONS_PENDING != 0)
     }
-    let (offset, busy) = method.busy;
-    (0..BUSY_READS).map(|_| window.read(offset)).take_while(|&held| held != NOBODY).any(|held| held & busy == 0)
+    fn has_stuck(&mut self) {
+        warn!("{}: transactions do not end", self.at);
+    }
+    fn begin(&mut self) -> bool {
+        // A read pushes what the device has posted ahead of it.
+        let _ = pci::read16(self.at, reg::COMMAND);
+        let Some(method) = self.method else {
+            if pci::function(self.at).is_some_and(|f| f.layout.header == 0 && !f.layout.has_reset) {
+                info!(
+                    "{} has no function-level reset, and its own is not known: what it was told may live on",
+                    self.at
+                );
+            }
+            return false;
+        };
+        if let Some(window) = self.window {
+            method.steps.iter().for_each(|step| window.write(step.offset, step.written(window.read(step.offset))));
+        }
+        true
+    }
+    fn is_busy(&mut self) -> Option<bool> {
+        let (offset, busy) = self.method?.busy;
+        let held = self.window?.read(offset);
+        (held != NOBODY).then_some(held & busy != 0)
+    }
 }

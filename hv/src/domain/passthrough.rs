@@ -12,18 +12,13 @@ use crate::{info, iommu, irq, sched, warn};
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 use hv_core::cmdline::Options;
+use hv_core::passthrough::reset::Leaving;
 use hv_core::passthrough::{isolation, Confinement, Entry, Move, Owner, Ownership, Recipient, Refusal, Traits};
 use hv_core::pcicfg::{Bars, Base, Function};
 use x86::{MachAddr, Mfn};
 use xen_abi::errno::Errno;
 
 static OWNERSHIP: Once<Mutex<Ownership>> = Once::new();
-
-/// Reads of a device's status that a pending transaction may take to end.
-const PENDING_READS: u32 = 10_000;
-/// Status register of a PCI Express function, from its capability, and its bit for pending transactions.
-const EXPRESS_STATUS: u16 = 10;
-const TRANSACTIONS_PENDING: u16 = 1 << 5;
 
 /// Who gives or takes a function.
 pub enum Party {
@@ -172,7 +167,7 @@ pub fn test(at: Sbdf, to: &Party) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Gives the function to `to`.
+/// Gives the function to `to`. ERESTART: to be called again.
 pub fn assign(at: Sbdf, to: &Party) -> Result<(), Errno> {
     let mut table = ownership().lock();
     let r#move = table.check(at, to.recipient()).inspect_err(|why| refused(at, to, *why))?;
@@ -212,7 +207,7 @@ fn refused(at: Sbdf, to: &Party, why: Refusal) {
     }
 }
 
-/// Takes the function from `from`.
+/// Takes the function from `from`. ERESTART: to be called again.
 pub fn deassign(at: Sbdf, from: &Party) -> Result<(), Errno> {
     let mut table = ownership().lock();
     let r#move = table.check_return(at, from.owner())?;
@@ -223,8 +218,8 @@ pub fn deassign(at: Sbdf, from: &Party) -> Result<(), Errno> {
     Ok(())
 }
 
-/// All functions of a domain that is dying are put aside. Afterwards none of them accesses memory.
-pub fn release_domain(d: &Domain) {
+/// All functions of a domain that is dying are put aside. Afterwards none of them accesses memory. ERESTART: to be called again.
+pub fn release_domain(d: &Domain) -> Result<(), Errno> {
     let mut table = ownership().lock();
     // No list of them: a domain can be destroyed when there is no memory.
     for at in pci::functions().iter().map(|f| f.at) {
@@ -232,10 +227,10 @@ pub fn release_domain(d: &Domain) {
             continue;
         }
         if let Ok(r#move) = table.check_return(at, owner_of(d)) {
-            let done = carry_out(&mut table, at, r#move);
-            debug_assert!(done.is_ok(), "a function that had left already");
+            carry_out(&mut table, at, r#move)?;
         }
     }
+    Ok(())
 }
 
 /// The domain's other functions that share this one's identity on the bus.
@@ -251,7 +246,7 @@ pub fn group(at: Sbdf, d: &Domain) -> Vec<Sbdf> {
 pub fn while_owned<R>(at: Sbdf, d: &Domain, act: impl FnOnce(&Bars) -> Result<R, Errno>) -> Result<R, Errno> {
     let table = ownership().lock();
     match table.find(at) {
-        Some(entry) if entry.owner == owner_of(d) => act(&entry.bars),
+        Some(entry) if entry.is_usable_by(owner_of(d)) => act(&entry.bars),
         _ => Err(Errno::EPERM),
     }
 }
@@ -282,19 +277,15 @@ fn has_stopped(owner: Owner) -> bool {
     }
 }
 
-/// Makes the hardware follow `move`, and records it. ENOMEM: nothing has changed.
+/// Makes the hardware follow `move`, and records it. ENOMEM: nothing has changed. ERESTART: the function is its old owner's no
+/// more, and has not arrived.
 fn carry_out(table: &mut Ownership, at: Sbdf, r#move: Move) -> Result<(), Errno> {
     let bars = table.find(at).map(|e| e.bars).unwrap_or_default();
-    if r#move.from == Owner::Hardware {
-        watch_messages(at, &bars)?;
-        report_nothing(at);
-    }
-    irq::guest::unmap_messages(at);
     if r#move.to == Owner::Quarantine {
-        silence(at);
-        pci_reset::reset(at, &bars);
+        leave(table, at, r#move.from, &bars)?;
         iommu::follow(at, r#move.to, None);
     } else {
+        begin_change(at, r#move.from, &bars)?;
         let domain = match r#move.to {
             Owner::Domain(id) => crate::domain::find(id),
             _ => None,
@@ -310,6 +301,35 @@ fn carry_out(table: &mut Ownership, at: Sbdf, r#move: Move) -> Result<(), Errno>
     Ok(())
 }
 
+/// Ends the function's accesses to memory and its interrupts, and resets it: for a while, then ERESTART.
+fn leave(table: &mut Ownership, at: Sbdf, from: Owner, bars: &Bars) -> Result<(), Errno> {
+    let so_far = table.find(at).and_then(|e| e.leaving);
+    if so_far.is_none() {
+        begin_change(at, from, bars)?;
+        let was = pci::read16(at, reg::COMMAND);
+        pci::write16(at, reg::COMMAND, was & !command::BUS_MASTER | command::INTX_DISABLE);
+    }
+    let mut leaving = so_far.unwrap_or(Leaving::NEW);
+    let has_left = pci_reset::go_on(at, bars, &mut leaving);
+    table.leaves(at, leaving);
+    if has_left {
+        Ok(())
+    } else {
+        Err(Errno::ERESTART)
+    }
+}
+
+/// The function's owner gets no messages of it any more, and if it was the hardware domain, what others may do with it is limited
+/// from now on. ENOMEM: nothing has changed.
+fn begin_change(at: Sbdf, from: Owner, bars: &Bars) -> Result<(), Errno> {
+    if from == Owner::Hardware {
+        watch_messages(at, bars)?;
+        report_nothing(at);
+    }
+    irq::guest::unmap_messages(at);
+    Ok(())
+}
+
 /// What goes wrong at the function is not reported any more, as that can stop the machine. Its new owner cannot change that.
 fn report_nothing(at: Sbdf) {
     const CONTROL: u16 = 8;
@@ -320,21 +340,6 @@ fn report_nothing(at: Sbdf) {
         let was = pci::read16(at, cap + CONTROL);
         pci::write16(at, cap + CONTROL, was & !REPORTS);
     }
-}
-
-/// Ends the function's accesses to memory and its interrupts. What it has already sent has arrived afterwards.
-fn silence(at: Sbdf) {
-    let was = pci::read16(at, reg::COMMAND);
-    pci::write16(at, reg::COMMAND, was & !command::BUS_MASTER | command::INTX_DISABLE);
-    let express = pci::function(at).and_then(|f| f.layout.express);
-    if let Some(cap) = express.map(|e| e.cap) {
-        let is_pending = |_: &u32| pci::read16(at, cap + EXPRESS_STATUS) & TRANSACTIONS_PENDING != 0;
-        if (0..PENDING_READS).take_while(is_pending).count() == PENDING_READS as usize {
-            warn!("{at}: transactions do not end");
-        }
-    }
-    // A read pushes what the device has posted ahead of it.
-    let _ = pci::read16(at, reg::COMMAND);
 }
 
 /// Frames of the function's table of messages.

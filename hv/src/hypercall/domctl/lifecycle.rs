@@ -164,7 +164,7 @@ pub(super) fn destroy(r: &mut Request) -> Outcome {
         return Ok(Done::Continue);
     }
     // Before any frame is given back: its devices may still be writing.
-    passthrough::release_domain(&d);
+    passthrough::release_domain(&d)?;
     iommu::release(&d.dma)?;
     crate::irq::guest::release_domain(&d);
     crate::domain::grant::release(&d)?;
