@@ -115,10 +115,12 @@ fn code_mode(cs: u16) -> Option<Mode> {
     }
     let rights: u64;
     let valid: u8;
-    // SAFETY: LAR reads a descriptor's rights and touches nothing else; a bad selector only clears ZF.
+    // SAFETY: LAR reads a descriptor's rights and touches nothing else; a bad selector only clears ZF. If the descriptor is on a
+    // page of the LDT that is none, the exception table goes on behind it, with a ZF that says the same.
     unsafe {
-        core::arch::asm!("lar {0:e}, {1:e}", "setz {2}", inout(reg) 0u64 => rights, in(reg) u32::from(cs), out(reg_byte) valid,
-            options(nomem, nostack));
+        core::arch::asm!("cmp {2}, 1", "2: lar {0:e}, {1:e}", "3: setz {2}",
+            ".pushsection ex_table, \"a\"", ".quad 2b, 3b", ".popsection",
+            inout(reg) 0u64 => rights, in(reg) u32::from(cs), inout(reg_byte) 0u8 => valid, options(nomem, nostack));
     }
     // LAR gives the upper half of the descriptor.
     match (valid, rights << 32 & (DESC_L | DESC_DB)) {
