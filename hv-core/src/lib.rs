@@ -33,6 +33,7 @@ pub mod rate;
 pub mod sched;
 pub mod screen;
 pub mod slab;
+pub mod ticket;
 pub mod timer;
 pub mod vtlb;
 pub mod watchdog;

@@ -4,7 +4,7 @@
 use crate::cpu::requests;
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
-use core::sync::atomic::{AtomicU16, Ordering};
+use hv_core::ticket::Tickets;
 use spin::RelaxStrategy;
 
 /// What a CPU does while it waits for a lock.
@@ -31,10 +31,7 @@ pub type Once<T> = spin::once::Once<T, Relax>;
 /// A spinning mutex for what all CPUs and all guests want all the time: they get it in the order in which they ask, so nobody
 /// keeps others away by asking again and again. Its guard does not carry the ticket, as that of the crate `spin`'s fair lock does.
 pub struct FairMutex<T> {
-    /// The ticket of the CPU that has the lock, or will have it first.
-    served: AtomicU16,
-    /// The ticket of the CPU that asks next. There are far fewer CPUs than tickets.
-    next: AtomicU16,
+    tickets: Tickets,
     value: UnsafeCell<T>,
 }
 
@@ -45,25 +42,14 @@ unsafe impl<T: Send> Sync for FairMutex<T> {}
 impl<T> FairMutex<T> {
     /// Free.
     pub const fn new(value: T) -> Self {
-        Self { served: AtomicU16::new(0), next: AtomicU16::new(0), value: UnsafeCell::new(value) }
+        Self { tickets: Tickets::new(), value: UnsafeCell::new(value) }
     }
 
     /// Waits for the lock.
     #[inline]
     pub fn lock(&self) -> FairGuard<'_, T> {
-        let ticket = self.next.fetch_add(1, Ordering::Relaxed);
-        if self.served.load(Ordering::Acquire) != ticket {
-            self.wait_for(ticket);
-        }
+        self.tickets.wait(Relax::relax);
         FairGuard(self)
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn wait_for(&self, ticket: u16) {
-        while self.served.load(Ordering::Acquire) != ticket {
-            Relax::relax();
-        }
     }
 }
 
@@ -90,8 +76,6 @@ impl<T> DerefMut for FairGuard<'_, T> {
 impl<T> Drop for FairGuard<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        // Only who has the lock changes it.
-        let served = &self.0.served;
-        served.store(served.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
+        self.0.tickets.done();
     }
 }
