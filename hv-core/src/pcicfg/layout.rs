@@ -97,6 +97,25 @@ pub mod kind {
 /// First and last byte of a part of configuration space.
 pub type Range = (u16, u16);
 
+/// What a frame of the machine's addresses is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Memory.
+    Ram,
+    /// Registers that the hypervisor keeps to itself, entirely or for writing: interrupt controllers, configuration space.
+    Ours,
+    /// Anything else.
+    Other,
+}
+
+/// The first megabyte: memory, the firmware's, and of the times of ISA.
+const LOW_MEMORY_END: u64 = 0x100;
+
+/// Could a device's registers be in the frames `first..=last`, as it says?
+pub fn may_be_registers(first: u64, last: u64, place: impl Fn(u64) -> Place) -> bool {
+    first >= LOW_MEMORY_END && (first..=last).all(|frame| place(frame) == Place::Other)
+}
+
 /// Extended capabilities that make a function answer at other addresses than its base address registers say: resizable
 /// regions, those of virtual functions, and virtual functions themselves.
 const MOVING: [u16; 3] = [0x15, 0x24, 0x10];

@@ -3,6 +3,7 @@
 use crate::mem::{frames, vmap};
 use crate::sync::RwLock;
 use crate::warn;
+use hv_core::pcicfg::layout::{self, Place};
 use hv_core::rangeset::RangeSet;
 use x86::{MachAddr, Mfn};
 use xen_abi::errno::Errno;
@@ -13,9 +14,6 @@ static READ_ONLY_FRAMES: RwLock<RangeSet> = RwLock::new(RangeSet::new());
 static WATCHED_TABLES: RwLock<RangeSet> = RwLock::new(RangeSet::new());
 /// Frames that no domain may map: interrupt controllers, the IOMMU.
 static HIDDEN_FRAMES: RwLock<RangeSet> = RwLock::new(RangeSet::new());
-
-/// The first megabyte: memory, the firmware's, and of the times of ISA.
-const LOW_MEMORY_END: Mfn = Mfn::new(0x100);
 
 /// No domain may map these frames.
 pub fn hide(first: Mfn, last: Mfn) {
@@ -50,9 +48,16 @@ pub fn is_watched(mfn: Mfn) -> bool {
 
 /// Could a device's registers be at `first..=last`? Not if that is memory, or something of the hypervisor's.
 pub fn may_be_registers(first: Mfn, last: Mfn) -> bool {
-    let is_memory = |mfn| frames::frame(mfn).is_some_and(|frame| !frame.is_io());
-    let is_ours = |mfn: Mfn| is_hidden(mfn) || READ_ONLY_FRAMES.read().contains(mfn.raw());
-    first >= LOW_MEMORY_END && (first.raw()..=last.raw()).map(Mfn::new).all(|mfn| !is_memory(mfn) && !is_ours(mfn))
+    layout::may_be_registers(first.raw(), last.raw(), |frame| {
+        let mfn = Mfn::new(frame);
+        if frames::frame(mfn).is_some_and(|frame| !frame.is_io()) {
+            Place::Ram
+        } else if is_hidden(mfn) || READ_ONLY_FRAMES.read().contains(frame) {
+            Place::Ours
+        } else {
+            Place::Other
+        }
+    })
 }
 
 /// Maps registers that a device says are at `addr`, for good. `None`: they cannot be there; or out of memory.

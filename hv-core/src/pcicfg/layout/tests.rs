@@ -26,6 +26,22 @@ impl Registers for Space {
     }
 }
 
+/// Memory below frame 0x8_0000, configuration space from 0xb_0000 to 0xb_ffff.
+#[test]
+fn a_table_of_messages_is_neither_in_memory_nor_in_configuration_space() {
+    let place = |frame| match frame {
+        ..0x8_0000 => Place::Ram,
+        0xb_0000..=0xb_ffff => Place::Ours,
+        _ => Place::Other,
+    };
+    assert!(may_be_registers(0xf_ebc0, 0xf_ebc3, place));
+    assert!(may_be_registers(0xa_ffff, 0xa_ffff, place));
+    assert!(!may_be_registers(0xa_ffff, 0xb_0000, place), "it reaches into configuration space");
+    assert!(!may_be_registers(0xb_1234, 0xb_1234, place));
+    assert!(!may_be_registers(0x7_ffff, 0x8_0000, place), "it begins in memory");
+    assert!(!may_be_registers(0xff, 0x100, |_| Place::Other), "the first megabyte is no device's");
+}
+
 #[test]
 fn a_network_card() {
     let space = Space::new()
