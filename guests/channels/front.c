@@ -13,7 +13,9 @@ s64 channel_op(u32 cmd, void *argument)
 u32 new_switch(void)
 {
 	struct channel_switch request = { 0 };
-	check_result(channel_op(SWITCH_CREATE, &request), 0, "a switch");
+	s64 result = channel_op(SWITCH_CREATE, &request);
+	if (!check(result == 0, "no switch: result %ld", result))
+		fail();
 	return request.name;
 }
 
