@@ -177,6 +177,12 @@ impl Usage {
         self.0 >> STATE_SHIFT & !((PINNED | FOREIGN) >> STATE_SHIFT)
             == (ty as u64) << (TYPE_SHIFT - STATE_SHIFT) | UsageState::Valid as u64
     }
+    /// Was its last use that as `ty`, and is it over?
+    #[inline]
+    pub(crate) const fn is_idle_as(self, ty: FrameType) -> bool {
+        self.0 >> STATE_SHIFT & !((PINNED | FOREIGN) >> STATE_SHIFT)
+            == (ty as u64) << (TYPE_SHIFT - STATE_SHIFT) | UsageState::Idle as u64
+    }
     /// Must TLBs be flushed before it may be used as `ty`? Only in state `Idle`.
     #[inline]
     pub(crate) fn needs_flush_for(self, ty: FrameType) -> bool {

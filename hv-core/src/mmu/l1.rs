@@ -132,7 +132,7 @@ impl<E: MmuEnv> Mmu<'_, E> {
     }
 
     /// Takes the references of a present entry; says what entry to write instead.
-    #[inline]
+    #[inline(always)]
     fn get_l1e(&self, new: Pte, who: Owners) -> Result<Pte, MmuError> {
         let mfn = new.mfn();
         let Some(frame) = self.frame(mfn) else {

@@ -85,33 +85,42 @@ impl<'a, E: MmuEnv> Mmu<'a, E> {
     }
 
     /// Takes a writable type reference on a frame of `dom` on which the caller holds a general one.
-    #[inline]
+    #[inline(always)]
     pub(super) fn get_writable_type(&self, mfn: Mfn, frame: &Frame, dom: DomId) -> Result<(), MmuError> {
         loop {
             let usage = frame.usage();
             let new = if usage.is_valid_as(FrameType::Writable) {
                 usage.plus_one().ok_or(MmuError::Overflow)?
-            } else if usage.state() == UsageState::Idle {
-                if usage.ty() == FrameType::Writable {
-                    usage.again()
-                } else {
-                    if usage.needs_flush_for(FrameType::Writable) {
-                        self.env.flush_since(usage.stamp(), usage.knowers(dom));
-                    }
-                    Usage::valid(FrameType::Writable, 1)
-                }
+            } else if usage.is_idle_as(FrameType::Writable) {
+                usage.again()
+            } else if self.make_writable(mfn, frame, dom, usage)? {
+                return Ok(());
             } else {
-                return Err(MmuError::WrongType);
+                continue;
             };
-            // A frame that had another type in between has a later stamp: the flush moved the clock on.
             if frame.change_usage(usage, new) {
-                // Devices keep what they may until the frame gets another type. It cannot get one before this returns.
-                if usage.ty() != FrameType::Writable {
-                    self.env.dma_allow(dom, mfn);
-                }
                 return Ok(());
             }
         }
+    }
+
+    /// Gives a frame its first writable reference after another use. `false`: it is no longer used as `usage` says.
+    #[cold]
+    #[inline(never)]
+    fn make_writable(&self, mfn: Mfn, frame: &Frame, dom: DomId, usage: Usage) -> Result<bool, MmuError> {
+        if usage.state() != UsageState::Idle {
+            return Err(MmuError::WrongType);
+        }
+        if usage.needs_flush_for(FrameType::Writable) {
+            self.env.flush_since(usage.stamp(), usage.knowers(dom));
+        }
+        // A frame that had another type in between has a later stamp: the flush moved the clock on.
+        let is_ours = frame.change_usage(usage, Usage::valid(FrameType::Writable, 1));
+        if is_ours {
+            // Devices keep what they may until the frame gets another type. It cannot get one before this returns.
+            self.env.dma_allow(dom, mfn);
+        }
+        Ok(is_ours)
     }
 
     #[inline]
