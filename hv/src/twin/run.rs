@@ -13,6 +13,7 @@ use crate::twin::entry::{self, Kept, Way};
 use crate::twin::instance::{Instance, Slot, Waiting};
 use crate::twin::space::Mirror;
 use crate::twin::Loaded;
+use core::cell::Cell;
 use core::sync::atomic::Ordering;
 use twin_abi::layout::ctx;
 use twin_abi::op::{note, MASK_BITS};
@@ -27,6 +28,8 @@ use xen_abi::errno::Errno;
 
 /// An invocation may take so long. Interrupts are served meanwhile; other work of this CPU waits.
 const TIME_LIMIT_NS: u64 = 100_000_000;
+/// And so much more, if it is found to be over: the machine itself may have stood still, as one that is emulated or nested does.
+const GRACE_NS: u64 = 50_000_000;
 /// How often a lock of the domain's is tried that somebody holds, perhaps the twin on another CPU.
 const LOCK_TRIES: u32 = 10_000;
 const MASK: u64 = (1 << MASK_BITS) - 1;
@@ -134,7 +137,7 @@ impl Running<'_> {
     /// The twin was interrupted at `rip`. Whether its time is over, which ends the invocation. Else the timer fires when it is.
     pub fn is_out_of_time(&mut self, rip: u64) -> bool {
         if !self.domain.is_out_of_time() {
-            timer_hw::arm(self.domain.deadline_ns);
+            timer_hw::arm(self.domain.deadline_ns.get());
             return false;
         }
         let offset = u32::try_from(rip.wrapping_sub(self.instance.code_address(0))).unwrap_or(u32::MAX);
@@ -156,7 +159,8 @@ pub fn invoke(
 ) -> Result<Ended, Errno> {
     let (instance, mirror, owner) = (&loaded.instances[number], &loaded.mirror, v.domain());
     let deadline_ns = tsc::now_ns().saturating_add(TIME_LIMIT_NS);
-    let mut domain = DomainView { instance, common: &loaded.common, deadline_ns, to_call: None };
+    let (deadline_ns, has_grace) = (Cell::new(deadline_ns), Cell::new(true));
+    let mut domain = DomainView { instance, common: &loaded.common, deadline_ns, has_grace, to_call: None };
     let Slot { twin, waiting } = slot;
     let (invocation, way, budget) = match begin {
         Begin::Call { function, args, budget } => {
@@ -172,7 +176,7 @@ pub fn invoke(
     };
     let mut running = Running { instance, mirror, invocation, domain, abort: None, kept: Kept::default() };
     disarm(v);
-    timers::fire_by(running.domain.deadline_ns);
+    timers::fire_by(running.domain.deadline_ns.get());
     let here = 1 << this_cpu().cpu;
     // Before the root is loaded: whoever changes a page table later has this CPU flush.
     owner.mirror_cpus.fetch_or(here, Ordering::SeqCst);
@@ -215,7 +219,9 @@ fn disarm(v: &OwnedVcpu) {
 struct DomainView<'a> {
     instance: &'a Instance,
     common: &'a Common,
-    deadline_ns: u64,
+    deadline_ns: Cell<u64>,
+    /// The time was not found to be over yet.
+    has_grace: Cell<bool>,
     /// The function that it waits for.
     to_call: Option<ToCall>,
 }
@@ -298,7 +304,17 @@ impl Embedder for DomainView<'_> {
         Ok(Upcall::Later)
     }
     fn is_out_of_time(&self) -> bool {
-        tsc::now_ns() >= self.deadline_ns
+        let now = tsc::now_ns();
+        if now < self.deadline_ns.get() {
+            return false;
+        }
+        if self.has_grace.replace(false) {
+            self.deadline_ns.set(now.saturating_add(GRACE_NS));
+            // The shot for the first one may have been spent on the way to a gate.
+            timer_hw::arm(self.deadline_ns.get());
+            return false;
+        }
+        true
     }
     fn is_twin_stack(&self, address: u64) -> bool {
         self.instance.config().is_twin_stack(address)
