@@ -62,9 +62,10 @@ pub struct TwinLoad {
     /// In: machine frame of the L4 table whose upper half the twin sees. It stays a table while the twin is loaded, so it
     /// should be one that the kernel never frees.
     pub root: u64,
-    /// In: address of the per-CPU area that the twin uses on physical CPU 0.
+    /// In: address of the per-CPU area of the first instance. There is an instance for each physical CPU, which another CPU may
+    /// use when its own waits for an upcall, one invocation at a time.
     pub percpu: u64,
-    /// In: distance in bytes from one CPU's area to the next one's.
+    /// In: distance in bytes from one instance's area to the next one's.
     pub percpu_stride: u64,
     /// In: steps of an invocation, at most [`MAX_BUDGET`]; 0 means [`DEFAULT_BUDGET`].
     pub budget: u64,
