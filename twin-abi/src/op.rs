@@ -20,6 +20,14 @@ pub const TWINOP_RESUME: u32 = 4;
 pub const TWINOP_LEND: u32 = 5;
 /// Fetches what the domain has to do for a twin: [`TwinNotes`].
 pub const TWINOP_NOTES: u32 = 6;
+/// Gives a twin its network card: [`TwinAttach`]. From now on the hypervisor sends what the switch has for the outside by the twin,
+/// serves the card's interrupts by it, and passes on what it receives.
+pub const TWINOP_ATTACH: u32 = 7;
+/// Takes the card away from its twin, with all that is on its way: [`TwinName`]. The domain's driver goes on alone.
+pub const TWINOP_DETACH: u32 = 8;
+/// Fetches an invocation that waits for a function of the domain and that nobody has fetched: [`TwinCall`], of which `twin` is in.
+/// ENOENT if there is none. The domain goes on with it by [`TWINOP_RESUME`].
+pub const TWINOP_NEXT: u32 = 9;
 
 /// In [`TwinLoad::mode`]: driver-domain addresses are masked.
 pub const MODE_MIRROR: u32 = 1;
@@ -110,7 +118,89 @@ pub struct TwinKernel {
     pub flags: u32,
 }
 
-/// Argument of [`TWINOP_UNLOAD`].
+/// Most transmit queues, polls and interrupts of a card.
+pub const MAX_QUEUES: u32 = 16;
+
+/// The card sums TCP and UDP over IPv4 when it sends.
+pub const ATTACH_CHECKSUM_V4: u32 = 1 << 0;
+/// The card sums TCP and UDP over IPv6 when it sends.
+pub const ATTACH_CHECKSUM_V6: u32 = 1 << 1;
+/// The card takes packets in pieces.
+pub const ATTACH_SG: u32 = 1 << 2;
+/// The card cuts TCP over IPv4 into segments.
+pub const ATTACH_GSO_TCPV4: u32 = 1 << 3;
+/// The card cuts TCP over IPv6 into segments.
+pub const ATTACH_GSO_TCPV6: u32 = 1 << 4;
+/// All flags of [`TwinAttach`].
+pub const ATTACH_FLAGS: u32 = (1 << 5) - 1;
+
+/// Argument of [`TWINOP_ATTACH`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TwinAttach {
+    /// Which twin.
+    pub twin: u32,
+    /// Which of the domain's own network interfaces (its number as a device of the domain) is plugged into the switch whose way out
+    /// the card is to be. The control domain says so when it plugs it in.
+    pub vif: u32,
+    /// Address of the card's `struct net_device`.
+    pub device: u64,
+    /// Address of its `ndo_start_xmit`.
+    pub start_xmit: u64,
+    /// Address of its first `struct netdev_queue`.
+    pub queues: u64,
+    /// Address of a list of [`TwinNapi`].
+    pub napis: u64,
+    /// Address of a list of [`TwinIrq`].
+    pub irqs: u64,
+    /// How many transmit queues, 1 to [`MAX_QUEUES`].
+    pub nr_queues: u32,
+    /// Bytes from one `struct netdev_queue` to the next.
+    pub queue_stride: u32,
+    /// How many polls, 1 to [`MAX_QUEUES`].
+    pub nr_napis: u32,
+    /// How many interrupts, 1 to [`MAX_QUEUES`].
+    pub nr_irqs: u32,
+    /// `ATTACH_*`.
+    pub flags: u32,
+    /// An unbound event channel of the domain's own, for itself, that is raised when an invocation waits for a function of the domain,
+    /// when there are notes, and when the twin is disabled.
+    pub port: u32,
+    /// The longest frame that the card takes, with its Ethernet header and without its checksum.
+    pub max_frame: u32,
+    /// Must be zero.
+    pub pad: u32,
+}
+
+/// A poll of a card.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TwinNapi {
+    /// Address of the `struct napi_struct`.
+    pub napi: u64,
+    /// Address of its poll function.
+    pub poll: u64,
+    /// What it may do at once.
+    pub weight: u32,
+    /// Must be zero.
+    pub flags: u32,
+}
+
+/// An interrupt of a card.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TwinIrq {
+    /// Address of the handler.
+    pub handler: u64,
+    /// Its second argument.
+    pub argument: u64,
+    /// Its first argument: the kernel's number of the interrupt.
+    pub number: u32,
+    /// The event channel of the domain that is bound to it (to its pirq).
+    pub port: u32,
+}
+
+/// Argument of [`TWINOP_UNLOAD`] and [`TWINOP_DETACH`].
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TwinName {
@@ -120,7 +210,7 @@ pub struct TwinName {
     pub flags: u32,
 }
 
-/// Argument of [`TWINOP_CALL`] and [`TWINOP_RESUME`]. The call succeeds if the function was entered, or went on; how it ended is in
+/// Argument of [`TWINOP_CALL`], [`TWINOP_RESUME`] and [`TWINOP_NEXT`]. The call succeeds if the function was entered, or went on; how it ended is in
 /// `reason`.
 ///
 /// With [`reason::UPCALL`] it has not ended: the domain calls the function at `detail` with `args` and `more`, puts what that
@@ -244,6 +334,8 @@ pub mod note {
     pub const FREE_FRAGMENT: u32 = 1;
     /// Let a `netdev_queue` go on.
     pub const QUEUE: u32 = 2;
+    /// The twin is disabled: the card is the domain's driver's alone again. Polls that it owned are given back.
+    pub const DISABLED: u32 = 3;
 }
 
 /// How an invocation ended: [`TwinCall::reason`].
@@ -277,6 +369,9 @@ pub mod reason {
 }
 
 const _: () = assert!(core::mem::size_of::<TwinLoad>() == 72);
+const _: () = assert!(core::mem::size_of::<TwinAttach>() == 80);
+const _: () = assert!(core::mem::size_of::<TwinNapi>() == 24);
+const _: () = assert!(core::mem::size_of::<TwinIrq>() == 24);
 const _: () = assert!(core::mem::size_of::<TwinName>() == 8);
 const _: () = assert!(core::mem::size_of::<TwinCall>() == 136);
 const _: () = assert!(core::mem::size_of::<TwinStatus>() == 32);

@@ -36,6 +36,10 @@ pub const CONNECT_CSUM_IPV4: u32 = 1 << 3;
 pub const CONNECT_CSUM_IPV6: u32 = 1 << 4;
 /// The guest may send with any source address.
 pub const CONNECT_ANY_SOURCE: u32 = 1 << 5;
+/// The guest is a driver domain, and its interface the switch's way out: what is for nobody else goes to it, and it may send with any
+/// source address. While a twin of the guest's has a card on this switch, the card is the way out instead, and the interface is the
+/// port of the driver domain's own network stack. EBUSY if the switch has a way out already.
+pub const CONNECT_UPLINK: u32 = 1 << 6;
 /// All flags of a connection.
 pub const CONNECT_FLAGS: u32 = (1 << 6) - 1;
 
