@@ -4,7 +4,7 @@
 #include "domains.h"
 
 enum { HC_channel_op = 56, SWITCH_CREATE = 0, SWITCH_DESTROY, VIF_CONNECT, VIF_DISCONNECT, VIF_STATUS, VIF_NEXT };
-enum { SG = 1, CSUM_IPV4 = 8, ANY_SOURCE = 32 };
+enum { SG = 1, CSUM_IPV4 = 8, ANY_SOURCE = 32, UPLINK = 64 };
 enum { TX_ENDED = 1, RX_ENDED = 2 };
 
 struct channel_switch {
@@ -129,5 +129,6 @@ void audit(void);
 void hostile_front_ends(void);
 void domains_die(void);
 void beside(void);
+void outside(void);
 void measure(void);
 #endif

@@ -1,6 +1,7 @@
 /*
  * Device channels: front ends are plugged into the hypervisor's own switch, packets go from one to the other byte for byte, what
- * front ends do wrong harms nobody else, and nothing stays when interfaces or their domains go.
+ * front ends do wrong harms nobody else, nothing stays when interfaces or their domains go, and strangers are reached by the
+ * switch's way out.
  * (cpus: 2) (differs: stock Xen has no switch)
  */
 #include "front.h"
@@ -126,7 +127,7 @@ static void bad_requests(void)
 	REFUSED(request.guest = 77, ESRCH, "no such guest");
 	REFUSED(request.backend = 77, ESRCH, "no such back end");
 	REFUSED(request.guest = DOMID_SELF, ESRCH, "a guest that is no number");
-	REFUSED(request.flags = 64, EINVAL, "unknown flags");
+	REFUSED(request.flags = 128, EINVAL, "unknown flags");
 	REFUSED(request.pad = 1, EINVAL, "a field that must be zero");
 	REFUSED(request.mac[0] = 1, EINVAL, "the address of a group");
 	REFUSED(request.rate_bytes = 1, EINVAL, "half a rate");
@@ -226,6 +227,8 @@ void test_main(void)
 	audit();
 	hostile_front_ends();
 	domains_die();
+	audit();
+	outside();
 	audit();
 	measure();
 	beside();

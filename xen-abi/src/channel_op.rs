@@ -13,7 +13,7 @@ pub const CHANNELOP_SWITCH_CREATE: u32 = 0;
 /// Forgets a switch: [`ChannelSwitch`]. ENOENT; EBUSY while an interface is plugged into it.
 pub const CHANNELOP_SWITCH_DESTROY: u32 = 1;
 /// Takes up a front end's rings and plugs it into a switch: [`ChannelConnect`]. ENOENT: no such switch. ESRCH: no such domain.
-/// EBUSY: this device of the guest is connected, or one of its ports is. EINVAL: a domain that dies, an address of a group,
+/// EBUSY: this device of the guest is connected, or one of its ports is, or the switch has a way out. EINVAL: a domain that dies, an address of a group,
 /// unknown flags, a grant that does not hold, a ring whose indices cannot be, a port that does not wait for the back end.
 /// ENOSPC, ENOMEM.
 pub const CHANNELOP_VIF_CONNECT: u32 = 2;
@@ -41,7 +41,7 @@ pub const CONNECT_ANY_SOURCE: u32 = 1 << 5;
 /// port of the driver domain's own network stack. EBUSY if the switch has a way out already.
 pub const CONNECT_UPLINK: u32 = 1 << 6;
 /// All flags of a connection.
-pub const CONNECT_FLAGS: u32 = (1 << 6) - 1;
+pub const CONNECT_FLAGS: u32 = (1 << 7) - 1;
 
 /// Argument of [`CHANNELOP_SWITCH_CREATE`] and [`CHANNELOP_SWITCH_DESTROY`].
 #[repr(C)]

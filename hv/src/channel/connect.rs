@@ -66,7 +66,7 @@ impl Config {
         ports.try_reserve_exact(plugged().count()).map_err(|_| Errno::ENOMEM)?;
         ports.extend(plugged().map(|Plugged { handle, request }| Port {
             id: PortId(handle.place()),
-            kind: Kind::Guest { any_source: request.flags & op::CONNECT_ANY_SOURCE != 0 },
+            kind: kind_of(request.flags),
             mac: request.mac,
         }));
         self.switches.publish(switch, &ports)
@@ -75,6 +75,15 @@ impl Config {
     /// The interface of that name.
     fn find(&self, handle: Handle) -> Result<&Plugged, Errno> {
         self.vifs.get(&handle.place()).filter(|p| p.handle == handle).ok_or(Errno::ENOENT)
+    }
+}
+
+/// What an interface is to its switch, by its `CONNECT_*`.
+fn kind_of(flags: u32) -> Kind {
+    if flags & op::CONNECT_UPLINK != 0 {
+        Kind::Uplink
+    } else {
+        Kind::Guest { any_source: flags & op::CONNECT_ANY_SOURCE != 0 }
     }
 }
 
@@ -99,8 +108,10 @@ pub fn connect(request: &ChannelConnect) -> Result<Handle, Errno> {
     if guest.is_dying() || backend.is_dying() {
         return Err(Errno::EINVAL);
     }
+    let is_uplink = |r: &ChannelConnect| r.flags & op::CONNECT_UPLINK != 0;
     let same = |p: &Plugged| p.request.guest == request.guest && p.request.device == request.device;
-    if config.vifs.values().any(same) {
+    let other_uplink = |p: &Plugged| is_uplink(request) && is_uplink(&p.request) && p.request.switch == request.switch;
+    if config.vifs.values().any(|p| same(p) || other_uplink(p)) {
         return Err(Errno::EBUSY);
     }
     let place = (0..MAX_VIFS).find(|place| !config.vifs.contains_key(place)).ok_or(Errno::ENOSPC)?;

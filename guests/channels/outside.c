@@ -1,0 +1,123 @@
+/* A switch's way out: an interface of a driver domain's, which gets what is for nobody else. */
+#include "front.h"
+
+static struct front a, b, out, other;
+static u32 switch_name;
+static const u8 everybody[6] = { 255, 255, 255, 255, 255, 255 }, group[6] = { 0x33, 0x33, 0, 0, 0, 1 },
+		reserved[6] = { 1, 0x80, 0xc2, 0, 0, 0 }, stranger[6] = { 2, 0, 0, 0, 0, 9 };
+
+static void answered(struct front *front, const char *what)
+{
+	check(answer(front) == 0 && nr_answers(front) == 0, "%s: an error, or answers too many", what);
+}
+
+/* What guests send: to strangers by the way out, to each other and to all as ever, and with their own addresses only. */
+static void out_of_it(void)
+{
+	u64 refused = status_of(&a).tx_refused;
+	send(&a, stranger, a.mac, 1514, 1);
+	check_received(&out, 1514, "to a stranger");
+	answered(&a, "to a stranger");
+	/* The way out has an address, too, which is a stranger's to the switch: a bridge may have that or another. */
+	send(&a, out.mac, a.mac, 60, 2);
+	check_received(&out, 60, "to the driver domain");
+	answered(&a, "to the driver domain");
+	send(&a, b.mac, a.mac, 60, 3);
+	check_received(&b, 60, "to a neighbour");
+	answered(&a, "to a neighbour");
+	check_nothing(&out, "to a neighbour");
+	send(&a, everybody, a.mac, 60, 4);
+	check_received(&b, 60, "to all");
+	check_received(&out, 60, "to all");
+	answered(&a, "to all");
+	check(status_of(&a).tx_refused == refused, "%lu packets are refused", status_of(&a).tx_refused - refused);
+	send(&a, stranger, b.mac, 60, 5);
+	send(&a, stranger, stranger, 60, 6);
+	send(&a, everybody, out.mac, 60, 7);
+	send(&a, reserved, a.mac, 60, 8);
+	check(status_of(&a).tx_refused == refused + 4, "%lu packets are refused", status_of(&a).tx_refused - refused);
+	for (u32 n = 0; n < 4; n++)
+		check(answer(&a) == 0, "what is refused: an error");
+	check_nothing(&out, "with another's address");
+	check_nothing(&b, "with another's address");
+}
+
+/* What comes in has any address but a guest's, and goes where its address is. */
+static void into_it(void)
+{
+	u64 refused = status_of(&out).tx_refused;
+	send(&out, b.mac, stranger, 1514, 1);
+	check_received(&b, 1514, "from a stranger");
+	answered(&out, "from a stranger");
+	check_nothing(&a, "from a stranger to another");
+	send(&out, a.mac, out.mac, 60, 2);
+	check_received(&a, 60, "from the driver domain");
+	answered(&out, "from the driver domain");
+	send(&out, group, stranger, 60, 3);
+	check_received(&a, 60, "from a stranger to a group");
+	check_received(&b, 60, "from a stranger to a group");
+	answered(&out, "from a stranger to a group");
+	check(status_of(&out).tx_refused == refused, "%lu packets are refused", status_of(&out).tx_refused - refused);
+	send(&out, b.mac, a.mac, 60, 4);
+	send(&out, everybody, a.mac, 60, 5);
+	send(&out, stranger, out.mac, 60, 6);
+	send(&out, reserved, stranger, 60, 7);
+	send(&out, a.mac, everybody, 60, 8);
+	check(status_of(&out).tx_refused == refused + 5, "%lu packets are refused", status_of(&out).tx_refused - refused);
+	for (u32 n = 0; n < 5; n++)
+		check(answer(&out) == 0, "what is refused: an error");
+	check_nothing(&a, "what comes back");
+	check_nothing(&b, "what comes back");
+	check_nothing(&out, "what it has sent itself");
+}
+
+/* A switch has one way out, and may be without. */
+static void one_or_none(void)
+{
+	make_front(&other, 3, 0);
+	struct channel_connect request = request_of(&other, switch_name, SG | UPLINK);
+	check_result(channel_op(VIF_CONNECT, &request), -EBUSY, "a second way out");
+	check(nr_in_use(&other) == 0, "%u grants are in use", nr_in_use(&other));
+	u32 another = new_switch();
+	connect_front(&other, another, SG | UPLINK);
+	disconnect_front(&other);
+	struct channel_switch sw = { another, 0 };
+	check_result(channel_op(SWITCH_DESTROY, &sw), 0, "destroying the other switch");
+	close_ports(&other);
+	/* Without room out there a packet waits. When the way out goes it is lost, as what comes later. */
+	out.rx->req_prod = out.rx->rsp_prod;
+	send(&a, stranger, a.mac, 60, 1);
+	check(nr_answers(&a) == 0, "a packet that has to wait is answered");
+	audit();
+	disconnect_front(&out);
+	answered(&a, "when the way out goes");
+	send(&a, stranger, a.mac, 60, 2);
+	answered(&a, "without a way out");
+	close_ports(&out);
+	make_front(&out, 2, 0);
+	connect_front(&out, switch_name, SG | UPLINK);
+	post(&out, 2);
+	send(&a, stranger, a.mac, 60, 3);
+	check_received(&out, 60, "when there is a way out again");
+	answered(&a, "when there is a way out again");
+}
+
+void outside(void)
+{
+	struct front *all[] = { &a, &b, &out };
+	switch_name = new_switch();
+	for (u32 n = 0; n < COUNT(all); n++) {
+		make_front(all[n], n, 0);
+		connect_front(all[n], switch_name, all[n] == &out ? SG | UPLINK : SG);
+		post(all[n], 16);
+	}
+	out_of_it();
+	into_it();
+	one_or_none();
+	for (u32 n = 0; n < COUNT(all); n++) {
+		disconnect_front(all[n]);
+		close_ports(all[n]);
+	}
+	struct channel_switch sw = { switch_name, 0 };
+	check_result(channel_op(SWITCH_DESTROY, &sw), 0, "destroying the switch");
+}
