@@ -5,7 +5,6 @@ enum { SECONDS = 2, CHILD = 5 };
 
 static struct front a, b, c, d;
 static u32 switch_name;
-static struct vcpu_context context;
 static volatile u64 nr_sent, nr_received, nr_odd;
 static volatile bool is_over, has_stopped;
 
@@ -57,22 +56,6 @@ static void other_cpu(void)
 		HC3(vcpu_op, VCPUOP_down, 1, 0);
 }
 
-static void start_other_cpu(void)
-{
-	static u8 stack[4 * PAGE] __attribute__((aligned(16)));
-	context.flags = 4;
-	context.regs.rip = (u64)other_cpu;
-	context.regs.cs = FLAT_KERNEL_CS & ~3;
-	context.regs.ss = FLAT_KERNEL_SS;
-	context.regs.rflags = 0x202;
-	context.regs.rsp = (u64)stack + sizeof(stack) - 8;
-	context.kernel_ss = FLAT_KERNEL_SS;
-	context.kernel_sp = (u64)stack + sizeof(stack);
-	context.ctrlreg[3] = maddr_of((void *)start_info->pt_base);
-	check_result(HC3(vcpu_op, VCPUOP_initialise, 1, &context), 0, "initialise");
-	check_result(HC3(vcpu_op, VCPUOP_up, 1, 0), 0, "up");
-}
-
 /* The child joins, gets broadcasts, and dies. */
 static void child_comes_and_goes(const u8 *everybody)
 {
@@ -90,16 +73,16 @@ static void child_comes_and_goes(const u8 *everybody)
 
 void beside(void)
 {
+	static u8 stack[4 * PAGE] __attribute__((aligned(16)));
 	static const u8 everybody[6] = { 255, 255, 255, 255, 255, 255 };
 	struct front *all[] = { &a, &b, &c };
-	if (HC3(vcpu_op, VCPUOP_is_up, 1, 0) == -ENOENT)
-		skip("the domain has one vCPU");
+	need_vcpu(1);
 	switch_name = new_switch();
 	for (u32 n = 0; n < COUNT(all); n++) {
 		make_front(all[n], n, 0);
 		connect_front(all[n], switch_name, SG);
 	}
-	start_other_cpu();
+	start_vcpu(1, other_cpu, stack + sizeof(stack));
 	u32 nr_rounds = 0;
 	for (u64 end = now_ns() + SECONDS * 1000000000ul; now_ns() < end; nr_rounds++) {
 		struct channel_vif vif = { (nr_rounds % 2 ? &a : &b)->vif, 0 };

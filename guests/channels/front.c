@@ -252,14 +252,3 @@ void clear_pending(u32 port)
 {
 	__atomic_fetch_and((u64 *)&shared_info()->pending[port / 64], ~(1ul << port % 64), __ATOMIC_SEQ_CST);
 }
-
-void audit(void)
-{
-	static const char key = 'f';
-	struct {
-		u32 command, version;
-		const char *keys;
-		u32 nr_keys, pad[29];
-	} argument = { .command = 7, .version = 0x15, .keys = &key, .nr_keys = 1 };
-	check_result(HC1(sysctl, &argument), 0, "the audit of frames");
-}

@@ -124,7 +124,6 @@ void check_nothing(struct front *front, const char *what);
 u32 nr_in_use(const struct front *front);
 bool is_pending(u32 port);
 void clear_pending(u32 port);
-void audit(void);
 
 void hostile_front_ends(void);
 void domains_die(void);

@@ -32,16 +32,6 @@ static bool has_umip(void)
 	return ecx & 1 << 2;
 }
 
-static bool is_tandem(void)
-{
-	char text[17] = { 0 };
-	HC2(xen_version, 1, text);
-	for (u32 n = 0; n + 6 < sizeof(text); n++)
-		if (!memcmp(text + n, "tandem", 6))
-			return true;
-	return false;
-}
-
 static void addresses_are_hidden(void)
 {
 	struct pointer gdt = { 0 }, idt = { 0 };

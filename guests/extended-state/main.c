@@ -16,7 +16,6 @@ enum { X87 = 1, SSE = 2, AVX = 4 };
 #define STORE_SECOND(n) "\tvmovdqu %ymm" #n ", 32*" #n "(%rdi)\n"
 
 typedef u64 registers[16][4];
-static struct vcpu_context context;
 static registers want, got;
 
 /*
@@ -85,14 +84,14 @@ static void check_registers(const char *when)
 
 void test_main(void)
 {
+	static struct vcpu_context context;
 	u32 a = 1, b, c = 0, d;
 	u64 cr4;
 
 	asm volatile("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d));
 	if (!(c & CPUID_XSAVE) || !(c & CPUID_AVX))
 		skip("the processor has no AVX");
-	if (HC3(vcpu_op, VCPUOP_is_up, 1, 0) == -ENOENT)
-		skip("the domain has one vCPU");
+	need_vcpu(1);
 	asm volatile("mov %%cr4, %0\n\tor %1, %0\n\tmov %0, %%cr4" : "=&r"(cr4) : "i"(OSXSAVE));
 	static const u64 invalid[] = { 0, SSE, X87 | AVX, X87 | SSE | 8, X87 | 1ul << 63 };
 	for (unsigned i = 0; i < COUNT(invalid); i++)
@@ -105,18 +104,10 @@ void test_main(void)
 		check(xgetbv() == fewer[i], "XCR0 is %#lx after a nap, not %#lx", xgetbv(), fewer[i]);
 	}
 
-	context.flags = 4;
-	context.regs.rip = (u64)second_entry;
-	context.regs.cs = FLAT_KERNEL_CS & ~3;
-	context.regs.ss = FLAT_KERNEL_SS;
-	context.regs.rflags = 0x202;
-	context.regs.rsp = context.kernel_sp = (u64)pages[8];
-	context.kernel_ss = FLAT_KERNEL_SS;
-	context.ctrlreg[3] = maddr_of((void *)start_info->pt_base);
+	plain_context(&context, second_entry, pages[8]);
 	for (unsigned i = 0; i < 256; i++)
 		context.traps[i] = (struct trap_info){ .vector = i };
-	check_result(HC3(vcpu_op, VCPUOP_initialise, 1, &context), 0, "initialise");
-	check_result(HC3(vcpu_op, VCPUOP_up, 1, 0), 0, "up");
+	bring_up(1, &context);
 
 	for (unsigned n = 0; n < 16; n++)
 		for (unsigned i = 0; i < 4; i++)

@@ -6,24 +6,8 @@ const char test_name[] = "interrupt-affinity";
 enum { RTC_IRQ = 8, IO_APIC = 0xfec00000, TRIES = 5 };
 enum { PHYSDEVOP_apic_read = 8, PHYSDEVOP_map_pirq = 13 };
 
-static struct vcpu_context context;
 void busy(void);
 asm(".text\nbusy:\n\tpause\n\tjmp busy\n");
-
-static void start_second_vcpu(void)
-{
-	context.flags = 4;
-	context.regs.rip = (u64)busy;
-	context.regs.cs = FLAT_KERNEL_CS & ~3;
-	context.regs.ss = FLAT_KERNEL_SS;
-	context.regs.rflags = 0x202;
-	context.regs.rsp = (u64)pages[8];
-	context.kernel_ss = FLAT_KERNEL_SS;
-	context.kernel_sp = (u64)pages[9];
-	context.ctrlreg[3] = maddr_of((void *)start_info->pt_base);
-	if (HC3(vcpu_op, VCPUOP_initialise, 1, &context) || HC3(vcpu_op, VCPUOP_up, 1, 0))
-		skip("the domain has one vCPU");
-}
 
 static u8 cmos(u8 index)
 {
@@ -84,7 +68,7 @@ void test_main(void)
 	HC2(physdev_op, PHYSDEVOP_map_pirq, &map);
 	if (!check_result(evtchn(EVTCHN_bind_pirq, &bind), 0, "bind_pirq"))
 		return;
-	start_second_vcpu();
+	start_vcpu(1, busy, pages[8]);
 	set_cmos(0xa, 0x29); /* 128 a second */
 	set_cmos(0xb, cmos(0xb) | 0x40);
 	cmos(0xc);

@@ -52,6 +52,15 @@ struct vcpu_context {
 };
 _Static_assert(sizeof(struct vcpu_context) == 5168, "vcpu_guest_context");
 
+/*
+ * vCPUs of this kernel. A plain context starts at `entry`, with the page tables that the domain started with, on a stack that ends
+ * at `stack_top`, and takes neither traps nor events. start_vcpu() skips the test if the domain has no such vCPU.
+ */
+void plain_context(struct vcpu_context *context, void (*entry)(void), void *stack_top);
+void need_vcpu(u32 vcpu);
+void bring_up(u32 vcpu, struct vcpu_context *context);
+void start_vcpu(u32 vcpu, void (*entry)(void), void *stack_top);
+
 enum { SCHEDOP_yield, SCHEDOP_block, SCHEDOP_shutdown, SCHEDOP_poll };
 
 /* The upcall: counts, and clears what is pending in the two-level way. */

@@ -328,3 +328,26 @@ u64 now_ns(void)
 	} while ((version & 1) || version != info->time.version);
 	return ns;
 }
+
+bool is_tandem(void)
+{
+	enum { EXTRAVERSION = 1 };
+	char text[17] = { 0 };
+	HC2(xen_version, EXTRAVERSION, text);
+	for (u32 n = 0; n + 6 < sizeof(text); n++)
+		if (!memcmp(text + n, "tandem", 6))
+			return true;
+	return false;
+}
+
+void audit(void)
+{
+	static const char key = 'f';
+	struct {
+		u32 command, version;
+		const char *keys;
+		u32 nr_keys, pad[29];
+	} argument = { .command = 7, .version = 0x15, .keys = &key, .nr_keys = 1 };
+	_Static_assert(sizeof(argument) == 136, "xen_sysctl");
+	check_result(HC1(sysctl, &argument), 0, "the audit of frames");
+}

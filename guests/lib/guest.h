@@ -48,6 +48,9 @@ void error(const char *why) __attribute__((noreturn));
 /* Ends a test that cannot go on behind a check that failed. */
 void fail(void) __attribute__((noreturn));
 
+/* Tandem's debug key `f` recounts all frames, and fails if one is lost or wrong. Stock Xen has no such key, and ignores it. */
+void audit(void);
+
 /* Error numbers. */
 enum { EPERM = 1, ENOENT = 2, ESRCH = 3, EIO = 5, E2BIG = 7, EAGAIN = 11, EFAULT = 14, EBUSY = 16, EEXIST = 17, EINVAL = 22, ENOSPC = 28, ENOSYS = 38 };
 
@@ -88,6 +91,8 @@ static inline bool is_initial_domain(void)
 	return start_info->flags & 2;
 }
 
+/* Else it is stock Xen, or another one. */
+bool is_tandem(void);
 /* The machine is QEMU's version 10, which differs from a real one, and from 7.2, in places. */
 bool is_qemu_10(void);
 

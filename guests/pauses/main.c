@@ -5,7 +5,7 @@ const char test_name[] = "pauses";
 
 enum { OTHER = 5, ROUNDS = 4000 };
 
-static struct vcpu_context context, second;
+static struct vcpu_context context;
 static volatile u64 rounds[2], ran_while_paused[2], refused[2];
 
 static void pause_and_look(u32 who)
@@ -33,24 +33,13 @@ static void __attribute__((noreturn)) second_entry(void)
 void test_main(void)
 {
 	struct domctl request = { 0 };
-	if (HC3(vcpu_op, VCPUOP_is_up, 1, 0) == -ENOENT)
-		skip("the domain has one vCPU");
+	need_vcpu(1);
 	check_result(create_domain(OTHER), 0, "createdomain");
 	set_max_vcpus(OTHER);
 	make_counting_domain(OTHER, pages[2], &context);
 	check_result(domctl(OTHER, DOMCTL_UNPAUSE, &request), 0, "unpausedomain");
 	check(counts((u64 *)pages[2]), "the domain does not run");
-	second.flags = IN_KERNEL;
-	second.regs.rip = (u64)second_entry;
-	second.regs.cs = FLAT_KERNEL_CS;
-	second.regs.ss = FLAT_KERNEL_SS;
-	second.regs.rflags = 0x202;
-	second.regs.rsp = (u64)pages[30] - 8;
-	second.kernel_ss = FLAT_KERNEL_SS;
-	second.kernel_sp = (u64)pages[32];
-	second.ctrlreg[3] = maddr_of((void *)start_info->pt_base);
-	check_result(HC3(vcpu_op, VCPUOP_initialise, 1, &second), 0, "initialise");
-	check_result(HC3(vcpu_op, VCPUOP_up, 1, 0), 0, "up");
+	start_vcpu(1, second_entry, pages[32]);
 	pause_and_look(0);
 	while (HC3(vcpu_op, VCPUOP_is_up, 1, 0) == 1)
 		HC1(sched_op, SCHEDOP_yield);

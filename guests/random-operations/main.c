@@ -33,19 +33,6 @@ static void once(void)
 	}
 }
 
-/* Tandem's debug key `f` recounts all frames, and fails if one is lost or wrong. Stock Xen has no such key, and ignores it. */
-static void audit(void)
-{
-	static const char key = 'f';
-	struct {
-		u32 command, version;
-		const char *keys;
-		u32 nr_keys, pad[29];
-	} argument = { .command = 7, .version = 0x15, .keys = &key, .nr_keys = 1 };
-	_Static_assert(sizeof(argument) == 136, "xen_sysctl");
-	check_result(HC1(sysctl, &argument), 0, "the audit of frames");
-}
-
 static bool housekeeping(u64 n)
 {
 	static u64 next_audit = AUDIT_EACH, next_report = REPORT_EACH;

@@ -31,15 +31,10 @@ void test_main(void)
 		skip("the domain has one vCPU");
 	check(state == 0, "vCPU 1 is up: %ld", state);
 	check_refused(HC3(vcpu_op, VCPUOP_up, 1, 0), "starting a vCPU without a context");
-	context.flags = 4;
-	context.regs.rip = (u64)second_entry;
+	plain_context(&context, second_entry, pages[8]);
 	context.regs.rdi = 0x5ec0;
-	context.regs.cs = FLAT_KERNEL_CS & ~3;
-	context.regs.ss = FLAT_KERNEL_SS;
-	context.regs.rflags = 0x202;
-	context.regs.rsp = (u64)pages[8];
-	context.kernel_ss = FLAT_KERNEL_SS;
-	context.kernel_sp = (u64)pages[9];
+	/* As ring 0 has it. */
+	context.regs.cs &= ~3;
 	context.event = (u64)second_upcall;
 	/* Whatever it asks for, it gets what the processor has. */
 	context.ctrlreg[4] = FSGSBASE | 0xfff;

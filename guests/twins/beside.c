@@ -6,7 +6,6 @@
 enum { SECONDS = 2, ABORTS = 20, AT_MOST_SECONDS = 15 };
 
 extern const u8 twin_hammer[];
-static struct vcpu_context context;
 static u8 *const target = pages[30], *const table = pages[31];
 static volatile u64 nr_calls, nr_aborts, nr_odd;
 static volatile bool is_over, has_stopped;
@@ -37,19 +36,8 @@ void twins_beside(void)
 {
 	static u8 stack[4 * PAGE] __attribute__((aligned(16)));
 	u32 written_as_table = 0, written_unmapped = 0;
-	if (HC3(vcpu_op, VCPUOP_is_up, 1, 0) == -ENOENT)
-		skip("the domain has one vCPU");
-	context.flags = 4;
-	context.regs.rip = (u64)other_cpu;
-	context.regs.cs = FLAT_KERNEL_CS & ~3;
-	context.regs.ss = FLAT_KERNEL_SS;
-	context.regs.rflags = 0x202;
-	context.regs.rsp = (u64)stack + sizeof(stack) - 8;
-	context.kernel_ss = FLAT_KERNEL_SS;
-	context.kernel_sp = (u64)stack + sizeof(stack);
-	context.ctrlreg[3] = maddr_of((void *)start_info->pt_base);
-	check_result(HC3(vcpu_op, VCPUOP_initialise, 1, &context), 0, "initialise");
-	check_result(HC3(vcpu_op, VCPUOP_up, 1, 0), 0, "up");
+	need_vcpu(1);
+	start_vcpu(1, other_cpu, stack + sizeof(stack));
 	u64 until = now_ns() + 10000000000;
 	while (!nr_calls && now_ns() < until)
 		HC1(sched_op, SCHEDOP_yield);

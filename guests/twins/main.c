@@ -64,18 +64,6 @@ static void aborts(const void *function, u64 a, u64 b, u32 reason, const char *w
 	check(last.reason == reason, "%s: reason %u, detail %#lx, result %#lx", what, last.reason, last.detail, last.result);
 }
 
-/* Recounts all frames; says if one is lost or wrong. */
-void audit(void)
-{
-	static const char key = 'f';
-	struct {
-		u32 command, version;
-		const char *keys;
-		u32 nr_keys, pad[29];
-	} argument = { .command = 7, .version = 0x15, .keys = &key, .nr_keys = 1 };
-	check_result(HC1(sysctl, &argument), 0, "the audit of frames");
-}
-
 static void good_calls(void)
 {
 	returns(twin_read, (u64)&value, 0, value, "reading");

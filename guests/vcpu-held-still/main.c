@@ -6,8 +6,6 @@
 
 const char test_name[] = "vcpu-held-still";
 
-static struct vcpu_context context;
-
 volatile u64 heartbeat, rounds;
 void second_entry(void), third_entry(void);
 /* The second counts, and asks for something now and then that takes a while: all of the machine's TLBs. */
@@ -21,27 +19,11 @@ struct {
 	u64 arg1, arg2;
 } flush_all = { 10, 0, 0, 0 };
 
-static void start(u32 vcpu, void (*entry)(void))
-{
-	context.flags = 4;
-	context.regs.rip = (u64)entry;
-	context.regs.cs = FLAT_KERNEL_CS;
-	context.regs.ss = FLAT_KERNEL_SS;
-	context.regs.rflags = 0x202;
-	context.regs.rsp = (u64)pages[8 + vcpu];
-	context.kernel_ss = FLAT_KERNEL_SS;
-	context.kernel_sp = (u64)pages[12 + vcpu];
-	context.ctrlreg[3] = maddr_of((void *)start_info->pt_base);
-	check_result(HC3(vcpu_op, VCPUOP_initialise, vcpu, &context), 0, "initialise");
-	check_result(HC3(vcpu_op, VCPUOP_up, vcpu, 0), 0, "up");
-}
-
 void test_main(void)
 {
-	if (HC3(vcpu_op, VCPUOP_is_up, 2, 0) == -ENOENT)
-		skip("the domain has less than three vCPUs");
-	start(1, second_entry);
-	start(2, third_entry);
+	need_vcpu(2);
+	start_vcpu(1, second_entry, pages[9]);
+	start_vcpu(2, third_entry, pages[10]);
 	u64 area = (u64)pages[3], none = 0, until = now_ns() + 3000000000, done = 0;
 	while (done < 3000 && now_ns() < until) {
 		check_result(HC3(vcpu_op, VCPUOP_down, 1, 0), 0, "down");

@@ -31,17 +31,10 @@ static void must_not_run(const char *what)
 void test_main(void)
 {
 	enum { IN_KERNEL = 4 };
-	if (HC3(vcpu_op, VCPUOP_is_up, 1, 0) == -ENOENT)
-		skip("the domain has one vCPU");
+	need_vcpu(1);
 	u64 root = maddr_of((void *)start_info->pt_base);
-	context.regs.rip = (u64)second_entry;
-	context.regs.cs = FLAT_KERNEL_CS;
-	context.regs.ss = FLAT_KERNEL_SS;
-	context.regs.rflags = 0x202;
-	context.regs.rsp = (u64)pages[8];
-	context.kernel_ss = FLAT_KERNEL_SS;
-	context.kernel_sp = (u64)pages[9];
-	context.flags = IN_KERNEL;
+	plain_context(&context, second_entry, pages[8]);
+	context.ctrlreg[3] = 0;
 	must_not_run("no page tables at all");
 	context.ctrlreg[1] = root;
 	must_not_run("page tables for user mode only");

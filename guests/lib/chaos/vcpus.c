@@ -121,17 +121,9 @@ static void make_vcpu(u32 vcpu)
 
 void sound_context(struct vcpu_context *context, u32 vcpu)
 {
-	memset(context, 0, sizeof(*context));
-	context->flags = 4;
-	context->regs.rip = (u64)second_start;
+	plain_context(context, (void (*)(void))second_start, stack_top);
 	context->regs.rdi = vcpu;
-	context->regs.cs = FLAT_KERNEL_CS & ~3;
-	context->regs.ss = FLAT_KERNEL_SS;
-	context->regs.rflags = 0x202;
-	/* As behind a call. */
-	context->regs.rsp = (u64)stack_top - 8;
 	memcpy(context->traps, exception_traps, sizeof(exception_traps));
-	context->kernel_ss = FLAT_KERNEL_SS;
 	context->kernel_sp = (u64)entry_stack_top;
 	context->event = (u64)entry_256;
 	context->failsafe = (u64)entry_258;
