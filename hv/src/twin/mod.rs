@@ -14,6 +14,7 @@ pub mod calls;
 pub mod common;
 pub mod entry;
 pub mod instance;
+pub mod net;
 mod run;
 mod space;
 

@@ -1,0 +1,91 @@
+//! What a card and those who send and receive by it are to each other.
+
+use crate::sync::Once;
+use x86::Mfn;
+use xen_abi::errno::Errno;
+
+/// Names an attached card. The number is not used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Card(u64);
+
+/// What a card takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Takes {
+    /// Bytes of the longest frame, with its Ethernet header and without its checksum.
+    pub max_frame: u32,
+    /// It sums TCP and UDP over IPv4.
+    pub checksum_v4: bool,
+    /// It sums TCP and UDP over IPv6.
+    pub checksum_v6: bool,
+}
+
+/// Where a card is to sum a packet, and where the sum goes: bytes from the Ethernet header on, and from there on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Checksum {
+    /// From here to the end is summed.
+    pub start: u16,
+    /// The sum goes here, from `start` on.
+    pub offset: u16,
+}
+
+/// Bytes in a frame that the hypervisor holds.
+#[derive(Clone, Copy, Debug)]
+pub struct Piece {
+    /// The frame.
+    pub frame: Mfn,
+    /// Where they begin in it.
+    pub offset: u16,
+    /// How many.
+    pub len: u16,
+}
+
+/// A frame from the wire, from its Ethernet header on, without its checksum.
+#[derive(Clone, Copy, Debug)]
+pub struct Received<'a> {
+    /// Its bytes. The driver domain may change them meanwhile: each is read once, or copied first.
+    pub pieces: &'a [Piece],
+    /// The card found the checksum of its TCP or UDP right.
+    pub is_verified: bool,
+}
+
+/// What those who send and receive are told.
+pub struct Hooks {
+    /// Card of domain `u16` is the way out of the switch in which that domain's interface `u32` is plugged in. ENODEV: there is none.
+    pub attached: fn(Card, u16, u32, &Takes) -> Result<(), Errno>,
+    /// It is no more. All cookies have come back.
+    pub detached: fn(Card),
+    /// A frame came from the wire.
+    pub received: fn(Card, &Received<'_>),
+    /// The driver is done with the packets of these cookies, or they are lost. Each cookie comes back once.
+    pub transmitted: fn(Card, &[u64]),
+}
+
+static HOOKS: Once<Hooks> = Once::new();
+
+/// Says who sends and receives.
+pub fn install(hooks: Hooks) {
+    HOOKS.call_once(|| hooks);
+}
+
+/// Room for a packet, in a buffer that the driver domain lent. Dropped, it is given back.
+pub struct Slot {
+    /// The frame in which the room is; the hypervisor holds it, writable, while this lives.
+    pub frame: Mfn,
+    /// Where the room begins in it: the Ethernet header goes here.
+    pub offset: u16,
+    /// Bytes of it.
+    pub room: u16,
+}
+
+impl Slot {
+    /// Queues the packet of `len` bytes that was copied here. `cookie` comes back when the driver is done with it.
+    pub fn send(self, _cookie: u64, _len: u16, _checksum: Option<Checksum>) {}
+}
+
+/// Room for a packet of `len` bytes. `None`: there is none before `transmitted` was called again; or the card is gone.
+pub fn reserve(_card: Card, _len: u32) -> Option<Slot> {
+    None
+}
+
+/// What was sent by slots goes out, when this CPU leaves the hypervisor or has nothing else to do, if not earlier.
+pub fn kick(_card: Card) {}
