@@ -1,12 +1,29 @@
 //! What a card and those who send and receive by it are to each other.
 
 use crate::sync::Once;
+use crate::twin::instance::MAX_TWINS;
 use x86::Mfn;
 use xen_abi::errno::Errno;
+
+/// Cards at one time, of which each has a place: its twin's.
+pub const MAX_CARDS: usize = MAX_TWINS;
 
 /// Names an attached card. The number is not used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Card(u64);
+
+impl Card {
+    /// The `count`-th card, in `place`.
+    pub fn new(place: usize, count: u64) -> Self {
+        Self(count.wrapping_mul(MAX_CARDS as u64) | (place % MAX_CARDS) as u64)
+    }
+
+    /// Its place.
+    #[allow(clippy::cast_possible_truncation, reason = "a small number")]
+    pub fn place(self) -> usize {
+        self.0 as usize % MAX_CARDS
+    }
+}
 
 /// What a card takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -9,4 +9,4 @@
 
 mod link;
 
-pub use link::{install, kick, reserve, Card, Checksum, Hooks, Piece, Received, Slot, Takes};
+pub use link::{install, kick, reserve, Card, Checksum, Hooks, Piece, Received, Slot, Takes, MAX_CARDS};
