@@ -3,7 +3,8 @@
 #define IMAGE_H
 #include "guest.h"
 
-enum { HC_twin_op = 55, TWINOP_LOAD = 0, TWINOP_UNLOAD, TWINOP_CALL, TWINOP_STATUS, TWINOP_RESUME, TWINOP_LEND, TWINOP_NOTES };
+enum { HC_twin_op = 55, TWINOP_LOAD = 0, TWINOP_UNLOAD, TWINOP_CALL, TWINOP_STATUS, TWINOP_RESUME, TWINOP_LEND, TWINOP_NOTES,
+	TWINOP_RECALL = 10 };
 enum { RETURNED, MEMORY, EXCEPTION, BUG, BUDGET, TIME_OUT, INDIRECT_CALL, IMPORT, STACK_POINTER, LOCK, STRUCTURE, STACK, UPCALL };
 enum { NR_IMPORTS = 8, NR_OFFSETS = 53 };
 enum { SKB, BARE_SKB, FRAGMENT };
@@ -15,6 +16,7 @@ struct twin_load {
 	u64 root, percpu, percpu_stride, budget;
 	u32 twin, rule, offset, flags;
 	u64 kernel;
+	u32 areas, pad;
 };
 struct twin_kernel {
 	u64 page_offset, vmalloc_start, vmalloc_end, vmemmap, jiffies, p2m, p2m_frames, dma_limit, offsets;

@@ -145,6 +145,22 @@ static void routines(void)
 	call(twin, twin_import_2, (u64)skb, 0, 0, 0);
 	returned(0, "giving it back");
 	check(*(u32 *)(skb + SKB_USERS) == 1, "users at home: %u", *(u32 *)(skb + SKB_USERS));
+	/* Buffers that it does not use go back, the others when they come home. */
+	struct twin_lent back[3];
+	struct twin_lend recall = { twin, 3, (u64)back };
+	check_result(lend(twin, (struct twin_lent){ FRAGMENT, PAGE, (u64)pages[43], VMEMMAP, 2, 0 }), 0, "lending a fragment");
+	call(twin, twin_import_1, 0x4444, 1000, 0, 0);
+	check_result(hypercall(HC_twin_op, TWINOP_RECALL, (u64)&recall, 0, 0, 0), 0, "taking back");
+	check(recall.count == 1 && back[0].kind == FRAGMENT && back[0].object == (u64)pages[43], "back came %u, first %u %#lx", recall.count,
+	      back[0].kind, back[0].object);
+	call(twin, twin_import_2, (u64)skb, 0, 0, 0);
+	recall.count = 3;
+	check_result(hypercall(HC_twin_op, TWINOP_RECALL, (u64)&recall, 0, 0, 0), 0, "taking back again");
+	check(recall.count == 1 && back[0].kind == SKB && back[0].object == (u64)skb, "back came %u, first %u %#lx", recall.count, back[0].kind,
+	      back[0].object);
+	call(twin, twin_import_1, 1, 1000, 0, 0);
+	returned(0, "a buffer from a pool that was emptied");
+	check_result(lend(twin, (struct twin_lent){ SKB, PAGE, (u64)skb, (u64)buffer, 0, 0 }), 0, "lending again");
 	/* What was not lent is the domain's to free. */
 	check(notes(twin, list, 4) == 0, "notes of nothing");
 	call(twin, twin_import_2, 0x1234, 0, 0, 0);
@@ -238,6 +254,8 @@ static void bad_requests(void)
 	check(hypercall(HC_twin_op, TWINOP_LEND, (u64)&many, 0, 0, 0) == -E2BIG, "too many at once");
 	many = (struct twin_lend){ twin, 2, 8 };
 	check(hypercall(HC_twin_op, TWINOP_LEND, (u64)&many, 0, 0, 0) == -EFAULT, "a list that is not there");
+	check(hypercall(HC_twin_op, TWINOP_RECALL, (u64)&(struct twin_lend){ twin, 257, 8 }, 0, 0, 0) == -E2BIG, "too many back at once");
+	check(hypercall(HC_twin_op, TWINOP_RECALL, (u64)&(struct twin_lend){ 31, 1, 8 }, 0, 0, 0) == -ENOENT, "back from none");
 	many = (struct twin_lend){ 31, 1, (u64)&skb };
 	check(hypercall(HC_twin_op, TWINOP_LEND, (u64)&many, 0, 0, 0) == -ENOENT, "lending to none");
 	u32 nr = 0;

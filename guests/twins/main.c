@@ -17,7 +17,7 @@ static u64 value = 0x1122334455667788;
 struct twin_load good_load(void)
 {
 	return (struct twin_load){ .image = (u64)image, .image_bytes = image_len, .mode = 1,
-		.root = mfn_of((void *)start_info->pt_base), .percpu = (u64)pages[0], .percpu_stride = PAGE, .flags = 1 };
+		.root = mfn_of((void *)start_info->pt_base), .percpu = (u64)pages[0], .percpu_stride = PAGE, .flags = 1, .areas = 2 };
 }
 
 u32 load(void)
@@ -198,6 +198,9 @@ static void bad_loads(void)
 	REFUSED(request.root = 0xfffffffff, EINVAL, "a root that does not exist");
 	REFUSED(request.root = start_info->shared_info / PAGE, EINVAL, "shared_info as the root");
 	REFUSED(request.percpu_stride = ~0ul, EINVAL, "per-CPU areas that wrap around");
+	REFUSED(request.pad = 1, EINVAL, "an unknown flag");
+	REFUSED(request.areas = 0, EDOM, "no per-CPU areas");
+	check(request.twin >= 1 && request.twin <= 2, "it wants %u of them", request.twin);
 	check(hypercall(HC_twin_op, TWINOP_LOAD, 0, 0, 0, 0) == -EFAULT, "a request that is not there");
 	check(hypercall(HC_twin_op, 99, (u64)&request, 0, 0, 0) == -ENOSYS, "command 99");
 	/* Code that breaks a rule. */

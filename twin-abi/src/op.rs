@@ -28,6 +28,10 @@ pub const TWINOP_DETACH: u32 = 8;
 /// Fetches an invocation that waits for a function of the domain and that nobody has fetched: [`TwinCall`], of which `twin` is in.
 /// ENOENT if there is none. The domain goes on with it by [`TWINOP_RESUME`].
 pub const TWINOP_NEXT: u32 = 9;
+/// Takes lent buffers back that the twin does not use: [`TwinLend`], of which `count` is room in the list when it comes in, and how many
+/// were written when it goes out, 0 if the twin has none left that it does not use. Of each [`TwinLent`] kind and object are out. What
+/// is not given back is with the domain's driver, whose own reference goes on to count.
+pub const TWINOP_RECALL: u32 = 10;
 
 /// In [`TwinLoad::mode`]: driver-domain addresses are masked.
 pub const MODE_MIRROR: u32 = 1;
@@ -88,6 +92,10 @@ pub struct TwinLoad {
     /// In: address of a [`TwinKernel`], with which routines of the hypervisor's own serve what they can; or 0, and the domain
     /// serves all imports.
     pub kernel: u64,
+    /// In: how many per-CPU areas there are. With fewer than the machine has CPUs, EDOM; then `twin` says how many it wants.
+    pub areas: u32,
+    /// Must be zero.
+    pub pad: u32,
 }
 
 /// What routines of the hypervisor's own know of the kernel whose driver it is.
@@ -262,7 +270,7 @@ pub struct TwinStatus {
     pub disabled: u32,
 }
 
-/// Argument of [`TWINOP_LEND`].
+/// Argument of [`TWINOP_LEND`] and [`TWINOP_RECALL`].
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TwinLend {
@@ -368,7 +376,7 @@ pub mod reason {
     pub const UPCALL: u32 = 12;
 }
 
-const _: () = assert!(core::mem::size_of::<TwinLoad>() == 72);
+const _: () = assert!(core::mem::size_of::<TwinLoad>() == 80);
 const _: () = assert!(core::mem::size_of::<TwinAttach>() == 80);
 const _: () = assert!(core::mem::size_of::<TwinNapi>() == 24);
 const _: () = assert!(core::mem::size_of::<TwinIrq>() == 24);

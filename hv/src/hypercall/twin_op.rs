@@ -43,6 +43,13 @@ pub fn call(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>) -> Outcome {
             twin::lend(cx.domain(), &arg.cast().read()?)?;
             OK
         }
+        op::TWINOP_RECALL => {
+            let arg = arg.cast();
+            let mut lend: op::TwinLend = arg.read()?;
+            twin::recall(cx.domain(), &mut lend)?;
+            arg.write(&lend)?;
+            OK
+        }
         op::TWINOP_NOTES => {
             let arg = arg.cast();
             let mut notes: op::TwinNotes = arg.read()?;
@@ -85,6 +92,7 @@ fn load(cx: &mut Caller, cmd: u32, arg: GuestPtr<op::TwinLoad>) -> Outcome {
     match &loaded {
         Ok(number) => request.twin = *number,
         Err(NotLoaded::Refused(refusal)) => (request.rule, request.offset) = (refusal.rule as u32, refusal.offset),
+        Err(NotLoaded::Areas(wanted)) => request.twin = *wanted,
         Err(NotLoaded::Error(errno)) => return Err(*errno),
     }
     let written = arg.write(&request);
@@ -95,6 +103,7 @@ fn load(cx: &mut Caller, cmd: u32, arg: GuestPtr<op::TwinLoad>) -> Outcome {
             while twin::unload(cx.domain(), number) == Err(Errno::ERESTART) {}
             Err(fault)
         }
+        (Err(NotLoaded::Areas(_)), written) => written.and(Err(Errno::EDOM)),
         (Err(_), written) => written.and(Err(Errno::EINVAL)),
     }
 }

@@ -7,7 +7,7 @@ use crate::sync::Mutex;
 use alloc::vec::Vec;
 use twin_abi::op::{self, lent, note, TwinKernel, TwinLent, TwinNote};
 use twin_runtime::linux::offsets::Offsets;
-use twin_runtime::linux::pool::Pool;
+use twin_runtime::linux::pool::{Kind, Pool};
 use twin_runtime::linux::skb::LARGEST;
 use twin_runtime::linux::{Foreign, Kernel, Routine, Support};
 use x86::Mfn;
@@ -105,6 +105,22 @@ impl Common {
             .map_err(|_| Errno::ENOMEM)?;
         }
         Ok(())
+    }
+
+    /// Gives lent buffers back that the twin does not use, as many as there is room for in `into`; how many that are.
+    pub fn recall(&self, into: &mut [TwinLent]) -> usize {
+        let mut gone = [(Kind::Whole, 0); op::MAX_LENT_AT_ONCE as usize];
+        let room = into.len().min(gone.len());
+        let count = self.pool.lock().recall(&mut gone[..room]);
+        for (to, (kind, object)) in into.iter_mut().zip(&gone[..count]) {
+            let kind = match kind {
+                Kind::Whole => lent::SKB,
+                Kind::Bare => lent::BARE_SKB,
+                Kind::Fragment => lent::FRAGMENT,
+            };
+            *to = TwinLent { kind, object: *object, ..TwinLent::default() };
+        }
+        count
     }
 
     /// Is there room for what one more call of a routine may note?

@@ -132,6 +132,8 @@ const VERIFY_STEPS: u32 = 1000;
 pub enum NotLoaded {
     /// The image breaks a rule.
     Refused(Refusal),
+    /// There are fewer per-CPU areas than these.
+    Areas(u32),
     /// Something else.
     Error(Errno),
 }
@@ -143,18 +145,22 @@ impl From<Errno> for NotLoaded {
 }
 
 /// Begins to load a twin for `d`, whose vCPU runs here; the number of its place, for [`go_on`]. Errors: EPERM if it drives no
-/// device; EINVAL for bad arguments; EFAULT; ENOMEM; ENOSPC if there are too many.
+/// device; EINVAL for bad arguments; too few per-CPU areas; EFAULT; ENOMEM; ENOSPC if there are too many.
 pub fn begin(d: &Domain, request: &TwinLoad) -> Result<u32, NotLoaded> {
     if !d.drives_devices.load(Ordering::Relaxed) {
         return Err(Errno::EPERM.into());
     }
     let last_cpu = percpu::online_mask().checked_ilog2().unwrap_or(0);
+    if request.areas <= last_cpu {
+        return Err(NotLoaded::Areas(last_cpu + 1));
+    }
     let last_area = request.percpu_stride.checked_mul(last_cpu.into()).and_then(|far| request.percpu.checked_add(far));
     if request.flags & !op::LOAD_COUNTED != 0
         || request.mode != op::MODE_MIRROR
         || request.budget > op::MAX_BUDGET
         || request.image_bytes > op::MAX_IMAGE
         || last_area.is_none()
+        || request.pad != 0
     {
         return Err(Errno::EINVAL.into());
     }
@@ -344,6 +350,17 @@ pub fn lend(d: &Domain, lend: &TwinLend) -> Result<(), Errno> {
     GuestPtr::new(lend.list).read_slice(list)?;
     let place = place(lend.twin)?.try_read().ok_or(Errno::EBUSY)?;
     ready(&place, d)?.common.lend(list)
+}
+
+/// Gives buffers back to `d` that it lent to its twin. Errors: as [`lend`]; EFAULT also if the list cannot be written: those are lost.
+pub fn recall(d: &Domain, lend: &mut TwinLend) -> Result<(), Errno> {
+    let mut list = [TwinLent::default(); op::MAX_LENT_AT_ONCE as usize];
+    let list = list.get_mut(..lend.count as usize).ok_or(Errno::E2BIG)?;
+    let place = place(lend.twin)?.try_read().ok_or(Errno::EBUSY)?;
+    let count = ready(&place, d)?.common.recall(list);
+    #[allow(clippy::cast_possible_truncation, reason = "at most what was asked for")]
+    (lend.count = count as u32);
+    GuestPtr::new(lend.list).write_slice(&list[..count])
 }
 
 /// Moves what `d` has to do for its twin to where it says. Errors: ENOENT; EBUSY while it is loaded or unloaded; E2BIG for too many at

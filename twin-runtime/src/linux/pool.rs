@@ -54,6 +54,18 @@ pub enum Given {
     Foreign,
 }
 
+/// What kind of object was taken out of the pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// An `sk_buff` with its buffer.
+    #[default]
+    Whole,
+    /// An `sk_buff` without one.
+    Bare,
+    /// A receive buffer.
+    Fragment,
+}
+
 /// Objects by address, sorted. Only lending one takes memory; finding, taking and giving do not.
 #[derive(Clone, Debug)]
 struct Table<T>(Vec<(u64, T)>);
@@ -131,6 +143,26 @@ impl Pool {
     #[must_use]
     pub fn free(&self) -> (usize, usize, usize) {
         (self.whole.len(), self.bare.len(), self.free_fragments.len())
+    }
+
+    /// Forgets objects that nobody uses, as many as fit into `into`, which then has their kinds and addresses; how many those are.
+    pub fn recall(&mut self, into: &mut [(Kind, u64)]) -> usize {
+        let mut count = 0;
+        let free =
+            [(Kind::Whole, &mut self.whole), (Kind::Bare, &mut self.bare), (Kind::Fragment, &mut self.free_fragments)];
+        for (kind, list) in free {
+            for slot in into.iter_mut().skip(count) {
+                let Some(address) = list.pop() else { break };
+                *slot = (kind, address);
+                count += 1;
+            }
+        }
+        let gone = into.get_mut(..count).unwrap_or_default();
+        gone.sort_unstable();
+        let is_gone = |kind, address: u64| gone.binary_search(&(kind, address)).is_ok();
+        self.skbs.0.retain(|(a, _)| !is_gone(Kind::Whole, *a) && !is_gone(Kind::Bare, *a));
+        self.fragments.0.retain(|(a, _)| !is_gone(Kind::Fragment, *a));
+        count
     }
 
     /// Takes an `sk_buff` whose buffer has room for `bytes`.

@@ -7,6 +7,7 @@ use alloc::vec::Vec;
 
 use super::fake::{domain, Event, Fake, BUFFERS, DEVICE, FRAGMENTS, SKBS, VMEMMAP};
 use super::offsets::Offsets;
+use super::pool::Kind;
 use super::queue::Limits;
 use super::skb::{Fragment, Packet};
 use super::{Foreign, Routine, Stop, Support};
@@ -294,6 +295,24 @@ fn what_the_domain_freed_is_reclaimed() {
     f.put_u32(page + 52, 1).expect("mapped");
     assert_eq!(f.reclaim(&o), Ok(2));
     assert_eq!((f.pool.free(), f.u32(page + 52), f.u32(kept + 220)), ((1, 2, 2), Ok(2), Ok(2)));
+}
+
+#[test]
+fn what_nobody_uses_is_recalled() {
+    let (mut f, s) = domain(2);
+    let skb = call("__netdev_alloc_skb", &s, &mut f, &[DEVICE, 1000, 0]).expect("allocated");
+    let data = call("__netdev_alloc_frag_align", &s, &mut f, &[2048, 0]).expect("allocated");
+    let mut gone = [(Kind::Whole, 0); 3];
+    assert_eq!(f.pool.recall(&mut gone), 3, "one with a buffer, two without");
+    assert_eq!(gone.map(|(kind, _)| kind), [Kind::Whole, Kind::Bare, Kind::Bare]);
+    assert!(gone.iter().all(|(_, address)| *address != skb));
+    assert_eq!(f.pool.free(), (0, 0, 1));
+    assert_eq!((f.pool.recall(&mut gone), gone[0].0, gone[0].1 == data), (1, Kind::Fragment, false));
+    assert_eq!((f.pool.recall(&mut gone), f.pool.lent()), (0, (1, 1)), "what the driver has stays lent");
+    call("napi_consume_skb", &s, &mut f, &[skb, 1]).expect("freed");
+    call("page_frag_free", &s, &mut f, &[data]).expect("freed");
+    assert_eq!((f.pool.recall(&mut gone), f.pool.lent()), (2, (0, 0)));
+    assert_eq!(gone[..2], [(Kind::Whole, skb), (Kind::Fragment, data)]);
 }
 
 #[test]
