@@ -2,7 +2,7 @@
  * Device channels: front ends are plugged into the hypervisor's own switch, packets go from one to the other byte for byte, what
  * front ends do wrong harms nobody else, nothing stays when interfaces or their domains go, and strangers are reached by the
  * switch's way out.
- * (cpus: 2) (differs: stock Xen has no switch)
+ * (cpus: 2) (shares: fronts) (differs: stock Xen has no switch)
  */
 #include "front.h"
 

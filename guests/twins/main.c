@@ -1,6 +1,6 @@
 /*
  * Twins: images are verified and loaded, run on this domain's memory and nothing else, end whatever they do, and leave nothing
- * behind. (cpus: 2) (differs: stock Xen has no twins)
+ * behind. (cpus: 2) (shares: twins) (differs: stock Xen has no twins)
  */
 #include "twins.h"
 

@@ -63,8 +63,8 @@ pub struct Guest {
     vcpus: u32,
     /// `-cpu`; QEMU's default when `None`.
     processor: Option<String>,
-    /// The folder under `guests/lib/` whose files it shares with others.
-    shares: Option<String>,
+    /// The folders under `guests/lib/` whose files it shares with others.
+    shares: Vec<String>,
 }
 
 /// What a run may be told.
@@ -115,7 +115,7 @@ pub fn named(name: &str) -> Result<Guest> {
 }
 
 /// Takes a test's purpose from its first comment, which may ask for CPUs, `(cpus: 2)`, for vCPUs if they are not as many,
-/// `(vcpus: 2)`, for a processor, `(processor: max)`, and for the files of a folder in `guests/lib/`, `(shares: chaos)`, and
+/// `(vcpus: 2)`, for a processor, `(processor: max)`, and for the files of folders in `guests/lib/`, `(shares: chaos twins)`, and
 /// explain why the verdict on Tandem is another than that on stock Xen, `(differs: because)`.
 pub fn describe(name: String, source: &str) -> Guest {
     let comment = source.trim_start().strip_prefix("/*").and_then(|rest| rest.split("*/").next()).unwrap_or_default();
@@ -131,7 +131,8 @@ pub fn describe(name: String, source: &str) -> Guest {
     let mut count = |key: &str| note(key).and_then(|count| count.parse().ok());
     let cpus = count("cpus").unwrap_or(1);
     let vcpus = count("vcpus").unwrap_or(cpus);
-    let (processor, differs, shares) = (note("processor"), note("differs"), note("shares"));
+    let (processor, differs) = (note("processor"), note("differs"));
+    let shares = note("shares").map(|folders| folders.split(' ').map(String::from).collect()).unwrap_or_default();
     Guest { name, about, differs, cpus, vcpus, processor, shares }
 }
 
@@ -151,13 +152,18 @@ impl Guest {
             .arg(format!("-I{}", lib.display()))
             .args(["start.S", "guest.c", "events.c"].map(|file| lib.join(file)))
             .args(sources(&source.join(&self.name))?);
-        if let Some(shared) = self.shares.as_ref().map(|folder| lib.join(folder)) {
+        for shared in self.shares.iter().map(|folder| lib.join(folder)) {
             gcc.arg(format!("-I{}", shared.display())).args(sources(&shared)?);
         }
         gcc.arg("-o").arg(&fresh);
         host::run(&mut gcc).with_context(|| format!("the test kernel {} does not compile", self.name))?;
         std::fs::rename(&fresh, &output)?;
         Ok(output)
+    }
+
+    /// Does it random operations, as many as it is told?
+    fn is_hostile(&self) -> bool {
+        self.shares.iter().any(|folder| folder == "chaos")
     }
 
     /// Boots it as domain 0.
@@ -176,7 +182,7 @@ impl Guest {
         // Both versions may be at work side by side.
         let prefix = if wishes.qemu == Qemu::chosen() { "" } else { "smap-" };
         // A CPU that waits for a lock lets the others run at once, however few the host has.
-        let threads = if self.shares.is_some() { ",thread=single" } else { "" };
+        let threads = if self.is_hostile() { ",thread=single" } else { "" };
         Ok(Machine {
             name: format!("{prefix}guest-{}-{}", self.name, hypervisor.name()),
             hypervisor: hypervisor.clone(),
@@ -195,7 +201,7 @@ impl Guest {
             devices: Vec::new(),
             accel: vec!["-accel".into(), format!("tcg{threads}")],
             qemu: wishes.qemu,
-            timeout_s: if self.shares.is_some() { HOSTILE_LIMIT_S } else { TIME_LIMIT_S }
+            timeout_s: if self.is_hostile() { HOSTILE_LIMIT_S } else { TIME_LIMIT_S }
                 + wishes.operations.unwrap_or(0) / OPERATIONS_PER_S,
         })
     }
@@ -261,6 +267,7 @@ mod tests {
             (guest.about.as_str(), guest.differs.as_deref(), guest.cpus),
             ("Tests this.", Some("Xen does not"), 4)
         );
+        assert_eq!(describe("x".into(), "/* This. (shares: chaos twins) */").shares, ["chaos", "twins"]);
     }
 
     #[test]
