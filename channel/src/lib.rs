@@ -10,6 +10,7 @@ extern crate alloc;
 #[cfg(any(test, feature = "fuzzing"))]
 extern crate std;
 
+pub mod card;
 pub mod grants;
 pub mod offload;
 #[cfg(feature = "fuzzing")]
