@@ -20,25 +20,27 @@ use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use hv_core::evtchn::Binding;
-use xen_abi::channel_op::{self as op, ChannelConnect, ChannelStatus};
+use xen_abi::channel_op::{self as op, ChannelConnect};
 use xen_abi::errno::Errno;
 
 /// What is plugged in where.
-struct Config {
-    switches: Switches,
+pub(super) struct Config {
+    pub(super) switches: Switches,
     /// By place.
-    vifs: BTreeMap<u16, Plugged>,
+    pub(super) vifs: BTreeMap<u16, Plugged>,
     /// Connections so far.
     count: u32,
 }
 
 /// An interface as it was asked for.
-struct Plugged {
-    handle: Handle,
-    request: ChannelConnect,
+pub(super) struct Plugged {
+    pub(super) handle: Handle,
+    pub(super) request: ChannelConnect,
 }
 
-static CONFIG: Mutex<Config> = Mutex::new(Config { switches: Switches::new(), vifs: BTreeMap::new(), count: 0 });
+/// All of it.
+pub(super) static CONFIG: Mutex<Config> =
+    Mutex::new(Config { switches: Switches::new(), vifs: BTreeMap::new(), count: 0 });
 
 /// Makes a switch; its name. ENOSPC, ENOMEM.
 pub fn create_switch() -> Result<u32, Errno> {
@@ -72,8 +74,8 @@ impl Config {
         self.switches.publish(switch, &ports)
     }
 
-    /// The interface of that name.
-    fn find(&self, handle: Handle) -> Result<&Plugged, Errno> {
+    /// The interface of that name. ENOENT.
+    pub(super) fn find(&self, handle: Handle) -> Result<&Plugged, Errno> {
         self.vifs.get(&handle.place()).filter(|p| p.handle == handle).ok_or(Errno::ENOENT)
     }
 }
@@ -243,48 +245,4 @@ pub fn forget_domain(d: &Domain) -> Result<(), Errno> {
         unplug(&mut config, handle);
     }
     Err(Errno::ERESTART)
-}
-
-/// What an interface is and has done. ENOENT.
-pub fn status(handle: Handle) -> Result<ChannelStatus, Errno> {
-    let config = CONFIG.lock();
-    config.find(handle).map(describe)
-}
-
-/// The same of the first one from `place` on. ENOENT.
-pub fn next(place: u32) -> Result<ChannelStatus, Errno> {
-    let place = u16::try_from(place).map_err(|_| Errno::ENOENT)?;
-    let config = CONFIG.lock();
-    config.vifs.range(place..).next().map(|(_, plugged)| describe(plugged)).ok_or(Errno::ENOENT)
-}
-
-fn describe(Plugged { handle, request }: &Plugged) -> ChannelStatus {
-    let &ChannelConnect { guest, backend, device, switch, flags, mac, .. } = request;
-    let mut status = ChannelStatus {
-        vif: handle.raw(),
-        next: u32::from(handle.place()) + 1,
-        guest,
-        backend,
-        device,
-        switch,
-        flags,
-        mac,
-        ..ChannelStatus::default()
-    };
-    let sides = handle.sides();
-    if let Some(tx) = sides.tx.lock().as_deref() {
-        let stats = tx.queue.stats;
-        status.state |= if tx.queue.fatal().is_some() { op::STATE_TX_ENDED } else { 0 };
-        status.tx_waiting = tx.queue.journal().nr_packets();
-        (status.tx_packets, status.tx_bytes) = (stats.packets, stats.bytes);
-        (status.tx_errors, status.tx_dropped, status.tx_refused) = (stats.errors, stats.dropped, tx.refused);
-    }
-    if let Some(rx) = sides.rx.lock().as_deref() {
-        let stats = rx.queue.stats;
-        status.state |= if rx.queue.fatal().is_some() { op::STATE_RX_ENDED } else { 0 };
-        status.state |= if rx.backlog.is_stalled() { op::STATE_STALLED } else { 0 };
-        (status.rx_packets, status.rx_bytes) = (stats.packets, stats.bytes);
-        (status.rx_errors, status.rx_dropped) = (stats.errors, stats.dropped);
-    }
-    status
 }

@@ -16,13 +16,15 @@
 mod access;
 mod connect;
 mod recount;
+mod status;
 mod switch;
 mod timed;
 mod traffic;
 mod vif;
 
-pub use connect::{connect, create_switch, destroy_switch, disconnect, forget_domain, lost_port, next, status};
+pub use connect::{connect, create_switch, destroy_switch, disconnect, forget_domain, lost_port};
 pub use recount::tell;
+pub use status::{next, status};
 pub use timed::hold_still;
 pub use vif::Handle;
 
