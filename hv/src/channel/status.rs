@@ -1,8 +1,9 @@
 //! What interfaces are and have done.
 
 use super::connect::{Plugged, CONFIG};
+use super::uplink::{self, Passed};
 use super::vif::Handle;
-use xen_abi::channel_op::{self as op, ChannelConnect, ChannelStatus};
+use xen_abi::channel_op::{self as op, ChannelConnect, ChannelStatus, ChannelWayOut};
 use xen_abi::errno::Errno;
 
 /// What an interface is and has done. ENOENT.
@@ -47,4 +48,28 @@ fn describe(Plugged { handle, request }: &Plugged) -> ChannelStatus {
         (status.rx_errors, status.rx_dropped) = (stats.errors, stats.dropped);
     }
     status
+}
+
+/// What a switch's way out is and has done. ENOENT: no such switch.
+pub fn way_out(switch: u32) -> Result<ChannelWayOut, Errno> {
+    let config = CONFIG.lock();
+    config.switches.check(switch)?;
+    let mut way = ChannelWayOut { switch, ..ChannelWayOut::default() };
+    let Some(plugged) = config.vifs.values().find(|p| p.request.switch == switch && p.is_uplink()) else {
+        return Ok(way);
+    };
+    (way.kind, way.vif, way.domain) = (op::WAY_OUT_INTERFACE, plugged.handle.raw(), plugged.request.guest);
+    let card = config.card_of(switch).and_then(|card| uplink::with(card, |u| (u.nr_waiting(), u.sent, u.received)));
+    let (sent, received) = if let Some((waiting, sent, received)) = card {
+        (way.kind, way.waiting) = (op::WAY_OUT_CARD, waiting);
+        (sent, received)
+    } else {
+        // Its directions are its domain's.
+        let of = describe(plugged);
+        let sent = Passed { packets: of.rx_packets, bytes: of.rx_bytes, dropped: of.rx_dropped + of.rx_errors };
+        (sent, Passed { packets: of.tx_packets, bytes: of.tx_bytes, dropped: of.tx_refused })
+    };
+    (way.out_packets, way.out_bytes, way.out_dropped) = (sent.packets, sent.bytes, sent.dropped);
+    (way.in_packets, way.in_bytes, way.in_dropped) = (received.packets, received.bytes, received.dropped);
+    Ok(way)
 }
