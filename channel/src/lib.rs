@@ -18,6 +18,5 @@ pub mod oracle;
 pub mod packet;
 pub mod page;
 pub mod ring;
-pub mod scheduler;
 pub mod switch;
 pub mod vif;

@@ -23,6 +23,7 @@ use ::channel::vif::journal::Token;
 use ::channel::vif::rx::Progress;
 use alloc::boxed::Box;
 use core::sync::atomic::{AtomicUsize, Ordering};
+use x86::PAGE_SIZE;
 use xen_abi::errno::Errno;
 
 /// What went one way.
@@ -58,7 +59,7 @@ impl Uplink {
     /// One without a switch. ENOMEM.
     pub fn new(card: Card, takes: &net::Takes) -> Result<Box<Self>, Errno> {
         let accepts = Accepts { csum_v4: takes.checksum_v4, csum_v6: takes.checksum_v6, ..Accepts::default() };
-        let takes = Takes { max_frame: takes.max_frame, accepts };
+        let takes = Takes { max_frame: takes.max_frame.min(PAGE_SIZE as u32), accepts };
         let waiting = Turns::new(MAX_VIFS, tsc::now_ns()).map_err(|_| Errno::ENOMEM)?;
         Ok(Box::new(Self { card, takes, link: None, waiting, sent: Passed::default(), received: Passed::default() }))
     }
