@@ -264,6 +264,23 @@ fn what_the_hardware_is_told() {
     assert_eq!(Invalidation::Wait { at: 0x1000, value: 1 }.encode(old), [5 | 1 << 5 | 1 << 32, 0x1000]);
 }
 
+/// Whoever could name an entry without a check could raise another device's interrupts.
+#[test]
+fn who_may_name_an_entry_is_always_checked() {
+    use super::vtd::remapping::{entry, Hiding, Mode, Named};
+    let conventional = Hiding { source_id: 0x00f0, is_express: false, secondary: 3 };
+    let express = Hiding { is_express: true, ..conventional };
+    let cases = [
+        (None, Named::By(0x0310), 1 << 18 | 0x0310),
+        (Some(conventional), Named::By(0x00f0), 1 << 18 | 0x00f0),
+        (Some(express), Named::OnBuses(3, 3), 2 << 18 | 0x0303),
+    ];
+    for (bridge, named, high) in cases {
+        assert_eq!(Named::of(0x0310, bridge), named);
+        assert_eq!(entry(0x31, 3, Mode::Xapic, false, named)[1], high, "{named:?}");
+    }
+}
+
 #[test]
 fn interrupts_name_entries() {
     use super::vtd::remapping as ir;

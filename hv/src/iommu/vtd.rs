@@ -10,7 +10,7 @@ use crate::warn;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use hv_core::iommu::dmar::Dmar;
-use hv_core::iommu::vtd::remapping::Named;
+use hv_core::iommu::vtd::remapping::{Hiding, Named};
 use hv_core::iommu::vtd::Invalidation;
 use hv_core::iommu::{AnyFormat, Fault, Forget, Remapped};
 use unit::Unit;
@@ -60,15 +60,13 @@ impl VtD {
 
 /// Under which names the function's messages are seen.
 fn named(at: Sbdf) -> Named {
-    match pci::function(at).and_then(|f| f.identity_bridge()) {
-        None => Named::By(at.source_id()),
-        // A conventional bridge uses its own name, one to PCI Express the number of the bus behind it.
-        Some(bridge) if bridge.layout.express.is_none() => Named::By(bridge.at.source_id()),
-        Some(bridge) => {
-            let bus = bridge.secondary().unwrap_or(at.bus);
-            Named::OnBuses(bus, bus)
-        }
-    }
+    let bridge = pci::function(at).and_then(|f| f.identity_bridge());
+    let hiding = bridge.map(|bridge| Hiding {
+        source_id: bridge.at.source_id(),
+        is_express: bridge.layout.express.is_some(),
+        secondary: bridge.secondary().unwrap_or(at.bus),
+    });
+    Named::of(at.source_id(), hiding)
 }
 
 impl Hardware for VtD {
