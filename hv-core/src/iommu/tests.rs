@@ -284,7 +284,7 @@ fn who_may_name_an_entry_is_always_checked() {
 #[test]
 fn interrupts_name_entries() {
     use super::vtd::remapping as ir;
-    use ir::Mode::{X2apic, Xapic};
+    use ir::Mode::{self, X2apic, Xapic};
     assert_eq!(
         ir::entry(0x31, 3, Xapic, true, ir::Named::By(0x18)),
         [1 | 1 << 4 | 0x31 << 16 | 3 << 40, 1 << 18 | 0x18]
@@ -294,6 +294,7 @@ fn interrupts_name_entries() {
         [1 | 0x31 << 16 | 3 << 40, 2 << 18 | 0x0205]
     );
     assert_eq!(ir::entry(0x31, 0x103, X2apic, false, ir::Named::By(0)), [1 | 0x31 << 16 | 0x103 << 32, 1 << 18]);
+    assert_eq!([Mode::of(false, true), Mode::of(true, false), Mode::of(true, true)], [Xapic, Xapic, X2apic]);
     for mode in [Xapic, X2apic] {
         let [low, _] = ir::entry(0x31, 3, mode, true, ir::Named::By(8));
         assert_eq!(ir::steered(low, 1, mode), ir::entry(0x31, 1, mode, true, ir::Named::By(8))[0]);

@@ -243,6 +243,16 @@ pub mod remapping {
     }
 
     impl Mode {
+        /// The one to use. Units that do not know x2APIC's ids reach CPUs in that mode by eight bits all the same, as messages do
+        /// that are not remapped: devices interrupt no CPUs with larger ids.
+        pub const fn of(cpus_use_x2apic: bool, units_know_x2apic: bool) -> Self {
+            if cpus_use_x2apic && units_know_x2apic {
+                Self::X2apic
+            } else {
+                Self::Xapic
+            }
+        }
+
         const fn destination(self, apic_id: u32) -> u64 {
             match self {
                 Self::Xapic => (apic_id as u64 & 0xff) << 40,

@@ -10,7 +10,7 @@ use crate::warn;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use hv_core::iommu::dmar::Dmar;
-use hv_core::iommu::vtd::remapping::{Hiding, Named};
+use hv_core::iommu::vtd::remapping::{Hiding, Mode, Named};
 use hv_core::iommu::vtd::Invalidation;
 use hv_core::iommu::{AnyFormat, Fault, Forget, Remapped};
 use unit::Unit;
@@ -101,10 +101,10 @@ impl Hardware for VtD {
     }
 
     fn enable(&mut self, remaps_interrupts: bool) {
-        let fits = |u: &Unit| !lapic::is_x2apic() || u.capabilities.has_x2apic_interrupts();
-        let can_remap = self.units.iter().all(|u| u.capabilities.can_remap_interrupts() && fits(u));
+        let can_remap = self.units.iter().all(|u| u.capabilities.can_remap_interrupts());
+        let knows_x2apic = self.units.iter().all(|u| u.capabilities.has_x2apic_interrupts());
         if remaps_interrupts && can_remap && super::hardware::knows_io_apics(|id| self.io_apic_source(id).is_some()) {
-            self.remapping = remap::Table::new();
+            self.remapping = remap::Table::new(Mode::of(lapic::is_x2apic(), knows_x2apic));
         }
         self.units.iter().for_each(|u| u.enable(self.remapping.as_ref()));
         acpi::hide_dmar();

@@ -1,6 +1,6 @@
 //! One VT-d unit: registers, context tables, the queue of invalidations.
 
-use super::remap::{mode, Table, ENTRIES_ORDER};
+use super::remap::{Table, ENTRIES_ORDER};
 use crate::arch::pci::Sbdf;
 use crate::arch::{lapic, msi, vectors};
 use crate::cpu::percpu;
@@ -109,7 +109,8 @@ impl Unit {
         self.submit(&mut state, &[Invalidation::Contexts, Invalidation::Translations(Forget::All)]);
         self.enable_faults();
         if let Some(table) = remapping {
-            self.write64(reg::IRTA, vtd::remapping::table_register(table.first.addr().raw(), ENTRIES_ORDER, mode()));
+            let register = vtd::remapping::table_register(table.first.addr().raw(), ENTRIES_ORDER, table.mode);
+            self.write64(reg::IRTA, register);
             self.command(&mut state, global::INTERRUPT_TABLE);
             self.submit(&mut state, &[Invalidation::Interrupts]);
             self.command(&mut state, global::INTERRUPT_REMAPPING);
