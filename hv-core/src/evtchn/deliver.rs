@@ -114,6 +114,16 @@ impl<P: AsRef<PageWords>> EventChannels<P> {
         self.ports.get(port).is_some_and(|ch| self.is_pending(mem, port, ch))
     }
 
+    /// If `port` is that of physical interrupt `pirq`, and an event of it would be new and is not masked: the vCPU that would be told.
+    pub fn would_tell(&self, mem: &impl Shared, port: Port, pirq: u32) -> Option<u32> {
+        let ch = self.ports.get(port).filter(|ch| ch.binding == Binding::Pirq(pirq))?;
+        let is_masked = match &self.layout {
+            Layout::TwoLevel => two_level_is_masked(mem, port),
+            Layout::Fifo(f) => f.is_masked(port),
+        };
+        (!is_masked && !self.is_pending(mem, port, ch)).then_some(ch.notify.into())
+    }
+
     pub(super) fn clear_pending(&mut self, mem: &impl Shared, port: Port) {
         let Some(ch) = self.ports.get_mut(port) else { return };
         match &mut self.layout {
@@ -207,6 +217,11 @@ fn two_level_unmask(mem: &impl Shared, port: Port, vcpu: u32) {
     if mem.pending(word).load(Acquire) & bit != 0 {
         two_level_select(mem, word, bit, vcpu);
     }
+}
+
+fn two_level_is_masked(mem: &impl Shared, port: Port) -> bool {
+    let (word, bit) = position(port);
+    mem.mask(word).load(Acquire) & bit != 0
 }
 
 pub(super) fn two_level_is_pending(mem: &impl Shared, port: Port) -> bool {

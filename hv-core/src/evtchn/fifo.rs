@@ -166,6 +166,11 @@ impl<P: AsRef<PageWords>> Fifo<P> {
         ch.pending || self.word(port).is_some_and(|w| w.load(Acquire) & FIFO_PENDING != 0)
     }
 
+    /// Also if it has no word yet.
+    pub fn is_masked(&self, port: Port) -> bool {
+        self.word(port).is_none_or(|w| w.load(Acquire) & FIFO_MASKED != 0)
+    }
+
     pub fn is_linked(&self, port: Port) -> bool {
         self.word(port).is_some_and(|w| w.load(Acquire) & FIFO_LINKED != 0)
     }

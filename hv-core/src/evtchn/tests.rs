@@ -401,3 +401,33 @@ proptest! {
         oracle::run(&data);
     }
 }
+
+#[test]
+fn an_interrupt_would_tell_who_has_neither_masked_it_nor_one_pending() {
+    for is_fifo in [false, true] {
+        let (mut ev, mem) = domain(0, 2);
+        let array = TestPage::filled(0);
+        if is_fifo {
+            ev.init_control(&mem, 0, 0, || Ok(TestPage::filled(0))).unwrap();
+            ev.init_control(&mem, 1, 64, || Ok(TestPage::filled(0))).unwrap();
+            ev.expand_array(&mem, || Ok(array.clone())).unwrap();
+        }
+        let port = ev.bind_pirq(4, |_| Ok(())).unwrap();
+        let ipi = ev.bind_ipi(0).unwrap();
+        ev.bind_vcpu(port, 1).unwrap();
+        let set_masked = |masked: bool| {
+            mem.mask[0].store(if masked { 1 << port } else { 0 }, SeqCst);
+            array.0[port as usize].store(if masked { FIFO_MASKED } else { 0 }, SeqCst);
+        };
+        set_masked(false);
+        assert_eq!(ev.would_tell(&mem, port, 4), Some(1));
+        assert_eq!(ev.would_tell(&mem, port, 5), None, "another interrupt");
+        assert_eq!(ev.would_tell(&mem, ipi, 4), None, "no interrupt's");
+        assert_eq!(ev.would_tell(&mem, 100, 4), None, "no port");
+        set_masked(true);
+        assert_eq!(ev.would_tell(&mem, port, 4), None, "masked");
+        set_masked(false);
+        ev.raise_pirq(&mem, port, 4).unwrap();
+        assert_eq!(ev.would_tell(&mem, port, 4), None, "pending");
+    }
+}
