@@ -52,6 +52,8 @@ pub mod pending {
     pub const CONSOLE: u32 = 1 << 2;
     /// Domains wait to be freed.
     pub const GRAVES: u32 = 1 << 3;
+    /// Network cards of twins have something to do.
+    pub const CARDS: u32 = 1 << 4;
 }
 
 /// What one CPU knows about itself.

@@ -20,6 +20,7 @@ use core::sync::atomic::Ordering;
 use hv_core::pcicfg::layout::Msi;
 use hv_core::pirq::{Deliveries, Interrupts, Irq, IrqChip, Kind, Turn, Wire};
 use xen_abi::errno::Errno;
+use xen_abi::event::Port;
 
 /// The CPU that takes an interrupt at first.
 const FIRST_CPU: u32 = 0;
@@ -204,6 +205,15 @@ fn is_own_gsi(gsi: u32) -> bool {
     serial::port() == Some(COM1) && ioapic::isa_wire(SERIAL_ISA_IRQ).0 == gsi
 }
 
+/// Who takes interrupts of a domain's, instead of the domain: told of domain, port and pirq, it says whether it does. It lies above, so
+/// it is installed.
+static TAKER: Once<fn(&Domain, Port, u32) -> bool> = Once::new();
+
+/// Says who takes interrupts of domains'.
+pub fn install_taker(taker: fn(&Domain, Port, u32) -> bool) {
+    TAKER.call_once(|| taker);
+}
+
 /// All guests' interrupts.
 pub type GuestInterrupts = Interrupts<Chips, GuestPage>;
 
@@ -286,6 +296,9 @@ fn deliver(told: &Deliveries) {
     let is_running = |dom| vcpu::current(this_cpu()).is_some_and(|v| v.domain().id == dom);
     for (x, turn) in told.turns(is_running) {
         let Some(d) = domain::find(x.dom) else { continue };
+        if TAKER.get().is_some_and(|takes| takes(&d, x.port, x.pirq)) {
+            continue;
+        }
         let raised = match turn {
             Turn::Now => d.events.lock().raise_pirq(&*d, x.port, x.pirq),
             Turn::AfterRunning => d.events.lock().raise_pirq(&Receiver(&d, Cause::Sharer), x.port, x.pirq),

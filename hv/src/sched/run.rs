@@ -24,20 +24,35 @@ pub fn install_channel_work(work: fn(u64)) {
     CHANNEL_WORK.call_once(|| work);
 }
 
+/// What twins' network cards do when they have something to do. They lie above, so it is installed.
+static CARD_WORK: Once<fn(Interruptible<'_>)> = Once::new();
+
+/// Says what is done when twins' network cards have something to do.
+pub fn install_card_work(work: fn(Interruptible<'_>)) {
+    CARD_WORK.call_once(|| work);
+}
+
 /// Does the work that is pending on this CPU; on return a vCPU is current and `regs` are its registers.
-pub fn do_pending(me: &'static CpuInfo, regs: &mut CpuUserRegs, interruptible: Interruptible<'_>) {
-    if do_work(me) {
+pub fn do_pending(me: &'static CpuInfo, regs: &mut CpuUserRegs, mut interruptible: Interruptible<'_>) {
+    if do_work(me, interruptible.again()) {
         schedule(me, regs, interruptible);
     }
 }
 
 /// Does the work that is pending on this CPU but for scheduling. Is that asked for, too?
 #[inline]
-fn do_work(me: &CpuInfo) -> bool {
+fn do_work(me: &CpuInfo, interruptible: Interruptible<'_>) -> bool {
     let work = me.pending.swap(0, Ordering::AcqRel);
     if work & pending::TIMER != 0 {
         let now = tsc::now_ns();
         timers::expire(now, |due| fire(due, now));
+    }
+    // Expiring timers may have asked for it.
+    if (work | me.pending.load(Ordering::Acquire)) & pending::CARDS != 0 {
+        me.pending.fetch_and(!pending::CARDS, Ordering::AcqRel);
+        if let Some(work) = CARD_WORK.get() {
+            work(interruptible);
+        }
     }
     if work & pending::CONSOLE != 0 {
         // The domain that owns the console is told.
@@ -54,6 +69,7 @@ fn do_work(me: &CpuInfo) -> bool {
 fn fire(due: Due<'_>, now: u64) {
     match due {
         Due::IrqRelease => irq::guest::expire(),
+        Due::Cards => this_cpu().raise(pending::CARDS),
         Due::Channels => {
             if let Some(work) = CHANNEL_WORK.get() {
                 work(now);
@@ -132,7 +148,7 @@ fn store(me: &CpuInfo, current: &OwnedVcpu, regs: &CpuUserRegs) {
 fn idle(me: &'static CpuInfo, mut interruptible: Interruptible<'_>) {
     me.idle.store(1, Ordering::Release);
     loop {
-        if do_work(me) {
+        if do_work(me, interruptible.again()) {
             break;
         }
         if me.pending.load(Ordering::Acquire) == 0 {

@@ -28,6 +28,8 @@ const IRQ_RELEASE: TimerId = MAX_VCPUS_TOTAL as u32 * KINDS;
 
 /// The timer of device channels.
 const CHANNELS: TimerId = IRQ_RELEASE + 1;
+/// The timer of twins' network cards.
+const CARDS: TimerId = CHANNELS + 1;
 
 /// A CPU's timers, and when its current vCPU's turn ends.
 struct CpuTimers {
@@ -46,7 +48,7 @@ fn of(cpu: u32) -> &'static CpuTimers {
 /// Sets up the running CPU's timers.
 pub fn init_cpu() {
     TIMERS[this_cpu().cpu as usize].call_once(|| CpuTimers {
-        queue: Mutex::new(TimerQueue::new(CHANNELS + 1)),
+        queue: Mutex::new(TimerQueue::new(CARDS + 1)),
         slice_end_ns: AtomicU64::new(u64::MAX),
         armed_ns: AtomicU64::new(u64::MAX),
     });
@@ -83,10 +85,19 @@ pub fn arm_irq_release(deadline_ns: u64) {
 
 /// [`Due::Channels`] is due at `deadline_ns`, or earlier if it was to be.
 pub fn arm_channels(deadline_ns: u64) {
+    arm_by(CHANNELS, deadline_ns);
+}
+
+/// [`Due::Cards`] is due at `deadline_ns`, or earlier if it was to be.
+pub fn arm_cards(deadline_ns: u64) {
+    arm_by(CARDS, deadline_ns);
+}
+
+fn arm_by(timer: TimerId, deadline_ns: u64) {
     let mine = of(this_cpu().cpu);
     let mut queue = mine.queue.lock();
-    if queue.deadline_of(CHANNELS).is_none_or(|armed| deadline_ns < armed) {
-        queue.arm(CHANNELS, deadline_ns);
+    if queue.deadline_of(timer).is_none_or(|armed| deadline_ns < armed) {
+        queue.arm(timer, deadline_ns);
         mine.fire_by(deadline_ns);
     }
 }
@@ -137,6 +148,8 @@ pub enum Due<'a> {
     IrqRelease,
     /// Device channels have something to do.
     Channels,
+    /// Twins' network cards have something to do.
+    Cards,
     /// A vCPU's, which was to fire at `deadline_ns`.
     Vcpu { v: &'a Vcpu, kind: Kind, deadline_ns: u64 },
 }
@@ -157,6 +170,10 @@ pub fn expire(now: u64, act: impl Fn(Due<'_>)) {
         }
         if timer == CHANNELS {
             act(Due::Channels);
+            continue;
+        }
+        if timer == CARDS {
+            act(Due::Cards);
             continue;
         }
         let Some(v) = sched::vcpu_in_slot((timer / KINDS) as usize, &section) else { continue };
