@@ -10,7 +10,6 @@ extern crate alloc;
 #[cfg(any(test, feature = "fuzzing"))]
 extern crate std;
 
-pub mod card;
 pub mod grants;
 pub mod offload;
 #[cfg(feature = "fuzzing")]
@@ -18,5 +17,6 @@ pub mod oracle;
 pub mod packet;
 pub mod page;
 pub mod ring;
+pub mod scheduler;
 pub mod switch;
 pub mod vif;

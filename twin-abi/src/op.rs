@@ -342,8 +342,11 @@ pub mod note {
     pub const FREE_FRAGMENT: u32 = 1;
     /// Let a `netdev_queue` go on.
     pub const QUEUE: u32 = 2;
-    /// The twin is disabled: the card is the domain's driver's alone again. Polls that it owned are given back.
+    /// The twin is disabled: the card is the domain's driver's alone again, as after [`super::TWINOP_DETACH`].
     pub const DISABLED: u32 = 3;
+    /// Release this spinlock (`arch_spin_unlock`), which was taken for the twin: a vCPU waits for it asleep, which only the domain's kernel
+    /// can wake.
+    pub const UNLOCK: u32 = 4;
 }
 
 /// How an invocation ended: [`TwinCall::reason`].

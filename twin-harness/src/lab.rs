@@ -6,10 +6,12 @@ use crate::world::{World, PAGE};
 use twin_abi::Image;
 use twin_kernel::driver::Live;
 use twin_runtime::linux::pool::Pool;
+use twin_runtime::linux::queue::Begun;
 use twin_runtime::linux::skb::{Fragment, Packet};
 use twin_runtime::linux::Support;
 use twin_runtime::Abort;
 use twin_runtime::Memory;
+use twin_runtime::Reason;
 
 /// Why a call did not return.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -157,9 +159,10 @@ impl Lab {
     /// Sends a packet.
     pub fn transmit(&mut self, e: &mut dyn Executor, out: &Outgoing) -> Result<Sent, Ended> {
         let queue = self.live.net.tx_queue;
-        let open = self.support.begin_transmit(&mut self.world, queue).map_err(routine("begin_transmit"))?;
-        if !open {
-            return Ok(Sent::Stopped);
+        match self.support.begin_transmit(&mut self.world, queue).map_err(routine("begin_transmit"))? {
+            Begun::Open => {}
+            Begun::Stopped => return Ok(Sent::Stopped),
+            Begun::Busy => return Err(routine("begin_transmit")(Reason::Lock(queue))),
         }
         let linear = out.cuts.first().copied().unwrap_or(out.frame.len()).clamp(14, out.frame.len());
         let mut fragments = Vec::new();

@@ -4,7 +4,7 @@ use super::{dom0, BootInfo, Module, Region};
 use crate::arch::{self, descriptor, fpu, idt, smap, stacks};
 use crate::cpu::percpu;
 use crate::cpu::screen::{self, Kind};
-use crate::{channel, domain, error, hypercall, iommu, irq, panic, pv, sched, trap};
+use crate::{channel, domain, error, hypercall, iommu, irq, panic, pv, sched, trap, twin};
 use alloc::vec::Vec;
 use core::mem::ManuallyDrop;
 use xen_abi::dom0::VgaConsoleInfo;
@@ -42,6 +42,7 @@ extern "C" fn start_on_stack(boot: &mut BootInfo) -> ! {
     arch::start_other_cpus(&boot.options, start_ap);
     domain::owners::install();
     channel::install();
+    twin::net::install_work();
     let console = console_info(boot);
     let domain0 = dom0::start(&boot.options, &mut boot.modules, console, percpu::online_count() as u32);
     boot.modules.drain(..).for_each(Module::release);

@@ -2,14 +2,13 @@
 //! what was left over.
 
 use super::traffic::{self, Budget, TICK_NS};
-use super::uplink;
 use super::vif::{Handle, VIFS};
 use crate::sched::timers;
 use crate::sync::{Mutex, MutexGuard};
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 /// Until what is left over is gone on with, in ns. Guests run meanwhile.
-pub const REST_NS: u64 = 100_000;
+const REST_NS: u64 = 100_000;
 
 /// Where it is begun; held by whoever works, or wants nobody to.
 static FROM: Mutex<usize> = Mutex::new(0);
@@ -46,7 +45,6 @@ pub fn work(now: u64) {
         }
         next = next.min(look_at_sender(place, now, &mut budget)).min(look_at_receiver(place, now, &mut budget));
     }
-    next = next.min(uplink::look(now, &mut budget));
     drop(from);
     if next != u64::MAX {
         timers::arm_channels(next);

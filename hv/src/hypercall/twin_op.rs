@@ -2,11 +2,11 @@
 
 use super::{Caller, GuestPtr, Outcome, OK};
 use crate::mem::guest_ptr::plain;
-use crate::twin::{self, calls, NotLoaded};
+use crate::twin::{self, calls, net, NotLoaded};
 use twin_abi::op;
 use xen_abi::errno::Errno;
 
-plain!(op::TwinLoad, op::TwinName, op::TwinCall, op::TwinStatus, op::TwinLend, op::TwinNotes);
+plain!(op::TwinLoad, op::TwinName, op::TwinCall, op::TwinStatus, op::TwinLend, op::TwinNotes, op::TwinAttach);
 
 /// Bits of the command.
 const LOAD_MASK: u32 = (1 << PLACE_SHIFT) - 1;
@@ -37,6 +37,28 @@ pub fn call(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>) -> Outcome {
                 calls::resume(cx.vcpu, &mut call, cx.interruptible())?;
             }
             arg.write(&call)?;
+            OK
+        }
+        op::TWINOP_NEXT => {
+            let arg = arg.cast();
+            let mut call: op::TwinCall = arg.read()?;
+            if call.flags != 0 {
+                return Err(Errno::EINVAL);
+            }
+            net::next(cx.domain(), &mut call)?;
+            arg.write(&call)?;
+            OK
+        }
+        op::TWINOP_ATTACH => {
+            net::attach(cx.domain(), &arg.cast().read()?)?;
+            OK
+        }
+        op::TWINOP_DETACH => {
+            let name: op::TwinName = arg.cast().read()?;
+            if name.flags != 0 {
+                return Err(Errno::EINVAL);
+            }
+            net::detach(cx.domain(), name.twin)?;
             OK
         }
         op::TWINOP_LEND => {

@@ -1,8 +1,9 @@
 //! Calls of a twin's functions on behalf of its domain, and what they come to.
 
 use super::instance::{Instance, Slot};
-use super::run::{self, Begin, Ended, How};
-use super::{place, ready, Loaded};
+use super::run::{Begin, Ended, How};
+use super::session::Session;
+use super::{net, place, ready, Loaded};
 use crate::arch::tsc;
 use crate::cpu::percpu;
 use crate::cpu::Interruptible;
@@ -15,7 +16,8 @@ use twin_runtime::{Abort, Reason};
 use xen_abi::errno::Errno;
 
 /// Runs a function of a twin of `v`'s domain here, where `v` runs; says in `call` how it ended. Errors: ENOENT; ESRCH if the
-/// twin has no such function; EBUSY while it is loaded or unloaded, or all its instances are in use; EIO if it is disabled; ENOMEM.
+/// twin has no such function; EBUSY while it is loaded or unloaded, has a card, or all its instances are in use; EIO if it is disabled;
+/// ENOMEM.
 pub fn call(v: &OwnedVcpu, call: &mut TwinCall, interruptible: Interruptible<'_>) -> Result<(), Errno> {
     let place = place(call.twin)?.try_read().ok_or(Errno::EBUSY)?;
     let loaded = usable(ready(&place, v.domain())?)?;
@@ -23,26 +25,36 @@ pub fn call(v: &OwnedVcpu, call: &mut TwinCall, interruptible: Interruptible<'_>
         check_upcalls(loaded, call.twin);
         return Err(Errno::EBUSY);
     };
-    let begin = Begin::Call { function: call.function, args: call.args, budget: loaded.budget };
-    let ended = run::invoke(v, loaded, number, &mut slot, begin, interruptible)?;
+    // Only now: who gives it a card looks for those who run it afterwards.
+    if net::is_attached(call.twin as usize) {
+        return Err(Errno::EBUSY);
+    }
+    let begin = Begin::Call { function: call.function, args: call.args };
+    let ended = Session::enter(loaded, number, None).ok_or(Errno::ENOENT)?.run(&mut slot, begin, interruptible)?;
     loaded.invocations.fetch_add(1, Ordering::Relaxed);
     finish(loaded, number, ended, call);
     Ok(())
 }
 
-/// Goes on with the invocation that waits in instance `call.instance`. Errors as [`call`]; ENOENT also if none waits there.
-pub fn resume(v: &OwnedVcpu, call: &mut TwinCall, interruptible: Interruptible<'_>) -> Result<(), Errno> {
+/// Goes on with the invocation that waits in instance `call.instance`. Errors as [`call`]; ENOENT also if none waits there; EBUSY also if
+/// it waits for what the domain has not fetched.
+pub fn resume(v: &OwnedVcpu, call: &mut TwinCall, mut interruptible: Interruptible<'_>) -> Result<(), Errno> {
     let place = place(call.twin)?.try_read().ok_or(Errno::EBUSY)?;
     let loaded = usable(ready(&place, v.domain())?)?;
     let number = call.instance as usize;
-    let mut slot = loaded.instances.get(number).ok_or(Errno::ENOENT)?.slot.try_lock().ok_or(Errno::EBUSY)?;
-    let ended = run::invoke(v, loaded, number, &mut slot, Begin::Resume { result: call.result }, interruptible)?;
+    let instance = loaded.instances.get(number).ok_or(Errno::ENOENT)?;
+    if net::is_attached(call.twin as usize) && net::resume(loaded, call, interruptible.again())? {
+        return Ok(());
+    }
+    let mut slot = instance.slot.try_lock().ok_or(Errno::EBUSY)?;
+    let begin = Begin::Resume { result: call.result };
+    let ended = Session::enter(loaded, number, None).ok_or(Errno::ENOENT)?.run(&mut slot, begin, interruptible)?;
     finish(loaded, number, ended, call);
     Ok(())
 }
 
 /// A twin that may run, with memory to say so if it comes to grief.
-fn usable(loaded: &Loaded) -> Result<&Loaded, Errno> {
+pub(super) fn usable(loaded: &Loaded) -> Result<&Loaded, Errno> {
     if loaded.disabled.load(Ordering::Acquire) {
         return Err(Errno::EIO);
     }
@@ -55,7 +67,7 @@ fn usable(loaded: &Loaded) -> Result<&Loaded, Errno> {
 }
 
 /// An instance that nobody uses: this CPU's own, or another one's.
-fn free_instance(loaded: &Loaded) -> Option<(usize, MutexGuard<'_, Slot>)> {
+pub(super) fn free_instance(loaded: &Loaded) -> Option<(usize, MutexGuard<'_, Slot>)> {
     let count = loaded.instances.len();
     let own = percpu::this_cpu().cpu as usize;
     let numbers = (0..count).map(|n| (own + n) % count);
@@ -78,21 +90,21 @@ fn check_upcalls(loaded: &Loaded, number: u32) {
     }
 }
 
+/// An invocation was aborted: there is no other.
+pub(super) fn disable(loaded: &Loaded) {
+    loaded.aborts.fetch_add(1, Ordering::Relaxed);
+    loaded.disabled.store(true, Ordering::Release);
+}
+
 /// Says in `call` how it ended.
 fn finish(loaded: &Loaded, instance: usize, ended: Ended, call: &mut TwinCall) {
     call.steps = u32::try_from(ended.steps).unwrap_or(u32::MAX);
     (call.result, call.detail, call.original, call.offset) = (0, 0, 0, 0);
     match ended.how {
         How::Returned(value) => (call.reason, call.result) = (reason::RETURNED, value),
-        How::Waits(upcall) => {
-            (call.reason, call.detail, call.offset) = (reason::UPCALL, upcall.function, upcall.import);
-            (call.args, call.more) = (upcall.args, upcall.more);
-            #[allow(clippy::cast_possible_truncation, reason = "at most MAX_CPUS")]
-            (call.instance = instance as u32);
-        }
+        How::Waits(upcall) => upcall.tell(instance, call),
         How::Aborted(abort) => {
-            loaded.aborts.fetch_add(1, Ordering::Relaxed);
-            loaded.disabled.store(true, Ordering::Release);
+            disable(loaded);
             guest_warn!("d{}: twin {} is disabled: {abort}", loaded.owner, call.twin);
             (call.reason, call.detail) = told(&abort);
             (call.offset, call.original) = (abort.offset, abort.original);

@@ -1,6 +1,8 @@
 //! What all instances of a twin have in common beside their code: what is known of the kernel, the buffers that it lent, and what
 //! it has to do for the twin.
 
+use crate::domain::ports::GuestPage;
+use crate::domain::Domain;
 use crate::mem::frames;
 use crate::mem::guest_ptr::{plain, GuestPtr};
 use crate::sync::Mutex;
@@ -10,7 +12,7 @@ use twin_runtime::linux::offsets::Offsets;
 use twin_runtime::linux::pool::{Kind, Pool};
 use twin_runtime::linux::skb::LARGEST;
 use twin_runtime::linux::{Foreign, Kernel, Routine, Support};
-use x86::Mfn;
+use x86::{MachAddr, Mfn, PAGE_SIZE};
 use xen_abi::errno::Errno;
 use xen_abi::layout::DomId;
 
@@ -28,6 +30,8 @@ pub struct Common {
     owner: DomId,
     is_described: bool,
     pool: Mutex<Pool>,
+    /// The frames of lent buffers, which stay the domain's own, and ordinary memory.
+    held: Mutex<Vec<(u64, GuestPage)>>,
     /// Room for all was made at the start.
     notes: Mutex<Vec<TwinNote>>,
 }
@@ -46,19 +50,24 @@ impl Common {
             owner,
             is_described: kernel != 0,
             pool: Mutex::new(Pool::default()),
+            held: Mutex::new(Vec::new()),
             notes: Mutex::new(notes),
         })
+    }
+
+    /// Was the domain's kernel described?
+    pub fn is_described(&self) -> bool {
+        self.is_described
     }
 
     /// Does the hypervisor serve this routine? The others lead to work that the domain's own kernel has to know of.
     pub fn serves(&self, routine: Routine) -> bool {
         use Routine::{
-            GroReceive, IoRead16, IoRead32, IoRead8, IoWrite16, IoWrite32, IoWrite8, ModTimer, NapiSchedule,
-            QueueDelayedWork, QueueWork, Receive,
+            IoRead16, IoRead32, IoRead8, IoWrite16, IoWrite32, IoWrite8, ModTimer, QueueDelayedWork, QueueWork,
         };
         let is_the_domains = matches!(
             routine,
-            NapiSchedule | GroReceive | Receive | QueueWork | QueueDelayedWork | ModTimer
+            QueueWork | QueueDelayedWork | ModTimer
             // Device registers are to be accessed once, and at their size.
             | IoRead8 | IoRead16 | IoRead32 | IoWrite8 | IoWrite16 | IoWrite32
         );
@@ -80,12 +89,19 @@ impl Common {
         work(&mut self.pool.lock())
     }
 
-    /// Takes buffers that the domain lends. Errors: EINVAL for one that cannot be; ENOSPC if there are too many; ENOMEM. Those before
-    /// are lent then.
-    pub fn lend(&self, buffers: &[TwinLent]) -> Result<(), Errno> {
-        let mut pool = self.pool.lock();
+    /// Takes buffers that `d`, whose page `locate` finds, lends. Errors: EINVAL for one that cannot be, or whose bytes are not in one
+    /// frame of `d`'s that it may write; ENOSPC if there are too many; ENOMEM. Those before are lent then.
+    pub fn lend(
+        &self,
+        d: &Domain,
+        buffers: &[TwinLent],
+        locate: impl Fn(u64) -> Option<MachAddr>,
+    ) -> Result<(), Errno> {
         for buffer in buffers {
-            let (skbs, fragments) = pool.lent();
+            let (is_known, (skbs, fragments)) = self.with_pool(|pool| (pool.knows(buffer.object), pool.lent()));
+            if is_known {
+                continue;
+            }
             if skbs + fragments >= op::MAX_LENT {
                 return Err(Errno::ENOSPC);
             }
@@ -96,6 +112,16 @@ impl Common {
             if buffer.flags != 0 || !(is_bare || (1..=LARGEST).contains(&buffer.bytes)) {
                 return Err(Errno::EINVAL);
             }
+            let bytes = match buffer.kind {
+                lent::BARE_SKB => None,
+                lent::FRAGMENT => Some(buffer.object),
+                _ => Some(buffer.of),
+            };
+            let mut at = 0;
+            if let Some(address) = bytes {
+                at = self.hold(d, buffer.object, (address, buffer.bytes), &locate)?;
+            }
+            let mut pool = self.pool.lock();
             match buffer.kind {
                 lent::SKB => pool.lend(buffer.object, buffer.of, buffer.bytes),
                 lent::BARE_SKB => pool.lend_bare(buffer.object),
@@ -103,6 +129,7 @@ impl Common {
                 _ => return Err(Errno::EINVAL),
             }
             .map_err(|_| Errno::ENOMEM)?;
+            pool.locate(buffer.object, at);
         }
         Ok(())
     }
@@ -120,7 +147,34 @@ impl Common {
             };
             *to = TwinLent { kind, object: *object, ..TwinLent::default() };
         }
+        let is_gone = |held: u64| gone[..count].iter().any(|(_, object)| *object == held);
+        self.held.lock().retain(|(object, _)| !is_gone(*object));
         count
+    }
+
+    /// Holds the frame of `d`'s in which the bytes of `object` are, so many at an address; where in the machine that is. Errors:
+    /// EINVAL, ENOMEM.
+    fn hold(
+        &self,
+        d: &Domain,
+        object: u64,
+        (address, len): (u64, u32),
+        locate: impl Fn(u64) -> Option<MachAddr>,
+    ) -> Result<u64, Errno> {
+        if address % PAGE_SIZE as u64 + u64::from(len) > PAGE_SIZE as u64 {
+            return Err(Errno::EINVAL);
+        }
+        let at = locate(address).ok_or(Errno::EINVAL)?;
+        let page = GuestPage::take(&d.mm, Mfn::containing(at).raw())?;
+        let mut held = self.held.lock();
+        held.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+        held.push((object, page));
+        Ok(at.raw())
+    }
+
+    /// Calls `f` with the frames of lent buffers.
+    pub fn for_each_held(&self, mut f: impl FnMut(Mfn)) {
+        self.held.lock().iter().for_each(|(_, page)| f(page.mfn()));
     }
 
     /// Is there room for what one more call of a routine may note?
@@ -137,11 +191,25 @@ impl Common {
         }
     }
 
+    /// The domain has to do something, of which it is enough to know once.
+    pub fn note_once(&self, kind: u32, object: u64) {
+        let is_noted = self.notes.lock().iter().any(|note| note.kind == kind && note.object == object);
+        if !is_noted {
+            self.note(kind, object);
+        }
+    }
+
+    /// Is there something that the domain has not fetched?
+    pub fn has_notes(&self) -> bool {
+        !self.notes.lock().is_empty()
+    }
+
     /// The domain has to free something.
     pub fn note_foreign(&self, what: Foreign) {
         match what {
             Foreign::Skb(skb) => self.note(note::FREE_SKB, skb),
             Foreign::Fragment(data) => self.note(note::FREE_FRAGMENT, data),
+            Foreign::Lock(lock) => self.note(note::UNLOCK, lock),
         }
     }
 

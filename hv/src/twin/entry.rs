@@ -3,6 +3,7 @@
 use crate::cpu::percpu::{this_cpu, MAX_CPUS};
 use crate::twin::instance::Instance;
 use crate::twin::run::Running;
+use crate::twin::space::Mirror;
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicPtr, Ordering};
 use twin_runtime::gate::{Answer, Call, Gate, Registers};
@@ -119,16 +120,32 @@ struct Exchanged {
 }
 
 /// Who runs on each CPU.
-static RUNNING: [AtomicPtr<Running<'static>>; MAX_CPUS] = [const { AtomicPtr::new(core::ptr::null_mut()) }; MAX_CPUS];
+static RUNNING: [AtomicPtr<Running<'static, 'static>>; MAX_CPUS] =
+    [const { AtomicPtr::new(core::ptr::null_mut()) }; MAX_CPUS];
 
-fn slot() -> &'static AtomicPtr<Running<'static>> {
+fn slot() -> &'static AtomicPtr<Running<'static, 'static>> {
     &RUNNING[this_cpu().cpu as usize & (MAX_CPUS - 1)]
 }
 
-/// Does a twin run on this CPU, or one of its gates?
+/// The mirror on which each CPU is.
+static MIRRORS: [AtomicPtr<Mirror>; MAX_CPUS] = [const { AtomicPtr::new(core::ptr::null_mut()) }; MAX_CPUS];
+
+fn mirror() -> &'static AtomicPtr<Mirror> {
+    &MIRRORS[this_cpu().cpu as usize & (MAX_CPUS - 1)]
+}
+
+/// Is this CPU on a mirror: does a twin run on it, or what is done for one?
 #[inline]
 pub fn is_running() -> bool {
-    !slot().load(Ordering::Relaxed).is_null()
+    !mirror().load(Ordering::Relaxed).is_null()
+}
+
+/// From now on page faults of this CPU are those of a twin's mirror, or with `None` no longer.
+///
+/// # Safety
+/// 1. The mirror stays until this is called again.
+pub unsafe fn set_mirror(of: Option<&Mirror>) {
+    mirror().store(of.map_or(core::ptr::null_mut(), |of| core::ptr::from_ref(of).cast_mut()), Ordering::Relaxed);
 }
 
 /// Enters the twin that `running` describes, or goes back into it. Returns rax of the way out; how it ended is in `running`.
@@ -138,7 +155,7 @@ pub fn is_running() -> bool {
 ///    twins' IDT is, and no breakpoint is armed.
 /// 2. An entry's stack pointer is in the instance's stack, with the address of the way out at it and `indirect_args` words above.
 /// 3. What goes on is what was kept when this instance's gate last answered that it waits.
-pub unsafe fn enter(running: &mut Running<'_>, way: &Way) -> u64 {
+pub unsafe fn enter(running: &mut Running<'_, '_>, way: &Way) -> u64 {
     let place = slot();
     place.store(core::ptr::from_mut(running).cast(), Ordering::Relaxed);
     // SAFETY: (1), (2), (3). Gates and the exception handler reach `running` only through the slot, and only until this returns.
@@ -193,15 +210,17 @@ extern "C" fn gate(saved: &mut Saved) -> u64 {
 /// An exception while a twin or one of its gates runs. `true` if `regs` say where to go on: at the same instruction, which now
 /// finds what it lacked; or out of the twin, whose own code raised the exception. Else it is for the exception table.
 pub fn trap(regs: &mut CpuUserRegs, vector: u8, address: u64) -> bool {
+    // SAFETY: `set_mirror` says that it stays.
+    let mirror = unsafe { mirror().load(Ordering::Relaxed).as_ref() };
+    if vector == x86::vector::PF && mirror.is_some_and(|mirror| mirror.fill(address)) {
+        return true;
+    }
     let place = slot().load(Ordering::Relaxed);
     if place.is_null() {
         return false;
     }
-    // SAFETY: set by `enter`, which waits for the twin. Copies of shared references, whoever was interrupted.
-    let (instance, mirror) = unsafe { ((*place).instance, (*place).mirror) };
-    if vector == x86::vector::PF && mirror.fill(address) {
-        return true;
-    }
+    // SAFETY: set by `enter`, which waits for the twin. A copy of a shared reference, whoever was interrupted.
+    let instance = unsafe { (*place).instance };
     if !instance.is_code(regs.rip) {
         return false;
     }

@@ -4,6 +4,7 @@ use crate::cpu::percpu::MAX_CPUS;
 use crate::mem::{frames, layout, paging, phys_to_virt, vmap};
 use crate::sync::Mutex;
 use crate::twin::entry;
+use crate::twin::run::ToCall;
 use crate::twin::space::{unsafe_area, Mirror, DATA};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -65,6 +66,16 @@ impl Frames {
         &self.0
     }
 
+    /// Writes `bytes` at `offset` of all of them, which must be inside of one.
+    pub fn put(&self, offset: usize, bytes: &[u8]) {
+        let Some(mfn) = self.0.get(offset / PAGE_SIZE).filter(|_| offset % PAGE_SIZE + bytes.len() <= PAGE_SIZE) else {
+            return;
+        };
+        let to = phys_to_virt(mfn.addr()).wrapping_add(offset % PAGE_SIZE);
+        // SAFETY: inside a frame of ours in the direct map, in which no Rust object lies.
+        unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+    }
+
     /// Word `index` of the first frame.
     fn word(&self, index: u64) -> &AtomicU64 {
         debug_assert!((index as usize) < PAGE_SIZE / 8);
@@ -110,6 +121,8 @@ pub struct Waiting {
     pub budget: i64,
     /// Since when it waits.
     pub since_ns: u64,
+    /// What it waits for, until the domain fetches it. `None` if the domain knows.
+    pub to_fetch: Option<ToCall>,
 }
 
 /// What an instance is made of.

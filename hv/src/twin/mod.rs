@@ -16,7 +16,9 @@ pub mod entry;
 pub mod instance;
 pub mod net;
 mod run;
+mod session;
 mod space;
+mod view;
 
 use crate::cpu::percpu::{self, MAX_CPUS};
 use crate::domain::Domain;
@@ -171,7 +173,8 @@ pub fn begin(d: &Domain, request: &TwinLoad) -> Result<u32, NotLoaded> {
     // SAFETY: `Verifying` and `Loaded` drop what refers to the bytes before the bytes.
     let verifier = Verifier::new(unsafe { image.get() }, &policy).map_err(NotLoaded::Refused)?;
     for (number, place) in (0..).zip(&TWINS) {
-        let mut place = place.write();
+        // One that is in use is not empty.
+        let Some(mut place) = place.try_write() else { continue };
         if place.is_none() {
             *place = Some(State::Verifying(Verifying { verifier, common, owner: d.id, request: *request, image }));
             return Ok(number);
@@ -297,6 +300,7 @@ fn place(number: u32) -> Result<&'static Place, Errno> {
 
 /// Forgets twin `number` of `d`, or what is being loaded there. Errors: ENOENT if it has none of that number; ERESTART.
 pub fn unload(d: &Domain, number: u32) -> Result<(), Errno> {
+    net::forget(d, number);
     let mut place = place(number)?.write();
     match place.as_mut().filter(|state| state.owner() == d.id).ok_or(Errno::ENOENT)? {
         State::Verifying(_) => {}
@@ -349,7 +353,8 @@ pub fn lend(d: &Domain, lend: &TwinLend) -> Result<(), Errno> {
     let list = list.get_mut(..lend.count as usize).ok_or(Errno::E2BIG)?;
     GuestPtr::new(lend.list).read_slice(list)?;
     let place = place(lend.twin)?.try_read().ok_or(Errno::EBUSY)?;
-    ready(&place, d)?.common.lend(list)
+    let loaded = ready(&place, d)?;
+    loaded.common.lend(d, list, |address| loaded.mirror.locate(d, address))
 }
 
 /// Gives buffers back to `d` that it lent to its twin. Errors: as [`lend`]; EFAULT also if the list cannot be written: those are lost.
@@ -375,12 +380,21 @@ pub fn fetch_notes(d: &Domain, notes: &mut TwinNotes) -> Result<(), Errno> {
     GuestPtr::new(notes.list).write_slice(&list[..count])
 }
 
+/// Does something with what the twin in place `number`, which does not go meanwhile, shares with others.
+fn with_common<R>(number: usize, work: impl FnOnce(&Common) -> R) -> Option<R> {
+    match TWINS[number].read().as_ref() {
+        Some(State::Ready(loaded)) => Some(work(&loaded.common)),
+        _ => None,
+    }
+}
+
 /// Names what the twins of `d` refer to.
 pub fn tell<E: hv_core::mmu::MmuEnv>(audit: &mut Audit<'_, '_, E>, d: &Domain) {
     let mut found = Vec::new();
     for place in &TWINS {
         if let Some(State::Ready(loaded)) = place.read().as_ref().filter(|state| state.owner() == d.id) {
             loaded.mirror.for_each_reference(|root| audit.root(root), |table| found.push(table));
+            loaded.common.for_each_held(|frame| audit.writable(frame));
         }
     }
     found.into_iter().for_each(|table| audit.table(table));

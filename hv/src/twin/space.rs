@@ -18,7 +18,7 @@ use hv_core::mmu::mirror::{END_SLOT, FIRST_SLOT};
 use hv_core::mmu::{MmuError, RootRef, SharedTable};
 use twin_abi::layout::{STACK_GUARD, STACK_SIZE};
 use twin_abi::op::MASK_BITS;
-use x86::{Mfn, PteFlags};
+use x86::{MachAddr, Mfn, PteFlags, VirtAddr};
 use xen_abi::errno::Errno;
 use xen_abi::layout::{DomId, HYPERVISOR_END_SLOT, HYPERVISOR_FIRST_SLOT};
 
@@ -159,6 +159,13 @@ impl Mirror {
             frames::free_table(core::mem::replace(&mut self.root, mem::idle_root()));
         }
         Ok(())
+    }
+
+    /// Where the byte of `d`'s, whose mirror this is, at `address` is in the machine.
+    pub fn locate(&self, d: &Domain, address: u64) -> Option<MachAddr> {
+        let root = self.shared.lock().of.as_ref()?.mfn();
+        let entry = mmu().mapping(root, VirtAddr::new(address)?, d.mm.lock().locked()).ok()?;
+        Some(MachAddr::new(entry.mfn().addr().raw() + address % x86::PAGE_SIZE as u64))
     }
 
     /// Calls `f` with the frames that it refers to: its root in the domain, and L3 tables.

@@ -35,6 +35,10 @@ pub struct Fake {
     pub patience: u32,
     pub frees_after: Option<(u32, u64)>,
     pub pool: Pool,
+    /// The host runs polls and takes packets.
+    pub has_card: bool,
+    /// Invocations may wait.
+    pub can_wait: bool,
 }
 
 impl Fake {
@@ -99,6 +103,15 @@ impl Host for Fake {
     }
     fn machine_frame(&self, pfn: u64) -> Option<u64> {
         (!self.foreign.contains(&pfn)).then_some(pfn + self.shift)
+    }
+    fn runs_poll(&self, _: u64) -> bool {
+        self.has_card
+    }
+    fn takes_packets(&self) -> bool {
+        self.has_card
+    }
+    fn may_wait(&self) -> bool {
+        self.can_wait
     }
     fn schedule_poll(&mut self, napi: u64) {
         self.events.push(Event::Poll(napi));
@@ -207,7 +220,7 @@ pub const VMEMMAP: u64 = 0xffff_ea00_0000_0000;
 
 /// A domain with a device, and a pool of `n` of each kind.
 pub fn domain(n: u64) -> (Fake, Support) {
-    let mut fake = Fake { shift: 0x1000, patience: 3, ..Fake::default() };
+    let mut fake = Fake { shift: 0x1000, patience: 3, has_card: true, ..Fake::default() };
     for area in [SKBS, BUFFERS, FRAGMENTS, DEVICE, VMEMMAP] {
         fake.map(area, 2 * n + 2);
     }

@@ -26,8 +26,16 @@ pub trait Host: Memory {
     fn with_pool<R>(&mut self, work: impl FnOnce(&mut Pool) -> R) -> R;
     /// The machine frame behind a frame of the driver domain, if it may be used for DMA.
     fn machine_frame(&self, pfn: u64) -> Option<u64>;
-    /// The poll of this `napi_struct` is to run (softirq).
+    /// Does the host run the polls of this `napi_struct`? Else the domain does.
+    fn runs_poll(&self, _napi: u64) -> bool {
+        true
+    }
+    /// The poll of this `napi_struct`, which the host runs, is to run (softirq).
     fn schedule_poll(&mut self, napi: u64);
+    /// Does the host take received packets? Else the domain does.
+    fn takes_packets(&self) -> bool {
+        true
+    }
     /// A packet was received; its data is valid until this returns. The buffer is taken back afterwards.
     fn receive(&mut self, frame: &Frame);
     /// The driver is done with a packet that was prepared by [`Support::prepare`].
@@ -38,13 +46,20 @@ pub trait Host: Memory {
     fn queue_event(&mut self, queue: u64);
     /// A lock is taken by someone else. `tries` counts from 1. Whether to try again.
     fn lock_is_busy(&mut self, lock: u64, tries: u32) -> bool;
+    /// Can the invocation wait for a lock, and the domain release one when it comes to it? Then a lock that stays taken is an upcall,
+    /// and one for which a processor waits asleep is [`Foreign::Lock`].
+    fn may_wait(&self) -> bool {
+        false
+    }
     /// A call that the domain is to make after the invocation (timers, work queues).
     fn note(&mut self, routine: Routine, args: &[u64; 6]);
 }
 
-/// Something that belongs to the driver domain's allocator.
+/// Something of the driver domain's that only its own kernel can let go of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Foreign {
+    /// A spinlock that was taken for it and for which one of its processors waits asleep.
+    Lock(u64),
     /// An `sk_buff`, for `kfree_skb`.
     Skb(u64),
     /// Data of a page fragment, for `page_frag_free`.
@@ -177,6 +192,8 @@ routines! {
     ModTimer = "mod_timer" => text::note_timer;
 }
 
+#[cfg(test)]
+mod card_tests;
 #[cfg(test)]
 mod fake;
 #[cfg(test)]

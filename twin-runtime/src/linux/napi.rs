@@ -1,6 +1,7 @@
 //! Polling: the ownership protocol on `napi_struct.state`, which the domain's softirq follows as well.
 
-use super::{Done, Host, Support};
+use super::{Done, Host, Stop, Support};
+use crate::abort::Reason;
 
 /// The owner may poll.
 pub const SCHED: u64 = 1 << 0;
@@ -25,12 +26,18 @@ pub fn schedule_prep<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Don
 
 /// `__napi_schedule(napi)`: the caller owns the poll; it is to run.
 pub fn schedule<H: Host>(_: &Support, host: &mut H, args: &[u64; 6]) -> Done {
+    if !host.runs_poll(args[0]) {
+        return Err(Stop::Upcall);
+    }
     host.schedule_poll(args[0]);
     Ok(0)
 }
 
 /// `napi_complete_done(napi, work)`: gives the poll back, unless it was missed meanwhile and has to run again.
 pub fn complete_done<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Done {
+    if !host.runs_poll(args[0]) {
+        return Err(Stop::Upcall);
+    }
     let at = args[0].wrapping_add(s.offsets.napi_state);
     let give = |state: u64| {
         let kept = state & !(MISSED | SCHED | SCHED_THREADED | PREFER_BUSY_POLL);
@@ -42,4 +49,26 @@ pub fn complete_done<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Don
         host.schedule_poll(args[0]);
     }
     Ok(u64::from(given && old & MISSED == 0))
+}
+
+impl Support {
+    /// Whoever stops a poll waits for its owner to let go of it. Such a poll, which the host owns and which has used up its weight, is
+    /// over; whether it was.
+    ///
+    /// # Errors
+    /// If it is not there.
+    pub fn end_stopped_poll<H: Host>(&self, host: &mut H, napi: u64) -> Result<bool, Reason> {
+        let give = |state: u64| (state & DISABLE != 0).then_some(state & !(SCHED | MISSED));
+        Ok(host.update_u64(napi.wrapping_add(self.offsets.napi_state), give)?.1)
+    }
+
+    /// A poll that the host owns is nobody's any more.
+    ///
+    /// # Errors
+    /// If it is not there.
+    pub fn give_poll_back<H: Host>(&self, host: &mut H, napi: u64) -> Result<(), Reason> {
+        let give = |state: u64| (state & SCHED != 0).then_some(state & !(SCHED | MISSED));
+        host.update_u64(napi.wrapping_add(self.offsets.napi_state), give)?;
+        Ok(())
+    }
 }

@@ -23,6 +23,8 @@ pub struct Lent {
     pub size: u32,
     /// With whom it is.
     pub out: Use,
+    /// Machine address of the buffer, for whoever holds it; 0: not known.
+    pub machine: u64,
 }
 
 /// Where a lent object is.
@@ -34,6 +36,8 @@ pub enum Use {
     Driver,
     /// With the driver, to be transmitted; the cookie identifies it to the sender.
     Transmit(u64),
+    /// With the host, for a packet that is to be transmitted.
+    Reserved,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -41,6 +45,8 @@ struct Fragment {
     page: u64,
     references: u32,
     out: bool,
+    bytes: u64,
+    machine: u64,
 }
 
 /// What became of an object that was given back.
@@ -103,6 +109,7 @@ pub struct Pool {
     fragments: Table<Fragment>,
     free_fragments: Vec<u64>,
     fragment_bytes: u64,
+    nr_whole: usize,
     /// Requests that found the pool empty.
     pub exhausted: u64,
 }
@@ -113,7 +120,10 @@ impl Pool {
     /// # Errors
     /// If there is no memory to remember it by.
     pub fn lend(&mut self, skb: u64, head: u64, size: u32) -> Result<(), TryReserveError> {
-        self.skbs.add(skb, Lent { head, size, out: Use::Home }, &mut self.whole)
+        let before = self.skbs.0.len();
+        self.skbs.add(skb, Lent { head, size, out: Use::Home, machine: 0 }, &mut self.whole)?;
+        self.nr_whole += self.skbs.0.len() - before;
+        Ok(())
     }
 
     /// Adds an `sk_buff` without a buffer.
@@ -121,7 +131,7 @@ impl Pool {
     /// # Errors
     /// As for [`Self::lend`].
     pub fn lend_bare(&mut self, skb: u64) -> Result<(), TryReserveError> {
-        self.skbs.add(skb, Lent { head: 0, size: 0, out: Use::Home }, &mut self.bare)
+        self.skbs.add(skb, Lent { head: 0, size: 0, out: Use::Home, machine: 0 }, &mut self.bare)
     }
 
     /// Adds a receive buffer of `bytes` bytes (the same for all) in `page`, whose `_refcount` is `references` while it is lent.
@@ -130,13 +140,99 @@ impl Pool {
     /// As for [`Self::lend`].
     pub fn lend_fragment(&mut self, data: u64, page: u64, references: u32, bytes: u64) -> Result<(), TryReserveError> {
         self.fragment_bytes = if self.fragments.0.is_empty() { bytes } else { self.fragment_bytes.min(bytes) };
-        self.fragments.add(data, Fragment { page, references, out: false }, &mut self.free_fragments)
+        self.fragments.add(data, Fragment { page, references, out: false, bytes, machine: 0 }, &mut self.free_fragments)
+    }
+
+    /// Is this an `sk_buff`, or the data of a fragment, that is lent?
+    #[must_use]
+    pub fn knows(&mut self, object: u64) -> bool {
+        self.skbs.get_mut(object).is_some() || self.fragments.get_mut(object).is_some()
+    }
+
+    /// The buffer of the `sk_buff`, or the fragment, that was lent as `object` is at machine address `machine`, in one piece.
+    pub fn locate(&mut self, object: u64, machine: u64) {
+        if let Some(lent) = self.skbs.get_mut(object) {
+            lent.machine = machine;
+        } else if let Some(fragment) = self.fragments.get_mut(object) {
+            fragment.machine = machine;
+        }
+    }
+
+    /// Machine address of the `len` bytes at `address`, if they lie in the buffer of `skb`, or in a fragment, that was located.
+    #[must_use]
+    pub fn machine_address(&mut self, skb: u64, address: u64, len: u64) -> Option<u64> {
+        let inside = |start: u64, bytes: u64, machine: u64| {
+            let at = address.checked_sub(start)?;
+            (machine != 0 && at.checked_add(len)? <= bytes).then_some(machine + at)
+        };
+        match self.skbs.get_mut(skb) {
+            Some(lent) if lent.head != 0 => inside(lent.head, lent.size.into(), lent.machine),
+            _ => {
+                let after = self.fragments.0.partition_point(|(data, _)| *data <= address);
+                let (data, fragment) = self.fragments.0.get(after.checked_sub(1)?)?;
+                inside(*data, fragment.bytes, fragment.machine)
+            }
+        }
+    }
+
+    /// Takes an `sk_buff` that was located, whose buffer has room for `bytes`. It is the host's, whatever the driver does with it.
+    pub fn reserve(&mut self, bytes: u64) -> Option<(u64, Lent)> {
+        let (skb, lent) = self.take(bytes, Use::Reserved)?;
+        if lent.machine != 0 {
+            return Some((skb, lent));
+        }
+        self.unreserve(skb);
+        None
+    }
+
+    /// One that was reserved goes to the driver, to be transmitted; what it is. `None`: it is not reserved.
+    pub(crate) fn hand_over(&mut self, skb: u64, cookie: u64) -> Option<Lent> {
+        let lent = self.skbs.get_mut(skb).filter(|lent| lent.out == Use::Reserved)?;
+        lent.out = Use::Transmit(cookie);
+        Some(*lent)
+    }
+
+    /// One that the driver did not take is the host's again. `false`: the driver has given it back already.
+    pub fn take_over(&mut self, skb: u64, cookie: u64) -> bool {
+        match self.skbs.get_mut(skb).filter(|lent| lent.out == Use::Transmit(cookie)) {
+            Some(lent) => {
+                lent.out = Use::Reserved;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Gives one that was reserved back.
+    pub fn unreserve(&mut self, skb: u64) {
+        if let Some(lent) = self.skbs.get_mut(skb).filter(|lent| lent.out == Use::Reserved) {
+            lent.out = Use::Home;
+            self.whole.push(skb);
+        }
+    }
+
+    /// The senders of packets that are with the driver do not wait for them any more: as many of their cookies as there is room for are
+    /// written to `into`; how many that are.
+    pub fn forget_cookies(&mut self, into: &mut [u64]) -> usize {
+        let mut count = 0;
+        for (_, lent) in &mut self.skbs.0 {
+            let (Use::Transmit(cookie), Some(to)) = (lent.out, into.get_mut(count)) else { continue };
+            (lent.out, *to) = (Use::Driver, cookie);
+            count += 1;
+        }
+        count
     }
 
     /// Numbers of lent objects: `sk_buff`s, fragments.
     #[must_use]
     pub fn lent(&self) -> (usize, usize) {
         (self.skbs.0.len(), self.fragments.0.len())
+    }
+
+    /// Number of `sk_buff`s with buffer.
+    #[must_use]
+    pub fn whole(&self) -> usize {
+        self.nr_whole
     }
 
     /// Numbers of free objects: with buffer, without, fragments.
@@ -158,6 +254,7 @@ impl Pool {
             }
         }
         let gone = into.get_mut(..count).unwrap_or_default();
+        self.nr_whole -= gone.iter().filter(|(kind, _)| *kind == Kind::Whole).count();
         gone.sort_unstable();
         let is_gone = |kind, address: u64| gone.binary_search(&(kind, address)).is_ok();
         self.skbs.0.retain(|(a, _)| !is_gone(Kind::Whole, *a) && !is_gone(Kind::Bare, *a));
@@ -202,7 +299,7 @@ impl Pool {
     /// Gives an `sk_buff` back.
     pub(crate) fn give(&mut self, skb: u64) -> Given {
         let Some(lent) = self.skbs.get_mut(skb) else { return Given::Foreign };
-        if lent.out == Use::Home {
+        if matches!(lent.out, Use::Home | Use::Reserved) {
             return Given::Twice;
         }
         let was = *lent;
@@ -237,7 +334,9 @@ impl Pool {
     pub fn reclaim(&mut self, memory: &impl Memory, o: &Offsets) -> Result<usize, Fault> {
         let mut found = 0;
         for n in 0..self.skbs.0.len() {
-            let Some((skb, _)) = self.skbs.0.get(n).copied().filter(|(_, lent)| lent.out != Use::Home) else {
+            let Some((skb, _)) =
+                self.skbs.0.get(n).copied().filter(|(_, lent)| !matches!(lent.out, Use::Home | Use::Reserved))
+            else {
                 continue;
             };
             if memory.u32(skb.wrapping_add(o.skb_users))? < USERS_OUT {

@@ -144,21 +144,42 @@ pub fn dql_completed<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Don
     Ok(0)
 }
 
+/// What came of the wish to transmit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Begun {
+    /// The lock is the caller's, and the queue takes packets.
+    Open,
+    /// The queue is stopped: somebody will wake it.
+    Stopped,
+    /// Somebody transmits.
+    Busy,
+}
+
 impl Support {
-    /// Takes the transmit lock of a `netdev_queue` as Linux does before it calls a driver. `false`: the queue is stopped.
+    /// Takes the transmit lock of a `netdev_queue` as Linux does before it calls a driver. It is tried once.
     ///
     /// # Errors
-    /// If the queue is not there, or the lock stays taken.
-    pub fn begin_transmit<H: Host>(&self, host: &mut H, queue: u64) -> Result<bool, Reason> {
+    /// If the queue is not there.
+    pub fn begin_transmit<H: Host>(&self, host: &mut H, queue: u64) -> Result<Begun, Reason> {
         let lock = [queue.wrapping_add(self.offsets.queue_lock), 0, 0, 0, 0, 0];
-        lock::lock(self, host, &lock).map_err(reason)?;
+        if lock::try_lock(self, host, &lock).map_err(reason)? == 0 {
+            return Ok(Begun::Busy);
+        }
         host.put_u32(queue.wrapping_add(self.offsets.queue_lock_owner), OWNER)?;
-        let state = host.u64(queue.wrapping_add(self.offsets.queue_state))?;
-        if state & (DRIVER_OFF | STACK_OFF | FROZEN) == 0 {
-            return Ok(true);
+        if self.is_open(host, queue)? {
+            return Ok(Begun::Open);
         }
         self.end_transmit(host, queue, false)?;
-        Ok(false)
+        Ok(Begun::Stopped)
+    }
+
+    /// Does the queue take packets?
+    ///
+    /// # Errors
+    /// If it is not there.
+    pub fn is_open<H: Host>(&self, host: &H, queue: u64) -> Result<bool, Reason> {
+        let state = host.u64(queue.wrapping_add(self.offsets.queue_state))?;
+        Ok(state & (DRIVER_OFF | STACK_OFF | FROZEN) == 0)
     }
 
     /// Gives the lock back; `sent` says whether the driver took the packet.

@@ -1,7 +1,7 @@
 //! Socket buffers: allocation from the pool, building, sizes, hand-over of received packets, and packets to be sent.
 
 use super::offsets::Offsets;
-use super::pool::{Given, Pool, Use, USERS_OUT};
+use super::pool::{Given, Lent, Pool, Use, USERS_OUT};
 use super::{bad, Done, Foreign, Host, Stop, Support};
 use crate::abort::Reason;
 use crate::memory::{Fault, Memory};
@@ -275,12 +275,18 @@ fn protocol(header: &[u8; 16], raw: bool) -> u16 {
 
 /// `napi_gro_receive(napi, skb)`.
 pub fn gro_receive<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Done {
+    if !host.takes_packets() {
+        return Err(Stop::Upcall);
+    }
     hand_over(s, host, args[1])?;
     Ok(GRO_NORMAL)
 }
 
 /// `netif_receive_skb(skb)`.
 pub fn receive<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Done {
+    if !host.takes_packets() {
+        return Err(Stop::Upcall);
+    }
     hand_over(s, host, args[0])?;
     Ok(0)
 }
@@ -369,22 +375,36 @@ pub struct Packet<'p> {
 }
 
 impl Support {
+    /// Where the domain has the frame of a `struct page`.
+    #[must_use]
+    pub fn page_address(&self, page: u64) -> Option<u64> {
+        let pfn = page.checked_sub(self.kernel.vmemmap)?.checked_div(self.offsets.page_size)?;
+        Some(self.kernel.page_offset.wrapping_add(pfn.checked_mul(1 << 12)?))
+    }
+
     /// Makes an `sk_buff` of the pool carry a packet. `None` if the pool is empty or the header too long.
     ///
     /// # Errors
     /// If the pool's memory is not there any more.
     pub fn prepare<H: Host>(&self, host: &mut H, packet: &Packet<'_>) -> Result<Option<u64>, Reason> {
-        let o = self.offsets;
-        let len = packet.header.len() as u64;
-        let need = len + HEADROOM + o.info_size.next_multiple_of(64);
-        if packet.fragments.len() > MAX_FRAGMENTS || len < u64::from(ETHERNET_HEADER) {
+        let Ok(len) = u16::try_from(packet.header.len()) else { return Ok(None) };
+        let need = u64::from(len) + self.overhead();
+        if packet.fragments.len() > MAX_FRAGMENTS || u32::from(len) < ETHERNET_HEADER {
             return Ok(None);
         }
         let Some((skb, lent)) = host.with_pool(|pool| pool.take(need, Use::Transmit(packet.cookie))) else {
             return Ok(None);
         };
-        set_up(host, &o, skb, lent.head, u64::from(lent.size), HEADROOM, packet.device)?;
         host.write(lent.head.wrapping_add(HEADROOM), packet.header)?;
+        self.dress(host, skb, &lent, len, packet)?;
+        Ok(Some(skb))
+    }
+
+    /// Makes the `sk_buff` `skb`, in whose buffer the packet lies, say so.
+    fn dress<H: Host>(&self, host: &mut H, skb: u64, lent: &Lent, len: u16, packet: &Packet<'_>) -> Result<(), Fault> {
+        let o = self.offsets;
+        let len = u64::from(len);
+        set_up(host, &o, skb, lent.head, u64::from(lent.size), HEADROOM, packet.device)?;
         let more: u64 = packet.fragments.iter().map(|f| u64::from(f.len)).sum();
         let put = |member: u64, value: u64| host.put_u32(skb.wrapping_add(member), (value & 0xffff_ffff) as u32);
         put(o.skb_tail, HEADROOM + len)?;
@@ -404,8 +424,38 @@ impl Support {
             host.put_u8(skb.wrapping_add(o.skb_pkt_type), CHECKSUM_PARTIAL)?;
         }
         let end = host.u32(skb.wrapping_add(o.skb_end))?;
-        self.describe(host, lent.head.wrapping_add(u64::from(end)), packet)?;
-        Ok(Some(skb))
+        self.describe(host, lent.head.wrapping_add(u64::from(end)), packet)
+    }
+
+    /// Has an `sk_buff` that was reserved carry a packet of `len` bytes which lies in its buffer; of `packet`, header and fragments are
+    /// not used. `false`: it is not reserved.
+    ///
+    /// # Errors
+    /// If the pool's memory is not there any more.
+    pub fn prepare_reserved<H: Host>(
+        &self,
+        host: &mut H,
+        skb: u64,
+        len: u16,
+        packet: &Packet<'_>,
+    ) -> Result<bool, Reason> {
+        let Some(lent) = host.with_pool(|pool| pool.hand_over(skb, packet.cookie)) else { return Ok(false) };
+        let mut header = [0; ETHERNET_HEADER as usize];
+        host.read(lent.head.wrapping_add(HEADROOM), &mut header)?;
+        self.dress(host, skb, &lent, len, &Packet { header: &header, ..*packet })?;
+        Ok(true)
+    }
+
+    /// Bytes of a buffer that are not for the packet.
+    #[must_use]
+    pub fn overhead(&self) -> u64 {
+        self.offsets.info_size.next_multiple_of(64) + HEADROOM
+    }
+
+    /// Bytes of a packet for which a buffer of `size` bytes has room.
+    #[must_use]
+    pub fn room(&self, size: u32) -> u32 {
+        u32::try_from(u64::from(size).saturating_sub(self.overhead())).unwrap_or(0)
     }
 
     /// Fills the shared info.

@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use super::fake::{domain, Event, Fake, BUFFERS, DEVICE, FRAGMENTS, SKBS, VMEMMAP};
 use super::offsets::Offsets;
 use super::pool::Kind;
-use super::queue::Limits;
+use super::queue::{Begun, Limits};
 use super::skb::{Fragment, Packet};
 use super::{Foreign, Routine, Stop, Support};
 use crate::abort::Reason;
@@ -345,12 +345,13 @@ fn a_sender_takes_the_queue_as_linux_does() {
     let (mut f, s) = domain(1);
     let queue = DEVICE;
     f.put_u64(DEVICE + 0x800, 4321).expect("mapped");
-    assert_eq!(s.begin_transmit(&mut f, queue), Ok(true));
+    assert_eq!(s.begin_transmit(&mut f, queue), Ok(Begun::Open));
+    assert_eq!(s.begin_transmit(&mut f, queue), Ok(Begun::Busy));
     assert_eq!((f.u32(queue + 128), f.u32(queue + 132)), (Ok(1), Ok(0x7fff_fff0)));
     s.end_transmit(&mut f, queue, true).expect("released");
     assert_eq!((f.u32(queue + 128), f.u32(queue + 132), f.u64(queue + 136)), (Ok(0), Ok(u32::MAX), Ok(4321)));
     f.put_u64(queue + 144, 4).expect("mapped");
-    assert_eq!(s.begin_transmit(&mut f, queue), Ok(false), "frozen");
+    assert_eq!(s.begin_transmit(&mut f, queue), Ok(Begun::Stopped), "frozen");
     assert_eq!(f.u32(queue + 128), Ok(0));
 }
 

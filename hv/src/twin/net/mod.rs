@@ -1,12 +1,30 @@
 //! Network cards that a twin drives: what is queued goes out by the driver's own transmit routine, what its polls find comes in.
 //!
-//! A domain gives its twin a card with `TWINOP_ATTACH`. Whoever has packets for it (device channels) takes a [`Slot`], copies the
-//! packet there, sends it, and [`kick`]s the card; what happens to the packet, and what comes from the wire, it hears by its
-//! [`Hooks`]. It lies beside, so the hooks are installed.
+//! A domain gives its twin a card with `TWINOP_ATTACH` ([`card`]). Whoever has packets for it (device channels) takes a [`Slot`], copies
+//! the packet there, sends it, and [`kick`]s the card ([`link`], [`queue`]); what happens to the packet, and what comes from the wire, it
+//! hears by its [`Hooks`]. It lies beside, so the hooks are installed.
 //!
-//! Locks: hooks are called with none of a card's locks held that [`reserve`], [`Slot::send`] or [`kick`] takes, so they may call these.
-//! The caller of those three may hold any lock of device channels'; they are short, and run no twin.
+//! A card has one *runner* at a time, whichever CPU finds something to do for it on its way out of the hypervisor or while it idles
+//! ([`drive`], [`turn`]): the handlers of its interrupts ([`lines`]), its polls, what waits to be sent. Who comes second leaves a note
+//! of what he wants, and the first looks again. An invocation that waits for a function of the domain holds the card up until the domain
+//! has fetched and done that ([`upcall`]).
+//!
+//! Lock order: a twin's place, a card's runner, an instance's slot, then a card's queue or its lines, which are leaves. Hooks are called
+//! with the first three held. The callers of [`reserve`], [`Slot::send`] and [`kick`] may hold any lock of device channels': those are
+//! short, and run no twin.
 
+mod card;
+mod drive;
+mod lines;
 mod link;
+mod queue;
+mod receive;
+mod turn;
+mod upcall;
 
+pub use card::{attach, detach, forget, forget_domain, is_attached, Attached};
+pub use drive::install as install_work;
 pub use link::{install, kick, reserve, Card, Checksum, Hooks, Piece, Received, Slot, Takes, MAX_CARDS};
+pub use receive::Cookies;
+pub use upcall::next;
+pub(super) use upcall::resume;

@@ -1,0 +1,363 @@
+//! Cards: given to a twin, and taken away.
+
+use super::drive::{Job, Progress};
+use super::lines::{hand_over, Line, Lines};
+use super::link::{hooks, Card, Takes};
+use super::queue::Queue;
+use super::receive::BOUNCE_PAGES;
+use crate::cpu::percpu::{pending, this_cpu};
+use crate::cpu::requests;
+use crate::domain::event::Receiver;
+use crate::domain::{self, Domain};
+use crate::guest_debug;
+use crate::mem::frames;
+use crate::mem::guest_ptr::{plain, GuestPtr};
+use crate::sched::Cause;
+use crate::sync::{Mutex, MutexGuard};
+use crate::twin::instance::{Frames, Slot, MAX_TWINS};
+use crate::twin::session::Session;
+use crate::twin::{self, calls, Loaded, State};
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use hv_core::evtchn::Binding;
+use twin_abi::op::{self, note, TwinAttach, TwinIrq, TwinNapi};
+use twin_runtime::addresses::Target;
+use xen_abi::errno::Errno;
+
+plain!(TwinNapi, TwinIrq);
+
+/// Most interrupts of a card.
+pub const MAX_LINES: usize = op::MAX_QUEUES as usize;
+/// Most packets that a poll may take at once.
+const MAX_WEIGHT: u32 = 256;
+/// The shortest and the longest frame that a card may say it takes.
+const MAX_FRAME: core::ops::RangeInclusive<u32> = 60..=u16::MAX as u32;
+
+/// What somebody wants of a card: bits.
+pub mod wanted {
+    /// Packets wait to be sent.
+    pub const SEND: u32 = 1 << 0;
+    /// Interrupts came.
+    pub const LINES: u32 = 1 << 1;
+    /// Something else has changed.
+    pub const LOOK: u32 = 1 << 2;
+}
+
+/// A card. It does not change.
+pub struct Attached {
+    /// Its name.
+    pub card: Card,
+    /// The driver domain.
+    pub owner: u16,
+    /// Its `net_device`.
+    pub device: u64,
+    /// Its transmit routine.
+    pub start_xmit: u64,
+    /// The `netdev_queue` by which it sends: the first.
+    pub queue: u64,
+    napis: Vec<TwinNapi>,
+    irqs: Vec<(TwinIrq, Line)>,
+    port: u32,
+    /// Room for frames that do not lie in one lent buffer. Only the runner uses it.
+    pub bounce: Frames,
+}
+
+impl Attached {
+    /// Number of the poll of this `napi_struct`, if it is the card's.
+    pub fn poll_of(&self, napi: u64) -> Option<usize> {
+        self.napis.iter().position(|own| own.napi == napi)
+    }
+
+    /// A poll.
+    pub fn napi(&self, number: usize) -> Option<TwinNapi> {
+        self.napis.get(number).copied()
+    }
+
+    /// An interrupt.
+    pub fn irq(&self, number: usize) -> Option<(TwinIrq, Line)> {
+        self.irqs.get(number).copied()
+    }
+
+    /// What the hypervisor calls the port: no name of device channels', which have bits above those of a place.
+    #[allow(clippy::cast_possible_truncation, reason = "a small number")]
+    fn cookie(&self) -> u32 {
+        self.card.place() as u32
+    }
+
+    /// Tells the domain that there is something for it.
+    pub fn notify(&self) {
+        if let Some(d) = domain::find(self.owner) {
+            d.events.lock().raise_hypervisor(&Receiver(&d, Cause::Sender), self.port, self.cookie());
+        }
+    }
+}
+
+/// A card with what is under way.
+pub struct Drive {
+    /// The card.
+    pub attached: Attached,
+    /// The rest.
+    pub progress: Progress,
+}
+
+/// A place for a card.
+pub struct Place {
+    /// What somebody wants: [`wanted`].
+    pub wanted: AtomicU32,
+    /// When it is to be looked at though nobody wants anything, in ns.
+    pub due_ns: AtomicU64,
+    /// The card. Its runner has this.
+    pub drive: Mutex<Option<Box<Drive>>>,
+    /// What waits to be sent.
+    pub queue: Mutex<Queue>,
+    /// Its interrupts.
+    pub lines: Mutex<Lines>,
+}
+
+/// All places.
+pub static PLACES: [Place; MAX_TWINS] = [const {
+    Place {
+        wanted: AtomicU32::new(0),
+        due_ns: AtomicU64::new(u64::MAX),
+        drive: Mutex::new(None),
+        queue: Mutex::new(Queue::new()),
+        lines: Mutex::new(Lines::new()),
+    }
+}; MAX_TWINS];
+
+/// How many places have a card.
+pub static NR_ATTACHED: AtomicU32 = AtomicU32::new(0);
+/// Cards so far.
+static COUNT: AtomicU64 = AtomicU64::new(0);
+/// The places with a card, or with one that comes.
+static HAS_CARD: AtomicU32 = AtomicU32::new(0);
+const _: () = assert!(MAX_TWINS == 32);
+
+/// What waits to be sent by `card`, or by the card that has its place now.
+pub fn queue(card: Card) -> &'static Mutex<Queue> {
+    &PLACES[card.place()].queue
+}
+
+/// Something is wanted of the card in `place`. Whoever runs it looks again; else this CPU does, on its way out.
+pub fn want(place: usize, what: u32) {
+    PLACES[place].wanted.fetch_or(what, Ordering::SeqCst);
+    this_cpu().raise(pending::CARDS);
+}
+
+/// Has the twin in `place` a card, or is it given one? Then its functions are not called on behalf of its domain.
+pub fn is_attached(place: usize) -> bool {
+    HAS_CARD.load(Ordering::SeqCst) >> place & 1 != 0
+}
+
+/// Gives a twin of `d` a card. Errors: EINVAL for what cannot be, of the card or of the twin; EFAULT; ENOENT; EBUSY if it has one, or
+/// runs; EIO if it is disabled; ENODEV if the card is no switch's way out; ENOMEM.
+pub fn attach(d: &Domain, request: &TwinAttach) -> Result<(), Errno> {
+    let twin = twin::place(request.twin)?.try_read().ok_or(Errno::EBUSY)?;
+    let loaded = calls::usable(twin::ready(&twin, d)?)?;
+    let number = request.twin as usize;
+    let place = &PLACES[number];
+    let mut drive = place.drive.try_lock().ok_or(Errno::EBUSY)?;
+    if drive.is_some() {
+        return Err(Errno::EBUSY);
+    }
+    if !frames::has_headroom() {
+        return Err(Errno::ENOMEM);
+    }
+    let attached = read(d, request, loaded)?;
+    place.queue.lock().open(attached.card)?;
+    HAS_CARD.fetch_or(1 << number, Ordering::SeqCst);
+    let began = begin(d, request, loaded, &attached);
+    if let Err(errno) = began {
+        HAS_CARD.fetch_and(!(1 << number), Ordering::SeqCst);
+        give_queue_back(place, loaded, attached.card);
+        return Err(errno);
+    }
+    place.lines.lock().open(d.id, attached.irqs.iter().map(|(_, line)| *line));
+    NR_ATTACHED.fetch_add(1, Ordering::Relaxed);
+    guest_debug!("d{}: twin {number} has a card", d.id);
+    *drive = Some(Box::new(Drive { attached, progress: Progress::default() }));
+    drop(drive);
+    // What was queued meanwhile.
+    want(number, wanted::LOOK | wanted::SEND);
+    Ok(())
+}
+
+/// Nobody runs the twin; the port is the hypervisor's; who sends and receives knows of the card.
+fn begin(d: &Domain, request: &TwinAttach, loaded: &Loaded, attached: &Attached) -> Result<(), Errno> {
+    // Those who call it from now on see that it has a card.
+    let is_free = |slot: Option<MutexGuard<'_, Slot>>| slot.is_some_and(|slot| slot.waiting.is_none());
+    if !loaded.instances.iter().all(|instance| is_free(instance.slot.try_lock())) {
+        return Err(Errno::EBUSY);
+    }
+    let has = |flag| request.flags & flag != 0;
+    let takes = Takes {
+        max_frame: request.max_frame,
+        checksum_v4: has(op::ATTACH_CHECKSUM_V4),
+        checksum_v6: has(op::ATTACH_CHECKSUM_V6),
+    };
+    let hooks = hooks().ok_or(Errno::ENODEV)?;
+    d.events.lock().bind_hypervisor(request.port, d.id, attached.cookie())?;
+    (hooks.attached)(attached.card, d.id, request.vif, &takes).inspect_err(|_| {
+        let _ = d.events.lock().unbind_hypervisor(request.port, attached.cookie());
+    })
+}
+
+/// The card as `request` says. Each word is read once.
+fn read(d: &Domain, request: &TwinAttach, loaded: &Loaded) -> Result<Attached, Errno> {
+    let counts = [request.nr_queues, request.nr_napis, request.nr_irqs];
+    if !loaded.common.is_described()
+        || request.flags & !op::ATTACH_FLAGS != 0
+        || request.pad != 0
+        || counts.iter().any(|count| !(1..=op::MAX_QUEUES).contains(count))
+        || !MAX_FRAME.contains(&request.max_frame)
+    {
+        return Err(Errno::EINVAL);
+    }
+    let mut napis = list::<TwinNapi>(request.nr_napis)?;
+    GuestPtr::new(request.napis).read_slice(&mut napis)?;
+    let mut irqs = list::<TwinIrq>(request.nr_irqs)?;
+    GuestPtr::new(request.irqs).read_slice(&mut irqs)?;
+    let (_, slot) = calls::free_instance(loaded).ok_or(Errno::EBUSY)?;
+    let is_function = |address| matches!(slot.twin.addresses().resolve(address), Some(Target::Function(_)));
+    let is_good = |napi: &TwinNapi| {
+        is_function(napi.poll) && (1..=MAX_WEIGHT).contains(&napi.weight) && napi.flags == 0 && napi.napi != 0
+    };
+    let twice = |(n, napi): (usize, &TwinNapi)| napis[..n].iter().any(|other| other.napi == napi.napi);
+    if !is_function(request.start_xmit)
+        || !napis.iter().all(is_good)
+        || napis.iter().enumerate().any(twice)
+        || !irqs.iter().all(|irq| is_function(irq.handler))
+    {
+        return Err(Errno::EINVAL);
+    }
+    let mut lines: Vec<(TwinIrq, Line)> = Vec::new();
+    lines.try_reserve_exact(irqs.len()).map_err(|_| Errno::ENOMEM)?;
+    for irq in irqs {
+        let Binding::Pirq(pirq) = d.events.lock().binding(irq.port)? else { return Err(Errno::EINVAL) };
+        if lines.iter().any(|(_, line)| line.port == irq.port) {
+            return Err(Errno::EINVAL);
+        }
+        lines.push((irq, Line { port: irq.port, pirq }));
+    }
+    Ok(Attached {
+        card: Card::new(request.twin as usize, COUNT.fetch_add(1, Ordering::Relaxed) + 1),
+        owner: d.id,
+        device: request.device,
+        start_xmit: request.start_xmit,
+        queue: request.queues,
+        napis,
+        irqs: lines,
+        port: request.port,
+        bounce: Frames::new(BOUNCE_PAGES).ok_or(Errno::ENOMEM)?,
+    })
+}
+
+fn list<T: Default + Clone>(count: u32) -> Result<Vec<T>, Errno> {
+    let mut list = Vec::new();
+    list.try_reserve_exact(count as usize).map_err(|_| Errno::ENOMEM)?;
+    list.resize(count as usize, T::default());
+    Ok(list)
+}
+
+/// Takes the card of `d`'s twin `number` away. Errors: ENOENT if there is none; EBUSY while the twin is loaded or unloaded, and while an
+/// invocation waits for a function of the domain.
+pub fn detach(d: &Domain, number: u32) -> Result<(), Errno> {
+    let twin = twin::place(number)?.try_read().ok_or(Errno::EBUSY)?;
+    let loaded = twin::ready(&twin, d)?;
+    let mut drive = PLACES[number as usize].drive.lock();
+    if drive.as_ref().ok_or(Errno::ENOENT)?.progress.waits.is_some() {
+        return Err(Errno::EBUSY);
+    }
+    end(loaded, drive.take(), false);
+    Ok(())
+}
+
+/// Twin `number`, if it is one of `d`'s, has no card any more.
+pub fn forget(d: &Domain, number: u32) {
+    let Ok(twin) = twin::place(number) else { return };
+    if let Some(State::Ready(loaded)) = twin.read().as_ref().filter(|state| state.owner() == d.id) {
+        let drive = PLACES[number as usize].drive.lock().take();
+        end(loaded, drive, false);
+    }
+}
+
+/// No twin of `d` has a card any more.
+pub fn forget_domain(d: &Domain) {
+    (0..MAX_TWINS as u32).for_each(|number| forget(d, number));
+}
+
+/// A card is its domain's driver's alone again; the caller has taken it out of its place. All that it had in its hands goes back: the
+/// transmit lock and polls to the domain, interrupts too, packets to their senders.
+pub fn end(loaded: &Loaded, drive: Option<Box<Drive>>, is_disabled: bool) {
+    let Some(drive) = drive else { return };
+    let Drive { attached, mut progress } = *drive;
+    let number = attached.card.place();
+    let place = &PLACES[number];
+    if let Some(waits) = &progress.waits {
+        let mut slot = loaded.instances[waits.instance].slot.lock();
+        slot.waiting = None;
+        drop(slot.twin.resume());
+    }
+    let job = progress.job.take();
+    if let Some(mut session) = Session::enter(loaded, 0, None) {
+        let (support, domain) = (&loaded.common.support, &mut session.domain);
+        if progress.has_lock {
+            // If it is not there the domain has no use for it.
+            let _ = support.end_transmit(domain, attached.queue, false);
+        }
+        for (n, napi) in attached.napis.iter().enumerate() {
+            if progress.polls >> n & 1 != 0 || matches!(job, Some(Job::Poll(m)) if m == n) {
+                let _ = support.give_poll_back(domain, napi.napi);
+            }
+        }
+    }
+    let mut lines = progress.lines | place.lines.lock().close();
+    if let Some(Job::Line(n)) = job {
+        lines |= 1 << n;
+    }
+    let owner = domain::find(attached.owner);
+    for (n, (_, line)) in attached.irqs.iter().enumerate() {
+        if let Some(d) = owner.as_deref().filter(|_| lines >> n & 1 != 0) {
+            hand_over(d, *line);
+        }
+    }
+    give_queue_back(place, loaded, attached.card);
+    HAS_CARD.fetch_and(!(1 << number), Ordering::SeqCst);
+    NR_ATTACHED.fetch_sub(1, Ordering::Relaxed);
+    if let Some(hooks) = hooks() {
+        (hooks.detached)(attached.card);
+    }
+    if is_disabled {
+        loaded.common.note(note::DISABLED, 0);
+        attached.notify();
+    }
+    if let Some(d) = owner {
+        let _ = d.events.lock().unbind_hypervisor(attached.port, attached.cookie());
+    }
+    guest_debug!("d{}: twin {number} has no card any more", attached.owner);
+}
+
+/// Nobody sends by `card` any more; what waits, and what its driver has, is given back.
+fn give_queue_back(place: &Place, loaded: &Loaded, card: Card) {
+    place.queue.lock().close();
+    // Whoever has one is about to send it or to give it back.
+    while place.queue.lock().has_slots() {
+        requests::answer();
+        core::hint::spin_loop();
+    }
+    let Some(hooks) = hooks() else { return };
+    loop {
+        let Some(packet) = place.queue.lock().next() else { break };
+        loaded.common.with_pool(|pool| pool.unreserve(packet.skb));
+        (hooks.transmitted)(card, &[packet.cookie]);
+    }
+    let mut cookies = [0; 64];
+    loop {
+        let count = loaded.common.with_pool(|pool| pool.forget_cookies(&mut cookies));
+        if count == 0 {
+            break;
+        }
+        (hooks.transmitted)(card, &cookies[..count]);
+    }
+}

@@ -1,0 +1,178 @@
+//! Who runs a card, and when.
+
+use super::card::{end, wanted, Drive, Place, NR_ATTACHED, PLACES};
+use super::lines;
+use super::queue::Outgoing;
+use super::turn::{Stop, Turn};
+use crate::arch::tsc;
+use crate::cpu::percpu::{pending, this_cpu};
+use crate::cpu::Interruptible;
+use crate::domain::vcpu;
+use crate::guest_warn;
+use crate::irq;
+use crate::sched::{run, timers};
+use crate::twin::{calls, Loaded, State, TWINS};
+use core::sync::atomic::Ordering;
+use twin_abi::op::UPCALL_LIMIT_NS;
+
+/// Until a card that has used up its turn goes on, in ns. Guests run meanwhile.
+const REST_NS: u64 = 50_000;
+/// Until a lock of the domain's is tried again, in ns.
+pub const BUSY_NS: u64 = 100_000;
+
+/// Something that the twin does for its card.
+#[derive(Clone, Copy)]
+pub enum Job {
+    /// The handler of an interrupt.
+    Line(usize),
+    /// A poll.
+    Poll(usize),
+    /// A packet goes to the driver.
+    Send(Outgoing),
+}
+
+/// An invocation that waits.
+pub struct Waits {
+    /// In this instance.
+    pub instance: usize,
+    /// For a lock, which is tried again from here; else for a function of the domain.
+    pub lock: Option<u64>,
+    /// Since when, in ns.
+    pub since_ns: u64,
+}
+
+/// What is under way for a card.
+#[derive(Default)]
+pub struct Progress {
+    /// Interrupts that came and are not handled: bits.
+    pub lines: u32,
+    /// Polls that are the hypervisor's, and are to run: bits.
+    pub polls: u32,
+    /// Packets may wait.
+    pub may_send: bool,
+    /// Not before this time, in ns: the queue is stopped, or somebody else transmits.
+    pub send_at_ns: u64,
+    /// The domain's transmit lock is held.
+    pub has_lock: bool,
+    /// What the twin does, or did when it was aborted.
+    pub job: Option<Job>,
+    /// It waits.
+    pub waits: Option<Waits>,
+}
+
+/// From now on cards are run.
+pub fn install() {
+    run::install_card_work(work);
+    irq::guest::install_taker(lines::came);
+}
+
+/// Runs the cards of which something is wanted.
+fn work(mut interruptible: Interruptible<'_>) {
+    if NR_ATTACHED.load(Ordering::Relaxed) == 0 {
+        return;
+    }
+    for (number, place) in PLACES.iter().enumerate() {
+        if is_wanted(place) {
+            run_card(number, place, interruptible.again());
+        }
+    }
+}
+
+fn is_wanted(place: &Place) -> bool {
+    place.wanted.load(Ordering::SeqCst) != 0
+        || (place.due_ns.load(Ordering::Relaxed) != u64::MAX && place.due_ns.load(Ordering::Relaxed) <= tsc::now_ns())
+}
+
+/// How a turn ended.
+pub enum Ended {
+    /// There is nothing to do.
+    Quiet,
+    /// There is more to do.
+    More,
+    /// There is nothing to do before this time, in ns.
+    Until(u64),
+    /// The twin is disabled.
+    Disabled,
+}
+
+/// Runs a card, unless somebody does: then he looks again.
+fn run_card(number: usize, place: &Place, mut interruptible: Interruptible<'_>) {
+    while is_wanted(place) {
+        let Some(twin) = TWINS[number].try_read() else { return };
+        let Some(State::Ready(loaded)) = twin.as_ref() else { return };
+        let Some(mut drive) = place.drive.try_lock() else { return };
+        place.due_ns.store(u64::MAX, Ordering::Relaxed);
+        let what = place.wanted.swap(0, Ordering::SeqCst);
+        let Some(card) = drive.as_deref_mut() else { return };
+        match turn(number, place, loaded, card, what, interruptible.again()) {
+            Ended::Quiet => {}
+            Ended::Until(ns) => look_at(place, ns),
+            Ended::More if vcpu::current(this_cpu()).is_none() => {
+                // Nobody else wants this CPU; if somebody does, it is scheduled first.
+                place.wanted.fetch_or(wanted::LOOK, Ordering::SeqCst);
+                return this_cpu().raise(pending::CARDS);
+            }
+            Ended::More => return look_at(place, tsc::now_ns().saturating_add(REST_NS)),
+            Ended::Disabled => end(loaded, drive.take(), true),
+        }
+    }
+}
+
+/// The card is looked at again at `ns`.
+fn look_at(place: &Place, ns: u64) {
+    place.due_ns.store(ns, Ordering::Relaxed);
+    timers::arm_cards(ns);
+}
+
+/// One turn of a card.
+fn turn(
+    number: usize,
+    place: &Place,
+    loaded: &Loaded,
+    Drive { attached, progress }: &mut Drive,
+    what: u32,
+    interruptible: Interruptible<'_>,
+) -> Ended {
+    progress.may_send |= what & wanted::SEND != 0;
+    progress.lines |= place.lines.lock().take();
+    let now = tsc::now_ns();
+    if loaded.disabled.load(Ordering::Acquire) {
+        return Ended::Disabled;
+    }
+    let instance = match &progress.waits {
+        None => calls::free_instance(loaded).map(|(instance, _)| instance),
+        Some(waits) if now.saturating_sub(waits.since_ns) > UPCALL_LIMIT_NS => {
+            calls::disable(loaded);
+            guest_warn!("d{}: twin {number} is disabled: what it waits for does not come", attached.owner);
+            return Ended::Disabled;
+        }
+        Some(Waits { lock: Some(_), instance, .. }) => Some(*instance),
+        Some(waits) => return Ended::Until(waits.since_ns.saturating_add(UPCALL_LIMIT_NS)),
+    };
+    let has_work = progress.waits.is_some() || progress.lines | progress.polls != 0;
+    if !has_work && !(progress.may_send && progress.send_at_ns <= now) {
+        return if progress.may_send { Ended::Until(progress.send_at_ns) } else { Ended::Quiet };
+    }
+    let slot = instance.and_then(|instance| loaded.instances[instance].slot.try_lock().map(|slot| (instance, slot)));
+    // Somebody goes on in it, who called it before the card came.
+    let Some((instance, slot)) = slot else { return Ended::Until(now.saturating_add(BUSY_NS)) };
+    let ended = {
+        let turn = Turn::begin((number, place, loaded), attached, progress, (instance, slot), interruptible);
+        let Some(mut turn) = turn else { return Ended::Quiet };
+        turn.run(now)
+    };
+    if loaded.common.has_notes() {
+        attached.notify();
+    }
+    match ended {
+        Ok(ended) => ended,
+        Err(Stop::Waits) => {
+            let lock = progress.waits.as_ref().and_then(|waits| waits.lock);
+            if lock.is_none() {
+                attached.notify();
+            }
+            Ended::Until(now.saturating_add(if lock.is_some() { BUSY_NS } else { UPCALL_LIMIT_NS }))
+        }
+        Err(Stop::Ends) => Ended::Disabled,
+    }
+}

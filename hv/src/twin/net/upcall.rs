@@ -1,0 +1,57 @@
+//! A card's invocations that wait for functions of the domain: the domain fetches what they wait for, and goes on with them.
+
+use super::card::{want, wanted, Drive, PLACES};
+use super::turn::{Stop, Turn};
+use crate::cpu::Interruptible;
+use crate::domain::Domain;
+use crate::twin::{self, calls, Loaded};
+use twin_abi::op::{reason, TwinCall};
+use xen_abi::errno::Errno;
+
+/// Says in `call` what the card of `d`'s twin `call.twin` waits for. Each is told once. Errors: ENOENT; EBUSY while the twin is loaded or
+/// unloaded; EIO if it is disabled.
+pub fn next(d: &Domain, call: &mut TwinCall) -> Result<(), Errno> {
+    let twin = twin::place(call.twin)?.try_read().ok_or(Errno::EBUSY)?;
+    let loaded = calls::usable(twin::ready(&twin, d)?)?;
+    let mut slots = loaded.instances.iter().map(|instance| instance.slot.try_lock());
+    let found = slots.by_ref().enumerate().find_map(|(number, slot)| {
+        let to_call = slot?.waiting.as_mut()?.to_fetch.take()?;
+        Some((number, to_call))
+    });
+    let (number, to_call) = found.ok_or(Errno::ENOENT)?;
+    to_call.tell(number, call);
+    Ok(())
+}
+
+/// Goes on with what waits in `call.instance`, if that is the card's. `false`: it is not. Errors: EBUSY if it waits for something else
+/// by now; ENOENT for a domain that is gone.
+pub(in crate::twin) fn resume(
+    loaded: &Loaded,
+    call: &mut TwinCall,
+    interruptible: Interruptible<'_>,
+) -> Result<bool, Errno> {
+    let (number, instance) = (call.twin as usize, call.instance as usize);
+    let place = &PLACES[number];
+    let mut drive = place.drive.lock();
+    let Some(Drive { attached, progress }) = drive.as_deref_mut() else { return Ok(false) };
+    let Some(waits) = progress.waits.take_if(|waits| waits.instance == instance) else { return Ok(false) };
+    let slot = loaded.instances[instance].slot.lock();
+    let is_fetched = slot.waiting.as_ref().is_some_and(|waiting| waiting.to_fetch.is_none());
+    if waits.lock.is_some() || !is_fetched {
+        progress.waits = Some(waits);
+        return Err(Errno::EBUSY);
+    }
+    let turn = Turn::begin((number, place, loaded), attached, progress, (instance, slot), interruptible);
+    let ended = turn.ok_or(Errno::ENOENT)?.resume(call.result);
+    (call.result, call.detail, call.original, call.offset, call.steps) = (0, 0, 0, 0, 0);
+    call.reason = reason::RETURNED;
+    if let Err(Stop::Waits) = ended {
+        let next = loaded.instances[instance].slot.lock().waiting.as_mut().and_then(|waiting| waiting.to_fetch.take());
+        if let Some(to_call) = next {
+            to_call.tell(instance, call);
+        }
+    }
+    // The rest, and an abort, on the way out.
+    want(number, wanted::LOOK);
+    Ok(true)
+}

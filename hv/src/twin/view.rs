@@ -1,0 +1,201 @@
+//! The driver domain as the runtime sees it, in the mirror's address space, and what drivers ask the hypervisor for.
+
+use crate::arch::{timer_hw, tsc};
+use crate::cpu::requests;
+use crate::mem::copy;
+use crate::twin::common::Common;
+use crate::twin::entry;
+use crate::twin::instance::Instance;
+use crate::twin::net::{Attached, Cookies};
+use crate::twin::run::ToCall;
+use core::cell::Cell;
+use twin_abi::layout::ctx;
+use twin_abi::op::{note, MASK_BITS};
+use twin_runtime::gate::{Embedder, Upcall};
+use twin_runtime::linux::pool::Pool;
+use twin_runtime::linux::skb::Frame;
+use twin_runtime::linux::{Foreign, Host, Routine};
+use twin_runtime::memory::Fault;
+use twin_runtime::stlb::Mapper;
+use twin_runtime::{Memory, Reason};
+
+/// An invocation may take so long. Interrupts are served meanwhile; other work of this CPU waits.
+const TIME_LIMIT_NS: u64 = 100_000_000;
+/// And so much more, if it is found to be over: the machine itself may have stood still, as one that is emulated or nested does.
+const GRACE_NS: u64 = 50_000_000;
+/// How often a lock of the domain's is tried that somebody holds, perhaps the twin on another CPU.
+const LOCK_TRIES: u32 = 10_000;
+/// The same, if the invocation can wait.
+const SHORT_LOCK_TRIES: u32 = 200;
+const MASK: u64 = (1 << MASK_BITS) - 1;
+
+/// See the module.
+pub struct DomainView<'a> {
+    instance: &'a Instance,
+    /// What it shares with others.
+    pub common: &'a Common,
+    card: Option<&'a Attached>,
+    deadline_ns: Cell<u64>,
+    /// The time was not found to be over yet.
+    has_grace: Cell<bool>,
+    /// The function that it waits for.
+    pub to_call: Option<ToCall>,
+    /// The card's polls that are to run.
+    pub polls: u32,
+    /// A queue of the card's may go on.
+    pub is_woken: bool,
+    /// What the driver is done with.
+    pub done: Cookies,
+}
+
+impl<'a> DomainView<'a> {
+    /// Seen from `instance`.
+    pub fn new(instance: &'a Instance, common: &'a Common, card: Option<&'a Attached>) -> Self {
+        Self {
+            instance,
+            common,
+            card,
+            deadline_ns: Cell::new(u64::MAX),
+            has_grace: Cell::new(true),
+            to_call: None,
+            polls: 0,
+            is_woken: false,
+            done: Cookies::new(card),
+        }
+    }
+
+    /// An invocation begins, or goes on: its time runs.
+    pub fn begin(&mut self) {
+        self.deadline_ns.set(tsc::now_ns().saturating_add(TIME_LIMIT_NS));
+        self.has_grace.set(true);
+        self.to_call = None;
+    }
+
+    /// When its time is over, in ns.
+    pub fn deadline_ns(&self) -> u64 {
+        self.deadline_ns.get()
+    }
+}
+
+impl Memory for DomainView<'_> {
+    fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Fault> {
+        copy::from_guest(into, address & MASK).map_err(|_| Fault { address, write: false })
+    }
+    fn write(&self, address: u64, from: &[u8]) -> Result<(), Fault> {
+        copy::to_guest(address & MASK, from).map_err(|_| Fault { address, write: true })
+    }
+    #[allow(clippy::cast_possible_truncation, reason = "four bytes were exchanged")]
+    fn exchange_u32(&self, address: u64, old: u32, new: u32) -> Result<u32, Fault> {
+        let fault = Fault { address, write: true };
+        if address % 4 != 0 {
+            return Err(fault);
+        }
+        entry::exchange(address & MASK, old.into(), new.into(), 4).map(|was| was as u32).ok_or(fault)
+    }
+    fn exchange_u64(&self, address: u64, old: u64, new: u64) -> Result<u64, Fault> {
+        let fault = Fault { address, write: true };
+        if address % 8 != 0 {
+            return Err(fault);
+        }
+        entry::exchange(address & MASK, old, new, 8).ok_or(fault)
+    }
+}
+
+/// What drivers ask the hypervisor for. What [`Common::serves`] leaves to the domain is not asked.
+impl Host for DomainView<'_> {
+    fn with_pool<R>(&mut self, work: impl FnOnce(&mut Pool) -> R) -> R {
+        self.common.with_pool(work)
+    }
+    fn machine_frame(&self, pfn: u64) -> Option<u64> {
+        let frame = self.u64(self.common.p2m_entry(pfn)?).ok()?;
+        self.common.owns(frame).then_some(frame)
+    }
+    fn runs_poll(&self, napi: u64) -> bool {
+        self.card.is_some_and(|card| card.poll_of(napi).is_some())
+    }
+    fn schedule_poll(&mut self, napi: u64) {
+        if let Some(number) = self.card.and_then(|card| card.poll_of(napi)) {
+            self.polls |= 1 << number;
+        }
+    }
+    fn takes_packets(&self) -> bool {
+        self.card.is_some()
+    }
+    fn receive(&mut self, frame: &Frame) {
+        if let Some(card) = self.card {
+            card.receive(self, frame);
+        }
+    }
+    fn transmitted(&mut self, _skb: u64, cookie: u64) {
+        self.done.push(cookie);
+    }
+    fn free_in_domain(&mut self, what: Foreign) {
+        self.common.note_foreign(what);
+    }
+    fn queue_event(&mut self, queue: u64) {
+        self.is_woken = true;
+        self.common.note_once(note::QUEUE, queue);
+    }
+    fn lock_is_busy(&mut self, _lock: u64, tries: u32) -> bool {
+        requests::answer();
+        core::hint::spin_loop();
+        tries < if self.may_wait() { SHORT_LOCK_TRIES } else { LOCK_TRIES }
+    }
+    fn may_wait(&self) -> bool {
+        self.card.is_some()
+    }
+    fn note(&mut self, _routine: Routine, _args: &[u64; 6]) {}
+}
+
+/// Mirror mode has no table.
+impl Mapper for DomainView<'_> {
+    fn map_pair(&mut self, page: u64) -> Result<u64, Fault> {
+        Err(Fault { address: page, write: false })
+    }
+    fn unmap_pair(&mut self, _mapped: u64) {}
+    fn set_entry(&mut self, _index: usize, _tag: u64, _mapped: u64) {}
+}
+
+impl Embedder for DomainView<'_> {
+    fn budget(&self) -> i64 {
+        self.instance.context(ctx::BUDGET).cast_signed()
+    }
+    fn set_budget(&mut self, steps: i64) {
+        self.instance.set_context(ctx::BUDGET, steps.cast_unsigned());
+    }
+    fn miss_address(&self) -> u64 {
+        self.instance.context(ctx::MISS_ADDRESS)
+    }
+    fn set_miss_result(&mut self, address: u64) {
+        self.instance.set_context(ctx::MISS_RESULT, address);
+    }
+    fn upcall(
+        &mut self,
+        import: u32,
+        name: &str,
+        function: u64,
+        args: &[u64; 6],
+        stack: u64,
+    ) -> Result<Upcall, Reason> {
+        let more = self.instance.stack_arguments(stack);
+        let is_lock = self.may_wait() && Routine::by_name(name) == Some(Routine::SpinLock);
+        self.to_call = Some(ToCall { import, function, args: *args, more, is_lock });
+        Ok(Upcall::Later)
+    }
+    fn is_out_of_time(&self) -> bool {
+        let now = tsc::now_ns();
+        if now < self.deadline_ns.get() {
+            return false;
+        }
+        if self.has_grace.replace(false) {
+            self.deadline_ns.set(now.saturating_add(GRACE_NS));
+            // The shot for the first one may have been spent on the way to a gate.
+            timer_hw::arm(self.deadline_ns.get());
+            return false;
+        }
+        true
+    }
+    fn is_twin_stack(&self, address: u64) -> bool {
+        self.instance.config().is_twin_stack(address)
+    }
+}

@@ -1,0 +1,154 @@
+//! What a host needs that drives a card by a twin: packets by reserved buffers, polls of its own, locks that are waited for.
+
+use super::fake::{domain, Event, Fake, BUFFERS, DEVICE, FRAGMENTS, SKBS};
+use super::queue::Begun;
+use super::skb::{Packet, HEADROOM};
+use super::{Done, Foreign, Routine, Stop, Support};
+use crate::memory::Memory;
+
+fn call(name: &str, s: &Support, f: &mut Fake, args: &[u64]) -> Done {
+    let mut all = [0; 6];
+    all[..args.len()].copy_from_slice(args);
+    Routine::by_name(name).expect("known").call(s, f, &all)
+}
+
+fn packet(cookie: u64) -> Packet<'static> {
+    Packet {
+        device: DEVICE,
+        header: &[],
+        fragments: &[],
+        checksum: Some((34, 6)),
+        segmentation: None,
+        queue: 0,
+        cookie,
+    }
+}
+
+#[test]
+fn a_reserved_buffer_is_the_hosts_until_it_goes_to_the_driver() {
+    let (mut f, s) = domain(1);
+    assert_eq!(f.pool.reserve(100), None, "nobody knows where it is");
+    assert_eq!(f.pool.free().0, 1);
+    f.pool.locate(SKBS, 0x7000);
+    assert_eq!(f.pool.reserve(100).map(|(skb, lent)| (skb, lent.machine)), Some((SKBS, 0x7000)));
+    assert!(call("kfree_skb_reason", &s, &mut f, &[SKBS]).is_err(), "a driver gives back what it does not have");
+    assert_eq!(f.pool.free().0, 0);
+    f.write(BUFFERS + HEADROOM, &[1; 60]).expect("mapped");
+    assert_eq!(s.prepare_reserved(&mut f, SKBS, 60, &packet(5)), Ok(true));
+    assert_eq!((f.u32(SKBS + 112), f.u16(SKBS + 180)), (Ok(60), Ok(0x0101)), "length and protocol");
+    assert_eq!(f.u8(BUFFERS + HEADROOM), Ok(1), "the packet stays where it is");
+    assert_eq!(s.prepare_reserved(&mut f, SKBS, 60, &packet(6)), Ok(false), "it is the driver's");
+    // The driver does not take it.
+    assert!(!f.pool.take_over(SKBS, 6), "another packet");
+    assert!(f.pool.take_over(SKBS, 5));
+    assert_eq!(s.prepare_reserved(&mut f, SKBS, 60, &packet(5)), Ok(true));
+    call("napi_consume_skb", &s, &mut f, &[SKBS, 64]).expect("done");
+    assert_eq!(f.events, [Event::Transmitted(SKBS, 5)]);
+    assert!(!f.pool.take_over(SKBS, 5), "it has given it back");
+    f.pool.unreserve(SKBS);
+    assert_eq!(f.pool.free().0, 1, "once");
+}
+
+#[test]
+fn cookies_of_what_the_driver_has_come_back_once() {
+    let (mut f, s) = domain(3);
+    for n in 0..3 {
+        f.pool.locate(SKBS + n * 512, 0x7000);
+    }
+    for cookie in 1..=3 {
+        let (skb, _) = f.pool.reserve(100).expect("free");
+        assert_eq!(s.prepare_reserved(&mut f, skb, 60, &packet(cookie)), Ok(true));
+    }
+    let mut two = [0; 2];
+    assert_eq!(f.pool.forget_cookies(&mut two), 2);
+    let mut rest = [0; 2];
+    assert_eq!(f.pool.forget_cookies(&mut rest), 1);
+    let mut all = [two[0], two[1], rest[0]];
+    all.sort_unstable();
+    assert_eq!(all, [1, 2, 3]);
+    assert_eq!(f.pool.forget_cookies(&mut two), 0);
+    call("napi_consume_skb", &s, &mut f, &[SKBS, 64]).expect("done");
+    assert_eq!(f.events, [], "its sender was told");
+}
+
+#[test]
+fn bytes_of_lent_buffers_are_found_in_the_machine() {
+    let (mut f, _) = domain(2);
+    assert_eq!(f.pool.machine_address(SKBS, BUFFERS, 1), None, "not located");
+    f.pool.locate(SKBS, 0x7800);
+    f.pool.locate(FRAGMENTS + 4096, 0x9000);
+    assert!(f.pool.knows(SKBS) && f.pool.knows(FRAGMENTS) && !f.pool.knows(BUFFERS));
+    for (skb, address, len, at) in [
+        (SKBS, BUFFERS, 2048, Some(0x7800)),
+        (SKBS, BUFFERS + 100, 1948, Some(0x7800 + 100)),
+        (SKBS, BUFFERS + 100, 1949, None),
+        (SKBS, BUFFERS - 1, 2, None),
+        (SKBS, BUFFERS, u64::MAX, None),
+        (SKBS + 512, BUFFERS, 1, None),
+        (SKBS + 256, FRAGMENTS + 4096 + 8, 100, Some(0x9008)),
+        (SKBS + 256, FRAGMENTS + 4096 + 8, 2041, None),
+        (SKBS + 256, FRAGMENTS + 8, 8, None),
+        (SKBS + 256, 8, 8, None),
+        (0x1234, FRAGMENTS + 4096, 2048, Some(0x9000)),
+    ] {
+        assert_eq!(f.pool.machine_address(skb, address, len), at, "{skb:x} {address:x} {len}");
+    }
+}
+
+#[test]
+fn without_a_card_polls_and_packets_are_the_domains() {
+    let (mut f, s) = domain(1);
+    f.has_card = false;
+    let state = DEVICE + s.offsets.napi_state;
+    f.put_u64(state, 1).expect("mapped");
+    for (name, args) in [
+        ("__napi_schedule", [DEVICE, 0]),
+        ("napi_complete_done", [DEVICE, 1]),
+        ("napi_gro_receive", [DEVICE, SKBS]),
+        ("netif_receive_skb", [SKBS, 0]),
+    ] {
+        assert_eq!(call(name, &s, &mut f, &args), Err(Stop::Upcall), "{name}");
+    }
+    assert_eq!((f.u64(state), f.events.len()), (Ok(1), 0), "nothing was changed");
+}
+
+#[test]
+fn a_poll_goes_back_to_whoever_waits_for_it() {
+    let (mut f, s) = domain(1);
+    let state = DEVICE + s.offsets.napi_state;
+    for (before, ended, after) in [(1, false, 1), (5, true, 4), (7, true, 4), (0x41, false, 0x41)] {
+        f.put_u64(state, before).expect("mapped");
+        assert_eq!(s.end_stopped_poll(&mut f, DEVICE), Ok(ended), "{before:#x}");
+        assert_eq!(f.u64(state), Ok(after));
+    }
+    for (before, after) in [(1, 0), (3, 0), (0x15, 0x14), (2, 2)] {
+        f.put_u64(state, before).expect("mapped");
+        s.give_poll_back(&mut f, DEVICE).expect("there");
+        assert_eq!(f.u64(state), Ok(after), "{before:#x}");
+    }
+}
+
+#[test]
+fn an_invocation_that_can_wait_waits_for_locks() {
+    let (mut f, s) = domain(1);
+    f.can_wait = true;
+    let lock = DEVICE + 64;
+    f.put_u32(lock, 1).expect("mapped");
+    assert_eq!(call("_raw_spin_lock", &s, &mut f, &[lock]), Err(Stop::Upcall));
+    // Somebody sleeps behind it: the domain lets go of it, later.
+    f.events.clear();
+    f.put_u32(lock, 3).expect("mapped");
+    assert_eq!(call("_raw_spin_unlock_irqrestore", &s, &mut f, &[lock]), Ok(0));
+    assert_eq!((f.u32(lock), &f.events[..]), (Ok(3), &[Event::Free(Foreign::Lock(lock))][..]));
+    // The transmit lock is tried once.
+    f.events.clear();
+    let queue = lock - s.offsets.queue_lock;
+    assert_eq!(s.begin_transmit(&mut f, queue), Ok(Begun::Busy));
+    assert_eq!(f.events, []);
+    f.put_u32(lock, 0).expect("mapped");
+    assert_eq!(s.begin_transmit(&mut f, queue), Ok(Begun::Open));
+    assert_eq!(s.is_open(&f, queue), Ok(true));
+    f.put_u32(lock, 3).expect("mapped");
+    s.end_transmit(&mut f, queue, false).expect("the domain's to do");
+    assert_eq!(f.events, [Event::Free(Foreign::Lock(lock))]);
+}
