@@ -82,7 +82,7 @@ static void good_calls(void)
 	check_result(call_twin(load(), twin_six, 0, 0), 0, "a call without arguments");
 	struct twin_status status = { .twin = last.twin };
 	check_result(hypercall(HC_twin_op, TWINOP_STATUS, (u64)&status, 0, 0, 0), 0, "the status");
-	check(status.invocations == 1 && status.aborts == 0 && status.functions == 24 && !status.disabled, "status: %lu %lu %u %u",
+	check(status.invocations == 1 && status.aborts == 0 && status.functions == NR_FUNCTIONS && !status.disabled, "status: %lu %lu %u %u",
 	      status.invocations, status.aborts, status.functions, status.disabled);
 	last.args[0] = 1;
 	last.args[1] = 10, last.args[2] = 100, last.args[3] = 1000, last.args[4] = 10000, last.args[5] = 100000;

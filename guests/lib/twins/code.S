@@ -272,6 +272,30 @@ twin_upcall_end:
 	ud2
 twin_upcalls_end:
 
+	/* twin_scatter(u8 *base, u64 mask, u64 seed, u64 n): n stores at base plus some number, of which the mask is left. */
+	function twin_scatter
+	xor	%eax, %eax
+	label	CHARGE
+	decq	BUDGET(%rip)
+	js	2f
+	imul	$0x5851f42d, %rdx, %rdx
+	add	$0x14057b7f, %rdx
+	mov	%rdx, %rax
+	shr	$16, %rax
+	and	%rsi, %rax
+	add	%rdi, %rax
+	and	MASK(%rip), %rax
+	mov	%rdx, (%rax)
+	dec	%rcx
+	jnz	9b
+	ret
+2:
+	.pushsection .rodata.twin_labels, "a"
+	.long	2b - code, 0
+	.popsection
+	ud2
+twin_scatter_end:
+
 	/* twin_import_N(...): import N. */
 	.macro	import n
 	function twin_import_\n

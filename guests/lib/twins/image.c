@@ -65,16 +65,17 @@ static void header(u8 *at, u64 text_bytes, bool is_counted)
 	memcpy(image + 32, &text_bytes, 8);
 }
 
-static u32 finish(const struct function *functions, u32 nr_functions, const struct label *labels, u32 nr_labels, u32 nr_imports)
+static u32 finish(const struct function *functions, u32 nr_functions, const struct label *labels, u32 nr_labels,
+		  const char *const *names, u32 nr_imports)
 {
 	struct import imports[NR_IMPORTS];
 	char strings[256] = "function";
 	u32 len = 8;
 	for (u32 n = 0; n < nr_imports; n++) {
 		u32 name_len = 0;
-		while (import_names[n][name_len])
+		while (names[n][name_len])
 			name_len++;
-		memcpy(strings + len, import_names[n], name_len);
+		memcpy(strings + len, names[n], name_len);
 		imports[n] = (struct import){ len, name_len, IMPORTED + 16 * n };
 		len += name_len;
 	}
@@ -92,7 +93,7 @@ static u32 finish(const struct function *functions, u32 nr_functions, const stru
 	return image_len;
 }
 
-u32 make_image(u8 *at)
+u32 make_image_with(u8 *at, const char *const imports[NR_IMPORTS])
 {
 	struct function functions[32];
 	struct label labels[64];
@@ -108,7 +109,12 @@ u32 make_image(u8 *at)
 			if ((*l)[0] > functions[n].start && (*l)[0] < functions[n].end)
 				labels[nr_labels++] = (struct label){ (*l)[0], (*l)[1] };
 	}
-	return finish(functions, nr_functions, labels, nr_labels, NR_IMPORTS);
+	return finish(functions, nr_functions, labels, nr_labels, imports, NR_IMPORTS);
+}
+
+u32 make_image(u8 *at)
+{
+	return make_image_with(at, import_names);
 }
 
 u32 make_image_of(u8 *at, const u8 *start, const u8 *end, bool is_counted)
@@ -117,7 +123,7 @@ u32 make_image_of(u8 *at, const u8 *start, const u8 *end, bool is_counted)
 	struct label label = { 0, 0 };
 	header(at, 16, is_counted);
 	section(CODE, start, end - start);
-	return finish(&function, 1, &label, 1, 0);
+	return finish(&function, 1, &label, 1, NULL, 0);
 }
 
 u64 address_of(const void *function)

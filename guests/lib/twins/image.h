@@ -6,7 +6,7 @@
 enum { HC_twin_op = 55, TWINOP_LOAD = 0, TWINOP_UNLOAD, TWINOP_CALL, TWINOP_STATUS, TWINOP_RESUME, TWINOP_LEND, TWINOP_NOTES,
 	TWINOP_RECALL = 10 };
 enum { RETURNED, MEMORY, EXCEPTION, BUG, BUDGET, TIME_OUT, INDIRECT_CALL, IMPORT, STACK_POINTER, LOCK, STRUCTURE, STACK, UPCALL };
-enum { NR_IMPORTS = 8, NR_OFFSETS = 53 };
+enum { NR_FUNCTIONS = 25, NR_IMPORTS = 8, NR_OFFSETS = 53 };
 enum { SKB, BARE_SKB, FRAGMENT };
 enum { FREE_SKB, FREE_FRAGMENT, QUEUE };
 
@@ -61,8 +61,9 @@ struct twin_status {
 #define IMPORTED 0xffffffff81000000ul
 extern const char *const import_names[NR_IMPORTS];
 
-/* An image of the functions in code.S, in `at`; its length. */
+/* An image of the functions in code.S, in `at`; its length. The other one imports what it is told. */
 u32 make_image(u8 *at);
+u32 make_image_with(u8 *at, const char *const imports[NR_IMPORTS]);
 /* One of a single function, the bytes from `start` to `end`; counted if its loops and calls are charged. */
 u32 make_image_of(u8 *at, const u8 *start, const u8 *end, bool is_counted);
 /* The domain's address of a function of code.S. */
