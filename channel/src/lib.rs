@@ -10,6 +10,7 @@ extern crate alloc;
 #[cfg(any(test, feature = "fuzzing"))]
 extern crate std;
 
+pub mod card;
 pub mod grants;
 pub mod offload;
 #[cfg(feature = "fuzzing")]
@@ -17,6 +18,5 @@ pub mod oracle;
 pub mod packet;
 pub mod page;
 pub mod ring;
-pub mod scheduler;
 pub mod switch;
 pub mod vif;

@@ -102,10 +102,26 @@ static void one_or_none(void)
 	answered(&a, "when there is a way out again");
 }
 
+static void check_way_out(void)
+{
+	struct channel_way_out way = way_out_of(switch_name);
+	struct channel_status status = status_of(&out);
+	check(way.kind == INTERFACE_IS_WAY_OUT && way.vif == out.vif && way.domid == 0, "the way out: %u, %#x", way.kind, way.vif);
+	/* Its directions are not the interface's. */
+	check(way.out_packets == 3 && way.out_bytes == 1514 + 60 + 60 && way.out_dropped == 0, "out went %lu packets, %lu bytes",
+	      way.out_packets, way.out_bytes);
+	check(way.in_packets == 8 && way.in_bytes == status.tx_bytes && way.in_dropped == 5, "in came %lu packets, %lu were lost",
+	      way.in_packets, way.in_dropped);
+	way.switch_name = ~0u;
+	check_result(channel_op(WAY_OUT, &way), -ENOENT, "the way out of no switch");
+	check_result(channel_op(WAY_OUT, (void *)8), -EFAULT, "the way out to nowhere");
+}
+
 void outside(void)
 {
 	struct front *all[] = { &a, &b, &out };
 	switch_name = new_switch();
+	check(way_out_of(switch_name).kind == NO_WAY_OUT, "a switch without ports has a way out");
 	for (u32 n = 0; n < COUNT(all); n++) {
 		make_front(all[n], n, 0);
 		connect_front(all[n], switch_name, all[n] == &out ? SG | UPLINK : SG);
@@ -113,6 +129,7 @@ void outside(void)
 	}
 	out_of_it();
 	into_it();
+	check_way_out();
 	one_or_none();
 	for (u32 n = 0; n < COUNT(all); n++) {
 		disconnect_front(all[n]);

@@ -126,11 +126,14 @@ static inline void set_entry_of(u16 domid, u64 table, u32 index, u64 to, u64 fla
 	fill_page_of(domid, table, &value, 8, index * 8);
 }
 
-/* Makes a domain one that runs `code` at CODE_VA, with a page behind it that is mapped at `data`; `context` is its vCPU's. */
+/*
+ * Makes a domain one that runs `code` at CODE_VA, with a page behind it that is mapped at `data`; `context` is its vCPU's. The frame
+ * of the code.
+ */
 enum { L4, L3, L2, L1, CODE, DATA, FRAMES };
 enum { IN_KERNEL = 4, ONLINE = 32 };
 #define CODE_VA 0x400000ul
-static inline void make_running_domain(u16 domid, const u8 *code, size_t len, void *data, struct vcpu_context *context)
+static inline u64 make_running_domain(u16 domid, const u8 *code, size_t len, void *data, struct vcpu_context *context)
 {
 	static const u8 zeroes[PAGE];
 	struct domctl request = { .vcpu_context.context = context };
@@ -153,6 +156,7 @@ static inline void make_running_domain(u16 domid, const u8 *code, size_t len, vo
 	context->regs.rflags = 0x202;
 	context->ctrlreg[3] = mfn[L4] * PAGE;
 	check_result(domctl(domid, DOMCTL_SET_CONTEXT, &request), 0, "setvcpucontext");
+	return mfn[CODE];
 }
 
 /* One that does nothing but count, at `counter`. */

@@ -7,7 +7,6 @@
 struct twin_load good_load(void);
 u32 load(void);
 s64 unload(u32 twin);
-/* Recounts all frames. */
 /* Functions of the domain that a twin calls, and those that the hypervisor serves. */
 void twins_import(void);
 /* A twin on one CPU, page tables that change on another. */

@@ -24,6 +24,9 @@ pub const CHANNELOP_VIF_STATUS: u32 = 4;
 /// The same of the first interface from place `next` on: for a list of all. ENOENT: there is none.
 pub const CHANNELOP_VIF_NEXT: u32 = 5;
 
+/// What a switch's way out is and has done: [`ChannelWayOut`]. ENOENT: no such switch.
+pub const CHANNELOP_WAY_OUT: u32 = 6;
+
 /// In [`ChannelConnect::flags`]: the guest takes packets of more than one page.
 pub const CONNECT_SG: u32 = 1 << 0;
 /// The guest takes TCP over IPv4 that is to be cut into segments.
@@ -150,6 +153,42 @@ pub struct ChannelStatus {
     pub rx_dropped: u64,
 }
 
+/// In [`ChannelWayOut::kind`]: there is none.
+pub const WAY_OUT_NONE: u32 = 0;
+/// In [`ChannelWayOut::kind`]: a driver domain's interface.
+pub const WAY_OUT_INTERFACE: u32 = 1;
+/// In [`ChannelWayOut::kind`]: a network card that a twin drives.
+pub const WAY_OUT_CARD: u32 = 2;
+
+/// Argument of [`CHANNELOP_WAY_OUT`]. Counts are those since this way out was there.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ChannelWayOut {
+    /// In: the switch.
+    pub switch: u32,
+    /// Out: `WAY_OUT_*`.
+    pub kind: u32,
+    /// Out: the interface that is the way out, or that belongs to the card.
+    pub vif: u32,
+    /// Out: whose it is.
+    pub domain: u16,
+    /// Out: packets that wait for the card.
+    pub waiting: u16,
+    /// Out: packets that went out.
+    pub out_packets: u64,
+    /// Out: their bytes.
+    pub out_bytes: u64,
+    /// Out: packets for the outside that were lost.
+    pub out_dropped: u64,
+    /// Out: packets that came in.
+    pub in_packets: u64,
+    /// Out: their bytes.
+    pub in_bytes: u64,
+    /// Out: packets from outside that the switch has not passed on.
+    pub in_dropped: u64,
+}
+
+const _: () = assert!(core::mem::size_of::<ChannelWayOut>() == 64);
 const _: () = assert!(core::mem::size_of::<ChannelSwitch>() == 8);
 const _: () = assert!(core::mem::size_of::<ChannelVif>() == 8);
 const _: () = assert!(core::mem::size_of::<ChannelConnect>() == 56);

@@ -2,7 +2,7 @@
 
 use super::headers::Headers;
 use crate::grants::Frames;
-use crate::packet::{Checksum, View};
+use crate::packet::{Checksum, View, HEADER_BYTES};
 
 /// A sum on its way, of any number of bytes.
 #[derive(Clone, Copy, Debug, Default)]
@@ -90,4 +90,17 @@ pub fn complete<F: Copy>(view: &View<'_, F>, frames: &impl Frames<F>) -> Option<
         value => value,
     };
     Some((field.into(), value.to_be_bytes()))
+}
+
+/// A packet whose checksum is blank, with its checksum; its beginning is made in `buffer`. `None`: it cannot be.
+pub fn completed<'a, F: Copy>(
+    view: &View<'a, F>,
+    frames: &impl Frames<F>,
+    buffer: &'a mut [u8; HEADER_BYTES],
+) -> Option<View<'a, F>> {
+    let header = buffer.get_mut(..view.header.len())?;
+    header.copy_from_slice(view.header);
+    let (at, checksum) = complete(view, frames)?;
+    header.get_mut(at..at + 2)?.copy_from_slice(&checksum);
+    Some(View { header, checksum: Checksum::Validated, ..*view })
 }

@@ -9,14 +9,16 @@
 //! - every slot is answered once, after the last use of its grant (the front ends check that as Linux's does);
 //! - nobody is told of news that are none, and everybody who sleeps is woken;
 //! - no frame carries a behaving guest's address but its own;
+//! - the card gets what a guest that takes as little would get, in order, and no sender's packets wait for ever;
 //! - at the end nothing is in use, and everything that was sent has arrived.
 
-use super::frames::Shape;
+use super::frames::{slow_sum, Shape};
 use super::memory::{Guest, Memory};
 use super::netfront::{Netfront, Received, Send};
+use crate::card::frames::{self, Sent, Takes};
+use crate::card::turns::Turns;
 use crate::grants::Frames;
-use crate::packet::{Fragment, Gso, GsoKind, Packet, HEADER_BYTES};
-use crate::scheduler::Scheduler;
+use crate::packet::{Checksum, Fragment, Gso, GsoKind, Packet, View, HEADER_BYTES};
 use crate::switch::{Forward, Kind, Port, PortId, Table};
 use crate::vif::backlog::{Backlog, MAX_BYTES, MAX_PACKETS};
 use crate::vif::credit::Credit;
@@ -52,15 +54,29 @@ const ACCEPTS: [Accepts; GUESTS] = [
     Accepts::ALL,
 ];
 
+/// Buffers of the card.
+const CARD_ROOM: usize = 12;
+/// What the card takes: it sums over IPv4.
+const CARD_TAKES: Takes = Takes {
+    max_frame: 2048,
+    accepts: Accepts { sg: false, gso_v4: false, gso_v6: false, csum_v4: true, csum_v6: false },
+};
+
 /// A packet of a guest that waits for room at its receiver.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 struct Item {
     sender: usize,
+    /// Which of its interfaces.
+    incarnation: u32,
     token: Token,
     progress: Progress,
 }
 
 struct Interface {
+    /// How many it had before.
+    incarnation: u32,
+    /// It may have something to send, from this time on (ns).
+    awake: Option<u64>,
     front: Netfront,
     tx: TxQueue<TestPage, u32>,
     rx: RxQueue<TestPage>,
@@ -81,7 +97,8 @@ struct World {
     memory: Memory,
     interfaces: Vec<Interface>,
     table: Table,
-    scheduler: Scheduler,
+    /// Whose ring is looked at next.
+    turn: usize,
     now: u64,
     packet: Packet<u32>,
     /// Packets sent so far, by number.
@@ -90,8 +107,10 @@ struct World {
     numbers: BTreeMap<(usize, Token), u32>,
     /// By sender (or the uplink) and receiver.
     expected: BTreeMap<(usize, usize), VecDeque<Expected>>,
-    /// What the card has been given.
-    card: Vec<(usize, Token)>,
+    /// What is in the card's buffers: pieces of packets.
+    card: Vec<Item>,
+    /// What waits for a buffer.
+    turns: Turns<Item>,
     /// Packets that were refused room.
     nr_refused: usize,
 }
@@ -120,13 +139,14 @@ impl World {
             memory,
             interfaces,
             table: Table::build(1, &ports).expect("memory"),
-            scheduler: Scheduler::new(GUESTS).expect("memory"),
+            turn: 0,
             now: 0,
             packet: Packet::default(),
             shapes: Vec::new(),
             numbers: BTreeMap::new(),
             expected: BTreeMap::new(),
             card: Vec::new(),
+            turns: Turns::new(GUESTS as u16, 0).expect("memory"),
             nr_refused: 0,
         }
     }
@@ -189,11 +209,15 @@ impl World {
     fn kick(&mut self, guest: usize) {
         let (tx, rx) = self.interfaces[guest].front.kick();
         if tx || guest == HOSTILE {
-            self.scheduler.wake(guest);
+            self.wake(guest);
         }
         if rx {
             self.retry(guest);
         }
+    }
+
+    fn wake(&mut self, guest: usize) {
+        self.interfaces[guest].awake.get_or_insert(0);
     }
 
     /// The front end looks at its rings, if it was told to.
@@ -235,7 +259,7 @@ impl World {
     /// What `guest` is to see of a packet.
     fn expect(&mut self, sender: usize, guest: usize, number: u32) {
         let (shape, how) = self.shapes[number as usize];
-        let accepts = ACCEPTS[guest];
+        let accepts = ACCEPTS.get(guest).copied().unwrap_or(CARD_TAKES.accepts);
         let (takes_csum, takes_gso) =
             if shape.is_v6 { (accepts.csum_v6, accepts.gso_v6) } else { (accepts.csum_v4, accepts.gso_v4) };
         let received = |bytes: Vec<u8>, is_blank: bool, gso| {
@@ -245,10 +269,12 @@ impl World {
         let parts: VecDeque<Received> = match how.gso {
             Some((size, _)) if !takes_gso => {
                 let segments = shape.segments(size.into()).into_iter();
-                assert!(!takes_csum, "no such guest here");
+                assert!(!takes_csum || guest == usize::from(UPLINK), "no such guest here");
                 segments.map(|s| received(s, false, None)).collect()
             }
-            gso if how.is_blank && takes_csum => [received(shape.blank(), true, gso)].into(),
+            gso if how.is_blank && takes_csum && guest != usize::from(UPLINK) => {
+                [received(shape.blank(), true, gso)].into()
+            }
             _ => [received(shape.complete(), false, None)].into(),
         };
         self.expected.entry((sender, guest)).or_default().push_back(Expected { packet: number, parts });
@@ -263,9 +289,10 @@ impl World {
 
     /// The back end works: `n` looks at transmit rings.
     fn work(&mut self, n: u32) {
-        self.scheduler.tick(self.now);
         for _ in 0..n {
-            let Some(sender) = self.scheduler.turn() else { return };
+            self.turn = (self.turn + 1) % GUESTS;
+            let is_ready = |i: &usize| self.interfaces[*i].awake.is_some_and(|from| from <= self.now);
+            let Some(sender) = (self.turn..GUESTS).chain(0..self.turn).find(is_ready) else { return };
             if sender == HOSTILE && self.interfaces[sender].rx.fatal().is_some() {
                 self.reconnect(sender);
                 continue;
@@ -273,18 +300,15 @@ impl World {
             let Interface { tx, front, .. } = &mut self.interfaces[sender];
             let taken = tx.take(&mut front.guest, &self.memory, self.now, &mut self.packet);
             match taken {
-                Ok(Take::Packet(token)) => {
-                    self.scheduler.sent(sender, self.packet.len());
-                    self.taken(sender, token);
-                }
+                Ok(Take::Packet(token)) => self.taken(sender, token),
                 Ok(Take::Nothing) => match self.interfaces[sender].tx.ask_for_event() {
                     Ok(true) => {}
-                    Ok(false) => self.scheduler.idle(sender),
+                    Ok(false) => self.interfaces[sender].awake = None,
                     Err(_) => self.reconnect(sender),
                 },
                 Ok(Take::NoCredit { until }) => {
                     assert!(until > self.now);
-                    self.scheduler.wait(sender, until);
+                    self.interfaces[sender].awake = Some(until);
                 }
                 Ok(Take::Refused) => assert_eq!(sender, HOSTILE),
                 Ok(Take::Multicast(change)) => {
@@ -327,15 +351,20 @@ impl World {
 
     /// `self.packet` goes to a port.
     fn pass(&mut self, sender: usize, token: Token, port: PortId, number: u32) {
-        if port.0 == UPLINK {
-            self.card.push((sender, token));
-            return;
-        }
         let guest = usize::from(port.0);
         if sender != HOSTILE && guest != HOSTILE {
             self.expect(sender, guest, number);
         }
-        let mut item = Item { sender, token, progress: Progress::default() };
+        let incarnation = self.interfaces[sender].incarnation;
+        let mut item = Item { sender, incarnation, token, progress: Progress::default() };
+        if port.0 == UPLINK {
+            if self.turns.is_empty() && self.send_out(&mut item) {
+                self.done(sender, token);
+            } else if self.turns.push(sender as u16, item, self.packet.len(), self.now).is_err() {
+                self.dropped(guest, item);
+            }
+            return;
+        }
         if self.interfaces[guest].backlog.is_empty() && self.deliver(guest, &mut item) {
             self.done(sender, token);
             return;
@@ -428,46 +457,90 @@ impl World {
                 self.dropped(guest, item);
             }
         }
+        while let Some(item) = self.turns.expire(self.now) {
+            self.dropped(UPLINK.into(), item);
+        }
     }
 
-    /// The card has sent some packets, in any order.
+    /// Gives `self.packet` to the card. `false`: there is no room.
+    fn send_out(&mut self, item: &mut Item) -> bool {
+        let mut out = Out {
+            item: *item,
+            card: &mut self.card,
+            tx: &mut self.interfaces[item.sender].tx,
+            memory: &self.memory,
+            sent: Vec::new(),
+        };
+        let sent = frames::send(&mut out, &CARD_TAKES, &self.packet.view(), &self.memory, &mut item.progress);
+        for (bytes, was_blank) in out.sent {
+            if item.sender == HOSTILE {
+                continue;
+            }
+            let (shape, how) = self.shapes[self.numbers[&(item.sender, item.token)] as usize];
+            assert_eq!(was_blank, (how.is_blank || how.gso.is_some()) && !shape.is_v6, "only what the card sums");
+            self.check_sent(item.sender, &bytes);
+        }
+        assert!(sent != Sent::Unfit || item.sender == HOSTILE, "a packet that the card does not take");
+        sent != Sent::NoRoom
+    }
+
+    /// A frame is on the wire, with its checksum.
+    fn check_sent(&mut self, sender: usize, bytes: &[u8]) {
+        let flow = self.expected.get_mut(&(sender, UPLINK.into())).expect("a packet that nobody sent");
+        let first = flow.front_mut().expect("a packet too many");
+        let part = first.parts.pop_front().expect("not empty");
+        assert_eq!(bytes, part.bytes, "packet {} from {sender} to the card", first.packet);
+        if first.parts.is_empty() {
+            flow.pop_front();
+        }
+    }
+
+    /// The card has sent some frames, in any order. What waits goes on, now or later.
     fn card_done(&mut self, [_, n, which, ..]: [u8; 6]) {
         for i in 0..n % 16 {
             if self.card.is_empty() {
-                return;
+                break;
             }
             let at = usize::from(which).wrapping_mul(usize::from(i) + 1) % self.card.len();
-            let (sender, token) = self.card.swap_remove(at);
-            if sender != HOSTILE {
-                let (shape, how) = self.shapes[self.numbers[&(sender, token)] as usize];
-                assert!(self.interfaces[sender].tx.rebuild(token, &self.memory, &mut self.packet));
-                let expected = if how.is_blank { shape.blank() } else { shape.complete() };
-                assert_eq!(self.packet_bytes(), expected, "what the card has read");
-                assert_eq!(self.packet.gso.map(|g| g.size), how.gso.map(|g| g.0));
+            let item = self.card.swap_remove(at);
+            self.came_back(item);
+        }
+        self.turns.has_room(self.now);
+        if which & 0x60 == 0x60 {
+            return;
+        }
+        while let Some(&mut first) = self.turns.first() {
+            let mut item = first;
+            if !self.interfaces[item.sender].tx.rebuild(item.token, &self.memory, &mut self.packet) {
+                assert_eq!(item.sender, HOSTILE);
+                self.packet.clear();
             }
-            self.done(sender, token);
+            let is_done = self.packet.is_empty() || self.send_out(&mut item);
+            if !is_done {
+                *self.turns.first().expect("it is there") = item;
+                return;
+            }
+            assert!(self.turns.pop(self.now) == Some(first));
+            self.done(item.sender, item.token);
         }
     }
 
-    /// The driver is gone and another one comes: it gets what was not sent, in the order in which each guest sent it.
-    fn restart(&mut self) {
-        let given: Vec<(usize, Token)> = core::mem::take(&mut self.card);
-        for sender in 0..GUESTS {
-            let journal = self.interfaces[sender].tx.journal();
-            let mut last = None;
-            let mut previous = None;
-            while let Some(token) = journal.next_packet(last) {
-                last = Some(token);
-                if !given.contains(&(sender, token)) {
-                    continue;
-                }
-                self.card.push((sender, token));
-                let number = self.numbers[&(sender, token)];
-                assert!(sender == HOSTILE || previous.is_none_or(|p| p < number), "out of order");
-                previous = Some(number);
-            }
+    /// The card is done with a piece of a packet, whose sender may be gone.
+    fn came_back(&mut self, item: Item) {
+        if self.interfaces[item.sender].incarnation == item.incarnation {
+            self.done(item.sender, item.token);
         }
-        assert_eq!(self.card.len(), given.len(), "the new driver gets all");
+    }
+
+    /// The card is gone and another one comes: what it has comes back, what waits for it is lost.
+    fn restart(&mut self) {
+        for item in core::mem::take(&mut self.card) {
+            self.came_back(item);
+        }
+        while let Some(item) = self.turns.drain() {
+            self.dropped(UPLINK.into(), item);
+        }
+        assert!(self.turns.is_empty());
     }
 
     /// The card has received a frame. If there is no room for it, it is lost.
@@ -497,7 +570,7 @@ impl World {
             self.packet.gso = Some(Gso { kind, size });
             let h = crate::offload::headers::parse(&bytes).expect("TCP");
             let (start, field) = (h.l4 as u16, (h.l4 + 16) as u16);
-            self.packet.checksum = crate::packet::Checksum::Blank { start, field };
+            self.packet.checksum = Checksum::Blank { start, field };
         }
         let number = self.shapes.len() as u32;
         self.shapes.push((shape, Send { is_blank: is_gso, gso, ..Send::default() }));
@@ -513,7 +586,7 @@ impl World {
             if guest != HOSTILE {
                 self.expect(UPLINK.into(), guest, number);
             }
-            let mut item = Item { sender: 0, token: Token(0), progress: Progress::default() };
+            let mut item = Item { sender: 0, incarnation: 0, token: Token(0), progress: Progress::default() };
             if self.deliver(guest, &mut item) || guest == HOSTILE {
                 continue;
             }
@@ -550,7 +623,7 @@ impl World {
                 page.0[0].fetch_add(u32::from(a) % 20, SeqCst);
             }
         }
-        self.scheduler.wake(HOSTILE);
+        self.wake(HOSTILE);
         if how & 0x10 != 0 {
             self.retry(HOSTILE);
         }
@@ -565,23 +638,18 @@ impl World {
             self.done(item.sender, item.token);
         }
         self.interfaces.iter_mut().for_each(|i| i.backlog.retain(|item| item.sender != guest));
-        self.card.retain(|(sender, _)| *sender != guest);
+        self.turns.forget(guest as u16);
         self.numbers.retain(|(sender, _), _| *sender != guest);
+        let incarnation = self.interfaces[guest].incarnation + 1;
         let fresh = connect(&self.memory, guest, new_guest(guest), self.now);
-        let Interface { tx, mut front, .. } = core::mem::replace(&mut self.interfaces[guest], fresh);
+        let Interface { tx, mut front, .. } =
+            core::mem::replace(&mut self.interfaces[guest], Interface { incarnation, ..fresh });
         tx.close(&mut front.guest);
         assert_eq!(front.guest.nr_uses(), 0, "something stays in use");
-        self.scheduler.idle(guest);
     }
 
     fn packet_bytes(&self) -> Vec<u8> {
-        let mut bytes = self.packet.header().to_vec();
-        for piece in self.packet.view().pieces() {
-            let mut part = std::vec![0; piece.len.into()];
-            self.memory.read(piece.frame, piece.offset, &mut part);
-            bytes.extend(part);
-        }
-        bytes
+        bytes_of(&self.memory, &self.packet.view())
     }
 
     /// Everybody does what is left to do. Then nothing is left.
@@ -618,6 +686,52 @@ impl World {
     }
 }
 
+/// The way of one packet to the card.
+struct Out<'a> {
+    item: Item,
+    card: &'a mut Vec<Item>,
+    tx: &'a mut TxQueue<TestPage, u32>,
+    memory: &'a Memory,
+    /// Bytes, with the checksum that the card completes; did it?
+    sent: Vec<(Vec<u8>, bool)>,
+}
+
+impl frames::Card<u32> for Out<'_> {
+    type Room = u32;
+
+    fn reserve(&mut self, bytes: u32) -> Option<u32> {
+        (self.card.len() < CARD_ROOM).then_some(bytes)
+    }
+
+    fn send(&mut self, room: u32, frame: &View<'_, u32>) {
+        assert!(frame.len() == room && frame.gso.is_none());
+        self.tx.hold(self.item.token).expect("it waits");
+        self.card.push(self.item);
+        let mut bytes = bytes_of(self.memory, frame);
+        let mut was_blank = false;
+        if let Checksum::Blank { start, field } = frame.checksum {
+            let sum = match !slow_sum(&[&bytes[start.into()..]]) {
+                0 => 0xffff,
+                x => x,
+            };
+            bytes[field.into()..usize::from(field) + 2].copy_from_slice(&sum.to_be_bytes());
+            was_blank = true;
+        }
+        self.sent.push((bytes, was_blank));
+    }
+}
+
+/// What a packet is when it is all in one place.
+fn bytes_of(memory: &Memory, view: &View<'_, u32>) -> Vec<u8> {
+    let mut bytes = view.header.to_vec();
+    for piece in view.pieces() {
+        let mut part = std::vec![0; piece.len.into()];
+        memory.read(piece.frame, piece.offset, &mut part);
+        bytes.extend(part);
+    }
+    bytes
+}
+
 fn new_guest(guest: usize) -> Guest {
     let first = 1 + FRAMES * guest as u32;
     Guest::new(first..first + FRAMES)
@@ -630,7 +744,7 @@ fn connect(memory: &Memory, guest: usize, grants: Guest, now: u64) -> Interface 
     let tx = TxQueue::attach(front.tx.page.clone(), credit).expect("a fresh ring");
     let rx = RxQueue::attach(front.rx.page.clone(), ACCEPTS[guest]).expect("a fresh ring");
     let sleeps = [true, true];
-    Interface { front, tx, rx, backlog: Backlog::new(now), sleeps, sent: VecDeque::new() }
+    Interface { incarnation: 0, awake: None, front, tx, rx, backlog: Backlog::new(now), sleeps, sent: VecDeque::new() }
 }
 
 /// Pseudo-random bytes.

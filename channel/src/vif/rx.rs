@@ -7,7 +7,7 @@
 use super::features::Accepts;
 use super::stats::RxStats;
 use crate::grants::{Frames, Grants};
-use crate::offload::checksum::complete;
+use crate::offload::checksum::completed;
 use crate::offload::segment::Cutter;
 use crate::packet::{Checksum, Gso, GsoKind, View, HEADER_BYTES};
 use crate::page::SharedPage;
@@ -123,12 +123,8 @@ impl<P: SharedPage> RxQueue<P> {
         view: &View<'_, G::Frame>,
     ) -> Result<Delivered, RingError> {
         let mut buffer = [0; HEADER_BYTES];
-        let Some(header) = buffer.get_mut(..view.header.len()) else { return Ok(Delivered::Unfit) };
-        header.copy_from_slice(view.header);
-        let Some((at, checksum)) = complete(view, frames) else { return Ok(Delivered::Unfit) };
-        let Some(place) = header.get_mut(at..at + 2) else { return Ok(Delivered::Unfit) };
-        place.copy_from_slice(&checksum);
-        self.copy(grants, frames, &View { header, checksum: Checksum::Validated, ..*view })
+        let Some(view) = completed(view, frames, &mut buffer) else { return Ok(Delivered::Unfit) };
+        self.copy(grants, frames, &view)
     }
 
     #[inline]

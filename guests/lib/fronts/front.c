@@ -19,6 +19,13 @@ u32 new_switch(void)
 	return request.name;
 }
 
+struct channel_way_out way_out_of(u32 switch_name)
+{
+	struct channel_way_out way = { .switch_name = switch_name };
+	check_result(channel_op(WAY_OUT, &way), 0, "the way out");
+	return way;
+}
+
 static struct grant_entry *own_grants(void)
 {
 	static bool is_mapped;

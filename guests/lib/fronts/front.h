@@ -3,9 +3,10 @@
 #define FRONT_H
 #include "domains.h"
 
-enum { HC_channel_op = 56, SWITCH_CREATE = 0, SWITCH_DESTROY, VIF_CONNECT, VIF_DISCONNECT, VIF_STATUS, VIF_NEXT };
+enum { HC_channel_op = 56, SWITCH_CREATE = 0, SWITCH_DESTROY, VIF_CONNECT, VIF_DISCONNECT, VIF_STATUS, VIF_NEXT, WAY_OUT };
 enum { SG = 1, CSUM_IPV4 = 8, ANY_SOURCE = 32, UPLINK = 64 };
 enum { TX_ENDED = 1, RX_ENDED = 2 };
+enum { NO_WAY_OUT, INTERFACE_IS_WAY_OUT, CARD_IS_WAY_OUT };
 
 struct channel_switch {
 	u32 name, flags;
@@ -30,6 +31,12 @@ struct channel_status {
 	u32 state, pad;
 	u64 tx_packets, tx_bytes, tx_errors, tx_dropped, tx_refused, rx_packets, rx_bytes, rx_errors, rx_dropped;
 };
+struct channel_way_out {
+	u32 switch_name, kind, vif;
+	u16 domid, waiting;
+	u64 out_packets, out_bytes, out_dropped, in_packets, in_bytes, in_dropped;
+};
+_Static_assert(sizeof(struct channel_way_out) == 64, "layouts");
 _Static_assert(sizeof(struct channel_connect) == 56 && sizeof(struct channel_status) == 112, "layouts");
 
 /* Slots of a ring. */
@@ -98,6 +105,7 @@ void close_ports(struct front *front);
 s64 channel_op(u32 cmd, void *argument);
 struct channel_status status_of(const struct front *front);
 u32 new_switch(void);
+struct channel_way_out way_out_of(u32 switch_name);
 
 /* A frame of `len` bytes in `frame`: addresses, and bytes that depend on `seed`. */
 extern u8 frame[65536];

@@ -264,10 +264,27 @@ fn what_the_hardware_is_told() {
     assert_eq!(Invalidation::Wait { at: 0x1000, value: 1 }.encode(old), [5 | 1 << 5 | 1 << 32, 0x1000]);
 }
 
+/// Whoever could name an entry without a check could raise another device's interrupts.
+#[test]
+fn who_may_name_an_entry_is_always_checked() {
+    use super::vtd::remapping::{entry, Hiding, Mode, Named};
+    let conventional = Hiding { source_id: 0x00f0, is_express: false, secondary: 3 };
+    let express = Hiding { is_express: true, ..conventional };
+    let cases = [
+        (None, Named::By(0x0310), 1 << 18 | 0x0310),
+        (Some(conventional), Named::By(0x00f0), 1 << 18 | 0x00f0),
+        (Some(express), Named::OnBuses(3, 3), 2 << 18 | 0x0303),
+    ];
+    for (bridge, named, high) in cases {
+        assert_eq!(Named::of(0x0310, bridge), named);
+        assert_eq!(entry(0x31, 3, Mode::Xapic, false, named)[1], high, "{named:?}");
+    }
+}
+
 #[test]
 fn interrupts_name_entries() {
     use super::vtd::remapping as ir;
-    use ir::Mode::{X2apic, Xapic};
+    use ir::Mode::{self, X2apic, Xapic};
     assert_eq!(
         ir::entry(0x31, 3, Xapic, true, ir::Named::By(0x18)),
         [1 | 1 << 4 | 0x31 << 16 | 3 << 40, 1 << 18 | 0x18]
@@ -277,6 +294,7 @@ fn interrupts_name_entries() {
         [1 | 0x31 << 16 | 3 << 40, 2 << 18 | 0x0205]
     );
     assert_eq!(ir::entry(0x31, 0x103, X2apic, false, ir::Named::By(0)), [1 | 0x31 << 16 | 0x103 << 32, 1 << 18]);
+    assert_eq!([Mode::of(false, true), Mode::of(true, false), Mode::of(true, true)], [Xapic, Xapic, X2apic]);
     for mode in [Xapic, X2apic] {
         let [low, _] = ir::entry(0x31, 3, mode, true, ir::Named::By(8));
         assert_eq!(ir::steered(low, 1, mode), ir::entry(0x31, 1, mode, true, ir::Named::By(8))[0]);

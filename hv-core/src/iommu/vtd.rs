@@ -1,5 +1,7 @@
 //! Intel's VT-d: the forms of its structures in memory and registers (architecture specification, chapters 6, 9 and 10).
 
+pub mod faults;
+
 use super::tables::{Entry, Format};
 use super::{Access, Fault, Forget, Stopped};
 use x86::Mfn;
@@ -241,6 +243,16 @@ pub mod remapping {
     }
 
     impl Mode {
+        /// The one to use. Units that do not know x2APIC's ids reach CPUs in that mode by eight bits all the same, as messages do
+        /// that are not remapped: devices interrupt no CPUs with larger ids.
+        pub const fn of(cpus_use_x2apic: bool, units_know_x2apic: bool) -> Self {
+            if cpus_use_x2apic && units_know_x2apic {
+                Self::X2apic
+            } else {
+                Self::Xapic
+            }
+        }
+
         const fn destination(self, apic_id: u32) -> u64 {
             match self {
                 Self::Xapic => (apic_id as u64 & 0xff) << 40,
@@ -257,6 +269,29 @@ pub mod remapping {
         /// Those of these buses, first and last: what lies behind a bridge that takes its own bus's number or that of the bus
         /// behind it.
         OnBuses(u8, u8),
+    }
+
+    /// A bridge that puts an identity of its own on what the functions behind it do.
+    #[derive(Clone, Copy, Debug)]
+    pub struct Hiding {
+        /// Its own source id.
+        pub source_id: u16,
+        /// It leads to PCI Express.
+        pub is_express: bool,
+        /// The bus behind it.
+        pub secondary: u8,
+    }
+
+    impl Named {
+        /// Under which names messages of `source_id` are seen.
+        pub const fn of(source_id: u16, bridge: Option<Hiding>) -> Self {
+            match bridge {
+                None => Self::By(source_id),
+                // A conventional bridge uses its own name, one to PCI Express the number of the bus behind it.
+                Some(Hiding { is_express: false, source_id, .. }) => Self::By(source_id),
+                Some(Hiding { secondary, .. }) => Self::OnBuses(secondary, secondary),
+            }
+        }
     }
 
     /// A table entry for `vector` of CPU `apic_id`, for those that may name it.

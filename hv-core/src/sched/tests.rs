@@ -495,3 +495,23 @@ proptest! {
         }
     }
 }
+
+/// Between these a CPU has its state, or will have it at once, although the vCPU is loaded nowhere.
+#[test]
+fn who_was_chosen_or_is_not_stored_yet_does_not_sleep() {
+    let mut s = Scheduler::new(4, Params::DEFAULT);
+    s.online(0, 0);
+    let (a, b) = (s.add(0).unwrap(), s.add(0).unwrap());
+    assert!(s.is_asleep(a));
+    s.wake(a, 0);
+    assert!(!s.is_asleep(a), "it waits for a CPU");
+    assert_eq!(s.pick(0, MS, false).next, Some(a));
+    assert!(!s.is_asleep(a), "a CPU will load it");
+    assert_eq!(s.sleep(a, Sleep::Offline, MS), Some(0));
+    assert!(!s.is_asleep(a), "its CPU does not know yet");
+    s.wake(b, MS);
+    assert_eq!(s.pick(0, 2 * MS, false).next, Some(b));
+    assert!(!s.is_asleep(a), "its registers are not stored");
+    s.context_saved(0, 2 * MS);
+    assert!(s.is_asleep(a));
+}

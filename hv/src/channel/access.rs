@@ -9,11 +9,16 @@ use hv_core::grant::audit::Named;
 use x86::{Mfn, PAGE_SIZE};
 use xen_abi::grant::GntStatus;
 
-/// A frame that a grant in use holds. The default is none: nothing is read from it or written to it.
+/// A frame that a grant in use holds, or a card. The default is none: nothing is read from it or written to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held(u64);
 
 impl Held {
+    /// A frame of RAM that a card holds, for as long as what is made of it is in use.
+    pub fn by_card(mfn: Mfn) -> Self {
+        Self(mfn.raw())
+    }
+
     /// Its frame number.
     pub fn mfn(self) -> u64 {
         self.0
@@ -58,8 +63,8 @@ impl Frames<Held> for Bytes {
     #[inline]
     fn read(&self, frame: Held, offset: u16, to: &mut [u8]) {
         if let Some(from) = Self::place(frame, offset, to.len()) {
-            // SAFETY: inside a frame of RAM that a grant in use holds (`Held` comes from `pin`, and what has it is dropped before
-            // `unpin`); what a guest writes meanwhile is only bytes.
+            // SAFETY: inside a frame of RAM that is held: by a grant in use (`Held` comes from `pin`, and what has it is dropped
+            // before `unpin`), or by a card (`by_card`); what a guest writes meanwhile is only bytes.
             unsafe { core::ptr::copy(from, to.as_mut_ptr(), to.len()) };
         }
     }
@@ -67,7 +72,7 @@ impl Frames<Held> for Bytes {
     #[inline]
     fn write(&self, frame: Held, offset: u16, from: &[u8]) {
         if let Some(to) = Self::place(frame, offset, from.len()) {
-            // SAFETY: as above; the grant is in use for writing, and no Rust object lies there.
+            // SAFETY: as above; the grant is in use for writing, or the frame is its card's; no Rust object lies there.
             unsafe { core::ptr::copy(from.as_ptr(), to, from.len()) };
         }
     }

@@ -1,9 +1,10 @@
 //! What is plugged in: interfaces come and go, whoever wants them to.
 
 use super::access::RingPage;
+use super::cards::Attached;
 use super::switch::Switches;
 use super::vif::{Handle, Line, Rx, Tx, MAX_VIFS, RX_EVENT, TX_EVENT, VIFS};
-use super::{timed, traffic};
+use super::{timed, traffic, uplink};
 use crate::arch::tsc;
 use crate::domain::{self, Domain};
 use crate::mem::frames;
@@ -20,25 +21,29 @@ use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use hv_core::evtchn::Binding;
-use xen_abi::channel_op::{self as op, ChannelConnect, ChannelStatus};
+use xen_abi::channel_op::{self as op, ChannelConnect};
 use xen_abi::errno::Errno;
 
 /// What is plugged in where.
-struct Config {
-    switches: Switches,
+pub(super) struct Config {
+    pub(super) switches: Switches,
     /// By place.
-    vifs: BTreeMap<u16, Plugged>,
+    pub(super) vifs: BTreeMap<u16, Plugged>,
+    /// Network cards, by place.
+    pub(super) cards: BTreeMap<usize, Attached>,
     /// Connections so far.
     count: u32,
 }
 
 /// An interface as it was asked for.
-struct Plugged {
-    handle: Handle,
-    request: ChannelConnect,
+pub(super) struct Plugged {
+    pub(super) handle: Handle,
+    pub(super) request: ChannelConnect,
 }
 
-static CONFIG: Mutex<Config> = Mutex::new(Config { switches: Switches::new(), vifs: BTreeMap::new(), count: 0 });
+/// All of it.
+pub(super) static CONFIG: Mutex<Config> =
+    Mutex::new(Config { switches: Switches::new(), vifs: BTreeMap::new(), cards: BTreeMap::new(), count: 0 });
 
 /// Makes a switch; its name. ENOSPC, ENOMEM.
 pub fn create_switch() -> Result<u32, Errno> {
@@ -60,30 +65,43 @@ pub fn destroy_switch(switch: u32) -> Result<(), Errno> {
 
 impl Config {
     /// The switch gets the ports that it has now; the number of its table. ENOMEM: it keeps the old ones.
-    fn publish(&mut self, switch: u32) -> Result<u64, Errno> {
+    pub(super) fn publish(&mut self, switch: u32) -> Result<u64, Errno> {
         let plugged = || self.vifs.values().filter(|p| p.request.switch == switch);
+        let card = self.card_of(switch);
         let mut ports = Vec::new();
-        ports.try_reserve_exact(plugged().count()).map_err(|_| Errno::ENOMEM)?;
-        ports.extend(plugged().map(|Plugged { handle, request }| Port {
-            id: PortId(handle.place()),
-            kind: kind_of(request.flags),
-            mac: request.mac,
+        ports.try_reserve_exact(plugged().count() + 1).map_err(|_| Errno::ENOMEM)?;
+        ports.extend(plugged().map(|p| Port {
+            id: PortId(p.handle.place()),
+            kind: p.kind(card.is_some()),
+            mac: p.request.mac,
         }));
-        self.switches.publish(switch, &ports)
+        ports.extend(card.map(|card| Port { id: uplink::port(card), kind: Kind::Uplink, mac: [0; 6] }));
+        let generation = self.switches.publish(switch, &ports)?;
+        if let Some(card) = card {
+            uplink::link(card, switch, generation);
+        }
+        Ok(generation)
     }
 
-    /// The interface of that name.
-    fn find(&self, handle: Handle) -> Result<&Plugged, Errno> {
+    /// The interface of that name. ENOENT.
+    pub(super) fn find(&self, handle: Handle) -> Result<&Plugged, Errno> {
         self.vifs.get(&handle.place()).filter(|p| p.handle == handle).ok_or(Errno::ENOENT)
     }
 }
 
-/// What an interface is to its switch, by its `CONNECT_*`.
-fn kind_of(flags: u32) -> Kind {
-    if flags & op::CONNECT_UPLINK != 0 {
-        Kind::Uplink
-    } else {
-        Kind::Guest { any_source: flags & op::CONNECT_ANY_SOURCE != 0 }
+impl Plugged {
+    /// It is its switch's way out, unless there is a card.
+    pub(super) fn is_uplink(&self) -> bool {
+        self.request.flags & op::CONNECT_UPLINK != 0
+    }
+
+    /// What it is to its switch, which has a card or not.
+    fn kind(&self, has_card: bool) -> Kind {
+        match self.is_uplink() {
+            true if has_card => Kind::Driver { is_promiscuous: false },
+            true => Kind::Uplink,
+            false => Kind::Guest { any_source: self.request.flags & op::CONNECT_ANY_SOURCE != 0 },
+        }
     }
 }
 
@@ -108,9 +126,9 @@ pub fn connect(request: &ChannelConnect) -> Result<Handle, Errno> {
     if guest.is_dying() || backend.is_dying() {
         return Err(Errno::EINVAL);
     }
-    let is_uplink = |r: &ChannelConnect| r.flags & op::CONNECT_UPLINK != 0;
+    let is_uplink = request.flags & op::CONNECT_UPLINK != 0;
     let same = |p: &Plugged| p.request.guest == request.guest && p.request.device == request.device;
-    let other_uplink = |p: &Plugged| is_uplink(request) && is_uplink(&p.request) && p.request.switch == request.switch;
+    let other_uplink = |p: &Plugged| is_uplink && p.is_uplink() && p.request.switch == request.switch;
     if config.vifs.values().any(|p| same(p) || other_uplink(p)) {
         return Err(Errno::EBUSY);
     }
@@ -190,9 +208,13 @@ fn bind(guest: &Domain, line: &Line) -> Result<(), Errno> {
 
 /// Takes an interface out of everything. Everything that was its own is back then; others' packets that waited for it are answered.
 fn unplug(config: &mut Config, handle: Handle) {
-    let Some(Plugged { request, .. }) = config.vifs.remove(&handle.place()) else { return };
+    let Some(plugged) = config.vifs.remove(&handle.place()) else { return };
+    let request = plugged.request;
     // Without memory the old table stays, which leads to an empty place.
     let _ = config.publish(request.switch);
+    if plugged.is_uplink() {
+        config.unlink(&plugged);
+    }
     let sides = handle.sides();
     let rx = sides.rx.lock().take();
     let tx = sides.tx.lock().take();
@@ -213,6 +235,7 @@ fn unplug(config: &mut Config, handle: Handle) {
                 rx.backlog.retain(|item| item.sender != handle);
             }
         }
+        uplink::forget(handle);
         let mut grants = tx.line.grants(&guest);
         tx.queue.close(&mut grants);
     }
@@ -246,48 +269,4 @@ pub fn forget_domain(d: &Domain) -> Result<(), Errno> {
         unplug(&mut config, handle);
     }
     Err(Errno::ERESTART)
-}
-
-/// What an interface is and has done. ENOENT.
-pub fn status(handle: Handle) -> Result<ChannelStatus, Errno> {
-    let config = CONFIG.lock();
-    config.find(handle).map(describe)
-}
-
-/// The same of the first one from `place` on. ENOENT.
-pub fn next(place: u32) -> Result<ChannelStatus, Errno> {
-    let place = u16::try_from(place).map_err(|_| Errno::ENOENT)?;
-    let config = CONFIG.lock();
-    config.vifs.range(place..).next().map(|(_, plugged)| describe(plugged)).ok_or(Errno::ENOENT)
-}
-
-fn describe(Plugged { handle, request }: &Plugged) -> ChannelStatus {
-    let &ChannelConnect { guest, backend, device, switch, flags, mac, .. } = request;
-    let mut status = ChannelStatus {
-        vif: handle.raw(),
-        next: u32::from(handle.place()) + 1,
-        guest,
-        backend,
-        device,
-        switch,
-        flags,
-        mac,
-        ..ChannelStatus::default()
-    };
-    let sides = handle.sides();
-    if let Some(tx) = sides.tx.lock().as_deref() {
-        let stats = tx.queue.stats;
-        status.state |= if tx.queue.fatal().is_some() { op::STATE_TX_ENDED } else { 0 };
-        status.tx_waiting = tx.queue.journal().nr_packets();
-        (status.tx_packets, status.tx_bytes) = (stats.packets, stats.bytes);
-        (status.tx_errors, status.tx_dropped, status.tx_refused) = (stats.errors, stats.dropped, tx.refused);
-    }
-    if let Some(rx) = sides.rx.lock().as_deref() {
-        let stats = rx.queue.stats;
-        status.state |= if rx.queue.fatal().is_some() { op::STATE_RX_ENDED } else { 0 };
-        status.state |= if rx.backlog.is_stalled() { op::STATE_STALLED } else { 0 };
-        (status.rx_packets, status.rx_bytes) = (stats.packets, stats.bytes);
-        (status.rx_errors, status.rx_dropped) = (stats.errors, stats.dropped);
-    }
-    status
 }

@@ -10,28 +10,42 @@
 //! - its *transmit* side: ring, journal, the packet in hand. Held while a packet of it is read, so that its grants stay in use.
 //! - its *receive* side: ring and backlog. Taken while a transmit side is held, one at a time.
 //!
-//! Lock order: what is plugged in ([`connect`]), a transmit side, a receive side, a switch's table; then the locks of domains
+//! A network card that a twin drives ([`uplink`]) has one, with what waits for it.
+//!
+//! Lock order: what is plugged in ([`connect`]), a transmit side, a receive side or a card, a switch's table; then the locks of domains
 //! (grants, events).
 
 mod access;
+mod cards;
 mod connect;
+mod inlet;
 mod recount;
+mod status;
 mod switch;
 mod timed;
 mod traffic;
+mod uplink;
 mod vif;
 
-pub use connect::{connect, create_switch, destroy_switch, disconnect, forget_domain, lost_port, next, status};
+pub use connect::{connect, create_switch, destroy_switch, disconnect, forget_domain, lost_port};
 pub use recount::tell;
+pub use status::{next, status, way_out};
 pub use timed::hold_still;
 pub use vif::Handle;
 
 use crate::sched::run;
+use crate::twin::net;
 use traffic::Budget;
 
-/// Device channels get their time.
+/// Device channels get their time, and hear of network cards.
 pub fn install() {
     run::install_channel_work(timed::work);
+    net::install(net::Hooks {
+        attached: cards::attached,
+        detached: cards::detached,
+        received: inlet::received,
+        transmitted: uplink::transmitted,
+    });
 }
 
 /// Does what an event of an interface asks for, whose port has this name. `true`: there is more to do.

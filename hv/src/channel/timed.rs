@@ -2,13 +2,14 @@
 //! what was left over.
 
 use super::traffic::{self, Budget, TICK_NS};
+use super::uplink;
 use super::vif::{Handle, VIFS};
 use crate::sched::timers;
 use crate::sync::{Mutex, MutexGuard};
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 /// Until what is left over is gone on with, in ns. Guests run meanwhile.
-const REST_NS: u64 = 100_000;
+pub const REST_NS: u64 = 100_000;
 
 /// Where it is begun; held by whoever works, or wants nobody to.
 static FROM: Mutex<usize> = Mutex::new(0);
@@ -45,6 +46,7 @@ pub fn work(now: u64) {
         }
         next = next.min(look_at_sender(place, now, &mut budget)).min(look_at_receiver(place, now, &mut budget));
     }
+    next = next.min(uplink::look(now, &mut budget));
     drop(from);
     if next != u64::MAX {
         timers::arm_channels(next);

@@ -1,12 +1,12 @@
 //! Packets on their way: out of transmit rings, through the switch, into receive rings.
 
 use super::access::{Bytes, Held};
-use super::switch;
 use super::vif::{at_port, Handle, Item, Rx, Sides, Tx};
+use super::{switch, uplink};
 use crate::arch::tsc;
 use crate::domain::Domain;
 use crate::sched::timers;
-use ::channel::packet::Packet;
+use ::channel::packet::View;
 use ::channel::switch::{Forward, PortId, Table};
 use ::channel::vif::journal::Token;
 use ::channel::vif::rx::{Delivered, Progress};
@@ -37,7 +37,7 @@ impl Default for Budget {
 impl Budget {
     /// Something was done for `bytes` bytes.
     #[inline]
-    fn spend(&mut self, bytes: u32) {
+    pub fn spend(&mut self, bytes: u32) {
         self.0 = self.0.saturating_sub(EACH.saturating_add(bytes));
     }
 
@@ -105,11 +105,11 @@ fn pass_on(tx: &mut Tx, guest: &Domain, table: &Table, token: Token, now: u64, b
     let may_wait = tx.queue.unanswered() <= MAY_WAIT;
     let mut batch = Batch { table, switch: tx.line.switch, now, may_wait, budget };
     let is_done = match table.forward(PortId(sender.place()), tx.packet.header()) {
-        Forward::To(port) => batch.pass(&tx.packet, port, item),
+        Forward::To(port) => batch.pass(tx, port, item),
         Forward::Flood => {
             for port in table.others(PortId(sender.place())) {
                 // Each receiver is one more reader; one that has it is none any more.
-                if tx.queue.hold(token).is_ok() && batch.pass(&tx.packet, port.id, item) {
+                if tx.queue.hold(token).is_ok() && batch.pass(tx, port.id, item) {
                     tx.complete(guest, token);
                 }
             }
@@ -127,20 +127,25 @@ fn pass_on(tx: &mut Tx, guest: &Domain, table: &Table, token: Token, now: u64, b
 }
 
 /// What packets of one sender have in common.
-struct Batch<'a> {
-    table: &'a Table,
-    switch: u32,
-    now: u64,
+pub struct Batch<'a> {
+    /// Where addresses are.
+    pub table: &'a Table,
+    /// In which switch.
+    pub switch: u32,
+    /// Time in ns.
+    pub now: u64,
     /// The sender has room in its ring for packets that are not answered.
-    may_wait: bool,
-    budget: &'a mut Budget,
+    pub may_wait: bool,
+    /// What is left of the portion.
+    pub budget: &'a mut Budget,
 }
 
 impl Batch<'_> {
-    /// A packet goes to a port. `false`: it waits there.
+    /// The packet in the hand of `tx` goes to a port. `false`: it waits there.
     #[inline]
-    fn pass(&mut self, packet: &Packet<Held>, port: PortId, mut item: Item) -> bool {
-        let Some(Sides { rx, .. }) = at_port(port) else { return true };
+    fn pass(&mut self, tx: &mut Tx, port: PortId, mut item: Item) -> bool {
+        let Some(Sides { rx, .. }) = at_port(port) else { return uplink::pass(self, tx, port, item) };
+        let packet = tx.packet.view();
         let mut side = rx.lock();
         // The table may be an old one, and the place another's by now.
         let is_its = |rx: &&mut Rx| rx.line.switch == self.switch && rx.joined <= self.table.generation();
@@ -148,18 +153,18 @@ impl Batch<'_> {
         let Some(guest) = rx.line.guest() else { return true };
         let may_begin = rx.backlog.is_empty() && !self.budget.is_spent();
         self.budget.spend(packet.len());
-        if may_begin && deliver(rx, &guest, packet, &mut item.progress) {
+        if may_begin && deliver(rx, &guest, &packet, &mut item.progress) {
             return true;
         }
-        self.wait(rx, packet, item, may_begin)
+        self.wait(rx, packet.len(), item, may_begin)
     }
 
     /// A packet waits, if it may.
     #[cold]
-    fn wait(&self, rx: &mut Rx, packet: &Packet<Held>, item: Item, is_full: bool) -> bool {
+    fn wait(&self, rx: &mut Rx, bytes: u32, item: Item, is_full: bool) -> bool {
         // Without room its guest will notify; else it is only that this portion is spent.
         timers::arm_channels(if is_full { self.now.saturating_add(TICK_NS) } else { self.now });
-        let is_refused = !self.may_wait || rx.backlog.push(item, packet.len(), self.now).is_err();
+        let is_refused = !self.may_wait || rx.backlog.push(item, bytes, self.now).is_err();
         rx.queue.stats.dropped += u64::from(is_refused);
         is_refused
     }
@@ -167,7 +172,7 @@ impl Batch<'_> {
 
 /// Copies a packet to `guest`, whose receive side this is. `false`: there is no room.
 #[inline]
-fn deliver(rx: &mut Rx, guest: &Domain, packet: &Packet<Held>, progress: &mut Progress) -> bool {
+pub fn deliver(rx: &mut Rx, guest: &Domain, packet: &View<'_, Held>, progress: &mut Progress) -> bool {
     if rx.queue.fatal().is_some() {
         rx.queue.stats.dropped += 1;
         return true;
@@ -175,7 +180,7 @@ fn deliver(rx: &mut Rx, guest: &Domain, packet: &Packet<Held>, progress: &mut Pr
     let mut grants = rx.line.grants(guest);
     let mut looks = 0;
     let is_done = loop {
-        match rx.queue.deliver(&mut grants, &Bytes, &packet.view(), progress) {
+        match rx.queue.deliver(&mut grants, &Bytes, packet, progress) {
             Ok(Delivered::Done) => break true,
             Ok(Delivered::NoRoom { slots }) => match rx.queue.ask_for_event(slots) {
                 Ok(true) if looks < LOOKS => looks += 1,
@@ -241,9 +246,9 @@ fn retry(handle: Handle, mut item: Item, now: u64, budget: &mut Budget) -> bool 
         return true;
     };
     let (Some(from), Some(to)) = (tx.line.guest(), rx.line.guest()) else { return false };
-    let is_done = !may_go_on(tx, handle, item.token) || {
+    let is_done = !may_go_on(tx, PortId(handle.place()), item.token) || {
         budget.spend(tx.packet.len());
-        deliver(rx, &to, &tx.packet, &mut item.progress)
+        deliver(rx, &to, &tx.packet.view(), &mut item.progress)
     };
     if !is_done {
         if let Some(first) = rx.backlog.first() {
@@ -259,11 +264,11 @@ fn retry(handle: Handle, mut item: Item, now: u64, budget: &mut Budget) -> bool 
 }
 
 /// Makes a packet that waits for `receiver` anew. `false`: its sender has changed it meanwhile, and it does not go there any more.
-fn may_go_on(tx: &mut Tx, receiver: Handle, token: Token) -> bool {
+pub fn may_go_on(tx: &mut Tx, receiver: PortId, token: Token) -> bool {
     let port = PortId(tx.line.handle.place());
     let Some(table) = switch::table(tx.line.switch) else { return false };
     let forward = |tx: &Tx| match table.forward(port, tx.packet.header()) {
-        Forward::To(to) => to.0 == receiver.place(),
+        Forward::To(to) => to == receiver,
         Forward::Flood => true,
         Forward::Drop(_) => false,
     };

@@ -6,7 +6,7 @@ use crate::mem::guest_ptr::plain;
 use xen_abi::channel_op as op;
 use xen_abi::errno::Errno;
 
-plain!(op::ChannelSwitch, op::ChannelVif, op::ChannelConnect, op::ChannelStatus);
+plain!(op::ChannelSwitch, op::ChannelVif, op::ChannelConnect, op::ChannelStatus, op::ChannelWayOut);
 
 /// CHANNELOP_*, for the control domain. Errors: EPERM for others; EFAULT; ENOENT for switches and interfaces that do not exist;
 /// EINVAL for bad arguments; ENOSYS for unknown commands; others with each command. Source: `xen-abi/src/channel_op.rs`.
@@ -46,6 +46,11 @@ pub fn call(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>) -> Outcome {
         op::CHANNELOP_VIF_NEXT => {
             let r: op::ChannelStatus = arg.cast().read()?;
             arg.cast().write(&channel::next(r.next)?)?;
+            OK
+        }
+        op::CHANNELOP_WAY_OUT => {
+            let r: op::ChannelWayOut = arg.cast().read()?;
+            arg.cast().write(&channel::way_out(r.switch)?)?;
             OK
         }
         _ => Err(Errno::ENOSYS),

@@ -3,8 +3,8 @@
 mod unit;
 
 use super::hardware::{Confined, Hardware, Interrupt, Source, Strange};
+use crate::arch::acpi;
 use crate::arch::pci::{self, Sbdf};
-use crate::arch::{acpi, lapic};
 use crate::sync::Mutex;
 use crate::warn;
 use alloc::boxed::Box;
@@ -137,12 +137,9 @@ impl Hardware for AmdVi {
     }
 
     fn enable(&mut self, remaps_interrupts: bool) {
-        // Entries of this form name CPUs by eight bits.
-        self.remaps_interrupts = remaps_interrupts
-            && !lapic::is_x2apic()
-            && super::hardware::knows_io_apics(|id| {
-                self.ivrs.units.iter().flat_map(|u| &u.io_apics).any(|a| a.id == id)
-            });
+        // Entries of this form name CPUs by eight bits, and so do messages that are not remapped: devices interrupt no others.
+        let is_described = |id| self.ivrs.units.iter().flat_map(|u| &u.io_apics).any(|a| a.id == id);
+        self.remaps_interrupts = remaps_interrupts && super::hardware::knows_io_apics(is_described);
         if self.remaps_interrupts {
             for u in &self.ivrs.units {
                 for scope in &u.scopes {

@@ -10,7 +10,7 @@ use crate::warn;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use hv_core::iommu::dmar::Dmar;
-use hv_core::iommu::vtd::remapping::Named;
+use hv_core::iommu::vtd::remapping::{Hiding, Mode, Named};
 use hv_core::iommu::vtd::Invalidation;
 use hv_core::iommu::{AnyFormat, Fault, Forget, Remapped};
 use unit::Unit;
@@ -60,15 +60,13 @@ impl VtD {
 
 /// Under which names the function's messages are seen.
 fn named(at: Sbdf) -> Named {
-    match pci::function(at).and_then(|f| f.identity_bridge()) {
-        None => Named::By(at.source_id()),
-        // A conventional bridge uses its own name, one to PCI Express the number of the bus behind it.
-        Some(bridge) if bridge.layout.express.is_none() => Named::By(bridge.at.source_id()),
-        Some(bridge) => {
-            let bus = bridge.secondary().unwrap_or(at.bus);
-            Named::OnBuses(bus, bus)
-        }
-    }
+    let bridge = pci::function(at).and_then(|f| f.identity_bridge());
+    let hiding = bridge.map(|bridge| Hiding {
+        source_id: bridge.at.source_id(),
+        is_express: bridge.layout.express.is_some(),
+        secondary: bridge.secondary().unwrap_or(at.bus),
+    });
+    Named::of(at.source_id(), hiding)
 }
 
 impl Hardware for VtD {
@@ -103,10 +101,10 @@ impl Hardware for VtD {
     }
 
     fn enable(&mut self, remaps_interrupts: bool) {
-        let fits = |u: &Unit| !lapic::is_x2apic() || u.capabilities.has_x2apic_interrupts();
-        let can_remap = self.units.iter().all(|u| u.capabilities.can_remap_interrupts() && fits(u));
+        let can_remap = self.units.iter().all(|u| u.capabilities.can_remap_interrupts());
+        let knows_x2apic = self.units.iter().all(|u| u.capabilities.has_x2apic_interrupts());
         if remaps_interrupts && can_remap && super::hardware::knows_io_apics(|id| self.io_apic_source(id).is_some()) {
-            self.remapping = remap::Table::new();
+            self.remapping = remap::Table::new(Mode::of(lapic::is_x2apic(), knows_x2apic));
         }
         self.units.iter().for_each(|u| u.enable(self.remapping.as_ref()));
         acpi::hide_dmar();

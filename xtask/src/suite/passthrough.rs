@@ -6,7 +6,7 @@ use super::xl::judge;
 use super::{clean, Bed, Body, Test};
 use crate::run::{check_disk, check_net};
 use anyhow::{ensure, Result};
-use testbed::machine::{Disk, Ending, Machine, IOMMU};
+use testbed::machine::{Disk, Ending, Machine, Qemu, IOMMU};
 use testbed::peer::Peer;
 use testbed::{host, pattern};
 
@@ -42,6 +42,12 @@ pub fn tests() -> Vec<Test> {
         "dom0s-devices-work-behind-amd-vi",
         Box::new(|bed| dom0_behind(bed, "dom0-amd-vi", "iommu=verbose", "e1000", AMD_VI)),
     );
+    for (name, file, unit) in [
+        ("dom0s-devices-work-behind-an-iommu-with-x2apic", "dom0-iommu-x2apic", IOMMU),
+        ("dom0s-devices-work-behind-amd-vi-with-x2apic", "dom0-amd-vi-x2apic", AMD_VI),
+    ] {
+        add("linux", name, Box::new(move |bed| with_x2apic(bed, file, unit)));
+    }
     add(
         "linux",
         "dom0s-devices-reach-only-dom0s-memory",
@@ -112,6 +118,26 @@ fn with_guests(bed: &Bed, name: &str, jobs: &str) -> Result<Machine> {
 
 /// Packets and blocks through dom0's own drivers, which the IOMMU lets reach memory.
 fn dom0_behind(bed: &Bed, name: &str, option: &str, nic: &'static str, unit: &'static str) -> Result<String> {
+    dom0_of(bed, name, option, nic, unit, Qemu::chosen()).map(|(said, _)| said)
+}
+
+/// QEMU's processor has x2APIC from version 10 on; its units name CPUs by eight bits. Interrupts are remapped all the same.
+fn with_x2apic(bed: &Bed, name: &str, unit: &'static str) -> Result<String> {
+    let (said, lines) = dom0_of(bed, name, "iommu=verbose", "e1000e", unit, Qemu::Ten)?;
+    for words in ["Local APIC: id 0, version 0x14, x2APIC", "interrupts are remapped, and none but"] {
+        ensure!(lines.iter().any(|line| line.contains(words)), "the hypervisor did not say `{words}`");
+    }
+    Ok(said)
+}
+
+fn dom0_of(
+    bed: &Bed,
+    name: &str,
+    option: &str,
+    nic: &'static str,
+    unit: &'static str,
+    qemu: Qemu,
+) -> Result<(String, Vec<String>)> {
     let peer = Peer::start(name)?;
     let disk = host::target("images")?.join(format!("{name}.raw"));
     pattern::make_disk(&disk, bed.mib)?;
@@ -124,6 +150,7 @@ fn dom0_behind(bed: &Bed, name: &str, option: &str, nic: &'static str, unit: &'s
     machine.nic = Some((nic, peer.socket().to_path_buf()));
     machine.disks = vec![Disk { device: "nvme", file: disk.clone(), writable: true }];
     machine.timeout_s = 300 + bed.mib * 10;
+    machine.qemu = qemu;
     let outcome = machine.start()?.finish(|_| false)?;
     check_net(&outcome, peer.counts())?;
     check_disk(&outcome)?;
@@ -132,5 +159,5 @@ fn dom0_behind(bed: &Bed, name: &str, option: &str, nic: &'static str, unit: &'s
     std::fs::remove_file(&disk)?;
     let stopped = outcome.lines.iter().find(|l| l.contains("was stopped") || l.contains("DMAR:[DMA"));
     ensure!(stopped.is_none(), "an access of dom0's own was stopped: {}", stopped.map_or("", String::as_str));
-    Ok(format!("{} datagrams, {blocks} blocks", peer.counts().received))
+    Ok((format!("{} datagrams, {blocks} blocks", peer.counts().received), outcome.lines))
 }

@@ -1,6 +1,5 @@
 //! Interrupt remapping: one table for all units, an entry for each line of `irq::guest`.
 
-use crate::arch::lapic;
 use crate::iommu::hardware::Interrupt;
 use crate::iommu::memory;
 use crate::mem::{frames, phys_to_virt};
@@ -14,32 +13,25 @@ const ORDER: u32 = 3;
 /// Entries of the table, as a power of two.
 pub const ENTRIES_ORDER: u32 = ORDER + 8;
 
-/// How CPUs are named: as their local APICs are.
-pub fn mode() -> remapping::Mode {
-    if lapic::is_x2apic() {
-        remapping::Mode::X2apic
-    } else {
-        remapping::Mode::Xapic
-    }
-}
-
 /// The table.
 pub struct Table {
     /// Its first frame.
     pub first: Mfn,
+    /// How entries name CPUs.
+    pub mode: remapping::Mode,
     /// An entry's halves are changed under it.
     lock: Mutex<()>,
 }
 
 impl Table {
     /// An empty table. `None`: out of memory.
-    pub fn new() -> Option<Self> {
+    pub fn new(mode: remapping::Mode) -> Option<Self> {
         let first = frames::alloc(ORDER, frames::ANYWHERE)?;
         for n in 0..1 << ORDER {
             frames::scrub(first.add(n));
             memory::write_back(phys_to_virt(first.add(n).addr()), x86::PAGE_SIZE);
         }
-        Some(Self { first, lock: Mutex::new(()) })
+        Some(Self { first, mode, lock: Mutex::new(()) })
     }
 
     fn half(&self, index: u16, high: bool) -> Option<&'static AtomicU64> {
@@ -59,7 +51,7 @@ impl Table {
     /// Sets entry `index`. `named`: by whom. `forget` makes the units forget entries.
     pub fn set(&self, index: u16, interrupt: &Interrupt, named: remapping::Named, forget: impl Fn()) {
         let Interrupt { vector, apic_id, is_level, .. } = *interrupt;
-        let [low, high] = remapping::entry(vector, apic_id, mode(), is_level, named);
+        let [low, high] = remapping::entry(vector, apic_id, self.mode, is_level, named);
         let _lock = self.lock.lock();
         // Not present while the halves disagree.
         self.write(index, false, 0);
@@ -74,7 +66,7 @@ impl Table {
         let _lock = self.lock.lock();
         let Some(low) = self.half(index, false).map(|half| half.load(Ordering::Relaxed)) else { return false };
         if low != 0 {
-            self.write(index, false, remapping::steered(low, apic_id, mode()));
+            self.write(index, false, remapping::steered(low, apic_id, self.mode));
             forget();
         }
         true

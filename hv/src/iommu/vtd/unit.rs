@@ -1,6 +1,6 @@
 //! One VT-d unit: registers, context tables, the queue of invalidations.
 
-use super::remap::{mode, Table, ENTRIES_ORDER};
+use super::remap::{Table, ENTRIES_ORDER};
 use crate::arch::pci::Sbdf;
 use crate::arch::{lapic, msi, vectors};
 use crate::cpu::percpu;
@@ -12,6 +12,7 @@ use crate::sync::Mutex;
 use crate::warn;
 use core::sync::atomic::{AtomicU32, Ordering};
 use hv_core::iommu::dmar;
+use hv_core::iommu::vtd::faults::{self, Records, Taken};
 use hv_core::iommu::vtd::{self, global, reg, Capabilities, Invalidation};
 use hv_core::iommu::{Fault, Forget, TableMem};
 use x86::{MachAddr, Mfn, PAGE_SIZE};
@@ -20,8 +21,6 @@ use x86::{MachAddr, Mfn, PAGE_SIZE};
 const QUEUE_LEN: usize = 256;
 /// What a loader may have left on.
 const STATES: u32 = global::TRANSLATION | global::QUEUED_INVALIDATION | global::INTERRUPT_REMAPPING;
-/// Looks at all records of faults before others get their turn.
-const FAULT_ROUNDS: u32 = 64;
 /// CPU that takes fault interrupts.
 const CPU: usize = 0;
 
@@ -110,7 +109,8 @@ impl Unit {
         self.submit(&mut state, &[Invalidation::Contexts, Invalidation::Translations(Forget::All)]);
         self.enable_faults();
         if let Some(table) = remapping {
-            self.write64(reg::IRTA, vtd::remapping::table_register(table.first.addr().raw(), ENTRIES_ORDER, mode()));
+            let register = vtd::remapping::table_register(table.first.addr().raw(), ENTRIES_ORDER, table.mode);
+            self.write64(reg::IRTA, register);
             self.command(&mut state, global::INTERRUPT_TABLE);
             self.submit(&mut state, &[Invalidation::Interrupts]);
             self.command(&mut state, global::INTERRUPT_REMAPPING);
@@ -121,7 +121,7 @@ impl Unit {
     /// Lets it interrupt when it stops an access.
     fn enable_faults(&self) {
         for n in 0..self.capabilities.nr_fault_records() {
-            self.write32(self.capabilities.fault_records() + 16 * n + 12, 1 << 31);
+            self.empty(n);
         }
         self.write32(reg::FSTS, vtd::FAULT_OVERFLOW);
         let Some(vector) = vectors::allocate(vectors::Owner::Iommu) else {
@@ -135,30 +135,17 @@ impl Unit {
         self.write32(reg::FECTL, 0);
     }
 
-    /// Takes the accesses that were stopped since the last time: until no record is full, for as long as one is, the unit does
-    /// not interrupt again.
-    pub fn take_faults(&self, mut tell: impl FnMut(Fault)) {
-        for _ in 0..FAULT_ROUNDS {
-            for n in 0..self.capabilities.nr_fault_records() {
-                let at = self.capabilities.fault_records() + 16 * n;
-                let record = [read64(self.registers, at), read64(self.registers, at + 8)];
-                if let Some(fault) = vtd::decode_fault(record) {
-                    self.write32(at + 12, 1 << 31);
-                    tell(fault);
-                }
-            }
-            self.write32(reg::FSTS, vtd::FAULT_OVERFLOW);
-            if self.read32(reg::FSTS) & vtd::FAULT_PENDING == 0 {
-                return;
-            }
+    /// Takes the accesses that were stopped since the last time.
+    pub fn take_faults(&self, tell: impl FnMut(Fault)) {
+        if faults::take(self, tell) == Taken::NotAll {
+            // The interrupt is raised once more, so that others get their turn first.
+            let [vector, ..] = self.read32(reg::FEDATA).to_le_bytes();
+            lapic::send(percpu::cpu(CPU).map_or(0, |c| c.apic_id.get()), vector);
         }
-        self.ask_again();
     }
 
-    /// There is no end of them: the interrupt is raised once more, so that others get their turn first.
-    fn ask_again(&self) {
-        let [vector, ..] = self.read32(reg::FEDATA).to_le_bytes();
-        lapic::send(percpu::cpu(CPU).map_or(0, |c| c.apic_id.get()), vector);
+    fn fault_record(&self, n: usize) -> usize {
+        self.capabilities.fault_records() + 16 * n
     }
 
     /// What the function is stopped from is not recorded any more, until [`Self::set_context`].
@@ -249,6 +236,25 @@ impl Unit {
             assert!(errors == 0, "IOMMU: its queue stopped, fault status {errors:#x}");
             false
         });
+    }
+}
+
+impl Records for Unit {
+    fn count(&self) -> usize {
+        self.capabilities.nr_fault_records()
+    }
+    fn read(&self, n: usize) -> [u64; 2] {
+        let at = self.fault_record(n);
+        [read64(self.registers, at), read64(self.registers, at + 8)]
+    }
+    fn empty(&self, n: usize) {
+        self.write32(self.fault_record(n) + 12, 1 << 31);
+    }
+    fn forget_overflow(&self) {
+        self.write32(reg::FSTS, vtd::FAULT_OVERFLOW);
+    }
+    fn is_pending(&self) -> bool {
+        self.read32(reg::FSTS) & vtd::FAULT_PENDING != 0
     }
 }
 

@@ -1,0 +1,154 @@
+#![allow(clippy::cast_possible_truncation, reason = "small numbers")]
+
+use super::*;
+use crate::oracle::frames::Shape;
+use crate::oracle::memory::Memory;
+use crate::packet::{Checksum, Fragment, Gso, GsoKind, Packet};
+use proptest::prelude::*;
+use std::rc::Rc;
+use std::vec::Vec;
+
+const A: [u8; 6] = [0, 0x16, 0x3e, 0, 0, 1];
+const B: [u8; 6] = [0, 0x16, 0x3e, 0, 0, 2];
+
+/// A card with so many places, which keeps what it is given.
+struct TestCard {
+    memory: Memory,
+    /// As many as there are clones besides this one.
+    places: Rc<()>,
+    nr_places: usize,
+    /// Bytes; is the checksum blank?
+    sent: Vec<(Vec<u8>, bool)>,
+}
+
+impl TestCard {
+    fn new(memory: &Memory, nr_places: usize) -> TestCard {
+        TestCard { memory: memory.clone(), places: Rc::new(()), nr_places, sent: Vec::new() }
+    }
+}
+
+impl Card<u32> for TestCard {
+    type Room = (Rc<()>, u32);
+
+    fn reserve(&mut self, bytes: u32) -> Option<Self::Room> {
+        let in_use = Rc::strong_count(&self.places) - 1 + self.sent.len();
+        (in_use < self.nr_places).then(|| (self.places.clone(), bytes))
+    }
+
+    fn send(&mut self, (_, room): Self::Room, frame: &View<'_, u32>) {
+        assert_eq!(room, frame.len(), "room for what is sent");
+        assert!(frame.gso.is_none());
+        let mut bytes = frame.header.to_vec();
+        for piece in frame.pieces() {
+            let mut part = std::vec![0; piece.len.into()];
+            self.memory.read(piece.frame, piece.offset, &mut part);
+            bytes.extend(part);
+        }
+        self.sent.push((bytes, matches!(frame.checksum, Checksum::Blank { .. })));
+    }
+}
+
+/// A packet as it comes from a guest.
+fn packet(memory: &Memory, bytes: &[u8], is_blank: bool, gso: Option<Gso>) -> Packet<u32> {
+    let mut packet = Packet::default();
+    let header = bytes.len().min(HEADER_BYTES);
+    packet.extend_header(header).copy_from_slice(&bytes[..header]);
+    for (frame, part) in (1..).zip(bytes[header..].chunks(3900)) {
+        memory.write(frame, 100, part);
+        packet.push(Fragment { frame, offset: 100, len: part.len() as u16 });
+    }
+    if is_blank {
+        let h = crate::offload::headers::parse(bytes).expect("TCP or UDP");
+        packet.checksum = Checksum::Blank {
+            start: h.l4 as u16,
+            field: (h.l4 + if h.protocol.number() == 6 { 16 } else { 6 }) as u16,
+        };
+    }
+    packet.gso = gso;
+    packet
+}
+
+fn takes(csum_v4: bool, csum_v6: bool) -> Takes {
+    Takes { max_frame: 1514, accepts: Accepts { csum_v4, csum_v6, ..Accepts::default() } }
+}
+
+#[test]
+fn what_is_too_long_is_not_taken() {
+    let memory = Memory::new(20);
+    for (payload, fits) in [(1460, true), (1461, false)] {
+        let shape = Shape::tcp(B, A, payload);
+        let mut card = TestCard::new(&memory, 1);
+        let packet = packet(&memory, &shape.complete(), false, None);
+        let sent = send(&mut card, &takes(true, true), &packet.view(), &memory, &mut Progress::default());
+        assert_eq!((sent == Sent::Done, card.sent.len()), (fits, usize::from(fits)));
+        assert_ne!(sent, Sent::NoRoom);
+    }
+    // Nor is one whose segments are.
+    for (size, fits) in [(1460, true), (1461, false)] {
+        let shape = Shape::tcp(B, A, 5000);
+        let gso = Some(Gso { kind: GsoKind::TcpV4, size });
+        let mut card = TestCard::new(&memory, 9);
+        let packet = packet(&memory, &shape.blank(), true, gso);
+        let sent = send(&mut card, &takes(true, true), &packet.view(), &memory, &mut Progress::default());
+        assert_eq!((sent, card.sent.len()), if fits { (Sent::Done, 4) } else { (Sent::Unfit, 0) });
+    }
+}
+
+#[test]
+fn room_that_is_not_used_is_given_back() {
+    let memory = Memory::new(20);
+    let shape = Shape::tcp(B, A, 1000);
+    // A checksum that is to be completed outside of the copied part.
+    let mut packet = packet(&memory, &shape.blank(), true, None);
+    packet.checksum = Checksum::Blank { start: 500, field: 516 };
+    let mut card = TestCard::new(&memory, 1);
+    let sent = send(&mut card, &takes(false, false), &packet.view(), &memory, &mut Progress::default());
+    assert_eq!((sent, card.sent.len(), Rc::strong_count(&card.places)), (Sent::Unfit, 0, 1));
+}
+
+proptest! {
+    /// Whatever the card can do and however often it is full, it gets what it would get from a reference, in order and once.
+    #[test]
+    fn cards_get_frames(
+        is_v6: bool, is_tcp: bool, options in 0u8..41, payload in 0usize..9000, seed: u32,
+        size in prop::option::of(100u16..1400), is_blank: bool, csum: (bool, bool), places in 1usize..5,
+    ) {
+        let shape = Shape { to: B, from: A, tags: 0, is_v6, is_tcp, options, payload, seed };
+        let gso = size.filter(|_| is_tcp).map(|size| Gso { kind: if is_v6 { GsoKind::TcpV6 } else { GsoKind::TcpV4 }, size });
+        let is_blank = is_blank || gso.is_some();
+        let bytes = if is_blank { shape.blank() } else { shape.complete() };
+        let takes = Takes { max_frame: 10_000, ..takes(csum.0, csum.1) };
+        let sums = if is_v6 { csum.1 } else { csum.0 };
+        let memory = Memory::new(20);
+        let mut card = TestCard::new(&memory, places);
+        let packet = packet(&memory, &bytes, is_blank, gso);
+        let (mut progress, mut got, mut rounds) = (Progress::default(), Vec::new(), 0);
+        loop {
+            let sent = send(&mut card, &takes, &packet.view(), &memory, &mut progress);
+            prop_assert_eq!(Rc::strong_count(&card.places), 1);
+            got.append(&mut card.sent);
+            match sent {
+                Sent::Done => break,
+                Sent::NoRoom => rounds += 1,
+                Sent::Unfit => panic!("unfit"),
+            }
+            prop_assert!(rounds < 100);
+        }
+        let segments = gso.map_or_else(|| std::vec![shape.complete()], |gso| shape.segments(gso.size.into()));
+        prop_assert_eq!(got.len(), segments.len());
+        for ((bytes, blank), mut expected) in got.into_iter().zip(segments) {
+            prop_assert_eq!(blank, is_blank && sums);
+            if blank {
+                // The card's part: from the transport header to the end, whose field has the pseudo header's sum.
+                let h = crate::offload::headers::parse(&bytes).expect("TCP or UDP");
+                let field = h.l4 + h.protocol.field();
+                let mut filled = bytes.clone();
+                let sum = match !crate::oracle::frames::slow_sum(&[&bytes[h.l4..]]) { 0 => 0xffff, x => x };
+                filled[field..field + 2].copy_from_slice(&sum.to_be_bytes());
+                prop_assert_eq!(&filled, &expected);
+                expected = bytes.clone();
+            }
+            prop_assert_eq!(bytes, expected);
+        }
+    }
+}

@@ -1,0 +1,4 @@
+//! A network card as a port of the switch: what waits for it, and packets as it takes them.
+
+pub mod frames;
+pub mod turns;

@@ -1,0 +1,128 @@
+use super::*;
+use proptest::prelude::*;
+use std::collections::VecDeque;
+use std::vec;
+
+const SECOND: u64 = 1_000_000_000;
+
+fn turns(n: u16) -> Turns<(u16, u32)> {
+    Turns::new(n, 0).unwrap()
+}
+
+#[test]
+fn one_sender_is_served_in_its_order() {
+    let mut t = turns(3);
+    assert_eq!((t.first().copied(), t.pop(0), t.drain(), t.expire(1)), (None, None, None, None));
+    assert!((0..200).all(|n| t.push(1, (1, n), 1500, 0).is_ok()));
+    assert!((0..200).all(|n| t.first().copied() == Some((1, n)) && t.pop(0) == Some((1, n))));
+    assert!(t.is_empty() && t.first().is_none());
+    assert_eq!(t.push(3, (3, 0), 60, 0), Err((3, 0)), "there is no such sender");
+}
+
+#[test]
+fn what_is_at_hand_stays_until_it_is_taken() {
+    let mut t = turns(2);
+    for n in 0..60 {
+        t.push(0, (0, n), 9000, 0).unwrap();
+        t.push(1, (1, n), 60, 0).unwrap();
+    }
+    while let Some(first) = t.first().copied() {
+        assert_eq!((t.first().copied(), t.pop(0)), (Some(first), Some(first)));
+    }
+}
+
+/// However much one leaves waiting, whoever comes later has room as soon as the card has sent something.
+#[test]
+fn nobody_keeps_others_from_waiting() {
+    let mut t = turns(10);
+    assert_eq!((0..).find(|n| t.push(0, (0, *n), 60, 0).is_err()), Some(CAPACITY.into()));
+    assert!(t.push(1, (1, 0), 60, 0).is_err(), "full");
+    // The first goes on filling it, and gets nothing in.
+    for n in 0..9 {
+        t.pop(0).unwrap();
+        assert!(t.push(1, (1, n), 60, 0).is_ok());
+        assert!(t.push(0, (0, 0), 60, 0).is_err());
+    }
+    for sender in 2..10 {
+        t.pop(0).unwrap();
+        assert!(t.push(sender, (sender, 0), 60, 0).is_ok());
+    }
+}
+
+#[test]
+fn packets_wait_for_ten_seconds() {
+    let mut t = turns(2);
+    t.push(0, (0, 0), 60, 0).unwrap();
+    t.push(1, (1, 0), 60, 5 * SECOND).unwrap();
+    t.push(0, (0, 1), 60, 6 * SECOND).unwrap();
+    assert_eq!(t.expire(10 * SECOND - 1), None);
+    assert_eq!((t.expire(10 * SECOND), t.expire(10 * SECOND)), (Some((0, 0)), None));
+    assert_eq!((t.expire(15 * SECOND), t.expire(15 * SECOND)), (Some((1, 0)), None));
+    assert_eq!((t.len(), t.drain(), t.drain()), (1, Some((0, 1)), None));
+}
+
+#[test]
+fn for_a_card_that_takes_nothing_nothing_waits() {
+    let mut t = turns(1);
+    for s in 0..60 {
+        assert!(t.push(0, (0, 0), 60, s * SECOND).is_ok());
+        while t.len() > 5 && t.expire(s * SECOND).is_some() {}
+    }
+    assert!(t.push(0, (0, 0), 60, 60 * SECOND).is_err());
+    while t.expire(60 * SECOND).is_some() {}
+    assert!(t.is_empty() && t.push(0, (0, 0), 60, 61 * SECOND).is_err());
+    t.has_room(62 * SECOND);
+    assert!(t.push(0, (0, 0), 60, 62 * SECOND).is_ok());
+}
+
+proptest! {
+    /// Senders that always have something send as much, but for a turn.
+    #[test]
+    fn shares_are_equal(sizes in prop::collection::vec(60u32..65536, 2..6), nr in 1000usize..3000) {
+        let mut t = turns(6);
+        let mut sent = vec![0i64; sizes.len()];
+        let fill = |t: &mut Turns<_>, s: u16| while t.push(s, (s, 0), sizes[usize::from(s)], 0).is_ok() {};
+        (0..).zip(&sizes).for_each(|(s, _)| t.push(s, (s, 0), sizes[usize::from(s)], 0).unwrap());
+        for _ in 0..nr {
+            let (s, _) = t.pop(0).unwrap();
+            fill(&mut t, s);
+            sent[usize::from(s)] += i64::from(sizes[usize::from(s)]);
+        }
+        let (min, max) = (sent.iter().min().unwrap(), sent.iter().max().unwrap());
+        prop_assert!(max - min <= 2 * i64::from(QUANTUM), "{:?}", sent);
+    }
+
+    /// Against a queue for each sender: nothing is lost or made, orders are kept, and what is forgotten is gone.
+    #[test]
+    fn agrees_with_queues(ops in prop::collection::vec((0u8..16, 0u16..5, 60u32..65536), 0..2000)) {
+        let mut t = turns(5);
+        let mut queues = vec![VecDeque::new(); 5];
+        for (n, (op, sender, bytes)) in (0..).zip(ops) {
+            let now = u64::from(n) * 10_000_000;
+            match op {
+                0..=8 => if t.push(sender, (sender, n), bytes, now).is_ok() {
+                    queues[usize::from(sender)].push_back((now, n));
+                },
+                9..=13 => match t.pop(now) {
+                    Some((s, n)) => prop_assert_eq!(queues[usize::from(s)].pop_front().map(|(_, n)| n), Some(n)),
+                    None => prop_assert!(queues.iter().all(VecDeque::is_empty)),
+                },
+                14 => while let Some((s, n)) = t.expire(now) {
+                    let (since, first) = queues[usize::from(s)].pop_front().unwrap();
+                    prop_assert!(first == n && since + MAX_WAIT_NS <= now);
+                },
+                _ => {
+                    t.forget(sender);
+                    queues[usize::from(sender)].clear();
+                }
+            }
+            prop_assert_eq!(usize::from(t.len()), queues.iter().map(VecDeque::len).sum::<usize>());
+            let nr_senders = queues.iter().filter(|q| !q.is_empty()).count();
+            prop_assert_eq!((usize::from(t.nr_senders), t.turn == NONE), (nr_senders, nr_senders == 0));
+        }
+        while let Some((s, n)) = t.drain() {
+            prop_assert_eq!(queues[usize::from(s)].pop_front().map(|(_, n)| n), Some(n));
+        }
+        prop_assert!(queues.iter().all(VecDeque::is_empty));
+    }
+}

@@ -1,0 +1,76 @@
+//! Network cards that twins drive, as their domains attach them: which switch each is the way out of.
+//!
+//! A card belongs to an interface of its domain's, and follows it: where that is plugged in as the way out, the card is the way out
+//! instead. It stays attached while the interface is away.
+
+use super::connect::{Config, Plugged, CONFIG};
+use super::uplink::{self, Uplink};
+use crate::mem::frames;
+use crate::twin::net::{Card, Takes};
+use xen_abi::errno::Errno;
+
+/// A card, and the interface that it belongs to.
+pub struct Attached {
+    card: Card,
+    domain: u16,
+    device: u32,
+}
+
+impl Attached {
+    fn is_of(&self, plugged: &Plugged) -> bool {
+        plugged.is_uplink() && (plugged.request.guest, plugged.request.device) == (self.domain, self.device)
+    }
+}
+
+impl Config {
+    /// The card that is the way out of a switch.
+    pub(super) fn card_of(&self, switch: u32) -> Option<Card> {
+        let plugged = self.vifs.values().find(|p| p.request.switch == switch && p.is_uplink())?;
+        self.cards.values().find(|a| a.is_of(plugged)).map(|a| a.card)
+    }
+
+    /// An interface is unplugged, and its card, if it has one, without a switch.
+    pub(super) fn unlink(&self, plugged: &Plugged) {
+        if let Some(attached) = self.cards.values().find(|a| a.is_of(plugged)) {
+            uplink::unlink(attached.card);
+        }
+    }
+}
+
+/// A card is the way out instead of interface `device` of `domain`, whose own it becomes. ENODEV: that one is not the way out of a switch.
+/// EBUSY: it has a card. ENOMEM.
+pub fn attached(card: Card, domain: u16, device: u32, takes: &Takes) -> Result<(), Errno> {
+    if !frames::has_headroom() {
+        return Err(Errno::ENOMEM);
+    }
+    let mut config = CONFIG.lock();
+    let attached = Attached { card, domain, device };
+    let plugged = config.vifs.values().find(|p| attached.is_of(p)).ok_or(Errno::ENODEV)?;
+    let switch = plugged.request.switch;
+    if config.card_of(switch).is_some() || config.cards.contains_key(&card.place()) {
+        return Err(Errno::EBUSY);
+    }
+    uplink::put(card, Uplink::new(card, takes)?);
+    config.cards.insert(card.place(), attached);
+    if let Err(errno) = config.publish(switch) {
+        config.cards.remove(&card.place());
+        uplink::take_out(card);
+        return Err(errno);
+    }
+    Ok(())
+}
+
+/// A card is gone: its interface is the way out again. What waited for it is lost.
+pub fn detached(card: Card) {
+    let mut config = CONFIG.lock();
+    if config.cards.get(&card.place()).is_none_or(|a| a.card != card) {
+        return;
+    }
+    let Some(attached) = config.cards.remove(&card.place()) else { return };
+    let switch = config.vifs.values().find(|p| attached.is_of(p)).map(|p| p.request.switch);
+    if let Some(switch) = switch {
+        // Without memory the old table stays, which leads to an empty place.
+        let _ = config.publish(switch);
+    }
+    uplink::take_out(card);
+}

@@ -1,0 +1,69 @@
+//! What a network card receives: from its buffers into guests' rings.
+
+use super::access::{Bytes, Held};
+use super::vif::{at_port, Rx, Sides};
+use super::{switch, traffic, uplink};
+use crate::twin::net::{Card, Received};
+use ::channel::grants::Frames;
+use ::channel::packet::{Checksum, Fragment, View, HEADER_BYTES, MAX_FRAGMENTS};
+use ::channel::switch::{Forward, PortId, Table};
+use ::channel::vif::rx::Progress;
+
+/// A frame came from the wire. A guest without room loses it.
+pub fn received(card: Card, frame: &Received<'_>) {
+    let Some(link) = uplink::with(card, |uplink| uplink.link()).flatten() else { return };
+    let Some(table) = switch::table(link) else { return };
+    let (mut header, mut fragments) = ([0; HEADER_BYTES], [Fragment::default(); MAX_FRAGMENTS]);
+    let view = open(frame, &mut header, &mut fragments);
+    let forward = view.as_ref().map(|view| table.forward(uplink::port(card), view.header));
+    let is_passed = match (view, forward) {
+        (Some(view), Some(Forward::To(port))) => {
+            give(&view, port, link, &table);
+            true
+        }
+        (Some(view), Some(Forward::Flood)) => {
+            table.others(uplink::port(card)).for_each(|port| give(&view, port.id, link, &table));
+            true
+        }
+        _ => false,
+    };
+    let bytes = frame.pieces.iter().map(|piece| u64::from(piece.len)).sum();
+    uplink::with(card, |uplink| uplink.count_received(bytes, is_passed));
+}
+
+/// The frame with a copy of its beginning. `None`: it is in too many pieces.
+fn open<'a>(
+    frame: &Received<'_>,
+    header: &'a mut [u8; HEADER_BYTES],
+    fragments: &'a mut [Fragment<Held>; MAX_FRAGMENTS],
+) -> Option<View<'a, Held>> {
+    let (mut copied, mut nr, mut body) = (0, 0, 0);
+    for piece in frame.pieces {
+        let held = Held::by_card(piece.frame);
+        let n = usize::from(piece.len).min(HEADER_BYTES - copied);
+        Bytes.read(held, piece.offset, &mut header[copied..copied + n]);
+        copied += n;
+        #[allow(clippy::cast_possible_truncation, reason = "at most HEADER_BYTES")]
+        let n = n as u16;
+        if piece.len > n {
+            *fragments.get_mut(nr)? = Fragment { frame: held, offset: piece.offset + n, len: piece.len - n };
+            nr += 1;
+            body += u32::from(piece.len - n);
+        }
+    }
+    let checksum = if frame.is_verified { Checksum::Validated } else { Checksum::Unknown };
+    Some(View { header: &header[..copied], fragments: &fragments[..nr], skip: 0, body, checksum, gso: None })
+}
+
+/// A frame goes to a port, if there is room now.
+fn give(view: &View<'_, Held>, port: PortId, switch: u32, table: &Table) {
+    let Some(Sides { rx, .. }) = at_port(port) else { return };
+    let mut side = rx.lock();
+    // The table may be an old one, and the place another's by now.
+    let is_its = |rx: &&mut Rx| rx.line.switch == switch && rx.joined <= table.generation();
+    let Some(rx) = side.as_deref_mut().filter(is_its) else { return };
+    let Some(guest) = rx.line.guest() else { return };
+    // Whatever waits: those are others' packets, and who keeps many of them waiting must not keep the network away.
+    let is_done = traffic::deliver(rx, &guest, view, &mut Progress::default());
+    rx.queue.stats.dropped += u64::from(!is_done);
+}

@@ -1,0 +1,75 @@
+//! What interfaces are and have done.
+
+use super::connect::{Plugged, CONFIG};
+use super::uplink::{self, Passed};
+use super::vif::Handle;
+use xen_abi::channel_op::{self as op, ChannelConnect, ChannelStatus, ChannelWayOut};
+use xen_abi::errno::Errno;
+
+/// What an interface is and has done. ENOENT.
+pub fn status(handle: Handle) -> Result<ChannelStatus, Errno> {
+    let config = CONFIG.lock();
+    config.find(handle).map(describe)
+}
+
+/// The same of the first one from `place` on. ENOENT.
+pub fn next(place: u32) -> Result<ChannelStatus, Errno> {
+    let place = u16::try_from(place).map_err(|_| Errno::ENOENT)?;
+    let config = CONFIG.lock();
+    config.vifs.range(place..).next().map(|(_, plugged)| describe(plugged)).ok_or(Errno::ENOENT)
+}
+
+fn describe(Plugged { handle, request }: &Plugged) -> ChannelStatus {
+    let &ChannelConnect { guest, backend, device, switch, flags, mac, .. } = request;
+    let mut status = ChannelStatus {
+        vif: handle.raw(),
+        next: u32::from(handle.place()) + 1,
+        guest,
+        backend,
+        device,
+        switch,
+        flags,
+        mac,
+        ..ChannelStatus::default()
+    };
+    let sides = handle.sides();
+    if let Some(tx) = sides.tx.lock().as_deref() {
+        let stats = tx.queue.stats;
+        status.state |= if tx.queue.fatal().is_some() { op::STATE_TX_ENDED } else { 0 };
+        status.tx_waiting = tx.queue.journal().nr_packets();
+        (status.tx_packets, status.tx_bytes) = (stats.packets, stats.bytes);
+        (status.tx_errors, status.tx_dropped, status.tx_refused) = (stats.errors, stats.dropped, tx.refused);
+    }
+    if let Some(rx) = sides.rx.lock().as_deref() {
+        let stats = rx.queue.stats;
+        status.state |= if rx.queue.fatal().is_some() { op::STATE_RX_ENDED } else { 0 };
+        status.state |= if rx.backlog.is_stalled() { op::STATE_STALLED } else { 0 };
+        (status.rx_packets, status.rx_bytes) = (stats.packets, stats.bytes);
+        (status.rx_errors, status.rx_dropped) = (stats.errors, stats.dropped);
+    }
+    status
+}
+
+/// What a switch's way out is and has done. ENOENT: no such switch.
+pub fn way_out(switch: u32) -> Result<ChannelWayOut, Errno> {
+    let config = CONFIG.lock();
+    config.switches.check(switch)?;
+    let mut way = ChannelWayOut { switch, ..ChannelWayOut::default() };
+    let Some(plugged) = config.vifs.values().find(|p| p.request.switch == switch && p.is_uplink()) else {
+        return Ok(way);
+    };
+    (way.kind, way.vif, way.domain) = (op::WAY_OUT_INTERFACE, plugged.handle.raw(), plugged.request.guest);
+    let card = config.card_of(switch).and_then(|card| uplink::with(card, |u| (u.nr_waiting(), u.sent, u.received)));
+    let (sent, received) = if let Some((waiting, sent, received)) = card {
+        (way.kind, way.waiting) = (op::WAY_OUT_CARD, waiting);
+        (sent, received)
+    } else {
+        // Its directions are its domain's.
+        let of = describe(plugged);
+        let sent = Passed { packets: of.rx_packets, bytes: of.rx_bytes, dropped: of.rx_dropped + of.rx_errors };
+        (sent, Passed { packets: of.tx_packets, bytes: of.tx_bytes, dropped: of.tx_refused })
+    };
+    (way.out_packets, way.out_bytes, way.out_dropped) = (sent.packets, sent.bytes, sent.dropped);
+    (way.in_packets, way.in_bytes, way.in_dropped) = (received.packets, received.bytes, received.dropped);
+    Ok(way)
+}

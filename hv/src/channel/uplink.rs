@@ -1,0 +1,316 @@
+//! A network card that a twin drives, as its switch's way out.
+//!
+//! A packet is copied into a buffer of the card's, cut and summed if the card does neither, while the guest sends it: no grant of a
+//! guest's is in use for the card's sake. The guest is answered when the driver is done with all pieces, which holds it back when
+//! the card is slow. Each piece is one more reader of the packet. Without a buffer the packet waits for its turn
+//! ([`Turns`]), until the driver is done with others.
+
+use super::access::{Bytes, Held};
+use super::timed::REST_NS;
+use super::traffic::{self, Batch, Budget, TICK_NS};
+use super::vif::{Handle, Item, Tx, MAX_VIFS};
+use crate::arch::tsc;
+use crate::sched::timers;
+use crate::sync::FairMutex;
+use crate::twin::net::{self, Card, Slot, MAX_CARDS};
+use ::channel::card::frames::{self, Sent, Takes};
+use ::channel::card::turns::Turns;
+use ::channel::grants::Frames;
+use ::channel::packet::{Checksum, View};
+use ::channel::switch::PortId;
+use ::channel::vif::features::Accepts;
+use ::channel::vif::journal::Token;
+use ::channel::vif::rx::Progress;
+use alloc::boxed::Box;
+use core::sync::atomic::{AtomicUsize, Ordering};
+use x86::PAGE_SIZE;
+use xen_abi::errno::Errno;
+
+/// What went one way.
+#[derive(Clone, Copy, Default)]
+pub struct Passed {
+    /// Packets.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Packets that were lost.
+    pub dropped: u64,
+}
+
+/// A card.
+pub struct Uplink {
+    card: Card,
+    takes: Takes,
+    /// The switch, and the first of its tables that has the card: in earlier ones its place is another's.
+    link: Option<(u32, u64)>,
+    waiting: Turns<Item>,
+    /// What went out.
+    pub sent: Passed,
+    /// What came in. Lost is what the switch did not pass on.
+    pub received: Passed,
+}
+
+/// All places.
+static UPLINKS: [FairMutex<Option<Box<Uplink>>>; MAX_CARDS] = [const { FairMutex::new(None) }; MAX_CARDS];
+/// Places that have ever been in use are below.
+static USED: AtomicUsize = AtomicUsize::new(0);
+
+impl Uplink {
+    /// One without a switch. ENOMEM.
+    pub fn new(card: Card, takes: &net::Takes) -> Result<Box<Self>, Errno> {
+        let accepts = Accepts { csum_v4: takes.checksum_v4, csum_v6: takes.checksum_v6, ..Accepts::default() };
+        let takes = Takes { max_frame: takes.max_frame.min(PAGE_SIZE as u32), accepts };
+        let waiting = Turns::new(MAX_VIFS, tsc::now_ns()).map_err(|_| Errno::ENOMEM)?;
+        Ok(Box::new(Self { card, takes, link: None, waiting, sent: Passed::default(), received: Passed::default() }))
+    }
+
+    /// Its switch.
+    pub fn link(&self) -> Option<u32> {
+        self.link.map(|(switch, _)| switch)
+    }
+
+    /// A packet of `bytes` bytes came in, and went on or not.
+    pub fn count_received(&mut self, bytes: u64, is_passed: bool) {
+        self.received.packets += u64::from(is_passed);
+        self.received.bytes += if is_passed { bytes } else { 0 };
+        self.received.dropped += u64::from(!is_passed);
+    }
+
+    /// Packets that wait.
+    pub fn nr_waiting(&self) -> u16 {
+        self.waiting.len()
+    }
+
+    /// The packet in the hand of `tx` goes out. `false`: there is no room, or the portion is spent.
+    fn send(&mut self, tx: &mut Tx, item: &mut Item, budget: &mut Budget) -> bool {
+        let (packet, journal) = (tx.packet.view(), &mut tx.queue);
+        let hold = || journal.hold(item.token).is_ok();
+        let mut way = Way { card: self.card, cookie: cookie_of(item), hold, budget, has_sent: false };
+        let sent = frames::send(&mut way, &self.takes, &packet, &Bytes, &mut item.progress);
+        if way.has_sent {
+            net::kick(self.card);
+        }
+        match sent {
+            Sent::NoRoom => return false,
+            Sent::Unfit => self.sent.dropped += 1,
+            Sent::Done => {
+                self.sent.packets += 1;
+                self.sent.bytes += u64::from(packet.len());
+            }
+        }
+        true
+    }
+}
+
+/// What the card calls a piece of a packet: who has sent it, and which of its packets it is.
+fn cookie_of(item: &Item) -> u64 {
+    u64::from(item.sender.raw()) << 32 | u64::from(item.token.0)
+}
+
+#[allow(clippy::cast_possible_truncation, reason = "the halves")]
+fn item_of(cookie: u64) -> Item {
+    let (sender, token) = (Handle::of_raw((cookie >> 32) as u32), Token(cookie as u32));
+    Item { sender, token, progress: Progress::default() }
+}
+
+/// The way of one packet to a card.
+struct Way<'a, H> {
+    card: Card,
+    cookie: u64,
+    /// One more reader of the packet. `false`: it has too many, which cannot be: there are fewer buffers.
+    hold: H,
+    budget: &'a mut Budget,
+    has_sent: bool,
+}
+
+impl<H: FnMut() -> bool> frames::Card<Held> for Way<'_, H> {
+    type Room = Slot;
+
+    fn reserve(&mut self, bytes: u32) -> Option<Slot> {
+        if self.budget.is_spent() {
+            return None;
+        }
+        net::reserve(self.card, bytes).filter(|slot| u32::from(slot.room) >= bytes)
+    }
+
+    fn send(&mut self, slot: Slot, frame: &View<'_, Held>) {
+        if !(self.hold)() {
+            return;
+        }
+        let (room, mut at) = (Held::by_card(slot.frame), slot.offset);
+        #[allow(clippy::cast_possible_truncation, reason = "it fits into the room, which has fewer than 65536 bytes")]
+        let (header, len) = (frame.header.len() as u16, frame.len() as u16);
+        Bytes.write(room, at, frame.header);
+        at += header;
+        for piece in frame.pieces() {
+            Bytes.copy(piece.frame, piece.offset, room, at, piece.len);
+            at += piece.len;
+        }
+        let checksum = match frame.checksum {
+            Checksum::Blank { start, field } => Some(net::Checksum { start, offset: field.saturating_sub(start) }),
+            _ => None,
+        };
+        self.budget.spend(frame.len());
+        self.has_sent = true;
+        slot.send(self.cookie, len, checksum);
+    }
+}
+
+/// A card's port.
+pub fn port(card: Card) -> PortId {
+    #[allow(clippy::cast_possible_truncation, reason = "few cards")]
+    PortId(MAX_VIFS + card.place() as u16)
+}
+
+fn at_port(port: PortId) -> Option<&'static FairMutex<Option<Box<Uplink>>>> {
+    UPLINKS.get(usize::from(port.0.checked_sub(MAX_VIFS)?))
+}
+
+/// Does something with a card, if it is there.
+pub fn with<R>(card: Card, work: impl FnOnce(&mut Uplink) -> R) -> Option<R> {
+    UPLINKS[card.place()].lock().as_deref_mut().filter(|uplink| uplink.card == card).map(work)
+}
+
+/// A new card, whose place is empty.
+pub fn put(card: Card, uplink: Box<Uplink>) {
+    USED.fetch_max(card.place() + 1, Ordering::Relaxed);
+    *UPLINKS[card.place()].lock() = Some(uplink);
+}
+
+/// A card is gone, with what waited for it. No lock of an interface's may be held.
+pub fn take_out(card: Card) {
+    unlink(card);
+    *UPLINKS[card.place()].lock() = None;
+}
+
+/// A card is in a switch, from the table of that number on, if it was not before.
+pub fn link(card: Card, switch: u32, generation: u64) {
+    with(card, |uplink| {
+        if uplink.link.is_none_or(|(was, _)| was != switch) {
+            uplink.link = Some((switch, generation));
+        }
+    });
+}
+
+/// A card is in no switch. What waited for it is lost. No lock of an interface's may be held.
+pub fn unlink(card: Card) {
+    let lose = |uplink: &mut Uplink| {
+        uplink.link = None;
+        let item = uplink.waiting.drain()?;
+        uplink.sent.dropped += 1;
+        Some(item)
+    };
+    while let Some(item) = with(card, lose).flatten() {
+        traffic::done(item);
+    }
+}
+
+/// What an interface, which is gone, had waiting is forgotten.
+pub fn forget(sender: Handle) {
+    for place in UPLINKS.iter().take(USED.load(Ordering::Relaxed)) {
+        if let Some(uplink) = place.lock().as_deref_mut() {
+            uplink.waiting.forget(sender.place());
+        }
+    }
+}
+
+/// The packet in the hand of `tx` goes to the card at `port`. `false`: it waits there.
+#[cold]
+pub fn pass(batch: &mut Batch<'_>, tx: &mut Tx, port: PortId, mut item: Item) -> bool {
+    let Some(place) = at_port(port) else { return true };
+    let mut side = place.lock();
+    // The table may be an old one, and the place another's by now.
+    let is_linked = |(switch, joined): (u32, u64)| switch == batch.switch && joined <= batch.table.generation();
+    let is_its = |uplink: &&mut Uplink| uplink.link.is_some_and(is_linked);
+    let Some(uplink) = side.as_deref_mut().filter(is_its) else { return true };
+    let is_first = uplink.waiting.is_empty();
+    if is_first && uplink.send(tx, &mut item, batch.budget) {
+        return true;
+    }
+    batch.budget.spend(0);
+    // Without room the driver will have some; else it is only that this portion is spent.
+    let is_spent = is_first && batch.budget.is_spent();
+    timers::arm_channels(if is_spent { batch.now } else { batch.now.saturating_add(TICK_NS) });
+    let (sender, bytes) = (item.sender.place(), tx.packet.len());
+    let is_refused = !batch.may_wait || uplink.waiting.push(sender, item, bytes, batch.now).is_err();
+    uplink.sent.dropped += u64::from(is_refused);
+    is_refused
+}
+
+/// The driver is done with pieces of packets: their senders are answered, and what waits goes on.
+pub fn transmitted(card: Card, cookies: &[u64]) {
+    for &cookie in cookies {
+        traffic::done(item_of(cookie));
+    }
+    let now = tsc::now_ns();
+    let is_waiting = with(card, |uplink| {
+        uplink.waiting.has_room(now);
+        !uplink.waiting.is_empty()
+    });
+    if is_waiting == Some(true) && refill(card, now, &mut Budget::default()) {
+        timers::arm_channels(now.saturating_add(REST_NS));
+    }
+}
+
+/// What waits for a card goes on, as far as there is room. `true`: there may be more.
+fn refill(card: Card, now: u64, budget: &mut Budget) -> bool {
+    while !budget.is_spent() {
+        let Some(first) = with(card, |uplink| uplink.waiting.first().copied()).flatten() else { return false };
+        if !retry(card, first, now, budget) {
+            return budget.is_spent();
+        }
+    }
+    true
+}
+
+/// Tries once more to send `item`, which waits for a card. `false`: there is no room, or the portion is spent.
+fn retry(card: Card, mut item: Item, now: u64, budget: &mut Budget) -> bool {
+    let mut sender = item.sender.sides().tx.lock();
+    let mut side = UPLINKS[card.place()].lock();
+    let Some(uplink) = side.as_deref_mut().filter(|uplink| uplink.card == card) else { return false };
+    budget.spend(0);
+    if uplink.waiting.first() != Some(&mut item) {
+        // Somebody else was quicker.
+        return true;
+    }
+    let Some(tx) = sender.as_deref_mut().filter(|tx| tx.line.handle == item.sender) else {
+        // Its sender is gone, and the packet with it.
+        uplink.waiting.pop(now);
+        return true;
+    };
+    let Some(from) = tx.line.guest() else { return false };
+    let is_done = !traffic::may_go_on(tx, port(card), item.token) || uplink.send(tx, &mut item, budget);
+    if !is_done {
+        if let Some(first) = uplink.waiting.first() {
+            *first = item;
+        }
+        return false;
+    }
+    uplink.waiting.pop(now);
+    drop(side);
+    tx.complete(&from, item.token);
+    tx.push(&from);
+    true
+}
+
+/// Looks at all cards at time `now` (ns): what has waited for too long is lost, the rest tried again. When they are to be looked at again.
+pub fn look(now: u64, budget: &mut Budget) -> u64 {
+    let mut next = u64::MAX;
+    for place in UPLINKS.iter().take(USED.load(Ordering::Relaxed)) {
+        let Some(card) = place.lock().as_deref().map(|uplink| uplink.card) else { continue };
+        let expire = |uplink: &mut Uplink| {
+            let item = uplink.waiting.expire(now)?;
+            uplink.sent.dropped += 1;
+            Some(item)
+        };
+        while let Some(item) = with(card, expire).flatten() {
+            traffic::done(item);
+        }
+        if refill(card, now, budget) {
+            next = next.min(now.saturating_add(REST_NS));
+        } else if with(card, |uplink| !uplink.waiting.is_empty()) == Some(true) {
+            next = next.min(now.saturating_add(TICK_NS));
+        }
+    }
+    next
+}
