@@ -7,7 +7,8 @@
 //! looking up takes no lock and allocates nothing.
 //!
 //! What a bridge of Linux would do with the same frames is what is done here, with two differences. Frames to addresses that
-//! nobody has go to the uplink only, not to all. A guest's interface sends with its own address only, unless it is told otherwise.
+//! nobody has go to the uplink only, not to all. A guest's interface sends with its own address only, unless it is told otherwise; nobody
+//! but who is told otherwise sends with another port's.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -53,7 +54,7 @@ pub struct Port {
 pub enum Drop {
     /// Shorter than an Ethernet header.
     Short,
-    /// The source is a group, or not the sender's.
+    /// The source is a group, or not one that the sender may use.
     Source,
     /// From the uplink, with the source of a port: the network has sent it back.
     Looped,
@@ -197,6 +198,9 @@ impl Table {
         match sender.kind {
             Kind::Guest { any_source: false } if source != sender.mac => return Forward::Drop(Drop::Source),
             Kind::Uplink if self.find(source).is_some() => return Forward::Drop(Drop::Looped),
+            Kind::Driver { .. } if self.find(source).is_some_and(|p| p.id != from) => {
+                return Forward::Drop(Drop::Source)
+            }
             _ => {}
         }
         if is_group(to) {

@@ -63,6 +63,9 @@ fn guests_send_with_their_own_address() {
     }
     assert_eq!(go(4, STRANGER), Forward::Flood);
     assert_eq!(go(4, ALL), Forward::Drop(Drop::Source));
+    // The driver's domain may bridge others, but is none of the guests.
+    assert_eq!((go(1, STRANGER), go(1, mac(1))), (Forward::Flood, Forward::Flood));
+    assert_eq!(go(1, mac(2)), Forward::Drop(Drop::Source));
     // What the network sends back is not delivered again.
     assert_eq!(go(0, mac(2)), Forward::Drop(Drop::Looped));
 }
