@@ -1,4 +1,5 @@
 //! A network card as a port of the switch: what waits for it, and packets as it takes them.
 
+pub mod arrival;
 pub mod frames;
 pub mod turns;

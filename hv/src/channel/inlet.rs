@@ -3,9 +3,9 @@
 use super::access::{Bytes, Held};
 use super::vif::{at_port, Rx, Sides};
 use super::{switch, traffic, uplink};
-use crate::twin::net::{Card, Received};
-use ::channel::grants::Frames;
-use ::channel::packet::{Checksum, Fragment, View, HEADER_BYTES, MAX_FRAGMENTS};
+use crate::twin::net::{Card, Piece, Received};
+use ::channel::card::arrival::Arrival;
+use ::channel::packet::{Fragment, View};
 use ::channel::switch::{Forward, PortId, Table};
 use ::channel::vif::rx::Progress;
 
@@ -13,8 +13,9 @@ use ::channel::vif::rx::Progress;
 pub fn received(card: Card, frame: &Received<'_>) {
     let Some(link) = uplink::with(card, |uplink| uplink.link()).flatten() else { return };
     let Some(table) = switch::table(link) else { return };
-    let (mut header, mut fragments) = ([0; HEADER_BYTES], [Fragment::default(); MAX_FRAGMENTS]);
-    let view = open(frame, &mut header, &mut fragments);
+    let held = |p: &Piece| Fragment { frame: Held::by_card(p.frame), offset: p.offset, len: p.len };
+    let mut arrival = Arrival::default();
+    let view = arrival.open(frame.pieces.iter().map(held), &Bytes, frame.is_verified);
     let forward = view.as_ref().map(|view| table.forward(uplink::port(card), view.header));
     let is_passed = match (view, forward) {
         (Some(view), Some(Forward::To(port))) => {
@@ -29,30 +30,6 @@ pub fn received(card: Card, frame: &Received<'_>) {
     };
     let bytes = frame.pieces.iter().map(|piece| u64::from(piece.len)).sum();
     uplink::with(card, |uplink| uplink.count_received(bytes, is_passed));
-}
-
-/// The frame with a copy of its beginning. `None`: it is in too many pieces.
-fn open<'a>(
-    frame: &Received<'_>,
-    header: &'a mut [u8; HEADER_BYTES],
-    fragments: &'a mut [Fragment<Held>; MAX_FRAGMENTS],
-) -> Option<View<'a, Held>> {
-    let (mut copied, mut nr, mut body) = (0, 0, 0);
-    for piece in frame.pieces {
-        let held = Held::by_card(piece.frame);
-        let n = usize::from(piece.len).min(HEADER_BYTES - copied);
-        Bytes.read(held, piece.offset, &mut header[copied..copied + n]);
-        copied += n;
-        #[allow(clippy::cast_possible_truncation, reason = "at most HEADER_BYTES")]
-        let n = n as u16;
-        if piece.len > n {
-            *fragments.get_mut(nr)? = Fragment { frame: held, offset: piece.offset + n, len: piece.len - n };
-            nr += 1;
-            body += u32::from(piece.len - n);
-        }
-    }
-    let checksum = if frame.is_verified { Checksum::Validated } else { Checksum::Unknown };
-    Some(View { header: &header[..copied], fragments: &fragments[..nr], skip: 0, body, checksum, gso: None })
 }
 
 /// A frame goes to a port, if there is room now.

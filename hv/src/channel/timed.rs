@@ -46,7 +46,7 @@ pub fn work(now: u64) {
         }
         next = next.min(look_at_sender(place, now, &mut budget)).min(look_at_receiver(place, now, &mut budget));
     }
-    next = next.min(uplink::look(now, &mut budget));
+    next = next.min(uplink::look(now));
     drop(from);
     if next != u64::MAX {
         timers::arm_channels(next);

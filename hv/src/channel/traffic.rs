@@ -277,10 +277,15 @@ pub fn may_go_on(tx: &mut Tx, receiver: PortId, token: Token) -> bool {
 
 /// A packet will not reach its receiver, or has: its sender is answered.
 pub fn done(item: Item) {
-    let mut side = item.sender.sides().tx.lock();
-    let Some(tx) = side.as_deref_mut().filter(|tx| tx.line.handle == item.sender) else { return };
+    answer(item.sender, [item.token]);
+}
+
+/// Readers of packets of one sender are done with them. If nobody else reads them they are answered.
+pub fn answer(sender: Handle, tokens: impl IntoIterator<Item = Token>) {
+    let mut side = sender.sides().tx.lock();
+    let Some(tx) = side.as_deref_mut().filter(|tx| tx.line.handle == sender) else { return };
     if let Some(guest) = tx.line.guest() {
-        tx.complete(&guest, item.token);
+        tokens.into_iter().for_each(|token| tx.complete(&guest, token));
         tx.push(&guest);
     }
 }

@@ -20,7 +20,6 @@ use ::channel::packet::{Checksum, View};
 use ::channel::switch::PortId;
 use ::channel::vif::features::Accepts;
 use ::channel::vif::journal::Token;
-use ::channel::vif::rx::Progress;
 use alloc::boxed::Box;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use x86::PAGE_SIZE;
@@ -107,10 +106,14 @@ fn cookie_of(item: &Item) -> u64 {
     u64::from(item.sender.raw()) << 32 | u64::from(item.token.0)
 }
 
-#[allow(clippy::cast_possible_truncation, reason = "the halves")]
-fn item_of(cookie: u64) -> Item {
-    let (sender, token) = (Handle::of_raw((cookie >> 32) as u32), Token(cookie as u32));
-    Item { sender, token, progress: Progress::default() }
+fn sender_of(cookie: u64) -> Handle {
+    #[allow(clippy::cast_possible_truncation, reason = "the high half")]
+    Handle::of_raw((cookie >> 32) as u32)
+}
+
+fn token_of(cookie: u64) -> Token {
+    #[allow(clippy::cast_possible_truncation, reason = "the low half")]
+    Token(cookie as u32)
 }
 
 /// The way of one packet to a card.
@@ -239,15 +242,12 @@ pub fn pass(batch: &mut Batch<'_>, tx: &mut Tx, port: PortId, mut item: Item) ->
 
 /// The driver is done with pieces of packets: their senders are answered, and what waits goes on.
 pub fn transmitted(card: Card, cookies: &[u64]) {
-    for &cookie in cookies {
-        traffic::done(item_of(cookie));
+    for of_one in cookies.chunk_by(|a, b| sender_of(*a) == sender_of(*b)) {
+        traffic::answer(sender_of(of_one[0]), of_one.iter().map(|cookie| token_of(*cookie)));
     }
     let now = tsc::now_ns();
-    let is_waiting = with(card, |uplink| {
-        uplink.waiting.has_room(now);
-        !uplink.waiting.is_empty()
-    });
-    if is_waiting == Some(true) && refill(card, now, &mut Budget::default()) {
+    with(card, |uplink| uplink.waiting.has_room(now));
+    if refill(card, now, &mut Budget::default()) {
         timers::arm_channels(now.saturating_add(REST_NS));
     }
 }
@@ -294,7 +294,7 @@ fn retry(card: Card, mut item: Item, now: u64, budget: &mut Budget) -> bool {
 }
 
 /// Looks at all cards at time `now` (ns): what has waited for too long is lost, the rest tried again. When they are to be looked at again.
-pub fn look(now: u64, budget: &mut Budget) -> u64 {
+pub fn look(now: u64) -> u64 {
     let mut next = u64::MAX;
     for place in UPLINKS.iter().take(USED.load(Ordering::Relaxed)) {
         let Some(card) = place.lock().as_deref().map(|uplink| uplink.card) else { continue };
@@ -306,7 +306,7 @@ pub fn look(now: u64, budget: &mut Budget) -> u64 {
         while let Some(item) = with(card, expire).flatten() {
             traffic::done(item);
         }
-        if refill(card, now, budget) {
+        if refill(card, now, &mut Budget::default()) {
             next = next.min(now.saturating_add(REST_NS));
         } else if with(card, |uplink| !uplink.waiting.is_empty()) == Some(true) {
             next = next.min(now.saturating_add(TICK_NS));

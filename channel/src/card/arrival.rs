@@ -1,0 +1,88 @@
+//! What a network card has received.
+
+use crate::grants::Frames;
+use crate::packet::{Checksum, Fragment, View, HEADER_BYTES, MAX_FRAGMENTS};
+
+/// Room for a frame that has arrived: a copy of its beginning, and where the rest is.
+pub struct Arrival<F> {
+    header: [u8; HEADER_BYTES],
+    fragments: [Fragment<F>; MAX_FRAGMENTS],
+}
+
+impl<F: Copy + Default> Default for Arrival<F> {
+    fn default() -> Self {
+        Arrival { header: [0; HEADER_BYTES], fragments: [Fragment::default(); MAX_FRAGMENTS] }
+    }
+}
+
+impl<F: Copy> Arrival<F> {
+    /// The frame that lies in `pieces`, of which each is in one frame of memory. Whoever writes there meanwhile changes payload only.
+    /// `is_verified`: its TCP or UDP checksum was found right. `None`: it is in too many pieces.
+    pub fn open(
+        &mut self,
+        pieces: impl IntoIterator<Item = Fragment<F>>,
+        frames: &impl Frames<F>,
+        is_verified: bool,
+    ) -> Option<View<'_, F>> {
+        let (mut copied, mut nr, mut body) = (0, 0, 0);
+        for Fragment { frame, offset, len } in pieces {
+            let room = &mut self.header[copied..];
+            #[allow(clippy::cast_possible_truncation, reason = "HEADER_BYTES fits")]
+            let n = len.min(room.len() as u16);
+            if n > 0 {
+                frames.read(frame, offset, &mut room[..n.into()]);
+                copied += usize::from(n);
+            }
+            if len > n {
+                *self.fragments.get_mut(nr)? = Fragment { frame, offset: offset + n, len: len - n };
+                nr += 1;
+                body += u32::from(len - n);
+            }
+        }
+        let (header, fragments) = (&self.header[..copied], &self.fragments[..nr]);
+        let checksum = if is_verified { Checksum::Validated } else { Checksum::Unknown };
+        Some(View { header, fragments, skip: 0, body, checksum, gso: None })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::cast_possible_truncation, reason = "small numbers")]
+
+    use super::*;
+    use crate::oracle::memory::Memory;
+    use proptest::prelude::*;
+    use std::vec::Vec;
+
+    proptest! {
+        /// However it is cut, it is the same frame; its beginning is a copy.
+        #[test]
+        fn frames_in_pieces_are_opened(lens in prop::collection::vec(0u16..600, 0..24), is_verified: bool) {
+            let memory = Memory::new(lens.len() + 1);
+            let (mut bytes, mut pieces) = (Vec::new(), Vec::new());
+            for (frame, len) in (1..).zip(&lens) {
+                let part: Vec<u8> = (0..*len).map(|n| (n * 3 + frame as u16 * 7) as u8).collect();
+                memory.write(frame, 100, &part);
+                bytes.extend(part);
+                pieces.push(Fragment { frame, offset: 100, len: *len });
+            }
+            let mut arrival = Arrival::default();
+            let view = arrival.open(pieces, &memory, is_verified);
+            // Pieces behind the copied part.
+            let mut at = 0;
+            let behind = lens.iter().filter(|len| { at += usize::from(**len); at > HEADER_BYTES && **len > 0 }).count();
+            prop_assert_eq!(view.is_some(), behind <= MAX_FRAGMENTS);
+            let Some(view) = view else { return Ok(()) };
+            prop_assert_eq!(view.header, &bytes[..bytes.len().min(HEADER_BYTES)]);
+            prop_assert_eq!(view.len() as usize, bytes.len());
+            prop_assert_eq!(view.checksum == Checksum::Validated, is_verified);
+            let mut got = view.header.to_vec();
+            for piece in view.pieces() {
+                let mut part = std::vec![0; piece.len.into()];
+                memory.read(piece.frame, piece.offset, &mut part);
+                got.extend(part);
+            }
+            prop_assert_eq!(got, bytes);
+        }
+    }
+}
