@@ -1,5 +1,6 @@
 /*
  * nettest DEVICE PEER-ADDRESS MIB WINDOW: moves MIB mebibytes in each direction with the peer at UDP port 7000.
+ * nettest serve: is that peer, for one at a time.
  *
  * Sending: datagrams of varying length, numbered, each with a checksum; at most WINDOW of them unacknowledged. The
  * peer counts what it got, what was damaged and what was missing. Receiving: WINDOW datagrams are asked for at a time
@@ -35,6 +36,7 @@ struct datagram {
 };
 
 static int fd;
+static struct sockaddr_in *asker; /* who serves answers to this one; others are connected */
 
 static void fail(const char *why, uint64_t at)
 {
@@ -63,7 +65,7 @@ static void transmit(uint32_t kind, uint64_t seq, struct datagram *d, size_t len
 	d->h.kind = kind;
 	d->h.seq = seq;
 	d->h.sum = checksum(d->body, len);
-	while (send(fd, d, sizeof(d->h) + len, 0) < 0)
+	while (sendto(fd, d, sizeof(d->h) + len, 0, (void *)asker, asker ? sizeof(*asker) : 0) < 0)
 		usleep(1000);
 }
 
@@ -150,6 +152,56 @@ static void receive_all(uint64_t count, unsigned window)
 	}
 }
 
+/* The peer's part: acknowledges every 16 datagrams, and when it is asked; sends what is asked for. */
+static void serve(void)
+{
+	struct sockaddr_in from = { .sin_family = AF_INET, .sin_port = htons(PORT) };
+	struct report r = { 0 };
+	uint64_t due = 0, count;
+	unsigned unanswered = 0;
+	struct datagram d;
+	socklen_t size;
+	ssize_t len;
+
+	if (bind(fd, (void *)&from, sizeof(from)))
+		fail("the port is taken", 0);
+	asker = &from;
+	for (;;) {
+		size = sizeof(from);
+		len = recvfrom(fd, &d, sizeof(d), 0, (void *)&from, &size) - (ssize_t)sizeof(d.h);
+		if (len < 0 || d.h.magic != MAGIC)
+			continue;
+		if (d.h.kind == PUSH) {
+			if ((size_t)len != length_of(d.h.seq) || checksum(d.body, len) != d.h.sum) {
+				r.damaged++;
+			} else if (d.h.seq != due) {
+				if (!r.missing) {
+					r.due = due;
+					r.came = d.h.seq;
+				}
+				r.missing += d.h.seq > due ? d.h.seq - due : due - d.h.seq;
+			} else {
+				r.got++;
+			}
+			due = d.h.seq + 1;
+		} else if (d.h.kind == SYNC && !d.h.seq) {
+			memset(&r, 0, sizeof(r));
+			due = 0;
+		} else if (d.h.kind == PULL) {
+			memcpy(&count, d.body, 8);
+			for (uint64_t seq = d.h.seq, end = seq + count; seq < end; seq++) {
+				pattern_fill(d.body, length_of(seq), seq);
+				transmit(DATA, seq, &d, length_of(seq));
+			}
+		}
+		if (d.h.kind == SYNC || (d.h.kind == PUSH && ++unanswered == 16)) {
+			unanswered = 0;
+			memcpy(d.body, &r, sizeof(r));
+			transmit(ACK, due, &d, sizeof(r));
+		}
+	}
+}
+
 static double now(void)
 {
 	struct timespec t;
@@ -166,12 +218,14 @@ int main(int argc, char **argv)
 	uint64_t count;
 	double t0, t1, t2;
 
+	fd = socket(AF_INET, SOCK_DGRAM, 0);
+	setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, &room, sizeof(room));
+	if (argc == 2 && !strcmp(argv[1], "serve"))
+		serve();
 	if (argc != 5)
 		return 2;
-	fd = socket(AF_INET, SOCK_DGRAM, 0);
 	inet_pton(AF_INET, argv[2], &to.sin_addr);
 	setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, argv[1], strlen(argv[1]));
-	setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, &room, sizeof(room));
 	count = strtoull(argv[3], NULL, 0) * 1048576 / 1357 + 1; /* 1357: mean of length_of() */
 	window = atoi(argv[4]);
 	if (connect(fd, (void *)&to, sizeof(to)))
