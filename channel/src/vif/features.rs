@@ -38,6 +38,16 @@ pub enum Refusal {
     Missing(&'static str),
 }
 
+impl core::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Refusal::RxCopy => f.write_str("request-rx-copy is not 1"),
+            Refusal::NrQueues(asked) => write!(f, "{asked} queues were not offered"),
+            Refusal::Missing(key) => write!(f, "{key} is missing or no number"),
+        }
+    }
+}
+
 /// What packets a guest takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Accepts {

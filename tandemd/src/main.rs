@@ -1,0 +1,109 @@
+//! tandemd, in the control domain: plays the back end's part in xenstore for the hypervisor's own switches.
+//!
+//! A guest's interface with `backend=net` has its rings held by the hypervisor. What a back end's kernel does beside moving packets
+//! is done here: it says what is offered, reads what the front end has chosen, and tells the hypervisor. All of its state is in
+//! xenstore and in the hypervisor, so it may be killed and started again at any moment.
+
+mod config;
+mod device;
+mod domain;
+mod hypercall;
+mod kernel;
+mod service;
+mod store;
+
+use anyhow::{bail, Result};
+use config::Config;
+use hypercall::Hypervisor;
+use lexopt::Arg;
+use service::{Fate, Service};
+use std::os::unix::net::UnixDatagram;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+use store::{Client, Store};
+
+const HELP: &str = "\
+usage: tandemd [--config FILE]
+Serves guests' network interfaces that have one of its services as their back end.
+  --config FILE   instead of /etc/tandem/tandemd.toml
+  --check         reads the configuration, says what is wrong with it, and ends";
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("tandemd: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<()> {
+    let mut path = PathBuf::from(config::PATH);
+    let mut is_check = false;
+    let mut parser = lexopt::Parser::from_env();
+    while let Some(arg) = parser.next()? {
+        match arg {
+            Arg::Long("config") => path = parser.value()?.into(),
+            Arg::Long("check") => is_check = true,
+            Arg::Long("help") | Arg::Short('h') => {
+                println!("{HELP}");
+                return Ok(());
+            }
+            other => bail!("{}\n{HELP}", other.unexpected()),
+        }
+    }
+    let config = Config::read(&path)?;
+    if is_check {
+        return Ok(());
+    }
+    let mut hypervisor = Hypervisor::open()?;
+    loop {
+        serve(&config, &mut hypervisor)?;
+    }
+}
+
+/// Serves until one of the services has lost its domain; then all is to be taken up again.
+fn serve(config: &Config, hypervisor: &mut Hypervisor) -> Result<()> {
+    let mut store = Client::open()?;
+    let mut services = Vec::new();
+    for (name, service) in &config.service {
+        let domain = domain::find_or_make(&mut store, name)?;
+        let driver_domain = service.driver_domain.clone();
+        services.push(Service::start(name, domain, driver_domain, &mut store, hypervisor)?);
+        eprintln!("{name}: served, domain {domain}");
+    }
+    notify_ready();
+    loop {
+        let due = services.iter().filter_map(Service::due).min();
+        let mut limit = due.map(|due| due.saturating_duration_since(Instant::now()));
+        let mut events = Vec::new();
+        while let Some(event) = store.next_event(limit)? {
+            events.push(event);
+            limit = Some(Duration::ZERO);
+        }
+        for service in &mut services {
+            match service.handle(&events, Instant::now(), &mut store, hypervisor)? {
+                Fate::Lives => continue,
+                Fate::Gone => {
+                    eprintln!("{}: its domain {} is gone; a new one is made", service.name(), service.domain())
+                }
+                Fate::MayEnd => {
+                    eprintln!("{}: its domain {} was asked to shut down", service.name(), service.domain());
+                    domain::destroy(service.domain())?;
+                }
+            }
+            return Ok(());
+        }
+    }
+}
+
+/// Tells who started us, if that is systemd, that guests may come.
+fn notify_ready() {
+    let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
+    let sent = UnixDatagram::unbound().and_then(|socket| socket.send_to(b"READY=1", path));
+    if let Err(error) = sent {
+        eprintln!("tandemd: systemd cannot be told: {error}");
+    }
+}

@@ -1,0 +1,215 @@
+//! The daemon beside a store, a hypervisor, a toolstack and front ends that are all made of maps: any of them takes the next step,
+//! in any order, and the daemon may be killed between any two of its own.
+
+mod world;
+
+use super::*;
+use proptest::prelude::*;
+use world::{Daemon, World, DOMAIN};
+
+const A: Device = Device { guest: 7, number: 0 };
+const B: Device = Device { guest: 8, number: 1 };
+
+#[test]
+fn a_guest_is_connected_and_detached_and_nothing_stays() {
+    let world = World::new();
+    let mut daemon = Daemon::start(&world, None);
+    world.create(A, "00:16:3e:00:00:01", None);
+    world.settle(&mut daemon);
+    assert!(world.is_connected(A));
+    assert_eq!(world.get(&world.back(A, "feature-rx-copy")).as_deref(), Some("1"));
+    assert_eq!(world.get(&world.back(A, "hotplug-status")).as_deref(), Some("connected"));
+    world.detach(A);
+    world.settle(&mut daemon);
+    assert_eq!((world.plugged(), world.rest()), (vec![], vec![]));
+}
+
+#[test]
+fn the_rate_and_the_way_out_are_told() {
+    let world = World::new();
+    let mut daemon = Daemon::start(&world, Some("dd"));
+    world.set("/local/domain/7/name", "dd");
+    world.set("/local/domain/8/name", "guest");
+    world.create(A, "00:16:3e:00:00:01", None);
+    world.create(B, "00:16:3e:00:00:02", Some("1000,50000"));
+    world.settle(&mut daemon);
+    let (a, b) = (world.request(A).unwrap(), world.request(B).unwrap());
+    assert_eq!((a.flags & CONNECT_UPLINK, b.flags & CONNECT_UPLINK), (CONNECT_UPLINK, 0));
+    assert_eq!((b.rate_bytes, b.rate_interval_us), (1000, 50000));
+    assert_eq!(a.switch, b.switch);
+}
+
+#[test]
+fn what_cannot_be_is_said_where_xenbus_says_it_until_it_can() {
+    let world = World::new();
+    let mut daemon = Daemon::start(&world, None);
+    world.create(A, "00:16:3e:00:00", None);
+    world.settle(&mut daemon);
+    let error = format!("/local/domain/{DOMAIN}/error/backend/vif/7/0/error");
+    assert!(world.get(&error).unwrap().contains("mac"));
+    // The front end was shown that it is to close, and did.
+    assert_eq!((world.plugged(), world.state(A)), (vec![], (state::CLOSED, state::CLOSED)));
+    world.set(&world.back(A, "mac"), "00:16:3e:00:00:01");
+    world.reload(A);
+    world.settle(&mut daemon);
+    assert!(world.is_connected(A));
+    assert_eq!(world.get(&error), None);
+}
+
+#[test]
+fn a_switch_that_the_hypervisor_does_not_know_is_made_anew() {
+    let world = World::new();
+    world.set("/tool/tandem/net/switch", "99");
+    let mut daemon = Daemon::start(&world, None);
+    world.create(A, "00:16:3e:00:00:01", None);
+    world.settle(&mut daemon);
+    assert!(world.is_connected(A));
+    // The next daemon uses it, too.
+    let mut daemon = Daemon::start(&world, None);
+    world.create(B, "00:16:3e:00:00:02", None);
+    world.settle(&mut daemon);
+    assert_eq!(world.request(A).unwrap().switch, world.request(B).unwrap().switch);
+}
+
+#[test]
+fn the_next_daemon_leaves_alone_what_is_connected() {
+    let world = World::new();
+    let mut daemon = Daemon::start(&world, None);
+    world.create(A, "00:16:3e:00:00:01", None);
+    world.settle(&mut daemon);
+    let vif = world.vif(A);
+    world.settle(&mut daemon.killed(0));
+    assert!(world.is_connected(A));
+    assert_eq!(world.vif(A), vif, "it was connected anew");
+}
+
+#[test]
+fn nothing_is_written_where_a_directory_was() {
+    // At the offer, when it is connected, and when it closes.
+    for steps in 0..3 {
+        let world = World::new();
+        let mut daemon = Daemon::start(&world, None);
+        world.create(A, "00:16:3e:00:00:01", None);
+        for _ in 0..steps {
+            daemon.run();
+            world.front(A);
+        }
+        if steps == 2 {
+            world.lie(A, state::CLOSING);
+        }
+        world.vanish_before_change(A);
+        daemon.run();
+        world.check();
+        assert_eq!((world.state(A).0, world.plugged()), (state::UNKNOWN, vec![]), "after {steps} steps");
+    }
+}
+
+#[test]
+fn the_domain_may_end_when_it_is_asked_to_and_no_device_is_left() {
+    let world = World::new();
+    let mut daemon = Daemon::start(&world, None);
+    world.create(A, "00:16:3e:00:00:01", None);
+    world.settle(&mut daemon);
+    world.set(&format!("/local/domain/{DOMAIN}/control/shutdown"), "poweroff");
+    assert_eq!(daemon.run(), Fate::Lives);
+    world.detach(A);
+    world.settle(&mut daemon);
+    assert_eq!(daemon.fate, Fate::MayEnd);
+    world.remove(&format!("/local/domain/{DOMAIN}"));
+    daemon.run();
+    assert_eq!(daemon.fate, Fate::Gone);
+}
+
+/// Somebody's next step.
+#[derive(Clone, Copy, Debug)]
+enum Act {
+    Create(Device),
+    Detach(Device),
+    Destroy(Device),
+    /// The toolstack goes on with what it has begun.
+    Finish(Device),
+    /// Time passes.
+    Wait,
+    /// A front end does what it is to do next.
+    Front(Device),
+    /// It closes, and begins anew.
+    Reload(Device),
+    /// It writes a state that it has no reason for.
+    Lie(Device, u32),
+    /// A guest closes its ports.
+    ClosePorts(Device),
+    /// The daemon does what it has heard of.
+    Daemon,
+    /// It is killed after that many operations, and is started again.
+    Kill(usize),
+}
+
+fn acts(is_honest: bool) -> impl Strategy<Value = Vec<Act>> {
+    let device = prop_oneof![Just(A), Just(B)];
+    let unless_honest = move |device, act| if is_honest { Act::Front(device) } else { act };
+    let act = prop_oneof![
+        3 => device.clone().prop_map(Act::Create),
+        1 => device.clone().prop_map(Act::Detach),
+        1 => device.clone().prop_map(Act::Destroy),
+        2 => device.clone().prop_map(Act::Finish),
+        1 => Just(Act::Wait),
+        4 => device.clone().prop_map(Act::Front),
+        1 => device.clone().prop_map(Act::Reload),
+        2 => (device.clone(), 0..9_u32).prop_map(move |(d, s)| unless_honest(d, Act::Lie(d, s))),
+        2 => device.prop_map(move |d| unless_honest(d, Act::ClosePorts(d))),
+        5 => Just(Act::Daemon),
+        1 => (0..60_usize).prop_map(Act::Kill),
+    ];
+    proptest::collection::vec(act, 0..40)
+}
+
+fn play(acts: &[Act]) -> (World, Daemon) {
+    let world = World::new();
+    let mut daemon = Daemon::start(&world, None);
+    for act in acts {
+        match *act {
+            Act::Create(device) => world.create(device, "00:16:3e:00:00:01", None),
+            Act::Detach(device) => world.detach(device),
+            Act::Destroy(device) => world.destroy(device),
+            Act::Finish(device) => world.finish(device),
+            Act::Wait => world.wait(),
+            Act::Front(device) => world.front(device),
+            Act::Reload(device) => world.reload(device),
+            Act::Lie(device, state) => world.lie(device, state),
+            Act::ClosePorts(device) => world.close_ports(device),
+            Act::Daemon => {
+                daemon.run();
+            }
+            Act::Kill(after) => daemon = daemon.killed(after),
+        }
+        world.check();
+    }
+    world.settle(&mut daemon);
+    world.check();
+    (world, daemon)
+}
+
+proptest! {
+    #[test]
+    fn in_any_order_who_is_there_is_connected_and_nothing_else_stays(acts in acts(true)) {
+        let (world, mut daemon) = play(&acts);
+        for device in [A, B] {
+            prop_assert_eq!(world.is_there(device), world.is_connected(device), "{:?} {:?}", device, world.state(device));
+        }
+        for device in [A, B] {
+            world.detach(device);
+        }
+        world.settle(&mut daemon);
+        prop_assert_eq!((world.plugged(), world.rest(), world.nr_watches()), (vec![], vec![], World::NR_WATCHES));
+    }
+
+    #[test]
+    fn whatever_a_front_end_says_nothing_of_it_stays(acts in acts(false)) {
+        let (world, mut daemon) = play(&acts);
+        for device in [A, B] {
+            world.destroy(device);
+        }
+        world.settle(&mut daemon);
+        prop_assert_eq!((world.plugged(), world.rest(), world.nr_watches()), (vec![], vec![], World::NR_WATCHES));
+    }
+}

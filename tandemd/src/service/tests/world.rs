@@ -1,0 +1,498 @@
+//! Everybody but the daemon.
+
+use super::super::{back_path_of, front_path, state, Device, Fate, Service, UNTIL_SEEN};
+use crate::hypercall::Switches;
+use crate::store::{above, Change, Event, Store};
+use anyhow::{anyhow, Result};
+use rustix::io::Errno;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+use xen_abi::channel_op::{ChannelConnect, ChannelStatus};
+
+/// The back end's domid.
+pub const DOMAIN: u16 = 3;
+
+#[derive(Default)]
+struct State {
+    nodes: BTreeMap<String, String>,
+    watches: BTreeSet<(String, String)>,
+    events: VecDeque<Event>,
+    switches: BTreeSet<u32>,
+    vifs: BTreeMap<u32, ChannelConnect>,
+    /// Switches and interfaces so far.
+    count: u32,
+    /// Ports of guests that wait for the back end, by device.
+    ports: BTreeMap<Device, u32>,
+    /// Devices in the toolstack's own list; of those that it takes away, whether it has seen that they are closed.
+    listed: BTreeMap<Device, Option<bool>>,
+    /// How long all this has been going on.
+    time: Duration,
+    /// What the toolstack removes right before the daemon's next change.
+    vanishes: Option<String>,
+    /// Operations that the daemon has left.
+    left: Option<usize>,
+}
+
+/// Shared by all.
+#[derive(Clone)]
+pub struct World(Rc<RefCell<State>>);
+
+impl State {
+    fn fire(&mut self, path: &str, removed: bool) {
+        let hit = |watched: &str| {
+            path == watched
+                || path.strip_prefix(watched).is_some_and(|rest| rest.starts_with('/'))
+                || (removed && watched.strip_prefix(path).is_some_and(|rest| rest.starts_with('/')))
+        };
+        for (watched, token) in &self.watches {
+            if hit(watched) {
+                let path = if watched.len() > path.len() { watched.clone() } else { path.into() };
+                self.events.push_back(Event { path, token: token.clone() });
+            }
+        }
+    }
+
+    fn write(&mut self, path: &str, value: &str) {
+        let mut parent = path;
+        while let Some((up, _)) = parent.rsplit_once('/') {
+            if !up.is_empty() {
+                self.nodes.entry(up.into()).or_default();
+            }
+            parent = up;
+        }
+        self.nodes.insert(path.into(), value.into());
+        self.fire(path, false);
+    }
+
+    fn remove(&mut self, path: &str) -> bool {
+        let below = format!("{path}/");
+        let was_there = self.nodes.contains_key(path);
+        self.nodes.retain(|node, _| node != path && !node.starts_with(&below));
+        if was_there {
+            self.fire(path, true);
+        }
+        was_there
+    }
+
+    fn list(&self, path: &str) -> Vec<String> {
+        let below = format!("{path}/");
+        let names = self.nodes.keys().filter_map(|node| node.strip_prefix(&below));
+        names.filter(|name| !name.contains('/')).map(String::from).collect()
+    }
+
+    /// An operation of the daemon's, unless it is dead.
+    fn spend(&mut self) -> bool {
+        match &mut self.left {
+            None => true,
+            Some(0) => false,
+            Some(left) => {
+                *left -= 1;
+                true
+            }
+        }
+    }
+}
+
+impl Store for World {
+    fn read(&mut self, path: &str) -> Result<Option<String>> {
+        let mut state = self.0.borrow_mut();
+        state.spend().then(|| state.nodes.get(path).cloned()).ok_or(anyhow!("killed"))
+    }
+
+    fn list(&mut self, path: &str) -> Result<Vec<String>> {
+        let mut state = self.0.borrow_mut();
+        state.spend().then(|| state.list(path)).ok_or(anyhow!("killed"))
+    }
+
+    fn change(&mut self, guard: &str, changes: &[Change]) -> Result<bool> {
+        let mut state = self.0.borrow_mut();
+        if !state.spend() {
+            return Err(anyhow!("killed"));
+        }
+        if let Some(path) = state.vanishes.take() {
+            state.remove(&path);
+        }
+        if !state.nodes.contains_key(guard) {
+            return Ok(false);
+        }
+        for change in changes {
+            match change {
+                Change::Write(path, value) => state.write(path, value),
+                Change::Remove(path) => {
+                    let mut gone = path.as_str();
+                    while state.remove(gone) {
+                        let Some(next) = above(gone).filter(|next| state.list(next).is_empty()) else { break };
+                        gone = next;
+                    }
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    fn watch(&mut self, path: &str, token: &str) -> Result<()> {
+        let mut state = self.0.borrow_mut();
+        if !state.spend() {
+            return Err(anyhow!("killed"));
+        }
+        assert!(state.watches.insert((path.into(), token.into())), "{path} is watched twice");
+        state.events.push_back(Event { path: path.into(), token: token.into() });
+        Ok(())
+    }
+
+    fn unwatch(&mut self, path: &str, token: &str) -> Result<()> {
+        let mut state = self.0.borrow_mut();
+        if !state.spend() {
+            return Err(anyhow!("killed"));
+        }
+        assert!(state.watches.remove(&(path.into(), token.into())), "{path} is not watched");
+        Ok(())
+    }
+
+    fn next_event(&mut self, _: Option<Duration>) -> Result<Option<Event>> {
+        Ok(self.0.borrow_mut().events.pop_front())
+    }
+}
+
+fn describe(vif: u32, request: &ChannelConnect) -> ChannelStatus {
+    let &ChannelConnect { guest, backend, device, switch, .. } = request;
+    ChannelStatus { vif, next: vif + 1, guest, backend, device, switch, ..ChannelStatus::default() }
+}
+
+impl Switches for World {
+    fn create(&mut self) -> Result<u32, Errno> {
+        let mut state = self.0.borrow_mut();
+        if !state.spend() {
+            return Err(Errno::CANCELED);
+        }
+        state.count += 1;
+        let made = state.count;
+        state.switches.insert(made);
+        Ok(made)
+    }
+
+    fn connect(&mut self, request: &ChannelConnect) -> Result<u32, Errno> {
+        let mut state = self.0.borrow_mut();
+        if !state.spend() {
+            return Err(Errno::CANCELED);
+        }
+        let device = Device { guest: request.guest, number: request.device };
+        if !state.switches.contains(&request.switch) {
+            return Err(Errno::NOENT);
+        }
+        if state.vifs.values().any(|r| (r.guest, r.device) == (request.guest, request.device)) {
+            return Err(Errno::BUSY);
+        }
+        if state.ports.get(&device) != Some(&request.tx_port) {
+            return Err(Errno::INVAL);
+        }
+        state.count += 1;
+        let made = state.count;
+        state.vifs.insert(made, *request);
+        Ok(made)
+    }
+
+    fn disconnect(&mut self, vif: u32) -> Result<(), Errno> {
+        let mut state = self.0.borrow_mut();
+        if !state.spend() {
+            return Err(Errno::CANCELED);
+        }
+        state.vifs.remove(&vif).map(|_| ()).ok_or(Errno::NOENT)
+    }
+
+    fn status(&mut self, vif: u32) -> Result<ChannelStatus, Errno> {
+        let mut state = self.0.borrow_mut();
+        if !state.spend() {
+            return Err(Errno::CANCELED);
+        }
+        state.vifs.get(&vif).map(|request| describe(vif, request)).ok_or(Errno::NOENT)
+    }
+
+    fn next(&mut self, place: u32) -> Result<ChannelStatus, Errno> {
+        let mut state = self.0.borrow_mut();
+        if !state.spend() {
+            return Err(Errno::CANCELED);
+        }
+        state.vifs.range(place..).next().map(|(vif, request)| describe(*vif, request)).ok_or(Errno::NOENT)
+    }
+}
+
+impl World {
+    /// Of a service without devices.
+    pub const NR_WATCHES: usize = 3;
+
+    /// The back end's domain is there, and nobody else.
+    pub fn new() -> Self {
+        let world = Self(Rc::default());
+        world.set(&format!("/local/domain/{DOMAIN}/vm"), "/vm/1");
+        world
+    }
+
+    pub fn set(&self, path: &str, value: &str) {
+        self.0.borrow_mut().write(path, value);
+    }
+
+    pub fn get(&self, path: &str) -> Option<String> {
+        self.0.borrow().nodes.get(path).cloned()
+    }
+
+    pub fn remove(&self, path: &str) {
+        self.0.borrow_mut().remove(path);
+    }
+
+    /// A key of the back end's.
+    pub fn back(&self, device: Device, key: &str) -> String {
+        format!("{}/{key}", back_path_of(DOMAIN, device))
+    }
+
+    fn front_key(&self, device: Device, key: &str) -> String {
+        format!("{}/{key}", front_path(device))
+    }
+
+    /// States of back end and front end.
+    pub fn state(&self, device: Device) -> (u32, u32) {
+        let number = |path: String| self.get(&path).and_then(|v| v.parse().ok()).unwrap_or(state::UNKNOWN);
+        (number(self.back(device, "state")), number(self.front_key(device, "state")))
+    }
+
+    // The toolstack.
+
+    /// The device is made, unless it is there still.
+    pub fn create(&self, device: Device, mac: &str, rate: Option<&str>) {
+        if self.is_listed(device) {
+            return;
+        }
+        self.0.borrow_mut().listed.insert(device, None);
+        self.set(&self.front_key(device, "state"), "1");
+        for (key, value) in [("mac", Some(mac)), ("rate", rate), ("online", Some("1")), ("state", Some("1"))] {
+            if let Some(value) = value {
+                self.set(&self.back(device, key), value);
+            }
+        }
+        self.set(&self.back(device, "frontend"), &front_path(device));
+    }
+
+    /// The device is taken away; the toolstack now waits.
+    pub fn detach(&self, device: Device) {
+        if self.0.borrow().listed.get(&device) != Some(&None) {
+            return;
+        }
+        self.0.borrow_mut().listed.insert(device, Some(false));
+        self.set(&self.back(device, "online"), "0");
+        if self.state(device).0 != state::CLOSED {
+            self.set(&self.back(device, "state"), "5");
+        }
+    }
+
+    /// The device's guest is destroyed.
+    pub fn destroy(&self, device: Device) {
+        self.remove(&front_path(device));
+        self.close_ports(device);
+        self.detach(device);
+    }
+
+    /// What the toolstack does when it has waited: first for the state, then for the directory to go.
+    pub fn finish(&self, device: Device) {
+        let wait = self.0.borrow().listed.get(&device).copied().flatten();
+        let is_gone = self.get(&self.back(device, "state")).is_none();
+        match wait {
+            Some(false) => {
+                assert!(!is_gone, "the toolstack finds nothing to see");
+                if self.state(device).0 == state::CLOSED {
+                    self.0.borrow_mut().listed.insert(device, Some(true));
+                }
+            }
+            Some(true) if is_gone => {
+                self.remove(&front_path(device));
+                self.close_ports(device);
+                self.0.borrow_mut().listed.remove(&device);
+            }
+            _ => {}
+        }
+    }
+
+    /// Time passes, in which the toolstack sees what there is to see.
+    pub fn wait(&self) {
+        let devices: Vec<Device> = self.0.borrow().listed.keys().copied().collect();
+        devices.into_iter().for_each(|device| self.finish(device));
+        self.0.borrow_mut().time += UNTIL_SEEN;
+    }
+
+    fn is_listed(&self, device: Device) -> bool {
+        self.0.borrow().listed.contains_key(&device)
+    }
+
+    // The guest.
+
+    /// Its front end's next step, as Linux's.
+    pub fn front(&self, device: Device) {
+        match self.state(device) {
+            (state::INIT_WAIT, state::INITIALISING) => {
+                let port = {
+                    let mut state = self.0.borrow_mut();
+                    state.count += 1;
+                    let port = state.count;
+                    state.ports.insert(device, port);
+                    port.to_string()
+                };
+                let keys =
+                    [("request-rx-copy", "1"), ("tx-ring-ref", "8"), ("rx-ring-ref", "9"), ("event-channel", &port)];
+                for (key, value) in keys {
+                    self.set(&self.front_key(device, key), value);
+                }
+                self.set(&self.front_key(device, "state"), "4");
+            }
+            (state::CLOSING, state::CONNECTED) => self.set(&self.front_key(device, "state"), "6"),
+            _ => {}
+        }
+    }
+
+    pub fn reload(&self, device: Device) {
+        if self.get(&self.front_key(device, "state")).is_some() {
+            for state in ["5", "6"] {
+                self.set(&self.front_key(device, "state"), state);
+            }
+            self.close_ports(device);
+            self.set(&self.front_key(device, "state"), "1");
+        }
+    }
+
+    pub fn lie(&self, device: Device, state: u32) {
+        if self.get(&front_path(device)).is_some() {
+            self.set(&self.front_key(device, "state"), &state.to_string());
+        }
+    }
+
+    /// The hypervisor lets its interface go.
+    pub fn close_ports(&self, device: Device) {
+        let mut state = self.0.borrow_mut();
+        state.ports.remove(&device);
+        state.vifs.retain(|_, r| (r.guest, r.device) != (device.guest, device.number));
+    }
+
+    /// The directory goes when the daemon has just looked at it.
+    pub fn vanish_before_change(&self, device: Device) {
+        self.0.borrow_mut().vanishes = Some(back_path_of(DOMAIN, device));
+    }
+
+    // What there is to see.
+
+    /// The toolstack has it, and wants it.
+    pub fn is_there(&self, device: Device) -> bool {
+        self.0.borrow().listed.get(&device) == Some(&None)
+    }
+
+    /// The name of its interface.
+    pub fn vif(&self, device: Device) -> Option<u32> {
+        let state = self.0.borrow();
+        let mut vifs = state.vifs.iter();
+        vifs.find(|(_, r)| (r.guest, r.device) == (device.guest, device.number)).map(|(vif, _)| *vif)
+    }
+
+    pub fn request(&self, device: Device) -> Option<ChannelConnect> {
+        let state = self.0.borrow();
+        state.vifs.values().find(|r| (r.guest, r.device) == (device.guest, device.number)).copied()
+    }
+
+    /// Both ends say so, and the hypervisor has the ports that the front end has now.
+    pub fn is_connected(&self, device: Device) -> bool {
+        let port = self.0.borrow().ports.get(&device).copied();
+        self.state(device) == (state::CONNECTED, state::CONNECTED)
+            && port.is_some()
+            && self.request(device).map(|r| r.tx_port) == port
+    }
+
+    /// Guests whose interfaces are plugged in.
+    pub fn plugged(&self) -> Vec<u16> {
+        self.0.borrow().vifs.values().map(|r| r.guest).collect()
+    }
+
+    /// Nodes of devices.
+    pub fn rest(&self) -> Vec<String> {
+        self.0.borrow().nodes.keys().filter(|path| path.contains("vif/")).cloned().collect()
+    }
+
+    pub fn nr_watches(&self) -> usize {
+        self.0.borrow().watches.len()
+    }
+
+    /// What holds at any moment.
+    pub fn check(&self) {
+        let state = self.0.borrow();
+        for request in state.vifs.values() {
+            let device = Device { guest: request.guest, number: request.device };
+            assert_eq!(state.ports.get(&device), Some(&request.tx_port), "an interface without a port");
+        }
+        let orphan = |path: &&String| {
+            let Some(device) = path.strip_suffix("/state") else { return false };
+            device.contains("/backend/vif/") && !state.nodes.contains_key(&format!("{device}/frontend"))
+        };
+        assert_eq!(state.nodes.keys().find(orphan), None, "written below a directory that was removed");
+    }
+
+    /// Everybody goes on until nothing happens any more.
+    pub fn settle(&self, daemon: &mut Daemon) {
+        for _ in 0..20 {
+            daemon.run();
+            let devices: Vec<Device> = self.0.borrow().listed.keys().copied().collect();
+            devices.into_iter().for_each(|device| self.front(device));
+            self.wait();
+        }
+        assert!(self.0.borrow().events.is_empty());
+    }
+}
+
+/// The daemon, with its connection.
+pub struct Daemon {
+    world: World,
+    service: Service,
+    began: Instant,
+    driver_domain: Option<&'static str>,
+    /// What it last said of its domain, if that was anything.
+    pub fate: Fate,
+}
+
+impl Daemon {
+    pub fn start(world: &World, driver_domain: Option<&'static str>) -> Self {
+        {
+            let mut state = world.0.borrow_mut();
+            state.left = None;
+            state.watches.clear();
+            state.events.clear();
+        }
+        let (mut store, mut switches) = (world.clone(), world.clone());
+        let service =
+            Service::start("net", DOMAIN, driver_domain.map(String::from), &mut store, &mut switches).unwrap();
+        Self { world: world.clone(), service, began: Instant::now(), driver_domain, fate: Fate::Lives }
+    }
+
+    fn try_run(&mut self) -> Result<()> {
+        let (mut store, mut switches) = (self.world.clone(), self.world.clone());
+        let now = self.began + self.world.0.borrow().time;
+        let mut events = Vec::new();
+        loop {
+            let fate = self.service.handle(&events, now, &mut store, &mut switches)?;
+            self.fate = if fate == Fate::Lives { self.fate } else { fate };
+            match store.next_event(None)? {
+                Some(event) => events = vec![event],
+                None => break,
+            }
+        }
+        Ok(())
+    }
+
+    /// Does all that is to be done.
+    pub fn run(&mut self) -> Fate {
+        self.try_run().unwrap();
+        self.fate
+    }
+
+    /// Goes on for so many operations, is killed, and another is started.
+    pub fn killed(mut self, after: usize) -> Self {
+        self.world.0.borrow_mut().left = Some(after);
+        let _ = self.try_run();
+        Self::start(&self.world.clone(), self.driver_domain)
+    }
+}

@@ -1,0 +1,207 @@
+//! A connection to xenstored: by its socket, or through the kernel if it runs elsewhere.
+
+use super::{above, Change, Event, Store};
+use anyhow::{bail, ensure, Context, Result};
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+/// Where it is looked for.
+const SOCKET: &str = "/run/xenstored/socket";
+const DEVICE: &str = "/dev/xen/xenbus";
+
+/// Kinds of messages (public/io/xs_wire.h).
+mod kind {
+    pub const DIRECTORY: u32 = 1;
+    pub const READ: u32 = 2;
+    pub const WATCH: u32 = 4;
+    pub const UNWATCH: u32 = 5;
+    pub const TRANSACTION_START: u32 = 6;
+    pub const TRANSACTION_END: u32 = 7;
+    pub const WRITE: u32 = 11;
+    pub const REMOVE: u32 = 13;
+    pub const EVENT: u32 = 15;
+    pub const ERROR: u32 = 16;
+}
+
+/// Bytes of a message's head: kind, request, transaction, bytes that follow.
+const HEAD: usize = 16;
+/// Bytes that follow at most.
+const MAX_BODY: usize = 4096;
+/// How often a transaction is tried that others' changes disturb.
+const TRIES: usize = 100;
+
+/// A connection.
+pub struct Client {
+    stream: File,
+    /// Events that came between a request and its answer.
+    events: VecDeque<Event>,
+}
+
+/// What xenstored answered.
+enum Answer {
+    Value(Vec<u8>),
+    /// The name of the error.
+    Refused(String),
+}
+
+impl Client {
+    /// Connects. The error says what was tried.
+    pub fn open() -> Result<Self> {
+        let stream = match UnixStream::connect(SOCKET) {
+            Ok(socket) => File::from(OwnedFd::from(socket)),
+            Err(first) => File::options()
+                .read(true)
+                .write(true)
+                .open(DEVICE)
+                .with_context(|| format!("xenstore is neither at {SOCKET} ({first}) nor at {DEVICE}"))?,
+        };
+        Ok(Self { stream, events: VecDeque::new() })
+    }
+
+    fn ask(&mut self, kind: u32, transaction: u32, body: &[u8]) -> Result<Answer> {
+        ensure!(body.len() <= MAX_BODY, "a message to xenstore is too long");
+        let length = u32::try_from(body.len()).context("length")?;
+        let mut message: Vec<u8> = [kind, 0, transaction, length].iter().flat_map(|word| word.to_le_bytes()).collect();
+        message.extend_from_slice(body);
+        self.stream.write_all(&message).context("xenstore does not listen")?;
+        loop {
+            match self.receive()? {
+                (kind::EVENT, body) => self.keep(&body),
+                (kind::ERROR, body) => return Ok(Answer::Refused(text(&body))),
+                (got, body) if got == kind => return Ok(Answer::Value(body)),
+                (got, _) => bail!("xenstore answered a request of kind {kind} with {got}"),
+            }
+        }
+    }
+
+    fn receive(&mut self) -> Result<(u32, Vec<u8>)> {
+        let mut head = [0; HEAD];
+        self.stream.read_exact(&mut head).context("xenstore has gone")?;
+        let word = |n: usize| head.get(n * 4..n * 4 + 4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_le_bytes);
+        let length = usize::try_from(word(3))?;
+        ensure!(length <= MAX_BODY, "xenstore sent a message of {length} bytes");
+        let mut body = vec![0; length];
+        self.stream.read_exact(&mut body).context("xenstore has gone")?;
+        Ok((word(0), body))
+    }
+
+    fn keep(&mut self, body: &[u8]) {
+        let mut parts = body.split(|byte| *byte == 0).map(text);
+        if let (Some(path), Some(token)) = (parts.next(), parts.next()) {
+            self.events.push_back(Event { path, token });
+        }
+    }
+
+    /// The answer's value; `None` if what was asked for is not there.
+    fn find(&mut self, kind: u32, transaction: u32, path: &str) -> Result<Option<Vec<u8>>> {
+        match self.ask(kind, transaction, &terminated(&[path]))? {
+            Answer::Value(value) => Ok(Some(value)),
+            Answer::Refused(error) if error == "ENOENT" => Ok(None),
+            Answer::Refused(error) => bail!("xenstore refuses {path}: {error}"),
+        }
+    }
+
+    fn must(&mut self, kind: u32, transaction: u32, body: &[u8]) -> Result<Vec<u8>> {
+        match self.ask(kind, transaction, body)? {
+            Answer::Value(value) => Ok(value),
+            Answer::Refused(error) => bail!("xenstore refuses {}: {error}", text(body).replace('\0', " ")),
+        }
+    }
+
+    /// Ends a transaction; `false`: others' changes came in between.
+    fn end(&mut self, transaction: u32, is_wanted: bool) -> Result<bool> {
+        let flag = if is_wanted { "T" } else { "F" };
+        match self.ask(kind::TRANSACTION_END, transaction, &terminated(&[flag]))? {
+            Answer::Value(_) => Ok(true),
+            Answer::Refused(error) if error == "EAGAIN" => Ok(false),
+            Answer::Refused(error) => bail!("xenstore refuses a transaction: {error}"),
+        }
+    }
+
+    fn make(&mut self, transaction: u32, change: &Change) -> Result<()> {
+        match change {
+            Change::Write(path, value) => {
+                let mut body = terminated(&[path]);
+                body.extend_from_slice(value.as_bytes());
+                self.must(kind::WRITE, transaction, &body)?;
+            }
+            Change::Remove(path) => {
+                let mut gone = path.as_str();
+                while self.find(kind::REMOVE, transaction, gone)?.is_some() {
+                    let Some(next) = above(gone) else { break };
+                    if self.find(kind::DIRECTORY, transaction, next)?.is_none_or(|names| !names.is_empty()) {
+                        break;
+                    }
+                    gone = next;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Store for Client {
+    fn read(&mut self, path: &str) -> Result<Option<String>> {
+        Ok(self.find(kind::READ, 0, path)?.map(|value| text(&value)))
+    }
+
+    fn list(&mut self, path: &str) -> Result<Vec<String>> {
+        let names = self.find(kind::DIRECTORY, 0, path)?.unwrap_or_default();
+        Ok(names.split(|byte| *byte == 0).filter(|name| !name.is_empty()).map(text).collect())
+    }
+
+    fn change(&mut self, guard: &str, changes: &[Change]) -> Result<bool> {
+        for _ in 0..TRIES {
+            let transaction = text(&self.must(kind::TRANSACTION_START, 0, &terminated(&[""]))?);
+            let transaction = transaction.trim_end_matches('\0').parse().context("the name of a transaction")?;
+            let is_there = self.find(kind::READ, transaction, guard)?.is_some();
+            if is_there {
+                for change in changes {
+                    self.make(transaction, change)?;
+                }
+            }
+            if self.end(transaction, is_there)? {
+                return Ok(is_there);
+            }
+        }
+        bail!("others always change what is at {guard}")
+    }
+
+    fn watch(&mut self, path: &str, token: &str) -> Result<()> {
+        self.must(kind::WATCH, 0, &terminated(&[path, token])).map(|_| ())
+    }
+
+    fn unwatch(&mut self, path: &str, token: &str) -> Result<()> {
+        self.must(kind::UNWATCH, 0, &terminated(&[path, token])).map(|_| ())
+    }
+
+    fn next_event(&mut self, limit: Option<Duration>) -> Result<Option<Event>> {
+        if self.events.is_empty() {
+            let limit = limit.map(Timespec::try_from).transpose()?;
+            let mut ready = [PollFd::new(&self.stream, PollFlags::IN)];
+            match poll(&mut ready, limit.as_ref()) {
+                Ok(0) | Err(Errno::INTR) => return Ok(None),
+                Ok(_) => {}
+                Err(error) => return Err(error).context("xenstore cannot be waited for"),
+            }
+            let (got, body) = self.receive()?;
+            ensure!(got == kind::EVENT, "xenstore answered {got} without a question");
+            self.keep(&body);
+        }
+        Ok(self.events.pop_front())
+    }
+}
+
+fn terminated(parts: &[&str]) -> Vec<u8> {
+    parts.iter().flat_map(|part| part.bytes().chain([0])).collect()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).trim_end_matches('\0').to_string()
+}

@@ -1,0 +1,56 @@
+//! xenstore, as far as a back end needs it.
+
+mod client;
+
+pub use client::Client;
+
+use anyhow::Result;
+use std::time::Duration;
+
+/// Something that happened below a watched path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// What changed.
+    pub path: String,
+    /// As the watch was given.
+    pub token: String,
+}
+
+/// One change of several that are made at once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Writes a value.
+    Write(String, String),
+    /// Removes a directory if it is there, and those above it that have become empty.
+    Remove(String),
+}
+
+/// What is asked of xenstore. Errors are those of the connection; that something is not there is none.
+pub trait Store {
+    /// The value at a path, if there is one. Bytes that are no text are replaced.
+    fn read(&mut self, path: &str) -> Result<Option<String>>;
+
+    /// The names in a directory; none if it is not there.
+    fn list(&mut self, path: &str) -> Result<Vec<String>>;
+
+    /// Makes changes at once, if there is something at `guard`: nothing is made below a directory that has been removed. `false`:
+    /// there was nothing, and nothing was changed.
+    fn change(&mut self, guard: &str, changes: &[Change]) -> Result<bool>;
+
+    /// From now on changes at and below the path, and its removal, are events. There is one at once.
+    fn watch(&mut self, path: &str, token: &str) -> Result<()>;
+
+    /// Ends that.
+    fn unwatch(&mut self, path: &str, token: &str) -> Result<()>;
+
+    /// The next event, if there is one within `limit`; without a limit it is waited for.
+    fn next_event(&mut self, limit: Option<Duration>) -> Result<Option<Event>>;
+}
+
+/// The directory above, unless that is a domain's own or the root.
+pub fn above(path: &str) -> Option<&str> {
+    /// Slashes in `/local/domain/N`.
+    const OF_A_DOMAIN: usize = 3;
+    let (above, _) = path.rsplit_once('/')?;
+    (above.matches('/').count() > OF_A_DOMAIN).then_some(above)
+}
