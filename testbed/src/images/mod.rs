@@ -7,6 +7,7 @@ pub mod elf;
 pub mod initramfs;
 pub mod kernel;
 pub mod packages;
+pub mod programs;
 pub mod tools;
 pub mod toolstack;
 pub mod tree;

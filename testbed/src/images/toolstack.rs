@@ -6,7 +6,7 @@
 use super::cpio::Archive;
 use super::initramfs::{self, add_modules, read, Base};
 use super::kernel::Kernel;
-use super::{cached, elf, fingerprint, packages};
+use super::{cached, elf, fingerprint, packages, programs};
 use crate::{guests, host};
 use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
@@ -71,6 +71,9 @@ const DRIVER_MODULES: &[&str] = &["xen-pcifront", "xen-netfront", "xen-blkfront"
 
 const GUEST_MODULES: &[&str] = &["xen-netfront", "xen-blkfront", "ext4", "crc32c_generic", "xenfs", "xen-privcmd"];
 
+/// The daemon of the hypervisor's switches, in dom0.
+const DAEMON: &str = "tandemd";
+
 /// The test kernel that is no dom0.
 const HOSTILE: &str = "hostile-domain";
 
@@ -85,6 +88,8 @@ pub fn build(kernel: &Kernel) -> Result<PathBuf> {
     inputs.extend(all_files(&scripts)?);
     inputs.extend(all_files(&host::root().join("guests"))?);
     let hostile = guests::named(HOSTILE)?;
+    let daemon = programs::build(DAEMON)?;
+    inputs.push(daemon.clone());
     let made_by = fingerprint(&[host::root().join("testbed/src/images/toolstack.rs")])?;
     let key = format!(
         "{} {} {made_by} {} {}",
@@ -100,6 +105,7 @@ pub fn build(kernel: &Kernel) -> Result<PathBuf> {
         userland(&mut dom0, &tree, &base)?;
         add_scripts(&mut dom0, &scripts)?;
         add_modules(&mut dom0, kernel, &[initramfs::MODULES, BACK_END_MODULES, DOM0_MODULES].concat())?;
+        dom0.file(&format!("usr/sbin/{DAEMON}"), read(&daemon)?, 0o755);
         dom0.file("guest/vmlinuz", read(&kernel.vmlinuz)?, 0o644);
         dom0.file("guest/vmlinux", elf::unpack_bzimage(&kernel.vmlinuz)?, 0o644);
         dom0.file("guest/grub-x86_64-xen.bin", read(&grub)?, 0o644);
