@@ -1,6 +1,6 @@
 //! Driver domains that own the NIC, by stock `xl`, and guests that have their network from them.
 //!
-//! The checks are `images/xen/tests/driver-domain.sh` and `driver-dies.sh`.
+//! The checks are `images/xen/tests/driver-domain.sh`, `driver-dies.sh` and `way-out.sh`.
 
 use super::xl::judge;
 use super::{Bed, Body, Test};
@@ -18,14 +18,20 @@ pub fn tests() -> Vec<Test> {
         Box::new(|bed| serves(bed, "e1000", if bed.full { bed.mib } else { bed.mib.div_ceil(4) })),
     );
     add("guests-outlive-their-driver-domain", Box::new(dies));
+    add("the-hypervisors-switch-has-a-way-out", Box::new(|bed| runs(bed, "way-out", "e1000", bed.mib.div_ceil(2))));
     tests
 }
 
-/// Two guests' packets and streams go through the driver domain.
+/// Two guests' packets and streams go through the driver domain's back ends.
 fn serves(bed: &Bed, nic: &'static str, mib: u64) -> Result<String> {
-    let name = format!("driver-domain-{nic}");
+    runs(bed, "driver-domain", nic, mib)
+}
+
+/// The checks of a file with two guests behind a driver domain that owns the NIC.
+fn runs(bed: &Bed, file: &str, nic: &'static str, mib: u64) -> Result<String> {
+    let name = format!("{file}-{nic}");
     let peer = Peer::start(&name)?;
-    let machine = machine(bed, &name, &format!("driver-domain:{nic}:{mib}"), nic, &peer)?;
+    let machine = machine(bed, &name, &format!("{file}:{nic}:{mib}"), nic, &peer)?;
     let outcome = machine.start()?.finish(|_| false)?;
     let said = judge(bed, &outcome)?;
     let wire = peer.counts();

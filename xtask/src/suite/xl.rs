@@ -84,6 +84,7 @@ const GROUPS: &[Group] = &[
         iommu: true,
         ..USUAL
     },
+    Group { file: "switch", name: "guests-share-the-hypervisors-switch", counts: None, ..USUAL },
     Group { file: "oxenstored", name: "xl-works-with-oxenstored-too", store: "oxenstored", ..USUAL },
     Group { file: "mistakes", name: "wrong-configurations-are-refused-in-words", ..USUAL },
     Group { file: "many", name: "eight-guests-at-once", counts: Some(("8", "8")), ..USUAL },

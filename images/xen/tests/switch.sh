@@ -1,0 +1,77 @@
+# switch.sh MIB: two guests whose interfaces the hypervisor's own switch serves, while tandemd plays the back end.
+mib=${1:-8}
+# Of datagrams, and of streams at the same time: each must arrive, so many more of them say nothing new.
+few=$((mib < 64 ? mib : 64))
+. /xen/driving.sh
+. /xen/switching.sh
+
+check tandemd-starts daemon_starts || exit
+remember
+shown() { xl list net | grep -q '^net .* 4 *1 *--p---'; }
+check xl-shows-the-back-end shown
+configured() { xl list -l net | grep -q '"name": "net"'; }
+check with-its-configuration configured
+config s1 "vif=['mac=00:16:3e:00:00:03,backend=net']"
+config s2 'vcpus=4' "vif=['mac=00:16:3e:00:00:04,backend=net']"
+check a-guest-starts boot s1 || exit
+check another-starts boot s2 || exit
+listed() { xl network-list s1 | grep -q "00:16:3e:00:00:03 .* /local/domain/$(xl domid net)/backend/vif/$(xl domid s1)/0"; }
+check network-list listed
+check address plugged_address s1 3
+check address-of-the-second plugged_address s2 4
+check ping reaches s1 4
+check ping-back reaches s2 3
+
+in_guest s2 10 '(tcptest serve > /dev/null 2>&1 &); (nettest serve > /dev/null 2>&1 &)'
+check datagrams said 'net ok' s1 $((60 + few * 8)) "$keeps && nettest eth0 10.9.0.4 $few 64"
+check stream said 'tcp ok' s1 $((60 + mib * 4)) "tcptest put 10.9.0.4 $mib"
+check stream-back said 'tcp ok' s1 $((60 + mib * 4)) "tcptest get 10.9.0.4 $mib"
+no_errors() {
+	in_guest $1 10 'cd /sys/class/net/eth0/statistics; for f in rx_errors tx_errors rx_crc_errors tx_dropped; do [ $(cat $f) = 0 ] || echo $f $(cat $f); done; dmesg | grep -iE "warn|bug:|oops" || true' | tee /tmp/errors
+	! grep -q . /tmp/errors
+}
+
+# Streams go on while the daemon is killed, and when it is back; it knows what is plugged in, and a new interface can come.
+endless() { in_guest s1 10 '(tcptest put 10.9.0.4 65536) > /tmp/stream 2>&1 &' && moves s1; }
+check a-stream-without-an-end endless
+killed() { kill -9 $(cat /tmp/tandemd.pid) && wait_for 5 eval '! kill -0 $(cat /tmp/tandemd.pid)' && moves s1; }
+check it-goes-on-without-the-daemon killed
+again() { daemon_starts && [ "$(xl domid net)" = "$1" ] && moves s1; }
+check the-daemon-is-back-with-the-same-domain again $(xl domid net)
+
+check network-attach xl network-attach s2 mac=00:16:3e:00:00:05 backend=net rate=10Mb/s
+second() { in_guest s2 40 'wait_for 10 test -e /sys/class/net/eth1 && ifconfig eth1 10.9.1.5 netmask 255.255.255.0 up'; }
+check its-interface second
+limited() { grep -q 'connected, 00:16:3e:00:00:05, rate ' $daemon_log; }
+check its-rate-is-told limited
+detached() { xl network-detach s2 1 && in_guest s2 20 'wait_for 10 test ! -e /sys/class/net/eth1' && [ "$(xl network-list s2 | wc -l)" = 2 ]; }
+check network-detach detached
+check attach-again xl network-attach s2 mac=00:16:3e:00:00:06 backend=net
+check its-interface-again second
+# The front end goes and comes, as when one kernel starts another.
+reloaded() { in_guest s2 60 'cd /sys/bus/xen/drivers/vif && echo vif-0 > unbind && [ ! -e /sys/class/net/eth0 ] && echo vif-0 > bind && wait_for 10 test -e /sys/class/net/eth0' && plugged_address s2 4 && reaches s2 3; }
+check the-front-end-goes-and-comes reloaded
+check no-errors-at-the-interface no_errors s1
+
+# One goes to a file and comes back: another domain, a new connection. Its stream's other end had gone, so that has ended.
+in_guest s2 10 '(tcptest serve > /dev/null 2>&1 &)'
+saved() { timeout 120 xl save s1 /tmp/s1.save && gone s1 && timeout 120 xl restore /tmp/s1.save && rm /tmp/s1.save && reaches s1 4; }
+log_of() { [ $logs/guest-$1--incoming.log -nt $logs/guest-$1.log ] && echo $logs/guest-$1--incoming.log || echo $logs/guest-$1.log; }
+check save-and-restore saved
+check stream-after-that said 'tcp ok' s1 $((60 + mib * 4)) "killall tcptest; tcptest put 10.9.0.4 $mib"
+check frames-agree audit
+
+check traffic-again endless
+check destroyed-in-traffic eval 'xl destroy s1 && gone s1'
+alone() { said '^here$' s2 20 'echo here' && [ "$(xenstore-list /local/domain/$(xl domid net)/backend/vif)" = "$(xl domid s2)" ]; }
+check the-other-lives alone
+check destroy eval 'xl destroy s2 && gone s2'
+no_node() { ! xenstore-ls -f | grep "vif/[0-9]"; }
+check no-node-stays wait_for 10 no_node
+check nothing-stays nothing_stays
+check frames-agree-at-the-end audit
+# It is the last to go, and comes again for the next guests.
+ended() { local old=$(xl domid net); timeout 60 xl shutdown -w net && wait_for 30 eval '[ -n "$(xl domid net)" ] && [ "$(xl domid net)" != '$old' ]'; }
+check shutdown ended
+check nothing-was-wrong eval '! grep -E "not connected|tandemd:" $daemon_log'
+cat $daemon_log > /dev/console
