@@ -9,8 +9,8 @@ use anyhow::{bail, ensure, Context, Result};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Files for the toolstack are made here.
-const RUN: &str = "/run/tandem";
+/// Files of the daemon's while it runs.
+pub const RUN: &str = "/run/tandem";
 
 /// The domid of a service's domain, which is made if there is none. Errors: another domain has the name; the toolstack refuses.
 pub fn find_or_make(store: &mut impl Store, service: &str) -> Result<u16> {
@@ -33,7 +33,6 @@ fn find(store: &mut impl Store, service: &str) -> Result<Option<u16>> {
 }
 
 fn make(service: &str) -> Result<()> {
-    std::fs::create_dir_all(RUN).with_context(|| format!("cannot make {RUN}"))?;
     let place = |name: String| Path::new(RUN).join(name);
     let (image, configuration) = (place("backend.elf".into()), place(format!("{service}.cfg")));
     let write = |path: &Path, bytes: &[u8]| {

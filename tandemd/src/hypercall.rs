@@ -8,7 +8,7 @@ use rustix::ioctl::{ioctl, opcode, Direction, Ioctl, IoctlOutput, Opcode};
 use rustix::mm::{mmap, munmap, MapFlags, ProtFlags};
 use std::ffi::c_void;
 use std::fs::File;
-use xen_abi::channel_op::{self as op, ChannelConnect, ChannelStatus, ChannelSwitch, ChannelVif};
+use xen_abi::channel_op::{self as op, ChannelConnect, ChannelStatus, ChannelSwitch, ChannelVif, ChannelWayOut};
 
 /// The hypervisor's switches.
 pub trait Switches {
@@ -80,6 +80,11 @@ impl Hypervisor {
         }
     }
 
+    /// What a switch's way out is.
+    pub fn way_out(&mut self, switch: u32) -> Result<ChannelWayOut, Errno> {
+        self.call(op::CHANNELOP_WAY_OUT, ChannelWayOut { switch, ..ChannelWayOut::default() })
+    }
+
     fn call<T: Argument>(&mut self, command: u32, argument: T) -> Result<T, Errno> {
         const { assert!(size_of::<T>() <= PAGE_BYTES) };
         let place = self.page.cast::<T>();
@@ -107,6 +112,7 @@ impl Argument for ChannelConnect {}
 impl Argument for ChannelStatus {}
 impl Argument for ChannelSwitch {}
 impl Argument for ChannelVif {}
+impl Argument for ChannelWayOut {}
 
 impl Switches for Hypervisor {
     fn create(&mut self) -> Result<u32, Errno> {

@@ -9,14 +9,18 @@ mod device;
 mod domain;
 mod hypercall;
 mod kernel;
+mod list;
 mod service;
 mod store;
 
-use anyhow::{bail, Result};
+use anyhow::{bail, Context, Result};
 use config::Config;
 use hypercall::Hypervisor;
 use lexopt::Arg;
+use rustix::fs::{flock, FlockOperation};
+use rustix::io::Errno;
 use service::{Fate, Service};
+use std::fs::File;
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -24,10 +28,14 @@ use std::time::{Duration, Instant};
 use store::{Client, Store};
 
 const HELP: &str = "\
-usage: tandemd [--config FILE]
+usage: tandemd [--config FILE] [--check | --list]
 Serves guests' network interfaces that have one of its services as their back end.
   --config FILE   instead of /etc/tandem/tandemd.toml
-  --check         reads the configuration, says what is wrong with it, and ends";
+  --check         reads the configuration, says what is wrong with it, and ends
+  --list          says which interfaces are plugged in and what went through them, and ends";
+
+/// Held by the daemon that runs.
+const LOCK: &str = "/run/tandem/tandemd.lock";
 
 fn main() -> ExitCode {
     match run() {
@@ -41,12 +49,13 @@ fn main() -> ExitCode {
 
 fn run() -> Result<()> {
     let mut path = PathBuf::from(config::PATH);
-    let mut is_check = false;
+    let (mut is_check, mut is_list) = (false, false);
     let mut parser = lexopt::Parser::from_env();
     while let Some(arg) = parser.next()? {
         match arg {
             Arg::Long("config") => path = parser.value()?.into(),
             Arg::Long("check") => is_check = true,
+            Arg::Long("list") => is_list = true,
             Arg::Long("help") | Arg::Short('h') => {
                 println!("{HELP}");
                 return Ok(());
@@ -59,8 +68,24 @@ fn run() -> Result<()> {
         return Ok(());
     }
     let mut hypervisor = Hypervisor::open()?;
+    if is_list {
+        print!("{}", list::show(&mut Client::open()?, &mut hypervisor)?);
+        return Ok(());
+    }
+    let _lock = alone()?;
     loop {
         serve(&config, &mut hypervisor)?;
+    }
+}
+
+/// Two daemons would take each other's interfaces for old ones. The lock goes with the process.
+fn alone() -> Result<File> {
+    std::fs::create_dir_all(domain::RUN).with_context(|| format!("cannot make {}", domain::RUN))?;
+    let lock = File::create(LOCK).with_context(|| format!("cannot make {LOCK}"))?;
+    match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(lock),
+        Err(Errno::WOULDBLOCK) => bail!("another tandemd runs"),
+        Err(error) => Err(error).with_context(|| format!("cannot lock {LOCK}")),
     }
 }
 

@@ -11,6 +11,11 @@ shown() { xl list net | grep -q '^net .* 4 *1 *--p---'; }
 check xl-shows-the-back-end shown
 configured() { xl list -l net | grep -q '"name": "net"'; }
 check with-its-configuration configured
+# If somebody lets it run it waits for nothing.
+waits() { xl unpause net && usleep 500000 && xl list net | grep -q -- ' -b---- ' && xl pause net; }
+check it-does-nothing-when-it-runs waits
+alone() { ! tandemd 2> /tmp/second && grep -q 'another tandemd runs' /tmp/second; }
+check a-second-daemon-does-not-run alone
 config s1 "vif=['mac=00:16:3e:00:00:03,backend=net']"
 config s2 'vcpus=4' "vif=['mac=00:16:3e:00:00:04,backend=net']"
 check a-guest-starts boot s1 || exit
@@ -24,6 +29,8 @@ check ping-back reaches s2 3
 
 in_guest s2 10 '(tcptest serve > /dev/null 2>&1 &); (nettest serve > /dev/null 2>&1 &)'
 check datagrams said 'net ok' s1 $((60 + few * 8)) "$keeps && nettest eth0 10.9.0.4 $few 64"
+counted() { [ "$(tandemd --list | awk '$1 == "s1" { print $4 }')" = "$(in_guest s1 10 'cat /sys/class/net/eth0/statistics/tx_packets')" ]; }
+check what-was-sent-is-counted wait_for 20 counted
 check stream said 'tcp ok' s1 $((60 + mib * 4)) "tcptest put 10.9.0.4 $mib"
 check stream-back said 'tcp ok' s1 $((60 + mib * 4)) "tcptest get 10.9.0.4 $mib"
 no_errors() {
@@ -58,13 +65,15 @@ in_guest s2 10 '(tcptest serve > /dev/null 2>&1 &)'
 saved() { timeout 120 xl save s1 /tmp/s1.save && gone s1 && timeout 120 xl restore /tmp/s1.save && rm /tmp/s1.save && reaches s1 4; }
 log_of() { [ $logs/guest-$1--incoming.log -nt $logs/guest-$1.log ] && echo $logs/guest-$1--incoming.log || echo $logs/guest-$1.log; }
 check save-and-restore saved
+moved() { local old=$(xl domid s1); timeout 240 xl migrate -s '' s1 'xl migrate-receive' && [ "$(xl domid s1)" != $old ] && reaches s1 4; }
+check move-it-live moved
 check stream-after-that said 'tcp ok' s1 $((60 + mib * 4)) "killall tcptest; tcptest put 10.9.0.4 $mib"
 check frames-agree audit
 
 check traffic-again endless
 check destroyed-in-traffic eval 'xl destroy s1 && gone s1'
-alone() { said '^here$' s2 20 'echo here' && [ "$(xenstore-list /local/domain/$(xl domid net)/backend/vif)" = "$(xl domid s2)" ]; }
-check the-other-lives alone
+other_lives() { said '^here$' s2 20 'echo here' && [ "$(xenstore-list /local/domain/$(xl domid net)/backend/vif)" = "$(xl domid s2)" ]; }
+check the-other-lives other_lives
 check destroy eval 'xl destroy s2 && gone s2'
 no_node() { ! xenstore-ls -f | grep "vif/[0-9]"; }
 check no-node-stays wait_for 10 no_node

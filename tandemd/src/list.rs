@@ -1,0 +1,99 @@
+//! `tandemd --list`: interfaces that are plugged in, what they have done, and the switches' ways out.
+
+use crate::hypercall::{Hypervisor, Switches};
+use crate::store::Store;
+use anyhow::{Context, Result};
+use rustix::io::Errno;
+use std::collections::BTreeSet;
+use std::fmt::Write;
+use xen_abi::channel_op as op;
+
+/// The list, as text.
+pub fn show(store: &mut impl Store, hypervisor: &mut Hypervisor) -> Result<String> {
+    let mut out = heading();
+    let mut switches = BTreeSet::new();
+    let mut place = 0;
+    loop {
+        let status = match hypervisor.next(place) {
+            Err(Errno::NOENT) => break,
+            status => status.context("the list of interfaces")?,
+        };
+        place = status.next;
+        switches.insert(status.switch);
+        out.push_str(&line(&name(store, status.guest)?, &status));
+    }
+    for switch in switches {
+        let way = hypervisor.way_out(switch).context("a switch's way out")?;
+        if way.kind != op::WAY_OUT_NONE {
+            out.push_str(&outside(&name(store, way.domain)?, &way));
+        }
+    }
+    Ok(out)
+}
+
+fn name(store: &mut impl Store, domain: u16) -> Result<String> {
+    Ok(store.read(&format!("/local/domain/{domain}/name"))?.unwrap_or_else(|| domain.to_string()))
+}
+
+fn heading() -> String {
+    format!(
+        "{:<20} {:>3} {:<17} {:>12} {:>15} {:>9} {:>12} {:>15} {:>9} state\n",
+        "guest", "vif", "address", "sent", "bytes", "lost", "received", "bytes", "lost"
+    )
+}
+
+/// What a guest has sent to nobody, or from an address that is not its own, counts as lost.
+fn line(guest: &str, status: &op::ChannelStatus) -> String {
+    let mac: Vec<String> = status.mac.iter().map(|byte| format!("{byte:02x}")).collect();
+    let states = [
+        (op::STATE_TX_ENDED, "sends-nonsense"),
+        (op::STATE_RX_ENDED, "receives-nonsense"),
+        (op::STATE_STALLED, "takes-nothing"),
+    ];
+    let said: Vec<&str> = states.iter().filter(|(bit, _)| status.state & bit != 0).map(|(_, word)| *word).collect();
+    let said = if said.is_empty() { "connected".into() } else { said.join(",") };
+    format!(
+        "{guest:<20} {:>3} {} {:>12} {:>15} {:>9} {:>12} {:>15} {:>9} {said}\n",
+        status.device,
+        mac.join(":"),
+        status.tx_packets,
+        status.tx_bytes,
+        status.tx_errors + status.tx_dropped + status.tx_refused,
+        status.rx_packets,
+        status.rx_bytes,
+        status.rx_errors + status.rx_dropped,
+    )
+}
+
+fn outside(domain: &str, way: &op::ChannelWayOut) -> String {
+    let mut out = String::new();
+    let what = if way.kind == op::WAY_OUT_CARD { "its card" } else { "its interface" };
+    let _ = writeln!(
+        out,
+        "way out: {domain} by {what}; out {} packets, {} bytes, {} lost; in {} packets, {} bytes, {} lost; {} wait",
+        way.out_packets, way.out_bytes, way.out_dropped, way.in_packets, way.in_bytes, way.in_dropped, way.waiting
+    );
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_has_a_column_for_each_word_of_the_heading() {
+        let status = op::ChannelStatus { tx_packets: 5, tx_refused: 2, rx_bytes: 9, ..op::ChannelStatus::default() };
+        let line = line("a", &status);
+        let words: Vec<&str> = line.split_whitespace().collect();
+        assert_eq!(words, ["a", "0", "00:00:00:00:00:00", "5", "0", "2", "0", "9", "0", "connected"]);
+        assert_eq!(words.len(), heading().split_whitespace().count());
+        let stopped = op::ChannelStatus { state: op::STATE_RX_ENDED | op::STATE_STALLED, ..status };
+        assert!(self::line("a", &stopped).contains(" receives-nonsense,takes-nothing\n"));
+    }
+
+    #[test]
+    fn the_way_out_is_named() {
+        let way = op::ChannelWayOut { kind: op::WAY_OUT_CARD, out_packets: 3, ..op::ChannelWayOut::default() };
+        assert!(outside("dd", &way).starts_with("way out: dd by its card; out 3 packets"));
+    }
+}
