@@ -2,15 +2,19 @@
 //!
 //! A sender's packets go in the order in which it has sent them. A turn is worth [`QUANTUM`] bytes; what is left of it at its end is
 //! added to the next (deficit round robin), so senders that always have something send the same number of bytes whatever the
-//! lengths of their packets. How much a sender may leave waiting depends on how many wait: whoever comes later finds room when
+//! lengths of their packets, but for short ones, which count for more: they are as much work. How much a sender may leave waiting depends on how many wait: whoever comes later finds room when
 //! the card has sent something. What waits here is a name of the packet; its bytes stay where its sender has them.
 
 use crate::vif::backlog::{MAX_WAIT_NS, STALL_NS};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-/// Bytes of a turn: not fewer than the longest packet has, so that every turn sends something.
-pub const QUANTUM: u32 = 65536;
+/// Bytes of a turn.
+pub const QUANTUM: u32 = 8192;
+/// Bytes that a shorter packet counts for.
+pub const LEAST: u32 = 512;
+/// After so many turns whoever has the longest packet has saved enough for it.
+const ROUNDS: u32 = 65536 / QUANTUM + 1;
 /// Packets from which on nothing more waits.
 pub const CAPACITY: u16 = 1024;
 
@@ -23,7 +27,8 @@ pub struct NoMemory;
 #[derive(Clone, Copy)]
 struct Waiting<T> {
     packet: T,
-    bytes: u32,
+    /// Bytes that it counts for.
+    cost: u32,
     until: u64,
     /// The sender's next packet, or the next free place.
     next: u16,
@@ -94,7 +99,8 @@ impl<T: Copy> Turns<T> {
         if self.is_stalled || self.nr >= CAPACITY || own >= (CAPACITY / nr_senders).max(1) {
             return Err(packet);
         }
-        let at = self.keep(Waiting { packet, bytes, until: now.saturating_add(MAX_WAIT_NS), next: NONE });
+        let at =
+            self.keep(Waiting { packet, cost: bytes.max(LEAST), until: now.saturating_add(MAX_WAIT_NS), next: NONE });
         let s = &mut self.senders[usize::from(sender)];
         s.nr += 1;
         let last = core::mem::replace(&mut s.last, at);
@@ -109,13 +115,15 @@ impl<T: Copy> Turns<T> {
 
     /// The packet whose turn it is. It stays the same until something is pushed or taken.
     pub fn first(&mut self) -> Option<&mut T> {
-        let first = |turns: &Self| turns.senders.get(usize::from(turns.turn)).map(|s| (s.first, s.left, s.after));
-        let (mut at, left, after) = first(self)?;
-        if self.waiting[usize::from(at)].bytes > left {
+        for _ in 0..u32::from(self.nr_senders) * ROUNDS {
+            let Sender { first, left, after, .. } = *self.senders.get(usize::from(self.turn))?;
+            if self.waiting[usize::from(first)].cost <= left {
+                break;
+            }
             self.begin_turn(after);
-            at = first(self)?.0;
         }
-        Some(&mut self.waiting[usize::from(at)].packet)
+        let first = self.senders.get(usize::from(self.turn))?.first;
+        Some(&mut self.waiting[usize::from(first)].packet)
     }
 
     /// Takes the packet whose turn it is: the card has it, at time `now` (ns), or it is not to be sent any more.
@@ -123,10 +131,10 @@ impl<T: Copy> Turns<T> {
         self.first()?;
         self.has_room(now);
         let sender = self.turn;
-        let (packet, bytes) = self.take(sender)?;
+        let (packet, cost) = self.take(sender)?;
         // Unless that was its last one: then it owes nothing, and has nothing left.
         if let Some(s) = self.senders.get_mut(usize::from(sender)).filter(|s| s.nr > 0) {
-            s.left = s.left.saturating_sub(bytes);
+            s.left = s.left.saturating_sub(cost);
         }
         Some(packet)
     }
@@ -164,11 +172,11 @@ impl<T: Copy> Turns<T> {
         self.is_stalled |= now.saturating_sub(self.last_progress) >= STALL_NS;
     }
 
-    /// The first packet of a sender, and its bytes.
+    /// The first packet of a sender, and what it counts for.
     fn take(&mut self, sender: u16) -> Option<(T, u32)> {
         let s = self.senders.get_mut(usize::from(sender)).filter(|s| s.nr > 0)?;
         let at = s.first;
-        let Waiting { packet, bytes, next, .. } = self.waiting[usize::from(at)];
+        let Waiting { packet, cost, next, .. } = self.waiting[usize::from(at)];
         (s.first, s.nr) = (next, s.nr - 1);
         if s.nr == 0 {
             self.leave(sender);
@@ -176,7 +184,7 @@ impl<T: Copy> Turns<T> {
         self.waiting[usize::from(at)].next = self.free;
         self.free = at;
         self.nr -= 1;
-        Some((packet, bytes))
+        Some((packet, cost))
     }
 
     /// A place for a packet; there is one.
