@@ -20,6 +20,8 @@ typedef uint8_t u8;
 typedef int64_t s64;
 
 #define PAGE 4096ul
+/* Variables that all vCPUs of a kernel see, also where each has its own of all others (chaos/vcpus.c). */
+#define SHARED __attribute__((section(".shared,\"aw\",@nobits#")))
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
 extern const char test_name[];

@@ -14,9 +14,7 @@
  */
 enum { SCRATCH = 24, WRITTEN = 18, MAX_VCPUS = 8 };
 
-/* Variables that all vCPUs of a kernel see. Of all others each vCPU has its own (vcpus.c). */
-#define SHARED __attribute__((section(".shared,\"aw\",@nobits#")))
-/* The same, behind all others: it may be longer than what is there of it. */
+/* As SHARED, behind all others: it may be longer than what is there of it. */
 #define SHARED_LAST __attribute__((section(".shared.last,\"aw\",@nobits#")))
 
 /* Pages that may become anything, the L1 entries of this vCPU that map them, and the machine addresses of those. */

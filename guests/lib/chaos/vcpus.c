@@ -395,6 +395,17 @@ void wake_vcpus(void)
 	evtchn(EVTCHN_close, &bind.port);
 }
 
+void load_vcpus(void)
+{
+	for (u32 v = 1; v < board.nr_vcpus; v++) {
+		static struct vcpu_context context;
+		if (board.of[v].is_loaded)
+			continue;
+		sound_context(&context, v);
+		board.of[v].is_loaded = HC3(vcpu_op, VCPUOP_initialise, v, &context) == 0;
+	}
+}
+
 /* Comes out of its operation, or does not run. */
 static bool comes(u32 vcpu, u32 ms)
 {
@@ -407,7 +418,7 @@ static bool comes(u32 vcpu, u32 ms)
 	return false;
 }
 
-void call_roll(void (*prepare)(void))
+void hold_vcpus(void (*prepare)(void))
 {
 	board.is_held = true;
 	for (u32 v = 1; v < board.nr_vcpus; v++) {
@@ -420,7 +431,17 @@ void call_roll(void (*prepare)(void))
 			fail();
 		}
 	}
+}
+
+void release_vcpus(void)
+{
 	board.is_held = false;
+}
+
+void call_roll(void (*prepare)(void))
+{
+	hold_vcpus(prepare);
+	release_vcpus();
 }
 
 void stop_vcpus(void)

@@ -69,6 +69,11 @@ void spoil_more(struct vcpu_context *context);
  * they do. `prepare` is called before one that does not is waited for in earnest, for what else keeps the CPUs busy.
  */
 void call_roll(void (*prepare)(void));
+/* The same in two parts. Between them vCPU 0 is alone. */
+void hold_vcpus(void (*prepare)(void));
+void release_vcpus(void);
+/* Gives contexts to those that have none. */
+void load_vcpus(void);
 /* Makes vCPUs that were taken down, or that nobody wakes, go on. */
 void wake_vcpus(void);
 

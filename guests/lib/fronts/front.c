@@ -1,9 +1,9 @@
 #include "front.h"
 
-u8 frame[65536];
-static u8 area[NR_FRONTS][NR_PAGES][PAGE] __attribute__((aligned(4096)));
-static u8 tables[NR_FRONTS][PAGE] __attribute__((aligned(4096)));
-static u8 own_table[PAGE] __attribute__((aligned(4096)));
+u8 frame[65536] SHARED;
+static u8 area[NR_FRONTS][NR_PAGES][PAGE] SHARED __attribute__((aligned(4096)));
+static u8 tables[NR_FRONTS][PAGE] SHARED __attribute__((aligned(4096)));
+static u8 own_table[PAGE] SHARED __attribute__((aligned(4096)));
 
 s64 channel_op(u32 cmd, void *argument)
 {
@@ -55,8 +55,14 @@ static u32 new_port(u16 domid)
 void make_front(struct front *front, u32 number, u16 domid)
 {
 	u64 frames[NR_PAGES];
-	*front = (struct front){ .domid = domid, .number = number, .device = number, .page = area[number] };
-	front->first_ref = 8 + (domid ? 0 : number * NR_PAGES);
+	/* Others may be using it: what is there is good at any time. */
+	front->page = area[number];
+	front->tx = (struct ring *)area[number][TX_RING];
+	front->rx = (struct ring *)area[number][RX_RING];
+	front->domid = domid;
+	front->number = front->device = number;
+	front->vif = front->tx_cons = front->rx_cons = 0;
+	front->first_ref = FIRST_REF + (domid ? 0 : number * NR_PAGES);
 	memcpy(front->mac, (u8[]){ 0, 0x16, 0x3e, 0, 0, number }, 6);
 	for (u32 n = 0; n < NR_PAGES; n++)
 		frames[n] = domid ? n : mfn_of(area[number][n]);
@@ -78,8 +84,6 @@ void make_front(struct front *front, u32 number, u16 domid)
 		entry->domid = 0;
 		__atomic_store_n(&entry->flags, PERMIT | (is_read_only ? GRANT_READ_ONLY : 0), __ATOMIC_RELEASE);
 	}
-	front->tx = (struct ring *)area[number][TX_RING];
-	front->rx = (struct ring *)area[number][RX_RING];
 	front->tx->req_event = front->tx->rsp_event = front->rx->req_event = front->rx->rsp_event = 1;
 	front->tx_port = new_port(domid);
 	front->rx_port = new_port(domid);
@@ -230,7 +234,7 @@ u32 receive(struct front *front, u8 *to)
 
 void check_received(struct front *front, u32 len, const char *what)
 {
-	static u8 got[65536];
+	static u8 got[65536] SHARED;
 	u32 got_len = receive(front, got);
 	if (!check(got_len == len, "%s: %u receives %u bytes instead of %u", what, front->number, got_len, len))
 		return;

@@ -81,8 +81,10 @@ struct grant_entry {
 enum { PERMIT = 1, GRANT_READ_ONLY = 4, READING = 8, WRITING = 16 };
 
 /* Pages of a front end, each with a grant of its own. */
-enum { TX_RING, RX_RING, TX_DATA, NR_TX_DATA = 4, RX_DATA = TX_DATA + NR_TX_DATA, NR_RX_DATA = 16,
-	NR_PAGES = RX_DATA + NR_RX_DATA, NR_FRONTS = 4 };
+enum { TX_RING, RX_RING, TX_DATA, NR_TX_DATA = 4, RX_DATA = TX_DATA + NR_TX_DATA, NR_RX_DATA = 24,
+	NR_PAGES = RX_DATA + NR_RX_DATA, NR_FRONTS = 6 };
+/* Of its grants; those below may be for other tests. */
+enum { FIRST_REF = 40 };
 
 struct front {
 	u16 domid;
