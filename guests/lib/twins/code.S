@@ -296,6 +296,184 @@ twin_upcalls_end:
 	ud2
 twin_scatter_end:
 
+	/*
+	 * A network card's driver, as small as it can be: guests/cards. The places are those of its struct card; NAPI and QUEUE are the
+	 * structures of Linux's that lie in it. Imports 1 to 7 are those of card_imports.
+	 */
+	.set	XMIT_ANSWER, 0
+	.set	XMIT_CALL, 8
+	.set	XMIT_BUG, 16
+	.set	POLL_CALL, 24
+	.set	POLL_BUG, 32
+	.set	ARGUMENT, 40
+	.set	NR_SENT, 48
+	.set	NR_GONE, 56
+	.set	NR_DONE, 64
+	.set	WAKE, 72
+	.set	RX_FILLED, 80
+	.set	RX_WANTED, 88
+	.set	RX_THERE, 96
+	.set	RX_TAKEN, 104
+	.set	WEIGHT, 112
+	.set	NR_INTERRUPTS, 120
+	.set	NR_POLLS, 128
+	.set	TX, 256
+	.set	RX, 768
+	.set	NAPI, 1280
+	.set	QUEUE, 2048
+
+	/* A label of that name. */
+	.macro	place name flags=0
+	.pushsection .rodata.twin_labels, "a"
+	.long	\name - code, \flags
+	.popsection
+\name:
+	.endm
+	/* The card, which is in rbx, as the twin sees it. */
+	.macro	card to
+	mov	%rbx, \to
+	and	MASK(%rip), \to
+	.endm
+
+	/* int card_xmit(skb, card): calls import 0 if it is told to; keeps the packet unless it is told to refuse it. */
+	function card_xmit
+	push	%rbx
+	push	%rbp
+	mov	%rdi, %rbp
+	mov	%rsi, %rbx
+	card	%rax
+	cmpq	$0, XMIT_CALL(%rax)
+	je	card_xmit_take
+	mov	ARGUMENT(%rax), %rdi
+	call	*IMPORTS(%rip)
+	place	card_xmit_take 2
+	card	%rdx
+	cmpq	$0, XMIT_BUG(%rdx)
+	jne	card_xmit_bug
+	mov	XMIT_ANSWER(%rdx), %rax
+	test	%rax, %rax
+	jne	card_xmit_out
+	mov	NR_SENT(%rdx), %rcx
+	lea	1(%rcx), %rsi
+	mov	%rsi, NR_SENT(%rdx)
+	and	$63, %ecx
+	mov	%rbp, TX(%rdx, %rcx, 8)
+	place	card_xmit_out 2
+	pop	%rbp
+	pop	%rbx
+	ret
+	place	card_xmit_bug 2
+	ud2
+card_xmit_end:
+
+	/* int card_interrupt(number, card): schedules the poll. */
+	function card_interrupt
+	push	%rbx
+	push	%rbp
+	mov	%rsi, %rbx
+	card	%rax
+	incq	NR_INTERRUPTS(%rax)
+	lea	NAPI(%rbx), %rdi
+	call	*IMPORTS + 8(%rip)
+	test	%eax, %eax
+	je	card_interrupt_out
+	lea	NAPI(%rbx), %rdi
+	call	*IMPORTS + 16(%rip)
+	place	card_interrupt_out 2
+	mov	$1, %eax
+	pop	%rbp
+	pop	%rbx
+	ret
+card_interrupt_end:
+
+	/* int card_poll(napi, weight): lets go of what the card has sent, hands over what it has received, and gives it new buffers. */
+	function card_poll
+	push	%rbx
+	push	%rbp
+	lea	-NAPI(%rdi), %rbx
+	xor	%ebp, %ebp
+	card	%rax
+	mov	%rsi, WEIGHT(%rax)
+	incq	NR_POLLS(%rax)
+	cmpq	$0, POLL_BUG(%rax)
+	jne	card_poll_bug
+	cmpq	$0, POLL_CALL(%rax)
+	je	card_poll_sent
+	mov	ARGUMENT(%rax), %rdi
+	call	*IMPORTS(%rip)
+	place	card_poll_sent CHARGE+2
+	decq	BUDGET(%rip)
+	js	card_poll_bug
+	card	%rax
+	mov	NR_DONE(%rax), %rdx
+	cmp	NR_GONE(%rax), %rdx
+	jae	card_poll_wake
+	mov	%edx, %ecx
+	and	$63, %ecx
+	mov	TX(%rax, %rcx, 8), %rdi
+	inc	%rdx
+	mov	%rdx, NR_DONE(%rax)
+	mov	$64, %esi
+	call	*IMPORTS + 24(%rip)
+	jmp	card_poll_sent
+	place	card_poll_wake 2
+	card	%rax
+	cmpq	$0, WAKE(%rax)
+	je	card_poll_receive
+	movq	$0, WAKE(%rax)
+	lea	QUEUE(%rbx), %rdi
+	call	*IMPORTS + 32(%rip)
+	place	card_poll_receive CHARGE+2
+	decq	BUDGET(%rip)
+	js	card_poll_bug
+	card	%rax
+	cmp	WEIGHT(%rax), %rbp
+	jae	card_poll_out
+	mov	RX_TAKEN(%rax), %rdx
+	cmp	RX_THERE(%rax), %rdx
+	jae	card_poll_fill
+	mov	%edx, %ecx
+	and	$63, %ecx
+	mov	RX(%rax, %rcx, 8), %rsi
+	inc	%rdx
+	mov	%rdx, RX_TAKEN(%rax)
+	inc	%rbp
+	lea	NAPI(%rbx), %rdi
+	call	*IMPORTS + 40(%rip)
+	jmp	card_poll_receive
+	place	card_poll_fill CHARGE+2
+	decq	BUDGET(%rip)
+	js	card_poll_bug
+	card	%rax
+	mov	RX_FILLED(%rax), %rdx
+	cmp	RX_WANTED(%rax), %rdx
+	jae	card_poll_complete
+	lea	NAPI(%rbx), %rdi
+	mov	$1600, %esi
+	call	*IMPORTS + 56(%rip)
+	test	%rax, %rax
+	je	card_poll_complete
+	card	%rdx
+	mov	RX_FILLED(%rdx), %rsi
+	mov	%esi, %ecx
+	and	$63, %ecx
+	mov	%rax, RX(%rdx, %rcx, 8)
+	inc	%rsi
+	mov	%rsi, RX_FILLED(%rdx)
+	jmp	card_poll_fill
+	place	card_poll_complete 2
+	lea	NAPI(%rbx), %rdi
+	mov	%ebp, %esi
+	call	*IMPORTS + 48(%rip)
+	place	card_poll_out 2
+	mov	%rbp, %rax
+	pop	%rbp
+	pop	%rbx
+	ret
+	place	card_poll_bug 2
+	ud2
+card_poll_end:
+
 	/* twin_import_N(...): import N. */
 	.macro	import n
 	function twin_import_\n

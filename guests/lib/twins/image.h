@@ -4,11 +4,11 @@
 #include "guest.h"
 
 enum { HC_twin_op = 55, TWINOP_LOAD = 0, TWINOP_UNLOAD, TWINOP_CALL, TWINOP_STATUS, TWINOP_RESUME, TWINOP_LEND, TWINOP_NOTES,
-	TWINOP_RECALL = 10 };
+	TWINOP_ATTACH, TWINOP_DETACH, TWINOP_NEXT, TWINOP_RECALL };
 enum { RETURNED, MEMORY, EXCEPTION, BUG, BUDGET, TIME_OUT, INDIRECT_CALL, IMPORT, STACK_POINTER, LOCK, STRUCTURE, STACK, UPCALL };
-enum { NR_FUNCTIONS = 25, NR_IMPORTS = 8, NR_OFFSETS = 53 };
+enum { NR_FUNCTIONS = 28, NR_IMPORTS = 8, NR_OFFSETS = 53 };
 enum { SKB, BARE_SKB, FRAGMENT };
-enum { FREE_SKB, FREE_FRAGMENT, QUEUE };
+enum { FREE_SKB, FREE_FRAGMENT, QUEUE, DISABLED, UNLOCK };
 
 struct twin_load {
 	u64 image;
@@ -54,6 +54,21 @@ struct twin_status {
 	u64 invocations, aborts;
 	u32 functions, disabled;
 };
+
+struct twin_attach {
+	u32 twin, vif;
+	u64 device, start_xmit, queues, napis, irqs;
+	u32 nr_queues, queue_stride, nr_napis, nr_irqs, flags, port, max_frame, pad;
+};
+struct twin_napi {
+	u64 napi, poll;
+	u32 weight, flags;
+};
+struct twin_irq {
+	u64 handler, argument;
+	u32 number, port;
+};
+_Static_assert(sizeof(struct twin_attach) == 80, "layout");
 
 /* Where the image says that the driver's text is; function N is at TEXT + 16 * N. */
 #define TEXT 0xffffffffc0200000ul

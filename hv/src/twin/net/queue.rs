@@ -98,11 +98,6 @@ impl Queue {
         self.waiting.push_front(packet);
     }
 
-    /// Does nothing wait?
-    pub fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
-    }
-
     /// Has somebody found no room since this was asked last?
     pub fn take_starved(&mut self) -> bool {
         core::mem::take(&mut self.is_starved)

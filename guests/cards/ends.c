@@ -1,0 +1,103 @@
+/* How a card ends: taken away, unloaded, or because its twin was aborted. What is under way comes back. */
+#include "card.h"
+
+static bool has_event(u32 port)
+{
+	return upcall_ports[port / 64] >> port % 64 & 1;
+}
+
+static void begin(const char *first)
+{
+	load_card(first);
+	upcall_ports[card_port / 64] &= ~(1ul << card_port % 64);
+	check_result(attach(), 0, "attaching");
+}
+
+/* The twin is disabled, the domain hears of it, and the guest's packets come back. */
+static void is_disabled(u32 answers, const char *what)
+{
+	UNTIL(has_event(card_port), what);
+	check(nr_notes(DISABLED) == 1, "%s: no note", what);
+	check_answers(answers, what);
+	check(detach() == -ENOENT, "%s: there is a card still", what);
+	check(attach() == -EIO, "%s: a card for a disabled twin", what);
+	check(*(u32 *)word((u64)card->queue, QUEUE_LOCK) == 0, "%s: the transmit lock stays taken", what);
+	check(*word((u64)card->napi, NAPI_STATE) == 0, "%s: the poll's state is %#lx", what, *word((u64)card->napi, NAPI_STATE));
+	send_out(60, 1);
+	check_received(&out, 60, what);
+	check_answers(1, what);
+	unload_card();
+	check(nr_in_use(&guest) == 2, "%s: %u grants are in use", what, nr_in_use(&guest));
+}
+
+void ends(void)
+{
+	struct twin_call call;
+	begin("domains_own");
+	for (u32 n = 0; n < 5; n++)
+		send_out(60, n);
+	check_result(detach(), 0, "taking it away with packets under way");
+	check_answers(5, "taken away");
+	unload_card();
+
+	begin("domains_own");
+	*word((u64)card->queue, QUEUE_STATE) = 1;
+	send_out(60, 1);
+	*word((u64)card->queue, QUEUE_STATE) = 0;
+	send_out(60, 2);
+	unload_card();
+	check_answers(2, "unloaded");
+
+	begin("domains_own");
+	send_out(60, 1);
+	card->xmit_bug = 1;
+	send_out(60, 2);
+	is_disabled(2, "a BUG when sending");
+
+	begin("domains_own");
+	send_out(60, 1);
+	card->poll_bug = 1;
+	interrupt("a BUG in the poll");
+	is_disabled(1, "a BUG in the poll");
+
+	/* An upcall that nobody answers. */
+	begin("domains_own");
+	card->xmit_call = 1;
+	send_out(60, 1);
+	bool has_call = false;
+	UNTIL((has_call = has_call || next(&call)), "a call");
+	u64 end = now_ns() + 1200000000;
+	while (now_ns() < end)
+		HC1(sched_op, SCHEDOP_yield);
+	check(go_on(&call, 0) == -EIO, "a call that returns too late");
+	is_disabled(1, "a call that does not return");
+
+	/* Unloaded while one waits. */
+	begin("domains_own");
+	card->xmit_call = 1;
+	send_out(60, 1);
+	unload_card();
+	check_answers(1, "unloaded while it waits");
+	check(*(u32 *)word((u64)card->queue, QUEUE_LOCK) == 0, "the transmit lock stays taken");
+
+	/* A lock of the driver's that somebody holds for a while. */
+	volatile u32 *lock = (u32 *)pages[9];
+	begin("_raw_spin_lock");
+	*lock = 1;
+	card->argument = (u64)lock;
+	card->xmit_call = 1;
+	send_out(60, 1);
+	check(card->nr_sent == 0 && *lock == 1, "a lock that is taken");
+	check(!next(&call), "the domain is asked for a lock");
+	*lock = 0;
+	UNTIL(card->nr_sent == 1, "a lock that is free again");
+	check(*lock == 1, "the driver has the lock: %#x", *lock);
+	*lock = 0;
+	card->xmit_call = 0;
+	all_gone("a lock that is free again");
+	*lock = 1;
+	card->xmit_call = 1;
+	send_out(60, 1);
+	is_disabled(1, "a lock that stays taken");
+	*lock = 0;
+}

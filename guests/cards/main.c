@@ -1,0 +1,202 @@
+/*
+ * A network card whose driver is a twin: a guest's packets go out by it and come in, whatever it is that the driver asks the domain for
+ * meanwhile; what is refused; and what happens to what is under way when the card goes. (cpus: 2) (shares: fronts twins) (differs: stock
+ * Xen has no twins)
+ */
+#include "card.h"
+
+const char test_name[] = "cards";
+
+/* Packets go out, and are answered when the driver has let go of them. */
+static void out_of_it(void)
+{
+	static const u32 lens[] = { 14, 60, 193, 1514 };
+	for (u32 n = 0; n < COUNT(lens); n++) {
+		send_out(lens[n], n);
+		check_sent(lens[n], "going out");
+		check_answers(0, "what the driver has");
+		all_gone("going out");
+	}
+	for (u32 n = 0; n < 12; n++)
+		send_out(100 + n, n);
+	check(card->nr_sent - card->nr_done == 12, "the driver has %lu packets", card->nr_sent - card->nr_done);
+	all_gone("many");
+	check_nothing(&out, "beside a card");
+	check(nr_in_use(&guest) == 2, "%u grants are in use", nr_in_use(&guest));
+}
+
+/* The device receives what is in `frame` into the next buffer that the driver gave it. */
+static void arrives(u32 len)
+{
+	u64 skb = card->rx[card->rx_there % 64], head = *word(skb, SKB_HEAD);
+	memcpy((void *)(head + HEADROOM), frame, len);
+	*word(skb, SKB_LEN) = len - 14;
+	*word(skb, SKB_TAIL) = HEADROOM + len;
+	*word(skb, SKB_MAC) = HEADROOM;
+	*word(skb, SKB_DATA) = head + HEADROOM + 14;
+	card->rx_there++;
+}
+
+static void into_it(void)
+{
+	static const u32 lens[] = { 60, 193, 1514 };
+	card->rx_wanted = 8;
+	interrupt("an empty poll");
+	UNTIL(card->rx_filled == 8, "buffers for what is received");
+	for (u32 n = 0; n < COUNT(lens); n++) {
+		make_frame(guest.mac, stranger, lens[n], n);
+		arrives(lens[n]);
+		interrupt("coming in");
+		UNTIL(card->rx_taken == card->rx_there, "coming in");
+		check_received(&guest, lens[n], "coming in");
+		check(*word((u64)card->napi, NAPI_STATE) == 0, "the poll's state is %#lx", *word((u64)card->napi, NAPI_STATE));
+	}
+	/* For nobody, and with the guest's own address. */
+	make_frame(stranger, stranger, 60, 7);
+	arrives(60);
+	make_frame(stranger, guest.mac, 60, 7);
+	arrives(60);
+	interrupt("for nobody");
+	UNTIL(card->rx_taken == card->rx_there, "for nobody");
+	check_nothing(&guest, "what is for nobody");
+	check(nr_notes(FREE_SKB) == 0, "a lent buffer is to be freed");
+}
+
+/* The domain keeps an interrupt from itself, and gets it. */
+static void masked(void)
+{
+	volatile struct shared_info *shared = shared_info();
+	u64 bit = 1ul << irq_port % 64, before = card->nr_interrupts;
+	__atomic_fetch_or((u64 *)&shared->mask[irq_port / 64], bit, __ATOMIC_SEQ_CST);
+	send_out(60, 1);
+	card->nr_gone = card->nr_sent;
+	asm volatile("out %0, $0x70\n\tin $0x71, %0" : : "a"((u8)0xc));
+	UNTIL(is_pending(irq_port), "a masked interrupt");
+	check(card->nr_interrupts == before && nr_answers(&guest) == 0, "the twin handles what the domain has masked");
+	evtchn(EVTCHN_unmask, &irq_port);
+	UNTIL(!is_pending(irq_port), "the domain's interrupt");
+	all_gone("unmasked");
+	/* With its ears shut it gets them, too. */
+	before = card->nr_interrupts;
+	shared->vcpu[0].upcall_mask = 1;
+	asm volatile("out %0, $0x70\n\tin $0x71, %0" : : "a"((u8)0xc));
+	UNTIL(is_pending(irq_port), "an interrupt for shut ears");
+	check(card->nr_interrupts == before, "the twin interrupts a vCPU that has shut its ears");
+	shared->vcpu[0].upcall_mask = 0;
+	HC1(sched_op, SCHEDOP_yield);
+	UNTIL(!is_pending(irq_port), "ears are open again");
+}
+
+/* A stopped queue, a driver without room, and somebody else who transmits. */
+static void held_up(void)
+{
+	volatile u64 *state = word((u64)card->queue, QUEUE_STATE);
+	volatile u32 *lock = (u32 *)word((u64)card->queue, QUEUE_LOCK);
+	u64 sent = card->nr_sent;
+	*state = 1;
+	send_out(60, 1);
+	check(card->nr_sent == sent, "a stopped queue sends");
+	card->wake = 1;
+	interrupt("waking the queue");
+	UNTIL(card->nr_sent == sent + 1, "what waited for the queue");
+	check_sent(60, "what waited for the queue");
+	check(nr_notes(QUEUE) == 1, "the domain is not told of its queue");
+	all_gone("what waited for the queue");
+	/* By the domain, of which nobody hears. */
+	*state = 1;
+	send_out(60, 2);
+	*state = 0;
+	UNTIL(card->nr_sent == sent + 2, "what waited for the domain");
+	all_gone("what waited for the domain");
+	card->xmit_answer = 0x10;
+	send_out(60, 3);
+	check(card->nr_sent == sent + 2 && *lock == 0, "a busy driver; the lock is %#x", *lock);
+	card->xmit_answer = 0;
+	UNTIL(card->nr_sent == sent + 3, "what was refused at first");
+	check_sent(60, "what was refused at first");
+	all_gone("what was refused at first");
+	*lock = 1;
+	send_out(60, 4);
+	check(card->nr_sent == sent + 3 && *lock == 1, "beside another who transmits; the lock is %#x", *lock);
+	*lock = 0;
+	UNTIL(card->nr_sent == sent + 4, "when the other is done");
+	check(*lock == 0, "the lock is %#x", *lock);
+	all_gone("when the other is done");
+}
+
+/* Functions of the domain. */
+static void calls_out(void)
+{
+	struct twin_call call, other;
+	u64 sent = card->nr_sent;
+	card->argument = 77;
+	card->xmit_call = 1;
+	clear_pending(card_port);
+	upcall_ports[card_port / 64] &= ~(1ul << card_port % 64);
+	send_out(60, 1);
+	UNTIL(upcall_ports[card_port / 64] >> card_port % 64 & 1, "an event for a call");
+	check(next(&call) && call.reason == UPCALL && call.detail == IMPORTED && call.args[0] == 77, "the call: %u %#lx", call.reason, call.detail);
+	check(!next(&other), "a call is told twice");
+	check(detach() == -EBUSY, "taking a card away that waits");
+	send_out(60, 2);
+	check(card->nr_sent == sent, "a card that waits goes on");
+	card->xmit_call = 0;
+	check_result(go_on(&call, 5), 0, "going on");
+	check(call.reason == RETURNED, "going on: reason %u", call.reason);
+	check(go_on(&call, 5) == -ENOENT, "going on twice");
+	UNTIL(card->nr_sent == sent + 2, "what waited for the call");
+	check(*(u32 *)word((u64)card->queue, QUEUE_LOCK) == 0, "the transmit lock stays taken");
+	all_gone("what waited for the call");
+	card->poll_call = 1;
+	send_out(60, 3);
+	card->nr_gone = card->nr_sent;
+	interrupt("a poll that calls");
+	bool has_call = false;
+	UNTIL((has_call = has_call || next(&call)), "a poll's call");
+	card->poll_call = 0;
+	check_answers(0, "before the call returns");
+	check_result(go_on(&call, 5), 0, "going on");
+	UNTIL(card->nr_done == card->nr_gone, "a poll that goes on");
+	check_answers(1, "a poll that goes on");
+	check(*word((u64)card->napi, NAPI_STATE) == 0, "the poll's state is %#lx", *word((u64)card->napi, NAPI_STATE));
+}
+
+void test_main(void)
+{
+	set_upcall();
+	shared_info()->vcpu[0].upcall_mask = 0;
+	switch_name = new_switch();
+	make_front(&guest, 0, 0);
+	make_front(&out, 1, 0);
+	connect_front(&guest, switch_name, SG);
+	connect_front(&out, switch_name, SG | UPLINK);
+	post(&guest, 16), post(&out, 16);
+	load_card("domains_own");
+	audit();
+	bad_attaches();
+	if (!check_result(attach(), 0, "attaching"))
+		fail();
+	audit();
+	out_of_it();
+	into_it();
+	masked();
+	held_up();
+	calls_out();
+	audit();
+	check_result(detach(), 0, "taking the card away");
+	check(detach() == -ENOENT, "taking it away twice");
+	/* The interface is the way out again. */
+	send_out(60, 9);
+	check_received(&out, 60, "without the card");
+	check_answers(1, "without the card");
+	unload_card();
+	audit();
+	ends();
+	audit();
+	measure();
+	disconnect_front(&guest);
+	disconnect_front(&out);
+	close_ports(&guest);
+	close_ports(&out);
+	audit();
+}
