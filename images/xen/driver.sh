@@ -46,6 +46,12 @@ job_dma() {
 	wait_for 5 sh -c "[ \$((\$(devmem $((bar + 0x98)) 64) & 1)) = 0 ]"
 }
 
+# twin_module: the kernel module that loads twins
+job_twin_module() { insmod /lib/modules/$(uname -r)/updates/tandem.ko; }
+
+# twind ARGUMENT...: in the background; what it says is in /tmp/twind
+job_twind() { twind "$@" > /tmp/twind 2>&1 & echo $! > /tmp/twind.pid; }
+
 # drive: takes commands from its console, as a guest does
 job_drive() {
 	. /xen/guest.sh

@@ -12,7 +12,6 @@ pub mod lab;
 pub mod measure;
 pub mod mutate;
 pub mod native;
-pub mod path;
 pub mod ram;
 pub mod random;
 pub mod report;

@@ -1,11 +1,11 @@
 //! What the command `twin` prints about a rewritten driver.
 
 use crate::measure::Measured;
-use crate::path::is_among;
 use crate::rig::{Made, PORTION};
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::time::Duration;
+use twin_kernel::path::is_among;
 use twin_rewrite::module::Module;
 use twin_runtime::linux::Routine;
 

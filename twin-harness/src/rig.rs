@@ -11,12 +11,12 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 use twin_capture::snapshot::Snapshot;
 use twin_kernel::driver::{self, Live};
-use twin_kernel::LiveKernel;
+use twin_kernel::{image, LiveKernel};
 use twin_rewrite::module::Module;
 use twin_rewrite::options::{Mode, Options};
-use twin_rewrite::rewrite::{rewrite_judged, Output};
+use twin_rewrite::rewrite::Output;
 use twin_runtime::gate::Twin;
-use twin_verify::{list, verify, Policy, Rule, Verified, Verifier};
+use twin_verify::{verify, Policy, Verified, Verifier};
 
 /// Address of two pages that are never mapped.
 pub const HOLE: u64 = 0x7400_0000_0000;
@@ -50,17 +50,6 @@ pub fn cache() -> PathBuf {
     std::env::var_os("TANDEM_CACHE").map_or_else(usual, PathBuf::from)
 }
 
-/// What the verifier demands of an image made with `options`.
-pub fn policy(options: &Options) -> Policy {
-    let mirror = options.mode == Mode::Mirror;
-    Policy {
-        mode: if mirror { twin_abi::image::Mode::Mirror } else { twin_abi::image::Mode::Stlb },
-        mask_bits: if mirror { options.mask_bits } else { 0 },
-        counted: options.counted,
-        bmi: options.bmi,
-    }
-}
-
 /// A twin of an accepted image.
 pub fn loaded(verified: Verified<'_>) -> Result<Twin<'_>, String> {
     Twin::new(verified, STLB_LIMIT, HOLE).map_err(|e| e.to_string())
@@ -68,19 +57,9 @@ pub fn loaded(verified: Verified<'_>) -> Result<Twin<'_>, String> {
 
 /// Rewrites a module. What the verifier does not accept is left to the domain.
 pub fn make(module: &Module, options: &Options) -> Result<Made, String> {
-    let policy = policy(options);
     let start = Instant::now();
-    let output = rewrite_judged(module, options, &mut |image| {
-        let mut refused = Vec::new();
-        list(image, &policy, &mut |refusal| {
-            // A rule about the file concerns no one function.
-            let offset = if refusal.rule < Rule::D1 { u32::MAX } else { refusal.offset };
-            refused.push((offset, format!("the verifier: {refusal}")));
-            true
-        });
-        refused
-    })?;
-    Ok(Made { output, policy, rewriting: start.elapsed() })
+    let output = image::make(module, options)?;
+    Ok(Made { output, policy: image::policy(options), rewriting: start.elapsed() })
 }
 
 /// Steps of the verifier in one portion, as a loader does them that may not stay away for long.

@@ -47,7 +47,29 @@ pub fn module(s: &impl LiveKernel, name: &str) -> Result<Module> {
     bound_functions(&mut m.functions, &m.sections);
     m.externs = externs(s, name);
     m.check()?;
+    check_locks(&m)?;
     Ok(m)
+}
+
+/// Checks that LOCK prefixes are where the module's table of them says. A kernel that believes that it has one CPU for ever takes them
+/// away (a DS prefix stands there then), and the twin runs on a CPU of its own.
+pub(crate) fn check_locks(m: &Module) -> Result<()> {
+    const LOCK: u8 = 0xf0;
+    let Some(table) = m.sections.iter().find(|section| section.name == ".smp_locks") else { return Ok(()) };
+    for (place, distance) in (table.address..).step_by(4).zip(table.bytes.chunks_exact(4)) {
+        let distance = i32::from_le_bytes([distance[0], distance[1], distance[2], distance[3]]);
+        let address = place.wrapping_add_signed(distance.into());
+        // What follows the table's end is something else.
+        let text = m.section(address).filter(|section| section.executable);
+        let byte = text.and_then(|section| section.bytes.get((address - section.address) as usize));
+        if byte.is_some_and(|byte| *byte != LOCK) {
+            return Err(format!(
+                "the kernel took the LOCK prefix away at {}, because it started with one CPU: give the domain more with maxvcpus",
+                m.describe(address)
+            ));
+        }
+    }
+    Ok(())
 }
 
 fn externs(s: &impl LiveKernel, own: &str) -> Externs {

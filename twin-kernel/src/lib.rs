@@ -4,7 +4,9 @@
 
 pub mod btf;
 pub mod driver;
+pub mod image;
 pub mod net;
+pub mod path;
 
 /// What went wrong, in words for the user.
 pub type Error = String;

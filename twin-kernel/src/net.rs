@@ -70,15 +70,16 @@ fn describe(s: &impl LiveKernel, t: &Btf, dev: u64, irqs: &[u32]) -> Result<NetD
     let mac = at(dev + t.offset("net_device", "dev_addr")?)?;
     s.read(mac, &mut out.mac).ok_or("the station address is not mapped")?;
     for &number in irqs {
-        if let Some((handler, argument)) = irq_action(s, t, number)? {
+        if let Some((handler, argument)) = irq_action(s, t, number, out.start_xmit)? {
             out.irqs.push((number, handler, argument));
         }
     }
     Ok(out)
 }
 
-/// The handler of interrupt `number`: the kernel keeps its descriptors in a radix tree, so the action is looked up there.
-fn irq_action(s: &impl LiveKernel, t: &Btf, number: u32) -> Result<Option<(u64, u64)>> {
+/// The handler of interrupt `number` that belongs to the same module as the function at `own`, for others may share the interrupt: the
+/// kernel keeps its descriptors in a radix tree, so the action is looked up there.
+fn irq_action(s: &impl LiveKernel, t: &Btf, number: u32, own: u64) -> Result<Option<(u64, u64)>> {
     let tree = s.symbol("irq_desc_tree").ok_or("no symbol irq_desc_tree")?;
     let read = |address: u64| s.read_int(address, 8).ok_or(format!("{address:#x} is not mapped"));
     let mut node = read(tree + t.offset("xarray", "xa_head")?)?;
@@ -92,9 +93,25 @@ fn irq_action(s: &impl LiveKernel, t: &Btf, number: u32) -> Result<Option<(u64, 
     if node == 0 {
         return Ok(None);
     }
-    let action = read(node + t.offset("irq_desc", "action")?)?;
-    if action == 0 {
-        return Ok(None);
+    let mut action = read(node + t.offset("irq_desc", "action")?)?;
+    for _ in 0..MOST_SHARED {
+        if action == 0 {
+            break;
+        }
+        let handler = read(action + t.offset("irqaction", "handler")?)?;
+        if module_of(s, handler) == module_of(s, own) {
+            return Ok(Some((handler, read(action + t.offset("irqaction", "dev_id")?)?)));
+        }
+        action = read(action + t.offset("irqaction", "next")?)?;
     }
-    Ok(Some((read(action + t.offset("irqaction", "handler")?)?, read(action + t.offset("irqaction", "dev_id")?)?)))
+    Ok(None)
+}
+
+/// More devices do not share an interrupt.
+const MOST_SHARED: usize = 64;
+
+/// The module in which the function at an address is.
+fn module_of(s: &impl LiveKernel, address: u64) -> Option<&str> {
+    let after = s.symbols().partition_point(|symbol| symbol.address <= address);
+    s.symbols().get(after.checked_sub(1)?)?.module.as_deref()
 }

@@ -57,3 +57,25 @@ fn a_kernel_without_type_information_says_so() {
 fn a_module_that_is_not_loaded_has_no_text() {
     assert_eq!(driver::module(&small(), "e1000").map(|_| ()), Err("no module e1000 is loaded".into()));
 }
+
+#[test]
+fn a_driver_without_its_lock_prefixes_is_refused() {
+    use twin_rewrite::module::{Module, Section};
+    let section = |name: &str, address, bytes: &[u8]| Section {
+        name: name.into(),
+        address,
+        bytes: bytes.to_vec(),
+        executable: name == ".text",
+        writable: false,
+    };
+    let with = |prefix: u8| Module {
+        sections: vec![
+            section(".text", 0x1000, &[0x90, prefix, 0x0f, 0xb1, 0x17, 0xc3]),
+            section(".smp_locks", 0x2000, &[0x01, 0xf0, 0xff, 0xff, 0, 0, 0, 0]),
+        ],
+        ..Module::default()
+    };
+    assert_eq!(driver::check_locks(&with(0xf0)), Ok(()));
+    let refused = driver::check_locks(&with(0x3e)).expect_err("refused");
+    assert!(refused.contains("0x1001") && refused.contains("maxvcpus"), "{refused}");
+}

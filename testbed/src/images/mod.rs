@@ -6,6 +6,7 @@ pub mod cpio;
 pub mod elf;
 pub mod initramfs;
 pub mod kernel;
+pub mod module;
 pub mod packages;
 pub mod programs;
 pub mod tools;

@@ -45,6 +45,29 @@ pub fn unpacked(name: &str) -> Result<PathBuf> {
     Ok(out)
 }
 
+/// A folder with what is in all of `names`, without what they depend on; what is there from before serves when apt does not answer.
+pub fn together(set: &str, names: &[&str]) -> Result<PathBuf> {
+    let out = host::target("images/packages")?.join(set);
+    let mut key = versions(names);
+    if key.is_empty() {
+        if out.exists() {
+            return Ok(out);
+        }
+        host::apt_update()?;
+        key = versions(names);
+    }
+    cached(&format!("fetching {}", names.join(" ")), &out, &key, |dir| {
+        std::fs::create_dir_all(dir)?;
+        for name in names {
+            let deb = download(name, dir)?;
+            host::run(Command::new("dpkg-deb").arg("-x").arg(&deb).arg(dir))?;
+            std::fs::remove_file(&deb)?;
+        }
+        Ok(())
+    })?;
+    Ok(out)
+}
+
 fn download(name: &str, dir: &Path) -> Result<PathBuf> {
     let attempt = || host::run(apt("apt-get").args(["download", name]).current_dir(dir));
     if attempt().is_err() {

@@ -6,7 +6,7 @@
 use super::cpio::Archive;
 use super::initramfs::{self, add_modules, read, Base};
 use super::kernel::Kernel;
-use super::{cached, elf, fingerprint, packages, programs};
+use super::{cached, elf, fingerprint, module, packages, programs};
 use crate::{guests, host};
 use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
@@ -69,6 +69,9 @@ const GRUB_IMAGE: &str = "usr/lib/grub-xen/grub-x86_64-xen.bin";
 
 const DRIVER_MODULES: &[&str] = &["xen-pcifront", "xen-netfront", "xen-blkfront"];
 
+/// What gives a driver domain's drivers twins.
+const TWIN_DAEMON: &str = "twind";
+
 const GUEST_MODULES: &[&str] = &["xen-netfront", "xen-blkfront", "ext4", "crc32c_generic", "xenfs", "xen-privcmd"];
 
 /// The daemon of the hypervisor's switches, in dom0.
@@ -90,6 +93,8 @@ pub fn build(kernel: &Kernel) -> Result<PathBuf> {
     let hostile = guests::named(HOSTILE)?;
     let daemon = programs::build(DAEMON)?;
     inputs.push(daemon.clone());
+    let ours = Ours { module: module::build(kernel)?, daemon: programs::build(TWIN_DAEMON)? };
+    inputs.extend([ours.module.clone(), ours.daemon.clone()]);
     let made_by = fingerprint(&[host::root().join("testbed/src/images/toolstack.rs")])?;
     let key = format!(
         "{} {} {made_by} {} {}",
@@ -111,7 +116,7 @@ pub fn build(kernel: &Kernel) -> Result<PathBuf> {
         dom0.file("guest/grub-x86_64-xen.bin", read(&grub)?, 0o644);
         dom0.file("guest/guest.cpio", guest(&base, &scripts, kernel)?, 0o644);
         dom0.file(&format!("guest/{HOSTILE}"), read(&hostile.build()?)?, 0o644);
-        dom0.file("guest/driver.cpio", driver(&base, &tree, &scripts, kernel)?, 0o644);
+        dom0.file("guest/driver.cpio", driver(&base, &tree, &scripts, kernel, &ours)?, 0o644);
         Ok(std::fs::write(path, dom0.bytes())?)
     })?;
     Ok(out)
@@ -126,13 +131,21 @@ fn guest(base: &Base, scripts: &Path, kernel: &Kernel) -> Result<Vec<u8>> {
     Ok(archive.bytes())
 }
 
-/// A driver domain: drivers and back ends, and `xl devd` with what its hotplug scripts need.
-fn driver(base: &Base, tree: &Path, scripts: &Path, kernel: &Kernel) -> Result<Vec<u8>> {
+/// What is ours in a driver domain.
+struct Ours {
+    module: PathBuf,
+    daemon: PathBuf,
+}
+
+/// A driver domain: drivers and back ends, `xl devd` with what its hotplug scripts need, and what gives its drivers twins.
+fn driver(base: &Base, tree: &Path, scripts: &Path, kernel: &Kernel, ours: &Ours) -> Result<Vec<u8>> {
     let mut archive = Archive::default();
     base.add(&mut archive)?;
     userland(&mut archive, tree, base)?;
     add_scripts(&mut archive, scripts)?;
     add_modules(&mut archive, kernel, &[initramfs::MODULES, BACK_END_MODULES, DRIVER_MODULES].concat())?;
+    archive.file(&format!("lib/modules/{}/updates/tandem.ko", kernel.version), read(&ours.module)?, 0o644);
+    archive.file(&format!("usr/sbin/{TWIN_DAEMON}"), read(&ours.daemon)?, 0o755);
     Ok(archive.bytes())
 }
 

@@ -143,7 +143,7 @@ impl Injection<'_> {
 /// Injects about as many faults as ordered.
 pub fn run(rig: &Rig, options: &Options, order: Order, progress: &mut dyn FnMut(u64)) -> Result<Totals, String> {
     let options = Options { counted: true, ..options.clone() };
-    let mode = crate::rig::policy(&options).mode;
+    let mode = twin_kernel::image::policy(&options).mode;
     let mut x = Injection {
         rig,
         hot: hot(rig)?,

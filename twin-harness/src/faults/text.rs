@@ -3,8 +3,8 @@
 use super::{Injection, AT_ONCE};
 use crate::mutate::{self, TEXT_FAULTS};
 use crate::random::Random;
-use crate::rig::policy;
 use std::ops::Range;
+use twin_kernel::image::policy;
 use twin_rewrite::module::Module;
 use twin_rewrite::variant::Base;
 use twin_verify::verify;

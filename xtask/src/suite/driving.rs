@@ -1,11 +1,12 @@
 //! Driver domains that own the NIC, by stock `xl`, and guests that have their network from them.
 //!
-//! The checks are `images/xen/tests/driver-domain.sh`, `driver-dies.sh` and `way-out.sh`.
+//! The checks are `images/xen/tests/driver-domain.sh`, `driver-dies.sh`, `way-out.sh`, `twin-loads.sh` and
+//! `twin-net.sh`.
 
 use super::xl::judge;
 use super::{Bed, Body, Test};
 use anyhow::{ensure, Result};
-use testbed::machine::{Disk, Machine, IOMMU};
+use testbed::machine::{Disk, Machine, Outcome, IOMMU};
 use testbed::peer::{Counts, Peer};
 use testbed::{host, pattern};
 
@@ -19,6 +20,10 @@ pub fn tests() -> Vec<Test> {
     );
     add("guests-outlive-their-driver-domain", Box::new(dies));
     add("the-hypervisors-switch-has-a-way-out", Box::new(|bed| runs(bed, "way-out", "e1000", bed.mib.div_ceil(2))));
+    for nic in ["e1000", "e1000e", "8139cp"] {
+        add(&format!("a-twin-of-{nic}-is-loaded-by-a-driver-domain"), Box::new(move |bed| loads(bed, nic)));
+        add(&format!("a-twin-of-{nic}-is-the-switchs-way-out"), Box::new(move |bed| sends(bed, nic)));
+    }
     tests
 }
 
@@ -53,6 +58,30 @@ fn dies(bed: &Bed) -> Result<String> {
     let blocks = pattern::verify_disk(&disk, mib)?;
     std::fs::remove_file(&disk)?;
     Ok(format!("{said}, {blocks} blocks"))
+}
+
+/// The twin of the live driver is loaded, called and unloaded while packets pass the driver.
+fn loads(bed: &Bed, nic: &'static str) -> Result<String> {
+    let peer = Peer::start(&format!("twin-loads-{nic}"))?;
+    judge(bed, &with_twin(bed, "twin-loads", nic, 0, &peer)?)
+}
+
+/// Guests' packets go by the twin.
+fn sends(bed: &Bed, nic: &'static str) -> Result<String> {
+    let peer = Peer::start(&format!("twin-net-{nic}"))?;
+    let said = judge(bed, &with_twin(bed, "twin-net", nic, bed.mib.div_ceil(2), &peer)?)?;
+    whole(peer.counts())?;
+    Ok(said)
+}
+
+/// The checks of a file, where a driver has a twin.
+fn with_twin(bed: &Bed, file: &str, nic: &'static str, mib: u64, peer: &Peer) -> Result<Outcome> {
+    // The model of the device has another name than its driver.
+    let model = if nic == "8139cp" { "rtl8139" } else { nic };
+    let mut machine = machine(bed, &format!("{file}-{nic}"), &format!("{file}:{nic}:{mib}"), model, peer)?;
+    // All memory lies below 4 GiB, which is what the older cards reach.
+    machine.memory_mib = 2048;
+    machine.start()?.finish(|_| false)
 }
 
 fn machine(bed: &Bed, name: &str, group: &str, nic: &'static str, peer: &Peer) -> Result<Machine> {

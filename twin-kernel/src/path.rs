@@ -1,7 +1,7 @@
 //! Which functions of a module are on the transmit or receive path: what its entry points reach by calls and jumps of its own.
 
+use crate::driver::Live;
 use std::collections::BTreeSet;
-use twin_kernel::driver::Live;
 use twin_rewrite::module::Module;
 use twin_rewrite::program::{recover, Flow, Refusal, Target};
 

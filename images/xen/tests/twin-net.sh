@@ -1,0 +1,79 @@
+# twin-net.sh DRIVER MIB: guests on the hypervisor's switch reach the outside by a twin of a driver domain's driver. Without the twin
+# Linux in the driver domain is the way, and the guests do not notice which it is.
+driver=$1
+mib=${2:-4}
+# Of datagrams, and of streams at the same time: each must arrive, so many more of them say nothing new.
+few=$((mib < 64 ? mib : 64))
+. /xen/driving.sh
+. /xen/switching.sh
+modprobe xen-pciback
+nic=$(devices class 0x020000)
+check assignable-add xl pci-assignable-add $nic
+mkdir -p /etc/tandem
+printf '[service.net]\ndriver-domain = "dd"\n' > /etc/tandem/tandemd.toml
+check tandemd-starts daemon_starts || exit
+remember
+
+config u1 "vif=['mac=00:16:3e:00:00:03,backend=net']"
+# Nobody but twins has the CPUs that come beside the first.
+driving dd "pci=['$nic,permissive=1']" "vif=['mac=00:16:3e:00:00:02,backend=net']" 'vcpus=1' 'maxvcpus=4'
+drives() {
+	local out
+	boot dd || return 1
+	out=$(in_guest dd 150 "modprobe bridge; job_bridge $driver")
+	echo "$out" | grep -q 'bridge ok' || { echo "$out"; return 1; }
+	in_guest dd 40 'modprobe xen-netfront; wait_for 10 test -e /sys/class/net/eth1 && ip link set eth1 master xenbr0 up' || return 1
+	wait_for 20 grep 'the way out' $daemon_log
+}
+check a-driver-domain-drives-the-nic drives || { cat $daemon_log; exit; }
+check a-guest-starts boot u1 || exit
+check address plugged_address u1 3
+check the-outside-answers in_guest u1 40 'wait_for 20 ping -c 1 -W 1 10.9.0.1'
+
+in_guest dd 60 'job_twin_module; job_twind --interface eth0'
+twind_says() { wait_for ${2:-120} eval "said '$1' dd 10 'tail -n 1 /tmp/twind'" || { in_guest dd 10 'cat /tmp/twind; dmesg | tail -n 4'; return 1; }; }
+check the-twin-has-the-card twind_says '^twind: attached' || { in_guest dd 20 'cat /tmp/twind'; exit; }
+not_bridged() { in_guest dd 10 '[ ! -e /sys/class/net/xenbr0/brif/eth0 ]'; }
+check linux-does-not-bridge-it not_bridged
+check the-outside-answers-by-the-twin in_guest u1 60 'wait_for 30 ping -c 1 -W 1 10.9.0.1'
+frames() { in_guest dd 10 'cat /sys/class/net/eth1/statistics/rx_packets' | grep -E '^[0-9]+$'; }
+before=$(frames)
+check packets-to-and-from-outside said 'net ok' u1 $((60 + few * 8)) "$keeps && nettest eth0 10.9.0.1 $few 64"
+by_the_twin() { local now=$(frames); echo "$before frames came to the driver domain before, $now now"; [ $((now - before)) -lt 100 ]; }
+check none-of-them-through-the-driver-domain by_the_twin
+check stream-to-outside said 'tcp ok' u1 $((60 + mib * 4)) "tcptest put 10.9.0.1 $mib"
+check stream-from-outside said 'tcp ok' u1 $((60 + mib * 4)) "tcptest get 10.9.0.1 $mib"
+check the-driver-domain-answers reaches u1 2
+check the-driver-domain-reaches-the-outside in_guest dd 40 'wait_for 20 ping -c 1 -W 1 10.9.0.1'
+check it-keeps-its-statistics said 'tx_packets' dd 20 'ethtool -S eth0'
+
+# The interface goes down and up while a stream goes on.
+endless() { in_guest u1 10 '(tcptest put 10.9.0.1 65536) > /tmp/stream 2>&1 &' && moves u1; }
+check a-stream-without-an-end endless
+check the-interface-goes-down in_guest dd 20 'ip link set eth0 down'
+check the-daemon-says-so twind_says 'eth0 is down' 30
+check and-up in_guest dd 20 'ip link set eth0 up'
+check the-twin-has-the-card-again twind_says '^twind: attached' 60
+check the-same-stream-goes-on moves u1
+# The daemon is killed: Linux is the way out again.
+check the-daemon-is-killed in_guest dd 20 'kill -9 $(cat /tmp/twind.pid); wait_for 10 test -e /sys/class/net/xenbr0/brif/eth0'
+check the-same-stream-goes-on-through-linux moves u1
+in_guest dd 60 'job_twind --interface eth0'
+check another-twin twind_says '^twind: attached'
+check the-same-stream-goes-on-by-the-twin moves u1
+in_guest u1 10 'killall tcptest'
+no_warnings() { in_guest dd 10 'dmesg | grep -iE "warn|bug:|oops|cannot be|do not come" || true' | tee /tmp/warnings; ! grep -q . /tmp/warnings; }
+check no-warnings no_warnings
+check no-access-was-stopped no_dma_stopped
+check frames-agree audit
+
+# The driver domain is destroyed while the twin has the card.
+check traffic-again endless
+destroyed() { local d; for d in dd u1; do xl destroy $d && gone $d || return 1; done; }
+check destroy destroyed
+check no-node-stays wait_for 10 eval '! xenstore-ls -f | grep "vif/[0-9]"'
+# But page tables of the place where the twin was, for the next one there.
+echo $(($(cat /tmp/free.) - 128)) > /tmp/free.
+check nothing-stays nothing_stays
+check frames-agree-at-the-end audit
+check assignable-remove xl pci-assignable-remove $nic

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: GPL-2.0
+/* A twin's card: attached while its interface is up, detached before the driver frees what the twin uses. */
+#include <linux/delay.h>
+#include <linux/netdevice.h>
+#include <linux/rtnetlink.h>
+#include <linux/slab.h>
+#include <xen/events.h>
+#include "internal.h"
+
+/* More event channels no domain has. */
+#define MAX_PORTS (1U << 17)
+/* Of half a millisecond or more. */
+#define DETACH_TRIES 4000
+
+/* What the hypervisor reads during the call. */
+struct lists {
+	struct twin_attach attach;
+	struct twin_napi napis[TWIN_MAX_QUEUES];
+	struct twin_irq irqs[TWIN_MAX_QUEUES];
+};
+
+/* The event channel of an interrupt; 0: none. */
+static u32 port_of(u32 irq)
+{
+	u32 port;
+
+	for (port = 1; port < MAX_PORTS; port++)
+		if (irq_from_evtchn(port) == irq)
+			return port;
+	return 0;
+}
+
+static u32 flags_of(netdev_features_t features)
+{
+	u32 flags = 0;
+
+	if (features & (NETIF_F_HW_CSUM | NETIF_F_IP_CSUM))
+		flags |= TWIN_CHECKSUM_V4;
+	if (features & (NETIF_F_HW_CSUM | NETIF_F_IPV6_CSUM))
+		flags |= TWIN_CHECKSUM_V6;
+	if (features & NETIF_F_SG)
+		flags |= TWIN_SG;
+	if (features & NETIF_F_TSO)
+		flags |= TWIN_GSO_TCPV4;
+	if (features & NETIF_F_TSO6)
+		flags |= TWIN_GSO_TCPV6;
+	return flags;
+}
+
+static int fill(struct lists *lists, struct twin *twin, const struct tandem_attach *wanted)
+{
+	struct net_device *dev = twin->dev;
+	struct napi_struct *napi;
+	u32 n;
+
+	lists->attach = (struct twin_attach) {
+		.twin = twin->number,
+		.vif = wanted->vif,
+		.device = (unsigned long)dev,
+		.start_xmit = (unsigned long)dev->netdev_ops->ndo_start_xmit,
+		.queues = (unsigned long)dev->_tx,
+		.napis = (unsigned long)lists->napis,
+		.irqs = (unsigned long)lists->irqs,
+		.nr_queues = dev->real_num_tx_queues,
+		.queue_stride = sizeof(*dev->_tx),
+		.nr_irqs = wanted->nr_irqs,
+		.flags = flags_of(dev->features),
+		.port = twin->port,
+		.max_frame = dev->mtu + dev->hard_header_len,
+	};
+	twin->nr_napis = 0;
+	list_for_each_entry(napi, &dev->napi_list, dev_list) {
+		if (twin->nr_napis == TWIN_MAX_QUEUES)
+			return -E2BIG;
+		lists->napis[twin->nr_napis] = (struct twin_napi) {
+			.napi = (unsigned long)napi,
+			.poll = (unsigned long)napi->poll,
+			.weight = napi->weight,
+		};
+		twin->napis[twin->nr_napis++] = napi;
+	}
+	lists->attach.nr_napis = twin->nr_napis;
+	for (n = 0; n < wanted->nr_irqs; n++) {
+		lists->irqs[n] = (struct twin_irq) {
+			.handler = wanted->irqs[n].handler,
+			.argument = wanted->irqs[n].argument,
+			.number = wanted->irqs[n].number,
+			.port = port_of(wanted->irqs[n].number),
+		};
+		if (!lists->irqs[n].port)
+			return -EINVAL;
+	}
+	return 0;
+}
+
+/* From now on the switch has the card: what comes for others passes it too, and Linux does not bridge it, or packets would go around. */
+static void leave_bridge(struct twin *twin)
+{
+	struct net_device *master = netdev_master_upper_dev_get(twin->dev);
+
+	dev_set_promiscuity(twin->dev, 1);
+	twin->bridge = 0;
+	if (master && netif_is_bridge_master(master) && !master->netdev_ops->ndo_del_slave(master, twin->dev))
+		twin->bridge = master->ifindex;
+}
+
+static void enter_bridge(struct twin *twin)
+{
+	struct net_device *master = __dev_get_by_index(&init_net, twin->bridge);
+	int err = 0;
+
+	if (master && netif_is_bridge_master(master) && !netdev_master_upper_dev_get(twin->dev) &&
+	    twin->dev->reg_state == NETREG_REGISTERED)
+		err = master->netdev_ops->ndo_add_slave(master, twin->dev, NULL);
+	if (err)
+		pr_err("%s is no part of %s any more: %d\n", twin->dev->name, master->name, err);
+	dev_set_promiscuity(twin->dev, -1);
+}
+
+int tandem_attach(struct twin *twin, const struct tandem_attach *wanted)
+{
+	struct lists *lists;
+	int err;
+
+	if (twin->state == TANDEM_EMPTY)
+		return -ENOENT;
+	if (twin->state == TANDEM_ATTACHED)
+		return -EBUSY;
+	if (!netif_running(twin->dev))
+		return -ENETDOWN;
+	lists = kzalloc(sizeof(*lists), GFP_KERNEL);
+	if (!lists)
+		return -ENOMEM;
+	err = tandem_serve_begin(twin);
+	if (err)
+		goto out;
+	err = fill(lists, twin, wanted);
+	if (err)
+		goto not_attached;
+	err = twin_op(TWINOP_ATTACH, &lists->attach);
+	if (err)
+		goto not_attached;
+	twin->state = TANDEM_ATTACHED;
+	leave_bridge(twin);
+	goto out;
+
+not_attached:
+	tandem_serve_end(twin);
+out:
+	kfree(lists);
+	return err;
+}
+
+/* It waits for what the twin waits for, which the work of serve.c does meanwhile; the hypervisor gives that a second. */
+static int take_card(struct twin *twin)
+{
+	struct twin_name name = { .twin = twin->number };
+	int err, tries;
+
+	for (tries = 0; tries < DETACH_TRIES; tries++) {
+		err = twin_op(TWINOP_DETACH, &name);
+		if (err != -EBUSY)
+			break;
+		usleep_range(500, 1000);
+	}
+	/* A twin that was disabled has no card any more. */
+	return err == -ENOENT ? 0 : err;
+}
+
+void tandem_detach(struct twin *twin)
+{
+	int err = take_card(twin);
+	u32 n;
+
+	if (err)
+		pr_err("twin %u cannot be detached: %d\n", twin->number, err);
+	tandem_serve_end(twin);
+	twin->state = TANDEM_LOADED;
+	/* Work that the twin began the driver goes on with, interrupts of the card with it. */
+	local_bh_disable();
+	for (n = 0; n < twin->nr_napis; n++)
+		napi_schedule(twin->napis[n]);
+	local_bh_enable();
+	enter_bridge(twin);
+	tandem_tell(twin);
+}
+
+static int netdev_event(struct notifier_block *block, unsigned long event, void *data)
+{
+	struct net_device *dev = netdev_notifier_info_to_dev(data);
+	struct twin *twin;
+
+	list_for_each_entry(twin, &tandem_twins, list) {
+		if (twin->dev != dev)
+			continue;
+		switch (event) {
+		case NETDEV_GOING_DOWN:
+		case NETDEV_PRECHANGEMTU:
+			if (twin->state == TANDEM_ATTACHED)
+				tandem_detach(twin);
+			break;
+		case NETDEV_UP:
+		case NETDEV_DOWN:
+		case NETDEV_CHANGEMTU:
+		case NETDEV_FEAT_CHANGE:
+			tandem_tell(twin);
+			break;
+		case NETDEV_UNREGISTER:
+			tandem_unload(twin);
+			tandem_tell(twin);
+			break;
+		}
+	}
+	return NOTIFY_DONE;
+}
+
+struct notifier_block tandem_netdev_notifier = { .notifier_call = netdev_event };

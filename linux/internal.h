@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * What the files of tandem.ko share. Everything about twins is done under rtnl_lock; only the work of serve.c is not, which
+ * runs between tandem_serve_begin and tandem_serve_end and touches nothing that changes in between.
+ */
+#ifndef TANDEM_INTERNAL_H
+#define TANDEM_INTERNAL_H
+
+#include <linux/netdevice.h>
+#include <linux/wait.h>
+#include <linux/workqueue.h>
+#include <xen/xen.h>
+#include <xen/interface/xen.h>
+#include <asm/xen/hypercall.h>
+#include "tandem.h"
+
+#undef pr_fmt
+#define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
+
+/* A buffer that is lent. */
+struct lent {
+	u64 object;
+	u8 kind;
+	bool is_home;
+	u32 end;
+	void *head;
+};
+
+struct pool {
+	struct lent *list;
+	u32 count;
+};
+
+/* An open file. */
+struct twin {
+	struct list_head list;
+	struct net_device *dev;
+	enum tandem_state state;
+	u32 number;
+	struct tandem_status status;
+	struct pool pool;
+	/* Counts what a reader may want to know. */
+	atomic_t changes;
+	int seen;
+	wait_queue_head_t changed;
+	/* Number of the bridge that the card was a part of before it was attached; 0: none. */
+	int bridge;
+	/* serve.c */
+	int irq;
+	u32 port;
+	struct work_struct work;
+	struct twin_call call;
+	struct twin_note *notes;
+	struct napi_struct *napis[TWIN_MAX_QUEUES];
+	u32 nr_napis;
+};
+
+static inline long twin_op(enum twin_command command, void *arg)
+{
+	return _hypercall2(long, twin_op, command, arg);
+}
+
+static inline void tandem_tell(struct twin *twin)
+{
+	atomic_inc(&twin->changes);
+	wake_up(&twin->changed);
+}
+
+/* twin.c */
+int tandem_load(struct twin *twin, const struct tandem_load *load, const u32 *offsets, const void *image);
+void tandem_unload(struct twin *twin);
+void tandem_fill_status(struct twin *twin);
+
+/* areas.c */
+int tandem_areas_init(void);
+void tandem_areas_exit(void);
+int tandem_areas_get(struct twin_load *load);
+void tandem_areas_put(void);
+
+/* pool.c */
+int tandem_pool_lend(struct twin *twin, const struct tandem_load *load);
+void tandem_pool_recall(struct twin *twin);
+void tandem_pool_free(struct pool *pool);
+
+/* card.c */
+extern struct notifier_block tandem_netdev_notifier;
+int tandem_attach(struct twin *twin, const struct tandem_attach *attach);
+void tandem_detach(struct twin *twin);
+
+/* serve.c */
+int tandem_serve_begin(struct twin *twin);
+void tandem_serve_end(struct twin *twin);
+int tandem_call(struct twin *twin, const struct tandem_call *call);
+
+/* main.c */
+extern struct list_head tandem_twins;
+
+#endif

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Buffers that are lent to a twin. Each has one reference more than whoever uses it: an sk_buff in `users`, which is 1 while
+ * nobody uses it, a page of a fragment in `_refcount`, which is 2 all the time. So whoever frees one that is lent gives up a
+ * reference and no more. At the end, those that nobody uses come back from the hypervisor and are freed; of the others
+ * the lender's reference goes, and the driver frees them when it is done with them.
+ */
+#include <linux/bsearch.h>
+#include <linux/mm.h>
+#include <linux/skbuff.h>
+#include <linux/slab.h>
+#include <linux/sort.h>
+#include "internal.h"
+
+#define MOST 4096
+/* Buffers with their shared info. Pieces of this size do not lie across pages. */
+#define BUFFER 2048
+#define AT_ONCE (PAGE_SIZE / sizeof(struct twin_lent))
+
+static int make_skb(struct lent *lent)
+{
+	struct sk_buff *skb = alloc_skb(SKB_WITH_OVERHEAD(BUFFER), GFP_KERNEL);
+
+	if (!skb)
+		return -ENOMEM;
+	lent->object = (unsigned long)skb;
+	lent->head = skb->head;
+	lent->end = skb_end_offset(skb);
+	if (lent->end == SKB_WITH_OVERHEAD(BUFFER) && offset_in_page(skb->head) + BUFFER <= PAGE_SIZE)
+		return 0;
+	pr_err("a buffer lies across pages: the kernel's allocator looks for errors\n");
+	kfree_skb(skb);
+	return -EIO;
+}
+
+/* Nothing gives an sk_buff without a buffer, so that one is made of one with. */
+static int make_bare_skb(struct lent *lent)
+{
+	struct sk_buff *skb = alloc_skb(0, GFP_KERNEL);
+
+	if (!skb)
+		return -ENOMEM;
+	kfree(skb->head);
+	skb->head = NULL;
+	lent->object = (unsigned long)skb;
+	return 0;
+}
+
+static int make_fragment(struct lent *lent)
+{
+	struct page *page = alloc_page(GFP_KERNEL);
+
+	if (!page)
+		return -ENOMEM;
+	get_page(page);
+	lent->object = (unsigned long)page_address(page);
+	lent->head = page;
+	return 0;
+}
+
+static int make(struct lent *lent)
+{
+	switch (lent->kind) {
+	case TWIN_SKB:
+		return make_skb(lent);
+	case TWIN_BARE_SKB:
+		return make_bare_skb(lent);
+	default:
+		return make_fragment(lent);
+	}
+}
+
+/* One that nobody uses; what the twin left in it says nothing. */
+static void free_unused(struct lent *lent)
+{
+	struct sk_buff *skb = (void *)(unsigned long)lent->object;
+
+	if (lent->kind == TWIN_FRAGMENT) {
+		put_page(lent->head);
+		put_page(lent->head);
+		return;
+	}
+	memset(skb, 0, offsetof(struct sk_buff, tail));
+	refcount_set(&skb->users, 1);
+	if (lent->kind == TWIN_BARE_SKB) {
+		kfree_skb_partial(skb, true);
+		return;
+	}
+	skb->head = lent->head;
+	skb->data = lent->head;
+	skb_reset_tail_pointer(skb);
+	skb_set_end_offset(skb, lent->end);
+	memset(skb_shinfo(skb), 0, offsetof(struct skb_shared_info, dataref));
+	atomic_set(&skb_shinfo(skb)->dataref, 1);
+	kfree_skb(skb);
+}
+
+/* One that the driver has, or has freed. */
+static void let_go(struct lent *lent)
+{
+	if (lent->kind == TWIN_FRAGMENT)
+		put_page(lent->head);
+	else
+		consume_skb((void *)(unsigned long)lent->object);
+}
+
+static int by_object(const void *a, const void *b)
+{
+	const struct lent *one = a, *other = b;
+
+	return one->object < other->object ? -1 : one->object > other->object;
+}
+
+static int lend_some(struct twin *twin, struct twin_lent *list, u32 from, u32 count)
+{
+	struct twin_lend lend = { .twin = twin->number, .count = count, .list = (unsigned long)list };
+	u32 n;
+
+	for (n = 0; n < count; n++) {
+		const struct lent *lent = &twin->pool.list[from + n];
+
+		list[n] = (struct twin_lent) {
+			.kind = lent->kind,
+			.bytes = lent->kind == TWIN_SKB ? BUFFER : lent->kind == TWIN_FRAGMENT ? PAGE_SIZE : 0,
+			.object = lent->object,
+			.of = lent->kind == TWIN_BARE_SKB ? 0 : (unsigned long)lent->head,
+			.references = lent->kind == TWIN_FRAGMENT ? 2 : 0,
+		};
+	}
+	return twin_op(TWINOP_LEND, &lend);
+}
+
+static void set_home(struct lent *list, u32 count, bool is_home)
+{
+	while (count--)
+		list++->is_home = is_home;
+}
+
+int tandem_pool_lend(struct twin *twin, const struct tandem_load *load)
+{
+	struct pool *pool = &twin->pool;
+	struct twin_lent *list;
+	u32 wanted, n;
+	int err = 0;
+
+	if (load->skbs > MOST || load->bare_skbs > MOST || load->fragments > MOST)
+		return -EINVAL;
+	wanted = load->skbs + load->bare_skbs + load->fragments;
+	list = (void *)__get_free_page(GFP_KERNEL);
+	pool->list = kvcalloc(wanted, sizeof(*pool->list), GFP_KERNEL);
+	if (!list || !pool->list) {
+		free_page((unsigned long)list);
+		return -ENOMEM;
+	}
+	while (pool->count < wanted && !err) {
+		struct lent *lent = &pool->list[pool->count];
+
+		lent->kind = pool->count < load->skbs ? TWIN_SKB :
+			     pool->count < load->skbs + load->bare_skbs ? TWIN_BARE_SKB : TWIN_FRAGMENT;
+		err = make(lent);
+		lent->is_home = true;
+		pool->count += !err;
+		cond_resched();
+	}
+	sort(pool->list, pool->count, sizeof(*pool->list), by_object, NULL);
+	for (n = 0; n < pool->count && !err; n += AT_ONCE) {
+		u32 count = min_t(u32, AT_ONCE, pool->count - n);
+
+		err = lend_some(twin, list, n, count);
+		if (!err)
+			set_home(&pool->list[n], count, false);
+	}
+	free_page((unsigned long)list);
+	return err;
+}
+
+/* Those of the buffers that the twin does not use come back. */
+void tandem_pool_recall(struct twin *twin)
+{
+	struct twin_lent *list = (void *)__get_free_page(GFP_KERNEL | __GFP_NOFAIL);
+	struct twin_lend lend;
+	u32 n;
+	int err;
+
+	do {
+		lend = (struct twin_lend) { .twin = twin->number, .count = AT_ONCE, .list = (unsigned long)list };
+		err = twin_op(TWINOP_RECALL, &lend);
+		for (n = 0; !err && n < lend.count; n++) {
+			struct lent key = { .object = list[n].object }, *lent;
+
+			lent = bsearch(&key, twin->pool.list, twin->pool.count, sizeof(key), by_object);
+			if (lent)
+				lent->is_home = true;
+		}
+		cond_resched();
+	} while (!err && lend.count);
+	if (err) {
+		/* Nobody knows who has them. */
+		pr_err("%u buffers of twin %u do not come back: %d\n", twin->pool.count, twin->number, err);
+		twin->pool.count = 0;
+	}
+	free_page((unsigned long)list);
+}
+
+/* After the twin was unloaded, or never had them. */
+void tandem_pool_free(struct pool *pool)
+{
+	u32 n;
+
+	for (n = 0; n < pool->count; n++) {
+		if (pool->list[n].is_home)
+			free_unused(&pool->list[n]);
+		else
+			let_go(&pool->list[n]);
+	}
+	kvfree(pool->list);
+	pool->list = NULL;
+	pool->count = 0;
+}

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: GPL-2.0
+/* Loading and unloading a twin. */
+#include <linux/jiffies.h>
+#include <linux/mm.h>
+#include <linux/pci.h>
+#include <linux/rtnetlink.h>
+#include <linux/slab.h>
+#include <asm/xen/page.h>
+#include "internal.h"
+
+/* The machine frame of the page-table root at an address of the kernel image, 0 if there can be none. */
+static u64 root_frame(u64 address)
+{
+	if (!PAGE_ALIGNED(address) || address < __START_KERNEL_map || address - __START_KERNEL_map >= KERNEL_IMAGE_SIZE)
+		return 0;
+	if (!pfn_valid(PFN_DOWN(__pa_symbol(address))))
+		return 0;
+	return pfn_to_mfn(PFN_DOWN(__pa_symbol(address)));
+}
+
+/* First bus address that the card does not reach; 0: it reaches all. */
+static u64 dma_limit(struct device *device)
+{
+	u64 mask = device->dma_mask ? *device->dma_mask : DMA_BIT_MASK(32);
+
+	return mask + 1;
+}
+
+/* Whether it reaches all of the domain's memory. Else the driver uses copies of what it sends and receives, which a twin does not. */
+static bool reaches_memory(u64 limit)
+{
+	unsigned long pfn, mfn, count = min(PHYS_PFN(__pa(high_memory - 1)) + 1, xen_p2m_size);
+
+	for (pfn = 0; limit && pfn < count; pfn++) {
+		mfn = READ_ONCE(xen_p2m_addr[pfn]);
+		if (mfn != INVALID_P2M_ENTRY && !(mfn & (FOREIGN_FRAME_BIT | IDENTITY_FRAME_BIT)) &&
+		    mfn >= PFN_DOWN(limit))
+			return false;
+		if (!(pfn % PTRS_PER_PTE))
+			cond_resched();
+	}
+	return true;
+}
+
+static void describe_kernel(struct twin_kernel *kernel, struct device *device, const u32 *offsets, u32 nr_offsets)
+{
+	*kernel = (struct twin_kernel) {
+		.page_offset = page_offset_base,
+		.vmalloc_start = VMALLOC_START,
+		.vmalloc_end = VMALLOC_END + 1,
+		.vmemmap_start = vmemmap_base,
+		.jiffies = (unsigned long)&jiffies,
+		.p2m = (unsigned long)xen_p2m_addr,
+		.p2m_frames = xen_p2m_size,
+		.dma_limit = dma_limit(device),
+		.offsets = (unsigned long)offsets,
+		.nr_offsets = nr_offsets,
+	};
+}
+
+static int load_image(struct twin *twin, const struct tandem_load *load, const u32 *offsets, const void *image)
+{
+	struct twin_kernel kernel;
+	struct twin_load request = {
+		.image = (unsigned long)image,
+		.image_bytes = load->image_bytes,
+		.mode = TWIN_MODE_MIRROR,
+		.root = root_frame(load->root),
+		.budget = load->budget,
+		.rule = TWIN_NO_RULE,
+		.flags = load->flags,
+		.kernel = (unsigned long)&kernel,
+	};
+	int err;
+
+	if (!request.root)
+		return -EINVAL;
+	describe_kernel(&kernel, twin->dev->dev.parent, offsets, load->nr_offsets);
+	err = tandem_areas_get(&request);
+	if (err)
+		return err;
+	err = twin_op(TWINOP_LOAD, &request);
+	twin->status.rule = request.rule;
+	twin->status.offset = request.offset;
+	twin->status.areas = err == -EDOM ? request.twin : 0;
+	if (err) {
+		tandem_areas_put();
+		return err;
+	}
+	twin->number = request.twin;
+	return 0;
+}
+
+int tandem_load(struct twin *twin, const struct tandem_load *load, const u32 *offsets, const void *image)
+{
+	int err;
+
+	if (twin->state != TANDEM_EMPTY)
+		return -EEXIST;
+	twin->dev = __dev_get_by_name(&init_net, load->interface);
+	if (!twin->dev)
+		return -ENODEV;
+	if (!twin->dev->dev.parent || !dev_is_pci(twin->dev->dev.parent)) {
+		twin->dev = NULL;
+		return -EOPNOTSUPP;
+	}
+	if (!reaches_memory(dma_limit(twin->dev->dev.parent))) {
+		twin->dev = NULL;
+		return -ENXIO;
+	}
+	err = load_image(twin, load, offsets, image);
+	if (err) {
+		twin->dev = NULL;
+		return err;
+	}
+	dev_hold(twin->dev);
+	twin->state = TANDEM_LOADED;
+	memset(twin->status.called, 0, sizeof(twin->status.called));
+	err = tandem_pool_lend(twin, load);
+	if (err)
+		tandem_unload(twin);
+	return err;
+}
+
+/* Undoes what was done, whatever that is. */
+void tandem_unload(struct twin *twin)
+{
+	struct twin_name name = { .twin = twin->number };
+	int err;
+
+	if (twin->state == TANDEM_ATTACHED)
+		tandem_detach(twin);
+	if (twin->state == TANDEM_LOADED) {
+		tandem_pool_recall(twin);
+		err = twin_op(TWINOP_UNLOAD, &name);
+		if (err)
+			pr_err("twin %u cannot be unloaded: %d\n", twin->number, err);
+		tandem_areas_put();
+		tandem_pool_free(&twin->pool);
+		dev_put(twin->dev);
+		twin->dev = NULL;
+	}
+	twin->state = TANDEM_EMPTY;
+}
+
+void tandem_fill_status(struct twin *twin)
+{
+	struct tandem_status *status = &twin->status;
+	struct twin_status said = { .twin = twin->number };
+
+	status->state = twin->state;
+	status->is_up = twin->dev && netif_running(twin->dev);
+	status->lent = twin->pool.count;
+	status->twin = twin->number;
+	if (!twin->dev || twin_op(TWINOP_STATUS, &said))
+		said = (struct twin_status) { 0 };
+	status->functions = said.functions;
+	status->disabled = said.disabled;
+	status->invocations = said.invocations;
+	status->aborts = said.aborts;
+}

@@ -1,0 +1,49 @@
+//! Our own kernel module for driver domains, `linux/`, built for the kernel that the images boot, by the headers of its packages.
+
+use super::kernel::Kernel;
+use super::{cached, files, fingerprint, packages};
+use crate::host;
+use anyhow::{Context, Result};
+use std::path::PathBuf;
+use std::process::Command;
+
+/// The tools with which Debian's kernels of this series were built.
+const KBUILD: &str = "linux-kbuild-6.1";
+
+/// Builds or finds it; gives the file.
+pub fn build(kernel: &Kernel) -> Result<PathBuf> {
+    let version = &kernel.version;
+    let common = format!("{}-common", version.rsplit_once('-').map_or(version.as_str(), |(abi, _)| abi));
+    let names = [format!("linux-headers-{version}"), format!("linux-headers-{common}"), KBUILD.into()];
+    let headers = packages::together("headers", &names.each_ref().map(String::as_str))?;
+    let source = host::root().join("linux");
+    let mut sources = files(&source)?;
+    sources.extend(files(&source.join("include"))?);
+    let key = format!("{} {}", packages::versions(&names.each_ref().map(String::as_str)), fingerprint(&sources)?);
+    let out = host::target("images")?.join("tandem.ko");
+    cached("compiling the kernel module", &out, &key, |path| {
+        let work = host::target("images")?.join("module.dir");
+        super::remove(&work)?;
+        std::fs::create_dir_all(work.join("include"))?;
+        for file in &sources {
+            std::fs::copy(file, work.join(file.strip_prefix(&source)?))
+                .with_context(|| format!("cannot copy {}", file.display()))?;
+        }
+        // The packages believe that they are installed: the makefile of the one names that of the other by its place.
+        let src = headers.join("usr/src");
+        host::run(
+            Command::new("make")
+                .arg("-C")
+                .arg(src.join(format!("linux-headers-{version}")))
+                .arg("-f")
+                .arg(src.join(format!("linux-headers-{common}/Makefile")))
+                .arg(format!("M={}", work.display()))
+                .args(["KCFLAGS=-Werror", "modules"])
+                // What a make that started us left behind is not for this one.
+                .env_remove("MAKEFLAGS"),
+        )?;
+        std::fs::copy(work.join("tandem.ko"), path)?;
+        super::remove(&work)
+    })?;
+    Ok(out)
+}

@@ -1,0 +1,281 @@
+//! `/dev/tandem`, the file of the kernel module: an open file is a twin, a request is one write, its state is read.
+//! The structures are those of `linux/include/tandem.h`.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::time::{Duration, Instant};
+
+/// Its name.
+pub const PATH: &str = "/dev/tandem";
+
+const LOAD: u32 = 0;
+const ATTACH: u32 = 2;
+const DETACH: u32 = 3;
+const CALL: u32 = 4;
+
+/// From one look to the next, while there is nothing new.
+const LOOK: Duration = Duration::from_millis(100);
+const O_NONBLOCK: i32 = 0o4000;
+
+/// Interrupts in an attachment.
+const MAX_IRQS: usize = 16;
+/// Bytes of a status.
+const STATUS_BYTES: usize = 88 + 16 * FUNCTIONS;
+const FUNCTIONS: usize = 32;
+
+/// What is loaded.
+pub struct Load<'a> {
+    /// Name of the interface.
+    pub interface: &'a str,
+    /// Address of `init_top_pgt`.
+    pub root: u64,
+    /// Places of structure members and sizes.
+    pub offsets: &'a [u32],
+    /// The image.
+    pub image: &'a [u8],
+    /// Buffers to lend: `sk_buff`s with buffers, without, page fragments.
+    pub buffers: [u32; 3],
+}
+
+/// Where the module is with its twin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// None is loaded.
+    Empty,
+    /// One is loaded.
+    Loaded,
+    /// It has the card.
+    Attached,
+}
+
+/// What a read gives.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Status {
+    /// Where it is.
+    pub state: State,
+    /// The interface is up.
+    pub is_up: bool,
+    /// The twin's number.
+    pub twin: u32,
+    /// Functions in its code.
+    pub functions: u32,
+    /// It is disabled.
+    pub is_disabled: bool,
+    /// Per-CPU areas that are needed, if a load found too few.
+    pub areas: u32,
+    /// The rule that a refused image breaks, and where.
+    pub refused: Option<(u32, u32)>,
+    /// How often a function of it was entered.
+    pub invocations: u64,
+    /// How often that was aborted.
+    pub aborts: u64,
+    /// Buffers that are lent.
+    pub lent: u32,
+    /// How the last call ended (`twin_abi::op::reason`), with result or detail.
+    pub call: Call,
+    /// Kernel functions that it had called, and how often; 0 stands for all that are not listed.
+    pub called: Vec<(u64, u64)>,
+}
+
+/// How a call ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Call {
+    /// The reason.
+    pub reason: u32,
+    /// What it returned.
+    pub result: u64,
+    /// What the reason speaks of.
+    pub detail: u64,
+    /// The driver's instruction.
+    pub original: u64,
+}
+
+/// The open file.
+pub struct Device(File);
+
+impl Device {
+    /// Opens it. Errors: in words.
+    pub fn open() -> Result<Self, String> {
+        File::options().read(true).write(true).custom_flags(O_NONBLOCK).open(PATH).map(Self).map_err(|e| {
+            match e.kind() {
+                io::ErrorKind::NotFound => format!("{PATH} is not there: load the kernel module tandem"),
+                _ if e.raw_os_error() == Some(ENOSYS) => "this hypervisor is not Tandem".into(),
+                _ => format!("{PATH}: {e}"),
+            }
+        })
+    }
+
+    /// Loads a twin and lends it buffers.
+    pub fn load(&mut self, load: &Load<'_>) -> Result<(), String> {
+        let request = load_request(load).ok_or("the image is too large, or the interface's name too long")?;
+        let Err(error) = self.write(&request) else { return Ok(()) };
+        let status = self.status()?;
+        Err(match (error.raw_os_error(), status.refused) {
+            (_, Some((rule, offset))) => format!("the hypervisor refuses the image: rule {rule} of its list, at {offset:#x}"),
+            (Some(EDOM), _) => format!(
+                "there are too few CPUs that the domain may have but has not: the machine has {}; give the domain so many more by maxvcpus",
+                status.areas
+            ),
+            (Some(ENODEV), _) => format!("there is no interface {}", load.interface),
+            (Some(EOPNOTSUPP), _) => format!("{} is not the interface of a PCI device", load.interface),
+            (Some(EEXIST), _) => "a twin is loaded already".into(),
+            (Some(EPERM), _) => "this domain drives no device".into(),
+            (Some(ENXIO), _) => "the card reaches only a part of this domain's memory".into(),
+            _ => format!("loading the twin: {error}"),
+        })
+    }
+
+    /// Gives the twin the card, whose interrupts these are: number, handler, its argument.
+    pub fn attach(&mut self, vif: u32, irqs: &[(u32, u64, u64)]) -> Result<(), String> {
+        let request = attach_request(vif, irqs).ok_or("the card has too many interrupts")?;
+        self.write(&request).map_err(|error| match error.raw_os_error() {
+            Some(ENETDOWN) => "the interface is down".into(),
+            Some(ENODEV) => format!("interface {vif} of this domain's is not the way out of the hypervisor's switch"),
+            Some(ENOSYS) => "this hypervisor has no cards for twins".into(),
+            _ => format!("attaching the card: {error}"),
+        })
+    }
+
+    /// Takes the card away.
+    pub fn detach(&mut self) -> Result<(), String> {
+        self.write(&DETACH.to_le_bytes()).map_err(|error| format!("detaching the card: {error}"))
+    }
+
+    /// Calls a function of the twin while interrupt `irq` is off.
+    pub fn call(&mut self, function: u64, irq: u32, args: [u64; 6]) -> Result<(), String> {
+        let mut request = [CALL.to_le_bytes(), irq.to_le_bytes()].concat();
+        request.extend([function].iter().chain(&args).flat_map(|word| word.to_le_bytes()));
+        self.write(&request).map_err(|error| format!("calling {function:#x}: {error}"))
+    }
+
+    /// What there is to know after a request.
+    pub fn status(&mut self) -> Result<Status, String> {
+        self.status_within(Duration::ZERO)?.ok_or(format!("{PATH} says nothing"))
+    }
+
+    /// What there is to know if something of it may have changed since it was asked last, or does within this time.
+    pub fn status_within(&mut self, time: Duration) -> Result<Option<Status>, String> {
+        let end = Instant::now() + time;
+        let mut bytes = [0; STATUS_BYTES];
+        loop {
+            match self.0.read(&mut bytes) {
+                Ok(len) if len == bytes.len() => break,
+                Ok(len) => return Err(format!("{PATH} gives {len} bytes")),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(format!("{PATH}: {error}")),
+            }
+            if Instant::now() >= end {
+                return Ok(None);
+            }
+            std::thread::sleep(LOOK);
+        }
+        parse_status(&bytes).map(Some).ok_or(format!("{PATH} speaks of something unknown"))
+    }
+
+    /// A request is one write.
+    fn write(&mut self, request: &[u8]) -> io::Result<()> {
+        self.0.write(request).map(|_| ())
+    }
+}
+
+const EPERM: i32 = 1;
+const ENXIO: i32 = 6;
+const EEXIST: i32 = 17;
+const ENODEV: i32 = 19;
+const EDOM: i32 = 33;
+const ENOSYS: i32 = 38;
+const EOPNOTSUPP: i32 = 95;
+const ENETDOWN: i32 = 100;
+
+fn load_request(load: &Load<'_>) -> Option<Vec<u8>> {
+    let mut name = [0; 16];
+    name.get_mut(..load.interface.len())?.copy_from_slice(load.interface.as_bytes());
+    let counts = [u32::try_from(load.offsets.len()).ok()?, u32::try_from(load.image.len()).ok()?];
+    let mut request = [LOAD.to_le_bytes(), [0; 4]].concat();
+    request.extend(name);
+    request.extend([load.root, 0].iter().flat_map(|word| word.to_le_bytes()));
+    request
+        .extend(counts.iter().chain(&load.buffers).chain(&[0]).chain(load.offsets).flat_map(|word| word.to_le_bytes()));
+    request.extend(load.image);
+    Some(request)
+}
+
+fn attach_request(vif: u32, irqs: &[(u32, u64, u64)]) -> Option<Vec<u8>> {
+    let mut request: Vec<u8> =
+        [ATTACH, vif, u32::try_from(irqs.len()).ok()?, 0].iter().flat_map(|word| word.to_le_bytes()).collect();
+    for (number, handler, argument) in irqs {
+        request.extend([*handler, *argument, u64::from(*number)].iter().flat_map(|word| word.to_le_bytes()));
+    }
+    let len = 16 + 24 * MAX_IRQS;
+    (request.len() <= len).then(|| {
+        request.resize(len, 0);
+        request
+    })
+}
+
+fn parse_status(bytes: &[u8; STATUS_BYTES]) -> Option<Status> {
+    let word = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
+    let long = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
+    let state = *[State::Empty, State::Loaded, State::Attached].get(word(0)? as usize)?;
+    let rule = word(24)?;
+    let mut called = Vec::new();
+    for n in 0..FUNCTIONS {
+        let (function, count) = (long(88 + 16 * n)?, long(96 + 16 * n)?);
+        if count != 0 {
+            called.push((function, count));
+        }
+    }
+    Some(Status {
+        state,
+        is_up: word(4)? != 0,
+        twin: word(8)?,
+        functions: word(12)?,
+        is_disabled: word(16)? != 0,
+        areas: word(20)?,
+        refused: (rule != u32::MAX).then_some((rule, word(28)?)),
+        invocations: long(32)?,
+        aborts: long(40)?,
+        lent: word(48)?,
+        call: Call { reason: word(52)?, result: long(56)?, detail: long(64)?, original: long(72)? },
+        called,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_to_load_is_laid_out_as_the_module_wants_it() {
+        let load = Load { interface: "eth0", root: 0x1122, offsets: &[7, 8], image: b"image", buffers: [1, 2, 3] };
+        let request = load_request(&load).expect("fits");
+        assert_eq!(request.len(), 64 + 8 + 5);
+        assert_eq!((&request[8..13], request[24], request[25]), (&b"eth0\0"[..], 0x22, 0x11));
+        let word = |at: usize| u32::from_le_bytes(request[at..at + 4].try_into().unwrap());
+        assert_eq!([40, 44, 48, 52, 56, 60, 64, 68].map(word), [2, 5, 1, 2, 3, 0, 7, 8]);
+        assert_eq!(&request[72..], b"image");
+        assert!(load_request(&Load { interface: "a-name-that-is-too-long", ..load }).is_none());
+    }
+
+    #[test]
+    fn a_request_to_attach_has_room_for_sixteen_interrupts() {
+        let request = attach_request(2, &[(30, 0x1000, 0x2000)]).expect("fits");
+        assert_eq!((request.len(), &request[..9]), (400, &[2, 0, 0, 0, 2, 0, 0, 0, 1][..]));
+        assert_eq!((request[17], request[25], request[32]), (0x10, 0x20, 30));
+        assert!(attach_request(0, &[(0, 0, 0); 17]).is_none());
+    }
+
+    #[test]
+    fn a_status_is_read() {
+        let mut bytes = [0; STATUS_BYTES];
+        (bytes[0], bytes[4], bytes[12], bytes[32], bytes[56]) = (1, 1, 158, 9, 5);
+        bytes[24..28].copy_from_slice(&[0xff; 4]);
+        (bytes[88], bytes[96]) = (0x42, 3);
+        let status = parse_status(&bytes).expect("known");
+        assert_eq!((status.state, status.is_up, status.functions, status.refused), (State::Loaded, true, 158, None));
+        assert_eq!((status.invocations, status.call.result, status.called), (9, 5, vec![(0x42, 3)]));
+        bytes[0] = 3;
+        assert_eq!(parse_status(&bytes), None);
+    }
+}
