@@ -271,7 +271,8 @@ impl Service {
                 let rate = back.get("rate").map_or(String::new(), |rate| format!(", rate {rate}"));
                 let way_out = if is_way_out { ", the way out" } else { "" };
                 let address = back.get("mac").map_or("", String::as_str);
-                log(&format!("{}: connected, {address}{rate}{way_out}", self.describe(device)));
+                let name = guest_name.map_or(String::new(), |name| format!(", {name}"));
+                log(&format!("{}{name}: connected, {address}{rate}{way_out}", self.describe(device)));
                 return Ok(Ok(()));
             }
             Err(error) => error,
