@@ -1,5 +1,5 @@
-# bench.sh SERVER KIND COUNT: a guest that dom0, or a driver domain, serves runs the loads of KIND. Meanwhile dom0 does
-# nothing but its part of that: the command goes to the guest's console, and dom0 then sleeps until a domain has gone.
+# bench.sh SERVER KIND COUNT: a guest that dom0, a driver domain, or the hypervisor's switch serves (SERVER is dom0, driver, or
+# switch, whose way out is a driver domain) runs the loads of KIND. Meanwhile dom0 does nothing but its part of that: the command goes to the guest's console, and dom0 then sleeps until a domain has gone.
 server=$1
 kind=$2
 count=$3
@@ -23,21 +23,32 @@ disk)
 	ready='modprobe xen-blkfront; wait_for 10 test -b /dev/xvda'
 	;;
 esac
-if [ $server = driver ]; then
+# drives LINE COMMAND: a driver domain gets the device, and does that
+drives() {
 	. /xen/driving.sh
 	modprobe xen-pciback
 	function=$(devices class $class)
 	xl pci-assignable-add $function > /tmp/out 2>&1 || quit "the device cannot leave dom0"
-	driving driver "pci=['$function,permissive=1']" 'tsc_mode="native"'
+	driving driver "pci=['$function,permissive=1']" 'tsc_mode="native"' "$1"
 	boot driver > /tmp/out 2>&1 || quit "no driver domain"
-	in_guest driver 150 "job_backend $driver" > /tmp/out 2>&1 || quit "the driver domain does not serve"
+	in_guest driver 150 "$2" > /tmp/out 2>&1 || quit "the driver domain does not serve"
 	in_guest driver 10 'job_modules driver'
-else
-	driven=
-fi
+}
+case $server in
+dom0) driven= ;;
+driver) drives '' "job_backend $driver" ;;
+switch)
+	. /xen/switching.sh
+	way_out driver
+	daemon_starts > /tmp/out 2>&1 || quit "no switch"
+	drives "$(plug 2)" "bridge_switch $driver"
+	device='vif=["mac=00:16:3e:00:00:03'
+	driven=',backend=net'
+	;;
+esac
 config loaded 'memory=256' 'tsc_mode="native"' "$device$driven$target\"]"
 boot loaded > /tmp/out 2>&1 || quit "no guest"
-[ $server = dom0 ] || plugged loaded $plug > /tmp/out 2>&1 || quit "the guest is not plugged in"
+[ $server != driver ] || plugged loaded $plug > /tmp/out 2>&1 || quit "the guest is not plugged in"
 in_guest loaded 40 "$ready" > /tmp/out 2>&1 || quit "the guest has no device"
 owner guest $(xl domid loaded)
 [ $server = dom0 ] || owner driver $(xl domid driver)

@@ -54,6 +54,8 @@ job_xlshell() {
 	setsid cttyhack bash --rcfile /xen/lib.sh
 }
 
-# guest_loads:KIND:COUNT: the loads of `./tandem bench` in a guest that dom0 serves; driven_loads: that a driver domain serves
+# guest_loads:KIND:COUNT: the loads of `./tandem bench` in a guest that dom0 serves; driven_loads: that a driver domain serves;
+# switched_loads:COUNT:vm: that the hypervisor's switch serves, whose way out is a driver domain
 job_guest_loads() { bash -c '. /xen/lib.sh; . /xen/bench.sh' bench dom0 "$@"; }
 job_driven_loads() { bash -c '. /xen/lib.sh; . /xen/bench.sh' bench driver "$@"; }
+job_switched_loads() { bash -c '. /xen/lib.sh; . /xen/bench.sh' bench switch net "$1"; }

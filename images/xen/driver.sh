@@ -25,6 +25,15 @@ job_backend() {
 	PATH=$PATH:/usr/lib/xen-4.17/bin xl devd || { say "backend FAIL xl devd"; return 1; }
 }
 
+# bridge_switch DRIVER: the NIC in a bridge with our own interface at the hypervisor's switch, whose way out we are
+bridge_switch() {
+	modprobe bridge || return 1
+	job_bridge "$1" || return 1
+	modprobe xen-netfront
+	wait_for 10 test -e /sys/class/net/eth1 || { say "bridge FAIL no interface at the switch"; return 1; }
+	ip link set eth1 master xenbr0 up
+}
+
 # flood: keeps the NIC busy, without an end
 job_flood() { ping -i 0.005 -s 1400 10.9.0.1 > /dev/null 2>&1 & }
 

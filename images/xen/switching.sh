@@ -11,6 +11,15 @@ daemon_starts() {
 	return 1
 }
 
+# way_out DOMAIN: the driver domain of that name is to be the way out
+way_out() {
+	mkdir -p /etc/tandem
+	printf '[service.net]\ndriver-domain = "%s"\n' $1 > /etc/tandem/tandemd.toml
+}
+
+# plug LAST: a line of a configuration: an interface at the switch
+plug() { echo "vif=['mac=00:16:3e:00:00:0$1,backend=net']"; }
+
 # plugged_address NAME LAST: the guest's front end is connected, and eth0 is 10.9.0.LAST
 plugged_address() {
 	in_guest $1 40 "modprobe xen-netfront; wait_for 10 test -e /sys/class/net/eth0 && ifconfig lo 127.0.0.1 up && ifconfig eth0 10.9.0.$2 netmask 255.255.255.0 up && wait_for 10 grep -q 1 /sys/class/net/eth0/carrier" && return

@@ -16,8 +16,8 @@ waits() { xl unpause net && usleep 500000 && xl list net | grep -q -- ' -b---- '
 check it-does-nothing-when-it-runs waits
 alone() { ! tandemd 2> /tmp/second && grep -q 'another tandemd runs' /tmp/second; }
 check a-second-daemon-does-not-run alone
-config s1 "vif=['mac=00:16:3e:00:00:03,backend=net']"
-config s2 'vcpus=4' "vif=['mac=00:16:3e:00:00:04,backend=net']"
+config s1 "$(plug 3)"
+config s2 'vcpus=4' "$(plug 4)"
 check a-guest-starts boot s1 || exit
 check another-starts boot s2 || exit
 listed() { xl network-list s1 | grep -q "00:16:3e:00:00:03 .* /local/domain/$(xl domid net)/backend/vif/$(xl domid s1)/0"; }

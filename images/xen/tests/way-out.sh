@@ -13,19 +13,17 @@ mkdir -p /etc/tandem
 printf '[service.net]\ndriver_domain = "dd"\n' > /etc/tandem/tandemd.toml
 refused() { ! tandemd --check 2> /tmp/refused && grep -q 'driver-domain' /tmp/refused; }
 check a-wrong-configuration-is-refused-in-words refused
-printf '[service.net]\ndriver-domain = "dd"\n' > /etc/tandem/tandemd.toml
+way_out dd
 check tandemd-starts daemon_starts || exit
 remember
 
-config u1 "vif=['mac=00:16:3e:00:00:03,backend=net']"
-config u2 'vcpus=2' "vif=['mac=00:16:3e:00:00:04,backend=net']"
+config u1 "$(plug 3)"
+config u2 'vcpus=2' "$(plug 4)"
 drives() {
-	local ways=$(grep -c 'the way out' $daemon_log) out
-	driving dd "pci=['$nic,permissive=1']" "vif=['mac=00:16:3e:00:00:02,backend=net']"
+	local ways=$(grep -c 'the way out' $daemon_log)
+	driving dd "pci=['$nic,permissive=1']" "$(plug 2)"
 	boot dd || return 1
-	out=$(in_guest dd 150 "modprobe bridge; job_bridge $driver")
-	echo "$out" | grep -q 'bridge ok' || { echo "$out"; return 1; }
-	in_guest dd 40 'modprobe xen-netfront; wait_for 10 test -e /sys/class/net/eth1 && ip link set eth1 master xenbr0 up' || return 1
+	in_guest dd 150 "bridge_switch $driver" || return 1
 	wait_for 20 eval "[ \$(grep -c 'the way out' $daemon_log) -gt $ways ]"
 }
 check a-guest-starts boot u1 || exit
