@@ -86,10 +86,13 @@ mod tests {
     #[test]
     fn the_entry_is_where_the_program_is() {
         let image = image();
-        let entry = |at: usize| u64::from_le_bytes(image[at..at + 8].try_into().unwrap());
-        let program = image.len() - PROGRAM.len();
-        assert_eq!(entry(24), BASE + program as u64, "in the header");
-        assert_eq!(entry(HEADERS as usize + 16), BASE + program as u64, "in the first note");
+        let entry = |at: u64| {
+            let at = usize::try_from(at).unwrap();
+            u64::from_le_bytes(image[at..at + 8].try_into().unwrap())
+        };
+        let program = BASE + length(&image) - length(PROGRAM);
+        assert_eq!(entry(24), program, "in the header");
+        assert_eq!(entry(HEADERS + 16), program, "in the first note");
         assert!(image.len() < 4096);
     }
 

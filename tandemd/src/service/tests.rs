@@ -6,6 +6,7 @@ mod world;
 use super::*;
 use proptest::prelude::*;
 use world::{Daemon, World, DOMAIN};
+use xen_abi::channel_op::CONNECT_UPLINK;
 
 const A: Device = Device { guest: 7, number: 0 };
 const B: Device = Device { guest: 8, number: 1 };

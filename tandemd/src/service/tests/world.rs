@@ -1,6 +1,7 @@
 //! Everybody but the daemon.
 
-use super::super::{back_path_of, front_path, state, Device, Fate, Service, UNTIL_SEEN};
+use super::super::places::{self, Places};
+use super::super::{state, Device, Fate, Service, UNTIL_SEEN};
 use crate::hypercall::Switches;
 use crate::store::{above, Change, Event, Store};
 use anyhow::{anyhow, Result};
@@ -13,6 +14,10 @@ use xen_abi::channel_op::{ChannelConnect, ChannelStatus};
 
 /// The back end's domid.
 pub const DOMAIN: u16 = 3;
+
+fn back_of(device: Device) -> String {
+    Places { service: "net".into(), domain: DOMAIN }.back(device)
+}
 
 #[derive(Default)]
 struct State {
@@ -244,11 +249,11 @@ impl World {
 
     /// A key of the back end's.
     pub fn back(&self, device: Device, key: &str) -> String {
-        format!("{}/{key}", back_path_of(DOMAIN, device))
+        format!("{}/{key}", back_of(device))
     }
 
     fn front_key(&self, device: Device, key: &str) -> String {
-        format!("{}/{key}", front_path(device))
+        format!("{}/{key}", places::front(device))
     }
 
     /// States of back end and front end.
@@ -271,7 +276,7 @@ impl World {
                 self.set(&self.back(device, key), value);
             }
         }
-        self.set(&self.back(device, "frontend"), &front_path(device));
+        self.set(&self.back(device, "frontend"), &places::front(device));
     }
 
     /// The device is taken away; the toolstack now waits.
@@ -288,7 +293,7 @@ impl World {
 
     /// The device's guest is destroyed.
     pub fn destroy(&self, device: Device) {
-        self.remove(&front_path(device));
+        self.remove(&places::front(device));
         self.close_ports(device);
         self.detach(device);
     }
@@ -305,7 +310,7 @@ impl World {
                 }
             }
             Some(true) if is_gone => {
-                self.remove(&front_path(device));
+                self.remove(&places::front(device));
                 self.close_ports(device);
                 self.0.borrow_mut().listed.remove(&device);
             }
@@ -360,7 +365,7 @@ impl World {
     }
 
     pub fn lie(&self, device: Device, state: u32) {
-        if self.get(&front_path(device)).is_some() {
+        if self.get(&places::front(device)).is_some() {
             self.set(&self.front_key(device, "state"), &state.to_string());
         }
     }
@@ -374,7 +379,7 @@ impl World {
 
     /// The directory goes when the daemon has just looked at it.
     pub fn vanish_before_change(&self, device: Device) {
-        self.0.borrow_mut().vanishes = Some(back_path_of(DOMAIN, device));
+        self.0.borrow_mut().vanishes = Some(back_of(device));
     }
 
     // What there is to see.

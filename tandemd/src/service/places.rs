@@ -1,0 +1,62 @@
+//! Where things are in xenstore.
+
+use crate::device::Device;
+
+/// The token of what is not one device's.
+pub const ALL: &str = "all";
+
+/// A service's name and domain, and the paths that are made of them.
+pub struct Places {
+    /// As guests' configurations name it.
+    pub service: String,
+    /// The domain of that name.
+    pub domain: u16,
+}
+
+impl Places {
+    /// A watch's, from which the service and what is meant can be told.
+    pub fn token(&self, what: &str) -> String {
+        format!("{}:{what}", self.service)
+    }
+
+    /// Something of the domain's.
+    pub fn domain(&self, below: &str) -> String {
+        format!("/local/domain/{}/{below}", self.domain)
+    }
+
+    /// The back end's directories.
+    pub fn devices(&self) -> String {
+        self.domain("backend/vif")
+    }
+
+    /// The back end's directory of a device.
+    pub fn back(&self, device: Device) -> String {
+        format!("{}/{}/{}", self.devices(), device.guest, device.number)
+    }
+
+    /// Where Linux's xenbus would write of an error.
+    pub fn error(&self, device: Device) -> String {
+        self.domain(&format!("error/backend/vif/{}/{}", device.guest, device.number))
+    }
+
+    /// The name of the switch.
+    pub fn switch(&self) -> String {
+        format!("/tool/tandem/{}/switch", self.service)
+    }
+
+    /// For messages.
+    pub fn describe(&self, device: Device) -> String {
+        format!("{}: vif {} of domain {}", self.service, device.number, device.guest)
+    }
+}
+
+/// `/GUEST/NUMBER`, and whatever follows.
+pub fn device_in(path: &str) -> Option<Device> {
+    let mut parts = path.strip_prefix('/')?.split('/');
+    Some(Device { guest: parts.next()?.parse().ok()?, number: parts.next()?.parse().ok()? })
+}
+
+/// The front end's directory. The toolstack puts it there, whoever the back end is.
+pub fn front(device: Device) -> String {
+    format!("/local/domain/{}/device/vif/{}", device.guest, device.number)
+}

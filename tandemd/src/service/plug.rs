@@ -1,0 +1,110 @@
+//! Interfaces and the service's switch in the hypervisor.
+
+use super::{log, places, Service};
+use crate::device::{self, Device};
+use crate::hypercall::Switches;
+use crate::store::{Change, Store};
+use anyhow::{Context, Result};
+use rustix::io::Errno;
+use std::collections::BTreeMap;
+use xen_abi::channel_op::{ChannelConnect, CONNECT_UPLINK};
+
+impl Service {
+    /// Plugs a device in; or says why not, in words for the operator.
+    pub(super) fn plug(
+        &mut self,
+        device: Device,
+        store: &mut impl Store,
+        switches: &mut impl Switches,
+    ) -> Result<Result<(), String>> {
+        let front = read_keys(store, &places::front(device), device::FRONT_KEYS)?;
+        let back = read_keys(store, &self.at.back(device), device::BACK_KEYS)?;
+        let terms = match device::terms(|k| front.get(k).map(String::as_str), |k| back.get(k).map(String::as_str)) {
+            Ok(terms) => terms,
+            Err(why) => return Ok(Err(format!("{} {why}", Errno::INVAL.raw_os_error()))),
+        };
+        let guest_name = store.read(&format!("/local/domain/{}/name", device.guest))?;
+        let is_way_out = self.driver_domain.is_some() && guest_name == self.driver_domain;
+        let mut request = ChannelConnect {
+            guest: device.guest,
+            backend: self.at.domain,
+            device: device.number,
+            flags: terms.flags | if is_way_out { CONNECT_UPLINK } else { 0 },
+            ..terms
+        };
+        request.switch = self.switch(store, switches)?;
+        let mut answer = switches.connect(&request);
+        if answer == Err(Errno::NOENT) {
+            // The switch that xenstore names is none of this hypervisor's.
+            self.switch = None;
+            request.switch = self.switch(store, switches)?;
+            answer = switches.connect(&request);
+        }
+        let error = match answer {
+            Ok(vif) => {
+                self.devices.insert(device, Some(vif));
+                let rate = back.get("rate").map_or(String::new(), |rate| format!(", rate {rate}"));
+                let way_out = if is_way_out { ", the way out" } else { "" };
+                let address = back.get("mac").map_or("", String::as_str);
+                let name = guest_name.map_or(String::new(), |name| format!(", {name}"));
+                log(&format!("{}{name}: connected, {address}{rate}{way_out}", self.at.describe(device)));
+                return Ok(Ok(()));
+            }
+            Err(error) => error,
+        };
+        Ok(Err(format!("{} {}", error.raw_os_error(), explain(error, is_way_out))))
+    }
+
+    /// The service's switch, which is made if there is none yet.
+    fn switch(&mut self, store: &mut impl Store, switches: &mut impl Switches) -> Result<u32> {
+        if let Some(switch) = self.switch {
+            return Ok(switch);
+        }
+        let switch = switches.create().context("no switch can be made")?;
+        let path = self.at.switch();
+        store.change("/local", &[Change::Write(path, switch.to_string())])?;
+        self.switch = Some(switch);
+        Ok(switch)
+    }
+
+    /// This service's interfaces that are plugged in.
+    pub(super) fn plugged(&self, switches: &mut impl Switches) -> Result<Vec<(Device, u32)>> {
+        let mut found = Vec::new();
+        let mut place = 0;
+        loop {
+            match switches.next(place) {
+                Ok(status) => {
+                    place = status.next;
+                    if status.backend == self.at.domain {
+                        found.push((Device { guest: status.guest, number: status.device }, status.vif));
+                    }
+                }
+                Err(Errno::NOENT) => return Ok(found),
+                Err(error) => return Err(error).context("the list of interfaces"),
+            }
+        }
+    }
+}
+
+fn read_keys<'k>(store: &mut impl Store, path: &str, keys: &[&'k str]) -> Result<BTreeMap<&'k str, String>> {
+    let mut found = BTreeMap::new();
+    for key in keys {
+        if let Some(value) = store.read(&format!("{path}/{key}"))? {
+            found.insert(*key, value);
+        }
+    }
+    Ok(found)
+}
+
+/// What an error of the hypervisor's means here.
+fn explain(error: Errno, is_way_out: bool) -> String {
+    match error {
+        Errno::INVAL => "a grant or port that the front end named does not hold, or a ring that cannot be".into(),
+        Errno::SRCH => "the guest is gone".into(),
+        Errno::BUSY if is_way_out => "the switch has a way out already".into(),
+        Errno::BUSY => "a port that the front end named is connected already".into(),
+        Errno::NOSPC => "there are as many interfaces as there can be".into(),
+        Errno::NOMEM => "the hypervisor has no memory".into(),
+        other => other.to_string(),
+    }
+}
