@@ -147,7 +147,9 @@ global_asm!(
     "mov r8, [rsi + 16]",
     "mov r9, [rsi + 24]",
     "call rax",
-    "2: cld",
+    // Flags are as everywhere in the hypervisor again, interrupts off, whatever the firmware left.
+    "2: push {flags}",
+    "popfq",
     "add rsp, 40",
     "pop r15",
     "pop r14",
@@ -161,6 +163,7 @@ global_asm!(
     "movabs rax, {aborted}",
     "jmp 2b",
     aborted = const ABORTED,
+    flags = const x86::rflags::Rflags::FIXED.bits(),
 );
 
 extern "C" {
