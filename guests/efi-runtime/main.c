@@ -1,4 +1,4 @@
-/* EFI's tables and run-time services for domain 0: what they tell, variables, and requests that make no sense. */
+/* EFI's tables and run-time services for domain 0: what they tell, variables, and requests that make no sense; firmware that faults. */
 #include "guest.h"
 
 const char test_name[] = "efi-runtime";
@@ -174,8 +174,50 @@ static void variables(void)
 	check(op.call.status == ERROR(NOT_FOUND), "GetVariable of none: status %#lx", op.call.status);
 }
 
+/* Made by guests/firmware: GetTime does what firmware must not do. */
+static void faulty_firmware(u32 fault)
+{
+	enum { RETURNS = 11, NR_FAULTS };
+	u64 before[2] = { 0x1122334455667788, 0x99aabbccddeeff00 }, after[2];
+	for (u32 n = 0; n < 2; n++) {
+		op.call.function = GET_TIME, op.call.misc = 0, op.cmd = EFI_CALL, op.version = 0x03000001;
+		s64 result;
+		asm volatile("movups %0, %%xmm1" : : "m"(before));
+		result = HC1(platform_op, &op);
+		asm volatile("movups %%xmm1, %0" : "=m"(after));
+		check(result == (fault < RETURNS && fault ? -EOPNOTSUPP : 0), "fault %u, call %u: result %ld", fault, n, result);
+		check(!memcmp(before, after, sizeof(before)), "xmm1 has become %#lx", after[0]);
+	}
+	/* Nobody knows in what state it is: no other service is called either. */
+	check_result(call(QUERY_INFO, 0), fault < RETURNS && fault ? -EOPNOTSUPP : 0, "another service");
+	check(fault < NR_FAULTS, "there is no fault %u", fault);
+	/* And everything goes on. */
+	u64 until = now_ns() + 20000000;
+	while (now_ns() < until)
+		HC1(sched_op, 0);
+	audit();
+}
+
+static bool number_of_fault(u32 *fault)
+{
+	static const char key[] = "faulty=";
+	for (const char *at = start_info->cmd_line; *at; at++)
+		if (!memcmp(at, key, sizeof(key) - 1)) {
+			at += sizeof(key) - 1;
+			for (*fault = 0; *at >= '0' && *at <= '9'; at++)
+				*fault = *fault * 10 + *at - '0';
+			return true;
+		}
+	return false;
+}
+
 void test_main(void)
 {
+	u32 fault;
+	if (number_of_fault(&fault)) {
+		faulty_firmware(fault);
+		return;
+	}
 	if (ask(VERSION) == -ENOSYS) {
 		check_result(call(GET_TIME, 0), -ENOSYS, "a service without UEFI");
 		skip("this machine was not started by UEFI");

@@ -3,6 +3,7 @@
 pub mod build;
 pub mod cli;
 pub mod counter;
+pub mod firmware;
 pub mod guests;
 pub mod host;
 pub mod images;

@@ -3,13 +3,20 @@
 use super::{clean, Bed, Body, Test};
 use crate::iso::{self, Screen};
 use anyhow::{ensure, Context, Result};
-use testbed::guests::{self, Wishes};
-use testbed::host;
-use testbed::machine::{field, Ending, Machine};
+use testbed::guests::{self, Verdict, Wishes};
+use testbed::machine::{field, Ending, Machine, Qemu};
+use testbed::{firmware, host};
 
 pub fn tests() -> Vec<Test> {
     let test = |name: &str, run: Body| Test { level: "linux", name: name.into(), long: false, run };
+    let faulty = Test {
+        level: "boot",
+        name: "firmware-that-faults-is-not-called-again".into(),
+        long: false,
+        run: Box::new(faulty),
+    };
     vec![
+        faulty,
         test("uefi-and-grub-give-dom0-acpi-variables-and-poweroff", Box::new(dom0)),
         test("uefis-services-bear-any-request", Box::new(requests)),
     ]
@@ -51,4 +58,20 @@ fn requests(bed: &Bed) -> Result<String> {
     let said = guest.judge_on(&machine)?;
     ensure!(said.is_empty(), "it was not tried: {said}");
     Ok(said)
+}
+
+/// A machine for each of the things that firmware can do wrong. They have SMAP, so that memory that was left open is noticed.
+fn faulty(bed: &Bed) -> Result<String> {
+    const NOTICED: &str = "EFI's run-time services failed";
+    let guest = guests::named("efi-runtime")?;
+    for fault in firmware::FAULTS {
+        let mut machine = guest.machine(&bed.hypervisor, Wishes { qemu: Qemu::Ten, ..Wishes::default() })?;
+        firmware::install(&mut machine, &guest, fault)?;
+        let (verdict, outcome) = guest.run_on(&machine)?;
+        let said = guests::complaints(&outcome.lines).unwrap_or_default();
+        ensure!(verdict == Verdict::Success, "fault {fault}: {} {said}", verdict.word());
+        let is_noticed = outcome.find(NOTICED).is_some();
+        ensure!(is_noticed == firmware::ENDING.contains(&fault), "fault {fault}: noticed: {is_noticed}");
+    }
+    Ok(format!("{} kinds of faults", firmware::ENDING.len()))
 }
