@@ -5,7 +5,8 @@
 use super::xl::judge;
 use super::{clean, Bed, Body, Test};
 use crate::run::{check_disk, check_net};
-use anyhow::{ensure, Result};
+use anyhow::{ensure, Context, Result};
+use testbed::guests::{self, Wishes};
 use testbed::machine::{Disk, Ending, Machine, Qemu, IOMMU};
 use testbed::peer::Peer;
 use testbed::{host, pattern};
@@ -32,6 +33,7 @@ pub fn tests() -> Vec<Test> {
         add("xl", name, Box::new(move |bed| driver_domain(bed, name, nic, unit)));
     }
     add("xl", "without-an-iommu-no-device-leaves-dom0", Box::new(no_passthrough));
+    add("boot", "functions-behind-other-root-buses-are-found", Box::new(other_root_buses));
     add(
         "linux",
         "dom0s-devices-work-behind-an-iommu",
@@ -160,4 +162,23 @@ fn dom0_of(
     let stopped = outcome.lines.iter().find(|l| l.contains("was stopped") || l.contains("DMAR:[DMA"));
     ensure!(stopped.is_none(), "an access of dom0's own was stopped: {}", stopped.map_or("", String::as_str));
     Ok((format!("{} datagrams, {blocks} blocks", peer.counts().received), outcome.lines))
+}
+
+/// A second host bridge shows as three functions: itself, the bridge on its root bus, and what is behind that.
+fn other_root_buses(bed: &Bed) -> Result<String> {
+    let guest = guests::named("console")?;
+    let mut machine = guest.machine(&bed.hypervisor, Wishes::default())?;
+    let found = |machine: &Machine| {
+        let (_, outcome) = guest.run_on(machine)?;
+        let line = outcome.find("PCI: ").context("nothing was said of PCI")?;
+        let number = line.split_whitespace().find_map(|word| word.parse::<u32>().ok());
+        number.with_context(|| format!("no number of functions in `{line}`"))
+    };
+    machine.name = "one-root-bus".into();
+    let with_one = found(&machine)?;
+    machine.name = "two-root-buses".into();
+    machine.devices = vec!["pxb,id=other,bus_nr=64", "e1000,bus=other,romfile="];
+    let with_two = found(&machine)?;
+    ensure!(with_two == with_one + 3, "{with_two} functions with another root bus, {with_one} without");
+    Ok(format!("{with_one} functions and {with_two}"))
 }
