@@ -1,7 +1,7 @@
 /* What a twin calls outside of its image: functions of the domain, and routines of the hypervisor's on the domain's structures. */
 #include "twins.h"
 
-extern const u8 twin_upcall[], twin_upcalls[], twin_read[], twin_import_1[], twin_import_2[], twin_import_3[], twin_import_4[],
+extern const u8 twin_full[], twin_upcall[], twin_upcalls[], twin_read[], twin_import_1[], twin_import_2[], twin_import_3[], twin_import_4[],
 	twin_import_5[], twin_import_6[], twin_import_7[];
 
 /* Where the pretended kernel has its members: eight bytes each, in the order of the interface; then the sizes. */
@@ -268,8 +268,32 @@ static void bad_requests(void)
 	check_result(unload(twin), 0, "unloading");
 }
 
+static u32 reason_at(u64 depth, u64 kind)
+{
+	u32 twin = load_with_kernel();
+	check_result(call(twin, twin_full, depth, kind, 0, 0), 0, "a deep call");
+	check_result(unload(twin), 0, "unloading");
+	return last.reason;
+}
+
+/* Where there is room for the return address of a call and for nothing else, an import can be called as any function. */
+static void full_stack(void)
+{
+	enum { OWN = 0, IMPORT = 1000 };
+	u64 fits = 1, too_deep = 8192;
+	while (too_deep - fits > 1) {
+		u64 depth = (fits + too_deep) / 2;
+		*(reason_at(depth, OWN) == RETURNED ? &fits : &too_deep) = depth;
+	}
+	check(fits > 4000, "the stack has room for %lu calls", fits);
+	u32 at_end = reason_at(fits, IMPORT), beyond = reason_at(too_deep, IMPORT), own_beyond = reason_at(too_deep, OWN);
+	check(at_end == RETURNED, "an import at depth %lu: reason %u, detail %#lx", fits, at_end, last.detail);
+	check(beyond == STACK && own_beyond == STACK, "too deep: reasons %u and %u", beyond, own_beyond);
+}
+
 void twins_import(void)
 {
+	full_stack();
 	upcalls();
 	instances_end();
 	routines();

@@ -195,6 +195,37 @@ twin_indirect_end:
 	.popsection
 	ud2
 twin_deep_fault_end:
+
+	/* u64 twin_full(u64 depth, u64 kind): so many calls deep, the last of a function of its own, or, if kind is more than 1, of import 1. */
+	function twin_full
+	decq	BUDGET(%rip)
+	js	2f
+	cmp	$1, %rdi
+	jbe	3f
+	dec	%rdi
+	call	twin_full
+	ret
+2:
+	.pushsection .rodata.twin_labels, "a"
+	.long	2b - code, 0
+	.popsection
+	ud2
+3:
+	.pushsection .rodata.twin_labels, "a"
+	.long	3b - code, 0
+	.popsection
+	cmp	$1, %rsi
+	jbe	4f
+	call	*IMPORTS + 8(%rip)
+	ret
+4:
+	.pushsection .rodata.twin_labels, "a"
+	.long	4b - code, 0
+	.popsection
+	call	twin_percpu
+	ret
+twin_full_end:
+
 	/* twin_hammer(u64 *page, u64 n): writes to the page n times. */
 	function twin_hammer
 	xor	%ecx, %ecx
