@@ -5,7 +5,9 @@
 
 use super::connect::{Config, Plugged, CONFIG};
 use super::uplink::{self, Uplink};
+use crate::arch::tsc;
 use crate::mem::frames;
+use crate::sched::timers;
 use crate::twin::net::{Card, Takes};
 use xen_abi::errno::Errno;
 
@@ -57,6 +59,8 @@ pub fn attached(card: Card, domain: u16, device: u32, takes: &Takes) -> Result<(
         uplink::take_out(card);
         return Err(errno);
     }
+    // What waits for the interface does not go there any more.
+    timers::arm_channels(tsc::now_ns());
     Ok(())
 }
 
