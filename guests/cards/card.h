@@ -47,6 +47,8 @@ u32 nr_notes(u32 kind);
 u64 *word(u64 object, u32 member);
 /* A packet of the guest's to the outside, of which the driver hears at once. */
 void send_out(u32 len, u32 seed);
+/* The device receives what is in `frame` into the next buffer that the driver gave it. */
+void arrives(u32 len);
 /* The last packet that the driver has is the one in `frame`. */
 void check_sent(u32 len, const char *what);
 /* All that was sent has gone, and the guest hears of it. */
@@ -58,5 +60,7 @@ s64 go_on(struct twin_call *call, u64 result);
 
 void bad_attaches(void);
 void ends(void);
+void ports(void);
+void beside(void);
 void measure(void);
 #endif

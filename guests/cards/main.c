@@ -26,7 +26,7 @@ static void out_of_it(void)
 }
 
 /* The device receives what is in `frame` into the next buffer that the driver gave it. */
-static void arrives(u32 len)
+void arrives(u32 len)
 {
 	u64 skb = card->rx[card->rx_there % 64], head = *word(skb, SKB_HEAD);
 	memcpy((void *)(head + HEADROOM), frame, len);
@@ -193,7 +193,10 @@ void test_main(void)
 	audit();
 	ends();
 	audit();
+	ports();
+	audit();
 	measure();
+	beside();
 	disconnect_front(&guest);
 	disconnect_front(&out);
 	close_ports(&guest);
