@@ -19,8 +19,19 @@ static void fill(struct front *front, const struct front *other)
 	}
 }
 
-/* vCPU 1. */
+/* What vCPU 1 does until it is over. */
+static void (*volatile job)(void);
+
 static void other_cpu(void)
+{
+	for (;;) {
+		job();
+		has_stopped = true;
+		HC3(vcpu_op, VCPUOP_down, 1, 0);
+	}
+}
+
+static void traffic(void)
 {
 	static u8 got[4096];
 	for (u32 round = 0; !is_over; round++) {
@@ -38,9 +49,6 @@ static void other_cpu(void)
 			kick_rx(all[n]);
 		}
 	}
-	has_stopped = true;
-	for (;;)
-		HC3(vcpu_op, VCPUOP_down, 1, 0);
 }
 
 /* Its rings go on where they are. */
@@ -84,6 +92,7 @@ void beside(void)
 	connect_front(&b, switch_name, SG);
 	fill(&guest, &b);
 	fill(&b, &guest);
+	job = traffic;
 	start_vcpu(1, other_cpu, stack + sizeof(stack));
 	for (u64 end = now_ns() + SECONDS * 1000000000ul; now_ns() < end; nr_rounds++) {
 		card_comes_and_goes(nr_rounds);
@@ -108,4 +117,36 @@ void beside(void)
 	disconnect_front(&b);
 	close_ports(&b);
 	audit();
+}
+
+/* A card for whatever twin there is. */
+static void attach_always(void)
+{
+	while (!is_over)
+		attach();
+}
+
+/* A twin that goes while it is given a card leaves none behind. */
+void cards_for_those_that_go(void)
+{
+	u32 nr_rounds = 0, nr_left = 0, nr_with_card = 0;
+	need_vcpu(1);
+	UNTIL(HC3(vcpu_op, VCPUOP_is_up, 1, 0) == 0, "vCPU 1's end");
+	is_over = has_stopped = false;
+	load_card("domains_own");
+	job = attach_always;
+	check_result(HC3(vcpu_op, VCPUOP_up, 1, 0), 0, "vCPU 1");
+	for (u64 end = now_ns() + 10000000000; nr_with_card < 20 && now_ns() < end; nr_rounds++) {
+		for (u64 until = now_ns() + 1000 * (nr_rounds % 64); now_ns() < until;)
+			;
+		nr_with_card += way_out_of(switch_name).kind == CARD_IS_WAY_OUT;
+		unload_card();
+		nr_left += way_out_of(switch_name).kind != INTERFACE_IS_WAY_OUT;
+		load_card("domains_own");
+	}
+	is_over = true;
+	UNTIL(has_stopped, "vCPU 1");
+	unload_card();
+	check(nr_left == 0 && nr_with_card > 0, "%u of %u twins left a card; %u had one", nr_left, nr_rounds, nr_with_card);
+	printk("  %u twins went, %u with a card\n", nr_rounds, nr_with_card);
 }

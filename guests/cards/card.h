@@ -62,5 +62,6 @@ void bad_attaches(void);
 void ends(void);
 void ports(void);
 void beside(void);
+void cards_for_those_that_go(void);
 void measure(void);
 #endif

@@ -197,6 +197,9 @@ void test_main(void)
 	audit();
 	measure();
 	beside();
+	audit();
+	cards_for_those_that_go();
+	audit();
 	disconnect_front(&guest);
 	disconnect_front(&out);
 	close_ports(&guest);

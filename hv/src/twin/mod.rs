@@ -305,6 +305,10 @@ pub fn unload(d: &Domain, number: u32) -> Result<(), Errno> {
     match place.as_mut().filter(|state| state.owner() == d.id).ok_or(Errno::ENOENT)? {
         State::Verifying(_) => {}
         State::Ready(loaded) => {
+            // One that another vCPU gave it meanwhile. From now on nobody does: the place is locked.
+            if net::is_attached(number as usize) {
+                return Err(Errno::ERESTART);
+            }
             if !core::mem::replace(&mut loaded.is_going, true) {
                 loaded.take_down(number as usize);
             }
