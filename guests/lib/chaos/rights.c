@@ -64,6 +64,26 @@ void foreign_once(void)
 	}
 }
 
+/* The hypervisor's own calls, for twins of drivers and for switches: this domain has no twin, and no image of one. */
+static void own_calls_once(void)
+{
+	enum { TWIN_OP = 55, CHANNEL_OP, HUGE = 1 << 23 };
+	static u64 argument[16];
+	u64 call = up_to(2) ? TWIN_OP : CHANNEL_OP, cmd = up_to(8) ? up_to(13) : draw() >> up_to(64);
+	for (u32 i = 0; i < COUNT(argument); i++)
+		argument[i] = up_to(4) ? up_to(2) ? some_value() : up_to(16) : 0;
+	/* A request to load one, of scratch pages. */
+	if (call == TWIN_OP && up_to(2)) {
+		cmd = 0;
+		argument[0] = (u64)scratch(), argument[1] = up_to(2) ? up_to(PAGE) : up_to(2 * HUGE);
+		argument[1] |= 1ul << 32;
+		argument[2] = some_mfn(), argument[4] = PAGE, argument[5] = 0, argument[7] = up_to(2) << 32, argument[8] = 0, argument[9] = 8;
+	}
+	s64 result = hypercall(call, cmd, up_to(8) ? (u64)argument : some_value(), 0, 0, 0);
+	/* Commands have 32 bits. */
+	must_refuse(result, "a call of the hypervisor's own", call << 32 | (u32)cmd);
+}
+
 /* domctl, sysctl, platform_op and the like: with the right versions, for whatever domain. */
 void privileged_once(void)
 {
@@ -71,6 +91,8 @@ void privileged_once(void)
 	static const u8 calls[] = { HC_domctl, HC_domctl, HC_domctl, HC_sysctl, 7, 37, HC_console_io };
 	u16 domid = some_domid();
 	static const u32 machine_ops[] = { 8, 9, 15, 16, 19, 20, 21, 24, 25, 26, 27, 29, 30, 31 };
+	if (up_to(4) == 0)
+		return own_calls_once();
 	for (u32 i = 0; i < COUNT(argument); i++)
 		argument[i] = some_value();
 	if (up_to(8) == 0) {
