@@ -12,10 +12,6 @@ extern struct front fronts[NR_FRONTS];
 /* Of the hostile ones and the watched one; of the good ones. */
 extern u32 hostile_switch, good_switch;
 
-/* Only one vCPU at a time does something with it. False: another one does. */
-bool try_lock(u32 *lock);
-void unlock(u32 *lock);
-
 /* One operation each of a hostile front end. */
 void packets_once(void);
 void slots_once(void);

@@ -9,16 +9,6 @@ static struct {
 	u64 sent, bytes, watched;
 } seen SHARED;
 
-bool try_lock(u32 *lock)
-{
-	return __atomic_exchange_n(lock, 1, __ATOMIC_ACQUIRE) == 0;
-}
-
-void unlock(u32 *lock)
-{
-	__atomic_store_n(lock, 0, __ATOMIC_RELEASE);
-}
-
 /* They have granted to another domain than the hostile ones, so that those cannot name their pages. */
 void connect_good(u32 which, u32 switch_name)
 {

@@ -3,10 +3,9 @@
 
 extern const u8 twin_read[], twin_write[], twin_six[], twin_leftovers[], twin_below[], twin_variable[], twin_percpu[], twin_count[],
 	twin_recurse[], twin_bug[], twin_divide[], twin_warn[], twin_indirect[], twin_deep_fault[], twin_hammer[], twin_upcall[],
-	twin_upcalls[], twin_scatter[];
+	twin_upcalls[], twin_scatter[], twin_import_1[];
 
 enum { PLACES = 6, LARGEST = 1 << 20 };
-enum { ATTACH = 7, DETACH, NEXT };
 
 struct tally tally;
 /* What waits, as this vCPU knows. */
@@ -27,7 +26,7 @@ s64 twin_op(u32 cmd, void *argument)
 	return result;
 }
 
-static u32 some_twin(void)
+u32 some_twin(void)
 {
 	return up_to(32) ? up_to(PLACES) : up_to(2) ? up_to(40) : draw();
 }
@@ -88,8 +87,8 @@ static void choose(struct twin_call *call)
 		a[2] = draw(), a[3] = 1 + up_to(300);
 		break;
 	case 14: case 15: case 16: case 17: call->function = address_of(functions[up_to(COUNT(functions))]); break;
-	/* The imports; they are the last. */
-	default: call->function = TEXT + 16 * (NR_FUNCTIONS - NR_IMPORTS + 1 + up_to(NR_IMPORTS - 1));
+	/* The imports. */
+	default: call->function = address_of(twin_import_1) + 16 * up_to(NR_IMPORTS - 1);
 	}
 }
 
@@ -184,36 +183,12 @@ void notes_once(void)
 	}
 }
 
-/* Cards that are none. */
-void card_once(void)
+void next_once(void)
 {
-	static u64 napi[3 * 16], irqs[3 * 16];
-	static struct {
-		u32 twin, vif;
-		u64 device, start_xmit, queues, napis, irqs;
-		u32 nr_queues, stride, nr_napis, nr_irqs, flags, port, max_frame, pad;
-	} attach;
-	struct twin_name name = { some_twin(), 0 };
-	struct twin_call next = { .twin = some_twin() };
-	u64 text = address_of(twin_count);
-	switch (up_to(8)) {
-	case 0: case 1: twin_op(DETACH, &name); return;
-	case 2: case 3: case 4:
-		if (twin_op(NEXT, &next) == 0)
-			go_on(&next, up_to(3));
-		return;
-	}
-	for (u32 n = 0; n < COUNT(napi); n++)
-		napi[n] = n % 3 == 2 ? 64 : some_address(), irqs[n] = n % 3 == 2 ? 16 | up_to(32) << 32 : some_address();
-	for (u32 n = 0; n < COUNT(napi) / 3; n++)
-		napi[3 * n + 1] = text, irqs[3 * n] = text;
-	attach.twin = some_twin(), attach.vif = up_to(4), attach.device = some_address(), attach.start_xmit = text;
-	attach.queues = some_address(), attach.napis = (u64)napi, attach.irqs = (u64)irqs;
-	attach.nr_queues = 1 + up_to(4), attach.stride = 64 * up_to(16), attach.nr_napis = 1 + up_to(4), attach.nr_irqs = 1 + up_to(4);
-	attach.flags = up_to(32), attach.port = up_to(32), attach.max_frame = 60 + up_to(2000), attach.pad = 0;
-	if (up_to(2))
-		((u32 *)&attach)[up_to(sizeof(attach) / 4)] = draw() >> up_to(64);
-	twin_op(ATTACH, &attach);
+	static struct twin_call call;
+	call = (struct twin_call){ .twin = some_twin(), .flags = up_to(32) ? 0 : draw() };
+	if (twin_op(TWINOP_NEXT, &call) == 0)
+		go_on(&call, up_to(8) ? 4 : 0);
 }
 
 void raw_once(void)

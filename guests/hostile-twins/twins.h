@@ -21,6 +21,7 @@ u64 some_address(void);
 void images_init(void);
 /* Loads an image: a good one, or one in which something was changed. */
 void load_once(void);
+u32 some_twin(void);
 /* Calls a function of a twin, and goes on with what waits. */
 void call_once(void);
 void resume_once(void);
@@ -28,6 +29,11 @@ void unload_once(void);
 /* Buffers that are lent and come back, and notes. */
 void lend_once(void);
 void notes_once(void);
+/* What waits and was not fetched. */
+void next_once(void);
+/* Cards, of a switch's way out. */
+void cards_init(void);
+void cards_end(void);
 void card_once(void);
 /* Any command, and an argument that may be anywhere. */
 void raw_once(void);

@@ -27,6 +27,16 @@ u8 *vcpu_pages(u32 vcpu)
 	return arena[vcpu - 1][0];
 }
 
+bool try_lock(u32 *lock)
+{
+	return __atomic_exchange_n(lock, 1, __ATOMIC_ACQUIRE) == 0;
+}
+
+void unlock(u32 *lock)
+{
+	__atomic_store_n(lock, 0, __ATOMIC_RELEASE);
+}
+
 u64 tsc(void)
 {
 	u32 low, high;

@@ -77,6 +77,10 @@ void load_vcpus(void);
 /* Makes vCPUs that were taken down, or that nobody wakes, go on. */
 void wake_vcpus(void);
 
+/* Only one vCPU at a time does something with it. False: another one does. */
+bool try_lock(u32 *lock);
+void unlock(u32 *lock);
+
 u64 tsc(void);
 /* System time, roughly. */
 u64 about_now_ns(void);

@@ -1,0 +1,130 @@
+/* Network cards that are nothing but memory, which somebody else uses, too; and packets that go there. */
+#include "front.h"
+#include "twins.h"
+
+extern const u8 card_xmit[], card_interrupt[], card_poll[];
+
+enum { RTC_IRQ = 8, PHYSDEVOP_set_iopl = 6, PHYSDEVOP_map_pirq = 13, SOME = 2, MOST_WAIT = 8 };
+
+/* The way out, and who sends there. */
+static struct front out SHARED, sender SHARED;
+static u32 switch_name SHARED, lock SHARED, card_ports[MAX_VCPUS] SHARED, irq_port SHARED;
+
+static void write_cmos(u8 index, u8 value)
+{
+	asm volatile("out %0, $0x70" : : "a"(index));
+	asm volatile("out %0, $0x71" : : "a"(value));
+}
+
+/* The clock interrupts, again when it was asked why. */
+static void interrupt_again(void)
+{
+	asm volatile("out %%al, $0x70\n\tin $0x71, %%al" : : "a"(0xc) : "memory");
+}
+
+void cards_init(void)
+{
+	struct {
+		u16 domid, pad;
+		int type, index, pirq, bus, devfn, entry, pad1;
+		u64 table;
+	} map = { .domid = DOMID_SELF, .type = 1, .index = RTC_IRQ, .pirq = RTC_IRQ };
+	struct bind_pirq bind = { RTC_IRQ, 0, 0 };
+	u32 level = 1;
+	shared_info();
+	if (HC2(physdev_op, PHYSDEVOP_set_iopl, &level))
+		error("set_iopl");
+	HC2(physdev_op, PHYSDEVOP_map_pirq, &map);
+	if (evtchn(EVTCHN_bind_pirq, &bind))
+		error("bind_pirq");
+	irq_port = bind.port;
+	write_cmos(0xa, 0x26); /* 1024 a second */
+	write_cmos(0xb, 0x42);
+	for (u32 v = 0; v < board.nr_vcpus; v++) {
+		struct alloc_unbound alloc = { DOMID_SELF, DOMID_SELF, 0 };
+		if (evtchn(EVTCHN_alloc_unbound, &alloc))
+			error("alloc_unbound");
+		card_ports[v] = alloc.port;
+	}
+	switch_name = new_switch();
+	make_front(&out, 0, 0);
+	make_front(&sender, 1, 0);
+	connect_front(&out, switch_name, SG | UPLINK);
+	connect_front(&sender, switch_name, SG);
+}
+
+void cards_end(void)
+{
+	struct channel_switch request = { switch_name, 0 };
+	write_cmos(0xb, 2);
+	disconnect_front(&sender);
+	disconnect_front(&out);
+	check_result(channel_op(SWITCH_DESTROY, &request), 0, "destroying the switch");
+}
+
+/* A place where mostly nothing is set. It may not be mapped. */
+static u64 clean_place(void)
+{
+	u8 *at = scratch_page(up_to(WRITTEN));
+	u64 left = PAGE;
+	void *to = at;
+	if (up_to(4))
+		PROBE("rep stosb", : "+D"(to), "+c"(left) : "a"(0) : "r11", "memory");
+	return (u64)at;
+}
+
+static u64 some_function(const u8 *right)
+{
+	return up_to(4) ? address_of(right) : TEXT + 16 * up_to(NR_FUNCTIONS + 1);
+}
+
+static void attach(void)
+{
+	static struct twin_napi napis[16];
+	static struct twin_irq irqs[16];
+	static struct twin_attach attach;
+	u64 place = clean_place();
+	for (u32 n = 0; n < COUNT(napis); n++) {
+		napis[n] = (struct twin_napi){ place + 1024 + n * 8, some_function(card_poll), 1 + up_to(64), 0 };
+		irqs[n] = (struct twin_irq){ some_function(card_interrupt), place, 40, n ? up_to(16) : irq_port };
+	}
+	attach = (struct twin_attach){ .twin = some_twin(), .vif = out.device, .device = place, .start_xmit = some_function(card_xmit),
+		.queues = up_to(4) ? place + 2048 : some_address(), .napis = (u64)napis, .irqs = (u64)irqs, .nr_queues = 1, .queue_stride = 512,
+		.nr_napis = 1 + up_to(SOME), .nr_irqs = up_to(8) ? 1 : 1 + up_to(SOME), .flags = up_to(32), .port = card_ports[me],
+		.max_frame = up_to(8) ? 1514 : 60 + up_to(70000) };
+	if (up_to(8) == 0)
+		((u32 *)(up_to(2) ? (void *)napis : (void *)irqs))[up_to(12)] = draw() >> up_to(64);
+	if (up_to(8) == 0)
+		((u32 *)&attach)[up_to(sizeof(attach) / 4)] = draw() >> up_to(64);
+	twin_op(TWINOP_ATTACH, &attach);
+}
+
+static void send_something(void)
+{
+	static const u8 stranger[6] = { 2, 0, 0, 0, 0, 9 };
+	if (!try_lock(&lock))
+		return;
+	if (sender.tx->req_prod - sender.tx->rsp_prod < MOST_WAIT) {
+		u32 len = 14 + up_to(up_to(8) ? 1500 : 9000);
+		make_frame(stranger, sender.mac, len, draw());
+		put(&sender, len, 4000);
+	}
+	kick_tx(&sender);
+	unlock(&lock);
+}
+
+void card_once(void)
+{
+	struct twin_name name = { some_twin(), up_to(32) ? 0 : draw() };
+	switch (up_to(12)) {
+	case 0: twin_op(TWINOP_DETACH, &name); break;
+	case 1: case 2: next_once(); break;
+	case 3: case 4: case 5: attach(); break;
+	case 6: case 7: case 8:
+		if (me == 0)
+			interrupt_again();
+		evtchn(EVTCHN_unmask, &irq_port);
+		break;
+	default: send_something();
+	}
+}
