@@ -162,7 +162,8 @@ void lend_once(void)
 		return;
 	}
 	for (u32 n = 0; n < COUNT(list) && n < lend.count; n++) {
-		list[n] = (struct twin_lent){ up_to(3), 1 + up_to(PAGE), some_address(), some_address(), up_to(4), 0 };
+		u64 kind = up_to(3), of = some_address(), object = some_address(), bytes = up_to(kind == FRAGMENT ? PAGE - object % PAGE : PAGE - of % PAGE);
+		list[n] = (struct twin_lent){ kind, up_to(8) ? bytes : up_to(PAGE), object, of, up_to(4), 0 };
 		if (up_to(64) == 0)
 			((u32 *)&list[n])[up_to(sizeof(list[n]) / 4)] = draw();
 	}

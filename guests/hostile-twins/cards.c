@@ -73,12 +73,23 @@ static u64 clean_place(void)
 	return (u64)at;
 }
 
+s64 attach_good(u32 twin)
+{
+	u64 place = (u64)scratch_page(0);
+	struct twin_napi napi = { place + 1024, address_of(card_poll), 64, 0 };
+	struct twin_irq irq = { address_of(card_interrupt), place, 40, irq_port };
+	struct twin_attach attach = { .twin = twin, .vif = out.device, .device = place, .start_xmit = address_of(card_xmit),
+		.queues = place + 2048, .napis = (u64)&napi, .irqs = (u64)&irq, .nr_queues = 1, .queue_stride = 512, .nr_napis = 1,
+		.nr_irqs = 1, .port = card_ports[me], .max_frame = 1514 };
+	return twin_op(TWINOP_ATTACH, &attach);
+}
+
 static u64 some_function(const u8 *right)
 {
 	return up_to(4) ? address_of(right) : TEXT + 16 * up_to(NR_FUNCTIONS + 1);
 }
 
-static void attach(void)
+static void attach(u32 twin)
 {
 	static struct twin_napi napis[16];
 	static struct twin_irq irqs[16];
@@ -88,7 +99,7 @@ static void attach(void)
 		napis[n] = (struct twin_napi){ place + 1024 + n * 8, some_function(card_poll), 1 + up_to(64), 0 };
 		irqs[n] = (struct twin_irq){ some_function(card_interrupt), place, 40, n ? up_to(16) : irq_port };
 	}
-	attach = (struct twin_attach){ .twin = some_twin(), .vif = out.device, .device = place, .start_xmit = some_function(card_xmit),
+	attach = (struct twin_attach){ .twin = twin, .vif = out.device, .device = place, .start_xmit = some_function(card_xmit),
 		.queues = up_to(4) ? place + 2048 : some_address(), .napis = (u64)napis, .irqs = (u64)irqs, .nr_queues = 1, .queue_stride = 512,
 		.nr_napis = 1 + up_to(SOME), .nr_irqs = up_to(8) ? 1 : 1 + up_to(SOME), .flags = up_to(32), .port = card_ports[me],
 		.max_frame = up_to(8) ? 1514 : 60 + up_to(70000) };
@@ -97,6 +108,23 @@ static void attach(void)
 	if (up_to(8) == 0)
 		((u32 *)&attach)[up_to(sizeof(attach) / 4)] = draw() >> up_to(64);
 	twin_op(TWINOP_ATTACH, &attach);
+}
+
+/* A fresh driver, with buffers. Another card may be in its way. */
+static void drive(void)
+{
+	static struct twin_lent lent[8];
+	struct twin_name other = { some_twin(), 0 };
+	u32 twin = load_driver(some_twin_root());
+	if (up_to(2))
+		twin_op(TWINOP_UNLOAD, &other);
+	if (twin == ~0u || twin == other.twin)
+		return;
+	for (u32 n = 0; n < COUNT(lent); n++)
+		lent[n] = (struct twin_lent){ SKB, 2048, (u64)scratch_page(up_to(WRITTEN)) + up_to(8) * 512, (u64)scratch_page(up_to(WRITTEN)) + up_to(2) * 2048, 0, 0 };
+	struct twin_lend lend = { twin, COUNT(lent), (u64)lent };
+	twin_op(TWINOP_LEND, &lend);
+	attach(twin);
 }
 
 static void send_something(void)
@@ -119,7 +147,8 @@ void card_once(void)
 	switch (up_to(12)) {
 	case 0: twin_op(TWINOP_DETACH, &name); break;
 	case 1: case 2: next_once(); break;
-	case 3: case 4: case 5: attach(); break;
+	case 3: attach(some_twin()); break;
+	case 4: case 5: drive(); break;
 	case 6: case 7: case 8:
 		if (me == 0)
 			interrupt_again();

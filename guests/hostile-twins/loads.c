@@ -70,7 +70,7 @@ static void spoil_request(struct twin_load *r)
 	}
 }
 
-static struct twin_kernel some_kernel(u32 *offsets)
+static struct twin_kernel good_kernel(u32 *offsets)
 {
 	for (u32 n = 0; n < NR_OFFSETS - 3; n++)
 		offsets[n] = 8 * n;
@@ -80,6 +80,12 @@ static struct twin_kernel some_kernel(u32 *offsets)
 	struct twin_kernel k = { .page_offset = VIRT_BASE, .vmalloc_start = 0xffffc90000000000, .vmalloc_end = 0xffffe90000000000,
 		.vmemmap = 0xffffea0000000000, .jiffies = (u64)scratch(), .p2m = start_info->mfn_list, .p2m_frames = start_info->nr_pages,
 		.offsets = (u64)offsets, .nr_offsets = NR_OFFSETS };
+	return k;
+}
+
+static struct twin_kernel some_kernel(u32 *offsets)
+{
+	struct twin_kernel k = good_kernel(offsets);
 	if (up_to(4) == 0)
 		k.p2m = (u64)scratch(), k.p2m_frames = up_to(2) ? 512 : draw() >> up_to(64);
 	if (up_to(8) == 0)
@@ -89,14 +95,28 @@ static struct twin_kernel some_kernel(u32 *offsets)
 	return k;
 }
 
+u32 load_driver(u64 root)
+{
+	static const char *const imports[NR_IMPORTS] = { "domains_own", "napi_schedule_prep", "__napi_schedule", "napi_consume_skb",
+		"netif_tx_wake_queue", "napi_gro_receive", "napi_complete_done", "__napi_alloc_skb" };
+	static u32 offsets[NR_OFFSETS];
+	struct twin_kernel kernel = good_kernel(offsets);
+	struct twin_load request = { .image = (u64)images[me], .image_bytes = make_image_with(images[me], imports), .mode = 1,
+		.root = root, .percpu = VIRT_BASE, .flags = 1, .areas = 8, .kernel = (u64)&kernel };
+	return twin_op(TWINOP_LOAD, &request) ? ~0u : request.twin;
+}
+
 void load_all(void)
 {
 	enum { MAX_TWINS = 32 };
-	struct twin_load request = { .image = (u64)images[0], .image_bytes = make_image(images[0]), .mode = 1, .root = good_root(),
-		.percpu = VIRT_BASE, .flags = 1, .areas = 8 };
 	for (u32 n = 0; n < MAX_TWINS; n++)
-		check_result(twin_op(TWINOP_LOAD, &request), 0, "loading a good image");
-	check_result(twin_op(TWINOP_LOAD, &request), -ENOSPC, "loading one more");
+		check_result(load_driver(good_root()), n, "loading a good image");
+	check_result((int)load_driver(good_root()), -1, "loading one more");
+	for (u32 n = 0; n < MAX_TWINS; n++) {
+		struct twin_name name = { n, 0 };
+		check_result(attach_good(n), 0, "giving it a card");
+		check_result(twin_op(TWINOP_DETACH, &name), 0, "taking the card away");
+	}
 }
 
 void load_once(void)

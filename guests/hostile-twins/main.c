@@ -96,7 +96,7 @@ void test_main(void)
 	cards_init();
 	roots_init();
 	printk("  seed %lu, %lu operations, %u vCPUs\n", number_after("seed=", 20060101), nr_operations, board.nr_vcpus);
-	/* Where twins are mapped the hypervisor keeps its page tables. */
+	/* For places where twins and cards were the hypervisor keeps page tables and room. */
 	load_all();
 	unload_all();
 	audit();

@@ -21,6 +21,8 @@ u64 some_address(void);
 void images_init(void);
 /* Loads an image: a good one, or one in which something was changed. */
 void load_once(void);
+/* A good one of a card's driver; its number, or ~0. */
+u32 load_driver(u64 root);
 u32 some_twin(void);
 /* Calls a function of a twin, and goes on with what waits. */
 void call_once(void);
@@ -35,9 +37,10 @@ void next_once(void);
 void cards_init(void);
 void cards_end(void);
 void card_once(void);
+s64 attach_good(u32 twin);
 /* Any command, and an argument that may be anywhere. */
 void raw_once(void);
-/* As many as there is room for, and none any more. */
+/* As many as there is room for, each of which has a card for a moment; and none any more. */
 void load_all(void);
 void unload_all(void);
 

@@ -247,6 +247,12 @@ static void bad_requests(void)
 		check_result(lend(twin, bad), -EINVAL, what);                                                          \
 	}
 	NOT_LENT(bad.kind = 3, "an unknown kind");
+	/* Its page is as it was. */
+	memset(pages[41], 0, PAGE);
+	make_read_only(pages[41]);
+	check_result(mmuext(PIN_L1, mfn_of(pages[41]), 0), 0, "making a page that was not lent a table");
+	mmuext(UNPIN, mfn_of(pages[41]), 0);
+	make_writable(pages[41]);
 	NOT_LENT(bad.bytes = 0, "an empty buffer");
 	NOT_LENT(bad.bytes = (1 << 20) + 1, "a huge buffer");
 	NOT_LENT(bad.flags = 1, "unknown flags of a buffer");
