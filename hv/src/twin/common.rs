@@ -30,7 +30,7 @@ pub struct Common {
     owner: DomId,
     is_described: bool,
     pool: Mutex<Pool>,
-    /// The frames of lent buffers, which stay the domain's own, and ordinary memory.
+    /// The frames of lent buffers, which stay the domain's own, and ordinary memory. Locked before the pool.
     held: Mutex<Vec<(u64, GuestPage)>>,
     /// Room for all was made at the start.
     notes: Mutex<Vec<TwinNote>>,
@@ -98,38 +98,43 @@ impl Common {
         locate: impl Fn(u64) -> Option<MachAddr>,
     ) -> Result<(), Errno> {
         for buffer in buffers {
-            let (is_known, (skbs, fragments)) = self.with_pool(|pool| (pool.knows(buffer.object), pool.lent()));
-            if is_known {
-                continue;
+            let bytes = match buffer.kind {
+                lent::SKB => Some((buffer.of, buffer.bytes)),
+                lent::FRAGMENT => Some((buffer.object, buffer.bytes)),
+                lent::BARE_SKB => None,
+                _ => return Err(Errno::EINVAL),
+            };
+            if buffer.flags != 0 || bytes.is_some_and(|(_, len)| !(1..=LARGEST).contains(&len)) {
+                return Err(Errno::EINVAL);
             }
-            if skbs + fragments >= op::MAX_LENT {
-                return Err(Errno::ENOSPC);
+            if self.with_pool(|pool| pool.knows(buffer.object)) {
+                continue;
             }
             if !frames::has_headroom() {
                 return Err(Errno::ENOMEM);
             }
-            let is_bare = buffer.kind == lent::BARE_SKB;
-            if buffer.flags != 0 || !(is_bare || (1..=LARGEST).contains(&buffer.bytes)) {
-                return Err(Errno::EINVAL);
-            }
-            let bytes = match buffer.kind {
-                lent::BARE_SKB => None,
-                lent::FRAGMENT => Some(buffer.object),
-                _ => Some(buffer.of),
-            };
-            let mut at = 0;
-            if let Some(address) = bytes {
-                at = self.hold(d, buffer.object, (address, buffer.bytes), &locate)?;
-            }
+            let page = bytes.map(|bytes| hold(d, bytes, &locate)).transpose()?;
+            // What is lent is held, and what is held is lent: others lend and recall at the same time.
+            let mut held = self.held.lock();
             let mut pool = self.pool.lock();
+            if pool.knows(buffer.object) {
+                continue;
+            }
+            let (skbs, fragments) = pool.lent();
+            if skbs + fragments >= op::MAX_LENT {
+                return Err(Errno::ENOSPC);
+            }
+            held.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
             match buffer.kind {
                 lent::SKB => pool.lend(buffer.object, buffer.of, buffer.bytes),
-                lent::BARE_SKB => pool.lend_bare(buffer.object),
                 lent::FRAGMENT => pool.lend_fragment(buffer.object, buffer.of, buffer.references, buffer.bytes.into()),
-                _ => return Err(Errno::EINVAL),
+                _ => pool.lend_bare(buffer.object),
             }
             .map_err(|_| Errno::ENOMEM)?;
-            pool.locate(buffer.object, at);
+            if let Some((page, at)) = page {
+                pool.locate(buffer.object, at);
+                held.push((buffer.object, page));
+            }
         }
         Ok(())
     }
@@ -138,6 +143,7 @@ impl Common {
     pub fn recall(&self, into: &mut [TwinLent]) -> usize {
         let mut gone = [(Kind::Whole, 0); op::MAX_LENT_AT_ONCE as usize];
         let room = into.len().min(gone.len());
+        let mut held = self.held.lock();
         let count = self.pool.lock().recall(&mut gone[..room]);
         for (to, (kind, object)) in into.iter_mut().zip(&gone[..count]) {
             let kind = match kind {
@@ -148,28 +154,8 @@ impl Common {
             *to = TwinLent { kind, object: *object, ..TwinLent::default() };
         }
         let is_gone = |held: u64| gone[..count].iter().any(|(_, object)| *object == held);
-        self.held.lock().retain(|(object, _)| !is_gone(*object));
+        held.retain(|(object, _)| !is_gone(*object));
         count
-    }
-
-    /// Holds the frame of `d`'s in which the bytes of `object` are, so many at an address; where in the machine that is. Errors:
-    /// EINVAL, ENOMEM.
-    fn hold(
-        &self,
-        d: &Domain,
-        object: u64,
-        (address, len): (u64, u32),
-        locate: impl Fn(u64) -> Option<MachAddr>,
-    ) -> Result<u64, Errno> {
-        if address % PAGE_SIZE as u64 + u64::from(len) > PAGE_SIZE as u64 {
-            return Err(Errno::EINVAL);
-        }
-        let at = locate(address).ok_or(Errno::EINVAL)?;
-        let page = GuestPage::take(&d.mm, Mfn::containing(at).raw())?;
-        let mut held = self.held.lock();
-        held.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
-        held.push((object, page));
-        Ok(at.raw())
     }
 
     /// Calls `f` with the frames of lent buffers.
@@ -222,6 +208,19 @@ impl Common {
         }
         count
     }
+}
+
+/// Holds the frame of `d`'s in which so many bytes at an address are; and where in the machine they are. Errors: EINVAL.
+fn hold(
+    d: &Domain,
+    (address, len): (u64, u32),
+    locate: impl Fn(u64) -> Option<MachAddr>,
+) -> Result<(GuestPage, u64), Errno> {
+    if address % PAGE_SIZE as u64 + u64::from(len) > PAGE_SIZE as u64 {
+        return Err(Errno::EINVAL);
+    }
+    let at = locate(address).ok_or(Errno::EINVAL)?;
+    Ok((GuestPage::take(&d.mm, Mfn::containing(at).raw())?, at.raw()))
 }
 
 /// What routines know, from what the domain says.

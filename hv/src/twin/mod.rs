@@ -7,8 +7,8 @@
 //! An abort disables the twin, says where, and concerns nobody else. What the twin relies on and what it may not do is
 //! `docs/sandbox.md`.
 //!
-//! Lock order: a twin's place, an instance's slot, then what is [`common`], of which one lock is held at a time; before the
-//! domain's locks.
+//! Lock order: a twin's place, an instance's slot, then what is [`common`], of which one lock is held at a time (but what is
+//! lent is locked inside what is held); before the domain's locks.
 
 pub mod calls;
 pub mod common;
