@@ -67,7 +67,7 @@ static bool is_sound(const struct front *to, u32 len)
 {
 	static const u8 reserved[5] = { 1, 0x80, 0xc2, 0, 0 };
 	const u8 *from = got + 6;
-	if (len < 14 || (!(got[0] & 1) && memcmp(got, to->mac, 6)) || memcmp(got, reserved, sizeof(reserved)) == 0)
+	if (len < 14 || (!(got[0] & 1) && memcmp(got, to->mac, 6)) || (memcmp(got, reserved, sizeof(reserved)) == 0 && got[5] < 16))
 		return false;
 	for (u32 n = 0; n < HOSTILE; n++)
 		if (memcmp(from, fronts[n].mac, 6) == 0)
@@ -84,7 +84,8 @@ void watch_once(void)
 		u32 len = receive(to, got);
 		check(len <= 65535, "the watched one's pages are good, but it receives an error");
 		if (len <= 65535 && !is_sound(to, len))
-			check(false, "it receives %u bytes, from %x:%x:%x:%x:%x:%x", len, got[6], got[7], got[8], got[9], got[10], got[11]);
+			check(false, "%u bytes for %x:%x:%x:%x:%x:%x, from %x:%x:%x:%x:%x:%x, type %x%x", len, got[0], got[1], got[2], got[3],
+			      got[4], got[5], got[6], got[7], got[8], got[9], got[10], got[11], got[12], got[13]);
 		seen.watched++;
 	}
 	post(to, NR_RX_DATA - (to->rx->req_prod - to->rx_cons));
