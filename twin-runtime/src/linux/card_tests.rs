@@ -1,6 +1,7 @@
 //! What a host needs that drives a card by a twin: packets by reserved buffers, polls of its own, locks that are waited for.
 
 use super::fake::{domain, Event, Fake, BUFFERS, DEVICE, FRAGMENTS, SKBS};
+use super::pool::Use;
 use super::queue::Begun;
 use super::skb::{Packet, HEADROOM};
 use super::{Done, Foreign, Routine, Stop, Support};
@@ -78,6 +79,17 @@ fn bytes_of_lent_buffers_are_found_in_the_machine() {
     f.pool.locate(SKBS, 0x7800);
     f.pool.locate(FRAGMENTS + 4096, 0x9000);
     assert!(f.pool.knows(SKBS) && f.pool.knows(FRAGMENTS) && !f.pool.knows(BUFFERS));
+    // What the driver does not have the domain may take back meanwhile.
+    let of_both = |f: &mut Fake| {
+        [(SKBS, BUFFERS), (0x1234, FRAGMENTS + 4096)].map(|(skb, at)| f.pool.machine_address(skb, at, 8))
+    };
+    assert_eq!(of_both(&mut f), [None; 2], "in the pool");
+    while let Some((skb, _)) = f.pool.take(1, Use::Reserved) {
+        assert_eq!(f.pool.machine_address(skb, BUFFERS, 8), None, "the host's");
+        f.pool.unreserve(skb);
+        assert!(f.pool.take(1, Use::Driver).is_some());
+    }
+    while f.pool.take_fragment(1).is_some() {}
     for (skb, address, len, at) in [
         (SKBS, BUFFERS, 2048, Some(0x7800)),
         (SKBS, BUFFERS + 100, 1948, Some(0x7800 + 100)),

@@ -158,7 +158,8 @@ impl Pool {
         }
     }
 
-    /// Machine address of the `len` bytes at `address`, if they lie in the buffer of `skb`, or in a fragment, that was located.
+    /// Machine address of the `len` bytes at `address`, if they lie in the buffer of `skb`, or in a fragment, that was located and is
+    /// with the driver: what is not may be taken back at any time.
     #[must_use]
     pub fn machine_address(&mut self, skb: u64, address: u64, len: u64) -> Option<u64> {
         let inside = |start: u64, bytes: u64, machine: u64| {
@@ -166,11 +167,14 @@ impl Pool {
             (machine != 0 && at.checked_add(len)? <= bytes).then_some(machine + at)
         };
         match self.skbs.get_mut(skb) {
-            Some(lent) if lent.head != 0 => inside(lent.head, lent.size.into(), lent.machine),
+            Some(lent) if lent.head != 0 => {
+                let is_out = matches!(lent.out, Use::Driver | Use::Transmit(_));
+                is_out.then(|| inside(lent.head, lent.size.into(), lent.machine)).flatten()
+            }
             _ => {
                 let after = self.fragments.0.partition_point(|(data, _)| *data <= address);
                 let (data, fragment) = self.fragments.0.get(after.checked_sub(1)?)?;
-                inside(*data, fragment.bytes, fragment.machine)
+                fragment.out.then(|| inside(*data, fragment.bytes, fragment.machine)).flatten()
             }
         }
     }
