@@ -123,6 +123,7 @@ void test_main(void)
 	audit();
 	printk("  %lu of %lu were accepted\n", operations_accepted(), operations_done());
 	say();
+	say_cards();
 	for (u32 v = 0; v < board.nr_vcpus; v++)
 		printk("  vCPU %u: %lu operations, lost %lu times\n", v, board.of[v].operation, board.of[v].restarts);
 	check(HC1(xen_version, 0) == 0x40011, "the hypervisor does not answer");

@@ -74,7 +74,7 @@ void root_once(void)
 	}
 	default: {
 		/* Often what was there at first. */
-		u64 entry = up_to(2) ? pte(mfn_of(scratch_page(page)), USUAL) : some_pte(page);
+		u64 entry = up_to(4) ? pte(mfn_of(scratch_page(page)), USUAL) : some_pte(page);
 		note(mmu_update(address_of_entry(root, L1, pfn_of(scratch_page(page)) % ENTRIES) | (up_to(4) ? 0 : 2), entry));
 	}
 	}

@@ -36,6 +36,7 @@ void next_once(void);
 /* Cards, of a switch's way out. */
 void cards_init(void);
 void cards_end(void);
+void say_cards(void);
 void card_once(void);
 s64 attach_good(u32 twin);
 /* Any command, and an argument that may be anywhere. */
