@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /* A twin's card: attached while its interface is up, detached before the driver frees what the twin uses. */
 #include <linux/delay.h>
+#include <linux/device/bus.h>
+#include <linux/etherdevice.h>
 #include <linux/netdevice.h>
 #include <linux/rtnetlink.h>
 #include <linux/slab.h>
@@ -93,15 +95,70 @@ static int fill(struct lists *lists, struct twin *twin, const struct tandem_atta
 	return 0;
 }
 
-/* From now on the switch has the card: what comes for others passes it too, and Linux does not bridge it, or packets would go around. */
-static void leave_bridge(struct twin *twin)
+/* The domain's own interface of this number, of the kind that has its other end in the hypervisor. */
+static struct net_device *uplink_of(u32 vif)
+{
+	struct net_device *dev;
+	char name[16];
+
+	snprintf(name, sizeof(name), "vif-%u", vif);
+	for_each_netdev(&init_net, dev) {
+		struct device *parent = dev->dev.parent;
+
+		if (parent && parent->bus && !strcmp(parent->bus->name, "xen") && !strcmp(dev_name(parent), name))
+			return dev;
+	}
+	return NULL;
+}
+
+/*
+ * What the driver here receives, because the hypervisor left an interrupt to it, goes where the twin's packets go: to the switch by
+ * the uplink, and what is for this domain comes from there as if it had been received there. What is for all stays here: the switch
+ * would send it back to where it came from.
+ */
+static rx_handler_result_t pass_on(struct sk_buff **pskb)
+{
+	struct sk_buff *skb = skb_share_check(*pskb, GFP_ATOMIC);
+	struct net_device *uplink;
+	const u8 *target;
+
+	if (!skb)
+		return RX_HANDLER_CONSUMED;
+	uplink = rcu_dereference(skb->dev->rx_handler_data);
+	target = eth_hdr(skb)->h_dest;
+	skb->dev = uplink;
+	if (is_multicast_ether_addr(target)) {
+		netif_rx(skb);
+	} else if (ether_addr_equal(target, uplink->dev_addr)) {
+		skb->pkt_type = PACKET_HOST;
+		netif_rx(skb);
+	} else {
+		skb_push(skb, ETH_HLEN);
+		skb_clear_tstamp(skb);
+		dev_queue_xmit(skb);
+	}
+	return RX_HANDLER_CONSUMED;
+}
+
+/* The card is the switch's: what comes for others passes it too, and Linux does not bridge it, or packets would go around. */
+static int leave_bridge(struct twin *twin, struct net_device *uplink)
 {
 	struct net_device *master = netdev_master_upper_dev_get(twin->dev);
+	int err = 0;
 
-	dev_set_promiscuity(twin->dev, 1);
 	twin->bridge = 0;
-	if (master && netif_is_bridge_master(master) && !master->netdev_ops->ndo_del_slave(master, twin->dev))
-		twin->bridge = master->ifindex;
+	if (master && netif_is_bridge_master(master)) {
+		err = master->netdev_ops->ndo_del_slave(master, twin->dev);
+		twin->bridge = err ? 0 : master->ifindex;
+	}
+	if (!err)
+		err = netdev_rx_handler_register(twin->dev, pass_on, uplink);
+	if (err)
+		return err;
+	twin->uplink = uplink;
+	dev_hold(uplink);
+	dev_set_promiscuity(twin->dev, 1);
+	return 0;
 }
 
 static void enter_bridge(struct twin *twin)
@@ -109,16 +166,22 @@ static void enter_bridge(struct twin *twin)
 	struct net_device *master = __dev_get_by_index(&init_net, twin->bridge);
 	int err = 0;
 
+	if (twin->uplink) {
+		netdev_rx_handler_unregister(twin->dev);
+		dev_put(twin->uplink);
+		twin->uplink = NULL;
+		dev_set_promiscuity(twin->dev, -1);
+	}
 	if (master && netif_is_bridge_master(master) && !netdev_master_upper_dev_get(twin->dev) &&
 	    twin->dev->reg_state == NETREG_REGISTERED)
 		err = master->netdev_ops->ndo_add_slave(master, twin->dev, NULL);
 	if (err)
 		pr_err("%s is no part of %s any more: %d\n", twin->dev->name, master->name, err);
-	dev_set_promiscuity(twin->dev, -1);
 }
 
 int tandem_attach(struct twin *twin, const struct tandem_attach *wanted)
 {
+	struct net_device *uplink = uplink_of(wanted->vif);
 	struct lists *lists;
 	int err;
 
@@ -128,6 +191,8 @@ int tandem_attach(struct twin *twin, const struct tandem_attach *wanted)
 		return -EBUSY;
 	if (!netif_running(twin->dev))
 		return -ENETDOWN;
+	if (!uplink)
+		return -ENODEV;
 	lists = kzalloc(sizeof(*lists), GFP_KERNEL);
 	if (!lists)
 		return -ENOMEM;
@@ -141,7 +206,9 @@ int tandem_attach(struct twin *twin, const struct tandem_attach *wanted)
 	if (err)
 		goto not_attached;
 	twin->state = TANDEM_ATTACHED;
-	leave_bridge(twin);
+	err = leave_bridge(twin, uplink);
+	if (err)
+		tandem_detach(twin);
 	goto out;
 
 not_attached:
@@ -191,6 +258,8 @@ static int netdev_event(struct notifier_block *block, unsigned long event, void 
 	struct twin *twin;
 
 	list_for_each_entry(twin, &tandem_twins, list) {
+		if (event == NETDEV_UNREGISTER && twin->uplink == dev)
+			tandem_detach(twin);
 		if (twin->dev != dev)
 			continue;
 		switch (event) {

@@ -45,6 +45,8 @@ struct twin {
 	wait_queue_head_t changed;
 	/* Number of the bridge that the card was a part of before it was attached; 0: none. */
 	int bridge;
+	/* The domain's interface that is plugged into the switch; while the card is attached. */
+	struct net_device *uplink;
 	/* serve.c */
 	int irq;
 	u32 port;

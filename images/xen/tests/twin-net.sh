@@ -38,7 +38,15 @@ check linux-does-not-bridge-it not_bridged
 check the-outside-answers-by-the-twin in_guest u1 60 'wait_for 30 ping -c 1 -W 1 10.9.0.1'
 frames() { in_guest dd 10 'cat /sys/class/net/eth1/statistics/rx_packets' | grep -E '^[0-9]+$'; }
 before=$(frames)
-check packets-to-and-from-outside said 'net ok' u1 $((60 + few * 8)) "$keeps && nettest eth0 10.9.0.1 $few 64"
+# For who reads the log: how the card and its driver are.
+tell() {
+	for n in 1 2; do
+		in_guest dd 20 'grep -E "eth0|tandem" /proc/interrupts; ethtool -S eth0 | grep -E "rx_packets|tx_packets|missed|no_buffer"; for e in eth0 eth1; do grep $e /proc/net/dev; done; tail -n 2 /tmp/twind; dmesg | tail -n 3' > /tmp/told
+		while read -r line; do say "$line"; done < /tmp/told
+	done
+	false
+}
+check packets-to-and-from-outside said 'net ok' u1 $((60 + few * 8)) "$keeps && nettest eth0 10.9.0.1 $few 64" || tell
 by_the_twin() { local now=$(frames); echo "$before frames came to the driver domain before, $now now"; [ $((now - before)) -lt 100 ]; }
 check none-of-them-through-the-driver-domain by_the_twin
 check stream-to-outside said 'tcp ok' u1 $((60 + mib * 4)) "tcptest put 10.9.0.1 $mib"

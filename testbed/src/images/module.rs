@@ -42,7 +42,8 @@ pub fn build(kernel: &Kernel) -> Result<PathBuf> {
                 // What a make that started us left behind is not for this one.
                 .env_remove("MAKEFLAGS"),
         )?;
-        std::fs::copy(work.join("tandem.ko"), path)?;
+        // What is for debuggers is nearly all of it.
+        host::run(Command::new("strip").args(["--strip-debug", "-o"]).arg(path).arg(work.join("tandem.ko")))?;
         super::remove(&work)
     })?;
     Ok(out)
