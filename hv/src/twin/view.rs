@@ -21,8 +21,11 @@ use twin_runtime::{Memory, Reason};
 
 /// An invocation may take so long. Interrupts are served meanwhile; other work of this CPU waits.
 const TIME_LIMIT_NS: u64 = 100_000_000;
-/// And so much more, if it is found to be over: the machine itself may have stood still, as one that is emulated or nested does.
-const GRACE_NS: u64 = 50_000_000;
+/// And so much more whenever it is found to be over, for the machine itself may have stood still, as one that is emulated or nested
+/// does: then it is found so once. What runs in circles is found so every time.
+const GRACE_NS: u64 = 5_000_000;
+/// So often.
+const GRACES: u32 = 10;
 /// How often a lock of the domain's is tried that somebody holds, perhaps the twin on another CPU.
 const LOCK_TRIES: u32 = 10_000;
 /// The same, if the invocation can wait.
@@ -36,8 +39,8 @@ pub struct DomainView<'a> {
     pub common: &'a Common,
     card: Option<&'a Attached>,
     deadline_ns: Cell<u64>,
-    /// The time was not found to be over yet.
-    has_grace: Cell<bool>,
+    /// How often it may still be found to be over.
+    graces: Cell<u32>,
     /// The function that it waits for.
     pub to_call: Option<ToCall>,
     /// The card's polls that are to run.
@@ -56,7 +59,7 @@ impl<'a> DomainView<'a> {
             common,
             card,
             deadline_ns: Cell::new(u64::MAX),
-            has_grace: Cell::new(true),
+            graces: Cell::new(GRACES),
             to_call: None,
             polls: 0,
             is_woken: false,
@@ -67,7 +70,7 @@ impl<'a> DomainView<'a> {
     /// An invocation begins, or goes on: its time runs.
     pub fn begin(&mut self) {
         self.deadline_ns.set(tsc::now_ns().saturating_add(TIME_LIMIT_NS));
-        self.has_grace.set(true);
+        self.graces.set(GRACES);
         self.to_call = None;
     }
 
@@ -187,9 +190,10 @@ impl Embedder for DomainView<'_> {
         if now < self.deadline_ns.get() {
             return false;
         }
-        if self.has_grace.replace(false) {
+        if let Some(left) = self.graces.get().checked_sub(1) {
+            self.graces.set(left);
             self.deadline_ns.set(now.saturating_add(GRACE_NS));
-            // The shot for the first one may have been spent on the way to a gate.
+            // The shot for the one before may have been spent on the way to a gate.
             timer_hw::arm(self.deadline_ns.get());
             return false;
         }
