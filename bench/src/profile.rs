@@ -21,7 +21,9 @@ pub enum Part {
     Bridge,
     /// The driver of the NIC or the disk.
     Driver,
-    /// Xen or Tandem.
+    /// Drivers' code that was rewritten to run in the hypervisor.
+    Twin,
+    /// Xen or Tandem, without twins.
     Hypervisor,
     /// All programs.
     Programs,
@@ -29,13 +31,14 @@ pub enum Part {
 
 impl Part {
     /// All, in the order of the tables.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Kernel,
         Self::FrontEnd,
         Self::BackEndKernel,
         Self::BackEnd,
         Self::Bridge,
         Self::Driver,
+        Self::Twin,
         Self::Hypervisor,
         Self::Programs,
     ];
@@ -49,6 +52,7 @@ impl Part {
             Self::BackEnd => "back end",
             Self::Bridge => "bridge",
             Self::Driver => "driver",
+            Self::Twin => "twin",
             Self::Hypervisor => "hypervisor",
             Self::Programs => "programs",
         }
@@ -161,7 +165,7 @@ impl Map {
     /// or of `measured` where nothing is listed.
     pub fn part(&self, block: &Block, measured: &str) -> Part {
         if is_hypervisor(block.address) {
-            return Part::Hypervisor;
+            return if is_twin(block.address) { Part::Twin } else { Part::Hypervisor };
         }
         if block.address >> 47 == 0 {
             return Part::Programs;
@@ -179,8 +183,8 @@ impl Map {
     }
 
     /// The instructions of a window, divided; in the order of [`Part::ALL`].
-    pub fn divide(&self, window: &Window, measured: &str) -> [u64; 8] {
-        let mut sums = [0; 8];
+    pub fn divide(&self, window: &Window, measured: &str) -> [u64; Part::ALL.len()] {
+        let mut sums = [0; Part::ALL.len()];
         for block in &window.blocks {
             let part = self.part(block, measured);
             if let Some(at) = Part::ALL.iter().position(|p| *p == part) {
@@ -197,6 +201,11 @@ pub const DOM0: &str = "dom0";
 /// The part of the address space that the PV ABI gives to the hypervisor.
 fn is_hypervisor(address: u64) -> bool {
     address >> 43 == 0xffff_8000_0000_0000 >> 43
+}
+
+/// Slot 260 of the address space, where Tandem has its twins (`docs/architecture.md`) and Xen only its own tables.
+fn is_twin(address: u64) -> bool {
+    address >> 39 == 0xffff_8200_0000_0000 >> 39
 }
 
 #[cfg(test)]
@@ -232,6 +241,7 @@ mod tests {
         assert_eq!(part(0xffff_ffff_8100_0000, 0x7fff, "guest"), Part::BackEndKernel);
         assert_eq!(part(0xffff_ffff_8100_0000, 0x8010, "dom0"), Part::Kernel);
         assert_eq!(part(0xffff_82d0_8020_0000, 0x8010, "guest"), Part::Hypervisor);
+        assert_eq!(part(0xffff_8200_0200_0000, 0x8010, "guest"), Part::Twin);
         assert_eq!(part(0x40_1000, 0x8010, "guest"), Part::Programs);
         let window = Window {
             blocks: vec![
@@ -239,6 +249,6 @@ mod tests {
                 Block { address: 0xffff_82d0_8020_0000, machine: 0, count: 4 },
             ],
         };
-        assert_eq!(map.divide(&window, "guest"), [0, 0, 0, 0, 0, 0, 4, 3]);
+        assert_eq!(map.divide(&window, "guest"), [0, 0, 0, 0, 0, 0, 0, 4, 3]);
     }
 }

@@ -13,13 +13,14 @@ pub struct Group {
 }
 
 const HEIGHT: u32 = 560;
-const COLOURS: [RGBColor; 8] = [
+const COLOURS: [RGBColor; 9] = [
     RGBColor(120, 170, 220),
     RGBColor(40, 110, 190),
     RGBColor(190, 190, 190),
     RGBColor(130, 130, 130),
     RGBColor(80, 80, 80),
     RGBColor(90, 160, 70),
+    RGBColor(40, 110, 60),
     RGBColor(214, 120, 40),
     RGBColor(240, 210, 110),
 ];

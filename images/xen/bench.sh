@@ -1,5 +1,6 @@
-# bench.sh SERVER KIND COUNT: a guest that dom0, a driver domain, or the hypervisor's switch serves (SERVER is dom0, driver, or
-# switch, whose way out is a driver domain) runs the loads of KIND. Meanwhile dom0 does nothing but its part of that: the command goes to the guest's console, and dom0 then sleeps until a domain has gone.
+# bench.sh SERVER KIND COUNT: a guest that SERVER serves runs the loads of KIND. SERVER is dom0; driver, a driver domain; for packets
+# also switch, the hypervisor's switch with a driver domain as its way out, and mirror, the same with the driver's twin. Meanwhile dom0
+# does nothing but its part of that: the command goes to the guest's console, and dom0 then sleeps until a domain has gone.
 server=$1
 kind=$2
 count=$3
@@ -23,13 +24,13 @@ disk)
 	ready='modprobe xen-blkfront; wait_for 10 test -b /dev/xvda'
 	;;
 esac
-# drives LINE COMMAND: a driver domain gets the device, and does that
+# drives LINE COMMAND [LINE]: a driver domain gets the device, and does that
 drives() {
 	. /xen/driving.sh
 	modprobe xen-pciback
 	function=$(devices class $class)
 	xl pci-assignable-add $function > /tmp/out 2>&1 || quit "the device cannot leave dom0"
-	driving driver "pci=['$function,permissive=1']" 'tsc_mode="native"' "$1"
+	driving driver "pci=['$function,permissive=1']" 'tsc_mode="native"' "$1" "${@:3}"
 	boot driver > /tmp/out 2>&1 || quit "no driver domain"
 	in_guest driver 150 "$2" > /tmp/out 2>&1 || quit "the driver domain does not serve"
 	in_guest driver 10 'job_modules driver'
@@ -37,11 +38,17 @@ drives() {
 case $server in
 dom0) driven= ;;
 driver) drives '' "job_backend $driver" ;;
-switch)
+switch | mirror)
 	. /xen/switching.sh
 	way_out driver
 	daemon_starts > /tmp/out 2>&1 || quit "no switch"
-	drives "$(plug 2)" "bridge_switch $driver"
+	# Nobody but twins has the CPU that comes beside the first.
+	drives "$(plug 2)" "bridge_switch $driver" 'maxvcpus=2'
+	if [ $server != switch ]; then
+		in_guest driver 60 "job_twin_module; job_twind --interface eth0 --mode $server" > /tmp/out 2>&1
+		attached() { in_guest driver 10 'tail -n 1 /tmp/twind' > /tmp/out 2>&1; grep -q '^twind: attached' /tmp/out; }
+		wait_for 120 attached || quit "the twin does not get the card"
+	fi
 	device='vif=["mac=00:16:3e:00:00:03'
 	driven=',backend=net'
 	;;

@@ -1,9 +1,10 @@
-//! `./tandem bench boot|lmbench|memory|net|disk`: the same images on native Linux, Debian's Xen 4.17 and Tandem, in instructions.
+//! `./tandem bench boot|lmbench|memory|net|disk|twin-net`: the same images on native Linux, Debian's Xen 4.17 and Tandem, in instructions.
 //!
 //! QEMU runs with one CPU and `-icount shift=0,sleep=off`, so its clock is the count of instructions and a run repeats
 //! exactly; the plugin of bench/plugin counts between marks. Halted CPUs count nothing.
 
 mod io;
+mod twin_net;
 
 use crate::options::Options;
 use crate::run;
@@ -41,7 +42,8 @@ pub fn run(options: &Options) -> Result<bool> {
         Some("memory") => ("memory", memory),
         Some("net") => return io::run(io::Kind::Net, options),
         Some("disk") => return io::run(io::Kind::Disk, options),
-        _ => bail!("./tandem bench boot, lmbench, memory, net or disk"),
+        Some("twin-net") => return twin_net::run(options),
+        _ => bail!("./tandem bench boot, lmbench, memory, net, disk or twin-net"),
     };
     let bench = Bench { images: images::basic()?, counter: Counter::build()? };
     let (title, unit) = match kind {

@@ -38,33 +38,66 @@ impl Kind {
 }
 
 /// A load on one system.
-struct Cost {
+pub struct Cost {
     /// `native`, `xen`, `tandem`.
-    system: &'static str,
+    pub system: &'static str,
     /// Where the load ran.
-    place: Place,
-    load: String,
+    pub place: Place,
+    /// Its name.
+    pub load: String,
     /// Instructions per unit, in the order of [`Part::ALL`].
-    parts: Vec<f64>,
+    pub parts: Vec<f64>,
 }
 
 /// Which domain ran a load.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+pub enum Place {
     Dom0,
     Guest,
     /// A guest whose interface or disk a driver domain serves.
     Driven,
+    /// A guest whose interface the hypervisor's switch serves, and the way out is a driver domain.
+    Switched,
+    /// The same, and the way out is a twin.
+    Twinned(Mode),
+}
+
+/// How a twin sees its domain's memory.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    Mirror,
+}
+
+impl Mode {
+    /// In jobs.
+    fn word(self) -> &'static str {
+        match self {
+            Self::Mirror => "mirror",
+        }
+    }
 }
 
 impl Place {
-    const ALL: [Self; 3] = [Self::Dom0, Self::Guest, Self::Driven];
+    const ALL: [Self; 5] = [Self::Dom0, Self::Guest, Self::Driven, Self::Switched, Self::Twinned(Mode::Mirror)];
 
     fn name(self) -> &'static str {
         match self {
             Self::Dom0 => "dom0",
             Self::Guest => "guest through dom0",
             Self::Driven => "guest through a driver domain",
+            Self::Switched => "guest through switch and domain",
+            Self::Twinned(Mode::Mirror) => "guest through a twin, mirror",
+        }
+    }
+
+    /// Under a bar of a picture.
+    fn short(self) -> &'static str {
+        match self {
+            Self::Dom0 => "dom0",
+            Self::Guest => "guest",
+            Self::Driven => "driven",
+            Self::Switched => "switched",
+            Self::Twinned(Mode::Mirror) => "mirror",
         }
     }
 
@@ -72,36 +105,26 @@ impl Place {
     fn domain(self) -> &'static str {
         match self {
             Self::Dom0 => DOM0,
-            Self::Guest | Self::Driven => "guest",
+            _ => "guest",
         }
     }
 }
 
 impl Cost {
-    fn total(&self) -> f64 {
+    /// Of all components.
+    pub fn total(&self) -> f64 {
         self.parts.iter().sum()
     }
 
-    fn part(&self, part: Part) -> f64 {
+    /// Of one.
+    pub fn part(&self, part: Part) -> f64 {
         Part::ALL.iter().position(|p| *p == part).and_then(|at| self.parts.get(at)).copied().unwrap_or(0.0)
     }
 }
 
 /// Measures and shows; false if a system could not be measured.
 pub fn run(kind: Kind, options: &Options) -> Result<bool> {
-    let images = images::toolstack()?;
-    let profiler = Profiler::build()?;
-    let mut costs = Vec::new();
-    let mut failures = Vec::new();
-    for system in systems(options)? {
-        for boot in Boot::ALL.into_iter().filter(|b| b.is_for(&system)) {
-            let what = format!("measuring {}{}", system.name, boot.remark());
-            match step(&what, || measure(kind, boot, options, &system, &images, &profiler)) {
-                Ok(found) => costs.extend(found),
-                Err(error) => failures.push(error),
-            }
-        }
-    }
+    let (costs, failures) = measure_all(kind, options, &Boot::STOCK)?;
     report(kind, &costs)?;
     for failure in &failures {
         println!("FAIL: {failure:#}");
@@ -109,26 +132,80 @@ pub fn run(kind: Kind, options: &Options) -> Result<bool> {
     Ok(failures.is_empty())
 }
 
+/// All figures of these boots, and why some are missing.
+pub fn measure_all(kind: Kind, options: &Options, boots: &[Boot]) -> Result<(Vec<Cost>, Vec<anyhow::Error>)> {
+    let images = images::toolstack()?;
+    let profiler = Profiler::build()?;
+    let mut costs = Vec::new();
+    let mut failures = Vec::new();
+    for system in systems(options)? {
+        for boot in boots.iter().copied().filter(|b| b.is_for(&system)) {
+            let what = format!("measuring {}{}", system.name, boot.remark());
+            match step(&what, || measure(kind, boot, options, &system, &images, &profiler)) {
+                Ok(found) => costs.extend(found),
+                Err(error) => failures.push(error),
+            }
+        }
+    }
+    Ok((costs, failures))
+}
+
 /// What a machine is booted for.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Boot {
+pub enum Boot {
     /// dom0's own loads and, if there is a hypervisor, those of a guest that dom0 serves.
     Dom0,
     /// Those of a guest that a driver domain serves.
     DriverDomain,
+    /// Those of a guest at the hypervisor's switch, with a driver domain as its way out.
+    Switch,
+    /// The same with a twin.
+    Twin(Mode),
 }
 
 impl Boot {
-    const ALL: [Self; 2] = [Self::Dom0, Self::DriverDomain];
+    /// Those that stock Xen has as well.
+    const STOCK: [Self; 2] = [Self::Dom0, Self::DriverDomain];
 
     fn is_for(self, system: &System) -> bool {
-        self == Self::Dom0 || system.hypervisor != Hypervisor::None
+        match self {
+            Self::Dom0 => true,
+            Self::DriverDomain => system.hypervisor != Hypervisor::None,
+            Self::Switch | Self::Twin(_) => system.name == "tandem",
+        }
+    }
+
+    /// Where its guest's loads run.
+    fn place(self) -> Place {
+        match self {
+            Self::Dom0 => Place::Guest,
+            Self::DriverDomain => Place::Driven,
+            Self::Switch => Place::Switched,
+            Self::Twin(mode) => Place::Twinned(mode),
+        }
+    }
+
+    /// Is the NIC a driver domain's?
+    fn gives_away(self) -> bool {
+        self != Self::Dom0
     }
 
     fn remark(self) -> &'static str {
         match self {
             Self::Dom0 => "",
             Self::DriverDomain => " with a driver domain",
+            Self::Switch => " with a switch and a driver domain",
+            Self::Twin(Mode::Mirror) => " with a twin, mirror",
+        }
+    }
+
+    /// Behind the kind of bench, in files' names.
+    fn suffix(self) -> &'static str {
+        match self {
+            Self::Dom0 => "",
+            Self::DriverDomain => "-driver",
+            Self::Switch => "-switch",
+            Self::Twin(Mode::Mirror) => "-mirror",
         }
     }
 
@@ -136,6 +213,8 @@ impl Boot {
     fn jobs(self, kind: Kind, native: bool, count: u64) -> String {
         match (self, kind, native) {
             (Self::DriverDomain, ..) => format!("toolstack+driven_loads:{}:{count}+poweroff", kind.word()),
+            (Self::Switch, ..) => format!("toolstack+switched_loads:{count}:switch+poweroff"),
+            (Self::Twin(mode), ..) => format!("toolstack+switched_loads:{count}:{}+poweroff", mode.word()),
             (_, Kind::Net, true) => format!("nic:e1000+loads:dom0:net:{count}+poweroff"),
             (_, Kind::Disk, true) => format!("nvme+loads:dom0:disk:{count}:/dev/nvme0n1+poweroff"),
             (_, Kind::Net, false) => {
@@ -156,11 +235,7 @@ fn measure(
     images: &Images,
     profiler: &Profiler,
 ) -> Result<Vec<Cost>> {
-    let word = match boot {
-        Boot::Dom0 => kind.word().to_string(),
-        Boot::DriverDomain => format!("{}-driver", kind.word()),
-    };
-    let name = format!("bench-{}-{word}", system.name);
+    let name = format!("bench-{}-{}{}", system.name, kind.word(), boot.suffix());
     let count = options.operations.unwrap_or(2000);
     ensure!((200..=1_000_000).contains(&count), "--operations is to be from 200 to 1000000");
     let jobs = boot.jobs(kind, system.hypervisor == Hypervisor::None, count);
@@ -175,7 +250,7 @@ fn measure(
     machine.accel = profiler.accel(&profile, wire.socket());
     let clock = ["-icount", "shift=0,sleep=off", "-rtc", "base=2024-01-01,clock=vm", "-seed", "1"];
     machine.accel.extend(clock.map(String::from));
-    if boot == Boot::DriverDomain {
+    if boot.gives_away() {
         // xl gives no device away without an IOMMU.
         machine.chipset = "q35";
         machine.devices.push("intel-iommu,intremap=off");
@@ -207,11 +282,7 @@ fn costs(system: &System, boot: Boot, outcome: &Outcome, file: &Path) -> Result<
         let Some((subject, rest)) = report.split_once(' ') else { continue };
         match subject {
             "loads" => {
-                place = match (rest, boot) {
-                    (DOM0, _) => Place::Dom0,
-                    (_, Boot::Dom0) => Place::Guest,
-                    (_, Boot::DriverDomain) => Place::Driven,
-                }
+                place = if rest == DOM0 { Place::Dom0 } else { boot.place() };
             }
             "load" => {
                 let window = windows.next().context("a load without a window")?;
@@ -233,7 +304,7 @@ fn costs(system: &System, boot: Boot, outcome: &Outcome, file: &Path) -> Result<
 }
 
 #[allow(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
-fn per_unit(sums: [u64; 8], units: u32) -> Vec<f64> {
+fn per_unit(sums: [u64; Part::ALL.len()], units: u32) -> Vec<f64> {
     sums.iter().map(|s| *s as f64 / f64::from(units)).collect()
 }
 
@@ -259,7 +330,7 @@ fn report(kind: Kind, costs: &[Cost]) -> Result<()> {
         }
         println!("\n{}\n{}", total.text("tandem", BASELINE), own.text("tandem", BASELINE));
     }
-    print!("{}", divided(costs));
+    print!("{}", per_component(costs));
     print!("{}", aims(costs));
     let dir = host::target("bench")?;
     let csv = dir.join(format!("{stem}.csv"));
@@ -296,13 +367,8 @@ fn pictures(kind: Kind) -> &'static [Picture] {
 
 fn group(costs: &[Cost], load: &str) -> Group {
     let bar = |cost: &Cost| {
-        let place = match (cost.system, cost.place) {
-            ("native", _) => "",
-            (_, Place::Dom0) => " dom0",
-            (_, Place::Guest) => " guest",
-            (_, Place::Driven) => " driven",
-        };
-        (format!("{}{place}", cost.system), cost.parts.clone())
+        let place = if cost.system == "native" { "" } else { cost.place.short() };
+        (format!("{} {place}", cost.system).trim_end().into(), cost.parts.clone())
     };
     let mut found: Vec<&Cost> = costs.iter().filter(|c| c.load == load).collect();
     found.sort_by_key(|c| (c.system != "native", Place::ALL.iter().position(|p| *p == c.place)));
@@ -310,7 +376,7 @@ fn group(costs: &[Cost], load: &str) -> Group {
 }
 
 /// A line for each load and system: the components and their sum.
-fn divided(costs: &[Cost]) -> String {
+pub fn per_component(costs: &[Cost]) -> String {
     let mut out = format!("{:<22}{:<8}{:<30}", "by component", "", "");
     for part in Part::ALL {
         let _ = write!(out, "{:>18}", part.name());
@@ -349,7 +415,7 @@ fn as_csv(costs: &[Cost]) -> String {
 }
 
 /// The loads in the order in which they ran.
-fn loads(costs: &[Cost]) -> Vec<&str> {
+pub fn loads(costs: &[Cost]) -> Vec<&str> {
     let mut loads: Vec<&str> = Vec::new();
     for cost in costs {
         if !loads.contains(&cost.load.as_str()) {
@@ -403,8 +469,8 @@ mod tests {
     use super::*;
 
     fn cost(system: &'static str, place: Place, hypervisor: f64) -> Cost {
-        let mut parts = vec![100.0; 8];
-        parts[6] = hypervisor;
+        let mut parts = vec![100.0; Part::ALL.len()];
+        parts[7] = hypervisor;
         Cost { system, place, load: "ping".into(), parts }
     }
 
@@ -412,7 +478,7 @@ mod tests {
     fn an_aim_that_is_missed_is_named() {
         let costs = [cost(BASELINE, Place::Guest, 1000.0), cost("tandem", Place::Guest, 700.0)];
         let said = aims(&costs);
-        assert!(said.contains("missed: ping, guest through dom0, all: 0.824"), "{said}");
+        assert!(said.contains("missed: ping, guest through dom0, all: 0.833"), "{said}");
         assert!(said.ends_with("1 of 2 aims met\n"), "{said}");
         assert_eq!(aims(&costs[..1]), "");
     }
@@ -432,6 +498,6 @@ mod tests {
         let text = as_csv(&[cost("native", Place::Dom0, 0.0)]);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[0].split(',').count(), lines[1].split(',').count());
-        assert_eq!(lines[1], "ping,native,,100.0,100.0,100.0,100.0,100.0,100.0,0.0,100.0,700.0");
+        assert_eq!(lines[1], "ping,native,,100.0,100.0,100.0,100.0,100.0,100.0,100.0,0.0,100.0,800.0");
     }
 }

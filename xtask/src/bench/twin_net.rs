@@ -1,0 +1,136 @@
+//! `./tandem bench twin-net`: what a packet costs on its way from a guest to the wire and back: through dom0, through a driver
+//! domain, through the hypervisor's switch and a driver domain, and through a twin. Beside native Linux and stock Xen.
+//!
+//! The loads and the machine are those of `bench net`.
+
+use super::io::{loads, measure_all, per_component, Boot, Cost, Kind, Mode, Place};
+use crate::options::Options;
+use crate::run;
+use anyhow::Result;
+use bench::profile::Part;
+use std::fmt::Write;
+use testbed::host;
+
+const BOOTS: [Boot; 4] = [Boot::Dom0, Boot::DriverDomain, Boot::Switch, Boot::Twin(Mode::Mirror)];
+
+/// Measures and shows; false if a system could not be measured.
+pub fn run(options: &Options) -> Result<bool> {
+    let (costs, failures) = measure_all(Kind::Net, options, &BOOTS)?;
+    let costs: Vec<Cost> = costs.into_iter().filter(|cost| system(cost).is_some()).collect();
+    print!("\n{}", per_component(&costs));
+    print!("{}", aims(&costs));
+    let csv = host::target("bench")?.join("twin-net.csv");
+    std::fs::write(&csv, as_csv(&costs))?;
+    println!("Written: {}", run::relative(&csv));
+    for failure in &failures {
+        println!("FAIL: {failure:#}");
+    }
+    Ok(failures.is_empty())
+}
+
+/// What a system and the way of its packets are called here; `None` for dom0's own loads.
+fn system(cost: &Cost) -> Option<&'static str> {
+    Some(match (cost.system, cost.place) {
+        ("native", _) => "native",
+        ("xen", Place::Guest) => "xen-dom0",
+        ("xen", Place::Driven) => "xen-driver",
+        ("tandem", Place::Guest) => "tandem-dom0",
+        ("tandem", Place::Driven) => "tandem-driver",
+        ("tandem", Place::Switched) => "tandem-vm",
+        ("tandem", Place::Twinned(Mode::Mirror)) => "tandem-mirror",
+        _ => return None,
+    })
+}
+
+/// A line for each load, system and component.
+fn as_csv(costs: &[Cost]) -> String {
+    let mut out = String::from("load,system,component,instructions\n");
+    for cost in costs {
+        let Some(system) = system(cost) else { continue };
+        for (part, figure) in Part::ALL.iter().zip(&cost.parts) {
+            let _ = writeln!(out, "{},{system},{},{figure:.1}", cost.load, part.name());
+        }
+        let _ = writeln!(out, "{},{system},all,{:.1}", cost.load, cost.total());
+    }
+    out
+}
+
+/// Instructions for a unit of a load through a twin in mirror mode, all components.
+const AIMS: [(&str, f64); 9] = [
+    ("send-1500", 7_700.0),
+    ("send-64", 7_100.0),
+    ("receive-1500", 8_100.0),
+    ("receive-64", 7_300.0),
+    ("tcp-send", 1_500.0),
+    ("tcp-receive", 5_800.0),
+    ("ping", 36_000.0),
+    ("web-1k", 100_000.0),
+    ("web-16k", 145_000.0),
+];
+
+/// The same outside of the guest's kernel and programs.
+const OUTSIDE_AIMS: [(&str, f64); 2] = [("send-1500", 1_800.0), ("receive-1500", 1_500.0)];
+
+/// The same of the hypervisor, without the twin.
+const HYPERVISOR_AIM: f64 = 1_100.0;
+
+/// Which aims are missed, and how many there are.
+fn aims(costs: &[Cost]) -> String {
+    let mut out = String::new();
+    let (mut met, mut all) = (0, 0);
+    let mut judge = |load: &str, what: &str, figure: f64, aim: f64| {
+        all += 1;
+        if figure <= aim {
+            met += 1;
+        } else {
+            let _ = writeln!(out, "missed: {load}, mirror, {what}: {figure:.0}, aim {aim:.0}");
+        }
+    };
+    let twinned = |load: &str| costs.iter().find(|c| c.load == load && c.place == Place::Twinned(Mode::Mirror));
+    for (load, aim) in AIMS {
+        if let Some(cost) = twinned(load) {
+            judge(load, "all", cost.total(), aim);
+        }
+    }
+    for (load, aim) in OUTSIDE_AIMS {
+        if let Some(cost) = twinned(load) {
+            let inside = [Part::Kernel, Part::FrontEnd, Part::Programs];
+            judge(load, "outside the guest", cost.total() - inside.map(|p| cost.part(p)).iter().sum::<f64>(), aim);
+            judge(load, "hypervisor", cost.part(Part::Hypervisor), HYPERVISOR_AIM);
+        }
+    }
+    let _ = writeln!(out, "{met} of {all} aims met");
+    let without: Vec<&str> = loads(costs).into_iter().filter(|load| twinned(load).is_none()).collect();
+    if !without.is_empty() {
+        out = format!("no figures through a twin: {}\n{out}", without.join(" "));
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cost(place: Place, load: &str, each: f64) -> Cost {
+        Cost { system: "tandem", place, load: load.into(), parts: vec![each; Part::ALL.len()] }
+    }
+
+    #[test]
+    fn aims_are_for_the_twin_and_say_what_is_missed() {
+        let mirror = Place::Twinned(Mode::Mirror);
+        let said = aims(&[cost(mirror, "send-1500", 850.0), cost(Place::Driven, "send-1500", 1.0)]);
+        assert!(said.contains("missed: send-1500, mirror, outside the guest: 5100, aim 1800"), "{said}");
+        assert!(said.ends_with("2 of 3 aims met\n"), "{said}");
+        let said = aims(&[cost(Place::Driven, "ping", 1.0)]);
+        assert_eq!(said, "no figures through a twin: ping\n0 of 0 aims met\n");
+    }
+
+    #[test]
+    fn the_csv_names_system_and_component() {
+        let text = as_csv(&[cost(Place::Dom0, "ping", 1.0), cost(Place::Twinned(Mode::Mirror), "ping", 2.0)]);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 1 + Part::ALL.len() + 1);
+        assert!(lines.contains(&"ping,tandem-mirror,twin,2.0"), "{text}");
+        assert_eq!(lines.last(), Some(&"ping,tandem-mirror,all,18.0"));
+    }
+}
