@@ -1,15 +1,14 @@
 //! Calls of a twin's functions on behalf of its domain, and what they come to.
 
-use super::instance::{Instance, Slot};
+use super::instance::Instance;
+use super::net;
 use super::run::{Begin, Ended, How};
 use super::session::Session;
-use super::{net, place, ready, Loaded};
+use super::table::{place, ready, Loaded};
 use crate::arch::tsc;
-use crate::cpu::percpu;
 use crate::cpu::Interruptible;
 use crate::domain::vcpu::OwnedVcpu;
-use crate::sync::MutexGuard;
-use crate::{guest_warn, mem};
+use crate::guest_warn;
 use core::sync::atomic::Ordering;
 use twin_abi::op::{self, reason, TwinCall};
 use twin_runtime::{Abort, Reason};
@@ -20,8 +19,8 @@ use xen_abi::errno::Errno;
 /// ENOMEM.
 pub fn call(v: &OwnedVcpu, call: &mut TwinCall, interruptible: Interruptible<'_>) -> Result<(), Errno> {
     let place = place(call.twin)?.try_read().ok_or(Errno::EBUSY)?;
-    let loaded = usable(ready(&place, v.domain())?)?;
-    let Some((number, mut slot)) = free_instance(loaded) else {
+    let loaded = ready(&place, v.domain())?.usable()?;
+    let Some((number, mut slot)) = loaded.free_instance() else {
         check_upcalls(loaded, call.twin);
         return Err(Errno::EBUSY);
     };
@@ -40,7 +39,7 @@ pub fn call(v: &OwnedVcpu, call: &mut TwinCall, interruptible: Interruptible<'_>
 /// it waits for what the domain has not fetched.
 pub fn resume(v: &OwnedVcpu, call: &mut TwinCall, mut interruptible: Interruptible<'_>) -> Result<(), Errno> {
     let place = place(call.twin)?.try_read().ok_or(Errno::EBUSY)?;
-    let loaded = usable(ready(&place, v.domain())?)?;
+    let loaded = ready(&place, v.domain())?.usable()?;
     let number = call.instance as usize;
     let instance = loaded.instances.get(number).ok_or(Errno::ENOENT)?;
     if net::is_attached(call.twin as usize) && net::resume(loaded, call, interruptible.again())? {
@@ -51,30 +50,6 @@ pub fn resume(v: &OwnedVcpu, call: &mut TwinCall, mut interruptible: Interruptib
     let ended = Session::enter(loaded, number, None).ok_or(Errno::ENOENT)?.run(&mut slot, begin, interruptible)?;
     finish(loaded, number, ended, call);
     Ok(())
-}
-
-/// A twin that may run, with memory to say so if it comes to grief.
-pub(super) fn usable(loaded: &Loaded) -> Result<&Loaded, Errno> {
-    if loaded.disabled.load(Ordering::Acquire) {
-        return Err(Errno::EIO);
-    }
-    // An abort is told in words.
-    if mem::frames::has_headroom() {
-        Ok(loaded)
-    } else {
-        Err(Errno::ENOMEM)
-    }
-}
-
-/// An instance that nobody uses: this CPU's own, or another one's.
-pub(super) fn free_instance(loaded: &Loaded) -> Option<(usize, MutexGuard<'_, Slot>)> {
-    let count = loaded.instances.len();
-    let own = percpu::this_cpu().cpu as usize;
-    let numbers = (0..count).map(|n| (own + n) % count);
-    numbers.into_iter().find_map(|number| {
-        let slot = loaded.instances[number].slot.try_lock().filter(|slot| slot.waiting.is_none())?;
-        Some((number, slot))
-    })
 }
 
 /// Disables the twin if an upcall is overdue.
@@ -90,12 +65,6 @@ fn check_upcalls(loaded: &Loaded, number: u32) {
     }
 }
 
-/// An invocation was aborted: there is no other.
-pub(super) fn disable(loaded: &Loaded) {
-    loaded.aborts.fetch_add(1, Ordering::Relaxed);
-    loaded.disabled.store(true, Ordering::Release);
-}
-
 /// Says in `call` how it ended.
 fn finish(loaded: &Loaded, instance: usize, ended: Ended, call: &mut TwinCall) {
     call.steps = u32::try_from(ended.steps).unwrap_or(u32::MAX);
@@ -104,7 +73,7 @@ fn finish(loaded: &Loaded, instance: usize, ended: Ended, call: &mut TwinCall) {
         How::Returned(value) => (call.reason, call.result) = (reason::RETURNED, value),
         How::Waits(upcall) => upcall.tell(instance, call),
         How::Aborted(abort) => {
-            disable(loaded);
+            loaded.disable();
             guest_warn!("d{}: twin {} is disabled: {abort}", loaded.owner, call.twin);
             (call.reason, call.detail) = told(&abort);
             (call.offset, call.original) = (abort.offset, abort.original);

@@ -7,8 +7,7 @@
 //! An abort disables the twin, says where, and concerns nobody else. What the twin relies on and what it may not do is
 //! `docs/sandbox.md`.
 //!
-//! Lock order: a twin's place, an instance's slot, then what is [`common`], of which one lock is held at a time (but what is
-//! lent is locked inside what is held); before the domain's locks.
+//! Lock order: [`table`], and of those that drive network cards [`net`].
 
 pub mod calls;
 pub mod common;
@@ -18,114 +17,26 @@ pub mod net;
 mod run;
 mod session;
 mod space;
+mod table;
 mod view;
 
 use crate::cpu::percpu::{self, MAX_CPUS};
 use crate::domain::Domain;
-use crate::mem::copy;
+use crate::guest_debug;
 use crate::mem::guest_ptr::GuestPtr;
-use crate::sync::RwLock;
-use crate::{guest_debug, mem};
-use alloc::boxed::Box;
 use alloc::vec::Vec;
 use common::Common;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use hv_core::mmu::Audit;
 use instance::{Frames, Instance, Plan, MAX_TWINS};
 use space::Mirror;
+use table::{place, ready, ImageBytes, Loaded, State, Verifying, TWINS};
 use twin_abi::image::Mode;
 use twin_abi::op::{self, TwinLend, TwinLent, TwinLoad, TwinNote, TwinNotes, TwinStatus};
 use twin_runtime::gate::Twin;
 use twin_verify::{Policy, Refusal, Verified, Verifier};
 use x86::Mfn;
 use xen_abi::errno::Errno;
-
-/// An image in memory of the hypervisor's own. What refers to it must go first.
-struct ImageBytes(*mut [u8]);
-
-// SAFETY: the bytes are only this value's, and do not change.
-unsafe impl Send for ImageBytes {}
-// SAFETY: as above.
-unsafe impl Sync for ImageBytes {}
-
-impl ImageBytes {
-    /// Copies `bytes` bytes from `address` of the running domain. Errors: ENOMEM, EFAULT.
-    fn copy_in(address: u64, bytes: u32) -> Result<Self, Errno> {
-        let mut copy: Vec<u8> = Vec::new();
-        copy.try_reserve_exact(bytes as usize).map_err(|_| Errno::ENOMEM)?;
-        copy.resize(bytes as usize, 0);
-        copy::from_guest(&mut copy, address)?;
-        if !mem::frames::has_headroom() {
-            return Err(Errno::ENOMEM);
-        }
-        Ok(Self(Box::into_raw(copy.into_boxed_slice())))
-    }
-
-    /// The bytes.
-    ///
-    /// # Safety
-    /// 1. The result is no longer used when `self` is dropped.
-    unsafe fn get(&self) -> &'static [u8] {
-        // SAFETY: from `Box::into_raw`; valid until the drop (1).
-        unsafe { &*self.0 }
-    }
-}
-
-impl Drop for ImageBytes {
-    fn drop(&mut self) {
-        // SAFETY: made by `copy_in`, dropped once.
-        drop(unsafe { Box::from_raw(self.0) });
-    }
-}
-
-/// What is in a place.
-enum State {
-    /// An image that is being verified.
-    Verifying(Verifying),
-    /// A twin.
-    Ready(Loaded),
-}
-
-/// An image that is being verified. Fields that refer to others come first.
-struct Verifying {
-    verifier: Verifier<'static>,
-    common: Common,
-    owner: u16,
-    request: TwinLoad,
-    image: ImageBytes,
-}
-
-/// A twin that is loaded. Fields that refer to others come first.
-struct Loaded {
-    instances: Vec<Instance>,
-    code: Option<Frames>,
-    mirror: Mirror,
-    common: Common,
-    /// The domain whose driver it is.
-    owner: u16,
-    budget: u64,
-    functions: u32,
-    code_bytes: u64,
-    invocations: AtomicU64,
-    aborts: AtomicU64,
-    disabled: AtomicBool,
-    /// It is being taken down.
-    is_going: bool,
-    /// What the instances' gates refer to.
-    _image: ImageBytes,
-}
-
-impl State {
-    fn owner(&self) -> u16 {
-        match self {
-            Self::Verifying(verifying) => verifying.owner,
-            Self::Ready(loaded) => loaded.owner,
-        }
-    }
-}
-
-type Place = RwLock<Option<State>>;
-static TWINS: [Place; MAX_TWINS] = [const { Place::new(None) }; MAX_TWINS];
 
 /// Steps of a verification between two looks whether there is other work: well below a millisecond.
 const VERIFY_STEPS: u32 = 1000;
@@ -278,24 +189,10 @@ fn make_instances(
     Some(code)
 }
 
-impl Loaded {
-    /// Takes the mappings away, then what was mapped.
-    fn take_down(&mut self, number: usize) {
-        instance::unmap(number, self.code_bytes);
-        self.instances.clear();
-        self.code = None;
-    }
-}
-
 /// The processor has BMI1 and BMI2.
 fn has_bmi() -> bool {
     const BOTH: u32 = 1 << 3 | 1 << 8;
     crate::cpu::cpuid(7, 0).ebx & BOTH == BOTH
-}
-
-/// The place of twin `number`.
-fn place(number: u32) -> Result<&'static Place, Errno> {
-    TWINS.get(number as usize).ok_or(Errno::ENOENT)
 }
 
 /// Forgets twin `number` of `d`, or what is being loaded there. Errors: ENOENT if it has none of that number; ERESTART.
@@ -328,14 +225,6 @@ pub fn forget_domain(d: &Domain) -> Result<(), Errno> {
         }
     }
     Ok(())
-}
-
-/// The twin of `d` in `place`, if it is one that can run.
-fn ready<'a>(place: &'a Option<State>, d: &Domain) -> Result<&'a Loaded, Errno> {
-    match place {
-        Some(State::Ready(loaded)) if loaded.owner == d.id && !loaded.is_going => Ok(loaded),
-        _ => Err(Errno::ENOENT),
-    }
 }
 
 /// Fills in what became of a twin of `d`. Errors: ENOENT; EBUSY while it is loaded or unloaded.
@@ -382,14 +271,6 @@ pub fn fetch_notes(d: &Domain, notes: &mut TwinNotes) -> Result<(), Errno> {
     #[allow(clippy::cast_possible_truncation, reason = "at most what was asked for")]
     (notes.count = count as u32);
     GuestPtr::new(notes.list).write_slice(&list[..count])
-}
-
-/// Does something with what the twin in place `number`, which does not go meanwhile, shares with others.
-fn with_common<R>(number: usize, work: impl FnOnce(&Common) -> R) -> Option<R> {
-    match TWINS[number].read().as_ref() {
-        Some(State::Ready(loaded)) => Some(work(&loaded.common)),
-        _ => None,
-    }
 }
 
 /// Names what the twins of `d` refer to.

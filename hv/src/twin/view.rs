@@ -6,7 +6,7 @@ use crate::mem::copy;
 use crate::twin::common::Common;
 use crate::twin::entry;
 use crate::twin::instance::Instance;
-use crate::twin::net::{Attached, Cookies};
+use crate::twin::net::{Attached, Cookies, Source};
 use crate::twin::run::ToCall;
 use core::cell::Cell;
 use twin_abi::layout::ctx;
@@ -126,7 +126,7 @@ impl Host for DomainView<'_> {
     }
     fn receive(&mut self, frame: &Frame) {
         if let Some(card) = self.card {
-            card.receive(self, frame);
+            Source { card, common: self.common, memory: self }.receive(frame);
         }
     }
     fn transmitted(&mut self, _skb: u64, cookie: u64) {

@@ -1,25 +1,22 @@
 //! Cards: given to a twin, and taken away.
 
-use super::drive::{Job, Progress};
-use super::lines::{hand_over, Line, Lines};
+use super::attached::{Attached, Line};
+use super::lines::hand_over;
 use super::link::{hooks, Card, Takes};
-use super::queue::Queue;
+use super::place::{want, wanted, Drive, Job, Place, Progress, HAS_CARD, NR_ATTACHED, PLACES};
 use super::receive::BOUNCE_PAGES;
-use crate::cpu::percpu::{pending, this_cpu};
 use crate::cpu::requests;
-use crate::domain::event::Receiver;
 use crate::domain::{self, Domain};
 use crate::guest_debug;
 use crate::mem::frames;
 use crate::mem::guest_ptr::{plain, GuestPtr};
-use crate::sched::Cause;
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::MutexGuard;
 use crate::twin::instance::{Frames, Slot, MAX_TWINS};
 use crate::twin::session::Session;
-use crate::twin::{self, calls, Loaded, State};
+use crate::twin::table::{self, Loaded, State};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 use hv_core::evtchn::Binding;
 use twin_abi::op::{self, note, TwinAttach, TwinIrq, TwinNapi};
 use twin_runtime::addresses::Target;
@@ -27,134 +24,19 @@ use xen_abi::errno::Errno;
 
 plain!(TwinNapi, TwinIrq);
 
-/// Most interrupts of a card.
-pub const MAX_LINES: usize = op::MAX_QUEUES as usize;
 /// Most packets that a poll may take at once.
 const MAX_WEIGHT: u32 = 256;
 /// The shortest and the longest frame that a card may say it takes.
 const MAX_FRAME: core::ops::RangeInclusive<u32> = 60..=u16::MAX as u32;
 
-/// What somebody wants of a card: bits.
-pub mod wanted {
-    /// Packets wait to be sent.
-    pub const SEND: u32 = 1 << 0;
-    /// Interrupts came.
-    pub const LINES: u32 = 1 << 1;
-    /// Something else has changed.
-    pub const LOOK: u32 = 1 << 2;
-}
-
-/// A card. It does not change.
-pub struct Attached {
-    /// Its name.
-    pub card: Card,
-    /// The driver domain.
-    pub owner: u16,
-    /// Its `net_device`.
-    pub device: u64,
-    /// Its transmit routine.
-    pub start_xmit: u64,
-    /// The `netdev_queue` by which it sends: the first.
-    pub queue: u64,
-    napis: Vec<TwinNapi>,
-    irqs: Vec<(TwinIrq, Line)>,
-    port: u32,
-    /// Room for frames that do not lie in one lent buffer. Only the runner uses it.
-    pub bounce: Frames,
-}
-
-impl Attached {
-    /// Number of the poll of this `napi_struct`, if it is the card's.
-    pub fn poll_of(&self, napi: u64) -> Option<usize> {
-        self.napis.iter().position(|own| own.napi == napi)
-    }
-
-    /// A poll.
-    pub fn napi(&self, number: usize) -> Option<TwinNapi> {
-        self.napis.get(number).copied()
-    }
-
-    /// An interrupt.
-    pub fn irq(&self, number: usize) -> Option<(TwinIrq, Line)> {
-        self.irqs.get(number).copied()
-    }
-
-    /// What the hypervisor calls the port: no name of device channels', which have bits above those of a place.
-    #[allow(clippy::cast_possible_truncation, reason = "a small number")]
-    fn cookie(&self) -> u32 {
-        self.card.place() as u32
-    }
-
-    /// Tells the domain that there is something for it.
-    pub fn notify(&self) {
-        if let Some(d) = domain::find(self.owner) {
-            d.events.lock().raise_hypervisor(&Receiver(&d, Cause::Sender), self.port, self.cookie());
-        }
-    }
-}
-
-/// A card with what is under way.
-pub struct Drive {
-    /// The card.
-    pub attached: Attached,
-    /// The rest.
-    pub progress: Progress,
-}
-
-/// A place for a card.
-pub struct Place {
-    /// What somebody wants: [`wanted`].
-    pub wanted: AtomicU32,
-    /// When it is to be looked at though nobody wants anything, in ns.
-    pub due_ns: AtomicU64,
-    /// The card. Its runner has this.
-    pub drive: Mutex<Option<Box<Drive>>>,
-    /// What waits to be sent.
-    pub queue: Mutex<Queue>,
-    /// Its interrupts.
-    pub lines: Mutex<Lines>,
-}
-
-/// All places.
-pub static PLACES: [Place; MAX_TWINS] = [const {
-    Place {
-        wanted: AtomicU32::new(0),
-        due_ns: AtomicU64::new(u64::MAX),
-        drive: Mutex::new(None),
-        queue: Mutex::new(Queue::new()),
-        lines: Mutex::new(Lines::new()),
-    }
-}; MAX_TWINS];
-
-/// How many places have a card.
-pub static NR_ATTACHED: AtomicU32 = AtomicU32::new(0);
 /// Cards so far.
 static COUNT: AtomicU64 = AtomicU64::new(0);
-/// The places with a card, or with one that comes.
-static HAS_CARD: AtomicU32 = AtomicU32::new(0);
-const _: () = assert!(MAX_TWINS == 32);
-
-/// What waits to be sent by `card`, or by the card that has its place now.
-pub fn queue(card: Card) -> &'static Mutex<Queue> {
-    &PLACES[card.place()].queue
-}
-
-/// Something is wanted of the card in `place`. Whoever runs it looks again; else this CPU does, on its way out.
-pub fn want(place: usize, what: u32) {
-    PLACES[place].wanted.fetch_or(what, Ordering::SeqCst);
-    this_cpu().raise(pending::CARDS);
-}
-
-/// Has the twin in `place` a card, or is it given one? Then its functions are not called on behalf of its domain.
-pub fn is_attached(place: usize) -> bool {
-    HAS_CARD.load(Ordering::SeqCst) >> place & 1 != 0
-}
 
 /// Gives a twin of `d` a card. Errors: EINVAL for what cannot be, of the card or of the twin; EFAULT; ENOENT; EBUSY if it has one, or
 /// runs; EIO if it is disabled; ENODEV if the card is no switch's way out; ENOMEM.
 pub fn attach(d: &Domain, request: &TwinAttach) -> Result<(), Errno> {
-    let twin = twin::place(request.twin)?.try_read().ok_or(Errno::EBUSY)?;
-    let loaded = calls::usable(twin::ready(&twin, d)?)?;
+    let twin = table::place(request.twin)?.try_read().ok_or(Errno::EBUSY)?;
+    let loaded = table::ready(&twin, d)?.usable()?;
     let number = request.twin as usize;
     let place = &PLACES[number];
     let mut drive = place.drive.try_lock().ok_or(Errno::EBUSY)?;
@@ -218,7 +100,7 @@ fn read(d: &Domain, request: &TwinAttach, loaded: &Loaded) -> Result<Attached, E
     GuestPtr::new(request.napis).read_slice(&mut napis)?;
     let mut irqs = list::<TwinIrq>(request.nr_irqs)?;
     GuestPtr::new(request.irqs).read_slice(&mut irqs)?;
-    let (_, slot) = calls::free_instance(loaded).ok_or(Errno::EBUSY)?;
+    let (_, slot) = loaded.free_instance().ok_or(Errno::EBUSY)?;
     let is_function = |address| matches!(slot.twin.addresses().resolve(address), Some(Target::Function(_)));
     let is_good = |napi: &TwinNapi| {
         is_function(napi.poll) && (1..=MAX_WEIGHT).contains(&napi.weight) && napi.flags == 0 && napi.napi != 0
@@ -263,8 +145,8 @@ fn list<T: Default + Clone>(count: u32) -> Result<Vec<T>, Errno> {
 /// Takes the card of `d`'s twin `number` away. Errors: ENOENT if there is none; EBUSY while the twin is loaded or unloaded, and while an
 /// invocation waits for a function of the domain.
 pub fn detach(d: &Domain, number: u32) -> Result<(), Errno> {
-    let twin = twin::place(number)?.try_read().ok_or(Errno::EBUSY)?;
-    let loaded = twin::ready(&twin, d)?;
+    let twin = table::place(number)?.try_read().ok_or(Errno::EBUSY)?;
+    let loaded = table::ready(&twin, d)?;
     let mut drive = PLACES[number as usize].drive.lock();
     if drive.as_ref().ok_or(Errno::ENOENT)?.progress.waits.is_some() {
         return Err(Errno::EBUSY);
@@ -275,7 +157,7 @@ pub fn detach(d: &Domain, number: u32) -> Result<(), Errno> {
 
 /// Twin `number`, if it is one of `d`'s, has no card any more.
 pub fn forget(d: &Domain, number: u32) {
-    let Ok(twin) = twin::place(number) else { return };
+    let Ok(twin) = table::place(number) else { return };
     if let Some(State::Ready(loaded)) = twin.read().as_ref().filter(|state| state.owner() == d.id) {
         let drive = PLACES[number as usize].drive.lock().take();
         end(loaded, drive, false);

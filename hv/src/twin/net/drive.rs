@@ -1,9 +1,9 @@
 //! Who runs a card, and when.
 
-use super::card::{end, wanted, Drive, Place, NR_ATTACHED, PLACES};
+use super::card::end;
 use super::lines;
-use super::queue::Outgoing;
-use super::turn::{Stop, Turn};
+use super::place::{wanted, Drive, Place, Waits, NR_ATTACHED, PLACES};
+use super::turn::{Ended, Stop, Turn, BUSY_NS};
 use crate::arch::tsc;
 use crate::cpu::percpu::{pending, this_cpu};
 use crate::cpu::Interruptible;
@@ -11,54 +11,12 @@ use crate::domain::vcpu;
 use crate::guest_warn;
 use crate::irq;
 use crate::sched::{run, timers};
-use crate::twin::{calls, Loaded, State, TWINS};
+use crate::twin::table::{Loaded, State, TWINS};
 use core::sync::atomic::Ordering;
 use twin_abi::op::UPCALL_LIMIT_NS;
 
 /// Until a card that has used up its turn goes on, in ns. Guests run meanwhile.
 const REST_NS: u64 = 50_000;
-/// Until a lock of the domain's is tried again, in ns.
-pub const BUSY_NS: u64 = 100_000;
-
-/// Something that the twin does for its card.
-#[derive(Clone, Copy)]
-pub enum Job {
-    /// The handler of an interrupt.
-    Line(usize),
-    /// A poll.
-    Poll(usize),
-    /// A packet goes to the driver.
-    Send(Outgoing),
-}
-
-/// An invocation that waits.
-pub struct Waits {
-    /// In this instance.
-    pub instance: usize,
-    /// For a lock, which is tried again from here; else for a function of the domain.
-    pub lock: Option<u64>,
-    /// Since when, in ns.
-    pub since_ns: u64,
-}
-
-/// What is under way for a card.
-#[derive(Default)]
-pub struct Progress {
-    /// Interrupts that came and are not handled: bits.
-    pub lines: u32,
-    /// Polls that are the hypervisor's, and are to run: bits.
-    pub polls: u32,
-    /// Packets may wait.
-    pub may_send: bool,
-    /// Not before this time, in ns: the queue is stopped, or somebody else transmits.
-    pub send_at_ns: u64,
-    /// The domain's transmit lock is held.
-    pub has_lock: bool,
-    /// What the twin does, or did when it was aborted.
-    pub job: Option<Job>,
-    /// It waits.
-    pub waits: Option<Waits>,
-}
 
 /// From now on cards are run.
 pub fn install() {
@@ -81,18 +39,6 @@ fn work(mut interruptible: Interruptible<'_>) {
 fn is_wanted(place: &Place) -> bool {
     place.wanted.load(Ordering::SeqCst) != 0
         || (place.due_ns.load(Ordering::Relaxed) != u64::MAX && place.due_ns.load(Ordering::Relaxed) <= tsc::now_ns())
-}
-
-/// How a turn ended.
-pub enum Ended {
-    /// There is nothing to do.
-    Quiet,
-    /// There is more to do.
-    More,
-    /// There is nothing to do before this time, in ns.
-    Until(u64),
-    /// The twin is disabled.
-    Disabled,
 }
 
 /// Runs a card, unless somebody does: then he looks again.
@@ -140,9 +86,9 @@ fn turn(
         return Ended::Disabled;
     }
     let instance = match &progress.waits {
-        None => calls::free_instance(loaded).map(|(instance, _)| instance),
+        None => loaded.free_instance().map(|(instance, _)| instance),
         Some(waits) if now.saturating_sub(waits.since_ns) > UPCALL_LIMIT_NS => {
-            calls::disable(loaded);
+            loaded.disable();
             guest_warn!("d{}: twin {number} is disabled: what it waits for does not come", attached.owner);
             return Ended::Disabled;
         }

@@ -1,7 +1,7 @@
 //! Network cards that a twin drives: what is queued goes out by the driver's own transmit routine, what its polls find comes in.
 //!
 //! A domain gives its twin a card with `TWINOP_ATTACH` ([`card`]). Whoever has packets for it (device channels) takes a [`Slot`], copies
-//! the packet there, sends it, and [`kick`]s the card ([`link`], [`queue`]); what happens to the packet, and what comes from the wire, it
+//! the packet there, sends it, and [`kick`]s the card ([`slot`], [`queue`]); what happens to the packet, and what comes from the wire, it
 //! hears by its [`Hooks`]. It lies beside, so the hooks are installed.
 //!
 //! A card has one *runner* at a time, whichever CPU finds something to do for it on its way out of the hypervisor or while it idles
@@ -13,18 +13,23 @@
 //! with the first three held. The callers of [`reserve`], [`Slot::send`] and [`kick`] may hold any lock of device channels': those are
 //! short, and run no twin.
 
+mod attached;
 mod card;
 mod drive;
 mod lines;
 mod link;
+mod place;
 mod queue;
 mod receive;
+mod slot;
 mod turn;
 mod upcall;
 
-pub use card::{attach, detach, forget, forget_domain, is_attached, Attached};
+pub use attached::Attached;
+pub use card::{attach, detach, forget, forget_domain};
 pub use drive::install as install_work;
-pub use link::{install, kick, reserve, Card, Checksum, Hooks, Piece, Received, Slot, Takes, MAX_CARDS};
-pub use receive::Cookies;
-pub use upcall::next;
-pub(super) use upcall::resume;
+pub use link::{install, Card, Checksum, Hooks, Piece, Received, Takes, MAX_CARDS};
+pub use place::is_attached;
+pub use receive::{Cookies, Source};
+pub use slot::{kick, reserve, Slot};
+pub use upcall::{next, resume};

@@ -1,8 +1,8 @@
 //! What comes from the wire, and what the driver is done with.
 
-use super::card::Attached;
+use super::attached::Attached;
 use super::link::{hooks, Card, Piece, Received};
-use crate::twin::view::DomainView;
+use crate::twin::common::Common;
 use twin_runtime::linux::skb::Frame;
 use twin_runtime::Memory;
 use x86::{MachAddr, Mfn, PAGE_SIZE};
@@ -13,47 +13,60 @@ const CHECKSUM_UNNECESSARY: u8 = 1;
 pub const BOUNCE_PAGES: usize = 4;
 const MOST: usize = BOUNCE_PAGES * PAGE_SIZE;
 
-impl Attached {
+/// What hands frames over: the card, what its twin knows, and the domain's memory.
+pub struct Source<'a, M> {
+    /// The card.
+    pub card: &'a Attached,
+    /// What is known of its buffers.
+    pub common: &'a Common,
+    /// The domain's memory.
+    pub memory: &'a M,
+}
+
+impl<M: Memory> Source<'_, M> {
     /// The driver hands `frame` over. One that lies in a lent buffer is passed on as it is; of others there is a copy. What is longer
     /// than all that there is room for, or is not there, is lost.
-    pub fn receive(&self, domain: &DomainView<'_>, frame: &Frame) {
+    pub fn receive(&self, frame: &Frame) {
         let Some(hooks) = hooks() else { return };
         let is_verified = frame.ip_summed == CHECKSUM_UNNECESSARY;
-        let lent = |len| domain.common.with_pool(|pool| pool.machine_address(frame.skb, frame.mac_header, len));
+        let lent = |len| self.common.with_pool(|pool| pool.machine_address(frame.skb, frame.mac_header, len));
         let whole = (frame.nr_fragments == 0).then(|| lent(frame.len.into())).flatten();
         if let Some(at) = whole {
-            return (hooks.received)(self.card, &Received { pieces: &[piece(at, frame.len as usize)], is_verified });
+            return (hooks.received)(
+                self.card.card,
+                &Received { pieces: &[piece(at, frame.len as usize)], is_verified },
+            );
         }
         let mut pieces = [piece(0, 0); BOUNCE_PAGES];
-        let Some(len) = self.copy(domain, frame) else { return };
+        let Some(len) = self.copy(frame) else { return };
         let mut left = len;
         let mut count = 0;
-        for (to, mfn) in pieces.iter_mut().zip(self.bounce.all()).take(len.div_ceil(PAGE_SIZE)) {
+        for (to, mfn) in pieces.iter_mut().zip(self.card.bounce.all()).take(len.div_ceil(PAGE_SIZE)) {
             *to = piece(mfn.addr().raw(), left.min(PAGE_SIZE));
             left -= left.min(PAGE_SIZE);
             count += 1;
         }
-        (hooks.received)(self.card, &Received { pieces: &pieces[..count], is_verified });
+        (hooks.received)(self.card.card, &Received { pieces: &pieces[..count], is_verified });
     }
 
     /// Copies `frame` into pages of the hypervisor's own; how many bytes. `None`: too many, or they are not there.
-    fn copy(&self, domain: &DomainView<'_>, frame: &Frame) -> Option<usize> {
-        let mut done = self.append(domain, 0, frame.mac_header, frame.len as usize)?;
+    fn copy(&self, frame: &Frame) -> Option<usize> {
+        let mut done = self.append(0, frame.mac_header, frame.len as usize)?;
         for fragment in frame.fragments.get(..frame.nr_fragments)? {
-            let address = domain.common.support.page_address(fragment.page)?.wrapping_add(fragment.offset.into());
-            done = self.append(domain, done, address, fragment.len as usize)?;
+            let address = self.common.support.page_address(fragment.page)?.wrapping_add(fragment.offset.into());
+            done = self.append(done, address, fragment.len as usize)?;
         }
         Some(done)
     }
 
     /// Copies `len` bytes of the domain's at `address` behind the first `done`; how many there are then.
-    fn append(&self, domain: &DomainView<'_>, mut done: usize, mut address: u64, len: usize) -> Option<usize> {
+    fn append(&self, mut done: usize, mut address: u64, len: usize) -> Option<usize> {
         let end = done.checked_add(len).filter(|end| *end <= MOST)?;
         let mut chunk = [0; 256];
         while done < end {
             let now = (end - done).min(chunk.len()).min(PAGE_SIZE - done % PAGE_SIZE);
-            domain.read(address, &mut chunk[..now]).ok()?;
-            self.bounce.put(done, &chunk[..now]);
+            self.memory.read(address, &mut chunk[..now]).ok()?;
+            self.card.bounce.put(done, &chunk[..now]);
             done += now;
             address = address.wrapping_add(now as u64);
         }

@@ -1,9 +1,9 @@
 //! What a card's runner does, in the mirror: handlers, polls, packets.
 
-use super::card::{Attached, Place};
-use super::drive::{Ended, Job, Progress, Waits, BUSY_NS};
+use super::attached::Attached;
 use super::lines;
 use super::link::hooks;
+use super::place::{Job, Place, Progress, Waits};
 use super::queue::Outgoing;
 use crate::arch::tsc;
 use crate::cpu::Interruptible;
@@ -12,13 +12,15 @@ use crate::sync::MutexGuard;
 use crate::twin::instance::Slot;
 use crate::twin::run::{self, Begin, How};
 use crate::twin::session::Session;
-use crate::twin::{calls, Loaded};
+use crate::twin::table::Loaded;
 use core::sync::atomic::Ordering;
 use twin_runtime::linux::queue::Begun;
 use twin_runtime::linux::skb::Packet;
 use twin_runtime::linux::{lock, Stop as RoutineStop};
 use twin_runtime::Reason;
 
+/// Until a lock of the domain's is tried again, in ns.
+pub const BUSY_NS: u64 = 100_000;
 /// What a turn may cost: packets that are received or sent, and invocations.
 const BUDGET: u32 = 192;
 /// Packets that are sent at once, before it is looked whether something came.
@@ -29,6 +31,18 @@ const STOPPED_NS: u64 = 1_000_000;
 const MOST_NS: u64 = 2_000_000_000;
 /// What a transmit routine returns is below this if it has taken the packet, and negative if it has lost it.
 const NOT_TAKEN: i32 = 0x10;
+
+/// How a turn ended.
+pub enum Ended {
+    /// There is nothing to do.
+    Quiet,
+    /// There is more to do.
+    More,
+    /// There is nothing to do before this time, in ns.
+    Until(u64),
+    /// The twin is disabled.
+    Disabled,
+}
 
 /// Why a turn ends early.
 pub enum Stop {
@@ -137,7 +151,7 @@ impl<'a> Turn<'a> {
                 Err(Stop::Waits)
             }
             How::Aborted(abort) => {
-                calls::disable(self.loaded);
+                self.loaded.disable();
                 guest_warn!("d{}: twin {} is disabled: {abort}", self.attached.owner, self.number);
                 Err(Stop::Ends)
             }
@@ -154,7 +168,7 @@ impl<'a> Turn<'a> {
 
     /// A routine found what must not be.
     fn ends<T>(&mut self, reason: Reason) -> Result<T, Stop> {
-        calls::disable(self.loaded);
+        self.loaded.disable();
         guest_warn!("d{}: twin {} is disabled: {reason:x?}", self.attached.owner, self.number);
         Err(Stop::Ends)
     }

@@ -1,18 +1,18 @@
 //! A card's invocations that wait for functions of the domain: the domain fetches what they wait for, and goes on with them.
 
-use super::card::{want, wanted, Drive, PLACES};
+use super::place::{want, wanted, Drive, PLACES};
 use super::turn::{Stop, Turn};
 use crate::cpu::Interruptible;
 use crate::domain::Domain;
-use crate::twin::{self, calls, Loaded};
+use crate::twin::table::{self, Loaded};
 use twin_abi::op::{reason, TwinCall};
 use xen_abi::errno::Errno;
 
 /// Says in `call` what the card of `d`'s twin `call.twin` waits for. Each is told once. Errors: ENOENT; EBUSY while the twin is loaded or
 /// unloaded; EIO if it is disabled.
 pub fn next(d: &Domain, call: &mut TwinCall) -> Result<(), Errno> {
-    let twin = twin::place(call.twin)?.try_read().ok_or(Errno::EBUSY)?;
-    let loaded = calls::usable(twin::ready(&twin, d)?)?;
+    let twin = table::place(call.twin)?.try_read().ok_or(Errno::EBUSY)?;
+    let loaded = table::ready(&twin, d)?.usable()?;
     let mut slots = loaded.instances.iter().map(|instance| instance.slot.try_lock());
     let found = slots.by_ref().enumerate().find_map(|(number, slot)| {
         let to_call = slot?.waiting.as_mut()?.to_fetch.take()?;
@@ -25,11 +25,7 @@ pub fn next(d: &Domain, call: &mut TwinCall) -> Result<(), Errno> {
 
 /// Goes on with what waits in `call.instance`, if that is the card's. `false`: it is not. Errors: EBUSY if it waits for something else
 /// by now; ENOENT for a domain that is gone.
-pub(in crate::twin) fn resume(
-    loaded: &Loaded,
-    call: &mut TwinCall,
-    interruptible: Interruptible<'_>,
-) -> Result<bool, Errno> {
+pub fn resume(loaded: &Loaded, call: &mut TwinCall, interruptible: Interruptible<'_>) -> Result<bool, Errno> {
     let (number, instance) = (call.twin as usize, call.instance as usize);
     let place = &PLACES[number];
     let mut drive = place.drive.lock();

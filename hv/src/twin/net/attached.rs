@@ -1,0 +1,71 @@
+//! A card as its domain has given it to its twin. It does not change.
+
+use super::link::Card;
+use crate::domain;
+use crate::domain::event::Receiver;
+use crate::sched::Cause;
+use crate::twin::instance::Frames;
+use alloc::vec::Vec;
+use twin_abi::op::{TwinIrq, TwinNapi};
+use xen_abi::event::Port;
+
+/// An interrupt of a card.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Line {
+    /// The domain's port.
+    pub port: Port,
+    /// What it is bound to.
+    pub pirq: u32,
+}
+
+/// See the module.
+pub struct Attached {
+    /// Its name.
+    pub card: Card,
+    /// The driver domain.
+    pub owner: u16,
+    /// Its `net_device`.
+    pub device: u64,
+    /// Its transmit routine.
+    pub start_xmit: u64,
+    /// The `netdev_queue` by which it sends: the first.
+    pub queue: u64,
+    /// Its polls.
+    pub napis: Vec<TwinNapi>,
+    /// Its interrupts.
+    pub irqs: Vec<(TwinIrq, Line)>,
+    /// The domain's port, which is raised when there is something for the domain.
+    pub port: u32,
+    /// Room for frames that do not lie in one lent buffer. Only the runner uses it.
+    pub bounce: Frames,
+}
+
+impl Attached {
+    /// Number of the poll of this `napi_struct`, if it is the card's.
+    pub fn poll_of(&self, napi: u64) -> Option<usize> {
+        self.napis.iter().position(|own| own.napi == napi)
+    }
+
+    /// A poll.
+    pub fn napi(&self, number: usize) -> Option<TwinNapi> {
+        self.napis.get(number).copied()
+    }
+
+    /// An interrupt.
+    pub fn irq(&self, number: usize) -> Option<(TwinIrq, Line)> {
+        self.irqs.get(number).copied()
+    }
+
+    /// What the hypervisor calls the port: no name of device channels', which have bits above those of a place.
+    #[allow(clippy::cast_possible_truncation, reason = "a small number")]
+    pub fn cookie(&self) -> u32 {
+        self.card.place() as u32
+    }
+
+    /// Tells the domain that there is something for it.
+    pub fn notify(&self) {
+        if let Some(d) = domain::find(self.owner) {
+            d.events.lock().raise_hypervisor(&Receiver(&d, Cause::Sender), self.port, self.cookie());
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! The twins that are loaded, or being loaded, each in a place.
+//!
+//! Lock order: a twin's place, an instance's slot, then what is [`Common`], of which one lock is held at a time (but what is lent is
+//! locked inside what is held); before the domain's locks.
+
+use super::common::Common;
+use super::instance::{self, Frames, Instance, Slot, MAX_TWINS};
+use super::space::Mirror;
+use crate::cpu::percpu;
+use crate::domain::Domain;
+use crate::mem::{self, copy};
+use crate::sync::{MutexGuard, RwLock};
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use twin_abi::op::TwinLoad;
+use twin_verify::Verifier;
+use xen_abi::errno::Errno;
+
+/// An image in memory of the hypervisor's own. What refers to it must go first.
+pub struct ImageBytes(*mut [u8]);
+
+// SAFETY: the bytes are only this value's, and do not change.
+unsafe impl Send for ImageBytes {}
+// SAFETY: as above.
+unsafe impl Sync for ImageBytes {}
+
+impl ImageBytes {
+    /// Copies `bytes` bytes from `address` of the running domain. Errors: ENOMEM, EFAULT.
+    pub fn copy_in(address: u64, bytes: u32) -> Result<Self, Errno> {
+        let mut copy: Vec<u8> = Vec::new();
+        copy.try_reserve_exact(bytes as usize).map_err(|_| Errno::ENOMEM)?;
+        copy.resize(bytes as usize, 0);
+        copy::from_guest(&mut copy, address)?;
+        if !mem::frames::has_headroom() {
+            return Err(Errno::ENOMEM);
+        }
+        Ok(Self(Box::into_raw(copy.into_boxed_slice())))
+    }
+
+    /// The bytes.
+    ///
+    /// # Safety
+    /// 1. The result is no longer used when `self` is dropped.
+    pub unsafe fn get(&self) -> &'static [u8] {
+        // SAFETY: from `Box::into_raw`; valid until the drop (1).
+        unsafe { &*self.0 }
+    }
+}
+
+impl Drop for ImageBytes {
+    fn drop(&mut self) {
+        // SAFETY: made by `copy_in`, dropped once.
+        drop(unsafe { Box::from_raw(self.0) });
+    }
+}
+
+/// What is in a place.
+pub enum State {
+    /// An image that is being verified.
+    Verifying(Verifying),
+    /// A twin.
+    Ready(Loaded),
+}
+
+/// An image that is being verified. Fields that refer to others come first.
+pub struct Verifying {
+    pub verifier: Verifier<'static>,
+    pub common: Common,
+    pub owner: u16,
+    pub request: TwinLoad,
+    pub image: ImageBytes,
+}
+
+/// A twin that is loaded. Fields that refer to others come first.
+pub struct Loaded {
+    pub instances: Vec<Instance>,
+    pub code: Option<Frames>,
+    pub mirror: Mirror,
+    pub common: Common,
+    /// The domain whose driver it is.
+    pub owner: u16,
+    pub budget: u64,
+    pub functions: u32,
+    pub code_bytes: u64,
+    pub invocations: AtomicU64,
+    pub aborts: AtomicU64,
+    pub disabled: AtomicBool,
+    /// It is being taken down.
+    pub is_going: bool,
+    /// What the instances' gates refer to.
+    pub _image: ImageBytes,
+}
+
+impl State {
+    /// Whose it is.
+    pub fn owner(&self) -> u16 {
+        match self {
+            Self::Verifying(verifying) => verifying.owner,
+            Self::Ready(loaded) => loaded.owner,
+        }
+    }
+}
+
+/// A place for a twin.
+pub type Place = RwLock<Option<State>>;
+/// All places.
+pub static TWINS: [Place; MAX_TWINS] = [const { Place::new(None) }; MAX_TWINS];
+
+impl Loaded {
+    /// Takes the mappings away, then what was mapped.
+    pub fn take_down(&mut self, number: usize) {
+        instance::unmap(number, self.code_bytes);
+        self.instances.clear();
+        self.code = None;
+    }
+
+    /// It, if it may run, with memory to say so if it comes to grief. Errors: EIO if it is disabled; ENOMEM.
+    pub fn usable(&self) -> Result<&Self, Errno> {
+        if self.disabled.load(Ordering::Acquire) {
+            return Err(Errno::EIO);
+        }
+        // An abort is told in words.
+        if mem::frames::has_headroom() {
+            Ok(self)
+        } else {
+            Err(Errno::ENOMEM)
+        }
+    }
+
+    /// An instance that nobody uses: this CPU's own, or another one's.
+    pub fn free_instance(&self) -> Option<(usize, MutexGuard<'_, Slot>)> {
+        let count = self.instances.len();
+        let own = percpu::this_cpu().cpu as usize;
+        let numbers = (0..count).map(|n| (own + n) % count);
+        numbers.into_iter().find_map(|number| {
+            let slot = self.instances[number].slot.try_lock().filter(|slot| slot.waiting.is_none())?;
+            Some((number, slot))
+        })
+    }
+
+    /// An invocation was aborted: there is no other.
+    pub fn disable(&self) {
+        self.aborts.fetch_add(1, Ordering::Relaxed);
+        self.disabled.store(true, Ordering::Release);
+    }
+}
+
+/// The place of twin `number`.
+pub fn place(number: u32) -> Result<&'static Place, Errno> {
+    TWINS.get(number as usize).ok_or(Errno::ENOENT)
+}
+
+/// The twin of `d` in `place`, if it is one that can run.
+pub fn ready<'a>(place: &'a Option<State>, d: &Domain) -> Result<&'a Loaded, Errno> {
+    match place {
+        Some(State::Ready(loaded)) if loaded.owner == d.id && !loaded.is_going => Ok(loaded),
+        _ => Err(Errno::ENOENT),
+    }
+}
+
+/// Does something with what the twin in place `number`, which does not go meanwhile, shares with others.
+pub fn with_common<R>(number: usize, work: impl FnOnce(&Common) -> R) -> Option<R> {
+    match TWINS[number].read().as_ref() {
+        Some(State::Ready(loaded)) => Some(work(&loaded.common)),
+        _ => None,
+    }
+}
