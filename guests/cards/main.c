@@ -62,6 +62,21 @@ static void into_it(void)
 	check(nr_notes(FREE_SKB) == 0, "a lent buffer is to be freed");
 }
 
+/* While the domain sleeps, and its CPU with it. */
+static void asleep(void)
+{
+	send_out(60, 1);
+	card->nr_gone = card->nr_sent;
+	u64 nr = card->nr_interrupts, start = now_ns();
+	HC3(vcpu_op, VCPUOP_set_singleshot_timer, 0, &((struct { u64 at; u32 flags, pad; }){ start + 1000000000, 0, 0 }));
+	asm volatile("out %0, $0x70\n\tin $0x71, %0" : : "a"((u8)0xc));
+	while (!nr_answers(&guest) && now_ns() < start + 900000000)
+		HC1(sched_op, SCHEDOP_block);
+	check(card->nr_interrupts != nr, "the twin does not run while the domain sleeps");
+	check_answers(1, "asleep");
+	HC3(vcpu_op, VCPUOP_stop_singleshot_timer, 0, 0);
+}
+
 /* The domain keeps an interrupt from itself, and gets it. */
 static void masked(void)
 {
@@ -179,6 +194,7 @@ void test_main(void)
 	audit();
 	out_of_it();
 	into_it();
+	asleep();
 	masked();
 	held_up();
 	calls_out();

@@ -1,20 +1,21 @@
 //! The areas of a twin on one CPU, as `twin_abi::layout` arranges them, with its stack, its stubs and its save page.
 
 use crate::cpu::percpu::MAX_CPUS;
-use crate::mem::{frames, layout, paging, phys_to_virt, vmap};
+use crate::mem::{layout, paging, phys_to_virt, vmap};
 use crate::sync::Mutex;
 use crate::twin::entry;
+use crate::twin::frames::Frames;
 use crate::twin::run::ToCall;
 use crate::twin::space::{unsafe_area, Mirror, DATA};
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::Ordering;
 use twin_abi::layout::{
     CALL_TABLE_OFFSET, CODE_OFFSET, CONST_OFFSET, CTX_OFFSET, IMPORT_OFFSET, MAX_CODE, STACK_GUARD, STACK_SIZE,
 };
 use twin_runtime::gate::{self, Twin};
 use twin_runtime::instance::{Areas, Config};
 use twin_runtime::stubs::{save, special, Stubs};
-use x86::{Mfn, PteFlags, PAGE_SIZE};
+use x86::{PteFlags, PAGE_SIZE};
 
 /// Twins at a time.
 pub const MAX_TWINS: usize = 32;
@@ -36,59 +37,6 @@ const _: () = assert!(layout::TWINS + TWIN_BYTES * MAX_TWINS as u64 <= layout::T
 /// As in `paging`, but not global: an unloaded twin's translations go with a complete flush.
 const READ_ONLY: PteFlags = paging::READ_ONLY.difference(PteFlags::G);
 const EXECUTE: PteFlags = paging::EXECUTE.difference(PteFlags::G);
-
-/// Frames of the hypervisor's own, given back when dropped. Nothing may map them any more then.
-pub struct Frames(Vec<Mfn>);
-
-impl Frames {
-    /// `count` zeroed ones. `None` when out of memory.
-    pub fn new(count: usize) -> Option<Self> {
-        let mut own = Self(Vec::new());
-        own.0.try_reserve_exact(count).ok()?;
-        for _ in 0..count {
-            own.0.push(frames::alloc_table()?);
-        }
-        Some(own)
-    }
-
-    /// As many as `bytes` need, with those in them.
-    pub fn with(bytes: &[u8]) -> Option<Self> {
-        let own = Self::new(bytes.len().div_ceil(PAGE_SIZE))?;
-        for (mfn, page) in own.0.iter().zip(bytes.chunks(PAGE_SIZE)) {
-            // SAFETY: a frame of ours in the direct map that nobody else knows yet, at least as long as the piece.
-            unsafe { core::ptr::copy_nonoverlapping(page.as_ptr(), phys_to_virt(mfn.addr()), page.len()) };
-        }
-        Some(own)
-    }
-
-    /// The frames.
-    pub fn all(&self) -> &[Mfn] {
-        &self.0
-    }
-
-    /// Writes `bytes` at `offset` of all of them, which must be inside of one.
-    pub fn put(&self, offset: usize, bytes: &[u8]) {
-        let Some(mfn) = self.0.get(offset / PAGE_SIZE).filter(|_| offset % PAGE_SIZE + bytes.len() <= PAGE_SIZE) else {
-            return;
-        };
-        let to = phys_to_virt(mfn.addr()).wrapping_add(offset % PAGE_SIZE);
-        // SAFETY: inside a frame of ours in the direct map, in which no Rust object lies.
-        unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
-    }
-
-    /// Word `index` of the first frame.
-    fn word(&self, index: u64) -> &AtomicU64 {
-        debug_assert!((index as usize) < PAGE_SIZE / 8);
-        // SAFETY: callers name words of a page; the frame is ours while `self` lives; twins change it, so atomics.
-        unsafe { AtomicU64::from_ptr(phys_to_virt(self.0[0].addr()).cast::<u64>().add(index as usize)) }
-    }
-}
-
-impl Drop for Frames {
-    fn drop(&mut self) {
-        self.0.drain(..).for_each(frames::free_table);
-    }
-}
 
 /// A twin on one CPU.
 pub struct Instance {

@@ -12,6 +12,7 @@
 pub mod calls;
 pub mod common;
 pub mod entry;
+mod frames;
 pub mod instance;
 pub mod net;
 mod run;
@@ -27,8 +28,9 @@ use crate::mem::guest_ptr::GuestPtr;
 use alloc::vec::Vec;
 use common::Common;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use frames::Frames;
 use hv_core::mmu::Audit;
-use instance::{Frames, Instance, Plan, MAX_TWINS};
+use instance::{Instance, Plan, MAX_TWINS};
 use space::Mirror;
 use table::{place, ready, ImageBytes, Loaded, State, Verifying, TWINS};
 use twin_abi::image::Mode;
@@ -84,7 +86,10 @@ pub fn begin(d: &Domain, request: &TwinLoad) -> Result<u32, NotLoaded> {
     // SAFETY: `Verifying` and `Loaded` drop what refers to the bytes before the bytes.
     let verifier = Verifier::new(unsafe { image.get() }, &policy).map_err(NotLoaded::Refused)?;
     for (number, place) in (0..).zip(&TWINS) {
-        // One that is in use is not empty.
+        // One that is in use is not empty; and who uses it finds it open.
+        if place.try_read().is_none_or(|place| place.is_some()) {
+            continue;
+        }
         let Some(mut place) = place.try_write() else { continue };
         if place.is_none() {
             *place = Some(State::Verifying(Verifying { verifier, common, owner: d.id, request: *request, image }));

@@ -4,7 +4,8 @@
 //! locked inside what is held); before the domain's locks.
 
 use super::common::Common;
-use super::instance::{self, Frames, Instance, Slot, MAX_TWINS};
+use super::frames::Frames;
+use super::instance::{self, Instance, Slot, MAX_TWINS};
 use super::space::Mirror;
 use crate::cpu::percpu;
 use crate::domain::Domain;

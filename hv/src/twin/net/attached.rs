@@ -4,7 +4,7 @@ use super::link::Card;
 use crate::domain;
 use crate::domain::event::Receiver;
 use crate::sched::Cause;
-use crate::twin::instance::Frames;
+use crate::twin::frames::Frames;
 use alloc::vec::Vec;
 use twin_abi::op::{TwinIrq, TwinNapi};
 use xen_abi::event::Port;

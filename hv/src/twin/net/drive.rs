@@ -24,7 +24,7 @@ pub fn install() {
     irq::guest::install_taker(lines::came);
 }
 
-/// Runs the cards of which something is wanted.
+/// Runs the cards of which something is wanted, and those whose time has come.
 fn work(mut interruptible: Interruptible<'_>) {
     if NR_ATTACHED.load(Ordering::Relaxed) == 0 {
         return;
@@ -33,6 +33,11 @@ fn work(mut interruptible: Interruptible<'_>) {
         if is_wanted(place) {
             run_card(number, place, interruptible.again());
         }
+    }
+    // There is one timer for all.
+    let next = PLACES.iter().map(|place| place.due_ns.load(Ordering::Relaxed)).min().unwrap_or(u64::MAX);
+    if next != u64::MAX {
+        timers::arm_cards(next);
     }
 }
 
@@ -67,7 +72,6 @@ fn run_card(number: usize, place: &Place, mut interruptible: Interruptible<'_>) 
 /// The card is looked at again at `ns`.
 fn look_at(place: &Place, ns: u64) {
     place.due_ns.store(ns, Ordering::Relaxed);
-    timers::arm_cards(ns);
 }
 
 /// One turn of a card.

@@ -1,12 +1,11 @@
 //! What a card and those who send and receive by it are to each other.
 
 use crate::sync::Once;
-use crate::twin::instance::MAX_TWINS;
 use x86::Mfn;
 use xen_abi::errno::Errno;
 
 /// Cards at one time, of which each has a place: its twin's.
-pub const MAX_CARDS: usize = MAX_TWINS;
+pub const MAX_CARDS: usize = 32;
 
 /// Names an attached card. The number is not used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! The places of cards, each its twin's: what is under way, what waits to be sent, which interrupts came.
 
 use super::attached::{Attached, Line};
-use super::link::Card;
+use super::link::{Card, MAX_CARDS};
 use super::queue::{Outgoing, Queue};
 use crate::cpu::percpu::{pending, this_cpu};
 use crate::sync::Mutex;
@@ -141,7 +141,7 @@ pub static PLACES: [Place; MAX_TWINS] = [const {
 pub static NR_ATTACHED: AtomicU32 = AtomicU32::new(0);
 /// The places with a card, or with one that comes.
 pub static HAS_CARD: AtomicU32 = AtomicU32::new(0);
-const _: () = assert!(MAX_TWINS == 32);
+const _: () = assert!(MAX_TWINS == MAX_CARDS && MAX_CARDS == u32::BITS as usize);
 
 /// What waits to be sent by `card`, or by the card that has its place now.
 pub fn queue(card: Card) -> &'static Mutex<Queue> {

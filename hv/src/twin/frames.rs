@@ -1,0 +1,59 @@
+//! Frames of the hypervisor's own that a twin is made of, or its card.
+
+use crate::mem::{frames, phys_to_virt};
+use alloc::vec::Vec;
+use core::sync::atomic::AtomicU64;
+use x86::{Mfn, PAGE_SIZE};
+
+/// Frames of the hypervisor's own, given back when dropped. Nothing may map them any more then.
+pub struct Frames(Vec<Mfn>);
+
+impl Frames {
+    /// `count` zeroed ones. `None` when out of memory.
+    pub fn new(count: usize) -> Option<Self> {
+        let mut own = Self(Vec::new());
+        own.0.try_reserve_exact(count).ok()?;
+        for _ in 0..count {
+            own.0.push(frames::alloc_table()?);
+        }
+        Some(own)
+    }
+
+    /// As many as `bytes` need, with those in them.
+    pub fn with(bytes: &[u8]) -> Option<Self> {
+        let own = Self::new(bytes.len().div_ceil(PAGE_SIZE))?;
+        for (mfn, page) in own.0.iter().zip(bytes.chunks(PAGE_SIZE)) {
+            // SAFETY: a frame of ours in the direct map that nobody else knows yet, at least as long as the piece.
+            unsafe { core::ptr::copy_nonoverlapping(page.as_ptr(), phys_to_virt(mfn.addr()), page.len()) };
+        }
+        Some(own)
+    }
+
+    /// The frames.
+    pub fn all(&self) -> &[Mfn] {
+        &self.0
+    }
+
+    /// Writes `bytes` at `offset` of all of them, which must be inside of one.
+    pub fn put(&self, offset: usize, bytes: &[u8]) {
+        let Some(mfn) = self.0.get(offset / PAGE_SIZE).filter(|_| offset % PAGE_SIZE + bytes.len() <= PAGE_SIZE) else {
+            return;
+        };
+        let to = phys_to_virt(mfn.addr()).wrapping_add(offset % PAGE_SIZE);
+        // SAFETY: inside a frame of ours in the direct map, in which no Rust object lies.
+        unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+    }
+
+    /// Word `index` of the first frame.
+    pub fn word(&self, index: u64) -> &AtomicU64 {
+        debug_assert!((index as usize) < PAGE_SIZE / 8);
+        // SAFETY: callers name words of a page; the frame is ours while `self` lives; twins change it, so atomics.
+        unsafe { AtomicU64::from_ptr(phys_to_virt(self.0[0].addr()).cast::<u64>().add(index as usize)) }
+    }
+}
+
+impl Drop for Frames {
+    fn drop(&mut self) {
+        self.0.drain(..).for_each(frames::free_table);
+    }
+}
