@@ -2,6 +2,7 @@
  * Twins: images are verified and loaded, run on this domain's memory and nothing else, end whatever they do, and leave nothing
  * behind. (cpus: 2) (shares: twins) (differs: stock Xen has no twins)
  */
+#include "events.h"
 #include "twins.h"
 
 const char test_name[] = "twins";
@@ -154,6 +155,20 @@ static void endless_loop_ends_by_time(void)
 	u64 took_ms = (now_ns() - start) / 1000000;
 	check(last.reason == TIME_OUT && took_ms >= 100, "an endless loop: reason %u after %lu ms", last.reason, took_ms);
 	check_result(unload(request.twin), 0, "unloading");
+	/* Also if the timer fires on the way there: a timer of this vCPU's is due then. */
+	for (u32 n = 0; n < 12; n++) {
+		struct {
+			u64 at;
+			u32 flags;
+		} timer = { 0, 0 };
+		check_result(hypercall(HC_twin_op, TWINOP_LOAD, (u64)&request, 0, 0, 0), 0, "loading it again");
+		last = (struct twin_call){ .twin = request.twin, .function = TEXT };
+		timer.at = now_ns() + (n + 1) * 2000;
+		HC3(vcpu_op, VCPUOP_set_singleshot_timer, 0, &timer);
+		hypercall(HC_twin_op, TWINOP_CALL, (u64)&last, 0, 0, 0);
+		check(last.reason == TIME_OUT, "an endless loop beside a timer: reason %u", last.reason);
+		check_result(unload(request.twin), 0, "unloading");
+	}
 }
 
 /* What the domain enters into its root after the twin was loaded, the twin finds. */

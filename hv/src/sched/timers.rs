@@ -23,6 +23,8 @@ pub enum Kind {
     Watchdog = 3,
 }
 const KINDS: u32 = 4;
+/// So much later than now the timer fires again at the earliest: what it interrupts has to get on.
+const SOON_NS: u64 = 20_000;
 /// The timer, of whichever CPU, at which interrupts that the storm guard holds are let through again.
 const IRQ_RELEASE: TimerId = MAX_VCPUS_TOTAL as u32 * KINDS;
 
@@ -124,9 +126,24 @@ pub fn set_slice_end(end_ns: u64) {
     mine.fire_by(end_ns);
 }
 
-/// The timer of this CPU fires at `deadline_ns` at the latest. What is due then is found out when it has.
-pub fn fire_by(deadline_ns: u64) {
-    of(this_cpu().cpu).fire_by(deadline_ns);
+/// The timer of this CPU fires at `deadline_ns` at the latest, also if it has fired and what was due then is not done yet. What is due is
+/// found out when it has.
+pub fn fire_surely_by(deadline_ns: u64) {
+    let mine = of(this_cpu().cpu);
+    let (now, armed) = (tsc::now_ns(), mine.armed_ns.load(Ordering::Relaxed));
+    if armed > deadline_ns {
+        mine.armed_ns.store(deadline_ns, Ordering::Relaxed);
+    }
+    if armed <= now || armed > deadline_ns {
+        timer_hw::arm(deadline_ns.max(now.saturating_add(SOON_NS)));
+    }
+}
+
+/// The same after an interrupt, which may have been the timer's: it fires again.
+pub fn fire_again_by(deadline_ns: u64) {
+    let (now, armed) = (tsc::now_ns(), of(this_cpu().cpu).armed_ns.load(Ordering::Relaxed));
+    let next = if armed > now { armed.min(deadline_ns) } else { deadline_ns };
+    timer_hw::arm(next.max(now.saturating_add(SOON_NS)));
 }
 
 impl CpuTimers {

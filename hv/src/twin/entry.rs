@@ -237,14 +237,13 @@ pub fn interrupted(regs: &mut CpuUserRegs) {
     if place.is_null() {
         return;
     }
-    // SAFETY: as in `trap`.
-    let instance = unsafe { (*place).instance };
-    if !instance.is_code(regs.rip) {
-        // It is on its way to a gate, which asks for the time too.
-        return;
-    }
-    // SAFETY: as in `trap`.
+    // SAFETY: as in `trap`: gates run with interrupts off, so it is the twin or a stub that was interrupted.
     let running = unsafe { &mut *place };
+    let instance = running.instance;
+    if !instance.is_code(regs.rip) {
+        // It is on its way into the code, or to a gate, which asks for the time too.
+        return running.keep_timer();
+    }
     if running.is_out_of_time(regs.rip) {
         lead_out(instance, regs);
     }

@@ -1,6 +1,6 @@
 //! One invocation of a twin under way: who serves its gates, and how it ends.
 
-use crate::arch::timer_hw;
+use crate::sched::timers;
 use crate::twin::entry::Kept;
 use crate::twin::instance::Instance;
 use crate::twin::view::DomainView;
@@ -120,10 +120,15 @@ impl Running<'_, '_> {
         self.abort = Some(Abort::exception(&self.image(), offset, vector, address, budget, in_guard));
     }
 
+    /// The twin, or a stub on its way, was interrupted: perhaps by the timer, which has to fire again.
+    pub fn keep_timer(&self) {
+        timers::fire_again_by(self.domain.deadline_ns());
+    }
+
     /// The twin was interrupted at `rip`. Whether its time is over, which ends the invocation. Else the timer fires when it is.
     pub fn is_out_of_time(&mut self, rip: u64) -> bool {
         if !self.domain.is_out_of_time() {
-            timer_hw::arm(self.domain.deadline_ns());
+            self.keep_timer();
             return false;
         }
         self.abort = Some(Abort::at(&self.image(), self.code_offset(rip), Reason::TimeOut));

@@ -1,8 +1,9 @@
 //! The driver domain as the runtime sees it, in the mirror's address space, and what drivers ask the hypervisor for.
 
-use crate::arch::{timer_hw, tsc};
+use crate::arch::tsc;
 use crate::cpu::requests;
 use crate::mem::copy;
+use crate::sched::timers;
 use crate::twin::common::Common;
 use crate::twin::entry;
 use crate::twin::instance::Instance;
@@ -194,7 +195,7 @@ impl Embedder for DomainView<'_> {
             self.graces.set(left);
             self.deadline_ns.set(now.saturating_add(GRACE_NS));
             // The shot for the one before may have been spent on the way to a gate.
-            timer_hw::arm(self.deadline_ns.get());
+            timers::fire_again_by(self.deadline_ns.get());
             return false;
         }
         true
