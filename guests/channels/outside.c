@@ -88,8 +88,15 @@ static void one_or_none(void)
 	out.rx->req_prod = out.rx->rsp_prod;
 	send(&a, stranger, a.mac, 60, 1);
 	check(nr_answers(&a) == 0, "a packet that has to wait is answered");
+	/* So does all that is in a sender's ring: it is held back, as by a network card. */
+	for (u32 n = 1; n < 200; n++)
+		send(&a, stranger, a.mac, 60, 1);
+	check(nr_answers(&a) == 0, "%u packets that have to wait are answered", nr_answers(&a));
+	check(status_of(&a).tx_waiting == 200, "%u packets wait", status_of(&a).tx_waiting);
 	audit();
 	disconnect_front(&out);
+	for (u32 n = 1; n < 200; n++)
+		check(answer(&a) == 0, "when the way out goes: an error");
 	answered(&a, "when the way out goes");
 	send(&a, stranger, a.mac, 60, 2);
 	answered(&a, "without a way out");

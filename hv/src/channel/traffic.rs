@@ -20,7 +20,7 @@ const EACH: u32 = 1 << 10;
 /// How often it is looked whether a guest has posted pages meanwhile. One that posts and takes back gets no more.
 const LOOKS: u32 = 3;
 /// Slots of a sender that may wait for their receivers. The rest of its ring is for what goes elsewhere: one who takes nothing
-/// keeps nobody from sending to others.
+/// keeps nobody from sending to others. All of it may wait for the way out: there a sender is held back, as by a network card.
 const MAY_WAIT: u32 = XEN_NETIF_TX_RING_SIZE / 2;
 /// Packets that wait are looked at so often, in ns.
 pub const TICK_NS: u64 = 1_000_000_000;
@@ -102,9 +102,10 @@ fn ended(tx: &mut Tx) -> bool {
 fn pass_on(tx: &mut Tx, guest: &Domain, table: &Table, token: Token, now: u64, budget: &mut Budget) {
     let sender = tx.line.handle;
     let item = Item { sender, token, progress: Progress::default() };
-    let may_wait = tx.queue.unanswered() <= MAY_WAIT;
+    let forward = table.forward(PortId(sender.place()), tx.packet.header());
+    let may_wait = tx.queue.unanswered() <= MAY_WAIT || table.uplink().is_some_and(|out| forward == Forward::To(out));
     let mut batch = Batch { table, switch: tx.line.switch, now, may_wait, budget };
-    let is_done = match table.forward(PortId(sender.place()), tx.packet.header()) {
+    let is_done = match forward {
         Forward::To(port) => batch.pass(tx, port, item),
         Forward::Flood => {
             for port in table.others(PortId(sender.place())) {
