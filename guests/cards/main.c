@@ -91,15 +91,22 @@ static void masked(void)
 	evtchn(EVTCHN_unmask, &irq_port);
 	UNTIL(!is_pending(irq_port), "the domain's interrupt");
 	all_gone("unmasked");
-	/* With its ears shut it gets them, too. */
+	/* With its ears shut it keeps the twin out as well, until it opens them. */
 	before = card->nr_interrupts;
 	shared->vcpu[0].upcall_mask = 1;
 	asm volatile("out %0, $0x70\n\tin $0x71, %0" : : "a"((u8)0xc));
-	UNTIL(is_pending(irq_port), "an interrupt for shut ears");
-	check(card->nr_interrupts == before, "the twin interrupts a vCPU that has shut its ears");
+	u64 end = now_ns() + 50000000;
+	while (now_ns() < end)
+		HC1(sched_op, SCHEDOP_yield);
+	check(card->nr_interrupts == before && !is_pending(irq_port), "the twin interrupts a vCPU that has shut its ears");
 	shared->vcpu[0].upcall_mask = 0;
-	HC1(sched_op, SCHEDOP_yield);
-	UNTIL(!is_pending(irq_port), "ears are open again");
+	UNTIL(card->nr_interrupts != before, "ears are open again");
+	/* What its own kernel frees comes back. */
+	send_out(60, 2);
+	*(u32 *)word(card->tx[(card->nr_sent - 1) % 64], SKB_USERS) = 1;
+	card->nr_gone = card->nr_done = card->nr_sent;
+	UNTIL(nr_answers(&guest) == 1, "what the domain has freed");
+	check_answers(1, "what the domain has freed");
 }
 
 /* A stopped queue, a driver without room, and somebody else who transmits. */

@@ -35,6 +35,8 @@ pub struct Fake {
     pub patience: u32,
     pub frees_after: Option<(u32, u64)>,
     pub pool: Pool,
+    /// Cookies of packets that the domain freed.
+    pub reclaimed: Vec<u64>,
     /// The host runs polls and takes packets.
     pub has_card: bool,
     /// Invocations may wait.
@@ -44,7 +46,12 @@ pub struct Fake {
 impl Fake {
     pub fn reclaim(&mut self, o: &Offsets) -> Result<usize, Fault> {
         let mut pool = core::mem::take(&mut self.pool);
-        let found = pool.reclaim(self, o);
+        let mut cookies = Vec::new();
+        let found = pool.reclaim(self, o, |cookie| {
+            cookies.push(cookie);
+            true
+        });
+        self.reclaimed.extend(cookies);
         self.pool = pool;
         found
     }

@@ -110,6 +110,8 @@ pub struct Pool {
     free_fragments: Vec<u64>,
     fragment_bytes: u64,
     nr_whole: usize,
+    /// Those that are with the driver to be transmitted.
+    nr_transmitting: usize,
     /// Requests that found the pool empty.
     pub exhausted: u64,
 }
@@ -193,6 +195,7 @@ impl Pool {
     pub(crate) fn hand_over(&mut self, skb: u64, cookie: u64) -> Option<Lent> {
         let lent = self.skbs.get_mut(skb).filter(|lent| lent.out == Use::Reserved)?;
         lent.out = Use::Transmit(cookie);
+        self.nr_transmitting += 1;
         Some(*lent)
     }
 
@@ -201,6 +204,7 @@ impl Pool {
         match self.skbs.get_mut(skb).filter(|lent| lent.out == Use::Transmit(cookie)) {
             Some(lent) => {
                 lent.out = Use::Reserved;
+                self.nr_transmitting = self.nr_transmitting.saturating_sub(1);
                 true
             }
             None => false,
@@ -224,6 +228,7 @@ impl Pool {
             (lent.out, *to) = (Use::Driver, cookie);
             count += 1;
         }
+        self.nr_transmitting = self.nr_transmitting.saturating_sub(count);
         count
     }
 
@@ -308,6 +313,9 @@ impl Pool {
         }
         let was = *lent;
         lent.out = Use::Home;
+        if matches!(was.out, Use::Transmit(_)) {
+            self.nr_transmitting = self.nr_transmitting.saturating_sub(1);
+        }
         if was.head == 0 {
             self.bare.push(skb);
         } else {
@@ -331,19 +339,34 @@ impl Pool {
         memory.put_u32(skb.wrapping_add(o.skb_users), USERS_HOME)
     }
 
-    /// Takes back what the domain freed; returns how many objects.
+    /// Those that are with the driver to be transmitted.
+    #[must_use]
+    pub fn transmitting(&self) -> usize {
+        self.nr_transmitting
+    }
+
+    /// Takes back what the domain freed; returns how many objects. `sent` is given the cookies of those that were to be transmitted; while
+    /// it has no room for one, they are left for the next time.
     ///
     /// # Errors
     /// If a lent object is no longer there.
-    pub fn reclaim(&mut self, memory: &impl Memory, o: &Offsets) -> Result<usize, Fault> {
+    pub fn reclaim(
+        &mut self,
+        memory: &impl Memory,
+        o: &Offsets,
+        mut sent: impl FnMut(u64) -> bool,
+    ) -> Result<usize, Fault> {
         let mut found = 0;
         for n in 0..self.skbs.0.len() {
-            let Some((skb, _)) =
+            let Some((skb, lent)) =
                 self.skbs.0.get(n).copied().filter(|(_, lent)| !matches!(lent.out, Use::Home | Use::Reserved))
             else {
                 continue;
             };
             if memory.u32(skb.wrapping_add(o.skb_users))? < USERS_OUT {
+                if matches!(lent.out, Use::Transmit(cookie) if !sent(cookie)) {
+                    continue;
+                }
                 self.give(skb);
                 Self::at_home(memory, o, skb)?;
                 found += 1;

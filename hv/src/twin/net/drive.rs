@@ -99,9 +99,10 @@ fn turn(
         Some(Waits { lock: Some(_), instance, .. }) => Some(*instance),
         Some(waits) => return Ended::Until(waits.since_ns.saturating_add(UPCALL_LIMIT_NS)),
     };
-    let has_work = progress.waits.is_some() || progress.lines | progress.polls != 0;
+    let has_work = progress.waits.is_some() || progress.lines | progress.polls != 0 || progress.reclaim_at_ns <= now;
     if !has_work && !(progress.may_send && progress.send_at_ns <= now) {
-        return if progress.may_send { Ended::Until(progress.send_at_ns) } else { Ended::Quiet };
+        let send_at = if progress.may_send { progress.send_at_ns } else { u64::MAX };
+        return Ended::Until(send_at.min(progress.reclaim_at_ns));
     }
     let slot = instance.and_then(|instance| loaded.instances[instance].slot.try_lock().map(|slot| (instance, slot)));
     // Somebody goes on in it, who called it before the card came.

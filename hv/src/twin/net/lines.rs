@@ -1,12 +1,13 @@
 //! A card's interrupts: which come here instead of to the domain.
 //!
-//! One is taken if the domain would have been interrupted at once: it has neither masked the event channel nor shut its vCPU's ear, and
-//! nothing of it is pending. So it never comes here while the domain's own handler runs or is kept out.
+//! One is taken if the domain has not masked its event channel, and nothing of it is pending. It is handled when the vCPU that it is
+//! bound to takes events: so never while the domain's own handler runs or is kept out. The domain would pass on to itself what its own
+//! handler finds, so it is not asked to help.
 
 use super::attached::Line;
 use super::place::{want, wanted, Place, NR_ATTACHED, PLACES};
 use crate::domain::event::Receiver;
-use crate::domain::Domain;
+use crate::domain::{self, Domain};
 use crate::irq;
 use crate::sched::Cause;
 use core::sync::atomic::Ordering;
@@ -20,8 +21,7 @@ pub fn came(d: &Domain, port: Port, pirq: u32) -> bool {
     let line = Line { port, pirq };
     let find = |(place, own): (usize, &Place)| own.lines.lock().find(d.id, line).map(|n| (place, n));
     let Some((place, number)) = PLACES.iter().enumerate().find_map(find) else { return false };
-    let told = d.events.lock().would_tell(d, port, pirq);
-    if told.and_then(|vcpu| d.vcpu(vcpu)).is_none_or(|v| v.events_masked()) {
+    if d.events.lock().would_tell(d, port, pirq).is_none() {
         return false;
     }
     {
@@ -33,6 +33,13 @@ pub fn came(d: &Domain, port: Port, pirq: u32) -> bool {
     }
     want(place, wanted::LINES);
     true
+}
+
+/// Can an interrupt of domain `owner` that was taken be handled now?
+pub fn may_handle(owner: u16, line: Line) -> bool {
+    let Some(d) = domain::find(owner) else { return false };
+    let told = d.events.lock().would_tell(&*d, line.port, line.pirq);
+    told.and_then(|vcpu| d.vcpu(vcpu)).is_some_and(|v| !v.events_masked())
 }
 
 /// The handler of an interrupt has run: the line may fire again.

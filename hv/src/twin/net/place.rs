@@ -54,6 +54,8 @@ pub struct Progress {
     pub may_send: bool,
     /// Not before this time, in ns: the queue is stopped, or somebody else transmits.
     pub send_at_ns: u64,
+    /// When it is looked at again what the domain has freed itself, in ns.
+    pub reclaim_at_ns: u64,
     /// The domain's transmit lock is held.
     pub has_lock: bool,
     /// What the twin does, or did when it was aborted.

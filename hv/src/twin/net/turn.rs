@@ -27,6 +27,10 @@ const BUDGET: u32 = 192;
 const SEND_AT_ONCE: usize = 64;
 /// Until a stopped queue is looked at again although nobody woke it, in ns: its own driver may have, on the domain's side.
 const STOPPED_NS: u64 = 1_000_000;
+/// Until an interrupt is tried again whose vCPU does not take events, in ns.
+const EARS_NS: u64 = 50_000;
+/// From one look at what the domain has freed itself to the next, in ns.
+const RECLAIM_NS: u64 = 50_000_000;
 /// A packet that has waited for so long for a stopped queue is lost.
 const MOST_NS: u64 = 2_000_000_000;
 /// What a transmit routine returns is below this if it has taken the packet, and negative if it has lost it.
@@ -89,10 +93,15 @@ impl<'a> Turn<'a> {
             self.resume(0)?;
         }
         loop {
-            while self.progress.lines != 0 {
-                let n = self.progress.lines.trailing_zeros() as usize;
+            let mut lines = self.progress.lines;
+            while lines != 0 {
+                let n = lines.trailing_zeros() as usize;
+                lines &= !(1 << n);
+                let Some((irq, line)) = self.attached.irq(n) else { continue };
+                if !lines::may_handle(self.attached.owner, line) {
+                    continue;
+                }
                 self.progress.lines &= !(1 << n);
-                let Some((irq, _)) = self.attached.irq(n) else { continue };
                 self.call(Job::Line(n), irq.handler, [irq.number.into(), irq.argument])?;
             }
             // Each once: those that are to run again come after the others.
@@ -105,17 +114,24 @@ impl<'a> Turn<'a> {
                 self.call(Job::Poll(n), napi.poll, [napi.napi, napi.weight.into()])?;
             }
             self.send_all(now)?;
-            self.progress.lines |= self.place.lines.lock().take();
+            let came = self.place.lines.lock().take();
+            self.progress.lines |= came;
             let can_send = self.progress.may_send && self.progress.send_at_ns <= now;
-            if self.progress.lines | self.progress.polls == 0 && !can_send {
+            if came | self.progress.polls == 0 && !can_send {
                 break;
             }
             if self.budget == 0 {
                 return Ok(Ended::More);
             }
         }
+        self.reclaim(now)?;
         self.wake_senders();
-        Ok(if self.progress.may_send { Ended::Until(self.progress.send_at_ns) } else { Ended::Quiet })
+        let at = |is_wanted: bool, at: u64| if is_wanted { at } else { u64::MAX };
+        let is_out = self.loaded.common.with_pool(|pool| pool.transmitting() != 0);
+        let next = at(self.progress.may_send, self.progress.send_at_ns)
+            .min(at(self.progress.lines != 0, now.saturating_add(EARS_NS)))
+            .min(at(is_out, self.progress.reclaim_at_ns));
+        Ok(if next == u64::MAX { Ended::Quiet } else { Ended::Until(next) })
     }
 
     /// Calls a function for the card, and does what its end asks for.
@@ -291,6 +307,27 @@ impl<'a> Turn<'a> {
             self.loaded.common.with_pool(|pool| pool.unreserve(packet.skb));
             self.session.domain.done.push(packet.cookie);
         }
+    }
+
+    /// Now and then takes back what the domain's own kernel has freed: packets that it found to be sent, too.
+    fn reclaim(&mut self, now: u64) -> Result<(), Stop> {
+        if now < self.progress.reclaim_at_ns {
+            return Ok(());
+        }
+        self.progress.reclaim_at_ns = now.saturating_add(RECLAIM_NS);
+        let (common, domain) = (&self.loaded.common, &mut self.session.domain);
+        let mut cookies = [0; 64];
+        let mut count = 0;
+        let keep = |cookie| match cookies.get_mut(count) {
+            Some(to) => {
+                (*to, count) = (cookie, count + 1);
+                true
+            }
+            None => false,
+        };
+        let found = common.with_pool(|pool| pool.reclaim(domain, &common.support.offsets, keep));
+        cookies[..count].iter().for_each(|cookie| domain.done.push(*cookie));
+        self.check(found.map_err(Reason::from)).map(|_| ())
     }
 
     /// Who found no room hears if there is some.
