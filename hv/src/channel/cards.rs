@@ -24,18 +24,16 @@ impl Attached {
     }
 }
 
-impl Config {
-    /// The card that is the way out of a switch.
-    pub(super) fn card_of(&self, switch: u32) -> Option<Card> {
-        let plugged = self.vifs.values().find(|p| p.request.switch == switch && p.is_uplink())?;
-        self.cards.values().find(|a| a.is_of(plugged)).map(|a| a.card)
-    }
+/// The card that is the way out of a switch.
+pub fn card_of(config: &Config, switch: u32) -> Option<Card> {
+    let plugged = config.vifs.values().find(|p| p.request.switch == switch && p.is_uplink())?;
+    config.cards.values().find(|a| a.is_of(plugged)).map(|a| a.card)
+}
 
-    /// An interface is unplugged, and its card, if it has one, without a switch.
-    pub(super) fn unlink(&self, plugged: &Plugged) {
-        if let Some(attached) = self.cards.values().find(|a| a.is_of(plugged)) {
-            uplink::unlink(attached.card);
-        }
+/// An interface is unplugged, and its card, if it has one, without a switch.
+pub fn unlink(config: &Config, plugged: &Plugged) {
+    if let Some(attached) = config.cards.values().find(|a| a.is_of(plugged)) {
+        uplink::unlink(attached.card);
     }
 }
 
@@ -49,7 +47,7 @@ pub fn attached(card: Card, domain: u16, device: u32, takes: &Takes) -> Result<(
     let attached = Attached { card, domain, device };
     let plugged = config.vifs.values().find(|p| attached.is_of(p)).ok_or(Errno::ENODEV)?;
     let switch = plugged.request.switch;
-    if config.card_of(switch).is_some() || config.cards.contains_key(&card.place()) {
+    if card_of(&config, switch).is_some() || config.cards.contains_key(&card.place()) {
         return Err(Errno::EBUSY);
     }
     uplink::put(card, Uplink::new(card, takes)?);

@@ -1,7 +1,7 @@
 //! What is plugged in: interfaces come and go, whoever wants them to.
 
 use super::access::RingPage;
-use super::cards::Attached;
+use super::cards::{card_of, unlink, Attached};
 use super::switch::Switches;
 use super::vif::{Handle, Line, Rx, Tx, MAX_VIFS, RX_EVENT, TX_EVENT, VIFS};
 use super::{timed, traffic, uplink};
@@ -67,7 +67,7 @@ impl Config {
     /// The switch gets the ports that it has now; the number of its table. ENOMEM: it keeps the old ones.
     pub(super) fn publish(&mut self, switch: u32) -> Result<u64, Errno> {
         let plugged = || self.vifs.values().filter(|p| p.request.switch == switch);
-        let card = self.card_of(switch);
+        let card = card_of(self, switch);
         let mut ports = Vec::new();
         ports.try_reserve_exact(plugged().count() + 1).map_err(|_| Errno::ENOMEM)?;
         ports.extend(plugged().map(|p| Port {
@@ -213,7 +213,7 @@ fn unplug(config: &mut Config, handle: Handle) {
     // Without memory the old table stays, which leads to an empty place.
     let _ = config.publish(request.switch);
     if plugged.is_uplink() {
-        config.unlink(&plugged);
+        unlink(&config, &plugged);
     }
     let sides = handle.sides();
     let rx = sides.rx.lock().take();

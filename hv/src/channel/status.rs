@@ -1,5 +1,6 @@
 //! What interfaces are and have done.
 
+use super::cards::card_of;
 use super::connect::{Plugged, CONFIG};
 use super::uplink::{self, Passed};
 use super::vif::Handle;
@@ -59,7 +60,7 @@ pub fn way_out(switch: u32) -> Result<ChannelWayOut, Errno> {
         return Ok(way);
     };
     (way.kind, way.vif, way.domain) = (op::WAY_OUT_INTERFACE, plugged.handle.raw(), plugged.request.guest);
-    let card = config.card_of(switch).and_then(|card| uplink::with(card, |u| (u.nr_waiting(), u.sent, u.received)));
+    let card = card_of(&config, switch).and_then(|card| uplink::with(card, |u| (u.nr_waiting(), u.sent, u.received)));
     let (sent, received) = if let Some((waiting, sent, received)) = card {
         (way.kind, way.waiting) = (op::WAY_OUT_CARD, waiting);
         (sent, received)
