@@ -6,6 +6,7 @@
 #include <linux/netdevice.h>
 #include <linux/rtnetlink.h>
 #include <linux/slab.h>
+#include <net/switchdev.h>
 #include <xen/events.h>
 #include "internal.h"
 
@@ -163,13 +164,12 @@ static int leave_bridge(struct twin *twin, struct net_device *uplink)
 
 static void enter_bridge(struct twin *twin)
 {
-	struct net_device *master = __dev_get_by_index(&init_net, twin->bridge);
+	struct net_device *master = __dev_get_by_index(&init_net, twin->bridge), *uplink = twin->uplink;
+	struct switchdev_notifier_fdb_info learnt = {};
 	int err = 0;
 
-	if (twin->uplink) {
+	if (uplink) {
 		netdev_rx_handler_unregister(twin->dev);
-		dev_put(twin->uplink);
-		twin->uplink = NULL;
 		dev_set_promiscuity(twin->dev, -1);
 	}
 	if (master && netif_is_bridge_master(master) && !netdev_master_upper_dev_get(twin->dev) &&
@@ -177,6 +177,12 @@ static void enter_bridge(struct twin *twin)
 		err = master->netdev_ops->ndo_add_slave(master, twin->dev, NULL);
 	if (err)
 		pr_err("%s is no part of %s any more: %d\n", twin->dev->name, master->name, err);
+	if (uplink) {
+		/* What is outside came by the uplink meanwhile; a bridge that has learnt that would look for it there. */
+		call_switchdev_notifiers(SWITCHDEV_FDB_FLUSH_TO_BRIDGE, uplink, &learnt.info, NULL);
+		twin->uplink = NULL;
+		dev_put(uplink);
+	}
 }
 
 int tandem_attach(struct twin *twin, const struct tandem_attach *wanted)
