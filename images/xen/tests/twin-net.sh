@@ -53,7 +53,7 @@ check stream-to-outside said 'tcp ok' u1 $((60 + mib * 4)) "tcptest put 10.9.0.1
 check stream-from-outside said 'tcp ok' u1 $((60 + mib * 4)) "tcptest get 10.9.0.1 $mib"
 check the-driver-domain-answers reaches u1 2
 check the-driver-domain-reaches-the-outside in_guest dd 40 'wait_for 20 ping -c 1 -W 1 10.9.0.1'
-check it-keeps-its-statistics said 'tx_packets' dd 20 'ethtool -S eth0'
+check it-keeps-its-statistics said '^ *[a-z_]*: [0-9]' dd 20 'ethtool -S eth0'
 
 # The interface goes down and up while a stream goes on.
 endless() { in_guest u1 10 '(tcptest put 10.9.0.1 65536) > /tmp/stream 2>&1 &' && moves u1; }
