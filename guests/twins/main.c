@@ -171,6 +171,33 @@ static void endless_loop_ends_by_time(void)
 	}
 }
 
+/* Who calls a twin all the time does not put timers off. */
+static void timers_fire_beside_calls(void)
+{
+	enum { MOST = 20000 };
+	struct bind_virq virq = { 0, 0, 0 };
+	check_result(evtchn(EVTCHN_bind_virq, &virq), 0, "bind_virq");
+	HC3(vcpu_op, VCPUOP_stop_periodic_timer, 0, 0);
+	volatile u64 *pending = &shared_info()->pending[virq.port / 64];
+	u64 bit = 1ul << virq.port % 64;
+	u32 twin = load();
+	for (u32 n = 0; n < 200; n++) {
+		struct {
+			u64 at;
+			u32 flags, pad;
+		} timer = { now_ns() + 300000, 0, 0 };
+		u32 calls = 0;
+		__atomic_fetch_and(pending, ~bit, __ATOMIC_SEQ_CST);
+		HC3(vcpu_op, VCPUOP_set_singleshot_timer, 0, &timer);
+		while (!(*pending & bit) && calls++ < MOST)
+			call_twin(twin, twin_read, (u64)&value, 0);
+		check(calls < MOST, "a timer has not fired after %u calls, %lu us too late", calls, (now_ns() - timer.at) / 1000);
+	}
+	check_result(unload(twin), 0, "unloading");
+	struct { u32 port; } close = { virq.port };
+	evtchn(EVTCHN_close, &close);
+}
+
 /* What the domain enters into its root after the twin was loaded, the twin finds. */
 static void later_entries(void)
 {
@@ -269,6 +296,7 @@ void test_main(void)
 	bad_accesses();
 	bad_code_ends();
 	endless_loop_ends_by_time();
+	timers_fire_beside_calls();
 	later_entries();
 	bad_loads();
 	audit();

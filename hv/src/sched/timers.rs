@@ -135,15 +135,22 @@ pub fn fire_surely_by(deadline_ns: u64) {
         mine.armed_ns.store(deadline_ns, Ordering::Relaxed);
     }
     if armed <= now || armed > deadline_ns {
-        timer_hw::arm(deadline_ns.max(now.saturating_add(SOON_NS)));
+        timer_hw::arm(next_shot(armed, deadline_ns, now));
     }
 }
 
 /// The same after an interrupt, which may have been the timer's: it fires again.
 pub fn fire_again_by(deadline_ns: u64) {
     let (now, armed) = (tsc::now_ns(), of(this_cpu().cpu).armed_ns.load(Ordering::Relaxed));
-    let next = if armed > now { armed.min(deadline_ns) } else { deadline_ns };
-    timer_hw::arm(next.max(now.saturating_add(SOON_NS)));
+    timer_hw::arm(next_shot(armed, deadline_ns, now));
+}
+
+/// What the hardware timer is to be set to, which was set to `armed`, that it fires at `deadline` at the latest. A shot that is overdue may
+/// be on its way still, and setting the timer takes it back: so the next one comes at once, unless it is noted that this one came.
+fn next_shot(armed: u64, deadline: u64, now: u64) -> u64 {
+    let is_noted = this_cpu().pending.load(Ordering::Relaxed) & pending::TIMER != 0;
+    let next = if armed <= now && is_noted { deadline } else { armed.min(deadline) };
+    next.max(now.saturating_add(SOON_NS))
 }
 
 impl CpuTimers {
