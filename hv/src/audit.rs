@@ -12,7 +12,7 @@ use crate::domain::vcpu::{self, stop, Vcpu};
 use crate::domain::{self, Domain, DomainRef};
 use crate::mem::{frames, heap};
 use crate::sync::Mutex;
-use crate::{channel, irq, sched};
+use crate::{channel, irq, sched, twin};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
@@ -54,7 +54,8 @@ pub fn run() -> Result<(), Errno> {
     vcpus().for_each(|v| sched::halt(v, stop::AUDIT));
     vcpus().for_each(sched::wait_asleep);
     let result = {
-        let _still = channel::hold_still();
+        // Cards before channels: who runs one passes packets on.
+        let (_cards, _channels) = (twin::net::hold_still(), channel::hold_still());
         recount(&domains)
     };
     vcpus().for_each(|v| sched::start(v, stop::AUDIT));
@@ -160,7 +161,7 @@ fn recount_grants(domains: &[DomainRef]) -> Result<u64, Errno> {
 
 /// Names what a domain and its vCPUs hold. Returns how many vCPUs could run without page tables.
 fn tell_domain(audit: &mut Audit<'_, '_, Env>, d: &Domain) -> u64 {
-    crate::twin::tell(audit, d);
+    twin::tell(audit, d);
     audit.deferred(&d.mm.lock());
     d.events.lock().for_each_page(|page| audit.writable(page.mfn()));
     d.grants.table().for_each_reference(|frame, writable| {

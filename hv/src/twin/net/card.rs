@@ -160,8 +160,9 @@ pub fn detach(d: &Domain, number: u32) -> Result<(), Errno> {
 pub fn forget(d: &Domain, number: u32) {
     let Ok(twin) = table::place(number) else { return };
     if let Some(State::Ready(loaded)) = twin.read().as_ref().filter(|state| state.owner() == d.id) {
-        let drive = PLACES[number as usize].drive.lock().take();
-        end(loaded, drive, false);
+        // The place is this card's until the end: who gives the twin another one waits.
+        let mut drive = PLACES[number as usize].drive.lock();
+        end(loaded, drive.take(), false);
     }
 }
 
@@ -170,7 +171,7 @@ pub fn forget_domain(d: &Domain) {
     (0..MAX_TWINS as u32).for_each(|number| forget(d, number));
 }
 
-/// A card is its domain's driver's alone again; the caller has taken it out of its place. All that it had in its hands goes back: the
+/// A card is its domain's driver's alone again; the caller has taken it out of its place, which he holds. All that it had in its hands goes back: the
 /// transmit lock and polls to the domain, interrupts too, packets to their senders.
 pub fn end(loaded: &Loaded, drive: Option<Box<Drive>>, is_disabled: bool) {
     let Some(drive) = drive else { return };

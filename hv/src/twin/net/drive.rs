@@ -2,7 +2,7 @@
 
 use super::card::end;
 use super::lines;
-use super::place::{wanted, Drive, Place, Waits, NR_ATTACHED, PLACES};
+use super::place::{wanted, Drive, Place, Waits, HAS_CARD, NR_ATTACHED, PLACES};
 use super::turn::{Ended, Stop, Turn, BUSY_NS};
 use crate::arch::tsc;
 use crate::cpu::percpu::{pending, this_cpu};
@@ -11,12 +11,21 @@ use crate::domain::vcpu;
 use crate::guest_warn;
 use crate::irq;
 use crate::sched::{run, timers};
+use crate::sync::{RwLock, RwLockWriteGuard};
 use crate::twin::table::{Loaded, State, TWINS};
 use core::sync::atomic::Ordering;
 use twin_abi::op::UPCALL_LIMIT_NS;
 
 /// Until a card that has used up its turn goes on, in ns. Guests run meanwhile.
 const REST_NS: u64 = 50_000;
+
+/// Who runs cards reads it; who wants them to be still writes it.
+static STILL: RwLock<()> = RwLock::new(());
+
+/// No card is run as long as the result lives, also by CPUs that idle. (For the audit.)
+pub fn hold_still() -> RwLockWriteGuard<'static, ()> {
+    STILL.write()
+}
 
 /// From now on cards are run.
 pub fn install() {
@@ -29,16 +38,27 @@ fn work(mut interruptible: Interruptible<'_>) {
     if NR_ATTACHED.load(Ordering::Relaxed) == 0 {
         return;
     }
-    for (number, place) in PLACES.iter().enumerate() {
+    let Some(_runs) = STILL.try_read() else { return timers::arm_cards(tsc::now_ns().saturating_add(BUSY_NS)) };
+    for (number, place) in with_card() {
         if is_wanted(place) {
             run_card(number, place, interruptible.again());
         }
     }
     // There is one timer for all.
-    let next = PLACES.iter().map(|place| place.due_ns.load(Ordering::Relaxed)).min().unwrap_or(u64::MAX);
+    let next = with_card().map(|(_, place)| place.due_ns.load(Ordering::Relaxed)).min().unwrap_or(u64::MAX);
     if next != u64::MAX {
         timers::arm_cards(next);
     }
+}
+
+/// The places with a card, or with one that comes.
+fn with_card() -> impl Iterator<Item = (usize, &'static Place)> {
+    let mut places = HAS_CARD.load(Ordering::SeqCst);
+    core::iter::from_fn(move || {
+        let number = places.trailing_zeros() as usize;
+        places &= places.wrapping_sub(1);
+        PLACES.get(number).map(|place| (number, place))
+    })
 }
 
 fn is_wanted(place: &Place) -> bool {

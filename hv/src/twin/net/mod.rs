@@ -27,7 +27,7 @@ mod upcall;
 
 pub use attached::Attached;
 pub use card::{attach, detach, forget, forget_domain};
-pub use drive::install as install_work;
+pub use drive::{hold_still, install as install_work};
 pub use link::{install, Card, Checksum, Hooks, Piece, Received, Takes, MAX_CARDS};
 pub use place::is_attached;
 pub use receive::{Cookies, Source};
