@@ -56,10 +56,15 @@ static void set_up_interrupt(void)
 	set_cmos(0xb, cmos(0xb) | 0x40);
 }
 
+void ask_for_interrupt(void)
+{
+	cmos(0xc);
+}
+
 void interrupt(const char *what)
 {
 	u64 before = card->nr_interrupts;
-	cmos(0xc);
+	ask_for_interrupt();
 	UNTIL(card->nr_interrupts != before, what);
 }
 

@@ -27,7 +27,7 @@ extern const u8 stranger[6];
 
 #define UNTIL(condition, what)                                                                                         \
 	({                                                                                                             \
-		u64 end_ = now_ns() + 2000000000;                                                                      \
+		u64 end_ = now_ns() + 10000000000;                                                                     \
 		while (!(condition) && now_ns() < end_)                                                                \
 			HC1(sched_op, SCHEDOP_yield);                                                                  \
 		check(condition, "%s: does not come", what);                                                           \
@@ -41,6 +41,7 @@ struct twin_attach good_attach(void);
 s64 attach(void);
 s64 detach(void);
 /* The device interrupts once. */
+void ask_for_interrupt(void);
 void interrupt(const char *what);
 /* What the twin was told to free and so on; how many of `kind`. */
 u32 nr_notes(u32 kind);
