@@ -102,7 +102,7 @@ void beside(void)
 	}
 	is_over = true;
 	UNTIL(has_stopped, "vCPU 1");
-	/* Whatever waits anywhere is answered. */
+	/* Whatever waits anywhere is answered, for a neighbour who takes nothing any more after ten seconds. */
 	disconnect_front(&out);
 	for (u32 n = 0; n < 2; n++) {
 		kick_tx(all[n]);

@@ -27,7 +27,7 @@ extern const u8 stranger[6];
 
 #define UNTIL(condition, what)                                                                                         \
 	({                                                                                                             \
-		u64 end_ = now_ns() + 10000000000;                                                                     \
+		u64 end_ = now_ns() + 15000000000;                                                                     \
 		while (!(condition) && now_ns() < end_)                                                                \
 			HC1(sched_op, SCHEDOP_yield);                                                                  \
 		check(condition, "%s: does not come", what);                                                           \
