@@ -9,8 +9,8 @@
 //! of what he wants, and the first looks again. An invocation that waits for a function of the domain holds the card up until the domain
 //! has fetched and done that ([`upcall`]).
 //!
-//! Lock order: whether cards run or are still ([`hold_still`]), a twin's place, a card's runner, an instance's slot, then a card's queue or its lines, which are leaves. Hooks are called
-//! with the first three held. The callers of [`reserve`], [`Slot::send`] and [`kick`] may hold any lock of device channels': those are
+//! Lock order: whether cards run or are still ([`hold_still`]), a twin's place, a card's runner, an instance's slot, then a card's queue
+//! or its lines, which are leaves. Hooks are called with the first four held. The callers of [`reserve`], [`Slot::send`] and [`kick`] may hold any lock of device channels': those are
 //! short, and run no twin.
 
 mod attached;
