@@ -29,6 +29,11 @@ job_backend() {
 bridge_switch() {
 	modprobe bridge || return 1
 	job_bridge "$1" || return 1
+	bridge_own
+}
+
+# bridge_own: our own interface at the hypervisor's switch joins the NIC's bridge
+bridge_own() {
 	modprobe xen-netfront
 	wait_for 10 test -e /sys/class/net/eth1 || { say "bridge FAIL no interface at the switch"; return 1; }
 	ip link set eth1 master xenbr0 up

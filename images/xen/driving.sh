@@ -9,10 +9,10 @@ driving() {
 		"extra='$kernel_args iommu=soft swiotlb=4096 tandem.do=pci+drive'" "${@:2}"
 }
 
-# serve_network NAME NIC DRIVER: a driver domain comes up, has the NIC in its bridge, and serves guests
+# serve_network NAME NIC DRIVER [LINE...]: a driver domain comes up, has the NIC in its bridge, and serves guests
 serve_network() {
 	local out
-	driving $1 "pci=['$2,permissive=1']"
+	driving $1 "pci=['$2,permissive=1']" "${@:4}"
 	boot $1 || return 1
 	out=$(in_guest $1 150 "job_backend $3")
 	echo "$out" | grep -q 'bridge ok' || { echo "$out"; return 1; }

@@ -1,7 +1,11 @@
 # show.sh MIB: a driver domain that owns the NIC, two guests that have their network from it, and a disk that one of them has
-# from dom0, for `./tandem run`; each claim is a report of its own.
+# from dom0; then a guest at the hypervisor's switch, whose way out is the driver domain and then the twin of its driver. For
+# `./tandem run`; each claim is a report of its own.
 mib=${1:-8}
 . /xen/driving.sh
+. /xen/switching.sh
+# Stock Xen has no switch.
+xl info | grep -q '^xen_extra.*tandem' && has_switch=1
 fail() { # WHAT: with the end of what was last done
 	say "show FAIL $1: $(tail -n 3 /tmp/out 2> /dev/null | tr '\n' '|')"
 	exit
@@ -30,7 +34,13 @@ modprobe nvme
 modprobe xen-pciback
 nic=$(devices class 0x020000)
 xl pci-assignable-add $nic > /tmp/out 2>&1 || fail "the NIC cannot leave dom0"
-serve_network driver $nic e1000 > /tmp/out 2>&1 || fail "the driver domain does not serve"
+if [ "$has_switch" ]; then
+	way_out driver
+	daemon_starts > /tmp/out 2>&1 || fail "no switch"
+	# Nobody but twins has the CPUs that come beside the first.
+	at_switch="$(plug 2)" areas="maxvcpus=$((1 + $(nproc)))"
+fi
+serve_network driver $nic e1000 ${at_switch:+"$at_switch" "$areas"} > /tmp/out 2>&1 || fail "the driver domain does not serve"
 domain driver
 module='basename $(readlink /sys/class/net/eth0/device/driver)'
 say "show nic is=$nic module=$(in_guest driver 10 "$module") owner=$(xl pci-list driver | grep -q $nic && xl domid driver) dom0=$(ls /sys/class/net | tr '\n' ',')"
@@ -49,8 +59,42 @@ in_guest bob 20 'modprobe xen-blkfront; wait_for 10 test -b /dev/xvda' > /tmp/ou
 result bob disktest /dev/xvda $mib 2
 timeout 60 xl shutdown -w alice > /tmp/out 2>&1
 gone alice || fail "alice does not shut down"
-for name in bob driver; do
-	xl destroy $name > /tmp/out 2>&1
-	gone $name || fail "$name cannot be destroyed"
-done
-say "show over domains=$(xl list | tail -n +2 | wc -l)"
+destroy() {
+	xl destroy $1 > /tmp/out 2>&1
+	gone $1 || fail "$1 cannot be destroyed"
+}
+destroy bob
+
+# passes WAY: what carol moves goes there
+passes() {
+	say "show way is=$1 by=$(in_guest driver 10 '[ -e /sys/class/net/xenbr0/brif/eth0 ] && echo linux || echo twin')"
+	result carol "nettest eth0 10.9.0.1 $mib 64"
+	result carol "tcptest put 10.9.0.1 $mib"
+	result carol "tcptest get 10.9.0.1 $mib"
+}
+# stream_moves: the one that goes on in the background
+stream_moves() { moves carol > /tmp/out 2>&1 && echo yes; }
+twins() {
+	local out
+	in_guest driver 40 'bridge_own' > /tmp/out 2>&1 || fail "the driver domain has no interface at the switch"
+	config carol "$(plug 5)"
+	boot carol > /tmp/out 2>&1 || fail "carol does not boot"
+	plugged_address carol 5 > /tmp/out 2>&1 || fail "carol is not plugged in"
+	domain carol
+	passes linux
+	in_guest driver 60 'job_twin_module; job_twind --interface eth0' > /tmp/out 2>&1
+	attached() { in_guest driver 10 'tail -n 1 /tmp/twind' > /tmp/out 2>&1; grep -q '^twind: attached' /tmp/out; }
+	wait_for 120 attached || fail "the twin does not get the card"
+	passes twin
+	# The twin's daemon dies in a stream: Linux takes over.
+	in_guest carol 10 '(tcptest put 10.9.0.1 65536 > /dev/null 2>&1 &)'
+	out="twin=$(stream_moves)"
+	in_guest driver 20 'kill -9 $(cat /tmp/twind.pid); wait_for 10 test -e /sys/class/net/xenbr0/brif/eth0' > /tmp/out 2>&1 ||
+		fail "Linux does not take over"
+	say "show stream $out linux=$(stream_moves)"
+	destroy carol
+	kill $(cat /tmp/tandemd.pid)
+}
+[ -z "$has_switch" ] || twins
+destroy driver
+say "show over domains=$(xl list | awk 'NR > 1 && $1 != "net"' | wc -l)"

@@ -30,6 +30,7 @@ fn demonstrate(options: &Options) -> Result<()> {
     println!("Preparing");
     let hypervisor = Hypervisor::choose(options.hypervisor.as_deref())?;
     let with_guests = hypervisor != Hypervisor::None;
+    let has_switch = with_guests && !hypervisor.is_stock_xen();
     let images = if with_guests { images::toolstack()? } else { images::basic()? };
     let cpus = options.cpus.unwrap_or(2);
     let mib = options.mib.unwrap_or(8);
@@ -47,6 +48,8 @@ fn demonstrate(options: &Options) -> Result<()> {
     machine.keep_packets();
     if with_guests {
         machine.chipset = "q35";
+        // All of it below 4 GiB: a twin's driver has to reach every page of its domain.
+        machine.memory_mib = 2048;
         machine.devices = vec![testbed::machine::IOMMU];
     }
     machine.timeout_s = 900 + mib * 10;
@@ -70,7 +73,7 @@ fn demonstrate(options: &Options) -> Result<()> {
     progress::clear();
     judge(&outcome, &Expected { images: &images, hypervisor: &hypervisor, cpus, mib, disk: &disk }, peer.counts())?;
     if with_guests {
-        domains::judge(&outcome, &images.kernel_version, peer.counts(), mib, &counter::spans(&counts)?)?;
+        domains::judge(&outcome, &images.kernel_version, peer.counts(), mib, &counter::spans(&counts)?, has_switch)?;
         let blocks = pattern::verify_disk(&guests_disk, mib)?;
         println!("  {blocks} blocks of the guest's disk verified from the host");
     }

@@ -18,10 +18,12 @@ struct Row {
 }
 
 const ROWS: &[Row] = &[
-    Row { name: "driver", vcpus: "1", has: "e1000 behind VT-d,", serves: "the network of alice and bob", other: None },
+    Row { name: "driver", vcpus: "1", has: "e1000 behind VT-d,", serves: "the network of all guests", other: None },
     Row { name: "alice", vcpus: "1", has: "", serves: "", other: Some(("bob", "10.9.0.4")) },
     Row { name: "bob", vcpus: "2", has: "", serves: "", other: Some(("alice", "10.9.0.3")) },
 ];
+/// The guest at the hypervisor's switch.
+const AT_SWITCH: Row = Row { name: "carol", vcpus: "1", has: "", serves: "", other: None };
 
 /// What went through whom.
 struct Flow {
@@ -34,15 +36,17 @@ struct Flow {
     cost: Span,
 }
 
-/// Checks every claim and prints the tables. `mib`: what each test moved; `spans`: what its instructions were.
-pub fn judge(outcome: &Outcome, kernel: &str, wire: Counts, mib: u64, spans: &[Span]) -> Result<()> {
+/// Checks every claim and prints the tables. `mib`: what each test moved; `spans`: what its instructions were; `has_switch`: the
+/// hypervisor has one, and twins.
+pub fn judge(outcome: &Outcome, kernel: &str, wire: Counts, mib: u64, spans: &[Span], has_switch: bool) -> Result<()> {
     let said = |subject: &str| outcome.report(&format!("show {subject}"));
     if let Some(why) = said("FAIL") {
         bail!("guests: {why}");
     }
     let over = said("over").context("the part with guests did not end")?;
     let mut domids = Vec::new();
-    for row in ROWS {
+    let rows: Vec<&Row> = ROWS.iter().chain(has_switch.then_some(&AT_SWITCH)).collect();
+    for row in &rows {
         domids.push(domain(outcome, kernel, row)?);
     }
     let nic = said("nic").context("nobody says who has the NIC")?;
@@ -64,13 +68,31 @@ pub fn judge(outcome: &Outcome, kernel: &str, wire: Counts, mib: u64, spans: &[S
     let dom0s = outcome.report("cpus").and_then(|r| field(r, "nproc")).unwrap_or("?");
     println!("  {:<8} {:>5} {:>6}  {:<32} serves", "domain", "domid", "vCPUs", "has");
     println!("  {:<8} {:>5} {dom0s:>6}  {:<32} bob's disk", "dom0", 0, "two nvme disks");
-    for (row, domid) in ROWS.iter().zip(&domids) {
+    for (row, domid) in rows.iter().zip(&domids) {
         let has = if row.has.is_empty() { String::new() } else { format!("{} {address}", row.has) };
         println!("  {:<8} {domid:>5} {:>6}  {has:<32} {}", row.name, row.vcpus, row.serves);
     }
     println!("  alice and bob fetched the page from outside and each other's; all four right");
-    print_flows(&flows(outcome, mib, spans)?);
-    println!("  every byte checked; alice shut down, bob and driver destroyed, nothing stays");
+    print_flows(&flows(outcome, mib, spans, has_switch)?);
+    println!("  every byte checked");
+    if has_switch {
+        judge_ways(outcome)?;
+    }
+    println!("  alice shut down, the others destroyed, nothing stays");
+    Ok(())
+}
+
+/// Packets of the guest at the switch went by Linux and then by the twin, and a stream outlived the end of the twin.
+fn judge_ways(outcome: &Outcome) -> Result<()> {
+    for way in ["linux", "twin"] {
+        let said = reports(outcome, "way").find(|r| field(r, "is") == Some(way));
+        let said = said.with_context(|| format!("nobody says that {way} is the way out"))?;
+        ensure!(field(said, "by") == Some(way), "{way} is not the way out: {said}");
+    }
+    let stream = outcome.report("show stream").context("nobody says what became of the stream")?;
+    let goes_on = |by| field(stream, by) == Some("yes");
+    ensure!(goes_on("twin") && goes_on("linux"), "carol's stream does not outlive the twin: {stream}");
+    println!("  the twin of e1000 in the hypervisor was killed in a stream of carol's: the same stream went on through Linux");
     Ok(())
 }
 
@@ -91,7 +113,7 @@ fn domain<'a>(outcome: &'a Outcome, kernel: &str, row: &Row) -> Result<&'a str> 
 }
 
 /// What the test tools said, with what QEMU's plugin counted meanwhile, in the order in which they ran.
-fn flows(outcome: &Outcome, mib: u64, spans: &[Span]) -> Result<Vec<Flow>> {
+fn flows(outcome: &Outcome, mib: u64, spans: &[Span], has_switch: bool) -> Result<Vec<Flow>> {
     let mut spans = spans.iter();
     let mut flow = |what, through, unit, report: &str, kind| -> Result<Flow> {
         let sum = |keys: &[&str]| keys.iter().map(|key| number(report, key)).sum::<u64>();
@@ -102,25 +124,34 @@ fn flows(outcome: &Outcome, mib: u64, spans: &[Span]) -> Result<Vec<Flow>> {
         Ok(Flow { what, through, amount, unit, bytes, milliseconds: sum(&["send_ms", "receive_ms", "ms"]), cost })
     };
     let dom0s = |subject: &str| outcome.report(subject).with_context(|| format!("dom0: no word about its {subject}"));
-    let of = |name: &str, start: &str| -> Result<&str> {
-        let report = reports(outcome, name).find(|r| r.starts_with(start));
+    // The guest at the switch says all of it twice.
+    let nth = |name: &str, start: &str, n| -> Result<&str> {
+        let report = reports(outcome, name).filter(|r| r.starts_with(start)).nth(n);
         report.with_context(|| format!("{name}: no `{start}` ({:?})", reports(outcome, name).collect::<Vec<_>>()))
     };
-    Ok(vec![
+    let of = |name, start| nth(name, start, 0);
+    let mut flows = vec![
         flow("dom0 <-> outside", "its e1000, before it gave it away", "packets", dom0s("net ok")?, PACKETS)?,
         flow("dom0's disk", "its nvme", "blocks", dom0s("disk ok")?, DISK)?,
         flow("alice <-> outside", "driver: netback, bridge, e1000", "packets", of("alice", "net ok")?, PACKETS)?,
         flow("bob -> alice, TCP", "driver: netback, bridge, netback", "blocks", of("bob", "tcp ok put")?, STREAM)?,
         flow("alice -> bob, TCP", "driver: netback, bridge, netback", "blocks", of("bob", "tcp ok get")?, STREAM)?,
         flow("bob's disk", "dom0: blkback, nvme", "blocks", of("bob", "disk ok")?, DISK)?,
-    ])
+    ];
+    let ways = ["switch, driver: netfront, bridge, e1000", "switch, twin of driver's e1000"];
+    for (n, way) in ways.into_iter().enumerate().filter(|_| has_switch) {
+        flows.push(flow("carol <-> outside", way, "packets", nth("carol", "net ok", n)?, PACKETS)?);
+        flows.push(flow("carol -> outside, TCP", way, "blocks", nth("carol", "tcp ok put", n)?, STREAM)?);
+        flows.push(flow("outside -> carol, TCP", way, "blocks", nth("carol", "tcp ok get", n)?, STREAM)?);
+    }
+    Ok(flows)
 }
 
 /// A block is of 64 KiB; the cost is in instructions of all CPUs.
 #[allow(clippy::cast_precision_loss, reason = "figures for people")]
 fn print_flows(flows: &[Flow]) {
     println!(
-        "  {:<18} {:<34} {:>13} {:>8} {:>14} {:>13}",
+        "  {:<21} {:<39} {:>13} {:>8} {:>14} {:>13}",
         "what", "through", "", "MB/s", "instr. each", "hypervisor's"
     );
     for f in flows {
@@ -128,7 +159,7 @@ fn print_flows(flows: &[Flow]) {
         let rate = millions(f.bytes) / (f.milliseconds.max(1) as f64 / 1e3);
         let each = |instructions: u64| instructions / f.amount.max(1);
         println!(
-            "  {:<18} {:<34} {amount:>13} {rate:>8.1} {:>14} {:>13}",
+            "  {:<21} {:<39} {amount:>13} {rate:>8.1} {:>14} {:>13}",
             f.what,
             f.through,
             each(f.cost.count.total()),
