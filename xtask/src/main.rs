@@ -35,6 +35,7 @@ usage: ./tandem COMMAND [OPTIONS]
   bench memory         RAM that the hypervisor keeps, beside stock Xen
   bench net|disk       instructions for a packet, page or request in dom0 and in a guest, by component; --operations N
   bench twin-net       the same for packets that go through the hypervisor's switch, with a driver domain or its driver's twin
+                       (`bench twin-net mirror`: only through the twin)
   capture DRIVER       a snapshot of the live driver, taken once
   twin DRIVER          rewrite the driver, verify it, report; --mode stlb|mirror
   equivalence DRIVER   original and twin on generated cases; --count N

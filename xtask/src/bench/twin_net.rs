@@ -1,7 +1,7 @@
 //! `./tandem bench twin-net`: what a packet costs on its way from a guest to the wire and back: through dom0, through a driver
 //! domain, through the hypervisor's switch and a driver domain, and through a twin. Beside native Linux and stock Xen.
 //!
-//! The loads and the machine are those of `bench net`.
+//! The loads and the machine are those of `bench net`. `./tandem bench twin-net mirror` measures only the way through the twin.
 
 use super::io::{loads, measure_all, per_component, Boot, Cost, Kind, Mode, Place};
 use crate::options::Options;
@@ -15,7 +15,13 @@ const BOOTS: [Boot; 4] = [Boot::Dom0, Boot::DriverDomain, Boot::Switch, Boot::Tw
 
 /// Measures and shows; false if a system could not be measured.
 pub fn run(options: &Options) -> Result<bool> {
-    let (costs, failures) = measure_all(Kind::Net, options, &BOOTS)?;
+    let only_mirror = options.words.get(1).is_some_and(|word| word == "mirror");
+    let (costs, failures) = if only_mirror {
+        let options = Options { words: vec!["twin-net".into(), "tandem".into()], ..options.clone() };
+        measure_all(Kind::Net, &options, &[Boot::Twin(Mode::Mirror)])?
+    } else {
+        measure_all(Kind::Net, options, &BOOTS)?
+    };
     let costs: Vec<Cost> = costs.into_iter().filter(|cost| system(cost).is_some()).collect();
     print!("\n{}", per_component(&costs));
     print!("{}", aims(&costs));
