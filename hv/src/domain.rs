@@ -64,6 +64,8 @@ pub struct Domain {
     handle: Mutex<[u8; 16]>,
     /// Why it shut down (SHUTDOWN_*), or [`RUNNING`].
     pub shutdown_code: AtomicU32,
+    /// It was the hypervisor that ended it, because of what one of its vCPUs did.
+    pub was_crashed: AtomicBool,
     /// How often it is paused. Whoever stops or starts all vCPUs holds this, so that they do what the last one said.
     pauses: Mutex<u32>,
     /// How far its end has come: [`ALIVE`], [`DYING`], [`DEAD`].
@@ -119,6 +121,7 @@ impl Domain {
             mirror_cpus: AtomicU64::new(0),
             handle: Mutex::new([0; 16]),
             shutdown_code: AtomicU32::new(RUNNING),
+            was_crashed: AtomicBool::new(false),
             pauses: Mutex::new(0),
             life: AtomicU8::new(ALIVE),
             tsc_mode: AtomicU32::new(0),

@@ -27,6 +27,9 @@ pub const CHANNELOP_VIF_NEXT: u32 = 5;
 /// What a switch's way out is and has done: [`ChannelWayOut`]. ENOENT: no such switch.
 pub const CHANNELOP_WAY_OUT: u32 = 6;
 
+/// Whether a vCPU takes its events: [`ChannelBeat`]. For who looks after driver domains. ESRCH: no such domain. ENOENT: no such vCPU.
+pub const CHANNELOP_BEAT: u32 = 7;
+
 /// In [`ChannelConnect::flags`]: the guest takes packets of more than one page.
 pub const CONNECT_SG: u32 = 1 << 0;
 /// The guest takes TCP over IPv4 that is to be cut into segments.
@@ -188,6 +191,33 @@ pub struct ChannelWayOut {
     pub in_dropped: u64,
 }
 
+/// In [`ChannelBeat::flags`]: an event waits to be taken.
+pub const BEAT_PENDING: u32 = 1 << 0;
+/// In [`ChannelBeat::flags`]: the vCPU takes no events now.
+pub const BEAT_MASKED: u32 = 1 << 1;
+/// In [`ChannelBeat::flags`]: the hypervisor has ended the domain, because of what one of its vCPUs did.
+pub const BEAT_CRASHED: u32 = 1 << 2;
+
+/// Argument of [`CHANNELOP_BEAT`]. A kernel that lives takes an event a moment after it has come, if it runs. So one that has run for
+/// long between two looks, with an event waiting at both and none taken, does not live.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ChannelBeat {
+    /// In: whose vCPU.
+    pub domain: u16,
+    /// Must be zero.
+    pub pad: u16,
+    /// In: which.
+    pub vcpu: u32,
+    /// Out: how often it has taken events; goes round.
+    pub upcalls: u32,
+    /// Out: `BEAT_*`.
+    pub flags: u32,
+    /// Out: how long it has run, in ns.
+    pub run_ns: u64,
+}
+
+const _: () = assert!(core::mem::size_of::<ChannelBeat>() == 24);
 const _: () = assert!(core::mem::size_of::<ChannelWayOut>() == 64);
 const _: () = assert!(core::mem::size_of::<ChannelSwitch>() == 8);
 const _: () = assert!(core::mem::size_of::<ChannelVif>() == 8);

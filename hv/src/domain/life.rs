@@ -43,6 +43,7 @@ pub fn unpause(d: &Domain) -> Result<(), Errno> {
 pub fn resume(d: &Domain) {
     let _one_at_a_time = d.pauses.lock();
     if d.life.load(Ordering::Acquire) == ALIVE && d.shutdown_code.swap(RUNNING, Ordering::AcqRel) != RUNNING {
+        d.was_crashed.store(false, Ordering::Relaxed);
         d.vcpus().for_each(|v| sched::start(v, stop::SHUTDOWN));
     }
 }
@@ -166,6 +167,7 @@ pub fn crash(v: &OwnedVcpu, regs: &CpuUserRegs, why: fmt::Arguments<'_>) {
         let word = |i: u64| copy::read_u64(regs.rsp.wrapping_add((row * 4 + i) * 8)).unwrap_or(0);
         error!("{v} stack {:016x} {:016x} {:016x} {:016x}", word(0), word(1), word(2), word(3));
     }
+    v.domain().was_crashed.store(true, Ordering::Relaxed);
     shutdown(v.domain(), reason::SHUTDOWN_CRASH);
     this_cpu().raise(pending::SCHEDULE);
 }

@@ -178,6 +178,8 @@ pub struct Shared {
     pub processor: AtomicU32,
     /// Its registers are loaded on `processor` (running there, or not yet written back).
     pub loaded: AtomicBool,
+    /// How often it has entered its event callback. Its owner alone counts.
+    pub upcalls: AtomicU32,
     /// An NMI waits for delivery.
     pub nmi_pending: AtomicBool,
     /// Period of the periodic timer in ns; 0 if off.
@@ -259,6 +261,7 @@ impl Vcpu {
             soft_affinity: AtomicU64::new(u64::MAX),
             processor: AtomicU32::new(0),
             loaded: AtomicBool::new(false),
+            upcalls: AtomicU32::new(0),
             nmi_pending: AtomicBool::new(false),
             periodic_ns: AtomicU64::new(xen_abi::vcpu::DEFAULT_PERIODIC_NS),
             periodic_due_ns: AtomicU64::new(0),

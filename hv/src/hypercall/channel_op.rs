@@ -2,11 +2,14 @@
 
 use super::{Caller, GuestPtr, Outcome, OK};
 use crate::channel::{self, Handle};
+use crate::domain;
 use crate::mem::guest_ptr::plain;
+use crate::sched;
+use core::sync::atomic::Ordering;
 use xen_abi::channel_op as op;
 use xen_abi::errno::Errno;
 
-plain!(op::ChannelSwitch, op::ChannelVif, op::ChannelConnect, op::ChannelStatus, op::ChannelWayOut);
+plain!(op::ChannelSwitch, op::ChannelVif, op::ChannelConnect, op::ChannelStatus, op::ChannelWayOut, op::ChannelBeat);
 
 /// CHANNELOP_*, for the control domain. Errors: EPERM for others; EFAULT; ENOENT for switches and interfaces that do not exist;
 /// EINVAL for bad arguments; ENOSYS for unknown commands; others with each command. Source: `xen-abi/src/channel_op.rs`.
@@ -53,8 +56,30 @@ pub fn call(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>) -> Outcome {
             arg.cast().write(&channel::way_out(r.switch)?)?;
             OK
         }
+        op::CHANNELOP_BEAT => {
+            let mut r: op::ChannelBeat = arg.cast().read()?;
+            must_be_zero(r.pad.into())?;
+            beat(&mut r)?;
+            arg.cast().write(&r)?;
+            OK
+        }
         _ => Err(Errno::ENOSYS),
     }
+}
+
+/// Whether a vCPU takes its events.
+fn beat(r: &mut op::ChannelBeat) -> Result<(), Errno> {
+    let d = domain::find(r.domain).ok_or(Errno::ESRCH)?;
+    let v = d.vcpu(r.vcpu).ok_or(Errno::ENOENT)?;
+    let flags = [
+        (v.upcall_pending(), op::BEAT_PENDING),
+        (v.events_masked(), op::BEAT_MASKED),
+        (d.was_crashed.load(Ordering::Relaxed), op::BEAT_CRASHED),
+    ];
+    r.flags = flags.iter().filter(|(is_set, _)| *is_set).fold(0, |all, (_, flag)| all | flag);
+    r.upcalls = v.upcalls.load(Ordering::Relaxed);
+    r.run_ns = sched::with(|s, now| s.run_time(v.sched_id, now));
+    Ok(())
 }
 
 /// The name of something new was `written`; if not, it is undone.

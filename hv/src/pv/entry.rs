@@ -4,6 +4,7 @@ use crate::domain::vcpu::{Callback, OwnedVcpu};
 use crate::mem::copy;
 use crate::pv::mode;
 use crate::pv::TRAP_SYSCALL;
+use core::sync::atomic::Ordering;
 use hv_core::bounce::{self, Frame, Handler, Origin, Refused};
 use x86::vector;
 use xen_abi::regs::CpuUserRegs;
@@ -102,6 +103,8 @@ pub fn may_raise(v: &OwnedVcpu, vec: u8) -> bool {
 /// Enters the event callback, which always masks events.
 #[inline]
 pub fn event_upcall(v: &OwnedVcpu, regs: &mut CpuUserRegs) {
+    // One instruction: nobody else writes it.
+    v.upcalls.store(v.upcalls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     let handler = Handler { rip: v.callbacks.event.get().address, mask_events: true };
     let frame = bounce::plain(regs, origin(v));
     enter(v, regs, frame, handler, 0xff);
