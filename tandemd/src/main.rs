@@ -11,10 +11,10 @@ mod hypercall;
 mod kernel;
 mod list;
 mod service;
-mod store;
 
 use anyhow::{bail, Context, Result};
 use config::Config;
+use control::store::{self, Client, Store};
 use hypercall::Hypervisor;
 use lexopt::Arg;
 use rustix::fs::{flock, FlockOperation};
@@ -25,7 +25,6 @@ use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
-use store::{Client, Store};
 
 const HELP: &str = "\
 usage: tandemd [--config FILE] [--check | --list]
