@@ -14,9 +14,16 @@ static void begin(const char *first)
 }
 
 /* The twin is disabled, the domain hears of it, and the guest's packets come back. */
-static void is_disabled(u32 answers, const char *what)
+static void is_disabled(u32 answers, u32 reason, const char *what)
 {
 	UNTIL(has_event(card_port), what);
+	struct twin_stats stats = { .twin = twin };
+	check_result(twin_op(TWINOP_STATS, &stats), 0, "what it has done");
+	check(stats.disabled && !stats.has_card && stats.reason == reason && stats.aborts == 1, "%s: disabled for reason %u", what,
+	      stats.reason);
+	check(stats.packets >= card->nr_sent && stats.turns && stats.ticks, "%s: %lu packets in %lu turns", what, stats.packets, stats.turns);
+	if (reason == BUG)
+		check(stats.original - TEXT < 16 * NR_FUNCTIONS, "%s: at %#lx", what, stats.original);
 	check(nr_notes(DISABLED) == 1, "%s: no note", what);
 	check_answers(answers, what);
 	check(detach() == -ENOENT, "%s: there is a card still", what);
@@ -52,13 +59,13 @@ void ends(void)
 	send_out(60, 1);
 	card->xmit_bug = 1;
 	send_out(60, 2);
-	is_disabled(2, "a BUG when sending");
+	is_disabled(2, BUG, "a BUG when sending");
 
 	begin("domains_own");
 	send_out(60, 1);
 	card->poll_bug = 1;
 	interrupt("a BUG in the poll");
-	is_disabled(1, "a BUG in the poll");
+	is_disabled(1, BUG, "a BUG in the poll");
 
 	/* An upcall that nobody answers. */
 	begin("domains_own");
@@ -70,7 +77,7 @@ void ends(void)
 	while (now_ns() < end)
 		HC1(sched_op, SCHEDOP_yield);
 	check(go_on(&call, 0) == -EIO, "a call that returns too late");
-	is_disabled(1, "a call that does not return");
+	is_disabled(1, UPCALL, "a call that does not return");
 
 	/* Unloaded while one waits. */
 	begin("domains_own");
@@ -98,6 +105,6 @@ void ends(void)
 	*lock = 1;
 	card->xmit_call = 1;
 	send_out(60, 1);
-	is_disabled(1, "a lock that stays taken");
+	is_disabled(1, LOCK, "a lock that stays taken");
 	*lock = 0;
 }

@@ -179,6 +179,8 @@ void notes_once(void)
 	if (up_to(2)) {
 		struct twin_status status = { .twin = some_twin() };
 		twin_op(TWINOP_STATUS, &status);
+		struct twin_stats stats = { .twin = some_twin(), .flags = up_to(4) };
+		twin_op(TWINOP_STATS, &stats);
 	} else if (twin_op(TWINOP_NOTES, &notes) == 0) {
 		check(notes.count <= COUNT(list), "%u notes", notes.count);
 	}

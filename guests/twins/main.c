@@ -36,6 +36,8 @@ s64 unload(u32 twin)
 }
 
 static struct twin_call last;
+/* What the twin of the last run had done. */
+static struct twin_stats stats;
 
 static s64 call_twin(u32 twin, const void *function, u64 a, u64 b)
 {
@@ -49,6 +51,10 @@ static void run(const void *function, u64 a, u64 b)
 	u32 twin = load();
 	s64 result = call_twin(twin, function, a, b);
 	check(result == 0, "calling function %lx: result %ld", address_of(function) - TEXT, result);
+	stats = (struct twin_stats){ .twin = twin };
+	check_result(hypercall(HC_twin_op, TWINOP_STATS, (u64)&stats, 0, 0, 0), 0, "what it has done");
+	check(stats.twin == twin && stats.calls == 1 && stats.turns && stats.ticks, "calls %lu, turns %lu, ticks %lu", stats.calls,
+	      stats.turns, stats.ticks);
 	check_result(unload(twin), 0, "unloading");
 }
 
@@ -63,6 +69,10 @@ static void aborts(const void *function, u64 a, u64 b, u32 reason, const char *w
 {
 	run(function, a, b);
 	check(last.reason == reason, "%s: reason %u, detail %#lx, result %#lx", what, last.reason, last.detail, last.result);
+	check(last.original - TEXT < 16 * NR_FUNCTIONS, "%s: at %#lx", what, last.original);
+	check(stats.disabled && stats.aborts == 1 && stats.reason == last.reason && stats.detail == last.detail &&
+	      stats.original == last.original && stats.offset == last.offset, "%s: told with reason %u, detail %#lx, at %#lx", what,
+	      stats.reason, stats.detail, stats.original);
 }
 
 static void good_calls(void)
@@ -89,7 +99,15 @@ static void good_calls(void)
 	last.args[1] = 10, last.args[2] = 100, last.args[3] = 1000, last.args[4] = 10000, last.args[5] = 100000;
 	check_result(hypercall(HC_twin_op, TWINOP_CALL, (u64)&last, 0, 0, 0), 0, "a call with six arguments");
 	check(last.result == 1 + 20 + 400 + 8000 + 160000 + 3200000, "six arguments: %lu", last.result);
+	stats = (struct twin_stats){ .flags = STATS_ALL };
+	check_result(hypercall(HC_twin_op, TWINOP_STATS, (u64)&stats, 0, 0, 0), 0, "what all have done");
+	check(stats.calls == 2 && stats.domain == 0 && !stats.has_card && !stats.disabled && stats.functions == NR_FUNCTIONS, "stats: %lu calls",
+	      stats.calls);
+	stats = (struct twin_stats){ .flags = 2 };
+	check(hypercall(HC_twin_op, TWINOP_STATS, (u64)&stats, 0, 0, 0) == -EINVAL, "unknown flags");
 	unload(last.twin);
+	stats = (struct twin_stats){ 0 };
+	check(hypercall(HC_twin_op, TWINOP_STATS, (u64)&stats, 0, 0, 0) == -ENOENT, "what none has done");
 }
 
 static void bad_accesses(void)

@@ -32,6 +32,8 @@ pub const TWINOP_NEXT: u32 = 9;
 /// were written when it goes out, 0 if the twin has none left that it does not use. Of each [`TwinLent`] kind and object are out. What
 /// is not given back is with the domain's driver, whose own reference goes on to count.
 pub const TWINOP_RECALL: u32 = 10;
+/// What a twin has done so far, and what disabled it: [`TwinStats`]. ENOENT: there is none from this number on.
+pub const TWINOP_STATS: u32 = 11;
 
 /// In [`TwinLoad::mode`]: driver-domain addresses are masked.
 pub const MODE_MIRROR: u32 = 1;
@@ -270,6 +272,53 @@ pub struct TwinStatus {
     pub disabled: u32,
 }
 
+/// In [`TwinStats::flags`]: twins of all domains; for the control domain. EPERM for others.
+pub const STATS_ALL: u32 = 1 << 0;
+
+/// Argument of [`TWINOP_STATS`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TwinStats {
+    /// In: the first number that is looked at. Out: that of the twin that was found.
+    pub twin: u32,
+    /// In: [`STATS_ALL`] or 0. Out: 0.
+    pub flags: u32,
+    /// Out: whose it is.
+    pub domain: u32,
+    /// Out: functions in its code.
+    pub functions: u32,
+    /// Out: 1 if it is disabled.
+    pub disabled: u32,
+    /// Out: 1 if it has a card.
+    pub has_card: u32,
+    /// Out, if it is disabled: why ([`reason`]); [`reason::UPCALL`] if the domain did not answer in time. 0 if it is not.
+    pub reason: u32,
+    /// Out: offset in the twin's code of what was aborted; 0 if there is no such place.
+    pub offset: u32,
+    /// Out: the address, vector or value that [`reason`] speaks of.
+    pub detail: u64,
+    /// Out: address of the driver's instruction from which the aborted one stems; 0 if there is none.
+    pub original: u64,
+    /// Out: functions that the domain called ([`TWINOP_CALL`]).
+    pub calls: u64,
+    /// Out: interrupt handlers that ran for the card.
+    pub handlers: u64,
+    /// Out: polls that ran for it.
+    pub polls: u64,
+    /// Out: packets that were handed to its transmit routine, those that it refused included.
+    pub packets: u64,
+    /// Out: functions of the domain that it waited for.
+    pub upcalls: u64,
+    /// Out: locks of the domain's that it waited for.
+    pub lock_waits: u64,
+    /// Out: how often a CPU went to run it, for one or more of these.
+    pub turns: u64,
+    /// Out: ticks of the time-stamp counter that this took, with what the hypervisor does for it meanwhile.
+    pub ticks: u64,
+    /// Out: invocations that ended in an abort.
+    pub aborts: u64,
+}
+
 /// Argument of [`TWINOP_LEND`] and [`TWINOP_RECALL`].
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -386,6 +435,7 @@ const _: () = assert!(core::mem::size_of::<TwinIrq>() == 24);
 const _: () = assert!(core::mem::size_of::<TwinName>() == 8);
 const _: () = assert!(core::mem::size_of::<TwinCall>() == 136);
 const _: () = assert!(core::mem::size_of::<TwinStatus>() == 32);
+const _: () = assert!(core::mem::size_of::<TwinStats>() == 120);
 const _: () = assert!(core::mem::size_of::<TwinKernel>() == 80);
 const _: () = assert!(core::mem::size_of::<TwinLend>() == 16);
 const _: () = assert!(core::mem::size_of::<TwinLent>() == 32);

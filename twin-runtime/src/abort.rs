@@ -103,6 +103,8 @@ pub struct Abort {
     pub symbol: Symbol,
     /// Offset in the original function of the instruction that this one stems from.
     pub original: u64,
+    /// The domain's address of that instruction.
+    pub address: u64,
 }
 
 impl Abort {
@@ -111,9 +113,11 @@ impl Abort {
     pub fn at(image: &Image<'_>, offset: u32, reason: Reason) -> Self {
         let function = image.function_at(offset);
         let start = function.map_or(image.text, |f| f.domain);
-        let origin = image.origin_of(offset).map_or(0, |o| image.text.wrapping_add(u64::from(o)));
+        // An image that does not say which instruction it is says which function.
+        let origin = image.origin_of(offset).map_or(start, |o| image.text.wrapping_add(u64::from(o)));
         let symbol = function.map_or("?", |f| image.name(f.name, f.name_len));
-        Self { reason, offset, symbol: Symbol::new(symbol), original: origin.wrapping_sub(start) }
+        let original = origin.wrapping_sub(start);
+        Self { reason, offset, symbol: Symbol::new(symbol), original, address: origin }
     }
 
     /// The abort for an exception at a code offset: `ud2` is told apart by the budget, and the stack by its guards.

@@ -4,7 +4,8 @@
 #include "guest.h"
 
 enum { HC_twin_op = 55, TWINOP_LOAD = 0, TWINOP_UNLOAD, TWINOP_CALL, TWINOP_STATUS, TWINOP_RESUME, TWINOP_LEND, TWINOP_NOTES,
-	TWINOP_ATTACH, TWINOP_DETACH, TWINOP_NEXT, TWINOP_RECALL };
+	TWINOP_ATTACH, TWINOP_DETACH, TWINOP_NEXT, TWINOP_RECALL, TWINOP_STATS };
+enum { STATS_ALL = 1 };
 enum { RETURNED, MEMORY, EXCEPTION, BUG, BUDGET, TIME_OUT, INDIRECT_CALL, IMPORT, STACK_POINTER, LOCK, STRUCTURE, STACK, UPCALL };
 enum { NR_FUNCTIONS = 29, NR_IMPORTS = 8, NR_OFFSETS = 53 };
 enum { SKB, BARE_SKB, FRAGMENT };
@@ -54,6 +55,11 @@ struct twin_status {
 	u64 invocations, aborts;
 	u32 functions, disabled;
 };
+struct twin_stats {
+	u32 twin, flags, domain, functions, disabled, has_card, reason, offset;
+	u64 detail, original, calls, handlers, polls, packets, upcalls, lock_waits, turns, ticks, aborts;
+};
+_Static_assert(sizeof(struct twin_stats) == 120, "layout");
 
 struct twin_attach {
 	u32 twin, vif;

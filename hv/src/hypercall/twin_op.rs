@@ -6,7 +6,16 @@ use crate::twin::{self, calls, net, NotLoaded};
 use twin_abi::op;
 use xen_abi::errno::Errno;
 
-plain!(op::TwinLoad, op::TwinName, op::TwinCall, op::TwinStatus, op::TwinLend, op::TwinNotes, op::TwinAttach);
+plain!(
+    op::TwinLoad,
+    op::TwinName,
+    op::TwinCall,
+    op::TwinStatus,
+    op::TwinLend,
+    op::TwinNotes,
+    op::TwinAttach,
+    op::TwinStats
+);
 
 /// Bits of the command.
 const LOAD_MASK: u32 = (1 << PLACE_SHIFT) - 1;
@@ -84,6 +93,21 @@ pub fn call(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>) -> Outcome {
             let mut status: op::TwinStatus = arg.read()?;
             twin::status(cx.domain(), &mut status)?;
             arg.write(&status)?;
+            OK
+        }
+        op::TWINOP_STATS => {
+            let arg = arg.cast();
+            let mut stats: op::TwinStats = arg.read()?;
+            let is_all = match stats.flags {
+                0 => false,
+                op::STATS_ALL => true,
+                _ => return Err(Errno::EINVAL),
+            };
+            if is_all {
+                cx.require_privilege()?;
+            }
+            twin::stats((!is_all).then(|| cx.domain()), &mut stats)?;
+            arg.write(&stats)?;
             OK
         }
         _ => Err(Errno::ENOSYS),

@@ -1,5 +1,6 @@
 //! Calls of a twin's functions on behalf of its domain, and what they come to.
 
+use super::counts::Ending;
 use super::instance::Instance;
 use super::net;
 use super::run::{Begin, Ended, How};
@@ -11,7 +12,6 @@ use crate::domain::vcpu::OwnedVcpu;
 use crate::guest_warn;
 use core::sync::atomic::Ordering;
 use twin_abi::op::{self, reason, TwinCall};
-use twin_runtime::{Abort, Reason};
 use xen_abi::errno::Errno;
 
 /// Runs a function of a twin of `v`'s domain here, where `v` runs; says in `call` how it ended. Errors: ENOENT; ESRCH if the
@@ -30,7 +30,7 @@ pub fn call(v: &OwnedVcpu, call: &mut TwinCall, interruptible: Interruptible<'_>
     }
     let begin = Begin::Call { function: call.function, args: call.args };
     let ended = Session::enter(loaded, number, None).ok_or(Errno::ENOENT)?.run(&mut slot, begin, interruptible)?;
-    loaded.invocations.fetch_add(1, Ordering::Relaxed);
+    loaded.counts.calls.fetch_add(1, Ordering::Relaxed);
     finish(loaded, number, ended, call);
     Ok(())
 }
@@ -59,8 +59,7 @@ fn check_upcalls(loaded: &Loaded, number: u32) {
         let since = instance.slot.try_lock().and_then(|slot| slot.waiting.as_ref().map(|waiting| waiting.since_ns));
         since.is_some_and(|since| now.saturating_sub(since) > op::UPCALL_LIMIT_NS)
     };
-    if loaded.instances.iter().any(is_overdue) && !loaded.disabled.swap(true, Ordering::AcqRel) {
-        loaded.aborts.fetch_add(1, Ordering::Relaxed);
+    if loaded.instances.iter().any(is_overdue) && loaded.disable(Ending::nowhere(reason::UPCALL, 0)) {
         guest_warn!("d{}: twin {number} is disabled: an upcall does not return", loaded.owner);
     }
 }
@@ -71,30 +70,16 @@ fn finish(loaded: &Loaded, instance: usize, ended: Ended, call: &mut TwinCall) {
     (call.result, call.detail, call.original, call.offset) = (0, 0, 0, 0);
     match ended.how {
         How::Returned(value) => (call.reason, call.result) = (reason::RETURNED, value),
-        How::Waits(upcall) => upcall.tell(instance, call),
-        How::Aborted(abort) => {
-            loaded.disable();
-            guest_warn!("d{}: twin {} is disabled: {abort}", loaded.owner, call.twin);
-            (call.reason, call.detail) = told(&abort);
-            (call.offset, call.original) = (abort.offset, abort.original);
+        How::Waits(upcall) => {
+            loaded.counts.upcalls.fetch_add(1, Ordering::Relaxed);
+            upcall.tell(instance, call);
         }
-    }
-}
-
-/// An abort's reason and detail as the interface has them.
-fn told(abort: &Abort) -> (u32, u64) {
-    match abort.reason {
-        Reason::Memory(fault) => (reason::MEMORY, fault.address),
-        Reason::Exception { vector: 14, address } => (reason::MEMORY, address),
-        Reason::Exception { vector, .. } => (reason::EXCEPTION, vector.into()),
-        Reason::Bug => (reason::BUG, 0),
-        Reason::Budget => (reason::BUDGET, 0),
-        Reason::TimeOut | Reason::Busy => (reason::TIME_OUT, 0),
-        Reason::IndirectCall(address) => (reason::INDIRECT_CALL, address),
-        Reason::Import(number) => (reason::IMPORT, number.into()),
-        Reason::StackPointer(address) => (reason::STACK_POINTER, address),
-        Reason::Lock(address) => (reason::LOCK, address),
-        Reason::Structure { value, .. } => (reason::STRUCTURE, value),
-        Reason::Stack(address) => (reason::STACK, address),
+        How::Aborted(abort) => {
+            let ending = Ending::from(&abort);
+            loaded.disable(ending);
+            guest_warn!("d{}: twin {} is disabled: {abort}", loaded.owner, call.twin);
+            (call.reason, call.detail) = (ending.reason, ending.detail);
+            (call.offset, call.original) = (ending.offset, ending.original);
+        }
     }
 }

@@ -11,6 +11,7 @@
 
 pub mod calls;
 pub mod common;
+mod counts;
 pub mod entry;
 mod frames;
 pub mod instance;
@@ -28,13 +29,14 @@ use crate::mem::guest_ptr::GuestPtr;
 use alloc::vec::Vec;
 use common::Common;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use counts::Counts;
 use frames::Frames;
 use hv_core::mmu::Audit;
 use instance::{Instance, Plan, MAX_TWINS};
 use space::Mirror;
 use table::{place, ready, ImageBytes, Loaded, State, Verifying, TWINS};
 use twin_abi::image::Mode;
-use twin_abi::op::{self, TwinLend, TwinLent, TwinLoad, TwinNote, TwinNotes, TwinStatus};
+use twin_abi::op::{self, TwinLend, TwinLent, TwinLoad, TwinNote, TwinNotes, TwinStats, TwinStatus};
 use twin_runtime::gate::Twin;
 use twin_verify::{Policy, Refusal, Verified, Verifier};
 use x86::Mfn;
@@ -164,7 +166,7 @@ fn make(
         #[allow(clippy::cast_possible_truncation, reason = "an image is at most 8 MiB")]
         functions: verified.image().functions().len() as u32,
         code_bytes,
-        invocations: AtomicU64::new(0),
+        counts: Counts::default(),
         aborts: AtomicU64::new(0),
         disabled: AtomicBool::new(false),
         is_going: false,
@@ -237,11 +239,27 @@ pub fn status(d: &Domain, status: &mut TwinStatus) -> Result<(), Errno> {
     let place = place(status.twin)?.try_read().ok_or(Errno::EBUSY)?;
     let loaded = ready(&place, d)?;
     status.mode = op::MODE_MIRROR;
-    status.invocations = loaded.invocations.load(Ordering::Relaxed);
+    status.invocations = loaded.invocations();
     status.aborts = loaded.aborts.load(Ordering::Relaxed);
     status.functions = loaded.functions;
     status.disabled = loaded.disabled.load(Ordering::Relaxed).into();
     Ok(())
+}
+
+/// Fills in what a twin has done: the first of `owner`'s, or of anybody's, from number `stats.twin` on. Errors: ENOENT if there is none.
+/// One that is being loaded or unloaded is passed over.
+pub fn stats(owner: Option<&Domain>, stats: &mut TwinStats) -> Result<(), Errno> {
+    for (number, place) in (0..).zip(&TWINS).skip(stats.twin as usize) {
+        let Some(place) = place.try_read() else { continue };
+        let Some(State::Ready(loaded)) = place.as_ref() else { continue };
+        if !loaded.is_going && owner.is_none_or(|owner| owner.id == loaded.owner) {
+            *stats =
+                TwinStats { twin: number, has_card: net::is_attached(number as usize).into(), ..TwinStats::default() };
+            loaded.tell(stats);
+            return Ok(());
+        }
+    }
+    Err(Errno::ENOENT)
 }
 
 /// Lends buffers of `d`'s to its twin. Errors: ENOENT; EBUSY while it is loaded or unloaded; EFAULT; E2BIG for too many at once; as

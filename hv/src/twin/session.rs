@@ -23,6 +23,8 @@ pub struct Session<'a> {
     loaded: &'a Loaded,
     instance: usize,
     owner: DomainRef,
+    /// The time-stamp counter at the beginning.
+    since: u64,
     /// The domain, for routines that are called between invocations.
     pub domain: DomainView<'a>,
 }
@@ -45,7 +47,7 @@ impl<'a> Session<'a> {
             tlb::enter_mirror(loaded.mirror.root().addr().raw());
             entry::set_mirror(Some(&loaded.mirror));
         }
-        Some(Self { loaded, instance, owner, domain })
+        Some(Self { loaded, instance, owner, since: cpu::rdtsc(), domain })
     }
 
     /// Runs a function, or goes on with what waits, in the instance, whose `slot` is the caller's. Errors: ESRCH if the twin has no
@@ -89,6 +91,9 @@ impl<'a> Session<'a> {
 
 impl Drop for Session<'_> {
     fn drop(&mut self) {
+        let counts = &self.loaded.counts;
+        counts.turns.fetch_add(1, Ordering::Relaxed);
+        counts.ticks.fetch_add(cpu::rdtsc().wrapping_sub(self.since), Ordering::Relaxed);
         let current = vcpu::current(this_cpu());
         let root = current.map_or(crate::mem::idle_root(), vtlb::hardware_root);
         // SAFETY: that of the vCPU that runs here, or the hypervisor's own; no twin runs here any more.

@@ -4,6 +4,7 @@
 //! locked inside what is held); before the domain's locks.
 
 use super::common::Common;
+use super::counts::{Counts, Ending};
 use super::frames::Frames;
 use super::instance::{self, Instance, Slot, MAX_TWINS};
 use super::space::Mirror;
@@ -84,7 +85,7 @@ pub struct Loaded {
     pub budget: u64,
     pub functions: u32,
     pub code_bytes: u64,
-    pub invocations: AtomicU64,
+    pub counts: Counts,
     pub aborts: AtomicU64,
     pub disabled: AtomicBool,
     /// It is being taken down.
@@ -140,10 +141,11 @@ impl Loaded {
         })
     }
 
-    /// An invocation was aborted: there is no other.
-    pub fn disable(&self) {
+    /// An invocation was aborted: there is no other. `false`: it was disabled before.
+    pub fn disable(&self, ending: Ending) -> bool {
         self.aborts.fetch_add(1, Ordering::Relaxed);
-        self.disabled.store(true, Ordering::Release);
+        self.counts.ending.lock().get_or_insert(ending);
+        !self.disabled.swap(true, Ordering::AcqRel)
     }
 }
 

@@ -12,9 +12,10 @@ use crate::guest_warn;
 use crate::irq;
 use crate::sched::{run, timers};
 use crate::sync::{RwLock, RwLockWriteGuard};
+use crate::twin::counts::Ending;
 use crate::twin::table::{Loaded, State, TWINS};
 use core::sync::atomic::Ordering;
-use twin_abi::op::UPCALL_LIMIT_NS;
+use twin_abi::op::{reason, UPCALL_LIMIT_NS};
 
 /// Until a card that has used up its turn goes on, in ns. Guests run meanwhile.
 const REST_NS: u64 = 50_000;
@@ -112,7 +113,9 @@ fn turn(
     let instance = match &progress.waits {
         None => loaded.free_instance().map(|(instance, _)| instance),
         Some(waits) if now.saturating_sub(waits.since_ns) > UPCALL_LIMIT_NS => {
-            loaded.disable();
+            loaded.disable(
+                waits.lock.map_or(Ending::nowhere(reason::UPCALL, 0), |lock| Ending::nowhere(reason::LOCK, lock)),
+            );
             guest_warn!("d{}: twin {number} is disabled: what it waits for does not come", attached.owner);
             return Ended::Disabled;
         }

@@ -9,6 +9,7 @@ use crate::arch::tsc;
 use crate::cpu::Interruptible;
 use crate::guest_warn;
 use crate::sync::MutexGuard;
+use crate::twin::counts::{Count, Ending};
 use crate::twin::instance::Slot;
 use crate::twin::run::{self, Begin, How};
 use crate::twin::session::Session;
@@ -102,7 +103,11 @@ impl<'a> Turn<'a> {
                     continue;
                 }
                 self.progress.lines &= !(1 << n);
-                self.call(Job::Line(n), irq.handler, [irq.number.into(), irq.argument])?;
+                self.call(
+                    (Job::Line(n), &self.loaded.counts.handlers),
+                    irq.handler,
+                    [irq.number.into(), irq.argument],
+                )?;
             }
             // Each once: those that are to run again come after the others.
             let mut polls = self.progress.polls;
@@ -111,7 +116,7 @@ impl<'a> Turn<'a> {
                 polls &= !(1 << n);
                 self.progress.polls &= !(1 << n);
                 let Some(napi) = self.attached.napi(n) else { continue };
-                self.call(Job::Poll(n), napi.poll, [napi.napi, napi.weight.into()])?;
+                self.call((Job::Poll(n), &self.loaded.counts.polls), napi.poll, [napi.napi, napi.weight.into()])?;
             }
             self.send_all(now)?;
             let came = self.place.lines.lock().take();
@@ -135,9 +140,9 @@ impl<'a> Turn<'a> {
     }
 
     /// Calls a function for the card, and does what its end asks for.
-    fn call(&mut self, job: Job, function: u64, [first, second]: [u64; 2]) -> Result<(), Stop> {
+    fn call(&mut self, (job, count): (Job, &Count), function: u64, [first, second]: [u64; 2]) -> Result<(), Stop> {
         self.budget = self.budget.saturating_sub(1);
-        self.loaded.invocations.fetch_add(1, Ordering::Relaxed);
+        count.add();
         self.progress.job = Some(job);
         self.go(Begin::Call { function, args: [first, second, 0, 0, 0, 0] }).map(|_| ())
     }
@@ -167,7 +172,7 @@ impl<'a> Turn<'a> {
                 Err(Stop::Waits)
             }
             How::Aborted(abort) => {
-                self.loaded.disable();
+                self.loaded.disable(Ending::from(&abort));
                 guest_warn!("d{}: twin {} is disabled: {abort}", self.attached.owner, self.number);
                 Err(Stop::Ends)
             }
@@ -176,6 +181,11 @@ impl<'a> Turn<'a> {
 
     fn note_wait(&mut self, to_call: run::ToCall) {
         let lock = to_call.is_lock.then_some(to_call.args[0]);
+        let counts = &self.loaded.counts;
+        match lock {
+            Some(_) => counts.lock_waits.add(),
+            None => _ = counts.upcalls.fetch_add(1, Ordering::Relaxed),
+        }
         self.progress.waits = Some(Waits { instance: self.instance, lock, since_ns: tsc::now_ns() });
         if let Some(waiting) = &mut self.slot.waiting {
             waiting.to_fetch = lock.is_none().then_some(to_call);
@@ -184,7 +194,7 @@ impl<'a> Turn<'a> {
 
     /// A routine found what must not be.
     fn ends<T>(&mut self, reason: Reason) -> Result<T, Stop> {
-        self.loaded.disable();
+        self.loaded.disable(Ending::from(&reason));
         guest_warn!("d{}: twin {} is disabled: {reason:x?}", self.attached.owner, self.number);
         Err(Stop::Ends)
     }
@@ -287,7 +297,7 @@ impl<'a> Turn<'a> {
             self.session.domain.done.push(cookie);
             return Ok(());
         }
-        self.call(Job::Send(packet), self.attached.start_xmit, [skb, device])
+        self.call((Job::Send(packet), &self.loaded.counts.packets), self.attached.start_xmit, [skb, device])
     }
 
     /// The transmit routine has returned `value`.

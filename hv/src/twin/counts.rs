@@ -1,0 +1,117 @@
+//! What a twin has done, and how it ended, for whoever asks ([`TwinStats`]).
+
+use super::table::Loaded;
+use crate::sync::Mutex;
+use core::sync::atomic::{AtomicU64, Ordering};
+use twin_abi::op::{reason, TwinStats};
+use twin_runtime::{Abort, Reason};
+
+/// A count that one CPU at a time adds to: no bus is locked for it. Others may read it meanwhile.
+#[derive(Default)]
+pub struct Count(AtomicU64);
+
+impl Count {
+    /// One more. The caller is the only one who adds now.
+    #[inline]
+    pub fn add(&self) {
+        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    }
+
+    /// So many there were.
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// What a twin has done.
+#[derive(Default)]
+pub struct Counts {
+    /// Functions that were called for the domain.
+    pub calls: AtomicU64,
+    /// Interrupt handlers that the card's runner has called.
+    pub handlers: Count,
+    /// Polls of his.
+    pub polls: Count,
+    /// Packets that he has handed to the transmit routine.
+    pub packets: Count,
+    /// Functions of the domain that were waited for.
+    pub upcalls: AtomicU64,
+    /// Locks of the domain's that were waited for.
+    pub lock_waits: Count,
+    /// How often a CPU went into the mirror.
+    pub turns: AtomicU64,
+    /// Ticks of the time-stamp counter from there to the way out.
+    pub ticks: AtomicU64,
+    /// What disabled it.
+    pub ending: Mutex<Option<Ending>>,
+}
+
+/// How an invocation was aborted, or why there is none any more, in the interface's numbers.
+#[derive(Clone, Copy)]
+pub struct Ending {
+    /// [`reason`].
+    pub reason: u32,
+    /// What it speaks of.
+    pub detail: u64,
+    /// Offset in the twin's code, if there is a place.
+    pub offset: u32,
+    /// Address of the driver's instruction; 0 if there is no place.
+    pub original: u64,
+}
+
+impl Ending {
+    /// Without a place.
+    pub fn nowhere(reason: u32, detail: u64) -> Self {
+        Self { reason, detail, offset: 0, original: 0 }
+    }
+}
+
+impl From<&Abort> for Ending {
+    fn from(abort: &Abort) -> Self {
+        Self { offset: abort.offset, original: abort.address, ..Self::from(&abort.reason) }
+    }
+}
+
+impl From<&Reason> for Ending {
+    fn from(why: &Reason) -> Self {
+        let (reason, detail) = match *why {
+            Reason::Memory(fault) => (reason::MEMORY, fault.address),
+            Reason::Exception { vector: 14, address } => (reason::MEMORY, address),
+            Reason::Exception { vector, .. } => (reason::EXCEPTION, vector.into()),
+            Reason::Bug => (reason::BUG, 0),
+            Reason::Budget => (reason::BUDGET, 0),
+            Reason::TimeOut | Reason::Busy => (reason::TIME_OUT, 0),
+            Reason::IndirectCall(address) => (reason::INDIRECT_CALL, address),
+            Reason::Import(number) => (reason::IMPORT, number.into()),
+            Reason::StackPointer(address) => (reason::STACK_POINTER, address),
+            Reason::Lock(address) => (reason::LOCK, address),
+            Reason::Structure { value, .. } => (reason::STRUCTURE, value),
+            Reason::Stack(address) => (reason::STACK, address),
+        };
+        Self::nowhere(reason, detail)
+    }
+}
+
+impl Loaded {
+    /// How often one of its functions was entered.
+    pub fn invocations(&self) -> u64 {
+        let of = &self.counts;
+        of.calls.load(Ordering::Relaxed) + of.handlers.get() + of.polls.get() + of.packets.get()
+    }
+
+    /// Fills in what it has done; whose it is and where the caller knows.
+    pub fn tell(&self, to: &mut TwinStats) {
+        let of = &self.counts;
+        (to.domain, to.functions) = (self.owner.into(), self.functions);
+        to.disabled = self.disabled.load(Ordering::Relaxed).into();
+        to.calls = of.calls.load(Ordering::Relaxed);
+        (to.handlers, to.polls, to.packets) = (of.handlers.get(), of.polls.get(), of.packets.get());
+        (to.upcalls, to.lock_waits) = (of.upcalls.load(Ordering::Relaxed), of.lock_waits.get());
+        (to.turns, to.ticks) = (of.turns.load(Ordering::Relaxed), of.ticks.load(Ordering::Relaxed));
+        to.aborts = self.aborts.load(Ordering::Relaxed);
+        if let Some(ending) = *of.ending.lock() {
+            (to.reason, to.detail) = (ending.reason, ending.detail);
+            (to.offset, to.original) = (ending.offset, ending.original);
+        }
+    }
+}
