@@ -1,3 +1,20 @@
 //! What twinctl, tandemd and twind say to each other: requests and what is told, by sockets and by xenstore.
+//!
+//! A request is a line of JSON on a Unix socket, and so is its answer ([`socket`]). From domain 0 a driver domain's twind is asked
+//! by xenstore ([`errand`]): the domain may write below its own `data`, and nothing else connects the two.
 
+pub mod errand;
+pub mod request;
+pub mod socket;
 pub mod store;
+pub mod told;
+
+pub use request::{Mode, Request};
+pub use told::{Answer, Told};
+
+/// Where the sockets are.
+pub const RUN: &str = "/run/tandem";
+/// tandemd's socket, in domain 0.
+pub const TANDEMD: &str = "/run/tandem/tandemd.sock";
+/// twind's socket, in a driver domain.
+pub const TWIND: &str = "/run/tandem/twind.sock";

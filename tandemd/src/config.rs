@@ -42,7 +42,8 @@ impl Config {
         }
     }
 
-    fn parse(text: &str) -> Result<Self> {
+    /// From the file's text.
+    pub fn parse(text: &str) -> Result<Self> {
         let config: Self = toml::from_str(text)?;
         ensure!(!config.service.is_empty(), "there is no service; a section `[service.net]` makes one");
         for (name, service) in &config.service {

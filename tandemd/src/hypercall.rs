@@ -1,4 +1,4 @@
-//! `channel_op`, by the kernel's privcmd device.
+//! `channel_op`, and what `twin_op` tells, by the kernel's privcmd device.
 
 #![allow(unsafe_code, reason = "a hypercall is an ioctl with an address in it")]
 
@@ -8,6 +8,7 @@ use rustix::ioctl::{ioctl, opcode, Direction, Ioctl, IoctlOutput, Opcode};
 use rustix::mm::{mmap, munmap, MapFlags, ProtFlags};
 use std::ffi::c_void;
 use std::fs::File;
+use twin_abi::op::{TwinStats, HYPERVISOR_TWIN_OP, STATS_ALL, TWINOP_STATS};
 use xen_abi::channel_op::{self as op, ChannelConnect, ChannelStatus, ChannelSwitch, ChannelVif, ChannelWayOut};
 
 /// The hypervisor's switches.
@@ -22,6 +23,10 @@ pub trait Switches {
     fn status(&mut self, vif: u32) -> Result<ChannelStatus, Errno>;
     /// The first interface from this place on.
     fn next(&mut self, place: u32) -> Result<ChannelStatus, Errno>;
+    /// What a switch's way out is.
+    fn way_out(&mut self, switch: u32) -> Result<ChannelWayOut, Errno>;
+    /// The first twin from this number on.
+    fn next_twin(&mut self, number: u32) -> Result<TwinStats, Errno>;
 }
 
 /// The real one.
@@ -80,18 +85,17 @@ impl Hypervisor {
         }
     }
 
-    /// What a switch's way out is.
-    pub fn way_out(&mut self, switch: u32) -> Result<ChannelWayOut, Errno> {
-        self.call(op::CHANNELOP_WAY_OUT, ChannelWayOut { switch, ..ChannelWayOut::default() })
+    fn call<T: Argument>(&mut self, command: u32, argument: T) -> Result<T, Errno> {
+        self.call_of(op::HYPERVISOR_CHANNEL_OP, command, argument)
     }
 
-    fn call<T: Argument>(&mut self, command: u32, argument: T) -> Result<T, Errno> {
+    fn call_of<T: Argument>(&mut self, hypercall: u64, command: u32, argument: T) -> Result<T, Errno> {
         const { assert!(size_of::<T>() <= PAGE_BYTES) };
         let place = self.page.cast::<T>();
         // SAFETY: the page is mapped, ours alone, and longer than `T`; nothing else names it.
         unsafe { place.write(argument) };
         let address = place as u64;
-        let call = Call { op: op::HYPERVISOR_CHANNEL_OP, arg: [u64::from(command), address, 0, 0, 0] };
+        let call = Call { op: hypercall, arg: [u64::from(command), address, 0, 0, 0] };
         // SAFETY: see `Call`. The hypervisor writes to the page no more than a `T`.
         unsafe { ioctl(&self.privcmd, call) }?;
         // SAFETY: it holds a `T`, all of whose bit patterns are valid.
@@ -113,6 +117,7 @@ impl Argument for ChannelStatus {}
 impl Argument for ChannelSwitch {}
 impl Argument for ChannelVif {}
 impl Argument for ChannelWayOut {}
+impl Argument for TwinStats {}
 
 impl Switches for Hypervisor {
     fn create(&mut self) -> Result<u32, Errno> {
@@ -133,5 +138,14 @@ impl Switches for Hypervisor {
 
     fn next(&mut self, place: u32) -> Result<ChannelStatus, Errno> {
         self.call(op::CHANNELOP_VIF_NEXT, ChannelStatus { next: place, ..ChannelStatus::default() })
+    }
+
+    fn way_out(&mut self, switch: u32) -> Result<ChannelWayOut, Errno> {
+        self.call(op::CHANNELOP_WAY_OUT, ChannelWayOut { switch, ..ChannelWayOut::default() })
+    }
+
+    fn next_twin(&mut self, number: u32) -> Result<TwinStats, Errno> {
+        let stats = TwinStats { twin: number, flags: STATS_ALL, ..TwinStats::default() };
+        self.call_of(HYPERVISOR_TWIN_OP, TWINOP_STATS, stats)
     }
 }

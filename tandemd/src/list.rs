@@ -1,6 +1,7 @@
 //! `tandemd --list`: interfaces that are plugged in, what they have done, and the switches' ways out.
 
 use crate::hypercall::{Hypervisor, Switches};
+use crate::look;
 use crate::store::Store;
 use anyhow::{Context, Result};
 use rustix::io::Errno;
@@ -45,13 +46,7 @@ fn heading() -> String {
 /// What a guest has sent to nobody, or from an address that is not its own, counts as lost.
 fn line(guest: &str, status: &op::ChannelStatus) -> String {
     let mac: Vec<String> = status.mac.iter().map(|byte| format!("{byte:02x}")).collect();
-    let states = [
-        (op::STATE_TX_ENDED, "sends-nonsense"),
-        (op::STATE_RX_ENDED, "receives-nonsense"),
-        (op::STATE_STALLED, "takes-nothing"),
-    ];
-    let said: Vec<&str> = states.iter().filter(|(bit, _)| status.state & bit != 0).map(|(_, word)| *word).collect();
-    let said = if said.is_empty() { "connected".into() } else { said.join(",") };
+    let said = look::state(status.state);
     format!(
         "{guest:<20} {:>3} {} {:>12} {:>15} {:>9} {:>12} {:>15} {:>9} {said}\n",
         status.device,

@@ -5,16 +5,18 @@
 //! xenstore and in the hypervisor, so it may be killed and started again at any moment.
 
 mod config;
+mod control;
 mod device;
 mod domain;
 mod hypercall;
 mod kernel;
 mod list;
+mod look;
 mod service;
 
+use ::control::store::{self, Client, Store};
 use anyhow::{bail, Context, Result};
 use config::Config;
-use control::store::{self, Client, Store};
 use hypercall::Hypervisor;
 use lexopt::Arg;
 use rustix::fs::{flock, FlockOperation};
@@ -24,6 +26,7 @@ use std::fs::File;
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const HELP: &str = "\
@@ -62,7 +65,7 @@ fn run() -> Result<()> {
             other => bail!("{}\n{HELP}", other.unexpected()),
         }
     }
-    let config = Config::read(&path)?;
+    let config = Arc::new(Config::read(&path)?);
     if is_check {
         return Ok(());
     }
@@ -72,6 +75,7 @@ fn run() -> Result<()> {
         return Ok(());
     }
     let _lock = alone()?;
+    control::begin(&config)?;
     loop {
         serve(&config, &mut hypervisor)?;
     }

@@ -4,6 +4,9 @@
 mod world;
 
 use super::*;
+use crate::config::Config;
+use crate::look;
+use ::control::Mode;
 use proptest::prelude::*;
 use world::{Daemon, World, DOMAIN};
 use xen_abi::channel_op::CONNECT_UPLINK;
@@ -38,6 +41,38 @@ fn the_rate_and_the_way_out_are_told() {
     assert_eq!((a.flags & CONNECT_UPLINK, b.flags & CONNECT_UPLINK), (CONNECT_UPLINK, 0));
     assert_eq!((b.rate_bytes, b.rate_interval_us), (1000, 50000));
     assert_eq!(a.switch, b.switch);
+}
+
+#[test]
+fn what_there_is_can_be_looked_at() {
+    let world = World::new();
+    let config = Config::parse("[service.net]\ndriver-domain = \"dd\"\n[service.lab]\n").unwrap();
+    let look = |world: &World, name| look::services(&config, name, &mut world.clone(), &mut world.clone());
+    let none = look(&world, None).unwrap();
+    assert_eq!(
+        none.iter().map(|of| (of.name.as_str(), of.switch, of.mode)).collect::<Vec<_>>(),
+        [("lab", None, None), ("net", None, None)]
+    );
+    let error = look(&world, Some("nat")).unwrap_err().to_string();
+    assert!(error.contains("no service nat") && error.contains("lab, net"), "{error}");
+    let mut daemon = Daemon::start(&world, Some("dd"));
+    world.set("/local/domain/7/name", "dd");
+    world.create(A, "00:16:3e:00:00:01", None);
+    world.create(B, "00:16:3e:00:00:02", None);
+    world.settle(&mut daemon);
+    world.has_twin(7);
+    let [net] = &look(&world, Some("net")).unwrap()[..] else { panic!("one service") };
+    assert_eq!((net.mode, net.driver_domain.as_deref()), (Some(Mode::Vm), Some("dd")));
+    assert_eq!(net.way_out.map(|way| (way.domain, way.vif, way.sent.packets, way.received.bytes)), Some((7, 0, 3, 4)));
+    assert_eq!(net.counts.map(|counts| (counts.packets, counts.cycles)), Some((9, 10)));
+    let vifs: Vec<_> = net.vifs.iter().map(|vif| (vif.guest.as_str(), vif.number, vif.state.as_str())).collect();
+    assert_eq!(vifs, [("dd", 0, "connected"), ("8", 1, "connected")]);
+    // Somebody else's twin.
+    world.has_twin(9);
+    assert_eq!(look(&world, Some("net")).unwrap()[0].counts, None);
+    // The switch that xenstore names may be one of an earlier hypervisor's.
+    world.set("/tool/tandem/net/switch", "99");
+    assert_eq!(look(&world, Some("net")).unwrap()[0].switch, None);
 }
 
 #[test]

@@ -10,7 +10,8 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
-use xen_abi::channel_op::{ChannelConnect, ChannelStatus};
+use twin_abi::op::TwinStats;
+use xen_abi::channel_op::{ChannelConnect, ChannelStatus, ChannelWayOut, CONNECT_UPLINK, WAY_OUT_INTERFACE};
 
 /// The back end's domid.
 pub const DOMAIN: u16 = 3;
@@ -36,6 +37,8 @@ struct State {
     time: Duration,
     /// What the toolstack removes right before the daemon's next change.
     vanishes: Option<String>,
+    /// The domain that has a twin.
+    twin_of: Option<u16>,
     /// Operations that the daemon has left.
     left: Option<usize>,
 }
@@ -207,6 +210,19 @@ impl Switches for World {
         state.vifs.remove(&vif).map(|_| ()).ok_or(Errno::NOENT)
     }
 
+    fn way_out(&mut self, switch: u32) -> Result<ChannelWayOut, Errno> {
+        let state = self.0.borrow();
+        state.switches.get(&switch).ok_or(Errno::NOENT)?;
+        let uplink = state.vifs.iter().find(|(_, r)| r.switch == switch && r.flags & CONNECT_UPLINK != 0);
+        let way = ChannelWayOut { switch, out_packets: 3, in_bytes: 4, ..ChannelWayOut::default() };
+        Ok(uplink.map_or(way, |(vif, r)| ChannelWayOut { kind: WAY_OUT_INTERFACE, vif: *vif, domain: r.guest, ..way }))
+    }
+
+    fn next_twin(&mut self, number: u32) -> Result<TwinStats, Errno> {
+        let twin = |domain| TwinStats { twin: 4, domain, packets: 9, ticks: 10, ..TwinStats::default() };
+        self.0.borrow().twin_of.filter(|_| number <= 4).map(|domain| twin(domain.into())).ok_or(Errno::NOENT)
+    }
+
     fn status(&mut self, vif: u32) -> Result<ChannelStatus, Errno> {
         let mut state = self.0.borrow_mut();
         if !state.spend() {
@@ -225,6 +241,11 @@ impl Switches for World {
 }
 
 impl World {
+    /// A domain has a twin, and nobody else.
+    pub fn has_twin(&self, domain: u16) {
+        self.0.borrow_mut().twin_of = Some(domain);
+    }
+
     /// Of a service without devices.
     pub const NR_WATCHES: usize = 3;
 

@@ -1,0 +1,168 @@
+//! What can be asked for.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Who carries packets between the card and the hypervisor's switch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mode {
+    /// Linux in the driver domain, which bridges them.
+    Vm,
+    /// The driver's twin in the hypervisor, which masks addresses.
+    TwinMirror,
+    /// A twin whose addresses are translated by a table. The hypervisor has none yet.
+    TwinStlb,
+}
+
+impl Mode {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Vm, Self::TwinMirror, Self::TwinStlb];
+
+    /// Its name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Vm => "vm",
+            Self::TwinMirror => "twin-mirror",
+            Self::TwinStlb => "twin-stlb",
+        }
+    }
+
+    /// The mode of this name. Errors: in words.
+    pub fn named(name: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|mode| mode.name() == name);
+        found.ok_or_else(|| format!("there is no mode {name}: there are {}", Self::ALL.map(Self::name).join(", ")))
+    }
+
+    /// Itself, if the hypervisor has it. Errors: in words.
+    pub fn available(self) -> Result<Self, String> {
+        if self == Self::TwinStlb {
+            return Err("mode twin-stlb is not there in the hypervisor yet: vm and twin-mirror are".into());
+        }
+        Ok(self)
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Which of the twins that twind has is meant; all of them may be left out if it has one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Which {
+    /// tandemd: name of the service, whose way out it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service: Option<String>,
+    /// Name of the interface in the driver domain.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interface: Option<String>,
+    /// Number of the driver domain's own interface at the hypervisor's switch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vif: Option<u32>,
+}
+
+/// A request. tandemd passes those that a driver domain's twind serves on to it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "command", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Request {
+    /// What there is.
+    Status {
+        /// Of all of them, if it is left out.
+        #[serde(default)]
+        which: Which,
+    },
+    /// Makes a twin and loads it (again), and gives it the card.
+    Load {
+        /// Of which one.
+        #[serde(default)]
+        which: Which,
+    },
+    /// The twin goes; Linux is the way.
+    Unload {
+        /// Which one.
+        #[serde(default)]
+        which: Which,
+    },
+    /// Says who is to carry packets from now on. A twin is loaded if it is not; for [`Mode::Vm`] it stays loaded.
+    Mode {
+        /// Whose.
+        #[serde(default)]
+        which: Which,
+        /// Who.
+        mode: Mode,
+    },
+    /// For tests: damages what a twin that has its card works on, so that it is aborted. The kernel module must allow it.
+    Damage {
+        /// Which one.
+        #[serde(default)]
+        which: Which,
+    },
+}
+
+impl Request {
+    /// Which twin it is about.
+    #[must_use]
+    pub fn which(&self) -> &Which {
+        match self {
+            Self::Status { which }
+            | Self::Load { which }
+            | Self::Unload { which }
+            | Self::Mode { which, .. }
+            | Self::Damage { which } => which,
+        }
+    }
+
+    /// The same about another one.
+    #[must_use]
+    pub fn about(mut self, new: Which) -> Self {
+        match &mut self {
+            Self::Status { which }
+            | Self::Load { which }
+            | Self::Unload { which }
+            | Self::Mode { which, .. }
+            | Self::Damage { which } => *which = new,
+        }
+        self
+    }
+
+    /// From a line of JSON. Errors: in words.
+    pub fn parse(line: &str) -> Result<Self, String> {
+        serde_json::from_str(line).map_err(|error| format!("not a request: {error}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_lines_that_people_can_write() {
+        let status = Request::Status { which: Which::default() };
+        assert_eq!(Request::parse(r#"{"command":"status"}"#), Ok(status.clone()));
+        let mode = Request::parse(r#"{"command":"mode","mode":"twin-mirror","which":{"service":"net"}}"#).unwrap();
+        let which = Which { service: Some("net".into()), ..Which::default() };
+        assert_eq!(mode, Request::Mode { which: which.clone(), mode: Mode::TwinMirror });
+        for request in [status, mode.clone(), Request::Damage { which: which.clone() }] {
+            assert_eq!(Request::parse(&serde_json::to_string(&request).unwrap()), Ok(request));
+        }
+        let other = Which { vif: Some(2), ..Which::default() };
+        assert_eq!(mode.about(other.clone()).which(), &other);
+    }
+
+    #[test]
+    fn what_is_no_request_is_refused_in_words() {
+        let said = |line: &str| Request::parse(line).unwrap_err();
+        assert!(said("").contains("not a request"));
+        assert!(said(r#"{"command":"fly"}"#).contains("fly") && said(r#"{"command":"fly"}"#).contains("status"));
+        assert!(said(r#"{"command":"mode"}"#).contains("mode"));
+        assert!(said(r#"{"command":"mode","mode":"fast"}"#).contains("twin-mirror"));
+        assert!(said(r#"{"command":"status","of":1}"#).contains("of"));
+        assert!(said(r#"{"command":"load","which":{"vifs":1}}"#).contains("vifs"));
+        assert!(Mode::named("stlb").unwrap_err().contains("vm, twin-mirror, twin-stlb"));
+        assert!(Mode::TwinStlb.available().unwrap_err().contains("twin-stlb"));
+    }
+}

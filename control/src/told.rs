@@ -1,0 +1,258 @@
+//! What is told in answer to a request.
+
+use crate::request::Mode;
+use serde::{Deserialize, Serialize};
+
+/// An answer: what there is afterwards, or why not.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Answer {
+    /// It was done.
+    Ok(Told),
+    /// It was not done; why, in words.
+    Error(String),
+}
+
+impl Answer {
+    /// From a line of JSON. Errors: in words.
+    pub fn parse(line: &str) -> Result<Self, String> {
+        serde_json::from_str(line).map_err(|error| format!("not an answer: {error}"))
+    }
+
+    /// As a line of JSON, without its end.
+    #[must_use]
+    pub fn line(&self) -> String {
+        // Numbers, words and lists of them.
+        serde_json::to_string(self).unwrap_or_else(|error| format!(r#"{{"error":"{error}"}}"#))
+    }
+}
+
+impl From<Result<Told, String>> for Answer {
+    fn from(result: Result<Told, String>) -> Self {
+        match result {
+            Ok(told) => Self::Ok(told),
+            Err(why) => Self::Error(why),
+        }
+    }
+}
+
+/// What there is, and who says so.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "from", rename_all = "lowercase")]
+pub enum Told {
+    /// The daemon in domain 0.
+    Tandemd {
+        /// The services that it was asked about.
+        services: Vec<Service>,
+    },
+    /// The daemon in a driver domain.
+    Twind {
+        /// The twins that it was asked about.
+        twins: Vec<Twin>,
+    },
+}
+
+/// Packets in one direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Traffic {
+    /// How many.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Those that were lost.
+    pub lost: u64,
+}
+
+/// A service of tandemd's: a switch.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Service {
+    /// As guests name it.
+    pub name: String,
+    /// The domain that guests grant to.
+    #[serde(default)]
+    pub domain: Option<u16>,
+    /// The switch in the hypervisor, once there is one.
+    #[serde(default)]
+    pub switch: Option<u32>,
+    /// Name of the driver domain, if the configuration names one.
+    #[serde(default)]
+    pub driver_domain: Option<String>,
+    /// Who carries packets to the outside and from there; nobody: there is no way out.
+    #[serde(default)]
+    pub mode: Option<Mode>,
+    /// The way out.
+    #[serde(default)]
+    pub way_out: Option<WayOut>,
+    /// Guests' interfaces that are plugged in, the driver domain's own included.
+    #[serde(default)]
+    pub vifs: Vec<Vif>,
+    /// What the twin has done, as the hypervisor says.
+    #[serde(default)]
+    pub counts: Option<Counts>,
+    /// The twin, as the driver domain's twind says.
+    #[serde(default)]
+    pub twin: Option<Twin>,
+    /// Why twind says nothing.
+    #[serde(default)]
+    pub twind_error: Option<String>,
+}
+
+/// How packets leave a switch. Counts are those since it is this way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct WayOut {
+    /// The driver domain.
+    pub domain: u16,
+    /// Number of the driver domain's own interface.
+    pub vif: u32,
+    /// Packets that left.
+    pub sent: Traffic,
+    /// Packets that came.
+    pub received: Traffic,
+    /// Packets that wait for the card.
+    pub waiting: u16,
+}
+
+/// A guest's interface. Directions are the guest's.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Vif {
+    /// Name of the guest.
+    pub guest: String,
+    /// Its domid.
+    pub domain: u16,
+    /// Number of the interface.
+    pub number: u32,
+    /// Its address.
+    pub address: String,
+    /// What is wrong with it, in a word or more; `connected` if nothing is.
+    pub state: String,
+    /// Sent; those to nobody or from others' addresses count as lost.
+    pub sent: Traffic,
+    /// Received.
+    pub received: Traffic,
+}
+
+/// What a twin has done since it was loaded (`twin_abi::op::TwinStats`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Counts {
+    /// Functions that were called for the domain.
+    pub calls: u64,
+    /// Interrupt handlers that ran for the card.
+    pub handlers: u64,
+    /// Polls.
+    pub polls: u64,
+    /// Packets that were handed to the transmit routine.
+    pub packets: u64,
+    /// Functions of the domain that were waited for.
+    pub upcalls: u64,
+    /// Locks of the domain's that were waited for.
+    pub lock_waits: u64,
+    /// How often a CPU went to run it.
+    pub turns: u64,
+    /// Cycles of the time-stamp counter that this took.
+    pub cycles: u64,
+    /// Invocations that ended in an abort: 0 or 1.
+    pub aborts: u64,
+}
+
+/// Where a twin is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum State {
+    /// There is none.
+    #[default]
+    Absent,
+    /// It is loaded, and Linux has the card.
+    Loaded,
+    /// It has the card.
+    Attached,
+}
+
+/// A twin as twind knows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Twin {
+    /// The interface whose driver it is.
+    pub interface: String,
+    /// Number of the domain's own interface at the switch.
+    pub vif: u32,
+    /// The driver.
+    pub driver: String,
+    /// What was asked for.
+    pub wanted: Mode,
+    /// Who carries packets now.
+    pub mode: Mode,
+    /// Where it is.
+    pub state: State,
+    /// Why that is not what was asked for.
+    #[serde(default)]
+    pub why: Option<String>,
+    /// Its number in the hypervisor.
+    #[serde(default)]
+    pub number: Option<u32>,
+    /// How often one was loaded.
+    pub loads: u64,
+    /// How often one was aborted.
+    pub aborts: u64,
+    /// Functions in its code.
+    pub functions: u32,
+    /// Buffers that are lent.
+    pub lent: u32,
+    /// What it has done since it was loaded.
+    #[serde(default)]
+    pub counts: Option<Counts>,
+    /// Functions of the kernel that it had called.
+    #[serde(default)]
+    pub upcalls: Vec<Upcall>,
+    /// The last abort.
+    #[serde(default)]
+    pub aborted: Option<Aborted>,
+}
+
+/// How often a function of the driver domain's kernel was called for a twin.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Upcall {
+    /// Its name.
+    pub function: String,
+    /// How often.
+    pub count: u64,
+}
+
+/// How a twin ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Aborted {
+    /// Why, in words.
+    pub reason: String,
+    /// The driver's instruction: symbol and offset.
+    pub at: String,
+    /// What the reason speaks of: an address, a vector.
+    pub detail: String,
+    /// Seconds since 1970.
+    pub time: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_read_as_they_were_written() {
+        let service =
+            Service { name: "net".into(), mode: Some(Mode::Vm), vifs: vec![Vif::default()], ..Service::default() };
+        let told = Answer::Ok(Told::Tandemd { services: vec![service] });
+        assert!(told.line().starts_with(r#"{"ok":{"from":"tandemd","services":[{"name":"net""#), "{}", told.line());
+        assert_eq!(Answer::parse(&told.line()), Ok(told));
+        let refused = Answer::Error("no \"such\" thing".into());
+        assert_eq!(refused.line(), r#"{"error":"no \"such\" thing"}"#);
+        assert_eq!(Answer::parse(&refused.line()), Ok(refused));
+        assert!(Answer::parse(r#"{"ok":5}"#).unwrap_err().contains("not an answer"));
+        // What a newer one says besides does not matter.
+        let newer = r#"{"ok":{"from":"tandemd","services":[{"name":"net","colour":"blue"}]}}"#;
+        assert!(
+            matches!(Answer::parse(newer), Ok(Answer::Ok(Told::Tandemd { services })) if services[0].mode.is_none())
+        );
+    }
+}

@@ -1,0 +1,116 @@
+//! What is asked of the daemon at its socket: what there is, and to say something to a driver domain's twind.
+//!
+//! Each connection has a thread of its own, with its own connections to xenstore and to the hypervisor, so what the daemon itself
+//! does (`service`) waits for nobody here. There is no state but the configuration.
+
+use crate::config::Config;
+use crate::hypercall::{Hypervisor, Switches};
+use crate::look;
+use crate::store::{Client, Store};
+use ::control::request::Which;
+use ::control::told::Service;
+use ::control::{errand, socket, Answer, Request, Told};
+use anyhow::{bail, Context, Result};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// twind answers this at once, if it runs.
+const UNTIL_TOLD: Duration = Duration::from_secs(3);
+/// What it does takes longer: the driver is rewritten, the image verified.
+const UNTIL_DONE: Duration = Duration::from_secs(100);
+
+/// Serves the socket from now on.
+pub fn begin(config: &Arc<Config>) -> Result<()> {
+    let config = Arc::clone(config);
+    let listener = socket::listen(Path::new(::control::TANDEMD))?;
+    socket::serve(listener, move |request| {
+        answer(&config, request).map_err(|error| format!("{error:#}").replace('\n', " ")).into()
+    });
+    Ok(())
+}
+
+fn answer(config: &Config, request: Request) -> Result<Told> {
+    let (mut store, mut hypervisor) = (Client::open()?, Hypervisor::open()?);
+    if !matches!(request, Request::Status { .. }) {
+        pass_on(config, request.clone(), &mut store, &mut hypervisor)?;
+    }
+    services(config, request.which().service.as_deref(), &mut store, &mut hypervisor)
+        .map(|services| Told::Tandemd { services })
+}
+
+/// The services of this name, or all, with what their driver domains' twinds say.
+pub fn services(
+    config: &Config,
+    name: Option<&str>,
+    store: &mut impl Store,
+    switches: &mut impl Switches,
+) -> Result<Vec<Service>> {
+    let mut services = look::services(config, name, store, switches)?;
+    for service in &mut services {
+        if service.driver_domain.is_some() {
+            ask_twind(service, store, switches)?;
+        }
+    }
+    Ok(services)
+}
+
+fn ask_twind(service: &mut Service, store: &mut impl Store, switches: &mut impl Switches) -> Result<()> {
+    let which = Which { vif: Some(vif_of(service)), ..Which::default() };
+    match driver_domain(service, store).and_then(|domain| tell(domain, &Request::Status { which }, store, UNTIL_TOLD)) {
+        Ok(Told::Twind { twins }) => service.twin = twins.into_iter().next(),
+        Ok(Told::Tandemd { .. }) => service.twind_error = Some("the driver domain's answer is none of twind's".into()),
+        Err(error) => service.twind_error = Some(format!("{error:#}")),
+    }
+    // Which of several it is, twind knows; what it did, the hypervisor.
+    if let (Some(number), Some(way)) = (service.twin.as_ref().and_then(|twin| twin.number), service.way_out) {
+        let is_it = |twin: &twin_abi::op::TwinStats| twin.twin == number && twin.domain == u32::from(way.domain);
+        service.counts = look::twins(switches)?.into_iter().find(is_it).map(|twin| look::counted(&twin));
+    }
+    Ok(())
+}
+
+/// The driver domain's own interface at the service's switch.
+fn vif_of(service: &Service) -> u32 {
+    service.way_out.map_or(0, |way| way.vif)
+}
+
+/// What only twind can do.
+fn pass_on(config: &Config, request: Request, store: &mut impl Store, switches: &mut impl Switches) -> Result<()> {
+    let named = request.which().service.as_deref();
+    let mut services = look::services(config, named, store, switches)?;
+    let (Some(service), None) = (services.pop(), services.pop()) else {
+        let names: Vec<&str> = config.service.keys().map(String::as_str).collect();
+        bail!("say which service: {}", names.join(", "));
+    };
+    if let Request::Mode { mode, .. } = request {
+        mode.available().map_err(anyhow::Error::msg)?;
+    }
+    let domain = driver_domain(&service, store)?;
+    let which = Which { service: None, vif: Some(vif_of(&service)), interface: request.which().interface.clone() };
+    tell(domain, &request.about(which), store, UNTIL_DONE)?;
+    Ok(())
+}
+
+fn driver_domain(service: &Service, store: &mut impl Store) -> Result<u16> {
+    let name = &service.name;
+    let wanted = service.driver_domain.as_deref().with_context(|| format!("service {name} has no driver domain"))?;
+    for domain in store.list("/local/domain")? {
+        if store.read(&format!("/local/domain/{domain}/name"))?.as_deref() == Some(wanted) {
+            return domain.parse().context("the name of a domain");
+        }
+    }
+    bail!("{wanted}, the driver domain of service {name}, does not run")
+}
+
+/// Says something to a domain's twind. What others want of the same one waits.
+fn tell(domain: u16, request: &Request, store: &mut impl Store, limit: Duration) -> Result<Told> {
+    static TURNS: Mutex<BTreeMap<u16, Arc<Mutex<()>>>> = Mutex::new(BTreeMap::new());
+    let turn = Arc::clone(TURNS.lock().unwrap_or_else(PoisonError::into_inner).entry(domain).or_default());
+    let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
+    match errand::ask(store, &errand::of_domain(domain), request, limit)? {
+        Answer::Ok(told) => Ok(told),
+        Answer::Error(why) => bail!("{why}"),
+    }
+}

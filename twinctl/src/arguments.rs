@@ -1,0 +1,196 @@
+//! The command line.
+
+use control::request::Which;
+use control::{Mode, Request};
+use lexopt::{Arg, Parser, ValueExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+pub const HELP: &str = "\
+twinctl - which way guests' packets go, and which they should
+
+usage: twinctl [OPTIONS] COMMAND [WHICH] [ARGUMENTS]
+
+In domain 0, WHICH is a service of tandemd's (net). In a driver domain it is a network interface (eth0). It may be left out
+where there is one.
+
+commands:
+  status [WHICH]          what carries packets to the outside: Linux in the driver domain (vm) or its driver's twin in the
+                          hypervisor (twin-mirror); if a twin was aborted, why, and at which instruction of the driver
+  stats [WHICH]           what was counted: packets, bytes, losses; turns, cycles and upcalls of the twin
+  top [WHICH]             the same, a second's worth of it at a time, until q is pressed
+  mode [WHICH] MODE       has packets carried so from now on, while they flow
+                            vm           by Linux in the driver domain; a twin stays loaded
+                            twin-mirror  by the twin, which is loaded if it is not
+                            twin-stlb    is not there in the hypervisor yet
+  load [WHICH] [INTERFACE]  makes the driver's twin, loads it (again), and gives it the card; in domain 0, of that interface of
+                          the driver domain's
+  unload [WHICH]          the twin goes; Linux is the way
+
+options:
+  --json                  what the daemon tells, as JSON
+  --every SECONDS         top: from one screen to the next (1)
+  --count NUMBER          top: so many screens, one below the other, and no keys
+  --vif NUMBER            load, in a driver domain: which interface of its own is plugged into the hypervisor's switch (0)
+  --socket FILE           the daemon's, instead of /run/tandem/tandemd.sock (if it is there) or /run/tandem/twind.sock
+  --help
+
+It ends with 0 if that was done, with 1 if not, and with 2 if the command makes no sense.";
+
+/// What is wanted.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Wanted {
+    Help,
+    /// To ask this and say what there is.
+    Ask(Request),
+    /// To ask this and say what was counted.
+    Stats(Request),
+    Top(Top),
+}
+
+/// A live screen.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Top {
+    pub request: Request,
+    pub every: Duration,
+    pub count: Option<u32>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub struct Arguments {
+    pub wanted: Wanted,
+    pub socket: PathBuf,
+    pub is_json: bool,
+}
+
+/// The socket of the daemon of this domain.
+pub fn place() -> PathBuf {
+    let of_control_domain = Path::new(control::TANDEMD);
+    if of_control_domain.exists() { of_control_domain } else { Path::new(control::TWIND) }.into()
+}
+
+/// Reads the command line. Errors: in words.
+pub fn parse(mut parser: Parser, place: impl Fn() -> PathBuf) -> Result<Arguments, String> {
+    let mut words = Vec::new();
+    let (mut socket, mut is_json, mut every, mut count, mut vif) = (None, false, 1.0, None, None);
+    let mut read = || -> Result<bool, lexopt::Error> {
+        while let Some(arg) = parser.next()? {
+            match arg {
+                Arg::Long("help") | Arg::Short('h') => return Ok(true),
+                Arg::Long("json") => is_json = true,
+                Arg::Long("socket") => socket = Some(PathBuf::from(parser.value()?)),
+                Arg::Long("every") => every = parser.value()?.parse::<f64>()?,
+                Arg::Long("count") => count = Some(parser.value()?.parse()?),
+                Arg::Long("vif") => vif = Some(parser.value()?.parse()?),
+                Arg::Value(word) => words.push(word.string()?),
+                other => return Err(other.unexpected()),
+            }
+        }
+        Ok(false)
+    };
+    let is_help = read().map_err(|error| format!("{error}; twinctl --help says what there is"))?;
+    let socket = socket.unwrap_or_else(place);
+    // Its name says which daemon's it is.
+    let is_driver_domain = socket.ends_with(Path::new(control::TWIND).file_name().unwrap_or_default());
+    let wanted = if is_help {
+        Wanted::Help
+    } else {
+        let which = |name: Option<&String>| match (name.cloned(), is_driver_domain) {
+            (interface, true) => Which { interface, vif, ..Which::default() },
+            (service, false) => Which { service, vif, ..Which::default() },
+        };
+        let every = Some(every).filter(|every| (0.1..=3600.0).contains(every)).map(Duration::from_secs_f64);
+        let every = every.ok_or("--every wants seconds, from 0.1 to 3600")?;
+        command(&words, which, is_driver_domain, (every, count))?
+    };
+    Ok(Arguments { wanted, socket, is_json })
+}
+
+fn command(
+    words: &[String],
+    which: impl Fn(Option<&String>) -> Which,
+    is_driver_domain: bool,
+    (every, count): (Duration, Option<u32>),
+) -> Result<Wanted, String> {
+    let (command, rest) = words.split_first().ok_or("there is no command; twinctl --help says which there are")?;
+    let most = match command.as_str() {
+        "mode" => 2,
+        "load" if !is_driver_domain => 2,
+        _ => 1,
+    };
+    let status = |which| Request::Status { which };
+    let wanted = match (command.as_str(), rest) {
+        ("status", _) => Wanted::Ask(status(which(rest.first()))),
+        ("stats", _) => Wanted::Stats(status(which(rest.first()))),
+        ("top", _) => Wanted::Top(Top { request: status(which(rest.first())), every, count }),
+        ("load", _) => Wanted::Ask(Request::Load {
+            which: match rest.get(1) {
+                Some(interface) => Which { interface: Some(interface.clone()), ..which(rest.first()) },
+                None => which(rest.first()),
+            },
+        }),
+        ("unload", _) => Wanted::Ask(Request::Unload { which: which(rest.first()) }),
+        ("damage", _) => Wanted::Ask(Request::Damage { which: which(rest.first()) }),
+        ("mode", [.., mode]) => {
+            let name = rest.first().filter(|_| rest.len() > 1);
+            Wanted::Ask(Request::Mode { which: which(name), mode: Mode::named(mode)?.available()? })
+        }
+        ("mode", []) => return Err(format!("mode wants one: {}", Mode::ALL.map(Mode::name).join(", "))),
+        (other, _) => return Err(format!("there is no command {other}; twinctl --help says which there are")),
+    };
+    match rest.get(most) {
+        Some(word) => Err(format!("{command} does not know what to do with {word}")),
+        None => Ok(wanted),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Result<Arguments, String> {
+        parse(Parser::from_args(line.split_whitespace()), || control::TANDEMD.into())
+    }
+
+    fn asked(line: &str) -> Request {
+        match parsed(line).map(|arguments| arguments.wanted) {
+            Ok(Wanted::Ask(request) | Wanted::Stats(request) | Wanted::Top(Top { request, .. })) => request,
+            other => panic!("{line}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn what_is_named_is_a_service_or_an_interface() {
+        let service = |name: &str| Which { service: Some(name.into()), ..Which::default() };
+        assert_eq!(asked("mode net vm"), Request::Mode { which: service("net"), mode: Mode::Vm });
+        assert_eq!(asked("mode twin-mirror"), Request::Mode { which: Which::default(), mode: Mode::TwinMirror });
+        assert_eq!(asked("status"), Request::Status { which: Which::default() });
+        assert_eq!(asked("top net --every 2"), Request::Status { which: service("net") });
+        let of_eth1 = Which { interface: Some("eth1".into()), ..service("net") };
+        assert_eq!(asked("load net eth1"), Request::Load { which: of_eth1 });
+        let eth0 = Which { interface: Some("eth0".into()), vif: Some(2), ..Which::default() };
+        assert_eq!(asked("--socket /tmp/twind.sock load eth0 --vif 2"), Request::Load { which: eth0 });
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_in_words() {
+        let refused = |line: &str, words: &str| {
+            let why = parsed(line).expect_err(line);
+            assert!(why.contains(words), "{line}: {why}");
+        };
+        refused("", "there is no command");
+        refused("fly", "no command fly");
+        refused("mode", "twin-mirror");
+        refused("mode net fast", "no mode fast");
+        refused("mode net twin-stlb", "not there in the hypervisor yet");
+        refused("mode net eth0 vm", "vm");
+        refused("status net eth0", "eth0");
+        refused("load net eth0 eth1", "eth1");
+        refused("--socket twind.sock load eth0 eth1", "eth1");
+        refused("--every 0 top", "seconds");
+        refused("--every soon top", "soon");
+        refused("--count -1 top", "-1");
+        refused("--fast", "--fast");
+        assert_eq!(parsed("--help").unwrap().wanted, Wanted::Help);
+    }
+}

@@ -1,0 +1,192 @@
+//! What there is, in lines for people.
+
+use control::told::{Counts, Service, State, Traffic, Twin};
+use control::Told;
+use std::fmt::Write;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Who carries packets, and why if that is not what was asked for.
+pub fn status(told: &Told) -> String {
+    let mut out = String::new();
+    match told {
+        Told::Tandemd { services } => services.iter().for_each(|service| service_status(&mut out, service)),
+        Told::Twind { twins } if twins.is_empty() => out.push_str("no interface has a twin\n"),
+        Told::Twind { twins } => twins.iter().for_each(|twin| twin_status(&mut out, twin, "")),
+    }
+    out
+}
+
+fn service_status(out: &mut String, service: &Service) {
+    let name = &service.name;
+    let _ = match (service.mode, &service.driver_domain) {
+        (Some(mode), Some(driver)) => writeln!(out, "{name}: {mode}, by {driver}"),
+        (None, Some(driver)) => writeln!(out, "{name}: no way out; {driver} is to be it"),
+        (_, None) => writeln!(out, "{name}: no way out; the configuration names no driver domain"),
+    };
+    if let Some(twin) = &service.twin {
+        twin_status(out, twin, "  ");
+    }
+    if let Some(error) = service.twind_error.as_ref() {
+        let _ = writeln!(out, "  twin: {error}");
+    }
+    for vif in &service.vifs {
+        let _ = writeln!(out, "  {} vif {}: {}, {}", vif.guest, vif.number, vif.address, vif.state);
+    }
+}
+
+fn twin_status(out: &mut String, twin: &Twin, indent: &str) {
+    let Twin { interface, driver, mode, wanted, functions, lent, .. } = twin;
+    let _ = write!(out, "{indent}{interface} ({driver}): {mode}");
+    let _ = match (twin.state, twin.number) {
+        (State::Absent, _) | (_, None) => write!(out, ", no twin is loaded"),
+        (_, Some(number)) => write!(out, ", twin {number} of {functions} functions, {lent} buffers lent"),
+    };
+    out.push('\n');
+    if mode != wanted {
+        let why = twin.why.as_deref().unwrap_or("it comes");
+        let _ = writeln!(out, "{indent}  {wanted} was asked for: {why}");
+    }
+    if let Some(aborted) = &twin.aborted {
+        let (reason, at) = (&aborted.reason, &aborted.at);
+        let ago = SystemTime::now().duration_since(UNIX_EPOCH + Duration::from_secs(aborted.time)).unwrap_or_default();
+        let _ = writeln!(out, "{indent}  aborted {} s ago at {at}: {reason} ({})", ago.as_secs(), aborted.detail);
+    }
+}
+
+/// What was counted, a line for each count.
+pub fn stats(told: &Told) -> String {
+    let mut out = String::new();
+    match told {
+        Told::Tandemd { services } => {
+            for service in services {
+                let name = &service.name;
+                if let Some(way) = &service.way_out {
+                    traffic(&mut out, &format!("{name} outside"), &way.sent, &way.received);
+                }
+                if let Some(of) = &service.counts {
+                    counts(&mut out, &format!("{name} twin"), of);
+                }
+                upcalls(&mut out, &format!("{name} upcall"), service.twin.as_ref());
+                for vif in &service.vifs {
+                    traffic(&mut out, &format!("{name} {}/{}", vif.guest, vif.number), &vif.sent, &vif.received);
+                }
+            }
+        }
+        Told::Twind { twins } => {
+            for twin in twins {
+                let name = &twin.interface;
+                if let Some(of) = &twin.counts {
+                    counts(&mut out, &format!("{name} twin"), of);
+                }
+                upcalls(&mut out, &format!("{name} upcall"), Some(twin));
+            }
+        }
+    }
+    out
+}
+
+fn traffic(out: &mut String, what: &str, sent: &Traffic, received: &Traffic) {
+    for (way, of) in [("sent", sent), ("received", received)] {
+        let _ = writeln!(out, "{what} {way}: {} packets, {} bytes, {} lost", of.packets, of.bytes, of.lost);
+    }
+}
+
+fn counts(out: &mut String, what: &str, of: &Counts) {
+    let words = [
+        ("turns", of.turns),
+        ("cycles", of.cycles),
+        ("packets sent", of.packets),
+        ("interrupt handlers", of.handlers),
+        ("polls", of.polls),
+        ("upcalls", of.upcalls),
+        ("waits for a lock", of.lock_waits),
+        ("calls by its domain", of.calls),
+        ("aborts", of.aborts),
+    ];
+    for (word, count) in words {
+        let _ = writeln!(out, "{what}: {count} {word}");
+    }
+}
+
+fn upcalls(out: &mut String, what: &str, twin: Option<&Twin>) {
+    for upcall in twin.map(|twin| twin.upcalls.as_slice()).unwrap_or_default() {
+        let _ = writeln!(out, "{what} {}: {}", upcall.function, upcall.count);
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+    use control::told::{Aborted, Upcall, Vif, WayOut};
+    use control::Mode;
+
+    /// A twin that was aborted, and one that works.
+    pub fn twin() -> Twin {
+        Twin {
+            interface: "eth0".into(),
+            vif: 0,
+            driver: "e1000".into(),
+            wanted: Mode::TwinMirror,
+            mode: Mode::Vm,
+            state: State::Absent,
+            why: Some("the twin was aborted".into()),
+            number: None,
+            loads: 1,
+            aborts: 1,
+            functions: 0,
+            lent: 0,
+            counts: None,
+            upcalls: vec![Upcall { function: "netif_carrier_ok".into(), count: 4 }],
+            aborted: Some(Aborted {
+                reason: "it accessed memory that it may not".into(),
+                at: "e1000_xmit_frame+0x1b".into(),
+                detail: "0x10".into(),
+                time: 5,
+            }),
+        }
+    }
+
+    /// A service with everything.
+    pub fn service() -> Service {
+        let counts = Counts { packets: 100, cycles: 50_000, turns: 25, polls: 50, handlers: 10, ..Counts::default() };
+        let sent = Traffic { packets: 1000, bytes: 1_000_000, lost: 1 };
+        Service {
+            name: "net".into(),
+            driver_domain: Some("dd".into()),
+            mode: Some(Mode::TwinMirror),
+            way_out: Some(WayOut { sent, waiting: 3, ..WayOut::default() }),
+            counts: Some(counts),
+            twin: Some(Twin {
+                mode: Mode::TwinMirror,
+                state: State::Attached,
+                number: Some(0),
+                aborted: None,
+                ..twin()
+            }),
+            vifs: vec![Vif { guest: "u1".into(), state: "connected".into(), sent, ..Vif::default() }],
+            ..Service::default()
+        }
+    }
+
+    #[test]
+    fn an_abort_is_told_with_its_place() {
+        let said = status(&Told::Twind { twins: vec![twin()] });
+        assert!(said.starts_with("eth0 (e1000): vm, no twin is loaded\n"), "{said}");
+        assert!(said.contains("twin-mirror was asked for: the twin was aborted"), "{said}");
+        assert!(said.contains("at e1000_xmit_frame+0x1b: it accessed memory that it may not (0x10)"), "{said}");
+        assert_eq!(status(&Told::Twind { twins: vec![] }), "no interface has a twin\n");
+    }
+
+    #[test]
+    fn a_service_is_told_with_its_guests_and_counts() {
+        let told = Told::Tandemd { services: vec![service()] };
+        let said = status(&told);
+        assert!(said.starts_with("net: twin-mirror, by dd\n  eth0 (e1000): twin-mirror, twin 0"), "{said}");
+        assert!(said.contains("  u1 vif 0: "), "{said}");
+        let said = stats(&told);
+        assert!(said.contains("net outside sent: 1000 packets, 1000000 bytes, 1 lost"), "{said}");
+        assert!(said.contains("net twin: 50000 cycles") && said.contains("net upcall netif_carrier_ok: 4"), "{said}");
+        let nobody = Service { name: "lab".into(), ..Service::default() };
+        assert!(status(&Told::Tandemd { services: vec![nobody] }).contains("names no driver domain"));
+    }
+}
