@@ -42,6 +42,16 @@ static bool reaches_memory(u64 limit)
 	return true;
 }
 
+/* The PCI device of an interface: its own, or the one on which that stands, as virtio's do. */
+static struct device *pci_device(struct net_device *dev)
+{
+	struct device *device = dev->dev.parent;
+
+	while (device && !dev_is_pci(device))
+		device = device->parent;
+	return device;
+}
+
 static void describe_kernel(struct twin_kernel *kernel, struct device *device, const u32 *offsets, u32 nr_offsets)
 {
 	*kernel = (struct twin_kernel) {
@@ -75,7 +85,7 @@ static int load_image(struct twin *twin, const struct tandem_load *load, const u
 
 	if (!request.root)
 		return -EINVAL;
-	describe_kernel(&kernel, twin->dev->dev.parent, offsets, load->nr_offsets);
+	describe_kernel(&kernel, pci_device(twin->dev), offsets, load->nr_offsets);
 	err = tandem_areas_get(&request);
 	if (err)
 		return err;
@@ -93,6 +103,7 @@ static int load_image(struct twin *twin, const struct tandem_load *load, const u
 
 int tandem_load(struct twin *twin, const struct tandem_load *load, const u32 *offsets, const void *image)
 {
+	struct device *device;
 	int err;
 
 	if (twin->state != TANDEM_EMPTY)
@@ -100,11 +111,12 @@ int tandem_load(struct twin *twin, const struct tandem_load *load, const u32 *of
 	twin->dev = __dev_get_by_name(&init_net, load->interface);
 	if (!twin->dev)
 		return -ENODEV;
-	if (!twin->dev->dev.parent || !dev_is_pci(twin->dev->dev.parent)) {
+	device = pci_device(twin->dev);
+	if (!device) {
 		twin->dev = NULL;
 		return -EOPNOTSUPP;
 	}
-	if (!reaches_memory(dma_limit(twin->dev->dev.parent))) {
+	if (!reaches_memory(dma_limit(device))) {
 		twin->dev = NULL;
 		return -ENXIO;
 	}

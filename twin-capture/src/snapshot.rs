@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use twin_kernel::driver::{self, Live};
+use twin_kernel::net::Interrupts;
 use twin_kernel::{LiveKernel, ModuleInfo, Symbol};
 
 /// A leaf mapping of the kernel half.
@@ -150,6 +152,17 @@ impl Snapshot {
         } else {
             self.msi_irqs.clone()
         }
+    }
+
+    /// The objects of the driver.
+    ///
+    /// # Errors
+    /// If one is not there, in words.
+    pub fn live(&self) -> Result<Live> {
+        let drivers = [self.driver.replace('-', "_")];
+        let numbers = self.irqs();
+        let irqs = Interrupts { numbers: &numbers, are_messages: !self.msi_irqs.is_empty(), drivers: &drivers };
+        driver::live(self, &self.netdev, &irqs)
     }
 
     /// The kernel symbol at or below `address` with its distance.

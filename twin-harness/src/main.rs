@@ -96,7 +96,8 @@ fn module(driver: &str) -> Result<(Module, Option<Rig>), String> {
             return Ok(((*rig.module).clone(), Some(rig)));
         }
         let s = Snapshot::open(&dir)?;
-        return Ok((driver::module(&s, &driver.replace('-', "_"))?, None));
+        let names = driver::modules_of(&s, &path::entries(&s.live()?))?;
+        return Ok((driver::modules(&s, &names)?, None));
     }
     if driver.ends_with(".ko") {
         return Ok((from_file(std::path::Path::new(driver), driver)?, None));
@@ -118,7 +119,7 @@ fn run() -> Result<bool, String> {
         "capture" => {
             let dir = guest::capture(&a.driver, &cache())?;
             let s = Snapshot::open(&dir)?;
-            let live = driver::live(&s, &s.netdev, &s.irqs())?;
+            let live = s.live()?;
             println!("snapshot {}: kernel {}, {} symbols", dir.display(), s.release, s.symbols.len());
             println!("{}: transmit {}", s.netdev, s.describe(live.net.start_xmit));
             for (irq, handler, _) in &live.net.irqs {

@@ -109,7 +109,7 @@ impl Rig {
         let snapshot = Snapshot::open(dir)?;
         let name = snapshot.driver.replace('-', "_");
         let module = Rc::new(driver::module(&snapshot, &name)?);
-        let live = driver::live(&snapshot, &snapshot.netdev, &snapshot.irqs())?;
+        let live = snapshot.live()?;
         const IORESOURCE_MEM: u64 = 0x200;
         let window = snapshot.windows.iter().find(|w| w.2 & IORESOURCE_MEM != 0).map_or(0, |w| w.0);
         let file = std::fs::read(dir.join("module.ko")).map_err(|e| format!("module.ko: {e}"))?;

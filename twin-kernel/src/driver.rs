@@ -1,14 +1,42 @@
 //! What the rewriter and the support routines need of a kernel.
 
 use crate::btf::Btf;
-use crate::net::{self, NetDevice};
-use crate::{LiveKernel, Result};
+use crate::net::{self, Interrupts, NetDevice};
+use crate::{LiveKernel, Result, Symbol};
 use twin_rewrite::module::{bound_functions, Externs, Function, Module, Section};
 use twin_runtime::linux::offsets::Offsets;
 use twin_runtime::linux::Kernel;
 
 /// The module `name` as it lies in memory.
 pub fn module(s: &impl LiveKernel, name: &str) -> Result<Module> {
+    modules(s, &[name])
+}
+
+/// The modules of these names as they lie in memory, as one.
+pub fn modules(s: &impl LiveKernel, names: &[&str]) -> Result<Module> {
+    let parts = names.iter().map(|name| part(s, name)).collect::<Result<Vec<_>>>()?;
+    let m = Module::join(parts, externs(s, names));
+    m.check()?;
+    check_locks(&m)?;
+    Ok(m)
+}
+
+/// Names of the modules in which these functions are. Errors: one is in none, or is not there.
+pub fn modules_of<'s>(s: &'s impl LiveKernel, functions: &[u64]) -> Result<Vec<&'s str>> {
+    let mut names = Vec::new();
+    for &function in functions {
+        let name = s.module_of(function).ok_or_else(|| {
+            let name = s.symbols().iter().find(|y| y.address == function).map_or("a function", |y| y.name.as_str());
+            format!("{name} is in no module: its text is not known apart from the kernel's")
+        })?;
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    Ok(names)
+}
+
+fn part(s: &impl LiveKernel, name: &str) -> Result<Module> {
     let info = s.module(name).ok_or(format!("no module {name} is loaded"))?;
     let end = info.base + info.len_bytes;
     let mut places: Vec<(u64, &str)> = info
@@ -45,9 +73,6 @@ pub fn module(s: &impl LiveKernel, name: &str) -> Result<Module> {
         }
     }
     bound_functions(&mut m.functions, &m.sections);
-    m.externs = externs(s, name);
-    m.check()?;
-    check_locks(&m)?;
     Ok(m)
 }
 
@@ -55,26 +80,28 @@ pub fn module(s: &impl LiveKernel, name: &str) -> Result<Module> {
 /// away (a DS prefix stands there then), and the twin runs on a CPU of its own.
 pub(crate) fn check_locks(m: &Module) -> Result<()> {
     const LOCK: u8 = 0xf0;
-    let Some(table) = m.sections.iter().find(|section| section.name == ".smp_locks") else { return Ok(()) };
-    for (place, distance) in (table.address..).step_by(4).zip(table.bytes.chunks_exact(4)) {
-        let distance = i32::from_le_bytes([distance[0], distance[1], distance[2], distance[3]]);
-        let address = place.wrapping_add_signed(distance.into());
-        // What follows the table's end is something else.
-        let text = m.section(address).filter(|section| section.executable);
-        let byte = text.and_then(|section| section.bytes.get((address - section.address) as usize));
-        if byte.is_some_and(|byte| *byte != LOCK) {
-            return Err(format!(
-                "the kernel took the LOCK prefix away at {}, because it started with one CPU: give the domain more with maxvcpus",
-                m.describe(address)
-            ));
+    for table in m.named(".smp_locks") {
+        for (place, distance) in (table.address..).step_by(4).zip(table.bytes.chunks_exact(4)) {
+            let distance = i32::from_le_bytes([distance[0], distance[1], distance[2], distance[3]]);
+            let address = place.wrapping_add_signed(distance.into());
+            // What follows the table's end is something else.
+            let text = m.section(address).filter(|section| section.executable);
+            let byte = text.and_then(|section| section.bytes.get((address - section.address) as usize));
+            if byte.is_some_and(|byte| *byte != LOCK) {
+                return Err(format!(
+                    "the kernel took the LOCK prefix away at {}, because it started with one CPU: give the domain more with maxvcpus",
+                    m.describe(address)
+                ));
+            }
         }
     }
     Ok(())
 }
 
-fn externs(s: &impl LiveKernel, own: &str) -> Externs {
+fn externs(s: &impl LiveKernel, own: &[&str]) -> Externs {
     let mut out = Externs::default();
-    for y in s.symbols().iter().filter(|y| y.module.as_deref() != Some(own)) {
+    let is_own = |y: &&Symbol| y.module.as_deref().is_some_and(|module| own.contains(&module));
+    for y in s.symbols().iter().filter(|y| !is_own(y)) {
         out.add(y.address, &y.name);
     }
     out
@@ -108,7 +135,7 @@ pub struct Live {
 }
 
 /// Finds the objects of the driver of interface `name`, whose interrupts are `irqs`.
-pub fn live(s: &impl LiveKernel, name: &str, irqs: &[u32]) -> Result<Live> {
+pub fn live(s: &impl LiveKernel, name: &str, irqs: &Interrupts<'_>) -> Result<Live> {
     let t = net::types(s)?;
     let net = net::net_device(s, &t, name, irqs)?;
     let offsets = Offsets::fill(|a, b| t.offset(a, b).ok(), |a| t.size(a).ok())

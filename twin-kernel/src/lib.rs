@@ -63,6 +63,12 @@ pub trait LiveKernel {
         self.symbols().iter().find(same).map(|symbol| symbol.address)
     }
 
+    /// The module in which the function at an address is.
+    fn module_of(&self, address: u64) -> Option<&str> {
+        let after = self.symbols().partition_point(|symbol| symbol.address <= address);
+        self.symbols().get(after.checked_sub(1)?)?.module.as_deref()
+    }
+
     /// Reads a little-endian integer of `size` bytes, at most eight.
     fn read_int(&self, address: u64, size: usize) -> Option<u64> {
         let mut bytes = [0; 8];

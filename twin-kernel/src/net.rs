@@ -22,6 +22,17 @@ pub struct NetDevice {
     pub mac: [u8; 6],
 }
 
+/// The interrupts of an interface's device.
+#[derive(Debug, Clone, Copy)]
+pub struct Interrupts<'a> {
+    /// Their numbers.
+    pub numbers: &'a [u32],
+    /// They are messages, which devices do not share.
+    pub are_messages: bool,
+    /// The modules of the device's drivers: a device may stand on another one, as virtio's do.
+    pub drivers: &'a [String],
+}
+
 /// The type information of the kernel, with that of the module on top.
 pub fn types(s: &impl LiveKernel) -> Result<Btf> {
     let start = s.symbol("__start_BTF").ok_or("the kernel has no type information")?;
@@ -32,7 +43,7 @@ pub fn types(s: &impl LiveKernel) -> Result<Btf> {
 }
 
 /// Finds interface `name`, and the handlers of its interrupts `irqs`.
-pub fn net_device(s: &impl LiveKernel, t: &Btf, name: &str, irqs: &[u32]) -> Result<NetDevice> {
+pub fn net_device(s: &impl LiveKernel, t: &Btf, name: &str, irqs: &Interrupts<'_>) -> Result<NetDevice> {
     let at = |what: &str, address: u64| s.read_int(address, 8).ok_or(format!("{what} at {address:#x} is not mapped"));
     let net = s.symbol("init_net").ok_or("no symbol init_net")?;
     let head = net + t.offset("net", "dev_base_head")?;
@@ -50,7 +61,7 @@ pub fn net_device(s: &impl LiveKernel, t: &Btf, name: &str, irqs: &[u32]) -> Res
     Err(format!("the kernel has no interface {name}"))
 }
 
-fn describe(s: &impl LiveKernel, t: &Btf, dev: u64, irqs: &[u32]) -> Result<NetDevice> {
+fn describe(s: &impl LiveKernel, t: &Btf, dev: u64, irqs: &Interrupts<'_>) -> Result<NetDevice> {
     let at = |address: u64| s.read_int(address, 8).ok_or(format!("{address:#x} is not mapped"));
     let ops = at(dev + t.offset("net_device", "netdev_ops")?)?;
     let mut out = NetDevice {
@@ -69,17 +80,17 @@ fn describe(s: &impl LiveKernel, t: &Btf, dev: u64, irqs: &[u32]) -> Result<NetD
     }
     let mac = at(dev + t.offset("net_device", "dev_addr")?)?;
     s.read(mac, &mut out.mac).ok_or("the station address is not mapped")?;
-    for &number in irqs {
-        if let Some((handler, argument)) = irq_action(s, t, number, out.start_xmit)? {
+    for &number in irqs.numbers {
+        if let Some((handler, argument)) = irq_action(s, t, number, irqs)? {
             out.irqs.push((number, handler, argument));
         }
     }
     Ok(out)
 }
 
-/// The handler of interrupt `number` that belongs to the same module as the function at `own`, for others may share the interrupt: the
-/// kernel keeps its descriptors in a radix tree, so the action is looked up there.
-fn irq_action(s: &impl LiveKernel, t: &Btf, number: u32, own: u64) -> Result<Option<(u64, u64)>> {
+/// The handler of interrupt `number`. That of a message may be in a module that serves many drivers; a line others may share, so there it
+/// has to be in a module of the device's own drivers. The kernel keeps its descriptors in a radix tree, where the action is looked up.
+fn irq_action(s: &impl LiveKernel, t: &Btf, number: u32, irqs: &Interrupts<'_>) -> Result<Option<(u64, u64)>> {
     let tree = s.symbol("irq_desc_tree").ok_or("no symbol irq_desc_tree")?;
     let read = |address: u64| s.read_int(address, 8).ok_or(format!("{address:#x} is not mapped"));
     let mut node = read(tree + t.offset("xarray", "xa_head")?)?;
@@ -99,7 +110,8 @@ fn irq_action(s: &impl LiveKernel, t: &Btf, number: u32, own: u64) -> Result<Opt
             break;
         }
         let handler = read(action + t.offset("irqaction", "handler")?)?;
-        if module_of(s, handler) == module_of(s, own) {
+        let is_own = |module: &str| irqs.drivers.iter().any(|own| own == module);
+        if irqs.are_messages || s.module_of(handler).is_some_and(is_own) {
             return Ok(Some((handler, read(action + t.offset("irqaction", "dev_id")?)?)));
         }
         action = read(action + t.offset("irqaction", "next")?)?;
@@ -109,9 +121,3 @@ fn irq_action(s: &impl LiveKernel, t: &Btf, number: u32, own: u64) -> Result<Opt
 
 /// More devices do not share an interrupt.
 const MOST_SHARED: usize = 64;
-
-/// The module in which the function at an address is.
-fn module_of(s: &impl LiveKernel, address: u64) -> Option<&str> {
-    let after = s.symbols().partition_point(|symbol| symbol.address <= address);
-    s.symbols().get(after.checked_sub(1)?)?.module.as_deref()
-}

@@ -72,10 +72,10 @@ impl Externs {
     }
 }
 
-/// A module as it lies in the driver domain's memory.
+/// A module as it lies in the driver domain's memory, or several of which one twin is made.
 #[derive(Debug, Clone, Default)]
 pub struct Module {
-    /// Name.
+    /// Name; of several, their names with plus signs between.
     pub name: String,
     /// Sections, ordered by address, without those of initialisation.
     pub sections: Vec<Section>,
@@ -96,15 +96,34 @@ impl Module {
         self.section(address).is_some_and(|s| s.executable)
     }
 
+    /// Several modules as one: what one calls of another is a call inside. `externs` are the symbols outside of all.
+    pub fn join(modules: Vec<Self>, externs: Externs) -> Self {
+        let name = modules.iter().map(|m| m.name.as_str()).collect::<Vec<_>>().join("+");
+        let mut out = Self { name, externs, ..Self::default() };
+        for m in modules {
+            out.sections.extend(m.sections);
+            out.functions.extend(m.functions);
+        }
+        out.sections.sort_by_key(|s| s.address);
+        out.functions.sort();
+        out
+    }
+
+    /// The sections of this name: each module has its own.
+    pub fn named<'m>(&'m self, name: &'m str) -> impl Iterator<Item = &'m Section> {
+        self.sections.iter().filter(move |s| s.name == name)
+    }
+
     /// Whether the deliberate fault at `address` is a warning, after which the code goes on: by the module's table of them.
     /// A record: distance to the address, distance to the file name, line, flags (bit 0: warning).
     pub fn is_warning(&self, address: u64) -> bool {
         const RECORD: usize = 12;
-        let Some(table) = self.sections.iter().find(|s| s.name == "__bug_table") else { return false };
-        table.bytes.chunks_exact(RECORD).zip(0u64..).any(|(r, n)| {
-            let distance = i32::from_le_bytes([r[0], r[1], r[2], r[3]]);
-            let place = table.address + n * RECORD as u64;
-            place.wrapping_add_signed(i64::from(distance)) == address && r[10] & 1 != 0
+        self.named("__bug_table").any(|table| {
+            table.bytes.chunks_exact(RECORD).zip(0u64..).any(|(r, n)| {
+                let distance = i32::from_le_bytes([r[0], r[1], r[2], r[3]]);
+                let place = table.address + n * RECORD as u64;
+                place.wrapping_add_signed(i64::from(distance)) == address && r[10] & 1 != 0
+            })
         })
     }
 

@@ -2,15 +2,18 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use twin_kernel::net::Interrupts;
 
 /// An interface of a PCI device.
 pub struct Interface {
     /// Its name.
     pub name: String,
-    /// The driver's module.
-    pub module: String,
+    /// The modules of the drivers: of the interface's device, and of those on which that stands, up to the PCI device.
+    pub drivers: Vec<String>,
     /// The device's interrupts: the message-signalled ones if there are any, else the legacy one.
     pub irqs: Vec<u32>,
+    /// They are the message-signalled ones.
+    pub are_messages: bool,
 }
 
 impl Interface {
@@ -27,23 +30,40 @@ impl Interface {
         if !interface.exists() {
             return Err(format!("there is no interface {name}"));
         }
-        let device = interface.join("device");
         let last = |link: PathBuf| Some(fs::read_link(link).ok()?.file_name()?.to_string_lossy().into_owned());
-        if last(device.join("subsystem")).as_deref() != Some("pci") {
-            return Err(format!("{name} is not the interface of a PCI device"));
+        let no_device = || format!("{name} is not the interface of a PCI device");
+        let mut device = fs::canonicalize(interface.join("device")).map_err(|_| no_device())?;
+        let mut drivers = Vec::new();
+        loop {
+            let bus = last(device.join("subsystem")).ok_or_else(no_device)?;
+            if let Some(driver) = last(device.join("driver")) {
+                drivers.push(last(device.join("driver/module")).ok_or(format!(
+                    "driver {driver} of {name} is no module: its text is not known apart from the kernel's"
+                ))?);
+            }
+            if bus == "pci" {
+                break;
+            }
+            device = device.parent().ok_or_else(no_device)?.into();
         }
-        let driver = last(device.join("driver")).ok_or(format!("{name} has no driver"))?;
-        let module = last(device.join("driver/module"))
-            .ok_or(format!("driver {driver} of {name} is no module: its text is not known apart from the kernel's"))?;
+        if drivers.is_empty() {
+            return Err(format!("{name} has no driver"));
+        }
         let mut irqs: Vec<u32> = fs::read_dir(device.join("msi_irqs"))
             .map(|entries| entries.flatten().filter_map(|e| e.file_name().to_string_lossy().parse().ok()).collect())
             .unwrap_or_default();
         irqs.sort_unstable();
-        if irqs.is_empty() {
+        let are_messages = !irqs.is_empty();
+        if !are_messages {
             let irq = fs::read_to_string(device.join("irq")).ok().and_then(|text| text.trim().parse().ok());
             irqs.push(irq.filter(|irq| *irq != 0).ok_or(format!("{name} has no interrupt"))?);
         }
-        Ok(Self { name: name.into(), module, irqs })
+        Ok(Self { name: name.into(), drivers, irqs, are_messages })
+    }
+
+    /// The interrupts, for who looks for their handlers.
+    pub fn interrupts(&self) -> Interrupts<'_> {
+        Interrupts { numbers: &self.irqs, are_messages: self.are_messages, drivers: &self.drivers }
     }
 }
 
@@ -71,12 +91,24 @@ mod tests {
         assert!(refused("eth0").contains("no interrupt"));
         fs::write(device.join("irq"), "28\n").unwrap();
         let legacy = Interface::below(&root, "eth0").unwrap();
-        assert_eq!((legacy.module.as_str(), legacy.irqs), ("e1000", vec![28]));
+        assert_eq!((legacy.drivers, legacy.irqs, legacy.are_messages), (vec!["e1000".into()], vec![28], false));
         fs::create_dir_all(device.join("msi_irqs")).unwrap();
         for irq in ["31", "30"] {
             fs::write(device.join("msi_irqs").join(irq), "msix").unwrap();
         }
-        assert_eq!(Interface::below(&root, "eth0").unwrap().irqs, [30, 31]);
+        let messages = Interface::below(&root, "eth0").unwrap();
+        assert_eq!((messages.irqs, messages.are_messages), (vec![30, 31], true));
+        // A device that stands on the PCI device.
+        let above = device.join("virtio0");
+        fs::create_dir_all(root.join("drivers/virtio_net")).unwrap();
+        fs::create_dir_all(root.join("eth2")).unwrap();
+        fs::create_dir_all(&above).unwrap();
+        symlink("/sys/bus/virtio", above.join("subsystem")).unwrap();
+        symlink(root.join("drivers/virtio_net"), above.join("driver")).unwrap();
+        symlink("/sys/module/virtio_net", root.join("drivers/virtio_net/module")).unwrap();
+        symlink(&above, root.join("eth2/device")).unwrap();
+        let upper = Interface::below(&root, "eth2").unwrap();
+        assert_eq!((upper.drivers, upper.irqs), (vec!["virtio_net".into(), "e1000".into()], vec![30, 31]));
         fs::remove_dir_all(&root).unwrap();
     }
 }

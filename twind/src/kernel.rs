@@ -13,27 +13,33 @@ struct Piece {
     offset: u64,
 }
 
-/// The running kernel, with one of its modules.
+/// The running kernel, with those of its modules that were looked up.
 pub struct Running {
     core: File,
     pieces: Vec<Piece>,
     symbols: Vec<Symbol>,
-    module: ModuleInfo,
+    modules: Vec<ModuleInfo>,
 }
 
 const CORE: &str = "/proc/kcore";
 const SYMBOLS: &str = "/proc/kallsyms";
 
 impl Running {
-    /// Opens it, with its module `name`. Errors: what cannot be read, in words.
-    pub fn open(name: &str) -> Result<Self> {
+    /// Opens it. Errors: what cannot be read, in words.
+    pub fn open() -> Result<Self> {
         let core = File::open(CORE).map_err(|e| format!("{CORE}: {e}"))?;
         let pieces = pieces(&core).ok_or(format!("{CORE} is not as expected"))?;
         let symbols = parse_symbols(&read(Path::new(SYMBOLS))?);
         if symbols.iter().all(|symbol| symbol.address == 0) {
             return Err(format!("{SYMBOLS} shows no addresses: not root, or kernel.kptr_restrict is 2"));
         }
-        Ok(Self { core, pieces, symbols, module: module(name)? })
+        Ok(Self { core, pieces, symbols, modules: Vec::new() })
+    }
+
+    /// Looks its module `name` up. Errors: as before.
+    pub fn look_up(&mut self, name: &str) -> Result<()> {
+        self.modules.push(module(name)?);
+        Ok(())
     }
 }
 
@@ -54,7 +60,8 @@ impl LiveKernel for Running {
     /// By the section, since the core file does not say it.
     fn is_writable(&self, address: u64) -> bool {
         const READ_ONLY: [&str; 6] = [".text", ".rodata", ".note", ".orc", "__ksymtab", "__param"];
-        let before = self.module.sections.iter().filter(|(_, at)| *at <= address).max_by_key(|(_, at)| *at);
+        let sections = self.modules.iter().flat_map(|module| &module.sections);
+        let before = sections.filter(|(_, at)| *at <= address).max_by_key(|(_, at)| *at);
         !before.is_some_and(|(name, _)| READ_ONLY.iter().any(|kind| name.starts_with(kind)))
     }
 
@@ -63,7 +70,7 @@ impl LiveKernel for Running {
     }
 
     fn module(&self, name: &str) -> Option<&ModuleInfo> {
-        Some(&self.module).filter(|module| module.name == name)
+        self.modules.iter().find(|module| module.name == name)
     }
 }
 

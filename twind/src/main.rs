@@ -75,12 +75,17 @@ struct Found {
 /// Finds the driver of the interface and makes its twin.
 fn find(interface: &Interface) -> Result<Found, String> {
     let begun = Instant::now();
-    let kernel = Running::open(&interface.module)?;
-    let live = driver::live(&kernel, &interface.name, &interface.irqs)?;
-    let module = driver::module(&kernel, &interface.module)?;
+    let mut kernel = Running::open()?;
+    let live = driver::live(&kernel, &interface.name, &interface.interrupts())?;
+    let entries = path::entries(&live);
+    let names: Vec<String> = driver::modules_of(&kernel, &entries)?.into_iter().map(Into::into).collect();
+    for name in &names {
+        kernel.look_up(name)?;
+    }
+    let module = driver::modules(&kernel, &names.iter().map(String::as_str).collect::<Vec<_>>())?;
     let options = Options { mask_bits: MASK_BITS, bmi: has_bmi(), ..Options::new(Mode::Mirror) };
     let output = image::make(&module, &options)?;
-    let reached = path::reached(&module, &path::entries(&live));
+    let reached = path::reached(&module, &entries);
     if let Some(refused) = output.refused.iter().find(|refused| path::is_among(&module, refused, &reached)) {
         return Err(format!(
             "{} is on the way of packets and cannot be rewritten: {}: {}",
@@ -91,7 +96,7 @@ fn find(interface: &Interface) -> Result<Found, String> {
     }
     println!(
         "twind: {} of {}: {} functions, {} bytes of image, {} ms",
-        interface.module,
+        module.name,
         interface.name,
         output.functions - output.refused.len(),
         output.image.len(),
@@ -185,7 +190,7 @@ fn stay(
             (_, true) => {
                 // Interrupts are asked for when an interface comes up.
                 if is_new {
-                    found.live = driver::live(&found.kernel, &interface.name, &interface.irqs)?;
+                    found.live = driver::live(&found.kernel, &interface.name, &interface.interrupts())?;
                 }
                 match device.attach(arguments.vif, &found.live.net.irqs) {
                     Ok(()) => "attached".into(),
