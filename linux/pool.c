@@ -6,13 +6,15 @@
  * the lender's reference goes, and the driver frees them when it is done with them.
  */
 #include <linux/bsearch.h>
+#include <linux/ethtool.h>
 #include <linux/mm.h>
 #include <linux/skbuff.h>
 #include <linux/slab.h>
 #include <linux/sort.h>
 #include "internal.h"
 
-#define MOST 4096
+/* Of a kind: three kinds of so many are no more than a twin may be lent. */
+#define MOST 2730
 /* Buffers with their shared info. Pieces of this size do not lie across pages. */
 #define BUFFER 2048
 #define AT_ONCE (PAGE_SIZE / sizeof(struct twin_lent))
@@ -136,16 +138,39 @@ static void set_home(struct lent *list, u32 count, bool is_home)
 		list++->is_home = is_home;
 }
 
+/* What lies in the card's receive rings once all of it came from the twin. */
+static u32 in_rings(struct net_device *dev)
+{
+	struct kernel_ethtool_ringparam kernel = {};
+	struct ethtool_ringparam param = {};
+	u64 entries;
+
+	if (!dev->ethtool_ops || !dev->ethtool_ops->get_ringparam)
+		return 0;
+	dev->ethtool_ops->get_ringparam(dev, &param, &kernel, NULL);
+	entries = (u64)param.rx_pending + param.rx_mini_pending + param.rx_jumbo_pending;
+	return min_t(u64, entries * dev->real_num_rx_queues, MOST);
+}
+
+/* A kind of which none are asked for is none that the driver uses. */
+static u32 how_many(u32 asked_for, u32 in_rings)
+{
+	return asked_for ? min_t(u32, asked_for + in_rings, MOST) : 0;
+}
+
 int tandem_pool_lend(struct twin *twin, const struct tandem_load *load)
 {
 	struct pool *pool = &twin->pool;
 	struct twin_lent *list;
-	u32 wanted, n;
+	u32 rings, skbs, bare, wanted, n;
 	int err = 0;
 
 	if (load->skbs > MOST || load->bare_skbs > MOST || load->fragments > MOST)
 		return -EINVAL;
-	wanted = load->skbs + load->bare_skbs + load->fragments;
+	rings = in_rings(twin->dev);
+	skbs = how_many(load->skbs, rings);
+	bare = how_many(load->bare_skbs, rings);
+	wanted = skbs + bare + how_many(load->fragments, rings);
 	list = (void *)__get_free_page(GFP_KERNEL);
 	pool->list = kvcalloc(wanted, sizeof(*pool->list), GFP_KERNEL);
 	if (!list || !pool->list) {
@@ -155,8 +180,7 @@ int tandem_pool_lend(struct twin *twin, const struct tandem_load *load)
 	while (pool->count < wanted && !err) {
 		struct lent *lent = &pool->list[pool->count];
 
-		lent->kind = pool->count < load->skbs ? TWIN_SKB :
-			     pool->count < load->skbs + load->bare_skbs ? TWIN_BARE_SKB : TWIN_FRAGMENT;
+		lent->kind = pool->count < skbs ? TWIN_SKB : pool->count < skbs + bare ? TWIN_BARE_SKB : TWIN_FRAGMENT;
 		err = make(lent);
 		lent->is_home = true;
 		pool->count += !err;

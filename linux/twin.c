@@ -5,6 +5,7 @@
 #include <linux/pci.h>
 #include <linux/rtnetlink.h>
 #include <linux/slab.h>
+#include <linux/swiotlb.h>
 #include <asm/xen/page.h>
 #include "internal.h"
 
@@ -26,22 +27,6 @@ static u64 dma_limit(struct device *device)
 	return mask + 1;
 }
 
-/* Whether it reaches all of the domain's memory. Else the driver uses copies of what it sends and receives, which a twin does not. */
-static bool reaches_memory(u64 limit)
-{
-	unsigned long pfn, mfn, count = min(PHYS_PFN(__pa(high_memory - 1)) + 1, xen_p2m_size);
-
-	for (pfn = 0; limit && pfn < count; pfn++) {
-		mfn = READ_ONCE(xen_p2m_addr[pfn]);
-		if (mfn != INVALID_P2M_ENTRY && !(mfn & (FOREIGN_FRAME_BIT | IDENTITY_FRAME_BIT)) &&
-		    mfn >= PFN_DOWN(limit))
-			return false;
-		if (!(pfn % PTRS_PER_PTE))
-			cond_resched();
-	}
-	return true;
-}
-
 /* The PCI device of an interface: its own, or the one on which that stands, as virtio's do. */
 static struct device *pci_device(struct net_device *dev)
 {
@@ -54,6 +39,9 @@ static struct device *pci_device(struct net_device *dev)
 
 static void describe_kernel(struct twin_kernel *kernel, struct device *device, const u32 *offsets, u32 nr_offsets)
 {
+	/* What the card does not reach, or what lies across frames that are apart, is copied there. */
+	const struct io_tlb_mem *bounce = device->dma_io_tlb_mem;
+
 	*kernel = (struct twin_kernel) {
 		.page_offset = page_offset_base,
 		.vmalloc_start = VMALLOC_START,
@@ -63,6 +51,8 @@ static void describe_kernel(struct twin_kernel *kernel, struct device *device, c
 		.p2m = (unsigned long)xen_p2m_addr,
 		.p2m_frames = xen_p2m_size,
 		.dma_limit = dma_limit(device),
+		.bounce = bounce ? PFN_DOWN(bounce->start) : 0,
+		.bounce_frames = bounce ? PFN_UP(bounce->end) - PFN_DOWN(bounce->start) : 0,
 		.offsets = (unsigned long)offsets,
 		.nr_offsets = nr_offsets,
 	};
@@ -115,10 +105,6 @@ int tandem_load(struct twin *twin, const struct tandem_load *load, const u32 *of
 	if (!device) {
 		twin->dev = NULL;
 		return -EOPNOTSUPP;
-	}
-	if (!reaches_memory(dma_limit(device))) {
-		twin->dev = NULL;
-		return -ENXIO;
 	}
 	err = load_image(twin, load, offsets, image);
 	if (err) {

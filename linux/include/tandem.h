@@ -34,10 +34,11 @@ struct twin_load {
 static_assert(sizeof(struct twin_load) == 80);
 
 struct twin_kernel {
-	u64 page_offset, vmalloc_start, vmalloc_end, vmemmap_start, jiffies, p2m, p2m_frames, dma_limit, offsets;
+	u64 page_offset, vmalloc_start, vmalloc_end, vmemmap_start, jiffies, p2m, p2m_frames, dma_limit;
+	u64 bounce, bounce_frames, offsets;
 	u32 nr_offsets, flags;
 };
-static_assert(sizeof(struct twin_kernel) == 80);
+static_assert(sizeof(struct twin_kernel) == 96);
 
 enum { TWIN_CHECKSUM_V4 = 1, TWIN_CHECKSUM_V6 = 2, TWIN_SG = 4, TWIN_GSO_TCPV4 = 8, TWIN_GSO_TCPV6 = 16 };
 
@@ -117,7 +118,7 @@ static_assert(sizeof(struct twin_note) == 16);
  * Errors of a write: EINVAL for what makes no sense, and for an image that breaks a rule, which the status names; ENODEV if
  * there is no such interface, or it is gone; EOPNOTSUPP if it is no PCI device's; EEXIST if a twin is loaded; ENOENT if none is;
  * EDOM if there are too few per-CPU areas, of which the status says how many are needed; ENETDOWN for an interface that is down;
- * EBUSY if it is attached; ENXIO if the card does not reach the domain's memory; others as the hypervisor gives them.
+ * EBUSY if it is attached; others as the hypervisor gives them.
  * Opening gives ENOSYS on another hypervisor.
  */
 enum tandem_command { TANDEM_LOAD, TANDEM_UNLOAD, TANDEM_ATTACH, TANDEM_DETACH, TANDEM_CALL };
@@ -129,7 +130,7 @@ struct tandem_load {
 	u64 root;		/* address of init_top_pgt */
 	u64 budget;
 	u32 nr_offsets, image_bytes;
-	u32 skbs, bare_skbs, fragments, pad;
+	u32 skbs, bare_skbs, fragments, pad;	/* buffers, beside what lies in the card's rings; 0: none of that kind */
 };
 static_assert(sizeof(struct tandem_load) == 64);
 

@@ -120,6 +120,10 @@ pub struct TwinKernel {
     pub p2m_frames: u64,
     /// The device reaches bus addresses below this; 0: all.
     pub dma_limit: u64,
+    /// First pseudo-physical frame of the domain's bounce buffers, in which it has copies of what a device does not reach.
+    pub bounce: u64,
+    /// Frames of them.
+    pub bounce_frames: u64,
     /// Address of 32-bit words, the places of members and the sizes of structures in the order of `twin_runtime::linux::offsets`.
     pub offsets: u64,
     /// How many.
@@ -436,7 +440,7 @@ const _: () = assert!(core::mem::size_of::<TwinName>() == 8);
 const _: () = assert!(core::mem::size_of::<TwinCall>() == 136);
 const _: () = assert!(core::mem::size_of::<TwinStatus>() == 32);
 const _: () = assert!(core::mem::size_of::<TwinStats>() == 120);
-const _: () = assert!(core::mem::size_of::<TwinKernel>() == 80);
+const _: () = assert!(core::mem::size_of::<TwinKernel>() == 96);
 const _: () = assert!(core::mem::size_of::<TwinLend>() == 16);
 const _: () = assert!(core::mem::size_of::<TwinLent>() == 32);
 const _: () = assert!(core::mem::size_of::<TwinNotes>() == 16);

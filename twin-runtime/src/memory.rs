@@ -39,6 +39,24 @@ pub trait Memory {
     /// As for [`Self::exchange_u32`].
     fn exchange_u64(&self, address: u64, old: u64, new: u64) -> Result<u64, Fault>;
 
+    /// Reads a device's register of 1, 2 or 4 bytes: by one access of this size, where there is a device.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    fn read_device(&self, address: u64, bytes: u32) -> Result<u64, Fault> {
+        let mut word = [0; 8];
+        self.read(address, word.get_mut(..bytes as usize).unwrap_or(&mut []))?;
+        Ok(u64::from_le_bytes(word))
+    }
+
+    /// Writes a device's register of 1, 2 or 4 bytes alike.
+    ///
+    /// # Errors
+    /// As [`Self::write`].
+    fn write_device(&self, address: u64, bytes: u32, value: u32) -> Result<(), Fault> {
+        self.write(address, value.to_le_bytes().get(..bytes as usize).unwrap_or(&[]))
+    }
+
     /// Reads one byte.
     ///
     /// # Errors

@@ -121,7 +121,6 @@ impl Device {
             (Some(EOPNOTSUPP), _) => format!("{} is not the interface of a PCI device", load.interface),
             (Some(EEXIST), _) => "a twin is loaded already".into(),
             (Some(EPERM), _) => "this domain drives no device".into(),
-            (Some(ENXIO), _) => "the card reaches only a part of this domain's memory".into(),
             _ => format!("loading the twin: {error}"),
         })
     }
@@ -180,7 +179,6 @@ impl Device {
 }
 
 const EPERM: i32 = 1;
-const ENXIO: i32 = 6;
 const EEXIST: i32 = 17;
 const ENODEV: i32 = 19;
 const EDOM: i32 = 33;

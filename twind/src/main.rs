@@ -16,6 +16,7 @@ use twin_rewrite::module::Module;
 use twin_rewrite::options::{Mode, Options};
 use twin_rewrite::rewrite::Output;
 use twin_runtime::linux::offsets::{NEEDED, SIZED};
+use twin_runtime::linux::Routine;
 
 const HELP: &str = "\
 usage: twind --interface NAME [OPTIONS]
@@ -26,8 +27,8 @@ usage: twind --interface NAME [OPTIONS]
 
 /// Bits of an address that the hypervisor's mirror keeps.
 const MASK_BITS: u32 = 47;
-/// Buffers that are lent: for packets to send, for the driver to build received ones around its own, and to receive into.
-const BUFFERS: [u32; 3] = [512, 512, 512];
+/// Buffers of a kind that are lent beside what lies in the card's rings.
+const BUFFERS: u32 = 512;
 
 struct Arguments {
     interface: String,
@@ -122,11 +123,24 @@ fn offsets(kernel: &Running) -> Result<Vec<u32>, String> {
     members.chain(sizes).map(|place| narrow(place?)).collect()
 }
 
+/// Buffers to lend: for packets to send, for the driver to build received ones around its own, and to receive into. What the driver
+/// never asks for is not lent.
+fn buffers(found: &Found) -> [u32; 3] {
+    let imports = |routine| found.output.imports.iter().any(|(name, _)| Routine::by_name(name) == Some(routine));
+    let count = |is_wanted: bool| if is_wanted { BUFFERS } else { 0 };
+    [BUFFERS, count(imports(Routine::BuildSkb)), count(imports(Routine::AllocFragment))]
+}
+
 fn load(device: &mut Device, interface: &Interface, found: &Found) -> Result<Status, String> {
     let root = found.kernel.symbol("init_top_pgt").ok_or("the kernel has no symbol init_top_pgt")?;
     let offsets = offsets(&found.kernel)?;
-    let load =
-        Load { interface: &interface.name, root, offsets: &offsets, image: &found.output.image, buffers: BUFFERS };
+    let load = Load {
+        interface: &interface.name,
+        root,
+        offsets: &offsets,
+        image: &found.output.image,
+        buffers: buffers(found),
+    };
     device.load(&load)?;
     let status = device.status()?;
     println!("twind: loaded as twin {}: {} functions, {} buffers lent", status.twin, status.functions, status.lent);

@@ -7,7 +7,7 @@ enum { HC_twin_op = 55, TWINOP_LOAD = 0, TWINOP_UNLOAD, TWINOP_CALL, TWINOP_STAT
 	TWINOP_ATTACH, TWINOP_DETACH, TWINOP_NEXT, TWINOP_RECALL, TWINOP_STATS };
 enum { STATS_ALL = 1 };
 enum { RETURNED, MEMORY, EXCEPTION, BUG, BUDGET, TIME_OUT, INDIRECT_CALL, IMPORT, STACK_POINTER, LOCK, STRUCTURE, STACK, UPCALL };
-enum { NR_FUNCTIONS = 29, NR_IMPORTS = 8, NR_OFFSETS = 53 };
+enum { NR_FUNCTIONS = 29, NR_IMPORTS = 8, NR_OFFSETS = 61 };
 enum { SKB, BARE_SKB, FRAGMENT };
 enum { FREE_SKB, FREE_FRAGMENT, QUEUE, DISABLED, UNLOCK };
 
@@ -20,7 +20,7 @@ struct twin_load {
 	u32 areas, pad;
 };
 struct twin_kernel {
-	u64 page_offset, vmalloc_start, vmalloc_end, vmemmap, jiffies, p2m, p2m_frames, dma_limit, offsets;
+	u64 page_offset, vmalloc_start, vmalloc_end, vmemmap, jiffies, p2m, p2m_frames, dma_limit, bounce, bounce_frames, offsets;
 	u32 nr_offsets, flags;
 };
 struct twin_lend {

@@ -7,6 +7,7 @@ use crate::mem::frames;
 use crate::mem::guest_ptr::{plain, GuestPtr};
 use crate::sync::Mutex;
 use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
 use twin_abi::op::{self, lent, note, TwinKernel, TwinLent, TwinNote};
 use twin_runtime::linux::offsets::Offsets;
 use twin_runtime::linux::pool::{Kind, Pool};
@@ -27,6 +28,8 @@ pub struct Common {
     pub support: Support,
     p2m: u64,
     p2m_frames: u64,
+    bounce: u64,
+    bounce_frames: u64,
     owner: DomId,
     is_described: bool,
     pool: Mutex<Pool>,
@@ -47,6 +50,8 @@ impl Common {
             support: if kernel == 0 { Support::default() } else { support(&said)? },
             p2m: said.p2m,
             p2m_frames: said.p2m_frames,
+            bounce: said.bounce,
+            bounce_frames: said.bounce_frames,
             owner,
             is_described: kernel != 0,
             pool: Mutex::new(Pool::default()),
@@ -62,15 +67,8 @@ impl Common {
 
     /// Does the hypervisor serve this routine? The others lead to work that the domain's own kernel has to know of.
     pub fn serves(&self, routine: Routine) -> bool {
-        use Routine::{
-            IoRead16, IoRead32, IoRead8, IoWrite16, IoWrite32, IoWrite8, ModTimer, QueueDelayedWork, QueueWork,
-        };
-        let is_the_domains = matches!(
-            routine,
-            QueueWork | QueueDelayedWork | ModTimer
-            // Device registers are to be accessed once, and at their size.
-            | IoRead8 | IoRead16 | IoRead32 | IoWrite8 | IoWrite16 | IoWrite32
-        );
+        use Routine::{ModTimer, QueueDelayedWork, QueueWork};
+        let is_the_domains = matches!(routine, QueueWork | QueueDelayedWork | ModTimer);
         self.is_described && !is_the_domains
     }
 
@@ -82,6 +80,12 @@ impl Common {
     /// Is this a frame of the domain's own, which its devices may reach?
     pub fn owns(&self, mfn: u64) -> bool {
         frames::frame(Mfn::new(mfn)).is_some_and(|frame| frame.owner() == self.owner && frame.count().refs() != 0)
+    }
+
+    /// Is machine address `at` in the domain's bounce buffers?
+    pub fn is_bounced(&self, at: u64) -> bool {
+        let pfn = || frames::m2p(Mfn::containing(MachAddr::new(at))).map(|entry| entry.load(Ordering::Relaxed));
+        self.bounce_frames != 0 && pfn().is_some_and(|pfn| pfn.wrapping_sub(self.bounce) < self.bounce_frames)
     }
 
     /// Does something with the pool.

@@ -159,3 +159,44 @@ twin_exchange_u64:
     .quad 5b, 7b
     .quad 6b, 7b
 .popsection
+
+// u64 twin_read_device(u64 address, u32 bytes): one access of 1, 2 or 4 bytes to a register that may not be there.
+// rax = what it says, rdx = 0; or rdx = 1 if it faulted.
+.global twin_read_device
+twin_read_device:
+    xor eax, eax
+    xor edx, edx
+    cmp esi, 2
+    ja 3f
+    je 2f
+1:  mov al, [rdi]
+    ret
+2:  mov ax, [rdi]
+    ret
+3:  mov eax, [rdi]
+    ret
+// u32 twin_write_device(u64 address, u32 bytes, u32 value): the same. rax = 0, or 1 if it faulted.
+.global twin_write_device
+twin_write_device:
+    xor eax, eax
+    cmp esi, 2
+    ja 6f
+    je 5f
+4:  mov [rdi], dl
+    ret
+5:  mov [rdi], dx
+    ret
+6:  mov [rdi], edx
+    ret
+7:  mov edx, 1
+    ret
+8:  mov eax, 1
+    ret
+.pushsection ex_table, "a"
+    .quad 1b, 7b
+    .quad 2b, 7b
+    .quad 3b, 7b
+    .quad 4b, 8b
+    .quad 5b, 8b
+    .quad 6b, 8b
+.popsection

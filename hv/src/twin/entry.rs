@@ -41,6 +41,8 @@ extern "C" {
     fn twin_gate();
     fn twin_exchange_u32(address: u64, old: u32, new: u32) -> Exchanged;
     fn twin_exchange_u64(address: u64, old: u64, new: u64) -> Exchanged;
+    fn twin_read_device(address: u64, bytes: u32) -> Exchanged;
+    fn twin_write_device(address: u64, bytes: u32, value: u32) -> u32;
 }
 
 /// Where gates go on.
@@ -269,4 +271,18 @@ pub fn exchange(masked: u64, old: u64, new: u64, size: usize) -> Option<u64> {
         }
     };
     (result.faulted == 0).then_some(result.value)
+}
+
+/// Reads a device's register of 1, 2 or 4 bytes at once.
+pub fn read_device(masked: u64, bytes: u32) -> Option<u64> {
+    // SAFETY: a masked address: in the window, or unmapped; a fault is caught.
+    let result = unsafe { twin_read_device(masked, bytes) };
+    (result.faulted == 0).then_some(result.value)
+}
+
+/// Writes a device's register of 1, 2 or 4 bytes at once.
+pub fn write_device(masked: u64, bytes: u32, value: u32) -> Option<()> {
+    // SAFETY: as for reading.
+    let faulted = unsafe { twin_write_device(masked, bytes, value) };
+    (faulted == 0).then_some(())
 }

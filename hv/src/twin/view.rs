@@ -103,6 +103,12 @@ impl Memory for DomainView<'_> {
         }
         entry::exchange(address & MASK, old, new, 8).ok_or(fault)
     }
+    fn read_device(&self, address: u64, bytes: u32) -> Result<u64, Fault> {
+        entry::read_device(address & MASK, bytes).ok_or(Fault { address, write: false })
+    }
+    fn write_device(&self, address: u64, bytes: u32, value: u32) -> Result<(), Fault> {
+        entry::write_device(address & MASK, bytes, value).ok_or(Fault { address, write: true })
+    }
 }
 
 /// What drivers ask the hypervisor for. What [`Common::serves`] leaves to the domain is not asked.
@@ -113,6 +119,9 @@ impl Host for DomainView<'_> {
     fn machine_frame(&self, pfn: u64) -> Option<u64> {
         let frame = self.u64(self.common.p2m_entry(pfn)?).ok()?;
         self.common.owns(frame).then_some(frame)
+    }
+    fn is_bounced(&self, address: u64) -> bool {
+        self.common.is_bounced(address)
     }
     fn runs_poll(&self, napi: u64) -> bool {
         self.card.is_some_and(|card| card.poll_of(napi).is_some())

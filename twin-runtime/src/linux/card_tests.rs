@@ -25,6 +25,16 @@ fn packet(cookie: u64) -> Packet<'static> {
     }
 }
 
+/// A card takes no packet that has no room in a buffer: it would wait for ever.
+#[test]
+fn the_smallest_buffer_says_what_has_room_in_all() {
+    let (mut f, s) = domain(2);
+    assert_eq!((f.pool.smallest(), s.room(f.pool.smallest())), (2048, 2048 - 320 - 64));
+    f.pool.lend(SKBS + 0x8000, BUFFERS + 0x8000, 4096).expect("memory");
+    assert_eq!(f.pool.smallest(), 2048);
+    assert_eq!(domain(0).0.pool.smallest(), 0);
+}
+
 #[test]
 fn a_reserved_buffer_is_the_hosts_until_it_goes_to_the_driver() {
     let (mut f, s) = domain(1);

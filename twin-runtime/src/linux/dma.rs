@@ -1,6 +1,7 @@
-//! DMA addresses. In a PV domain the bus address is the machine address, and the buffers that the twin uses need no bouncing.
+//! DMA addresses. In a PV domain the bus address is the machine address. What the device does not reach, or what lies in frames that are
+//! apart, the domain's kernel has the device access in a copy, its *bounce* buffers: that is left to it.
 
-use super::{Done, Host, Support};
+use super::{Done, Host, Stop, Support};
 
 /// What the mapping functions return for an error.
 pub const MAPPING_ERROR: u64 = u64::MAX;
@@ -17,11 +18,23 @@ pub fn is_vmalloc_addr<H: Host>(s: &Support, _: &mut H, args: &[u64; 6]) -> Done
     Ok(u64::from((s.kernel.vmalloc_start..s.kernel.vmalloc_end).contains(&args[0])))
 }
 
-/// `dma_map_page_attrs(device, page, offset, size, direction, attributes)`: the machine address of a buffer, which must be
-/// contiguous in machine memory and below the device's limit.
+/// `dma_map_page_attrs(device, page, offset, size, direction, attributes)`: the machine address of a buffer that is contiguous in machine
+/// memory and below the device's limit. For others the domain has copies, if the invocation can wait for that.
 pub fn map_page<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Done {
     let [_, page, offset, size, ..] = *args;
-    Ok(machine_range(s, host, page, offset, size).unwrap_or(MAPPING_ERROR))
+    match machine_range(s, host, page, offset, size) {
+        Some(address) => Ok(address),
+        None if host.may_wait() => Err(Stop::Upcall),
+        None => Ok(MAPPING_ERROR),
+    }
+}
+
+/// `dma_unmap_page_attrs(device, address, …)`, and `dma_sync_single_for_cpu` and `_device`: nothing, but for a copy.
+pub fn end_access<H: Host>(_: &Support, host: &mut H, args: &[u64; 6]) -> Done {
+    if host.is_bounced(args[1]) {
+        return Err(Stop::Upcall);
+    }
+    Ok(0)
 }
 
 fn machine_range<H: Host>(s: &Support, host: &H, page: u64, offset: u64, size: u64) -> Option<u64> {

@@ -41,6 +41,8 @@ pub struct Fake {
     pub has_card: bool,
     /// Invocations may wait.
     pub can_wait: bool,
+    /// The DMA address of a bounce buffer.
+    pub bounced: Option<u64>,
 }
 
 impl Fake {
@@ -111,6 +113,9 @@ impl Host for Fake {
     fn machine_frame(&self, pfn: u64) -> Option<u64> {
         (!self.foreign.contains(&pfn)).then_some(pfn + self.shift)
     }
+    fn is_bounced(&self, address: u64) -> bool {
+        self.bounced == Some(address)
+    }
     fn runs_poll(&self, _: u64) -> bool {
         self.has_card
     }
@@ -180,7 +185,11 @@ pub fn offsets() -> Offsets {
             ("skb_shared_info", "gso_type") => 24,
             ("skb_shared_info", "dataref") => 32,
             ("skb_shared_info", "frags") => 48,
+            ("page", "compound_head") => 8,
             ("page", _) => 52,
+            ("page_frag", "page") | ("scatterlist", "page_link") => 0,
+            ("page_frag", "offset") | ("scatterlist", "offset") => 8,
+            ("page_frag", _) | ("scatterlist", _) => 12,
             ("net_device", _) => 816,
             ("napi_struct", "state") => 16,
             ("napi_struct", _) => 56,
@@ -211,6 +220,7 @@ pub fn offsets() -> Offsets {
         Some(at)
     };
     let size = |name: &str| match name {
+        "scatterlist" => Some(32),
         "sk_buff" => Some(232),
         "skb_shared_info" => Some(320),
         "page" => Some(64),

@@ -11,6 +11,7 @@ pub mod napi;
 pub mod offsets;
 pub mod pool;
 pub mod queue;
+pub mod sg;
 pub mod skb;
 mod text;
 
@@ -26,6 +27,10 @@ pub trait Host: Memory {
     fn with_pool<R>(&mut self, work: impl FnOnce(&mut Pool) -> R) -> R;
     /// The machine frame behind a frame of the driver domain, if it may be used for DMA.
     fn machine_frame(&self, pfn: u64) -> Option<u64>;
+    /// Is this DMA address one of the domain's bounce buffers, which hold copies of what a device is to reach?
+    fn is_bounced(&self, _address: u64) -> bool {
+        false
+    }
     /// Does the host run the polls of this `napi_struct`? Else the domain does.
     fn runs_poll(&self, _napi: u64) -> bool {
         true
@@ -151,9 +156,9 @@ macro_rules! routines {
 routines! {
     IsVmallocAddr = "is_vmalloc_addr" => dma::is_vmalloc_addr;
     DmaMapPage = "dma_map_page_attrs" => dma::map_page;
-    DmaUnmapPage = "dma_unmap_page_attrs" => dma::nothing;
-    DmaSyncForCpu = "dma_sync_single_for_cpu" => dma::nothing;
-    DmaSyncForDevice = "dma_sync_single_for_device" => dma::nothing;
+    DmaUnmapPage = "dma_unmap_page_attrs" => dma::end_access;
+    DmaSyncForCpu = "dma_sync_single_for_cpu" => dma::end_access;
+    DmaSyncForDevice = "dma_sync_single_for_device" => dma::end_access;
     SkbCloneTxTimestamp = "skb_clone_tx_timestamp" | "skb_tstamp_tx" => dma::nothing;
     NapiConsumeSkb = "napi_consume_skb" => skb::consume;
     DevKfreeSkb = "__dev_kfree_skb_any" | "__dev_kfree_skb_irq" | "consume_skb" | "kfree_skb_reason" => skb::consume;
@@ -162,6 +167,11 @@ routines! {
     BuildSkb = "napi_build_skb" | "build_skb" => skb::build;
     AllocFragment = "__netdev_alloc_frag_align" | "__napi_alloc_frag_align" => skb::allocate_fragment;
     PageFragFree = "page_frag_free" => skb::free_fragment;
+    PageFragRefill = "skb_page_frag_refill" => skb::refill_fragment;
+    SgInitTable = "sg_init_table" => sg::init_table;
+    SgInitOne = "sg_init_one" => sg::init_one;
+    SgNext = "sg_next" => sg::next;
+    SkbToSgvec = "skb_to_sgvec" => sg::of_skb;
     SkbPut = "skb_put" => skb::put;
     SkbTrim = "skb_trim" => skb::trim;
     SkbPad = "__skb_pad" => skb::pad;

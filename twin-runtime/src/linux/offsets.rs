@@ -102,8 +102,16 @@ offsets! {
     dql_max_limit = "dql" "max_limit";
     dql_min_limit = "dql" "min_limit";
     dql_slack_hold_time = "dql" "slack_hold_time";
+    page_compound_head = "page" "compound_head";
+    page_frag_page = "page_frag" "page";
+    page_frag_offset = "page_frag" "offset";
+    page_frag_size = "page_frag" "size";
+    sg_page_link = "scatterlist" "page_link";
+    sg_offset = "scatterlist" "offset";
+    sg_length = "scatterlist" "length";
     }
     sizes {
+    sg_size = "scatterlist";
     skb_size = "sk_buff";
     info_size = "skb_shared_info";
     page_size = "page";

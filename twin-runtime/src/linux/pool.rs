@@ -110,6 +110,8 @@ pub struct Pool {
     free_fragments: Vec<u64>,
     fragment_bytes: u64,
     nr_whole: usize,
+    /// Bytes of the smallest buffer that was lent with an `sk_buff`; 0: none was.
+    smallest: u32,
     /// Those that are with the driver to be transmitted.
     nr_transmitting: usize,
     /// Requests that found the pool empty.
@@ -125,7 +127,14 @@ impl Pool {
         let before = self.skbs.0.len();
         self.skbs.add(skb, Lent { head, size, out: Use::Home, machine: 0 }, &mut self.whole)?;
         self.nr_whole += self.skbs.0.len() - before;
+        self.smallest = if self.smallest == 0 { size } else { self.smallest.min(size) };
         Ok(())
+    }
+
+    /// Bytes that every buffer of an `sk_buff` has; 0: none was lent.
+    #[must_use]
+    pub fn smallest(&self) -> u32 {
+        self.smallest
     }
 
     /// Adds an `sk_buff` without a buffer.

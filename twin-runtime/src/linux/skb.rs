@@ -58,18 +58,18 @@ pub struct Frame {
 }
 
 /// The members that describe the data.
-struct Parts {
+pub(super) struct Parts {
     head: u64,
-    data: u64,
+    pub data: u64,
     tail: u32,
     end: u32,
-    len: u32,
-    data_len: u32,
+    pub len: u32,
+    pub data_len: u32,
 }
 
 impl Parts {
     /// Reads them once and checks `head <= data <= tail <= end`.
-    fn read(memory: &impl Memory, o: &Offsets, skb: u64) -> Result<Self, Stop> {
+    pub fn read(memory: &impl Memory, o: &Offsets, skb: u64) -> Result<Self, Stop> {
         let word = |member: u64| memory.u32(skb.wrapping_add(member));
         let parts = Self {
             head: memory.u64(skb.wrapping_add(o.skb_head))?,
@@ -114,11 +114,21 @@ fn set_up<M: Memory>(m: &M, o: &Offsets, skb: u64, head: u64, size: u64, room: u
     m.put_u32(info.wrapping_add(o.info_dataref), 1)
 }
 
-/// `__netdev_alloc_skb(device, len, flags)`: 0 if the pool is empty.
+/// The pool has nothing that fits: what is its own the domain can still give, if the invocation can wait for it. Else the routine
+/// fails, as it may.
+fn none_left<H: Host>(host: &H) -> Done {
+    if host.may_wait() {
+        Err(Stop::Upcall)
+    } else {
+        Ok(0)
+    }
+}
+
+/// `__netdev_alloc_skb(device, len, flags)`.
 pub fn allocate<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Done {
     let info = s.offsets.info_size.next_multiple_of(64);
     let need = (args[1] & 0xffff_ffff) + HEADROOM + info;
-    let Some((skb, lent)) = host.with_pool(|pool| pool.take(need, Use::Driver)) else { return Ok(0) };
+    let Some((skb, lent)) = host.with_pool(|pool| pool.take(need, Use::Driver)) else { return none_left(host) };
     set_up(host, &s.offsets, skb, lent.head, u64::from(lent.size), HEADROOM, args[0])?;
     Ok(skb)
 }
@@ -139,36 +149,80 @@ pub fn build<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Done {
     if size < s.offsets.info_size.next_multiple_of(64) {
         return Err(bad("buffer too small for the shared info", size));
     }
-    let Some(skb) = host.with_pool(Pool::take_bare) else { return Ok(0) };
+    let Some(skb) = host.with_pool(Pool::take_bare) else { return none_left(host) };
     set_up(host, &s.offsets, skb, data, size, 0, 0)?;
     host.put_u8(skb.wrapping_add(s.offsets.skb_cloned), HEAD_FRAG)?;
     Ok(skb)
 }
 
-/// `__netdev_alloc_frag_align(size, mask)`: 0 if the pool is empty. Every buffer is aligned to its page or half of it.
+/// `__netdev_alloc_frag_align(size, mask)`. Every buffer is aligned to its page or half of it.
 pub fn allocate_fragment<H: Host>(_: &Support, host: &mut H, args: &[u64; 6]) -> Done {
-    Ok(host.with_pool(|pool| pool.take_fragment(args[0] & 0xffff_ffff)).unwrap_or(0))
+    match host.with_pool(|pool| pool.take_fragment(args[0] & 0xffff_ffff)) {
+        Some(data) => Ok(data),
+        None => none_left(host),
+    }
 }
 
 /// `page_frag_free(data)`.
-pub fn free_fragment<H: Host>(_: &Support, host: &mut H, args: &[u64; 6]) -> Done {
+pub fn free_fragment<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Done {
     match host.with_pool(|pool| pool.give_fragment(args[0])) {
-        Some(true) => {}
-        Some(false) => return Err(bad("fragment freed twice", args[0])),
-        None => host.free_in_domain(Foreign::Fragment(args[0])),
+        Some(true) => Ok(0),
+        Some(false) => Err(bad("fragment freed twice", args[0])),
+        None => {
+            if !put_page(s, host, args[0]) {
+                host.free_in_domain(Foreign::Fragment(args[0]));
+            }
+            Ok(0)
+        }
     }
-    Ok(0)
+}
+
+/// Gives up a reference to the domain's page in which `data` lies, unless it is the last one: that only its own kernel can give up,
+/// which then frees the page. `false`: nothing was done.
+fn put_page(s: &Support, host: &impl Memory, data: u64) -> bool {
+    const TAIL: u64 = 1;
+    let put = || {
+        let page = s.page_of(data)?;
+        let head = host.u64(page.wrapping_add(s.offsets.page_compound_head)).ok()?;
+        let page = if head & TAIL == 0 { page } else { head - TAIL };
+        let one_less = |count: u32| (count > 1).then(|| count - 1);
+        host.update_u32(page.wrapping_add(s.offsets.page_refcount), one_less).ok()
+    };
+    put().is_some_and(|(_, is_put)| is_put)
+}
+
+/// `skb_page_frag_refill(bytes, fragment, flags)`: is there room for so many bytes in the page that a driver cuts up? Another page is the
+/// domain's to give.
+pub fn refill_fragment<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Done {
+    let [bytes, fragment, ..] = *args;
+    let o = &s.offsets;
+    let page = host.u64(fragment.wrapping_add(o.page_frag_page))?;
+    if page == 0 {
+        return Err(Stop::Upcall);
+    }
+    let at = fragment.wrapping_add(o.page_frag_offset);
+    if host.u32(page.wrapping_add(o.page_refcount))? == 1 {
+        host.put_u32(at, 0)?;
+        return Ok(1);
+    }
+    let end = u64::from(host.u32(at)?).saturating_add(bytes & 0xffff_ffff);
+    if end <= u64::from(host.u32(fragment.wrapping_add(o.page_frag_size))?) {
+        Ok(1)
+    } else {
+        Err(Stop::Upcall)
+    }
 }
 
 /// `napi_consume_skb(skb, budget)` and the other ways to be done with one.
 pub fn consume<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Done {
     if args[0] != 0 {
-        release(s, host, args[0])?;
+        release(s, host, args[0], None)?;
     }
     Ok(0)
 }
 
-fn release<H: Host>(s: &Support, host: &mut H, skb: u64) -> Result<(), Stop> {
+/// Is done with an `sk_buff`, and with its page fragments; `frame` is what was read of it, if anything was.
+fn release<H: Host>(s: &Support, host: &mut H, skb: u64, frame: Option<&Frame>) -> Result<(), Stop> {
     let lent = match host.with_pool(|pool| pool.give(skb)) {
         Given::Back(lent) => lent,
         Given::Twice => return Err(bad("sk_buff freed twice", skb)),
@@ -178,12 +232,30 @@ fn release<H: Host>(s: &Support, host: &mut H, skb: u64) -> Result<(), Stop> {
         }
     };
     Pool::at_home(host, &s.offsets, skb)?;
+    match (lent.out, frame) {
+        // Nobody but the host has put any into what it sends.
+        (Use::Transmit(_), _) => {}
+        (_, Some(frame)) => put_fragments(s, host, frame.fragments.get(..frame.nr_fragments).unwrap_or_default())?,
+        (_, None) => {
+            let parts = Parts::read(host, &s.offsets, skb)?;
+            let (fragments, nr) = read_fragments(host, s, &parts)?;
+            put_fragments(s, host, fragments.get(..nr).unwrap_or_default())?;
+        }
+    }
     if lent.head == 0 {
         let head = host.u64(skb.wrapping_add(s.offsets.skb_head))?;
         free_fragment(s, host, &[head, 0, 0, 0, 0, 0])?;
     }
     if let Use::Transmit(cookie) = lent.out {
         host.transmitted(skb, cookie);
+    }
+    Ok(())
+}
+
+fn put_fragments<H: Host>(s: &Support, host: &mut H, fragments: &[Fragment]) -> Result<(), Stop> {
+    for fragment in fragments {
+        let data = s.page_address(fragment.page).ok_or(bad("fragment without a page", fragment.page))?;
+        free_fragment(s, host, &[data, 0, 0, 0, 0, 0])?;
     }
     Ok(())
 }
@@ -292,10 +364,11 @@ pub fn receive<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Done {
 }
 
 fn hand_over<H: Host>(s: &Support, host: &mut H, skb: u64) -> Result<(), Stop> {
-    if let Some(frame) = frame(host, s, skb)? {
-        host.receive(&frame);
+    let frame = frame(host, s, skb)?;
+    if let Some(frame) = &frame {
+        host.receive(frame);
     }
-    release(s, host, skb)
+    release(s, host, skb, frame.as_ref())
 }
 
 /// Reads a packet. `None` if it is too short for an Ethernet header: nobody wants it, but whoever sent it must not end the twin by it.
@@ -315,16 +388,8 @@ fn frame<H: Host>(host: &H, s: &Support, skb: u64) -> Result<Option<Frame>, Stop
     if mac + u64::from(ETHERNET_HEADER) > linear_end {
         return Ok(None);
     }
-    let info = parts.head.wrapping_add(u64::from(parts.end));
-    let nr = usize::from(host.u8(info.wrapping_add(o.info_nr_frags))?);
-    let mut fragments = [Fragment::default(); MAX_FRAGMENTS];
-    let mut at = info.wrapping_add(o.info_frags);
-    let mut sum = 0u64;
-    for fragment in fragments.get_mut(..nr).ok_or(bad("too many fragments", nr as u64))? {
-        *fragment = read_fragment(host, s, at)?;
-        sum += u64::from(fragment.len);
-        at = at.wrapping_add(16);
-    }
+    let (fragments, nr) = read_fragments(host, s, &parts)?;
+    let sum: u64 = fragments.iter().map(|fragment| u64::from(fragment.len)).sum();
     if sum != u64::from(parts.data_len) {
         return Err(bad("fragments do not make up data_len", sum));
     }
@@ -339,6 +404,23 @@ fn frame<H: Host>(host: &H, s: &Support, skb: u64) -> Result<Option<Frame>, Stop
         fragments,
         nr_fragments: nr,
     }))
+}
+
+/// Reads the fragments; how many there are.
+pub(super) fn read_fragments<H: Host>(
+    host: &H,
+    s: &Support,
+    parts: &Parts,
+) -> Result<([Fragment; MAX_FRAGMENTS], usize), Stop> {
+    let info = parts.head.wrapping_add(u64::from(parts.end));
+    let nr = usize::from(host.u8(info.wrapping_add(s.offsets.info_nr_frags))?);
+    let mut fragments = [Fragment::default(); MAX_FRAGMENTS];
+    let mut at = info.wrapping_add(s.offsets.info_frags);
+    for fragment in fragments.get_mut(..nr).ok_or(bad("too many fragments", nr as u64))? {
+        *fragment = read_fragment(host, s, at)?;
+        at = at.wrapping_add(16);
+    }
+    Ok((fragments, nr))
 }
 
 /// Reads the fragment at `at`: a whole `struct page`, and no more bytes than a buffer has.
@@ -375,6 +457,12 @@ pub struct Packet<'p> {
 }
 
 impl Support {
+    /// The `struct page` of an address in the domain's direct map.
+    pub(super) fn page_of(&self, address: u64) -> Option<u64> {
+        let pfn = address.checked_sub(self.kernel.page_offset)? >> 12;
+        Some(self.kernel.vmemmap.wrapping_add(pfn.checked_mul(self.offsets.page_size)?))
+    }
+
     /// Where the domain has the frame of a `struct page`.
     #[must_use]
     pub fn page_address(&self, page: u64) -> Option<u64> {

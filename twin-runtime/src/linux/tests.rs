@@ -87,8 +87,23 @@ fn dma_mapping_gives_machine_addresses_of_contiguous_buffers() {
     assert_eq!(call("dma_map_page_attrs", &s, &mut f, &[0, page, 0, u64::MAX, 1]), Ok(u64::MAX));
     s.dma_limit = 0x100_7100;
     assert_eq!(call("dma_map_page_attrs", &s, &mut f, &[0, page, 0, 0x101, 1]), Ok(u64::MAX), "beyond the device");
+    f.can_wait = true;
+    for (page, offset, bytes) in [(page, 0, 0x101), (page, 0x801, 0x800)] {
+        let asked = call("dma_map_page_attrs", &s, &mut f, &[0, page, offset, bytes, 1]);
+        assert_eq!(asked, Err(Stop::Upcall), "the domain copies");
+    }
     assert_eq!(call("is_vmalloc_addr", &s, &mut f, &[0xffff_c900_0000_1000]), Ok(1));
     assert_eq!(call("is_vmalloc_addr", &s, &mut f, &[BUFFERS]), Ok(0));
+}
+
+#[test]
+fn what_the_domain_has_copied_it_copies_back() {
+    let (mut f, s) = domain(1);
+    f.bounced = Some(0x5000);
+    for name in ["dma_unmap_page_attrs", "dma_sync_single_for_cpu", "dma_sync_single_for_device"] {
+        assert_eq!(call(name, &s, &mut f, &[DEVICE, 0x5000, 100, 2]), Err(Stop::Upcall), "{name}");
+        assert_eq!(call(name, &s, &mut f, &[DEVICE, 0x6000, 100, 2]), Ok(0), "{name}");
+    }
 }
 
 #[test]
@@ -206,8 +221,71 @@ fn received(mac: u16, page: u64, offset: u32, len: u32) -> (Result<u64, Stop>, V
     f.put_u32(info + 60, offset).expect("mapped");
     f.put_u32(skb + 112, 86 + len).expect("mapped");
     f.put_u32(skb + 116, len).expect("mapped");
+    f.put_u32(VMEMMAP + 5 * 64 + 52, 2).expect("mapped");
     let result = call("netif_receive_skb", &s, &mut f, &[skb]);
     (result, f.events, f.pool.free())
+}
+
+#[test]
+fn references_to_pages_of_the_domain_are_given_up_but_for_the_last() {
+    let (mut f, s) = domain(1);
+    let page = VMEMMAP + 6 * 64;
+    let data = s.kernel.page_offset + 6 * 4096;
+    f.put_u32(page + 52, 3).expect("mapped");
+    // The next page is a part of the same allocation.
+    f.put_u64(page + 64 + 8, page + 1).expect("mapped");
+    call("page_frag_free", &s, &mut f, &[data + 2048]).expect("given up");
+    assert_eq!((f.u32(page + 52), f.events.len()), (Ok(2), 0));
+    call("page_frag_free", &s, &mut f, &[data + 4096]).expect("given up");
+    assert_eq!((f.u32(page + 52), f.events.len()), (Ok(1), 0));
+    call("page_frag_free", &s, &mut f, &[data]).expect("left to the domain");
+    assert_eq!((f.u32(page + 52), f.events), (Ok(1), vec![Event::Free(Foreign::Fragment(data))]));
+}
+
+#[test]
+fn pieces_of_a_packet_are_given_up_with_it() {
+    let (mut f, s) = domain(1);
+    let page = VMEMMAP + 5 * 64;
+    let skb = call("__netdev_alloc_skb", &s, &mut f, &[DEVICE, 1000, 0]).expect("allocated");
+    let info = f.u64(skb + 200).expect("mapped") + u64::from(f.u32(skb + 192).expect("mapped"));
+    f.put_u8(info + 2, 2).expect("mapped");
+    f.put_u64(info + 48, page).expect("mapped");
+    f.put_u64(info + 64, VMEMMAP).expect("mapped");
+    f.put_u32(page + 52, 2).expect("mapped");
+    f.put_u32(VMEMMAP + 52, 1).expect("mapped");
+    call("__dev_kfree_skb_any", &s, &mut f, &[skb, 1]).expect("freed");
+    assert_eq!((f.u32(page + 52), f.u32(VMEMMAP + 52)), (Ok(1), Ok(1)));
+    assert_eq!(f.events, [Event::Free(Foreign::Fragment(s.kernel.page_offset))]);
+    assert_eq!(f.pool.free(), (1, 1, 1));
+}
+
+#[test]
+fn a_page_that_is_cut_up_is_used_to_its_end() {
+    let (mut f, s) = domain(1);
+    let (fragment, page) = (DEVICE + 0xa00, VMEMMAP + 3 * 64);
+    assert_eq!(call("skb_page_frag_refill", &s, &mut f, &[1500, fragment, 0]), Err(Stop::Upcall), "no page");
+    f.put_u64(fragment, page).expect("mapped");
+    f.put_u32(fragment + 12, 4096).expect("mapped");
+    f.put_u32(page + 52, 2).expect("mapped");
+    for (offset, wanted) in [(0, Ok(1)), (2596, Ok(1)), (2597, Err(Stop::Upcall)), (u32::MAX, Err(Stop::Upcall))] {
+        f.put_u32(fragment + 8, offset).expect("mapped");
+        assert_eq!(call("skb_page_frag_refill", &s, &mut f, &[1500, fragment, 0]), wanted, "{offset}");
+    }
+    f.put_u32(page + 52, 1).expect("mapped");
+    assert_eq!(call("skb_page_frag_refill", &s, &mut f, &[1500, fragment, 0]), Ok(1));
+    assert_eq!(f.u32(fragment + 8), Ok(0), "nobody else has it: from the start");
+}
+
+#[test]
+fn what_the_pool_lacks_the_domain_gives_to_who_can_wait() {
+    let (mut f, s) = domain(0);
+    let empty = [("__netdev_alloc_skb", DEVICE), ("napi_build_skb", DEVICE), ("__netdev_alloc_frag_align", 2048)];
+    for (name, first) in empty {
+        f.can_wait = false;
+        assert_eq!(call(name, &s, &mut f, &[first, 1000]), Ok(0), "{name}");
+        f.can_wait = true;
+        assert_eq!(call(name, &s, &mut f, &[first, 1000]), Err(Stop::Upcall), "{name}");
+    }
 }
 
 #[test]

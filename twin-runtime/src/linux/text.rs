@@ -39,21 +39,19 @@ pub fn fill<H: Host>(_: &Support, host: &mut H, args: &[u64; 6]) -> Done {
 }
 
 /// `ioread8/16/32(address)`. Ports are the domain's.
-pub fn io_read<const BYTES: usize, H: Host>(_: &Support, host: &mut H, args: &[u64; 6]) -> Done {
+pub fn io_read<const BYTES: u32, H: Host>(_: &Support, host: &mut H, args: &[u64; 6]) -> Done {
     if args[0] < PORTS_BELOW {
         return Err(Stop::Upcall);
     }
-    let mut bytes = [0; 8];
-    host.read(args[0], bytes.get_mut(..BYTES).unwrap_or(&mut []))?;
-    Ok(u64::from_le_bytes(bytes))
+    Ok(host.read_device(args[0], BYTES)?)
 }
 
 /// `iowrite8/16/32(value, address)`.
-pub fn io_write<const BYTES: usize, H: Host>(_: &Support, host: &mut H, args: &[u64; 6]) -> Done {
+pub fn io_write<const BYTES: u32, H: Host>(_: &Support, host: &mut H, args: &[u64; 6]) -> Done {
     if args[1] < PORTS_BELOW {
         return Err(Stop::Upcall);
     }
-    host.write(args[1], args[0].to_le_bytes().get(..BYTES).unwrap_or(&[]))?;
+    host.write_device(args[1], BYTES, (args[0] & 0xffff_ffff) as u32)?;
     Ok(0)
 }
 

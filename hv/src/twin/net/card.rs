@@ -74,8 +74,13 @@ fn begin(d: &Domain, request: &TwinAttach, loaded: &Loaded, attached: &Attached)
         return Err(Errno::EBUSY);
     }
     let has = |flag| request.flags & flag != 0;
+    // What fits into no buffer would wait for one for ever.
+    let room = match loaded.common.with_pool(|pool| pool.smallest()) {
+        0 => u32::MAX,
+        bytes => loaded.common.support.room(bytes),
+    };
     let takes = Takes {
-        max_frame: request.max_frame,
+        max_frame: request.max_frame.min(room),
         checksum_v4: has(op::ATTACH_CHECKSUM_V4),
         checksum_v6: has(op::ATTACH_CHECKSUM_V6),
     };
