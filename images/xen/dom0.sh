@@ -24,6 +24,7 @@ job_toolstack() {
 
 # bridge:DRIVER: the NIC and a bridge with it, 10.9.0.2
 job_bridge() {
+	[ "$1" != virtio_net ] || modprobe virtio_pci
 	modprobe "$1" || { say "bridge FAIL modprobe $1"; return 1; }
 	wait_for 10 test -e /sys/class/net/eth0 || { say "bridge FAIL no interface from $1"; return 1; }
 	ip addr flush dev eth0

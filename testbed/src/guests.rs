@@ -196,6 +196,7 @@ impl Guest {
             memory_mib: 512,
             cpu_model: self.processor.clone(),
             nic: None,
+            second_nic: None,
             disks: Vec::new(),
             chipset: "pc",
             devices: Vec::new(),

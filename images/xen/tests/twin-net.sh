@@ -1,7 +1,8 @@
-# twin-net.sh DRIVER MIB: guests on the hypervisor's switch reach the outside by a twin of a driver domain's driver. Without the twin
-# Linux in the driver domain is the way, and the guests do not notice which it is.
+# twin-net.sh DRIVER MIB [short]: guests on the hypervisor's switch reach the outside by a twin of a driver domain's driver. Without the twin
+# Linux in the driver domain is the way, and the guests do not notice which it is. `short`: but for what is the same for all drivers.
 driver=$1
 mib=${2:-4}
+is_short=${3:+yes}
 # Of datagrams, and of streams at the same time: each must arrive, so many more of them say nothing new.
 few=$((mib < 64 ? mib : 64))
 . /xen/driving.sh
@@ -15,8 +16,10 @@ check tandemd-starts daemon_starts || exit
 remember
 
 config u1 "vif=['mac=00:16:3e:00:00:03,backend=net']"
-# Nobody but twins has the CPUs that come beside the first.
-driving dd "pci=['$nic,permissive=1']" "vif=['mac=00:16:3e:00:00:02,backend=net']" 'vcpus=1' 'maxvcpus=4'
+# igb has a queue for each CPU. Nobody but twins has the CPUs that come beside those.
+cpus=1
+[ $driver != igb ] || cpus=2
+driving dd "pci=['$nic,permissive=1']" "vif=['mac=00:16:3e:00:00:02,backend=net']" "vcpus=$cpus" 'maxvcpus=4'
 drives() {
 	local out
 	boot dd || return 1
@@ -53,7 +56,7 @@ check stream-to-outside said 'tcp ok' u1 $((60 + mib * 4)) "tcptest put 10.9.0.1
 check stream-from-outside said 'tcp ok' u1 $((60 + mib * 4)) "tcptest get 10.9.0.1 $mib"
 check the-driver-domain-answers reaches u1 2
 check the-driver-domain-reaches-the-outside in_guest dd 40 'wait_for 20 ping -c 1 -W 1 10.9.0.1'
-check it-keeps-its-statistics said '^ *[a-z_]*: [0-9]' dd 20 'ethtool -S eth0'
+check it-keeps-its-statistics said '^ *[a-z0-9_ ]*: [0-9]' dd 20 'ethtool -S eth0'
 
 # The interface goes down and up while a stream goes on.
 endless() { in_guest u1 10 '(tcptest put 10.9.0.1 65536) > /tmp/stream 2>&1 &' && moves u1; }
@@ -64,15 +67,19 @@ check and-up in_guest dd 20 'ip link set eth0 up'
 check the-twin-has-the-card-again twind_says '^twind: attached' 60
 check the-same-stream-goes-on moves u1
 # The daemon is killed: Linux is the way out again.
-check the-daemon-is-killed in_guest dd 20 'kill -9 $(cat /tmp/twind.pid); wait_for 10 test -e /sys/class/net/xenbr0/brif/eth0'
-check the-same-stream-goes-on-through-linux moves u1
-in_guest dd 60 'job_twind --interface eth0'
-check another-twin twind_says '^twind: attached'
-check the-same-stream-goes-on-by-the-twin moves u1
+another_twin() {
+	check the-daemon-is-killed in_guest dd 20 'kill -9 $(cat /tmp/twind.pid); wait_for 10 test -e /sys/class/net/xenbr0/brif/eth0'
+	check the-same-stream-goes-on-through-linux moves u1
+	in_guest dd 60 'job_twind --interface eth0'
+	check another-twin twind_says '^twind: attached'
+	check the-same-stream-goes-on-by-the-twin moves u1
+}
+[ $is_short ] || another_twin
 check the-outside-answers-beside-it in_guest u1 40 'wait_for 20 ping -c 1 -W 1 10.9.0.1'
 no_warnings() { in_guest dd 10 'dmesg | grep -iE "warn|bug:|oops|cannot be|do not come" || true' | tee /tmp/warnings; ! grep -q . /tmp/warnings; }
 check no-warnings no_warnings
-check no-access-was-stopped no_dma_stopped
+# When it starts, QEMU's vmxnet3 reads a list of no addresses at address 0.
+check no-access-was-stopped no_dma_stopped "$([ $driver != vmxnet3 ] || echo 'reading address 0x0:')"
 check frames-agree audit
 
 # The driver domain is destroyed while the twin has the card.

@@ -94,6 +94,8 @@ pub struct Machine {
     pub cpu_model: Option<String>,
     /// QEMU's NIC device; it is connected to the traffic peer at `peer`.
     pub nic: Option<(&'static str, PathBuf)>,
+    /// Another one, with a peer of its own.
+    pub second_nic: Option<(&'static str, PathBuf)>,
     /// In the order in which the guest finds them.
     pub disks: Vec<Disk>,
     /// QEMU's further devices, as after `-device`; those of the chipset (an IOMMU) come first.
@@ -123,6 +125,7 @@ impl Machine {
             memory_mib: 1024,
             cpu_model: None,
             nic: None,
+            second_nic: None,
             disks: Vec::new(),
             devices: Vec::new(),
             accel: vec!["-accel".into(), "tcg".into()],
@@ -176,9 +179,12 @@ impl Machine {
         for device in &self.devices {
             add(&["-device", device]);
         }
-        if let Some((device, socket)) = &self.nic {
-            add(&["-netdev", &format!("stream,id=net0,server=off,addr.type=unix,addr.path={}", text(socket)?)]);
-            add(&["-device", &format!("{device},netdev=net0,mac=52:54:00:74:61:6e,romfile=")]);
+        for (id, mac, nic) in
+            [("net0", "52:54:00:74:61:6e", &self.nic), ("net1", "52:54:00:74:61:6f", &self.second_nic)]
+        {
+            let Some((device, socket)) = nic else { continue };
+            add(&["-netdev", &format!("stream,id={id},server=off,addr.type=unix,addr.path={}", text(socket)?)]);
+            add(&["-device", &format!("{device},netdev={id},mac={mac},romfile=")]);
         }
         for (n, disk) in self.disks.iter().enumerate() {
             let snapshot = if disk.writable { "off" } else { "on" };

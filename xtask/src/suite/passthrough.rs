@@ -15,7 +15,7 @@ use testbed::{host, pattern};
 const VTD: &str = "intel-iommu,intremap=off";
 /// QEMU's AMD-Vi. It says nothing of accesses to where nothing is mapped. Without `pt=off` that of QEMU 9.2 to 10.0 translates
 /// nothing, and the I/O APIC's interrupts are lost: native Linux stops with "timer doesn't work" there.
-const AMD_VI: &str = "amd-iommu,intremap=on,pt=off";
+pub(super) const AMD_VI: &str = "amd-iommu,intremap=on,pt=off";
 /// A device whose DMA can be told where to go; it could only reach the lowest 256 MiB otherwise. VT-d's tables have 39 bits.
 pub(super) const EDU: &str = "edu,dma_mask=0x7fffffffff";
 
