@@ -154,7 +154,7 @@ fn ipv4(frame: &[u8]) -> Result<Option<Packet<'_>>, Damaged> {
     Ok(Some(([header[12], header[13], header[14], header[15]], header[9], body)))
 }
 
-fn ethernet(to: [u8; 6], ethertype: [u8; 2]) -> Vec<u8> {
+pub(super) fn ethernet(to: [u8; 6], ethertype: [u8; 2]) -> Vec<u8> {
     let mut out = Vec::with_capacity(1514);
     out.extend(to);
     out.extend(MAC);
@@ -185,7 +185,7 @@ fn pseudo_header(from: [u8; 4], to: [u8; 4], protocol: u8, len: usize) -> u64 {
     sum_words(0, &bytes)
 }
 
-fn sum_words(start: u64, bytes: &[u8]) -> u64 {
+pub(super) fn sum_words(start: u64, bytes: &[u8]) -> u64 {
     bytes
         .chunks(2)
         .fold(start, |sum, pair| sum + u64::from(u16::from_be_bytes([pair[0], pair.get(1).copied().unwrap_or(0)])))

@@ -1,10 +1,11 @@
 //! The machine at the other end of the wire: a host at 10.9.0.1 that answers ARP and ping and that takes part in
-//! images/src/nettest.c, checking every frame. TCP is in `tcp`.
+//! images/src/nettest.c, checking every frame. TCP is in `tcp`. In every VLAN there is another such host, but for TCP.
 //!
 //! It speaks Ethernet frames over a local socket with QEMU, which loses nothing; so a frame that is missing was lost
 //! by the guest, its driver, or the hypervisor.
 
 mod frame;
+mod ipv6;
 mod load;
 mod tcp;
 mod wire;
@@ -27,6 +28,8 @@ const ACK: u32 = 2;
 const SYNC: u32 = 3;
 const PULL: u32 = 4;
 const DATA: u32 = 5;
+/// Type of a frame with a VLAN tag.
+const VLAN: [u8; 2] = [0x81, 0];
 const PORT: u16 = 7000;
 const MAGIC: u32 = 0x4d44_4e54;
 const HEAD: usize = 24;
@@ -163,6 +166,16 @@ struct Flow {
 
 impl Host {
     fn take(&mut self, bytes: &[u8]) -> Vec<Vec<u8>> {
+        if bytes.get(12..14) == Some(&VLAN) && bytes.len() >= 18 {
+            // The answer gets the tag of the request.
+            let inner = [&bytes[..12], &bytes[16..]].concat();
+            let tagged = |answer: Vec<u8>| [&answer[..12], &bytes[12..16], &answer[12..]].concat();
+            return self.take(&inner).into_iter().map(tagged).collect();
+        }
+        if let Some((answer, is_echo)) = ipv6::answer(bytes) {
+            self.counts.pings += u64::from(is_echo);
+            return vec![answer];
+        }
         if let Some(arp) = Arp::request_for_us(bytes) {
             return vec![arp.answer()];
         }

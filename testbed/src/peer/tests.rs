@@ -34,6 +34,17 @@ fn body_of(seq: u64) -> Vec<u8> {
 }
 
 #[test]
+fn an_answer_is_in_the_vlan_of_its_request() {
+    let mut host = Host::default();
+    let plain = from_guest(SYNC, 0, &[]);
+    let tagged = [&plain[..12], &[0x81, 0, 0x20, 5], &plain[12..]].concat();
+    let answers = [host.take(&plain), host.take(&tagged)].concat();
+    let [first, second] = answers.as_slice() else { panic!("{} answers", answers.len()) };
+    assert_eq!((&second[..12], &second[12..16]), (&first[..12], &[0x81, 0, 0x20, 5][..]));
+    assert_eq!((&second[16..], host.counts.damaged), (&first[12..], 0));
+}
+
+#[test]
 fn a_full_exchange_counts_every_datagram() {
     let mut host = Host::default();
     let mut answers = Vec::new();
