@@ -43,6 +43,8 @@ pub struct Fake {
     pub can_wait: bool,
     /// The DMA address of a bounce buffer.
     pub bounced: Option<u64>,
+    /// The packet that was received last.
+    pub last: Option<Frame>,
 }
 
 impl Fake {
@@ -129,6 +131,7 @@ impl Host for Fake {
         self.events.push(Event::Poll(napi));
     }
     fn receive(&mut self, f: &Frame) {
+        self.last = Some(*f);
         self.events.push(Event::Received { linear: f.linear, protocol: f.protocol, fragments: f.nr_fragments });
     }
     fn transmitted(&mut self, skb: u64, cookie: u64) {
@@ -167,6 +170,8 @@ pub fn offsets() -> Offsets {
             ("sk_buff", "pkt_type") => 128,
             ("sk_buff", "csum_start") => 136,
             ("sk_buff", "csum_offset") => 138,
+            ("sk_buff", "vlan_proto") => 152,
+            ("sk_buff", "vlan_tci") => 154,
             ("sk_buff", "protocol") => 180,
             ("sk_buff", "transport_header") => 182,
             ("sk_buff", "network_header") => 184,

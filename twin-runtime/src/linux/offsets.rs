@@ -109,6 +109,8 @@ offsets! {
     sg_page_link = "scatterlist" "page_link";
     sg_offset = "scatterlist" "offset";
     sg_length = "scatterlist" "length";
+    skb_vlan_proto = "sk_buff" "vlan_proto";
+    skb_vlan_tci = "sk_buff" "vlan_tci";
     }
     sizes {
     sg_size = "scatterlist";

@@ -51,6 +51,8 @@ pub struct Frame {
     pub protocol: u16,
     /// Whether the device checked the checksum (`ip_summed`).
     pub ip_summed: u8,
+    /// The VLAN tag that the device took out after the addresses, as it stands in a packet.
+    pub tag: Option<[u8; 4]>,
     /// Page fragments.
     pub fragments: [Fragment; MAX_FRAGMENTS],
     /// How many.
@@ -401,9 +403,20 @@ fn frame<H: Host>(host: &H, s: &Support, skb: u64) -> Result<Option<Frame>, Stop
         len: u32::try_from(linear_end - mac).unwrap_or(0),
         protocol: host.u16(skb.wrapping_add(o.skb_protocol))?,
         ip_summed: host.u8(skb.wrapping_add(o.skb_pkt_type))? >> 5 & 3,
+        tag: read_tag(host, o, skb)?,
         fragments,
         nr_fragments: nr,
     }))
+}
+
+/// Reads the tag. Where there is none, nothing was written since the `sk_buff` was all zeroes.
+fn read_tag(memory: &impl Memory, o: &Offsets, skb: u64) -> Result<Option<[u8; 4]>, Fault> {
+    let kind = memory.u16(skb.wrapping_add(o.skb_vlan_proto))?;
+    if kind == 0 {
+        return Ok(None);
+    }
+    let ([a, b], [c, d]) = (kind.to_le_bytes(), memory.u16(skb.wrapping_add(o.skb_vlan_tci))?.to_be_bytes());
+    Ok(Some([a, b, c, d]))
 }
 
 /// Reads the fragments; how many there are.

@@ -227,6 +227,22 @@ fn received(mac: u16, page: u64, offset: u32, len: u32) -> (Result<u64, Stop>, V
 }
 
 #[test]
+fn a_tag_that_the_device_took_out_comes_with_the_packet() {
+    let (mut f, s) = domain(1);
+    for tag in [None, Some([0x81, 0, 0x20, 5])] {
+        let skb = call("__netdev_alloc_skb", &s, &mut f, &[DEVICE, 1000, 0]).expect("allocated");
+        call("skb_put", &s, &mut f, &[skb, 100]).expect("room");
+        call("eth_type_trans", &s, &mut f, &[skb, DEVICE]).expect("typed");
+        if tag.is_some() {
+            f.put_u16(skb + 152, 0x8100u16.to_be()).expect("mapped");
+            f.put_u16(skb + 154, 0x2005).expect("mapped");
+        }
+        call("napi_gro_receive", &s, &mut f, &[0, skb]).expect("received");
+        assert_eq!(f.last.expect("received").tag, tag);
+    }
+}
+
+#[test]
 fn references_to_pages_of_the_domain_are_given_up_but_for_the_last() {
     let (mut f, s) = domain(1);
     let page = VMEMMAP + 6 * 64;

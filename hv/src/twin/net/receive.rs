@@ -11,6 +11,8 @@ use x86::{MachAddr, Mfn, PAGE_SIZE};
 const CHECKSUM_UNNECESSARY: u8 = 1;
 /// Pages for frames that are not in one lent buffer.
 pub const BOUNCE_PAGES: usize = 4;
+/// Bytes before a VLAN tag.
+const ADDRESSES: usize = 12;
 const MOST: usize = BOUNCE_PAGES * PAGE_SIZE;
 
 /// What hands frames over: the card, what its twin knows, and the domain's memory.
@@ -24,13 +26,13 @@ pub struct Source<'a, M> {
 }
 
 impl<M: Memory> Source<'_, M> {
-    /// The driver hands `frame` over. One that lies in a lent buffer is passed on as it is; of others there is a copy. What is longer
-    /// than all that there is room for, or is not there, is lost.
+    /// The driver hands `frame` over. One that lies in a lent buffer is passed on as it is; of others, and of those whose VLAN tag the card
+    /// took out, there is a copy. What is longer than all that there is room for, or is not there, is lost.
     pub fn receive(&self, frame: &Frame) {
         let Some(hooks) = hooks() else { return };
         let is_verified = frame.ip_summed == CHECKSUM_UNNECESSARY;
         let lent = |len| self.common.with_pool(|pool| pool.machine_address(frame.skb, frame.mac_header, len));
-        let whole = (frame.nr_fragments == 0).then(|| lent(frame.len.into())).flatten();
+        let whole = (frame.nr_fragments == 0 && frame.tag.is_none()).then(|| lent(frame.len.into())).flatten();
         if let Some(at) = whole {
             return (hooks.received)(
                 self.card.card,
@@ -51,7 +53,15 @@ impl<M: Memory> Source<'_, M> {
 
     /// Copies `frame` into pages of the hypervisor's own; how many bytes. `None`: too many, or they are not there.
     fn copy(&self, frame: &Frame) -> Option<usize> {
-        let mut done = self.append(0, frame.mac_header, frame.len as usize)?;
+        let mut done = 0;
+        let (mut at, mut len) = (frame.mac_header, frame.len as usize);
+        if let Some(tag) = frame.tag {
+            done = self.append(0, at, ADDRESSES)?;
+            self.card.bounce.put(done, &tag);
+            done += tag.len();
+            (at, len) = (at.wrapping_add(ADDRESSES as u64), len.checked_sub(ADDRESSES)?);
+        }
+        done = self.append(done, at, len)?;
         for fragment in frame.fragments.get(..frame.nr_fragments)? {
             let address = self.common.support.page_address(fragment.page)?.wrapping_add(fragment.offset.into());
             done = self.append(done, address, fragment.len as usize)?;
