@@ -54,6 +54,11 @@ by_the_twin() { local now=$(frames); echo "$before frames came to the driver dom
 check none-of-them-through-the-driver-domain by_the_twin
 check stream-to-outside said 'tcp ok' u1 $((60 + mib * 4)) "tcptest put 10.9.0.1 $mib"
 check stream-from-outside said 'tcp ok' u1 $((60 + mib * 4)) "tcptest get 10.9.0.1 $mib"
+# The other end answers in each VLAN; cards take tags out, and put them in again.
+in_a_vlan() { said ' 0% packet loss' u1 60 'modprobe 8021q && vconfig add eth0 5 > /dev/null && ip link set eth0.5 up && ip addr add 10.9.0.13/32 dev eth0.5 && ip route add 10.9.0.1 dev eth0.5 src 10.9.0.13 && wait_for 10 ping -c 1 -W 1 -I eth0.5 10.9.0.1 && ping -c 5 -i 0.2 -W 5 -s 1400 -I eth0.5 10.9.0.1 && vconfig rem eth0.5'; }
+check packets-in-a-vlan in_a_vlan
+by_ipv6() { said ' 0% packet loss' u1 60 'ip -6 addr add fd09::3/64 dev eth0; wait_for 10 ping -6 -c 1 -W 1 fd09::1; ping -6 -c 5 -i 0.2 -W 5 -s 1400 fd09::1'; }
+check packets-by-ipv6 by_ipv6
 check the-driver-domain-answers reaches u1 2
 check the-driver-domain-reaches-the-outside in_guest dd 40 'wait_for 20 ping -c 1 -W 1 10.9.0.1'
 check it-keeps-its-statistics said '^ *[a-z0-9_ ]*: [0-9]' dd 20 'ethtool -S eth0'
@@ -76,7 +81,9 @@ another_twin() {
 }
 [ $is_short ] || another_twin
 check the-outside-answers-beside-it in_guest u1 40 'wait_for 20 ping -c 1 -W 1 10.9.0.1'
-no_warnings() { in_guest dd 10 'dmesg | grep -iE "warn|bug:|oops|cannot be|do not come" || true' | tee /tmp/warnings; ! grep -q . /tmp/warnings; }
+# What the console says meanwhile is no answer.
+warnings='warn|bug:|oops|cannot be|do not come'
+no_warnings() { in_guest dd 10 "dmesg | grep -iE '$warnings' || true" | tee /tmp/warnings; ! grep -qiE "$warnings" /tmp/warnings; }
 check no-warnings no_warnings
 # When it starts, QEMU's vmxnet3 reads a list of no addresses at address 0.
 check no-access-was-stopped no_dma_stopped "$([ $driver != vmxnet3 ] || echo 'reading address 0x0:')"

@@ -72,7 +72,8 @@ const DRIVER_MODULES: &[&str] = &["igb", "xen-pcifront", "xen-netfront", "xen-bl
 /// What gives a driver domain's drivers twins.
 const TWIN_DAEMON: &str = "twind";
 
-const GUEST_MODULES: &[&str] = &["xen-netfront", "xen-blkfront", "ext4", "crc32c_generic", "xenfs", "xen-privcmd"];
+const GUEST_MODULES: &[&str] =
+    &["xen-netfront", "8021q", "xen-blkfront", "ext4", "crc32c_generic", "xenfs", "xen-privcmd"];
 
 /// The daemon of the hypervisor's switches, in dom0.
 const DAEMON: &str = "tandemd";
