@@ -244,7 +244,7 @@ impl Services {
     fn read(memory: &impl Memory, addr: u64) -> Option<Self> {
         let mut table = [0; 136];
         memory.read(addr, &mut table)?;
-        if !table.starts_with(b"RUNTSERV") || u32_at(&table, 12)? < HEADER_BYTES as u32 {
+        if !table.starts_with(b"RUNTSERV") || (u32_at(&table, 12)? as usize) < HEADER_BYTES {
             return None;
         }
         let function = |n: usize| u64_at(&table, HEADER_BYTES + 8 * n);

@@ -38,7 +38,7 @@ impl Area {
         [area[0], area[1]] = FCW_DEFAULT.to_le_bytes();
         [area[MXCSR], area[MXCSR + 1], area[MXCSR + 2], area[MXCSR + 3]] = MXCSR_DEFAULT.to_le_bytes();
         // XSTATE_BV: these come from the area, the rest is in its initial state.
-        area[LEGACY_SIZE] = LEGACY as u8;
+        area[LEGACY_SIZE] = LEGACY.to_le_bytes()[0];
         Self(area)
     }
 
@@ -57,7 +57,7 @@ impl Area {
     pub fn set_legacy(&mut self, image: &[u8; LEGACY_SIZE]) {
         self.0[..LEGACY_SIZE].copy_from_slice(image);
         self.drop_reserved();
-        self.0[LEGACY_SIZE] |= LEGACY as u8;
+        self.0[LEGACY_SIZE] |= LEGACY.to_le_bytes()[0];
     }
 
     /// Copies the area out, as far as there is room.

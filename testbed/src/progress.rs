@@ -26,12 +26,14 @@ pub struct Latest {
     shown: Instant,
 }
 
-impl Latest {
+impl Default for Latest {
     /// Nothing was shown yet.
-    pub fn new() -> Self {
+    fn default() -> Self {
         Self { shown: Instant::now() }
     }
+}
 
+impl Latest {
     /// Shows `text`, or leaves it out.
     pub fn line(&mut self, text: &str) {
         let mut out = std::io::stdout();

@@ -109,7 +109,7 @@ impl Pair<'_> {
     fn compare(&mut self, name: &str, args: [u64; 6], mask: u64, len: usize, about: &dyn std::fmt::Debug) {
         let theirs = self.kernel.call(&self.theirs.world, name, &args);
         let routine = Routine::by_name(name).expect("native");
-        let ours = routine.call(&mut self.ours.support, &mut self.ours.world, &args);
+        let ours = routine.call(&self.ours.support, &mut self.ours.world, &args);
         self.cases += 1;
         match (theirs, ours) {
             (Ok(theirs), Ok(ours)) => {

@@ -173,7 +173,7 @@ mod tests {
             assert_eq!(insns.len(), 3, "{n}");
             assert_eq!((insns[0].mnemonic(), insns[0].memory_displacement64()), (Mnemonic::Mov, SAVE + save::RAX));
             assert_eq!(insns[0].op1_register(), Register::RAX);
-            assert_eq!((insns[1].op0_register(), insns[1].immediate32()), (Register::EAX, n as u32));
+            assert_eq!((insns[1].op0_register(), insns[1].immediate32()), (Register::EAX, u32::try_from(n).unwrap()));
             assert_eq!((insns[2].mnemonic(), insns[2].near_branch_target()), (Mnemonic::Jmp, stubs.common()));
         }
     }

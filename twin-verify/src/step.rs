@@ -90,11 +90,14 @@ fn memory(
 
 /// `lock or/add dword [rsp-4], 0`, a memory barrier that changes nothing.
 fn is_barrier(instruction: &Instruction) -> bool {
-    let at = instruction.memory.map(|m| (m.base, m.index, m.displacement, m.size));
+    let is_below_stack = instruction.memory.is_some_and(|m| {
+        let is_stack = matches!(m.base, Base::Register(n) if usize::from(n) == RSP);
+        is_stack && (m.index, m.displacement, m.size) == (None, -4, 4)
+    });
     matches!(instruction.op, Op::Or | Op::Add)
         && instruction.lock
         && instruction.constant() == Some(0)
-        && at == Some((Base::Register(RSP as u8), None, -4, 4))
+        && is_below_stack
 }
 
 /// M4: which instructions may name which words, and that nothing else is made of table entries (M1).

@@ -35,7 +35,13 @@ pub struct Options {
 
 /// What each option does.
 const KNOWN: &[Known<Options>] = &[
-    ("hypervisor", Takes::Value(|o, value| Ok(o.hypervisor = Some(value.into())))),
+    (
+        "hypervisor",
+        Takes::Value(|o, value| {
+            o.hypervisor = Some(value.into());
+            Ok(())
+        }),
+    ),
     ("qemu", Takes::Value(|o, value| Qemu::parse(value).map(|qemu| o.qemu = Some(qemu)))),
     ("cpus", Takes::Value(|o, value| number(value).map(|n| o.cpus = Some(n)))),
     ("jobs", Takes::Value(|o, value| number::<NonZero<usize>>(value).map(|n| o.jobs = Some(n.get())))),

@@ -62,7 +62,7 @@ fn demonstrate(options: &Options) -> Result<()> {
     let verbose = options.verbose;
     let start = Instant::now();
     let mut to_userspace = None;
-    let mut latest = progress::Latest::new();
+    let mut latest = progress::Latest::default();
     let outcome = machine.start()?.finish(|line| {
         if line.contains("TANDEM: up ") {
             to_userspace.get_or_insert(start.elapsed());

@@ -1,5 +1,7 @@
 //! Tables as firmware writes them, in a small memory.
 
+#![allow(clippy::cast_possible_truncation, reason = "test machinery with small numbers")]
+
 use super::*;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -81,7 +83,7 @@ fn the_system_table_and_what_it_refers_to() {
     assert_eq!(tables.config_tables, (CONFIG, 2));
     let services = tables.services.unwrap();
     assert_eq!((services.get_time, services.get_variable, services.query_variable_info), (0x1000, 0x1006, 0x100d));
-    assert_eq!(tables.config(&memory).nth(0).unwrap(), ([1; 16], BASE + 0x1234));
+    assert_eq!(tables.config(&memory).next().unwrap(), ([1; 16], BASE + 0x1234));
 }
 
 #[test]

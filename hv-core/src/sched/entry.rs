@@ -293,7 +293,7 @@ impl Entry {
     /// How long it may run before it has less borrowed than now.
     #[inline]
     pub fn loan_left(&self) -> Option<u64> {
-        self.warped.then(|| if self.is_urgent { self.urgent.left } else { self.usual.left })
+        self.warped.then_some(if self.is_urgent { self.urgent.left } else { self.usual.left })
     }
 
     /// Accounts for the time since the last charge, and says how long that was.

@@ -37,10 +37,8 @@ impl Scheduler {
         };
         let mut save = None;
         if next != current {
-            if current != NIL {
-                if self.leave(cpu, current, now, is_saved) {
-                    save = self.id(current);
-                }
+            if current != NIL && self.leave(cpu, current, now, is_saved) {
+                save = self.id(current);
             }
             self.start(cpu, next, now);
         } else if next != NIL {

@@ -1,5 +1,7 @@
 //! Text in cells, and pixels that are read back.
 
+#![allow(clippy::cast_possible_truncation, reason = "test machinery with small numbers")]
+
 use super::*;
 use alloc::string::String;
 use alloc::vec;

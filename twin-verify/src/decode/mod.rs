@@ -134,6 +134,12 @@ impl Reader<'_> {
         Ok(((self.number(count)? << unused) as i64) >> unused)
     }
 
+    /// The same as the processor extends it to 64 bits.
+    #[allow(clippy::cast_sign_loss, reason = "the bits are meant")]
+    fn extended(&mut self, count: u8) -> Result<u64, Fault> {
+        Ok(self.signed(count)? as u64)
+    }
+
     fn prefixes(&mut self) -> Result<Prefixes, Fault> {
         const REFUSED: Fault = (Rule::D3, "prefix not allowed", 0);
         let mut found = Prefixes::default();
@@ -296,7 +302,7 @@ fn operands(reader: &mut Reader<'_>, i: &mut Instruction, shape: S, low: u8, p: 
     let g = register(field, g, p);
     let cl = register(1, 1, p);
     let mut constant = |sign: bool| -> Result<Operand, Fault> {
-        let value = if sign { reader.signed(tail)? as u64 } else { reader.number(tail)? };
+        let value = if sign { reader.extended(tail)? } else { reader.number(tail)? };
         Ok(Operand::Constant(value))
     };
     i.operands = match shape {
@@ -329,7 +335,7 @@ fn without_modrm(reader: &mut Reader<'_>, i: &mut Instruction, shape: S, low: u8
         S::AlIb => [Some(al), Some(byte(reader)?), None],
         S::ZbIb => [Some(register(low, 1, p)), Some(byte(reader)?), None],
         S::ZvIv => [Some(register(low, v, p)), Some(Operand::Constant(reader.number(v)?)), None],
-        S::AxIz if v == 8 => [Some(ax), Some(Operand::Constant(reader.signed(4)? as u64)), None],
+        S::AxIz if v == 8 => [Some(ax), Some(Operand::Constant(reader.extended(4)?)), None],
         S::AxIz => [Some(ax), Some(Operand::Constant(reader.number(v)?)), None],
         S::AxZv if low == 0 => {
             i.op = Op::Nop;
@@ -339,8 +345,8 @@ fn without_modrm(reader: &mut Reader<'_>, i: &mut Instruction, shape: S, low: u8
         // Of 16 bits its result is undefined.
         S::Zv if v > 2 => [Some(register(low, v, p)), None, None],
         S::Zq => [Some(register(low, 8, p)), None, None],
-        S::Is => [Some(Operand::Constant(reader.signed(1)? as u64)), None, None],
-        S::Iz => [Some(Operand::Constant(reader.signed(4)? as u64)), None, None],
+        S::Is => [Some(Operand::Constant(reader.extended(1)?)), None, None],
+        S::Iz => [Some(Operand::Constant(reader.extended(4)?)), None, None],
         S::Jb | S::Jz => {
             let distance = reader.signed(if shape == S::Jb { 1 } else { 4 })?;
             [Some(Operand::Target((i.at as u64 + reader.len as u64).wrapping_add_signed(distance))), None, None]

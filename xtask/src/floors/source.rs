@@ -200,8 +200,12 @@ impl Reader {
 
     /// `use` and its tree, up to the semicolon.
     fn read_use(&mut self, source: &mut Source) {
-        let is_public = self.at > 0 && matches!(&self.tokens[self.at - 1].1, Token::Mark(')'))
-            || self.at > 0 && self.tokens[self.at - 1].1 == Token::Name("pub".into());
+        let before = self.at.checked_sub(1).map(|at| &self.tokens[at].1);
+        let is_public = before.is_some_and(|token| match token {
+            Token::Mark(mark) => *mark == ')',
+            Token::Name(name) => name == "pub",
+            _ => false,
+        });
         self.at += 1;
         let mut leaves = Vec::new();
         self.read_tree(Vec::new(), &mut leaves);
