@@ -7,90 +7,54 @@ is_short=${3:+yes}
 few=$((mib < 64 ? mib : 64))
 . /xen/driving.sh
 . /xen/switching.sh
-modprobe xen-pciback
-nic=$(devices class 0x020000)
-check assignable-add xl pci-assignable-add $nic
-mkdir -p /etc/tandem
-printf '[service.net]\ndriver-domain = "dd"\n' > /etc/tandem/tandemd.toml
-check tandemd-starts daemon_starts || exit
-remember
+. /xen/twinning.sh
+twin_machine $driver u1 || exit
 
-config u1 "vif=['mac=00:16:3e:00:00:03,backend=net']"
-# igb has a queue for each CPU. Nobody but twins has the CPUs that come beside those.
-cpus=1
-[ $driver != igb ] || cpus=2
-driving dd "pci=['$nic,permissive=1']" "vif=['mac=00:16:3e:00:00:02,backend=net']" "vcpus=$cpus" 'maxvcpus=4'
-drives() {
-	local out
-	boot dd || return 1
-	out=$(in_guest dd 150 "modprobe bridge; job_bridge $driver")
-	echo "$out" | grep -q 'bridge ok' || { echo "$out"; return 1; }
-	in_guest dd 40 'modprobe xen-netfront; wait_for 10 test -e /sys/class/net/eth1 && ip link set eth1 master xenbr0 up' || return 1
-	wait_for 20 grep 'the way out' $daemon_log
-}
-check a-driver-domain-drives-the-nic drives || { cat $daemon_log; exit; }
-check a-guest-starts boot u1 || exit
-check address plugged_address u1 3
-check the-outside-answers in_guest u1 40 'wait_for 20 ping -c 1 -W 1 10.9.0.1'
-
-in_guest dd 60 'job_twin_module; job_twind --interface eth0'
-twind_says() { wait_for ${2:-120} eval "said '$1' dd 10 'tail -n 1 /tmp/twind'" || { in_guest dd 10 'cat /tmp/twind; dmesg | tail -n 4'; return 1; }; }
-check the-twin-has-the-card twind_says '^twind: attached' || { in_guest dd 20 'cat /tmp/twind'; exit; }
+twin_begins
+check the-twin-has-the-card twind_says '^twind: attached' || { tell u1; exit; }
 not_bridged() { in_guest dd 10 '[ ! -e /sys/class/net/xenbr0/brif/eth0 ]'; }
 check linux-does-not-bridge-it not_bridged
-check the-outside-answers-by-the-twin in_guest u1 60 'wait_for 30 ping -c 1 -W 1 10.9.0.1'
+check the-outside-answers-by-the-twin outside_answers u1 || tell u1
 frames() { in_guest dd 10 'cat /sys/class/net/eth1/statistics/rx_packets' | grep -E '^[0-9]+$'; }
 before=$(frames)
-# For who reads the log: how the card and its driver are.
-tell() {
-	for n in 1 2; do
-		in_guest dd 20 'grep -E "eth0|tandem" /proc/interrupts; ethtool -S eth0 | grep -E "rx_packets|tx_packets|missed|no_buffer"; for e in eth0 eth1; do grep $e /proc/net/dev; done; tail -n 2 /tmp/twind; dmesg | tail -n 3' > /tmp/told
-		while read -r line; do say "$line"; done < /tmp/told
-	done
-	false
-}
-check packets-to-and-from-outside said 'net ok' u1 $((60 + few * 8)) "$keeps && nettest eth0 10.9.0.1 $few 64" || tell
+check packets-to-and-from-outside said 'net ok' u1 $((60 + few * 8)) "$keeps && nettest eth0 10.9.0.1 $few 64" || tell u1
 by_the_twin() { local now=$(frames); echo "$before frames came to the driver domain before, $now now"; [ $((now - before)) -lt 100 ]; }
 check none-of-them-through-the-driver-domain by_the_twin
-check stream-to-outside said 'tcp ok' u1 $((60 + mib * 4)) "tcptest put 10.9.0.1 $mib"
-check stream-from-outside said 'tcp ok' u1 $((60 + mib * 4)) "tcptest get 10.9.0.1 $mib"
+check stream-to-outside said 'tcp ok' u1 $((60 + mib * 4)) "tcptest put 10.9.0.1 $mib" || tell u1
+check stream-from-outside said 'tcp ok' u1 $((60 + mib * 4)) "tcptest get 10.9.0.1 $mib" || tell u1
 # The other end answers in each VLAN; cards take tags out, and put them in again.
 in_a_vlan() { said ' 0% packet loss' u1 60 'modprobe 8021q && vconfig add eth0 5 > /dev/null && ip link set eth0.5 up && ip addr add 10.9.0.13/32 dev eth0.5 && ip route add 10.9.0.1 dev eth0.5 src 10.9.0.13 && wait_for 10 ping -c 1 -W 1 -I eth0.5 10.9.0.1 && ping -c 5 -i 0.2 -W 5 -s 1400 -I eth0.5 10.9.0.1 && vconfig rem eth0.5'; }
 check packets-in-a-vlan in_a_vlan
 by_ipv6() { said ' 0% packet loss' u1 60 'ip -6 addr add fd09::3/64 dev eth0; wait_for 10 ping -6 -c 1 -W 1 fd09::1; ping -6 -c 5 -i 0.2 -W 5 -s 1400 fd09::1'; }
 check packets-by-ipv6 by_ipv6
 check the-driver-domain-answers reaches u1 2
-check the-driver-domain-reaches-the-outside in_guest dd 40 'wait_for 20 ping -c 1 -W 1 10.9.0.1'
+check the-driver-domain-reaches-the-outside outside_answers dd
 check it-keeps-its-statistics said '^ *[a-z0-9_ ]*: [0-9]' dd 20 'ethtool -S eth0'
 
 # The interface goes down and up while a stream goes on.
-endless() { in_guest u1 10 '(tcptest put 10.9.0.1 65536) > /tmp/stream 2>&1 &' && moves u1; }
-check a-stream-without-an-end endless
+check a-stream-without-an-end endless u1
 check the-interface-goes-down in_guest dd 20 'ip link set eth0 down'
 check the-daemon-says-so twind_says 'eth0 is down' 30
 check and-up in_guest dd 20 'ip link set eth0 up'
 check the-twin-has-the-card-again twind_says '^twind: attached' 60
-check the-same-stream-goes-on moves u1
+check the-same-stream-goes-on moves u1 || tell u1
 # The daemon is killed: Linux is the way out again.
 another_twin() {
-	check the-daemon-is-killed in_guest dd 20 'kill -9 $(cat /tmp/twind.pid); wait_for 10 test -e /sys/class/net/xenbr0/brif/eth0'
-	check the-same-stream-goes-on-through-linux moves u1
-	in_guest dd 60 'job_twind --interface eth0'
+	check the-daemon-is-killed twin_dies
+	check the-same-stream-goes-on-through-linux moves u1 || tell u1
+	twin_begins
 	check another-twin twind_says '^twind: attached'
-	check the-same-stream-goes-on-by-the-twin moves u1
+	check the-same-stream-goes-on-by-the-twin moves u1 || tell u1
 }
 [ $is_short ] || another_twin
-check the-outside-answers-beside-it in_guest u1 40 'wait_for 20 ping -c 1 -W 1 10.9.0.1'
-# What the console says meanwhile is no answer.
-warnings='warn|bug:|oops|cannot be|do not come'
-no_warnings() { in_guest dd 10 "dmesg | grep -iE '$warnings' || true" | tee /tmp/warnings; ! grep -qiE "$warnings" /tmp/warnings; }
-check no-warnings no_warnings
+check the-outside-answers-beside-it outside_answers u1 || tell u1
+check no-warnings no_warnings || tell
 # When it starts, QEMU's vmxnet3 reads a list of no addresses at address 0.
 check no-access-was-stopped no_dma_stopped "$([ $driver != vmxnet3 ] || echo 'reading address 0x0:')"
 check frames-agree audit
 
 # The driver domain is destroyed while the twin has the card.
-check traffic-goes-on moves u1
+check traffic-goes-on moves u1 || tell u1
 destroyed() { local d; for d in dd u1; do xl destroy $d && gone $d || return 1; done; }
 check destroy destroyed
 check no-node-stays wait_for 10 eval '! xenstore-ls -f | grep "vif/[0-9]"'

@@ -1,7 +1,7 @@
 //! Driver domains that own the NIC, by stock `xl`, and guests that have their network from them.
 //!
-//! The checks are `images/xen/tests/driver-domain.sh`, `driver-dies.sh`, `way-out.sh`, `twin-loads.sh` and
-//! `twin-net.sh`.
+//! The checks are `images/xen/tests/driver-domain.sh`, `driver-dies.sh`, `way-out.sh`, `twin-loads.sh`,
+//! `twin-net.sh`, `twin-again.sh` and `twin-two.sh`.
 
 use super::passthrough::AMD_VI;
 use super::xl::judge;
@@ -28,6 +28,7 @@ pub fn tests() -> Vec<Test> {
             &format!("a-twin-of-{driver}-is-the-switchs-way-out"),
             Box::new(move |bed| sends(bed, &format!("twin-net-{driver}"), &on)),
         );
+        add(&format!("twins-of-{driver}-come-and-go-under-a-stream"), Box::new(move |bed| again(bed, driver, &on)));
     }
     for (name, driver, unit, qemu) in [
         ("a-twin-of-vmxnet3-is-the-switchs-way-out", "vmxnet3", Some(IOMMU), Qemu::chosen()),
@@ -117,6 +118,17 @@ fn two(bed: &Bed, name: &str, apart: bool) -> Result<String> {
     machine.second_nic = Some(("rtl8139", peers[1].socket().to_path_buf()));
     let said = judge(bed, &machine.start()?.finish(|_| false)?)?;
     peers.iter().try_for_each(|peer| whole(peer.counts()))?;
+    Ok(said)
+}
+
+/// A stream goes on while one twin after the other has the card.
+fn again(bed: &Bed, driver: &str, on: &Twinned) -> Result<String> {
+    let name = format!("twin-again-{driver}");
+    let peer = Peer::start(&name)?;
+    let rounds = if bed.full { 100 } else { 3 };
+    let said = judge(bed, &with_twin(bed, &name, &format!("twin-again:{driver}:{rounds}"), on, &peer)?)?;
+    let wire = peer.counts();
+    ensure!(wire.damaged == 0 && wire.streams.wrong == 0, "the other end of the wire got damaged frames: {wire:?}");
     Ok(said)
 }
 

@@ -1,0 +1,76 @@
+# For bash in dom0, after driving.sh and switching.sh: a driver domain dd whose NIC is the way out of the hypervisor's switch, and the
+# twin of its driver.
+
+# twin_machine DRIVER GUEST: dd and a guest, 10.9.0.3, which reaches the outside through dd. $nic is dd's.
+twin_machine() {
+	driver=$1
+	modprobe xen-pciback
+	nic=$(devices class 0x020000)
+	check assignable-add xl pci-assignable-add $nic
+	way_out dd
+	check tandemd-starts daemon_starts || return 1
+	remember
+	config $2 "$(plug 3)"
+	# igb has a queue for each CPU. Nobody but twins has the CPUs that come beside those.
+	local cpus=1
+	[ $driver != igb ] || cpus=2
+	driving dd "pci=['$nic,permissive=1']" "$(plug 2)" "vcpus=$cpus" 'maxvcpus=4'
+	check a-driver-domain-drives-the-nic drives || { cat $daemon_log; return 1; }
+	check a-guest-starts boot $2 || return 1
+	check address plugged_address $2 3
+	check the-outside-answers outside_answers $2
+}
+
+drives() {
+	local out
+	boot dd || return 1
+	out=$(in_guest dd 150 "modprobe bridge; job_bridge $driver")
+	echo "$out" | grep -q 'bridge ok' || { echo "$out"; return 1; }
+	in_guest dd 40 'modprobe xen-netfront; wait_for 10 test -e /sys/class/net/eth1 && ip link set eth1 master xenbr0 up' || return 1
+	wait_for 20 grep 'the way out' $daemon_log
+}
+
+# outside_answers DOMAIN: soon a ping of one is answered. (One without an answer takes a second.)
+outside_answers() { in_guest $1 60 'wait_for 5 ping -c 1 -W 1 10.9.0.1'; }
+
+# twin_begins: the daemon is started
+twin_begins() { in_guest dd 60 '[ -e /dev/tandem ] || job_twin_module; job_twind --interface eth0'; }
+
+# twind_says WORDS [SECONDS]: soon that is the last that the daemon has said
+twind_says() {
+	local seconds=${2:-120}
+	in_guest dd $((seconds * 2)) "wait_for $seconds sh -c 'tail -n 1 /tmp/twind | grep -q \"$1\" || ! kill -0 \$(cat /tmp/twind.pid)'; tail -n 1 /tmp/twind | grep '$1'" && return
+	in_guest dd 10 'cat /tmp/twind; dmesg | tail -n 4'
+	return 1
+}
+
+# twin_dies: its daemon is killed, and Linux is the way out again
+twin_dies() { in_guest dd 20 'kill -9 $(cat /tmp/twind.pid); wait_for 10 test -e /sys/class/net/xenbr0/brif/eth0'; }
+
+# endless GUEST: a stream begins that goes on for longer than the checks take
+endless() { in_guest $1 10 '(tcptest put 10.9.0.1 65536) > /tmp/stream 2>&1 &' && moves $1; }
+
+# no_warnings: dd answers, and its kernel has none, nor has tandem.ko. What the console says meanwhile is no answer.
+no_warnings() {
+	local words='warn|bug:|oops|cannot be|do not come|timed out|unit hang'
+	in_guest dd 10 "dmesg | grep -iE '$words'; true" > /tmp/warnings || { cat /tmp/warnings; return 1; }
+	! grep -iE "$words" /tmp/warnings
+}
+
+# tell [GUEST]: for who reads the log, where packets may be: twice, so that it is seen what moves. Of the guest: its interface and its
+# stream. Of the switch: interfaces, cards. Of the card: its driver, its interrupt, the daemon, the kernel. Fails.
+tell() {
+	local n
+	for n in 1 2; do
+		{
+			[ -z "$1" ] || in_guest $1 10 'grep eth0 /proc/net/dev; cat /tmp/stream; grep -E "^Tcp:" /proc/net/snmp; netstat -tn | tail -n 2; arp -n; grep eth0 /proc/interrupts'
+			in_guest dd 20 'grep -E "eth0|eth1|tandem" /proc/interrupts; ethtool -S eth0 | grep -vE ": 0$"; for e in eth0 eth1; do grep $e /proc/net/dev; done; cat /proc/net/softnet_stat; cat /proc/uptime; tail -n 3 /tmp/twind; dmesg | tail -n 4'
+			tandemd --list
+			xl list
+			tail -n 3 $daemon_log
+		} > /tmp/told 2>&1
+		while read -r line; do say "told $line"; done < /tmp/told
+		xl debug-keys qr
+	done
+	false
+}
