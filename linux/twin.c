@@ -37,7 +37,8 @@ static struct device *pci_device(struct net_device *dev)
 	return device;
 }
 
-static void describe_kernel(struct twin_kernel *kernel, struct device *device, const u32 *offsets, u32 nr_offsets)
+static void describe_kernel(struct twin_kernel *kernel, struct device *device, const struct tandem_load *load,
+			    const u32 *offsets)
 {
 	/* What the card does not reach, or what lies across frames that are apart, is copied there. */
 	const struct io_tlb_mem *bounce = device->dma_io_tlb_mem;
@@ -54,7 +55,10 @@ static void describe_kernel(struct twin_kernel *kernel, struct device *device, c
 		.bounce = bounce ? PFN_DOWN(bounce->start) : 0,
 		.bounce_frames = bounce ? PFN_UP(bounce->end) - PFN_DOWN(bounce->start) : 0,
 		.offsets = (unsigned long)offsets,
-		.nr_offsets = nr_offsets,
+		.nr_offsets = load->nr_offsets,
+		.sleepers = load->sleepers,
+		.nr_sleepers = load->nr_sleepers,
+		.sleeper_bytes = load->sleeper_bytes,
 	};
 }
 
@@ -75,7 +79,7 @@ static int load_image(struct twin *twin, const struct tandem_load *load, const u
 
 	if (!request.root)
 		return -EINVAL;
-	describe_kernel(&kernel, pci_device(twin->dev), offsets, load->nr_offsets);
+	describe_kernel(&kernel, pci_device(twin->dev), load, offsets);
 	err = tandem_areas_get(&request);
 	if (err)
 		return err;

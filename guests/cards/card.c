@@ -8,6 +8,7 @@ struct card *const card = (struct card *)pages[40];
 struct front guest, out;
 u32 switch_name, twin, irq_port, card_port;
 const u8 stranger[6] = { 2, 0, 0, 0, 0, 9 };
+struct sleeper *const sleepers = (struct sleeper *)pages[10];
 static u8 (*const skbs)[512] = (void *)pages[42];
 static u8 (*const buffers)[BUFFER] = (void *)pages[46];
 static u32 offsets[NR_OFFSETS];
@@ -86,7 +87,7 @@ void load_card(const char *first)
 	offsets[NR_OFFSETS - 1] = 64;
 	struct twin_kernel kernel = { .vmalloc_start = 0xffffc90000000000, .vmalloc_end = 0xffffe90000000000, .vmemmap = 0xffffea0000000000,
 		.jiffies = (u64)pages[8], .p2m = start_info->mfn_list, .p2m_frames = start_info->nr_pages, .offsets = (u64)offsets,
-		.nr_offsets = NR_OFFSETS };
+		.nr_offsets = NR_OFFSETS, .sleepers = (u64)sleepers, .nr_sleepers = NR_SLEEPERS, .sleeper_bytes = sizeof(*sleepers) };
 	struct twin_load request = { .image = (u64)image, .image_bytes = make_image_with(image, imports), .mode = 1,
 		.root = mfn_of((void *)start_info->pt_base), .percpu = (u64)pages[0], .percpu_stride = PAGE, .flags = 1, .areas = 8,
 		.kernel = (u64)&kernel };

@@ -20,7 +20,14 @@ _Static_assert(offsetof(struct card, tx) == 256 && offsetof(struct card, napi) =
 enum { SKB_LEN = 4 * 8, SKB_HEAD = 17 * 8, SKB_DATA = 18 * 8, SKB_TAIL = 15 * 8, SKB_MAC = 14 * 8, SKB_USERS = 20 * 8, NAPI_STATE = 31 * 8, QUEUE_LOCK = 33 * 8,
 	QUEUE_STATE = 36 * 8, HEADROOM = 64, NR_SKBS = 32, BUFFER = 2048, DISABLE = 4, SCHED = 1 };
 
+/* Who sleeps until a lock is released, as the pretended kernel puts it down. */
+struct sleeper {
+	volatile u64 lock, who;
+};
+enum { NR_SLEEPERS = 8 };
+
 extern struct card *const card;
+extern struct sleeper *const sleepers;
 extern struct front guest, out;
 extern u32 switch_name, twin, irq_port, card_port;
 extern const u8 stranger[6];

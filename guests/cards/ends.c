@@ -37,6 +37,35 @@ static void is_disabled(u32 answers, u32 reason, const char *what)
 	check(nr_in_use(&guest) == 2, "%s: %u grants are in use", what, nr_in_use(&guest));
 }
 
+/* The domain's only processor sleeps until the twin releases the transmit lock: nothing of the domain's has to run for that. */
+static void behind_a_lock(volatile u32 *held)
+{
+	struct {
+		u32 *ports;
+		u32 nr_ports, pad;
+		u64 timeout;
+	} poll = { NULL, 0, 0, now_ns() + 3000000000 };
+	volatile u32 *lock = (u32 *)word((u64)card->queue, QUEUE_LOCK);
+	u64 sent = card->nr_sent;
+	*held = 1;
+	card->xmit_call = 1;
+	send_out(60, 3);
+	check(card->nr_sent == sent && *lock == 1, "the driver waits with the transmit lock, which is %#x", *lock);
+	sleepers[5].lock = (u64)lock;
+	*lock = 3;
+	shared_info()->vcpu[0].upcall_mask = 1;
+	*held = 0;
+	check_result(HC2(sched_op, SCHEDOP_poll, &poll), 0, "sleeping");
+	check(now_ns() < poll.timeout - 1000000000, "who sleeps behind a lock is not woken");
+	shared_info()->vcpu[0].upcall_mask = 0;
+	check(*lock == 0 && !sleepers[5].lock, "the lock is %#x, behind it sleeps %#lx", *lock, sleepers[5].lock);
+	check(nr_notes(UNLOCK) == 0, "the domain is to release a lock");
+	check(card->nr_sent == sent + 1, "what waited for a lock");
+	*held = 0;
+	card->xmit_call = 0;
+	all_gone("who sleeps behind a lock");
+}
+
 void ends(void)
 {
 	struct twin_call call;
@@ -102,6 +131,7 @@ void ends(void)
 	*lock = 0;
 	card->xmit_call = 0;
 	all_gone("a lock that is free again");
+	behind_a_lock(lock);
 	*lock = 1;
 	card->xmit_call = 1;
 	send_out(60, 1);

@@ -79,7 +79,8 @@ static struct twin_kernel good_kernel(u32 *offsets)
 	offsets[NR_OFFSETS - 1] = 64;
 	struct twin_kernel k = { .page_offset = VIRT_BASE, .vmalloc_start = 0xffffc90000000000, .vmalloc_end = 0xffffe90000000000,
 		.vmemmap = 0xffffea0000000000, .jiffies = (u64)scratch(), .p2m = start_info->mfn_list, .p2m_frames = start_info->nr_pages,
-		.offsets = (u64)offsets, .nr_offsets = NR_OFFSETS };
+		.offsets = (u64)offsets, .nr_offsets = NR_OFFSETS,
+		.sleepers = (u64)scratch(), .nr_sleepers = up_to(256), .sleeper_bytes = 8 * up_to(32) };
 	return k;
 }
 

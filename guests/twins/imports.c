@@ -234,6 +234,8 @@ static void bad_requests(void)
 	check_result(hypercall(HC_twin_op, TWINOP_LOAD, (u64)&request, 0, 0, 0), -(expected), what)
 	REFUSED(request.kernel = 8, EFAULT, "a kernel that is not there");
 	REFUSED(kernel.flags = 1, EINVAL, "unknown flags of a kernel");
+	REFUSED(kernel.nr_sleepers = 1025, EINVAL, "too many that sleep");
+	REFUSED(kernel.sleeper_bytes = 257, EINVAL, "too large ones that sleep");
 	REFUSED(kernel.nr_offsets--, EINVAL, "too few offsets");
 	REFUSED(kernel.nr_offsets++, EINVAL, "too many offsets");
 	REFUSED(kernel.offsets = 8, EFAULT, "offsets that are not there");

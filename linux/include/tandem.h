@@ -37,8 +37,10 @@ struct twin_kernel {
 	u64 page_offset, vmalloc_start, vmalloc_end, vmemmap_start, jiffies, p2m, p2m_frames, dma_limit;
 	u64 bounce, bounce_frames, offsets;
 	u32 nr_offsets, flags;
+	u64 sleepers;
+	u32 nr_sleepers, sleeper_bytes;
 };
-static_assert(sizeof(struct twin_kernel) == 96);
+static_assert(sizeof(struct twin_kernel) == 112);
 
 enum { TWIN_CHECKSUM_V4 = 1, TWIN_CHECKSUM_V6 = 2, TWIN_SG = 4, TWIN_GSO_TCPV4 = 8, TWIN_GSO_TCPV6 = 16 };
 
@@ -131,8 +133,10 @@ struct tandem_load {
 	u64 budget;
 	u32 nr_offsets, image_bytes;
 	u32 skbs, bare_skbs, fragments, pad;	/* buffers, beside what lies in the card's rings; 0: none of that kind */
+	u64 sleepers;		/* pv_lock_hash, or 0 */
+	u32 nr_sleepers, sleeper_bytes;
 };
-static_assert(sizeof(struct tandem_load) == 64);
+static_assert(sizeof(struct tandem_load) == 80);
 
 struct tandem_irq {
 	u64 handler, argument;

@@ -130,6 +130,13 @@ pub struct TwinKernel {
     pub nr_offsets: u32,
     /// Must be zero.
     pub flags: u32,
+    /// Address of the table in which vCPUs are put down that sleep until a spinlock is released (`pv_lock_hash`): elements that begin
+    /// with the address of the lock, or 0. 0: it is not known, and what they wait for is the domain's to release (`note::UNLOCK`).
+    pub sleepers: u64,
+    /// Its elements, at most 1024.
+    pub nr_sleepers: u32,
+    /// Bytes of an element, at most 256.
+    pub sleeper_bytes: u32,
 }
 
 /// Most transmit queues, polls and interrupts of a card.
@@ -440,7 +447,7 @@ const _: () = assert!(core::mem::size_of::<TwinName>() == 8);
 const _: () = assert!(core::mem::size_of::<TwinCall>() == 136);
 const _: () = assert!(core::mem::size_of::<TwinStatus>() == 32);
 const _: () = assert!(core::mem::size_of::<TwinStats>() == 120);
-const _: () = assert!(core::mem::size_of::<TwinKernel>() == 96);
+const _: () = assert!(core::mem::size_of::<TwinKernel>() == 112);
 const _: () = assert!(core::mem::size_of::<TwinLend>() == 16);
 const _: () = assert!(core::mem::size_of::<TwinLent>() == 32);
 const _: () = assert!(core::mem::size_of::<TwinNotes>() == 16);

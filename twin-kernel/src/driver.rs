@@ -4,6 +4,7 @@ use crate::btf::Btf;
 use crate::net::{self, Interrupts, NetDevice};
 use crate::{LiveKernel, Result, Symbol};
 use twin_rewrite::module::{bound_functions, Externs, Function, Module, Section};
+use twin_runtime::linux::lock::Sleepers;
 use twin_runtime::linux::offsets::Offsets;
 use twin_runtime::linux::Kernel;
 
@@ -153,8 +154,23 @@ pub fn live(s: &impl LiveKernel, name: &str, irqs: &Interrupts<'_>) -> Result<Li
         vmalloc_end: vmalloc_start + VMALLOC_BYTES,
         vmemmap: word("vmemmap_base")?,
         jiffies: s.symbol("jiffies").ok_or("no symbol jiffies")?,
+        sleepers: sleepers(s, &t)?,
     };
     Ok(Live { net, offsets, kernel, percpu: word("__per_cpu_offset")?, ..page_words(&t)? })
+}
+
+/// The table of vCPUs that sleep until a spinlock is released. A kernel without paravirtual spinlocks has none.
+fn sleepers(s: &impl LiveKernel, t: &Btf) -> Result<Sleepers> {
+    let (Some(table), Some(bits)) = (s.symbol("pv_lock_hash"), s.symbol("pv_lock_hash_bits")) else {
+        return Ok(Sleepers::default());
+    };
+    let table = s.read_int(table, 8).ok_or("pv_lock_hash is not mapped")?;
+    let bits = s.read_int(bits, 4).ok_or("pv_lock_hash_bits is not mapped")?;
+    let stride = u32::try_from(t.size("pv_hash_entry")?).map_err(|e| e.to_string())?;
+    if table == 0 || bits > Sleepers::MOST.ilog2().into() || t.offset("pv_hash_entry", "lock")? != 0 {
+        return Ok(Sleepers::default());
+    }
+    Ok(Sleepers { table, count: 1 << bits, stride })
 }
 
 fn page_words(t: &Btf) -> Result<Live> {

@@ -34,6 +34,8 @@ pub struct Load<'a> {
     pub offsets: &'a [u32],
     /// The image.
     pub image: &'a [u8],
+    /// Table of vCPUs that sleep until a spinlock is released: address, elements, bytes of one.
+    pub sleepers: (u64, u32, u32),
     /// Buffers to lend: `sk_buff`s with buffers, without, page fragments.
     pub buffers: [u32; 3],
 }
@@ -193,8 +195,10 @@ fn load_request(load: &Load<'_>) -> Option<Vec<u8>> {
     let mut request = [LOAD.to_le_bytes(), [0; 4]].concat();
     request.extend(name);
     request.extend([load.root, 0].iter().flat_map(|word| word.to_le_bytes()));
-    request
-        .extend(counts.iter().chain(&load.buffers).chain(&[0]).chain(load.offsets).flat_map(|word| word.to_le_bytes()));
+    request.extend(counts.iter().chain(&load.buffers).chain(&[0]).flat_map(|word| word.to_le_bytes()));
+    let (table, count, bytes) = load.sleepers;
+    request.extend(table.to_le_bytes());
+    request.extend([count, bytes].iter().chain(load.offsets).flat_map(|word| word.to_le_bytes()));
     request.extend(load.image);
     Some(request)
 }
@@ -246,13 +250,15 @@ mod tests {
 
     #[test]
     fn a_request_to_load_is_laid_out_as_the_module_wants_it() {
-        let load = Load { interface: "eth0", root: 0x1122, offsets: &[7, 8], image: b"image", buffers: [1, 2, 3] };
+        let (sleepers, buffers) = ((0x3344, 256, 16), [1, 2, 3]);
+        let load = Load { interface: "eth0", root: 0x1122, offsets: &[7, 8], image: b"image", sleepers, buffers };
         let request = load_request(&load).expect("fits");
-        assert_eq!(request.len(), 64 + 8 + 5);
+        assert_eq!(request.len(), 80 + 8 + 5);
         assert_eq!((&request[8..13], request[24], request[25]), (&b"eth0\0"[..], 0x22, 0x11));
         let word = |at: usize| u32::from_le_bytes(request[at..at + 4].try_into().unwrap());
-        assert_eq!([40, 44, 48, 52, 56, 60, 64, 68].map(word), [2, 5, 1, 2, 3, 0, 7, 8]);
-        assert_eq!(&request[72..], b"image");
+        assert_eq!([40, 44, 48, 52, 56, 60].map(word), [2, 5, 1, 2, 3, 0]);
+        assert_eq!([64, 68, 72, 76, 80, 84].map(word), [0x3344, 0, 256, 16, 7, 8]);
+        assert_eq!(&request[88..], b"image");
         assert!(load_request(&Load { interface: "a-name-that-is-too-long", ..load }).is_none());
     }
 

@@ -15,6 +15,7 @@ use twin_kernel::{image, net, path, LiveKernel};
 use twin_rewrite::module::Module;
 use twin_rewrite::options::{Mode, Options};
 use twin_rewrite::rewrite::Output;
+use twin_runtime::linux::lock::Sleepers;
 use twin_runtime::linux::offsets::{NEEDED, SIZED};
 use twin_runtime::linux::Routine;
 
@@ -134,11 +135,13 @@ fn buffers(found: &Found) -> [u32; 3] {
 fn load(device: &mut Device, interface: &Interface, found: &Found) -> Result<Status, String> {
     let root = found.kernel.symbol("init_top_pgt").ok_or("the kernel has no symbol init_top_pgt")?;
     let offsets = offsets(&found.kernel)?;
+    let Sleepers { table, count, stride } = found.live.kernel.sleepers;
     let load = Load {
         interface: &interface.name,
         root,
         offsets: &offsets,
         image: &found.output.image,
+        sleepers: (table, count, stride),
         buffers: buffers(found),
     };
     device.load(&load)?;

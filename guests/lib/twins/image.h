@@ -22,6 +22,8 @@ struct twin_load {
 struct twin_kernel {
 	u64 page_offset, vmalloc_start, vmalloc_end, vmemmap, jiffies, p2m, p2m_frames, dma_limit, bounce, bounce_frames, offsets;
 	u32 nr_offsets, flags;
+	u64 sleepers;
+	u32 nr_sleepers, sleeper_bytes;
 };
 struct twin_lend {
 	u32 twin, count;

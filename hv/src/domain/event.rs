@@ -169,6 +169,12 @@ pub fn poll(v: &Vcpu, ports: &[Port]) -> Result<bool, Errno> {
     Ok(wait)
 }
 
+/// What `v` polls for may have come by another way than an event: it looks again. One that is about to poll does not sleep.
+pub fn end_poll(v: &Vcpu) {
+    v.poll_is_over.store(true, Ordering::SeqCst);
+    sched::start(v, stop::POLLING);
+}
+
 /// Raises a per-vCPU virtual interrupt.
 #[inline]
 pub fn raise_virq(v: &Vcpu, virq: u32) {

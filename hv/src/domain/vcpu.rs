@@ -188,6 +188,8 @@ pub struct Shared {
     pub periodic_due_ns: AtomicU64,
     /// CPU in whose queue each of its timers was armed last.
     pub timer_cpu: [AtomicU32; 4],
+    /// What it polls for may have come: the next poll does not sleep.
+    pub poll_is_over: AtomicBool,
     /// Its saved state was changed from outside: nothing that a CPU may still hold of it counts.
     pub state_changed: AtomicBool,
 }
@@ -268,6 +270,7 @@ impl Vcpu {
             timer_cpu: [const { AtomicU32::new(u32::MAX) }; 4],
             pinned: AtomicBool::new(false),
             state_changed: AtomicBool::new(false),
+            poll_is_over: AtomicBool::new(false),
         };
         Self(OwnedVcpu {
             kernel_mode: Cell::new(true),

@@ -100,7 +100,7 @@ fn block(v: &'static OwnedVcpu) {
     }
 }
 
-/// The vCPU sleeps until one of the ports is pending, masked or not, or the time-out passes.
+/// The vCPU sleeps until one of the ports is pending, masked or not, or the time-out passes; or for no reason, as with Xen.
 fn poll(cx: &mut Caller, request: SchedPoll) -> Outcome {
     let v = cx.vcpu;
     if request.nr_ports > SCHED_POLL_MAX_PORTS {
@@ -113,7 +113,8 @@ fn poll(cx: &mut Caller, request: SchedPoll) -> Outcome {
     if !crate::domain::event::poll(v, ports)? {
         return OK;
     }
-    if v.event_deliverable() {
+    // Whoever says so after `poll` has set POLLING clears it again.
+    if v.event_deliverable() || v.poll_is_over.swap(false, Ordering::SeqCst) {
         sched::start(v, stop::POLLING);
         return OK;
     }

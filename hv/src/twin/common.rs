@@ -2,13 +2,14 @@
 //! it has to do for the twin.
 
 use crate::domain::ports::GuestPage;
-use crate::domain::Domain;
+use crate::domain::{self, event, Domain};
 use crate::mem::frames;
 use crate::mem::guest_ptr::{plain, GuestPtr};
 use crate::sync::Mutex;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 use twin_abi::op::{self, lent, note, TwinKernel, TwinLent, TwinNote};
+use twin_runtime::linux::lock::Sleepers;
 use twin_runtime::linux::offsets::Offsets;
 use twin_runtime::linux::pool::{Kind, Pool};
 use twin_runtime::linux::skb::LARGEST;
@@ -19,6 +20,8 @@ use xen_abi::layout::DomId;
 
 plain!(TwinKernel, TwinLent, TwinNote);
 
+/// Most bytes of an element of the table of vCPUs that sleep.
+const MAX_SLEEPER: u32 = 256;
 /// Notes that one call of a routine may leave, and more.
 const NOTES_OF_A_CALL: usize = 8;
 
@@ -172,6 +175,13 @@ impl Common {
         self.notes.lock().len() + NOTES_OF_A_CALL <= op::MAX_NOTES
     }
 
+    /// What the domain's vCPUs poll for may have come.
+    pub fn wake_pollers(&self) {
+        if let Some(d) = domain::find(self.owner.0) {
+            d.vcpus().for_each(event::end_poll);
+        }
+    }
+
     /// The domain has to do something.
     pub fn note(&self, kind: u32, object: u64) {
         let mut notes = self.notes.lock();
@@ -230,7 +240,11 @@ fn hold(
 /// What routines know, from what the domain says.
 fn support(said: &TwinKernel) -> Result<Support, Errno> {
     let mut words = [0; Offsets::COUNT];
-    if said.flags != 0 || said.nr_offsets as usize != words.len() {
+    if said.flags != 0
+        || said.nr_offsets as usize != words.len()
+        || said.nr_sleepers > Sleepers::MOST
+        || said.sleeper_bytes > MAX_SLEEPER
+    {
         return Err(Errno::EINVAL);
     }
     GuestPtr::new(said.offsets).read_slice(&mut words)?;
@@ -241,6 +255,7 @@ fn support(said: &TwinKernel) -> Result<Support, Errno> {
         vmalloc_end: said.vmalloc_end,
         vmemmap: said.vmemmap,
         jiffies: said.jiffies,
+        sleepers: Sleepers { table: said.sleepers, count: said.nr_sleepers, stride: said.sleeper_bytes },
     };
     Ok(Support { offsets, kernel, dma_limit: said.dma_limit })
 }

@@ -145,6 +145,9 @@ impl Host for DomainView<'_> {
     fn free_in_domain(&mut self, what: Foreign) {
         self.common.note_foreign(what);
     }
+    fn wake_sleepers(&mut self) {
+        self.common.wake_pollers();
+    }
     fn queue_event(&mut self, queue: u64) {
         self.is_woken = true;
         self.common.note_once(note::QUEUE, queue);

@@ -95,7 +95,7 @@ fn move_live(live: &mut Live) {
     }
     let k = &mut live.kernel;
     let vmalloc = k.vmalloc_end - k.vmalloc_start;
-    for a in [&mut k.page_offset, &mut k.vmalloc_start, &mut k.vmemmap, &mut k.jiffies] {
+    for a in [&mut k.page_offset, &mut k.vmalloc_start, &mut k.vmemmap, &mut k.jiffies, &mut k.sleepers.table] {
         *a &= MASK;
     }
     k.vmalloc_end = k.vmalloc_start + vmalloc;

@@ -1,6 +1,7 @@
 //! What a host needs that drives a card by a twin: packets by reserved buffers, polls of its own, locks that are waited for.
 
 use super::fake::{domain, Event, Fake, BUFFERS, DEVICE, FRAGMENTS, SKBS};
+use super::lock::Sleepers;
 use super::pool::Use;
 use super::queue::Begun;
 use super::skb::{Packet, HEADROOM};
@@ -157,7 +158,7 @@ fn an_invocation_that_can_wait_waits_for_locks() {
     let lock = DEVICE + 64;
     f.put_u32(lock, 1).expect("mapped");
     assert_eq!(call("_raw_spin_lock", &s, &mut f, &[lock]), Err(Stop::Upcall));
-    // Somebody sleeps behind it: the domain lets go of it, later.
+    // Somebody sleeps behind it, who is put down nowhere: the domain lets go of it, later.
     f.events.clear();
     f.put_u32(lock, 3).expect("mapped");
     assert_eq!(call("_raw_spin_unlock_irqrestore", &s, &mut f, &[lock]), Ok(0));
@@ -173,4 +174,36 @@ fn an_invocation_that_can_wait_waits_for_locks() {
     f.put_u32(lock, 3).expect("mapped");
     s.end_transmit(&mut f, queue, false).expect("the domain's to do");
     assert_eq!(f.events, [Event::Free(Foreign::Lock(lock))]);
+}
+
+#[test]
+fn who_sleeps_behind_a_lock_is_struck_out_and_woken() {
+    let (mut f, mut s) = domain(1);
+    let (lock, table) = (DEVICE + 64, DEVICE + 0x100);
+    s.kernel.sleepers = Sleepers { table, count: 8, stride: 16 };
+    let put = |f: &mut Fake, n: u64, who: u64| f.put_u64(table + 16 * n, who).expect("mapped");
+    for can_wait in [false, true] {
+        f.can_wait = can_wait;
+        f.events.clear();
+        put(&mut f, 2, lock + 64);
+        put(&mut f, 5, lock);
+        // Somebody is in the queue behind the one who sleeps.
+        f.put_u32(lock, 0x0005_0003).expect("mapped");
+        assert_eq!(call("_raw_spin_unlock", &s, &mut f, &[lock]), Ok(0));
+        assert_eq!((f.u32(lock), f.u64(table + 32), f.u64(table + 80)), (Ok(0x0005_0000), Ok(lock + 64), Ok(0)));
+        assert_eq!(f.events, [Event::Woken]);
+    }
+    // One that is not there, or beyond the end, is the domain's to find.
+    f.events.clear();
+    put(&mut f, 8, lock);
+    f.put_u32(lock, 3).expect("mapped");
+    assert_eq!(call("_raw_spin_unlock", &s, &mut f, &[lock]), Ok(0));
+    assert_eq!((f.u32(lock), &f.events[..]), (Ok(3), &[Event::Free(Foreign::Lock(lock))][..]));
+    // Nobody sleeps: the table is not looked at.
+    s.kernel.sleepers.table = 8;
+    f.put_u32(lock, 1).expect("mapped");
+    assert_eq!(call("_raw_spin_unlock", &s, &mut f, &[lock]), Ok(0));
+    // A table that is not there ends the invocation.
+    f.put_u32(lock, 3).expect("mapped");
+    assert!(matches!(call("_raw_spin_unlock", &s, &mut f, &[lock]), Err(Stop::Abort(_))));
 }

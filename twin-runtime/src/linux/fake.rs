@@ -18,6 +18,7 @@ pub enum Event {
     Transmitted(u64, u64),
     Free(Foreign),
     Queue(u64),
+    Woken,
     Busy(u32),
     Note(Routine),
 }
@@ -137,6 +138,9 @@ impl Host for Fake {
     fn transmitted(&mut self, skb: u64, cookie: u64) {
         self.events.push(Event::Transmitted(skb, cookie));
     }
+    fn wake_sleepers(&mut self) {
+        self.events.push(Event::Woken);
+    }
     fn free_in_domain(&mut self, what: Foreign) {
         self.events.push(Event::Free(what));
     }
@@ -252,6 +256,7 @@ pub fn domain(n: u64) -> (Fake, Support) {
         vmalloc_end: 0xffff_e900_0000_0000,
         vmemmap: VMEMMAP,
         jiffies: DEVICE + 0x800,
+        ..Kernel::default()
     };
     let support = Support { offsets: offsets(), kernel, ..Support::default() };
     for k in 0..n {

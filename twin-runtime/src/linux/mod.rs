@@ -17,6 +17,7 @@ mod text;
 
 use crate::abort::Reason;
 use crate::memory::{Fault, Memory};
+use lock::Sleepers;
 use offsets::Offsets;
 use pool::Pool;
 use skb::Frame;
@@ -47,12 +48,14 @@ pub trait Host: Memory {
     fn transmitted(&mut self, skb: u64, cookie: u64);
     /// The domain has to free something of its own, later.
     fn free_in_domain(&mut self, what: Foreign);
+    /// A lock was released for which a processor of the domain's sleeps, or is about to: those that sleep look again.
+    fn wake_sleepers(&mut self) {}
     /// The domain's queue (`netdev_queue`) may go on.
     fn queue_event(&mut self, queue: u64);
     /// A lock is taken by someone else. `tries` counts from 1. Whether to try again.
     fn lock_is_busy(&mut self, lock: u64, tries: u32) -> bool;
     /// Can the invocation wait for a lock, and the domain release one when it comes to it? Then a lock that stays taken is an upcall,
-    /// and one for which a processor waits asleep is [`Foreign::Lock`].
+    /// and one for which a processor sleeps that is put down nowhere is [`Foreign::Lock`].
     fn may_wait(&self) -> bool {
         false
     }
@@ -63,7 +66,7 @@ pub trait Host: Memory {
 /// Something of the driver domain's that only its own kernel can let go of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Foreign {
-    /// A spinlock that was taken for it and for which one of its processors waits asleep.
+    /// A spinlock that was taken for it and for which one of its processors sleeps, which only its kernel can find.
     Lock(u64),
     /// An `sk_buff`, for `kfree_skb`.
     Skb(u64),
@@ -84,6 +87,8 @@ pub struct Kernel {
     pub vmemmap: u64,
     /// Address of the variable `jiffies`.
     pub jiffies: u64,
+    /// Where vCPUs are put down that sleep until a lock is released.
+    pub sleepers: Sleepers,
 }
 
 /// Why a routine did not do it.
