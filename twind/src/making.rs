@@ -1,0 +1,111 @@
+//! From the running kernel to a twin of one of its drivers.
+
+use crate::device::{Device, Load};
+use crate::interface::Interface;
+use crate::kernel::Running;
+use std::time::Instant;
+use twin_kernel::driver::{self, Live};
+use twin_kernel::{image, net, path, LiveKernel};
+use twin_rewrite::module::Module;
+use twin_rewrite::options::{Mode, Options};
+use twin_rewrite::rewrite::Output;
+use twin_runtime::linux::lock::Sleepers;
+use twin_runtime::linux::offsets::{NEEDED, SIZED};
+use twin_runtime::linux::Routine;
+
+/// Bits of an address that the hypervisor's mirror keeps.
+const MASK_BITS: u32 = 47;
+/// Buffers of a kind that are lent beside what lies in the card's rings.
+const BUFFERS: u32 = 512;
+
+/// What was found in the running kernel.
+pub struct Found {
+    /// The kernel.
+    pub kernel: Running,
+    /// The driver's objects.
+    pub live: Live,
+    /// Its text.
+    pub module: Module,
+    /// The twin.
+    pub output: Output,
+    /// Places of members of the kernel's structures, as the hypervisor wants them.
+    offsets: Vec<u32>,
+}
+
+/// Finds the driver of the interface and makes its twin. Errors: in words.
+pub fn find(interface: &Interface) -> Result<Found, String> {
+    let begun = Instant::now();
+    let mut kernel = Running::open()?;
+    let live = driver::live(&kernel, &interface.name, &interface.interrupts())?;
+    let entries = path::entries(&live);
+    let names: Vec<String> = driver::modules_of(&kernel, &entries)?.into_iter().map(Into::into).collect();
+    for name in &names {
+        kernel.look_up(name)?;
+    }
+    let module = driver::modules(&kernel, &names.iter().map(String::as_str).collect::<Vec<_>>())?;
+    let output = image::make(&module, &options())?;
+    let reached = path::reached(&module, &entries);
+    if let Some(refused) = output.refused.iter().find(|refused| path::is_among(&module, refused, &reached)) {
+        return Err(format!(
+            "{} is on the way of packets and cannot be rewritten: {}: {}",
+            refused.function,
+            module.describe(refused.address),
+            refused.reason
+        ));
+    }
+    println!(
+        "twind: {} of {}: {} functions, {} bytes of image, {} ms",
+        module.name,
+        interface.name,
+        output.functions - output.refused.len(),
+        output.image.len(),
+        begun.elapsed().as_millis()
+    );
+    let offsets = offsets(&kernel)?;
+    Ok(Found { kernel, live, module, output, offsets })
+}
+
+/// How twins are made for the hypervisor on this processor.
+pub fn options() -> Options {
+    Options { mask_bits: MASK_BITS, bmi: has_bmi(), ..Options::new(Mode::Mirror) }
+}
+
+/// The processor has BMI1 and BMI2, and all that run this domain as well.
+fn has_bmi() -> bool {
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let mut flags = text.lines().filter(|line| line.starts_with("flags")).peekable();
+    let has = |line: &str, flag| line.split_whitespace().any(|word| word == flag);
+    flags.peek().is_some() && flags.all(|line| has(line, "bmi1") && has(line, "bmi2"))
+}
+
+/// Places of members and sizes, in the order in which the hypervisor wants them.
+fn offsets(kernel: &Running) -> Result<Vec<u32>, String> {
+    let types = net::types(kernel)?;
+    let members = NEEDED.iter().map(|(structure, member)| types.offset(structure, member));
+    let sizes = SIZED.iter().map(|structure| types.size(structure));
+    let narrow = |place: u64| u32::try_from(place).map_err(|e| e.to_string());
+    members.chain(sizes).map(|place| narrow(place?)).collect()
+}
+
+/// Buffers to lend: for packets to send, for the driver to build received ones around its own, and to receive into. What the driver
+/// never asks for is not lent.
+fn buffers(found: &Found) -> [u32; 3] {
+    let imports = |routine| found.output.imports.iter().any(|(name, _)| Routine::by_name(name) == Some(routine));
+    let count = |is_wanted: bool| if is_wanted { BUFFERS } else { 0 };
+    [BUFFERS, count(imports(Routine::BuildSkb)), count(imports(Routine::AllocFragment))]
+}
+
+/// Loads this image of the twin that was found, and lends it buffers. Errors: in words.
+pub fn load_image(device: &mut Device, interface: &str, found: &Found, image: &[u8]) -> Result<(), String> {
+    let root = found.kernel.symbol("init_top_pgt").ok_or("the kernel has no symbol init_top_pgt")?;
+    let Sleepers { table, count, stride } = found.live.kernel.sleepers;
+    let load = Load {
+        interface,
+        root,
+        offsets: &found.offsets,
+        image,
+        sleepers: (table, count, stride),
+        buffers: buffers(found),
+    };
+    device.load(&load)
+}
