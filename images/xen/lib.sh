@@ -121,6 +121,9 @@ nothing_stays() {
 # gone NAME: waits until the domain is no more
 gone() { wait_for ${2:-30} sh -c "! xl domid $1"; }
 
+# quoted: lines of kernels and of the hypervisor, so that nobody takes them for such as came in between
+quoted() { sed 's/\[\( *[0-9.]*\)\] /<\1> /g; s/(\(TDM\|XEN\)) /\1: /g'; }
+
 # check NAME COMMAND...: reports whether it succeeds; its output tells why not
 check() {
 	local name=$1 out status
@@ -130,7 +133,7 @@ check() {
 	if [ $status = 0 ]; then
 		say "check ok $name"
 	else
-		say "check FAIL $name: status $status: $(echo "$out" | tail -n 4 | tr '\n' '|')"
+		say "check FAIL $name: status $status: $(echo "$out" | tail -n 4 | quoted | tr '\n' '|')"
 	fi
 	return $status
 }

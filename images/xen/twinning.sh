@@ -69,7 +69,7 @@ tell() {
 			xl list
 			tail -n 3 $daemon_log
 		} > /tmp/told 2>&1
-		while read -r line; do say "told $line"; done < /tmp/told
+		quoted < /tmp/told | while read -r line; do say "told $line"; done
 		xl debug-keys qr
 	done
 	false
