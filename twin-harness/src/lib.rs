@@ -10,13 +10,13 @@ pub mod equivalence;
 pub mod faults;
 pub mod lab;
 pub mod measure;
-pub mod mutate;
 pub mod native;
 pub mod ram;
-pub mod random;
 pub mod report;
 pub mod rig;
 pub mod scenario;
 pub mod show;
 pub mod traffic;
 pub mod world;
+
+pub use twin_faults::{mutate, random};

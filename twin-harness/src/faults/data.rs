@@ -1,10 +1,11 @@
 //! Faults in the driver's data: its structures, rings and buffers in the domain's memory.
 
 use super::stage::Stage;
-use super::{Injection, AT_ONCE};
+use super::Injection;
 use crate::mutate::{DataFault, DATA_FAULTS};
 use crate::random::Random;
 use crate::rig::make;
+use twin_faults::text::AT_ONCE;
 
 const PAGE: u64 = 4096;
 /// Indices into rings are below this.

@@ -81,8 +81,6 @@ pub enum Into {
 
 /// Class of the runs without the verifier: what it is for.
 pub const UNVERIFIED: &str = "code, verifier off";
-/// Most faults of one run.
-const AT_ONCE: u64 = 4;
 
 /// What is to be injected.
 #[derive(Debug, Clone, Copy)]
