@@ -191,6 +191,17 @@ pub struct Twin<'a> {
     pub stlb: Option<Stlb>,
 }
 
+/// What came of a call of an import that a routine of this crate was asked to serve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Native {
+    /// It returned this.
+    Returned(u64),
+    /// It did not do it, for this reason.
+    Stopped(Stop),
+    /// It was not asked: there is none, or budget or time are over. [`Invocation::gate`] says how to go on.
+    NotAsked,
+}
+
 /// A running invocation. While it lives, its twin can begin no other:
 ///
 /// ```compile_fail,E0499
@@ -226,6 +237,35 @@ impl<'a> Invocation<'_, 'a> {
     /// Serves a call out of the image.
     pub fn gate(&mut self, call: &Call, embedder: &mut impl Embedder, support: &Support) -> Answer {
         self.twin.gate(call, embedder, support)
+    }
+
+    /// Serves the call of import `number` as [`Self::gate`] would, if a routine of this crate does it: the way that nearly all calls
+    /// take, without a [`Call`].
+    #[inline]
+    pub fn native(&mut self, number: u32, args: &[u64; 6], embedder: &mut impl Embedder, support: &Support) -> Native {
+        let Some(import) = self.twin.imports.get_mut(number as usize) else { return Native::NotAsked };
+        let Binding::Native(routine) = import.binding else { return Native::NotAsked };
+        let left = embedder.budget().wrapping_sub(1);
+        embedder.set_budget(left);
+        if left < 0 || embedder.is_out_of_time() {
+            return Native::NotAsked;
+        }
+        match routine.call(support, embedder, args) {
+            Ok(value) => {
+                import.counter.native += 1;
+                Native::Returned(value)
+            }
+            Err(stop) => Native::Stopped(stop),
+        }
+    }
+
+    /// How to go on after a call of import `number` that [`Self::native`] found [`Native::Stopped`].
+    pub fn stopped(&mut self, number: u32, stop: Stop, call: &Call, embedder: &mut impl Embedder) -> Answer {
+        let answer = match stop {
+            Stop::Abort(reason) => Err(reason),
+            Stop::Upcall => self.twin.upcall(number, call, embedder),
+        };
+        answer.unwrap_or_else(|reason| Answer::Abort(self.twin.abort(call.from, reason)))
     }
 }
 
@@ -267,6 +307,15 @@ impl<'a> Twin<'a> {
     /// Name, binding and counts of each import.
     pub fn imports(&self) -> impl Iterator<Item = (&'a str, Binding, Counter)> + '_ {
         self.imports.iter().map(|import| (import.name, import.binding, import.counter))
+    }
+
+    /// The routine that serves import `number`, if one does.
+    #[must_use]
+    pub fn native(&self, number: u32) -> Option<Routine> {
+        match self.imports.get(number as usize)?.binding {
+            Binding::Native(routine) => Some(routine),
+            Binding::Upcall => None,
+        }
     }
 
     /// Serves by upcall what native routines exist for that are not `wanted`.
@@ -372,6 +421,12 @@ impl<'a> Twin<'a> {
                 Err(Stop::Upcall) => {}
             }
         }
+        self.upcall(number, call, embedder)
+    }
+
+    fn upcall(&mut self, number: u32, call: &Call, embedder: &mut impl Embedder) -> Result<Answer, Reason> {
+        let import = self.imports.get_mut(number as usize).ok_or(Reason::Import(number))?;
+        let args = call.registers.args();
         if let Some(pointer) = args.iter().find(|arg| embedder.is_twin_stack(**arg)) {
             return Err(Reason::StackPointer(*pointer));
         }

@@ -1,14 +1,18 @@
 //! Code of an instance that is not the twin's: the stubs behind its gates, and the ways in and out that need an address.
 //!
 //! A gate is entered on the twin's stack, which may be full, with every register in use. So each instance has a page of
-//! *save words* next to its stubs, which only the stubs and the embedder reach; a stub puts rax and rsp there, loads the stack
+//! *save words* next to its stubs, which only the stubs and the embedder reach; the stub of a gate puts rax and rsp there, loads the stack
 //! pointer that the embedder had when it entered the twin, and goes on in the embedder's own code with the stub's number in
-//! rax. The stubs are made here, because what lies where is known only when the instance is.
+//! rax. Imports have a way of their own, and their stubs put no rax there, which is none of a call's arguments. The stubs are made here,
+//! because what lies where is known only when the instance is.
+//!
+//! What some imports do is so little that their stubs do it ([`Inline`]), and charge the budget as a gate does: nothing leaves the twin
+//! then. Such calls are not counted.
 
 use alloc::vec::Vec;
 
 /// Bytes of a stub.
-pub const STUB_BYTES: u64 = 32;
+pub const STUB_BYTES: u64 = 64;
 
 /// Words of the save page, in bytes from its start.
 pub mod save {
@@ -20,6 +24,33 @@ pub mod save {
     pub const HOST_RSP: u64 = 16;
     /// Where [`super::Stubs::enter`] goes.
     pub const TARGET: u64 = 24;
+}
+
+/// An import that its stub serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Inline {
+    /// It has nothing to do: 0.
+    Nothing,
+    /// Whether its first argument is at least `start` and less than `end`.
+    IsWithin {
+        /// The first value.
+        start: u64,
+        /// The first value after them.
+        end: u64,
+    },
+}
+
+/// Where the embedder's code is, and the word that stubs charge.
+#[derive(Clone, Copy, Debug)]
+pub struct Targets {
+    /// Where special gates go on, with the embedder's stack pointer and the stub's number in eax.
+    pub gate: u64,
+    /// The same for imports.
+    pub import: u64,
+    /// Where the way out goes on, with it and the result in rax.
+    pub leave: u64,
+    /// The context page's word `BUDGET`, less than 2 GiB away.
+    pub budget: u64,
 }
 
 /// Numbers of the special gates, added to the number of imports.
@@ -49,6 +80,12 @@ impl Stubs {
         Self { start, save, imports }
     }
 
+    /// Number of imports.
+    #[must_use]
+    pub const fn imports(&self) -> u32 {
+        self.imports
+    }
+
     /// Address of the stub of import `n`.
     #[must_use]
     pub const fn import(&self, n: u32) -> u64 {
@@ -65,10 +102,14 @@ impl Stubs {
         self.special(special::COUNT)
     }
 
+    const fn common_import(&self) -> u64 {
+        self.common() + STUB_BYTES
+    }
+
     /// What the return address of an invocation's first function has to be.
     #[must_use]
     pub const fn leave(&self) -> u64 {
-        self.common() + STUB_BYTES
+        self.common_import() + STUB_BYTES
     }
 
     /// Jumping here with the twin's stack pointer enters what [`save::TARGET`] says, and clears r11.
@@ -83,26 +124,32 @@ impl Stubs {
         self.enter() + STUB_BYTES - self.start
     }
 
-    /// The code. Gates go on at `gate`, with the embedder's stack pointer and the stub's number in eax; the way out goes on
-    /// at `leave`, with it and the result in rax.
+    /// The code; `inline` says which imports their stubs serve.
     #[must_use]
-    pub fn code(&self, gate: u64, leave: u64) -> Vec<u8> {
+    pub fn code(&self, to: &Targets, inline: impl Fn(u32) -> Option<Inline>) -> Vec<u8> {
         let mut code = Code { start: self.start, save: self.save, bytes: Vec::new() };
-        for n in 0..self.imports + special::COUNT {
-            code.word(&[0x48, 0x89, 0x05], save::RAX); // mov [RAX], rax
-            code.bytes.push(0xb8); // mov eax, n
-            code.bytes.extend(n.to_le_bytes());
-            code.bytes.push(0xe9); // jmp common
-            let next = code.at() + 4;
-            code.distance(self.common().wrapping_sub(next));
+        for n in 0..self.imports {
+            if let Some(inline) = inline(n) {
+                code.inline(inline, to.budget);
+            }
+            code.number(n);
+            code.jump_near(self.common_import());
             code.pad();
         }
-        code.word(&[0x48, 0x89, 0x25], save::TWIN_RSP); // mov [TWIN_RSP], rsp
+        for n in self.imports..self.imports + special::COUNT {
+            code.word(&[0x48, 0x89, 0x05], save::RAX); // mov [RAX], rax
+            code.number(n);
+            code.jump_near(self.common());
+            code.pad();
+        }
+        for gate in [to.gate, to.import] {
+            code.word(&[0x48, 0x89, 0x25], save::TWIN_RSP); // mov [TWIN_RSP], rsp
+            code.word(&[0x48, 0x8b, 0x25], save::HOST_RSP); // mov rsp, [HOST_RSP]
+            code.jump(gate);
+            code.pad();
+        }
         code.word(&[0x48, 0x8b, 0x25], save::HOST_RSP); // mov rsp, [HOST_RSP]
-        code.jump(gate);
-        code.pad();
-        code.word(&[0x48, 0x8b, 0x25], save::HOST_RSP); // mov rsp, [HOST_RSP]
-        code.jump(leave);
+        code.jump(to.leave);
         code.pad();
         code.bytes.extend([0x45, 0x31, 0xdb]); // xor r11d, r11d
         code.word(&[0xff, 0x25], save::TARGET); // jmp [TARGET]
@@ -130,9 +177,46 @@ impl Code {
 
     /// An instruction whose operand is a save word.
     fn word(&mut self, opcode: &[u8], word: u64) {
+        self.relative(opcode, self.save.wrapping_add(word));
+    }
+
+    /// An instruction that ends with the distance to `target`.
+    fn relative(&mut self, opcode: &[u8], target: u64) {
         self.bytes.extend(opcode);
         let next = self.at() + 4;
-        self.distance(self.save.wrapping_add(word).wrapping_sub(next));
+        self.distance(target.wrapping_sub(next));
+    }
+
+    fn jump_near(&mut self, to: u64) {
+        self.relative(&[0xe9], to); // jmp to
+    }
+
+    fn number(&mut self, n: u32) {
+        self.bytes.push(0xb8); // mov eax, n
+        self.bytes.extend(n.to_le_bytes());
+    }
+
+    /// What returns to the twin, unless the budget is used up: then the gate, which comes next, finds the same. It writes rax, and
+    /// of the registers that a call does not preserve only those that it has read.
+    fn inline(&mut self, inline: Inline, budget: u64) {
+        let mut body = Vec::new();
+        match inline {
+            Inline::Nothing => body.extend([0x31, 0xc0]), // xor eax, eax
+            Inline::IsWithin { start, end } => {
+                body.extend([0x48, 0xb8]); // mov rax, start
+                body.extend(start.to_le_bytes());
+                body.extend([0x48, 0x29, 0xc7]); // sub rdi, rax
+                body.extend([0x48, 0xb8]); // mov rax, end - start
+                body.extend(end.saturating_sub(start).to_le_bytes());
+                body.extend([0x48, 0x39, 0xc7]); // cmp rdi, rax
+                body.extend([0x19, 0xc0, 0xf7, 0xd8]); // sbb eax, eax; neg eax
+            }
+        }
+        body.push(0xc3); // ret
+        self.relative(&[0x48, 0xff, 0x0d], budget); // dec [BUDGET]
+        #[allow(clippy::cast_possible_truncation, reason = "some thirty bytes")]
+        self.bytes.extend([0x78, body.len() as u8]); // js behind the body
+        self.bytes.extend(body);
     }
 
     /// `jmp [rip]` and the address behind it.
@@ -143,7 +227,7 @@ impl Code {
 
     /// `int3` up to the next stub.
     fn pad(&mut self) {
-        self.bytes.resize(self.bytes.len().next_multiple_of(32), 0xcc);
+        self.bytes.resize(self.bytes.len().next_multiple_of(STUB_BYTES as usize), 0xcc);
     }
 }
 
@@ -155,20 +239,37 @@ mod tests {
     const START: u64 = 0xffff_8200_01c0_0000;
     const SAVE: u64 = START - 4096;
     const GATE: u64 = 0xffff_82d0_8000_1234;
+    const IMPORT: u64 = 0xffff_82d0_8000_2345;
     const LEAVE: u64 = 0xffff_82d0_8000_5678;
+    const BUDGET: u64 = START - (20 << 20);
+    const TARGETS: Targets = Targets { gate: GATE, import: IMPORT, leave: LEAVE, budget: BUDGET };
+    const RANGE: Inline = Inline::IsWithin { start: 0xffff_c900_0000_0000, end: 0xffff_e8ff_ffff_ffff };
+
+    /// Of five imports the second has nothing to do, and the third asks for a range.
+    fn code() -> (Stubs, Vec<u8>) {
+        let stubs = Stubs::new(START, SAVE, 5);
+        let code =
+            stubs.code(&TARGETS, |n| [None, Some(Inline::Nothing), Some(RANGE)].get(n as usize).copied().flatten());
+        assert_eq!(code.len() as u64, stubs.bytes());
+        (stubs, code)
+    }
 
     fn at(address: u64) -> (Stubs, Vec<Instruction>) {
-        let stubs = Stubs::new(START, SAVE, 5);
-        let code = stubs.code(GATE, LEAVE);
-        assert_eq!(code.len() as u64, stubs.bytes());
+        let (stubs, code) = code();
         let from = usize::try_from(address - START).expect("inside");
-        let decoder = Decoder::with_ip(64, &code[from..from + 32], address, DecoderOptions::NONE);
+        let decoder = Decoder::with_ip(64, &code[from..from + STUB_BYTES as usize], address, DecoderOptions::NONE);
         (stubs, decoder.into_iter().take_while(|i| i.mnemonic() != Mnemonic::Int3).collect())
     }
 
     #[test]
-    fn a_stub_saves_rax_and_goes_on_with_its_number() {
-        for n in 0..8 {
+    fn a_stub_goes_on_with_its_number() {
+        for n in [0, 3, 4] {
+            let (stubs, insns) = at(START + n * STUB_BYTES);
+            assert_eq!(insns.len(), 2, "{n}");
+            assert_eq!((insns[0].op0_register(), insns[0].immediate32()), (Register::EAX, n as u32));
+            assert_eq!((insns[1].mnemonic(), insns[1].near_branch_target()), (Mnemonic::Jmp, stubs.common_import()));
+        }
+        for n in 5..8 {
             let (stubs, insns) = at(START + n * STUB_BYTES);
             assert_eq!(insns.len(), 3, "{n}");
             assert_eq!((insns[0].mnemonic(), insns[0].memory_displacement64()), (Mnemonic::Mov, SAVE + save::RAX));
@@ -178,15 +279,43 @@ mod tests {
         }
     }
 
+    /// What a stub does by itself charges the budget, leaves only rax and rdi changed, and goes to the gate when the budget is used up.
     #[test]
-    fn the_common_part_changes_stacks_and_goes_to_the_gate() {
-        let (_, insns) = at(Stubs::new(START, SAVE, 5).common());
-        assert_eq!((insns[0].memory_displacement64(), insns[0].op1_register()), (SAVE + save::TWIN_RSP, Register::RSP));
-        assert_eq!((insns[1].memory_displacement64(), insns[1].op0_register()), (SAVE + save::HOST_RSP, Register::RSP));
-        assert_eq!((insns[2].mnemonic(), insns[2].memory_displacement64()), (Mnemonic::Jmp, insns[2].next_ip()));
-        let code = Stubs::new(START, SAVE, 5).code(GATE, LEAVE);
-        let word = usize::try_from(insns[2].next_ip() - START).expect("inside");
-        assert_eq!(code[word..word + 8], GATE.to_le_bytes());
+    fn what_a_stub_does_by_itself_is_charged() {
+        for (n, mnemonics) in [
+            (1, &[Mnemonic::Xor][..]),
+            (2, &[Mnemonic::Mov, Mnemonic::Sub, Mnemonic::Mov, Mnemonic::Cmp, Mnemonic::Sbb, Mnemonic::Neg]),
+        ] {
+            let (stubs, insns) = at(START + n * STUB_BYTES);
+            assert_eq!((insns[0].mnemonic(), insns[0].memory_displacement64()), (Mnemonic::Dec, BUDGET));
+            let over = insns.len() - 2;
+            assert_eq!((insns[1].mnemonic(), insns[1].near_branch_target()), (Mnemonic::Js, insns[over].ip()));
+            let body: Vec<Mnemonic> = insns[2..over].iter().map(Instruction::mnemonic).collect();
+            assert_eq!(body, [mnemonics, &[Mnemonic::Ret]].concat());
+            let writes_else = |i: &Instruction| {
+                !matches!(i.op0_register(), Register::RAX | Register::EAX | Register::RDI | Register::None)
+            };
+            assert!(!insns[2..over].iter().any(writes_else));
+            assert_eq!((insns[over].op0_register(), insns[over].immediate32()), (Register::EAX, n as u32));
+            assert_eq!(insns[over + 1].near_branch_target(), stubs.common_import());
+        }
+        let (_, insns) = at(START + 2 * STUB_BYTES);
+        let Inline::IsWithin { start, end } = RANGE else { unreachable!() };
+        assert_eq!((insns[2].immediate64(), insns[4].immediate64()), (start, end - start));
+    }
+
+    #[test]
+    fn the_common_parts_change_stacks_and_go_to_the_gates() {
+        let stubs = Stubs::new(START, SAVE, 5);
+        for (address, gate) in [(stubs.common(), GATE), (stubs.common_import(), IMPORT)] {
+            let (_, insns) = at(address);
+            let word = |n: usize| insns[n].memory_displacement64();
+            assert_eq!((word(0), insns[0].op1_register()), (SAVE + save::TWIN_RSP, Register::RSP));
+            assert_eq!((word(1), insns[1].op0_register()), (SAVE + save::HOST_RSP, Register::RSP));
+            assert_eq!((insns[2].mnemonic(), word(2)), (Mnemonic::Jmp, insns[2].next_ip()));
+            let at = usize::try_from(insns[2].next_ip() - START).expect("inside");
+            assert_eq!(code().1[at..at + 8], gate.to_le_bytes());
+        }
     }
 
     #[test]

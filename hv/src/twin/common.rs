@@ -7,13 +7,14 @@ use crate::mem::frames;
 use crate::mem::guest_ptr::{plain, GuestPtr};
 use crate::sync::Mutex;
 use alloc::vec::Vec;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicUsize, Ordering};
 use twin_abi::op::{self, lent, note, TwinKernel, TwinLent, TwinNote};
 use twin_runtime::linux::lock::Sleepers;
 use twin_runtime::linux::offsets::Offsets;
 use twin_runtime::linux::pool::{Kind, Pool};
 use twin_runtime::linux::skb::LARGEST;
 use twin_runtime::linux::{Foreign, Kernel, Routine, Support};
+use twin_runtime::stubs::Inline;
 use x86::{MachAddr, Mfn, PAGE_SIZE};
 use xen_abi::errno::Errno;
 use xen_abi::layout::DomId;
@@ -40,6 +41,8 @@ pub struct Common {
     held: Mutex<Vec<(u64, GuestPage)>>,
     /// Room for all was made at the start.
     notes: Mutex<Vec<TwinNote>>,
+    /// How many notes there are.
+    nr_notes: AtomicUsize,
 }
 
 impl Common {
@@ -60,6 +63,7 @@ impl Common {
             pool: Mutex::new(Pool::default()),
             held: Mutex::new(Vec::new()),
             notes: Mutex::new(notes),
+            nr_notes: AtomicUsize::new(0),
         })
     }
 
@@ -73,6 +77,14 @@ impl Common {
         use Routine::{ModTimer, QueueDelayedWork, QueueWork};
         let is_the_domains = matches!(routine, QueueWork | QueueDelayedWork | ModTimer);
         self.is_described && !is_the_domains
+    }
+
+    /// What a stub can do instead of a routine.
+    pub fn inline(&self, routine: Routine) -> Option<Inline> {
+        use Routine::{DmaSyncForCpu, DmaSyncForDevice, DmaUnmapPage};
+        let may_be_bounced =
+            self.bounce_frames != 0 && matches!(routine, DmaUnmapPage | DmaSyncForCpu | DmaSyncForDevice);
+        routine.inline(&self.support).filter(|_| !may_be_bounced)
     }
 
     /// Where the machine frame of pseudo-physical frame `pfn` stands in the domain's list.
@@ -171,8 +183,9 @@ impl Common {
     }
 
     /// Is there room for what one more call of a routine may note?
+    #[inline]
     pub fn has_room_for_notes(&self) -> bool {
-        self.notes.lock().len() + NOTES_OF_A_CALL <= op::MAX_NOTES
+        self.nr_notes.load(Ordering::Relaxed) + NOTES_OF_A_CALL <= op::MAX_NOTES
     }
 
     /// What the domain's vCPUs poll for may have come.
@@ -188,6 +201,7 @@ impl Common {
         debug_assert!(notes.len() < op::MAX_NOTES, "there was room when the gate was called");
         if notes.len() < op::MAX_NOTES {
             notes.push(TwinNote { kind, flags: 0, object });
+            self.nr_notes.store(notes.len(), Ordering::Relaxed);
         }
     }
 
@@ -201,7 +215,7 @@ impl Common {
 
     /// Is there something that the domain has not fetched?
     pub fn has_notes(&self) -> bool {
-        !self.notes.lock().is_empty()
+        self.nr_notes.load(Ordering::Relaxed) != 0
     }
 
     /// The domain has to free something.
@@ -220,6 +234,7 @@ impl Common {
         for (to, note) in into.iter_mut().zip(notes.drain(..count)) {
             *to = note;
         }
+        self.nr_notes.store(notes.len(), Ordering::Relaxed);
         count
     }
 }

@@ -6,9 +6,9 @@
 
 .section .text.twin, "ax"
 
-// u64 twin_enter(const Entry *entry): enters the twin. Returns what twin_leave was left with in rax.
+// u64 twin_enter(const Entry *entry, Running *running): enters the twin. Returns what twin_leave was left with in rax.
 // Entered from: Rust. CPU state: mirror root and the twins' IDT loaded, interrupts off, DF clear.
-// Every register that the twin is not given is cleared.
+// Every register that the twin is not given is cleared. On the stack, where gates find it: save page, running.
 .global twin_enter
 twin_enter:
     push rbx
@@ -18,6 +18,8 @@ twin_enter:
     push r14
     push r15
     mov rax, [rdi + {ENTRY_SAVE}]
+    push rsi
+    push rax
     mov [rax + {SAVE_HOST_RSP}], rsp
     mov rsp, [rdi + {ENTRY_STACK}]
     mov r11, [rdi + {ENTRY_STUB}]
@@ -39,7 +41,7 @@ twin_enter:
     sti
     jmp r11
 
-// u64 twin_resume(const Resume *resume): goes back into the twin from the gate where it waited. Returns as twin_enter.
+// u64 twin_resume(const Resume *resume, Running *running): goes back into the twin from the gate where it waited. Returns as twin_enter.
 // Entered from: Rust. CPU state: as twin_enter. The twin gets rax and what a call preserves; all else is cleared.
 .global twin_resume
 twin_resume:
@@ -50,6 +52,8 @@ twin_resume:
     push r14
     push r15
     mov rax, [rdi + {RESUME_SAVE}]
+    push rsi
+    push rax
     mov [rax + {SAVE_HOST_RSP}], rsp
     mov rsp, [rdi + {RESUME_KEPT}]
     mov rbx, [rdi + {RESUME_KEPT} + 8]
@@ -76,6 +80,7 @@ twin_resume:
 twin_leave:
     cli
     cld
+    add rsp, 16
     pop r15
     pop r14
     pop r13
@@ -84,7 +89,43 @@ twin_leave:
     pop rbx
     ret
 
-// A gate was called. Entered from: the common stub, interrupts on. rsp = what twin_enter saved (8 modulo 16), eax = the stub's
+// An import was called. Entered from: the imports' common stub, interrupts on. rsp = what twin_enter saved (8 modulo 16), eax = its
+// number, DF clear; rbx, rbp, r12 to r15 = the twin's, kept by the Rust function as by any. Stack picture of an ImportCall (entry.rs): the
+// six arguments, the number; above it save page and running. The Rust function returns eax = RETURN and rdx = the result; or WAIT and
+// rdx = address of a Kept; or ABORT. All that the twin finds in registers that a call does not preserve is the result.
+.global twin_import
+twin_import:
+    cli
+    push rax
+    push r9
+    push r8
+    push rcx
+    push rdx
+    push rsi
+    push rdi
+    mov rdi, rsp
+    mov rsi, [rsp + {CALL_BYTES} + 8]
+    call {import}
+    mov rcx, [rsp + {CALL_BYTES}]
+    cmp eax, {RETURN}
+    jne 4f
+    mov rax, rdx
+    mov rsp, [rcx + {SAVE_TWIN_RSP}]
+    xor ecx, ecx
+    xor edx, edx
+    xor esi, esi
+    xor edi, edi
+    xor r8d, r8d
+    xor r9d, r9d
+    xor r10d, r10d
+    xor r11d, r11d
+    sti
+    ret
+4:  add rsp, {CALL_BYTES}
+    mov rcx, rdx
+    jmp 8f
+
+// A special gate was called. Entered from: the gates' common stub, interrupts on. rsp = what twin_enter saved (8 modulo 16), eax = the stub's
 // number; rbx, rbp, r12 to r15 = the twin's, kept by the Rust function as by any. Stack picture of a Saved (entry.rs): number
 // or, on the way back, the twin's rsp; where to enter; then Registers: rax rcx rdx rsi rdi r8 r9 r10 r11.
 .global twin_gate
@@ -125,16 +166,18 @@ twin_gate:
     sti
     jmp r11
     // It waits: what a call preserves goes to a Kept.
-2:  je 3f
-    mov rcx, [rsp + 8]
+2:  mov rcx, [rsp + 8]
+    lea rsp, [rsp + {SAVED_BYTES}]
+    // eax = WAIT, and rcx says where; or ABORT.
+8:  cmp eax, {ABORT}
+    je 3f
     mov [rcx + 8], rbx
     mov [rcx + 16], rbp
     mov [rcx + 24], r12
     mov [rcx + 32], r13
     mov [rcx + 40], r14
     mov [rcx + 48], r15
-3:  add rsp, {SAVED_BYTES}
-    xor eax, eax
+3:  xor eax, eax
     jmp twin_leave
 
 // u64 twin_exchange_u32(u64 address, u32 old, u32 new), twin_exchange_u64: lock cmpxchg on domain memory that may not be

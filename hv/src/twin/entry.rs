@@ -6,8 +6,8 @@ use crate::twin::run::Running;
 use crate::twin::space::Mirror;
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicPtr, Ordering};
-use twin_runtime::gate::{Answer, Call, Gate, Registers};
-use twin_runtime::stubs::{save, special};
+use twin_runtime::gate::{Answer, Call, Gate, Native, Registers};
+use twin_runtime::stubs::{save, special, Targets};
 use xen_abi::regs::CpuUserRegs;
 
 /// How a gate goes on, for the assembly.
@@ -25,33 +25,43 @@ core::arch::global_asm!(
     ENTRY_STUB = const offset_of!(Entry, stub),
     ENTRY_ARGS = const offset_of!(Entry, args),
     SAVE_HOST_RSP = const save::HOST_RSP,
+    SAVE_TWIN_RSP = const save::TWIN_RSP,
     RESUME_SAVE = const offset_of!(Resume, save),
     RESUME_VALUE = const offset_of!(Resume, value),
     RESUME_KEPT = const offset_of!(Resume, kept),
+    RETURN = const way::RETURN,
     ENTER = const way::ENTER,
     ABORT = const way::ABORT,
     SAVED_BYTES = const size_of::<Saved>(),
+    CALL_BYTES = const size_of::<ImportCall>(),
     gate = sym gate,
+    import = sym import,
 );
 
 extern "C" {
-    fn twin_enter(entry: *const Entry) -> u64;
-    fn twin_resume(resume: *const Resume) -> u64;
+    fn twin_enter(entry: *const Entry, running: *mut u8) -> u64;
+    fn twin_resume(resume: *const Resume, running: *mut u8) -> u64;
     fn twin_leave();
     fn twin_gate();
+    fn twin_import();
     fn twin_exchange_u32(address: u64, old: u32, new: u32) -> Exchanged;
     fn twin_exchange_u64(address: u64, old: u64, new: u64) -> Exchanged;
     fn twin_read_device(address: u64, bytes: u32) -> Exchanged;
     fn twin_write_device(address: u64, bytes: u32, value: u32) -> u32;
 }
 
-/// Where gates go on.
-pub fn gate_address() -> u64 {
-    twin_gate as *const () as u64
+/// Where stubs go on, which charge the word at `budget`.
+pub fn targets(budget: u64) -> Targets {
+    Targets {
+        gate: twin_gate as *const () as u64,
+        import: twin_import as *const () as u64,
+        leave: leave_address(),
+        budget,
+    }
 }
 
 /// Where the way out goes on.
-pub fn leave_address() -> u64 {
+fn leave_address() -> u64 {
     twin_leave as *const () as u64
 }
 
@@ -99,6 +109,25 @@ pub enum Way {
     /// Back from a gate.
     Resume(Resume),
 }
+
+/// A call of an import, as `twin_import` pushes it.
+#[repr(C)]
+struct ImportCall {
+    args: [u64; 6],
+    /// The stub's number.
+    number: u64,
+}
+
+/// How a call of an import goes on, for the assembly: in rax and rdx.
+#[repr(C)]
+struct Outcome {
+    way: u64,
+    /// The result; address of a `Kept`, to wait.
+    value: u64,
+}
+
+// `twin_enter` leaves rsp at 8 modulo 16; the call in `twin_import` needs it at 0.
+const _: () = assert!(size_of::<ImportCall>() == 56);
 
 /// A gate's caller, as `twin_gate` pushes it.
 #[repr(C)]
@@ -163,12 +192,44 @@ pub unsafe fn enter(running: &mut Running<'_, '_>, way: &Way) -> u64 {
     // SAFETY: (1), (2), (3). Gates and the exception handler reach `running` only through the slot, and only until this returns.
     let value = unsafe {
         match way {
-            Way::Enter(entry) => twin_enter(entry),
-            Way::Resume(resume) => twin_resume(resume),
+            Way::Enter(entry) => twin_enter(entry, place.load(Ordering::Relaxed).cast()),
+            Way::Resume(resume) => twin_resume(resume, place.load(Ordering::Relaxed).cast()),
         }
     };
     place.store(core::ptr::null_mut(), Ordering::Relaxed);
     value
+}
+
+/// Called by `twin_import` on the hypervisor's stack, with interrupts off.
+extern "C" fn import(call: &ImportCall, running: &mut Running<'_, '_>) -> Outcome {
+    #[allow(clippy::cast_possible_truncation, reason = "the stub loaded 32 bits")]
+    let number = call.number as u32;
+    let native = running.native(number, &call.args);
+    if let Native::Returned(value) = native {
+        return Outcome { way: way::RETURN, value };
+    }
+    not_returned(number, &call.args, native, running)
+}
+
+#[cold]
+#[inline(never)]
+fn not_returned(number: u32, args: &[u64; 6], native: Native, running: &mut Running<'_, '_>) -> Outcome {
+    crate::cpu::requests::answer();
+    let stack = running.instance.saved(save::TWIN_RSP);
+    let from = running.return_offset(stack);
+    let call = Call { gate: Gate::Import(number), registers: Registers::of_args(args), from, stack };
+    match running.not_returned(number, native, &call) {
+        Answer::Return(value) => Outcome { way: way::RETURN, value },
+        Answer::Wait => {
+            running.kept.stack = stack;
+            Outcome { way: way::WAIT, value: (&raw mut running.kept) as u64 }
+        }
+        answer => {
+            debug_assert!(matches!(answer, Answer::Abort(_)), "no other answer to an import");
+            running.abort = if let Answer::Abort(abort) = answer { Some(abort) } else { None };
+            Outcome { way: way::ABORT, value: 0 }
+        }
+    }
 }
 
 /// Called by `twin_gate` on the hypervisor's stack, with interrupts off.
@@ -178,7 +239,7 @@ extern "C" fn gate(saved: &mut Saved) -> u64 {
     crate::cpu::requests::answer();
     #[allow(clippy::cast_possible_truncation, reason = "the stub loaded 32 bits")]
     let number = saved.number as u32;
-    let gate = match number.checked_sub(running.imports()) {
+    let gate = match number.checked_sub(running.imports) {
         None => Gate::Import(number),
         Some(special::STLB_MISS) => Gate::StlbMiss,
         Some(special::INDIRECT_CALL) => Gate::IndirectCall,

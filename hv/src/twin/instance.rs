@@ -3,6 +3,7 @@
 use crate::cpu::percpu::MAX_CPUS;
 use crate::mem::{layout, paging, phys_to_virt, vmap};
 use crate::sync::Mutex;
+use crate::twin::common::Common;
 use crate::twin::entry;
 use crate::twin::frames::Frames;
 use crate::twin::run::ToCall;
@@ -10,7 +11,7 @@ use crate::twin::space::{unsafe_area, Mirror, DATA};
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 use twin_abi::layout::{
-    CALL_TABLE_OFFSET, CODE_OFFSET, CONST_OFFSET, CTX_OFFSET, IMPORT_OFFSET, MAX_CODE, STACK_GUARD, STACK_SIZE,
+    ctx, CALL_TABLE_OFFSET, CODE_OFFSET, CONST_OFFSET, CTX_OFFSET, IMPORT_OFFSET, MAX_CODE, STACK_GUARD, STACK_SIZE,
 };
 use twin_runtime::gate::{self, Twin};
 use twin_runtime::instance::{Areas, Config};
@@ -85,6 +86,8 @@ pub struct Plan<'a> {
     pub code: &'a Frames,
     /// Bytes of it.
     pub code_bytes: u64,
+    /// What it shares with others.
+    pub common: &'a Common,
 }
 
 /// Where the instance of CPU `cpu` of twin `place` begins.
@@ -121,7 +124,9 @@ impl Instance {
         map(CONST_OFFSET.into(), Frames::with(&areas.constants)?, READ_ONLY)?;
         map(IMPORT_OFFSET.into(), Frames::with(&areas.imports)?, READ_ONLY)?;
         map(CALL_TABLE_OFFSET.into(), Frames::with(&areas.call_table)?, READ_ONLY)?;
-        map(STUBS_OFFSET, Frames::with(&stubs.code(entry::gate_address(), entry::leave_address()))?, EXECUTE)?;
+        let targets = entry::targets(base + u64::from(CTX_OFFSET) + u64::from(ctx::BUDGET));
+        let inline = |n| twin.native(n).and_then(|routine| plan.common.inline(routine));
+        map(STUBS_OFFSET, Frames::with(&stubs.code(&targets, inline))?, EXECUTE)?;
         map(STACK_OFFSET, Frames::new(STACK_SIZE as usize / PAGE_SIZE)?, DATA)?;
         let unsafe_frames = Frames::new(STACK_SIZE as usize / PAGE_SIZE)?;
         mirror.map_unsafe_area(plan.cpu, unsafe_frames.all())?;

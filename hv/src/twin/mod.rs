@@ -21,6 +21,7 @@ mod session;
 mod space;
 mod table;
 mod view;
+mod words;
 
 use crate::cpu::percpu::{self, MAX_CPUS};
 use crate::domain::Domain;
@@ -188,7 +189,7 @@ fn make_instances(
     for cpu in (0..MAX_CPUS).take_while(|cpu| percpu::online_mask() >> cpu != 0) {
         instances.try_reserve(1).ok()?;
         let percpu = request.percpu + request.percpu_stride * cpu as u64;
-        let plan = Plan { place, cpu, percpu, code: &code, code_bytes: bytes.len() as u64 };
+        let plan = Plan { place, cpu, percpu, code: &code, code_bytes: bytes.len() as u64, common };
         let mut twin = Twin::new(verified, 1, 0).ok()?;
         twin.limit_natives(|routine| common.serves(routine));
         instances.push(Instance::new(&plan, twin, mirror)?);

@@ -6,13 +6,15 @@ use crate::twin::instance::Instance;
 use crate::twin::view::DomainView;
 use twin_abi::image::Image;
 use twin_abi::op::{reason, TwinCall};
-use twin_runtime::gate::{Answer, Call, Embedder, Invocation};
+use twin_runtime::gate::{Answer, Call, Embedder, Invocation, Native};
 use twin_runtime::{Abort, Reason};
 
 /// An invocation under way.
 pub struct Running<'a, 'v> {
     /// Where it runs.
     pub instance: &'a Instance,
+    /// Number of imports: the stubs of special gates come after them.
+    pub imports: u32,
     /// What it is.
     pub invocation: Invocation<'a, 'static>,
     /// Its domain.
@@ -87,13 +89,6 @@ impl Running<'_, '_> {
         *self.invocation.twin().verified().image()
     }
 
-    /// Number of imports: the stubs of special gates come after them.
-    pub fn imports(&self) -> u32 {
-        #[allow(clippy::cast_possible_truncation, reason = "at most MAX_IMPORTS")]
-        let imports = self.image().imports().len() as u32;
-        imports
-    }
-
     /// Code offset of the return address at the twin's stack pointer `stack`.
     pub fn return_offset(&self, stack: u64) -> u32 {
         self.code_offset(self.instance.stack_word(stack))
@@ -101,6 +96,24 @@ impl Running<'_, '_> {
 
     fn code_offset(&self, address: u64) -> u32 {
         u32::try_from(address.wrapping_sub(self.instance.code_address(0))).unwrap_or(u32::MAX)
+    }
+
+    /// Serves a call of import `number`, if a routine does.
+    #[inline(always)]
+    pub fn native(&mut self, number: u32, args: &[u64; 6]) -> Native {
+        let common = self.domain.common;
+        if !common.has_room_for_notes() {
+            return Native::NotAsked;
+        }
+        self.invocation.native(number, args, self.domain, &common.support)
+    }
+
+    /// How to go on after a `call` of import `number` that [`Self::native`] has not served.
+    pub fn not_returned(&mut self, number: u32, native: Native, call: &Call) -> Answer {
+        match native {
+            Native::Stopped(stop) => self.invocation.stopped(number, stop, call, self.domain),
+            _ => self.gate(call),
+        }
     }
 
     /// Serves a gate.
@@ -120,14 +133,15 @@ impl Running<'_, '_> {
         self.abort = Some(Abort::exception(&self.image(), offset, vector, address, budget, in_guard));
     }
 
-    /// The twin, or a stub on its way, was interrupted: perhaps by the timer, which has to fire again.
+    /// The twin, or a stub on its way, was interrupted: perhaps by the timer, which has to fire again. The next gate asks for the time.
     pub fn keep_timer(&self) {
+        self.domain.may_be_late.set(true);
         timers::fire_again_by(self.domain.deadline_ns());
     }
 
     /// The twin was interrupted at `rip`. Whether its time is over, which ends the invocation. Else the timer fires when it is.
     pub fn is_out_of_time(&mut self, rip: u64) -> bool {
-        if !self.domain.is_out_of_time() {
+        if !self.domain.has_no_time_left() {
             self.keep_timer();
             return false;
         }

@@ -70,7 +70,8 @@ impl<'a> Session<'a> {
             }
         };
         let domain = &mut self.domain;
-        let mut running = Running { instance, invocation, domain, abort: None, kept: Kept::default() };
+        let imports = instance.stubs.imports();
+        let mut running = Running { instance, imports, invocation, domain, abort: None, kept: Kept::default() };
         timers::fire_surely_by(running.domain.deadline_ns());
         // SAFETY: the areas are those of `Instance`, whose code was verified; the mirror is loaded, so is the twins' IDT, and no
         // breakpoint is armed (`enter`); what goes on was kept for that in its slot.

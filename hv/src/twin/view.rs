@@ -9,6 +9,7 @@ use crate::twin::entry;
 use crate::twin::instance::Instance;
 use crate::twin::net::{Attached, Cookies, Source};
 use crate::twin::run::ToCall;
+use crate::twin::words;
 use core::cell::Cell;
 use twin_abi::layout::ctx;
 use twin_abi::op::{note, MASK_BITS};
@@ -42,6 +43,8 @@ pub struct DomainView<'a> {
     deadline_ns: Cell<u64>,
     /// How often it may still be found to be over.
     graces: Cell<u32>,
+    /// The timer may have fired without having been heard.
+    pub may_be_late: Cell<bool>,
     /// The function that it waits for.
     pub to_call: Option<ToCall>,
     /// The card's polls that are to run.
@@ -61,6 +64,7 @@ impl<'a> DomainView<'a> {
             card,
             deadline_ns: Cell::new(u64::MAX),
             graces: Cell::new(GRACES),
+            may_be_late: Cell::new(false),
             to_call: None,
             polls: 0,
             is_woken: false,
@@ -75,9 +79,35 @@ impl<'a> DomainView<'a> {
         self.to_call = None;
     }
 
+    /// Is the time over, and was it found to be as often as it may be?
+    pub fn has_no_time_left(&self) -> bool {
+        let now = tsc::now_ns();
+        if now < self.deadline_ns.get() {
+            return false;
+        }
+        if let Some(left) = self.graces.get().checked_sub(1) {
+            self.graces.set(left);
+            self.deadline_ns.set(now.saturating_add(GRACE_NS));
+            // The shot for the one before may have been spent on the way to a gate.
+            timers::fire_again_by(self.deadline_ns.get());
+            return false;
+        }
+        true
+    }
+
     /// When its time is over, in ns.
     pub fn deadline_ns(&self) -> u64 {
         self.deadline_ns.get()
+    }
+}
+
+/// What a write to `address` comes to.
+#[inline(always)]
+fn written(is_written: bool, address: u64) -> Result<(), Fault> {
+    if is_written {
+        Ok(())
+    } else {
+        Err(Fault { address, write: true })
     }
 }
 
@@ -87,6 +117,42 @@ impl Memory for DomainView<'_> {
     }
     fn write(&self, address: u64, from: &[u8]) -> Result<(), Fault> {
         copy::to_guest(address & MASK, from).map_err(|_| Fault { address, write: true })
+    }
+    #[inline(always)]
+    fn u8(&self, address: u64) -> Result<u8, Fault> {
+        words::u8(address & MASK).ok_or(Fault { address, write: false })
+    }
+    #[inline(always)]
+    fn u16(&self, address: u64) -> Result<u16, Fault> {
+        words::u16(address & MASK).ok_or(Fault { address, write: false })
+    }
+    #[inline(always)]
+    fn u32(&self, address: u64) -> Result<u32, Fault> {
+        words::u32(address & MASK).ok_or(Fault { address, write: false })
+    }
+    #[inline(always)]
+    fn u64(&self, address: u64) -> Result<u64, Fault> {
+        words::u64(address & MASK).ok_or(Fault { address, write: false })
+    }
+    #[inline(always)]
+    fn put_u8(&self, address: u64, value: u8) -> Result<(), Fault> {
+        written(words::put_u8(address & MASK, value), address)
+    }
+    #[inline(always)]
+    fn put_u16(&self, address: u64, value: u16) -> Result<(), Fault> {
+        written(words::put_u16(address & MASK, value), address)
+    }
+    #[inline(always)]
+    fn put_u32(&self, address: u64, value: u32) -> Result<(), Fault> {
+        written(words::put_u32(address & MASK, value), address)
+    }
+    #[inline(always)]
+    fn put_u64(&self, address: u64, value: u64) -> Result<(), Fault> {
+        written(words::put_u64(address & MASK, value), address)
+    }
+    #[inline(always)]
+    fn fill(&self, to: u64, value: u8, len: u64) -> Result<(), Fault> {
+        written(words::fill(to & MASK, value, len), to)
     }
     #[allow(clippy::cast_possible_truncation, reason = "four bytes were exchanged")]
     fn exchange_u32(&self, address: u64, old: u32, new: u32) -> Result<u32, Fault> {
@@ -198,19 +264,11 @@ impl Embedder for DomainView<'_> {
         self.to_call = Some(ToCall { import, function, args: *args, more, is_lock });
         Ok(Upcall::Later)
     }
+    /// The timer interrupts the twin when its time is over, wherever it is, and only if that was on the way to a gate or back, which
+    /// cannot be left there, the next gate has to look.
+    #[inline(always)]
     fn is_out_of_time(&self) -> bool {
-        let now = tsc::now_ns();
-        if now < self.deadline_ns.get() {
-            return false;
-        }
-        if let Some(left) = self.graces.get().checked_sub(1) {
-            self.graces.set(left);
-            self.deadline_ns.set(now.saturating_add(GRACE_NS));
-            // The shot for the one before may have been spent on the way to a gate.
-            timers::fire_again_by(self.deadline_ns.get());
-            return false;
-        }
-        true
+        self.may_be_late.get() && self.may_be_late.replace(false) && self.has_no_time_left()
     }
     fn is_twin_stack(&self, address: u64) -> bool {
         self.instance.config().is_twin_stack(address)

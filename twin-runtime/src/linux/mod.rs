@@ -17,6 +17,7 @@ mod text;
 
 use crate::abort::Reason;
 use crate::memory::{Fault, Memory};
+use crate::stubs::Inline;
 use lock::Sleepers;
 use offsets::Offsets;
 use pool::Pool;
@@ -205,6 +206,23 @@ routines! {
     QueueWork = "queue_work_on" => text::note_work;
     QueueDelayedWork = "queue_delayed_work_on" => text::note_delayed_work;
     ModTimer = "mod_timer" => text::note_timer;
+}
+
+impl Routine {
+    /// What a stub can do instead of it, with the same result: for a device that has no bounce buffers ([`Host::is_bounced`]).
+    #[must_use]
+    pub fn inline(self, support: &Support) -> Option<Inline> {
+        let Kernel { vmalloc_start: start, vmalloc_end: end, .. } = support.kernel;
+        match self {
+            Self::DmaUnmapPage
+            | Self::DmaSyncForCpu
+            | Self::DmaSyncForDevice
+            | Self::SkbCloneTxTimestamp
+            | Self::NetRatelimit => Some(Inline::Nothing),
+            Self::IsVmallocAddr => Some(Inline::IsWithin { start, end }),
+            _ => None,
+        }
+    }
 }
 
 #[cfg(test)]

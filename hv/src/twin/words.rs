@@ -1,0 +1,62 @@
+//! Words of a domain's memory at masked addresses, on the mirror: an instruction each, and a look whether it faulted. The pages are
+//! the supervisor's there, so nothing has to be said to SMAP.
+
+use core::arch::asm;
+
+/// A reader and a writer of words of one size. `None` and `false`: the word is not there, or may not be written.
+macro_rules! word {
+    ($read:ident, $write:ident, $word:ty, $load:literal, $store:literal, $class:ident) => {
+        /// Reads a word.
+        #[inline(always)]
+        pub fn $read(masked: u64) -> Option<$word> {
+            let value: u64;
+            let faulted: u32;
+            // SAFETY: a masked address: in the window, or unmapped; a fault is caught.
+            unsafe {
+                asm!(concat!("2: ", $load), "3:",
+                    ".pushsection .text.twin_fixup, \"ax\"", "4: mov {faulted:e}, 1", "jmp 3b", ".popsection",
+                    ".pushsection ex_table, \"a\"", ".quad 2b, 4b", ".popsection",
+                    at = in(reg) masked, value = lateout(reg) value, faulted = inout(reg) 0u32 => faulted,
+                    options(nostack, readonly, preserves_flags));
+            }
+            #[allow(clippy::cast_possible_truncation, reason = "the rest is zero")]
+            (faulted == 0).then_some(value as $word)
+        }
+
+        /// Writes a word.
+        #[inline(always)]
+        pub fn $write(masked: u64, value: $word) -> bool {
+            let faulted: u32;
+            // SAFETY: as above.
+            unsafe {
+                asm!(concat!("2: ", $store), "3:",
+                    ".pushsection .text.twin_fixup, \"ax\"", "4: mov {faulted:e}, 1", "jmp 3b", ".popsection",
+                    ".pushsection ex_table, \"a\"", ".quad 2b, 4b", ".popsection",
+                    at = in(reg) masked, value = in($class) value, faulted = inout(reg) 0u32 => faulted,
+                    options(nostack, preserves_flags));
+            }
+            faulted == 0
+        }
+    };
+}
+
+word!(u8, put_u8, u8, "movzx {value:e}, byte ptr [{at}]", "mov [{at}], {value}", reg_byte);
+word!(u16, put_u16, u16, "movzx {value:e}, word ptr [{at}]", "mov [{at}], {value:x}", reg);
+word!(u32, put_u32, u32, "mov {value:e}, [{at}]", "mov [{at}], {value:e}", reg);
+word!(u64, put_u64, u64, "mov {value}, [{at}]", "mov [{at}], {value}", reg);
+
+/// Writes `value` so often as eight bytes fit into `len`, upwards, and then to the bytes that are left.
+#[inline(always)]
+pub fn fill(masked: u64, value: u8, len: u64) -> bool {
+    let word = u64::from_ne_bytes([value; 8]);
+    let left: u64;
+    // SAFETY: as above. Nothing is mapped behind the window.
+    unsafe {
+        asm!("2: rep stosq", "mov ecx, {rest:e}", "3: rep stosb", "4:",
+            ".pushsection .text.twin_fixup, \"ax\"", "5: mov ecx, 1", "jmp 4b", ".popsection",
+            ".pushsection ex_table, \"a\"", ".quad 2b, 5b", ".quad 3b, 5b", ".popsection",
+            rest = in(reg) len & 7, inout("rdi") masked => _, inout("rcx") len / 8 => left, in("rax") word,
+            options(nostack, preserves_flags));
+    }
+    left == 0
+}
