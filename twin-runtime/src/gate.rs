@@ -175,12 +175,22 @@ struct Bound<'a> {
     counter: Counter,
 }
 
+/// So many look-ups of addresses are remembered.
+const RECENT: usize = 8;
+
+/// Where a look-up of `domain` is remembered. Functions begin at multiples of 16.
+const fn recent_place(domain: u64) -> usize {
+    (domain >> 4) as usize % RECENT
+}
+
 /// A loaded twin: one instance of it.
 #[derive(Debug)]
 pub struct Twin<'a> {
     verified: Verified<'a>,
     addresses: Addresses<'a>,
     imports: Vec<Bound<'a>>,
+    /// What was looked up lately, by [`recent_place`].
+    recent: [(u64, Option<Target>); RECENT],
     /// `WARN` sites reached.
     pub warnings: u64,
     /// Indirect calls that came to the gate.
@@ -289,7 +299,8 @@ impl<'a> Twin<'a> {
             Mode::Stlb => Some(Stlb::new(stlb_limit, hole)?),
             Mode::Mirror => None,
         };
-        Ok(Self { verified, addresses, imports, warnings: 0, indirect: 0, is_waiting: false, stlb })
+        let recent = [(0, addresses.resolve(0)); RECENT];
+        Ok(Self { verified, addresses, imports, recent, warnings: 0, indirect: 0, is_waiting: false, stlb })
     }
 
     /// The image.
@@ -345,7 +356,7 @@ impl<'a> Twin<'a> {
         budget: i64,
         embedder: &mut impl Embedder,
     ) -> Result<(Invocation<'_, 'a>, Entry), Abort> {
-        match self.addresses.resolve(domain) {
+        match self.resolve(domain) {
             _ if self.is_waiting => Err(self.abort(0, Reason::Busy)),
             Some(Target::Function(offset)) => {
                 embedder.set_budget(budget);
@@ -388,6 +399,24 @@ impl<'a> Twin<'a> {
         Abort::at(self.verified.image(), offset.saturating_sub(1), reason)
     }
 
+    /// What `domain` stands for. The tables do not change, so what was found once stays right.
+    #[inline]
+    fn resolve(&mut self, domain: u64) -> Option<Target> {
+        match self.recent.get(recent_place(domain)) {
+            Some((known, target)) if *known == domain => *target,
+            _ => self.look_up(domain),
+        }
+    }
+
+    #[cold]
+    fn look_up(&mut self, domain: u64) -> Option<Target> {
+        let target = self.addresses.resolve(domain);
+        if let Some(place) = self.recent.get_mut(recent_place(domain)) {
+            *place = (domain, target);
+        }
+        target
+    }
+
     fn indirect_call(
         &mut self,
         call: &Call,
@@ -395,7 +424,7 @@ impl<'a> Twin<'a> {
         support: &Support,
     ) -> Result<Answer, Reason> {
         self.indirect += 1;
-        match self.addresses.resolve(call.registers.r11) {
+        match self.resolve(call.registers.r11) {
             Some(Target::Function(offset)) => Ok(Answer::Enter(offset)),
             Some(Target::Import(number)) => self.import(number, call, embedder, support),
             None => Err(Reason::IndirectCall(call.registers.r11)),
