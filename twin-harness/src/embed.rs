@@ -71,8 +71,8 @@ impl<I> Host for Embedded<'_, I> {
     fn schedule_poll(&mut self, napi: u64) {
         self.world.schedule_poll(napi);
     }
-    fn receive(&mut self, frame: &Frame) {
-        self.world.receive(frame);
+    fn receive(&mut self, frame: &Frame<'_>) -> Result<bool, Fault> {
+        self.world.receive(frame)
     }
     fn transmitted(&mut self, skb: u64, cookie: u64) {
         self.world.transmitted(skb, cookie);

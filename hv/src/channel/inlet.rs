@@ -1,46 +1,89 @@
 //! What a network card receives: from its buffers into guests' rings.
 
 use super::access::{Bytes, Held};
-use super::vif::{at_port, Rx, Sides};
+use super::uplink::Passed;
+use super::vif::{at_port, Rx};
 use super::{switch, traffic, uplink};
+use crate::domain::DomainRef;
+use crate::sync::FairGuard;
 use crate::twin::net::{Card, Piece, Received};
 use ::channel::card::arrival::Arrival;
 use ::channel::packet::{Fragment, View};
 use ::channel::switch::{Forward, PortId, Table};
 use ::channel::vif::rx::Progress;
+use alloc::boxed::Box;
 
-/// A frame came from the wire. A guest without room loses it.
-pub fn received(card: Card, frame: &Received<'_>) {
-    let Some(link) = uplink::with(card, |uplink| uplink.link()).flatten() else { return };
-    let Some(table) = switch::table(link) else { return };
-    let held = |p: &Piece| Fragment { frame: Held::by_card(p.frame), offset: p.offset, len: p.len };
+/// Frames came from the wire. A guest without room loses them.
+pub fn received(card: Card, frames: &[Received<'_>]) {
+    let Some(switch) = uplink::with(card, |uplink| uplink.link()).flatten() else { return };
+    let Some(table) = switch::table(switch) else { return };
+    let from = uplink::port(card);
     let mut arrival = Arrival::default();
-    let view = arrival.open(frame.pieces.iter().map(held), &Bytes, frame.is_verified);
-    let forward = view.as_ref().map(|view| table.forward(uplink::port(card), view.header));
-    let is_passed = match (view, forward) {
-        (Some(view), Some(Forward::To(port))) => {
-            give(&view, port, link, &table);
-            true
-        }
-        (Some(view), Some(Forward::Flood)) => {
-            table.others(uplink::port(card)).for_each(|port| give(&view, port.id, link, &table));
-            true
-        }
-        _ => false,
-    };
-    let bytes = frame.pieces.iter().map(|piece| u64::from(piece.len)).sum();
-    uplink::with(card, |uplink| uplink.count_received(bytes, is_passed));
+    let mut receiver = None;
+    let mut passed = Passed::default();
+    for frame in frames {
+        let held = |p: &Piece| Fragment { frame: Held::by_card(p.frame), offset: p.offset, len: p.len };
+        let view = arrival.open(frame.pieces.iter().map(held), &Bytes, frame.is_verified);
+        let forward = view.as_ref().map(|view| table.forward(from, view.header));
+        let is_passed = match (view, forward) {
+            (Some(view), Some(Forward::To(port))) => {
+                give(&mut receiver, &view, port, switch, &table);
+                true
+            }
+            (Some(view), Some(Forward::Flood)) => {
+                table.others(from).for_each(|port| give(&mut receiver, &view, port.id, switch, &table));
+                true
+            }
+            _ => false,
+        };
+        let bytes: u64 = frame.pieces.iter().map(|piece| u64::from(piece.len)).sum();
+        passed.packets += u64::from(is_passed);
+        passed.bytes += if is_passed { bytes } else { 0 };
+        passed.dropped += u64::from(!is_passed);
+    }
+    drop(receiver);
+    uplink::with(card, |uplink| uplink.count_received(&passed));
 }
 
-/// A frame goes to a port, if there is room now.
-fn give(view: &View<'_, Held>, port: PortId, switch: u32, table: &Table) {
-    let Some(Sides { rx, .. }) = at_port(port) else { return };
-    let mut side = rx.lock();
-    // The table may be an old one, and the place another's by now.
-    let is_its = |rx: &&mut Rx| rx.line.switch == switch && rx.joined <= table.generation();
-    let Some(rx) = side.as_deref_mut().filter(is_its) else { return };
-    let Some(guest) = rx.line.guest() else { return };
+/// Whoever receives, as long as the frames are his. He hears of them at the end.
+struct Receiver {
+    port: PortId,
+    guest: DomainRef,
+    side: FairGuard<'static, Option<Box<Rx>>>,
+}
+
+impl Receiver {
+    /// The interface at `port`, if it is in this switch.
+    fn at(port: PortId, switch: u32, table: &Table) -> Option<Self> {
+        let side = at_port(port)?.rx.lock();
+        let rx = side.as_deref()?;
+        // The table may be an old one, and the place another's by now.
+        if rx.line.switch != switch || rx.joined > table.generation() {
+            return None;
+        }
+        Some(Self { port, guest: rx.line.guest()?, side })
+    }
+}
+
+impl Drop for Receiver {
+    fn drop(&mut self) {
+        if let Some(rx) = self.side.as_deref_mut() {
+            traffic::show(rx, &self.guest);
+        }
+    }
+}
+
+/// A frame goes to a port, if there is room now; `receiver` had the one before.
+#[inline]
+fn give(receiver: &mut Option<Receiver>, view: &View<'_, Held>, port: PortId, switch: u32, table: &Table) {
+    if receiver.as_ref().is_none_or(|receiver| receiver.port != port) {
+        // Of two one is locked at a time.
+        *receiver = None;
+        *receiver = Receiver::at(port, switch, table);
+    }
+    let Some(Receiver { guest, side, .. }) = receiver else { return };
+    let Some(rx) = side.as_deref_mut() else { return };
     // Whatever waits: those are others' packets, and who keeps many of them waiting must not keep the network away.
-    let is_done = traffic::deliver(rx, &guest, view, &mut Progress::default());
+    let is_done = traffic::put(rx, guest, view, &mut Progress::default());
     rx.queue.stats.dropped += u64::from(!is_done);
 }

@@ -171,34 +171,46 @@ impl Batch<'_> {
     }
 }
 
-/// Copies a packet to `guest`, whose receive side this is. `false`: there is no room.
+/// Copies a packet to `guest`, whose receive side this is, and shows it. `false`: there is no room.
 #[inline]
 pub fn deliver(rx: &mut Rx, guest: &Domain, packet: &View<'_, Held>, progress: &mut Progress) -> bool {
+    let is_done = put(rx, guest, packet, progress);
+    show(rx, guest);
+    is_done
+}
+
+/// Lets `guest` see what was put into its ring.
+#[inline]
+pub fn show(rx: &mut Rx, guest: &Domain) {
+    if rx.queue.push() {
+        rx.line.notify(guest);
+    }
+}
+
+/// Copies a packet to `guest`, whose receive side this is; [`show`] lets it see that. `false`: there is no room.
+#[inline]
+pub fn put(rx: &mut Rx, guest: &Domain, packet: &View<'_, Held>, progress: &mut Progress) -> bool {
     if rx.queue.fatal().is_some() {
         rx.queue.stats.dropped += 1;
         return true;
     }
     let mut grants = rx.line.grants(guest);
     let mut looks = 0;
-    let is_done = loop {
+    loop {
         match rx.queue.deliver(&mut grants, &Bytes, packet, progress) {
-            Ok(Delivered::Done) => break true,
+            Ok(Delivered::Done) => return true,
             Ok(Delivered::NoRoom { slots }) => match rx.queue.ask_for_event(slots) {
                 Ok(true) if looks < LOOKS => looks += 1,
-                Ok(_) => break false,
-                Err(_) => break receiver_ended(rx),
+                Ok(_) => return false,
+                Err(_) => return receiver_ended(rx),
             },
             Ok(Delivered::Unfit) => {
                 rx.queue.stats.dropped += 1;
-                break true;
+                return true;
             }
-            Err(_) => break receiver_ended(rx),
+            Err(_) => return receiver_ended(rx),
         }
-    };
-    if rx.queue.push() {
-        rx.line.notify(guest);
     }
-    is_done
 }
 
 /// The guest has written to its receive ring what cannot be: packets to it are lost.

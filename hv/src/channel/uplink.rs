@@ -68,11 +68,11 @@ impl Uplink {
         self.link.map(|(switch, _)| switch)
     }
 
-    /// A packet of `bytes` bytes came in, and went on or not.
-    pub fn count_received(&mut self, bytes: u64, is_passed: bool) {
-        self.received.packets += u64::from(is_passed);
-        self.received.bytes += if is_passed { bytes } else { 0 };
-        self.received.dropped += u64::from(!is_passed);
+    /// So much came in.
+    pub fn count_received(&mut self, passed: &Passed) {
+        self.received.packets += passed.packets;
+        self.received.bytes += passed.bytes;
+        self.received.dropped += passed.dropped;
     }
 
     /// Packets that wait.

@@ -10,7 +10,7 @@ use crate::pv::{debugreg, vtlb};
 use crate::sched::timers;
 use crate::twin::entry::{self, Kept, Way};
 use crate::twin::instance::{Slot, Waiting};
-use crate::twin::net::Attached;
+use crate::twin::net::OnCard;
 use crate::twin::run::{Begin, Ended, How, Running};
 use crate::twin::table::Loaded;
 use crate::twin::view::DomainView;
@@ -32,7 +32,7 @@ pub struct Session<'a> {
 impl<'a> Session<'a> {
     /// Enters the mirror, for invocations in instance number `instance`. `card`: whose polls are run here, and who takes packets.
     /// `None`: the domain is gone.
-    pub fn enter(loaded: &'a Loaded, instance: usize, card: Option<&'a Attached>) -> Option<Self> {
+    pub fn enter(loaded: &'a Loaded, instance: usize, card: Option<OnCard<'a>>) -> Option<Self> {
         let owner = domain::find(loaded.owner)?;
         let domain = DomainView::new(&loaded.instances[instance], &loaded.common, card);
         match vcpu::current(this_cpu()) {
@@ -92,6 +92,7 @@ impl<'a> Session<'a> {
 
 impl Drop for Session<'_> {
     fn drop(&mut self) {
+        self.domain.finish();
         let counts = &self.loaded.counts;
         counts.turns.fetch_add(1, Ordering::Relaxed);
         counts.ticks.fetch_add(cpu::rdtsc().wrapping_sub(self.since), Ordering::Relaxed);

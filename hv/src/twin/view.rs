@@ -7,7 +7,7 @@ use crate::sched::timers;
 use crate::twin::common::Common;
 use crate::twin::entry;
 use crate::twin::instance::Instance;
-use crate::twin::net::{Attached, Cookies, Source};
+use crate::twin::net::OnCard;
 use crate::twin::run::ToCall;
 use crate::twin::words;
 use core::cell::Cell;
@@ -39,7 +39,7 @@ pub struct DomainView<'a> {
     instance: &'a Instance,
     /// What it shares with others.
     pub common: &'a Common,
-    card: Option<&'a Attached>,
+    card: Option<OnCard<'a>>,
     deadline_ns: Cell<u64>,
     /// How often it may still be found to be over.
     graces: Cell<u32>,
@@ -51,13 +51,11 @@ pub struct DomainView<'a> {
     pub polls: u32,
     /// A queue of the card's may go on.
     pub is_woken: bool,
-    /// What the driver is done with.
-    pub done: Cookies,
 }
 
 impl<'a> DomainView<'a> {
     /// Seen from `instance`.
-    pub fn new(instance: &'a Instance, common: &'a Common, card: Option<&'a Attached>) -> Self {
+    pub fn new(instance: &'a Instance, common: &'a Common, card: Option<OnCard<'a>>) -> Self {
         Self {
             instance,
             common,
@@ -68,7 +66,40 @@ impl<'a> DomainView<'a> {
             to_call: None,
             polls: 0,
             is_woken: false,
-            done: Cookies::new(card),
+        }
+    }
+
+    /// Does something with the card and the domain's memory. Without a card, `none`.
+    #[inline(always)]
+    fn with_card<R>(
+        &mut self,
+        none: R,
+        work: impl FnOnce(&mut OnCard<'a>, &Self) -> Result<R, Fault>,
+    ) -> Result<R, Fault> {
+        let Some(mut card) = self.card.take() else { return Ok(none) };
+        let result = work(&mut card, self);
+        self.card = Some(card);
+        result
+    }
+
+    /// Passes on what the card has received.
+    #[inline]
+    pub fn pass_on(&mut self) -> Result<(), Fault> {
+        self.with_card((), |card, view| card.pass_on(view.common, view))
+    }
+
+    /// The driver is done with a packet of the card's.
+    #[inline]
+    pub fn sent(&mut self, cookie: u64) {
+        if let Some(card) = &mut self.card {
+            card.sent(cookie);
+        }
+    }
+
+    /// Nothing more comes from the card: everything is passed on.
+    pub fn finish(&mut self) {
+        if let Some(mut card) = self.card.take() {
+            card.finish(self.common, self);
         }
     }
 
@@ -190,23 +221,22 @@ impl Host for DomainView<'_> {
         self.common.is_bounced(address)
     }
     fn runs_poll(&self, napi: u64) -> bool {
-        self.card.is_some_and(|card| card.poll_of(napi).is_some())
+        self.card.as_ref().is_some_and(|card| card.attached.poll_of(napi).is_some())
     }
     fn schedule_poll(&mut self, napi: u64) {
-        if let Some(number) = self.card.and_then(|card| card.poll_of(napi)) {
+        if let Some(number) = self.card.as_ref().and_then(|card| card.attached.poll_of(napi)) {
             self.polls |= 1 << number;
         }
     }
     fn takes_packets(&self) -> bool {
         self.card.is_some()
     }
-    fn receive(&mut self, frame: &Frame) {
-        if let Some(card) = self.card {
-            Source { card, common: self.common, memory: self }.receive(frame);
-        }
+    #[inline]
+    fn receive(&mut self, frame: &Frame<'_>) -> Result<bool, Fault> {
+        self.with_card(false, |card, view| card.receive(frame, view.common, view))
     }
     fn transmitted(&mut self, _skb: u64, cookie: u64) {
-        self.done.push(cookie);
+        self.sent(cookie);
     }
     fn free_in_domain(&mut self, what: Foreign) {
         self.common.note_foreign(what);

@@ -87,7 +87,9 @@ impl Host for World {
         None
     }
     fn schedule_poll(&mut self, _: u64) {}
-    fn receive(&mut self, _: &Frame) {}
+    fn receive(&mut self, _: &Frame<'_>) -> Result<bool, Fault> {
+        Ok(false)
+    }
     fn transmitted(&mut self, _: u64, _: u64) {}
     fn free_in_domain(&mut self, _: Foreign) {}
     fn queue_event(&mut self, _: u64) {}

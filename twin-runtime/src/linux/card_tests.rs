@@ -1,12 +1,14 @@
 //! What a host needs that drives a card by a twin: packets by reserved buffers, polls of its own, locks that are waited for.
 
 use super::fake::{domain, Event, Fake, BUFFERS, DEVICE, FRAGMENTS, SKBS};
+use super::inbox::Inbox;
 use super::lock::Sleepers;
-use super::pool::Use;
+use super::pool::{Kind, Use};
 use super::queue::Begun;
-use super::skb::{Packet, HEADROOM};
+use super::skb::{Fragment, Frame, Packet, HEADROOM};
 use super::{Done, Foreign, Routine, Stop, Support};
 use crate::memory::Memory;
+use alloc::vec::Vec;
 
 fn call(name: &str, s: &Support, f: &mut Fake, args: &[u64]) -> Done {
     let mut all = [0; 6];
@@ -83,38 +85,82 @@ fn cookies_of_what_the_driver_has_come_back_once() {
     assert_eq!(f.events, [], "its sender was told");
 }
 
+/// A packet of `len` bytes at `address`, in `skb` with its buffer at `head`.
+fn frame(skb: u64, head: u64, address: u64, len: u32) -> Frame<'static> {
+    let (linear, protocol, ip_summed) = (len, 0, 1);
+    Frame { skb, head, data: address, linear, mac_header: address, len, protocol, ip_summed, tag: None, fragments: &[] }
+}
+
 #[test]
-fn bytes_of_lent_buffers_are_found_in_the_machine() {
-    let (mut f, _) = domain(2);
-    assert_eq!(f.pool.machine_address(SKBS, BUFFERS, 1), None, "not located");
+fn packets_in_lent_buffers_are_kept_for_a_while() {
+    let (mut f, s) = domain(2);
+    let mut inbox = Inbox::default();
     f.pool.locate(SKBS, 0x7800);
     f.pool.locate(FRAGMENTS + 4096, 0x9000);
     assert!(f.pool.knows(SKBS) && f.pool.knows(FRAGMENTS) && !f.pool.knows(BUFFERS));
+    let good = [frame(SKBS, BUFFERS, BUFFERS + 100, 1948), frame(SKBS + 256, FRAGMENTS + 4096, FRAGMENTS + 4096, 2048)];
+    let keep = |f: &mut Fake, inbox: &mut Inbox, frame: &Frame<'_>| inbox.keep(&mut f.pool, frame);
     // What the driver does not have the domain may take back meanwhile.
-    let of_both = |f: &mut Fake| {
-        [(SKBS, BUFFERS), (0x1234, FRAGMENTS + 4096)].map(|(skb, at)| f.pool.machine_address(skb, at, 8))
-    };
-    assert_eq!(of_both(&mut f), [None; 2], "in the pool");
-    while let Some((skb, _)) = f.pool.take(1, Use::Reserved) {
-        assert_eq!(f.pool.machine_address(skb, BUFFERS, 8), None, "the host's");
-        f.pool.unreserve(skb);
-        assert!(f.pool.take(1, Use::Driver).is_some());
-    }
+    assert_eq!(good.map(|frame| keep(&mut f, &mut inbox, &frame)), [false; 2], "in the pool");
+    while f.pool.take(1, Use::Reserved).is_some() {}
+    assert!(!keep(&mut f, &mut inbox, &good[0]), "the host's");
+    f.pool.unreserve(SKBS);
+    f.pool.unreserve(SKBS + 512);
+    while f.pool.take(1, Use::Driver).is_some() {}
+    while f.pool.take_bare().is_some() {}
+    assert!(!keep(&mut f, &mut inbox, &good[1]), "its fragment is in the pool");
     while f.pool.take_fragment(1).is_some() {}
-    for (skb, address, len, at) in [
-        (SKBS, BUFFERS, 2048, Some(0x7800)),
-        (SKBS, BUFFERS + 100, 1948, Some(0x7800 + 100)),
-        (SKBS, BUFFERS + 100, 1949, None),
-        (SKBS, BUFFERS - 1, 2, None),
-        (SKBS, BUFFERS, u64::MAX, None),
-        (SKBS + 512, BUFFERS, 1, None),
-        (SKBS + 256, FRAGMENTS + 4096 + 8, 100, Some(0x9008)),
-        (SKBS + 256, FRAGMENTS + 4096 + 8, 2041, None),
-        (SKBS + 256, FRAGMENTS + 8, 8, None),
-        (SKBS + 256, 8, 8, None),
-        (0x1234, FRAGMENTS + 4096, 2048, Some(0x9000)),
+    for bad in [
+        frame(SKBS, BUFFERS, BUFFERS + 100, 1949),
+        frame(SKBS, BUFFERS, BUFFERS - 1, 2),
+        frame(SKBS + 512, BUFFERS + 4096, BUFFERS + 4096, 1),
+        frame(SKBS + 256, FRAGMENTS + 4096, FRAGMENTS + 4096 + 8, 2041),
+        frame(SKBS + 256, FRAGMENTS, FRAGMENTS + 8, 8),
+        frame(SKBS + 256, 8, 8, 8),
+        frame(0x1234, FRAGMENTS + 4096, FRAGMENTS + 4096, 8),
+        Frame { fragments: &[Fragment { page: 0, offset: 0, len: 1 }], ..good[0] },
+        Frame { tag: Some([0x81, 0, 0, 1]), ..good[0] },
     ] {
-        assert_eq!(f.pool.machine_address(skb, address, len), at, "{skb:x} {address:x} {len}");
+        assert!(!keep(&mut f, &mut inbox, &bad), "{bad:x?}");
+    }
+    assert_eq!(good.map(|frame| keep(&mut f, &mut inbox, &frame)), [true; 2]);
+    let places: Vec<_> = inbox.kept().iter().map(|kept| (kept.machine, kept.len, kept.ip_summed)).collect();
+    assert_eq!(places, [(0x7800 + 100, 1948, 1), (0x9000, 2048, 1)]);
+    // Nobody else has them now.
+    assert_eq!(good.map(|frame| keep(&mut f, &mut inbox, &frame)), [false; 2]);
+    let freed = |f: &mut Fake, name, object| call(name, &s, f, &[object, 0]);
+    assert!(freed(&mut f, "napi_consume_skb", SKBS).is_err() && freed(&mut f, "napi_consume_skb", SKBS + 256).is_err());
+    assert!(freed(&mut f, "page_frag_free", FRAGMENTS + 4096).is_err());
+    f.put_u32(SKBS + s.offsets.skb_users, 1).expect("mapped");
+    assert_eq!(f.pool.recall(&mut [(Kind::Whole, 0); 8]), 0);
+    let mut pool = core::mem::take(&mut f.pool);
+    inbox.let_go(&mut pool, &f, &s.offsets).expect("mapped");
+    f.pool = pool;
+    assert_eq!((inbox.kept(), f.pool.free()), (&[][..], (1, 1, 1)));
+    assert_eq!(f.u32(SKBS + s.offsets.skb_users), Ok(1));
+    assert_eq!(f.pool.recall(&mut [(Kind::Whole, 0); 8]), 3);
+}
+
+/// A packet that is kept is not taken back when it has been handed over.
+#[test]
+fn the_host_may_keep_what_it_receives() {
+    let (mut f, s) = domain(1);
+    f.keeps = true;
+    f.pool.locate(SKBS, 0x7800);
+    for round in 1..=2 {
+        let skb = call("__netdev_alloc_skb", &s, &mut f, &[DEVICE, 1000, 0]).expect("allocated");
+        call("skb_put", &s, &mut f, &[skb, 100]).expect("room");
+        call("eth_type_trans", &s, &mut f, &[skb, DEVICE]).expect("typed");
+        assert_eq!(call("napi_gro_receive", &s, &mut f, &[DEVICE, skb]), Ok(3));
+        assert_eq!((f.inbox.kept().len(), f.pool.free().0, f.events.len()), (1, 0, round));
+        let mut pool = core::mem::take(&mut f.pool);
+        f.inbox = {
+            let mut inbox = core::mem::take(&mut f.inbox);
+            inbox.let_go(&mut pool, &f, &s.offsets).expect("mapped");
+            inbox
+        };
+        f.pool = pool;
+        assert_eq!(f.pool.free().0, 1);
     }
 }
 

@@ -4,6 +4,7 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use core::cell::RefCell;
 
+use super::inbox::Inbox;
 use super::offsets::Offsets;
 use super::pool::Pool;
 use super::skb::Frame;
@@ -36,6 +37,9 @@ pub struct Fake {
     pub patience: u32,
     pub frees_after: Option<(u32, u64)>,
     pub pool: Pool,
+    /// Packets that are kept, if any are.
+    pub keeps: bool,
+    pub inbox: Inbox,
     /// Cookies of packets that the domain freed.
     pub reclaimed: Vec<u64>,
     /// The host runs polls and takes packets.
@@ -45,7 +49,7 @@ pub struct Fake {
     /// The DMA address of a bounce buffer.
     pub bounced: Option<u64>,
     /// The packet that was received last.
-    pub last: Option<Frame>,
+    pub last: Option<Frame<'static>>,
 }
 
 impl Fake {
@@ -131,9 +135,10 @@ impl Host for Fake {
     fn schedule_poll(&mut self, napi: u64) {
         self.events.push(Event::Poll(napi));
     }
-    fn receive(&mut self, f: &Frame) {
-        self.last = Some(*f);
-        self.events.push(Event::Received { linear: f.linear, protocol: f.protocol, fragments: f.nr_fragments });
+    fn receive(&mut self, f: &Frame<'_>) -> Result<bool, Fault> {
+        self.last = Some(Frame { fragments: &[], ..*f });
+        self.events.push(Event::Received { linear: f.linear, protocol: f.protocol, fragments: f.fragments.len() });
+        Ok(self.keeps && self.inbox.keep(&mut self.pool, f))
     }
     fn transmitted(&mut self, skb: u64, cookie: u64) {
         self.events.push(Event::Transmitted(skb, cookie));

@@ -6,6 +6,7 @@
 //! members come from BTF ([`offsets`]).
 
 pub mod dma;
+pub mod inbox;
 pub mod lock;
 pub mod napi;
 pub mod offsets;
@@ -43,8 +44,12 @@ pub trait Host: Memory {
     fn takes_packets(&self) -> bool {
         true
     }
-    /// A packet was received; its data is valid until this returns. The buffer is taken back afterwards.
-    fn receive(&mut self, frame: &Frame);
+    /// A packet was received; its data is valid until this returns. The buffer is taken back afterwards, unless the answer is `true`: the
+    /// host keeps it, in an [`inbox::Inbox`].
+    ///
+    /// # Errors
+    /// If buffers that it kept are not there any more.
+    fn receive(&mut self, frame: &Frame<'_>) -> Result<bool, Fault>;
     /// The driver is done with a packet that was prepared by [`Support::prepare`].
     fn transmitted(&mut self, skb: u64, cookie: u64);
     /// The domain has to free something of its own, later.

@@ -38,6 +38,8 @@ pub enum Use {
     Transmit(u64),
     /// With the host, for a packet that is to be transmitted.
     Reserved,
+    /// With the host: a packet that was received.
+    Kept,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -47,6 +49,8 @@ struct Fragment {
     out: bool,
     bytes: u64,
     machine: u64,
+    /// It is with the host: in it lies a packet that was received.
+    is_kept: bool,
 }
 
 /// What became of an object that was given back.
@@ -151,7 +155,11 @@ impl Pool {
     /// As for [`Self::lend`].
     pub fn lend_fragment(&mut self, data: u64, page: u64, references: u32, bytes: u64) -> Result<(), TryReserveError> {
         self.fragment_bytes = if self.fragments.0.is_empty() { bytes } else { self.fragment_bytes.min(bytes) };
-        self.fragments.add(data, Fragment { page, references, out: false, bytes, machine: 0 }, &mut self.free_fragments)
+        self.fragments.add(
+            data,
+            Fragment { page, references, out: false, bytes, machine: 0, is_kept: false },
+            &mut self.free_fragments,
+        )
     }
 
     /// Is this an `sk_buff`, or the data of a fragment, that is lent?
@@ -169,24 +177,37 @@ impl Pool {
         }
     }
 
-    /// Machine address of the `len` bytes at `address`, if they lie in the buffer of `skb`, or in a fragment, that was located and is
-    /// with the driver: what is not may be taken back at any time.
-    #[must_use]
-    pub fn machine_address(&mut self, skb: u64, address: u64, len: u64) -> Option<u64> {
+    /// The packet of `len` bytes at `address`, in `skb` with its buffer at `head`, is the host's from now on: with the driver, or at home,
+    /// it could be taken back at any time. Its machine address. `None`: it does not lie in a buffer that is with the driver and was located.
+    pub(crate) fn keep(&mut self, skb: u64, head: u64, address: u64, len: u64) -> Option<u64> {
         let inside = |start: u64, bytes: u64, machine: u64| {
             let at = address.checked_sub(start)?;
             (machine != 0 && at.checked_add(len)? <= bytes).then_some(machine + at)
         };
-        match self.skbs.get_mut(skb) {
-            Some(lent) if lent.head != 0 => {
-                let is_out = matches!(lent.out, Use::Driver | Use::Transmit(_));
-                is_out.then(|| inside(lent.head, lent.size.into(), lent.machine)).flatten()
-            }
-            _ => {
-                let after = self.fragments.0.partition_point(|(data, _)| *data <= address);
-                let (data, fragment) = self.fragments.0.get(after.checked_sub(1)?)?;
-                fragment.out.then(|| inside(*data, fragment.bytes, fragment.machine)).flatten()
-            }
+        let lent = self.skbs.get_mut(skb).filter(|lent| lent.out == Use::Driver)?;
+        let machine = if lent.head == 0 {
+            let fragment = self.fragments.get_mut(head).filter(|fragment| fragment.out && !fragment.is_kept)?;
+            let machine = inside(head, fragment.bytes, fragment.machine)?;
+            fragment.is_kept = true;
+            machine
+        } else {
+            inside(lent.head, lent.size.into(), lent.machine)?
+        };
+        lent.out = Use::Kept;
+        Some(machine)
+    }
+
+    /// Gives back what was kept.
+    pub(crate) fn let_go(&mut self, skb: u64, head: u64) {
+        let Some(lent) = self.skbs.get_mut(skb).filter(|lent| lent.out == Use::Kept) else { return };
+        lent.out = Use::Home;
+        if lent.head != 0 {
+            return self.whole.push(skb);
+        }
+        self.bare.push(skb);
+        if let Some(fragment) = self.fragments.get_mut(head) {
+            fragment.is_kept = false;
+            self.give_fragment(head);
         }
     }
 
@@ -317,7 +338,7 @@ impl Pool {
     /// Gives an `sk_buff` back.
     pub(crate) fn give(&mut self, skb: u64) -> Given {
         let Some(lent) = self.skbs.get_mut(skb) else { return Given::Foreign };
-        if matches!(lent.out, Use::Home | Use::Reserved) {
+        if matches!(lent.out, Use::Home | Use::Reserved | Use::Kept) {
             return Given::Twice;
         }
         let was = *lent;
@@ -336,7 +357,7 @@ impl Pool {
     /// Gives a receive buffer back. `None`: it is not of this pool; `false`: it was there already.
     pub(crate) fn give_fragment(&mut self, data: u64) -> Option<bool> {
         let fragment = self.fragments.get_mut(data)?;
-        let back = core::mem::replace(&mut fragment.out, false);
+        let back = !fragment.is_kept && core::mem::replace(&mut fragment.out, false);
         if back {
             self.free_fragments.push(data);
         }
@@ -367,8 +388,12 @@ impl Pool {
     ) -> Result<usize, Fault> {
         let mut found = 0;
         for n in 0..self.skbs.0.len() {
-            let Some((skb, lent)) =
-                self.skbs.0.get(n).copied().filter(|(_, lent)| !matches!(lent.out, Use::Home | Use::Reserved))
+            let Some((skb, lent)) = self
+                .skbs
+                .0
+                .get(n)
+                .copied()
+                .filter(|(_, lent)| !matches!(lent.out, Use::Home | Use::Reserved | Use::Kept))
             else {
                 continue;
             };
@@ -382,7 +407,9 @@ impl Pool {
             }
         }
         for n in 0..self.fragments.0.len() {
-            let Some((data, fragment)) = self.fragments.0.get(n).copied().filter(|(_, f)| f.out) else { continue };
+            let Some((data, fragment)) = self.fragments.0.get(n).copied().filter(|(_, f)| f.out && !f.is_kept) else {
+                continue;
+            };
             let at = fragment.page.wrapping_add(o.page_refcount);
             let restore = |now: u32| (now < fragment.references).then_some(fragment.references);
             if memory.update_u32(at, restore)?.1 {

@@ -36,9 +36,11 @@ pub struct Fragment {
 /// each fragment names a `struct page` and at most [`LARGEST`] bytes. What the pages hold, and whether they are the domain's, whoever
 /// reads them checks: [`Memory`] for linear data, [`Host::machine_frame`] for fragments.
 #[derive(Clone, Copy, Debug)]
-pub struct Frame {
+pub struct Frame<'f> {
     /// The `sk_buff`.
     pub skb: u64,
+    /// Its buffer.
+    pub head: u64,
     /// Address of the linear data (after the Ethernet header).
     pub data: u64,
     /// Bytes of it.
@@ -54,9 +56,7 @@ pub struct Frame {
     /// The VLAN tag that the device took out after the addresses, as it stands in a packet.
     pub tag: Option<[u8; 4]>,
     /// Page fragments.
-    pub fragments: [Fragment; MAX_FRAGMENTS],
-    /// How many.
-    pub nr_fragments: usize,
+    pub fragments: &'f [Fragment],
 }
 
 /// The members that describe the data.
@@ -224,7 +224,7 @@ pub fn consume<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Done {
 }
 
 /// Is done with an `sk_buff`, and with its page fragments; `frame` is what was read of it, if anything was.
-fn release<H: Host>(s: &Support, host: &mut H, skb: u64, frame: Option<&Frame>) -> Result<(), Stop> {
+fn release<H: Host>(s: &Support, host: &mut H, skb: u64, frame: Option<&Frame<'_>>) -> Result<(), Stop> {
     let lent = match host.with_pool(|pool| pool.give(skb)) {
         Given::Back(lent) => lent,
         Given::Twice => return Err(bad("sk_buff freed twice", skb)),
@@ -237,7 +237,7 @@ fn release<H: Host>(s: &Support, host: &mut H, skb: u64, frame: Option<&Frame>) 
     match (lent.out, frame) {
         // Nobody but the host has put any into what it sends.
         (Use::Transmit(_), _) => {}
-        (_, Some(frame)) => put_fragments(s, host, frame.fragments.get(..frame.nr_fragments).unwrap_or_default())?,
+        (_, Some(frame)) => put_fragments(s, host, frame.fragments)?,
         (_, None) => {
             let parts = Parts::read(host, &s.offsets, skb)?;
             let (fragments, nr) = read_fragments(host, s, &parts)?;
@@ -302,8 +302,7 @@ pub fn eth_type_trans<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Do
     let [skb, device, ..] = *args;
     let o = s.offsets;
     let parts = Parts::read(host, &o, skb)?;
-    let mut header = [0; 16];
-    host.read(parts.data, &mut header)?;
+    let (first, second) = (host.u64(parts.data)?, host.u64(parts.data.wrapping_add(8))?);
     host.put_u64(skb.wrapping_add(o.skb_dev), device)?;
     let mac = parts.data.wrapping_sub(parts.head);
     host.put_u16(skb.wrapping_add(o.skb_mac_header), (mac & 0xffff) as u16)?;
@@ -314,34 +313,37 @@ pub fn eth_type_trans<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Do
         host.put_u32(skb.wrapping_add(o.skb_len), parts.len - ETHERNET_HEADER)?;
         host.put_u64(skb.wrapping_add(o.skb_data), parts.data.wrapping_add(u64::from(ETHERNET_HEADER)))?;
     }
-    let mut own = [0; 6];
-    host.read(host.u64(device.wrapping_add(o.device_address))?, &mut own)?;
-    let kind = packet_type(&header, &own);
+    let own = host.u64(device.wrapping_add(o.device_address))?;
+    let own = u64::from(host.u32(own)?) | u64::from(host.u16(own.wrapping_add(4))?) << 32;
+    let kind = packet_type(first & BROADCAST, own);
     if kind != 0 {
         let at = skb.wrapping_add(o.skb_pkt_type);
         host.put_u8(at, host.u8(at)? & !7 | kind)?;
     }
     // What follows the header, or what is there instead of one, tells the two old encapsulations apart.
-    let after = if parts.len >= ETHERNET_HEADER { ETHERNET_HEADER } else { 0 };
-    let raw =
-        parts.len - parts.data_len >= after + 2 && header.get(after as usize..after as usize + 2) == Some(&[0xff; 2]);
-    Ok(u64::from(protocol(&header, raw)))
+    let (after, follows) =
+        if parts.len >= ETHERNET_HEADER { (ETHERNET_HEADER, second >> 48) } else { (0, first & 0xffff) };
+    let raw = parts.len - parts.data_len >= after + 2 && follows == 0xffff;
+    Ok(u64::from(protocol((second >> 32 & 0xffff) as u16, raw)))
 }
 
-/// `PACKET_HOST` 0, `PACKET_BROADCAST` 1, `PACKET_MULTICAST` 2, `PACKET_OTHERHOST` 3.
-fn packet_type(header: &[u8; 16], own: &[u8; 6]) -> u8 {
-    match &header[..6] {
-        target if target == own => 0,
-        [255, 255, 255, 255, 255, 255] => 1,
-        target if target[0] & 1 != 0 => 2,
+/// The address of all stations, as it is stored.
+const BROADCAST: u64 = (1 << 48) - 1;
+
+/// `PACKET_HOST` 0, `PACKET_BROADCAST` 1, `PACKET_MULTICAST` 2, `PACKET_OTHERHOST` 3. Addresses are as they are stored.
+fn packet_type(target: u64, own: u64) -> u8 {
+    match target {
+        _ if target == own => 0,
+        BROADCAST => 1,
+        _ if target & 1 != 0 => 2,
         _ => 3,
     }
 }
 
 /// The type field in memory order, or for 802.3 frames the pseudo types 1 (`raw`) and 4.
-fn protocol(header: &[u8; 16], raw: bool) -> u16 {
-    match u16::from_be_bytes([header[12], header[13]]) {
-        0x0600.. => u16::from_le_bytes([header[12], header[13]]),
+fn protocol(stored: u16, raw: bool) -> u16 {
+    match u16::from_be(stored) {
+        0x0600.. => stored,
         _ if raw => 1u16.to_be(),
         _ => 4u16.to_be(),
     }
@@ -366,17 +368,38 @@ pub fn receive<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Done {
 }
 
 fn hand_over<H: Host>(s: &Support, host: &mut H, skb: u64) -> Result<(), Stop> {
-    let frame = frame(host, s, skb)?;
-    if let Some(frame) = &frame {
-        host.receive(frame);
-    }
-    release(s, host, skb, frame.as_ref())
-}
-
-/// Reads a packet. `None` if it is too short for an Ethernet header: nobody wants it, but whoever sent it must not end the twin by it.
-fn frame<H: Host>(host: &H, s: &Support, skb: u64) -> Result<Option<Frame>, Stop> {
     let o = &s.offsets;
     let parts = Parts::read(host, o, skb)?;
+    let Some(frame) = frame(host, s, skb, &parts)? else { return release(s, host, skb, None) };
+    let nr = host.u8(parts.head.wrapping_add(u64::from(parts.end)).wrapping_add(o.info_nr_frags))?;
+    if nr != 0 || parts.data_len != 0 {
+        return hand_over_fragments(s, host, &parts, &frame);
+    }
+    if host.receive(&frame)? {
+        return Ok(());
+    }
+    release(s, host, skb, Some(&frame))
+}
+
+#[cold]
+fn hand_over_fragments<H: Host>(s: &Support, host: &mut H, parts: &Parts, frame: &Frame<'_>) -> Result<(), Stop> {
+    let (fragments, nr) = read_fragments(host, s, parts)?;
+    let fragments = fragments.get(..nr).unwrap_or_default();
+    let sum: u64 = fragments.iter().map(|fragment| u64::from(fragment.len)).sum();
+    if sum != u64::from(parts.data_len) {
+        return Err(bad("fragments do not make up data_len", sum));
+    }
+    let frame = Frame { fragments, ..*frame };
+    if host.receive(&frame)? {
+        return Ok(());
+    }
+    release(s, host, frame.skb, Some(&frame))
+}
+
+/// Reads a packet, without its fragments. `None` if it is too short for an Ethernet header: nobody wants it, but whoever sent it must not
+/// end the twin by it.
+fn frame<H: Host>(host: &H, s: &Support, skb: u64, parts: &Parts) -> Result<Option<Frame<'static>>, Stop> {
+    let o = &s.offsets;
     let linear = parts.len - parts.data_len;
     let data_at = parts.data.wrapping_sub(parts.head);
     let linear_end = data_at + u64::from(linear);
@@ -390,13 +413,9 @@ fn frame<H: Host>(host: &H, s: &Support, skb: u64) -> Result<Option<Frame>, Stop
     if mac + u64::from(ETHERNET_HEADER) > linear_end {
         return Ok(None);
     }
-    let (fragments, nr) = read_fragments(host, s, &parts)?;
-    let sum: u64 = fragments.iter().map(|fragment| u64::from(fragment.len)).sum();
-    if sum != u64::from(parts.data_len) {
-        return Err(bad("fragments do not make up data_len", sum));
-    }
     Ok(Some(Frame {
         skb,
+        head: parts.head,
         data: parts.data,
         linear,
         mac_header: parts.head.wrapping_add(mac),
@@ -404,8 +423,7 @@ fn frame<H: Host>(host: &H, s: &Support, skb: u64) -> Result<Option<Frame>, Stop
         protocol: host.u16(skb.wrapping_add(o.skb_protocol))?,
         ip_summed: host.u8(skb.wrapping_add(o.skb_pkt_type))? >> 5 & 3,
         tag: read_tag(host, o, skb)?,
-        fragments,
-        nr_fragments: nr,
+        fragments: &[],
     }))
 }
 

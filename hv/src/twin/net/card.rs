@@ -4,7 +4,7 @@ use super::attached::{Attached, Line};
 use super::lines::hand_over;
 use super::link::{hooks, Card, Takes};
 use super::place::{want, wanted, Drive, Job, Place, Progress, HAS_CARD, NR_ATTACHED, PLACES};
-use super::receive::BOUNCE_PAGES;
+use super::receive::{Passing, BOUNCE_PAGES};
 use crate::cpu::requests;
 use crate::domain::{self, Domain};
 use crate::guest_debug;
@@ -59,7 +59,7 @@ pub fn attach(d: &Domain, request: &TwinAttach) -> Result<(), Errno> {
     place.lines.lock().open(d.id, attached.irqs.iter().map(|(_, line)| *line));
     NR_ATTACHED.fetch_add(1, Ordering::Relaxed);
     guest_debug!("d{}: twin {number} has a card", d.id);
-    *drive = Some(Box::new(Drive { attached, progress: Progress::default() }));
+    *drive = Some(Box::new(Drive { attached, progress: Progress::default(), passing: Passing::default() }));
     drop(drive);
     // What was queued meanwhile.
     want(number, wanted::LOOK | wanted::SEND);
@@ -180,7 +180,7 @@ pub fn forget_domain(d: &Domain) {
 /// transmit lock and polls to the domain, interrupts too, packets to their senders.
 pub fn end(loaded: &Loaded, drive: Option<Box<Drive>>, is_disabled: bool) {
     let Some(drive) = drive else { return };
-    let Drive { attached, mut progress } = *drive;
+    let Drive { attached, mut progress, .. } = *drive;
     let number = attached.card.place();
     let place = &PLACES[number];
     if let Some(waits) = &progress.waits {

@@ -2,7 +2,7 @@
 
 use super::card::end;
 use super::lines;
-use super::place::{wanted, Drive, Place, Waits, HAS_CARD, NR_ATTACHED, PLACES};
+use super::place::{wanted, with_card, Drive, Place, Waits, NR_ATTACHED};
 use super::turn::{Ended, Stop, Turn, BUSY_NS};
 use crate::arch::tsc;
 use crate::cpu::percpu::{pending, this_cpu};
@@ -52,16 +52,6 @@ fn work(mut interruptible: Interruptible<'_>) {
     }
 }
 
-/// The places with a card, or with one that comes.
-fn with_card() -> impl Iterator<Item = (usize, &'static Place)> {
-    let mut places = HAS_CARD.load(Ordering::SeqCst);
-    core::iter::from_fn(move || {
-        let number = places.trailing_zeros() as usize;
-        places &= places.wrapping_sub(1);
-        PLACES.get(number).map(|place| (number, place))
-    })
-}
-
 fn is_wanted(place: &Place) -> bool {
     place.wanted.load(Ordering::SeqCst) != 0
         || (place.due_ns.load(Ordering::Relaxed) != u64::MAX && place.due_ns.load(Ordering::Relaxed) <= tsc::now_ns())
@@ -100,10 +90,11 @@ fn turn(
     number: usize,
     place: &Place,
     loaded: &Loaded,
-    Drive { attached, progress }: &mut Drive,
+    drive: &mut Drive,
     what: u32,
     interruptible: Interruptible<'_>,
 ) -> Ended {
+    let Drive { attached, progress, .. } = &mut *drive;
     progress.may_send |= what & wanted::SEND != 0;
     progress.lines |= place.lines.lock().take();
     let now = tsc::now_ns();
@@ -131,10 +122,11 @@ fn turn(
     // Somebody goes on in it, who called it before the card came.
     let Some((instance, slot)) = slot else { return Ended::Until(now.saturating_add(BUSY_NS)) };
     let ended = {
-        let turn = Turn::begin((number, place, loaded), attached, progress, (instance, slot), interruptible);
+        let turn = Turn::begin((number, place, loaded), drive, (instance, slot), interruptible);
         let Some(mut turn) = turn else { return Ended::Quiet };
         turn.run(now)
     };
+    let Drive { attached, progress, .. } = drive;
     if loaded.common.has_notes() {
         attached.notify();
     }

@@ -5,7 +5,7 @@
 //! handler finds, so it is not asked to help.
 
 use super::attached::Line;
-use super::place::{want, wanted, Place, NR_ATTACHED, PLACES};
+use super::place::{want, wanted, with_card, Place, NR_ATTACHED, PLACES};
 use crate::domain::event::Receiver;
 use crate::domain::{self, Domain};
 use crate::irq;
@@ -20,7 +20,7 @@ pub fn came(d: &Domain, port: Port, pirq: u32) -> bool {
     }
     let line = Line { port, pirq };
     let find = |(place, own): (usize, &Place)| own.lines.lock().find(d.id, line).map(|n| (place, n));
-    let Some((place, number)) = PLACES.iter().enumerate().find_map(find) else { return false };
+    let Some((place, number)) = with_card().find_map(find) else { return false };
     if d.events.lock().would_tell(d, port, pirq).is_none() {
         return false;
     }

@@ -73,8 +73,8 @@ pub struct Hooks {
     pub attached: fn(Card, u16, u32, &Takes) -> Result<(), Errno>,
     /// It is no more. All cookies have come back.
     pub detached: fn(Card),
-    /// A frame came from the wire.
-    pub received: fn(Card, &Received<'_>),
+    /// Frames came from the wire, in this order.
+    pub received: fn(Card, &[Received<'_>]),
     /// The driver is done with the packets of these cookies, or they are lost. Each cookie comes back once. With no cookies: there is
     /// room again for who found none.
     pub transmitted: fn(Card, &[u64]),

@@ -25,11 +25,10 @@ mod slot;
 mod turn;
 mod upcall;
 
-pub use attached::Attached;
 pub use card::{attach, detach, forget, forget_domain};
 pub use drive::{hold_still, install as install_work};
 pub use link::{install, Card, Checksum, Hooks, Piece, Received, Takes, MAX_CARDS};
 pub use place::is_attached;
-pub use receive::{Cookies, Source};
+pub use receive::OnCard;
 pub use slot::{kick, reserve, Slot};
 pub use upcall::{next, resume};

@@ -3,6 +3,7 @@
 use super::attached::{Attached, Line};
 use super::link::{Card, MAX_CARDS};
 use super::queue::{Outgoing, Queue};
+use super::receive::Passing;
 use crate::cpu::percpu::{pending, this_cpu};
 use crate::sync::Mutex;
 use crate::twin::instance::MAX_TWINS;
@@ -110,8 +111,10 @@ impl Lines {
 pub struct Drive {
     /// The card.
     pub attached: Attached,
-    /// The rest.
+    /// What is under way.
     pub progress: Progress,
+    /// What is on its way from it.
+    pub passing: Passing,
 }
 
 /// A place for a card.
@@ -144,6 +147,16 @@ pub static NR_ATTACHED: AtomicU32 = AtomicU32::new(0);
 /// The places with a card, or with one that comes.
 pub static HAS_CARD: AtomicU32 = AtomicU32::new(0);
 const _: () = assert!(MAX_TWINS == MAX_CARDS && MAX_CARDS == u32::BITS as usize);
+
+/// The places with a card, or with one that comes.
+pub fn with_card() -> impl Iterator<Item = (usize, &'static Place)> {
+    let mut places = HAS_CARD.load(Ordering::SeqCst);
+    core::iter::from_fn(move || {
+        let number = places.trailing_zeros() as usize;
+        places &= places.wrapping_sub(1);
+        PLACES.get(number).map(|place| (number, place))
+    })
+}
 
 /// What waits to be sent by `card`, or by the card that has its place now.
 pub fn queue(card: Card) -> &'static Mutex<Queue> {

@@ -3,7 +3,9 @@
 use super::attached::Attached;
 use super::link::{hooks, Card, Piece, Received};
 use crate::twin::common::Common;
+use twin_runtime::linux::inbox::{Inbox, MOST as MOST_KEPT};
 use twin_runtime::linux::skb::Frame;
+use twin_runtime::memory::Fault;
 use twin_runtime::Memory;
 use x86::{MachAddr, Mfn, PAGE_SIZE};
 
@@ -15,31 +17,98 @@ pub const BOUNCE_PAGES: usize = 4;
 const ADDRESSES: usize = 12;
 const MOST: usize = BOUNCE_PAGES * PAGE_SIZE;
 
-/// What hands frames over: the card, what its twin knows, and the domain's memory.
-pub struct Source<'a, M> {
-    /// The card.
-    pub card: &'a Attached,
-    /// What is known of its buffers.
-    pub common: &'a Common,
-    /// The domain's memory.
-    pub memory: &'a M,
+/// What is on its way from a card to those who send and receive.
+#[derive(Default)]
+pub struct Passing {
+    /// Frames that have come, in the order in which they came.
+    inbox: Inbox,
+    /// What the driver is done with.
+    done: Cookies,
+}
+
+/// A card, to a session in its twin.
+pub struct OnCard<'a> {
+    /// It.
+    pub attached: &'a Attached,
+    /// What is on its way from it.
+    pub passing: &'a mut Passing,
+}
+
+impl OnCard<'_> {
+    /// The driver hands `frame` over. One that lies in a lent buffer is kept, and passed on with others; of others there is a copy, which
+    /// is passed on at once. What is longer than all that there is room for, or is not there, is lost. `true`: it is kept.
+    #[inline]
+    pub fn receive(&mut self, frame: &Frame<'_>, common: &Common, memory: &impl Memory) -> Result<bool, Fault> {
+        let inbox = &mut self.passing.inbox;
+        if !inbox.is_full() && common.with_pool(|pool| inbox.keep(pool, frame)) {
+            return Ok(true);
+        }
+        self.receive_rarely(frame, common, memory)
+    }
+
+    #[cold]
+    fn receive_rarely(&mut self, frame: &Frame<'_>, common: &Common, memory: &impl Memory) -> Result<bool, Fault> {
+        let was_full = self.passing.inbox.is_full();
+        self.pass_on(common, memory)?;
+        let inbox = &mut self.passing.inbox;
+        if was_full && common.with_pool(|pool| inbox.keep(pool, frame)) {
+            return Ok(true);
+        }
+        Source { card: self.attached, common, memory }.receive(frame);
+        Ok(false)
+    }
+
+    /// Passes on what was kept.
+    pub fn pass_on(&mut self, common: &Common, memory: &impl Memory) -> Result<(), Fault> {
+        let inbox = &mut self.passing.inbox;
+        let kept = inbox.kept();
+        if kept.is_empty() {
+            return Ok(());
+        }
+        if let Some(hooks) = hooks() {
+            let mut pieces = [NO_PIECE; MOST_KEPT];
+            for (to, kept) in pieces.iter_mut().zip(kept) {
+                *to = piece(kept.machine, kept.len as usize);
+            }
+            let mut frames = [Received { pieces: &[], is_verified: false }; MOST_KEPT];
+            for ((to, kept), piece) in frames.iter_mut().zip(kept).zip(&pieces) {
+                *to = Received {
+                    pieces: core::slice::from_ref(piece),
+                    is_verified: kept.ip_summed == CHECKSUM_UNNECESSARY,
+                };
+            }
+            (hooks.received)(self.attached.card, &frames[..kept.len().min(MOST_KEPT)]);
+        }
+        common.with_pool(|pool| inbox.let_go(pool, memory, &common.support.offsets))
+    }
+
+    /// The driver is done with a packet.
+    #[inline]
+    pub fn sent(&mut self, cookie: u64) {
+        self.passing.done.push(self.attached.card, cookie);
+    }
+
+    /// Passes everything on. What was kept and is not there any more, the next use of it finds.
+    pub fn finish(&mut self, common: &Common, memory: &impl Memory) {
+        let _ = self.pass_on(common, memory);
+        self.passing.done.flush(self.attached.card);
+    }
+}
+
+const NO_PIECE: Piece = Piece { frame: Mfn::new(0), offset: 0, len: 0 };
+
+/// What hands over a frame that is not kept: the card, what its twin knows, and the domain's memory.
+struct Source<'a, M> {
+    card: &'a Attached,
+    common: &'a Common,
+    memory: &'a M,
 }
 
 impl<M: Memory> Source<'_, M> {
-    /// The driver hands `frame` over. One that lies in a lent buffer is passed on as it is; of others, and of those whose VLAN tag the card
-    /// took out, there is a copy. What is longer than all that there is room for, or is not there, is lost.
-    pub fn receive(&self, frame: &Frame) {
+    fn receive(&self, frame: &Frame<'_>) {
         let Some(hooks) = hooks() else { return };
         let is_verified = frame.ip_summed == CHECKSUM_UNNECESSARY;
-        let lent = |len| self.common.with_pool(|pool| pool.machine_address(frame.skb, frame.mac_header, len));
-        let whole = (frame.nr_fragments == 0 && frame.tag.is_none()).then(|| lent(frame.len.into())).flatten();
-        if let Some(at) = whole {
-            return (hooks.received)(
-                self.card.card,
-                &Received { pieces: &[piece(at, frame.len as usize)], is_verified },
-            );
-        }
-        let mut pieces = [piece(0, 0); BOUNCE_PAGES];
+        let mut pieces = [NO_PIECE; BOUNCE_PAGES];
         let Some(len) = self.copy(frame) else { return };
         let mut left = len;
         let mut count = 0;
@@ -48,11 +117,11 @@ impl<M: Memory> Source<'_, M> {
             left -= left.min(PAGE_SIZE);
             count += 1;
         }
-        (hooks.received)(self.card.card, &Received { pieces: &pieces[..count], is_verified });
+        (hooks.received)(self.card.card, &[Received { pieces: &pieces[..count], is_verified }]);
     }
 
     /// Copies `frame` into pages of the hypervisor's own; how many bytes. `None`: too many, or they are not there.
-    fn copy(&self, frame: &Frame) -> Option<usize> {
+    fn copy(&self, frame: &Frame<'_>) -> Option<usize> {
         let mut done = 0;
         let (mut at, mut len) = (frame.mac_header, frame.len as usize);
         if let Some(tag) = frame.tag {
@@ -62,7 +131,7 @@ impl<M: Memory> Source<'_, M> {
             (at, len) = (at.wrapping_add(ADDRESSES as u64), len.checked_sub(ADDRESSES)?);
         }
         done = self.append(done, at, len)?;
-        for fragment in frame.fragments.get(..frame.nr_fragments)? {
+        for fragment in frame.fragments {
             let address = self.common.support.page_address(fragment.page)?.wrapping_add(fragment.offset.into());
             done = self.append(done, address, fragment.len as usize)?;
         }
@@ -94,38 +163,28 @@ fn piece(at: u64, len: usize) -> Piece {
 /// Cookies that go back together.
 const AT_ONCE: usize = 32;
 
-/// Cookies of packets that the driver is done with. They go back when there are many, or when this is dropped.
-pub struct Cookies {
-    card: Option<Card>,
+/// Cookies of packets that the driver is done with. They go back when there are many, or at the end of a session.
+#[derive(Default)]
+struct Cookies {
     list: [u64; AT_ONCE],
     count: usize,
 }
 
 impl Cookies {
-    /// Of packets that `card` sends.
-    pub fn new(card: Option<&Attached>) -> Self {
-        Self { card: card.map(|card| card.card), list: [0; AT_ONCE], count: 0 }
-    }
-
-    /// One more.
-    pub fn push(&mut self, cookie: u64) {
+    /// One more, of a packet that `card` has sent.
+    #[inline]
+    fn push(&mut self, card: Card, cookie: u64) {
         self.list[self.count] = cookie;
         self.count += 1;
         if self.count == AT_ONCE {
-            self.flush();
+            self.flush(card);
         }
     }
 
-    fn flush(&mut self) {
+    fn flush(&mut self, card: Card) {
         let count = core::mem::take(&mut self.count);
-        if let (Some(card), Some(hooks), 1..) = (self.card, hooks(), count) {
+        if let (Some(hooks), 1..) = (hooks(), count) {
             (hooks.transmitted)(card, &self.list[..count]);
         }
-    }
-}
-
-impl Drop for Cookies {
-    fn drop(&mut self) {
-        self.flush();
     }
 }

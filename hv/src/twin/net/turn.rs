@@ -3,8 +3,9 @@
 use super::attached::Attached;
 use super::lines;
 use super::link::hooks;
-use super::place::{Job, Place, Progress, Waits};
+use super::place::{Drive, Job, Place, Progress, Waits};
 use super::queue::Outgoing;
+use super::receive::OnCard;
 use crate::arch::tsc;
 use crate::cpu::Interruptible;
 use crate::guest_warn;
@@ -75,12 +76,11 @@ impl<'a> Turn<'a> {
     /// Of the card in place `number`, in an instance whose slot is the caller's. `None`: the domain is gone.
     pub fn begin(
         (number, place, loaded): (usize, &'a Place, &'a Loaded),
-        attached: &'a Attached,
-        progress: &'a mut Progress,
+        Drive { attached, progress, passing }: &'a mut Drive,
         (instance, slot): (usize, MutexGuard<'a, Slot>),
         interruptible: Interruptible<'a>,
     ) -> Option<Self> {
-        let session = Session::enter(loaded, instance, Some(attached))?;
+        let session = Session::enter(loaded, instance, Some(OnCard { attached, passing }))?;
         Some(Self { number, place, loaded, attached, progress, instance, slot, session, budget: BUDGET, interruptible })
     }
 
@@ -156,10 +156,12 @@ impl<'a> Turn<'a> {
     fn go(&mut self, begin: Begin) -> Result<(), Stop> {
         let ran = self.session.run(&mut self.slot, begin, self.interruptible.again());
         let domain = &mut self.session.domain;
+        let passed = domain.pass_on().map_err(Reason::from);
         self.progress.polls |= core::mem::take(&mut domain.polls);
         if core::mem::take(&mut domain.is_woken) {
             self.progress.send_at_ns = 0;
         }
+        self.check(passed)?;
         // The functions were looked up when the card came.
         let Ok(ended) = ran else { return self.ends(Reason::Busy) };
         match ended.how {
@@ -294,7 +296,7 @@ impl<'a> Turn<'a> {
         let what = Packet { device, header: &[], fragments: &[], checksum, segmentation: None, queue: 0, cookie };
         let prepared = self.loaded.common.support.prepare_reserved(&mut self.session.domain, skb, len, &what);
         if !self.check(prepared)? {
-            self.session.domain.done.push(cookie);
+            self.session.domain.sent(cookie);
             return Ok(());
         }
         self.call((Job::Send(packet), &self.loaded.counts.packets), self.attached.start_xmit, [skb, device])
@@ -315,7 +317,7 @@ impl<'a> Turn<'a> {
         loop {
             let Some(packet) = self.place.queue.lock().next_before(now.saturating_sub(MOST_NS)) else { break };
             self.loaded.common.with_pool(|pool| pool.unreserve(packet.skb));
-            self.session.domain.done.push(packet.cookie);
+            self.session.domain.sent(packet.cookie);
         }
     }
 
@@ -336,7 +338,7 @@ impl<'a> Turn<'a> {
             None => false,
         };
         let found = common.with_pool(|pool| pool.reclaim(domain, &common.support.offsets, keep));
-        cookies[..count].iter().for_each(|cookie| domain.done.push(*cookie));
+        cookies[..count].iter().for_each(|cookie| domain.sent(*cookie));
         self.check(found.map_err(Reason::from)).map(|_| ())
     }
 

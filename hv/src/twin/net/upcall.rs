@@ -1,6 +1,6 @@
 //! A card's invocations that wait for functions of the domain: the domain fetches what they wait for, and goes on with them.
 
-use super::place::{want, wanted, Drive, PLACES};
+use super::place::{want, wanted, PLACES};
 use super::turn::{Stop, Turn};
 use crate::cpu::Interruptible;
 use crate::domain::Domain;
@@ -29,7 +29,8 @@ pub fn resume(loaded: &Loaded, call: &mut TwinCall, interruptible: Interruptible
     let (number, instance) = (call.twin as usize, call.instance as usize);
     let place = &PLACES[number];
     let mut drive = place.drive.lock();
-    let Some(Drive { attached, progress }) = drive.as_deref_mut() else { return Ok(false) };
+    let Some(drive) = drive.as_deref_mut() else { return Ok(false) };
+    let progress = &mut drive.progress;
     let Some(waits) = progress.waits.take_if(|waits| waits.instance == instance) else { return Ok(false) };
     let slot = loaded.instances[instance].slot.lock();
     let is_fetched = slot.waiting.as_ref().is_some_and(|waiting| waiting.to_fetch.is_none());
@@ -37,7 +38,7 @@ pub fn resume(loaded: &Loaded, call: &mut TwinCall, interruptible: Interruptible
         progress.waits = Some(waits);
         return Err(Errno::EBUSY);
     }
-    let turn = Turn::begin((number, place, loaded), attached, progress, (instance, slot), interruptible);
+    let turn = Turn::begin((number, place, loaded), drive, (instance, slot), interruptible);
     let ended = turn.ok_or(Errno::ENOENT)?.resume(call.result);
     (call.result, call.detail, call.original, call.offset, call.steps) = (0, 0, 0, 0, 0);
     call.reason = reason::RETURNED;
