@@ -2,4 +2,5 @@
 
 pub mod checksum;
 pub mod headers;
+pub mod merge;
 pub mod segment;

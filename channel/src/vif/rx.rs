@@ -61,6 +61,12 @@ impl<P: SharedPage> RxQueue<P> {
         self.ring.page()
     }
 
+    /// Does the guest take a packet of this kind that is to be cut?
+    #[inline]
+    pub fn takes(&self, kind: GsoKind) -> bool {
+        self.accepts.gso(kind)
+    }
+
     /// What ended it, if it has ended.
     pub fn fatal(&self) -> Option<RingError> {
         self.dead

@@ -4,10 +4,11 @@ use super::access::{Bytes, Held};
 use super::uplink::Passed;
 use super::vif::{at_port, Rx};
 use super::{switch, traffic, uplink};
-use crate::domain::DomainRef;
+use crate::domain::{Domain, DomainRef};
 use crate::sync::FairGuard;
 use crate::twin::net::{Card, Piece, Received};
 use ::channel::card::arrival::Arrival;
+use ::channel::offload::merge::Merger;
 use ::channel::packet::{Fragment, View};
 use ::channel::switch::{Forward, PortId, Table};
 use ::channel::vif::rx::Progress;
@@ -27,11 +28,14 @@ pub fn received(card: Card, frames: &[Received<'_>]) {
         let forward = view.as_ref().map(|view| table.forward(from, view.header));
         let is_passed = match (view, forward) {
             (Some(view), Some(Forward::To(port))) => {
-                give(&mut receiver, &view, port, switch, &table);
+                let whole = frame.pieces.first().filter(|_| frame.is_verified && frame.pieces.len() == 1).map(held);
+                to(&mut receiver, port, switch, &table, |receiver| receiver.give(&view, whole));
                 true
             }
             (Some(view), Some(Forward::Flood)) => {
-                table.others(from).for_each(|port| give(&mut receiver, &view, port.id, switch, &table));
+                for port in table.others(from) {
+                    to(&mut receiver, port.id, switch, &table, |receiver| receiver.give(&view, None));
+                }
                 true
             }
             _ => false,
@@ -50,6 +54,8 @@ struct Receiver {
     port: PortId,
     guest: DomainRef,
     side: FairGuard<'static, Option<Box<Rx>>>,
+    /// Segments that wait for others.
+    merger: Merger<Held>,
 }
 
 impl Receiver {
@@ -61,29 +67,63 @@ impl Receiver {
         if rx.line.switch != switch || rx.joined > table.generation() {
             return None;
         }
-        Some(Self { port, guest: rx.line.guest()?, side })
+        Some(Self { port, guest: rx.line.guest()?, side, merger: Merger::default() })
+    }
+
+    /// A frame is his, if there is room now. Where a card has found the checksum right and `whole` says where all of it lies, it may be put
+    /// together with others.
+    #[inline]
+    fn give(&mut self, view: &View<'_, Held>, whole: Option<Fragment<Held>>) {
+        let Some(rx) = self.side.as_deref_mut() else { return };
+        let merger = &mut self.merger;
+        let is_in = |merger: &mut Merger<Held>, rx: &Rx| {
+            whole.is_some_and(|whole| merger.add(view.header, whole, |kind| rx.queue.takes(kind)))
+        };
+        if is_in(merger, rx) {
+            return;
+        }
+        if !merger.is_empty() {
+            put_merged(rx, &self.guest, merger);
+            if is_in(merger, rx) {
+                return;
+            }
+        }
+        put(rx, &self.guest, view);
     }
 }
 
 impl Drop for Receiver {
     fn drop(&mut self) {
         if let Some(rx) = self.side.as_deref_mut() {
+            put_merged(rx, &self.guest, &mut self.merger);
             traffic::show(rx, &self.guest);
         }
     }
 }
 
-/// A frame goes to a port, if there is room now; `receiver` had the one before.
+fn put_merged(rx: &mut Rx, guest: &Domain, merger: &mut Merger<Held>) {
+    if let Some(view) = merger.view() {
+        put(rx, guest, &view);
+        merger.clear();
+    }
+}
+
 #[inline]
-fn give(receiver: &mut Option<Receiver>, view: &View<'_, Held>, port: PortId, switch: u32, table: &Table) {
+fn put(rx: &mut Rx, guest: &Domain, view: &View<'_, Held>) {
+    // Whatever waits: those are others' packets, and who keeps many of them waiting must not keep the network away.
+    let is_done = traffic::put(rx, guest, view, &mut Progress::default());
+    rx.queue.stats.dropped += u64::from(!is_done);
+}
+
+/// Does something for whoever is at a port; `receiver` had the frame before.
+#[inline]
+fn to(receiver: &mut Option<Receiver>, port: PortId, switch: u32, table: &Table, work: impl FnOnce(&mut Receiver)) {
     if receiver.as_ref().is_none_or(|receiver| receiver.port != port) {
         // Of two one is locked at a time.
         *receiver = None;
         *receiver = Receiver::at(port, switch, table);
     }
-    let Some(Receiver { guest, side, .. }) = receiver else { return };
-    let Some(rx) = side.as_deref_mut() else { return };
-    // Whatever waits: those are others' packets, and who keeps many of them waiting must not keep the network away.
-    let is_done = traffic::put(rx, guest, view, &mut Progress::default());
-    rx.queue.stats.dropped += u64::from(!is_done);
+    if let Some(receiver) = receiver {
+        work(receiver);
+    }
 }
