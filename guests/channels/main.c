@@ -1,7 +1,7 @@
 /*
- * Device channels: front ends are plugged into the hypervisor's own switch, packets go from one to the other byte for byte, what
- * front ends do wrong harms nobody else, nothing stays when interfaces or their domains go, and strangers are reached by the
- * switch's way out.
+ * Device channels: front ends are plugged into the hypervisor's own switch, packets go from one to the other byte for byte, a busy
+ * sender need not notify of each, what front ends do wrong harms nobody else, nothing stays when interfaces or their domains go, and
+ * strangers are reached by the switch's way out.
  * (cpus: 2) (shares: fronts) (differs: stock Xen has no switch)
  */
 #include "front.h"
@@ -214,6 +214,8 @@ void test_main(void)
 	refused();
 	events();
 	bad_requests();
+	busy(&a, &b);
+	check_quiet("a busy sender");
 	rates();
 	audit();
 	disconnect_front(&a);

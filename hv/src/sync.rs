@@ -25,6 +25,8 @@ pub type Mutex<T> = spin::mutex::SpinMutex<T, Relax>;
 pub type MutexGuard<'a, T> = spin::mutex::SpinMutexGuard<'a, T>;
 /// A spinning readers-writer lock.
 pub type RwLock<T> = spin::rwlock::RwLock<T, Relax>;
+/// Holds an [`RwLock`] with others.
+pub type RwLockReadGuard<'a, T> = spin::rwlock::RwLockReadGuard<'a, T>;
 /// Holds an [`RwLock`] alone.
 pub type RwLockWriteGuard<'a, T> = spin::rwlock::RwLockWriteGuard<'a, T, Relax>;
 /// A value that is set once.

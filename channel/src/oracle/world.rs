@@ -24,8 +24,9 @@ use crate::vif::backlog::{Backlog, MAX_BYTES, MAX_PACKETS};
 use crate::vif::credit::Credit;
 use crate::vif::features::Accepts;
 use crate::vif::journal::Token;
+use crate::vif::pace::LATE_NS;
 use crate::vif::rx::{Delivered, Progress, RxQueue};
-use crate::vif::tx::{Take, TxQueue};
+use crate::vif::tx::{Left, Take, TxQueue};
 use core::sync::atomic::Ordering::SeqCst;
 use hv_core::evtchn::oracle::TestPage;
 use std::collections::{BTreeMap, VecDeque};
@@ -217,7 +218,7 @@ impl World {
     }
 
     fn wake(&mut self, guest: usize) {
-        self.interfaces[guest].awake.get_or_insert(0);
+        self.interfaces[guest].awake = Some(0);
     }
 
     /// The front end looks at its rings, if it was told to.
@@ -301,9 +302,10 @@ impl World {
             let taken = tx.take(&mut front.guest, &self.memory, self.now, &mut self.packet);
             match taken {
                 Ok(Take::Packet(token)) => self.taken(sender, token),
-                Ok(Take::Nothing) => match self.interfaces[sender].tx.ask_for_event() {
-                    Ok(true) => {}
-                    Ok(false) => self.interfaces[sender].awake = None,
+                Ok(Take::Nothing) => match self.interfaces[sender].tx.leave(self.now, true) {
+                    Ok(Left::Work) => {}
+                    Ok(Left::Asleep) => self.interfaces[sender].awake = None,
+                    Ok(Left::Late) => self.interfaces[sender].awake = Some(self.now + LATE_NS),
                     Err(_) => self.reconnect(sender),
                 },
                 Ok(Take::NoCredit { until }) => {

@@ -10,6 +10,7 @@
 
 use super::credit::Credit;
 use super::journal::{About, Entry, Journal, Token};
+use super::pace::Pace;
 use super::request::{Extras, Slot};
 use super::stats::TxStats;
 use crate::grants::{Frames, Grants};
@@ -62,6 +63,17 @@ pub struct Multicast {
     nr_extra: u16,
 }
 
+/// How [`TxQueue::leave`] leaves a ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Left {
+    /// It does not: there are requests.
+    Work,
+    /// The guest notifies of its next request.
+    Asleep,
+    /// The guest notifies only of one of its next: the ring is to be looked at within [`LATE_NS`](super::pace::LATE_NS).
+    Late,
+}
+
 /// There is no packet with this token that waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadToken;
@@ -76,14 +88,20 @@ pub struct TxQueue<P, F> {
     pub credit: Credit,
     /// What it has sent.
     pub stats: TxStats,
+    pace: Pace,
+    /// Requests taken so far when it was left last.
+    left_at: u32,
     dead: Option<Fatal>,
 }
 
 impl<P: SharedPage, F: Copy + Default> TxQueue<P, F> {
     /// Takes up the ring in `page`.
     pub fn attach(page: P, credit: Credit) -> Result<Self, RingError> {
+        let ring = BackRing::attach(page)?;
         Ok(TxQueue {
-            ring: BackRing::attach(page)?,
+            left_at: ring.req_cons(),
+            pace: Pace::default(),
+            ring,
             journal: Journal::default(),
             slots: [Entry::default(); MAX_SLOTS],
             credit,
@@ -325,13 +343,22 @@ impl<P: SharedPage, F: Copy + Default> TxQueue<P, F> {
         self.ring.push()
     }
 
-    /// To be called before the ring is left alone: asks for an event at the next request. `true`: there is one already.
+    /// To be called before the ring is left alone, at time `now` (ns): asks for an event at the next request, or, of a guest that is busy
+    /// sending and if `may_be_late`, at one of the next.
     #[inline]
-    pub fn ask_for_event(&mut self) -> Result<bool, Fatal> {
+    pub fn leave(&mut self, now: u64, may_be_late: bool) -> Result<Left, Fatal> {
         if let Some(fatal) = self.dead {
             return Err(fatal);
         }
-        Ok(self.ring.ask_for_event(1)?)
+        let mut pace = self.pace;
+        let taken = self.ring.req_cons().wrapping_sub(self.left_at);
+        let ahead = pace.looked(taken, now);
+        let ahead = if may_be_late { ahead } else { 1 };
+        if self.ring.ask_for_event(ahead)? {
+            return Ok(Left::Work);
+        }
+        (self.pace, self.left_at) = (pace, self.ring.req_cons());
+        Ok(if ahead > 1 { Left::Late } else { Left::Asleep })
     }
 
     /// Gives back all grants of packets that wait, without an answer: the guest has closed its end, or is gone. No device

@@ -143,28 +143,37 @@ void make_frame(const u8 *to, const u8 *from, u32 len, u32 seed)
 	frame[12] = 0x88, frame[13] = 0xb5;
 }
 
-void put_slot(struct front *front, u32 gref, u32 offset, u32 flags, u32 size)
+static void write_slot(struct front *front, u32 at, u32 gref, u32 offset, u32 flags, u32 size)
 {
-	u32 at = front->tx->req_prod;
 	volatile struct tx_slot *slot = &front->tx->tx[at % SLOTS];
 	slot->request.gref = gref;
 	slot->request.offset = offset;
 	slot->request.flags = flags;
 	slot->request.id = at % SLOTS;
 	slot->request.size = size;
+}
+
+void put_slot(struct front *front, u32 gref, u32 offset, u32 flags, u32 size)
+{
+	u32 at = front->tx->req_prod;
+	write_slot(front, at, gref, offset, flags, size);
 	__atomic_store_n(&front->tx->req_prod, at + 1, __ATOMIC_RELEASE);
 }
 
 void put(struct front *front, u32 len, u32 piece)
 {
-	for (u32 at = 0, n = 0; at < len; at += piece, n++) {
+	u32 n = 0, first = front->tx->req_prod;
+	for (u32 at = 0; at < len; at += piece, n++) {
 		/* Pieces are beside each other if they are more than there are pages. */
 		bool are_many = len > piece * NR_TX_DATA;
 		u32 now = len - at < piece ? len - at : piece, offset = are_many ? n / NR_TX_DATA * piece : (PAGE - now) / 2;
 		memcpy(front->page[TX_DATA + n % NR_TX_DATA] + offset, frame + at, now);
 		/* The first slot has the whole length. */
-		put_slot(front, front->first_ref + TX_DATA + n % NR_TX_DATA, offset, at + now < len ? MORE_DATA : 0, at ? now : len);
+		u32 gref = front->first_ref + TX_DATA + n % NR_TX_DATA;
+		write_slot(front, first + n, gref, offset, at + now < len ? MORE_DATA : 0, at ? now : len);
 	}
+	/* The hypervisor may look at any time: it sees all of a packet or nothing. */
+	__atomic_store_n(&front->tx->req_prod, first + n, __ATOMIC_RELEASE);
 }
 
 s64 kick_tx(struct front *front)

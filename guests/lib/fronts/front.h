@@ -138,6 +138,7 @@ void clear_pending(u32 port);
 void hostile_front_ends(void);
 void domains_die(void);
 void beside(void);
+void busy(struct front *from, struct front *to);
 void outside(void);
 void measure(void);
 #endif

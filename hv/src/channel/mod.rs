@@ -2,7 +2,8 @@
 //!
 //! The control domain's daemon plugs an interface in ([`connect`]): from then on the hypervisor holds both rings by the guest's
 //! grants and its ports as the other end. When the guest notifies, what it has sent is passed on in the notifying vCPU's time
-//! ([`traffic`]), in portions between which the CPU does other work; nothing is mapped, no other domain runs. What is decided about
+//! ([`traffic`]), in portions between which the CPU does other work; one that sends a lot notifies only now and then ([`late`]). Nothing is
+//! mapped, no other domain runs. What is decided about
 //! a packet is decided in the crate `channel`; here are locks, time, grants and events. What is promised is `docs/channels.md`.
 //!
 //! Each interface has two locks, one for each direction, in places that are there for ever:
@@ -19,6 +20,7 @@ mod access;
 mod cards;
 mod connect;
 mod inlet;
+mod late;
 mod recount;
 mod status;
 mod switch;
@@ -39,7 +41,7 @@ use traffic::Budget;
 
 /// Device channels get their time, and hear of network cards.
 pub fn install() {
-    run::install_channel_work(timed::work);
+    run::install_channel_work(timed::work, late::work);
     net::install(net::Hooks {
         attached: cards::attached,
         detached: cards::detached,

@@ -5,20 +5,27 @@ use super::traffic::{self, Budget, TICK_NS};
 use super::uplink;
 use super::vif::{Handle, VIFS};
 use crate::sched::timers;
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 /// Until what is left over is gone on with, in ns. Guests run meanwhile.
 pub const REST_NS: u64 = 100_000;
 
-/// Where it is begun; held by whoever works, or wants nobody to.
+/// Who works reads it; who wants nobody to writes it.
+static STILL: RwLock<()> = RwLock::new(());
+/// Where it is begun; held by whoever looks at all places.
 static FROM: Mutex<usize> = Mutex::new(0);
 /// Places that have ever been in use are below.
 static USED: AtomicUsize = AtomicUsize::new(0);
 
 /// Nothing is done here as long as the result lives. (For the audit.)
-pub fn hold_still() -> MutexGuard<'static, usize> {
-    FROM.lock()
+pub fn hold_still() -> RwLockWriteGuard<'static, ()> {
+    STILL.write()
+}
+
+/// Something may be done here as long as the result lives. `None`: nothing may, now.
+pub fn try_work() -> Option<RwLockReadGuard<'static, ()>> {
+    STILL.try_read()
 }
 
 /// A place is in use from now on.
@@ -33,7 +40,9 @@ pub fn places() -> usize {
 
 /// The timer has fired at `now` (ns).
 pub fn work(now: u64) {
-    let Some(mut from) = FROM.try_lock() else { return timers::arm_channels(now.saturating_add(REST_NS)) };
+    let later = || timers::arm_channels(now.saturating_add(REST_NS));
+    let Some(_works) = try_work() else { return later() };
+    let Some(mut from) = FROM.try_lock() else { return later() };
     let mut budget = Budget::default();
     let mut next = u64::MAX;
     let places = places();

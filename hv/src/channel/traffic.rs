@@ -2,7 +2,7 @@
 
 use super::access::{Bytes, Held};
 use super::vif::{at_port, Handle, Item, Rx, Sides, Tx};
-use super::{switch, uplink};
+use super::{late, switch, uplink};
 use crate::arch::tsc;
 use crate::domain::Domain;
 use crate::sched::timers;
@@ -10,7 +10,7 @@ use ::channel::packet::View;
 use ::channel::switch::{Forward, PortId, Table};
 use ::channel::vif::journal::Token;
 use ::channel::vif::rx::{Delivered, Progress};
-use ::channel::vif::tx::Take;
+use ::channel::vif::tx::{Left, Take};
 use xen_abi::io::netif::XEN_NETIF_TX_RING_SIZE;
 
 /// What a portion of work may cost, in bytes that are copied.
@@ -66,11 +66,18 @@ fn take_all(tx: &mut Tx, guest: &Domain, table: &Table, budget: &mut Budget) -> 
     while !budget.is_spent() {
         match tx.queue.take(&mut tx.line.grants(guest), &Bytes, now, &mut tx.packet) {
             Ok(Take::Packet(token)) => pass_on(tx, guest, table, token, now, budget),
-            Ok(Take::Nothing) => match tx.queue.ask_for_event() {
-                Ok(true) => budget.spend(0),
-                Ok(false) => return false,
-                Err(_) => return ended(tx),
-            },
+            Ok(Take::Nothing) => {
+                let place = late::place_for(tx.line.handle);
+                match (tx.queue.leave(now, place.is_some()), place) {
+                    (Ok(Left::Work), _) => budget.spend(0),
+                    (Ok(Left::Late), Some(place)) => {
+                        late::put_off(place, tx.line.handle, now);
+                        return false;
+                    }
+                    (Ok(_), _) => return false,
+                    (Err(_), _) => return ended(tx),
+                }
+            }
             Ok(Take::Refused) => budget.spend(0),
             Ok(Take::Multicast(change)) => {
                 // Groups are not filtered, so its wish is met whatever it is.

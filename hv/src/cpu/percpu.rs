@@ -81,6 +81,8 @@ pub struct CpuInfo {
     pub sections: AtomicU32,
     /// How deep such sections are nested.
     pub section_depth: Cell<u32>,
+    /// It is to look at interfaces of guests when its vCPU goes to sleep.
+    pub looks_after: Cell<bool>,
 }
 
 const _: () = assert!((offset_of!(CpuInfo, guest_regs) + offset_of!(CpuUserRegs, es)) % 16 == 0);

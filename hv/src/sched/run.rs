@@ -18,10 +18,13 @@ use xen_abi::regs::CpuUserRegs;
 
 /// What device channels do when their timer fires, at a time in ns. They lie above, so it is installed.
 static CHANNEL_WORK: Once<fn(u64)> = Once::new();
+/// What is done for the interfaces that this CPU looks after.
+static SENDER_WORK: Once<fn()> = Once::new();
 
-/// Says what is done when the timer of device channels fires.
-pub fn install_channel_work(work: fn(u64)) {
+/// Says what is done when the timer of device channels fires, and for the interfaces that a CPU looks after.
+pub fn install_channel_work(work: fn(u64), for_senders: fn()) {
     CHANNEL_WORK.call_once(|| work);
+    SENDER_WORK.call_once(|| for_senders);
 }
 
 /// What twins' network cards do when they have something to do. They lie above, so it is installed.
@@ -47,6 +50,10 @@ fn do_work(me: &CpuInfo, interruptible: Interruptible<'_>) -> bool {
         let now = tsc::now_ns();
         timers::expire(now, |due| fire(due, now));
     }
+    // Before cards, which then send what is found.
+    if me.looks_after.get() && vcpu::current(me).is_some_and(|v| !v.is_runnable()) {
+        look_at_senders();
+    }
     // Expiring timers may have asked for it.
     if (work | me.pending.load(Ordering::Acquire)) & pending::CARDS != 0 {
         me.pending.fetch_and(!pending::CARDS, Ordering::AcqRel);
@@ -65,11 +72,19 @@ fn do_work(me: &CpuInfo, interruptible: Interruptible<'_>) -> bool {
     (work | me.pending.load(Ordering::Acquire)) & pending::SCHEDULE != 0
 }
 
+/// Interfaces whose guests do not notify each time are looked at.
+fn look_at_senders() {
+    if let Some(work) = SENDER_WORK.get() {
+        work();
+    }
+}
+
 /// A timer has come to its time.
 fn fire(due: Due<'_>, now: u64) {
     match due {
         Due::IrqRelease => irq::guest::expire(),
         Due::Cards => this_cpu().raise(pending::CARDS),
+        Due::Senders => look_at_senders(),
         Due::Channels => {
             if let Some(work) = CHANNEL_WORK.get() {
                 work(now);

@@ -32,6 +32,8 @@ const IRQ_RELEASE: TimerId = MAX_VCPUS_TOTAL as u32 * KINDS;
 const CHANNELS: TimerId = IRQ_RELEASE + 1;
 /// The timer of twins' network cards.
 const CARDS: TimerId = CHANNELS + 1;
+/// The timer of each CPU at which it looks at the interfaces that it looks after.
+const SENDERS: TimerId = CARDS + 1;
 
 /// A CPU's timers, and when its current vCPU's turn ends.
 struct CpuTimers {
@@ -50,7 +52,7 @@ fn of(cpu: u32) -> &'static CpuTimers {
 /// Sets up the running CPU's timers.
 pub fn init_cpu() {
     TIMERS[this_cpu().cpu as usize].call_once(|| CpuTimers {
-        queue: Mutex::new(TimerQueue::new(CARDS + 1)),
+        queue: Mutex::new(TimerQueue::new(SENDERS + 1)),
         slice_end_ns: AtomicU64::new(u64::MAX),
         armed_ns: AtomicU64::new(u64::MAX),
     });
@@ -93,6 +95,11 @@ pub fn arm_channels(deadline_ns: u64) {
 /// [`Due::Cards`] is due at `deadline_ns`, or earlier if it was to be.
 pub fn arm_cards(deadline_ns: u64) {
     arm_by(CARDS, deadline_ns);
+}
+
+/// [`Due::Senders`] is due on this CPU at `deadline_ns`, or earlier if it was to be.
+pub fn arm_senders(deadline_ns: u64) {
+    arm_by(SENDERS, deadline_ns);
 }
 
 fn arm_by(timer: TimerId, deadline_ns: u64) {
@@ -174,6 +181,8 @@ pub enum Due<'a> {
     Channels,
     /// Twins' network cards have something to do.
     Cards,
+    /// This CPU is to look at the interfaces that it looks after.
+    Senders,
     /// A vCPU's, which was to fire at `deadline_ns`.
     Vcpu { v: &'a Vcpu, kind: Kind, deadline_ns: u64 },
 }
@@ -198,6 +207,10 @@ pub fn expire(now: u64, act: impl Fn(Due<'_>)) {
         }
         if timer == CARDS {
             act(Due::Cards);
+            continue;
+        }
+        if timer == SENDERS {
+            act(Due::Senders);
             continue;
         }
         let Some(v) = sched::vcpu_in_slot((timer / KINDS) as usize, &section) else { continue };
