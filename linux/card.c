@@ -14,6 +14,9 @@
 #define MAX_PORTS (1U << 17)
 /* Of half a millisecond or more. */
 #define DETACH_TRIES 4000
+/* A packet of a guest is as long as this at most, and is cut into so many segments at most. */
+#define LONGEST 65536
+#define MOST_SEGMENTS 256
 
 /* What the hypervisor reads during the call. */
 struct lists {
@@ -33,8 +36,9 @@ static u32 port_of(u32 irq)
 	return 0;
 }
 
-static u32 flags_of(netdev_features_t features)
+static u32 flags_of(const struct net_device *dev)
 {
+	netdev_features_t features = dev->features;
 	u32 flags = 0;
 
 	if (features & (NETIF_F_HW_CSUM | NETIF_F_IP_CSUM))
@@ -43,6 +47,9 @@ static u32 flags_of(netdev_features_t features)
 		flags |= TWIN_CHECKSUM_V6;
 	if (features & NETIF_F_SG)
 		flags |= TWIN_SG;
+	/* Guests' packets are as long as any, and cannot be told that a card wants shorter ones. */
+	if (dev->gso_max_size < LONGEST || dev->gso_max_segs < MOST_SEGMENTS)
+		return flags;
 	if (features & NETIF_F_TSO)
 		flags |= TWIN_GSO_TCPV4;
 	if (features & NETIF_F_TSO6)
@@ -67,7 +74,7 @@ static int fill(struct lists *lists, struct twin *twin, const struct tandem_atta
 		.nr_queues = dev->real_num_tx_queues,
 		.queue_stride = sizeof(*dev->_tx),
 		.nr_irqs = wanted->nr_irqs,
-		.flags = flags_of(dev->features),
+		.flags = flags_of(dev),
 		.port = twin->port,
 		.max_frame = dev->mtu + dev->hard_header_len,
 	};

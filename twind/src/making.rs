@@ -17,6 +17,8 @@ use twin_runtime::linux::Routine;
 const MASK_BITS: u32 = 47;
 /// Buffers of a kind that are lent beside what lies in the card's rings.
 const BUFFERS: u32 = 512;
+/// Pages for what does not fit into a buffer, of packets to send: of these a whole one needs 16.
+const PAGES: u32 = 512;
 
 /// What was found in the running kernel.
 pub struct Found {
@@ -87,12 +89,12 @@ fn offsets(kernel: &Running) -> Result<Vec<u32>, String> {
     members.chain(sizes).map(|place| narrow(place?)).collect()
 }
 
-/// Buffers to lend: for packets to send, for the driver to build received ones around its own, and to receive into. What the driver
-/// never asks for is not lent.
+/// Buffers to lend: for packets to send, for the driver to build received ones around its own, and to receive into or to send what is
+/// longer. What the driver never asks for is not lent.
 fn buffers(found: &Found) -> [u32; 3] {
     let imports = |routine| found.output.imports.iter().any(|(name, _)| Routine::by_name(name) == Some(routine));
     let count = |is_wanted: bool| if is_wanted { BUFFERS } else { 0 };
-    [BUFFERS, count(imports(Routine::BuildSkb)), count(imports(Routine::AllocFragment))]
+    [BUFFERS, count(imports(Routine::BuildSkb)), count(imports(Routine::AllocFragment)) + PAGES]
 }
 
 /// Loads this image of the twin that was found, and lends it buffers. Errors: in words.

@@ -7,6 +7,9 @@ use crate::packet::{View, HEADER_BYTES};
 use crate::vif::features::Accepts;
 use crate::vif::rx::Progress;
 
+/// Bytes of a page.
+const PAGE: u16 = 4096;
+
 /// What a card takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Takes {
@@ -21,9 +24,10 @@ pub trait Card<F> {
     /// Room for a frame. Dropped, it is given back.
     type Room;
 
-    /// Room for so many bytes, if there is any now.
-    fn reserve(&mut self, bytes: u32) -> Option<Self::Room>;
-    /// Sends a frame, whose checksum may be blank if the card completes it. It fits into the room.
+    /// Room for a frame, if there is any now.
+    fn reserve(&mut self, frame: &View<'_, F>) -> Option<Self::Room>;
+    /// Sends a frame of the length for which the room is. Its checksum may be blank if the card completes it, and it may be one for many if
+    /// the card cuts it.
     fn send(&mut self, room: Self::Room, frame: &View<'_, F>);
 }
 
@@ -46,10 +50,13 @@ pub fn send<F: Copy, C: Card<F>>(
     frames: &impl Frames<F>,
     progress: &mut Progress,
 ) -> Sent {
-    if view.gso.is_none_or(|gso| takes.accepts.gso(gso.kind)) {
-        return send_one(card, takes, view, frames);
-    }
+    let Some(gso) = view.gso else { return send_one(card, takes, view, frames) };
     let Some(cutter) = Cutter::new(*view) else { return Sent::Unfit };
+    if takes.accepts.gso(gso.kind) && progress.segments == 0 && cutter.is_plain(takes.max_frame) {
+        let Some(room) = card.reserve(view) else { return Sent::NoRoom };
+        card.send(room, view);
+        return Sent::Done;
+    }
     let mut buffer = [0; HEADER_BYTES];
     while progress.segments < cutter.nr_segments() {
         match send_one(card, takes, &cutter.segment(progress.segments, &mut buffer), frames) {
@@ -60,12 +67,28 @@ pub fn send<F: Copy, C: Card<F>>(
     Sent::Done
 }
 
+/// Copies what is behind a frame's header into `pages`, each of which is filled before the next.
+pub fn spread<F: Copy>(frame: &View<'_, F>, frames: &impl Frames<F>, pages: &[F]) {
+    let mut pages = pages.iter();
+    let (mut page, mut at) = (pages.next(), 0);
+    for mut piece in frame.pieces() {
+        while let Some(to) = page.filter(|_| piece.len > 0) {
+            let len = piece.len.min(PAGE - at);
+            frames.copy(piece.frame, piece.offset, *to, at, len);
+            (piece.offset, piece.len, at) = (piece.offset + len, piece.len - len, at + len);
+            if at == PAGE {
+                (page, at) = (pages.next(), 0);
+            }
+        }
+    }
+}
+
 fn send_one<F: Copy, C: Card<F>>(card: &mut C, takes: &Takes, view: &View<'_, F>, frames: &impl Frames<F>) -> Sent {
     if view.is_empty() || view.len() > takes.max_frame {
         return Sent::Unfit;
     }
     // First, because a sum that nobody needs is dear.
-    let Some(room) = card.reserve(view.len()) else { return Sent::NoRoom };
+    let Some(room) = card.reserve(view) else { return Sent::NoRoom };
     if takes.accepts.checksum(view) {
         card.send(room, view);
         return Sent::Done;

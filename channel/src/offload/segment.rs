@@ -1,12 +1,16 @@
 //! Cutting a TCP packet that is one for many into segments, as a network card would.
 
 use super::checksum::{pseudo_header, sum};
-use super::headers::{parse, Headers, L4};
-use crate::packet::{Checksum, Gso, View, HEADER_BYTES};
+use super::headers::{parse, Headers, ETH_HEADER, L4};
+use crate::packet::{Checksum, Gso, GsoKind, View, HEADER_BYTES};
 
 const FIN: u8 = 0x01;
 const PSH: u8 = 0x08;
 const CWR: u8 = 0x80;
+/// Payload of segments below which there are more of them than a card should be asked for at once.
+const MIN_SIZE: u32 = 256;
+/// An IPv6 header without extensions.
+const IPV6_HEADER: usize = 40;
 
 /// A packet and where it is to be cut.
 #[derive(Clone, Copy, Debug)]
@@ -33,6 +37,22 @@ impl<'a, F: Copy> Cutter<'a, F> {
     /// Number of segments; at least 1.
     pub fn nr_segments(&self) -> u32 {
         self.payload.div_ceil(self.size).max(1)
+    }
+
+    /// May a card, which sends no frame longer than `max_frame` bytes, be asked to cut it? Whatever is unusual is cut here: what its headers
+    /// and its sender say of it differs, there are tags or extension headers, segments are tiny, or there is only one.
+    pub fn is_plain(&self, max_frame: u32) -> bool {
+        let Headers { is_v6, l3, l4, protocol, payload } = self.headers;
+        let is_v6_packet = self.view.gso.is_some_and(|gso| gso.kind == GsoKind::TcpV6);
+        let is_blank = match self.view.checksum {
+            Checksum::Blank { start, field } => (start.into(), field.into()) == (l4, l4 + protocol.field()),
+            _ => false,
+        };
+        let has_plain_headers = l3 == ETH_HEADER && (!is_v6 || l4 == l3 + IPV6_HEADER);
+        let has_plain_segments = self.size >= MIN_SIZE
+            && self.payload > self.size
+            && u32::try_from(payload).is_ok_and(|headers| headers.saturating_add(self.size) <= max_frame);
+        is_v6 == is_v6_packet && is_blank && has_plain_headers && has_plain_segments
     }
 
     /// Segment `i`. Its headers are made in `buffer`. Its checksum is blank.

@@ -701,8 +701,8 @@ struct Out<'a> {
 impl frames::Card<u32> for Out<'_> {
     type Room = u32;
 
-    fn reserve(&mut self, bytes: u32) -> Option<u32> {
-        (self.card.len() < CARD_ROOM).then_some(bytes)
+    fn reserve(&mut self, frame: &View<'_, u32>) -> Option<u32> {
+        (self.card.len() < CARD_ROOM).then_some(frame.len())
     }
 
     fn send(&mut self, room: u32, frame: &View<'_, u32>) {

@@ -12,11 +12,12 @@ use super::vif::{Handle, Item, Tx, MAX_VIFS};
 use crate::arch::tsc;
 use crate::sched::timers;
 use crate::sync::FairMutex;
-use crate::twin::net::{self, Card, Slot, MAX_CARDS};
+use crate::twin::net::{self, About, Card, Need, Segments, Slot, MAX_CARDS};
 use ::channel::card::frames::{self, Sent, Takes};
 use ::channel::card::turns::Turns;
 use ::channel::grants::Frames;
-use ::channel::packet::{Checksum, View};
+use ::channel::offload::segment::Cutter;
+use ::channel::packet::{Checksum, Gso, GsoKind, View};
 use ::channel::switch::PortId;
 use ::channel::vif::features::Accepts;
 use ::channel::vif::journal::Token;
@@ -57,8 +58,15 @@ static USED: AtomicUsize = AtomicUsize::new(0);
 impl Uplink {
     /// One without a switch. ENOMEM.
     pub fn new(card: Card, takes: &net::Takes) -> Result<Box<Self>, Errno> {
-        let accepts = Accepts { csum_v4: takes.checksum_v4, csum_v6: takes.checksum_v6, ..Accepts::default() };
-        let takes = Takes { max_frame: takes.max_frame.min(PAGE_SIZE as u32), accepts };
+        let accepts = Accepts {
+            sg: takes.pages,
+            gso_v4: takes.segments_v4,
+            gso_v6: takes.segments_v6,
+            csum_v4: takes.checksum_v4,
+            csum_v6: takes.checksum_v6,
+        };
+        let longest = if takes.pages { u16::MAX.into() } else { PAGE_SIZE as u32 };
+        let takes = Takes { max_frame: takes.max_frame.min(longest), accepts };
         let waiting = Turns::new(MAX_VIFS, tsc::now_ns()).map_err(|_| Errno::ENOMEM)?;
         Ok(Box::new(Self { card, takes, link: None, waiting, sent: Passed::default(), received: Passed::default() }))
     }
@@ -84,7 +92,8 @@ impl Uplink {
     fn send(&mut self, tx: &mut Tx, item: &mut Item, budget: &mut Budget) -> bool {
         let (packet, journal) = (tx.packet.view(), &mut tx.queue);
         let hold = || journal.hold(item.token).is_ok();
-        let mut way = Way { card: self.card, cookie: cookie_of(item), hold, budget, has_sent: false };
+        let may_have_pages = self.takes.accepts.sg;
+        let mut way = Way { card: self.card, cookie: cookie_of(item), hold, budget, may_have_pages, has_sent: false };
         let sent = frames::send(&mut way, &self.takes, &packet, &Bytes, &mut item.progress);
         if way.has_sent {
             net::kick(self.card);
@@ -123,17 +132,21 @@ struct Way<'a, H> {
     /// One more reader of the packet. `false`: it has too many, which cannot be: there are fewer buffers.
     hold: H,
     budget: &'a mut Budget,
+    /// What does not fit into a buffer may lie in pages.
+    may_have_pages: bool,
     has_sent: bool,
 }
 
 impl<H: FnMut() -> bool> frames::Card<Held> for Way<'_, H> {
     type Room = Slot;
 
-    fn reserve(&mut self, bytes: u32) -> Option<Slot> {
+    #[allow(clippy::cast_possible_truncation, reason = "headers are short")]
+    fn reserve(&mut self, frame: &View<'_, Held>) -> Option<Slot> {
         if self.budget.is_spent() {
             return None;
         }
-        net::reserve(self.card, bytes).filter(|slot| u32::from(slot.room) >= bytes)
+        let header = frame.header.len() as u16;
+        net::reserve(self.card, Need { len: frame.len(), header, may_have_pages: self.may_have_pages })
     }
 
     fn send(&mut self, slot: Slot, frame: &View<'_, Held>) {
@@ -141,22 +154,35 @@ impl<H: FnMut() -> bool> frames::Card<Held> for Way<'_, H> {
             return;
         }
         let (room, mut at) = (Held::by_card(slot.frame), slot.offset);
-        #[allow(clippy::cast_possible_truncation, reason = "it fits into the room, which has fewer than 65536 bytes")]
+        #[allow(clippy::cast_possible_truncation, reason = "what is in the room, which has fewer than 65536 bytes")]
         let (header, len) = (frame.header.len() as u16, frame.len() as u16);
         Bytes.write(room, at, frame.header);
         at += header;
-        for piece in frame.pieces() {
-            Bytes.copy(piece.frame, piece.offset, room, at, piece.len);
-            at += piece.len;
-        }
+        let (len, more) = if slot.nr_pages == 0 {
+            for piece in frame.pieces() {
+                Bytes.copy(piece.frame, piece.offset, room, at, piece.len);
+                at += piece.len;
+            }
+            (len, 0)
+        } else {
+            frames::spread(frame, &Bytes, &slot.pages().map(Held::by_card)[..slot.nr_pages.into()]);
+            (header, frame.body)
+        };
         let checksum = match frame.checksum {
             Checksum::Blank { start, field } => Some(net::Checksum { start, offset: field.saturating_sub(start) }),
             _ => None,
         };
         self.budget.spend(frame.len());
         self.has_sent = true;
-        slot.send(self.cookie, len, checksum);
+        slot.send(self.cookie, About { len, more, checksum, segments: segments_of(frame) });
     }
+}
+
+/// How the card is to cut a packet, if it is one for many.
+fn segments_of(frame: &View<'_, Held>) -> Option<Segments> {
+    let Gso { kind, size } = frame.gso?;
+    let count = Cutter::new(*frame)?.nr_segments();
+    Some(Segments { is_v6: kind == GsoKind::TcpV6, size, count: u16::try_from(count).unwrap_or(u16::MAX) })
 }
 
 /// A card's port.

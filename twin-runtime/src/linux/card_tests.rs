@@ -1,11 +1,11 @@
 //! What a host needs that drives a card by a twin: packets by reserved buffers, polls of its own, locks that are waited for.
 
-use super::fake::{domain, Event, Fake, BUFFERS, DEVICE, FRAGMENTS, SKBS};
+use super::fake::{domain, Event, Fake, BUFFERS, DEVICE, FRAGMENTS, SKBS, VMEMMAP};
 use super::inbox::Inbox;
 use super::lock::Sleepers;
-use super::pool::{Kind, Use};
+use super::pool::{Kind, LentPage, Use};
 use super::queue::Begun;
-use super::skb::{Fragment, Frame, Packet, HEADROOM};
+use super::skb::{Fragment, Frame, Packet, GSO_TCP_V4, HEADROOM};
 use super::{Done, Foreign, Routine, Stop, Support};
 use crate::memory::Memory;
 use alloc::vec::Vec;
@@ -48,19 +48,76 @@ fn a_reserved_buffer_is_the_hosts_until_it_goes_to_the_driver() {
     assert!(call("kfree_skb_reason", &s, &mut f, &[SKBS]).is_err(), "a driver gives back what it does not have");
     assert_eq!(f.pool.free().0, 0);
     f.write(BUFFERS + HEADROOM, &[1; 60]).expect("mapped");
-    assert_eq!(s.prepare_reserved(&mut f, SKBS, 60, &packet(5)), Ok(true));
+    assert_eq!(s.prepare_reserved(&mut f, SKBS, (60, 0), &packet(5)), Ok(true));
     assert_eq!((f.u32(SKBS + 112), f.u16(SKBS + 180)), (Ok(60), Ok(0x0101)), "length and protocol");
     assert_eq!(f.u8(BUFFERS + HEADROOM), Ok(1), "the packet stays where it is");
-    assert_eq!(s.prepare_reserved(&mut f, SKBS, 60, &packet(6)), Ok(false), "it is the driver's");
+    assert_eq!(s.prepare_reserved(&mut f, SKBS, (60, 0), &packet(6)), Ok(false), "it is the driver's");
     // The driver does not take it.
     assert!(!f.pool.take_over(SKBS, 6), "another packet");
     assert!(f.pool.take_over(SKBS, 5));
-    assert_eq!(s.prepare_reserved(&mut f, SKBS, 60, &packet(5)), Ok(true));
+    assert_eq!(s.prepare_reserved(&mut f, SKBS, (60, 0), &packet(5)), Ok(true));
     call("napi_consume_skb", &s, &mut f, &[SKBS, 64]).expect("done");
     assert_eq!(f.events, [Event::Transmitted(SKBS, 5)]);
     assert!(!f.pool.take_over(SKBS, 5), "it has given it back");
     f.pool.unreserve(SKBS);
     assert_eq!(f.pool.free().0, 1, "once");
+}
+
+#[test]
+fn pages_go_with_a_packet_and_come_back_with_it() {
+    let (mut f, s) = domain(4);
+    f.pool.locate(SKBS, 0x7000);
+    f.pool.locate(SKBS + 3 * 512, 0x7000);
+    for k in 4..7 {
+        f.put_u32(VMEMMAP + k * 64 + 52, 2).expect("mapped");
+        f.pool.lend_fragment(FRAGMENTS + k * 4096, VMEMMAP + k * 64, 2, 4096).expect("memory");
+    }
+    let (skb, _) = f.pool.reserve(100).expect("free");
+    let mut pages = [LentPage::default(); 2];
+    assert!(!f.pool.add_pages(skb, &mut pages), "nobody knows where they are");
+    assert_eq!(f.pool.free().2, 7);
+    for k in 0..7 {
+        f.pool.locate(FRAGMENTS + k * 4096, 0x10_0000 + k * 4096);
+    }
+    assert!(!f.pool.add_pages(skb, &mut [LentPage::default(); 4]), "three are whole pages");
+    assert!(!f.pool.add_pages(skb, &mut [LentPage::default(); 8]), "there are seven");
+    assert!(!f.pool.add_pages(skb - 512, &mut pages), "it is not reserved");
+    assert_eq!(f.pool.free().2, 7);
+    assert!(f.pool.add_pages(skb, &mut pages));
+    assert!(!f.pool.add_pages(skb, &mut pages.clone()), "it has some");
+    assert_eq!(f.pool.free().2, 5);
+    // Two pages do not hold more than two pages' bytes.
+    assert_eq!(s.prepare_reserved(&mut f, skb, (60, 8193), &packet(5)), Ok(false));
+    assert_eq!(f.pool.free().2, 7, "it is given back with its pages");
+    let (skb, _) = f.pool.reserve(100).expect("free");
+    assert!(f.pool.add_pages(skb, &mut pages));
+    let whole = Packet { segmentation: Some((1448, 6, GSO_TCP_V4)), ..packet(5) };
+    assert_eq!(s.prepare_reserved(&mut f, skb, (60, 8000), &whole), Ok(true));
+    let o = s.offsets;
+    assert_eq!((f.u32(skb + o.skb_len), f.u32(skb + o.skb_data_len)), (Ok(8060), Ok(8000)));
+    let info = f.u64(skb + o.skb_head).expect("mapped") + u64::from(f.u32(skb + o.skb_end).expect("mapped"));
+    assert_eq!((f.u8(info + o.info_nr_frags), f.u16(info + o.info_gso_size)), (Ok(2), Ok(1448)));
+    for (page, at, len) in [(pages[0], 0, 4096), (pages[1], 16, 3904)] {
+        let at = info + o.info_frags + at;
+        assert_eq!((f.u64(at), f.u32(at + 8), f.u32(at + 12)), (Ok(page.page), Ok(len), Ok(0)));
+    }
+    // They are not the driver's to free, nor found to be freed by the domain.
+    let theirs: alloc::vec::Vec<u64> = pages.iter().map(|page| (page.page - VMEMMAP) / 64).collect();
+    for k in &theirs {
+        assert!(call("page_frag_free", &s, &mut f, &[FRAGMENTS + k * 4096]).is_err());
+        f.put_u32(VMEMMAP + k * 64 + 52, 1).expect("mapped");
+    }
+    let mut pool = core::mem::take(&mut f.pool);
+    assert_eq!(pool.reclaim(&f, &o, |_| true), Ok(0));
+    f.pool = pool;
+    assert_eq!(f.pool.free().2, 5);
+    call("napi_consume_skb", &s, &mut f, &[skb, 64]).expect("done");
+    assert_eq!((f.pool.free().2, f.events.len()), (7, 1));
+    // One that was not sent gives them back, too.
+    let (skb, _) = f.pool.reserve(100).expect("free");
+    assert!(f.pool.add_pages(skb, &mut pages));
+    f.pool.unreserve(skb);
+    assert_eq!(f.pool.free().2, 7);
 }
 
 #[test]
@@ -71,7 +128,7 @@ fn cookies_of_what_the_driver_has_come_back_once() {
     }
     for cookie in 1..=3 {
         let (skb, _) = f.pool.reserve(100).expect("free");
-        assert_eq!(s.prepare_reserved(&mut f, skb, 60, &packet(cookie)), Ok(true));
+        assert_eq!(s.prepare_reserved(&mut f, skb, (60, 0), &packet(cookie)), Ok(true));
     }
     let mut two = [0; 2];
     assert_eq!(f.pool.forget_cookies(&mut two), 2);

@@ -13,6 +13,8 @@ use crate::memory::{Fault, Memory};
 /// Value of `users` while an `sk_buff` is handed to the driver: Linux's own reference and the lender's.
 pub const USERS_OUT: u32 = 2;
 const USERS_HOME: u32 = 1;
+/// Bytes of a fragment that may be a part of a packet of the host's.
+const PAGE: u64 = 4096;
 
 /// An `sk_buff` of the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +27,8 @@ pub struct Lent {
     pub out: Use,
     /// Machine address of the buffer, for whoever holds it; 0: not known.
     pub machine: u64,
+    /// The first of the fragments that the host has put a packet's rest into; 0: none.
+    pages: u64,
 }
 
 /// Where a lent object is.
@@ -46,11 +50,30 @@ pub enum Use {
 struct Fragment {
     page: u64,
     references: u32,
-    out: bool,
+    out: FragmentUse,
     bytes: u64,
     machine: u64,
-    /// It is with the host: in it lies a packet that was received.
-    is_kept: bool,
+}
+
+/// Where a fragment is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FragmentUse {
+    Home,
+    /// With the driver, to receive.
+    Driver,
+    /// With the host: in it lies a packet that was received.
+    Kept,
+    /// A part of a packet of the host's, before this one; 0: the last.
+    Packet(u64),
+}
+
+/// A lent page, for whoever fills it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LentPage {
+    /// Address of its `struct page`.
+    pub page: u64,
+    /// Machine address of its bytes.
+    pub machine: u64,
 }
 
 /// What became of an object that was given back.
@@ -129,7 +152,7 @@ impl Pool {
     /// If there is no memory to remember it by.
     pub fn lend(&mut self, skb: u64, head: u64, size: u32) -> Result<(), TryReserveError> {
         let before = self.skbs.0.len();
-        self.skbs.add(skb, Lent { head, size, out: Use::Home, machine: 0 }, &mut self.whole)?;
+        self.skbs.add(skb, Lent { head, size, out: Use::Home, machine: 0, pages: 0 }, &mut self.whole)?;
         self.nr_whole += self.skbs.0.len() - before;
         self.smallest = if self.smallest == 0 { size } else { self.smallest.min(size) };
         Ok(())
@@ -146,7 +169,7 @@ impl Pool {
     /// # Errors
     /// As for [`Self::lend`].
     pub fn lend_bare(&mut self, skb: u64) -> Result<(), TryReserveError> {
-        self.skbs.add(skb, Lent { head: 0, size: 0, out: Use::Home, machine: 0 }, &mut self.bare)
+        self.skbs.add(skb, Lent { head: 0, size: 0, out: Use::Home, machine: 0, pages: 0 }, &mut self.bare)
     }
 
     /// Adds a receive buffer of `bytes` bytes (the same for all) in `page`, whose `_refcount` is `references` while it is lent.
@@ -157,7 +180,7 @@ impl Pool {
         self.fragment_bytes = if self.fragments.0.is_empty() { bytes } else { self.fragment_bytes.min(bytes) };
         self.fragments.add(
             data,
-            Fragment { page, references, out: false, bytes, machine: 0, is_kept: false },
+            Fragment { page, references, out: FragmentUse::Home, bytes, machine: 0 },
             &mut self.free_fragments,
         )
     }
@@ -186,9 +209,9 @@ impl Pool {
         };
         let lent = self.skbs.get_mut(skb).filter(|lent| lent.out == Use::Driver)?;
         let machine = if lent.head == 0 {
-            let fragment = self.fragments.get_mut(head).filter(|fragment| fragment.out && !fragment.is_kept)?;
+            let fragment = self.fragments.get_mut(head).filter(|fragment| fragment.out == FragmentUse::Driver)?;
             let machine = inside(head, fragment.bytes, fragment.machine)?;
-            fragment.is_kept = true;
+            fragment.out = FragmentUse::Kept;
             machine
         } else {
             inside(lent.head, lent.size.into(), lent.machine)?
@@ -201,12 +224,15 @@ impl Pool {
     pub(crate) fn let_go(&mut self, skb: u64, head: u64) {
         let Some(lent) = self.skbs.get_mut(skb).filter(|lent| lent.out == Use::Kept) else { return };
         lent.out = Use::Home;
-        if lent.head != 0 {
+        let (has_buffer, pages) = (lent.head != 0, core::mem::take(&mut lent.pages));
+        if has_buffer {
+            // Those of a packet that was to be sent, whose sender did not wait for it.
+            self.free_pages(pages);
             return self.whole.push(skb);
         }
         self.bare.push(skb);
-        if let Some(fragment) = self.fragments.get_mut(head) {
-            fragment.is_kept = false;
+        if let Some(fragment) = self.fragments.get_mut(head).filter(|fragment| fragment.out == FragmentUse::Kept) {
+            fragment.out = FragmentUse::Driver;
             self.give_fragment(head);
         }
     }
@@ -219,6 +245,53 @@ impl Pool {
         }
         self.unreserve(skb);
         None
+    }
+
+    /// Gives `skb`, which is reserved, free fragments, as many as `into` has places: each a whole page that was located. They go with it
+    /// and come back with it. `false`: there are not so many, or it has some; then nothing is changed.
+    pub fn add_pages(&mut self, skb: u64, into: &mut [LentPage]) -> bool {
+        let has_none = self.skbs.get_mut(skb).is_some_and(|lent| lent.out == Use::Reserved && lent.pages == 0);
+        if !has_none || self.free_fragments.len() < into.len() {
+            return false;
+        }
+        // The last first: each leads to the one behind it.
+        let mut first = 0;
+        for to in into.iter_mut().rev() {
+            let Some(data) = self.free_fragments.pop() else { break };
+            let is_page = |f: &&mut Fragment| f.machine != 0 && f.machine % PAGE == 0 && f.bytes == PAGE;
+            let Some(fragment) = self.fragments.get_mut(data).filter(is_page) else {
+                self.free_fragments.push(data);
+                self.free_pages(first);
+                return false;
+            };
+            fragment.out = FragmentUse::Packet(first);
+            *to = LentPage { page: fragment.page, machine: fragment.machine };
+            first = data;
+        }
+        if let Some(lent) = self.skbs.get_mut(skb) {
+            lent.pages = first;
+        }
+        true
+    }
+
+    /// The pages that `skb` was given, in order, as many as `into` has room for; how many those are.
+    pub fn pages(&mut self, skb: u64, into: &mut [LentPage]) -> usize {
+        let (mut at, mut count) = (self.skbs.get_mut(skb).map_or(0, |lent| lent.pages), 0);
+        while let Some(fragment) = self.fragments.get_mut(at) {
+            let (FragmentUse::Packet(next), Some(to)) = (fragment.out, into.get_mut(count)) else { break };
+            *to = LentPage { page: fragment.page, machine: fragment.machine };
+            (at, count) = (next, count + 1);
+        }
+        count
+    }
+
+    /// The pages from `first` on come home.
+    fn free_pages(&mut self, mut first: u64) {
+        while let Some(fragment) = self.fragments.get_mut(first) {
+            let FragmentUse::Packet(next) = core::mem::replace(&mut fragment.out, FragmentUse::Home) else { break };
+            self.free_fragments.push(first);
+            first = next;
+        }
     }
 
     /// One that was reserved goes to the driver, to be transmitted; what it is. `None`: it is not reserved.
@@ -246,6 +319,8 @@ impl Pool {
         if let Some(lent) = self.skbs.get_mut(skb).filter(|lent| lent.out == Use::Reserved) {
             lent.out = Use::Home;
             self.whole.push(skb);
+            let pages = core::mem::take(&mut lent.pages);
+            self.free_pages(pages);
         }
     }
 
@@ -331,7 +406,7 @@ impl Pool {
             self.exhausted += 1;
             return None;
         };
-        self.fragments.get_mut(data)?.out = true;
+        self.fragments.get_mut(data)?.out = FragmentUse::Driver;
         Some(data)
     }
 
@@ -342,7 +417,10 @@ impl Pool {
             return Given::Twice;
         }
         let was = *lent;
-        lent.out = Use::Home;
+        (lent.out, lent.pages) = (Use::Home, 0);
+        if was.pages != 0 {
+            self.free_pages(was.pages);
+        }
         if matches!(was.out, Use::Transmit(_)) {
             self.nr_transmitting = self.nr_transmitting.saturating_sub(1);
         }
@@ -357,11 +435,12 @@ impl Pool {
     /// Gives a receive buffer back. `None`: it is not of this pool; `false`: it was there already.
     pub(crate) fn give_fragment(&mut self, data: u64) -> Option<bool> {
         let fragment = self.fragments.get_mut(data)?;
-        let back = !fragment.is_kept && core::mem::replace(&mut fragment.out, false);
-        if back {
+        let is_back = fragment.out == FragmentUse::Driver;
+        if is_back {
+            fragment.out = FragmentUse::Home;
             self.free_fragments.push(data);
         }
-        Some(back)
+        Some(is_back)
     }
 
     /// Sets `users` of an `sk_buff` that comes home.
@@ -407,7 +486,8 @@ impl Pool {
             }
         }
         for n in 0..self.fragments.0.len() {
-            let Some((data, fragment)) = self.fragments.0.get(n).copied().filter(|(_, f)| f.out && !f.is_kept) else {
+            let Some((data, fragment)) = self.fragments.0.get(n).copied().filter(|(_, f)| f.out == FragmentUse::Driver)
+            else {
                 continue;
             };
             let at = fragment.page.wrapping_add(o.page_refcount);

@@ -1,7 +1,7 @@
 //! Socket buffers: allocation from the pool, building, sizes, hand-over of received packets, and packets to be sent.
 
 use super::offsets::Offsets;
-use super::pool::{Given, Lent, Pool, Use, USERS_OUT};
+use super::pool::{Given, Lent, LentPage, Pool, Use, USERS_OUT};
 use super::{bad, Done, Foreign, Host, Stop, Support};
 use crate::abort::Reason;
 use crate::memory::{Fault, Memory};
@@ -20,6 +20,11 @@ const CLONED: u8 = 1;
 /// `ip_summed` in the byte of `pkt_type`.
 const CHECKSUM_PARTIAL: u8 = 3 << 5;
 const GRO_NORMAL: u64 = 3;
+const PAGE_BYTES: u32 = 4096;
+/// `gso_type` of TCP over IPv4 (`SKB_GSO_TCPV4`).
+pub const GSO_TCP_V4: u32 = 1;
+/// `gso_type` of TCP over IPv6 (`SKB_GSO_TCPV6`).
+pub const GSO_TCP_V6: u32 = 1 << 4;
 
 /// A page fragment of a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -487,6 +492,25 @@ pub struct Packet<'p> {
     pub cookie: u64,
 }
 
+/// The pages of an `sk_buff` as its fragments, of which `bytes` bytes are used. `None`: it has not so many.
+fn fragments_of<'f, H: Host>(
+    host: &mut H,
+    skb: u64,
+    bytes: u32,
+    into: &'f mut [Fragment; MAX_FRAGMENTS],
+) -> Option<&'f [Fragment]> {
+    let mut pages = [LentPage::default(); MAX_FRAGMENTS];
+    let count = host.with_pool(|pool| pool.pages(skb, &mut pages));
+    let mut left = bytes;
+    for (to, page) in into.iter_mut().zip(&pages[..count]) {
+        let len = left.min(PAGE_BYTES);
+        *to = Fragment { page: page.page, offset: 0, len };
+        left -= len;
+    }
+    let used = bytes.div_ceil(PAGE_BYTES) as usize;
+    (left == 0).then(|| into.get(..used)).flatten()
+}
+
 impl Support {
     /// The `struct page` of an address in the domain's direct map.
     pub(super) fn page_of(&self, address: u64) -> Option<u64> {
@@ -546,8 +570,8 @@ impl Support {
         self.describe(host, lent.head.wrapping_add(u64::from(end)), packet)
     }
 
-    /// Has an `sk_buff` that was reserved carry a packet of `len` bytes which lies in its buffer; of `packet`, header and fragments are
-    /// not used. `false`: it is not reserved.
+    /// Has an `sk_buff` that was reserved carry a packet of which `len` bytes lie in its buffer, and the next `more` in its pages; of
+    /// `packet`, header and fragments are not used. `false`: it is not reserved; or has not so many pages, and is given back.
     ///
     /// # Errors
     /// If the pool's memory is not there any more.
@@ -555,13 +579,26 @@ impl Support {
         &self,
         host: &mut H,
         skb: u64,
-        len: u16,
+        (len, more): (u16, u32),
         packet: &Packet<'_>,
     ) -> Result<bool, Reason> {
         let Some(lent) = host.with_pool(|pool| pool.hand_over(skb, packet.cookie)) else { return Ok(false) };
         let mut header = [0; ETHERNET_HEADER as usize];
         host.read(lent.head.wrapping_add(HEADROOM), &mut header)?;
-        self.dress(host, skb, &lent, len, &Packet { header: &header, ..*packet })?;
+        let packet = Packet { header: &header, ..*packet };
+        if more == 0 {
+            self.dress(host, skb, &lent, len, &packet)?;
+            return Ok(true);
+        }
+        let mut fragments = [Fragment::default(); MAX_FRAGMENTS];
+        let Some(fragments) = fragments_of(host, skb, more, &mut fragments) else {
+            host.with_pool(|pool| {
+                pool.take_over(skb, packet.cookie);
+                pool.unreserve(skb);
+            });
+            return Ok(false);
+        };
+        self.dress(host, skb, &lent, len, &Packet { fragments, ..packet })?;
         Ok(true)
     }
 

@@ -19,25 +19,27 @@ struct TestCard {
     nr_places: usize,
     /// Bytes; is the checksum blank?
     sent: Vec<(Vec<u8>, bool)>,
+    /// How many of them the card cuts.
+    whole: u32,
 }
 
 impl TestCard {
     fn new(memory: &Memory, nr_places: usize) -> TestCard {
-        TestCard { memory: memory.clone(), places: Rc::new(()), nr_places, sent: Vec::new() }
+        TestCard { memory: memory.clone(), places: Rc::new(()), nr_places, sent: Vec::new(), whole: 0 }
     }
 }
 
 impl Card<u32> for TestCard {
     type Room = (Rc<()>, u32);
 
-    fn reserve(&mut self, bytes: u32) -> Option<Self::Room> {
+    fn reserve(&mut self, frame: &View<'_, u32>) -> Option<Self::Room> {
         let in_use = Rc::strong_count(&self.places) - 1 + self.sent.len();
-        (in_use < self.nr_places).then(|| (self.places.clone(), bytes))
+        (in_use < self.nr_places).then(|| (self.places.clone(), frame.len()))
     }
 
     fn send(&mut self, (_, room): Self::Room, frame: &View<'_, u32>) {
         assert_eq!(room, frame.len(), "room for what is sent");
-        assert!(frame.gso.is_none());
+        self.whole += u32::from(frame.gso.is_some());
         let mut bytes = frame.header.to_vec();
         for piece in frame.pieces() {
             let mut part = std::vec![0; piece.len.into()];
@@ -94,6 +96,37 @@ fn what_is_too_long_is_not_taken() {
     }
 }
 
+/// What a card that cuts is given of `shape`, which is for segments of `size` bytes: how many frames, how many of them to be cut.
+fn whole(shape: &Shape, gso: Gso, change: impl Fn(&mut Packet<u32>)) -> (usize, u32) {
+    let memory = Memory::new(20);
+    let mut card = TestCard::new(&memory, 64);
+    let mut packet = packet(&memory, &shape.blank(), true, Some(gso));
+    change(&mut packet);
+    let takes = Takes { max_frame: 1514, accepts: Accepts::ALL };
+    assert_ne!(send(&mut card, &takes, &packet.view(), &memory, &mut Progress::default()), Sent::NoRoom);
+    assert_eq!(Rc::strong_count(&card.places), 1);
+    (card.sent.len(), card.whole)
+}
+
+#[test]
+fn a_card_cuts_what_is_plain_and_nothing_else() {
+    let kind = GsoKind::TcpV4;
+    let tcp = Shape::tcp(B, A, 5000);
+    let v6 = Shape { is_v6: true, ..tcp };
+    let as_it_is = |_: &mut Packet<u32>| {};
+    assert_eq!(whole(&tcp, Gso { kind, size: 1460 }, as_it_is), (1, 1));
+    assert_eq!(whole(&v6, Gso { kind: GsoKind::TcpV6, size: 1440 }, as_it_is), (1, 1));
+    // A tag, tiny segments, a single one, the other protocol, another place for the sum: cut as by a card that does not.
+    assert_eq!(whole(&Shape { tags: 1, ..tcp }, Gso { kind, size: 1400 }, as_it_is), (4, 0));
+    assert_eq!(whole(&tcp, Gso { kind, size: 255 }, as_it_is), (20, 0));
+    assert_eq!(whole(&Shape { payload: 1000, ..tcp }, Gso { kind, size: 1460 }, as_it_is), (1, 0));
+    assert_eq!(whole(&tcp, Gso { kind: GsoKind::TcpV6, size: 1460 }, as_it_is), (4, 0));
+    let elsewhere = |packet: &mut Packet<u32>| packet.checksum = Checksum::Blank { start: 34, field: 40 };
+    assert_eq!(whole(&tcp, Gso { kind, size: 1460 }, elsewhere), (4, 0));
+    // Segments that are too long are not taken at all.
+    assert_eq!(whole(&tcp, Gso { kind, size: 1461 }, as_it_is), (0, 0));
+}
+
 #[test]
 fn room_that_is_not_used_is_given_back() {
     let memory = Memory::new(20);
@@ -107,6 +140,34 @@ fn room_that_is_not_used_is_given_back() {
 }
 
 proptest! {
+    /// What lies in pieces lies in pages, one after the other.
+    #[test]
+    fn a_body_is_spread_over_pages(pieces in prop::collection::vec((0u16..4096, 1u16..4096), 1..17), skip in 0u32..5000, less in 0u32..3000) {
+        let memory = Memory::new(64);
+        let mut packet = Packet::default();
+        let mut all = Vec::new();
+        for (frame, (offset, len)) in (1..).zip(pieces) {
+            let len = len.min(4096 - offset);
+            let part: Vec<u8> = (0..len).map(|i| (i % 251) as u8 ^ frame as u8).collect();
+            memory.write(frame, offset, &part);
+            all.extend(part);
+            packet.push(Fragment { frame, offset, len });
+        }
+        let mut view = packet.view();
+        view.skip = skip.min(view.body);
+        view.body = (view.body - view.skip).saturating_sub(less);
+        let pages: Vec<u32> = (20..20 + view.body.div_ceil(4096)).collect();
+        spread(&view, &memory, &pages);
+        let mut got = Vec::new();
+        for page in pages {
+            let mut part = std::vec![0; 4096];
+            memory.read(page, 0, &mut part);
+            got.extend(part);
+        }
+        got.truncate(view.body as usize);
+        prop_assert_eq!(got, &all[view.skip as usize..][..view.body as usize]);
+    }
+
     /// Whatever the card can do and however often it is full, it gets what it would get from a reference, in order and once.
     #[test]
     fn cards_get_frames(

@@ -30,6 +30,9 @@ const MAX_WEIGHT: u32 = 256;
 /// The shortest and the longest frame that a card may say it takes.
 const MAX_FRAME: core::ops::RangeInclusive<u32> = 60..=u16::MAX as u32;
 
+/// Lent pages below which packets do not lie in pages: there might never be enough for one.
+const MIN_PAGES: usize = 64;
+
 /// Cards so far.
 static COUNT: AtomicU64 = AtomicU64::new(0);
 
@@ -83,6 +86,9 @@ fn begin(d: &Domain, request: &TwinAttach, loaded: &Loaded, attached: &Attached)
         max_frame: request.max_frame.min(room),
         checksum_v4: has(op::ATTACH_CHECKSUM_V4),
         checksum_v6: has(op::ATTACH_CHECKSUM_V6),
+        pages: has(op::ATTACH_SG) && loaded.common.with_pool(|pool| pool.lent().1) >= MIN_PAGES,
+        segments_v4: has(op::ATTACH_GSO_TCPV4),
+        segments_v6: has(op::ATTACH_GSO_TCPV6),
     };
     let hooks = hooks().ok_or(Errno::ENODEV)?;
     d.events.lock().bind_hypervisor(request.port, d.id, attached.cookie())?;

@@ -36,6 +36,12 @@ pub struct Takes {
     pub checksum_v4: bool,
     /// It sums TCP and UDP over IPv6.
     pub checksum_v6: bool,
+    /// A packet may lie in pages besides its buffer.
+    pub pages: bool,
+    /// It cuts TCP over IPv4.
+    pub segments_v4: bool,
+    /// It cuts TCP over IPv6.
+    pub segments_v6: bool,
 }
 
 /// Where a card is to sum a packet, and where the sum goes: bytes from the Ethernet header on, and from there on.
@@ -45,6 +51,30 @@ pub struct Checksum {
     pub start: u16,
     /// The sum goes here, from `start` on.
     pub offset: u16,
+}
+
+/// How a card is to cut a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segments {
+    /// It is TCP over IPv6, else over IPv4.
+    pub is_v6: bool,
+    /// Payload of a segment, in bytes.
+    pub size: u16,
+    /// How many there are.
+    pub count: u16,
+}
+
+/// What the driver has to know of a packet that is to be sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct About {
+    /// Bytes of it in the buffer.
+    pub len: u16,
+    /// Bytes of it in pages.
+    pub more: u32,
+    /// Where the card is to sum it.
+    pub checksum: Option<Checksum>,
+    /// How the card is to cut it.
+    pub segments: Option<Segments>,
 }
 
 /// Bytes in a frame that the hypervisor holds.

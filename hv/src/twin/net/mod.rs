@@ -27,8 +27,8 @@ mod upcall;
 
 pub use card::{attach, detach, forget, forget_domain};
 pub use drive::{hold_still, install as install_work};
-pub use link::{install, Card, Checksum, Hooks, Piece, Received, Takes, MAX_CARDS};
+pub use link::{install, About, Card, Checksum, Hooks, Piece, Received, Segments, Takes, MAX_CARDS};
 pub use place::is_attached;
 pub use receive::OnCard;
-pub use slot::{kick, reserve, Slot};
+pub use slot::{kick, reserve, Need, Slot};
 pub use upcall::{next, resume};

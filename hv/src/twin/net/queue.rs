@@ -1,6 +1,6 @@
 //! What waits to be sent by a card.
 
-use super::link::{Card, Checksum};
+use super::link::{About, Card};
 use alloc::collections::VecDeque;
 use xen_abi::errno::Errno;
 
@@ -14,10 +14,8 @@ pub struct Outgoing {
     pub skb: u64,
     /// Its sender's.
     pub cookie: u64,
-    /// Bytes.
-    pub len: u16,
-    /// Where the card is to sum it.
-    pub checksum: Option<Checksum>,
+    /// What it is.
+    pub about: About,
     /// Since when it waits, in ns.
     pub since_ns: u64,
 }

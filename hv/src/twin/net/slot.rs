@@ -1,24 +1,41 @@
 //! Room for packets, and the way of packets to a card.
 
-use super::link::{Card, Checksum};
+use super::link::{About, Card};
 use super::place::{queue, want, wanted};
 use super::queue::Outgoing;
 use crate::arch::tsc;
 use crate::domain::memory::log_dirty;
 use crate::twin::common::Common;
 use crate::twin::table;
+use twin_runtime::linux::pool::{LentPage, Pool};
 use twin_runtime::linux::skb::HEADROOM;
-use x86::{MachAddr, Mfn};
+use x86::{MachAddr, Mfn, PAGE_SIZE};
 
-/// Room for a packet, in a buffer that the driver domain lent. Dropped, it is given back. It is not kept for long: whoever takes a
-/// card away waits for those who have one.
+/// Most pages of a packet besides its buffer: as many as its 65535 bytes need.
+const MAX_PAGES: usize = 16;
+
+/// What a packet needs.
+#[derive(Clone, Copy, Debug)]
+pub struct Need {
+    /// Bytes of it.
+    pub len: u32,
+    /// Of these, the first that are to lie in the buffer; what does not fit there otherwise goes into pages, if the card takes that.
+    pub header: u16,
+    /// The card takes pages.
+    pub may_have_pages: bool,
+}
+
+/// Room for a packet, in a buffer that the driver domain lent, and in lent pages behind it. Dropped, it is given back. It is not kept for
+/// long: whoever takes a card away waits for those who have one.
 pub struct Slot {
-    /// The frame in which the room is; the hypervisor holds it, writable, while this lives.
+    /// The frame in which the buffer is; the hypervisor holds it, and the pages, writable, while this lives.
     pub frame: Mfn,
-    /// Where the room begins in it: the Ethernet header goes here.
+    /// Where the buffer begins in it: the Ethernet header goes here.
     pub offset: u16,
     /// Bytes of it.
     pub room: u16,
+    /// Pages for the rest; 0: all of the packet fits into the buffer.
+    pub nr_pages: u8,
     card: Card,
     skb: u64,
 }
@@ -27,15 +44,22 @@ pub struct Slot {
 const NONE: u64 = 0;
 
 impl Slot {
-    /// Queues the packet of `len` bytes that was copied here. `cookie` comes back when the driver is done with it.
-    pub fn send(mut self, cookie: u64, len: u16, checksum: Option<Checksum>) {
+    /// Its pages.
+    pub fn pages(&self) -> [Mfn; MAX_PAGES] {
+        let mut pages = [LentPage::default(); MAX_PAGES];
+        table::with_common(self.card.place(), |common| common.with_pool(|pool| pool.pages(self.skb, &mut pages)));
+        pages.map(|page| Mfn::containing(MachAddr::new(page.machine)))
+    }
+
+    /// Queues the packet that was copied here. `cookie` comes back when the driver is done with it.
+    pub fn send(mut self, cookie: u64, about: About) {
         if log_dirty::any() {
             log_dirty::mark(self.frame);
+            self.pages().iter().take(self.nr_pages.into()).for_each(|page| log_dirty::mark(*page));
         }
         let skb = core::mem::replace(&mut self.skb, NONE);
-        let since_ns = tsc::now_ns();
-        let packet = Outgoing { skb, cookie, len: len.min(self.room), checksum, since_ns };
-        queue(self.card).lock().send(packet);
+        let about = About { len: about.len.min(self.room), ..about };
+        queue(self.card).lock().send(Outgoing { skb, cookie, about, since_ns: tsc::now_ns() });
     }
 }
 
@@ -49,27 +73,49 @@ impl Drop for Slot {
     }
 }
 
-/// Room for a packet of `len` bytes. `None`: there is none before `transmitted` was called again; or the card is gone.
-pub fn reserve(card: Card, len: u32) -> Option<Slot> {
+/// Room for a packet. `None`: there is none before `transmitted` was called again; or the card is gone.
+pub fn reserve(card: Card, need: Need) -> Option<Slot> {
     if !queue(card).lock().reserve(card) {
         return None;
     }
-    let take = |common: &Common| {
-        // The rest is for what is received.
-        let (skb, lent) = common.with_pool(|pool| {
-            let has_enough = pool.free().0 > pool.whole() / 4;
-            has_enough.then(|| pool.reserve(u64::from(len) + common.support.overhead())).flatten()
-        })?;
-        let start = MachAddr::new(lent.machine + HEADROOM);
-        #[allow(clippy::cast_possible_truncation, reason = "in one page")]
-        let (offset, room) = (start.page_offset() as u16, common.support.room(lent.size) as u16);
-        Some(Slot { frame: Mfn::containing(start), offset, room, card, skb })
-    };
-    let slot = table::with_common(card.place(), take).flatten();
+    let slot = table::with_common(card.place(), |common| take(common, card, need)).flatten();
     if slot.is_none() {
         queue(card).lock().found_no_room();
     }
     slot
+}
+
+fn take(common: &Common, card: Card, need: Need) -> Option<Slot> {
+    common.with_pool(|pool| {
+        // The rest is for what is received.
+        let has_enough = pool.free().0 > pool.whole() / 4;
+        let overhead = common.support.overhead();
+        let (skb, lent) = has_enough.then(|| pool.reserve(u64::from(need.header) + overhead)).flatten()?;
+        let start = MachAddr::new(lent.machine + HEADROOM);
+        #[allow(clippy::cast_possible_truncation, reason = "in one page")]
+        let (offset, room) = (start.page_offset() as u16, common.support.room(lent.size) as u16);
+        let nr_pages = match need.len <= room.into() {
+            true => Some(0),
+            false => need.may_have_pages.then(|| add_pages(pool, skb, need.len - u32::from(need.header))).flatten(),
+        };
+        let Some(nr_pages) = nr_pages else {
+            pool.unreserve(skb);
+            return None;
+        };
+        Some(Slot { frame: Mfn::containing(start), offset, room, nr_pages, card, skb })
+    })
+}
+
+/// Gives `skb` pages for `bytes` bytes, and says how many.
+#[cold]
+fn add_pages(pool: &mut Pool, skb: u64, bytes: u32) -> Option<u8> {
+    let count = bytes.div_ceil(PAGE_SIZE as u32);
+    let mut pages = [LentPage::default(); MAX_PAGES];
+    let pages = pages.get_mut(..count as usize)?;
+    let (_, nr_lent) = pool.lent();
+    // Some of them for what is received, too.
+    let has_enough = pool.free().2 > nr_lent / 4 + pages.len();
+    (has_enough && pool.add_pages(skb, pages)).then(|| u8::try_from(count).ok()).flatten()
 }
 
 /// What was sent by slots goes out when this CPU leaves the hypervisor or has nothing else to do, if not earlier.

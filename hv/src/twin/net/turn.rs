@@ -17,7 +17,7 @@ use crate::twin::session::Session;
 use crate::twin::table::Loaded;
 use core::sync::atomic::Ordering;
 use twin_runtime::linux::queue::Begun;
-use twin_runtime::linux::skb::Packet;
+use twin_runtime::linux::skb::{Packet, GSO_TCP_V4, GSO_TCP_V6};
 use twin_runtime::linux::{lock, Stop as RoutineStop};
 use twin_runtime::Reason;
 
@@ -290,11 +290,13 @@ impl<'a> Turn<'a> {
 
     /// Hands a packet to the driver; the transmit lock is held.
     fn send(&mut self, packet: Outgoing) -> Result<(), Stop> {
-        let Outgoing { skb, cookie, len, checksum, .. } = packet;
+        let Outgoing { skb, cookie, about, .. } = packet;
         let device = self.attached.device;
-        let checksum = checksum.map(|sum| (sum.start, sum.offset));
-        let what = Packet { device, header: &[], fragments: &[], checksum, segmentation: None, queue: 0, cookie };
-        let prepared = self.loaded.common.support.prepare_reserved(&mut self.session.domain, skb, len, &what);
+        let checksum = about.checksum.map(|sum| (sum.start, sum.offset));
+        let segmentation = about.segments.map(|s| (s.size, s.count, if s.is_v6 { GSO_TCP_V6 } else { GSO_TCP_V4 }));
+        let what = Packet { device, header: &[], fragments: &[], checksum, segmentation, queue: 0, cookie };
+        let bytes = (about.len, about.more);
+        let prepared = self.loaded.common.support.prepare_reserved(&mut self.session.domain, skb, bytes, &what);
         if !self.check(prepared)? {
             self.session.domain.sent(cookie);
             return Ok(());
