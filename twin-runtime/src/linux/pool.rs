@@ -101,27 +101,60 @@ pub enum Kind {
 
 /// Objects by address, sorted. Only lending one takes memory; finding, taking and giving do not.
 #[derive(Clone, Debug)]
-struct Table<T>(Vec<(u64, T)>);
+struct Table<T> {
+    objects: Vec<(u64, T)>,
+    /// Where one whose address has that [`hash`] was found last. Nothing depends on their being right.
+    hints: Vec<u16>,
+}
+
+/// Places for hints: some times as many as there are objects, a power of two.
+const HINTS: usize = 4096;
+
+/// A place for a hint. Addresses are multiples of powers of two, whose low bits say nothing.
+#[inline]
+#[allow(clippy::cast_possible_truncation, reason = "less than HINTS")]
+fn hash(address: u64) -> usize {
+    const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
+    (address.wrapping_mul(SPREAD) >> (u64::BITS - HINTS.trailing_zeros())) as usize
+}
 
 impl<T> Default for Table<T> {
     fn default() -> Self {
-        Self(Vec::new())
+        Self { objects: Vec::new(), hints: Vec::new() }
     }
 }
 
 impl<T> Table<T> {
+    #[inline]
     fn get_mut(&mut self, address: u64) -> Option<&mut T> {
-        let at = self.0.binary_search_by_key(&address, |(a, _)| *a).ok()?;
-        self.0.get_mut(at).map(|(_, object)| object)
+        let mut at = usize::from(self.hints.get(hash(address)).copied().unwrap_or(0));
+        if self.objects.get(at).is_none_or(|(found, _)| *found != address) {
+            at = self.search(address)?;
+        }
+        self.objects.get_mut(at).map(|(_, object)| object)
+    }
+
+    /// Finds one for which there is no good hint, and leaves one.
+    #[cold]
+    fn search(&mut self, address: u64) -> Option<usize> {
+        let at = self.objects.binary_search_by_key(&address, |(a, _)| *a).ok()?;
+        if let Some(hint) = self.hints.get_mut(hash(address)) {
+            *hint = u16::try_from(at).unwrap_or(0);
+        }
+        Some(at)
     }
 
     /// Adds an object, with room in `free` for it to come home to, and puts it there. One that is known stays as it is.
     fn add(&mut self, address: u64, object: T, free: &mut Vec<u64>) -> Result<(), TryReserveError> {
-        let Err(at) = self.0.binary_search_by_key(&address, |(a, _)| *a) else { return Ok(()) };
-        self.0.try_reserve(1)?;
+        let Err(at) = self.objects.binary_search_by_key(&address, |(a, _)| *a) else { return Ok(()) };
+        if self.hints.is_empty() {
+            self.hints.try_reserve_exact(HINTS)?;
+            self.hints.resize(HINTS, 0);
+        }
+        self.objects.try_reserve(1)?;
         // All that may ever be free: those that are out now come back to the same list.
-        free.try_reserve(self.0.len() + 1 - free.len().min(self.0.len()))?;
-        self.0.insert(at, (address, object));
+        free.try_reserve(self.objects.len() + 1 - free.len().min(self.objects.len()))?;
+        self.objects.insert(at, (address, object));
         free.push(address);
         Ok(())
     }
@@ -151,9 +184,9 @@ impl Pool {
     /// # Errors
     /// If there is no memory to remember it by.
     pub fn lend(&mut self, skb: u64, head: u64, size: u32) -> Result<(), TryReserveError> {
-        let before = self.skbs.0.len();
+        let before = self.skbs.objects.len();
         self.skbs.add(skb, Lent { head, size, out: Use::Home, machine: 0, pages: 0 }, &mut self.whole)?;
-        self.nr_whole += self.skbs.0.len() - before;
+        self.nr_whole += self.skbs.objects.len() - before;
         self.smallest = if self.smallest == 0 { size } else { self.smallest.min(size) };
         Ok(())
     }
@@ -177,7 +210,7 @@ impl Pool {
     /// # Errors
     /// As for [`Self::lend`].
     pub fn lend_fragment(&mut self, data: u64, page: u64, references: u32, bytes: u64) -> Result<(), TryReserveError> {
-        self.fragment_bytes = if self.fragments.0.is_empty() { bytes } else { self.fragment_bytes.min(bytes) };
+        self.fragment_bytes = if self.fragments.objects.is_empty() { bytes } else { self.fragment_bytes.min(bytes) };
         self.fragments.add(
             data,
             Fragment { page, references, out: FragmentUse::Home, bytes, machine: 0 },
@@ -328,7 +361,7 @@ impl Pool {
     /// written to `into`; how many that are.
     pub fn forget_cookies(&mut self, into: &mut [u64]) -> usize {
         let mut count = 0;
-        for (_, lent) in &mut self.skbs.0 {
+        for (_, lent) in &mut self.skbs.objects {
             let (Use::Transmit(cookie), Some(to)) = (lent.out, into.get_mut(count)) else { continue };
             (lent.out, *to) = (Use::Driver, cookie);
             count += 1;
@@ -340,7 +373,7 @@ impl Pool {
     /// Numbers of lent objects: `sk_buff`s, fragments.
     #[must_use]
     pub fn lent(&self) -> (usize, usize) {
-        (self.skbs.0.len(), self.fragments.0.len())
+        (self.skbs.objects.len(), self.fragments.objects.len())
     }
 
     /// Number of `sk_buff`s with buffer.
@@ -371,8 +404,8 @@ impl Pool {
         self.nr_whole -= gone.iter().filter(|(kind, _)| *kind == Kind::Whole).count();
         gone.sort_unstable();
         let is_gone = |kind, address: u64| gone.binary_search(&(kind, address)).is_ok();
-        self.skbs.0.retain(|(a, _)| !is_gone(Kind::Whole, *a) && !is_gone(Kind::Bare, *a));
-        self.fragments.0.retain(|(a, _)| !is_gone(Kind::Fragment, *a));
+        self.skbs.objects.retain(|(a, _)| !is_gone(Kind::Whole, *a) && !is_gone(Kind::Bare, *a));
+        self.fragments.objects.retain(|(a, _)| !is_gone(Kind::Fragment, *a));
         count
     }
 
@@ -466,10 +499,10 @@ impl Pool {
         mut sent: impl FnMut(u64) -> bool,
     ) -> Result<usize, Fault> {
         let mut found = 0;
-        for n in 0..self.skbs.0.len() {
+        for n in 0..self.skbs.objects.len() {
             let Some((skb, lent)) = self
                 .skbs
-                .0
+                .objects
                 .get(n)
                 .copied()
                 .filter(|(_, lent)| !matches!(lent.out, Use::Home | Use::Reserved | Use::Kept))
@@ -485,8 +518,9 @@ impl Pool {
                 found += 1;
             }
         }
-        for n in 0..self.fragments.0.len() {
-            let Some((data, fragment)) = self.fragments.0.get(n).copied().filter(|(_, f)| f.out == FragmentUse::Driver)
+        for n in 0..self.fragments.objects.len() {
+            let Some((data, fragment)) =
+                self.fragments.objects.get(n).copied().filter(|(_, f)| f.out == FragmentUse::Driver)
             else {
                 continue;
             };

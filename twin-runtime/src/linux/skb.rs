@@ -1,5 +1,6 @@
 //! Socket buffers: allocation from the pool, building, sizes, hand-over of received packets, and packets to be sent.
 
+use super::image::Image;
 use super::offsets::Offsets;
 use super::pool::{Given, Lent, LentPage, Pool, Use, USERS_OUT};
 use super::{bad, Done, Foreign, Host, Stop, Support};
@@ -102,23 +103,65 @@ impl Parts {
     }
 }
 
+/// An `sk_buff`. No kernel's is longer.
+type SkbImage = Image<320>;
+/// A shared info without its fragments.
+type InfoImage = Image<256>;
+
+/// Bytes of a buffer of `size` bytes that come before its shared info.
+fn end_of(o: &Offsets, size: u64) -> u64 {
+    size.saturating_sub(o.info_size.next_multiple_of(64))
+}
+
+/// The low half of a word, as it is stored.
+#[inline]
+fn u32_of(value: u64) -> [u8; 4] {
+    ((value & 0xffff_ffff) as u32).to_le_bytes()
+}
+
+/// The lowest quarter of a word, as it is stored.
+#[inline]
+fn u16_of(value: u64) -> [u8; 2] {
+    ((value & 0xffff) as u16).to_le_bytes()
+}
+
+/// An `sk_buff` as an empty packet in the buffer of `size` bytes at `head`, with `room` bytes before the data.
+#[inline]
+fn blank(o: &Offsets, head: u64, size: u64, room: u64, device: u64) -> SkbImage {
+    let mut image = Image::new();
+    image.put(o.skb_dev, device.to_le_bytes());
+    image.put(o.skb_head, head.to_le_bytes());
+    image.put(o.skb_data, head.wrapping_add(room).to_le_bytes());
+    image.put(o.skb_tail, u32_of(room));
+    image.put(o.skb_end, u32_of(end_of(o, size)));
+    image.put(o.skb_truesize, u32_of(size + o.skb_size));
+    image.put(o.skb_users, USERS_OUT.to_le_bytes());
+    image.put(o.skb_mac_header, u16::MAX.to_le_bytes());
+    image.put(o.skb_transport_header, u16::MAX.to_le_bytes());
+    image
+}
+
+/// Writes an `sk_buff`. Of its members `users` is the last but for one that only counts if another says so.
+fn write_skb<M: Memory>(m: &M, o: &Offsets, skb: u64, image: &SkbImage) -> Result<(), Fault> {
+    image.write(m, skb, o.skb_users + 4)
+}
+
+/// A shared info whose data has one user.
+fn info(o: &Offsets) -> InfoImage {
+    let mut image = Image::new();
+    image.put(o.info_dataref, 1u32.to_le_bytes());
+    image
+}
+
+/// Writes a shared info as far as it is the same for all packets: the fragments are behind.
+fn write_info<M: Memory>(m: &M, o: &Offsets, at: u64, image: &InfoImage) -> Result<(), Fault> {
+    image.write(m, at, o.info_dataref + 4)
+}
+
 /// Makes `skb` an empty packet in the buffer of `size` bytes at `head`, with `room` bytes before the data.
 fn set_up<M: Memory>(m: &M, o: &Offsets, skb: u64, head: u64, size: u64, room: u64, device: u64) -> Result<(), Fault> {
-    let end = size.saturating_sub(o.info_size.next_multiple_of(64));
-    let put = |member: u64, value: u64| m.put_u32(skb.wrapping_add(member), (value & 0xffff_ffff) as u32);
-    m.fill(skb, 0, o.skb_tail)?;
-    m.put_u64(skb.wrapping_add(o.skb_dev), device)?;
-    m.put_u64(skb.wrapping_add(o.skb_head), head)?;
-    m.put_u64(skb.wrapping_add(o.skb_data), head.wrapping_add(room))?;
-    put(o.skb_tail, room)?;
-    put(o.skb_end, end)?;
-    put(o.skb_truesize, size + o.skb_size)?;
-    put(o.skb_users, u64::from(USERS_OUT))?;
-    m.put_u16(skb.wrapping_add(o.skb_mac_header), u16::MAX)?;
-    m.put_u16(skb.wrapping_add(o.skb_transport_header), u16::MAX)?;
-    let info = head.wrapping_add(end);
-    m.fill(info, 0, o.info_dataref)?;
-    m.put_u32(info.wrapping_add(o.info_dataref), 1)
+    write_skb(m, o, skb, &blank(o, head, size, room, device))?;
+    write_info(m, o, head.wrapping_add(end_of(o, size)), &info(o))
 }
 
 /// The pool has nothing that fits: what is its own the domain can still give, if the invocation can wait for it. Else the routine
@@ -545,29 +588,27 @@ impl Support {
 
     /// Makes the `sk_buff` `skb`, in whose buffer the packet lies, say so.
     fn dress<H: Host>(&self, host: &mut H, skb: u64, lent: &Lent, len: u16, packet: &Packet<'_>) -> Result<(), Fault> {
-        let o = self.offsets;
-        let len = u64::from(len);
-        set_up(host, &o, skb, lent.head, u64::from(lent.size), HEADROOM, packet.device)?;
+        let o = &self.offsets;
+        let (len, size) = (u64::from(len), u64::from(lent.size));
         let more: u64 = packet.fragments.iter().map(|f| u64::from(f.len)).sum();
-        let put = |member: u64, value: u64| host.put_u32(skb.wrapping_add(member), (value & 0xffff_ffff) as u32);
-        put(o.skb_tail, HEADROOM + len)?;
-        put(o.skb_len, len + more)?;
-        put(o.skb_data_len, more)?;
-        let half = |member: u64, value: u64| host.put_u16(skb.wrapping_add(member), (value & 0xffff) as u16);
-        half(o.skb_queue_mapping, u64::from(packet.queue))?;
-        half(o.skb_mac_header, HEADROOM)?;
-        half(o.skb_network_header, HEADROOM + u64::from(ETHERNET_HEADER))?;
-        if let Some(kind) = packet.header.get(12..14) {
-            host.write(skb.wrapping_add(o.skb_protocol), kind)?;
+        let mut image = blank(o, lent.head, size, HEADROOM, packet.device);
+        image.put(o.skb_tail, u32_of(HEADROOM + len));
+        image.put(o.skb_len, u32_of(len + more));
+        image.put(o.skb_data_len, u32_of(more));
+        image.put(o.skb_queue_mapping, packet.queue.to_le_bytes());
+        image.put(o.skb_mac_header, u16_of(HEADROOM));
+        image.put(o.skb_network_header, u16_of(HEADROOM + u64::from(ETHERNET_HEADER)));
+        if let Some(kind) = packet.header.get(12..).and_then(<[u8]>::first_chunk::<2>) {
+            image.put(o.skb_protocol, *kind);
         }
         if let Some((start, offset)) = packet.checksum {
-            half(o.skb_transport_header, HEADROOM + u64::from(start))?;
-            half(o.skb_csum_start, HEADROOM + u64::from(start))?;
-            half(o.skb_csum_offset, u64::from(offset))?;
-            host.put_u8(skb.wrapping_add(o.skb_pkt_type), CHECKSUM_PARTIAL)?;
+            image.put(o.skb_transport_header, u16_of(HEADROOM + u64::from(start)));
+            image.put(o.skb_csum_start, u16_of(HEADROOM + u64::from(start)));
+            image.put(o.skb_csum_offset, offset.to_le_bytes());
+            image.put(o.skb_pkt_type, [CHECKSUM_PARTIAL]);
         }
-        let end = host.u32(skb.wrapping_add(o.skb_end))?;
-        self.describe(host, lent.head.wrapping_add(u64::from(end)), packet)
+        write_skb(host, o, skb, &image)?;
+        self.describe(host, lent.head.wrapping_add(end_of(o, size)), packet)
     }
 
     /// Has an `sk_buff` that was reserved carry a packet of which `len` bytes lie in its buffer, and the next `more` in its pages; of
@@ -614,24 +655,27 @@ impl Support {
         u32::try_from(u64::from(size).saturating_sub(self.overhead())).unwrap_or(0)
     }
 
-    /// Fills the shared info.
-    fn describe<H: Host>(&self, host: &mut H, info: u64, packet: &Packet<'_>) -> Result<(), Fault> {
+    /// Writes the shared info.
+    fn describe<H: Host>(&self, host: &mut H, at: u64, packet: &Packet<'_>) -> Result<(), Fault> {
         let o = &self.offsets;
-        let nr = u8::try_from(packet.fragments.len()).unwrap_or(0);
-        host.put_u8(info.wrapping_add(o.info_nr_frags), nr)?;
-        let mut at = info.wrapping_add(o.info_frags);
-        for fragment in packet.fragments {
-            host.put_u64(at, fragment.page)?;
-            host.put_u32(at.wrapping_add(8), fragment.len)?;
-            host.put_u32(at.wrapping_add(12), fragment.offset)?;
-            at = at.wrapping_add(16);
-        }
+        let mut image = info(o);
+        image.put(o.info_nr_frags, [u8::try_from(packet.fragments.len()).unwrap_or(0)]);
         if let Some((size, segments, kind)) = packet.segmentation {
-            host.put_u16(info.wrapping_add(o.info_gso_size), size)?;
-            host.put_u16(info.wrapping_add(o.info_gso_segs), segments)?;
-            host.put_u32(info.wrapping_add(o.info_gso_type), kind)?;
+            image.put(o.info_gso_size, size.to_le_bytes());
+            image.put(o.info_gso_segs, segments.to_le_bytes());
+            image.put(o.info_gso_type, kind.to_le_bytes());
         }
-        Ok(())
+        write_info(host, o, at, &image)?;
+        if packet.fragments.is_empty() {
+            return Ok(());
+        }
+        let mut list = Image::<{ 16 * MAX_FRAGMENTS }>::new();
+        for (fragment, to) in packet.fragments.iter().zip((0..).step_by(16)) {
+            list.put(to, fragment.page.to_le_bytes());
+            list.put(to + 8, fragment.len.to_le_bytes());
+            list.put(to + 12, fragment.offset.to_le_bytes());
+        }
+        list.write(host, at.wrapping_add(o.info_frags), packet.fragments.len() as u64 * 16)
     }
 
     /// Takes back a prepared packet that was not handed to the driver (its queue was stopped, or it answered "busy").
