@@ -79,6 +79,32 @@ pub enum Forward {
     Drop(Drop),
 }
 
+/// Where a port's last frame went, for the next one: most go where the one before went.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Recent {
+    /// Both addresses.
+    addresses: [u8; 12],
+    forward: Option<Forward>,
+}
+
+impl Recent {
+    /// [`Table::forward`], for frames of one port and by one table.
+    #[inline]
+    pub fn forward(&mut self, table: &Table, from: PortId, header: &[u8]) -> Forward {
+        let addresses = header.first_chunk::<14>().and_then(|header| header.first_chunk::<12>());
+        if let (Some(addresses), Some(forward)) = (addresses, self.forward) {
+            if *addresses == self.addresses {
+                return forward;
+            }
+        }
+        let forward = table.forward(from, header);
+        if let Some(addresses) = addresses {
+            *self = Self { addresses: *addresses, forward: Some(forward) };
+        }
+        forward
+    }
+}
+
 /// Not enough memory for a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoMemory;

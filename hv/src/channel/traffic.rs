@@ -7,7 +7,7 @@ use crate::arch::tsc;
 use crate::domain::Domain;
 use crate::sched::timers;
 use ::channel::packet::View;
-use ::channel::switch::{Forward, PortId, Table};
+use ::channel::switch::{Forward, PortId, Recent, Table};
 use ::channel::vif::journal::Token;
 use ::channel::vif::rx::{Delivered, Progress};
 use ::channel::vif::tx::{Left, Take};
@@ -63,9 +63,13 @@ pub fn transmit(handle: Handle, budget: &mut Budget) -> bool {
 #[inline]
 fn take_all(tx: &mut Tx, guest: &Domain, table: &Table, budget: &mut Budget) -> bool {
     let now = tsc::now_ns();
+    let mut recent = Recent::default();
     while !budget.is_spent() {
         match tx.queue.take(&mut tx.line.grants(guest), &Bytes, now, &mut tx.packet) {
-            Ok(Take::Packet(token)) => pass_on(tx, guest, table, token, now, budget),
+            Ok(Take::Packet(token)) => {
+                let forward = recent.forward(table, PortId(tx.line.handle.place()), tx.packet.header());
+                pass_on(tx, guest, (table, forward), token, now, budget);
+            }
             Ok(Take::Nothing) => {
                 let place = late::place_for(tx.line.handle);
                 match (tx.queue.leave(now, place.is_some()), place) {
@@ -106,10 +110,16 @@ fn ended(tx: &mut Tx) -> bool {
 
 /// The packet in hand goes where it belongs.
 #[inline]
-fn pass_on(tx: &mut Tx, guest: &Domain, table: &Table, token: Token, now: u64, budget: &mut Budget) {
+fn pass_on(
+    tx: &mut Tx,
+    guest: &Domain,
+    (table, forward): (&Table, Forward),
+    token: Token,
+    now: u64,
+    budget: &mut Budget,
+) {
     let sender = tx.line.handle;
     let item = Item { sender, token, progress: Progress::default() };
-    let forward = table.forward(PortId(sender.place()), tx.packet.header());
     let may_wait = tx.queue.unanswered() <= MAY_WAIT || table.uplink().is_some_and(|out| forward == Forward::To(out));
     let mut batch = Batch { table, switch: tx.line.switch, now, may_wait, budget };
     let is_done = match forward {

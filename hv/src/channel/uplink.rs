@@ -89,11 +89,12 @@ impl Uplink {
     }
 
     /// The packet in the hand of `tx` goes out. `false`: there is no room, or the portion is spent.
-    fn send(&mut self, tx: &mut Tx, item: &mut Item, budget: &mut Budget) -> bool {
+    fn send(&mut self, tx: &mut Tx, item: &mut Item, now: u64, budget: &mut Budget) -> bool {
         let (packet, journal) = (tx.packet.view(), &mut tx.queue);
         let hold = || journal.hold(item.token).is_ok();
         let may_have_pages = self.takes.accepts.sg;
-        let mut way = Way { card: self.card, cookie: cookie_of(item), hold, budget, may_have_pages, has_sent: false };
+        let mut way =
+            Way { card: self.card, cookie: cookie_of(item), hold, budget, may_have_pages, now, has_sent: false };
         let sent = frames::send(&mut way, &self.takes, &packet, &Bytes, &mut item.progress);
         if way.has_sent {
             net::kick(self.card);
@@ -134,6 +135,8 @@ struct Way<'a, H> {
     budget: &'a mut Budget,
     /// What does not fit into a buffer may lie in pages.
     may_have_pages: bool,
+    /// Time in ns.
+    now: u64,
     has_sent: bool,
 }
 
@@ -174,7 +177,7 @@ impl<H: FnMut() -> bool> frames::Card<Held> for Way<'_, H> {
         };
         self.budget.spend(frame.len());
         self.has_sent = true;
-        slot.send(self.cookie, About { len, more, checksum, segments: segments_of(frame) });
+        slot.send(self.cookie, About { len, more, checksum, segments: segments_of(frame) }, self.now);
     }
 }
 
@@ -253,7 +256,7 @@ pub fn pass(batch: &mut Batch<'_>, tx: &mut Tx, port: PortId, mut item: Item) ->
     let is_its = |uplink: &&mut Uplink| uplink.link.is_some_and(is_linked);
     let Some(uplink) = side.as_deref_mut().filter(is_its) else { return true };
     let is_first = uplink.waiting.is_empty();
-    if is_first && uplink.send(tx, &mut item, batch.budget) {
+    if is_first && uplink.send(tx, &mut item, batch.now, batch.budget) {
         return true;
     }
     batch.budget.spend(0);
@@ -305,7 +308,7 @@ fn retry(card: Card, mut item: Item, now: u64, budget: &mut Budget) -> bool {
         return true;
     };
     let Some(from) = tx.line.guest() else { return false };
-    let is_done = !traffic::may_go_on(tx, port(card), item.token) || uplink.send(tx, &mut item, budget);
+    let is_done = !traffic::may_go_on(tx, port(card), item.token) || uplink.send(tx, &mut item, now, budget);
     if !is_done {
         if let Some(first) = uplink.waiting.first() {
             *first = item;

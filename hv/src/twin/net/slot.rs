@@ -3,7 +3,6 @@
 use super::link::{About, Card};
 use super::place::{queue, want, wanted};
 use super::queue::Outgoing;
-use crate::arch::tsc;
 use crate::domain::memory::log_dirty;
 use crate::twin::common::Common;
 use crate::twin::table;
@@ -51,15 +50,15 @@ impl Slot {
         pages.map(|page| Mfn::containing(MachAddr::new(page.machine)))
     }
 
-    /// Queues the packet that was copied here. `cookie` comes back when the driver is done with it.
-    pub fn send(mut self, cookie: u64, about: About) {
+    /// Queues the packet that was copied here at `now` (ns). `cookie` comes back when the driver is done with it.
+    pub fn send(mut self, cookie: u64, about: About, now: u64) {
         if log_dirty::any() {
             log_dirty::mark(self.frame);
             self.pages().iter().take(self.nr_pages.into()).for_each(|page| log_dirty::mark(*page));
         }
         let skb = core::mem::replace(&mut self.skb, NONE);
         let about = About { len: about.len.min(self.room), ..about };
-        queue(self.card).lock().send(Outgoing { skb, cookie, about, since_ns: tsc::now_ns() });
+        queue(self.card).lock().send(Outgoing { skb, cookie, about, since_ns: now });
     }
 }
 
