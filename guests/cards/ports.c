@@ -1,7 +1,7 @@
 /* A card as a port of the switch: who gets what, packets that are cut and summed, several senders, and ends that go. */
 #include "card.h"
 
-enum { SLOTS_OF_CARD = NR_SKBS - NR_SKBS / 4, EXTRA_INFO = 8, CSUM_BLANK = 1 };
+enum { SLOTS_OF_CARD = NR_SKBS - NR_SKBS / 4 };
 
 static struct front b;
 static const u8 everybody[6] = { 255, 255, 255, 255, 255, 255 };

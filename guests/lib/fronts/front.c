@@ -162,7 +162,13 @@ void put_slot(struct front *front, u32 gref, u32 offset, u32 flags, u32 size)
 
 void put(struct front *front, u32 len, u32 piece)
 {
-	u32 n = 0, first = front->tx->req_prod;
+	put_whole(front, len, piece, 0);
+}
+
+void put_whole(struct front *front, u32 len, u32 piece, u32 segment)
+{
+	/* Behind the first slot is one that says how it is to be cut: a TCP packet over IPv4. */
+	u32 n = 0, first = front->tx->req_prod, nr_extra = segment != 0, flags = segment ? EXTRA_INFO | CSUM_BLANK : 0;
 	for (u32 at = 0; at < len; at += piece, n++) {
 		/* Pieces are beside each other if they are more than there are pages. */
 		bool are_many = len > piece * NR_TX_DATA;
@@ -170,10 +176,13 @@ void put(struct front *front, u32 len, u32 piece)
 		memcpy(front->page[TX_DATA + n % NR_TX_DATA] + offset, frame + at, now);
 		/* The first slot has the whole length. */
 		u32 gref = front->first_ref + TX_DATA + n % NR_TX_DATA;
-		write_slot(front, first + n, gref, offset, at + now < len ? MORE_DATA : 0, at ? now : len);
+		u32 more = at + now < len ? MORE_DATA : 0;
+		write_slot(front, first + n + (n ? nr_extra : 0), gref, offset, n ? more : more | flags, at ? now : len);
 	}
+	if (segment)
+		write_slot(front, first + 1, EXTRA_GSO | segment << 16, GSO_TCPV4, 0, 0);
 	/* The hypervisor may look at any time: it sees all of a packet or nothing. */
-	__atomic_store_n(&front->tx->req_prod, first + n, __ATOMIC_RELEASE);
+	__atomic_store_n(&front->tx->req_prod, first + n + nr_extra, __ATOMIC_RELEASE);
 }
 
 s64 kick_tx(struct front *front)

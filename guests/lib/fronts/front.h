@@ -40,7 +40,7 @@ _Static_assert(sizeof(struct channel_way_out) == 64, "layouts");
 _Static_assert(sizeof(struct channel_connect) == 56 && sizeof(struct channel_status) == 112, "layouts");
 
 /* Slots of a ring. */
-enum { SLOTS = 256, MORE_DATA = 4, RSP_ERROR = -1 };
+enum { SLOTS = 256, CSUM_BLANK = 1, MORE_DATA = 4, EXTRA_INFO = 8, RSP_ERROR = -1, RSP_NULL = 1, EXTRA_GSO = 1, GSO_TCPV4 = 1 };
 struct tx_slot {
 	union {
 		struct {
@@ -114,6 +114,8 @@ extern u8 frame[65536];
 void make_frame(const u8 *to, const u8 *from, u32 len, u32 seed);
 /* Puts the frame into the transmit ring in pieces of at most `piece` bytes. Nobody hears of it but by kick_tx(). */
 void put(struct front *front, u32 len, u32 piece);
+/* The same with a TCP packet over IPv4, whose checksum is blank, that is to be cut into segments of so many bytes; not if that is 0. */
+void put_whole(struct front *front, u32 len, u32 piece, u32 segment);
 /* One slot, whatever it says. */
 void put_slot(struct front *front, u32 gref, u32 offset, u32 flags, u32 size);
 s64 kick_tx(struct front *front);

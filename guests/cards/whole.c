@@ -1,0 +1,113 @@
+/* A card that cuts TCP packets into segments gets them whole, with their rest in lent pages. */
+#include "card.h"
+
+enum { SEND_PAGES = 64, LEN = 12000, PIECE = 3000, SEGMENT = 1460, LINEAR = 192, HEADERS = 54, INFO = BUFFER - 320,
+	NR_FRAGS = INFO + 21 * 8, GSO_SIZE = INFO + 23 * 8, GSO_SEGS = INFO + 24 * 8, GSO_TYPE = INFO + 26 * 8, FRAGS = INFO + 28 * 8,
+	HAS_CSUM = 1, HAS_PAGES = 4, HAS_GSO = 8 };
+
+static u8 room[SEND_PAGES][PAGE] __attribute__((aligned(PAGE)));
+static const u64 vmemmap = 0xffffea0000000000;
+
+/* A TCP packet without its checksum. */
+static void make_tcp(void)
+{
+	make_frame(stranger, guest.mac, LEN, 11);
+	u8 *ip = frame + 14, *tcp = ip + 20;
+	frame[12] = 8, frame[13] = 0;
+	memset(ip, 0, 40);
+	ip[0] = 0x45, ip[2] = (LEN - 14) >> 8, ip[3] = (LEN - 14) & 255, ip[8] = 64, ip[9] = 6;
+	tcp[12] = 5 << 4;
+}
+
+static void send_whole(void)
+{
+	make_tcp();
+	put_whole(&guest, LEN, PIECE, SEGMENT);
+	check_result(kick_tx(&guest), 0, "a kick");
+}
+
+static s64 attach_with(u32 flags)
+{
+	struct twin_attach request = good_attach();
+	request.flags = flags;
+	return twin_op(TWINOP_ATTACH, &request);
+}
+
+/* What the driver was given is the packet in `frame`. */
+static void check_whole(void)
+{
+	u64 skb = card->tx[(card->nr_sent - 1) % 64], head = *word(skb, SKB_HEAD), data = *word(skb, SKB_DATA);
+	check((u32)*word(skb, SKB_LEN) == LEN && (u32)*word(skb, SKB_DATA_LEN) == LEN - LINEAR, "%u bytes, %u of them in pages",
+	      (u32)*word(skb, SKB_LEN), (u32)*word(skb, SKB_DATA_LEN));
+	check((u16)*word(head, GSO_SIZE) == SEGMENT && (u16)*word(head, GSO_SEGS) == (LEN - HEADERS + SEGMENT - 1) / SEGMENT &&
+	      (u32)*word(head, GSO_TYPE) == 1, "%u segments of %u bytes", (u16)*word(head, GSO_SEGS), (u16)*word(head, GSO_SIZE));
+	check(memcmp((void *)data, frame, LINEAR) == 0, "the packet begins otherwise");
+	u32 at = LINEAR, nr = (u8)*word(head, NR_FRAGS);
+	for (u32 n = 0; n < nr && at < LEN; n++) {
+		u64 page = *word(head, FRAGS + 16 * n), len_and_offset = *word(head, FRAGS + 16 * n + 8);
+		u32 len = len_and_offset, number = (page - vmemmap) / 64;
+		if (!check(number < SEND_PAGES && len <= PAGE && len_and_offset >> 32 == 0, "fragment %u: page %u, %u bytes", n, number, len))
+			return;
+		check(memcmp(room[number], frame + at, len) == 0, "fragment %u has other bytes", n);
+		at += len;
+	}
+	check(at == LEN, "%u fragments have %u bytes", nr, at - LINEAR);
+}
+
+/* So many packets are answered: each slot, and the one that says how to cut, which has an answer that says nothing. */
+static void check_whole_answers(u32 nr, const char *what)
+{
+	u32 nr_good = 0, nr_null = 0;
+	UNTIL(nr_answers(&guest) == nr * (LEN / PIECE + 1), what);
+	while (nr_answers(&guest)) {
+		int status = answer(&guest);
+		nr_good += status == 0, nr_null += status == RSP_NULL;
+	}
+	check(nr_good == nr * (LEN / PIECE) && nr_null == nr, "%s: %u slots are answered, and %u", what, nr_good, nr_null);
+}
+
+void whole(void)
+{
+	static struct twin_lent lent[SEND_PAGES];
+	for (u32 n = 0; n < SEND_PAGES; n++)
+		lent[n] = (struct twin_lent){ FRAGMENT, PAGE, (u64)room[n], vmemmap + 64 * n, 2, 0 };
+	struct twin_lend lend = { twin, SEND_PAGES, (u64)lent };
+	check_result(detach(), 0, "taking the card away");
+	check_result(twin_op(TWINOP_LEND, &lend), 0, "lending pages");
+	/* One that does not cut: nine segments. */
+	check_result(attach_with(HAS_CSUM), 0, "attaching one that does not cut");
+	u64 sent = card->nr_sent;
+	send_whole();
+	check(card->nr_sent == sent + 9, "%lu segments", card->nr_sent - sent);
+	card->nr_gone = card->nr_sent;
+	interrupt("segments");
+	check_whole_answers(1, "segments");
+	check_result(detach(), 0, "taking the card away");
+	check_result(attach_with(HAS_CSUM | HAS_PAGES | HAS_GSO), 0, "attaching one that cuts");
+	/* More than once, so that pages come back: three of 64 are in use each time. */
+	for (u32 n = 0; n < 40; n++) {
+		sent = card->nr_sent;
+		send_whole();
+		if (!check(card->nr_sent == sent + 1, "packet %u: the driver has %lu", n, card->nr_sent - sent))
+			break;
+		check_whole();
+		card->nr_gone = card->nr_sent;
+		interrupt("a whole packet");
+		check_whole_answers(1, "a whole packet");
+	}
+	/* As many as there are pages for, but for those that are kept to receive: the others wait. */
+	sent = card->nr_sent;
+	for (u32 n = 0; n < 20; n++)
+		send_whole();
+	check(card->nr_sent == sent + 15, "%lu packets have pages", card->nr_sent - sent);
+	card->nr_gone = card->nr_sent;
+	interrupt("packets with pages");
+	UNTIL(card->nr_sent == sent + 20, "those that waited for pages");
+	check_whole();
+	card->nr_gone = card->nr_sent;
+	interrupt("packets that waited for pages");
+	check_whole_answers(20, "packets that waited for pages");
+	check(nr_in_use(&guest) == 2, "%u grants are in use", nr_in_use(&guest));
+	check_result(detach(), 0, "taking the card away");
+	check_result(attach(), 0, "attaching");
+}
