@@ -2,8 +2,8 @@
 //!
 //! A packet is copied into a buffer of the card's, cut and summed if the card does neither, while the guest sends it: no grant of a
 //! guest's is in use for the card's sake. The guest is answered when the driver is done with all pieces, which holds it back when
-//! the card is slow. Each piece is one more reader of the packet. Without a buffer the packet waits for its turn
-//! ([`Turns`]), until the driver is done with others.
+//! the card is slow. A packet in one piece is the card's to answer; of one that is cut each piece is one more reader. Without a buffer
+//! it waits for its turn ([`Turns`]), until the driver is done with others.
 
 use super::access::{Bytes, Held};
 use super::timed::REST_NS;
@@ -88,27 +88,48 @@ impl Uplink {
         self.waiting.len()
     }
 
-    /// The packet in the hand of `tx` goes out. `false`: there is no room, or the portion is spent.
-    fn send(&mut self, tx: &mut Tx, item: &mut Item, now: u64, budget: &mut Budget) -> bool {
+    /// The packet in the hand of `tx` goes out.
+    fn send(&mut self, tx: &mut Tx, item: &mut Item, now: u64, budget: &mut Budget) -> Went {
         let (packet, journal) = (tx.packet.view(), &mut tx.queue);
         let hold = || journal.hold(item.token).is_ok();
-        let may_have_pages = self.takes.accepts.sg;
-        let mut way =
-            Way { card: self.card, cookie: cookie_of(item), hold, budget, may_have_pages, now, has_sent: false };
+        let (may_have_pages, is_one) = (self.takes.accepts.sg, packet.gso.is_none());
+        let mut way = Way {
+            card: self.card,
+            cookie: cookie_of(item),
+            hold,
+            budget,
+            may_have_pages,
+            is_one,
+            now,
+            has_sent: false,
+        };
         let sent = frames::send(&mut way, &self.takes, &packet, &Bytes, &mut item.progress);
         if way.has_sent {
             net::kick(self.card);
         }
         match sent {
-            Sent::NoRoom => return false,
+            Sent::NoRoom => return Went::Not,
             Sent::Unfit => self.sent.dropped += 1,
             Sent::Done => {
                 self.sent.packets += 1;
                 self.sent.bytes += u64::from(packet.len());
+                if is_one {
+                    return Went::Out;
+                }
             }
         }
-        true
+        Went::Done
     }
+}
+
+/// What became of a packet.
+enum Went {
+    /// Nothing: there is no room, or the portion is spent.
+    Not,
+    /// The card has it, and answers for its reader.
+    Out,
+    /// Its reader is done with it: it is lost, or the card answers for each of its pieces.
+    Done,
 }
 
 /// What the card calls a piece of a packet: who has sent it, and which of its packets it is.
@@ -135,6 +156,8 @@ struct Way<'a, H> {
     budget: &'a mut Budget,
     /// What does not fit into a buffer may lie in pages.
     may_have_pages: bool,
+    /// The packet goes in one piece, which is the reader that there is.
+    is_one: bool,
     /// Time in ns.
     now: u64,
     has_sent: bool,
@@ -153,7 +176,7 @@ impl<H: FnMut() -> bool> frames::Card<Held> for Way<'_, H> {
     }
 
     fn send(&mut self, slot: Slot, frame: &View<'_, Held>) {
-        if !(self.hold)() {
+        if !self.is_one && !(self.hold)() {
             return;
         }
         let (room, mut at) = (Held::by_card(slot.frame), slot.offset);
@@ -246,7 +269,7 @@ pub fn forget(sender: Handle) {
     }
 }
 
-/// The packet in the hand of `tx` goes to the card at `port`. `false`: it waits there.
+/// The packet in the hand of `tx` goes to the card at `port`. `false`: it waits there, or the card has it.
 #[cold]
 pub fn pass(batch: &mut Batch<'_>, tx: &mut Tx, port: PortId, mut item: Item) -> bool {
     let Some(place) = at_port(port) else { return true };
@@ -256,8 +279,12 @@ pub fn pass(batch: &mut Batch<'_>, tx: &mut Tx, port: PortId, mut item: Item) ->
     let is_its = |uplink: &&mut Uplink| uplink.link.is_some_and(is_linked);
     let Some(uplink) = side.as_deref_mut().filter(is_its) else { return true };
     let is_first = uplink.waiting.is_empty();
-    if is_first && uplink.send(tx, &mut item, batch.now, batch.budget) {
-        return true;
+    if is_first {
+        match uplink.send(tx, &mut item, batch.now, batch.budget) {
+            Went::Not => {}
+            Went::Out => return false,
+            Went::Done => return true,
+        }
     }
     batch.budget.spend(0);
     // Without room the driver will have some; else it is only that this portion is spent.
@@ -308,8 +335,11 @@ fn retry(card: Card, mut item: Item, now: u64, budget: &mut Budget) -> bool {
         return true;
     };
     let Some(from) = tx.line.guest() else { return false };
-    let is_done = !traffic::may_go_on(tx, port(card), item.token) || uplink.send(tx, &mut item, now, budget);
-    if !is_done {
+    let went = match traffic::may_go_on(tx, port(card), item.token) {
+        true => uplink.send(tx, &mut item, now, budget),
+        false => Went::Done,
+    };
+    if matches!(went, Went::Not) {
         if let Some(first) = uplink.waiting.first() {
             *first = item;
         }
@@ -317,8 +347,10 @@ fn retry(card: Card, mut item: Item, now: u64, budget: &mut Budget) -> bool {
     }
     uplink.waiting.pop(now);
     drop(side);
-    tx.complete(&from, item.token);
-    tx.push(&from);
+    if matches!(went, Went::Done) {
+        tx.complete(&from, item.token);
+        tx.push(&from);
+    }
     true
 }
 
