@@ -75,7 +75,7 @@ fn take_all(tx: &mut Tx, guest: &Domain, table: &Table, budget: &mut Budget) -> 
                 match (tx.queue.leave(now, place.is_some()), place) {
                     (Ok(Left::Work), _) => budget.spend(0),
                     (Ok(Left::Late), Some(place)) => {
-                        late::put_off(place, tx.line.handle, now);
+                        late::put_off(place, tx.line.handle, tx.line.guest, now);
                         return false;
                     }
                     (Ok(_), _) => return false,

@@ -18,11 +18,11 @@ use xen_abi::regs::CpuUserRegs;
 
 /// What device channels do when their timer fires, at a time in ns. They lie above, so it is installed.
 static CHANNEL_WORK: Once<fn(u64)> = Once::new();
-/// What is done for the interfaces that this CPU looks after.
-static SENDER_WORK: Once<fn()> = Once::new();
+/// What is done for the interfaces that this CPU looks after, of one domain or of all.
+static SENDER_WORK: Once<fn(Option<u16>)> = Once::new();
 
 /// Says what is done when the timer of device channels fires, and for the interfaces that a CPU looks after.
-pub fn install_channel_work(work: fn(u64), for_senders: fn()) {
+pub fn install_channel_work(work: fn(u64), for_senders: fn(Option<u16>)) {
     CHANNEL_WORK.call_once(|| work);
     SENDER_WORK.call_once(|| for_senders);
 }
@@ -51,8 +51,10 @@ fn do_work(me: &CpuInfo, interruptible: Interruptible<'_>) -> bool {
         timers::expire(now, |due| fire(due, now));
     }
     // Before cards, which then send what is found.
-    if me.looks_after.get() && vcpu::current(me).is_some_and(|v| !v.is_runnable()) {
-        look_at_senders();
+    if me.looks_after.get() {
+        if let Some(v) = vcpu::current(me).filter(|v| !v.is_runnable()) {
+            look_at_senders(Some(v.domain().id));
+        }
     }
     // Expiring timers may have asked for it.
     if (work | me.pending.load(Ordering::Acquire)) & pending::CARDS != 0 {
@@ -72,10 +74,10 @@ fn do_work(me: &CpuInfo, interruptible: Interruptible<'_>) -> bool {
     (work | me.pending.load(Ordering::Acquire)) & pending::SCHEDULE != 0
 }
 
-/// Interfaces whose guests do not notify each time are looked at.
-fn look_at_senders() {
+/// Interfaces whose guests do not notify each time are looked at: those of one domain, or of all.
+fn look_at_senders(of: Option<u16>) {
     if let Some(work) = SENDER_WORK.get() {
-        work();
+        work(of);
     }
 }
 
@@ -84,7 +86,7 @@ fn fire(due: Due<'_>, now: u64) {
     match due {
         Due::IrqRelease => irq::guest::expire(),
         Due::Cards => this_cpu().raise(pending::CARDS),
-        Due::Senders => look_at_senders(),
+        Due::Senders => look_at_senders(None),
         Due::Channels => {
             if let Some(work) = CHANNEL_WORK.get() {
                 work(now);
