@@ -39,6 +39,12 @@ bridge_own() {
 	ip link set eth1 master xenbr0 up
 }
 
+# bridge_switch:DRIVER: the same by the kernel's command line; what went wrong is said
+job_bridge_switch() { bridge_switch "$1" && say "bridge_switch ok"; }
+
+# wedge: the kernel takes no interrupt any more
+job_wedge() { insmod /lib/modules/$(uname -r)/updates/wedge.ko & }
+
 # flood: keeps the NIC busy, without an end
 job_flood() { ping -i 0.005 -s 1400 10.9.0.1 > /dev/null 2>&1 & }
 
@@ -65,6 +71,12 @@ job_twin_module() { insmod /lib/modules/$(uname -r)/updates/tandem.ko; }
 
 # twind ARGUMENT...: in the background; what it says is in /tmp/twind
 job_twind() { twind "$@" > /tmp/twind 2>&1 & echo $! > /tmp/twind.pid; }
+
+# twin_kept: the twin of the NIC's driver is the way out; another twind comes when one ends
+job_twin_kept() {
+	job_twin_module
+	(while :; do job_twind --interface eth0; wait; usleep 500000; done) &
+}
 
 # drive: takes commands from its console, as a guest does
 job_drive() {

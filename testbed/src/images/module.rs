@@ -1,4 +1,4 @@
-//! Our own kernel module for driver domains, `linux/`, built for the kernel that the images boot, by the headers of its packages.
+//! Our own kernel modules for driver domains, built for the kernel that the images boot, by the headers of its packages.
 
 use super::kernel::Kernel;
 use super::{cached, files, fingerprint, packages};
@@ -10,19 +10,31 @@ use std::process::Command;
 /// The tools with which Debian's kernels of this series were built.
 const KBUILD: &str = "linux-kbuild-6.1";
 
-/// Builds or finds it; gives the file.
+/// The one that gives drivers twins; gives the file.
 pub fn build(kernel: &Kernel) -> Result<PathBuf> {
+    build_one(kernel, "tandem", "linux")
+}
+
+/// One with which a kernel stops taking interrupts.
+pub fn build_wedge(kernel: &Kernel) -> Result<PathBuf> {
+    build_one(kernel, "wedge", "images/module")
+}
+
+/// Builds or finds the module `name` from a folder of the project's.
+fn build_one(kernel: &Kernel, name: &str, folder: &str) -> Result<PathBuf> {
     let version = &kernel.version;
     let common = format!("{}-common", version.rsplit_once('-').map_or(version.as_str(), |(abi, _)| abi));
     let names = [format!("linux-headers-{version}"), format!("linux-headers-{common}"), KBUILD.into()];
     let headers = packages::together("headers", &names.each_ref().map(String::as_str))?;
-    let source = host::root().join("linux");
+    let source = host::root().join(folder);
     let mut sources = files(&source)?;
-    sources.extend(files(&source.join("include"))?);
+    if source.join("include").is_dir() {
+        sources.extend(files(&source.join("include"))?);
+    }
     let key = format!("{} {}", packages::versions(&names.each_ref().map(String::as_str)), fingerprint(&sources)?);
-    let out = host::target("images")?.join("tandem.ko");
-    cached("compiling the kernel module", &out, &key, |path| {
-        let work = host::target("images")?.join("module.dir");
+    let out = host::target("images")?.join(format!("{name}.ko"));
+    cached("compiling a kernel module", &out, &key, |path| {
+        let work = host::target("images")?.join(format!("{name}.dir"));
         super::remove(&work)?;
         std::fs::create_dir_all(work.join("include"))?;
         for file in &sources {
@@ -43,7 +55,7 @@ pub fn build(kernel: &Kernel) -> Result<PathBuf> {
                 .env_remove("MAKEFLAGS"),
         )?;
         // What is for debuggers is nearly all of it.
-        host::run(Command::new("strip").args(["--strip-debug", "-o"]).arg(path).arg(work.join("tandem.ko")))?;
+        host::run(Command::new("strip").args(["--strip-debug", "-o"]).arg(path).arg(work.join(format!("{name}.ko"))))?;
         super::remove(&work)
     })?;
     Ok(out)

@@ -94,8 +94,12 @@ pub fn build(kernel: &Kernel) -> Result<PathBuf> {
     let hostile = guests::named(HOSTILE)?;
     let daemon = programs::build(DAEMON)?;
     inputs.push(daemon.clone());
-    let ours = Ours { module: module::build(kernel)?, daemon: programs::build(TWIN_DAEMON)? };
-    inputs.extend([ours.module.clone(), ours.daemon.clone()]);
+    let ours = Ours {
+        module: module::build(kernel)?,
+        wedge: module::build_wedge(kernel)?,
+        daemon: programs::build(TWIN_DAEMON)?,
+    };
+    inputs.extend([ours.module.clone(), ours.wedge.clone(), ours.daemon.clone()]);
     let made_by = fingerprint(&[host::root().join("testbed/src/images/toolstack.rs")])?;
     let key = format!(
         "{} {} {made_by} {} {}",
@@ -135,6 +139,8 @@ fn guest(base: &Base, scripts: &Path, kernel: &Kernel) -> Result<Vec<u8>> {
 /// What is ours in a driver domain.
 struct Ours {
     module: PathBuf,
+    /// With which it stops taking interrupts.
+    wedge: PathBuf,
     daemon: PathBuf,
 }
 
@@ -146,6 +152,7 @@ fn driver(base: &Base, tree: &Path, scripts: &Path, kernel: &Kernel, ours: &Ours
     add_scripts(&mut archive, scripts)?;
     add_modules(&mut archive, kernel, &[initramfs::MODULES, BACK_END_MODULES, DRIVER_MODULES].concat())?;
     archive.file(&format!("lib/modules/{}/updates/tandem.ko", kernel.version), read(&ours.module)?, 0o644);
+    archive.file(&format!("lib/modules/{}/updates/wedge.ko", kernel.version), read(&ours.wedge)?, 0o644);
     archive.file(&format!("usr/sbin/{TWIN_DAEMON}"), read(&ours.daemon)?, 0o755);
     Ok(archive.bytes())
 }
