@@ -9,7 +9,7 @@ pub mod socket;
 pub mod store;
 pub mod told;
 
-pub use request::{Mode, Request};
+pub use request::{Mode, Order, Request};
 pub use told::{Answer, Told};
 
 /// Where the sockets are.

@@ -50,6 +50,18 @@ impl fmt::Display for Mode {
     }
 }
 
+/// What a driver domain that tandemd looks after is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Order {
+    /// Another instance takes its place.
+    Restart,
+    /// It goes, and no other comes.
+    Park,
+    /// It comes again.
+    Unpark,
+}
+
 /// Which of the twins that twind has is meant; all of them may be left out if it has one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -95,6 +107,20 @@ pub enum Request {
         /// Who.
         mode: Mode,
     },
+    /// For tandemd alone: a driver domain is to be restarted, or to rest.
+    DriverDomain {
+        /// That of which service.
+        #[serde(default)]
+        which: Which,
+        /// What it is to do.
+        order: Order,
+    },
+    /// For tandemd alone: it reads its configuration again, if nothing is wrong with it.
+    Reload {
+        /// All of it, always.
+        #[serde(default)]
+        which: Which,
+    },
     /// For tests: damages what a twin that has its card works on, so that it is aborted. The kernel module must allow it.
     Damage {
         /// Which one.
@@ -112,6 +138,8 @@ impl Request {
             | Self::Load { which }
             | Self::Unload { which }
             | Self::Mode { which, .. }
+            | Self::DriverDomain { which, .. }
+            | Self::Reload { which }
             | Self::Damage { which } => which,
         }
     }
@@ -124,6 +152,8 @@ impl Request {
             | Self::Load { which }
             | Self::Unload { which }
             | Self::Mode { which, .. }
+            | Self::DriverDomain { which, .. }
+            | Self::Reload { which }
             | Self::Damage { which } => *which = new,
         }
         self
@@ -146,6 +176,8 @@ mod tests {
         let mode = Request::parse(r#"{"command":"mode","mode":"twin-mirror","which":{"service":"net"}}"#).unwrap();
         let which = Which { service: Some("net".into()), ..Which::default() };
         assert_eq!(mode, Request::Mode { which: which.clone(), mode: Mode::TwinMirror });
+        let park = Request::parse(r#"{"command":"driver-domain","order":"park"}"#);
+        assert_eq!(park, Ok(Request::DriverDomain { which: Which::default(), order: Order::Park }));
         for request in [status, mode.clone(), Request::Damage { which: which.clone() }] {
             assert_eq!(Request::parse(&serde_json::to_string(&request).unwrap()), Ok(request));
         }
@@ -160,6 +192,7 @@ mod tests {
         assert!(said(r#"{"command":"fly"}"#).contains("fly") && said(r#"{"command":"fly"}"#).contains("status"));
         assert!(said(r#"{"command":"mode"}"#).contains("mode"));
         assert!(said(r#"{"command":"mode","mode":"fast"}"#).contains("twin-mirror"));
+        assert!(said(r#"{"command":"driver-domain","order":"rest"}"#).contains("unpark"));
         assert!(said(r#"{"command":"status","of":1}"#).contains("of"));
         assert!(said(r#"{"command":"load","which":{"vifs":1}}"#).contains("vifs"));
         assert!(Mode::named("stlb").unwrap_err().contains("vm, twin-mirror, twin-stlb"));

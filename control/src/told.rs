@@ -2,6 +2,7 @@
 
 use crate::request::Mode;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// An answer: what there is afterwards, or why not.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -78,6 +79,9 @@ pub struct Service {
     /// Name of the driver domain, if the configuration names one.
     #[serde(default)]
     pub driver_domain: Option<String>,
+    /// How tandemd looks after it, if it does.
+    #[serde(default)]
+    pub looked_after: Option<LookedAfter>,
     /// Who carries packets to the outside and from there; nobody: there is no way out.
     #[serde(default)]
     pub mode: Option<Mode>,
@@ -96,6 +100,21 @@ pub struct Service {
     /// Why twind says nothing.
     #[serde(default)]
     pub twind_error: Option<String>,
+}
+
+/// A driver domain that is started again when it fails.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct LookedAfter {
+    /// `up`, `starting`, `going`, `waiting`, `off` or `parked`.
+    pub state: String,
+    /// Why it is parked.
+    #[serde(default)]
+    pub why: Option<String>,
+    /// How often it failed, by the name of the cause, and how often it was the way out again (`recovered`).
+    pub counts: BTreeMap<String, u64>,
+    /// The last recoveries: cause, steps, and the milliseconds after which each was done.
+    pub recoveries: Vec<String>,
 }
 
 /// How packets leave a switch. Counts are those since it is this way.

@@ -3,13 +3,16 @@
 //! ```toml
 //! [service.net]                # guests say vif = ['backend=net']
 //! driver-domain = "dd"         # its interface is the way out
+//! [service.net.supervise]      # it is started, and started again when it fails
+//! config = "/etc/xen/dd.cfg"
 //! ```
 
-use anyhow::{ensure, Context, Result};
+use crate::supervisor::Settings;
+use anyhow::{bail, ensure, Context, Result};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Where it is looked for, if nothing else is said.
 pub const PATH: &str = "/etc/tandem/tandemd.toml";
@@ -20,6 +23,9 @@ pub const PATH: &str = "/etc/tandem/tandemd.toml";
 pub struct Config {
     /// Services by name: a switch each, and a domain of this name as the back end of guests' interfaces.
     pub service: BTreeMap<String, Service>,
+    /// Where this was read.
+    #[serde(skip)]
+    pub path: PathBuf,
 }
 
 /// A service.
@@ -28,18 +34,21 @@ pub struct Config {
 pub struct Service {
     /// Name of the domain whose interface is the way out.
     pub driver_domain: Option<String>,
+    /// How it is looked after. Without it, it is not: who ends it has to start it again.
+    pub supervise: Option<Settings>,
 }
 
 impl Config {
     /// Reads a file. Without one there is a service `net`, and no way out.
     pub fn read(path: &Path) -> Result<Self> {
-        match std::fs::read_to_string(path) {
-            Ok(text) => Self::parse(&text).with_context(|| format!("{}", path.display())),
+        let read = match std::fs::read_to_string(path) {
+            Ok(text) => Self::parse(&text).and_then(Self::with_devices).with_context(|| format!("{}", path.display())),
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                Ok(Self { service: BTreeMap::from([("net".into(), Service::default())]) })
+                Ok(Self { service: BTreeMap::from([("net".into(), Service::default())]), path: PathBuf::new() })
             }
             Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
-        }
+        };
+        read.map(|config| Self { path: path.into(), ..config })
     }
 
     /// From the file's text.
@@ -52,9 +61,41 @@ impl Config {
                 ensure!(is_name(driver), "`{driver}` cannot be a domain's name: letters, digits and -_.+ are");
                 ensure!(driver != name, "`{name}` cannot be its own driver domain");
             }
+            let is_whole = service.supervise.is_none() || service.driver_domain.is_some();
+            ensure!(is_whole, "[service.{name}.supervise]: there is no `driver-domain` that could be looked after");
         }
         Ok(config)
     }
+
+    /// Fails if a driver domain that is to be looked after could not be started: what its own configuration says is looked at.
+    fn with_devices(self) -> Result<Self> {
+        let mut claims = Vec::new();
+        for (name, service) in &self.service {
+            let Some((driver, settings)) = service.looked_after() else { continue };
+            let devices = settings.devices(driver).with_context(|| format!("[service.{name}.supervise]"))?;
+            claims.extend(devices.into_iter().map(|device| (device, name.clone())));
+        }
+        each_once(&claims)?;
+        Ok(self)
+    }
+}
+
+impl Service {
+    /// Name of the driver domain that is looked after, if it is, and how.
+    pub fn looked_after(&self) -> Option<(&str, &Settings)> {
+        Some((self.driver_domain.as_deref()?, self.supervise.as_ref()?))
+    }
+}
+
+/// Fails if a device is claimed twice.
+fn each_once(claims: &[(String, String)]) -> Result<()> {
+    let mut seen: BTreeMap<&str, &str> = BTreeMap::new();
+    for (device, service) in claims {
+        if let Some(first) = seen.insert(device, service) {
+            bail!("{device} is claimed twice: by the driver domains of `{first}` and of `{service}`");
+        }
+    }
+    Ok(())
 }
 
 /// Whether a domain can be called so; it is written into a configuration of the toolstack's.
@@ -92,5 +133,25 @@ mod tests {
         assert!(said("[service.\"a b\"]\n").contains("a b"));
         assert!(said("[service.7]\n").contains('7'));
         assert!(said("[service.net]\ndriver-domain = \"net\"\n").contains("its own"));
+        assert!(said("[service.net.supervise]\nconfig = \"/dd.cfg\"\n").contains("no `driver-domain`"));
+        let unknown =
+            said("[service.net]\ndriver-domain = \"dd\"\n[service.net.supervise]\nconfig = \"/d\"\ncrash = 1\n");
+        assert!(unknown.contains("`crash`") && unknown.contains("`crashes`"), "{unknown}");
+    }
+
+    #[test]
+    fn a_driver_domain_that_could_not_be_started_is_an_error() {
+        let text = "[service.net]\ndriver-domain = \"dd\"\n[service.net.supervise]\nconfig = \"/nowhere/dd.cfg\"\n";
+        let said = format!("{:#}", Config::parse(text).unwrap().with_devices().unwrap_err());
+        assert!(said.contains("[service.net.supervise]") && said.contains("/nowhere/dd.cfg"), "{said}");
+    }
+
+    #[test]
+    fn a_device_belongs_to_one_driver_domain() {
+        let claim = |device: &str, service: &str| (device.to_string(), service.to_string());
+        let (one, two) = ("0000:00:03.0", "0000:00:04.0");
+        assert!(each_once(&[claim(one, "lab"), claim(two, "net")]).is_ok());
+        let said = each_once(&[claim(one, "lab"), claim(two, "net"), claim(one, "net")]).unwrap_err().to_string();
+        assert!(said.contains(one) && said.contains("`lab`") && said.contains("`net`"), "{said}");
     }
 }

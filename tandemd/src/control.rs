@@ -7,12 +7,15 @@ use crate::config::Config;
 use crate::hypercall::{Hypervisor, Switches};
 use crate::look;
 use crate::store::{Client, Store};
+use crate::supervisor;
 use ::control::request::Which;
 use ::control::told::Service;
 use ::control::{errand, socket, Answer, Request, Told};
 use anyhow::{bail, Context, Result};
 use std::collections::BTreeMap;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
+use std::process::Command;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -20,6 +23,9 @@ use std::time::Duration;
 const UNTIL_TOLD: Duration = Duration::from_secs(3);
 /// What it does takes longer: the driver is rewritten, the image verified.
 const UNTIL_DONE: Duration = Duration::from_secs(100);
+
+/// Who asked for a reload has the answer by then.
+const UNTIL_ANSWERED: Duration = Duration::from_millis(200);
 
 /// Serves the socket from now on.
 pub fn begin(config: &Arc<Config>) -> Result<()> {
@@ -33,8 +39,14 @@ pub fn begin(config: &Arc<Config>) -> Result<()> {
 
 fn answer(config: &Config, request: Request) -> Result<Told> {
     let (mut store, mut hypervisor) = (Client::open()?, Hypervisor::open()?);
-    if !matches!(request, Request::Status { .. }) {
-        pass_on(config, request.clone(), &mut store, &mut hypervisor)?;
+    match request {
+        Request::Status { .. } => {}
+        Request::DriverDomain { order, .. } => {
+            let service = only(config, &request, &mut store, &mut hypervisor)?;
+            supervisor::ask(&service.name, order).map_err(anyhow::Error::msg)?;
+        }
+        Request::Reload { .. } => reload(&config.path)?,
+        _ => pass_on(config, request.clone(), &mut store, &mut hypervisor)?,
     }
     services(config, request.which().service.as_deref(), &mut store, &mut hypervisor)
         .map(|services| Told::Tandemd { services })
@@ -49,6 +61,7 @@ pub fn services(
 ) -> Result<Vec<Service>> {
     let mut services = look::services(config, name, store, switches)?;
     for service in &mut services {
+        service.looked_after = supervisor::look(&service.name);
         if service.driver_domain.is_some() {
             ask_twind(service, store, switches)?;
         }
@@ -78,12 +91,7 @@ fn vif_of(service: &Service) -> u32 {
 
 /// What only twind can do.
 fn pass_on(config: &Config, request: Request, store: &mut impl Store, switches: &mut impl Switches) -> Result<()> {
-    let named = request.which().service.as_deref();
-    let mut services = look::services(config, named, store, switches)?;
-    let (Some(service), None) = (services.pop(), services.pop()) else {
-        let names: Vec<&str> = config.service.keys().map(String::as_str).collect();
-        bail!("say which service: {}", names.join(", "));
-    };
+    let service = only(config, &request, store, switches)?;
     if let Request::Mode { mode, .. } = request {
         mode.available().map_err(anyhow::Error::msg)?;
     }
@@ -91,6 +99,29 @@ fn pass_on(config: &Config, request: Request, store: &mut impl Store, switches: 
     let which = Which { service: None, vif: Some(vif_of(&service)), interface: request.which().interface.clone() };
     tell(domain, &request.about(which), store, UNTIL_DONE)?;
     Ok(())
+}
+
+/// Takes up another configuration. If something is wrong with it the old one stays. Nothing is lost when the daemon begins anew, so
+/// that is what it does.
+fn reload(path: &Path) -> Result<()> {
+    Config::read(path).context("the configuration stays as it was")?;
+    let program = std::env::current_exe().context("the daemon's own file")?;
+    std::thread::spawn(move || {
+        std::thread::sleep(UNTIL_ANSWERED);
+        let error = Command::new(&program).args(std::env::args_os().skip(1)).exec();
+        eprintln!("tandemd: {} cannot be started again: {error}", program.display());
+    });
+    Ok(())
+}
+
+/// The one service that is meant.
+fn only(config: &Config, request: &Request, store: &mut impl Store, switches: &mut impl Switches) -> Result<Service> {
+    let mut services = look::services(config, request.which().service.as_deref(), store, switches)?;
+    let (Some(service), None) = (services.pop(), services.pop()) else {
+        let names: Vec<&str> = config.service.keys().map(String::as_str).collect();
+        bail!("say which service: {}", names.join(", "));
+    };
+    Ok(service)
 }
 
 fn driver_domain(service: &Service, store: &mut impl Store) -> Result<u16> {

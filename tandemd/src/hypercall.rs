@@ -11,6 +11,8 @@ use std::fs::File;
 use twin_abi::op::{TwinStats, HYPERVISOR_TWIN_OP, STATS_ALL, TWINOP_STATS};
 use xen_abi::channel_op::{self as op, ChannelConnect, ChannelStatus, ChannelSwitch, ChannelVif, ChannelWayOut};
 
+mod domains;
+
 /// The hypervisor's switches.
 pub trait Switches {
     /// Makes a switch; its name.
@@ -90,14 +92,17 @@ impl Hypervisor {
     }
 
     fn call_of<T: Argument>(&mut self, hypercall: u64, command: u32, argument: T) -> Result<T, Errno> {
+        self.make(argument, |address| Call { op: hypercall, arg: [u64::from(command), address, 0, 0, 0] })
+    }
+
+    /// Makes a hypercall, which is told the address of its argument.
+    fn make<T: Argument>(&mut self, argument: T, call: impl FnOnce(u64) -> Call) -> Result<T, Errno> {
         const { assert!(size_of::<T>() <= PAGE_BYTES) };
         let place = self.page.cast::<T>();
         // SAFETY: the page is mapped, ours alone, and longer than `T`; nothing else names it.
         unsafe { place.write(argument) };
-        let address = place as u64;
-        let call = Call { op: hypercall, arg: [u64::from(command), address, 0, 0, 0] };
         // SAFETY: see `Call`. The hypervisor writes to the page no more than a `T`.
-        unsafe { ioctl(&self.privcmd, call) }?;
+        unsafe { ioctl(&self.privcmd, call(place as u64)) }?;
         // SAFETY: it holds a `T`, all of whose bit patterns are valid.
         Ok(unsafe { place.read() })
     }

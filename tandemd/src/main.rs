@@ -13,6 +13,7 @@ mod kernel;
 mod list;
 mod look;
 mod service;
+mod supervisor;
 
 use ::control::store::{self, Client, Store};
 use anyhow::{bail, Context, Result};
@@ -72,6 +73,11 @@ fn run() -> Result<()> {
     let mut hypervisor = Hypervisor::open()?;
     if is_list {
         print!("{}", list::show(&mut Client::open()?, &mut hypervisor)?);
+        for (name, service) in &config.service {
+            if let Some((driver, _)) = service.looked_after() {
+                print!("{}", supervisor::describe(name, driver)?);
+            }
+        }
         return Ok(());
     }
     let _lock = alone()?;
@@ -101,6 +107,11 @@ fn serve(config: &Config, hypervisor: &mut Hypervisor) -> Result<()> {
         let driver_domain = service.driver_domain.clone();
         services.push(Service::start(name, domain, driver_domain, &mut store, hypervisor)?);
         eprintln!("{name}: served, domain {domain}");
+    }
+    for (name, service) in &config.service {
+        if let Some((driver, settings)) = service.looked_after() {
+            supervisor::begin(name, driver, settings)?;
+        }
     }
     notify_ready();
     loop {

@@ -1,7 +1,7 @@
 //! The command line.
 
 use control::request::Which;
-use control::{Mode, Request};
+use control::{Mode, Order, Request};
 use lexopt::{Arg, Parser, ValueExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -26,6 +26,10 @@ commands:
   load [WHICH] [INTERFACE]  makes the driver's twin, loads it (again), and gives it the card; in domain 0, of that interface of
                           the driver domain's
   unload [WHICH]          the twin goes; Linux is the way
+  restart [SERVICE]       in domain 0: another instance of the driver domain takes its place, if tandemd looks after it
+  park [SERVICE]          the driver domain goes, and no other comes
+  unpark [SERVICE]        it comes again
+  reload                  in domain 0: tandemd reads its configuration again; if something is wrong with it, the old one stays
 
 options:
   --json                  what the daemon tells, as JSON
@@ -114,11 +118,13 @@ fn command(
 ) -> Result<Wanted, String> {
     let (command, rest) = words.split_first().ok_or("there is no command; twinctl --help says which there are")?;
     let most = match command.as_str() {
+        "reload" => 0,
         "mode" => 2,
         "load" if !is_driver_domain => 2,
         _ => 1,
     };
     let status = |which| Request::Status { which };
+    let order = |order| Request::DriverDomain { which: which(rest.first()), order };
     let wanted = match (command.as_str(), rest) {
         ("status", _) => Wanted::Ask(status(which(rest.first()))),
         ("stats", _) => Wanted::Stats(status(which(rest.first()))),
@@ -130,6 +136,13 @@ fn command(
             },
         }),
         ("unload", _) => Wanted::Ask(Request::Unload { which: which(rest.first()) }),
+        ("restart" | "park" | "unpark" | "reload", _) if is_driver_domain => {
+            return Err(format!("{command} is for tandemd, in domain 0"));
+        }
+        ("reload", _) => Wanted::Ask(Request::Reload { which: Which::default() }),
+        ("restart", _) => Wanted::Ask(order(Order::Restart)),
+        ("park", _) => Wanted::Ask(order(Order::Park)),
+        ("unpark", _) => Wanted::Ask(order(Order::Unpark)),
         ("damage", _) => Wanted::Ask(Request::Damage { which: which(rest.first()) }),
         ("mode", [.., mode]) => {
             let name = rest.first().filter(|_| rest.len() > 1);
@@ -164,6 +177,9 @@ mod tests {
         let service = |name: &str| Which { service: Some(name.into()), ..Which::default() };
         assert_eq!(asked("mode net vm"), Request::Mode { which: service("net"), mode: Mode::Vm });
         assert_eq!(asked("mode twin-mirror"), Request::Mode { which: Which::default(), mode: Mode::TwinMirror });
+        assert_eq!(asked("park net"), Request::DriverDomain { which: service("net"), order: Order::Park });
+        assert!(parsed("--socket /tmp/twind.sock restart").unwrap_err().contains("domain 0"));
+        assert_eq!(asked("reload"), Request::Reload { which: Which::default() });
         assert_eq!(asked("status"), Request::Status { which: Which::default() });
         assert_eq!(asked("top net --every 2"), Request::Status { which: service("net") });
         let of_eth1 = Which { interface: Some("eth1".into()), ..service("net") };

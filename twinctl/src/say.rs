@@ -1,6 +1,6 @@
 //! What there is, in lines for people.
 
-use control::told::{Counts, Service, State, Traffic, Twin};
+use control::told::{Counts, LookedAfter, Service, State, Traffic, Twin};
 use control::Told;
 use std::fmt::Write;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -23,6 +23,14 @@ fn service_status(out: &mut String, service: &Service) {
         (None, Some(driver)) => writeln!(out, "{name}: no way out; {driver} is to be it"),
         (_, None) => writeln!(out, "{name}: no way out; the configuration names no driver domain"),
     };
+    if let Some(LookedAfter { state, why, counts, recoveries }) = &service.looked_after {
+        let why = why.as_ref().map_or(String::new(), |why| format!(": {why}"));
+        let counts: Vec<String> = counts.iter().map(|(what, count)| format!("{what} {count}")).collect();
+        let _ = writeln!(out, "  looked after: {state}{why}; {}", counts.join(", "));
+        if let Some(last) = recoveries.last() {
+            let _ = writeln!(out, "  last {last}");
+        }
+    }
     if let Some(twin) = &service.twin {
         twin_status(out, twin, "  ");
     }

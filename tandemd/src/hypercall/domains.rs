@@ -1,0 +1,52 @@
+//! What the supervisor asks the hypervisor about a driver domain: `domctl`, and CHANNELOP_BEAT.
+
+use super::{Argument, Call, Hypervisor};
+use rustix::io::Errno;
+use xen_abi::channel_op::{self as op, ChannelBeat};
+use xen_abi::domctl::{Domctl, GetDomainInfo, GETDOMAININFO, PAUSEDOMAIN, XEN_DOMCTL_INTERFACE_VERSION};
+use xen_abi::hypercall::DOMCTL;
+
+/// A request of `domctl`, with room for any command's part.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Request<T> {
+    head: Domctl,
+    part: T,
+}
+
+impl Argument for Request<GetDomainInfo> {}
+impl Argument for Request<[u64; 16]> {}
+impl Argument for ChannelBeat {}
+
+fn head(cmd: u32, domain: u16) -> Domctl {
+    Domctl { cmd, interface_version: XEN_DOMCTL_INTERFACE_VERSION, domain, ..Domctl::default() }
+}
+
+impl Hypervisor {
+    fn domctl<T: Argument>(&mut self, request: T) -> Result<T, Errno> {
+        self.make(request, |address| Call { op: u64::from(DOMCTL), arg: [address, 0, 0, 0, 0] })
+    }
+
+    /// What this domain is. ESRCH: there is none of this number.
+    pub fn domain(&mut self, domain: u16) -> Result<GetDomainInfo, Errno> {
+        let request = Request { head: head(GETDOMAININFO, domain), part: GetDomainInfo::default() };
+        let answer = self.domctl(request)?;
+        // The hypervisor tells of the next one if there is none of this number.
+        if answer.part.domain == domain {
+            Ok(answer.part)
+        } else {
+            Err(Errno::SRCH)
+        }
+    }
+
+    /// Stops all of its vCPUs.
+    pub fn pause(&mut self, domain: u16) -> Result<(), Errno> {
+        let request = Request { head: head(PAUSEDOMAIN, domain), part: [0_u64; 16] };
+        self.domctl(request).map(|_| ())
+    }
+
+    /// Whether a vCPU of the domain's takes its events.
+    pub fn beat(&mut self, domain: u16, vcpu: u32) -> Result<ChannelBeat, Errno> {
+        self.call(op::CHANNELOP_BEAT, ChannelBeat { domain, vcpu, ..ChannelBeat::default() })
+    }
+}

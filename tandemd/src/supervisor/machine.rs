@@ -1,0 +1,554 @@
+//! What is to be done next for a driver domain: a state machine that sees looks, and names acts.
+//!
+//! Nothing here touches the world, so the tests play all of it: the domain, the toolstack, the clock, and an end of the daemon at any
+//! point. What has to outlive the daemon is in the [`Record`]; everything else is found again by looking.
+
+use super::health::{Beat, Health, Illness, Queue};
+use super::record::{ms, Mode, Record, TimeLine};
+use super::settings::Settings;
+use control::Order;
+use std::time::Duration;
+use xen_abi::sched as reason;
+
+/// A domain that nobody runs, and that never ran, is one that a toolstack has left half built, when it stays so for this long.
+const HALF_BUILT: Duration = Duration::from_secs(30);
+/// So long is waited before the toolstack is asked again to destroy it, and so often it is asked.
+const AGAIN: Duration = Duration::from_secs(1);
+const TRIES: u32 = 10;
+/// So long another toolstack that destroys it is let alone.
+const BY_OTHERS: Duration = Duration::from_secs(15);
+/// The longest wait between two starts.
+const LONGEST: Duration = Duration::from_secs(60);
+/// So long after its interface is there a recovery is taken for complete, if no packet comes.
+const QUIET: Duration = Duration::from_secs(60);
+
+/// The domain of the driver domain's name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Domain {
+    /// Its domid.
+    pub id: u16,
+    /// SHUTDOWN_*, if it has ended; and whether it was the hypervisor that ended it.
+    pub end: Option<(u32, bool)>,
+    /// It is being destroyed.
+    pub is_dying: bool,
+    /// The tools have paused it.
+    pub is_paused: bool,
+    /// Its vCPUs that are up.
+    pub beats: Vec<Beat>,
+}
+
+/// Where the outside is, if it is reached by this domain.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Way {
+    /// By the card that its twin drives; else by its interface.
+    pub is_card: bool,
+    /// What is for the outside.
+    pub queue: Queue,
+    /// Packets that came in.
+    pub came: u64,
+}
+
+/// What became of the toolstack's process that was started.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Errand {
+    /// There is none.
+    #[default]
+    None,
+    /// It is under way.
+    Runs,
+    /// It has ended; an error is what it said. This is told once.
+    Done(Result<(), String>),
+}
+
+/// A look at everything.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Look {
+    /// Since the machine's start.
+    pub now: Duration,
+    /// The domain of the name, whoever has made it.
+    pub domain: Option<Domain>,
+    /// The way out, if it is that domain's.
+    pub way: Option<Way>,
+    /// All devices of its configuration are in the machine.
+    pub has_devices: bool,
+    /// The service's own domain is there, to which its interface has to be connected.
+    pub is_served: bool,
+    /// The process that was started.
+    pub errand: Errand,
+}
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Act {
+    /// The domain stops, and its devices reach no memory any more.
+    Quarantine(u16),
+    /// The toolstack is to destroy it.
+    Destroy(u16),
+    /// The toolstack is to create it.
+    Create,
+}
+
+/// Why an instance had to go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Cause {
+    Panicked,
+    Crashed,
+    Watchdog,
+    Destroyed,
+    Rebooted,
+    PoweredOff,
+    Wedged(u32),
+    Undrained,
+    DeviceGone,
+    NotStarted(String),
+    NotReady,
+    Restart,
+    Park,
+}
+
+impl Cause {
+    /// Its counter.
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Panicked => "panicked",
+            Self::Crashed => "crashed",
+            Self::Watchdog => "watchdog",
+            Self::Destroyed => "destroyed",
+            Self::Rebooted => "rebooted",
+            Self::PoweredOff => "powered-off",
+            Self::Wedged(_) => "wedged",
+            Self::Undrained => "undrained",
+            Self::DeviceGone => "device-gone",
+            Self::NotStarted(_) => "not-started",
+            Self::NotReady => "not-ready",
+            Self::Restart => "restart",
+            Self::Park => "park",
+        }
+    }
+
+    fn describe(&self, settings: &Settings) -> String {
+        match self {
+            Self::Panicked => "its kernel has panicked".into(),
+            Self::Crashed => "the hypervisor has ended it; why is in the hypervisor's log".into(),
+            Self::Watchdog => "it has not wound up its watchdog".into(),
+            Self::Destroyed => "it was destroyed".into(),
+            Self::Rebooted => "it reboots".into(),
+            Self::PoweredOff => "it was shut down, and stays so until it is started".into(),
+            Self::Wedged(vcpu) => {
+                format!("its vCPU {vcpu} has run for {} ms and taken no event though one waits", settings.wedged_ms)
+            }
+            Self::Undrained => {
+                format!("it has taken nothing of what waits for the outside for {} ms", settings.undrained_ms)
+            }
+            Self::DeviceGone => "a device of its configuration is gone from the machine".into(),
+            Self::NotStarted(why) => format!("it could not be started: {why}"),
+            Self::NotReady => format!("its interface was not there within {} s", settings.ready_s),
+            Self::Restart => "it is to be restarted".into(),
+            Self::Park => "it is to be parked".into(),
+        }
+    }
+
+    /// Whether it is held against the driver domain.
+    fn is_failure(&self) -> bool {
+        !matches!(self, Self::PoweredOff | Self::Rebooted | Self::Restart | Self::Park)
+    }
+}
+
+/// What comes when the old instance is gone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Then {
+    Start(Duration),
+    Rest,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Phase {
+    /// It has just begun. A toolstack that an earlier daemon has started may be at work still.
+    Inherited,
+    /// It is the way out.
+    Up { domain: u16 },
+    /// It was started, and its interface is not there yet. `half_built_since`: it has not run.
+    Coming { domain: u16, until: Duration, half_built_since: Option<Duration> },
+    /// It goes. `next`: when the toolstack is asked to.
+    Going { domain: u16, next: Duration, tries: u32, then: Then },
+    /// It is to be started then.
+    Down { from: Duration },
+    /// The toolstack starts it.
+    Starting,
+    /// It is off or parked.
+    Resting,
+}
+
+/// Where a daemon begins if no toolstack is at work.
+fn go_on(record: &Record) -> Phase {
+    let then = if record.mode == Mode::Run { Then::Start(Duration::ZERO) } else { Then::Rest };
+    match (record.going, then) {
+        (Some(domain), then) => Phase::Going { domain, next: Duration::ZERO, tries: 0, then },
+        (None, Then::Start(from)) => Phase::Down { from },
+        (None, Then::Rest) => Phase::Resting,
+    }
+}
+
+/// A driver domain that is looked after.
+pub struct Machine {
+    settings: Settings,
+    phase: Phase,
+    health: Health,
+    /// What is kept; to be written when it differs from what was.
+    pub record: Record,
+    /// Lines for the log.
+    pub said: Vec<String>,
+    /// The last line about what is waited for.
+    waits_for: &'static str,
+}
+
+impl Machine {
+    /// Begins, or goes on where an earlier daemon ended.
+    pub fn new(settings: Settings, record: Record) -> Self {
+        Self { settings, phase: Phase::Inherited, health: Health::default(), record, said: Vec::new(), waits_for: "" }
+    }
+
+    /// For people: what it does.
+    pub fn state(&self) -> &'static str {
+        match (&self.phase, self.record.mode) {
+            (Phase::Up { .. }, _) => "up",
+            (Phase::Coming { .. } | Phase::Starting, _) => "starting",
+            (Phase::Going { .. } | Phase::Inherited, _) => "going",
+            (Phase::Down { .. }, _) => "waiting",
+            (Phase::Resting, Mode::Parked) => "parked",
+            (Phase::Resting, _) => "off",
+        }
+    }
+
+    /// Whether something is under way that should be looked at often.
+    pub fn is_busy(&self) -> bool {
+        match self.phase {
+            Phase::Inherited | Phase::Coming { .. } | Phase::Going { .. } | Phase::Starting => true,
+            Phase::Down { .. } => self.waits_for.is_empty(),
+            Phase::Up { .. } | Phase::Resting => false,
+        }
+    }
+
+    /// The next thing to do, if there is one. After each another look is taken.
+    pub fn next(&mut self, look: &Look) -> Option<Act> {
+        match self.phase.clone() {
+            Phase::Inherited => {
+                if look.errand != Errand::Runs {
+                    self.phase = go_on(&self.record);
+                }
+                None
+            }
+            Phase::Up { domain } => self.look_after(domain, look).or_else(|| {
+                self.note_progress(look);
+                None
+            }),
+            Phase::Coming { domain, until, half_built_since } => self.wait_for(domain, until, half_built_since, look),
+            Phase::Going { domain, next, tries, then } => self.let_go(domain, next, tries, then, look),
+            Phase::Down { from } => self.start(from, look),
+            Phase::Starting => self.started(look),
+            Phase::Resting => {
+                let alive = look.domain.as_ref().filter(|d| d.end.is_none() && !d.is_dying);
+                if let (Some(domain), Mode::Off) = (alive, self.record.mode) {
+                    self.say("it was started by somebody else");
+                    self.record.mode = Mode::Run;
+                    self.adopt(domain.id, look);
+                }
+                None
+            }
+        }
+    }
+
+    /// Does what the operator asks for; or says why not.
+    pub fn command(&mut self, order: Order, look: &Look) -> Result<Option<Act>, String> {
+        let rests = self.phase == Phase::Resting;
+        match (order, &mut self.phase) {
+            (_, Phase::Inherited | Phase::Starting) => {
+                Err("the toolstack is at work; ask again when it is done".into())
+            }
+            (Order::Unpark, _) if !rests => Err(format!("it is not parked: it is {}", self.state())),
+            (Order::Park, Phase::Resting) => {
+                (self.record.mode, self.record.why) = (Mode::Parked, "the operator wants it".into());
+                Ok(None)
+            }
+            (Order::Park | Order::Restart, Phase::Up { domain } | Phase::Coming { domain, .. }) => {
+                let domain = Some(*domain);
+                Ok(self.fail(if order == Order::Park { Cause::Park } else { Cause::Restart }, domain, look))
+            }
+            (Order::Park, Phase::Going { then, .. }) => {
+                *then = Then::Rest;
+                (self.record.mode, self.record.why) = (Mode::Parked, "the operator wants it".into());
+                Ok(None)
+            }
+            (Order::Park, Phase::Down { .. }) => {
+                (self.record.mode, self.record.why) = (Mode::Parked, "the operator wants it".into());
+                self.phase = Phase::Resting;
+                Ok(None)
+            }
+            (Order::Restart | Order::Unpark, Phase::Going { then, .. }) => {
+                *then = Then::Start(look.now);
+                self.wake();
+                Ok(None)
+            }
+            (Order::Restart | Order::Unpark, _) => {
+                self.wake();
+                self.phase = Phase::Down { from: look.now };
+                Ok(None)
+            }
+        }
+    }
+
+    /// It is wanted, and what it did before is forgiven.
+    fn wake(&mut self) {
+        self.record.mode = Mode::Run;
+        self.record.why.clear();
+        self.record.failures.clear();
+    }
+
+    fn say(&mut self, line: impl Into<String>) {
+        self.said.push(line.into());
+    }
+
+    fn mark(&mut self, step: &str, now: Duration) {
+        if let Some(line) = &mut self.record.under_way {
+            line.mark(step, now);
+        }
+    }
+
+    /// An instance that is there, whoever has started it.
+    fn adopt(&mut self, domain: u16, look: &Look) {
+        self.health = Health::default();
+        let until = look.now + Duration::from_secs(self.settings.ready_s);
+        self.phase = Phase::Coming { domain, until, half_built_since: None };
+    }
+
+    /// What is wrong with an instance that should be there.
+    fn trouble(&mut self, domain: u16, look: &Look) -> Option<Cause> {
+        let Some(seen) = look.domain.as_ref().filter(|d| d.id == domain && !d.is_dying) else {
+            return Some(Cause::Destroyed);
+        };
+        match seen.end {
+            Some((_, true)) => return Some(Cause::Crashed),
+            Some((reason::SHUTDOWN_CRASH, false)) => return Some(Cause::Panicked),
+            Some((reason::SHUTDOWN_WATCHDOG, _)) => return Some(Cause::Watchdog),
+            Some((reason::SHUTDOWN_REBOOT, _)) => return Some(Cause::Rebooted),
+            Some((reason::SHUTDOWN_POWEROFF, _)) => return Some(Cause::PoweredOff),
+            // Saved: whoever does that knows what comes.
+            Some(_) => return None,
+            None => {}
+        }
+        if !look.has_devices {
+            return Some(Cause::DeviceGone);
+        }
+        None
+    }
+
+    /// It runs; does it do what it should?
+    fn look_after(&mut self, domain: u16, look: &Look) -> Option<Act> {
+        if let Some(cause) = self.trouble(domain, look) {
+            return self.fail(cause, Some(domain), look);
+        }
+        let Some(way) = look.way else {
+            // It closes it before it goes itself, or the operator has taken it; it gets time to come back.
+            self.adopt(domain, look);
+            return None;
+        };
+        let beats = look.domain.as_ref().map_or(&[][..], |d| &d.beats);
+        match self.health.look(&self.settings, look.now, beats, way.queue)? {
+            Illness::Wedged(vcpu) => self.fail(Cause::Wedged(vcpu), Some(domain), look),
+            Illness::Undrained => self.fail(Cause::Undrained, Some(domain), look),
+        }
+    }
+
+    /// The first packets, and the twin.
+    fn note_progress(&mut self, look: &Look) {
+        let (Some(way), Some(line)) = (look.way, &mut self.record.under_way) else { return };
+        let reached =
+            [(way.is_card, "card"), (way.queue.taken > 0, "first packet out"), (way.came > 0, "first packet in")];
+        for (_, step) in reached.iter().filter(|(is_reached, _)| *is_reached) {
+            line.mark(step, look.now);
+        }
+        let is_whole = line.has("first packet in") && (!self.settings.twin || line.has("card"));
+        let up_at = line.steps.iter().find(|(step, _)| step == "interface").map_or(0, |(_, at)| *at);
+        let is_late = ms(look.now).saturating_sub(line.from + up_at) >= ms(QUIET);
+        if is_whole || is_late {
+            if self.settings.twin && !line.has("card") {
+                self.record.count("without-twin");
+                self.say("its driver's twin has not come; Linux's driver is the way");
+            }
+            self.record.count("recovered");
+            if let Some(line) = self.record.finish() {
+                self.say(format!("recovered, {line}"));
+            }
+        }
+    }
+
+    /// It comes; is it there?
+    fn wait_for(&mut self, domain: u16, until: Duration, half_built: Option<Duration>, look: &Look) -> Option<Act> {
+        if let Some(other) = look.domain.as_ref().filter(|d| d.id != domain && !d.is_dying) {
+            self.adopt(other.id, look);
+            return None;
+        }
+        if let Some(cause) = self.trouble(domain, look) {
+            return self.fail(cause, Some(domain), look);
+        }
+        let seen = look.domain.as_ref()?;
+        if seen.beats.iter().any(|beat| beat.upcalls > 0) {
+            self.mark("first event", look.now);
+        }
+        if look.way.is_some() {
+            self.mark("interface", look.now);
+            self.say(format!("it is the way out, domain {domain}"));
+            self.phase = Phase::Up { domain };
+            self.note_progress(look);
+            return None;
+        }
+        let has_run = !seen.is_paused || seen.beats.iter().any(|beat| !beat.run.is_zero());
+        let half_built_since = (!has_run).then(|| half_built.unwrap_or(look.now));
+        self.phase = Phase::Coming { domain, until, half_built_since };
+        if half_built_since.is_some_and(|since| look.now >= since + HALF_BUILT) {
+            return self.fail(Cause::NotStarted("somebody has left it half built".into()), Some(domain), look);
+        }
+        (look.now >= until).then(|| self.fail(Cause::NotReady, Some(domain), look))?
+    }
+
+    /// An instance has to go, if it is there still.
+    fn fail(&mut self, cause: Cause, domain: Option<u16>, look: &Look) -> Option<Act> {
+        let told = cause.describe(&self.settings);
+        match &mut self.record.under_way {
+            Some(line) => line.mark(&format!("again {}", cause.name()), look.now),
+            None => self.record.under_way = Some(TimeLine::new(cause.name(), look.now)),
+        }
+        self.record.count(cause.name());
+        let then = self.decide(&cause, look.now);
+        match &then {
+            Then::Start(at) if *at > look.now => {
+                self.say(format!("{told}; it is started again in {} ms", ms(*at - look.now)));
+            }
+            Then::Start(_) => self.say(told),
+            Then::Rest if self.record.mode == Mode::Parked => {
+                let why = self.record.why.clone();
+                self.say(format!("{told}; parked: {why}"));
+            }
+            Then::Rest => self.say(told),
+        }
+        let Some(domain) = look.domain.as_ref().filter(|d| Some(d.id) == domain) else {
+            self.rest_or_start(then);
+            return None;
+        };
+        self.record.going = Some(domain.id);
+        let next = if domain.is_dying { look.now + BY_OTHERS } else { look.now };
+        self.phase = Phase::Going { domain: domain.id, next, tries: 0, then };
+        (!domain.is_dying).then_some(Act::Quarantine(domain.id))
+    }
+
+    /// Whether it is started again, and when.
+    fn decide(&mut self, cause: &Cause, now: Duration) -> Then {
+        match cause {
+            Cause::PoweredOff => {
+                self.record.mode = Mode::Off;
+                self.record.under_way = None;
+                return Then::Rest;
+            }
+            Cause::Park => return self.park("the operator wants it".into()),
+            _ if !self.settings.restart => return self.park("`restart = false`".into()),
+            Cause::Rebooted | Cause::Restart => return Then::Start(now),
+            _ => {}
+        }
+        debug_assert!(cause.is_failure(), "the others were decided above");
+        let within = ms(Duration::from_secs(self.settings.within_s));
+        self.record.failures.retain(|at| ms(now).saturating_sub(*at) < within);
+        self.record.failures.push(ms(now));
+        let count = u32::try_from(self.record.failures.len()).unwrap_or(u32::MAX);
+        if count > self.settings.crashes {
+            return self.park(format!("it failed {count} times within {} s", self.settings.within_s));
+        }
+        let Some(doublings) = count.checked_sub(2) else { return Then::Start(now) };
+        let wait = self.settings.back_off_ms.saturating_mul(1_u64.checked_shl(doublings).unwrap_or(u64::MAX));
+        Then::Start(now + Duration::from_millis(wait).min(LONGEST))
+    }
+
+    fn park(&mut self, why: String) -> Then {
+        (self.record.mode, self.record.why) = (Mode::Parked, why);
+        self.record.under_way = None;
+        Then::Rest
+    }
+
+    fn rest_or_start(&mut self, then: Then) {
+        self.record.going = None;
+        self.waits_for = "";
+        self.phase = match then {
+            Then::Start(from) => Phase::Down { from },
+            Then::Rest => Phase::Resting,
+        };
+    }
+
+    /// It goes.
+    fn let_go(&mut self, domain: u16, next: Duration, tries: u32, then: Then, look: &Look) -> Option<Act> {
+        if look.errand == Errand::Runs {
+            return None;
+        }
+        if look.domain.as_ref().is_none_or(|d| d.id != domain) {
+            self.mark("destroyed", look.now);
+            self.rest_or_start(then);
+            return None;
+        }
+        if let Errand::Done(result) = &look.errand {
+            if let Err(why) = result {
+                self.say(format!("xl destroy: {why}"));
+            }
+            self.phase = Phase::Going { domain, next: look.now + AGAIN, tries, then };
+            return None;
+        }
+        if tries >= TRIES {
+            self.say("it cannot be destroyed");
+            let then = self.park(format!("domain {domain} cannot be destroyed"));
+            self.rest_or_start(then);
+            return None;
+        }
+        (look.now >= next).then(|| {
+            self.mark("quarantined", look.now);
+            self.phase = Phase::Going { domain, next, tries: tries + 1, then };
+            Act::Destroy(domain)
+        })
+    }
+
+    /// It is to be started, unless somebody has done that.
+    fn start(&mut self, from: Duration, look: &Look) -> Option<Act> {
+        if let Some(domain) = &look.domain {
+            self.adopt(domain.id, look);
+            return None;
+        }
+        let waits_for = if !look.has_devices {
+            "waits for its device, which is not in the machine"
+        } else if !look.is_served {
+            "waits for its service's domain"
+        } else {
+            ""
+        };
+        if waits_for != std::mem::replace(&mut self.waits_for, waits_for) && !waits_for.is_empty() {
+            self.say(waits_for);
+        }
+        if !waits_for.is_empty() || look.now < from {
+            return None;
+        }
+        if self.record.under_way.is_none() {
+            self.record.under_way = Some(TimeLine::new("started", look.now));
+        }
+        self.mark("start", look.now);
+        self.phase = Phase::Starting;
+        Some(Act::Create)
+    }
+
+    /// The toolstack starts it.
+    fn started(&mut self, look: &Look) -> Option<Act> {
+        let Errand::Done(result) = &look.errand else { return None };
+        if let Some(domain) = &look.domain {
+            // Ours, or that of somebody who was faster: then our toolstack had to complain.
+            self.mark("created", look.now);
+            self.adopt(domain.id, look);
+            return None;
+        }
+        let why = result.clone().err().unwrap_or("it was gone at once".into());
+        self.fail(Cause::NotStarted(why), None, look)
+    }
+}

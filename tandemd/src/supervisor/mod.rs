@@ -1,0 +1,174 @@
+//! The supervisor: a driver domain that dies is started again, and its guests only wait.
+//!
+//! It has a thread of its own for each service with a `supervise` section, with its own connection to xenstore, so that guests are
+//! served whatever it waits for. What happens is told by xenstore (a domain comes or goes) and seen by looking now and then; what is
+//! to be done is decided in [`machine`], which is all that the tests need; [`shell`] looks and acts.
+
+mod health;
+mod machine;
+mod pci;
+mod record;
+mod settings;
+mod shell;
+#[cfg(test)]
+mod tests;
+
+pub use record::Record;
+pub use settings::Settings;
+
+use anyhow::{Context, Result};
+use control::told::LookedAfter;
+use control::Order;
+use machine::Machine;
+use shell::Shell;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{mpsc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Where records are.
+const RECORDS: &str = "/var/lib/tandem";
+/// Told by Linux; another one after each start of the machine.
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+/// So often is looked at what is under way, and at one that is neither up nor on its way.
+const BUSY: Duration = Duration::from_millis(20);
+const IDLE: Duration = Duration::from_millis(500);
+/// Looks at one that is up within the time in which it may be wedged.
+const LOOKS: u32 = 5;
+const SELDOM: Duration = Duration::from_secs(1);
+/// So long somebody who orders something waits until it is heard.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Somebody's wish, and where the answer goes.
+type Wish = (Order, mpsc::Sender<Result<(), String>>);
+
+/// What a supervisor and others have to say to each other.
+#[derive(Default)]
+struct Desk {
+    /// Wishes that were not heard yet.
+    wishes: Vec<Wish>,
+    /// How it goes.
+    told: LookedAfter,
+}
+
+/// By service; there is one for each that is looked after.
+static DESKS: Mutex<BTreeMap<String, Desk>> = Mutex::new(BTreeMap::new());
+
+fn desks() -> MutexGuard<'static, BTreeMap<String, Desk>> {
+    DESKS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Orders something. The error says why it cannot be.
+pub fn ask(service: &str, order: Order) -> Result<(), String> {
+    let (tell, answer) = mpsc::channel();
+    match desks().get_mut(service) {
+        Some(desk) => desk.wishes.push((order, tell)),
+        None => {
+            return Err(format!(
+                "nobody looks after the driver domain of {service}: see `supervise` in the configuration"
+            ))
+        }
+    }
+    answer.recv_timeout(PATIENCE).unwrap_or(Err("the supervisor does not answer".into()))
+}
+
+/// How it goes with the driver domain of this service, if it is looked after.
+pub fn look(service: &str) -> Option<LookedAfter> {
+    desks().get(service).map(|desk| desk.told.clone())
+}
+
+/// What is remembered of a service's driver domain.
+pub fn record(service: &str) -> Result<Record> {
+    Record::read(&path(service), &boot()?)
+}
+
+/// That for people.
+pub fn describe(service: &str, driver: &str) -> Result<String> {
+    let record = record(service)?;
+    let mode = match record.mode {
+        record::Mode::Run => "is to run".to_string(),
+        record::Mode::Off => "was shut down".into(),
+        record::Mode::Parked => format!("is parked: {}", record.why),
+    };
+    let counts: Vec<String> = record.counts.iter().map(|(what, count)| format!("{what} {count}")).collect();
+    let last: String = record.last.iter().map(|line| format!("  {line}\n")).collect();
+    Ok(format!("{service}: {driver} {mode}; {}\n{last}", counts.join(", ")))
+}
+
+fn path(service: &str) -> PathBuf {
+    Path::new(RECORDS).join(format!("{service}.toml"))
+}
+
+fn boot() -> Result<String> {
+    let id = std::fs::read_to_string(BOOT_ID).with_context(|| format!("cannot read {BOOT_ID}"))?;
+    Ok(id.trim().into())
+}
+
+/// Looks after a driver domain from now on.
+pub fn begin(service: &str, driver: &str, settings: &Settings) -> Result<()> {
+    if desks().contains_key(service) {
+        return Ok(());
+    }
+    std::fs::create_dir_all(RECORDS).with_context(|| format!("cannot make {RECORDS}"))?;
+    let devices = settings.devices(driver)?;
+    desks().insert(service.into(), Desk::default());
+    let (service, driver, settings) = (service.to_string(), driver.to_string(), settings.clone());
+    let run = move || loop {
+        if let Err(error) = look_after(&service, &driver, &settings, devices.clone()) {
+            eprintln!("tandemd: {service}: {driver}: {error:#}");
+        }
+        std::thread::sleep(SELDOM);
+    };
+    std::thread::Builder::new().name("supervisor".into()).spawn(run).context("no thread")?;
+    Ok(())
+}
+
+fn look_after(service: &str, driver: &str, settings: &Settings, devices: Vec<String>) -> Result<()> {
+    let path = path(service);
+    let mut written = record(service)?;
+    let mut shell = Shell::open(service, driver, &settings.config, devices)?;
+    let mut machine = Machine::new(settings.clone(), written.clone());
+    loop {
+        let mut look = shell.look()?;
+        let wishes = desks().get_mut(service).map(|desk| std::mem::take(&mut desk.wishes));
+        let mut act = None;
+        for (order, tell) in wishes.into_iter().flatten() {
+            let answer =
+                if act.is_some() { Err("one thing after the other".into()) } else { machine.command(order, &look) };
+            let answer = answer.map(|wanted| act = wanted);
+            let _ = tell.send(answer);
+        }
+        while let Some(wanted) = act.take().or_else(|| machine.next(&look)) {
+            // First: who is killed here has not done what the next one does not know of.
+            save(&mut machine, &mut written, &path, service, driver)?;
+            shell.act(wanted)?;
+            look = shell.look()?;
+        }
+        save(&mut machine, &mut written, &path, service, driver)?;
+        let limit = match machine.state() {
+            "up" if settings.wedged_ms > 0 => (Duration::from_millis(settings.wedged_ms) / LOOKS).clamp(BUSY, SELDOM),
+            "up" => SELDOM,
+            _ if machine.is_busy() => BUSY,
+            _ => IDLE,
+        };
+        shell.wait(limit)?;
+    }
+}
+
+/// Says what there is to say, and writes the record down if it has changed.
+fn save(machine: &mut Machine, written: &mut Record, path: &Path, service: &str, driver: &str) -> Result<()> {
+    for line in machine.said.drain(..) {
+        eprintln!("{service}: {driver}: {line}");
+    }
+    let record = &machine.record;
+    if record != written {
+        record.write(path)?;
+        *written = record.clone();
+    }
+    if let Some(desk) = desks().get_mut(service) {
+        desk.told.state = machine.state().into();
+        desk.told.why = (machine.state() == "parked").then(|| record.why.clone());
+        (desk.told.counts, desk.told.recoveries) = (record.counts.clone(), record.last.clone());
+    }
+    Ok(())
+}

@@ -1,0 +1,171 @@
+//! What is remembered of a driver domain while no daemon runs: `/var/lib/tandem/SERVICE.toml`.
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::io::{ErrorKind, Write};
+use std::path::Path;
+use std::time::Duration;
+
+/// Recoveries that are kept.
+const KEPT: usize = 20;
+
+/// What is wanted of it.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mode {
+    /// It runs, and is started again when it fails.
+    #[default]
+    Run,
+    /// It was shut down in order, and rests until somebody starts it.
+    Off,
+    /// It failed too often, or the operator wants it to rest.
+    Parked,
+}
+
+/// The record. Times are milliseconds since the machine's start.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(default, rename_all = "kebab-case")]
+pub struct Record {
+    /// What is wanted.
+    pub mode: Mode,
+    /// Why it is parked.
+    pub why: String,
+    /// The start of the machine that the times belong to, by Linux's `boot_id`.
+    pub boot: String,
+    /// When it failed.
+    pub failures: Vec<u64>,
+    /// The instance that has to go.
+    pub going: Option<u16>,
+    /// How often it failed, by cause, and how often it recovered.
+    pub counts: BTreeMap<String, u64>,
+    /// The last recoveries, as they were logged.
+    pub last: Vec<String>,
+    /// The recovery that is under way.
+    pub under_way: Option<TimeLine>,
+}
+
+/// When what happened in a recovery.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct TimeLine {
+    /// Why there is one.
+    pub cause: String,
+    /// When that was seen, in ms since the machine's start.
+    pub from: u64,
+    /// What happened, and how many ms later.
+    pub steps: Vec<(String, u64)>,
+}
+
+/// Milliseconds, as they are kept.
+pub fn ms(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl TimeLine {
+    /// Begins.
+    pub fn new(cause: &str, now: Duration) -> Self {
+        Self { cause: cause.into(), from: ms(now), steps: Vec::new() }
+    }
+
+    /// Whether this has happened.
+    pub fn has(&self, step: &str) -> bool {
+        self.steps.iter().any(|(name, _)| name == step)
+    }
+
+    /// This happened now, unless it is known.
+    pub fn mark(&mut self, step: &str, now: Duration) {
+        if !self.has(step) {
+            self.steps.push((step.into(), ms(now).saturating_sub(self.from)));
+        }
+    }
+
+    /// For the log: `CAUSE: STEP 12 ms, STEP 40 ms`.
+    pub fn describe(&self) -> String {
+        let steps: Vec<String> = self.steps.iter().map(|(step, at)| format!("{step} {at} ms")).collect();
+        format!("{}: {}", self.cause, steps.join(", "))
+    }
+}
+
+impl Record {
+    /// Reads it. One of an earlier start of the machine says what is wanted and what was counted; its times mean nothing any more.
+    pub fn read(path: &Path, boot: &str) -> Result<Self> {
+        let text = match std::fs::read_to_string(path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
+            Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
+        };
+        let mut record: Self = toml::from_str(&text).with_context(|| format!("{}", path.display()))?;
+        if record.boot != boot {
+            record.boot = boot.into();
+            (record.failures, record.going, record.under_way) = (Vec::new(), None, None);
+        }
+        Ok(record)
+    }
+
+    /// Writes it: who reads finds the old one or this one.
+    pub fn write(&self, path: &Path) -> Result<()> {
+        let text = toml::to_string(self).context("a record cannot be written down")?;
+        let new = path.with_extension("new");
+        let write = || {
+            let mut file = std::fs::File::create(&new)?;
+            file.write_all(text.as_bytes())?;
+            file.sync_all()?;
+            std::fs::rename(&new, path)
+        };
+        write().with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    /// One more of these.
+    pub fn count(&mut self, what: &str) {
+        *self.counts.entry(what.into()).or_default() += 1;
+    }
+
+    /// The recovery that was under way has come to its end; what it was like.
+    pub fn finish(&mut self) -> Option<String> {
+        let said = self.under_way.take()?.describe();
+        self.last.push(said.clone());
+        let surplus = self.last.len().saturating_sub(KEPT);
+        self.last.drain(..surplus);
+        Some(said)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_until_the_machine_starts_anew() {
+        let path = std::env::temp_dir().join(format!("tandemd-record-{}.toml", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        assert_eq!(Record::read(&path, "one").unwrap(), Record { boot: "one".into(), ..Record::default() });
+        let mut record = Record { boot: "one".into(), mode: Mode::Parked, failures: vec![5, 9], ..Record::default() };
+        record.why = "it \"fails\"".into();
+        record.going = Some(77);
+        record.count("panicked");
+        record.under_way = Some(TimeLine::new("panicked", Duration::from_secs(3)));
+        record.write(&path).unwrap();
+        assert_eq!(Record::read(&path, "one").unwrap(), record);
+        let later = Record::read(&path, "two").unwrap();
+        assert_eq!((later.mode, later.counts["panicked"]), (Mode::Parked, 1));
+        assert_eq!((later.failures, later.going, later.under_way), (vec![], None, None));
+        std::fs::write(&path, "mode = 7").unwrap();
+        assert!(format!("{:#}", Record::read(&path, "one").unwrap_err()).contains("tandemd-record"));
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn a_time_line_tells_each_step_once_and_few_are_kept() {
+        let at = Duration::from_millis;
+        let mut record = Record::default();
+        for n in 0..25 {
+            let mut line = TimeLine::new("destroyed", at(1000 + n));
+            line.mark("created", at(1500 + n));
+            line.mark("created", at(1700 + n));
+            record.under_way = Some(line);
+            assert_eq!(record.finish().as_deref(), Some("destroyed: created 500 ms"));
+        }
+        assert_eq!((record.finish(), record.last.len()), (None, KEPT));
+    }
+}

@@ -1,0 +1,164 @@
+//! What the operator says of a driver domain that is looked after, and what its own configuration says.
+
+use anyhow::{bail, ensure, Context, Result};
+use serde::Deserialize;
+use std::path::{Path, PathBuf};
+
+/// `[service.NAME.supervise]`.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Settings {
+    /// The driver domain's configuration, as `xl create` takes it.
+    pub config: PathBuf,
+    /// Whether it is started again. If not, what is left of it is cleared away, and its service is parked.
+    #[serde(default = "yes")]
+    pub restart: bool,
+    /// So many failures within `within-s` seconds are borne; at the next one its service is parked.
+    #[serde(default = "Settings::crashes")]
+    pub crashes: u32,
+    /// See `crashes`.
+    #[serde(default = "Settings::within_s")]
+    pub within_s: u64,
+    /// The first start after a failure is at once. Before the second within the time it waits so long, then twice as long each time.
+    #[serde(default = "Settings::back_off_ms")]
+    pub back_off_ms: u64,
+    /// So long after its start its interface has to be there.
+    #[serde(default = "Settings::ready_s")]
+    pub ready_s: u64,
+    /// It fails when one of its processors has run so long without taking an event that waits; 0: never.
+    #[serde(default = "Settings::wedged_ms")]
+    pub wedged_ms: u64,
+    /// It fails when it has taken nothing of what waits for the outside for so long; 0: never.
+    #[serde(default = "Settings::undrained_ms")]
+    pub undrained_ms: u64,
+    /// Its driver has a twin: the way out is to be its card, and it is said when that does not come.
+    #[serde(default)]
+    pub twin: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+impl Settings {
+    fn crashes() -> u32 {
+        5
+    }
+
+    fn within_s() -> u64 {
+        600
+    }
+
+    fn back_off_ms() -> u64 {
+        1000
+    }
+
+    fn ready_s() -> u64 {
+        120
+    }
+
+    fn wedged_ms() -> u64 {
+        500
+    }
+
+    fn undrained_ms() -> u64 {
+        10_000
+    }
+
+    /// Looks into the driver domain's configuration, whose name is to be `driver`: the devices that it claims.
+    pub fn devices(&self, driver: &str) -> Result<Vec<String>> {
+        ensure!(self.ready_s > 0, "`ready-s = 0`: it could never be ready");
+        ensure!(self.within_s > 0, "`within-s = 0`: no failure would count");
+        let text = std::fs::read_to_string(&self.config)
+            .with_context(|| format!("the driver domain's configuration {}", self.config.display()))?;
+        devices_in(&text, driver, &self.config)
+    }
+}
+
+fn devices_in(text: &str, driver: &str, path: &Path) -> Result<Vec<String>> {
+    let place = path.display();
+    match strings_of(text, "name").as_slice() {
+        [name] if name == driver => {}
+        [name] => bail!("{place}: the domain's name is `{name}`, not `{driver}`"),
+        _ => bail!("{place}: there is no `name = \"{driver}\"`"),
+    }
+    let claimed = strings_of(text, "pci");
+    ensure!(!claimed.is_empty(), "{place}: there is no `pci = [...]`: a driver domain has a device");
+    claimed.iter().map(|said| device(said).with_context(|| format!("{place}: `{said}` is no PCI device"))).collect()
+}
+
+/// The strings in the last assignment to `key`: one, or those of a list.
+fn strings_of(text: &str, key: &str) -> Vec<String> {
+    let without_comments: Vec<&str> = text.lines().map(|line| line.split('#').next().unwrap_or("")).collect();
+    let is_assignment =
+        |line: &&str| line.trim_start().strip_prefix(key).is_some_and(|rest| rest.trim_start().starts_with('='));
+    let Some(from) = without_comments.iter().rposition(is_assignment) else { return Vec::new() };
+    let rest = without_comments[from..].join("\n");
+    let value = rest.split_once('=').map_or("", |(_, value)| value).trim_start();
+    let value = match value.strip_prefix('[') {
+        Some(list) => list.split(']').next().unwrap_or(""),
+        None => value.lines().next().unwrap_or(""),
+    };
+    let mut found = Vec::new();
+    let mut rest = value;
+    while let Some(at) = rest.find(['"', '\'']) {
+        let quote = &rest[at..=at];
+        let Some((string, behind)) = rest[at + 1..].split_once(quote) else { break };
+        found.push(string.to_string());
+        rest = behind;
+    }
+    found
+}
+
+/// `[DDDD:]BB:SS.F`, with `bdf=` before it, `@SLOT` or `,OPTION` behind it or without; as Linux names it.
+fn device(said: &str) -> Option<String> {
+    let said = said.strip_prefix("bdf=").unwrap_or(said);
+    let name = said.split([',', '@', '=']).next()?.trim().to_ascii_lowercase();
+    let (rest, function) = name.rsplit_once('.')?;
+    let (rest, slot) = rest.rsplit_once(':')?;
+    let (domain, bus) = rest.split_once(':').unwrap_or(("0", rest));
+    let number = |text: &str, limit: u32| u32::from_str_radix(text, 16).ok().filter(|n| *n < limit);
+    let (domain, bus) = (number(domain, 1 << 16)?, number(bus, 1 << 8)?);
+    Some(format!("{domain:04x}:{bus:02x}:{:02x}.{}", number(slot, 32)?, number(function, 8)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "type=\"pv\"\nname = 'dd' # not \"x\"\n#pci=['00:01.0']\npci = [ '00:03.0,permissive=1',\n \"0000:0A:1f.7@5\" ]\nvif=['backend=net']\n";
+
+    fn devices(text: &str) -> Result<Vec<String>> {
+        devices_in(text, "dd", Path::new("/etc/xen/dd.cfg"))
+    }
+
+    #[test]
+    fn the_devices_are_found() {
+        assert_eq!(devices(TEXT).unwrap(), ["0000:00:03.0", "0000:0a:1f.7"]);
+        assert_eq!(device("bdf=01:00.0,permissive=1").as_deref(), Some("0000:01:00.0"));
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        let said = |text: &str| format!("{:#}", devices(text).unwrap_err());
+        assert!(said(&TEXT.replace("'dd'", "'other'")).contains("`other`, not `dd`"));
+        assert!(said("pci=['00:03.0']").contains("no `name"));
+        assert!(said("name='dd'").contains("no `pci"));
+        for wrong in ["", "3.0", "00:03", "00:03.8", "00:20.0", "100:03.0", "rdm_strategy=host", "0:0:0:0.0"] {
+            assert!(said(&format!("name='dd'\npci=['{wrong}']")).contains("no PCI device"), "{wrong}");
+        }
+        let nowhere = Settings { config: "/nowhere/dd.cfg".into(), ..settings() };
+        assert!(format!("{:#}", nowhere.devices("dd").unwrap_err()).contains("/nowhere/dd.cfg"));
+    }
+
+    fn settings() -> Settings {
+        toml::from_str("config = \"/etc/xen/dd.cfg\"").unwrap()
+    }
+
+    #[test]
+    fn what_is_not_said_is_usual() {
+        let settings = settings();
+        assert!(settings.restart && !settings.twin);
+        assert_eq!((settings.crashes, settings.within_s, settings.wedged_ms), (5, 600, 500));
+    }
+}

@@ -1,0 +1,459 @@
+//! The machine in a world of its own: a driver domain that fails in every way, a toolstack that takes its time, others that use the
+//! same toolstack, and a daemon that may be killed at any moment.
+
+use super::health::{Beat, Queue};
+use super::machine::{Act, Domain, Errand, Look, Machine, Way};
+use super::record::{Mode, Record};
+use super::settings::Settings;
+use control::Order;
+use proptest::prelude::*;
+use std::time::Duration;
+use xen_abi::sched as reason;
+
+const TICK: Duration = Duration::from_millis(100);
+/// How long the toolstack takes, and how long a domain until it is the way out.
+const CREATE: Duration = Duration::from_millis(900);
+const DESTROY: Duration = Duration::from_millis(400);
+const BOOT: Duration = Duration::from_secs(3);
+
+fn settings() -> Settings {
+    toml::from_str("config = \"/dd.cfg\"\ncrashes = 3\nwithin-s = 60\nback-off-ms = 500\nready-s = 20").unwrap()
+}
+
+/// What the driver domain does.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Does {
+    Its,
+    Spins,
+    Boots,
+    Hangs,
+}
+
+#[derive(Clone, Debug)]
+struct Instance {
+    id: u16,
+    age: Duration,
+    does: Does,
+    end: Option<(u32, bool)>,
+    is_paused: bool,
+    beat: Beat,
+    taken: u64,
+    is_others: bool,
+}
+
+/// A process of the toolstack's, and when it is done.
+#[derive(Clone, Copy, Debug)]
+struct Process {
+    act: Act,
+    until: Duration,
+}
+
+struct World {
+    now: Duration,
+    machine: Machine,
+    /// What is on the disk.
+    disk: Record,
+    domain: Option<Instance>,
+    processes: Vec<Process>,
+    nr_domains: u16,
+    has_devices: bool,
+    /// The next instances never become ready.
+    is_broken: bool,
+    log: Vec<String>,
+    acts: Vec<Act>,
+}
+
+impl World {
+    fn new() -> Self {
+        Self::with(settings())
+    }
+
+    fn with(settings: Settings) -> Self {
+        Self {
+            now: Duration::from_secs(100),
+            machine: Machine::new(settings, Record::default()),
+            disk: Record::default(),
+            domain: None,
+            processes: Vec::new(),
+            nr_domains: 0,
+            has_devices: true,
+            is_broken: false,
+            log: Vec::new(),
+            acts: Vec::new(),
+        }
+    }
+
+    /// One that is up.
+    fn up() -> Self {
+        let mut world = Self::new();
+        world.run(Duration::from_secs(8));
+        assert_eq!(world.machine.state(), "up", "{:?}", world.log);
+        world
+    }
+
+    fn add_domain(&mut self) {
+        self.nr_domains += 1;
+        self.domain = Some(Instance {
+            id: self.nr_domains,
+            age: Duration::ZERO,
+            does: if self.is_broken { Does::Hangs } else { Does::Boots },
+            end: None,
+            is_paused: false,
+            beat: Beat::default(),
+            taken: 0,
+            is_others: false,
+        });
+    }
+
+    fn look(&mut self) -> Look {
+        let domain = self.domain.as_ref().map(|d| Domain {
+            id: d.id,
+            end: d.end,
+            is_dying: false,
+            is_paused: d.is_paused,
+            beats: vec![d.beat],
+        });
+        let is_way = |d: &&Instance| matches!(d.does, Does::Its | Does::Spins) && d.end.is_none();
+        let way = self.domain.as_ref().filter(is_way).map(|d| Way {
+            is_card: false,
+            queue: Queue { is_waiting: false, taken: d.taken },
+            came: d.taken,
+        });
+        // Those of earlier daemons are found, too.
+        let errand = match self.processes.first().copied() {
+            Some(process) if process.until > self.now => Errand::Runs,
+            Some(process) => {
+                self.processes.remove(0);
+                Errand::Done(self.complete(process))
+            }
+            None => Errand::None,
+        };
+        let domain = if matches!(errand, Errand::Done(_)) { self.seen() } else { domain };
+        Look { now: self.now, domain, way, has_devices: self.has_devices, is_served: true, errand }
+    }
+
+    fn seen(&self) -> Option<Domain> {
+        let d = self.domain.as_ref()?;
+        Some(Domain { id: d.id, end: d.end, is_dying: false, is_paused: d.is_paused, beats: vec![d.beat] })
+    }
+
+    /// What the toolstack does in the end.
+    fn complete(&mut self, process: Process) -> Result<(), String> {
+        match process.act {
+            Act::Create if self.domain.is_some() => Err("the name is taken".into()),
+            Act::Create if !self.has_devices => Err("no device".into()),
+            Act::Create => {
+                self.add_domain();
+                Ok(())
+            }
+            Act::Destroy(id) if self.domain.as_ref().is_some_and(|d| d.id == id) => {
+                self.domain = None;
+                Ok(())
+            }
+            _ => Err("no such domain".into()),
+        }
+    }
+
+    fn take(&mut self, act: Act) {
+        self.acts.push(act);
+        let start = |world: &mut Self, lasts| {
+            let until = world.now + lasts;
+            assert!(world.processes.is_empty(), "two processes of the toolstack at once");
+            world.processes.push(Process { act, until });
+        };
+        match act {
+            Act::Quarantine(id) => {
+                let ours = self.domain.as_mut().filter(|d| d.id == id).expect("who is quarantined is there");
+                ours.is_paused = true;
+            }
+            Act::Destroy(_) => start(self, DESTROY),
+            Act::Create => {
+                assert_eq!(self.machine.record.mode, Mode::Run, "one that should rest is started");
+                assert!(self.domain.is_none(), "there is one already");
+                start(self, CREATE);
+            }
+        }
+    }
+
+    /// The daemon does what is to be done now. It may be killed before it does the act of that number.
+    fn step(&mut self, killed_before: Option<usize>) {
+        let mut look = self.look();
+        let mut count = 0;
+        while let Some(act) = self.machine.next(&look) {
+            self.disk = self.machine.record.clone();
+            if killed_before == Some(count) {
+                return self.kill();
+            }
+            self.take(act);
+            count += 1;
+            look = self.look();
+        }
+        self.disk = self.machine.record.clone();
+        self.log.append(&mut self.machine.said);
+    }
+
+    fn kill(&mut self) {
+        self.machine = Machine::new(settings(), self.disk.clone());
+    }
+
+    fn pass(&mut self) {
+        self.now += TICK;
+        let Some(d) = self.domain.as_mut().filter(|d| d.end.is_none() && !d.is_paused) else { return };
+        d.age += TICK;
+        d.beat.run += TICK;
+        match d.does {
+            Does::Boots if d.age >= BOOT => d.does = Does::Its,
+            Does::Boots => {}
+            Does::Spins => d.beat.is_waiting = true,
+            Does::Its | Does::Hangs => {
+                d.beat.upcalls += 1;
+                // Now and then it is caught with its events masked.
+                d.beat.is_waiting = d.beat.upcalls % 3 != 0;
+                d.taken += u64::from(d.does == Does::Its);
+            }
+        }
+    }
+
+    fn run(&mut self, time: Duration) {
+        let until = self.now + time;
+        while self.now < until {
+            self.pass();
+            self.step(None);
+        }
+    }
+
+    fn end(&mut self, code: u32, by_hypervisor: bool) {
+        if let Some(d) = self.domain.as_mut().filter(|d| d.end.is_none()) {
+            d.end = Some((code, by_hypervisor));
+        }
+    }
+
+    fn ask(&mut self, order: Order) -> Result<(), String> {
+        let look = self.look();
+        if let Some(act) = self.machine.command(order, &look)? {
+            self.take(act);
+        }
+        self.disk = self.machine.record.clone();
+        Ok(())
+    }
+
+    fn count(&self, what: &str) -> u64 {
+        self.machine.record.counts.get(what).copied().unwrap_or(0)
+    }
+
+    fn is_well(&self) -> bool {
+        let is_whole = |d: &Instance| d.end.is_none() && !d.is_paused && d.does == Does::Its;
+        self.machine.state() == "up" && self.domain.as_ref().is_some_and(is_whole)
+    }
+}
+
+#[test]
+fn it_is_started_and_started_again_however_it_ends() {
+    type End = fn(&mut World);
+    let ends: [(&str, End); 7] = [
+        ("panicked", |w| w.end(reason::SHUTDOWN_CRASH, false)),
+        ("crashed", |w| w.end(reason::SHUTDOWN_CRASH, true)),
+        ("watchdog", |w| w.end(reason::SHUTDOWN_WATCHDOG, false)),
+        ("rebooted", |w| w.end(reason::SHUTDOWN_REBOOT, false)),
+        ("destroyed", |w| w.domain = None),
+        ("wedged", |w| w.domain.as_mut().unwrap().does = Does::Spins),
+        ("restart", |w| w.ask(Order::Restart).unwrap()),
+    ];
+    for (name, end) in ends {
+        let mut world = World::up();
+        let before = world.domain.as_ref().unwrap().id;
+        end(&mut world);
+        world.run(Duration::from_secs(10));
+        assert!(world.is_well(), "{name}: {} {:?}", world.machine.state(), world.log);
+        assert_ne!(world.domain.as_ref().unwrap().id, before);
+        assert_eq!((world.count(name), world.count("recovered")), (1, 2), "{name}: {:?}", world.machine.record);
+        let line = world.machine.record.last.last().unwrap();
+        assert!(line.starts_with(name) && line.contains("first packet in"), "{line}");
+    }
+}
+
+#[test]
+fn it_stops_before_anything_is_taken_from_it() {
+    let mut world = World::up();
+    world.acts.clear();
+    world.domain.as_mut().unwrap().does = Does::Spins;
+    world.run(Duration::from_secs(10));
+    assert_eq!(world.acts, [Act::Quarantine(1), Act::Destroy(1), Act::Create]);
+}
+
+#[test]
+fn who_is_busy_or_gets_no_time_is_left_alone() {
+    let mut world = World::up();
+    world.acts.clear();
+    world.run(Duration::from_secs(300));
+    world.domain.as_mut().unwrap().is_paused = true;
+    world.run(Duration::from_secs(300));
+    assert_eq!(world.acts, []);
+}
+
+#[test]
+fn one_that_the_operator_shuts_down_rests_until_somebody_starts_it() {
+    let mut world = World::up();
+    world.end(reason::SHUTDOWN_POWEROFF, false);
+    world.run(Duration::from_secs(100));
+    assert_eq!((world.machine.state(), world.domain.is_none()), ("off", true));
+    world.kill();
+    world.run(Duration::from_secs(10));
+    assert_eq!(world.machine.state(), "off", "the next daemon knows");
+    world.add_domain();
+    world.run(Duration::from_secs(10));
+    assert!(world.is_well());
+    world.domain = None;
+    world.run(Duration::from_secs(10));
+    assert!(world.is_well(), "it is looked after again");
+}
+
+#[test]
+fn one_that_always_fails_is_parked_after_longer_and_longer_waits() {
+    let mut world = World::up();
+    world.is_broken = true;
+    world.end(reason::SHUTDOWN_CRASH, false);
+    let mut starts = Vec::new();
+    for _ in 0..1000 {
+        world.run(TICK);
+        if world.acts.last() == Some(&Act::Create) {
+            starts.push(world.now);
+            world.acts.clear();
+        }
+        if world.domain.as_ref().is_some_and(|d| d.age > Duration::from_secs(1)) {
+            world.end(reason::SHUTDOWN_CRASH, true);
+        }
+    }
+    assert_eq!((world.machine.state(), world.domain.is_none()), ("parked", true), "{:?}", world.log);
+    assert!(world.log.iter().any(|line| line.contains("failed 4 times within 60 s")), "{:?}", world.log);
+    let waits: Vec<Duration> = starts.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert!(waits.len() == 2 && waits[1] >= waits[0] + Duration::from_millis(400), "{waits:?}");
+    world.is_broken = false;
+    assert!(world.ask(Order::Unpark).is_ok());
+    world.run(Duration::from_secs(10));
+    assert!(world.is_well());
+    assert!(world.ask(Order::Unpark).unwrap_err().contains("up"));
+}
+
+#[test]
+fn one_that_does_not_become_ready_has_failed() {
+    let mut world = World::new();
+    world.is_broken = true;
+    world.run(Duration::from_secs(22));
+    assert_eq!(world.count("not-ready"), 1);
+    world.is_broken = false;
+    world.run(Duration::from_secs(10));
+    assert!(world.is_well());
+}
+
+#[test]
+fn without_restart_it_is_parked_and_cleared_away() {
+    let mut world = World::with(Settings { restart: false, ..settings() });
+    world.run(Duration::from_secs(8));
+    world.end(reason::SHUTDOWN_CRASH, false);
+    world.run(Duration::from_secs(30));
+    assert_eq!((world.machine.state(), world.domain.is_none()), ("parked", true));
+}
+
+#[test]
+fn parked_by_the_operator_it_is_gone_and_stays_so() {
+    let mut world = World::up();
+    world.ask(Order::Park).unwrap();
+    world.run(Duration::from_secs(60));
+    assert_eq!((world.machine.state(), world.domain.is_none()), ("parked", true));
+    world.kill();
+    world.run(Duration::from_secs(60));
+    assert_eq!(world.machine.state(), "parked");
+    world.ask(Order::Unpark).unwrap();
+    world.run(Duration::from_secs(10));
+    assert!(world.is_well());
+}
+
+#[test]
+fn it_waits_for_a_device_that_is_gone() {
+    let mut world = World::up();
+    world.has_devices = false;
+    world.run(Duration::from_secs(100));
+    assert_eq!((world.count("device-gone"), world.domain.is_none()), (1, true));
+    assert_eq!(world.log.iter().filter(|line| line.contains("waits for its device")).count(), 1);
+    world.has_devices = true;
+    world.run(Duration::from_secs(10));
+    assert!(world.is_well());
+}
+
+#[test]
+fn one_that_was_left_half_built_is_replaced() {
+    let mut world = World::new();
+    world.add_domain();
+    world.domain.as_mut().unwrap().is_paused = true;
+    world.run(Duration::from_secs(45));
+    assert!(world.is_well(), "{:?}", world.log);
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    Ends(u32, bool),
+    Destroyed,
+    Spins,
+    CreatedByOthers,
+    Device(bool),
+    Asked(Order),
+    Passes(u64),
+    Killed(usize),
+}
+
+fn events() -> impl Strategy<Value = Vec<Event>> {
+    let code = prop_oneof![Just(0_u32), Just(1), Just(3), Just(4)];
+    let order = prop_oneof![Just(Order::Restart), Just(Order::Park), Just(Order::Unpark)];
+    let event = prop_oneof![
+        3 => (code, any::<bool>()).prop_map(|(code, by_hypervisor)| Event::Ends(code, by_hypervisor && code == 3)),
+        2 => Just(Event::Destroyed),
+        2 => Just(Event::Spins),
+        1 => Just(Event::CreatedByOthers),
+        1 => any::<bool>().prop_map(Event::Device),
+        2 => order.prop_map(Event::Asked),
+        8 => (0..60_u64).prop_map(Event::Passes),
+        3 => (0..4_usize).prop_map(Event::Killed),
+    ];
+    proptest::collection::vec(event, 0..30)
+}
+
+proptest! {
+    #[test]
+    fn whatever_happens_and_whenever_the_daemon_is_killed_all_is_well_in_the_end(events in events()) {
+        let mut world = World::new();
+        for event in &events {
+            match *event {
+                Event::Ends(code, by_hypervisor) => world.end(code, by_hypervisor),
+                Event::Destroyed => world.domain = None,
+                Event::Spins => {
+                    if let Some(d) = world.domain.as_mut().filter(|d| d.does == Does::Its) {
+                        d.does = Does::Spins;
+                    }
+                }
+                Event::CreatedByOthers if world.domain.is_none() => {
+                    world.add_domain();
+                    world.domain.as_mut().unwrap().is_others = true;
+                }
+                Event::CreatedByOthers => {}
+                Event::Device(is_there) => world.has_devices = is_there,
+                Event::Asked(order) => { let _ = world.ask(order); }
+                Event::Passes(ticks) => world.run(TICK * u32::try_from(ticks).unwrap()),
+                Event::Killed(acts) => {
+                    world.pass();
+                    world.step(Some(acts));
+                    world.kill();
+                }
+            }
+        }
+        world.has_devices = true;
+        world.run(Duration::from_secs(300));
+        match world.machine.record.mode {
+            Mode::Run => prop_assert!(world.is_well(), "{} {:?} {:?}", world.machine.state(), world.domain, world.log),
+            // One that somebody else has started while it was parked is let alone.
+            Mode::Parked => prop_assert!(world.domain.as_ref().is_none_or(|d| d.is_others), "{:?}", world.domain),
+            Mode::Off => prop_assert!(world.domain.is_none(), "{:?}", world.domain),
+        }
+        prop_assert_eq!(world.machine.record.going, None);
+    }
+}
