@@ -90,9 +90,6 @@ impl<T: Copy> Turns<T> {
     /// Makes a packet of `bytes` bytes wait. An error gives it back: too much waits already, in all or of this sender, or the card
     /// has taken nothing for too long.
     pub fn push(&mut self, sender: u16, packet: T, bytes: u32, now: u64) -> Result<(), T> {
-        if self.nr == 0 && !self.is_stalled {
-            self.last_progress = now;
-        }
         self.look(now);
         let Some(own) = self.senders.get(usize::from(sender)).map(|s| s.nr) else { return Err(packet) };
         let nr_senders = self.nr_senders + u16::from(own == 0);
@@ -169,6 +166,9 @@ impl<T: Copy> Turns<T> {
     }
 
     fn look(&mut self, now: u64) {
+        if self.nr == 0 && !self.is_stalled {
+            self.last_progress = now;
+        }
         self.is_stalled |= now.saturating_sub(self.last_progress) >= STALL_NS;
     }
 

@@ -46,9 +46,6 @@ impl<T> Backlog<T> {
 
     /// Makes a packet wait. An error gives it back: too much waits already, or the guest is stalled.
     pub fn push(&mut self, packet: T, bytes: u32, now: u64) -> Result<(), T> {
-        if self.waiting.is_empty() && !self.is_stalled {
-            self.last_progress = now;
-        }
         self.look(now);
         if self.is_stalled || self.bytes >= MAX_BYTES || self.waiting.len() >= MAX_PACKETS {
             return Err(packet);
@@ -104,6 +101,9 @@ impl<T> Backlog<T> {
     }
 
     fn look(&mut self, now: u64) {
+        if self.waiting.is_empty() && !self.is_stalled {
+            self.last_progress = now;
+        }
         self.is_stalled |= now.saturating_sub(self.last_progress) >= STALL_NS;
     }
 
@@ -162,5 +162,8 @@ mod tests {
         let mut b = Backlog::new(0);
         assert!(b.push(1, 60, 500 * SECOND).is_ok());
         assert_eq!((b.expire(501 * SECOND), b.is_stalled()), (None, false));
+        // Also if it is looked at meanwhile.
+        assert_eq!((b.pop(502 * SECOND), b.expire(600 * SECOND), b.is_stalled()), (Some(1), None, false));
+        assert!(b.push(2, 60, 601 * SECOND).is_ok());
     }
 }

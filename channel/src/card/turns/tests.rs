@@ -84,6 +84,14 @@ fn for_a_card_that_takes_nothing_nothing_waits() {
     assert!(t.push(0, (0, 0), 60, 62 * SECOND).is_ok());
 }
 
+#[test]
+fn idle_time_is_no_stall() {
+    let mut t = turns(1);
+    // Looked at while nothing waits.
+    assert_eq!(t.expire(100 * SECOND), None);
+    assert!(t.push(0, (0, 0), 60, 101 * SECOND).is_ok());
+}
+
 proptest! {
     /// Senders that always have something send as much, but for a turn.
     #[test]
