@@ -6,7 +6,8 @@
  * Marks are the instruction of images/src/mark.h: 4 begins counting at all (before it the machine runs nearly as fast as
  * without the plugin), 2 begins a window and 3 ends it. A window is written to the file `out=FILE` as a line
  * "window TOTAL", a line "VIRTUAL MACHINE COUNT" for each block that ran, numbers of the latter in hexadecimal but for
- * the count, and a line "end". Every iteration of a repeated string instruction counts, as it does for -icount; a
+ * the count, a line "event KIND VIRTUAL MACHINE COUNT" for each instruction that loads CR3 (KIND cr3), flushes entries of the
+ * TLB (tlb) or makes a system call or hypercall (syscall), and a line "end". Every iteration of a repeated string instruction counts, as it does for -icount; a
  * halted CPU counts nothing.
  *
  * For one CPU.
@@ -23,6 +24,8 @@ struct block {
 	uint64_t address;
 	const uint8_t *host;
 	uint64_t count, before;
+	/* Of one instruction that is an event: its kind. Else NULL. */
+	const char *kind;
 };
 
 static struct block *bucket[BUCKETS];
@@ -31,21 +34,43 @@ static FILE *out;
 static plugin_id self;
 static int counting;
 
-static struct block *block_at(uint64_t address, const uint8_t *host)
+static struct block *block_at(uint64_t address, const uint8_t *host, const char *kind)
 {
 	uint64_t hash = (address * 0x9e3779b97f4a7c15ull ^ (uintptr_t)host * 0xd1342543de82ef95ull) >> 46;
 	struct block *b;
 
 	for (b = bucket[hash]; b; b = b->next)
-		if (b->address == address && b->host == host)
+		if (b->address == address && b->host == host && b->kind == kind)
 			return b;
 	b = calloc(1, sizeof(*b));
 	if (!b)
 		abort();
 	b->address = address;
 	b->host = host;
+	b->kind = kind;
 	b->next = bucket[hash];
 	return bucket[hash] = b;
+}
+
+/* The kind of event that an instruction is, or NULL. */
+static const char *kind_of(const uint8_t *code, size_t size)
+{
+	static const char cr3[] = "cr3", tlb[] = "tlb", syscall[] = "syscall";
+
+	/* An operand size or an extension of a register's number. */
+	while (size > 2 && (*code == 0x66 || (*code & 0xf0) == 0x40))
+		code++, size--;
+	if (size < 2 || code[0] != 0x0f)
+		return NULL;
+	if (code[1] == 0x05)
+		return syscall;
+	if (size > 2 && code[1] == 0x22 && (code[2] >> 3 & 7) == 3)
+		return cr3;
+	if (size > 2 && code[1] == 0x01 && code[2] >> 6 != 3 && (code[2] >> 3 & 7) == 7)
+		return tlb;
+	if (size > 3 && code[1] == 0x38 && code[2] == 0x82)
+		return tlb;
+	return NULL;
 }
 
 static void start(void)
@@ -66,13 +91,13 @@ static void stop(void)
 
 	for (i = 0; i < BUCKETS; i++)
 		for (b = bucket[i]; b; b = b->next)
-			total += b->count - b->before;
+			total += b->kind ? 0 : b->count - b->before;
 	fprintf(out, "window %" PRIu64 "\n", total);
 	for (i = 0; i < BUCKETS; i++)
 		for (b = bucket[i]; b; b = b->next)
 			if (b->count != b->before)
-				fprintf(out, "%" PRIx64 " %" PRIx64 " %" PRIu64 "\n", b->address,
-					b->host ? (uint64_t)(b->host - ram) : 0, b->count - b->before);
+				fprintf(out, "%s%s%s%" PRIx64 " %" PRIx64 " %" PRIu64 "\n", b->kind ? "event " : "",
+					b->kind ? b->kind : "", b->kind ? " " : "", b->address, b->host ? (uint64_t)(b->host - ram) : 0, b->count - b->before);
 	fprintf(out, "end\n");
 	fflush(out);
 }
@@ -112,18 +137,24 @@ static void on_translation(plugin_id id, struct tb *tb)
 	static const uint8_t head[] = { 0x0f, 0x1f, 0x84, 0x00 }, tail[] = { 0x00, 0x54, 0x44 };
 	size_t i, n = qemu_plugin_tb_n_insns(tb);
 	struct block *b = NULL;
+	const char *kind;
 
 	(void)id;
 	if (counting)
-		b = block_at(qemu_plugin_tb_vaddr(tb), qemu_plugin_insn_haddr(qemu_plugin_tb_get_insn(tb, 0)));
+		b = block_at(qemu_plugin_tb_vaddr(tb), qemu_plugin_insn_haddr(qemu_plugin_tb_get_insn(tb, 0)), NULL);
 	for (i = 0; i < n; i++) {
 		struct insn *in = qemu_plugin_tb_get_insn(tb, i);
 		const uint8_t *code = qemu_plugin_insn_data(in);
 
 		if (qemu_plugin_insn_size(in) == 8 && !memcmp(code, head, 4) && !memcmp(code + 5, tail, 3))
 			qemu_plugin_register_vcpu_insn_exec_cb(in, on_mark, NO_REGISTERS, (void *)(uintptr_t)code[4]);
-		if (b)
-			qemu_plugin_register_vcpu_insn_exec_inline(in, ADD_U64, &b->count, 1);
+		if (!b)
+			continue;
+		qemu_plugin_register_vcpu_insn_exec_inline(in, ADD_U64, &b->count, 1);
+		kind = kind_of(code, qemu_plugin_insn_size(in));
+		if (kind)
+			qemu_plugin_register_vcpu_insn_exec_inline(
+				in, ADD_U64, &block_at(qemu_plugin_insn_vaddr(in), qemu_plugin_insn_haddr(in), kind)->count, 1);
 	}
 }
 

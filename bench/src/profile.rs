@@ -70,11 +70,52 @@ pub struct Block {
     pub count: u64,
 }
 
+/// What happens beside instructions, and costs more than one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A load of CR3.
+    Cr3,
+    /// Entries of the TLB are flushed one by one.
+    Tlb,
+    /// A program's system call.
+    SystemCall,
+    /// A hypercall of the system that is measured.
+    Hypercall,
+    /// A hypercall of another domain.
+    OthersHypercall,
+}
+
+impl Event {
+    /// All, in the order of the tables.
+    pub const ALL: [Self; 5] = [Self::Cr3, Self::Tlb, Self::SystemCall, Self::Hypercall, Self::OthersHypercall];
+
+    /// The head of its column.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Cr3 => "CR3 loads",
+            Self::Tlb => "TLB flushes",
+            Self::SystemCall => "system calls",
+            Self::Hypercall => "hypercalls",
+            Self::OthersHypercall => "others' hypercalls",
+        }
+    }
+}
+
+/// A kind of instruction, as the plugin calls it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Cr3,
+    Tlb,
+    Syscall,
+}
+
 /// What ran between two marks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Window {
     /// All blocks that ran.
     pub blocks: Vec<Block>,
+    /// Instructions among them that are events; each counts how often it ran.
+    events: Vec<(Kind, Block)>,
 }
 
 /// Reads the plugin's file.
@@ -96,15 +137,30 @@ fn parse(text: &str) -> Result<Vec<Window>> {
                 windows.push(std::mem::take(window));
                 open = None;
             }
-            ([address, machine, count], Some((_, window))) => window.blocks.push(Block {
-                address: u64::from_str_radix(address, 16)?,
-                machine: u64::from_str_radix(machine, 16)?,
-                count: count.parse()?,
-            }),
+            (["event", kind, block @ ..], Some((_, window))) => {
+                let kind = match *kind {
+                    "cr3" => Kind::Cr3,
+                    "tlb" => Kind::Tlb,
+                    "syscall" => Kind::Syscall,
+                    _ => bail!("not a kind of event: `{kind}`"),
+                };
+                window.events.push((kind, self::block(block)?));
+            }
+            (block, Some((_, window))) => window.blocks.push(self::block(block)?),
             _ => bail!("not a line of a profile: `{line}`"),
         }
     }
     Ok(windows)
+}
+
+/// From the words of a line.
+fn block(words: &[&str]) -> Result<Block> {
+    let [address, machine, count] = words else { bail!("not a line of a profile: `{}`", words.join(" ")) };
+    Ok(Block {
+        address: u64::from_str_radix(address, 16)?,
+        machine: u64::from_str_radix(machine, 16)?,
+        count: count.parse()?,
+    })
 }
 
 /// Which memory and which modules are whose.
@@ -195,6 +251,26 @@ impl Map {
     }
 }
 
+impl Map {
+    /// The events of a window when `measured` is the system under load, in the order of [`Event::ALL`].
+    pub fn events(&self, window: &Window, measured: &str) -> [u64; Event::ALL.len()] {
+        let mut sums = [0; Event::ALL.len()];
+        for (kind, block) in &window.events {
+            let event = match (kind, self.part(block, measured)) {
+                (Kind::Cr3, _) => Event::Cr3,
+                (Kind::Tlb, _) => Event::Tlb,
+                (Kind::Syscall, Part::Programs) => Event::SystemCall,
+                (Kind::Syscall, Part::Kernel | Part::FrontEnd) => Event::Hypercall,
+                (Kind::Syscall, _) => Event::OthersHypercall,
+            };
+            if let Some(at) = Event::ALL.iter().position(|e| *e == event) {
+                sums[at] += block.count;
+            }
+        }
+        sums
+    }
+}
+
 /// The domain that has all memory that no other is said to have; the bare machine's Linux has the same name.
 pub const DOM0: &str = "dom0";
 
@@ -223,6 +299,19 @@ mod tests {
     }
 
     #[test]
+    fn events_are_told_apart_by_whose_they_are() {
+        let text = "window 9\nffffffff81000000 8010000 9\nevent syscall ffffffff81000008 8010008 2\n\
+                    event syscall 401000 8020000 3\nevent syscall ffffffff81000008 1000008 5\n\
+                    event cr3 ffff82d080200000 200000 7\nevent tlb ffff82d080200010 200010 1\nend\n";
+        let windows = parse(text).unwrap();
+        let map = Map::read(["frames guest 8000 200"].into_iter());
+        assert_eq!(map.events(&windows[0], "guest"), [7, 1, 3, 2, 5]);
+        assert!(parse("window 0\nevent other 1 2 3\nend\n").is_err());
+        assert!(parse("window 0\nevent cr3 1 2\nend\n").is_err());
+        assert!(parse("window 0\n1 2\nend\n").is_err());
+    }
+
+    #[test]
     fn the_same_address_in_two_domains_is_told_apart() {
         let reports = [
             "frames guest 8000 200",
@@ -248,6 +337,7 @@ mod tests {
                 Block { address: 0x40_1000, machine: 0, count: 3 },
                 Block { address: 0xffff_82d0_8020_0000, machine: 0, count: 4 },
             ],
+            ..Window::default()
         };
         assert_eq!(map.divide(&window, "guest"), [0, 0, 0, 0, 0, 0, 0, 4, 3]);
     }

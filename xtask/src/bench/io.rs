@@ -8,7 +8,7 @@ use super::{systems, System, BASELINE};
 use crate::options::Options;
 use crate::run;
 use anyhow::{ensure, Context, Result};
-use bench::profile::{self, Map, Part, DOM0};
+use bench::profile::{self, Event, Map, Part, DOM0};
 use bench::stacked::{self, Group};
 use bench::table::Table;
 use std::fmt::Write;
@@ -47,6 +47,8 @@ pub struct Cost {
     pub load: String,
     /// Instructions per unit, in the order of [`Part::ALL`].
     pub parts: Vec<f64>,
+    /// What happened per unit, in the order of [`Event::ALL`].
+    pub events: Vec<f64>,
 }
 
 /// Which domain ran a load.
@@ -292,7 +294,8 @@ fn costs(system: &System, boot: Boot, outcome: &Outcome, file: &Path) -> Result<
                     system: system.name,
                     place,
                     load: rest.split(' ').next().unwrap_or_default().into(),
-                    parts: per_unit(map.divide(window, place.domain()), units.max(1)),
+                    parts: per_unit(&map.divide(window, place.domain()), units.max(1)),
+                    events: per_unit(&map.events(window, place.domain()), units.max(1)),
                 });
             }
             _ => {}
@@ -304,7 +307,7 @@ fn costs(system: &System, boot: Boot, outcome: &Outcome, file: &Path) -> Result<
 }
 
 #[allow(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
-fn per_unit(sums: [u64; Part::ALL.len()], units: u32) -> Vec<f64> {
+fn per_unit(sums: &[u64], units: u32) -> Vec<f64> {
     sums.iter().map(|s| *s as f64 / f64::from(units)).collect()
 }
 
@@ -375,7 +378,29 @@ fn group(costs: &[Cost], load: &str) -> Group {
     Group { name: load.into(), bars: found.into_iter().map(bar).collect() }
 }
 
-/// A line for each load and system: the components and their sum.
+/// What happens beside instructions, for a unit of each load.
+pub fn per_event(costs: &[Cost]) -> String {
+    let mut out = format!("{:<22}{:<8}{:<30}", "events", "", "");
+    for event in Event::ALL {
+        let _ = write!(out, "{:>20}", event.name());
+    }
+    out.push('\n');
+    for load in loads(costs) {
+        for place in Place::ALL {
+            for cost in costs.iter().filter(|c| c.load == load && c.place == place) {
+                let place = if cost.system == "native" { "" } else { place.name() };
+                let _ = write!(out, "{load:<22}{:<8}{place:<30}", cost.system);
+                for count in &cost.events {
+                    let _ = write!(out, "{count:>20.2}");
+                }
+                out.push('\n');
+            }
+        }
+    }
+    out
+}
+
+/// What each load costs, by component.
 pub fn per_component(costs: &[Cost]) -> String {
     let mut out = format!("{:<22}{:<8}{:<30}", "by component", "", "");
     for part in Part::ALL {
@@ -471,7 +496,7 @@ mod tests {
     fn cost(system: &'static str, place: Place, hypervisor: f64) -> Cost {
         let mut parts = vec![100.0; Part::ALL.len()];
         parts[7] = hypervisor;
-        Cost { system, place, load: "ping".into(), parts }
+        Cost { system, place, load: "ping".into(), parts, events: Vec::new() }
     }
 
     #[test]

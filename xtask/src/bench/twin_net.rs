@@ -3,11 +3,11 @@
 //!
 //! The loads and the machine are those of `bench net`. `./tandem bench twin-net mirror` measures only the way through the twin.
 
-use super::io::{loads, measure_all, per_component, Boot, Cost, Kind, Mode, Place};
+use super::io::{loads, measure_all, per_component, per_event, Boot, Cost, Kind, Mode, Place};
 use crate::options::Options;
 use crate::run;
 use anyhow::Result;
-use bench::profile::Part;
+use bench::profile::{Event, Part};
 use std::fmt::Write;
 use testbed::host;
 
@@ -23,11 +23,13 @@ pub fn run(options: &Options) -> Result<bool> {
         measure_all(Kind::Net, options, &BOOTS)?
     };
     let costs: Vec<Cost> = costs.into_iter().filter(|cost| system(cost).is_some()).collect();
-    print!("\n{}", per_component(&costs));
+    print!("\n{}\n{}\n", per_component(&costs), per_event(&costs));
     print!("{}", aims(&costs));
     let csv = host::target("bench")?.join("twin-net.csv");
     std::fs::write(&csv, as_csv(&costs))?;
-    println!("Written: {}", run::relative(&csv));
+    let events = host::target("bench")?.join("twin-net-events.csv");
+    std::fs::write(&events, events_as_csv(&costs))?;
+    println!("Written: {}, {}", run::relative(&csv), run::relative(&events));
     for failure in &failures {
         println!("FAIL: {failure:#}");
     }
@@ -57,6 +59,18 @@ fn as_csv(costs: &[Cost]) -> String {
             let _ = writeln!(out, "{},{system},{},{figure:.1}", cost.load, part.name());
         }
         let _ = writeln!(out, "{},{system},all,{:.1}", cost.load, cost.total());
+    }
+    out
+}
+
+/// A line for each load, system and event.
+fn events_as_csv(costs: &[Cost]) -> String {
+    let mut out = String::from("load,system,event,count\n");
+    for cost in costs {
+        let Some(system) = system(cost) else { continue };
+        for (event, count) in Event::ALL.iter().zip(&cost.events) {
+            let _ = writeln!(out, "{},{system},{},{count:.3}", cost.load, event.name());
+        }
     }
     out
 }
@@ -118,7 +132,13 @@ mod tests {
     use super::*;
 
     fn cost(place: Place, load: &str, each: f64) -> Cost {
-        Cost { system: "tandem", place, load: load.into(), parts: vec![each; Part::ALL.len()] }
+        Cost {
+            system: "tandem",
+            place,
+            load: load.into(),
+            parts: vec![each; Part::ALL.len()],
+            events: vec![0.25; Event::ALL.len()],
+        }
     }
 
     #[test]
@@ -138,5 +158,8 @@ mod tests {
         assert_eq!(lines.len(), 1 + Part::ALL.len() + 1);
         assert!(lines.contains(&"ping,tandem-mirror,twin,2.0"), "{text}");
         assert_eq!(lines.last(), Some(&"ping,tandem-mirror,all,18.0"));
+        let text = events_as_csv(&[cost(Place::Dom0, "ping", 1.0), cost(Place::Guest, "ping", 2.0)]);
+        assert!(text.starts_with("load,system,event,count\nping,tandem-dom0,CR3 loads,0.250\n"), "{text}");
+        assert_eq!(text.lines().count(), 1 + Event::ALL.len());
     }
 }
