@@ -16,6 +16,9 @@ const ANSWER_NS: u64 = 100_000_000;
 const THROTTLE_NS: u64 = 10_000_000;
 /// A line that nobody holds asserted stays silent for at least this long now and then after it was unmasked.
 const CALM_NS: u64 = 100_000;
+/// Who serves a line alone is told alone so often in a row at most, and for so long: what others' devices ask is not overheard for longer.
+const ALONE_TIMES: u8 = 32;
+const ALONE_NS: u64 = 10_000_000;
 /// So often in a row, and what a sharer left behind is not asking any more.
 const CALM_TIMES: u8 = 8;
 
@@ -31,6 +34,11 @@ pub(super) struct Line<M> {
     in_flight: u8,
     /// Bit n: guest n has not answered in time, and is not waited for until it does.
     late: u8,
+    /// Bit n: guest n serves the line alone as it seems, since it was found to be its device's that asked.
+    alone: u8,
+    /// How often in a row it was told alone, and when all were told.
+    told_alone: u8,
+    told_all: u64,
     /// A sharer has left, and its device may go on asking with nobody to serve it.
     is_abandoned: bool,
     /// Since then, so often in a row the line was silent for a while.
@@ -59,6 +67,9 @@ impl<M> Line<M> {
             present: 0,
             in_flight: 0,
             late: 0,
+            alone: 0,
+            told_alone: 0,
+            told_all: 0,
             is_abandoned: false,
             calm: 0,
             reopened: None,
@@ -105,6 +116,7 @@ impl<M> Line<M> {
             self.shareable = share;
             self.in_flight = 0;
             self.late = 0;
+            self.alone = 0;
             self.is_abandoned = false;
             self.detours = 0;
         }
@@ -121,6 +133,7 @@ impl<M> Line<M> {
             if g.is_some_and(|g| g.dom == dom && g.pirq == pirq) {
                 *g = None;
                 self.present &= !(1 << n);
+                self.alone &= !(1 << n);
             }
         }
         self.is_abandoned = true;
@@ -129,12 +142,39 @@ impl<M> Line<M> {
         done
     }
 
-    /// Everybody is told; level-triggered, everybody is waited for who is not late already.
+    /// A guest has looked whether its own device asked. If so it is told alone the next times: another's device that asks too, keeps asking,
+    /// and then this one finds nothing.
+    pub fn found(&mut self, dom: DomId, pirq: u32, is_its: bool) {
+        self.alone = 0;
+        for n in places(self.present).filter(|_| is_its) {
+            if self.guests.get(n).copied().flatten().is_some_and(|g| g.dom == dom && g.pirq == pirq) {
+                self.alone = 1 << n;
+            }
+        }
+    }
+
+    /// Who is told now.
+    #[inline]
+    fn told_now(&mut self, now: u64) -> u8 {
+        let alone = self.alone & self.present;
+        if alone != 0 && self.told_alone < ALONE_TIMES && now.saturating_sub(self.told_all) < ALONE_NS {
+            self.told_alone += 1;
+            return alone;
+        }
+        (self.told_alone, self.told_all) = (0, now);
+        self.present
+    }
+
+    /// Everybody is told, but for a line that a guest serves alone; level-triggered, everybody is waited for who is told and not late already.
     #[inline]
     pub fn start(&mut self, now: u64) -> Deliveries {
         let is_level = self.is_level();
+        let mut present = self.present;
         if is_level {
-            self.in_flight |= self.present;
+            if self.is_shared() {
+                present = self.told_now(now);
+            }
+            self.in_flight |= present;
             if self.in_flight & !self.late == 0 {
                 // All are late: somebody must be waited for, or nobody would unmask it.
                 self.late = 0;
@@ -145,10 +185,10 @@ impl<M> Line<M> {
             self.judge(now);
         }
         let mut told = Deliveries::none();
-        told.present = self.present;
+        told.present = present;
         told.is_shared = is_level && self.is_shared();
         // Most lines have one guest, and this is for every interrupt: no need to copy the other places.
-        for n in places(self.present) {
+        for n in places(present) {
             if let (Some(to), Some(guest)) = (told.list.get_mut(n), self.guests.get(n)) {
                 *to = *guest;
             }

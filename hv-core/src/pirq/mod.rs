@@ -8,7 +8,8 @@
 //! Level-triggered: masked when it fires, until every domain that was told has said EOI. A domain that shares the line and
 //! does not answer in time is no longer waited for, until it does: a dead domain does not keep the line from the others;
 //! but as its device may go on asking, the line fires less often meanwhile. So it does after a sharer has left, until the
-//! line was found silent a few times: its device may be asking with nobody left to serve it. Edge-triggered and messages:
+//! line was found silent a few times: its device may be asking with nobody left to serve it. Of a line that somebody was found to serve
+//! only he is told, most times: a shared line keeps asking while another's device does, and then he finds nothing. Edge-triggered and messages:
 //! never masked, except by the storm guard: a line that fires more often than any device should is held for the rest of a
 //! window, so that a broken device costs a bounded share of a CPU.
 
@@ -264,6 +265,14 @@ impl<C: IrqChip, P: AsRef<PageWords>> Interrupts<C, P> {
             }
         }
         Ok((auto && entry.port != 0).then_some(entry.port))
+    }
+
+    /// Whoever serves a pirq for a domain has looked whether it was the domain's device that asked: [`Line::found`]. Before its EOI.
+    pub fn found(&mut self, dom: DomId, pirq: u32, is_its: bool) {
+        let irq = self.pirq(dom, pirq).ok().and_then(|entry| entry.irq.checked_sub(1));
+        if let Some(line) = irq.and_then(|irq| self.lines.get_mut(irq as usize)) {
+            line.found(dom, pirq, is_its);
+        }
     }
 
     /// `XENIRQSTAT_*` of a pirq. `EINVAL`: no such number.

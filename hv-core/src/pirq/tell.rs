@@ -55,6 +55,12 @@ impl Deliveries {
         })
     }
 
+    /// Is it a shared wire, of which not all were told?
+    #[inline]
+    pub fn may_be_alone(&self) -> bool {
+        self.is_shared && self.present & self.present.wrapping_sub(1) == 0
+    }
+
     /// The domains.
     pub fn iter(&self) -> impl Iterator<Item = Delivery> + '_ {
         places(self.present).filter_map(|n| self.list.get(n).copied().flatten())

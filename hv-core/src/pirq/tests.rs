@@ -106,6 +106,57 @@ fn numbers_are_those_that_a_kernel_expects() {
     assert_eq!(i.map_msi(9, 1, None), Err(Errno::EINVAL), "no such domain");
 }
 
+/// Two domains share a line that asks for as long as one of their devices does.
+#[test]
+fn who_serves_a_line_is_told_alone_most_times() {
+    let mut i = two_domains();
+    for dom in [0, 5] {
+        i.map_gsi(dom, 20, Some(20)).unwrap();
+        i.bind(dom, 20, 7, true).unwrap();
+    }
+    let told = |i: &mut Ints, now| i.fired(20, now).iter().map(|x| x.dom).collect::<Vec<_>>();
+    assert_eq!(told(&mut i, 0), [0, 5], "nothing is known");
+    i.found(5, 20, true);
+    for dom in [5, 0] {
+        assert!(!open(&mut i, 20));
+        i.eoi(dom, 20).unwrap();
+    }
+    for now in 1..10 {
+        assert_eq!(told(&mut i, now), [5]);
+        i.found(5, 20, true);
+        i.eoi(5, 20).unwrap();
+        assert!(open(&mut i, 20), "it did not wait for the other");
+    }
+    // It was the other's device.
+    assert_eq!(told(&mut i, 10), [5]);
+    i.found(5, 20, false);
+    i.eoi(5, 20).unwrap();
+    assert_eq!(told(&mut i, 11), [0, 5]);
+    i.found(5, 20, true);
+    i.eoi(0, 20).unwrap();
+    i.eoi(5, 20).unwrap();
+    // Whatever it says, all are told now and then.
+    let mut longest = 0;
+    let mut alone = 0;
+    for now in 12..200 {
+        let of = told(&mut i, now);
+        alone = if of.len() == 1 { alone + 1 } else { 0 };
+        longest = longest.max(alone);
+        i.found(5, 20, true);
+        for dom in of {
+            i.eoi(dom, 20).unwrap();
+        }
+        assert!(open(&mut i, 20));
+    }
+    assert_eq!(longest, 32);
+    assert_eq!(told(&mut i, 20_000_000), [0, 5], "it was long ago");
+    i.found(5, 20, true);
+    i.eoi(0, 20).unwrap();
+    i.eoi(5, 20).unwrap();
+    i.unbind(5, 20);
+    assert_eq!(told(&mut i, 20_000_001), [0], "it is gone");
+}
+
 #[test]
 fn a_level_line_is_masked_until_eoi() {
     let mut i = two_domains();

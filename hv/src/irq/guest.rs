@@ -299,6 +299,10 @@ fn deliver(told: &Deliveries) {
         if TAKER.get().is_some_and(|takes| takes(&d, x.port, x.pirq)) {
             continue;
         }
+        if told.may_be_alone() {
+            // What the domain finds nobody hears.
+            lock().found(x.dom, x.pirq, false);
+        }
         let raised = match turn {
             Turn::Now => d.events.lock().raise_pirq(&*d, x.port, x.pirq),
             Turn::AfterRunning => d.events.lock().raise_pirq(&Receiver(&d, Cause::Sharer), x.port, x.pirq),

@@ -42,15 +42,18 @@ pub fn may_handle(owner: u16, line: Line) -> bool {
     told.and_then(|vcpu| d.vcpu(vcpu)).is_some_and(|v| !v.events_masked())
 }
 
-/// The handler of an interrupt has run: the line may fire again.
-pub fn handled(owner: u16, line: Line) {
-    let _ = irq::guest::lock().eoi(owner, line.pirq);
+/// The handler of an interrupt has run and said whether it was its device's: the line may fire again.
+pub fn handled(owner: u16, line: Line, is_its: bool) {
+    let mut table = irq::guest::lock();
+    table.found(owner, line.pirq, is_its);
+    let _ = table.eoi(owner, line.pirq);
 }
 
 /// The domain handles an interrupt that was taken.
 pub fn hand_over(d: &Domain, line: Line) {
+    irq::guest::lock().found(d.id, line.pirq, false);
     let told = d.events.lock().raise_pirq(&Receiver(d, Cause::Sender), line.port, line.pirq);
     if told.is_none() {
-        handled(d.id, line);
+        handled(d.id, line, false);
     }
 }

@@ -38,6 +38,9 @@ const MOST_NS: u64 = 2_000_000_000;
 /// What a transmit routine returns is below this if it has taken the packet, and negative if it has lost it.
 const NOT_TAKEN: i32 = 0x10;
 
+/// What a handler returns if it was its device that asked.
+const IRQ_HANDLED: u32 = 1;
+
 /// How a turn ended.
 pub enum Ended {
     /// There is nothing to do.
@@ -212,7 +215,7 @@ impl<'a> Turn<'a> {
         match job {
             Job::Line(n) => {
                 if let Some((_, line)) = self.attached.irq(n) {
-                    lines::handled(self.attached.owner, line);
+                    lines::handled(self.attached.owner, line, value & IRQ_HANDLED != 0);
                 }
                 Ok(())
             }
