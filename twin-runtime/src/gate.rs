@@ -120,6 +120,12 @@ pub trait Embedder: Host + Mapper {
     fn budget(&self) -> i64;
     /// Writes `BUDGET`.
     fn set_budget(&mut self, steps: i64);
+    /// Takes a step from `BUDGET`; what is left.
+    fn charge(&mut self) -> i64 {
+        let left = self.budget().wrapping_sub(1);
+        self.set_budget(left);
+        left
+    }
     /// Reads `MISS_ADDRESS`.
     fn miss_address(&self) -> u64;
     /// Writes `MISS_RESULT`.
@@ -255,9 +261,7 @@ impl<'a> Invocation<'_, 'a> {
     pub fn native(&mut self, number: u32, args: &[u64; 6], embedder: &mut impl Embedder, support: &Support) -> Native {
         let Some(import) = self.twin.imports.get_mut(number as usize) else { return Native::NotAsked };
         let Binding::Native(routine) = import.binding else { return Native::NotAsked };
-        let left = embedder.budget().wrapping_sub(1);
-        embedder.set_budget(left);
-        if left < 0 || embedder.is_out_of_time() {
+        if embedder.charge() < 0 || embedder.is_out_of_time() {
             return Native::NotAsked;
         }
         match routine.call(support, embedder, args) {
@@ -374,9 +378,7 @@ impl<'a> Twin<'a> {
     }
 
     fn gate(&mut self, call: &Call, embedder: &mut impl Embedder, support: &Support) -> Answer {
-        let left = embedder.budget().wrapping_sub(1);
-        embedder.set_budget(left);
-        if left < 0 {
+        if embedder.charge() < 0 {
             return Answer::Abort(self.abort(call.from, Reason::Budget));
         }
         if embedder.is_out_of_time() {

@@ -158,6 +158,16 @@ impl Instance {
         self.context.word(u64::from(offset) / 8).store(value, Ordering::Relaxed);
     }
 
+    /// Takes a step from the budget; what is left.
+    #[inline]
+    pub fn charge(&self) -> i64 {
+        // The instance runs on one CPU at a time.
+        let word = self.context.word(u64::from(ctx::BUDGET) / 8);
+        let left = word.load(Ordering::Relaxed).wrapping_sub(1);
+        word.store(left, Ordering::Relaxed);
+        left.cast_signed()
+    }
+
     /// A word of the save page.
     pub fn saved(&self, offset: u64) -> u64 {
         self.save.word(offset / 8).load(Ordering::Relaxed)

@@ -275,6 +275,10 @@ impl Embedder for DomainView<'_> {
     fn set_budget(&mut self, steps: i64) {
         self.instance.set_context(ctx::BUDGET, steps.cast_unsigned());
     }
+    #[inline(always)]
+    fn charge(&mut self) -> i64 {
+        self.instance.charge()
+    }
     fn miss_address(&self) -> u64 {
         self.instance.context(ctx::MISS_ADDRESS)
     }

@@ -158,8 +158,18 @@ macro_rules! routines {
             ///
             /// # Errors
             /// See [`Stop`].
+            #[inline]
             pub fn call<H: Host>(self, support: &Support, host: &mut H, args: &[u64; 6]) -> Done {
-                match self { $(Self::$variant => $function(support, host, args),)* }
+                match self {
+                    $(Self::$variant => {
+                        // Each saves the registers that it needs, and not those of all.
+                        #[inline(never)]
+                        fn apart<H: Host>(support: &Support, host: &mut H, args: &[u64; 6]) -> Done {
+                            $function(support, host, args)
+                        }
+                        apart(support, host, args)
+                    })*
+                }
             }
         }
     };
