@@ -383,7 +383,7 @@ fn it_waits_for_a_device_that_is_gone() {
 
 #[test]
 fn one_that_was_left_half_built_is_replaced() {
-    let mut world = World::new();
+    let mut world = World::with(Settings { ready_s: 1000, ..settings() });
     world.add_domain();
     world.domain.as_mut().unwrap().is_paused = true;
     world.run(Duration::from_secs(45));

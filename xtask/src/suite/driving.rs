@@ -1,7 +1,7 @@
 //! Driver domains that own the NIC, by stock `xl`, and guests that have their network from them.
 //!
-//! The checks are `images/xen/tests/driver-domain.sh`, `driver-dies.sh`, `way-out.sh`, `twin-loads.sh`,
-//! `twin-net.sh`, `twin-again.sh` and `twin-two.sh`.
+//! The checks are `images/xen/tests/driver-domain.sh`, `driver-dies.sh`, `way-out.sh`, `recovery.sh`, `recovery-twin.sh`,
+//! `twin-loads.sh`, `twin-net.sh`, `twin-again.sh` and `twin-two.sh`.
 
 use super::passthrough::AMD_VI;
 use super::xl::judge;
@@ -21,6 +21,10 @@ pub fn tests() -> Vec<Test> {
     );
     add("guests-outlive-their-driver-domain", Box::new(dies));
     add("the-hypervisors-switch-has-a-way-out", Box::new(|bed| runs(bed, "way-out", "e1000", bed.mib.div_ceil(2))));
+    add(
+        "driver-domains-that-die-are-started-again",
+        Box::new(|bed| runs(bed, "recovery", "e1000e", bed.mib.div_ceil(2))),
+    );
     for driver in ["e1000", "e1000e", "8139cp"] {
         let on = Twinned { driver, unit: Some(IOMMU), qemu: Qemu::chosen(), is_short: false };
         add(&format!("a-twin-of-{driver}-is-loaded-by-a-driver-domain"), Box::new(move |bed| loads(bed, driver, &on)));
@@ -41,6 +45,7 @@ pub fn tests() -> Vec<Test> {
         let on = Twinned { driver, unit, qemu, is_short: true };
         add(name, Box::new(move |bed| sends(bed, name, &on)));
     }
+    add("twins-come-back-with-their-driver-domain", Box::new(comes_back));
     for (name, apart) in [("two-twins-of-one-driver-domain", false), ("two-twins-of-two-driver-domains", true)] {
         add(name, Box::new(move |bed| two(bed, name, apart)));
     }
@@ -105,6 +110,15 @@ fn sends(bed: &Bed, name: &str, on: &Twinned) -> Result<String> {
     let (mib, short) = if is_short { (2.min(bed.mib), ":short") } else { (bed.mib.div_ceil(2), "") };
     let outcome = with_twin(bed, name, &format!("twin-net:{}:{mib}{short}", on.driver), on, &peer)?;
     let said = judge(bed, &outcome)?;
+    whole(peer.counts())?;
+    Ok(said)
+}
+
+/// The driver domain dies, and twind: each time the twin is the way out again.
+fn comes_back(bed: &Bed) -> Result<String> {
+    let peer = Peer::start("recovery-twin")?;
+    let on = Twinned { driver: "e1000e", unit: Some(IOMMU), qemu: Qemu::chosen(), is_short: true };
+    let said = judge(bed, &with_twin(bed, "recovery-twin", "recovery-twin:e1000e:4", &on, &peer)?)?;
     whole(peer.counts())?;
     Ok(said)
 }

@@ -1,0 +1,34 @@
+# For bash in dom0, after driving.sh and switching.sh: a driver domain that tandemd looks after.
+
+# supervised [LINE...]: tandemd is told to, and how
+supervised() {
+	way_out dd
+	printf '[service.net.supervise]\nconfig = "/tmp/dd.cfg"\n' >> /etc/tandem/tandemd.toml
+	for line in "$@"; do echo "$line" >> /etc/tandem/tandemd.toml; done
+}
+
+# daemon_ends: it is killed
+daemon_ends() { kill -9 $(cat /tmp/tandemd.pid); wait_for 10 eval '! pidof tandemd'; }
+
+# daemon_said COUNT WORDS [SECONDS]: so many lines of its log have them
+daemon_said() {
+	wait_for ${3:-120} eval "[ \"\$(grep -c '$2' $daemon_log)\" -ge $1 ]" && return
+	tail -n 4 $daemon_log
+	tail -n 3 $(log_of dd)
+	return 1
+}
+
+# tell_dd COMMAND...: without waiting for an answer
+tell_dd() { echo "t1 $*" > $(xenstore-read /local/domain/$(xl domid dd)/console/tty); }
+
+# recovers NAME WORDS COMMAND...: after the command the daemon says that, another instance becomes the way out, and the guest's stream goes on
+recovers() {
+	local name=$1 words=$2 seen=$(grep -c "$2" $daemon_log) ways=$(grep -c 'it is the way out' $daemon_log) came=$(grep -c 'first packet in' $daemon_log)
+	shift 2
+	: > $(log_of dd)
+	check $name "$@"
+	check $name-is-noticed daemon_said $((seen + 1)) "$words" 30
+	check $name-and-another-comes daemon_said $((ways + 1)) 'it is the way out' || return
+	check $name-and-the-same-stream-goes-on moves u1
+	check $name-is-written-down daemon_said $((came + 1)) 'recovered, .*first packet in' 120
+}

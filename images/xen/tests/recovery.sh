@@ -1,0 +1,65 @@
+# recovery.sh DRIVER MIB: a driver domain that dies, in whichever way, is started again by tandemd. A guest's stream only waits for it.
+driver=$1
+mib=${2:-4}
+few=$((mib < 16 ? mib : 16))
+. /xen/driving.sh
+. /xen/switching.sh
+. /xen/supervising.sh
+modprobe xen-pciback
+nic=$(devices class 0x020000)
+check assignable-add xl pci-assignable-add $nic
+# It does by itself all that makes it a way out.
+driving dd "pci=['$nic,permissive=1']" "$(plug 2)" \
+	"extra='$kernel_args iommu=soft swiotlb=4096 tandem.do=pci+bridge_switch:$driver+drive'"
+refused() { ! tandemd --check 2> /tmp/refused && grep -q "$1" /tmp/refused || { cat /tmp/refused; return 1; }; }
+supervised 'crash = 3'
+check an-unknown-key-is-refused refused 'unknown field `crash`'
+supervised
+mv /tmp/dd.cfg /tmp/dd.kept
+check a-configuration-that-is-not-there-is-refused refused '/tmp/dd.cfg'
+mv /tmp/dd.kept /tmp/dd.cfg
+printf '[service.lab]\ndriver-domain = "dd"\n[service.lab.supervise]\nconfig = "/tmp/dd.cfg"\n' >> /etc/tandem/tandemd.toml
+check a-device-that-is-claimed-twice-is-refused refused "0000:${nic#0000:} is claimed twice"
+mkdir -p $logs
+: > $logs/guest-dd.log
+# Without the driver domain, to see what is in use then.
+way_out dd
+check tandemd-starts daemon_starts || exit
+remember
+check and-ends daemon_ends
+supervised 'crashes = 20' 'back-off-ms = 100'
+check tandemd-starts-again daemon_starts || exit
+config u1 "$(plug 3)"
+check it-starts-the-driver-domain daemon_said 1 'it is the way out'
+check a-guest-starts boot u1 || exit
+check address plugged_address u1 3
+check the-outside-answers in_guest u1 40 'wait_for 30 ping -c 1 -W 1 10.9.0.1'
+endless() { in_guest u1 10 '(tcptest put 10.9.0.1 65536) > /tmp/stream 2>&1 &' && moves u1; }
+check a-stream-without-an-end endless
+
+recovers a-panic 'has panicked' eval "tell_dd 'echo c > /proc/sysrq-trigger'"
+recovers a-destruction 'was destroyed' xl destroy dd
+recovers wedged 'taken no event' tell_dd job_wedge
+check no-access-was-stopped no_dma_stopped
+counts() { tandemd --list | tee /tmp/counts | grep -q 'destroyed 1, panicked 1, recovered 4, wedged 1'; }
+check nothing-else-was-noticed eval 'counts || { grep "^net: dd" /tmp/counts; false; }'
+
+# An operator's own orders.
+in_guest u1 10 'killall tcptest'
+check tandemd-is-killed daemon_ends
+check destroyed-without-tandemd eval 'xl destroy dd && gone dd'
+ways=$(grep -c 'it is the way out' $daemon_log)
+check the-next-tandemd daemon_starts
+check starts-what-it-misses daemon_said $((ways + 1)) 'it is the way out'
+check packets-go-on said 'net ok' u1 $((60 + few * 8)) "$keeps && nettest eth0 10.9.0.1 $few 64"
+check streams-go-on said 'tcp ok' u1 $((60 + mib * 4)) "tcptest get 10.9.0.1 $mib"
+check shut-down-by-the-operator eval 'xl shutdown dd && gone dd 60'
+check it-says-so daemon_said 1 'it was shut down'
+usleep 2000000
+check and-leaves-it-so eval '! xl domid dd'
+check destroy-the-guest eval 'xl destroy u1 && gone u1'
+check nothing-stays nothing_stays
+check frames-agree-at-the-end audit
+check assignable-remove xl pci-assignable-remove $nic
+check tandemd-ends daemon_ends
+cat $daemon_log > /dev/console
