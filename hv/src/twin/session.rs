@@ -54,7 +54,7 @@ impl<'a> Session<'a> {
     /// such function; ENOENT if nothing waits.
     pub fn run(&mut self, slot: &mut Slot, begin: Begin, _: Interruptible<'_>) -> Result<Ended, Errno> {
         let instance = &self.loaded.instances[self.instance];
-        self.domain.begin();
+        let is_fresh = self.domain.begin();
         let Slot { twin, waiting } = slot;
         let (invocation, way, budget) = match begin {
             Begin::Call { function, args } => {
@@ -72,7 +72,9 @@ impl<'a> Session<'a> {
         let domain = &mut self.domain;
         let imports = instance.stubs.imports();
         let mut running = Running { instance, imports, invocation, domain, abort: None, kept: Kept::default() };
-        timers::fire_surely_by(running.domain.deadline_ns());
+        if is_fresh {
+            timers::fire_surely_by(running.domain.deadline_ns());
+        }
         // SAFETY: the areas are those of `Instance`, whose code was verified; the mirror is loaded, so is the twins' IDT, and no
         // breakpoint is armed (`enter`); what goes on was kept for that in its slot.
         let value = unsafe { entry::enter(&mut running, &way) };
