@@ -156,7 +156,7 @@ impl<M> Line<M> {
     /// Who is told now.
     #[inline]
     fn told_now(&mut self, now: u64) -> u8 {
-        let alone = self.alone & self.present;
+        let alone = self.alone & self.present & !self.late;
         if alone != 0 && self.told_alone < ALONE_TIMES && now.saturating_sub(self.told_all) < ALONE_NS {
             self.told_alone += 1;
             return alone;
