@@ -94,6 +94,9 @@ int tandem_serve_begin(struct twin *twin);
 void tandem_serve_end(struct twin *twin);
 int tandem_call(struct twin *twin, const struct tandem_call *call);
 
+/* damage.c */
+int tandem_damage(struct twin *twin);
+
 /* main.c */
 extern struct list_head tandem_twins;
 

@@ -3,6 +3,7 @@
 #include <linux/fs.h>
 #include <linux/miscdevice.h>
 #include <linux/module.h>
+#include <linux/poll.h>
 #include <linux/rtnetlink.h>
 #include <linux/slab.h>
 #include "internal.h"
@@ -12,9 +13,9 @@ LIST_HEAD(tandem_twins);
 /* Whether the hypervisor has twins at all: another one does not know the hypercall, this one has no twin of that number. */
 static bool has_twins(void)
 {
-	struct twin_status status = { .twin = U32_MAX };
+	struct twin_stats stats = { .twin = U32_MAX };
 
-	return twin_op(TWINOP_STATUS, &status) != -ENOSYS;
+	return twin_op(TWINOP_STATS, &stats) != -ENOSYS;
 }
 
 static int tandem_open(struct inode *inode, struct file *file)
@@ -73,6 +74,14 @@ static ssize_t tandem_read(struct file *file, char __user *buffer, size_t len, l
 	return err ?: len;
 }
 
+static __poll_t tandem_poll(struct file *file, poll_table *wait)
+{
+	struct twin *twin = file->private_data;
+
+	poll_wait(file, &twin->changed, wait);
+	return atomic_read(&twin->changes) == READ_ONCE(twin->seen) ? 0 : EPOLLIN | EPOLLRDNORM;
+}
+
 static int load_request(struct twin *twin, const void *request, size_t len)
 {
 	const struct tandem_load *load = request;
@@ -113,6 +122,10 @@ static int serve_request(struct twin *twin, const void *request, size_t len)
 		return 0;
 	case TANDEM_CALL:
 		return len == sizeof(struct tandem_call) ? tandem_call(twin, request) : -EINVAL;
+	case TANDEM_LOOK:
+		return 0;
+	case TANDEM_DAMAGE:
+		return tandem_damage(twin);
 	default:
 		return -EINVAL;
 	}
@@ -143,6 +156,7 @@ static const struct file_operations tandem_fops = {
 	.release = tandem_release,
 	.read = tandem_read,
 	.write = tandem_write,
+	.poll = tandem_poll,
 	.llseek = no_llseek,
 };
 

@@ -148,16 +148,11 @@ void tandem_unload(struct twin *twin)
 void tandem_fill_status(struct twin *twin)
 {
 	struct tandem_status *status = &twin->status;
-	struct twin_status said = { .twin = twin->number };
 
 	status->state = twin->state;
 	status->is_up = twin->dev && netif_running(twin->dev);
 	status->lent = twin->pool.count;
-	status->twin = twin->number;
-	if (!twin->dev || twin_op(TWINOP_STATUS, &said))
-		said = (struct twin_status) { 0 };
-	status->functions = said.functions;
-	status->disabled = said.disabled;
-	status->invocations = said.invocations;
-	status->aborts = said.aborts;
+	status->stats = (struct twin_stats) { .twin = twin->number };
+	if (twin->state == TANDEM_EMPTY || twin_op(TWINOP_STATS, &status->stats) || status->stats.twin != twin->number)
+		status->stats = (struct twin_stats) { .twin = twin->number };
 }

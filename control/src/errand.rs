@@ -68,13 +68,13 @@ impl Server {
         store.change(&at("up"), &changes)?;
         Ok(())
     }
+}
 
-    /// Nobody answers from now on.
-    pub fn end(&self, store: &mut impl Store) -> Result<()> {
-        let up = format!("{}/{BELOW}/up", self.base);
-        store.change(&up, &[Change::Remove(up.clone())])?;
-        Ok(())
-    }
+/// Nobody answers there from now on.
+pub fn end(store: &mut impl Store, base: &str) -> Result<()> {
+    let up = format!("{base}/{BELOW}/up");
+    store.change(&up, &[Change::Remove(up.clone())])?;
+    Ok(())
 }
 
 fn pieces(text: &str) -> Vec<&str> {
@@ -200,7 +200,7 @@ mod tests {
             while *counted.lock().unwrap() < 3 {
                 server.serve(&mut there, None, &handle).unwrap();
             }
-            server.end(&mut there).unwrap();
+            end(&mut there, &base()).unwrap();
         });
         let mut here = shared.clone();
         for _ in 0..3 {

@@ -9,6 +9,7 @@ pub mod socket;
 pub mod store;
 pub mod told;
 
+pub use anyhow::Error;
 pub use request::{Mode, Order, Request};
 pub use told::{Answer, Told};
 

@@ -26,7 +26,7 @@ pub fn listen(path: &Path) -> Result<UnixListener> {
         std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     }
     if UnixStream::connect(path).is_ok() {
-        bail!("another one serves {}", path.display());
+        bail!("another one serves {}: twinctl tells it what is wanted", path.display());
     }
     let _ = std::fs::remove_file(path);
     let listener = UnixListener::bind(path).with_context(|| format!("cannot listen at {}", path.display()))?;

@@ -66,8 +66,8 @@ job_dma() {
 	wait_for 5 sh -c "[ \$((\$(devmem $((bar + 0x98)) 64) & 1)) = 0 ]"
 }
 
-# twin_module: the kernel module that loads twins
-job_twin_module() { insmod /lib/modules/$(uname -r)/updates/tandem.ko; }
+# twin_module [PARAMETER...]: the kernel module that loads twins
+job_twin_module() { insmod /lib/modules/$(uname -r)/updates/tandem.ko "$@"; }
 
 # twind ARGUMENT...: in the background; what it says is in /tmp/twind
 job_twind() { twind "$@" > /tmp/twind 2>&1 & echo $! > /tmp/twind.pid; }

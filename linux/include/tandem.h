@@ -13,7 +13,7 @@
 
 enum twin_command {
 	TWINOP_LOAD, TWINOP_UNLOAD, TWINOP_CALL, TWINOP_STATUS, TWINOP_RESUME, TWINOP_LEND,
-	TWINOP_NOTES, TWINOP_ATTACH, TWINOP_DETACH, TWINOP_NEXT, TWINOP_RECALL,
+	TWINOP_NOTES, TWINOP_ATTACH, TWINOP_DETACH, TWINOP_NEXT, TWINOP_RECALL, TWINOP_STATS,
 };
 
 #define TWIN_MODE_MIRROR	1
@@ -78,12 +78,11 @@ static_assert(sizeof(struct twin_call) == 136);
 
 enum { TWIN_RETURNED = 0, TWIN_UPCALL = 12 };
 
-struct twin_status {
-	u32 twin, mode;
-	u64 invocations, aborts;
-	u32 functions, disabled;
+struct twin_stats {
+	u32 twin, flags, domain, functions, disabled, has_card, reason, offset;
+	u64 detail, original, calls, handlers, polls, packets, upcalls, lock_waits, turns, ticks, aborts;
 };
-static_assert(sizeof(struct twin_status) == 32);
+static_assert(sizeof(struct twin_stats) == 120);
 
 struct twin_lend {
 	u32 twin, count;
@@ -115,15 +114,18 @@ static_assert(sizeof(struct twin_note) == 16);
 /*
  * /dev/tandem: an open file is a twin. A request is one write, which begins with its command and returns when it is done;
  * nothing in it is an address of the writer's. A read gives a struct tandem_status, and waits until there is something that
- * this file has not been told yet. Closing the file undoes everything.
+ * this file has not been told yet; so does poll. TANDEM_LOOK does nothing but make that something. Closing the file undoes everything.
  *
  * Errors of a write: EINVAL for what makes no sense, and for an image that breaks a rule, which the status names; ENODEV if
  * there is no such interface, or it is gone; EOPNOTSUPP if it is no PCI device's; EEXIST if a twin is loaded; ENOENT if none is;
  * EDOM if there are too few per-CPU areas, of which the status says how many are needed; ENETDOWN for an interface that is down;
- * EBUSY if it is attached; others as the hypervisor gives them.
+ * EBUSY if it is attached; EPERM to damage what the module does not allow; ETIMEDOUT if the twin did not notice; others as the
+ * hypervisor gives them.
  * Opening gives ENOSYS on another hypervisor.
  */
-enum tandem_command { TANDEM_LOAD, TANDEM_UNLOAD, TANDEM_ATTACH, TANDEM_DETACH, TANDEM_CALL };
+enum tandem_command {
+	TANDEM_LOAD, TANDEM_UNLOAD, TANDEM_ATTACH, TANDEM_DETACH, TANDEM_CALL, TANDEM_LOOK, TANDEM_DAMAGE,
+};
 
 /* Followed by nr_offsets words and the image. */
 struct tandem_load {
@@ -161,18 +163,18 @@ static_assert(sizeof(struct tandem_call) == 64);
 enum tandem_state { TANDEM_EMPTY, TANDEM_LOADED, TANDEM_ATTACHED };
 
 struct tandem_status {
-	u32 state, is_up;
-	u32 twin, functions, disabled, areas;
+	u32 state, is_up, areas;
+	u32 lent;		/* buffers */
 	u32 rule, offset;	/* of the image that was refused last */
-	u64 invocations, aborts;
-	u32 lent, reason;	/* buffers; how the last call ended */
+	u32 reason, steps;	/* how the last call ended */
 	u64 result, detail, original;
-	u32 code_offset, steps;
+	u32 code_offset, pad;
+	struct twin_stats stats;
 	/* Functions of this kernel that the twin had called, and how often; the last one counts all others. */
 	struct {
 		u64 function, count;
 	} called[TANDEM_FUNCTIONS];
 };
-static_assert(sizeof(struct tandem_status) == 88 + 16 * TANDEM_FUNCTIONS);
+static_assert(sizeof(struct tandem_status) == 184 + 16 * TANDEM_FUNCTIONS);
 
 #endif

@@ -3,25 +3,30 @@
 
 use std::fs::File;
 use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
-use std::time::{Duration, Instant};
+use twin_abi::op::TwinStats;
 
 /// Its name.
 pub const PATH: &str = "/dev/tandem";
 
 const LOAD: u32 = 0;
+const UNLOAD: u32 = 1;
 const ATTACH: u32 = 2;
 const DETACH: u32 = 3;
 const CALL: u32 = 4;
+const LOOK: u32 = 5;
+const DAMAGE: u32 = 6;
 
-/// From one look to the next, while there is nothing new.
-const LOOK: Duration = Duration::from_millis(100);
 const O_NONBLOCK: i32 = 0o4000;
 
 /// Interrupts in an attachment.
 const MAX_IRQS: usize = 16;
 /// Bytes of a status.
-const STATUS_BYTES: usize = 88 + 16 * FUNCTIONS;
+const STATUS_BYTES: usize = CALLED + 16 * FUNCTIONS;
+/// Where the statistics begin, and the list of functions.
+const STATS: usize = 64;
+const CALLED: usize = STATS + 120;
 const FUNCTIONS: usize = 32;
 
 /// What is loaded.
@@ -58,23 +63,17 @@ pub struct Status {
     pub state: State,
     /// The interface is up.
     pub is_up: bool,
-    /// The twin's number.
-    pub twin: u32,
-    /// Functions in its code.
-    pub functions: u32,
+    /// The twin, as the hypervisor tells: `flags` apart.
+    pub stats: TwinStats,
     /// It is disabled.
     pub is_disabled: bool,
     /// Per-CPU areas that are needed, if a load found too few.
     pub areas: u32,
     /// The rule that a refused image breaks, and where.
     pub refused: Option<(u32, u32)>,
-    /// How often a function of it was entered.
-    pub invocations: u64,
-    /// How often that was aborted.
-    pub aborts: u64,
     /// Buffers that are lent.
     pub lent: u32,
-    /// How the last call ended (`twin_abi::op::reason`), with result or detail.
+    /// How the last call ended.
     pub call: Call,
     /// Kernel functions that it had called, and how often; 0 stands for all that are not listed.
     pub called: Vec<(u64, u64)>,
@@ -83,7 +82,7 @@ pub struct Status {
 /// How a call ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Call {
-    /// The reason.
+    /// The reason (`twin_abi::op::reason`).
     pub reason: u32,
     /// What it returned.
     pub result: u64,
@@ -123,6 +122,8 @@ impl Device {
             (Some(EOPNOTSUPP), _) => format!("{} is not the interface of a PCI device", load.interface),
             (Some(EEXIST), _) => "a twin is loaded already".into(),
             (Some(EPERM), _) => "this domain drives no device".into(),
+            (Some(ENOSPC), _) => "the hypervisor has as many twins as it can have".into(),
+            (Some(ENOMEM), _) => "there is not enough memory, here or in the hypervisor, for the twin and its buffers".into(),
             _ => format!("loading the twin: {error}"),
         })
     }
@@ -134,7 +135,25 @@ impl Device {
             Some(ENETDOWN) => "the interface is down".into(),
             Some(ENODEV) => format!("interface {vif} of this domain's is not the way out of the hypervisor's switch"),
             Some(ENOSYS) => "this hypervisor has no cards for twins".into(),
+            Some(EBUSY) => {
+                "the switch has another card, or something else of this domain's uses the twin or the bridge".into()
+            }
             _ => format!("attaching the card: {error}"),
+        })
+    }
+
+    /// The twin goes.
+    pub fn unload(&mut self) -> Result<(), String> {
+        self.write(&UNLOAD.to_le_bytes()).map_err(|error| format!("unloading the twin: {error}"))
+    }
+
+    /// For tests: damages what the twin works on, until it is aborted.
+    pub fn damage(&mut self) -> Result<(), String> {
+        self.write(&DAMAGE.to_le_bytes()).map_err(|error| match error.raw_os_error() {
+            Some(EPERM) => "the kernel module was not loaded with damage=1".into(),
+            Some(ENOENT) => "no twin has the card".into(),
+            Some(ETIMEDOUT) => "the twin did not notice".into(),
+            _ => format!("damaging: {error}"),
         })
     }
 
@@ -150,28 +169,15 @@ impl Device {
         self.write(&request).map_err(|error| format!("calling {function:#x}: {error}"))
     }
 
-    /// What there is to know after a request.
+    /// What there is to know now.
     pub fn status(&mut self) -> Result<Status, String> {
-        self.status_within(Duration::ZERO)?.ok_or(format!("{PATH} says nothing"))
-    }
-
-    /// What there is to know if something of it may have changed since it was asked last, or does within this time.
-    pub fn status_within(&mut self, time: Duration) -> Result<Option<Status>, String> {
-        let end = Instant::now() + time;
+        self.write(&LOOK.to_le_bytes()).map_err(|error| format!("{PATH}: {error}"))?;
         let mut bytes = [0; STATUS_BYTES];
-        loop {
-            match self.0.read(&mut bytes) {
-                Ok(len) if len == bytes.len() => break,
-                Ok(len) => return Err(format!("{PATH} gives {len} bytes")),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => return Err(format!("{PATH}: {error}")),
-            }
-            if Instant::now() >= end {
-                return Ok(None);
-            }
-            std::thread::sleep(LOOK);
+        match self.0.read(&mut bytes) {
+            Ok(len) if len == bytes.len() => parse_status(&bytes).ok_or(format!("{PATH} speaks of something unknown")),
+            Ok(len) => Err(format!("{PATH} gives {len} bytes")),
+            Err(error) => Err(format!("{PATH}: {error}")),
         }
-        parse_status(&bytes).map(Some).ok_or(format!("{PATH} speaks of something unknown"))
     }
 
     /// A request is one write.
@@ -181,12 +187,24 @@ impl Device {
 }
 
 const EPERM: i32 = 1;
+const ENOENT: i32 = 2;
+const EBUSY: i32 = 16;
 const EEXIST: i32 = 17;
 const ENODEV: i32 = 19;
+const ENOSPC: i32 = 28;
 const EDOM: i32 = 33;
+const ENOMEM: i32 = 12;
 const ENOSYS: i32 = 38;
 const EOPNOTSUPP: i32 = 95;
 const ENETDOWN: i32 = 100;
+const ETIMEDOUT: i32 = 110;
+
+impl AsFd for Device {
+    /// It can be read when there may be something new.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
 
 fn load_request(load: &Load<'_>) -> Option<Vec<u8>> {
     let mut name = [0; 16];
@@ -220,26 +238,45 @@ fn parse_status(bytes: &[u8; STATUS_BYTES]) -> Option<Status> {
     let word = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
     let long = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
     let state = *[State::Empty, State::Loaded, State::Attached].get(word(0)? as usize)?;
-    let rule = word(24)?;
+    let rule = word(16)?;
     let mut called = Vec::new();
     for n in 0..FUNCTIONS {
-        let (function, count) = (long(88 + 16 * n)?, long(96 + 16 * n)?);
+        let (function, count) = (long(CALLED + 16 * n)?, long(CALLED + 8 + 16 * n)?);
         if count != 0 {
             called.push((function, count));
         }
     }
+    let (narrow, wide) = (|n: usize| word(STATS + 4 * n), |n: usize| long(STATS + 32 + 8 * n));
+    let stats = TwinStats {
+        twin: narrow(0)?,
+        flags: narrow(1)?,
+        domain: narrow(2)?,
+        functions: narrow(3)?,
+        disabled: narrow(4)?,
+        has_card: narrow(5)?,
+        reason: narrow(6)?,
+        offset: narrow(7)?,
+        detail: wide(0)?,
+        original: wide(1)?,
+        calls: wide(2)?,
+        handlers: wide(3)?,
+        polls: wide(4)?,
+        packets: wide(5)?,
+        upcalls: wide(6)?,
+        lock_waits: wide(7)?,
+        turns: wide(8)?,
+        ticks: wide(9)?,
+        aborts: wide(10)?,
+    };
     Some(Status {
         state,
         is_up: word(4)? != 0,
-        twin: word(8)?,
-        functions: word(12)?,
-        is_disabled: word(16)? != 0,
-        areas: word(20)?,
-        refused: (rule != u32::MAX).then_some((rule, word(28)?)),
-        invocations: long(32)?,
-        aborts: long(40)?,
-        lent: word(48)?,
-        call: Call { reason: word(52)?, result: long(56)?, detail: long(64)?, original: long(72)? },
+        is_disabled: stats.disabled != 0,
+        areas: word(8)?,
+        lent: word(12)?,
+        refused: (rule != u32::MAX).then_some((rule, word(20)?)),
+        call: Call { reason: word(24)?, result: long(32)?, detail: long(40)?, original: long(48)? },
+        stats,
         called,
     })
 }
@@ -273,12 +310,15 @@ mod tests {
     #[test]
     fn a_status_is_read() {
         let mut bytes = [0; STATUS_BYTES];
-        (bytes[0], bytes[4], bytes[12], bytes[32], bytes[56]) = (1, 1, 158, 9, 5);
-        bytes[24..28].copy_from_slice(&[0xff; 4]);
-        (bytes[88], bytes[96]) = (0x42, 3);
+        (bytes[0], bytes[4], bytes[12], bytes[24], bytes[32]) = (1, 1, 9, 3, 5);
+        bytes[16..20].copy_from_slice(&[0xff; 4]);
+        (bytes[STATS], bytes[STATS + 12], bytes[STATS + 16], bytes[STATS + 112]) = (7, 158, 1, 2);
+        (bytes[CALLED], bytes[CALLED + 8]) = (0x42, 3);
         let status = parse_status(&bytes).expect("known");
-        assert_eq!((status.state, status.is_up, status.functions, status.refused), (State::Loaded, true, 158, None));
-        assert_eq!((status.invocations, status.call.result, status.called), (9, 5, vec![(0x42, 3)]));
+        assert_eq!((status.state, status.is_up, status.lent, status.refused), (State::Loaded, true, 9, None));
+        let TwinStats { twin, functions, disabled, aborts, .. } = status.stats;
+        assert_eq!((twin, functions, disabled, aborts), (7, 158, 1, 2));
+        assert_eq!((status.call.reason, status.call.result, status.called), (3, 5, vec![(0x42, 3)]));
         bytes[0] = 3;
         assert_eq!(parse_status(&bytes), None);
     }

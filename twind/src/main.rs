@@ -1,42 +1,64 @@
 //! Gives a network driver of the driver domain that it runs in a twin in the hypervisor: finds the live driver, rewrites it, has the
 //! kernel module `tandem` load it and lend it buffers, and gives it the card while the interface is up.
+//!
+//! A daemon: `twinctl` and domain 0's tandemd tell it what is wanted (`control.rs`).
 
+mod control;
+mod live;
+mod tell;
+mod twin;
+
+use ::control::request::Mode;
+use ::control::socket;
+use control::Twins;
+use live::Live;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
-use twin_kernel::driver;
-use twind::device::{Device, State, Status};
-use twind::interface::Interface;
-use twind::making::{self, Found};
+use twin::Twin;
+use twind::device::Device;
+use twind::making::Found;
 
 const HELP: &str = "\
-usage: twind --interface NAME [OPTIONS]
-  --mode mirror     how the twin reaches the driver's data; there is one mode so far
-  --vif NUMBER      which interface of this domain's is plugged into the hypervisor's switch as its way out (0)
-  --loaded          loads the twin and does not give it the card
-  --try COUNT       calls its interrupt handler so often, says what came of it, and ends";
+usage: twind --interface NAME[:VIF]... [OPTIONS]
+Gives the drivers of these interfaces twins in the hypervisor. VIF is the number of the interface of this domain's that is plugged
+into the hypervisor's switch as its way out (0).
+  --vif NUMBER      the same, of all interfaces that are named without
+  --mode MODE       twin-mirror: gives the twins the cards; vm: loads them, and Linux has the cards until twinctl says otherwise
+  --loaded          the same as --mode vm
+  --socket FILE     where twinctl asks, instead of /run/tandem/twind.sock
+  --try COUNT       calls the twin's interrupt handlers so often, says what came of it, and ends";
 
 struct Arguments {
-    interface: String,
+    interfaces: Vec<(String, Option<u32>)>,
     vif: u32,
-    is_loaded_only: bool,
+    mode: Mode,
+    socket: PathBuf,
     tries: Option<u32>,
 }
 
 fn arguments() -> Result<Arguments, String> {
     use lexopt::{Arg, ValueExt};
-    let mut out = Arguments { interface: String::new(), vif: 0, is_loaded_only: false, tries: None };
+    let mut out = Arguments {
+        interfaces: Vec::new(),
+        vif: 0,
+        mode: Mode::TwinMirror,
+        socket: ::control::TWIND.into(),
+        tries: None,
+    };
     let mut parser = lexopt::Parser::from_env();
     let mut parse = || -> Result<(), lexopt::Error> {
         while let Some(arg) = parser.next()? {
             match arg {
-                Arg::Long("interface") | Arg::Short('i') => out.interface = parser.value()?.string()?,
+                Arg::Long("interface") | Arg::Short('i') => out.interfaces.push(named(&parser.value()?.string()?)?),
                 Arg::Long("vif") => out.vif = parser.value()?.parse()?,
-                Arg::Long("loaded") => out.is_loaded_only = true,
+                Arg::Long("loaded") => out.mode = Mode::Vm,
+                Arg::Long("socket") => out.socket = parser.value()?.into(),
                 Arg::Long("try") => out.tries = Some(parser.value()?.parse()?),
-                Arg::Long("mode") => match parser.value()?.string()?.as_str() {
-                    "mirror" => {}
-                    other => return Err(format!("there is no mode {other} but mirror").into()),
-                },
+                Arg::Long("mode") => out.mode = Mode::named(&parser.value()?.string()?)?.available()?,
                 Arg::Long("help") | Arg::Short('h') => return Err(HELP.into()),
                 other => return Err(other.unexpected()),
             }
@@ -44,105 +66,86 @@ fn arguments() -> Result<Arguments, String> {
         Ok(())
     };
     parse().map_err(|e| e.to_string())?;
-    if out.interface.is_empty() {
+    if out.interfaces.is_empty() {
         return Err(HELP.into());
     }
     Ok(out)
 }
 
-fn load(device: &mut Device, interface: &Interface, found: &Found) -> Result<Status, String> {
-    making::load_image(device, &interface.name, found, &found.output.image)?;
-    let status = device.status()?;
-    println!("twind: loaded as twin {}: {} functions, {} buffers lent", status.twin, status.functions, status.lent);
-    Ok(status)
+/// `NAME` or `NAME:VIF`.
+fn named(text: &str) -> Result<(String, Option<u32>), String> {
+    match text.split_once(':') {
+        Some((name, vif)) => {
+            Ok((name.into(), Some(vif.parse().map_err(|_| format!("`{vif}` is no number of an interface"))?)))
+        }
+        None => Ok((text.into(), None)),
+    }
+}
+
+/// Takes the socket. One who was told to end may need a moment for it. Errors: in words.
+fn listen(path: &Path) -> Result<UnixListener, String> {
+    const TRIES: u32 = 20;
+    for _ in 1..TRIES {
+        if let Ok(listener) = socket::listen(path) {
+            return Ok(listener);
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    socket::listen(path).map_err(|error| format!("{error:#}"))
 }
 
 /// Calls the twin's interrupt handlers, and says what it wanted of the kernel.
-fn try_out(device: &mut Device, found: &Found, count: u32, mut status: Status) -> Result<(), String> {
+fn try_out(device: &mut Device, found: &Found, count: u32) -> Result<(), String> {
     for n in 0..count {
         for (number, handler, argument) in &found.live.net.irqs {
             device.call(*handler, *number, [u64::from(*number), *argument, 0, 0, 0, 0])?;
         }
-        status = device.status()?;
+        let status = device.status()?;
         if status.is_disabled {
             let place = found.module.describe(status.call.original);
-            return Err(format!(
-                "call {n} was aborted: reason {}, {:#x}, at {place}",
-                status.call.reason, status.call.detail
-            ));
+            let reason = tell::words(status.call.reason);
+            return Err(format!("call {n} was aborted at {place}: {reason} ({:#x})", status.call.detail));
         }
         std::thread::sleep(Duration::from_millis(1));
     }
-    println!("twind: {} invocations, {} aborts", status.invocations, status.aborts);
-    for line in called(found, &status) {
-        println!("twind: it had {line} called");
+    let status = device.status()?;
+    println!("twind: {} invocations, {} aborts", status.stats.calls, status.stats.aborts);
+    for upcall in tell::upcalls(&found.module, &status) {
+        println!("twind: it had {} called {} times", upcall.function, upcall.count);
     }
     Ok(())
 }
 
-/// Names of the kernel functions that a twin had called, and how often.
-fn called(found: &Found, status: &Status) -> Vec<String> {
-    let name = |(function, count): &(u64, u64)| format!("{} {count} times", found.module.describe(*function));
-    status.called.iter().map(name).collect()
-}
-
-/// From one try to the next while the card is not given to the twin.
-const AGAIN: Duration = Duration::from_secs(1);
-
-/// Gives the twin the card whenever the interface is up; ends when the interface goes or the twin is disabled.
-fn stay(
-    device: &mut Device,
-    arguments: &Arguments,
-    interface: &Interface,
-    found: &mut Found,
-    mut status: Status,
-) -> Result<(), String> {
-    let (mut said, mut is_new) = (String::new(), false);
-    loop {
-        if status.state == State::Empty {
-            return Err(format!("interface {} is gone", interface.name));
-        }
-        if status.is_disabled {
-            if status.state == State::Attached {
-                device.detach()?;
-            }
-            return Err("the twin is disabled; the hypervisor's console says why".into());
-        }
-        let words = match (status.state, status.is_up) {
-            (State::Attached, _) => "attached".into(),
-            (_, true) if arguments.is_loaded_only => "not attached, as asked for".into(),
-            (_, true) => {
-                // Interrupts are asked for when an interface comes up.
-                if is_new {
-                    found.live = driver::live(&found.kernel, &interface.name, &interface.interrupts())?;
-                }
-                match device.attach(arguments.vif, &found.live.net.irqs) {
-                    Ok(()) => "attached".into(),
-                    Err(why) => format!("not attached: {why}"),
-                }
-            }
-            (_, false) => format!("not attached: {} is down", interface.name),
-        };
-        if words != said {
-            println!("twind: {words}");
-            said = words;
-        }
-        let next = device.status_within(AGAIN)?;
-        is_new = next.is_some();
-        status = next.unwrap_or(status);
-    }
-}
-
 fn run() -> Result<(), String> {
     let arguments = arguments()?;
-    let interface = Interface::named(&arguments.interface)?;
-    let mut device = Device::open()?;
-    let mut found = making::find(&interface)?;
-    let status = load(&mut device, &interface, &found)?;
-    match arguments.tries {
-        Some(count) => try_out(&mut device, &found, count, status),
-        None => stay(&mut device, &arguments, &interface, &mut found, status),
+    let is_alone = arguments.interfaces.len() == 1;
+    let mut loaded = Vec::new();
+    // Who tries takes no requests, so another one may run beside it.
+    let listener = match arguments.tries {
+        Some(_) => None,
+        None => Some(listen(&arguments.socket)?),
+    };
+    for (name, vif) in &arguments.interfaces {
+        let label = if is_alone { String::new() } else { control::label(name) };
+        let mut twin = Twin::new(Live::of(name)?, name, vif.unwrap_or(arguments.vif), arguments.mode, label);
+        twin.load()?;
+        if let (Some(count), Some((device, found))) = (arguments.tries, twin.driver().loaded()) {
+            return try_out(device, found, count);
+        }
+        loaded.push((name, twin));
     }
+    let Some(listener) = listener else { return Ok(()) };
+    let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(|error| format!("signals: {error}"))?;
+    let twins = Twins::default();
+    for (name, twin) in loaded {
+        twins.add(name, twin)?;
+    }
+    control::begin(&twins, listener);
+    signals.forever().next();
+    control::end(Path::new(&arguments.socket));
+    twins.end();
+    println!("twind: ended");
+    Ok(())
 }
 
 fn main() -> ExitCode {

@@ -52,11 +52,11 @@ check and-goes said '^1$' dd 30 "echo 0 > $second; nproc"
 in_guest dd 60 'job_twind --interface eth0 --loaded'
 check the-twin-is-loaded-again loaded
 check the-driver-goes in_guest dd 60 "rmmod $driver"
-check and-the-daemon-says-so said 'interface eth0 is gone' dd 30 'sleep 1; cat /tmp/twind'
+check and-the-daemon-says-so said 'interface eth0 is gone' dd 30 'wait_for 10 grep gone /tmp/twind; tail -n 1 /tmp/twind'
 check the-driver-comes-back in_guest dd 60 "job_nic $driver; ping -c 1 -W 1 10.9.0.1"
 check packets-of-its-successor traffic
-in_guest dd 60 'job_twind --interface eth0 --loaded'
-check the-twin-of-its-successor loaded
+loaded_again() { wait_for 120 said 'not attached, as asked for' dd 10 'tail -n 1 /tmp/twind' || { in_guest dd 10 'cat /tmp/twind'; return 1; }; }
+check the-twin-of-its-successor loaded_again
 # What the console says meanwhile is no answer.
 warnings='warn|bug:|oops|cannot be|do not come'
 no_warnings() { in_guest dd 10 "dmesg | grep -iE '$warnings' || true" | tee /tmp/warnings; ! grep -qiE "$warnings" /tmp/warnings; }

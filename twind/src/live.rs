@@ -1,0 +1,87 @@
+//! The driver of an interface as it runs here, and the kernel module's file, which has its twin.
+
+use crate::tell;
+use crate::twin::Driver;
+use control::told::{Aborted, Upcall};
+use std::os::fd::{AsFd, BorrowedFd};
+use twin_kernel::driver;
+use twind::device::{Device, Status};
+use twind::interface::Interface;
+use twind::making::{self, Found};
+
+/// See the module.
+pub struct Live {
+    interface: Interface,
+    device: Device,
+    found: Option<Found>,
+}
+
+impl Live {
+    /// Of an interface. Errors: in words, if there is none that will do, or no module.
+    pub fn of(name: &str) -> Result<Self, String> {
+        Ok(Self { interface: Interface::named(name)?, device: Device::open()?, found: None })
+    }
+
+    /// What was found of the driver, when its twin is loaded.
+    pub fn loaded(&mut self) -> Option<(&mut Device, &Found)> {
+        self.found.as_ref().map(|found| (&mut self.device, found))
+    }
+}
+
+impl AsFd for Live {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.device.as_fd()
+    }
+}
+
+impl Driver for Live {
+    fn module(&self) -> &str {
+        self.interface.drivers.first().map_or("", String::as_str)
+    }
+
+    fn is_there(&self) -> bool {
+        Interface::named(&self.interface.name).is_ok()
+    }
+
+    fn status(&mut self) -> Result<Status, String> {
+        self.device.status()
+    }
+
+    fn load(&mut self) -> Result<Status, String> {
+        // The driver may be another one by now, and have other interrupts.
+        self.interface = Interface::named(&self.interface.name)?;
+        let found = making::find(&self.interface)?;
+        making::load_image(&mut self.device, &self.interface.name, &found, &found.output.image)?;
+        self.found = Some(found);
+        self.device.status()
+    }
+
+    fn unload(&mut self) -> Result<(), String> {
+        self.found = None;
+        self.device.unload()
+    }
+
+    fn attach(&mut self, vif: u32) -> Result<(), String> {
+        let found = self.found.as_mut().ok_or("no twin is loaded")?;
+        // Interrupts are asked for when an interface comes up.
+        self.interface = Interface::named(&self.interface.name)?;
+        found.live = driver::live(&found.kernel, &self.interface.name, &self.interface.interrupts())?;
+        self.device.attach(vif, &found.live.net.irqs)
+    }
+
+    fn detach(&mut self) -> Result<(), String> {
+        self.device.detach()
+    }
+
+    fn damage(&mut self) -> Result<(), String> {
+        self.device.damage()
+    }
+
+    fn upcalls(&self, status: &Status) -> Vec<Upcall> {
+        self.found.as_ref().map_or_else(Vec::new, |found| tell::upcalls(&found.module, status))
+    }
+
+    fn aborted(&self, status: &Status) -> Option<Aborted> {
+        self.found.as_ref().map(|found| tell::aborted(&found.module, status))
+    }
+}

@@ -1,0 +1,328 @@
+//! One interface's twin: what is wanted of it, and what is done to have it so.
+//!
+//! Each is on a thread of its own, which has the module's file. It waits for requests and for the module to say that something has
+//! changed; what there is it leaves where everybody may look.
+
+use crate::tell;
+use control::request::Mode;
+use control::told;
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use std::io::{Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::sync::mpsc::{channel, Receiver, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
+use twind::device::{State, Status};
+
+/// What can be asked of a twin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// To say what there is now.
+    Look,
+    /// To load the driver's twin (again), and give it the card.
+    Load,
+    /// To unload it.
+    Unload,
+    /// To have packets carried so.
+    Mode(Mode),
+    /// To damage what it works on.
+    Damage,
+}
+
+type Done = Sender<Result<(), String>>;
+
+/// A twin's thread, for those who ask.
+pub struct Handle {
+    commands: Sender<(Command, Done)>,
+    wake: UnixStream,
+    told: Arc<Mutex<told::Twin>>,
+}
+
+impl Handle {
+    /// Asks, and waits until it is done. Errors: in words.
+    pub fn ask(&self, command: Command) -> Result<(), String> {
+        let (done, is_done) = channel();
+        let gone = "the twin's thread is gone";
+        self.commands.send((command, done)).map_err(|_| gone)?;
+        (&self.wake).write_all(&[0]).map_err(|_| gone)?;
+        is_done.recv().map_err(|_| gone)?
+    }
+
+    /// What there was when it looked last.
+    pub fn told(&self) -> told::Twin {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// The driver, and what has its twin. Errors: in words.
+pub trait Driver {
+    /// Name of the driver's module.
+    fn module(&self) -> &str;
+    /// The interface is there, and will do.
+    fn is_there(&self) -> bool;
+    /// What there is.
+    fn status(&mut self) -> Result<Status, String>;
+    /// Makes the twin and loads it; none is loaded.
+    fn load(&mut self) -> Result<Status, String>;
+    /// The twin goes.
+    fn unload(&mut self) -> Result<(), String>;
+    /// Gives it the card, at the switch of this interface of the domain's own.
+    fn attach(&mut self, vif: u32) -> Result<(), String>;
+    /// Takes the card away.
+    fn detach(&mut self) -> Result<(), String>;
+    /// Damages what the twin works on, until it is aborted.
+    fn damage(&mut self) -> Result<(), String>;
+    /// Functions that the twin had called.
+    fn upcalls(&self, status: &Status) -> Vec<told::Upcall>;
+    /// How the twin ended, if it is loaded, which it was.
+    fn aborted(&self, status: &Status) -> Option<told::Aborted>;
+}
+
+/// See the module.
+pub struct Twin<D> {
+    driver: D,
+    /// Begins lines of the log.
+    label: String,
+    /// What was logged last.
+    said: String,
+    /// Loaded, as far as is known here.
+    is_loaded: bool,
+    /// The interface went, and with it the twin; it is loaded again when the interface is back.
+    is_gone: bool,
+    /// What is told.
+    told: told::Twin,
+    shared: Arc<Mutex<told::Twin>>,
+}
+
+impl<D: Driver> Twin<D> {
+    /// Of interface `name`; none is loaded yet. `vif`: the domain's own interface at the switch.
+    pub fn new(driver: D, name: &str, vif: u32, wanted: Mode, label: String) -> Self {
+        let told = told::Twin {
+            interface: name.into(),
+            vif,
+            driver: driver.module().into(),
+            wanted,
+            mode: Mode::Vm,
+            state: told::State::Absent,
+            why: None,
+            number: None,
+            loads: 0,
+            aborts: 0,
+            functions: 0,
+            lent: 0,
+            counts: None,
+            upcalls: Vec::new(),
+            aborted: None,
+        };
+        let shared = Arc::new(Mutex::new(told.clone()));
+        Self { driver, label, said: String::new(), is_loaded: false, is_gone: false, told, shared }
+    }
+
+    /// Loads the driver's twin; another one goes before. It gets the card when the module is looked at. Errors: in words.
+    pub fn load(&mut self) -> Result<(), String> {
+        self.unload()?;
+        let status = self.driver.load()?;
+        (self.is_loaded, self.is_gone) = (true, false);
+        (self.told.why, self.told.aborted) = (None, None);
+        self.told.driver = self.driver.module().into();
+        self.told.loads += 1;
+        let (number, functions) = (status.stats.twin, status.stats.functions);
+        self.say(&format!("loaded as twin {number}: {functions} functions, {} buffers lent", status.lent));
+        Ok(())
+    }
+
+    /// The driver, when its twin is loaded or not.
+    pub fn driver(&mut self) -> &mut D {
+        &mut self.driver
+    }
+
+    fn unload(&mut self) -> Result<(), String> {
+        if std::mem::take(&mut self.is_loaded) {
+            self.driver.unload()?;
+        }
+        Ok(())
+    }
+
+    fn say(&self, words: &str) {
+        println!("twind: {}{words}", self.label);
+    }
+
+    /// Looks at the module's state, and does what is to be done to have it as it is wanted.
+    fn look(&mut self) -> Result<(), String> {
+        let mut status = self.driver.status()?;
+        if self.is_loaded && status.state == State::Empty {
+            (self.is_loaded, self.is_gone) = (false, true);
+            self.set(Some(format!("interface {} is gone", self.told.interface)));
+        }
+        if self.is_loaded && status.is_disabled {
+            self.fell(&status)?;
+            status = self.driver.status()?;
+        }
+        if self.is_gone && self.driver.is_there() {
+            if let Err(why) = self.load() {
+                self.set(Some(why));
+            }
+            status = self.driver.status()?;
+        }
+        if self.is_loaded {
+            self.strive(&status);
+            status = self.driver.status()?;
+        }
+        self.tell(&status);
+        Ok(())
+    }
+
+    /// It was aborted: what it had goes back, and Linux is the way.
+    fn fell(&mut self, status: &Status) -> Result<(), String> {
+        let aborted = self.driver.aborted(status);
+        self.told.upcalls = self.driver.upcalls(status);
+        if let Some(aborted) = &aborted {
+            let told::Aborted { reason, at, detail, .. } = aborted;
+            self.say(&format!("the twin was aborted at {at}: {reason} ({detail}); packets go by this domain's Linux"));
+        }
+        self.told.counts = Some(tell::counts(status));
+        self.told.aborted = aborted;
+        self.told.aborts += 1;
+        // The module has the driver begin anew then.
+        if status.state == State::Attached {
+            self.driver.detach()?;
+        }
+        self.unload()?;
+        self.set(Some("the twin was aborted; `twinctl load` loads it again".into()));
+        Ok(())
+    }
+
+    /// Gives the card, or takes it.
+    fn strive(&mut self, status: &Status) {
+        let is_wanted = self.told.wanted != Mode::Vm;
+        let result = match (status.state, is_wanted) {
+            (State::Attached, true) => Ok(()),
+            (State::Attached, false) => self.driver.detach(),
+            _ if !status.is_up => Err(format!("{} is down", self.told.interface)),
+            (_, true) => self.driver.attach(self.told.vif),
+            (_, false) => Ok(()),
+        };
+        match result {
+            Ok(()) if is_wanted => self.set_said(None, "attached".into()),
+            Ok(()) => self.set_said(None, "not attached, as asked for".into()),
+            Err(why) => self.set(Some(why)),
+        }
+    }
+
+    /// Notes why it is not as it is wanted.
+    fn set(&mut self, why: Option<String>) {
+        let words = why.as_ref().map_or_else(String::new, |why| format!("not attached: {why}"));
+        self.set_said(why, words);
+    }
+
+    /// The same, and logs it if it is new.
+    fn set_said(&mut self, why: Option<String>, words: String) {
+        if words != self.said {
+            self.say(&words);
+            self.said = words;
+        }
+        self.told.why = why;
+    }
+
+    /// Leaves what there is where everybody may look.
+    fn tell(&mut self, status: &Status) {
+        let told = &mut self.told;
+        told.state = match status.state {
+            _ if !self.is_loaded => told::State::Absent,
+            State::Empty => told::State::Absent,
+            State::Loaded => told::State::Loaded,
+            State::Attached => told::State::Attached,
+        };
+        told.mode = if told.state == told::State::Attached { Mode::TwinMirror } else { Mode::Vm };
+        told.number = self.is_loaded.then_some(status.stats.twin);
+        (told.functions, told.lent) = (status.stats.functions, status.lent);
+        if self.is_loaded {
+            told.counts = Some(tell::counts(status));
+            told.upcalls = self.driver.upcalls(status);
+        }
+        *self.shared.lock().unwrap_or_else(PoisonError::into_inner) = told.clone();
+    }
+
+    fn obey(&mut self, command: Command) -> Result<(), String> {
+        match command {
+            Command::Look => Ok(()),
+            Command::Load => {
+                self.told.wanted = Mode::TwinMirror;
+                self.is_gone = false;
+                self.load()
+            }
+            Command::Unload => {
+                self.told.wanted = Mode::Vm;
+                self.is_gone = false;
+                self.unload().inspect(|()| self.set_said(None, "no twin is loaded, as asked for".into()))
+            }
+            Command::Mode(mode) => {
+                self.told.wanted = mode.available()?;
+                if mode != Mode::Vm && !self.is_loaded {
+                    self.load()?;
+                }
+                Ok(())
+            }
+            Command::Damage => self.driver.damage(),
+        }
+    }
+
+    /// Obeys, looks, and says what came of it.
+    fn serve(&mut self, command: Command) -> Result<(), String> {
+        let done = self.obey(command);
+        if let Err(why) = &done {
+            if matches!(command, Command::Load | Command::Mode(_)) {
+                self.told.why = Some(why.clone());
+            }
+        }
+        self.look()?;
+        done?;
+        match (command, &self.told.why) {
+            (Command::Load | Command::Mode(Mode::TwinMirror), Some(why)) => Err(why.clone()),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl<D: Driver + AsFd + Send + 'static> Twin<D> {
+    /// Goes on from now on, on a thread of its own.
+    pub fn start(mut self) -> Result<Handle, String> {
+        let (wake, woken) = UnixStream::pair().map_err(|error| error.to_string())?;
+        woken.set_nonblocking(true).map_err(|error| error.to_string())?;
+        let (commands, wanted) = channel();
+        let told = Arc::clone(&self.shared);
+        std::thread::spawn(move || self.run(&wanted, &woken));
+        Ok(Handle { commands, wake, told })
+    }
+
+    fn run(&mut self, wanted: &Receiver<(Command, Done)>, mut woken: &UnixStream) {
+        loop {
+            if let Err(why) = self.look() {
+                self.set(Some(why));
+            }
+            self.wait(woken);
+            let _ = woken.read(&mut [0; 64]);
+            while let Ok((command, done)) = wanted.try_recv() {
+                let _ = done.send(self.serve(command));
+            }
+        }
+    }
+
+    /// Until the module or somebody else has something to say, or the time has come to try again.
+    fn wait(&self, woken: &UnixStream) {
+        /// From one try to the next, in seconds.
+        const AGAIN_S: i64 = 1;
+        let mut ready = [PollFd::new(&self.driver, PollFlags::IN), PollFd::new(woken, PollFlags::IN)];
+        match poll(&mut ready, Some(&Timespec { tv_sec: AGAIN_S, tv_nsec: 0 })) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => {
+                println!("twind: {}cannot wait: {error}", self.label);
+                std::thread::sleep(std::time::Duration::from_secs(1));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,185 @@
+//! A driver and a module that are made of a few numbers.
+
+use super::*;
+use control::told::{Aborted, Upcall};
+use twin_abi::op::TwinStats;
+use twind::device::Call;
+
+/// What there is in the kernel and in the hypervisor.
+struct Fake {
+    state: State,
+    is_up: bool,
+    is_there: bool,
+    is_disabled: bool,
+    /// Loads that were tried.
+    loads: u64,
+    refuses: Option<&'static str>,
+    attach_fails: bool,
+}
+
+impl Driver for Fake {
+    fn module(&self) -> &str {
+        "fake"
+    }
+    fn is_there(&self) -> bool {
+        self.is_there
+    }
+    fn status(&mut self) -> Result<Status, String> {
+        let stats = TwinStats { twin: 3, functions: 7, disabled: self.is_disabled.into(), ..TwinStats::default() };
+        let call = Call { reason: 0, result: 0, detail: 0, original: 0 };
+        let (state, is_up) = (self.state, self.is_up);
+        Ok(Status {
+            state,
+            is_up,
+            is_disabled: self.is_disabled,
+            stats,
+            areas: 0,
+            refused: None,
+            lent: 5,
+            call,
+            called: Vec::new(),
+        })
+    }
+    fn load(&mut self) -> Result<Status, String> {
+        self.loads += 1;
+        assert_eq!(self.state, State::Empty, "loaded twice");
+        if let Some(why) = self.refuses {
+            return Err(why.into());
+        }
+        (self.state, self.is_disabled) = (State::Loaded, false);
+        self.status()
+    }
+    fn unload(&mut self) -> Result<(), String> {
+        if self.state == State::Empty {
+            return Err("none is loaded".into());
+        }
+        (self.state, self.is_disabled) = (State::Empty, false);
+        Ok(())
+    }
+    fn attach(&mut self, vif: u32) -> Result<(), String> {
+        assert!(self.state == State::Loaded && self.is_up && !self.is_disabled && vif == 2);
+        if self.attach_fails {
+            return Err("no switch".into());
+        }
+        self.state = State::Attached;
+        Ok(())
+    }
+    fn detach(&mut self) -> Result<(), String> {
+        assert_eq!(self.state, State::Attached);
+        self.state = State::Loaded;
+        Ok(())
+    }
+    fn damage(&mut self) -> Result<(), String> {
+        self.is_disabled = true;
+        Ok(())
+    }
+    fn upcalls(&self, _: &Status) -> Vec<Upcall> {
+        vec![Upcall { function: "napi_schedule".into(), count: 1 }]
+    }
+    fn aborted(&self, _: &Status) -> Option<Aborted> {
+        Some(Aborted { reason: "a BUG".into(), at: "xmit+0x10".into(), detail: "0x0".into(), time: 0 })
+    }
+}
+
+fn twin(wanted: Mode) -> Twin<Fake> {
+    let (state, is_up, is_there, is_disabled) = (State::Empty, true, true, false);
+    let fake = Fake { state, is_up, is_there, is_disabled, loads: 0, refuses: None, attach_fails: false };
+    Twin::new(fake, "eth0", 2, wanted, String::new())
+}
+
+fn loaded(wanted: Mode) -> Twin<Fake> {
+    let mut twin = twin(wanted);
+    twin.load().unwrap();
+    twin.look().unwrap();
+    twin
+}
+
+fn told(twin: &Twin<Fake>) -> (Mode, told::State) {
+    let told = twin.shared.lock().unwrap();
+    (told.mode, told.state)
+}
+
+const ATTACHED: (Mode, told::State) = (Mode::TwinMirror, told::State::Attached);
+const LOADED: (Mode, told::State) = (Mode::Vm, told::State::Loaded);
+const ABSENT: (Mode, told::State) = (Mode::Vm, told::State::Absent);
+
+#[test]
+fn the_card_is_the_twins_while_it_is_wanted_and_the_interface_up() {
+    let mut twin = loaded(Mode::TwinMirror);
+    assert_eq!(told(&twin), ATTACHED);
+    // The module takes the card away before the interface goes down.
+    (twin.driver.is_up, twin.driver.state) = (false, State::Loaded);
+    twin.look().unwrap();
+    assert_eq!((told(&twin), twin.told.why.as_deref()), (LOADED, Some("eth0 is down")));
+    twin.driver.is_up = true;
+    twin.look().unwrap();
+    assert_eq!((told(&twin), twin.told.why.as_deref()), (ATTACHED, None));
+    twin.serve(Command::Mode(Mode::Vm)).unwrap();
+    assert_eq!(told(&twin), LOADED);
+    twin.serve(Command::Mode(Mode::TwinMirror)).unwrap();
+    assert_eq!((told(&twin), twin.driver.loads), (ATTACHED, 1));
+    twin.serve(Command::Unload).unwrap();
+    assert_eq!((told(&twin), twin.told.why.as_deref()), (ABSENT, None));
+    twin.serve(Command::Unload).unwrap();
+    twin.serve(Command::Mode(Mode::TwinMirror)).unwrap();
+    assert_eq!((told(&twin), twin.driver.loads), (ATTACHED, 2));
+    twin.serve(Command::Load).unwrap();
+    assert_eq!((told(&twin), twin.driver.loads), (ATTACHED, 3));
+    assert!(twin.serve(Command::Mode(Mode::TwinStlb)).unwrap_err().contains("twin-stlb"));
+    assert_eq!(told(&twin), ATTACHED);
+    assert_eq!(told(&loaded(Mode::Vm)), LOADED);
+}
+
+#[test]
+fn an_aborted_twin_goes_and_says_where_and_is_loaded_again_only_when_asked_for() {
+    let mut twin = loaded(Mode::TwinMirror);
+    twin.serve(Command::Damage).unwrap();
+    for _ in 0..3 {
+        assert_eq!((told(&twin), twin.driver.loads, twin.driver.state), (ABSENT, 1, State::Empty));
+        assert_eq!(twin.told.aborted.as_ref().map(|aborted| aborted.at.as_str()), Some("xmit+0x10"));
+        assert_eq!((twin.told.aborts, twin.told.upcalls.len()), (1, 1));
+        assert!(twin.told.why.as_ref().unwrap().contains("aborted"));
+        twin.look().unwrap();
+    }
+    twin.driver.refuses = Some("the image is refused");
+    assert_eq!(twin.serve(Command::Load), Err("the image is refused".into()));
+    assert_eq!(twin.told.why.as_deref(), Some("the image is refused"));
+    assert!(twin.told.aborted.is_some());
+    twin.driver.refuses = None;
+    twin.serve(Command::Load).unwrap();
+    assert_eq!((told(&twin), twin.told.aborted.is_some(), twin.told.aborts, twin.told.loads), (ATTACHED, false, 1, 2));
+}
+
+#[test]
+fn an_interface_that_comes_back_has_its_twin_again() {
+    let mut twin = loaded(Mode::Vm);
+    (twin.driver.state, twin.driver.is_there) = (State::Empty, false);
+    twin.look().unwrap();
+    assert_eq!((told(&twin), twin.told.why.as_deref()), (ABSENT, Some("interface eth0 is gone")));
+    twin.driver.is_there = true;
+    // Its driver has not come up yet.
+    twin.driver.refuses = Some("no handler");
+    twin.look().unwrap();
+    assert_eq!((told(&twin), twin.told.why.as_deref()), (ABSENT, Some("no handler")));
+    twin.driver.refuses = None;
+    twin.look().unwrap();
+    assert_eq!((told(&twin), twin.driver.loads), (LOADED, 3));
+    // Not what was unloaded meanwhile.
+    (twin.driver.state, twin.driver.is_there) = (State::Empty, false);
+    twin.look().unwrap();
+    twin.serve(Command::Unload).unwrap();
+    twin.driver.is_there = true;
+    twin.look().unwrap();
+    assert_eq!((told(&twin), twin.driver.loads), (ABSENT, 3));
+}
+
+#[test]
+fn a_card_that_cannot_be_had_is_tried_again() {
+    let mut twin = twin(Mode::TwinMirror);
+    twin.driver.attach_fails = true;
+    assert_eq!(twin.serve(Command::Load), Err("no switch".into()));
+    assert_eq!((told(&twin), twin.said.as_str()), (LOADED, "not attached: no switch"));
+    twin.driver.attach_fails = false;
+    twin.look().unwrap();
+    assert_eq!((told(&twin), twin.said.as_str()), (ATTACHED, "attached"));
+}
