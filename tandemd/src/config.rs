@@ -5,6 +5,9 @@
 //! driver-domain = "dd"         # its interface is the way out
 //! [service.net.supervise]      # it is started, and started again when it fails
 //! config = "/etc/xen/dd.cfg"
+//!
+//! [metrics]                    # Prometheus may ask by TCP too
+//! address = "127.0.0.1:9740"
 //! ```
 
 use crate::supervisor::Settings;
@@ -12,6 +15,7 @@ use anyhow::{bail, ensure, Context, Result};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 /// Where it is looked for, if nothing else is said.
@@ -26,6 +30,17 @@ pub struct Config {
     /// Where this was read.
     #[serde(skip)]
     pub path: PathBuf,
+    /// Where else than at its socket metrics can be asked for.
+    #[serde(default)]
+    pub metrics: Option<Metrics>,
+}
+
+/// Who may ask for metrics by TCP. There is no password: it should be an address that only trusted machines reach.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Metrics {
+    /// Address and port.
+    pub address: SocketAddr,
 }
 
 /// A service.
@@ -44,7 +59,8 @@ impl Config {
         let read = match std::fs::read_to_string(path) {
             Ok(text) => Self::parse(&text).and_then(Self::with_devices).with_context(|| format!("{}", path.display())),
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                Ok(Self { service: BTreeMap::from([("net".into(), Service::default())]), path: PathBuf::new() })
+                let service = BTreeMap::from([("net".into(), Service::default())]);
+                Ok(Self { service, path: PathBuf::new(), metrics: None })
             }
             Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
         };
@@ -112,7 +128,9 @@ mod tests {
     fn services_have_driver_domains_or_not() {
         let config = Config::parse("[service.net]\ndriver-domain = \"dd\"\n[service.lab]\n").unwrap();
         assert_eq!(config.service["net"].driver_domain.as_deref(), Some("dd"));
-        assert_eq!(config.service["lab"].driver_domain, None);
+        assert_eq!((&config.service["lab"].driver_domain, &config.metrics), (&None, &None));
+        let config = Config::parse("[service.net]\n[metrics]\naddress = \"127.0.0.1:9740\"\n").unwrap();
+        assert_eq!(config.metrics.map(|metrics| metrics.address.port()), Some(9740));
     }
 
     #[test]
@@ -132,6 +150,8 @@ mod tests {
         assert!(said("[service.net]\ndriver-domain = 5\n").contains("string"));
         assert!(said("[service.\"a b\"]\n").contains("a b"));
         assert!(said("[service.7]\n").contains('7'));
+        assert!(said("[service.net]\n[metrics]\naddress = \"here\"\n").contains("address"));
+        assert!(said("[service.net]\n[metrics]\nport = 1\n").contains("port"));
         assert!(said("[service.net]\ndriver-domain = \"net\"\n").contains("its own"));
         assert!(said("[service.net.supervise]\nconfig = \"/dd.cfg\"\n").contains("no `driver-domain`"));
         let unknown =

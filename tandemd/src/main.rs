@@ -12,6 +12,7 @@ mod hypercall;
 mod kernel;
 mod list;
 mod look;
+mod metrics;
 mod service;
 mod supervisor;
 
@@ -82,6 +83,7 @@ fn run() -> Result<()> {
     }
     let _lock = alone()?;
     control::begin(&config)?;
+    metrics::begin(&config)?;
     loop {
         serve(&config, &mut hypervisor)?;
     }

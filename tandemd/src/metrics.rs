@@ -1,0 +1,185 @@
+//! What was counted, in Prometheus' text format (version 0.0.4), by HTTP at a Unix socket, and at an address if the configuration
+//! names one. Who connects and says nothing gets the text alone.
+
+use crate::config::Config;
+use crate::control;
+use crate::hypercall::Hypervisor;
+use crate::store::Client;
+use ::control::socket;
+use ::control::told::{Counts, Service, Traffic};
+use ::control::Mode;
+use anyhow::Result;
+use std::fmt::Write as _;
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The socket.
+pub const SOCKET: &str = "/run/tandem/metrics.sock";
+/// A request comes within this time, or none comes.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Bytes of a request at most.
+const MAX_REQUEST: usize = 8192;
+
+/// Serves the socket, and the address if there is one, from now on. Errors: in words.
+pub fn begin(config: &Arc<Config>) -> Result<()> {
+    let of = Arc::clone(config);
+    socket::each(socket::listen(Path::new(SOCKET))?, move |stream| {
+        let _ = stream.set_read_timeout(Some(PATIENCE)).and_then(|()| stream.set_write_timeout(Some(PATIENCE)));
+        let _ = answer(stream, || now(&of));
+    });
+    if let Some(address) = config.metrics.as_ref().map(|metrics| metrics.address) {
+        let listener = match TcpListener::bind(address) {
+            Ok(listener) => listener,
+            Err(error) => {
+                // Guests need the rest of us.
+                eprintln!("tandemd: metrics are not at {address}: {error}");
+                return Ok(());
+            }
+        };
+        let of = Arc::clone(config);
+        // One at a time: a scraper asks a few times a minute.
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let _ = stream.set_read_timeout(Some(PATIENCE)).and_then(|()| stream.set_write_timeout(Some(PATIENCE)));
+                let _ = answer(stream, || now(&of));
+            }
+        });
+    }
+    Ok(())
+}
+
+fn now(config: &Config) -> Result<String> {
+    let (mut store, mut hypervisor) = (Client::open()?, Hypervisor::open()?);
+    Ok(text(&control::services(config, None, &mut store, &mut hypervisor)?))
+}
+
+fn answer<S: Read + Write>(mut stream: S, now: impl FnOnce() -> Result<String>) -> std::io::Result<()> {
+    let mut request = Vec::new();
+    let mut bytes = [0; 1024];
+    while request.len() < MAX_REQUEST && !request.windows(4).any(|end| end == b"\r\n\r\n") {
+        match stream.read(&mut bytes) {
+            Ok(0) | Err(_) => break,
+            Ok(count) => request.extend_from_slice(&bytes[..count]),
+        }
+    }
+    let request = String::from_utf8_lossy(&request);
+    let mut words = request.lines().next().unwrap_or_default().split(' ');
+    let (status, kind, body) = match (words.next(), words.next().map(|path| path.split('?').next())) {
+        (Some(""), _) => return stream.write_all(now().unwrap_or_default().as_bytes()),
+        (Some("GET"), Some(Some("/metrics" | "/"))) => match now() {
+            Ok(text) => ("200 OK", "text/plain; version=0.0.4; charset=utf-8", text),
+            Err(error) => ("500 Internal Server Error", "text/plain", format!("{error:#}\n")),
+        },
+        (Some("GET"), _) => ("404 Not Found", "text/plain", "there is /metrics\n".into()),
+        _ => ("405 Method Not Allowed", "text/plain", "GET /metrics\n".into()),
+    };
+    let length = body.len();
+    write!(stream, "HTTP/1.0 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\n\r\n{body}")
+}
+
+/// A sample's labels, as they are written, and its value.
+type Sample = (String, u64);
+
+/// The text.
+pub fn text(services: &[Service]) -> String {
+    let mut out = String::new();
+    let each = |value: &dyn Fn(&Service) -> Vec<Sample>| services.iter().flat_map(value).collect::<Vec<Sample>>();
+    let mode = |of: &Service| {
+        let sample =
+            |mode: Mode| (labels(&[("service", &of.name), ("mode", mode.name())]), u64::from(of.mode == Some(mode)));
+        [Mode::Vm, Mode::TwinMirror].map(sample).to_vec()
+    };
+    family(&mut out, "tandem_way_out_mode", "gauge", "1 for who carries packets to the outside.", &each(&mode));
+    let waiting = |of: &Service| of.way_out.map(|way| (service(of), way.waiting.into())).into_iter().collect();
+    let help = "Packets that wait for the card.";
+    family(&mut out, "tandem_way_out_waiting_packets", "gauge", help, &each(&waiting));
+    for (way, help) in [("transmit", "left by the way out"), ("receive", "came by the way out")] {
+        let of = |of: &Service| {
+            let traffic = of.way_out.map(|all| if way == "transmit" { all.sent } else { all.received });
+            traffic.map(|traffic| (service(of), traffic)).into_iter().collect::<Vec<_>>()
+        };
+        directions(&mut out, &format!("tandem_way_out_{way}"), help, &services.iter().flat_map(of).collect::<Vec<_>>());
+    }
+    for (way, help) in [("transmit", "the guest has sent"), ("receive", "the guest has received")] {
+        let of = |of: &Service| -> Vec<(String, Traffic)> {
+            let sample = |vif: &::control::told::Vif| {
+                let number = vif.number.to_string();
+                let labels = labels(&[("service", &of.name), ("guest", &vif.guest), ("vif", &number)]);
+                (labels, if way == "transmit" { vif.sent } else { vif.received })
+            };
+            of.vifs.iter().map(sample).collect()
+        };
+        directions(&mut out, &format!("tandem_vif_{way}"), help, &services.iter().flat_map(of).collect::<Vec<_>>());
+    }
+    for (name, help, value) in COUNTS {
+        let of = |of: &Service| of.counts.iter().map(|counts| (service(of), value(counts))).collect();
+        family(&mut out, name, "counter", help, &each(&of));
+    }
+    let up = |of: &Service| {
+        let is_up = u64::from(of.twin.is_some());
+        of.driver_domain.iter().map(|_| (service(of), is_up)).collect()
+    };
+    family(&mut out, "tandem_twin_known", "gauge", "1 if the driver domain's twind tells of the twin.", &each(&up));
+    let aborts = |of: &Service| of.twin.iter().map(|twin| (service(of), twin.aborts)).collect();
+    family(&mut out, "tandem_twin_aborts_total", "counter", "Twins that were aborted, as twind tells.", &each(&aborts));
+    let calls = |of: &Service| {
+        let upcalls = of.twin.iter().flat_map(|twin| &twin.upcalls);
+        upcalls.map(|call| (labels(&[("service", &of.name), ("function", &call.function)]), call.count)).collect()
+    };
+    let help = "Functions of the driver domain's kernel that were called for the twin, as twind tells.";
+    family(&mut out, "tandem_twin_functions_called_total", "counter", help, &each(&calls));
+    out
+}
+
+/// Counts of a twin: name, what it is, and where.
+type Count = (&'static str, &'static str, fn(&Counts) -> u64);
+
+const COUNTS: [Count; 7] = [
+    ("tandem_twin_turns_total", "How often a CPU went to run the twin.", |of| of.turns),
+    ("tandem_twin_cycles_total", "Cycles of the time-stamp counter that this took.", |of| of.cycles),
+    ("tandem_twin_transmit_packets_total", "Packets handed to the driver's transmit routine.", |of| of.packets),
+    ("tandem_twin_interrupts_total", "Interrupt handlers of the driver that ran.", |of| of.handlers),
+    ("tandem_twin_polls_total", "Polls of the driver that ran.", |of| of.polls),
+    ("tandem_twin_upcalls_total", "Functions of the driver domain's kernel that were waited for.", |of| of.upcalls),
+    ("tandem_twin_lock_waits_total", "Locks of the driver domain's that were waited for.", |of| of.lock_waits),
+];
+
+/// A family for packets, one for bytes, one for losses.
+fn directions(out: &mut String, name: &str, help: &str, of: &[(String, Traffic)]) {
+    type Kind = (&'static str, &'static str, fn(&Traffic) -> u64);
+    let kinds: [Kind; 3] = [
+        ("packets", "Packets that", |of| of.packets),
+        ("bytes", "Bytes that", |of| of.bytes),
+        ("lost_packets", "Packets lost of those that", |of| of.lost),
+    ];
+    for (kind, words, value) in kinds {
+        let samples: Vec<Sample> = of.iter().map(|(labels, traffic)| (labels.clone(), value(traffic))).collect();
+        family(out, &format!("{name}_{kind}_total"), "counter", &format!("{words} {help}."), &samples);
+    }
+}
+
+fn family(out: &mut String, name: &str, kind: &str, help: &str, samples: &[Sample]) {
+    if samples.is_empty() {
+        return;
+    }
+    let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    for (labels, value) in samples {
+        let _ = writeln!(out, "{name}{{{labels}}} {value}");
+    }
+}
+
+fn service(of: &Service) -> String {
+    labels(&[("service", &of.name)])
+}
+
+fn labels(of: &[(&str, &str)]) -> String {
+    let escaped = |value: &str| value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+    let one = |(name, value): &(&str, &str)| format!("{name}=\"{}\"", escaped(value));
+    of.iter().map(one).collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+mod tests;
