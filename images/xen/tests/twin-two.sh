@@ -42,11 +42,14 @@ check addresses eval 'plugged_address u1 3 && plugged_address u2 4'
 outside() { local u; for u in u1 u2; do in_guest $u 60 'wait_for 30 ping -c 1 -W 1 10.9.0.1' || return 1; done; }
 check the-outside-answers-both outside
 
-# twin DOMAIN CARD VIF: gives the card to a twin
+# has_twin DOMAIN CARD: the twin has it
+has_twin() { said "^$2 .*: twin-mirror, twin" $1 60 "twinctl status $2"; }
+# twin DOMAIN CARD VIF: gives the card to a twin; a daemon has all of a domain's
 twin() {
-	in_guest $1 60 "[ -e /dev/tandem ] || job_twin_module; (twind --interface $2 --vif $3 > /tmp/twind-$2 2>&1; echo over) &" 
-	wait_for 120 eval "said '^twind: attached' $1 10 'tail -n 1 /tmp/twind-$2'" && return
-	in_guest $1 10 "cat /tmp/twind-$2; dmesg | tail -n 4"
+	in_guest $1 60 "[ -e /dev/tandem ] || job_twin_module; [ -e /run/tandem/twind.sock ] || job_twind --interface $2 --vif $3"
+	in_guest $1 120 "wait_for 10 test -e /run/tandem/twind.sock; twinctl status $2 || twinctl load $2 --vif $3"
+	wait_for 120 has_twin $1 $2 && return
+	in_guest $1 10 'cat /tmp/twind; dmesg | tail -n 4'
 	return 1
 }
 check the-first-has-a-twin twin ${dds[0]} eth0 0 || exit
@@ -71,9 +74,15 @@ check a-stream-without-an-end endless u1
 check the-other-card-goes-down in_guest ${second[0]} 20 "ip link set ${second[1]} down"
 check the-stream-does-not-notice moves u1
 check the-other-card-comes-up in_guest ${second[0]} 20 "ip link set ${second[1]} up"
-check its-twin-has-it-again wait_for 60 eval "said '^twind: attached' ${second[0]} 10 'tail -n 1 /tmp/twind-${second[1]}'"
+check its-twin-has-it-again wait_for 60 has_twin ${second[0]} ${second[1]}
 check a-stream-through-it endless u2
 check no-access-was-stopped no_dma_stopped
+# Each service has its own way.
+ways() { twinctl status | grep -c ': twin-mirror, by'; }
+same both-are-ways-by-twins 2 "$(ways)"
+other_way() { twinctl mode net2 vm && twinctl status net | grep '^net: twin-mirror' && twinctl status net2 | grep '^net2: vm'; }
+check one-of-them-goes-the-other-way other_way
+check the-streams-do-not-notice eval 'moves u1 && moves u2'
 check frames-agree audit
 destroyed() { local d; for d in $(echo ${dds[@]} | tr ' ' '\n' | uniq) u1 u2; do xl destroy $d && gone $d || return 1; done; }
 check destroy destroyed

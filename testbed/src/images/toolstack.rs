@@ -72,6 +72,9 @@ const DRIVER_MODULES: &[&str] = &["igb", "xen-pcifront", "xen-netfront", "xen-bl
 /// What gives a driver domain's drivers twins.
 const TWIN_DAEMON: &str = "twind";
 
+/// Asks both daemons.
+const TOOL: &str = "twinctl";
+
 const GUEST_MODULES: &[&str] =
     &["xen-netfront", "8021q", "xen-blkfront", "ext4", "crc32c_generic", "xenfs", "xen-privcmd"];
 
@@ -94,12 +97,14 @@ pub fn build(kernel: &Kernel) -> Result<PathBuf> {
     let hostile = guests::named(HOSTILE)?;
     let daemon = programs::build(DAEMON)?;
     inputs.push(daemon.clone());
+    let tool = programs::build(TOOL)?;
     let ours = Ours {
         module: module::build(kernel)?,
         wedge: module::build_wedge(kernel)?,
         daemon: programs::build(TWIN_DAEMON)?,
+        tool: tool.clone(),
     };
-    inputs.extend([ours.module.clone(), ours.wedge.clone(), ours.daemon.clone()]);
+    inputs.extend([ours.module.clone(), ours.wedge.clone(), ours.daemon.clone(), tool.clone()]);
     let made_by = fingerprint(&[host::root().join("testbed/src/images/toolstack.rs")])?;
     let key = format!(
         "{} {} {made_by} {} {}",
@@ -116,6 +121,7 @@ pub fn build(kernel: &Kernel) -> Result<PathBuf> {
         add_scripts(&mut dom0, &scripts)?;
         add_modules(&mut dom0, kernel, &[initramfs::MODULES, BACK_END_MODULES, DOM0_MODULES].concat())?;
         dom0.file(&format!("usr/sbin/{DAEMON}"), read(&daemon)?, 0o755);
+        dom0.file(&format!("usr/sbin/{TOOL}"), read(&tool)?, 0o755);
         dom0.file("guest/vmlinuz", read(&kernel.vmlinuz)?, 0o644);
         dom0.file("guest/vmlinux", elf::unpack_bzimage(&kernel.vmlinuz)?, 0o644);
         dom0.file("guest/grub-x86_64-xen.bin", read(&grub)?, 0o644);
@@ -142,6 +148,7 @@ struct Ours {
     /// With which it stops taking interrupts.
     wedge: PathBuf,
     daemon: PathBuf,
+    tool: PathBuf,
 }
 
 /// A driver domain: drivers and back ends, `xl devd` with what its hotplug scripts need, and what gives its drivers twins.
@@ -154,6 +161,7 @@ fn driver(base: &Base, tree: &Path, scripts: &Path, kernel: &Kernel, ours: &Ours
     archive.file(&format!("lib/modules/{}/updates/tandem.ko", kernel.version), read(&ours.module)?, 0o644);
     archive.file(&format!("lib/modules/{}/updates/wedge.ko", kernel.version), read(&ours.wedge)?, 0o644);
     archive.file(&format!("usr/sbin/{TWIN_DAEMON}"), read(&ours.daemon)?, 0o755);
+    archive.file(&format!("usr/sbin/{TOOL}"), read(&ours.tool)?, 0o755);
     Ok(archive.bytes())
 }
 

@@ -1,12 +1,13 @@
 //! Driver domains that own the NIC, by stock `xl`, and guests that have their network from them.
 //!
 //! The checks are `images/xen/tests/driver-domain.sh`, `driver-dies.sh`, `way-out.sh`, `recovery.sh`, `recovery-twin.sh`,
-//! `twin-loads.sh`, `twin-net.sh`, `twin-again.sh` and `twin-two.sh`.
+//! `twin-loads.sh`, `twin-net.sh`, `twin-again.sh`, `twin-two.sh` and `twin-modes.sh`.
 
 use super::passthrough::AMD_VI;
 use super::xl::judge;
 use super::{Bed, Body, Test};
-use anyhow::{ensure, Result};
+use anyhow::{bail, ensure, Context, Result};
+use serde_json::Value;
 use testbed::machine::{Disk, Machine, Outcome, Qemu, IOMMU};
 use testbed::peer::{Counts, Peer};
 use testbed::{host, pattern};
@@ -49,6 +50,7 @@ pub fn tests() -> Vec<Test> {
     for (name, apart) in [("two-twins-of-one-driver-domain", false), ("two-twins-of-two-driver-domains", true)] {
         add(name, Box::new(move |bed| two(bed, name, apart)));
     }
+    add("the-way-out-is-switched-while-packets-flow", Box::new(modes));
     tests
 }
 
@@ -143,6 +145,25 @@ fn again(bed: &Bed, driver: &str, on: &Twinned) -> Result<String> {
     let said = judge(bed, &with_twin(bed, &name, &format!("twin-again:{driver}:{rounds}"), on, &peer)?)?;
     let wire = peer.counts();
     ensure!(wire.damaged == 0 && wire.streams.wrong == 0, "the other end of the wire got damaged frames: {wire:?}");
+    Ok(said)
+}
+
+/// The operator says which way packets go, and what he is told can be read.
+fn modes(bed: &Bed) -> Result<String> {
+    let peer = Peer::start("twin-modes")?;
+    let on = Twinned { driver: "e1000", unit: Some(IOMMU), qemu: Qemu::chosen(), is_short: false };
+    let outcome = with_twin(bed, "twin-modes", "twin-modes:e1000", &on, &peer)?;
+    let said = judge(bed, &outcome)?;
+    let told: Vec<&str> = outcome.lines.iter().filter_map(|l| Some(l.split_once("TANDEM: json ")?.1.trim())).collect();
+    let [status, refused] = told[..] else { bail!("{} answers in JSON instead of 2", told.len()) };
+    let status: Value = serde_json::from_str(status).context("twinctl --json status")?;
+    let twin = &status["services"][0]["twin"];
+    ensure!(
+        twin["mode"] == "twin-mirror" && twin["driver"] == "e1000" && twin["counts"]["packets"].as_u64() > Some(0),
+        "twinctl --json status says {status}"
+    );
+    let refused: Value = serde_json::from_str(refused).context("twinctl --json, refused")?;
+    ensure!(refused["error"].as_str().is_some_and(|why| why.contains("nat")), "twinctl --json says {refused}");
     Ok(said)
 }
 

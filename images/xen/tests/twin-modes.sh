@@ -1,0 +1,97 @@
+# twin-modes.sh DRIVER: the operator says which way guests' packets go, while they go: by a twin of the driver domain's driver or by Linux
+# in it. A twin that is aborted says where, and Linux goes on. What makes no sense is refused in words.
+driver=$1
+. /xen/driving.sh
+. /xen/switching.sh
+. /xen/twinning.sh
+modprobe xen-pciback
+nic=$(devices class 0x020000)
+check assignable-add xl pci-assignable-add $nic
+mkdir -p /etc/tandem
+printf '[service.net]\ndriver-domain = "dd"\n[metrics]\naddress = "127.0.0.1:9740"\n' > /etc/tandem/tandemd.toml
+ifconfig lo 127.0.0.1 up
+# refuses WORDS ARGUMENT...: twinctl says no, and why
+refuses() {
+	local words=$1
+	shift
+	twinctl "$@" > /tmp/refused 2>&1 && { cat /tmp/refused; return 1; }
+	cat /tmp/refused
+	grep -q "$words" /tmp/refused
+}
+check without-a-daemon refuses 'nobody serves' status
+check tandemd-starts daemon_starts || exit
+remember
+check a-service-that-is-not-there refuses 'there is no service nat: there is net' status nat
+check a-driver-domain-that-does-not-run refuses 'does not run' mode net vm
+# says WORDS [ARGUMENT...]: twinctl says that
+says() {
+	local words=$1
+	shift
+	twinctl "${@:-status}" > /tmp/told 2>&1
+	cat /tmp/told
+	grep -qE "$words" /tmp/told
+}
+check there-is-no-way-out says '^net: no way out; dd is to be it'
+
+config u1 "$(plug 3)"
+# Nobody but twins has the CPUs that come beside the first two.
+driving dd "pci=['$nic,permissive=1']" "$(plug 2)" 'vcpus=2' 'maxvcpus=4'
+check a-driver-domain-drives-the-nic drives || { cat $daemon_log; exit; }
+check a-guest-starts boot u1 || exit
+check address plugged_address u1 3
+check the-outside-answers outside_answers u1
+check linux-is-the-way says '^net: vm, by dd'
+check and-there-is-no-twind says 'no twind runs in the driver domain'
+check without-twind refuses 'no twind runs' mode net twin-mirror
+
+in_guest dd 60 'job_twin_module damage=1; job_twind --interface eth0 --mode vm'
+check the-twin-is-loaded wait_for 120 says 'eth0 .*: vm, twin 0 of'
+check a-stream-without-an-end endless u1
+goes() { twinctl mode net $1 && says "^net: $1, by dd" && moves u1; }
+for n in 1 2 3 4 5; do
+	check "round-$n-by-the-twin" goes twin-mirror
+	check "round-$n-by-linux" goes vm
+done
+check in-the-driver-domain-too said 'eth0 .*: twin-mirror, twin' dd 60 'twinctl mode eth0 twin-mirror'
+check the-twin-has-the-card says '^net: twin-mirror, by dd'
+check what-it-counts says '[1-9][0-9]* packets sent' stats net
+check a-screen says '[1-9][0-9]* cycles/packet' top net --count 1
+check a-screen-in-the-driver-domain said 'cycles/packet' dd 60 'twinctl top --count 1'
+# The host reads these as JSON, and as Prometheus does.
+say "json $(twinctl --json status net | tr -d '\n')"
+say "json $(twinctl --json status nat | tr -d '\n')"
+scraped() { wget -q -O /tmp/metrics http://127.0.0.1:9740/metrics && grep -qE '^tandem_twin_turns_total\{service="net"\} [1-9]' /tmp/metrics && grep 'mode="twin-mirror"} 1' /tmp/metrics; }
+check metrics-can-be-asked-for scraped
+
+check a-mode-that-is-none refuses 'there is no mode fast' mode net fast
+check a-mode-that-is-not-there-yet refuses 'not there in the hypervisor yet' mode net twin-stlb
+check a-command-that-is-none refuses 'there is no command fly' fly net
+check an-interface-that-is-not-there refuses 'no interface eth7' load net eth7
+check an-interface-that-is-no-devices refuses 'not the interface of a PCI device' load net lo
+check a-second-daemon said 'another one serves' dd 60 'twind --interface eth0 2>&1'
+check loaded-again-in-traffic eval 'twinctl load net && moves u1'
+check unloaded-in-traffic eval 'twinctl unload net && says "^net: vm" && says "no twin is loaded" && moves u1'
+check and-loaded-when-it-is-wanted goes twin-mirror
+
+# What the twin works on is damaged. The driver itself sees nothing of it.
+check the-twin-is-damaged twinctl damage net
+check it-says-where wait_for 20 says "aborted .* at .*[a-z]\+0x[0-9a-f]+: it accessed memory"
+twinctl status | while read -r line; do say "$line"; done
+check linux-is-the-way-again says '^net: vm, by dd'
+check the-same-stream-goes-on-by-linux moves u1
+check the-aborted-twin-is-loaded-again eval 'twinctl load net && says "^net: twin-mirror, by dd"'
+check the-same-stream-goes-on-by-the-twin moves u1
+
+check twind-is-told-to-end in_guest dd 60 'kill $(cat /tmp/twind.pid); wait_for 20 grep -q "twind: ended" /tmp/twind'
+check linux-is-the-way-at-the-end eval 'wait_for 20 says "^net: vm" && says "no twind runs"'
+check the-same-stream-goes-on-at-the-end moves u1
+check no-warnings no_warnings
+check no-access-was-stopped no_dma_stopped
+check frames-agree audit
+destroyed() { local d; for d in dd u1; do xl destroy $d && gone $d || return 1; done; }
+check destroy destroyed
+# But page tables of the place where the twin was, for the next one there.
+echo $(($(cat /tmp/free.) - 128)) > /tmp/free.
+check nothing-stays nothing_stays
+check frames-agree-at-the-end audit
+check assignable-remove xl pci-assignable-remove $nic
