@@ -35,8 +35,9 @@ pub struct Interrupts<'a> {
 
 /// The type information of the kernel, with that of the module on top.
 pub fn types(s: &impl LiveKernel) -> Result<Btf> {
-    let start = s.symbol("__start_BTF").ok_or("the kernel has no type information")?;
-    let end = s.symbol("__stop_BTF").ok_or("the kernel has no type information")?;
+    const NONE: &str = "the kernel has no type information: it was built without CONFIG_DEBUG_INFO_BTF";
+    let start = s.symbol("__start_BTF").ok_or(NONE)?;
+    let end = s.symbol("__stop_BTF").ok_or(NONE)?;
     let mut base = vec![0; usize::try_from(end - start).map_err(|e| e.to_string())?];
     s.read(start, &mut base).ok_or("the kernel's type information is not mapped")?;
     Btf::parse(&base, None)
