@@ -1,6 +1,5 @@
 //! What a twin has done, and how it ended, for whoever asks ([`TwinStats`]).
 
-use super::table::Loaded;
 use crate::sync::Mutex;
 use core::sync::atomic::{AtomicU64, Ordering};
 use twin_abi::op::{reason, TwinStats};
@@ -92,24 +91,19 @@ impl From<&Reason> for Ending {
     }
 }
 
-impl Loaded {
+impl Counts {
     /// How often one of its functions was entered.
     pub fn invocations(&self) -> u64 {
-        let of = &self.counts;
-        of.calls.load(Ordering::Relaxed) + of.handlers.get() + of.polls.get() + of.packets.get()
+        self.calls.load(Ordering::Relaxed) + self.handlers.get() + self.polls.get() + self.packets.get()
     }
 
-    /// Fills in what it has done; whose it is and where the caller knows.
+    /// Fills them in.
     pub fn tell(&self, to: &mut TwinStats) {
-        let of = &self.counts;
-        (to.domain, to.functions) = (self.owner.into(), self.functions);
-        to.disabled = self.disabled.load(Ordering::Relaxed).into();
-        to.calls = of.calls.load(Ordering::Relaxed);
-        (to.handlers, to.polls, to.packets) = (of.handlers.get(), of.polls.get(), of.packets.get());
-        (to.upcalls, to.lock_waits) = (of.upcalls.load(Ordering::Relaxed), of.lock_waits.get());
-        (to.turns, to.ticks) = (of.turns.load(Ordering::Relaxed), of.ticks.load(Ordering::Relaxed));
-        to.aborts = self.aborts.load(Ordering::Relaxed);
-        if let Some(ending) = *of.ending.lock() {
+        to.calls = self.calls.load(Ordering::Relaxed);
+        (to.handlers, to.polls, to.packets) = (self.handlers.get(), self.polls.get(), self.packets.get());
+        (to.upcalls, to.lock_waits) = (self.upcalls.load(Ordering::Relaxed), self.lock_waits.get());
+        (to.turns, to.ticks) = (self.turns.load(Ordering::Relaxed), self.ticks.load(Ordering::Relaxed));
+        if let Some(ending) = *self.ending.lock() {
             (to.reason, to.detail) = (ending.reason, ending.detail);
             (to.offset, to.original) = (ending.offset, ending.original);
         }

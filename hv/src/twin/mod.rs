@@ -240,7 +240,7 @@ pub fn status(d: &Domain, status: &mut TwinStatus) -> Result<(), Errno> {
     let place = place(status.twin)?.try_read().ok_or(Errno::EBUSY)?;
     let loaded = ready(&place, d)?;
     status.mode = op::MODE_MIRROR;
-    status.invocations = loaded.invocations();
+    status.invocations = loaded.counts.invocations();
     status.aborts = loaded.aborts.load(Ordering::Relaxed);
     status.functions = loaded.functions;
     status.disabled = loaded.disabled.load(Ordering::Relaxed).into();
@@ -254,9 +254,16 @@ pub fn stats(owner: Option<&Domain>, stats: &mut TwinStats) -> Result<(), Errno>
         let Some(place) = place.try_read() else { continue };
         let Some(State::Ready(loaded)) = place.as_ref() else { continue };
         if !loaded.is_going && owner.is_none_or(|owner| owner.id == loaded.owner) {
-            *stats =
-                TwinStats { twin: number, has_card: net::is_attached(number as usize).into(), ..TwinStats::default() };
-            loaded.tell(stats);
+            *stats = TwinStats {
+                twin: number,
+                domain: loaded.owner.into(),
+                functions: loaded.functions,
+                disabled: loaded.disabled.load(Ordering::Relaxed).into(),
+                has_card: net::is_attached(number as usize).into(),
+                aborts: loaded.aborts.load(Ordering::Relaxed),
+                ..TwinStats::default()
+            };
+            loaded.counts.tell(stats);
             return Ok(());
         }
     }
