@@ -28,6 +28,29 @@ impl Answer {
     }
 }
 
+/// Characters of a name or of words that another domain chose.
+const MOST_CHARS: usize = 256;
+/// Functions in its list.
+const MOST_UPCALLS: usize = 64;
+
+fn tame(words: &mut String) {
+    let kept: String = words.chars().filter(|c| !c.is_control()).take(MOST_CHARS).collect();
+    *words = kept;
+}
+
+impl Answer {
+    /// As it may be shown: what another domain chose has no control characters, which a terminal would obey, and is not endless.
+    #[must_use]
+    pub fn tamed(mut self) -> Self {
+        match &mut self {
+            Self::Error(words) => tame(words),
+            Self::Ok(Told::Tandemd { services }) => services.clear(),
+            Self::Ok(Told::Twind { twins }) => twins.iter_mut().for_each(Twin::tame),
+        }
+        self
+    }
+}
+
 impl From<Result<Told, String>> for Answer {
     fn from(result: Result<Told, String>) -> Self {
         match result {
@@ -231,6 +254,19 @@ pub struct Twin {
     pub aborted: Option<Aborted>,
 }
 
+impl Twin {
+    fn tame(&mut self) {
+        tame(&mut self.interface);
+        tame(&mut self.driver);
+        self.why.iter_mut().for_each(tame);
+        if let Some(Aborted { reason, at, detail, time: _ }) = &mut self.aborted {
+            [reason, at, detail].into_iter().for_each(tame);
+        }
+        self.upcalls.truncate(MOST_UPCALLS);
+        self.upcalls.iter_mut().for_each(|upcall| tame(&mut upcall.function));
+    }
+}
+
 /// How often a function of the driver domain's kernel was called for a twin.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Upcall {
@@ -256,6 +292,26 @@ pub struct Aborted {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_another_domain_says_is_tamed() {
+        let text = r#"{"ok":{"from":"twind","twins":[{"interface":"eth\u001b[2J0","vif":0,"driver":"X","wanted":"vm","mode":"vm",
+            "state":"absent","why":"a\u009bb\nc","loads":0,"aborts":0,"functions":0,"lent":0,
+            "upcalls":[{"function":"F","count":1}],"aborted":{"reason":"\u0007r","at":"a\tt","detail":"\u007f0","time":0}}]}}"#;
+        let Ok(Answer::Ok(Told::Twind { mut twins })) = Answer::parse(text) else { panic!("twind's") };
+        twins[0].driver = "long".repeat(1000);
+        twins[0].upcalls = vec![twins[0].upcalls[0].clone(); 5000];
+        let Answer::Ok(Told::Twind { twins }) = Answer::Ok(Told::Twind { twins }).tamed() else { panic!("twind's") };
+        let twin = &twins[0];
+        assert_eq!((twin.interface.as_str(), twin.why.as_deref()), ("eth[2J0", Some("abc")));
+        assert_eq!((twin.driver.len(), twin.upcalls.len()), (MOST_CHARS, MOST_UPCALLS));
+        let aborted = twin.aborted.as_ref().unwrap();
+        assert_eq!((aborted.reason.as_str(), aborted.at.as_str(), aborted.detail.as_str()), ("r", "at", "0"));
+        assert_eq!(Answer::Error("no\u{1b}[1m".into()).tamed(), Answer::Error("no[1m".into()));
+        // It speaks for nobody else.
+        let services = vec![Service::default()];
+        assert_eq!(Answer::Ok(Told::Tandemd { services }).tamed(), Answer::Ok(Told::Tandemd { services: vec![] }));
+    }
 
     #[test]
     fn answers_are_read_as_they_were_written() {

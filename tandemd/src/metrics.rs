@@ -20,8 +20,8 @@ use std::time::Duration;
 pub const SOCKET: &str = "/run/tandem/metrics.sock";
 /// A request comes within this time, or none comes.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Bytes of a request at most.
-const MAX_REQUEST: usize = 8192;
+/// A request's pieces at most, of a KiB or less: nobody keeps others waiting for long.
+const MAX_PIECES: usize = 8;
 
 /// Serves the socket, and the address if there is one, from now on. Errors: in words.
 pub fn begin(config: &Arc<Config>) -> Result<()> {
@@ -59,7 +59,10 @@ fn now(config: &Config) -> Result<String> {
 fn answer<S: Read + Write>(mut stream: S, now: impl FnOnce() -> Result<String>) -> std::io::Result<()> {
     let mut request = Vec::new();
     let mut bytes = [0; 1024];
-    while request.len() < MAX_REQUEST && !request.windows(4).any(|end| end == b"\r\n\r\n") {
+    for _ in 0..MAX_PIECES {
+        if request.windows(4).any(|end| end == b"\r\n\r\n") {
+            break;
+        }
         match stream.read(&mut bytes) {
             Ok(0) | Err(_) => break,
             Ok(count) => request.extend_from_slice(&bytes[..count]),
