@@ -14,8 +14,11 @@
 #include <xen/interface/sched.h>
 #include "internal.h"
 
-/* So long for somebody to send a packet. */
-#define PATIENCE_NS (500 * NSEC_PER_MSEC)
+/*
+ * So long for somebody to send a packet. Longer than the hypervisor waits for an answer of ours: what a twin asks for that works on
+ * what is damaged is never done, for it is disabled before that.
+ */
+#define PATIENCE_NS (3 * NSEC_PER_SEC)
 /* An address of the hypervisor's, which no twin reaches. */
 #define WILD 0xffff800000000000
 /* Every pointer of the kernel's is above. */
