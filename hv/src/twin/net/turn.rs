@@ -1,10 +1,10 @@
 //! What a card's runner does, in the mirror: handlers, polls, packets.
 
+mod send;
+
 use super::attached::Attached;
 use super::lines;
-use super::link::hooks;
 use super::place::{Drive, Job, Place, Progress, Waits};
-use super::queue::Outgoing;
 use super::receive::OnCard;
 use crate::arch::tsc;
 use crate::cpu::Interruptible;
@@ -16,8 +16,6 @@ use crate::twin::run::{self, Begin, How};
 use crate::twin::session::Session;
 use crate::twin::table::Loaded;
 use core::sync::atomic::Ordering;
-use twin_runtime::linux::queue::Begun;
-use twin_runtime::linux::skb::{Packet, GSO_TCP_V4, GSO_TCP_V6};
 use twin_runtime::linux::{lock, Stop as RoutineStop};
 use twin_runtime::Reason;
 
@@ -25,18 +23,8 @@ use twin_runtime::Reason;
 pub const BUSY_NS: u64 = 100_000;
 /// What a turn may cost: packets that are received or sent, and invocations.
 const BUDGET: u32 = 192;
-/// Packets that are sent at once, before it is looked whether something came.
-const SEND_AT_ONCE: usize = 64;
-/// Until a stopped queue is looked at again although nobody woke it, in ns: its own driver may have, on the domain's side.
-const STOPPED_NS: u64 = 1_000_000;
 /// Until an interrupt is tried again whose vCPU does not take events, in ns.
 const EARS_NS: u64 = 50_000;
-/// From one look at what the domain has freed itself to the next, in ns.
-const RECLAIM_NS: u64 = 50_000_000;
-/// A packet that has waited for so long for a stopped queue is lost.
-const MOST_NS: u64 = 2_000_000_000;
-/// What a transmit routine returns is below this if it has taken the packet, and negative if it has lost it.
-const NOT_TAKEN: i32 = 0x10;
 
 /// What a handler returns if it was its device that asked.
 const IRQ_HANDLED: u32 = 1;
@@ -233,128 +221,6 @@ impl<'a> Turn<'a> {
             self.progress.polls |= 1 << n;
         }
         Ok(())
-    }
-
-    /// Sends what waits, as far as it goes.
-    fn send_all(&mut self, now: u64) -> Result<(), Stop> {
-        if !self.progress.may_send || self.progress.send_at_ns > now {
-            return Ok(());
-        }
-        for _ in 0..SEND_AT_ONCE {
-            let Some(packet) = self.place.queue.lock().next() else {
-                self.progress.may_send = false;
-                break;
-            };
-            if !self.may_send(now)? {
-                self.place.queue.lock().put_back(packet);
-                self.expire(now);
-                break;
-            }
-            self.send(packet)?;
-            if self.progress.send_at_ns > now {
-                break;
-            }
-        }
-        self.unlock()
-    }
-
-    /// Takes the transmit lock, if it is not held. `false`: somebody has it, or the queue is stopped.
-    fn may_send(&mut self, now: u64) -> Result<bool, Stop> {
-        let (support, queue) = (&self.loaded.common.support, self.attached.queue);
-        if self.progress.has_lock {
-            let is_open = support.is_open(&self.session.domain, queue);
-            let is_open = self.check(is_open)?;
-            if !is_open {
-                self.progress.send_at_ns = now.saturating_add(STOPPED_NS);
-            }
-            return Ok(is_open);
-        }
-        let begun = support.begin_transmit(&mut self.session.domain, queue);
-        let wait_ns = match self.check(begun)? {
-            Begun::Open => {
-                self.progress.has_lock = true;
-                return Ok(true);
-            }
-            Begun::Stopped => STOPPED_NS,
-            Begun::Busy => BUSY_NS,
-        };
-        self.progress.send_at_ns = now.saturating_add(wait_ns);
-        Ok(false)
-    }
-
-    /// Gives the transmit lock back, if it is held.
-    fn unlock(&mut self) -> Result<(), Stop> {
-        if !core::mem::take(&mut self.progress.has_lock) {
-            return Ok(());
-        }
-        let ended = self.loaded.common.support.end_transmit(&mut self.session.domain, self.attached.queue, true);
-        self.check(ended)
-    }
-
-    /// Hands a packet to the driver; the transmit lock is held.
-    fn send(&mut self, packet: Outgoing) -> Result<(), Stop> {
-        let Outgoing { skb, cookie, about, .. } = packet;
-        let device = self.attached.device;
-        let checksum = about.checksum.map(|sum| (sum.start, sum.offset));
-        let segmentation = about.segments.map(|s| (s.size, s.count, if s.is_v6 { GSO_TCP_V6 } else { GSO_TCP_V4 }));
-        let what = Packet { device, header: &[], fragments: &[], checksum, segmentation, queue: 0, cookie };
-        let bytes = (about.len, about.more);
-        let prepared = self.loaded.common.support.prepare_reserved(&mut self.session.domain, skb, bytes, &what);
-        if !self.check(prepared)? {
-            self.session.domain.sent(cookie);
-            return Ok(());
-        }
-        self.call((Job::Send(packet), &self.loaded.counts.packets), self.attached.start_xmit, [skb, device])
-    }
-
-    /// The transmit routine has returned `value`.
-    fn sent(&mut self, packet: Outgoing, value: i32) -> Result<(), Stop> {
-        let is_refused = value >= NOT_TAKEN;
-        if is_refused && self.loaded.common.with_pool(|pool| pool.take_over(packet.skb, packet.cookie)) {
-            self.place.queue.lock().put_back(packet);
-            self.progress.send_at_ns = tsc::now_ns().saturating_add(STOPPED_NS);
-        }
-        Ok(())
-    }
-
-    /// What has waited for too long is lost.
-    fn expire(&mut self, now: u64) {
-        loop {
-            let Some(packet) = self.place.queue.lock().next_before(now.saturating_sub(MOST_NS)) else { break };
-            self.loaded.common.with_pool(|pool| pool.unreserve(packet.skb));
-            self.session.domain.sent(packet.cookie);
-        }
-    }
-
-    /// Now and then takes back what the domain's own kernel has freed: packets that it found to be sent, too.
-    fn reclaim(&mut self, now: u64) -> Result<(), Stop> {
-        if now < self.progress.reclaim_at_ns {
-            return Ok(());
-        }
-        self.progress.reclaim_at_ns = now.saturating_add(RECLAIM_NS);
-        let (common, domain) = (&self.loaded.common, &mut self.session.domain);
-        let mut cookies = [0; 64];
-        let mut count = 0;
-        let keep = |cookie| match cookies.get_mut(count) {
-            Some(to) => {
-                (*to, count) = (cookie, count + 1);
-                true
-            }
-            None => false,
-        };
-        let found = common.with_pool(|pool| pool.reclaim(domain, &common.support.offsets, keep));
-        cookies[..count].iter().for_each(|cookie| domain.sent(*cookie));
-        self.check(found.map_err(Reason::from)).map(|_| ())
-    }
-
-    /// Who found no room hears if there is some.
-    fn wake_senders(&mut self) {
-        let has_room = self.loaded.common.with_pool(|pool| pool.free().0 > pool.whole() / 4);
-        if has_room && self.place.queue.lock().take_starved() {
-            if let Some(hooks) = hooks() {
-                (hooks.transmitted)(self.attached.card, &[]);
-            }
-        }
     }
 
     /// Tries to take the lock for which an invocation waits.
