@@ -247,6 +247,13 @@ static int take_card(struct twin *twin)
 	return err == -ENOENT ? 0 : err;
 }
 
+static bool is_disabled(struct twin *twin)
+{
+	struct twin_status status = { .twin = twin->number };
+
+	return !twin_op(TWINOP_STATUS, &status) && status.disabled;
+}
+
 void tandem_detach(struct twin *twin)
 {
 	int err = take_card(twin);
@@ -256,13 +263,31 @@ void tandem_detach(struct twin *twin)
 		pr_err("twin %u cannot be detached: %d\n", twin->number, err);
 	tandem_serve_end(twin);
 	twin->state = TANDEM_LOADED;
-	/* Work that the twin began the driver goes on with, interrupts of the card with it. */
+	/* Work that the twin began the driver goes on with, interrupts of the card with it; or it begins anew. */
 	local_bh_disable();
 	for (n = 0; n < twin->nr_napis; n++)
 		napi_schedule(twin->napis[n]);
 	local_bh_enable();
 	enter_bridge(twin);
 	tandem_tell(twin);
+}
+
+/*
+ * A routine of the driver's was aborted in the middle, and what it has left is nothing that the driver knows: descriptors that are taken
+ * off a ring whose index says otherwise, a card that is told not to interrupt. The interface goes down and up.
+ */
+void tandem_restart(struct twin *twin)
+{
+	struct net_device *dev = twin->dev;
+	int err;
+
+	if (twin->state != TANDEM_LOADED || twin->is_restarted || !is_disabled(twin) || !netif_running(dev))
+		return;
+	pr_warn("the twin of %s was aborted; the interface goes down and up\n", dev->name);
+	dev_close(dev);
+	err = dev_open(dev, NULL);
+	if (err)
+		pr_err("%s does not come up again: %d\n", dev->name, err);
 }
 
 static int netdev_event(struct notifier_block *block, unsigned long event, void *data)
@@ -280,6 +305,8 @@ static int netdev_event(struct notifier_block *block, unsigned long event, void 
 		case NETDEV_PRECHANGEMTU:
 			if (twin->state == TANDEM_ATTACHED)
 				tandem_detach(twin);
+			if (event == NETDEV_GOING_DOWN)
+				twin->is_restarted = twin->state == TANDEM_LOADED && is_disabled(twin);
 			break;
 		case NETDEV_UP:
 		case NETDEV_DOWN:

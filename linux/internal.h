@@ -39,6 +39,8 @@ struct twin {
 	u32 number;
 	struct tandem_status status;
 	struct pool pool;
+	/* The driver has begun anew since its twin was disabled. */
+	bool is_restarted;
 	/* Counts what a reader may want to know. */
 	atomic_t changes;
 	int seen;
@@ -88,8 +90,11 @@ void tandem_pool_free(struct pool *pool);
 extern struct notifier_block tandem_netdev_notifier;
 int tandem_attach(struct twin *twin, const struct tandem_attach *attach);
 void tandem_detach(struct twin *twin);
+void tandem_restart(struct twin *twin);
 
 /* serve.c */
+int tandem_serve_init(void);
+void tandem_serve_exit(void);
 int tandem_serve_begin(struct twin *twin);
 void tandem_serve_end(struct twin *twin);
 int tandem_call(struct twin *twin, const struct tandem_call *call);

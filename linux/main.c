@@ -119,6 +119,7 @@ static int serve_request(struct twin *twin, const void *request, size_t len)
 		if (twin->state != TANDEM_ATTACHED)
 			return -ENOENT;
 		tandem_detach(twin);
+		tandem_restart(twin);
 		return 0;
 	case TANDEM_CALL:
 		return len == sizeof(struct tandem_call) ? tandem_call(twin, request) : -EINVAL;
@@ -175,9 +176,12 @@ static int __init tandem_init(void)
 		pr_err("this kernel does not run as a paravirtualised domain\n");
 		return -ENODEV;
 	}
-	err = tandem_areas_init();
+	err = tandem_serve_init();
 	if (err)
 		return err;
+	err = tandem_areas_init();
+	if (err)
+		goto no_areas;
 	err = register_netdevice_notifier(&tandem_netdev_notifier);
 	if (err)
 		goto no_notifier;
@@ -190,6 +194,8 @@ no_device:
 	unregister_netdevice_notifier(&tandem_netdev_notifier);
 no_notifier:
 	tandem_areas_exit();
+no_areas:
+	tandem_serve_exit();
 	return err;
 }
 
@@ -198,6 +204,7 @@ static void __exit tandem_exit(void)
 	misc_deregister(&tandem_device);
 	unregister_netdevice_notifier(&tandem_netdev_notifier);
 	tandem_areas_exit();
+	tandem_serve_exit();
 }
 
 module_init(tandem_init);

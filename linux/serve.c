@@ -139,7 +139,6 @@ static bool is_queue_of(struct net_device *dev, u64 address)
 static void serve_note(struct twin *twin, const struct twin_note *note)
 {
 	void *object = (void *)(unsigned long)note->object;
-	u32 n;
 
 	switch (note->kind) {
 	case TWIN_FREE_SKB:
@@ -157,11 +156,6 @@ static void serve_note(struct twin *twin, const struct twin_note *note)
 		arch_spin_unlock(object);
 		break;
 	case TWIN_DISABLED:
-		/* Its polls go on here, and with them the card's interrupts. */
-		local_bh_disable();
-		for (n = 0; n < twin->nr_napis; n++)
-			napi_schedule(twin->napis[n]);
-		local_bh_enable();
 		tandem_tell(twin);
 		break;
 	}
@@ -199,11 +193,25 @@ static void serve(struct work_struct *work)
 	} while (count);
 }
 
+/* Of no CPU in particular: the one that heard of the work may wait for a lock that the twin has, until the work is done. */
+static struct workqueue_struct *queue;
+
+int tandem_serve_init(void)
+{
+	queue = alloc_workqueue("tandem", WQ_HIGHPRI | WQ_UNBOUND, 0);
+	return queue ? 0 : -ENOMEM;
+}
+
+void tandem_serve_exit(void)
+{
+	destroy_workqueue(queue);
+}
+
 static irqreturn_t event(int irq, void *data)
 {
 	struct twin *twin = data;
 
-	queue_work(system_highpri_wq, &twin->work);
+	queue_work(queue, &twin->work);
 	return IRQ_HANDLED;
 }
 
@@ -226,6 +234,8 @@ int tandem_serve_begin(struct twin *twin)
 		goto not_bound;
 	twin->irq = err;
 	twin->port = alloc.port;
+	/* Not where devices interrupt, if there is another CPU: their handlers may wait for locks of the twin's. */
+	irq_set_affinity(twin->irq, cpumask_of(cpumask_last(cpu_online_mask)));
 	return 0;
 
 not_bound:

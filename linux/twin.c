@@ -117,6 +117,7 @@ int tandem_load(struct twin *twin, const struct tandem_load *load, const u32 *of
 	}
 	dev_hold(twin->dev);
 	twin->state = TANDEM_LOADED;
+	twin->is_restarted = false;
 	memset(twin->status.called, 0, sizeof(twin->status.called));
 	err = tandem_pool_lend(twin, load);
 	if (err)
@@ -133,6 +134,7 @@ void tandem_unload(struct twin *twin)
 	if (twin->state == TANDEM_ATTACHED)
 		tandem_detach(twin);
 	if (twin->state == TANDEM_LOADED) {
+		tandem_restart(twin);
 		tandem_pool_recall(twin);
 		err = twin_op(TWINOP_UNLOAD, &name);
 		if (err)

@@ -11,9 +11,10 @@ twin_machine() {
 	check tandemd-starts daemon_starts || return 1
 	remember
 	config $2 "$(plug 3)"
-	# igb has a queue for each CPU. Nobody but twins has the CPUs that come beside those.
-	local cpus=1
-	[ $driver != igb ] || cpus=2
+	# Of two CPUs one does what the twin asks for while the other waits for the twin. Nobody but twins has those that come beside them.
+	local cpus=2
+	# These would have a queue for each.
+	case $driver in vmxnet3 | virtio_net) cpus=1 ;; esac
 	driving dd "pci=['$nic,permissive=1']" "$(plug 2)" "vcpus=$cpus" 'maxvcpus=4'
 	check a-driver-domain-drives-the-nic drives || { cat $daemon_log; return 1; }
 	check a-guest-starts boot $2 || return 1
