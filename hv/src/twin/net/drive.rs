@@ -101,9 +101,10 @@ fn turn(
     if loaded.disabled.load(Ordering::Acquire) {
         return Ended::Disabled;
     }
+    let is_over = progress.waits.as_mut().is_some_and(|waits| waits.is_over(now));
     let instance = match &progress.waits {
         None => loaded.free_instance().map(|(instance, _)| instance),
-        Some(waits) if now.saturating_sub(waits.since_ns) > UPCALL_LIMIT_NS => {
+        Some(waits) if is_over => {
             loaded.disable(
                 waits.lock.map_or(Ending::nowhere(reason::UPCALL, 0), |lock| Ending::nowhere(reason::LOCK, lock)),
             );
@@ -111,7 +112,7 @@ fn turn(
             return Ended::Disabled;
         }
         Some(Waits { lock: Some(_), instance, .. }) => Some(*instance),
-        Some(waits) => return Ended::Until(waits.since_ns.saturating_add(UPCALL_LIMIT_NS)),
+        Some(waits) => return Ended::Until(waits.until_ns),
     };
     let has_work = progress.waits.is_some() || progress.lines | progress.polls != 0 || progress.reclaim_at_ns <= now;
     if !has_work && !(progress.may_send && progress.send_at_ns <= now) {

@@ -9,7 +9,7 @@ use crate::sync::Mutex;
 use crate::twin::instance::MAX_TWINS;
 use alloc::boxed::Box;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use twin_abi::op;
+use twin_abi::op::{self, UPCALL_LIMIT_NS};
 
 /// Most interrupts of a card.
 pub const MAX_LINES: usize = op::MAX_QUEUES as usize;
@@ -40,8 +40,32 @@ pub struct Waits {
     pub instance: usize,
     /// For a lock, which is tried again from here; else for a function of the domain.
     pub lock: Option<u64>,
-    /// Since when, in ns.
-    pub since_ns: u64,
+    /// Until when, in ns.
+    pub until_ns: u64,
+    /// How often it gets more time.
+    pub graces: u32,
+}
+
+/// More time for what has not come, in ns, and how often: the machine itself may have stood still, as one that is emulated does, and that is
+/// noticed once.
+const GRACE_NS: u64 = 100_000_000;
+const GRACES: u32 = 3;
+
+impl Waits {
+    /// From `now` (ns) on an invocation waits, in this instance, for a lock or for a function.
+    pub fn new(instance: usize, lock: Option<u64>, now: u64) -> Self {
+        Self { instance, lock, until_ns: now.saturating_add(UPCALL_LIMIT_NS), graces: GRACES }
+    }
+
+    /// Is its time over at `now` (ns)?
+    pub fn is_over(&mut self, now: u64) -> bool {
+        if now <= self.until_ns {
+            return false;
+        }
+        let Some(left) = self.graces.checked_sub(1) else { return true };
+        (self.graces, self.until_ns) = (left, now.saturating_add(GRACE_NS));
+        false
+    }
 }
 
 /// What is under way for a card.

@@ -179,7 +179,7 @@ impl<'a> Turn<'a> {
             Some(_) => counts.lock_waits.add(),
             None => _ = counts.upcalls.fetch_add(1, Ordering::Relaxed),
         }
-        self.progress.waits = Some(Waits { instance: self.instance, lock, since_ns: tsc::now_ns() });
+        self.progress.waits = Some(Waits::new(self.instance, lock, tsc::now_ns()));
         if let Some(waiting) = &mut self.slot.waiting {
             waiting.to_fetch = lock.is_none().then_some(to_call);
         }
