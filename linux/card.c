@@ -247,13 +247,6 @@ static int take_card(struct twin *twin)
 	return err == -ENOENT ? 0 : err;
 }
 
-static bool is_disabled(struct twin *twin)
-{
-	struct twin_status status = { .twin = twin->number };
-
-	return !twin_op(TWINOP_STATUS, &status) && status.disabled;
-}
-
 void tandem_detach(struct twin *twin)
 {
 	int err = take_card(twin);
@@ -281,7 +274,7 @@ void tandem_restart(struct twin *twin)
 	struct net_device *dev = twin->dev;
 	int err;
 
-	if (twin->state != TANDEM_LOADED || twin->is_restarted || !is_disabled(twin) || !netif_running(dev))
+	if (twin->state != TANDEM_LOADED || twin->is_restarted || !tandem_is_disabled(twin) || !netif_running(dev))
 		return;
 	pr_warn("the twin of %s was aborted; the interface goes down and up\n", dev->name);
 	dev_close(dev);
@@ -306,7 +299,7 @@ static int netdev_event(struct notifier_block *block, unsigned long event, void 
 			if (twin->state == TANDEM_ATTACHED)
 				tandem_detach(twin);
 			if (event == NETDEV_GOING_DOWN)
-				twin->is_restarted = twin->state == TANDEM_LOADED && is_disabled(twin);
+				twin->is_restarted = twin->state == TANDEM_LOADED && tandem_is_disabled(twin);
 			break;
 		case NETDEV_UP:
 		case NETDEV_DOWN:

@@ -38,13 +38,6 @@ static size_t private_words(struct net_device *dev)
 	return (start + ksize(start) - netdev_priv(dev)) / sizeof(u64);
 }
 
-static bool is_disabled(struct twin *twin)
-{
-	struct twin_stats stats = { .twin = twin->number };
-
-	return !twin_op(TWINOP_STATS, &stats) && stats.twin == twin->number && stats.disabled;
-}
-
 struct damage {
 	struct twin *twin;
 	u64 *words, *saved;
@@ -65,7 +58,7 @@ static int damage_words(void *data)
 	}
 	do {
 		HYPERVISOR_sched_op(SCHEDOP_yield, NULL);
-		is_over = is_disabled(all->twin);
+		is_over = tandem_is_disabled(all->twin);
 	} while (!is_over && ktime_get_ns() < end);
 	for (n = 0; n < all->count; n++)
 		if (all->saved[n] >= KERNEL_HALF && READ_ONCE(all->words[n]) == WILD)

@@ -74,6 +74,7 @@ static inline void tandem_tell(struct twin *twin)
 int tandem_load(struct twin *twin, const struct tandem_load *load, const u32 *offsets, const void *image);
 void tandem_unload(struct twin *twin);
 void tandem_fill_status(struct twin *twin);
+bool tandem_is_disabled(struct twin *twin);
 
 /* areas.c */
 int tandem_areas_init(void);

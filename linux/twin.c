@@ -158,3 +158,10 @@ void tandem_fill_status(struct twin *twin)
 	if (twin->state == TANDEM_EMPTY || twin_op(TWINOP_STATS, &status->stats) || status->stats.twin != twin->number)
 		status->stats = (struct twin_stats) { .twin = twin->number };
 }
+
+bool tandem_is_disabled(struct twin *twin)
+{
+	struct twin_stats stats = { .twin = twin->number };
+
+	return !twin_op(TWINOP_STATS, &stats) && stats.twin == twin->number && stats.disabled;
+}
