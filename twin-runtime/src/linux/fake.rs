@@ -206,6 +206,7 @@ pub fn offsets() -> Offsets {
             ("page_frag", _) | ("scatterlist", _) => 12,
             ("net_device", _) => 816,
             ("napi_struct", "state") => 16,
+            ("napi_struct", "skb") => 200,
             ("napi_struct", _) => 56,
             ("netdev_queue", "_xmit_lock") => 128,
             ("netdev_queue", "xmit_lock_owner") => 132,

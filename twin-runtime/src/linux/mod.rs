@@ -199,6 +199,8 @@ routines! {
     SkbPad = "__skb_pad" => skb::pad;
     EthTypeTrans = "eth_type_trans" => skb::eth_type_trans;
     GroReceive = "napi_gro_receive" => skb::gro_receive;
+    GetFrags = "napi_get_frags" => skb::get_frags;
+    GroFrags = "napi_gro_frags" => skb::gro_frags;
     Receive = "netif_receive_skb" | "netif_rx" => skb::receive;
     NapiSchedulePrep = "napi_schedule_prep" => napi::schedule_prep;
     NapiSchedule = "__napi_schedule" | "__napi_schedule_irqoff" => napi::schedule;

@@ -111,6 +111,7 @@ offsets! {
     sg_length = "scatterlist" "length";
     skb_vlan_proto = "sk_buff" "vlan_proto";
     skb_vlan_tci = "sk_buff" "vlan_tci";
+    napi_skb = "napi_struct" "skb";
     }
     sizes {
     sg_size = "scatterlist";

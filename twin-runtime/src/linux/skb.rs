@@ -406,6 +406,62 @@ pub fn gro_receive<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Done 
     Ok(GRO_NORMAL)
 }
 
+/// Bytes for headers in an `sk_buff` whose packet is in pages.
+const HEADERS: u64 = 256;
+
+/// `napi_get_frags(napi)`: the `sk_buff` that the next packet in pages is described by; it stays the poll's until that is handed over.
+pub fn get_frags<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Done {
+    let at = args[0].wrapping_add(s.offsets.napi_skb);
+    let kept = host.u64(at)?;
+    if kept != 0 {
+        return Ok(kept);
+    }
+    let skb = napi_allocate(s, host, &[args[0], HEADERS, 0, 0, 0, 0])?;
+    host.put_u64(at, skb)?;
+    Ok(skb)
+}
+
+/// `napi_gro_frags(napi)`: hands that packet over. It begins with its Ethernet header, in the first page.
+pub fn gro_frags<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Done {
+    if !host.takes_packets() {
+        return Err(Stop::Upcall);
+    }
+    let at = args[0].wrapping_add(s.offsets.napi_skb);
+    let skb = host.u64(at)?;
+    host.put_u64(at, 0)?;
+    pull_header(s, host, skb)?;
+    hand_over(s, host, skb)?;
+    Ok(GRO_NORMAL)
+}
+
+/// Moves the Ethernet header of a packet in pages to where others have it. One that is too short for it stays as it is.
+fn pull_header<H: Host>(s: &Support, host: &mut H, skb: u64) -> Result<(), Stop> {
+    let o = &s.offsets;
+    let len = ETHERNET_HEADER;
+    let parts = Parts::read(host, o, skb)?;
+    let (fragments, nr) = read_fragments(host, s, &parts)?;
+    let first = fragments.first().filter(|first| nr != 0 && first.len >= len && parts.data_len == parts.len);
+    let Some(first) = first.filter(|_| parts.tail.checked_add(len).is_some_and(|tail| tail <= parts.end)) else {
+        return Ok(());
+    };
+    let mut header = [0; ETHERNET_HEADER as usize];
+    let page = s.page_address(first.page).ok_or(bad("fragment without a page", first.page))?;
+    host.read(page.wrapping_add(first.offset.into()), &mut header)?;
+    host.write(parts.tail_address(), &header)?;
+    let mac = u16::try_from(parts.tail).map_err(|_| bad("no room for headers", skb))?;
+    let put = |member: u64, value: u32| host.put_u32(skb.wrapping_add(member), value);
+    host.put_u16(skb.wrapping_add(o.skb_mac_header), mac)?;
+    host.put_u64(skb.wrapping_add(o.skb_data), parts.tail_address().wrapping_add(len.into()))?;
+    put(o.skb_tail, parts.tail + len)?;
+    put(o.skb_len, parts.len - len)?;
+    put(o.skb_data_len, parts.data_len - len)?;
+    let fragment = parts.head.wrapping_add(u64::from(parts.end)).wrapping_add(o.info_frags);
+    host.put_u32(fragment.wrapping_add(8), first.len - len)?;
+    host.put_u32(fragment.wrapping_add(12), first.offset + len)?;
+    host.write(skb.wrapping_add(o.skb_protocol), &header[12..])?;
+    Ok(())
+}
+
 /// `netif_receive_skb(skb)`.
 pub fn receive<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Done {
     if !host.takes_packets() {

@@ -227,6 +227,34 @@ fn received(mac: u16, page: u64, offset: u32, len: u32) -> (Result<u64, Stop>, V
 }
 
 #[test]
+fn a_packet_in_pages_is_received_with_its_header() {
+    let (mut f, s) = domain(1);
+    let (napi, page) = (DEVICE + 0x1400, VMEMMAP + 5 * 64);
+    let data = s.kernel.page_offset + 5 * 4096;
+    f.map(data, 1);
+    f.put_u64(napi + 56, DEVICE).expect("mapped");
+    f.put_u32(page + 52, 2).expect("mapped");
+    f.write(data + 32, &[2, 0, 0, 0, 0, 1, 2, 2, 2, 2, 2, 2, 8, 0, 0x45]).expect("mapped");
+    let skb = call("napi_get_frags", &s, &mut f, &[napi]).expect("one");
+    assert_eq!(call("napi_get_frags", &s, &mut f, &[napi]), Ok(skb), "until it is handed over");
+    let info = f.u64(skb + 200).expect("mapped") + u64::from(f.u32(skb + 192).expect("mapped"));
+    f.put_u8(info + 2, 1).expect("mapped");
+    f.put_u64(info + 48, page).expect("mapped");
+    f.put_u32(info + 56, 1000).expect("mapped");
+    f.put_u32(info + 60, 32).expect("mapped");
+    f.put_u32(skb + 112, 1000).expect("mapped");
+    f.put_u32(skb + 116, 1000).expect("mapped");
+    assert_eq!(call("napi_gro_frags", &s, &mut f, &[napi]), Ok(3));
+    let frame = f.last.expect("received");
+    assert_eq!((frame.len, frame.linear, frame.protocol, frame.nr_fragments), (14, 0, 8, 1));
+    assert_eq!((frame.fragments[0].offset, frame.fragments[0].len), (46, 986));
+    let mut header = [0; 14];
+    f.read(frame.mac_header, &mut header).expect("mapped");
+    assert_eq!(header[..7], [2, 0, 0, 0, 0, 1, 2]);
+    assert_eq!((f.u64(napi + 200), f.u32(page + 52), f.pool.free().0), (Ok(0), Ok(1), 1));
+}
+
+#[test]
 fn a_tag_that_the_device_took_out_comes_with_the_packet() {
     let (mut f, s) = domain(1);
     for tag in [None, Some([0x81, 0, 0x20, 5])] {
