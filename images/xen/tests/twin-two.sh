@@ -5,6 +5,7 @@ mib=${3:-2}
 apart=${4:+yes}
 . /xen/driving.sh
 . /xen/switching.sh
+. /xen/twinning.sh
 modprobe xen-pciback
 nics=($(devices class 0x020000))
 for nic in ${nics[@]}; do check assignable-add xl pci-assignable-add $nic; done
@@ -69,7 +70,6 @@ packets() {
 }
 check packets-through-both-at-once packets
 # One of the cards goes; the other does not notice.
-endless() { in_guest $1 10 '(tcptest put 10.9.0.1 65536) > /tmp/stream 2>&1 &' && moves $1; }
 check a-stream-without-an-end endless u1
 check the-other-card-goes-down in_guest ${second[0]} 20 "ip link set ${second[1]} down"
 check the-stream-does-not-notice moves u1

@@ -246,8 +246,8 @@ fn a_packet_in_pages_is_received_with_its_header() {
     f.put_u32(skb + 116, 1000).expect("mapped");
     assert_eq!(call("napi_gro_frags", &s, &mut f, &[napi]), Ok(3));
     let frame = f.last.expect("received");
-    assert_eq!((frame.len, frame.linear, frame.protocol, frame.nr_fragments), (14, 0, 8, 1));
-    assert_eq!((frame.fragments[0].offset, frame.fragments[0].len), (46, 986));
+    assert_eq!(f.events, [Event::Received { linear: 0, protocol: 8, fragments: 1 }]);
+    assert_eq!((frame.len, f.u32(info + 60), f.u32(info + 56)), (14, Ok(46), Ok(986)));
     let mut header = [0; 14];
     f.read(frame.mac_header, &mut header).expect("mapped");
     assert_eq!(header[..7], [2, 0, 0, 0, 0, 1, 2]);
