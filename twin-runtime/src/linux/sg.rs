@@ -91,12 +91,12 @@ pub fn of_skb<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Done {
             continue;
         }
         let count = last.map_or(0, |(at, count)| {
-            entry = at + s.offsets.sg_size;
+            entry = at.wrapping_add(s.offsets.sg_size);
             count
         });
         let at = fragment.offset + before;
         let page = fragment.page.wrapping_add((u64::from(at) / PAGE).wrapping_mul(s.offsets.page_size));
-        set(s, host, entry, page, at % PAGE as u32, now)?;
+        set(s, host, entry, page, (u64::from(at) % PAGE) as u32, now)?;
         last = Some((entry, count + 1));
     }
     // The rest is in further packets, of which its own routine knows; it begins anew.
@@ -150,7 +150,7 @@ mod tests {
         let (mut f, s) = domain(1);
         let data = s.kernel.page_offset + 0x5123;
         assert_eq!(call("sg_init_one", &s, &mut f, &[LIST, data, 77]), Ok(0));
-        assert_eq!(entry(&f, 0), (VMEMMAP + 5 * 64 | END, 0x123, 77));
+        assert_eq!(entry(&f, 0), ((VMEMMAP + 5 * 64) | END, 0x123, 77));
         f.written.borrow_mut().clear();
         assert_eq!(call("sg_init_one", &s, &mut f, &[LIST, s.kernel.vmalloc_start, 77]), Err(Stop::Upcall));
         assert!(f.written.borrow().is_empty(), "nothing is changed before the domain is asked");
@@ -179,13 +179,16 @@ mod tests {
         call("sg_init_table", &s, &mut f, &[LIST, 19]).expect("set up");
         assert_eq!(call("skb_to_sgvec", &s, &mut f, &[skb, LIST, 0, 600]), Ok(3));
         let linear = VMEMMAP + (BUFFERS - s.kernel.page_offset) / 4096 * 64;
-        let wanted = [(linear, 64, 100), (VMEMMAP + 7 * 64, 16, 200), (VMEMMAP + 10 * 64 | END, 8, 300)];
+        let wanted = [(linear, 64, 100), (VMEMMAP + 7 * 64, 16, 200), ((VMEMMAP + 10 * 64) | END, 8, 300)];
         assert_eq!([0, 1, 2].map(|n| entry(&f, n)), wanted);
         // A part of it, from inside the first piece to inside the second.
         call("sg_init_table", &s, &mut f, &[LIST, 19]).expect("set up");
         assert_eq!(call("skb_to_sgvec", &s, &mut f, &[skb, LIST, 150, 200]), Ok(2));
-        let wanted = [(VMEMMAP + 7 * 64, 66, 150), (VMEMMAP + 10 * 64 | END, 8, 50)];
+        let wanted = [(VMEMMAP + 7 * 64, 66, 150), ((VMEMMAP + 10 * 64) | END, 8, 50)];
         assert_eq!([0, 1].map(|n| entry(&f, n)), wanted);
         assert_eq!(call("skb_to_sgvec", &s, &mut f, &[skb, LIST, 0, 601]), Err(Stop::Upcall), "more than there is");
+        // A list that ends with all addresses goes on at the first.
+        f.map(u64::MAX - 31, 1);
+        assert!(call("skb_to_sgvec", &s, &mut f, &[skb, u64::MAX - 31, 0, 600]).is_err());
     }
 }

@@ -429,20 +429,24 @@ pub fn gro_frags<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Done {
     let at = args[0].wrapping_add(s.offsets.napi_skb);
     let skb = host.u64(at)?;
     host.put_u64(at, 0)?;
-    pull_header(s, host, skb)?;
-    hand_over(s, host, skb)?;
+    if pull_header(s, host, skb)? {
+        hand_over(s, host, skb)?;
+    } else {
+        release(s, host, skb, None)?;
+    }
     Ok(GRO_NORMAL)
 }
 
-/// Moves the Ethernet header of a packet in pages to where others have it. One that is too short for it stays as it is.
-fn pull_header<H: Host>(s: &Support, host: &mut H, skb: u64) -> Result<(), Stop> {
+/// Moves the Ethernet header of a packet in pages to where others have it. `false`: the packet is too short, or has no room for it.
+fn pull_header<H: Host>(s: &Support, host: &mut H, skb: u64) -> Result<bool, Stop> {
     let o = &s.offsets;
     let len = ETHERNET_HEADER;
     let parts = Parts::read(host, o, skb)?;
     let (fragments, nr) = read_fragments(host, s, &parts)?;
-    let first = fragments.first().filter(|first| nr != 0 && first.len >= len && parts.data_len == parts.len);
+    let is_whole = nr != 0 && parts.data_len == parts.len && parts.len >= len;
+    let first = fragments.first().filter(|first| is_whole && first.len >= len);
     let Some(first) = first.filter(|_| parts.tail.checked_add(len).is_some_and(|tail| tail <= parts.end)) else {
-        return Ok(());
+        return Ok(false);
     };
     let mut header = [0; ETHERNET_HEADER as usize];
     let page = s.page_address(first.page).ok_or(bad("fragment without a page", first.page))?;
@@ -459,7 +463,7 @@ fn pull_header<H: Host>(s: &Support, host: &mut H, skb: u64) -> Result<(), Stop>
     host.put_u32(fragment.wrapping_add(8), first.len - len)?;
     host.put_u32(fragment.wrapping_add(12), first.offset + len)?;
     host.write(skb.wrapping_add(o.skb_protocol), &header[12..])?;
-    Ok(())
+    Ok(true)
 }
 
 /// `netif_receive_skb(skb)`.

@@ -227,6 +227,24 @@ fn received(mac: u16, page: u64, offset: u32, len: u32) -> (Result<u64, Stop>, V
 }
 
 #[test]
+fn a_packet_in_pages_without_room_for_a_header_is_nobodys() {
+    for (len, piece) in [(5, 1000), (0, 0), (13, 13)] {
+        let (mut f, s) = domain(1);
+        let napi = DEVICE + 0x1400;
+        f.put_u64(napi + 56, DEVICE).expect("mapped");
+        let skb = call("napi_get_frags", &s, &mut f, &[napi]).expect("one");
+        let info = f.u64(skb + 200).expect("mapped") + u64::from(f.u32(skb + 192).expect("mapped"));
+        f.put_u8(info + 2, u8::from(piece != 0)).expect("mapped");
+        f.put_u64(info + 48, VMEMMAP + 5 * 64).expect("mapped");
+        f.put_u32(info + 56, piece).expect("mapped");
+        f.put_u32(skb + 112, len).expect("mapped");
+        f.put_u32(skb + 116, len).expect("mapped");
+        assert_eq!(call("napi_gro_frags", &s, &mut f, &[napi]), Ok(3), "{len}");
+        assert!(f.last.is_none() && f.pool.free().0 == 1, "{len}");
+    }
+}
+
+#[test]
 fn a_packet_in_pages_is_received_with_its_header() {
     let (mut f, s) = domain(1);
     let (napi, page) = (DEVICE + 0x1400, VMEMMAP + 5 * 64);
