@@ -77,16 +77,17 @@ fn begin(d: &Domain, request: &TwinAttach, loaded: &Loaded, attached: &Attached)
         return Err(Errno::EBUSY);
     }
     let has = |flag| request.flags & flag != 0;
-    // What fits into no buffer would wait for one for ever.
+    let pages = has(op::ATTACH_SG) && loaded.common.with_pool(|pool| pool.lent().1) >= MIN_PAGES;
+    // Without pages, what fits into no buffer would wait for one for ever.
     let room = match loaded.common.with_pool(|pool| pool.smallest()) {
-        0 => u32::MAX,
-        bytes => loaded.common.support.room(bytes),
+        bytes if bytes != 0 && !pages => loaded.common.support.room(bytes),
+        _ => u32::MAX,
     };
     let takes = Takes {
         max_frame: request.max_frame.min(room),
         checksum_v4: has(op::ATTACH_CHECKSUM_V4),
         checksum_v6: has(op::ATTACH_CHECKSUM_V6),
-        pages: has(op::ATTACH_SG) && loaded.common.with_pool(|pool| pool.lent().1) >= MIN_PAGES,
+        pages,
         segments_v4: has(op::ATTACH_GSO_TCPV4),
         segments_v6: has(op::ATTACH_GSO_TCPV6),
     };
