@@ -21,9 +21,9 @@ remember
 vif() { echo "'mac=00:16:3e:00:00:0$1,backend=$2'"; }
 config u1 "vif=[$(vif 3 net)]"
 config u2 "vif=[$(vif 4 net2)]"
-# bridge DOMAIN NUMBER DRIVER CARD UPLINK: bridges a card with the domain's own interface
+# bridged DOMAIN NUMBER DRIVER CARD UPLINK: bridges a card with the domain's own interface, which comes after it
 bridged() {
-	in_guest $1 90 "modprobe bridge; modprobe xen-netfront; modprobe $3; wait_for 20 test -e /sys/class/net/$5 && brctl addbr br$2 && brctl addif br$2 $4 && brctl addif br$2 $5 && ip link set $4 up && ip link set $5 up && ip link set br$2 up && ip addr add 10.9.0.2/24 dev br$2 && wait_for 20 ping -I br$2 -c 1 -W 1 10.9.0.1"
+	in_guest $1 90 "modprobe bridge; modprobe $3; wait_for 20 test -e /sys/class/net/$4 && modprobe xen-netfront && wait_for 20 test -e /sys/class/net/$5 && brctl addbr br$2 && brctl addif br$2 $4 && brctl addif br$2 $5 && ip link set $4 up && ip link set $5 up && ip link set br$2 up && ip addr add 10.9.0.2/24 dev br$2 && wait_for 20 ping -I br$2 -c 1 -W 1 10.9.0.1"
 }
 both_drive() {
 	if [ $apart ]; then

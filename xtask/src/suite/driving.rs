@@ -122,7 +122,7 @@ fn sends(bed: &Bed, name: &str, on: &Twinned) -> Result<String> {
 /// The driver domain dies, and twind: each time the twin is the way out again.
 fn comes_back(bed: &Bed) -> Result<String> {
     let peer = Peer::start("recovery-twin")?;
-    let on = Twinned { driver: "e1000e", unit: Some(IOMMU), qemu: Qemu::chosen(), is_short: true };
+    let on = Twinned { driver: "e1000e", unit: Some(IOMMU), qemu: Qemu::chosen(), memory_mib: 3072, is_short: true };
     let said = judge(bed, &with_twin(bed, "recovery-twin", "recovery-twin:e1000e:4", &on, &peer)?)?;
     whole(peer.counts())?;
     Ok(said)
