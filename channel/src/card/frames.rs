@@ -43,6 +43,7 @@ pub enum Sent {
 }
 
 /// Gives a packet to a card. Is it to be cut, then `progress` says where to go on after [`Sent::NoRoom`]; otherwise nothing was done then.
+#[inline]
 pub fn send<F: Copy, C: Card<F>>(
     card: &mut C,
     takes: &Takes,
@@ -83,6 +84,7 @@ pub fn spread<F: Copy>(frame: &View<'_, F>, frames: &impl Frames<F>, pages: &[F]
     }
 }
 
+#[inline]
 fn send_one<F: Copy, C: Card<F>>(card: &mut C, takes: &Takes, view: &View<'_, F>, frames: &impl Frames<F>) -> Sent {
     if view.is_empty() || view.len() > takes.max_frame {
         return Sent::Unfit;

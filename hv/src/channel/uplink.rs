@@ -89,6 +89,7 @@ impl Uplink {
     }
 
     /// The packet in the hand of `tx` goes out.
+    #[inline]
     fn send(&mut self, tx: &mut Tx, item: &mut Item, now: u64, budget: &mut Budget) -> Went {
         let (packet, journal) = (tx.packet.view(), &mut tx.queue);
         let hold = || journal.hold(item.token).is_ok();
@@ -166,6 +167,7 @@ struct Way<'a, H> {
 impl<H: FnMut() -> bool> frames::Card<Held> for Way<'_, H> {
     type Room = Slot;
 
+    #[inline]
     #[allow(clippy::cast_possible_truncation, reason = "headers are short")]
     fn reserve(&mut self, frame: &View<'_, Held>) -> Option<Slot> {
         if self.budget.is_spent() {
@@ -175,6 +177,7 @@ impl<H: FnMut() -> bool> frames::Card<Held> for Way<'_, H> {
         net::reserve(self.card, Need { len: frame.len(), header, may_have_pages: self.may_have_pages })
     }
 
+    #[inline]
     fn send(&mut self, slot: Slot, frame: &View<'_, Held>) {
         if !self.is_one && !(self.hold)() {
             return;
@@ -270,7 +273,7 @@ pub fn forget(sender: Handle) {
 }
 
 /// The packet in the hand of `tx` goes to the card at `port`. `false`: it waits there, or the card has it.
-#[cold]
+#[inline(never)]
 pub fn pass(batch: &mut Batch<'_>, tx: &mut Tx, port: PortId, mut item: Item) -> bool {
     let Some(place) = at_port(port) else { return true };
     let mut side = place.lock();

@@ -11,12 +11,12 @@ impl<const BYTES: usize> Image<BYTES> {
         Self([0; BYTES])
     }
 
-    /// Puts a member at `offset`. One that lies beyond is left out: no kernel has it there.
+    /// Puts a member at `offset`, or where the last one may be: no kernel has any behind.
     #[inline]
     pub fn put<const N: usize>(&mut self, offset: u64, value: [u8; N]) {
-        let at = usize::try_from(offset).unwrap_or(BYTES);
-        if let Some(to) = self.0.get_mut(at..).and_then(<[u8]>::first_chunk_mut::<N>) {
-            *to = value;
+        let at = usize::try_from(offset).unwrap_or(BYTES).min(BYTES - N);
+        if let Some(to) = self.0.get_mut(at..at + N) {
+            to.copy_from_slice(&value);
         }
     }
 

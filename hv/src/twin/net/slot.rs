@@ -50,11 +50,18 @@ impl Slot {
         pages.map(|page| Mfn::containing(MachAddr::new(page.machine)))
     }
 
+    /// What was copied here counts as written.
+    #[cold]
+    fn mark_dirty(&self) {
+        log_dirty::mark(self.frame);
+        self.pages().iter().take(self.nr_pages.into()).for_each(|page| log_dirty::mark(*page));
+    }
+
     /// Queues the packet that was copied here at `now` (ns). `cookie` comes back when the driver is done with it.
+    #[inline]
     pub fn send(mut self, cookie: u64, about: About, now: u64) {
         if log_dirty::any() {
-            log_dirty::mark(self.frame);
-            self.pages().iter().take(self.nr_pages.into()).for_each(|page| log_dirty::mark(*page));
+            self.mark_dirty();
         }
         let skb = core::mem::replace(&mut self.skb, NONE);
         let about = About { len: about.len.min(self.room), ..about };
@@ -73,6 +80,7 @@ impl Drop for Slot {
 }
 
 /// Room for a packet. `None`: there is none before `transmitted` was called again; or the card is gone.
+#[inline]
 pub fn reserve(card: Card, need: Need) -> Option<Slot> {
     if !queue(card).lock().reserve(card) {
         return None;
@@ -84,6 +92,7 @@ pub fn reserve(card: Card, need: Need) -> Option<Slot> {
     slot
 }
 
+#[inline]
 fn take(common: &Common, card: Card, need: Need) -> Option<Slot> {
     common.with_pool(|pool| {
         // The rest is for what is received.
