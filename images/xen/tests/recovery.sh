@@ -45,6 +45,25 @@ counts() { tandemd --list | tee /tmp/counts | grep -q 'destroyed 1, panicked 1, 
 check nothing-else-was-noticed eval 'counts || { grep "^net: dd" /tmp/counts; false; }'
 
 # An operator's own orders.
+check the-operator-parks-it eval 'twinctl park net && gone dd 60'
+check and-it-is-parked wait_for 10 eval 'twinctl status net | grep -q "looked after: parked: the operator wants it"'
+refused_order() { ! twinctl "$@" 2> /tmp/refused && grep -q "$words" /tmp/refused || { cat /tmp/refused; return 1; }; }
+words='no service lab'
+check an-order-for-nobody-is-refused refused_order restart lab
+ways=$(grep -c 'it is the way out' $daemon_log)
+check the-operator-lets-it-come twinctl unpark net
+check and-it-comes daemon_said $((ways + 1)) 'it is the way out'
+words='not parked: it is up'
+check and-once-more-is-refused refused_order unpark net
+recovers a-restart 'is to be restarted' twinctl restart net
+echo 'crash = 3' >> /etc/tandem/tandemd.toml
+words='stays as it was'
+check a-wrong-configuration-is-not-taken-up refused_order reload
+check and-the-old-one-stays moves u1
+supervised 'crashes = 20' 'back-off-ms = 50'
+served=$(grep -c ': served' $daemon_log)
+check a-right-one-is eval 'twinctl reload && daemon_said $((served + 1)) ": served" 20'
+check and-the-same-stream-goes-on moves u1
 in_guest u1 10 'killall tcptest'
 check tandemd-is-killed daemon_ends
 check destroyed-without-tandemd eval 'xl destroy dd && gone dd'
