@@ -109,7 +109,7 @@ impl<'a> Turn<'a> {
                 let Some(napi) = self.attached.napi(n) else { continue };
                 self.call((Job::Poll(n), &self.loaded.counts.polls), napi.poll, [napi.napi, napi.weight.into()])?;
             }
-            self.send_all(now)?;
+            send::send_all(self, now)?;
             let came = self.place.lines.lock().take();
             self.progress.lines |= came;
             let can_send = self.progress.may_send && self.progress.send_at_ns <= now;
@@ -120,8 +120,8 @@ impl<'a> Turn<'a> {
                 return Ok(Ended::More);
             }
         }
-        self.reclaim(now)?;
-        self.wake_senders();
+        send::reclaim(self, now)?;
+        send::wake_senders(self);
         let at = |is_wanted: bool, at: u64| if is_wanted { at } else { u64::MAX };
         let is_out = self.loaded.common.with_pool(|pool| pool.transmitting() != 0);
         let next = at(self.progress.may_send, self.progress.send_at_ns)
@@ -141,7 +141,7 @@ impl<'a> Turn<'a> {
     /// Goes on with the card's invocation that waited, and does what its end asks for.
     pub fn resume(&mut self, result: u64) -> Result<(), Stop> {
         self.go(Begin::Resume { result })?;
-        self.unlock()
+        send::unlock(self)
     }
 
     fn go(&mut self, begin: Begin) -> Result<(), Stop> {
@@ -208,7 +208,7 @@ impl<'a> Turn<'a> {
                 Ok(())
             }
             Job::Poll(n) => self.polled(n, value),
-            Job::Send(packet) => self.sent(packet, value.cast_signed()),
+            Job::Send(packet) => send::sent(self, packet, value.cast_signed()),
         }
     }
 

@@ -20,126 +20,124 @@ const MOST_NS: u64 = 2_000_000_000;
 /// What a transmit routine returns is below this if it has taken the packet, and negative if it has lost it.
 const NOT_TAKEN: i32 = 0x10;
 
-impl Turn<'_> {
-    /// Sends what waits, as far as it goes.
-    pub(super) fn send_all(&mut self, now: u64) -> Result<(), Stop> {
-        if !self.progress.may_send || self.progress.send_at_ns > now {
-            return Ok(());
-        }
-        for _ in 0..SEND_AT_ONCE {
-            let Some(packet) = self.place.queue.lock().next() else {
-                self.progress.may_send = false;
-                break;
-            };
-            if !self.may_send(now)? {
-                self.place.queue.lock().put_back(packet);
-                self.expire(now);
-                break;
-            }
-            self.send(packet)?;
-            if self.progress.send_at_ns > now {
-                break;
-            }
-        }
-        self.unlock()
+/// Sends what waits, as far as it goes.
+pub(super) fn send_all(turn: &mut Turn<'_>, now: u64) -> Result<(), Stop> {
+    if !turn.progress.may_send || turn.progress.send_at_ns > now {
+        return Ok(());
     }
-
-    /// Takes the transmit lock, if it is not held. `false`: somebody has it, or the queue is stopped.
-    fn may_send(&mut self, now: u64) -> Result<bool, Stop> {
-        let (support, queue) = (&self.loaded.common.support, self.attached.queue);
-        if self.progress.has_lock {
-            let is_open = support.is_open(&self.session.domain, queue);
-            let is_open = self.check(is_open)?;
-            if !is_open {
-                self.progress.send_at_ns = now.saturating_add(STOPPED_NS);
-            }
-            return Ok(is_open);
-        }
-        let begun = support.begin_transmit(&mut self.session.domain, queue);
-        let wait_ns = match self.check(begun)? {
-            Begun::Open => {
-                self.progress.has_lock = true;
-                return Ok(true);
-            }
-            Begun::Stopped => STOPPED_NS,
-            Begun::Busy => BUSY_NS,
+    for _ in 0..SEND_AT_ONCE {
+        let Some(packet) = turn.place.queue.lock().next() else {
+            turn.progress.may_send = false;
+            break;
         };
-        self.progress.send_at_ns = now.saturating_add(wait_ns);
-        Ok(false)
-    }
-
-    /// Gives the transmit lock back, if it is held.
-    pub(super) fn unlock(&mut self) -> Result<(), Stop> {
-        if !core::mem::take(&mut self.progress.has_lock) {
-            return Ok(());
+        if !may_send(turn, now)? {
+            turn.place.queue.lock().put_back(packet);
+            expire(turn, now);
+            break;
         }
-        let ended = self.loaded.common.support.end_transmit(&mut self.session.domain, self.attached.queue, true);
-        self.check(ended)
-    }
-
-    /// Hands a packet to the driver; the transmit lock is held.
-    fn send(&mut self, packet: Outgoing) -> Result<(), Stop> {
-        let Outgoing { skb, cookie, about, .. } = packet;
-        let device = self.attached.device;
-        let checksum = about.checksum.map(|sum| (sum.start, sum.offset));
-        let segmentation = about.segments.map(|s| (s.size, s.count, if s.is_v6 { GSO_TCP_V6 } else { GSO_TCP_V4 }));
-        let what = Packet { device, header: &[], fragments: &[], checksum, segmentation, queue: 0, cookie };
-        let bytes = (about.len, about.more);
-        let prepared = self.loaded.common.support.prepare_reserved(&mut self.session.domain, skb, bytes, &what);
-        if !self.check(prepared)? {
-            self.session.domain.sent(cookie);
-            return Ok(());
-        }
-        self.call((Job::Send(packet), &self.loaded.counts.packets), self.attached.start_xmit, [skb, device])
-    }
-
-    /// The transmit routine has returned `value`.
-    pub(super) fn sent(&mut self, packet: Outgoing, value: i32) -> Result<(), Stop> {
-        let is_refused = value >= NOT_TAKEN;
-        if is_refused && self.loaded.common.with_pool(|pool| pool.take_over(packet.skb, packet.cookie)) {
-            self.place.queue.lock().put_back(packet);
-            self.progress.send_at_ns = tsc::now_ns().saturating_add(STOPPED_NS);
-        }
-        Ok(())
-    }
-
-    /// What has waited for too long is lost.
-    fn expire(&mut self, now: u64) {
-        loop {
-            let Some(packet) = self.place.queue.lock().next_before(now.saturating_sub(MOST_NS)) else { break };
-            self.loaded.common.with_pool(|pool| pool.unreserve(packet.skb));
-            self.session.domain.sent(packet.cookie);
+        send(turn, packet)?;
+        if turn.progress.send_at_ns > now {
+            break;
         }
     }
+    unlock(turn)
+}
 
-    /// Now and then takes back what the domain's own kernel has freed: packets that it found to be sent, too.
-    pub(super) fn reclaim(&mut self, now: u64) -> Result<(), Stop> {
-        if now < self.progress.reclaim_at_ns {
-            return Ok(());
+/// Takes the transmit lock, if it is not held. `false`: somebody has it, or the queue is stopped.
+fn may_send(turn: &mut Turn<'_>, now: u64) -> Result<bool, Stop> {
+    let (support, queue) = (&turn.loaded.common.support, turn.attached.queue);
+    if turn.progress.has_lock {
+        let is_open = support.is_open(&turn.session.domain, queue);
+        let is_open = turn.check(is_open)?;
+        if !is_open {
+            turn.progress.send_at_ns = now.saturating_add(STOPPED_NS);
         }
-        self.progress.reclaim_at_ns = now.saturating_add(RECLAIM_NS);
-        let (common, domain) = (&self.loaded.common, &mut self.session.domain);
-        let mut cookies = [0; 64];
-        let mut count = 0;
-        let keep = |cookie| match cookies.get_mut(count) {
-            Some(to) => {
-                (*to, count) = (cookie, count + 1);
-                true
-            }
-            None => false,
-        };
-        let found = common.with_pool(|pool| pool.reclaim(domain, &common.support.offsets, keep));
-        cookies[..count].iter().for_each(|cookie| domain.sent(*cookie));
-        self.check(found.map_err(Reason::from)).map(|_| ())
+        return Ok(is_open);
     }
+    let begun = support.begin_transmit(&mut turn.session.domain, queue);
+    let wait_ns = match turn.check(begun)? {
+        Begun::Open => {
+            turn.progress.has_lock = true;
+            return Ok(true);
+        }
+        Begun::Stopped => STOPPED_NS,
+        Begun::Busy => BUSY_NS,
+    };
+    turn.progress.send_at_ns = now.saturating_add(wait_ns);
+    Ok(false)
+}
 
-    /// Who found no room hears if there is some.
-    pub(super) fn wake_senders(&mut self) {
-        let has_room = self.loaded.common.with_pool(|pool| pool.free().0 > pool.whole() / 4);
-        if has_room && self.place.queue.lock().take_starved() {
-            if let Some(hooks) = hooks() {
-                (hooks.transmitted)(self.attached.card, &[]);
-            }
+/// Gives the transmit lock back, if it is held.
+pub(super) fn unlock(turn: &mut Turn<'_>) -> Result<(), Stop> {
+    if !core::mem::take(&mut turn.progress.has_lock) {
+        return Ok(());
+    }
+    let ended = turn.loaded.common.support.end_transmit(&mut turn.session.domain, turn.attached.queue, true);
+    turn.check(ended)
+}
+
+/// Hands a packet to the driver; the transmit lock is held.
+fn send(turn: &mut Turn<'_>, packet: Outgoing) -> Result<(), Stop> {
+    let Outgoing { skb, cookie, about, .. } = packet;
+    let device = turn.attached.device;
+    let checksum = about.checksum.map(|sum| (sum.start, sum.offset));
+    let segmentation = about.segments.map(|s| (s.size, s.count, if s.is_v6 { GSO_TCP_V6 } else { GSO_TCP_V4 }));
+    let what = Packet { device, header: &[], fragments: &[], checksum, segmentation, queue: 0, cookie };
+    let bytes = (about.len, about.more);
+    let prepared = turn.loaded.common.support.prepare_reserved(&mut turn.session.domain, skb, bytes, &what);
+    if !turn.check(prepared)? {
+        turn.session.domain.sent(cookie);
+        return Ok(());
+    }
+    turn.call((Job::Send(packet), &turn.loaded.counts.packets), turn.attached.start_xmit, [skb, device])
+}
+
+/// The transmit routine has returned `value`.
+pub(super) fn sent(turn: &mut Turn<'_>, packet: Outgoing, value: i32) -> Result<(), Stop> {
+    let is_refused = value >= NOT_TAKEN;
+    if is_refused && turn.loaded.common.with_pool(|pool| pool.take_over(packet.skb, packet.cookie)) {
+        turn.place.queue.lock().put_back(packet);
+        turn.progress.send_at_ns = tsc::now_ns().saturating_add(STOPPED_NS);
+    }
+    Ok(())
+}
+
+/// What has waited for too long is lost.
+fn expire(turn: &mut Turn<'_>, now: u64) {
+    loop {
+        let Some(packet) = turn.place.queue.lock().next_before(now.saturating_sub(MOST_NS)) else { break };
+        turn.loaded.common.with_pool(|pool| pool.unreserve(packet.skb));
+        turn.session.domain.sent(packet.cookie);
+    }
+}
+
+/// Now and then takes back what the domain's own kernel has freed: packets that it found to be sent, too.
+pub(super) fn reclaim(turn: &mut Turn<'_>, now: u64) -> Result<(), Stop> {
+    if now < turn.progress.reclaim_at_ns {
+        return Ok(());
+    }
+    turn.progress.reclaim_at_ns = now.saturating_add(RECLAIM_NS);
+    let (common, domain) = (&turn.loaded.common, &mut turn.session.domain);
+    let mut cookies = [0; 64];
+    let mut count = 0;
+    let keep = |cookie| match cookies.get_mut(count) {
+        Some(to) => {
+            (*to, count) = (cookie, count + 1);
+            true
+        }
+        None => false,
+    };
+    let found = common.with_pool(|pool| pool.reclaim(domain, &common.support.offsets, keep));
+    cookies[..count].iter().for_each(|cookie| domain.sent(*cookie));
+    turn.check(found.map_err(Reason::from)).map(|_| ())
+}
+
+/// Who found no room hears if there is some.
+pub(super) fn wake_senders(turn: &mut Turn<'_>) {
+    let has_room = turn.loaded.common.with_pool(|pool| pool.free().0 > pool.whole() / 4);
+    if has_room && turn.place.queue.lock().take_starved() {
+        if let Some(hooks) = hooks() {
+            (hooks.transmitted)(turn.attached.card, &[]);
         }
     }
 }
