@@ -48,7 +48,7 @@ has_twin() { said "^$2 .*: twin-mirror, twin" $1 60 "twinctl status $2"; }
 # twin DOMAIN CARD VIF: gives the card to a twin; a daemon has all of a domain's
 twin() {
 	in_guest $1 60 "[ -e /dev/tandem ] || job_twin_module; [ -e /run/tandem/twind.sock ] || job_twind --interface $2 --vif $3"
-	in_guest $1 120 "wait_for 10 test -e /run/tandem/twind.sock; twinctl status $2 || twinctl load $2 --vif $3"
+	in_guest $1 120 "wait_for 10 test -e /run/tandem/twind.sock; twinctl status $2 | grep -q '^$2 ' || twinctl load $2 --vif $3"
 	wait_for 120 has_twin $1 $2 && return
 	in_guest $1 10 'cat /tmp/twind; dmesg | tail -n 4'
 	return 1
