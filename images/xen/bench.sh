@@ -45,7 +45,7 @@ switch | mirror)
 	# Nobody but twins has the CPU that comes beside the first.
 	drives "$(plug 2)" "bridge_switch $driver" 'maxvcpus=2'
 	if [ $server != switch ]; then
-		in_guest driver 60 "job_twin_module; job_twind --interface eth0 --mode $server" > /tmp/out 2>&1
+		in_guest driver 60 "job_twin_module; job_twind --interface eth0 --mode twin-$server" > /tmp/out 2>&1
 		attached() { in_guest driver 10 'tail -n 1 /tmp/twind' > /tmp/out 2>&1; grep -q '^twind: attached' /tmp/out; }
 		wait_for 120 attached || quit "the twin does not get the card"
 	fi
