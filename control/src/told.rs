@@ -3,6 +3,7 @@
 use crate::request::Mode;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use twin_abi::op::TwinStats;
 
 /// An answer: what there is afterwards, or why not.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -198,6 +199,22 @@ pub struct Counts {
     pub cycles: u64,
     /// Invocations that ended in an abort: 0 or 1.
     pub aborts: u64,
+}
+
+impl From<&TwinStats> for Counts {
+    fn from(stats: &TwinStats) -> Self {
+        Self {
+            calls: stats.calls,
+            handlers: stats.handlers,
+            polls: stats.polls,
+            packets: stats.packets,
+            upcalls: stats.upcalls,
+            lock_waits: stats.lock_waits,
+            turns: stats.turns,
+            cycles: stats.ticks,
+            aborts: stats.aborts,
+        }
+    }
 }
 
 /// Where a twin is.

@@ -79,7 +79,7 @@ fn ask_twind(service: &mut Service, store: &mut impl Store, switches: &mut impl 
     // Which of several it is, twind knows; what it did, the hypervisor.
     if let (Some(number), Some(way)) = (service.twin.as_ref().and_then(|twin| twin.number), service.way_out) {
         let is_it = |twin: &twin_abi::op::TwinStats| twin.twin == number && twin.domain == u32::from(way.domain);
-        service.counts = look::twins(switches)?.into_iter().find(is_it).map(|twin| look::counted(&twin));
+        service.counts = look::twins(switches)?.into_iter().find(is_it).map(|twin| (&twin).into());
     }
     Ok(())
 }

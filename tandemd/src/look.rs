@@ -67,22 +67,7 @@ fn one(
 fn counts(switches: &mut impl Switches, domain: u16) -> Result<Option<Counts>> {
     let own = twins(switches)?.into_iter().filter(|twin| twin.domain == u32::from(domain));
     let mut found: Vec<TwinStats> = own.collect();
-    Ok(found.pop().filter(|_| found.is_empty()).map(|twin| counted(&twin)))
-}
-
-/// What a twin has done.
-pub fn counted(stats: &TwinStats) -> Counts {
-    Counts {
-        calls: stats.calls,
-        handlers: stats.handlers,
-        polls: stats.polls,
-        packets: stats.packets,
-        upcalls: stats.upcalls,
-        lock_waits: stats.lock_waits,
-        turns: stats.turns,
-        cycles: stats.ticks,
-        aborts: stats.aborts,
-    }
+    Ok(found.pop().filter(|_| found.is_empty()).map(|twin| Counts::from(&twin)))
 }
 
 /// All twins.

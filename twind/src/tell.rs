@@ -1,26 +1,10 @@
 //! What is told of a twin: counts, functions that it had called, and why and where it was aborted.
 
-use control::told::{Aborted, Counts, Upcall};
+use control::told::{Aborted, Upcall};
 use std::time::{SystemTime, UNIX_EPOCH};
 use twin_abi::op::reason;
 use twin_rewrite::module::Module;
 use twind::device::Status;
-
-/// What it has done.
-pub fn counts(status: &Status) -> Counts {
-    let stats = &status.stats;
-    Counts {
-        calls: stats.calls,
-        handlers: stats.handlers,
-        polls: stats.polls,
-        packets: stats.packets,
-        upcalls: stats.upcalls,
-        lock_waits: stats.lock_waits,
-        turns: stats.turns,
-        cycles: stats.ticks,
-        aborts: stats.aborts,
-    }
-}
 
 /// Kernel functions that it had called, by name.
 pub fn upcalls(module: &Module, status: &Status) -> Vec<Upcall> {

@@ -3,9 +3,8 @@
 //! Each is on a thread of its own, which has the module's file. It waits for requests and for the module to say that something has
 //! changed; what there is it leaves where everybody may look.
 
-use crate::tell;
 use control::request::Mode;
-use control::told;
+use control::told::{self, Counts};
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use std::io::{Read, Write};
@@ -181,7 +180,7 @@ impl<D: Driver> Twin<D> {
             let told::Aborted { reason, at, detail, .. } = aborted;
             self.say(&format!("the twin was aborted at {at}: {reason} ({detail}); packets go by this domain's Linux"));
         }
-        self.told.counts = Some(tell::counts(status));
+        self.told.counts = Some(Counts::from(&status.stats));
         self.told.aborted = aborted;
         self.told.aborts += 1;
         // The module has the driver begin anew then.
@@ -238,7 +237,7 @@ impl<D: Driver> Twin<D> {
         told.number = self.is_loaded.then_some(status.stats.twin);
         (told.functions, told.lent) = (status.stats.functions, status.lent);
         if self.is_loaded {
-            told.counts = Some(tell::counts(status));
+            told.counts = Some(Counts::from(&status.stats));
             told.upcalls = self.driver.upcalls(status);
         }
         *self.shared.lock().unwrap_or_else(PoisonError::into_inner) = told.clone();
