@@ -21,6 +21,8 @@ const BY_OTHERS: Duration = Duration::from_secs(15);
 const LONGEST: Duration = Duration::from_secs(60);
 /// So long after its interface is there a recovery is taken for complete, if no packet comes.
 const QUIET: Duration = Duration::from_secs(60);
+/// Why it is parked.
+const BY_OPERATOR: &str = "the operator wants it";
 
 /// The domain of the driver domain's name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -154,6 +156,18 @@ impl Cause {
     }
 }
 
+/// An instance that goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Going {
+    domain: u16,
+    /// It reaches no memory any more.
+    is_quarantined: bool,
+    /// When the toolstack is asked to destroy it, and how often it was.
+    next: Duration,
+    tries: u32,
+    then: Then,
+}
+
 /// What comes when the old instance is gone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Then {
@@ -169,8 +183,8 @@ enum Phase {
     Up { domain: u16 },
     /// It was started, and its interface is not there yet. `half_built_since`: it has not run.
     Coming { domain: u16, until: Duration, half_built_since: Option<Duration> },
-    /// It goes. `next`: when the toolstack is asked to.
-    Going { domain: u16, next: Duration, tries: u32, then: Then },
+    /// It goes.
+    Going(Going),
     /// It is to be started then.
     Down { from: Duration },
     /// The toolstack starts it.
@@ -183,7 +197,10 @@ enum Phase {
 fn go_on(record: &Record) -> Phase {
     let then = if record.mode == Mode::Run { Then::Start(Duration::ZERO) } else { Then::Rest };
     match (record.going, then) {
-        (Some(domain), then) => Phase::Going { domain, next: Duration::ZERO, tries: 0, then },
+        // Whether an earlier daemon has come to it nobody knows; twice does no harm.
+        (Some(domain), then) => {
+            Phase::Going(Going { domain, is_quarantined: false, next: Duration::ZERO, tries: 0, then })
+        }
         (None, Then::Start(from)) => Phase::Down { from },
         (None, Then::Rest) => Phase::Resting,
     }
@@ -213,7 +230,7 @@ impl Machine {
         match (&self.phase, self.record.mode) {
             (Phase::Up { .. }, _) => "up",
             (Phase::Coming { .. } | Phase::Starting, _) => "starting",
-            (Phase::Going { .. } | Phase::Inherited, _) => "going",
+            (Phase::Going(_) | Phase::Inherited, _) => "going",
             (Phase::Down { .. }, _) => "waiting",
             (Phase::Resting, Mode::Parked) => "parked",
             (Phase::Resting, _) => "off",
@@ -223,7 +240,7 @@ impl Machine {
     /// Whether something is under way that should be looked at often.
     pub fn is_busy(&self) -> bool {
         match self.phase {
-            Phase::Inherited | Phase::Coming { .. } | Phase::Going { .. } | Phase::Starting => true,
+            Phase::Inherited | Phase::Coming { .. } | Phase::Going(_) | Phase::Starting => true,
             Phase::Down { .. } => self.waits_for.is_empty(),
             Phase::Up { .. } | Phase::Resting => false,
         }
@@ -243,12 +260,13 @@ impl Machine {
                 None
             }),
             Phase::Coming { domain, until, half_built_since } => self.wait_for(domain, until, half_built_since, look),
-            Phase::Going { domain, next, tries, then } => self.let_go(domain, next, tries, then, look),
+            Phase::Going(going) => self.let_go(going, look),
             Phase::Down { from } => self.start(from, look),
             Phase::Starting => self.started(look),
             Phase::Resting => {
-                let alive = look.domain.as_ref().filter(|d| d.end.is_none() && !d.is_dying);
-                if let (Some(domain), Mode::Off) = (alive, self.record.mode) {
+                // Also one that has ended since: it was wanted.
+                let there = look.domain.as_ref().filter(|d| !d.is_dying);
+                if let (Some(domain), Mode::Off) = (there, self.record.mode) {
                     self.say("it was started by somebody else");
                     self.record.mode = Mode::Run;
                     self.adopt(domain.id, look);
@@ -261,33 +279,28 @@ impl Machine {
     /// Does what the operator asks for; or says why not.
     pub fn command(&mut self, order: Order, look: &Look) -> Result<Option<Act>, String> {
         let rests = self.phase == Phase::Resting;
+        // One that nobody has noted yet, since it was there only when this look was taken, is meant too.
+        let there = look.domain.as_ref().map(|d| d.id);
         match (order, &mut self.phase) {
             (_, Phase::Inherited | Phase::Starting) => {
                 Err("the toolstack is at work; ask again when it is done".into())
             }
             (Order::Unpark, _) if !rests => Err(format!("it is not parked: it is {}", self.state())),
-            (Order::Park, Phase::Resting) => {
-                (self.record.mode, self.record.why) = (Mode::Parked, "the operator wants it".into());
+            (Order::Park, Phase::Going(going)) if there.is_none_or(|id| id == going.domain) => {
+                going.then = Then::Rest;
+                (self.record.mode, self.record.why) = (Mode::Parked, BY_OPERATOR.into());
+                self.record.under_way = None;
                 Ok(None)
             }
-            (Order::Park | Order::Restart, Phase::Up { domain } | Phase::Coming { domain, .. }) => {
-                let domain = Some(*domain);
-                Ok(self.fail(if order == Order::Park { Cause::Park } else { Cause::Restart }, domain, look))
-            }
-            (Order::Park, Phase::Going { then, .. }) => {
-                *then = Then::Rest;
-                (self.record.mode, self.record.why) = (Mode::Parked, "the operator wants it".into());
-                Ok(None)
-            }
-            (Order::Park, Phase::Down { .. }) => {
-                (self.record.mode, self.record.why) = (Mode::Parked, "the operator wants it".into());
-                self.phase = Phase::Resting;
-                Ok(None)
-            }
-            (Order::Restart | Order::Unpark, Phase::Going { then, .. }) => {
-                *then = Then::Start(look.now);
+            (Order::Restart, Phase::Going(going)) if there.is_none_or(|id| id == going.domain) => {
+                going.then = Then::Start(look.now);
                 self.wake();
                 Ok(None)
+            }
+            (Order::Park, _) => Ok(self.fail(Cause::Park, there, look)),
+            (Order::Restart, _) if there.is_some() => {
+                self.wake();
+                Ok(self.fail(Cause::Restart, there, look))
             }
             (Order::Restart | Order::Unpark, _) => {
                 self.wake();
@@ -437,8 +450,9 @@ impl Machine {
         };
         self.record.going = Some(domain.id);
         let next = if domain.is_dying { look.now + BY_OTHERS } else { look.now };
-        self.phase = Phase::Going { domain: domain.id, next, tries: 0, then };
-        (!domain.is_dying).then_some(Act::Quarantine(domain.id))
+        let is_quarantined = !domain.is_dying;
+        self.phase = Phase::Going(Going { domain: domain.id, is_quarantined, next, tries: 0, then });
+        is_quarantined.then_some(Act::Quarantine(domain.id))
     }
 
     /// Whether it is started again, and when.
@@ -449,9 +463,10 @@ impl Machine {
                 self.record.under_way = None;
                 return Then::Rest;
             }
-            Cause::Park => return self.park("the operator wants it".into()),
+            Cause::Park => return self.park(BY_OPERATOR.into()),
+            Cause::Restart => return Then::Start(now),
             _ if !self.settings.restart => return self.park("`restart = false`".into()),
-            Cause::Rebooted | Cause::Restart => return Then::Start(now),
+            Cause::Rebooted => return Then::Start(now),
             _ => {}
         }
         debug_assert!(cause.is_failure(), "the others were decided above");
@@ -483,33 +498,39 @@ impl Machine {
     }
 
     /// It goes.
-    fn let_go(&mut self, domain: u16, next: Duration, tries: u32, then: Then, look: &Look) -> Option<Act> {
+    fn let_go(&mut self, going: Going, look: &Look) -> Option<Act> {
         if look.errand == Errand::Runs {
             return None;
         }
+        let domain = going.domain;
         if look.domain.as_ref().is_none_or(|d| d.id != domain) {
             self.mark("destroyed", look.now);
-            self.rest_or_start(then);
+            self.rest_or_start(going.then);
             return None;
         }
         if let Errand::Done(result) = &look.errand {
             if let Err(why) = result {
                 self.say(format!("xl destroy: {why}"));
             }
-            self.phase = Phase::Going { domain, next: look.now + AGAIN, tries, then };
+            self.phase = Phase::Going(Going { next: look.now + AGAIN, ..going });
             return None;
         }
-        if tries >= TRIES {
+        if going.tries >= TRIES {
             self.say("it cannot be destroyed");
             let then = self.park(format!("domain {domain} cannot be destroyed"));
             self.rest_or_start(then);
             return None;
         }
-        (look.now >= next).then(|| {
-            self.mark("quarantined", look.now);
-            self.phase = Phase::Going { domain, next, tries: tries + 1, then };
-            Act::Destroy(domain)
-        })
+        if look.now < going.next {
+            return None;
+        }
+        if !going.is_quarantined {
+            self.phase = Phase::Going(Going { is_quarantined: true, ..going });
+            return Some(Act::Quarantine(domain));
+        }
+        self.mark("quarantined", look.now);
+        self.phase = Phase::Going(Going { tries: going.tries + 1, ..going });
+        Some(Act::Destroy(domain))
     }
 
     /// It is to be started, unless somebody has done that.

@@ -166,7 +166,14 @@ impl World {
                 let ours = self.domain.as_mut().filter(|d| d.id == id).expect("who is quarantined is there");
                 ours.is_paused = true;
             }
-            Act::Destroy(_) => start(self, DESTROY),
+            Act::Destroy(id) => {
+                let there = self.domain.as_ref().filter(|d| d.id == id);
+                assert!(
+                    there.is_none_or(|d| d.is_paused),
+                    "what the toolstack takes from it is seen by a domain that runs"
+                );
+                start(self, DESTROY);
+            }
             Act::Create => {
                 assert_eq!(self.machine.record.mode, Mode::Run, "one that should rest is started");
                 assert!(self.domain.is_none(), "there is one already");
@@ -234,6 +241,10 @@ impl World {
             self.take(act);
         }
         self.disk = self.machine.record.clone();
+        if let (Order::Park, Some(d)) = (order, &mut self.domain) {
+            // Whoever has started it: it is to go.
+            d.is_others = false;
+        }
         Ok(())
     }
 
@@ -370,6 +381,57 @@ fn parked_by_the_operator_it_is_gone_and_stays_so() {
 }
 
 #[test]
+fn one_that_was_just_created_when_the_operator_parks_it_goes_too() {
+    // An earlier daemon has asked for it; this one has not looked at what became of that.
+    let mut world = World::new();
+    world.run(TICK * 9);
+    world.pass();
+    world.kill();
+    world.run(TICK);
+    assert!(world.domain.is_some() && world.ask(Order::Park).is_ok());
+    world.run(Duration::from_secs(10));
+    assert_eq!((world.machine.state(), world.domain.is_none()), ("parked", true));
+}
+
+#[test]
+fn one_that_others_start_and_that_fails_at_once_was_wanted() {
+    let mut world = World::up();
+    world.end(reason::SHUTDOWN_POWEROFF, false);
+    world.run(Duration::from_secs(10));
+    assert_eq!(world.machine.state(), "off");
+    world.add_domain();
+    world.end(reason::SHUTDOWN_CRASH, false);
+    world.run(Duration::from_secs(10));
+    assert!(world.is_well(), "{} {:?}", world.machine.state(), world.domain);
+}
+
+#[test]
+fn the_next_daemon_stops_it_before_anything_is_taken_from_it() {
+    let mut world = World::up();
+    world.acts.clear();
+    world.domain.as_mut().unwrap().does = Does::Spins;
+    while world.machine.record.going.is_none() {
+        world.pass();
+        // Killed when it is written down that it has to go, and nothing was done to it.
+        world.step(Some(0));
+    }
+    assert_eq!(world.acts, []);
+    world.run(Duration::from_secs(10));
+    assert_eq!(world.acts, [Act::Quarantine(1), Act::Destroy(1), Act::Create]);
+    assert!(world.is_well());
+}
+
+#[test]
+fn without_restart_an_order_is_one_still() {
+    let mut world = World::with(Settings { restart: false, ..settings() });
+    world.run(Duration::from_secs(8));
+    world.ask(Order::Restart).unwrap();
+    world.run(Duration::from_secs(10));
+    assert!(world.is_well(), "{}", world.machine.state());
+    assert_eq!(world.domain.as_ref().unwrap().id, 2);
+}
+
+#[test]
 fn it_waits_for_a_device_that_is_gone() {
     let mut world = World::up();
     world.has_devices = false;
@@ -420,7 +482,6 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
 
 proptest! {
     #[test]
-    #[ignore = "fails now and then: who is parked right after the daemon was killed may stay"]
     fn whatever_happens_and_whenever_the_daemon_is_killed_all_is_well_in_the_end(events in events()) {
         let mut world = World::new();
         for event in &events {
@@ -453,12 +514,7 @@ proptest! {
             Mode::Run => prop_assert!(world.is_well(), "{} {:?} {:?}", world.machine.state(), world.domain, world.log),
             // One that somebody else has started while it was parked is let alone.
             Mode::Parked => prop_assert!(world.domain.as_ref().is_none_or(|d| d.is_others), "{:?}", world.domain),
-            // So is one that somebody else has started meanwhile and that was over before it was seen: its own xl clears it away.
-            Mode::Off => prop_assert!(
-                world.domain.as_ref().is_none_or(|d| d.is_others && d.end.is_some()),
-                "{:?}",
-                world.domain
-            ),
+            Mode::Off => prop_assert!(world.domain.is_none(), "{:?}", world.domain),
         }
         prop_assert_eq!(world.machine.record.going, None);
     }
