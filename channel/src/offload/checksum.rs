@@ -2,7 +2,7 @@
 
 use super::headers::Headers;
 use crate::grants::Frames;
-use crate::packet::{Checksum, View, HEADER_BYTES};
+use crate::packet::{Checksum, Fragment, View, HEADER_BYTES};
 
 /// A sum on its way, of any number of bytes.
 #[derive(Clone, Copy, Debug, Default)]
@@ -46,24 +46,47 @@ impl Sum {
     }
 }
 
+/// A sum of bytes that are taken eight at a time, in the order of this machine: 2^64 is 1 modulo 2^16 - 1, so carries go round, and the
+/// order comes right at the end.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Eights {
+    total: u64,
+    carries: u64,
+}
+
+impl Eights {
+    /// Adds eight bytes.
+    #[inline(always)]
+    pub fn add(&mut self, eight: u64) {
+        let (total, carry) = self.total.overflowing_add(eight);
+        self.total = total;
+        self.carries += u64::from(carry);
+    }
+
+    /// The sum as big-endian words, with the fewer than eight bytes that are left; a last single byte is the high half of one.
+    #[inline]
+    pub fn fold(mut self, rest: &[u8]) -> u16 {
+        let mut last = [0; 8];
+        if let Some(last) = last.get_mut(..rest.len()) {
+            last.copy_from_slice(rest);
+        }
+        self.add(u64::from_ne_bytes(last));
+        let (sum, carry) = self.total.overflowing_add(self.carries);
+        let total = sum + u64::from(carry);
+        let folded = Sum { words: (total & 0xffff_ffff) + (total >> 32), is_odd: false }.fold();
+        u16::from_be(folded)
+    }
+}
+
 /// The sum of bytes as big-endian words; a last single byte is the high half of one.
 #[inline]
 pub fn sum(bytes: &[u8]) -> u16 {
-    // Eight bytes at a time: 2^64 is 1 modulo 2^16 - 1, so carries go round, and the order of bytes comes right at the end.
-    let mut total = 0u64;
+    let mut total = Eights::default();
     let mut eights = bytes.chunks_exact(8);
     for eight in &mut eights {
-        let eight = eight.try_into().expect("chunks of 8");
-        let (sum, carry) = total.overflowing_add(u64::from_ne_bytes(eight));
-        total = sum + u64::from(carry);
+        total.add(u64::from_ne_bytes(eight.try_into().expect("chunks of 8")));
     }
-    let rest = eights.remainder();
-    let mut last = [0; 8];
-    last[..rest.len()].copy_from_slice(rest);
-    let (sum, carry) = total.overflowing_add(u64::from_ne_bytes(last));
-    let total = sum + u64::from(carry);
-    let folded = Sum { words: (total & 0xffff_ffff) + (total >> 32), is_odd: false }.fold();
-    u16::from_be(folded)
+    total.fold(eights.remainder())
 }
 
 /// The sum of the pseudo header of a packet with `len` bytes of TCP or UDP (header and payload).
@@ -73,6 +96,16 @@ pub fn pseudo_header(bytes: &[u8], headers: &Headers, len: u32) -> Option<u16> {
     sum.add_bytes(bytes.get(addresses)?);
     sum.words += u64::from(headers.protocol.number()) + u64::from(len);
     Some(sum.fold())
+}
+
+/// Is the TCP or UDP checksum of a packet right that lies in `whole`, and whose beginning is copied in `bytes`?
+pub fn is_right<F: Copy>(bytes: &[u8], headers: &Headers, whole: &Fragment<F>, frames: &impl Frames<F>) -> bool {
+    let Some(len) = u16::try_from(headers.l4).ok().and_then(|l4| whole.len.checked_sub(l4)) else { return false };
+    let Some(pseudo) = pseudo_header(bytes, headers, len.into()) else { return false };
+    let mut sum = Sum::default();
+    sum.add(pseudo);
+    sum.add_part(frames.sum(whole.frame, whole.offset + (whole.len - len), len), len.into());
+    sum.fold() == u16::MAX
 }
 
 /// The checksum that completes a packet whose [`Checksum`] is blank, and where it belongs. `None`: nothing is to be done.

@@ -57,24 +57,36 @@ impl<F: Copy> Merger<F> {
         self.nr = 0;
     }
 
-    /// Takes a packet whose checksum was found right: `header` is a copy of its beginning, and all of it lies in `whole`. `takes` says what
-    /// may be made of it. `false`: it is not in, because it is no such segment, or does not follow those that are.
+    /// Takes a packet: `header` is a copy of its beginning, and all of it lies in `whole`. `takes` says what may be made of it, and `is_right`,
+    /// asked last, whether its checksum is right. `false`: it is not in, because it is no such segment, or does not follow those that are.
     #[inline]
-    pub fn add(&mut self, header: &[u8], whole: Fragment<F>, takes: impl FnOnce(GsoKind) -> bool) -> bool {
+    pub fn add(
+        &mut self,
+        header: &[u8],
+        whole: Fragment<F>,
+        takes: impl FnOnce(GsoKind) -> bool,
+        is_right: impl FnOnce(&Headers) -> bool,
+    ) -> bool {
         if self.nr == 0 {
-            self.begin(header, whole, takes).is_some()
+            self.begin(header, whole, takes, is_right).is_some()
         } else {
-            self.follow(header, whole).is_some()
+            self.follow(header, whole, is_right).is_some()
         }
     }
 
-    fn begin(&mut self, header: &[u8], whole: Fragment<F>, takes: impl FnOnce(GsoKind) -> bool) -> Option<()> {
+    fn begin(
+        &mut self,
+        header: &[u8],
+        whole: Fragment<F>,
+        takes: impl FnOnce(GsoKind) -> bool,
+        is_right: impl FnOnce(&Headers) -> bool,
+    ) -> Option<()> {
         let headers = parse(header).filter(|headers| headers.protocol == L4::Tcp)?;
         let Headers { is_v6, l3, l4, payload, .. } = headers;
         let kind = if is_v6 { GsoKind::TcpV6 } else { GsoKind::TcpV4 };
         let is_plain = l4 - l3 == if is_v6 { 40 } else { 20 } && header.get(l4 + 13) == Some(&ACK);
         let bytes = body(header, &headers, whole)?;
-        if !is_plain || !takes(kind) {
+        if !is_plain || !takes(kind) || !is_right(&headers) {
             return None;
         }
         self.header.get_mut(..payload)?.copy_from_slice(header.get(..payload)?);
@@ -83,7 +95,7 @@ impl<F: Copy> Merger<F> {
         self.push(whole, bytes)
     }
 
-    fn follow(&mut self, header: &[u8], whole: Fragment<F>) -> Option<()> {
+    fn follow(&mut self, header: &[u8], whole: Fragment<F>, is_right: impl FnOnce(&Headers) -> bool) -> Option<()> {
         let Headers { is_v6, l3, l4, payload, .. } = self.headers;
         let (own, new) = (self.header.get(..payload)?, header.get(..payload)?);
         let same = |range: core::ops::Range<usize>| own.get(range.clone()) == new.get(range);
@@ -108,7 +120,7 @@ impl<F: Copy> Merger<F> {
         let bytes = body(header, &self.headers, whole)?;
         #[allow(clippy::cast_possible_truncation, reason = "headers are short")]
         let all = (payload - l3) as u32 + self.payload + u32::from(bytes);
-        if bytes > self.size || all > LONGEST {
+        if bytes > self.size || all > LONGEST || !is_right(&self.headers) {
             return None;
         }
         self.push(whole, bytes)?;

@@ -3,7 +3,7 @@
 use crate::domain::{self, grant, Domain};
 use crate::mem::phys_to_virt;
 use ::channel::grants::{Frames, Grants};
-use ::channel::offload::checksum::Sum;
+use ::channel::offload::checksum::Eights;
 use hv_core::evtchn::PageWords;
 use hv_core::grant::audit::Named;
 use x86::{Mfn, PAGE_SIZE};
@@ -87,14 +87,16 @@ impl Frames<Held> for Bytes {
     }
 
     fn sum(&self, frame: Held, offset: u16, len: u16) -> u16 {
-        let mut sum = Sum::default();
-        let mut part = [0; 128];
-        for at in (0..len).step_by(part.len()) {
-            let n = part.len().min(usize::from(len - at));
-            self.read(frame, offset.saturating_add(at), &mut part[..n]);
-            sum.add_bytes(&part[..n]);
+        let Some(from) = Self::place(frame, offset, len.into()) else { return 0 };
+        let mut sum = Eights::default();
+        for n in 0..usize::from(len / 8) {
+            // SAFETY: inside a frame of RAM that is held, as above; no alignment is asked for.
+            sum.add(unsafe { from.cast::<u64>().add(n).read_unaligned() });
         }
-        sum.fold()
+        let mut last = [0; 8];
+        let rest = &mut last[..usize::from(len % 8)];
+        self.read(frame, offset + len / 8 * 8, rest);
+        sum.fold(rest)
     }
 }
 

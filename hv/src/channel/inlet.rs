@@ -8,8 +8,10 @@ use crate::domain::{Domain, DomainRef};
 use crate::sync::FairGuard;
 use crate::twin::net::{Card, Piece, Received};
 use ::channel::card::arrival::Arrival;
+use ::channel::offload::checksum;
+use ::channel::offload::headers::Headers;
 use ::channel::offload::merge::Merger;
-use ::channel::packet::{Fragment, View};
+use ::channel::packet::{Checksum, Fragment, View};
 use ::channel::switch::{Forward, PortId, Table};
 use ::channel::vif::rx::Progress;
 use alloc::boxed::Box;
@@ -28,7 +30,7 @@ pub fn received(card: Card, frames: &[Received<'_>]) {
         let forward = view.as_ref().map(|view| table.forward(from, view.header));
         let is_passed = match (view, forward) {
             (Some(view), Some(Forward::To(port))) => {
-                let whole = frame.pieces.first().filter(|_| frame.is_verified && frame.pieces.len() == 1).map(held);
+                let whole = frame.pieces.first().filter(|_| frame.pieces.len() == 1).map(held);
                 to(&mut receiver, port, switch, &table, |receiver| receiver.give(&view, whole));
                 true
             }
@@ -70,14 +72,18 @@ impl Receiver {
         Some(Self { port, guest: rx.line.guest()?, side, merger: Merger::default() })
     }
 
-    /// A frame is his, if there is room now. Where a card has found the checksum right and `whole` says where all of it lies, it may be put
-    /// together with others.
+    /// A frame is his, if there is room now. If `whole` says where all of it lies, it may be put together with others. What the card has not
+    /// said about its checksum is found out then: the guest would have to.
     #[inline]
     fn give(&mut self, view: &View<'_, Held>, whole: Option<Fragment<Held>>) {
         let Some(rx) = self.side.as_deref_mut() else { return };
         let merger = &mut self.merger;
         let is_in = |merger: &mut Merger<Held>, rx: &Rx| {
-            whole.is_some_and(|whole| merger.add(view.header, whole, |kind| rx.queue.takes(kind)))
+            let Some(whole) = whole else { return false };
+            let is_right = |headers: &Headers| {
+                view.checksum == Checksum::Validated || checksum::is_right(view.header, headers, &whole, &Bytes)
+            };
+            merger.add(view.header, whole, |kind| rx.queue.takes(kind), is_right)
         };
         if is_in(merger, rx) {
             return;

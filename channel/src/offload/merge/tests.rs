@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::grants::Frames;
-use crate::offload::checksum::complete;
+use crate::offload::checksum::{complete, is_right};
 use crate::offload::segment::Cutter;
 use crate::oracle::frames::{slow_sum, Shape};
 use crate::oracle::memory::Memory;
@@ -108,11 +108,12 @@ fn through(memory: &Memory, frames: &[Vec<u8>]) -> (Vec<Vec<u8>>, usize) {
         memory.write(frame, 64, bytes);
         let whole = Fragment { frame, offset: 64, len: bytes.len() as u16 };
         let header = &bytes[..bytes.len().min(HEADER_BYTES)];
-        if merger.add(header, whole, |_| true) {
+        let is_right = |headers: &Headers| is_right(header, headers, &whole, memory);
+        if merger.add(header, whole, |_| true, is_right) {
             continue;
         }
         out.take(&mut merger);
-        if !merger.add(header, whole, |_| true) {
+        if !merger.add(header, whole, |_| true, is_right) {
             out.segments.push(bytes.clone());
             out.packets += 1;
         }
@@ -205,6 +206,20 @@ proptest! {
     }
 }
 
+/// What came with a wrong checksum goes on with it: the receiver has to see that.
+#[test]
+fn what_is_damaged_stays_so() {
+    for at in [14 + 20 + 20 + 5, 14 + 20 + 20 + 999, 14 + 20 + 16] {
+        for n in 0..4 {
+            let mut frames = of_sizes(Shape::tcp([2; 6], [4; 6], 0), &[1000; 4]);
+            frames[n][at] ^= 0x20;
+            let (out, packets) = through(&Memory::new(FRAMES as usize), &frames);
+            assert_eq!(out, frames);
+            assert_eq!(packets, if n % 3 == 0 { 2 } else { 3 });
+        }
+    }
+}
+
 #[test]
 fn only_what_is_taken_is_put_together() {
     let memory = Memory::new(4);
@@ -213,7 +228,7 @@ fn only_what_is_taken_is_put_together() {
     for (frame, bytes) in (1..).zip(&frames) {
         memory.write(frame, 0, bytes);
         let whole = Fragment { frame, offset: 0, len: bytes.len() as u16 };
-        assert!(!merger.add(&bytes[..100], whole, |kind| kind == GsoKind::TcpV6));
+        assert!(!merger.add(&bytes[..100], whole, |kind| kind == GsoKind::TcpV6, |_| true));
         assert!(merger.is_empty());
     }
 }
