@@ -182,11 +182,12 @@ struct Bound<'a> {
 }
 
 /// So many look-ups of addresses are remembered.
-const RECENT: usize = 8;
+const RECENT: usize = 32;
 
-/// Where a look-up of `domain` is remembered. Functions begin at multiples of 16.
+/// Where a look-up of `domain` is remembered. Functions begin at multiples of 16; those whose low bits are the same, and which meet in the
+/// call table, do not meet here.
 const fn recent_place(domain: u64) -> usize {
-    (domain >> 4) as usize % RECENT
+    (domain >> 4 ^ domain >> 10) as usize % RECENT
 }
 
 /// A loaded twin: one instance of it.
@@ -271,6 +272,18 @@ impl<'a> Invocation<'_, 'a> {
             }
             Err(stop) => Native::Stopped(stop),
         }
+    }
+
+    /// Where an indirect call of `domain` goes on as [`Self::gate`] would say, if that is a function of the twin: the way that most take.
+    /// Else [`Self::gate`] says how to go on.
+    #[inline]
+    pub fn enters(&mut self, domain: u64, embedder: &mut impl Embedder) -> Option<u32> {
+        let Some(Target::Function(offset)) = self.twin.resolve(domain) else { return None };
+        if embedder.charge() < 0 || embedder.is_out_of_time() {
+            return None;
+        }
+        self.twin.indirect += 1;
+        Some(offset)
     }
 
     /// How to go on after a call of import `number` that [`Self::native`] found [`Native::Stopped`].

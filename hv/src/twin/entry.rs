@@ -239,7 +239,15 @@ extern "C" fn gate(saved: &mut Saved) -> u64 {
     crate::cpu::requests::answer();
     #[allow(clippy::cast_possible_truncation, reason = "the stub loaded 32 bits")]
     let number = saved.number as u32;
-    let gate = match number.checked_sub(running.imports) {
+    let special = number.checked_sub(running.imports);
+    if special == Some(special::INDIRECT_CALL) {
+        if let Some(offset) = running.invocation.enters(saved.registers.r11, running.domain) {
+            saved.number = running.instance.saved(save::TWIN_RSP);
+            saved.registers = Registers::of_args(&saved.registers.args());
+            return enter_at(saved, running, offset);
+        }
+    }
+    let gate = match special {
         None => Gate::Import(number),
         Some(special::STLB_MISS) => Gate::StlbMiss,
         Some(special::INDIRECT_CALL) => Gate::IndirectCall,
@@ -253,11 +261,7 @@ extern "C" fn gate(saved: &mut Saved) -> u64 {
     saved.registers = answer.registers(&saved.registers);
     match answer {
         Answer::Return(_) | Answer::Resume => way::RETURN,
-        Answer::Enter(offset) => {
-            running.instance.set_saved(save::TARGET, running.instance.code_address(offset));
-            saved.enter = running.instance.stubs.enter();
-            way::ENTER
-        }
+        Answer::Enter(offset) => enter_at(saved, running, offset),
         Answer::Wait => {
             running.kept.stack = stack;
             saved.enter = (&raw mut running.kept) as u64;
@@ -268,6 +272,13 @@ extern "C" fn gate(saved: &mut Saved) -> u64 {
             way::ABORT
         }
     }
+}
+
+/// A gate goes on at a code offset.
+fn enter_at(saved: &mut Saved, running: &Running<'_, '_>, offset: u32) -> u64 {
+    running.instance.set_saved(save::TARGET, running.instance.code_address(offset));
+    saved.enter = running.instance.stubs.enter();
+    way::ENTER
 }
 
 /// An exception while a twin or one of its gates runs. `true` if `regs` say where to go on: at the same instruction, which now

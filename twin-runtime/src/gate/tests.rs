@@ -164,6 +164,40 @@ fn imports_are_bound_by_name_and_counted() {
     assert_eq!(reason(twin.gate(&call(Gate::Import(2)), &mut world, &support)), Some(Reason::Import(2)));
 }
 
+/// The short ways charge, count and refuse as the gate does, or leave it to the gate.
+#[test]
+fn short_ways_are_those_of_the_gate() {
+    let bytes = image(Mode::Mirror);
+    let mut twin = twin(&bytes);
+    let (mut world, support) = (World { budget: 10, ..World::default() }, Support::default());
+    let args = [1, 2, 3, 4, 5, 6];
+    let mut running = Invocation { twin: &mut twin };
+    assert_eq!(running.native(0, &args, &mut world, &support), Native::Returned(0));
+    assert_eq!((world.budget, running.enters(TEXT + 0x40, &mut world), world.budget), (9, Some(8), 8));
+    // Not served here, and not charged twice.
+    for number in [1, 2, u32::MAX] {
+        assert_eq!(running.native(number, &args, &mut world, &support), Native::NotAsked);
+    }
+    assert_eq!([PRINTK, TEXT + 0x41, 0].map(|domain| running.enters(domain, &mut world)), [None; 3]);
+    assert_eq!(world.budget, 8);
+    world.late = true;
+    assert_eq!(running.native(0, &args, &mut world, &support), Native::NotAsked);
+    assert_eq!(running.enters(TEXT + 0x40, &mut world), None);
+    (world.late, world.budget) = (false, 0);
+    assert_eq!(running.native(0, &args, &mut world, &support), Native::NotAsked);
+    assert_eq!(running.enters(TEXT + 0x40, &mut world), None);
+    assert_eq!(reason(running.gate(&call(Gate::Import(0)), &mut world, &support)), Some(Reason::Budget));
+    // What a routine leaves to the domain.
+    world.budget = 10;
+    let import = call(Gate::Import(0));
+    assert_eq!(running.stopped(0, Stop::Upcall, &import, &mut world), Answer::Return(99));
+    let bad = Reason::Lock(7);
+    assert_eq!(reason(running.stopped(0, Stop::Abort(bad), &import, &mut world)), Some(bad));
+    assert_eq!(world.upcalls, [(PRINTK - 64, args)]);
+    let counts: Vec<_> = twin.imports().map(|(_, _, c)| (c.native, c.upcall)).collect();
+    assert_eq!((counts, twin.indirect), (vec![(1, 1), (0, 0)], 1));
+}
+
 /// While an invocation waits for an upcall nothing else begins on its stack.
 #[test]
 fn an_invocation_waits_and_goes_on() {
