@@ -245,6 +245,13 @@ impl Host for DomainView<'_> {
     fn receive(&mut self, frame: &Frame<'_>) -> Result<bool, Fault> {
         self.with_card(false, |card, view| card.receive(frame, view.common, view))
     }
+    #[cold]
+    fn relieve(&mut self) -> Result<bool, Fault> {
+        self.with_card(false, |card, view| {
+            let has_some = card.keeps();
+            card.pass_on(view.common, view).map(|()| has_some)
+        })
+    }
     fn transmitted(&mut self, _skb: u64, cookie: u64) {
         self.sent(cookie);
     }

@@ -51,6 +51,13 @@ pub trait Host: Memory {
     /// # Errors
     /// If buffers that it kept are not there any more.
     fn receive(&mut self, frame: &Frame<'_>) -> Result<bool, Fault>;
+    /// A buffer is wanted, and the pool is empty. Gives back those of packets that were received and are kept; `true`: there were some.
+    ///
+    /// # Errors
+    /// As for [`Self::receive`].
+    fn relieve(&mut self) -> Result<bool, Fault> {
+        Ok(false)
+    }
     /// The driver is done with a packet that was prepared by [`Support::prepare`].
     fn transmitted(&mut self, skb: u64, cookie: u64);
     /// The domain has to free something of its own, later.

@@ -178,9 +178,19 @@ fn none_left<H: Host>(host: &H) -> Done {
 pub fn allocate<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Done {
     let info = s.offsets.info_size.next_multiple_of(64);
     let need = (args[1] & 0xffff_ffff) + HEADROOM + info;
-    let Some((skb, lent)) = host.with_pool(|pool| pool.take(need, Use::Driver)) else { return none_left(host) };
+    let Some((skb, lent)) = take(host, |pool| pool.take(need, Use::Driver))? else { return none_left(host) };
     set_up(host, &s.offsets, skb, lent.head, u64::from(lent.size), HEADROOM, args[0])?;
     Ok(skb)
+}
+
+/// Takes something out of the pool, if need be after the host has given back what it keeps.
+#[inline]
+fn take<H: Host, T>(host: &mut H, take: impl Fn(&mut Pool) -> Option<T>) -> Result<Option<T>, Fault> {
+    let taken = host.with_pool(&take);
+    if taken.is_none() && host.relieve()? {
+        return Ok(host.with_pool(&take));
+    }
+    Ok(taken)
 }
 
 /// `__napi_alloc_skb(napi, len, flags)`.
@@ -199,7 +209,7 @@ pub fn build<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Done {
     if size < s.offsets.info_size.next_multiple_of(64) {
         return Err(bad("buffer too small for the shared info", size));
     }
-    let Some(skb) = host.with_pool(Pool::take_bare) else { return none_left(host) };
+    let Some(skb) = take(host, Pool::take_bare)? else { return none_left(host) };
     set_up(host, &s.offsets, skb, data, size, 0, 0)?;
     host.put_u8(skb.wrapping_add(s.offsets.skb_cloned), HEAD_FRAG)?;
     Ok(skb)
@@ -207,7 +217,7 @@ pub fn build<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Done {
 
 /// `__netdev_alloc_frag_align(size, mask)`. Every buffer is aligned to its page or half of it.
 pub fn allocate_fragment<H: Host>(_: &Support, host: &mut H, args: &[u64; 6]) -> Done {
-    match host.with_pool(|pool| pool.take_fragment(args[0] & 0xffff_ffff)) {
+    match take(host, |pool| pool.take_fragment(args[0] & 0xffff_ffff))? {
         Some(data) => Ok(data),
         None => none_left(host),
     }

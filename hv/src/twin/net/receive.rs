@@ -58,6 +58,11 @@ impl OnCard<'_> {
         Ok(false)
     }
 
+    /// Are there packets that are kept?
+    pub fn keeps(&self) -> bool {
+        !self.passing.inbox.kept().is_empty()
+    }
+
     /// Passes on what was kept.
     pub fn pass_on(&mut self, common: &Common, memory: &impl Memory) -> Result<(), Fault> {
         let inbox = &mut self.passing.inbox;
