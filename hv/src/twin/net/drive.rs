@@ -2,7 +2,7 @@
 
 use super::card::end;
 use super::lines;
-use super::place::{wanted, with_card, Drive, Place, Waits, NR_ATTACHED};
+use super::place::{wanted, with_card, Awaits, Drive, Place, Waits, NR_ATTACHED};
 use super::turn::{Ended, Stop, Turn, BUSY_NS};
 use crate::arch::tsc;
 use crate::cpu::percpu::{pending, this_cpu};
@@ -80,6 +80,23 @@ fn run_card(number: usize, place: &Place, mut interruptible: Interruptible<'_>) 
     }
 }
 
+/// Disables the twin, because what it waits for does not come.
+fn give_up(loaded: &Loaded, waits: &Waits, number: usize, owner: u16) {
+    match waits.awaits {
+        Awaits::Lock(lock) => {
+            loaded.disable(Ending::nowhere(reason::LOCK, lock));
+            guest_warn!("d{owner}: twin {number} is disabled: the lock at {lock:#x} stays taken");
+        }
+        Awaits::Function(function) => {
+            let slot = loaded.instances[waits.instance].slot.try_lock();
+            let is_unheard = slot.is_some_and(|slot| slot.waiting.as_ref().is_some_and(|w| w.to_fetch.is_some()));
+            let what = if is_unheard { "is not called" } else { "does not return" };
+            loaded.disable(Ending::nowhere(reason::UPCALL, function));
+            guest_warn!("d{owner}: twin {number} is disabled: the function at {function:#x} {what}");
+        }
+    }
+}
+
 /// The card is looked at again at `ns`.
 fn look_at(place: &Place, ns: u64) {
     place.due_ns.store(ns, Ordering::Relaxed);
@@ -105,13 +122,10 @@ fn turn(
     let instance = match &progress.waits {
         None => loaded.free_instance().map(|(instance, _)| instance),
         Some(waits) if is_over => {
-            loaded.disable(
-                waits.lock.map_or(Ending::nowhere(reason::UPCALL, 0), |lock| Ending::nowhere(reason::LOCK, lock)),
-            );
-            guest_warn!("d{}: twin {number} is disabled: what it waits for does not come", attached.owner);
+            give_up(loaded, waits, number, attached.owner);
             return Ended::Disabled;
         }
-        Some(Waits { lock: Some(_), instance, .. }) => Some(*instance),
+        Some(Waits { awaits: Awaits::Lock(_), instance, .. }) => Some(*instance),
         Some(waits) => return Ended::Until(waits.until_ns),
     };
     let has_work = progress.waits.is_some() || progress.lines | progress.polls != 0 || progress.reclaim_at_ns <= now;
@@ -134,7 +148,7 @@ fn turn(
     match ended {
         Ok(ended) => ended,
         Err(Stop::Waits) => {
-            let lock = progress.waits.as_ref().and_then(|waits| waits.lock);
+            let lock = progress.waits.as_ref().and_then(Waits::lock);
             if lock.is_none() {
                 attached.notify();
             }

@@ -34,12 +34,21 @@ pub enum Job {
     Send(Outgoing),
 }
 
+/// What an invocation waits for.
+#[derive(Clone, Copy)]
+pub enum Awaits {
+    /// For the lock at this address, which is tried again from here.
+    Lock(u64),
+    /// For the domain's function at this address to return.
+    Function(u64),
+}
+
 /// An invocation that waits.
 pub struct Waits {
     /// In this instance.
     pub instance: usize,
-    /// For a lock, which is tried again from here; else for a function of the domain.
-    pub lock: Option<u64>,
+    /// For this.
+    pub awaits: Awaits,
     /// Until when, in ns.
     pub until_ns: u64,
     /// How often it gets more time.
@@ -52,9 +61,17 @@ const GRACE_NS: u64 = 100_000_000;
 const GRACES: u32 = 3;
 
 impl Waits {
-    /// From `now` (ns) on an invocation waits, in this instance, for a lock or for a function.
-    pub fn new(instance: usize, lock: Option<u64>, now: u64) -> Self {
-        Self { instance, lock, until_ns: now.saturating_add(UPCALL_LIMIT_NS), graces: GRACES }
+    /// From `now` (ns) on an invocation waits, in this instance.
+    pub fn new(instance: usize, awaits: Awaits, now: u64) -> Self {
+        Self { instance, awaits, until_ns: now.saturating_add(UPCALL_LIMIT_NS), graces: GRACES }
+    }
+
+    /// The lock that it waits for, if that is it.
+    pub fn lock(&self) -> Option<u64> {
+        match self.awaits {
+            Awaits::Lock(lock) => Some(lock),
+            Awaits::Function(_) => None,
+        }
     }
 
     /// Is its time over at `now` (ns)?

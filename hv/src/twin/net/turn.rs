@@ -4,7 +4,7 @@ mod send;
 
 use super::attached::Attached;
 use super::lines;
-use super::place::{Drive, Job, Place, Progress, Waits};
+use super::place::{Awaits, Drive, Job, Place, Progress, Waits};
 use super::receive::OnCard;
 use crate::arch::tsc;
 use crate::cpu::Interruptible;
@@ -173,15 +173,17 @@ impl<'a> Turn<'a> {
     }
 
     fn note_wait(&mut self, to_call: run::ToCall) {
-        let lock = to_call.is_lock.then_some(to_call.args[0]);
         let counts = &self.loaded.counts;
-        match lock {
-            Some(_) => counts.lock_waits.add(),
-            None => _ = counts.upcalls.fetch_add(1, Ordering::Relaxed),
-        }
-        self.progress.waits = Some(Waits::new(self.instance, lock, tsc::now_ns()));
+        let awaits = if to_call.is_lock {
+            counts.lock_waits.add();
+            Awaits::Lock(to_call.args[0])
+        } else {
+            counts.upcalls.fetch_add(1, Ordering::Relaxed);
+            Awaits::Function(to_call.function)
+        };
+        self.progress.waits = Some(Waits::new(self.instance, awaits, tsc::now_ns()));
         if let Some(waiting) = &mut self.slot.waiting {
-            waiting.to_fetch = lock.is_none().then_some(to_call);
+            waiting.to_fetch = (!to_call.is_lock).then_some(to_call);
         }
     }
 
@@ -225,7 +227,7 @@ impl<'a> Turn<'a> {
 
     /// Tries to take the lock for which an invocation waits.
     fn take_lock(&mut self, waits: &Waits) -> Result<bool, Stop> {
-        let Some(address) = waits.lock else { return Ok(false) };
+        let Some(address) = waits.lock() else { return Ok(false) };
         let args = [address, 0, 0, 0, 0, 0];
         match lock::try_lock(&self.loaded.common.support, &mut self.session.domain, &args) {
             Ok(taken) => Ok(taken != 0),

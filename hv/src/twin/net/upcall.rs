@@ -34,7 +34,7 @@ pub fn resume(loaded: &Loaded, call: &mut TwinCall, interruptible: Interruptible
     let Some(waits) = progress.waits.take_if(|waits| waits.instance == instance) else { return Ok(false) };
     let slot = loaded.instances[instance].slot.lock();
     let is_fetched = slot.waiting.as_ref().is_some_and(|waiting| waiting.to_fetch.is_none());
-    if waits.lock.is_some() || !is_fetched {
+    if waits.lock().is_some() || !is_fetched {
         progress.waits = Some(waits);
         return Err(Errno::EBUSY);
     }
