@@ -96,6 +96,17 @@ void ends(void)
 	interrupt("a BUG in the poll");
 	is_disabled(1, BUG, "a BUG in the poll");
 
+	/* With a lock of the driver's, which the domain gets back. */
+	volatile u32 *lock = (u32 *)pages[9];
+	begin("_raw_spin_lock");
+	*lock = 0;
+	card->argument = (u64)lock;
+	card->xmit_call = 1;
+	card->xmit_bug = 1;
+	send_out(60, 1);
+	is_disabled(1, BUG, "a BUG with a lock");
+	check(*lock == 0, "the lock of a twin that was aborted is %#x", *lock);
+
 	/* An upcall that is answered late: the machine itself may have stood still. */
 	begin("domains_own");
 	card->xmit_call = 1;
@@ -131,7 +142,6 @@ void ends(void)
 	check(*(u32 *)word((u64)card->queue, QUEUE_LOCK) == 0, "the transmit lock stays taken");
 
 	/* A lock of the driver's that somebody holds for a while. */
-	volatile u32 *lock = (u32 *)pages[9];
 	begin("_raw_spin_lock");
 	*lock = 1;
 	card->argument = (u64)lock;

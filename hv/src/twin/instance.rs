@@ -9,7 +9,7 @@ use crate::twin::frames::Frames;
 use crate::twin::run::ToCall;
 use crate::twin::space::{unsafe_area, Mirror, DATA};
 use alloc::vec::Vec;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU64, Ordering};
 use twin_abi::layout::{
     ctx, CALL_TABLE_OFFSET, CODE_OFFSET, CONST_OFFSET, CTX_OFFSET, IMPORT_OFFSET, MAX_CODE, STACK_GUARD, STACK_SIZE,
 };
@@ -18,6 +18,8 @@ use twin_runtime::instance::{Areas, Config};
 use twin_runtime::stubs::{save, special, Stubs};
 use x86::{PteFlags, PAGE_SIZE};
 
+/// Locks that an invocation takes at a time and that are released if it is aborted.
+const MAX_HELD: usize = 4;
 /// Twins at a time.
 pub const MAX_TWINS: usize = 32;
 /// From one instance to the next.
@@ -48,6 +50,8 @@ pub struct Instance {
     pub stubs: Stubs,
     context: Frames,
     save: Frames,
+    /// Locks of the domain's that its invocation has taken; 0: none.
+    held: [AtomicU64; MAX_HELD],
     /// What else is mapped only for it.
     _others: Vec<Frames>,
     /// Its gates. Who runs it holds this: one invocation at a time.
@@ -143,6 +147,7 @@ impl Instance {
             stubs,
             context,
             save,
+            held: [const { AtomicU64::new(0) }; MAX_HELD],
             _others: others,
             slot: Mutex::new(Slot { twin, waiting: None }),
         })
@@ -156,6 +161,25 @@ impl Instance {
     /// Writes a word of the context page.
     pub fn set_context(&self, offset: u32, value: u64) {
         self.context.word(u64::from(offset) / 8).store(value, Ordering::Relaxed);
+    }
+
+    /// Its invocation has taken `lock`. A driver holds one or two at a time; more are not kept.
+    pub fn hold(&self, lock: u64) {
+        if let Some(free) = self.held.iter().find(|held| held.load(Ordering::Relaxed) == 0) {
+            free.store(lock, Ordering::Relaxed);
+        }
+    }
+
+    /// It has released `lock`.
+    pub fn let_go(&self, lock: u64) {
+        if let Some(own) = self.held.iter().find(|held| held.load(Ordering::Relaxed) == lock) {
+            own.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// The locks that it has taken, which are its no more.
+    pub fn take_held(&self) -> impl Iterator<Item = u64> + '_ {
+        self.held.iter().map(|held| held.swap(0, Ordering::Relaxed)).filter(|lock| *lock != 0)
     }
 
     /// Takes a step from the budget; what is left.

@@ -81,7 +81,10 @@ impl<'a> Session<'a> {
         let Running { abort, kept, .. } = running;
         let steps = budget.saturating_sub(self.domain.budget().max(0)).cast_unsigned();
         let how = match (abort, self.domain.to_call.take()) {
-            (Some(abort), _) => How::Aborted(abort),
+            (Some(abort), _) => {
+                self.domain.release_locks();
+                How::Aborted(abort)
+            }
             (None, Some(to_call)) => {
                 *waiting = Some(Waiting { kept, budget, since_ns: tsc::now_ns(), to_fetch: None });
                 How::Waits(to_call)

@@ -16,7 +16,7 @@ use twin_abi::op::{note, MASK_BITS};
 use twin_runtime::gate::{Embedder, Upcall};
 use twin_runtime::linux::pool::Pool;
 use twin_runtime::linux::skb::Frame;
-use twin_runtime::linux::{Foreign, Host, Routine};
+use twin_runtime::linux::{lock, Foreign, Host, Routine, Stop};
 use twin_runtime::memory::Fault;
 use twin_runtime::stlb::Mapper;
 use twin_runtime::{Memory, Reason};
@@ -105,6 +105,18 @@ impl<'a> DomainView<'a> {
     pub fn finish(&mut self) {
         if let Some(mut card) = self.card.take() {
             card.finish(self.common, self);
+        }
+    }
+
+    /// Its invocation is aborted: the domain gets the locks back that it has taken. What they protect is the driver's to put in order, which
+    /// begins anew; with the locks taken it could not even do that.
+    pub fn release_locks(&mut self) {
+        let instance = self.instance;
+        for lock in instance.take_held() {
+            // If it is not there, or not taken, the domain has no use for it.
+            if let Err(Stop::Upcall) = lock::release(&self.common.support, self, lock) {
+                self.common.note_foreign(Foreign::Lock(lock));
+            }
         }
     }
 
@@ -269,6 +281,12 @@ impl Host for DomainView<'_> {
         requests::answer();
         core::hint::spin_loop();
         tries < if self.may_wait() { SHORT_LOCK_TRIES } else { LOCK_TRIES }
+    }
+    fn has_taken(&mut self, lock: u64) {
+        self.instance.hold(lock);
+    }
+    fn has_released(&mut self, lock: u64) {
+        self.instance.let_go(lock);
     }
     fn may_wait(&self) -> bool {
         self.card.is_some()

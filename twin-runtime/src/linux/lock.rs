@@ -60,23 +60,45 @@ pub fn lock<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Done {
 
 /// `_raw_spin_trylock(lock)`.
 pub fn try_lock<H: Host>(_: &Support, host: &mut H, args: &[u64; 6]) -> Done {
-    Ok(u64::from(host.exchange_u32(args[0], 0, LOCKED)? == 0))
+    let is_taken = take(host, args[0])?;
+    if is_taken {
+        host.has_taken(args[0]);
+    }
+    Ok(u64::from(is_taken))
 }
 
 /// `_raw_spin_unlock*(lock)`.
 pub fn unlock<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Done {
+    release(s, host, args[0])?;
+    host.has_released(args[0]);
+    Ok(0)
+}
+
+/// Tries once to take a lock.
+///
+/// # Errors
+/// If it is not there.
+pub fn take<H: Host>(host: &mut H, lock: u64) -> Result<bool, Fault> {
+    Ok(host.exchange_u32(lock, 0, LOCKED)? == 0)
+}
+
+/// Releases a lock that is taken.
+///
+/// # Errors
+/// If it is not there or not taken; an upcall, if only the domain can release it and the invocation cannot wait.
+pub fn release<H: Host>(s: &Support, host: &mut H, lock: u64) -> Result<(), Stop> {
     let release = |word: u32| (word & LOCKED_BYTE == LOCKED).then_some(word & !LOCKED_BYTE);
-    match host.update_u32(args[0], release)? {
-        (_, true) => Ok(0),
-        (word, false) if word & LOCKED_BYTE == 0 => Err(bad("unlock of a lock that is not taken", args[0])),
-        (word, false) if word & LOCKED_BYTE == SLOW && s.kernel.sleepers.strike_out(host, args[0])? => {
-            host.update_u32(args[0], |word| Some(word & !LOCKED_BYTE))?;
+    match host.update_u32(lock, release)? {
+        (_, true) => Ok(()),
+        (word, false) if word & LOCKED_BYTE == 0 => Err(bad("unlock of a lock that is not taken", lock)),
+        (word, false) if word & LOCKED_BYTE == SLOW && s.kernel.sleepers.strike_out(host, lock)? => {
+            host.update_u32(lock, |word| Some(word & !LOCKED_BYTE))?;
             host.wake_sleepers();
-            Ok(0)
+            Ok(())
         }
         _ if host.may_wait() => {
-            host.free_in_domain(Foreign::Lock(args[0]));
-            Ok(0)
+            host.free_in_domain(Foreign::Lock(lock));
+            Ok(())
         }
         _ => Err(Stop::Upcall),
     }

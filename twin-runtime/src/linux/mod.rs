@@ -68,6 +68,10 @@ pub trait Host: Memory {
     fn queue_event(&mut self, queue: u64);
     /// A lock is taken by someone else. `tries` counts from 1. Whether to try again.
     fn lock_is_busy(&mut self, lock: u64, tries: u32) -> bool;
+    /// The driver has taken a lock of the domain's: if it ends before it releases that, the host does ([`lock::release`]).
+    fn has_taken(&mut self, _lock: u64) {}
+    /// It has released one.
+    fn has_released(&mut self, _lock: u64) {}
     /// Can the invocation wait for a lock, and the domain release one when it comes to it? Then a lock that stays taken is an upcall,
     /// and one for which a processor sleeps that is put down nowhere is [`Foreign::Lock`].
     fn may_wait(&self) -> bool {

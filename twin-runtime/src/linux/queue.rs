@@ -161,8 +161,7 @@ impl Support {
     /// # Errors
     /// If the queue is not there.
     pub fn begin_transmit<H: Host>(&self, host: &mut H, queue: u64) -> Result<Begun, Reason> {
-        let lock = [queue.wrapping_add(self.offsets.queue_lock), 0, 0, 0, 0, 0];
-        if lock::try_lock(self, host, &lock).map_err(reason)? == 0 {
+        if !lock::take(host, queue.wrapping_add(self.offsets.queue_lock))? {
             return Ok(Begun::Busy);
         }
         host.put_u32(queue.wrapping_add(self.offsets.queue_lock_owner), OWNER)?;
@@ -195,9 +194,7 @@ impl Support {
             }
         }
         host.put_u32(queue.wrapping_add(self.offsets.queue_lock_owner), u32::MAX)?;
-        let lock = [queue.wrapping_add(self.offsets.queue_lock), 0, 0, 0, 0, 0];
-        lock::unlock(self, host, &lock).map_err(reason)?;
-        Ok(())
+        lock::release(self, host, queue.wrapping_add(self.offsets.queue_lock)).map_err(reason)
     }
 }
 

@@ -191,9 +191,14 @@ pub fn end(loaded: &Loaded, drive: Option<Box<Drive>>, is_disabled: bool) {
     let number = attached.card.place();
     let place = &PLACES[number];
     if let Some(waits) = &progress.waits {
+        let instance = waits.instance;
         let mut slot = loaded.instances[waits.instance].slot.lock();
         slot.waiting = None;
         drop(slot.twin.resume());
+        drop(slot);
+        if let Some(mut session) = Session::enter(loaded, instance, None) {
+            session.domain.release_locks();
+        }
     }
     let job = progress.job.take();
     if let Some(mut session) = Session::enter(loaded, 0, None) {
