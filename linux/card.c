@@ -14,6 +14,8 @@
 #define MAX_PORTS (1U << 17)
 /* Of half a millisecond or more. */
 #define DETACH_TRIES 4000
+/* Of half a millisecond or more: after so many of them a poll that is on no list runs nowhere. */
+#define LOST_LOOKS 40
 /* A packet of a guest is as long as this at most, and is cut into so many segments at most. */
 #define LONGEST 65536
 #define MOST_SEGMENTS 256
@@ -265,6 +267,31 @@ void tandem_detach(struct twin *twin)
 	tandem_tell(twin);
 }
 
+/* Is it to run, and on nobody's list? That of one that is running, too; but not for long. */
+static bool is_lost(const struct napi_struct *napi)
+{
+	return test_bit(NAPI_STATE_SCHED, &napi->state) && list_empty(&napi->poll_list) &&
+	       !test_bit(NAPI_STATE_NPSVC, &napi->state) && !test_bit(NAPI_STATE_SCHED_THREADED, &napi->state);
+}
+
+/*
+ * Between taking a poll and having it run the twin was aborted. Nobody else takes it then, and who stops the interface waits for its
+ * end for ever.
+ */
+static void adopt_poll(struct napi_struct *napi)
+{
+	int looks;
+
+	for (looks = 0; looks < LOST_LOOKS; looks++) {
+		if (!is_lost(napi))
+			return;
+		usleep_range(500, 1000);
+	}
+	local_bh_disable();
+	__napi_schedule(napi);
+	local_bh_enable();
+}
+
 /*
  * A routine of the driver's was aborted in the middle, and what it has left is nothing that the driver knows: descriptors that are taken
  * off a ring whose index says otherwise, a card that is told not to interrupt. The interface goes down and up.
@@ -272,11 +299,14 @@ void tandem_detach(struct twin *twin)
 void tandem_restart(struct twin *twin)
 {
 	struct net_device *dev = twin->dev;
+	struct napi_struct *napi;
 	int err;
 
 	if (twin->state != TANDEM_LOADED || twin->is_restarted || !tandem_is_disabled(twin) || !netif_running(dev))
 		return;
 	pr_warn("the twin of %s was aborted; the interface goes down and up\n", dev->name);
+	list_for_each_entry(napi, &dev->napi_list, dev_list)
+		adopt_poll(napi);
 	dev_close(dev);
 	err = dev_open(dev, NULL);
 	if (err)
