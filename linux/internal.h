@@ -54,6 +54,8 @@ struct twin {
 	u32 port;
 	struct work_struct work;
 	struct twin_call call;
+	/* What is served where the event came. */
+	struct twin_call at_once;
 	struct twin_note *notes;
 	struct napi_struct *napis[TWIN_MAX_QUEUES];
 	u32 nr_napis;

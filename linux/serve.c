@@ -2,7 +2,7 @@
 /*
  * What a twin wants of this kernel: functions that it calls, and work that it leaves.
  *
- * A function runs as a driver's caller would have it: without softirqs. What it changes of that (the irqsave form of a lock
+ * A function runs as a driver's caller would have it: without softirqs, or without interrupts. What it changes of that (the irqsave form of a lock
  * returns with interrupts off) is of no meaning to the twin and is undone; so the functions of spin locks are not called, but
  * the word is taken or given back here.
  */
@@ -55,7 +55,7 @@ static int take_lock(arch_spinlock_t *lock)
 
 typedef u64 any_function(u64, u64, u64, u64, u64, u64, u64, u64, u64, u64);
 
-/* As an interrupt handler or a poll would call it, with ten arguments: functions with fewer do not look at the others. */
+/* With ten arguments: functions with fewer do not look at the others. */
 static u64 call_plainly(u64 address, const u64 *a, const u64 *more)
 {
 	any_function *function = (void *)(unsigned long)address;
@@ -63,7 +63,6 @@ static u64 call_plainly(u64 address, const u64 *a, const u64 *more)
 	int count;
 	u64 result;
 
-	local_bh_disable();
 	local_save_flags(flags);
 	count = preempt_count();
 	result = function(a[0], a[1], a[2], a[3], a[4], a[5], more[0], more[1], more[2], more[3]);
@@ -72,7 +71,6 @@ static u64 call_plainly(u64 address, const u64 *a, const u64 *more)
 		preempt_count_set(count);
 	}
 	local_irq_restore(flags);
-	local_bh_enable();
 	return result;
 }
 
@@ -99,17 +97,24 @@ static int call_function(struct twin_call *call)
 
 static void count_call(struct twin *twin, u64 function)
 {
+	static DEFINE_SPINLOCK(lock);
+	unsigned long flags;
 	unsigned int n = 0;
 
+	spin_lock_irqsave(&lock, flags);
 	while (n < TANDEM_FUNCTIONS - 1 && twin->status.called[n].function &&
 	       twin->status.called[n].function != function)
 		n++;
 	twin->status.called[n].function = n < TANDEM_FUNCTIONS - 1 ? function : 0;
 	twin->status.called[n].count++;
+	spin_unlock_irqrestore(&lock, flags);
 }
 
-/* Goes on with an invocation until it ends. */
-static int serve_call(struct twin *twin, struct twin_call *call)
+/*
+ * Goes on with an invocation until it ends. Until then softirqs do not run here, as they do not under a driver's caller: one might
+ * wait for a lock that the twin has, and that it releases when this has gone on.
+ */
+static int go_on(struct twin *twin, struct twin_call *call)
 {
 	int err;
 
@@ -127,6 +132,28 @@ static int serve_call(struct twin *twin, struct twin_call *call)
 			return err;
 	}
 	return 0;
+}
+
+static int serve_call(struct twin *twin, struct twin_call *call)
+{
+	int err;
+
+	local_bh_disable();
+	err = go_on(twin, call);
+	local_bh_enable();
+	return err;
+}
+
+/*
+ * What a transmit routine or an interrupt handler waits for is called where the event comes, with interrupts off: so Linux calls them
+ * too, for a console behind a network. What the event has interrupted may wait for the transmit lock, which the twin has, and no
+ * other CPU may be there to do it.
+ */
+static void serve_at_once(struct twin *twin)
+{
+	twin->at_once = (struct twin_call) { .twin = twin->number, .flags = TWIN_NEXT_ATOMIC };
+	if (!twin_op(TWINOP_NEXT, &twin->at_once))
+		go_on(twin, &twin->at_once);
 }
 
 static bool is_queue_of(struct net_device *dev, u64 address)
@@ -211,6 +238,7 @@ static irqreturn_t event(int irq, void *data)
 {
 	struct twin *twin = data;
 
+	serve_at_once(twin);
 	queue_work(queue, &twin->work);
 	return IRQ_HANDLED;
 }

@@ -177,12 +177,22 @@ void all_gone(const char *what)
 	check_answers(nr, what);
 }
 
-bool next(struct twin_call *call)
+static bool next_of(struct twin_call *call, u32 flags)
 {
-	*call = (struct twin_call){ .twin = twin };
+	*call = (struct twin_call){ .twin = twin, .flags = flags };
 	s64 result = twin_op(TWINOP_NEXT, call);
 	check(result == 0 || result == -ENOENT, "fetching a call: %ld", result);
 	return result == 0;
+}
+
+bool next(struct twin_call *call)
+{
+	return next_of(call, 0);
+}
+
+bool next_at_once(struct twin_call *call)
+{
+	return next_of(call, NEXT_ATOMIC);
 }
 
 s64 go_on(struct twin_call *call, u64 result)

@@ -64,6 +64,8 @@ void all_gone(const char *what);
 void check_answers(u32 nr, const char *what);
 /* What the twin waits for, if the domain has not fetched it; and going on. */
 bool next(struct twin_call *call);
+/* Only one that an interrupt handler may serve. */
+bool next_at_once(struct twin_call *call);
 s64 go_on(struct twin_call *call, u64 result);
 
 void whole(void);

@@ -160,13 +160,14 @@ static void calls_out(void)
 	upcall_ports[card_port / 64] &= ~(1ul << card_port % 64);
 	send_out(60, 1);
 	UNTIL(upcall_ports[card_port / 64] >> card_port % 64 & 1, "an event for a call");
-	check(next(&call) && call.reason == UPCALL && call.detail == IMPORTED && call.args[0] == 77, "the call: %u %#lx", call.reason, call.detail);
+	check(next_at_once(&call) && call.reason == UPCALL && call.detail == IMPORTED && call.args[0] == 77, "the call: %u %#lx", call.reason, call.detail);
 	check(!next(&other), "a call is told twice");
 	check(detach() == -EBUSY, "taking a card away that waits");
 	send_out(60, 2);
 	check(card->nr_sent == sent, "a card that waits goes on");
 	card->xmit_call = 0;
 	check_result(go_on(&call, 5), 0, "going on");
+	upcall_ports[card_port / 64] &= ~(1ul << card_port % 64);
 	check(call.reason == RETURNED, "going on: reason %u", call.reason);
 	check(go_on(&call, 5) == -ENOENT, "going on twice");
 	UNTIL(card->nr_sent == sent + 2, "what waited for the call");
@@ -177,6 +178,8 @@ static void calls_out(void)
 	card->nr_gone = card->nr_sent;
 	interrupt("a poll that calls");
 	bool has_call = false;
+	UNTIL(upcall_ports[card_port / 64] >> card_port % 64 & 1, "an event for a poll's call");
+	check(!next_at_once(&call), "a poll's call is told to interrupt handlers");
 	UNTIL((has_call = has_call || next(&call)), "a poll's call");
 	card->poll_call = 0;
 	check_answers(0, "before the call returns");

@@ -189,7 +189,7 @@ void notes_once(void)
 void next_once(void)
 {
 	static struct twin_call call;
-	call = (struct twin_call){ .twin = some_twin(), .flags = up_to(32) ? 0 : draw() };
+	call = (struct twin_call){ .twin = some_twin(), .flags = up_to(32) ? up_to(2) : draw() };
 	if (twin_op(TWINOP_NEXT, &call) == 0)
 		go_on(&call, up_to(8) ? 4 : 0);
 }

@@ -78,6 +78,9 @@ static_assert(sizeof(struct twin_call) == 136);
 
 enum { TWIN_RETURNED = 0, TWIN_UPCALL = 12 };
 
+/* In flags, for TWINOP_NEXT: only what an interrupt handler may call. */
+enum { TWIN_NEXT_ATOMIC = 1 };
+
 struct twin_stats {
 	u32 twin, flags, domain, functions, disabled, has_card, reason, offset;
 	u64 detail, original, calls, handlers, polls, packets, upcalls, lock_waits, turns, ticks, aborts;

@@ -26,7 +26,8 @@ pub const TWINOP_ATTACH: u32 = 7;
 /// Takes the card away from its twin, with all that is on its way: [`TwinName`]. The domain's driver goes on alone.
 pub const TWINOP_DETACH: u32 = 8;
 /// Fetches an invocation that waits for a function of the domain and that nobody has fetched: [`TwinCall`], of which `twin` is in.
-/// ENOENT if there is none. The domain goes on with it by [`TWINOP_RESUME`].
+/// ENOENT if there is none. The domain goes on with it by [`TWINOP_RESUME`]. With [`NEXT_ATOMIC`] in `flags`, only one that may be served
+/// by an interrupt handler.
 pub const TWINOP_NEXT: u32 = 9;
 /// Takes lent buffers back that the twin does not use: [`TwinLend`], of which `count` is room in the list when it comes in, and how many
 /// were written when it goes out, 0 if the twin has none left that it does not use. Of each [`TwinLent`] kind and object are out. What
@@ -40,6 +41,10 @@ pub const MODE_MIRROR: u32 = 1;
 
 /// In [`TwinLoad::flags`]: the image's code charges itself for loops and calls. Else it ends by time alone.
 pub const LOAD_COUNTED: u32 = 1;
+
+/// In [`TwinCall::flags`], for [`TWINOP_NEXT`]: only what a transmit routine or an interrupt handler waits for. Linux calls these with
+/// interrupts off too, so the functions that they call may be called so as well, by whoever hears of it, whatever he has interrupted.
+pub const NEXT_ATOMIC: u32 = 1;
 
 /// Bits of an address that mirror mode keeps in the hypervisor.
 pub const MASK_BITS: u32 = 47;
@@ -261,7 +266,7 @@ pub struct TwinCall {
     pub more: [u64; 4],
     /// Out, for an upcall: who waits. In, to go on: the same.
     pub instance: u32,
-    /// Must be zero.
+    /// In, for [`TWINOP_NEXT`]: [`NEXT_ATOMIC`], or none. Else it must be zero. Out: 0.
     pub flags: u32,
 }
 

@@ -51,7 +51,7 @@ pub fn call(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>) -> Outcome {
         op::TWINOP_NEXT => {
             let arg = arg.cast();
             let mut call: op::TwinCall = arg.read()?;
-            if call.flags != 0 {
+            if call.flags & !op::NEXT_ATOMIC != 0 {
                 return Err(Errno::EINVAL);
             }
             net::next(cx.domain(), &mut call)?;

@@ -76,6 +76,8 @@ pub struct Waiting {
     pub since_ns: u64,
     /// What it waits for, until the domain fetches it. `None` if the domain knows.
     pub to_fetch: Option<ToCall>,
+    /// What it waits for may be called with interrupts off.
+    pub is_atomic: bool,
 }
 
 /// What an instance is made of.

@@ -86,7 +86,7 @@ impl<'a> Session<'a> {
                 How::Aborted(abort)
             }
             (None, Some(to_call)) => {
-                *waiting = Some(Waiting { kept, budget, since_ns: tsc::now_ns(), to_fetch: None });
+                *waiting = Some(Waiting { kept, budget, since_ns: tsc::now_ns(), to_fetch: None, is_atomic: false });
                 How::Waits(to_call)
             }
             (None, None) => How::Returned(value),

@@ -184,6 +184,7 @@ impl<'a> Turn<'a> {
         self.progress.waits = Some(Waits::new(self.instance, awaits, tsc::now_ns()));
         if let Some(waiting) = &mut self.slot.waiting {
             waiting.to_fetch = (!to_call.is_lock).then_some(to_call);
+            waiting.is_atomic = matches!(self.progress.job, Some(Job::Line(_) | Job::Send(_)));
         }
     }
 

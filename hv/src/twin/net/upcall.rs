@@ -5,17 +5,21 @@ use super::turn::{Stop, Turn};
 use crate::cpu::Interruptible;
 use crate::domain::Domain;
 use crate::twin::table::{self, Loaded};
-use twin_abi::op::{reason, TwinCall};
+use twin_abi::op::{self, reason, TwinCall};
 use xen_abi::errno::Errno;
 
-/// Says in `call` what the card of `d`'s twin `call.twin` waits for. Each is told once. Errors: ENOENT; EBUSY while the twin is loaded or
+/// Says in `call` what the card of `d`'s twin `call.twin` waits for; with [`op::NEXT_ATOMIC`], if it may be served with interrupts off. Each
+/// is told once. Errors: ENOENT; EBUSY while the twin is loaded or
 /// unloaded; EIO if it is disabled.
 pub fn next(d: &Domain, call: &mut TwinCall) -> Result<(), Errno> {
     let twin = table::place(call.twin)?.try_read().ok_or(Errno::EBUSY)?;
     let loaded = table::ready(&twin, d)?.usable()?;
+    let is_atomic = core::mem::take(&mut call.flags) & op::NEXT_ATOMIC != 0;
     let mut slots = loaded.instances.iter().map(|instance| instance.slot.try_lock());
     let found = slots.by_ref().enumerate().find_map(|(number, slot)| {
-        let to_call = slot?.waiting.as_mut()?.to_fetch.take()?;
+        let mut slot = slot?;
+        let waiting = slot.waiting.as_mut().filter(|waiting| waiting.is_atomic || !is_atomic)?;
+        let to_call = waiting.to_fetch.take()?;
         Some((number, to_call))
     });
     let (number, to_call) = found.ok_or(Errno::ENOENT)?;
