@@ -137,6 +137,9 @@ pub struct LookedAfter {
     pub why: Option<String>,
     /// How often it failed, by the name of the cause, and how often it was the way out again (`recovered`).
     pub counts: BTreeMap<String, u64>,
+    /// Milliseconds in which guests had no way out, of all recoveries.
+    #[serde(default)]
+    pub outage_ms: u64,
     /// The last recoveries: cause, steps, and the milliseconds after which each was done.
     pub recoveries: Vec<String>,
 }

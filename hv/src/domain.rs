@@ -66,6 +66,8 @@ pub struct Domain {
     pub shutdown_code: AtomicU32,
     /// It was the hypervisor that ended it, because of what one of its vCPUs did.
     pub was_crashed: AtomicBool,
+    /// When it shut down, in ns since the start.
+    ended_at: AtomicU64,
     /// How often it is paused. Whoever stops or starts all vCPUs holds this, so that they do what the last one said.
     pauses: Mutex<u32>,
     /// How far its end has come: [`ALIVE`], [`DYING`], [`DEAD`].
@@ -122,6 +124,7 @@ impl Domain {
             handle: Mutex::new([0; 16]),
             shutdown_code: AtomicU32::new(RUNNING),
             was_crashed: AtomicBool::new(false),
+            ended_at: AtomicU64::new(0),
             pauses: Mutex::new(0),
             life: AtomicU8::new(ALIVE),
             tsc_mode: AtomicU32::new(0),
@@ -185,6 +188,14 @@ impl Domain {
     /// Has it shut down or crashed, or does it die?
     pub fn has_stopped(&self) -> bool {
         self.is_dying() || self.shutdown_code.load(Ordering::Acquire) != RUNNING
+    }
+
+    /// How long ago, in ns, it has shut down or crashed; 0 if it has not.
+    pub fn ended_for(&self, now: u64) -> u64 {
+        match self.shutdown_code.load(Ordering::Acquire) {
+            RUNNING => 0,
+            _ => now.saturating_sub(self.ended_at.load(Ordering::Relaxed)).max(1),
+        }
     }
 
     /// Is it destroyed but for what others still map?

@@ -54,10 +54,10 @@ pub struct Service {
 }
 
 impl Config {
-    /// Reads a file. Without one there is a service `net`, and no way out.
+    /// Reads a file. Without one there is a service `net`, and no way out. What else it names is not looked at: [`Self::troubles`].
     pub fn read(path: &Path) -> Result<Self> {
         let read = match std::fs::read_to_string(path) {
-            Ok(text) => Self::parse(&text).and_then(Self::with_devices).with_context(|| format!("{}", path.display())),
+            Ok(text) => Self::parse(&text).with_context(|| format!("{}", path.display())),
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 let service = BTreeMap::from([("net".into(), Service::default())]);
                 Ok(Self { service, path: PathBuf::new(), metrics: None })
@@ -83,16 +83,29 @@ impl Config {
         Ok(config)
     }
 
-    /// Fails if a driver domain that is to be looked after could not be started: what its own configuration says is looked at.
-    fn with_devices(self) -> Result<Self> {
-        let mut claims = Vec::new();
+    /// Services whose driver domain is to be looked after and could not be started, and why: what its own configuration says is
+    /// looked at now.
+    pub fn troubles(&self) -> BTreeMap<String, String> {
+        let (mut claims, mut troubles) = (Vec::new(), BTreeMap::new());
         for (name, service) in &self.service {
             let Some((driver, settings)) = service.looked_after() else { continue };
-            let devices = settings.devices(driver).with_context(|| format!("[service.{name}.supervise]"))?;
-            claims.extend(devices.into_iter().map(|device| (device, name.clone())));
+            match settings.devices(driver).with_context(|| format!("[service.{name}.supervise]")) {
+                Ok(devices) => claims.extend(devices.into_iter().map(|device| (device, name.clone()))),
+                Err(error) => {
+                    troubles.insert(name.clone(), format!("{error:#}"));
+                }
+            }
         }
-        each_once(&claims)?;
-        Ok(self)
+        troubles.extend(claimed_twice(&claims));
+        troubles
+    }
+
+    /// Fails if there is one of those.
+    pub fn without_troubles(self) -> Result<Self> {
+        match self.troubles().into_values().next() {
+            Some(why) => bail!("{}: {why}", self.path.display()),
+            None => Ok(self),
+        }
     }
 }
 
@@ -103,15 +116,16 @@ impl Service {
     }
 }
 
-/// Fails if a device is claimed twice.
-fn each_once(claims: &[(String, String)]) -> Result<()> {
-    let mut seen: BTreeMap<&str, &str> = BTreeMap::new();
+/// Services whose driver domains claim a device that another one claims too, and words for that: nobody can say whose it is.
+fn claimed_twice(claims: &[(String, String)]) -> BTreeMap<String, String> {
+    let (mut seen, mut troubles): (BTreeMap<&str, &str>, _) = (BTreeMap::new(), BTreeMap::new());
     for (device, service) in claims {
         if let Some(first) = seen.insert(device, service) {
-            bail!("{device} is claimed twice: by the driver domains of `{first}` and of `{service}`");
+            let why = format!("{device} is claimed twice: by the driver domains of `{first}` and of `{service}`");
+            troubles.extend([first, service].map(|name| (name.to_string(), why.clone())));
         }
     }
-    Ok(())
+    troubles
 }
 
 /// Whether a domain can be called so; it is written into a configuration of the toolstack's.
@@ -162,16 +176,29 @@ mod tests {
     #[test]
     fn a_driver_domain_that_could_not_be_started_is_an_error() {
         let text = "[service.net]\ndriver-domain = \"dd\"\n[service.net.supervise]\nconfig = \"/nowhere/dd.cfg\"\n";
-        let said = format!("{:#}", Config::parse(text).unwrap().with_devices().unwrap_err());
+        let said = format!("{:#}", Config::parse(text).unwrap().without_troubles().unwrap_err());
         assert!(said.contains("[service.net.supervise]") && said.contains("/nowhere/dd.cfg"), "{said}");
+    }
+
+    #[test]
+    fn what_one_service_lacks_is_no_trouble_of_the_others() {
+        let text = "[service.lab]\n[service.net]\ndriver-domain = \"dd\"\n[service.net.supervise]\nconfig = \"/nowhere/dd.cfg\"\n";
+        let path = std::env::temp_dir().join(format!("tandemd-config-{}.toml", std::process::id()));
+        std::fs::write(&path, text).unwrap();
+        // The daemon starts with it.
+        let config = Config::read(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(config.troubles().into_keys().collect::<Vec<_>>(), ["net"]);
     }
 
     #[test]
     fn a_device_belongs_to_one_driver_domain() {
         let claim = |device: &str, service: &str| (device.to_string(), service.to_string());
         let (one, two) = ("0000:00:03.0", "0000:00:04.0");
-        assert!(each_once(&[claim(one, "lab"), claim(two, "net")]).is_ok());
-        let said = each_once(&[claim(one, "lab"), claim(two, "net"), claim(one, "net")]).unwrap_err().to_string();
-        assert!(said.contains(one) && said.contains("`lab`") && said.contains("`net`"), "{said}");
+        assert!(claimed_twice(&[claim(one, "lab"), claim(two, "net")]).is_empty());
+        let troubles = claimed_twice(&[claim(one, "lab"), claim(two, "net"), claim(two, "far"), claim(one, "lab2")]);
+        assert_eq!(troubles.keys().collect::<Vec<_>>(), ["far", "lab", "lab2", "net"]);
+        let said = &troubles["lab"];
+        assert!(said.contains(one) && said.contains("`lab`") && said.contains("`lab2`"), "{said}");
     }
 }

@@ -104,7 +104,7 @@ fn pass_on(config: &Config, request: Request, store: &mut impl Store, switches: 
 /// Takes up another configuration. If something is wrong with it the old one stays. Nothing is lost when the daemon begins anew, so
 /// that is what it does.
 fn reload(path: &Path) -> Result<()> {
-    Config::read(path).context("the configuration stays as it was")?;
+    Config::read(path).and_then(Config::without_troubles).context("the configuration stays as it was")?;
     let program = std::env::current_exe().context("the daemon's own file")?;
     std::thread::spawn(move || {
         std::thread::sleep(UNTIL_ANSWERED);

@@ -69,7 +69,7 @@ fn run() -> Result<()> {
     }
     let config = Arc::new(Config::read(&path)?);
     if is_check {
-        return Ok(());
+        return Config::read(&path)?.without_troubles().map(|_| ());
     }
     let mut hypervisor = Hypervisor::open()?;
     if is_list {
@@ -101,7 +101,7 @@ fn alone() -> Result<File> {
 }
 
 /// Serves until one of the services has lost its domain; then all is to be taken up again.
-fn serve(config: &Config, hypervisor: &mut Hypervisor) -> Result<()> {
+fn serve(config: &Arc<Config>, hypervisor: &mut Hypervisor) -> Result<()> {
     let mut store = Client::open()?;
     let mut services = Vec::new();
     for (name, service) in &config.service {
@@ -110,10 +110,8 @@ fn serve(config: &Config, hypervisor: &mut Hypervisor) -> Result<()> {
         services.push(Service::start(name, domain, driver_domain, &mut store, hypervisor)?);
         eprintln!("{name}: served, domain {domain}");
     }
-    for (name, service) in &config.service {
-        if let Some((driver, settings)) = service.looked_after() {
-            supervisor::begin(name, driver, settings)?;
-        }
+    for (name, _) in config.service.iter().filter(|(_, service)| service.looked_after().is_some()) {
+        supervisor::begin(config, name)?;
     }
     notify_ready();
     loop {

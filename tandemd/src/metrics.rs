@@ -6,7 +6,7 @@ use crate::control;
 use crate::hypercall::Hypervisor;
 use crate::store::Client;
 use ::control::socket;
-use ::control::told::{Counts, Service, Traffic};
+use ::control::told::{Counts, LookedAfter, Service, Traffic};
 use ::control::Mode;
 use anyhow::Result;
 use std::fmt::Write as _;
@@ -121,6 +121,7 @@ pub fn text(services: &[Service]) -> String {
         let of = |of: &Service| of.counts.iter().map(|counts| (service(of), value(counts))).collect();
         family(&mut out, name, "counter", help, &each(&of));
     }
+    looked_after(&mut out, services);
     let up = |of: &Service| {
         let is_up = u64::from(of.twin.is_some());
         of.driver_domain.iter().map(|_| (service(of), is_up)).collect()
@@ -135,6 +136,41 @@ pub fn text(services: &[Service]) -> String {
     let help = "Functions of the driver domain's kernel that were called for the twin, as twind tells.";
     family(&mut out, "tandem_twin_functions_called_total", "counter", help, &each(&calls));
     out
+}
+
+/// What a driver domain that is looked after may be doing.
+const STATES: [&str; 6] = ["up", "starting", "going", "waiting", "off", "parked"];
+/// Among its counts, those that are no end of an instance.
+const RECOVERED: &str = "recovered";
+const WITHOUT_TWIN: &str = "without-twin";
+
+/// Driver domains that are started again when they fail.
+fn looked_after(out: &mut String, services: &[Service]) {
+    let each = |value: &dyn Fn(&Service, &LookedAfter) -> Vec<Sample>| {
+        let of = |of: &Service| of.looked_after.as_ref().map_or(Vec::new(), |told| value(of, told));
+        services.iter().flat_map(of).collect::<Vec<Sample>>()
+    };
+    let state = |of: &Service, told: &LookedAfter| {
+        let sample = |state| (labels(&[("service", &of.name), ("state", state)]), u64::from(told.state == state));
+        STATES.map(sample).to_vec()
+    };
+    let help = "1 for what the driver domain does that is looked after.";
+    family(out, "tandem_driver_domain_state", "gauge", help, &each(&state));
+    let ends = |of: &Service, told: &LookedAfter| {
+        let ends = told.counts.iter().filter(|(what, _)| ![RECOVERED, WITHOUT_TWIN].contains(&what.as_str()));
+        ends.map(|(cause, count)| (labels(&[("service", &of.name), ("cause", cause)]), *count)).collect()
+    };
+    family(out, "tandem_driver_domain_ends_total", "counter", "Instances that had to go, by cause.", &each(&ends));
+    for (name, what, help) in [
+        ("recoveries", RECOVERED, "How often it has become the way out, at its first start too."),
+        ("recoveries_without_twin", WITHOUT_TWIN, "How often its twin has not come with it."),
+    ] {
+        let count = |of: &Service, told: &LookedAfter| vec![(service(of), told.counts.get(what).copied().unwrap_or(0))];
+        family(out, &format!("tandem_driver_domain_{name}_total"), "counter", help, &each(&count));
+    }
+    let outage = |of: &Service, told: &LookedAfter| vec![(service(of), told.outage_ms)];
+    let help = "Milliseconds in which guests had no way out, from what was wrong to the first packet in.";
+    family(out, "tandem_driver_domain_outage_milliseconds_total", "counter", help, &each(&outage));
 }
 
 /// Counts of a twin: name, what it is, and where.

@@ -215,9 +215,11 @@ pub struct ChannelBeat {
     pub flags: u32,
     /// Out: how long it has run, in ns.
     pub run_ns: u64,
+    /// Out: how long ago its domain has ended, in ns; 0 if it has not.
+    pub ended_ns: u64,
 }
 
-const _: () = assert!(core::mem::size_of::<ChannelBeat>() == 24);
+const _: () = assert!(core::mem::size_of::<ChannelBeat>() == 32);
 const _: () = assert!(core::mem::size_of::<ChannelWayOut>() == 64);
 const _: () = assert!(core::mem::size_of::<ChannelSwitch>() == 8);
 const _: () = assert!(core::mem::size_of::<ChannelVif>() == 8);

@@ -109,7 +109,9 @@ pub fn shutdown(d: &Domain, why: u32) {
         hardware_domain_shutdown(why);
     }
     let one_at_a_time = d.pauses.lock();
-    if d.shutdown_code.compare_exchange(RUNNING, why, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+    if d.shutdown_code.load(Ordering::Relaxed) == RUNNING {
+        d.ended_at.store(tsc::now_ns(), Ordering::Relaxed);
+        d.shutdown_code.store(why, Ordering::Release);
         d.vcpus().for_each(|v| sched::halt(v, stop::SHUTDOWN));
         drop(one_at_a_time);
         info!("d{} shut down, reason {why}", d.id);

@@ -78,7 +78,7 @@ fn beat(r: &mut op::ChannelBeat) -> Result<(), Errno> {
     ];
     r.flags = flags.iter().filter(|(is_set, _)| *is_set).fold(0, |all, (_, flag)| all | flag);
     r.upcalls = v.upcalls.load(Ordering::Relaxed);
-    r.run_ns = sched::with(|s, now| s.run_time(v.sched_id, now));
+    (r.run_ns, r.ended_ns) = sched::with(|s, now| (s.run_time(v.sched_id, now), d.ended_for(now)));
     Ok(())
 }
 

@@ -94,6 +94,12 @@ fn services() -> Vec<Service> {
         way_out: Some(WayOut { sent, waiting: 3, ..WayOut::default() }),
         counts: Some(counts),
         twin: Some(twin),
+        looked_after: Some(LookedAfter {
+            state: "parked".into(),
+            counts: [("wedged", 2), ("recovered", 3)].map(|(what, count)| (what.into(), count)).into(),
+            outage_ms: 4100,
+            ..LookedAfter::default()
+        }),
         vifs: ["u1", "u2"].map(|guest| Vif { guest: guest.into(), sent, ..Vif::default() }).to_vec(),
         ..Service::default()
     };
@@ -119,6 +125,14 @@ fn what_was_counted_can_be_scraped() {
     assert_eq!(value("tandem_twin_aborts_total", &net), Some(1.0));
     let odd = [("service", "net"), ("function", "odd\"name\\")];
     assert_eq!(value("tandem_twin_functions_called_total", &odd), Some(4.0));
+    let state = |state: &str| value("tandem_driver_domain_state", &[("service", "net"), ("state", state)]);
+    assert_eq!((state("parked"), state("up")), (Some(1.0), Some(0.0)));
+    let ends = |cause: &str| value("tandem_driver_domain_ends_total", &[("service", "net"), ("cause", cause)]);
+    assert_eq!((ends("wedged"), ends("recovered")), (Some(2.0), None));
+    assert_eq!(value("tandem_driver_domain_recoveries_total", &net), Some(3.0));
+    assert_eq!(value("tandem_driver_domain_recoveries_without_twin_total", &net), Some(0.0));
+    assert_eq!(value("tandem_driver_domain_outage_milliseconds_total", &net), Some(4100.0));
+    assert_eq!(value("tandem_driver_domain_recoveries_total", &[("service", "lab")]), None);
     assert_eq!(scraped.kinds["tandem_way_out_mode"], "gauge");
 }
 

@@ -29,17 +29,17 @@ pub struct Queue {
 /// What is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Illness {
-    /// This vCPU runs, and takes no events.
-    Wedged(u32),
+    /// This vCPU runs, and takes no events. `since`: the first look at which it did not, as time since the machine's start.
+    Wedged { vcpu: u32, since: Duration },
     /// What is for the outside is not taken.
-    Undrained,
+    Undrained { since: Duration },
 }
 
 /// Looks so far.
 #[derive(Clone, Debug, Default)]
 pub struct Health {
     /// vCPUs that let an event wait: as they were when that was seen first.
-    waiting: BTreeMap<u32, Beat>,
+    waiting: BTreeMap<u32, (Beat, Duration)>,
     /// Since when, and at how many packets, nothing was taken.
     stuck: Option<(Duration, u64)>,
 }
@@ -53,14 +53,14 @@ impl Health {
     /// the cable out nothing is restarted for it.
     pub fn look(&mut self, settings: &Settings, now: Duration, beats: &[Beat], queue: Queue) -> Option<Illness> {
         for beat in beats {
-            let first = self.waiting.entry(beat.vcpu).or_insert(*beat);
+            let (first, since) = *self.waiting.entry(beat.vcpu).or_insert((*beat, now));
             if !beat.is_waiting || first.upcalls != beat.upcalls {
                 self.waiting.remove(&beat.vcpu);
                 continue;
             }
             let limit = Duration::from_millis(settings.wedged_ms);
             if !limit.is_zero() && beat.run.saturating_sub(first.run) >= limit {
-                return Some(Illness::Wedged(beat.vcpu));
+                return Some(Illness::Wedged { vcpu: beat.vcpu, since });
             }
         }
         if !queue.is_waiting || queue.taken == 0 {
@@ -73,7 +73,7 @@ impl Health {
             return None;
         }
         let limit = Duration::from_millis(settings.undrained_ms);
-        (!limit.is_zero() && now.saturating_sub(since) >= limit).then_some(Illness::Undrained)
+        (!limit.is_zero() && now.saturating_sub(since) >= limit).then_some(Illness::Undrained { since })
     }
 }
 
@@ -102,7 +102,7 @@ mod tests {
         let mut health = Health::default();
         assert_eq!(beats(&mut health, (0..5).map(|n| (7, n * 100, true))), None);
         assert_eq!(beats(&mut health, [(7, 499, true)]), None);
-        assert_eq!(beats(&mut health, [(7, 500, true)]), Some(Illness::Wedged(0)));
+        assert_eq!(beats(&mut health, [(7, 500, true)]), Some(Illness::Wedged { vcpu: 0, since: ms(0) }));
     }
 
     #[test]
@@ -125,7 +125,7 @@ mod tests {
             [good, Beat { vcpu: 1, upcalls: 3, ..good }]
         };
         let found = (0..9).find_map(|n| health.look(&settings(), ms(u64::from(n) * 100), &look(n), Queue::default()));
-        assert_eq!(found, Some(Illness::Wedged(1)));
+        assert_eq!(found, Some(Illness::Wedged { vcpu: 1, since: ms(0) }));
     }
 
     #[test]
@@ -147,9 +147,9 @@ mod tests {
         assert_eq!(look(60_100, true, 5), None);
         assert_eq!(look(69_000, true, 6), None);
         assert_eq!(look(78_900, true, 6), None);
-        assert_eq!(look(79_000, true, 6), Some(Illness::Undrained));
+        assert_eq!(look(79_000, true, 6), Some(Illness::Undrained { since: ms(69_000) }));
         assert_eq!(look(79_100, false, 6), None, "nothing waits");
         assert_eq!(look(99_000, true, 6), None);
-        assert_eq!(look(109_000, true, 6), Some(Illness::Undrained));
+        assert_eq!(look(109_000, true, 6), Some(Illness::Undrained { since: ms(99_000) }));
     }
 }

@@ -4,7 +4,7 @@
 //! point. What has to outlive the daemon is in the [`Record`]; everything else is found again by looking.
 
 use super::health::{Beat, Health, Illness, Queue};
-use super::record::{ms, Mode, Record, TimeLine};
+use super::record::{ms, Mode, Record, TimeLine, STARTED};
 use super::settings::Settings;
 use control::Order;
 use std::time::Duration;
@@ -22,7 +22,7 @@ const LONGEST: Duration = Duration::from_secs(60);
 /// So long after its interface is there a recovery is taken for complete, if no packet comes.
 const QUIET: Duration = Duration::from_secs(60);
 /// Why it is parked.
-const BY_OPERATOR: &str = "the operator wants it";
+pub const BY_OPERATOR: &str = "the operator wants it";
 
 /// The domain of the driver domain's name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -31,6 +31,8 @@ pub struct Domain {
     pub id: u16,
     /// SHUTDOWN_*, if it has ended; and whether it was the hypervisor that ended it.
     pub end: Option<(u32, bool)>,
+    /// How long ago that was.
+    pub ended_for: Duration,
     /// It is being destroyed.
     pub is_dying: bool,
     /// The tools have paused it.
@@ -99,8 +101,8 @@ enum Cause {
     Destroyed,
     Rebooted,
     PoweredOff,
-    Wedged(u32),
-    Undrained,
+    Wedged { vcpu: u32, since: Duration },
+    Undrained { since: Duration },
     DeviceGone,
     NotStarted(String),
     NotReady,
@@ -118,8 +120,8 @@ impl Cause {
             Self::Destroyed => "destroyed",
             Self::Rebooted => "rebooted",
             Self::PoweredOff => "powered-off",
-            Self::Wedged(_) => "wedged",
-            Self::Undrained => "undrained",
+            Self::Wedged { .. } => "wedged",
+            Self::Undrained { .. } => "undrained",
             Self::DeviceGone => "device-gone",
             Self::NotStarted(_) => "not-started",
             Self::NotReady => "not-ready",
@@ -136,10 +138,10 @@ impl Cause {
             Self::Destroyed => "it was destroyed".into(),
             Self::Rebooted => "it reboots".into(),
             Self::PoweredOff => "it was shut down, and stays so until it is started".into(),
-            Self::Wedged(vcpu) => {
+            Self::Wedged { vcpu, .. } => {
                 format!("its vCPU {vcpu} has run for {} ms and taken no event though one waits", settings.wedged_ms)
             }
-            Self::Undrained => {
+            Self::Undrained { .. } => {
                 format!("it has taken nothing of what waits for the outside for {} ms", settings.undrained_ms)
             }
             Self::DeviceGone => "a device of its configuration is gone from the machine".into(),
@@ -147,6 +149,17 @@ impl Cause {
             Self::NotReady => format!("its interface was not there within {} s", settings.ready_s),
             Self::Restart => "it is to be restarted".into(),
             Self::Park => "it is to be parked".into(),
+        }
+    }
+
+    /// When it began, if that can be known.
+    fn began(&self, look: &Look) -> Option<Duration> {
+        match self {
+            Self::Wedged { since, .. } | Self::Undrained { since } => Some(*since),
+            Self::Panicked | Self::Crashed | Self::Watchdog | Self::Rebooted | Self::PoweredOff => {
+                Some(look.now.saturating_sub(look.domain.as_ref()?.ended_for))
+            }
+            _ => None,
         }
     }
 
@@ -367,8 +380,8 @@ impl Machine {
         };
         let beats = look.domain.as_ref().map_or(&[][..], |d| &d.beats);
         match self.health.look(&self.settings, look.now, beats, way.queue)? {
-            Illness::Wedged(vcpu) => self.fail(Cause::Wedged(vcpu), Some(domain), look),
-            Illness::Undrained => self.fail(Cause::Undrained, Some(domain), look),
+            Illness::Wedged { vcpu, since } => self.fail(Cause::Wedged { vcpu, since }, Some(domain), look),
+            Illness::Undrained { since } => self.fail(Cause::Undrained { since }, Some(domain), look),
         }
     }
 
@@ -429,7 +442,14 @@ impl Machine {
         let told = cause.describe(&self.settings);
         match &mut self.record.under_way {
             Some(line) => line.mark(&format!("again {}", cause.name()), look.now),
-            None => self.record.under_way = Some(TimeLine::new(cause.name(), look.now)),
+            None => {
+                let began = cause.began(look);
+                let mut line = TimeLine::new(cause.name(), began.unwrap_or(look.now));
+                if began.is_some() {
+                    line.mark("noticed", look.now);
+                }
+                self.record.under_way = Some(line);
+            }
         }
         self.record.count(cause.name());
         let then = self.decide(&cause, look.now);
@@ -553,7 +573,7 @@ impl Machine {
             return None;
         }
         if self.record.under_way.is_none() {
-            self.record.under_way = Some(TimeLine::new("started", look.now));
+            self.record.under_way = Some(TimeLine::new(STARTED, look.now));
         }
         self.mark("start", look.now);
         self.phase = Phase::Starting;

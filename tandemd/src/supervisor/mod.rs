@@ -16,6 +16,7 @@ mod tests;
 pub use record::Record;
 pub use settings::Settings;
 
+use crate::config::{self, Config};
 use anyhow::{Context, Result};
 use control::told::LookedAfter;
 use control::Order;
@@ -23,7 +24,7 @@ use machine::Machine;
 use shell::Shell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{mpsc, Mutex, MutexGuard, PoisonError};
+use std::sync::{mpsc, Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Where records are.
@@ -104,17 +105,21 @@ fn boot() -> Result<String> {
     Ok(id.trim().into())
 }
 
-/// Looks after a driver domain from now on.
-pub fn begin(service: &str, driver: &str, settings: &Settings) -> Result<()> {
+/// Looks after a service's driver domain from now on.
+pub fn begin(config: &Arc<Config>, service: &str) -> Result<()> {
+    let Some((driver, settings)) = config.service.get(service).and_then(config::Service::looked_after) else {
+        return Ok(());
+    };
     if desks().contains_key(service) {
         return Ok(());
     }
     std::fs::create_dir_all(RECORDS).with_context(|| format!("cannot make {RECORDS}"))?;
-    let devices = settings.devices(driver)?;
     desks().insert(service.into(), Desk::default());
-    let (service, driver, settings) = (service.to_string(), driver.to_string(), settings.clone());
+    let (config, service) = (Arc::clone(config), service.to_string());
+    let (driver, settings) = (driver.to_string(), settings.clone());
     let run = move || loop {
-        if let Err(error) = look_after(&service, &driver, &settings, devices.clone()) {
+        let done = until_startable(&config, &service, &driver).and_then(|()| look_after(&service, &driver, &settings));
+        if let Err(error) = done {
             eprintln!("tandemd: {service}: {driver}: {error:#}");
         }
         std::thread::sleep(SELDOM);
@@ -123,7 +128,44 @@ pub fn begin(service: &str, driver: &str, settings: &Settings) -> Result<()> {
     Ok(())
 }
 
-fn look_after(service: &str, driver: &str, settings: &Settings, devices: Vec<String>) -> Result<()> {
+/// A service whose driver domain could not be started is parked until the operator has mended that and says so. What runs is let
+/// alone, and so are other services.
+fn until_startable(config: &Config, service: &str, driver: &str) -> Result<()> {
+    let trouble = || config.troubles().remove(service);
+    let Some(mut why) = trouble() else { return Ok(()) };
+    eprintln!("{service}: {driver}: parked: {why}");
+    let path = path(service);
+    let want = |mode: record::Mode| -> Result<()> {
+        let why = if mode == record::Mode::Parked { machine::BY_OPERATOR } else { "" };
+        Record { mode, why: why.into(), ..record(service)? }.write(&path)
+    };
+    loop {
+        let mut wishes = Vec::new();
+        if let Some(desk) = desks().get_mut(service) {
+            (desk.told.state, desk.told.why) = ("parked".into(), Some(why.clone()));
+            wishes = std::mem::take(&mut desk.wishes);
+        }
+        for (order, tell) in wishes {
+            let answer = match (order, trouble()) {
+                (Order::Park, _) => want(record::Mode::Parked).map_err(|error| format!("{error:#}")),
+                (Order::Restart | Order::Unpark, Some(still)) => {
+                    why = still;
+                    Err(why.clone())
+                }
+                (Order::Restart | Order::Unpark, None) => {
+                    let done = want(record::Mode::Run).map_err(|error| format!("{error:#}"));
+                    let _ = tell.send(done);
+                    return Ok(());
+                }
+            };
+            let _ = tell.send(answer);
+        }
+        std::thread::sleep(BUSY);
+    }
+}
+
+fn look_after(service: &str, driver: &str, settings: &Settings) -> Result<()> {
+    let devices = settings.devices(driver)?;
     let path = path(service);
     let mut written = record(service)?;
     let mut shell = Shell::open(service, driver, &settings.config, devices)?;
@@ -169,6 +211,7 @@ fn save(machine: &mut Machine, written: &mut Record, path: &Path, service: &str,
         desk.told.state = machine.state().into();
         desk.told.why = (machine.state() == "parked").then(|| record.why.clone());
         (desk.told.counts, desk.told.recoveries) = (record.counts.clone(), record.last.clone());
+        desk.told.outage_ms = record.outage;
     }
     Ok(())
 }

@@ -7,6 +7,8 @@ use std::io::{ErrorKind, Write};
 use std::path::Path;
 use std::time::Duration;
 
+/// The cause of a first start.
+pub const STARTED: &str = "started";
 /// Recoveries that are kept.
 const KEPT: usize = 20;
 
@@ -39,6 +41,8 @@ pub struct Record {
     pub going: Option<u16>,
     /// How often it failed, by cause, and how often it recovered.
     pub counts: BTreeMap<String, u64>,
+    /// Milliseconds in which guests had no way out, of all recoveries.
+    pub outage: u64,
     /// The last recoveries, as they were logged.
     pub last: Vec<String>,
     /// The recovery that is under way.
@@ -51,7 +55,7 @@ pub struct Record {
 pub struct TimeLine {
     /// Why there is one.
     pub cause: String,
-    /// When that was seen, in ms since the machine's start.
+    /// When it began, as far as that is known, else when it was seen, in ms since the machine's start.
     pub from: u64,
     /// What happened, and how many ms later.
     pub steps: Vec<(String, u64)>,
@@ -78,6 +82,16 @@ impl TimeLine {
         if !self.has(step) {
             self.steps.push((step.into(), ms(now).saturating_sub(self.from)));
         }
+    }
+
+    /// How long, in ms, guests had no way out: until a packet came in. None came in for a long time: until the interface was there.
+    /// Before the first start there was nothing that could have ended.
+    fn outage(&self) -> u64 {
+        let at = |wanted: &str| self.steps.iter().find(|(step, _)| step == wanted).map(|(_, at)| *at);
+        if self.cause == STARTED {
+            return 0;
+        }
+        at("first packet in").or(at("interface")).unwrap_or(0)
     }
 
     /// For the log: `CAUSE: STEP 12 ms, STEP 40 ms`.
@@ -123,7 +137,9 @@ impl Record {
 
     /// The recovery that was under way has come to its end; what it was like.
     pub fn finish(&mut self) -> Option<String> {
-        let said = self.under_way.take()?.describe();
+        let line = self.under_way.take()?;
+        self.outage += line.outage();
+        let said = line.describe();
         self.last.push(said.clone());
         let surplus = self.last.len().saturating_sub(KEPT);
         self.last.drain(..surplus);
@@ -166,6 +182,22 @@ mod tests {
             record.under_way = Some(line);
             assert_eq!(record.finish().as_deref(), Some("destroyed: created 500 ms"));
         }
-        assert_eq!((record.finish(), record.last.len()), (None, KEPT));
+        assert_eq!((record.finish(), record.last.len(), record.outage), (None, KEPT, 0));
+    }
+
+    #[test]
+    fn an_outage_lasts_until_a_packet_comes_in() {
+        let at = Duration::from_millis;
+        let mut record = Record::default();
+        let mut finish = |cause: &str, steps: &[(&str, u64)]| {
+            let mut line = TimeLine::new(cause, at(1000));
+            steps.iter().for_each(|(step, after)| line.mark(step, at(1000 + after)));
+            record.under_way = Some(line);
+            record.finish();
+            record.outage
+        };
+        assert_eq!(finish(STARTED, &[("interface", 5000), ("first packet in", 6000)]), 0);
+        assert_eq!(finish("wedged", &[("interface", 500), ("first packet in", 600), ("card", 9000)]), 600);
+        assert_eq!(finish("panicked", &[("interface", 70), ("card", 9000)]), 670, "no packet came");
     }
 }

@@ -140,11 +140,12 @@ impl Shell {
             Err(error) => return Err(error).context("what a domain is"),
         };
         let mut beats = Vec::new();
-        let mut was_ended = false;
+        let (mut was_ended, mut ended_for) = (false, Duration::ZERO);
         let vcpus = if info.max_vcpu_id == INVALID_MAX_VCPU_ID { 0..=0 } else { 0..=info.max_vcpu_id };
         for vcpu in vcpus {
             let Ok(beat) = self.hypervisor.beat(id, vcpu) else { continue };
             was_ended |= beat.flags & op::BEAT_CRASHED != 0;
+            ended_for = Duration::from_nanos(beat.ended_ns);
             let waits = op::BEAT_PENDING | op::BEAT_MASKED;
             beats.push(Beat {
                 vcpu,
@@ -157,6 +158,7 @@ impl Shell {
         Ok(Some(Domain {
             id,
             end: (info.flags & DOMINF_SHUTDOWN != 0).then_some((code, was_ended)),
+            ended_for,
             is_dying: info.flags & DOMINF_DYING != 0,
             is_paused: info.flags & DOMINF_PAUSED != 0,
             beats,

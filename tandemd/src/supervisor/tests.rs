@@ -35,6 +35,7 @@ struct Instance {
     age: Duration,
     does: Does,
     end: Option<(u32, bool)>,
+    ended_at: Option<Duration>,
     is_paused: bool,
     beat: Beat,
     taken: u64,
@@ -98,6 +99,7 @@ impl World {
             age: Duration::ZERO,
             does: if self.is_broken { Does::Hangs } else { Does::Boots },
             end: None,
+            ended_at: None,
             is_paused: false,
             beat: Beat::default(),
             taken: 0,
@@ -106,13 +108,7 @@ impl World {
     }
 
     fn look(&mut self) -> Look {
-        let domain = self.domain.as_ref().map(|d| Domain {
-            id: d.id,
-            end: d.end,
-            is_dying: false,
-            is_paused: d.is_paused,
-            beats: vec![d.beat],
-        });
+        let domain = self.seen();
         let is_way = |d: &&Instance| matches!(d.does, Does::Its | Does::Spins) && d.end.is_none();
         let way = self.domain.as_ref().filter(is_way).map(|d| Way {
             is_card: false,
@@ -134,7 +130,8 @@ impl World {
 
     fn seen(&self) -> Option<Domain> {
         let d = self.domain.as_ref()?;
-        Some(Domain { id: d.id, end: d.end, is_dying: false, is_paused: d.is_paused, beats: vec![d.beat] })
+        let ended_for = d.ended_at.map_or(Duration::ZERO, |at| self.now - at);
+        Some(Domain { id: d.id, end: d.end, ended_for, is_dying: false, is_paused: d.is_paused, beats: vec![d.beat] })
     }
 
     /// What the toolstack does in the end.
@@ -231,7 +228,7 @@ impl World {
 
     fn end(&mut self, code: u32, by_hypervisor: bool) {
         if let Some(d) = self.domain.as_mut().filter(|d| d.end.is_none()) {
-            d.end = Some((code, by_hypervisor));
+            (d.end, d.ended_at) = (Some((code, by_hypervisor)), Some(self.now));
         }
     }
 
@@ -280,6 +277,23 @@ fn it_is_started_and_started_again_however_it_ends() {
         assert_eq!((world.count(name), world.count("recovered")), (1, 2), "{name}: {:?}", world.machine.record);
         let line = world.machine.record.last.last().unwrap();
         assert!(line.starts_with(name) && line.contains("first packet in"), "{line}");
+    }
+}
+
+#[test]
+fn it_is_told_how_long_nobody_had_noticed() {
+    for (cause, least, most) in [("panicked", 100, 100), ("wedged", 500, 700)] {
+        let mut world = World::up();
+        match cause {
+            "wedged" => world.domain.as_mut().unwrap().does = Does::Spins,
+            _ => world.end(reason::SHUTDOWN_CRASH, false),
+        }
+        world.run(Duration::from_secs(10));
+        let line = world.machine.record.last.last().unwrap();
+        let noticed = line.strip_prefix(&format!("{cause}: noticed ")).and_then(|rest| rest.split(' ').next());
+        let noticed: u64 = noticed.unwrap_or_else(|| panic!("{line}")).parse().unwrap();
+        assert!((least..=most).contains(&noticed), "{line}");
+        assert!(world.machine.record.outage > noticed, "{line}");
     }
 }
 
