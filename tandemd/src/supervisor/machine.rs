@@ -3,7 +3,9 @@
 //! Nothing here touches the world, so the tests play all of it: the domain, the toolstack, the clock, and an end of the daemon at any
 //! point. What has to outlive the daemon is in the [`Record`]; everything else is found again by looking.
 
-use super::health::{Beat, Health, Illness, Queue};
+use super::cause::Cause;
+use super::health::{Health, Illness};
+use super::look::{Act, Errand, Look};
 use super::record::{ms, Mode, Record, TimeLine, STARTED};
 use super::settings::Settings;
 use control::Order;
@@ -23,151 +25,6 @@ const LONGEST: Duration = Duration::from_secs(60);
 const QUIET: Duration = Duration::from_secs(60);
 /// Why it is parked.
 pub const BY_OPERATOR: &str = "the operator wants it";
-
-/// The domain of the driver domain's name.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Domain {
-    /// Its domid.
-    pub id: u16,
-    /// SHUTDOWN_*, if it has ended; and whether it was the hypervisor that ended it.
-    pub end: Option<(u32, bool)>,
-    /// How long ago that was.
-    pub ended_for: Duration,
-    /// It is being destroyed.
-    pub is_dying: bool,
-    /// The tools have paused it.
-    pub is_paused: bool,
-    /// Its vCPUs that are up.
-    pub beats: Vec<Beat>,
-}
-
-/// Where the outside is, if it is reached by this domain.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Way {
-    /// By the card that its twin drives; else by its interface.
-    pub is_card: bool,
-    /// What is for the outside.
-    pub queue: Queue,
-    /// Packets that came in.
-    pub came: u64,
-}
-
-/// What became of the toolstack's process that was started.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Errand {
-    /// There is none.
-    #[default]
-    None,
-    /// It is under way.
-    Runs,
-    /// It has ended; an error is what it said. This is told once.
-    Done(Result<(), String>),
-}
-
-/// A look at everything.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Look {
-    /// Since the machine's start.
-    pub now: Duration,
-    /// The domain of the name, whoever has made it.
-    pub domain: Option<Domain>,
-    /// The way out, if it is that domain's.
-    pub way: Option<Way>,
-    /// All devices of its configuration are in the machine.
-    pub has_devices: bool,
-    /// The service's own domain is there, to which its interface has to be connected.
-    pub is_served: bool,
-    /// The process that was started.
-    pub errand: Errand,
-}
-
-/// What is to be done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Act {
-    /// The domain stops, and its devices reach no memory any more.
-    Quarantine(u16),
-    /// The toolstack is to destroy it.
-    Destroy(u16),
-    /// The toolstack is to create it.
-    Create,
-}
-
-/// Why an instance had to go.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Cause {
-    Panicked,
-    Crashed,
-    Watchdog,
-    Destroyed,
-    Rebooted,
-    PoweredOff,
-    Wedged { vcpu: u32, since: Duration },
-    Undrained { since: Duration },
-    DeviceGone,
-    NotStarted(String),
-    NotReady,
-    Restart,
-    Park,
-}
-
-impl Cause {
-    /// Its counter.
-    fn name(&self) -> &'static str {
-        match self {
-            Self::Panicked => "panicked",
-            Self::Crashed => "crashed",
-            Self::Watchdog => "watchdog",
-            Self::Destroyed => "destroyed",
-            Self::Rebooted => "rebooted",
-            Self::PoweredOff => "powered-off",
-            Self::Wedged { .. } => "wedged",
-            Self::Undrained { .. } => "undrained",
-            Self::DeviceGone => "device-gone",
-            Self::NotStarted(_) => "not-started",
-            Self::NotReady => "not-ready",
-            Self::Restart => "restart",
-            Self::Park => "park",
-        }
-    }
-
-    fn describe(&self, settings: &Settings) -> String {
-        match self {
-            Self::Panicked => "its kernel has panicked".into(),
-            Self::Crashed => "the hypervisor has ended it; why is in the hypervisor's log".into(),
-            Self::Watchdog => "it has not wound up its watchdog".into(),
-            Self::Destroyed => "it was destroyed".into(),
-            Self::Rebooted => "it reboots".into(),
-            Self::PoweredOff => "it was shut down, and stays so until it is started".into(),
-            Self::Wedged { vcpu, .. } => {
-                format!("its vCPU {vcpu} has run for {} ms and taken no event though one waits", settings.wedged_ms)
-            }
-            Self::Undrained { .. } => {
-                format!("it has taken nothing of what waits for the outside for {} ms", settings.undrained_ms)
-            }
-            Self::DeviceGone => "a device of its configuration is gone from the machine".into(),
-            Self::NotStarted(why) => format!("it could not be started: {why}"),
-            Self::NotReady => format!("its interface was not there within {} s", settings.ready_s),
-            Self::Restart => "it is to be restarted".into(),
-            Self::Park => "it is to be parked".into(),
-        }
-    }
-
-    /// When it began, if that can be known.
-    fn began(&self, look: &Look) -> Option<Duration> {
-        match self {
-            Self::Wedged { since, .. } | Self::Undrained { since } => Some(*since),
-            Self::Panicked | Self::Crashed | Self::Watchdog | Self::Rebooted | Self::PoweredOff => {
-                Some(look.now.saturating_sub(look.domain.as_ref()?.ended_for))
-            }
-            _ => None,
-        }
-    }
-
-    /// Whether it is held against the driver domain.
-    fn is_failure(&self) -> bool {
-        !matches!(self, Self::PoweredOff | Self::Rebooted | Self::Restart | Self::Park)
-    }
-}
 
 /// An instance that goes.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,7 +4,9 @@
 //! served whatever it waits for. What happens is told by xenstore (a domain comes or goes) and seen by looking now and then; what is
 //! to be done is decided in [`machine`], which is all that the tests need; [`shell`] looks and acts.
 
+mod cause;
 mod health;
+mod look;
 mod machine;
 mod pci;
 mod record;

@@ -1,7 +1,7 @@
 //! The machine's looks and acts: xenstore, the hypervisor, the toolstack, PCI.
 
 use super::health::{Beat, Queue};
-use super::machine::{Act, Domain, Errand, Look, Way};
+use super::look::{Act, Domain, Errand, Look, Way};
 use super::pci;
 use crate::domain::RUN;
 use crate::hypercall::{Hypervisor, Switches};

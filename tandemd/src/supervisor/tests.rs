@@ -2,7 +2,8 @@
 //! same toolstack, and a daemon that may be killed at any moment.
 
 use super::health::{Beat, Queue};
-use super::machine::{Act, Domain, Errand, Look, Machine, Way};
+use super::look::{Act, Domain, Errand, Look, Way};
+use super::machine::Machine;
 use super::record::{Mode, Record};
 use super::settings::Settings;
 use control::Order;

@@ -1,0 +1,82 @@
+//! Why an instance of a driver domain had to go.
+
+use super::look::Look;
+use super::settings::Settings;
+use std::time::Duration;
+
+/// Why an instance had to go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cause {
+    Panicked,
+    Crashed,
+    Watchdog,
+    Destroyed,
+    Rebooted,
+    PoweredOff,
+    Wedged { vcpu: u32, since: Duration },
+    Undrained { since: Duration },
+    DeviceGone,
+    NotStarted(String),
+    NotReady,
+    Restart,
+    Park,
+}
+
+impl Cause {
+    /// Its counter.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Panicked => "panicked",
+            Self::Crashed => "crashed",
+            Self::Watchdog => "watchdog",
+            Self::Destroyed => "destroyed",
+            Self::Rebooted => "rebooted",
+            Self::PoweredOff => "powered-off",
+            Self::Wedged { .. } => "wedged",
+            Self::Undrained { .. } => "undrained",
+            Self::DeviceGone => "device-gone",
+            Self::NotStarted(_) => "not-started",
+            Self::NotReady => "not-ready",
+            Self::Restart => "restart",
+            Self::Park => "park",
+        }
+    }
+
+    pub fn describe(&self, settings: &Settings) -> String {
+        match self {
+            Self::Panicked => "its kernel has panicked".into(),
+            Self::Crashed => "the hypervisor has ended it; why is in the hypervisor's log".into(),
+            Self::Watchdog => "it has not wound up its watchdog".into(),
+            Self::Destroyed => "it was destroyed".into(),
+            Self::Rebooted => "it reboots".into(),
+            Self::PoweredOff => "it was shut down, and stays so until it is started".into(),
+            Self::Wedged { vcpu, .. } => {
+                format!("its vCPU {vcpu} has run for {} ms and taken no event though one waits", settings.wedged_ms)
+            }
+            Self::Undrained { .. } => {
+                format!("it has taken nothing of what waits for the outside for {} ms", settings.undrained_ms)
+            }
+            Self::DeviceGone => "a device of its configuration is gone from the machine".into(),
+            Self::NotStarted(why) => format!("it could not be started: {why}"),
+            Self::NotReady => format!("its interface was not there within {} s", settings.ready_s),
+            Self::Restart => "it is to be restarted".into(),
+            Self::Park => "it is to be parked".into(),
+        }
+    }
+
+    /// When it began, if that can be known.
+    pub fn began(&self, look: &Look) -> Option<Duration> {
+        match self {
+            Self::Wedged { since, .. } | Self::Undrained { since } => Some(*since),
+            Self::Panicked | Self::Crashed | Self::Watchdog | Self::Rebooted | Self::PoweredOff => {
+                Some(look.now.saturating_sub(look.domain.as_ref()?.ended_for))
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether it is held against the driver domain.
+    pub fn is_failure(&self) -> bool {
+        !matches!(self, Self::PoweredOff | Self::Rebooted | Self::Restart | Self::Park)
+    }
+}

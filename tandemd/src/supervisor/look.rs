@@ -1,0 +1,72 @@
+//! What the machine sees and does: a look at everything, and acts.
+
+use super::health::{Beat, Queue};
+use std::time::Duration;
+
+/// The domain of the driver domain's name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Domain {
+    /// Its domid.
+    pub id: u16,
+    /// SHUTDOWN_*, if it has ended; and whether it was the hypervisor that ended it.
+    pub end: Option<(u32, bool)>,
+    /// How long ago that was.
+    pub ended_for: Duration,
+    /// It is being destroyed.
+    pub is_dying: bool,
+    /// The tools have paused it.
+    pub is_paused: bool,
+    /// Its vCPUs that are up.
+    pub beats: Vec<Beat>,
+}
+
+/// Where the outside is, if it is reached by this domain.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Way {
+    /// By the card that its twin drives; else by its interface.
+    pub is_card: bool,
+    /// What is for the outside.
+    pub queue: Queue,
+    /// Packets that came in.
+    pub came: u64,
+}
+
+/// What became of the toolstack's process that was started.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Errand {
+    /// There is none.
+    #[default]
+    None,
+    /// It is under way.
+    Runs,
+    /// It has ended; an error is what it said. This is told once.
+    Done(Result<(), String>),
+}
+
+/// A look at everything.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Look {
+    /// Since the machine's start.
+    pub now: Duration,
+    /// The domain of the name, whoever has made it.
+    pub domain: Option<Domain>,
+    /// The way out, if it is that domain's.
+    pub way: Option<Way>,
+    /// All devices of its configuration are in the machine.
+    pub has_devices: bool,
+    /// The service's own domain is there, to which its interface has to be connected.
+    pub is_served: bool,
+    /// The process that was started.
+    pub errand: Errand,
+}
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Act {
+    /// The domain stops, and its devices reach no memory any more.
+    Quarantine(u16),
+    /// The toolstack is to destroy it.
+    Destroy(u16),
+    /// The toolstack is to create it.
+    Create,
+}
