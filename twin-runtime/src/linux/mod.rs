@@ -6,7 +6,6 @@
 //! members come from BTF ([`offsets`]).
 
 pub mod dma;
-mod image;
 pub mod inbox;
 pub mod lock;
 pub mod napi;

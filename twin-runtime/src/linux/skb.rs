@@ -1,6 +1,5 @@
 //! Socket buffers: allocation from the pool, building, sizes, hand-over of received packets, and packets to be sent.
 
-use super::image::Image;
 use super::offsets::Offsets;
 use super::pool::{Given, Lent, LentPage, Pool, Use, USERS_OUT};
 use super::{bad, Done, Foreign, Host, Stop, Support};
@@ -15,6 +14,8 @@ pub const MAX_FRAGMENTS: usize = 17;
 /// No buffer is larger; what claims to be is none.
 pub const LARGEST: u32 = 1 << 20;
 const ETHERNET_HEADER: u32 = 14;
+/// Where it names the protocol.
+const PROTOCOL_AT: u64 = 12;
 /// Bit of the byte of `cloned` that says that the head is a page fragment.
 const HEAD_FRAG: u8 = 1 << 5;
 const CLONED: u8 = 1;
@@ -103,65 +104,82 @@ impl Parts {
     }
 }
 
-/// An `sk_buff`. No kernel's is longer.
-type SkbImage = Image<320>;
-/// A shared info without its fragments.
-type InfoImage = Image<256>;
+/// Most bytes of an `sk_buff` up to its last member.
+const LONGEST: u64 = 320;
+/// `mac_header` and `transport_header` where there is none.
+const NOWHERE: u16 = u16::MAX;
 
 /// Bytes of a buffer of `size` bytes that come before its shared info.
 fn end_of(o: &Offsets, size: u64) -> u64 {
     size.saturating_sub(o.info_size.next_multiple_of(64))
 }
 
-/// The low half of a word, as it is stored.
+/// The low half of a word.
 #[inline]
-fn u32_of(value: u64) -> [u8; 4] {
-    ((value & 0xffff_ffff) as u32).to_le_bytes()
+fn low_u32(value: u64) -> u32 {
+    (value & 0xffff_ffff) as u32
 }
 
-/// The lowest quarter of a word, as it is stored.
+/// The lowest quarter of a word.
 #[inline]
-fn u16_of(value: u64) -> [u8; 2] {
-    ((value & 0xffff) as u16).to_le_bytes()
+fn low_u16(value: u64) -> u16 {
+    (value & 0xffff) as u16
 }
 
-/// An `sk_buff` as an empty packet in the buffer of `size` bytes at `head`, with `room` bytes before the data.
-#[inline]
-fn blank(o: &Offsets, head: u64, size: u64, room: u64, device: u64) -> SkbImage {
-    let mut image = Image::new();
-    image.put(o.skb_dev, device.to_le_bytes());
-    image.put(o.skb_head, head.to_le_bytes());
-    image.put(o.skb_data, head.wrapping_add(room).to_le_bytes());
-    image.put(o.skb_tail, u32_of(room));
-    image.put(o.skb_end, u32_of(end_of(o, size)));
-    image.put(o.skb_truesize, u32_of(size + o.skb_size));
-    image.put(o.skb_users, USERS_OUT.to_le_bytes());
-    image.put(o.skb_mac_header, u16::MAX.to_le_bytes());
-    image.put(o.skb_transport_header, u16::MAX.to_le_bytes());
-    image
+/// Where a packet lies in its buffer.
+struct Place {
+    /// The buffer, and its bytes.
+    head: u64,
+    size: u64,
+    /// Where the packet begins and ends in it.
+    data: u64,
+    tail: u64,
+    mac_header: u16,
+    transport_header: u16,
 }
 
-/// Writes an `sk_buff`. Of its members `users` is the last but for one that only counts if another says so.
-fn write_skb<M: Memory>(m: &M, o: &Offsets, skb: u64, image: &SkbImage) -> Result<(), Fault> {
-    image.write(m, skb, o.skb_users + 4)
-}
+impl Place {
+    /// No packet yet, with `room` bytes before it.
+    fn empty(head: u64, size: u64, room: u64) -> Self {
+        Self { head, size, data: room, tail: room, mac_header: NOWHERE, transport_header: NOWHERE }
+    }
 
-/// A shared info whose data has one user.
-fn info(o: &Offsets) -> InfoImage {
-    let mut image = Image::new();
-    image.put(o.info_dataref, 1u32.to_le_bytes());
-    image
-}
+    /// Makes `skb` one in this buffer, all zeroes but for that. Its `len` is 0.
+    #[inline]
+    fn write<M: Memory>(&self, m: &M, o: &Offsets, skb: u64, device: u64) -> Result<(), Fault> {
+        // Of its members `users` is the last but for one that only counts if another says so.
+        let len = o.skb_users + 4;
+        if len > LONGEST {
+            return Err(Fault { address: skb, write: true });
+        }
+        m.fill(skb, 0, len)?;
+        let at = |member: u64| skb.wrapping_add(member);
+        m.put_u32(at(o.skb_users), USERS_OUT)?;
+        m.put_u64(at(o.skb_dev), device)?;
+        m.put_u64(at(o.skb_head), self.head)?;
+        m.put_u64(at(o.skb_data), self.head.wrapping_add(self.data))?;
+        m.put_u32(at(o.skb_tail), low_u32(self.tail))?;
+        m.put_u32(at(o.skb_end), low_u32(end_of(o, self.size)))?;
+        m.put_u32(at(o.skb_truesize), low_u32(self.size + o.skb_size))?;
+        m.put_u16(at(o.skb_mac_header), self.mac_header)?;
+        m.put_u16(at(o.skb_transport_header), self.transport_header)
+    }
 
-/// Writes a shared info as far as it is the same for all packets: the fragments are behind.
-fn write_info<M: Memory>(m: &M, o: &Offsets, at: u64, image: &InfoImage) -> Result<(), Fault> {
-    image.write(m, at, o.info_dataref + 4)
+    /// Writes its shared info, whose data has one user, as far as it is the same for all packets: the fragments are behind. Where it is.
+    #[inline]
+    fn write_info<M: Memory>(&self, m: &M, o: &Offsets) -> Result<u64, Fault> {
+        let info = self.head.wrapping_add(end_of(o, self.size));
+        m.fill(info, 0, o.info_dataref)?;
+        m.put_u32(info.wrapping_add(o.info_dataref), 1)?;
+        Ok(info)
+    }
 }
 
 /// Makes `skb` an empty packet in the buffer of `size` bytes at `head`, with `room` bytes before the data.
 fn set_up<M: Memory>(m: &M, o: &Offsets, skb: u64, head: u64, size: u64, room: u64, device: u64) -> Result<(), Fault> {
-    write_skb(m, o, skb, &blank(o, head, size, room, device))?;
-    write_info(m, o, head.wrapping_add(end_of(o, size)), &info(o))
+    let place = Place::empty(head, size, room);
+    place.write(m, o, skb, device)?;
+    place.write_info(m, o).map(|_| ())
 }
 
 /// The pool has nothing that fits: what is its own the domain can still give, if the invocation can wait for it. Else the routine
@@ -657,28 +675,58 @@ impl Support {
     }
 
     /// Makes the `sk_buff` `skb`, in whose buffer the packet lies, say so.
+    #[inline]
     fn dress<H: Host>(&self, host: &mut H, skb: u64, lent: &Lent, len: u16, packet: &Packet<'_>) -> Result<(), Fault> {
         let o = &self.offsets;
-        let (len, size) = (u64::from(len), u64::from(lent.size));
-        let more: u64 = packet.fragments.iter().map(|f| u64::from(f.len)).sum();
-        let mut image = blank(o, lent.head, size, HEADROOM, packet.device);
-        image.put(o.skb_tail, u32_of(HEADROOM + len));
-        image.put(o.skb_len, u32_of(len + more));
-        image.put(o.skb_data_len, u32_of(more));
-        image.put(o.skb_queue_mapping, packet.queue.to_le_bytes());
-        image.put(o.skb_mac_header, u16_of(HEADROOM));
-        image.put(o.skb_network_header, u16_of(HEADROOM + u64::from(ETHERNET_HEADER)));
-        if let Some(kind) = packet.header.get(12..).and_then(<[u8]>::first_chunk::<2>) {
-            image.put(o.skb_protocol, *kind);
+        let at = |member: u64| skb.wrapping_add(member);
+        let (len, more) = (u64::from(len), packet.fragments.iter().map(|f| u64::from(f.len)).sum::<u64>());
+        let transport_header = packet.checksum.map_or(NOWHERE, |(start, _)| low_u16(HEADROOM + u64::from(start)));
+        let place = Place {
+            head: lent.head,
+            size: lent.size.into(),
+            data: HEADROOM,
+            tail: HEADROOM + len,
+            mac_header: low_u16(HEADROOM),
+            transport_header,
+        };
+        place.write(host, o, skb, packet.device)?;
+        host.put_u32(at(o.skb_len), low_u32(len + more))?;
+        host.put_u16(at(o.skb_network_header), low_u16(HEADROOM + u64::from(ETHERNET_HEADER)))?;
+        // As it stands in the packet.
+        let kind = host.u16(lent.head.wrapping_add(HEADROOM + PROTOCOL_AT))?;
+        host.put_u16(at(o.skb_protocol), kind)?;
+        if let Some((_, offset)) = packet.checksum {
+            host.put_u16(at(o.skb_csum_start), transport_header)?;
+            host.put_u16(at(o.skb_csum_offset), offset)?;
+            host.put_u8(at(o.skb_pkt_type), CHECKSUM_PARTIAL)?;
         }
-        if let Some((start, offset)) = packet.checksum {
-            image.put(o.skb_transport_header, u16_of(HEADROOM + u64::from(start)));
-            image.put(o.skb_csum_start, u16_of(HEADROOM + u64::from(start)));
-            image.put(o.skb_csum_offset, offset.to_le_bytes());
-            image.put(o.skb_pkt_type, [CHECKSUM_PARTIAL]);
+        if packet.queue != 0 {
+            host.put_u16(at(o.skb_queue_mapping), packet.queue)?;
         }
-        write_skb(host, o, skb, &image)?;
-        self.describe(host, lent.head.wrapping_add(end_of(o, size)), packet)
+        let info = place.write_info(host, o)?;
+        if let Some((size, segments, kind)) = packet.segmentation {
+            host.put_u16(info.wrapping_add(o.info_gso_size), size)?;
+            host.put_u16(info.wrapping_add(o.info_gso_segs), segments)?;
+            host.put_u32(info.wrapping_add(o.info_gso_type), kind)?;
+        }
+        if !packet.fragments.is_empty() {
+            host.put_u32(at(o.skb_data_len), low_u32(more))?;
+            self.list_fragments(host, info, packet.fragments)?;
+        }
+        Ok(())
+    }
+
+    /// Lists `fragments` in the shared info at `info`.
+    fn list_fragments<H: Host>(&self, host: &mut H, info: u64, fragments: &[Fragment]) -> Result<(), Fault> {
+        let o = &self.offsets;
+        host.put_u8(info.wrapping_add(o.info_nr_frags), u8::try_from(fragments.len()).unwrap_or(0))?;
+        let mut to = info.wrapping_add(o.info_frags);
+        for fragment in fragments {
+            host.put_u64(to, fragment.page)?;
+            host.put_u64(to.wrapping_add(8), u64::from(fragment.len) | u64::from(fragment.offset) << 32)?;
+            to = to.wrapping_add(16);
+        }
+        Ok(())
     }
 
     /// Has an `sk_buff` that was reserved carry a packet of which `len` bytes lie in its buffer, and the next `more` in its pages; of
@@ -694,11 +742,8 @@ impl Support {
         packet: &Packet<'_>,
     ) -> Result<bool, Reason> {
         let Some(lent) = host.with_pool(|pool| pool.hand_over(skb, packet.cookie)) else { return Ok(false) };
-        let mut header = [0; ETHERNET_HEADER as usize];
-        host.read(lent.head.wrapping_add(HEADROOM), &mut header)?;
-        let packet = Packet { header: &header, ..*packet };
         if more == 0 {
-            self.dress(host, skb, &lent, len, &packet)?;
+            self.dress(host, skb, &lent, len, packet)?;
             return Ok(true);
         }
         let mut fragments = [Fragment::default(); MAX_FRAGMENTS];
@@ -709,7 +754,7 @@ impl Support {
             });
             return Ok(false);
         };
-        self.dress(host, skb, &lent, len, &Packet { fragments, ..packet })?;
+        self.dress(host, skb, &lent, len, &Packet { fragments, ..*packet })?;
         Ok(true)
     }
 
@@ -723,29 +768,6 @@ impl Support {
     #[must_use]
     pub fn room(&self, size: u32) -> u32 {
         u32::try_from(u64::from(size).saturating_sub(self.overhead())).unwrap_or(0)
-    }
-
-    /// Writes the shared info.
-    fn describe<H: Host>(&self, host: &mut H, at: u64, packet: &Packet<'_>) -> Result<(), Fault> {
-        let o = &self.offsets;
-        let mut image = info(o);
-        image.put(o.info_nr_frags, [u8::try_from(packet.fragments.len()).unwrap_or(0)]);
-        if let Some((size, segments, kind)) = packet.segmentation {
-            image.put(o.info_gso_size, size.to_le_bytes());
-            image.put(o.info_gso_segs, segments.to_le_bytes());
-            image.put(o.info_gso_type, kind.to_le_bytes());
-        }
-        write_info(host, o, at, &image)?;
-        if packet.fragments.is_empty() {
-            return Ok(());
-        }
-        let mut list = Image::<{ 16 * MAX_FRAGMENTS }>::new();
-        for (fragment, to) in packet.fragments.iter().zip((0..).step_by(16)) {
-            list.put(to, fragment.page.to_le_bytes());
-            list.put(to + 8, fragment.len.to_le_bytes());
-            list.put(to + 12, fragment.offset.to_le_bytes());
-        }
-        list.write(host, at.wrapping_add(o.info_frags), packet.fragments.len() as u64 * 16)
     }
 
     /// Takes back a prepared packet that was not handed to the driver (its queue was stopped, or it answered "busy").
