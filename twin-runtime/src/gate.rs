@@ -18,7 +18,7 @@ use twin_verify::Verified;
 
 use crate::abort::{Abort, Reason};
 use crate::addresses::{Addresses, Target};
-use crate::linux::{Host, Routine, Stop, Support};
+use crate::linux::{Function, Host, Hosts, Routine, Stop, Support};
 use crate::stlb::{Mapper, Stlb};
 
 /// Which stub was called.
@@ -166,7 +166,7 @@ pub enum Binding {
 /// How often an import was called.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counter {
-    /// Served natively.
+    /// Served natively, by way of [`Invocation::gate`].
     pub native: u64,
     /// Served by an upcall.
     pub upcall: u64,
@@ -219,6 +219,42 @@ pub enum Native {
     NotAsked,
 }
 
+/// The routines that serve a twin's imports, by their numbers: the way that nearly all calls take.
+pub struct Natives<F: Hosts>(Vec<Option<Function<F>>>);
+
+impl<F: Hosts> Natives<F> {
+    /// Those of `twin`, as its imports are bound now.
+    ///
+    /// # Errors
+    /// If there is not enough memory.
+    pub fn new(twin: &Twin<'_>) -> Result<Self, TryReserveError> {
+        let mut all = Vec::new();
+        all.try_reserve_exact(twin.imports.len())?;
+        all.extend(twin.imports.iter().map(|import| match import.binding {
+            Binding::Native(routine) => Some(routine.function::<F>()),
+            Binding::Upcall => None,
+        }));
+        Ok(Self(all))
+    }
+
+    /// Serves the call of import `number` as [`Invocation::gate`] would, if a routine of this crate does it, without a [`Call`] and
+    /// without counting it.
+    #[inline(always)]
+    pub fn call<'h>(&self, number: u32, args: &[u64; 6], embedder: &mut F::Host<'h>, support: &Support) -> Native
+    where
+        F::Host<'h>: Embedder,
+    {
+        let Some(Some(routine)) = self.0.get(number as usize) else { return Native::NotAsked };
+        if embedder.charge() < 0 || embedder.is_out_of_time() {
+            return Native::NotAsked;
+        }
+        match routine(support, embedder, args) {
+            Ok(value) => Native::Returned(value),
+            Err(stop) => Native::Stopped(stop),
+        }
+    }
+}
+
 /// A running invocation. While it lives, its twin can begin no other:
 ///
 /// ```compile_fail,E0499
@@ -256,24 +292,6 @@ impl<'a> Invocation<'_, 'a> {
         self.twin.gate(call, embedder, support)
     }
 
-    /// Serves the call of import `number` as [`Self::gate`] would, if a routine of this crate does it: the way that nearly all calls
-    /// take, without a [`Call`].
-    #[inline]
-    pub fn native(&mut self, number: u32, args: &[u64; 6], embedder: &mut impl Embedder, support: &Support) -> Native {
-        let Some(import) = self.twin.imports.get_mut(number as usize) else { return Native::NotAsked };
-        let Binding::Native(routine) = import.binding else { return Native::NotAsked };
-        if embedder.charge() < 0 || embedder.is_out_of_time() {
-            return Native::NotAsked;
-        }
-        match routine.call(support, embedder, args) {
-            Ok(value) => {
-                import.counter.native += 1;
-                Native::Returned(value)
-            }
-            Err(stop) => Native::Stopped(stop),
-        }
-    }
-
     /// Where an indirect call of `domain` goes on as [`Self::gate`] would say, if that is a function of the twin: the way that most take.
     /// Else [`Self::gate`] says how to go on.
     #[inline]
@@ -286,7 +304,7 @@ impl<'a> Invocation<'_, 'a> {
         Some(offset)
     }
 
-    /// How to go on after a call of import `number` that [`Self::native`] found [`Native::Stopped`].
+    /// How to go on after a call of import `number` that [`Natives::call`] found [`Native::Stopped`].
     pub fn stopped(&mut self, number: u32, stop: Stop, call: &Call, embedder: &mut impl Embedder) -> Answer {
         let answer = match stop {
             Stop::Abort(reason) => Err(reason),

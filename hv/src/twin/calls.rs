@@ -3,7 +3,7 @@
 use super::counts::Ending;
 use super::instance::Instance;
 use super::net;
-use super::run::{Begin, Ended, How};
+use super::run::{Begin, Early};
 use super::session::Session;
 use super::table::{place, ready, Loaded};
 use crate::arch::tsc;
@@ -29,9 +29,10 @@ pub fn call(v: &OwnedVcpu, call: &mut TwinCall, interruptible: Interruptible<'_>
         return Err(Errno::EBUSY);
     }
     let begin = Begin::Call { function: call.function, args: call.args };
-    let ended = Session::enter(loaded, number, None).ok_or(Errno::ENOENT)?.run(&mut slot, begin, interruptible)?;
+    let mut session = Session::enter(loaded, number, None).ok_or(Errno::ENOENT)?;
+    let returned = session.run(&mut slot, begin, interruptible)?;
     loaded.counts.calls.fetch_add(1, Ordering::Relaxed);
-    finish(loaded, number, ended, call);
+    finish(loaded, number, session, returned, call);
     Ok(())
 }
 
@@ -47,8 +48,9 @@ pub fn resume(v: &OwnedVcpu, call: &mut TwinCall, mut interruptible: Interruptib
     }
     let mut slot = instance.slot.try_lock().ok_or(Errno::EBUSY)?;
     let begin = Begin::Resume { result: call.result };
-    let ended = Session::enter(loaded, number, None).ok_or(Errno::ENOENT)?.run(&mut slot, begin, interruptible)?;
-    finish(loaded, number, ended, call);
+    let mut session = Session::enter(loaded, number, None).ok_or(Errno::ENOENT)?;
+    let returned = session.run(&mut slot, begin, interruptible)?;
+    finish(loaded, number, session, returned, call);
     Ok(())
 }
 
@@ -64,17 +66,20 @@ fn check_upcalls(loaded: &Loaded, number: u32) {
     }
 }
 
-/// Says in `call` how it ended.
-fn finish(loaded: &Loaded, instance: usize, ended: Ended, call: &mut TwinCall) {
-    call.steps = u32::try_from(ended.steps).unwrap_or(u32::MAX);
-    (call.result, call.detail, call.original, call.offset) = (0, 0, 0, 0);
-    match ended.how {
-        How::Returned(value) => (call.reason, call.result) = (reason::RETURNED, value),
-        How::Waits(upcall) => {
+/// Ends a session, and says in `call` how its invocation ended.
+fn finish(loaded: &Loaded, instance: usize, mut session: Session<'_>, returned: Option<u64>, call: &mut TwinCall) {
+    call.steps = u32::try_from(session.steps()).unwrap_or(u32::MAX);
+    (call.reason, call.result) = (reason::RETURNED, returned.unwrap_or(0));
+    (call.detail, call.original, call.offset) = (0, 0, 0);
+    let early = session.early.take();
+    drop(session);
+    match early {
+        None => {}
+        Some(Early::Waits(upcall)) => {
             loaded.counts.upcalls.fetch_add(1, Ordering::Relaxed);
             upcall.tell(instance, call);
         }
-        How::Aborted(abort) => {
+        Some(Early::Aborted(abort)) => {
             let ending = Ending::from(&abort);
             loaded.disable(ending);
             guest_warn!("d{}: twin {} is disabled: {abort}", loaded.owner, call.twin);

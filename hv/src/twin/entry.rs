@@ -221,12 +221,12 @@ fn not_returned(number: u32, args: &[u64; 6], native: Native, running: &mut Runn
     match running.not_returned(number, native, &call) {
         Answer::Return(value) => Outcome { way: way::RETURN, value },
         Answer::Wait => {
-            running.kept.stack = stack;
-            Outcome { way: way::WAIT, value: (&raw mut running.kept) as u64 }
+            running.left.kept.stack = stack;
+            Outcome { way: way::WAIT, value: (&raw mut running.left.kept) as u64 }
         }
         answer => {
             debug_assert!(matches!(answer, Answer::Abort(_)), "no other answer to an import");
-            running.abort = if let Answer::Abort(abort) = answer { Some(abort) } else { None };
+            running.left.abort = if let Answer::Abort(abort) = answer { Some(abort) } else { None };
             Outcome { way: way::ABORT, value: 0 }
         }
     }
@@ -263,12 +263,12 @@ extern "C" fn gate(saved: &mut Saved) -> u64 {
         Answer::Return(_) | Answer::Resume => way::RETURN,
         Answer::Enter(offset) => enter_at(saved, running, offset),
         Answer::Wait => {
-            running.kept.stack = stack;
-            saved.enter = (&raw mut running.kept) as u64;
+            running.left.kept.stack = stack;
+            saved.enter = (&raw mut running.left.kept) as u64;
             way::WAIT
         }
         Answer::Abort(abort) => {
-            running.abort = Some(abort);
+            running.left.abort = Some(abort);
             way::ABORT
         }
     }

@@ -6,23 +6,28 @@ use core::sync::atomic::AtomicU64;
 use x86::{Mfn, PAGE_SIZE};
 
 /// Frames of the hypervisor's own, given back when dropped. Nothing may map them any more then.
-pub struct Frames(Vec<Mfn>);
+pub struct Frames {
+    all: Vec<Mfn>,
+    /// Where the first is in the direct map.
+    first: u64,
+}
 
 impl Frames {
     /// `count` zeroed ones. `None` when out of memory.
     pub fn new(count: usize) -> Option<Self> {
-        let mut own = Self(Vec::new());
-        own.0.try_reserve_exact(count).ok()?;
+        let mut own = Self { all: Vec::new(), first: 0 };
+        own.all.try_reserve_exact(count).ok()?;
         for _ in 0..count {
-            own.0.push(frames::alloc_table()?);
+            own.all.push(frames::alloc_table()?);
         }
+        own.first = own.all.first().map_or(0, |mfn| phys_to_virt(mfn.addr()) as u64);
         Some(own)
     }
 
     /// As many as `bytes` need, with those in them.
     pub fn with(bytes: &[u8]) -> Option<Self> {
         let own = Self::new(bytes.len().div_ceil(PAGE_SIZE))?;
-        for (mfn, page) in own.0.iter().zip(bytes.chunks(PAGE_SIZE)) {
+        for (mfn, page) in own.all.iter().zip(bytes.chunks(PAGE_SIZE)) {
             // SAFETY: a frame of ours in the direct map that nobody else knows yet, at least as long as the piece.
             unsafe { core::ptr::copy_nonoverlapping(page.as_ptr(), phys_to_virt(mfn.addr()), page.len()) };
         }
@@ -31,12 +36,13 @@ impl Frames {
 
     /// The frames.
     pub fn all(&self) -> &[Mfn] {
-        &self.0
+        &self.all
     }
 
     /// Writes `bytes` at `offset` of all of them, which must be inside of one.
     pub fn put(&self, offset: usize, bytes: &[u8]) {
-        let Some(mfn) = self.0.get(offset / PAGE_SIZE).filter(|_| offset % PAGE_SIZE + bytes.len() <= PAGE_SIZE) else {
+        let Some(mfn) = self.all.get(offset / PAGE_SIZE).filter(|_| offset % PAGE_SIZE + bytes.len() <= PAGE_SIZE)
+        else {
             return;
         };
         let to = phys_to_virt(mfn.addr()).wrapping_add(offset % PAGE_SIZE);
@@ -45,15 +51,16 @@ impl Frames {
     }
 
     /// Word `index` of the first frame.
+    #[inline]
     pub fn word(&self, index: u64) -> &AtomicU64 {
-        debug_assert!((index as usize) < PAGE_SIZE / 8);
-        // SAFETY: callers name words of a page; the frame is ours while `self` lives; twins change it, so atomics.
-        unsafe { AtomicU64::from_ptr(phys_to_virt(self.0[0].addr()).cast::<u64>().add(index as usize)) }
+        debug_assert!((index as usize) < PAGE_SIZE / 8 && self.first != 0);
+        // SAFETY: callers name words of a page, and have asked for one; the frame is ours while `self` lives; twins change it, so atomics.
+        unsafe { AtomicU64::from_ptr((self.first as *mut u64).add(index as usize)) }
     }
 }
 
 impl Drop for Frames {
     fn drop(&mut self) {
-        self.0.drain(..).for_each(frames::free_table);
+        self.all.drain(..).for_each(frames::free_table);
     }
 }

@@ -8,12 +8,13 @@ use crate::twin::entry;
 use crate::twin::frames::Frames;
 use crate::twin::run::ToCall;
 use crate::twin::space::{unsafe_area, Mirror, DATA};
+use crate::twin::view::Views;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 use twin_abi::layout::{
     ctx, CALL_TABLE_OFFSET, CODE_OFFSET, CONST_OFFSET, CTX_OFFSET, IMPORT_OFFSET, MAX_CODE, STACK_GUARD, STACK_SIZE,
 };
-use twin_runtime::gate::{self, Twin};
+use twin_runtime::gate::{self, Natives, Twin};
 use twin_runtime::instance::{Areas, Config};
 use twin_runtime::stubs::{save, special, Stubs};
 use x86::{PteFlags, PAGE_SIZE};
@@ -48,6 +49,8 @@ pub struct Instance {
     config: Config,
     /// Its stubs.
     pub stubs: Stubs,
+    /// What its imports' stubs lead to.
+    pub natives: Natives<Views>,
     context: Frames,
     save: Frames,
     /// Locks of the domain's that its invocation has taken; 0: none.
@@ -147,6 +150,7 @@ impl Instance {
             code_bytes,
             config,
             stubs,
+            natives: Natives::new(&twin).ok()?,
             context,
             save,
             held: [const { AtomicU64::new(0) }; MAX_HELD],
@@ -184,14 +188,9 @@ impl Instance {
         self.held.iter().map(|held| held.swap(0, Ordering::Relaxed)).filter(|lock| *lock != 0)
     }
 
-    /// Takes a step from the budget; what is left.
-    #[inline]
-    pub fn charge(&self) -> i64 {
-        // The instance runs on one CPU at a time.
-        let word = self.context.word(u64::from(ctx::BUDGET) / 8);
-        let left = word.load(Ordering::Relaxed).wrapping_sub(1);
-        word.store(left, Ordering::Relaxed);
-        left.cast_signed()
+    /// The word of the context page that holds the budget.
+    pub fn budget(&self) -> &AtomicU64 {
+        self.context.word(u64::from(ctx::BUDGET) / 8)
     }
 
     /// A word of the save page.

@@ -19,7 +19,14 @@ pub struct Running<'a, 'v> {
     pub invocation: Invocation<'a, 'static>,
     /// Its domain.
     pub domain: &'a mut DomainView<'v>,
-    /// Why it ended before its end.
+    /// What it leaves if it does not return.
+    pub left: &'a mut Left,
+}
+
+/// What an invocation leaves that does not return. It is the session's: what an invocation needs that returns is little.
+#[derive(Default)]
+pub struct Left {
+    /// Why it was aborted.
     pub abort: Option<Abort>,
     /// Its registers, if it waits.
     pub kept: Kept,
@@ -41,18 +48,8 @@ pub enum Begin {
     },
 }
 
-/// How a part of an invocation ended.
-pub struct Ended {
-    /// How.
-    pub how: How,
-    /// Steps that it took so far.
-    pub steps: u64,
-}
-
-/// How it ended.
-pub enum How {
-    /// The function returned.
-    Returned(u64),
+/// How a part of an invocation ended whose function has not returned.
+pub enum Early {
     /// It was aborted.
     Aborted(Abort),
     /// It waits for a function of the domain.
@@ -105,7 +102,7 @@ impl Running<'_, '_> {
         if !common.has_room_for_notes() {
             return Native::NotAsked;
         }
-        self.invocation.native(number, args, self.domain, &common.support)
+        self.instance.natives.call(number, args, self.domain, &common.support)
     }
 
     /// How to go on after a `call` of import `number` that [`Self::native`] has not served.
@@ -130,7 +127,7 @@ impl Running<'_, '_> {
     pub fn was_stopped(&mut self, rip: u64, vector: u8, address: u64) {
         let in_guard = self.instance.config().is_guard(address);
         let (offset, budget) = (self.code_offset(rip), self.domain.budget());
-        self.abort = Some(Abort::exception(&self.image(), offset, vector, address, budget, in_guard));
+        self.left.abort = Some(Abort::exception(&self.image(), offset, vector, address, budget, in_guard));
     }
 
     /// The twin, or a stub on its way, was interrupted: perhaps by the timer, which has to fire again. The next gate asks for the time.
@@ -145,7 +142,7 @@ impl Running<'_, '_> {
             self.keep_timer();
             return false;
         }
-        self.abort = Some(Abort::at(&self.image(), self.code_offset(rip), Reason::TimeOut));
+        self.left.abort = Some(Abort::at(&self.image(), self.code_offset(rip), Reason::TimeOut));
         true
     }
 }

@@ -8,10 +8,10 @@ use crate::domain::vcpu::{self, OwnedVcpu};
 use crate::domain::{self, DomainRef};
 use crate::pv::{debugreg, vtlb};
 use crate::sched::timers;
-use crate::twin::entry::{self, Kept, Way};
+use crate::twin::entry::{self, Way};
 use crate::twin::instance::{Slot, Waiting};
 use crate::twin::net::OnCard;
-use crate::twin::run::{Begin, Ended, How, Running};
+use crate::twin::run::{Begin, Early, Left, Running};
 use crate::twin::table::Loaded;
 use crate::twin::view::DomainView;
 use core::sync::atomic::Ordering;
@@ -25,6 +25,11 @@ pub struct Session<'a> {
     owner: DomainRef,
     /// The time-stamp counter at the beginning.
     since: u64,
+    /// Steps that the invocation had at first.
+    budget: i64,
+    left: Left,
+    /// How the invocation ended, if it has not returned.
+    pub early: Option<Early>,
     /// The domain, for routines that are called between invocations.
     pub domain: DomainView<'a>,
 }
@@ -47,51 +52,67 @@ impl<'a> Session<'a> {
             tlb::enter_mirror(loaded.mirror.root().addr().raw());
             entry::set_mirror(Some(&loaded.mirror));
         }
-        Some(Self { loaded, instance, owner, since: cpu::rdtsc(), domain })
+        let (since, left) = (cpu::rdtsc(), Left::default());
+        Some(Self { loaded, instance, owner, since, budget: 0, left, early: None, domain })
     }
 
-    /// Runs a function, or goes on with what waits, in the instance, whose `slot` is the caller's. Errors: ESRCH if the twin has no
-    /// such function; ENOENT if nothing waits.
-    pub fn run(&mut self, slot: &mut Slot, begin: Begin, _: Interruptible<'_>) -> Result<Ended, Errno> {
+    /// Runs a function, or goes on with what waits, in the instance, whose `slot` is the caller's. What the function returned; `None`:
+    /// it has not, and `early` says why. Errors: ESRCH if the twin has no such function; ENOENT if nothing waits.
+    pub fn run(&mut self, slot: &mut Slot, begin: Begin, _: Interruptible<'_>) -> Result<Option<u64>, Errno> {
         let instance = &self.loaded.instances[self.instance];
         let is_fresh = self.domain.begin();
         let Slot { twin, waiting } = slot;
-        let (invocation, way, budget) = match begin {
+        let (invocation, way) = match begin {
             Begin::Call { function, args } => {
                 let steps = self.loaded.budget.cast_signed();
                 let (invocation, entry) =
                     twin.begin(function, &args, steps, &mut self.domain).map_err(|_| Errno::ESRCH)?;
-                (invocation, Way::Enter(instance.entry(&entry)), steps)
+                self.budget = steps;
+                (invocation, Way::Enter(instance.entry(&entry)))
             }
             Begin::Resume { result } => {
                 let waited = waiting.take().ok_or(Errno::ENOENT)?;
                 let invocation = twin.resume().ok_or(Errno::ENOENT)?;
-                (invocation, Way::Resume(instance.resume(waited.kept, result)), waited.budget)
+                self.budget = waited.budget;
+                (invocation, Way::Resume(instance.resume(waited.kept, result)))
             }
         };
-        let domain = &mut self.domain;
-        let imports = instance.stubs.imports();
-        let mut running = Running { instance, imports, invocation, domain, abort: None, kept: Kept::default() };
+        let (domain, left) = (&mut self.domain, &mut self.left);
+        let mut running = Running { instance, imports: instance.stubs.imports(), invocation, domain, left };
         if is_fresh {
             timers::fire_surely_by(running.domain.deadline_ns());
         }
         // SAFETY: the areas are those of `Instance`, whose code was verified; the mirror is loaded, so is the twins' IDT, and no
         // breakpoint is armed (`enter`); what goes on was kept for that in its slot.
         let value = unsafe { entry::enter(&mut running, &way) };
-        let Running { abort, kept, .. } = running;
-        let steps = budget.saturating_sub(self.domain.budget().max(0)).cast_unsigned();
-        let how = match (abort, self.domain.to_call.take()) {
-            (Some(abort), _) => {
+        if self.left.abort.is_none() && self.domain.to_call.is_none() {
+            return Ok(Some(value));
+        }
+        self.end_early(waiting);
+        Ok(None)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn end_early(&mut self, waiting: &mut Option<Waiting>) {
+        let to_call = self.domain.to_call.take();
+        self.early = match self.left.abort.take() {
+            Some(abort) => {
                 self.domain.release_locks();
-                How::Aborted(abort)
+                Some(Early::Aborted(abort))
             }
-            (None, Some(to_call)) => {
-                *waiting = Some(Waiting { kept, budget, since_ns: tsc::now_ns(), to_fetch: None, is_atomic: false });
-                How::Waits(to_call)
+            None => {
+                let (kept, budget) = (self.left.kept, self.budget);
+                let since_ns = tsc::now_ns();
+                *waiting = Some(Waiting { kept, budget, since_ns, to_fetch: None, is_atomic: false });
+                to_call.map(Early::Waits)
             }
-            (None, None) => How::Returned(value),
         };
-        Ok(Ended { how, steps })
+    }
+
+    /// Steps that the invocation took so far.
+    pub fn steps(&self) -> u64 {
+        self.budget.saturating_sub(self.domain.budget().max(0)).cast_unsigned()
     }
 }
 

@@ -11,12 +11,13 @@ use crate::twin::net::OnCard;
 use crate::twin::run::ToCall;
 use crate::twin::words;
 use core::cell::Cell;
+use core::sync::atomic::{AtomicU64, Ordering};
 use twin_abi::layout::ctx;
 use twin_abi::op::{note, MASK_BITS};
 use twin_runtime::gate::{Embedder, Upcall};
 use twin_runtime::linux::pool::Pool;
 use twin_runtime::linux::skb::Frame;
-use twin_runtime::linux::{lock, Foreign, Host, Routine, Stop};
+use twin_runtime::linux::{lock, Foreign, Host, Hosts, Routine, Stop};
 use twin_runtime::memory::Fault;
 use twin_runtime::stlb::Mapper;
 use twin_runtime::{Memory, Reason};
@@ -39,6 +40,8 @@ const MASK: u64 = (1 << MASK_BITS) - 1;
 /// See the module.
 pub struct DomainView<'a> {
     instance: &'a Instance,
+    /// The word of the instance's context page that holds the budget.
+    budget: &'a AtomicU64,
     /// What it shares with others.
     pub common: &'a Common,
     card: Option<OnCard<'a>>,
@@ -62,6 +65,7 @@ impl<'a> DomainView<'a> {
     pub fn new(instance: &'a Instance, common: &'a Common, card: Option<OnCard<'a>>) -> Self {
         Self {
             instance,
+            budget: instance.budget(),
             common,
             card,
             deadline_ns: Cell::new(u64::MAX),
@@ -294,6 +298,13 @@ impl Host for DomainView<'_> {
     fn note(&mut self, _routine: Routine, _args: &[u64; 6]) {}
 }
 
+/// All views: what routines are made for.
+pub struct Views;
+
+impl Hosts for Views {
+    type Host<'h> = DomainView<'h>;
+}
+
 /// Mirror mode has no table.
 impl Mapper for DomainView<'_> {
     fn map_pair(&mut self, page: u64) -> Result<u64, Fault> {
@@ -305,14 +316,17 @@ impl Mapper for DomainView<'_> {
 
 impl Embedder for DomainView<'_> {
     fn budget(&self) -> i64 {
-        self.instance.context(ctx::BUDGET).cast_signed()
+        self.budget.load(Ordering::Relaxed).cast_signed()
     }
     fn set_budget(&mut self, steps: i64) {
-        self.instance.set_context(ctx::BUDGET, steps.cast_unsigned());
+        self.budget.store(steps.cast_unsigned(), Ordering::Relaxed);
     }
     #[inline(always)]
     fn charge(&mut self) -> i64 {
-        self.instance.charge()
+        // The instance runs on one CPU at a time.
+        let left = self.budget.load(Ordering::Relaxed).wrapping_sub(1);
+        self.budget.store(left, Ordering::Relaxed);
+        left.cast_signed()
     }
     fn miss_address(&self) -> u64 {
         self.instance.context(ctx::MISS_ADDRESS)

@@ -141,6 +141,15 @@ pub struct Support {
     pub dma_limit: u64,
 }
 
+/// Hosts that differ only in how long they live.
+pub trait Hosts {
+    /// One of them.
+    type Host<'h>: Host;
+}
+
+/// A routine as a function for such hosts.
+pub type Function<F> = fn(&Support, &mut <F as Hosts>::Host<'_>, &[u64; 6]) -> Done;
+
 macro_rules! routines {
     ($($variant:ident = $($name:literal)|+ => $function:path;)*) => {
         /// A native routine.
@@ -162,6 +171,19 @@ macro_rules! routines {
             #[must_use]
             pub fn name(self) -> &'static str {
                 match self { $(Self::$variant => [$($name),+][0],)* }
+            }
+
+            /// It as a function, for whoever calls it often.
+            #[must_use]
+            pub fn function<F: Hosts>(self) -> Function<F> {
+                match self {
+                    $(Self::$variant => {
+                        fn of<F: Hosts>(support: &Support, host: &mut F::Host<'_>, args: &[u64; 6]) -> Done {
+                            $function(support, host, args)
+                        }
+                        of::<F>
+                    })*
+                }
             }
 
             /// Calls it.
@@ -224,12 +246,12 @@ routines! {
         => lock::unlock;
     Memcpy = "memcpy" | "__memcpy" | "memmove" => text::copy;
     Memset = "memset" | "__memset" => text::fill;
-    IoRead8 = "ioread8" => text::io_read::<1, H>;
-    IoRead16 = "ioread16" => text::io_read::<2, H>;
-    IoRead32 = "ioread32" => text::io_read::<4, H>;
-    IoWrite8 = "iowrite8" => text::io_write::<1, H>;
-    IoWrite16 = "iowrite16" => text::io_write::<2, H>;
-    IoWrite32 = "iowrite32" => text::io_write::<4, H>;
+    IoRead8 = "ioread8" => text::io_read::<1, _>;
+    IoRead16 = "ioread16" => text::io_read::<2, _>;
+    IoRead32 = "ioread32" => text::io_read::<4, _>;
+    IoWrite8 = "iowrite8" => text::io_write::<1, _>;
+    IoWrite16 = "iowrite16" => text::io_write::<2, _>;
+    IoWrite32 = "iowrite32" => text::io_write::<4, _>;
     NetRatelimit = "net_ratelimit" => dma::nothing;
     QueueWork = "queue_work_on" => text::note_work;
     QueueDelayedWork = "queue_delayed_work_on" => text::note_delayed_work;

@@ -12,7 +12,7 @@ use crate::guest_warn;
 use crate::sync::MutexGuard;
 use crate::twin::counts::{Count, Ending};
 use crate::twin::instance::Slot;
-use crate::twin::run::{self, Begin, How};
+use crate::twin::run::{self, Begin, Early};
 use crate::twin::session::Session;
 use crate::twin::table::Loaded;
 use core::sync::atomic::Ordering;
@@ -153,18 +153,26 @@ impl<'a> Turn<'a> {
             self.progress.send_at_ns = 0;
         }
         self.check(passed)?;
-        // The functions were looked up when the card came.
-        let Ok(ended) = ran else { return self.ends(Reason::Busy) };
-        match ended.how {
-            How::Returned(value) => match self.progress.job.take() {
+        match ran {
+            Ok(Some(value)) => match self.progress.job.take() {
                 Some(job) => self.finish(job, value),
                 None => Ok(()),
             },
-            How::Waits(to_call) => {
+            Ok(None) => self.ended_early(),
+            // The functions were looked up when the card came.
+            Err(_) => self.ends(Reason::Busy),
+        }
+    }
+
+    #[cold]
+    fn ended_early(&mut self) -> Result<(), Stop> {
+        match self.session.early.take() {
+            None => Ok(()),
+            Some(Early::Waits(to_call)) => {
                 self.note_wait(to_call);
                 Err(Stop::Waits)
             }
-            How::Aborted(abort) => {
+            Some(Early::Aborted(abort)) => {
                 self.loaded.disable(Ending::from(&abort));
                 guest_warn!("d{}: twin {} is disabled: {abort}", self.attached.owner, self.number);
                 Err(Stop::Ends)
