@@ -3,7 +3,7 @@
 use crate::grants::Frames;
 use crate::offload::checksum::completed;
 use crate::offload::segment::Cutter;
-use crate::packet::{View, HEADER_BYTES};
+use crate::packet::{Gso, View, HEADER_BYTES};
 use crate::vif::features::Accepts;
 use crate::vif::rx::Progress;
 
@@ -51,7 +51,22 @@ pub fn send<F: Copy, C: Card<F>>(
     frames: &impl Frames<F>,
     progress: &mut Progress,
 ) -> Sent {
-    let Some(gso) = view.gso else { return send_one(card, takes, view, frames) };
+    match view.gso {
+        None => send_one(card, takes, view, frames),
+        Some(gso) => send_many(card, takes, view, gso, frames, progress),
+    }
+}
+
+/// Gives a packet that is one for many to a card: as it is, or cut.
+#[inline(never)]
+fn send_many<F: Copy, C: Card<F>>(
+    card: &mut C,
+    takes: &Takes,
+    view: &View<'_, F>,
+    gso: Gso,
+    frames: &impl Frames<F>,
+    progress: &mut Progress,
+) -> Sent {
     let Some(cutter) = Cutter::new(*view) else { return Sent::Unfit };
     if takes.accepts.gso(gso.kind) && progress.segments == 0 && cutter.is_plain(takes.max_frame) {
         let Some(room) = card.reserve(view) else { return Sent::NoRoom };
@@ -84,7 +99,7 @@ pub fn spread<F: Copy>(frame: &View<'_, F>, frames: &impl Frames<F>, pages: &[F]
     }
 }
 
-#[inline]
+#[inline(always)]
 fn send_one<F: Copy, C: Card<F>>(card: &mut C, takes: &Takes, view: &View<'_, F>, frames: &impl Frames<F>) -> Sent {
     if view.is_empty() || view.len() > takes.max_frame {
         return Sent::Unfit;
@@ -95,6 +110,17 @@ fn send_one<F: Copy, C: Card<F>>(card: &mut C, takes: &Takes, view: &View<'_, F>
         card.send(room, view);
         return Sent::Done;
     }
+    send_completed(card, room, view, frames)
+}
+
+/// Sends a frame with its checksum completed.
+#[inline(never)]
+fn send_completed<F: Copy, C: Card<F>>(
+    card: &mut C,
+    room: C::Room,
+    view: &View<'_, F>,
+    frames: &impl Frames<F>,
+) -> Sent {
     let mut buffer = [0; HEADER_BYTES];
     let Some(frame) = completed(view, frames, &mut buffer) else { return Sent::Unfit };
     card.send(room, &frame);

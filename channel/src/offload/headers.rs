@@ -61,6 +61,33 @@ pub fn word(bytes: &[u8], at: usize) -> Option<u16> {
 /// lie in `bytes` as a whole.
 #[inline]
 pub fn parse(bytes: &[u8]) -> Option<Headers> {
+    plain(bytes).or_else(|| parse_any(bytes))
+}
+
+/// The headers of what most packets are: IPv4 without options and tags.
+#[inline]
+fn plain(bytes: &[u8]) -> Option<Headers> {
+    const L4_AT: usize = ETH_HEADER + 20;
+    let (head, rest) = bytes.split_first_chunk::<{ L4_AT + 8 }>()?;
+    let is_plain = head[12..15] == [0x08, 0x00, 0x45] && head[20] & 0x3f == 0 && head[21] == 0;
+    let (protocol, header) = match head[23] {
+        17 => (L4::Udp, 8),
+        6 => (L4::Tcp, usize::from(rest.get(4)? >> 4) * 4),
+        _ => return None,
+    };
+    let is_there = header <= rest.len() + 8 && (protocol == L4::Udp || header >= 20);
+    (is_plain && is_there).then_some(Headers {
+        is_v6: false,
+        l3: ETH_HEADER,
+        l4: L4_AT,
+        protocol,
+        payload: L4_AT + header,
+    })
+}
+
+/// [`parse`], of whatever packet.
+#[inline(never)]
+fn parse_any(bytes: &[u8]) -> Option<Headers> {
     let mut l3 = ETH_HEADER;
     let mut ethertype = word(bytes, 12)?;
     for _ in 0..MAX_TAGS {
@@ -118,4 +145,43 @@ fn skip_extensions(bytes: &[u8], l3: usize) -> Option<(u8, usize)> {
         }
     }
     Some((next, at))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// The short way finds what the long one does, or nothing.
+        #[test]
+        fn plain_packets_are_as_any(
+            mut bytes in prop::collection::vec(any::<u8>(), 0..90),
+            is_v4 in prop::bool::weighted(0.9),
+            protocol in prop::sample::select(std::vec![6u8, 17, 1]),
+            flags in prop::sample::select(std::vec![0u8, 0x40, 0x20, 0x80, 1]),
+            offset in prop::sample::select(std::vec![0u8, 0, 0, 1]),
+            first in prop::sample::select(std::vec![0x45u8, 0x45, 0x46, 0x44, 0x65]),
+            doff in 0u8..16,
+        ) {
+            let mut put = |at: usize, byte: u8| if let Some(to) = bytes.get_mut(at) { *to = byte };
+            if is_v4 {
+                [(12, 8), (13, 0)].into_iter().for_each(|(at, byte)| put(at, byte));
+            }
+            [(14, first), (20, flags), (21, offset), (23, protocol), (46, doff << 4)].into_iter().for_each(|(at, byte)| put(at, byte));
+            let any = parse_any(&bytes);
+            prop_assert!(plain(&bytes).is_none_or(|headers| Some(headers) == any));
+            prop_assert_eq!(parse(&bytes), any);
+        }
+    }
+
+    #[test]
+    fn what_most_packets_are_goes_the_short_way() {
+        let mut bytes = [0; 60];
+        bytes[12..15].copy_from_slice(&[8, 0, 0x45]);
+        bytes[23] = 17;
+        assert_eq!(plain(&bytes).map(|h| (h.protocol, h.payload)), Some((L4::Udp, 42)));
+        (bytes[23], bytes[46]) = (6, 0x50);
+        assert_eq!(plain(&bytes).map(|h| (h.protocol, h.payload)), Some((L4::Tcp, 54)));
+    }
 }

@@ -12,7 +12,7 @@ use ::channel::offload::checksum;
 use ::channel::offload::headers::Headers;
 use ::channel::offload::merge::Merger;
 use ::channel::packet::{Checksum, Fragment, View};
-use ::channel::switch::{Forward, PortId, Table};
+use ::channel::switch::{Forward, PortId, Recent, Table};
 use ::channel::vif::rx::Progress;
 use alloc::boxed::Box;
 
@@ -21,13 +21,14 @@ pub fn received(card: Card, frames: &[Received<'_>]) {
     let Some(switch) = uplink::with(card, |uplink| uplink.link()).flatten() else { return };
     let Some(table) = switch::table(switch) else { return };
     let from = uplink::port(card);
-    let mut arrival = Arrival::default();
+    let (mut arrival, mut recent) = (Arrival::default(), Recent::default());
     let mut receiver = None;
     let mut passed = Passed::default();
     for frame in frames {
         let held = |p: &Piece| Fragment { frame: Held::by_card(p.frame), offset: p.offset, len: p.len };
         let view = arrival.open(frame.pieces.iter().map(held), &Bytes, frame.is_verified);
-        let forward = view.as_ref().map(|view| table.forward(from, view.header));
+        let bytes = view.as_ref().map_or(0, View::len);
+        let forward = view.as_ref().map(|view| recent.forward(&table, from, view.header));
         let is_passed = match (view, forward) {
             (Some(view), Some(Forward::To(port))) => {
                 let whole = frame.pieces.first().filter(|_| frame.pieces.len() == 1).map(held);
@@ -42,10 +43,12 @@ pub fn received(card: Card, frames: &[Received<'_>]) {
             }
             _ => false,
         };
-        let bytes: u64 = frame.pieces.iter().map(|piece| u64::from(piece.len)).sum();
-        passed.packets += u64::from(is_passed);
-        passed.bytes += if is_passed { bytes } else { 0 };
-        passed.dropped += u64::from(!is_passed);
+        if is_passed {
+            passed.packets += 1;
+            passed.bytes += u64::from(bytes);
+        } else {
+            passed.dropped += 1;
+        }
     }
     drop(receiver);
     uplink::with(card, |uplink| uplink.count_received(&passed));

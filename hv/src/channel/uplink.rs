@@ -167,7 +167,7 @@ struct Way<'a, H> {
 impl<H: FnMut() -> bool> frames::Card<Held> for Way<'_, H> {
     type Room = Slot;
 
-    #[inline]
+    #[inline(always)]
     #[allow(clippy::cast_possible_truncation, reason = "headers are short")]
     fn reserve(&mut self, frame: &View<'_, Held>) -> Option<Slot> {
         if self.budget.is_spent() {
@@ -177,7 +177,7 @@ impl<H: FnMut() -> bool> frames::Card<Held> for Way<'_, H> {
         net::reserve(self.card, Need { len: frame.len(), header, may_have_pages: self.may_have_pages })
     }
 
-    #[inline]
+    #[inline(always)]
     fn send(&mut self, slot: Slot, frame: &View<'_, Held>) {
         if !self.is_one && !(self.hold)() {
             return;
@@ -194,7 +194,7 @@ impl<H: FnMut() -> bool> frames::Card<Held> for Way<'_, H> {
             }
             (len, 0)
         } else {
-            frames::spread(frame, &Bytes, &slot.pages().map(Held::by_card)[..slot.nr_pages.into()]);
+            spread(frame, &slot);
             (header, frame.body)
         };
         let checksum = match frame.checksum {
@@ -207,9 +207,21 @@ impl<H: FnMut() -> bool> frames::Card<Held> for Way<'_, H> {
     }
 }
 
+/// Copies what is behind a frame's header into the pages of `slot`.
+#[cold]
+#[inline(never)]
+fn spread(frame: &View<'_, Held>, slot: &Slot) {
+    frames::spread(frame, &Bytes, &slot.pages().map(Held::by_card)[..slot.nr_pages.into()]);
+}
+
 /// How the card is to cut a packet, if it is one for many.
+#[inline]
 fn segments_of(frame: &View<'_, Held>) -> Option<Segments> {
-    let Gso { kind, size } = frame.gso?;
+    frame.gso.and_then(|gso| cut(frame, gso))
+}
+
+#[inline(never)]
+fn cut(frame: &View<'_, Held>, Gso { kind, size }: Gso) -> Option<Segments> {
     let count = Cutter::new(*frame)?.nr_segments();
     Some(Segments { is_v6: kind == GsoKind::TcpV6, size, count: u16::try_from(count).unwrap_or(u16::MAX) })
 }
