@@ -136,6 +136,14 @@ impl<'a> DomainView<'a> {
         is_fresh
     }
 
+    /// The timer may have fired unheard: is the time over?
+    #[cold]
+    #[inline(never)]
+    fn heard_late(&self) -> bool {
+        self.may_be_late.set(false);
+        self.has_no_time_left()
+    }
+
     /// Is the time over, and was it found to be as often as it may be?
     pub fn has_no_time_left(&self) -> bool {
         let now = tsc::now_ns();
@@ -259,6 +267,9 @@ impl Host for DomainView<'_> {
     }
     #[inline]
     fn receive(&mut self, frame: &Frame<'_>) -> Result<bool, Fault> {
+        if self.card.as_mut().is_some_and(|card| card.keep(frame, self.common)) {
+            return Ok(true);
+        }
         self.with_card(false, |card, view| card.receive(frame, view.common, view))
     }
     #[cold]
@@ -351,7 +362,7 @@ impl Embedder for DomainView<'_> {
     /// cannot be left there, the next gate has to look.
     #[inline(always)]
     fn is_out_of_time(&self) -> bool {
-        self.may_be_late.get() && self.may_be_late.replace(false) && self.has_no_time_left()
+        self.may_be_late.get() && self.heard_late()
     }
     fn is_twin_stack(&self, address: u64) -> bool {
         self.instance.config().is_twin_stack(address)

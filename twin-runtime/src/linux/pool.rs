@@ -259,14 +259,16 @@ impl Pool {
         lent.out = Use::Home;
         let (has_buffer, pages) = (lent.head != 0, core::mem::take(&mut lent.pages));
         if has_buffer {
-            // Those of a packet that was to be sent, whose sender did not wait for it.
-            self.free_pages(pages);
+            if pages != 0 {
+                // Those of a packet that was to be sent, whose sender did not wait for it.
+                self.free_pages(pages);
+            }
             return self.whole.push(skb);
         }
         self.bare.push(skb);
         if let Some(fragment) = self.fragments.get_mut(head).filter(|fragment| fragment.out == FragmentUse::Kept) {
-            fragment.out = FragmentUse::Driver;
-            self.give_fragment(head);
+            fragment.out = FragmentUse::Home;
+            self.free_fragments.push(head);
         }
     }
 

@@ -30,8 +30,8 @@ pub enum Job {
     Line(usize),
     /// A poll.
     Poll(usize),
-    /// A packet goes to the driver.
-    Send(Outgoing),
+    /// The packet [`Progress::packet`] goes to the driver.
+    Send,
 }
 
 /// What an invocation waits for.
@@ -102,6 +102,8 @@ pub struct Progress {
     pub has_lock: bool,
     /// What the twin does, or did when it was aborted.
     pub job: Option<Job>,
+    /// The packet that goes to the driver.
+    pub packet: Option<Outgoing>,
     /// It waits.
     pub waits: Option<Waits>,
 }

@@ -35,19 +35,17 @@ pub struct OnCard<'a> {
 }
 
 impl OnCard<'_> {
-    /// The driver hands `frame` over. One that lies in a lent buffer is kept, and passed on with others; of others there is a copy, which
-    /// is passed on at once. What is longer than all that there is room for, or is not there, is lost. `true`: it is kept.
+    /// [`Self::receive`], if the frame can be kept at once. `false`: nothing was done.
     #[inline]
-    pub fn receive(&mut self, frame: &Frame<'_>, common: &Common, memory: &impl Memory) -> Result<bool, Fault> {
+    pub fn keep(&mut self, frame: &Frame<'_>, common: &Common) -> bool {
         let inbox = &mut self.passing.inbox;
-        if !inbox.is_full() && common.with_pool(|pool| inbox.keep(pool, frame)) {
-            return Ok(true);
-        }
-        self.receive_rarely(frame, common, memory)
+        !inbox.is_full() && common.with_pool(|pool| inbox.keep(pool, frame))
     }
 
+    /// The driver hands `frame` over. One that lies in a lent buffer is kept, and passed on with others; of others there is a copy, which
+    /// is passed on at once. What is longer than all that there is room for, or is not there, is lost. `true`: it is kept.
     #[cold]
-    fn receive_rarely(&mut self, frame: &Frame<'_>, common: &Common, memory: &impl Memory) -> Result<bool, Fault> {
+    pub fn receive(&mut self, frame: &Frame<'_>, common: &Common, memory: &impl Memory) -> Result<bool, Fault> {
         let was_full = self.passing.inbox.is_full();
         self.pass_on(common, memory)?;
         let inbox = &mut self.passing.inbox;
@@ -64,12 +62,19 @@ impl OnCard<'_> {
     }
 
     /// Passes on what was kept.
+    #[inline]
     pub fn pass_on(&mut self, common: &Common, memory: &impl Memory) -> Result<(), Fault> {
+        if self.keeps() {
+            self.pass_on_kept(common, memory)
+        } else {
+            Ok(())
+        }
+    }
+
+    #[inline(never)]
+    fn pass_on_kept(&mut self, common: &Common, memory: &impl Memory) -> Result<(), Fault> {
         let inbox = &mut self.passing.inbox;
         let kept = inbox.kept();
-        if kept.is_empty() {
-            return Ok(());
-        }
         if let Some(hooks) = hooks() {
             let mut pieces = [NO_PIECE; MOST_KEPT];
             for (to, kept) in pieces.iter_mut().zip(kept) {

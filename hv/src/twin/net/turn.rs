@@ -192,7 +192,7 @@ impl<'a> Turn<'a> {
         self.progress.waits = Some(Waits::new(self.instance, awaits, tsc::now_ns()));
         if let Some(waiting) = &mut self.slot.waiting {
             waiting.to_fetch = (!to_call.is_lock).then_some(to_call);
-            waiting.is_atomic = matches!(self.progress.job, Some(Job::Line(_) | Job::Send(_)));
+            waiting.is_atomic = matches!(self.progress.job, Some(Job::Line(_) | Job::Send));
         }
     }
 
@@ -219,7 +219,7 @@ impl<'a> Turn<'a> {
                 Ok(())
             }
             Job::Poll(n) => self.polled(n, value),
-            Job::Send(packet) => send::sent(self, packet, value.cast_signed()),
+            Job::Send => send::sent(self, value.cast_signed()),
         }
     }
 

@@ -26,16 +26,17 @@ pub(super) fn send_all(turn: &mut Turn<'_>, now: u64) -> Result<(), Stop> {
         return Ok(());
     }
     for _ in 0..SEND_AT_ONCE {
-        let Some(packet) = turn.place.queue.lock().next() else {
+        turn.progress.packet = turn.place.queue.lock().next();
+        if turn.progress.packet.is_none() {
             turn.progress.may_send = false;
             break;
-        };
+        }
         if !may_send(turn, now)? {
-            turn.place.queue.lock().put_back(packet);
+            put_back(turn);
             expire(turn, now);
             break;
         }
-        send(turn, packet)?;
+        send(turn)?;
         if turn.progress.send_at_ns > now {
             break;
         }
@@ -77,8 +78,9 @@ pub(super) fn unlock(turn: &mut Turn<'_>) -> Result<(), Stop> {
 }
 
 /// Hands a packet to the driver; the transmit lock is held.
-fn send(turn: &mut Turn<'_>, packet: Outgoing) -> Result<(), Stop> {
-    let Outgoing { skb, cookie, about, .. } = packet;
+fn send(turn: &mut Turn<'_>) -> Result<(), Stop> {
+    let Some(Outgoing { skb, cookie, about, .. }) = &turn.progress.packet else { return Ok(()) };
+    let (skb, cookie) = (*skb, *cookie);
     let device = turn.attached.device;
     let checksum = about.checksum.map(|sum| (sum.start, sum.offset));
     let segmentation = about.segments.map(|s| (s.size, s.count, if s.is_v6 { GSO_TCP_V6 } else { GSO_TCP_V4 }));
@@ -89,17 +91,34 @@ fn send(turn: &mut Turn<'_>, packet: Outgoing) -> Result<(), Stop> {
         turn.session.domain.sent(cookie);
         return Ok(());
     }
-    turn.call((Job::Send(packet), &turn.loaded.counts.packets), turn.attached.start_xmit, [skb, device])
+    turn.call((Job::Send, &turn.loaded.counts.packets), turn.attached.start_xmit, [skb, device])
 }
 
 /// The transmit routine has returned `value`.
-pub(super) fn sent(turn: &mut Turn<'_>, packet: Outgoing, value: i32) -> Result<(), Stop> {
-    let is_refused = value >= NOT_TAKEN;
-    if is_refused && turn.loaded.common.with_pool(|pool| pool.take_over(packet.skb, packet.cookie)) {
-        turn.place.queue.lock().put_back(packet);
-        turn.progress.send_at_ns = tsc::now_ns().saturating_add(STOPPED_NS);
+#[inline]
+pub(super) fn sent(turn: &mut Turn<'_>, value: i32) -> Result<(), Stop> {
+    if value >= NOT_TAKEN {
+        refused(turn);
     }
     Ok(())
+}
+
+/// The driver has not taken the packet: it waits on.
+#[cold]
+fn refused(turn: &mut Turn<'_>) {
+    let Some(Outgoing { skb, cookie, .. }) = turn.progress.packet else { return };
+    if turn.loaded.common.with_pool(|pool| pool.take_over(skb, cookie)) {
+        put_back(turn);
+        turn.progress.send_at_ns = tsc::now_ns().saturating_add(STOPPED_NS);
+    }
+}
+
+/// The packet in hand waits on.
+#[cold]
+fn put_back(turn: &mut Turn<'_>) {
+    if let Some(packet) = turn.progress.packet.take() {
+        turn.place.queue.lock().put_back(packet);
+    }
 }
 
 /// What has waited for too long is lost.
