@@ -26,16 +26,14 @@ macro_rules! word {
         /// Writes a word.
         #[inline(always)]
         pub fn $write(masked: u64, value: $word) -> bool {
-            let faulted: u32;
             // SAFETY: as above.
             unsafe {
-                asm!(concat!("2: ", $store), "3:",
-                    ".pushsection .text.twin_fixup, \"ax\"", "4: mov {faulted:e}, 1", "jmp 3b", ".popsection",
-                    ".pushsection ex_table, \"a\"", ".quad 2b, 4b", ".popsection",
-                    at = in(reg) masked, value = in($class) value, faulted = inout(reg) 0u32 => faulted,
+                asm!(concat!("2: ", $store),
+                    ".pushsection ex_table, \"a\"", ".quad 2b, {faulted}", ".popsection",
+                    at = in(reg) masked, value = in($class) value, faulted = label { return false },
                     options(nostack, preserves_flags));
             }
-            faulted == 0
+            true
         }
     };
 }
