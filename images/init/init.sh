@@ -115,7 +115,7 @@ job_stress() {
 	before=$(dmesg | wc -l)
 	out=$(chroot /tree $as /usr/bin/stress-ng --temp-path /work --$1 $workers $extra --timeout ${2}s --verify --oomable --metrics-brief 2>&1)
 	status=$?
-	warnings=$(dmesg | tail -n +$((before + 1)) | grep -ciE 'warn|bug:|oops|rcu.*stall|lockup|hung')
+	warnings=$(dmesg | tail -n +$((before + 1)) | grep -ciE 'warn|bug:|oops:|rcu.*stall|lockup|hung')
 	[ $status = 0 ] || echo "$out"
 	ops=$(echo "$out" | sed -n "s/.*\] $1 *\([0-9][0-9]*\) .*/\1/p" | head -n 1)
 	say "stress $1 status=$status warnings=$warnings ops=$ops"

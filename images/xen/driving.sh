@@ -6,7 +6,7 @@ devices() { grep -l "^$2" /sys/bus/pci/devices/*/$1 | cut -d/ -f6; }
 # driving NAME [LINE...]: a driver domain's configuration
 driving() {
 	config "$1" 'ramdisk="/guest/driver.cpio"' 'memory=256' 'driver_domain=1' \
-		"extra='$kernel_args iommu=soft swiotlb=4096 tandem.do=pci+drive'" "${@:2}"
+		"extra='$kernel_args oops=panic iommu=soft swiotlb=4096 tandem.do=pci+drive'" "${@:2}"
 }
 
 # serve_network NAME NIC DRIVER [LINE...]: a driver domain comes up, has the NIC in its bridge, and serves guests

@@ -53,7 +53,7 @@ endless() { in_guest $1 10 '(tcptest put 10.9.0.1 65536) > /tmp/stream 2>&1 &' &
 
 # no_warnings: dd answers, and its kernel has none, nor has tandem.ko. What the console says meanwhile is no answer.
 no_warnings() {
-	local words='warn|bug:|oops|cannot be|do not come|timed out|unit hang'
+	local words='warn|bug:|oops:|cannot be|do not come|timed out|unit hang'
 	in_guest dd 10 "dmesg | grep -iE '$words'; true" > /tmp/warnings || { cat /tmp/warnings; return 1; }
 	! grep -iE "$words" /tmp/warnings
 }

@@ -39,7 +39,7 @@ all_at_once() {
 }
 check streams-at-the-same-time all_at_once
 no_errors() {
-	in_guest $1 10 'cd /sys/class/net/eth0/statistics; for f in rx_errors tx_errors rx_crc_errors tx_dropped; do [ $(cat $f) = 0 ] || echo $f $(cat $f); done; dmesg | grep -iE "warn|bug:|oops" || true' | tee /tmp/errors
+	in_guest $1 10 'cd /sys/class/net/eth0/statistics; for f in rx_errors tx_errors rx_crc_errors tx_dropped; do [ $(cat $f) = 0 ] || echo $f $(cat $f); done; dmesg | grep -iE "warn|bug:|oops:" || true' | tee /tmp/errors
 	! grep -q . /tmp/errors
 }
 check no-errors-at-the-interface no_errors d1

@@ -38,7 +38,7 @@ traffic() {
 }
 alive() { # what must be alive after the driver domain's end
 	said '^here$' u1 20 'echo here' && said '^here$' u2 20 'echo here' &&
-		! xl list | grep -E '\(null\)|^dd' && ! dmesg | grep -iE 'bug:|oops|call trace'
+		! xl list | grep -E '\(null\)|^dd' && ! dmesg | grep -iE 'bug:|oops:|call trace'
 }
 # The NIC neither receives nor sends: its RCTL and TCTL are 0. Nobody owns it now, so dom0 may look.
 silent() {

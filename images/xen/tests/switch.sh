@@ -34,7 +34,7 @@ check what-was-sent-is-counted wait_for 20 counted
 check stream said 'tcp ok' s1 $((60 + mib * 4)) "tcptest put 10.9.0.4 $mib"
 check stream-back said 'tcp ok' s1 $((60 + mib * 4)) "tcptest get 10.9.0.4 $mib"
 no_errors() {
-	in_guest $1 10 'cd /sys/class/net/eth0/statistics; for f in rx_errors tx_errors rx_crc_errors tx_dropped; do [ $(cat $f) = 0 ] || echo $f $(cat $f); done; dmesg | grep -iE "warn|bug:|oops" || true' | tee /tmp/errors
+	in_guest $1 10 'cd /sys/class/net/eth0/statistics; for f in rx_errors tx_errors rx_crc_errors tx_dropped; do [ $(cat $f) = 0 ] || echo $f $(cat $f); done; dmesg | grep -iE "warn|bug:|oops:" || true' | tee /tmp/errors
 	! grep -q . /tmp/errors
 }
 
