@@ -45,6 +45,25 @@ twind_says() {
 	return 1
 }
 
+# numbers: packets of the way out, both ways, functions that the twin has called the driver domain for, and how often that woke, so far
+numbers() {
+	local id=$(xl domid dd)
+	xl debug-keys r
+	{ twinctl stats net; xl dmesg; } | awk "
+		/^net outside / { packets += \$4 }
+		/^net twin: .* upcalls/ { upcalls = \$3 }
+		/'r' pressed/ { wakes = 0 }
+		/ d${id}v[0-9]+: [0-9]+ wakes/ { sub(/.*: /, \"\"); wakes += \$1 }
+		END { print packets + 0, upcalls + 0, wakes + 0 }"
+}
+# sleeps PACKETS UPCALLS WAKES: since the numbers were these, packets went by the twin, and the driver domain had nothing to do with them
+sleeps() {
+	local now=($(numbers))
+	local packets=$((now[0] - $1)) upcalls=$((now[1] - $2)) wakes=$((now[2] - $3))
+	echo "$packets packets, $upcalls calls of the driver domain's functions; it woke $wakes times" | tee /tmp/sleeps
+	[ $packets -gt 1000 ] && [ $((upcalls * 100)) -lt $packets ] && [ $((wakes * 10)) -lt $packets ]
+}
+
 # twin_dies: its daemon is killed, and Linux is the way out again
 twin_dies() { in_guest dd 20 'kill -9 $(cat /tmp/twind.pid); wait_for 10 test -e /sys/class/net/xenbr0/brif/eth0'; }
 
