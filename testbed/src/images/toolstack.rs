@@ -71,6 +71,8 @@ const DRIVER_MODULES: &[&str] = &["igb", "xen-pcifront", "xen-netfront", "xen-bl
 
 /// What gives a driver domain's drivers twins.
 const TWIN_DAEMON: &str = "twind";
+/// What gives them faulty ones.
+const TWIN_FAULTS: &str = "twin-faults";
 
 /// Asks both daemons.
 const TOOL: &str = "twinctl";
@@ -103,8 +105,9 @@ pub fn build(kernel: &Kernel) -> Result<PathBuf> {
         wedge: module::build_wedge(kernel)?,
         daemon: programs::build(TWIN_DAEMON)?,
         tool: tool.clone(),
+        faults: programs::build(TWIN_FAULTS)?,
     };
-    inputs.extend([ours.module.clone(), ours.wedge.clone(), ours.daemon.clone(), tool.clone()]);
+    inputs.extend([&ours.module, &ours.wedge, &ours.daemon, &ours.tool, &ours.faults].map(Clone::clone));
     let made_by = fingerprint(&[host::root().join("testbed/src/images/toolstack.rs")])?;
     let key = format!(
         "{} {} {made_by} {} {}",
@@ -149,6 +152,7 @@ struct Ours {
     wedge: PathBuf,
     daemon: PathBuf,
     tool: PathBuf,
+    faults: PathBuf,
 }
 
 /// A driver domain: drivers and back ends, `xl devd` with what its hotplug scripts need, and what gives its drivers twins.
@@ -162,6 +166,7 @@ fn driver(base: &Base, tree: &Path, scripts: &Path, kernel: &Kernel, ours: &Ours
     archive.file(&format!("lib/modules/{}/updates/wedge.ko", kernel.version), read(&ours.wedge)?, 0o644);
     archive.file(&format!("usr/sbin/{TWIN_DAEMON}"), read(&ours.daemon)?, 0o755);
     archive.file(&format!("usr/sbin/{TOOL}"), read(&ours.tool)?, 0o755);
+    archive.file(&format!("usr/sbin/{TWIN_FAULTS}"), read(&ours.faults)?, 0o755);
     Ok(archive.bytes())
 }
 
