@@ -137,6 +137,9 @@ pub struct LookedAfter {
     pub why: Option<String>,
     /// How often it failed, by the name of the cause, and how often it was the way out again (`recovered`).
     pub counts: BTreeMap<String, u64>,
+    /// Whether another one has booted and waits to take its place; nothing if none is wanted.
+    #[serde(default)]
+    pub standby: Option<bool>,
     /// Milliseconds in which guests had no way out, of all recoveries.
     #[serde(default)]
     pub outage_ms: u64,

@@ -6,6 +6,7 @@
  * Prints one line and returns 0 if every block is right.
  */
 #include <arpa/inet.h>
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -135,7 +136,7 @@ int main(int argc, char **argv)
 	fd = socket(AF_INET, SOCK_STREAM, 0);
 	limit_waiting(fd);
 	if (inet_pton(AF_INET, argv[2], &to.sin_addr) != 1 || connect(fd, (void *)&to, sizeof(to)))
-		fail("no connection", 0);
+		fail(strerror(errno), 0);
 	MARK(12);
 	start = now();
 	if (transfer(fd, request, sizeof(request), 1))

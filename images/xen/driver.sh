@@ -42,6 +42,22 @@ bridge_own() {
 # bridge_switch:DRIVER: the same by the kernel's command line; what went wrong is said
 job_bridge_switch() { bridge_switch "$1" && say "bridge_switch ok"; }
 
+# standby:DRIVER: the same; all is ready before the NIC is there, however long that takes
+job_standby() {
+	for m in bridge xen-pcifront "$1"; do
+		modprobe $m || { say "standby FAIL modprobe $m"; return 1; }
+	done
+	brctl addbr xenbr0
+	brctl setfd xenbr0 0
+	ip link set xenbr0 up
+	ip addr add 10.9.0.2/24 dev xenbr0
+	say "standby waits"
+	until [ -e /sys/class/net/eth0 ]; do usleep 50000; done
+	ip addr flush dev eth0
+	ip link set eth0 master xenbr0 up
+	bridge_own && say "standby ok"
+}
+
 # wedge: the kernel takes no interrupt any more
 job_wedge() { insmod /lib/modules/$(uname -r)/updates/wedge.ko & }
 

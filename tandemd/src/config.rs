@@ -10,7 +10,7 @@
 //! address = "127.0.0.1:9740"
 //! ```
 
-use crate::supervisor::Settings;
+use crate::supervisor::{standby_of, Settings};
 use anyhow::{bail, ensure, Context, Result};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -77,6 +77,15 @@ impl Config {
                 ensure!(is_name(driver), "`{driver}` cannot be a domain's name: letters, digits and -_.+ are");
                 ensure!(driver != name, "`{name}` cannot be its own driver domain");
             }
+            if let Some((driver, _)) = service.looked_after().filter(|(_, settings)| settings.standby > 0) {
+                let waits = standby_of(driver);
+                let is_taken =
+                    |(name, of): (&String, &Service)| *name == waits || of.driver_domain.as_ref() == Some(&waits);
+                ensure!(
+                    !config.service.iter().any(is_taken),
+                    "`{waits}` is the name of the one that waits for `{driver}`'s place"
+                );
+            }
             let is_whole = service.supervise.is_none() || service.driver_domain.is_some();
             ensure!(is_whole, "[service.{name}.supervise]: there is no `driver-domain` that could be looked after");
         }
@@ -90,7 +99,7 @@ impl Config {
         for (name, service) in &self.service {
             let Some((driver, settings)) = service.looked_after() else { continue };
             match settings.devices(driver).with_context(|| format!("[service.{name}.supervise]")) {
-                Ok(devices) => claims.extend(devices.into_iter().map(|device| (device, name.clone()))),
+                Ok(devices) => claims.extend(devices.into_iter().map(|device| (device.name, name.clone()))),
                 Err(error) => {
                     troubles.insert(name.clone(), format!("{error:#}"));
                 }
@@ -168,6 +177,10 @@ mod tests {
         assert!(said("[service.net]\n[metrics]\nport = 1\n").contains("port"));
         assert!(said("[service.net]\ndriver-domain = \"net\"\n").contains("its own"));
         assert!(said("[service.net.supervise]\nconfig = \"/dd.cfg\"\n").contains("no `driver-domain`"));
+        let taken =
+            "[service.dd-standby]\n[service.net]\ndriver-domain = \"dd\"\n[service.net.supervise]\nconfig = \"/d\"\n";
+        assert!(Config::parse(taken).is_ok());
+        assert!(said(&format!("{taken}standby = 1\n")).contains("`dd-standby`"));
         let unknown =
             said("[service.net]\ndriver-domain = \"dd\"\n[service.net.supervise]\nconfig = \"/d\"\ncrash = 1\n");
         assert!(unknown.contains("`crash`") && unknown.contains("`crashes`"), "{unknown}");

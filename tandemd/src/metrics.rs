@@ -168,6 +168,10 @@ fn looked_after(out: &mut String, services: &[Service]) {
         let count = |of: &Service, told: &LookedAfter| vec![(service(of), told.counts.get(what).copied().unwrap_or(0))];
         family(out, &format!("tandem_driver_domain_{name}_total"), "counter", help, &each(&count));
     }
+    let waits =
+        |of: &Service, told: &LookedAfter| told.standby.map(|is| (service(of), is.into())).into_iter().collect();
+    let help = "1 if another one has booted and waits to take its place.";
+    family(out, "tandem_driver_domain_standby_ready", "gauge", help, &each(&waits));
     let outage = |of: &Service, told: &LookedAfter| vec![(service(of), told.outage_ms)];
     let help = "Milliseconds in which guests had no way out, from what was wrong to the first packet in.";
     family(out, "tandem_driver_domain_outage_milliseconds_total", "counter", help, &each(&outage));

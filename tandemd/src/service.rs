@@ -3,6 +3,7 @@
 use crate::device::{self, state, Back, Device, Seen, Step};
 use crate::hypercall::Switches;
 use crate::store::{Change, Event, Store};
+use crate::supervisor::standby_of;
 use anyhow::{Context, Result};
 use channel::vif::features::OFFER;
 use places::{Places, ALL};
@@ -177,7 +178,10 @@ impl Service {
             self.closed.remove(&device);
             back
         };
-        let front = number(store.read(&format!("{}/state", places::front(device)))?);
+        let mut front = number(store.read(&format!("{}/state", places::front(device)))?);
+        if matches!(front, state::INITIALISED | state::CONNECTED) && self.waits(device, store)? {
+            front = state::INITIALISING;
+        }
         let is_same = |status: &ChannelStatus| {
             (status.guest, status.device, status.backend) == (device.guest, device.number, self.at.domain)
         };
@@ -192,6 +196,13 @@ impl Service {
             self.devices.insert(device, None);
         }
         Ok(Seen { back, front, is_plugged })
+    }
+
+    /// Whether it belongs to a domain that waits to take the driver domain's place: it is plugged in when that has its name.
+    fn waits(&self, device: Device, store: &mut impl Store) -> Result<bool> {
+        let Some(driver) = &self.driver_domain else { return Ok(false) };
+        let name = store.read(&format!("/local/domain/{}/name", device.guest))?;
+        Ok(name == Some(standby_of(driver)))
     }
 
     fn take(&mut self, step: Step, device: Device, store: &mut impl Store, switches: &mut impl Switches) -> Result<()> {

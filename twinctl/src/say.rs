@@ -23,10 +23,11 @@ fn service_status(out: &mut String, service: &Service) {
         (None, Some(driver)) => writeln!(out, "{name}: no way out; {driver} is to be it"),
         (_, None) => writeln!(out, "{name}: no way out; the configuration names no driver domain"),
     };
-    if let Some(LookedAfter { state, why, counts, recoveries, .. }) = &service.looked_after {
+    if let Some(LookedAfter { state, why, counts, recoveries, standby, .. }) = &service.looked_after {
         let why = why.as_ref().map_or(String::new(), |why| format!(": {why}"));
         let counts: Vec<String> = counts.iter().map(|(what, count)| format!("{what} {count}")).collect();
-        let _ = writeln!(out, "  looked after: {state}{why}; {}", counts.join(", "));
+        let waits = if *standby == Some(true) { "; another one waits" } else { "" };
+        let _ = writeln!(out, "  looked after: {state}{why}{waits}; {}", counts.join(", "));
         if let Some(last) = recoveries.last() {
             let _ = writeln!(out, "  last {last}");
         }

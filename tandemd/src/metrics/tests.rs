@@ -97,6 +97,7 @@ fn services() -> Vec<Service> {
         looked_after: Some(LookedAfter {
             state: "parked".into(),
             counts: [("wedged", 2), ("recovered", 3)].map(|(what, count)| (what.into(), count)).into(),
+            standby: Some(true),
             outage_ms: 4100,
             ..LookedAfter::default()
         }),
@@ -131,6 +132,7 @@ fn what_was_counted_can_be_scraped() {
     assert_eq!((ends("wedged"), ends("recovered")), (Some(2.0), None));
     assert_eq!(value("tandem_driver_domain_recoveries_total", &net), Some(3.0));
     assert_eq!(value("tandem_driver_domain_recoveries_without_twin_total", &net), Some(0.0));
+    assert_eq!(value("tandem_driver_domain_standby_ready", &net), Some(1.0));
     assert_eq!(value("tandem_driver_domain_outage_milliseconds_total", &net), Some(4100.0));
     assert_eq!(value("tandem_driver_domain_recoveries_total", &[("service", "lab")]), None);
     assert_eq!(scraped.kinds["tandem_way_out_mode"], "gauge");

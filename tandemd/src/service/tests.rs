@@ -44,6 +44,29 @@ fn the_rate_and_the_way_out_are_told() {
 }
 
 #[test]
+fn who_waits_for_the_driver_domains_name_is_plugged_in_when_it_has_it() {
+    let world = World::new();
+    let mut daemon = Daemon::start(&world, Some("dd"));
+    world.set("/local/domain/7/name", "dd-standby");
+    world.create(A, "00:16:3e:00:00:01", None);
+    world.settle(&mut daemon);
+    assert!(world.plugged().is_empty());
+    world.set("/local/domain/7/name", "dd");
+    // As the supervisor says that something has changed.
+    world.set(&world.back(A, "hotplug-status"), "connected");
+    world.settle(&mut daemon);
+    assert!(world.is_connected(A));
+    assert_eq!(world.request(A).unwrap().flags & CONNECT_UPLINK, CONNECT_UPLINK);
+    // One that goes without ever having been asked.
+    world.set("/local/domain/8/name", "dd-standby");
+    world.create(B, "00:16:3e:00:00:02", None);
+    world.settle(&mut daemon);
+    world.detach(B);
+    world.settle(&mut daemon);
+    assert!(world.is_connected(A) && world.request(B).is_none());
+}
+
+#[test]
 fn what_there_is_can_be_looked_at() {
     let world = World::new();
     let config = Config::parse("[service.net]\ndriver-domain = \"dd\"\n[service.lab]\n").unwrap();

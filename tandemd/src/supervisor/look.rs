@@ -50,6 +50,12 @@ pub struct Look {
     pub now: Duration,
     /// The domain of the name, whoever has made it.
     pub domain: Option<Domain>,
+    /// It has all devices of the configuration.
+    pub has_all: bool,
+    /// All of them may reach memory: their drivers have begun.
+    pub is_probed: bool,
+    /// The domain that waits to take its place.
+    pub standby: Option<Domain>,
     /// The way out, if it is that domain's.
     pub way: Option<Way>,
     /// All devices of its configuration are in the machine.
@@ -69,4 +75,12 @@ pub enum Act {
     Destroy(u16),
     /// The toolstack is to create it.
     Create,
+    /// The toolstack is to create one that waits, without devices.
+    CreateStandby,
+    /// The toolstack is to destroy the one that waits.
+    Dismiss(u16),
+    /// The one that waits gets the name.
+    Promote(u16),
+    /// The toolstack is to hand it the next device that it lacks.
+    Attach(u16),
 }

@@ -8,6 +8,7 @@ use super::health::{Health, Illness};
 use super::look::{Act, Errand, Look};
 use super::record::{ms, Mode, Record, TimeLine, STARTED};
 use super::settings::Settings;
+use super::standby::{is_usable, Standby, Wish};
 use control::Order;
 use std::time::Duration;
 use xen_abi::sched as reason;
@@ -23,6 +24,8 @@ const BY_OTHERS: Duration = Duration::from_secs(15);
 const LONGEST: Duration = Duration::from_secs(60);
 /// So long after its interface is there a recovery is taken for complete, if no packet comes.
 const QUIET: Duration = Duration::from_secs(60);
+/// A driver domain has no more devices than its back end has slots; another try of theirs is one of a hand-over.
+const MOST_DEVICES: u32 = 33;
 /// Why it is parked.
 pub const BY_OPERATOR: &str = "the operator wants it";
 
@@ -59,6 +62,8 @@ enum Phase {
     Down { from: Duration },
     /// The toolstack starts it.
     Starting,
+    /// The one that waited takes the place, and gets the devices.
+    HandingOver { domain: u16, tries: u32 },
     /// It is off or parked.
     Resting,
 }
@@ -71,7 +76,10 @@ fn go_on(record: &Record) -> Phase {
         (Some(domain), then) => {
             Phase::Going(Going { domain, is_quarantined: false, next: Duration::ZERO, tries: 0, then })
         }
-        (None, Then::Start(from)) => Phase::Down { from },
+        (None, Then::Start(from)) => match record.promoted {
+            Some(domain) => Phase::HandingOver { domain, tries: 0 },
+            None => Phase::Down { from },
+        },
         (None, Then::Rest) => Phase::Resting,
     }
 }
@@ -81,6 +89,7 @@ pub struct Machine {
     settings: Settings,
     phase: Phase,
     health: Health,
+    standby: Standby,
     /// What is kept; to be written when it differs from what was.
     pub record: Record,
     /// Lines for the log.
@@ -92,14 +101,22 @@ pub struct Machine {
 impl Machine {
     /// Begins, or goes on where an earlier daemon ended.
     pub fn new(settings: Settings, record: Record) -> Self {
-        Self { settings, phase: Phase::Inherited, health: Health::default(), record, said: Vec::new(), waits_for: "" }
+        Self {
+            settings,
+            phase: Phase::Inherited,
+            health: Health::default(),
+            standby: Standby::default(),
+            record,
+            said: Vec::new(),
+            waits_for: "",
+        }
     }
 
     /// For people: what it does.
     pub fn state(&self) -> &'static str {
         match (&self.phase, self.record.mode) {
             (Phase::Up { .. }, _) => "up",
-            (Phase::Coming { .. } | Phase::Starting, _) => "starting",
+            (Phase::Coming { .. } | Phase::Starting | Phase::HandingOver { .. }, _) => "starting",
             (Phase::Going(_) | Phase::Inherited, _) => "going",
             (Phase::Down { .. }, _) => "waiting",
             (Phase::Resting, Mode::Parked) => "parked",
@@ -107,10 +124,17 @@ impl Machine {
         }
     }
 
+    /// Whether another one waits to take its place, if one is wanted.
+    pub fn standby(&self) -> Option<bool> {
+        (self.settings.standby > 0).then(|| self.standby.is_ready())
+    }
+
     /// Whether something is under way that should be looked at often.
     pub fn is_busy(&self) -> bool {
         match self.phase {
-            Phase::Inherited | Phase::Coming { .. } | Phase::Going(_) | Phase::Starting => true,
+            Phase::Inherited | Phase::Coming { .. } | Phase::Going(_) | Phase::Starting | Phase::HandingOver { .. } => {
+                true
+            }
             Phase::Down { .. } => self.waits_for.is_empty(),
             Phase::Up { .. } | Phase::Resting => false,
         }
@@ -118,6 +142,26 @@ impl Machine {
 
     /// The next thing to do, if there is one. After each another look is taken.
     pub fn next(&mut self, look: &Look) -> Option<Act> {
+        if let Some(result) = self.standby.take_result(look) {
+            // It was its toolstack, and nobody else waits for that.
+            self.said.extend(result.err());
+            return self.next(&Look { errand: Errand::None, ..look.clone() });
+        }
+        let act = self.advance(look);
+        if act.is_some() || look.errand != Errand::None || self.settings.standby == 0 {
+            return act;
+        }
+        let wish = match self.phase {
+            Phase::Up { .. } if self.record.under_way.is_none() => Wish::There,
+            Phase::Resting => Wish::Gone,
+            // What it becomes is decided there.
+            Phase::HandingOver { .. } => return None,
+            _ => Wish::Kept,
+        };
+        self.standby.next(wish, look, &mut self.said)
+    }
+
+    fn advance(&mut self, look: &Look) -> Option<Act> {
         match self.phase.clone() {
             Phase::Inherited => {
                 if look.errand != Errand::Runs {
@@ -133,6 +177,7 @@ impl Machine {
             Phase::Going(going) => self.let_go(going, look),
             Phase::Down { from } => self.start(from, look),
             Phase::Starting => self.started(look),
+            Phase::HandingOver { domain, tries } => self.hand_over(domain, tries, look),
             Phase::Resting => {
                 // Also one that has ended since: it was wanted.
                 let there = look.domain.as_ref().filter(|d| !d.is_dying);
@@ -193,6 +238,13 @@ impl Machine {
 
     fn mark(&mut self, step: &str, now: Duration) {
         if let Some(line) = &mut self.record.under_way {
+            line.mark(step, now);
+        }
+    }
+
+    /// The same, if the other one was before.
+    fn mark_if(&mut self, before: &str, step: &str, now: Duration) {
+        if let Some(line) = self.record.under_way.as_mut().filter(|line| line.has(before)) {
             line.mark(step, now);
         }
     }
@@ -276,7 +328,10 @@ impl Machine {
         }
         let seen = look.domain.as_ref()?;
         if seen.beats.iter().any(|beat| beat.upcalls > 0) {
-            self.mark("first event", look.now);
+            self.mark_if("created", "first event", look.now);
+        }
+        if look.is_probed {
+            self.mark_if("start", "probed", look.now);
         }
         if look.way.is_some() {
             self.mark("interface", look.now);
@@ -308,6 +363,7 @@ impl Machine {
                 self.record.under_way = Some(line);
             }
         }
+        self.record.promoted = None;
         self.record.count(cause.name());
         let then = self.decide(&cause, look.now);
         match &then {
@@ -322,8 +378,7 @@ impl Machine {
             Then::Rest => self.say(told),
         }
         let Some(domain) = look.domain.as_ref().filter(|d| Some(d.id) == domain) else {
-            self.rest_or_start(then);
-            return None;
+            return self.rest_or_start(then, look);
         };
         self.record.going = Some(domain.id);
         let next = if domain.is_dying { look.now + BY_OTHERS } else { look.now };
@@ -365,13 +420,17 @@ impl Machine {
         Then::Rest
     }
 
-    fn rest_or_start(&mut self, then: Then) {
+    /// It is gone.
+    fn rest_or_start(&mut self, then: Then, look: &Look) -> Option<Act> {
         self.record.going = None;
         self.waits_for = "";
-        self.phase = match then {
-            Then::Start(from) => Phase::Down { from },
-            Then::Rest => Phase::Resting,
+        let Then::Start(from) = then else {
+            self.phase = Phase::Resting;
+            return None;
         };
+        self.phase = Phase::Down { from };
+        // At once: each look costs time in which guests wait.
+        self.start(from, look)
     }
 
     /// It goes.
@@ -382,8 +441,7 @@ impl Machine {
         let domain = going.domain;
         if look.domain.as_ref().is_none_or(|d| d.id != domain) {
             self.mark("destroyed", look.now);
-            self.rest_or_start(going.then);
-            return None;
+            return self.rest_or_start(going.then, look);
         }
         if let Errand::Done(result) = &look.errand {
             if let Err(why) = result {
@@ -395,8 +453,7 @@ impl Machine {
         if going.tries >= TRIES {
             self.say("it cannot be destroyed");
             let then = self.park(format!("domain {domain} cannot be destroyed"));
-            self.rest_or_start(then);
-            return None;
+            return self.rest_or_start(then, look);
         }
         if look.now < going.next {
             return None;
@@ -426,15 +483,57 @@ impl Machine {
         if waits_for != std::mem::replace(&mut self.waits_for, waits_for) && !waits_for.is_empty() {
             self.say(waits_for);
         }
-        if !waits_for.is_empty() || look.now < from {
+        if !waits_for.is_empty() || look.now < from || look.errand == Errand::Runs {
             return None;
         }
         if self.record.under_way.is_none() {
             self.record.under_way = Some(TimeLine::new(STARTED, look.now));
         }
         self.mark("start", look.now);
+        if let Some(waits) = look.standby.as_ref().filter(|d| self.settings.standby > 0 && is_usable(d)) {
+            self.record.promoted = Some(waits.id);
+            self.phase = Phase::HandingOver { domain: waits.id, tries: 0 };
+            return Some(Act::Promote(waits.id));
+        }
         self.phase = Phase::Starting;
         Some(Act::Create)
+    }
+
+    /// The one that waited gets the name, if an earlier daemon has not come to that, and then one device after the other.
+    fn hand_over(&mut self, domain: u16, tries: u32, look: &Look) -> Option<Act> {
+        if look.errand == Errand::Runs {
+            return None;
+        }
+        if look.domain.is_none() && tries == 0 && look.standby.as_ref().is_some_and(|d| d.id == domain && is_usable(d))
+        {
+            self.phase = Phase::HandingOver { domain, tries: 1 };
+            return Some(Act::Promote(domain));
+        }
+        if look.domain.as_ref().is_none_or(|d| d.id != domain) {
+            // It has died before anybody knew it by that name, or somebody was faster.
+            self.record.promoted = None;
+            self.phase = Phase::Down { from: look.now };
+            return None;
+        }
+        if let Some(cause) = self.trouble(domain, look) {
+            return self.fail(cause, Some(domain), look);
+        }
+        if look.has_all {
+            self.mark("handed over", look.now);
+            self.record.promoted = None;
+            self.adopt(domain, look);
+            return None;
+        }
+        let why = match &look.errand {
+            Errand::Done(Err(why)) => Some(format!("xl pci-attach: {why}")),
+            _ if tries > MOST_DEVICES => Some("it does not get its devices".into()),
+            _ => None,
+        };
+        if let Some(why) = why {
+            return self.fail(Cause::NotStarted(why), Some(domain), look);
+        }
+        self.phase = Phase::HandingOver { domain, tries: tries + 1 };
+        Some(Act::Attach(domain))
     }
 
     /// The toolstack starts it.

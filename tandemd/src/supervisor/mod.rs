@@ -12,11 +12,13 @@ mod pci;
 mod record;
 mod settings;
 mod shell;
+mod standby;
 #[cfg(test)]
 mod tests;
 
 pub use record::Record;
 pub use settings::Settings;
+pub use standby::name_of as standby_of;
 
 use crate::config::{self, Config};
 use anyhow::{Context, Result};
@@ -213,7 +215,7 @@ fn save(machine: &mut Machine, written: &mut Record, path: &Path, service: &str,
         desk.told.state = machine.state().into();
         desk.told.why = (machine.state() == "parked").then(|| record.why.clone());
         (desk.told.counts, desk.told.recoveries) = (record.counts.clone(), record.last.clone());
-        desk.told.outage_ms = record.outage;
+        (desk.told.standby, desk.told.outage_ms) = (machine.standby(), record.outage);
     }
     Ok(())
 }

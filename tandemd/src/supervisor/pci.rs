@@ -24,6 +24,13 @@ pub fn is_there(device: &str) -> bool {
     read.is_ok() && vendor != [0xff; 2]
 }
 
+/// Whether it may reach memory: its driver has let it.
+pub fn reaches_memory(device: &str) -> bool {
+    let mut command = [0; 2];
+    let read = File::open(file(device, "config")).and_then(|config| config.read_exact_at(&mut command, COMMAND));
+    read.is_ok() && command[0] & BUS_MASTER != 0
+}
+
 /// The devices that a domain has.
 pub fn devices_of(domain: u16, store: &mut impl Store) -> Result<Vec<String>> {
     let path = back(domain);

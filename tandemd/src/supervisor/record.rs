@@ -39,6 +39,8 @@ pub struct Record {
     pub failures: Vec<u64>,
     /// The instance that has to go.
     pub going: Option<u16>,
+    /// The one that waited and that takes the place: it has not all devices yet.
+    pub promoted: Option<u16>,
     /// How often it failed, by cause, and how often it recovered.
     pub counts: BTreeMap<String, u64>,
     /// Milliseconds in which guests had no way out, of all recoveries.
@@ -112,7 +114,7 @@ impl Record {
         let mut record: Self = toml::from_str(&text).with_context(|| format!("{}", path.display()))?;
         if record.boot != boot {
             record.boot = boot.into();
-            (record.failures, record.going, record.under_way) = (Vec::new(), None, None);
+            (record.failures, record.going, record.promoted, record.under_way) = (Vec::new(), None, None, None);
         }
         Ok(record)
     }

@@ -31,6 +31,9 @@ pub struct Settings {
     /// It fails when it has taken nothing of what waits for the outside for so long; 0: never.
     #[serde(default = "Settings::undrained_ms")]
     pub undrained_ms: u64,
+    /// 1: another instance is kept that has booted and waits for the devices, to take its place when it fails.
+    #[serde(default, deserialize_with = "at_most_one")]
+    pub standby: u8,
     /// Its driver has a twin: the way out is to be its card, and it is said when that does not come.
     #[serde(default)]
     pub twin: bool,
@@ -38,6 +41,23 @@ pub struct Settings {
 
 fn yes() -> bool {
     true
+}
+
+fn at_most_one<'de, D: serde::Deserializer<'de>>(from: D) -> Result<u8, D::Error> {
+    let count = u8::deserialize(from)?;
+    if count > 1 {
+        return Err(serde::de::Error::custom("`standby` is 0 or 1"));
+    }
+    Ok(count)
+}
+
+/// A device that a driver domain claims.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// As Linux names it.
+    pub name: String,
+    /// As its configuration says it, with options.
+    pub said: String,
 }
 
 impl Settings {
@@ -66,7 +86,7 @@ impl Settings {
     }
 
     /// Looks into the driver domain's configuration, whose name is to be `driver`: the devices that it claims.
-    pub fn devices(&self, driver: &str) -> Result<Vec<String>> {
+    pub fn devices(&self, driver: &str) -> Result<Vec<Claim>> {
         ensure!(self.ready_s > 0, "`ready-s = 0`: it could never be ready");
         ensure!(self.within_s > 0, "`within-s = 0`: no failure would count");
         let text = std::fs::read_to_string(&self.config)
@@ -75,7 +95,7 @@ impl Settings {
     }
 }
 
-fn devices_in(text: &str, driver: &str, path: &Path) -> Result<Vec<String>> {
+fn devices_in(text: &str, driver: &str, path: &Path) -> Result<Vec<Claim>> {
     let place = path.display();
     match strings_of(text, "name").as_slice() {
         [name] if name == driver => {}
@@ -84,7 +104,11 @@ fn devices_in(text: &str, driver: &str, path: &Path) -> Result<Vec<String>> {
     }
     let claimed = strings_of(text, "pci");
     ensure!(!claimed.is_empty(), "{place}: there is no `pci = [...]`: a driver domain has a device");
-    claimed.iter().map(|said| device(said).with_context(|| format!("{place}: `{said}` is no PCI device"))).collect()
+    let claim = |said: String| {
+        let name = device(&said).with_context(|| format!("{place}: `{said}` is no PCI device"))?;
+        Ok(Claim { name, said })
+    };
+    claimed.into_iter().map(claim).collect()
 }
 
 /// The strings in the last assignment to `key`: one, or those of a list.
@@ -129,7 +153,8 @@ mod tests {
     const TEXT: &str = "type=\"pv\"\nname = 'dd' # not \"x\"\n#pci=['00:01.0']\npci = [ '00:03.0,permissive=1',\n \"0000:0A:1f.7@5\" ]\nvif=['backend=net']\n";
 
     fn devices(text: &str) -> Result<Vec<String>> {
-        devices_in(text, "dd", Path::new("/etc/xen/dd.cfg"))
+        let claims = devices_in(text, "dd", Path::new("/etc/xen/dd.cfg"))?;
+        Ok(claims.into_iter().map(|claim| claim.name).collect())
     }
 
     #[test]
@@ -158,7 +183,8 @@ mod tests {
     #[test]
     fn what_is_not_said_is_usual() {
         let settings = settings();
-        assert!(settings.restart && !settings.twin);
+        assert!(settings.restart && !settings.twin && settings.standby == 0);
+        assert!(toml::from_str::<Settings>("config = \"/d\"\nstandby = 2").unwrap_err().to_string().contains("0 or 1"));
         assert_eq!((settings.crashes, settings.within_s, settings.wedged_ms), (5, 600, 500));
     }
 }

@@ -2,10 +2,11 @@
 
 use super::health::{Beat, Queue};
 use super::look::{Act, Domain, Errand, Look, Way};
-use super::pci;
+use super::settings::Claim;
+use super::{pci, standby};
 use crate::domain::RUN;
 use crate::hypercall::{Hypervisor, Switches};
-use crate::store::{Client, Event, Store};
+use crate::store::{Change, Client, Event, Store};
 use anyhow::{Context, Result};
 use rustix::io::Errno;
 use rustix::time::{clock_gettime, ClockId};
@@ -23,6 +24,7 @@ const GOES: &str = "@releaseDomain";
 
 /// What xl is told before the configuration. Without `-e` a process of its would stay to do what `on_crash` says, and would be in the way.
 const CREATE: &[&str] = &["create", "-q", "-e"];
+const ATTACH: &str = "pci-attach";
 /// So often is looked whether the devices are there.
 const DEVICES: Duration = Duration::from_secs(1);
 
@@ -32,13 +34,18 @@ pub struct Shell {
     /// The driver domain's name, its configuration, and its devices.
     driver: String,
     config: PathBuf,
-    devices: Vec<String>,
+    devices: Vec<Claim>,
     store: Client,
     hypervisor: Hypervisor,
     toolstack: Toolstack,
+    /// Who is destroyed, and answers nobody any more.
+    destroyed: Option<u16>,
     /// The domain of the driver domain's name, as of the last time that domains came or went.
     domain: Option<u16>,
-    is_served: bool,
+    /// The one that waits to take its place.
+    standby: Option<u16>,
+    /// The service's own domain.
+    served: Option<u16>,
     /// The service's switch, if it is known.
     switch: Option<u32>,
     /// All devices are in the machine, as of so much time since its start.
@@ -56,7 +63,8 @@ enum Toolstack {
 
 impl Shell {
     /// Connects to everything.
-    pub fn open(service: &str, driver: &str, config: &Path, devices: Vec<String>) -> Result<Self> {
+    pub fn open(service: &str, driver: &str, config: &Path, devices: Vec<Claim>) -> Result<Self> {
+        let toolstack = inherited(config, &devices)?.map_or(Toolstack::Rests, Toolstack::Inherited);
         let mut shell = Self {
             service: service.into(),
             driver: driver.into(),
@@ -64,9 +72,11 @@ impl Shell {
             devices,
             store: Client::open()?,
             hypervisor: Hypervisor::open()?,
-            toolstack: inherited(config)?.map_or(Toolstack::Rests, Toolstack::Inherited),
+            toolstack,
+            destroyed: None,
             domain: None,
-            is_served: false,
+            standby: None,
+            served: None,
             switch: None,
             has_devices: (false, Duration::ZERO),
         };
@@ -96,14 +106,19 @@ impl Shell {
 
     /// Which domains have the names of the driver domain and of the service.
     fn find(&mut self) -> Result<()> {
-        (self.domain, self.is_served) = (None, false);
-        self.switch = None;
+        (self.domain, self.standby, self.served, self.switch) = (None, None, None, None);
+        let standby = standby::name_of(&self.driver);
         for id in self.store.list("/local/domain")? {
             let Some(name) = self.store.read(&format!("/local/domain/{id}/name"))? else { continue };
             if name == self.driver {
                 self.domain = id.parse().ok();
             }
-            self.is_served |= name == self.service;
+            if name == standby {
+                self.standby = id.parse().ok();
+            }
+            if name == self.service {
+                self.served = id.parse().ok();
+            }
         }
         Ok(())
     }
@@ -114,7 +129,7 @@ impl Shell {
         if !matches!(errand, Errand::None) {
             self.find()?;
         }
-        if let (Errand::Runs, Some(domain)) = (&errand, self.domain) {
+        if let (Errand::Runs, Some(domain)) = (&errand, self.destroyed) {
             pci::answer_for(domain, &mut self.store)?;
         }
         let domain = match self.domain {
@@ -125,11 +140,28 @@ impl Shell {
             Some(domain) => self.way_of(domain.id)?,
             None => None,
         };
+        let standby = match self.standby {
+            Some(standby) => self.look_at(standby)?,
+            None => None,
+        };
+        // Of one that is the way out nobody asks.
+        let (mut has_all, mut is_probed) = (false, false);
+        if let (Some(domain), None) = (&domain, &way) {
+            has_all = self.lacks(domain.id)?.is_none();
+            is_probed = has_all && self.devices.iter().all(|device| pci::reaches_memory(&device.name));
+        }
         let now = Self::now();
         if !self.has_devices.0 || now >= self.has_devices.1 + DEVICES {
-            self.has_devices = (self.devices.iter().all(|device| pci::is_there(device)), now);
+            self.has_devices = (self.devices.iter().all(|device| pci::is_there(&device.name)), now);
         }
-        Ok(Look { now, domain, way, has_devices: self.has_devices.0, is_served: self.is_served, errand })
+        let (has_devices, is_served) = (self.has_devices.0, self.served.is_some());
+        Ok(Look { now, domain, has_all, is_probed, standby, way, has_devices, is_served, errand })
+    }
+
+    /// The first device of the configuration that a domain has not.
+    fn lacks(&mut self, domain: u16) -> Result<Option<Claim>> {
+        let has = pci::devices_of(domain, &mut self.store)?;
+        Ok(self.devices.iter().find(|device| !has.contains(&device.name)).cloned())
     }
 
     fn look_at(&mut self, id: u16) -> Result<Option<Domain>> {
@@ -202,12 +234,44 @@ impl Shell {
                 }
                 Ok(())
             }
-            Act::Destroy(domain) => self.start(&["destroy", &domain.to_string()]),
+            Act::Destroy(domain) => {
+                self.start(&["destroy", &domain.to_string()])?;
+                self.destroyed = Some(domain);
+                Ok(())
+            }
+            Act::Dismiss(domain) => self.start(&["destroy", &domain.to_string()]),
             Act::Create => {
                 let config = self.config.to_string_lossy().into_owned();
                 self.start(&[CREATE, &[&config]].concat())
             }
+            Act::CreateStandby => {
+                let config = self.config.to_string_lossy().into_owned();
+                let name = format!("name=\"{}\"", standby::name_of(&self.driver));
+                self.start(&[CREATE, &[&config, &name, "pci=[]", "passthrough=\"enabled\""]].concat())
+            }
+            Act::Promote(domain) => self.promote(domain),
+            Act::Attach(domain) => match self.lacks(domain)? {
+                Some(device) => self.start(&[ATTACH, &domain.to_string(), &device.said]),
+                None => Ok(()),
+            },
         }
+    }
+
+    /// It gets the driver domain's name, and its interface is looked at anew, since that is the way out now.
+    fn promote(&mut self, domain: u16) -> Result<()> {
+        let own = format!("/local/domain/{domain}");
+        let name = |path: &str| Change::Write(format!("{path}/name"), self.driver.clone());
+        let mut changes = vec![name(&own)];
+        changes.extend(self.store.read(&format!("{own}/vm"))?.as_deref().map(name));
+        self.store.change(&format!("{own}/name"), &changes)?;
+        if let Some(served) = self.served {
+            let devices = format!("/local/domain/{served}/backend/vif/{domain}");
+            for device in self.store.list(&devices)? {
+                let said = format!("{devices}/{device}/hotplug-status");
+                self.store.change(&said, &[Change::Write(said.clone(), "connected".into())])?;
+            }
+        }
+        self.find()
     }
 
     fn start(&mut self, arguments: &[&str]) -> Result<()> {
@@ -216,13 +280,16 @@ impl Shell {
         let mut xl = Command::new("xl");
         xl.args(arguments).stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
         self.toolstack = Toolstack::Ours(xl.spawn().context("cannot start xl")?, said);
+        self.destroyed = None;
         Ok(())
     }
 
     fn errand(&mut self) -> Errand {
         let done = match &mut self.toolstack {
             Toolstack::Rests => return Errand::None,
-            Toolstack::Inherited(process) if creates(*process, &self.config) => return Errand::Runs,
+            Toolstack::Inherited(process) if is_earlier_ones(*process, &self.config, &self.devices) => {
+                return Errand::Runs
+            }
             Toolstack::Inherited(_) => Ok(()),
             Toolstack::Ours(child, said) => match child.try_wait() {
                 Ok(None) => return Errand::Runs,
@@ -239,19 +306,22 @@ impl Shell {
     }
 }
 
-/// A process that an earlier daemon has started to create the domain of this configuration.
-fn inherited(config: &Path) -> Result<Option<u32>> {
+/// A process that an earlier daemon has started and that is at work still.
+fn inherited(config: &Path, devices: &[Claim]) -> Result<Option<u32>> {
     let all = std::fs::read_dir("/proc").context("no list of processes")?;
     let mut processes = all.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    Ok(processes.find(|process| creates(*process, config)))
+    Ok(processes.find(|process| is_earlier_ones(*process, config, devices)))
 }
 
-/// Whether this process was started to create the domain of this configuration, and has not ended. One of the operator's has other
-/// arguments, and may stay for as long as the domain does.
-fn creates(process: u32, config: &Path) -> bool {
+/// Whether this process was started to create a domain of this configuration, or to hand it one of its devices, and has not ended. One
+/// of the operator's that creates it has other arguments, and may stay for as long as the domain does.
+fn is_earlier_ones(process: u32, config: &Path, devices: &[Claim]) -> bool {
     let Ok(arguments) = std::fs::read(format!("/proc/{process}/cmdline")) else { return false };
-    let mut arguments = arguments.split(|byte| *byte == 0);
-    let is_xl = arguments.next().is_some_and(|program| program == b"xl" || program.ends_with(b"/xl"));
-    let wanted = CREATE.iter().map(|word| word.as_bytes()).chain([config.as_os_str().as_bytes()]);
-    is_xl && wanted.into_iter().all(|word| arguments.next() == Some(word))
+    let arguments: Vec<&[u8]> = arguments.split(|byte| *byte == 0).collect();
+    let Some((program, rest)) = arguments.split_first() else { return false };
+    let is_xl = *program == b"xl" || program.ends_with(b"/xl");
+    let create: Vec<&[u8]> = CREATE.iter().map(|word| word.as_bytes()).chain([config.as_os_str().as_bytes()]).collect();
+    let attaches = matches!(rest, [what, _, device, ..]
+        if *what == ATTACH.as_bytes() && devices.iter().any(|claim| claim.said.as_bytes() == *device));
+    is_xl && (rest.starts_with(&create) || attaches)
 }

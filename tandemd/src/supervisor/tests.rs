@@ -15,6 +15,7 @@ const TICK: Duration = Duration::from_millis(100);
 /// How long the toolstack takes, and how long a domain until it is the way out.
 const CREATE: Duration = Duration::from_millis(900);
 const DESTROY: Duration = Duration::from_millis(400);
+const ATTACH: Duration = Duration::from_millis(300);
 const BOOT: Duration = Duration::from_secs(3);
 
 fn settings() -> Settings {
@@ -41,6 +42,40 @@ struct Instance {
     beat: Beat,
     taken: u64,
     is_others: bool,
+    has_devices: bool,
+}
+
+impl Instance {
+    fn seen(&self, now: Duration) -> Domain {
+        let ended_for = self.ended_at.map_or(Duration::ZERO, |at| now - at);
+        let is_paused = self.is_paused;
+        Domain { id: self.id, end: self.end, ended_for, is_dying: false, is_paused, beats: vec![self.beat] }
+    }
+
+    fn pass(&mut self) {
+        if self.end.is_some() || self.is_paused {
+            return;
+        }
+        self.age += TICK;
+        if self.does == Does::Boots && self.age >= BOOT {
+            if !self.has_devices {
+                // It waits for them.
+                return;
+            }
+            self.does = Does::Its;
+        }
+        self.beat.run += TICK;
+        match self.does {
+            Does::Boots => {}
+            Does::Spins => self.beat.is_waiting = true,
+            Does::Its | Does::Hangs => {
+                self.beat.upcalls += 1;
+                // Now and then it is caught with its events masked.
+                self.beat.is_waiting = self.beat.upcalls % 3 != 0;
+                self.taken += u64::from(self.does == Does::Its);
+            }
+        }
+    }
 }
 
 /// A process of the toolstack's, and when it is done.
@@ -52,10 +87,13 @@ struct Process {
 
 struct World {
     now: Duration,
+    settings: Settings,
     machine: Machine,
     /// What is on the disk.
     disk: Record,
     domain: Option<Instance>,
+    /// The one that waits.
+    standby: Option<Instance>,
     processes: Vec<Process>,
     nr_domains: u16,
     has_devices: bool,
@@ -73,9 +111,11 @@ impl World {
     fn with(settings: Settings) -> Self {
         Self {
             now: Duration::from_secs(100),
-            machine: Machine::new(settings, Record::default()),
+            machine: Machine::new(settings.clone(), Record::default()),
+            settings,
             disk: Record::default(),
             domain: None,
+            standby: None,
             processes: Vec::new(),
             nr_domains: 0,
             has_devices: true,
@@ -93,9 +133,23 @@ impl World {
         world
     }
 
+    /// One that is up, and another one that waits.
+    fn with_standby() -> Self {
+        let mut world = Self::with(Settings { standby: 1, ..settings() });
+        world.run(Duration::from_secs(20));
+        assert_eq!(world.machine.state(), "up", "{:?}", world.log);
+        assert!(world.log.iter().any(|line| line.contains("waits to take its place")), "{:?}", world.log);
+        assert_eq!(world.machine.standby(), Some(true));
+        world
+    }
+
     fn add_domain(&mut self) {
+        self.domain = Some(self.instance(true));
+    }
+
+    fn instance(&mut self, has_devices: bool) -> Instance {
         self.nr_domains += 1;
-        self.domain = Some(Instance {
+        Instance {
             id: self.nr_domains,
             age: Duration::ZERO,
             does: if self.is_broken { Does::Hangs } else { Does::Boots },
@@ -105,11 +159,12 @@ impl World {
             beat: Beat::default(),
             taken: 0,
             is_others: false,
-        });
+            has_devices,
+        }
     }
 
     fn look(&mut self) -> Look {
-        let domain = self.seen();
+        let domain = self.domain.as_ref().map(|d| d.seen(self.now));
         let is_way = |d: &&Instance| matches!(d.does, Does::Its | Does::Spins) && d.end.is_none();
         let way = self.domain.as_ref().filter(is_way).map(|d| Way {
             is_card: false,
@@ -125,14 +180,20 @@ impl World {
             }
             None => Errand::None,
         };
-        let domain = if matches!(errand, Errand::Done(_)) { self.seen() } else { domain };
-        Look { now: self.now, domain, way, has_devices: self.has_devices, is_served: true, errand }
-    }
-
-    fn seen(&self) -> Option<Domain> {
-        let d = self.domain.as_ref()?;
-        let ended_for = d.ended_at.map_or(Duration::ZERO, |at| self.now - at);
-        Some(Domain { id: d.id, end: d.end, ended_for, is_dying: false, is_paused: d.is_paused, beats: vec![d.beat] })
+        let is_done = matches!(errand, Errand::Done(_));
+        let domain = if is_done { self.domain.as_ref().map(|d| d.seen(self.now)) } else { domain };
+        let has_all = self.domain.as_ref().is_some_and(|d| d.has_devices);
+        Look {
+            now: self.now,
+            domain,
+            has_all,
+            is_probed: has_all && way.is_some(),
+            standby: self.standby.as_ref().map(|d| d.seen(self.now)),
+            way,
+            has_devices: self.has_devices,
+            is_served: true,
+            errand,
+        }
     }
 
     /// What the toolstack does in the end.
@@ -148,6 +209,23 @@ impl World {
                 self.domain = None;
                 Ok(())
             }
+            Act::CreateStandby if self.standby.is_some() => Err("the name is taken".into()),
+            Act::CreateStandby => {
+                self.standby = Some(self.instance(false));
+                Ok(())
+            }
+            Act::Dismiss(id) if self.standby.as_ref().is_some_and(|d| d.id == id) => {
+                self.standby = None;
+                Ok(())
+            }
+            Act::Attach(_) if !self.has_devices => Err("no device".into()),
+            Act::Attach(id) => match self.domain.as_mut().filter(|d| d.id == id) {
+                Some(d) if !d.has_devices => {
+                    d.has_devices = true;
+                    Ok(())
+                }
+                _ => Err("no such domain, or it has them".into()),
+            },
             _ => Err("no such domain".into()),
         }
     }
@@ -171,6 +249,20 @@ impl World {
                     "what the toolstack takes from it is seen by a domain that runs"
                 );
                 start(self, DESTROY);
+            }
+            Act::CreateStandby => {
+                assert_eq!(self.machine.record.mode, Mode::Run, "one that should rest gets another one");
+                start(self, CREATE);
+            }
+            Act::Dismiss(_) => start(self, DESTROY),
+            Act::Promote(id) => {
+                assert!(self.domain.is_none(), "there is one of the name already");
+                // It may have gone a moment ago.
+                self.domain = self.standby.take_if(|d| d.id == id);
+            }
+            Act::Attach(id) => {
+                assert_eq!(self.domain.as_ref().map(|d| d.id), Some(id));
+                start(self, ATTACH);
             }
             Act::Create => {
                 assert_eq!(self.machine.record.mode, Mode::Run, "one that should rest is started");
@@ -198,25 +290,12 @@ impl World {
     }
 
     fn kill(&mut self) {
-        self.machine = Machine::new(settings(), self.disk.clone());
+        self.machine = Machine::new(self.settings.clone(), self.disk.clone());
     }
 
     fn pass(&mut self) {
         self.now += TICK;
-        let Some(d) = self.domain.as_mut().filter(|d| d.end.is_none() && !d.is_paused) else { return };
-        d.age += TICK;
-        d.beat.run += TICK;
-        match d.does {
-            Does::Boots if d.age >= BOOT => d.does = Does::Its,
-            Does::Boots => {}
-            Does::Spins => d.beat.is_waiting = true,
-            Does::Its | Does::Hangs => {
-                d.beat.upcalls += 1;
-                // Now and then it is caught with its events masked.
-                d.beat.is_waiting = d.beat.upcalls % 3 != 0;
-                d.taken += u64::from(d.does == Does::Its);
-            }
-        }
+        self.domain.iter_mut().chain(&mut self.standby).for_each(Instance::pass);
     }
 
     fn run(&mut self, time: Duration) {
@@ -467,12 +546,74 @@ fn one_that_was_left_half_built_is_replaced() {
     assert!(world.is_well(), "{:?}", world.log);
 }
 
+#[test]
+fn the_one_that_waits_takes_the_place_and_another_one_waits() {
+    let mut world = World::with_standby();
+    let waits = world.standby.as_ref().unwrap().id;
+    world.acts.clear();
+    let began = world.now;
+    world.end(reason::SHUTDOWN_CRASH, false);
+    while !world.is_well() {
+        world.run(TICK);
+    }
+    // Nobody has booted.
+    assert!(world.now - began < BOOT, "{:?}", world.log);
+    let old = waits - 1;
+    assert_eq!(world.acts[..4], [Act::Quarantine(old), Act::Destroy(old), Act::Promote(waits), Act::Attach(waits)]);
+    assert_eq!(world.domain.as_ref().unwrap().id, waits);
+    world.run(Duration::from_secs(20));
+    assert!(world.standby.as_ref().is_some_and(|d| d.id == waits + 1));
+    let line = world.machine.record.last.last().unwrap();
+    assert!(line.contains("handed over") && line.contains("first packet in"), "{line}");
+}
+
+#[test]
+fn one_that_is_parked_or_off_has_none_that_waits() {
+    for order in [Some(Order::Park), None] {
+        let mut world = World::with_standby();
+        match order {
+            Some(order) => world.ask(order).unwrap(),
+            None => world.end(reason::SHUTDOWN_POWEROFF, false),
+        }
+        world.run(Duration::from_secs(20));
+        assert_eq!((world.domain.is_none(), world.standby.is_none()), (true, true), "{order:?}");
+        world.ask(Order::Unpark).unwrap();
+        world.run(Duration::from_secs(30));
+        assert!(world.is_well() && world.standby.is_some());
+    }
+}
+
+#[test]
+fn one_that_waits_and_ends_is_replaced_but_not_at_once() {
+    let mut world = World::with_standby();
+    let waits = world.standby.as_ref().unwrap().id;
+    world.standby.as_mut().unwrap().end = Some((reason::SHUTDOWN_CRASH, true));
+    world.run(Duration::from_secs(50));
+    assert!(world.is_well() && world.standby.is_none());
+    world.run(Duration::from_secs(30));
+    assert!(world.standby.as_ref().is_some_and(|d| d.id != waits));
+}
+
+#[test]
+fn what_cannot_be_handed_over_is_started_anew() {
+    let mut world = World::with_standby();
+    world.end(reason::SHUTDOWN_CRASH, false);
+    while world.machine.record.promoted.is_none() {
+        world.run(TICK);
+    }
+    world.end(reason::SHUTDOWN_CRASH, true);
+    world.run(Duration::from_secs(30));
+    assert!(world.is_well(), "{:?}", world.log);
+}
+
 #[derive(Clone, Copy, Debug)]
 enum Event {
     Ends(u32, bool),
     Destroyed,
     Spins,
     CreatedByOthers,
+    StandbyEnds,
+    StandbyDestroyed,
     Device(bool),
     Asked(Order),
     Passes(u64),
@@ -487,6 +628,8 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
         2 => Just(Event::Destroyed),
         2 => Just(Event::Spins),
         1 => Just(Event::CreatedByOthers),
+        1 => Just(Event::StandbyEnds),
+        1 => Just(Event::StandbyDestroyed),
         1 => any::<bool>().prop_map(Event::Device),
         2 => order.prop_map(Event::Asked),
         8 => (0..60_u64).prop_map(Event::Passes),
@@ -497,8 +640,8 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
 
 proptest! {
     #[test]
-    fn whatever_happens_and_whenever_the_daemon_is_killed_all_is_well_in_the_end(events in events()) {
-        let mut world = World::new();
+    fn whatever_happens_and_whenever_the_daemon_is_killed_all_is_well_in_the_end(events in events(), standby in 0..2_u8) {
+        let mut world = World::with(Settings { standby, ..settings() });
         for event in &events {
             match *event {
                 Event::Ends(code, by_hypervisor) => world.end(code, by_hypervisor),
@@ -513,6 +656,12 @@ proptest! {
                     world.domain.as_mut().unwrap().is_others = true;
                 }
                 Event::CreatedByOthers => {}
+                Event::StandbyEnds => {
+                    if let Some(d) = &mut world.standby {
+                        d.end = Some((reason::SHUTDOWN_CRASH, false));
+                    }
+                }
+                Event::StandbyDestroyed => world.standby = None,
                 Event::Device(is_there) => world.has_devices = is_there,
                 Event::Asked(order) => { let _ = world.ask(order); }
                 Event::Passes(ticks) => world.run(TICK * u32::try_from(ticks).unwrap()),
@@ -531,6 +680,8 @@ proptest! {
             Mode::Parked => prop_assert!(world.domain.as_ref().is_none_or(|d| d.is_others), "{:?}", world.domain),
             Mode::Off => prop_assert!(world.domain.is_none(), "{:?}", world.domain),
         }
-        prop_assert_eq!(world.machine.record.going, None);
+        prop_assert_eq!((world.machine.record.going, world.machine.record.promoted), (None, None));
+        let is_wanted = standby == 1 && world.machine.record.mode == Mode::Run;
+        prop_assert_eq!(world.standby.as_ref().is_some_and(|d| d.end.is_none()), is_wanted);
     }
 }

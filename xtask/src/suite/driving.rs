@@ -1,6 +1,6 @@
 //! Driver domains that own the NIC, by stock `xl`, and guests that have their network from them.
 //!
-//! The checks are `images/xen/tests/driver-domain.sh`, `driver-dies.sh`, `way-out.sh`, `recovery.sh`, `recovery-twin.sh`,
+//! The checks are `images/xen/tests/driver-domain.sh`, `driver-dies.sh`, `way-out.sh`, `recovery.sh`, `standby.sh`, `recovery-twin.sh`,
 //! `twin-loads.sh`, `twin-net.sh`, `twin-again.sh`, `twin-two.sh` and `twin-modes.sh`.
 
 use super::passthrough::AMD_VI;
@@ -25,6 +25,10 @@ pub fn tests() -> Vec<Test> {
     add(
         "driver-domains-that-die-are-started-again",
         Box::new(|bed| runs(bed, "recovery", "e1000e", bed.mib.div_ceil(2))),
+    );
+    add(
+        "a-driver-domain-that-waits-takes-the-place-of-one-that-dies",
+        Box::new(|bed| runs(bed, "standby", "e1000e", bed.mib.div_ceil(2))),
     );
     for driver in ["e1000", "e1000e", "8139cp"] {
         let on = Twinned { driver, unit: Some(IOMMU), qemu: Qemu::chosen(), memory_mib: 3072, is_short: false };

@@ -1,0 +1,87 @@
+# standby.sh DRIVER MIB: a driver domain that has booted waits for the NIC, and takes the place of the one that dies. A guest's stream only waits.
+driver=$1
+mib=${2:-4}
+few=$((mib < 16 ? mib : 16))
+. /xen/driving.sh
+. /xen/switching.sh
+. /xen/supervising.sh
+modprobe xen-pciback
+nic=$(devices class 0x020000)
+check assignable-add xl pci-assignable-add $nic
+driving dd "pci=['$nic,permissive=1']" "$(plug 2)" \
+	"extra='$kernel_args iommu=soft swiotlb=4096 tandem.do=standby:$driver+drive'"
+mkdir -p $logs
+: > $logs/guest-dd.log
+# Without the driver domain, to see what is in use then.
+way_out dd
+check tandemd-starts daemon_starts || exit
+remember
+check and-ends daemon_ends
+
+# What concerns the driver domain alone keeps nobody else from being served.
+supervised 'crashes = 20' 'back-off-ms = 100' 'standby = 1'
+mv /tmp/dd.cfg /tmp/dd.kept
+check tandemd-starts-without-its-configuration daemon_starts || exit
+config u1 "$(plug 3)"
+check a-guest-starts boot u1 || exit
+check address plugged_address u1 3
+status() { twinctl status net > /tmp/status; grep -q "$1" /tmp/status || { cat /tmp/status; return 1; }; }
+check it-is-parked-and-says-why wait_for 10 status 'looked after: parked: .*/tmp/dd.cfg'
+refused_order() { ! twinctl "$@" 2> /tmp/refused && grep -q "$words" /tmp/refused || { cat /tmp/refused; return 1; }; }
+words=/tmp/dd.cfg
+check and-says-it-again-when-asked refused_order unpark net
+# What a front end can be told of it is that nobody answers.
+check a-guest-gets-an-error said 'FAIL No route to host' u1 60 'tcptest put 10.9.0.1 1'
+mv /tmp/dd.kept /tmp/dd.cfg
+check the-configuration-is-there-again twinctl unpark net
+check it-starts-the-driver-domain daemon_said 1 'it is the way out'
+check the-outside-answers in_guest u1 40 'wait_for 60 ping -c 1 -W 1 10.9.0.1'
+endless() { in_guest u1 10 '(tcptest put 10.9.0.1 65536) > /tmp/stream 2>&1 &' && moves u1; }
+check a-stream-without-an-end endless
+
+# waits COUNT: so many have booted and waited so far
+waits() { daemon_said $1 'waits to take its place' 240; }
+# outage: of the last recovery, in ms
+outage() { sed -n 's/.*recovered, .*first packet in \([0-9]*\) ms.*/\1/p' $daemon_log | tail -n 1; }
+check another-one-waits waits 1
+check in-its-name eval 'xl domid dd-standby'
+recovers a-panic 'has panicked' eval "tell_dd 'echo c > /proc/sysrq-trigger'"
+with=$(outage)
+check handed-over daemon_said 1 'recovered, panicked: .*handed over .*first packet in'
+check the-next-one-waits waits 2
+recovers wedged 'taken no event' tell_dd job_wedge
+check handed-over-again daemon_said 1 'recovered, wedged: .*handed over .*first packet in'
+check no-access-was-stopped no_dma_stopped
+check the-third-waits waits 3
+# A new daemon finds it, and uses it.
+check tandemd-is-killed daemon_ends
+check destroyed-without-tandemd eval 'xl destroy dd && gone dd'
+ways=$(grep -c 'it is the way out' $daemon_log)
+check the-next-tandemd daemon_starts
+check hands-over daemon_said $((ways + 1)) 'it is the way out'
+check and-the-same-stream-goes-on moves u1
+check it-is-written-down daemon_said 1 'recovered, started: .*handed over .*first packet in' 120
+# Without one that could take the place all of it has to be started.
+check the-fourth-waits waits 4
+check it-is-paused xl pause dd-standby
+recovers without 'has panicked' eval "tell_dd 'echo c > /proc/sysrq-trigger'"
+without=$(outage)
+echo "outage with one that waits $with ms, without $without ms" > /dev/console
+check it-is-quicker eval '[ $with -lt $((without * 2 / 3)) ] || { echo $with and $without ms; false; }'
+
+check the-operator-parks-it eval 'twinctl park net && gone dd 60'
+check and-nobody-waits gone dd-standby 60
+check a-guest-gets-an-error-again said 'FAIL No route to host' u1 120 'killall tcptest; ifconfig eth0 down; ifconfig eth0 10.9.0.3 netmask 255.255.255.0 up; tcptest put 10.9.0.1 1'
+ways=$(grep -c 'it is the way out' $daemon_log)
+check the-operator-lets-it-come twinctl unpark net
+check and-it-comes daemon_said $((ways + 1)) 'it is the way out'
+check the-outside-answers-again in_guest u1 40 'wait_for 60 ping -c 1 -W 1 10.9.0.1'
+check packets-go-on said 'net ok' u1 $((60 + few * 8)) "$keeps && nettest eth0 10.9.0.1 $few 64"
+check streams-go-on said 'tcp ok' u1 $((60 + mib * 4)) "tcptest get 10.9.0.1 $mib"
+check shut-down-by-the-operator eval 'twinctl park net && gone dd 60 && gone dd-standby 60'
+check destroy-the-guest eval 'xl destroy u1 && gone u1'
+check nothing-stays nothing_stays
+check frames-agree-at-the-end audit
+check assignable-remove xl pci-assignable-remove $nic
+check tandemd-ends daemon_ends
+cat $daemon_log > /dev/console

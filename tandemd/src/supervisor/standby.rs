@@ -1,0 +1,126 @@
+//! The domain that has booted and waits to take the place of the one that is the way out: when it is made, and when it goes.
+//!
+//! It is made from the same configuration, with another name and without devices. What it is can be seen, so nothing is written down.
+
+use super::look::{Act, Domain, Errand, Look};
+use std::time::Duration;
+
+/// So long is waited after one that could not be made, or that has ended, before another one is made.
+const AGAIN: Duration = Duration::from_secs(60);
+/// So often the toolstack is asked to destroy one.
+const AGAIN_DISMISS: Duration = Duration::from_secs(5);
+/// It has booted when it has run for no more than a part of so long: then it waits for something.
+const CALM: Duration = Duration::from_secs(2);
+const PART: u32 = 4;
+
+/// One that never ran is one that a toolstack has left half built, when it stays so for this long.
+const HALF_BUILT: Duration = Duration::from_secs(30);
+
+/// Its name.
+pub fn name_of(driver: &str) -> String {
+    format!("{driver}-standby")
+}
+
+/// What is wanted of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wish {
+    /// There is to be one.
+    There,
+    /// If there is one it is to stay.
+    Kept,
+    /// There is to be none.
+    Gone,
+}
+
+/// Whether it can take the place.
+pub fn is_usable(domain: &Domain) -> bool {
+    domain.end.is_none() && !domain.is_dying && !domain.is_paused
+}
+
+/// How it goes with it.
+#[derive(Debug, Default)]
+pub struct Standby {
+    /// The toolstack works on it.
+    is_at_work: bool,
+    /// The next thing is not done before.
+    from: Duration,
+    seen: Option<Seen>,
+}
+
+/// One that was seen.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    id: u16,
+    since: Duration,
+    /// When it was looked at, and how long it had run then; after each [`CALM`] anew.
+    at: Duration,
+    run: Duration,
+    has_booted: bool,
+}
+
+impl Standby {
+    /// What the toolstack said, if it was asked here. Told once.
+    pub fn take_result(&mut self, look: &Look) -> Option<Result<(), String>> {
+        let Errand::Done(result) = &look.errand else { return None };
+        if !std::mem::take(&mut self.is_at_work) {
+            return None;
+        }
+        Some(result.clone().map_err(|why| {
+            self.from = look.now + AGAIN;
+            format!("the one that is to wait: {why}")
+        }))
+    }
+
+    /// The next thing to do with it. No toolstack is at work.
+    pub fn next(&mut self, wish: Wish, look: &Look, said: &mut Vec<String>) -> Option<Act> {
+        let Some(there) = &look.standby else {
+            self.seen = None;
+            let is_due = wish == Wish::There && look.has_devices && look.is_served && look.now >= self.from;
+            return is_due.then(|| self.ask(Act::CreateStandby));
+        };
+        if there.is_dying {
+            return None;
+        }
+        let has_ended = there.end.is_some();
+        if wish == Wish::Gone || has_ended {
+            if look.now < self.from {
+                return None;
+            }
+            if has_ended {
+                said.push(format!("domain {}, which waited, has ended", there.id));
+            }
+            self.from = look.now + if has_ended { AGAIN } else { AGAIN_DISMISS };
+            return Some(self.ask(Act::Dismiss(there.id)));
+        }
+        self.watch(there, look, said)
+    }
+
+    /// It has booted, and waits.
+    pub fn is_ready(&self) -> bool {
+        self.seen.is_some_and(|seen| seen.has_booted)
+    }
+
+    fn ask(&mut self, act: Act) -> Act {
+        self.is_at_work = true;
+        act
+    }
+
+    /// It boots, or waits.
+    fn watch(&mut self, there: &Domain, look: &Look, said: &mut Vec<String>) -> Option<Act> {
+        let run: Duration = there.beats.iter().map(|beat| beat.run).sum();
+        let anew = Seen { id: there.id, since: look.now, at: look.now, run, has_booted: false };
+        let seen = self.seen.get_or_insert(anew);
+        if seen.id != there.id {
+            *seen = anew;
+        }
+        if !seen.has_booted && look.now >= seen.at + CALM {
+            let has_booted = !run.is_zero() && (run.saturating_sub(seen.run)) * PART < look.now.saturating_sub(seen.at);
+            *seen = Seen { has_booted, since: seen.since, ..anew };
+            if has_booted {
+                said.push(format!("domain {} waits to take its place", there.id));
+            }
+        }
+        let is_half_built = run.is_zero() && there.is_paused && look.now >= seen.since + HALF_BUILT;
+        is_half_built.then(|| self.ask(Act::Dismiss(there.id)))
+    }
+}
