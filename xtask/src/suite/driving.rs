@@ -27,7 +27,7 @@ pub fn tests() -> Vec<Test> {
         Box::new(|bed| runs(bed, "recovery", "e1000e", bed.mib.div_ceil(2))),
     );
     add(
-        "a-driver-domain-that-waits-takes-the-place-of-one-that-dies",
+        "one-that-waits-takes-the-place-of-a-driver-domain-that-dies",
         Box::new(|bed| runs(bed, "standby", "e1000e", bed.mib.div_ceil(2))),
     );
     for driver in ["e1000", "e1000e", "8139cp"] {
