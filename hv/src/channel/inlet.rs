@@ -26,7 +26,10 @@ pub fn received(card: Card, frames: &[Received<'_>]) {
     let mut passed = Passed::default();
     for frame in frames {
         let held = |p: &Piece| Fragment { frame: Held::by_card(p.frame), offset: p.offset, len: p.len };
-        let view = arrival.open(frame.pieces.iter().map(held), &Bytes, frame.is_verified);
+        let view = match frame.pieces {
+            [piece] => Some(arrival.open_one(held(piece), &Bytes, frame.is_verified)),
+            pieces => arrival.open(pieces.iter().map(held), &Bytes, frame.is_verified),
+        };
         let bytes = view.as_ref().map_or(0, View::len);
         let forward = view.as_ref().map(|view| recent.forward(&table, from, view.header));
         let is_passed = match (view, forward) {
