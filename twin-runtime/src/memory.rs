@@ -93,6 +93,30 @@ pub trait Memory {
         self.read(address, &mut b).map(|()| u64::from_le_bytes(b))
     }
 
+    /// Reads words of four bytes: those that are so many bytes behind `address`.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    fn u32s<const N: usize>(&self, address: u64, members: [u64; N]) -> Result<[u32; N], Fault> {
+        let mut words = [0; N];
+        for (word, member) in words.iter_mut().zip(members) {
+            *word = self.u32(address.wrapping_add(member))?;
+        }
+        Ok(words)
+    }
+
+    /// Reads words of eight bytes alike.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    fn u64s<const N: usize>(&self, address: u64, members: [u64; N]) -> Result<[u64; N], Fault> {
+        let mut words = [0; N];
+        for (word, member) in words.iter_mut().zip(members) {
+            *word = self.u64(address.wrapping_add(member))?;
+        }
+        Ok(words)
+    }
+
     /// Writes one byte.
     ///
     /// # Errors

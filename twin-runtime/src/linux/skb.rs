@@ -79,15 +79,9 @@ pub(super) struct Parts {
 impl Parts {
     /// Reads them once and checks `head <= data <= tail <= end`.
     pub fn read(memory: &impl Memory, o: &Offsets, skb: u64) -> Result<Self, Stop> {
-        let word = |member: u64| memory.u32(skb.wrapping_add(member));
-        let parts = Self {
-            head: memory.u64(skb.wrapping_add(o.skb_head))?,
-            data: memory.u64(skb.wrapping_add(o.skb_data))?,
-            tail: word(o.skb_tail)?,
-            end: word(o.skb_end)?,
-            len: word(o.skb_len)?,
-            data_len: word(o.skb_data_len)?,
-        };
+        let [head, data] = memory.u64s(skb, [o.skb_head, o.skb_data])?;
+        let [tail, end, len, data_len] = memory.u32s(skb, [o.skb_tail, o.skb_end, o.skb_len, o.skb_data_len])?;
+        let parts = Self { head, data, tail, end, len, data_len };
         let data_at = parts.data.wrapping_sub(parts.head);
         if parts.end > LARGEST
             || parts.tail > parts.end
