@@ -18,7 +18,7 @@ use twin_verify::Verified;
 
 use crate::abort::{Abort, Reason};
 use crate::addresses::{Addresses, Target};
-use crate::linux::{Function, Host, Hosts, Routine, Stop, Support};
+use crate::linux::{Done, Function, Host, Hosts, Routine, Stop, Support};
 use crate::stlb::{Mapper, Stlb};
 
 /// Which stub was called.
@@ -208,17 +208,6 @@ pub struct Twin<'a> {
     pub stlb: Option<Stlb>,
 }
 
-/// What came of a call of an import that a routine of this crate was asked to serve.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Native {
-    /// It returned this.
-    Returned(u64),
-    /// It did not do it, for this reason.
-    Stopped(Stop),
-    /// It was not asked: there is none, or budget or time are over. [`Invocation::gate`] says how to go on.
-    NotAsked,
-}
-
 /// The routines that serve a twin's imports, by their numbers: the way that nearly all calls take.
 pub struct Natives<F: Hosts>(Vec<Option<Function<F>>>);
 
@@ -238,20 +227,17 @@ impl<F: Hosts> Natives<F> {
     }
 
     /// Serves the call of import `number` as [`Invocation::gate`] would, if a routine of this crate does it, without a [`Call`] and
-    /// without counting it.
+    /// without counting it. `None`: none was asked, because there is none, or budget or time are over; [`Invocation::gate`] says how to go on.
     #[inline(always)]
-    pub fn call<'h>(&self, number: u32, args: &[u64; 6], embedder: &mut F::Host<'h>, support: &Support) -> Native
+    pub fn call<'h>(&self, number: u32, args: &[u64; 6], embedder: &mut F::Host<'h>, support: &Support) -> Option<Done>
     where
         F::Host<'h>: Embedder,
     {
-        let Some(Some(routine)) = self.0.get(number as usize) else { return Native::NotAsked };
+        let Some(Some(routine)) = self.0.get(number as usize) else { return None };
         if embedder.charge() < 0 || embedder.is_out_of_time() {
-            return Native::NotAsked;
+            return None;
         }
-        match routine(support, embedder, args) {
-            Ok(value) => Native::Returned(value),
-            Err(stop) => Native::Stopped(stop),
-        }
+        Some(routine(support, embedder, args))
     }
 }
 
@@ -304,7 +290,7 @@ impl<'a> Invocation<'_, 'a> {
         Some(offset)
     }
 
-    /// How to go on after a call of import `number` that [`Natives::call`] found [`Native::Stopped`].
+    /// How to go on after a call of import `number` whose routine has not done it, for the reason `stop`.
     pub fn stopped(&mut self, number: u32, stop: Stop, call: &Call, embedder: &mut impl Embedder) -> Answer {
         let answer = match stop {
             Stop::Abort(reason) => Err(reason),
@@ -474,7 +460,7 @@ impl<'a> Twin<'a> {
         let import = self.imports.get_mut(number as usize).ok_or(Reason::Import(number))?;
         let args = call.registers.args();
         if let Binding::Native(routine) = import.binding {
-            match routine.call(support, embedder, &args) {
+            match embedder.call(routine, support, &args) {
                 Ok(value) => {
                     import.counter.native += 1;
                     return Ok(Answer::Return(value));

@@ -6,7 +6,8 @@ use crate::twin::run::Running;
 use crate::twin::space::Mirror;
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicPtr, Ordering};
-use twin_runtime::gate::{Answer, Call, Gate, Native, Registers};
+use twin_runtime::gate::{Answer, Call, Gate, Registers};
+use twin_runtime::linux::Stop;
 use twin_runtime::stubs::{save, special, Targets};
 use xen_abi::regs::CpuUserRegs;
 
@@ -118,6 +119,14 @@ struct ImportCall {
     number: u64,
 }
 
+impl ImportCall {
+    #[inline(always)]
+    fn number(&self) -> u32 {
+        #[allow(clippy::cast_possible_truncation, reason = "the stub loaded 32 bits")]
+        (self.number as u32)
+    }
+}
+
 /// How a call of an import goes on, for the assembly: in rax and rdx.
 #[repr(C)]
 struct Outcome {
@@ -202,23 +211,23 @@ pub unsafe fn enter(running: &mut Running<'_, '_>, way: &Way) -> u64 {
 
 /// Called by `twin_import` on the hypervisor's stack, with interrupts off.
 extern "C" fn import(call: &ImportCall, running: &mut Running<'_, '_>) -> Outcome {
-    #[allow(clippy::cast_possible_truncation, reason = "the stub loaded 32 bits")]
-    let number = call.number as u32;
-    let native = running.native(number, &call.args);
-    if let Native::Returned(value) = native {
-        return Outcome { way: way::RETURN, value };
+    let done = running.native(call.number(), &call.args);
+    match &done {
+        Some(Ok(value)) => Outcome { way: way::RETURN, value: *value },
+        Some(Err(stop)) => not_returned(call, Some(stop), running),
+        None => not_returned(call, None, running),
     }
-    not_returned(number, &call.args, native, running)
 }
 
 #[cold]
 #[inline(never)]
-fn not_returned(number: u32, args: &[u64; 6], native: Native, running: &mut Running<'_, '_>) -> Outcome {
+fn not_returned(call: &ImportCall, stop: Option<&Stop>, running: &mut Running<'_, '_>) -> Outcome {
     crate::cpu::requests::answer();
+    let (number, args) = (call.number(), &call.args);
     let stack = running.instance.saved(save::TWIN_RSP);
     let from = running.return_offset(stack);
     let call = Call { gate: Gate::Import(number), registers: Registers::of_args(args), from, stack };
-    match running.not_returned(number, native, &call) {
+    match running.not_returned(number, stop, &call) {
         Answer::Return(value) => Outcome { way: way::RETURN, value },
         Answer::Wait => {
             running.left.kept.stack = stack;

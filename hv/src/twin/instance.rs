@@ -229,6 +229,7 @@ impl Instance {
     }
 
     /// The entry of an invocation that begins as `begin` says.
+    #[inline]
     pub fn entry(&self, begin: &gate::Entry) -> entry::Entry {
         let stack = self.config.entry_stack() - 8;
         self.set_saved(save::TARGET, self.code_address(begin.offset));

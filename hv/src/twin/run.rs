@@ -6,7 +6,8 @@ use crate::twin::instance::Instance;
 use crate::twin::view::DomainView;
 use twin_abi::image::Image;
 use twin_abi::op::{reason, TwinCall};
-use twin_runtime::gate::{Answer, Call, Embedder, Invocation, Native};
+use twin_runtime::gate::{Answer, Call, Embedder, Invocation};
+use twin_runtime::linux::{Done, Stop};
 use twin_runtime::{Abort, Reason};
 
 /// An invocation under way.
@@ -97,18 +98,18 @@ impl Running<'_, '_> {
 
     /// Serves a call of import `number`, if a routine does.
     #[inline(always)]
-    pub fn native(&mut self, number: u32, args: &[u64; 6]) -> Native {
+    pub fn native(&mut self, number: u32, args: &[u64; 6]) -> Option<Done> {
         let common = self.domain.common;
         if !common.has_room_for_notes() {
-            return Native::NotAsked;
+            return None;
         }
         self.instance.natives.call(number, args, self.domain, &common.support)
     }
 
     /// How to go on after a `call` of import `number` that [`Self::native`] has not served.
-    pub fn not_returned(&mut self, number: u32, native: Native, call: &Call) -> Answer {
-        match native {
-            Native::Stopped(stop) => self.invocation.stopped(number, stop, call, self.domain),
+    pub fn not_returned(&mut self, number: u32, done: Option<&Stop>, call: &Call) -> Answer {
+        match done {
+            Some(stop) => self.invocation.stopped(number, *stop, call, self.domain),
             _ => self.gate(call),
         }
     }

@@ -17,7 +17,7 @@ use twin_abi::op::{note, MASK_BITS};
 use twin_runtime::gate::{Embedder, Upcall};
 use twin_runtime::linux::pool::Pool;
 use twin_runtime::linux::skb::Frame;
-use twin_runtime::linux::{lock, Foreign, Host, Hosts, Routine, Stop};
+use twin_runtime::linux::{lock, Done, Foreign, Host, Hosts, Routine, Stop, Support};
 use twin_runtime::memory::Fault;
 use twin_runtime::stlb::Mapper;
 use twin_runtime::{Memory, Reason};
@@ -172,8 +172,15 @@ fn written(is_written: bool, address: u64) -> Result<(), Fault> {
     if is_written {
         Ok(())
     } else {
-        Err(Fault { address, write: true })
+        not_written(address)
     }
+}
+
+/// Apart: what it needs is not prepared for each write.
+#[cold]
+#[inline(never)]
+fn not_written(address: u64) -> Result<(), Fault> {
+    Err(Fault { address, write: true })
 }
 
 impl Memory for DomainView<'_> {
@@ -198,6 +205,26 @@ impl Memory for DomainView<'_> {
     #[inline(always)]
     fn u64(&self, address: u64) -> Result<u64, Fault> {
         words::u64(address & MASK).ok_or(Fault { address, write: false })
+    }
+    #[inline(always)]
+    fn u32s<const N: usize>(&self, address: u64, members: [u64; N]) -> Result<[u32; N], Fault> {
+        let mut has_faulted = 0;
+        let words = members.map(|member| words::note_u32(address.wrapping_add(member) & MASK, &mut has_faulted));
+        if has_faulted == 0 {
+            Ok(words)
+        } else {
+            Err(Fault { address, write: false })
+        }
+    }
+    #[inline(always)]
+    fn u64s<const N: usize>(&self, address: u64, members: [u64; N]) -> Result<[u64; N], Fault> {
+        let mut has_faulted = 0;
+        let words = members.map(|member| words::note_u64(address.wrapping_add(member) & MASK, &mut has_faulted));
+        if has_faulted == 0 {
+            Ok(words)
+        } else {
+            Err(Fault { address, write: false })
+        }
     }
     #[inline(always)]
     fn put_u8(&self, address: u64, value: u8) -> Result<(), Fault> {
@@ -305,6 +332,9 @@ impl Host for DomainView<'_> {
     }
     fn may_wait(&self) -> bool {
         self.card.is_some()
+    }
+    fn call(&mut self, routine: Routine, support: &Support, args: &[u64; 6]) -> Done {
+        routine.function::<Views>()(support, self, args)
     }
     fn note(&mut self, _routine: Routine, _args: &[u64; 6]) {}
 }

@@ -5,22 +5,29 @@ use core::arch::asm;
 
 /// A reader and a writer of words of one size. `None` and `false`: the word is not there, or may not be written.
 macro_rules! word {
-    ($read:ident, $write:ident, $word:ty, $load:literal, $store:literal, $class:ident) => {
+    ($read:ident, $note:ident, $write:ident, $word:ty, $load:literal, $store:literal, $class:ident) => {
         /// Reads a word.
         #[inline(always)]
         pub fn $read(masked: u64) -> Option<$word> {
+            let mut has_faulted = 0;
+            let value = $note(masked, &mut has_faulted);
+            (has_faulted == 0).then_some(value)
+        }
+
+        /// Reads a word; if it faults, notes that, and what it returns says nothing.
+        #[inline(always)]
+        pub fn $note(masked: u64, has_faulted: &mut u32) -> $word {
             let value: u64;
-            let faulted: u32;
             // SAFETY: a masked address: in the window, or unmapped; a fault is caught.
             unsafe {
                 asm!(concat!("2: ", $load), "3:",
                     ".pushsection .text.twin_fixup, \"ax\"", "4: mov {faulted:e}, 1", "jmp 3b", ".popsection",
                     ".pushsection ex_table, \"a\"", ".quad 2b, 4b", ".popsection",
-                    at = in(reg) masked, value = lateout(reg) value, faulted = inout(reg) 0u32 => faulted,
+                    at = in(reg) masked, value = lateout(reg) value, faulted = inout(reg) *has_faulted,
                     options(nostack, readonly, preserves_flags));
             }
             #[allow(clippy::cast_possible_truncation, reason = "the rest is zero")]
-            (faulted == 0).then_some(value as $word)
+            (value as $word)
         }
 
         /// Writes a word.
@@ -38,10 +45,10 @@ macro_rules! word {
     };
 }
 
-word!(u8, put_u8, u8, "movzx {value:e}, byte ptr [{at}]", "mov [{at}], {value}", reg_byte);
-word!(u16, put_u16, u16, "movzx {value:e}, word ptr [{at}]", "mov [{at}], {value:x}", reg);
-word!(u32, put_u32, u32, "mov {value:e}, [{at}]", "mov [{at}], {value:e}", reg);
-word!(u64, put_u64, u64, "mov {value}, [{at}]", "mov [{at}], {value}", reg);
+word!(u8, note_u8, put_u8, u8, "movzx {value:e}, byte ptr [{at}]", "mov [{at}], {value}", reg_byte);
+word!(u16, note_u16, put_u16, u16, "movzx {value:e}, word ptr [{at}]", "mov [{at}], {value:x}", reg);
+word!(u32, note_u32, put_u32, u32, "mov {value:e}, [{at}]", "mov [{at}], {value:e}", reg);
+word!(u64, note_u64, put_u64, u64, "mov {value}, [{at}]", "mov [{at}], {value}", reg);
 
 /// Writes `value` so often as eight bytes fit into `len`, upwards, and then to the bytes that are left.
 #[inline(always)]

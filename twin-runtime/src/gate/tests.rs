@@ -179,19 +179,19 @@ fn short_ways_are_those_of_the_gate() {
     let args = [1, 2, 3, 4, 5, 6];
     let natives = Natives::<Worlds>::new(&twin).expect("memory");
     let mut running = Invocation { twin: &mut twin };
-    assert_eq!(natives.call(0, &args, &mut world, &support), Native::Returned(0));
+    assert_eq!(natives.call(0, &args, &mut world, &support), Some(Ok(0)));
     assert_eq!((world.budget, running.enters(TEXT + 0x40, &mut world), world.budget), (9, Some(8), 8));
     // Not served here, and not charged twice.
     for number in [1, 2, u32::MAX] {
-        assert_eq!(natives.call(number, &args, &mut world, &support), Native::NotAsked);
+        assert_eq!(natives.call(number, &args, &mut world, &support), None);
     }
     assert_eq!([PRINTK, TEXT + 0x41, 0].map(|domain| running.enters(domain, &mut world)), [None; 3]);
     assert_eq!(world.budget, 8);
     world.late = true;
-    assert_eq!(natives.call(0, &args, &mut world, &support), Native::NotAsked);
+    assert_eq!(natives.call(0, &args, &mut world, &support), None);
     assert_eq!(running.enters(TEXT + 0x40, &mut world), None);
     (world.late, world.budget) = (false, 0);
-    assert_eq!(natives.call(0, &args, &mut world, &support), Native::NotAsked);
+    assert_eq!(natives.call(0, &args, &mut world, &support), None);
     assert_eq!(running.enters(TEXT + 0x40, &mut world), None);
     assert_eq!(reason(running.gate(&call(Gate::Import(0)), &mut world, &support)), Some(Reason::Budget));
     // What a routine leaves to the domain.

@@ -76,6 +76,13 @@ pub trait Host: Memory {
     fn may_wait(&self) -> bool {
         false
     }
+    /// Calls a routine. Who has them as functions calls them so: then there is one of each.
+    fn call(&mut self, routine: Routine, support: &Support, args: &[u64; 6]) -> Done
+    where
+        Self: Sized,
+    {
+        routine.call(support, self, args)
+    }
     /// A call that the domain is to make after the invocation (timers, work queues).
     fn note(&mut self, routine: Routine, args: &[u64; 6]);
 }
