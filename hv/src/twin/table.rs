@@ -163,6 +163,7 @@ pub fn ready<'a>(place: &'a Option<State>, d: &Domain) -> Result<&'a Loaded, Err
 }
 
 /// Does something with what the twin in place `number`, which does not go meanwhile, shares with others.
+#[inline(always)]
 pub fn with_common<R>(number: usize, work: impl FnOnce(&Common) -> R) -> Option<R> {
     match TWINS[number].read().as_ref() {
         Some(State::Ready(loaded)) => Some(work(&loaded.common)),

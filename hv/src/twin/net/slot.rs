@@ -39,9 +39,6 @@ pub struct Slot {
     skb: u64,
 }
 
-/// No `sk_buff`.
-const NONE: u64 = 0;
-
 impl Slot {
     /// Its pages.
     pub fn pages(&self) -> [Mfn; MAX_PAGES] {
@@ -58,29 +55,27 @@ impl Slot {
     }
 
     /// Queues the packet that was copied here at `now` (ns). `cookie` comes back when the driver is done with it.
-    #[inline]
-    pub fn send(mut self, cookie: u64, about: About, now: u64) {
+    #[inline(always)]
+    pub fn send(self, cookie: u64, about: About, now: u64) {
         if log_dirty::any() {
             self.mark_dirty();
         }
-        let skb = core::mem::replace(&mut self.skb, NONE);
         let about = About { len: about.len.min(self.room), ..about };
-        queue(self.card).lock().send(Outgoing { skb, cookie, about, since_ns: now });
+        queue(self.card).lock().send(Outgoing { skb: self.skb, cookie, about, since_ns: now });
+        core::mem::forget(self);
     }
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        if self.skb != NONE {
-            // The twin does not go while there is a slot.
-            table::with_common(self.card.place(), |common| common.with_pool(|pool| pool.unreserve(self.skb)));
-            queue(self.card).lock().give_back();
-        }
+        // The twin does not go while there is a slot.
+        table::with_common(self.card.place(), |common| common.with_pool(|pool| pool.unreserve(self.skb)));
+        queue(self.card).lock().give_back();
     }
 }
 
 /// Room for a packet. `None`: there is none before `transmitted` was called again; or the card is gone.
-#[inline]
+#[inline(always)]
 pub fn reserve(card: Card, need: Need) -> Option<Slot> {
     if !queue(card).lock().reserve(card) {
         return None;
@@ -92,7 +87,7 @@ pub fn reserve(card: Card, need: Need) -> Option<Slot> {
     slot
 }
 
-#[inline]
+#[inline(always)]
 fn take(common: &Common, card: Card, need: Need) -> Option<Slot> {
     common.with_pool(|pool| {
         // The rest is for what is received.

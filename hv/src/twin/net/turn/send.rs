@@ -26,11 +26,11 @@ pub(super) fn send_all(turn: &mut Turn<'_>, now: u64) -> Result<(), Stop> {
         return Ok(());
     }
     for _ in 0..SEND_AT_ONCE {
-        turn.progress.packet = turn.place.queue.lock().next();
-        if turn.progress.packet.is_none() {
+        let Some(packet) = turn.place.queue.lock().next() else {
             turn.progress.may_send = false;
             break;
-        }
+        };
+        turn.progress.packet = Some(packet);
         if !may_send(turn, now)? {
             put_back(turn);
             expire(turn, now);
