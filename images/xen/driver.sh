@@ -52,7 +52,7 @@ job_standby() {
 	ip link set xenbr0 up
 	ip addr add 10.9.0.2/24 dev xenbr0
 	say "standby waits"
-	until [ -e /sys/class/net/eth0 ]; do usleep 50000; done
+	until [ -e /sys/class/net/eth0 ]; do usleep 100000; done
 	ip addr flush dev eth0
 	ip link set eth0 master xenbr0 up
 	bridge_own && say "standby ok"

@@ -9,9 +9,9 @@ use std::time::Duration;
 const AGAIN: Duration = Duration::from_secs(60);
 /// So often the toolstack is asked to destroy one.
 const AGAIN_DISMISS: Duration = Duration::from_secs(5);
-/// It has booted when it has run for no more than a part of so long: then it waits for something.
+/// It has booted when it has run for less than half of so long: then it waits for something.
 const CALM: Duration = Duration::from_secs(2);
-const PART: u32 = 4;
+const PART: u32 = 2;
 
 /// One that never ran is one that a toolstack has left half built, when it stays so for this long.
 const HALF_BUILT: Duration = Duration::from_secs(30);
