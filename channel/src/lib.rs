@@ -19,4 +19,5 @@ pub mod packet;
 pub mod page;
 pub mod ring;
 pub mod switch;
+pub mod vbd;
 pub mod vif;

@@ -1,4 +1,5 @@
 //! Protocols between a device's front end and back end (public/io).
 
+pub mod blkif;
 pub mod netif;
 pub mod ring;

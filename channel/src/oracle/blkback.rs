@@ -1,0 +1,162 @@
+//! A medium, and back ends of driver domains that come and go: they do what they are asked in any order, and may die at any step. Some lie.
+
+use super::blkfront::{sector_of, NOTHING, SECTORS};
+use super::memory::Memory;
+use crate::grants::Frames;
+use crate::ring::BackRing;
+use hv_core::evtchn::oracle::TestPage;
+use std::collections::BTreeMap;
+use std::vec::Vec;
+use xen_abi::io::blkif::*;
+
+/// A medium with a cache that survives driver domains.
+pub struct Medium {
+    /// What is read.
+    pub content: Vec<u32>,
+    /// What would be left without the cache.
+    pub durable: Vec<u32>,
+}
+
+impl Default for Medium {
+    fn default() -> Self {
+        Medium { content: std::vec![NOTHING; SECTORS], durable: std::vec![NOTHING; SECTORS] }
+    }
+}
+
+/// A back end.
+pub struct Blkback {
+    ring: BackRing<TestPage, 28, 32>,
+    page: TestPage,
+    memory: Memory,
+    /// Frames of its grants.
+    grants: BTreeMap<u32, u32>,
+    taken: Vec<[u32; 28]>,
+    done: Vec<[u32; 28]>,
+    answered: Vec<[u32; 28]>,
+    /// It was told of requests.
+    pub is_awake: bool,
+    /// It does nothing of what it is asked, and says that it has: it has lied, or is asked for anything.
+    pub is_liar: bool,
+}
+
+impl Blkback {
+    /// One that is connected to a ring.
+    pub fn new(memory: &Memory, page: TestPage, grants: BTreeMap<u32, u32>) -> Self {
+        let ring = BackRing::attach(page.clone()).expect("a fresh ring");
+        let (taken, done, answered) = (Vec::new(), Vec::new(), Vec::new());
+        // A stock one looks at its ring when it is connected.
+        Blkback { ring, page, memory: memory.clone(), grants, taken, done, answered, is_awake: true, is_liar: false }
+    }
+
+    /// Takes requests, if it was told.
+    pub fn take(&mut self) {
+        if !self.is_awake {
+            return;
+        }
+        loop {
+            for _ in 0..self.ring.available().expect("a ring that can be") {
+                self.taken.push(self.ring.request(0));
+                self.ring.consume(1);
+            }
+            if !self.ring.ask_for_event(1).expect("a ring that can be") {
+                break;
+            }
+        }
+        self.is_awake = false;
+    }
+
+    /// Has the medium do one of what it was asked. `false`: there is nothing.
+    pub fn work(&mut self, medium: &mut Medium, which: u8) -> bool {
+        if self.taken.is_empty() {
+            return false;
+        }
+        let words = self.taken.swap_remove(usize::from(which) % self.taken.len());
+        if !self.is_liar {
+            self.perform(medium, &words);
+        }
+        self.done.push(words);
+        true
+    }
+
+    fn perform(&self, medium: &mut Medium, words: &[u32; 28]) {
+        let [operation, nr, ..] = words[0].to_le_bytes();
+        assert_eq!(words[5], 0);
+        let mut sector = words[4] as usize;
+        match operation {
+            BLKIF_OP_DISCARD => {
+                medium.content[sector..sector + words[6] as usize].fill(NOTHING);
+                return;
+            }
+            BLKIF_OP_FLUSH_DISKCACHE | BLKIF_OP_WRITE_BARRIER => medium.durable.clone_from(&medium.content),
+            BLKIF_OP_READ | BLKIF_OP_WRITE => assert!(nr > 0),
+            _ => panic!("operation {operation}"),
+        }
+        assert!(nr <= 11, "{nr} segments");
+        for segment in words[6..].chunks(2).take(nr.into()) {
+            let frame = *self.grants.get(&segment[0]).expect("a grant of its own");
+            let [first, last, ..] = segment[1].to_le_bytes();
+            for at in first..=last {
+                if operation == BLKIF_OP_READ {
+                    let bytes = medium.content[sector].to_le_bytes().repeat(128);
+                    self.memory.write(frame, u16::from(at) * 512, &bytes);
+                } else {
+                    medium.content[sector] = sector_of(&self.memory, frame, at);
+                }
+                sector += 1;
+            }
+        }
+    }
+
+    /// Answers one of what is done. `None`: there is nothing; `true`: an event is wanted.
+    pub fn answer(&mut self, which: u8) -> Option<bool> {
+        if self.done.is_empty() {
+            return None;
+        }
+        let words = self.done.swap_remove(usize::from(which) % self.done.len());
+        Some(self.respond(words, words[2], words[3], BLKIF_RSP_OKAY))
+    }
+
+    fn respond(&mut self, words: [u32; 28], low: u32, high: u32, status: i16) -> bool {
+        let status = u32::from(u16::from_ne_bytes(status.to_ne_bytes()));
+        if !self.ring.respond([low, high, words[0] & 0xff | status << 16]) {
+            return false;
+        }
+        self.answered.push(words);
+        self.ring.push()
+    }
+
+    /// Says what is not so: answers what it has not done, or has answered, or was never asked, or writes an index that cannot be.
+    /// `true`: an event is wanted.
+    pub fn lie(&mut self, [how, a, b]: [u8; 3]) -> bool {
+        self.is_liar = true;
+        let some = |list: &[[u32; 28]]| list.get(usize::from(a) % list.len().max(1)).copied().unwrap_or([a.into(); 28]);
+        match how % 6 {
+            0 => {
+                let words = some(&self.taken);
+                self.respond(words, words[2], words[3], BLKIF_RSP_OKAY)
+            }
+            1 => {
+                let words = some(&self.answered);
+                self.respond(words, words[2], words[3], i16::from(b) - 100)
+            }
+            2 => {
+                let words = some(&self.taken);
+                self.respond(words, words[2] ^ 1 << (b % 32), words[3], BLKIF_RSP_OKAY)
+            }
+            3 => {
+                let words = some(&self.done);
+                self.respond(words, words[2], words[3] ^ 1 << (b % 32), BLKIF_RSP_EOPNOTSUPP)
+            }
+            4 => {
+                // Anywhere in the page, but for what the hypervisor has told it.
+                let at = (usize::from(a) << 3 | usize::from(b)) % 1024;
+                self.page.0[at.max(1)].store(u32::from(a) << 9 | u32::from(b), core::sync::atomic::Ordering::SeqCst);
+                true
+            }
+            _ => {
+                self.page.0[2].fetch_add(b.into(), core::sync::atomic::Ordering::SeqCst);
+                true
+            }
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! A guest, its disk, and driver domains that die: the fuzz target `disk` and the property tests run it.
+//!
+//! Input bytes choose what happens next: requests of all kinds, the hypervisor's work in small portions, what the back end of the moment takes,
+//! does and answers, in any order; deaths between any two of these, with and without a time in which there is none; and, in some
+//! runs, lies of the back end's, or a guest that writes anything anywhere. It must hold that
+//!
+//! - each request is answered once, after the last use of its grants, with what it asked for in the answer;
+//! - what is read is what was written last; what was answered before a flush was asked for lasts once that is answered; nothing passes a
+//!   barrier;
+//! - everybody who sleeps is woken;
+//! - at the end nothing is in use, and all that was asked for is done.
+
+use super::blkback::{Blkback, Medium};
+use super::blkfront::{Blkfront, SECTORS};
+use super::memory::{Guest, Memory};
+use crate::vbd::disk::{Disk, Page};
+use crate::vbd::Offers;
+use core::sync::atomic::Ordering::SeqCst;
+use hv_core::evtchn::oracle::TestPage;
+use std::collections::BTreeMap;
+use std::vec::Vec;
+use xen_abi::io::blkif::*;
+
+/// Frames of the guest.
+const FRAMES: u32 = 200;
+/// Pages between guest and back end: fewer than all requests could use.
+const PAGES: u32 = 72;
+const FIRST_GREF: u32 = 1000;
+const OFFERS: Offers = Offers { write: true, flush: true, barrier: true, discard: true };
+
+/// Does what `ops` say: four bytes an operation, after one that says who lies.
+pub fn run(ops: &[u8]) -> u64 {
+    let Some((mode, ops)) = ops.split_first() else { return 0 };
+    let mut world = World::new(*mode);
+    for op in ops.chunks_exact(4) {
+        world.step([op[0], op[1], op[2], op[3]]);
+    }
+    world.end()
+}
+
+struct World {
+    memory: Memory,
+    front: Blkfront,
+    disk: Disk<TestPage, u32>,
+    back: Option<Blkback>,
+    medium: Medium,
+    /// The hypervisor was told of something.
+    is_awake: bool,
+    back_lies: bool,
+    guest_lies: bool,
+    nr_backs: u32,
+}
+
+impl World {
+    fn new(mode: u8) -> World {
+        let memory = Memory::new((1 + FRAMES + PAGES) as usize);
+        let guest = Guest::new(1..1 + FRAMES);
+        let front = Blkfront::new(&memory, guest, 0u32.wrapping_sub(u32::from(mode)));
+        let disk = Disk::connect(front.ring.page.clone(), OFFERS).expect("a fresh ring");
+        let (back_lies, guest_lies) = (mode % 4 == 1, mode % 8 == 2);
+        World {
+            memory,
+            front,
+            disk,
+            back: None,
+            medium: Medium::default(),
+            is_awake: true,
+            back_lies,
+            guest_lies,
+            nr_backs: 0,
+        }
+    }
+
+    fn step(&mut self, [what, a, b, c]: [u8; 4]) {
+        match what % 16 {
+            0..=3 => self.ask(what, [a, b, c]),
+            4 if self.guest_lies => self.write_anything([a, b, c]),
+            4..=6 => self.serve(u32::from(a) << 6),
+            7 => self.front_takes(),
+            8 if self.back_lies => self.lie([a, b, c]),
+            8 | 9 => self.back.iter_mut().for_each(Blkback::take),
+            10 | 11 => {
+                let medium = &mut self.medium;
+                self.back.iter_mut().for_each(|back| (0..=b % 4).for_each(|n| _ = back.work(medium, a ^ n)));
+            }
+            12 | 13 => {
+                let mut answer = |n| self.back.as_mut().and_then(|back| back.answer(a ^ n)).unwrap_or(false);
+                self.is_awake |= (0..=b % 4).fold(false, |told, n| told | answer(n));
+            }
+            14 if a < 16 => self.back_dies(),
+            15 if self.back.is_none() => self.back_comes(),
+            _ => {}
+        }
+    }
+
+    fn ask(&mut self, what: u8, [a, b, c]: [u8; 3]) {
+        let sector = usize::from(a) % SECTORS;
+        // As many pages as fit in a request, mostly few; each whole or in part.
+        let nr = match b >> 6 {
+            0 => 1,
+            1 => 1 + usize::from(b & 3),
+            2 => 1 + usize::from(b) % 11,
+            _ => 12 + usize::from(b) % 21,
+        };
+        let mut pieces: Vec<(u8, u8)> =
+            (0..nr).map(|n| if n % 3 == 2 { (c % 5, c % 5 + 3) } else { (c & 7, 7) }).collect();
+        let is_bad = c == 77;
+        let is_asked = match what % 16 {
+            0 => self.front.ask(BLKIF_OP_READ, sector, &pieces, is_bad),
+            1 | 2 => self.front.ask(BLKIF_OP_WRITE, sector, &pieces, is_bad),
+            _ if c < 80 => self.front.ask(BLKIF_OP_FLUSH_DISKCACHE, 0, &[], false),
+            _ if c < 140 => {
+                pieces.truncate(usize::from(b % 3));
+                self.front.ask(BLKIF_OP_WRITE_BARRIER, sector, &pieces, false)
+            }
+            _ => self.front.discard(sector, nr),
+        };
+        if is_asked && self.front.ring.push() {
+            self.is_awake = true;
+        }
+    }
+
+    fn serve(&mut self, budget: u32) {
+        if !self.is_awake {
+            return;
+        }
+        let served = self.disk.serve(&mut self.front.guest, &self.memory, &mut budget.max(1));
+        self.is_awake = served.more;
+        if let Some(back) = &mut self.back {
+            back.is_awake |= served.tell_back;
+        }
+        assert_eq!(self.front.guest.nr_uses(), 0, "a grant is in use between two calls");
+        // An event that brings no news is punished by front ends.
+        if served.tell_guest && !self.guest_lies {
+            assert!(self.front.take(&self.medium.durable), "an event without news");
+        }
+    }
+
+    fn front_takes(&mut self) {
+        if !self.guest_lies {
+            self.front.take(&self.medium.durable);
+        }
+    }
+
+    fn lie(&mut self, lie: [u8; 3]) {
+        if let Some(back) = &mut self.back {
+            self.front.is_lied_to = true;
+            self.is_awake |= back.lie(lie);
+        }
+    }
+
+    /// A guest that is not to be trusted writes into its ring, and takes grants back.
+    fn write_anything(&mut self, [a, b, c]: [u8; 3]) {
+        let page = &self.front.ring.page;
+        match a % 4 {
+            0 => page.0[usize::from(b) << 2 | usize::from(c & 3)].store(u32::from_le_bytes([a, b, c, 0]), SeqCst),
+            1 => _ = page.0[0].fetch_add(u32::from(b % 40), SeqCst),
+            2 => page.0[16 + usize::from(b) % 32 * 28].store(u32::from(c) % 9 | u32::from(a) << 6, SeqCst),
+            _ => self.front.guest.spoil(b.into()),
+        }
+        self.is_awake = true;
+    }
+
+    fn back_dies(&mut self) {
+        self.back = None;
+        self.disk.detach();
+    }
+
+    fn back_comes(&mut self) {
+        // Another domain has other grants to the same pages.
+        self.nr_backs += 1;
+        let first = FIRST_GREF * self.nr_backs;
+        let pages: Vec<_> = (0..PAGES).map(|n| Page { gref: first + n, frame: 1 + FRAMES + n }).collect();
+        let grants: BTreeMap<u32, u32> = pages.iter().map(|page| (page.gref, page.frame)).collect();
+        let page = TestPage::filled(0x5a5a_5a5a);
+        self.disk.attach(page.clone(), pages.into(), &self.memory).expect("the same pages");
+        let mut back = Blkback::new(&self.memory, page, grants);
+        back.is_liar = self.guest_lies;
+        self.back = Some(back);
+        self.is_awake = true;
+    }
+
+    /// A back end that lives and tells the truth: all is done. How many requests were answered.
+    fn end(mut self) -> u64 {
+        self.back_dies();
+        if self.guest_lies {
+            return self.front.nr_answered;
+        }
+        self.back_comes();
+        for round in 0u8.. {
+            self.serve(1 << 16);
+            let Some(back) = &mut self.back else { break };
+            back.take();
+            let mut has_worked = back.work(&mut self.medium, round);
+            while back.work(&mut self.medium, round) {}
+            while let Some(is_told) = back.answer(round) {
+                self.is_awake |= is_told;
+                has_worked = true;
+            }
+            self.front.take(&self.medium.durable);
+            if !has_worked && !self.is_awake {
+                break;
+            }
+        }
+        assert_eq!(self.front.nr_under(), 0, "requests that nobody answers");
+        assert_eq!(self.disk.waiting(), 0);
+        assert_eq!(self.disk.nr_free_pages(), PAGES as usize, "pages are lost");
+        assert_eq!(self.front.guest.nr_free(), FRAMES as usize, "frames are lost");
+        if !self.front.is_lied_to {
+            for at in 0..SECTORS {
+                assert_eq!(self.medium.content[at], self.front.newest(at), "sector {at}");
+            }
+            assert_eq!(self.disk.stats.bad_answers, 0);
+            assert_eq!(self.disk.stats.bad_rings, 0);
+        }
+        self.front.nr_answered
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::world::random;
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_million_operations() {
+        let mut nr_answered = 0;
+        for seed in 1..=64u64 {
+            let mut ops: Vec<u8> = random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)).take(1 + 4 * 16_000).collect();
+            ops[0] = seed as u8;
+            nr_answered += run(&ops);
+        }
+        assert!(nr_answered > 50_000, "only {nr_answered} requests are answered");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(200))]
+        #[test]
+        fn whatever_happens_all_is_done_once(ops in prop::collection::vec(any::<u8>(), 0..4 * 400)) {
+            run(&ops);
+        }
+    }
+}

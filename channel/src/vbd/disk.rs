@@ -1,0 +1,425 @@
+//! A disk: the guest's ring, the journal, and the back end of the moment.
+
+use super::front::FrontRing;
+use super::journal::{Answered, Journal, Name, PageNr, Part};
+use super::request::{decode, halves, Answer, Kind, Offers, Request, Segment, Slot, MAX_SEGMENTS, WORDS};
+use crate::grants::{Frames, Grants};
+use crate::page::SharedPage;
+use crate::ring::{BackRing, RingError};
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use xen_abi::io::blkif::*;
+
+/// What is done for a request beside copying, in bytes that could be copied meanwhile.
+const EACH: u32 = 1 << 10;
+/// Pages that a disk has at least: those of the longest request.
+pub const MIN_PAGES: usize = MAX_SEGMENTS;
+/// And at most: those of a ring full of the longest requests.
+pub const MAX_PAGES: usize = MAX_SEGMENTS * BLKIF_RING_SIZE as usize;
+
+/// A page that bytes go through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Page<F> {
+    /// Its grant to the back end.
+    pub gref: u32,
+    /// The frame.
+    pub frame: F,
+}
+
+/// What a disk has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Reads that were answered without an error.
+    pub reads: u64,
+    /// Writes.
+    pub writes: u64,
+    /// Flushes and barriers.
+    pub flushes: u64,
+    /// Discards.
+    pub discards: u64,
+    /// Sectors that were read.
+    pub read_sectors: u64,
+    /// Sectors that were written.
+    pub written_sectors: u64,
+    /// Requests that were answered with an error, whoever's it was.
+    pub errors: u64,
+    /// Requests that were passed on once more, to another back end.
+    pub repeated: u64,
+    /// Answers of back ends that nobody had waited for.
+    pub bad_answers: u64,
+    /// Back ends that have written into their ring what cannot be.
+    pub bad_rings: u64,
+}
+
+/// What [`Disk::serve`] leaves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[must_use]
+pub struct Served {
+    /// There is more to do, for which there was no time.
+    pub more: bool,
+    /// The guest wants an event.
+    pub tell_guest: bool,
+    /// The back end wants an event.
+    pub tell_back: bool,
+}
+
+/// Pages that cannot be used: too few, too many, or others than those that hold what waits to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BadPages;
+
+/// A back end, and the pages that it may use.
+struct Link<P, F> {
+    ring: FrontRing<P, WORDS, BLKIF_RING_SIZE>,
+    pages: Box<[Page<F>]>,
+}
+
+/// A disk. `P`: pages of rings, `F`: frames of the guest's, and those that bytes go through.
+pub struct Disk<P, F> {
+    ring: BackRing<P, WORDS, BLKIF_RING_SIZE>,
+    offers: Offers,
+    journal: Journal,
+    link: Option<Link<P, F>>,
+    /// The frames of the pages, since the first back end.
+    frames: Vec<F>,
+    free: Vec<PageNr>,
+    /// What it has done.
+    pub stats: Stats,
+    dead: Option<RingError>,
+}
+
+impl<P: SharedPage, F: Copy + Default + PartialEq> Disk<P, F> {
+    /// Takes up the guest's ring in `page`. Nothing is taken out of it as long as there is no back end.
+    pub fn connect(page: P, offers: Offers) -> Result<Self, RingError> {
+        Ok(Disk {
+            ring: BackRing::attach(page)?,
+            offers,
+            journal: Journal::default(),
+            link: None,
+            frames: Vec::new(),
+            free: Vec::new(),
+            stats: Stats::default(),
+            dead: None,
+        })
+    }
+
+    /// The page of the guest's ring.
+    pub fn page(&self) -> &P {
+        self.ring.page()
+    }
+
+    /// The page of the back end's ring, if there is a back end.
+    pub fn back_page(&self) -> Option<&P> {
+        self.link.as_ref().map(|link| link.ring.page())
+    }
+
+    /// The pages that bytes go through, if there is a back end.
+    pub fn pages(&self) -> &[Page<F>] {
+        self.link.as_ref().map_or(&[], |link| &link.pages)
+    }
+
+    /// What ended it, if the guest has written into its ring what cannot be. What was taken before is still done.
+    pub fn fatal(&self) -> Option<RingError> {
+        self.dead
+    }
+
+    /// Pages that nothing goes through now.
+    pub fn nr_free_pages(&self) -> usize {
+        self.free.len()
+    }
+
+    /// Requests that were taken and are not answered.
+    pub fn waiting(&self) -> u8 {
+        self.journal.len()
+    }
+
+    /// A back end is there, which may map `page` and `pages`; nobody else uses them any more. What the one before has not answered is
+    /// done by this one. As long as something waits, the frames must be those of the one before; else what was in them is gone.
+    pub fn attach(&mut self, page: P, pages: Box<[Page<F>]>, frames: &impl Frames<F>) -> Result<(), BadPages> {
+        if !(MIN_PAGES..=MAX_PAGES).contains(&pages.len()) {
+            return Err(BadPages);
+        }
+        let same = |(old, new): (&F, &Page<F>)| *old == new.frame;
+        if self.journal.len() > 0 && !(self.frames.len() == pages.len() && self.frames.iter().zip(&pages).all(same)) {
+            return Err(BadPages);
+        }
+        if self.journal.len() == 0 {
+            let (mut held, mut free) = (Vec::new(), Vec::new());
+            held.try_reserve_exact(pages.len()).map_err(|_| BadPages)?;
+            free.try_reserve_exact(pages.len()).map_err(|_| BadPages)?;
+            held.extend(pages.iter().map(|page| page.frame));
+            #[allow(clippy::cast_possible_truncation, reason = "at most MAX_PAGES")]
+            free.extend((0..pages.len() as PageNr).rev());
+            // They may have been another disk's, of which this back end is to know nothing.
+            held.iter().for_each(|frame| frames.write(*frame, 0, &[0; 4096]));
+            (self.frames, self.free) = (held, free);
+        }
+        self.detach();
+        self.link = Some(Link { ring: FrontRing::new(page), pages });
+        Ok(())
+    }
+
+    /// The back end is gone, with what it has not answered; its ring and pages are not touched any more. `false`: there was none.
+    pub fn detach(&mut self) -> bool {
+        self.stats.repeated += u64::from(self.journal.begin_again());
+        self.link.take().is_some()
+    }
+
+    /// Does what there is to do: takes the back end's answers and answers the guest, takes requests and passes them on, until nothing
+    /// is left or `budget` (bytes that are copied, and something for each request) is spent.
+    pub fn serve<G: Grants<Frame = F>>(&mut self, grants: &mut G, frames: &impl Frames<F>, budget: &mut u32) -> Served {
+        let mut served = Served::default();
+        loop {
+            self.collect(grants, frames, budget);
+            self.take_all(grants, frames, budget);
+            self.pass_on();
+            served.tell_back |= self.link.as_mut().is_some_and(|link| link.ring.push());
+            if *budget == 0 {
+                served.more = self.link.is_some();
+                break;
+            }
+            if !self.ask_for_events() {
+                break;
+            }
+            spend(budget, 0);
+        }
+        served.tell_guest = self.ring.push();
+        served
+    }
+
+    /// Answers of the back end's.
+    fn collect<G: Grants<Frame = F>>(&mut self, grants: &mut G, frames: &impl Frames<F>, budget: &mut u32) {
+        while *budget > 0 {
+            let Some(link) = self.link.as_mut() else { return };
+            match link.ring.available() {
+                Ok(0) => return,
+                Ok(_) => {}
+                Err(_) => return self.lose_link(),
+            }
+            let answer = Answer::decode(link.ring.take());
+            spend(budget, 0);
+            match self.journal.answered(Name::decode(answer.id), answer.status.min(BLKIF_RSP_OKAY)) {
+                Answered::All(place) => self.complete(place, grants, frames, budget),
+                Answered::Part => {}
+                Answered::Nothing => self.stats.bad_answers += 1,
+            }
+        }
+    }
+
+    /// The back end has answered all parts of a request: so is the guest.
+    fn complete<G: Grants<Frame = F>>(&mut self, place: u8, grants: &mut G, frames: &impl Frames<F>, budget: &mut u32) {
+        let Some(entry) = self.journal.get(place) else { return };
+        let request = &entry.request;
+        let status = match (request.kind, entry.status) {
+            (Kind::Read, BLKIF_RSP_OKAY) => {
+                spend(budget, request.bytes());
+                let held = request.segments().iter().zip(entry.pages.iter().map(|nr| frame_of(&self.frames, *nr)));
+                copy_out(held, grants, frames)
+            }
+            (_, BLKIF_RSP_OKAY) => BLKIF_RSP_OKAY,
+            (Kind::Flush | Kind::Barrier | Kind::Discard, BLKIF_RSP_EOPNOTSUPP) => BLKIF_RSP_EOPNOTSUPP,
+            _ => BLKIF_RSP_ERROR,
+        };
+        self.stats.count(request, status);
+        let answer = Answer { id: request.id, operation: request.kind.operation(), status };
+        // As many as were reserved: there is room.
+        self.free.extend_from_slice(&entry.pages[..request.segments().len()]);
+        self.journal.remove(place);
+        self.answer(answer);
+    }
+
+    /// Requests of the guest's.
+    fn take_all<G: Grants<Frame = F>>(&mut self, grants: &mut G, frames: &impl Frames<F>, budget: &mut u32) {
+        while *budget > 0 && self.link.is_some() && self.dead.is_none() {
+            match self.ring.available() {
+                Ok(0) => return,
+                Ok(_) => {}
+                Err(error) => {
+                    self.dead = Some(error);
+                    return;
+                }
+            }
+            if !self.take(grants, frames, budget) {
+                return;
+            }
+        }
+    }
+
+    /// The next request. `false`: it has to wait for pages.
+    fn take<G: Grants<Frame = F>>(&mut self, grants: &mut G, frames: &impl Frames<F>, budget: &mut u32) -> bool {
+        spend(budget, 0);
+        let mut slot = decode(&self.ring.request(0), self.offers);
+        if let Slot::Indirect(indirect) = slot {
+            slot = read_list(indirect, grants, frames);
+        }
+        let request = match slot {
+            Slot::Whole(request) => request,
+            Slot::Indirect(indirect) => return self.refuse(indirect.refused()),
+            Slot::Refused(answer) => return self.refuse(answer),
+        };
+        let nr = request.segments().len();
+        let Some(left) = self.free.len().checked_sub(nr) else { return false };
+        let mut pages = [0; MAX_SEGMENTS];
+        pages[..nr].copy_from_slice(&self.free[left..]);
+        let refused = Answer { id: request.id, operation: request.kind.operation(), status: BLKIF_RSP_ERROR };
+        if request.is_write() {
+            spend(budget, request.bytes());
+            let held = request.segments().iter().zip(pages.iter().map(|nr| frame_of(&self.frames, *nr)));
+            if !copy_in(held, grants, frames) {
+                return self.refuse(refused);
+            }
+        }
+        if !self.journal.add(&request, &pages[..nr]) {
+            debug_assert!(false, "more requests than the ring has slots");
+            return self.refuse(refused);
+        }
+        self.free.truncate(left);
+        self.ring.consume(1);
+        true
+    }
+
+    /// A request that is answered at once. (`true`, for [`Disk::take`]: the next may be taken.)
+    fn refuse(&mut self, answer: Answer) -> bool {
+        self.stats.errors += 1;
+        self.ring.consume(1);
+        self.answer(answer);
+        true
+    }
+
+    fn answer(&mut self, answer: Answer) {
+        let is_room = self.ring.respond(answer.encode());
+        debug_assert!(is_room, "more answers than requests");
+    }
+
+    /// What the back end may have now, it gets, as far as its ring goes.
+    fn pass_on(&mut self) {
+        let Some(link) = self.link.as_mut() else { return };
+        while let Some(part) = self.journal.next_part() {
+            if !link.ring.put(encode(&part, &link.pages)) {
+                return;
+            }
+            let name = part.name;
+            self.journal.sent(name);
+        }
+    }
+
+    /// Before it is left alone. `true`: there is something to do instead.
+    fn ask_for_events(&mut self) -> bool {
+        let Some(link) = self.link.as_ref() else { return false };
+        let Ok(has_answers) = link.ring.ask_for_event() else {
+            self.lose_link();
+            return false;
+        };
+        if has_answers {
+            return true;
+        }
+        // Who has to wait for pages is looked at when there are answers.
+        if self.dead.is_some() || matches!(self.ring.available(), Ok(1..)) {
+            return false;
+        }
+        match self.ring.ask_for_event(1) {
+            Ok(has_requests) => has_requests,
+            Err(error) => {
+                self.dead = Some(error);
+                false
+            }
+        }
+    }
+
+    fn lose_link(&mut self) {
+        self.stats.bad_rings += 1;
+        self.detach();
+    }
+}
+
+impl Stats {
+    fn count(&mut self, request: &Request, status: i16) {
+        let sectors = u64::from(request.bytes() / SECTOR_BYTES);
+        match request.kind {
+            _ if status != BLKIF_RSP_OKAY => self.errors += 1,
+            Kind::Read => {
+                self.reads += 1;
+                self.read_sectors += sectors;
+            }
+            Kind::Write => {
+                self.writes += 1;
+                self.written_sectors += sectors;
+            }
+            Kind::Flush | Kind::Barrier => {
+                self.flushes += 1;
+                self.written_sectors += sectors;
+            }
+            Kind::Discard => self.discards += 1,
+        }
+    }
+}
+
+fn spend(budget: &mut u32, bytes: u32) {
+    *budget = budget.saturating_sub(EACH.saturating_add(bytes));
+}
+
+/// The frame of a page; none that can be used, if there is no such page.
+fn frame_of<F: Copy + Default>(frames: &[F], nr: PageNr) -> F {
+    frames.get(usize::from(nr)).copied().unwrap_or_default()
+}
+
+/// Reads the list of an indirect request's segments.
+fn read_list<G: Grants>(indirect: super::request::Indirect, grants: &mut G, frames: &impl Frames<G::Frame>) -> Slot {
+    let mut list = [0; MAX_SEGMENTS * 8];
+    let list = &mut list[..indirect.list_bytes()];
+    let Ok(frame) = grants.pin(indirect.gref, false) else { return Slot::Refused(indirect.refused()) };
+    frames.read(frame, 0, list);
+    grants.unpin(indirect.gref, false);
+    indirect.with_list(list)
+}
+
+/// Copies what is to be written out of the guest's pages. `false`: one of its grants does not hold.
+fn copy_in<'a, G: Grants>(
+    segments: impl Iterator<Item = (&'a Segment, G::Frame)>,
+    grants: &mut G,
+    frames: &impl Frames<G::Frame>,
+) -> bool {
+    for (segment, page) in segments {
+        let Ok(frame) = grants.pin(segment.gref, false) else { return false };
+        frames.copy(frame, segment.offset(), page, segment.offset(), segment.len());
+        grants.unpin(segment.gref, false);
+    }
+    true
+}
+
+/// Copies what was read into the guest's pages. The status: an error if one of its grants does not hold.
+fn copy_out<'a, G: Grants>(
+    segments: impl Iterator<Item = (&'a Segment, G::Frame)>,
+    grants: &mut G,
+    frames: &impl Frames<G::Frame>,
+) -> i16 {
+    for (segment, page) in segments {
+        let Ok(frame) = grants.pin(segment.gref, true) else { return BLKIF_RSP_ERROR };
+        frames.copy(page, segment.offset(), frame, segment.offset(), segment.len());
+        grants.unpin(segment.gref, true);
+    }
+    BLKIF_RSP_OKAY
+}
+
+/// A part as a request to the back end.
+fn encode<F>(part: &Part<'_>, pages: &[Page<F>]) -> [u32; WORDS] {
+    let mut words = [0; WORDS];
+    let kind = part.request.kind;
+    #[allow(clippy::cast_possible_truncation, reason = "at most 11")]
+    let second = if kind == Kind::Discard { part.request.discard_flag } else { part.segments.len() as u8 };
+    words[0] = u32::from(kind.operation()) | u32::from(second) << 8;
+    words[2..4].copy_from_slice(&halves(part.name.encode()));
+    words[4..6].copy_from_slice(&halves(part.sector));
+    if kind == Kind::Discard {
+        words[6..8].copy_from_slice(&halves(part.request.discard_sectors));
+        return words;
+    }
+    for (place, (segment, nr)) in words[6..].chunks_exact_mut(2).zip(part.segments.iter().zip(part.pages)) {
+        // A page that is in the journal is there.
+        let gref = pages.get(usize::from(*nr)).map_or(u32::MAX, |page| page.gref);
+        place.copy_from_slice(&segment.encode(gref));
+    }
+    words
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,305 @@
+//! Single steps; `oracle::disk` plays whole lives.
+#![allow(clippy::cast_possible_truncation, reason = "small numbers")]
+
+use super::*;
+use crate::oracle::front_ring::FrontRing as GuestRing;
+use crate::oracle::memory::{Guest, Memory};
+use core::sync::atomic::Ordering::SeqCst;
+use hv_core::evtchn::oracle::TestPage;
+
+const PAGES: u32 = 40;
+const ALL: Offers = Offers { write: true, flush: true, barrier: true, discard: true };
+
+struct Bench {
+    memory: Memory,
+    guest: Guest,
+    front: GuestRing<28, 32>,
+    disk: Disk<TestPage, u32>,
+    back: TestPage,
+    /// What the back end has seen.
+    seen: Vec<[u32; 28]>,
+    /// Responses of the back end's.
+    rsp_prod: u32,
+}
+
+fn pages() -> Box<[Page<u32>]> {
+    (0..PAGES).map(|n| Page { gref: 500 + n, frame: 100 + n }).collect()
+}
+
+impl Bench {
+    fn new() -> Bench {
+        let memory = Memory::new(200);
+        (1..200).for_each(|frame| memory.write(frame, 0, &[0xee; 4096]));
+        let front = GuestRing::new(0);
+        let disk = Disk::connect(front.page.clone(), ALL).expect("a fresh ring");
+        let back = TestPage::filled(0);
+        let mut bench = Bench { memory, guest: Guest::new(1..100), front, disk, back, seen: Vec::new(), rsp_prod: 0 };
+        bench.attach();
+        bench
+    }
+
+    fn attach(&mut self) {
+        self.back = TestPage::filled(0);
+        self.rsp_prod = 0;
+        self.seen.clear();
+        self.disk.attach(self.back.clone(), pages(), &self.memory).expect("good pages");
+    }
+
+    /// The guest asks; the grants and frames of its pages.
+    fn ask(&mut self, operation: u8, id: u32, sector: u32, nr: usize) -> Vec<(u32, u32)> {
+        let granted: Vec<_> = (0..nr).map(|_| self.guest.grant(operation == BLKIF_OP_READ).expect("frames")).collect();
+        let mut words = [0; 28];
+        words[0] = u32::from(operation) | (nr as u32) << 8;
+        (words[2], words[4]) = (id, sector);
+        for (pair, (gref, _)) in words[6..].chunks_exact_mut(2).zip(&granted) {
+            pair.copy_from_slice(&[*gref, 7 << 8]);
+        }
+        self.front.put(words);
+        self.front.push();
+        granted
+    }
+
+    fn serve(&mut self) -> Served {
+        self.serve_some(1_000_000)
+    }
+
+    fn serve_some(&mut self, mut budget: u32) -> Served {
+        let served = self.disk.serve(&mut self.guest, &self.memory, &mut budget);
+        // Answers go over requests.
+        for index in self.seen.len()..self.nr_passed_on() as usize {
+            self.seen.push(core::array::from_fn(|i| self.back.0[16 + index % 32 * 28 + i].load(SeqCst)));
+        }
+        served
+    }
+
+    /// Requests that the back end sees.
+    fn nr_passed_on(&self) -> u32 {
+        self.back.0[0].load(SeqCst)
+    }
+
+    /// Words of one of them.
+    fn passed_on(&self, index: usize) -> [u32; 28] {
+        self.seen[index]
+    }
+
+    /// The back end answers what has these words.
+    fn back_answers(&mut self, words: [u32; 28], status: i16) {
+        let at = 16 + (self.rsp_prod % 32) as usize * 28;
+        let status = u32::from(u16::from_ne_bytes(status.to_ne_bytes()));
+        for (i, word) in [words[2], words[3], words[0] & 0xff | status << 16].into_iter().enumerate() {
+            self.back.0[at + i].store(word, SeqCst);
+        }
+        self.rsp_prod += 1;
+        self.back.0[2].store(self.rsp_prod, SeqCst);
+    }
+
+    /// What the guest is answered: id and status.
+    fn answers(&mut self) -> Vec<(u32, i16)> {
+        core::iter::from_fn(|| self.front.take())
+            .map(|(_, words)| (words[0], Answer::decode([words[0], words[1], words[2]]).status))
+            .collect()
+    }
+}
+
+#[test]
+fn a_write_goes_down_as_the_guest_had_it_and_is_answered_after() {
+    let mut bench = Bench::new();
+    let granted = bench.ask(BLKIF_OP_WRITE, 7, 16, 2);
+    bench.memory.write(granted[1].1, 100, b"written");
+    let served = bench.serve();
+    assert!(served.tell_back && !served.tell_guest && !served.more);
+    // What the guest does with its page from here on is nobody's concern.
+    bench.memory.write(granted[1].1, 100, b"changed");
+    assert!(bench.guest.end_access(granted[1].0).is_some());
+    let words = bench.passed_on(0);
+    assert_eq!((bench.nr_passed_on(), words[0], words[4]), (1, 1 | 2 << 8, 16));
+    assert_eq!((words[7], words[9]), (7 << 8, 7 << 8));
+    let mut bytes = [0; 7];
+    bench.memory.read(words[8] - 500 + 100, 100, &mut bytes);
+    assert_eq!(&bytes, b"written");
+    assert_eq!(bench.answers(), []);
+    bench.back_answers(words, 0);
+    assert!(bench.serve().tell_guest);
+    assert_eq!(bench.answers(), [(7, 0)]);
+    assert_eq!((bench.disk.stats.writes, bench.disk.stats.written_sectors), (1, 16));
+}
+
+#[test]
+fn a_page_begins_without_what_was_another_disks() {
+    let bench = Bench::new();
+    let mut bytes = [1; 4096];
+    bench.memory.read(100 + PAGES - 1, 0, &mut bytes);
+    assert_eq!(bytes, [0; 4096]);
+}
+
+#[test]
+fn a_back_end_that_follows_does_what_was_not_answered_and_no_other_answer_counts() {
+    let mut bench = Bench::new();
+    bench.ask(BLKIF_OP_WRITE, 1, 0, 1);
+    bench.ask(BLKIF_OP_READ, 2, 8, 1);
+    _ = bench.serve();
+    let (old_write, old_read) = (bench.passed_on(0), bench.passed_on(1));
+    bench.back_answers(old_read, 0);
+    _ = bench.serve();
+    assert_eq!(bench.answers(), [(2, 0)]);
+    assert!(bench.disk.detach());
+    // Nothing is taken meanwhile.
+    bench.ask(BLKIF_OP_WRITE, 3, 16, 1);
+    assert_eq!(bench.serve(), Served::default());
+    bench.attach();
+    assert!(bench.serve().tell_back);
+    let new = [bench.passed_on(0), bench.passed_on(1)];
+    assert_eq!((bench.nr_passed_on(), new[0][4], new[1][4]), (2, 0, 16));
+    assert_eq!(new[0][6], old_write[6], "the page with the bytes");
+    // Who answers more than there was asked has ended his ring.
+    (4..7).for_each(|id| _ = bench.ask(BLKIF_OP_READ, id, 0, 1));
+    _ = bench.serve();
+    // A name of the life before, one twice, and one that never was.
+    bench.back_answers(old_write, 0);
+    bench.back_answers(new[1], 0);
+    bench.back_answers(new[1], 0);
+    bench.back_answers([u32::MAX; 28], 0);
+    _ = bench.serve();
+    assert_eq!(bench.answers(), [(3, 0)]);
+    assert_eq!((bench.disk.stats.bad_answers, bench.disk.stats.repeated, bench.disk.waiting()), (3, 1, 4));
+    bench.back_answers(new[0], 0);
+    _ = bench.serve();
+    assert_eq!(bench.answers(), [(1, 0)]);
+}
+
+#[test]
+fn pages_stay_as_long_as_something_waits() {
+    let mut bench = Bench::new();
+    let mut others = pages();
+    others[20].frame = 190;
+    let page = TestPage::filled(0);
+    assert_eq!(bench.disk.attach(page.clone(), others.clone(), &bench.memory), Ok(()));
+    bench.attach();
+    bench.ask(BLKIF_OP_WRITE, 1, 0, 1);
+    _ = bench.serve();
+    assert_eq!(bench.disk.attach(page.clone(), others.clone(), &bench.memory), Err(BadPages));
+    assert_eq!(bench.disk.attach(page.clone(), others[..39].into(), &bench.memory), Err(BadPages));
+    assert_eq!(bench.disk.attach(page.clone(), pages()[..31].into(), &bench.memory), Err(BadPages));
+    // Who was there still is.
+    bench.back_answers(bench.passed_on(0), 0);
+    _ = bench.serve();
+    assert_eq!(bench.answers(), [(1, 0)]);
+    assert_eq!(bench.disk.attach(page, others, &bench.memory), Ok(()));
+}
+
+#[test]
+fn a_ring_that_cannot_be_ends_the_back_end_and_not_the_disk() {
+    let mut bench = Bench::new();
+    bench.ask(BLKIF_OP_WRITE, 1, 0, 1);
+    _ = bench.serve();
+    bench.back.0[2].store(2, SeqCst);
+    assert_eq!(bench.serve(), Served::default());
+    assert_eq!((bench.disk.stats.bad_rings, bench.disk.back_page().is_some()), (1, false));
+    bench.attach();
+    _ = bench.serve();
+    bench.back_answers(bench.passed_on(0), 0);
+    _ = bench.serve();
+    assert_eq!(bench.answers(), [(1, 0)]);
+}
+
+#[test]
+fn a_guests_ring_that_cannot_be_ends_the_disk_and_what_waits_is_answered() {
+    let mut bench = Bench::new();
+    bench.ask(BLKIF_OP_WRITE, 1, 0, 1);
+    _ = bench.serve();
+    bench.front.page.0[0].store(100, SeqCst);
+    _ = bench.serve();
+    assert!(bench.disk.fatal().is_some());
+    bench.back_answers(bench.passed_on(0), 0);
+    _ = bench.serve();
+    assert_eq!(bench.front.word(2), 1);
+}
+
+#[test]
+fn errors_are_passed_on_as_front_ends_know_them() {
+    for (operation, told, expected) in [
+        (BLKIF_OP_WRITE, BLKIF_RSP_ERROR, BLKIF_RSP_ERROR),
+        (BLKIF_OP_WRITE, -77, BLKIF_RSP_ERROR),
+        (BLKIF_OP_READ, BLKIF_RSP_EOPNOTSUPP, BLKIF_RSP_ERROR),
+        (BLKIF_OP_READ, 5, BLKIF_RSP_OKAY),
+        (BLKIF_OP_FLUSH_DISKCACHE, BLKIF_RSP_EOPNOTSUPP, BLKIF_RSP_EOPNOTSUPP),
+        (BLKIF_OP_WRITE_BARRIER, i16::MIN, BLKIF_RSP_ERROR),
+    ] {
+        let mut bench = Bench::new();
+        bench.ask(operation, 1, 0, 1);
+        _ = bench.serve();
+        bench.back_answers(bench.passed_on(0), told);
+        _ = bench.serve();
+        assert_eq!(bench.answers(), [(1, expected)]);
+        assert_eq!(bench.disk.stats.errors, u64::from(expected != 0));
+    }
+}
+
+#[test]
+fn a_long_request_is_answered_after_its_last_part_with_the_worst_of_all() {
+    let mut bench = Bench::new();
+    let (list, frame) = bench.guest.grant(false).expect("a frame");
+    for n in 0..32u16 {
+        let (gref, _) = bench.guest.grant(true).expect("a frame");
+        bench.memory.write(frame, n * 8, &gref.to_le_bytes());
+        bench.memory.write(frame, n * 8 + 4, &[0, 7, 0, 0]);
+    }
+    let mut words = [0; 28];
+    (words[0], words[2], words[4], words[7]) = (u32::from(BLKIF_OP_INDIRECT) | 32 << 16, 9, 1000, list);
+    bench.front.put(words);
+    bench.front.push();
+    _ = bench.serve();
+    assert_eq!(bench.nr_passed_on(), 3);
+    let parts = [0, 1, 2].map(|n| bench.passed_on(n));
+    assert_eq!(parts.map(|words| (words[0] >> 8, words[4])), [(11, 1000), (11, 1088), (10, 1176)]);
+    bench.back_answers(parts[2], 0);
+    bench.back_answers(parts[0], BLKIF_RSP_ERROR);
+    _ = bench.serve();
+    assert_eq!(bench.answers(), []);
+    bench.back_answers(parts[1], 0);
+    _ = bench.serve();
+    assert_eq!(bench.answers(), [(9, BLKIF_RSP_ERROR)]);
+    assert_eq!(bench.disk.nr_free_pages(), PAGES as usize);
+}
+
+#[test]
+fn a_flush_waits_for_the_writes_before_it_and_nothing_passes_a_barrier() {
+    let mut bench = Bench::new();
+    bench.ask(BLKIF_OP_READ, 1, 0, 1);
+    bench.ask(BLKIF_OP_WRITE, 2, 8, 1);
+    bench.ask(BLKIF_OP_FLUSH_DISKCACHE, 3, 0, 0);
+    bench.ask(BLKIF_OP_READ, 4, 16, 1);
+    bench.ask(BLKIF_OP_WRITE_BARRIER, 5, 0, 0);
+    bench.ask(BLKIF_OP_WRITE, 6, 24, 1);
+    _ = bench.serve();
+    let operations = |bench: &Bench| bench.seen.iter().map(|words| words[0] as u8).collect::<Vec<_>>();
+    assert_eq!(operations(&bench), [0, 1, 0]);
+    bench.back_answers(bench.passed_on(1), 0);
+    _ = bench.serve();
+    assert_eq!(operations(&bench), [0, 1, 0, 3]);
+    for n in [0, 2] {
+        bench.back_answers(bench.passed_on(n), 0);
+    }
+    _ = bench.serve();
+    assert_eq!(bench.nr_passed_on(), 4);
+    bench.back_answers(bench.passed_on(3), 0);
+    _ = bench.serve();
+    assert_eq!(operations(&bench), [0, 1, 0, 3, 2]);
+    bench.back_answers(bench.passed_on(4), 0);
+    _ = bench.serve();
+    assert_eq!(operations(&bench), [0, 1, 0, 3, 2, 1]);
+}
+
+#[test]
+fn work_is_done_in_portions() {
+    let mut bench = Bench::new();
+    for id in 0..10 {
+        bench.ask(BLKIF_OP_WRITE, id, id * 8, 1);
+    }
+    let mut rounds = 0;
+    while bench.serve_some(6000).more {
+        rounds += 1;
+        assert!(bench.nr_passed_on() <= 2 * rounds, "too much at a time");
+    }
+    assert_eq!(bench.nr_passed_on(), 10);
+}
