@@ -58,6 +58,31 @@ impl<P: AsRef<PageWords>> EventChannels<P> {
         Ok(())
     }
 
+    /// The hypervisor takes this domain's place at `port`, which is connected with one of `remote`'s: `port` is closed, and the
+    /// other end is connected with the hypervisor, which acts for this domain. Its number. `EINVAL`: not connected so.
+    pub fn hand_over(
+        &mut self,
+        mem: &impl Shared,
+        port: Port,
+        remote: Remote<'_, P>,
+        cookie: u32,
+    ) -> Result<Port, Errno> {
+        let dom = self.dom;
+        let Binding::Interdomain { dom: other, port: peer_port } = self.binding(port)? else {
+            return Err(Errno::EINVAL);
+        };
+        let peer = match remote {
+            Remote::Own if other == dom => self.ports.get_mut(peer_port),
+            Remote::Other(peer) if other == peer.dom => peer.ports.get_mut(peer_port),
+            _ => None,
+        };
+        let peer = peer.filter(|peer| peer.is_peer(dom, port)).ok_or(Errno::EINVAL)?;
+        peer.binding = Binding::Hypervisor { dom, cookie };
+        self.clear_pending(mem, port);
+        self.release(port);
+        Ok(peer_port)
+    }
+
     /// The hypervisor lets go of a port that it was bound to with `cookie`: it waits for `dom` again.
     pub fn unbind_hypervisor(&mut self, port: Port, cookie: u32) -> Result<(), Errno> {
         let ch = self.ports.get_mut(port).ok_or(Errno::EINVAL)?;

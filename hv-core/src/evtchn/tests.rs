@@ -164,6 +164,36 @@ fn the_hypervisor_can_be_the_peer() {
 }
 
 #[test]
+fn the_hypervisor_can_take_a_domains_place() {
+    let ((mut a, mem_a), (mut b, mem_b)) = (domain(1, 1), domain(2, 1));
+    let (first, second) = (a.alloc_unbound(2).unwrap(), a.alloc_unbound(2).unwrap());
+    let of_b = b.bind_interdomain(&mem_b, Remote::Other(&mut a), first).unwrap();
+    mem_b.upcall[0].store(0, SeqCst);
+    mem_b.pending[0].store(0, SeqCst);
+    mem_b.sel[0].store(0, SeqCst);
+    let (mut c, _mem_c) = domain(3, 1);
+    assert_eq!(a.hand_over(&mem_a, second, Remote::Other(&mut b), 42), Err(Errno::EINVAL), "not connected");
+    assert_eq!(a.hand_over(&mem_a, first, Remote::Other(&mut c), 42), Err(Errno::EINVAL), "connected with another");
+    assert_eq!(a.hand_over(&mem_a, first, Remote::Own, 42), Err(Errno::EINVAL), "connected with another");
+    // An event that was on its way goes with the port.
+    b.send(&mem_b, of_b).unwrap();
+    a.raise_from(&mem_a, first, 2, of_b);
+    assert_eq!(a.hand_over(&mem_a, first, Remote::Other(&mut b), 42), Ok(of_b));
+    assert_ne!(a.binding(first), Ok(Binding::Interdomain { dom: 2, port: of_b }), "it is closed");
+    assert_eq!(mem_a.pending[0].load(SeqCst) & 1 << first, 0);
+    assert_eq!((b.binding(of_b), b.status(of_b).unwrap().u0), (Ok(Binding::Hypervisor { dom: 1, cookie: 42 }), 1));
+    assert_eq!(b.send(&mem_b, of_b), Ok(Sent::Hypervisor(42)));
+    b.raise_hypervisor(&mem_b, of_b, 42);
+    assert_eq!(mem_b.upcall[0].load(SeqCst), 1);
+    assert_eq!(b.close(&mem_b, of_b, Peer::Unlocked), Ok(Closed::Hypervisor(42)));
+    // With both ends in one domain.
+    let p = a.alloc_unbound(1).unwrap();
+    let q = a.bind_interdomain(&mem_a, Remote::Own, p).unwrap();
+    assert_eq!(a.hand_over(&mem_a, p, Remote::Own, 43), Ok(q));
+    assert_eq!(a.binding(q), Ok(Binding::Hypervisor { dom: 1, cookie: 43 }));
+}
+
+#[test]
 fn polls_end_with_any_event_masked_or_not() {
     let (mut ev, mem) = domain(1, 2);
     mem.mask[0].store(u64::MAX, SeqCst);
