@@ -1,9 +1,9 @@
-//! `channel_op`, hypercall 56: the hypervisor's own switches, and guests' network interfaces that are plugged into them.
+//! `channel_op`, hypercall 56: the hypervisor's own switches, guests' network interfaces that are plugged into them, and guests' disks.
 //!
 //! Xen has nothing like it: what is in this file is Tandem's. It is for the daemon in the control domain that plays the back end's
 //! part in xenstore: it reads what a front end has written there and says it here. `channel_op(cmd, arg)`: `cmd` in rdi, the
 //! address of the command's structure in rsi. All fields are little-endian, there is no padding, and fields that are neither in
-//! nor out must be zero. Switches and interfaces have names that are not used again for a long time after they are gone.
+//! nor out must be zero. Switches, interfaces and disks have names that are not used again for a long time after they are gone.
 
 /// The number of the hypercall.
 pub const HYPERVISOR_CHANNEL_OP: u64 = 56;
@@ -29,6 +29,24 @@ pub const CHANNELOP_WAY_OUT: u32 = 6;
 
 /// Whether a vCPU takes its events: [`ChannelBeat`]. For who looks after driver domains. ESRCH: no such domain. ENOENT: no such vCPU.
 pub const CHANNELOP_BEAT: u32 = 7;
+
+/// Takes up the ring of a guest's disk: [`ChannelDiskConnect`]. Nothing is taken out of it before a back end is attached. ESRCH: no such
+/// domain. EBUSY: this device of the guest is connected, or its port is. EINVAL: a domain that dies, unknown flags, a grant that does not
+/// hold, a ring whose indices cannot be, a port that does not wait for the back end. ENOSPC, ENOMEM.
+pub const CHANNELOP_DISK_CONNECT: u32 = 8;
+/// Lets a disk go, with what waits in it: [`ChannelDisk`]. ENOENT.
+pub const CHANNELOP_DISK_DISCONNECT: u32 = 9;
+/// Gives a disk a back end, which does what the one before has not answered: [`ChannelDiskAttach`]. ENOENT: no such disk. ESRCH: no such
+/// domain. EBUSY: it has one; or ring or pages are not granted to this one, for writing, or are in use by another. EINVAL: a domain
+/// that dies; too few pages or too many; while something waits, others than before; a port that is not connected with one of the back
+/// end's. ENOMEM.
+pub const CHANNELOP_DISK_ATTACH: u32 = 10;
+/// Takes a disk's back end away. The guest waits: [`ChannelDisk`]. ENOENT: no such disk, or it has none.
+pub const CHANNELOP_DISK_DETACH: u32 = 11;
+/// What a disk is and what it has done: [`ChannelDiskStatus`]. ENOENT.
+pub const CHANNELOP_DISK_STATUS: u32 = 12;
+/// The same of the first disk from place `next` on: for a list of all. ENOENT: there is none.
+pub const CHANNELOP_DISK_NEXT: u32 = 13;
 
 /// In [`ChannelConnect::flags`]: the guest takes packets of more than one page.
 pub const CONNECT_SG: u32 = 1 << 0;
@@ -219,6 +237,123 @@ pub struct ChannelBeat {
     pub ended_ns: u64,
 }
 
+/// In [`ChannelDiskConnect::flags`]: the guest may write.
+pub const DISK_WRITE: u32 = 1 << 0;
+/// The guest was offered flushes (`feature-flush-cache`).
+pub const DISK_FLUSH: u32 = 1 << 1;
+/// The guest was offered barriers (`feature-barrier`).
+pub const DISK_BARRIER: u32 = 1 << 2;
+/// The guest was offered discards (`feature-discard`).
+pub const DISK_DISCARD: u32 = 1 << 3;
+/// All flags of a disk.
+pub const DISK_FLAGS: u32 = (1 << 4) - 1;
+
+/// Argument of [`CHANNELOP_DISK_DISCONNECT`] and [`CHANNELOP_DISK_DETACH`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ChannelDisk {
+    /// Which disk.
+    pub disk: u32,
+    /// Must be zero.
+    pub flags: u32,
+}
+
+/// Argument of [`CHANNELOP_DISK_CONNECT`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ChannelDiskConnect {
+    /// In: the guest.
+    pub guest: u16,
+    /// In: the domain that the guest has granted to, and whose end of the port the hypervisor takes.
+    pub backend: u16,
+    /// In: which of the guest's devices it is.
+    pub device: u32,
+    /// In: grant of the ring, of one page and for 64-bit guests.
+    pub ring: u32,
+    /// In: the guest's port.
+    pub port: u32,
+    /// In: `DISK_*`: what the guest was told that it may ask for.
+    pub flags: u32,
+    /// In: must be zero. Out: its name.
+    pub disk: u32,
+}
+
+/// Argument of [`CHANNELOP_DISK_ATTACH`]. Ring and pages are the guest's back end's domain's, which has granted them to this one for writing
+/// and does nothing with them itself.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ChannelDiskAttach {
+    /// In: which disk.
+    pub disk: u32,
+    /// In: the domain that has the medium, and a stock back end.
+    pub back: u16,
+    /// Must be zero.
+    pub pad: u16,
+    /// In: grant of the ring's page.
+    pub ring: u32,
+    /// In: a port of the guest's back end's domain that is connected with one of this one's. It is closed: the hypervisor takes its place.
+    pub port: u32,
+    /// In: the first of the grants of pages that bytes go through; the others follow.
+    pub first_page: u32,
+    /// In: their number, 32 to 1024.
+    pub nr_pages: u32,
+}
+
+/// In [`ChannelDiskStatus::state`]: the ring has ended: its guest has written to it what cannot be.
+pub const DISK_ENDED: u32 = 1 << 0;
+/// In [`ChannelDiskStatus::state`]: the back end has written to its ring what cannot be, and is used no longer.
+pub const DISK_BACK_ENDED: u32 = 1 << 1;
+/// In [`ChannelDiskStatus::back`]: there is none.
+pub const DISK_NO_BACK: u16 = 0xffff;
+
+/// Argument of [`CHANNELOP_DISK_STATUS`] and [`CHANNELOP_DISK_NEXT`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ChannelDiskStatus {
+    /// In for STATUS, out for NEXT: which disk.
+    pub disk: u32,
+    /// In for NEXT: the first place that is looked at; out: the place behind the one that was found.
+    pub next: u32,
+    /// Out: as at the connection.
+    pub guest: u16,
+    /// Out: as at the connection.
+    pub backend: u16,
+    /// Out: as at the connection.
+    pub device: u32,
+    /// Out: `DISK_*`.
+    pub flags: u32,
+    /// Out: the domain of the back end, or [`DISK_NO_BACK`].
+    pub back: u16,
+    /// Out: requests that were taken and are not answered.
+    pub waiting: u16,
+    /// Out: `DISK_ENDED`, `DISK_BACK_ENDED`.
+    pub state: u32,
+    /// Out: 0.
+    pub pad: u32,
+    /// Out: reads that were answered without an error; and so on.
+    pub reads: u64,
+    /// Out.
+    pub writes: u64,
+    /// Out: flushes and barriers.
+    pub flushes: u64,
+    /// Out.
+    pub discards: u64,
+    /// Out: sectors of 512 bytes.
+    pub read_sectors: u64,
+    /// Out: sectors of 512 bytes.
+    pub written_sectors: u64,
+    /// Out: requests that were answered with an error, whoever's it was.
+    pub errors: u64,
+    /// Out: requests that were passed on once more, to another back end.
+    pub repeated: u64,
+    /// Out: answers of back ends that nobody had waited for.
+    pub bad_answers: u64,
+}
+
+const _: () = assert!(core::mem::size_of::<ChannelDisk>() == 8);
+const _: () = assert!(core::mem::size_of::<ChannelDiskConnect>() == 24);
+const _: () = assert!(core::mem::size_of::<ChannelDiskAttach>() == 24);
+const _: () = assert!(core::mem::size_of::<ChannelDiskStatus>() == 104);
 const _: () = assert!(core::mem::size_of::<ChannelBeat>() == 32);
 const _: () = assert!(core::mem::size_of::<ChannelWayOut>() == 64);
 const _: () = assert!(core::mem::size_of::<ChannelSwitch>() == 8);

@@ -100,7 +100,7 @@ impl Frames<Held> for Bytes {
     }
 }
 
-/// A page of a ring: a grant that is in use for writing until this is dropped.
+/// A page of a ring, or one that a disk's bytes go through: a grant that is in use for writing until this is dropped.
 pub struct RingPage {
     granter: u16,
     /// Which of the domains of that number.
@@ -116,6 +116,11 @@ impl RingPage {
         let incarnation = guest.grants.table().incarnation();
         let mfn = grant::pin(guest, backend, gref, true)?;
         Ok(Self { granter: guest.id, incarnation, backend, gref, mfn })
+    }
+
+    /// Its frame, which is held until the drop.
+    pub fn held(&self) -> Held {
+        Held(self.mfn.raw())
     }
 
     /// The use, for the audit.

@@ -1,4 +1,4 @@
-//! Device channels: the hypervisor's own end of guests' network interfaces, and the switch between them.
+//! Device channels: the hypervisor's own end of guests' network interfaces, and the switch between them; and that of their disks ([`disk`]).
 //!
 //! The control domain's daemon plugs an interface in ([`connect`]): from then on the hypervisor holds both rings by the guest's
 //! grants and its ports as the other end. When the guest notifies, what it has sent is passed on in the notifying vCPU's time
@@ -19,6 +19,7 @@
 mod access;
 mod cards;
 mod connect;
+pub mod disk;
 mod inlet;
 mod late;
 mod recount;
@@ -29,15 +30,17 @@ mod traffic;
 mod uplink;
 mod vif;
 
-pub use connect::{connect, create_switch, destroy_switch, disconnect, forget_domain, lost_port};
+pub use connect::{connect, create_switch, destroy_switch, disconnect};
 pub use recount::tell;
 pub use status::{next, status, way_out};
 pub use timed::hold_still;
 pub use vif::Handle;
 
+use crate::domain::Domain;
 use crate::sched::run;
 use crate::twin::net;
 use traffic::Budget;
+use xen_abi::errno::Errno;
 
 /// Device channels get their time, and hear of network cards.
 pub fn install() {
@@ -50,8 +53,26 @@ pub fn install() {
     });
 }
 
-/// Does what an event of an interface asks for, whose port has this name. `true`: there is more to do.
+/// The port of this name is gone: so is what it was for.
+pub fn lost_port(cookie: u32) {
+    if cookie & disk::DISK_EVENT != 0 {
+        disk::lost_port(cookie);
+    } else {
+        connect::lost_port(cookie);
+    }
+}
+
+/// Lets everything go that `d`, which is dying, has or is the back end of. ERESTART: to be called again.
+pub fn forget_domain(d: &Domain) -> Result<(), Errno> {
+    connect::forget_domain(d)?;
+    disk::forget_domain(d)
+}
+
+/// Does what an event of an interface or a disk asks for, whose port has this name. `true`: there is more to do.
 pub fn serve(cookie: u32) -> bool {
+    if cookie & disk::DISK_EVENT != 0 {
+        return disk::serve(cookie);
+    }
     let handle = Handle::of_cookie(cookie);
     let mut budget = Budget::default();
     let mut more = false;

@@ -23,5 +23,5 @@ pub fn tell(ledger: &mut Ledger) -> Result<(), TryReserveError> {
             }
         }
     }
-    Ok(())
+    super::disk::tell(ledger)
 }

@@ -2,8 +2,8 @@
 //! what was left over.
 
 use super::traffic::{self, Budget, TICK_NS};
-use super::uplink;
 use super::vif::{Handle, VIFS};
+use super::{disk, uplink};
 use crate::sched::timers;
 use crate::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -55,7 +55,7 @@ pub fn work(now: u64) {
         }
         next = next.min(look_at_sender(place, now, &mut budget)).min(look_at_receiver(place, now, &mut budget));
     }
-    next = next.min(uplink::look(now));
+    next = next.min(uplink::look(now)).min(disk::look(now));
     drop(from);
     if next != u64::MAX {
         timers::arm_channels(next);

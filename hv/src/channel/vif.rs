@@ -1,6 +1,7 @@
 //! A guest's interface: its two sides, and where they are found.
 
 use super::access::{GuestGrants, Held, RingPage};
+use super::disk::DISK_EVENT;
 use crate::domain::event::Receiver;
 use crate::domain::{self, Domain};
 use crate::guest_warn;
@@ -28,14 +29,14 @@ const PLACE: u32 = MAX_VIFS as u32 - 1;
 /// Counts connections, in a name.
 const GENERATION_SHIFT: u32 = 12;
 
-/// Names an interface: its place, and a count of all connections so far, modulo 2^20.
+/// Names an interface: its place, and a count of all connections so far, modulo 2^19.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Handle(u32);
 
 impl Handle {
     /// The `count`-th connection, in `place`.
     pub fn new(place: u16, count: u32) -> Self {
-        Self(count << GENERATION_SHIFT | u32::from(place) & PLACE)
+        Self((count << GENERATION_SHIFT | u32::from(place) & PLACE) & !DISK_EVENT)
     }
 
     /// What a caller names. It may be none.

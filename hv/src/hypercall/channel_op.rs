@@ -1,7 +1,7 @@
-//! `channel_op`: the hypervisor's own switches, and guests' interfaces that are plugged into them.
+//! `channel_op`: the hypervisor's own switches, guests' interfaces that are plugged into them, and guests' disks.
 
 use super::{Caller, GuestPtr, Outcome, OK};
-use crate::channel::{self, Handle};
+use crate::channel::{self, disk, Handle};
 use crate::domain;
 use crate::mem::guest_ptr::plain;
 use crate::sched;
@@ -10,8 +10,9 @@ use xen_abi::channel_op as op;
 use xen_abi::errno::Errno;
 
 plain!(op::ChannelSwitch, op::ChannelVif, op::ChannelConnect, op::ChannelStatus, op::ChannelWayOut, op::ChannelBeat);
+plain!(op::ChannelDisk, op::ChannelDiskConnect, op::ChannelDiskAttach, op::ChannelDiskStatus);
 
-/// CHANNELOP_*, for the control domain. Errors: EPERM for others; EFAULT; ENOENT for switches and interfaces that do not exist;
+/// CHANNELOP_*, for the control domain. Errors: EPERM for others; EFAULT; ENOENT for switches, interfaces and disks that do not exist;
 /// EINVAL for bad arguments; ENOSYS for unknown commands; others with each command. Source: `xen-abi/src/channel_op.rs`.
 pub fn call(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>) -> Outcome {
     cx.require_privilege()?;
@@ -63,8 +64,38 @@ pub fn call(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>) -> Outcome {
             arg.cast().write(&r)?;
             OK
         }
-        _ => Err(Errno::ENOSYS),
+        _ => of_disks(cmd, arg),
     }
+}
+
+/// Those that concern disks.
+fn of_disks(cmd: u32, arg: GuestPtr<u8>) -> Outcome {
+    let named_disk = || -> Result<disk::Name, Errno> {
+        let r: op::ChannelDisk = arg.cast().read()?;
+        must_be_zero(r.flags)?;
+        Ok(disk::Name::of_raw(r.disk))
+    };
+    match cmd {
+        op::CHANNELOP_DISK_CONNECT => {
+            let mut r: op::ChannelDiskConnect = arg.cast().read()?;
+            let name = disk::connect(&r)?;
+            r.disk = name.raw();
+            return named(arg.cast().write(&r), || disk::disconnect(name));
+        }
+        op::CHANNELOP_DISK_DISCONNECT => disk::disconnect(named_disk()?)?,
+        op::CHANNELOP_DISK_ATTACH => disk::attach(&arg.cast().read()?)?,
+        op::CHANNELOP_DISK_DETACH => disk::detach(named_disk()?)?,
+        op::CHANNELOP_DISK_STATUS => {
+            let r: op::ChannelDiskStatus = arg.cast().read()?;
+            arg.cast().write(&disk::status(disk::Name::of_raw(r.disk))?)?;
+        }
+        op::CHANNELOP_DISK_NEXT => {
+            let r: op::ChannelDiskStatus = arg.cast().read()?;
+            arg.cast().write(&disk::next(r.next)?)?;
+        }
+        _ => return Err(Errno::ENOSYS),
+    }
+    OK
 }
 
 /// Whether a vCPU takes its events.

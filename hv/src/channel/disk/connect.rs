@@ -1,0 +1,251 @@
+//! Disks come and go, and their back ends, whoever wants them to.
+
+use super::{wake, Back, End, Name, Shelf, BACK_EVENT, DISKS, DISK_EVENT, MAX_DISKS};
+use crate::channel::access::{Bytes, RingPage};
+use crate::domain::event::with_both;
+use crate::domain::{self, Domain};
+use crate::mem::frames;
+use crate::sync::Mutex;
+use ::channel::vbd::disk::{Disk, Page, MAX_PAGES, MIN_PAGES};
+use ::channel::vbd::Offers;
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use hv_core::evtchn::{Binding, Remote};
+use xen_abi::channel_op::{self as op, ChannelDiskAttach, ChannelDiskConnect, ChannelDiskStatus};
+use xen_abi::errno::Errno;
+
+/// What is connected where.
+struct Config {
+    /// By place.
+    disks: BTreeMap<u16, Connected>,
+    /// Connections so far.
+    count: u32,
+}
+
+/// A disk as it was asked for.
+struct Connected {
+    name: Name,
+    request: ChannelDiskConnect,
+    /// The back end's domain.
+    back: Option<u16>,
+}
+
+/// All of it.
+static CONFIG: Mutex<Config> = Mutex::new(Config { disks: BTreeMap::new(), count: 0 });
+
+impl Config {
+    /// The disk of that name, and its place. ENOENT.
+    fn find(&mut self, name: Name) -> Result<(u16, &mut Connected), Errno> {
+        let found = self.disks.iter_mut().find(|(_, c)| c.name == name);
+        found.map(|(place, connected)| (*place, connected)).ok_or(Errno::ENOENT)
+    }
+}
+
+/// A domain that lives. ESRCH, EINVAL.
+fn living(domid: u16) -> Result<domain::DomainRef, Errno> {
+    let d = domain::find(domid).ok_or(Errno::ESRCH)?;
+    (!d.is_dying()).then_some(d).ok_or(Errno::EINVAL)
+}
+
+/// Takes up the ring of a guest's disk. Errors: see [`op::CHANNELOP_DISK_CONNECT`].
+pub fn connect(request: &ChannelDiskConnect) -> Result<Name, Errno> {
+    if request.flags & !op::DISK_FLAGS != 0 || request.disk != 0 {
+        return Err(Errno::EINVAL);
+    }
+    if !frames::has_headroom() {
+        return Err(Errno::ENOMEM);
+    }
+    let mut config = CONFIG.lock();
+    // Under the lock: whoever destroys one of them looks for its disks later.
+    let (guest, front) = (living(request.guest)?, living(request.backend)?);
+    if config.disks.values().any(|c| c.request.guest == request.guest && c.request.device == request.device) {
+        return Err(Errno::EBUSY);
+    }
+    let place = (0..MAX_DISKS).find(|place| !config.disks.contains_key(place)).ok_or(Errno::ENOSPC)?;
+    let name = Name::new(place, config.count.wrapping_add(1));
+    let has = |flag| request.flags & flag != 0;
+    let offers = Offers {
+        write: has(op::DISK_WRITE),
+        flush: has(op::DISK_FLUSH),
+        barrier: has(op::DISK_BARRIER),
+        discard: has(op::DISK_DISCARD),
+    };
+    let ring = RingPage::take(&guest, front.id, request.ring).map_err(|_| Errno::EINVAL)?;
+    let disk = Disk::connect(ring, offers).map_err(|_| Errno::EINVAL)?;
+    let end = End { domain: guest.id, port: request.port, cookie: name.raw() | DISK_EVENT };
+    let shelf = Box::new(Shelf { name, guest: end, front: front.id, disk, back: None });
+    bind(&guest, end, front.id)?;
+    *DISKS[usize::from(place)].lock() = Some(shelf);
+    config.count = config.count.wrapping_add(1);
+    config.disks.insert(place, Connected { name, request: *request, back: None });
+    Ok(name)
+}
+
+/// Takes the other end of a guest's port. EBUSY: the hypervisor has it. EINVAL: it does not wait for `front`.
+fn bind(guest: &Domain, end: End, front: u16) -> Result<(), Errno> {
+    let mut events = guest.events.lock();
+    match events.binding(end.port)? {
+        Binding::Hypervisor { .. } => Err(Errno::EBUSY),
+        _ => events.bind_hypervisor(end.port, front, end.cookie),
+    }
+}
+
+/// Gives a disk a back end. Errors: see [`op::CHANNELOP_DISK_ATTACH`].
+pub fn attach(request: &ChannelDiskAttach) -> Result<(), Errno> {
+    let nr_pages = request.nr_pages as usize;
+    if request.pad != 0 || !(MIN_PAGES..=MAX_PAGES).contains(&nr_pages) {
+        return Err(Errno::EINVAL);
+    }
+    let last_page = request.first_page.checked_add(request.nr_pages - 1).ok_or(Errno::EINVAL)?;
+    if !frames::has_headroom() {
+        return Err(Errno::ENOMEM);
+    }
+    let mut config = CONFIG.lock();
+    let name = Name::of_raw(request.disk);
+    let (place, connected) = config.find(name)?;
+    if connected.back.is_some() {
+        return Err(Errno::EBUSY);
+    }
+    let (back, front) = (living(request.back)?, living(connected.request.backend)?);
+    // One that another domain uses, or a device for it, is not to be had.
+    let take = |gref| RingPage::take(&front, back.id, gref).map_err(|_| Errno::EBUSY);
+    let ring = take(request.ring)?;
+    let (mut uses, mut pages) = (Vec::new(), Vec::new());
+    uses.try_reserve_exact(nr_pages).map_err(|_| Errno::ENOMEM)?;
+    pages.try_reserve_exact(nr_pages).map_err(|_| Errno::ENOMEM)?;
+    for gref in request.first_page..=last_page {
+        let page = take(gref)?;
+        pages.push(Page { gref, frame: page.held() });
+        uses.push(page);
+    }
+    let mut shelf = DISKS[usize::from(place)].lock();
+    let Some(shelf) = shelf.as_deref_mut() else { return Err(Errno::ENOENT) };
+    let cookie = name.raw() | DISK_EVENT | BACK_EVENT;
+    shelf.disk.attach(ring, pages.into_boxed_slice(), &Bytes).map_err(|_| Errno::EINVAL)?;
+    let port = match take_over(&front, request.port, &back, cookie) {
+        Ok(port) => port,
+        Err(errno) => {
+            shelf.disk.detach();
+            return Err(errno);
+        }
+    };
+    shelf.back = Some(Back { end: End { domain: back.id, port, cookie }, pages: uses });
+    connected.back = Some(back.id);
+    wake(name);
+    Ok(())
+}
+
+/// The hypervisor takes the place of `front` at its port, which is connected with one of `back`: that one's number.
+fn take_over(front: &Domain, port: u32, back: &Domain, cookie: u32) -> Result<u32, Errno> {
+    if front.id == back.id {
+        return front.events.lock().hand_over(front, port, Remote::Own, cookie);
+    }
+    with_both(front, back, |ours, theirs| ours.hand_over(front, port, Remote::Other(theirs), cookie))
+}
+
+/// A disk has no back end any more. What it has not answered waits for the next.
+fn unlink(place: u16, connected: &mut Connected) {
+    connected.back = None;
+    if let Some(shelf) = DISKS[usize::from(place)].lock().as_deref_mut() {
+        shelf.disk.detach();
+        if let Some(back) = shelf.back.take() {
+            back.end.unbind();
+        }
+    }
+}
+
+/// Takes a disk's back end away. ENOENT: no such disk, or it has none.
+pub fn detach(name: Name) -> Result<(), Errno> {
+    let mut config = CONFIG.lock();
+    let (place, connected) = config.find(name)?;
+    connected.back.ok_or(Errno::ENOENT)?;
+    unlink(place, connected);
+    Ok(())
+}
+
+/// Takes a disk out of its place. Everything that was its own is back then.
+fn unplug(config: &mut Config, place: u16) {
+    let Some(mut connected) = config.disks.remove(&place) else { return };
+    unlink(place, &mut connected);
+    let shelf = DISKS[usize::from(place)].lock().take();
+    if let Some(shelf) = shelf {
+        shelf.guest.unbind();
+    }
+}
+
+/// Lets a disk go. ENOENT.
+pub fn disconnect(name: Name) -> Result<(), Errno> {
+    let mut config = CONFIG.lock();
+    let (place, _) = config.find(name)?;
+    unplug(&mut config, place);
+    Ok(())
+}
+
+/// The port of this name is gone: so is the disk, if it was the guest's; else its back end.
+pub fn lost_port(cookie: u32) {
+    let name = Name::of_cookie(cookie);
+    let _ = if cookie & BACK_EVENT != 0 { detach(name) } else { disconnect(name) };
+}
+
+/// Disks that are let go between two looks at what else there is to do.
+const FORGET_STEPS: usize = 8;
+
+/// Lets all disks go that `d`, which is dying, has or that are granted to it, and takes it away as a back end. ERESTART: to be called again.
+pub fn forget_domain(d: &Domain) -> Result<(), Errno> {
+    let mut config = CONFIG.lock();
+    for _ in 0..FORGET_STEPS {
+        let is_its = |c: &Connected| c.request.guest == d.id || c.request.backend == d.id;
+        let mut concerned = config.disks.iter_mut().filter(|(_, c)| is_its(c) || c.back == Some(d.id));
+        match concerned.next() {
+            None => return Ok(()),
+            Some((place, connected)) if !is_its(connected) => unlink(*place, connected),
+            Some((place, _)) => {
+                let place = *place;
+                unplug(&mut config, place);
+            }
+        }
+    }
+    Err(Errno::ERESTART)
+}
+
+/// What a disk is and has done. ENOENT.
+pub fn status(name: Name) -> Result<ChannelDiskStatus, Errno> {
+    let mut config = CONFIG.lock();
+    let (place, connected) = config.find(name)?;
+    Ok(describe(place, connected))
+}
+
+/// The same of the first one from `place` on. ENOENT.
+pub fn next(place: u32) -> Result<ChannelDiskStatus, Errno> {
+    let place = u16::try_from(place).map_err(|_| Errno::ENOENT)?;
+    let config = CONFIG.lock();
+    config.disks.range(place..).next().map(|(place, connected)| describe(*place, connected)).ok_or(Errno::ENOENT)
+}
+
+fn describe(place: u16, connected: &Connected) -> ChannelDiskStatus {
+    let ChannelDiskConnect { guest, backend, device, flags, .. } = connected.request;
+    let mut status = ChannelDiskStatus {
+        disk: connected.name.raw(),
+        next: u32::from(place) + 1,
+        guest,
+        backend,
+        device,
+        flags,
+        back: connected.back.unwrap_or(op::DISK_NO_BACK),
+        ..ChannelDiskStatus::default()
+    };
+    if let Some(shelf) = DISKS[usize::from(place)].lock().as_deref() {
+        let stats = shelf.disk.stats;
+        let has_ended = connected.back.is_some() && shelf.disk.back_page().is_none();
+        status.state |= if shelf.disk.fatal().is_some() { op::DISK_ENDED } else { 0 };
+        status.state |= if has_ended { op::DISK_BACK_ENDED } else { 0 };
+        status.waiting = shelf.disk.waiting().into();
+        (status.reads, status.writes) = (stats.reads, stats.writes);
+        (status.flushes, status.discards) = (stats.flushes, stats.discards);
+        (status.read_sectors, status.written_sectors) = (stats.read_sectors, stats.written_sectors);
+        (status.errors, status.repeated) = (stats.errors, stats.repeated);
+        status.bad_answers = stats.bad_answers;
+    }
+    status
+}

@@ -1,0 +1,187 @@
+//! Guests' disks: the hypervisor's end of their rings, and of those of the driver domain's own back ends behind them.
+//!
+//! The control domain's daemon connects a guest's disk ([`connect`]) and attaches a back end to it ([`attach`]), another one when that is
+//! dead. What a request is and what becomes of it is decided in the crate `channel`; here are locks, time, grants and events. What is
+//! promised is `docs/channels.md`.
+//!
+//! The front end that the driver domain's back end sees is the domain that the guest grants to, which never runs: ring and pages between
+//! the two are its own memory, granted to the driver domain by the daemon. The hypervisor uses them by the same grants. A grant is
+//! somebody's alone as long as it is in use, so pages that a dead back end, or a device for it, may still reach cannot be attached again.
+//!
+//! Lock order: what is connected, a disk; then the locks of domains (grants, events).
+
+mod connect;
+
+pub use connect::{attach, connect, detach, disconnect, forget_domain, lost_port, next, status};
+
+use super::access::{Bytes, GuestGrants, Held, RingPage};
+use super::timed::REST_NS;
+use crate::arch::tsc;
+use crate::domain::event::Receiver;
+use crate::domain::{self, Domain};
+use crate::guest_warn;
+use crate::sched::{timers, Cause};
+use crate::sync::FairMutex;
+use ::channel::vbd::disk::{Disk, Served};
+use alloc::boxed::Box;
+use alloc::collections::TryReserveError;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU64, Ordering};
+use hv_core::grant::audit::Ledger;
+
+/// Disks at one time.
+const MAX_DISKS: u16 = 1 << 10;
+/// In the name of a port: it is a disk's.
+pub const DISK_EVENT: u32 = 1 << 31;
+/// In the name of a disk's port: it is the back end's.
+const BACK_EVENT: u32 = 1 << 30;
+/// Counts connections, in a name.
+const GENERATION_SHIFT: u32 = 10;
+/// What a portion of work may cost, in bytes that are copied.
+const PORTION: u32 = 128 << 10;
+
+/// Names a disk: its place, and a count of all connections so far, modulo 2^20.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Name(u32);
+
+impl Name {
+    fn new(place: u16, count: u32) -> Self {
+        Self((count << GENERATION_SHIFT | u32::from(place)) & !(DISK_EVENT | BACK_EVENT))
+    }
+
+    /// What a caller names. It may be none.
+    pub fn of_raw(raw: u32) -> Self {
+        Self(raw)
+    }
+
+    fn of_cookie(cookie: u32) -> Self {
+        Self(cookie & !(DISK_EVENT | BACK_EVENT))
+    }
+
+    /// As a number.
+    pub fn raw(self) -> u32 {
+        self.0
+    }
+
+    fn place(self) -> usize {
+        self.0 as usize & (MAX_DISKS as usize - 1)
+    }
+}
+
+/// All places. The locks are fair: neither end keeps the other away.
+static DISKS: [FairMutex<Option<Box<Shelf>>>; MAX_DISKS as usize] =
+    [const { FairMutex::new(None) }; MAX_DISKS as usize];
+/// Places that are to be looked at though nobody notifies, a bit each.
+static AWAKE: [AtomicU64; MAX_DISKS as usize / 64] = [const { AtomicU64::new(0) }; MAX_DISKS as usize / 64];
+
+/// One end of a disk's: a domain's port, whose other end is the hypervisor.
+#[derive(Clone, Copy)]
+struct End {
+    domain: u16,
+    port: u32,
+    cookie: u32,
+}
+
+impl End {
+    /// Tells the domain of news.
+    fn notify(&self) {
+        if let Some(d) = domain::find(self.domain) {
+            d.events.lock().raise_hypervisor(&Receiver(&d, Cause::Sender), self.port, self.cookie);
+        }
+    }
+
+    /// Lets go of the port. One that its domain has closed is not there, or is something else by now.
+    fn unbind(&self) {
+        if let Some(d) = domain::find(self.domain) {
+            let _ = d.events.lock().unbind_hypervisor(self.port, self.cookie);
+        }
+    }
+}
+
+/// A back end.
+struct Back {
+    end: End,
+    /// Uses of the pages between guest and back end.
+    pages: Vec<RingPage>,
+}
+
+/// A disk in its place.
+struct Shelf {
+    name: Name,
+    guest: End,
+    /// The domain that the guest grants to, and that grants to the back end.
+    front: u16,
+    disk: Disk<RingPage, Held>,
+    back: Option<Back>,
+}
+
+impl Shelf {
+    /// Does a portion of what there is to do for `guest`, which is the guest.
+    fn serve(&mut self, guest: &Domain) -> bool {
+        let was_fatal = self.disk.fatal().is_some();
+        let has_back = self.disk.back_page().is_some();
+        let mut grants = GuestGrants { guest, backend: self.front };
+        let Served { more, tell_guest, tell_back } = self.disk.serve(&mut grants, &Bytes, &mut PORTION.clone());
+        if tell_guest {
+            self.guest.notify();
+        }
+        if let Some(back) = self.back.as_ref().filter(|_| tell_back) {
+            back.end.notify();
+        }
+        if let Some(fatal) = self.disk.fatal().filter(|_| !was_fatal) {
+            guest_warn!("d{}: disk {} ends: {fatal:?}", guest.id, self.name.place());
+        }
+        if has_back && self.disk.back_page().is_none() {
+            guest_warn!("d{}: disk {}: its back end's ring cannot be", guest.id, self.name.place());
+        }
+        more
+    }
+}
+
+/// Does what an event of a disk asks for, whose port has this name. `true`: there is more to do.
+pub fn serve(cookie: u32) -> bool {
+    let name = Name::of_cookie(cookie);
+    let mut shelf = DISKS[name.place()].lock();
+    let Some(shelf) = shelf.as_deref_mut().filter(|shelf| shelf.name == name) else { return false };
+    domain::find(shelf.guest.domain).is_some_and(|guest| shelf.serve(&guest))
+}
+
+/// A disk is looked at soon, whether or not somebody notifies.
+fn wake(name: Name) {
+    AWAKE[name.place() / 64].fetch_or(1 << (name.place() % 64), Ordering::Relaxed);
+    timers::arm_channels(tsc::now_ns());
+}
+
+/// The timer has fired at `now` (ns): disks that are to be looked at get a portion each. When there is more to do.
+pub fn look(now: u64) -> u64 {
+    let mut next = u64::MAX;
+    for (first, awake) in (0..).step_by(64).zip(&AWAKE) {
+        if awake.load(Ordering::Relaxed) == 0 {
+            continue;
+        }
+        let places = awake.swap(0, Ordering::Relaxed);
+        for bit in (0..64).filter(|bit| places >> bit & 1 == 1) {
+            let mut shelf = DISKS[first + bit].lock();
+            let Some(shelf) = shelf.as_deref_mut() else { continue };
+            if domain::find(shelf.guest.domain).is_some_and(|guest| shelf.serve(&guest)) {
+                awake.fetch_or(1 << bit, Ordering::Relaxed);
+                next = now.saturating_add(REST_NS);
+            }
+        }
+    }
+    next
+}
+
+/// Names every grant that is in use here, for the audit. Errors: no memory.
+pub fn tell(ledger: &mut Ledger) -> Result<(), TryReserveError> {
+    for place in &DISKS {
+        let shelf = place.lock();
+        let Some(shelf) = shelf.as_deref() else { continue };
+        let rings = [Some(shelf.disk.page()), shelf.disk.back_page()];
+        let pages = shelf.back.iter().flat_map(|back| &back.pages);
+        for page in rings.into_iter().flatten().chain(pages) {
+            ledger.own_use(page.named(), true)?;
+        }
+    }
+    Ok(())
+}
