@@ -21,10 +21,15 @@ check a-stream-without-an-end endless u1 || { tell u1; exit; }
 linux_is_the_way_out() { wait_for 10 eval 'tandemd --list | grep -q "way out: dd by its interface"' && moves u1; }
 stream_again() { in_guest u1 10 'pidof tcptest > /dev/null || (tcptest put 10.9.0.1 65536) > /tmp/stream 2>&1 &'; }
 renewed=0
+# A card that has no reset of its own may not take the first driver that comes after what it was told last.
 renew() {
-	renewed=$((renewed + 1))
-	! xl domid dd > /dev/null 2>&1 || xl destroy dd
-	gone dd && drives && stream_again && linux_is_the_way_out
+	local try
+	for try in 1 2 3; do
+		renewed=$((renewed + 1))
+		! xl domid dd > /dev/null 2>&1 || xl destroy dd
+		gone dd && drives && stream_again && linux_is_the_way_out && return
+	done
+	return 1
 }
 # Goes on at run $from. A driver domain that does not answer, or whose interface does not come back, is renewed, and the run that did it
 # is not repeated.
