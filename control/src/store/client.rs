@@ -24,7 +24,9 @@ mod kind {
     pub const TRANSACTION_START: u32 = 6;
     pub const TRANSACTION_END: u32 = 7;
     pub const WRITE: u32 = 11;
+    pub const MAKE: u32 = 12;
     pub const REMOVE: u32 = 13;
+    pub const SET_RIGHTS: u32 = 14;
     pub const EVENT: u32 = 15;
     pub const ERROR: u32 = 16;
 }
@@ -130,6 +132,16 @@ impl Client {
                 let mut body = terminated(&[path]);
                 body.extend_from_slice(value.as_bytes());
                 self.must(kind::WRITE, transaction, &body)?;
+            }
+            Change::Repeat(path) => {
+                if let Some(value) = self.find(kind::READ, transaction, path)? {
+                    self.make(transaction, &Change::Write(path.clone(), text(&value)))?;
+                }
+            }
+            Change::Make { path, owner, reader } => {
+                self.must(kind::MAKE, transaction, &terminated(&[path]))?;
+                let rights = [path, &format!("n{owner}"), &format!("r{reader}")];
+                self.must(kind::SET_RIGHTS, transaction, &terminated(&rights.map(String::as_str)))?;
             }
             Change::Remove(path) => {
                 let mut gone = path.as_str();

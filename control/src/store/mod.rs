@@ -21,6 +21,17 @@ pub struct Event {
 pub enum Change {
     /// Writes a value.
     Write(String, String),
+    /// Makes a directory, which is `owner`'s and may be read by `reader`; and so is what is made in it.
+    Make {
+        /// Where.
+        path: String,
+        /// Domid.
+        owner: u16,
+        /// Domid.
+        reader: u16,
+    },
+    /// Writes what is there once more, so that those who watch it look again.
+    Repeat(String),
     /// Removes a directory if it is there, and those above it that have become empty.
     Remove(String),
 }
