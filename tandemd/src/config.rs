@@ -3,6 +3,9 @@
 //! ```toml
 //! [service.net]                # guests say vif = ['backend=net']
 //! driver-domain = "dd"         # its interface is the way out
+//! [service.disk]               # guests say disk = ['backend=disk,...']
+//! kind = "disk"
+//! driver-domain = "dd"         # it has the media, and stock back ends for them; the same domain or another
 //! [service.net.supervise]      # it is started, and started again when it fails
 //! config = "/etc/xen/dd.cfg"
 //!
@@ -43,10 +46,24 @@ pub struct Metrics {
     pub address: SocketAddr,
 }
 
+/// What a service has for guests.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// Network interfaces.
+    #[default]
+    Net,
+    /// Disks, of media that the driver domain has.
+    Disk,
+}
+
 /// A service.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Service {
+    /// What it is.
+    #[serde(default)]
+    pub kind: Kind,
     /// Name of the domain whose interface is the way out.
     pub driver_domain: Option<String>,
     /// How it is looked after. Without it, it is not: who ends it has to start it again.
@@ -87,6 +104,15 @@ impl Config {
                 );
             }
             let is_whole = service.supervise.is_none() || service.driver_domain.is_some();
+            let is_disks = service.kind == Kind::Disk;
+            ensure!(
+                !is_disks || service.driver_domain.is_some(),
+                "[service.{name}]: there is no `driver-domain` that has the media"
+            );
+            ensure!(
+                !is_disks || service.supervise.is_none(),
+                "[service.{name}.supervise]: a driver domain of disks alone is not looked after"
+            );
             ensure!(is_whole, "[service.{name}.supervise]: there is no `driver-domain` that could be looked after");
         }
         Ok(config)

@@ -11,7 +11,10 @@ use std::fs::File;
 use twin_abi::op::{TwinStats, HYPERVISOR_TWIN_OP, STATS_ALL, TWINOP_STATS};
 use xen_abi::channel_op::{self as op, ChannelConnect, ChannelStatus, ChannelSwitch, ChannelVif, ChannelWayOut};
 
+mod disks;
 mod domains;
+
+pub use disks::{ring_of, Disks, NR_PAGES, SLOTS};
 
 /// The hypervisor's switches.
 pub trait Switches {
@@ -97,14 +100,19 @@ impl Hypervisor {
 
     /// Makes a hypercall, which is told the address of its argument.
     fn make<T: Argument>(&mut self, argument: T, call: impl FnOnce(u64) -> Call) -> Result<T, Errno> {
+        self.make_counted(argument, call).map(|(answer, _)| answer)
+    }
+
+    /// The same; with it the hypercall's result, where that is a number.
+    fn make_counted<T: Argument>(&mut self, argument: T, call: impl FnOnce(u64) -> Call) -> Result<(T, i32), Errno> {
         const { assert!(size_of::<T>() <= PAGE_BYTES) };
         let place = self.page.cast::<T>();
         // SAFETY: the page is mapped, ours alone, and longer than `T`; nothing else names it.
         unsafe { place.write(argument) };
         // SAFETY: see `Call`. The hypervisor writes to the page no more than a `T`.
-        unsafe { ioctl(&self.privcmd, call(place as u64)) }?;
+        let result = unsafe { ioctl(&self.privcmd, call(place as u64)) }?;
         // SAFETY: it holds a `T`, all of whose bit patterns are valid.
-        Ok(unsafe { place.read() })
+        Ok((unsafe { place.read() }, result))
     }
 }
 

@@ -7,6 +7,7 @@
 mod config;
 mod control;
 mod device;
+mod disk;
 mod domain;
 mod hypercall;
 mod kernel;
@@ -18,7 +19,8 @@ mod supervisor;
 
 use ::control::store::{self, Client, Store};
 use anyhow::{bail, Context, Result};
-use config::Config;
+use config::{Config, Kind};
+use disk::DiskService;
 use hypercall::Hypervisor;
 use lexopt::Arg;
 use rustix::fs::{flock, FlockOperation};
@@ -103,11 +105,14 @@ fn alone() -> Result<File> {
 /// Serves until one of the services has lost its domain; then all is to be taken up again.
 fn serve(config: &Arc<Config>, hypervisor: &mut Hypervisor) -> Result<()> {
     let mut store = Client::open()?;
-    let mut services = Vec::new();
+    let (mut services, mut disks) = (Vec::new(), Vec::new());
     for (name, service) in &config.service {
         let domain = domain::find_or_make(&mut store, name)?;
         let driver_domain = service.driver_domain.clone();
-        services.push(Service::start(name, domain, driver_domain, &mut store, hypervisor)?);
+        match service.kind {
+            Kind::Net => services.push(Service::start(name, domain, driver_domain, &mut store, hypervisor)?),
+            Kind::Disk => disks.push(DiskService::start(name, domain, driver_domain, &mut store)?),
+        }
         eprintln!("{name}: served, domain {domain}");
     }
     for (name, _) in config.service.iter().filter(|(_, service)| service.looked_after().is_some()) {
@@ -115,7 +120,7 @@ fn serve(config: &Arc<Config>, hypervisor: &mut Hypervisor) -> Result<()> {
     }
     notify_ready();
     loop {
-        let due = services.iter().filter_map(Service::due).min();
+        let due = services.iter().filter_map(Service::due).chain(disks.iter().filter_map(DiskService::due)).min();
         let mut limit = due.map(|due| due.saturating_duration_since(Instant::now()));
         let mut events = Vec::new();
         while let Some(event) = store.next_event(limit)? {
@@ -123,19 +128,31 @@ fn serve(config: &Arc<Config>, hypervisor: &mut Hypervisor) -> Result<()> {
             limit = Some(Duration::ZERO);
         }
         for service in &mut services {
-            match service.handle(&events, Instant::now(), &mut store, hypervisor)? {
-                Fate::Lives => continue,
-                Fate::Gone => {
-                    eprintln!("{}: its domain {} is gone; a new one is made", service.name(), service.domain())
-                }
-                Fate::MayEnd => {
-                    eprintln!("{}: its domain {} was asked to shut down", service.name(), service.domain());
-                    domain::destroy(service.domain())?;
-                }
+            let fate = service.handle(&events, Instant::now(), &mut store, hypervisor)?;
+            if !goes_on(fate, service.name(), service.domain())? {
+                return Ok(());
             }
-            return Ok(());
+        }
+        for service in &mut disks {
+            let fate = service.handle(&events, Instant::now(), &mut store, hypervisor)?;
+            if !goes_on(fate, service.name(), service.domain())? {
+                return Ok(());
+            }
         }
     }
+}
+
+/// What became of a service is told, and done. `false`: it has no domain now.
+fn goes_on(fate: Fate, name: &str, domain: u16) -> Result<bool> {
+    match fate {
+        Fate::Lives => return Ok(true),
+        Fate::Gone => eprintln!("{name}: its domain {domain} is gone; a new one is made"),
+        Fate::MayEnd => {
+            eprintln!("{name}: its domain {domain} was asked to shut down");
+            domain::destroy(domain)?;
+        }
+    }
+    Ok(false)
 }
 
 /// Tells who started us, if that is systemd, that guests may come.

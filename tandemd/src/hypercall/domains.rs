@@ -3,7 +3,7 @@
 use super::{Argument, Call, Hypervisor};
 use rustix::io::Errno;
 use xen_abi::channel_op::{self as op, ChannelBeat};
-use xen_abi::domctl::{Domctl, GetDomainInfo, GETDOMAININFO, PAUSEDOMAIN, XEN_DOMCTL_INTERFACE_VERSION};
+use xen_abi::domctl::{Domctl, GetDomainInfo, GETDOMAININFO, MAX_MEM, PAUSEDOMAIN, XEN_DOMCTL_INTERFACE_VERSION};
 use xen_abi::hypercall::DOMCTL;
 
 /// A request of `domctl`, with room for any command's part.
@@ -43,6 +43,13 @@ impl Hypervisor {
     pub fn pause(&mut self, domain: u16) -> Result<(), Errno> {
         let request = Request { head: head(PAUSEDOMAIN, domain), part: [0_u64; 16] };
         self.domctl(request).map(|_| ())
+    }
+
+    /// It may have so much memory, in KiB.
+    pub(super) fn limit_memory(&mut self, domain: u16, kib: u64) -> Result<(), Errno> {
+        let mut part = [0_u64; 16];
+        part[0] = kib;
+        self.domctl(Request { head: head(MAX_MEM, domain), part }).map(|_| ())
     }
 
     /// Whether a vCPU of the domain's takes its events.

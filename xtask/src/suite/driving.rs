@@ -1,6 +1,7 @@
 //! Driver domains that own the NIC, by stock `xl`, and guests that have their network from them.
 //!
-//! The checks are `images/xen/tests/driver-domain.sh`, `driver-dies.sh`, `way-out.sh`, `recovery.sh`, `standby.sh`, `recovery-twin.sh`,
+//! The checks are `images/xen/tests/driver-domain.sh`, `driver-dies.sh`, `disk-outlives.sh`, `way-out.sh`,
+//! `recovery.sh`, `standby.sh`, `recovery-twin.sh`,
 //! `twin-loads.sh`, `twin-net.sh`, `twin-again.sh`, `twin-two.sh` and `twin-modes.sh`.
 
 use super::passthrough::AMD_VI;
@@ -21,6 +22,7 @@ pub fn tests() -> Vec<Test> {
         Box::new(|bed| serves(bed, "e1000", if bed.full { bed.mib } else { bed.mib.div_ceil(4) })),
     );
     add("guests-outlive-their-driver-domain", Box::new(dies));
+    add("a-disk-outlives-its-driver-domain", Box::new(disk_outlives));
     add("the-hypervisors-switch-has-a-way-out", Box::new(|bed| runs(bed, "way-out", "e1000", bed.mib.div_ceil(2))));
     add(
         "driver-domains-that-die-are-started-again",
@@ -92,6 +94,20 @@ fn dies(bed: &Bed) -> Result<String> {
     machine.disks = vec![Disk { device: "nvme", file: disk.clone(), writable: true }];
     let said = judge(bed, &machine.start()?.finish(|_| false)?)?;
     whole(peer.counts())?;
+    let blocks = pattern::verify_disk(&disk, mib)?;
+    std::fs::remove_file(&disk)?;
+    Ok(format!("{said}, {blocks} blocks"))
+}
+
+/// A guest's disk is a driver domain's, which is destroyed in the middle, and its successor crashes; the disk is checked from the host.
+fn disk_outlives(bed: &Bed) -> Result<String> {
+    let peer = Peer::start("disk-outlives")?;
+    let mib = bed.mib.div_ceil(2);
+    let mut machine = machine(bed, "disk-outlives", &format!("disk-outlives:{mib}"), "e1000e", &peer)?;
+    let disk = host::target("images")?.join("disk-outlives.raw");
+    pattern::make_disk(&disk, mib)?;
+    machine.disks = vec![Disk { device: "nvme", file: disk.clone(), writable: true }];
+    let said = judge(bed, &machine.start()?.finish(|_| false)?)?;
     let blocks = pattern::verify_disk(&disk, mib)?;
     std::fs::remove_file(&disk)?;
     Ok(format!("{said}, {blocks} blocks"))

@@ -1,0 +1,526 @@
+//! A service of disks: plays the back end's part for guests, and the front end's for the driver domain's stock back end.
+//!
+//! It remembers nothing that matters: which slot of the service's domain a disk has is in xenstore, in the front end's directory there. A
+//! driver domain may come and go at any moment; it is looked at again and again while a disk is without a back end.
+
+mod device;
+#[cfg(test)]
+mod tests;
+
+use crate::device::Device;
+use crate::device::{state, Back};
+use crate::hypercall::{ring_of, Disks, NR_PAGES, SLOTS};
+use crate::service::Fate;
+use crate::store::{Change, Event, Store};
+use anyhow::{Context, Result};
+use device::{Seen, Step};
+use rustix::io::Errno;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+use xen_abi::channel_op::{ChannelDiskAttach, ChannelDiskConnect, DISK_DISCARD, DISK_FLUSH, DISK_NO_BACK, DISK_WRITE};
+
+/// Steps for a disk after one look at most: a driver domain's back end that comes takes the most.
+const MAX_STEPS: usize = 12;
+/// So often is looked whether there is something new, while a disk waits for its back end; and else.
+const UNTIL_NEXT: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(2)];
+/// Who runs scripts in a driver domain is reminded so often.
+const UNTIL_REMINDED: Duration = Duration::from_secs(3);
+/// So long a disk that the toolstack takes away shows that it is closed.
+const UNTIL_SEEN: Duration = Duration::from_millis(500);
+/// What is said of the medium by the driver domain's back end, and passed on to the guest.
+const KEYS: &[&str] = &[
+    "feature-flush-cache",
+    "feature-discard",
+    "discard-granularity",
+    "discard-alignment",
+    "discard-secure",
+    "sectors",
+    "info",
+    "sector-size",
+    "physical-sector-size",
+];
+/// What the toolstack has said of the medium, and the driver domain's back end and its script want to know.
+const MEDIUM: &[&str] = &[
+    "params",
+    "script",
+    "removable",
+    "bootable",
+    "dev",
+    "type",
+    "mode",
+    "device-type",
+    "discard-enable",
+    "specification",
+];
+
+/// A service.
+pub struct DiskService {
+    name: String,
+    /// Its domain, which guests grant to.
+    domain: u16,
+    /// Name of the domain that has the media.
+    driver_domain: Option<String>,
+    /// Those that are followed.
+    devices: BTreeSet<Device>,
+    /// Those that go, and since when they show that they are closed.
+    closed: BTreeMap<Device, Instant>,
+    next_look: Instant,
+    next_reminder: Instant,
+}
+
+/// Where things of a disk's are between here and the driver domain.
+struct Far {
+    slot: u32,
+    /// The driver domain.
+    driver: u16,
+    near: String,
+    far: String,
+    /// They are of that driver domain; else only what is left of an earlier one.
+    is_current: bool,
+}
+
+impl DiskService {
+    /// Takes a service up.
+    pub fn start(name: &str, domain: u16, driver_domain: Option<String>, store: &mut impl Store) -> Result<Self> {
+        let (devices, closed) = (BTreeSet::new(), BTreeMap::new());
+        let now = Instant::now();
+        let name = name.into();
+        let service = Self { name, domain, driver_domain, devices, closed, next_look: now, next_reminder: now };
+        for path in [service.of_domain("backend/vbd"), service.of_domain("vm"), service.of_domain("control/shutdown")] {
+            store.watch(&path, &service.token())?;
+        }
+        for path in ["@introduceDomain", "@releaseDomain"] {
+            store.watch(path, &service.token())?;
+        }
+        Ok(service)
+    }
+
+    /// Something happened, perhaps to this service; or the time has come that [`Self::due`] said.
+    pub fn handle(
+        &mut self,
+        events: &[Event],
+        now: Instant,
+        store: &mut impl Store,
+        disks: &mut impl Disks,
+    ) -> Result<Fate> {
+        if self.next_look > now && !events.iter().any(|event| event.token == self.token()) {
+            return Ok(Fate::Lives);
+        }
+        let mut all = self.listed(store)?;
+        all.extend(&self.devices);
+        all.extend(self.connected(disks)?.keys());
+        let mut are_settled = true;
+        for device in all {
+            are_settled &= self.settle(device, now, store, disks).with_context(|| self.describe(device))?;
+        }
+        self.next_look = now + UNTIL_NEXT[usize::from(are_settled)];
+        if store.read(&self.of_domain("vm"))?.is_none() {
+            return Ok(Fate::Gone);
+        }
+        let is_asked = store.read(&self.of_domain("control/shutdown"))?.is_some_and(|how| !how.is_empty());
+        Ok(if is_asked && self.devices.is_empty() { Fate::MayEnd } else { Fate::Lives })
+    }
+
+    /// When there is something to look at, though nothing may happen.
+    pub fn due(&self) -> Option<Instant> {
+        (!self.devices.is_empty()).then_some(self.next_look)
+    }
+
+    /// The domid of its domain.
+    pub fn domain(&self) -> u16 {
+        self.domain
+    }
+
+    /// As guests name it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Does for a disk what is to be done now. `false`: it is without a back end.
+    fn settle(&mut self, device: Device, now: Instant, store: &mut impl Store, disks: &mut impl Disks) -> Result<bool> {
+        for _ in 0..MAX_STEPS {
+            let driver = self.driver(store)?;
+            let far = self.far(device, driver, store)?;
+            let seen = self.look(device, far.as_ref(), driver, now, store, disks)?;
+            let is_there = seen.back.is_some() || seen.is_connected || far.is_some();
+            if is_there != self.devices.contains(&device) {
+                self.follow(device, store, is_there)?;
+            }
+            let Some(step) = device::next(&seen) else {
+                let is_wanted = seen.back.is_some_and(|back| back.online);
+                return Ok(if is_wanted { seen.is_attached || !seen.has_driver } else { far.is_none() });
+            };
+            if step == Step::Remind {
+                if self.next_reminder > now {
+                    return Ok(false);
+                }
+                self.next_reminder = now + UNTIL_REMINDED;
+            }
+            if !self.take(step, device, far, driver, store, disks)? {
+                return Ok(false);
+            }
+        }
+        Ok(false)
+    }
+
+    fn look(
+        &mut self,
+        device: Device,
+        far: Option<&Far>,
+        driver: Option<u16>,
+        now: Instant,
+        store: &mut impl Store,
+        disks: &mut impl Disks,
+    ) -> Result<Seen> {
+        let path = self.back(device);
+        let mut state_of = |path: &str| -> Result<u32> {
+            Ok(store.read(&format!("{path}/state"))?.and_then(|v| v.parse().ok()).unwrap_or(state::UNKNOWN))
+        };
+        let front = state_of(&front(device))?;
+        let place = far;
+        let (near, far) = match far {
+            Some(far) if far.is_current => (state_of(&far.near)?, state_of(&far.far)?),
+            Some(_) => (state::CLOSED, state::UNKNOWN),
+            None => (state::UNKNOWN, state::UNKNOWN),
+        };
+        let shown = state_of(&path)?;
+        let back = match store.read(&format!("{path}/frontend"))? {
+            None => None,
+            Some(_) => {
+                let online = store.read(&format!("{path}/online"))?.as_deref() == Some("1");
+                let is_seen_closed = if !online && shown == state::CLOSED {
+                    *self.closed.entry(device).or_insert(now) + UNTIL_SEEN <= now
+                } else {
+                    self.closed.remove(&device);
+                    false
+                };
+                Some(Back { state: shown, online, is_seen_closed })
+            }
+        };
+        let connected = self.connected(disks)?.get(&device).copied();
+        let is_attached = connected.is_some_and(|(_, back)| back != DISK_NO_BACK);
+        let has_driver = driver.is_some();
+        let has_medium = match place {
+            Some(place) => store.read(&format!("{}/physical-device", place.far))?.is_some(),
+            None => false,
+        };
+        Ok(Seen { back, front, is_connected: connected.is_some(), is_attached, has_driver, near, far, has_medium })
+    }
+
+    /// `false`: it is to be tried again later.
+    fn take(
+        &mut self,
+        step: Step,
+        device: Device,
+        far: Option<Far>,
+        driver: Option<u16>,
+        store: &mut impl Store,
+        disks: &mut impl Disks,
+    ) -> Result<bool> {
+        let path = self.back(device);
+        let guard = format!("{path}/frontend");
+        let write = |path: &str, key: &str, value: &str| Change::Write(format!("{path}/{key}"), value.into());
+        let show = |path: &str, state: u32| write(path, "state", &state.to_string());
+        match (step, far) {
+            (Step::Offer, _) => {
+                let offer = write(&path, "feature-max-indirect-segments", "32");
+                let changes = [offer, write(&path, "hotplug-status", "connected"), show(&path, state::INIT_WAIT)];
+                store.change(&guard, &changes)?;
+            }
+            (Step::Show(state), _) => {
+                store.change(&guard, &[show(&path, state)])?;
+            }
+            (Step::Introduce, far) => match driver {
+                Some(driver) => return self.introduce(device, far, driver, store),
+                None => return Ok(false),
+            },
+            (Step::Remind, Some(far)) => {
+                let state = format!("{}/state", far.far);
+                store.change(&state, &[Change::Repeat(state.clone())])?;
+                return Ok(false);
+            }
+            (Step::Grant, Some(far)) => match disks.grant(self.domain, far.slot, far.driver) {
+                Ok(()) => {
+                    let port = disks.open_port(self.domain, far.driver).context("no port for a disk")?;
+                    let ring = ring_of(far.slot).to_string();
+                    let changes = [
+                        write(&far.near, "ring-ref", &ring),
+                        write(&far.near, "event-channel", &port.to_string()),
+                        write(&far.near, "protocol", "x86_64-abi"),
+                        write(&far.near, "feature-persistent", "0"),
+                        show(&far.near, state::INITIALISED),
+                    ];
+                    return store.change(&format!("{}/backend", far.near), &changes);
+                }
+                // The driver domain before, or its device, may still use a page.
+                Err(Errno::BUSY) => return Ok(false),
+                Err(error) => return Err(error).context("the service's domain gets no pages"),
+            },
+            (Step::Connect, Some(far)) => return self.connect(device, &far, store, disks),
+            (Step::Attach, Some(far)) => {
+                let Some((disk, _)) = self.connected(disks)?.get(&device).copied() else { return Ok(false) };
+                let port = store.read(&format!("{}/event-channel", far.near))?.and_then(|port| port.parse().ok());
+                let first_page = ring_of(far.slot) + 1;
+                let request = ChannelDiskAttach {
+                    disk,
+                    back: far.driver,
+                    pad: 0,
+                    ring: ring_of(far.slot),
+                    port: port.context("a front end without a port")?,
+                    first_page,
+                    nr_pages: NR_PAGES,
+                };
+                let near = format!("{}/backend", far.near);
+                match disks.attach_disk(&request) {
+                    Ok(()) => {
+                        log(&format!("{}: domain {} is its back end", self.describe(device), far.driver));
+                        store.change(&near, &[show(&far.near, state::CONNECTED)])?;
+                    }
+                    Err(error) => {
+                        log(&format!(
+                            "{}: domain {} cannot be its back end: {error}",
+                            self.describe(device),
+                            far.driver
+                        ));
+                        // It begins again.
+                        store.change(&near, &[show(&far.near, state::CONNECTED)])?;
+                        return Ok(false);
+                    }
+                }
+            }
+            (Step::Disconnect, _) => {
+                let connected = self.connected(disks)?;
+                let Some((disk, _)) = connected.get(&device) else { return Ok(true) };
+                match disks.disconnect_disk(*disk) {
+                    Ok(()) | Err(Errno::NOENT) => log(&format!("{}: disconnected", self.describe(device))),
+                    Err(error) => return Err(error).context("a disk cannot be let go"),
+                }
+            }
+            (Step::ShowFar(state), Some(far)) => {
+                store.change(&format!("{}/backend", far.near), &[show(&far.near, state)])?;
+            }
+            (Step::Dismiss, Some(far)) => {
+                let offline = write(&far.far, "online", "0");
+                store.change(&format!("{}/frontend", far.far), &[offline, show(&far.near, state::CLOSED)])?;
+            }
+            (Step::ForgetFar, Some(far)) => {
+                store.change("/local", &[Change::Remove(far.near), Change::Remove(far.far)])?;
+            }
+            (Step::Forget, _) => {
+                store.change(&guard, &[Change::Remove(path.clone()), Change::Remove(self.error(device))])?;
+            }
+            // They are not asked for without one.
+            (_, None) => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// Makes the directories of a back end in the driver domain and of its front end here, in a slot that is the disk's.
+    fn introduce(&self, device: Device, far: Option<Far>, driver: u16, store: &mut impl Store) -> Result<bool> {
+        let slot = match far {
+            Some(far) => far.slot,
+            None => {
+                let used: BTreeSet<u32> = self.slots(store)?.into_iter().map(|(slot, _)| slot).collect();
+                let Some(slot) = (0..SLOTS).find(|slot| !used.contains(slot)) else { return Ok(false) };
+                slot
+            }
+        };
+        let far = self.at(slot, driver);
+        let mut changes = vec![Change::Remove(far.near.clone()), Change::Remove(far.far.clone())];
+        changes.push(Change::Make { path: far.near.clone(), owner: self.domain, reader: driver });
+        changes.push(Change::Make { path: far.far.clone(), owner: driver, reader: self.domain });
+        let mut write =
+            |path: &str, key: &str, value: &str| changes.push(Change::Write(format!("{path}/{key}"), value.into()));
+        write(&far.near, "serves", &format!("{}/{}", device.guest, device.number));
+        write(&far.near, "backend", &far.far);
+        write(&far.near, "backend-id", &driver.to_string());
+        write(&far.near, "virtual-device", &slot.to_string());
+        write(&far.near, "device-type", "disk");
+        write(&far.near, "state", "1");
+        for key in MEDIUM {
+            if let Some(value) = store.read(&format!("{}/{key}", self.back(device)))? {
+                write(&far.far, key, &value);
+            }
+        }
+        write(&far.far, "frontend", &far.near);
+        write(&far.far, "frontend-id", &self.domain.to_string());
+        write(&far.far, "online", "1");
+        write(&far.far, "state", "1");
+        log(&format!("{}: domain {driver} is to be its back end", self.describe(device)));
+        store.change(&format!("{}/frontend", self.back(device)), &changes)
+    }
+
+    /// The hypervisor takes up the guest's ring, and the guest's directory says what the medium is.
+    fn connect(&self, device: Device, far: &Far, store: &mut impl Store, disks: &mut impl Disks) -> Result<bool> {
+        let path = self.back(device);
+        let mut changes = Vec::new();
+        let mut medium = BTreeMap::new();
+        for key in KEYS {
+            if let Some(value) = store.read(&format!("{}/{key}", far.far))? {
+                changes.push(Change::Write(format!("{path}/{key}"), value.clone()));
+                medium.insert(*key, value);
+            }
+        }
+        changes.push(Change::Write(format!("{path}/feature-barrier"), "0".into()));
+        changes.push(Change::Write(format!("{path}/feature-persistent"), "0".into()));
+        let is_writable = store.read(&format!("{path}/mode"))?.is_some_and(|mode| mode.starts_with('w'));
+        let has = |key| medium.get(key).is_some_and(|value| value == "1");
+        let flags = [
+            (is_writable, DISK_WRITE),
+            (has("feature-flush-cache"), DISK_FLUSH),
+            (has("feature-discard"), DISK_DISCARD),
+        ];
+        let flags = flags.iter().filter(|(is_set, _)| *is_set).fold(0, |all, (_, flag)| all | flag);
+        let front = front(device);
+        let mut key = |key: &str| store.read(&format!("{front}/{key}"));
+        let (ring, port) = (key("ring-ref")?, key("event-channel")?);
+        let (protocol, order) = (key("protocol")?, key("ring-page-order")?);
+        let number = |value: &Option<String>| value.as_ref().and_then(|value| value.parse().ok());
+        let request = match (number(&ring), number(&port)) {
+            (Some(ring), Some(port))
+                if protocol.as_deref().is_none_or(|name| name == "x86_64-abi")
+                    && order.as_deref().is_none_or(|order| order == "0") =>
+            {
+                Ok(ChannelDiskConnect {
+                    guest: device.guest,
+                    backend: self.domain,
+                    device: device.number,
+                    ring,
+                    port,
+                    flags,
+                    disk: 0,
+                })
+            }
+            _ => Err("22 the front end wants a ring that is not offered".to_string()),
+        };
+        let answer = request.and_then(|request| {
+            disks.connect_disk(&request).map_err(|error| format!("{} {error}", error.raw_os_error()))
+        });
+        match answer {
+            Ok(_) => {
+                log(&format!("{}: connected", self.describe(device)));
+                store.change(&format!("{path}/frontend"), &changes)?;
+            }
+            Err(why) => {
+                log(&format!("{}: not connected: {why}", self.describe(device)));
+                let error = Change::Write(format!("{}/error", self.error(device)), why);
+                let closing = Change::Write(format!("{path}/state"), state::CLOSING.to_string());
+                store.change(&format!("{path}/frontend"), &[error, closing])?;
+            }
+        }
+        Ok(true)
+    }
+
+    /// Disks that the hypervisor has for this service: their names, and the domains of their back ends.
+    fn connected(&self, disks: &mut impl Disks) -> Result<BTreeMap<Device, (u32, u16)>> {
+        let (mut found, mut place) = (BTreeMap::new(), 0);
+        loop {
+            match disks.next_disk(place) {
+                Ok(status) => {
+                    place = status.next;
+                    if status.backend == self.domain {
+                        found.insert(Device { guest: status.guest, number: status.device }, (status.disk, status.back));
+                    }
+                }
+                Err(Errno::NOENT) => return Ok(found),
+                Err(error) => return Err(error).context("the list of disks"),
+            }
+        }
+    }
+
+    /// The domid of the driver domain, if it is there.
+    fn driver(&self, store: &mut impl Store) -> Result<Option<u16>> {
+        let Some(wanted) = &self.driver_domain else { return Ok(None) };
+        for domain in store.list("/local/domain")? {
+            if store.read(&format!("/local/domain/{domain}/name"))?.as_ref() == Some(wanted) {
+                return Ok(domain.parse().ok());
+            }
+        }
+        Ok(None)
+    }
+
+    /// The slots that are in use, and by which disk.
+    fn slots(&self, store: &mut impl Store) -> Result<Vec<(u32, Device)>> {
+        let path = self.of_domain("device/vbd");
+        let mut found = Vec::new();
+        for slot in store.list(&path)? {
+            let serves = store.read(&format!("{path}/{slot}/serves"))?;
+            let device = serves.and_then(|serves| device_in(&serves));
+            found.extend(slot.parse().ok().zip(device));
+        }
+        Ok(found)
+    }
+
+    /// Where a disk's things are, if it has a slot.
+    fn far(&self, device: Device, driver: Option<u16>, store: &mut impl Store) -> Result<Option<Far>> {
+        let Some((slot, _)) = self.slots(store)?.into_iter().find(|(_, of)| *of == device) else { return Ok(None) };
+        let mut far = self.at(slot, driver.unwrap_or(DISK_NO_BACK));
+        let id = store.read(&format!("{}/backend-id", far.near))?;
+        far.is_current = id.and_then(|id| id.parse().ok()) == Some(far.driver);
+        Ok(Some(far))
+    }
+
+    fn at(&self, slot: u32, driver: u16) -> Far {
+        let far = format!("/local/domain/{driver}/backend/vbd/{}/{slot}", self.domain);
+        Far { slot, driver, near: self.of_domain(&format!("device/vbd/{slot}")), far, is_current: true }
+    }
+
+    /// Begins or ends to watch the front end.
+    fn follow(&mut self, device: Device, store: &mut impl Store, is_wanted: bool) -> Result<()> {
+        let path = format!("{}/state", front(device));
+        if is_wanted {
+            self.devices.insert(device);
+            store.watch(&path, &self.token())
+        } else {
+            self.devices.remove(&device);
+            store.unwatch(&path, &self.token())
+        }
+    }
+
+    /// The disks that have a directory, or a slot.
+    fn listed(&self, store: &mut impl Store) -> Result<BTreeSet<Device>> {
+        let path = self.of_domain("backend/vbd");
+        let mut found: BTreeSet<Device> = self.slots(store)?.into_iter().map(|(_, device)| device).collect();
+        for guest in store.list(&path)? {
+            for number in store.list(&format!("{path}/{guest}"))? {
+                found.extend(device_in(&format!("{guest}/{number}")));
+            }
+        }
+        Ok(found)
+    }
+
+    fn token(&self) -> String {
+        format!("{}:disks", self.name)
+    }
+
+    fn of_domain(&self, below: &str) -> String {
+        format!("/local/domain/{}/{below}", self.domain)
+    }
+
+    fn back(&self, device: Device) -> String {
+        self.of_domain(&format!("backend/vbd/{}/{}", device.guest, device.number))
+    }
+
+    fn error(&self, device: Device) -> String {
+        self.of_domain(&format!("error/backend/vbd/{}/{}", device.guest, device.number))
+    }
+
+    fn describe(&self, device: Device) -> String {
+        format!("{}: vbd {} of domain {}", self.name, device.number, device.guest)
+    }
+}
+
+fn front(device: Device) -> String {
+    format!("/local/domain/{}/device/vbd/{}", device.guest, device.number)
+}
+
+/// Of `GUEST/NUMBER`.
+fn device_in(name: &str) -> Option<Device> {
+    let (guest, number) = name.split_once('/')?;
+    Some(Device { guest: guest.parse().ok()?, number: number.parse().ok()? })
+}
+
+/// A line for the operator.
+fn log(line: &str) {
+    eprintln!("{line}");
+}

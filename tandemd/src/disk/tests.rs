@@ -1,0 +1,308 @@
+//! The service beside a store, a hypervisor, a driver domain with a stock back end, and a guest that are all made of maps.
+
+use super::*;
+use std::cell::RefCell;
+use std::rc::Rc;
+use xen_abi::channel_op::ChannelDiskStatus;
+
+const DOMAIN: u16 = 3;
+const BACK: &str = "/local/domain/3/backend/vbd/7/51712";
+const FRONT: &str = "/local/domain/7/device/vbd/51712";
+const NEAR: &str = "/local/domain/3/device/vbd/0";
+
+/// All of it but the daemon.
+#[derive(Default)]
+struct World {
+    nodes: BTreeMap<String, String>,
+    disks: BTreeMap<u32, ChannelDiskStatus>,
+    /// To whom slots are granted.
+    granted: BTreeMap<u32, u16>,
+    /// Somebody still uses a page.
+    is_busy: bool,
+    nr_ports: u32,
+    /// States that the guest was shown.
+    shown: Vec<String>,
+}
+
+impl World {
+    fn set(&mut self, path: &str, value: &str) {
+        if path == format!("{BACK}/state") {
+            self.shown.push(value.into());
+        }
+        self.nodes.insert(path.into(), value.into());
+    }
+
+    fn get(&self, path: &str) -> Option<&str> {
+        self.nodes.get(path).map(String::as_str)
+    }
+
+    fn create_guest(&mut self) {
+        self.set("/local/domain/3/vm", "/vm/x");
+        for (key, value) in [("frontend", FRONT), ("online", "1"), ("mode", "w"), ("params", "/dev/x"), ("dev", "xvda")]
+        {
+            self.set(&format!("{BACK}/{key}"), value);
+        }
+        self.set(&format!("{BACK}/state"), "1");
+        self.set(&format!("{FRONT}/state"), "1");
+    }
+
+    fn create_driver(&mut self, domain: u16) {
+        self.set(&format!("/local/domain/{domain}/name"), "dd");
+    }
+
+    /// It is destroyed: the hypervisor has noticed.
+    fn destroy_driver(&mut self, domain: u16) {
+        self.nodes.retain(|path, _| !path.starts_with(&format!("/local/domain/{domain}/")));
+        self.disks.values_mut().for_each(|disk| disk.back = DISK_NO_BACK);
+    }
+
+    /// Guest and driver domain do what they do.
+    fn others(&mut self) {
+        let state = |world: &Self, path: &str| world.get(&format!("{path}/state")).unwrap_or("0").to_string();
+        match (&*state(self, FRONT), &*state(self, BACK)) {
+            ("1", "2") => {
+                for (key, value) in
+                    [("ring-ref", "8"), ("event-channel", "9"), ("protocol", "x86_64-abi"), ("state", "3")]
+                {
+                    self.set(&format!("{FRONT}/{key}"), value);
+                }
+            }
+            ("3", "4") => {
+                assert_eq!(self.get(&format!("{BACK}/sectors")), Some("4096"));
+                self.set(&format!("{FRONT}/state"), "4");
+            }
+            ("4", "5" | "6") => panic!("a guest that is connected is shown that its disk closes"),
+            _ => {}
+        }
+        let frontends: Vec<String> = self.nodes.keys().filter(|path| path.ends_with("/frontend-id")).cloned().collect();
+        for far in frontends.iter().filter_map(|path| path.strip_suffix("/frontend-id")) {
+            let (near, far_state) = (state(self, NEAR), state(self, far));
+            let next = match (&*near, &*far_state, self.get(&format!("{far}/physical-device"))) {
+                (_, "1", _) | ("1", "6", _) => "2",
+                ("3", "2", Some(_)) => {
+                    assert!(self.get(&format!("{NEAR}/ring-ref")).is_some());
+                    self.set(&format!("{far}/sectors"), "4096");
+                    self.set(&format!("{far}/feature-flush-cache"), "1");
+                    "4"
+                }
+                ("6", "2" | "4", _) => "6",
+                _ => continue,
+            };
+            self.set(&format!("{far}/state"), next);
+        }
+    }
+
+    fn disk(&self) -> Option<ChannelDiskStatus> {
+        self.disks.values().next().copied()
+    }
+}
+
+/// The same, for whoever needs it.
+#[derive(Clone, Default)]
+struct Shared(Rc<RefCell<World>>);
+
+impl Store for Shared {
+    fn read(&mut self, path: &str) -> Result<Option<String>> {
+        Ok(self.0.borrow_mut().nodes.get(path).cloned())
+    }
+
+    fn list(&mut self, path: &str) -> Result<Vec<String>> {
+        let world = self.0.borrow();
+        let below = world.nodes.keys().filter_map(|node| node.strip_prefix(path)?.strip_prefix('/'));
+        let names: BTreeSet<&str> = below.filter_map(|rest| rest.split('/').next()).collect();
+        Ok(names.into_iter().map(String::from).collect())
+    }
+
+    fn change(&mut self, guard: &str, changes: &[Change]) -> Result<bool> {
+        if guard != "/local" && !self.0.borrow_mut().nodes.contains_key(guard) {
+            return Ok(false);
+        }
+        for change in changes {
+            match change {
+                Change::Write(path, value) => self.0.borrow_mut().set(path, value),
+                Change::Make { .. } => {}
+                // What a script does that looks again.
+                Change::Repeat(path) => {
+                    let far = path.strip_suffix("/state").expect("a state");
+                    self.0.borrow_mut().set(&format!("{far}/physical-device"), "103:0");
+                }
+                Change::Remove(path) => {
+                    self.0.borrow_mut().nodes.retain(|node, _| !node.starts_with(&format!("{path}/")))
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    fn watch(&mut self, _: &str, _: &str) -> Result<()> {
+        Ok(())
+    }
+
+    fn unwatch(&mut self, _: &str, _: &str) -> Result<()> {
+        Ok(())
+    }
+
+    fn next_event(&mut self, _: Option<Duration>) -> Result<Option<Event>> {
+        Ok(None)
+    }
+}
+
+impl Disks for Shared {
+    fn connect_disk(&mut self, request: &ChannelDiskConnect) -> Result<u32, Errno> {
+        let &ChannelDiskConnect { guest, backend, device, flags, .. } = request;
+        assert_eq!((request.ring, request.port), (8, 9));
+        let status = ChannelDiskStatus {
+            disk: 77,
+            next: 1,
+            guest,
+            backend,
+            device,
+            flags,
+            back: DISK_NO_BACK,
+            ..Default::default()
+        };
+        assert!(self.0.borrow_mut().disks.insert(77, status).is_none(), "connected twice");
+        Ok(77)
+    }
+
+    fn disconnect_disk(&mut self, disk: u32) -> Result<(), Errno> {
+        self.0.borrow_mut().disks.remove(&disk).map(|_| ()).ok_or(Errno::NOENT)
+    }
+
+    fn attach_disk(&mut self, request: &ChannelDiskAttach) -> Result<(), Errno> {
+        let mut world = self.0.borrow_mut();
+        assert_eq!(world.granted.get(&0), Some(&request.back));
+        assert_eq!((request.ring + 1, request.port), (request.first_page, world.nr_ports));
+        let disk = world.disks.get_mut(&request.disk).ok_or(Errno::NOENT)?;
+        assert_eq!(disk.back, DISK_NO_BACK);
+        disk.back = request.back;
+        Ok(())
+    }
+
+    fn next_disk(&mut self, place: u32) -> Result<ChannelDiskStatus, Errno> {
+        self.0.borrow_mut().disk().filter(|_| place == 0).ok_or(Errno::NOENT)
+    }
+
+    fn open_port(&mut self, front: u16, _: u16) -> Result<u32, Errno> {
+        assert_eq!(front, DOMAIN);
+        let mut world = self.0.borrow_mut();
+        world.nr_ports += 1;
+        Ok(world.nr_ports)
+    }
+
+    fn grant(&mut self, _: u16, slot: u32, to: u16) -> Result<(), Errno> {
+        if self.0.borrow_mut().is_busy {
+            return Err(Errno::BUSY);
+        }
+        self.0.borrow_mut().granted.insert(slot, to);
+        Ok(())
+    }
+}
+
+/// A daemon, and the world in which it serves.
+struct Bench {
+    service: DiskService,
+    world: Shared,
+    now: Instant,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let mut world = Shared::default();
+        world.0.borrow_mut().create_guest();
+        let service = DiskService::start("disk", DOMAIN, Some("dd".into()), &mut world).unwrap();
+        Self { service, world, now: Instant::now() }
+    }
+
+    /// Time passes.
+    fn run(&mut self) {
+        for _ in 0..60 {
+            self.now += Duration::from_millis(300);
+            let fate = self.service.handle(&[], self.now, &mut self.world.clone(), &mut self.world.clone());
+            assert_eq!(fate.unwrap(), Fate::Lives);
+            self.world.0.borrow_mut().others();
+        }
+    }
+
+    fn world(&self) -> std::cell::RefMut<'_, World> {
+        self.world.0.borrow_mut()
+    }
+
+    /// Domain of the back end, if the disk is connected.
+    fn back(&self) -> Option<u16> {
+        self.world().disk().map(|disk| disk.back)
+    }
+}
+
+#[test]
+fn a_guest_waits_for_a_driver_domain_and_is_told_what_its_medium_is() {
+    let mut bench = Bench::new();
+    bench.run();
+    assert_eq!((bench.back(), bench.world().get(&format!("{FRONT}/state"))), (None, Some("3")));
+    bench.world().create_driver(5);
+    bench.run();
+    assert_eq!((bench.back(), bench.world().get(&format!("{FRONT}/state"))), (Some(5), Some("4")));
+    assert_eq!(bench.world().disk().unwrap().flags, DISK_WRITE | DISK_FLUSH);
+    assert_eq!(bench.world().get(&format!("{NEAR}/state")), Some("4"));
+}
+
+#[test]
+fn a_guest_is_shown_nothing_when_its_driver_domain_dies_and_another_comes() {
+    let mut bench = Bench::new();
+    bench.world().create_driver(10);
+    bench.run();
+    for domain in 11..14 {
+        bench.world().destroy_driver(domain - 1);
+        bench.run();
+        assert_eq!(bench.back(), Some(DISK_NO_BACK));
+        bench.world().create_driver(domain);
+        // The one before still has pages.
+        bench.world().is_busy = true;
+        bench.run();
+        assert_eq!(bench.back(), Some(DISK_NO_BACK));
+        bench.world().is_busy = false;
+        bench.run();
+        assert_eq!(bench.back(), Some(domain));
+        // Whoever serves now.
+        let mut store = bench.world.clone();
+        bench.service = DiskService::start("disk", DOMAIN, Some("dd".into()), &mut store).unwrap();
+    }
+    assert_eq!(bench.world().shown, ["1", "2", "4"]);
+}
+
+#[test]
+fn nothing_stays_of_a_disk_that_is_taken_away_with_or_without_its_driver_domain() {
+    for is_there in [true, false] {
+        let mut bench = Bench::new();
+        bench.world().create_driver(5);
+        bench.run();
+        if !is_there {
+            bench.world().destroy_driver(5);
+        }
+        bench.world().set(&format!("{BACK}/online"), "0");
+        bench.world().set(&format!("{BACK}/state"), "5");
+        bench.world().set(&format!("{FRONT}/state"), "6");
+        bench.run();
+        assert_eq!(bench.back(), None);
+        let left: Vec<String> = bench
+            .world()
+            .nodes
+            .keys()
+            .filter(|path| path.contains("vbd/") && !path.starts_with(FRONT))
+            .cloned()
+            .collect();
+        assert_eq!(left, [""; 0], "with a driver domain: {is_there}");
+    }
+}
+
+#[test]
+fn a_ring_that_was_not_offered_is_refused_in_words() {
+    let mut bench = Bench::new();
+    bench.world().set(&format!("{FRONT}/ring-page-order"), "1");
+    bench.world().create_driver(5);
+    bench.world().set(&format!("{FRONT}/state"), "3");
+    bench.world().set(&format!("{BACK}/state"), "2");
+    bench.run();
+    let error = bench.world().get("/local/domain/3/error/backend/vbd/7/51712/error").map(String::from);
+    assert!(error.is_some_and(|why| why.contains("not offered")));
+}

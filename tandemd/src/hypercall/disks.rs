@@ -1,0 +1,275 @@
+//! Guests' disks in the hypervisor, and what a service's domain needs to be the front end of a stock back end: memory, grants and ports.
+
+use super::{Argument, Call, Hypervisor, PAGE_BYTES};
+use rustix::io::Errno;
+use rustix::ioctl::{ioctl, opcode, Direction, Ioctl, IoctlOutput, Opcode};
+use rustix::mm::{mmap, munmap, MapFlags, ProtFlags};
+use std::ffi::c_void;
+use std::fs::File;
+use std::sync::atomic::{AtomicU32, Ordering};
+use xen_abi::channel_op::{self as op, ChannelDisk, ChannelDiskAttach, ChannelDiskConnect, ChannelDiskStatus};
+use xen_abi::event::{EvtchnAllocUnbound, EVTCHNOP_ALLOC_UNBOUND};
+use xen_abi::grant::{ENTRIES_V1_PER_PAGE, GTF_PERMIT_ACCESS, GTF_READING, GTF_WRITING};
+use xen_abi::hypercall::{EVENT_CHANNEL_OP, MEMORY_OP};
+use xen_abi::memory::{MemoryReservation, RESOURCE_GRANT_TABLE, XENMEM_POPULATE_PHYSMAP};
+
+/// Pages that a disk's bytes go through.
+pub const NR_PAGES: u32 = 64;
+/// Grants of a slot: the ring's, and those of the pages.
+const EACH: u32 = NR_PAGES + 1;
+/// The first slot's first; those below are the toolstack's.
+const FIRST: u32 = 64;
+/// What a service's domain may have, in KiB: enough for all slots.
+const MEMORY_KIB: u64 = 256 << 10;
+/// Slots of a service: what the usual table of 64 frames has room for.
+pub const SLOTS: u32 = (64 * ENTRIES_V1_PER_PAGE - FIRST) / EACH;
+/// The first frame number of its own that it gets for slots.
+const FIRST_FRAME: u64 = 1 << 20;
+
+/// The grant of a slot's ring; those of its pages follow.
+pub fn ring_of(slot: u32) -> u32 {
+    FIRST + slot * EACH
+}
+
+/// The hypervisor's disks.
+pub trait Disks {
+    /// Takes up a guest's; its name.
+    fn connect_disk(&mut self, request: &ChannelDiskConnect) -> Result<u32, Errno>;
+    /// Lets it go.
+    fn disconnect_disk(&mut self, disk: u32) -> Result<(), Errno>;
+    /// Gives it a back end.
+    fn attach_disk(&mut self, request: &ChannelDiskAttach) -> Result<(), Errno>;
+    /// The first one from this place on.
+    fn next_disk(&mut self, place: u32) -> Result<ChannelDiskStatus, Errno>;
+    /// A port of domain `front` to which `back` may bind.
+    fn open_port(&mut self, front: u16, back: u16) -> Result<u32, Errno>;
+    /// Domain `front` grants ring and pages of a slot to `to`; it gets memory for them if it has none, and the ring is empty. EBUSY: somebody
+    /// still uses one.
+    fn grant(&mut self, front: u16, slot: u32, to: u16) -> Result<(), Errno>;
+}
+
+impl Argument for ChannelDisk {}
+impl Argument for ChannelDiskConnect {}
+impl Argument for ChannelDiskAttach {}
+impl Argument for ChannelDiskStatus {}
+impl Argument for EvtchnAllocUnbound {}
+impl Argument for Populate {}
+
+impl Disks for Hypervisor {
+    fn connect_disk(&mut self, request: &ChannelDiskConnect) -> Result<u32, Errno> {
+        self.call(op::CHANNELOP_DISK_CONNECT, *request).map(|made| made.disk)
+    }
+
+    fn disconnect_disk(&mut self, disk: u32) -> Result<(), Errno> {
+        self.call(op::CHANNELOP_DISK_DISCONNECT, ChannelDisk { disk, flags: 0 }).map(|_| ())
+    }
+
+    fn attach_disk(&mut self, request: &ChannelDiskAttach) -> Result<(), Errno> {
+        self.call(op::CHANNELOP_DISK_ATTACH, *request).map(|_| ())
+    }
+
+    fn next_disk(&mut self, place: u32) -> Result<ChannelDiskStatus, Errno> {
+        self.call(op::CHANNELOP_DISK_NEXT, ChannelDiskStatus { next: place, ..ChannelDiskStatus::default() })
+    }
+
+    fn open_port(&mut self, front: u16, back: u16) -> Result<u32, Errno> {
+        let request = EvtchnAllocUnbound { dom: front, remote_dom: back, port: 0 };
+        self.call_of(EVENT_CHANNEL_OP.into(), EVTCHNOP_ALLOC_UNBOUND, request).map(|made| made.port)
+    }
+
+    fn grant(&mut self, front: u16, slot: u32, to: u16) -> Result<(), Errno> {
+        if slot >= SLOTS {
+            return Err(Errno::NOSPC);
+        }
+        let table = Table::map(&self.privcmd, front, slot)?;
+        // Nobody can begin to use one that is not granted.
+        for n in 0..EACH {
+            let (head, _) = table.entry(n);
+            let seen = head.load(Ordering::Acquire);
+            let is_used = seen & u32::from(GTF_READING | GTF_WRITING) != 0;
+            if is_used || head.compare_exchange(seen, 0, Ordering::AcqRel, Ordering::Acquire).is_err() {
+                return Err(Errno::BUSY);
+            }
+        }
+        for n in 0..EACH {
+            let (_, frame) = table.entry(n);
+            if frame.load(Ordering::Relaxed) == 0 {
+                let number = FIRST_FRAME + u64::from(slot * EACH + n);
+                frame.store(self.populate(front, number)?, Ordering::Relaxed);
+            }
+        }
+        // A back end takes a ring up where it finds it: here it begins, whatever an earlier one has left.
+        Ring::map(&self.privcmd, front, table.entry(0).1.load(Ordering::Relaxed))?.clear();
+        for n in 0..EACH {
+            let (head, _) = table.entry(n);
+            head.store(u32::from(GTF_PERMIT_ACCESS) | u32::from(to) << 16, Ordering::Release);
+        }
+        Ok(())
+    }
+}
+
+/// Argument of XENMEM_populate_physmap, with its list.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Populate {
+    reservation: MemoryReservation,
+    /// In: what the domain calls the frame. Out: the frame.
+    frame: u64,
+}
+
+impl Hypervisor {
+    /// One more page for `domain`, which calls it `number`: its frame.
+    fn populate(&mut self, domain: u16, number: u64) -> Result<u32, Errno> {
+        self.limit_memory(domain, MEMORY_KIB)?;
+        let list = self.page as u64 + std::mem::offset_of!(Populate, frame) as u64;
+        let reservation =
+            MemoryReservation { extent_start: list, nr_extents: 1, domid: domain, ..MemoryReservation::default() };
+        let (made, nr) = self.make_counted(Populate { reservation, frame: number }, |address| Call {
+            op: u64::from(MEMORY_OP),
+            arg: [XENMEM_POPULATE_PHYSMAP, address, 0, 0, 0],
+        })?;
+        if nr != 1 {
+            return Err(Errno::NOMEM);
+        }
+        u32::try_from(made.frame).map_err(|_| Errno::RANGE)
+    }
+}
+
+/// Argument of IOCTL_PRIVCMD_MMAP_RESOURCE (Linux, include/uapi/xen/privcmd.h).
+#[repr(C)]
+struct Resource {
+    domain: u16,
+    kind: u32,
+    id: u32,
+    first: u32,
+    number: u64,
+    address: u64,
+}
+
+// SAFETY: the opcode is that of IOCTL_PRIVCMD_MMAP_RESOURCE, whose argument is a `Resource` that the kernel only reads (it writes
+// `number` for those that ask for 0).
+unsafe impl Ioctl for Resource {
+    type Output = ();
+    const IS_MUTATING: bool = true;
+
+    fn opcode(&self) -> Opcode {
+        opcode::from_components(Direction::None, b'P', 7, size_of::<Resource>())
+    }
+
+    fn as_ptr(&mut self) -> *mut c_void {
+        std::ptr::from_mut(self).cast()
+    }
+
+    unsafe fn output_from_ptr(_: IoctlOutput, _: *mut c_void) -> rustix::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Both frames of a domain's grant table that a slot may be in, as words: two for each entry.
+struct Table {
+    words: *mut c_void,
+    /// The slot's first word.
+    at: usize,
+}
+
+const TABLE_BYTES: usize = 2 * PAGE_BYTES;
+
+impl Table {
+    fn map(privcmd: &File, domain: u16, slot: u32) -> Result<Self, Errno> {
+        let (first, at) = (ring_of(slot) / ENTRIES_V1_PER_PAGE, ring_of(slot) % ENTRIES_V1_PER_PAGE);
+        // SAFETY: a new mapping, at an address of the kernel's choice, which has no pages yet.
+        let words = unsafe {
+            mmap(std::ptr::null_mut(), TABLE_BYTES, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, privcmd, 0)
+        }?;
+        let table = Self { words, at: 2 * at as usize };
+        let kind = u32::from(RESOURCE_GRANT_TABLE);
+        let resource = Resource { domain, kind, id: 0, first, number: 2, address: words as u64 };
+        // SAFETY: see `Resource`; the mapping is ours alone, and two pages long.
+        unsafe { ioctl(privcmd, resource) }?;
+        Ok(table)
+    }
+
+    /// The words of the slot's entry `n`: flags and domain, and frame.
+    fn entry(&self, n: u32) -> (&AtomicU32, &AtomicU32) {
+        assert!(n < EACH);
+        let place = self.words.cast::<AtomicU32>().wrapping_add(self.at + 2 * n as usize);
+        // SAFETY: inside both pages, since a slot is shorter than one; the mapping lasts as long as `self`; the hypervisor's changes are
+        // met by atomics.
+        unsafe { (&*place, &*place.wrapping_add(1)) }
+    }
+}
+
+impl Drop for Table {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `map`, with this length; references into it do not outlive `self`.
+        let _ = unsafe { munmap(self.words, TABLE_BYTES) };
+    }
+}
+
+/// Argument of IOCTL_PRIVCMD_MMAPBATCH_V2 (Linux, include/uapi/xen/privcmd.h).
+#[repr(C)]
+struct Batch {
+    number: u32,
+    domain: u16,
+    address: u64,
+    /// The frames' numbers, and for each an error.
+    frames: *const u64,
+    errors: *mut i32,
+}
+
+// SAFETY: the opcode is that of IOCTL_PRIVCMD_MMAPBATCH_V2, whose argument is a `Batch` that the kernel only reads; it writes `number` errors.
+unsafe impl Ioctl for Batch {
+    type Output = ();
+    const IS_MUTATING: bool = true;
+
+    fn opcode(&self) -> Opcode {
+        opcode::from_components(Direction::None, b'P', 4, size_of::<Batch>())
+    }
+
+    fn as_ptr(&mut self) -> *mut c_void {
+        std::ptr::from_mut(self).cast()
+    }
+
+    unsafe fn output_from_ptr(_: IoctlOutput, _: *mut c_void) -> rustix::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A ring that nobody else uses.
+struct Ring(*mut c_void);
+
+impl Ring {
+    fn map(privcmd: &File, domain: u16, frame: u32) -> Result<Self, Errno> {
+        // SAFETY: a new mapping, at an address of the kernel's choice, which has no page yet.
+        let page = unsafe {
+            mmap(std::ptr::null_mut(), PAGE_BYTES, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, privcmd, 0)
+        }?;
+        let ring = Self(page);
+        let (frame, mut error) = (u64::from(frame), 0);
+        let batch = Batch { number: 1, domain, address: page as u64, frames: &raw const frame, errors: &raw mut error };
+        // SAFETY: see `Batch`; the mapping is ours alone, and a page long; both lists have one element and outlive the call.
+        unsafe { ioctl(privcmd, batch) }?;
+        if error != 0 {
+            return Err(Errno::INVAL);
+        }
+        Ok(ring)
+    }
+
+    /// Makes it an empty one, whose ends want an event at the first request and the first response.
+    fn clear(&self) {
+        for (at, value) in [0, 1, 0, 1].into_iter().enumerate() {
+            // SAFETY: inside the page, which is mapped as long as `self`, and aligned; who maps it too is met by atomics.
+            unsafe { &*self.0.cast::<AtomicU32>().wrapping_add(at) }.store(value, Ordering::Release);
+        }
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `map`, with this length; references into it do not outlive `self`.
+        let _ = unsafe { munmap(self.0, PAGE_BYTES) };
+    }
+}
+
+const _: () = assert!(size_of::<Batch>() == 32);
+const _: () = assert!(size_of::<Resource>() == 32 && EACH < ENTRIES_V1_PER_PAGE);
