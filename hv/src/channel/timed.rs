@@ -55,7 +55,10 @@ pub fn work(now: u64) {
         }
         next = next.min(look_at_sender(place, now, &mut budget)).min(look_at_receiver(place, now, &mut budget));
     }
-    next = next.min(uplink::look(now)).min(disk::look(now));
+    next = next.min(uplink::look(now));
+    if disk::look() {
+        next = next.min(now.saturating_add(REST_NS));
+    }
     drop(from);
     if next != u64::MAX {
         timers::arm_channels(next);

@@ -15,7 +15,6 @@ mod connect;
 pub use connect::{attach, connect, detach, disconnect, forget_domain, lost_port, next, status};
 
 use super::access::{Bytes, GuestGrants, Held, RingPage};
-use super::timed::REST_NS;
 use crate::arch::tsc;
 use crate::domain::event::Receiver;
 use crate::domain::{self, Domain};
@@ -152,9 +151,9 @@ fn wake(name: Name) {
     timers::arm_channels(tsc::now_ns());
 }
 
-/// The timer has fired at `now` (ns): disks that are to be looked at get a portion each. When there is more to do.
-pub fn look(now: u64) -> u64 {
-    let mut next = u64::MAX;
+/// The timer has fired: disks that are to be looked at get a portion each. `true`: there is more to do.
+pub fn look() -> bool {
+    let mut more = false;
     for (first, awake) in (0..).step_by(64).zip(&AWAKE) {
         if awake.load(Ordering::Relaxed) == 0 {
             continue;
@@ -165,11 +164,11 @@ pub fn look(now: u64) -> u64 {
             let Some(shelf) = shelf.as_deref_mut() else { continue };
             if domain::find(shelf.guest.domain).is_some_and(|guest| shelf.serve(&guest)) {
                 awake.fetch_or(1 << bit, Ordering::Relaxed);
-                next = now.saturating_add(REST_NS);
+                more = true;
             }
         }
     }
-    next
+    more
 }
 
 /// Names every grant that is in use here, for the audit. Errors: no memory.
