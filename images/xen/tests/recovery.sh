@@ -70,6 +70,8 @@ check destroyed-without-tandemd eval 'xl destroy dd && gone dd'
 ways=$(grep -c 'it is the way out' $daemon_log)
 check the-next-tandemd daemon_starts
 check starts-what-it-misses daemon_said $((ways + 1)) 'it is the way out'
+# The interface is there a moment before it is in the bridge, and what is lost then nobody sends again.
+check the-outside-answers-again in_guest u1 40 'wait_for 30 ping -c 1 -W 1 10.9.0.1'
 check packets-go-on said 'net ok' u1 $((60 + few * 8)) "$keeps && nettest eth0 10.9.0.1 $few 64"
 check streams-go-on said 'tcp ok' u1 $((60 + mib * 4)) "tcptest get 10.9.0.1 $mib"
 check shut-down-by-the-operator eval 'xl shutdown dd && gone dd 60'
