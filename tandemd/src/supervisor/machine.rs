@@ -518,19 +518,20 @@ impl Machine {
         if let Some(cause) = self.trouble(domain, look) {
             return self.fail(cause, Some(domain), look);
         }
-        if look.has_all {
-            self.mark("handed over", look.now);
-            self.record.promoted = None;
-            self.adopt(domain, look);
-            return None;
-        }
         let why = match &look.errand {
             Errand::Done(Err(why)) => Some(format!("xl pci-attach: {why}")),
+            _ if look.has_all => None,
             _ if tries > MOST_DEVICES => Some("it does not get its devices".into()),
             _ => None,
         };
         if let Some(why) = why {
             return self.fail(Cause::NotStarted(why), Some(domain), look);
+        }
+        if look.has_all {
+            self.mark("handed over", look.now);
+            self.record.promoted = None;
+            self.adopt(domain, look);
+            return None;
         }
         self.phase = Phase::HandingOver { domain, tries: tries + 1 };
         Some(Act::Attach(domain))

@@ -42,6 +42,8 @@ pub struct Shell {
     destroyed: Option<u16>,
     /// The domain of the driver domain's name, as of the last time that domains came or went.
     domain: Option<u16>,
+    /// The one that was seen to have all devices.
+    whole: Option<u16>,
     /// The one that waits to take its place.
     standby: Option<u16>,
     /// The service's own domain.
@@ -75,6 +77,7 @@ impl Shell {
             toolstack,
             destroyed: None,
             domain: None,
+            whole: None,
             standby: None,
             served: None,
             switch: None,
@@ -144,18 +147,26 @@ impl Shell {
             Some(standby) => self.look_at(standby)?,
             None => None,
         };
+        let has_all = match &domain {
+            Some(domain) => self.has_all(domain.id)?,
+            None => false,
+        };
         // Of one that is the way out nobody asks.
-        let (mut has_all, mut is_probed) = (false, false);
-        if let (Some(domain), None) = (&domain, &way) {
-            has_all = self.lacks(domain.id)?.is_none();
-            is_probed = has_all && self.devices.iter().all(|device| pci::reaches_memory(&device.name));
-        }
+        let is_probed = has_all && way.is_none() && self.devices.iter().all(|device| pci::reaches_memory(&device.name));
         let now = Self::now();
         if !self.has_devices.0 || now >= self.has_devices.1 + DEVICES {
             self.has_devices = (self.devices.iter().all(|device| pci::is_there(&device.name)), now);
         }
         let (has_devices, is_served) = (self.has_devices.0, self.served.is_some());
         Ok(Look { now, domain, has_all, is_probed, standby, way, has_devices, is_served, errand })
+    }
+
+    /// Whether it has all devices; who had them once is not asked again.
+    fn has_all(&mut self, domain: u16) -> Result<bool> {
+        if self.whole != Some(domain) {
+            self.whole = self.lacks(domain)?.is_none().then_some(domain);
+        }
+        Ok(self.whole == Some(domain))
     }
 
     /// The first device of the configuration that a domain has not.
