@@ -29,6 +29,7 @@ mod kind {
     pub const SET_RIGHTS: u32 = 14;
     pub const EVENT: u32 = 15;
     pub const ERROR: u32 = 16;
+    pub const IS_INTRODUCED: u32 = 17;
 }
 
 /// Bytes of a message's head: kind, request, transaction, bytes that follow.
@@ -183,6 +184,10 @@ impl Store for Client {
             }
         }
         bail!("others always change what is at {guard}")
+    }
+
+    fn is_introduced(&mut self, domain: u16) -> Result<bool> {
+        Ok(text(&self.must(kind::IS_INTRODUCED, 0, &terminated(&[&domain.to_string()]))?) == "T")
     }
 
     fn watch(&mut self, path: &str, token: &str) -> Result<()> {

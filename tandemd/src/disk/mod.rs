@@ -428,12 +428,14 @@ impl DiskService {
         }
     }
 
-    /// The domid of the driver domain, if it is there.
+    /// The domid of the driver domain, if it is there. The toolstack writes its name before the store knows it: directories that it
+    /// gets before that are not its own.
     fn driver(&self, store: &mut impl Store) -> Result<Option<u16>> {
         let Some(wanted) = &self.driver_domain else { return Ok(None) };
         for domain in store.list("/local/domain")? {
             if store.read(&format!("/local/domain/{domain}/name"))?.as_ref() == Some(wanted) {
-                return Ok(domain.parse().ok());
+                let Ok(domain) = domain.parse() else { return Ok(None) };
+                return Ok(store.is_introduced(domain)?.then_some(domain));
             }
         }
         Ok(None)

@@ -20,6 +20,8 @@ struct World {
     /// Somebody still uses a page.
     is_busy: bool,
     nr_ports: u32,
+    /// The toolstack has not introduced the driver domain yet.
+    is_early: bool,
     /// States that the guest was shown.
     shown: Vec<String>,
 }
@@ -132,6 +134,10 @@ impl Store for Shared {
             }
         }
         Ok(true)
+    }
+
+    fn is_introduced(&mut self, _: u16) -> Result<bool> {
+        Ok(!self.0.borrow().is_early)
     }
 
     fn watch(&mut self, _: &str, _: &str) -> Result<()> {
@@ -268,6 +274,18 @@ fn a_guest_is_shown_nothing_when_its_driver_domain_dies_and_another_comes() {
         bench.service = DiskService::start("disk", DOMAIN, Some("dd".into()), &mut store).unwrap();
     }
     assert_eq!(bench.world().shown, ["1", "2", "4"]);
+}
+
+#[test]
+fn a_driver_domain_that_the_store_does_not_know_yet_gets_nothing() {
+    let mut bench = Bench::new();
+    bench.world().create_driver(5);
+    bench.world().is_early = true;
+    bench.run();
+    assert!(!bench.world().nodes.keys().any(|path| path.starts_with("/local/domain/5/backend")));
+    bench.world().is_early = false;
+    bench.run();
+    assert_eq!(bench.back(), Some(5));
 }
 
 #[test]
