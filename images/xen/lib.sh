@@ -64,9 +64,11 @@ in_guest() {
 	tty=$(xenstore-read /local/domain/$(xl domid $name)/console/tty) || return 1
 	from=$(wc -c < $log)
 	echo "$number $*" > $tty
+	# The whole line: it comes in pieces, and the status last.
+	local did="TANDEM: did $number [0-9]*"$'\r'
 	# A domain that is gone does not answer; its console goes with it.
-	wait_for $limit eval "[ ! -e $tty ] || grep -q 'TANDEM: did $number ' $log"
-	if ! grep -q "TANDEM: did $number " $log; then
+	wait_for $limit eval "[ ! -e $tty ] || grep -q '$did' $log"
+	if ! grep -q "$did" $log; then
 		echo "no answer from $name to: $*"
 		tail -c +$((from + 1)) $log | tail -n 5
 		# What its kernel died of is forty lines of registers before that; of a report the last lines are shown.
