@@ -56,12 +56,13 @@ numbers() {
 		/ d${id}v[0-9]+: [0-9]+ wakes/ { sub(/.*: /, \"\"); wakes += \$1 }
 		END { print packets + 0, upcalls + 0, wakes + 0 }"
 }
-# sleeps PACKETS UPCALLS WAKES: since the numbers were these, packets went by the twin, and the driver domain had nothing to do with them
+# sleeps EACH PACKETS UPCALLS WAKES: since the numbers were these, packets went by the twin, and the driver domain had nothing to do with
+# them, but for a call of its functions for each so many of them
 sleeps() {
 	local now=($(numbers))
-	local packets=$((now[0] - $1)) upcalls=$((now[1] - $2)) wakes=$((now[2] - $3))
+	local packets=$((now[0] - $2)) upcalls=$((now[1] - $3)) wakes=$((now[2] - $4))
 	echo "$packets packets, $upcalls calls of the driver domain's functions; it woke $wakes times" | tee /tmp/sleeps
-	[ $packets -gt 1000 ] && [ $((upcalls * 100)) -lt $packets ] && [ $((wakes * 10)) -lt $packets ]
+	[ $packets -gt 1000 ] && [ $((upcalls * $1)) -lt $packets ] && [ $((wakes * 10)) -lt $packets ]
 }
 
 # twin_dies: its daemon is killed, and Linux is the way out again
