@@ -39,7 +39,8 @@ pub fn call(v: &OwnedVcpu, call: &mut TwinCall, interruptible: Interruptible<'_>
 /// Goes on with the invocation that waits in instance `call.instance`. Errors as [`call`]; ENOENT also if none waits there; EBUSY also if
 /// it waits for what the domain has not fetched.
 pub fn resume(v: &OwnedVcpu, call: &mut TwinCall, mut interruptible: Interruptible<'_>) -> Result<(), Errno> {
-    let place = place(call.twin)?.try_read().ok_or(Errno::EBUSY)?;
+    // Whoever has it locked is soon done; and who is turned away here would not come again.
+    let place = place(call.twin)?.read();
     let loaded = ready(&place, v.domain())?.usable()?;
     let number = call.instance as usize;
     let instance = loaded.instances.get(number).ok_or(Errno::ENOENT)?;

@@ -105,7 +105,11 @@ pub fn begin(d: &Domain, request: &TwinLoad) -> Result<u32, NotLoaded> {
 /// Goes on loading the twin of `d` in place `number`. `false`: to be called again, when other work was done. Errors: the image
 /// is refused; ENOENT if nothing is being loaded there; EINVAL for a root that is no table; ENOMEM. The place is empty then.
 pub fn go_on(d: &Domain, number: u32) -> Result<bool, NotLoaded> {
-    let mut place = place(number)?.write();
+    let place = place(number)?;
+    if !matches!(place.read().as_ref(), Some(State::Verifying(verifying)) if verifying.owner == d.id) {
+        return Err(Errno::ENOENT.into());
+    }
+    let mut place = place.write();
     let Some(State::Verifying(verifying)) = place.as_mut().filter(|state| state.owner() == d.id) else {
         return Err(Errno::ENOENT.into());
     };
@@ -206,7 +210,12 @@ fn has_bmi() -> bool {
 /// Forgets twin `number` of `d`, or what is being loaded there. Errors: ENOENT if it has none of that number; ERESTART.
 pub fn unload(d: &Domain, number: u32) -> Result<(), Errno> {
     net::forget(d, number);
-    let mut place = place(number)?.write();
+    let place = place(number)?;
+    // Nobody waits for who looks only whose it is.
+    if place.read().as_ref().is_none_or(|state| state.owner() != d.id) {
+        return Err(Errno::ENOENT);
+    }
+    let mut place = place.write();
     match place.as_mut().filter(|state| state.owner() == d.id).ok_or(Errno::ENOENT)? {
         State::Verifying(_) => {}
         State::Ready(loaded) => {

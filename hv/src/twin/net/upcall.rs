@@ -9,10 +9,9 @@ use twin_abi::op::{self, reason, TwinCall};
 use xen_abi::errno::Errno;
 
 /// Says in `call` what the card of `d`'s twin `call.twin` waits for; with [`op::NEXT_ATOMIC`], if it may be served with interrupts off. Each
-/// is told once. Errors: ENOENT; EBUSY while the twin is loaded or
-/// unloaded; EIO if it is disabled.
+/// is told once. Errors: ENOENT; EIO if it is disabled.
 pub fn next(d: &Domain, call: &mut TwinCall) -> Result<(), Errno> {
-    let twin = table::place(call.twin)?.try_read().ok_or(Errno::EBUSY)?;
+    let twin = table::place(call.twin)?.read();
     let loaded = table::ready(&twin, d)?.usable()?;
     let is_atomic = core::mem::take(&mut call.flags) & op::NEXT_ATOMIC != 0;
     let mut slots = loaded.instances.iter().map(|instance| instance.slot.try_lock());
