@@ -26,6 +26,7 @@ pub mod memory;
 pub mod mmu;
 pub mod msr;
 pub mod passthrough;
+pub mod patience;
 pub mod pcicfg;
 pub mod pirq;
 pub mod rangeset;

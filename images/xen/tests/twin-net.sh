@@ -61,8 +61,11 @@ longer() {
 	said ' 0% packet loss' u1 60 'ip link set eth0 mtu 4000 && wait_for 10 ping -c 1 -W 1 10.9.0.1; ping -c 5 -i 0.2 -W 5 -s 3900 10.9.0.1; ip link set eth0 mtu 1500' || return 1
 	in_guest dd 20 'ip link set eth0 mtu 1500' && wait_for 60 not_bridged
 }
+# The driver domain is paused for longer than a twin waits for its functions. What the twin asks it for then comes afterwards.
+pauses() { xl pause dd && sleep 3 && xl unpause dd && moves u1 && twind_says '^twind: attached'; }
 # The daemon is killed: Linux is the way out again.
 all() {
+	check the-driver-domain-is-paused-for-a-while pauses || tell u1
 	check longer-packets-in-the-middle-of-traffic longer || tell u1
 	check the-daemon-is-killed twin_dies
 	check the-same-stream-goes-on-through-linux moves u1 || tell u1

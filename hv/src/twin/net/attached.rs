@@ -41,6 +41,11 @@ pub struct Attached {
 }
 
 impl Attached {
+    /// Its domain can answer: it is not paused, as the toolstack does to one that it destroys.
+    pub fn may_answer(&self) -> bool {
+        domain::find(self.owner).is_some_and(|d| !d.is_paused())
+    }
+
     /// Number of the poll of this `napi_struct`, if it is the card's.
     pub fn poll_of(&self, napi: u64) -> Option<usize> {
         self.napis.iter().position(|own| own.napi == napi)

@@ -7,7 +7,7 @@ use super::turn::{Ended, Stop, Turn, BUSY_NS};
 use crate::arch::tsc;
 use crate::cpu::percpu::{pending, this_cpu};
 use crate::cpu::Interruptible;
-use crate::domain::vcpu;
+use crate::domain::{self, vcpu};
 use crate::guest_warn;
 use crate::irq;
 use crate::sched::{run, timers};
@@ -15,7 +15,7 @@ use crate::sync::{RwLock, RwLockWriteGuard};
 use crate::twin::counts::Ending;
 use crate::twin::table::{Loaded, State, TWINS};
 use core::sync::atomic::Ordering;
-use twin_abi::op::{reason, UPCALL_LIMIT_NS};
+use twin_abi::op::reason;
 
 /// Until a card that has used up its turn goes on, in ns. Guests run meanwhile.
 const REST_NS: u64 = 50_000;
@@ -81,20 +81,20 @@ fn run_card(number: usize, place: &Place, mut interruptible: Interruptible<'_>) 
     }
 }
 
-/// Disables the twin, because what it waits for does not come.
+/// Disables the twin, because what it waits for does not come. Of a domain that has shut down nobody expects it.
 fn give_up(loaded: &Loaded, waits: &Waits, number: usize, owner: u16) {
-    match waits.awaits {
-        Awaits::Lock(lock) => {
-            loaded.disable(Ending::nowhere(reason::LOCK, lock));
-            guest_warn!("d{owner}: twin {number} is disabled: the lock at {lock:#x} stays taken");
-        }
+    let (ending, what, where_, how) = match waits.awaits {
+        Awaits::Lock(lock) => (Ending::nowhere(reason::LOCK, lock), "lock", lock, "stays taken"),
         Awaits::Function(function) => {
             let slot = loaded.instances[waits.instance].slot.try_lock();
             let is_unheard = slot.is_some_and(|slot| slot.waiting.as_ref().is_some_and(|w| w.to_fetch.is_some()));
-            let what = if is_unheard { "is not called" } else { "does not return" };
-            loaded.disable(Ending::nowhere(reason::UPCALL, function));
-            guest_warn!("d{owner}: twin {number} is disabled: the function at {function:#x} {what}");
+            let how = if is_unheard { "is not called" } else { "does not return" };
+            (Ending::nowhere(reason::UPCALL, function), "function", function, how)
         }
+    };
+    loaded.disable(ending);
+    if domain::find(owner).is_some_and(|d| !d.has_stopped()) {
+        guest_warn!("d{owner}: twin {number} is disabled: the {what} at {where_:#x} {how}");
     }
 }
 
@@ -119,7 +119,7 @@ fn turn(
     if loaded.disabled.load(Ordering::Acquire) {
         return Ended::Disabled;
     }
-    let is_over = progress.waits.as_mut().is_some_and(|waits| waits.is_over(now));
+    let is_over = progress.waits.as_mut().is_some_and(|waits| waits.patience.is_over(now, || attached.may_answer()));
     let instance = match &progress.waits {
         None => loaded.free_instance().map(|(instance, _)| instance),
         Some(waits) if is_over => {
@@ -127,7 +127,7 @@ fn turn(
             return Ended::Disabled;
         }
         Some(Waits { awaits: Awaits::Lock(_), instance, .. }) => Some(*instance),
-        Some(waits) => return Ended::Until(waits.until_ns),
+        Some(waits) => return Ended::Until(waits.patience.look_at_ns()),
     };
     let has_work = progress.waits.is_some() || progress.lines | progress.polls != 0 || progress.reclaim_at_ns <= now;
     if !has_work && !(progress.may_send && progress.send_at_ns <= now) {
@@ -149,11 +149,12 @@ fn turn(
     match ended {
         Ok(ended) => ended,
         Err(Stop::Waits) => {
-            let lock = progress.waits.as_ref().and_then(Waits::lock);
-            if lock.is_none() {
-                attached.notify();
+            let Some(waits) = &progress.waits else { return Ended::Quiet };
+            if waits.lock().is_some() {
+                return Ended::Until(now.saturating_add(BUSY_NS));
             }
-            Ended::Until(now.saturating_add(if lock.is_some() { BUSY_NS } else { UPCALL_LIMIT_NS }))
+            attached.notify();
+            Ended::Until(waits.patience.look_at_ns())
         }
         Err(Stop::Ends) => Ended::Disabled,
     }

@@ -9,6 +9,7 @@ use crate::sync::Mutex;
 use crate::twin::instance::MAX_TWINS;
 use alloc::boxed::Box;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use hv_core::patience::Patience;
 use twin_abi::op::{self, UPCALL_LIMIT_NS};
 
 /// Most interrupts of a card.
@@ -43,27 +44,25 @@ pub enum Awaits {
     Function(u64),
 }
 
+/// From one look for what an invocation waits for to the next, in ns, and how many there are: those of [`UPCALL_LIMIT_NS`], and three that the
+/// machine may need which does something else.
+const LOOK_NS: u64 = 100_000_000;
+const LOOKS: u32 = 3 + (UPCALL_LIMIT_NS / LOOK_NS) as u32;
+
 /// An invocation that waits.
 pub struct Waits {
     /// In this instance.
     pub instance: usize,
     /// For this.
     pub awaits: Awaits,
-    /// Until when, in ns.
-    pub until_ns: u64,
-    /// How often it gets more time.
-    pub graces: u32,
+    /// For so long.
+    pub patience: Patience,
 }
-
-/// More time for what has not come, in ns, and how often: the machine itself may have stood still, as one that is emulated does, and that is
-/// noticed once.
-const GRACE_NS: u64 = 100_000_000;
-const GRACES: u32 = 3;
 
 impl Waits {
     /// From `now` (ns) on an invocation waits, in this instance.
     pub fn new(instance: usize, awaits: Awaits, now: u64) -> Self {
-        Self { instance, awaits, until_ns: now.saturating_add(UPCALL_LIMIT_NS), graces: GRACES }
+        Self { instance, awaits, patience: Patience::new(now, LOOK_NS, LOOKS) }
     }
 
     /// The lock that it waits for, if that is it.
@@ -72,16 +71,6 @@ impl Waits {
             Awaits::Lock(lock) => Some(lock),
             Awaits::Function(_) => None,
         }
-    }
-
-    /// Is its time over at `now` (ns)?
-    pub fn is_over(&mut self, now: u64) -> bool {
-        if now <= self.until_ns {
-            return false;
-        }
-        let Some(left) = self.graces.checked_sub(1) else { return true };
-        (self.graces, self.until_ns) = (left, now.saturating_add(GRACE_NS));
-        false
     }
 }
 

@@ -1,0 +1,65 @@
+//! How long an answer is waited for that a domain owes.
+//!
+//! It is looked for at intervals, and each look that finds nothing counts. So a machine that stands still, as one that is emulated does, costs
+//! one look however long it stands; and while the domain cannot answer, because it is paused, none counts.
+
+/// Looks for an answer until they are used up.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    look_at_ns: u64,
+    interval_ns: u64,
+    left: u32,
+}
+
+impl Patience {
+    /// From `now_ns` on: `looks` of them, `interval_ns` nanoseconds apart.
+    pub const fn new(now_ns: u64, interval_ns: u64, looks: u32) -> Self {
+        Self { look_at_ns: now_ns.saturating_add(interval_ns), interval_ns, left: looks }
+    }
+
+    /// When the next look is due, in ns.
+    pub const fn look_at_ns(&self) -> u64 {
+        self.look_at_ns
+    }
+
+    /// There is no answer at `now_ns`. Is that the end? `may_answer` is asked if a look is due.
+    pub fn is_over(&mut self, now_ns: u64, may_answer: impl FnOnce() -> bool) -> bool {
+        if now_ns < self.look_at_ns {
+            return false;
+        }
+        self.look_at_ns = now_ns.saturating_add(self.interval_ns);
+        if may_answer() {
+            self.left = self.left.saturating_sub(1);
+        }
+        self.left == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn so_many_looks_find_nothing() {
+        let mut patience = Patience::new(1000, 100, 3);
+        let is_over: std::vec::Vec<bool> = (1000..=1300).map(|now| patience.is_over(now, || true)).collect();
+        assert_eq!(is_over.iter().position(|over| *over), Some(300));
+    }
+
+    #[test]
+    fn a_machine_that_stands_still_costs_one_look() {
+        let mut patience = Patience::new(0, 100, 3);
+        assert!(!patience.is_over(5000, || true));
+        assert_eq!(patience.look_at_ns(), 5100);
+        assert!(!patience.is_over(5100, || true));
+        assert!(patience.is_over(9000, || true));
+    }
+
+    #[test]
+    fn who_is_paused_owes_no_answer() {
+        let mut patience = Patience::new(0, 100, 2);
+        assert!((1..1000).all(|look| !patience.is_over(look * 100, || false)));
+        assert!(!patience.is_over(100_000, || true));
+        assert!(patience.is_over(100_100, || true));
+    }
+}
