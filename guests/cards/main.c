@@ -62,19 +62,28 @@ static void into_it(void)
 	check(nr_notes(FREE_SKB) == 0, "a lent buffer is to be freed");
 }
 
-/* While the domain sleeps, and its CPU with it. */
+/* While the domain sleeps, and its CPU with it. Its ears are shut until it does: an answer that comes before it sleeps wakes it. */
 static void asleep(void)
 {
+	volatile u8 *mask = &shared_info()->vcpu[0].upcall_mask;
+	enum { VIRQ_TIMER };
+	struct bind_virq timer = { VIRQ_TIMER, 0, 0 };
+	check_result(evtchn(EVTCHN_bind_virq, &timer), 0, "binding the timer");
 	send_out(60, 1);
 	card->nr_gone = card->nr_sent;
 	u64 nr = card->nr_interrupts, start = now_ns();
 	HC3(vcpu_op, VCPUOP_set_singleshot_timer, 0, &((struct { u64 at; u32 flags, pad; }){ start + 1000000000, 0, 0 }));
-	asm volatile("out %0, $0x70\n\tin $0x71, %0" : : "a"((u8)0xc));
-	while (!nr_answers(&guest) && now_ns() < start + 900000000)
+	*mask = 1;
+	ask_for_interrupt();
+	while (!nr_answers(&guest) && now_ns() < start + 900000000) {
 		HC1(sched_op, SCHEDOP_block);
+		*mask = 1;
+	}
+	*mask = 0;
 	check(card->nr_interrupts != nr, "the twin does not run while the domain sleeps");
 	check_answers(1, "asleep");
 	HC3(vcpu_op, VCPUOP_stop_singleshot_timer, 0, 0);
+	check_result(evtchn(EVTCHN_close, &timer.port), 0, "closing the timer's port");
 }
 
 /* The domain keeps an interrupt from itself, and gets it. */
