@@ -67,7 +67,7 @@ impl Original {
 
     /// Follows a transfer out of the module.
     fn outside(&mut self, to: u64, world: &mut World, support: &Support) -> Result<(), Ended> {
-        let names = self.module.externs.names(to).to_vec();
+        let names = self.module.externs.names(to);
         if let Some(register) = program::thunk_register(&names) {
             self.cpu.rip = self.cpu.regs[usize::from(register)];
             return Ok(());

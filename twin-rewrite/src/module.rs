@@ -1,6 +1,6 @@
 //! The rewriter's input: a module's final text and data with symbols, wherever they come from.
 
-use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// A part of the module in memory.
 #[derive(Debug, Clone)]
@@ -43,32 +43,54 @@ pub struct Function {
 /// Symbols outside of the module.
 #[derive(Debug, Clone, Default)]
 pub struct Externs {
-    by_address: BTreeMap<u64, Vec<String>>,
+    /// All names, one behind the other.
+    text: String,
+    /// Address, beginning and end of each name, in this order. A kernel has some 150,000: what each costs beside its letters is said here.
+    names: Vec<(u64, u32, u32)>,
 }
 
 impl Externs {
     /// Adds a symbol.
     pub fn add(&mut self, address: u64, name: &str) {
-        let names = self.by_address.entry(address).or_default();
-        if !names.iter().any(|n| n == name) {
-            names.push(name.to_owned());
+        let range = self.range(address);
+        let place = |at: usize| u32::try_from(at).ok();
+        let (Some(from), Some(to)) = (place(self.text.len()), place(self.text.len() + name.len())) else { return };
+        if !self.names[range.clone()].iter().any(|own| self.spelled(own) == name) {
+            self.text.push_str(name);
+            self.names.insert(range.end, (address, from, to));
         }
     }
 
     /// All names of exactly this address.
-    pub fn names(&self, address: u64) -> &[String] {
-        self.by_address.get(&address).map_or(&[], Vec::as_slice)
+    pub fn names(&self, address: u64) -> Vec<&str> {
+        self.names[self.range(address)].iter().map(|name| self.spelled(name)).collect()
     }
 
     /// The symbol at or below `address`, with the distance.
     pub fn below(&self, address: u64) -> Option<(&str, u64)> {
-        let (at, names) = self.by_address.range(..=address).next_back()?;
-        Some((names.first()?, address - at))
+        let after = self.names.partition_point(|(at, _, _)| *at <= address);
+        let (at, _, _) = *self.names.get(after.checked_sub(1)?)?;
+        Some((*self.names(at).first()?, address - at))
     }
 
     /// Address of a symbol; linear, for set-up only.
     pub fn find(&self, name: &str) -> Option<u64> {
-        self.by_address.iter().find(|(_, names)| names.iter().any(|n| n == name)).map(|(a, _)| *a)
+        self.names.iter().find(|own| self.spelled(own) == name).map(|(address, _, _)| *address)
+    }
+
+    /// The names of exactly this address, by their numbers.
+    fn range(&self, address: u64) -> Range<usize> {
+        // Mostly they come in order.
+        if self.names.last().is_none_or(|(last, _, _)| *last < address) {
+            return self.names.len()..self.names.len();
+        }
+        let from = self.names.partition_point(|(at, _, _)| *at < address);
+        let count = self.names[from..].iter().take_while(|(at, _, _)| *at == address).count();
+        from..from + count
+    }
+
+    fn spelled(&self, (_, from, to): &(u64, u32, u32)) -> &str {
+        &self.text[*from as usize..*to as usize]
     }
 }
 

@@ -102,7 +102,7 @@ const THUNK_REGISTERS: [&str; 16] =
     ["rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15"];
 
 /// The register of an indirect-branch thunk, if `names` are those of one.
-pub fn thunk_register(names: &[String]) -> Option<u8> {
+pub fn thunk_register(names: &[&str]) -> Option<u8> {
     for name in names {
         let Some(register) =
             name.strip_prefix("__x86_indirect_thunk_").or(name.strip_prefix("__x86_indirect_its_thunk_"))
@@ -113,27 +113,27 @@ pub fn thunk_register(names: &[String]) -> Option<u8> {
             return Some(n as u8);
         }
     }
-    names.iter().any(|n| n == "__indirect_thunk_start" || n == "__x86_indirect_thunk_array").then_some(0)
+    names.iter().any(|n| *n == "__indirect_thunk_start" || *n == "__x86_indirect_thunk_array").then_some(0)
 }
 
 /// Whether `names` are those of the thunk of returns.
-pub fn is_return_thunk(names: &[String]) -> bool {
+pub fn is_return_thunk(names: &[&str]) -> bool {
     names.iter().any(|n| n.ends_with("return_thunk"))
 }
 
 /// Calls that have no effect in a twin, which is never preempted, and that leave all registers alone.
-pub fn is_preemption_hook(names: &[String]) -> bool {
-    names.iter().any(|n| n.contains("preempt_schedule") || n == "__fentry__")
+pub fn is_preemption_hook(names: &[&str]) -> bool {
+    names.iter().any(|n| n.contains("preempt_schedule") || *n == "__fentry__")
 }
 
-fn never_returns(names: &[String]) -> bool {
+fn never_returns(names: &[&str]) -> bool {
     const NAMES: [&str; 4] = ["__stack_chk_fail", "panic", "fortify_panic", "__fortify_panic"];
-    names.iter().any(|n| NAMES.contains(&n.as_str()))
+    names.iter().any(|n| NAMES.contains(n))
 }
 
 /// Name of an imported symbol at `address`. Of several, the one without leading underscores, the shortest, the first.
 pub fn import_name(m: &Module, address: u64) -> Option<String> {
-    m.externs.names(address).iter().min_by_key(|n| (n.starts_with('_'), n.len(), n.as_str())).cloned()
+    m.externs.names(address).into_iter().min_by_key(|n| (n.starts_with('_'), n.len(), *n)).map(Into::into)
 }
 
 /// Whether `name` is a part that the compiler split off a function because it is seldom run.
@@ -269,7 +269,7 @@ fn is_without_effect(m: &Module, i: &Instruction) -> bool {
         Mnemonic::Nop | Mnemonic::Reservednop | Mnemonic::Fnop => true,
         Mnemonic::Prefetcht0 | Mnemonic::Prefetcht1 | Mnemonic::Prefetcht2 | Mnemonic::Prefetchnta => true,
         Mnemonic::Prefetchw => true,
-        Mnemonic::Call => i.is_call_near() && is_preemption_hook(m.externs.names(i.near_branch_target())),
+        Mnemonic::Call => i.is_call_near() && is_preemption_hook(&m.externs.names(i.near_branch_target())),
         _ => false,
     }
 }
@@ -288,7 +288,7 @@ fn decode(m: &Module, address: u64) -> Result<Instruction, String> {
 
 fn flow(m: &Module, i: &Instruction, own: u64, entries: &BTreeSet<u64>) -> Result<Flow, String> {
     let outside = |to: u64| -> Result<Target, String> {
-        if let Some(register) = thunk_register(m.externs.names(to)) {
+        if let Some(register) = thunk_register(&m.externs.names(to)) {
             return Ok(Target::Register(register));
         }
         import_name(m, to).map(|_| Target::Import(to)).ok_or(format!("transfer to {to:#x}, which no symbol names"))
@@ -299,7 +299,7 @@ fn flow(m: &Module, i: &Instruction, own: u64, entries: &BTreeSet<u64>) -> Resul
         FlowControl::Return if i.mnemonic() == Mnemonic::Ret && i.op_count() == 0 => Flow::Return,
         FlowControl::UnconditionalBranch => {
             let to = i.near_branch_target();
-            if is_return_thunk(m.externs.names(to)) {
+            if is_return_thunk(&m.externs.names(to)) {
                 Flow::Return
             } else if is_outside(m, to) {
                 Flow::Tail(outside(to)?)
@@ -325,7 +325,7 @@ fn flow(m: &Module, i: &Instruction, own: u64, entries: &BTreeSet<u64>) -> Resul
                 Flow::Call(Target::Function(to))
             } else if !is_outside(m, to) {
                 return Err(format!("call of {to:#x}, which is not the start of a function"));
-            } else if never_returns(m.externs.names(to)) {
+            } else if never_returns(&m.externs.names(to)) {
                 Flow::LastCall(outside(to)?)
             } else {
                 Flow::Call(outside(to)?)

@@ -121,7 +121,7 @@ fn bind(rig: &Rig, world: &World) -> Result<(Vec<String>, Mapped), String> {
         let place = code.len();
         at.insert(*target, stubs.at + place as u64);
         let known = m.externs.names(*target);
-        let mut stub = match stand_in(known) {
+        let mut stub = match stand_in(&known) {
             Some(bytes) => bytes,
             None => {
                 let name = program::import_name(m, *target).ok_or(format!("no name for {target:#x}"))?;
@@ -153,7 +153,7 @@ fn bind(rig: &Rig, world: &World) -> Result<(Vec<String>, Mapped), String> {
 }
 
 /// What stands for a thunk or a hook of the kernel.
-fn stand_in(names: &[String]) -> Option<Vec<u8>> {
+fn stand_in(names: &[&str]) -> Option<Vec<u8>> {
     if program::is_return_thunk(names) || program::is_preemption_hook(names) {
         return Some(vec![0xc3]);
     }
