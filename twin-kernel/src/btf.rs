@@ -1,37 +1,37 @@
 //! Reads BTF, the compact type information a kernel carries: member offsets and sizes of structures by name.
 
 use crate::Result;
-use std::collections::HashMap;
 
 const MAGIC: u16 = 0xeb9f;
-const KIND_PTR: u32 = 2;
 const KIND_INT: u32 = 1;
 const KIND_ARRAY: u32 = 3;
 const KIND_STRUCT: u32 = 4;
 const KIND_UNION: u32 = 5;
 const KIND_ENUM: u32 = 6;
-const KIND_FUNC: u32 = 12;
 const KIND_FUNC_PROTO: u32 = 13;
 const KIND_VAR: u32 = 14;
 const KIND_DATASEC: u32 = 15;
 const KIND_DECL_TAG: u32 = 17;
 const KIND_ENUM64: u32 = 19;
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 struct Type {
     kind: u32,
-    size_or_type: u32,
-    /// Members (name, type, bit offset) of structures; parameters of prototypes; element type and count of arrays.
-    parts: Vec<(u32, u32, u32)>,
+    /// Of a structure, in bytes.
+    size: u32,
+    /// Where its members are in [`Btf::members`], and how many.
+    members: (u32, u32),
 }
 
-/// Parsed type information.
+/// Parsed type information. Of a kernel's there is much, so it lies in few pieces, and only what is asked for is kept.
 #[derive(Debug, Clone, Default)]
 pub struct Btf {
     types: Vec<Type>,
+    /// Name, type and bit offset of each member of a structure.
+    members: Vec<(u32, u32, u32)>,
     strings: Vec<u8>,
-    by_name: HashMap<String, usize>,
-    functions: HashMap<String, usize>,
+    /// Name and number of each structure that has a name, ordered by name.
+    structures: Vec<(u32, u32)>,
 }
 
 struct Reader<'a>(&'a [u8], usize);
@@ -59,64 +59,59 @@ impl Btf {
         };
         let mut out = base.cloned().unwrap_or_default();
         if out.types.is_empty() {
-            out.types.push(Type { kind: 0, size_or_type: 0, parts: Vec::new() });
+            out.types.push(Type { kind: 0, size: 0, members: (0, 0) });
         }
         out.strings.extend_from_slice(part(str_off, str_len).ok_or("type information: strings outside of the file")?);
         let mut r = Reader(part(type_off, type_len).ok_or("type information: types outside of the file")?, 0);
         while r.1 < r.0.len() {
-            let (name, info, size_or_type) = (r.u32()?, r.u32()?, r.u32()?);
+            let (name, info, size) = (r.u32()?, r.u32()?, r.u32()?);
             let (kind, count) = (info >> 24 & 31, info & 0xffff);
-            let mut parts = Vec::new();
+            let narrow = |count: usize| u32::try_from(count).map_err(|e| e.to_string());
+            let (id, first) = (narrow(out.types.len())?, narrow(out.members.len())?);
+            let mut members = (0, 0);
             match kind {
-                KIND_INT | KIND_VAR | KIND_DECL_TAG => drop(r.u32()?),
-                KIND_ARRAY => {
-                    let (element, _, n) = (r.u32()?, r.u32()?, r.u32()?);
-                    parts.push((0, element, n));
-                }
+                KIND_INT | KIND_VAR | KIND_DECL_TAG => r.1 += 4,
+                KIND_ARRAY => r.1 += 12,
                 KIND_STRUCT | KIND_UNION => {
                     for _ in 0..count {
                         let (n, t, off) = (r.u32()?, r.u32()?, r.u32()?);
-                        parts.push((n, t, if info >> 31 != 0 { off & 0xff_ffff } else { off }));
+                        out.members.push((n, t, if info >> 31 != 0 { off & 0xff_ffff } else { off }));
+                    }
+                    members = (first, count);
+                    if !out.string(name).is_empty() {
+                        out.structures.push((name, id));
                     }
                 }
-                KIND_ENUM | KIND_FUNC_PROTO => {
-                    for _ in 0..count {
-                        parts.push((r.u32()?, r.u32()?, 0));
-                    }
-                }
+                KIND_ENUM | KIND_FUNC_PROTO => r.1 += 8 * count as usize,
                 KIND_DATASEC | KIND_ENUM64 => r.1 += 12 * count as usize,
                 _ => {}
             }
-            let id = out.types.len();
-            out.types.push(Type { kind, size_or_type, parts });
-            let spelled = out.string(name);
-            if !spelled.is_empty() {
-                if kind == KIND_STRUCT || kind == KIND_UNION {
-                    out.by_name.entry(spelled).or_insert(id);
-                } else if kind == KIND_FUNC {
-                    out.functions.entry(spelled).or_insert(size_or_type as usize);
-                }
-            }
+            out.types.push(Type { kind, size, members });
         }
+        // Of the same name the first counts.
+        let mut structures = std::mem::take(&mut out.structures);
+        structures.sort_by(|a, b| out.string(a.0).cmp(out.string(b.0)).then(a.1.cmp(&b.1)));
+        out.structures = structures;
         Ok(out)
     }
 
-    fn string(&self, at: u32) -> String {
+    fn string(&self, at: u32) -> &[u8] {
         let rest = self.strings.get(at as usize..).unwrap_or(&[]);
         let end = rest.iter().position(|&b| b == 0).unwrap_or(rest.len());
-        String::from_utf8_lossy(&rest[..end]).into_owned()
+        &rest[..end]
     }
 
     fn structure(&self, name: &str) -> Result<&Type> {
-        self.by_name
-            .get(name)
-            .and_then(|&id| self.types.get(id))
-            .ok_or(format!("no type information for struct {name}"))
+        let at = self.structures.partition_point(|(own, _)| self.string(*own) < name.as_bytes());
+        let found = self.structures.get(at).filter(|(own, _)| self.string(*own) == name.as_bytes());
+        found
+            .and_then(|(_, id)| self.types.get(*id as usize))
+            .ok_or_else(|| format!("no type information for struct {name}"))
     }
 
     /// Size of a structure in bytes.
     pub fn size(&self, structure: &str) -> Result<u64> {
-        Ok(u64::from(self.structure(structure)?.size_or_type))
+        Ok(u64::from(self.structure(structure)?.size))
     }
 
     /// Byte offset of a member; anonymous structures and unions inside are searched.
@@ -131,9 +126,10 @@ impl Btf {
     }
 
     fn find(&self, t: &Type, member: &str, depth: u32) -> Option<u64> {
-        for (name, id, bits) in &t.parts {
+        let (first, count) = t.members;
+        for (name, id, bits) in self.members.get(first as usize..)?.get(..count as usize)? {
             let spelled = self.string(*name);
-            if spelled == member {
+            if spelled == member.as_bytes() {
                 return Some(u64::from(*bits));
             }
             if spelled.is_empty() && depth < 8 {
@@ -146,21 +142,6 @@ impl Btf {
             }
         }
         None
-    }
-
-    /// Number of parameters of a function; `None` if unknown or variadic.
-    pub fn parameters(&self, function: &str) -> Option<usize> {
-        let proto = self.types.get(*self.functions.get(function)?)?;
-        let variadic = proto.parts.last().is_some_and(|(n, t, _)| *n == 0 && *t == 0);
-        (proto.kind == KIND_FUNC_PROTO && !variadic).then_some(proto.parts.len())
-    }
-
-    /// Whether a structure member is a pointer (used to skip a level when following chains).
-    pub fn is_pointer(&self, structure: &str, member: &str) -> bool {
-        let Ok(t) = self.structure(structure) else { return false };
-        t.parts.iter().any(|(n, id, _)| {
-            self.string(*n) == member && self.types.get(*id as usize).is_some_and(|x| x.kind == KIND_PTR)
-        })
     }
 }
 
