@@ -7,7 +7,8 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use twin_kernel::driver::{self, Live};
 use twin_kernel::net::Interrupts;
-use twin_kernel::{LiveKernel, ModuleInfo, Symbol};
+use twin_kernel::symbols::Symbols;
+use twin_kernel::{LiveKernel, ModuleInfo};
 
 /// A leaf mapping of the kernel half.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,8 +50,8 @@ pub struct Snapshot {
     pub registers: Vec<(u64, u32)>,
     /// Modules, by name.
     pub modules: BTreeMap<String, ModuleInfo>,
-    /// All symbols, ordered by address.
-    pub symbols: Vec<Symbol>,
+    /// All symbols.
+    pub symbols: Symbols,
     by_name: BTreeMap<String, u64>,
 }
 
@@ -85,16 +86,15 @@ impl Snapshot {
             windows: Vec::new(),
             registers: Vec::new(),
             modules: BTreeMap::new(),
-            symbols: Vec::new(),
+            symbols: Symbols::read(index.lines().filter_map(|line| line.strip_prefix("sym "))),
             by_name: BTreeMap::new(),
         };
         let mut ram_bytes = 0;
         for line in lines {
             s.line(line, &mut ram_bytes).ok_or_else(|| format!("snapshot index: cannot read \"{line}\""))?;
         }
-        s.symbols.sort_by(|a, b| a.address.cmp(&b.address).then_with(|| a.name.cmp(&b.name)));
-        for y in &s.symbols {
-            let name = y.module.as_ref().map_or_else(|| y.name.clone(), |m| format!("{m}:{}", y.name));
+        for y in s.symbols.iter() {
+            let name = y.module.map_or_else(|| y.name.to_owned(), |m| format!("{m}:{}", y.name));
             s.by_name.entry(name).or_insert(y.address);
         }
         s.ram = vec![0; usize::try_from(ram_bytes).map_err(|e| e.to_string())?];
@@ -133,13 +133,6 @@ impl Snapshot {
                 self.registers.push((number(words.next()?)?, u32::try_from(number(words.next()?)?).ok()?));
             }
             "msi" => self.msi_irqs.push(rest.parse().ok()?),
-            "sym" => {
-                let address = u64::from_str_radix(words.next()?, 16).ok()?;
-                let kind = *words.next()?.as_bytes().first()?;
-                let name = words.next()?.to_owned();
-                let module = words.next().map(|m| m.trim_matches(['[', ']']).to_owned());
-                self.symbols.push(Symbol { address, kind, name, module });
-            }
             _ => {}
         }
         Some(())
@@ -167,8 +160,7 @@ impl Snapshot {
 
     /// The kernel symbol at or below `address` with its distance.
     pub fn describe(&self, address: u64) -> String {
-        let at = self.symbols.partition_point(|s| s.address <= address);
-        match at.checked_sub(1).map(|i| &self.symbols[i]) {
+        match self.symbols.below(address) {
             Some(s) if address - s.address < 1 << 20 => format!("{}+{:#x}", s.name, address - s.address),
             _ => format!("{address:#x}"),
         }
@@ -274,7 +266,7 @@ impl LiveKernel for Snapshot {
         self.mapping(address).is_some_and(|page| page.writable)
     }
 
-    fn symbols(&self) -> &[Symbol] {
+    fn symbols(&self) -> &Symbols {
         &self.symbols
     }
 

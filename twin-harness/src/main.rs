@@ -120,7 +120,7 @@ fn run() -> Result<bool, String> {
             let dir = guest::capture(&a.driver, &cache())?;
             let s = Snapshot::open(&dir)?;
             let live = s.live()?;
-            println!("snapshot {}: kernel {}, {} symbols", dir.display(), s.release, s.symbols.len());
+            println!("snapshot {}: kernel {}, {} symbols", dir.display(), s.release, s.symbols.count());
             println!("{}: transmit {}", s.netdev, s.describe(live.net.start_xmit));
             for (irq, handler, _) in &live.net.irqs {
                 println!("interrupt {irq}: {}", s.describe(*handler));

@@ -2,7 +2,8 @@
 
 use crate::btf::Btf;
 use crate::net::{self, Interrupts, NetDevice};
-use crate::{LiveKernel, Result, Symbol};
+use crate::symbols::Symbol;
+use crate::{LiveKernel, Result};
 use twin_rewrite::module::{bound_functions, Externs, Function, Module, Section};
 use twin_runtime::linux::lock::Sleepers;
 use twin_runtime::linux::offsets::Offsets;
@@ -27,7 +28,7 @@ pub fn modules_of<'s>(s: &'s impl LiveKernel, functions: &[u64]) -> Result<Vec<&
     let mut names = Vec::new();
     for &function in functions {
         let name = s.module_of(function).ok_or_else(|| {
-            let name = s.symbols().iter().find(|y| y.address == function).map_or("a function", |y| y.name.as_str());
+            let name = s.symbols().iter().find(|y| y.address == function).map_or("a function", |y| y.name);
             format!("{name} is in no module: its text is not known apart from the kernel's")
         })?;
         if !names.contains(&name) {
@@ -67,10 +68,10 @@ fn part(s: &impl LiveKernel, name: &str) -> Result<Module> {
             writable: s.is_writable(*address),
         });
     }
-    for y in s.symbols() {
-        let own = y.module.as_deref() == Some(name);
+    for y in s.symbols().iter() {
+        let own = y.module == Some(name);
         if own && matches!(y.kind, b't' | b'T') && m.is_text(y.address) {
-            m.functions.push(Function { address: y.address, len: 0, name: y.name.clone() });
+            m.functions.push(Function { address: y.address, len: 0, name: y.name.into() });
         }
     }
     bound_functions(&mut m.functions, &m.sections);
@@ -101,9 +102,9 @@ pub(crate) fn check_locks(m: &Module) -> Result<()> {
 
 fn externs(s: &impl LiveKernel, own: &[&str]) -> Externs {
     let mut out = Externs::default();
-    let is_own = |y: &&Symbol| y.module.as_deref().is_some_and(|module| own.contains(&module));
+    let is_own = |y: &Symbol<'_>| y.module.is_some_and(|module| own.contains(&module));
     for y in s.symbols().iter().filter(|y| !is_own(y)) {
-        out.add(y.address, &y.name);
+        out.add(y.address, y.name);
     }
     out
 }

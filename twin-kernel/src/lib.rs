@@ -7,6 +7,9 @@ pub mod driver;
 pub mod image;
 pub mod net;
 pub mod path;
+pub mod symbols;
+
+use symbols::Symbols;
 
 /// What went wrong, in words for the user.
 pub type Error = String;
@@ -26,19 +29,6 @@ pub struct ModuleInfo {
     pub sections: Vec<(String, u64)>,
 }
 
-/// A symbol of the kernel or of a module.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Symbol {
-    /// Address.
-    pub address: u64,
-    /// Kind letter as in `nm`.
-    pub kind: u8,
-    /// Name.
-    pub name: String,
-    /// Module, or nothing for the kernel image.
-    pub module: Option<String>,
-}
-
 /// A kernel: its memory and its names.
 pub trait LiveKernel {
     /// Reads memory at a kernel address; `None` if a page is not mapped or is a device's.
@@ -47,8 +37,8 @@ pub trait LiveKernel {
     /// Whether the page at an address is mapped and may be written.
     fn is_writable(&self, address: u64) -> bool;
 
-    /// All symbols, ordered by address.
-    fn symbols(&self) -> &[Symbol];
+    /// All symbols.
+    fn symbols(&self) -> &Symbols;
 
     /// A module that is loaded.
     fn module(&self, name: &str) -> Option<&ModuleInfo>;
@@ -59,14 +49,12 @@ pub trait LiveKernel {
             Some((module, name)) => (Some(module), name),
             None => (None, name),
         };
-        let same = |symbol: &&Symbol| symbol.name == name && symbol.module.as_deref() == module;
-        self.symbols().iter().find(same).map(|symbol| symbol.address)
+        self.symbols().iter().find(|symbol| symbol.name == name && symbol.module == module).map(|symbol| symbol.address)
     }
 
     /// The module in which the function at an address is.
     fn module_of(&self, address: u64) -> Option<&str> {
-        let after = self.symbols().partition_point(|symbol| symbol.address <= address);
-        self.symbols().get(after.checked_sub(1)?)?.module.as_deref()
+        self.symbols().below(address)?.module
     }
 
     /// Reads a little-endian integer of `size` bytes, at most eight.

@@ -1,7 +1,7 @@
 use super::*;
 
 /// A page of memory at 0x1000, and two symbols of the same name.
-struct Small([u8; 4096], Vec<Symbol>);
+struct Small([u8; 4096], Symbols);
 
 impl LiveKernel for Small {
     fn read(&self, address: u64, out: &mut [u8]) -> Option<()> {
@@ -12,7 +12,7 @@ impl LiveKernel for Small {
     fn is_writable(&self, _: u64) -> bool {
         false
     }
-    fn symbols(&self) -> &[Symbol] {
+    fn symbols(&self) -> &Symbols {
         &self.1
     }
     fn module(&self, _: &str) -> Option<&ModuleInfo> {
@@ -21,15 +21,9 @@ impl LiveKernel for Small {
 }
 
 fn small() -> Small {
-    let symbol = |address, module: Option<&str>| Symbol {
-        address,
-        kind: b't',
-        name: "probe".into(),
-        module: module.map(Into::into),
-    };
     let mut memory = [0xff; 4096];
     memory[..5].copy_from_slice(b"eth0\0");
-    Small(memory, vec![symbol(0x1000, Some("e1000")), symbol(0x2000, None)])
+    Small(memory, Symbols::read(["1000 t probe [e1000]", "2000 t probe"]))
 }
 
 #[test]

@@ -1,9 +1,11 @@
 //! The kernel that runs here, by what it shows to root: `/proc/kcore`, `/proc/kallsyms`, `/proc/modules` and `/sys/module`.
 
 use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use twin_kernel::{LiveKernel, ModuleInfo, Result, Symbol};
+use twin_kernel::symbols::Symbols;
+use twin_kernel::{LiveKernel, ModuleInfo, Result};
 
 /// A piece of memory in the core file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,7 +19,7 @@ struct Piece {
 pub struct Running {
     core: File,
     pieces: Vec<Piece>,
-    symbols: Vec<Symbol>,
+    symbols: Symbols,
     modules: Vec<ModuleInfo>,
 }
 
@@ -29,7 +31,11 @@ impl Running {
     pub fn open() -> Result<Self> {
         let core = File::open(CORE).map_err(|e| format!("{CORE}: {e}"))?;
         let pieces = pieces(&core).ok_or(format!("{CORE} is not as expected"))?;
-        let symbols = parse_symbols(&read(Path::new(SYMBOLS))?);
+        let lines = BufReader::new(File::open(SYMBOLS).map_err(|e| format!("{SYMBOLS}: {e}"))?).lines();
+        let mut failed = Ok(());
+        let symbols =
+            Symbols::read(lines.map_while(|line| line.map_err(|e| failed = Err(format!("{SYMBOLS}: {e}"))).ok()));
+        failed?;
         if symbols.iter().all(|symbol| symbol.address == 0) {
             return Err(format!("{SYMBOLS} shows no addresses: not root, or kernel.kptr_restrict is 2"));
         }
@@ -65,7 +71,7 @@ impl LiveKernel for Running {
         !before.is_some_and(|(name, _)| READ_ONLY.iter().any(|kind| name.starts_with(kind)))
     }
 
-    fn symbols(&self) -> &[Symbol] {
+    fn symbols(&self) -> &Symbols {
         &self.symbols
     }
 
@@ -107,22 +113,6 @@ fn short(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_le_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
 }
 
-/// The lines of `/proc/kallsyms`, ordered by address.
-fn parse_symbols(text: &str) -> Vec<Symbol> {
-    let symbol = |line: &str| {
-        let mut words = line.split_whitespace();
-        Some(Symbol {
-            address: u64::from_str_radix(words.next()?, 16).ok()?,
-            kind: *words.next()?.as_bytes().first()?,
-            name: words.next()?.to_owned(),
-            module: words.next().map(|module| module.trim_matches(['[', ']']).to_owned()),
-        })
-    };
-    let mut symbols: Vec<Symbol> = text.lines().filter_map(symbol).collect();
-    symbols.sort_by(|a, b| a.address.cmp(&b.address).then_with(|| a.name.cmp(&b.name)));
-    symbols
-}
-
 /// Where module `name` is, and its sections.
 fn module(name: &str) -> Result<ModuleInfo> {
     let mut module = parse_module(&read(Path::new("/proc/modules"))?, name)
@@ -152,15 +142,6 @@ fn number(text: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn symbols_are_ordered_and_know_their_module() {
-        let symbols =
-            parse_symbols("ffffffff81000100 T second\nffffffffc0000000 t own\t[e1000]\n0000000000000000 A first\n");
-        let names: Vec<_> = symbols.iter().map(|s| (s.name.as_str(), s.module.as_deref())).collect();
-        assert_eq!(names, [("first", None), ("second", None), ("own", Some("e1000"))]);
-        assert_eq!((symbols[1].address, symbols[1].kind), (0xffff_ffff_8100_0100, b'T'));
-    }
 
     #[test]
     fn a_module_is_found_if_its_address_is_shown() {
