@@ -48,8 +48,7 @@ has_twin() { said "^$2 .*: twin-mirror, twin" $1 60 "twinctl status $2"; }
 # twin DOMAIN CARD VIF: gives the card to a twin; a daemon has all of a domain's
 twin() {
 	in_guest $1 60 "[ -e /dev/tandem ] || job_twin_module; [ -e /run/tandem/twind.sock ] || job_twind --interface $2 --vif $3"
-	in_guest $1 120 "wait_for 10 test -e /run/tandem/twind.sock; twinctl status $2 | grep -q '^$2 ' || twinctl load $2 --vif $3"
-	wait_for 120 has_twin $1 $2 && return
+	in_guest $1 120 "wait_for 10 test -e /run/tandem/twind.sock; twinctl status $2 | grep -q '^$2 ' || twinctl load $2 --vif $3" && wait_for 120 has_twin $1 $2 && return
 	in_guest $1 10 'cat /tmp/twind; dmesg | tail -n 4'
 	return 1
 }
@@ -57,6 +56,13 @@ check the-first-has-a-twin twin ${dds[0]} eth0 0 || exit
 if [ $apart ]; then second=(dd2 eth0 0); else second=(dd eth1 1); fi
 check the-second-has-a-twin twin ${second[@]} || exit
 check the-outside-answers-both-by-twins outside
+# needs_mib DOMAIN MIB: its daemon has never had more memory than that. A driver domain is small, and has nothing to swap to.
+needs_mib() {
+	local kib=$(in_guest $1 10 'sed -n "s/^VmHWM: *\([0-9]*\) kB/\1/p" /proc/$(cat /tmp/twind.pid)/status')
+	echo "$kib KiB"
+	[ "$kib" -gt 0 ] && [ "$kib" -lt $(($2 * 1024)) ]
+}
+check the-daemon-needs-little-memory needs_mib ${dds[0]} 80
 streams() {
 	in_guest u2 $((60 + mib * 8)) "(tcptest put 10.9.0.1 $mib; tcptest get 10.9.0.1 $mib) > /tmp/streams &"
 	said 'tcp ok' u1 $((60 + mib * 8)) "tcptest get 10.9.0.1 $mib" && said 'tcp ok' u1 $((60 + mib * 8)) "tcptest put 10.9.0.1 $mib" || return 1
