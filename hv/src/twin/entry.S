@@ -6,6 +6,20 @@
 
 .section .text.twin, "ax"
 
+// Back into the twin with a result in rax, on its own stack: of the registers that a call does not preserve it finds nothing but that.
+.macro RETURN_TO_TWIN
+    xor ecx, ecx
+    xor edx, edx
+    xor esi, esi
+    xor edi, edi
+    xor r8d, r8d
+    xor r9d, r9d
+    xor r10d, r10d
+    xor r11d, r11d
+    sti
+    ret
+.endm
+
 // u64 twin_enter(const Entry *entry, Running *running): enters the twin. Returns what twin_leave was left with in rax.
 // Entered from: Rust. CPU state: mirror root and the twins' IDT loaded, interrupts off, DF clear.
 // Every register that the twin is not given is cleared. On the stack, where gates find it: save page, running.
@@ -42,7 +56,7 @@ twin_enter:
     jmp r11
 
 // u64 twin_resume(const Resume *resume, Running *running): goes back into the twin from the gate where it waited. Returns as twin_enter.
-// Entered from: Rust. CPU state: as twin_enter. The twin gets rax and what a call preserves; all else is cleared.
+// Entered from: Rust. CPU state: as twin_enter. The twin gets rax and what a call preserves.
 .global twin_resume
 twin_resume:
     push rbx
@@ -63,16 +77,7 @@ twin_resume:
     mov r14, [rdi + {RESUME_KEPT} + 40]
     mov r15, [rdi + {RESUME_KEPT} + 48]
     mov rax, [rdi + {RESUME_VALUE}]
-    xor ecx, ecx
-    xor edx, edx
-    xor esi, esi
-    xor edi, edi
-    xor r8d, r8d
-    xor r9d, r9d
-    xor r10d, r10d
-    xor r11d, r11d
-    sti
-    ret
+    RETURN_TO_TWIN
 
 // The end of an invocation, or of a part of it: by return of the first function, by a gate's answer, or because the exception handler
 // resumed here. rsp = what twin_enter saved.
@@ -92,7 +97,7 @@ twin_leave:
 // An import was called. Entered from: the imports' common stub, interrupts on. rsp = what twin_enter saved (8 modulo 16), eax = its
 // number, DF clear; rbx, rbp, r12 to r15 = the twin's, kept by the Rust function as by any. Stack picture of an ImportCall (entry.rs): the
 // six arguments, the number; above it save page and running. The Rust function returns eax = RETURN and rdx = the result; or WAIT and
-// rdx = address of a Kept; or ABORT. All that the twin finds in registers that a call does not preserve is the result.
+// rdx = address of a Kept; or ABORT.
 .global twin_import
 twin_import:
     cli
@@ -111,16 +116,7 @@ twin_import:
     jne 4f
     mov rax, rdx
     mov rsp, [rcx + {SAVE_TWIN_RSP}]
-    xor ecx, ecx
-    xor edx, edx
-    xor esi, esi
-    xor edi, edi
-    xor r8d, r8d
-    xor r9d, r9d
-    xor r10d, r10d
-    xor r11d, r11d
-    sti
-    ret
+    RETURN_TO_TWIN
 4:  add rsp, {CALL_BYTES}
     mov rcx, rdx
     jmp 8f
