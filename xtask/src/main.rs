@@ -4,6 +4,8 @@
 
 mod abi;
 mod bench;
+#[cfg(test)]
+mod docs;
 mod floors;
 mod fuzz;
 mod guests;

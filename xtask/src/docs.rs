@@ -1,0 +1,121 @@
+//! What README and `docs/` name is there: files, links, commands, and the tests that hold findings.
+
+use crate::commands;
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use testbed::host;
+
+/// Endings of sources. What else is named in the docs may be made when it is needed.
+const SOURCES: &[&str] = &["rs", "c", "h", "S", "sh"];
+
+/// All files of the project below `dir`.
+fn files(dir: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(dir).expect("a directory of the project").flatten() {
+        let (path, name) = (entry.path(), entry.file_name());
+        let is_ours = !name.to_string_lossy().starts_with('.') && name != "target";
+        match entry.file_type().expect("what it is") {
+            kind if kind.is_dir() && is_ours => files(&path, found),
+            kind if kind.is_file() => found.push(path),
+            _ => {}
+        }
+    }
+}
+
+/// README and the docs, as lines with the place of each.
+fn lines() -> Vec<(PathBuf, usize, String)> {
+    let root = host::root();
+    let mut pages = vec![root.join("README.md")];
+    files(&root.join("docs"), &mut pages);
+    pages.retain(|page| page.extension().is_some_and(|ending| ending == "md"));
+    let of = |page: PathBuf| {
+        let text = fs::read_to_string(&page).expect("a page");
+        text.lines().enumerate().map(|(i, line)| (page.clone(), i + 1, line.to_owned())).collect::<Vec<_>>()
+    };
+    pages.into_iter().flat_map(of).collect()
+}
+
+/// What stands between backticks.
+fn quoted(line: &str) -> impl Iterator<Item = &str> {
+    line.split('`').skip(1).step_by(2)
+}
+
+/// What `wrong` finds in each line, with its place.
+fn all(wrong: impl Fn(&Path, &str) -> Vec<String>) -> Vec<String> {
+    let place = |page: &Path, line| format!("{}:{line}", page.strip_prefix(host::root()).unwrap_or(page).display());
+    let of = |(page, line, text): (PathBuf, usize, String)| {
+        wrong(&page, &text).into_iter().map(move |what| format!("{}: {what}", place(&page, line))).collect::<Vec<_>>()
+    };
+    lines().into_iter().flat_map(of).collect()
+}
+
+#[test]
+fn sources_that_are_named_are_there() {
+    let mut found = Vec::new();
+    files(&host::root(), &mut found);
+    let is_there = |named: &str| found.iter().any(|path| path.ends_with(named));
+    let is_source = |word: &&str| {
+        let ending = Path::new(word).extension().and_then(|ending| ending.to_str());
+        ending.is_some_and(|ending| SOURCES.contains(&ending)) && !word.contains([' ', '*'])
+    };
+    let missing =
+        all(|_, line| quoted(line).filter(is_source).filter(|word| !is_there(word)).map(String::from).collect());
+    assert!(missing.is_empty(), "no such file:\n{}", missing.join("\n"));
+}
+
+#[test]
+fn links_lead_somewhere() {
+    let broken = all(|page, line| {
+        let links = line.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+        let to_file = links.filter(|link| !link.contains("://")).map(|link| link.split('#').next().unwrap_or(link));
+        let is_broken = |file: &&str| !page.parent().is_some_and(|dir| dir.join(file).exists());
+        to_file.filter(is_broken).map(String::from).collect()
+    });
+    assert!(broken.is_empty(), "they lead nowhere:\n{}", broken.join("\n"));
+}
+
+#[test]
+fn commands_that_are_named_are_there() {
+    let known: BTreeSet<&str> = commands().collect();
+    let unknown = all(|_, line| {
+        let named =
+            line.split("./tandem ").skip(1).filter_map(|rest| rest.split([' ', '`', ',', '.', ')', '|']).next());
+        named
+            .filter(|word| word.starts_with(|c: char| c.is_ascii_lowercase()) && !known.contains(word))
+            .map(String::from)
+            .collect()
+    });
+    assert!(unknown.is_empty(), "no such command:\n{}", unknown.join("\n"));
+}
+
+/// The last but one column of the table has them, a long name perhaps cut (`…`).
+#[test]
+fn tests_that_hold_findings_are_there() {
+    let mut found = Vec::new();
+    files(&host::root(), &mut found);
+    found.retain(|path| !path.starts_with(host::root().join("docs")));
+    let sources: Vec<String> = found.iter().filter_map(|path| fs::read_to_string(path).ok()).collect();
+    let is_name = |word: &&str| {
+        word.len() >= 20 && word.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
+    };
+    let missing = all(|page, line| {
+        let names = quoted(line).filter(|_| page.ends_with("findings.md")).map(|word| word.trim_end_matches('…'));
+        names
+            .filter(is_name)
+            .filter(|name| !sources.iter().any(|text| text.contains(*name)))
+            .map(String::from)
+            .collect()
+    });
+    assert!(missing.is_empty(), "no such test:\n{}", missing.join("\n"));
+}
+
+#[test]
+fn each_group_of_checks_is_described() {
+    let mut scripts = Vec::new();
+    files(&host::root().join("images/xen/tests"), &mut scripts);
+    let page = fs::read_to_string(host::root().join("docs/toolstack.md")).expect("a page");
+    let group = |script: &PathBuf| script.file_stem().map(|name| name.to_string_lossy().into_owned());
+    let missing: Vec<_> =
+        scripts.iter().filter_map(group).filter(|name| !page.contains(&format!("\n| `{name}` |"))).collect();
+    assert!(missing.is_empty(), "docs/toolstack.md has no row for {missing:?}");
+}
