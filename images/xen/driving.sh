@@ -3,6 +3,13 @@
 # devices FILE START: functions whose file in /sys (class, device) starts so
 devices() { grep -l "^$2" /sys/bus/pci/devices/*/$1 | cut -d/ -f6; }
 
+# take_nic: dom0 gives up its network card, $nic, for domains to have it
+take_nic() {
+	modprobe xen-pciback
+	nic=$(devices class 0x020000)
+	check assignable-add xl pci-assignable-add $nic
+}
+
 # driving NAME [LINE...]: a driver domain's configuration
 driving() {
 	config "$1" 'ramdisk="/guest/driver.cpio"' 'memory=256' 'driver_domain=1' \

@@ -111,6 +111,8 @@ remember() {
 	in_use > /tmp/in_use.$1
 	free_kib > /tmp/free.$1
 }
+# remember_less KIB: so much that was free may stay in use
+remember_less() { echo $(($(cat /tmp/free.) - $1)) > /tmp/free.; }
 as_before() { [ "$(free_kib)" -ge $(cat /tmp/free.$1) ] && in_use | cmp -s - /tmp/in_use.$1; }
 
 # nothing_stays [NAME]: soon all memory is free that was, to the page, and nothing is in use that was not

@@ -1,5 +1,28 @@
 # For bash in dom0, after driving.sh and switching.sh: a driver domain that tandemd looks after.
 
+# supervised_machine JOBS [LINE...]: $nic is dd's, whose kernel does these jobs by itself to make it the switch's way out. What is in use
+# while tandemd runs and nobody else is remembered; then tandemd has ended.
+supervised_machine() {
+	take_nic
+	driving dd "pci=['$nic,permissive=1']" "$(plug 2)" \
+		"extra='$kernel_args iommu=soft swiotlb=4096 tandem.do=$1+drive'" "${@:2}"
+	mkdir -p $logs
+	: > $(log_of dd)
+	way_out dd
+	check tandemd-starts daemon_starts || return 1
+	remember
+	check and-ends daemon_ends
+}
+
+# supervised_machine_ends: nobody is left but tandemd, and nothing stays
+supervised_machine_ends() {
+	check nothing-stays nothing_stays
+	check frames-agree-at-the-end audit
+	check assignable-remove xl pci-assignable-remove $nic
+	check tandemd-ends daemon_ends
+	cat $daemon_log > /dev/console
+}
+
 # supervised [LINE...]: tandemd is told to, and how
 supervised() {
 	way_out dd

@@ -4,9 +4,7 @@
 # twin_machine DRIVER GUEST: dd and a guest, 10.9.0.3, which reaches the outside through dd. $nic is dd's.
 twin_machine() {
 	driver=$1
-	modprobe xen-pciback
-	nic=$(devices class 0x020000)
-	check assignable-add xl pci-assignable-add $nic
+	take_nic
 	way_out dd
 	check tandemd-starts daemon_starts || return 1
 	remember
@@ -30,9 +28,6 @@ drives() {
 	in_guest dd 40 'modprobe xen-netfront; wait_for 10 test -e /sys/class/net/eth1 && ip link set eth1 master xenbr0 up' || return 1
 	wait_for 20 grep 'the way out' $daemon_log
 }
-
-# outside_answers DOMAIN: soon a ping of one is answered. (One without an answer takes a second.)
-outside_answers() { in_guest $1 60 'wait_for 5 ping -c 1 -W 1 10.9.0.1'; }
 
 # twin_begins: the daemon is started
 twin_begins() { in_guest dd 60 '[ -e /dev/tandem ] || job_twin_module; job_twind --interface eth0'; }
@@ -67,9 +62,6 @@ sleeps() {
 
 # twin_dies: its daemon is killed, and Linux is the way out again
 twin_dies() { in_guest dd 20 'kill -9 $(cat /tmp/twind.pid); wait_for 10 test -e /sys/class/net/xenbr0/brif/eth0'; }
-
-# endless GUEST: a stream begins that goes on for longer than the checks take
-endless() { in_guest $1 10 '(tcptest put 10.9.0.1 65536) > /tmp/stream 2>&1 &' && moves $1; }
 
 # no_warnings: dd answers, and its kernel has none, nor has tandem.ko. What the console says meanwhile is no answer.
 no_warnings() {

@@ -4,18 +4,8 @@ driver=$1
 . /xen/driving.sh
 . /xen/switching.sh
 . /xen/supervising.sh
-modprobe xen-pciback
-nic=$(devices class 0x020000)
-check assignable-add xl pci-assignable-add $nic
 # Nobody but twins has the CPUs that come beside the first.
-driving dd "pci=['$nic,permissive=1']" "$(plug 2)" 'vcpus=1' 'maxvcpus=4' \
-	"extra='$kernel_args iommu=soft swiotlb=4096 tandem.do=pci+bridge_switch:$driver+twin_kept+drive'"
-mkdir -p $logs
-: > $(log_of dd)
-way_out dd
-check tandemd-starts daemon_starts || exit
-remember
-check and-ends daemon_ends
+supervised_machine pci+bridge_switch:$driver+twin_kept 'vcpus=1' 'maxvcpus=4' || exit
 supervised 'crashes = 20' 'back-off-ms = 100' 'twin = true'
 check tandemd-starts-again daemon_starts || exit
 config u1 "$(plug 3)"
@@ -24,9 +14,8 @@ check a-guest-starts boot u1 || exit
 check address plugged_address u1 3
 by() { tandemd --list | grep "way out: dd by its $1"; }
 check the-way-out-is-the-twin wait_for 120 by card || { in_guest dd 10 'cat /tmp/twind; dmesg | tail -n 4'; exit; }
-check the-outside-answers in_guest u1 40 'wait_for 30 ping -c 1 -W 1 10.9.0.1'
-endless() { in_guest u1 10 '(tcptest put 10.9.0.1 65536) > /tmp/stream 2>&1 &' && moves u1; }
-check a-stream-without-an-end endless
+check the-outside-answers outside_answers u1 30
+check a-stream-without-an-end endless u1
 
 recovers a-panic 'has panicked' eval "tell_dd 'echo c > /proc/sysrq-trigger'"
 check the-twin-is-back-after-the-panic by card
@@ -45,9 +34,5 @@ check no-access-was-stopped no_dma_stopped
 check the-operator-shuts-it-down eval 'xl shutdown dd && gone dd 60'
 check destroy-the-guest eval 'xl destroy u1 && gone u1'
 # But page tables of the place where the twin was, for the next one there.
-echo $(($(cat /tmp/free.) - 128)) > /tmp/free.
-check nothing-stays nothing_stays
-check frames-agree-at-the-end audit
-check assignable-remove xl pci-assignable-remove $nic
-check tandemd-ends daemon_ends
-cat $daemon_log > /dev/console
+remember_less 128
+supervised_machine_ends

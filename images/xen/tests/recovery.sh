@@ -5,12 +5,7 @@ few=$((mib < 16 ? mib : 16))
 . /xen/driving.sh
 . /xen/switching.sh
 . /xen/supervising.sh
-modprobe xen-pciback
-nic=$(devices class 0x020000)
-check assignable-add xl pci-assignable-add $nic
-# It does by itself all that makes it a way out.
-driving dd "pci=['$nic,permissive=1']" "$(plug 2)" \
-	"extra='$kernel_args iommu=soft swiotlb=4096 tandem.do=pci+bridge_switch:$driver+drive'"
+supervised_machine pci+bridge_switch:$driver || exit
 refused() { ! tandemd --check 2> /tmp/refused && grep -q "$1" /tmp/refused || { cat /tmp/refused; return 1; }; }
 supervised 'crash = 3'
 check an-unknown-key-is-refused refused 'unknown field `crash`'
@@ -20,22 +15,14 @@ check a-configuration-that-is-not-there-is-refused refused '/tmp/dd.cfg'
 mv /tmp/dd.kept /tmp/dd.cfg
 printf '[service.lab]\ndriver-domain = "dd"\n[service.lab.supervise]\nconfig = "/tmp/dd.cfg"\n' >> /etc/tandem/tandemd.toml
 check a-device-that-is-claimed-twice-is-refused refused "0000:${nic#0000:} is claimed twice"
-mkdir -p $logs
-: > $logs/guest-dd.log
-# Without the driver domain, to see what is in use then.
-way_out dd
-check tandemd-starts daemon_starts || exit
-remember
-check and-ends daemon_ends
 supervised 'crashes = 20' 'back-off-ms = 100'
 check tandemd-starts-again daemon_starts || exit
 config u1 "$(plug 3)"
 check it-starts-the-driver-domain daemon_said 1 'it is the way out'
 check a-guest-starts boot u1 || exit
 check address plugged_address u1 3
-check the-outside-answers in_guest u1 40 'wait_for 30 ping -c 1 -W 1 10.9.0.1'
-endless() { in_guest u1 10 '(tcptest put 10.9.0.1 65536) > /tmp/stream 2>&1 &' && moves u1; }
-check a-stream-without-an-end endless
+check the-outside-answers outside_answers u1 30
+check a-stream-without-an-end endless u1
 
 recovers a-panic 'has panicked' eval "tell_dd 'echo c > /proc/sysrq-trigger'"
 recovers a-destruction 'was destroyed' xl destroy dd
@@ -47,18 +34,14 @@ check nothing-else-was-noticed eval 'counts || { grep "^net: dd" /tmp/counts; fa
 # An operator's own orders.
 check the-operator-parks-it eval 'twinctl park net && gone dd 60'
 check and-it-is-parked wait_for 10 eval 'twinctl status net | grep -q "looked after: parked: the operator wants it"'
-refused_order() { ! twinctl "$@" 2> /tmp/refused && grep -q "$words" /tmp/refused || { cat /tmp/refused; return 1; }; }
-words='no service lab'
-check an-order-for-nobody-is-refused refused_order restart lab
+check an-order-for-nobody-is-refused refuses 'no service lab' restart lab
 ways=$(grep -c 'it is the way out' $daemon_log)
 check the-operator-lets-it-come twinctl unpark net
 check and-it-comes daemon_said $((ways + 1)) 'it is the way out'
-words='not parked: it is up'
-check and-once-more-is-refused refused_order unpark net
+check and-once-more-is-refused refuses 'not parked: it is up' unpark net
 recovers a-restart 'is to be restarted' twinctl restart net
 echo 'crash = 3' >> /etc/tandem/tandemd.toml
-words='stays as it was'
-check a-wrong-configuration-is-not-taken-up refused_order reload
+check a-wrong-configuration-is-not-taken-up refuses 'stays as it was' reload
 check and-the-old-one-stays moves u1
 supervised 'crashes = 20' 'back-off-ms = 50'
 served=$(grep -c ': served' $daemon_log)
@@ -71,7 +54,7 @@ ways=$(grep -c 'it is the way out' $daemon_log)
 check the-next-tandemd daemon_starts
 check starts-what-it-misses daemon_said $((ways + 1)) 'it is the way out'
 # The interface is there a moment before it is in the bridge, and what is lost then nobody sends again.
-check the-outside-answers-again in_guest u1 40 'wait_for 30 ping -c 1 -W 1 10.9.0.1'
+check the-outside-answers-again outside_answers u1 30
 check packets-go-on said 'net ok' u1 $((60 + few * 8)) "$keeps && nettest eth0 10.9.0.1 $few 64"
 check streams-go-on said 'tcp ok' u1 $((60 + mib * 4)) "tcptest get 10.9.0.1 $mib"
 check shut-down-by-the-operator eval 'xl shutdown dd && gone dd 60'
@@ -79,8 +62,4 @@ check it-says-so daemon_said 1 'it was shut down'
 usleep 2000000
 check and-leaves-it-so eval '! xl domid dd'
 check destroy-the-guest eval 'xl destroy u1 && gone u1'
-check nothing-stays nothing_stays
-check frames-agree-at-the-end audit
-check assignable-remove xl pci-assignable-remove $nic
-check tandemd-ends daemon_ends
-cat $daemon_log > /dev/console
+supervised_machine_ends

@@ -1,9 +1,7 @@
 # twin-loads.sh DRIVER: a driver domain gives its live driver a twin, which is loaded, called and unloaded while the driver works.
 driver=$1
 . /xen/driving.sh
-modprobe xen-pciback
-nic=$(devices class 0x020000)
-check assignable-add xl pci-assignable-add $nic
+take_nic
 remember
 # Nobody but twins has the CPUs that come beside the first.
 driving dd "pci=['$nic,permissive=1']" 'vcpus=1' 'maxvcpus=4'
@@ -70,7 +68,7 @@ check frames-agree audit
 destroyed() { xl destroy dd && gone dd; }
 check destroy destroyed
 # But page tables of the place where the twin was, for the next one there.
-echo $(($(cat /tmp/free.) - 128)) > /tmp/free.
+remember_less 128
 check nothing-stays nothing_stays
 check frames-agree-at-the-end audit
 check assignable-remove xl pci-assignable-remove $nic

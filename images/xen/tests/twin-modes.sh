@@ -4,20 +4,10 @@ driver=$1
 . /xen/driving.sh
 . /xen/switching.sh
 . /xen/twinning.sh
-modprobe xen-pciback
-nic=$(devices class 0x020000)
-check assignable-add xl pci-assignable-add $nic
+take_nic
 mkdir -p /etc/tandem
 printf '[service.net]\ndriver-domain = "dd"\n[metrics]\naddress = "127.0.0.1:9740"\n' > /etc/tandem/tandemd.toml
 ifconfig lo 127.0.0.1 up
-# refuses WORDS ARGUMENT...: twinctl says no, and why
-refuses() {
-	local words=$1
-	shift
-	twinctl "$@" > /tmp/refused 2>&1 && { cat /tmp/refused; return 1; }
-	cat /tmp/refused
-	grep -q "$words" /tmp/refused
-}
 check without-a-daemon refuses 'nobody serves' status
 check tandemd-starts daemon_starts || exit
 remember
@@ -93,7 +83,7 @@ check frames-agree audit
 destroyed() { local d; for d in dd u1; do xl destroy $d && gone $d || return 1; done; }
 check destroy destroyed
 # But page tables of the place where the twin was, for the next one there.
-echo $(($(cat /tmp/free.) - 128)) > /tmp/free.
+remember_less 128
 check nothing-stays nothing_stays
 check frames-agree-at-the-end audit
 check assignable-remove xl pci-assignable-remove $nic

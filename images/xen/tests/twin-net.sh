@@ -86,7 +86,7 @@ destroyed() { local d; for d in dd u1; do xl destroy $d && gone $d || return 1; 
 check destroy destroyed
 check no-node-stays wait_for 10 eval '! xenstore-ls -f | grep "vif/[0-9]"'
 # But page tables of the place where the twin was, for the next one there.
-echo $(($(cat /tmp/free.) - 128)) > /tmp/free.
+remember_less 128
 check nothing-stays nothing_stays
 check frames-agree-at-the-end audit
 check assignable-remove xl pci-assignable-remove $nic

@@ -94,6 +94,6 @@ destroyed() { local d; for d in $(echo ${dds[@]} | tr ' ' '\n' | uniq) u1 u2; do
 check destroy destroyed
 check no-node-stays wait_for 10 eval '! xenstore-ls -f | grep "vif/[0-9]"'
 # But page tables of the places where the twins were, for the next ones there.
-echo $(($(cat /tmp/free.) - 256)) > /tmp/free.
+remember_less 256
 check nothing-stays nothing_stays
 check frames-agree-at-the-end audit
