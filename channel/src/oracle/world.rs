@@ -97,8 +97,6 @@ struct World {
     card: Vec<Item>,
     /// What waits for a buffer.
     turns: Turns<Item>,
-    /// Packets that were refused room.
-    nr_refused: usize,
 }
 
 /// Runs a world on `ops`. Panics if something does not hold.
@@ -133,7 +131,6 @@ impl World {
             expected: BTreeMap::new(),
             card: Vec::new(),
             turns: Turns::new(GUESTS as u16, 0).expect("memory"),
-            nr_refused: 0,
         }
     }
 

@@ -95,7 +95,6 @@ impl World {
         let bytes = self.packet.len();
         let interface = &mut self.interfaces[guest];
         if interface.backlog.push(item, bytes, self.now).is_err() {
-            self.nr_refused += 1;
             self.dropped(guest, item);
         }
     }
