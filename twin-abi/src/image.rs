@@ -21,11 +21,13 @@
 //! | 64     | 64   | eight sections: offset u32, bytes u32, in the order of [`Section`] |
 //! | 128    | 64   | [`Stats`], sixteen u32 |
 
-use alloc::string::String;
-use alloc::vec::Vec;
-use core::marker::PhantomData;
+mod builder;
+mod records;
 
-use crate::kind::{Frame, State};
+use crate::kind::State;
+pub use builder::ImageBuilder;
+use records::{u32_at, u64_at};
+pub use records::{Address, Function, Import, Label, Origin, Record, Records, LABEL_CHARGE};
 
 /// The first eight bytes.
 pub const MAGIC: [u8; 8] = *b"TANDTWIN";
@@ -140,236 +142,6 @@ impl Stats {
             warn_sites: w[14],
             unsafe_slots: w[15],
         }
-    }
-}
-
-/// One function: a contiguous range of the code, entered only at `start`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Function {
-    /// Code offset of the entry. There is a label here; its declared frame is empty.
-    pub start: u32,
-    /// Code offset after the last byte.
-    pub end: u32,
-    /// Name: offset into the strings.
-    pub name: u32,
-    /// Name: bytes.
-    pub name_len: u32,
-    /// Address of the original function.
-    pub domain: u64,
-    /// Deepest frame in bytes.
-    pub frame: u32,
-    /// Eight-byte words of stack arguments above the return address that the function may read and write.
-    pub stack_args: u32,
-}
-
-/// Bit of [`Label::state`]: the label is a charge point (rule B1).
-pub const LABEL_CHARGE: u32 = 1 << 31;
-
-/// A place that can be jumped to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Label {
-    /// Code offset.
-    pub offset: u32,
-    /// Index of the declared state, with [`LABEL_CHARGE`] in bit 31.
-    pub state: u32,
-}
-
-/// A function that may be entered by its domain address.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Address {
-    /// Domain address.
-    pub domain: u64,
-    /// Index of the function.
-    pub function: u32,
-}
-
-/// A function outside the module that the code calls by `call [rip+slot]`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Import {
-    /// Name: offset into the strings.
-    pub name: u32,
-    /// Name: bytes.
-    pub name_len: u32,
-    /// Domain address, the target of an upcall.
-    pub domain: u64,
-}
-
-/// Where code comes from, for reports of aborts: the instructions from `offset` on stem from the original at `text + original`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Origin {
-    /// Code offset.
-    pub offset: u32,
-    /// Offset in the original text.
-    pub original: u32,
-}
-
-/// A fixed-size record of a section.
-pub trait Record: Copy {
-    /// Bytes of one record.
-    const BYTES: usize;
-    /// Reads a record from exactly [`Self::BYTES`] bytes.
-    fn read(bytes: &[u8]) -> Self;
-    /// Appends the record.
-    fn write(&self, out: &mut Vec<u8>);
-}
-
-fn u16_at(b: &[u8], at: usize) -> u16 {
-    match b.get(at..at + 2) {
-        Some(&[a, b]) => u16::from_le_bytes([a, b]),
-        _ => 0,
-    }
-}
-
-fn u32_at(b: &[u8], at: usize) -> u32 {
-    b.get(at..at + 4).and_then(|s| s.try_into().ok()).map_or(0, u32::from_le_bytes)
-}
-
-fn u64_at(b: &[u8], at: usize) -> u64 {
-    b.get(at..at + 8).and_then(|s| s.try_into().ok()).map_or(0, u64::from_le_bytes)
-}
-
-impl Record for Function {
-    const BYTES: usize = 32;
-    fn read(b: &[u8]) -> Self {
-        Self {
-            start: u32_at(b, 0),
-            end: u32_at(b, 4),
-            name: u32_at(b, 8),
-            name_len: u32::from(u16_at(b, 12)),
-            stack_args: u32::from(u16_at(b, 14)),
-            domain: u64_at(b, 16),
-            frame: u32_at(b, 24),
-        }
-    }
-    fn write(&self, out: &mut Vec<u8>) {
-        out.extend(self.start.to_le_bytes());
-        out.extend(self.end.to_le_bytes());
-        out.extend(self.name.to_le_bytes());
-        out.extend(u16::try_from(self.name_len).unwrap_or(u16::MAX).to_le_bytes());
-        out.extend(u16::try_from(self.stack_args).unwrap_or(u16::MAX).to_le_bytes());
-        out.extend(self.domain.to_le_bytes());
-        out.extend(self.frame.to_le_bytes());
-        out.extend([0; 4]);
-    }
-}
-
-impl Record for Label {
-    const BYTES: usize = 8;
-    fn read(b: &[u8]) -> Self {
-        Self { offset: u32_at(b, 0), state: u32_at(b, 4) }
-    }
-    fn write(&self, out: &mut Vec<u8>) {
-        out.extend(self.offset.to_le_bytes());
-        out.extend(self.state.to_le_bytes());
-    }
-}
-
-impl Record for State {
-    const BYTES: usize = 16;
-    fn read(b: &[u8]) -> Self {
-        let mut saved = [0; 6];
-        if let Some(s) = b.get(10..16) {
-            saved.copy_from_slice(s);
-        }
-        Self { regs: u64_at(b, 0), frame: Frame { depth: u16_at(b, 8), saved } }
-    }
-    fn write(&self, out: &mut Vec<u8>) {
-        out.extend(self.regs.to_le_bytes());
-        out.extend(self.frame.depth.to_le_bytes());
-        out.extend(self.frame.saved);
-    }
-}
-
-impl Record for Address {
-    const BYTES: usize = 16;
-    fn read(b: &[u8]) -> Self {
-        Self { domain: u64_at(b, 0), function: u32_at(b, 8) }
-    }
-    fn write(&self, out: &mut Vec<u8>) {
-        out.extend(self.domain.to_le_bytes());
-        out.extend(self.function.to_le_bytes());
-        out.extend([0; 4]);
-    }
-}
-
-impl Record for Import {
-    const BYTES: usize = 16;
-    fn read(b: &[u8]) -> Self {
-        Self { name: u32_at(b, 0), name_len: u32_at(b, 4), domain: u64_at(b, 8) }
-    }
-    fn write(&self, out: &mut Vec<u8>) {
-        out.extend(self.name.to_le_bytes());
-        out.extend(self.name_len.to_le_bytes());
-        out.extend(self.domain.to_le_bytes());
-    }
-}
-
-impl Record for Origin {
-    const BYTES: usize = 8;
-    fn read(b: &[u8]) -> Self {
-        Self { offset: u32_at(b, 0), original: u32_at(b, 4) }
-    }
-    fn write(&self, out: &mut Vec<u8>) {
-        out.extend(self.offset.to_le_bytes());
-        out.extend(self.original.to_le_bytes());
-    }
-}
-
-/// A section as an array of records, read where they are.
-#[derive(Debug)]
-pub struct Records<'a, T> {
-    bytes: &'a [u8],
-    of: PhantomData<T>,
-}
-
-impl<T> Clone for Records<'_, T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<T> Copy for Records<'_, T> {}
-
-impl<'a, T: Record + 'a> Records<'a, T> {
-    fn new(bytes: &'a [u8]) -> Self {
-        Self { bytes, of: PhantomData }
-    }
-
-    /// Number of records.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.bytes.len() / T::BYTES
-    }
-
-    /// Whether there is none.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Record `index`, if there is one.
-    #[must_use]
-    pub fn get(&self, index: usize) -> Option<T> {
-        let at = index.checked_mul(T::BYTES)?;
-        self.bytes.get(at..at.checked_add(T::BYTES)?).map(T::read)
-    }
-
-    /// All records in order.
-    pub fn iter(&self) -> impl Iterator<Item = T> + 'a {
-        self.bytes.chunks_exact(T::BYTES).map(T::read)
-    }
-
-    /// Index of the last record whose `key` is not above `value`, in a section sorted by `key`.
-    pub fn last_not_above<K: Ord>(&self, value: K, key: impl Fn(&T) -> K) -> Option<usize> {
-        let (mut low, mut high) = (0, self.len());
-        while low < high {
-            let middle = low + (high - low) / 2;
-            if key(&self.get(middle)?) <= value {
-                low = middle + 1;
-            } else {
-                high = middle;
-            }
-        }
-        low.checked_sub(1)
     }
 }
 
@@ -558,96 +330,6 @@ impl<'a> Image<'a> {
     }
 }
 
-/// Collects what goes into an image and writes it.
-#[derive(Clone, Debug, Default)]
-#[allow(missing_docs, reason = "the fields are those of the image")]
-pub struct ImageBuilder {
-    pub mirror: bool,
-    pub flags: u32,
-    pub mask_bits: u32,
-    pub text: u64,
-    pub text_bytes: u64,
-    pub text_hash: u64,
-    pub indirect_args: u32,
-    pub stats: Stats,
-    pub code: Vec<u8>,
-    pub functions: Vec<Function>,
-    pub labels: Vec<Label>,
-    pub states: Vec<State>,
-    pub addresses: Vec<Address>,
-    pub imports: Vec<Import>,
-    pub strings: String,
-    pub origins: Vec<Origin>,
-}
-
-impl ImageBuilder {
-    /// Adds a name to the strings; returns its offset and length.
-    pub fn name(&mut self, name: &str) -> (u32, u32) {
-        let at = u32::try_from(self.strings.len()).unwrap_or(u32::MAX);
-        self.strings.push_str(name);
-        (at, u32::try_from(name.len()).unwrap_or(u32::MAX))
-    }
-
-    /// The index of `state`, which is added if it is new.
-    pub fn state(&mut self, state: State) -> u32 {
-        let at = self.states.iter().position(|s| *s == state).unwrap_or_else(|| {
-            self.states.push(state);
-            self.states.len() - 1
-        });
-        u32::try_from(at).unwrap_or(u32::MAX)
-    }
-
-    /// Sorts the tables and writes the image.
-    #[must_use]
-    pub fn build(mut self) -> Vec<u8> {
-        self.labels.sort_by_key(|l| l.offset);
-        self.addresses.sort_by_key(|a| a.domain);
-        self.origins.sort_by_key(|o| o.offset);
-        let sections: [Vec<u8>; SECTIONS] = [
-            self.code,
-            records(&self.functions),
-            records(&self.labels),
-            records(&self.states),
-            records(&self.addresses),
-            records(&self.imports),
-            self.strings.into_bytes(),
-            records(&self.origins),
-        ];
-        let mut out = Vec::new();
-        out.extend(MAGIC);
-        for word in [VERSION, u32::from(self.mirror), self.flags, self.mask_bits] {
-            out.extend(word.to_le_bytes());
-        }
-        for word in [self.text, self.text_bytes, self.text_hash] {
-            out.extend(word.to_le_bytes());
-        }
-        out.extend(self.indirect_args.to_le_bytes());
-        out.extend([0; 12]);
-        let mut at = HEADER_BYTES;
-        for section in &sections {
-            out.extend(u32::try_from(at).unwrap_or(u32::MAX).to_le_bytes());
-            out.extend(u32::try_from(section.len()).unwrap_or(u32::MAX).to_le_bytes());
-            at += section.len().next_multiple_of(16);
-        }
-        for word in self.stats.words() {
-            out.extend(word.to_le_bytes());
-        }
-        for section in &sections {
-            out.extend(section);
-            out.resize(out.len().next_multiple_of(16), 0);
-        }
-        out
-    }
-}
-
-fn records<T: Record>(all: &[T]) -> Vec<u8> {
-    let mut out = Vec::new();
-    for record in all {
-        record.write(&mut out);
-    }
-    out
-}
-
 /// The FNV-1a 64 hash of `bytes`.
 #[must_use]
 pub fn text_hash(bytes: &[u8]) -> u64 {
@@ -657,7 +339,9 @@ pub fn text_hash(bytes: &[u8]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kind::Frame;
     use alloc::vec;
+    use alloc::vec::Vec;
 
     fn sample() -> Vec<u8> {
         let mut b = ImageBuilder { mirror: true, mask_bits: 46, code: vec![0xc3; 5], ..Default::default() };
