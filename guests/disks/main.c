@@ -1,6 +1,6 @@
 /*
  * A guest's disk: what it asks for is passed on to a back end, once, as it was asked for, and answered after that; when the back end is gone
- * the next one does what was not answered; what a back end says that is not so changes nothing; what is refused; and nothing stays when the
+ * the next one does what was not answered; what a back end says that is not so changes nothing, and its errors count if it outlives them; what is refused; and nothing stays when the
  * disk, its guest or its back end goes.
  * (cpus: 2) (differs: stock Xen has no end of a disk's)
  */
@@ -8,13 +8,17 @@
 
 const char test_name[] = "disks";
 
-enum { HC_channel_op = 56, DISK_CONNECT = 8, DISK_DISCONNECT, DISK_ATTACH, DISK_DETACH, DISK_STATUS, DISK_NEXT };
-enum { WRITE = 1, FLUSH = 2, BARRIER = 4, DISCARD = 8, ENDED = 1, BACK_ENDED = 2, NO_BACK = 0xffff };
+enum { HC_channel_op = 56, DISK_CONNECT = 8, DISK_DISCONNECT, DISK_ATTACH, DISK_DETACH, DISK_STATUS, DISK_NEXT, DISK_CLOSE_PORT };
+enum { WRITE = 1, FLUSH = 2, BARRIER = 4, DISCARD = 8, ENDED = 1, BACK_ENDED = 2, GIVEN_UP = 4, GIVE_UP = 1, NO_BACK = 0xffff };
 enum { OP_READ, OP_WRITE, OP_BARRIER, OP_FLUSH, OP_DISCARD = 5, OP_INDIRECT };
 enum { RSP_ERROR = -1, RSP_EOPNOTSUPP = -2 };
 
 struct disk {
 	u32 disk, flags;
+};
+struct disk_port {
+	u16 domain, pad;
+	u32 port;
 };
 struct disk_connect {
 	u16 guest, backend;
@@ -30,7 +34,7 @@ struct disk_status {
 	u16 guest, backend;
 	u32 device, flags;
 	u16 back, waiting;
-	u32 state, pad;
+	u32 state, bad_rings;
 	u64 reads, writes, flushes, discards, read_sectors, written_sectors, errors, repeated, bad_answers;
 };
 _Static_assert(sizeof(struct disk_status) == 104 && sizeof(struct disk_attach) == 24, "layouts");
@@ -381,6 +385,7 @@ static void back_ends(bool by_closing)
 	answer(read, 0);
 	check_result(kick(back_port), 0, "the back end's kick");
 	check((status().state & BACK_ENDED) && nr_answers() == 0, "a ring that cannot be");
+	check(status().bad_rings == before.bad_rings + 1, "%u rings could not be", status().bad_rings - before.bad_rings);
 	struct disk request = { disk, 0 };
 	check_result(channel_op(DISK_DETACH, &request), 0, "detaching");
 	check_result(evtchn(EVTCHN_close, &back_port), 0, "closing the back end's port");
@@ -390,6 +395,96 @@ static void back_ends(bool by_closing)
 	check_result(kick(back_port), 0, "the back end's kick");
 	check_answer(202, OP_READ, 0, "a read");
 	check(status().state == 0 && status().waiting == 0, "state %#x", status().state);
+}
+
+/* Who dies answers with errors before: of those the guest hears only if the back end lives on. */
+static void errors_are_doubted(void)
+{
+	struct disk request = { disk, 0 };
+	struct disk_status before = status();
+	put(OP_WRITE, 300, 8, 1, BYTES);
+	check_result(kick(guest_port), 0, "a kick");
+	answer(perform(), RSP_ERROR);
+	check_result(kick(back_port), 0, "the back end's kick");
+	check(nr_answers() == 0 && status().waiting == 1, "an error that is believed at once");
+	check_result(channel_op(DISK_DETACH, &request), 0, "detaching");
+	check_result(evtchn(EVTCHN_close, &back_port), 0, "closing the back end's port");
+	attach();
+	wait_for(&back_ring->req_prod, 1);
+	answer(perform(), 0);
+	check_result(kick(back_port), 0, "the back end's kick");
+	check_answer(300, OP_WRITE, 0, "a write that the next one does");
+	put(OP_WRITE, 301, 8, 1, BYTES);
+	check_result(kick(guest_port), 0, "a kick");
+	answer(perform(), RSP_ERROR);
+	check_result(kick(back_port), 0, "the back end's kick");
+	clear_pending(guest_port);
+	u64 start = now_ns();
+	wait_for(&guest_ring->rsp_prod, guest_ring->rsp_prod + 1);
+	check(now_ns() - start > 4000000000, "an error is believed after %lu ms", (now_ns() - start) / 1000000);
+	check(is_pending(guest_port), "the guest is not told");
+	check_answer(301, OP_WRITE, RSP_ERROR, "a write that cannot be");
+	check(status().errors == before.errors + 1, "%lu errors", status().errors - before.errors);
+}
+
+/* Nobody waits for another back end: the guest gets errors. */
+static void given_up(void)
+{
+	struct disk wait = { disk, 0 }, give_up = { disk, GIVE_UP };
+	put(OP_WRITE, 400, 8, 1, BYTES);
+	check_result(kick(guest_port), 0, "a kick");
+	perform();
+	clear_pending(guest_port);
+	check_result(channel_op(DISK_DETACH, &give_up), 0, "giving up");
+	wait_for(&guest_ring->rsp_prod, rsp_cons + 1);
+	check(is_pending(guest_port), "the guest is not told");
+	check_answer(400, OP_WRITE, RSP_ERROR, "one that has given up");
+	check(status().state == GIVEN_UP && status().back == NO_BACK, "state %#x", status().state);
+	put(OP_READ, 401, 8, 1, BYTES);
+	check_result(kick(guest_port), 0, "a kick");
+	check_answer(401, OP_READ, RSP_ERROR, "one that comes later");
+	check_result(channel_op(DISK_DETACH, &wait), 0, "waiting again");
+	check_result(channel_op(DISK_DETACH, &wait), -ENOENT, "waiting still");
+	check(status().state == 0, "state %#x", status().state);
+	put(OP_READ, 402, 8, 1, BYTES);
+	check_result(kick(guest_port), 0, "a kick");
+	check(nr_answers() == 0, "an answer without a back end");
+	check_result(channel_op(DISK_DETACH, &give_up), 0, "giving up again");
+	check_result(evtchn(EVTCHN_close, &back_port), 0, "closing the back end's port");
+	wait_for(&guest_ring->rsp_prod, rsp_cons + 1);
+	check_answer(402, OP_READ, RSP_ERROR, "one that has given up again");
+	attach();
+	check(status().state == 0, "state %#x", status().state);
+	put(OP_READ, 403, 8, 1, BYTES);
+	check_result(kick(guest_port), 0, "a kick");
+	wait_for(&back_ring->req_prod, 1);
+	answer(perform(), 0);
+	check_result(kick(back_port), 0, "the back end's kick");
+	check_answer(403, OP_READ, 0, "a read");
+	audit();
+}
+
+/* A front end that begins again has no use for the port that it had opened. */
+static void ports_are_closed(void)
+{
+	struct alloc_unbound port = { FRONT, 0, 0 };
+	check_result(evtchn(EVTCHN_alloc_unbound, &port), 0, "alloc_unbound for the front end");
+	struct disk_port name = { FRONT, 0, port.port };
+	struct bind_interdomain bind = { FRONT, 0, port.port, 0 };
+	check_result(evtchn(EVTCHN_bind_interdomain, &bind), 0, "bind_interdomain");
+	check_result(channel_op(DISK_CLOSE_PORT, &name), 0, "closing it");
+	check_result(channel_op(DISK_CLOSE_PORT, &name), -EINVAL, "closing it twice");
+	u32 first = port.port;
+	check_result(evtchn(EVTCHN_alloc_unbound, &port), 0, "alloc_unbound for the front end");
+	check(port.port == first, "port %u after %u", port.port, first);
+	check_result(channel_op(DISK_CLOSE_PORT, &name), 0, "closing one that nobody is bound to");
+	check_result(evtchn(EVTCHN_close, &bind.local_port), 0, "closing the other end");
+	name.pad = 1;
+	check_result(channel_op(DISK_CLOSE_PORT, &name), -EINVAL, "a field that must be zero");
+	name = (struct disk_port){ 77, 0, 1 };
+	check_result(channel_op(DISK_CLOSE_PORT, &name), -ESRCH, "no such domain");
+	name = (struct disk_port){ 0, 0, guest_port };
+	check_result(channel_op(DISK_CLOSE_PORT, &name), -EBUSY, "the hypervisor's");
 }
 
 static void bad_connections(void)
@@ -442,8 +537,10 @@ static void bad_connections(void)
 	front_grants[FIRST_REF + NR_FRONT - 1].flags = PERMIT;
 	attach = request_of_back();
 	check_result(channel_op(DISK_ATTACH, &attach), 0, "attaching after all that");
-	name.flags = 1;
+	name.flags = 2;
 	check_result(channel_op(DISK_DETACH, &name), -EINVAL, "detaching with flags");
+	name.flags = GIVE_UP;
+	check_result(channel_op(DISK_DISCONNECT, &name), -EINVAL, "disconnecting with flags");
 	name = (struct disk){ disk ^ 1 << 10, 0 };
 	check_result(channel_op(DISK_DISCONNECT, &name), -ENOENT, "disconnecting what is not there");
 	struct disk_status list = { .next = 0 };
@@ -517,6 +614,9 @@ void test_main(void)
 	back_ends(true);
 	back_ends(false);
 	audit();
+	errors_are_doubted();
+	given_up();
+	ports_are_closed();
 	bad_connections();
 	ends();
 	audit();

@@ -41,12 +41,16 @@ pub const CHANNELOP_DISK_DISCONNECT: u32 = 9;
 /// that dies; too few pages or too many; while something waits, others than before; a port that is not connected with one of the back
 /// end's. ENOMEM.
 pub const CHANNELOP_DISK_ATTACH: u32 = 10;
-/// Takes a disk's back end away. The guest waits: [`ChannelDisk`]. ENOENT: no such disk, or it has none.
+/// Takes a disk's back end away. The guest waits; or, with [`DISK_GIVE_UP`], it is answered with errors until a back end is attached, or
+/// until this is said once more, without: [`ChannelDisk`]. ENOENT: no such disk, or, without the flag, it has none and has not given up.
 pub const CHANNELOP_DISK_DETACH: u32 = 11;
 /// What a disk is and what it has done: [`ChannelDiskStatus`]. ENOENT.
 pub const CHANNELOP_DISK_STATUS: u32 = 12;
 /// The same of the first disk from place `next` on: for a list of all. ENOENT: there is none.
 pub const CHANNELOP_DISK_NEXT: u32 = 13;
+/// Closes a port of a domain that does not run, and that is to be no disk's any more: [`ChannelDiskPort`]. ESRCH: no such domain. EINVAL: no
+/// such port. EBUSY: it is the hypervisor's.
+pub const CHANNELOP_DISK_CLOSE_PORT: u32 = 14;
 
 /// In [`ChannelConnect::flags`]: the guest takes packets of more than one page.
 pub const CONNECT_SG: u32 = 1 << 0;
@@ -254,8 +258,23 @@ pub const DISK_FLAGS: u32 = (1 << 4) - 1;
 pub struct ChannelDisk {
     /// Which disk.
     pub disk: u32,
-    /// Must be zero.
+    /// For DETACH: 0 or [`DISK_GIVE_UP`]; else must be zero.
     pub flags: u32,
+}
+
+/// In [`ChannelDisk::flags`]: all that waits, and all that comes, is answered with errors.
+pub const DISK_GIVE_UP: u32 = 1 << 0;
+
+/// Argument of [`CHANNELOP_DISK_CLOSE_PORT`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ChannelDiskPort {
+    /// Whose it is.
+    pub domain: u16,
+    /// Must be zero.
+    pub pad: u16,
+    /// Which.
+    pub port: u32,
 }
 
 /// Argument of [`CHANNELOP_DISK_CONNECT`].
@@ -303,6 +322,8 @@ pub struct ChannelDiskAttach {
 pub const DISK_ENDED: u32 = 1 << 0;
 /// In [`ChannelDiskStatus::state`]: the back end has written to its ring what cannot be, and is used no longer.
 pub const DISK_BACK_ENDED: u32 = 1 << 1;
+/// In [`ChannelDiskStatus::state`]: there is no back end, and requests are answered with errors.
+pub const DISK_GIVEN_UP: u32 = 1 << 2;
 /// In [`ChannelDiskStatus::back`]: there is none.
 pub const DISK_NO_BACK: u16 = 0xffff;
 
@@ -326,10 +347,10 @@ pub struct ChannelDiskStatus {
     pub back: u16,
     /// Out: requests that were taken and are not answered.
     pub waiting: u16,
-    /// Out: `DISK_ENDED`, `DISK_BACK_ENDED`.
+    /// Out: `DISK_ENDED`, `DISK_BACK_ENDED`, `DISK_GIVEN_UP`.
     pub state: u32,
-    /// Out: 0.
-    pub pad: u32,
+    /// Out: back ends that have written to their ring what cannot be.
+    pub bad_rings: u32,
     /// Out: reads that were answered without an error; and so on.
     pub reads: u64,
     /// Out.
@@ -351,6 +372,7 @@ pub struct ChannelDiskStatus {
 }
 
 const _: () = assert!(core::mem::size_of::<ChannelDisk>() == 8);
+const _: () = assert!(core::mem::size_of::<ChannelDiskPort>() == 8);
 const _: () = assert!(core::mem::size_of::<ChannelDiskConnect>() == 24);
 const _: () = assert!(core::mem::size_of::<ChannelDiskAttach>() == 24);
 const _: () = assert!(core::mem::size_of::<ChannelDiskStatus>() == 104);

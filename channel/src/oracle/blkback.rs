@@ -116,6 +116,13 @@ impl Blkback {
         Some(self.respond(words, words[2], words[3], BLKIF_RSP_OKAY))
     }
 
+    /// Answers all that it was asked and has not answered with errors, whether it is done or not.
+    pub fn fail(&mut self) {
+        for words in core::mem::take(&mut self.taken).into_iter().chain(core::mem::take(&mut self.done)) {
+            self.respond(words, words[2], words[3], BLKIF_RSP_ERROR);
+        }
+    }
+
     fn respond(&mut self, words: [u32; 28], low: u32, high: u32, status: i16) -> bool {
         let status = u32::from(u16::from_ne_bytes(status.to_ne_bytes()));
         if !self.ring.respond([low, high, words[0] & 0xff | status << 16]) {

@@ -1,8 +1,8 @@
 //! A guest, its disk, and driver domains that die: the fuzz target `disk` and the property tests run it.
 //!
 //! Input bytes choose what happens next: requests of all kinds, the hypervisor's work in small portions, what the back end of the moment takes,
-//! does and answers, in any order; deaths between any two of these, with and without a time in which there is none; and, in some
-//! runs, lies of the back end's, or a guest that writes anything anywhere. It must hold that
+//! does and answers, in any order; deaths between any two of these, with and without a time in which there is none, and with and without
+//! errors for all that was asked just before; and, in some runs, lies of the back end's, or a guest that writes anything anywhere. It must hold that
 //!
 //! - each request is answered once, after the last use of its grants, with what it asked for in the answer;
 //! - what is read is what was written last; what was answered before a flush was asked for lasts once that is answered; nothing passes a
@@ -87,7 +87,12 @@ impl World {
                 let mut answer = |n| self.back.as_mut().and_then(|back| back.answer(a ^ n)).unwrap_or(false);
                 self.is_awake |= (0..=b % 4).fold(false, |told, n| told | answer(n));
             }
-            14 if a < 16 => self.back_dies(),
+            14 if a < 16 => {
+                if b & 1 != 0 && !self.back_lies && !self.guest_lies {
+                    self.back_fails();
+                }
+                self.back_dies();
+            }
             15 if self.back.is_none() => self.back_comes(),
             _ => {}
         }
@@ -124,7 +129,7 @@ impl World {
         if !self.is_awake {
             return;
         }
-        let served = self.disk.serve(&mut self.front.guest, &self.memory, &mut budget.max(1));
+        let served = self.disk.serve(&mut self.front.guest, &self.memory, &|| 0, &mut budget.max(1));
         self.is_awake = served.more;
         if let Some(back) = &mut self.back {
             back.is_awake |= served.tell_back;
@@ -159,6 +164,16 @@ impl World {
             _ => self.front.guest.spoil(b.into()),
         }
         self.is_awake = true;
+    }
+
+    /// Its device is taken away from it before it dies.
+    fn back_fails(&mut self) {
+        if let Some(back) = &mut self.back {
+            back.take();
+            back.fail();
+            self.is_awake = true;
+            self.serve(1 << 20);
+        }
     }
 
     fn back_dies(&mut self) {

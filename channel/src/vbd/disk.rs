@@ -12,6 +12,9 @@ use xen_abi::io::blkif::*;
 
 /// What is done for a request beside copying, in bytes that could be copied meanwhile.
 const EACH: u32 = 1 << 10;
+/// So long after an error of its back end's a guest is told of it, in ns, if that back end is still there. One that is about to die answers
+/// with errors before: its device was taken away, or does not work as it should.
+pub const DOUBT_NS: u64 = 5_000_000_000;
 /// Pages that a disk has at least: those of the longest request.
 pub const MIN_PAGES: usize = MAX_SEGMENTS;
 /// And at most: those of a ring full of the longest requests.
@@ -61,6 +64,8 @@ pub struct Served {
     pub tell_guest: bool,
     /// The back end wants an event.
     pub tell_back: bool,
+    /// Then there is something to do, in ns, whether or not somebody notifies.
+    pub look_at: Option<u64>,
 }
 
 /// Pages that cannot be used: too few, too many, or others than those that hold what waits to be done.
@@ -85,6 +90,8 @@ pub struct Disk<P, F> {
     /// What it has done.
     pub stats: Stats,
     dead: Option<RingError>,
+    /// There is no back end, and nobody waits for one.
+    has_given_up: bool,
 }
 
 impl<P: SharedPage, F: Copy + Default + PartialEq> Disk<P, F> {
@@ -99,6 +106,7 @@ impl<P: SharedPage, F: Copy + Default + PartialEq> Disk<P, F> {
             free: Vec::new(),
             stats: Stats::default(),
             dead: None,
+            has_given_up: false,
         })
     }
 
@@ -154,6 +162,7 @@ impl<P: SharedPage, F: Copy + Default + PartialEq> Disk<P, F> {
             (self.frames, self.free) = (held, free);
         }
         self.detach();
+        self.has_given_up = false;
         self.link = Some(Link { ring: FrontRing::new(page), pages });
         Ok(())
     }
@@ -164,17 +173,37 @@ impl<P: SharedPage, F: Copy + Default + PartialEq> Disk<P, F> {
         self.link.take().is_some()
     }
 
+    /// What waits, and what comes, is answered with errors as long as there is no back end. If not, it waits. What was before.
+    pub fn give_up(&mut self, is_wanted: bool) -> bool {
+        core::mem::replace(&mut self.has_given_up, is_wanted && self.link.is_none())
+    }
+
+    /// Whether it has.
+    pub fn has_given_up(&self) -> bool {
+        self.has_given_up
+    }
+
     /// Does what there is to do: takes the back end's answers and answers the guest, takes requests and passes them on, until nothing
-    /// is left or `budget` (bytes that are copied, and something for each request) is spent.
-    pub fn serve<G: Grants<Frame = F>>(&mut self, grants: &mut G, frames: &impl Frames<F>, budget: &mut u32) -> Served {
+    /// is left or `budget` (bytes that are copied, and something for each request) is spent. `now`: in ns.
+    pub fn serve<G: Grants<Frame = F>>(
+        &mut self,
+        grants: &mut G,
+        frames: &impl Frames<F>,
+        now: &impl Fn() -> u64,
+        budget: &mut u32,
+    ) -> Served {
         let mut served = Served::default();
         loop {
-            self.collect(grants, frames, budget);
+            self.collect(grants, frames, now, budget);
+            self.believe(grants, frames, now, budget);
+            if self.has_given_up {
+                self.answer_all(grants, frames, budget);
+            }
             self.take_all(grants, frames, budget);
             self.pass_on();
             served.tell_back |= self.link.as_mut().is_some_and(|link| link.ring.push());
             if *budget == 0 {
-                served.more = self.link.is_some();
+                served.more = self.link.is_some() || self.has_given_up;
                 break;
             }
             if !self.ask_for_events() {
@@ -183,11 +212,18 @@ impl<P: SharedPage, F: Copy + Default + PartialEq> Disk<P, F> {
             spend(budget, 0);
         }
         served.tell_guest = self.ring.push();
+        served.look_at = self.journal.first_doubted().map(|(_, until)| until);
         served
     }
 
     /// Answers of the back end's.
-    fn collect<G: Grants<Frame = F>>(&mut self, grants: &mut G, frames: &impl Frames<F>, budget: &mut u32) {
+    fn collect<G: Grants<Frame = F>>(
+        &mut self,
+        grants: &mut G,
+        frames: &impl Frames<F>,
+        now: &impl Fn() -> u64,
+        budget: &mut u32,
+    ) {
         while *budget > 0 {
             let Some(link) = self.link.as_mut() else { return };
             match link.ring.available() {
@@ -198,10 +234,35 @@ impl<P: SharedPage, F: Copy + Default + PartialEq> Disk<P, F> {
             let answer = Answer::decode(link.ring.take());
             spend(budget, 0);
             match self.journal.answered(Name::decode(answer.id), answer.status.min(BLKIF_RSP_OKAY)) {
+                Answered::All(place) if self.journal.get(place).is_some_and(|entry| entry.has_failed()) => {
+                    self.journal.doubt(place, now().saturating_add(DOUBT_NS));
+                }
                 Answered::All(place) => self.complete(place, grants, frames, budget),
                 Answered::Part => {}
                 Answered::Nothing => self.stats.bad_answers += 1,
             }
+        }
+    }
+
+    /// Errors that the back end has outlived are its medium's: the guest is told.
+    fn believe<G: Grants<Frame = F>>(
+        &mut self,
+        grants: &mut G,
+        frames: &impl Frames<F>,
+        now: &impl Fn() -> u64,
+        budget: &mut u32,
+    ) {
+        while let Some((place, _)) = self.journal.first_doubted().filter(|(_, until)| *budget > 0 && *until <= now()) {
+            spend(budget, 0);
+            self.complete(place, grants, frames, budget);
+        }
+    }
+
+    /// All that waits is answered with errors.
+    fn answer_all<G: Grants<Frame = F>>(&mut self, grants: &mut G, frames: &impl Frames<F>, budget: &mut u32) {
+        while let Some(place) = self.journal.oldest() {
+            self.journal.fail(place);
+            self.complete(place, grants, frames, budget);
         }
     }
 
@@ -216,8 +277,8 @@ impl<P: SharedPage, F: Copy + Default + PartialEq> Disk<P, F> {
                 copy_out(held, grants, frames)
             }
             (_, BLKIF_RSP_OKAY) => BLKIF_RSP_OKAY,
-            (Kind::Flush | Kind::Barrier | Kind::Discard, BLKIF_RSP_EOPNOTSUPP) => BLKIF_RSP_EOPNOTSUPP,
-            _ => BLKIF_RSP_ERROR,
+            _ if entry.has_failed() => BLKIF_RSP_ERROR,
+            _ => BLKIF_RSP_EOPNOTSUPP,
         };
         self.stats.count(request, status);
         let answer = Answer { id: request.id, operation: request.kind.operation(), status };
@@ -229,7 +290,7 @@ impl<P: SharedPage, F: Copy + Default + PartialEq> Disk<P, F> {
 
     /// Requests of the guest's.
     fn take_all<G: Grants<Frame = F>>(&mut self, grants: &mut G, frames: &impl Frames<F>, budget: &mut u32) {
-        while *budget > 0 && self.link.is_some() && self.dead.is_none() {
+        while *budget > 0 && (self.link.is_some() || self.has_given_up) && self.dead.is_none() {
             match self.ring.available() {
                 Ok(0) => return,
                 Ok(_) => {}
@@ -248,6 +309,9 @@ impl<P: SharedPage, F: Copy + Default + PartialEq> Disk<P, F> {
     fn take<G: Grants<Frame = F>>(&mut self, grants: &mut G, frames: &impl Frames<F>, budget: &mut u32) -> bool {
         spend(budget, 0);
         let mut slot = decode(&self.ring.request(0), self.offers);
+        if self.has_given_up {
+            return self.refuse(slot.refused());
+        }
         if let Slot::Indirect(indirect) = slot {
             slot = read_list(indirect, grants, frames);
         }
@@ -260,7 +324,7 @@ impl<P: SharedPage, F: Copy + Default + PartialEq> Disk<P, F> {
         let Some(left) = self.free.len().checked_sub(nr) else { return false };
         let mut pages = [0; MAX_SEGMENTS];
         pages[..nr].copy_from_slice(&self.free[left..]);
-        let refused = Answer { id: request.id, operation: request.kind.operation(), status: BLKIF_RSP_ERROR };
+        let refused = request.refused();
         if request.is_write() {
             spend(budget, request.bytes());
             let held = request.segments().iter().zip(pages.iter().map(|nr| frame_of(&self.frames, *nr)));
@@ -304,13 +368,18 @@ impl<P: SharedPage, F: Copy + Default + PartialEq> Disk<P, F> {
 
     /// Before it is left alone. `true`: there is something to do instead.
     fn ask_for_events(&mut self) -> bool {
-        let Some(link) = self.link.as_ref() else { return false };
-        let Ok(has_answers) = link.ring.ask_for_event() else {
-            self.lose_link();
-            return false;
+        let has_answers = match &self.link {
+            Some(link) => link.ring.ask_for_event(),
+            None if self.has_given_up => Ok(false),
+            None => return false,
         };
-        if has_answers {
-            return true;
+        match has_answers {
+            Ok(true) => return true,
+            Ok(false) => {}
+            Err(_) => {
+                self.lose_link();
+                return false;
+            }
         }
         // Who has to wait for pages is looked at when there are answers.
         if self.dead.is_some() || matches!(self.ring.available(), Ok(1..)) {

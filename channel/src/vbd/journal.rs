@@ -13,6 +13,7 @@
 use super::request::{Kind, Segment};
 use super::request::{Request, DIRECT_SEGMENTS, MAX_SEGMENTS};
 use alloc::boxed::Box;
+use xen_abi::io::blkif::{BLKIF_RSP_EOPNOTSUPP, BLKIF_RSP_ERROR, BLKIF_RSP_OKAY};
 
 /// Requests at one time.
 pub const PLACES: usize = xen_abi::io::blkif::BLKIF_RING_SIZE as usize;
@@ -60,6 +61,8 @@ pub struct Entry {
     nr_sent: u8,
     /// Those of them that are not answered, a bit each.
     waiting: u8,
+    /// Its answer is doubted until then, if it is.
+    doubted_until: u64,
 }
 
 impl Entry {
@@ -70,6 +73,12 @@ impl Entry {
 
     fn is_sent(&self) -> bool {
         self.nr_sent == self.nr_parts()
+    }
+
+    /// It is answered with an error, and not because the medium cannot do such a thing.
+    pub fn has_failed(&self) -> bool {
+        let is_optional = matches!(self.request.kind, Kind::Flush | Kind::Barrier | Kind::Discard);
+        self.status != BLKIF_RSP_OKAY && !(is_optional && self.status == BLKIF_RSP_EOPNOTSUPP)
     }
 
     fn is_done(&self) -> bool {
@@ -110,6 +119,8 @@ pub struct Journal {
     nr: u8,
     /// Places not in use, a bit each.
     free: u32,
+    /// Places whose answers are doubted, a bit each.
+    doubted: u32,
     /// Back ends so far, modulo 2^16.
     life: u16,
 }
@@ -119,7 +130,7 @@ const _: () = assert!(PLACES == 32 && MAX_PARTS <= 8);
 impl Default for Journal {
     fn default() -> Self {
         let places = core::iter::repeat_n(Entry::default(), PLACES).collect();
-        Journal { places, order: [0; PLACES], nr: 0, free: u32::MAX, life: 0 }
+        Journal { places, order: [0; PLACES], nr: 0, free: u32::MAX, doubted: 0, life: 0 }
     }
 }
 
@@ -163,6 +174,37 @@ impl Journal {
         order.copy_within(at + 1.., at);
         self.nr -= 1;
         self.free |= 1 << place;
+        self.doubted &= !(1 << place);
+    }
+
+    /// The request that has waited for the longest.
+    pub fn oldest(&self) -> Option<u8> {
+        self.order[..usize::from(self.nr)].first().copied()
+    }
+
+    /// Nobody does the request in a place any more.
+    pub fn fail(&mut self, place: u8) {
+        if let Some(entry) = self.places.get_mut(usize::from(place)) {
+            entry.status = BLKIF_RSP_ERROR;
+        }
+    }
+
+    /// All of the request in a place is answered, and the guest is told no earlier than `until`: perhaps another back end does better.
+    pub fn doubt(&mut self, place: u8, until: u64) {
+        if let Some(entry) = self.places.get_mut(usize::from(place)) {
+            entry.doubted_until = until;
+            self.doubted |= 1 << place;
+        }
+    }
+
+    /// Of the answers that are doubted the first that is to be believed, and when.
+    pub fn first_doubted(&self) -> Option<(u8, u64)> {
+        if self.doubted == 0 {
+            return None;
+        }
+        let doubted = self.order[..usize::from(self.nr)].iter().filter(|place| self.doubted >> **place & 1 == 1);
+        let until = |place: &u8| self.places.get(usize::from(*place)).map(|entry| (*place, entry.doubted_until));
+        doubted.filter_map(until).min_by_key(|(_, until)| *until)
     }
 
     /// A back end is gone, or another is there: all is to be passed on from the beginning, under new names. How many requests had been
@@ -175,6 +217,7 @@ impl Journal {
             nr += u32::from(entry.nr_sent > 0);
             (entry.nr_sent, entry.waiting, entry.status) = (0, 0, 0);
         }
+        self.doubted = 0;
         nr
     }
 

@@ -114,6 +114,11 @@ impl Request {
         &self.segments[..usize::from(self.nr_segments).min(MAX_SEGMENTS)]
     }
 
+    /// The answer of who does not do it.
+    pub fn refused(&self) -> Answer {
+        Answer { id: self.id, operation: self.kind.operation(), status: BLKIF_RSP_ERROR }
+    }
+
     /// It changes the medium's content.
     pub fn is_write(&self) -> bool {
         match self.kind {
@@ -154,6 +159,17 @@ pub enum Slot {
     Refused(Answer),
 }
 
+impl Slot {
+    /// The answer of who does nothing of what he is asked.
+    pub fn refused(&self) -> Answer {
+        match self {
+            Slot::Whole(request) => request.refused(),
+            Slot::Indirect(indirect) => indirect.refused(),
+            Slot::Refused(answer) => *answer,
+        }
+    }
+}
+
 /// An indirect request without its segments.
 #[derive(Clone, Copy, Debug)]
 pub struct Indirect {
@@ -182,7 +198,7 @@ impl Indirect {
 
     /// The answer if its list cannot be read.
     pub fn refused(&self) -> Answer {
-        Answer { id: self.request.id, operation: self.request.kind.operation(), status: BLKIF_RSP_ERROR }
+        self.request.refused()
     }
 }
 

@@ -10,7 +10,7 @@ use xen_abi::channel_op as op;
 use xen_abi::errno::Errno;
 
 plain!(op::ChannelSwitch, op::ChannelVif, op::ChannelConnect, op::ChannelStatus, op::ChannelWayOut, op::ChannelBeat);
-plain!(op::ChannelDisk, op::ChannelDiskConnect, op::ChannelDiskAttach, op::ChannelDiskStatus);
+plain!(op::ChannelDisk, op::ChannelDiskConnect, op::ChannelDiskAttach, op::ChannelDiskStatus, op::ChannelDiskPort);
 
 /// CHANNELOP_*, for the control domain. Errors: EPERM for others; EFAULT; ENOENT for switches, interfaces and disks that do not exist;
 /// EINVAL for bad arguments; ENOSYS for unknown commands; others with each command. Source: `xen-abi/src/channel_op.rs`.
@@ -84,7 +84,20 @@ fn of_disks(cmd: u32, arg: GuestPtr<u8>) -> Outcome {
         }
         op::CHANNELOP_DISK_DISCONNECT => disk::disconnect(named_disk()?)?,
         op::CHANNELOP_DISK_ATTACH => disk::attach(&arg.cast().read()?)?,
-        op::CHANNELOP_DISK_DETACH => disk::detach(named_disk()?)?,
+        op::CHANNELOP_DISK_DETACH => {
+            let r: op::ChannelDisk = arg.cast().read()?;
+            let name = disk::Name::of_raw(r.disk);
+            match r.flags {
+                0 => disk::detach(name)?,
+                op::DISK_GIVE_UP => disk::give_up(name)?,
+                _ => return Err(Errno::EINVAL),
+            }
+        }
+        op::CHANNELOP_DISK_CLOSE_PORT => {
+            let r: op::ChannelDiskPort = arg.cast().read()?;
+            must_be_zero(r.pad.into())?;
+            disk::close_port(r.domain, r.port)?;
+        }
         op::CHANNELOP_DISK_STATUS => {
             let r: op::ChannelDiskStatus = arg.cast().read()?;
             arg.cast().write(&disk::status(disk::Name::of_raw(r.disk))?)?;

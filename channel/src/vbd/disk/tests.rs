@@ -20,6 +20,8 @@ struct Bench {
     seen: Vec<[u32; 28]>,
     /// Responses of the back end's.
     rsp_prod: u32,
+    /// The time, in ns.
+    now: u64,
 }
 
 fn pages() -> Box<[Page<u32>]> {
@@ -33,7 +35,8 @@ impl Bench {
         let front = GuestRing::new(0);
         let disk = Disk::connect(front.page.clone(), ALL).expect("a fresh ring");
         let back = TestPage::filled(0);
-        let mut bench = Bench { memory, guest: Guest::new(1..100), front, disk, back, seen: Vec::new(), rsp_prod: 0 };
+        let mut bench =
+            Bench { memory, guest: Guest::new(1..100), front, disk, back, seen: Vec::new(), rsp_prod: 0, now: 7 };
         bench.attach();
         bench
     }
@@ -64,7 +67,7 @@ impl Bench {
     }
 
     fn serve_some(&mut self, mut budget: u32) -> Served {
-        let served = self.disk.serve(&mut self.guest, &self.memory, &mut budget);
+        let served = self.disk.serve(&mut self.guest, &self.memory, &|| self.now, &mut budget);
         // Answers go over requests.
         for index in self.seen.len()..self.nr_passed_on() as usize {
             self.seen.push(core::array::from_fn(|i| self.back.0[16 + index % 32 * 28 + i].load(SeqCst)));
@@ -230,9 +233,87 @@ fn errors_are_passed_on_as_front_ends_know_them() {
         _ = bench.serve();
         bench.back_answers(bench.passed_on(0), told);
         _ = bench.serve();
+        bench.now += DOUBT_NS;
+        _ = bench.serve();
         assert_eq!(bench.answers(), [(1, expected)]);
         assert_eq!(bench.disk.stats.errors, u64::from(expected != 0));
     }
+}
+
+#[test]
+fn a_back_end_that_answers_with_an_error_and_then_dies_was_not_right() {
+    let mut bench = Bench::new();
+    bench.ask(BLKIF_OP_WRITE, 1, 0, 1);
+    bench.ask(BLKIF_OP_READ, 2, 8, 1);
+    bench.ask(BLKIF_OP_FLUSH_DISKCACHE, 3, 0, 0);
+    _ = bench.serve();
+    bench.back_answers(bench.passed_on(0), BLKIF_RSP_ERROR);
+    assert_eq!(bench.serve().look_at, Some(7 + DOUBT_NS));
+    bench.now += 100;
+    bench.back_answers(bench.passed_on(1), BLKIF_RSP_ERROR);
+    assert_eq!(bench.serve().look_at, Some(7 + DOUBT_NS), "the first is the next");
+    bench.now += DOUBT_NS - 101;
+    let served = bench.serve();
+    assert!(!served.tell_guest && bench.answers().is_empty());
+    assert_eq!((bench.nr_passed_on(), bench.disk.waiting()), (2, 3), "a flush waits for the write before it");
+    bench.disk.detach();
+    bench.now += DOUBT_NS;
+    bench.attach();
+    assert_eq!(bench.serve(), Served { tell_back: true, ..Served::default() });
+    for n in 0..2 {
+        bench.back_answers(bench.passed_on(n), 0);
+    }
+    assert!(bench.serve().tell_guest);
+    assert_eq!((bench.answers(), bench.nr_passed_on()), (std::vec![(1, 0), (2, 0)], 3));
+    assert_eq!((bench.disk.stats.errors, bench.disk.stats.repeated), (0, 2));
+}
+
+#[test]
+fn an_error_that_its_back_end_outlives_is_the_mediums() {
+    let mut bench = Bench::new();
+    bench.ask(BLKIF_OP_WRITE, 1, 0, 1);
+    _ = bench.serve();
+    bench.back_answers(bench.passed_on(0), BLKIF_RSP_ERROR);
+    _ = bench.serve();
+    bench.now += DOUBT_NS;
+    assert_eq!(bench.serve(), Served { tell_guest: true, ..Served::default() });
+    assert_eq!((bench.answers(), bench.disk.waiting()), (std::vec![(1, BLKIF_RSP_ERROR)], 0));
+    // The next one in its place is not doubted.
+    bench.ask(BLKIF_OP_WRITE, 2, 0, 1);
+    assert_eq!(bench.serve().look_at, None);
+    bench.back_answers(bench.passed_on(1), 0);
+    _ = bench.serve();
+    assert_eq!(bench.answers(), [(2, 0)]);
+}
+
+#[test]
+fn who_has_given_up_answers_with_errors_until_there_is_a_back_end() {
+    let mut bench = Bench::new();
+    bench.ask(BLKIF_OP_WRITE, 1, 0, 1);
+    bench.ask(BLKIF_OP_FLUSH_DISKCACHE, 2, 0, 0);
+    _ = bench.serve();
+    assert!(!bench.disk.give_up(true) && !bench.disk.has_given_up(), "there is a back end");
+    bench.disk.detach();
+    bench.ask(BLKIF_OP_READ, 3, 0, 1);
+    bench.disk.give_up(true);
+    assert!(bench.serve().tell_guest);
+    let failed = |id| (id, BLKIF_RSP_ERROR);
+    assert_eq!(bench.answers(), [failed(1), failed(2), failed(3)]);
+    assert_eq!((bench.disk.waiting(), bench.disk.nr_free_pages()), (0, PAGES as usize));
+    // What comes later is, too, and the guest is asked to tell.
+    assert_eq!(bench.front.word(1), 4);
+    bench.ask(BLKIF_OP_WRITE, 4, 0, 1);
+    _ = bench.serve();
+    assert_eq!(bench.answers(), [failed(4)]);
+    assert!(bench.disk.give_up(false));
+    bench.ask(BLKIF_OP_WRITE, 5, 0, 1);
+    assert_eq!(bench.serve(), Served::default());
+    bench.disk.give_up(true);
+    bench.attach();
+    assert!(!bench.disk.has_given_up() && bench.serve().tell_back);
+    bench.back_answers(bench.passed_on(0), 0);
+    _ = bench.serve();
+    assert_eq!(bench.answers(), [(5, 0)]);
 }
 
 #[test]
@@ -257,6 +338,8 @@ fn a_long_request_is_answered_after_its_last_part_with_the_worst_of_all() {
     _ = bench.serve();
     assert_eq!(bench.answers(), []);
     bench.back_answers(parts[1], 0);
+    _ = bench.serve();
+    bench.now += DOUBT_NS;
     _ = bench.serve();
     assert_eq!(bench.answers(), [(9, BLKIF_RSP_ERROR)]);
     assert_eq!(bench.disk.nr_free_pages(), PAGES as usize);

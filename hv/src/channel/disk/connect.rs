@@ -1,8 +1,9 @@
 //! Disks come and go, and their back ends, whoever wants them to.
 
 use super::{wake, Back, End, Name, Shelf, BACK_EVENT, DISKS, DISK_EVENT, MAX_DISKS};
+use crate::arch::tsc;
 use crate::channel::access::{Bytes, RingPage};
-use crate::domain::event::with_both;
+use crate::domain::event::{self, with_both};
 use crate::domain::{self, Domain};
 use crate::mem::frames;
 use crate::sync::Mutex;
@@ -132,7 +133,7 @@ pub fn attach(request: &ChannelDiskAttach) -> Result<(), Errno> {
     };
     shelf.back = Some(Back { end: End { domain: back.id, port, cookie }, pages: uses });
     connected.back = Some(back.id);
-    wake(name);
+    wake(name, tsc::now_ns());
     Ok(())
 }
 
@@ -155,12 +156,39 @@ fn unlink(place: u16, connected: &mut Connected) {
     }
 }
 
-/// Takes a disk's back end away. ENOENT: no such disk, or it has none.
+/// Takes a disk's back end away, and its requests wait from now on. ENOENT: no such disk, or it has none and they wait.
 pub fn detach(name: Name) -> Result<(), Errno> {
     let mut config = CONFIG.lock();
     let (place, connected) = config.find(name)?;
-    connected.back.ok_or(Errno::ENOENT)?;
+    let had_given_up = DISKS[usize::from(place)].lock().as_deref_mut().is_some_and(|shelf| shelf.disk.give_up(false));
+    if connected.back.is_none() {
+        return had_given_up.then_some(()).ok_or(Errno::ENOENT);
+    }
     unlink(place, connected);
+    Ok(())
+}
+
+/// Takes a disk's back end away if it has one, and its requests are answered with errors until there is another. ENOENT.
+pub fn give_up(name: Name) -> Result<(), Errno> {
+    let mut config = CONFIG.lock();
+    let (place, connected) = config.find(name)?;
+    unlink(place, connected);
+    if let Some(shelf) = DISKS[usize::from(place)].lock().as_deref_mut() {
+        shelf.disk.give_up(true);
+    }
+    wake(name, tsc::now_ns());
+    Ok(())
+}
+
+/// Closes a port of a domain that plays the front end. Errors: see [`op::CHANNELOP_DISK_CLOSE_PORT`].
+pub fn close_port(domid: u16, port: u32) -> Result<(), Errno> {
+    let d = living(domid)?;
+    if matches!(d.events.lock().binding(port)?, Binding::Hypervisor { .. }) {
+        return Err(Errno::EBUSY);
+    }
+    if let Some(cookie) = event::close(&d, port)? {
+        crate::channel::lost_port(cookie);
+    }
     Ok(())
 }
 
@@ -240,12 +268,14 @@ fn describe(place: u16, connected: &Connected) -> ChannelDiskStatus {
         let has_ended = connected.back.is_some() && shelf.disk.back_page().is_none();
         status.state |= if shelf.disk.fatal().is_some() { op::DISK_ENDED } else { 0 };
         status.state |= if has_ended { op::DISK_BACK_ENDED } else { 0 };
+        status.state |= if shelf.disk.has_given_up() { op::DISK_GIVEN_UP } else { 0 };
         status.waiting = shelf.disk.waiting().into();
         (status.reads, status.writes) = (stats.reads, stats.writes);
         (status.flushes, status.discards) = (stats.flushes, stats.discards);
         (status.read_sectors, status.written_sectors) = (stats.read_sectors, stats.written_sectors);
         (status.errors, status.repeated) = (stats.errors, stats.repeated);
         status.bad_answers = stats.bad_answers;
+        status.bad_rings = u32::try_from(stats.bad_rings).unwrap_or(u32::MAX);
     }
     status
 }

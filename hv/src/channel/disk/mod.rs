@@ -12,7 +12,7 @@
 
 mod connect;
 
-pub use connect::{attach, connect, detach, disconnect, forget_domain, lost_port, next, status};
+pub use connect::{attach, close_port, connect, detach, disconnect, forget_domain, give_up, lost_port, next, status};
 
 use super::access::{Bytes, GuestGrants, Held, RingPage};
 use crate::arch::tsc;
@@ -120,7 +120,11 @@ impl Shelf {
         let was_fatal = self.disk.fatal().is_some();
         let has_back = self.disk.back_page().is_some();
         let mut grants = GuestGrants { guest, backend: self.front };
-        let Served { more, tell_guest, tell_back } = self.disk.serve(&mut grants, &Bytes, &mut PORTION.clone());
+        let Served { more, tell_guest, tell_back, look_at } =
+            self.disk.serve(&mut grants, &Bytes, &tsc::now_ns, &mut PORTION.clone());
+        if let Some(at) = look_at {
+            wake(self.name, at);
+        }
         if tell_guest {
             self.guest.notify();
         }
@@ -145,10 +149,10 @@ pub fn serve(cookie: u32) -> bool {
     domain::find(shelf.guest.domain).is_some_and(|guest| shelf.serve(&guest))
 }
 
-/// A disk is looked at soon, whether or not somebody notifies.
-fn wake(name: Name) {
+/// A disk is looked at `at` (ns), or earlier, whether or not somebody notifies.
+fn wake(name: Name, at: u64) {
     AWAKE[name.place() / 64].fetch_or(1 << (name.place() % 64), Ordering::Relaxed);
-    timers::arm_channels(tsc::now_ns());
+    timers::arm_channels(at);
 }
 
 /// The timer has fired: disks that are to be looked at get a portion each. `true`: there is more to do.
