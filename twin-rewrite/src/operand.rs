@@ -1,13 +1,16 @@
 //! Redirects the memory operand of an instruction: driver-domain memory through a translation, the rest by constants.
 
+mod forms;
+mod registers;
+
 use crate::asm::{self, memory};
 use crate::emit::Writer;
 use crate::facts::{Fact, Source};
-use crate::frame::{is_canary_load, is_stack_operand, misuses_stack_pointer, Place};
+use crate::frame::{is_stack_operand, misuses_stack_pointer, Place};
 use crate::program::Node;
-use crate::regs::{number, register, RegSet, RSP};
-use iced_x86::{Code, Instruction, MemoryOperand, Mnemonic, OpKind, Register};
-use twin_abi::layout::{constant, ctx};
+use crate::regs::{number, RegSet, RSP};
+use iced_x86::{Instruction, MemoryOperand, Mnemonic, OpKind, Register};
+use twin_abi::layout::constant;
 
 /// An address of the driver domain as the original instruction forms it.
 #[derive(Debug, Clone, Copy)]
@@ -89,46 +92,6 @@ impl Writer<'_, '_> {
             self.reload(r, slot);
         }
         Ok(())
-    }
-
-    /// Gives a register its value back; what was known about it is lost on the way.
-    pub fn reload(&mut self, r: u8, slot: u32) {
-        self.put(asm::load(r, asm::context(slot)));
-        self.facts.drop_holder(r);
-        self.facts.narrow = self.facts.narrow & !RegSet::one(r);
-    }
-
-    /// Registers that cannot hold a translation: rax passes through memory where flags are saved.
-    fn unfit(&self) -> RegSet {
-        let writes_flags = !self.is_mirror() || !self.cx.options.bmi;
-        if writes_flags && self.live_before().meets(RegSet::FLAGS) {
-            RegSet::one(0)
-        } else {
-            RegSet::NONE
-        }
-    }
-
-    /// A register is freed if the instruction leaves none: its value waits in a spill word.
-    fn spill_if_needed(&mut self, n: &Node) -> Result<Option<(u8, u32)>, String> {
-        if is_stack_operand(&n.instruction) && self.layout.place(n) == Place::Stack {
-            return Ok(None);
-        }
-        if self.scratch(n).is_some() || self.own_destination(n).is_some() || self.is_known(n) {
-            return Ok(None);
-        }
-        if self.dead_base(n).is_some() {
-            return Ok(None);
-        }
-        let e = &n.effect;
-        let free = !(e.reads | e.writes | RegSet::RSP | self.unfit()) & RegSet::CALLER_SAVED;
-        let r = free.general().find(|r| !has_high_byte(&n.instruction) || *r < 8).ok_or("no register to spill")?;
-        let slot = twin_abi::layout::ctx::SPILL;
-        self.counts.spills += 1;
-        self.put(asm::store(asm::context(slot), r));
-        self.facts.drop_holder(r);
-        self.busy = RegSet::NONE;
-        self.spilled = Some(r);
-        Ok(Some((r, slot)))
     }
 
     /// The address that the memory operand of `i` names.
@@ -291,128 +254,6 @@ impl Writer<'_, '_> {
         Ok(memory(Some(s), a.index, a.displacement))
     }
 
-    /// Whether the base register is not needed after `n`, so that it can hold its own translation.
-    fn in_place_possible(&self, n: &Node) -> bool {
-        self.dead_base(n).is_some()
-    }
-
-    fn dead_base(&self, n: &Node) -> Option<u8> {
-        let i = &n.instruction;
-        if n.flow != crate::program::Flow::Next {
-            return None; // what a callee is given must not change
-        }
-        let b = number(i.memory_base()).filter(|b| *b != RSP && i.memory_base().is_gpr64())?;
-        if self.live_after().has(b) && !n.effect.kills.has(b) {
-            return None;
-        }
-        // Read as data too, or partly written: the value must stay.
-        let as_data = (0..i.op_count()).any(|k| {
-            let same = i.op_kind(k) == OpKind::Register && number(i.op_register(k)) == Some(b);
-            same && !(k == 0 && n.effect.kills.has(b) && overwrites_first(i))
-        });
-        let implicit = implicit_reads(i).has(b) || number(i.memory_index()) == Some(b);
-        let unsaved = RegSet::CALLEE_SAVED.has(b) && !self.facts.saved.has(b);
-        (!as_data && !implicit && !unsaved && !self.unfit().has(b)).then_some(b)
-    }
-
-    /// The register that the instruction is about to overwrite anyhow, if it can hold an address until then.
-    fn own_destination(&self, n: &Node) -> Option<u8> {
-        let i = &n.instruction;
-        let r = (i.op_count() > 0 && i.op0_kind() == OpKind::Register).then(|| number(i.op0_register())).flatten()?;
-        let address = number(i.memory_base()) == Some(r) || number(i.memory_index()) == Some(r);
-        let free = overwrites_first(i) && n.effect.kills.has(r) && !address && r != RSP && !self.unfit().has(r);
-        let unsaved = RegSet::CALLEE_SAVED.has(r) && !self.facts.saved.has(r);
-        (free && !unsaved && !self.busy.has(r)).then_some(r)
-    }
-
-    /// A register for a translation of `base`: one that will stay free for long if the base is used again.
-    fn scratch_for(&self, n: &Node, base: Option<u8>) -> Option<u8> {
-        let again = base.is_some_and(|b| self.live_after().has(b) && !n.effect.kills.has(b));
-        if !again {
-            // The destination costs nothing that is known elsewhere.
-            if let Some(r) = self.own_destination(n) {
-                if !self.facts.holders().has(r) {
-                    return Some(r);
-                }
-            }
-        }
-        self.scratch(n).or_else(|| self.own_destination(n)).or(self.spilled)
-    }
-
-    /// Registers that nothing needs around `n`.
-    pub fn free(&self, n: &Node) -> RegSet {
-        let e = &n.effect;
-        let mut used =
-            self.live_before() | self.live_after() | e.reads | e.writes | RegSet::RSP | self.busy | self.unfit();
-        if has_high_byte(&n.instruction) {
-            used |= RegSet(0xff00);
-        }
-        !used & RegSet::GENERAL & (RegSet::CALLER_SAVED | self.facts.saved)
-    }
-
-    /// The free register that serves best as a new holder.
-    pub fn scratch(&self, n: &Node) -> Option<u8> {
-        let holders = self.facts.holders();
-        let score = |r: &u8| {
-            let value = if holders.has(*r) { self.next_use(n, *r) } else { self.stays_free(n, *r) };
-            let order = [11, 10, 9, 8].iter().position(|x| x == r).map_or(0, |p| 4 - p);
-            (!holders.has(*r) || value >= LOOK_AHEAD, value, order)
-        };
-        self.free(n).general().max_by_key(score)
-    }
-
-    /// Instructions straight ahead until something needs or overwrites `r`.
-    fn stays_free(&self, n: &Node, r: u8) -> usize {
-        for (count, (address, next)) in self.ahead(n).enumerate() {
-            let live = self.cx.liveness.before(self.body.function.address, address);
-            if live.has(r) || next.effect.writes.has(r) {
-                return count;
-            }
-            if is_call(next) && RegSet::CALLER_SAVED.has(r) {
-                return count;
-            }
-        }
-        LOOK_AHEAD
-    }
-
-    /// Instructions straight ahead until what `holder` holds is used.
-    fn next_use(&self, n: &Node, holder: u8) -> usize {
-        let sources: Vec<Source> = self.facts.copies.iter().filter(|f| f.holder == holder).map(|f| f.source).collect();
-        for (count, (_, next)) in self.ahead(n).enumerate() {
-            let i = &next.instruction;
-            let base = number(i.memory_base()).filter(|_| has_memory(i) && i.memory_base() != Register::RSP);
-            let hit = sources.iter().any(|s| match s {
-                Source::Register(b, _) => base == Some(*b),
-                Source::Address(_) => i.memory_base() == Register::RIP && has_memory(i),
-                Source::Delta => is_stack_operand(i),
-                Source::Table => base.is_some(),
-            });
-            if hit {
-                return count;
-            }
-            if is_call(next) && RegSet::CALLER_SAVED.has(holder) {
-                return LOOK_AHEAD;
-            }
-        }
-        LOOK_AHEAD
-    }
-
-    fn ahead<'s>(&'s self, n: &Node) -> impl Iterator<Item = (u64, &'s Node)> + 's {
-        let mut at = n.instruction.next_ip();
-        let nodes = &self.body.nodes;
-        std::iter::from_fn(move || {
-            let node = nodes.get(&at)?;
-            let here = at;
-            at = match &node.flow {
-                crate::program::Flow::Jump(to) => *to,
-                crate::program::Flow::Return | crate::program::Flow::Tail(_) | crate::program::Flow::Trap => u64::MAX,
-                _ => node.instruction.next_ip(),
-            };
-            Some((here, node))
-        })
-        .take(LOOK_AHEAD)
-    }
-
     /// Translates the address in `from` into `to`.
     pub fn mask(&mut self, n: &Node, to: u8, from: u8) -> Result<(), String> {
         self.counts.masks_emitted += 1;
@@ -433,84 +274,6 @@ impl Writer<'_, '_> {
         Ok(())
     }
 
-    /// `lea`: addresses of data become constants, addresses of stack variables those of their unsafe twins.
-    fn address_of(&mut self, n: &Node) -> Result<(), String> {
-        let i = n.instruction;
-        if i.memory_base() == Register::RIP {
-            let to = number(i.op0_register()).filter(|_| i.op0_register().is_gpr64()).ok_or("odd lea")?;
-            self.put(asm::set(to, i.memory_displacement64()));
-        } else if i.op0_register() == Register::RSP {
-            self.put(i);
-        } else if i.memory_base() == Register::RSP {
-            if let Some(index) = number(i.memory_index()) {
-                let to = number(i.op0_register()).filter(|_| i.op0_register().is_gpr64());
-                let to = to.ok_or("odd lea of the stack")?;
-                let start = if to == index { self.scratch(n).ok_or("no register for a stack array")? } else { to };
-                self.stack_address(n, register(start), 0)?;
-                let displacement = i.memory_displacement64() as i64;
-                self.put(asm::lea(to, memory(Some(start), Some((index, i.memory_index_scale())), displacement)));
-                self.facts.drop_holder(start);
-                self.note(n);
-                return Ok(());
-            }
-            return self.stack_address(n, i.op0_register(), i.memory_displacement64() as i64);
-        } else {
-            self.put(i);
-        }
-        self.note(n);
-        Ok(())
-    }
-
-    fn stack_address(&mut self, n: &Node, to: Register, displacement: i64) -> Result<(), String> {
-        let to = number(to).filter(|_| to.is_gpr64()).ok_or("odd use of the stack pointer")?;
-        let held = self.facts.find_constant(Source::Delta);
-        let s = held.unwrap_or(to);
-        if held.is_none() {
-            self.put(asm::load(to, asm::constant(constant::DELTA)));
-        }
-        if (0..=i64::from(n.depth)).contains(&displacement) {
-            self.put(asm::lea(to, memory(Some(RSP), Some((s, 1)), displacement)));
-        } else {
-            self.put(asm::lea(to, memory(Some(RSP), Some((s, 1)), 0)));
-            self.put(asm::lea(to, memory(Some(to), None, displacement)));
-        }
-        self.counts.unsafe_slots += 1;
-        self.note(n);
-        Ok(())
-    }
-
-    /// `mov [m], rsp`: what is stored is the address of the stack's unsafe twin.
-    fn store_stack_address(&mut self, n: &Node) -> Result<(), String> {
-        self.counts.memory_operands += 1;
-        let s = self.scratch(n).ok_or("no register for the address of the stack")?;
-        self.facts.drop_holder(s);
-        self.put(asm::load(s, asm::constant(constant::DELTA)));
-        self.put(asm::lea(s, memory(Some(RSP), Some((s, 1)), 0)));
-        self.busy |= RegSet::one(s);
-        self.counts.unsafe_slots += 1;
-        let mut new = n.instruction;
-        new.set_op1_register(register(s));
-        let new = self.redirect(n, new)?;
-        self.put(new);
-        self.note(n);
-        Ok(())
-    }
-
-    fn push_memory(&mut self, n: &Node) -> Result<(), String> {
-        self.counts.memory_operands += 1;
-        let s = self.scratch(n).ok_or("no register for a push")?;
-        let mut load = n.instruction;
-        load.set_code(Code::Mov_r64_rm64);
-        load.set_op1_kind(OpKind::Memory);
-        load.set_op0_kind(OpKind::Register);
-        load.set_op0_register(register(s));
-        let load = self.redirect(n, load)?;
-        self.put(load);
-        self.facts.drop_holder(s);
-        self.put(asm::push(s));
-        Ok(())
-    }
-
     /// Notes pushes and pops of registers that belong to the caller.
     fn track_saves(&mut self, i: &Instruction) {
         let Some(r) =
@@ -524,175 +287,7 @@ impl Writer<'_, '_> {
             _ => {}
         }
     }
-
-    /// gs-relative: the twin has a per-CPU area of its own. The canary is a constant, since the stack is protected otherwise.
-    fn per_cpu(&mut self, n: &Node) -> Result<(), String> {
-        let i = n.instruction;
-        self.counts.percpu_sites += 1;
-        if !matches!(i.memory_base(), Register::None | Register::RIP) || i.memory_index() != Register::None {
-            return self.per_cpu_indirect(n);
-        }
-        let offset = i.memory_displacement64();
-        if is_canary_load(&i) {
-            return self.canary(n);
-        }
-        let to = (i.op_count() == 2 && i.op0_kind() == OpKind::Register && i.op0_register().is_gpr64())
-            .then(|| number(i.op0_register()))
-            .flatten();
-        if self.cx.this_cpu_off == Some(offset) {
-            let to = to.ok_or("odd use of the per-CPU base")?;
-            if i.mnemonic() == Mnemonic::Mov {
-                self.put(asm::load(to, asm::constant(constant::PERCPU_ADDRESS)));
-            } else {
-                let s = self.scratch(n).ok_or("no register for the per-CPU base")?;
-                self.facts.drop_holder(s);
-                self.put(asm::load(s, asm::constant(constant::PERCPU_ADDRESS)));
-                let mut new = i;
-                new.set_segment_prefix(Register::None);
-                new.set_op1_kind(OpKind::Register);
-                new.set_op1_register(register(s));
-                self.put(new);
-            }
-            self.note(n);
-            return Ok(());
-        }
-        let s = self.scratch_for(n, None).ok_or("no register for a per-CPU access")?;
-        self.facts.drop_holder(s);
-        self.busy |= RegSet::one(s);
-        self.put(asm::load(s, asm::constant(constant::PERCPU)));
-        let to = if self.is_mirror() {
-            memory(Some(s), None, i64::from(offset as u32 as i32))
-        } else {
-            self.put(asm::lea(s, memory(Some(s), None, i64::from(offset as u32 as i32))));
-            self.mask(n, s, s)?;
-            memory(Some(s), None, 0)
-        };
-        self.put(with_memory(i, n, to));
-        self.note(n);
-        Ok(())
-    }
-
-    fn per_cpu_indirect(&mut self, n: &Node) -> Result<(), String> {
-        let i = n.instruction;
-        let a = self.address(&i)?;
-        let s = self.scratch_for(n, None).ok_or("no register for a per-CPU access")?;
-        let (Some(base), None) = (a.base, a.index) else { return Err("per-CPU access by an index".into()) };
-        self.facts.drop_holder(s);
-        self.busy |= RegSet::one(s);
-        self.put(asm::load(s, asm::constant(constant::PERCPU_ADDRESS)));
-        self.put(asm::lea(s, memory(Some(s), Some((base, 1)), a.displacement)));
-        self.mask(n, s, s)?;
-        self.put(with_memory(i, n, memory(Some(s), None, 0)));
-        self.note(n);
-        Ok(())
-    }
-
-    /// The canary is taken as zero: what is compared at the end is what was stored at the start.
-    fn canary(&mut self, n: &Node) -> Result<(), String> {
-        let i = n.instruction;
-        let code = match i.mnemonic() {
-            Mnemonic::Mov => Code::Mov_rm64_imm32,
-            Mnemonic::Sub => Code::Sub_rm64_imm8,
-            Mnemonic::Xor => Code::Xor_rm64_imm8,
-            Mnemonic::Cmp => Code::Cmp_rm64_imm8,
-            _ => return Err("odd use of the stack canary".into()),
-        };
-        let r = number(i.op0_register()).ok_or("odd use of the stack canary")?;
-        if code == Code::Mov_rm64_imm32 {
-            self.put(asm::set(r, 0));
-        } else {
-            self.put(Instruction::with2(code, i.op0_register(), 0).map_err(|e| e.to_string())?);
-        }
-        self.note(n);
-        Ok(())
-    }
-
-    /// A bit operation whose register operand selects the bit anywhere behind the address: the word is found first.
-    fn bit_string(&mut self, n: &Node) -> Result<(), String> {
-        let i = n.instruction;
-        self.counts.memory_operands += 1;
-        self.counts.translated += 1;
-        let bit = number(i.op1_register()).filter(|_| i.op1_register().is_gpr64()).ok_or("narrow bit string")?;
-        let mut borrowed = Vec::new();
-        let [s, t] = BIT_SLOTS.map(|slot| {
-            let r = self.scratch(n).map_or_else(|| self.borrow(n, slot, &mut borrowed), Ok)?;
-            self.busy |= RegSet::one(r);
-            self.facts.drop_holder(r);
-            Ok::<u8, String>(r)
-        });
-        let (s, t) = (s?, t?);
-        // The instruction writes the carry flag and leaves the others undefined, so flags are free here.
-        self.put(asm::copy(s, bit));
-        self.put(asm::sar(s, 6));
-        if is_stack_operand(&i) {
-            self.put(asm::load(t, asm::constant(constant::DELTA)));
-            self.put(asm::lea(t, memory(Some(RSP), Some((t, 1)), i.memory_displacement64() as i64)));
-            self.put(asm::lea(s, memory(Some(t), Some((s, 8)), 0)));
-        } else {
-            let a = self.address(&i)?;
-            self.put(asm::lea(t, memory(a.base, a.index, a.displacement)));
-            self.put(asm::lea(s, memory(Some(t), Some((s, 8)), 0)));
-        }
-        self.mask(n, s, s)?;
-        self.put(asm::copy32(t, bit));
-        self.put(asm::and32(t, 63));
-        let mut new = with_memory(i, n, memory(Some(s), None, 0));
-        new.set_op1_register(register(t));
-        self.put(new);
-        for (r, slot) in borrowed {
-            self.reload(r, slot);
-        }
-        self.note(n);
-        Ok(())
-    }
-
-    /// Port input and output become calls of the routines that do it for the driver domain.
-    fn port(&mut self, n: &Node) -> Result<(), String> {
-        let i = n.instruction;
-        let is_output = i.mnemonic() == Mnemonic::Out;
-        let (port, data) = if is_output { (0, 1) } else { (1, 0) };
-        if i.op_kind(port) != OpKind::Register {
-            return Err("port number in the instruction".into());
-        }
-        let letter = match i.op_register(data) {
-            Register::AL => 'b',
-            Register::AX => 'w',
-            _ => 'l',
-        };
-        if self.live_after().meets(RegSet::FLAGS) {
-            return Err("port access with flags in use".into());
-        }
-        let name = format!("{}{letter}", if is_output { "out" } else { "in" });
-        let slot = self.shared.import(&name, 0);
-        let mut kept = self.live_after() & RegSet::CALLER_SAVED;
-        if !is_output {
-            kept = kept & !RegSet::one(0);
-        }
-        let kept: Vec<u8> = kept.general().collect();
-        for r in &kept {
-            self.put(asm::push(*r));
-        }
-        let (rdi, rsi, rdx, rax) = (7, 6, 2, 0);
-        if is_output {
-            self.put(asm::copy(rdi, rax));
-            self.put(asm::copy(rsi, rdx));
-        } else {
-            self.put(asm::copy(rdi, rdx));
-        }
-        self.put(asm::call_memory(asm::import(slot)));
-        for r in kept.iter().rev() {
-            self.put(asm::pop(*r));
-        }
-        self.extra_depth = self.extra_depth.max(8 * kept.len() as u32);
-        self.facts.after_call();
-        self.note(n);
-        Ok(())
-    }
 }
-
-const LOOK_AHEAD: usize = 48;
-/// Where registers wait that a bit string borrows.
-const BIT_SLOTS: [u32; 2] = [ctx::SPILL + 8 * 13, ctx::SPILL + 8 * 14];
 
 fn is_call(n: &Node) -> bool {
     matches!(n.flow, crate::program::Flow::Call(_) | crate::program::Flow::LastCall(_))
