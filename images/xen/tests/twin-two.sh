@@ -58,7 +58,7 @@ check the-second-has-a-twin twin ${second[@]} || exit
 check the-outside-answers-both-by-twins outside
 # needs_mib DOMAIN MIB: its daemon has never had more memory than that. A driver domain is small, and has nothing to swap to.
 needs_mib() {
-	local kib=$(in_guest $1 10 'sed -n "s/^VmHWM: *\([0-9]*\) kB/\1/p" /proc/$(cat /tmp/twind.pid)/status')
+	local kib=$(in_guest $1 10 'sed -n "s/^VmHWM:[^0-9]*\([0-9]*\) kB/\1/p" /proc/$(cat /tmp/twind.pid)/status')
 	echo "$kib KiB"
 	[ "$kib" -gt 0 ] && [ "$kib" -lt $(($2 * 1024)) ]
 }
