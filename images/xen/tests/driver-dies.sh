@@ -3,11 +3,9 @@
 driver=$1
 mib=${2:-4}
 . /xen/driving.sh
-modprobe xen-pciback
 modprobe nvme
 wait_for 10 test -b /dev/nvme0n1
-nic=$(devices class 0x020000)
-check assignable-add xl pci-assignable-add $nic
+take_nic
 remember
 check a-driver-domain-serves-a-network serve_network dd $nic $driver || exit
 behind u1 dd 3 'disk=["format=raw,vdev=xvda,access=rw,target=/dev/nvme0n1"]'

@@ -4,9 +4,7 @@ mib=${2:-4}
 # Of datagrams, and of streams at the same time: each must arrive, so many more of them say nothing new.
 few=$((mib < 64 ? mib : 64))
 . /xen/driving.sh
-modprobe xen-pciback
-nic=$(devices class 0x020000)
-check assignable-add xl pci-assignable-add $nic
+take_nic
 remember
 check a-driver-domain-serves-a-network serve_network dd $nic $driver || exit
 behind u1 dd 3
