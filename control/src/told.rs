@@ -115,6 +115,12 @@ pub struct Service {
     /// Guests' interfaces that are plugged in, the driver domain's own included.
     #[serde(default)]
     pub vifs: Vec<Vif>,
+    /// It serves disks, and no interfaces.
+    #[serde(default)]
+    pub is_of_disks: bool,
+    /// Guests' disks that are connected.
+    #[serde(default)]
+    pub disks: Vec<Disk>,
     /// What the twin has done, as the hypervisor says.
     #[serde(default)]
     pub counts: Option<Counts>,
@@ -181,6 +187,42 @@ pub struct Vif {
     pub sent: Traffic,
     /// Received.
     pub received: Traffic,
+}
+
+/// A guest's disk. Counts are those since it was connected.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Disk {
+    /// Name of the guest.
+    pub guest: String,
+    /// Its domid.
+    pub domain: u16,
+    /// Number of the disk.
+    pub number: u32,
+    /// `connected`, if there is a back end; else what is wrong, in a word.
+    pub state: String,
+    /// Requests that were answered without an error.
+    pub reads: u64,
+    /// Writes.
+    pub writes: u64,
+    /// Flushes and barriers.
+    pub flushes: u64,
+    /// Discards.
+    pub discards: u64,
+    /// Bytes.
+    pub read_bytes: u64,
+    /// Bytes.
+    pub written_bytes: u64,
+    /// Requests that were answered with an error.
+    pub errors: u64,
+    /// Requests that were passed on once more, to another back end.
+    pub repeated: u64,
+    /// Requests that wait for their answer.
+    pub waiting: u16,
+    /// Answers of back ends that nobody had waited for.
+    pub bad_answers: u64,
+    /// Back ends that have written into their ring what cannot be.
+    pub bad_rings: u32,
 }
 
 /// What a twin has done since it was loaded (`twin_abi::op::TwinStats`).

@@ -13,7 +13,7 @@
 //! address = "127.0.0.1:9740"
 //! ```
 
-use crate::supervisor::{standby_of, Settings};
+use crate::supervisor::{standby_of, Settings, UNDRAINED_DISK_MS};
 use anyhow::{bail, ensure, Context, Result};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -86,7 +86,11 @@ impl Config {
 
     /// From the file's text.
     pub fn parse(text: &str) -> Result<Self> {
-        let config: Self = toml::from_str(text)?;
+        let mut config: Self = toml::from_str(text)?;
+        for service in config.service.values_mut().filter(|service| service.kind == Kind::Disk) {
+            let limit = service.supervise.as_mut().map(|settings| &mut settings.undrained_ms);
+            limit.map(|limit| limit.get_or_insert(UNDRAINED_DISK_MS));
+        }
         ensure!(!config.service.is_empty(), "there is no service; a section `[service.net]` makes one");
         for (name, service) in &config.service {
             ensure!(is_name(name), "`{name}` cannot be a domain's name: letters, digits and -_.+ are");
@@ -109,9 +113,10 @@ impl Config {
                 !is_disks || service.driver_domain.is_some(),
                 "[service.{name}]: there is no `driver-domain` that has the media"
             );
+            let wants = |what: &dyn Fn(&Settings) -> bool| is_disks && service.supervise.as_ref().is_some_and(what);
             ensure!(
-                !is_disks || service.supervise.is_none(),
-                "[service.{name}.supervise]: a driver domain of disks alone is not looked after"
+                !wants(&|settings| settings.twin || settings.standby > 0),
+                "[service.{name}.supervise]: `twin` and `standby` are for driver domains of interfaces"
             );
             ensure!(is_whole, "[service.{name}.supervise]: there is no `driver-domain` that could be looked after");
         }
@@ -203,6 +208,15 @@ mod tests {
         assert!(said("[service.net]\n[metrics]\nport = 1\n").contains("port"));
         assert!(said("[service.net]\ndriver-domain = \"net\"\n").contains("its own"));
         assert!(said("[service.net.supervise]\nconfig = \"/dd.cfg\"\n").contains("no `driver-domain`"));
+        let disk =
+            "[service.disk]\nkind = \"disk\"\ndriver-domain = \"dd\"\n[service.disk.supervise]\nconfig = \"/d\"\n";
+        let usual = Config::parse(disk).unwrap();
+        assert_eq!(usual.service["disk"].supervise.as_ref().unwrap().undrained_ms(), UNDRAINED_DISK_MS);
+        for interfaces_only in ["twin = true\n", "standby = 1\n"] {
+            assert!(said(&format!("{disk}{interfaces_only}")).contains("driver domains of interfaces"));
+        }
+        let own = Config::parse(&format!("{disk}undrained-ms = 0\n")).unwrap();
+        assert_eq!(own.service["disk"].supervise.as_ref().unwrap().undrained_ms(), 0);
         let taken =
             "[service.dd-standby]\n[service.net]\ndriver-domain = \"dd\"\n[service.net.supervise]\nconfig = \"/d\"\n";
         assert!(Config::parse(taken).is_ok());

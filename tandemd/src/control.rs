@@ -4,7 +4,7 @@
 //! does (`service`) waits for nobody here. There is no state but the configuration.
 
 use crate::config::Config;
-use crate::hypercall::{Hypervisor, Switches};
+use crate::hypercall::{DiskList, Hypervisor, Switches};
 use crate::look;
 use crate::store::{Client, Store};
 use crate::supervisor;
@@ -57,19 +57,19 @@ pub fn services(
     config: &Config,
     name: Option<&str>,
     store: &mut impl Store,
-    switches: &mut impl Switches,
+    switches: &mut (impl Switches + DiskList),
 ) -> Result<Vec<Service>> {
     let mut services = look::services(config, name, store, switches)?;
     for service in &mut services {
         service.looked_after = supervisor::look(&service.name);
-        if service.driver_domain.is_some() {
+        if service.driver_domain.is_some() && !service.is_of_disks {
             ask_twind(service, store, switches)?;
         }
     }
     Ok(services)
 }
 
-fn ask_twind(service: &mut Service, store: &mut impl Store, switches: &mut impl Switches) -> Result<()> {
+fn ask_twind(service: &mut Service, store: &mut impl Store, switches: &mut (impl Switches + DiskList)) -> Result<()> {
     let which = Which { vif: Some(vif_of(service)), ..Which::default() };
     match driver_domain(service, store).and_then(|domain| tell(domain, &Request::Status { which }, store, UNTIL_TOLD)) {
         Ok(Told::Twind { twins }) => service.twin = twins.into_iter().next(),
@@ -90,7 +90,12 @@ fn vif_of(service: &Service) -> u32 {
 }
 
 /// What only twind can do.
-fn pass_on(config: &Config, request: Request, store: &mut impl Store, switches: &mut impl Switches) -> Result<()> {
+fn pass_on(
+    config: &Config,
+    request: Request,
+    store: &mut impl Store,
+    switches: &mut (impl Switches + DiskList),
+) -> Result<()> {
     let service = only(config, &request, store, switches)?;
     if let Request::Mode { mode, .. } = request {
         mode.available().map_err(anyhow::Error::msg)?;
@@ -115,7 +120,12 @@ fn reload(path: &Path) -> Result<()> {
 }
 
 /// The one service that is meant.
-fn only(config: &Config, request: &Request, store: &mut impl Store, switches: &mut impl Switches) -> Result<Service> {
+fn only(
+    config: &Config,
+    request: &Request,
+    store: &mut impl Store,
+    switches: &mut (impl Switches + DiskList),
+) -> Result<Service> {
     let mut services = look::services(config, request.which().service.as_deref(), store, switches)?;
     let (Some(service), None) = (services.pop(), services.pop()) else {
         let names: Vec<&str> = config.service.keys().map(String::as_str).collect();

@@ -14,7 +14,7 @@ use xen_abi::channel_op::{self as op, ChannelConnect, ChannelStatus, ChannelSwit
 mod disks;
 mod domains;
 
-pub use disks::{ring_of, Disks, NR_PAGES, SLOTS};
+pub use disks::{disks_of, ring_of, DiskList, Disks, NR_PAGES, SLOTS};
 
 /// The hypervisor's switches.
 pub trait Switches {

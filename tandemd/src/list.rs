@@ -1,6 +1,6 @@
-//! `tandemd --list`: interfaces that are plugged in, what they have done, and the switches' ways out.
+//! `tandemd --list`: interfaces that are plugged in and disks that are connected, what they have done, and the switches' ways out.
 
-use crate::hypercall::{Hypervisor, Switches};
+use crate::hypercall::{DiskList, Hypervisor, Switches};
 use crate::look;
 use crate::store::Store;
 use anyhow::{Context, Result};
@@ -22,6 +22,20 @@ pub fn show(store: &mut impl Store, hypervisor: &mut Hypervisor) -> Result<Strin
         place = status.next;
         switches.insert(status.switch);
         out.push_str(&line(&name(store, status.guest)?, &status));
+    }
+    let mut place = 0;
+    let mut disks = String::new();
+    loop {
+        let status = match hypervisor.next_disk(place) {
+            Err(Errno::NOENT) => break,
+            status => status.context("the list of disks")?,
+        };
+        place = status.next;
+        disks.push_str(&disk_line(&name(store, status.guest)?, &status));
+    }
+    if !disks.is_empty() {
+        out.push_str(&disk_heading());
+        out.push_str(&disks);
     }
     for switch in switches {
         let way = hypervisor.way_out(switch).context("a switch's way out")?;
@@ -60,6 +74,30 @@ fn line(guest: &str, status: &op::ChannelStatus) -> String {
     )
 }
 
+fn disk_heading() -> String {
+    format!(
+        "{:<20} {:>9} {:>9} {:>13} {:>9} {:>13} {:>8} {:>8} {:>6} {:>8} {:>5} state\n",
+        "guest", "disk", "reads", "sectors", "writes", "sectors", "flushes", "discards", "errors", "repeated", "wait"
+    )
+}
+
+fn disk_line(guest: &str, status: &op::ChannelDiskStatus) -> String {
+    format!(
+        "{guest:<20} {:>9} {:>9} {:>13} {:>9} {:>13} {:>8} {:>8} {:>6} {:>8} {:>5} {}\n",
+        status.device,
+        status.reads,
+        status.read_sectors,
+        status.writes,
+        status.written_sectors,
+        status.flushes,
+        status.discards,
+        status.errors,
+        status.repeated,
+        status.waiting,
+        look::disk_state(status),
+    )
+}
+
 fn outside(domain: &str, way: &op::ChannelWayOut) -> String {
     let mut out = String::new();
     let what = if way.kind == op::WAY_OUT_CARD { "its card" } else { "its interface" };
@@ -84,6 +122,19 @@ mod tests {
         assert_eq!(words.len(), heading().split_whitespace().count());
         let stopped = op::ChannelStatus { state: op::STATE_RX_ENDED | op::STATE_STALLED, ..status };
         assert!(self::line("a", &stopped).contains(" receives-nonsense,takes-nothing\n"));
+    }
+
+    #[test]
+    fn a_disks_line_has_them_too() {
+        let status = op::ChannelDiskStatus { device: 51712, writes: 5, back: 3, ..op::ChannelDiskStatus::default() };
+        let line = disk_line("a", &status);
+        let words: Vec<&str> = line.split_whitespace().collect();
+        assert_eq!(words, ["a", "51712", "0", "0", "5", "0", "0", "0", "0", "0", "0", "connected"]);
+        assert_eq!(words.len(), disk_heading().split_whitespace().count());
+        let said = |back, state| disk_line("a", &op::ChannelDiskStatus { back, state, ..status });
+        assert!(said(op::DISK_NO_BACK, 0).ends_with(" waits\n"));
+        assert!(said(op::DISK_NO_BACK, op::DISK_GIVEN_UP).ends_with(" answered-with-errors\n"));
+        assert!(said(3, op::DISK_BACK_ENDED).ends_with(" answered-nonsense\n"));
     }
 
     #[test]

@@ -1,15 +1,18 @@
 //! What there is: services, their interfaces, their ways out, and what carries packets there. Only looks; nothing changes by it.
 
-use crate::config::{self, Config};
-use crate::hypercall::Switches;
+use crate::config::{self, Config, Kind};
+use crate::hypercall::{disks_of, DiskList, Switches};
 use crate::store::Store;
-use ::control::told::{Counts, Service, Traffic, Vif, WayOut};
+use ::control::told::{Counts, Disk, Service, Traffic, Vif, WayOut};
 use ::control::Mode;
 use anyhow::{Context, Result};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use twin_abi::op::TwinStats;
-use xen_abi::channel_op::{self as op, ChannelStatus, ChannelWayOut};
+use xen_abi::channel_op::{self as op, ChannelDiskStatus, ChannelStatus, ChannelWayOut};
+
+/// Bytes of a sector, as counts have it.
+const SECTOR_BYTES: u64 = 512;
 
 /// Names of domains.
 type Names = BTreeMap<u16, String>;
@@ -19,16 +22,62 @@ pub fn services(
     config: &Config,
     name: Option<&str>,
     store: &mut impl Store,
-    switches: &mut impl Switches,
+    hypervisor: &mut (impl Switches + DiskList),
 ) -> Result<Vec<Service>> {
     if let Some(name) = name.filter(|name| !config.service.contains_key(*name)) {
         let there: Vec<&str> = config.service.keys().map(String::as_str).collect();
         anyhow::bail!("there is no service {name}: there is {}", there.join(", "));
     }
     let names = names(store)?;
-    let vifs = vifs(switches)?;
+    let vifs = vifs(hypervisor)?;
     let chosen = config.service.iter().filter(|(of, _)| name.is_none_or(|name| name == *of));
-    chosen.map(|(name, service)| one(name, service, (&names, &vifs), store, switches)).collect()
+    let one = |(name, service): (&String, &config::Service)| match service.kind {
+        Kind::Net => one(name, service, (&names, &vifs), store, hypervisor),
+        Kind::Disk => of_disks(name, service, &names, hypervisor),
+    };
+    chosen.map(one).collect()
+}
+
+fn of_disks(name: &str, configured: &config::Service, names: &Names, disks: &mut impl DiskList) -> Result<Service> {
+    let domain = names.iter().find(|(_, of)| *of == name).map(|(domain, _)| *domain);
+    let driver_domain = configured.driver_domain.clone();
+    let mut service = Service { name: name.into(), domain, driver_domain, is_of_disks: true, ..Service::default() };
+    if let Some(domain) = domain {
+        let all = disks_of(disks, domain).context("the list of disks")?;
+        service.disks = all.iter().map(|disk| disk_of(disk, names)).collect();
+    }
+    Ok(service)
+}
+
+fn disk_of(disk: &ChannelDiskStatus, names: &Names) -> Disk {
+    Disk {
+        guest: names.get(&disk.guest).cloned().unwrap_or_else(|| disk.guest.to_string()),
+        domain: disk.guest,
+        number: disk.device,
+        state: disk_state(disk).into(),
+        reads: disk.reads,
+        writes: disk.writes,
+        flushes: disk.flushes,
+        discards: disk.discards,
+        read_bytes: disk.read_sectors.saturating_mul(SECTOR_BYTES),
+        written_bytes: disk.written_sectors.saturating_mul(SECTOR_BYTES),
+        errors: disk.errors,
+        repeated: disk.repeated,
+        waiting: disk.waiting,
+        bad_answers: disk.bad_answers,
+        bad_rings: disk.bad_rings,
+    }
+}
+
+/// How a disk is, in a word.
+pub fn disk_state(disk: &ChannelDiskStatus) -> &'static str {
+    match disk.state {
+        state if state & op::DISK_ENDED != 0 => "asks-nonsense",
+        state if state & op::DISK_BACK_ENDED != 0 => "answered-nonsense",
+        state if state & op::DISK_GIVEN_UP != 0 => "answered-with-errors",
+        _ if disk.back == op::DISK_NO_BACK => "waits",
+        _ => "connected",
+    }
 }
 
 fn one(

@@ -134,6 +134,7 @@ fn serve(config: &Arc<Config>, hypervisor: &mut Hypervisor) -> Result<()> {
             }
         }
         for service in &mut disks {
+            service.set_parked(service.driver_domain().is_some_and(supervisor::is_parked));
             let fate = service.handle(&events, Instant::now(), &mut store, hypervisor)?;
             if !goes_on(fate, service.name(), service.domain())? {
                 return Ok(());

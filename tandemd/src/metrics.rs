@@ -6,7 +6,7 @@ use crate::control;
 use crate::hypercall::Hypervisor;
 use crate::store::Client;
 use ::control::socket;
-use ::control::told::{Counts, LookedAfter, Service, Traffic};
+use ::control::told::{Counts, Disk, LookedAfter, Service, Traffic};
 use ::control::Mode;
 use anyhow::Result;
 use std::fmt::Write as _;
@@ -117,6 +117,15 @@ pub fn text(services: &[Service]) -> String {
         };
         directions(&mut out, &format!("tandem_vif_{way}"), help, &services.iter().flat_map(of).collect::<Vec<_>>());
     }
+    for (name, help, value) in DISK_COUNTS {
+        let sample = |of: &Service, disk: &Disk| {
+            let number = disk.number.to_string();
+            (labels(&[("service", &of.name), ("guest", &disk.guest), ("disk", &number)]), value(disk))
+        };
+        let of = |of: &Service| of.disks.iter().map(|disk| sample(of, disk)).collect();
+        let kind = if name.ends_with("_total") { "counter" } else { "gauge" };
+        family(&mut out, name, kind, help, &each(&of));
+    }
     for (name, help, value) in COUNTS {
         let of = |of: &Service| of.counts.iter().map(|counts| (service(of), value(counts))).collect();
         family(&mut out, name, "counter", help, &each(&of));
@@ -162,7 +171,7 @@ fn looked_after(out: &mut String, services: &[Service]) {
     };
     family(out, "tandem_driver_domain_ends_total", "counter", "Instances that had to go, by cause.", &each(&ends));
     for (name, what, help) in [
-        ("recoveries", RECOVERED, "How often it has become the way out, at its first start too."),
+        ("recoveries", RECOVERED, "How often it has become the way out, or got the disks, at its first start too."),
         ("recoveries_without_twin", WITHOUT_TWIN, "How often its twin has not come with it."),
     ] {
         let count = |of: &Service, told: &LookedAfter| vec![(service(of), told.counts.get(what).copied().unwrap_or(0))];
@@ -173,7 +182,7 @@ fn looked_after(out: &mut String, services: &[Service]) {
     let help = "1 if another one has booted and waits to take its place.";
     family(out, "tandem_driver_domain_standby_ready", "gauge", help, &each(&waits));
     let outage = |of: &Service, told: &LookedAfter| vec![(service(of), told.outage_ms)];
-    let help = "Milliseconds in which guests had no way out, from what was wrong to the first packet in.";
+    let help = "Milliseconds in which guests had no way out or no disks, from what was wrong to the first packet in or the first answer.";
     family(out, "tandem_driver_domain_outage_milliseconds_total", "counter", help, &each(&outage));
 }
 
@@ -188,6 +197,25 @@ const COUNTS: [Count; 7] = [
     ("tandem_twin_polls_total", "Polls of the driver that ran.", |of| of.polls),
     ("tandem_twin_upcalls_total", "Functions of the driver domain's kernel that were waited for.", |of| of.upcalls),
     ("tandem_twin_lock_waits_total", "Locks of the driver domain's that were waited for.", |of| of.lock_waits),
+];
+
+/// Counts of a disk.
+type DiskCount = (&'static str, &'static str, fn(&Disk) -> u64);
+
+const DISK_COUNTS: [DiskCount; 11] = [
+    ("tandem_disk_reads_total", "Reads that were answered without an error.", |of| of.reads),
+    ("tandem_disk_writes_total", "Writes that were answered without an error.", |of| of.writes),
+    ("tandem_disk_flushes_total", "Flushes and barriers that were answered without an error.", |of| of.flushes),
+    ("tandem_disk_discards_total", "Discards that were answered without an error.", |of| of.discards),
+    ("tandem_disk_read_bytes_total", "Bytes that the guest has read.", |of| of.read_bytes),
+    ("tandem_disk_written_bytes_total", "Bytes that the guest has written.", |of| of.written_bytes),
+    ("tandem_disk_errors_total", "Requests that were answered with an error.", |of| of.errors),
+    ("tandem_disk_repeated_requests_total", "Requests that another back end was asked for again.", |of| of.repeated),
+    ("tandem_disk_bad_answers_total", "Answers of back ends that nobody had waited for.", |of| of.bad_answers),
+    ("tandem_disk_bad_rings_total", "Back ends that have written into their ring what cannot be.", |of| {
+        of.bad_rings.into()
+    }),
+    ("tandem_disk_waiting_requests", "Requests that wait for their answer.", |of| of.waiting.into()),
 ];
 
 /// A family for packets, one for bytes, one for losses.

@@ -1,6 +1,6 @@
 //! What there is, in lines for people.
 
-use control::told::{Counts, LookedAfter, Service, State, Traffic, Twin};
+use control::told::{Counts, Disk, LookedAfter, Service, State, Traffic, Twin};
 use control::Told;
 use std::fmt::Write;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -19,6 +19,7 @@ pub fn status(told: &Told) -> String {
 fn service_status(out: &mut String, service: &Service) {
     let name = &service.name;
     let _ = match (service.mode, &service.driver_domain) {
+        (_, Some(driver)) if service.is_of_disks => writeln!(out, "{name}: disks, of {driver}"),
         (Some(mode), Some(driver)) => writeln!(out, "{name}: {mode}, by {driver}"),
         (None, Some(driver)) => writeln!(out, "{name}: no way out; {driver} is to be it"),
         (_, None) => writeln!(out, "{name}: no way out; the configuration names no driver domain"),
@@ -40,6 +41,9 @@ fn service_status(out: &mut String, service: &Service) {
     }
     for vif in &service.vifs {
         let _ = writeln!(out, "  {} vif {}: {}, {}", vif.guest, vif.number, vif.address, vif.state);
+    }
+    for disk in &service.disks {
+        let _ = writeln!(out, "  {} disk {}: {}", disk.guest, disk.number, disk.state);
     }
 }
 
@@ -79,6 +83,7 @@ pub fn stats(told: &Told) -> String {
                 for vif in &service.vifs {
                     traffic(&mut out, &format!("{name} {}/{}", vif.guest, vif.number), &vif.sent, &vif.received);
                 }
+                service.disks.iter().for_each(|disk| requests(&mut out, name, disk));
             }
         }
         Told::Twind { twins } => {
@@ -98,6 +103,24 @@ fn traffic(out: &mut String, what: &str, sent: &Traffic, received: &Traffic) {
     for (way, of) in [("sent", sent), ("received", received)] {
         let _ = writeln!(out, "{what} {way}: {} packets, {} bytes, {} lost", of.packets, of.bytes, of.lost);
     }
+}
+
+fn requests(out: &mut String, service: &str, disk: &Disk) {
+    let _ = writeln!(
+        out,
+        "{service} {}/{}: {} reads, {} bytes; {} writes, {} bytes; {} flushes, {} discards, {} errors, {} repeated, {} wait",
+        disk.guest,
+        disk.number,
+        disk.reads,
+        disk.read_bytes,
+        disk.writes,
+        disk.written_bytes,
+        disk.flushes,
+        disk.discards,
+        disk.errors,
+        disk.repeated,
+        disk.waiting
+    );
 }
 
 fn counts(out: &mut String, what: &str, of: &Counts) {
@@ -195,6 +218,19 @@ pub mod tests {
         let said = stats(&told);
         assert!(said.contains("net outside sent: 1000 packets, 1000000 bytes, 1 lost"), "{said}");
         assert!(said.contains("net twin: 50000 cycles") && said.contains("net upcall netif_carrier_ok: 4"), "{said}");
+        let disk = Disk { guest: "u1".into(), number: 51712, state: "connected".into(), writes: 7, ..Disk::default() };
+        let (name, driver_domain) = ("disk".into(), Some("dd".into()));
+        let disks = Service {
+            name,
+            driver_domain,
+            is_of_disks: true,
+            disks: vec![disk],
+            looked_after: None,
+            ..Service::default()
+        };
+        let told = Told::Tandemd { services: vec![disks] };
+        assert_eq!(status(&told), "disk: disks, of dd\n  u1 disk 51712: connected\n");
+        assert!(stats(&told).contains("disk u1/51712: 0 reads, 0 bytes; 7 writes, "), "{}", stats(&told));
         let nobody = Service { name: "lab".into(), ..Service::default() };
         assert!(status(&Told::Tandemd { services: vec![nobody] }).contains("names no driver domain"));
     }

@@ -17,8 +17,12 @@ pub struct Seen {
     pub is_connected: bool,
     /// The hypervisor has a back end for it.
     pub is_attached: bool,
+    /// The hypervisor answers its requests with errors.
+    pub has_given_up: bool,
     /// The driver domain is there.
     pub has_driver: bool,
+    /// It failed too often, or the operator wants it to rest: none comes.
+    pub is_parked: bool,
     /// Its front end's state in the driver domain's eyes; unknown if there is none for this driver domain.
     pub near: u32,
     /// Its back end's.
@@ -40,6 +44,8 @@ pub enum Step {
     Connect,
     /// The hypervisor gets the back end.
     Attach,
+    /// Its requests are answered with errors from now on; or wait again.
+    GiveUp(bool),
     /// Have whoever runs scripts in the driver domain look again.
     Remind,
     /// Let the guest's ring go.
@@ -54,6 +60,12 @@ pub enum Step {
     Show(u32),
     /// Remove the guest's back end directory.
     Forget,
+}
+
+/// A disk without a back end whose driver domain is parked answers with errors. Others wait.
+fn give_up(seen: &Seen) -> Option<Step> {
+    let is_wanted = seen.is_parked && !seen.has_driver;
+    (seen.is_connected && !seen.is_attached && is_wanted != seen.has_given_up).then_some(Step::GiveUp(is_wanted))
 }
 
 /// The next step, if there is one. After each another look is taken.
@@ -80,7 +92,7 @@ pub fn next(seen: &Seen) -> Option<Step> {
                 Some(Step::Connect)
             }
             _ if seen.is_connected && back.state != state::CONNECTED => Some(Step::Show(state::CONNECTED)),
-            _ => keep_far(seen),
+            _ => give_up(seen).or_else(|| keep_far(seen)),
         },
         state::CLOSING => release_or(if back.state == state::CLOSED { None } else { show(state::CLOSING) }),
         state::UNKNOWN | state::CLOSED => release_or(show(state::CLOSED)),
@@ -128,7 +140,9 @@ mod tests {
         front: state::INITIALISING,
         is_connected: false,
         is_attached: false,
+        has_given_up: false,
         has_driver: true,
+        is_parked: false,
         near: state::UNKNOWN,
         far: state::UNKNOWN,
         has_medium: true,
@@ -148,7 +162,8 @@ mod tests {
                 Step::Grant => (seen.near, seen.far) = (state::INITIALISED, state::CONNECTED),
                 Step::Remind => seen.has_medium = true,
                 Step::Connect => seen.is_connected = true,
-                Step::Attach => (seen.is_attached, seen.near) = (true, state::CONNECTED),
+                Step::Attach => (seen.is_attached, seen.has_given_up, seen.near) = (true, false, state::CONNECTED),
+                Step::GiveUp(is_wanted) => seen.has_given_up = is_wanted,
                 Step::Disconnect => (seen.is_connected, seen.is_attached) = (false, false),
                 Step::ShowFar(state::CLOSED) | Step::Dismiss => (seen.near, seen.far) = (state::CLOSED, state::CLOSED),
                 Step::ShowFar(_) => (seen.near, seen.far) = (state::INITIALISING, state::INIT_WAIT),
@@ -187,6 +202,19 @@ mod tests {
         let (again, steps) = settle(Seen { has_driver: true, ..none });
         assert_eq!(steps, [Step::Introduce, Step::Grant, Step::Attach]);
         assert_eq!(again.back.map(|back| back.state), Some(state::CONNECTED));
+    }
+
+    #[test]
+    fn requests_wait_for_a_driver_domain_unless_it_is_parked() {
+        let (up, _) = settle(Seen { front: state::INITIALISED, ..settle(START).0 });
+        let none = Seen { is_attached: false, has_driver: false, near: state::UNKNOWN, far: state::UNKNOWN, ..up };
+        let (parked, steps) = settle(Seen { is_parked: true, ..none });
+        assert_eq!((steps, parked.has_given_up), (vec![Step::GiveUp(true)], true));
+        let (waits, steps) = settle(Seen { is_parked: false, ..parked });
+        assert_eq!((steps, waits.has_given_up), (vec![Step::GiveUp(false)], false));
+        // Somebody has started it in spite of that.
+        let (again, _) = settle(Seen { has_driver: true, ..parked });
+        assert!(again.is_attached && !again.has_given_up);
     }
 
     #[test]

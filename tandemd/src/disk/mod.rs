@@ -9,7 +9,7 @@ mod tests;
 
 use crate::device::Device;
 use crate::device::{state, Back};
-use crate::hypercall::{ring_of, Disks, NR_PAGES, SLOTS};
+use crate::hypercall::{disks_of, ring_of, Disks, NR_PAGES, SLOTS};
 use crate::service::Fate;
 use crate::store::{Change, Event, Store};
 use anyhow::{Context, Result};
@@ -17,7 +17,8 @@ use device::{Seen, Step};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
-use xen_abi::channel_op::{ChannelDiskAttach, ChannelDiskConnect, DISK_DISCARD, DISK_FLUSH, DISK_NO_BACK, DISK_WRITE};
+use xen_abi::channel_op::{ChannelDiskAttach, ChannelDiskConnect, ChannelDiskStatus};
+use xen_abi::channel_op::{DISK_DISCARD, DISK_FLUSH, DISK_GIVEN_UP, DISK_NO_BACK, DISK_WRITE};
 
 /// Steps for a disk after one look at most: a driver domain's back end that comes takes the most.
 const MAX_STEPS: usize = 12;
@@ -64,6 +65,10 @@ pub struct DiskService {
     devices: BTreeSet<Device>,
     /// Those that go, and since when they show that they are closed.
     closed: BTreeMap<Device, Instant>,
+    /// Of each, back ends that have written into its ring what cannot be, as far as that was said.
+    bad_rings: BTreeMap<Device, u32>,
+    /// Its driver domain is parked.
+    is_parked: bool,
     next_look: Instant,
     next_reminder: Instant,
 }
@@ -85,7 +90,10 @@ impl DiskService {
         let (devices, closed) = (BTreeSet::new(), BTreeMap::new());
         let now = Instant::now();
         let name = name.into();
-        let service = Self { name, domain, driver_domain, devices, closed, next_look: now, next_reminder: now };
+        let (bad_rings, is_parked) = (BTreeMap::new(), false);
+        let (next_look, next_reminder) = (now, now);
+        let service =
+            Self { name, domain, driver_domain, devices, closed, bad_rings, is_parked, next_look, next_reminder };
         for path in [service.of_domain("backend/vbd"), service.of_domain("vm"), service.of_domain("control/shutdown")] {
             store.watch(&path, &service.token())?;
         }
@@ -108,7 +116,9 @@ impl DiskService {
         }
         let mut all = self.listed(store)?;
         all.extend(&self.devices);
-        all.extend(self.connected(disks)?.keys());
+        let connected = self.connected(disks)?;
+        self.tell_bad_rings(&connected);
+        all.extend(connected.keys());
         let mut are_settled = true;
         for device in all {
             are_settled &= self.settle(device, now, store, disks).with_context(|| self.describe(device))?;
@@ -124,6 +134,18 @@ impl DiskService {
     /// When there is something to look at, though nothing may happen.
     pub fn due(&self) -> Option<Instant> {
         (!self.devices.is_empty()).then_some(self.next_look)
+    }
+
+    /// Name of the domain that has the media.
+    pub fn driver_domain(&self) -> Option<&str> {
+        self.driver_domain.as_deref()
+    }
+
+    /// Whether its driver domain is parked; what waits is answered accordingly at the next look.
+    pub fn set_parked(&mut self, is_parked: bool) {
+        if self.is_parked != is_parked {
+            (self.is_parked, self.next_look) = (is_parked, Instant::now());
+        }
     }
 
     /// The domid of its domain.
@@ -198,13 +220,15 @@ impl DiskService {
             }
         };
         let connected = self.connected(disks)?.get(&device).copied();
-        let is_attached = connected.is_some_and(|(_, back)| back != DISK_NO_BACK);
+        let is_attached = connected.is_some_and(|disk| disk.back != DISK_NO_BACK);
+        let has_given_up = connected.is_some_and(|disk| disk.state & DISK_GIVEN_UP != 0);
         let has_driver = driver.is_some();
         let has_medium = match place {
             Some(place) => store.read(&format!("{}/physical-device", place.far))?.is_some(),
             None => false,
         };
-        Ok(Seen { back, front, is_connected: connected.is_some(), is_attached, has_driver, near, far, has_medium })
+        let (is_connected, is_parked) = (connected.is_some(), self.is_parked);
+        Ok(Seen { back, front, is_connected, is_attached, has_given_up, has_driver, is_parked, near, far, has_medium })
     }
 
     /// `false`: it is to be tried again later.
@@ -231,7 +255,12 @@ impl DiskService {
                 store.change(&guard, &[show(&path, state)])?;
             }
             (Step::Introduce, far) => match driver {
-                Some(driver) => return self.introduce(device, far, driver, store),
+                Some(driver) => {
+                    if let Some(far) = &far {
+                        self.close_port(far, store, disks)?;
+                    }
+                    return self.introduce(device, far, driver, store);
+                }
                 None => return Ok(false),
             },
             (Step::Remind, Some(far)) => {
@@ -241,6 +270,7 @@ impl DiskService {
             }
             (Step::Grant, Some(far)) => match disks.grant(self.domain, far.slot, far.driver) {
                 Ok(()) => {
+                    self.close_port(&far, store, disks)?;
                     let port = disks.open_port(self.domain, far.driver).context("no port for a disk")?;
                     let ring = ring_of(far.slot).to_string();
                     let changes = [
@@ -258,7 +288,7 @@ impl DiskService {
             },
             (Step::Connect, Some(far)) => return self.connect(device, &far, store, disks),
             (Step::Attach, Some(far)) => {
-                let Some((disk, _)) = self.connected(disks)?.get(&device).copied() else { return Ok(false) };
+                let Some(disk) = self.connected(disks)?.get(&device).map(|disk| disk.disk) else { return Ok(false) };
                 let port = store.read(&format!("{}/event-channel", far.near))?.and_then(|port| port.parse().ok());
                 let first_page = ring_of(far.slot) + 1;
                 let request = ChannelDiskAttach {
@@ -274,7 +304,9 @@ impl DiskService {
                 match disks.attach_disk(&request) {
                     Ok(()) => {
                         log(&format!("{}: domain {} is its back end", self.describe(device), far.driver));
-                        store.change(&near, &[show(&far.near, state::CONNECTED)])?;
+                        // The port is closed now, and its number may be another's soon.
+                        let port = Change::Remove(format!("{}/event-channel", far.near));
+                        store.change(&near, &[port, show(&far.near, state::CONNECTED)])?;
                     }
                     Err(error) => {
                         log(&format!(
@@ -290,11 +322,21 @@ impl DiskService {
             }
             (Step::Disconnect, _) => {
                 let connected = self.connected(disks)?;
-                let Some((disk, _)) = connected.get(&device) else { return Ok(true) };
-                match disks.disconnect_disk(*disk) {
+                let Some(disk) = connected.get(&device) else { return Ok(true) };
+                match disks.disconnect_disk(disk.disk) {
                     Ok(()) | Err(Errno::NOENT) => log(&format!("{}: disconnected", self.describe(device))),
                     Err(error) => return Err(error).context("a disk cannot be let go"),
                 }
+            }
+            (Step::GiveUp(is_wanted), _) => {
+                let connected = self.connected(disks)?;
+                let Some(disk) = connected.get(&device) else { return Ok(true) };
+                match disks.give_up_disk(disk.disk, is_wanted) {
+                    Ok(()) | Err(Errno::NOENT) => {}
+                    Err(error) => return Err(error).context("what waits for a disk"),
+                }
+                let told = if is_wanted { "its requests are answered with errors" } else { "its requests wait" };
+                log(&format!("{}: no back end: {told}", self.describe(device)));
             }
             (Step::ShowFar(state), Some(far)) => {
                 store.change(&format!("{}/backend", far.near), &[show(&far.near, state)])?;
@@ -304,6 +346,7 @@ impl DiskService {
                 store.change(&format!("{}/frontend", far.far), &[offline, show(&far.near, state::CLOSED)])?;
             }
             (Step::ForgetFar, Some(far)) => {
+                self.close_port(&far, store, disks)?;
                 store.change("/local", &[Change::Remove(far.near), Change::Remove(far.far)])?;
             }
             (Step::Forget, _) => {
@@ -313,6 +356,37 @@ impl DiskService {
             (_, None) => return Ok(false),
         }
         Ok(true)
+    }
+
+    /// The port that was opened for a back end that was not attached is closed. Who was killed just when one was attached has left a number
+    /// that is another disk's by now.
+    fn close_port(&self, far: &Far, store: &mut impl Store, disks: &mut impl Disks) -> Result<()> {
+        let key_of = |slot: u32| format!("{}/event-channel", self.at(slot, far.driver).near);
+        let key = key_of(far.slot);
+        let Some(number) = store.read(&key)? else { return Ok(()) };
+        let mut is_others = false;
+        for (slot, _) in self.slots(store)? {
+            is_others |= slot != far.slot && store.read(&key_of(slot))?.as_ref() == Some(&number);
+        }
+        store.change(&key, &[Change::Remove(key.clone())])?;
+        if let (false, Ok(port)) = (is_others, number.parse()) {
+            disks.close_port(self.domain, port).context("a port of a disk's cannot be closed")?;
+        }
+        Ok(())
+    }
+
+    /// Says once of each back end that has written into its ring what cannot be that it has.
+    fn tell_bad_rings(&mut self, connected: &BTreeMap<Device, ChannelDiskStatus>) {
+        self.bad_rings.retain(|device, _| connected.contains_key(device));
+        for (device, disk) in connected {
+            let told = self.bad_rings.insert(*device, disk.bad_rings).unwrap_or(0);
+            if disk.bad_rings > told {
+                log(&format!(
+                    "{}: its back end has written into its ring what cannot be, and is used no longer",
+                    self.describe(*device)
+                ));
+            }
+        }
     }
 
     /// Makes the directories of a back end in the driver domain and of its front end here, in a slot that is the disk's.
@@ -411,21 +485,10 @@ impl DiskService {
         Ok(true)
     }
 
-    /// Disks that the hypervisor has for this service: their names, and the domains of their back ends.
-    fn connected(&self, disks: &mut impl Disks) -> Result<BTreeMap<Device, (u32, u16)>> {
-        let (mut found, mut place) = (BTreeMap::new(), 0);
-        loop {
-            match disks.next_disk(place) {
-                Ok(status) => {
-                    place = status.next;
-                    if status.backend == self.domain {
-                        found.insert(Device { guest: status.guest, number: status.device }, (status.disk, status.back));
-                    }
-                }
-                Err(Errno::NOENT) => return Ok(found),
-                Err(error) => return Err(error).context("the list of disks"),
-            }
-        }
+    /// Disks that the hypervisor has for this service.
+    fn connected(&self, disks: &mut impl Disks) -> Result<BTreeMap<Device, ChannelDiskStatus>> {
+        let all = disks_of(disks, self.domain).context("the list of disks")?;
+        Ok(all.into_iter().map(|disk| (Device { guest: disk.guest, number: disk.device }, disk)).collect())
     }
 
     /// The domid of the driver domain, if it is there. The toolstack writes its name before the store knows it: directories that it

@@ -1,6 +1,7 @@
 //! The service beside a store, a hypervisor, a driver domain with a stock back end, and a guest that are all made of maps.
 
 use super::*;
+use crate::hypercall::DiskList;
 use std::cell::RefCell;
 use std::rc::Rc;
 use xen_abi::channel_op::ChannelDiskStatus;
@@ -20,8 +21,12 @@ struct World {
     /// Somebody still uses a page.
     is_busy: bool,
     nr_ports: u32,
+    /// Those that are open.
+    ports: BTreeSet<u32>,
     /// The toolstack has not introduced the driver domain yet.
     is_early: bool,
+    /// The hypervisor does not take back ends.
+    refuses: bool,
     /// States that the guest was shown.
     shown: Vec<String>,
 }
@@ -129,7 +134,7 @@ impl Store for Shared {
                     self.0.borrow_mut().set(&format!("{far}/physical-device"), "103:0");
                 }
                 Change::Remove(path) => {
-                    self.0.borrow_mut().nodes.retain(|node, _| !node.starts_with(&format!("{path}/")))
+                    self.0.borrow_mut().nodes.retain(|node, _| node != path && !node.starts_with(&format!("{path}/")))
                 }
             }
         }
@@ -150,6 +155,12 @@ impl Store for Shared {
 
     fn next_event(&mut self, _: Option<Duration>) -> Result<Option<Event>> {
         Ok(None)
+    }
+}
+
+impl DiskList for Shared {
+    fn next_disk(&mut self, place: u32) -> Result<ChannelDiskStatus, Errno> {
+        self.0.borrow_mut().disk().filter(|_| place == 0).ok_or(Errno::NOENT)
     }
 }
 
@@ -179,21 +190,38 @@ impl Disks for Shared {
         let mut world = self.0.borrow_mut();
         assert_eq!(world.granted.get(&0), Some(&request.back));
         assert_eq!((request.ring + 1, request.port), (request.first_page, world.nr_ports));
+        if world.refuses {
+            return Err(Errno::INVAL);
+        }
         let disk = world.disks.get_mut(&request.disk).ok_or(Errno::NOENT)?;
         assert_eq!(disk.back, DISK_NO_BACK);
-        disk.back = request.back;
+        (disk.back, disk.state) = (request.back, 0);
+        // The hypervisor takes its place.
+        world.ports.remove(&request.port);
         Ok(())
-    }
-
-    fn next_disk(&mut self, place: u32) -> Result<ChannelDiskStatus, Errno> {
-        self.0.borrow_mut().disk().filter(|_| place == 0).ok_or(Errno::NOENT)
     }
 
     fn open_port(&mut self, front: u16, _: u16) -> Result<u32, Errno> {
         assert_eq!(front, DOMAIN);
         let mut world = self.0.borrow_mut();
         world.nr_ports += 1;
-        Ok(world.nr_ports)
+        let port = world.nr_ports;
+        world.ports.insert(port);
+        Ok(port)
+    }
+
+    fn close_port(&mut self, front: u16, port: u32) -> Result<(), Errno> {
+        assert_eq!(front, DOMAIN);
+        assert!(self.0.borrow_mut().ports.remove(&port), "port {port} may be another's");
+        Ok(())
+    }
+
+    fn give_up_disk(&mut self, disk: u32, is_wanted: bool) -> Result<(), Errno> {
+        let mut world = self.0.borrow_mut();
+        let disk = world.disks.get_mut(&disk).ok_or(Errno::NOENT)?;
+        assert_eq!(disk.back, DISK_NO_BACK);
+        disk.state = if is_wanted { DISK_GIVEN_UP } else { 0 };
+        Ok(())
     }
 
     fn grant(&mut self, _: u16, slot: u32, to: u16) -> Result<(), Errno> {
@@ -273,6 +301,56 @@ fn a_guest_is_shown_nothing_when_its_driver_domain_dies_and_another_comes() {
         let mut store = bench.world.clone();
         bench.service = DiskService::start("disk", DOMAIN, Some("dd".into()), &mut store).unwrap();
     }
+    assert_eq!(bench.world().shown, ["1", "2", "4"]);
+}
+
+#[test]
+fn a_back_end_that_begins_again_leaves_no_port_open() {
+    let mut bench = Bench::new();
+    bench.world().refuses = true;
+    for domain in 10..13 {
+        bench.world().create_driver(domain);
+        bench.run();
+        assert!(bench.world().nr_ports > 3 && bench.world().ports.len() <= 1, "{:?}", bench.world().ports);
+        bench.world().destroy_driver(domain);
+    }
+    bench.world().create_driver(13);
+    bench.world().refuses = false;
+    bench.run();
+    assert_eq!((bench.back(), bench.world().ports.len()), (Some(13), 0));
+    // One that is taken away in between.
+    bench.world().refuses = true;
+    bench.world().destroy_driver(13);
+    bench.world().create_driver(14);
+    bench.run();
+    bench.world().set(&format!("{BACK}/online"), "0");
+    bench.world().set(&format!("{BACK}/state"), "5");
+    bench.world().set(&format!("{FRONT}/state"), "6");
+    bench.run();
+    assert_eq!((bench.back(), bench.world().ports.len()), (None, 0));
+}
+
+#[test]
+fn while_its_driver_domain_is_parked_a_guest_gets_errors_and_is_shown_nothing() {
+    let mut bench = Bench::new();
+    bench.world().create_driver(5);
+    bench.run();
+    bench.world().destroy_driver(5);
+    bench.run();
+    let has_given_up = |bench: &Bench| bench.world().disk().unwrap().state & DISK_GIVEN_UP != 0;
+    assert!(!has_given_up(&bench));
+    bench.service.set_parked(true);
+    bench.run();
+    assert!(has_given_up(&bench));
+    bench.service.set_parked(false);
+    bench.run();
+    assert!(!has_given_up(&bench));
+    bench.service.set_parked(true);
+    bench.run();
+    bench.service.set_parked(false);
+    bench.world().create_driver(6);
+    bench.run();
+    assert!(!has_given_up(&bench) && bench.back() == Some(6));
     assert_eq!(bench.world().shown, ["1", "2", "4"]);
 }
 

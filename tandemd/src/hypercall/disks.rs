@@ -7,7 +7,9 @@ use rustix::mm::{mmap, munmap, MapFlags, ProtFlags};
 use std::ffi::c_void;
 use std::fs::File;
 use std::sync::atomic::{AtomicU32, Ordering};
-use xen_abi::channel_op::{self as op, ChannelDisk, ChannelDiskAttach, ChannelDiskConnect, ChannelDiskStatus};
+use xen_abi::channel_op::{
+    self as op, ChannelDisk, ChannelDiskAttach, ChannelDiskConnect, ChannelDiskPort, ChannelDiskStatus,
+};
 use xen_abi::event::{EvtchnAllocUnbound, EVTCHNOP_ALLOC_UNBOUND};
 use xen_abi::grant::{ENTRIES_V1_PER_PAGE, GTF_PERMIT_ACCESS, GTF_READING, GTF_WRITING};
 use xen_abi::hypercall::{EVENT_CHANNEL_OP, MEMORY_OP};
@@ -31,29 +33,59 @@ pub fn ring_of(slot: u32) -> u32 {
     FIRST + slot * EACH
 }
 
+/// What disks the hypervisor has.
+pub trait DiskList {
+    /// The first one from this place on.
+    fn next_disk(&mut self, place: u32) -> Result<ChannelDiskStatus, Errno>;
+}
+
 /// The hypervisor's disks.
-pub trait Disks {
+pub trait Disks: DiskList {
     /// Takes up a guest's; its name.
     fn connect_disk(&mut self, request: &ChannelDiskConnect) -> Result<u32, Errno>;
     /// Lets it go.
     fn disconnect_disk(&mut self, disk: u32) -> Result<(), Errno>;
+    /// Nobody waits for another back end of one that has none: its requests are answered with errors. If not, they wait again.
+    fn give_up_disk(&mut self, disk: u32, is_wanted: bool) -> Result<(), Errno>;
     /// Gives it a back end.
     fn attach_disk(&mut self, request: &ChannelDiskAttach) -> Result<(), Errno>;
-    /// The first one from this place on.
-    fn next_disk(&mut self, place: u32) -> Result<ChannelDiskStatus, Errno>;
     /// A port of domain `front` to which `back` may bind.
     fn open_port(&mut self, front: u16, back: u16) -> Result<u32, Errno>;
+    /// Closes a port of domain `front`, if it is there.
+    fn close_port(&mut self, front: u16, port: u32) -> Result<(), Errno>;
     /// Domain `front` grants ring and pages of a slot to `to`; it gets memory for them if it has none, and the ring is empty. EBUSY: somebody
     /// still uses one.
     fn grant(&mut self, front: u16, slot: u32, to: u16) -> Result<(), Errno>;
+}
+
+/// The disks of the service whose domain this is.
+pub fn disks_of(disks: &mut impl DiskList, domain: u16) -> Result<Vec<ChannelDiskStatus>, Errno> {
+    let (mut found, mut place) = (Vec::new(), 0);
+    loop {
+        match disks.next_disk(place) {
+            Ok(status) => {
+                place = status.next;
+                found.extend(Some(status).filter(|status| status.backend == domain));
+            }
+            Err(Errno::NOENT) => return Ok(found),
+            Err(error) => return Err(error),
+        }
+    }
 }
 
 impl Argument for ChannelDisk {}
 impl Argument for ChannelDiskConnect {}
 impl Argument for ChannelDiskAttach {}
 impl Argument for ChannelDiskStatus {}
+impl Argument for ChannelDiskPort {}
 impl Argument for EvtchnAllocUnbound {}
 impl Argument for Populate {}
+
+impl DiskList for Hypervisor {
+    fn next_disk(&mut self, place: u32) -> Result<ChannelDiskStatus, Errno> {
+        self.call(op::CHANNELOP_DISK_NEXT, ChannelDiskStatus { next: place, ..ChannelDiskStatus::default() })
+    }
+}
 
 impl Disks for Hypervisor {
     fn connect_disk(&mut self, request: &ChannelDiskConnect) -> Result<u32, Errno> {
@@ -64,17 +96,25 @@ impl Disks for Hypervisor {
         self.call(op::CHANNELOP_DISK_DISCONNECT, ChannelDisk { disk, flags: 0 }).map(|_| ())
     }
 
-    fn attach_disk(&mut self, request: &ChannelDiskAttach) -> Result<(), Errno> {
-        self.call(op::CHANNELOP_DISK_ATTACH, *request).map(|_| ())
+    fn give_up_disk(&mut self, disk: u32, is_wanted: bool) -> Result<(), Errno> {
+        let flags = if is_wanted { op::DISK_GIVE_UP } else { 0 };
+        self.call(op::CHANNELOP_DISK_DETACH, ChannelDisk { disk, flags }).map(|_| ())
     }
 
-    fn next_disk(&mut self, place: u32) -> Result<ChannelDiskStatus, Errno> {
-        self.call(op::CHANNELOP_DISK_NEXT, ChannelDiskStatus { next: place, ..ChannelDiskStatus::default() })
+    fn attach_disk(&mut self, request: &ChannelDiskAttach) -> Result<(), Errno> {
+        self.call(op::CHANNELOP_DISK_ATTACH, *request).map(|_| ())
     }
 
     fn open_port(&mut self, front: u16, back: u16) -> Result<u32, Errno> {
         let request = EvtchnAllocUnbound { dom: front, remote_dom: back, port: 0 };
         self.call_of(EVENT_CHANNEL_OP.into(), EVTCHNOP_ALLOC_UNBOUND, request).map(|made| made.port)
+    }
+
+    fn close_port(&mut self, front: u16, port: u32) -> Result<(), Errno> {
+        match self.call(op::CHANNELOP_DISK_CLOSE_PORT, ChannelDiskPort { domain: front, pad: 0, port }) {
+            Ok(_) | Err(Errno::INVAL) => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 
     fn grant(&mut self, front: u16, slot: u32, to: u16) -> Result<(), Errno> {

@@ -104,7 +104,10 @@ fn services() -> Vec<Service> {
         vifs: ["u1", "u2"].map(|guest| Vif { guest: guest.into(), sent, ..Vif::default() }).to_vec(),
         ..Service::default()
     };
-    vec![net, Service { name: "lab".into(), ..Service::default() }]
+    let disk =
+        Disk { guest: "u1".into(), number: 51712, writes: 9, repeated: 2, waiting: 1, bad_rings: 1, ..Disk::default() };
+    let disks = Service { name: "disk".into(), is_of_disks: true, disks: vec![disk], ..Service::default() };
+    vec![net, Service { name: "lab".into(), ..Service::default() }, disks]
 }
 
 #[test]
@@ -124,6 +127,11 @@ fn what_was_counted_can_be_scraped() {
     assert_eq!(value("tandem_vif_transmit_lost_packets_total", &u2), Some(1.0));
     assert_eq!(value("tandem_twin_cycles_total", &net), Some((1_u64 << 60) as f64));
     assert_eq!(value("tandem_twin_aborts_total", &net), Some(1.0));
+    let disk = [("service", "disk"), ("guest", "u1"), ("disk", "51712")];
+    assert_eq!(value("tandem_disk_writes_total", &disk), Some(9.0));
+    assert_eq!(value("tandem_disk_repeated_requests_total", &disk), Some(2.0));
+    assert_eq!(value("tandem_disk_waiting_requests", &disk), Some(1.0));
+    assert_eq!(value("tandem_disk_bad_rings_total", &disk), Some(1.0));
     let odd = [("service", "net"), ("function", "odd\"name\\")];
     assert_eq!(value("tandem_twin_functions_called_total", &odd), Some(4.0));
     let state = |state: &str| value("tandem_driver_domain_state", &[("service", "net"), ("state", state)]);

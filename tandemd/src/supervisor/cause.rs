@@ -2,6 +2,7 @@
 
 use super::look::Look;
 use super::settings::Settings;
+use super::words::Words;
 use std::time::Duration;
 
 /// Why an instance had to go.
@@ -15,6 +16,7 @@ pub enum Cause {
     PoweredOff,
     Wedged { vcpu: u32, since: Duration },
     Undrained { since: Duration },
+    BadRing,
     DeviceGone,
     NotStarted(String),
     NotReady,
@@ -34,6 +36,7 @@ impl Cause {
             Self::PoweredOff => "powered-off",
             Self::Wedged { .. } => "wedged",
             Self::Undrained { .. } => "undrained",
+            Self::BadRing => "bad-ring",
             Self::DeviceGone => "device-gone",
             Self::NotStarted(_) => "not-started",
             Self::NotReady => "not-ready",
@@ -42,7 +45,7 @@ impl Cause {
         }
     }
 
-    pub fn describe(&self, settings: &Settings) -> String {
+    pub fn describe(&self, settings: &Settings, words: &Words) -> String {
         match self {
             Self::Panicked => "its kernel has panicked".into(),
             Self::Crashed => "the hypervisor has ended it; why is in the hypervisor's log".into(),
@@ -54,11 +57,12 @@ impl Cause {
                 format!("its vCPU {vcpu} has run for {} ms and taken no event though one waits", settings.wedged_ms)
             }
             Self::Undrained { .. } => {
-                format!("it has taken nothing of what waits for the outside for {} ms", settings.undrained_ms)
+                format!("{} for {} ms", words.undrained, settings.undrained_ms())
             }
+            Self::BadRing => "it has written into a disk's ring what cannot be".into(),
             Self::DeviceGone => "a device of its configuration is gone from the machine".into(),
             Self::NotStarted(why) => format!("it could not be started: {why}"),
-            Self::NotReady => format!("its interface was not there within {} s", settings.ready_s),
+            Self::NotReady => format!("its {} was not there within {} s", words.up, settings.ready_s),
             Self::Restart => "it is to be restarted".into(),
             Self::Park => "it is to be parked".into(),
         }

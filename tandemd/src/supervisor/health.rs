@@ -72,7 +72,7 @@ impl Health {
             self.stuck = Some((now, queue.taken));
             return None;
         }
-        let limit = Duration::from_millis(settings.undrained_ms);
+        let limit = Duration::from_millis(settings.undrained_ms());
         (!limit.is_zero() && now.saturating_sub(since) >= limit).then_some(Illness::Undrained { since })
     }
 }
@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn a_limit_of_0_is_none() {
-        let settings = Settings { wedged_ms: 0, undrained_ms: 0, ..settings() };
+        let settings = Settings { wedged_ms: 0, undrained_ms: Some(0), ..settings() };
         let mut health = Health::default();
         for n in 0..1000 {
             let beat = Beat { vcpu: 0, upcalls: 1, run: ms(n * 100), is_waiting: true };

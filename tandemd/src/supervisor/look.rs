@@ -20,15 +20,19 @@ pub struct Domain {
     pub beats: Vec<Beat>,
 }
 
-/// Where the outside is, if it is reached by this domain.
+/// Where the outside is, if it is reached by this domain; or where guests' disks are, if this domain has them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Way {
     /// By the card that its twin drives; else by its interface.
     pub is_card: bool,
     /// What is for the outside.
     pub queue: Queue,
-    /// Packets that came in.
+    /// Packets that came in; or requests for disks that it has answered.
     pub came: u64,
+    /// Nobody has asked it for anything that it has not done. Of interfaces that is never known.
+    pub is_idle: bool,
+    /// It has written into a disk's ring what cannot be.
+    pub has_lied: bool,
 }
 
 /// What became of the toolstack's process that was started.
@@ -56,7 +60,7 @@ pub struct Look {
     pub is_probed: bool,
     /// The domain that waits to take its place.
     pub standby: Option<Domain>,
-    /// The way out, if it is that domain's.
+    /// The way out, or the way to guests' disks, if it is that domain's.
     pub way: Option<Way>,
     /// All devices of its configuration are in the machine.
     pub has_devices: bool,

@@ -9,6 +9,7 @@ use super::look::{Act, Errand, Look};
 use super::record::{ms, Mode, Record, TimeLine, STARTED};
 use super::settings::Settings;
 use super::standby::{is_usable, Standby, Wish};
+use super::words::Words;
 use control::Order;
 use std::time::Duration;
 use xen_abi::sched as reason;
@@ -26,6 +27,8 @@ const LONGEST: Duration = Duration::from_secs(60);
 const QUIET: Duration = Duration::from_secs(60);
 /// A driver domain has no more devices than its back end has slots; another try of theirs is one of a hand-over.
 const MOST_DEVICES: u32 = 33;
+/// What it does that is parked, for people.
+pub const PARKED: &str = "parked";
 /// Why it is parked.
 pub const BY_OPERATOR: &str = "the operator wants it";
 
@@ -87,6 +90,7 @@ fn go_on(record: &Record) -> Phase {
 /// A driver domain that is looked after.
 pub struct Machine {
     settings: Settings,
+    words: &'static Words,
     phase: Phase,
     health: Health,
     standby: Standby,
@@ -100,9 +104,10 @@ pub struct Machine {
 
 impl Machine {
     /// Begins, or goes on where an earlier daemon ended.
-    pub fn new(settings: Settings, record: Record) -> Self {
+    pub fn new(settings: Settings, words: &'static Words, record: Record) -> Self {
         Self {
             settings,
+            words,
             phase: Phase::Inherited,
             health: Health::default(),
             standby: Standby::default(),
@@ -119,7 +124,7 @@ impl Machine {
             (Phase::Coming { .. } | Phase::Starting | Phase::HandingOver { .. }, _) => "starting",
             (Phase::Going(_) | Phase::Inherited, _) => "going",
             (Phase::Down { .. }, _) => "waiting",
-            (Phase::Resting, Mode::Parked) => "parked",
+            (Phase::Resting, Mode::Parked) => PARKED,
             (Phase::Resting, _) => "off",
         }
     }
@@ -287,6 +292,9 @@ impl Machine {
             self.adopt(domain, look);
             return None;
         };
+        if way.has_lied {
+            return self.fail(Cause::BadRing, Some(domain), look);
+        }
         let beats = look.domain.as_ref().map_or(&[][..], |d| &d.beats);
         match self.health.look(&self.settings, look.now, beats, way.queue)? {
             Illness::Wedged { vcpu, since } => self.fail(Cause::Wedged { vcpu, since }, Some(domain), look),
@@ -297,13 +305,14 @@ impl Machine {
     /// The first packets, and the twin.
     fn note_progress(&mut self, look: &Look) {
         let (Some(way), Some(line)) = (look.way, &mut self.record.under_way) else { return };
-        let reached =
-            [(way.is_card, "card"), (way.queue.taken > 0, "first packet out"), (way.came > 0, "first packet in")];
-        for (_, step) in reached.iter().filter(|(is_reached, _)| *is_reached) {
+        let words = self.words;
+        let reached = [(way.is_card, Some("card")), (way.queue.taken > 0, words.out), (way.came > 0, Some(words.came))];
+        for step in reached.into_iter().filter_map(|(is_reached, step)| step.filter(|_| is_reached)) {
             line.mark(step, look.now);
         }
-        let is_whole = line.has("first packet in") && (!self.settings.twin || line.has("card"));
-        let up_at = line.steps.iter().find(|(step, _)| step == "interface").map_or(0, |(_, at)| *at);
+        let is_of_use = line.has(words.came) || way.is_idle;
+        let is_whole = is_of_use && (!self.settings.twin || line.has("card"));
+        let up_at = line.steps.iter().find(|(step, _)| step == words.up).map_or(0, |(_, at)| *at);
         let is_late = ms(look.now).saturating_sub(line.from + up_at) >= ms(QUIET);
         if is_whole || is_late {
             if self.settings.twin && !line.has("card") {
@@ -334,8 +343,8 @@ impl Machine {
             self.mark_if("start", "probed", look.now);
         }
         if look.way.is_some() {
-            self.mark("interface", look.now);
-            self.say(format!("it is the way out, domain {domain}"));
+            self.mark(self.words.up, look.now);
+            self.say(format!("{}, domain {domain}", self.words.is_up));
             self.phase = Phase::Up { domain };
             self.note_progress(look);
             return None;
@@ -351,7 +360,7 @@ impl Machine {
 
     /// An instance has to go, if it is there still.
     fn fail(&mut self, cause: Cause, domain: Option<u16>, look: &Look) -> Option<Act> {
-        let told = cause.describe(&self.settings);
+        let told = cause.describe(&self.settings, self.words);
         match &mut self.record.under_way {
             Some(line) => line.mark(&format!("again {}", cause.name()), look.now),
             None => {

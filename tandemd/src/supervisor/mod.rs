@@ -15,16 +15,17 @@ mod shell;
 mod standby;
 #[cfg(test)]
 mod tests;
+mod words;
 
 pub use record::Record;
-pub use settings::Settings;
+pub use settings::{Settings, UNDRAINED_DISK_MS};
 pub use standby::name_of as standby_of;
 
-use crate::config::{self, Config};
+use crate::config::{self, Config, Kind};
 use anyhow::{Context, Result};
 use control::told::LookedAfter;
 use control::Order;
-use machine::Machine;
+use machine::{Machine, PARKED};
 use shell::Shell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -50,6 +51,8 @@ type Wish = (Order, mpsc::Sender<Result<(), String>>);
 /// What a supervisor and others have to say to each other.
 #[derive(Default)]
 struct Desk {
+    /// Name of the driver domain.
+    driver: String,
     /// Wishes that were not heard yet.
     wishes: Vec<Wish>,
     /// How it goes.
@@ -80,6 +83,11 @@ pub fn ask(service: &str, order: Order) -> Result<(), String> {
 /// How it goes with the driver domain of this service, if it is looked after.
 pub fn look(service: &str) -> Option<LookedAfter> {
     desks().get(service).map(|desk| desk.told.clone())
+}
+
+/// Whether the driver domain of this name is looked after, by whichever service, and is parked.
+pub fn is_parked(driver: &str) -> bool {
+    desks().values().any(|desk| desk.driver == driver && desk.told.state == PARKED)
 }
 
 /// What is remembered of a service's driver domain.
@@ -118,11 +126,12 @@ pub fn begin(config: &Arc<Config>, service: &str) -> Result<()> {
         return Ok(());
     }
     std::fs::create_dir_all(RECORDS).with_context(|| format!("cannot make {RECORDS}"))?;
-    desks().insert(service.into(), Desk::default());
+    desks().insert(service.into(), Desk { driver: driver.into(), ..Desk::default() });
     let (config, service) = (Arc::clone(config), service.to_string());
-    let (driver, settings) = (driver.to_string(), settings.clone());
+    let (driver, settings, kind) = (driver.to_string(), settings.clone(), config.service[&service].kind);
     let run = move || loop {
-        let done = until_startable(&config, &service, &driver).and_then(|()| look_after(&service, &driver, &settings));
+        let done =
+            until_startable(&config, &service, &driver).and_then(|()| look_after(&service, kind, &driver, &settings));
         if let Err(error) = done {
             eprintln!("tandemd: {service}: {driver}: {error:#}");
         }
@@ -146,7 +155,7 @@ fn until_startable(config: &Config, service: &str, driver: &str) -> Result<()> {
     loop {
         let mut wishes = Vec::new();
         if let Some(desk) = desks().get_mut(service) {
-            (desk.told.state, desk.told.why) = ("parked".into(), Some(why.clone()));
+            (desk.told.state, desk.told.why) = (PARKED.into(), Some(why.clone()));
             wishes = std::mem::take(&mut desk.wishes);
         }
         for (order, tell) in wishes {
@@ -168,12 +177,16 @@ fn until_startable(config: &Config, service: &str, driver: &str) -> Result<()> {
     }
 }
 
-fn look_after(service: &str, driver: &str, settings: &Settings) -> Result<()> {
+fn look_after(service: &str, kind: Kind, driver: &str, settings: &Settings) -> Result<()> {
+    let words = match kind {
+        Kind::Net => &words::NET,
+        Kind::Disk => &words::DISK,
+    };
     let devices = settings.devices(driver)?;
     let path = path(service);
     let mut written = record(service)?;
-    let mut shell = Shell::open(service, driver, &settings.config, devices)?;
-    let mut machine = Machine::new(settings.clone(), written.clone());
+    let mut shell = Shell::open(service, kind, driver, &settings.config, devices)?;
+    let mut machine = Machine::new(settings.clone(), words, written.clone());
     loop {
         let mut look = shell.look()?;
         let wishes = desks().get_mut(service).map(|desk| std::mem::take(&mut desk.wishes));
@@ -213,7 +226,7 @@ fn save(machine: &mut Machine, written: &mut Record, path: &Path, service: &str,
     }
     if let Some(desk) = desks().get_mut(service) {
         desk.told.state = machine.state().into();
-        desk.told.why = (machine.state() == "parked").then(|| record.why.clone());
+        desk.told.why = (machine.state() == PARKED).then(|| record.why.clone());
         (desk.told.counts, desk.told.recoveries) = (record.counts.clone(), record.last.clone());
         (desk.told.standby, desk.told.outage_ms) = (machine.standby(), record.outage);
     }

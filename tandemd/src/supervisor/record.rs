@@ -1,5 +1,6 @@
 //! What is remembered of a driver domain while no daemon runs: `/var/lib/tandem/SERVICE.toml`.
 
+use super::words;
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -86,14 +87,17 @@ impl TimeLine {
         }
     }
 
-    /// How long, in ms, guests had no way out: until a packet came in. None came in for a long time: until the interface was there.
+    /// How long, in ms, guests had no way out: until a packet came in, or a disk's request was answered. None was for a long time: until the
+    /// interface was there, or the disks' back end.
     /// Before the first start there was nothing that could have ended.
     fn outage(&self) -> u64 {
         let at = |wanted: &str| self.steps.iter().find(|(step, _)| step == wanted).map(|(_, at)| *at);
         if self.cause == STARTED {
             return 0;
         }
-        at("first packet in").or(at("interface")).unwrap_or(0)
+        let each = [words::NET, words::DISK];
+        let came = each.iter().find_map(|words| at(words.came));
+        came.or(each.iter().find_map(|words| at(words.up))).unwrap_or(0)
     }
 
     /// For the log: `CAUSE: STEP 12 ms, STEP 40 ms`.

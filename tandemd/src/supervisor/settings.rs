@@ -4,6 +4,10 @@ use anyhow::{bail, ensure, Context, Result};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 
+/// Usual limits of what is not taken, for interfaces and for disks, whose drivers have some of their own: half a minute in Linux.
+const UNDRAINED_MS: u64 = 10_000;
+pub const UNDRAINED_DISK_MS: u64 = 60_000;
+
 /// `[service.NAME.supervise]`.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
@@ -28,9 +32,10 @@ pub struct Settings {
     /// It fails when one of its processors has run so long without taking an event that waits; 0: never.
     #[serde(default = "Settings::wedged_ms")]
     pub wedged_ms: u64,
-    /// It fails when it has taken nothing of what waits for the outside for so long; 0: never.
-    #[serde(default = "Settings::undrained_ms")]
-    pub undrained_ms: u64,
+    /// It fails when it has taken nothing of what waits for the outside for so long, or has answered nothing of what disks were asked for;
+    /// 0: never.
+    #[serde(default)]
+    pub undrained_ms: Option<u64>,
     /// 1: another instance is kept that has booted and waits for the devices, to take its place when it fails.
     #[serde(default, deserialize_with = "at_most_one")]
     pub standby: u8,
@@ -81,8 +86,9 @@ impl Settings {
         500
     }
 
-    fn undrained_ms() -> u64 {
-        10_000
+    /// How long nothing is taken until it fails, in ms; 0: any time.
+    pub fn undrained_ms(&self) -> u64 {
+        self.undrained_ms.unwrap_or(UNDRAINED_MS)
     }
 
     /// Looks into the driver domain's configuration, whose name is to be `driver`: the devices that it claims.

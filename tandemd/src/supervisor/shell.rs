@@ -4,8 +4,9 @@ use super::health::{Beat, Queue};
 use super::look::{Act, Domain, Errand, Look, Way};
 use super::settings::Claim;
 use super::{pci, standby};
+use crate::config::Kind;
 use crate::domain::RUN;
-use crate::hypercall::{Hypervisor, Switches};
+use crate::hypercall::{disks_of, Hypervisor, Switches};
 use crate::store::{Change, Client, Event, Store};
 use anyhow::{Context, Result};
 use rustix::io::Errno;
@@ -15,7 +16,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
-use xen_abi::channel_op as op;
+use xen_abi::channel_op::{self as op, ChannelDiskStatus};
 use xen_abi::domctl::{DOMINF_DYING, DOMINF_PAUSED, DOMINF_SHUTDOWN, DOMINF_SHUTDOWN_SHIFT, INVALID_MAX_VCPU_ID};
 
 /// Places of xenstore's that tell when domains come and go.
@@ -31,6 +32,7 @@ const DEVICES: Duration = Duration::from_secs(1);
 /// Everything outside.
 pub struct Shell {
     service: String,
+    kind: Kind,
     /// The driver domain's name, its configuration, and its devices.
     driver: String,
     config: PathBuf,
@@ -50,6 +52,8 @@ pub struct Shell {
     served: Option<u16>,
     /// The service's switch, if it is known.
     switch: Option<u32>,
+    /// Who had the service's disks when they were looked at last, and how many of their requests were answered before him.
+    disks: Option<(u16, u64)>,
     /// All devices are in the machine, as of so much time since its start.
     has_devices: (bool, Duration),
 }
@@ -65,10 +69,11 @@ enum Toolstack {
 
 impl Shell {
     /// Connects to everything.
-    pub fn open(service: &str, driver: &str, config: &Path, devices: Vec<Claim>) -> Result<Self> {
+    pub fn open(service: &str, kind: Kind, driver: &str, config: &Path, devices: Vec<Claim>) -> Result<Self> {
         let toolstack = inherited(config, &devices)?.map_or(Toolstack::Rests, Toolstack::Inherited);
         let mut shell = Self {
             service: service.into(),
+            kind,
             driver: driver.into(),
             config: config.into(),
             devices,
@@ -81,6 +86,7 @@ impl Shell {
             standby: None,
             served: None,
             switch: None,
+            disks: None,
             has_devices: (false, Duration::ZERO),
         };
         for place in [COMES, GOES] {
@@ -139,10 +145,6 @@ impl Shell {
             Some(domain) => self.look_at(domain)?,
             None => None,
         };
-        let way = match &domain {
-            Some(domain) => self.way_of(domain.id)?,
-            None => None,
-        };
         let standby = match self.standby {
             Some(standby) => self.look_at(standby)?,
             None => None,
@@ -151,14 +153,24 @@ impl Shell {
             Some(domain) => self.has_all(domain.id)?,
             None => false,
         };
+        let way = match (&domain, self.kind) {
+            (Some(domain), Kind::Net) => self.way_of(domain.id)?,
+            (Some(domain), Kind::Disk) => self.way_to_disks(domain, has_all)?,
+            (None, _) => None,
+        };
         // Of one that is the way out nobody asks.
-        let is_probed = has_all && way.is_none() && self.devices.iter().all(|device| pci::reaches_memory(&device.name));
+        let is_probed = has_all && way.is_none() && self.are_probed();
         let now = Self::now();
         if !self.has_devices.0 || now >= self.has_devices.1 + DEVICES {
             self.has_devices = (self.devices.iter().all(|device| pci::is_there(&device.name)), now);
         }
         let (has_devices, is_served) = (self.has_devices.0, self.served.is_some());
         Ok(Look { now, domain, has_all, is_probed, standby, way, has_devices, is_served, errand })
+    }
+
+    /// Whether all devices may reach memory.
+    fn are_probed(&self) -> bool {
+        self.devices.iter().all(|device| pci::reaches_memory(&device.name))
     }
 
     /// Whether it has all devices; who had them once is not asked again.
@@ -226,7 +238,33 @@ impl Shell {
         let is_card = way.kind == op::WAY_OUT_CARD;
         let mut is_stalled = || self.hypervisor.status(way.vif).is_ok_and(|vif| vif.state & op::STATE_STALLED != 0);
         let is_waiting = if is_card { way.waiting > 0 } else { is_stalled() };
-        Ok(Some(Way { is_card, queue: Queue { is_waiting, taken: way.out_packets }, came: way.in_packets }))
+        let (queue, came) = (Queue { is_waiting, taken: way.out_packets }, way.in_packets);
+        Ok(Some(Way { is_card, queue, came, ..Way::default() }))
+    }
+
+    /// The way to the service's disks, if it is by this domain: it is the back end of one, or could be and none waits for it.
+    fn way_to_disks(&mut self, domain: &Domain, has_all: bool) -> Result<Option<Way>> {
+        let Some(served) = self.served else { return Ok(None) };
+        let all = disks_of(&mut self.hypervisor, served).context("the list of disks")?;
+        let answered = |disk: &ChannelDiskStatus| disk.reads + disk.writes + disk.flushes + disk.discards + disk.errors;
+        let count: u64 = all.iter().map(answered).sum();
+        let own: Vec<&ChannelDiskStatus> = all.iter().filter(|disk| disk.back == domain.id).collect();
+        let before = self.disks.filter(|(of, _)| *of == domain.id).map(|(_, before)| before);
+        let nobody_waits = all.iter().all(|disk| disk.back != op::DISK_NO_BACK) || before.is_some();
+        let has_booted = || has_all && self.are_probed() && domain.beats.iter().any(|beat| beat.upcalls > 0);
+        if own.is_empty() && !(nobody_waits && has_booted()) {
+            self.disks = None;
+            return Ok(None);
+        }
+        // Disks go, and what they had answered with them.
+        let before = before.unwrap_or(count).min(count);
+        self.disks = Some((domain.id, before));
+        let is_waiting = own.iter().any(|disk| disk.waiting > 0);
+        let has_lied = own.iter().any(|disk| disk.state & op::DISK_BACK_ENDED != 0);
+        let came = count - before;
+        // Who has never answered is to be judged, too.
+        let queue = Queue { is_waiting, taken: came + 1 };
+        Ok(Some(Way { queue, came, is_idle: !is_waiting, has_lied, ..Way::default() }))
     }
 
     /// Does it, or begins to.

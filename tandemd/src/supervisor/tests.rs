@@ -18,6 +18,66 @@ const DESTROY: Duration = Duration::from_millis(400);
 const ATTACH: Duration = Duration::from_millis(300);
 const BOOT: Duration = Duration::from_secs(3);
 
+/// Looks at a driver domain of disks, of whose devices its driver has taken hold.
+fn disks_look(seconds: u64, way: Way) -> Look {
+    let beat = Beat { vcpu: 0, upcalls: 1, ..Beat::default() };
+    let domain = Some(Domain { id: 5, beats: vec![beat], ..Domain::default() });
+    let way = Some(way);
+    Look {
+        now: Duration::from_secs(seconds),
+        domain,
+        has_all: true,
+        has_devices: true,
+        is_served: true,
+        way,
+        ..Look::default()
+    }
+}
+
+fn disks_machine() -> Machine {
+    let mut machine = Machine::new(settings(), &super::words::DISK, Record::default());
+    for _ in 0..4 {
+        assert_eq!(machine.next(&disks_look(1, Way { is_idle: true, ..Way::default() })), None);
+    }
+    assert_eq!(machine.state(), "up");
+    machine
+}
+
+#[test]
+fn a_disks_back_end_that_writes_nonsense_is_replaced() {
+    let mut machine = disks_machine();
+    let act = machine.next(&disks_look(2, Way { has_lied: true, ..Way::default() }));
+    assert_eq!((act, machine.record.counts.get("bad-ring")), (Some(Act::Quarantine(5)), Some(&1)));
+    assert!(machine.said.iter().any(|line| line.contains("ring")), "{:?}", machine.said);
+}
+
+#[test]
+fn a_disks_back_end_that_never_answers_is_replaced() {
+    let mut machine = disks_machine();
+    let stuck = Way { queue: Queue { is_waiting: true, taken: 1 }, ..Way::default() };
+    assert_eq!(machine.next(&disks_look(10, stuck)), None);
+    assert_eq!(machine.next(&disks_look(19, stuck)), None);
+    assert_eq!(machine.next(&disks_look(20, stuck)), Some(Act::Quarantine(5)));
+}
+
+#[test]
+fn a_disks_recovery_is_complete_with_its_first_answer_or_when_nobody_asks() {
+    for is_idle in [true, false] {
+        let mut machine = disks_machine();
+        machine.said.clear();
+        let gone = Look { domain: None, way: None, ..disks_look(2, Way::default()) };
+        assert_eq!(machine.next(&gone), Some(Act::Create));
+        let created = Look { way: None, errand: Errand::Done(Ok(())), ..disks_look(3, Way::default()) };
+        assert_eq!(machine.next(&created), None);
+        let way = Way { queue: Queue { is_waiting: true, taken: 1 }, ..Way::default() };
+        assert_eq!(machine.next(&disks_look(4, Way { is_idle, ..way })), None);
+        assert_eq!(machine.next(&disks_look(5, Way { came: u64::from(!is_idle), is_idle, ..way })), None);
+        let line = machine.said.iter().find(|line| line.starts_with("recovered, ")).expect("a time line");
+        assert!(line.contains("back end 2000 ms") && line.contains("first answer 3000 ms") != is_idle, "{line}");
+        assert_eq!(machine.record.outage, if is_idle { 2000 } else { 3000 });
+    }
+}
+
 fn settings() -> Settings {
     toml::from_str("config = \"/dd.cfg\"\ncrashes = 3\nwithin-s = 60\nback-off-ms = 500\nready-s = 20").unwrap()
 }
@@ -111,7 +171,7 @@ impl World {
     fn with(settings: Settings) -> Self {
         Self {
             now: Duration::from_secs(100),
-            machine: Machine::new(settings.clone(), Record::default()),
+            machine: Machine::new(settings.clone(), &super::words::NET, Record::default()),
             settings,
             disk: Record::default(),
             domain: None,
@@ -170,6 +230,7 @@ impl World {
             is_card: false,
             queue: Queue { is_waiting: false, taken: d.taken },
             came: d.taken,
+            ..Way::default()
         });
         // Those of earlier daemons are found, too.
         let errand = match self.processes.first().copied() {
@@ -290,7 +351,7 @@ impl World {
     }
 
     fn kill(&mut self) {
-        self.machine = Machine::new(self.settings.clone(), self.disk.clone());
+        self.machine = Machine::new(self.settings.clone(), &super::words::NET, self.disk.clone());
     }
 
     fn pass(&mut self) {

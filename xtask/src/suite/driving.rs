@@ -1,6 +1,6 @@
 //! Driver domains that own the NIC, by stock `xl`, and guests that have their network from them.
 //!
-//! The checks are `images/xen/tests/driver-domain.sh`, `driver-dies.sh`, `disk-outlives.sh`, `way-out.sh`,
+//! The checks are `images/xen/tests/driver-domain.sh`, `driver-dies.sh`, `disk-outlives.sh`, `disk-recovery.sh`, `way-out.sh`,
 //! `recovery.sh`, `standby.sh`, `recovery-twin.sh`,
 //! `twin-loads.sh`, `twin-net.sh`, `twin-again.sh`, `twin-two.sh` and `twin-modes.sh`.
 
@@ -23,6 +23,7 @@ pub fn tests() -> Vec<Test> {
     );
     add("guests-outlive-their-driver-domain", Box::new(dies));
     add("a-disk-outlives-its-driver-domain", Box::new(disk_outlives));
+    add("a-disk-whose-driver-domain-dies-comes-back", Box::new(disk_recovers));
     add("the-hypervisors-switch-has-a-way-out", Box::new(|bed| runs(bed, "way-out", "e1000", bed.mib.div_ceil(2))));
     add(
         "driver-domains-that-die-are-started-again",
@@ -101,10 +102,19 @@ fn dies(bed: &Bed) -> Result<String> {
 
 /// A guest's disk is a driver domain's, which is destroyed in the middle, and its successor crashes; the disk is checked from the host.
 fn disk_outlives(bed: &Bed) -> Result<String> {
-    let peer = Peer::start("disk-outlives")?;
+    of_a_disk(bed, "disk-outlives")
+}
+
+/// The same; the driver domain is looked after.
+fn disk_recovers(bed: &Bed) -> Result<String> {
+    of_a_disk(bed, "disk-recovery")
+}
+
+fn of_a_disk(bed: &Bed, name: &str) -> Result<String> {
+    let peer = Peer::start(name)?;
     let mib = bed.mib.div_ceil(2);
-    let mut machine = machine(bed, "disk-outlives", &format!("disk-outlives:{mib}"), "e1000e", &peer)?;
-    let disk = host::target("images")?.join("disk-outlives.raw");
+    let mut machine = machine(bed, name, &format!("{name}:{mib}"), "e1000e", &peer)?;
+    let disk = host::target("images")?.join(format!("{name}.raw"));
     pattern::make_disk(&disk, mib)?;
     machine.disks = vec![Disk { device: "nvme", file: disk.clone(), writable: true }];
     let said = judge(bed, &machine.start()?.finish(|_| false)?)?;

@@ -2,7 +2,7 @@
 
 use super::super::places::{self, Places};
 use super::super::{state, Device, Fate, Service, UNTIL_SEEN};
-use crate::hypercall::Switches;
+use crate::hypercall::{DiskList, Switches};
 use crate::store::{above, Change, Event, Store};
 use anyhow::{anyhow, Result};
 use rustix::io::Errno;
@@ -11,7 +11,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 use twin_abi::op::TwinStats;
-use xen_abi::channel_op::{ChannelConnect, ChannelStatus, ChannelWayOut, CONNECT_UPLINK, WAY_OUT_INTERFACE};
+use xen_abi::channel_op::{
+    ChannelConnect, ChannelDiskStatus, ChannelStatus, ChannelWayOut, CONNECT_UPLINK, WAY_OUT_INTERFACE,
+};
 
 /// The back end's domid.
 pub const DOMAIN: u16 = 3;
@@ -168,6 +170,12 @@ impl Store for World {
 fn describe(vif: u32, request: &ChannelConnect) -> ChannelStatus {
     let &ChannelConnect { guest, backend, device, switch, .. } = request;
     ChannelStatus { vif, next: vif + 1, guest, backend, device, switch, ..ChannelStatus::default() }
+}
+
+impl DiskList for World {
+    fn next_disk(&mut self, _: u32) -> Result<ChannelDiskStatus, Errno> {
+        Err(Errno::NOENT)
+    }
 }
 
 impl Switches for World {

@@ -1,0 +1,34 @@
+//! What is said of a driver domain of interfaces, and of one of disks.
+
+/// How steps of a recovery are called, and what goes wrong.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Words {
+    /// What is there when it is up.
+    pub up: &'static str,
+    /// What it is then.
+    pub is_up: &'static str,
+    /// What it takes first; none: it is not told.
+    pub out: Option<&'static str>,
+    /// What it gives first: then it is of use again.
+    pub came: &'static str,
+    /// It takes nothing.
+    pub undrained: &'static str,
+}
+
+/// Of interfaces.
+pub const NET: Words = Words {
+    up: "interface",
+    is_up: "it is the way out",
+    out: Some("first packet out"),
+    came: "first packet in",
+    undrained: "it has taken nothing of what waits for the outside",
+};
+
+/// Of disks.
+pub const DISK: Words = Words {
+    up: "back end",
+    is_up: "it has the disks",
+    out: None,
+    came: "first answer",
+    undrained: "it has answered nothing of what guests have asked their disks for",
+};
