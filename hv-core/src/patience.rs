@@ -1,7 +1,7 @@
 //! How long an answer is waited for that a domain owes.
 //!
 //! It is looked for at intervals, and each look that finds nothing counts. So a machine that stands still, as one that is emulated does, costs
-//! one look however long it stands; and while the domain cannot answer, because it is paused, none counts.
+//! one look however long it stands; and while the domain cannot answer, because it is paused or others have the CPUs, none counts.
 
 /// Looks for an answer until they are used up.
 #[derive(Clone, Copy, Debug)]
@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_paused_owes_no_answer() {
+    fn who_cannot_answer_owes_none() {
         let mut patience = Patience::new(0, 100, 2);
         assert!((1..1000).all(|look| !patience.is_over(look * 100, || false)));
         assert!(!patience.is_over(100_000, || true));

@@ -18,7 +18,7 @@ use crate::domain::vcpu::{stop, OwnedVcpu, Vcpu};
 use crate::domain::{Domain, Section};
 use crate::sync::{FairMutex, Once};
 use core::sync::atomic::{AtomicPtr, Ordering};
-use hv_core::sched::{Params, Scheduler, Sleep, VcpuId, Warp};
+use hv_core::sched::{Params, Runstate, Scheduler, Sleep, VcpuId, Warp};
 
 /// vCPUs of all domains together.
 pub const MAX_VCPUS_TOTAL: u16 = 2048;
@@ -81,6 +81,14 @@ pub fn remove(v: &Vcpu) {
     let removed = scheduler().lock().remove(v.sched_id);
     // It was destroyed, which waits until the vCPU sleeps; and it never woke since.
     debug_assert!(removed, "{v} was freed while it was on a CPU");
+}
+
+/// Does a vCPU of `d` want to run, and none runs?
+pub fn is_kept_waiting(d: &Domain) -> bool {
+    with(|s, now| {
+        let is_in = |state| d.vcpus().any(|v| s.runstate(v.sched_id, now).is_some_and(|(is, ..)| is == state));
+        is_in(Runstate::Runnable) && !is_in(Runstate::Running)
+    })
 }
 
 /// The vCPU in scheduler slot `index`, as long as the section lasts.

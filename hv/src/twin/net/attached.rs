@@ -3,7 +3,7 @@
 use super::link::Card;
 use crate::domain;
 use crate::domain::event::Receiver;
-use crate::sched::Cause;
+use crate::sched::{self, Cause};
 use crate::twin::frames::Frames;
 use alloc::vec::Vec;
 use twin_abi::op::{TwinIrq, TwinNapi};
@@ -41,9 +41,10 @@ pub struct Attached {
 }
 
 impl Attached {
-    /// Its domain can answer: it is not paused, as the toolstack does to one that it destroys.
+    /// Its domain can answer: it is not paused, as the toolstack does to one that it destroys, and it is not others that keep it from
+    /// all CPUs.
     pub fn may_answer(&self) -> bool {
-        domain::find(self.owner).is_some_and(|d| !d.is_paused())
+        domain::find(self.owner).is_some_and(|d| !d.is_paused() && !sched::is_kept_waiting(&d))
     }
 
     /// Number of the poll of this `napi_struct`, if it is the card's.
