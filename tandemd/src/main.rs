@@ -1,7 +1,7 @@
 //! tandemd, in the control domain: plays the back end's part in xenstore for the hypervisor's own switches.
 //!
-//! A guest's interface with `backend=net` has its rings held by the hypervisor. What a back end's kernel does beside moving packets
-//! is done here: it says what is offered, reads what the front end has chosen, and tells the hypervisor. All of its state is in
+//! A guest's interface or disk with `backend=NAME`, the name of a service, has its rings held by the hypervisor. What a back end's
+//! kernel does beside moving packets and blocks is done here: it says what is offered, reads what the front end has chosen, and tells the hypervisor. All of its state is in
 //! xenstore and in the hypervisor, so it may be killed and started again at any moment.
 
 mod config;
@@ -35,10 +35,10 @@ use std::time::{Duration, Instant};
 
 const HELP: &str = "\
 usage: tandemd [--config FILE] [--check | --list]
-Serves guests' network interfaces that have one of its services as their back end.
+Serves guests' network interfaces and disks that have one of its services as their back end, and looks after driver domains.
   --config FILE   instead of /etc/tandem/tandemd.toml
   --check         reads the configuration, says what is wrong with it, and ends
-  --list          says which interfaces are plugged in and what went through them, and ends";
+  --list          says which interfaces and disks are plugged in and what went through them, and ends";
 
 /// Held by the daemon that runs.
 const LOCK: &str = "/run/tandem/tandemd.lock";
