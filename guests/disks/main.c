@@ -181,6 +181,15 @@ static void attach(void)
 	req_cons = 0;
 }
 
+/* The back end is taken away, and another one comes. */
+static void another_back_end(void)
+{
+	struct disk request = { disk, 0 };
+	check_result(channel_op(DISK_DETACH, &request), 0, "detaching");
+	check_result(evtchn(EVTCHN_close, &back_port), 0, "closing the back end's port");
+	attach();
+}
+
 static struct disk_status status(void)
 {
 	struct disk_status status = { .disk = disk };
@@ -386,10 +395,7 @@ static void back_ends(bool by_closing)
 	check_result(kick(back_port), 0, "the back end's kick");
 	check((status().state & BACK_ENDED) && nr_answers() == 0, "a ring that cannot be");
 	check(status().bad_rings == before.bad_rings + 1, "%u rings could not be", status().bad_rings - before.bad_rings);
-	struct disk request = { disk, 0 };
-	check_result(channel_op(DISK_DETACH, &request), 0, "detaching");
-	check_result(evtchn(EVTCHN_close, &back_port), 0, "closing the back end's port");
-	attach();
+	another_back_end();
 	wait_for(&back_ring->req_prod, 1);
 	answer(perform(), 0);
 	check_result(kick(back_port), 0, "the back end's kick");
@@ -400,16 +406,13 @@ static void back_ends(bool by_closing)
 /* Who dies answers with errors before: of those the guest hears only if the back end lives on. */
 static void errors_are_doubted(void)
 {
-	struct disk request = { disk, 0 };
 	struct disk_status before = status();
 	put(OP_WRITE, 300, 8, 1, BYTES);
 	check_result(kick(guest_port), 0, "a kick");
 	answer(perform(), RSP_ERROR);
 	check_result(kick(back_port), 0, "the back end's kick");
 	check(nr_answers() == 0 && status().waiting == 1, "an error that is believed at once");
-	check_result(channel_op(DISK_DETACH, &request), 0, "detaching");
-	check_result(evtchn(EVTCHN_close, &back_port), 0, "closing the back end's port");
-	attach();
+	another_back_end();
 	wait_for(&back_ring->req_prod, 1);
 	answer(perform(), 0);
 	check_result(kick(back_port), 0, "the back end's kick");
