@@ -60,7 +60,7 @@ fn is_wanted(place: &Place) -> bool {
 /// Runs a card, unless somebody does: then he looks again.
 fn run_card(number: usize, place: &Place, mut interruptible: Interruptible<'_>) {
     while is_wanted(place) {
-        // Somebody looks whose it is.
+        // Locked for a moment, by who loads or unloads a twin here: looked at again soon.
         let Some(twin) = TWINS[number].try_read() else { return look_at(place, tsc::now_ns().saturating_add(BUSY_NS)) };
         let Some(State::Ready(loaded)) = twin.as_ref() else { return };
         let Some(mut drive) = place.drive.try_lock() else { return };

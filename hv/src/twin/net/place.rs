@@ -44,8 +44,8 @@ pub enum Awaits {
     Function(u64),
 }
 
-/// From one look for what an invocation waits for to the next, in ns, and how many there are: those of [`UPCALL_LIMIT_NS`], and three that the
-/// machine may need which does something else.
+/// How often it is looked whether what an invocation waits for has come, in ns, and how many looks find nothing until the twin is disabled:
+/// as many as [`UPCALL_LIMIT_NS`] has, and three more, for a machine that is busy.
 const LOOK_NS: u64 = 100_000_000;
 const LOOKS: u32 = 3 + (UPCALL_LIMIT_NS / LOOK_NS) as u32;
 
@@ -55,7 +55,7 @@ pub struct Waits {
     pub instance: usize,
     /// For this.
     pub awaits: Awaits,
-    /// For so long.
+    /// How many more looks may find nothing.
     pub patience: Patience,
 }
 
