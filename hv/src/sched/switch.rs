@@ -83,7 +83,8 @@ pub fn load(v: &'static OwnedVcpu, regs: &mut CpuUserRegs) {
     resident.load.set(load);
     v.last_load.set(load);
     v.processor.store(me.cpu, Ordering::Relaxed);
-    v.loaded.store(true, Ordering::Release);
+    // Before this CPU looks for events on its way to the guest: who has made one pending and finds the vCPU not loaded leaves it to that.
+    v.loaded.swap(true, Ordering::SeqCst);
     tlb::enter_guests();
     // SAFETY: it stays as long as the vCPU is loaded; `save` forgets it.
     unsafe { me.set_cache(v.vtlb()) };
