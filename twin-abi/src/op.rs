@@ -53,7 +53,9 @@ pub const MAX_IMAGE: u32 = 8 << 20;
 /// Steps of an invocation if none are asked for.
 pub const DEFAULT_BUDGET: u64 = 100_000;
 /// An upcall that takes longer, not counted what the domain was paused or kept from all CPUs, disables the twin when somebody wants it again.
-pub const UPCALL_LIMIT_NS: u64 = 1_000_000_000;
+/// Nothing is won by giving up early, as a domain that does not answer carries no packets either; and a CPU may stand still for a second or
+/// more, if it is another hypervisor's.
+pub const UPCALL_LIMIT_NS: u64 = 5_000_000_000;
 /// Most objects that a twin is lent.
 pub const MAX_LENT: usize = 8192;
 /// Most in one [`TwinLend`].

@@ -4,11 +4,13 @@
 //! A CPU switches only in [`run::do_pending`], on its way out to a guest. Lock order: a domain's locks, then [`SCHEDULER`], then
 //! a timer queue. No lock is held while a vCPU is switched.
 
+mod doing;
 mod hold;
 pub mod run;
 pub mod switch;
 pub mod timers;
 
+pub use doing::Doing;
 pub use hold::{hold, hold_all, AllHeld, Held};
 
 use crate::arch::{ipi, tsc};

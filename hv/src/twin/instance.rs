@@ -1,5 +1,6 @@
 //! The areas of a twin on one CPU, as `twin_abi::layout` arranges them, with its stack, its stubs and its save page.
 
+use crate::arch::tsc;
 use crate::cpu::percpu::MAX_CPUS;
 use crate::mem::{layout, paging, phys_to_virt, vmap};
 use crate::sync::Mutex;
@@ -79,8 +80,19 @@ pub struct Waiting {
     pub since_ns: u64,
     /// What it waits for, until the domain fetches it. `None` if the domain knows.
     pub to_fetch: Option<ToCall>,
+    /// When the domain fetched it.
+    pub fetched_ns: u64,
     /// What it waits for may be called with interrupts off.
     pub is_atomic: bool,
+}
+
+impl Waiting {
+    /// What it waits for, if the domain does not know yet. Now it does.
+    pub fn fetch(&mut self) -> Option<ToCall> {
+        let to_call = self.to_fetch.take()?;
+        self.fetched_ns = tsc::now_ns();
+        Some(to_call)
+    }
 }
 
 /// What an instance is made of.

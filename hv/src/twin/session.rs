@@ -104,7 +104,7 @@ impl<'a> Session<'a> {
             None => {
                 let (kept, budget) = (self.left.kept, self.budget);
                 let since_ns = tsc::now_ns();
-                *waiting = Some(Waiting { kept, budget, since_ns, to_fetch: None, is_atomic: false });
+                *waiting = Some(Waiting { kept, budget, since_ns, to_fetch: None, fetched_ns: 0, is_atomic: false });
                 to_call.map(Early::Waits)
             }
         };

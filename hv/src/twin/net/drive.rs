@@ -10,7 +10,7 @@ use crate::cpu::Interruptible;
 use crate::domain::{self, vcpu};
 use crate::guest_warn;
 use crate::irq;
-use crate::sched::{run, timers};
+use crate::sched::{run, timers, Doing};
 use crate::sync::{RwLock, RwLockWriteGuard};
 use crate::twin::counts::Ending;
 use crate::twin::table::{Loaded, State, TWINS};
@@ -83,18 +83,30 @@ fn run_card(number: usize, place: &Place, mut interruptible: Interruptible<'_>) 
 
 /// Disables the twin, because what it waits for does not come. Of a domain that has shut down nobody expects it.
 fn give_up(loaded: &Loaded, waits: &Waits, number: usize, owner: u16) {
-    let (ending, what, where_, how) = match waits.awaits {
-        Awaits::Lock(lock) => (Ending::nowhere(reason::LOCK, lock), "lock", lock, "stays taken"),
-        Awaits::Function(function) => {
-            let slot = loaded.instances[waits.instance].slot.try_lock();
-            let is_unheard = slot.is_some_and(|slot| slot.waiting.as_ref().is_some_and(|w| w.to_fetch.is_some()));
-            let how = if is_unheard { "is not called" } else { "does not return" };
-            (Ending::nowhere(reason::UPCALL, function), "function", function, how)
-        }
+    let ending = match waits.awaits {
+        Awaits::Lock(lock) => Ending::nowhere(reason::LOCK, lock),
+        Awaits::Function(function) => Ending::nowhere(reason::UPCALL, function),
     };
     loaded.disable(ending);
-    if domain::find(owner).is_some_and(|d| !d.has_stopped()) {
-        guest_warn!("d{owner}: twin {number} is disabled: the {what} at {where_:#x} {how}");
+    let Some(d) = domain::find(owner).filter(|d| !d.has_stopped()) else { return };
+    let doing = Doing(&d);
+    match waits.awaits {
+        Awaits::Lock(lock) => {
+            guest_warn!("d{owner}: twin {number} is disabled: the lock at {lock:#x} stays taken; {doing}")
+        }
+        Awaits::Function(function) => {
+            let slot = loaded.instances[waits.instance].slot.lock();
+            let heard_ns = slot.waiting.as_ref().filter(|waiting| waiting.to_fetch.is_none()).map(|w| w.fetched_ns);
+            drop(slot);
+            let what = format_args!("d{owner}: twin {number} is disabled: the function at {function:#x}");
+            match heard_ns {
+                None => guest_warn!("{what} is not called; {doing}"),
+                Some(ns) => {
+                    let ms = tsc::now_ns().saturating_sub(ns) / 1_000_000;
+                    guest_warn!("{what}, called {ms} ms ago, does not return; {doing}");
+                }
+            }
+        }
     }
 }
 

@@ -4,6 +4,7 @@ use super::place::{want, wanted, PLACES};
 use super::turn::{Stop, Turn};
 use crate::cpu::Interruptible;
 use crate::domain::Domain;
+use crate::twin::instance::Waiting;
 use crate::twin::table::{self, Loaded};
 use twin_abi::op::{self, reason, TwinCall};
 use xen_abi::errno::Errno;
@@ -18,7 +19,7 @@ pub fn next(d: &Domain, call: &mut TwinCall) -> Result<(), Errno> {
     let found = slots.by_ref().enumerate().find_map(|(number, slot)| {
         let mut slot = slot?;
         let waiting = slot.waiting.as_mut().filter(|waiting| waiting.is_atomic || !is_atomic)?;
-        let to_call = waiting.to_fetch.take()?;
+        let to_call = waiting.fetch()?;
         Some((number, to_call))
     });
     let (number, to_call) = found.ok_or(Errno::ENOENT)?;
@@ -46,7 +47,7 @@ pub fn resume(loaded: &Loaded, call: &mut TwinCall, interruptible: Interruptible
     (call.result, call.detail, call.original, call.offset, call.steps) = (0, 0, 0, 0, 0);
     call.reason = reason::RETURNED;
     if let Err(Stop::Waits) = ended {
-        let next = loaded.instances[instance].slot.lock().waiting.as_mut().and_then(|waiting| waiting.to_fetch.take());
+        let next = loaded.instances[instance].slot.lock().waiting.as_mut().and_then(Waiting::fetch);
         if let Some(to_call) = next {
             to_call.tell(instance, call);
         }
