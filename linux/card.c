@@ -12,8 +12,8 @@
 
 /* More event channels no domain has. */
 #define MAX_PORTS (1U << 17)
-/* Of half a millisecond or more. */
-#define DETACH_TRIES 4000
+/* Longer than the hypervisor waits for what a twin waits for. */
+#define DETACH_SECONDS 10
 /* Of half a millisecond or more: after so many of them a poll that is on no list runs nowhere. */
 #define LOST_LOOKS 40
 /* A packet of a guest is as long as this at most, and is cut into so many segments at most. */
@@ -233,18 +233,15 @@ out:
 	return err;
 }
 
-/* It waits for what the twin waits for, which the work of serve.c does meanwhile; the hypervisor gives that a second. */
+/* It waits for what the twin waits for, which the work of serve.c does meanwhile. */
 static int take_card(struct twin *twin)
 {
 	struct twin_name name = { .twin = twin->number };
-	int err, tries;
+	u64 end = ktime_get_ns() + DETACH_SECONDS * NSEC_PER_SEC;
+	int err;
 
-	for (tries = 0; tries < DETACH_TRIES; tries++) {
-		err = twin_op(TWINOP_DETACH, &name);
-		if (err != -EBUSY)
-			break;
+	while ((err = twin_op(TWINOP_DETACH, &name)) == -EBUSY && ktime_get_ns() < end)
 		usleep_range(500, 1000);
-	}
 	/* A twin that was disabled has no card any more. */
 	return err == -ENOENT ? 0 : err;
 }

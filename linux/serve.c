@@ -19,7 +19,7 @@
 
 /* Notes that are fetched at once. */
 #define NOTES 128
-/* How long a lock is waited for: the twin is disabled after a second. */
+/* How long a lock is waited for: the twin is disabled after five seconds. */
 #define LOCK_NS (500 * NSEC_PER_MSEC)
 
 #define IS(function, name) ((function) == (unsigned long)(name))
@@ -128,20 +128,14 @@ static int go_on(struct twin *twin, struct twin_call *call)
 		}
 		call->flags = 0;
 		err = twin_op(TWINOP_RESUME, call);
-		if (err)
+		if (err) {
+			/* EIO: it was disabled meanwhile, which the hypervisor has told. */
+			if (err != -EIO)
+				pr_err("twin %u cannot be gone on with: %d\n", twin->number, err);
 			return err;
+		}
 	}
 	return 0;
-}
-
-static int serve_call(struct twin *twin, struct twin_call *call)
-{
-	int err;
-
-	local_bh_disable();
-	err = go_on(twin, call);
-	local_bh_enable();
-	return err;
 }
 
 /*
@@ -200,12 +194,16 @@ static u32 serve_notes(struct twin *twin)
 	return notes.count;
 }
 
+/* From the moment that a call is fetched nothing but its end is of importance here. */
 static bool serve_next(struct twin *twin)
 {
+	bool is_served;
+
 	twin->call = (struct twin_call) { .twin = twin->number };
-	if (twin_op(TWINOP_NEXT, &twin->call))
-		return false;
-	return !serve_call(twin, &twin->call);
+	local_bh_disable();
+	is_served = !twin_op(TWINOP_NEXT, &twin->call) && !go_on(twin, &twin->call);
+	local_bh_enable();
+	return is_served;
 }
 
 static void serve(struct work_struct *work)
@@ -305,9 +303,11 @@ int tandem_call(struct twin *twin, const struct tandem_call *wanted)
 		/* So that there is something for it to do. */
 		usleep_range(1000, 2000);
 	}
+	local_bh_disable();
 	err = twin_op(TWINOP_CALL, call);
 	if (!err)
-		err = serve_call(twin, call);
+		err = go_on(twin, call);
+	local_bh_enable();
 	if (wanted->irq)
 		enable_irq(wanted->irq);
 	twin->status.reason = call->reason;
