@@ -8,6 +8,7 @@
 mod beside;
 mod driving;
 mod firmware;
+mod host;
 mod hostile;
 mod linux;
 mod passthrough;
@@ -22,6 +23,7 @@ mod xl;
 use crate::options::Options;
 use crate::run::{ended, relative};
 use anyhow::{anyhow, bail, ensure, Result};
+use host::Ticks;
 use std::sync::Mutex;
 use testbed::images::{self, Images};
 use testbed::machine::{Ending, Hypervisor, Outcome, Qemu};
@@ -207,7 +209,13 @@ fn boot(bed: &Bed, jobs: Option<usize>, tests: &mut [Test], score: &mut Score) {
     side_by_side::run(
         tests,
         workers,
-        |test| (test.run)(bed),
+        |test| {
+            let before = Ticks::now();
+            (test.run)(bed).map_err(|error| match before.and_then(|before| Ticks::now()?.stolen_since(before)) {
+                Some(words) => anyhow!("{error:#} ({words})"),
+                None => error,
+            })
+        },
         |test, seconds, result| score.note(test.level, &test.name, seconds, result),
     );
 }
