@@ -49,6 +49,10 @@ serving() {
 	wait_for ${2:-90} grep -q 'TANDEM: serving' $logs/guest-$1.log && return
 	echo "$1 does not come up; its console:"
 	tail -n 5 $logs/guest-$1.log
+	# For who reads the log: where its vCPUs are, twice, and which events are pending.
+	xl debug-keys qde > /dev/null 2>&1
+	sleep 1
+	xl debug-keys d > /dev/null 2>&1
 	return 1
 }
 
