@@ -235,7 +235,8 @@ pub struct ChannelBeat {
     pub upcalls: u32,
     /// Out: `BEAT_*`.
     pub flags: u32,
-    /// Out: how long it has run, in ns.
+    /// Out: how long it has run, in ns, as far as is known: not what has passed since the last sign of the CPU on which it is. That is asked for
+    /// one each time.
     pub run_ns: u64,
     /// Out: how long ago its domain has ended, in ns; 0 if it has not.
     pub ended_ns: u64,

@@ -54,6 +54,8 @@ pub mod pending {
     pub const GRAVES: u32 = 1 << 3;
     /// Network cards of twins have something to do.
     pub const CARDS: u32 = 1 << 4;
+    /// Somebody asks whether this CPU goes on.
+    pub const SIGN: u32 = 1 << 5;
 }
 
 /// What one CPU knows about itself.
@@ -75,6 +77,8 @@ pub struct CpuInfo {
     pub apic_id: Cell<u32>,
     /// The domain whose translations this CPU's TLB may hold.
     pub last_domain: Cell<Option<u16>>,
+    /// When it last answered to [`pending::SIGN`], in ns.
+    pub sign_ns: AtomicU64,
     /// Whether the CPU waits in the idle loop.
     pub idle: AtomicU32,
     /// Grows when the CPU begins and when it ceases to look at the list of domains: odd while it does.

@@ -85,6 +85,28 @@ pub fn remove(v: &Vcpu) {
     debug_assert!(removed, "{v} was freed while it was on a CPU");
 }
 
+/// For how long a CPU is waited for that is asked for a sign: as long as one in its guest takes to answer an interrupt.
+const SIGN_PATIENCE_NS: u64 = 100_000;
+
+/// How long `v` has run, in ns, up to the last sign of the CPU on which it is. A CPU that another hypervisor has stopped gives none, and
+/// nobody runs on it.
+pub fn run_time_seen(v: &Vcpu) -> u64 {
+    let cpu = with(|s, _| s.running_on(v.sched_id)).and_then(percpu::cpu).filter(|cpu| cpu.cpu != this_cpu().cpu);
+    let Some(cpu) = cpu else { return with(|s, now| s.run_time(v.sched_id, now)) };
+    let (asked_ns, before) = (tsc::now_ns(), cpu.sign_ns.load(Ordering::Acquire));
+    cpu.raise(pending::SIGN);
+    ipi::kick(cpu.cpu as usize);
+    while cpu.sign_ns.load(Ordering::Acquire) == before && tsc::now_ns() < asked_ns.saturating_add(SIGN_PATIENCE_NS) {
+        requests::answer();
+        core::hint::spin_loop();
+    }
+    let sign_ns = cpu.sign_ns.load(Ordering::Acquire);
+    with(|s, now| {
+        let stays = s.running_on(v.sched_id) == Some(cpu.cpu as usize);
+        s.run_time(v.sched_id, if stays { now.min(sign_ns) } else { now })
+    })
+}
+
 /// Does a vCPU of `d` want to run, and none runs?
 pub fn is_kept_waiting(d: &Domain) -> bool {
     with(|s, now| {

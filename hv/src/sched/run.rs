@@ -63,6 +63,9 @@ fn do_work(me: &CpuInfo, interruptible: Interruptible<'_>) -> bool {
             work(interruptible);
         }
     }
+    if work & pending::SIGN != 0 {
+        me.sign_ns.store(tsc::now_ns(), Ordering::Release);
+    }
     if work & pending::CONSOLE != 0 {
         // The domain that owns the console is told.
         event::raise_global_virq(VIRQ_CONSOLE);

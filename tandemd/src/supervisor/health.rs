@@ -35,11 +35,25 @@ pub enum Illness {
     Undrained { since: Duration },
 }
 
+/// A vCPU that lets an event wait.
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    /// When that was seen first.
+    since: Duration,
+    /// As it was at the last look.
+    last: Beat,
+    /// How long it has run since, as far as it counts.
+    ran: Duration,
+}
+
+/// What one look may count for is the limit divided by this.
+const FEWEST_LOOKS: u32 = 4;
+
 /// Looks so far.
 #[derive(Clone, Debug, Default)]
 pub struct Health {
-    /// vCPUs that let an event wait: as they were when that was seen first.
-    waiting: BTreeMap<u32, (Beat, Duration)>,
+    /// vCPUs that let an event wait.
+    waiting: BTreeMap<u32, Waiting>,
     /// Since when, and at how many packets, nothing was taken.
     stuck: Option<(Duration, u64)>,
 }
@@ -49,18 +63,22 @@ impl Health {
     ///
     /// That an event waits at each of two looks alone says nothing: it may be another one. But the count of those that were taken is
     /// the same only if none was in between, so a busy domain is never taken for one that is wedged; and one that gets no time is
-    /// not either, for only its own counts. What is undrained is judged only where packets were taken before: after a start with
+    /// not either, for only its own counts. Nor is one whose CPU stood still, as one of another hypervisor's does: that is found out at
+    /// one look, and no look counts for much. What is undrained is judged only where packets were taken before: after a start with
     /// the cable out nothing is restarted for it.
     pub fn look(&mut self, settings: &Settings, now: Duration, beats: &[Beat], queue: Queue) -> Option<Illness> {
         for beat in beats {
-            let (first, since) = *self.waiting.entry(beat.vcpu).or_insert((*beat, now));
-            if !beat.is_waiting || first.upcalls != beat.upcalls {
+            let begins = Waiting { since: now, last: *beat, ran: Duration::ZERO };
+            let waiting = self.waiting.entry(beat.vcpu).or_insert(begins);
+            if !beat.is_waiting || waiting.last.upcalls != beat.upcalls {
                 self.waiting.remove(&beat.vcpu);
                 continue;
             }
             let limit = Duration::from_millis(settings.wedged_ms);
-            if !limit.is_zero() && beat.run.saturating_sub(first.run) >= limit {
-                return Some(Illness::Wedged { vcpu: beat.vcpu, since });
+            waiting.ran += beat.run.saturating_sub(waiting.last.run).min(limit / FEWEST_LOOKS);
+            waiting.last = *beat;
+            if !limit.is_zero() && waiting.ran >= limit {
+                return Some(Illness::Wedged { vcpu: beat.vcpu, since: waiting.since });
             }
         }
         if !queue.is_waiting || queue.taken == 0 {
@@ -115,6 +133,17 @@ mod tests {
         assert_eq!(beats(&mut Health::default(), (0..1000).map(|n| (7, 5000 + n / 4, true))), None);
         // Now and then lets one wait for a while.
         assert_eq!(beats(&mut Health::default(), (0..1000).map(|n| (7, n * 100, n % 5 != 0))), None);
+    }
+
+    #[test]
+    fn whose_cpu_stood_still_is_not() {
+        // Three seconds of it are found out at one look.
+        assert_eq!(
+            beats(&mut Health::default(), [(7, 0, true), (7, 100, true), (7, 3200, true), (7, 3300, true)]),
+            None
+        );
+        let goes_on = (1..=4).map(|n| (7, n * 3000, true));
+        assert!(beats(&mut Health::default(), [(7, 0, true)].into_iter().chain(goes_on)).is_some());
     }
 
     #[test]
