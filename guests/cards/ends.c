@@ -120,7 +120,7 @@ void ends(void)
 	send_out(60, 1);
 	bool has_late = false;
 	UNTIL((has_late = has_late || next(&call)), "a call");
-	u64 late = now_ns() + 1120000000;
+	u64 late = now_ns() + UPCALL_LIMIT_NS + 120000000;
 	while (now_ns() < late)
 		HC1(sched_op, SCHEDOP_yield);
 	card->xmit_call = 0;

@@ -101,7 +101,7 @@ static void instances_end(void)
 		waits = last;
 	check(nr >= 1 && nr < 64, "%u invocations wait", nr);
 	check(call(twin, twin_upcall, 0, 0, 0, 0) == -EBUSY, "one more");
-	u64 end = now_ns() + 1100000000;
+	u64 end = now_ns() + UPCALL_LIMIT_NS + 100000000;
 	while (now_ns() < end)
 		;
 	check(call(twin, twin_upcall, 0, 0, 0, 0) == -EBUSY, "one more, later");
