@@ -194,7 +194,7 @@ static u32 serve_notes(struct twin *twin)
 	return notes.count;
 }
 
-/* From the moment that a call is fetched nothing but its end is of importance here. */
+/* Softirqs are off before a call is fetched: none delays what the twin waits for. */
 static bool serve_next(struct twin *twin)
 {
 	bool is_served;

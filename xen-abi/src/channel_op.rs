@@ -235,8 +235,7 @@ pub struct ChannelBeat {
     pub upcalls: u32,
     /// Out: `BEAT_*`.
     pub flags: u32,
-    /// Out: how long it has run, in ns, as far as is known: not what has passed since the last sign of the CPU on which it is. That is asked for
-    /// one each time.
+    /// Out: how long it has run, in ns, up to the last sign of the CPU on which it is. Each call asks that CPU for a sign.
     pub run_ns: u64,
     /// Out: how long ago its domain has ended, in ns; 0 if it has not.
     pub ended_ns: u64,
