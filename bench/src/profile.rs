@@ -103,10 +103,20 @@ impl Event {
 
 /// A kind of instruction, as the plugin calls it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+pub enum Kind {
+    /// It loads CR3.
     Cr3,
+    /// It flushes an entry of the TLB.
     Tlb,
+    /// It makes a system call or a hypercall.
     Syscall,
+}
+
+impl Block {
+    /// Of a kernel's `syscall`: the number of the hypercall. The page that a kernel makes them by has 32 bytes for each.
+    pub fn hypercall(&self) -> u64 {
+        (self.address & 0xfff) / 32
+    }
 }
 
 /// What ran between two marks.
@@ -115,7 +125,7 @@ pub struct Window {
     /// All blocks that ran.
     pub blocks: Vec<Block>,
     /// Instructions among them that are events; each counts how often it ran.
-    events: Vec<(Kind, Block)>,
+    pub events: Vec<(Kind, Block)>,
 }
 
 /// Reads the plugin's file.
@@ -309,6 +319,12 @@ mod tests {
         assert!(parse("window 0\nevent other 1 2 3\nend\n").is_err());
         assert!(parse("window 0\nevent cr3 1 2\nend\n").is_err());
         assert!(parse("window 0\n1 2\nend\n").is_err());
+    }
+
+    #[test]
+    fn a_hypercalls_number_is_its_place_in_the_page() {
+        let at = |address| Block { address, machine: 0, count: 1 }.hypercall();
+        assert_eq!([at(0xffff_ffff_81e0_0008), at(0xffff_ffff_81e0_0288)], [0, 20]);
     }
 
     #[test]

@@ -22,6 +22,19 @@ job_nvme() {
 	wait_for 15 test -b /dev/nvme0n1 || { say "load FAIL no disk"; return 1; }
 }
 
+# measure_few:COUNT: packets and streams over eth0
+job_measure_few() {
+	traffic serve
+	traffic arm
+	{
+		traffic send send-1500 1514 $1
+		traffic receive receive-1500 1514 $1
+		traffic put tcp-send $(($1 * 4))
+		traffic get tcp-receive $(($1 * 4))
+	} > /tmp/load 2>&1
+	cat /tmp/load
+}
+
 # measure_net:COUNT: packets, streams, pings and web pages over eth0
 job_measure_net() {
 	mkdir -p /www
@@ -70,7 +83,7 @@ job_measure_disk() {
 	cat /tmp/load
 }
 
-# loads:DOMAIN:KIND:ARGUMENT...: all of a kind; KIND is net or disk
+# loads:DOMAIN:KIND:ARGUMENT...: all of a kind; KIND is net, few (of the same) or disk
 job_loads() {
 	domain=$1
 	kind=$2

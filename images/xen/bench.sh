@@ -11,7 +11,7 @@ quit() {
 	exit
 }
 case $kind in
-net)
+net | few)
 	class=0x020000 driver=e1000 plug=vif/0
 	device='vif=["mac=00:16:3e:00:00:03,bridge=xenbr0'
 	driven=',backend=driver,script=vif-plug' target=

@@ -56,8 +56,8 @@ job_xlshell() {
 }
 
 # guest_loads:KIND:COUNT: the loads of `./tandem bench` in a guest that dom0 serves; driven_loads: that a driver domain serves;
-# switched_loads:COUNT:WAY: that the hypervisor's switch serves, whose way out is a driver domain (WAY is switch) or its driver's twin
-# (mirror)
+# switched_loads:COUNT:WAY:KIND: that the hypervisor's switch serves, whose way out is a driver domain (WAY is switch) or its driver's
+# twin (mirror)
 job_guest_loads() { bash -c '. /xen/lib.sh; . /xen/bench.sh' bench dom0 "$@"; }
 job_driven_loads() { bash -c '. /xen/lib.sh; . /xen/bench.sh' bench driver "$@"; }
-job_switched_loads() { bash -c '. /xen/lib.sh; . /xen/bench.sh' bench $2 net $1; }
+job_switched_loads() { bash -c '. /xen/lib.sh; . /xen/bench.sh' bench $2 $3 $1; }

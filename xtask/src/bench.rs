@@ -3,7 +3,7 @@
 //! QEMU runs with one CPU and `-icount shift=0,sleep=off`, so its clock is the count of instructions and a run repeats
 //! exactly; the plugin of bench/plugin counts between marks. Halted CPUs count nothing.
 
-mod io;
+pub mod io;
 mod twin_net;
 
 use crate::options::Options;
@@ -28,9 +28,9 @@ const BASELINE: &str = "xen";
 type Measure = fn(&Bench, &System, &mut Table) -> Result<()>;
 
 /// A system to measure.
-struct System {
-    name: &'static str,
-    hypervisor: Hypervisor,
+pub struct System {
+    pub name: &'static str,
+    pub hypervisor: Hypervisor,
 }
 
 /// Measures and shows; false if a system could not be measured.

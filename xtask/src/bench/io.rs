@@ -10,7 +10,7 @@ use super::{systems, System};
 use crate::options::Options;
 use crate::run;
 use anyhow::{ensure, Context, Result};
-use bench::profile::{self, Map, Part, DOM0};
+use bench::profile::{self, Map, Part, Window, DOM0};
 pub use report::{loads, per_component, per_event};
 use std::path::Path;
 use testbed::counter::Profiler;
@@ -24,6 +24,8 @@ use testbed::progress::step;
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Net,
+    /// Four of the loads of [`Kind::Net`].
+    Few,
     Disk,
 }
 
@@ -32,6 +34,7 @@ impl Kind {
     fn word(self) -> &'static str {
         match self {
             Self::Net => "net",
+            Self::Few => "few",
             Self::Disk => "disk",
         }
     }
@@ -104,7 +107,7 @@ impl Place {
     }
 
     /// As the domain is called in reports.
-    fn domain(self) -> &'static str {
+    pub fn domain(self) -> &'static str {
         match self {
             Self::Dom0 => DOM0,
             _ => "guest",
@@ -213,14 +216,17 @@ impl Boot {
 
     /// What dom0 does. Its own loads come first, while there is no other domain.
     fn jobs(self, kind: Kind, native: bool, count: u64) -> String {
+        let word = kind.word();
         match (self, kind, native) {
-            (Self::DriverDomain, ..) => format!("toolstack+driven_loads:{}:{count}+poweroff", kind.word()),
-            (Self::Switch, ..) => format!("toolstack+switched_loads:{count}:switch+poweroff"),
-            (Self::Twin(mode), ..) => format!("toolstack+switched_loads:{count}:{}+poweroff", mode.word()),
-            (_, Kind::Net, true) => format!("nic:e1000+loads:dom0:net:{count}+poweroff"),
+            (Self::DriverDomain, ..) => format!("toolstack+driven_loads:{word}:{count}+poweroff"),
+            (Self::Switch, ..) => format!("toolstack+switched_loads:{count}:switch:{word}+poweroff"),
+            (Self::Twin(mode), ..) => format!("toolstack+switched_loads:{count}:{}:{word}+poweroff", mode.word()),
+            (_, Kind::Net | Kind::Few, true) => format!("nic:e1000+loads:dom0:{word}:{count}+poweroff"),
             (_, Kind::Disk, true) => format!("nvme+loads:dom0:disk:{count}:/dev/nvme0n1+poweroff"),
-            (_, Kind::Net, false) => {
-                format!("toolstack+nic:e1000+loads:dom0:net:{count}+bridge:e1000+guest_loads:net:{count}+poweroff")
+            (_, Kind::Net | Kind::Few, false) => {
+                format!(
+                    "toolstack+nic:e1000+loads:dom0:{word}:{count}+bridge:e1000+guest_loads:{word}:{count}+poweroff"
+                )
             }
             (_, Kind::Disk, false) => {
                 format!("toolstack+nvme+loads:dom0:disk:{count}:/dev/nvme0n1+guest_loads:disk:{count}+poweroff")
@@ -237,9 +243,41 @@ fn measure(
     images: &Images,
     profiler: &Profiler,
 ) -> Result<Vec<Cost>> {
-    let name = format!("bench-{}-{}{}", system.name, kind.word(), boot.suffix());
     let count = options.operations.unwrap_or(2000);
     ensure!((200..=1_000_000).contains(&count), "--operations is to be from 200 to 1000000");
+    let (loads, map) = record(kind, boot, count, system, images, profiler)?;
+    let cost = |load: Load| Cost {
+        system: system.name,
+        place: load.place,
+        parts: per_unit(&map.divide(&load.window, load.place.domain()), load.units),
+        events: per_unit(&map.events(&load.window, load.place.domain()), load.units),
+        load: load.name,
+    };
+    Ok(loads.into_iter().map(cost).collect())
+}
+
+/// A load that ran, and what ran meanwhile.
+pub struct Load {
+    /// Where it ran.
+    pub place: Place,
+    /// Its name.
+    pub name: String,
+    /// Packets, requests or pages that it moved, at least 1.
+    pub units: u32,
+    /// What ran.
+    pub window: Window,
+}
+
+/// Boots for loads of `count` units, and has everything counted that runs with them.
+pub fn record(
+    kind: Kind,
+    boot: Boot,
+    count: u64,
+    system: &System,
+    images: &Images,
+    profiler: &Profiler,
+) -> Result<(Vec<Load>, Map)> {
+    let name = format!("bench-{}-{}{}", system.name, kind.word(), boot.suffix());
     let jobs = boot.jobs(kind, system.hypervisor == Hypervisor::None, count);
     let profile = host::target("logs")?.join(format!("{name}.profile"));
     let wire = Wire::start(&name)?;
@@ -263,22 +301,21 @@ fn measure(
         machine.devices.push("nvme,drive=disk,serial=null");
     }
     let outcome = machine.start()?.finish(|_| false)?;
-    costs(system, boot, &outcome, &profile)
+    loads_of(boot, &outcome, &profile)
         .with_context(|| format!("{}{} (log {})", system.name, boot.remark(), run::relative(&outcome.log)))
 }
 
 /// Matches the windows of the profile with the loads that were reported, both in the order in which they ran.
-fn costs(system: &System, boot: Boot, outcome: &Outcome, file: &Path) -> Result<Vec<Cost>> {
+fn loads_of(boot: Boot, outcome: &Outcome, file: &Path) -> Result<(Vec<Load>, Map)> {
     let reports: Vec<&str> =
         outcome.lines.iter().filter_map(|l| l.split_once("TANDEM: ").map(|(_, report)| report.trim())).collect();
     if let Some(failed) = reports.iter().find(|r| r.contains("FAIL")) {
         anyhow::bail!("{failed}");
     }
     ensure!(outcome.ending == Ending::PowerOff, "it did not get to its end: {}", run::ended(&outcome.ending));
-    let windows = profile::read(file)?;
     let map = Map::read(reports.iter().copied());
     let mut place = Place::Dom0;
-    let mut windows = windows.iter();
+    let mut windows = profile::read(file)?.into_iter();
     let mut found = Vec::new();
     for report in &reports {
         let Some((subject, rest)) = report.split_once(' ') else { continue };
@@ -290,20 +327,15 @@ fn costs(system: &System, boot: Boot, outcome: &Outcome, file: &Path) -> Result<
                 let window = windows.next().context("a load without a window")?;
                 let units: u32 = field(rest, "units").and_then(|u| u.parse().ok()).context("a load without units")?;
                 ensure!(map.knows(place.domain()), "nothing is known of the modules of {}", place.domain());
-                found.push(Cost {
-                    system: system.name,
-                    place,
-                    load: rest.split(' ').next().unwrap_or_default().into(),
-                    parts: per_unit(&map.divide(window, place.domain()), units.max(1)),
-                    events: per_unit(&map.events(window, place.domain()), units.max(1)),
-                });
+                let name = rest.split(' ').next().unwrap_or_default().into();
+                found.push(Load { place, name, units: units.max(1), window });
             }
             _ => {}
         }
     }
     ensure!(windows.next().is_none(), "a window without a load");
     ensure!(!found.is_empty(), "no load ran");
-    Ok(found)
+    Ok((found, map))
 }
 
 #[allow(clippy::cast_precision_loss, reason = "counts are far below 2^52")]

@@ -16,6 +16,7 @@ mod refusals;
 mod screen;
 mod side_by_side;
 mod smap;
+mod steady;
 mod twins;
 mod unit;
 mod xl;
@@ -180,6 +181,7 @@ fn all() -> Vec<Test> {
     tests.extend(screen::tests());
     tests.extend(passthrough::tests());
     tests.extend(driving::tests());
+    tests.extend(steady::tests());
     tests.extend(hostile::tests());
     tests.extend(xl::tests());
     tests

@@ -14,7 +14,7 @@ use testbed::host;
 pub(super) fn report(kind: Kind, costs: &[Cost]) -> Result<()> {
     let stem = kind.word();
     let title = match kind {
-        Kind::Net => "Network",
+        Kind::Net | Kind::Few => "Network",
         Kind::Disk => "Disk",
     };
     for place in Place::ALL.into_iter().filter(|p| costs.iter().any(|c| c.place == *p)) {
@@ -54,7 +54,7 @@ type Picture = (&'static str, &'static str, &'static [&'static str]);
 
 fn pictures(kind: Kind) -> &'static [Picture] {
     match kind {
-        Kind::Net => &[
+        Kind::Net | Kind::Few => &[
             ("net-transmit", "Instructions for a packet that is sent", &["send-1500", "tcp-send"]),
             ("net-receive", "Instructions for a packet that is received", &["receive-1500", "tcp-receive"]),
             ("net-ping", "Instructions for a ping's round trip", &["ping"]),
