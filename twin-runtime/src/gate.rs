@@ -18,7 +18,7 @@ use twin_verify::Verified;
 
 use crate::abort::{Abort, Reason};
 use crate::addresses::{Addresses, Target};
-use crate::linux::{Done, Function, Host, Hosts, Routine, Stop, Support};
+use crate::linux::{Host, Routine, Stop, Support};
 use crate::stlb::{Mapper, Stlb};
 
 /// Which stub was called.
@@ -208,37 +208,11 @@ pub struct Twin<'a> {
     pub stlb: Option<Stlb>,
 }
 
-/// The routines that serve a twin's imports, by their numbers: the way that nearly all calls take.
-pub struct Natives<F: Hosts>(Vec<Option<Function<F>>>);
-
-impl<F: Hosts> Natives<F> {
-    /// Those of `twin`, as its imports are bound now.
-    ///
-    /// # Errors
-    /// If there is not enough memory.
-    pub fn new(twin: &Twin<'_>) -> Result<Self, TryReserveError> {
-        let mut all = Vec::new();
-        all.try_reserve_exact(twin.imports.len())?;
-        all.extend(twin.imports.iter().map(|import| match import.binding {
-            Binding::Native(routine) => Some(routine.function::<F>()),
-            Binding::Upcall => None,
-        }));
-        Ok(Self(all))
-    }
-
-    /// Serves the call of import `number` as [`Invocation::gate`] would, if a routine of this crate does it, without a [`Call`] and
-    /// without counting it. `None`: none was asked, because there is none, or budget or time are over; [`Invocation::gate`] says how to go on.
-    #[inline(always)]
-    pub fn call<'h>(&self, number: u32, args: &[u64; 6], embedder: &mut F::Host<'h>, support: &Support) -> Option<Done>
-    where
-        F::Host<'h>: Embedder,
-    {
-        let Some(Some(routine)) = self.0.get(number as usize) else { return None };
-        if embedder.charge() < 0 || embedder.is_out_of_time() {
-            return None;
-        }
-        Some(routine(support, embedder, args))
-    }
+/// A short way out of the twin and back begins, which is charged as [`Invocation::gate`] charges: for an import whose routine the embedder
+/// knows itself ([`Routine::made`]), and does not count. `false`: budget or time are over; [`Invocation::gate`] says how to go on.
+#[inline(always)]
+pub fn may_begin(embedder: &mut impl Embedder) -> bool {
+    embedder.charge() >= 0 && !embedder.is_out_of_time()
 }
 
 /// A running invocation. While it lives, its twin can begin no other:
@@ -283,7 +257,7 @@ impl<'a> Invocation<'_, 'a> {
     #[inline]
     pub fn enters(&mut self, domain: u64, embedder: &mut impl Embedder) -> Option<u32> {
         let Some(Target::Function(offset)) = self.twin.resolve(domain) else { return None };
-        if embedder.charge() < 0 || embedder.is_out_of_time() {
+        if !may_begin(embedder) {
             return None;
         }
         self.twin.indirect += 1;
@@ -460,7 +434,7 @@ impl<'a> Twin<'a> {
         let import = self.imports.get_mut(number as usize).ok_or(Reason::Import(number))?;
         let args = call.registers.args();
         if let Binding::Native(routine) = import.binding {
-            match embedder.call(routine, support, &args) {
+            match routine.call(support, embedder, &args) {
                 Ok(value) => {
                     import.counter.native += 1;
                     return Ok(Answer::Return(value));

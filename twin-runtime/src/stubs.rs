@@ -40,12 +40,21 @@ pub enum Inline {
     },
 }
 
+/// How an import is served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Served {
+    /// By its stub, as far as the budget goes.
+    pub inline: Option<Inline>,
+    /// Else by the embedder's function at this address, which its stub names to [`Targets::import`].
+    pub by: u64,
+}
+
 /// Where the embedder's code is, and the word that stubs charge.
 #[derive(Clone, Copy, Debug)]
 pub struct Targets {
     /// Where special gates go on, with the embedder's stack pointer and the stub's number in eax.
     pub gate: u64,
-    /// The same for imports.
+    /// The same for imports; r11 is the function that serves it.
     pub import: u64,
     /// Where the way out goes on, with it and the result in rax.
     pub leave: u64,
@@ -124,15 +133,17 @@ impl Stubs {
         self.enter() + STUB_BYTES - self.start
     }
 
-    /// The code; `inline` says which imports their stubs serve.
+    /// The code; `served` says how imports are.
     #[must_use]
-    pub fn code(&self, to: &Targets, inline: impl Fn(u32) -> Option<Inline>) -> Vec<u8> {
+    pub fn code(&self, to: &Targets, served: impl Fn(u32) -> Served) -> Vec<u8> {
         let mut code = Code { start: self.start, save: self.save, bytes: Vec::new() };
         for n in 0..self.imports {
-            if let Some(inline) = inline(n) {
+            let Served { inline, by } = served(n);
+            if let Some(inline) = inline {
                 code.inline(inline, to.budget);
             }
             code.number(n);
+            code.server(by);
             code.jump_near(self.common_import());
             code.pad();
         }
@@ -196,6 +207,11 @@ impl Code {
         self.bytes.extend(n.to_le_bytes());
     }
 
+    fn server(&mut self, by: u64) {
+        self.bytes.extend([0x49, 0xbb]); // mov r11, by
+        self.bytes.extend(by.to_le_bytes());
+    }
+
     /// What returns to the twin, unless the budget is used up: then the gate, which comes next, finds the same. It writes rax, and
     /// of the registers that a call does not preserve only those that it has read.
     fn inline(&mut self, inline: Inline, budget: u64) {
@@ -245,11 +261,13 @@ mod tests {
     const TARGETS: Targets = Targets { gate: GATE, import: IMPORT, leave: LEAVE, budget: BUDGET };
     const RANGE: Inline = Inline::IsWithin { start: 0xffff_c900_0000_0000, end: 0xffff_e8ff_ffff_ffff };
 
+    const SERVER: u64 = 0xffff_82d0_8000_9000;
+
     /// Of five imports the second has nothing to do, and the third asks for a range.
     fn code() -> (Stubs, Vec<u8>) {
         let stubs = Stubs::new(START, SAVE, 5);
-        let code =
-            stubs.code(&TARGETS, |n| [None, Some(Inline::Nothing), Some(RANGE)].get(n as usize).copied().flatten());
+        let inline = |n| [None, Some(Inline::Nothing), Some(RANGE)].get(n as usize).copied().flatten();
+        let code = stubs.code(&TARGETS, |n| Served { inline: inline(n), by: SERVER + u64::from(n) });
         assert_eq!(code.len() as u64, stubs.bytes());
         (stubs, code)
     }
@@ -265,9 +283,10 @@ mod tests {
     fn a_stub_goes_on_with_its_number() {
         for n in [0, 3, 4] {
             let (stubs, insns) = at(START + n * STUB_BYTES);
-            assert_eq!(insns.len(), 2, "{n}");
+            assert_eq!(insns.len(), 3, "{n}");
             assert_eq!((insns[0].op0_register(), insns[0].immediate32()), (Register::EAX, n as u32));
-            assert_eq!((insns[1].mnemonic(), insns[1].near_branch_target()), (Mnemonic::Jmp, stubs.common_import()));
+            assert_eq!((insns[1].op0_register(), insns[1].immediate64()), (Register::R11, SERVER + n));
+            assert_eq!((insns[2].mnemonic(), insns[2].near_branch_target()), (Mnemonic::Jmp, stubs.common_import()));
         }
         for n in 5..8 {
             let (stubs, insns) = at(START + n * STUB_BYTES);
@@ -288,7 +307,7 @@ mod tests {
         ] {
             let (stubs, insns) = at(START + n * STUB_BYTES);
             assert_eq!((insns[0].mnemonic(), insns[0].memory_displacement64()), (Mnemonic::Dec, BUDGET));
-            let over = insns.len() - 2;
+            let over = insns.len() - 3;
             assert_eq!((insns[1].mnemonic(), insns[1].near_branch_target()), (Mnemonic::Js, insns[over].ip()));
             let body: Vec<Mnemonic> = insns[2..over].iter().map(Instruction::mnemonic).collect();
             assert_eq!(body, [mnemonics, &[Mnemonic::Ret]].concat());
@@ -297,7 +316,8 @@ mod tests {
             };
             assert!(!insns[2..over].iter().any(writes_else));
             assert_eq!((insns[over].op0_register(), insns[over].immediate32()), (Register::EAX, n as u32));
-            assert_eq!(insns[over + 1].near_branch_target(), stubs.common_import());
+            assert_eq!(insns[over + 1].immediate64(), SERVER + n);
+            assert_eq!(insns[over + 2].near_branch_target(), stubs.common_import());
         }
         let (_, insns) = at(START + 2 * STUB_BYTES);
         let Inline::IsWithin { start, end } = RANGE else { unreachable!() };

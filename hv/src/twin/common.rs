@@ -185,7 +185,7 @@ impl Common {
     /// Is there room for what one more call of a routine may note?
     #[inline]
     pub fn has_room_for_notes(&self) -> bool {
-        self.nr_notes.load(Ordering::Relaxed) + NOTES_OF_A_CALL <= op::MAX_NOTES
+        self.nr_notes.load(Ordering::Relaxed) <= op::MAX_NOTES - NOTES_OF_A_CALL
     }
 
     /// What the domain's vCPUs poll for may have come.

@@ -95,9 +95,9 @@ twin_leave:
     ret
 
 // An import was called. Entered from: the imports' common stub, interrupts on. rsp = what twin_enter saved (8 modulo 16), eax = its
-// number, DF clear; rbx, rbp, r12 to r15 = the twin's, kept by the Rust function as by any. Stack picture of an ImportCall (entry.rs): the
-// six arguments, the number; above it save page and running. The Rust function returns eax = RETURN and rdx = the result; or WAIT and
-// rdx = address of a Kept; or ABORT.
+// number, r11 = the Rust function that serves it, DF clear; rbx, rbp, r12 to r15 = the twin's, kept by that function as by any. Stack
+// picture of an ImportCall (entry.rs): the six arguments, the number; above it save page and running. The Rust function returns
+// eax = RETURN and rdx = the result; or WAIT and rdx = address of a Kept; or ABORT.
 .global twin_import
 twin_import:
     cli
@@ -110,7 +110,7 @@ twin_import:
     push rdi
     mov rdi, rsp
     mov rsi, [rsp + {CALL_BYTES} + 8]
-    call {import}
+    call r11
     mov rcx, [rsp + {CALL_BYTES}]
     cmp eax, {RETURN}
     jne 4f

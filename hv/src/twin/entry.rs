@@ -7,7 +7,7 @@ use crate::twin::space::Mirror;
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicPtr, Ordering};
 use twin_runtime::gate::{Answer, Call, Gate, Registers};
-use twin_runtime::linux::Stop;
+use twin_runtime::linux::{Maker, Native, Routine, Stop};
 use twin_runtime::stubs::{save, special, Targets};
 use xen_abi::regs::CpuUserRegs;
 
@@ -36,7 +36,6 @@ core::arch::global_asm!(
     SAVED_BYTES = const size_of::<Saved>(),
     CALL_BYTES = const size_of::<ImportCall>(),
     gate = sym gate,
-    import = sym import,
 );
 
 extern "C" {
@@ -209,14 +208,31 @@ pub unsafe fn enter(running: &mut Running<'_, '_>, way: &Way) -> u64 {
     value
 }
 
-/// Called by `twin_import` on the hypervisor's stack, with interrupts off.
-extern "C" fn import(call: &ImportCall, running: &mut Running<'_, '_>) -> Outcome {
-    let done = running.native(call.number(), &call.args);
-    match &done {
-        Some(Ok(value)) => Outcome { way: way::RETURN, value: *value },
-        Some(Err(stop)) => not_returned(call, Some(stop), running),
+/// The address of what `twin_import` calls for an import that `routine` serves, or the domain.
+pub fn server(routine: Option<Routine>) -> u64 {
+    struct Servers;
+    impl Maker for Servers {
+        type Made = u64;
+        fn make<N: Native>() -> u64 {
+            serve::<N> as *const () as u64
+        }
+    }
+    routine.map_or(serve_not as *const () as u64, Routine::made::<Servers>)
+}
+
+/// Serves a call of an import by routine `N`: a function for each, which saves the registers that this one needs, and leaves its result
+/// in registers. Called by `twin_import` on the hypervisor's stack, with interrupts off.
+extern "C" fn serve<N: Native>(call: &ImportCall, running: &mut Running<'_, '_>) -> Outcome {
+    match running.serve::<N>(&call.args) {
+        Some(Ok(value)) => Outcome { way: way::RETURN, value },
+        Some(Err(stop)) => not_returned(call, Some(&stop), running),
         None => not_returned(call, None, running),
     }
+}
+
+/// The same for an import that no routine serves.
+extern "C" fn serve_not(call: &ImportCall, running: &mut Running<'_, '_>) -> Outcome {
+    not_returned(call, None, running)
 }
 
 #[cold]

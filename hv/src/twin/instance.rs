@@ -9,15 +9,14 @@ use crate::twin::entry;
 use crate::twin::frames::Frames;
 use crate::twin::run::ToCall;
 use crate::twin::space::{unsafe_area, Mirror, DATA};
-use crate::twin::view::Views;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 use twin_abi::layout::{
     ctx, CALL_TABLE_OFFSET, CODE_OFFSET, CONST_OFFSET, CTX_OFFSET, IMPORT_OFFSET, MAX_CODE, STACK_GUARD, STACK_SIZE,
 };
-use twin_runtime::gate::{self, Natives, Twin};
+use twin_runtime::gate::{self, Twin};
 use twin_runtime::instance::{Areas, Config};
-use twin_runtime::stubs::{save, special, Stubs};
+use twin_runtime::stubs::{save, special, Served, Stubs};
 use x86::{PteFlags, PAGE_SIZE};
 
 /// Locks that an invocation takes at a time and that are released if it is aborted.
@@ -50,8 +49,6 @@ pub struct Instance {
     config: Config,
     /// Its stubs.
     pub stubs: Stubs,
-    /// What its imports' stubs lead to.
-    pub natives: Natives<Views>,
     context: Frames,
     save: Frames,
     /// Locks of the domain's that its invocation has taken; 0: none.
@@ -146,8 +143,12 @@ impl Instance {
         map(IMPORT_OFFSET.into(), Frames::with(&areas.imports)?, READ_ONLY)?;
         map(CALL_TABLE_OFFSET.into(), Frames::with(&areas.call_table)?, READ_ONLY)?;
         let targets = entry::targets(base + u64::from(CTX_OFFSET) + u64::from(ctx::BUDGET));
-        let inline = |n| twin.native(n).and_then(|routine| plan.common.inline(routine));
-        map(STUBS_OFFSET, Frames::with(&stubs.code(&targets, inline))?, EXECUTE)?;
+        let served = |n| {
+            let routine = twin.native(n);
+            let inline = routine.and_then(|routine| plan.common.inline(routine));
+            Served { inline, by: entry::server(routine) }
+        };
+        map(STUBS_OFFSET, Frames::with(&stubs.code(&targets, served))?, EXECUTE)?;
         map(STACK_OFFSET, Frames::new(STACK_SIZE as usize / PAGE_SIZE)?, DATA)?;
         let unsafe_frames = Frames::new(STACK_SIZE as usize / PAGE_SIZE)?;
         mirror.map_unsafe_area(plan.cpu, unsafe_frames.all())?;
@@ -162,7 +163,6 @@ impl Instance {
             code_bytes,
             config,
             stubs,
-            natives: Natives::new(&twin).ok()?,
             context,
             save,
             held: [const { AtomicU64::new(0) }; MAX_HELD],

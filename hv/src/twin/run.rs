@@ -6,8 +6,8 @@ use crate::twin::instance::Instance;
 use crate::twin::view::DomainView;
 use twin_abi::image::Image;
 use twin_abi::op::{reason, TwinCall};
-use twin_runtime::gate::{Answer, Call, Embedder, Invocation};
-use twin_runtime::linux::{Done, Stop};
+use twin_runtime::gate::{may_begin, Answer, Call, Embedder, Invocation};
+use twin_runtime::linux::{Done, Native, Stop};
 use twin_runtime::{Abort, Reason};
 
 /// An invocation under way.
@@ -96,17 +96,15 @@ impl Running<'_, '_> {
         u32::try_from(address.wrapping_sub(self.instance.code_address(0))).unwrap_or(u32::MAX)
     }
 
-    /// Serves a call of import `number`, if a routine does.
+    /// Calls routine `N`, if it may be called now.
     #[inline(always)]
-    pub fn native(&mut self, number: u32, args: &[u64; 6]) -> Option<Done> {
+    pub fn serve<N: Native>(&mut self, args: &[u64; 6]) -> Option<Done> {
         let common = self.domain.common;
-        if !common.has_room_for_notes() {
-            return None;
-        }
-        self.instance.natives.call(number, args, self.domain, &common.support)
+        let may_call = common.has_room_for_notes() && may_begin(self.domain);
+        may_call.then(|| N::call(&common.support, self.domain, args))
     }
 
-    /// How to go on after a `call` of import `number` that [`Self::native`] has not served.
+    /// How to go on after a `call` of import `number` that [`Self::serve`] has not served, or for which there is no routine.
     pub fn not_returned(&mut self, number: u32, done: Option<&Stop>, call: &Call) -> Answer {
         match done {
             Some(stop) => self.invocation.stopped(number, *stop, call, self.domain),

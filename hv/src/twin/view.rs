@@ -17,7 +17,7 @@ use twin_abi::op::{note, MASK_BITS};
 use twin_runtime::gate::{Embedder, Upcall};
 use twin_runtime::linux::pool::Pool;
 use twin_runtime::linux::skb::Frame;
-use twin_runtime::linux::{lock, Done, Foreign, Host, Hosts, Routine, Stop, Support};
+use twin_runtime::linux::{lock, Foreign, Host, Routine, Stop};
 use twin_runtime::memory::Fault;
 use twin_runtime::stlb::Mapper;
 use twin_runtime::{Memory, Reason};
@@ -333,17 +333,7 @@ impl Host for DomainView<'_> {
     fn may_wait(&self) -> bool {
         self.card.is_some()
     }
-    fn call(&mut self, routine: Routine, support: &Support, args: &[u64; 6]) -> Done {
-        routine.function::<Views>()(support, self, args)
-    }
     fn note(&mut self, _routine: Routine, _args: &[u64; 6]) {}
-}
-
-/// All views: what routines are made for.
-pub struct Views;
-
-impl Hosts for Views {
-    type Host<'h> = DomainView<'h>;
 }
 
 /// Mirror mode has no table.

@@ -9,6 +9,7 @@ pub const MAPPING_ERROR: u64 = u64::MAX;
 const PAGE: u64 = 4096;
 
 /// For routines that have nothing to do.
+#[inline(always)]
 pub fn nothing<H: Host>(_: &Support, _: &mut H, _: &[u64; 6]) -> Done {
     Ok(0)
 }
@@ -20,6 +21,7 @@ pub fn is_vmalloc_addr<H: Host>(s: &Support, _: &mut H, args: &[u64; 6]) -> Done
 
 /// `dma_map_page_attrs(device, page, offset, size, direction, attributes)`: the machine address of a buffer that is contiguous in machine
 /// memory and below the device's limit. For others the domain has copies, if the invocation can wait for that.
+#[inline(always)]
 pub fn map_page<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Done {
     let [_, page, offset, size, ..] = *args;
     match machine_range(s, host, page, offset, size) {
@@ -30,6 +32,7 @@ pub fn map_page<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Done {
 }
 
 /// `dma_unmap_page_attrs(device, address, …)`, and `dma_sync_single_for_cpu` and `_device`: nothing, but for a copy.
+#[inline(always)]
 pub fn end_access<H: Host>(_: &Support, host: &mut H, args: &[u64; 6]) -> Done {
     if host.is_bounced(args[1]) {
         return Err(Stop::Upcall);
@@ -37,6 +40,7 @@ pub fn end_access<H: Host>(_: &Support, host: &mut H, args: &[u64; 6]) -> Done {
     Ok(0)
 }
 
+#[inline(always)]
 fn machine_range<H: Host>(s: &Support, host: &H, page: u64, offset: u64, size: u64) -> Option<u64> {
     let into_map = page.checked_sub(s.kernel.vmemmap)?;
     if s.offsets.page_size == 0 || into_map % s.offsets.page_size != 0 {

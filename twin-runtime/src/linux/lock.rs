@@ -47,6 +47,7 @@ impl Sleepers {
 }
 
 /// `_raw_spin_lock*(lock)`; as the irqsave form it returns saved flags, which the release ignores.
+#[inline(always)]
 pub fn lock<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Done {
     let mut tries = 0;
     while try_lock(s, host, args)? == 0 {
@@ -68,6 +69,7 @@ pub fn try_lock<H: Host>(_: &Support, host: &mut H, args: &[u64; 6]) -> Done {
 }
 
 /// `_raw_spin_unlock*(lock)`.
+#[inline(always)]
 pub fn unlock<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Done {
     release(s, host, args[0])?;
     host.has_released(args[0]);

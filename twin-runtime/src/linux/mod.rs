@@ -76,13 +76,6 @@ pub trait Host: Memory {
     fn may_wait(&self) -> bool {
         false
     }
-    /// Calls a routine. Who has them as functions calls them so: then there is one of each.
-    fn call(&mut self, routine: Routine, support: &Support, args: &[u64; 6]) -> Done
-    where
-        Self: Sized,
-    {
-        routine.call(support, self, args)
-    }
     /// A call that the domain is to make after the invocation (timers, work queues).
     fn note(&mut self, routine: Routine, args: &[u64; 6]);
 }
@@ -148,14 +141,22 @@ pub struct Support {
     pub dma_limit: u64,
 }
 
-/// Hosts that differ only in how long they live.
-pub trait Hosts {
-    /// One of them.
-    type Host<'h>: Host;
+/// A routine as a type: [`Routine::made`] has one for each.
+pub trait Native {
+    /// Calls it.
+    ///
+    /// # Errors
+    /// See [`Stop`].
+    fn call<H: Host>(support: &Support, host: &mut H, args: &[u64; 6]) -> Done;
 }
 
-/// A routine as a function for such hosts.
-pub type Function<F> = fn(&Support, &mut <F as Hosts>::Host<'_>, &[u64; 6]) -> Done;
+/// What is made of each routine by whoever calls them often: something that can do just one.
+pub trait Maker {
+    /// What it makes.
+    type Made;
+    /// Makes it.
+    fn make<N: Native>() -> Self::Made;
+}
 
 macro_rules! routines {
     ($($variant:ident = $($name:literal)|+ => $function:path;)*) => {
@@ -180,15 +181,19 @@ macro_rules! routines {
                 match self { $(Self::$variant => [$($name),+][0],)* }
             }
 
-            /// It as a function, for whoever calls it often.
+            /// What `M` makes of it.
             #[must_use]
-            pub fn function<F: Hosts>(self) -> Function<F> {
+            pub fn made<M: Maker>(self) -> M::Made {
                 match self {
                     $(Self::$variant => {
-                        fn of<F: Hosts>(support: &Support, host: &mut F::Host<'_>, args: &[u64; 6]) -> Done {
-                            $function(support, host, args)
+                        struct It;
+                        impl Native for It {
+                            #[inline(always)]
+                            fn call<H: Host>(support: &Support, host: &mut H, args: &[u64; 6]) -> Done {
+                                $function(support, host, args)
+                            }
                         }
-                        of::<F>
+                        M::make::<It>()
                     })*
                 }
             }

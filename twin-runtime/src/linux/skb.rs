@@ -137,6 +137,7 @@ impl Place {
 }
 
 /// `skb_put(skb, len)`: the old tail.
+#[inline(always)]
 pub fn put<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Done {
     let (skb, more) = (args[0], (args[1] & 0xffff_ffff) as u32);
     let parts = Parts::read(host, &s.offsets, skb)?;

@@ -9,6 +9,7 @@ const MOST: u64 = 1 << 20;
 const PORTS_BELOW: u64 = 0x40000;
 
 /// `memcpy(to, from, len)` and `memmove`.
+#[inline(always)]
 pub fn copy<H: Host>(_: &Support, host: &mut H, args: &[u64; 6]) -> Done {
     let [to, from, len, ..] = *args;
     if len > MOST {

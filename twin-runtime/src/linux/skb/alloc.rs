@@ -28,6 +28,7 @@ fn none_left<H: Host>(host: &H) -> Done {
 }
 
 /// `__netdev_alloc_skb(device, len, flags)`.
+#[inline(always)]
 pub fn allocate<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Done {
     let info = s.offsets.info_size.next_multiple_of(64);
     let need = (args[1] & 0xffff_ffff) + HEADROOM + info;
@@ -47,12 +48,14 @@ fn take<H: Host, T>(host: &mut H, take: impl Fn(&mut Pool) -> Option<T>) -> Resu
 }
 
 /// `__napi_alloc_skb(napi, len, flags)`.
+#[inline(always)]
 pub fn napi_allocate<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Done {
     let device = host.u64(args[0].wrapping_add(s.offsets.napi_device))?;
     allocate(s, host, &[device, args[1], args[2], 0, 0, 0])
 }
 
 /// `napi_build_skb(data, size)`: an `sk_buff` around a received buffer.
+#[inline(always)]
 pub fn build<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Done {
     let [data, size, ..] = *args;
     let size = size & 0xffff_ffff;
@@ -69,6 +72,7 @@ pub fn build<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Done {
 }
 
 /// `__netdev_alloc_frag_align(size, mask)`. Every buffer is aligned to its page or half of it.
+#[inline(always)]
 pub fn allocate_fragment<H: Host>(_: &Support, host: &mut H, args: &[u64; 6]) -> Done {
     match take(host, |pool| pool.take_fragment(args[0] & 0xffff_ffff))? {
         Some(data) => Ok(data),
@@ -127,6 +131,7 @@ pub fn refill_fragment<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> D
 }
 
 /// `napi_consume_skb(skb, budget)` and the other ways to be done with one.
+#[inline(always)]
 pub fn consume<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Done {
     if args[0] != 0 {
         release(s, host, args[0], None)?;

@@ -36,6 +36,7 @@ pub struct Frame<'f> {
 }
 
 /// `eth_type_trans(skb, device)`: strips the Ethernet header; returns the protocol as stored.
+#[inline(always)]
 pub fn eth_type_trans<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Done {
     let [skb, device, ..] = *args;
     let o = s.offsets;
@@ -88,6 +89,7 @@ fn protocol(stored: u16, raw: bool) -> u16 {
 }
 
 /// `napi_gro_receive(napi, skb)`.
+#[inline(always)]
 pub fn gro_receive<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Done {
     if !host.takes_packets() {
         return Err(Stop::Upcall);
