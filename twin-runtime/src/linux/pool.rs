@@ -312,7 +312,7 @@ impl Pool {
     /// The pages that `skb` was given, in order, as many as `into` has room for; how many those are.
     pub fn pages(&mut self, skb: u64, into: &mut [LentPage]) -> usize {
         let (mut at, mut count) = (self.skbs.get_mut(skb).map_or(0, |lent| lent.pages), 0);
-        while let Some(fragment) = self.fragments.get_mut(at) {
+        while let Some(fragment) = self.page(at) {
             let (FragmentUse::Packet(next), Some(to)) = (fragment.out, into.get_mut(count)) else { break };
             *to = LentPage { page: fragment.page, machine: fragment.machine };
             (at, count) = (next, count + 1);
@@ -320,9 +320,17 @@ impl Pool {
         count
     }
 
+    /// A page of a packet's; `None` for 0, which is behind the last, and not looked for.
+    fn page(&mut self, at: u64) -> Option<&mut Fragment> {
+        match at {
+            0 => None,
+            _ => self.fragments.get_mut(at),
+        }
+    }
+
     /// The pages from `first` on come home.
     fn free_pages(&mut self, mut first: u64) {
-        while let Some(fragment) = self.fragments.get_mut(first) {
+        while let Some(fragment) = self.page(first) {
             let FragmentUse::Packet(next) = core::mem::replace(&mut fragment.out, FragmentUse::Home) else { break };
             self.free_fragments.push(first);
             first = next;
