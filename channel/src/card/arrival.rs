@@ -3,7 +3,13 @@
 use crate::grants::Frames;
 use crate::packet::{Checksum, Fragment, View, HEADER_BYTES, MAX_FRAGMENTS};
 
-/// Room for a frame that has arrived: a copy of its beginning, and where the rest is.
+/// Room for a frame that has arrived in one piece, as most do: a copy of its beginning, and where the rest is.
+pub struct Whole<F> {
+    header: [u8; HEADER_BYTES],
+    rest: [Fragment<F>; 1],
+}
+
+/// Room for a frame in any number of pieces.
 pub struct Arrival<F> {
     header: [u8; HEADER_BYTES],
     fragments: [Fragment<F>; MAX_FRAGMENTS],
@@ -15,22 +21,30 @@ impl<F: Copy + Default> Default for Arrival<F> {
     }
 }
 
-impl<F: Copy> Arrival<F> {
-    /// [`Arrival::open`] of a frame that lies in one piece, as most do.
+impl<F: Copy + Default> Default for Whole<F> {
+    fn default() -> Self {
+        Whole { header: [0; HEADER_BYTES], rest: [Fragment::default()] }
+    }
+}
+
+impl<F: Copy> Whole<F> {
+    /// [`Arrival::open`] of a frame that lies in one piece.
     #[inline]
-    pub fn open_one(&mut self, piece: Fragment<F>, frames: &impl Frames<F>, is_verified: bool) -> View<'_, F> {
+    pub fn open(&mut self, piece: Fragment<F>, frames: &impl Frames<F>, is_verified: bool) -> View<'_, F> {
         let Fragment { frame, offset, len } = piece;
         #[allow(clippy::cast_possible_truncation, reason = "HEADER_BYTES fits")]
         let copied = len.min(HEADER_BYTES as u16);
         let header = &mut self.header[..copied.into()];
         frames.read(frame, offset, header);
         let body = len - copied;
-        self.fragments[0] = Fragment { frame, offset: offset + copied, len: body };
-        let fragments = &self.fragments[..usize::from(body > 0)];
+        self.rest = [Fragment { frame, offset: offset + copied, len: body }];
+        let fragments = &self.rest[..usize::from(body > 0)];
         let checksum = if is_verified { Checksum::Validated } else { Checksum::Unknown };
         View { header, fragments, skip: 0, body: body.into(), checksum, gso: None }
     }
+}
 
+impl<F: Copy> Arrival<F> {
     /// The frame that lies in `pieces`, of which each is in one frame of memory. Whoever writes there meanwhile changes payload only.
     /// `is_verified`: its TCP or UDP checksum was found right. `None`: it is in too many pieces.
     #[inline(never)]
@@ -108,8 +122,8 @@ mod tests {
             let bytes: Vec<u8> = (0..len).map(|n| (n * 3) as u8).collect();
             memory.write(1, 100, &bytes);
             let piece = Fragment { frame: 1, offset: 100, len };
-            let (mut first, mut second) = (Arrival::default(), Arrival::default());
-            let one = first.open_one(piece, &memory, is_verified);
+            let (mut first, mut second) = (Whole::default(), Arrival::default());
+            let one = first.open(piece, &memory, is_verified);
             let any = second.open([piece], &memory, is_verified).unwrap();
             prop_assert_eq!(one.header, any.header);
             prop_assert_eq!(one.fragments, any.fragments);

@@ -190,6 +190,7 @@ fn sides(guest: &Domain, request: &ChannelConnect, handle: Handle) -> Result<(Bo
         joined: u64::MAX,
         queue: RxQueue::attach(page(request.rx_ring)?, accepts).map_err(|_| Errno::EINVAL)?,
         backlog: Backlog::new(now),
+        merger: Some(Box::default()),
     };
     Ok((Box::new(tx), Box::new(rx)))
 }

@@ -6,8 +6,8 @@ use super::vif::{at_port, Rx};
 use super::{switch, traffic, uplink};
 use crate::domain::{Domain, DomainRef};
 use crate::sync::FairGuard;
-use crate::twin::net::{Card, Piece, Received};
-use ::channel::card::arrival::Arrival;
+use crate::twin::net::{Card, Kept, Piece, Received};
+use ::channel::card::arrival::{Arrival, Whole};
 use ::channel::offload::checksum;
 use ::channel::offload::headers::Headers;
 use ::channel::offload::merge::Merger;
@@ -17,44 +17,67 @@ use ::channel::vif::rx::Progress;
 use alloc::boxed::Box;
 
 /// Frames came from the wire. A guest without room loses them.
-pub fn received(card: Card, frames: &[Received<'_>]) {
+pub fn received(card: Card, frames: &[Kept]) {
     let Some(switch) = uplink::with(card, |uplink| uplink.link()).flatten() else { return };
     let Some(table) = switch::table(switch) else { return };
     let from = uplink::port(card);
-    let (mut arrival, mut recent) = (Arrival::default(), Recent::default());
+    let (mut room, mut recent) = (Whole::default(), Recent::default());
     let mut receiver = None;
     let mut passed = Passed::default();
-    for frame in frames {
-        let held = |p: &Piece| Fragment { frame: Held::by_card(p.frame), offset: p.offset, len: p.len };
-        let view = match frame.pieces {
-            [piece] => Some(arrival.open_one(held(piece), &Bytes, frame.is_verified)),
-            pieces => arrival.open(pieces.iter().map(held), &Bytes, frame.is_verified),
-        };
-        let bytes = view.as_ref().map_or(0, View::len);
-        let forward = view.as_ref().map(|view| recent.forward(&table, from, view.header));
-        let is_passed = match (view, forward) {
-            (Some(view), Some(Forward::To(port))) => {
-                let whole = frame.pieces.first().filter(|_| frame.pieces.len() == 1).map(held);
-                to(&mut receiver, port, switch, &table, |receiver| receiver.give(&view, whole));
+    for Received { piece, is_verified } in frames.iter().map(Received::from) {
+        let whole = held(&piece);
+        let view = room.open(whole, &Bytes, is_verified);
+        let is_passed = match recent.forward(&table, from, view.header) {
+            Forward::To(port) => {
+                to(&mut receiver, port, switch, &table, |receiver| receiver.give(&view, Some(whole)));
                 true
             }
-            (Some(view), Some(Forward::Flood)) => {
-                for port in table.others(from) {
-                    to(&mut receiver, port.id, switch, &table, |receiver| receiver.give(&view, None));
-                }
-                true
-            }
-            _ => false,
+            forward => flood(&mut receiver, (from, switch, &table), forward, &view),
         };
-        if is_passed {
-            passed.packets += 1;
-            passed.bytes += u64::from(bytes);
-        } else {
-            passed.dropped += 1;
-        }
+        passed.count(view.len(), is_passed);
     }
     drop(receiver);
     uplink::with(card, |uplink| uplink.count_received(&passed));
+}
+
+/// The same of a frame in pieces.
+pub fn received_in_pieces(card: Card, pieces: &[Piece], is_verified: bool) {
+    let Some(switch) = uplink::with(card, |uplink| uplink.link()).flatten() else { return };
+    let Some(table) = switch::table(switch) else { return };
+    let from = uplink::port(card);
+    let (mut arrival, mut receiver, mut passed) = (Arrival::default(), None, Passed::default());
+    let view = arrival.open(pieces.iter().map(held), &Bytes, is_verified);
+    let is_passed = view.as_ref().is_some_and(|view| match table.forward(from, view.header) {
+        Forward::To(port) => {
+            to(&mut receiver, port, switch, &table, |receiver| receiver.give(view, None));
+            true
+        }
+        forward => flood(&mut receiver, (from, switch, &table), forward, view),
+    });
+    passed.count(view.as_ref().map_or(0, View::len), is_passed);
+    drop(receiver);
+    uplink::with(card, |uplink| uplink.count_received(&passed));
+}
+
+/// Where a card's bytes are, which it holds.
+fn held(p: &Piece) -> Fragment<Held> {
+    Fragment { frame: Held::by_card(p.frame), offset: p.offset, len: p.len }
+}
+
+/// What is not for one is for all, or for nobody. Whether it was for somebody.
+fn flood(
+    receiver: &mut Option<Receiver>,
+    (from, switch, table): (PortId, u32, &Table),
+    forward: Forward,
+    view: &View<'_, Held>,
+) -> bool {
+    if forward != Forward::Flood {
+        return false;
+    }
+    for port in table.others(from) {
+        to(receiver, port.id, switch, table, |receiver| receiver.give(view, None));
+    }
+    true
 }
 
 /// Whoever receives, as long as the frames are his. He hears of them at the end.
@@ -62,20 +85,22 @@ struct Receiver {
     port: PortId,
     guest: DomainRef,
     side: FairGuard<'static, Option<Box<Rx>>>,
-    /// Segments that wait for others.
-    merger: Merger<Held>,
+    /// Segments that wait for others. It is the interface's own.
+    merger: Option<Box<Merger<Held>>>,
 }
 
 impl Receiver {
     /// The interface at `port`, if it is in this switch.
     fn at(port: PortId, switch: u32, table: &Table) -> Option<Self> {
-        let side = at_port(port)?.rx.lock();
-        let rx = side.as_deref()?;
+        let mut side = at_port(port)?.rx.lock();
+        let rx = side.as_deref_mut()?;
         // The table may be an old one, and the place another's by now.
         if rx.line.switch != switch || rx.joined > table.generation() {
             return None;
         }
-        Some(Self { port, guest: rx.line.guest()?, side, merger: Merger::default() })
+        let guest = rx.line.guest()?;
+        let merger = rx.merger.take();
+        Some(Self { port, guest, side, merger })
     }
 
     /// A frame is his, if there is room now. If `whole` says where all of it lies, it may be put together with others. What the card has not
@@ -83,7 +108,6 @@ impl Receiver {
     #[inline]
     fn give(&mut self, view: &View<'_, Held>, whole: Option<Fragment<Held>>) {
         let Some(rx) = self.side.as_deref_mut() else { return };
-        let merger = &mut self.merger;
         let is_in = |merger: &mut Merger<Held>, rx: &Rx| {
             let Some(whole) = whole else { return false };
             let is_right = |headers: &Headers| {
@@ -91,13 +115,15 @@ impl Receiver {
             };
             merger.add(view.header, whole, |kind| rx.queue.takes(kind), is_right)
         };
-        if is_in(merger, rx) {
-            return;
-        }
-        if !merger.is_empty() {
-            put_merged(rx, &self.guest, merger);
+        if let Some(merger) = self.merger.as_deref_mut() {
             if is_in(merger, rx) {
                 return;
+            }
+            if !merger.is_empty() {
+                put_merged(rx, &self.guest, merger);
+                if is_in(merger, rx) {
+                    return;
+                }
             }
         }
         put(rx, &self.guest, view);
@@ -107,7 +133,10 @@ impl Receiver {
 impl Drop for Receiver {
     fn drop(&mut self) {
         if let Some(rx) = self.side.as_deref_mut() {
-            put_merged(rx, &self.guest, &mut self.merger);
+            if let Some(merger) = self.merger.as_deref_mut() {
+                put_merged(rx, &self.guest, merger);
+            }
+            rx.merger = self.merger.take();
             traffic::show(rx, &self.guest);
         }
     }

@@ -49,6 +49,7 @@ pub fn install() {
         attached: cards::attached,
         detached: cards::detached,
         received: inlet::received,
+        received_in_pieces: inlet::received_in_pieces,
         transmitted: uplink::transmitted,
     });
 }

@@ -37,6 +37,19 @@ pub struct Passed {
     pub dropped: u64,
 }
 
+impl Passed {
+    /// A packet of `bytes` bytes, which was passed on or lost.
+    #[inline]
+    pub fn count(&mut self, bytes: u32, is_passed: bool) {
+        if is_passed {
+            self.packets += 1;
+            self.bytes += u64::from(bytes);
+        } else {
+            self.dropped += 1;
+        }
+    }
+}
+
 /// A card.
 pub struct Uplink {
     card: Card,

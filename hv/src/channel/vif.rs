@@ -7,6 +7,7 @@ use crate::domain::{self, Domain};
 use crate::guest_warn;
 use crate::sched::Cause;
 use crate::sync::FairMutex;
+use ::channel::offload::merge::Merger;
 use ::channel::packet::Packet;
 use ::channel::switch::PortId;
 use ::channel::vif::backlog::Backlog;
@@ -172,6 +173,8 @@ pub struct Rx {
     pub queue: RxQueue<RingPage>,
     /// What waits for room in it.
     pub backlog: Backlog<Item>,
+    /// For segments that are put together: who does that takes it meanwhile, and puts it back empty.
+    pub merger: Option<Box<Merger<Held>>>,
 }
 
 /// A packet that waits for its receiver.

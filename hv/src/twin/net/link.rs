@@ -1,9 +1,12 @@
 //! What a card and those who send and receive by it are to each other.
 
 use crate::sync::Once;
-use x86::Mfn;
+use twin_runtime::linux::inbox::Kept;
+use x86::{MachAddr, Mfn};
 use xen_abi::errno::Errno;
 
+/// `ip_summed`: the card found the checksum right.
+pub(super) const CHECKSUM_UNNECESSARY: u8 = 1;
 /// Cards at one time, of which each has a place: its twin's.
 pub const MAX_CARDS: usize = 32;
 
@@ -88,13 +91,32 @@ pub struct Piece {
     pub len: u16,
 }
 
-/// A frame from the wire, from its Ethernet header on, without its checksum.
+impl Piece {
+    /// `len` bytes at machine address `at`, in one frame.
+    #[inline]
+    #[allow(clippy::cast_possible_truncation, reason = "in one frame")]
+    pub fn at(at: u64, len: u16) -> Self {
+        let at = MachAddr::new(at);
+        Self { frame: Mfn::containing(at), offset: at.page_offset() as u16, len }
+    }
+}
+
+/// A frame from the wire in one piece, as most are: from its Ethernet header on, without its checksum.
 #[derive(Clone, Copy, Debug)]
-pub struct Received<'a> {
+pub struct Received {
     /// Its bytes. The driver domain may change them meanwhile: each is read once, or copied first.
-    pub pieces: &'a [Piece],
+    pub piece: Piece,
     /// The card found the checksum of its TCP or UDP right.
     pub is_verified: bool,
+}
+
+impl From<&Kept> for Received {
+    #[inline]
+    #[allow(clippy::cast_possible_truncation, reason = "in one lent buffer")]
+    fn from(kept: &Kept) -> Self {
+        let piece = Piece::at(kept.machine, kept.len as u16);
+        Self { piece, is_verified: kept.ip_summed == CHECKSUM_UNNECESSARY }
+    }
 }
 
 /// What those who send and receive are told.
@@ -103,8 +125,10 @@ pub struct Hooks {
     pub attached: fn(Card, u16, u32, &Takes) -> Result<(), Errno>,
     /// It is no more. All cookies have come back.
     pub detached: fn(Card),
-    /// Frames came from the wire, in this order.
-    pub received: fn(Card, &[Received<'_>]),
+    /// Frames came from the wire, in this order; each is a [`Received`].
+    pub received: fn(Card, &[Kept]),
+    /// A frame came in these pieces; and whether the card found its checksum right.
+    pub received_in_pieces: fn(Card, &[Piece], bool),
     /// The driver is done with the packets of these cookies, or they are lost. Each cookie comes back once. With no cookies: there is
     /// room again for who found none.
     pub transmitted: fn(Card, &[u64]),

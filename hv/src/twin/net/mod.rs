@@ -32,3 +32,5 @@ pub use place::is_attached;
 pub use receive::OnCard;
 pub use slot::{kick, reserve, Need, Slot};
 pub use upcall::{next, resume};
+
+pub use twin_runtime::linux::inbox::Kept;

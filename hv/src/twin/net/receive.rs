@@ -1,16 +1,14 @@
 //! What comes from the wire, and what the driver is done with.
 
 use super::attached::Attached;
-use super::link::{hooks, Card, Piece, Received};
+use super::link::{hooks, Card, Piece, CHECKSUM_UNNECESSARY};
 use crate::twin::common::Common;
-use twin_runtime::linux::inbox::{Inbox, MOST as MOST_KEPT};
+use twin_runtime::linux::inbox::Inbox;
 use twin_runtime::linux::skb::Frame;
 use twin_runtime::memory::Fault;
 use twin_runtime::Memory;
-use x86::{MachAddr, Mfn, PAGE_SIZE};
+use x86::{Mfn, PAGE_SIZE};
 
-/// `ip_summed`: the card found the checksum right.
-const CHECKSUM_UNNECESSARY: u8 = 1;
 /// Pages for frames that are not in one lent buffer.
 pub const BOUNCE_PAGES: usize = 4;
 /// Bytes before a VLAN tag.
@@ -74,20 +72,8 @@ impl OnCard<'_> {
     #[inline(never)]
     fn pass_on_kept(&mut self, common: &Common, memory: &impl Memory) -> Result<(), Fault> {
         let inbox = &mut self.passing.inbox;
-        let kept = inbox.kept();
         if let Some(hooks) = hooks() {
-            let mut pieces = [NO_PIECE; MOST_KEPT];
-            for (to, kept) in pieces.iter_mut().zip(kept) {
-                *to = piece(kept.machine, kept.len as usize);
-            }
-            let mut frames = [Received { pieces: &[], is_verified: false }; MOST_KEPT];
-            for ((to, kept), piece) in frames.iter_mut().zip(kept).zip(&pieces) {
-                *to = Received {
-                    pieces: core::slice::from_ref(piece),
-                    is_verified: kept.ip_summed == CHECKSUM_UNNECESSARY,
-                };
-            }
-            (hooks.received)(self.attached.card, &frames[..kept.len().min(MOST_KEPT)]);
+            (hooks.received)(self.attached.card, inbox.kept());
         }
         common.with_pool(|pool| inbox.let_go(pool, memory, &common.support.offsets))
     }
@@ -115,6 +101,7 @@ struct Source<'a, M> {
 }
 
 impl<M: Memory> Source<'_, M> {
+    #[allow(clippy::cast_possible_truncation, reason = "at most a page")]
     fn receive(&self, frame: &Frame<'_>) {
         let Some(hooks) = hooks() else { return };
         let is_verified = frame.ip_summed == CHECKSUM_UNNECESSARY;
@@ -123,11 +110,11 @@ impl<M: Memory> Source<'_, M> {
         let mut left = len;
         let mut count = 0;
         for (to, mfn) in pieces.iter_mut().zip(self.card.bounce.all()).take(len.div_ceil(PAGE_SIZE)) {
-            *to = piece(mfn.addr().raw(), left.min(PAGE_SIZE));
+            *to = Piece::at(mfn.addr().raw(), left.min(PAGE_SIZE) as u16);
             left -= left.min(PAGE_SIZE);
             count += 1;
         }
-        (hooks.received)(self.card.card, &[Received { pieces: &pieces[..count], is_verified }]);
+        (hooks.received_in_pieces)(self.card.card, &pieces[..count], is_verified);
     }
 
     /// Copies `frame` into pages of the hypervisor's own; how many bytes. `None`: too many, or they are not there.
@@ -161,13 +148,6 @@ impl<M: Memory> Source<'_, M> {
         }
         Some(done)
     }
-}
-
-/// `len` bytes at machine address `at`, in one frame.
-#[allow(clippy::cast_possible_truncation, reason = "in one frame")]
-fn piece(at: u64, len: usize) -> Piece {
-    let at = MachAddr::new(at);
-    Piece { frame: Mfn::containing(at), offset: at.page_offset() as u16, len: len as u16 }
 }
 
 /// Cookies that go back together.
