@@ -127,7 +127,9 @@ impl Client {
         }
     }
 
-    fn make(&mut self, transaction: u32, change: &Change) -> Result<()> {
+    /// `false`: a domain that gets rights is gone. The store refuses them as soon as the hypervisor has ended it, and the toolstack removes
+    /// its name later.
+    fn make(&mut self, transaction: u32, change: &Change) -> Result<bool> {
         match change {
             Change::Write(path, value) => {
                 let mut body = terminated(&[path]);
@@ -136,13 +138,21 @@ impl Client {
             }
             Change::Repeat(path) => {
                 if let Some(value) = self.find(kind::READ, transaction, path)? {
-                    self.make(transaction, &Change::Write(path.clone(), text(&value)))?;
+                    return self.make(transaction, &Change::Write(path.clone(), text(&value)));
                 }
             }
             Change::Make { path, owner, reader } => {
                 self.must(kind::MAKE, transaction, &terminated(&[path]))?;
-                let rights = [path, &format!("n{owner}"), &format!("r{reader}")];
-                self.must(kind::SET_RIGHTS, transaction, &terminated(&rights.map(String::as_str)))?;
+                let rights = [path.clone(), format!("n{owner}"), format!("r{reader}")];
+                return match self.ask(
+                    kind::SET_RIGHTS,
+                    transaction,
+                    &terminated(&rights.each_ref().map(String::as_str)),
+                )? {
+                    Answer::Value(_) => Ok(true),
+                    Answer::Refused(error) if error == "ENOENT" => Ok(false),
+                    Answer::Refused(error) => bail!("xenstore refuses {}: {error}", rights.join(" ")),
+                };
             }
             Change::Remove(path) => {
                 let mut gone = path.as_str();
@@ -155,7 +165,7 @@ impl Client {
                 }
             }
         }
-        Ok(())
+        Ok(true)
     }
 }
 
@@ -173,14 +183,12 @@ impl Store for Client {
         for _ in 0..TRIES {
             let transaction = text(&self.must(kind::TRANSACTION_START, 0, &terminated(&[""]))?);
             let transaction = transaction.trim_end_matches('\0').parse().context("the name of a transaction")?;
-            let is_there = self.find(kind::READ, transaction, guard)?.is_some();
-            if is_there {
-                for change in changes {
-                    self.make(transaction, change)?;
-                }
+            let mut is_wanted = self.find(kind::READ, transaction, guard)?.is_some();
+            for change in changes {
+                is_wanted = is_wanted && self.make(transaction, change)?;
             }
-            if self.end(transaction, is_there)? {
-                return Ok(is_there);
+            if self.end(transaction, is_wanted)? {
+                return Ok(is_wanted);
             }
         }
         bail!("others always change what is at {guard}")
@@ -221,4 +229,57 @@ fn terminated(parts: &[&str]) -> Vec<u8> {
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).trim_end_matches('\0').to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A store that has everything, makes everything, and refuses rights with this error. Gives how transactions ended.
+    fn refusing(error: &'static str, stream: UnixStream) -> std::thread::JoinHandle<Vec<String>> {
+        std::thread::spawn(move || {
+            let mut client = Client { stream: File::from(OwnedFd::from(stream)), events: VecDeque::new() };
+            let mut ends = Vec::new();
+            // Who asks closes the connection at the end.
+            while let Ok((asked, body)) = client.receive() {
+                let (kind, answer) = match asked {
+                    kind::TRANSACTION_START => (asked, "7"),
+                    kind::SET_RIGHTS => (kind::ERROR, error),
+                    _ => (asked, "OK"),
+                };
+                if asked == kind::TRANSACTION_END {
+                    ends.push(text(&body));
+                }
+                let body = terminated(&[answer]);
+                let head = [kind, 0, 0, u32::try_from(body.len()).unwrap()];
+                let message: Vec<u8> = head.iter().flat_map(|word| word.to_le_bytes()).chain(body).collect();
+                client.stream.write_all(&message).unwrap();
+            }
+            ends
+        })
+    }
+
+    fn change(error: &'static str) -> (Result<bool>, Vec<String>) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let store = refusing(error, theirs);
+        let mut client = Client { stream: File::from(OwnedFd::from(ours)), events: VecDeque::new() };
+        let directory = Change::Make { path: "/local/domain/5/backend/vbd/1/0".into(), owner: 5, reader: 1 };
+        let answer = client.change("/guard", &[directory, Change::Write("/a".into(), "b".into())]);
+        drop(client);
+        (answer, store.join().unwrap())
+    }
+
+    #[test]
+    fn a_domain_that_has_just_gone_gets_nothing_and_nobody_fails() {
+        let (answer, ends) = change("ENOENT");
+        assert!(!answer.unwrap());
+        assert_eq!(ends, ["F"]);
+    }
+
+    #[test]
+    fn other_refusals_are_errors() {
+        let (answer, _) = change("EACCES");
+        let said = format!("{:#}", answer.unwrap_err());
+        assert_eq!(said, "xenstore refuses /local/domain/5/backend/vbd/1/0 n5 r1: EACCES");
+    }
 }

@@ -45,7 +45,7 @@ pub trait Store {
     fn list(&mut self, path: &str) -> Result<Vec<String>>;
 
     /// Makes changes at once, if there is something at `guard`: nothing is made below a directory that has been removed. `false`:
-    /// there was nothing, and nothing was changed.
+    /// there was nothing, or a domain that gets a directory is gone; and nothing was changed.
     fn change(&mut self, guard: &str, changes: &[Change]) -> Result<bool>;
 
     /// The store knows this domain: rights that it gets before that mean nothing.
