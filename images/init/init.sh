@@ -203,7 +203,7 @@ job_domlife() {
 }
 
 # What else an image can do is in files of its own.
-for more in /load.sh /xen/dom0.sh /xen/driver.sh /guest.sh; do [ -f $more ] && . $more; done
+for more in /load.sh /reinit.sh /xen/dom0.sh /xen/driver.sh /guest.sh; do [ -f $more ] && . $more; done
 
 for word in $(cat /proc/cmdline); do
 	case $word in tandem.do=*) jobs=${word#tandem.do=} ;; esac

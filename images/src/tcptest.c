@@ -1,9 +1,9 @@
 /*
- * tcptest serve | put HOST MIB | get HOST MIB: a TCP stream whose every byte is known, at port 7001.
+ * tcptest serve | put HOST MIB [PAUSE-MS] | get HOST MIB [PAUSE-MS]: a TCP stream whose every byte is known, at port 7001.
  *
  * A request is two 64-bit numbers: 1 (put) or 2 (get), and a count of 64 KiB blocks. Block n is stream n of the pattern.
  * Who receives checks each block; after a put the server answers with the number of blocks that were right.
- * Prints one line and returns 0 if every block is right.
+ * Prints one line and returns 0 if every block is right. With a pause after each block it says how many there were so far.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -40,6 +40,17 @@ static int transfer(int fd, void *buf, size_t len, int writing)
 	return 0;
 }
 
+static useconds_t pause_us;
+
+/* So many blocks went, or came and were right. */
+static void rest(uint64_t blocks)
+{
+	if (!pause_us)
+		return;
+	printf("tcp at %llu\n", (unsigned long long)blocks);
+	usleep(pause_us);
+}
+
 /* Sends `count` blocks; gives how many went. */
 static uint64_t send_blocks(int fd, uint64_t count)
 {
@@ -50,6 +61,7 @@ static uint64_t send_blocks(int fd, uint64_t count)
 		pattern_fill(block, BLOCK, n);
 		if (transfer(fd, block, BLOCK, 1))
 			break;
+		rest(n + 1);
 	}
 	return n;
 }
@@ -62,8 +74,13 @@ static uint64_t receive_blocks(int fd, uint64_t count)
 
 	for (n = 0; n < count; n++) {
 		pattern_fill(want, BLOCK, n);
-		if (transfer(fd, block, BLOCK, 0) || memcmp(block, want, BLOCK))
+		if (transfer(fd, block, BLOCK, 0))
 			break;
+		if (memcmp(block, want, BLOCK)) {
+			printf("tcp wrong %llu\n", (unsigned long long)n);
+			break;
+		}
+		rest(n + 1);
 	}
 	return n;
 }
@@ -128,8 +145,11 @@ int main(int argc, char **argv)
 
 	if (argc == 2 && !strcmp(argv[1], "serve"))
 		return serve();
-	if (argc != 4)
+	if (argc != 4 && argc != 5)
 		return 2;
+	if (argc == 5)
+		pause_us = strtoul(argv[4], NULL, 0) * 1000;
+	setvbuf(stdout, NULL, _IOLBF, 0);
 	request[0] = strcmp(argv[1], "put") ? GET : PUT;
 	request[1] = strtoull(argv[3], NULL, 0) * 1048576 / BLOCK;
 	signal(SIGPIPE, SIG_IGN);

@@ -61,3 +61,6 @@ job_xlshell() {
 job_guest_loads() { bash -c '. /xen/lib.sh; . /xen/bench.sh' bench dom0 "$@"; }
 job_driven_loads() { bash -c '. /xen/lib.sh; . /xen/bench.sh' bench driver "$@"; }
 job_switched_loads() { bash -c '. /xen/lib.sh; . /xen/bench.sh' bench $2 $3 $1; }
+
+# restart:DRIVER:WAY:MODE:COUNT:CAUSE[:CAUSE...]: a driver domain dies so often by each cause, for `./tandem bench restart`
+job_restart() { bash -c '. /xen/lib.sh; . /xen/restart.sh' restart "$@"; }

@@ -7,7 +7,7 @@ job_pci() {
 	say "pci $(ls /sys/bus/pci/devices | tr '\n' ' ')"
 }
 
-# backend:DRIVER: the NIC in a bridge, or the disk of nvme, and the daemon that plugs guests in
+# backend:DRIVER: the NIC in a bridge, or the disk of nvme or ahci, and the daemon that plugs guests in
 job_backend() {
 	ln -sf /proc/self/fd /dev/fd
 	for n in 0:stdin 1:stdout 2:stderr; do ln -sf /proc/self/fd/${n%:*} /dev/${n#*:}; done
@@ -20,6 +20,9 @@ job_backend() {
 	mountpoint -q /proc/xen 2> /dev/null || mount -t xenfs xenfs /proc/xen 2> /dev/null
 	case $1 in
 	nvme) job_nvme || return 1 ;;
+	ahci)
+		modprobe ahci && modprobe sd_mod && wait_for 30 test -b /dev/sda || { say "backend FAIL no disk"; return 1; }
+		;;
 	*) job_bridge "$1" || return 1 ;;
 	esac
 	PATH=$PATH:/usr/lib/xen-4.17/bin xl devd || { say "backend FAIL xl devd"; return 1; }
@@ -60,6 +63,9 @@ job_standby() {
 
 # wedge: the kernel takes no interrupt any more
 job_wedge() { insmod /lib/modules/$(uname -r)/updates/wedge.ko & }
+
+# harm:WHAT:SEED[:MODULE]: the kernel is damaged from now on: wild (memory that is in use), or text (the module's)
+job_harm() { insmod /lib/modules/$(uname -r)/updates/harm.ko what=$1 seed=$2 target=$3; }
 
 # flood: keeps the NIC busy, without an end
 job_flood() { ping -i 0.005 -s 1400 10.9.0.1 > /dev/null 2>&1 & }

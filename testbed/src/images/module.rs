@@ -15,9 +15,12 @@ pub fn build(kernel: &Kernel) -> Result<PathBuf> {
     build_one(kernel, "tandem", "linux")
 }
 
-/// One with which a kernel stops taking interrupts.
-pub fn build_wedge(kernel: &Kernel) -> Result<PathBuf> {
-    build_one(kernel, "wedge", "images/module")
+/// With which a kernel stops taking interrupts, and with which it is damaged.
+const BAD: [&str; 2] = ["wedge", "harm"];
+
+/// Those that are bad for the kernel that loads them.
+pub fn build_bad(kernel: &Kernel) -> Result<Vec<PathBuf>> {
+    BAD.iter().map(|name| build_one(kernel, name, "images/module")).collect()
 }
 
 /// Builds or finds the module `name` from a folder of the project's.

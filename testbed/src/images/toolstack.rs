@@ -102,12 +102,13 @@ pub fn build(kernel: &Kernel) -> Result<PathBuf> {
     let tool = programs::build(TOOL)?;
     let ours = Ours {
         module: module::build(kernel)?,
-        wedge: module::build_wedge(kernel)?,
+        bad: module::build_bad(kernel)?,
         daemon: programs::build(TWIN_DAEMON)?,
         tool: tool.clone(),
         faults: programs::build(TWIN_FAULTS)?,
     };
-    inputs.extend([&ours.module, &ours.wedge, &ours.daemon, &ours.tool, &ours.faults].map(Clone::clone));
+    inputs.extend([&ours.module, &ours.daemon, &ours.tool, &ours.faults].map(Clone::clone));
+    inputs.extend(ours.bad.iter().cloned());
     let made_by = fingerprint(&[host::root().join("testbed/src/images/toolstack.rs")])?;
     let key = format!(
         "{} {} {made_by} {} {}",
@@ -148,8 +149,8 @@ fn guest(base: &Base, scripts: &Path, kernel: &Kernel) -> Result<Vec<u8>> {
 /// What is ours in a driver domain.
 struct Ours {
     module: PathBuf,
-    /// With which it stops taking interrupts.
-    wedge: PathBuf,
+    /// Modules that are bad for it.
+    bad: Vec<PathBuf>,
     daemon: PathBuf,
     tool: PathBuf,
     faults: PathBuf,
@@ -163,7 +164,10 @@ fn driver(base: &Base, tree: &Path, scripts: &Path, kernel: &Kernel, ours: &Ours
     add_scripts(&mut archive, scripts)?;
     add_modules(&mut archive, kernel, &[initramfs::MODULES, BACK_END_MODULES, DRIVER_MODULES].concat())?;
     archive.file(&format!("lib/modules/{}/updates/tandem.ko", kernel.version), read(&ours.module)?, 0o644);
-    archive.file(&format!("lib/modules/{}/updates/wedge.ko", kernel.version), read(&ours.wedge)?, 0o644);
+    for bad in &ours.bad {
+        let name = bad.file_name().unwrap_or_default().to_string_lossy();
+        archive.file(&format!("lib/modules/{}/updates/{name}", kernel.version), read(bad)?, 0o644);
+    }
     archive.file(&format!("usr/sbin/{TWIN_DAEMON}"), read(&ours.daemon)?, 0o755);
     archive.file(&format!("usr/sbin/{TOOL}"), read(&ours.tool)?, 0o755);
     archive.file(&format!("usr/sbin/{TWIN_FAULTS}"), read(&ours.faults)?, 0o755);

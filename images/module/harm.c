@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Damages this kernel, bit by bit, until it has enough: `what=wild` writes at random into what its allocators have handed out,
+ * `what=text target=MODULE` into that module's instructions. For tests of who goes on when it does not.
+ */
+#define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
+
+#include <linux/delay.h>
+#include <linux/kthread.h>
+#include <linux/mm.h>
+#include <linux/module.h>
+#include <linux/prandom.h>
+#include <linux/string.h>
+#include <linux/vmalloc.h>
+
+static char *what = "wild";
+module_param(what, charp, 0444);
+MODULE_PARM_DESC(what, "wild or text");
+static char *target = "";
+module_param(target, charp, 0444);
+MODULE_PARM_DESC(target, "the module whose instructions are damaged");
+static uint seed = 1;
+module_param(seed, uint, 0444);
+MODULE_PARM_DESC(seed, "of the chances");
+
+/* How often something is damaged, and tries to find a page that is in use. */
+enum { PERIOD_US = 1000, TRIES = 10000 };
+
+static struct rnd_state chance;
+static struct module *victim;
+
+static struct page *used_page(void)
+{
+	unsigned long pfn;
+	int tries;
+
+	for (tries = 0; tries < TRIES; tries++) {
+		pfn = prandom_u32_state(&chance) % node_end_pfn(first_online_node);
+		if (pfn_valid(pfn) && PageSlab(compound_head(pfn_to_page(pfn))))
+			return pfn_to_page(pfn);
+	}
+	return NULL;
+}
+
+static void damage_memory(void)
+{
+	struct page *page = used_page();
+	u64 *words;
+
+	if (!page)
+		return;
+	words = page_address(page);
+	words[prandom_u32_state(&chance) % (PAGE_SIZE / 8)] =
+		(u64)prandom_u32_state(&chance) << 32 | prandom_u32_state(&chance);
+}
+
+/* Where the instructions are they cannot be written; their page is mapped a second time. */
+static void damage_text(void)
+{
+	u8 *at = (u8 *)victim->core_layout.base + prandom_u32_state(&chance) % victim->core_layout.text_size;
+	struct page *page = vmalloc_to_page(at);
+	u8 *other = page ? vmap(&page, 1, VM_MAP, PAGE_KERNEL) : NULL;
+
+	if (!other)
+		return;
+	other[offset_in_page(at)] ^= 1 << prandom_u32_state(&chance) % 8;
+	vunmap(other);
+}
+
+static int damage(void *unused)
+{
+	for (;;) {
+		if (victim)
+			damage_text();
+		else
+			damage_memory();
+		usleep_range(PERIOD_US, PERIOD_US * 2);
+	}
+	return 0;
+}
+
+/* By the list that all modules are in. Its head is in none, and what is read there as a name is some other data of the kernel's. */
+static struct module *find(const char *name)
+{
+	struct module *each;
+
+	list_for_each_entry(each, &THIS_MODULE->list, list)
+		if (!strncmp(each->name, name, sizeof(each->name)))
+			return each;
+	return NULL;
+}
+
+static int __init harm_init(void)
+{
+	prandom_seed_state(&chance, seed);
+	if (!strcmp(what, "text")) {
+		victim = find(target);
+		if (!victim)
+			return -ENOENT;
+	} else if (strcmp(what, "wild")) {
+		return -EINVAL;
+	}
+	pr_info("%s, from now on\n", what);
+	return PTR_ERR_OR_ZERO(kthread_run(damage, NULL, "harm"));
+}
+module_init(harm_init);
+
+MODULE_DESCRIPTION("Damages the kernel that loads it");
+MODULE_LICENSE("GPL");

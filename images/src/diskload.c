@@ -1,0 +1,168 @@
+/*
+ * diskload DEVICE FIRST-MIB MIB: writes blocks at random in that range (MIB is a power of two), with flushes, and reads them back at random, until it gets
+ * SIGTERM; then all of them. Direct, asynchronous I/O, 32 requests in flight. What each block holds is remembered here, so a write
+ * that was lost, came twice too late, or went elsewhere is seen.
+ *
+ *   gap FROM LENGTH, bins FROM N N N...   as netprobe says of answers
+ *   wrong BLOCK                           a block was read that holds other bytes
+ *   error BLOCK                           a request or a flush failed
+ *   disk ok|FAIL verified=N wrong=N errors=N flushes=N
+ */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <linux/aio_abi.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#include "gaps.h"
+#include "pattern.h"
+
+enum { BLOCK = 4096, DEPTH = 32, STUCK_S = 300, GAP_MS = 50, ROUNDS_PER_FLUSH = 4 };
+
+static aio_context_t ctx;
+static int fd;
+static uint8_t *buf[DEPTH];
+static struct iocb cb[DEPTH];
+static uint64_t first, count, *generation;
+static uint64_t verified, wrong, errors, flushes;
+static volatile sig_atomic_t stopped;
+
+static void stop(int signal)
+{
+	(void)signal;
+	stopped = 1;
+}
+
+static void finish(const char *why)
+{
+	int ok = !wrong && !errors && !*why;
+
+	printf("disk %s%s verified=%llu wrong=%llu errors=%llu flushes=%llu\n", ok ? "ok" : "FAIL", why,
+	       (unsigned long long)verified, (unsigned long long)wrong, (unsigned long long)errors, (unsigned long long)flushes);
+	exit(!ok);
+}
+
+static void fill(uint8_t *p, uint64_t block)
+{
+	pattern_fill(p, BLOCK, (generation[block] << 32) + block);
+}
+
+static void check(uint8_t *p, uint64_t block)
+{
+	static uint8_t want[BLOCK];
+
+	fill(want, block);
+	verified++;
+	if (memcmp(want, p, BLOCK)) {
+		wrong++;
+		printf("wrong %llu\n", (unsigned long long)block);
+	}
+}
+
+static void failed(uint64_t block)
+{
+	errors++;
+	printf("error %llu\n", (unsigned long long)block);
+}
+
+static void submit(int slot, int op, uint64_t block)
+{
+	struct iocb *one = &cb[slot];
+
+	memset(one, 0, sizeof(*one));
+	one->aio_lio_opcode = op;
+	one->aio_fildes = fd;
+	one->aio_buf = (uint64_t)(uintptr_t)buf[slot];
+	one->aio_nbytes = BLOCK;
+	one->aio_offset = (first + block) * BLOCK;
+	one->aio_data = block;
+	if (syscall(SYS_io_submit, ctx, 1L, &one) != 1)
+		finish(" a request was refused;");
+}
+
+/* Waits for so many requests of one kind. A write that failed may be there or not: it is done again. */
+static void complete(int busy, int op)
+{
+	struct timespec limit = { .tv_sec = STUCK_S };
+	struct io_event ev;
+
+	while (busy--) {
+		if (syscall(SYS_io_getevents, ctx, 1L, 1L, &ev, &limit) != 1)
+			finish(" stuck: no request finished;");
+		int slot = (struct iocb *)(uintptr_t)ev.obj - cb;
+
+		came(GAP_MS);
+		if (ev.res != BLOCK) {
+			failed(ev.data);
+			usleep(100000);
+			submit(slot, op, ev.data);
+			busy++;
+		} else if (op == IOCB_CMD_PREAD) {
+			check(buf[slot], ev.data);
+		}
+	}
+}
+
+/* So many blocks from `from` on, with an odd `step` between them. */
+static void sweep(int op, uint64_t from, uint64_t step, int busy)
+{
+	for (int slot = 0; slot < busy; slot++) {
+		uint64_t block = (from + slot * step) % count;
+
+		if (op == IOCB_CMD_PWRITE) {
+			generation[block]++;
+			fill(buf[slot], block);
+		}
+		submit(slot, op, block);
+	}
+	complete(busy, op);
+}
+
+static void flush(void)
+{
+	flushes++;
+	if (fsync(fd))
+		failed(count);
+	came(GAP_MS);
+}
+
+static void sweep_all(int op)
+{
+	for (uint64_t at = 0; at < count; at += DEPTH)
+		sweep(op, at, 1, DEPTH);
+	flush();
+}
+
+int main(int argc, char **argv)
+{
+	if (argc != 4)
+		return 2;
+	first = strtoull(argv[2], NULL, 0) * 1048576 / BLOCK;
+	count = strtoull(argv[3], NULL, 0) * 1048576 / BLOCK;
+	generation = calloc(count, sizeof(*generation));
+	fd = open(argv[1], O_RDWR | O_DIRECT);
+	setvbuf(stdout, NULL, _IOLBF, 0);
+	if (count < DEPTH || count & (count - 1))
+		finish(" the mebibytes are no power of two;");
+	if (fd < 0 || !generation || syscall(SYS_io_setup, (long)DEPTH, &ctx))
+		finish(" no disk, or no asynchronous I/O;");
+	for (int slot = 0; slot < DEPTH; slot++)
+		if (posix_memalign((void **)&buf[slot], BLOCK, BLOCK))
+			finish(" no memory;");
+	signal(SIGTERM, stop);
+	sweep_all(IOCB_CMD_PWRITE);
+	for (uint64_t round = 1; !stopped; round++) {
+		/* An odd step, and a count that is a power of two: no block comes twice in a round. */
+		uint64_t chance = pattern_word(99, round), step = (chance >> 40) * 2 + 1;
+
+		sweep(IOCB_CMD_PWRITE, chance % count, step, DEPTH);
+		if (round % ROUNDS_PER_FLUSH == 0)
+			flush();
+		sweep(IOCB_CMD_PREAD, pattern_word(98, round) % count, step, DEPTH);
+		usleep(20000);
+		fill_bins();
+	}
+	sweep_all(IOCB_CMD_PREAD);
+	finish("");
+}
