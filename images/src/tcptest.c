@@ -3,7 +3,8 @@
  *
  * A request is two 64-bit numbers: 1 (put) or 2 (get), and a count of 64 KiB blocks. Block n is stream n of the pattern.
  * Who receives checks each block; after a put the server answers with the number of blocks that were right.
- * Prints one line and returns 0 if every block is right. With a pause after each block it says how many there were so far.
+ * Prints one line and returns 0 if every block is right. With a pause after each block it says how many there were so far, and
+ * waits as long as its kernel does.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -17,7 +18,9 @@
 #include "mark.h"
 #include "pattern.h"
 
-enum { PORT = 7001, BLOCK = 65536, PUT = 1, GET = 2, STUCK_S = 60 };
+enum { PORT = 7001, BLOCK = 65536, PUT = 1, GET = 2, STUCK_S = 60, PATIENT_S = 1800 };
+
+static useconds_t pause_us;
 
 static void fail(const char *why, uint64_t block)
 {
@@ -39,8 +42,6 @@ static int transfer(int fd, void *buf, size_t len, int writing)
 	}
 	return 0;
 }
-
-static useconds_t pause_us;
 
 /* So many blocks went, or came and were right. */
 static void rest(uint64_t blocks)
@@ -87,7 +88,7 @@ static uint64_t receive_blocks(int fd, uint64_t count)
 
 static void limit_waiting(int fd)
 {
-	struct timeval limit = { .tv_sec = STUCK_S };
+	struct timeval limit = { .tv_sec = pause_us ? PATIENT_S : STUCK_S };
 
 	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
 	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));

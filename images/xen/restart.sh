@@ -64,7 +64,7 @@ net_loads() {
 	in_guest u1 20 ': > /tmp/ended; netprobe 10.9.0.1 20 > /tmp/load 2>&1 & ping 10.9.0.1 > /tmp/pings 2>&1 &'
 	local each
 	for each in put get; do
-		in_guest u1 20 "(while [ ! -e /tmp/stop ]; do tcptest $each 10.9.0.1 65536 50 > /tmp/$each 2>&1; grep -v ' at ' /tmp/$each >> /tmp/ended; done) > /dev/null 2>&1 &"
+		in_guest u1 20 "(while [ ! -e /tmp/stop ]; do tcptest $each 10.9.0.1 65536 50 > /tmp/$each 2>&1; grep -v '^tcp at' /tmp/$each >> /tmp/ended; done) > /dev/null 2>&1 &"
 	done
 }
 # state: gaps so far, lost connections, wrong blocks or datagrams, errors; then what has to become more

@@ -1,9 +1,11 @@
 //! `./tandem bench boot|lmbench|memory|net|disk|twin-net`: the same images on native Linux, Debian's Xen 4.17 and Tandem, in instructions.
+//! `./tandem bench restart` counts none: see `restart`.
 //!
 //! QEMU runs with one CPU and `-icount shift=0,sleep=off`, so its clock is the count of instructions and a run repeats
 //! exactly; the plugin of bench/plugin counts between marks. Halted CPUs count nothing.
 
 pub mod io;
+mod restart;
 mod twin_net;
 
 use crate::options::Options;
@@ -43,7 +45,8 @@ pub fn run(options: &Options) -> Result<bool> {
         Some("net") => return io::run(io::Kind::Net, options),
         Some("disk") => return io::run(io::Kind::Disk, options),
         Some("twin-net") => return twin_net::run(options),
-        _ => bail!("./tandem bench boot, lmbench, memory, net, disk or twin-net"),
+        Some("restart") => return restart::run(options),
+        _ => bail!("./tandem bench boot, lmbench, memory, net, disk, twin-net or restart"),
     };
     let bench = Bench { images: images::basic()?, counter: Counter::build()? };
     let (title, unit) = match kind {

@@ -1,0 +1,195 @@
+//! `./tandem bench restart`: driver domains die in a row, by each cause, under verified loads of a guest. What the guest lost, and how
+//! long it was without, in its own clock.
+//!
+//! What happens in the machine is images/xen/restart.sh. A boot is for one driver, one way to come back and one mode. Beside it the
+//! same driver on the bare machine says how long the device itself takes. `--operations N`: so many deaths by each cause.
+
+mod choice;
+mod rows;
+
+use crate::options::Options;
+use crate::run;
+use anyhow::{ensure, Context, Result};
+use choice::{chosen, Boot, Driver, Way};
+use rows::{aims, arrivals, as_csv, as_text, Crash, Row};
+use std::collections::BTreeMap;
+use testbed::images::{self, Images};
+use testbed::machine::{field, Disk, Ending, Hypervisor, Machine, Outcome, IOMMU};
+use testbed::peer::Peer;
+use testbed::progress::step;
+use testbed::{host, pattern};
+
+/// Deaths by each cause, unless `--operations` says how many.
+const FEW: u64 = 1;
+/// A death and all that comes after it has to be over in so many seconds, on a busy host.
+const DEATH_S: u64 = 400;
+const BOOT_S: u64 = 900;
+/// How often the driver is loaded on the bare machine.
+const BARE: u32 = 3;
+/// Of the disk, as in `restart.sh`.
+const DISK_MIB: u64 = 4;
+/// A block of a stream that was wrong counts as so many wrong bytes.
+const BLOCK: u64 = 65536;
+
+/// Measures and shows; false if a machine did not get to its end, or somebody lost something.
+pub fn run(options: &Options) -> Result<bool> {
+    let boots = chosen(options.words.get(1..).unwrap_or_default())?;
+    let count = options.operations.unwrap_or(FEW);
+    ensure!((1..=100_000).contains(&count), "--operations is to be from 1 to 100000");
+    let hypervisor = Hypervisor::choose(options.hypervisor.as_deref())?;
+    ensure!(
+        hypervisor != Hypervisor::None && !hypervisor.is_stock_xen(),
+        "only Tandem's driver domains come back; --hypervisor is not for `bench restart`"
+    );
+    let images = images::toolstack()?;
+    let mut failures = Vec::new();
+    let mut bare = BTreeMap::new();
+    let mut rows = Vec::new();
+    for boot in &boots {
+        if !bare.contains_key(boot.driver.name()) {
+            match step(&format!("{} on the bare machine", boot.driver.name()), || reinits(boot.driver, &images)) {
+                Ok(times) => drop(bare.insert(boot.driver.name(), times)),
+                Err(error) => failures.push(error),
+            }
+        }
+        let (found, trouble) = step(&boot.to_string(), || crashes(boot, count, &hypervisor, &images))?;
+        rows.extend(found);
+        failures.extend(trouble);
+    }
+    show(&rows, &bare, count)?;
+    for failure in &failures {
+        println!("FAIL: {failure:#}");
+    }
+    Ok(failures.is_empty() && rows.iter().all(Row::is_whole))
+}
+
+fn show(rows: &[Row], bare: &BTreeMap<&'static str, Vec<u64>>, count: u64) -> Result<()> {
+    let csv = host::target("bench")?.join("restart.csv");
+    std::fs::write(&csv, as_csv(rows))?;
+    println!("\n{}", as_text(rows));
+    for (driver, times) in bare {
+        println!("{driver} on the bare machine, from its reset until it works: {times:?} ms");
+    }
+    print!("{}", aims(rows, count));
+    println!("Written: {}", run::relative(&csv));
+    Ok(())
+}
+
+/// How long the driver takes on the bare machine until its device works, in ms.
+fn reinits(driver: Driver, images: &Images) -> Result<Vec<u64>> {
+    let name = format!("restart-bare-{}", driver.name());
+    let peer = Peer::start(&name)?;
+    let jobs = format!("reinits:{}:{BARE}+poweroff", driver.name());
+    let mut machine = Machine::new(&name, &Hypervisor::None, images, 1, &jobs);
+    machine.chipset = "q35";
+    machine.memory_mib = 2048;
+    fit(&mut machine, driver, &peer)?;
+    let outcome = machine.start()?.finish(|_| false)?;
+    let times: Vec<u64> =
+        outcome.lines.iter().filter_map(|l| l.split_once("TANDEM: bare reinit ")?.1.trim().parse().ok()).collect();
+    ensure!(
+        times.len() == BARE as usize,
+        "{name}: {} of {BARE} times (log {})",
+        times.len(),
+        run::relative(&outcome.log)
+    );
+    Ok(times)
+}
+
+/// The device, and what is at its other end.
+fn fit(machine: &mut Machine, driver: Driver, peer: &Peer) -> Result<()> {
+    if let Some(device) = driver.disk() {
+        let file = host::target("images")?.join(format!("{}.raw", machine.name));
+        pattern::make_disk(&file, DISK_MIB)?;
+        machine.disks = vec![Disk { device, file, writable: true }];
+    } else {
+        machine.nic = Some((driver.model(), peer.socket().to_path_buf()));
+    }
+    Ok(())
+}
+
+/// The rows of a boot, and what went wrong.
+fn crashes(
+    boot: &Boot,
+    count: u64,
+    hypervisor: &Hypervisor,
+    images: &Images,
+) -> Result<(Vec<Row>, Vec<anyhow::Error>)> {
+    let name = boot.to_string().replace(' ', "-");
+    let peer = Peer::start(&name)?;
+    let jobs = format!("toolstack+{}+poweroff", boot.job(count));
+    let mut machine = Machine::with_guests(&name, hypervisor, images, 1, &jobs);
+    machine.keep_packets();
+    machine.cpus = 2;
+    machine.chipset = "q35";
+    machine.devices = vec![IOMMU];
+    // Two instances of the driver domain at once.
+    machine.memory_mib = if boot.way == Way::Standby { 3584 } else { 3072 };
+    machine.timeout_s = BOOT_S + DEATH_S * count * boot.causes.len() as u64;
+    fit(&mut machine, boot.driver, &peer)?;
+    let mut found: Vec<Crash> = Vec::new();
+    let mut wrong_before = 0;
+    let outcome = machine.start()?.finish(|line| {
+        if let Some(mut crash) = line.split_once("TANDEM: crash ").and_then(|(_, report)| Crash::parse(report)) {
+            // What came out of the machine until now.
+            let wrong = peer.counts().streams.wrong;
+            crash.wrong_bytes += (wrong - wrong_before) * BLOCK;
+            wrong_before = wrong;
+            found.push(crash);
+        }
+        false
+    })?;
+    picture(boot, &outcome, &found)?;
+    let rows = boot.causes.iter().map(|cause| Row::new(boot, *cause, &found)).collect();
+    let log = run::relative(&outcome.log);
+    let trouble = [ends(&outcome), remains(&outcome), whole(boot, &machine)];
+    let told = |error: anyhow::Error| error.context(format!("{boot} (log {log})"));
+    Ok((rows, trouble.into_iter().filter_map(|each| each.err().map(told)).collect()))
+}
+
+/// It got to its end, and the hypervisor said nothing of itself.
+fn ends(outcome: &Outcome) -> Result<()> {
+    let reports = || outcome.lines.iter().filter_map(|l| l.split_once("TANDEM: ").map(|(_, report)| report.trim()));
+    let failed: Vec<&str> = reports().filter(|r| r.contains("FAIL") && !r.starts_with("told ")).collect();
+    ensure!(failed.is_empty(), "{}", failed.join("; "));
+    ensure!(
+        outcome.ending == Ending::PowerOff && outcome.report("restart").is_some(),
+        "it did not get to its end: {}, after: {}",
+        run::ended(&outcome.ending),
+        reports().next_back().unwrap_or("nothing")
+    );
+    let worries = ["Kernel panic", "hypervisor panic", "soft lockup", "BUG:"];
+    let worry = outcome.lines.iter().find(|line| worries.iter().any(|w| line.contains(w)));
+    ensure!(worry.is_none(), "on the console: {}", worry.map_or("", String::as_str));
+    Ok(())
+}
+
+/// `tandemd` holds as many files at the end as after the first death.
+fn remains(outcome: &Outcome) -> Result<()> {
+    let files = |when: &str| {
+        let report = outcome.report(&format!("daemon {when}"))?;
+        field(report, "files")?.parse::<u32>().ok()
+    };
+    let (Some(first), Some(last)) = (files("first"), files("last")) else { return Ok(()) };
+    ensure!(last <= first, "tandemd has {last} files open, after the first death it had {first}");
+    Ok(())
+}
+
+/// The medium, as the host finds it.
+fn whole(boot: &Boot, machine: &Machine) -> Result<()> {
+    let (Some(_), [disk]) = (boot.driver.disk(), machine.disks.as_slice()) else { return Ok(()) };
+    pattern::verify_disk(&disk.file, DISK_MIB).context("the medium")?;
+    Ok(std::fs::remove_file(&disk.file)?)
+}
+
+/// What came when, and where it died.
+fn picture(boot: &Boot, outcome: &Outcome, crashes: &[Crash]) -> Result<()> {
+    let came = arrivals(outcome.lines.iter().filter_map(|l| l.split_once("TANDEM: arrivals ").map(|(_, rest)| rest)));
+    if came.is_empty() {
+        return Ok(());
+    }
+    let died: Vec<f64> = crashes.iter().map(|crash| crash.from_s()).collect();
+    let path = host::target("bench")?.join(format!("{}.svg", boot.to_string().replace(' ', "-")));
+    let unit = if boot.driver.disk().is_some() { "requests" } else { "datagrams" };
+    bench::arrivals::draw(&boot.to_string(), &format!("{unit} in 100 ms"), &came, &died, &path)
+}

@@ -1,0 +1,195 @@
+//! What dies, how it comes back, and by what it dies: words of the command line choose among them.
+
+use anyhow::{ensure, Result};
+use std::fmt;
+
+/// A driver whose domain dies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Driver {
+    E1000,
+    E1000e,
+    Rtl8139,
+    Nvme,
+    Ahci,
+}
+
+/// How there is another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// It is made then.
+    Fresh,
+    /// It has booted before.
+    Standby,
+}
+
+/// What the way out is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    Vm,
+    TwinMirror,
+}
+
+/// What it dies of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    Panic,
+    Destroyed,
+    /// It runs with interrupts off.
+    Wedged,
+    /// It writes at random into its memory.
+    Wild,
+    /// Its driver's instructions are damaged.
+    Text,
+    /// Not it, but the daemon that has given its driver a twin.
+    Twind,
+}
+
+macro_rules! words {
+    ($($kind:ident: $($variant:ident $word:literal),+;)+) => { $(
+        impl $kind {
+            const ALL: &[Self] = &[$(Self::$variant),+];
+
+            /// The one that is called so.
+            #[allow(dead_code, reason = "not all of them are read from reports")]
+            pub fn named(word: &str) -> Option<Self> {
+                Self::ALL.iter().copied().find(|each| each.name() == word)
+            }
+
+            /// As it is called on the command line and in tables.
+            pub fn name(self) -> &'static str {
+                match self { $(Self::$variant => $word),+ }
+            }
+        }
+    )+ };
+}
+words! {
+    Driver: E1000 "e1000", E1000e "e1000e", Rtl8139 "8139cp", Nvme "nvme", Ahci "ahci";
+    Way: Fresh "fresh", Standby "standby";
+    Mode: Vm "vm", TwinMirror "twin-mirror";
+    Cause: Panic "panic", Destroyed "destroyed", Wedged "wedged", Wild "wild", Text "text", Twind "twind";
+}
+
+/// Those that are measured if no word names a driver.
+const USUAL: [Driver; 3] = [Driver::E1000e, Driver::Nvme, Driver::Ahci];
+
+impl Driver {
+    /// QEMU's device, if it is a disk.
+    pub fn disk(self) -> Option<&'static str> {
+        matches!(self, Self::Nvme | Self::Ahci).then(|| self.name())
+    }
+
+    /// QEMU's device.
+    pub fn model(self) -> &'static str {
+        if self == Self::Rtl8139 {
+            "rtl8139"
+        } else {
+            self.name()
+        }
+    }
+
+    /// What it is to a guest.
+    pub fn device(self) -> &'static str {
+        if self.disk().is_some() {
+            "disk"
+        } else {
+            "net"
+        }
+    }
+}
+
+/// A machine in which a driver domain dies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Boot {
+    pub driver: Driver,
+    pub way: Way,
+    pub mode: Mode,
+    pub causes: Vec<Cause>,
+}
+
+impl Boot {
+    /// What dom0 does.
+    pub fn job(&self, count: u64) -> String {
+        let causes: Vec<&str> = self.causes.iter().map(|cause| cause.name()).collect();
+        format!("restart:{}:{}:{}:{count}:{}", self.driver.name(), self.way.name(), self.mode.name(), causes.join(":"))
+    }
+
+    /// Whether there is such a thing: of disks no domain waits, and no twin is. Nor is there a twin in one that waits for its card.
+    fn is_possible(&self) -> bool {
+        let plain = self.way == Way::Fresh && self.mode == Mode::Vm;
+        plain || (self.driver.disk().is_none() && (self.way == Way::Fresh || self.mode == Mode::Vm))
+    }
+}
+
+impl fmt::Display for Boot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "restart {} {} {}", self.driver.name(), self.mode.name(), self.way.name())
+    }
+}
+
+/// The boots that the words choose. A word narrows what it is a word of; no word of a kind leaves all of it, but for drivers.
+pub fn chosen(words: &[String]) -> Result<Vec<Boot>> {
+    let all = [
+        Driver::ALL.iter().map(|d| d.name()).collect::<Vec<_>>(),
+        Mode::ALL.iter().map(|m| m.name()).collect(),
+        Way::ALL.iter().map(|w| w.name()).collect(),
+        Cause::ALL.iter().map(|c| c.name()).collect(),
+    ]
+    .concat();
+    for word in words {
+        ensure!(all.contains(&word.as_str()), "`bench restart` knows no `{word}`; there are {}", all.join(", "));
+    }
+    let named = |name: &str| words.iter().any(|word| word == name);
+    let wanted = |names: &[&str], name: &str| !names.iter().any(|n| named(n)) || named(name);
+    let drivers: Vec<&str> = Driver::ALL.iter().map(|d| d.name()).collect();
+    let modes: Vec<&str> = Mode::ALL.iter().map(|m| m.name()).collect();
+    let ways: Vec<&str> = Way::ALL.iter().map(|w| w.name()).collect();
+    let kinds: Vec<&str> = Cause::ALL.iter().map(|c| c.name()).collect();
+    let says_driver = drivers.iter().any(|name| named(name));
+    let mut boots = Vec::new();
+    for driver in Driver::ALL.iter().filter(|d| if says_driver { named(d.name()) } else { USUAL.contains(d) }) {
+        for mode in Mode::ALL.iter().filter(|m| wanted(&modes, m.name())) {
+            for way in Way::ALL.iter().filter(|w| wanted(&ways, w.name())) {
+                let has = |c: &&Cause| wanted(&kinds, c.name()) && (**c != Cause::Twind || *mode == Mode::TwinMirror);
+                let causes: Vec<Cause> = Cause::ALL.iter().filter(has).copied().collect();
+                let boot = Boot { driver: *driver, way: *way, mode: *mode, causes };
+                if boot.is_possible() && !boot.causes.is_empty() {
+                    boots.push(boot);
+                }
+            }
+        }
+    }
+    ensure!(!boots.is_empty(), "nothing is `{}`: disks have no twin and none that waits", words.join(" "));
+    Ok(boots)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(words: &str) -> Vec<String> {
+        let words: Vec<String> = words.split_whitespace().map(String::from).collect();
+        chosen(&words).unwrap().iter().map(|boot| boot.job(2)).collect()
+    }
+
+    #[test]
+    fn words_choose_rows() {
+        assert_eq!(names("nvme panic"), ["restart:nvme:fresh:vm:2:panic"]);
+        assert_eq!(
+            names("e1000 vm wedged text"),
+            ["restart:e1000:fresh:vm:2:wedged:text", "restart:e1000:standby:vm:2:wedged:text"]
+        );
+        assert_eq!(names("twind"), ["restart:e1000e:fresh:twin-mirror:2:twind"]);
+        assert_eq!(names("").len(), 5);
+        assert!(names("").iter().all(|job| job.contains("panic:destroyed:wedged:wild:text")));
+    }
+
+    #[test]
+    fn other_words_are_errors() {
+        let said = |words: &[&str]| {
+            let words: Vec<String> = words.iter().map(ToString::to_string).collect();
+            format!("{:#}", chosen(&words).unwrap_err())
+        };
+        assert!(said(&["e1000", "burnt"]).starts_with("`bench restart` knows no `burnt`; there are e1000, e1000e"));
+        assert_eq!(said(&["nvme", "standby"]), "nothing is `nvme standby`: disks have no twin and none that waits");
+    }
+}

@@ -1,0 +1,290 @@
+//! Figures of deaths: from reports to a table, and what is aimed at.
+
+use super::choice::{Boot, Cause, Driver, Mode, Way};
+use std::fmt::Write;
+use testbed::machine::field;
+
+/// One death, as a guest saw it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Crash {
+    cause: &'static str,
+    /// Nothing came for so long, in the guest's clock.
+    outage_ms: u64,
+    /// And from then on.
+    from_ms: u64,
+    lost_connections: u64,
+    pub wrong_bytes: u64,
+    io_errors: u64,
+    /// How long the device took, by the log of the domain's kernel; nothing if it was not started again.
+    reinit_ms: u64,
+    /// How long nobody knew of it, by the daemon.
+    noticed_ms: Option<u64>,
+}
+
+/// A datagram or a block of a disk, or a block of a stream: what was wrong of it nobody has counted.
+const WRONG: u64 = 4096;
+
+impl Crash {
+    /// From a report of `restart.sh`; `None` if figures are missing.
+    pub fn parse(report: &str) -> Option<Self> {
+        let (figures, said) = report.split_once('|')?;
+        let number = |name: &str| field(figures, name).and_then(|value| value.parse::<u64>().ok());
+        let word = figures.split_whitespace().next()?;
+        let cause = Cause::named(word)?.name();
+        let is_twind = cause == Cause::Twind.name();
+        Some(Self {
+            cause,
+            outage_ms: number("outage")?,
+            from_ms: number("from")?,
+            lost_connections: number("lost")?,
+            wrong_bytes: number("wrong")? * WRONG,
+            io_errors: number("errors")?,
+            reinit_ms: if is_twind { 0 } else { number("reinit")? },
+            noticed_ms: said.split_once("noticed ").and_then(|(_, rest)| rest.split(' ').next()?.parse().ok()),
+        })
+    }
+
+    /// When it was, for a picture.
+    #[allow(clippy::cast_precision_loss, reason = "milliseconds of days are far below 2^52")]
+    pub fn from_s(&self) -> f64 {
+        self.from_ms as f64 / 1000.0
+    }
+
+    /// What it took beside the device.
+    fn beyond_ms(&self) -> u64 {
+        self.outage_ms.saturating_sub(self.reinit_ms)
+    }
+}
+
+/// All deaths by one cause.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Row {
+    driver: Driver,
+    mode: Mode,
+    way: Way,
+    cause: Cause,
+    crashes: Vec<Crash>,
+}
+
+impl Row {
+    pub fn new(boot: &Boot, cause: Cause, all: &[Crash]) -> Self {
+        let crashes = all.iter().filter(|crash| crash.cause == cause.name()).cloned().collect();
+        Self { driver: boot.driver, mode: boot.mode, way: boot.way, cause, crashes }
+    }
+
+    /// Nobody lost anything.
+    pub fn is_whole(&self) -> bool {
+        [self.lost(), self.wrong(), self.errors()] == [0; 3]
+    }
+
+    fn lost(&self) -> u64 {
+        self.crashes.iter().map(|c| c.lost_connections).sum()
+    }
+
+    fn wrong(&self) -> u64 {
+        self.crashes.iter().map(|c| c.wrong_bytes).sum()
+    }
+
+    fn errors(&self) -> u64 {
+        self.crashes.iter().map(|c| c.io_errors).sum()
+    }
+
+    fn median(&self, figure: impl Fn(&Crash) -> u64) -> u64 {
+        let mut all: Vec<u64> = self.crashes.iter().map(figure).collect();
+        all.sort_unstable();
+        all.get(all.len() / 2).copied().unwrap_or(0)
+    }
+
+    fn most(&self, figure: impl Fn(&Crash) -> u64) -> u64 {
+        self.crashes.iter().map(figure).max().unwrap_or(0)
+    }
+
+    /// In the order of [`HEADER`].
+    fn cells(&self) -> [String; 14] {
+        [
+            self.driver.device().into(),
+            self.driver.name().into(),
+            self.mode.name().into(),
+            self.way.name().into(),
+            self.cause.name().into(),
+            self.crashes.len().to_string(),
+            self.lost().to_string(),
+            self.wrong().to_string(),
+            self.errors().to_string(),
+            self.median(|c| c.outage_ms).to_string(),
+            self.most(|c| c.outage_ms).to_string(),
+            self.median(|c| c.reinit_ms).to_string(),
+            self.median(Crash::beyond_ms).to_string(),
+            self.most(Crash::beyond_ms).to_string(),
+        ]
+    }
+
+    /// The longest that is to be beyond the device's own time, if there is such an aim: none is for a disk that nobody waits for.
+    fn beyond_aim_ms(&self) -> Option<u64> {
+        match (self.driver.disk().is_some(), self.way) {
+            (false, Way::Standby) => Some(27),
+            (false, Way::Fresh) => Some(3000),
+            (true, Way::Standby) => Some(30),
+            (true, Way::Fresh) => None,
+        }
+    }
+
+    /// The longest that nobody is to know of it.
+    fn notice_aim_ms(&self) -> Option<u64> {
+        match self.cause {
+            Cause::Panic => Some(5),
+            Cause::Wedged => Some(500),
+            _ => None,
+        }
+    }
+}
+
+const HEADER: &str =
+    "device,driver,mode,way,cause,count,lost_connections,wrong_bytes,io_errors,outage_ms_median,outage_ms_max,\
+                      reinit_ms_median,beyond_ms_median,beyond_ms_max";
+
+pub fn as_csv(rows: &[Row]) -> String {
+    let lines = rows.iter().map(|row| row.cells().join(",") + "\n");
+    std::iter::once(format!("{HEADER}\n")).chain(lines).collect()
+}
+
+/// For people, with how long nobody knew.
+pub fn as_text(rows: &[Row]) -> String {
+    let mut out = String::from(
+        "                                                         lost                        outage, ms     device  beyond, ms    noticed, ms\n\
+         device driver mode        way     cause     count  connections  bytes  I/O errors  median    most  median  median    most  median  most\n",
+    );
+    for row in rows {
+        let [device, driver, mode, way, cause, count, lost, wrong, errors, outage, worst, reinit, beyond, furthest] =
+            row.cells();
+        let noticed = |all: u64| if all == u64::MAX { "-".into() } else { all.to_string() };
+        let known = row.crashes.iter().any(|c| c.noticed_ms.is_some());
+        let figure = |c: &Crash| c.noticed_ms.unwrap_or(0);
+        let (median, most) = if known { (row.median(figure), row.most(figure)) } else { (u64::MAX, u64::MAX) };
+        let _ = writeln!(
+            out,
+            "{device:6} {driver:6} {mode:11} {way:7} {cause:9} {count:>5}  {lost:>11}  {wrong:>5}  {errors:>10}  {outage:>6}  {worst:>6}  {reinit:>6}  {beyond:>6}  {furthest:>6}  {:>6}  {:>4}",
+            noticed(median),
+            noticed(most)
+        );
+    }
+    out
+}
+
+/// Which aims are missed, and how many there are. Each row has those that nothing is lost and that all deaths came to their end.
+pub fn aims(rows: &[Row], wanted: u64) -> String {
+    let mut out = String::new();
+    let (mut met, mut all) = (0, 0);
+    for row in rows {
+        let mut judge = |what: &str, figure: u64, is_met: bool, aim: u64| {
+            all += 1;
+            met += u64::from(is_met);
+            if !is_met {
+                let [_, driver, mode, way, cause, ..] = row.cells();
+                let _ = writeln!(out, "missed: {driver} {mode} {way} {cause}, {what}: {figure}, aim {aim}");
+            }
+        };
+        let count = row.crashes.len() as u64;
+        judge("came back", count, count == wanted, wanted);
+        for (what, figure) in
+            [("lost connections", row.lost()), ("wrong bytes", row.wrong()), ("I/O errors", row.errors())]
+        {
+            judge(what, figure, figure == 0 && count > 0, 0);
+        }
+        if let Some(aim) = row.beyond_aim_ms() {
+            let figure = row.most(Crash::beyond_ms);
+            judge("ms beyond the device's own", figure, figure <= aim && count > 0, aim);
+        }
+        if let Some(aim) = row.notice_aim_ms() {
+            let all: Vec<u64> = row.crashes.iter().filter_map(|c| c.noticed_ms).collect();
+            let figure = all.iter().copied().max().unwrap_or(u64::MAX);
+            judge("ms until it was noticed", figure, all.len() == row.crashes.len() && figure <= aim, aim);
+        }
+    }
+    let _ = writeln!(out, "{met} of {all} aims met");
+    out
+}
+
+/// Seconds, and how many came in the tenth of a second from then on: lines of a start in ms and of counts.
+pub fn arrivals<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<(f64, f64)> {
+    let mut all = Vec::new();
+    for line in lines {
+        let mut numbers = line.split_whitespace().map_while(|word| word.parse::<f64>().ok());
+        let Some(from) = numbers.next() else { continue };
+        all.extend(numbers.zip(0..).map(|(count, n)| (from / 1000.0 + 0.1 * f64::from(n), count)));
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::choice::chosen;
+    use super::*;
+
+    const REPORT: &str =
+        "panic outage=4100 from=12000 lost=0 wrong=0 errors=0 reinit=2040 | panicked: noticed 4 ms, quarantined 9 ms";
+
+    fn row(words: &[&str], reports: &[&str]) -> Row {
+        let words: Vec<String> = words.iter().map(ToString::to_string).collect();
+        let boot = chosen(&words).unwrap().remove(0);
+        let crashes: Vec<Crash> = reports.iter().map(|report| Crash::parse(report).unwrap()).collect();
+        Row::new(&boot, boot.causes[0], &crashes)
+    }
+
+    #[test]
+    fn a_report_has_all_figures_or_is_none() {
+        let crash = Crash::parse(REPORT).unwrap();
+        assert_eq!((crash.outage_ms, crash.beyond_ms(), crash.noticed_ms), (4100, 2060, Some(4)));
+        for bad in [
+            "panic outage= from= lost=0 wrong=0 errors=0 reinit=2040 | x",
+            "panic outage=1 from=1 lost=0 wrong=0 errors=0 reinit= | x",
+            "burnt outage=1 from=1 lost=0 wrong=0 errors=0 reinit=1 | x",
+            "panic outage=1 from=1 lost=0 wrong=0 errors=0 reinit=1",
+        ] {
+            assert_eq!(Crash::parse(bad), None, "{bad}");
+        }
+        let twind = Crash::parse("twind outage=90 from=1 lost=0 wrong=0 errors=0 reinit= |").unwrap();
+        assert_eq!((twind.beyond_ms(), twind.noticed_ms), (90, None));
+    }
+
+    #[test]
+    fn the_csv_has_median_and_maximum() {
+        let other = REPORT.replace("4100", "2000");
+        let third = REPORT.replace("4100", "9000");
+        let text = as_csv(&[row(&["e1000", "vm", "fresh", "panic"], &[REPORT, &other, &third])]);
+        let (header, line) = text.split_once('\n').unwrap();
+        assert_eq!(
+            header,
+            "device,driver,mode,way,cause,count,lost_connections,wrong_bytes,io_errors,outage_ms_median,outage_ms_max,\
+             reinit_ms_median,beyond_ms_median,beyond_ms_max"
+        );
+        assert_eq!(line, "net,e1000,vm,fresh,panic,3,0,0,0,4100,9000,2040,2060,6960\n");
+    }
+
+    #[test]
+    fn aims_say_what_is_missed() {
+        let fresh = row(&["e1000", "vm", "fresh", "panic"], &[REPORT]);
+        assert_eq!(aims(&[fresh.clone()], 1), "6 of 6 aims met\n");
+        assert!(fresh.is_whole());
+        let standby =
+            row(&["e1000", "vm", "standby", "panic"], &[&REPORT.replace("lost=0", "lost=2").replace("4 ms", "6 ms")]);
+        assert!(!standby.is_whole());
+        assert_eq!(
+            aims(&[standby], 2),
+            "missed: e1000 vm standby panic, came back: 1, aim 2\n\
+             missed: e1000 vm standby panic, lost connections: 2, aim 0\n\
+             missed: e1000 vm standby panic, ms beyond the device's own: 2060, aim 27\n\
+             missed: e1000 vm standby panic, ms until it was noticed: 6, aim 5\n\
+             2 of 6 aims met\n"
+        );
+        let none = row(&["nvme", "destroyed"], &[]);
+        assert!(aims(&[none], 1).ends_with("0 of 4 aims met\n"), "what did not happen meets no aim");
+    }
+
+    #[test]
+    fn arrivals_are_in_seconds() {
+        let all = arrivals(["4000 5 0 2", "nothing", "8000 7"].into_iter());
+        let rounded: Vec<(i64, i64)> = all.iter().map(|(s, n)| ((s * 10.0).round() as i64, *n as i64)).collect();
+        assert_eq!(rounded, [(40, 5), (41, 0), (42, 2), (80, 7)]);
+    }
+}
