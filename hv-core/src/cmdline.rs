@@ -157,6 +157,8 @@ pub struct Options {
     pub smap: bool,
     /// `ac-check`: every way back to a guest looks whether guest memory was left open. Not an option of Xen's.
     pub ac_check: bool,
+    /// `twin-stlb`: twins that compare addresses, a branch that may be guessed wrong, may be loaded. Not an option of Xen's.
+    pub twin_stlb: bool,
     /// `smep=`: the hypervisor cannot execute guest memory.
     pub smep: bool,
     /// `umip=`: guests cannot see where the descriptor tables are. Not an option of Xen's.
@@ -213,6 +215,7 @@ impl Default for Options {
             smep: true,
             umip: true,
             ac_check: false,
+            twin_stlb: false,
             pcid: true,
             xsave: true,
             bootscrub: true,
@@ -289,6 +292,7 @@ impl Options {
             "sync_console" => (&mut self.is_console_sync, false),
             "noreboot" => (&mut self.noreboot, false),
             "nosmp" => (&mut self.nosmp, false),
+            "twin-stlb" => (&mut self.twin_stlb, false),
             "ac-check" => (&mut self.ac_check, false),
             "noacpi" => (&mut self.noacpi, false),
             "dom0_vcpus_pin" => (&mut self.dom0_vcpus_pin, false),

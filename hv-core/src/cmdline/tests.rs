@@ -57,6 +57,7 @@ fn booleans_in_all_spellings() {
     assert!(!parse("smep=hvm").smep && parse("smep=hvm").smap);
     assert!(parse("").umip && !parse("umip=0").umip && !parse("no-umip").umip);
     assert!(parse("ac-check").ac_check && !parse("").ac_check);
+    assert!(parse("twin-stlb").twin_stlb && !parse("").twin_stlb && !parse("twin-stlb=no").twin_stlb);
     assert!(!parse("noreboot=no").noreboot);
     assert!(!parse("no-x2apic").x2apic);
     assert!(parse("acpi=off").noacpi && parse("noacpi").noacpi);

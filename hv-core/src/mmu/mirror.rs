@@ -20,6 +20,16 @@ pub const FIRST_SLOT: usize = HYPERVISOR_END_SLOT - HALF;
 /// One past the last.
 pub const END_SLOT: usize = HALF;
 
+/// Where a mirror shows the domain's page at `page`. `None` if that is not in the part of the kernel half that mirrors have.
+#[must_use]
+pub const fn place_of(page: u64) -> Option<u64> {
+    const ALL: u64 = (HALF as u64) << 39;
+    match page.checked_sub(ALL.wrapping_neg()) {
+        Some(place) if place >> 39 >= FIRST_SLOT as u64 => Some(place),
+        _ => None,
+    }
+}
+
 /// The references of one entry of a mirror. Not `Clone`: it goes back through [`Mmu::unshare`].
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a shared table holds references"]

@@ -1,7 +1,7 @@
 //! A root of the hypervisor's that shares tables of a domain.
 
 use super::*;
-use crate::mmu::mirror::{END_SLOT, FIRST_SLOT};
+use crate::mmu::mirror::{self, END_SLOT, FIRST_SLOT};
 
 /// The pinned tree with its L3 table in slot 273 too, and a reference to its root.
 fn rooted() -> (Machine, Deferred, RootRef) {
@@ -49,4 +49,16 @@ fn what_is_shared_stays_a_table_when_the_domain_takes_it_out() {
     assert_eq!(counts(&m, L3), (FrameType::None, 0, 1));
     assert!(m.mmu().get_writable(mfn(L1), DOM1).is_ok(), "the tree is taken down");
     m.mmu().release_root(root, &mut lock).unwrap();
+}
+
+#[test]
+fn a_page_is_shown_where_the_slot_of_its_table_is() {
+    assert_eq!(mirror::place_of(0xffff_8800_0000_0000), Some((FIRST_SLOT as u64) << 39), "the first");
+    assert_eq!(mirror::place_of(0xffff_ffff_ffff_f000), Some(((END_SLOT as u64) << 39) - 4096), "the last");
+    assert_eq!(mirror::place_of(0xffff_c123_4567_8000), Some(0x4123_4567_8000));
+    for page in
+        [0, 0x1000, 0x7fff_ffff_f000, 1 << 47, 0xffff_7fff_ffff_f000, 0xffff_8000_0000_0000, 0xffff_87ff_ffff_f000]
+    {
+        assert_eq!(mirror::place_of(page), None, "{page:#x} is not the domain's to show");
+    }
 }
