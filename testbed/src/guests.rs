@@ -65,6 +65,8 @@ pub struct Guest {
     processor: Option<String>,
     /// The folders under `guests/lib/` whose files it shares with others.
     shares: Vec<String>,
+    /// More options of the hypervisor's.
+    options: String,
 }
 
 /// What a run may be told.
@@ -115,8 +117,8 @@ pub fn named(name: &str) -> Result<Guest> {
 }
 
 /// Takes a test's purpose from its first comment, which may ask for CPUs, `(cpus: 2)`, for vCPUs if they are not as many,
-/// `(vcpus: 2)`, for a processor, `(processor: max)`, and for the files of folders in `guests/lib/`, `(shares: chaos twins)`, and
-/// explain why the verdict on Tandem is another than that on stock Xen, `(differs: because)`.
+/// `(vcpus: 2)`, for a processor, `(processor: max)`, for the files of folders in `guests/lib/`, `(shares: chaos twins)`, for options of
+/// the hypervisor's, `(hypervisor: ac-check)`, and explain why the verdict on Tandem is another than that on stock Xen, `(differs: because)`.
 pub fn describe(name: String, source: &str) -> Guest {
     let comment = source.trim_start().strip_prefix("/*").and_then(|rest| rest.split("*/").next()).unwrap_or_default();
     let about: Vec<&str> = comment.split_whitespace().filter(|word| *word != "*").collect();
@@ -133,7 +135,8 @@ pub fn describe(name: String, source: &str) -> Guest {
     let vcpus = count("vcpus").unwrap_or(cpus);
     let (processor, differs) = (note("processor"), note("differs"));
     let shares = note("shares").map(|folders| folders.split(' ').map(String::from).collect()).unwrap_or_default();
-    Guest { name, about, differs, cpus, vcpus, processor, shares }
+    let options = note("hypervisor").unwrap_or_default();
+    Guest { name, about, differs, cpus, vcpus, processor, shares, options }
 }
 
 impl Guest {
@@ -186,7 +189,10 @@ impl Guest {
         Ok(Machine {
             name: format!("{prefix}guest-{}-{}", self.name, hypervisor.name()),
             hypervisor: hypervisor.clone(),
-            hypervisor_args: format!("dom0_mem=64M dom0_max_vcpus={} loglvl=all guest_loglvl=all", self.vcpus),
+            hypervisor_args: format!(
+                "dom0_mem=64M dom0_max_vcpus={} loglvl=all guest_loglvl=all {}",
+                self.vcpus, self.options
+            ),
             kernel: Some(self.build()?),
             iso: None,
             uefi: false,
@@ -269,6 +275,7 @@ mod tests {
             ("Tests this.", Some("Xen does not"), 4)
         );
         assert_eq!(describe("x".into(), "/* This. (shares: chaos twins) */").shares, ["chaos", "twins"]);
+        assert_eq!(describe("x".into(), "/* This. (hypervisor: ac-check mem=1G) */").options, "ac-check mem=1G");
     }
 
     #[test]

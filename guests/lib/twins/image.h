@@ -9,6 +9,7 @@ enum { NEXT_ATOMIC = 1 };
 /* So long a domain may take to do what its twin asks for. */
 #define UPCALL_LIMIT_NS 5000000000ULL
 enum { STATS_ALL = 1 };
+enum { MODE_MIRROR = 1, MODE_STLB };
 enum { RETURNED, MEMORY, EXCEPTION, BUG, BUDGET, TIME_OUT, INDIRECT_CALL, IMPORT, STACK_POINTER, LOCK, STRUCTURE, STACK, UPCALL };
 enum { NR_FUNCTIONS = 29, NR_IMPORTS = 8, NR_OFFSETS = 64 };
 enum { SKB, BARE_SKB, FRAGMENT };
@@ -87,6 +88,15 @@ _Static_assert(sizeof(struct twin_attach) == 80, "layout");
 #define IMPORTED 0xffffffff81000000ul
 extern const char *const import_names[NR_IMPORTS];
 
+/* Functions, as records of two offsets from the code's start each: from, to. Labels: where, and which state, with CHARGE. */
+struct twin_code {
+	const u8 *start, *end;
+	const u32 (*functions)[2], (*functions_end)[2], (*labels)[2], (*labels_end)[2];
+	u32 mode;
+};
+/* An image of these, which import what they are told; the domain's address of one of them. */
+u32 make_image_from(u8 *at, const struct twin_code *from, const char *const imports[NR_IMPORTS]);
+u64 address_in(const struct twin_code *from, const void *function);
 /* An image of the functions in code.S, in `at`; its length. The other one imports what it is told. */
 u32 make_image(u8 *at);
 u32 make_image_with(u8 *at, const char *const imports[NR_IMPORTS]);
