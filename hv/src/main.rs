@@ -3,6 +3,9 @@
 #![no_main]
 
 extern crate alloc;
+// For a host it is only checked, with crates that may need it.
+#[cfg(not(target_os = "none"))]
+extern crate std;
 
 mod arch;
 mod audit;

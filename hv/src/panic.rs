@@ -53,7 +53,9 @@ pub fn set_noreboot(stop: bool) {
     NO_REBOOT.store(stop, Ordering::Relaxed);
 }
 
-#[panic_handler]
+// Where crates are checked for the host, some of them bring the standard library, and that its own.
+#[cfg_attr(target_os = "none", panic_handler)]
+#[cfg_attr(not(target_os = "none"), allow(dead_code, reason = "see above"))]
 fn panic(info: &PanicInfo<'_>) -> ! {
     if begin_report() {
         print_unlocked(format_args!("PANIC on CPU {}: {}", this_cpu().cpu, info.message()));
