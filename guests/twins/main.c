@@ -101,7 +101,7 @@ static void good_calls(void)
 	check(last.result == 1 + 20 + 400 + 8000 + 160000 + 3200000, "six arguments: %lu", last.result);
 	stats = (struct twin_stats){ .flags = STATS_ALL };
 	check_result(hypercall(HC_twin_op, TWINOP_STATS, (u64)&stats, 0, 0, 0), 0, "what all have done");
-	check(stats.calls == 2 && stats.domain == 0 && !stats.has_card && !stats.disabled && stats.functions == NR_FUNCTIONS, "stats: %lu calls",
+	check(stats.calls == 2 && stats.flags == MODE_MIRROR && stats.domain == 0 && !stats.has_card && !stats.disabled && stats.functions == NR_FUNCTIONS, "stats: %lu calls",
 	      stats.calls);
 	stats = (struct twin_stats){ .flags = 2 };
 	check(hypercall(HC_twin_op, TWINOP_STATS, (u64)&stats, 0, 0, 0) == -EINVAL, "unknown flags");
@@ -246,7 +246,8 @@ static void bad_loads(void)
 	change;                                                                                                        \
 	check_result(hypercall(HC_twin_op, TWINOP_LOAD, (u64)&request, 0, 0, 0), -(expected), what)
 	REFUSED(request.flags = 3, EINVAL, "unknown flags");
-	REFUSED(request.mode = 2, EINVAL, "an unknown mode");
+	REFUSED(request.mode = 3, EINVAL, "an unknown mode");
+	REFUSED(request.mode = MODE_STLB, EACCES, "stlb mode, which the boot options do not allow");
 	REFUSED(request.budget = 1000001, EINVAL, "a budget that is too large");
 	REFUSED(request.image_bytes = (8 << 20) + 1, EINVAL, "an image that is too large");
 	REFUSED(request.image = 0, EFAULT, "an image that is not there");

@@ -39,6 +39,9 @@ pub const TWINOP_STATS: u32 = 11;
 /// In [`TwinLoad::mode`]: driver-domain addresses are masked.
 pub const MODE_MIRROR: u32 = 1;
 
+/// In [`TwinLoad::mode`]: driver-domain addresses are looked up in a table. EACCES unless the machine was booted with `twin-stlb`.
+pub const MODE_STLB: u32 = 2;
+
 /// In [`TwinLoad::flags`]: the image's code charges itself for loops and calls. Else it ends by time alone.
 pub const LOAD_COUNTED: u32 = 1;
 
@@ -78,7 +81,7 @@ pub struct TwinLoad {
     pub image: u64,
     /// In: its length in bytes, at most [`MAX_IMAGE`].
     pub image_bytes: u32,
-    /// In: how addresses are translated; [`MODE_MIRROR`].
+    /// In: how addresses are translated; [`MODE_MIRROR`] or [`MODE_STLB`], as the image says too.
     pub mode: u32,
     /// In: machine frame of the L4 table whose upper half the twin sees. It stays a table while the twin is loaded, so it
     /// should be one that the kernel never frees.
@@ -278,7 +281,7 @@ pub struct TwinCall {
 pub struct TwinStatus {
     /// In: which twin.
     pub twin: u32,
-    /// Out: [`MODE_MIRROR`].
+    /// Out: how addresses are translated: `MODE_*`.
     pub mode: u32,
     /// Out: how often one of its functions was entered.
     pub invocations: u64,
@@ -299,7 +302,7 @@ pub const STATS_ALL: u32 = 1 << 0;
 pub struct TwinStats {
     /// In: the first number that is looked at. Out: that of the twin that was found.
     pub twin: u32,
-    /// In: [`STATS_ALL`] or 0. Out: 0.
+    /// In: [`STATS_ALL`] or 0. Out: how addresses are translated: `MODE_*`.
     pub flags: u32,
     /// Out: whose it is.
     pub domain: u32,

@@ -42,6 +42,7 @@ extern "C" fn start_on_stack(boot: &mut BootInfo) -> ! {
     arch::start_other_cpus(&boot.options, start_ap);
     domain::owners::install();
     channel::install();
+    twin::init(&boot.options);
     twin::net::install_work();
     let console = console_info(boot);
     let domain0 = dom0::start(&boot.options, &mut boot.modules, console, percpu::online_count() as u32);

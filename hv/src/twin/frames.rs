@@ -2,7 +2,7 @@
 
 use crate::mem::{frames, phys_to_virt};
 use alloc::vec::Vec;
-use core::sync::atomic::AtomicU64;
+use core::sync::atomic::{AtomicU64, Ordering};
 use x86::{Mfn, PAGE_SIZE};
 
 /// Frames of the hypervisor's own, given back when dropped. Nothing may map them any more then.
@@ -48,6 +48,15 @@ impl Frames {
         let to = phys_to_virt(mfn.addr()).wrapping_add(offset % PAGE_SIZE);
         // SAFETY: inside a frame of ours in the direct map, in which no Rust object lies.
         unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+    }
+
+    /// Writes word `index` of all of them, if they have so many.
+    pub fn set_word(&self, index: usize, value: u64) {
+        const WORDS: usize = PAGE_SIZE / 8;
+        let Some(mfn) = self.all.get(index / WORDS) else { return };
+        let word = phys_to_virt(mfn.addr()).cast::<u64>().wrapping_add(index % WORDS);
+        // SAFETY: an aligned word of a frame of ours in the direct map, in which no Rust object lies; who runs twins reads it too, so atomics.
+        unsafe { AtomicU64::from_ptr(word) }.store(value, Ordering::Release);
     }
 
     /// Word `index` of the first frame.

@@ -13,6 +13,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 use twin_abi::layout::{
     ctx, CALL_TABLE_OFFSET, CODE_OFFSET, CONST_OFFSET, CTX_OFFSET, IMPORT_OFFSET, MAX_CODE, STACK_GUARD, STACK_SIZE,
+    STLB_OFFSET,
 };
 use twin_runtime::gate::{self, Twin};
 use twin_runtime::instance::{Areas, Config};
@@ -34,6 +35,11 @@ const SAVE_OFFSET: u64 = (28 << 20) - PAGE_SIZE as u64;
 /// The stubs.
 const STUBS_OFFSET: u64 = 28 << 20;
 
+/// Two pages where nothing is mapped: what an entry of the stlb names that shows none.
+const HOLE_OFFSET: u64 = 0x8000;
+
+const _: () = assert!(CALL_TABLE_OFFSET as u64 + PAGE_SIZE as u64 <= HOLE_OFFSET);
+const _: () = assert!(HOLE_OFFSET + 2 * PAGE_SIZE as u64 <= STLB_OFFSET as u64);
 const _: () = assert!(CODE_OFFSET as u64 + MAX_CODE as u64 + STACK_GUARD <= STACK_OFFSET);
 const _: () = assert!(STACK_OFFSET + STACK_SIZE + STACK_GUARD <= SAVE_OFFSET);
 const _: () = assert!(layout::TWINS + TWIN_BYTES * MAX_TWINS as u64 <= layout::TWINS + (1 << 39));
@@ -51,6 +57,8 @@ pub struct Instance {
     pub stubs: Stubs,
     context: Frames,
     save: Frames,
+    /// The table, in stlb mode.
+    stlb: Option<Frames>,
     /// Locks of the domain's that its invocation has taken; 0: none.
     held: [AtomicU64; MAX_HELD],
     /// What else is mapped only for it.
@@ -113,6 +121,11 @@ const fn base_of(place: usize, cpu: usize) -> u64 {
     layout::TWINS + place as u64 * TWIN_BYTES + cpu as u64 * INSTANCE_BYTES
 }
 
+/// Two pages of the instance of CPU `cpu` of twin `place` where nothing is mapped.
+pub const fn hole(place: usize, cpu: usize) -> u64 {
+    base_of(place, cpu) + HOLE_OFFSET
+}
+
 impl Instance {
     /// Makes and maps it. `None` when out of memory; what was mapped then is taken away by [`unmap`].
     pub fn new(plan: &Plan<'_>, twin: Twin<'static>, mirror: &mut Mirror) -> Option<Self> {
@@ -130,7 +143,7 @@ impl Instance {
             icall: stubs.special(special::INDIRECT_CALL),
             warn: stubs.special(special::WARN),
             imports: (0..imports).map(|n| stubs.import(n)).collect(),
-            hole: 0,
+            hole: hole(plan.place, plan.cpu),
         };
         let areas = Areas::new(twin.verified(), twin.addresses(), &config).ok()?;
         let mut others = Vec::new();
@@ -153,6 +166,13 @@ impl Instance {
         let unsafe_frames = Frames::new(STACK_SIZE as usize / PAGE_SIZE)?;
         mirror.map_unsafe_area(plan.cpu, unsafe_frames.all())?;
         others.push(unsafe_frames);
+        let stlb = match &areas.stlb[..] {
+            [] => None,
+            bytes => Some(Frames::with(bytes)?),
+        };
+        if let Some(table) = &stlb {
+            vmap::map_at(base + u64::from(STLB_OFFSET), table.all(), READ_ONLY)?;
+        }
         let (context, save) = (Frames::with(&areas.context)?, Frames::new(1)?);
         vmap::map_at(base + u64::from(CTX_OFFSET), context.all(), DATA)?;
         vmap::map_at(base + SAVE_OFFSET, save.all(), DATA)?;
@@ -165,6 +185,7 @@ impl Instance {
             stubs,
             context,
             save,
+            stlb,
             held: [const { AtomicU64::new(0) }; MAX_HELD],
             _others: others,
             slot: Mutex::new(Slot { twin, waiting: None }),
@@ -179,6 +200,14 @@ impl Instance {
     /// Writes a word of the context page.
     pub fn set_context(&self, offset: u32, value: u64) {
         self.context.word(u64::from(offset) / 8).store(value, Ordering::Relaxed);
+    }
+
+    /// Writes entry `index` of the stlb; the tag last.
+    pub fn set_stlb(&self, index: usize, tag: u64, mapped: u64) {
+        if let Some(table) = &self.stlb {
+            table.set_word(2 * index + 1, mapped);
+            table.set_word(2 * index, tag);
+        }
     }
 
     /// Its invocation has taken `lock`. A driver holds one or two at a time; more are not kept.

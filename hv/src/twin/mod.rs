@@ -19,6 +19,7 @@ pub mod net;
 mod run;
 mod session;
 mod space;
+mod stlb;
 mod table;
 mod view;
 mod words;
@@ -32,6 +33,7 @@ use common::Common;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use counts::Counts;
 use frames::Frames;
+use hv_core::cmdline::Options;
 use hv_core::mmu::Audit;
 use instance::{Instance, Plan, MAX_TWINS};
 use space::Mirror;
@@ -63,7 +65,8 @@ impl From<Errno> for NotLoaded {
 }
 
 /// Begins to load a twin for `d`, whose vCPU runs here; the number of its place, for [`go_on`]. Errors: EPERM if it drives no
-/// device; EINVAL for bad arguments; too few per-CPU areas; EFAULT; ENOMEM; ENOSPC if there are too many.
+/// device; EACCES for a mode that the boot options do not allow; EINVAL for bad arguments; too few per-CPU areas; EFAULT; ENOMEM; ENOSPC
+/// if there are too many.
 pub fn begin(d: &Domain, request: &TwinLoad) -> Result<u32, NotLoaded> {
     if !d.drives_devices.load(Ordering::Relaxed) {
         return Err(Errno::EPERM.into());
@@ -72,9 +75,9 @@ pub fn begin(d: &Domain, request: &TwinLoad) -> Result<u32, NotLoaded> {
     if request.areas <= last_cpu {
         return Err(NotLoaded::Areas(last_cpu + 1));
     }
+    let mode = mode_of(request.mode).ok_or(Errno::EINVAL)?;
     let last_area = request.percpu_stride.checked_mul(last_cpu.into()).and_then(|far| request.percpu.checked_add(far));
     if request.flags & !op::LOAD_COUNTED != 0
-        || request.mode != op::MODE_MIRROR
         || request.budget > op::MAX_BUDGET
         || request.image_bytes > op::MAX_IMAGE
         || last_area.is_none()
@@ -82,10 +85,14 @@ pub fn begin(d: &Domain, request: &TwinLoad) -> Result<u32, NotLoaded> {
     {
         return Err(Errno::EINVAL.into());
     }
+    if mode == Mode::Stlb && !stlb::is_allowed() {
+        return Err(Errno::EACCES.into());
+    }
     let common = Common::new(d.mm.id, request.kernel)?;
     let image = ImageBytes::copy_in(request.image, request.image_bytes)?;
     let counted = request.flags & op::LOAD_COUNTED != 0;
-    let policy = Policy { mode: Mode::Mirror, mask_bits: op::MASK_BITS, counted, bmi: has_bmi() };
+    let mask_bits = if mode == Mode::Mirror { op::MASK_BITS } else { 0 };
+    let policy = Policy { mode, mask_bits, counted, bmi: has_bmi() };
     // SAFETY: `Verifying` and `Loaded` drop what refers to the bytes before the bytes.
     let verifier = Verifier::new(unsafe { image.get() }, &policy).map_err(NotLoaded::Refused)?;
     for (number, place) in (0..).zip(&TWINS) {
@@ -161,7 +168,9 @@ fn make(
         return Err(Errno::ENOMEM);
     }
     let (owner, budget) = (d.id, if request.budget == 0 { op::DEFAULT_BUDGET } else { request.budget });
+    let mode = request.mode;
     Ok(move |image, common| Loaded {
+        mode,
         instances,
         code,
         mirror,
@@ -194,11 +203,25 @@ fn make_instances(
         instances.try_reserve(1).ok()?;
         let percpu = request.percpu + request.percpu_stride * cpu as u64;
         let plan = Plan { place, cpu, percpu, code: &code, code_bytes: bytes.len() as u64, common };
-        let mut twin = Twin::new(verified, 1, 0).ok()?;
+        let mut twin = Twin::new(verified, stlb::PAIRS, instance::hole(place, cpu)).ok()?;
         twin.limit_natives(|routine| common.serves(routine));
         instances.push(Instance::new(&plan, twin, mirror)?);
     }
     Some(code)
+}
+
+/// The mode that a request names.
+fn mode_of(number: u32) -> Option<Mode> {
+    match number {
+        op::MODE_MIRROR => Some(Mode::Mirror),
+        op::MODE_STLB => Some(Mode::Stlb),
+        _ => None,
+    }
+}
+
+/// Takes what concerns twins from the options.
+pub fn init(options: &Options) {
+    stlb::init(options);
 }
 
 /// The processor has BMI1 and BMI2.
@@ -248,7 +271,7 @@ pub fn forget_domain(d: &Domain) -> Result<(), Errno> {
 pub fn status(d: &Domain, status: &mut TwinStatus) -> Result<(), Errno> {
     let place = place(status.twin)?.try_read().ok_or(Errno::EBUSY)?;
     let loaded = ready(&place, d)?;
-    status.mode = op::MODE_MIRROR;
+    status.mode = loaded.mode;
     status.invocations = loaded.counts.invocations();
     status.aborts = loaded.aborts.load(Ordering::Relaxed);
     status.functions = loaded.functions;
@@ -265,6 +288,7 @@ pub fn stats(owner: Option<&Domain>, stats: &mut TwinStats) -> Result<(), Errno>
         if !loaded.is_going && owner.is_none_or(|owner| owner.id == loaded.owner) {
             *stats = TwinStats {
                 twin: number,
+                flags: loaded.mode,
                 domain: loaded.owner.into(),
                 functions: loaded.functions,
                 disabled: loaded.disabled.load(Ordering::Relaxed).into(),

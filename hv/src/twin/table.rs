@@ -76,6 +76,8 @@ pub struct Verifying {
 
 /// A twin that is loaded. Fields that refer to others come first.
 pub struct Loaded {
+    /// `twin_abi::op::MODE_*`.
+    pub mode: u32,
     pub instances: Vec<Instance>,
     pub code: Option<Frames>,
     pub mirror: Mirror,

@@ -9,6 +9,7 @@ use crate::twin::entry;
 use crate::twin::instance::Instance;
 use crate::twin::net::OnCard;
 use crate::twin::run::ToCall;
+use crate::twin::stlb;
 use crate::twin::words;
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -337,12 +338,15 @@ impl Host for DomainView<'_> {
 }
 
 /// Mirror mode has no table.
+/// In stlb mode the entries behind a window are the domain's ([`stlb`]), so nothing is to be undone.
 impl Mapper for DomainView<'_> {
     fn map_pair(&mut self, page: u64) -> Result<u64, Fault> {
-        Err(Fault { address: page, write: false })
+        stlb::window(self.instance.config().unsafe_area, page).ok_or(Fault { address: page, write: false })
     }
     fn unmap_pair(&mut self, _mapped: u64) {}
-    fn set_entry(&mut self, _index: usize, _tag: u64, _mapped: u64) {}
+    fn set_entry(&mut self, index: usize, tag: u64, mapped: u64) {
+        self.instance.set_stlb(index, tag, mapped);
+    }
 }
 
 impl Embedder for DomainView<'_> {
