@@ -88,7 +88,7 @@ static int load_request(struct twin *twin, const void *request, size_t len)
 	const u32 *offsets = request + sizeof(*load);
 
 	if (len < sizeof(*load) || load->nr_offsets > TWIN_MAX_OFFSETS || load->image_bytes > TWIN_MAX_IMAGE ||
-	    len != sizeof(*load) + load->nr_offsets * sizeof(u32) + load->image_bytes || load->pad ||
+	    len != sizeof(*load) + load->nr_offsets * sizeof(u32) + load->image_bytes ||
 	    strnlen(load->interface, sizeof(load->interface)) == sizeof(load->interface))
 		return -EINVAL;
 	return tandem_load(twin, load, offsets, offsets + load->nr_offsets);

@@ -68,7 +68,7 @@ static int load_image(struct twin *twin, const struct tandem_load *load, const u
 	struct twin_load request = {
 		.image = (unsigned long)image,
 		.image_bytes = load->image_bytes,
-		.mode = TWIN_MODE_MIRROR,
+		.mode = load->mode,
 		.root = root_frame(load->root),
 		.budget = load->budget,
 		.rule = TWIN_NO_RULE,

@@ -11,7 +11,7 @@ pub enum Mode {
     Vm,
     /// The driver's twin in the hypervisor, which masks addresses.
     TwinMirror,
-    /// A twin whose addresses are translated by a table. The hypervisor has none yet.
+    /// The driver's twin in the hypervisor, which looks addresses up in a table, if the hypervisor was booted with `twin-stlb`.
     TwinStlb,
 }
 
@@ -33,14 +33,6 @@ impl Mode {
     pub fn named(name: &str) -> Result<Self, String> {
         let found = Self::ALL.into_iter().find(|mode| mode.name() == name);
         found.ok_or_else(|| format!("there is no mode {name}: there are {}", Self::ALL.map(Self::name).join(", ")))
-    }
-
-    /// Itself, if the hypervisor has it. Errors: in words.
-    pub fn available(self) -> Result<Self, String> {
-        if self == Self::TwinStlb {
-            return Err("mode twin-stlb is not there in the hypervisor yet: vm and twin-mirror are".into());
-        }
-        Ok(self)
     }
 }
 
@@ -196,6 +188,5 @@ mod tests {
         assert!(said(r#"{"command":"status","of":1}"#).contains("of"));
         assert!(said(r#"{"command":"load","which":{"vifs":1}}"#).contains("vifs"));
         assert!(Mode::named("stlb").unwrap_err().contains("vm, twin-mirror, twin-stlb"));
-        assert!(Mode::TwinStlb.available().unwrap_err().contains("twin-stlb"));
     }
 }

@@ -16,7 +16,6 @@ enum twin_command {
 	TWINOP_NOTES, TWINOP_ATTACH, TWINOP_DETACH, TWINOP_NEXT, TWINOP_RECALL, TWINOP_STATS,
 };
 
-#define TWIN_MODE_MIRROR	1
 #define TWIN_LOAD_COUNTED	1
 #define TWIN_NO_RULE		U32_MAX
 #define TWIN_MAX_IMAGE		(8U << 20)
@@ -137,7 +136,8 @@ struct tandem_load {
 	u64 root;		/* address of init_top_pgt */
 	u64 budget;
 	u32 nr_offsets, image_bytes;
-	u32 skbs, bare_skbs, fragments, pad;	/* buffers, beside what lies in the card's rings; 0: none of that kind */
+	u32 skbs, bare_skbs, fragments;	/* buffers, beside what lies in the card's rings; 0: none of that kind */
+	u32 mode;		/* of the image, as the hypervisor names it */
 	u64 sleepers;		/* pv_lock_hash, or 0 */
 	u32 nr_sleepers, sleeper_bytes;
 };

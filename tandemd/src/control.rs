@@ -97,9 +97,6 @@ fn pass_on(
     switches: &mut (impl Switches + DiskList),
 ) -> Result<()> {
     let service = only(config, &request, store, switches)?;
-    if let Request::Mode { mode, .. } = request {
-        mode.available().map_err(anyhow::Error::msg)?;
-    }
     let domain = driver_domain(&service, store)?;
     let which = Which { service: None, vif: Some(vif_of(&service)), interface: request.which().interface.clone() };
     tell(domain, &request.about(which), store, UNTIL_DONE)?;

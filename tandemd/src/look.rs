@@ -8,7 +8,7 @@ use ::control::Mode;
 use anyhow::{Context, Result};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
-use twin_abi::op::TwinStats;
+use twin_abi::op::{TwinStats, MODE_STLB};
 use xen_abi::channel_op::{self as op, ChannelDiskStatus, ChannelStatus, ChannelWayOut};
 
 /// Bytes of a sector, as counts have it.
@@ -102,7 +102,7 @@ fn one(
     let own: Vec<&ChannelStatus> = vifs.iter().filter(|vif| vif.switch == switch).collect();
     service.vifs = own.iter().map(|vif| describe(vif, names)).collect();
     service.mode = match way.kind {
-        op::WAY_OUT_CARD => Some(Mode::TwinMirror),
+        op::WAY_OUT_CARD => Some(twin_mode(switches, way.domain)?),
         op::WAY_OUT_INTERFACE => Some(Mode::Vm),
         _ => None,
     };
@@ -110,6 +110,14 @@ fn one(
     service.way_out = service.mode.map(|_| outside(&way, number));
     service.counts = service.mode.and(counts(switches, way.domain)?);
     Ok(service)
+}
+
+/// The mode of the domain's twins that have cards. One of its twins has this way out; if they differ, which one it is its twind knows.
+fn twin_mode(switches: &mut impl Switches, domain: u16) -> Result<Mode> {
+    let mut own =
+        twins(switches)?.into_iter().filter(|twin| twin.domain == u32::from(domain) && twin.has_card != 0).peekable();
+    let is_stlb = own.peek().is_some() && own.all(|twin| twin.flags == MODE_STLB);
+    Ok(if is_stlb { Mode::TwinStlb } else { Mode::TwinMirror })
 }
 
 /// What the domain's only twin has done. If it has several, who asks its twind knows which it is.

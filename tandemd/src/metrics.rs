@@ -93,7 +93,7 @@ pub fn text(services: &[Service]) -> String {
     let mode = |of: &Service| {
         let sample =
             |mode: Mode| (labels(&[("service", &of.name), ("mode", mode.name())]), u64::from(of.mode == Some(mode)));
-        [Mode::Vm, Mode::TwinMirror].map(sample).to_vec()
+        Mode::ALL.map(sample).to_vec()
     };
     family(&mut out, "tandem_way_out_mode", "gauge", "1 for who carries packets to the outside.", &each(&mode));
     let waiting = |of: &Service| of.way_out.map(|way| (service(of), way.waiting.into())).into_iter().collect();

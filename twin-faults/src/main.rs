@@ -9,6 +9,7 @@ use twin_faults::mutate::{self, TEXT_FAULTS};
 use twin_faults::random::Random;
 use twin_faults::text::{inject, undo};
 use twin_kernel::path;
+use twin_rewrite::options::Mode;
 use twin_rewrite::program;
 use twin_rewrite::variant::Base;
 use twind::device::{Device, State};
@@ -124,9 +125,9 @@ fn begin(number: u64, faults: usize, class: &str) {
 fn run() -> Result<(), String> {
     let arguments = arguments()?;
     let interface = Interface::named(&arguments.interface)?;
-    let mut found = making::find(&interface)?;
+    let mut found = making::find(&interface, Mode::Mirror)?;
     let mut module = found.module.clone();
-    let mut base = Base::new(&module, &making::options())?;
+    let mut base = Base::new(&module, &making::options(Mode::Mirror))?;
     let reached = path::reached(&module, &path::entries(&found.live));
     let program = program::recover(&module);
     let bodies = reached.iter().filter_map(|function| program.bodies.get(function));

@@ -22,7 +22,8 @@ commands:
   mode [WHICH] MODE       has packets carried so from now on, while they flow
                             vm           by Linux in the driver domain; a twin stays loaded
                             twin-mirror  by the twin, which is loaded if it is not
-                            twin-stlb    is not there in the hypervisor yet
+                            twin-stlb    by a twin that looks addresses up in a table; if the hypervisor
+                                         was booted with twin-stlb
   load [WHICH] [INTERFACE]  makes the driver's twin, loads it (again), and gives it the card; in domain 0, of that interface of
                           the driver domain's
   unload [WHICH]          the twin goes; Linux is the way
@@ -146,7 +147,7 @@ fn command(
         ("damage", _) => Wanted::Ask(Request::Damage { which: which(rest.first()) }),
         ("mode", [.., mode]) => {
             let name = rest.first().filter(|_| rest.len() > 1);
-            Wanted::Ask(Request::Mode { which: which(name), mode: Mode::named(mode)?.available()? })
+            Wanted::Ask(Request::Mode { which: which(name), mode: Mode::named(mode)? })
         }
         ("mode", []) => return Err(format!("mode wants one: {}", Mode::ALL.map(Mode::name).join(", "))),
         (other, _) => return Err(format!("there is no command {other}; twinctl --help says which there are")),
@@ -176,6 +177,7 @@ mod tests {
     fn what_is_named_is_a_service_or_an_interface() {
         let service = |name: &str| Which { service: Some(name.into()), ..Which::default() };
         assert_eq!(asked("mode net vm"), Request::Mode { which: service("net"), mode: Mode::Vm });
+        assert_eq!(asked("mode net twin-stlb"), Request::Mode { which: service("net"), mode: Mode::TwinStlb });
         assert_eq!(asked("mode twin-mirror"), Request::Mode { which: Which::default(), mode: Mode::TwinMirror });
         assert_eq!(asked("park net"), Request::DriverDomain { which: service("net"), order: Order::Park });
         assert!(parsed("--socket /tmp/twind.sock restart").unwrap_err().contains("domain 0"));
@@ -198,7 +200,7 @@ mod tests {
         refused("fly", "no command fly");
         refused("mode", "twin-mirror");
         refused("mode net fast", "no mode fast");
-        refused("mode net twin-stlb", "not there in the hypervisor yet");
+        refused("mode net stlb", "vm, twin-mirror, twin-stlb");
         refused("mode net eth0 vm", "vm");
         refused("status net eth0", "eth0");
         refused("load net eth0 eth1", "eth1");

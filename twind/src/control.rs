@@ -75,7 +75,7 @@ impl Twins {
             Request::Load { .. } => (self.known_or_new(which)?, Command::Load),
             Request::Unload { .. } => (self.one(which)?, Command::Unload),
             Request::Mode { mode, .. } => {
-                let mode = mode.available()?;
+                let mode = *mode;
                 let twin = if mode == Mode::Vm { self.one(which)? } else { self.known_or_new(which)? };
                 (twin, Command::Mode(mode))
             }
@@ -149,6 +149,6 @@ mod tests {
         assert!(said(r#"{"command":"load","which":{"interface":"no/such"}}"#).contains("no name of an interface"));
         assert!(said(r#"{"command":"unload","which":{"interface":"eth9"}}"#).contains("eth9 has no twin"));
         assert!(said(r#"{"command":"mode","mode":"vm","which":{"vif":3}}"#).contains("which interface"));
-        assert!(said(r#"{"command":"mode","mode":"twin-stlb"}"#).contains("not there in the hypervisor"));
+        assert!(said(r#"{"command":"mode","mode":"twin-stlb"}"#).contains("which interface"));
     }
 }

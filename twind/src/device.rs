@@ -35,6 +35,8 @@ pub struct Load<'a> {
     pub interface: &'a str,
     /// Address of `init_top_pgt`.
     pub root: u64,
+    /// How the image translates addresses (`twin_abi::op::MODE_*`).
+    pub mode: u32,
     /// Places of structure members and sizes.
     pub offsets: &'a [u32],
     /// The image.
@@ -120,6 +122,11 @@ impl Device {
             ),
             (Some(ENODEV), _) => format!("there is no interface {}", load.interface),
             (Some(EOPNOTSUPP), _) => format!("{} is not the interface of a PCI device", load.interface),
+            (Some(EACCES), _) => {
+                "the machine's hypervisor was booted without twin-stlb, so it has no twins of mode twin-stlb: their checks of addresses \
+                 hold only for what is executed, not for what the processor guesses"
+                    .into()
+            }
             (Some(EEXIST), _) => "a twin is loaded already".into(),
             (Some(EPERM), _) => "this domain drives no device".into(),
             (Some(ENOSPC), _) => "the hypervisor has as many twins as it can have".into(),
@@ -188,6 +195,7 @@ impl Device {
 
 const EPERM: i32 = 1;
 const ENOENT: i32 = 2;
+const EACCES: i32 = 13;
 const EBUSY: i32 = 16;
 const EEXIST: i32 = 17;
 const ENODEV: i32 = 19;
@@ -213,7 +221,7 @@ fn load_request(load: &Load<'_>) -> Option<Vec<u8>> {
     let mut request = [LOAD.to_le_bytes(), [0; 4]].concat();
     request.extend(name);
     request.extend([load.root, 0].iter().flat_map(|word| word.to_le_bytes()));
-    request.extend(counts.iter().chain(&load.buffers).chain(&[0]).flat_map(|word| word.to_le_bytes()));
+    request.extend(counts.iter().chain(&load.buffers).chain(&[load.mode]).flat_map(|word| word.to_le_bytes()));
     let (table, count, bytes) = load.sleepers;
     request.extend(table.to_le_bytes());
     request.extend([count, bytes].iter().chain(load.offsets).flat_map(|word| word.to_le_bytes()));
@@ -288,12 +296,13 @@ mod tests {
     #[test]
     fn a_request_to_load_is_laid_out_as_the_module_wants_it() {
         let (sleepers, buffers) = ((0x3344, 256, 16), [1, 2, 3]);
-        let load = Load { interface: "eth0", root: 0x1122, offsets: &[7, 8], image: b"image", sleepers, buffers };
+        let load =
+            Load { interface: "eth0", root: 0x1122, mode: 2, offsets: &[7, 8], image: b"image", sleepers, buffers };
         let request = load_request(&load).expect("fits");
         assert_eq!(request.len(), 80 + 8 + 5);
         assert_eq!((&request[8..13], request[24], request[25]), (&b"eth0\0"[..], 0x22, 0x11));
         let word = |at: usize| u32::from_le_bytes(request[at..at + 4].try_into().unwrap());
-        assert_eq!([40, 44, 48, 52, 56, 60].map(word), [2, 5, 1, 2, 3, 0]);
+        assert_eq!([40, 44, 48, 52, 56, 60].map(word), [2, 5, 1, 2, 3, 2]);
         assert_eq!([64, 68, 72, 76, 80, 84].map(word), [0x3344, 0, 256, 16, 7, 8]);
         assert_eq!(&request[88..], b"image");
         assert!(load_request(&Load { interface: "a-name-that-is-too-long", ..load }).is_none());

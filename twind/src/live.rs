@@ -2,9 +2,11 @@
 
 use crate::tell;
 use crate::twin::Driver;
+use control::request::Mode;
 use control::told::{Aborted, Upcall};
 use std::os::fd::{AsFd, BorrowedFd};
 use twin_kernel::driver;
+use twin_rewrite::options::Mode as Translation;
 use twind::device::{Device, Status};
 use twind::interface::Interface;
 use twind::making::{self, Found};
@@ -47,10 +49,11 @@ impl Driver for Live {
         self.device.status()
     }
 
-    fn load(&mut self) -> Result<Status, String> {
+    fn load(&mut self, mode: Mode) -> Result<Status, String> {
         // The driver may be another one by now, and have other interrupts.
         self.interface = Interface::named(&self.interface.name)?;
-        let found = making::find(&self.interface)?;
+        let mode = if mode == Mode::TwinStlb { Translation::Stlb } else { Translation::Mirror };
+        let found = making::find(&self.interface, mode)?;
         making::load_image(&mut self.device, &self.interface.name, &found, &found.output.image)?;
         self.found = Some(found);
         self.device.status()

@@ -27,7 +27,7 @@ usage: twind --interface NAME[:VIF]... [OPTIONS]
 Gives the drivers of these interfaces twins in the hypervisor. VIF is the number of the interface of this domain's that is plugged
 into the hypervisor's switch as its way out (0).
   --vif NUMBER      the same, of all interfaces that are named without
-  --mode MODE       twin-mirror: gives the twins the cards; vm: loads them, and Linux has the cards until twinctl says otherwise
+  --mode MODE       twin-mirror, twin-stlb: gives the twins the cards; vm: loads them, and Linux has the cards until twinctl says otherwise
   --loaded          the same as --mode vm
   --socket FILE     where twinctl asks, instead of /run/tandem/twind.sock
   --try COUNT       calls the twin's interrupt handlers so often, says what came of it, and ends";
@@ -58,7 +58,7 @@ fn arguments() -> Result<Arguments, String> {
                 Arg::Long("loaded") => out.mode = Mode::Vm,
                 Arg::Long("socket") => out.socket = parser.value()?.into(),
                 Arg::Long("try") => out.tries = Some(parser.value()?.parse()?),
-                Arg::Long("mode") => out.mode = Mode::named(&parser.value()?.string()?)?.available()?,
+                Arg::Long("mode") => out.mode = Mode::named(&parser.value()?.string()?)?,
                 Arg::Long("help") | Arg::Short('h') => return Err(HELP.into()),
                 other => return Err(other.unexpected()),
             }

@@ -4,6 +4,7 @@ use crate::device::{Device, Load};
 use crate::interface::Interface;
 use crate::kernel::Running;
 use std::time::Instant;
+use twin_abi::op::{MODE_MIRROR, MODE_STLB};
 use twin_kernel::driver::{self, Live};
 use twin_kernel::{image, net, path, LiveKernel};
 use twin_rewrite::module::Module;
@@ -30,12 +31,14 @@ pub struct Found {
     pub module: Module,
     /// The twin.
     pub output: Output,
+    /// How it translates addresses.
+    mode: Mode,
     /// Places of members of the kernel's structures, as the hypervisor wants them.
     offsets: Vec<u32>,
 }
 
-/// Finds the driver of the interface and makes its twin. Errors: in words.
-pub fn find(interface: &Interface) -> Result<Found, String> {
+/// Finds the driver of the interface and makes its twin, of this mode. Errors: in words.
+pub fn find(interface: &Interface, mode: Mode) -> Result<Found, String> {
     let begun = Instant::now();
     let mut kernel = Running::open()?;
     let live = driver::live(&kernel, &interface.name, &interface.interrupts())?;
@@ -45,7 +48,7 @@ pub fn find(interface: &Interface) -> Result<Found, String> {
         kernel.look_up(name)?;
     }
     let module = driver::modules(&kernel, &names.iter().map(String::as_str).collect::<Vec<_>>())?;
-    let output = image::make(&module, &options())?;
+    let output = image::make(&module, &options(mode))?;
     let reached = path::reached(&module, &entries);
     if let Some(refused) = output.refused.iter().find(|refused| path::is_among(&module, refused, &reached)) {
         return Err(format!(
@@ -64,12 +67,12 @@ pub fn find(interface: &Interface) -> Result<Found, String> {
         begun.elapsed().as_millis()
     );
     let offsets = offsets(&kernel)?;
-    Ok(Found { kernel, live, module, output, offsets })
+    Ok(Found { kernel, live, module, output, mode, offsets })
 }
 
-/// How twins are made for the hypervisor on this processor.
-pub fn options() -> Options {
-    Options { mask_bits: MASK_BITS, bmi: has_bmi(), ..Options::new(Mode::Mirror) }
+/// How twins of this mode are made for the hypervisor on this processor.
+pub fn options(mode: Mode) -> Options {
+    Options { mask_bits: MASK_BITS, bmi: has_bmi(), ..Options::new(mode) }
 }
 
 /// The processor has BMI1 and BMI2, and all that run this domain as well.
@@ -104,6 +107,7 @@ pub fn load_image(device: &mut Device, interface: &str, found: &Found, image: &[
     let load = Load {
         interface,
         root,
+        mode: if found.mode == Mode::Mirror { MODE_MIRROR } else { MODE_STLB },
         offsets: &found.offsets,
         image,
         sleepers: (table, count, stride),

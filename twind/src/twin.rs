@@ -62,8 +62,8 @@ pub trait Driver {
     fn is_there(&self) -> bool;
     /// What there is.
     fn status(&mut self) -> Result<Status, String>;
-    /// Makes the twin and loads it; none is loaded.
-    fn load(&mut self) -> Result<Status, String>;
+    /// Makes a twin of this mode and loads it; none is loaded.
+    fn load(&mut self, mode: Mode) -> Result<Status, String>;
     /// The twin goes.
     fn unload(&mut self) -> Result<(), String>;
     /// Gives it the card, at the switch of this interface of the domain's own.
@@ -78,6 +78,11 @@ pub trait Driver {
     fn aborted(&self, status: &Status) -> Option<told::Aborted>;
 }
 
+/// The mode of a twin that carries packets so. `None`: no twin does.
+fn kind_of(mode: Mode) -> Option<Mode> {
+    (mode != Mode::Vm).then_some(mode)
+}
+
 /// See the module.
 pub struct Twin<D> {
     driver: D,
@@ -87,6 +92,8 @@ pub struct Twin<D> {
     said: String,
     /// Loaded, as far as is known here.
     is_loaded: bool,
+    /// The mode of the twin that is loaded, or is to be.
+    kind: Mode,
     /// The interface went, and with it the twin; it is loaded again when the interface is back.
     is_gone: bool,
     /// What is told.
@@ -115,19 +122,23 @@ impl<D: Driver> Twin<D> {
             aborted: None,
         };
         let shared = Arc::new(Mutex::new(told.clone()));
-        Self { driver, label, said: String::new(), is_loaded: false, is_gone: false, told, shared }
+        let kind = kind_of(wanted).unwrap_or(Mode::TwinMirror);
+        Self { driver, label, said: String::new(), is_loaded: false, kind, is_gone: false, told, shared }
     }
 
     /// Loads the driver's twin; another one goes before. It gets the card when the module is looked at. Errors: in words.
     pub fn load(&mut self) -> Result<(), String> {
         self.unload()?;
-        let status = self.driver.load()?;
+        let status = self.driver.load(self.kind)?;
         (self.is_loaded, self.is_gone) = (true, false);
         (self.told.why, self.told.aborted) = (None, None);
         self.told.driver = self.driver.module().into();
         self.told.loads += 1;
         let (number, functions) = (status.stats.twin, status.stats.functions);
-        self.say(&format!("loaded as twin {number}: {functions} functions, {} buffers lent", status.lent));
+        self.say(&format!(
+            "loaded as twin {number}, {}: {functions} functions, {} buffers lent",
+            self.kind, status.lent
+        ));
         Ok(())
     }
 
@@ -233,7 +244,7 @@ impl<D: Driver> Twin<D> {
             State::Loaded => told::State::Loaded,
             State::Attached => told::State::Attached,
         };
-        told.mode = if told.state == told::State::Attached { Mode::TwinMirror } else { Mode::Vm };
+        told.mode = if told.state == told::State::Attached { self.kind } else { Mode::Vm };
         told.number = self.is_loaded.then_some(status.stats.twin);
         (told.functions, told.lent) = (status.stats.functions, status.lent);
         if self.is_loaded {
@@ -247,7 +258,7 @@ impl<D: Driver> Twin<D> {
         match command {
             Command::Look => Ok(()),
             Command::Load => {
-                self.told.wanted = Mode::TwinMirror;
+                self.told.wanted = self.kind;
                 self.is_gone = false;
                 self.load()
             }
@@ -257,14 +268,32 @@ impl<D: Driver> Twin<D> {
                 self.unload().inspect(|()| self.set_said(None, "no twin is loaded, as asked for".into()))
             }
             Command::Mode(mode) => {
-                self.told.wanted = mode.available()?;
-                if mode != Mode::Vm && !self.is_loaded {
-                    self.load()?;
+                let before = std::mem::replace(&mut self.told.wanted, mode);
+                match kind_of(mode) {
+                    Some(kind) => self.load_of(kind, before),
+                    None => Ok(()),
                 }
-                Ok(())
             }
             Command::Damage => self.driver.damage(),
         }
+    }
+
+    /// Sees to it that a twin of this mode is loaded. If it cannot be, what was loaded comes back, and `wanted` is wanted again.
+    fn load_of(&mut self, kind: Mode, wanted: Mode) -> Result<(), String> {
+        let before = std::mem::replace(&mut self.kind, kind);
+        let was_loaded = self.is_loaded;
+        if was_loaded && before == kind {
+            return Ok(());
+        }
+        self.load().inspect_err(|_| {
+            self.kind = before;
+            if was_loaded {
+                self.told.wanted = wanted;
+                if let Err(why) = self.load() {
+                    self.say(&format!("the twin that was there does not come back: {why}"));
+                }
+            }
+        })
     }
 
     /// Obeys, looks, and says what came of it.
@@ -278,7 +307,7 @@ impl<D: Driver> Twin<D> {
         self.look()?;
         done?;
         match (command, &self.told.why) {
-            (Command::Load | Command::Mode(Mode::TwinMirror), Some(why)) => Err(why.clone()),
+            (Command::Load | Command::Mode(Mode::TwinMirror | Mode::TwinStlb), Some(why)) => Err(why.clone()),
             _ => Ok(()),
         }
     }

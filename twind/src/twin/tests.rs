@@ -15,6 +15,9 @@ struct Fake {
     loads: u64,
     refuses: Option<&'static str>,
     attach_fails: bool,
+    has_no_stlb: bool,
+    /// Of the twin that was loaded last.
+    mode: Mode,
 }
 
 impl Driver for Fake {
@@ -40,12 +43,16 @@ impl Driver for Fake {
             called: Vec::new(),
         })
     }
-    fn load(&mut self) -> Result<Status, String> {
+    fn load(&mut self, mode: Mode) -> Result<Status, String> {
         self.loads += 1;
         assert_eq!(self.state, State::Empty, "loaded twice");
         if let Some(why) = self.refuses {
             return Err(why.into());
         }
+        if mode == Mode::TwinStlb && self.has_no_stlb {
+            return Err("no stlb".into());
+        }
+        self.mode = mode;
         (self.state, self.is_disabled) = (State::Loaded, false);
         self.status()
     }
@@ -83,7 +90,17 @@ impl Driver for Fake {
 
 fn twin(wanted: Mode) -> Twin<Fake> {
     let (state, is_up, is_there, is_disabled) = (State::Empty, true, true, false);
-    let fake = Fake { state, is_up, is_there, is_disabled, loads: 0, refuses: None, attach_fails: false };
+    let fake = Fake {
+        state,
+        is_up,
+        is_there,
+        is_disabled,
+        loads: 0,
+        refuses: None,
+        attach_fails: false,
+        has_no_stlb: false,
+        mode: Mode::Vm,
+    };
     Twin::new(fake, "eth0", 2, wanted, String::new())
 }
 
@@ -125,9 +142,37 @@ fn the_card_is_the_twins_while_it_is_wanted_and_the_interface_up() {
     assert_eq!((told(&twin), twin.driver.loads), (ATTACHED, 2));
     twin.serve(Command::Load).unwrap();
     assert_eq!((told(&twin), twin.driver.loads), (ATTACHED, 3));
-    assert!(twin.serve(Command::Mode(Mode::TwinStlb)).unwrap_err().contains("twin-stlb"));
-    assert_eq!(told(&twin), ATTACHED);
     assert_eq!(told(&loaded(Mode::Vm)), LOADED);
+}
+
+#[test]
+fn a_twin_of_another_mode_takes_the_place_of_one() {
+    const STLB: (Mode, told::State) = (Mode::TwinStlb, told::State::Attached);
+    let mut twin = loaded(Mode::TwinMirror);
+    twin.serve(Command::Mode(Mode::TwinStlb)).unwrap();
+    assert_eq!((told(&twin), twin.driver.mode, twin.driver.loads), (STLB, Mode::TwinStlb, 2));
+    twin.serve(Command::Mode(Mode::Vm)).unwrap();
+    twin.serve(Command::Mode(Mode::TwinStlb)).unwrap();
+    assert_eq!((told(&twin), twin.driver.loads), (STLB, 2), "it stays loaded");
+    twin.serve(Command::Load).unwrap();
+    assert_eq!((told(&twin), twin.driver.loads), (STLB, 3), "loaded again it has the mode that it had");
+    twin.serve(Command::Damage).unwrap();
+    assert_eq!(told(&twin), ABSENT);
+    twin.serve(Command::Load).unwrap();
+    assert_eq!(told(&twin), STLB);
+    twin.serve(Command::Mode(Mode::TwinMirror)).unwrap();
+    assert_eq!((told(&twin), twin.driver.mode), (ATTACHED, Mode::TwinMirror));
+    assert_eq!(told(&loaded(Mode::TwinStlb)), STLB);
+}
+
+#[test]
+fn a_mode_that_is_refused_leaves_what_there_was() {
+    for (wanted, there) in [(Mode::TwinMirror, ATTACHED), (Mode::Vm, LOADED)] {
+        let mut twin = loaded(wanted);
+        twin.driver.has_no_stlb = true;
+        assert_eq!(twin.serve(Command::Mode(Mode::TwinStlb)), Err("no stlb".into()));
+        assert_eq!((told(&twin), twin.driver.mode, twin.told.wanted), (there, Mode::TwinMirror, wanted));
+    }
 }
 
 #[test]
