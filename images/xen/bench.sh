@@ -1,5 +1,5 @@
 # bench.sh SERVER KIND COUNT: a guest that SERVER serves runs the loads of KIND. SERVER is dom0; driver, a driver domain; for packets
-# also switch, the hypervisor's switch with a driver domain as its way out, and mirror, the same with the driver's twin. Meanwhile dom0
+# also switch, the hypervisor's switch with a driver domain as its way out, and mirror or stlb, the same with the driver's twin in that mode. Meanwhile dom0
 # does nothing but its part of that: the command goes to the guest's console, and dom0 then sleeps until a domain has gone.
 server=$1
 kind=$2
@@ -38,7 +38,7 @@ drives() {
 case $server in
 dom0) driven= ;;
 driver) drives '' "job_backend $driver" ;;
-switch | mirror)
+switch | mirror | stlb)
 	. /xen/switching.sh
 	way_out driver
 	daemon_starts > /tmp/out 2>&1 || quit "no switch"

@@ -37,7 +37,7 @@ usage: ./tandem COMMAND [OPTIONS]
   bench memory         RAM that the hypervisor keeps, beside stock Xen
   bench net|disk       instructions for a packet, page or request in dom0 and in a guest, by component; --operations N
   bench twin-net       the same for packets that go through the hypervisor's switch, with a driver domain or its driver's twin
-                       (`bench twin-net mirror`: only through the twin)
+                       (`bench twin-net mirror`: only through the twin; `stlb`: through twins of both modes)
   bench restart        driver domains die in a row and come back: what guests lose; words choose drivers, ways and causes;
                        --operations N deaths by each cause
   capture DRIVER       a snapshot of the live driver, taken once

@@ -71,19 +71,22 @@ pub enum Place {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     Mirror,
+    Stlb,
 }
 
 impl Mode {
     /// In jobs.
-    fn word(self) -> &'static str {
+    pub fn word(self) -> &'static str {
         match self {
             Self::Mirror => "mirror",
+            Self::Stlb => "stlb",
         }
     }
 }
 
 impl Place {
-    const ALL: [Self; 5] = [Self::Dom0, Self::Guest, Self::Driven, Self::Switched, Self::Twinned(Mode::Mirror)];
+    const ALL: [Self; 6] =
+        [Self::Dom0, Self::Guest, Self::Driven, Self::Switched, Self::Twinned(Mode::Mirror), Self::Twinned(Mode::Stlb)];
 
     fn name(self) -> &'static str {
         match self {
@@ -92,6 +95,7 @@ impl Place {
             Self::Driven => "guest through a driver domain",
             Self::Switched => "guest through switch and domain",
             Self::Twinned(Mode::Mirror) => "guest through a twin, mirror",
+            Self::Twinned(Mode::Stlb) => "guest through a twin, stlb",
         }
     }
 
@@ -102,7 +106,7 @@ impl Place {
             Self::Guest => "guest",
             Self::Driven => "driven",
             Self::Switched => "switched",
-            Self::Twinned(Mode::Mirror) => "mirror",
+            Self::Twinned(mode) => mode.word(),
         }
     }
 
@@ -201,6 +205,7 @@ impl Boot {
             Self::DriverDomain => " with a driver domain",
             Self::Switch => " with a switch and a driver domain",
             Self::Twin(Mode::Mirror) => " with a twin, mirror",
+            Self::Twin(Mode::Stlb) => " with a twin, stlb",
         }
     }
 
@@ -211,6 +216,7 @@ impl Boot {
             Self::DriverDomain => "-driver",
             Self::Switch => "-switch",
             Self::Twin(Mode::Mirror) => "-mirror",
+            Self::Twin(Mode::Stlb) => "-stlb",
         }
     }
 
@@ -283,6 +289,9 @@ pub fn record(
     let wire = Wire::start(&name)?;
     let mut machine = Machine::new(&name, &system.hypervisor, images, 1, &jobs);
     machine.hypervisor_args = "dom0_mem=768M,max:768M dom0_max_vcpus=1 loglvl=warning".into();
+    if boot == Boot::Twin(Mode::Stlb) {
+        machine.hypervisor_args += " twin-stlb";
+    }
     machine.kernel_args = format!("quiet nokaslr norandmaps {}", machine.kernel_args);
     machine.memory_mib = 2048;
     machine.cpu_model = Some("qemu64".into());
