@@ -29,8 +29,8 @@ drives() {
 	wait_for 20 grep 'the way out' $daemon_log
 }
 
-# twin_begins: the daemon is started
-twin_begins() { in_guest dd 60 '[ -e /dev/tandem ] || job_twin_module; job_twind --interface eth0'; }
+# twin_begins: the daemon is started, for twins of $mode
+twin_begins() { in_guest dd 60 '[ -e /dev/tandem ] || job_twin_module; job_twind --interface eth0 --mode '${mode:-twin-mirror}; }
 
 # twind_says WORDS [SECONDS]: soon that is the last that the daemon has said
 twind_says() {

@@ -18,6 +18,7 @@ check without-an-interface refuses 'usage: twind' ''
 check an-interface-that-is-not-there refuses 'there is no interface eth7' '--interface eth7'
 check an-interface-that-is-no-devices refuses 'not the interface of a PCI device' '--interface lo'
 check an-unknown-mode refuses 'there is no mode stlb' '--interface eth0 --mode stlb'
+check a-mode-that-was-not-allowed-at-boot refuses 'booted without twin-stlb' '--interface eth0 --mode twin-stlb'
 check an-empty-request said 'Invalid argument' dd 10 'printf xxx | dd of=/dev/tandem 2>&1; true'
 
 traffic() { said 'net ok' dd 90 'nettest eth0 10.9.0.1 4 64'; }

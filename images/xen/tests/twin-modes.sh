@@ -54,7 +54,6 @@ scraped() { wget -q -O /tmp/metrics http://127.0.0.1:9740/metrics && grep -qE '^
 check metrics-can-be-asked-for scraped
 
 check a-mode-that-is-none refuses 'there is no mode fast' mode net fast
-check a-mode-that-is-not-there-yet refuses 'not there in the hypervisor yet' mode net twin-stlb
 check a-command-that-is-none refuses 'there is no command fly' fly net
 check an-interface-that-is-not-there refuses 'no interface eth7' load net eth7
 check an-interface-that-is-no-devices refuses 'not the interface of a PCI device' load net lo
@@ -63,16 +62,28 @@ check loaded-again-in-traffic eval 'twinctl load net && moves u1'
 check unloaded-in-traffic eval 'twinctl unload net && says "^net: vm" && says "no twin is loaded" && moves u1'
 check and-loaded-when-it-is-wanted goes twin-mirror
 
+# To a twin of the other mode from each way, and from it to each.
+check from-mirror-to-stlb goes twin-stlb
+check from-stlb-to-linux goes vm
+check from-linux-to-stlb goes twin-stlb
+check from-stlb-to-mirror goes twin-mirror
+
 # What the twin works on is damaged. The driver itself sees nothing of it.
 # The stream waits for answers meanwhile; these do not.
 in_guest u1 10 '(ping -i 0.05 10.9.0.1 > /dev/null 2>&1 &)'
-check the-twin-is-damaged twinctl damage net
-check it-says-where wait_for 20 says "aborted .* at .*[a-z]\+0x[0-9a-f]+: it accessed memory"
-twinctl status | while read -r line; do say "$line"; done
-check linux-is-the-way-again says '^net: vm, by dd'
-check the-same-stream-goes-on-by-linux moves u1
-check the-aborted-twin-is-loaded-again eval 'twinctl load net && says "^net: twin-mirror, by dd"'
-check the-same-stream-goes-on-by-the-twin moves u1
+# falls MODE: the twin of that mode does
+falls() {
+	check the-twin-is-damaged-$1 twinctl damage net
+	check it-says-where-$1 wait_for 20 says "aborted .* at .*[a-z]\+0x[0-9a-f]+: it accessed memory"
+	twinctl status | while read -r line; do say "$line"; done
+	check linux-is-the-way-again-$1 says '^net: vm, by dd'
+	check the-same-stream-goes-on-by-linux-$1 moves u1
+	check the-aborted-twin-is-loaded-again-$1 eval "twinctl load net && says '^net: $1, by dd'"
+	check the-same-stream-goes-on-by-the-twin-$1 moves u1
+}
+falls twin-mirror
+check to-stlb-again goes twin-stlb
+falls twin-stlb
 
 check twind-is-told-to-end in_guest dd 60 'kill $(cat /tmp/twind.pid); wait_for 20 grep -q "twind: ended" /tmp/twind'
 check linux-is-the-way-at-the-end eval 'wait_for 20 says "^net: vm" && says "no twind runs"'

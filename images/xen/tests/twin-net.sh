@@ -1,8 +1,9 @@
-# twin-net.sh DRIVER MIB [short]: guests on the hypervisor's switch reach the outside by a twin of a driver domain's driver. Without the twin
+# twin-net.sh DRIVER MIB MODE [short]: guests on the hypervisor's switch reach the outside by a twin of a driver domain's driver. Without the twin
 # Linux in the driver domain is the way, and the guests do not notice which it is. `short`: but for what is the same for all drivers.
 driver=$1
 mib=${2:-4}
-is_short=${3:+yes}
+mode=${3:-twin-mirror}
+is_short=${4:+yes}
 # Of datagrams, and of streams at the same time: each must arrive, so many more of them say nothing new.
 few=$((mib < 64 ? mib : 64))
 . /xen/driving.sh
@@ -14,6 +15,8 @@ twin_begins
 check the-twin-has-the-card twind_says '^twind: attached' || { tell u1; exit; }
 not_bridged() { in_guest dd 10 '[ ! -e /sys/class/net/xenbr0/brif/eth0 ]'; }
 check linux-does-not-bridge-it not_bridged
+is_of_its_mode() { twinctl status net | tee /tmp/told; grep -q "^net: $mode, by dd" /tmp/told; }
+check it-is-of-its-mode is_of_its_mode
 check the-outside-answers-by-the-twin outside_answers u1 || tell u1
 frames() { in_guest dd 10 'cat /sys/class/net/eth1/statistics/rx_packets' | grep -E '^[0-9]+$'; }
 before=$(frames)
