@@ -1,20 +1,30 @@
 /*
  * Whether vCPUs take their events can be seen from outside: how often they did, how long they ran, whether one waits; and whether it
- * was the hypervisor that ended a domain. (cpus: 2) (differs: stock Xen does not tell)
+ * was the hypervisor that ended a domain. Who watches a domain is told at once that it has ended, and that a vCPU takes no events.
+ * (cpus: 2) (differs: stock Xen does not tell)
  */
 #include "domains.h"
 
 const char test_name[] = "heartbeats";
 
-enum { OTHER = 5, BEAT = 7, CHANNEL_OP = 56 };
-enum { PENDING = 1, MASKED = 2, CRASHED = 4 };
+enum { OTHER = 5, BEAT = 7, WATCH = 15, CHANNEL_OP = 56, VIRQ_SUPERVISOR = 23 };
+enum { PENDING = 1, MASKED = 2, CRASHED = 4, WEDGED = 8 };
+enum { LIMIT_MS = 40, LIMIT_NS = LIMIT_MS * 1000000 };
 enum { SHUTDOWN = 1 << 2, CODE_SHIFT = 16, POWEROFF = 0, CRASH = 3 };
 
 struct beat {
 	u16 domid, pad;
 	u32 vcpu, upcalls, flags;
-	u64 run_ns;
+	u64 run_ns, ended_ns, wedged_ns;
 };
+
+struct watch {
+	u16 domid, pad;
+	u32 wedged_ms;
+};
+
+/* The port of VIRQ_SUPERVISOR, whose event is looked for, not taken. */
+static u32 told_port;
 
 static struct vcpu_context context;
 
@@ -34,6 +44,62 @@ static void spin(u64 ns)
 {
 	for (u64 start = now_ns(); now_ns() - start < ns;)
 		;
+}
+
+static s64 watch(u16 domid, u32 wedged_ms)
+{
+	struct watch watch = { .domid = domid, .wedged_ms = wedged_ms };
+	return hypercall(CHANNEL_OP, WATCH, (u64)&watch, 0, 0, 0);
+}
+
+/* Whether we were told something since the last time. */
+static bool told(void)
+{
+	volatile struct shared_info *shared = shared_info();
+	u64 bit = 1UL << told_port % 64;
+	bool is_set = shared->pending[told_port / 64] & bit;
+	__atomic_fetch_and((u64 *)&shared->pending[told_port / 64], ~bit, __ATOMIC_SEQ_CST);
+	return is_set;
+}
+
+/* Our own, on which an event waits: that is told when it has run for so long, once, and is over when it takes the event. */
+static void wedged(void)
+{
+	struct evtchn_send { u32 port; } send;
+	volatile struct shared_info *shared = shared_info();
+	send.port = new_ipi(0);
+	check_result(watch(0, LIMIT_MS), 0, "watching ourselves");
+	for (u32 n = 0; n < 3 * LIMIT_MS; n++) {
+		check_result(evtchn(EVTCHN_send, &send), 0, "send");
+		spin(1000000);
+	}
+	check(!told() && !(beat_of(0).flags & WEDGED), "one that takes its events is not wedged");
+	shared->vcpu[0].upcall_mask = 1;
+	spin(2 * LIMIT_NS);
+	check(!told(), "nor is one for which none waits");
+	u64 from = now_ns(), after;
+	check_result(evtchn(EVTCHN_send, &send), 0, "send");
+	while (!told() && now_ns() - from < 10000000000)
+		;
+	after = now_ns() - from;
+	struct beat beat = beat_of(0);
+	check(after >= LIMIT_NS, "wedged after %lu ns", after);
+	check(beat.flags & WEDGED, "one that does not: flags %#x", beat.flags);
+	check(beat.wedged_ns >= LIMIT_NS && beat.wedged_ns <= now_ns() - from, "wedged for %lu ns", beat.wedged_ns);
+	printk("told after %lu us, of %u\n", after / 1000, LIMIT_NS / 1000);
+	spin(2 * LIMIT_NS);
+	check(!told(), "it is told twice");
+	shared->vcpu[0].upcall_mask = 0;
+	beat_of(0);
+	spin(20000000);
+	check(!(beat_of(0).flags & WEDGED), "it has taken its event");
+	check_result(watch(0, 0), 0, "watching only the end");
+	shared->vcpu[0].upcall_mask = 1;
+	check_result(evtchn(EVTCHN_send, &send), 0, "send");
+	spin(2 * LIMIT_NS);
+	check(!told() && !(beat_of(0).flags & WEDGED), "without a limit none is wedged");
+	shared->vcpu[0].upcall_mask = 0;
+	beat_of(0);
 }
 
 /* Our own: an event counts when it is taken, not when it comes. */
@@ -71,6 +137,9 @@ static void ends(const u8 *code, size_t len, u32 code_of_end, u32 flags, const c
 	make_running_domain(OTHER, code, len, pages[2], &context);
 	struct beat first = beat_of(OTHER);
 	check(first.upcalls == 0 && first.run_ns == 0, "%s: before it ran: %u taken, %lu ns", what, first.upcalls, first.run_ns);
+	check_result(watch(OTHER, 500), 0, "watching it");
+	/* The one before was told of when it was gone, too. */
+	told();
 	check_result(domctl(OTHER, DOMCTL_UNPAUSE, &request), 0, "unpausedomain");
 	for (u32 n = 0; n < 200000; n++) {
 		check_result(domain_info(OTHER, &request), 0, "getdomaininfo");
@@ -79,8 +148,17 @@ static void ends(const u8 *code, size_t len, u32 code_of_end, u32 flags, const c
 		HC1(sched_op, SCHEDOP_yield);
 	}
 	check((request.info.flags >> CODE_SHIFT & 0xff) == code_of_end, "%s: flags %#x", what, request.info.flags);
+	/* A moment after that can be seen. */
+	u64 from = now_ns();
+	bool was_told = told();
+	while (!was_told && now_ns() - from < 10000000000)
+		was_told = told();
+	check(was_told, "%s: nobody was told", what);
 	struct beat beat = beat_of(OTHER);
 	check((beat.flags & CRASHED) == flags, "%s: flags %#x", what, beat.flags);
+	/* Its CPU may not have given a sign since. */
+	while (beat.run_ns == 0 && now_ns() - from < 10000000000)
+		beat = beat_of(OTHER);
 	check(beat.run_ns > 0, "%s: it did not run", what);
 	check_result(update_va(pages[2], 0, 2), 0, "letting its page go");
 	check_result(destroy_domain(OTHER), 0, "destroydomain");
@@ -102,7 +180,15 @@ void test_main(void)
 	beat = (struct beat){ .pad = 1 };
 	check_result(ask(&beat), -EINVAL, "with something in the padding");
 	check_result(hypercall(CHANNEL_OP, BEAT, 8, 0, 0, 0), -EFAULT, "a bad pointer");
+	check_result(watch(4000, 1), -ESRCH, "watching no domain");
+	struct watch bad = { .pad = 1 };
+	check_result(hypercall(CHANNEL_OP, WATCH, (u64)&bad, 0, 0, 0), -EINVAL, "watching with something in the padding");
+	struct bind_virq virq = { VIRQ_SUPERVISOR, 0, 0 };
+	check_result(evtchn(EVTCHN_bind_virq, &virq), 0, "binding the virtual interrupt");
+	told_port = virq.port;
 	own();
+	wedged();
+	shared_info()->vcpu[0].upcall_mask = 1;
 	ends(poweroff, sizeof(poweroff), POWEROFF, 0, "one that switches itself off");
 	ends(crash, sizeof(crash), CRASH, 0, "one that says it has crashed");
 	ends(fault, sizeof(fault), CRASH, CRASHED, "one that is ended");

@@ -38,4 +38,5 @@ pub mod ticket;
 pub mod timer;
 pub mod vtlb;
 pub mod watchdog;
+pub mod wedge;
 pub mod xstate;

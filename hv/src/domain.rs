@@ -11,6 +11,7 @@ pub mod owners;
 pub mod passthrough;
 pub mod ports;
 pub mod vcpu;
+pub mod watch;
 
 pub use list::{find, find_from, for_each, insert, next_free_id, DomainRef, Section};
 
@@ -66,6 +67,8 @@ pub struct Domain {
     pub shutdown_code: AtomicU32,
     /// It was the hypervisor that ended it, because of what one of its vCPUs did.
     pub was_crashed: AtomicBool,
+    /// VIRQ_SUPERVISOR tells of its end.
+    pub is_watched: AtomicBool,
     /// When it shut down, in ns since the start.
     ended_at: AtomicU64,
     /// How often it is paused. Whoever stops or starts all vCPUs holds this, so that they do what the last one said.
@@ -124,6 +127,7 @@ impl Domain {
             handle: Mutex::new([0; 16]),
             shutdown_code: AtomicU32::new(RUNNING),
             was_crashed: AtomicBool::new(false),
+            is_watched: AtomicBool::new(false),
             ended_at: AtomicU64::new(0),
             pauses: Mutex::new(0),
             life: AtomicU8::new(ALIVE),

@@ -52,6 +52,10 @@ pub const CHANNELOP_DISK_NEXT: u32 = 13;
 /// such port. EBUSY: it is the hypervisor's.
 pub const CHANNELOP_DISK_CLOSE_PORT: u32 = 14;
 
+/// Has VIRQ_SUPERVISOR raised when a domain ends, or one of its vCPUs is wedged: [`ChannelWatch`]. Whoever hears it asks
+/// [`CHANNELOP_BEAT`] what it was. ESRCH: no such domain.
+pub const CHANNELOP_WATCH: u32 = 15;
+
 /// In [`ChannelConnect::flags`]: the guest takes packets of more than one page.
 pub const CONNECT_SG: u32 = 1 << 0;
 /// The guest takes TCP over IPv4 that is to be cut into segments.
@@ -219,6 +223,20 @@ pub const BEAT_PENDING: u32 = 1 << 0;
 pub const BEAT_MASKED: u32 = 1 << 1;
 /// In [`ChannelBeat::flags`]: the hypervisor has ended the domain, because of what one of its vCPUs did.
 pub const BEAT_CRASHED: u32 = 1 << 2;
+/// In [`ChannelBeat::flags`]: the vCPU has run for as long as [`ChannelWatch`] allows, and taken no event though one waits.
+pub const BEAT_WEDGED: u32 = 1 << 3;
+
+/// Argument of [`CHANNELOP_WATCH`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ChannelWatch {
+    /// In: which domain.
+    pub domain: u16,
+    /// Must be zero.
+    pub pad: u16,
+    /// In: a vCPU of its that has run for so many ms while an event waited is wedged; 0: none ever is.
+    pub wedged_ms: u32,
+}
 
 /// Argument of [`CHANNELOP_BEAT`]. A kernel that lives takes an event a moment after it has come, if it runs. So one that has run for
 /// long between two looks, with an event waiting at both and none taken, does not live.
@@ -239,6 +257,8 @@ pub struct ChannelBeat {
     pub run_ns: u64,
     /// Out: how long ago its domain has ended, in ns; 0 if it has not.
     pub ended_ns: u64,
+    /// Out: how long ago the event came that a wedged vCPU does not take, in ns, as far as that was seen.
+    pub wedged_ns: u64,
 }
 
 /// In [`ChannelDiskConnect::flags`]: the guest may write.
@@ -376,7 +396,8 @@ const _: () = assert!(core::mem::size_of::<ChannelDiskPort>() == 8);
 const _: () = assert!(core::mem::size_of::<ChannelDiskConnect>() == 24);
 const _: () = assert!(core::mem::size_of::<ChannelDiskAttach>() == 24);
 const _: () = assert!(core::mem::size_of::<ChannelDiskStatus>() == 104);
-const _: () = assert!(core::mem::size_of::<ChannelBeat>() == 32);
+const _: () = assert!(core::mem::size_of::<ChannelBeat>() == 40);
+const _: () = assert!(core::mem::size_of::<ChannelWatch>() == 8);
 const _: () = assert!(core::mem::size_of::<ChannelWayOut>() == 64);
 const _: () = assert!(core::mem::size_of::<ChannelSwitch>() == 8);
 const _: () = assert!(core::mem::size_of::<ChannelVif>() == 8);

@@ -5,7 +5,7 @@ use crate::arch::{reboot, tsc};
 use crate::cpu::percpu::{pending, this_cpu};
 use crate::cpu::requests;
 use crate::domain::vcpu::{stop, OwnedVcpu, Vcpu};
-use crate::domain::{event, grants, list, Domain, ALIVE, DEAD, DYING, RUNNING};
+use crate::domain::{event, grants, list, watch, Domain, ALIVE, DEAD, DYING, RUNNING};
 use crate::mem::copy;
 use crate::pv::time;
 use crate::sched::{self, timers};
@@ -114,8 +114,10 @@ pub fn shutdown(d: &Domain, why: u32) {
         d.shutdown_code.store(why, Ordering::Release);
         d.vcpus().for_each(|v| sched::halt(v, stop::SHUTDOWN));
         drop(one_at_a_time);
-        info!("d{} shut down, reason {why}", d.id);
+        // Before what is said of it, which takes milliseconds at a serial port.
+        watch::tell_of_end(d);
         event::raise_global_virq(xen_abi::event::VIRQ_DOM_EXC);
+        info!("d{} shut down, reason {why}", d.id);
     }
 }
 
@@ -145,6 +147,7 @@ pub fn died(d: &Domain) {
         d.grants.end_loans(d);
         grants::end_loan(d.id, d.shared_info);
     }
+    watch::tell_of_end(d);
     bury_if_empty(d);
     event::raise_global_virq(xen_abi::event::VIRQ_DOM_EXC);
 }

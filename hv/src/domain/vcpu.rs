@@ -14,6 +14,7 @@ use core::ops::Deref;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicU8, Ordering};
 use hv_core::sched::{LoadId, VcpuId};
 use hv_core::vtlb::Vtlb;
+use hv_core::wedge::Wedge;
 use x86::Mfn;
 use xen_abi::layout::FIRST_RESERVED_GDT_PAGE;
 use xen_abi::regs::CpuUserRegs;
@@ -145,8 +146,35 @@ pub struct OwnedVcpu {
     pub last_load: Cell<LoadId>,
     /// Cache of its page tables, on which it runs while its domain's writes are logged.
     vtlb: AtomicPtr<Vtlb>,
+    /// Whether it is wedged.
+    pub wedge: Cell<Wedge>,
 
     shared: Shared,
+}
+
+/// Timers of a vCPU.
+pub const NR_TIMERS: usize = 5;
+
+/// What anybody may know of whether a vCPU is wedged. Times in ns.
+pub struct Watch {
+    /// So long it may run while an event waits; 0: it is not watched.
+    pub limit_ns: AtomicU64,
+    /// When it is to be looked at, since the start. Its CPU's alone to change.
+    pub due_ns: AtomicU64,
+    /// Since when an event waits for it, if it is wedged; 0: it is not. Its CPU's alone to change.
+    pub since_ns: AtomicU64,
+}
+
+impl Watch {
+    /// Nobody watches.
+    pub const fn new() -> Self {
+        Self { limit_ns: AtomicU64::new(0), due_ns: AtomicU64::new(0), since_ns: AtomicU64::new(0) }
+    }
+
+    /// Since when an event waits for it, in ns since the start, if it is wedged.
+    pub fn wedged_since(&self) -> Option<u64> {
+        Some(self.since_ns.load(Ordering::Relaxed)).filter(|since| *since != 0)
+    }
 }
 
 /// What anybody may look at and change.
@@ -187,7 +215,9 @@ pub struct Shared {
     /// When the periodic timer is due next.
     pub periodic_due_ns: AtomicU64,
     /// CPU in whose queue each of its timers was armed last.
-    pub timer_cpu: [AtomicU32; 4],
+    pub timer_cpu: [AtomicU32; NR_TIMERS],
+    /// What is known of whether it is wedged, for others.
+    pub watch: Watch,
     /// What it polls for may have come: the next poll does not sleep.
     pub poll_is_over: AtomicBool,
     /// Its saved state was changed from outside: nothing that a CPU may still hold of it counts.
@@ -267,7 +297,8 @@ impl Vcpu {
             nmi_pending: AtomicBool::new(false),
             periodic_ns: AtomicU64::new(xen_abi::vcpu::DEFAULT_PERIODIC_NS),
             periodic_due_ns: AtomicU64::new(0),
-            timer_cpu: [const { AtomicU32::new(u32::MAX) }; 4],
+            timer_cpu: [const { AtomicU32::new(u32::MAX) }; NR_TIMERS],
+            watch: Watch::new(),
             pinned: AtomicBool::new(false),
             state_changed: AtomicBool::new(false),
             poll_is_over: AtomicBool::new(false),
@@ -307,6 +338,7 @@ impl Vcpu {
             runstate_area: Cell::new(0),
             last_load: Cell::new(LoadId::NEVER),
             vtlb: AtomicPtr::new(core::ptr::null_mut()),
+            wedge: Cell::new(Wedge::new()),
             shared,
         })
     }

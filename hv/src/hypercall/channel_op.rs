@@ -3,7 +3,7 @@
 use super::{Caller, GuestPtr, Outcome, OK};
 use crate::arch::tsc;
 use crate::channel::{self, disk, Handle};
-use crate::domain;
+use crate::domain::{self, watch};
 use crate::mem::guest_ptr::plain;
 use crate::sched;
 use core::sync::atomic::Ordering;
@@ -11,6 +11,7 @@ use xen_abi::channel_op as op;
 use xen_abi::errno::Errno;
 
 plain!(op::ChannelSwitch, op::ChannelVif, op::ChannelConnect, op::ChannelStatus, op::ChannelWayOut, op::ChannelBeat);
+plain!(op::ChannelWatch);
 plain!(op::ChannelDisk, op::ChannelDiskConnect, op::ChannelDiskAttach, op::ChannelDiskStatus, op::ChannelDiskPort);
 
 /// CHANNELOP_*, for the control domain. Errors: EPERM for others; EFAULT; ENOENT for switches, interfaces and disks that do not exist;
@@ -65,6 +66,12 @@ pub fn call(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>) -> Outcome {
             arg.cast().write(&r)?;
             OK
         }
+        op::CHANNELOP_WATCH => {
+            let r: op::ChannelWatch = arg.cast().read()?;
+            must_be_zero(r.pad.into())?;
+            watch::watch(&*domain::find(r.domain).ok_or(Errno::ESRCH)?, r.wedged_ms);
+            OK
+        }
         _ => of_disks(cmd, arg),
     }
 }
@@ -116,14 +123,19 @@ fn of_disks(cmd: u32, arg: GuestPtr<u8>) -> Outcome {
 fn beat(r: &mut op::ChannelBeat) -> Result<(), Errno> {
     let d = domain::find(r.domain).ok_or(Errno::ESRCH)?;
     let v = d.vcpu(r.vcpu).ok_or(Errno::ENOENT)?;
+    let wedged_since = v.watch.wedged_since();
     let flags = [
         (v.upcall_pending(), op::BEAT_PENDING),
         (v.events_masked(), op::BEAT_MASKED),
         (d.was_crashed.load(Ordering::Relaxed), op::BEAT_CRASHED),
+        (wedged_since.is_some(), op::BEAT_WEDGED),
     ];
     r.flags = flags.iter().filter(|(is_set, _)| *is_set).fold(0, |all, (_, flag)| all | flag);
     r.upcalls = v.upcalls.load(Ordering::Relaxed);
-    (r.run_ns, r.ended_ns) = (sched::run_time_seen(v), d.ended_for(tsc::now_ns()));
+    r.run_ns = sched::run_time_seen(v);
+    let now = tsc::now_ns();
+    r.ended_ns = d.ended_for(now);
+    r.wedged_ns = wedged_since.map_or(0, |since| now.saturating_sub(since));
     Ok(())
 }
 

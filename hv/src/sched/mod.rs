@@ -107,6 +107,16 @@ pub fn run_time_seen(v: &Vcpu) -> u64 {
     })
 }
 
+/// The CPU on which `v` runs, if it is on one, gives a sign soon.
+pub fn ask_for_sign(v: &Vcpu) {
+    let on = with(|s, _| s.running_on(v.sched_id));
+    let Some(cpu) = on.and_then(percpu::cpu) else { return };
+    cpu.raise(pending::SIGN);
+    if cpu.cpu != this_cpu().cpu {
+        ipi::kick(cpu.cpu as usize);
+    }
+}
+
 /// Does a vCPU of `d` want to run, and none runs?
 pub fn is_kept_waiting(d: &Domain) -> bool {
     with(|s, now| {

@@ -6,8 +6,8 @@ use super::{chosen, scheduler, switch};
 use crate::arch::tsc;
 use crate::cpu::percpu::{self, pending, this_cpu, CpuInfo};
 use crate::cpu::{self, Interruptible};
-use crate::domain::vcpu::{self, stop, OwnedVcpu};
-use crate::domain::{event, life};
+use crate::domain::vcpu::{self, stop, OwnedVcpu, Vcpu};
+use crate::domain::{event, life, watch};
 use crate::irq;
 use crate::sched;
 use crate::sched::timers::{self, Due, Kind};
@@ -65,6 +65,9 @@ fn do_work(me: &CpuInfo, interruptible: Interruptible<'_>) -> bool {
     }
     if work & pending::SIGN != 0 {
         me.sign_ns.store(tsc::now_ns(), Ordering::Release);
+        if let Some(v) = vcpu::current(me) {
+            watch::resume(v);
+        }
     }
     if work & pending::CONSOLE != 0 {
         // The domain that owns the console is told.
@@ -102,6 +105,12 @@ fn fire(due: Due<'_>, now: u64) {
         }
         Due::Vcpu { v, kind: Kind::Poll, .. } => sched::start(v, stop::POLLING),
         Due::Vcpu { v, kind: Kind::Watchdog, .. } => life::watchdog_bites(v.domain(), now),
+        // If it runs on another CPU by now, it is looked at there.
+        Due::Vcpu { v, kind: Kind::Look, .. } => {
+            if let Some(own) = vcpu::current(this_cpu()).filter(|own| core::ptr::eq::<Vcpu>(&***own, v)) {
+                watch::look(own, now);
+            }
+        }
     }
 }
 

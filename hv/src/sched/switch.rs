@@ -3,8 +3,8 @@
 use crate::arch::{descriptor, tlb};
 use crate::cpu::percpu::this_cpu;
 use crate::cpu::{self, msr};
-use crate::domain::event;
 use crate::domain::vcpu::OwnedVcpu;
+use crate::domain::{event, watch};
 use crate::pv::{control_regs, debugreg, entry, mode, time, vtlb};
 use crate::sched::timers;
 use core::cell::Cell;
@@ -107,6 +107,7 @@ pub fn load(v: &'static OwnedVcpu, regs: &mut CpuUserRegs) {
     if timers::resume_periodic(v) {
         event::raise_virq(v, VIRQ_TIMER);
     }
+    watch::resume(v);
     time::update_runstate_area(v);
 }
 

@@ -1,8 +1,8 @@
-//! Timers: each CPU has a queue; each vCPU has three timers in the queue of the CPU that armed them.
+//! Timers: each CPU has a queue; each vCPU has timers of its own in the queue of the CPU that armed them.
 
 use crate::arch::{timer_hw, tsc};
 use crate::cpu::percpu::{pending, this_cpu, MAX_CPUS};
-use crate::domain::vcpu::Vcpu;
+use crate::domain::vcpu::{Vcpu, NR_TIMERS};
 use crate::domain::Section;
 use crate::sched::{self, MAX_VCPUS_TOTAL};
 use crate::sync::{Mutex, Once};
@@ -21,8 +21,11 @@ pub enum Kind {
     Poll = 2,
     /// The first of its domain's watchdogs to bite; only of vCPU 0.
     Watchdog = 3,
+    /// It is looked at whether it is wedged; runs only while the vCPU does.
+    Look = 4,
 }
-const KINDS: u32 = 4;
+#[allow(clippy::cast_possible_truncation, reason = "a handful")]
+const KINDS: u32 = NR_TIMERS as u32;
 /// So much later than now the timer fires again at the earliest: what it interrupts has to get on.
 const SOON_NS: u64 = 20_000;
 /// The timer, of whichever CPU, at which interrupts that the storm guard holds are let through again.
@@ -121,7 +124,7 @@ pub fn disarm(v: &Vcpu, kind: Kind) {
 
 /// Disarms all timers of `v`, which goes away.
 pub fn disarm_all(v: &Vcpu) {
-    for kind in [Kind::SingleShot, Kind::Periodic, Kind::Poll, Kind::Watchdog] {
+    for kind in [Kind::SingleShot, Kind::Periodic, Kind::Poll, Kind::Watchdog, Kind::Look] {
         disarm(v, kind);
     }
 }
@@ -218,7 +221,8 @@ pub fn expire(now: u64, act: impl Fn(Due<'_>)) {
             0 => Kind::SingleShot,
             1 => Kind::Periodic,
             2 => Kind::Poll,
-            _ => Kind::Watchdog,
+            3 => Kind::Watchdog,
+            _ => Kind::Look,
         };
         act(Due::Vcpu { v, kind, deadline_ns });
     }
