@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{Read, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
@@ -65,6 +65,18 @@ impl Client {
                 .with_context(|| format!("xenstore is neither at {SOCKET} ({first}) nor at {DEVICE}"))?,
         };
         Ok(Self { stream, events: VecDeque::new() })
+    }
+
+    /// Waits until there is an event or `other` may be read, no longer than `limit`.
+    pub fn wait(&self, other: BorrowedFd<'_>, limit: Duration) -> Result<()> {
+        if !self.events.is_empty() {
+            return Ok(());
+        }
+        let mut ready = [PollFd::new(&self.stream, PollFlags::IN), PollFd::new(&other, PollFlags::IN)];
+        match poll(&mut ready, Some(&Timespec::try_from(limit)?)) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(error).context("xenstore cannot be waited for"),
+        }
     }
 
     fn ask(&mut self, kind: u32, transaction: u32, body: &[u8]) -> Result<Answer> {

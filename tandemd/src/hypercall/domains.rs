@@ -2,7 +2,7 @@
 
 use super::{Argument, Call, Hypervisor};
 use rustix::io::Errno;
-use xen_abi::channel_op::{self as op, ChannelBeat};
+use xen_abi::channel_op::{self as op, ChannelBeat, ChannelWatch};
 use xen_abi::domctl::{Domctl, GetDomainInfo, GETDOMAININFO, MAX_MEM, PAUSEDOMAIN, XEN_DOMCTL_INTERFACE_VERSION};
 use xen_abi::hypercall::DOMCTL;
 
@@ -17,6 +17,7 @@ struct Request<T> {
 impl Argument for Request<GetDomainInfo> {}
 impl Argument for Request<[u64; 16]> {}
 impl Argument for ChannelBeat {}
+impl Argument for ChannelWatch {}
 
 fn head(cmd: u32, domain: u16) -> Domctl {
     Domctl { cmd, interface_version: XEN_DOMCTL_INTERFACE_VERSION, domain, ..Domctl::default() }
@@ -50,6 +51,11 @@ impl Hypervisor {
         let mut part = [0_u64; 16];
         part[0] = kib;
         self.domctl(Request { head: head(MAX_MEM, domain), part }).map(|_| ())
+    }
+
+    /// There is news when it ends, or one of its vCPUs has run for so long while an event waited; 0: only when it ends.
+    pub fn watch(&mut self, domain: u16, wedged_ms: u32) -> Result<(), Errno> {
+        self.call(op::CHANNELOP_WATCH, ChannelWatch { domain, pad: 0, wedged_ms }).map(|_| ())
     }
 
     /// Whether a vCPU of the domain's takes its events.

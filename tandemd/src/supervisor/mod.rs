@@ -1,7 +1,8 @@
 //! The supervisor: a driver domain that dies is started again, and its guests only wait.
 //!
 //! It has a thread of its own for each service with a `supervise` section, with its own connection to xenstore, so that guests are
-//! served whatever it waits for. What happens is told by xenstore (a domain comes or goes) and seen by looking now and then; what is
+//! served whatever it waits for. What happens is told by xenstore (a domain comes or goes) and by the hypervisor (the driver domain ends, or
+//! is wedged), and seen by looking now and then; what is
 //! to be done is decided in [`machine`], which is all that the tests need; [`shell`] looks and acts.
 
 mod cause;
@@ -182,10 +183,9 @@ fn look_after(service: &str, kind: Kind, driver: &str, settings: &Settings) -> R
         Kind::Net => &words::NET,
         Kind::Disk => &words::DISK,
     };
-    let devices = settings.devices(driver)?;
     let path = path(service);
     let mut written = record(service)?;
-    let mut shell = Shell::open(service, kind, driver, &settings.config, devices)?;
+    let mut shell = Shell::open(service, kind, driver, settings)?;
     let mut machine = Machine::new(settings.clone(), words, written.clone());
     loop {
         let mut look = shell.look()?;

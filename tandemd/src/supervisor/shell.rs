@@ -2,16 +2,17 @@
 
 use super::health::{Beat, Queue};
 use super::look::{Act, Domain, Errand, Look, Way};
-use super::settings::Claim;
+use super::settings::{Claim, Settings};
 use super::{pci, standby};
 use crate::config::Kind;
 use crate::domain::RUN;
-use crate::hypercall::{disks_of, Hypervisor, Switches};
+use crate::hypercall::{disks_of, Hypervisor, News, Switches};
 use crate::store::{Change, Client, Event, Store};
 use anyhow::{Context, Result};
 use rustix::io::Errno;
 use rustix::time::{clock_gettime, ClockId};
 use std::fs::File;
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -39,6 +40,10 @@ pub struct Shell {
     devices: Vec<Claim>,
     store: Client,
     hypervisor: Hypervisor,
+    /// The hypervisor tells when the driver domain ends or is wedged, which it is after so many ms; and of which domain it does.
+    news: News,
+    wedged_ms: u32,
+    watched: Option<u16>,
     toolstack: Toolstack,
     /// Who is destroyed, and answers nobody any more.
     destroyed: Option<u16>,
@@ -69,7 +74,8 @@ enum Toolstack {
 
 impl Shell {
     /// Connects to everything.
-    pub fn open(service: &str, kind: Kind, driver: &str, config: &Path, devices: Vec<Claim>) -> Result<Self> {
+    pub fn open(service: &str, kind: Kind, driver: &str, settings: &Settings) -> Result<Self> {
+        let (config, devices) = (&settings.config, settings.devices(driver)?);
         let toolstack = inherited(config, &devices)?.map_or(Toolstack::Rests, Toolstack::Inherited);
         let mut shell = Self {
             service: service.into(),
@@ -79,6 +85,9 @@ impl Shell {
             devices,
             store: Client::open()?,
             hypervisor: Hypervisor::open()?,
+            news: News::open()?,
+            wedged_ms: u32::try_from(settings.wedged_ms).unwrap_or(u32::MAX),
+            watched: None,
             toolstack,
             destroyed: None,
             domain: None,
@@ -101,9 +110,14 @@ impl Shell {
         Duration::try_from(clock_gettime(ClockId::Boottime)).unwrap_or_default()
     }
 
-    /// Waits until domains come or go, no longer than `limit`.
+    /// Waits until domains come or go, or the hypervisor has news, no longer than `limit`.
     pub fn wait(&mut self, limit: Duration) -> Result<()> {
-        let mut events: Vec<Event> = self.store.next_event(Some(limit))?.into_iter().collect();
+        self.store.wait(self.news.as_fd(), limit)?;
+        if self.news.take() {
+            // Of the domain that is known. What xenstore says is not lost.
+            return Ok(());
+        }
+        let mut events: Vec<Event> = Vec::new();
         while let Some(event) = self.store.next_event(Some(Duration::ZERO))? {
             events.push(event);
         }
@@ -142,7 +156,10 @@ impl Shell {
             pci::answer_for(domain, &mut self.store)?;
         }
         let domain = match self.domain {
-            Some(domain) => self.look_at(domain)?,
+            Some(domain) => {
+                self.watch(domain);
+                self.look_at(domain)?
+            }
             None => None,
         };
         let standby = match self.standby {
@@ -187,6 +204,13 @@ impl Shell {
         Ok(self.devices.iter().find(|device| !has.contains(&device.name)).cloned())
     }
 
+    /// The hypervisor tells of this domain. If it cannot it is gone, which the next look shows.
+    fn watch(&mut self, domain: u16) {
+        if self.watched != Some(domain) && self.hypervisor.watch(domain, self.wedged_ms).is_ok() {
+            self.watched = Some(domain);
+        }
+    }
+
     fn look_at(&mut self, id: u16) -> Result<Option<Domain>> {
         let info = match self.hypervisor.domain(id) {
             Ok(info) => info,
@@ -201,12 +225,11 @@ impl Shell {
             let Ok(beat) = self.hypervisor.beat(id, vcpu) else { continue };
             was_ended |= beat.flags & op::BEAT_CRASHED != 0;
             ended_for = Duration::from_nanos(beat.ended_ns);
-            let waits = op::BEAT_PENDING | op::BEAT_MASKED;
             beats.push(Beat {
                 vcpu,
                 upcalls: beat.upcalls,
                 run: Duration::from_nanos(beat.run_ns),
-                is_waiting: beat.flags & waits == waits,
+                wedged_for: (beat.flags & op::BEAT_WEDGED != 0).then(|| Duration::from_nanos(beat.wedged_ns)),
             });
         }
         let code = info.flags >> DOMINF_SHUTDOWN_SHIFT & 0xff;

@@ -16,6 +16,8 @@ const TICK: Duration = Duration::from_millis(100);
 const CREATE: Duration = Duration::from_millis(900);
 const DESTROY: Duration = Duration::from_millis(400);
 const ATTACH: Duration = Duration::from_millis(300);
+/// So long one has spun that is wedged.
+const WEDGED: Duration = Duration::from_millis(500);
 const BOOT: Duration = Duration::from_secs(3);
 
 /// Looks at a driver domain of disks, of whose devices its driver has taken hold.
@@ -100,6 +102,8 @@ struct Instance {
     ended_at: Option<Duration>,
     is_paused: bool,
     beat: Beat,
+    /// How long it has taken no event.
+    spun: Duration,
     taken: u64,
     is_others: bool,
     has_devices: bool,
@@ -127,11 +131,12 @@ impl Instance {
         self.beat.run += TICK;
         match self.does {
             Does::Boots => {}
-            Does::Spins => self.beat.is_waiting = true,
+            Does::Spins => {
+                self.spun += TICK;
+                self.beat.wedged_for = (self.spun >= WEDGED).then_some(self.spun);
+            }
             Does::Its | Does::Hangs => {
                 self.beat.upcalls += 1;
-                // Now and then it is caught with its events masked.
-                self.beat.is_waiting = self.beat.upcalls % 3 != 0;
                 self.taken += u64::from(self.does == Does::Its);
             }
         }
@@ -217,6 +222,7 @@ impl World {
             ended_at: None,
             is_paused: false,
             beat: Beat::default(),
+            spun: Duration::ZERO,
             taken: 0,
             is_others: false,
             has_devices,
@@ -423,7 +429,7 @@ fn it_is_started_and_started_again_however_it_ends() {
 
 #[test]
 fn it_is_told_how_long_nobody_had_noticed() {
-    for (cause, least, most) in [("panicked", 100, 100), ("wedged", 500, 700)] {
+    for (cause, least, most) in [("panicked", 100, 100), ("wedged", 500, 600)] {
         let mut world = World::up();
         match cause {
             "wedged" => world.domain.as_mut().unwrap().does = Does::Spins,
