@@ -13,7 +13,7 @@ use xen_abi::channel_op::{self as op, ChannelConnect, ChannelStatus, ChannelSwit
 
 mod disks;
 mod domains;
-mod news;
+pub mod news;
 
 pub use disks::{disks_of, ring_of, DiskList, Disks, NR_PAGES, SLOTS};
 pub use news::News;

@@ -21,7 +21,7 @@ use ::control::store::{self, Client, Store};
 use anyhow::{bail, Context, Result};
 use config::{Config, Kind};
 use disk::DiskService;
-use hypercall::Hypervisor;
+use hypercall::{news, Hypervisor};
 use lexopt::Arg;
 use rustix::fs::{flock, FlockOperation};
 use rustix::io::Errno;
@@ -84,6 +84,7 @@ fn run() -> Result<()> {
         return Ok(());
     }
     let _lock = alone()?;
+    news::begin()?;
     control::begin(&config)?;
     metrics::begin(&config)?;
     loop {

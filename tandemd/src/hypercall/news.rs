@@ -43,18 +43,14 @@ unsafe impl Ioctl for BindVirq {
 /// Somebody who wants to know.
 pub struct News(Arc<OwnedFd>);
 
-/// All of them; `None`: nobody waits for the interrupt yet.
-static LISTENERS: Mutex<Option<Vec<Weak<OwnedFd>>>> = Mutex::new(None);
+/// All of them.
+static LISTENERS: Mutex<Vec<Weak<OwnedFd>>> = Mutex::new(Vec::new());
 
 impl News {
-    /// Hears of news from now on.
+    /// Hears of news from now on, if the daemon listens ([`begin`]).
     pub fn open() -> Result<Self> {
         let own = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).context("no event to wait for")?);
-        let mut listeners = LISTENERS.lock().unwrap_or_else(PoisonError::into_inner);
-        if listeners.is_none() {
-            listen()?;
-        }
-        listeners.get_or_insert_default().push(Arc::downgrade(&own));
+        LISTENERS.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(&own));
         Ok(Self(own))
     }
 
@@ -71,8 +67,8 @@ impl AsFd for News {
     }
 }
 
-/// Waits for the interrupt, in a thread of its own.
-fn listen() -> Result<()> {
+/// Has a thread wait for the interrupt from now on. Without it nobody would learn of an end: if it fails, so does the daemon.
+pub fn begin() -> Result<()> {
     let open = File::options().read(true).write(true).open(EVENTS);
     let mut events = open.with_context(|| format!("cannot open {EVENTS}"))?;
     // SAFETY: see `BindVirq`.
@@ -82,8 +78,7 @@ fn listen() -> Result<()> {
         // Read, it is masked; written, it may come again. It is, before anybody looks: nothing that happens later is missed.
         if let Err(error) = events.read_exact(&mut port).and_then(|()| events.write_all(&port)) {
             eprintln!("tandemd: {EVENTS}: {error}");
-            *LISTENERS.lock().unwrap_or_else(PoisonError::into_inner) = None;
-            return;
+            std::process::exit(1);
         }
         tell_all();
     };
@@ -92,9 +87,7 @@ fn listen() -> Result<()> {
 }
 
 fn tell_all() {
-    let mut listeners = LISTENERS.lock().unwrap_or_else(PoisonError::into_inner);
-    let Some(listeners) = listeners.as_mut() else { return };
-    listeners.retain(|listener| {
+    LISTENERS.lock().unwrap_or_else(PoisonError::into_inner).retain(|listener| {
         let Some(listener) = listener.upgrade() else { return false };
         // One that has not looked for so long that its count is full knows that there is news.
         !matches!(rustix::io::write(&listener, &1_u64.to_ne_bytes()), Err(error) if error != Errno::AGAIN)
