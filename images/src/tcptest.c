@@ -18,7 +18,7 @@
 #include "mark.h"
 #include "pattern.h"
 
-enum { PORT = 7001, BLOCK = 65536, PUT = 1, GET = 2, STUCK_S = 60, PATIENT_S = 1800 };
+enum { PORT = 7001, BLOCK = 65536, PUT = 1, GET = 2, STUCK_S = 300, PATIENT_S = 1800 };
 
 static useconds_t pause_us;
 
