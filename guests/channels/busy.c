@@ -46,7 +46,9 @@ void busy(struct front *from, struct front *to)
 {
 	u64 was = status_of(to).rx_packets;
 	/* Room for as many as may come at once. */
-	post(to, 128 - (to->rx->req_prod - to->rx->rsp_prod));
+	u32 nr_posted = to->rx->req_prod - to->rx->rsp_prod;
+	if (nr_posted < 128)
+		post(to, 128 - nr_posted);
 	make_frame(to->mac, from->mac, 60, 7);
 	/* Until it is asked to notify of none of the next four packets. */
 	bool is_late = false;

@@ -207,6 +207,7 @@ void send(struct front *front, const u8 *to, const u8 *from, u32 len, u32 seed)
 void post(struct front *front, u32 nr)
 {
 	u32 at = front->rx->req_prod;
+	check(nr <= SLOTS, "posting %u receive pages", nr);
 	for (; nr--; at++) {
 		volatile struct rx_slot *slot = &front->rx->rx[at % SLOTS];
 		front->posted[at % SLOTS] = RX_DATA + at % NR_RX_DATA;
