@@ -43,6 +43,8 @@ pub enum Errand {
     None,
     /// It is under way.
     Runs,
+    /// It is under way, and destroys a domain that has neither name nor devices any more: what is left of it is memory.
+    ClearsAway,
     /// It has ended; an error is what it said. This is told once.
     Done(Result<(), String>),
 }
@@ -83,7 +85,7 @@ pub enum Act {
     CreateStandby,
     /// The toolstack is to destroy the one that waits.
     Dismiss(u16),
-    /// The one that waits gets the name.
+    /// The one that waits gets the name. A process that clears the last one away goes on, and nobody waits for it any more.
     Promote(u16),
     /// The toolstack is to hand it the next device that it lacks.
     Attach(u16),

@@ -447,6 +447,9 @@ impl Machine {
         if look.errand == Errand::Runs {
             return None;
         }
+        if look.errand == Errand::ClearsAway {
+            return self.follow(going, look);
+        }
         let domain = going.domain;
         if look.domain.as_ref().is_none_or(|d| d.id != domain) {
             self.mark("destroyed", look.now);
@@ -476,6 +479,21 @@ impl Machine {
         Some(Act::Destroy(domain))
     }
 
+    /// What is left of it is memory. One that waits needs none of that; one that is to be made may, so that is made later.
+    fn follow(&mut self, going: Going, look: &Look) -> Option<Act> {
+        self.mark("released", look.now);
+        let Then::Start(from) = going.then else { return None };
+        if look.domain.is_some() || look.now < from || self.who_waits(look).is_none() {
+            return None;
+        }
+        self.rest_or_start(going.then, look)
+    }
+
+    /// The one that can take the place.
+    fn who_waits(&self, look: &Look) -> Option<u16> {
+        look.standby.as_ref().filter(|d| self.settings.standby > 0 && is_usable(d)).map(|d| d.id)
+    }
+
     /// It is to be started, unless somebody has done that.
     fn start(&mut self, from: Duration, look: &Look) -> Option<Act> {
         if let Some(domain) = &look.domain {
@@ -492,17 +510,23 @@ impl Machine {
         if waits_for != std::mem::replace(&mut self.waits_for, waits_for) && !waits_for.is_empty() {
             self.say(waits_for);
         }
-        if !waits_for.is_empty() || look.now < from || look.errand == Errand::Runs {
+        let waits = self.who_waits(look);
+        let is_at_work = match look.errand {
+            Errand::Runs => true,
+            Errand::ClearsAway => waits.is_none(),
+            Errand::None | Errand::Done(_) => false,
+        };
+        if !waits_for.is_empty() || look.now < from || is_at_work {
             return None;
         }
         if self.record.under_way.is_none() {
             self.record.under_way = Some(TimeLine::new(STARTED, look.now));
         }
         self.mark("start", look.now);
-        if let Some(waits) = look.standby.as_ref().filter(|d| self.settings.standby > 0 && is_usable(d)) {
-            self.record.promoted = Some(waits.id);
-            self.phase = Phase::HandingOver { domain: waits.id, tries: 0 };
-            return Some(Act::Promote(waits.id));
+        if let Some(waits) = waits {
+            self.record.promoted = Some(waits);
+            self.phase = Phase::HandingOver { domain: waits, tries: 0 };
+            return Some(Act::Promote(waits));
         }
         self.phase = Phase::Starting;
         Some(Act::Create)

@@ -45,6 +45,9 @@ pub struct Shell {
     wedged_ms: u32,
     watched: Option<u16>,
     toolstack: Toolstack,
+    /// Processes that destroy what is left of domains whose places others have.
+    clearing: Vec<(Child, PathBuf)>,
+    nr_cleared: u32,
     /// Who is destroyed, and answers nobody any more.
     destroyed: Option<u16>,
     /// The domain of the driver domain's name, as of the last time that domains came or went.
@@ -89,6 +92,8 @@ impl Shell {
             wedged_ms: u32::try_from(settings.wedged_ms).unwrap_or(u32::MAX),
             watched: None,
             toolstack,
+            clearing: Vec::new(),
+            nr_cleared: 0,
             destroyed: None,
             domain: None,
             whole: None,
@@ -148,7 +153,8 @@ impl Shell {
 
     /// A look at everything.
     pub fn look(&mut self) -> Result<Look> {
-        let errand = self.errand();
+        self.reap();
+        let errand = self.errand()?;
         if !matches!(errand, Errand::None) {
             self.find()?;
         }
@@ -331,6 +337,7 @@ impl Shell {
 
     /// It gets the driver domain's name, and its interface is looked at anew, since that is the way out now.
     fn promote(&mut self, domain: u16) -> Result<()> {
+        self.set_aside()?;
         let own = format!("/local/domain/{domain}");
         let name = |path: &str| Change::Write(format!("{path}/name"), self.driver.clone());
         let mut changes = vec![name(&own)];
@@ -356,26 +363,67 @@ impl Shell {
         Ok(())
     }
 
-    fn errand(&mut self) -> Errand {
+    /// The process that clears a domain away goes on by itself; others may begin.
+    fn set_aside(&mut self) -> Result<()> {
+        let Toolstack::Ours(child, said) = std::mem::replace(&mut self.toolstack, Toolstack::Rests) else {
+            return Ok(());
+        };
+        self.nr_cleared = self.nr_cleared.wrapping_add(1);
+        let other = said.with_extension(format!("{}.xl", self.nr_cleared));
+        let renamed = std::fs::rename(&said, &other);
+        self.clearing.push((child, other));
+        self.destroyed = None;
+        renamed.with_context(|| format!("cannot rename {}", said.display()))
+    }
+
+    /// Those of them that have ended.
+    fn reap(&mut self) {
+        let service = &self.service;
+        self.clearing.retain_mut(|(child, said)| {
+            let trouble = match child.try_wait() {
+                Ok(None) => return true,
+                Ok(Some(status)) if status.success() => None,
+                Ok(Some(_)) => Some(told(said)),
+                Err(error) => Some(error.to_string()),
+            };
+            if let Some(why) = trouble {
+                eprintln!("{service}: xl destroy, of what was left: {why}");
+            }
+            let _ = std::fs::remove_file(said);
+            false
+        });
+    }
+
+    /// Whether the domain that is destroyed has neither name nor devices any more: xl has let go of those first, and takes a device from
+    /// its domain in the hypervisor before it says so in xenstore.
+    fn is_released(&mut self) -> Result<bool> {
+        let Some(domain) = self.destroyed else { return Ok(false) };
+        let is_known = self.store.read(&format!("/local/domain/{domain}"))?.is_some();
+        Ok(!is_known && pci::devices_of(domain, &mut self.store)?.is_empty())
+    }
+
+    fn errand(&mut self) -> Result<Errand> {
         let done = match &mut self.toolstack {
-            Toolstack::Rests => return Errand::None,
+            Toolstack::Rests => return Ok(Errand::None),
             Toolstack::Inherited(process) if is_earlier_ones(*process, &self.config, &self.devices) => {
-                return Errand::Runs
+                return Ok(Errand::Runs)
             }
             Toolstack::Inherited(_) => Ok(()),
             Toolstack::Ours(child, said) => match child.try_wait() {
-                Ok(None) => return Errand::Runs,
+                Ok(None) => return Ok(if self.is_released()? { Errand::ClearsAway } else { Errand::Runs }),
                 Ok(Some(status)) if status.success() => Ok(()),
-                Ok(Some(_)) => {
-                    let said = std::fs::read_to_string(said).unwrap_or_default();
-                    Err(said.trim().replace('\n', "; "))
-                }
+                Ok(Some(_)) => Err(told(said)),
                 Err(error) => Err(error.to_string()),
             },
         };
         self.toolstack = Toolstack::Rests;
-        Errand::Done(done)
+        Ok(Errand::Done(done))
     }
+}
+
+/// What a process of the toolstack's has written into that file, in a line.
+fn told(said: &Path) -> String {
+    std::fs::read_to_string(said).unwrap_or_default().trim().replace('\n', "; ")
 }
 
 /// A process that an earlier daemon has started and that is at work still.

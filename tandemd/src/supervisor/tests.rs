@@ -15,6 +15,8 @@ const TICK: Duration = Duration::from_millis(100);
 /// How long the toolstack takes, and how long a domain until it is the way out.
 const CREATE: Duration = Duration::from_millis(900);
 const DESTROY: Duration = Duration::from_millis(400);
+/// So long of that a domain has lost its name and its devices, and memory is left.
+const CLEAR: Duration = Duration::from_millis(200);
 const ATTACH: Duration = Duration::from_millis(300);
 /// So long one has spun that is wedged.
 const WEDGED: Duration = Duration::from_millis(500);
@@ -148,6 +150,8 @@ impl Instance {
 struct Process {
     act: Act,
     until: Duration,
+    /// It has cleared away what was left of somebody who had neither name nor devices.
+    is_released: bool,
 }
 
 struct World {
@@ -160,6 +164,8 @@ struct World {
     /// The one that waits.
     standby: Option<Instance>,
     processes: Vec<Process>,
+    /// Of those, what goes on beside others.
+    aside: Vec<Process>,
     nr_domains: u16,
     has_devices: bool,
     /// The next instances never become ready.
@@ -182,6 +188,7 @@ impl World {
             domain: None,
             standby: None,
             processes: Vec::new(),
+            aside: Vec::new(),
             nr_domains: 0,
             has_devices: true,
             is_broken: false,
@@ -230,6 +237,9 @@ impl World {
     }
 
     fn look(&mut self) -> Look {
+        let now = self.now;
+        self.aside.retain(|process| process.until > now);
+        self.release();
         let domain = self.domain.as_ref().map(|d| d.seen(self.now));
         let is_way = |d: &&Instance| matches!(d.does, Does::Its | Does::Spins) && d.end.is_none();
         let way = self.domain.as_ref().filter(is_way).map(|d| Way {
@@ -240,6 +250,7 @@ impl World {
         });
         // Those of earlier daemons are found, too.
         let errand = match self.processes.first().copied() {
+            Some(process) if process.until > self.now && process.is_released => Errand::ClearsAway,
             Some(process) if process.until > self.now => Errand::Runs,
             Some(process) => {
                 self.processes.remove(0);
@@ -263,6 +274,14 @@ impl World {
         }
     }
 
+    /// Who is destroyed loses its name and its devices before its memory.
+    fn release(&mut self) {
+        let Some(process) = self.processes.first_mut() else { return };
+        if let (Act::Destroy(id), true) = (process.act, self.now + CLEAR >= process.until) {
+            process.is_released |= self.domain.take_if(|d| d.id == id).is_some();
+        }
+    }
+
     /// What the toolstack does in the end.
     fn complete(&mut self, process: Process) -> Result<(), String> {
         match process.act {
@@ -272,10 +291,7 @@ impl World {
                 self.add_domain();
                 Ok(())
             }
-            Act::Destroy(id) if self.domain.as_ref().is_some_and(|d| d.id == id) => {
-                self.domain = None;
-                Ok(())
-            }
+            Act::Destroy(_) if process.is_released => Ok(()),
             Act::CreateStandby if self.standby.is_some() => Err("the name is taken".into()),
             Act::CreateStandby => {
                 self.standby = Some(self.instance(false));
@@ -302,7 +318,7 @@ impl World {
         let start = |world: &mut Self, lasts| {
             let until = world.now + lasts;
             assert!(world.processes.is_empty(), "two processes of the toolstack at once");
-            world.processes.push(Process { act, until });
+            world.processes.push(Process { act, until, is_released: false });
         };
         match act {
             Act::Quarantine(id) => {
@@ -324,6 +340,8 @@ impl World {
             Act::Dismiss(_) => start(self, DESTROY),
             Act::Promote(id) => {
                 assert!(self.domain.is_none(), "there is one of the name already");
+                assert!(self.processes.iter().all(|p| p.is_released), "who goes has the devices still");
+                self.aside.append(&mut self.processes);
                 // It may have gone a moment ago.
                 self.domain = self.standby.take_if(|d| d.id == id);
             }
@@ -632,6 +650,68 @@ fn the_one_that_waits_takes_the_place_and_another_one_waits() {
     assert!(world.standby.as_ref().is_some_and(|d| d.id == waits + 1));
     let line = world.machine.record.last.last().unwrap();
     assert!(line.contains("handed over") && line.contains("first packet in"), "{line}");
+}
+
+#[test]
+fn the_one_that_waits_takes_the_place_when_the_old_one_has_no_devices_and_before_its_memory_is_back() {
+    let mut world = World::with_standby();
+    let waits = world.standby.as_ref().unwrap().id;
+    world.acts.clear();
+    world.end(reason::SHUTDOWN_CRASH, false);
+    while world.acts.last() != Some(&Act::Destroy(waits - 1)) {
+        world.run(TICK);
+    }
+    world.run(DESTROY - CLEAR - TICK);
+    assert_eq!((world.acts.len(), world.domain.is_some()), (2, true), "the old one has the devices still");
+    world.run(TICK);
+    assert_eq!(world.acts[2..], [Act::Promote(waits), Act::Attach(waits)]);
+    assert_eq!(world.aside.len(), 1, "its memory is not back");
+    world.run(Duration::from_secs(10));
+    let line = world.machine.record.last.last().unwrap();
+    assert!(world.is_well() && line.contains(" released 300 ms, start 300 ms, handed over "), "{line}");
+}
+
+#[test]
+fn one_is_made_only_when_the_old_ones_memory_is_back() {
+    let mut world = World::up();
+    world.acts.clear();
+    world.end(reason::SHUTDOWN_CRASH, false);
+    while world.acts.last() != Some(&Act::Create) {
+        world.run(TICK);
+    }
+    let line = world.machine.record.under_way.clone().unwrap();
+    let at = |step| line.steps.iter().find(|(said, _)| said == step).map(|(_, at)| *at);
+    assert_eq!((at("released"), at("destroyed"), at("start")), (Some(300), Some(500), Some(500)), "{line:?}");
+    world.run(Duration::from_secs(10));
+    assert!(world.is_well());
+}
+
+#[test]
+fn one_that_waits_and_ends_while_the_old_one_goes_does_not_get_the_place() {
+    let mut world = World::with_standby();
+    let waits = world.standby.as_ref().unwrap().id;
+    world.acts.clear();
+    world.end(reason::SHUTDOWN_CRASH, false);
+    while world.acts.last() != Some(&Act::Destroy(waits - 1)) {
+        world.run(TICK);
+    }
+    world.standby.as_mut().unwrap().end = Some((reason::SHUTDOWN_CRASH, true));
+    world.run(Duration::from_secs(20));
+    assert!(world.is_well() && !world.acts.contains(&Act::Promote(waits)), "{:?}", world.acts);
+}
+
+#[test]
+fn parked_while_the_old_one_goes_nobody_takes_the_place() {
+    let mut world = World::with_standby();
+    world.acts.clear();
+    world.end(reason::SHUTDOWN_CRASH, false);
+    while world.acts.len() < 2 {
+        world.run(TICK);
+    }
+    world.ask(Order::Park).unwrap();
+    world.run(Duration::from_secs(20));
+    assert!(world.acts.iter().all(|act| !matches!(act, Act::Promote(_) | Act::Create)), "{:?}", world.acts);
+    assert_eq!((world.machine.state(), world.domain.is_none()), ("parked", true));
 }
 
 #[test]
