@@ -16,6 +16,7 @@ mod shell;
 mod standby;
 #[cfg(test)]
 mod tests;
+mod toolstack;
 mod words;
 
 pub use record::Record;

@@ -3,19 +3,16 @@
 use super::health::{Beat, Queue};
 use super::look::{Act, Domain, Errand, Look, Way};
 use super::settings::{Claim, Settings};
+use super::toolstack::{Toolstack, ATTACH, CREATE};
 use super::{pci, standby};
 use crate::config::Kind;
-use crate::domain::RUN;
 use crate::hypercall::{disks_of, Hypervisor, News, Switches};
 use crate::store::{Change, Client, Event, Store};
 use anyhow::{Context, Result};
 use rustix::io::Errno;
 use rustix::time::{clock_gettime, ClockId};
-use std::fs::File;
 use std::os::fd::AsFd;
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::PathBuf;
 use std::time::Duration;
 use xen_abi::channel_op::{self as op, ChannelDiskStatus};
 use xen_abi::domctl::{DOMINF_DYING, DOMINF_PAUSED, DOMINF_SHUTDOWN, DOMINF_SHUTDOWN_SHIFT, INVALID_MAX_VCPU_ID};
@@ -24,9 +21,6 @@ use xen_abi::domctl::{DOMINF_DYING, DOMINF_PAUSED, DOMINF_SHUTDOWN, DOMINF_SHUTD
 const COMES: &str = "@introduceDomain";
 const GOES: &str = "@releaseDomain";
 
-/// What xl is told before the configuration. Without `-e` a process of its would stay to do what `on_crash` says, and would be in the way.
-const CREATE: &[&str] = &["create", "-q", "-e"];
-const ATTACH: &str = "pci-attach";
 /// So often is looked whether the devices are there.
 const DEVICES: Duration = Duration::from_secs(1);
 
@@ -45,11 +39,6 @@ pub struct Shell {
     wedged_ms: u32,
     watched: Option<u16>,
     toolstack: Toolstack,
-    /// Processes that destroy what is left of domains whose places others have.
-    clearing: Vec<(Child, PathBuf)>,
-    nr_cleared: u32,
-    /// Who is destroyed, and answers nobody any more.
-    destroyed: Option<u16>,
     /// The domain of the driver domain's name, as of the last time that domains came or went.
     domain: Option<u16>,
     /// The one that was seen to have all devices.
@@ -66,20 +55,11 @@ pub struct Shell {
     has_devices: (bool, Duration),
 }
 
-/// A process of the toolstack's.
-enum Toolstack {
-    Rests,
-    /// Started by this daemon; what it says goes to that file.
-    Ours(Child, PathBuf),
-    /// Started by an earlier one.
-    Inherited(u32),
-}
-
 impl Shell {
     /// Connects to everything.
     pub fn open(service: &str, kind: Kind, driver: &str, settings: &Settings) -> Result<Self> {
         let (config, devices) = (&settings.config, settings.devices(driver)?);
-        let toolstack = inherited(config, &devices)?.map_or(Toolstack::Rests, Toolstack::Inherited);
+        let toolstack = Toolstack::open(service, config, &devices)?;
         let mut shell = Self {
             service: service.into(),
             kind,
@@ -92,9 +72,6 @@ impl Shell {
             wedged_ms: u32::try_from(settings.wedged_ms).unwrap_or(u32::MAX),
             watched: None,
             toolstack,
-            clearing: Vec::new(),
-            nr_cleared: 0,
-            destroyed: None,
             domain: None,
             whole: None,
             standby: None,
@@ -153,12 +130,11 @@ impl Shell {
 
     /// A look at everything.
     pub fn look(&mut self) -> Result<Look> {
-        self.reap();
-        let errand = self.errand()?;
+        let errand = self.toolstack.errand(&mut self.store)?;
         if !matches!(errand, Errand::None) {
             self.find()?;
         }
-        if let (Errand::Runs, Some(domain)) = (&errand, self.destroyed) {
+        if let (Errand::Runs, Some(domain)) = (&errand, self.toolstack.destroys()) {
             pci::answer_for(domain, &mut self.store)?;
         }
         let domain = match self.domain {
@@ -312,24 +288,20 @@ impl Shell {
                 }
                 Ok(())
             }
-            Act::Destroy(domain) => {
-                self.start(&["destroy", &domain.to_string()])?;
-                self.destroyed = Some(domain);
-                Ok(())
-            }
-            Act::Dismiss(domain) => self.start(&["destroy", &domain.to_string()]),
+            Act::Destroy(domain) => self.toolstack.destroy(domain),
+            Act::Dismiss(domain) => self.toolstack.start(&["destroy", &domain.to_string()]),
             Act::Create => {
                 let config = self.config.to_string_lossy().into_owned();
-                self.start(&[CREATE, &[&config]].concat())
+                self.toolstack.start(&[CREATE, &[&config]].concat())
             }
             Act::CreateStandby => {
                 let config = self.config.to_string_lossy().into_owned();
                 let name = format!("name=\"{}\"", standby::name_of(&self.driver));
-                self.start(&[CREATE, &[&config, &name, "pci=[]", "passthrough=\"enabled\""]].concat())
+                self.toolstack.start(&[CREATE, &[&config, &name, "pci=[]", "passthrough=\"enabled\""]].concat())
             }
             Act::Promote(domain) => self.promote(domain),
             Act::Attach(domain) => match self.lacks(domain)? {
-                Some(device) => self.start(&[ATTACH, &domain.to_string(), &device.said]),
+                Some(device) => self.toolstack.start(&[ATTACH, &domain.to_string(), &device.said]),
                 None => Ok(()),
             },
         }
@@ -337,7 +309,7 @@ impl Shell {
 
     /// It gets the driver domain's name, and its interface is looked at anew, since that is the way out now.
     fn promote(&mut self, domain: u16) -> Result<()> {
-        self.set_aside()?;
+        self.toolstack.set_aside()?;
         let own = format!("/local/domain/{domain}");
         let name = |path: &str| Change::Write(format!("{path}/name"), self.driver.clone());
         let mut changes = vec![name(&own)];
@@ -352,96 +324,4 @@ impl Shell {
         }
         self.find()
     }
-
-    fn start(&mut self, arguments: &[&str]) -> Result<()> {
-        let said = Path::new(RUN).join(format!("{}.xl", self.service));
-        let file = File::create(&said).with_context(|| format!("cannot make {}", said.display()))?;
-        let mut xl = Command::new("xl");
-        xl.args(arguments).stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
-        self.toolstack = Toolstack::Ours(xl.spawn().context("cannot start xl")?, said);
-        self.destroyed = None;
-        Ok(())
-    }
-
-    /// The process that clears a domain away goes on by itself; others may begin.
-    fn set_aside(&mut self) -> Result<()> {
-        let Toolstack::Ours(child, said) = std::mem::replace(&mut self.toolstack, Toolstack::Rests) else {
-            return Ok(());
-        };
-        self.nr_cleared = self.nr_cleared.wrapping_add(1);
-        let other = said.with_extension(format!("{}.xl", self.nr_cleared));
-        let renamed = std::fs::rename(&said, &other);
-        self.clearing.push((child, other));
-        self.destroyed = None;
-        renamed.with_context(|| format!("cannot rename {}", said.display()))
-    }
-
-    /// Those of them that have ended.
-    fn reap(&mut self) {
-        let service = &self.service;
-        self.clearing.retain_mut(|(child, said)| {
-            let trouble = match child.try_wait() {
-                Ok(None) => return true,
-                Ok(Some(status)) if status.success() => None,
-                Ok(Some(_)) => Some(told(said)),
-                Err(error) => Some(error.to_string()),
-            };
-            if let Some(why) = trouble {
-                eprintln!("{service}: xl destroy, of what was left: {why}");
-            }
-            let _ = std::fs::remove_file(said);
-            false
-        });
-    }
-
-    /// Whether the domain that is destroyed has neither name nor devices any more: xl has let go of those first, and takes a device from
-    /// its domain in the hypervisor before it says so in xenstore.
-    fn is_released(&mut self) -> Result<bool> {
-        let Some(domain) = self.destroyed else { return Ok(false) };
-        let is_known = self.store.read(&format!("/local/domain/{domain}"))?.is_some();
-        Ok(!is_known && pci::devices_of(domain, &mut self.store)?.is_empty())
-    }
-
-    fn errand(&mut self) -> Result<Errand> {
-        let done = match &mut self.toolstack {
-            Toolstack::Rests => return Ok(Errand::None),
-            Toolstack::Inherited(process) if is_earlier_ones(*process, &self.config, &self.devices) => {
-                return Ok(Errand::Runs)
-            }
-            Toolstack::Inherited(_) => Ok(()),
-            Toolstack::Ours(child, said) => match child.try_wait() {
-                Ok(None) => return Ok(if self.is_released()? { Errand::ClearsAway } else { Errand::Runs }),
-                Ok(Some(status)) if status.success() => Ok(()),
-                Ok(Some(_)) => Err(told(said)),
-                Err(error) => Err(error.to_string()),
-            },
-        };
-        self.toolstack = Toolstack::Rests;
-        Ok(Errand::Done(done))
-    }
-}
-
-/// What a process of the toolstack's has written into that file, in a line.
-fn told(said: &Path) -> String {
-    std::fs::read_to_string(said).unwrap_or_default().trim().replace('\n', "; ")
-}
-
-/// A process that an earlier daemon has started and that is at work still.
-fn inherited(config: &Path, devices: &[Claim]) -> Result<Option<u32>> {
-    let all = std::fs::read_dir("/proc").context("no list of processes")?;
-    let mut processes = all.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    Ok(processes.find(|process| is_earlier_ones(*process, config, devices)))
-}
-
-/// Whether this process was started to create a domain of this configuration, or to hand it one of its devices, and has not ended. One
-/// of the operator's that creates it has other arguments, and may stay for as long as the domain does.
-fn is_earlier_ones(process: u32, config: &Path, devices: &[Claim]) -> bool {
-    let Ok(arguments) = std::fs::read(format!("/proc/{process}/cmdline")) else { return false };
-    let arguments: Vec<&[u8]> = arguments.split(|byte| *byte == 0).collect();
-    let Some((program, rest)) = arguments.split_first() else { return false };
-    let is_xl = *program == b"xl" || program.ends_with(b"/xl");
-    let create: Vec<&[u8]> = CREATE.iter().map(|word| word.as_bytes()).chain([config.as_os_str().as_bytes()]).collect();
-    let attaches = matches!(rest, [what, _, device, ..]
-        if *what == ATTACH.as_bytes() && devices.iter().any(|claim| claim.said.as_bytes() == *device));
-    is_xl && (rest.starts_with(&create) || attaches)
 }
