@@ -10,6 +10,10 @@
 //! nobody has go to the uplink only, not to all. A guest's interface sends with its own address only, unless it is told otherwise; nobody
 //! but who is told otherwise sends with another port's.
 
+mod hold;
+
+pub use hold::Hold;
+
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
@@ -123,6 +127,8 @@ pub struct Table {
     uplink: Option<PortId>,
     /// The driver's port, if it is promiscuous.
     rest: Option<PortId>,
+    /// Without a way out: until when, in ns, packets wait for one.
+    waits_until: u64,
 }
 
 impl Table {
@@ -138,6 +144,7 @@ impl Table {
             by_mac: boxed(core::iter::repeat_n(NONE, nr_places), nr_places)?,
             uplink: None,
             rest: None,
+            waits_until: 0,
             ports,
         };
         for (at, port) in (0..NONE).zip(table.ports.iter()) {
@@ -147,6 +154,16 @@ impl Table {
             table.insert(at);
         }
         Ok(table)
+    }
+
+    /// The same, in which packets for outside wait until then (ns) if there is no way out.
+    pub fn waiting(self, until: Option<u64>) -> Table {
+        Table { waits_until: until.unwrap_or(0), ..self }
+    }
+
+    /// Until when, in ns, what is for outside waits for a way out, if it does at `now`.
+    pub fn waits_until(&self, now: u64) -> Option<u64> {
+        (self.uplink.is_none() && self.waits_until > now).then_some(self.waits_until)
     }
 
     fn insert(&mut self, at: usize) {

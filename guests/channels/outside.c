@@ -109,6 +109,145 @@ static void one_or_none(void)
 	answered(&a, "when there is a way out again");
 }
 
+struct channel_hold {
+	u32 switch_name, hold_ms;
+};
+
+static s64 hold(u32 name, u32 ms)
+{
+	struct channel_hold request = { name, ms };
+	return channel_op(SWITCH_HOLD, &request);
+}
+
+static void way_out_comes(void)
+{
+	make_front(&out, 2, 0);
+	connect_front(&out, switch_name, SG | UPLINK);
+	post(&out, 64);
+	/* What waits comes with the next timer. */
+	for (u64 end = now_ns() + 1000000000; out.rx->rsp_prod == out.rx_cons && now_ns() < end;)
+		HC1(sched_op, SCHEDOP_yield);
+}
+
+static void way_out_goes(void)
+{
+	disconnect_front(&out);
+	close_ports(&out);
+}
+
+/* The next packet that it has not looked at has this source. */
+static bool is_first_of(struct front *front, const u8 *mac)
+{
+	u32 slot = front->rx_cons % SLOTS;
+	volatile struct rx_slot *r = &front->rx->rx[slot];
+	return memcmp(front->page[front->posted[slot]] + r->response.offset + 6, mac, 6) == 0;
+}
+
+/* Sends from a place of its own, of seven: what waits must stay as it is. */
+static void send_from(u32 place, struct front *front, const u8 *to, const u8 *from, u32 len, u32 seed)
+{
+	u32 page = TX_DATA + place % NR_TX_DATA, offset = place / NR_TX_DATA * PAGE / 2;
+	make_frame(to, from, len, seed);
+	memcpy(front->page[page] + offset, frame, len);
+	put_slot(front, front->first_ref + page, offset, 0, len);
+	check_result(kick_tx(front), 0, "a kick");
+}
+
+/* What is for outside waits for the next way out, in its order, and keeps nothing else from its way. */
+static void held(void)
+{
+	check_result(hold(switch_name, 600001), -EINVAL, "a wait that is too long");
+	check_result(hold(~0u, 1), -ENOENT, "a wait at no switch");
+	check_result(hold(switch_name, 600000), 0, "a wait");
+	/* Two have arrived there and wait for room when it goes. */
+	out.rx->req_prod = out.rx->rsp_prod;
+	send_from(0, &a, stranger, a.mac, 1514, 1);
+	send_from(1, &a, everybody, a.mac, 60, 2);
+	check_received(&b, 60, "to all, when the way out has no room");
+	way_out_goes();
+	send_from(2, &a, stranger, a.mac, 200, 3);
+	send_from(3, &b, stranger, b.mac, 60, 4);
+	send_from(4, &a, b.mac, a.mac, 60, 5);
+	check_received(&b, 60, "to a neighbour, while there is no way out");
+	send_from(5, &a, everybody, a.mac, 60, 6);
+	check_received(&b, 60, "to all, while there is no way out");
+	check(status_of(&a).tx_waiting == 4 && status_of(&b).tx_waiting == 1, "%u and %u packets wait", status_of(&a).tx_waiting,
+	      status_of(&b).tx_waiting);
+	check(nr_answers(&b) == 0, "a packet that waits is answered");
+	/* That to the neighbour. */
+	answered(&a, "while there is no way out");
+	u64 refused = status_of(&a).tx_refused;
+	send_from(6, &a, stranger, b.mac, 60, 7);
+	check(status_of(&a).tx_refused == refused + 1, "with another's address, while there is no way out");
+	answered(&a, "with another's address, while there is no way out");
+	audit();
+	way_out_comes();
+	/* Of each sender in its order; which sender is first is nobody's business. */
+	bool is_bs_first = out.rx->rsp_prod != out.rx_cons && is_first_of(&out, b.mac);
+	if (is_bs_first) {
+		make_frame(stranger, b.mac, 60, 4);
+		check_received(&out, 60, "what has waited, of the other");
+	}
+	make_frame(stranger, a.mac, 1514, 1);
+	check_received(&out, 1514, "the first that has waited");
+	make_frame(everybody, a.mac, 60, 2);
+	check_received(&out, 60, "the second");
+	make_frame(stranger, a.mac, 200, 3);
+	check_received(&out, 200, "the third");
+	make_frame(everybody, a.mac, 60, 6);
+	check_received(&out, 60, "the fourth");
+	if (!is_bs_first) {
+		make_frame(stranger, b.mac, 60, 4);
+		check_received(&out, 60, "what has waited, of the other");
+	}
+	check_nothing(&out, "what has waited");
+	check_nothing(&b, "what has waited for the way out");
+	for (u32 n = 0; n < 4; n++)
+		check(answer(&a) == 0, "what has waited: an error");
+	answered(&b, "what has waited");
+}
+
+/* A whole ring waits; it is lost when the time is over, or when there is to be no wait any more. */
+static void held_in_vain(void)
+{
+	check_result(hold(switch_name, 300), 0, "a short wait");
+	way_out_goes();
+	u64 refused = status_of(&a).tx_refused;
+	for (u32 n = 0; n < 200; n++)
+		send(&a, stranger, a.mac, 60, n);
+	check(nr_answers(&a) == 0 && status_of(&a).tx_waiting == 200, "%u packets wait", status_of(&a).tx_waiting);
+	for (u64 end = now_ns() + 5000000000; nr_answers(&a) < 200 && now_ns() < end;)
+		HC1(sched_op, SCHEDOP_yield);
+	for (u32 n = 1; n < 200; n++)
+		check(answer(&a) == 0, "when the time is over: an error");
+	answered(&a, "when the time is over");
+	check(status_of(&a).tx_refused == refused + 200, "%lu packets are refused", status_of(&a).tx_refused - refused);
+	send(&a, stranger, a.mac, 60, 1);
+	answered(&a, "when the time is over");
+	way_out_comes();
+	check_nothing(&out, "what was lost");
+	check_result(hold(switch_name, 600000), 0, "a long wait");
+	way_out_goes();
+	send(&a, stranger, a.mac, 60, 1);
+	check(nr_answers(&a) == 0, "a packet that waits is answered");
+	check_result(hold(switch_name, 0), 0, "no wait any more");
+	for (u64 end = now_ns() + 5000000000; nr_answers(&a) == 0 && now_ns() < end;)
+		HC1(sched_op, SCHEDOP_yield);
+	answered(&a, "when there is no wait any more");
+	/* Its sender goes while one waits. */
+	check_result(hold(switch_name, 600000), 0, "a long wait");
+	way_out_comes();
+	way_out_goes();
+	send(&b, stranger, b.mac, 60, 1);
+	disconnect_front(&b);
+	check(nr_in_use(&b) == 0, "%u grants of a sender that has gone are in use", nr_in_use(&b));
+	close_ports(&b);
+	make_front(&b, 1, 0);
+	connect_front(&b, switch_name, SG);
+	way_out_comes();
+	check_nothing(&out, "of a sender that has gone");
+}
+
 static void check_way_out(void)
 {
 	struct channel_way_out way = way_out_of(switch_name);
@@ -138,6 +277,8 @@ void outside(void)
 	into_it();
 	check_way_out();
 	one_or_none();
+	held();
+	held_in_vain();
 	for (u32 n = 0; n < COUNT(all); n++) {
 		disconnect_front(all[n]);
 		close_ports(all[n]);

@@ -56,6 +56,11 @@ pub const CHANNELOP_DISK_CLOSE_PORT: u32 = 14;
 /// [`CHANNELOP_BEAT`] what it was. ESRCH: no such domain.
 pub const CHANNELOP_WATCH: u32 = 15;
 
+/// Says how long packets for outside wait when a switch's way out has gone, until there is one again: [`ChannelHold`]. They keep their places
+/// in their senders' rings. Holds for those that wait already, too. ENOENT: no such switch. EINVAL: too long. ENOMEM: it stays as it was for
+/// those.
+pub const CHANNELOP_SWITCH_HOLD: u32 = 16;
+
 /// In [`ChannelConnect::flags`]: the guest takes packets of more than one page.
 pub const CONNECT_SG: u32 = 1 << 0;
 /// The guest takes TCP over IPv4 that is to be cut into segments.
@@ -84,6 +89,19 @@ pub struct ChannelSwitch {
     /// Must be zero.
     pub flags: u32,
 }
+
+/// Argument of [`CHANNELOP_SWITCH_HOLD`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ChannelHold {
+    /// In: its name.
+    pub switch: u32,
+    /// In: how long packets wait, in ms, at most [`HOLD_MAX_MS`]; 0, as at first: not at all.
+    pub hold_ms: u32,
+}
+
+/// The longest time that packets may wait for a way out, in ms.
+pub const HOLD_MAX_MS: u32 = 600_000;
 
 /// Argument of [`CHANNELOP_VIF_DISCONNECT`].
 #[repr(C)]
@@ -399,6 +417,7 @@ const _: () = assert!(core::mem::size_of::<ChannelDiskStatus>() == 104);
 const _: () = assert!(core::mem::size_of::<ChannelBeat>() == 40);
 const _: () = assert!(core::mem::size_of::<ChannelWatch>() == 8);
 const _: () = assert!(core::mem::size_of::<ChannelWayOut>() == 64);
+const _: () = assert!(core::mem::size_of::<ChannelHold>() == 8);
 const _: () = assert!(core::mem::size_of::<ChannelSwitch>() == 8);
 const _: () = assert!(core::mem::size_of::<ChannelVif>() == 8);
 const _: () = assert!(core::mem::size_of::<ChannelConnect>() == 56);

@@ -4,6 +4,7 @@
 //! instead. It stays attached while the interface is away.
 
 use super::connect::{Config, Plugged, CONFIG};
+use super::held;
 use super::uplink::{self, Uplink};
 use crate::arch::tsc;
 use crate::mem::frames;
@@ -58,11 +59,13 @@ pub fn attached(card: Card, domain: u16, device: u32, takes: &Takes) -> Result<(
         return Err(errno);
     }
     // What waits for the interface does not go there any more.
-    timers::arm_channels(tsc::now_ns());
+    let now = tsc::now_ns();
+    timers::arm_channels(now);
+    held::go_on(switch, now);
     Ok(())
 }
 
-/// A card is gone: its interface is the way out again. What waited for it is lost.
+/// A card is gone: its interface is the way out again, also for what waited for the card.
 pub fn detached(card: Card) {
     let mut config = CONFIG.lock();
     if config.cards.get(&card.place()).is_none_or(|a| a.card != card) {

@@ -4,7 +4,7 @@ use super::access::RingPage;
 use super::cards::{card_of, unlink, Attached};
 use super::switch::Switches;
 use super::vif::{Handle, Line, Rx, Tx, MAX_VIFS, RX_EVENT, TX_EVENT, VIFS};
-use super::{timed, traffic, uplink};
+use super::{held, timed, traffic, uplink};
 use crate::arch::tsc;
 use crate::domain::{self, Domain};
 use crate::mem::frames;
@@ -23,6 +23,7 @@ use alloc::vec::Vec;
 use hv_core::evtchn::Binding;
 use xen_abi::channel_op::{self as op, ChannelConnect};
 use xen_abi::errno::Errno;
+use xen_abi::io::netif::XEN_NETIF_TX_RING_SIZE;
 
 /// What is plugged in where.
 pub(super) struct Config {
@@ -51,6 +52,15 @@ pub fn create_switch() -> Result<u32, Errno> {
         return Err(Errno::ENOMEM);
     }
     CONFIG.lock().switches.create()
+}
+
+/// What is for outside waits for so long (ns) for a way out of a switch that has gone. ENOENT. ENOMEM: those that wait do as before.
+pub fn hold(switch: u32, longest: u64) -> Result<(), Errno> {
+    let mut config = CONFIG.lock();
+    config.switches.hold(switch, longest)?;
+    config.publish(switch)?;
+    held::go_on(switch, tsc::now_ns());
+    Ok(())
 }
 
 /// Forgets a switch. ENOENT; EBUSY while something is plugged into it.
@@ -157,6 +167,7 @@ pub fn connect(request: &ChannelConnect) -> Result<Handle, Errno> {
         return Err(errno);
     }
     timers::arm_channels(now);
+    held::go_on(request.switch, now);
     Ok(handle)
 }
 
@@ -183,6 +194,7 @@ fn sides(guest: &Domain, request: &ChannelConnect, handle: Handle) -> Result<(Bo
         queue: TxQueue::attach(page(request.tx_ring)?, credit).map_err(|_| Errno::EINVAL)?,
         packet: Packet::default(),
         until: None,
+        held: Vec::with_capacity(XEN_NETIF_TX_RING_SIZE as usize),
         refused: 0,
     };
     let rx = Rx {
@@ -227,7 +239,11 @@ fn unplug(config: &mut Config, handle: Handle) {
     }
     if let Some(mut rx) = rx {
         while let Some(item) = rx.backlog.pop(0) {
-            traffic::done(item);
+            if plugged.is_uplink() {
+                held::put(item);
+            } else {
+                traffic::done(item);
+            }
         }
     }
     if let Some(tx) = tx {

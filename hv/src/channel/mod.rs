@@ -11,6 +11,8 @@
 //! - its *transmit* side: ring, journal, the packet in hand. Held while a packet of it is read, so that its grants stay in use.
 //! - its *receive* side: ring and backlog. Taken while a transmit side is held, one at a time.
 //!
+//! What is for outside while a switch has no way out, because its driver domain is being replaced, waits at its sender ([`held`]).
+//!
 //! A network card that a twin drives ([`uplink`]) has one, with what waits for it.
 //!
 //! Lock order: what is plugged in ([`connect`]), a transmit side, a receive side or a card, a switch's table; then the locks of domains
@@ -20,6 +22,7 @@ mod access;
 mod cards;
 mod connect;
 pub mod disk;
+mod held;
 mod inlet;
 mod late;
 mod recount;
@@ -30,7 +33,7 @@ mod traffic;
 mod uplink;
 mod vif;
 
-pub use connect::{connect, create_switch, destroy_switch, disconnect};
+pub use connect::{connect, create_switch, destroy_switch, disconnect, hold};
 pub use recount::tell;
 pub use status::{next, status, way_out};
 pub use timed::hold_still;

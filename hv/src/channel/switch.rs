@@ -1,7 +1,8 @@
 //! Switches: a table for each, replaced as a whole.
 
+use crate::arch::tsc;
 use crate::sync::FairMutex;
-use ::channel::switch::{Port, Table};
+use ::channel::switch::{Hold, Port, Table};
 use alloc::sync::Arc;
 use xen_abi::errno::Errno;
 
@@ -21,6 +22,7 @@ pub fn table(switch: u32) -> Option<Arc<Table>> {
 /// The switches that there are.
 pub struct Switches {
     names: [Option<u32>; MAX_SWITCHES],
+    holds: [Hold; MAX_SWITCHES],
     /// Switches so far.
     count: u32,
     /// Tables so far.
@@ -30,7 +32,7 @@ pub struct Switches {
 impl Switches {
     /// None.
     pub const fn new() -> Self {
-        Self { names: [None; MAX_SWITCHES], count: 0, generation: 0 }
+        Self { names: [None; MAX_SWITCHES], holds: [Hold::new(); MAX_SWITCHES], count: 0, generation: 0 }
     }
 
     /// Is there a switch of this name? ENOENT.
@@ -45,6 +47,7 @@ impl Switches {
         self.count = self.count.wrapping_add(1);
         #[allow(clippy::cast_possible_truncation, reason = "a small number")]
         let name = self.count.wrapping_mul(MAX_SWITCHES as u32) | place as u32;
+        self.holds[place] = Hold::new();
         self.publish(name, &[])?;
         self.names[place] = Some(name);
         Ok(name)
@@ -59,12 +62,23 @@ impl Switches {
         Ok(())
     }
 
+    /// What is for outside waits for so long (ns) for a way out that has gone; to be published. ENOENT.
+    pub fn hold(&mut self, switch: u32, longest: u64) -> Result<(), Errno> {
+        self.check(switch)?;
+        self.holds[(switch & PLACE) as usize].set(longest);
+        Ok(())
+    }
+
     /// From now on `ports` are those of a switch; the table's number. ENOMEM: it stays as it was.
     pub fn publish(&mut self, switch: u32, ports: &[Port]) -> Result<u64, Errno> {
         self.generation += 1;
         let table = Table::build(self.generation, ports).map_err(|_| Errno::ENOMEM)?;
-        let new = Some(Arc::new(table));
-        let old = core::mem::replace(&mut *TABLES[(switch & PLACE) as usize].lock(), new);
+        let place = (switch & PLACE) as usize;
+        let had = TABLES[place].lock().as_ref().is_some_and(|old| old.uplink().is_some());
+        let hold = &mut self.holds[place];
+        hold.changed(had, table.uplink().is_some(), tsc::now_ns());
+        let new = Some(Arc::new(table.waiting(hold.until())));
+        let old = core::mem::replace(&mut *TABLES[place].lock(), new);
         // Freed when the lock is free, or by the last who uses it.
         drop(old);
         Ok(self.generation)

@@ -2,12 +2,12 @@
 
 use super::access::{Bytes, Held};
 use super::vif::{at_port, Handle, Item, Rx, Sides, Tx};
-use super::{late, switch, uplink};
+use super::{held, late, switch, uplink};
 use crate::arch::tsc;
 use crate::domain::Domain;
 use crate::sched::timers;
 use ::channel::packet::View;
-use ::channel::switch::{Forward, PortId, Recent, Table};
+use ::channel::switch::{Drop, Forward, PortId, Recent, Table};
 use ::channel::vif::journal::Token;
 use ::channel::vif::rx::{Delivered, Progress};
 use ::channel::vif::tx::{Left, Take};
@@ -63,6 +63,9 @@ pub fn transmit(handle: Handle, budget: &mut Budget) -> bool {
 #[inline]
 fn take_all(tx: &mut Tx, guest: &Domain, table: &Table, budget: &mut Budget) -> bool {
     let now = tsc::now_ns();
+    if !tx.held.is_empty() && !held::send(tx, guest, table, now, budget) {
+        return true;
+    }
     let mut recent = Recent::default();
     while !budget.is_spent() {
         match tx.queue.take(&mut tx.line.grants(guest), &Bytes, now, &mut tx.packet) {
@@ -131,7 +134,16 @@ fn pass_on(
                     tx.complete(guest, token);
                 }
             }
+            // So is the outside, whose way may come later.
+            if held::waits(tx, table, now) && tx.queue.hold(token).is_ok() {
+                held::add(tx, token);
+            }
             true
+        }
+        Forward::Drop(Drop::Nobody) if held::waits(tx, table, now) => {
+            batch.budget.spend(0);
+            held::add(tx, token);
+            false
         }
         Forward::Drop(_) => {
             tx.refused += 1;
@@ -161,7 +173,7 @@ pub struct Batch<'a> {
 impl Batch<'_> {
     /// The packet in the hand of `tx` goes to a port. `false`: it waits there.
     #[inline]
-    fn pass(&mut self, tx: &mut Tx, port: PortId, mut item: Item) -> bool {
+    pub fn pass(&mut self, tx: &mut Tx, port: PortId, mut item: Item) -> bool {
         let Some(Sides { rx, .. }) = at_port(port) else { return uplink::pass(self, tx, port, item) };
         let packet = tx.packet.view();
         let mut side = rx.lock();

@@ -6,6 +6,7 @@
 //! it waits for its turn ([`Turns`]), until the driver is done with others.
 
 use super::access::{Bytes, Held};
+use super::held;
 use super::timed::REST_NS;
 use super::traffic::{self, Batch, Budget, TICK_NS};
 use super::vif::{Handle, Item, Tx, MAX_VIFS};
@@ -275,16 +276,14 @@ pub fn link(card: Card, switch: u32, generation: u64) {
     });
 }
 
-/// A card is in no switch. What waited for it is lost. No lock of an interface's may be held.
+/// A card is in no switch. What waited for it waits for the next way out. No lock of an interface's may be held.
 pub fn unlink(card: Card) {
-    let lose = |uplink: &mut Uplink| {
+    let leave = |uplink: &mut Uplink| {
         uplink.link = None;
-        let item = uplink.waiting.drain()?;
-        uplink.sent.dropped += 1;
-        Some(item)
+        uplink.waiting.drain()
     };
-    while let Some(item) = with(card, lose).flatten() {
-        traffic::done(item);
+    while let Some(item) = with(card, leave).flatten() {
+        held::put(item);
     }
 }
 

@@ -15,6 +15,7 @@ use ::channel::vif::journal::Token;
 use ::channel::vif::rx::{Progress, RxQueue};
 use ::channel::vif::tx::TxQueue;
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 use core::fmt;
 use xen_abi::io::netif::XEN_NETIF_RSP_OKAY;
 
@@ -142,6 +143,8 @@ pub struct Tx {
     pub packet: Packet<Held>,
     /// When it is to be looked at though nobody notifies, in ns.
     pub until: Option<u64>,
+    /// Packets for outside that wait for a way out, in the order in which they came. Has room for a whole ring.
+    pub held: Vec<Token>,
     /// Packets that the switch did not pass on.
     pub refused: u64,
 }

@@ -1,0 +1,101 @@
+//! Packets for outside that wait while their switch has no way out.
+//!
+//! They stay in their sender's ring, unanswered, so that it is held back as by a network card that is busy, and none is lost. When there is a
+//! way out again they go there, in their order and before what came later; when none comes in time they are lost, as without a wait.
+
+use super::traffic::{self, Batch, Budget};
+use super::vif::{Item, Tx, VIFS};
+use super::{switch, timed};
+use crate::arch::tsc;
+use crate::domain::Domain;
+use crate::sched::timers;
+use ::channel::switch::Table;
+use ::channel::vif::journal::Token;
+use ::channel::vif::rx::Progress;
+
+/// Whether a packet of `tx` for outside waits at `now` (ns). When the wait is over `tx` is looked at.
+#[cold]
+pub fn waits(tx: &mut Tx, table: &Table, now: u64) -> bool {
+    let Some(until) = table.waits_until(now).filter(|_| tx.held.len() < tx.held.capacity()) else { return false };
+    look_at(tx, until);
+    true
+}
+
+/// One that waits: it has a reader of its own until it goes.
+pub fn add(tx: &mut Tx, token: Token) {
+    tx.held.push(token);
+}
+
+fn look_at(tx: &mut Tx, at: u64) {
+    tx.until = Some(tx.until.map_or(at, |until| until.min(at)));
+    timers::arm_channels(at);
+}
+
+/// What waits at `tx`, whose guest is `guest`, goes out if there is a way, and is lost if none has come in time. `false`: the portion is spent
+/// before all has gone.
+#[cold]
+pub fn send(tx: &mut Tx, guest: &Domain, table: &Table, now: u64, budget: &mut Budget) -> bool {
+    let way = table.uplink();
+    if let (None, Some(until)) = (way, table.waits_until(now)) {
+        look_at(tx, until);
+        return true;
+    }
+    // Its room stays its own: nothing is allocated here.
+    let mut held = core::mem::take(&mut tx.held);
+    let mut gone = 0;
+    for &token in &held {
+        if budget.is_spent() {
+            break;
+        }
+        gone += 1;
+        budget.spend(0);
+        let item = Item { sender: tx.line.handle, token, progress: Progress::default() };
+        let is_done = match way {
+            Some(way) if traffic::may_go_on(tx, way, token) => {
+                Batch { table, switch: tx.line.switch, now, may_wait: true, budget }.pass(tx, way, item)
+            }
+            Some(_) => true,
+            None => {
+                tx.refused += 1;
+                true
+            }
+        };
+        if is_done {
+            tx.complete(guest, token);
+        }
+    }
+    held.drain(..gone);
+    tx.held = held;
+    tx.held.is_empty()
+}
+
+/// What has waited for a way out that has gone waits for the next, if there is to be one. No lock of an interface's may be held.
+pub fn put(item: Item) {
+    {
+        let mut side = item.sender.sides().tx.lock();
+        let Some(tx) = side.as_deref_mut().filter(|tx| tx.line.handle == item.sender) else { return };
+        let now = tsc::now_ns();
+        if let Some(table) = switch::table(tx.line.switch) {
+            // With another way out it goes there at once.
+            let goes = table.uplink().is_some() && tx.held.len() < tx.held.capacity();
+            if goes || waits(tx, &table, now) {
+                add(tx, item.token);
+                if goes {
+                    look_at(tx, now);
+                }
+                return;
+            }
+        }
+    }
+    traffic::done(item);
+}
+
+/// What waits at the interfaces of a switch is looked at, since it has a way out again, or the wait is another. No lock of an interface's may
+/// be held.
+pub fn go_on(switch: u32, now: u64) {
+    for sides in VIFS.iter().take(timed::places()) {
+        if let Some(tx) = sides.tx.lock().as_deref_mut().filter(|tx| tx.line.switch == switch && !tx.held.is_empty()) {
+            look_at(tx, now);
+        }
+    }
+}
