@@ -3,6 +3,7 @@
 //! ```toml
 //! [service.net]                # guests say vif = ['backend=net']
 //! driver-domain = "dd"         # its interface is the way out
+//! hold-ms = 30000              # packets for outside wait so long for the next way out
 //! [service.disk]               # guests say disk = ['backend=disk,...']
 //! kind = "disk"
 //! driver-domain = "dd"         # it has the media, and stock back ends for them; the same domain or another
@@ -20,6 +21,10 @@ use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use xen_abi::channel_op::HOLD_MAX_MS;
+
+/// How long packets wait for a way out, if nothing else is said, in ms: most driver domains have come back by then.
+const HOLD_MS: u32 = 30_000;
 
 /// Where it is looked for, if nothing else is said.
 pub const PATH: &str = "/etc/tandem/tandemd.toml";
@@ -66,6 +71,10 @@ pub struct Service {
     pub kind: Kind,
     /// Name of the domain whose interface is the way out.
     pub driver_domain: Option<String>,
+    /// When the way out has gone, packets for outside wait for the next one for so long at most, in ms; 0: they are lost at once. At most
+    /// ten minutes.
+    #[serde(default)]
+    pub hold_ms: Option<u32>,
     /// How it is looked after. Without it, it is not: who ends it has to start it again.
     pub supervise: Option<Settings>,
 }
@@ -105,6 +114,16 @@ impl Config {
                 ensure!(
                     !config.service.iter().any(is_taken),
                     "`{waits}` is the name of the one that waits for `{driver}`'s place"
+                );
+            }
+            if let Some(ms) = service.hold_ms {
+                ensure!(
+                    service.kind == Kind::Net,
+                    "[service.{name}]: `hold-ms` is for interfaces; requests to disks wait as long as it takes"
+                );
+                ensure!(
+                    ms <= HOLD_MAX_MS,
+                    "[service.{name}]: `hold-ms = {ms}`: packets wait for {HOLD_MAX_MS} ms at most"
                 );
             }
             let is_whole = service.supervise.is_none() || service.driver_domain.is_some();
@@ -150,6 +169,11 @@ impl Config {
 }
 
 impl Service {
+    /// How long packets wait for a way out that has gone, in ms.
+    pub fn hold_ms(&self) -> u32 {
+        self.hold_ms.unwrap_or(HOLD_MS)
+    }
+
     /// Name of the driver domain that is looked after, if it is, and how.
     pub fn looked_after(&self) -> Option<(&str, &Settings)> {
         Some((self.driver_domain.as_deref()?, self.supervise.as_ref()?))
@@ -191,6 +215,7 @@ mod tests {
     fn without_a_file_there_is_net() {
         let config = Config::read(Path::new("/nowhere/tandemd.toml")).unwrap();
         assert_eq!(config.service.keys().collect::<Vec<_>>(), ["net"]);
+        assert_eq!(config.service["net"].hold_ms(), 30_000);
     }
 
     #[test]
@@ -199,6 +224,10 @@ mod tests {
         let unknown = said("[service.net]\ndriver_domain = \"dd\"\n");
         assert!(unknown.contains("driver_domain") && unknown.contains("driver-domain"), "{unknown}");
         assert!(said("[services.net]\n").contains("`service`"));
+        assert!(said("[service.net]\nhold-ms = 600001\n").contains("600000 ms at most"));
+        assert!(
+            said("[service.disk]\nkind = \"disk\"\ndriver-domain = \"dd\"\nhold-ms = 1\n").contains("for interfaces")
+        );
         assert!(said("[service]\n").contains("[service.net]"));
         assert!(said("").contains("service"));
         assert!(said("[service.net]\ndriver-domain = 5\n").contains("string"));

@@ -9,7 +9,9 @@ use rustix::mm::{mmap, munmap, MapFlags, ProtFlags};
 use std::ffi::c_void;
 use std::fs::File;
 use twin_abi::op::{TwinStats, HYPERVISOR_TWIN_OP, STATS_ALL, TWINOP_STATS};
-use xen_abi::channel_op::{self as op, ChannelConnect, ChannelStatus, ChannelSwitch, ChannelVif, ChannelWayOut};
+use xen_abi::channel_op::{
+    self as op, ChannelConnect, ChannelHold, ChannelStatus, ChannelSwitch, ChannelVif, ChannelWayOut,
+};
 
 mod disks;
 mod domains;
@@ -22,6 +24,8 @@ pub use news::News;
 pub trait Switches {
     /// Makes a switch; its name.
     fn create(&mut self) -> Result<u32, Errno>;
+    /// When its way out has gone, packets for outside wait so long.
+    fn hold(&mut self, switch: u32, hold_ms: u32) -> Result<(), Errno>;
     /// Plugs an interface in; its name.
     fn connect(&mut self, request: &ChannelConnect) -> Result<u32, Errno>;
     /// Takes it out.
@@ -128,6 +132,7 @@ impl Drop for Hypervisor {
 /// What a command takes: numbers alone, of which all bit patterns are valid.
 trait Argument: Copy {}
 impl Argument for ChannelConnect {}
+impl Argument for ChannelHold {}
 impl Argument for ChannelStatus {}
 impl Argument for ChannelSwitch {}
 impl Argument for ChannelVif {}
@@ -137,6 +142,10 @@ impl Argument for TwinStats {}
 impl Switches for Hypervisor {
     fn create(&mut self) -> Result<u32, Errno> {
         self.call(op::CHANNELOP_SWITCH_CREATE, ChannelSwitch::default()).map(|made| made.switch)
+    }
+
+    fn hold(&mut self, switch: u32, hold_ms: u32) -> Result<(), Errno> {
+        self.call(op::CHANNELOP_SWITCH_HOLD, ChannelHold { switch, hold_ms }).map(|_| ())
     }
 
     fn connect(&mut self, request: &ChannelConnect) -> Result<u32, Errno> {

@@ -111,7 +111,9 @@ fn serve(config: &Arc<Config>, hypervisor: &mut Hypervisor) -> Result<()> {
         let domain = domain::find_or_make(&mut store, name)?;
         let driver_domain = service.driver_domain.clone();
         match service.kind {
-            Kind::Net => services.push(Service::start(name, domain, driver_domain, &mut store, hypervisor)?),
+            Kind::Net => {
+                services.push(Service::start(name, domain, driver_domain, service.hold_ms(), &mut store, hypervisor)?)
+            }
             Kind::Disk => disks.push(DiskService::start(name, domain, driver_domain, &mut store)?),
         }
         eprintln!("{name}: served, domain {domain}");

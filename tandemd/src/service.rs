@@ -28,6 +28,8 @@ pub struct Service {
     at: Places,
     /// Name of the domain whose interface is the way out.
     driver_domain: Option<String>,
+    /// How long packets wait for a way out that has gone.
+    hold_ms: u32,
     switch: Option<u32>,
     /// Those that have a directory, and the name of the interface if it is plugged in.
     devices: BTreeMap<Device, Option<u32>>,
@@ -52,17 +54,26 @@ impl Service {
         name: &str,
         domain: u16,
         driver_domain: Option<String>,
+        hold_ms: u32,
         store: &mut impl Store,
         switches: &mut impl Switches,
     ) -> Result<Self> {
         let mut service = Self {
             at: Places { service: name.into(), domain },
             driver_domain,
+            hold_ms,
             switch: None,
             devices: BTreeMap::new(),
             closed: BTreeMap::new(),
         };
         service.switch = store.read(&service.at.switch())?.and_then(|name| name.parse().ok());
+        if let Some(switch) = service.switch {
+            // It may have been told something else before. One that is not there any more is made anew.
+            match switches.hold(switch, hold_ms) {
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(error) => return Err(error).context("packets cannot wait for a way out"),
+            }
+        }
         for (device, vif) in service.plugged(switches)? {
             service.devices.insert(device, Some(vif));
             service.follow(device, store, true)?;

@@ -63,6 +63,7 @@ impl Service {
         let switch = switches.create().context("no switch can be made")?;
         let path = self.at.switch();
         store.change("/local", &[Change::Write(path, switch.to_string())])?;
+        switches.hold(switch, self.hold_ms).context("packets cannot wait for a way out")?;
         self.switch = Some(switch);
         Ok(switch)
     }

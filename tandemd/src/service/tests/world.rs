@@ -17,6 +17,7 @@ use xen_abi::channel_op::{
 
 /// The back end's domid.
 pub const DOMAIN: u16 = 3;
+pub const HOLD_MS: u32 = 7;
 
 fn back_of(device: Device) -> String {
     Places { service: "net".into(), domain: DOMAIN }.back(device)
@@ -28,6 +29,8 @@ struct State {
     watches: BTreeSet<(String, String)>,
     events: VecDeque<Event>,
     switches: BTreeSet<u32>,
+    /// How long packets wait, by switch.
+    pub holds: BTreeMap<u32, u32>,
     vifs: BTreeMap<u32, ChannelConnect>,
     /// Switches and interfaces so far.
     count: u32,
@@ -188,6 +191,16 @@ impl Switches for World {
         let made = state.count;
         state.switches.insert(made);
         Ok(made)
+    }
+
+    fn hold(&mut self, switch: u32, hold_ms: u32) -> Result<(), Errno> {
+        let mut state = self.0.borrow_mut();
+        if !state.spend() {
+            return Err(Errno::CANCELED);
+        }
+        state.switches.get(&switch).ok_or(Errno::NOENT)?;
+        state.holds.insert(switch, hold_ms);
+        Ok(())
     }
 
     fn connect(&mut self, request: &ChannelConnect) -> Result<u32, Errno> {
@@ -459,6 +472,7 @@ impl World {
         for request in state.vifs.values() {
             let device = Device { guest: request.guest, number: request.device };
             assert_eq!(state.ports.get(&device), Some(&request.tx_port), "an interface without a port");
+            assert_eq!(state.holds.get(&request.switch), Some(&HOLD_MS), "packets do not wait at its switch");
         }
         let orphan = |path: &&String| {
             let Some(device) = path.strip_suffix("/state") else { return false };
@@ -499,7 +513,7 @@ impl Daemon {
         }
         let (mut store, mut switches) = (world.clone(), world.clone());
         let service =
-            Service::start("net", DOMAIN, driver_domain.map(String::from), &mut store, &mut switches).unwrap();
+            Service::start("net", DOMAIN, driver_domain.map(String::from), HOLD_MS, &mut store, &mut switches).unwrap();
         Self { world: world.clone(), service, began: Instant::now(), driver_domain, fate: Fate::Lives }
     }
 
