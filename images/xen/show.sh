@@ -1,9 +1,10 @@
 # show.sh MIB: a driver domain that owns the NIC, two guests that have their network from it, and a disk that one of them has
-# from dom0; then a guest at the hypervisor's switch, whose way out is the driver domain and then the twin of its driver. For
-# `./tandem run`; each claim is a report of its own.
+# from dom0; then a guest at the hypervisor's switch, whose way out is the driver domain and then the twin of its driver; then driver
+# domains that crash. For `./tandem run`; each claim is a report of its own.
 mib=${1:-8}
 . /xen/driving.sh
 . /xen/switching.sh
+. /xen/show-deaths.sh
 # Stock Xen has no switch.
 xl info | grep -q '^xen_extra.*tandem' && has_switch=1
 fail() { # WHAT: with the end of what was last done
@@ -97,4 +98,5 @@ twins() {
 }
 [ -z "$has_switch" ] || twins
 destroy driver
-say "show over domains=$(xl list | awk 'NR > 1 && $1 != "net"' | wc -l)"
+[ -z "$has_switch" ] || deaths $mib
+say "show over domains=$(xl list | awk 'NR > 1 && $1 != "net" && $1 != "disk"' | wc -l)"

@@ -77,6 +77,7 @@ pub fn judge(outcome: &Outcome, kernel: &str, wire: Counts, mib: u64, spans: &[S
     println!("  every byte checked");
     if has_switch {
         judge_ways(outcome)?;
+        judge_deaths(outcome, mib)?;
     }
     println!("  alice shut down, the others destroyed, nothing stays");
     Ok(())
@@ -93,6 +94,39 @@ fn judge_ways(outcome: &Outcome) -> Result<()> {
     let goes_on = |by| field(stream, by) == Some("yes");
     ensure!(goes_on("twin") && goes_on("linux"), "carol's stream does not outlive the twin: {stream}");
     println!("  the twin of e1000 in the hypervisor was killed in a stream of carol's: the same stream went on through Linux");
+    Ok(())
+}
+
+/// Two driver domains crashed under a download and under writes, and both guests went on.
+fn judge_deaths(outcome: &Outcome, mib: u64) -> Result<()> {
+    let of = |what| {
+        let said = reports(outcome, "outlived").find(|r| field(r, "what") == Some(what));
+        let said = said.with_context(|| format!("nobody says what became of the {what}"))?;
+        said.split_once(" | ").with_context(|| format!("nobody says how the {what} came back: {said}"))
+    };
+    let seconds = |said| {
+        let ms = number(said, "pause_ms");
+        format!("{}.{} s", ms / 1000, ms % 1000 / 100)
+    };
+    let (network, came_back) = of("network")?;
+    let (before, blocks) = (number(network, "before"), number(network, "blocks"));
+    ensure!(network.contains("tcp ok get") && blocks == 64 * mib, "dave's download: {network}");
+    ensure!(before < blocks, "dave's download was over before the driver domain crashed: {network}");
+    println!("  two driver domains that tandemd looks after crashed while dave downloaded and erin wrote to a disk of theirs");
+    println!(
+        "    network: dave waited {}, the same connection went on, {blocks} blocks right; {came_back}",
+        seconds(network)
+    );
+    let (disk, came_back) = of("disk")?;
+    ensure!(
+        disk.contains("disk ok") && field(disk, "errors") == Some("0") && field(disk, "wrong") == Some("0"),
+        "erin's disk: {disk}"
+    );
+    println!(
+        "    disk: erin waited {}, no error, {} blocks right; {came_back}",
+        seconds(disk),
+        number(disk, "verified")
+    );
     Ok(())
 }
 
