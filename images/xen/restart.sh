@@ -9,6 +9,12 @@ shift 4
 . /xen/driving.sh
 . /xen/switching.sh
 . /xen/supervising.sh
+# The log of a console keeps the name that its domain was created with.
+log_of() {
+	local name=$1
+	[ "$name" != dd ] || ! grep 'recovered, ' $daemon_log | tail -n 1 | grep -q 'handed over' || name=dd-standby
+	echo $logs/guest-$name.log
+}
 mib=4
 # A failure does not come sooner after the last one.
 apart_s=10
