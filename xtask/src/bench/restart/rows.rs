@@ -176,29 +176,31 @@ pub fn aims(rows: &[Row], wanted: u64) -> String {
     let mut out = String::new();
     let (mut met, mut all) = (0, 0);
     for row in rows {
-        let mut judge = |what: &str, figure: u64, is_met: bool, aim: u64| {
+        let mut judge = |what: &str, figure: Option<u64>, is_met: bool, aim: u64| {
             all += 1;
             met += u64::from(is_met);
             if !is_met {
                 let [_, driver, mode, way, cause, ..] = row.cells();
+                let figure = figure.map_or("not known".into(), |figure| figure.to_string());
                 let _ = writeln!(out, "missed: {driver} {mode} {way} {cause}, {what}: {figure}, aim {aim}");
             }
         };
         let count = row.crashes.len() as u64;
-        judge("came back", count, count == wanted, wanted);
+        judge("came back", Some(count), count == wanted, wanted);
         for (what, figure) in
             [("lost connections", row.lost()), ("wrong bytes", row.wrong()), ("I/O errors", row.errors())]
         {
-            judge(what, figure, figure == 0 && count > 0, 0);
+            judge(what, Some(figure), figure == 0 && count > 0, 0);
         }
         if let Some(aim) = row.beyond_aim_ms() {
             let figure = row.most(Crash::beyond_ms);
-            judge("ms beyond the device's own", figure, figure <= aim && count > 0, aim);
+            judge("ms beyond the device's own", Some(figure), figure <= aim && count > 0, aim);
         }
         if let Some(aim) = row.notice_aim_ms() {
             let all: Vec<u64> = row.crashes.iter().filter_map(|c| c.noticed_ms).collect();
-            let figure = all.iter().copied().max().unwrap_or(u64::MAX);
-            judge("ms until it was noticed", figure, all.len() == row.crashes.len() && figure <= aim, aim);
+            let figure = all.iter().copied().max();
+            let is_met = all.len() == row.crashes.len() && figure.is_some_and(|figure| figure <= aim);
+            judge("ms until it was noticed", figure, is_met, aim);
         }
     }
     let _ = writeln!(out, "{met} of {all} aims met");
@@ -279,6 +281,8 @@ mod tests {
         );
         let none = row(&["nvme", "destroyed"], &[]);
         assert!(aims(&[none], 1).ends_with("0 of 4 aims met\n"), "what did not happen meets no aim");
+        let none = row(&["e1000", "vm", "fresh", "panic"], &[]);
+        assert!(aims(&[none], 1).contains("until it was noticed: not known, aim 5\n"));
     }
 
     #[test]
