@@ -282,6 +282,10 @@ static void ends_go(void)
 	check_result(kick_tx(&b), 0, "a kick");
 	check_result(detach(), 0, "taking the card away");
 	answered(&b, SLOTS_OF_CARD + 10, "without the card");
+	/* What waited for the card has gone by the interface; what was in the card has not. */
+	for (u32 n = 0; n < 10; n++)
+		check_received(&out, 60, "what waited for the card");
+	check_nothing(&out, "what was in the card");
 	check(nr_in_use(&b) == 2, "%u grants are in use", nr_in_use(&b));
 	audit();
 	unload_card();
