@@ -167,6 +167,35 @@ static void ends(const u8 *code, size_t len, u32 code_of_end, u32 flags, const c
 	check_result(ask(&beat), -ESRCH, "of a domain that is gone");
 }
 
+/* A domain that is watched before it has vCPUs, as one is that is seen while it is built: those that it gets then are watched, too. */
+static void watched_from_the_start(void)
+{
+	/* jmp to itself */
+	static const u8 spins[] = { 0xeb, 0xfe };
+	struct domctl request = { 0 };
+	check_result(create_domain(OTHER), 0, "createdomain");
+	check_result(watch(OTHER, LIMIT_MS), 0, "watching one without vCPUs");
+	set_max_vcpus(OTHER);
+	memset(&context, 0, sizeof(context));
+	make_running_domain(OTHER, spins, sizeof(spins), pages[2], &context);
+	check_result(domain_info(OTHER, &request), 0, "getdomaininfo");
+	check_result(map_frame_of(OTHER, pages[3], request.info.shared_info_frame), 0, "mapping its shared_info");
+	volatile struct shared_info *shared = (void *)pages[3];
+	shared->vcpu[0].upcall_mask = 1;
+	shared->vcpu[0].upcall_pending = 1;
+	told();
+	check_result(domctl(OTHER, DOMCTL_UNPAUSE, &request), 0, "unpausedomain");
+	u64 from = now_ns();
+	while (!(beat_of(OTHER).flags & WEDGED) && now_ns() - from < 10000000000)
+		HC1(sched_op, SCHEDOP_yield);
+	check(beat_of(OTHER).flags & WEDGED, "watched from the start: flags %#x", beat_of(OTHER).flags);
+	check(told(), "watched from the start: nobody was told");
+	check_result(update_va(pages[3], 0, 2), 0, "letting its shared_info go");
+	check_result(update_va(pages[2], 0, 2), 0, "letting its page go");
+	check_result(destroy_domain(OTHER), 0, "destroydomain");
+	check(domain_is_gone(OTHER), "it never goes");
+}
+
 void test_main(void)
 {
 	/* sched_op(shutdown, CODE_VA + PAGE), which holds 0; and the same with crash, which the domain asks for itself. */
@@ -189,6 +218,7 @@ void test_main(void)
 	own();
 	wedged();
 	shared_info()->vcpu[0].upcall_mask = 1;
+	watched_from_the_start();
 	ends(poweroff, sizeof(poweroff), POWEROFF, 0, "one that switches itself off");
 	ends(crash, sizeof(crash), CRASH, 0, "one that says it has crashed");
 	ends(fault, sizeof(fault), CRASH, CRASHED, "one that is ended");

@@ -69,6 +69,8 @@ pub struct Domain {
     pub was_crashed: AtomicBool,
     /// VIRQ_SUPERVISOR tells of its end.
     pub is_watched: AtomicBool,
+    /// So long each of its vCPUs, whenever it is made, may run while an event waits, in ns; 0: for ever.
+    pub wedged_limit_ns: AtomicU64,
     /// When it shut down, in ns since the start.
     ended_at: AtomicU64,
     /// How often it is paused. Whoever stops or starts all vCPUs holds this, so that they do what the last one said.
@@ -128,6 +130,7 @@ impl Domain {
             shutdown_code: AtomicU32::new(RUNNING),
             was_crashed: AtomicBool::new(false),
             is_watched: AtomicBool::new(false),
+            wedged_limit_ns: AtomicU64::new(0),
             ended_at: AtomicU64::new(0),
             pauses: Mutex::new(0),
             life: AtomicU8::new(ALIVE),

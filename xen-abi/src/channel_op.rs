@@ -52,8 +52,8 @@ pub const CHANNELOP_DISK_NEXT: u32 = 13;
 /// such port. EBUSY: it is the hypervisor's.
 pub const CHANNELOP_DISK_CLOSE_PORT: u32 = 14;
 
-/// Has VIRQ_SUPERVISOR raised when a domain ends, or one of its vCPUs is wedged: [`ChannelWatch`]. Whoever hears it asks
-/// [`CHANNELOP_BEAT`] what it was. ESRCH: no such domain.
+/// Has VIRQ_SUPERVISOR raised when a domain ends, or one of its vCPUs is wedged, also of those that it gets later: [`ChannelWatch`].
+/// Whoever hears it asks [`CHANNELOP_BEAT`] what it was. ESRCH: no such domain.
 pub const CHANNELOP_WATCH: u32 = 15;
 
 /// Says how long packets for outside wait when a switch's way out has gone, until there is one again: [`ChannelHold`]. They keep their places

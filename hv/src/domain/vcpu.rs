@@ -157,8 +157,6 @@ pub const NR_TIMERS: usize = 5;
 
 /// What anybody may know of whether a vCPU is wedged. Times in ns.
 pub struct Watch {
-    /// So long it may run while an event waits; 0: it is not watched.
-    pub limit_ns: AtomicU64,
     /// When it is to be looked at, since the start. Its CPU's alone to change.
     pub due_ns: AtomicU64,
     /// Since when an event waits for it, if it is wedged; 0: it is not. Its CPU's alone to change.
@@ -166,9 +164,9 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Nobody watches.
+    /// Nothing was seen yet.
     pub const fn new() -> Self {
-        Self { limit_ns: AtomicU64::new(0), due_ns: AtomicU64::new(0), since_ns: AtomicU64::new(0) }
+        Self { due_ns: AtomicU64::new(0), since_ns: AtomicU64::new(0) }
     }
 
     /// Since when an event waits for it, in ns since the start, if it is wedged.

@@ -16,8 +16,8 @@ use xen_abi::event::VIRQ_SUPERVISOR;
 /// The end of `d` is told from now on, and that one of its vCPUs has run for `wedged_ms` with an event that waits; 0: only its end.
 pub fn watch(d: &Domain, wedged_ms: u32) {
     d.is_watched.store(true, Ordering::Release);
+    d.wedged_limit_ns.store(u64::from(wedged_ms) * 1_000_000, Ordering::SeqCst);
     for v in d.vcpus() {
-        v.watch.limit_ns.store(u64::from(wedged_ms) * 1_000_000, Ordering::SeqCst);
         // One that runs may do so for long: its CPU begins now. Else whoever loads it does.
         sched::ask_for_sign(v);
     }
@@ -33,7 +33,7 @@ pub fn tell_of_end(d: &Domain) {
 /// `v` runs on this CPU, or goes on.
 #[inline]
 pub fn resume(v: &OwnedVcpu) {
-    if v.watch.limit_ns.load(Ordering::SeqCst) != 0 {
+    if v.domain().wedged_limit_ns.load(Ordering::SeqCst) != 0 {
         resume_watched(v);
     }
 }
@@ -50,7 +50,7 @@ fn resume_watched(v: &OwnedVcpu) {
 
 /// Looks at `v`, which runs on this CPU. When it is found wedged, that is told once.
 pub fn look(v: &OwnedVcpu, now: u64) {
-    let limit = v.watch.limit_ns.load(Ordering::Relaxed);
+    let limit = v.domain().wedged_limit_ns.load(Ordering::Relaxed);
     if limit == 0 {
         v.watch.since_ns.store(0, Ordering::Relaxed);
         return;
