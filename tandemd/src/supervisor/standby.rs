@@ -2,6 +2,7 @@
 //!
 //! It is made from the same configuration, with another name and without devices. What it is can be seen, so nothing is written down.
 
+use super::boot::Seen;
 use super::look::{Act, Domain, Errand, Look};
 use std::time::Duration;
 
@@ -9,12 +10,6 @@ use std::time::Duration;
 const AGAIN: Duration = Duration::from_secs(60);
 /// So often the toolstack is asked to destroy one.
 const AGAIN_DISMISS: Duration = Duration::from_secs(5);
-/// It has booted when it has run for less than half of so long: then it waits for something.
-const CALM: Duration = Duration::from_secs(2);
-const PART: u32 = 2;
-
-/// One that never ran is one that a toolstack has left half built, when it stays so for this long.
-const HALF_BUILT: Duration = Duration::from_secs(30);
 
 /// Its name.
 pub fn name_of(driver: &str) -> String {
@@ -45,17 +40,6 @@ pub struct Standby {
     /// The next thing is not done before.
     from: Duration,
     seen: Option<Seen>,
-}
-
-/// One that was seen.
-#[derive(Clone, Copy, Debug)]
-struct Seen {
-    id: u16,
-    since: Duration,
-    /// When it was looked at, and how long it had run then; after each [`CALM`] anew.
-    at: Duration,
-    run: Duration,
-    has_booted: bool,
 }
 
 impl Standby {
@@ -97,7 +81,7 @@ impl Standby {
 
     /// It has booted, and waits.
     pub fn is_ready(&self) -> bool {
-        self.seen.is_some_and(|seen| seen.has_booted)
+        self.seen.is_some_and(|seen| seen.has_booted())
     }
 
     fn ask(&mut self, act: Act) -> Act {
@@ -107,20 +91,10 @@ impl Standby {
 
     /// It boots, or waits.
     fn watch(&mut self, there: &Domain, look: &Look, said: &mut Vec<String>) -> Option<Act> {
-        let run: Duration = there.beats.iter().map(|beat| beat.run).sum();
-        let anew = Seen { id: there.id, since: look.now, at: look.now, run, has_booted: false };
-        let seen = self.seen.get_or_insert(anew);
-        if seen.id != there.id {
-            *seen = anew;
+        let seen = self.seen.get_or_insert(Seen::new(there, look.now));
+        if seen.look(there, look.now) {
+            said.push(format!("domain {} waits to take its place", there.id));
         }
-        if !seen.has_booted && look.now >= seen.at + CALM {
-            let has_booted = !run.is_zero() && (run.saturating_sub(seen.run)) * PART < look.now.saturating_sub(seen.at);
-            *seen = Seen { has_booted, since: seen.since, ..anew };
-            if has_booted {
-                said.push(format!("domain {} waits to take its place", there.id));
-            }
-        }
-        let is_half_built = run.is_zero() && there.is_paused && look.now >= seen.since + HALF_BUILT;
-        is_half_built.then(|| self.ask(Act::Dismiss(there.id)))
+        seen.is_half_built(there, look.now).then(|| self.ask(Act::Dismiss(there.id)))
     }
 }
