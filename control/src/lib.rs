@@ -10,7 +10,7 @@ pub mod store;
 pub mod told;
 
 pub use anyhow::Error;
-pub use request::{Mode, Order, Request};
+pub use request::{Image, Mode, Order, Request};
 pub use told::{Answer, Told};
 
 /// Where the sockets are.

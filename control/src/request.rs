@@ -54,6 +54,61 @@ pub enum Order {
     Unpark,
 }
 
+/// What a driver domain is started with instead of what its configuration says; what is left out is as configured.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Image {
+    /// File of the kernel, in domain 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kernel: Option<String>,
+    /// File of the initramfs, in domain 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ramdisk: Option<String>,
+    /// The kernel's command line, but for `root`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub extra: Option<String>,
+}
+
+impl Image {
+    /// What the configuration calls each, and what it is.
+    #[must_use]
+    pub fn parts(&self) -> [(&'static str, Option<&str>); 3] {
+        let Self { kernel, ramdisk, extra } = self;
+        [("kernel", kernel.as_deref()), ("ramdisk", ramdisk.as_deref()), ("extra", extra.as_deref())]
+    }
+
+    /// This one, and where it says nothing, what the other one says.
+    #[must_use]
+    pub fn or(self, other: &Self) -> Self {
+        Self {
+            kernel: self.kernel.or_else(|| other.kernel.clone()),
+            ramdisk: self.ramdisk.or_else(|| other.ramdisk.clone()),
+            extra: self.extra.or_else(|| other.extra.clone()),
+        }
+    }
+
+    /// Lines of a configuration, which come after those of the driver domain's own.
+    #[must_use]
+    pub fn lines(&self) -> Vec<String> {
+        let said = self.parts().into_iter().filter_map(|(key, value)| Some((key, value?)));
+        said.map(|(key, value)| format!("{key}=\"{value}\"")).collect()
+    }
+
+    /// Whether it can be said in a configuration, which knows no way to write a quote; and files by their whole paths, since the daemon's
+    /// directory is another one. Errors: in words.
+    pub fn check(&self) -> Result<(), String> {
+        for (key, value) in self.parts().into_iter().filter_map(|(key, value)| Some((key, value?))) {
+            if value.is_empty() || value.chars().any(|c| c.is_control() || matches!(c, '"' | '\\')) {
+                return Err(format!("{key}: `{value}` is empty, or has quotes, backslashes or control characters"));
+            }
+            if key != "extra" && !value.starts_with('/') {
+                return Err(format!("{key}: `{value}` is no whole path: it has to begin with /"));
+            }
+        }
+        Ok(())
+    }
+}
+
 /// Which of the twins that twind has is meant; all of them may be left out if it has one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -107,6 +162,18 @@ pub enum Request {
         /// What it is to do.
         order: Order,
     },
+    /// For tandemd alone: a driver domain of another kernel or image takes the place, if it proves to be of use.
+    Upgrade {
+        /// That of which service.
+        #[serde(default)]
+        which: Which,
+        /// What is new. What it does not say stays as it is.
+        #[serde(default)]
+        image: Image,
+        /// What earlier upgrades have said is forgotten first.
+        #[serde(default, rename = "as-configured")]
+        as_configured: bool,
+    },
     /// For tandemd alone: it reads its configuration again, if nothing is wrong with it.
     Reload {
         /// All of it, always.
@@ -131,6 +198,7 @@ impl Request {
             | Self::Unload { which }
             | Self::Mode { which, .. }
             | Self::DriverDomain { which, .. }
+            | Self::Upgrade { which, .. }
             | Self::Reload { which }
             | Self::Damage { which } => which,
         }
@@ -145,6 +213,7 @@ impl Request {
             | Self::Unload { which }
             | Self::Mode { which, .. }
             | Self::DriverDomain { which, .. }
+            | Self::Upgrade { which, .. }
             | Self::Reload { which }
             | Self::Damage { which } => *which = new,
         }
@@ -175,6 +244,25 @@ mod tests {
         }
         let other = Which { vif: Some(2), ..Which::default() };
         assert_eq!(mode.about(other.clone()).which(), &other);
+    }
+
+    #[test]
+    fn an_image_is_said_as_a_configuration_says_it() {
+        let old = Image { kernel: Some("/boot/old".into()), extra: Some("quiet".into()), ..Image::default() };
+        let line = r#"{"command":"upgrade","image":{"kernel":"/boot/new"},"which":{"service":"net"}}"#;
+        let Ok(Request::Upgrade { image, as_configured: false, .. }) = Request::parse(line) else { panic!("{line}") };
+        let new = image.or(&old);
+        assert_eq!(new.lines(), [r#"kernel="/boot/new""#, r#"extra="quiet""#]);
+        assert_eq!(Image::default().lines(), [""; 0]);
+        assert_eq!(new.check(), Ok(()));
+        let said = |kernel: &str| Image { kernel: Some(kernel.into()), ..Image::default() }.check().unwrap_err();
+        for wrong in ["", "boot/new", "/boot/\"", "/boot/\n", "/boot/\\"] {
+            assert!(said(wrong).starts_with("kernel: "), "{wrong}");
+        }
+        let line = r#"{"command":"upgrade","as-configured":true}"#;
+        let request = Request::Upgrade { which: Which::default(), image: Image::default(), as_configured: true };
+        assert_eq!(Request::parse(line), Ok(request));
+        assert!(Request::parse(r#"{"command":"upgrade","image":{"initrd":"/x"}}"#).unwrap_err().contains("initrd"));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What is told in answer to a request.
 
-use crate::request::Mode;
+use crate::request::{Image, Mode};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use twin_abi::op::TwinStats;
@@ -146,6 +146,18 @@ pub struct LookedAfter {
     /// Whether another one has booted and waits to take its place; nothing if none is wanted.
     #[serde(default)]
     pub standby: Option<bool>,
+    /// What it is started with instead of what its configuration says.
+    #[serde(default)]
+    pub image: Image,
+    /// What the upgrade does that is under way.
+    #[serde(default)]
+    pub upgrade: Option<String>,
+    /// Upgrades that have ended, and why the last one was refused, if it was.
+    #[serde(default)]
+    pub upgrades: u64,
+    /// See `upgrades`.
+    #[serde(default)]
+    pub refused: Option<String>,
     /// Milliseconds in which guests had no way out, of all recoveries.
     #[serde(default)]
     pub outage_ms: u64,

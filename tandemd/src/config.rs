@@ -14,7 +14,7 @@
 //! address = "127.0.0.1:9740"
 //! ```
 
-use crate::supervisor::{standby_of, Settings, UNDRAINED_DISK_MS};
+use crate::supervisor::{candidate_of, standby_of, Settings, UNDRAINED_DISK_MS};
 use anyhow::{bail, ensure, Context, Result};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -107,13 +107,16 @@ impl Config {
                 ensure!(is_name(driver), "`{driver}` cannot be a domain's name: letters, digits and -_.+ are");
                 ensure!(driver != name, "`{name}` cannot be its own driver domain");
             }
-            if let Some((driver, _)) = service.looked_after().filter(|(_, settings)| settings.standby > 0) {
-                let waits = standby_of(driver);
+            let waiting = service.looked_after().map(|(driver, settings)| {
+                let standby = (settings.standby > 0).then(|| standby_of(driver));
+                standby.into_iter().chain([candidate_of(driver)])
+            });
+            for waits in waiting.into_iter().flatten() {
                 let is_taken =
                     |(name, of): (&String, &Service)| *name == waits || of.driver_domain.as_ref() == Some(&waits);
                 ensure!(
                     !config.service.iter().any(is_taken),
-                    "`{waits}` is the name of the one that waits for `{driver}`'s place"
+                    "`{waits}` is the name of one that waits for the place of {name}'s driver domain"
                 );
             }
             if let Some(ms) = service.hold_ms {

@@ -7,12 +7,13 @@ use crate::config::Config;
 use crate::hypercall::{DiskList, Hypervisor, Switches};
 use crate::look;
 use crate::store::{Client, Store};
-use crate::supervisor;
+use crate::supervisor::{self, Wanted};
 use ::control::request::Which;
 use ::control::told::Service;
-use ::control::{errand, socket, Answer, Request, Told};
-use anyhow::{bail, Context, Result};
+use ::control::{errand, socket, Answer, Image, Request, Told};
+use anyhow::{bail, ensure, Context, Result};
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
@@ -43,7 +44,13 @@ fn answer(config: &Config, request: Request) -> Result<Told> {
         Request::Status { .. } => {}
         Request::DriverDomain { order, .. } => {
             let service = only(config, &request, &mut store, &mut hypervisor)?;
-            supervisor::ask(&service.name, order).map_err(anyhow::Error::msg)?;
+            supervisor::ask(&service.name, Wanted::Order(order)).map_err(anyhow::Error::msg)?;
+        }
+        Request::Upgrade { ref image, as_configured, .. } => {
+            check(image, as_configured)?;
+            let service = only(config, &request, &mut store, &mut hypervisor)?;
+            let wanted = Wanted::Upgrade(image.clone(), as_configured);
+            supervisor::ask(&service.name, wanted).map_err(anyhow::Error::msg)?;
         }
         Request::Reload { .. } => reload(&config.path)?,
         _ => pass_on(config, request.clone(), &mut store, &mut hypervisor)?,
@@ -113,6 +120,22 @@ fn reload(path: &Path) -> Result<()> {
         let error = Command::new(&program).args(std::env::args_os().skip(1)).exec();
         eprintln!("tandemd: {} cannot be started again: {error}", program.display());
     });
+    Ok(())
+}
+
+/// Whether an image can be one: what it names is there, and not empty.
+fn check(image: &Image, as_configured: bool) -> Result<()> {
+    image.check().map_err(anyhow::Error::msg)?;
+    let is_something = image.parts().iter().any(|(_, value)| value.is_some());
+    ensure!(
+        is_something || as_configured,
+        "nothing is new: name a kernel, a ramdisk or an extra, or say as-configured"
+    );
+    for (what, path) in [("kernel", &image.kernel), ("ramdisk", &image.ramdisk)] {
+        let Some(path) = path else { continue };
+        let file = File::open(path).and_then(|file| file.metadata()).with_context(|| format!("{what} {path}"))?;
+        ensure!(file.is_file() && file.len() > 0, "{what} {path}: it is no file, or empty");
+    }
     Ok(())
 }
 

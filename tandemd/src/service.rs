@@ -3,7 +3,7 @@
 use crate::device::{self, state, Back, Device, Seen, Step};
 use crate::hypercall::Switches;
 use crate::store::{Change, Event, Store};
-use crate::supervisor::standby_of;
+use crate::supervisor::{candidate_of, standby_of};
 use anyhow::{Context, Result};
 use channel::vif::features::OFFER;
 use places::{Places, ALL};
@@ -213,7 +213,7 @@ impl Service {
     fn waits(&self, device: Device, store: &mut impl Store) -> Result<bool> {
         let Some(driver) = &self.driver_domain else { return Ok(false) };
         let name = store.read(&format!("/local/domain/{}/name", device.guest))?;
-        Ok(name == Some(standby_of(driver)))
+        Ok(name.is_some_and(|name| [standby_of(driver), candidate_of(driver)].contains(&name)))
     }
 
     fn take(&mut self, step: Step, device: Device, store: &mut impl Store, switches: &mut impl Switches) -> Result<()> {

@@ -80,7 +80,7 @@ impl Twins {
                 (twin, Command::Mode(mode))
             }
             Request::Damage { .. } => (self.one(which)?, Command::Damage),
-            Request::DriverDomain { .. } | Request::Reload { .. } => {
+            Request::DriverDomain { .. } | Request::Upgrade { .. } | Request::Reload { .. } => {
                 return Err("that is tandemd's, in domain 0".into());
             }
         };

@@ -21,6 +21,7 @@ pub enum Cause {
     NotStarted(String),
     NotReady,
     Restart,
+    Upgrade,
     Park,
 }
 
@@ -41,6 +42,7 @@ impl Cause {
             Self::NotStarted(_) => "not-started",
             Self::NotReady => "not-ready",
             Self::Restart => "restart",
+            Self::Upgrade => "upgrade",
             Self::Park => "park",
         }
     }
@@ -64,6 +66,7 @@ impl Cause {
             Self::NotStarted(why) => format!("it could not be started: {why}"),
             Self::NotReady => format!("its {} was not there within {} s", words.up, settings.ready_s),
             Self::Restart => "it is to be restarted".into(),
+            Self::Upgrade => "one of another image is to take its place".into(),
             Self::Park => "it is to be parked".into(),
         }
     }
@@ -81,6 +84,6 @@ impl Cause {
 
     /// Whether it is held against the driver domain.
     pub fn is_failure(&self) -> bool {
-        !matches!(self, Self::PoweredOff | Self::Rebooted | Self::Restart | Self::Park)
+        !matches!(self, Self::PoweredOff | Self::Rebooted | Self::Restart | Self::Upgrade | Self::Park)
     }
 }

@@ -62,6 +62,8 @@ pub struct Look {
     pub is_probed: bool,
     /// The domain that waits to take its place.
     pub standby: Option<Domain>,
+    /// The domain of another image that is to take its place.
+    pub candidate: Option<Domain>,
     /// The way out, or the way to guests' disks, if it is that domain's.
     pub way: Option<Way>,
     /// All devices of its configuration are in the machine.
@@ -83,9 +85,11 @@ pub enum Act {
     Create,
     /// The toolstack is to create one that waits, without devices.
     CreateStandby,
-    /// The toolstack is to destroy the one that waits.
+    /// The toolstack is to create one of the image that is to be tried, without devices.
+    CreateCandidate,
+    /// The toolstack is to destroy one that waits, or that was tried.
     Dismiss(u16),
-    /// The one that waits gets the name. A process that clears the last one away goes on, and nobody waits for it any more.
+    /// One that waits gets the name. A process that clears the last one away goes on, and nobody waits for it any more.
     Promote(u16),
     /// The toolstack is to hand it the next device that it lacks.
     Attach(u16),

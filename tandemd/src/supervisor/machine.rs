@@ -3,6 +3,8 @@
 //! Nothing here touches the world, so the tests play all of it: the domain, the toolstack, the clock, and an end of the daemon at any
 //! point. What has to outlive the daemon is in the [`Record`]; everything else is found again by looking.
 
+pub mod upgrade;
+
 use super::cause::Cause;
 use super::health::{Health, Illness};
 use super::look::{Act, Errand, Look};
@@ -12,6 +14,7 @@ use super::standby::{is_usable, Standby, Wish};
 use super::words::Words;
 use control::Order;
 use std::time::Duration;
+use upgrade::Candidate;
 use xen_abi::sched as reason;
 
 /// A domain that nobody runs, and that never ran, is one that a toolstack has left half built, when it stays so for this long.
@@ -94,6 +97,7 @@ pub struct Machine {
     phase: Phase,
     health: Health,
     standby: Standby,
+    candidate: Candidate,
     /// What is kept; to be written when it differs from what was.
     pub record: Record,
     /// Lines for the log.
@@ -111,6 +115,7 @@ impl Machine {
             phase: Phase::Inherited,
             health: Health::default(),
             standby: Standby::default(),
+            candidate: Candidate::default(),
             record,
             said: Vec::new(),
             waits_for: "",
@@ -152,17 +157,29 @@ impl Machine {
             self.said.extend(result.err());
             return self.next(&Look { errand: Errand::None, ..look.clone() });
         }
-        let act = self.advance(look);
-        if act.is_some() || look.errand != Errand::None || self.settings.standby == 0 {
-            return act;
+        if let Some(result) = self.candidate.take_result(look) {
+            self.hear_of_candidate(result);
+            return self.next(&Look { errand: Errand::None, ..look.clone() });
         }
+        self.advance(look).or_else(|| if look.errand == Errand::None { self.beside(look) } else { None })
+    }
+
+    /// What there is to do for those that are not the driver domain, and may become it.
+    fn beside(&mut self, look: &Look) -> Option<Act> {
         let wish = match self.phase {
+            Phase::Up { .. } if self.record.upgrade.is_some() => Wish::Gone,
             Phase::Up { .. } if self.record.under_way.is_none() => Wish::There,
             Phase::Resting => Wish::Gone,
-            // What it becomes is decided there.
+            // What they become is decided there.
             Phase::HandingOver { .. } => return None,
             _ => Wish::Kept,
         };
+        if let Some(act) = self.upgrade_on(look) {
+            return Some(act);
+        }
+        if self.settings.standby == 0 {
+            return None;
+        }
         self.standby.next(wish, look, &mut self.said)
     }
 
@@ -175,7 +192,7 @@ impl Machine {
                 None
             }
             Phase::Up { domain } => self.look_after(domain, look).or_else(|| {
-                self.note_progress(look);
+                self.note_progress(domain, look);
                 None
             }),
             Phase::Coming { domain, until, half_built_since } => self.wait_for(domain, until, half_built_since, look),
@@ -208,6 +225,9 @@ impl Machine {
             (Order::Unpark, _) if !rests => Err(format!("it is not parked: it is {}", self.state())),
             (Order::Park, Phase::Going(going)) if there.is_none_or(|id| id == going.domain) => {
                 going.then = Then::Rest;
+                if self.record.upgrade.is_some() {
+                    self.refuse(upgrade::BY_OPERATOR);
+                }
                 (self.record.mode, self.record.why) = (Mode::Parked, BY_OPERATOR.into());
                 self.record.under_way = None;
                 Ok(None)
@@ -224,6 +244,7 @@ impl Machine {
             }
             (Order::Restart | Order::Unpark, _) => {
                 self.wake();
+                self.record.promoted = None;
                 self.phase = Phase::Down { from: look.now };
                 Ok(None)
             }
@@ -303,7 +324,7 @@ impl Machine {
     }
 
     /// The first packets, and the twin.
-    fn note_progress(&mut self, look: &Look) {
+    fn note_progress(&mut self, domain: u16, look: &Look) {
         let (Some(way), Some(line)) = (look.way, &mut self.record.under_way) else { return };
         let words = self.words;
         let reached = [(way.is_card, Some("card")), (way.queue.taken > 0, words.out), (way.came > 0, Some(words.came))];
@@ -323,6 +344,7 @@ impl Machine {
             if let Some(line) = self.record.finish() {
                 self.say(format!("recovered, {line}"));
             }
+            self.settle_upgrade(domain);
         }
     }
 
@@ -346,7 +368,7 @@ impl Machine {
             self.mark(self.words.up, look.now);
             self.say(format!("{}, domain {domain}", self.words.is_up));
             self.phase = Phase::Up { domain };
-            self.note_progress(look);
+            self.note_progress(domain, look);
             return None;
         }
         let has_run = !seen.is_paused || seen.beats.iter().any(|beat| !beat.run.is_zero());
@@ -361,6 +383,7 @@ impl Machine {
     /// An instance has to go, if it is there still.
     fn fail(&mut self, cause: Cause, domain: Option<u16>, look: &Look) -> Option<Act> {
         let told = cause.describe(&self.settings, self.words);
+        let is_trial = self.call_off(&cause, &told);
         match &mut self.record.under_way {
             Some(line) => line.mark(&format!("again {}", cause.name()), look.now),
             None => {
@@ -374,7 +397,8 @@ impl Machine {
         }
         self.record.promoted = None;
         self.record.count(cause.name());
-        let then = self.decide(&cause, look.now);
+        // What is held against the new image is no failure of the one that comes back.
+        let then = if is_trial { Then::Start(look.now) } else { self.decide(&cause, look.now) };
         match &then {
             Then::Start(at) if *at > look.now => {
                 self.say(format!("{told}; it is started again in {} ms", ms(*at - look.now)));
@@ -405,7 +429,7 @@ impl Machine {
                 return Then::Rest;
             }
             Cause::Park => return self.park(BY_OPERATOR.into()),
-            Cause::Restart => return Then::Start(now),
+            Cause::Restart | Cause::Upgrade => return Then::Start(now),
             _ if !self.settings.restart => return self.park("`restart = false`".into()),
             Cause::Rebooted => return Then::Start(now),
             _ => {}
@@ -491,7 +515,8 @@ impl Machine {
 
     /// The one that can take the place.
     fn who_waits(&self, look: &Look) -> Option<u16> {
-        look.standby.as_ref().filter(|d| self.settings.standby > 0 && is_usable(d)).map(|d| d.id)
+        let waits = || look.standby.as_ref().filter(|d| self.settings.standby > 0 && is_usable(d)).map(|d| d.id);
+        self.who_is_new(look).or_else(waits)
     }
 
     /// It is to be started, unless somebody has done that.
@@ -500,6 +525,7 @@ impl Machine {
             self.adopt(domain.id, look);
             return None;
         }
+        self.miss_new(look);
         let waits_for = if !look.has_devices {
             "waits for its device, which is not in the machine"
         } else if !look.is_served {
@@ -537,8 +563,8 @@ impl Machine {
         if look.errand == Errand::Runs {
             return None;
         }
-        if look.domain.is_none() && tries == 0 && look.standby.as_ref().is_some_and(|d| d.id == domain && is_usable(d))
-        {
+        let mut others = look.standby.iter().chain(&look.candidate);
+        if look.domain.is_none() && tries == 0 && others.any(|d| d.id == domain && is_usable(d)) {
             self.phase = Phase::HandingOver { domain, tries: 1 };
             return Some(Act::Promote(domain));
         }

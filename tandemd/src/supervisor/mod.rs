@@ -20,6 +20,7 @@ mod tests;
 mod toolstack;
 mod words;
 
+pub use machine::upgrade::name_of as candidate_of;
 pub use record::Record;
 pub use settings::{Settings, UNDRAINED_DISK_MS};
 pub use standby::name_of as standby_of;
@@ -27,7 +28,7 @@ pub use standby::name_of as standby_of;
 use crate::config::{self, Config, Kind};
 use anyhow::{Context, Result};
 use control::told::LookedAfter;
-use control::Order;
+use control::{Image, Order};
 use machine::{Machine, PARKED};
 use shell::Shell;
 use std::collections::BTreeMap;
@@ -48,8 +49,17 @@ const SELDOM: Duration = Duration::from_secs(1);
 /// So long somebody who orders something waits until it is heard.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// What is wanted of a supervisor.
+#[derive(Clone, Debug)]
+pub enum Wanted {
+    /// What it has orders for.
+    Order(Order),
+    /// One of this image takes the place; whether what earlier upgrades have said is forgotten first.
+    Upgrade(Image, bool),
+}
+
 /// Somebody's wish, and where the answer goes.
-type Wish = (Order, mpsc::Sender<Result<(), String>>);
+type Wish = (Wanted, mpsc::Sender<Result<(), String>>);
 
 /// What a supervisor and others have to say to each other.
 #[derive(Default)]
@@ -70,10 +80,10 @@ fn desks() -> MutexGuard<'static, BTreeMap<String, Desk>> {
 }
 
 /// Orders something. The error says why it cannot be.
-pub fn ask(service: &str, order: Order) -> Result<(), String> {
+pub fn ask(service: &str, wanted: Wanted) -> Result<(), String> {
     let (tell, answer) = mpsc::channel();
     match desks().get_mut(service) {
-        Some(desk) => desk.wishes.push((order, tell)),
+        Some(desk) => desk.wishes.push((wanted, tell)),
         None => {
             return Err(format!(
                 "nobody looks after the driver domain of {service}: see `supervise` in the configuration"
@@ -161,7 +171,14 @@ fn until_startable(config: &Config, service: &str, driver: &str) -> Result<()> {
             (desk.told.state, desk.told.why) = (PARKED.into(), Some(why.clone()));
             wishes = std::mem::take(&mut desk.wishes);
         }
-        for (order, tell) in wishes {
+        for (wanted, tell) in wishes {
+            let order = match wanted {
+                Wanted::Order(order) => order,
+                Wanted::Upgrade(..) => {
+                    let _ = tell.send(Err(why.clone()));
+                    continue;
+                }
+            };
             let answer = match (order, trouble()) {
                 (Order::Park, _) => want(record::Mode::Parked).map_err(|error| format!("{error:#}")),
                 (Order::Restart | Order::Unpark, Some(still)) => {
@@ -193,16 +210,20 @@ fn look_after(service: &str, kind: Kind, driver: &str, settings: &Settings) -> R
         let mut look = shell.look()?;
         let wishes = desks().get_mut(service).map(|desk| std::mem::take(&mut desk.wishes));
         let mut act = None;
-        for (order, tell) in wishes.into_iter().flatten() {
-            let answer =
-                if act.is_some() { Err("one thing after the other".into()) } else { machine.command(order, &look) };
-            let answer = answer.map(|wanted| act = wanted);
+        for (wanted, tell) in wishes.into_iter().flatten() {
+            let answer = match wanted {
+                _ if act.is_some() => Err("one thing after the other".into()),
+                Wanted::Order(order) => machine.command(order, &look).map(|wanted| act = wanted),
+                Wanted::Upgrade(image, as_configured) => machine.upgrade(image, as_configured, &look),
+            };
+            // Who asks how it goes from now on is to hear of this.
+            save(&mut machine, &mut written, &path, service, driver)?;
             let _ = tell.send(answer);
         }
         while let Some(wanted) = act.take().or_else(|| machine.next(&look)) {
             // First: who is killed here has not done what the next one does not know of.
             save(&mut machine, &mut written, &path, service, driver)?;
-            shell.act(wanted)?;
+            shell.act(wanted, &machine.record)?;
             look = shell.look()?;
         }
         save(&mut machine, &mut written, &path, service, driver)?;
@@ -231,6 +252,9 @@ fn save(machine: &mut Machine, written: &mut Record, path: &Path, service: &str,
         desk.told.why = (machine.state() == PARKED).then(|| record.why.clone());
         (desk.told.counts, desk.told.recoveries) = (record.counts.clone(), record.last.clone());
         (desk.told.standby, desk.told.outage_ms) = (machine.standby(), record.outage);
+        (desk.told.image, desk.told.upgrade) = (record.image.clone(), machine.upgrading().map(Into::into));
+        desk.told.upgrades = record.upgrades;
+        desk.told.refused = Some(record.refused.clone()).filter(|why| !why.is_empty());
     }
     Ok(())
 }

@@ -2,6 +2,7 @@
 
 use super::words;
 use anyhow::{Context, Result};
+use control::Image;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Write};
@@ -42,6 +43,14 @@ pub struct Record {
     pub going: Option<u16>,
     /// The one that waited and that takes the place: it has not all devices yet.
     pub promoted: Option<u16>,
+    /// What it is started with instead of what its configuration says.
+    pub image: Image,
+    /// How many upgrades have ended, and why the last one was refused; nothing if it was not.
+    pub upgrades: u64,
+    /// See `upgrades`.
+    pub refused: String,
+    /// The upgrade that is under way.
+    pub upgrade: Option<Upgrade>,
     /// How often it failed, by cause, and how often it recovered.
     pub counts: BTreeMap<String, u64>,
     /// Milliseconds in which guests had no way out, of all recoveries.
@@ -50,6 +59,29 @@ pub struct Record {
     pub last: Vec<String>,
     /// The recovery that is under way.
     pub under_way: Option<TimeLine>,
+}
+
+/// Another image, which has to prove that it is of use.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Upgrade {
+    /// The image.
+    pub to: Image,
+    /// How far it has come.
+    pub stage: Stage,
+    /// The domain of this image that takes the place, if it was made before.
+    pub domain: Option<u16>,
+}
+
+/// How far an upgrade has come.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Stage {
+    /// One of the image boots beside the old one.
+    #[default]
+    Boots,
+    /// It has booted, and one of the image takes the place.
+    Takes,
 }
 
 /// When what happened in a recovery.
@@ -119,6 +151,9 @@ impl Record {
         if record.boot != boot {
             record.boot = boot.into();
             (record.failures, record.going, record.promoted, record.under_way) = (Vec::new(), None, None, None);
+            if record.upgrade.take().is_some() {
+                record.end_upgrade("the machine was started anew meanwhile");
+            }
         }
         Ok(record)
     }
@@ -139,6 +174,18 @@ impl Record {
     /// One more of these.
     pub fn count(&mut self, what: &str) {
         *self.counts.entry(what.into()).or_default() += 1;
+    }
+
+    /// What one that is created now is started with.
+    pub fn image_to_start(&self) -> &Image {
+        self.upgrade.as_ref().filter(|upgrade| upgrade.stage == Stage::Takes).map_or(&self.image, |upgrade| &upgrade.to)
+    }
+
+    /// An upgrade has ended; why it was refused, or nothing.
+    pub fn end_upgrade(&mut self, why: &str) {
+        self.upgrade = None;
+        self.upgrades += 1;
+        self.refused = why.into();
     }
 
     /// The recovery that was under way has come to its end; what it was like.
@@ -167,9 +214,13 @@ mod tests {
         record.going = Some(77);
         record.count("panicked");
         record.under_way = Some(TimeLine::new("panicked", Duration::from_secs(3)));
+        record.image.kernel = Some("/boot/kept".into());
+        record.upgrade = Some(Upgrade { stage: Stage::Takes, domain: Some(8), ..Upgrade::default() });
         record.write(&path).unwrap();
         assert_eq!(Record::read(&path, "one").unwrap(), record);
         let later = Record::read(&path, "two").unwrap();
+        assert_eq!((&later.image, &later.upgrade, later.upgrades), (&record.image, &None, 1));
+        assert!(later.refused.contains("anew"));
         assert_eq!((later.mode, later.counts["panicked"]), (Mode::Parked, 1));
         assert_eq!((later.failures, later.going, later.under_way), (vec![], None, None));
         std::fs::write(&path, "mode = 7").unwrap();

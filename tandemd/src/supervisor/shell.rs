@@ -4,11 +4,12 @@ use super::health::{Beat, Queue};
 use super::look::{Act, Domain, Errand, Look, Way};
 use super::settings::{Claim, Settings};
 use super::toolstack::{Toolstack, ATTACH, CREATE};
-use super::{pci, standby};
+use super::{candidate_of, pci, standby, Record};
 use crate::config::Kind;
 use crate::hypercall::{disks_of, Hypervisor, News, Switches};
 use crate::store::{Change, Client, Event, Store};
 use anyhow::{Context, Result};
+use control::Image;
 use rustix::io::Errno;
 use rustix::time::{clock_gettime, ClockId};
 use std::os::fd::AsFd;
@@ -45,6 +46,8 @@ pub struct Shell {
     whole: Option<u16>,
     /// The one that waits to take its place.
     standby: Option<u16>,
+    /// The one of another image that is tried.
+    candidate: Option<u16>,
     /// The service's own domain.
     served: Option<u16>,
     /// The service's switch, if it is known.
@@ -75,6 +78,7 @@ impl Shell {
             domain: None,
             whole: None,
             standby: None,
+            candidate: None,
             served: None,
             switch: None,
             disks: None,
@@ -111,8 +115,8 @@ impl Shell {
 
     /// Which domains have the names of the driver domain and of the service.
     fn find(&mut self) -> Result<()> {
-        (self.domain, self.standby, self.served, self.switch) = (None, None, None, None);
-        let standby = standby::name_of(&self.driver);
+        (self.domain, self.standby, self.candidate, self.served, self.switch) = (None, None, None, None, None);
+        let (standby, candidate) = (standby::name_of(&self.driver), candidate_of(&self.driver));
         for id in self.store.list("/local/domain")? {
             let Some(name) = self.store.read(&format!("/local/domain/{id}/name"))? else { continue };
             if name == self.driver {
@@ -120,6 +124,9 @@ impl Shell {
             }
             if name == standby {
                 self.standby = id.parse().ok();
+            }
+            if name == candidate {
+                self.candidate = id.parse().ok();
             }
             if name == self.service {
                 self.served = id.parse().ok();
@@ -148,6 +155,10 @@ impl Shell {
             Some(standby) => self.look_at(standby)?,
             None => None,
         };
+        let candidate = match self.candidate {
+            Some(candidate) => self.look_at(candidate)?,
+            None => None,
+        };
         let has_all = match &domain {
             Some(domain) => self.has_all(domain.id)?,
             None => false,
@@ -164,7 +175,7 @@ impl Shell {
             self.has_devices = (self.devices.iter().all(|device| pci::is_there(&device.name)), now);
         }
         let (has_devices, is_served) = (self.has_devices.0, self.served.is_some());
-        Ok(Look { now, domain, has_all, is_probed, standby, way, has_devices, is_served, errand })
+        Ok(Look { now, domain, has_all, is_probed, standby, candidate, way, has_devices, is_served, errand })
     }
 
     /// Whether all devices may reach memory.
@@ -272,8 +283,8 @@ impl Shell {
         Ok(Some(Way { queue, came, is_idle: !is_waiting, has_lied, ..Way::default() }))
     }
 
-    /// Does it, or begins to.
-    pub fn act(&mut self, act: Act) -> Result<()> {
+    /// Does it, or begins to. What is created is of the image that the record says.
+    pub fn act(&mut self, act: Act, record: &Record) -> Result<()> {
         match act {
             Act::Quarantine(domain) => {
                 // First, or its driver might let them again.
@@ -290,21 +301,26 @@ impl Shell {
             }
             Act::Destroy(domain) => self.toolstack.destroy(domain),
             Act::Dismiss(domain) => self.toolstack.start(&["destroy", &domain.to_string()]),
-            Act::Create => {
-                let config = self.config.to_string_lossy().into_owned();
-                self.toolstack.start(&[CREATE, &[&config]].concat())
-            }
-            Act::CreateStandby => {
-                let config = self.config.to_string_lossy().into_owned();
-                let name = format!("name=\"{}\"", standby::name_of(&self.driver));
-                self.toolstack.start(&[CREATE, &[&config, &name, "pci=[]", "passthrough=\"enabled\""]].concat())
-            }
+            Act::Create => self.create(record.image_to_start(), &[]),
+            Act::CreateStandby => self.create(&record.image, &without_devices(&standby::name_of(&self.driver))),
+            Act::CreateCandidate => match &record.upgrade {
+                Some(upgrade) => self.create(&upgrade.to, &without_devices(&candidate_of(&self.driver))),
+                None => Ok(()),
+            },
             Act::Promote(domain) => self.promote(domain),
             Act::Attach(domain) => match self.lacks(domain)? {
                 Some(device) => self.toolstack.start(&[ATTACH, &domain.to_string(), &device.said]),
                 None => Ok(()),
             },
         }
+    }
+
+    /// The toolstack creates one of this image. These lines come last, and so count.
+    fn create(&mut self, image: &Image, lines: &[String]) -> Result<()> {
+        let (config, image) = (self.config.to_string_lossy().into_owned(), image.lines());
+        let lines = image.iter().chain(lines).map(String::as_str);
+        let arguments: Vec<&str> = CREATE.iter().copied().chain([config.as_str()]).chain(lines).collect();
+        self.toolstack.start(&arguments)
     }
 
     /// It gets the driver domain's name, and its interface is looked at anew, since that is the way out now.
@@ -324,4 +340,9 @@ impl Shell {
         }
         self.find()
     }
+}
+
+/// What a configuration says of one of this name that gets its devices later.
+fn without_devices(name: &str) -> [String; 3] {
+    [format!("name=\"{name}\""), "pci=[]".into(), "passthrough=\"enabled\"".into()]
 }

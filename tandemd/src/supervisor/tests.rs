@@ -6,7 +6,7 @@ use super::look::{Act, Domain, Errand, Look, Way};
 use super::machine::Machine;
 use super::record::{Mode, Record};
 use super::settings::Settings;
-use control::Order;
+use control::{Image, Order};
 use proptest::prelude::*;
 use std::time::Duration;
 use xen_abi::sched as reason;
@@ -109,6 +109,8 @@ struct Instance {
     taken: u64,
     is_others: bool,
     has_devices: bool,
+    /// What it was started with.
+    image: Image,
 }
 
 impl Instance {
@@ -145,6 +147,26 @@ impl Instance {
     }
 }
 
+/// What can be wrong with an image.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Flaw {
+    /// The toolstack does not take it.
+    NotCreated,
+    NeverBoots,
+    Panics,
+    /// It waits for devices, and does nothing with them.
+    NotReady,
+}
+
+/// An image that is new, with this flaw.
+fn with(flaw: Option<Flaw>) -> Image {
+    Image { kernel: Some(format!("/boot/{flaw:?}")), ..Image::default() }
+}
+
+fn new() -> Image {
+    with(None)
+}
+
 /// A process of the toolstack's, and when it is done.
 #[derive(Clone, Copy, Debug)]
 struct Process {
@@ -163,6 +185,8 @@ struct World {
     domain: Option<Instance>,
     /// The one that waits.
     standby: Option<Instance>,
+    /// The one that is tried.
+    candidate: Option<Instance>,
     processes: Vec<Process>,
     /// Of those, what goes on beside others.
     aside: Vec<Process>,
@@ -187,6 +211,7 @@ impl World {
             disk: Record::default(),
             domain: None,
             standby: None,
+            candidate: None,
             processes: Vec::new(),
             aside: Vec::new(),
             nr_domains: 0,
@@ -216,23 +241,32 @@ impl World {
     }
 
     fn add_domain(&mut self) {
-        self.domain = Some(self.instance(true));
+        let image = self.machine.record.image_to_start().clone();
+        self.domain = Some(self.instance(true, image));
     }
 
-    fn instance(&mut self, has_devices: bool) -> Instance {
+    fn instance(&mut self, has_devices: bool, image: Image) -> Instance {
         self.nr_domains += 1;
+        let is_bad = |flaw| image == with(Some(flaw));
+        let (does, end) = match () {
+            () if self.is_broken || is_bad(Flaw::NotReady) && has_devices => (Does::Hangs, None),
+            () if is_bad(Flaw::NeverBoots) => (Does::Spins, None),
+            () if is_bad(Flaw::Panics) => (Does::Boots, Some((reason::SHUTDOWN_CRASH, false))),
+            () => (Does::Boots, None),
+        };
         Instance {
             id: self.nr_domains,
             age: Duration::ZERO,
-            does: if self.is_broken { Does::Hangs } else { Does::Boots },
-            end: None,
-            ended_at: None,
+            does,
+            end,
+            ended_at: end.map(|_| self.now),
             is_paused: false,
             beat: Beat::default(),
             spun: Duration::ZERO,
             taken: 0,
             is_others: false,
             has_devices,
+            image,
         }
     }
 
@@ -267,6 +301,7 @@ impl World {
             has_all,
             is_probed: has_all && way.is_some(),
             standby: self.standby.as_ref().map(|d| d.seen(self.now)),
+            candidate: self.candidate.as_ref().map(|d| d.seen(self.now)),
             way,
             has_devices: self.has_devices,
             is_served: true,
@@ -294,17 +329,29 @@ impl World {
             Act::Destroy(_) if process.is_released => Ok(()),
             Act::CreateStandby if self.standby.is_some() => Err("the name is taken".into()),
             Act::CreateStandby => {
-                self.standby = Some(self.instance(false));
+                let image = self.machine.record.image.clone();
+                self.standby = Some(self.instance(false, image));
                 Ok(())
             }
-            Act::Dismiss(id) if self.standby.as_ref().is_some_and(|d| d.id == id) => {
-                self.standby = None;
-                Ok(())
+            Act::CreateCandidate if self.candidate.is_some() => Err("the name is taken".into()),
+            Act::CreateCandidate => match self.machine.record.upgrade.as_ref().map(|upgrade| upgrade.to.clone()) {
+                Some(image) if image != with(Some(Flaw::NotCreated)) => {
+                    self.candidate = Some(self.instance(false, image));
+                    Ok(())
+                }
+                _ => Err("no kernel".into()),
+            },
+            Act::Dismiss(id) => {
+                let gone = self.standby.take_if(|d| d.id == id).or_else(|| self.candidate.take_if(|d| d.id == id));
+                gone.map(|_| ()).ok_or("no such domain".into())
             }
             Act::Attach(_) if !self.has_devices => Err("no device".into()),
             Act::Attach(id) => match self.domain.as_mut().filter(|d| d.id == id) {
                 Some(d) if !d.has_devices => {
                     d.has_devices = true;
+                    if d.image == with(Some(Flaw::NotReady)) {
+                        d.does = Does::Hangs;
+                    }
                     Ok(())
                 }
                 _ => Err("no such domain, or it has them".into()),
@@ -337,13 +384,18 @@ impl World {
                 assert_eq!(self.machine.record.mode, Mode::Run, "one that should rest gets another one");
                 start(self, CREATE);
             }
+            Act::CreateCandidate => {
+                assert!(self.standby.is_none(), "the one that waits has the memory still");
+                start(self, CREATE);
+            }
             Act::Dismiss(_) => start(self, DESTROY),
             Act::Promote(id) => {
                 assert!(self.domain.is_none(), "there is one of the name already");
                 assert!(self.processes.iter().all(|p| p.is_released), "who goes has the devices still");
                 self.aside.append(&mut self.processes);
                 // It may have gone a moment ago.
-                self.domain = self.standby.take_if(|d| d.id == id);
+                let waits = self.standby.take_if(|d| d.id == id);
+                self.domain = waits.or_else(|| self.candidate.take_if(|d| d.id == id));
             }
             Act::Attach(id) => {
                 assert_eq!(self.domain.as_ref().map(|d| d.id), Some(id));
@@ -380,7 +432,7 @@ impl World {
 
     fn pass(&mut self) {
         self.now += TICK;
-        self.domain.iter_mut().chain(&mut self.standby).for_each(Instance::pass);
+        self.domain.iter_mut().chain(&mut self.standby).chain(&mut self.candidate).for_each(Instance::pass);
     }
 
     fn run(&mut self, time: Duration) {
@@ -407,6 +459,14 @@ impl World {
             // Whoever has started it: it is to go.
             d.is_others = false;
         }
+        Ok(())
+    }
+
+    /// It is to be of the new image, which has a flaw or not.
+    fn upgrade(&mut self, flaw: Option<Flaw>) -> Result<(), String> {
+        let look = self.look();
+        self.machine.upgrade(with(flaw), false, &look)?;
+        self.disk = self.machine.record.clone();
         Ok(())
     }
 
@@ -753,6 +813,117 @@ fn what_cannot_be_handed_over_is_started_anew() {
     assert!(world.is_well(), "{:?}", world.log);
 }
 
+#[test]
+fn one_of_a_new_image_takes_the_place_when_it_has_booted() {
+    for standby in [0, 1] {
+        let mut world = World::with(Settings { standby, ..settings() });
+        world.run(Duration::from_secs(20));
+        let old = world.domain.as_ref().unwrap().id;
+        world.acts.clear();
+        world.upgrade(None).unwrap();
+        assert!(world.upgrade(None).unwrap_err().contains("under way"));
+        while world.machine.record.upgrades == 0 {
+            world.run(TICK);
+        }
+        let is_of_standby = |act: &Act| matches!(act, Act::Dismiss(_) | Act::CreateStandby);
+        let acts: Vec<Act> = world.acts.iter().copied().filter(|act| !is_of_standby(act)).collect();
+        let new_one = world.domain.as_ref().unwrap().id;
+        let replaced = [Act::Quarantine(old), Act::Destroy(old), Act::Promote(new_one), Act::Attach(new_one)];
+        assert_eq!(acts, [&[Act::CreateCandidate], &replaced[..]].concat(), "{:?}", world.log);
+        let line = world.machine.record.last.last().unwrap();
+        assert!(line.starts_with("upgrade: ") && line.contains("handed over"), "{line}");
+        assert!(world.machine.record.outage < 3000, "it had booted before: {line}");
+        assert_eq!((world.machine.record.refused.as_str(), &world.machine.record.image), ("", &new()));
+        world.run(Duration::from_secs(20));
+        assert!(world.is_well() && world.machine.record.failures.is_empty());
+        assert_eq!(world.standby.as_ref().map(|d| d.image.clone()), (standby == 1).then(new));
+        // What fails later comes back of the new image, by the next daemon too.
+        world.kill();
+        world.domain = None;
+        world.run(Duration::from_secs(20));
+        assert!(world.is_well() && world.domain.as_ref().unwrap().image == new());
+        let look = world.look();
+        world.machine.upgrade(Image::default(), true, &look).unwrap();
+        let upgrade = world.machine.record.upgrade.as_ref().unwrap();
+        assert_eq!(upgrade.to, Image::default(), "as configured is without what was said before");
+    }
+}
+
+#[test]
+fn an_image_that_is_of_no_use_is_refused_and_the_old_one_stays_or_comes_back() {
+    for (flaw, words, is_disturbed) in [
+        (Flaw::NotCreated, "no kernel", false),
+        (Flaw::NeverBoots, "not booted within 20 s", false),
+        (Flaw::Panics, "ended while it booted", false),
+        (Flaw::NotReady, "of the new one: its interface was not there", true),
+    ] {
+        for standby in [0, 1] {
+            let mut world = World::with(Settings { standby, ..settings() });
+            world.run(Duration::from_secs(20));
+            let old = world.domain.as_ref().unwrap().id;
+            world.upgrade(Some(flaw)).unwrap();
+            world.run(Duration::from_secs(100));
+            let record = &world.machine.record;
+            assert_eq!((record.upgrades, &record.image), (1, &Image::default()), "{flaw:?} {:?}", world.log);
+            assert!(record.refused.contains(words), "{flaw:?}: {}", record.refused);
+            assert!(world.log.iter().any(|line| line.contains("the upgrade is refused: ")));
+            assert!(record.failures.is_empty(), "it is not held against the old image");
+            assert!(world.is_well() && world.candidate.is_none());
+            let domain = world.domain.as_ref().unwrap();
+            assert_eq!((domain.id != old, &domain.image), (is_disturbed, &Image::default()), "{flaw:?}");
+            assert_eq!(world.standby.is_some(), standby == 1, "{flaw:?}");
+        }
+    }
+}
+
+#[test]
+fn what_happens_to_the_old_one_or_is_ordered_meanwhile_calls_an_upgrade_off() {
+    type Meanwhile = fn(&mut World);
+    let all: [(Meanwhile, &str); 3] = [
+        (|w| w.end(reason::SHUTDOWN_CRASH, false), "of the old one, meanwhile"),
+        (|w| w.ask(Order::Restart).unwrap(), "something else"),
+        (|w| w.ask(Order::Park).unwrap(), "something else"),
+    ];
+    for (meanwhile, words) in all {
+        let mut world = World::up();
+        world.upgrade(None).unwrap();
+        world.run(Duration::from_secs(2));
+        assert!(world.candidate.is_some() && world.machine.upgrading().is_some());
+        meanwhile(&mut world);
+        world.run(Duration::from_secs(30));
+        let record = &world.machine.record;
+        assert!(record.refused.contains(words), "{}", record.refused);
+        assert_eq!((world.candidate.is_none(), &record.image), (true, &Image::default()));
+        assert!(world.is_well() || record.mode == Mode::Parked);
+        if record.mode == Mode::Parked {
+            assert!(world.upgrade(None).unwrap_err().contains("it is parked"));
+        }
+    }
+}
+
+#[test]
+fn one_of_disks_is_tried_goes_and_is_started_of_the_new_image() {
+    let mut machine = disks_machine();
+    let idle = |seconds| disks_look(seconds, Way { is_idle: true, ..Way::default() });
+    let tried = |at_ms, run_ms| {
+        let beat = Beat { upcalls: 1, run: Duration::from_millis(run_ms), ..Beat::default() };
+        let candidate = Some(Domain { id: 6, beats: vec![beat], ..Domain::default() });
+        Look { now: Duration::from_millis(at_ms), candidate, ..idle(0) }
+    };
+    machine.upgrade(new(), false, &idle(2)).unwrap();
+    assert_eq!(machine.next(&idle(3)), Some(Act::CreateCandidate));
+    assert_eq!(machine.next(&Look { errand: Errand::Done(Ok(())), ..tried(4000, 900) }), None);
+    assert_eq!(machine.next(&tried(7000, 1000)), Some(Act::Dismiss(6)));
+    assert_eq!(machine.record.image_to_start(), &new());
+    assert_eq!(machine.next(&Look { errand: Errand::Done(Ok(())), ..idle(8) }), Some(Act::Quarantine(5)));
+    assert_eq!(machine.next(&idle(8)), Some(Act::Destroy(5)));
+    let gone = Look { domain: None, way: None, errand: Errand::Done(Ok(())), ..idle(9) };
+    assert_eq!((machine.next(&gone), machine.record.image_to_start()), (Some(Act::Create), &new()));
+    assert_eq!(machine.next(&Look { errand: Errand::Done(Ok(())), way: None, ..idle(10) }), None);
+    assert_eq!(machine.next(&idle(11)), None);
+    assert_eq!((machine.record.upgrades, &machine.record.image, machine.record.refused.as_str()), (1, &new(), ""));
+}
+
 #[derive(Clone, Copy, Debug)]
 enum Event {
     Ends(u32, bool),
@@ -762,6 +933,9 @@ enum Event {
     StandbyEnds,
     StandbyDestroyed,
     Device(bool),
+    CandidateEnds,
+    CandidateDestroyed,
+    Upgrade(Option<Flaw>),
     Asked(Order),
     Passes(u64),
     Killed(usize),
@@ -770,6 +944,7 @@ enum Event {
 fn events() -> impl Strategy<Value = Vec<Event>> {
     let code = prop_oneof![Just(0_u32), Just(1), Just(3), Just(4)];
     let order = prop_oneof![Just(Order::Restart), Just(Order::Park), Just(Order::Unpark)];
+    let flaw = prop_oneof![Just(Flaw::NotCreated), Just(Flaw::NeverBoots), Just(Flaw::Panics), Just(Flaw::NotReady)];
     let event = prop_oneof![
         3 => (code, any::<bool>()).prop_map(|(code, by_hypervisor)| Event::Ends(code, by_hypervisor && code == 3)),
         2 => Just(Event::Destroyed),
@@ -777,6 +952,9 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
         1 => Just(Event::CreatedByOthers),
         1 => Just(Event::StandbyEnds),
         1 => Just(Event::StandbyDestroyed),
+        1 => Just(Event::CandidateEnds),
+        1 => Just(Event::CandidateDestroyed),
+        3 => proptest::option::of(flaw).prop_map(Event::Upgrade),
         1 => any::<bool>().prop_map(Event::Device),
         2 => order.prop_map(Event::Asked),
         8 => (0..60_u64).prop_map(Event::Passes),
@@ -809,6 +987,13 @@ proptest! {
                     }
                 }
                 Event::StandbyDestroyed => world.standby = None,
+                Event::CandidateEnds => {
+                    if let Some(d) = &mut world.candidate {
+                        d.end = Some((reason::SHUTDOWN_CRASH, false));
+                    }
+                }
+                Event::CandidateDestroyed => world.candidate = None,
+                Event::Upgrade(flaw) => { let _ = world.upgrade(flaw); }
                 Event::Device(is_there) => world.has_devices = is_there,
                 Event::Asked(order) => { let _ = world.ask(order); }
                 Event::Passes(ticks) => world.run(TICK * u32::try_from(ticks).unwrap()),
@@ -828,6 +1013,9 @@ proptest! {
             Mode::Off => prop_assert!(world.domain.is_none(), "{:?}", world.domain),
         }
         prop_assert_eq!((world.machine.record.going, world.machine.record.promoted), (None, None));
+        prop_assert_eq!((&world.machine.record.upgrade, world.candidate.is_some()), (&None, false));
+        let image = &world.machine.record.image;
+        prop_assert!([Image::default(), new()].contains(image), "{:?} is of no use", image);
         let is_wanted = standby == 1 && world.machine.record.mode == Mode::Run;
         prop_assert_eq!(world.standby.as_ref().is_some_and(|d| d.end.is_none()), is_wanted);
     }

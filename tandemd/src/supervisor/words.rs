@@ -13,6 +13,8 @@ pub struct Words {
     pub came: &'static str,
     /// It takes nothing.
     pub undrained: &'static str,
+    /// One that has booted without the devices can take its place.
+    pub hands_over: bool,
 }
 
 /// Of interfaces.
@@ -22,6 +24,7 @@ pub const NET: Words = Words {
     out: Some("first packet out"),
     came: "first packet in",
     undrained: "it has taken nothing of what waits for the outside",
+    hands_over: true,
 };
 
 /// Of disks.
@@ -31,4 +34,5 @@ pub const DISK: Words = Words {
     out: None,
     came: "first answer",
     undrained: "it has answered nothing of what guests have asked their disks for",
+    hands_over: false,
 };
