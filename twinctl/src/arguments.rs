@@ -1,7 +1,7 @@
 //! The command line.
 
 use control::request::Which;
-use control::{Mode, Order, Request};
+use control::{Image, Mode, Order, Request};
 use lexopt::{Arg, Parser, ValueExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -28,6 +28,12 @@ commands:
                           the driver domain's
   unload [WHICH]          the twin goes; Linux is the way
   restart [SERVICE]       in domain 0: another instance of the driver domain takes its place, if tandemd looks after it
+  upgrade [SERVICE] --kernel FILE --ramdisk FILE --extra WORDS
+                          in domain 0: one of another kernel, initramfs or command line boots beside the driver domain, and takes its
+                          place when it has booted; what is not named stays as it is. One that does not boot, or is of no
+                          use afterwards, is refused, and the old one stays or comes back. It waits until that is known
+  upgrade [SERVICE] --as-configured
+                          the same with what its configuration says, which may have changed; other options count, too
   park [SERVICE]          the driver domain goes, and no other comes
   unpark [SERVICE]        it comes again
   reload                  in domain 0: tandemd reads its configuration again; if something is wrong with it, the old one stays
@@ -50,6 +56,8 @@ pub enum Wanted {
     Ask(Request),
     /// To ask this and say what was counted.
     Stats(Request),
+    /// To ask this and wait for how it ends.
+    Upgrade(Request),
     Top(Top),
 }
 
@@ -78,6 +86,7 @@ pub fn place() -> PathBuf {
 pub fn parse(mut parser: Parser, place: impl Fn() -> PathBuf) -> Result<Arguments, String> {
     let mut words = Vec::new();
     let (mut socket, mut is_json, mut every, mut count, mut vif) = (None, false, 1.0, None, None);
+    let (mut image, mut as_configured) = (Image::default(), false);
     let mut read = || -> Result<bool, lexopt::Error> {
         while let Some(arg) = parser.next()? {
             match arg {
@@ -87,6 +96,11 @@ pub fn parse(mut parser: Parser, place: impl Fn() -> PathBuf) -> Result<Argument
                 Arg::Long("every") => every = parser.value()?.parse::<f64>()?,
                 Arg::Long("count") => count = Some(parser.value()?.parse()?),
                 Arg::Long("vif") => vif = Some(parser.value()?.parse()?),
+                Arg::Long("kernel") => image.kernel = Some(parser.value()?.string()?),
+                // The latter for those who know no other image.
+                Arg::Long("ramdisk" | "image") => image.ramdisk = Some(parser.value()?.string()?),
+                Arg::Long("extra") => image.extra = Some(parser.value()?.string()?),
+                Arg::Long("as-configured") => as_configured = true,
                 Arg::Value(word) => words.push(word.string()?),
                 other => return Err(other.unexpected()),
             }
@@ -106,7 +120,17 @@ pub fn parse(mut parser: Parser, place: impl Fn() -> PathBuf) -> Result<Argument
         };
         let every = Some(every).filter(|every| (0.1..=3600.0).contains(every)).map(Duration::from_secs_f64);
         let every = every.ok_or("--every wants seconds, from 0.1 to 3600")?;
-        command(&words, which, is_driver_domain, (every, count))?
+        let is_new = as_configured || image != Image::default();
+        let is_upgrade = words.first().is_some_and(|word| word == "upgrade");
+        if is_upgrade != is_new {
+            return Err(if is_upgrade {
+                "upgrade wants to know what is new: --kernel, --ramdisk, --extra or --as-configured".into()
+            } else {
+                "--kernel, --ramdisk, --extra and --as-configured are for upgrade".into()
+            });
+        }
+        image.check()?;
+        command(&words, which, is_driver_domain, (every, count), (image, as_configured))?
     };
     Ok(Arguments { wanted, socket, is_json })
 }
@@ -116,6 +140,7 @@ fn command(
     which: impl Fn(Option<&String>) -> Which,
     is_driver_domain: bool,
     (every, count): (Duration, Option<u32>),
+    (image, as_configured): (Image, bool),
 ) -> Result<Wanted, String> {
     let (command, rest) = words.split_first().ok_or("there is no command; twinctl --help says which there are")?;
     let most = match command.as_str() {
@@ -137,10 +162,11 @@ fn command(
             },
         }),
         ("unload", _) => Wanted::Ask(Request::Unload { which: which(rest.first()) }),
-        ("restart" | "park" | "unpark" | "reload", _) if is_driver_domain => {
+        ("restart" | "upgrade" | "park" | "unpark" | "reload", _) if is_driver_domain => {
             return Err(format!("{command} is for tandemd, in domain 0"));
         }
         ("reload", _) => Wanted::Ask(Request::Reload { which: Which::default() }),
+        ("upgrade", _) => Wanted::Upgrade(Request::Upgrade { which: which(rest.first()), image, as_configured }),
         ("restart", _) => Wanted::Ask(order(Order::Restart)),
         ("park", _) => Wanted::Ask(order(Order::Park)),
         ("unpark", _) => Wanted::Ask(order(Order::Unpark)),
@@ -168,7 +194,12 @@ mod tests {
 
     fn asked(line: &str) -> Request {
         match parsed(line).map(|arguments| arguments.wanted) {
-            Ok(Wanted::Ask(request) | Wanted::Stats(request) | Wanted::Top(Top { request, .. })) => request,
+            Ok(
+                Wanted::Ask(request)
+                | Wanted::Stats(request)
+                | Wanted::Upgrade(request)
+                | Wanted::Top(Top { request, .. }),
+            ) => request,
             other => panic!("{line}: {other:?}"),
         }
     }
@@ -181,6 +212,11 @@ mod tests {
         assert_eq!(asked("mode twin-mirror"), Request::Mode { which: Which::default(), mode: Mode::TwinMirror });
         assert_eq!(asked("park net"), Request::DriverDomain { which: service("net"), order: Order::Park });
         assert!(parsed("--socket /tmp/twind.sock restart").unwrap_err().contains("domain 0"));
+        let image = Image { kernel: Some("/k".into()), ramdisk: Some("/r".into()), ..Image::default() };
+        let upgrade = Request::Upgrade { which: service("net"), image, as_configured: false };
+        assert_eq!(asked("upgrade net --kernel /k --image /r"), upgrade);
+        let as_configured = Request::Upgrade { which: Which::default(), image: Image::default(), as_configured: true };
+        assert_eq!(asked("upgrade --as-configured"), as_configured);
         assert_eq!(asked("reload"), Request::Reload { which: Which::default() });
         assert_eq!(asked("status"), Request::Status { which: Which::default() });
         assert_eq!(asked("top net --every 2"), Request::Status { which: service("net") });
@@ -208,6 +244,11 @@ mod tests {
         refused("--every 0 top", "seconds");
         refused("--every soon top", "soon");
         refused("--count -1 top", "-1");
+        refused("upgrade net", "--as-configured");
+        refused("restart net --kernel /k", "for upgrade");
+        refused("upgrade net --kernel k", "whole path");
+        refused("--socket twind.sock upgrade --kernel /k", "domain 0");
+        refused("upgrade net lab --kernel /k", "lab");
         refused("--fast", "--fast");
         assert_eq!(parsed("--help").unwrap().wanted, Wanted::Help);
     }

@@ -7,6 +7,7 @@ mod say;
 mod screen;
 mod terminal;
 mod top;
+mod upgrade;
 
 use anyhow::Result;
 use arguments::{Arguments, Wanted};
@@ -41,13 +42,15 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
     let mut connection = Connection::open(&arguments.socket)?;
     let (request, is_stats) = match &arguments.wanted {
         Wanted::Help => return Ok(ExitCode::SUCCESS),
+        Wanted::Upgrade(request) => (request, false),
         Wanted::Top(top) => return top::run(&mut connection, top).map(|()| ExitCode::SUCCESS),
         Wanted::Stats(request) => (request, true),
         Wanted::Ask(request) => (request, false),
     };
-    let told = match connection.ask(request)? {
-        Answer::Ok(told) => told,
-        Answer::Error(why) => anyhow::bail!("{why}"),
+    let told = match (connection.ask(request)?, &arguments.wanted) {
+        (Answer::Ok(told), Wanted::Upgrade(_)) => upgrade::wait(&arguments.socket, &told)?,
+        (Answer::Ok(told), _) => told,
+        (Answer::Error(why), _) => anyhow::bail!("{why}"),
     };
     Ok(print(&match (arguments.is_json, is_stats) {
         (true, _) => serde_json::to_string_pretty(&told)?,
