@@ -61,6 +61,14 @@ job_standby() {
 	bridge_own && say "standby ok"
 }
 
+# dies_of_nic: all is well until there is a device
+job_dies_of_nic() {
+	modprobe xen-pcifront
+	say "dies_of_nic waits"
+	until ls /sys/bus/pci/devices | grep -q .; do usleep 100000; done
+	echo c > /proc/sysrq-trigger
+}
+
 # wedge: the kernel takes no interrupt any more
 job_wedge() { insmod /lib/modules/$(uname -r)/updates/wedge.ko & }
 

@@ -1,7 +1,7 @@
 //! Driver domains that own the NIC, by stock `xl`, and guests that have their network from them.
 //!
 //! The checks are `images/xen/tests/driver-domain.sh`, `driver-dies.sh`, `disk-outlives.sh`, `disk-recovery.sh`, `way-out.sh`,
-//! `recovery.sh`, `standby.sh`, `recovery-twin.sh`,
+//! `recovery.sh`, `standby.sh`, `upgrade.sh`, `recovery-twin.sh`,
 //! `twin-loads.sh`, `twin-net.sh`, `twin-again.sh`, `twin-two.sh` and `twin-modes.sh`.
 
 use super::passthrough::AMD_VI;
@@ -32,6 +32,10 @@ pub fn tests() -> Vec<Test> {
     add(
         "one-that-waits-takes-the-place-of-a-driver-domain-that-dies",
         Box::new(|bed| runs(bed, "standby", "e1000e", bed.mib.div_ceil(2))),
+    );
+    add(
+        "a-driver-domain-is-upgraded-or-the-old-one-stays",
+        Box::new(|bed| runs(bed, "upgrade", "e1000e", bed.mib.div_ceil(2))),
     );
     for driver in ["e1000", "e1000e", "8139cp"] {
         let on = Twinned {
