@@ -15,6 +15,7 @@ mod hold;
 pub use hold::Hold;
 
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 /// An Ethernet address.
@@ -129,6 +130,8 @@ pub struct Table {
     rest: Option<PortId>,
     /// Without a way out: until when, in ns, packets wait for one.
     waits_until: u64,
+    /// The way out is drained: until when, in ns, and the table that counts from then on.
+    drained: Option<(u64, Arc<Table>)>,
 }
 
 impl Table {
@@ -145,6 +148,7 @@ impl Table {
             uplink: None,
             rest: None,
             waits_until: 0,
+            drained: None,
             ports,
         };
         for (at, port) in (0..NONE).zip(table.ports.iter()) {
@@ -164,6 +168,23 @@ impl Table {
     /// Until when, in ns, what is for outside waits for a way out, if it does at `now`.
     pub fn waits_until(&self, now: u64) -> Option<u64> {
         (self.uplink.is_none() && self.waits_until > now).then_some(self.waits_until)
+    }
+
+    /// The same while its way out is drained: what is for outside waits until then (ns), though what comes from there goes its way. `whole`
+    /// is this table, and counts from then on.
+    pub fn drained(self, until: u64, whole: Arc<Table>) -> Table {
+        Table { uplink: None, waits_until: until, drained: Some((until, whole)), ..self }
+    }
+
+    /// While the way out is drained: until when, in ns, and the table that counts from then on.
+    #[inline]
+    pub fn after_drain(&self) -> Option<(u64, &Arc<Table>)> {
+        self.drained.as_ref().map(|(until, whole)| (*until, whole))
+    }
+
+    /// The way out, also one that is drained.
+    pub fn way_out(&self) -> Option<PortId> {
+        self.uplink.or_else(|| self.drained.as_ref()?.1.uplink)
     }
 
     fn insert(&mut self, at: usize) {
@@ -217,15 +238,16 @@ impl Table {
         self.ports.get(usize::from(*self.by_mac.get(self.place(number(mac)))?))
     }
 
-    /// The network card.
+    /// The network card, if packets go there now.
     pub fn uplink(&self) -> Option<PortId> {
         self.uplink
     }
 
-    /// All ports but `from`.
+    /// All ports to which packets go but `from`.
     pub fn others(&self, from: PortId) -> impl Iterator<Item = &Port> {
         let is_current = |p: &&Port| self.port(p.id).is_some_and(|q| core::ptr::eq(q, *p));
-        self.ports.iter().filter(is_current).filter(move |p| p.id != from)
+        let takes = move |p: &&Port| p.id != from && (p.kind != Kind::Uplink || self.drained.is_none());
+        self.ports.iter().filter(is_current).filter(takes)
     }
 
     /// Where a frame from port `from` goes. `header`: its first bytes.

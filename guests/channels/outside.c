@@ -119,6 +119,12 @@ static s64 hold(u32 name, u32 ms)
 	return channel_op(SWITCH_HOLD, &request);
 }
 
+static s64 drain(u32 name, u32 ms)
+{
+	struct channel_hold request = { name, ms };
+	return channel_op(SWITCH_DRAIN, &request);
+}
+
 static void way_out_comes(void)
 {
 	make_front(&out, 2, 0);
@@ -248,6 +254,70 @@ static void held_in_vain(void)
 	check_nothing(&out, "of a sender that has gone");
 }
 
+/* A way out that is about to go gets nothing any more, and what comes by it arrives; what is for outside waits for the next. */
+static void drained(void)
+{
+	check_result(drain(switch_name, 10001), -EINVAL, "a drain that is too long");
+	check_result(drain(~0u, 1), -ENOENT, "a drain of no switch");
+	check_result(hold(switch_name, 600000), 0, "a wait");
+	post(&a, 8);
+	post(&b, 8);
+	check_result(drain(switch_name, 10000), 0, "a drain");
+	send_from(0, &a, stranger, a.mac, 1514, 1);
+	send_from(1, &a, everybody, a.mac, 60, 2);
+	check_received(&b, 60, "to all, while the way out is drained");
+	check(nr_answers(&a) == 0 && status_of(&a).tx_waiting == 2, "%u packets wait", status_of(&a).tx_waiting);
+	check_nothing(&out, "for outside, while it is drained");
+	/* Of what comes from there, nothing waits to go back. */
+	send(&out, a.mac, stranger, 200, 3);
+	check_received(&a, 200, "from a way out that is drained");
+	send(&out, everybody, stranger, 60, 4);
+	check_received(&a, 60, "to all, from a way out that is drained");
+	check_received(&b, 60, "to all, from a way out that is drained");
+	u64 refused = status_of(&out).tx_refused;
+	send(&out, stranger, stranger, 60, 5);
+	check(status_of(&out).tx_refused == refused + 1, "to a stranger, from a way out that is drained");
+	for (u32 n = 0; n < 2; n++)
+		check(answer(&out) == 0, "from a way out that is drained: an error");
+	answered(&out, "from a way out that is drained");
+	/* Others that come and go do not end it. */
+	disconnect_front(&b);
+	close_ports(&b);
+	make_front(&b, 1, 0);
+	connect_front(&b, switch_name, SG);
+	post(&b, 32);
+	send_from(2, &a, stranger, a.mac, 60, 6);
+	check(nr_answers(&a) == 0, "a packet that waits is answered");
+	audit();
+	way_out_goes();
+	check_result(drain(switch_name, 1000), -ENODEV, "a drain without a way out");
+	check(nr_answers(&a) == 0, "a packet that waits is answered");
+	way_out_comes();
+	make_frame(stranger, a.mac, 1514, 1);
+	check_received(&out, 1514, "the first, of the next way out");
+	make_frame(everybody, a.mac, 60, 2);
+	check_received(&out, 60, "the second");
+	make_frame(stranger, a.mac, 60, 6);
+	check_received(&out, 60, "the third");
+	for (u32 n = 0; n < 2; n++)
+		check(answer(&a) == 0, "what has waited: an error");
+	answered(&a, "what has waited");
+	/* One that is not replaced is the way out again, by itself or when it is said. */
+	for (u32 is_said = 0; is_said < 2; is_said++) {
+		check_result(drain(switch_name, is_said ? 10000 : 300), 0, "a drain");
+		send(&a, stranger, a.mac, 60, 7 + is_said);
+		check(nr_answers(&a) == 0, "a packet that waits is answered");
+		if (is_said)
+			check_result(drain(switch_name, 0), 0, "no drain any more");
+		for (u64 end = now_ns() + 5000000000; nr_answers(&a) == 0 && now_ns() < end;)
+			HC1(sched_op, SCHEDOP_yield);
+		answered(&a, "when it is drained no more");
+		make_frame(stranger, a.mac, 60, 7 + is_said);
+		check_received(&out, 60, "when it is drained no more");
+	}
+	check_result(hold(switch_name, 0), 0, "no wait");
+}
+
 static void check_way_out(void)
 {
 	struct channel_way_out way = way_out_of(switch_name);
@@ -279,6 +349,7 @@ void outside(void)
 	one_or_none();
 	held();
 	held_in_vain();
+	drained();
 	for (u32 n = 0; n < COUNT(all); n++) {
 		disconnect_front(all[n]);
 		close_ports(all[n]);

@@ -60,6 +60,10 @@ pub const CHANNELOP_WATCH: u32 = 15;
 /// in their senders' rings. Holds for those that wait already, too. ENOENT: no such switch. EINVAL: too long. ENOMEM: it stays as it was for
 /// those.
 pub const CHANNELOP_SWITCH_HOLD: u32 = 16;
+/// Drains a switch's way out, which is about to go: for so long, or until there is another one, packets for outside wait as if it had gone, while
+/// it sends what it has taken, and what comes by it goes its way. Argument: [`ChannelDrain`]. ENOENT: no such switch. ENODEV: it has no
+/// way out. EINVAL: too long. ENOMEM: nothing has changed.
+pub const CHANNELOP_SWITCH_DRAIN: u32 = 21;
 
 /// In [`ChannelConnect::flags`]: the guest takes packets of more than one page.
 pub const CONNECT_SG: u32 = 1 << 0;
@@ -99,6 +103,19 @@ pub struct ChannelHold {
     /// In: how long packets wait, in ms, at most [`HOLD_MAX_MS`]; 0, as at first: not at all.
     pub hold_ms: u32,
 }
+
+/// Argument of [`CHANNELOP_SWITCH_DRAIN`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ChannelDrain {
+    /// In: the switch's name.
+    pub switch: u32,
+    /// In: for how long, in ms, at most [`DRAIN_MAX_MS`]; 0: it is drained no more.
+    pub drain_ms: u32,
+}
+
+/// The longest time that a way out may be drained, in ms.
+pub const DRAIN_MAX_MS: u32 = 10_000;
 
 /// The longest time that packets may wait for a way out, in ms.
 pub const HOLD_MAX_MS: u32 = 600_000;
@@ -418,6 +435,7 @@ const _: () = assert!(core::mem::size_of::<ChannelBeat>() == 40);
 const _: () = assert!(core::mem::size_of::<ChannelWatch>() == 8);
 const _: () = assert!(core::mem::size_of::<ChannelWayOut>() == 64);
 const _: () = assert!(core::mem::size_of::<ChannelHold>() == 8);
+const _: () = assert!(core::mem::size_of::<ChannelDrain>() == 8);
 const _: () = assert!(core::mem::size_of::<ChannelSwitch>() == 8);
 const _: () = assert!(core::mem::size_of::<ChannelVif>() == 8);
 const _: () = assert!(core::mem::size_of::<ChannelConnect>() == 56);

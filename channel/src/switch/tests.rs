@@ -1,6 +1,7 @@
 #![allow(clippy::cast_possible_truncation, reason = "small numbers")]
 
 use super::*;
+use alloc::sync::Arc;
 use proptest::prelude::*;
 
 const UP: PortId = PortId(0);
@@ -92,6 +93,25 @@ fn without_an_uplink_guests_have_each_other() {
     let empty = Table::build(1, &[]).unwrap();
     assert_eq!(empty.forward(UP, &frame(ALL, mac(7))), Forward::Drop(Drop::NoPort));
     assert!(empty.find(mac(1)).is_none());
+}
+
+#[test]
+fn while_the_way_out_is_drained_only_what_comes_from_there_goes() {
+    let build = || Table::build(7, &ports(3, true)).unwrap();
+    let whole = Arc::new(build());
+    let drained = build().drained(500, Arc::clone(&whole));
+    assert_eq!((drained.uplink(), drained.way_out(), whole.way_out()), (None, Some(UP), Some(UP)));
+    let go = |from, to, source| drained.forward(from, &frame(to, source));
+    assert_eq!(go(PortId(2), STRANGER, mac(2)), Forward::Drop(Drop::Nobody));
+    assert_eq!((drained.waits_until(499), drained.waits_until(500)), (Some(500), None));
+    assert_eq!(go(PortId(2), mac(3), mac(2)), Forward::To(PortId(3)));
+    assert_eq!(go(UP, mac(2), STRANGER), Forward::To(PortId(2)));
+    assert_eq!(go(UP, STRANGER, [2, 0, 0, 0, 0, 9]), Forward::To(DRIVER), "it wants everything");
+    assert_eq!(go(UP, mac(2), mac(3)), Forward::Drop(Drop::Looped));
+    let others = |table: &Table| table.others(PortId(2)).any(|port| port.id == UP);
+    assert_eq!((others(&drained), others(&whole)), (false, true));
+    let (until, after) = drained.after_drain().unwrap();
+    assert!(until == 500 && Arc::ptr_eq(after, &whole) && whole.after_drain().is_none());
 }
 
 #[test]

@@ -63,6 +63,19 @@ pub fn hold(switch: u32, longest: u64) -> Result<(), Errno> {
     Ok(())
 }
 
+/// What is for outside waits for so long (ns) though the switch has a way out, unless it gets another one. ENOENT, ENODEV. ENOMEM: nothing has
+/// changed.
+pub fn drain(switch: u32, longest: u64) -> Result<(), Errno> {
+    let mut config = CONFIG.lock();
+    let before = config.switches.drain(switch, longest)?;
+    if let Err(error) = config.publish(switch) {
+        config.switches.drain_as_before(switch, before);
+        return Err(error);
+    }
+    held::go_on(switch, tsc::now_ns());
+    Ok(())
+}
+
 /// Forgets a switch. ENOENT; EBUSY while something is plugged into it.
 pub fn destroy_switch(switch: u32) -> Result<(), Errno> {
     let mut config = CONFIG.lock();

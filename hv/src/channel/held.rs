@@ -1,4 +1,4 @@
-//! Packets for outside that wait while their switch has no way out.
+//! Packets for outside that wait while their switch has no way out, or one that is drained.
 //!
 //! They stay in their sender's ring, unanswered, so that it is held back as by a network card that is busy, and none is lost. When there is a
 //! way out again they go there, in their order and before what came later; when none comes in time they are lost, as without a wait.
@@ -9,7 +9,7 @@ use super::{switch, timed};
 use crate::arch::tsc;
 use crate::domain::Domain;
 use crate::sched::timers;
-use ::channel::switch::Table;
+use ::channel::switch::{PortId, Table};
 use ::channel::vif::journal::Token;
 use ::channel::vif::rx::Progress;
 
@@ -17,6 +17,10 @@ use ::channel::vif::rx::Progress;
 #[cold]
 pub fn waits(tx: &mut Tx, table: &Table, now: u64) -> bool {
     let Some(until) = table.waits_until(now).filter(|_| tx.held.len() < tx.held.capacity()) else { return false };
+    // What comes from outside, by a way out that is drained, does not go back there.
+    if table.way_out() == Some(PortId(tx.line.handle.place())) {
+        return false;
+    }
     look_at(tx, until);
     true
 }

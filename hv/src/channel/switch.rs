@@ -2,7 +2,7 @@
 
 use crate::arch::tsc;
 use crate::sync::FairMutex;
-use ::channel::switch::{Hold, Port, Table};
+use ::channel::switch::{Hold, Port, PortId, Table};
 use alloc::sync::Arc;
 use xen_abi::errno::Errno;
 
@@ -16,13 +16,26 @@ static TABLES: [FairMutex<Option<Arc<Table>>>; MAX_SWITCHES] = [const { FairMute
 
 /// The table of a switch as it is now, for a batch of packets.
 pub fn table(switch: u32) -> Option<Arc<Table>> {
-    TABLES[(switch & PLACE) as usize].lock().clone()
+    let table = TABLES[(switch & PLACE) as usize].lock().clone()?;
+    match table.after_drain() {
+        Some((until, whole)) if tsc::now_ns() >= until => Some(Arc::clone(whole)),
+        _ => Some(table),
+    }
+}
+
+/// A way out that is drained.
+#[derive(Clone, Copy)]
+pub struct Drain {
+    way: PortId,
+    /// Until then, in ns.
+    until: u64,
 }
 
 /// The switches that there are.
 pub struct Switches {
     names: [Option<u32>; MAX_SWITCHES],
     holds: [Hold; MAX_SWITCHES],
+    drains: [Option<Drain>; MAX_SWITCHES],
     /// Switches so far.
     count: u32,
     /// Tables so far.
@@ -32,7 +45,13 @@ pub struct Switches {
 impl Switches {
     /// None.
     pub const fn new() -> Self {
-        Self { names: [None; MAX_SWITCHES], holds: [Hold::new(); MAX_SWITCHES], count: 0, generation: 0 }
+        Self {
+            names: [None; MAX_SWITCHES],
+            holds: [Hold::new(); MAX_SWITCHES],
+            drains: [None; MAX_SWITCHES],
+            count: 0,
+            generation: 0,
+        }
     }
 
     /// Is there a switch of this name? ENOENT.
@@ -57,7 +76,7 @@ impl Switches {
     pub fn destroy(&mut self, switch: u32) -> Result<(), Errno> {
         self.check(switch)?;
         let place = (switch & PLACE) as usize;
-        self.names[place] = None;
+        (self.names[place], self.drains[place]) = (None, None);
         *TABLES[place].lock() = None;
         Ok(())
     }
@@ -69,16 +88,41 @@ impl Switches {
         Ok(())
     }
 
+    /// The way out of a switch is drained for so long (ns), if it is not replaced; to be published. What was before. ENOENT, ENODEV.
+    pub fn drain(&mut self, switch: u32, longest: u64) -> Result<Option<Drain>, Errno> {
+        self.check(switch)?;
+        let place = (switch & PLACE) as usize;
+        let way = TABLES[place].lock().as_ref().and_then(|table| table.way_out()).ok_or(Errno::ENODEV)?;
+        let drain = Drain { way, until: tsc::now_ns().saturating_add(longest) };
+        Ok(core::mem::replace(&mut self.drains[place], Some(drain)))
+    }
+
+    /// That could not be published.
+    pub fn drain_as_before(&mut self, switch: u32, before: Option<Drain>) {
+        self.drains[(switch & PLACE) as usize] = before;
+    }
+
     /// From now on `ports` are those of a switch; the table's number. ENOMEM: it stays as it was.
     pub fn publish(&mut self, switch: u32, ports: &[Port]) -> Result<u64, Errno> {
         self.generation += 1;
         let table = Table::build(self.generation, ports).map_err(|_| Errno::ENOMEM)?;
         let place = (switch & PLACE) as usize;
-        let had = TABLES[place].lock().as_ref().is_some_and(|old| old.uplink().is_some());
+        let (way, now) = (table.uplink(), tsc::now_ns());
+        let drain = self.drains[place].filter(|drain| Some(drain.way) == way && now < drain.until);
+        let drained = match drain {
+            Some(_) => Some(Table::build(self.generation, ports).map_err(|_| Errno::ENOMEM)?),
+            None => None,
+        };
+        self.drains[place] = drain;
+        let had = TABLES[place].lock().as_ref().is_some_and(|old| old.way_out().is_some());
         let hold = &mut self.holds[place];
-        hold.changed(had, table.uplink().is_some(), tsc::now_ns());
-        let new = Some(Arc::new(table.waiting(hold.until())));
-        let old = core::mem::replace(&mut *TABLES[place].lock(), new);
+        hold.changed(had, way.is_some(), now);
+        let whole = Arc::new(table.waiting(hold.until()));
+        let new = match (drain, drained) {
+            (Some(drain), Some(drained)) => Arc::new(drained.drained(drain.until, whole)),
+            _ => whole,
+        };
+        let old = TABLES[place].lock().replace(new);
         // Freed when the lock is free, or by the last who uses it.
         drop(old);
         Ok(self.generation)

@@ -11,7 +11,7 @@ use xen_abi::channel_op as op;
 use xen_abi::errno::Errno;
 
 plain!(op::ChannelSwitch, op::ChannelVif, op::ChannelConnect, op::ChannelStatus, op::ChannelWayOut, op::ChannelBeat);
-plain!(op::ChannelWatch, op::ChannelHold);
+plain!(op::ChannelWatch, op::ChannelHold, op::ChannelDrain);
 plain!(op::ChannelDisk, op::ChannelDiskConnect, op::ChannelDiskAttach, op::ChannelDiskStatus, op::ChannelDiskPort);
 
 /// CHANNELOP_*, for the control domain. Errors: EPERM for others; EFAULT; ENOENT for switches, interfaces and disks that do not exist;
@@ -38,6 +38,14 @@ pub fn call(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>) -> Outcome {
                 return Err(Errno::EINVAL);
             }
             channel::hold(r.switch, u64::from(r.hold_ms) * 1_000_000)?;
+            OK
+        }
+        op::CHANNELOP_SWITCH_DRAIN => {
+            let r: op::ChannelDrain = arg.cast().read()?;
+            if r.drain_ms > op::DRAIN_MAX_MS {
+                return Err(Errno::EINVAL);
+            }
+            channel::drain(r.switch, u64::from(r.drain_ms) * 1_000_000)?;
             OK
         }
         op::CHANNELOP_VIF_CONNECT => {
