@@ -13,10 +13,12 @@ use xen_abi::channel_op::{
     self as op, ChannelConnect, ChannelHold, ChannelStatus, ChannelSwitch, ChannelVif, ChannelWayOut,
 };
 
+mod devices;
 mod disks;
 mod domains;
 pub mod news;
 
+pub use devices::{Passthrough, Resource};
 pub use disks::{disks_of, ring_of, DiskList, Disks, NR_PAGES, SLOTS};
 pub use news::News;
 

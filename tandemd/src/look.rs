@@ -145,7 +145,8 @@ pub fn twins(switches: &mut impl Switches) -> Result<Vec<TwinStats>> {
     }
 }
 
-fn vifs(switches: &mut impl Switches) -> Result<Vec<ChannelStatus>> {
+/// All interfaces that are plugged in.
+pub fn vifs(switches: &mut impl Switches) -> Result<Vec<ChannelStatus>> {
     let mut found = Vec::new();
     let mut place = 0;
     loop {

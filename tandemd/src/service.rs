@@ -3,7 +3,7 @@
 use crate::device::{self, state, Back, Device, Seen, Step};
 use crate::hypercall::Switches;
 use crate::store::{Change, Event, Store};
-use crate::supervisor::{candidate_of, standby_of};
+use crate::supervisor::{candidate_of, remains_of, standby_of};
 use anyhow::{Context, Result};
 use channel::vif::features::OFFER;
 use places::{Places, ALL};
@@ -190,8 +190,8 @@ impl Service {
             back
         };
         let mut front = number(store.read(&format!("{}/state", places::front(device)))?);
-        if matches!(front, state::INITIALISED | state::CONNECTED) && self.waits(device, store)? {
-            front = state::INITIALISING;
+        if matches!(front, state::INITIALISED | state::CONNECTED) {
+            front = self.front_of(device, front, store)?;
         }
         let is_same = |status: &ChannelStatus| {
             (status.guest, status.device, status.backend) == (device.guest, device.number, self.at.domain)
@@ -209,11 +209,16 @@ impl Service {
         Ok(Seen { back, front, is_plugged })
     }
 
-    /// Whether it belongs to a domain that waits to take the driver domain's place: it is plugged in when that has its name.
-    fn waits(&self, device: Device, store: &mut impl Store) -> Result<bool> {
-        let Some(driver) = &self.driver_domain else { return Ok(false) };
+    /// What the state of a front end is taken for. That of a domain that waits to take the driver domain's place is plugged in when that has
+    /// its name; that of one that has lost its place is closed, though it cannot say so.
+    fn front_of(&self, device: Device, shown: u32, store: &mut impl Store) -> Result<u32> {
+        let Some(driver) = &self.driver_domain else { return Ok(shown) };
         let name = store.read(&format!("/local/domain/{}/name", device.guest))?;
-        Ok(name.is_some_and(|name| [standby_of(driver), candidate_of(driver)].contains(&name)))
+        Ok(match name {
+            Some(name) if [standby_of(driver), candidate_of(driver)].contains(&name) => state::INITIALISING,
+            Some(name) if name == remains_of(driver) => state::CLOSED,
+            _ => shown,
+        })
     }
 
     fn take(&mut self, step: Step, device: Device, store: &mut impl Store, switches: &mut impl Switches) -> Result<()> {

@@ -33,6 +33,10 @@ check another-one-waits waits 1
 check in-its-name eval 'xl domid dd-standby'
 recovers a-panic 'has panicked' eval "tell_dd 'echo c > /proc/sysrq-trigger'"
 check handed-over daemon_said 1 'recovered, panicked: .*handed over .*first packet in'
+# What was done without xl is as xl would have left it.
+check xl-knows-whose-the-device-is eval "xl pci-list dd | grep '$nic'"
+check and-that-nobody-else-gets-it eval "! xl pci-assignable-list | grep '$nic'"
+check and-nothing-is-left-of-the-old-one gone dd-remains 60
 check the-next-one-waits waits 2
 recovers wedged 'taken no event' tell_dd job_wedge
 check handed-over-again daemon_said 1 'recovered, wedged: .*handed over .*first packet in'
@@ -55,6 +59,7 @@ without=$(outages 'noticed .*created' | tail -n 1)
 echo "outage with one that waits $with ms, without $without ms" > /dev/console
 check it-is-quicker eval '[ $with -lt $without ] || { echo $with and $without ms; false; }'
 
+check xl-was-not-needed eval "! grep 'xl is to' $daemon_log"
 check the-operator-parks-it eval 'twinctl park net && gone dd 60'
 check and-nobody-waits gone dd-standby 60
 check a-guest-gets-an-error-again said 'FAIL No route to host' u1 120 'killall tcptest; ifconfig eth0 down; ifconfig eth0 10.9.0.3 netmask 255.255.255.0 up; tcptest put 10.9.0.1 1'

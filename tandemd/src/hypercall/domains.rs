@@ -9,9 +9,9 @@ use xen_abi::hypercall::DOMCTL;
 /// A request of `domctl`, with room for any command's part.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Request<T> {
-    head: Domctl,
-    part: T,
+pub(super) struct Request<T> {
+    pub(super) head: Domctl,
+    pub(super) part: T,
 }
 
 impl Argument for Request<GetDomainInfo> {}
@@ -19,12 +19,12 @@ impl Argument for Request<[u64; 16]> {}
 impl Argument for ChannelBeat {}
 impl Argument for ChannelWatch {}
 
-fn head(cmd: u32, domain: u16) -> Domctl {
+pub(super) fn head(cmd: u32, domain: u16) -> Domctl {
     Domctl { cmd, interface_version: XEN_DOMCTL_INTERFACE_VERSION, domain, ..Domctl::default() }
 }
 
 impl Hypervisor {
-    fn domctl<T: Argument>(&mut self, request: T) -> Result<T, Errno> {
+    pub(super) fn domctl<T: Argument>(&mut self, request: T) -> Result<T, Errno> {
         self.make(request, |address| Call { op: u64::from(DOMCTL), arg: [address, 0, 0, 0, 0] })
     }
 

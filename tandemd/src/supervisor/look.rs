@@ -64,6 +64,10 @@ pub struct Look {
     pub standby: Option<Domain>,
     /// The domain of another image that is to take its place.
     pub candidate: Option<Domain>,
+    /// What is left of others, which have lost name and devices: nobody destroys it yet.
+    pub remains: Vec<u16>,
+    /// The toolstack clears such away, beside all else that it does.
+    pub is_clearing: bool,
     /// The way out, or the way to guests' disks, if it is that domain's.
     pub way: Option<Way>,
     /// All devices of its configuration are in the machine.
@@ -79,6 +83,10 @@ pub struct Look {
 pub enum Act {
     /// The domain stops, and its devices reach no memory any more.
     Quarantine(u16),
+    /// It loses its devices, its interface and its name, if that is possible without the toolstack; what is left of it is to be cleared away.
+    Take(u16),
+    /// The toolstack is to clear away what is left of it, beside all else that it does.
+    ClearAway(u16),
     /// The toolstack is to destroy it.
     Destroy(u16),
     /// The toolstack is to create it.
@@ -91,6 +99,8 @@ pub enum Act {
     Dismiss(u16),
     /// One that waits gets the name. A process that clears the last one away goes on, and nobody waits for it any more.
     Promote(u16),
+    /// It gets all its devices, if that is possible without the toolstack.
+    HandOver(u16),
     /// The toolstack is to hand it the next device that it lacks.
     Attach(u16),
 }

@@ -41,6 +41,8 @@ struct Going {
     domain: u16,
     /// It reaches no memory any more.
     is_quarantined: bool,
+    /// It was tried to take its devices without the toolstack.
+    is_taken: bool,
     /// When the toolstack is asked to destroy it, and how often it was.
     next: Duration,
     tries: u32,
@@ -68,8 +70,8 @@ enum Phase {
     Down { from: Duration },
     /// The toolstack starts it.
     Starting,
-    /// The one that waited takes the place, and gets the devices.
-    HandingOver { domain: u16, tries: u32 },
+    /// The one that waited takes the place, and gets the devices. `is_tried`: without the toolstack, which was not possible.
+    HandingOver { domain: u16, tries: u32, is_tried: bool },
     /// It is off or parked.
     Resting,
 }
@@ -80,10 +82,11 @@ fn go_on(record: &Record) -> Phase {
     match (record.going, then) {
         // Whether an earlier daemon has come to it nobody knows; twice does no harm.
         (Some(domain), then) => {
-            Phase::Going(Going { domain, is_quarantined: false, next: Duration::ZERO, tries: 0, then })
+            let (is_quarantined, is_taken) = (false, false);
+            Phase::Going(Going { domain, is_quarantined, is_taken, next: Duration::ZERO, tries: 0, then })
         }
         (None, Then::Start(from)) => match record.promoted {
-            Some(domain) => Phase::HandingOver { domain, tries: 0 },
+            Some(domain) => Phase::HandingOver { domain, tries: 0, is_tried: false },
             None => Phase::Down { from },
         },
         (None, Then::Rest) => Phase::Resting,
@@ -104,6 +107,9 @@ pub struct Machine {
     pub said: Vec<String>,
     /// The last line about what is waited for.
     waits_for: &'static str,
+    /// What is left of earlier ones is not cleared away before; so often that was tried since none was left.
+    clear_from: Duration,
+    nr_cleared: u32,
 }
 
 impl Machine {
@@ -119,6 +125,8 @@ impl Machine {
             record,
             said: Vec::new(),
             waits_for: "",
+            clear_from: Duration::ZERO,
+            nr_cleared: 0,
         }
     }
 
@@ -161,14 +169,16 @@ impl Machine {
             self.hear_of_candidate(result);
             return self.next(&Look { errand: Errand::None, ..look.clone() });
         }
-        self.advance(look).or_else(|| if look.errand == Errand::None { self.beside(look) } else { None })
+        let act = self.advance(look).or_else(|| self.clear_away(look));
+        act.or_else(|| if look.errand == Errand::None { self.beside(look) } else { None })
     }
 
     /// What there is to do for those that are not the driver domain, and may become it.
     fn beside(&mut self, look: &Look) -> Option<Act> {
         let wish = match self.phase {
             Phase::Up { .. } if self.record.upgrade.is_some() => Wish::Gone,
-            Phase::Up { .. } if self.record.under_way.is_none() => Wish::There,
+            // It may need the memory of what is cleared away.
+            Phase::Up { .. } if self.record.under_way.is_none() && !self.has_remains(look) => Wish::There,
             Phase::Resting => Wish::Gone,
             // What they become is decided there.
             Phase::HandingOver { .. } => return None,
@@ -199,7 +209,7 @@ impl Machine {
             Phase::Going(going) => self.let_go(going, look),
             Phase::Down { from } => self.start(from, look),
             Phase::Starting => self.started(look),
-            Phase::HandingOver { domain, tries } => self.hand_over(domain, tries, look),
+            Phase::HandingOver { domain, tries, is_tried } => self.hand_over(domain, tries, is_tried, look),
             Phase::Resting => {
                 // Also one that has ended since: it was wanted.
                 let there = look.domain.as_ref().filter(|d| !d.is_dying);
@@ -416,7 +426,9 @@ impl Machine {
         self.record.going = Some(domain.id);
         let next = if domain.is_dying { look.now + BY_OTHERS } else { look.now };
         let is_quarantined = !domain.is_dying;
-        self.phase = Phase::Going(Going { domain: domain.id, is_quarantined, next, tries: 0, then });
+        // Who destroys it may be at that.
+        let is_taken = domain.is_dying;
+        self.phase = Phase::Going(Going { domain: domain.id, is_quarantined, is_taken, next, tries: 0, then });
         is_quarantined.then_some(Act::Quarantine(domain.id))
     }
 
@@ -476,7 +488,7 @@ impl Machine {
         }
         let domain = going.domain;
         if look.domain.as_ref().is_none_or(|d| d.id != domain) {
-            self.mark("destroyed", look.now);
+            self.mark(if look.remains.contains(&domain) { "released" } else { "destroyed" }, look.now);
             return self.rest_or_start(going.then, look);
         }
         if let Errand::Done(result) = &look.errand {
@@ -499,8 +511,42 @@ impl Machine {
             return Some(Act::Quarantine(domain));
         }
         self.mark("quarantined", look.now);
+        if !going.is_taken && matches!(going.then, Then::Start(_)) && self.who_waits(look).is_some() {
+            self.phase = Phase::Going(Going { is_taken: true, ..going });
+            return Some(Act::Take(domain));
+        }
         self.phase = Phase::Going(Going { tries: going.tries + 1, ..going });
         Some(Act::Destroy(domain))
+    }
+
+    /// What is left of those whose place was taken, when nobody waits for packets any more.
+    fn clear_away(&mut self, look: &Look) -> Option<Act> {
+        let is_urgent = match self.phase {
+            Phase::HandingOver { .. } | Phase::Coming { .. } => true,
+            Phase::Up { .. } => self.record.under_way.is_some(),
+            _ => false,
+        };
+        if look.remains.is_empty() {
+            self.nr_cleared = if look.is_clearing { self.nr_cleared } else { 0 };
+            return None;
+        }
+        if is_urgent || look.now < self.clear_from || self.nr_cleared > TRIES {
+            return None;
+        }
+        self.clear_from = look.now + AGAIN;
+        self.nr_cleared += 1;
+        let place = usize::try_from(self.nr_cleared).unwrap_or(0) % look.remains.len();
+        let next = look.remains.get(place).copied();
+        if self.nr_cleared > TRIES {
+            self.say("what is left of earlier ones cannot be destroyed");
+            return None;
+        }
+        next.map(Act::ClearAway)
+    }
+
+    /// Whether earlier instances have memory that will be free soon.
+    fn has_remains(&self, look: &Look) -> bool {
+        look.is_clearing || !look.remains.is_empty() && self.nr_cleared <= TRIES
     }
 
     /// What is left of it is memory. One that waits needs none of that; one that is to be made may, so that is made later.
@@ -540,7 +586,7 @@ impl Machine {
         let is_at_work = match look.errand {
             Errand::Runs => true,
             Errand::ClearsAway => waits.is_none(),
-            Errand::None | Errand::Done(_) => false,
+            Errand::None | Errand::Done(_) => waits.is_none() && self.has_remains(look),
         };
         if !waits_for.is_empty() || look.now < from || is_at_work {
             return None;
@@ -551,7 +597,7 @@ impl Machine {
         self.mark("start", look.now);
         if let Some(waits) = waits {
             self.record.promoted = Some(waits);
-            self.phase = Phase::HandingOver { domain: waits, tries: 0 };
+            self.phase = Phase::HandingOver { domain: waits, tries: 0, is_tried: false };
             return Some(Act::Promote(waits));
         }
         self.phase = Phase::Starting;
@@ -559,13 +605,13 @@ impl Machine {
     }
 
     /// The one that waited gets the name, if an earlier daemon has not come to that, and then one device after the other.
-    fn hand_over(&mut self, domain: u16, tries: u32, look: &Look) -> Option<Act> {
+    fn hand_over(&mut self, domain: u16, tries: u32, is_tried: bool, look: &Look) -> Option<Act> {
         if look.errand == Errand::Runs {
             return None;
         }
         let mut others = look.standby.iter().chain(&look.candidate);
         if look.domain.is_none() && tries == 0 && others.any(|d| d.id == domain && is_usable(d)) {
-            self.phase = Phase::HandingOver { domain, tries: 1 };
+            self.phase = Phase::HandingOver { domain, tries: 1, is_tried };
             return Some(Act::Promote(domain));
         }
         if look.domain.as_ref().is_none_or(|d| d.id != domain) {
@@ -592,8 +638,8 @@ impl Machine {
             self.adopt(domain, look);
             return None;
         }
-        self.phase = Phase::HandingOver { domain, tries: tries + 1 };
-        Some(Act::Attach(domain))
+        self.phase = Phase::HandingOver { domain, tries: tries + 1, is_tried: true };
+        Some(if is_tried { Act::Attach(domain) } else { Act::HandOver(domain) })
     }
 
     /// The toolstack starts it.

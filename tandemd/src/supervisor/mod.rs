@@ -10,6 +10,8 @@ mod cause;
 mod health;
 mod look;
 mod machine;
+mod options;
+mod passthrough;
 mod pci;
 mod record;
 mod settings;
@@ -23,7 +25,7 @@ mod words;
 pub use machine::upgrade::name_of as candidate_of;
 pub use record::Record;
 pub use settings::{Settings, UNDRAINED_DISK_MS};
-pub use standby::name_of as standby_of;
+pub use standby::{name_of as standby_of, remains_of};
 
 use crate::config::{self, Config, Kind};
 use anyhow::{Context, Result};
@@ -204,7 +206,7 @@ fn look_after(service: &str, kind: Kind, driver: &str, settings: &Settings) -> R
     };
     let path = path(service);
     let mut written = record(service)?;
-    let mut shell = Shell::open(service, kind, driver, settings)?;
+    let mut shell = Shell::open(service, kind, driver, settings, written.going)?;
     let mut machine = Machine::new(settings.clone(), words, written.clone());
     loop {
         let mut look = shell.look()?;

@@ -68,7 +68,8 @@ pub fn answer_for(domain: u16, store: &mut impl Store) -> Result<()> {
     Ok(())
 }
 
-fn back(domain: u16) -> String {
+/// Its PCI back end's directory.
+pub fn back(domain: u16) -> String {
     format!("/local/domain/0/backend/pci/{domain}/0")
 }
 

@@ -1,5 +1,6 @@
 //! What the operator says of a driver domain that is looked after, and what its own configuration says.
 
+use super::options::{Options, FOR_ALL};
 use anyhow::{bail, ensure, Context, Result};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
@@ -61,8 +62,10 @@ fn at_most_one<'de, D: serde::Deserializer<'de>>(from: D) -> Result<u8, D::Error
 pub struct Claim {
     /// As Linux names it.
     pub name: String,
-    /// As its configuration says it, with options.
+    /// As its configuration says it, with options; those for all devices, too.
     pub said: String,
+    /// Those; `None`: for xl to understand.
+    pub options: Option<Options>,
 }
 
 impl Settings {
@@ -110,21 +113,46 @@ fn devices_in(text: &str, driver: &str, path: &Path) -> Result<Vec<Claim>> {
     }
     let claimed = strings_of(text, "pci");
     ensure!(!claimed.is_empty(), "{place}: there is no `pci = [...]`: a driver domain has a device");
-    let claim = |said: String| {
+    let for_all: Vec<String> =
+        FOR_ALL.iter().filter(|(key, _)| is_set(text, key)).map(|(_, one)| (*one).into()).collect();
+    let claim = |mut said: String| {
         let name = device(&said).with_context(|| format!("{place}: `{said}` is no PCI device"))?;
-        Ok(Claim { name, said })
+        for option in for_all.iter().filter(|option| !has_option(&said, option)).collect::<Vec<_>>() {
+            said.push_str(&format!(",{option}=1"));
+        }
+        let options = Options::of(&said);
+        Ok(Claim { name, said, options })
     };
     claimed.into_iter().map(claim).collect()
 }
 
-/// The strings in the last assignment to `key`: one, or those of a list.
-fn strings_of(text: &str, key: &str) -> Vec<String> {
+/// Whether one of a device's options is that.
+fn has_option(said: &str, option: &str) -> bool {
+    said.split(',')
+        .any(|word| word.trim_start().strip_prefix(option).is_some_and(|rest| rest.trim_start().starts_with('=')))
+}
+
+/// What follows the last assignment to `key`, without comments.
+fn value_of(text: &str, key: &str) -> Option<String> {
     let without_comments: Vec<&str> = text.lines().map(|line| line.split('#').next().unwrap_or("")).collect();
     let is_assignment =
         |line: &&str| line.trim_start().strip_prefix(key).is_some_and(|rest| rest.trim_start().starts_with('='));
-    let Some(from) = without_comments.iter().rposition(is_assignment) else { return Vec::new() };
+    let from = without_comments.iter().rposition(is_assignment)?;
     let rest = without_comments[from..].join("\n");
-    let value = rest.split_once('=').map_or("", |(_, value)| value).trim_start();
+    Some(rest.split_once('=')?.1.trim_start().into())
+}
+
+/// Whether `key` is a number that is not 0.
+fn is_set(text: &str, key: &str) -> bool {
+    let value = value_of(text, key).unwrap_or_default();
+    let number = value.lines().next().unwrap_or("").trim().trim_matches(['"', '\'']);
+    number.parse::<u32>().is_ok_and(|number| number != 0)
+}
+
+/// The strings in the last assignment to `key`: one, or those of a list.
+fn strings_of(text: &str, key: &str) -> Vec<String> {
+    let Some(value) = value_of(text, key) else { return Vec::new() };
+    let value = value.as_str();
     let value = match value.strip_prefix('[') {
         Some(list) => list.split(']').next().unwrap_or(""),
         None => value.lines().next().unwrap_or(""),
@@ -167,6 +195,18 @@ mod tests {
     fn the_devices_are_found() {
         assert_eq!(devices(TEXT).unwrap(), ["0000:00:03.0", "0000:0a:1f.7"]);
         assert_eq!(device("bdf=01:00.0,permissive=1").as_deref(), Some("0000:01:00.0"));
+    }
+
+    #[test]
+    fn what_is_said_for_all_devices_is_said_for_each() {
+        let said = |text: &str| -> Vec<String> {
+            let claims = devices_in(text, "dd", Path::new("/etc/xen/dd.cfg")).unwrap();
+            claims.into_iter().map(|claim| claim.said).collect()
+        };
+        assert_eq!(said(TEXT), ["00:03.0,permissive=1", "0000:0A:1f.7@5"]);
+        let text =
+            format!("pci_permissive=1\npci_msitranslate = \"0\"\n{}", TEXT.replace("permissive=1", "permissive=0"));
+        assert_eq!(said(&text), ["00:03.0,permissive=0", "0000:0A:1f.7@5,permissive=1"]);
     }
 
     #[test]

@@ -2,19 +2,22 @@
 
 use super::health::{Beat, Queue};
 use super::look::{Act, Domain, Errand, Look, Way};
+use super::passthrough::{self, Sysfs};
 use super::settings::{Claim, Settings};
 use super::toolstack::{Toolstack, ATTACH, CREATE};
 use super::{candidate_of, pci, standby, Record};
 use crate::config::Kind;
 use crate::hypercall::{disks_of, Hypervisor, News, Switches};
+use crate::look::{twins, vifs};
 use crate::store::{Change, Client, Event, Store};
-use anyhow::{Context, Result};
+use anyhow::{ensure, Context, Result};
 use control::Image;
 use rustix::io::Errno;
 use rustix::time::{clock_gettime, ClockId};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::time::Duration;
+use twin_abi::op::TwinStats;
 use xen_abi::channel_op::{self as op, ChannelDiskStatus};
 use xen_abi::domctl::{DOMINF_DYING, DOMINF_PAUSED, DOMINF_SHUTDOWN, DOMINF_SHUTDOWN_SHIFT, INVALID_MAX_VCPU_ID};
 
@@ -48,6 +51,9 @@ pub struct Shell {
     standby: Option<u16>,
     /// The one of another image that is tried.
     candidate: Option<u16>,
+    /// What is left of earlier ones.
+    remains: Vec<u16>,
+    sysfs: Sysfs,
     /// The service's own domain.
     served: Option<u16>,
     /// The service's switch, if it is known.
@@ -59,10 +65,10 @@ pub struct Shell {
 }
 
 impl Shell {
-    /// Connects to everything.
-    pub fn open(service: &str, kind: Kind, driver: &str, settings: &Settings) -> Result<Self> {
+    /// Connects to everything. `going`: the instance that an earlier daemon found had to go.
+    pub fn open(service: &str, kind: Kind, driver: &str, settings: &Settings, going: Option<u16>) -> Result<Self> {
         let (config, devices) = (&settings.config, settings.devices(driver)?);
-        let toolstack = Toolstack::open(service, config, &devices)?;
+        let toolstack = Toolstack::open(service, config, &devices, going)?;
         let mut shell = Self {
             service: service.into(),
             kind,
@@ -79,6 +85,8 @@ impl Shell {
             whole: None,
             standby: None,
             candidate: None,
+            remains: Vec::new(),
+            sysfs: Sysfs::default(),
             served: None,
             switch: None,
             disks: None,
@@ -116,7 +124,9 @@ impl Shell {
     /// Which domains have the names of the driver domain and of the service.
     fn find(&mut self) -> Result<()> {
         (self.domain, self.standby, self.candidate, self.served, self.switch) = (None, None, None, None, None);
+        self.remains.clear();
         let (standby, candidate) = (standby::name_of(&self.driver), candidate_of(&self.driver));
+        let remains = standby::remains_of(&self.driver);
         for id in self.store.list("/local/domain")? {
             let Some(name) = self.store.read(&format!("/local/domain/{id}/name"))? else { continue };
             if name == self.driver {
@@ -127,6 +137,9 @@ impl Shell {
             }
             if name == candidate {
                 self.candidate = id.parse().ok();
+            }
+            if name == remains {
+                self.remains.extend(id.parse::<u16>());
             }
             if name == self.service {
                 self.served = id.parse().ok();
@@ -175,7 +188,22 @@ impl Shell {
             self.has_devices = (self.devices.iter().all(|device| pci::is_there(&device.name)), now);
         }
         let (has_devices, is_served) = (self.has_devices.0, self.served.is_some());
-        Ok(Look { now, domain, has_all, is_probed, standby, candidate, way, has_devices, is_served, errand })
+        let remains = self.remains.iter().copied().filter(|domain| !self.toolstack.clears(Some(*domain))).collect();
+        let is_clearing = self.toolstack.clears(None);
+        Ok(Look {
+            now,
+            domain,
+            has_all,
+            is_probed,
+            standby,
+            candidate,
+            remains,
+            is_clearing,
+            way,
+            has_devices,
+            is_served,
+            errand,
+        })
     }
 
     /// Whether all devices may reach memory.
@@ -299,6 +327,8 @@ impl Shell {
                 }
                 Ok(())
             }
+            Act::Take(domain) => self.take(domain),
+            Act::ClearAway(domain) => self.toolstack.clear_away(domain),
             Act::Destroy(domain) => self.toolstack.destroy(domain),
             Act::Dismiss(domain) => self.toolstack.start(&["destroy", &domain.to_string()]),
             Act::Create => self.create(record.image_to_start(), &[]),
@@ -308,6 +338,13 @@ impl Shell {
                 None => Ok(()),
             },
             Act::Promote(domain) => self.promote(domain),
+            Act::HandOver(domain) => {
+                let (store, hypervisor) = (&mut self.store, &mut self.hypervisor);
+                if let Err(error) = passthrough::hand_over(domain, &self.devices, &self.sysfs, store, hypervisor) {
+                    eprintln!("{}: {}: xl is to hand it its devices: {error:#}", self.service, self.driver);
+                }
+                Ok(())
+            }
             Act::Attach(domain) => match self.lacks(domain)? {
                 Some(device) => self.toolstack.start(&[ATTACH, &domain.to_string(), &device.said]),
                 None => Ok(()),
@@ -323,14 +360,60 @@ impl Shell {
         self.toolstack.start(&arguments)
     }
 
+    /// It loses all that another one needs to take its place, or it is said why not.
+    fn take(&mut self, domain: u16) -> Result<()> {
+        if let Err(error) = self.try_take(domain) {
+            eprintln!("{}: {}: xl is to take its devices: {error:#}", self.service, self.driver);
+        }
+        self.find()
+    }
+
+    fn try_take(&mut self, domain: u16) -> Result<()> {
+        let twins = twins(&mut self.hypervisor)?;
+        let has_card = |twin: &TwinStats| twin.domain == u32::from(domain) && twin.has_card != 0;
+        ensure!(!twins.iter().any(has_card), "its twin has a card");
+        let mut devices = pci::devices_of(domain, &mut self.store)?;
+        // Where an earlier daemon was killed these may not be in xenstore any more.
+        devices.extend(self.devices.iter().map(|device| device.name.clone()));
+        devices.sort_unstable();
+        devices.dedup();
+        passthrough::take(domain, &devices, &self.sysfs, &mut self.store, &mut self.hypervisor)?;
+        self.rename(domain, &standby::remains_of(&self.driver))?;
+        self.unplug(domain)
+    }
+
+    /// A domain gets another name.
+    fn rename(&mut self, domain: u16, to: &str) -> Result<()> {
+        let own = format!("/local/domain/{domain}");
+        let name = |path: &str| Change::Write(format!("{path}/name"), to.into());
+        let mut changes = vec![name(&own)];
+        changes.extend(self.store.read(&format!("{own}/vm"))?.as_deref().map(name));
+        self.store.change(&format!("{own}/name"), &changes).map(|_| ())
+    }
+
+    /// Takes its interfaces out of the switch. Who serves them knows by its name that they are not to be plugged in again.
+    fn unplug(&mut self, domain: u16) -> Result<()> {
+        for vif in vifs(&mut self.hypervisor)? {
+            if vif.guest != domain || Some(vif.backend) != self.served {
+                continue;
+            }
+            match self.hypervisor.disconnect(vif.vif) {
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(error) => return Err(error).context("its interface cannot be taken out of the switch"),
+            }
+        }
+        Ok(())
+    }
+
     /// It gets the driver domain's name, and its interface is looked at anew, since that is the way out now.
     fn promote(&mut self, domain: u16) -> Result<()> {
         self.toolstack.set_aside()?;
-        let own = format!("/local/domain/{domain}");
-        let name = |path: &str| Change::Write(format!("{path}/name"), self.driver.clone());
-        let mut changes = vec![name(&own)];
-        changes.extend(self.store.read(&format!("{own}/vm"))?.as_deref().map(name));
-        self.store.change(&format!("{own}/name"), &changes)?;
+        // Where an earlier daemon was killed they may be there still.
+        for remains in self.remains.clone() {
+            self.unplug(remains)?;
+        }
+        let driver = self.driver.clone();
+        self.rename(domain, &driver)?;
         if let Some(served) = self.served {
             let devices = format!("/local/domain/{served}/backend/vif/{domain}");
             for device in self.store.list(&devices)? {

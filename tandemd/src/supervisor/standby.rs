@@ -16,6 +16,11 @@ pub fn name_of(driver: &str) -> String {
     format!("{driver}-standby")
 }
 
+/// The name of one that has died, and whose place and devices another one has: it is to be destroyed.
+pub fn remains_of(driver: &str) -> String {
+    format!("{driver}-remains")
+}
+
 /// What is wanted of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wish {

@@ -120,6 +120,13 @@ impl Instance {
         Domain { id: self.id, end: self.end, ended_for, is_dying: false, is_paused, beats: vec![self.beat] }
     }
 
+    fn get_devices(&mut self) {
+        self.has_devices = true;
+        if self.image == with(Some(Flaw::NotReady)) {
+            self.does = Does::Hangs;
+        }
+    }
+
     fn pass(&mut self) {
         if self.end.is_some() || self.is_paused {
             return;
@@ -176,6 +183,14 @@ struct Process {
     is_released: bool,
 }
 
+/// How far what is done without the toolstack gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Native {
+    Works,
+    Fails,
+    IsKilled,
+}
+
 struct World {
     now: Duration,
     settings: Settings,
@@ -187,6 +202,10 @@ struct World {
     standby: Option<Instance>,
     /// The one that is tried.
     candidate: Option<Instance>,
+    /// What is left of others.
+    remains: Vec<Instance>,
+    /// What can be done without the toolstack: all, nothing, or the next thing half, and then the daemon is killed.
+    native: Native,
     processes: Vec<Process>,
     /// Of those, what goes on beside others.
     aside: Vec<Process>,
@@ -212,6 +231,8 @@ impl World {
             domain: None,
             standby: None,
             candidate: None,
+            remains: Vec::new(),
+            native: Native::Works,
             processes: Vec::new(),
             aside: Vec::new(),
             nr_domains: 0,
@@ -272,7 +293,11 @@ impl World {
 
     fn look(&mut self) -> Look {
         let now = self.now;
-        self.aside.retain(|process| process.until > now);
+        let is_over = |process: &Process| process.until <= now;
+        for over in self.aside.iter().filter(|process| is_over(process)) {
+            self.remains.retain(|d| over.act != Act::ClearAway(d.id));
+        }
+        self.aside.retain(|process| !is_over(process));
         self.release();
         let domain = self.domain.as_ref().map(|d| d.seen(self.now));
         let is_way = |d: &&Instance| matches!(d.does, Does::Its | Does::Spins) && d.end.is_none();
@@ -302,11 +327,17 @@ impl World {
             is_probed: has_all && way.is_some(),
             standby: self.standby.as_ref().map(|d| d.seen(self.now)),
             candidate: self.candidate.as_ref().map(|d| d.seen(self.now)),
+            remains: self.remains.iter().map(|d| d.id).filter(|id| !self.is_cleared(*id)).collect(),
+            is_clearing: !self.aside.is_empty(),
             way,
             has_devices: self.has_devices,
             is_served: true,
             errand,
         }
+    }
+
+    fn is_cleared(&self, id: u16) -> bool {
+        self.aside.iter().any(|process| process.act == Act::ClearAway(id))
     }
 
     /// Who is destroyed loses its name and its devices before its memory.
@@ -348,10 +379,7 @@ impl World {
             Act::Attach(_) if !self.has_devices => Err("no device".into()),
             Act::Attach(id) => match self.domain.as_mut().filter(|d| d.id == id) {
                 Some(d) if !d.has_devices => {
-                    d.has_devices = true;
-                    if d.image == with(Some(Flaw::NotReady)) {
-                        d.does = Does::Hangs;
-                    }
+                    d.get_devices();
                     Ok(())
                 }
                 _ => Err("no such domain, or it has them".into()),
@@ -380,6 +408,29 @@ impl World {
                 );
                 start(self, DESTROY);
             }
+            Act::Take(id) => {
+                let ours = self.domain.as_mut().filter(|d| d.id == id).expect("whose devices are taken is there");
+                assert!(ours.is_paused, "its driver may be at work still");
+                assert!(self.processes.is_empty(), "the toolstack is at work on them");
+                if self.native != Native::Fails {
+                    ours.has_devices = false;
+                }
+                if self.native == Native::Works {
+                    self.remains.extend(self.domain.take());
+                }
+            }
+            Act::ClearAway(id) => {
+                assert!(self.remains.iter().any(|d| d.id == id && !d.has_devices), "it has devices still, or is gone");
+                assert!(!self.is_cleared(id), "it is cleared away already");
+                self.aside.push(Process { act, until: self.now + DESTROY, is_released: true });
+            }
+            Act::HandOver(id) => {
+                assert!(self.remains.iter().all(|d| !d.has_devices), "somebody has them still");
+                let ours = self.domain.as_mut().filter(|d| d.id == id).expect("who gets devices has the name");
+                if self.native == Native::Works && self.has_devices {
+                    ours.get_devices();
+                }
+            }
             Act::CreateStandby => {
                 assert_eq!(self.machine.record.mode, Mode::Run, "one that should rest gets another one");
                 start(self, CREATE);
@@ -404,6 +455,7 @@ impl World {
             Act::Create => {
                 assert_eq!(self.machine.record.mode, Mode::Run, "one that should rest is started");
                 assert!(self.domain.is_none(), "there is one already");
+                assert!(self.remains.is_empty() && self.aside.is_empty(), "others have the memory that it needs");
                 start(self, CREATE);
             }
         }
@@ -419,6 +471,10 @@ impl World {
                 return self.kill();
             }
             self.take(act);
+            if self.native == Native::IsKilled && matches!(act, Act::Take(_) | Act::HandOver(_)) {
+                self.native = Native::Works;
+                return self.kill();
+            }
             count += 1;
             look = self.look();
         }
@@ -427,6 +483,10 @@ impl World {
     }
 
     fn kill(&mut self) {
+        // What clears away goes on without it, and the next one does not know.
+        for process in std::mem::take(&mut self.aside) {
+            self.remains.retain(|d| process.act != Act::ClearAway(d.id));
+        }
         self.machine = Machine::new(self.settings.clone(), &super::words::NET, self.disk.clone());
     }
 
@@ -704,12 +764,56 @@ fn the_one_that_waits_takes_the_place_and_another_one_waits() {
     // Nobody has booted.
     assert!(world.now - began < BOOT, "{:?}", world.log);
     let old = waits - 1;
-    assert_eq!(world.acts[..4], [Act::Quarantine(old), Act::Destroy(old), Act::Promote(waits), Act::Attach(waits)]);
+    let at_once = [Act::Quarantine(old), Act::Take(old), Act::Promote(waits), Act::HandOver(waits)];
+    assert_eq!(world.acts[..4], at_once);
     assert_eq!(world.domain.as_ref().unwrap().id, waits);
     world.run(Duration::from_secs(20));
+    assert_eq!(world.acts[4..], [Act::ClearAway(old), Act::CreateStandby]);
     assert!(world.standby.as_ref().is_some_and(|d| d.id == waits + 1));
     let line = world.machine.record.last.last().unwrap();
-    assert!(line.contains("handed over") && line.contains("first packet in"), "{line}");
+    assert!(
+        line.contains("released 100 ms, start 100 ms, handed over 100 ms") && line.contains("first packet in"),
+        "{line}"
+    );
+}
+
+#[test]
+fn what_cannot_be_done_without_the_toolstack_the_toolstack_does() {
+    let mut world = World::with_standby();
+    let waits = world.standby.as_ref().unwrap().id;
+    world.acts.clear();
+    world.native = Native::Fails;
+    world.end(reason::SHUTDOWN_CRASH, false);
+    while !world.is_well() {
+        world.run(TICK);
+    }
+    let old = waits - 1;
+    let in_turn = [
+        Act::Quarantine(old),
+        Act::Take(old),
+        Act::Destroy(old),
+        Act::Promote(waits),
+        Act::HandOver(waits),
+        Act::Attach(waits),
+    ];
+    assert_eq!(world.acts[..6], in_turn);
+}
+
+#[test]
+fn who_is_killed_half_way_is_followed_by_one_that_finds_the_rest_to_do() {
+    let mut world = World::with_standby();
+    let waits = world.standby.as_ref().unwrap().id;
+    world.end(reason::SHUTDOWN_CRASH, false);
+    world.native = Native::IsKilled;
+    while world.native == Native::IsKilled {
+        world.run(TICK);
+    }
+    // Its devices were taken, and it has the name.
+    assert!(world.domain.as_ref().is_some_and(|d| d.id == waits - 1 && !d.has_devices));
+    world.run(TICK * 3);
+    assert!(world.domain.as_ref().is_some_and(|d| d.id == waits && d.has_devices), "{:?}", world.acts);
+    world.run(Duration::from_secs(20));
+    assert!(world.is_well() && world.remains.is_empty());
 }
 
 #[test]
@@ -717,14 +821,15 @@ fn the_one_that_waits_takes_the_place_when_the_old_one_has_no_devices_and_before
     let mut world = World::with_standby();
     let waits = world.standby.as_ref().unwrap().id;
     world.acts.clear();
+    world.native = Native::Fails;
     world.end(reason::SHUTDOWN_CRASH, false);
     while world.acts.last() != Some(&Act::Destroy(waits - 1)) {
         world.run(TICK);
     }
     world.run(DESTROY - CLEAR - TICK);
-    assert_eq!((world.acts.len(), world.domain.is_some()), (2, true), "the old one has the devices still");
+    assert_eq!((world.acts.len(), world.domain.is_some()), (3, true), "the old one has the devices still");
     world.run(TICK);
-    assert_eq!(world.acts[2..], [Act::Promote(waits), Act::Attach(waits)]);
+    assert_eq!(world.acts[3..], [Act::Promote(waits), Act::HandOver(waits), Act::Attach(waits)]);
     assert_eq!(world.aside.len(), 1, "its memory is not back");
     world.run(Duration::from_secs(10));
     let line = world.machine.record.last.last().unwrap();
@@ -751,6 +856,7 @@ fn one_that_waits_and_ends_while_the_old_one_goes_does_not_get_the_place() {
     let mut world = World::with_standby();
     let waits = world.standby.as_ref().unwrap().id;
     world.acts.clear();
+    world.native = Native::Fails;
     world.end(reason::SHUTDOWN_CRASH, false);
     while world.acts.last() != Some(&Act::Destroy(waits - 1)) {
         world.run(TICK);
@@ -763,6 +869,7 @@ fn one_that_waits_and_ends_while_the_old_one_goes_does_not_get_the_place() {
 #[test]
 fn parked_while_the_old_one_goes_nobody_takes_the_place() {
     let mut world = World::with_standby();
+    world.native = Native::Fails;
     world.acts.clear();
     world.end(reason::SHUTDOWN_CRASH, false);
     while world.acts.len() < 2 {
@@ -804,6 +911,7 @@ fn one_that_waits_and_ends_is_replaced_but_not_at_once() {
 #[test]
 fn what_cannot_be_handed_over_is_started_anew() {
     let mut world = World::with_standby();
+    world.native = Native::Fails;
     world.end(reason::SHUTDOWN_CRASH, false);
     while world.machine.record.promoted.is_none() {
         world.run(TICK);
@@ -825,10 +933,10 @@ fn one_of_a_new_image_takes_the_place_when_it_has_booted() {
         while world.machine.record.upgrades == 0 {
             world.run(TICK);
         }
-        let is_of_standby = |act: &Act| matches!(act, Act::Dismiss(_) | Act::CreateStandby);
+        let is_of_standby = |act: &Act| matches!(act, Act::Dismiss(_) | Act::CreateStandby | Act::ClearAway(_));
         let acts: Vec<Act> = world.acts.iter().copied().filter(|act| !is_of_standby(act)).collect();
         let new_one = world.domain.as_ref().unwrap().id;
-        let replaced = [Act::Quarantine(old), Act::Destroy(old), Act::Promote(new_one), Act::Attach(new_one)];
+        let replaced = [Act::Quarantine(old), Act::Take(old), Act::Promote(new_one), Act::HandOver(new_one)];
         assert_eq!(acts, [&[Act::CreateCandidate], &replaced[..]].concat(), "{:?}", world.log);
         let line = world.machine.record.last.last().unwrap();
         assert!(line.starts_with("upgrade: ") && line.contains("handed over"), "{line}");
@@ -936,6 +1044,7 @@ enum Event {
     CandidateEnds,
     CandidateDestroyed,
     Upgrade(Option<Flaw>),
+    Native(Native),
     Asked(Order),
     Passes(u64),
     Killed(usize),
@@ -956,6 +1065,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
         1 => Just(Event::CandidateDestroyed),
         3 => proptest::option::of(flaw).prop_map(Event::Upgrade),
         1 => any::<bool>().prop_map(Event::Device),
+        2 => prop_oneof![Just(Native::Works), Just(Native::Fails), Just(Native::IsKilled)].prop_map(Event::Native),
         2 => order.prop_map(Event::Asked),
         8 => (0..60_u64).prop_map(Event::Passes),
         3 => (0..4_usize).prop_map(Event::Killed),
@@ -995,6 +1105,7 @@ proptest! {
                 Event::CandidateDestroyed => world.candidate = None,
                 Event::Upgrade(flaw) => { let _ = world.upgrade(flaw); }
                 Event::Device(is_there) => world.has_devices = is_there,
+                Event::Native(native) => world.native = native,
                 Event::Asked(order) => { let _ = world.ask(order); }
                 Event::Passes(ticks) => world.run(TICK * u32::try_from(ticks).unwrap()),
                 Event::Killed(acts) => {
@@ -1016,6 +1127,7 @@ proptest! {
         prop_assert_eq!((&world.machine.record.upgrade, world.candidate.is_some()), (&None, false));
         let image = &world.machine.record.image;
         prop_assert!([Image::default(), new()].contains(image), "{:?} is of no use", image);
+        prop_assert!(world.remains.is_empty(), "{:?}", world.remains);
         let is_wanted = standby == 1 && world.machine.record.mode == Mode::Run;
         prop_assert_eq!(world.standby.as_ref().is_some_and(|d| d.end.is_none()), is_wanted);
     }

@@ -1,0 +1,203 @@
+//! A driver domain's devices change hands, as `xl pci-detach` and `xl pci-attach` do it, without their processes: a driver domain that
+//! has died loses them while what is left of it still has to be destroyed, and the one that waited gets them, in milliseconds.
+//!
+//! Both may be done again from the beginning wherever somebody was killed: what has been done already is no error. The toolstack finds
+//! what it would have written itself: a domain's devices are those in its PCI back end's directory, which comes and goes at once, and whom
+//! a device was given to is in `/libxl/pci`. The domain's saved configuration, which xl keeps in a file, is not changed.
+
+use super::pci;
+use super::settings::Claim;
+use crate::hypercall::{Passthrough, Resource};
+use crate::store::{Change, Store};
+use anyhow::{bail, ensure, Context, Result};
+use rustix::io::Errno;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// So long the PCI back end is given to let devices go: it may have to reset each, and that takes a tenth of a second.
+const LETS_GO: Duration = Duration::from_secs(3);
+const A_MOMENT: Duration = Duration::from_millis(1);
+/// Bytes of a frame.
+const FRAME: u64 = 4096;
+/// A region of ports, in Linux's flags of a resource.
+const IS_PORTS: u64 = 1 << 0;
+
+/// Where Linux tells of devices, and is told.
+pub struct Sysfs(PathBuf);
+
+impl Default for Sysfs {
+    fn default() -> Self {
+        Self("/sys".into())
+    }
+}
+
+impl Sysfs {
+    fn read(&self, place: &str) -> Result<String> {
+        let path = self.0.join(place);
+        std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
+    }
+
+    /// The PCI back end has the device, for whomever.
+    fn is_backs(&self, device: &str) -> bool {
+        self.0.join("bus/pci/drivers/pciback").join(device).exists()
+    }
+
+    /// The PCI back end has something for this domain.
+    fn has_back(&self, domain: u16) -> bool {
+        self.0.join(format!("devices/pci-{domain}-0")).exists()
+    }
+
+    /// The PCI back end lets the device's domain write all of its configuration space that the hypervisor does.
+    fn set_permissive(&self, device: &str) -> Result<()> {
+        let path = self.0.join("bus/pci/drivers/pciback/permissive");
+        let write = |path: &Path| {
+            let mut file = std::fs::File::options().write(true).open(path)?;
+            std::io::Write::write_all(&mut file, device.as_bytes())
+        };
+        write(&path).with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    /// Its registers, its ports, and its wire.
+    fn resources(&self, device: &str) -> Result<Vec<Resource>> {
+        let mut found = Vec::new();
+        for line in self.read(&format!("bus/pci/devices/{device}/resource"))?.lines() {
+            found.extend(region(line));
+        }
+        found.extend(self.wire(device)?.map(Resource::Interrupt));
+        Ok(found)
+    }
+
+    fn wire(&self, device: &str) -> Result<Option<u32>> {
+        let said = self.read(&format!("bus/pci/devices/{device}/irq"))?;
+        Ok(said.trim().parse().ok().filter(|wire| *wire != 0))
+    }
+}
+
+/// `FIRST LAST FLAGS`, in hex; all zero: there is none.
+fn region(line: &str) -> Option<Resource> {
+    let mut numbers = line.split_whitespace().map(|n| u64::from_str_radix(n.trim_start_matches("0x"), 16).ok());
+    let (first, last, flags) = (numbers.next()??, numbers.next()??, numbers.next()??);
+    let bytes = last.checked_sub(first)?.checked_add(1)?;
+    if first == 0 {
+        return None;
+    }
+    if flags & IS_PORTS != 0 {
+        return Some(Resource::Ports { first: u32::try_from(first).ok()?, count: u32::try_from(bytes).ok()? });
+    }
+    Some(Resource::Frames { first: first / FRAME, count: bytes.div_ceil(FRAME) })
+}
+
+/// `DDDD:BB:SS.F` as the hypervisor has it.
+fn function(device: &str) -> Option<u32> {
+    let (rest, function) = device.rsplit_once('.')?;
+    let mut parts = rest.split(':').map(|part| u32::from_str_radix(part, 16).ok());
+    let (segment, bus, slot) = (parts.next()??, parts.next()??, parts.next()??);
+    Some(segment << 16 | bus << 8 | slot << 3 | function.parse::<u32>().ok()?)
+}
+
+/// Where the toolstack notes whom a device was given to.
+fn given(device: &str) -> String {
+    format!("/libxl/pci/{}/domid", device.replace([':', '.'], "-"))
+}
+
+/// Takes the devices from a domain that does not run any more: they are reset and nobody's, and the PCI back end knows nothing of the
+/// domain. An error says what went wrong; then all or some of them are the domain's still.
+pub fn take(
+    domain: u16,
+    devices: &[String],
+    sysfs: &Sysfs,
+    store: &mut impl Store,
+    hypervisor: &mut impl Passthrough,
+) -> Result<()> {
+    for device in devices {
+        let number = function(device).with_context(|| format!("{device} is no PCI function"))?;
+        for resource in sysfs.resources(device)? {
+            if let Resource::Interrupt(wire) = resource {
+                // It may never have had it.
+                let _ = hypervisor.unmap_wire(domain, wire);
+            }
+            hypervisor.permit(domain, resource, false).with_context(|| format!("{device}: {resource:?}"))?;
+        }
+        match hypervisor.deassign(domain, number) {
+            // It has not had it any more.
+            Ok(()) | Err(Errno::NODEV) => {}
+            Err(error) => return Err(error).with_context(|| format!("{device} does not leave domain {domain}")),
+        }
+    }
+    let mut changes = vec![Change::Remove(pci::back(domain))];
+    for device in devices {
+        if store.read(&given(device))?.is_some_and(|to| to == domain.to_string()) {
+            changes.push(Change::Remove(given(device)));
+        }
+    }
+    store.change("/local", &changes)?;
+    let until = Instant::now() + LETS_GO;
+    while sysfs.has_back(domain) {
+        ensure!(Instant::now() < until, "the PCI back end does not let go of the devices");
+        std::thread::sleep(A_MOMENT);
+    }
+    Ok(())
+}
+
+/// Hands the devices to a domain that has none. An error says what went wrong; then the toolstack may do it: the domain's back end has
+/// nothing of them.
+pub fn hand_over(
+    domain: u16,
+    claims: &[Claim],
+    sysfs: &Sysfs,
+    store: &mut impl Store,
+    hypervisor: &mut impl Passthrough,
+) -> Result<()> {
+    let back = pci::back(domain);
+    ensure!(store.read(&format!("{back}/state"))?.is_none(), "it has a PCI back end already");
+    let mut nodes = Vec::new();
+    for (n, claim) in claims.iter().enumerate() {
+        let device = &claim.name;
+        let number = function(device).with_context(|| format!("{device} is no PCI function"))?;
+        let Some(options) = claim.options else { bail!("`{}` is for xl to understand", claim.said) };
+        ensure!(sysfs.is_backs(device), "{device} is not the PCI back end's");
+        for resource in sysfs.resources(device)? {
+            let what = || format!("{device}: {resource:?}");
+            if let Resource::Interrupt(wire) = resource {
+                hypervisor.map_wire(domain, wire).with_context(what)?;
+            }
+            hypervisor.permit(domain, resource, true).with_context(what)?;
+        }
+        if options.is_permissive {
+            sysfs.set_permissive(device)?;
+        }
+        hypervisor.assign(domain, number).with_context(|| format!("{device} does not become domain {domain}'s"))?;
+        nodes.extend([
+            (format!("{back}/key-{n}"), device.clone()),
+            (format!("{back}/dev-{n}"), device.clone()),
+            (format!("{back}/opts-{n}"), options.to_string()),
+            (format!("{back}/state-{n}"), "1".into()),
+            (given(device), domain.to_string()),
+        ]);
+    }
+    nodes.push((format!("{back}/num_devs"), claims.len().to_string()));
+    let own = format!("/local/domain/{domain}");
+    let front = format!("{own}/device/pci/0");
+    let name = store.read(&format!("{own}/name"))?.unwrap_or_default();
+    for (key, value) in [("frontend", &front), ("frontend-id", &domain.to_string()), ("domain", &name)] {
+        nodes.push((format!("{back}/{key}"), value.clone()));
+    }
+    nodes.extend([(format!("{back}/online"), "1".into()), (format!("{back}/state"), "1".into())]);
+    nodes.extend([
+        (format!("{front}/backend"), back.clone()),
+        (format!("{front}/backend-id"), "0".into()),
+        (format!("{front}/state"), "1".into()),
+    ]);
+    let mut changes = vec![
+        Change::Remove(front.clone()),
+        Change::Make { path: back, owner: 0, reader: domain },
+        Change::Make { path: front, owner: domain, reader: 0 },
+    ];
+    changes.extend(nodes.into_iter().map(|(path, value)| Change::Write(path, value)));
+    let is_done = store.change(&format!("{own}/name"), &changes)?;
+    ensure!(is_done, "it has gone");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

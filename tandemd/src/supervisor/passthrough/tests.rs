@@ -1,0 +1,261 @@
+//! Devices change hands in a world of nodes, a hypervisor that refuses what it should, and Linux's files.
+
+use super::super::options::Options;
+use super::*;
+use crate::store::Event;
+use std::collections::{BTreeMap, BTreeSet};
+
+const NIC: &str = "0000:00:03.0";
+const BACK: &str = "/local/domain/0/backend/pci/8/0";
+const GIVEN: &str = "/libxl/pci/0000-00-03-0/domid";
+
+#[derive(Default)]
+struct Nodes(BTreeMap<String, String>);
+
+impl Store for Nodes {
+    fn read(&mut self, path: &str) -> Result<Option<String>> {
+        Ok(self.0.get(path).cloned())
+    }
+
+    fn list(&mut self, _: &str) -> Result<Vec<String>> {
+        Ok(Vec::new())
+    }
+
+    fn change(&mut self, guard: &str, changes: &[Change]) -> Result<bool> {
+        if !self.0.contains_key(guard) {
+            return Ok(false);
+        }
+        for change in changes {
+            match change {
+                Change::Write(path, value) => drop(self.0.insert(path.clone(), value.clone())),
+                Change::Make { path, owner, reader } => {
+                    drop(self.0.insert(path.clone(), format!("{owner}, read by {reader}")));
+                }
+                Change::Remove(path) => self.0.retain(|at, _| at != path && !at.starts_with(&format!("{path}/"))),
+                Change::Repeat(_) => {}
+            }
+        }
+        Ok(true)
+    }
+
+    fn watch(&mut self, _: &str, _: &str) -> Result<()> {
+        Ok(())
+    }
+
+    fn unwatch(&mut self, _: &str, _: &str) -> Result<()> {
+        Ok(())
+    }
+
+    fn next_event(&mut self, _: Option<Duration>) -> Result<Option<Event>> {
+        Ok(None)
+    }
+}
+
+/// Whose the NIC is, and who may use what of it.
+#[derive(Default)]
+struct Machine {
+    owner: Option<u16>,
+    permitted: BTreeSet<(u16, String)>,
+    wires: BTreeSet<(u16, u32)>,
+    /// So many calls more succeed.
+    limit: Option<u32>,
+}
+
+impl Machine {
+    fn call(&mut self) -> Result<(), Errno> {
+        match &mut self.limit {
+            Some(0) => Err(Errno::NOMEM),
+            Some(left) => {
+                *left -= 1;
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+impl Passthrough for Machine {
+    fn permit(&mut self, domain: u16, what: Resource, is_allowed: bool) -> Result<(), Errno> {
+        self.call()?;
+        if is_allowed && self.owner.is_some_and(|owner| owner != domain) {
+            return Err(Errno::BUSY);
+        }
+        let one = (domain, format!("{what:?}"));
+        if is_allowed {
+            self.permitted.insert(one);
+        } else {
+            self.permitted.remove(&one);
+        }
+        Ok(())
+    }
+
+    fn map_wire(&mut self, domain: u16, wire: u32) -> Result<(), Errno> {
+        self.call()?;
+        self.wires.insert((domain, wire));
+        Ok(())
+    }
+
+    fn unmap_wire(&mut self, domain: u16, wire: u32) -> Result<(), Errno> {
+        self.call()?;
+        if self.wires.remove(&(domain, wire)) {
+            Ok(())
+        } else {
+            Err(Errno::SRCH)
+        }
+    }
+
+    fn assign(&mut self, domain: u16, function: u32) -> Result<(), Errno> {
+        self.call()?;
+        assert_eq!(function, 3 << 3);
+        if self.owner.is_some_and(|owner| owner != domain) {
+            return Err(Errno::BUSY);
+        }
+        self.owner = Some(domain);
+        Ok(())
+    }
+
+    fn deassign(&mut self, domain: u16, function: u32) -> Result<(), Errno> {
+        self.call()?;
+        assert_eq!(function, 3 << 3);
+        if self.owner != Some(domain) {
+            return Err(Errno::NODEV);
+        }
+        self.owner = None;
+        Ok(())
+    }
+}
+
+/// Linux's files, with the NIC in the PCI back end's hands; they go with this.
+struct Files(Sysfs);
+
+impl Files {
+    fn new(test: &str) -> Self {
+        let root = std::env::temp_dir().join(format!("tandemd-{test}-{}", std::process::id()));
+        let device = root.join("bus/pci/devices").join(NIC);
+        let back = root.join("bus/pci/drivers/pciback");
+        for folder in [&device, &back.join(NIC)] {
+            std::fs::create_dir_all(folder).unwrap();
+        }
+        let regions =
+            "0xfebc0000 0xfebdffff 0x40200\n0xc000 0xc01f 0x40101\n0x0 0x0 0x0\n0xfebf1800 0xfebf1fff 0x200\n";
+        std::fs::write(device.join("resource"), regions).unwrap();
+        std::fs::write(device.join("irq"), "11\n").unwrap();
+        std::fs::write(back.join("permissive"), "").unwrap();
+        Self(Sysfs(root))
+    }
+
+    fn permissive(&self) -> String {
+        std::fs::read_to_string(self.0 .0.join("bus/pci/drivers/pciback/permissive")).unwrap()
+    }
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0 .0);
+    }
+}
+
+fn nodes() -> Nodes {
+    let mut nodes = Nodes::default();
+    for (path, value) in [("/local", ""), ("/local/domain/7/name", "dd"), ("/local/domain/8/name", "dd-standby")] {
+        nodes.0.insert(path.into(), value.into());
+    }
+    nodes
+}
+
+fn claims(said: &str) -> Vec<Claim> {
+    vec![Claim { name: NIC.into(), said: said.into(), options: Options::of(said) }]
+}
+
+/// One of the domain 7's, as xl has given it.
+fn given() -> (Nodes, Machine) {
+    let mut nodes = nodes();
+    nodes.0.insert("/local/domain/0/backend/pci/7/0/dev-0".into(), NIC.into());
+    nodes.0.insert(GIVEN.into(), "7".into());
+    let mut machine = Machine { owner: Some(7), ..Machine::default() };
+    machine.wires.insert((7, 11));
+    (nodes, machine)
+}
+
+#[test]
+fn what_one_had_the_other_gets() {
+    let files = Files::new("changes-hands");
+    let (mut nodes, mut machine) = given();
+    take(7, &[NIC.into()], &files.0, &mut nodes, &mut machine).unwrap();
+    assert_eq!((machine.owner, machine.wires.len(), machine.permitted.len()), (None, 0, 0));
+    assert!(nodes.0.keys().all(|path| !path.contains("/pci/")), "{:?}", nodes.0);
+    hand_over(8, &claims("00:03.0,permissive=1"), &files.0, &mut nodes, &mut machine).unwrap();
+    let permitted: Vec<String> = machine.permitted.iter().map(|(domain, what)| format!("{domain} {what}")).collect();
+    let wanted = [
+        "8 Frames { first: 1043392, count: 32 }",
+        "8 Frames { first: 1043441, count: 1 }",
+        "8 Interrupt(11)",
+        "8 Ports { first: 49152, count: 32 }",
+    ];
+    assert_eq!((machine.owner, permitted), (Some(8), wanted.map(String::from).to_vec()));
+    assert!(machine.wires.contains(&(8, 11)));
+    assert_eq!(files.permissive(), NIC);
+    for (path, value) in [
+        (BACK.into(), "0, read by 8"),
+        (format!("{BACK}/num_devs"), "1"),
+        (format!("{BACK}/dev-0"), NIC),
+        (format!("{BACK}/opts-0"), "msitranslate=0,power_mgmt=0,permissive=1,rdm_policy=strict"),
+        (format!("{BACK}/frontend"), "/local/domain/8/device/pci/0"),
+        ("/local/domain/8/device/pci/0".into(), "8, read by 0"),
+        ("/local/domain/8/device/pci/0/backend".into(), BACK),
+        (GIVEN.into(), "8"),
+    ] {
+        assert_eq!(nodes.0.get(&path).map(String::as_str), Some(value), "{path}");
+    }
+    // Whoever comes too late takes nothing of it, nor what is said of it.
+    take(7, &[NIC.into()], &files.0, &mut nodes, &mut machine).unwrap();
+    assert_eq!((machine.owner, nodes.0[GIVEN].as_str()), (Some(8), "8"));
+}
+
+#[test]
+fn wherever_it_ends_it_can_be_done_again() {
+    let files = Files::new("ends");
+    for limit in 0..20 {
+        let (mut nodes, mut machine) = given();
+        machine.limit = Some(limit);
+        let half = take(7, &[NIC.into()], &files.0, &mut nodes, &mut machine);
+        assert_eq!(half.is_ok(), nodes.0.keys().all(|path| !path.contains("/pci/7")), "{limit}");
+        machine.limit = None;
+        take(7, &[NIC.into()], &files.0, &mut nodes, &mut machine).unwrap();
+        machine.limit = Some(limit);
+        let half = hand_over(8, &claims("00:03.0"), &files.0, &mut nodes, &mut machine);
+        // All is in xenstore or nothing, so that xl may do it.
+        assert_eq!(half.is_ok(), nodes.0.contains_key(&format!("{BACK}/dev-0")), "{limit}");
+        assert_eq!(half.is_ok(), nodes.0.contains_key(GIVEN), "{limit}");
+        machine.limit = None;
+        if half.is_err() {
+            hand_over(8, &claims("00:03.0"), &files.0, &mut nodes, &mut machine).unwrap();
+        }
+        assert_eq!((machine.owner, nodes.0[GIVEN].as_str()), (Some(8), "8"), "{limit}");
+    }
+}
+
+#[test]
+fn what_is_not_free_is_not_handed_over_and_what_is_not_understood_is_left_to_xl() {
+    let files = Files::new("refused");
+    let (mut nodes, mut machine) = given();
+    let mut refused = |said: &str, owner| {
+        machine.owner = owner;
+        format!("{:#}", hand_over(8, &claims(said), &files.0, &mut nodes, &mut machine).unwrap_err())
+    };
+    assert!(refused("00:03.0", Some(7)).contains(NIC));
+    assert!(refused("00:03.0@5", None).contains("for xl"));
+    std::fs::remove_dir(files.0 .0.join("bus/pci/drivers/pciback").join(NIC)).unwrap();
+    assert!(refused("00:03.0", None).contains("not the PCI back end's"));
+    assert!(nodes.0.keys().all(|path| !path.contains("/pci/8")), "{:?}", nodes.0);
+    assert!(machine.owner.is_none());
+}
+
+#[test]
+fn a_domain_that_has_gone_gets_nothing() {
+    let files = Files::new("gone");
+    let (mut nodes, mut machine) = (nodes(), Machine::default());
+    let error = hand_over(9, &claims("00:03.0"), &files.0, &mut nodes, &mut machine).unwrap_err();
+    assert!(error.to_string().contains("gone"));
+    assert!(nodes.0.keys().all(|path| !path.contains("pci")));
+}
