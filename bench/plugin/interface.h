@@ -17,6 +17,7 @@ enum { NO_REGISTERS = 0, ADD_U64 = 0, WRITES = 2 };
 
 void qemu_plugin_register_vcpu_init_cb(plugin_id id, void (*cb)(plugin_id, unsigned));
 void qemu_plugin_register_vcpu_tb_trans_cb(plugin_id id, void (*cb)(plugin_id, struct tb *));
+void qemu_plugin_register_vcpu_tb_exec_cb(struct tb *tb, void (*cb)(unsigned, void *), int flags, void *data);
 void qemu_plugin_register_vcpu_insn_exec_inline(struct insn *in, int op, void *counter, uint64_t add);
 void qemu_plugin_register_vcpu_insn_exec_cb(struct insn *in, void (*cb)(unsigned, void *), int flags, void *data);
 void qemu_plugin_register_vcpu_mem_cb(struct insn *in, void (*cb)(unsigned, uint32_t, uint64_t, void *), int flags,

@@ -126,6 +126,21 @@ pub struct Window {
     pub blocks: Vec<Block>,
     /// Instructions among them that are events; each counts how often it ran.
     pub events: Vec<(Kind, Block)>,
+    /// How long it was, in instructions of one CPU, if several CPUs ran in turns; else 0.
+    pub time: u64,
+    /// What each of them did, those that did anything.
+    pub cpus: Vec<Cpu>,
+}
+
+/// What a CPU did in a window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cpu {
+    /// Its number.
+    pub number: u32,
+    /// Instructions that it executed.
+    pub executed: u64,
+    /// How long it waited for locks of the hypervisor's, in instructions of other CPUs.
+    pub waited: u64,
 }
 
 /// Reads the plugin's file.
@@ -155,6 +170,10 @@ fn parse(text: &str) -> Result<Vec<Window>> {
                     _ => bail!("not a kind of event: `{kind}`"),
                 };
                 window.events.push((kind, self::block(block)?));
+            }
+            (["time", time], Some((_, window))) => window.time = time.parse()?,
+            (["cpu", number, executed, waited], Some((_, window))) => {
+                window.cpus.push(Cpu { number: number.parse()?, executed: executed.parse()?, waited: waited.parse()? })
             }
             (block, Some((_, window))) => window.blocks.push(self::block(block)?),
             _ => bail!("not a line of a profile: `{line}`"),
@@ -319,6 +338,16 @@ mod tests {
         assert!(parse("window 0\nevent other 1 2 3\nend\n").is_err());
         assert!(parse("window 0\nevent cr3 1 2\nend\n").is_err());
         assert!(parse("window 0\n1 2\nend\n").is_err());
+    }
+
+    #[test]
+    fn what_each_cpu_did_is_read() {
+        let windows = parse("window 9\n401000 2000 9\ntime 7\ncpu 0 6 0\ncpu 3 3 2\nend\nwindow 0\nend\n").unwrap();
+        assert_eq!(windows[0].time, 7);
+        let cpu = |number, executed, waited| Cpu { number, executed, waited };
+        assert_eq!(windows[0].cpus, [cpu(0, 6, 0), cpu(3, 3, 2)]);
+        assert_eq!((windows[1].time, windows[1].cpus.len()), (0, 0));
+        assert!(parse("window 0\ncpu 1 2\nend\n").is_err());
     }
 
     #[test]

@@ -9,6 +9,9 @@
  *   serve                   a web server for the next: one process, an answer a connection
  *   web NAME PORT PATH N    the peer fetches a page N times, eight connections at a time
  *   offloads DEVICE on|off  checksums, scatter-gather and segmentation by the device
+ *   together send|receive NAME SIZE COUNT GUESTS NUMBER
+ *                           send or receive in so many guests at one time, of which this one has that number: they wait for each
+ *                           other, the marks are number 0's, and its units are those of all
  *
  * Every load runs for a while before its window begins. One line says how many units the window had.
  */
@@ -32,7 +35,7 @@
 #include "mark.h"
 
 /* testbed/src/peer/load.rs has the same. */
-enum { SYNC = 1, GENERATE, CREDIT, FETCH };
+enum { SYNC = 1, GENERATE, CREDIT, FETCH, MEET };
 enum { CONTROL = 7010, SINK = 9, TAKES = 7020, GIVES = 7021 };
 enum { HEADERS = 42, WINDOW = 256, CREDIT_EVERY = 64, SEGMENT = 1448, STUCK_MS = 20000 };
 #define MAGIC 0x444f4c54u
@@ -82,13 +85,18 @@ static int connected(int type, int port)
 	return fd;
 }
 
-static void tell(int fd, uint32_t kind, uint64_t a, uint64_t b, const char *path)
+static void tell_all(int fd, uint32_t kind, uint64_t a, uint64_t b, uint64_t c, const char *path)
 {
-	struct message m = { .magic = MAGIC, .kind = kind, .a = a, .b = b };
+	struct message m = { .magic = MAGIC, .kind = kind, .a = a, .b = b, .c = c };
 
 	snprintf(m.path, sizeof(m.path), "%s", path);
 	if (send(fd, &m, sizeof(m), 0) != sizeof(m))
 		fail("cannot send", kind);
+}
+
+static void tell(int fd, uint32_t kind, uint64_t a, uint64_t b, const char *path)
+{
+	tell_all(fd, kind, a, b, 0, path);
 }
 
 /* The peer's answer to the last message. */
@@ -109,20 +117,24 @@ static uint64_t sunk(int fd)
 	return answer(fd).a;
 }
 
+static void push_datagrams(int fd, long size, long count)
+{
+	long n;
+
+	for (n = 0; n < count; n++)
+		if (send(fd, buffer, size - HEADERS, 0) < 0)
+			fail("cannot send", n);
+}
+
 static void send_datagrams(const char *name, long size, long count)
 {
 	int control = connected(SOCK_DGRAM, CONTROL), fd = connected(SOCK_DGRAM, SINK);
 	uint64_t before;
-	long n;
 
-	for (n = 0; n < 600; n++)
-		if (send(fd, buffer, size - HEADERS, 0) < 0)
-			fail("cannot send", n);
+	push_datagrams(fd, size, 600);
 	before = sunk(control);
 	MARK(2);
-	for (n = 0; n < count; n++)
-		if (send(fd, buffer, size - HEADERS, 0) < 0)
-			fail("cannot send", n);
+	push_datagrams(fd, size, count);
 	before = sunk(control) - before;
 	MARK(3);
 	/* The back end's queues are finite and nothing tells a sender of datagrams to wait: a few may be dropped, on any system. */
@@ -131,12 +143,13 @@ static void send_datagrams(const char *name, long size, long count)
 	say(name, before);
 }
 
-static void take_datagrams(int fd, long size, long count)
+/* They come in turns with those of other guests, as soon as so many have asked for some. */
+static void take_datagrams(int fd, long size, long count, long guests)
 {
 	uint64_t number;
 	long n;
 
-	tell(fd, GENERATE, size, count, "");
+	tell_all(fd, GENERATE, size, count, guests, "");
 	for (n = 0; n < count; n++) {
 		if (recv(fd, buffer, sizeof(buffer), 0) < 8)
 			fail("nothing came", n);
@@ -148,19 +161,67 @@ static void take_datagrams(int fd, long size, long count)
 	}
 }
 
-/* In two parts: what waits in a queue when the window begins would be left out of it. */
-static void receive_datagrams(const char *name, long size, long count)
+/* A socket for datagrams from the peer, which has room for many. */
+static int for_datagrams(void)
 {
 	int fd = connected(SOCK_DGRAM, CONTROL), room = 16 << 20;
 	struct timeval limit = { .tv_sec = STUCK_MS / 1000 };
 
 	setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, &room, sizeof(room));
 	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
-	take_datagrams(fd, size, 1024);
+	return fd;
+}
+
+/* In two parts: what waits in a queue when the window begins would be left out of it. */
+static void receive_datagrams(const char *name, long size, long count)
+{
+	int fd = for_datagrams();
+
+	take_datagrams(fd, size, 1024, 1);
 	MARK(2);
-	take_datagrams(fd, size, count);
+	take_datagrams(fd, size, count, 1);
 	MARK(3);
 	say(name, count);
+}
+
+/* Waits until so many guests are here. What this one has sent has arrived then. */
+static void meet(int fd, long guests)
+{
+	tell(fd, MEET, guests, 0, "");
+	answer(fd);
+}
+
+/*
+ * When number 0 makes a mark, all others have done what was before it and wait, but for the answer to their meeting. Who is done before
+ * number 0 has made the last one keeps quiet until then.
+ */
+static void together(int is_send, const char *name, long size, long count, long guests, long number)
+{
+	int control = for_datagrams(), fd = connected(SOCK_DGRAM, SINK), warm;
+	uint64_t before = 0, units;
+
+	for (warm = 1; warm >= 0; warm--) {
+		if (!warm && !number) {
+			before = sunk(control);
+			MARK(2);
+		}
+		meet(control, guests);
+		if (is_send)
+			push_datagrams(fd, size, warm ? 600 : count);
+		else
+			take_datagrams(control, size, warm ? 600 : count, guests);
+		meet(control, guests);
+	}
+	if (number) {
+		sleep(5);
+		printf("TANDEM: together %ld\n", number);
+		return;
+	}
+	MARK(3);
+	units = is_send ? sunk(control) - before : (uint64_t)(count * guests);
+	if ((count * guests - (long)units) * 100 > count * guests)
+		fail("datagrams were lost", count * guests - units);
+	say(name, units);
 }
 
 /* Waits until the peer has acknowledged everything. */
@@ -348,10 +409,10 @@ static void arm(void)
 int main(int argc, char **argv)
 {
 	const char *what = argc > 1 ? argv[1] : "";
-	long number[5] = { 0 };
+	long number[6] = { 0 };
 	int i;
 
-	for (i = 2; i < argc && i < 7; i++)
+	for (i = 2; i < argc && i < 8; i++)
 		number[i - 2] = atol(argv[i]);
 	if (!strcmp(what, "arm"))
 		arm();
@@ -371,6 +432,8 @@ int main(int argc, char **argv)
 		web(argv[2], number[1], argv[4], number[3]);
 	else if (!strcmp(what, "offloads") && argc == 4)
 		offloads(argv[2], !strcmp(argv[3], "on"));
+	else if (!strcmp(what, "together") && argc == 8)
+		together(!strcmp(argv[2], "send"), argv[3], number[2], number[3], number[4], number[5]);
 	else
 		return 2;
 	return 0;

@@ -5,11 +5,6 @@ server=$1
 kind=$2
 count=$3
 log=$logs/guest-loaded.log
-quit() {
-	say "load FAIL $1"
-	tail -n 5 /tmp/out $log
-	exit
-}
 case $kind in
 net | few)
 	class=0x020000 driver=e1000 plug=vif/0
@@ -24,31 +19,12 @@ disk)
 	ready='modprobe xen-blkfront; wait_for 10 test -b /dev/xvda'
 	;;
 esac
-# drives LINE COMMAND [LINE]: a driver domain gets the device, and does that
-drives() {
-	. /xen/driving.sh
-	modprobe xen-pciback
-	function=$(devices class $class)
-	xl pci-assignable-add $function > /tmp/out 2>&1 || quit "the device cannot leave dom0"
-	driving driver "pci=['$function,permissive=1']" 'tsc_mode="native"' "$1" "${@:3}"
-	boot driver > /tmp/out 2>&1 || quit "no driver domain"
-	in_guest driver 150 "$2" > /tmp/out 2>&1 || quit "the driver domain does not serve"
-	in_guest driver 10 'job_modules driver'
-}
+. /xen/loads.sh
 case $server in
 dom0) driven= ;;
 driver) drives '' "job_backend $driver" ;;
 switch | mirror | stlb)
-	. /xen/switching.sh
-	way_out driver
-	daemon_starts > /tmp/out 2>&1 || quit "no switch"
-	# Nobody but twins has the CPU that comes beside the first.
-	drives "$(plug 2)" "bridge_switch $driver" 'maxvcpus=2'
-	if [ $server != switch ]; then
-		in_guest driver 60 "job_twin_module; job_twind --interface eth0 --mode twin-$server" > /tmp/out 2>&1
-		attached() { in_guest driver 10 'tail -n 1 /tmp/twind' > /tmp/out 2>&1; grep -q '^twind: attached' /tmp/out; }
-		wait_for 120 attached || quit "the twin does not get the card"
-	fi
+	switches $server
 	device='vif=["mac=00:16:3e:00:00:03'
 	driven=',backend=net'
 	;;

@@ -26,6 +26,9 @@ pub struct Span {
     pub count: Count,
 }
 
+/// Instructions after which it is the next CPU's turn, where several are counted.
+const TURN: u64 = 1000;
+
 /// The plugin, compiled.
 pub struct Counter(PathBuf);
 
@@ -67,6 +70,13 @@ impl Profiler {
         let profile = format!("{},out={}", self.profile.display(), file.display());
         let wire = format!("{},socket={}", self.wire.display(), socket.display());
         ["-accel", "tcg,thread=single", "-plugin", &profile, "-plugin", &wire].map(String::from).to_vec()
+    }
+
+    /// The same for several CPUs, which run in turns of about [`TURN`] instructions.
+    pub fn accel_in_turns(&self, file: &Path, socket: &Path) -> Vec<String> {
+        let mut args = self.accel(file, socket);
+        args[3] = format!("{},slice={TURN}", args[3]);
+        args
     }
 
     /// QEMU's arguments for a disk that holds nothing, as the block node `node` for nvme, in virtual time.
@@ -119,6 +129,13 @@ mod tests {
         let args = Profiler { profile: none(), wire: none(), disk: "disk.so".into() }.disk("d");
         assert_eq!(args[..3], ["-plugin", "disk.so,node=d", "-blockdev"]);
         assert!(args[3].contains("node-name=d,"), "{args:?}");
+    }
+
+    #[test]
+    fn turns_are_an_option_of_the_profile() {
+        let profiler = Profiler { profile: "profile.so".into(), wire: "wire.so".into(), disk: PathBuf::new() };
+        let args = profiler.accel_in_turns(Path::new("p"), Path::new("s"));
+        assert_eq!(args[3..], ["profile.so,out=p,slice=1000", "-plugin", "wire.so,socket=s"]);
     }
 
     #[test]

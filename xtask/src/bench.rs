@@ -1,11 +1,12 @@
-//! `./tandem bench boot|lmbench|memory|net|disk|twin-net`: the same images on native Linux, Debian's Xen 4.17 and Tandem, in instructions.
-//! `./tandem bench restart` counts none: see `restart`.
+//! `./tandem bench boot|lmbench|memory|net|disk|twin-net|scaling`: the same images on native Linux, Debian's Xen 4.17 and Tandem, in instructions.
+//! `./tandem bench restart` counts none: see `restart`. `scaling` has several CPUs.
 //!
 //! QEMU runs with one CPU and `-icount shift=0,sleep=off`, so its clock is the count of instructions and a run repeats
 //! exactly; the plugin of bench/plugin counts between marks. Halted CPUs count nothing.
 
 pub mod io;
 mod restart;
+mod scaling;
 mod twin_net;
 
 use crate::options::Options;
@@ -45,8 +46,9 @@ pub fn run(options: &Options) -> Result<bool> {
         Some("net") => return io::run(io::Kind::Net, options),
         Some("disk") => return io::run(io::Kind::Disk, options),
         Some("twin-net") => return twin_net::run(options),
+        Some("scaling") => return scaling::run(options),
         Some("restart") => return restart::run(options),
-        _ => bail!("./tandem bench boot, lmbench, memory, net, disk, twin-net or restart"),
+        _ => bail!("./tandem bench boot, lmbench, memory, net, disk, twin-net, scaling or restart"),
     };
     let bench = Bench { images: images::basic()?, counter: Counter::build()? };
     let (title, unit) = match kind {

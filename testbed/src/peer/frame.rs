@@ -106,7 +106,7 @@ impl<'a> Udp<'a> {
 }
 
 /// Where a datagram of ours goes.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct UdpPath {
     mac: [u8; 6],
     to: [u8; 4],
@@ -115,6 +115,11 @@ pub struct UdpPath {
 }
 
 impl UdpPath {
+    /// Whose it is.
+    pub fn to(&self) -> [u8; 4] {
+        self.to
+    }
+
     pub fn datagram(&self, body: &[u8]) -> Vec<u8> {
         let len = u16::try_from(body.len() + 8).unwrap_or(u16::MAX);
         let mut datagram = Vec::with_capacity(body.len() + 8);

@@ -16,6 +16,7 @@ const SYNC: u32 = 1;
 const GENERATE: u32 = 2;
 const CREDIT: u32 = 3;
 const FETCH: u32 = 4;
+const MEET: u32 = 5;
 
 const CONTROL_PORT: u16 = 7010;
 const SINK_PORT: u16 = 9;
@@ -42,7 +43,10 @@ pub struct Load {
     fetch: Option<Fetch>,
     fetchers: Vec<Fetcher>,
     next_port: u16,
-    generator: Option<Generator>,
+    /// One for each guest that has asked for datagrams.
+    generators: Vec<Generator>,
+    /// Guests that wait for others.
+    met: Vec<UdpPath>,
     /// Datagrams that the sink got.
     sunk: u64,
 }
@@ -53,13 +57,28 @@ struct Giver {
     left: Option<u64>,
 }
 
-/// Numbered datagrams, as far as the guest gave credit.
+/// Numbered datagrams for a guest, as far as it gave credit.
 struct Generator {
     to: UdpPath,
     bytes: usize,
     sent: u64,
     count: u64,
     credit: u64,
+    /// With so many guests it takes turns, itself among them.
+    guests: u64,
+}
+
+impl Generator {
+    fn is_done(&self) -> bool {
+        self.sent == self.count
+    }
+
+    fn next(&mut self) -> Vec<u8> {
+        let mut body = vec![0x5a; self.bytes];
+        body[..8].copy_from_slice(&self.sent.to_le_bytes());
+        self.sent += 1;
+        self.to.datagram(&body)
+    }
 }
 
 /// Pages to be fetched.
@@ -112,7 +131,8 @@ impl Load {
             fetch: None,
             fetchers,
             next_port: 20_000,
-            generator: None,
+            generators: Vec::new(),
+            met: Vec::new(),
             sunk: 0,
         }
     }
@@ -172,14 +192,23 @@ impl Load {
             SYNC => vec![udp.path().datagram(&message(kind, self.sunk, 0))],
             GENERATE => {
                 let bytes = usize::try_from(a).unwrap_or(0).clamp(HEADERS + 8, 1514) - HEADERS;
-                self.generator = Some(Generator { to: udp.path(), bytes, sent: 0, count: b, credit: 0 });
+                let guests = u64_at(udp.body, 24).max(1);
+                self.generators.retain(|generator| !generator.is_done() && generator.to.to() != udp.path().to());
+                self.generators.push(Generator { to: udp.path(), bytes, sent: 0, count: b, credit: 0, guests });
                 self.generate()
             }
             CREDIT => {
-                if let Some(generator) = &mut self.generator {
+                for generator in self.generators.iter_mut().filter(|generator| generator.to == udp.path()) {
                     generator.credit = a;
                 }
                 self.generate()
+            }
+            MEET => {
+                self.met.push(udp.path());
+                if (self.met.len() as u64) < a {
+                    return Vec::new();
+                }
+                self.met.drain(..).map(|to| to.datagram(&message(kind, a, 0))).collect()
             }
             FETCH => {
                 let path = udp.body.get(32..).unwrap_or_default().split(|b| *b == 0).next().unwrap_or_default();
@@ -200,14 +229,16 @@ impl Load {
         }
     }
 
+    /// The guests' datagrams, in turns: none goes before everybody who wants more can have one.
     fn generate(&mut self) -> Vec<Vec<u8>> {
-        let Some(generator) = &mut self.generator else { return Vec::new() };
         let mut frames = Vec::new();
-        while generator.sent < generator.count.min(generator.credit + WINDOW) {
-            let mut body = vec![0x5a; generator.bytes];
-            body[..8].copy_from_slice(&generator.sent.to_le_bytes());
-            frames.push(generator.to.datagram(&body));
-            generator.sent += 1;
+        let nr = self.generators.len() as u64;
+        if self.generators.iter().any(|generator| generator.guests > nr) {
+            return frames;
+        }
+        let has_credit = |g: &Generator| g.is_done() || g.sent < g.credit + WINDOW;
+        while self.generators.iter().any(|g| !g.is_done()) && self.generators.iter().all(has_credit) {
+            frames.extend(self.generators.iter_mut().filter(|g| !g.is_done()).map(Generator::next));
         }
         frames
     }

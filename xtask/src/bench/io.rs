@@ -287,35 +287,49 @@ pub fn record(
     let jobs = boot.jobs(kind, system.hypervisor == Hypervisor::None, count);
     let profile = host::target("logs")?.join(format!("{name}.profile"));
     let wire = Wire::start(&name)?;
-    let mut machine = Machine::new(&name, &system.hypervisor, images, 1, &jobs);
-    machine.hypervisor_args = "dom0_mem=768M,max:768M dom0_max_vcpus=1 loglvl=warning".into();
+    let mut machine = counted(&name, &system.hypervisor, images, 1, &jobs);
     if boot == Boot::Twin(Mode::Stlb) {
         machine.hypervisor_args += " twin-stlb";
     }
-    machine.kernel_args = format!("quiet nokaslr norandmaps {}", machine.kernel_args);
-    machine.memory_mib = 2048;
-    machine.cpu_model = Some("qemu64".into());
-    machine.timeout_s = 3000;
-    machine.accel = profiler.accel(&profile, wire.socket());
-    let clock = ["-icount", "shift=0,sleep=off", "-rtc", "base=2024-01-01,clock=vm", "-seed", "1"];
-    machine.accel.extend(clock.map(String::from));
+    machine.accel.splice(0..0, profiler.accel(&profile, wire.socket()));
     if boot.gives_away() {
-        // xl gives no device away without an IOMMU.
-        machine.chipset = "q35";
-        machine.devices.push("intel-iommu,intremap=off");
+        give_away(&mut machine);
     }
-    machine.devices.push("e1000,netdev=wire,mac=52:54:00:74:61:6e,romfile=");
+    machine.devices.push(NIC);
     if kind == Kind::Disk {
         machine.accel.extend(profiler.disk("disk"));
         machine.devices.push("nvme,drive=disk,serial=null");
     }
     let outcome = machine.start()?.finish(|_| false)?;
-    loads_of(boot, &outcome, &profile)
+    loads_of(boot.place(), &outcome, &profile)
         .with_context(|| format!("{}{} (log {})", system.name, boot.remark(), run::relative(&outcome.log)))
 }
 
+/// The NIC at the wire.
+pub const NIC: &str = "e1000,netdev=wire,mac=52:54:00:74:61:6e,romfile=";
+
+/// A machine whose clock is the count of instructions, without plugins and devices.
+pub fn counted(name: &str, hypervisor: &Hypervisor, images: &Images, cpus: u32, jobs: &str) -> Machine {
+    let mut machine = Machine::new(name, hypervisor, images, cpus, jobs);
+    machine.hypervisor_args = "dom0_mem=768M,max:768M dom0_max_vcpus=1 loglvl=warning".into();
+    machine.kernel_args = format!("quiet nokaslr norandmaps {}", machine.kernel_args);
+    machine.memory_mib = 2048;
+    machine.cpu_model = Some("qemu64".into());
+    machine.timeout_s = 3000;
+    let clock = ["-icount", "shift=0,sleep=off", "-rtc", "base=2024-01-01,clock=vm", "-seed", "1"];
+    machine.accel = clock.map(String::from).to_vec();
+    machine
+}
+
+/// xl gives no device away without an IOMMU.
+pub fn give_away(machine: &mut Machine) {
+    machine.chipset = "q35";
+    machine.devices.push("intel-iommu,intremap=off");
+}
+
 /// Matches the windows of the profile with the loads that were reported, both in the order in which they ran.
-fn loads_of(boot: Boot, outcome: &Outcome, file: &Path) -> Result<(Vec<Load>, Map)> {
+/// `guests` is where loads run that are not dom0's.
+pub fn loads_of(guests: Place, outcome: &Outcome, file: &Path) -> Result<(Vec<Load>, Map)> {
     let reports: Vec<&str> =
         outcome.lines.iter().filter_map(|l| l.split_once("TANDEM: ").map(|(_, report)| report.trim())).collect();
     if let Some(failed) = reports.iter().find(|r| r.contains("FAIL")) {
@@ -330,7 +344,7 @@ fn loads_of(boot: Boot, outcome: &Outcome, file: &Path) -> Result<(Vec<Load>, Ma
         let Some((subject, rest)) = report.split_once(' ') else { continue };
         match subject {
             "loads" => {
-                place = if rest == DOM0 { Place::Dom0 } else { boot.place() };
+                place = if rest == DOM0 { Place::Dom0 } else { guests };
             }
             "load" => {
                 let window = windows.next().context("a load without a window")?;

@@ -5,10 +5,15 @@ const STEP_NS: u64 = 50_000;
 
 /// A datagram from the guest's port 4000.
 fn from_guest(port: u16, payload: &[u8]) -> Vec<u8> {
+    from(2, port, payload)
+}
+
+/// The same from the guest at 10.9.0.`last`.
+fn from(last: u8, port: u16, payload: &[u8]) -> Vec<u8> {
     let mut frame = [frame::MAC, GUEST_MAC].concat();
     frame.extend([8, 0]);
     let len = u16::try_from(payload.len() + 28).unwrap().to_be_bytes();
-    let mut ip = vec![0x45, 0, len[0], len[1], 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 9, 0, 2, 10, 9, 0, 1];
+    let mut ip = vec![0x45, 0, len[0], len[1], 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 9, 0, last, 10, 9, 0, 1];
     let sum: u32 = ip.chunks(2).map(|p| u32::from(u16::from_be_bytes([p[0], p[1]]))).sum();
     let sum = !u16::try_from((sum & 0xffff) + (sum >> 16)).unwrap();
     ip[10..12].copy_from_slice(&sum.to_be_bytes());
@@ -86,6 +91,37 @@ fn datagrams_are_counted_and_generated_as_far_as_there_is_credit() {
     let rest = load.step(7, vec![from_guest(CONTROL_PORT, &message(CREDIT, 200, 0))]);
     assert_eq!(rest.len(), 300 - 266);
     assert!(load.step(8, vec![from_guest(CONTROL_PORT, b"nonsense")]).is_empty());
+}
+
+#[test]
+fn guests_that_meet_are_answered_when_all_are_there() {
+    let mut load = Load::new();
+    let mut meets = |last| load.step(1, vec![from(last, CONTROL_PORT, &message(MEET, 3, 0))]);
+    assert!(meets(3).is_empty() && meets(4).is_empty());
+    let answers = meets(5);
+    assert_eq!(answers.iter().map(|a| a[33]).collect::<Vec<_>>(), [3, 4, 5]);
+    assert!(meets(3).is_empty());
+}
+
+#[test]
+fn datagrams_for_several_guests_take_turns() {
+    let mut load = Load::new();
+    let mut asks = |last, kind, a: u64, b: u64| {
+        let mut said = message(kind, a, b);
+        said[24..32].copy_from_slice(&2u64.to_le_bytes());
+        let frames = load.step(1, vec![from(last, CONTROL_PORT, &said)]);
+        frames.iter().map(|f| (f[33], u64_at(&f[HEADERS..], 0))).collect::<Vec<_>>()
+    };
+    assert!(asks(3, GENERATE, 60, 300).is_empty());
+    let frames = asks(4, GENERATE, 60, 300);
+    assert_eq!(frames.len() as u64, 2 * WINDOW);
+    assert!(frames.chunks(2).zip(0..).all(|(pair, n)| pair == [(3, n), (4, n)]));
+    // Both need credit for the next one.
+    assert!(asks(3, CREDIT, 64, 0).is_empty());
+    assert_eq!(asks(4, CREDIT, 64, 0).len(), 2 * (300 - 256));
+    // A second time, in another order, and with one who wants less.
+    assert!(asks(4, GENERATE, 60, 2).is_empty());
+    assert_eq!(asks(3, GENERATE, 60, 3), [(4, 0), (3, 0), (4, 1), (3, 1), (3, 2)]);
 }
 
 #[test]
