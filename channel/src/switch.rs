@@ -23,7 +23,7 @@ pub type Mac = [u8; 6];
 
 /// A port: a small number that its owner chooses. Names a place, so what was looked up in an old table is checked again by
 /// whoever has the port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PortId(pub u16);
 
 /// What a port is.

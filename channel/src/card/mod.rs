@@ -2,4 +2,5 @@
 
 pub mod arrival;
 pub mod frames;
+pub mod lots;
 pub mod turns;

@@ -8,6 +8,7 @@ use crate::domain::{Domain, DomainRef};
 use crate::sync::FairGuard;
 use crate::twin::net::{Card, Kept, Piece, Received};
 use ::channel::card::arrival::{Arrival, Whole};
+use ::channel::card::lots::{self, Lots};
 use ::channel::offload::checksum;
 use ::channel::offload::headers::Headers;
 use ::channel::offload::merge::Merger;
@@ -16,28 +17,70 @@ use ::channel::switch::{Forward, PortId, Recent, Table};
 use ::channel::vif::rx::Progress;
 use alloc::boxed::Box;
 
-/// Frames came from the wire. A guest without room loses them.
+/// Frames came from the wire. A guest without room loses them. Those of each guest are his at once, in order, whoever's came in between.
 pub fn received(card: Card, frames: &[Kept]) {
     let Some(switch) = uplink::with(card, |uplink| uplink.link()).flatten() else { return };
     let Some(table) = switch::table(switch) else { return };
-    let from = uplink::port(card);
-    let (mut room, mut recent) = (Whole::default(), Recent::default());
-    let mut receiver = None;
     let mut passed = Passed::default();
-    for Received { piece, is_verified } in frames.iter().map(Received::from) {
+    for frames in frames.chunks(lots::MOST) {
+        pass_on(frames, (uplink::port(card), switch, &table), &mut passed);
+    }
+    uplink::with(card, |uplink| uplink.count_received(&passed));
+}
+
+/// The same of frames that are at most [`lots::MOST`].
+#[inline]
+fn pass_on(frames: &[Kept], (from, switch, table): (PortId, u32, &Table), passed: &mut Passed) {
+    let (mut room, mut recent) = (Whole::default(), Recent::default());
+    let (mut receiver, mut put_off) = (None, Lots::default());
+    for (n, Received { piece, is_verified }) in frames.iter().map(Received::from).enumerate() {
         let whole = held(&piece);
         let view = room.open(whole, &Bytes, is_verified);
-        let is_passed = match recent.forward(&table, from, view.header) {
+        let is_passed = match recent.forward(table, from, view.header) {
             Forward::To(port) => {
-                to(&mut receiver, port, switch, &table, |receiver| receiver.give(&view, Some(whole)));
+                if put_off.is_turn(n, port) {
+                    to(&mut receiver, port, switch, table, |receiver| receiver.give(&view, Some(whole)));
+                }
                 true
             }
-            forward => flood(&mut receiver, (from, switch, &table), forward, &view),
+            forward => {
+                // What came before it goes before it.
+                give_lots(&mut receiver, &mut put_off, frames, (switch, table));
+                flood(&mut receiver, (from, switch, table), forward, &view)
+            }
         };
         passed.count(view.len(), is_passed);
     }
-    drop(receiver);
-    uplink::with(card, |uplink| uplink.count_received(&passed));
+    give_lots(&mut receiver, &mut put_off, frames, (switch, table));
+}
+
+/// Frames that were put off go to their receivers, those of each at once.
+#[inline]
+fn give_lots(
+    receiver: &mut Option<Receiver>,
+    put_off: &mut Lots<PortId>,
+    frames: &[Kept],
+    (switch, table): (u32, &Table),
+) {
+    while let Some((port, lot)) = put_off.next_lot() {
+        give_lot(receiver, lot.filter_map(|n| frames.get(n)), port, (switch, table));
+    }
+}
+
+#[inline(never)]
+fn give_lot<'a>(
+    receiver: &mut Option<Receiver>,
+    lot: impl Iterator<Item = &'a Kept>,
+    port: PortId,
+    (switch, table): (u32, &Table),
+) {
+    let mut room = Whole::default();
+    to(receiver, port, switch, table, |receiver| {
+        for Received { piece, is_verified } in lot.map(Received::from) {
+            let whole = held(&piece);
+            receiver.give(&room.open(whole, &Bytes, is_verified), Some(whole));
+        }
+    });
 }
 
 /// The same of a frame in pieces.

@@ -15,6 +15,7 @@ use crate::sched::timers;
 use crate::sync::FairMutex;
 use crate::twin::net::{self, About, Card, Need, Segments, Slot, MAX_CARDS};
 use ::channel::card::frames::{self, Sent, Takes};
+use ::channel::card::lots::{self, Lots};
 use ::channel::card::turns::Turns;
 use ::channel::grants::Frames;
 use ::channel::offload::segment::Cutter;
@@ -325,13 +326,27 @@ pub fn pass(batch: &mut Batch<'_>, tx: &mut Tx, port: PortId, mut item: Item) ->
 
 /// The driver is done with pieces of packets: their senders are answered, and what waits goes on.
 pub fn transmitted(card: Card, cookies: &[u64]) {
-    for of_one in cookies.chunk_by(|a, b| sender_of(*a) == sender_of(*b)) {
-        traffic::answer(sender_of(of_one[0]), of_one.iter().map(|cookie| token_of(*cookie)));
+    for cookies in cookies.chunks(lots::MOST) {
+        answer(cookies);
     }
     let now = tsc::now_ns();
     with(card, |uplink| uplink.waiting.has_room(now));
     if refill(card, now, &mut Budget::default()) {
         timers::arm_channels(now.saturating_add(REST_NS));
+    }
+}
+
+/// At most [`lots::MOST`] pieces are done with: each sender is answered at once for all of his, whoever's came in between.
+fn answer(cookies: &[u64]) {
+    let Some((first, rest)) = cookies.split_first() else { return };
+    let sender = sender_of(*first);
+    if rest.iter().all(|cookie| sender_of(*cookie) == sender) {
+        return traffic::answer(sender, cookies.iter().map(|cookie| token_of(*cookie)));
+    }
+    let mut lots = Lots::default();
+    cookies.iter().enumerate().for_each(|(n, cookie)| lots.put_off(n, sender_of(*cookie).raw()));
+    while let Some((sender, lot)) = lots.next_lot() {
+        traffic::answer(Handle::of_raw(sender), lot.filter_map(|n| cookies.get(n)).map(|cookie| token_of(*cookie)));
     }
 }
 
