@@ -103,9 +103,41 @@ impl Uplink {
         self.waiting.len()
     }
 
-    /// The packet in the hand of `tx` goes out.
-    #[inline]
+    /// What a sender has to know of it.
+    fn out(&self) -> Out {
+        Out { card: self.card, takes: self.takes }
+    }
+
+    /// The packet in the hand of `tx`, which waits, goes out. It counts.
     fn send(&mut self, tx: &mut Tx, item: &mut Item, now: u64, budget: &mut Budget) -> Went {
+        let went = self.out().send(tx, item, now, budget);
+        match went {
+            Went::Not => {}
+            Went::Lost => self.sent.dropped += 1,
+            Went::Out | Went::Done => self.sent.count(tx.packet.len(), true),
+        }
+        went
+    }
+
+    /// A packet of `bytes` bytes that was counted as sent is not.
+    #[cold]
+    fn uncount(&mut self, bytes: u32) {
+        self.sent.packets -= 1;
+        self.sent.bytes -= u64::from(bytes);
+    }
+}
+
+/// A card, for who sends a packet by it.
+#[derive(Clone, Copy)]
+struct Out {
+    card: Card,
+    takes: Takes,
+}
+
+impl Out {
+    /// The packet in the hand of `tx` goes out, if there is room. Whoever takes the card away waits until it is copied.
+    #[inline]
+    fn send(&self, tx: &mut Tx, item: &mut Item, now: u64, budget: &mut Budget) -> Went {
         let (packet, journal) = (tx.packet.view(), &mut tx.queue);
         let hold = || journal.hold(item.token).is_ok();
         let (may_have_pages, is_one) = (self.takes.accepts.sg, packet.gso.is_none());
@@ -124,17 +156,11 @@ impl Uplink {
             net::kick(self.card);
         }
         match sent {
-            Sent::NoRoom => return Went::Not,
-            Sent::Unfit => self.sent.dropped += 1,
-            Sent::Done => {
-                self.sent.packets += 1;
-                self.sent.bytes += u64::from(packet.len());
-                if is_one {
-                    return Went::Out;
-                }
-            }
+            Sent::NoRoom => Went::Not,
+            Sent::Unfit => Went::Lost,
+            Sent::Done if is_one => Went::Out,
+            Sent::Done => Went::Done,
         }
-        Went::Done
     }
 }
 
@@ -144,8 +170,10 @@ enum Went {
     Not,
     /// The card has it, and answers for its reader.
     Out,
-    /// Its reader is done with it: it is lost, or the card answers for each of its pieces.
+    /// Its reader is done with it: the card answers for each of its pieces.
     Done,
+    /// The same: the card does not take such.
+    Lost,
 }
 
 /// What the card calls a piece of a packet: who has sent it, and which of its packets it is.
@@ -298,27 +326,73 @@ pub fn forget(sender: Handle) {
 }
 
 /// The packet in the hand of `tx` goes to the card at `port`. `false`: it waits there, or the card has it.
+///
+/// Only whether it may go at once, and that it goes, is settled with the card locked: it is copied without, so that several guests' packets
+/// are copied at one time. Its sender's order is kept, since its transmit side is held.
 #[inline(never)]
 pub fn pass(batch: &mut Batch<'_>, tx: &mut Tx, port: PortId, mut item: Item) -> bool {
     let Some(place) = at_port(port) else { return true };
-    let mut side = place.lock();
-    // The table may be an old one, and the place another's by now.
+    let out = {
+        let mut side = place.lock();
+        let Some(uplink) = its(&mut side, batch) else { return true };
+        uplink.waiting.is_empty().then(|| {
+            uplink.sent.count(tx.packet.len(), true);
+            uplink.out()
+        })
+    };
+    let Some(out) = out else { return wait(batch, tx, place, item, None) };
+    match out.send(tx, &mut item, batch.now, batch.budget) {
+        Went::Out => false,
+        Went::Done => true,
+        went => wait(batch, tx, place, item, Some((out.card, went))),
+    }
+}
+
+/// The card at a place, if the packets of `batch` may go there. The table may be an old one, and the place another's by now.
+#[inline]
+fn its<'a>(side: &'a mut Option<Box<Uplink>>, batch: &Batch<'_>) -> Option<&'a mut Uplink> {
     let is_linked = |(switch, joined): (u32, u64)| switch == batch.switch && joined <= batch.table.generation();
-    let is_its = |uplink: &&mut Uplink| uplink.link.is_some_and(is_linked);
-    let Some(uplink) = side.as_deref_mut().filter(is_its) else { return true };
+    side.as_deref_mut().filter(|uplink| uplink.link.is_some_and(is_linked))
+}
+
+/// The packet in the hand of `tx` did not go at once. If it was tried, it has counted as sent by that card. `false`: it waits, or the card has it now.
+#[cold]
+fn wait(
+    batch: &mut Batch<'_>,
+    tx: &mut Tx,
+    place: &FairMutex<Option<Box<Uplink>>>,
+    mut item: Item,
+    tried: Option<(Card, Went)>,
+) -> bool {
+    let bytes = tx.packet.len();
+    let mut side = place.lock();
+    if let Some((card, went)) = tried {
+        let mut tried = side.as_deref_mut().filter(|uplink| uplink.card == card);
+        if let Some(uplink) = &mut tried {
+            uplink.uncount(bytes);
+        }
+        if matches!(went, Went::Lost) {
+            if let Some(uplink) = tried {
+                uplink.sent.dropped += 1;
+            }
+            return true;
+        }
+    }
+    let Some(uplink) = its(&mut side, batch) else { return true };
+    // Whoever has made room since has woken only those that waited.
     let is_first = uplink.waiting.is_empty();
     if is_first {
         match uplink.send(tx, &mut item, batch.now, batch.budget) {
             Went::Not => {}
             Went::Out => return false,
-            Went::Done => return true,
+            Went::Done | Went::Lost => return true,
         }
     }
     batch.budget.spend(0);
     // Without room the driver will have some; else it is only that this portion is spent.
     let is_spent = is_first && batch.budget.is_spent();
     timers::arm_channels(if is_spent { batch.now } else { batch.now.saturating_add(TICK_NS) });
-    let (sender, bytes) = (item.sender.place(), tx.packet.len());
+    let sender = item.sender.place();
     let is_refused = !batch.may_wait || uplink.waiting.push(sender, item, bytes, batch.now).is_err();
     uplink.sent.dropped += u64::from(is_refused);
     is_refused
@@ -379,7 +453,7 @@ fn retry(card: Card, mut item: Item, now: u64, budget: &mut Budget) -> bool {
     let Some(from) = tx.line.guest() else { return false };
     let went = match traffic::may_go_on(tx, port(card), item.token) {
         true => uplink.send(tx, &mut item, now, budget),
-        false => Went::Done,
+        false => Went::Lost,
     };
     if matches!(went, Went::Not) {
         if let Some(first) = uplink.waiting.first() {
@@ -389,7 +463,7 @@ fn retry(card: Card, mut item: Item, now: u64, budget: &mut Budget) -> bool {
     }
     uplink.waiting.pop(now);
     drop(side);
-    if matches!(went, Went::Done) {
+    if matches!(went, Went::Done | Went::Lost) {
         tx.complete(&from, item.token);
         tx.push(&from);
     }
