@@ -110,6 +110,23 @@ impl Recent {
     }
 }
 
+/// The same for frames that go to several ports in turns.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Recents([Recent; RECENTS]);
+
+/// Receivers whose addresses differ in their last bits.
+const RECENTS: usize = 8;
+
+impl Recents {
+    /// [`Recent::forward`].
+    #[inline]
+    pub fn forward(&mut self, table: &Table, from: PortId, header: &[u8]) -> Forward {
+        // The last byte of the receiver's address.
+        let last = header.get(5).copied().unwrap_or(0);
+        self.0[usize::from(last) % RECENTS].forward(table, from, header)
+    }
+}
+
 /// Not enough memory for a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoMemory;

@@ -138,7 +138,7 @@ proptest! {
             Port { id: PortId(*id), kind: Kind::Guest { any_source: *kind == 0 }, mac: address(*n) }
         }).collect();
         let table = Table::build(7, &list).unwrap();
-        let mut recent = std::collections::BTreeMap::<u16, Recent>::new();
+        let mut recent = std::collections::BTreeMap::<u16, (Recent, Recents)>::new();
         for (from, to, source) in frames {
             let (to, source) = (address(to), address(source));
             let found = list.iter().rfind(|p| p.mac == to);
@@ -151,10 +151,12 @@ proptest! {
             };
             prop_assert_eq!(table.forward(PortId(from), &frame(to, source)), expected);
             // Twice, and a frame without its type between.
-            let recent = recent.entry(from).or_default();
-            for len in [14, 13, 14] {
-                let frame = frame(to, source);
-                prop_assert_eq!(recent.forward(&table, PortId(from), &frame[..len]), table.forward(PortId(from), &frame[..len]));
+            let (recent, recents) = recent.entry(from).or_default();
+            for len in [14, 13, 3, 14] {
+                let (from, frame) = (PortId(from), frame(to, source));
+                let wanted = table.forward(from, &frame[..len]);
+                prop_assert_eq!(recent.forward(&table, from, &frame[..len]), wanted);
+                prop_assert_eq!(recents.forward(&table, from, &frame[..len]), wanted);
             }
             prop_assert_eq!(table.others(PortId(from)).count(), list.iter().filter(|p| p.id.0 != from).count());
         }

@@ -13,7 +13,7 @@ use ::channel::offload::checksum;
 use ::channel::offload::headers::Headers;
 use ::channel::offload::merge::Merger;
 use ::channel::packet::{Checksum, Fragment, View};
-use ::channel::switch::{Forward, PortId, Recent, Table};
+use ::channel::switch::{Forward, PortId, Recents, Table};
 use ::channel::vif::rx::Progress;
 use alloc::boxed::Box;
 
@@ -31,7 +31,7 @@ pub fn received(card: Card, frames: &[Kept]) {
 /// The same of frames that are at most [`lots::MOST`].
 #[inline]
 fn pass_on(frames: &[Kept], (from, switch, table): (PortId, u32, &Table), passed: &mut Passed) {
-    let (mut room, mut recent) = (Whole::default(), Recent::default());
+    let (mut room, mut recent) = (Whole::default(), Recents::default());
     let (mut receiver, mut put_off) = (None, Lots::default());
     for (n, Received { piece, is_verified }) in frames.iter().map(Received::from).enumerate() {
         let whole = held(&piece);
