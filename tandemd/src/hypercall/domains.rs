@@ -2,7 +2,7 @@
 
 use super::{Argument, Call, Hypervisor};
 use rustix::io::Errno;
-use xen_abi::channel_op::{self as op, ChannelBeat, ChannelWatch};
+use xen_abi::channel_op::{self as op, ChannelBeat, ChannelDrain, ChannelWatch};
 use xen_abi::domctl::{Domctl, GetDomainInfo, GETDOMAININFO, MAX_MEM, PAUSEDOMAIN, XEN_DOMCTL_INTERFACE_VERSION};
 use xen_abi::hypercall::DOMCTL;
 
@@ -17,6 +17,7 @@ pub(super) struct Request<T> {
 impl Argument for Request<GetDomainInfo> {}
 impl Argument for Request<[u64; 16]> {}
 impl Argument for ChannelBeat {}
+impl Argument for ChannelDrain {}
 impl Argument for ChannelWatch {}
 
 pub(super) fn head(cmd: u32, domain: u16) -> Domctl {
@@ -44,6 +45,11 @@ impl Hypervisor {
     pub fn pause(&mut self, domain: u16) -> Result<(), Errno> {
         let request = Request { head: head(PAUSEDOMAIN, domain), part: [0_u64; 16] };
         self.domctl(request).map(|_| ())
+    }
+
+    /// What is for outside waits until a switch has another way out, for so long at most. ENODEV: it has none.
+    pub fn drain(&mut self, switch: u32, drain_ms: u32) -> Result<(), Errno> {
+        self.call(op::CHANNELOP_SWITCH_DRAIN, ChannelDrain { switch, drain_ms }).map(|_| ())
     }
 
     /// It may have so much memory, in KiB.

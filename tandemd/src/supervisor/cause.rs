@@ -82,8 +82,13 @@ impl Cause {
         }
     }
 
+    /// Whether the operator wants it, and there is nothing wrong with it.
+    pub fn is_order(&self) -> bool {
+        matches!(self, Self::Restart | Self::Upgrade | Self::Park)
+    }
+
     /// Whether it is held against the driver domain.
     pub fn is_failure(&self) -> bool {
-        !matches!(self, Self::PoweredOff | Self::Rebooted | Self::Restart | Self::Upgrade | Self::Park)
+        !self.is_order() && !matches!(self, Self::PoweredOff | Self::Rebooted)
     }
 }

@@ -81,6 +81,8 @@ pub struct Look {
 /// What is to be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Act {
+    /// What is for outside waits from now on, and the domain sends what it has.
+    Drain(u16),
     /// The domain stops, and its devices reach no memory any more.
     Quarantine(u16),
     /// It loses its devices, its interface and its name, if that is possible without the toolstack; what is left of it is to be cleared away.

@@ -28,6 +28,8 @@ const BY_OTHERS: Duration = Duration::from_secs(15);
 const LONGEST: Duration = Duration::from_secs(60);
 /// So long after its interface is there a recovery is taken for complete, if no packet comes.
 const QUIET: Duration = Duration::from_secs(60);
+/// So long one that is to be replaced sends what it has taken.
+const DRAIN: Duration = Duration::from_millis(100);
 /// A driver domain has no more devices than its back end has slots; another try of theirs is one of a hand-over.
 const MOST_DEVICES: u32 = 33;
 /// What it does that is parked, for people.
@@ -424,12 +426,19 @@ impl Machine {
             return self.rest_or_start(then, look);
         };
         self.record.going = Some(domain.id);
-        let next = if domain.is_dying { look.now + BY_OTHERS } else { look.now };
-        let is_quarantined = !domain.is_dying;
+        let id = domain.id;
+        // Of disks nothing is lost: what is not answered is asked again.
+        let sends = self.words.out.is_some() && look.way.is_some() && domain.end.is_none() && !domain.is_paused;
+        let (next, act) = match domain.is_dying {
+            true => (look.now + BY_OTHERS, None),
+            false if cause.is_order() && sends => (look.now + DRAIN, Some(Act::Drain(id))),
+            false => (look.now, Some(Act::Quarantine(id))),
+        };
+        let is_quarantined = act == Some(Act::Quarantine(id));
         // Who destroys it may be at that.
         let is_taken = domain.is_dying;
-        self.phase = Phase::Going(Going { domain: domain.id, is_quarantined, is_taken, next, tries: 0, then });
-        is_quarantined.then_some(Act::Quarantine(domain.id))
+        self.phase = Phase::Going(Going { domain: id, is_quarantined, is_taken, next, tries: 0, then });
+        act
     }
 
     /// Whether it is started again, and when.

@@ -314,7 +314,13 @@ impl Shell {
     /// Does it, or begins to. What is created is of the image that the record says.
     pub fn act(&mut self, act: Act, record: &Record) -> Result<()> {
         match act {
+            Act::Drain(_) => {
+                self.drain();
+                Ok(())
+            }
             Act::Quarantine(domain) => {
+                // Nobody would take what comes from now on.
+                self.drain();
                 // First, or its driver might let them again.
                 match self.hypervisor.pause(domain) {
                     Ok(()) | Err(Errno::SRCH) => {}
@@ -349,6 +355,16 @@ impl Shell {
                 Some(device) => self.toolstack.start(&[ATTACH, &domain.to_string(), &device.said]),
                 None => Ok(()),
             },
+        }
+    }
+
+    /// What is for outside waits for the next way out. It is no reason to stop if it cannot.
+    fn drain(&mut self) {
+        let Some(switch) = self.switch else { return };
+        match self.hypervisor.drain(switch, op::DRAIN_MAX_MS) {
+            // It is gone already.
+            Ok(()) | Err(Errno::NODEV | Errno::NOENT) => {}
+            Err(error) => eprintln!("{}: packets for outside do not wait: {error}", self.service),
         }
     }
 

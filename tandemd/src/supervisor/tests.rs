@@ -396,6 +396,10 @@ impl World {
             world.processes.push(Process { act, until, is_released: false });
         };
         match act {
+            Act::Drain(id) => {
+                let ours = self.domain.as_ref().filter(|d| d.id == id).expect("who is drained is there");
+                assert!(!ours.is_paused && ours.end.is_none(), "it sends nothing any more");
+            }
             Act::Quarantine(id) => {
                 let ours = self.domain.as_mut().filter(|d| d.id == id).expect("who is quarantined is there");
                 ours.is_paused = true;
@@ -589,6 +593,28 @@ fn it_stops_before_anything_is_taken_from_it() {
     world.domain.as_mut().unwrap().does = Does::Spins;
     world.run(Duration::from_secs(10));
     assert_eq!(world.acts, [Act::Quarantine(1), Act::Destroy(1), Act::Create]);
+}
+
+#[test]
+fn one_that_is_replaced_for_no_fault_of_its_own_sends_what_it_has() {
+    let mut world = World::up();
+    world.acts.clear();
+    let began = world.now;
+    world.ask(Order::Restart).unwrap();
+    assert_eq!(world.acts, [Act::Drain(1)]);
+    // Killed while it does so: it goes all the same.
+    world.kill();
+    while world.acts.len() < 2 {
+        world.run(TICK);
+    }
+    assert!(world.acts[1] == Act::Quarantine(1) && world.now >= began + TICK);
+    world.run(Duration::from_secs(10));
+    assert!(world.is_well());
+    world.acts.clear();
+    world.domain.as_mut().unwrap().is_paused = true;
+    world.end(reason::SHUTDOWN_CRASH, false);
+    world.ask(Order::Restart).unwrap();
+    assert_eq!(world.acts, [Act::Quarantine(2)], "one that has ended sends nothing");
 }
 
 #[test]
@@ -936,7 +962,8 @@ fn one_of_a_new_image_takes_the_place_when_it_has_booted() {
         let is_of_standby = |act: &Act| matches!(act, Act::Dismiss(_) | Act::CreateStandby | Act::ClearAway(_));
         let acts: Vec<Act> = world.acts.iter().copied().filter(|act| !is_of_standby(act)).collect();
         let new_one = world.domain.as_ref().unwrap().id;
-        let replaced = [Act::Quarantine(old), Act::Take(old), Act::Promote(new_one), Act::HandOver(new_one)];
+        let replaced =
+            [Act::Drain(old), Act::Quarantine(old), Act::Take(old), Act::Promote(new_one), Act::HandOver(new_one)];
         assert_eq!(acts, [&[Act::CreateCandidate], &replaced[..]].concat(), "{:?}", world.log);
         let line = world.machine.record.last.last().unwrap();
         assert!(line.starts_with("upgrade: ") && line.contains("handed over"), "{line}");
