@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn frames_in_turns_become_one_lot_each() {
-        let frames: Vec<Option<u16>> = (0..MOST).map(|n| Some(n as u16 % 4)).collect();
+        let frames: Vec<Option<u16>> = (0u16..32).map(|n| Some(n % 4)).collect();
         let did = deal(&frames);
         assert_eq!(did.iter().filter(|does| matches!(does, Does::Begins(_))).count(), 4);
         assert_eq!(did[..3], [Does::Begins(0), Does::Gives(0, 0), Does::Gives(0, 4)]);
