@@ -300,6 +300,60 @@ impl Map {
     }
 }
 
+/// Names of functions, to divide by them.
+#[derive(Clone, Debug, Default)]
+pub struct Names {
+    /// Addresses and names in the hypervisor, sorted.
+    pub hypervisor: Vec<(u64, String)>,
+    /// The same in all domains' kernel, without modules.
+    pub kernel: Vec<(u64, String)>,
+}
+
+/// Instructions of one function.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Function {
+    /// What it is a part of.
+    pub part: Part,
+    /// Its name; of what has no names, the module's or the part's.
+    pub name: String,
+    /// Instructions.
+    pub count: u64,
+}
+
+impl Map {
+    /// The instructions of a window by function when `measured` is the system under load, those of most instructions first.
+    /// What is inlined counts as its caller's.
+    pub fn functions(&self, window: &Window, measured: &str, names: &Names) -> Vec<Function> {
+        let mut sums = std::collections::BTreeMap::<(usize, &str), u64>::new();
+        for block in &window.blocks {
+            let part = self.part(block, measured);
+            let at = Part::ALL.iter().position(|p| *p == part).unwrap_or_default();
+            *sums.entry((at, self.name(block, part, measured, names))).or_default() += block.count;
+        }
+        let function =
+            |((at, name), count): ((usize, &str), u64)| Function { part: Part::ALL[at], name: name.into(), count };
+        let mut found: Vec<Function> = sums.into_iter().map(function).collect();
+        found.sort_by_key(|f| std::cmp::Reverse(f.count));
+        found
+    }
+
+    fn name<'a>(&'a self, block: &Block, part: Part, measured: &str, names: &'a Names) -> &'a str {
+        let known = match part {
+            Part::Hypervisor => &names.hypervisor,
+            Part::Twin | Part::Programs => return part.name(),
+            _ => {
+                let owner = if measured == DOM0 { DOM0 } else { self.owner(block.machine >> 12).unwrap_or(DOM0) };
+                if let Some(module) = self.module(owner, block.address) {
+                    return module;
+                }
+                &names.kernel
+            }
+        };
+        let after = known.partition_point(|(address, _)| *address <= block.address);
+        after.checked_sub(1).map_or(part.name(), |at| known[at].1.as_str())
+    }
+}
+
 /// The domain that has all memory that no other is said to have; the bare machine's Linux has the same name.
 pub const DOM0: &str = "dom0";
 
@@ -385,5 +439,42 @@ mod tests {
             ..Window::default()
         };
         assert_eq!(map.divide(&window, "guest"), [0, 0, 0, 0, 0, 0, 0, 4, 3]);
+    }
+
+    #[test]
+    fn functions_are_named_by_what_lies_before_an_address() {
+        let map = Map::read(["frames guest 8000 200", "module guest xen_netfront 4096 0xffffffffc0100000"].into_iter());
+        let at = |address: u64, frame: u64, count| Block { address, machine: frame << 12, count };
+        let blocks = vec![
+            at(0xffff_82d0_8020_0000, 1, 4),
+            at(0xffff_82d0_8020_0018, 1, 5),
+            at(0xffff_82d0_8020_0020, 1, 1),
+            at(0xffff_ffff_8100_0010, 0x8000, 20),
+            at(0xffff_ffff_8100_0010, 0x7fff, 3),
+            at(0xffff_ffff_c010_0010, 0x8001, 2),
+            at(0xffff_8200_0200_0000, 1, 7),
+            at(0x40_1000, 0x8002, 6),
+        ];
+        let window = Window { blocks, ..Window::default() };
+        let name = |address: u64, name: &str| (address, name.to_string());
+        let names = Names {
+            hypervisor: vec![name(0xffff_82d0_8020_0000, "transmit"), name(0xffff_82d0_8020_0020, "work")],
+            kernel: vec![name(0xffff_ffff_8100_0000, "memset")],
+        };
+        let found = map.functions(&window, "guest", &names);
+        let short: Vec<_> = found.iter().map(|f| (f.part, f.name.as_str(), f.count)).collect();
+        let expected = [
+            (Part::Kernel, "memset", 20),
+            (Part::Hypervisor, "transmit", 9),
+            (Part::Twin, "twin", 7),
+            (Part::Programs, "programs", 6),
+            (Part::BackEndKernel, "memset", 3),
+            (Part::FrontEnd, "xen_netfront", 2),
+            (Part::Hypervisor, "work", 1),
+        ];
+        assert_eq!(short, expected);
+        // Without names it is the parts.
+        let found = map.functions(&window, "guest", &Names::default());
+        assert!(found.contains(&Function { part: Part::Hypervisor, name: "hypervisor".into(), count: 10 }));
     }
 }

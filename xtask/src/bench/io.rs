@@ -10,15 +10,17 @@ use super::{systems, System};
 use crate::options::Options;
 use crate::run;
 use anyhow::{ensure, Context, Result};
-use bench::profile::{self, Map, Part, Window, DOM0};
+use bench::profile::{self, Map, Names, Part, Window, DOM0};
 pub use report::{loads, per_component, per_event};
 use std::path::Path;
 use testbed::counter::Profiler;
 use testbed::host;
-use testbed::images::{self, Images};
+use testbed::images::{self, elf, Images};
+use testbed::kallsyms;
 use testbed::machine::{field, Ending, Hypervisor, Machine, Outcome};
 use testbed::peer::Wire;
 use testbed::progress::step;
+use testbed::symbols;
 
 /// What is measured.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -52,6 +54,8 @@ pub struct Cost {
     pub parts: Vec<f64>,
     /// What happened per unit, in the order of [`profile::Event::ALL`].
     pub events: Vec<f64>,
+    /// Component, function and instructions per unit, those of most first.
+    pub functions: Vec<(Part, String, f64)>,
 }
 
 /// Which domain ran a load.
@@ -147,10 +151,18 @@ pub fn measure_all(kind: Kind, options: &Options, boots: &[Boot]) -> Result<(Vec
     let profiler = Profiler::build()?;
     let mut costs = Vec::new();
     let mut failures = Vec::new();
+    // All systems run the same kernel.
+    let kernel = elf::unpack_bzimage(&images.kernel).and_then(|kernel| kallsyms::functions(&kernel));
+    let kernel = kernel.unwrap_or_else(|error| {
+        println!("the kernel's functions have no names: {error:#}");
+        Vec::new()
+    });
+    let mut names = Names { kernel, ..Names::default() };
     for system in systems(options)? {
+        names.hypervisor = hypervisor_names(&system)?;
         for boot in boots.iter().copied().filter(|b| b.is_for(&system)) {
             let what = format!("measuring {}{}", system.name, boot.remark());
-            match step(&what, || measure(kind, boot, options, &system, &images, &profiler)) {
+            match step(&what, || measure(kind, boot, options, &system, (&images, &names), &profiler)) {
                 Ok(found) => costs.extend(found),
                 Err(error) => failures.push(error),
             }
@@ -246,7 +258,7 @@ fn measure(
     boot: Boot,
     options: &Options,
     system: &System,
-    images: &Images,
+    (images, names): (&Images, &Names),
     profiler: &Profiler,
 ) -> Result<Vec<Cost>> {
     let count = options.operations.unwrap_or(2000);
@@ -257,9 +269,24 @@ fn measure(
         place: load.place,
         parts: per_unit(&map.divide(&load.window, load.place.domain()), load.units),
         events: per_unit(&map.events(&load.window, load.place.domain()), load.units),
+        functions: functions(&map, &load, names),
         load: load.name,
     };
     Ok(loads.into_iter().map(cost).collect())
+}
+
+/// The functions of Tandem; of other systems nothing is known.
+fn hypervisor_names(system: &System) -> Result<Vec<(u64, String)>> {
+    match &system.hypervisor {
+        Hypervisor::Elf(image) if system.name == "tandem" => symbols::names(&std::fs::read(image)?),
+        _ => Ok(Vec::new()),
+    }
+}
+
+#[allow(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
+fn functions(map: &Map, load: &Load, names: &Names) -> Vec<(Part, String, f64)> {
+    let all = map.functions(&load.window, load.place.domain(), names);
+    all.into_iter().map(|f| (f.part, f.name, f.count as f64 / f64::from(load.units))).collect()
 }
 
 /// A load that ran, and what ran meanwhile.

@@ -35,7 +35,9 @@ pub fn run(options: &Options) -> Result<bool> {
     std::fs::write(&csv, as_csv(&costs))?;
     let events = host::target("bench")?.join("twin-net-events.csv");
     std::fs::write(&events, events_as_csv(&costs))?;
-    println!("Written: {}, {}", run::relative(&csv), run::relative(&events));
+    let functions = host::target("bench")?.join("twin-net-functions.csv");
+    std::fs::write(&functions, functions_as_csv(&costs))?;
+    println!("Written: {}, {}, {}", run::relative(&csv), run::relative(&events), run::relative(&functions));
     for failure in &failures {
         println!("FAIL: {failure:#}");
     }
@@ -77,6 +79,18 @@ fn events_as_csv(costs: &[Cost]) -> String {
         let Some(system) = system(cost) else { continue };
         for (event, count) in Event::ALL.iter().zip(&cost.events) {
             let _ = writeln!(out, "{},{system},{},{count:.3}", cost.load, event.name());
+        }
+    }
+    out
+}
+
+/// A line for each load, system and function that runs more than once in twenty units. Names have commas.
+fn functions_as_csv(costs: &[Cost]) -> String {
+    let mut out = String::from("load,system,component,function,instructions\n");
+    for cost in costs {
+        let Some(system) = system(cost) else { continue };
+        for (part, name, figure) in cost.functions.iter().filter(|(.., figure)| *figure >= 0.05) {
+            let _ = writeln!(out, "{},{system},{},\"{name}\",{figure:.1}", cost.load, part.name());
         }
     }
     out
@@ -160,6 +174,7 @@ mod tests {
             load: load.into(),
             parts: vec![each; Part::ALL.len()],
             events: vec![0.25; Event::ALL.len()],
+            functions: vec![(Part::Hypervisor, "f<a, b>".into(), each), (Part::Kernel, "g".into(), 0.04)],
         }
     }
 
@@ -189,5 +204,10 @@ mod tests {
         let text = events_as_csv(&[cost(Place::Dom0, "ping", 1.0), cost(Place::Guest, "ping", 2.0)]);
         assert!(text.starts_with("load,system,event,count\nping,tandem-dom0,CR3 loads,0.250\n"), "{text}");
         assert_eq!(text.lines().count(), 1 + Event::ALL.len());
+        let text = functions_as_csv(&[cost(Place::Twinned(Mode::Mirror), "ping", 2.0)]);
+        assert_eq!(
+            text,
+            "load,system,component,function,instructions\nping,tandem-mirror,hypervisor,\"f<a, b>\",2.0\n"
+        );
     }
 }

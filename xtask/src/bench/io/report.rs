@@ -195,7 +195,7 @@ mod tests {
     fn cost(system: &'static str, place: Place, hypervisor: f64) -> Cost {
         let mut parts = vec![100.0; Part::ALL.len()];
         parts[7] = hypervisor;
-        Cost { system, place, load: "ping".into(), parts, events: Vec::new() }
+        Cost { system, place, load: "ping".into(), parts, events: Vec::new(), functions: Vec::new() }
     }
 
     #[test]
