@@ -14,18 +14,20 @@ asm(".text\n"
 
 static struct frame seen;
 static u64 handler_rsp;
+static u8 mask_in_handler;
 
 static void record(struct frame *frame)
 {
+	mask_in_handler = shared_info()->vcpu[0].upcall_mask;
 	memcpy(&seen, frame, sizeof(seen));
 	handler_rsp = (u64)frame;
 	resume();
 }
 
-static u64 run(void (*code)(void))
+static u64 run_with(void (*code)(void), u64 rflags)
 {
 	struct frame to = {
-		.rip = (u64)code, .cs = FLAT_KERNEL_CS, .rflags = 0x202, .rsp = (u64)pages[4], .ss = FLAT_KERNEL_SS,
+		.rip = (u64)code, .cs = FLAT_KERNEL_CS, .rflags = rflags, .rsp = (u64)pages[4], .ss = FLAT_KERNEL_SS,
 		.rbx = 0xb0b, .r15 = 0xf15,
 	};
 	memset(&seen, 0, sizeof(seen));
@@ -40,6 +42,37 @@ static u64 run(void (*code)(void))
 	check(handler_rsp < (u64)entry_stack_top && handler_rsp > (u64)entry_stack_top - 512, "the kernel's stack is at %#lx",
 	      handler_rsp);
 	return seen.number;
+}
+
+static u64 run(void (*code)(void))
+{
+	return run_with(code, 0x202);
+}
+
+/* The short ways of system calls and of iret are for the usual case. What is not usual is not lost on them. */
+static void unusual_ways(void)
+{
+	check(run_with(user_syscall, 0x002) == ENTRY_SYSCALL, "with events masked a system call arrives as %ld", seen.number);
+	check((seen.cs >> 32 & 0xff) == 1 && (seen.rflags & 0x200) == 0, "events were masked: cs %#lx, rflags %#lx", seen.cs,
+	      seen.rflags);
+	check(run_with(user_syscall, 0x8d7) == ENTRY_SYSCALL && (seen.rflags & 0x8d5) == 0x8d5, "rflags is %#lx", seen.rflags);
+	check(run(user_syscall) == ENTRY_SYSCALL && (seen.cs >> 32 & 0xff) == 0, "events were not masked: cs %#lx", seen.cs);
+	check(mask_in_handler == 1, "the system call has not masked events");
+	set_callback(2, 0, entry_257);
+	check(run(user_syscall) == ENTRY_SYSCALL && mask_in_handler == 0, "the system call has masked events");
+	set_callback(2, 1, entry_257);
+	/* What is pending comes before the first instruction of user mode. */
+	shared_info()->vcpu[0].upcall_pending = 1;
+	check(run(user_syscall) == ENTRY_EVENT, "with an event pending %ld arrives", seen.number);
+	check(seen.rip == (u64)user_syscall && (seen.cs >> 32 & 0xff) == 0, "rip is %#lx, cs %#lx", seen.rip, seen.cs);
+	check(mask_in_handler == 1, "the upcall has not masked events");
+	shared_info()->vcpu[0].upcall_pending = 0;
+	/* With the IOPL in sight, in both directions. */
+	check_result(HC2(vm_assist, 0, 4), 0, "architectural_iopl");
+	check(run_with(user_syscall, 0x1202) == ENTRY_SYSCALL && (seen.rflags & 0x3200) == 0x1200, "rflags is %#lx", seen.rflags);
+	check(run_with(user_syscall, 0x0202) == ENTRY_SYSCALL && (seen.rflags & 0x3200) == 0x200, "rflags is %#lx", seen.rflags);
+	check_result(HC2(vm_assist, 1, 4), 0, "no architectural_iopl");
+	check(run(user_syscall) == ENTRY_SYSCALL && seen.rcx == (u64)user_end, "%ld arrives, rcx %#lx", seen.number, seen.rcx);
 }
 
 static void page_fault_of_kernel(void)
@@ -57,13 +90,15 @@ void test_main(void)
 		return;
 	set_callback(2, 1, entry_257);
 	set_trap(0x80, 3, entry_128);
-	handlers[ENTRY_SYSCALL] = handlers[128] = handlers[13] = handlers[14] = handlers[6] = record;
+	set_callback(0, 1, entry_256);
+	handlers[ENTRY_EVENT] = handlers[ENTRY_SYSCALL] = handlers[128] = handlers[13] = handlers[14] = handlers[6] = record;
 
 	check(run(user_syscall) == ENTRY_SYSCALL, "a system call arrives as %ld", seen.number);
 	check(seen.rax == 0x1234 && seen.rdi == 0x5678, "rax %#lx, rdi %#lx", seen.rax, seen.rdi);
 	check(seen.rip == (u64)user_end, "rip is %#lx", seen.rip);
 	check(seen.rcx == seen.rip, "rcx is %#lx", seen.rcx);
 	check((seen.rflags & 0x3200) == 0x200, "rflags is %#lx", seen.rflags);
+	unusual_ways();
 
 	check(run(user_fault) == 14, "a fault arrives as %ld", seen.number);
 	check(seen.error == 4, "error code is %#lx", seen.error);

@@ -19,7 +19,7 @@ pub const WITH_ERROR: usize = 8;
 pub const FAILSAFE: usize = 11;
 
 /// RFLAGS bits that a handler starts with cleared.
-const CLEARED_ON_ENTRY: u64 =
+pub const CLEARED_ON_ENTRY: u64 =
     Rflags::TF.bits() | Rflags::NT.bits() | Rflags::RF.bits() | Rflags::VM.bits() | Rflags::AC.bits();
 /// Set in the flags word of an `iret` frame if the guest came by SYSCALL, so that rcx and r11 need no restoring.
 pub const VGCF_IN_SYSCALL: u64 = 0x100;

@@ -1,14 +1,14 @@
 //! SMEP and SMAP: what ring 0 may not do with pages of ring 3. UMIP: what ring 3 may not ask.
 //!
 //! All memory of PV guests belongs to ring 3, their kernels' too. With SMEP the hypervisor cannot execute it; with SMAP it
-//! cannot touch it by a guest's address, except between STAC and CLAC (EFLAGS.AC), which only the copies in entry.S
-//! contain. Everything else it reaches through its own mappings.
+//! cannot touch it by a guest's address, except between STAC and CLAC (EFLAGS.AC), which only the copies and the short
+//! ways of system calls in entry.S contain. Everything else it reaches through its own mappings.
 //!
 //! With UMIP, SGDT, SIDT, SLDT, STR and SMSW raise #GP in ring 3, where they would tell addresses of the hypervisor's. Guests may
 //! execute them all the same, as on Xen, which leaves UMIP off: they are emulated (`hv_core::emul::privileged`), without the addresses.
 //!
 //! Processors without SMAP execute not one instruction more: the gates of the IDT lead past the CLAC at the beginning of
-//! each stub, and the copies exist twice (`trap::patches`).
+//! each stub, and the copies (`trap::patches`) and the entry of system calls exist twice.
 
 use crate::cpu::{self, cr};
 use crate::sync::Once;

@@ -152,6 +152,27 @@ pub struct OwnedVcpu {
     shared: Shared,
 }
 
+/// Where entry.S finds what it reads and changes of the vCPU that runs on its CPU: offsets in an [`OwnedVcpu`].
+pub mod offset {
+    use super::{Callback, Callbacks, OwnedVcpu, Shared};
+    use core::mem::offset_of;
+
+    const SHARED: usize = offset_of!(OwnedVcpu, shared);
+    const SYSCALL: usize = offset_of!(OwnedVcpu, callbacks) + offset_of!(Callbacks, syscall);
+    pub const KERNEL_MODE: usize = offset_of!(OwnedVcpu, kernel_mode);
+    pub const KERNEL_ROOT: usize = offset_of!(OwnedVcpu, kernel_root);
+    pub const USER_ROOT: usize = offset_of!(OwnedVcpu, user_root);
+    pub const KERNEL_SP: usize = offset_of!(OwnedVcpu, kernel_sp);
+    pub const SYSCALL_ADDRESS: usize = SYSCALL + offset_of!(Callback, address);
+    pub const SYSCALL_MASKS: usize = SYSCALL + offset_of!(Callback, mask_events);
+    pub const NMI_MASKED: usize = offset_of!(OwnedVcpu, nmi_masked);
+    pub const VTLB: usize = offset_of!(OwnedVcpu, vtlb);
+    pub const NMI_PENDING: usize = SHARED + offset_of!(Shared, nmi_pending);
+    pub const STALE_AREAS: usize = SHARED + offset_of!(Shared, stale_areas);
+    pub const INFO: usize = SHARED + offset_of!(Shared, info);
+    pub const DOMAIN: usize = SHARED + offset_of!(Shared, domain);
+}
+
 /// Timers of a vCPU.
 pub const NR_TIMERS: usize = 5;
 

@@ -5,6 +5,9 @@ use crate::pv::mode;
 use crate::pv::TRAP_SYSCALL;
 use hv_core::bounce;
 
+/// Its row of the table, for entry.S, which has a shorter way for the usual case.
+pub const NUMBER: u64 = 23;
+
 /// Loads registers, mode and event mask from the nine words at the guest's stack pointer. Never returns to its caller.
 /// A bad frame or a switch to a user mode without page tables crashes the domain. Source: public/arch-x86/xen-x86_64.h.
 #[inline]

@@ -139,17 +139,214 @@ entry_db:
     jmp return_to_guest
 
 // SYSCALL from ring 3, 64-bit code. Entered from: the per-CPU stub (idt.rs), which has stored rax in the ss slot and
-// the guest's rsp in the rsp slot. CPU state: rcx = guest rip, r11 = guest rflags, interrupts off, DF clear.
-// Most often the frame's rbx, rbp and r12 to r15 are still in the registers on the way out.
-.global syscall_entry_64
-syscall_entry_64:
+// the guest's rsp in the rsp slot. CPU state: rcx = guest rip, r11 = guest rflags, interrupts off, DF and AC clear.
+//
+// Two ways are short, for every system call goes them: a program's into its kernel, and the kernel's `iret` back to it.
+// No register is stored but those that change. They do what `from_guest::system_call` and `hypercall::iret` do in the case
+// that each of their checks has the usual outcome; whatever is unusual goes the long way, before anything has changed.
+// Registers: rax = current vCPU, rcx and r11 scratch. rsp = the error_code slot; the frame above it is the guest's,
+// below it is the stack of faults.
+.set AT_RIP, {RIP} - {ERROR_CODE}
+.set AT_CS, {CS} - {ERROR_CODE}
+.set AT_RFLAGS, {RFLAGS} - {ERROR_CODE}
+.set AT_RSP, {RSP} - {ERROR_CODE}
+.set AT_SS, {SS} - {ERROR_CODE}
+
+// An access to the guest's memory. If it faults, the code at `fault` goes on.
+.macro GUEST fault, instruction:vararg
+17: \instruction
+.pushsection ex_table, "a"
+    .quad 17b, \fault
+.popsection
+.endm
+
+.macro SYSCALL_ENTRY name, smap
+.balign 16
+.global \name
+\name:
     push r11
     push {FLAT_RING3_CS64}
     push rcx
     push 0
+    mov rax, [rsp + {CURRENT}]
+    cmp byte ptr [rax + {KERNEL_MODE}], 0
+    jne 20f
+
+    // A system call. The long way: IOPL is shown; work, an NMI or records of the vCPU wait; it runs on a cache of its page
+    // tables; its kernel takes no system calls, or with events let in; events are masked in user mode.
+    mov rcx, [rax + {DOMAIN}]
+    test byte ptr [rcx + {VM_ASSIST}], {ARCHITECTURAL_IOPL}
+    jnz long_way
+    cmp dword ptr [rsp + {PENDING}], 0
+    jne long_way
+    cmp byte ptr [rax + {NMI_PENDING}], 0
+    jne long_way
+    cmp byte ptr [rax + {STALE_AREAS}], 0
+    jne long_way
+    cmp qword ptr [rax + {VTLB}], 0
+    jne long_way
+    cmp byte ptr [rax + {SYSCALL_MASKS}], 0
+    je long_way
+    mov r11, [rax + {INFO}]
+    cmp byte ptr [r11 + {UPCALL_MASK}], 0
+    jne long_way
+    // So does an entry point that is not in the upper half: 0 if there is none, and SYSRET must not see one that is not canonical.
+    mov r11, [rax + {SYSCALL_ADDRESS}]
+    sar r11, 47
+    inc r11
+    jnz long_way
+    // And a stack that does not lie above the hypervisor's range with all seven words.
+    mov rcx, [rax + {KERNEL_SP}]
+    and rcx, -16
+    movabs r11, {HYPERVISOR_VIRT_END} + 56
+    cmp rcx, r11
+    jb long_way
+    mov byte ptr [rax + {KERNEL_MODE}], 1
+    swapgs
+    mov r11, [rax + {KERNEL_ROOT}]
+    shl r11, 12
+    mov cr3, r11
+    .if \smap
+    stac
+    .endif
+    // rcx r11 rip cs rflags rsp ss, as `bounce::plain` has them.
+    mov r11, [rsp + AT_RIP]
+    GUEST 19f, mov [rcx - 56], r11
+    GUEST 19f, mov [rcx - 40], r11
+    mov r11, [rsp + AT_RFLAGS]
+    GUEST 19f, mov [rcx - 48], r11
+    and r11, ~({IF} | {IOPL})
+    or r11, {IF}
+    GUEST 19f, mov [rcx - 24], r11
+    GUEST 19f, mov qword ptr [rcx - 32], {FLAT_RING3_CS64}
+    mov r11, [rsp + AT_RSP]
+    GUEST 19f, mov [rcx - 16], r11
+    GUEST 19f, mov qword ptr [rcx - 8], {FLAT_RING3_SS64}
+    .if \smap
+    clac
+    .endif
+    mov r11, [rax + {INFO}]
+    mov byte ptr [r11 + {UPCALL_MASK}], 1
+    sub rcx, 56
+    mov [rsp + AT_RSP], rcx
+    mov rcx, [rax + {SYSCALL_ADDRESS}]
+    mov r11, [rsp + AT_RFLAGS]
+    and r11, ~{CLEARED_ON_SYSCALL}
+    mov rax, [rsp + AT_SS]
+    mov rsp, [rsp + AT_RSP]
+    sysretq
+
+    // The stack is not writable (AC is clear by now): back to user mode. The long way meets the same.
+19: mov byte ptr [rax + {KERNEL_MODE}], 0
+    swapgs
+    mov r11, [rax + {USER_ROOT}]
+    shl r11, 12
+    mov cr3, r11
+    jmp long_way
+
+    // A hypercall.
+20: cmp qword ptr [rsp + AT_SS], {HYPERVISOR_IRET}
+    jne other_hypercall
+    // The long way: no user mode; it runs on a cache of its page tables; IOPL is shown; the frame (rax r11 rcx flags rip cs rflags
+    // rsp ss) does not lie above the hypervisor's range; it is not for user mode with events let in; or rcx and r11 stay.
+    cmp qword ptr [rax + {USER_ROOT}], 0
+    je long_way
+    cmp qword ptr [rax + {VTLB}], 0
+    jne long_way
+    mov rcx, [rax + {DOMAIN}]
+    test byte ptr [rcx + {VM_ASSIST}], {ARCHITECTURAL_IOPL}
+    jnz long_way
+    mov rcx, [rsp + AT_RSP]
+    cmp rcx, -72
+    ja long_way
+    movabs r11, {HYPERVISOR_VIRT_END}
+    cmp rcx, r11
+    jb long_way
+    .if \smap
+    stac
+    .endif
+    GUEST long_way, test dword ptr [rcx + 24], {VGCF_IN_SYSCALL}
+    jnz 21f
+    GUEST long_way, movzx r11d, word ptr [rcx + 40]
+    mov [rsp + AT_CS], r11
+    inc r11d
+    test r11b, 3
+    jnz 21f
+    GUEST long_way, mov r11, [rcx + 48]
+    test r11d, {IF}
+    jz 21f
+    and r11, ~({IOPL} | {VM})
+    or r11, {FIXED}
+    mov [rsp + AT_RFLAGS], r11
+    GUEST 23f, mov r11, [rcx + 32]
+    mov [rsp + AT_RIP], r11
+    GUEST 23f, movzx r11d, word ptr [rcx + 64]
+    or r11d, 3
+    mov [rsp + AT_SS], r11
+    GUEST 23f, mov r11, [rcx]
+    mov [rsp], r11
+    GUEST 23f, mov r11, [rcx + 56]
+    mov [rsp + AT_RSP], r11
+    GUEST 23f, mov r11, [rcx + 8]
+    GUEST 23f, mov rcx, [rcx + 16]
+    .if \smap
+    clac
+    .endif
+    mov byte ptr [rax + {KERNEL_MODE}], 0
+    mov byte ptr [rax + {NMI_MASKED}], 0
+    mov rax, [rax + {INFO}]
+    mov byte ptr [rax + {UPCALL_MASK}], 0
+    swapgs
+    // Loading CR3 serialises: whoever makes an event pending after the look below sees that it is not masked.
+    mov rax, [rsp + {CURRENT}]
+    mov rax, [rax + {USER_ROOT}]
+    shl rax, 12
+    mov cr3, rax
+    // As `exit::is_quiet`.
+    cmp dword ptr [rsp + {PENDING}], 0
+    jne iret_with_work
+    mov rax, [rsp + {CURRENT}]
+    cmp byte ptr [rax + {NMI_PENDING}], 0
+    jne iret_with_work
+    mov rax, [rax + {INFO}]
+    cmp byte ptr [rax + {UPCALL_PENDING}], 0
+    jne iret_with_work
+    mov rax, [rsp]
+    add rsp, 8
+22: iretq
+.pushsection ex_table, "a"
+    .quad 22b, iret_fault
+.popsection
+    // Another vCPU has taken the frame away meanwhile (AC is clear by now): the long way meets the same.
+23: mov [rsp + AT_RSP], rcx
+    mov qword ptr [rsp + AT_SS], {HYPERVISOR_IRET}
+    jmp long_way
+21: .if \smap
+    clac
+    .endif
+    jmp long_way
+.endm
+
+SYSCALL_ENTRY syscall_entry_64, 0
+SYSCALL_ENTRY syscall_entry_64_smap, 1
+
+// The short way back has found work: the rest of the frame is stored, for the way that everybody goes.
+iret_with_work:
+    mov rax, [rsp]
+    mov qword ptr [rsp], 0
+    PUSH_REGS
+    jmp return_to_guest
+
+// The long way of what could not go the short one, which has changed rcx and r11, and for `iret` what that sets in the frame.
+long_way:
+    mov qword ptr [rsp], 0
+    mov rcx, [rsp + AT_RIP]
+    mov r11, [rsp + AT_RFLAGS]
+// Most often the frame's rbx, rbp and r12 to r15 are still in the registers on the way out.
+other_hypercall:
     mov dword ptr [rsp + 4], {TRAP_SYSCALL}
-    mov rax, [rsp + {SS} - {ERROR_CODE}]
-    mov qword ptr [rsp + {SS} - {ERROR_CODE}], {FLAT_RING3_SS64}
+    mov rax, [rsp + AT_SS]
+    mov qword ptr [rsp + AT_SS], {FLAT_RING3_SS64}
     PUSH_REGS
     mov rdi, rsp
     sub rsp, 8
