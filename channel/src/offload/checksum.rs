@@ -63,6 +63,18 @@ impl Eights {
         self.carries += u64::from(carry);
     }
 
+    /// Adds 64 bytes: what carries from one addition goes into the next.
+    #[inline(always)]
+    pub fn add_block(&mut self, block: &[u64; 8]) {
+        let mut carry = false;
+        for eight in block {
+            let (sum, over) = self.total.overflowing_add(*eight);
+            let (total, again) = sum.overflowing_add(u64::from(carry));
+            (self.total, carry) = (total, over | again);
+        }
+        self.carries += u64::from(carry);
+    }
+
     /// The sum as big-endian words, with the fewer than eight bytes that are left; a last single byte is the high half of one.
     #[inline]
     pub fn fold(mut self, rest: &[u8]) -> u16 {
@@ -136,4 +148,49 @@ pub fn completed<'a, F: Copy>(
     let (at, checksum) = complete(view, frames)?;
     header.get_mut(at..at + 2)?.copy_from_slice(&checksum);
     Some(View { header, checksum: Checksum::Validated, ..*view })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::vec::Vec;
+
+    fn one_by_one(bytes: &[u8]) -> u16 {
+        let words = bytes.chunks(2).map(|w| u64::from(w[0]) << 8 | w.get(1).map_or(0, |low| u64::from(*low)));
+        Sum { words: words.sum(), is_odd: false }.fold()
+    }
+
+    /// Equal modulo 2^16 - 1: there are two ways to write 0.
+    fn same(a: u16, b: u16) -> bool {
+        a % u16::MAX == b % u16::MAX
+    }
+
+    #[test]
+    fn blocks_add_up_as_words_do() {
+        let mut seed = 1u64;
+        for round in 0..2000usize {
+            let mut next = || {
+                seed = seed.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+                // Many that are all ones, so that carries meet carries.
+                if seed >> 62 == 0 {
+                    u64::MAX
+                } else {
+                    seed
+                }
+            };
+            let eights: Vec<u64> = (0..round % 40).map(|_| next()).collect();
+            let mut bytes: Vec<u8> = eights.iter().flat_map(|eight| eight.to_ne_bytes()).collect();
+            let (mut blocks, mut singles) = (Eights::default(), Eights::default());
+            let (whole, rest) = eights.as_chunks::<8>();
+            whole.iter().for_each(|block| blocks.add_block(block));
+            rest.iter().for_each(|eight| blocks.add(*eight));
+            eights.iter().for_each(|eight| singles.add(*eight));
+            let last = &next().to_ne_bytes()[..round % 8];
+            bytes.extend(last);
+            let expected = one_by_one(&bytes);
+            assert!(same(blocks.fold(last), expected), "round {round}");
+            assert!(same(singles.fold(last), expected), "round {round}");
+            assert!(same(sum(&bytes), expected), "round {round}");
+        }
+    }
 }
