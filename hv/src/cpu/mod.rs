@@ -165,6 +165,32 @@ pub fn cpuid(leaf: u32, subleaf: u32) -> CpuidRegs {
     CpuidRegs::new(r.eax, r.ebx, r.ecx, r.edx)
 }
 
+/// Copies 8-byte words upwards.
+///
+/// # Safety
+/// 1. `from` may be read and `to` written, `count` words; neither need be aligned.
+#[inline(always)]
+pub unsafe fn copy_words(from: *const u8, to: *mut u8, count: usize) {
+    // SAFETY: (1); DF is clear everywhere in the hypervisor.
+    unsafe {
+        asm!("rep movsq", inout("rcx") count => _, inout("rsi") from => _, inout("rdi") to => _,
+            options(nostack, preserves_flags));
+    }
+}
+
+/// Copies bytes upwards.
+///
+/// # Safety
+/// 1. `from` may be read and `to` written, `count` bytes.
+#[inline(always)]
+pub unsafe fn copy_bytes(from: *const u8, to: *mut u8, count: usize) {
+    // SAFETY: (1); DF is clear everywhere in the hypervisor.
+    unsafe {
+        asm!("rep movsb", inout("rcx") count => _, inout("rsi") from => _, inout("rdi") to => _,
+            options(nostack, preserves_flags));
+    }
+}
+
 /// The time-stamp counter, not ordered against other instructions.
 #[inline(always)]
 pub fn rdtsc() -> u64 {

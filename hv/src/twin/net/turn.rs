@@ -65,6 +65,7 @@ pub struct Turn<'a> {
 
 impl<'a> Turn<'a> {
     /// Of the card in place `number`, in an instance whose slot is the caller's. `None`: the domain is gone.
+    #[inline(always)]
     pub fn begin(
         (number, place, loaded): (usize, &'a Place, &'a Loaded),
         Drive { attached, progress, passing }: &'a mut Drive,
