@@ -34,6 +34,7 @@ pub mod rate;
 pub mod sched;
 pub mod screen;
 pub mod slab;
+pub mod snapshot;
 pub mod ticket;
 pub mod timer;
 pub mod vtlb;

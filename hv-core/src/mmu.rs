@@ -10,7 +10,8 @@
 //! * [`l1`]: what an L1 entry may map, and changing one; [`tables`]: promotion and demotion; [`upper`]: L2-L4 entries;
 //! * [`update`]: `mmu_update`, `update_va_mapping`, writable page tables; [`ext`]: pins, roots, flushes;
 //! * [`mirror`]: what a root of the hypervisor's shares with a domain's;
-//! * [`segdesc`]: descriptor pages; [`teardown`]: the end of a domain; [`audit`]: a recount of everything.
+//! * [`segdesc`]: descriptor pages; [`teardown`]: the end of a domain; [`snapshot`]: its memory as it once was; [`audit`]: a recount of
+//!   everything.
 //!
 //! # Long operations
 //! Promotion and demotion of L2-L4 tables stop when [`MmuEnv::is_out_of_steps`] says so and return
@@ -43,6 +44,7 @@ pub mod l1;
 pub mod mirror;
 pub mod refs;
 pub mod segdesc;
+pub mod snapshot;
 pub mod tables;
 pub mod teardown;
 pub mod update;

@@ -7,7 +7,7 @@ pub const NR_WATCHDOGS: usize = 2;
 const NS_PER_S: u64 = 1_000_000_000;
 
 /// When each of a domain's watchdogs bites, in ns of system time.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Watchdogs {
     deadlines: [Option<u64>; NR_WATCHDOGS],
 }
@@ -33,6 +33,11 @@ impl Watchdogs {
         Ok(0)
     }
 
+    /// The same ones, each `by` ns later.
+    pub fn later(&self, by: u64) -> Self {
+        Self { deadlines: self.deadlines.map(|deadline| deadline.map(|at| at.saturating_add(by))) }
+    }
+
     /// When the next one bites.
     pub fn next(&self) -> Option<u64> {
         self.deadlines.iter().flatten().min().copied()
@@ -47,6 +52,16 @@ impl Watchdogs {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn later_ones_have_as_much_time_left() {
+        let mut dogs = Watchdogs::new();
+        assert_eq!(dogs.set(0, 30, 5), Ok(1));
+        let mut later = dogs.later(100);
+        assert_eq!((dogs.next(), later.next()), (Some(30 * NS_PER_S + 5), Some(30 * NS_PER_S + 105)));
+        assert_eq!(later.set(1, 0, 0), Ok(0));
+        assert_eq!(later.next(), None);
+    }
 
     #[test]
     fn two_can_be_wound_up_again_and_let_go() {

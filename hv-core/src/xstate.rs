@@ -22,6 +22,7 @@ const MXCSR: usize = 24;
 const MXCSR_BITS: u32 = 0xffff;
 
 /// An area that XRSTOR takes without a fault if XCR0 has what [`Area::present`] says.
+#[derive(Clone)]
 #[repr(C, align(64))]
 pub struct Area([u8; AREA_SIZE]);
 

@@ -1,4 +1,5 @@
-//! `channel_op`, hypercall 56: the hypervisor's own switches, guests' network interfaces that are plugged into them, and guests' disks.
+//! `channel_op`, hypercall 56: the hypervisor's own switches, guests' network interfaces that are plugged into them, guests' disks, and
+//! snapshots of domains.
 //!
 //! Xen has nothing like it: what is in this file is Tandem's. It is for the daemon in the control domain that plays the back end's
 //! part in xenstore: it reads what a front end has written there and says it here. `channel_op(cmd, arg)`: `cmd` in rdi, the
@@ -64,6 +65,20 @@ pub const CHANNELOP_SWITCH_HOLD: u32 = 16;
 /// it sends what it has taken, and what comes by it goes its way. Argument: [`ChannelDrain`]. ENOENT: no such switch. ENODEV: it has no
 /// way out. EINVAL: too long. ENOMEM: nothing has changed.
 pub const CHANNELOP_SWITCH_DRAIN: u32 = 21;
+
+/// Notes what a paused domain is, so that it can be rolled back to that: [`ChannelSnapshot`]. ESRCH: no such domain. EINVAL: the control domain,
+/// or one that is not paused, has shut down or dies. EEXIST: it has a snapshot. EBUSY: it is in no state for one: [`ChannelSnapshot::why`].
+/// ENOMEM: [`ChannelSnapshot::missing`] frames more may be needed. After an error it has no snapshot.
+pub const CHANNELOP_SNAPSHOT_TAKE: u32 = 17;
+/// Makes a paused domain, which may have shut down or crashed, what it was when its snapshot was taken: [`ChannelSnapshot`]. It is still
+/// paused, and not shut down. The snapshot stays. ESRCH: no such domain. ENOENT: it has no snapshot. EINVAL: it is not paused, or dies. EBUSY: it
+/// cannot go back, and nothing has changed: [`ChannelSnapshot::why`]. ENOMEM: nothing has changed. EIO: it was on its way, and cannot go on: it
+/// is fit for nothing but to be destroyed.
+pub const CHANNELOP_SNAPSHOT_ROLL_BACK: u32 = 18;
+/// Forgets a domain's snapshot: [`ChannelSnapshot`]. ESRCH, ENOENT. EBUSY: the domain is on its way back.
+pub const CHANNELOP_SNAPSHOT_DROP: u32 = 19;
+/// Whether a domain has a snapshot, and what it takes: [`ChannelSnapshot`]. ESRCH.
+pub const CHANNELOP_SNAPSHOT_STATUS: u32 = 20;
 
 /// In [`ChannelConnect::flags`]: the guest takes packets of more than one page.
 pub const CONNECT_SG: u32 = 1 << 0;
@@ -426,6 +441,70 @@ pub struct ChannelDiskStatus {
     pub bad_answers: u64,
 }
 
+/// In [`ChannelSnapshot::state`]: there is none.
+pub const SNAPSHOT_NONE: u32 = 0;
+/// It is being taken.
+pub const SNAPSHOT_TAKING: u32 = 1;
+/// The domain can be rolled back, if nothing is in the way then.
+pub const SNAPSHOT_READY: u32 = 2;
+/// The domain is on its way back.
+pub const SNAPSHOT_ROLLING_BACK: u32 = 3;
+/// It could not go on, on its way back: it runs no more.
+pub const SNAPSHOT_BROKEN: u32 = 4;
+
+/// In [`ChannelSnapshot::why`]: an operation on its page tables is half done. Let it run and try again.
+pub const SNAPSHOT_UNSETTLED: u32 = 1;
+/// Its page tables map a frame ([`ChannelSnapshot::what`]) that is not its own.
+pub const SNAPSHOT_FOREIGN: u32 = 2;
+/// It uses grants of others'.
+pub const SNAPSHOT_MAPS: u32 = 3;
+/// The hypervisor is at the other end of a port, as for a switch or a disk.
+pub const SNAPSHOT_CHANNEL: u32 = 4;
+/// It has a twin.
+pub const SNAPSHOT_TWIN: u32 = 5;
+/// Its writes are being logged.
+pub const SNAPSHOT_LOGGED: u32 = 6;
+/// A frame came to it or has left it.
+pub const SNAPSHOT_FRAMES: u32 = 7;
+/// A frame is to be a page table or to hold descriptors, and others may write to it.
+pub const SNAPSHOT_HELD: u32 = 8;
+/// A port led to another domain, and does not lead there any more.
+pub const SNAPSHOT_PORT: u32 = 9;
+/// Others use a grant that they did not use then, or otherwise.
+pub const SNAPSHOT_GRANT: u32 = 10;
+/// It has other vCPUs than then.
+pub const SNAPSHOT_VCPUS: u32 = 11;
+/// A physical interrupt was taken from it, or is another.
+pub const SNAPSHOT_PIRQ: u32 = 12;
+/// A device came to it or has left it, or does not come back from its reset: segment (16 bits), bus (8), device and function (8).
+pub const SNAPSHOT_DEVICE: u32 = 13;
+
+/// Argument of [`CHANNELOP_SNAPSHOT_TAKE`], [`CHANNELOP_SNAPSHOT_ROLL_BACK`], [`CHANNELOP_SNAPSHOT_DROP`] and
+/// [`CHANNELOP_SNAPSHOT_STATUS`]. What is out is written after errors, too, but for ESRCH and EFAULT.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ChannelSnapshot {
+    /// In: which domain.
+    pub domain: u16,
+    /// Must be zero.
+    pub pad: u16,
+    /// Out: `SNAPSHOT_NONE` to `SNAPSHOT_BROKEN`.
+    pub state: u32,
+    /// Out: why not (`SNAPSHOT_UNSETTLED` and so on); 0: it was done, or there was another error.
+    pub why: u32,
+    /// Out: how often the domain was rolled back.
+    pub rolled_back: u32,
+    /// Out: what `why` names: a frame, a port, a grant, a vCPU, an interrupt, a device.
+    pub what: u64,
+    /// Out: frames of the domain's that are noted.
+    pub frames: u64,
+    /// Out: frames of the hypervisor's that hold copies; those that were zero need none.
+    pub copies: u64,
+    /// Out, with ENOMEM from TAKE: frames that may be needed besides those that were free.
+    pub missing: u64,
+}
+
+const _: () = assert!(core::mem::size_of::<ChannelSnapshot>() == 48);
 const _: () = assert!(core::mem::size_of::<ChannelDisk>() == 8);
 const _: () = assert!(core::mem::size_of::<ChannelDiskPort>() == 8);
 const _: () = assert!(core::mem::size_of::<ChannelDiskConnect>() == 24);

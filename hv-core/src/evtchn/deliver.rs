@@ -193,6 +193,12 @@ fn position(port: Port) -> (usize, u64) {
     (port as usize / 64 % 64, 1 << (port % 64))
 }
 
+/// A vCPU is told of `port` again, although its word of ports was marked before.
+pub(super) fn forget_selected(mem: &impl Shared, port: Port, vcpu: u32) {
+    let (word, _) = position(port);
+    mem.pending_sel(vcpu).fetch_and(!(1 << word), AcqRel);
+}
+
 #[inline]
 fn two_level_raise(mem: &impl Shared, port: Port, vcpu: u32) -> bool {
     let (word, bit) = position(port);

@@ -19,20 +19,20 @@ const LINK_TRIES: u32 = 8;
 
 /// The event array.
 pub(super) struct Fifo<P> {
-    pages: Vec<P>,
+    pub pages: Vec<P>,
 }
 
 /// A vCPU's control block and queues.
 pub(super) struct VcpuQueues<P> {
-    control: Option<ControlBlock<P>>,
+    pub control: Option<ControlBlock<P>>,
     /// Last port of each queue, 0: none known.
-    tail: [Port; FIFO_MAX_QUEUES as usize],
+    pub tail: [Port; FIFO_MAX_QUEUES as usize],
 }
 
-struct ControlBlock<P> {
-    page: P,
+pub(super) struct ControlBlock<P> {
+    pub page: P,
     /// Index of its first word in the page; the block fits.
-    first: usize,
+    pub first: usize,
 }
 
 impl<P: AsRef<PageWords>> ControlBlock<P> {

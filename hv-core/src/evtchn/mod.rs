@@ -17,6 +17,7 @@ mod deliver;
 mod fifo;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod oracle;
+mod snapshot;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -31,6 +32,7 @@ use xen_abi::event::{self, Port, NR_PORTS_2LEVEL, NR_PORTS_FIFO, NR_VIRQS};
 pub use bind::Remote;
 pub use close::{CloseError, Closed, Peer};
 pub use deliver::{Poll, Sent};
+pub use snapshot::Saved;
 
 /// A domain's number.
 pub type DomId = u16;

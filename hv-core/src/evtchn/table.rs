@@ -82,6 +82,24 @@ impl PortTable {
         Ok(())
     }
 
+    /// Another with the same ports. `ENOMEM`.
+    pub fn try_clone(&self) -> Result<PortTable, Errno> {
+        let mut chunks = Vec::new();
+        chunks.try_reserve(self.chunks.len()).map_err(|_| Errno::ENOMEM)?;
+        for chunk in &self.chunks {
+            let mut copy = Vec::new();
+            copy.try_reserve_exact(CHUNK).map_err(|_| Errno::ENOMEM)?;
+            copy.extend_from_slice(chunk);
+            chunks.push(copy);
+        }
+        Ok(PortTable { chunks })
+    }
+
+    /// No port waits for its word.
+    pub fn forget_pending(&mut self) {
+        self.chunks.iter_mut().flatten().for_each(|ch| ch.pending = false);
+    }
+
     /// Gives back the last chunks, as far as no port of them is open; the first stays.
     pub fn shrink(&mut self) {
         let is_free = |chunk: &Vec<Channel>| chunk.iter().all(|ch| ch.binding == Binding::Free);

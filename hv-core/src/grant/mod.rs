@@ -17,12 +17,14 @@ mod copy;
 mod maptrack;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod oracle;
+mod snapshot;
 mod table;
 #[cfg(test)]
 mod tests;
 
 pub use copy::{check_copy, CopySide};
 pub use maptrack::{Mapping, Maptrack, Retired};
+pub use snapshot::Saved;
 pub use table::GrantTable;
 
 pub use crate::evtchn::DomId;

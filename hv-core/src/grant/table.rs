@@ -141,6 +141,14 @@ impl<P: SharedFrame> GrantTable<P> {
         }
     }
 
+    /// The flags of each shared entry that say how it is in use.
+    pub(super) fn flags_in_use(&self) -> impl Iterator<Item = u16> + '_ {
+        self.active.iter().map(|active| {
+            let reading = if active.uses.is_used() { GTF_READING } else { 0 };
+            reading | if active.uses.is_written() { GTF_WRITING } else { 0 }
+        })
+    }
+
     /// Starts a use of a grant by `user` and marks the shared entry. Returns the frame. `BadGntref`: no such entry.
     /// `GeneralError`: not granted to `user` (for writing), or the frame is not the granter's to give.
     #[inline]
@@ -218,7 +226,7 @@ impl<P: SharedFrame> GrantTable<P> {
 }
 
 /// The words of a shared entry: flags and user, and frame.
-fn entry<P: SharedFrame>(shared: &[P], gref: u32) -> Option<(&AtomicU32, &AtomicU32)> {
+pub(super) fn entry<P: SharedFrame>(shared: &[P], gref: u32) -> Option<(&AtomicU32, &AtomicU32)> {
     let words = shared.get((gref / ENTRIES_V1_PER_PAGE) as usize)?.as_ref();
     let at = (gref % ENTRIES_V1_PER_PAGE) as usize * 2;
     Some((words.get(at)?, words.get(at + 1)?))

@@ -2,6 +2,7 @@
 
 #![allow(clippy::cast_possible_truncation, reason = "test machinery with small numbers")]
 
+use super::snapshot::Keep;
 use super::{IoAccess, MmuEnv, PtMem, Slot};
 use crate::frame::{Frame, FrameType, Knowers};
 use std::collections::BTreeSet;
@@ -46,6 +47,8 @@ pub struct Machine {
     pub dma_remembered: Mutex<BTreeSet<Mfn>>,
     /// The M2P.
     pub m2p: Vec<AtomicU64>,
+    /// Frames for copies, which nobody owns.
+    pub spare: Mutex<Vec<Mfn>>,
 }
 
 impl Machine {
@@ -66,6 +69,7 @@ impl Machine {
             dma: Mutex::default(),
             dma_remembered: Mutex::default(),
             m2p: zeroes(n),
+            spare: Mutex::default(),
         }
     }
 
@@ -119,6 +123,21 @@ impl PtMem for Machine {
         self.cell(slot).compare_exchange(old.0, new.0, Ordering::SeqCst, Ordering::SeqCst).map_err(Pte)?;
         self.note(slot, new);
         Ok(())
+    }
+}
+
+impl Keep for Machine {
+    fn alloc(&self) -> Option<Mfn> {
+        self.spare.lock().unwrap().pop()
+    }
+    fn free(&self, copy: Mfn) {
+        self.spare.lock().unwrap().push(copy);
+    }
+    fn has_room(&self) -> bool {
+        true
+    }
+    fn pfn(&self, mfn: Mfn) -> u64 {
+        self.m2p[mfn.index()].load(Ordering::SeqCst)
     }
 }
 

@@ -15,6 +15,7 @@
 
 mod line;
 mod map;
+mod snapshot;
 mod steer;
 mod tell;
 #[cfg(test)]
@@ -25,6 +26,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::AcqRel;
 use line::Line;
+pub use snapshot::Saved;
 pub use tell::{Deliveries, Delivery, Turn};
 use xen_abi::errno::Errno;
 use xen_abi::event::Port;

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 /// A chip that records what is masked and routed.
 #[derive(Default)]
-struct Chip {
+pub(super) struct Chip {
     unmasked: BTreeMap<Irq, bool>,
     routed: Vec<Irq>,
     /// Lines that have a vector.
@@ -67,20 +67,20 @@ impl IrqChip for Chip {
     }
 }
 
-type Ints = Interrupts<Chip, TestPage>;
+pub(super) type Ints = Interrupts<Chip, TestPage>;
 
-fn two_domains() -> Ints {
+pub(super) fn two_domains() -> Ints {
     let mut i = Interrupts::new(Chip::default(), 24, 40);
     i.add_domain(0, Kind::Hardware).unwrap();
     i.add_domain(5, Kind::Guest).unwrap();
     i
 }
 
-fn open(i: &mut Ints, irq: Irq) -> bool {
+pub(super) fn open(i: &mut Ints, irq: Irq) -> bool {
     i.chip().unmasked.get(&irq).copied().unwrap_or(false)
 }
 
-const LEVEL: Wire = Wire { level: true, active_low: true };
+pub(super) const LEVEL: Wire = Wire { level: true, active_low: true };
 
 #[test]
 fn numbers_are_those_that_a_kernel_expects() {

@@ -1,0 +1,399 @@
+//! The memory of a domain as it once was, and the way back to it.
+//!
+//! A [`Memory`] has a record of each frame that the domain owned: a copy of its contents unless those were zeroes, its entry in the
+//! M2P, whether it was a page table or held descriptors, whether it was pinned. The copies are the hypervisor's own frames, which
+//! nobody else can name. Frames that are lent to the domain are not part of its memory: whoever lent them keeps them.
+//!
+//! Going back has two halves. [`Mmu::check_memory`] decides, and changes nothing: the domain must own the same frames, and
+//! none of those that were tables may be held for writing by anybody else. Who holds a frame is not recorded anywhere; but what the
+//! domain's own tables hold of it can be counted, and what remains is others'. Then, once its vCPUs have let go of their roots:
+//! * [`Mmu::take_down`] undoes pins and what preempted operations have left, so that nothing is a table any more;
+//! * [`Mmu::copy_back`] writes each frame, while it holds it for writing as anybody else would have to;
+//! * [`Mmu::pin_again`] pins what was pinned. All that was a table is validated as if the guest had asked for it: nothing is believed
+//!   because it was true once. The shell takes the roots again, and [`Mmu::check_types`] looks whether all is as it was.
+//!
+//! Others may take hold of a frame between the decision and the end. Then a step fails, and the domain must not run again; nothing
+//! else has come of it.
+
+use super::tables::ENTRIES;
+use super::{Deferred, Mmu, MmuEnv, MmuError, Slot};
+use crate::frame::{CountWord, Frame, FrameType, UsageState};
+use crate::snapshot::{Refusal, Stop};
+use alloc::vec::Vec;
+use x86::Mfn;
+use xen_abi::layout::DomId;
+
+/// Where copies are kept.
+pub trait Keep {
+    /// A frame for a copy, which nobody else can name.
+    fn alloc(&self) -> Option<Mfn>;
+    /// Gives one back.
+    fn free(&self, copy: Mfn);
+    /// Is there memory for a page of records?
+    fn has_room(&self) -> bool;
+    /// The entry of a frame in the M2P.
+    fn pfn(&self, mfn: Mfn) -> u64;
+}
+
+/// As a copy: there is none, for all was zero.
+const NONE: Mfn = Mfn::new(0);
+
+/// What a frame was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Record {
+    mfn: Mfn,
+    pfn: u64,
+    copy: Mfn,
+    /// [`FrameType::None`]: ordinary memory.
+    ty: FrameType,
+    is_pinned: bool,
+}
+
+impl Record {
+    /// Must it be of a type that others can keep it from?
+    const fn is_special(&self) -> bool {
+        !matches!(self.ty, FrameType::None)
+    }
+}
+
+/// Records of a part, which is a page: there may be no memory in larger pieces.
+const PART: usize = 4096 / size_of::<Record>();
+
+/// A domain's memory as it was. Must be emptied by [`Memory::release`] before it is dropped.
+#[derive(Debug, Default)]
+pub struct Memory {
+    parts: Vec<Vec<Record>>,
+    /// Frames below this number have been looked at.
+    next: usize,
+    copies: u64,
+}
+
+impl Memory {
+    /// Nothing yet.
+    pub const fn new() -> Self {
+        Self { parts: Vec::new(), next: 0, copies: 0 }
+    }
+
+    /// Frames that the domain owned, as far as they have been looked at.
+    pub fn nr_frames(&self) -> u64 {
+        let full = self.parts.len().saturating_sub(1) * PART;
+        (full + self.parts.last().map_or(0, Vec::len)) as u64
+    }
+
+    /// Frames that the copies take.
+    pub const fn nr_copies(&self) -> u64 {
+        self.copies
+    }
+
+    fn get(&self, place: usize) -> Option<&Record> {
+        self.parts.get(place / PART)?.get(place % PART)
+    }
+
+    fn find_mut(&mut self, mfn: Mfn) -> Option<&mut Record> {
+        let part = self.parts.partition_point(|part| part.last().is_some_and(|last| last.mfn < mfn));
+        let part = self.parts.get_mut(part)?;
+        let place = part.binary_search_by_key(&mfn, |record| record.mfn).ok()?;
+        part.get_mut(place)
+    }
+
+    fn push(&mut self, record: Record, keep: &impl Keep) -> Result<(), Stop> {
+        if self.parts.last().is_none_or(|part| part.len() == PART) {
+            if !keep.has_room() {
+                return Err(Stop::NoMemory);
+            }
+            let mut part = Vec::new();
+            part.try_reserve_exact(PART).map_err(|_| Stop::NoMemory)?;
+            self.parts.try_reserve(1).map_err(|_| Stop::NoMemory)?;
+            self.parts.push(part);
+        }
+        if let Some(part) = self.parts.last_mut() {
+            part.push(record);
+        }
+        Ok(())
+    }
+
+    /// Gives up to `parts` pages of records back, with their copies. `true`: nothing is left.
+    pub fn release(&mut self, keep: &impl Keep, parts: usize) -> bool {
+        for _ in 0..parts {
+            let Some(part) = self.parts.pop() else { break };
+            for copy in part.iter().map(|record| record.copy).filter(|copy| *copy != NONE) {
+                keep.free(copy);
+                self.copies -= 1;
+            }
+        }
+        self.parts.is_empty()
+    }
+}
+
+/// A frame that must be special again and that somebody may write to now, and how often it is held so and not explained.
+#[derive(Clone, Copy, Debug)]
+struct Suspect {
+    mfn: Mfn,
+    holds: u32,
+}
+
+/// A decision under way.
+#[derive(Debug, Default)]
+pub struct Check {
+    /// Frames below this number have been compared.
+    next: usize,
+    /// With the records below this place.
+    place: usize,
+    /// The entries of the tables below this place have been counted.
+    counted: usize,
+    /// In the order of their numbers.
+    suspects: Vec<Suspect>,
+}
+
+impl Check {
+    /// At the beginning.
+    pub const fn new() -> Self {
+        Self { next: 0, place: 0, counted: 0, suspects: Vec::new() }
+    }
+
+    /// A use for writing of a frame is the domain's own, and will have ended before its memory goes back.
+    pub fn explain(&mut self, mfn: Mfn) {
+        if let Ok(place) = self.suspects.binary_search_by_key(&mfn, |suspect| suspect.mfn) {
+            if let Some(suspect) = self.suspects.get_mut(place) {
+                suspect.holds = suspect.holds.saturating_sub(1);
+            }
+        }
+    }
+
+    /// All that is the domain's own has been explained: may it go back?
+    pub fn finish(&self) -> Result<(), Refusal> {
+        match self.suspects.iter().find(|suspect| suspect.holds != 0) {
+            Some(suspect) => Err(Refusal::Held(suspect.mfn.raw())),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Work that is worth a step ([`MmuEnv::is_out_of_steps`]); a frame that is only looked at is 1.
+const STEP: u32 = 512;
+/// A page that is copied, or a table that is read.
+const PAGE: u32 = 64;
+
+/// Work since the last step.
+struct Work(u32);
+
+impl Work {
+    fn add(&mut self, work: u32, env: &impl MmuEnv) -> Result<(), Stop> {
+        self.0 += work;
+        if self.0 >= STEP {
+            self.0 = 0;
+            if env.is_out_of_steps() {
+                return Err(Stop::Preempted);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Is it part of the memory of `dom`?
+fn is_owned(count: CountWord, dom: DomId) -> bool {
+    count.owner() == dom && count.refs() != 0 && count.is_allocated() && !count.is_heap()
+}
+
+impl<E: MmuEnv + Keep> Mmu<'_, E> {
+    /// Notes all memory of `dom`, none of whose vCPUs runs meanwhile. `Preempted`: to be called again. After another failure `memory`
+    /// has what was noted so far.
+    pub fn keep_memory(&self, dom: DomId, memory: &mut Memory, lock: &mut Deferred) -> Result<(), Stop> {
+        self.drain(lock).map_err(|_| Stop::Preempted)?;
+        if !lock.is_empty() {
+            return Err(Refusal::Unsettled.into());
+        }
+        let mut work = Work(0);
+        while memory.next < self.env.frames_end().index() {
+            let mfn = Mfn::new(memory.next as u64);
+            let done = self.keep_frame(dom, mfn, memory)?;
+            memory.next += 1;
+            work.add(done, self.env)?;
+        }
+        Ok(())
+    }
+
+    fn keep_frame(&self, dom: DomId, mfn: Mfn, memory: &mut Memory) -> Result<u32, Stop> {
+        let Some(frame) = self.env.frame(mfn).filter(|frame| is_owned(frame.count(), dom)) else { return Ok(1) };
+        let usage = frame.usage();
+        let ty = match (usage.state(), usage.ty()) {
+            (UsageState::Idle, _) | (UsageState::Valid, FrameType::Writable) => FrameType::None,
+            (UsageState::Valid, ty) => ty,
+            (UsageState::Busy | UsageState::Partial, _) => return Err(Refusal::Unsettled.into()),
+        };
+        if ty == FrameType::L1 {
+            self.check_own(dom, mfn)?;
+        }
+        let mut record = Record { mfn, pfn: self.env.pfn(mfn), copy: NONE, ty, is_pinned: usage.is_pinned() };
+        if !self.is_zero(mfn) {
+            record.copy = self.env.alloc().ok_or(Stop::NoMemory)?;
+            self.env.copy_page(record.copy, mfn);
+        }
+        memory.push(record, self.env).inspect_err(|_| {
+            if record.copy != NONE {
+                self.env.free(record.copy);
+            }
+        })?;
+        memory.copies += u64::from(record.copy != NONE);
+        Ok(PAGE)
+    }
+
+    /// An L1 table that maps others' frames would not be validated again: that their owners let it is not known. Nor one that maps what
+    /// the domain has given up.
+    fn check_own(&self, dom: DomId, table: Mfn) -> Result<(), Refusal> {
+        for index in 0..ENTRIES {
+            let entry = self.env.read(Slot::new(table, index));
+            let frame = if entry.is_present() { self.frame(entry.mfn()) } else { None };
+            if frame.map(Frame::count).is_some_and(|count| count.owner() != dom || !count.is_allocated()) {
+                return Err(Refusal::Foreign(entry.mfn().raw()));
+            }
+        }
+        Ok(())
+    }
+
+    fn is_zero(&self, mfn: Mfn) -> bool {
+        (0..ENTRIES).step_by(super::env::GROUP).all(|index| self.env.any_bits(Slot::new(mfn, index)) == 0)
+    }
+
+    /// Copies a frame again that was noted: it may have been written since, and must be what it is now.
+    pub fn keep_again(&self, mfn: Mfn, memory: &mut Memory) -> Result<(), Stop> {
+        let Some(record) = memory.find_mut(mfn) else { return Ok(()) };
+        let is_new = record.copy == NONE;
+        if is_new {
+            record.copy = self.env.alloc().ok_or(Stop::NoMemory)?;
+        }
+        self.env.copy_page(record.copy, mfn);
+        memory.copies += u64::from(is_new);
+        Ok(())
+    }
+
+    /// Could the memory of `dom` go back? Changes nothing. When this has come to its end, what else of the domain's own holds frames
+    /// for writing is to be named to `check`, which then decides. `Preempted`: to be called again.
+    pub fn check_memory(&self, dom: DomId, memory: &Memory, check: &mut Check, lock: &Deferred) -> Result<(), Stop> {
+        let _held = lock.locked();
+        let mut work = Work(0);
+        while check.next < self.env.frames_end().index() {
+            self.compare_frame(dom, Mfn::new(check.next as u64), memory, check)?;
+            check.next += 1;
+            work.add(1, self.env)?;
+        }
+        if let Some(gone) = memory.get(check.place) {
+            return Err(Refusal::Frames(gone.mfn.raw()).into());
+        }
+        while !check.suspects.is_empty() {
+            let Some(record) = memory.get(check.counted) else { break };
+            let is_table = self.count_entries(record.mfn, check);
+            check.counted += 1;
+            work.add(if is_table { PAGE } else { 1 }, self.env)?;
+        }
+        Ok(())
+    }
+
+    fn compare_frame(&self, dom: DomId, mfn: Mfn, memory: &Memory, check: &mut Check) -> Result<(), Stop> {
+        let Some(frame) = self.env.frame(mfn).filter(|frame| is_owned(frame.count(), dom)) else { return Ok(()) };
+        let Some(record) = memory.get(check.place).filter(|record| record.mfn == mfn) else {
+            // Its own now and not then; or the next one of then is not its own now.
+            let missing = memory.get(check.place).map_or(mfn, |record| record.mfn.min(mfn));
+            return Err(Refusal::Frames(missing.raw()).into());
+        };
+        check.place += 1;
+        let usage = frame.usage();
+        if record.is_special() && usage.state() == UsageState::Valid && usage.ty() == FrameType::Writable {
+            check.suspects.try_reserve(1).map_err(|_| Stop::NoMemory)?;
+            check.suspects.push(Suspect { mfn, holds: usage.count() });
+        }
+        Ok(())
+    }
+
+    /// Explains what the entries of an L1 table hold. Whether it is one.
+    fn count_entries(&self, table: Mfn, check: &mut Check) -> bool {
+        let is_table = self.frame(table).is_some_and(|frame| frame.usage().is_valid_as(FrameType::L1));
+        for index in (0..ENTRIES).filter(|_| is_table) {
+            let entry = self.env.read(Slot::new(table, index));
+            if entry.is_present() && entry.is_writable() {
+                check.explain(entry.mfn());
+            }
+        }
+        is_table
+    }
+
+    /// Undoes all pins of `dom`, and what preempted operations have left. `next` begins at 0. `Preempted`: to be called again.
+    pub fn take_down(&self, dom: DomId, memory: &Memory, next: &mut usize, lock: &mut Deferred) -> Result<(), Stop> {
+        self.abandon(lock).map_err(|_| Stop::Preempted)?;
+        let mut work = Work(0);
+        while let Some(record) = memory.get(*next) {
+            if self.env.frame(record.mfn).is_some_and(|frame| is_owned(frame.count(), dom))
+                && self.clear_pin(record.mfn)
+            {
+                self.drop_table(record.mfn, lock);
+                self.drain(lock).map_err(|_| Stop::Preempted)?;
+            }
+            *next += 1;
+            work.add(1, self.env)?;
+        }
+        Ok(())
+    }
+
+    /// Writes what the frames of `dom` held. No vCPU has roots or descriptor tables any more, and no device of the domain accesses
+    /// memory. `next` begins at 0. `Preempted`: to be called again; after a refusal the domain must not run again.
+    pub fn copy_back(&self, dom: DomId, memory: &Memory, next: &mut usize) -> Result<(), Stop> {
+        let mut work = Work(0);
+        while let Some(record) = memory.get(*next) {
+            let page = self.get_writable(record.mfn, dom).map_err(|_| Refusal::Held(record.mfn.raw()))?;
+            if record.copy != NONE {
+                self.env.copy_page(page.mfn(), record.copy);
+            } else {
+                // To look whether it is clear already would take longer.
+                self.env.clear_page(page.mfn());
+            }
+            if self.env.pfn(page.mfn()) != record.pfn {
+                self.env.m2p_set(page.mfn(), record.pfn);
+            }
+            *next += 1;
+            drop(page);
+            work.add(PAGE, self.env)?;
+        }
+        Ok(())
+    }
+
+    /// Pins the tables of `dom` that were pinned. `next` begins at 0. `Preempted`: to be called again; after a refusal the domain must
+    /// not run again.
+    pub fn pin_again(&self, dom: DomId, memory: &Memory, next: &mut usize, lock: &mut Deferred) -> Result<(), Stop> {
+        let mut work = Work(0);
+        while let Some(record) = memory.get(*next) {
+            if let Some(level) = record.ty.level().filter(|_| record.is_pinned) {
+                match self.pin(dom, record.mfn, level, lock) {
+                    Ok(()) => {}
+                    Err(MmuError::Preempted | MmuError::Contended) => return Err(Stop::Preempted),
+                    Err(_) => return Err(Refusal::Held(record.mfn.raw()).into()),
+                }
+            }
+            *next += 1;
+            work.add(1, self.env)?;
+        }
+        self.drain(lock).map_err(|_| Stop::Preempted)
+    }
+
+    /// Is each frame what it was, now that the vCPUs have their roots again? Pages with descriptors may be ordinary memory until
+    /// they are used. `next` begins at 0. `Preempted`: to be called again; after a refusal the domain must not run again.
+    pub fn check_types(&self, memory: &Memory, next: &mut usize) -> Result<(), Stop> {
+        let mut work = Work(0);
+        while let Some(record) = memory.get(*next) {
+            let usage = self.ram(record.mfn).map_err(|_| Refusal::Frames(record.mfn.raw()))?.usage();
+            let is_what_it_was = match record.ty {
+                FrameType::None => usage.state() == UsageState::Idle || usage.is_valid_as(FrameType::Writable),
+                FrameType::SegDesc => usage.state() == UsageState::Idle || usage.is_valid_as(FrameType::SegDesc),
+                ty => usage.is_valid_as(ty) && usage.is_pinned() == record.is_pinned,
+            };
+            if !is_what_it_was {
+                return Err(Refusal::Held(record.mfn.raw()).into());
+            }
+            *next += 1;
+            work.add(1, self.env)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,366 @@
+//! A random kernel: whatever it does after its memory was noted, it gets back what it had, or nothing changes.
+
+use super::*;
+use crate::mmu::fake::{Machine, DOM0, DOM1, IO_FRAMES};
+use crate::mmu::{Audit, GdtFrames, Owners, PtMem, RootRef, Table};
+use proptest::prelude::*;
+use std::sync::atomic::Ordering;
+use std::vec;
+use std::vec::Vec;
+use x86::{Level, Pte, PteFlags};
+
+/// Frames of the domain: two L4 tables, two L3, three L2, four L1 by inclination, and data.
+const OWN: u64 = 20;
+const FIRST: u64 = IO_FRAMES;
+/// Frames for copies, behind those.
+const SPARE: u64 = OWN;
+const FRAMES: u64 = FIRST + OWN + SPARE;
+const LEVELS: [Level; 4] = [Level::L1, Level::L2, Level::L3, Level::L4];
+const INDICES: [usize; 6] = [0, 1, 2, 255, 300, 511];
+
+struct World {
+    machine: Machine,
+    lock: Deferred,
+    roots: Vec<RootRef>,
+    gdts: Vec<GdtFrames>,
+    /// What domain 0 holds for writing.
+    held: Vec<Mfn>,
+}
+
+/// All that can be seen of the domain's memory.
+#[derive(Debug, PartialEq, Eq)]
+struct Seen {
+    /// References, type, type count, whether it is pinned.
+    frames: Vec<(u32, FrameType, u32, bool)>,
+    contents: Vec<u64>,
+    m2p: Vec<u64>,
+}
+
+fn frame_near(level: u8, choice: u8) -> Mfn {
+    let (first, count) = [(11, 9), (7, 4), (4, 3), (2, 2), (0, 2)][usize::from(level)];
+    let n = u64::from(choice >> 2);
+    Mfn::new(FIRST + if choice & 3 == 0 { n % OWN } else { first + n % count })
+}
+
+impl World {
+    fn new() -> Self {
+        let machine = Machine::new(FRAMES);
+        machine.log.store(false, Ordering::Relaxed);
+        machine.populate(DOM1, FIRST, OWN);
+        machine.spare.lock().unwrap().extend((FIRST + OWN..FRAMES).map(Mfn::new));
+        let entry = |n: u64| Pte((FIRST + n) << 12 | 7);
+        for (table, index, to) in
+            [(0, 0, 2), (2, 0, 4), (2, 1, 5), (4, 0, 7), (4, 1, 8), (5, 0, 9), (7, 0, 12), (8, 0, 13)]
+        {
+            machine.poke(Slot::new(Mfn::new(FIRST + table), index), entry(to));
+        }
+        for n in 0..OWN {
+            machine.m2p[(FIRST + n) as usize].store(n, Ordering::SeqCst);
+        }
+        Self { machine, lock: Deferred::new(), roots: vec![], gdts: vec![], held: vec![] }
+    }
+
+    /// One operation of the kernel's; those that are refused change nothing.
+    fn step(&mut self, [op, a, b, c, e]: [u8; 5]) {
+        let mmu = self.machine.mmu();
+        let fuel = if op & 0x80 != 0 { i64::from(e >> 5) } else { -1 };
+        self.machine.fuel.store(fuel, Ordering::SeqCst);
+        let lock = &mut self.lock;
+        match op & 0x7f {
+            0..=49 => {
+                let level = 1 + (a & 3);
+                let slot = Slot::new(frame_near(level, b), INDICES[usize::from(a >> 2) % INDICES.len()]);
+                let new = frame_near(level - 1, c).raw() << 12 | u64::from(e & 7) | u64::from(e >> 3 & 3) << 5;
+                let _ = mmu.mmu_update(slot.addr(), new, Owners::both(DOM1), lock);
+            }
+            50..=64 => {
+                let _ = mmu.pin(DOM1, frame_near(1 + (a & 3), b), LEVELS[usize::from(a & 3)], lock);
+            }
+            65..=79 => {
+                let _ = mmu.unpin(DOM1, frame_near(1 + (a & 3), b), lock);
+            }
+            80..=89 => {
+                if let Ok(root) = mmu.acquire_root(DOM1, frame_near(4, b), lock) {
+                    self.roots.push(root);
+                }
+            }
+            90..=97 => {
+                if !self.roots.is_empty() && mmu.drain(lock).is_ok() {
+                    let root = self.roots.swap_remove(usize::from(a) % self.roots.len());
+                    mmu.release_root(root, lock).unwrap();
+                }
+            }
+            98..=103 => {
+                if let Ok(gdt) = mmu.take_gdt(DOM1, &[frame_near(0, b)]) {
+                    self.gdts.push(gdt);
+                }
+            }
+            104..=107 => {
+                if let Some(mut gdt) = self.gdts.pop() {
+                    mmu.drop_gdt(&mut gdt);
+                }
+            }
+            108..=111 => self.machine.m2p[frame_near(0, b).index()].store(c.into(), Ordering::SeqCst),
+            _ => {
+                // It writes to what it may write to: now and then what looks like an entry.
+                let page = frame_near(a & 3, b);
+                if let Ok(page) = mmu.get_writable(page, DOM1) {
+                    let value = if e & 1 == 0 { c.into() } else { frame_near(a >> 2 & 3, c).raw() << 12 | 7 };
+                    self.machine.poke(Slot::new(page.mfn(), INDICES[usize::from(e >> 1) % INDICES.len()]), Pte(value));
+                }
+            }
+        }
+        self.machine.fuel.store(-1, Ordering::SeqCst);
+    }
+
+    /// As when a domain has run on and all its operations have ended.
+    fn settle(&mut self) {
+        self.machine.mmu().abandon(&mut self.lock).unwrap();
+    }
+
+    fn seen(&self) -> Seen {
+        let own = FIRST..FIRST + OWN;
+        let frames = own.clone().map(|n| {
+            let frame = self.machine.at(Mfn::new(n));
+            let usage = frame.usage();
+            // Without references the last type is only of interest to TLBs.
+            let ty = if usage.state() == UsageState::Idle { FrameType::None } else { usage.ty() };
+            (frame.count().refs(), ty, usage.count(), usage.is_pinned())
+        });
+        let words = own.clone().flat_map(|n| (0..ENTRIES).map(move |i| Slot::new(Mfn::new(n), i)));
+        Seen {
+            frames: frames.collect(),
+            contents: words.map(|slot| self.machine.read(slot).0).collect(),
+            m2p: own.map(|n| self.machine.pfn(Mfn::new(n))).collect(),
+        }
+    }
+
+    fn audit(&self) {
+        let mut table = Table::new(self.machine.frames.len()).unwrap();
+        let mut audit = Audit::new(self.machine.mmu(), &mut table);
+        audit.deferred(&self.lock);
+        self.roots.iter().for_each(|root| audit.root(root.mfn()));
+        self.gdts.iter().flat_map(GdtFrames::frames).filter(|mfn| mfn.raw() != 0).for_each(|mfn| audit.segdesc(*mfn));
+        self.held.iter().for_each(|mfn| audit.writable(*mfn));
+        audit.finish(|mfn, frame, found, agrees| assert!(agrees, "{mfn:?}: {frame:?}, but {found:?}"));
+    }
+
+    /// Repeats `step` as long as it is preempted, which is after `fuel` steps each time.
+    fn until_done(
+        &mut self,
+        fuel: i64,
+        mut step: impl FnMut(&Machine, &mut Deferred) -> Result<(), Stop>,
+    ) -> Result<(), Stop> {
+        for _ in 0..10_000 {
+            self.machine.fuel.store(fuel, Ordering::SeqCst);
+            let result = step(&self.machine, &mut self.lock);
+            self.machine.fuel.store(-1, Ordering::SeqCst);
+            if result != Err(Stop::Preempted) {
+                return result;
+            }
+        }
+        panic!("it never ends");
+    }
+
+    fn keep(&mut self, fuel: i64) -> Result<Memory, Stop> {
+        let mut memory = Memory::new();
+        self.until_done(fuel, |m, lock| m.mmu().keep_memory(DOM1, &mut memory, lock))?;
+        Ok(memory)
+    }
+
+    fn check(&mut self, memory: &Memory, fuel: i64) -> Result<(), Stop> {
+        let mut check = Check::new();
+        self.until_done(fuel, |m, lock| m.mmu().check_memory(DOM1, memory, &mut check, lock))?;
+        Ok(check.finish()?)
+    }
+
+    /// Goes back to `memory`, in which the vCPUs had `roots` and descriptor tables `gdts`.
+    fn go_back(&mut self, memory: &Memory, roots: &[Mfn], gdts: &[Mfn], fuel: i64) -> Result<(), Stop> {
+        for root in core::mem::take(&mut self.roots) {
+            let mut root = Some(root);
+            self.until_done(fuel, |m, lock| {
+                m.mmu().drain(lock).map_err(|_| Stop::Preempted)?;
+                if let Some(root) = root.take() {
+                    m.mmu().release_root(root, lock).unwrap();
+                }
+                Ok(())
+            })?;
+        }
+        for mut gdt in core::mem::take(&mut self.gdts) {
+            self.machine.mmu().drop_gdt(&mut gdt);
+        }
+        let mut next = 0;
+        self.until_done(fuel, |m, lock| m.mmu().take_down(DOM1, memory, &mut next, lock))?;
+        let mut next = 0;
+        self.until_done(fuel, |m, _| m.mmu().copy_back(DOM1, memory, &mut next))?;
+        let mut next = 0;
+        self.until_done(fuel, |m, lock| m.mmu().pin_again(DOM1, memory, &mut next, lock))?;
+        for &mfn in roots {
+            let mut taken = None;
+            self.until_done(fuel, |m, lock| match m.mmu().acquire_root(DOM1, mfn, lock) {
+                Ok(root) => {
+                    taken = Some(root);
+                    Ok(())
+                }
+                Err(MmuError::Preempted) => Err(Stop::Preempted),
+                Err(_) => Err(Refusal::Held(mfn.raw()).into()),
+            })?;
+            self.roots.extend(taken);
+        }
+        for &mfn in gdts {
+            self.gdts.push(self.machine.mmu().take_gdt(DOM1, &[mfn]).map_err(|_| Refusal::Held(mfn.raw()))?);
+        }
+        let mut next = 0;
+        self.until_done(fuel, |m, _| m.mmu().check_types(memory, &mut next))
+    }
+
+    fn end(mut self, mut memory: Memory) {
+        while !memory.release(&self.machine, 1) {}
+        assert_eq!(memory.nr_copies(), 0);
+        assert_eq!(self.machine.spare.lock().unwrap().len() as u64, SPARE, "copies are lost");
+        let holds = core::mem::take(&mut self.held);
+        holds.into_iter().for_each(|mfn| drop(self.machine.mmu().writable_from_kept(mfn)));
+        self.audit();
+    }
+}
+
+/// What the random kernel's case is made of.
+fn steps(most: usize) -> impl Strategy<Value = Vec<[u8; 5]>> {
+    proptest::collection::vec(any::<[u8; 5]>(), 0..most)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(600) })]
+    #[test]
+    fn a_kernel_gets_its_memory_back(before in steps(120), lives in proptest::collection::vec(steps(120), 1..4), fuel in 0i64..3,
+        others in proptest::collection::vec(0u64..OWN, 0..3)) {
+        let mut world = World::new();
+        before.into_iter().for_each(|op| world.step(op));
+        world.settle();
+        world.audit();
+        let then = world.seen();
+        let memory = world.keep(fuel).expect("nothing is in the way");
+        prop_assert_eq!(&world.seen(), &then, "noting it changes nothing");
+        prop_assert_eq!(memory.nr_frames(), OWN);
+        let roots: Vec<Mfn> = world.roots.iter().map(RootRef::mfn).collect();
+        let gdts: Vec<Mfn> = world.gdts.iter().map(|gdt| gdt.frames()[0]).collect();
+        for life in lives {
+            life.into_iter().for_each(|op| world.step(op));
+            world.audit();
+            world.check(&memory, fuel).expect("the kernel alone cannot keep its memory from going back");
+            world.go_back(&memory, &roots, &gdts, fuel).expect("the decision was that it can");
+            prop_assert_eq!(&world.seen(), &then);
+            world.audit();
+        }
+        // What others hold for writing keeps it, if that was a table or held descriptors; else it does not.
+        for n in others {
+            let mfn = Mfn::new(FIRST + n);
+            let was = then.frames[n as usize].1;
+            // The kernel lets it go, if it can, and domain 0 takes hold of it.
+            world.settle();
+            let mut next = 0;
+            for root in core::mem::take(&mut world.roots) {
+                world.machine.mmu().release_root(root, &mut world.lock).unwrap();
+            }
+            for mut gdt in core::mem::take(&mut world.gdts) {
+                world.machine.mmu().drop_gdt(&mut gdt);
+            }
+            world.machine.mmu().take_down(DOM1, &memory, &mut next, &mut world.lock).unwrap();
+            world.held.push(world.machine.mmu().get_writable(mfn, DOM1).expect("nothing is a table now").keep());
+            let now = world.seen();
+            let may_be = !matches!(was, FrameType::None | FrameType::Writable);
+            let held: Vec<u64> = world.held.iter().map(|mfn| mfn.raw()).filter(|n| {
+                !matches!(then.frames[(n - FIRST) as usize].1, FrameType::None | FrameType::Writable)
+            }).collect();
+            match world.check(&memory, fuel) {
+                Ok(()) => prop_assert!(!may_be && held.is_empty(), "{:?} is held, and was {:?}", mfn, was),
+                Err(why) => prop_assert!(matches!(why, Stop::Refused(Refusal::Held(n)) if held.contains(&n)), "{:?}", why),
+            }
+            prop_assert_eq!(&world.seen(), &now, "deciding changes nothing");
+            let result = world.go_back(&memory, &roots, &gdts, fuel);
+            prop_assert_eq!(result.is_ok(), held.is_empty(), "who did not ask is stopped on the way: {:?}", result);
+            world.audit();
+            if held.is_empty() {
+                prop_assert_eq!(&world.seen().contents, &then.contents);
+            }
+        }
+        world.end(memory);
+    }
+}
+
+/// The same frames, or nothing.
+#[test]
+fn a_frame_that_came_or_went_is_named() {
+    let mut world = World::new();
+    world.machine.mmu().pin(DOM1, Mfn::new(FIRST), Level::L4, &mut world.lock).unwrap();
+    let memory = world.keep(-1).unwrap();
+    world.check(&memory, -1).unwrap();
+    let gone = Mfn::new(FIRST + 15);
+    world.machine.mmu().give_up(DOM1, gone).unwrap();
+    let before = world.seen();
+    assert_eq!(world.check(&memory, -1), Err(Refusal::Frames(gone.raw()).into()));
+    world.machine.at(gone).assign(DOM1);
+    world.check(&memory, -1).unwrap();
+    let spare = world.machine.spare.lock().unwrap().pop().unwrap();
+    world.machine.at(spare).assign(DOM1);
+    assert_eq!(world.check(&memory, -1), Err(Refusal::Frames(spare.raw()).into()));
+    let last = Mfn::new(FIRST + OWN - 1);
+    world.machine.mmu().give_up(DOM1, last).unwrap();
+    assert_eq!(world.check(&memory, -1), Err(Refusal::Frames(last.raw()).into()), "as many, but not the same");
+    assert_eq!(world.seen().contents, before.contents);
+}
+
+#[test]
+fn what_is_not_its_own_is_not_noted() {
+    let mut world = World::new();
+    let table = Mfn::new(FIRST + 7);
+    world.machine.mmu().pin(DOM1, table, Level::L1, &mut world.lock).unwrap();
+    // A grant of domain 0's is mapped: by hand, as nobody may ask for it.
+    let others = world.machine.spare.lock().unwrap().pop().unwrap();
+    world.machine.at(others).assign(DOM0);
+    world.machine.poke(Slot::new(table, 9), Pte(others.raw() << 12 | PteFlags::P.bits() | PteFlags::US.bits()));
+    assert!(matches!(world.keep(-1), Err(Stop::Refused(Refusal::Foreign(n))) if n == others.raw()));
+}
+
+#[test]
+fn what_is_half_done_is_not_noted() {
+    let mut world = World::new();
+    world.machine.fuel.store(0, Ordering::SeqCst);
+    assert_eq!(world.machine.mmu().pin(DOM1, Mfn::new(FIRST), Level::L4, &mut world.lock), Err(MmuError::Preempted));
+    assert!(matches!(world.keep(-1), Err(Stop::Refused(Refusal::Unsettled))));
+}
+
+#[test]
+fn too_little_memory_leaves_nothing() {
+    let mut world = World::new();
+    for n in 0..OWN {
+        world.machine.poke(Slot::new(Mfn::new(FIRST + n), 500), Pte(n << 1));
+    }
+    let all = world.machine.spare.lock().unwrap().split_off(5);
+    let mut memory = Memory::new();
+    assert_eq!(world.machine.mmu().keep_memory(DOM1, &mut memory, &mut world.lock), Err(Stop::NoMemory));
+    assert_eq!(memory.nr_copies(), 5);
+    assert!(memory.release(&world.machine, 100));
+    world.machine.spare.lock().unwrap().extend(all);
+    world.end(memory);
+}
+
+#[test]
+fn what_is_copied_again_is_what_it_is_then() {
+    let mut world = World::new();
+    let (was_zero, was_not) = (Slot::new(Mfn::new(FIRST + 18), 3), Slot::new(Mfn::new(FIRST + 2), 500));
+    let mut memory = world.keep(-1).unwrap();
+    let copies = memory.nr_copies();
+    for slot in [was_zero, was_not] {
+        world.machine.poke(slot, Pte(77));
+        world.machine.mmu().keep_again(slot.page(), &mut memory).unwrap();
+    }
+    world.machine.mmu().keep_again(Mfn::new(FRAMES), &mut memory).unwrap();
+    assert_eq!(memory.nr_copies(), copies + 1);
+    for slot in [was_zero, was_not] {
+        world.machine.poke(slot, Pte(78));
+    }
+    world.go_back(&memory, &[], &[], -1).unwrap();
+    assert_eq!([was_zero, was_not].map(|slot| world.machine.read(slot).0), [77, 77]);
+    world.end(memory);
+}
