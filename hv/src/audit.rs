@@ -9,7 +9,7 @@ use crate::cpu::percpu::this_cpu;
 use crate::domain::memory::limbo;
 use crate::domain::memory::mmu_env::{mmu, Env};
 use crate::domain::vcpu::{self, stop, Vcpu};
-use crate::domain::{self, Domain, DomainRef};
+use crate::domain::{self, snapshot, Domain, DomainRef};
 use crate::mem::{frames, heap};
 use crate::sync::Mutex;
 use crate::{channel, irq, sched, twin};
@@ -65,9 +65,10 @@ pub fn run() -> Result<(), Errno> {
     let Totals { ram, free, lent, wrong, .. } = totals;
     print(format_args!(
         "Frame audit: {ram} frames, {owned} of domains, {lent} lent to them, {free} free, {} heap, {} page tables, \
-         {own} hypervisor; {wrong} wrong, {lost} lost",
+         {} of snapshots, {own} hypervisor; {wrong} wrong, {lost} lost",
         heap::frames_used(),
-        frames::table_count()
+        frames::table_count(),
+        snapshot::frames_used()
     ));
     if wrong == 0 && lost == 0 {
         Ok(())
@@ -136,7 +137,7 @@ fn recount(domains: &[DomainRef]) -> Result<(Totals, u64), Errno> {
             limbo::free_in_all()
         ));
     }
-    let accounted = totals.free + heap::frames_used() + frames::table_count();
+    let accounted = totals.free + heap::frames_used() + frames::table_count() + snapshot::frames_used();
     let own = totals.nobodys.saturating_sub(accounted);
     Ok((totals, own))
 }

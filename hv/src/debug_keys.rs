@@ -105,7 +105,7 @@ struct Reasons(u32);
 
 impl core::fmt::Display for Reasons {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        const NAMES: [(u32, &str); 7] = [
+        const NAMES: [(u32, &str); 8] = [
             (stop::DOWN, "down "),
             (stop::BLOCKED, "blocked "),
             (stop::POLLING, "polling "),
@@ -113,6 +113,7 @@ impl core::fmt::Display for Reasons {
             (stop::SHUTDOWN, "shutdown "),
             (stop::HELD, "held "),
             (stop::NO_CONTEXT, "no context "),
+            (stop::SNAPSHOT, "snapshot "),
         ];
         if self.0 == 0 {
             return f.write_str("nothing");

@@ -10,6 +10,7 @@ pub mod memory;
 pub mod owners;
 pub mod passthrough;
 pub mod ports;
+pub mod snapshot;
 pub mod vcpu;
 pub mod watch;
 

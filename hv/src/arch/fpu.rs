@@ -132,6 +132,13 @@ impl FpuArea {
         Ok(())
     }
 
+    /// Takes the state of `other`.
+    pub fn assign(&self, other: &Self) {
+        *self.area() = other.area().clone();
+        self.xcr0.set(other.xcr0.get());
+        self.accumulated.set(other.accumulated.get());
+    }
+
     /// Whether XCR0 must be another for the guest than for saving and loading.
     fn has_less(&self) -> bool {
         self.xcr0.get() != xcr0_mask()

@@ -77,6 +77,33 @@ pub fn go_on(at: Sbdf, bars: &Bars, leaving: &mut Leaving) -> bool {
     left.is_some()
 }
 
+/// Bit of a PCI Express function's capabilities, and of its control register: its own reset.
+const EXPRESS_HAS_RESET: u32 = 1 << 28;
+const EXPRESS_RESET: u16 = 1 << 15;
+const EXPRESS_CAPABILITIES: u16 = 4;
+const EXPRESS_CONTROL: u16 = 8;
+/// So long a function may take for its reset (PCI Express 5.0, 6.6.2).
+pub const FUNCTION_RESET_NS: u64 = 100_000_000;
+
+/// Can the function be reset here, without the hardware domain's help?
+pub fn can_reset(at: Sbdf) -> bool {
+    method(at).is_some() || function_reset(at).is_some()
+}
+
+/// The control register of a function that can reset itself by it.
+fn function_reset(at: Sbdf) -> Option<u16> {
+    let express = pci::function(at)?.layout.express?;
+    let offers = pci::read(at, express.cap + EXPRESS_CAPABILITIES, pci::Width::W32) & EXPRESS_HAS_RESET != 0;
+    offers.then_some(express.cap + EXPRESS_CONTROL)
+}
+
+/// Begins the function-level reset of a function that has one, for [`FUNCTION_RESET_NS`]. `false`: it has none.
+pub fn begin_function_reset(at: Sbdf) -> bool {
+    let Some(control) = function_reset(at) else { return false };
+    pci::write16(at, control, pci::read16(at, control) | EXPRESS_RESET);
+    true
+}
+
 /// How the function is reset here, if it is.
 fn method(at: Sbdf) -> Option<&'static Reset> {
     let f = pci::function(at).filter(|f| f.layout.header == 0 && !f.layout.has_reset)?;

@@ -210,6 +210,17 @@ const RELEASE_STEPS: u32 = 256;
 
 /// Ends all uses that `mapper`, which is dying and runs no more, makes of others' grants. ERESTART: to be called again.
 pub fn release(mapper: &Domain) -> Result<(), Errno> {
+    // Its devices are gone, and so are their tables.
+    release_each(mapper, |_| {})
+}
+
+/// The same for one that does not run and has no page tables now, but keeps its devices, which access no memory. The caller flushes when
+/// all is done.
+pub fn give_up(mapper: &Domain) -> Result<(), Errno> {
+    release_each(mapper, |retired| end_device_access(mapper, retired))
+}
+
+fn release_each(mapper: &Domain, end_access: impl Fn(&Option<Retired>)) -> Result<(), Errno> {
     let mut from = 0;
     for _ in 0..RELEASE_STEPS {
         let retired = {
@@ -218,7 +229,7 @@ pub fn release(mapper: &Domain) -> Result<(), Errno> {
             from = handle;
             track.retire(handle, true, true)
         };
-        // Its devices are gone, and so are its tables.
+        end_access(&retired);
         unmap_finish(mapper, retired);
     }
     Err(Errno::ERESTART)

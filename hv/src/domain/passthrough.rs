@@ -3,6 +3,8 @@
 //! The table's lock is held while the hardware follows, while a message is mapped for an owner, and while configuration
 //! space is written, so that none of these sees a function half way. It comes before the lock of the interrupts.
 
+pub mod roll_back;
+
 use crate::arch::pci::{self, command, reg, Sbdf};
 use crate::arch::pci_reset;
 use crate::domain::{Domain, DomainRef};

@@ -18,7 +18,7 @@ use hv_core::wedge::Wedge;
 use x86::Mfn;
 use xen_abi::layout::FIRST_RESERVED_GDT_PAGE;
 use xen_abi::regs::CpuUserRegs;
-use xen_abi::shared::vcpu_info;
+use xen_abi::shared::{shared_info, vcpu_info, XEN_LEGACY_MAX_VCPUS};
 use xen_abi::trap::TrapInfo;
 
 /// Why a vCPU may not run; bits of [`Vcpu::stop`]. It is runnable when none is set.
@@ -39,6 +39,8 @@ pub mod stop {
     pub const HELD: u32 = 1 << 6;
     /// It has no context yet, or no longer: no page tables to run on. Only its holder changes this.
     pub const NO_CONTEXT: u32 = 1 << 7;
+    /// Its domain is noted as it is, or made what it was.
+    pub const SNAPSHOT: u32 = 1 << 8;
 }
 
 /// Pages of an LDT.
@@ -418,6 +420,14 @@ impl Vcpu {
         self.info.store(core::ptr::from_ref(&DUMMY_INFO).cast::<u8>().cast_mut(), Ordering::Release);
         if frame != !0 {
             self.domain().mm.drop_writable(Mfn::new(frame));
+        }
+    }
+
+    /// Points it to the `vcpu_info` that it has at first: its place in shared_info, or the dummy.
+    pub fn info_in_shared_page(&self) {
+        if self.info_frame.load(Ordering::Acquire) == !0 && (self.id as usize) < XEN_LEGACY_MAX_VCPUS {
+            let offset = shared_info::VCPU_INFO + self.id as usize * vcpu_info::SIZE;
+            self.info.store(self.domain().shared_info_ptr().wrapping_add(offset), Ordering::Release);
         }
     }
 

@@ -1,17 +1,17 @@
-//! `channel_op`: the hypervisor's own switches, guests' interfaces that are plugged into them, and guests' disks.
+//! `channel_op`: the hypervisor's own switches, guests' interfaces that are plugged into them, guests' disks, and snapshots of domains.
 
 use super::{Caller, GuestPtr, Outcome, OK};
 use crate::arch::tsc;
 use crate::channel::{self, disk, Handle};
-use crate::domain::{self, watch};
+use crate::domain::{self, snapshot, watch};
 use crate::mem::guest_ptr::plain;
-use crate::sched;
+use crate::{sched, twin};
 use core::sync::atomic::Ordering;
 use xen_abi::channel_op as op;
 use xen_abi::errno::Errno;
 
 plain!(op::ChannelSwitch, op::ChannelVif, op::ChannelConnect, op::ChannelStatus, op::ChannelWayOut, op::ChannelBeat);
-plain!(op::ChannelWatch, op::ChannelHold, op::ChannelDrain);
+plain!(op::ChannelWatch, op::ChannelHold, op::ChannelDrain, op::ChannelSnapshot);
 plain!(op::ChannelDisk, op::ChannelDiskConnect, op::ChannelDiskAttach, op::ChannelDiskStatus, op::ChannelDiskPort);
 
 /// CHANNELOP_*, for the control domain. Errors: EPERM for others; EFAULT; ENOENT for switches, interfaces and disks that do not exist;
@@ -88,8 +88,34 @@ pub fn call(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>) -> Outcome {
             watch::watch(&*domain::find(r.domain).ok_or(Errno::ESRCH)?, r.wedged_ms);
             OK
         }
+        op::CHANNELOP_SNAPSHOT_TAKE..=op::CHANNELOP_SNAPSHOT_STATUS => of_snapshots(cmd, arg.cast()),
         _ => of_disks(cmd, arg),
     }
+}
+
+/// Those that concern snapshots of domains.
+fn of_snapshots(cmd: u32, arg: GuestPtr<op::ChannelSnapshot>) -> Outcome {
+    let asked = arg.read()?;
+    must_be_zero(asked.pad.into())?;
+    let d = domain::find(asked.domain).ok_or(Errno::ESRCH)?;
+    let mut told = snapshot::Told::default();
+    let result = match cmd {
+        op::CHANNELOP_SNAPSHOT_TAKE => snapshot::take(&d, twin::has_any(&d), &mut told),
+        op::CHANNELOP_SNAPSHOT_ROLL_BACK => snapshot::roll_back(&d, twin::has_any(&d), &mut told),
+        op::CHANNELOP_SNAPSHOT_DROP => snapshot::forget(&d),
+        _ => Ok(()),
+    };
+    if result == Err(Errno::ERESTART) {
+        return Err(Errno::ERESTART);
+    }
+    let mut r = op::ChannelSnapshot { domain: asked.domain, missing: told.missing, ..Default::default() };
+    snapshot::status(&d, &mut r);
+    if let Some(why) = told.why {
+        (r.why, r.what) = why.code();
+    }
+    arg.write(&r)?;
+    result?;
+    OK
 }
 
 /// Those that concern disks.

@@ -122,7 +122,13 @@ pub fn disarm(v: &Vcpu, kind: Kind) {
     }
 }
 
-/// Disarms all timers of `v`, which goes away.
+/// When a timer of `v` is due, if it is armed.
+pub fn deadline(v: &Vcpu, kind: Kind) -> Option<u64> {
+    let home = v.timer_cpu[kind as usize].load(Ordering::Relaxed);
+    TIMERS.get(home as usize).and_then(Once::get)?.queue.lock().deadline_of(id(v, kind))
+}
+
+/// Disarms all timers of `v`, which goes away, or starts anew.
 pub fn disarm_all(v: &Vcpu) {
     for kind in [Kind::SingleShot, Kind::Periodic, Kind::Poll, Kind::Watchdog, Kind::Look] {
         disarm(v, kind);

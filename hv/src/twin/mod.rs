@@ -267,6 +267,11 @@ pub fn forget_domain(d: &Domain) -> Result<(), Errno> {
     Ok(())
 }
 
+/// Has `d` a twin, or is one being loaded for it?
+pub fn has_any(d: &Domain) -> bool {
+    TWINS.iter().any(|place| place.read().as_ref().is_some_and(|state| state.owner() == d.id))
+}
+
 /// Fills in what became of a twin of `d`. Errors: ENOENT; EBUSY while it is loaded or unloaded.
 pub fn status(d: &Domain, status: &mut TwinStatus) -> Result<(), Errno> {
     let place = place(status.twin)?.try_read().ok_or(Errno::EBUSY)?;

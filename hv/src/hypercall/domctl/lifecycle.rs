@@ -3,7 +3,7 @@
 use super::{Request, OK};
 use crate::domain::memory::{claims, log_dirty};
 use crate::domain::vcpu::stop;
-use crate::domain::{self, life, passthrough, Domain, DOMAIN_LIST_LOCK, MAX_VCPUS, RUNNING};
+use crate::domain::{self, life, passthrough, snapshot, Domain, DOMAIN_LIST_LOCK, MAX_VCPUS, RUNNING};
 use crate::hypercall::{Done, Outcome};
 use crate::pv::vtlb;
 use crate::sched::Held;
@@ -157,6 +157,7 @@ pub(super) fn destroy(r: &mut Request) -> Outcome {
         d.mm.log.disable();
     }
     claims::forget(&d.mm);
+    snapshot::forget_domain(&d)?;
     crate::domain::event::forget_virq_handler(&d);
     // Before the channels that it serves, and before its ports.
     crate::twin::net::forget_domain(&d);
