@@ -54,7 +54,7 @@ void fail(void) __attribute__((noreturn));
 void audit(void);
 
 /* Error numbers. */
-enum { EPERM = 1, ENOENT = 2, ESRCH = 3, EIO = 5, E2BIG = 7, EAGAIN = 11, EACCES = 13, EFAULT = 14, EBUSY = 16, EEXIST = 17, ENODEV = 19, EINVAL = 22, ENOSPC = 28, EDOM = 33, ENOSYS = 38, EOPNOTSUPP = 95 };
+enum { EPERM = 1, ENOENT = 2, ESRCH = 3, EIO = 5, E2BIG = 7, EAGAIN = 11, ENOMEM = 12, EACCES = 13, EFAULT = 14, EBUSY = 16, EEXIST = 17, ENODEV = 19, EINVAL = 22, ENOSPC = 28, EDOM = 33, ENOSYS = 38, EOPNOTSUPP = 95 };
 
 /* Hypercalls; errors are negative. */
 static inline s64 hypercall(u64 number, u64 a, u64 b, u64 c, u64 d, u64 e)

@@ -1,0 +1,458 @@
+/*
+ * Snapshots: a domain that is noted while it is paused can be rolled back to that in place, whatever it has done since: spoilt its memory,
+ * text, page tables, descriptors, event channels, registers, and crashed. What keeps it from going back is told, and nothing changes
+ * then. No frame is lost. (cpus: 2) (differs: stock Xen has no such call)
+ */
+#include "snapshots.h"
+
+const char test_name[] = "snapshots";
+
+enum { CHILD = 5, OTHER = 6, CHANNEL_OP = 56, TAKE = 17, ROLL_BACK, DROP, STATUS };
+enum { NONE, TAKING, READY };
+enum { UNSETTLED = 1, FOREIGN, MAPS, CHANNEL, TWIN, LOGGED, WHY_FRAMES, HELD, PORT, GRANT };
+enum { SHUTDOWN = 1 << 2, ROUNDS = 4 };
+
+struct snapshot {
+	u16 domid, pad;
+	u32 state, why, rolled_back;
+	u64 what, frames, copies, missing;
+};
+_Static_assert(sizeof(struct snapshot) == 48, "layout");
+
+/* Pages of domain 0's, for those of the child's and for building it. */
+enum { ITS_REPORT = 40, ITS_RING, ITS_PAGE, BUILDING, OTHERS, MAPS_GRANT, MORE_GRANT };
+enum { PFNS = 512, START_INFO = 0, RING, P2M, TABLES, NR_TABLES = 4, EXTRA = TABLES + NR_TABLES };
+
+static struct vcpu_context context;
+static struct domctl request;
+static u64 child_mfn[PFNS];
+static u8 template[8][PAGE];
+static struct report *report = (void *)pages[ITS_REPORT];
+static u32 own_port;
+static struct map grant;
+extern u8 data_start[], data_end[], bss_end[], stack_top[];
+void _start(void);
+
+static s64 ask(u32 command, struct snapshot *s, u16 domid)
+{
+	*s = (struct snapshot){ .domid = domid };
+	return hypercall(CHANNEL_OP, command, (u64)s, 0, 0, 0);
+}
+
+static s64 plainly(u32 command)
+{
+	struct snapshot s;
+	s64 result = ask(command, &s, CHILD);
+	if (result == -EBUSY || result == -EIO)
+		printk("  why %u: %#lx\n", s.why, s.what);
+	return result;
+}
+
+static void pause_child(void)
+{
+	check_result(domctl(CHILD, DOMCTL_PAUSE, &request), 0, "pausedomain");
+}
+
+static void unpause_child(void)
+{
+	check_result(domctl(CHILD, DOMCTL_UNPAUSE, &request), 0, "unpausedomain");
+}
+
+/* What the child has said, if it has anything to complain of. */
+static void say_what_it_said(void)
+{
+	const struct {
+		char in[1024], out[2048];
+		u32 in_cons, in_prod, out_cons, out_prod;
+	} *ring = (void *)pages[ITS_RING];
+	char text[200];
+	u32 len = 0;
+	for (u32 n = 0; n < ring->out_prod && n < sizeof(ring->out); n++) {
+		text[len++] = ring->out[n];
+		if (text[len - 1] == '\n' || len == sizeof(text) - 2) {
+			text[len] = 0;
+			printk("  it says: %s%s", text, text[len - 1] == '\n' ? "" : "\n");
+			len = 0;
+		}
+	}
+}
+
+static bool reaches(u32 state)
+{
+	for (u64 until = now_ns() + 10000000000; now_ns() < until;) {
+		if (report->state == state)
+			return true;
+		HC2(sched_op, SCHEDOP_yield, 0);
+	}
+	say_what_it_said();
+	return check(false, "it is in state %u instead of %u", report->state, state);
+}
+
+static bool ends(void)
+{
+	for (u64 until = now_ns() + 10000000000; now_ns() < until;) {
+		if (domain_info(CHILD, &request) == 0 && request.info.flags & SHUTDOWN)
+			return true;
+		HC2(sched_op, SCHEDOP_yield, 0);
+	}
+	say_what_it_said();
+	return check(false, "it does not end: state %u", report->state);
+}
+
+static u64 extra_pfn(u32 which)
+{
+	return pfn_of(bss_end) + which;
+}
+
+static void *map_child(u64 pfn)
+{
+	check_result(map_frame_of(CHILD, pages[BUILDING], child_mfn[pfn]), 0, "mapping a page of the child");
+	return pages[BUILDING];
+}
+
+static void write_tables(void)
+{
+	u64 first = extra_pfn(TABLES), *table;
+	for (u32 level = 4; level > 1; level--) {
+		table = map_child(first + 4 - level);
+		memset(table, 0, PAGE);
+		table[level == 4 ? 511 : level == 3 ? 510 : 0] = pte(child_mfn[first + 5 - level], P | RW | US | A | D);
+	}
+	table = map_child(first + 3);
+	memset(table, 0, PAGE);
+	for (u64 pfn = 256; pfn < extra_pfn(EXTRA); pfn++)
+		table[pfn] = pte(child_mfn[pfn], pfn >= first ? P | US | A : P | RW | US | A | D);
+}
+
+/* A copy of this kernel, which finds that it is not domain 0. */
+static void make_child(bool is_fifo)
+{
+	static u64 list[PFNS];
+	u32 nr = extra_pfn(EXTRA) - 256;
+	if (extra_pfn(EXTRA) > PFNS)
+		error("this kernel is too large");
+	check_result(create_domain(CHILD), 0, "createdomain");
+	request.max_kib = 2048;
+	check_result(domctl(CHILD, DOMCTL_MAX_MEMORY, &request), 0, "max_mem");
+	set_max_vcpus(CHILD);
+	for (u32 n = 0; n < nr; n++)
+		list[n] = 256 + n;
+	check_result(populate_domain(CHILD, list, nr), nr, "its memory");
+	memcpy(&child_mfn[256], list, nr * 8);
+	for (u64 pfn = 256; pfn * PAGE < (u64)data_end - VIRT_BASE; pfn++) {
+		u8 *from = (u8 *)(VIRT_BASE + pfn * PAGE);
+		memcpy(map_child(pfn), from < data_start ? from : template[pfn - pfn_of(data_start)], PAGE);
+	}
+	check_result(domain_info(CHILD, &request), 0, "getdomaininfo");
+	struct start_info *info = map_child(extra_pfn(START_INFO));
+	memset(info, 0, PAGE);
+	info->nr_pages = extra_pfn(EXTRA);
+	info->shared_info = request.info.shared_info_frame * PAGE;
+	info->console_mfn = info->store_mfn = child_mfn[extra_pfn(RING)];
+	info->pt_base = VIRT_BASE + extra_pfn(TABLES) * PAGE;
+	info->nr_pt_frames = NR_TABLES;
+	info->mfn_list = VIRT_BASE + extra_pfn(P2M) * PAGE;
+	memcpy(map_child(extra_pfn(P2M)), child_mfn, sizeof(child_mfn));
+	write_tables();
+	check_result(update_va(pages[BUILDING], 0, 2), 0, "letting its pages go");
+	check_result(map_frame_of(CHILD, pages[ITS_RING], child_mfn[extra_pfn(RING)]), 0, "its console");
+	check_result(map_frame_of(CHILD, report, child_mfn[pfn_of(pages[REPORT])]), 0, "its report");
+	report->is_fifo = is_fifo;
+	plain_context(&context, _start, stack_top);
+	context.flags |= ONLINE;
+	context.regs.rsi = VIRT_BASE + extra_pfn(START_INFO) * PAGE;
+	context.ctrlreg[3] = child_mfn[extra_pfn(TABLES)] * PAGE;
+	request.vcpu_context.vcpu = 0, request.vcpu_context.context = &context;
+	check_result(domctl(CHILD, DOMCTL_SET_CONTEXT, &request), 0, "setvcpucontext");
+	unpause_child();
+	if (!reaches(NEEDS_PEER))
+		fail();
+	struct bind_interdomain bind = { CHILD, 0, report->port, 0 };
+	check_result(evtchn(EVTCHN_bind_interdomain, &bind), 0, "bind_interdomain");
+	own_port = bind.local_port;
+	/* A grant that is in use all the time. */
+	grant = (struct map){ .host_addr = (u64)pages[MAPS_GRANT], .flags = 2, .ref = GREF, .domid = CHILD, .status = 99 };
+	check_result(update_va(pages[MAPS_GRANT], 0, 2), 0, "room for a grant");
+	check_result(HC3(grant_table_op, 0, &grant, 1), 0, "map_grant_ref");
+	check(grant.status == 0, "mapping its grant: status %d", grant.status);
+	report->command = VERIFY;
+	if (!reaches(AT_THE_POINT))
+		fail();
+}
+
+static void unmap(struct map *map)
+{
+	struct unmap unmap = { .host_addr = map->host_addr, .handle = map->handle, .status = 99 };
+	check_result(HC3(grant_table_op, 1, &unmap, 1), 0, "unmap_grant_ref");
+	check(unmap.status == 0, "unmapping: status %d", unmap.status);
+}
+
+static void end_child(void)
+{
+	unmap(&grant);
+	check_result(update_va(pages[ITS_RING], 0, 2), 0, "letting its console go");
+	check_result(update_va(report, 0, 2), 0, "letting its report go");
+	check_result(destroy_domain(CHILD), 0, "destroydomain");
+	check(domain_is_gone(CHILD), "it never goes");
+	struct evtchn_close { u32 port; } close = { own_port };
+	evtchn(EVTCHN_close, &close);
+}
+
+static void command(u32 what)
+{
+	report->command = what;
+	unpause_child();
+}
+
+/* Back, on, and whether it finds itself as it was. */
+static void roll_back_and_verify(const char *after)
+{
+	check_result(domain_info(CHILD, &request), 0, "getdomaininfo");
+	if (!check_result(plainly(ROLL_BACK), 0, after))
+		fail();
+	check_result(domain_info(CHILD, &request), 0, "getdomaininfo");
+	check(!(request.info.flags & SHUTDOWN), "%s: it is still shut down", after);
+	check(report->state == AT_THE_POINT && report->command == NOTHING, "%s: state %u, command %u", after, report->state, report->command);
+	command(VERIFY);
+	if (reaches(VERIFIED) && !check(report->failures == 0, "%s: %u things are not what they were", after, report->failures))
+		say_what_it_said();
+	pause_child();
+}
+
+static void lives(void)
+{
+	static const char *const names[] = { [SPOIL_MEMORY] = "after spoilt memory", [SPOIL_TABLES] = "after spoilt page tables",
+					     [SPOIL_EVENTS] = "after spoilt event channels", [SPOIL_REGISTERS] = "after spoilt registers",
+					     [SLEEP] = "asleep" };
+	struct snapshot s;
+	pause_child();
+	check_result(plainly(TAKE), 0, "taking it");
+	check_result(ask(STATUS, &s, CHILD), 0, "its status");
+	check(s.state == READY && s.frames == extra_pfn(EXTRA) - 256 && s.copies > 10 && s.copies < s.frames,
+	      "state %u, %lu frames, %lu copies", s.state, s.frames, s.copies);
+	printk("%lu frames, %lu of them not zero\n", s.frames, s.copies);
+	check_result(plainly(TAKE), -EEXIST, "taking another");
+	audit();
+	u32 count = 0;
+	for (u32 round = 0; round < ROUNDS; round++) {
+		for (u32 life = SPOIL_MEMORY; life <= SLEEP; life++, count++) {
+			roll_back_and_verify("alive");
+			check_result(plainly(ROLL_BACK), 0, "for another life");
+			command(life);
+			if (life == SLEEP)
+				reaches(LIVING);
+			else if (!ends())
+				fail();
+			pause_child();
+			struct { u32 port; } send = { own_port };
+			check_result(evtchn(EVTCHN_send, &send), 0, "an event for a dead one");
+			roll_back_and_verify(names[life]);
+		}
+		audit();
+	}
+	check_result(ask(STATUS, &s, CHILD), 0, "its status");
+	check(s.rolled_back == 3 * count, "rolled back %u times of %u", s.rolled_back, 3 * count);
+}
+
+static void is_refused(u32 why, u64 what, const char *name)
+{
+	struct snapshot s;
+	u64 before[3] = { report->state, report->command, report->seen };
+	check_result(ask(ROLL_BACK, &s, CHILD), -EBUSY, name);
+	check(s.why == why && s.what == what && s.state == READY, "%s: why %u, %#lx, state %u", name, s.why, s.what, s.state);
+	check(before[0] == report->state && before[1] == report->command && before[2] == report->seen, "%s: it has changed", name);
+	check_result(domain_info(CHILD, &request), 0, "getdomaininfo");
+	check(request.info.flags & SHUTDOWN, "%s: it is not shut down any more", name);
+}
+
+static void die(u32 life)
+{
+	check_result(plainly(ROLL_BACK), 0, "to die otherwise");
+	command(life);
+	if (!ends())
+		fail();
+	pause_child();
+}
+
+static void refusals(void)
+{
+	struct snapshot s;
+	check_result(ask(TAKE, &s, 0), -EINVAL, "of domain 0");
+	check_result(ask(TAKE, &s, 4000), -ESRCH, "of no domain");
+	check_result(ask(ROLL_BACK, &s, OTHER), -ESRCH, "of no domain");
+	s = (struct snapshot){ .domid = CHILD, .pad = 1 };
+	check_result(hypercall(CHANNEL_OP, STATUS, (u64)&s, 0, 0, 0), -EINVAL, "with something in the padding");
+	check_result(hypercall(CHANNEL_OP, STATUS, 8, 0, 0, 0), -EFAULT, "a bad pointer");
+	/* What must be a table again is held. */
+	die(FREE_TABLE);
+	u64 mfn = child_mfn[pfn_of(pages[PINNED_L1])];
+	check_result(map_frame_of(CHILD, pages[ITS_PAGE], mfn), 0, "mapping what was a table");
+	is_refused(HELD, mfn, "a table that is held");
+	check_result(update_va(pages[ITS_PAGE], 0, 2), 0, "letting it go");
+	roll_back_and_verify("after a table was held");
+	/* A grant that nobody used then. */
+	die(GRANT_MORE);
+	struct map more = { .host_addr = (u64)pages[MORE_GRANT], .flags = 2, .ref = NEW_GREF, .domid = CHILD, .status = 99 };
+	check_result(update_va(pages[MORE_GRANT], 0, 2), 0, "room for a grant");
+	check_result(HC3(grant_table_op, 0, &more, 1), 0, "map_grant_ref");
+	check(more.status == 0, "mapping another grant: status %d", more.status);
+	is_refused(GRANT, NEW_GREF, "a grant that is new");
+	unmap(&more);
+	roll_back_and_verify("after a grant was used");
+	unpause_child();
+	check_result(plainly(ROLL_BACK), -EINVAL, "of one that runs");
+	pause_child();
+	/* A frame that is gone. */
+	die(GIVE_UP);
+	is_refused(WHY_FRAMES, child_mfn[pfn_of(pages[GIVEN_UP])], "a frame that is gone");
+	audit();
+	check_result(plainly(DROP), 0, "dropping it");
+	check_result(plainly(DROP), -ENOENT, "dropping it again");
+	check_result(plainly(ROLL_BACK), -ENOENT, "without one");
+	check_result(ask(STATUS, &s, CHILD), 0, "its status");
+	check(s.state == NONE && s.frames == 0 && s.copies == 0, "state %u, %lu frames, %lu copies", s.state, s.frames, s.copies);
+	check_result(plainly(TAKE), -EINVAL, "of one that has shut down");
+}
+
+/* What keeps one from being noted; and a peer that is gone. */
+static void refused_to_be_taken(void)
+{
+	struct snapshot s;
+	check_result(plainly(TAKE), -EINVAL, "of one that runs");
+	((volatile u64 *)pages[OTHERS])[OTHERS_GREF] = 1 | CHILD << 16 | mfn_of(pages[ITS_PAGE]) << 32;
+	report->command = MAP_OTHERS;
+	reaches(VERIFIED);
+	pause_child();
+	check_result(ask(TAKE, &s, CHILD), -EBUSY, "of one that maps a grant");
+	check(s.why == MAPS && s.state == NONE, "why %u, state %u", s.why, s.state);
+	report->state = LIVING;
+	unpause_child();
+	reaches(AT_THE_POINT);
+	report->command = UNMAP_OTHERS;
+	reaches(VERIFIED);
+	report->state = LIVING;
+	reaches(AT_THE_POINT);
+	check(report->failures == 0, "mapping a grant: %u failures", report->failures);
+	pause_child();
+	/* All memory is set aside for another. */
+	check_result(create_domain(OTHER), 0, "createdomain");
+	request.max_kib = 1ul << 40;
+	check_result(domctl(OTHER, DOMCTL_MAX_MEMORY, &request), 0, "max_mem");
+	struct {
+		u64 *list;
+		u64 nr;
+		u32 order, flags;
+		u16 domid, pad[3];
+	} claim = { NULL, 0, 0, 0, OTHER, { 0 } };
+	for (u64 bit = 1ul << 24; bit; bit >>= 1) {
+		claim.nr += bit;
+		if (HC2(memory_op, 24, &claim)) {
+			claim.nr -= bit;
+		} else {
+			u64 nr = claim.nr;
+			claim.nr = 0;
+			check_result(HC2(memory_op, 24, &claim), 0, "giving a claim up");
+			claim.nr = nr;
+		}
+	}
+	check_result(HC2(memory_op, 24, &claim), 0, "claiming all memory");
+	check_result(ask(TAKE, &s, CHILD), -ENOMEM, "without memory");
+	check(s.missing > 0 && s.missing <= extra_pfn(EXTRA) && s.state == NONE, "missing %lu, state %u", s.missing, s.state);
+	check_result(destroy_domain(OTHER), 0, "destroydomain");
+	check(domain_is_gone(OTHER), "the other never goes");
+	check_result(plainly(TAKE), 0, "with memory");
+	/* Its peer closes the port. */
+	struct { u32 port; } close = { own_port };
+	check_result(evtchn(EVTCHN_close, &close), 0, "close");
+	check_result(ask(ROLL_BACK, &s, CHILD), -EBUSY, "without its peer");
+	check(s.why == PORT && s.what == report->port, "why %u, %lu", s.why, s.what);
+	/* It runs on, and goes with its snapshot. */
+	command(SPOIL_TABLES);
+	ends();
+}
+
+static u64 tsc(void)
+{
+	u32 low, high;
+	asm volatile("lfence\n\trdtsc" : "=a"(low), "=d"(high));
+	return low | (u64)high << 32;
+}
+
+/* What it takes for frames without and with contents: instructions, if the machine counts them as time. */
+static void measure(bool has_contents)
+{
+	enum { BATCH = 512, BATCHES = 16 };
+	static u64 list[BATCH];
+	struct snapshot s;
+	make_child(false);
+	request.max_kib = 64 << 10;
+	check_result(domctl(CHILD, DOMCTL_MAX_MEMORY, &request), 0, "max_mem");
+	for (u64 batch = 1; batch <= BATCHES; batch++) {
+		for (u32 n = 0; n < BATCH; n++)
+			list[n] = batch * BATCH + n;
+		check_result(populate_domain(CHILD, list, BATCH), BATCH, "more memory");
+		for (u32 n = 0; has_contents && n < BATCH; n++) {
+			check_result(map_frame_of(CHILD, pages[BUILDING], list[n]), 0, "mapping some of it");
+			*(volatile u64 *)(pages[BUILDING] + 4088) = n + 1;
+		}
+	}
+	check_result(update_va(pages[BUILDING], 0, 2), 0, "letting it go");
+	pause_child();
+	u64 start = tsc();
+	check_result(plainly(TAKE), 0, "taking a large one");
+	u64 taken = tsc();
+	check_result(plainly(ROLL_BACK), 0, "rolling a large one back");
+	u64 back = tsc();
+	check_result(ask(STATUS, &s, CHILD), 0, "its status");
+	check(has_contents == (s.copies > BATCH * BATCHES), "%lu copies of %lu frames", s.copies, s.frames);
+	u64 dropping = tsc();
+	check_result(plainly(DROP), 0, "dropping a large one");
+	printk("%lu frames, %lu copies: taken in %lu time stamps, rolled back in %lu, dropped in %lu\n", s.frames, s.copies, taken - start,
+	       back - taken, tsc() - dropping);
+	unpause_child();
+	end_child();
+}
+
+/* The hypervisor's memory for it stays. */
+static void set_up_own_grants(void)
+{
+	u64 frame = 0;
+	struct {
+		u16 domid, pad;
+		u32 nr;
+		int16_t status;
+		u64 *list;
+	} setup = { DOMID_SELF, 0, 1, 99, &frame };
+	check_result(HC3(grant_table_op, 2, &setup, 1), 0, "setup_table");
+	check_result(update_va(pages[OTHERS], pte(frame, P | RW | US | A | D), 2), 0, "mapping the grant table");
+}
+
+void test_main(void)
+{
+	if (!is_initial_domain())
+		child_main();
+	memcpy(template, data_start, data_end - data_start);
+	if ((u64)(data_end - data_start) > sizeof(template))
+		error("too much data");
+	set_upcall();
+	shared_info()->vcpu[0].upcall_mask = 1;
+	set_up_own_grants();
+	/* What is made when it is first needed stays. */
+	make_child(false);
+	end_child();
+	u64 before = all_pages();
+	audit();
+	measure(false);
+	measure(true);
+	for (u32 is_fifo = 0; is_fifo < 2; is_fifo++) {
+		make_child(is_fifo);
+		lives();
+		refusals();
+		end_child();
+		make_child(is_fifo);
+		refused_to_be_taken();
+		end_child();
+		audit();
+		check(all_pages() == before, "%ld pages are lost", (s64)(before - all_pages()));
+	}
+}
