@@ -112,13 +112,6 @@ pub enum Kind {
     Syscall,
 }
 
-impl Block {
-    /// Of a kernel's `syscall`: the number of the hypercall. The page that a kernel makes them by has 32 bytes for each.
-    pub fn hypercall(&self) -> u64 {
-        (self.address & 0xfff) / 32
-    }
-}
-
 /// What ran between two marks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Window {
@@ -402,12 +395,6 @@ mod tests {
         assert_eq!(windows[0].cpus, [cpu(0, 6, 0), cpu(3, 3, 2)]);
         assert_eq!((windows[1].time, windows[1].cpus.len()), (0, 0));
         assert!(parse("window 0\ncpu 1 2\nend\n").is_err());
-    }
-
-    #[test]
-    fn a_hypercalls_number_is_its_place_in_the_page() {
-        let at = |address| Block { address, machine: 0, count: 1 }.hypercall();
-        assert_eq!([at(0xffff_ffff_81e0_0008), at(0xffff_ffff_81e0_0288)], [0, 20]);
     }
 
     #[test]

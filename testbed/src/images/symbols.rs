@@ -24,6 +24,11 @@ impl Symbols {
         Ok(Self(functions))
     }
 
+    /// Whether there is a function with these words in its name.
+    pub fn has(&self, words: &str) -> bool {
+        self.0.iter().any(|(_, name)| name.contains(words))
+    }
+
     /// The last function that begins at `address` or before it.
     pub fn at(&self, address: u64) -> Option<&str> {
         let after = self.0.partition_point(|(start, _)| *start <= address);
@@ -45,6 +50,7 @@ mod tests {
         let found = symbols.at(start + 1).unwrap();
         assert!(names.any(|name| name == found), "{found} at {start:#x}");
         assert_eq!(symbols.at(0), None);
+        assert!(symbols.has("testbed") && !symbols.has("no such function"));
         assert!(Symbols::read(b"#!/bin/sh\n").is_err());
     }
 }

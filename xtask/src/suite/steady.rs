@@ -11,8 +11,8 @@ use testbed::counter::Profiler;
 use testbed::images::symbols::Symbols;
 use testbed::machine::Hypervisor;
 
-/// `HYPERVISOR_grant_table_op` of Xen's `xen.h`.
-const GRANT_TABLE_OP: u64 = 20;
+/// The hypervisor's function for hypercalls for grants. (Of a kernel that makes all hypercalls in one place nothing else tells them apart.)
+const GRANT_TABLE_OP: &str = "grant_table_op";
 
 /// So many of anything may happen to a hundred packets: clocks tick, and dom0's and the driver domain's daemons wake, whatever the packets do.
 const PER_HUNDRED: f64 = 5.0;
@@ -32,6 +32,7 @@ pub fn tests() -> Vec<Test> {
 fn needs_nothing(bed: &Bed) -> Result<String> {
     let Hypervisor::Elf(elf) = &bed.hypervisor else { bail!("stock systems have no twins") };
     let symbols = Symbols::read(&std::fs::read(elf)?).with_context(|| elf.display().to_string())?;
+    ensure!(symbols.has(GRANT_TABLE_OP), "the hypervisor's function `{GRANT_TABLE_OP}` has another name now");
     let system = System { name: "steady", hypervisor: bed.hypervisor.clone() };
     let count = bed.operations.unwrap_or(1000);
     let boot = Boot::Twin(Mode::Mirror);
@@ -48,7 +49,7 @@ fn needs_nothing(bed: &Bed) -> Result<String> {
 /// What happened beside the packets' own work.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Happened {
-    /// Hypercalls for grants, of any domain.
+    /// Instructions of hypercalls for grants, of any domain.
     grants: u64,
     /// Hypercalls of other domains than the guest: a driver domain that is called makes one to go on.
     hypercalls: u64,
@@ -64,18 +65,14 @@ impl Happened {
     fn during(load: &Load, map: &Map, symbols: &Symbols) -> Self {
         let mut seen = Self::default();
         let (mut loads, mut system_calls) = (0, 0);
+        let is_for_grants = |address| symbols.at(address).is_some_and(|name| name.contains(GRANT_TABLE_OP));
+        seen.grants = load.window.blocks.iter().filter(|b| is_for_grants(b.address)).map(|b| b.count).sum();
         for (kind, block) in &load.window.events {
             match (kind, map.part(block, load.place.domain())) {
                 (profile::Kind::Tlb, _) => {}
                 (profile::Kind::Syscall, Part::Programs) => system_calls += block.count,
-                (profile::Kind::Syscall, part) => {
-                    if block.hypercall() == GRANT_TABLE_OP {
-                        seen.grants += block.count;
-                    }
-                    if !matches!(part, Part::Kernel | Part::FrontEnd) {
-                        seen.hypercalls += block.count;
-                    }
-                }
+                (profile::Kind::Syscall, Part::Kernel | Part::FrontEnd) => {}
+                (profile::Kind::Syscall, _) => seen.hypercalls += block.count,
                 (profile::Kind::Cr3, _) => {
                     let name = symbols.at(block.address).unwrap_or_default();
                     if ["5sched", "tandem..sched"].iter().any(|part| name.contains(part)) {
@@ -98,7 +95,7 @@ impl Happened {
             "no session of a twin's was seen: the packets went elsewhere, or its functions have other names now"
         );
         let bounds = [
-            (self.grants, "hypercalls for grants", 0.0),
+            (self.grants, "instructions of hypercalls for grants", 0.0),
             (self.hypercalls, "hypercalls of other domains", PER_HUNDRED),
             (self.switches, "switches between domains", PER_HUNDRED),
             (self.sessions, "loads of CR3 for the twin", SESSIONS_PER_HUNDRED),
@@ -118,7 +115,7 @@ impl Happened {
 impl Display for Happened {
     fn fmt(&self, out: &mut Formatter) -> std::fmt::Result {
         let Self { grants, hypercalls, switches, sessions, others } = self;
-        write!(out, "{grants} for grants and {hypercalls} hypercalls of others, {switches} + {sessions} + {others} loads of CR3 by scheduler, twin and others")
+        write!(out, "{grants} instructions for grants, {hypercalls} hypercalls of others, {switches} + {sessions} + {others} loads of CR3 by scheduler, twin and others")
     }
 }
 
