@@ -54,12 +54,22 @@ job_standby() {
 	brctl setfd xenbr0 0
 	ip link set xenbr0 up
 	ip addr add 10.9.0.2/24 dev xenbr0
+	mkfifo /tmp/links
+	ip -o monitor link > /tmp/links &
+	exec 8< /tmp/links
 	say "standby waits"
-	until [ -e /sys/class/net/eth0 ]; do usleep 100000; done
-	ip addr flush dev eth0
+	until_link test -e /sys/class/net/eth0
 	ip link set eth0 master xenbr0 up
+	# What comes before its link is up would be lost. Without a cable it goes on all the same.
+	until=$(($(uptime_s) + 15))
+	until_link link_is_up
+	grep -q 1 /sys/class/net/eth0/carrier && xenstore-write data/link up &
 	bridge_own && say "standby ok"
 }
+# until_link COMMAND...: until it succeeds. It is tried when the kernel tells of an interface that comes or changes, and each second.
+until_link() { until "$@"; do read -r -t 1 line <&8 || usleep 20000; done; }
+link_is_up() { grep -q 1 /sys/class/net/eth0/carrier || [ $(uptime_s) -ge $until ]; }
+uptime_s() { cut -d. -f1 /proc/uptime; }
 
 # dies_of_nic: all is well until there is a device
 job_dies_of_nic() {

@@ -60,6 +60,8 @@ pub struct Look {
     pub has_all: bool,
     /// All of them may reach memory: their drivers have begun.
     pub is_probed: bool,
+    /// It says that its device's link is up, which it need not.
+    pub has_link: bool,
     /// The domain that waits to take its place.
     pub standby: Option<Domain>,
     /// The domain of another image that is to take its place.

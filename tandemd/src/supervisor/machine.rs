@@ -337,6 +337,10 @@ impl Machine {
 
     /// The first packets, and the twin.
     fn note_progress(&mut self, domain: u16, look: &Look) {
+        if look.has_link {
+            // It may be told after it was of use.
+            self.mark_if("start", "link", look.now);
+        }
         let (Some(way), Some(line)) = (look.way, &mut self.record.under_way) else { return };
         let words = self.words;
         let reached = [(way.is_card, Some("card")), (way.queue.taken > 0, words.out), (way.came > 0, Some(words.came))];
@@ -375,6 +379,9 @@ impl Machine {
         }
         if look.is_probed {
             self.mark_if("start", "probed", look.now);
+        }
+        if look.has_link {
+            self.mark_if("start", "link", look.now);
         }
         if look.way.is_some() {
             self.mark(self.words.up, look.now);

@@ -25,6 +25,9 @@ use xen_abi::domctl::{DOMINF_DYING, DOMINF_PAUSED, DOMINF_SHUTDOWN, DOMINF_SHUTD
 const COMES: &str = "@introduceDomain";
 const GOES: &str = "@releaseDomain";
 
+/// Below its own directory: where a driver domain may say that its link is up. Only time lines tell of it.
+const LINK: &str = "data/link";
+
 /// So often is looked whether the devices are there.
 const DEVICES: Duration = Duration::from_secs(1);
 
@@ -47,6 +50,8 @@ pub struct Shell {
     domain: Option<u16>,
     /// The one that was seen to have all devices.
     whole: Option<u16>,
+    /// The one that has said that its link is up.
+    linked: Option<u16>,
     /// The one that waits to take its place.
     standby: Option<u16>,
     /// The one of another image that is tried.
@@ -83,6 +88,7 @@ impl Shell {
             toolstack,
             domain: None,
             whole: None,
+            linked: None,
             standby: None,
             candidate: None,
             remains: Vec::new(),
@@ -183,6 +189,10 @@ impl Shell {
         };
         // Of one that is the way out nobody asks.
         let is_probed = has_all && way.is_none() && self.are_probed();
+        let has_link = match &domain {
+            Some(domain) => has_all && self.has_link(domain.id)?,
+            None => false,
+        };
         let now = Self::now();
         if !self.has_devices.0 || now >= self.has_devices.1 + DEVICES {
             self.has_devices = (self.devices.iter().all(|device| pci::is_there(&device.name)), now);
@@ -195,6 +205,7 @@ impl Shell {
             domain,
             has_all,
             is_probed,
+            has_link,
             standby,
             candidate,
             remains,
@@ -204,6 +215,15 @@ impl Shell {
             is_served,
             errand,
         })
+    }
+
+    /// Whether it has said that its link is up; who did once is not asked again.
+    fn has_link(&mut self, domain: u16) -> Result<bool> {
+        if self.linked != Some(domain) {
+            let said = self.store.read(&format!("/local/domain/{domain}/{LINK}"))?;
+            self.linked = said.filter(|said| said == "up").map(|_| domain);
+        }
+        Ok(self.linked == Some(domain))
     }
 
     /// Whether all devices may reach memory.

@@ -325,6 +325,7 @@ impl World {
             domain,
             has_all,
             is_probed: has_all && way.is_some(),
+            has_link: has_all && way.is_some(),
             standby: self.standby.as_ref().map(|d| d.seen(self.now)),
             candidate: self.candidate.as_ref().map(|d| d.seen(self.now)),
             remains: self.remains.iter().map(|d| d.id).filter(|id| !self.is_cleared(*id)).collect(),
@@ -801,6 +802,7 @@ fn the_one_that_waits_takes_the_place_and_another_one_waits() {
         line.contains("released 100 ms, start 100 ms, handed over 100 ms") && line.contains("first packet in"),
         "{line}"
     );
+    assert!(line.contains(", link "), "{line}");
 }
 
 #[test]
