@@ -90,7 +90,7 @@ modprobe xen-pciback
 nic=$(grep -l '^0x020000' /sys/bus/pci/devices/*/class | cut -d/ -f6)
 given() {
 	xl destroy busy4 && xl pause busy1 && xl pause busy2 && xl pci-assignable-add $nic || return 1
-	config driver 'ramdisk="/guest/driver.cpio"' 'memory=192' 'driver_domain=1' "pci=['$nic,permissive=1']" \
+	config driver 'ramdisk="/guest/driver.cpio"' 'memory=256' 'driver_domain=1' "pci=['$nic,permissive=1']" \
 		"extra='$kernel_args iommu=soft swiotlb=4096 tandem.do=pci+drive'"
 	boot driver && in_guest driver 60 'modprobe e1000; wait_for 10 test -e /sys/class/net/eth0' &&
 		in_guest driver 60 'ifconfig eth0 10.9.0.2 netmask 255.255.255.0 up; wait_for 15 ping -c 1 -W 1 10.9.0.1' &&
