@@ -31,7 +31,8 @@ commands:
   upgrade [SERVICE] --kernel FILE --ramdisk FILE --extra WORDS
                           in domain 0: one of another kernel, initramfs or command line boots beside the driver domain, and takes its
                           place when it has booted; what is not named stays as it is. One that does not boot, or is of no
-                          use afterwards, is refused, and the old one stays or comes back. It waits until that is known
+                          use afterwards, is refused, and the old one stays or comes back. It waits until that is known.
+                          --image is another word for --ramdisk
   upgrade [SERVICE] --as-configured
                           the same with what its configuration says, which may have changed; other options count, too
   park [SERVICE]          the driver domain goes, and no other comes
@@ -97,7 +98,6 @@ pub fn parse(mut parser: Parser, place: impl Fn() -> PathBuf) -> Result<Argument
                 Arg::Long("count") => count = Some(parser.value()?.parse()?),
                 Arg::Long("vif") => vif = Some(parser.value()?.parse()?),
                 Arg::Long("kernel") => image.kernel = Some(parser.value()?.string()?),
-                // The latter for those who know no other image.
                 Arg::Long("ramdisk" | "image") => image.ramdisk = Some(parser.value()?.string()?),
                 Arg::Long("extra") => image.extra = Some(parser.value()?.string()?),
                 Arg::Long("as-configured") => as_configured = true,
