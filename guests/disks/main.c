@@ -1,6 +1,6 @@
 /*
  * A guest's disk: what it asks for is passed on to a back end, once, as it was asked for, and answered after that; when the back end is gone
- * the next one does what was not answered; what a back end says that is not so changes nothing, and its errors count if it outlives them; what is refused; and nothing stays when the
+ * the next one does what was not answered, also by other pages; what a back end says that is not so changes nothing, and its errors count if it outlives them; what is refused; and nothing stays when the
  * disk, its guest or its back end goes.
  * (cpus: 2) (differs: stock Xen has no end of a disk's)
  */
@@ -76,16 +76,18 @@ enum { PERMIT = 1, GRANT_READ_ONLY = 4, READING = 8, WRITING = 16 };
 /* The domain that never runs, and one that is granted nothing. */
 enum { FRONT = 7, OTHER = 8 };
 /* Its pages: a ring, and those that bytes go through. The guest's: a ring, and data. */
-enum { NR_THROUGH = 32, NR_FRONT = 1 + NR_THROUGH, NR_GUEST = 6, FIRST_REF = 40, SECTORS = 256, BYTES = 1 };
+enum { NR_THROUGH = 32, NR_FRONT = 1 + NR_THROUGH, NR_SETS = 2, NR_GUEST = 6, FIRST_REF = 40, SECTORS = 256, BYTES = 1 };
 
-static u8 front_page[NR_FRONT][PAGE] SHARED __attribute__((aligned(4096)));
+static u8 front_page[NR_SETS * NR_FRONT][PAGE] SHARED __attribute__((aligned(4096)));
 static u8 guest_page[NR_GUEST][PAGE] SHARED __attribute__((aligned(4096)));
 static u8 front_table[PAGE] SHARED __attribute__((aligned(4096)));
 static u8 own_table[PAGE] SHARED __attribute__((aligned(4096)));
 static u8 medium[SECTORS][512] SHARED;
 
-static struct ring *const back_ring = (struct ring *)front_page[0], *const guest_ring = (struct ring *)guest_page[0];
+static struct ring *back_ring = (struct ring *)front_page[0], *const guest_ring = (struct ring *)guest_page[0];
 static struct grant_entry *const front_grants = (struct grant_entry *)front_table, *const own_grants = (struct grant_entry *)own_table;
+/* Which of the sets of pages the back end has. */
+static u32 set;
 static u32 guest_port, front_port, back_port, disk, rsp_cons, req_cons;
 
 static s64 channel_op(u32 cmd, void *argument)
@@ -110,13 +112,13 @@ static u32 nr_in_use(const struct grant_entry *grants, u32 nr)
 
 static void make_front(void)
 {
-	u64 frames[NR_FRONT];
-	for (u32 n = 0; n < NR_FRONT; n++)
+	u64 frames[NR_SETS * NR_FRONT];
+	for (u32 n = 0; n < NR_SETS * NR_FRONT; n++)
 		frames[n] = n;
 	check_result(create_domain(FRONT), 0, "createdomain");
-	check_result(populate_domain(FRONT, frames, NR_FRONT), NR_FRONT, "memory for it");
+	check_result(populate_domain(FRONT, frames, NR_SETS * NR_FRONT), NR_SETS * NR_FRONT, "memory for it");
 	map_grant_table_of(FRONT, front_table);
-	for (u32 n = 0; n < NR_FRONT; n++) {
+	for (u32 n = 0; n < NR_SETS * NR_FRONT; n++) {
 		check_result(map_frame_of(FRONT, front_page[n], frames[n]), 0, "mapping its pages");
 		memset(front_page[n], 0x5a, PAGE);
 		grant(&front_grants[FIRST_REF + n], 0, frames[n], 0);
@@ -161,7 +163,8 @@ static void make_back_port(void)
 
 static struct disk_attach request_of_back(void)
 {
-	return (struct disk_attach){ .disk = disk, .back = 0, .ring = FIRST_REF, .port = front_port, .first_page = FIRST_REF + 1,
+	u32 ring = FIRST_REF + set * NR_FRONT;
+	return (struct disk_attach){ .disk = disk, .back = 0, .ring = ring, .port = front_port, .first_page = ring + 1,
 				     .nr_pages = NR_THROUGH };
 }
 
@@ -225,7 +228,8 @@ static struct request perform(void)
 	u64 sector = r.sector;
 	for (u32 n = 0; n < r.nr && r.op != OP_DISCARD; n++) {
 		struct segment s = r.seg[n];
-		if (!check(s.gref > FIRST_REF && s.gref < FIRST_REF + NR_FRONT, "grant %u", s.gref))
+		u32 ring = FIRST_REF + set * NR_FRONT;
+		if (!check(s.gref > ring && s.gref < ring + NR_FRONT, "grant %u", s.gref))
 			fail();
 		for (u32 at = s.first; at <= s.last; at++, sector++) {
 			u8 *bytes = front_page[s.gref - FIRST_REF] + at * 512;
@@ -367,7 +371,7 @@ static void back_ends(bool by_closing)
 		check_result(evtchn(EVTCHN_close, &back_port), 0, "closing the back end's port");
 	}
 	check(status().back == NO_BACK && status().waiting == 2, "after the end of a back end");
-	check(nr_in_use(front_grants, NR_FRONT) == 0, "%u grants are in use", nr_in_use(front_grants, NR_FRONT));
+	check(nr_in_use(front_grants, NR_FRONT) == NR_THROUGH, "%u grants hold what waits", nr_in_use(front_grants, NR_FRONT));
 	audit();
 	put(OP_READ, 202, 40, 1, BYTES + 1);
 	check_result(kick(guest_port), 0, "a kick");
@@ -467,6 +471,64 @@ static void given_up(void)
 	audit();
 }
 
+/* The back end is taken away while two requests wait in its pages, which are held for them. */
+static void leave_pages(void)
+{
+	const struct grant_entry *old = front_grants + set * NR_FRONT;
+	struct disk name = { disk, 0 };
+	check_result(channel_op(DISK_DETACH, &name), 0, "detaching");
+	check_result(evtchn(EVTCHN_close, &back_port), 0, "closing the back end's port");
+	check((old[FIRST_REF].flags & WRITING) == 0, "the ring of the one before is in use");
+	check(nr_in_use(old, NR_FRONT) == NR_THROUGH, "%u grants hold what waits", nr_in_use(old, NR_FRONT));
+	audit();
+	set = !set;
+	back_ring = (struct ring *)front_page[set * NR_FRONT];
+}
+
+static void only_this_set_is_used(u32 nr)
+{
+	u32 own = nr_in_use(front_grants + set * NR_FRONT, NR_FRONT), others = nr_in_use(front_grants + !set * NR_FRONT, NR_FRONT);
+	check(own == nr && others == 0, "%u grants of the set are in use, and %u of the other", own, others);
+}
+
+/* What waits goes to another set of pages while the one before is somebody's still. */
+static void other_pages(void)
+{
+	fill(guest_page[BYTES], 31);
+	fill(guest_page[BYTES + 1], 32);
+	put(OP_WRITE, 500, 24, 2, BYTES);
+	put(OP_READ, 501, 40, 1, BYTES + 2);
+	check_result(kick(guest_port), 0, "a kick");
+	wait_for(&back_ring->req_prod, req_cons + 2);
+	memset(guest_page[BYTES], 0xee, PAGE);
+	leave_pages();
+	/* It has moved when the port is found to be none. */
+	make_back_port();
+	struct disk_attach request = request_of_back();
+	request.port++;
+	check_result(channel_op(DISK_ATTACH, &request), -EINVAL, "a port that is not there");
+	check_result(evtchn(EVTCHN_close, &back_port), 0, "closing the back end's port");
+	only_this_set_is_used(NR_THROUGH);
+	audit();
+	set = !set;
+	back_ring = (struct ring *)front_page[set * NR_FRONT];
+	attach();
+	only_this_set_is_used(NR_FRONT);
+	leave_pages();
+	attach();
+	only_this_set_is_used(NR_FRONT);
+	wait_for(&back_ring->req_prod, 2);
+	answer(perform(), 0);
+	answer(perform(), 0);
+	check_result(kick(back_port), 0, "the back end's kick");
+	check_answer(500, OP_WRITE, 0, "a write");
+	check_answer(501, OP_READ, 0, "a read");
+	fill(guest_page[BYTES], 31);
+	check(memcmp(medium[24], guest_page[BYTES], PAGE) == 0 && memcmp(medium[32], guest_page[BYTES + 1], PAGE) == 0, "other bytes");
+	check(memcmp(medium[40], guest_page[BYTES + 2], PAGE) == 0, "other bytes are read");
+	audit();
+}
+
 /* A front end that begins again has no use for the port that it had opened. */
 static void ports_are_closed(void)
 {
@@ -529,7 +591,7 @@ static void bad_connections(void)
 	NOT_ATTACHED(attach.nr_pages = 1025, EINVAL, "too many pages");
 	NOT_ATTACHED(attach.nr_pages = ~0u, EINVAL, "too many pages");
 	NOT_ATTACHED(attach.first_page = ~0u, EINVAL, "grants beyond all");
-	NOT_ATTACHED(attach.nr_pages++, EBUSY, "a page that was not granted");
+	NOT_ATTACHED(attach.nr_pages += NR_FRONT + 1, EBUSY, "a page that was not granted");
 	NOT_ATTACHED(attach.ring--, EBUSY, "a ring that was not granted");
 	NOT_ATTACHED(attach.port++, EINVAL, "a port that is not there");
 	front_grants[FIRST_REF + NR_FRONT - 1].domid = OTHER;
@@ -590,7 +652,7 @@ static void ends(void)
 	gone("one whose front end is dead");
 	check_result(evtchn(EVTCHN_close, &guest_port), 0, "closing the guest's port");
 	check_result(evtchn(EVTCHN_close, &back_port), 0, "closing the back end's port");
-	for (u32 n = 0; n < NR_FRONT; n++)
+	for (u32 n = 0; n < NR_SETS * NR_FRONT; n++)
 		make_writable(front_page[n]);
 	make_writable(front_table);
 	check(domain_is_gone(FRONT), "it never goes");
@@ -619,6 +681,8 @@ void test_main(void)
 	audit();
 	errors_are_doubted();
 	given_up();
+	other_pages();
+	other_pages();
 	ports_are_closed();
 	bad_connections();
 	ends();

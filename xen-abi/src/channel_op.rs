@@ -39,8 +39,8 @@ pub const CHANNELOP_DISK_CONNECT: u32 = 8;
 pub const CHANNELOP_DISK_DISCONNECT: u32 = 9;
 /// Gives a disk a back end, which does what the one before has not answered: [`ChannelDiskAttach`]. ENOENT: no such disk. ESRCH: no such
 /// domain. EBUSY: it has one; or ring or pages are not granted to this one, for writing, or are in use by another. EINVAL: a domain
-/// that dies; too few pages or too many; while something waits, others than before; a port that is not connected with one of the back
-/// end's. ENOMEM.
+/// that dies; too few pages or too many; while something waits, not as many as before, or some of the same in other places; a port that is not
+/// connected with one of the back end's. ENOMEM.
 pub const CHANNELOP_DISK_ATTACH: u32 = 10;
 /// Takes a disk's back end away. The guest waits; or, with [`DISK_GIVE_UP`], it is answered with errors until a back end is attached, or
 /// until this is said once more, without: [`ChannelDisk`]. ENOENT: no such disk, or, without the flag, it has none and has not given up.

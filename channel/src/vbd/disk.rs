@@ -68,7 +68,8 @@ pub struct Served {
     pub look_at: Option<u64>,
 }
 
-/// Pages that cannot be used: too few, too many, or others than those that hold what waits to be done.
+/// Pages that cannot be used: too few, too many, or, while something waits to be done, not as many as hold it, or some of those in another
+/// order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadPages;
 
@@ -94,7 +95,7 @@ pub struct Disk<P, F> {
     has_given_up: bool,
 }
 
-impl<P: SharedPage, F: Copy + Default + PartialEq> Disk<P, F> {
+impl<P: SharedPage, F: Copy + Default + Ord> Disk<P, F> {
     /// Takes up the guest's ring in `page`. Nothing is taken out of it as long as there is no back end.
     pub fn connect(page: P, offers: Offers) -> Result<Self, RingError> {
         Ok(Disk {
@@ -141,25 +142,37 @@ impl<P: SharedPage, F: Copy + Default + PartialEq> Disk<P, F> {
     }
 
     /// A back end is there, which may map `page` and `pages`; nobody else uses them any more. What the one before has not answered is
-    /// done by this one. As long as something waits, the frames must be those of the one before; else what was in them is gone.
+    /// done by this one. As long as something waits, there must be as many frames as the one before had, which the caller still holds: the same
+    /// ones, or others, into which is copied what is to be written.
     pub fn attach(&mut self, page: P, pages: Box<[Page<F>]>, frames: &impl Frames<F>) -> Result<(), BadPages> {
         if !(MIN_PAGES..=MAX_PAGES).contains(&pages.len()) {
             return Err(BadPages);
         }
         let same = |(old, new): (&F, &Page<F>)| *old == new.frame;
-        if self.journal.len() > 0 && !(self.frames.len() == pages.len() && self.frames.iter().zip(&pages).all(same)) {
+        let waits = self.journal.len() > 0;
+        if waits && self.frames.len() != pages.len() {
             return Err(BadPages);
         }
-        if self.journal.len() == 0 {
-            let (mut held, mut free) = (Vec::new(), Vec::new());
+        if !waits || !self.frames.iter().zip(&pages).all(same) {
+            let mut held = Vec::new();
             held.try_reserve_exact(pages.len()).map_err(|_| BadPages)?;
-            free.try_reserve_exact(pages.len()).map_err(|_| BadPages)?;
             held.extend(pages.iter().map(|page| page.frame));
-            #[allow(clippy::cast_possible_truncation, reason = "at most MAX_PAGES")]
-            free.extend((0..pages.len() as PageNr).rev());
+            if waits && have_common(&self.frames, &held)? {
+                return Err(BadPages);
+            }
+            if !waits {
+                let mut free = Vec::new();
+                free.try_reserve_exact(pages.len()).map_err(|_| BadPages)?;
+                #[allow(clippy::cast_possible_truncation, reason = "at most MAX_PAGES")]
+                free.extend((0..pages.len() as PageNr).rev());
+                self.free = free;
+            }
             // They may have been another disk's, of which this back end is to know nothing.
             held.iter().for_each(|frame| frames.write(*frame, 0, &[0; 4096]));
-            (self.frames, self.free) = (held, free);
+            for nr in self.journal.written_pages() {
+                frames.copy(frame_of(&self.frames, nr), 0, frame_of(&held, nr), 0, 4096);
+            }
+            self.frames = held;
         }
         self.detach();
         self.has_given_up = false;
@@ -424,6 +437,15 @@ impl Stats {
 
 fn spend(budget: &mut u32, bytes: u32) {
     *budget = budget.saturating_sub(EACH.saturating_add(bytes));
+}
+
+/// Whether two lists have a frame in common. Errors: no memory.
+fn have_common<F: Copy + Ord>(some: &[F], others: &[F]) -> Result<bool, BadPages> {
+    let mut sorted = Vec::new();
+    sorted.try_reserve_exact(some.len()).map_err(|_| BadPages)?;
+    sorted.extend_from_slice(some);
+    sorted.sort_unstable();
+    Ok(others.iter().any(|frame| sorted.binary_search(frame).is_ok()))
 }
 
 /// The frame of a page; none that can be used, if there is no such page.

@@ -167,6 +167,13 @@ impl Journal {
         self.places.get(usize::from(place)).filter(|_| is_used)
     }
 
+    /// The pages that hold what is to be written.
+    pub fn written_pages(&self) -> impl Iterator<Item = PageNr> + '_ {
+        let entries = self.order[..usize::from(self.nr)].iter().filter_map(|at| self.places.get(usize::from(*at)));
+        let writes = entries.filter(|entry| entry.request.is_write());
+        writes.flat_map(|entry| entry.pages.iter().copied().take(entry.request.segments().len()))
+    }
+
     /// Forgets the request in a place.
     pub fn remove(&mut self, place: u8) {
         let order = &mut self.order[..usize::from(self.nr)];

@@ -11,7 +11,7 @@ use x86::{Mfn, PAGE_SIZE};
 use xen_abi::grant::GntStatus;
 
 /// A frame that a grant in use holds, or a card. The default is none: nothing is read from it or written to it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Held(u64);
 
 impl Held {

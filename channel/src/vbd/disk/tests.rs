@@ -42,10 +42,14 @@ impl Bench {
     }
 
     fn attach(&mut self) {
+        self.attach_to(pages());
+    }
+
+    fn attach_to(&mut self, pages: Box<[Page<u32>]>) {
         self.back = TestPage::filled(0);
         self.rsp_prod = 0;
         self.seen.clear();
-        self.disk.attach(self.back.clone(), pages(), &self.memory).expect("good pages");
+        self.disk.attach(self.back.clone(), pages, &self.memory).expect("good pages");
     }
 
     /// The guest asks; the grants and frames of its pages.
@@ -171,23 +175,47 @@ fn a_back_end_that_follows_does_what_was_not_answered_and_no_other_answer_counts
 }
 
 #[test]
-fn pages_stay_as_long_as_something_waits() {
+fn what_waits_moves_to_other_pages_and_not_to_fewer_or_to_some_of_the_same() {
     let mut bench = Bench::new();
-    let mut others = pages();
-    others[20].frame = 190;
     let page = TestPage::filled(0);
-    assert_eq!(bench.disk.attach(page.clone(), others.clone(), &bench.memory), Ok(()));
-    bench.attach();
-    bench.ask(BLKIF_OP_WRITE, 1, 0, 1);
+    let others: Box<[Page<u32>]> = (0..PAGES).map(|n| Page { gref: 900 + n, frame: 150 + n }).collect();
+    let mut mixed = others.clone();
+    mixed[20].frame = pages()[3].frame;
+    let granted = bench.ask(BLKIF_OP_WRITE, 1, 0, 2);
+    bench.ask(BLKIF_OP_READ, 2, 8, 1);
+    granted.iter().for_each(|(_, frame)| bench.memory.write(*frame, 0, &[0x5a; 4096]));
     _ = bench.serve();
-    assert_eq!(bench.disk.attach(page.clone(), others.clone(), &bench.memory), Err(BadPages));
-    assert_eq!(bench.disk.attach(page.clone(), others[..39].into(), &bench.memory), Err(BadPages));
-    assert_eq!(bench.disk.attach(page.clone(), pages()[..31].into(), &bench.memory), Err(BadPages));
-    // Who was there still is.
-    bench.back_answers(bench.passed_on(0), 0);
+    for bad in [&mixed[..], &others[..39], &pages()[..31], &pages().iter().rev().copied().collect::<Vec<_>>()] {
+        assert_eq!(bench.disk.attach(page.clone(), bad.into(), &bench.memory), Err(BadPages));
+    }
+    // Who was there still is, and its pages hold what they held.
+    assert_eq!(bench.disk.pages(), &pages()[..]);
+    let old = [bench.passed_on(0), bench.passed_on(1)];
+    // What the guest does to its own pages afterwards does not matter.
+    granted.iter().for_each(|(_, frame)| bench.memory.write(*frame, 0, &[0; 4096]));
+    bench.disk.detach();
+    bench.attach_to(others.clone());
     _ = bench.serve();
-    assert_eq!(bench.answers(), [(1, 0)]);
-    assert_eq!(bench.disk.attach(page, others, &bench.memory), Ok(()));
+    let new = [bench.passed_on(0), bench.passed_on(1)];
+    let frame_in = |words: &[u32; 28], at: usize| {
+        let page = others.iter().find(|page| page.gref == words[at]).expect("one of the new pages");
+        let mut bytes = [0; 4096];
+        bench.memory.read(page.frame, 0, &mut bytes);
+        bytes
+    };
+    for at in [6, 8] {
+        assert_eq!(new[0][at] - 900, old[0][at] - 500, "the page of that number");
+        // The sectors that the request has.
+        assert_eq!(frame_in(&new[0], at)[..4096], [0x5a; 4096]);
+    }
+    assert_eq!(frame_in(&new[1], 6), [0; 4096], "a page to be read into holds nothing of others");
+    bench.back_answers(new[0], 0);
+    bench.back_answers(new[1], 0);
+    _ = bench.serve();
+    assert_eq!(bench.answers(), [(1, 0), (2, 0)]);
+    assert_eq!(bench.disk.nr_free_pages(), PAGES as usize);
+    // Nothing waits: any pages will do.
+    assert_eq!(bench.disk.attach(page, mixed, &bench.memory), Ok(()));
 }
 
 #[test]

@@ -75,7 +75,7 @@ pub fn connect(request: &ChannelDiskConnect) -> Result<Name, Errno> {
     let ring = RingPage::take(&guest, front.id, request.ring).map_err(|_| Errno::EINVAL)?;
     let disk = Disk::connect(ring, offers).map_err(|_| Errno::EINVAL)?;
     let end = End { domain: guest.id, port: request.port, cookie: name.raw() | DISK_EVENT };
-    let shelf = Box::new(Shelf { name, guest: end, front: front.id, disk, back: None });
+    let shelf = Box::new(Shelf { name, guest: end, front: front.id, disk, back: None, kept: Vec::new() });
     bind(&guest, end, front.id)?;
     *DISKS[usize::from(place)].lock() = Some(shelf);
     config.count = config.count.wrapping_add(1);
@@ -127,11 +127,15 @@ pub fn attach(request: &ChannelDiskAttach) -> Result<(), Errno> {
     let port = match take_over(&front, request.port, &back, cookie) {
         Ok(port) => port,
         Err(errno) => {
+            // What waits is in its pages by now.
             shelf.disk.detach();
+            shelf.kept = uses;
+            shelf.let_go();
             return Err(errno);
         }
     };
     shelf.back = Some(Back { end: End { domain: back.id, port, cookie }, pages: uses });
+    shelf.kept.clear();
     connected.back = Some(back.id);
     wake(name, tsc::now_ns());
     Ok(())
@@ -152,6 +156,8 @@ fn unlink(place: u16, connected: &mut Connected) {
         shelf.disk.detach();
         if let Some(back) = shelf.back.take() {
             back.end.unbind();
+            shelf.kept = back.pages;
+            shelf.let_go();
         }
     }
 }

@@ -6,7 +6,8 @@
 //!
 //! The front end that the driver domain's back end sees is the domain that the guest grants to, which never runs: ring and pages between
 //! the two are its own memory, granted to the driver domain by the daemon. The hypervisor uses them by the same grants. A grant is
-//! somebody's alone as long as it is in use, so pages that a dead back end, or a device for it, may still reach cannot be attached again.
+//! somebody's alone as long as it is in use, so pages that a dead back end, or a device for it, may still reach cannot be attached again; what
+//! waits in them is kept in use here until there is another back end, and copied into that one's pages.
 //!
 //! Lock order: what is connected, a disk; then the locks of domains (grants, events).
 
@@ -112,9 +113,18 @@ struct Shelf {
     front: u16,
     disk: Disk<RingPage, Held>,
     back: Option<Back>,
+    /// Uses of the pages of the back end before, as long as what is in them waits.
+    kept: Vec<RingPage>,
 }
 
 impl Shelf {
+    /// Pages of an earlier back end are let go in which nothing waits.
+    fn let_go(&mut self) {
+        if self.disk.waiting() == 0 {
+            self.kept.clear();
+        }
+    }
+
     /// Does a portion of what there is to do for `guest`, which is the guest.
     fn serve(&mut self, guest: &Domain) -> bool {
         let was_fatal = self.disk.fatal().is_some();
@@ -134,6 +144,7 @@ impl Shelf {
         if let Some(fatal) = self.disk.fatal().filter(|_| !was_fatal) {
             guest_warn!("d{}: disk {} ends: {fatal:?}", guest.id, self.name.place());
         }
+        self.let_go();
         if has_back && self.disk.back_page().is_none() {
             guest_warn!("d{}: disk {}: its back end's ring cannot be", guest.id, self.name.place());
         }
@@ -181,7 +192,7 @@ pub fn tell(ledger: &mut Ledger) -> Result<(), TryReserveError> {
         let shelf = place.lock();
         let Some(shelf) = shelf.as_deref() else { continue };
         let rings = [Some(shelf.disk.page()), shelf.disk.back_page()];
-        let pages = shelf.back.iter().flat_map(|back| &back.pages);
+        let pages = shelf.back.iter().flat_map(|back| &back.pages).chain(&shelf.kept);
         for page in rings.into_iter().flatten().chain(pages) {
             ledger.own_use(page.named(), true)?;
         }
