@@ -19,7 +19,7 @@ mod domains;
 pub mod news;
 
 pub use devices::{Passthrough, Resource};
-pub use disks::{disks_of, ring_of, DiskList, Disks, NR_PAGES, SLOTS};
+pub use disks::{disks_of, DiskList, Disks, NR_PAGES, SLOTS};
 pub use news::News;
 
 /// The hypervisor's switches.

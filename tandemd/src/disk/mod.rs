@@ -9,7 +9,7 @@ mod tests;
 
 use crate::device::Device;
 use crate::device::{state, Back};
-use crate::hypercall::{disks_of, ring_of, Disks, NR_PAGES, SLOTS};
+use crate::hypercall::{disks_of, Disks, NR_PAGES, SLOTS};
 use crate::service::Fate;
 use crate::store::{Change, Event, Store};
 use anyhow::{Context, Result};
@@ -269,12 +269,11 @@ impl DiskService {
                 return Ok(false);
             }
             (Step::Grant, Some(far)) => match disks.grant(self.domain, far.slot, far.driver) {
-                Ok(()) => {
+                Ok(ring) => {
                     self.close_port(&far, store, disks)?;
                     let port = disks.open_port(self.domain, far.driver).context("no port for a disk")?;
-                    let ring = ring_of(far.slot).to_string();
                     let changes = [
-                        write(&far.near, "ring-ref", &ring),
+                        write(&far.near, "ring-ref", &ring.to_string()),
                         write(&far.near, "event-channel", &port.to_string()),
                         write(&far.near, "protocol", "x86_64-abi"),
                         write(&far.near, "feature-persistent", "0"),
@@ -282,22 +281,24 @@ impl DiskService {
                     ];
                     return store.change(&format!("{}/backend", far.near), &changes);
                 }
-                // The driver domain before, or its device, may still use a page.
+                // The two driver domains before, or their devices, may still use pages.
                 Err(Errno::BUSY) => return Ok(false),
                 Err(error) => return Err(error).context("the service's domain gets no pages"),
             },
             (Step::Connect, Some(far)) => return self.connect(device, &far, store, disks),
             (Step::Attach, Some(far)) => {
                 let Some(disk) = self.connected(disks)?.get(&device).map(|disk| disk.disk) else { return Ok(false) };
-                let port = store.read(&format!("{}/event-channel", far.near))?.and_then(|port| port.parse().ok());
-                let first_page = ring_of(far.slot) + 1;
+                let mut number =
+                    |key| Ok(store.read(&format!("{}/{key}", far.near))?.and_then(|number| number.parse().ok()));
+                let (ring, port): (Result<Option<u32>>, _) = (number("ring-ref"), number("event-channel"));
+                let ring = ring?.context("a front end without a ring")?;
                 let request = ChannelDiskAttach {
                     disk,
                     back: far.driver,
                     pad: 0,
-                    ring: ring_of(far.slot),
-                    port: port.context("a front end without a port")?,
-                    first_page,
+                    ring,
+                    port: port?.context("a front end without a port")?,
+                    first_page: ring + 1,
                     nr_pages: NR_PAGES,
                 };
                 let near = format!("{}/backend", far.near);

@@ -10,16 +10,18 @@ const DOMAIN: u16 = 3;
 const BACK: &str = "/local/domain/3/backend/vbd/7/51712";
 const FRONT: &str = "/local/domain/7/device/vbd/51712";
 const NEAR: &str = "/local/domain/3/device/vbd/0";
+/// Grants of the rings in the sets of slot 0.
+const RINGS: [u32; 2] = [64, 900];
 
 /// All of it but the daemon.
 #[derive(Default)]
 struct World {
     nodes: BTreeMap<String, String>,
     disks: BTreeMap<u32, ChannelDiskStatus>,
-    /// To whom slots are granted.
+    /// To whom rings are granted.
     granted: BTreeMap<u32, u16>,
-    /// Somebody still uses a page.
-    is_busy: bool,
+    /// Sets of which somebody uses a page.
+    in_use: BTreeSet<usize>,
     nr_ports: u32,
     /// Those that are open.
     ports: BTreeSet<u32>,
@@ -188,7 +190,7 @@ impl Disks for Shared {
 
     fn attach_disk(&mut self, request: &ChannelDiskAttach) -> Result<(), Errno> {
         let mut world = self.0.borrow_mut();
-        assert_eq!(world.granted.get(&0), Some(&request.back));
+        assert_eq!(world.granted.get(&request.ring), Some(&request.back));
         assert_eq!((request.ring + 1, request.port), (request.first_page, world.nr_ports));
         if world.refuses {
             return Err(Errno::INVAL);
@@ -224,12 +226,12 @@ impl Disks for Shared {
         Ok(())
     }
 
-    fn grant(&mut self, _: u16, slot: u32, to: u16) -> Result<(), Errno> {
-        if self.0.borrow_mut().is_busy {
-            return Err(Errno::BUSY);
-        }
-        self.0.borrow_mut().granted.insert(slot, to);
-        Ok(())
+    fn grant(&mut self, _: u16, slot: u32, to: u16) -> Result<u32, Errno> {
+        assert_eq!(slot, 0);
+        let mut world = self.0.borrow_mut();
+        let set = (0..2).find(|set| !world.in_use.contains(set)).ok_or(Errno::BUSY)?;
+        world.granted.insert(RINGS[set], to);
+        Ok(RINGS[set])
     }
 }
 
@@ -290,11 +292,12 @@ fn a_guest_is_shown_nothing_when_its_driver_domain_dies_and_another_comes() {
         bench.run();
         assert_eq!(bench.back(), Some(DISK_NO_BACK));
         bench.world().create_driver(domain);
-        // The one before still has pages.
-        bench.world().is_busy = true;
+        // The two before still have pages.
+        bench.world().in_use.extend([0, 1]);
         bench.run();
         assert_eq!(bench.back(), Some(DISK_NO_BACK));
-        bench.world().is_busy = false;
+        // And then only one.
+        bench.world().in_use.remove(&usize::from(domain % 2 == 1));
         bench.run();
         assert_eq!(bench.back(), Some(domain));
         // Whoever serves now.

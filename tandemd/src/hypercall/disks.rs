@@ -17,20 +17,22 @@ use xen_abi::memory::{MemoryReservation, RESOURCE_GRANT_TABLE, XENMEM_POPULATE_P
 
 /// Pages that a disk's bytes go through.
 pub const NR_PAGES: u32 = 64;
-/// Grants of a slot: the ring's, and those of the pages.
+/// Sets of pages that a slot has: one back end may still reach its own when the next one comes.
+const SETS: u32 = 2;
+/// Grants of a set: the ring's, and those of the pages.
 const EACH: u32 = NR_PAGES + 1;
 /// The first slot's first; those below are the toolstack's.
 const FIRST: u32 = 64;
 /// What a service's domain may have, in KiB: enough for all slots.
 const MEMORY_KIB: u64 = 256 << 10;
 /// Slots of a service: what the usual table of 64 frames has room for.
-pub const SLOTS: u32 = (64 * ENTRIES_V1_PER_PAGE - FIRST) / EACH;
+pub const SLOTS: u32 = (64 * ENTRIES_V1_PER_PAGE - FIRST) / (SETS * EACH);
 /// The first frame number of its own that it gets for slots.
 const FIRST_FRAME: u64 = 1 << 20;
 
-/// The grant of a slot's ring; those of its pages follow.
-pub fn ring_of(slot: u32) -> u32 {
-    FIRST + slot * EACH
+/// The grant of the ring in a set of a slot's; those of its pages follow.
+fn ring_of(slot: u32, set: u32) -> u32 {
+    FIRST + (set * SLOTS + slot) * EACH
 }
 
 /// What disks the hypervisor has.
@@ -53,9 +55,9 @@ pub trait Disks: DiskList {
     fn open_port(&mut self, front: u16, back: u16) -> Result<u32, Errno>;
     /// Closes a port of domain `front`, if it is there.
     fn close_port(&mut self, front: u16, port: u32) -> Result<(), Errno>;
-    /// Domain `front` grants ring and pages of a slot to `to`; it gets memory for them if it has none, and the ring is empty. EBUSY: somebody
-    /// still uses one.
-    fn grant(&mut self, front: u16, slot: u32, to: u16) -> Result<(), Errno>;
+    /// Domain `front` grants ring and pages of a slot, of which nobody uses one, to `to`; it gets memory for them if it has none, and the ring is
+    /// empty. The ring's grant; those of the pages follow. EBUSY: somebody still uses one of each set.
+    fn grant(&mut self, front: u16, slot: u32, to: u16) -> Result<u32, Errno>;
 }
 
 /// The disks of the service whose domain this is.
@@ -117,34 +119,16 @@ impl Disks for Hypervisor {
         }
     }
 
-    fn grant(&mut self, front: u16, slot: u32, to: u16) -> Result<(), Errno> {
+    fn grant(&mut self, front: u16, slot: u32, to: u16) -> Result<u32, Errno> {
         if slot >= SLOTS {
             return Err(Errno::NOSPC);
         }
-        let table = Table::map(&self.privcmd, front, slot)?;
-        // Nobody can begin to use one that is not granted.
-        for n in 0..EACH {
-            let (head, _) = table.entry(n);
-            let seen = head.load(Ordering::Acquire);
-            let is_used = seen & u32::from(GTF_READING | GTF_WRITING) != 0;
-            if is_used || head.compare_exchange(seen, 0, Ordering::AcqRel, Ordering::Acquire).is_err() {
-                return Err(Errno::BUSY);
-            }
-        }
-        for n in 0..EACH {
-            let (_, frame) = table.entry(n);
-            if frame.load(Ordering::Relaxed) == 0 {
-                let number = FIRST_FRAME + u64::from(slot * EACH + n);
-                frame.store(self.populate(front, number)?, Ordering::Relaxed);
-            }
-        }
-        // A back end takes a ring up where it finds it: here it begins, whatever an earlier one has left.
-        Ring::map(&self.privcmd, front, table.entry(0).1.load(Ordering::Relaxed))?.clear();
-        for n in 0..EACH {
-            let (head, _) = table.entry(n);
-            head.store(u32::from(GTF_PERMIT_ACCESS) | u32::from(to) << 16, Ordering::Release);
-        }
-        Ok(())
+        let mut sets = (0..SETS).map(|set| ring_of(slot, set));
+        let granted = sets.find_map(|ring| match self.grant_set(front, ring, to) {
+            Err(Errno::BUSY) => None,
+            result => Some(result.map(|()| ring)),
+        });
+        granted.unwrap_or(Err(Errno::BUSY))
     }
 }
 
@@ -158,6 +142,34 @@ struct Populate {
 }
 
 impl Hypervisor {
+    /// Grants ring and pages of a set. EBUSY.
+    fn grant_set(&mut self, front: u16, ring: u32, to: u16) -> Result<(), Errno> {
+        let table = Table::map(&self.privcmd, front, ring)?;
+        // Nobody can begin to use one that is not granted.
+        for n in 0..EACH {
+            let (head, _) = table.entry(n);
+            let seen = head.load(Ordering::Acquire);
+            let is_used = seen & u32::from(GTF_READING | GTF_WRITING) != 0;
+            if is_used || head.compare_exchange(seen, 0, Ordering::AcqRel, Ordering::Acquire).is_err() {
+                return Err(Errno::BUSY);
+            }
+        }
+        for n in 0..EACH {
+            let (_, frame) = table.entry(n);
+            if frame.load(Ordering::Relaxed) == 0 {
+                let number = FIRST_FRAME + u64::from(ring - FIRST + n);
+                frame.store(self.populate(front, number)?, Ordering::Relaxed);
+            }
+        }
+        // A back end takes a ring up where it finds it: here it begins, whatever an earlier one has left.
+        Ring::map(&self.privcmd, front, table.entry(0).1.load(Ordering::Relaxed))?.clear();
+        for n in 0..EACH {
+            let (head, _) = table.entry(n);
+            head.store(u32::from(GTF_PERMIT_ACCESS) | u32::from(to) << 16, Ordering::Release);
+        }
+        Ok(())
+    }
+
     /// One more page for `domain`, which calls it `number`: its frame.
     fn populate(&mut self, domain: u16, number: u64) -> Result<u32, Errno> {
         self.limit_memory(domain, MEMORY_KIB)?;
@@ -205,35 +217,37 @@ unsafe impl Ioctl for Resource {
     }
 }
 
-/// Both frames of a domain's grant table that a slot may be in, as words: two for each entry.
+/// The frames of a domain's grant table that a set is in, one or two, as words: two for each entry.
 struct Table {
     words: *mut c_void,
-    /// The slot's first word.
+    bytes: usize,
+    /// The set's first word.
     at: usize,
 }
 
-const TABLE_BYTES: usize = 2 * PAGE_BYTES;
-
 impl Table {
-    fn map(privcmd: &File, domain: u16, slot: u32) -> Result<Self, Errno> {
-        let (first, at) = (ring_of(slot) / ENTRIES_V1_PER_PAGE, ring_of(slot) % ENTRIES_V1_PER_PAGE);
+    fn map(privcmd: &File, domain: u16, ring: u32) -> Result<Self, Errno> {
+        let (first, at) = (ring / ENTRIES_V1_PER_PAGE, ring % ENTRIES_V1_PER_PAGE);
+        // Behind the last one there is none.
+        let number = if at + EACH > ENTRIES_V1_PER_PAGE { 2 } else { 1 };
+        let bytes = number * PAGE_BYTES;
         // SAFETY: a new mapping, at an address of the kernel's choice, which has no pages yet.
         let words = unsafe {
-            mmap(std::ptr::null_mut(), TABLE_BYTES, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, privcmd, 0)
+            mmap(std::ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, privcmd, 0)
         }?;
-        let table = Self { words, at: 2 * at as usize };
+        let table = Self { words, bytes, at: 2 * at as usize };
         let kind = u32::from(RESOURCE_GRANT_TABLE);
-        let resource = Resource { domain, kind, id: 0, first, number: 2, address: words as u64 };
-        // SAFETY: see `Resource`; the mapping is ours alone, and two pages long.
+        let resource = Resource { domain, kind, id: 0, first, number: number as u64, address: words as u64 };
+        // SAFETY: see `Resource`; the mapping is ours alone, and so many pages long.
         unsafe { ioctl(privcmd, resource) }?;
         Ok(table)
     }
 
-    /// The words of the slot's entry `n`: flags and domain, and frame.
+    /// The words of the set's entry `n`: flags and domain, and frame.
     fn entry(&self, n: u32) -> (&AtomicU32, &AtomicU32) {
         assert!(n < EACH);
         let place = self.words.cast::<AtomicU32>().wrapping_add(self.at + 2 * n as usize);
-        // SAFETY: inside both pages, since a slot is shorter than one; the mapping lasts as long as `self`; the hypervisor's changes are
+        // SAFETY: inside the pages, as many as the set is in; the mapping lasts as long as `self`; the hypervisor's changes are
         // met by atomics.
         unsafe { (&*place, &*place.wrapping_add(1)) }
     }
@@ -242,7 +256,7 @@ impl Table {
 impl Drop for Table {
     fn drop(&mut self) {
         // SAFETY: mapped by `map`, with this length; references into it do not outlive `self`.
-        let _ = unsafe { munmap(self.words, TABLE_BYTES) };
+        let _ = unsafe { munmap(self.words, self.bytes) };
     }
 }
 
