@@ -9,6 +9,19 @@ job_pci() {
 
 # backend:DRIVER: the NIC in a bridge, or the disk of nvme or ahci, and the daemon that plugs guests in
 job_backend() {
+	backend_modules || return 1
+	case $1 in
+	nvme) job_nvme || return 1 ;;
+	ahci)
+		modprobe ahci && modprobe sd_mod && wait_for 30 test -b /dev/sda || { say "backend FAIL no disk"; return 1; }
+		;;
+	*) job_bridge "$1" || return 1 ;;
+	esac
+	backend_daemon
+}
+
+# backend_modules: what a driver domain's back ends need
+backend_modules() {
 	ln -sf /proc/self/fd /dev/fd
 	for n in 0:stdin 1:stdout 2:stderr; do ln -sf /proc/self/fd/${n%:*} /dev/${n#*:}; done
 	mount -t tmpfs run /run
@@ -18,14 +31,17 @@ job_backend() {
 		modprobe $m || { say "backend FAIL modprobe $m"; return 1; }
 	done
 	mountpoint -q /proc/xen 2> /dev/null || mount -t xenfs xenfs /proc/xen 2> /dev/null
-	case $1 in
-	nvme) job_nvme || return 1 ;;
-	ahci)
-		modprobe ahci && modprobe sd_mod && wait_for 30 test -b /dev/sda || { say "backend FAIL no disk"; return 1; }
-		;;
-	*) job_bridge "$1" || return 1 ;;
-	esac
-	PATH=$PATH:/usr/lib/xen-4.17/bin xl devd || { say "backend FAIL xl devd"; return 1; }
+}
+backend_daemon() { PATH=$PATH:/usr/lib/xen-4.17/bin xl devd || { say "backend FAIL xl devd"; return 1; }; }
+
+# standby_disk:DRIVER: all is ready before the disk of nvme or ahci is there, however long that takes. The script that plugs guests in waits for the disk.
+job_standby_disk() {
+	backend_modules || return 1
+	for m in xen-pcifront $1 $([ $1 = nvme ] || echo sd_mod); do
+		modprobe $m || { say "standby_disk FAIL modprobe $m"; return 1; }
+	done
+	backend_daemon || return 1
+	say "standby_disk waits"
 }
 
 # bridge_switch DRIVER: the NIC in a bridge with our own interface at the hypervisor's switch, whose way out we are

@@ -86,12 +86,13 @@ net_ends() {
 }
 
 disk_machine() {
-	local class=0x0108 node=/dev/nvme0n1
+	local class=0x0108 node=/dev/nvme0n1 job=pci+backend:$driver keys=()
+	[ $way = fresh ] || job=standby_disk:$driver keys=('standby = 1')
 	[ $driver = nvme ] || class=0x0106 node=/dev/sda
 	modprobe xen-pciback
 	nic=$(devices class $class | head -n 1)
 	must 'the device cannot leave dom0' xl pci-assignable-add $nic
-	driving dd "pci=['$nic,permissive=1']" "extra='$kernel_args oops=panic iommu=soft swiotlb=4096 tandem.do=pci+backend:$driver+drive'"
+	driving dd "pci=['$nic,permissive=1']" "extra='$kernel_args oops=panic iommu=soft swiotlb=4096 tandem.do=$job+drive'"
 	mkdir -p $logs /etc/tandem
 	: > $(log_of dd)
 	printf '[service.disk]\nkind = "disk"\ndriver-domain = "dd"\n' > /etc/tandem/tandemd.toml
@@ -99,7 +100,7 @@ disk_machine() {
 	remember
 	daemon_ends
 	printf '[service.disk.supervise]\nconfig = "/tmp/dd.cfg"\n' >> /etc/tandem/tandemd.toml
-	supervise
+	supervise "${keys[@]}"
 	must 'tandemd does not start again' daemon_starts
 	must 'nobody has the disks' daemon_said 1 'it has the disks' 200
 	config u1 "disk=['format=raw,vdev=xvda,access=rw,backend=disk,script=disk-plug,target=$node']"

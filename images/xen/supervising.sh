@@ -55,3 +55,27 @@ recovers() {
 	check $name-and-the-same-stream-goes-on moves u1
 	check $name-is-written-down daemon_said $((came + 1)) 'recovered, .*first packet in' 120
 }
+
+# writes: u1 writes $mib MiB of its disk and verifies them again and again, with flushes; its rounds are counted
+rounds() { in_guest u1 20 'cat /tmp/rounds' | tail -n 1; }
+writes() { in_guest u1 20 "rm -f /tmp/stop; (n=0; echo 0 > /tmp/rounds; while [ ! -e /tmp/stop ] && disktest /dev/xvda $mib 2 > /tmp/disk; do n=\$((n + 1)); echo \$n > /tmp/rounds; done) > /dev/null 2>&1 &"; }
+more_rounds() {
+	local before=$(rounds)
+	[ -n "$before" ] && wait_for 200 eval "[ \"\$(rounds)\" -gt $((before + 1)) ]" && return
+	echo "rounds $before before, now $(rounds)"
+	in_guest u1 20 'cat /tmp/disk; dmesg | tail -n 3'
+	tail -n 5 $daemon_log
+	return 1
+}
+# disk_survives NAME WORDS COMMAND...: after the command the daemon says that, another instance has the disk, and the guest's writes go on
+disk_survives() {
+	local name=$1 words=$2 seen=$(grep -c "$2" $daemon_log) ways=$(grep -c 'it has the disks' $daemon_log) came=$(grep -c 'recovered, ' $daemon_log)
+	shift 2
+	: > $(log_of dd)
+	check $name "$@"
+	check $name-is-noticed daemon_said $((seen + 1)) "$words" 60
+	check $name-and-another-comes daemon_said $((ways + 1)) 'it has the disks' 200 || return
+	check $name-and-the-writes-go-on more_rounds
+	check $name-is-written-down daemon_said $((came + 1)) 'recovered, ' 120
+}
+no_disk_errors() { in_guest u1 10 'dmesg | grep -iE "i/o error|blkfront.*error|bug:|oops" || true' | tee /tmp/errors; ! grep -q . /tmp/errors; }

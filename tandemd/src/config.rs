@@ -137,8 +137,8 @@ impl Config {
             );
             let wants = |what: &dyn Fn(&Settings) -> bool| is_disks && service.supervise.as_ref().is_some_and(what);
             ensure!(
-                !wants(&|settings| settings.twin || settings.standby > 0),
-                "[service.{name}.supervise]: `twin` and `standby` are for driver domains of interfaces"
+                !wants(&|settings| settings.twin),
+                "[service.{name}.supervise]: `twin` is for driver domains of interfaces"
             );
             ensure!(is_whole, "[service.{name}.supervise]: there is no `driver-domain` that could be looked after");
         }
@@ -244,9 +244,8 @@ mod tests {
             "[service.disk]\nkind = \"disk\"\ndriver-domain = \"dd\"\n[service.disk.supervise]\nconfig = \"/d\"\n";
         let usual = Config::parse(disk).unwrap();
         assert_eq!(usual.service["disk"].supervise.as_ref().unwrap().undrained_ms(), UNDRAINED_DISK_MS);
-        for interfaces_only in ["twin = true\n", "standby = 1\n"] {
-            assert!(said(&format!("{disk}{interfaces_only}")).contains("driver domains of interfaces"));
-        }
+        assert!(said(&format!("{disk}twin = true\n")).contains("driver domains of interfaces"));
+        assert!(Config::parse(&format!("{disk}standby = 1\n")).is_ok());
         let own = Config::parse(&format!("{disk}undrained-ms = 0\n")).unwrap();
         assert_eq!(own.service["disk"].supervise.as_ref().unwrap().undrained_ms(), 0);
         let taken =

@@ -25,40 +25,17 @@ check a-guest-starts boot u1 || exit
 has_disk() { in_guest u1 90 'modprobe xen-blkfront; wait_for 80 test -b /dev/xvda' || { tail -n 5 $daemon_log; return 1; }; }
 check the-guest-has-its-disk has_disk || exit
 
-# Verified again and again, with flushes; its rounds are counted.
-rounds() { in_guest u1 20 'cat /tmp/rounds' | tail -n 1; }
-writes() { in_guest u1 20 "rm -f /tmp/stop; (n=0; echo 0 > /tmp/rounds; while [ ! -e /tmp/stop ] && disktest /dev/xvda $mib 2 > /tmp/disk; do n=\$((n + 1)); echo \$n > /tmp/rounds; done) > /dev/null 2>&1 &"; }
-more_rounds() {
-	local before=$(rounds)
-	[ -n "$before" ] && wait_for 200 eval "[ \"\$(rounds)\" -gt $((before + 1)) ]" && return
-	echo "rounds $before before, now $(rounds)"
-	in_guest u1 20 'cat /tmp/disk; dmesg | tail -n 3'
-	tail -n 5 $daemon_log
-	return 1
-}
-# survives NAME WORDS COMMAND...: after the command the daemon says that, another instance has the disk, and the guest's writes go on
-survives() {
-	local name=$1 words=$2 seen=$(grep -c "$2" $daemon_log) ways=$(grep -c 'it has the disks' $daemon_log) came=$(grep -c 'recovered, ' $daemon_log)
-	shift 2
-	: > $(log_of dd)
-	check $name "$@"
-	check $name-is-noticed daemon_said $((seen + 1)) "$words" 60
-	check $name-and-another-comes daemon_said $((ways + 1)) 'it has the disks' 200 || return
-	check $name-and-the-writes-go-on more_rounds
-	check $name-is-written-down daemon_said $((came + 1)) 'recovered, ' 120
-}
 check the-guest-writes writes
 check and-verifies more_rounds
-survives a-panic 'has panicked' eval "tell_dd 'echo c > /proc/sysrq-trigger'"
+disk_survives a-panic 'has panicked' eval "tell_dd 'echo c > /proc/sysrq-trigger'"
 # The toolstack takes the device from a domain that runs, whose back end answers with errors then.
-survives a-destruction 'was destroyed' xl destroy dd
-survives wedged 'taken no event' tell_dd job_wedge
+disk_survives a-destruction 'was destroyed' xl destroy dd
+disk_survives wedged 'taken no event' tell_dd job_wedge
 check no-access-was-stopped no_dma_stopped
 listed() { tandemd --list | tee /tmp/listed | grep -q 'destroyed 1, panicked 1, recovered 4, wedged 1' || { cat /tmp/listed; return 1; }; }
 check nothing-else-was-noticed listed
 check the-disk-is-right said 'disk ok' u1 200 "touch /tmp/stop; wait_for 100 eval '! pidof disktest' && disktest /dev/xvda $mib 2"
-no_errors() { in_guest u1 10 'dmesg | grep -iE "i/o error|blkfront.*error|bug:|oops" || true' | tee /tmp/errors; ! grep -q . /tmp/errors; }
-check the-guest-saw-no-error no_errors
+check the-guest-saw-no-error no_disk_errors
 
 check the-operator-parks-it eval 'twinctl park disk && gone dd 60'
 check requests-are-answered-with-errors daemon_said 1 'its requests are answered with errors' 30

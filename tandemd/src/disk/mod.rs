@@ -12,6 +12,7 @@ use crate::device::{state, Back};
 use crate::hypercall::{disks_of, Disks, NR_PAGES, SLOTS};
 use crate::service::Fate;
 use crate::store::{Change, Event, Store};
+use crate::supervisor::taken_by;
 use anyhow::{Context, Result};
 use device::{Seen, Step};
 use rustix::io::Errno;
@@ -63,6 +64,8 @@ pub struct DiskService {
     driver_domain: Option<String>,
     /// Those that are followed.
     devices: BTreeSet<Device>,
+    /// Of each, the state of the back end that is followed.
+    fars: BTreeMap<Device, String>,
     /// Those that go, and since when they show that they are closed.
     closed: BTreeMap<Device, Instant>,
     /// Of each, back ends that have written into its ring what cannot be, as far as that was said.
@@ -87,17 +90,26 @@ struct Far {
 impl DiskService {
     /// Takes a service up.
     pub fn start(name: &str, domain: u16, driver_domain: Option<String>, store: &mut impl Store) -> Result<Self> {
-        let (devices, closed) = (BTreeSet::new(), BTreeMap::new());
+        let (devices, fars, closed) = (BTreeSet::new(), BTreeMap::new(), BTreeMap::new());
         let now = Instant::now();
-        let name = name.into();
         let (bad_rings, is_parked) = (BTreeMap::new(), false);
         let (next_look, next_reminder) = (now, now);
-        let service =
-            Self { name, domain, driver_domain, devices, closed, bad_rings, is_parked, next_look, next_reminder };
+        let service = Self {
+            name: name.into(),
+            domain,
+            driver_domain,
+            devices,
+            fars,
+            closed,
+            bad_rings,
+            is_parked,
+            next_look,
+            next_reminder,
+        };
         for path in [service.of_domain("backend/vbd"), service.of_domain("vm"), service.of_domain("control/shutdown")] {
             store.watch(&path, &service.token())?;
         }
-        for path in ["@introduceDomain", "@releaseDomain"] {
+        for path in ["@introduceDomain", "@releaseDomain", &taken_by(name)] {
             store.watch(path, &service.token())?;
         }
         Ok(service)
@@ -168,6 +180,7 @@ impl DiskService {
             if is_there != self.devices.contains(&device) {
                 self.follow(device, store, is_there)?;
             }
+            self.follow_far(device, far.as_ref(), store)?;
             let Some(step) = device::next(&seen) else {
                 let is_wanted = seen.back.is_some_and(|back| back.online);
                 return Ok(if is_wanted { seen.is_attached || !seen.has_driver } else { far.is_none() });
@@ -541,6 +554,22 @@ impl DiskService {
             self.devices.remove(&device);
             store.unwatch(&path, &self.token())
         }
+    }
+
+    /// Watches the state of the back end that the disk has in the driver domain of now, and no other.
+    fn follow_far(&mut self, device: Device, far: Option<&Far>, store: &mut impl Store) -> Result<()> {
+        let wanted = far.filter(|far| far.is_current).map(|far| format!("{}/state", far.far));
+        if self.fars.get(&device) == wanted.as_ref() {
+            return Ok(());
+        }
+        if let Some(old) = self.fars.remove(&device) {
+            store.unwatch(&old, &self.token())?;
+        }
+        if let Some(path) = wanted {
+            store.watch(&path, &self.token())?;
+            self.fars.insert(device, path);
+        }
+        Ok(())
     }
 
     /// The disks that have a directory, or a slot.

@@ -7,7 +7,7 @@ use super::settings::{Claim, Settings};
 use super::toolstack::{Toolstack, ATTACH, CREATE};
 use super::{candidate_of, pci, standby, Record};
 use crate::config::Kind;
-use crate::hypercall::{disks_of, Hypervisor, News, Switches};
+use crate::hypercall::{disks_of, Disks, Hypervisor, News, Switches};
 use crate::look::{twins, vifs};
 use crate::store::{Change, Client, Event, Store};
 use anyhow::{ensure, Context, Result};
@@ -427,10 +427,20 @@ impl Shell {
         self.store.change(&format!("{own}/name"), &changes).map(|_| ())
     }
 
-    /// Takes its interfaces out of the switch. Who serves them knows by its name that they are not to be plugged in again.
+    /// Takes its interfaces out of the switch, and guests' disks from it. Who serves them knows by its name that it is not asked again.
     fn unplug(&mut self, domain: u16) -> Result<()> {
+        let Some(served) = self.served else { return Ok(()) };
+        for disk in disks_of(&mut self.hypervisor, served).context("the list of disks")? {
+            if disk.back != domain {
+                continue;
+            }
+            match self.hypervisor.give_up_disk(disk.disk, false) {
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(error) => return Err(error).context("a disk cannot be taken from it"),
+            }
+        }
         for vif in vifs(&mut self.hypervisor)? {
-            if vif.guest != domain || Some(vif.backend) != self.served {
+            if vif.guest != domain || vif.backend != served {
                 continue;
             }
             match self.hypervisor.disconnect(vif.vif) {
@@ -450,6 +460,9 @@ impl Shell {
         }
         let driver = self.driver.clone();
         self.rename(domain, &driver)?;
+        // Who serves disks looks for it at once.
+        let path = taken_by(&self.service);
+        self.store.change("/local", &[Change::Write(path, domain.to_string())])?;
         if let Some(served) = self.served {
             let devices = format!("/local/domain/{served}/backend/vif/{domain}");
             for device in self.store.list(&devices)? {
@@ -459,6 +472,11 @@ impl Shell {
         }
         self.find()
     }
+}
+
+/// Where it is written which one has taken a driver domain's place last. It may have gone since.
+pub fn taken_by(service: &str) -> String {
+    format!("/tool/tandem/{service}/taken-by")
 }
 
 /// What a configuration says of one of this name that gets its devices later.

@@ -82,6 +82,34 @@ fn a_disks_recovery_is_complete_with_its_first_answer_or_when_nobody_asks() {
     }
 }
 
+#[test]
+fn one_that_waits_takes_the_place_of_a_disks_driver_domain() {
+    let settings = Settings { standby: 1, ..settings() };
+    let mut machine = Machine::new(settings, &super::words::DISK, Record::default());
+    let beat = Beat { vcpu: 0, upcalls: 1, ..Beat::default() };
+    let standby = Some(Domain { id: 6, beats: vec![beat], ..Domain::default() });
+    let idle = Way { is_idle: true, ..Way::default() };
+    let up = |seconds| Look { standby: standby.clone(), ..disks_look(seconds, idle) };
+    for _ in 0..4 {
+        assert_eq!(machine.next(&up(1)), None);
+    }
+    let panicked = Domain { id: 5, end: Some((reason::SHUTDOWN_CRASH, false)), ..Domain::default() };
+    let dead = Look { domain: Some(panicked), way: None, ..up(2) };
+    assert_eq!(machine.next(&dead), Some(Act::Quarantine(5)));
+    assert_eq!(machine.next(&dead), Some(Act::Take(5)));
+    let gone = Look { domain: None, has_all: false, way: None, remains: vec![5], ..up(3) };
+    assert_eq!(machine.next(&gone), Some(Act::Promote(6)));
+    let named = Look { domain: standby.clone(), standby: None, ..gone };
+    assert_eq!(machine.next(&named), Some(Act::HandOver(6)));
+    let has_all = Look { has_all: true, ..named };
+    assert_eq!(machine.next(&has_all), None);
+    // What is left of the old one waits until the guest has its disk.
+    assert_eq!(machine.next(&Look { now: Duration::from_secs(4), ..has_all.clone() }), None);
+    let served = Look { now: Duration::from_secs(5), way: Some(Way { came: 1, ..idle }), ..has_all };
+    let acts: Vec<_> = (0..3).filter_map(|_| machine.next(&served)).collect();
+    assert_eq!((acts, machine.record.counts["recovered"]), (vec![Act::ClearAway(5)], 1));
+}
+
 fn settings() -> Settings {
     toml::from_str("config = \"/dd.cfg\"\ncrashes = 3\nwithin-s = 60\nback-off-ms = 500\nready-s = 20").unwrap()
 }

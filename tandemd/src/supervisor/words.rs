@@ -13,7 +13,7 @@ pub struct Words {
     pub came: &'static str,
     /// It takes nothing.
     pub undrained: &'static str,
-    /// One that has booted without the devices can take its place.
+    /// One that has booted without the devices can take its place, whether or not the configuration says that one waits.
     pub hands_over: bool,
 }
 

@@ -1,6 +1,6 @@
 //! Driver domains that own the NIC, by stock `xl`, and guests that have their network from them.
 //!
-//! The checks are `images/xen/tests/driver-domain.sh`, `driver-dies.sh`, `disk-outlives.sh`, `disk-recovery.sh`, `way-out.sh`,
+//! The checks are `images/xen/tests/driver-domain.sh`, `driver-dies.sh`, `disk-outlives.sh`, `disk-recovery.sh`, `disk-standby.sh`, `way-out.sh`,
 //! `recovery.sh`, `standby.sh`, `upgrade.sh`, `recovery-twin.sh`,
 //! `twin-loads.sh`, `twin-net.sh`, `twin-again.sh`, `twin-two.sh` and `twin-modes.sh`.
 
@@ -24,6 +24,7 @@ pub fn tests() -> Vec<Test> {
     add("guests-outlive-their-driver-domain", Box::new(dies));
     add("a-disk-outlives-its-driver-domain", Box::new(disk_outlives));
     add("a-disk-whose-driver-domain-dies-comes-back", Box::new(disk_recovers));
+    add("one-that-waits-takes-the-place-of-a-disks-driver-domain", Box::new(|bed| of_a_disk(bed, "disk-standby")));
     add("the-hypervisors-switch-has-a-way-out", Box::new(|bed| runs(bed, "way-out", "e1000", bed.mib.div_ceil(2))));
     add(
         "driver-domains-that-die-are-started-again",

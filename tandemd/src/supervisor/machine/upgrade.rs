@@ -1,7 +1,7 @@
 //! Another kernel or image for a driver domain, which has to prove that it is of use before the old one goes.
 //!
 //! One of the new image is created beside the old one, without devices, and has to boot. Then it takes the place as one that waits does;
-//! where that is not possible, of disks, it goes again, and the old one is replaced by one of the new image. It has proven itself
+//! where that is not possible, of disks for which nobody waits, it goes again, and the old one is replaced by one of the new image. It has proven itself
 //! when its recovery is complete. What fails before is refused, and the old image is what counts.
 
 use super::super::boot::Seen;
@@ -158,10 +158,16 @@ impl Machine {
         }
     }
 
+    /// One that has booted without the devices takes the place.
+    fn hands_over(&self) -> bool {
+        self.words.hands_over || self.settings.standby > 0
+    }
+
     fn take_place(&mut self, domain: u16, look: &Look) -> Option<Act> {
+        let hands_over = self.hands_over();
         let upgrade = self.record.upgrade.as_mut()?;
         upgrade.stage = Stage::Takes;
-        if !self.words.hands_over {
+        if !hands_over {
             return self.take_place_of_disks(look);
         }
         upgrade.domain = Some(domain);
@@ -171,7 +177,7 @@ impl Machine {
     /// The one that was tried has to be gone: one of disks has the devices from its start.
     fn take_place_of_disks(&mut self, look: &Look) -> Option<Act> {
         match &look.candidate {
-            Some(there) if !self.words.hands_over => self.candidate.dismiss(there, look.now),
+            Some(there) if !self.hands_over() => self.candidate.dismiss(there, look.now),
             _ => self.replace(look),
         }
     }
