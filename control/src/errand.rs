@@ -156,7 +156,7 @@ mod tests {
                         assert!(value.len() <= 2048 && above(path).is_some(), "{path}");
                         nodes.insert(path.clone(), value.clone());
                     }
-                    Change::Make { .. } | Change::Repeat(_) => panic!("no errand needs that"),
+                    Change::Make { .. } | Change::Repeat(_) | Change::Clear(_) => panic!("no errand needs that"),
                     Change::Remove(path) => nodes.retain(|node, _| !node.starts_with(path)),
                 }
             }

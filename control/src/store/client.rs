@@ -30,6 +30,7 @@ mod kind {
     pub const EVENT: u32 = 15;
     pub const ERROR: u32 = 16;
     pub const IS_INTRODUCED: u32 = 17;
+    pub const RESUME: u32 = 18;
 }
 
 /// Bytes of a message's head: kind, request, transaction, bytes that follow.
@@ -166,6 +167,9 @@ impl Client {
                     Answer::Refused(error) => bail!("xenstore refuses {}: {error}", rights.join(" ")),
                 };
             }
+            Change::Clear(path) => {
+                self.find(kind::REMOVE, transaction, path)?;
+            }
             Change::Remove(path) => {
                 let mut gone = path.as_str();
                 while self.find(kind::REMOVE, transaction, gone)?.is_some() {
@@ -208,6 +212,10 @@ impl Store for Client {
 
     fn is_introduced(&mut self, domain: u16) -> Result<bool> {
         Ok(text(&self.must(kind::IS_INTRODUCED, 0, &terminated(&[&domain.to_string()]))?) == "T")
+    }
+
+    fn resumed(&mut self, domain: u16) -> Result<()> {
+        self.must(kind::RESUME, 0, &terminated(&[&domain.to_string()])).map(|_| ())
     }
 
     fn watch(&mut self, path: &str, token: &str) -> Result<()> {

@@ -34,6 +34,8 @@ pub enum Change {
     Repeat(String),
     /// Removes a directory if it is there, and those above it that have become empty.
     Remove(String),
+    /// Removes what is there with all that is in it, and nothing above it.
+    Clear(String),
 }
 
 /// What is asked of xenstore. Errors are those of the connection; that something is not there is none.
@@ -52,6 +54,12 @@ pub trait Store {
     fn is_introduced(&mut self, domain: u16) -> Result<bool> {
         let _ = domain;
         Ok(true)
+    }
+
+    /// A domain that had shut down runs again: its next end is told of as its first was.
+    fn resumed(&mut self, domain: u16) -> Result<()> {
+        let _ = domain;
+        Ok(())
     }
 
     /// From now on changes at and below the path, and its removal, are events. There is one at once.

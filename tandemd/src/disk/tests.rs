@@ -135,7 +135,7 @@ impl Store for Shared {
                     let far = path.strip_suffix("/state").expect("a state");
                     self.0.borrow_mut().set(&format!("{far}/physical-device"), "103:0");
                 }
-                Change::Remove(path) => {
+                Change::Remove(path) | Change::Clear(path) => {
                     self.0.borrow_mut().nodes.retain(|node, _| node != path && !node.starts_with(&format!("{path}/")))
                 }
             }

@@ -133,7 +133,7 @@ impl Store for World {
         for change in changes {
             match change {
                 Change::Write(path, value) => state.write(path, value),
-                Change::Make { .. } | Change::Repeat(_) => panic!("no interface needs that"),
+                Change::Make { .. } | Change::Repeat(_) | Change::Clear(_) => panic!("no interface needs that"),
                 Change::Remove(path) => {
                     let mut gone = path.as_str();
                     while state.remove(gone) {

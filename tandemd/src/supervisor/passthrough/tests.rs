@@ -31,7 +31,9 @@ impl Store for Nodes {
                 Change::Make { path, owner, reader } => {
                     drop(self.0.insert(path.clone(), format!("{owner}, read by {reader}")));
                 }
-                Change::Remove(path) => self.0.retain(|at, _| at != path && !at.starts_with(&format!("{path}/"))),
+                Change::Remove(path) | Change::Clear(path) => {
+                    self.0.retain(|at, _| at != path && !at.starts_with(&format!("{path}/")))
+                }
                 Change::Repeat(_) => {}
             }
         }
