@@ -16,6 +16,7 @@ use xen_abi::channel_op::{
 mod devices;
 mod disks;
 mod domains;
+pub mod foreign;
 pub mod news;
 
 pub use devices::{Passthrough, Resource};
@@ -113,14 +114,20 @@ impl Hypervisor {
 
     /// The same; with it the hypercall's result, where that is a number.
     fn make_counted<T: Argument>(&mut self, argument: T, call: impl FnOnce(u64) -> Call) -> Result<(T, i32), Errno> {
+        let (answer, result) = self.make_told(argument, call);
+        result.map(|result| (answer, result))
+    }
+
+    /// The same, where the argument is written after errors, too.
+    fn make_told<T: Argument>(&mut self, argument: T, call: impl FnOnce(u64) -> Call) -> (T, Result<i32, Errno>) {
         const { assert!(size_of::<T>() <= PAGE_BYTES) };
         let place = self.page.cast::<T>();
         // SAFETY: the page is mapped, ours alone, and longer than `T`; nothing else names it.
         unsafe { place.write(argument) };
         // SAFETY: see `Call`. The hypervisor writes to the page no more than a `T`.
-        let result = unsafe { ioctl(&self.privcmd, call(place as u64)) }?;
+        let result = unsafe { ioctl(&self.privcmd, call(place as u64)) };
         // SAFETY: it holds a `T`, all of whose bit patterns are valid.
-        Ok((unsafe { place.read() }, result))
+        (unsafe { place.read() }, result)
     }
 }
 

@@ -1,5 +1,6 @@
 //! Guests' disks in the hypervisor, and what a service's domain needs to be the front end of a stock back end: memory, grants and ports.
 
+use super::foreign::Foreign;
 use super::{Argument, Call, Hypervisor, PAGE_BYTES};
 use rustix::io::Errno;
 use rustix::ioctl::{ioctl, opcode, Direction, Ioctl, IoctlOutput, Opcode};
@@ -162,7 +163,7 @@ impl Hypervisor {
             }
         }
         // A back end takes a ring up where it finds it: here it begins, whatever an earlier one has left.
-        Ring::map(&self.privcmd, front, table.entry(0).1.load(Ordering::Relaxed))?.clear();
+        clear(&self.map(front, u64::from(table.entry(0).1.load(Ordering::Relaxed)))?);
         for n in 0..EACH {
             let (head, _) = table.entry(n);
             head.store(u32::from(GTF_PERMIT_ACCESS) | u32::from(to) << 16, Ordering::Release);
@@ -260,70 +261,11 @@ impl Drop for Table {
     }
 }
 
-/// Argument of IOCTL_PRIVCMD_MMAPBATCH_V2 (Linux, include/uapi/xen/privcmd.h).
-#[repr(C)]
-struct Batch {
-    number: u32,
-    domain: u16,
-    address: u64,
-    /// The frames' numbers, and for each an error.
-    frames: *const u64,
-    errors: *mut i32,
-}
-
-// SAFETY: the opcode is that of IOCTL_PRIVCMD_MMAPBATCH_V2, whose argument is a `Batch` that the kernel only reads; it writes `number` errors.
-unsafe impl Ioctl for Batch {
-    type Output = ();
-    const IS_MUTATING: bool = true;
-
-    fn opcode(&self) -> Opcode {
-        opcode::from_components(Direction::None, b'P', 4, size_of::<Batch>())
-    }
-
-    fn as_ptr(&mut self) -> *mut c_void {
-        std::ptr::from_mut(self).cast()
-    }
-
-    unsafe fn output_from_ptr(_: IoctlOutput, _: *mut c_void) -> rustix::io::Result<()> {
-        Ok(())
+/// Makes a ring that nobody else uses an empty one, whose ends want an event at the first request and the first response.
+fn clear(ring: &Foreign) {
+    for (word, value) in ring.words().iter().zip([0, 1, 0, 1]) {
+        word.store(value, Ordering::Release);
     }
 }
 
-/// A ring that nobody else uses.
-struct Ring(*mut c_void);
-
-impl Ring {
-    fn map(privcmd: &File, domain: u16, frame: u32) -> Result<Self, Errno> {
-        // SAFETY: a new mapping, at an address of the kernel's choice, which has no page yet.
-        let page = unsafe {
-            mmap(std::ptr::null_mut(), PAGE_BYTES, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, privcmd, 0)
-        }?;
-        let ring = Self(page);
-        let (frame, mut error) = (u64::from(frame), 0);
-        let batch = Batch { number: 1, domain, address: page as u64, frames: &raw const frame, errors: &raw mut error };
-        // SAFETY: see `Batch`; the mapping is ours alone, and a page long; both lists have one element and outlive the call.
-        unsafe { ioctl(privcmd, batch) }?;
-        if error != 0 {
-            return Err(Errno::INVAL);
-        }
-        Ok(ring)
-    }
-
-    /// Makes it an empty one, whose ends want an event at the first request and the first response.
-    fn clear(&self) {
-        for (at, value) in [0, 1, 0, 1].into_iter().enumerate() {
-            // SAFETY: inside the page, which is mapped as long as `self`, and aligned; who maps it too is met by atomics.
-            unsafe { &*self.0.cast::<AtomicU32>().wrapping_add(at) }.store(value, Ordering::Release);
-        }
-    }
-}
-
-impl Drop for Ring {
-    fn drop(&mut self) {
-        // SAFETY: mapped by `map`, with this length; references into it do not outlive `self`.
-        let _ = unsafe { munmap(self.0, PAGE_BYTES) };
-    }
-}
-
-const _: () = assert!(size_of::<Batch>() == 32);
 const _: () = assert!(size_of::<Resource>() == 32 && EACH < ENTRIES_V1_PER_PAGE);
