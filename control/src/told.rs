@@ -146,6 +146,9 @@ pub struct LookedAfter {
     /// Whether another one has booted and waits to take its place; nothing if none is wanted.
     #[serde(default)]
     pub standby: Option<bool>,
+    /// Whether it can be rolled back to what it was when it had booted; nothing if that is not wanted.
+    #[serde(default)]
+    pub snapshot: Option<bool>,
     /// What it is started with instead of what its configuration says.
     #[serde(default)]
     pub image: Image,

@@ -108,7 +108,7 @@ impl Config {
                 ensure!(driver != name, "`{name}` cannot be its own driver domain");
             }
             let waiting = service.looked_after().map(|(driver, settings)| {
-                let standby = (settings.standby > 0).then(|| standby_of(driver));
+                let standby = (settings.standby > 0 || settings.snapshot).then(|| standby_of(driver));
                 standby.into_iter().chain([candidate_of(driver)])
             });
             for waits in waiting.into_iter().flatten() {
@@ -137,8 +137,13 @@ impl Config {
             );
             let wants = |what: &dyn Fn(&Settings) -> bool| is_disks && service.supervise.as_ref().is_some_and(what);
             ensure!(
-                !wants(&|settings| settings.twin),
-                "[service.{name}.supervise]: `twin` is for driver domains of interfaces"
+                !wants(&|settings| settings.twin || settings.snapshot),
+                "[service.{name}.supervise]: `twin` and `snapshot` are for driver domains of interfaces"
+            );
+            let is_both = service.supervise.as_ref().is_some_and(|settings| settings.snapshot && settings.standby > 0);
+            ensure!(
+                !is_both,
+                "[service.{name}.supervise]: `standby` and `snapshot`: with a snapshot the driver domain itself becomes the one that waits"
             );
             ensure!(is_whole, "[service.{name}.supervise]: there is no `driver-domain` that could be looked after");
         }
@@ -244,7 +249,9 @@ mod tests {
             "[service.disk]\nkind = \"disk\"\ndriver-domain = \"dd\"\n[service.disk.supervise]\nconfig = \"/d\"\n";
         let usual = Config::parse(disk).unwrap();
         assert_eq!(usual.service["disk"].supervise.as_ref().unwrap().undrained_ms(), UNDRAINED_DISK_MS);
-        assert!(said(&format!("{disk}twin = true\n")).contains("driver domains of interfaces"));
+        for interfaces_only in ["twin = true\n", "snapshot = true\n"] {
+            assert!(said(&format!("{disk}{interfaces_only}")).contains("driver domains of interfaces"));
+        }
         assert!(Config::parse(&format!("{disk}standby = 1\n")).is_ok());
         let own = Config::parse(&format!("{disk}undrained-ms = 0\n")).unwrap();
         assert_eq!(own.service["disk"].supervise.as_ref().unwrap().undrained_ms(), 0);
@@ -252,6 +259,9 @@ mod tests {
             "[service.dd-standby]\n[service.net]\ndriver-domain = \"dd\"\n[service.net.supervise]\nconfig = \"/d\"\n";
         assert!(Config::parse(taken).is_ok());
         assert!(said(&format!("{taken}standby = 1\n")).contains("`dd-standby`"));
+        assert!(said(&format!("{taken}snapshot = true\n")).contains("`dd-standby`"));
+        let both = taken.replace("[service.dd-standby]\n", "") + "standby = 1\nsnapshot = true\n";
+        assert!(said(&both).contains("itself becomes the one that waits"));
         let unknown =
             said("[service.net]\ndriver-domain = \"dd\"\n[service.net.supervise]\nconfig = \"/d\"\ncrash = 1\n");
         assert!(unknown.contains("`crash`") && unknown.contains("`crashes`"), "{unknown}");

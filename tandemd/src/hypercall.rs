@@ -18,10 +18,12 @@ mod disks;
 mod domains;
 pub mod foreign;
 pub mod news;
+mod snapshots;
 
 pub use devices::{Passthrough, Resource};
 pub use disks::{disks_of, DiskList, Disks, NR_PAGES, SLOTS};
 pub use news::News;
+pub use snapshots::{Snapshots, Trouble};
 
 /// The hypervisor's switches.
 pub trait Switches {

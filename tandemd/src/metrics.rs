@@ -152,6 +152,7 @@ const STATES: [&str; 6] = ["up", "starting", "going", "waiting", "off", "parked"
 /// Among its counts, those that are no end of an instance.
 const RECOVERED: &str = "recovered";
 const WITHOUT_TWIN: &str = "without-twin";
+const ROLLED_BACK: &str = "rolled-back";
 
 /// Driver domains that are started again when they fail.
 fn looked_after(out: &mut String, services: &[Service]) {
@@ -166,12 +167,14 @@ fn looked_after(out: &mut String, services: &[Service]) {
     let help = "1 for what the driver domain does that is looked after.";
     family(out, "tandem_driver_domain_state", "gauge", help, &each(&state));
     let ends = |of: &Service, told: &LookedAfter| {
-        let ends = told.counts.iter().filter(|(what, _)| ![RECOVERED, WITHOUT_TWIN].contains(&what.as_str()));
+        let ends =
+            told.counts.iter().filter(|(what, _)| ![RECOVERED, WITHOUT_TWIN, ROLLED_BACK].contains(&what.as_str()));
         ends.map(|(cause, count)| (labels(&[("service", &of.name), ("cause", cause)]), *count)).collect()
     };
     family(out, "tandem_driver_domain_ends_total", "counter", "Instances that had to go, by cause.", &each(&ends));
     for (name, what, help) in [
         ("recoveries", RECOVERED, "How often it has become the way out, or got the disks, at its first start too."),
+        ("rolled_back", ROLLED_BACK, "How often it was rolled back to what it was when it had booted."),
         ("recoveries_without_twin", WITHOUT_TWIN, "How often its twin has not come with it."),
     ] {
         let count = |of: &Service, told: &LookedAfter| vec![(service(of), told.counts.get(what).copied().unwrap_or(0))];
@@ -181,6 +184,10 @@ fn looked_after(out: &mut String, services: &[Service]) {
         |of: &Service, told: &LookedAfter| told.standby.map(|is| (service(of), is.into())).into_iter().collect();
     let help = "1 if another one has booted and waits to take its place.";
     family(out, "tandem_driver_domain_standby_ready", "gauge", help, &each(&waits));
+    let noted =
+        |of: &Service, told: &LookedAfter| told.snapshot.map(|is| (service(of), is.into())).into_iter().collect();
+    let help = "1 if it can be rolled back to what it was when it had booted.";
+    family(out, "tandem_driver_domain_snapshot_ready", "gauge", help, &each(&noted));
     let outage = |of: &Service, told: &LookedAfter| vec![(service(of), told.outage_ms)];
     let help = "Milliseconds in which guests had no way out or no disks, from what was wrong to the first packet in or the first answer.";
     family(out, "tandem_driver_domain_outage_milliseconds_total", "counter", help, &each(&outage));

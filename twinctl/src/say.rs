@@ -24,13 +24,18 @@ fn service_status(out: &mut String, service: &Service) {
         (None, Some(driver)) => writeln!(out, "{name}: no way out; {driver} is to be it"),
         (_, None) => writeln!(out, "{name}: no way out; the configuration names no driver domain"),
     };
-    if let Some(LookedAfter { state, why, counts, recoveries, standby, image, upgrade, refused, .. }) =
+    if let Some(LookedAfter { state, why, counts, recoveries, standby, snapshot, image, upgrade, refused, .. }) =
         &service.looked_after
     {
         let why = why.as_ref().map_or(String::new(), |why| format!(": {why}"));
         let counts: Vec<String> = counts.iter().map(|(what, count)| format!("{what} {count}")).collect();
         let waits = if *standby == Some(true) { "; another one waits" } else { "" };
-        let _ = writeln!(out, "  looked after: {state}{why}{waits}; {}", counts.join(", "));
+        let noted = match snapshot {
+            Some(true) => "; it can be rolled back",
+            Some(false) if state == "up" => "; it cannot be rolled back",
+            _ => "",
+        };
+        let _ = writeln!(out, "  looked after: {state}{why}{waits}{noted}; {}", counts.join(", "));
         let lines = image.lines();
         if !lines.is_empty() {
             let _ = writeln!(out, "  upgraded to {}", lines.join(", "));

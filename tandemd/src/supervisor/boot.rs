@@ -46,6 +46,11 @@ impl Seen {
         self.has_booted
     }
 
+    /// Whether it is this domain.
+    pub fn is_of(&self, domain: u16) -> bool {
+        self.id == domain
+    }
+
     /// How long it is known.
     pub fn age(&self, now: Duration) -> Duration {
         now.saturating_sub(self.since)

@@ -3,16 +3,18 @@
 //! Nothing here touches the world, so the tests play all of it: the domain, the toolstack, the clock, and an end of the daemon at any
 //! point. What has to outlive the daemon is in the [`Record`]; everything else is found again by looking.
 
+mod snapshot;
 pub mod upgrade;
 
 use super::cause::Cause;
 use super::health::{Health, Illness};
-use super::look::{Act, Errand, Look};
+use super::look::{Act, Domain, Errand, Look};
 use super::record::{ms, Mode, Record, TimeLine, STARTED};
 use super::settings::Settings;
 use super::standby::{is_usable, Standby, Wish};
 use super::words::Words;
 use control::Order;
+use snapshot::Booting;
 use std::time::Duration;
 use upgrade::Candidate;
 use xen_abi::sched as reason;
@@ -72,6 +74,10 @@ enum Phase {
     Down { from: Duration },
     /// The toolstack starts it.
     Starting,
+    /// One that is to be noted boots without devices.
+    Booting(Booting),
+    /// What is left of it is rolled back.
+    RollingBack { domain: u16 },
     /// The one that waited takes the place, and gets the devices. `is_tried`: without the toolstack, which was not possible.
     HandingOver { domain: u16, tries: u32, is_tried: bool },
     /// It is off or parked.
@@ -112,6 +118,8 @@ pub struct Machine {
     /// What is left of earlier ones is not cleared away before; so often that was tried since none was left.
     clear_from: Duration,
     nr_cleared: u32,
+    /// The instance that is there can be rolled back.
+    is_noted: bool,
 }
 
 impl Machine {
@@ -129,6 +137,7 @@ impl Machine {
             waits_for: "",
             clear_from: Duration::ZERO,
             nr_cleared: 0,
+            is_noted: false,
         }
     }
 
@@ -137,6 +146,7 @@ impl Machine {
         match (&self.phase, self.record.mode) {
             (Phase::Up { .. }, _) => "up",
             (Phase::Coming { .. } | Phase::Starting | Phase::HandingOver { .. }, _) => "starting",
+            (Phase::Booting(_) | Phase::RollingBack { .. }, _) => "starting",
             (Phase::Going(_) | Phase::Inherited, _) => "going",
             (Phase::Down { .. }, _) => "waiting",
             (Phase::Resting, Mode::Parked) => PARKED,
@@ -155,6 +165,7 @@ impl Machine {
             Phase::Inherited | Phase::Coming { .. } | Phase::Going(_) | Phase::Starting | Phase::HandingOver { .. } => {
                 true
             }
+            Phase::Booting(_) | Phase::RollingBack { .. } => true,
             Phase::Down { .. } => self.waits_for.is_empty(),
             Phase::Up { .. } | Phase::Resting => false,
         }
@@ -162,6 +173,7 @@ impl Machine {
 
     /// The next thing to do, if there is one. After each another look is taken.
     pub fn next(&mut self, look: &Look) -> Option<Act> {
+        self.is_noted = look.domain.as_ref().is_some_and(|d| self.can_go_back(look) == Some(d.id));
         if let Some(result) = self.standby.take_result(look) {
             // It was its toolstack, and nobody else waits for that.
             self.said.extend(result.err());
@@ -178,7 +190,7 @@ impl Machine {
     /// What there is to do for those that are not the driver domain, and may become it.
     fn beside(&mut self, look: &Look) -> Option<Act> {
         let wish = match self.phase {
-            Phase::Up { .. } if self.record.upgrade.is_some() => Wish::Gone,
+            Phase::Up { .. } if self.record.upgrade.is_some() || self.settings.snapshot => Wish::Gone,
             // It may need the memory of what is cleared away.
             Phase::Up { .. } if self.record.under_way.is_none() && !self.has_remains(look) => Wish::There,
             Phase::Resting => Wish::Gone,
@@ -189,7 +201,7 @@ impl Machine {
         if let Some(act) = self.upgrade_on(look) {
             return Some(act);
         }
-        if self.settings.standby == 0 {
+        if self.settings.standby == 0 && !self.settings.snapshot {
             return None;
         }
         self.standby.next(wish, look, &mut self.said)
@@ -211,6 +223,8 @@ impl Machine {
             Phase::Going(going) => self.let_go(going, look),
             Phase::Down { from } => self.start(from, look),
             Phase::Starting => self.started(look),
+            Phase::Booting(booting) => self.wait_until_noted(&booting, look),
+            Phase::RollingBack { domain } => self.rolled_back(domain, look),
             Phase::HandingOver { domain, tries, is_tried } => self.hand_over(domain, tries, is_tried, look),
             Phase::Resting => {
                 // Also one that has ended since: it was wanted.
@@ -289,6 +303,7 @@ impl Machine {
 
     /// An instance that is there, whoever has started it.
     fn adopt(&mut self, domain: u16, look: &Look) {
+        (self.record.noting, self.record.rolling) = (None, None);
         self.health = Health::default();
         let until = look.now + Duration::from_secs(self.settings.ready_s);
         self.phase = Phase::Coming { domain, until, half_built_since: None };
@@ -415,6 +430,7 @@ impl Machine {
             }
         }
         self.record.promoted = None;
+        self.forget_attempts(&cause);
         self.record.count(cause.name());
         // What is held against the new image is no failure of the one that comes back.
         let then = if is_trial { Then::Start(look.now) } else { self.decide(&cause, look.now) };
@@ -527,7 +543,7 @@ impl Machine {
             return Some(Act::Quarantine(domain));
         }
         self.mark("quarantined", look.now);
-        if !going.is_taken && matches!(going.then, Then::Start(_)) && self.who_waits(look).is_some() {
+        if !going.is_taken && matches!(going.then, Then::Start(_)) && self.is_followed(domain, look) {
             self.phase = Phase::Going(Going { is_taken: true, ..going });
             return Some(Act::Take(domain));
         }
@@ -542,7 +558,10 @@ impl Machine {
             Phase::Up { .. } => self.record.under_way.is_some(),
             _ => false,
         };
-        if look.remains.is_empty() {
+        // What is to be rolled back is no remains.
+        let kept = self.kept(look);
+        let remains: Vec<u16> = look.remains.iter().copied().filter(|id| Some(*id) != kept).collect();
+        if remains.is_empty() {
             self.nr_cleared = if look.is_clearing { self.nr_cleared } else { 0 };
             return None;
         }
@@ -551,8 +570,8 @@ impl Machine {
         }
         self.clear_from = look.now + AGAIN;
         self.nr_cleared += 1;
-        let place = usize::try_from(self.nr_cleared).unwrap_or(0) % look.remains.len();
-        let next = look.remains.get(place).copied();
+        let place = usize::try_from(self.nr_cleared).unwrap_or(0) % remains.len();
+        let next = remains.get(place).copied();
         if self.nr_cleared > TRIES {
             self.say("what is left of earlier ones cannot be destroyed");
             return None;
@@ -577,7 +596,8 @@ impl Machine {
 
     /// The one that can take the place.
     fn who_waits(&self, look: &Look) -> Option<u16> {
-        let waits = || look.standby.as_ref().filter(|d| self.settings.standby > 0 && is_usable(d)).map(|d| d.id);
+        let is_ready = |d: &&Domain| is_usable(d) && (self.settings.standby > 0 || self.was_noted(d.id));
+        let waits = || look.standby.as_ref().filter(is_ready).map(|d| d.id);
         self.who_is_new(look).or_else(waits)
     }
 
@@ -599,10 +619,12 @@ impl Machine {
             self.say(waits_for);
         }
         let waits = self.who_waits(look);
+        let back = if waits.is_none() { self.who_goes_back(look) } else { None };
+        let is_ready = waits.or(back).is_some();
         let is_at_work = match look.errand {
             Errand::Runs => true,
-            Errand::ClearsAway => waits.is_none(),
-            Errand::None | Errand::Done(_) => waits.is_none() && self.has_remains(look),
+            Errand::ClearsAway => !is_ready,
+            Errand::None | Errand::Done(_) => !is_ready && self.has_remains(look),
         };
         if !waits_for.is_empty() || look.now < from || is_at_work {
             return None;
@@ -615,6 +637,14 @@ impl Machine {
             self.record.promoted = Some(waits);
             self.phase = Phase::HandingOver { domain: waits, tries: 0, is_tried: false };
             return Some(Act::Promote(waits));
+        }
+        if let Some(domain) = back {
+            self.record.rolling = Some(domain);
+            self.phase = Phase::RollingBack { domain };
+            return Some(Act::RollBack(domain));
+        }
+        if self.settings.snapshot {
+            return self.boot(look);
         }
         self.phase = Phase::Starting;
         Some(Act::Create)

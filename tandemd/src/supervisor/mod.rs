@@ -16,6 +16,7 @@ mod pci;
 mod record;
 mod settings;
 mod shell;
+mod snapshot;
 mod standby;
 #[cfg(test)]
 mod tests;
@@ -254,6 +255,7 @@ fn save(machine: &mut Machine, written: &mut Record, path: &Path, service: &str,
         desk.told.state = machine.state().into();
         desk.told.why = (machine.state() == PARKED).then(|| record.why.clone());
         (desk.told.counts, desk.told.recoveries) = (record.counts.clone(), record.last.clone());
+        desk.told.snapshot = machine.snapshot();
         (desk.told.standby, desk.told.outage_ms) = (machine.standby(), record.outage);
         (desk.told.image, desk.told.upgrade) = (record.image.clone(), machine.upgrading().map(Into::into));
         desk.told.upgrades = record.upgrades;

@@ -40,6 +40,9 @@ pub struct Settings {
     /// 1: another instance is kept that has booted and waits for the devices, to take its place when it fails.
     #[serde(default, deserialize_with = "at_most_one")]
     pub standby: u8,
+    /// Each instance is noted when it has booted, before it gets the devices, and is rolled back to that when it fails.
+    #[serde(default)]
+    pub snapshot: bool,
     /// Its driver has a twin: the way out is to be its card, and it is said when that does not come.
     #[serde(default)]
     pub twin: bool,
@@ -229,7 +232,7 @@ mod tests {
     #[test]
     fn what_is_not_said_is_usual() {
         let settings = settings();
-        assert!(settings.restart && !settings.twin && settings.standby == 0);
+        assert!(settings.restart && !settings.twin && settings.standby == 0 && !settings.snapshot);
         assert!(toml::from_str::<Settings>("config = \"/d\"\nstandby = 2").unwrap_err().to_string().contains("0 or 1"));
         assert_eq!((settings.crashes, settings.within_s, settings.wedged_ms), (5, 600, 500));
     }

@@ -5,7 +5,7 @@ use super::look::{Act, Domain, Errand, Look, Way};
 use super::passthrough::{self, Sysfs};
 use super::settings::{Claim, Settings};
 use super::toolstack::{Toolstack, ATTACH, CREATE};
-use super::{candidate_of, pci, standby, Record};
+use super::{candidate_of, pci, snapshot, standby, Record, RECORDS};
 use crate::config::Kind;
 use crate::hypercall::{disks_of, Disks, Hypervisor, News, Switches};
 use crate::look::{twins, vifs};
@@ -15,7 +15,7 @@ use control::Image;
 use rustix::io::Errno;
 use rustix::time::{clock_gettime, ClockId};
 use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use twin_abi::op::TwinStats;
 use xen_abi::channel_op::{self as op, ChannelDiskStatus};
@@ -44,6 +44,8 @@ pub struct Shell {
     /// The hypervisor tells when the driver domain ends or is wedged, which it is after so many ms; and of which domain it does.
     news: News,
     wedged_ms: u32,
+    /// Instances are noted, and rolled back.
+    has_snapshots: bool,
     watched: Option<u16>,
     toolstack: Toolstack,
     /// The domain of the driver domain's name, as of the last time that domains came or went.
@@ -84,6 +86,7 @@ impl Shell {
             hypervisor: Hypervisor::open()?,
             news: News::open()?,
             wedged_ms: u32::try_from(settings.wedged_ms).unwrap_or(u32::MAX),
+            has_snapshots: settings.snapshot,
             watched: None,
             toolstack,
             domain: None,
@@ -198,8 +201,12 @@ impl Shell {
             self.has_devices = (self.devices.iter().all(|device| pci::is_there(&device.name)), now);
         }
         let (has_devices, is_served) = (self.has_devices.0, self.served.is_some());
-        let remains = self.remains.iter().copied().filter(|domain| !self.toolstack.clears(Some(*domain))).collect();
+        let remains: Vec<u16> =
+            self.remains.iter().copied().filter(|domain| !self.toolstack.clears(Some(*domain))).collect();
         let is_clearing = self.toolstack.clears(None);
+        let known = [&domain, &standby, &candidate].into_iter().flatten().filter(|d| !d.is_dying).map(|d| d.id);
+        let known: Vec<u16> = known.chain(remains.iter().copied()).collect();
+        let snapshots = self.snapshots(known);
         Ok(Look {
             now,
             domain,
@@ -209,6 +216,7 @@ impl Shell {
             standby,
             candidate,
             remains,
+            snapshots,
             is_clearing,
             way,
             has_devices,
@@ -363,6 +371,8 @@ impl Shell {
                 Some(upgrade) => self.create(&upgrade.to, &without_devices(&candidate_of(&self.driver))),
                 None => Ok(()),
             },
+            Act::Note(domain) => self.note(domain, record),
+            Act::RollBack(domain) => self.roll_back(domain),
             Act::Promote(domain) => self.promote(domain),
             Act::HandOver(domain) => {
                 let (store, hypervisor) = (&mut self.store, &mut self.hypervisor);
@@ -416,6 +426,51 @@ impl Shell {
         passthrough::take(domain, &devices, &self.sysfs, &mut self.store, &mut self.hypervisor)?;
         self.rename(domain, &standby::remains_of(&self.driver))?;
         self.unplug(domain)
+    }
+
+    /// Notes one that waits, or says why that cannot be.
+    fn note(&mut self, domain: u16, record: &Record) -> Result<()> {
+        let records = Path::new(RECORDS);
+        let kept: Vec<u16> = record.noted.into_iter().chain([domain]).collect();
+        snapshot::keep_only(records, &self.service, &kept)?;
+        let file = snapshot::path(records, &self.service, domain);
+        match snapshot::note(domain, &file, &mut self.store, &mut self.hypervisor) {
+            Ok(copies) => {
+                eprintln!(
+                    "{}: {}: domain {domain} can be rolled back; that takes {} MiB",
+                    self.service,
+                    self.driver,
+                    copies / 256
+                );
+            }
+            Err(error) => eprintln!(
+                "{}: {}: domain {domain} cannot be rolled back when it fails: {error:#}",
+                self.service, self.driver
+            ),
+        }
+        Ok(())
+    }
+
+    /// Makes of what is left of it one that waits again, or says why that cannot be.
+    fn roll_back(&mut self, domain: u16) -> Result<()> {
+        // It is not what it was when that was seen.
+        (self.whole, self.linked) = (None, None);
+        self.unplug(domain)?;
+        let file = snapshot::path(Path::new(RECORDS), &self.service, domain);
+        let (store, hypervisor) = (&mut self.store, &mut self.hypervisor);
+        if let Err(error) = snapshot::roll_back(domain, &self.driver, &file, store, hypervisor) {
+            eprintln!("{}: {}: domain {domain} is not rolled back: {error:#}", self.service, self.driver);
+        }
+        self.find()
+    }
+
+    /// Which of these the hypervisor can roll back, if that is wanted.
+    fn snapshots(&mut self, of: impl IntoIterator<Item = u16>) -> Vec<u16> {
+        if !self.has_snapshots {
+            return Vec::new();
+        }
+        let is_of_use = |state| [op::SNAPSHOT_READY, op::SNAPSHOT_ROLLING_BACK].contains(&state);
+        of.into_iter().filter(|id| self.hypervisor.snapshot(*id).is_ok_and(|told| is_of_use(told.state))).collect()
     }
 
     /// A domain gets another name.

@@ -89,6 +89,11 @@ impl Standby {
         self.seen.is_some_and(|seen| seen.has_booted())
     }
 
+    /// The same, of this domain.
+    pub fn has_booted(&self, domain: u16) -> bool {
+        self.seen.is_some_and(|seen| seen.is_of(domain) && seen.has_booted())
+    }
+
     fn ask(&mut self, act: Act) -> Act {
         self.is_at_work = true;
         act

@@ -137,6 +137,8 @@ struct Instance {
     taken: u64,
     is_others: bool,
     has_devices: bool,
+    /// The hypervisor can roll it back.
+    is_noted: bool,
     /// What it was started with.
     image: Image,
 }
@@ -289,6 +291,15 @@ impl World {
         world
     }
 
+    /// One that is up, and can be rolled back.
+    fn with_snapshot() -> Self {
+        let mut world = Self::with(Settings { snapshot: true, ..settings() });
+        world.run(Duration::from_secs(20));
+        assert_eq!((world.machine.state(), world.machine.snapshot()), ("up", Some(true)), "{:?}", world.log);
+        assert!(world.standby.is_none() && world.nr_domains == 1);
+        world
+    }
+
     fn add_domain(&mut self) {
         let image = self.machine.record.image_to_start().clone();
         self.domain = Some(self.instance(true, image));
@@ -315,6 +326,7 @@ impl World {
             taken: 0,
             is_others: false,
             has_devices,
+            is_noted: false,
             image,
         }
     }
@@ -357,12 +369,21 @@ impl World {
             standby: self.standby.as_ref().map(|d| d.seen(self.now)),
             candidate: self.candidate.as_ref().map(|d| d.seen(self.now)),
             remains: self.remains.iter().map(|d| d.id).filter(|id| !self.is_cleared(*id)).collect(),
+            snapshots: self.all().filter(|d| d.is_noted).map(|d| d.id).collect(),
             is_clearing: !self.aside.is_empty(),
             way,
             has_devices: self.has_devices,
             is_served: true,
             errand,
         }
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Instance> {
+        self.domain.iter().chain(&self.standby).chain(&self.candidate).chain(&self.remains)
+    }
+
+    fn all_mut(&mut self) -> impl Iterator<Item = &mut Instance> {
+        self.domain.iter_mut().chain(&mut self.standby).chain(&mut self.candidate).chain(&mut self.remains)
     }
 
     fn is_cleared(&self, id: u16) -> bool {
@@ -464,8 +485,33 @@ impl World {
                     ours.get_devices();
                 }
             }
+            Act::Note(id) => {
+                let native = self.native;
+                let there = self.all_mut().find(|d| d.id == id).expect("who is noted is there");
+                assert!(!there.has_devices, "the hypervisor does not know how to give its devices back");
+                there.is_noted = native == Native::Works;
+                there.is_paused = native == Native::IsKilled;
+            }
+            Act::RollBack(id) => {
+                assert!(self.domain.is_none(), "somebody has the place");
+                let image = self.machine.record.image_to_start().clone();
+                let at = self.remains.iter().position(|d| d.id == id);
+                let back = at.map(|at| self.remains.remove(at)).or_else(|| self.standby.take_if(|d| d.id == id));
+                let mut back = back.expect("who is rolled back has neither name nor devices");
+                assert!(back.is_noted && !back.has_devices && back.image == image, "{back:?}");
+                if self.native == Native::Fails {
+                    back.is_noted = false;
+                    return self.remains.push(back);
+                }
+                (back.end, back.ended_at, back.does, back.age) = (None, None, Does::Boots, BOOT);
+                (back.spun, back.beat.wedged_for) = (Duration::ZERO, None);
+                back.is_paused = self.native == Native::IsKilled;
+                self.standby = Some(back);
+            }
             Act::CreateStandby => {
                 assert_eq!(self.machine.record.mode, Mode::Run, "one that should rest gets another one");
+                let is_first = self.domain.is_none();
+                assert!(!is_first || self.remains.is_empty() && self.aside.is_empty(), "others have its memory");
                 start(self, CREATE);
             }
             Act::CreateCandidate => {
@@ -504,7 +550,9 @@ impl World {
                 return self.kill();
             }
             self.take(act);
-            if self.native == Native::IsKilled && matches!(act, Act::Take(_) | Act::HandOver(_)) {
+            if self.native == Native::IsKilled
+                && matches!(act, Act::Take(_) | Act::HandOver(_) | Act::Note(_) | Act::RollBack(_))
+            {
                 self.native = Native::Works;
                 return self.kill();
             }
@@ -978,6 +1026,151 @@ fn what_cannot_be_handed_over_is_started_anew() {
 }
 
 #[test]
+fn one_with_a_snapshot_boots_is_noted_and_gets_the_devices() {
+    let world = World::with_snapshot();
+    assert_eq!(world.acts, [Act::CreateStandby, Act::Note(1), Act::Promote(1), Act::HandOver(1)]);
+    let line = world.machine.record.last.last().unwrap();
+    let steps = ["started: start ", ", created ", ", noted ", ", handed over ", ", first packet in "];
+    assert!(steps.iter().all(|step| line.contains(step)), "{line}");
+}
+
+#[test]
+fn one_with_a_snapshot_that_fails_is_rolled_back_and_takes_its_own_place() {
+    let mut world = World::with_snapshot();
+    for n in 1..4 {
+        world.acts.clear();
+        let began = world.now;
+        match n {
+            2 => world.domain.as_mut().unwrap().does = Does::Spins,
+            3 => world.ask(Order::Restart).unwrap(),
+            _ => world.end(reason::SHUTDOWN_CRASH, false),
+        }
+        world.run(TICK * 2);
+        while !world.is_well() {
+            world.run(TICK);
+        }
+        assert!(world.now - began < BOOT, "nobody has booted");
+        let acts: Vec<Act> = world.acts.iter().copied().filter(|act| !matches!(act, Act::Drain(_))).collect();
+        let all = [Act::Quarantine(1), Act::Take(1), Act::RollBack(1), Act::Promote(1), Act::HandOver(1)];
+        assert_eq!((acts, world.nr_domains), (all.to_vec(), 1));
+        world.run(Duration::from_secs(20));
+        let line = world.machine.record.last.last().unwrap();
+        assert!(
+            line.contains(", start ") && line.contains(", rolled back ") && line.contains("first packet"),
+            "{line}"
+        );
+        assert!(world.is_well() && world.remains.is_empty());
+        assert_eq!((world.count("rolled-back"), world.machine.snapshot()), (n, Some(true)));
+    }
+}
+
+#[test]
+fn what_cannot_be_rolled_back_is_cleared_away_and_another_one_boots() {
+    type Obstacle = fn(&mut World);
+    let obstacles: [Obstacle; 3] =
+        [|w| w.native = Native::Fails, |w| w.domain.as_mut().unwrap().is_noted = false, |w| w.domain = None];
+    for obstacle in obstacles {
+        let mut world = World::with_snapshot();
+        obstacle(&mut world);
+        world.end(reason::SHUTDOWN_CRASH, false);
+        world.run(Duration::from_secs(5));
+        world.native = Native::Works;
+        world.run(Duration::from_secs(25));
+        assert!(world.is_well() && world.remains.is_empty(), "{:?} {:?}", world.acts, world.log);
+        assert_eq!((world.domain.as_ref().unwrap().id, world.machine.snapshot()), (2, Some(true)), "{:?}", world.acts);
+    }
+}
+
+#[test]
+fn one_that_cannot_be_noted_runs_all_the_same() {
+    let mut world = World::with(Settings { snapshot: true, ..settings() });
+    world.native = Native::Fails;
+    world.run(Duration::from_secs(20));
+    assert!(world.is_well());
+    assert_eq!((world.nr_domains, world.machine.snapshot()), (1, Some(false)));
+}
+
+#[test]
+fn what_was_rolled_back_and_is_of_no_use_is_not_rolled_back_again() {
+    let mut world = World::with_snapshot();
+    world.end(reason::SHUTDOWN_CRASH, false);
+    while !world.acts.contains(&Act::RollBack(1)) {
+        world.run(TICK);
+    }
+    world.end(reason::SHUTDOWN_CRASH, false);
+    world.run(Duration::from_secs(30));
+    assert!(world.is_well() && world.domain.as_ref().unwrap().id == 2, "{:?}", world.acts);
+    assert_eq!(world.count("rolled-back"), 1);
+}
+
+#[test]
+fn what_waits_for_its_back_off_to_be_rolled_back_is_not_cleared_away() {
+    let mut world = World::with(Settings { snapshot: true, back_off_ms: 4000, ..settings() });
+    world.run(Duration::from_secs(20));
+    for _ in 0..2 {
+        world.end(reason::SHUTDOWN_CRASH, false);
+        world.run(Duration::from_secs(10));
+    }
+    assert!(world.is_well() && world.nr_domains == 1 && !world.acts.contains(&Act::ClearAway(1)), "{:?}", world.acts);
+}
+
+#[test]
+fn who_notes_or_rolls_back_and_is_killed_is_followed_by_one_that_does_it_again() {
+    let mut world = World::with(Settings { snapshot: true, ..settings() });
+    world.native = Native::IsKilled;
+    while world.native == Native::IsKilled {
+        world.run(TICK);
+    }
+    assert!(world.standby.as_ref().is_some_and(|d| d.is_paused));
+    world.run(Duration::from_secs(10));
+    assert!(world.is_well() && world.machine.snapshot() == Some(true), "{:?}", world.acts);
+    world.end(reason::SHUTDOWN_CRASH, false);
+    while !world.acts.contains(&Act::Take(1)) {
+        world.run(TICK);
+    }
+    world.kill();
+    world.run(Duration::from_secs(10));
+    assert!(world.is_well() && world.nr_domains == 1, "{:?}", world.acts);
+}
+
+#[test]
+fn a_domain_that_does_not_boot_to_be_noted_has_failed() {
+    let mut world = World::with(Settings { snapshot: true, ..settings() });
+    world.upgrade(None).unwrap_err();
+    world.machine.record.image = with(Some(Flaw::NeverBoots));
+    world.run(Duration::from_secs(22));
+    assert_eq!(world.count("not-ready"), 1, "{:?}", world.acts);
+    world.machine.record.image = with(Some(Flaw::Panics));
+    world.run(Duration::from_secs(25));
+    assert!(world.count("not-started") >= 1, "{:?} {:?}", world.machine.record.counts, world.acts);
+    world.run(Duration::from_secs(60));
+    assert_eq!((world.machine.state(), world.standby.is_none()), ("parked", true), "{:?}", world.log);
+    world.machine.record.image = Image::default();
+    world.ask(Order::Unpark).unwrap();
+    world.run(Duration::from_secs(90));
+    assert!(world.is_well(), "{} {:?}", world.machine.state(), world.log);
+}
+
+#[test]
+fn a_new_image_is_noted_and_the_old_instance_comes_back_if_it_is_refused() {
+    for flaw in [None, Some(Flaw::NotReady)] {
+        let mut world = World::with_snapshot();
+        world.upgrade(flaw).unwrap();
+        while world.machine.record.upgrades == 0 {
+            world.run(TICK);
+        }
+        world.run(Duration::from_secs(20));
+        assert!(world.is_well() && world.remains.is_empty() && world.candidate.is_none(), "{:?}", world.acts);
+        let id = if flaw.is_none() { 2 } else { 1 };
+        assert_eq!(world.domain.as_ref().unwrap().id, id, "{:?} {:?}", world.acts, world.machine.record.refused);
+        assert_eq!((world.nr_domains, world.machine.snapshot()), (2, Some(true)));
+        world.end(reason::SHUTDOWN_CRASH, false);
+        world.run(Duration::from_secs(20));
+        assert!(world.is_well() && world.domain.as_ref().unwrap().id == id && world.nr_domains == 2);
+    }
+}
+
+#[test]
 fn one_of_a_new_image_takes_the_place_when_it_has_booted() {
     for standby in [0, 1] {
         let mut world = World::with(Settings { standby, ..settings() });
@@ -1102,6 +1295,7 @@ enum Event {
     CandidateDestroyed,
     Upgrade(Option<Flaw>),
     Native(Native),
+    SnapshotsLost,
     Asked(Order),
     Passes(u64),
     Killed(usize),
@@ -1123,6 +1317,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
         3 => proptest::option::of(flaw).prop_map(Event::Upgrade),
         1 => any::<bool>().prop_map(Event::Device),
         2 => prop_oneof![Just(Native::Works), Just(Native::Fails), Just(Native::IsKilled)].prop_map(Event::Native),
+        1 => Just(Event::SnapshotsLost),
         2 => order.prop_map(Event::Asked),
         8 => (0..60_u64).prop_map(Event::Passes),
         3 => (0..4_usize).prop_map(Event::Killed),
@@ -1132,8 +1327,9 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
 
 proptest! {
     #[test]
-    fn whatever_happens_and_whenever_the_daemon_is_killed_all_is_well_in_the_end(events in events(), standby in 0..2_u8) {
-        let mut world = World::with(Settings { standby, ..settings() });
+    fn whatever_happens_and_whenever_the_daemon_is_killed_all_is_well_in_the_end(events in events(), way in 0..3_u8) {
+        let (standby, snapshot) = (way % 2, way == 2);
+        let mut world = World::with(Settings { standby, snapshot, ..settings() });
         for event in &events {
             match *event {
                 Event::Ends(code, by_hypervisor) => world.end(code, by_hypervisor),
@@ -1163,6 +1359,7 @@ proptest! {
                 Event::Upgrade(flaw) => { let _ = world.upgrade(flaw); }
                 Event::Device(is_there) => world.has_devices = is_there,
                 Event::Native(native) => world.native = native,
+                Event::SnapshotsLost => world.all_mut().for_each(|d| d.is_noted = false),
                 Event::Asked(order) => { let _ = world.ask(order); }
                 Event::Passes(ticks) => world.run(TICK * u32::try_from(ticks).unwrap()),
                 Event::Killed(acts) => {
@@ -1181,6 +1378,7 @@ proptest! {
             Mode::Off => prop_assert!(world.domain.is_none(), "{:?}", world.domain),
         }
         prop_assert_eq!((world.machine.record.going, world.machine.record.promoted), (None, None));
+        prop_assert_eq!((world.machine.record.noting, world.machine.record.rolling), (None, None));
         prop_assert_eq!((&world.machine.record.upgrade, world.candidate.is_some()), (&None, false));
         let image = &world.machine.record.image;
         prop_assert!([Image::default(), new()].contains(image), "{:?} is of no use", image);

@@ -31,6 +31,8 @@ pub struct Candidate {
     is_at_work: bool,
     /// It was asked for by this daemon.
     is_made: bool,
+    /// It was noted by this daemon, if that was possible.
+    is_noted: bool,
     seen: Option<Seen>,
     /// The toolstack is not asked again before to destroy one.
     from: Duration,
@@ -129,7 +131,7 @@ impl Machine {
         }
         match upgrade.stage {
             // It goes first: the new one takes its memory.
-            Stage::Boots if look.standby.is_some() && self.settings.standby > 0 => None,
+            Stage::Boots if look.standby.is_some() && (self.settings.standby > 0 || self.settings.snapshot) => None,
             // The same of what is left of earlier ones.
             Stage::Boots if look.candidate.is_none() && self.has_remains(look) => None,
             Stage::Boots => match self.candidate.next(look, Duration::from_secs(self.settings.ready_s)) {
@@ -139,7 +141,13 @@ impl Machine {
                     self.refuse(&why);
                     None
                 }
+                Next::Booted(domain) if self.settings.snapshot && !self.candidate.is_noted => {
+                    self.candidate.is_noted = true;
+                    self.record.noting = Some(domain);
+                    Some(Act::Note(domain))
+                }
                 Next::Booted(domain) => {
+                    self.record.noting = None;
                     self.say(format!("domain {domain} of the new image has booted"));
                     self.take_place(domain, look)
                 }
@@ -220,11 +228,13 @@ impl Machine {
             return self.refuse("somebody else has started another one meanwhile");
         }
         self.record.image = upgrade.to;
+        self.record.noted = self.settings.snapshot.then_some(domain);
         self.record.end_upgrade("");
         self.say("upgraded");
     }
 
     pub(super) fn refuse(&mut self, why: &str) {
+        self.record.noting = None;
         self.record.end_upgrade(why);
         self.say(format!("the upgrade is refused: {why}"));
     }

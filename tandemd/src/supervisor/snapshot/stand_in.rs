@@ -1,0 +1,224 @@
+//! The ends of a paused domain's rings that are its own: who stands in for it talks to xenstored in its name, and knows that nothing is
+//! under way.
+//!
+//! xenstored finds a domain's ring by the indices that are in the page, and keeps none of its own. What it does keep is what it has read of a
+//! message that is not whole, what it could not write yet, and the domain's watches. That there is none of the first two shows when a
+//! request of ours is answered: answers come in the order of requests.
+
+use crate::hypercall::foreign::WORDS;
+use anyhow::{bail, ensure, Context, Result};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// Kinds of messages (public/io/xs_wire.h).
+pub const READ: u32 = 2;
+pub const WATCH: u32 = 4;
+pub const RESET_WATCHES: u32 = 21;
+const EVENT: u32 = 15;
+const ERROR: u32 = 16;
+/// Bytes of a message's head: kind, request, transaction, bytes that follow; and how many of those there may be.
+const HEAD: usize = 16;
+const MAX_BODY: usize = 4096;
+/// Bytes of each of its two rings, and the words behind them (public/io/xs_wire.h).
+const RING: usize = 1024;
+const REQ_CONS: usize = 512;
+const REQ_PROD: usize = 513;
+const RSP_CONS: usize = 514;
+const RSP_PROD: usize = 515;
+/// The same of a console (public/io/console.h): what it has said.
+const OUT_CONS: usize = 770;
+const OUT_PROD: usize = 771;
+/// No kernel has so many requests that it comes to these numbers soon.
+const FIRST_REQUEST: u32 = 0x7464_0000;
+/// So long xenstored has for an answer, and whoever reads the console for a page of text.
+const PATIENCE: Duration = Duration::from_secs(1);
+const A_MOMENT: Duration = Duration::from_micros(200);
+
+/// A page that is shared with others.
+pub type Words = [AtomicU32; WORDS];
+
+/// An event that was for the domain: what has changed, and of which watch that is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fired {
+    /// As the domain would see it: relative, if its watch is.
+    pub path: String,
+    /// The watch's.
+    pub token: String,
+}
+
+/// What came until the answer did.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Heard {
+    /// Events.
+    pub fired: Vec<Fired>,
+    /// Something was answered that the domain had asked.
+    pub has_answers: bool,
+}
+
+/// Who is in the place of a paused domain.
+pub struct StandIn<'a> {
+    page: &'a Words,
+    next: u32,
+    /// Has xenstored look at its rings.
+    wake: &'a mut dyn FnMut() -> Result<()>,
+}
+
+impl<'a> StandIn<'a> {
+    /// On the page of its ring.
+    pub fn new(page: &'a Words, wake: &'a mut dyn FnMut() -> Result<()>) -> Self {
+        Self { page, next: FIRST_REQUEST, wake }
+    }
+
+    fn get(&self, word: usize) -> u32 {
+        self.page[word].load(Ordering::Acquire)
+    }
+
+    /// Waits until the domain has asked nothing that xenstored has not read, and xenstored has said nothing that the domain has not.
+    pub fn until_idle(&mut self, limit: Duration) -> Result<()> {
+        let until = Instant::now() + limit;
+        while !is_idle(self.page) {
+            ensure!(Instant::now() < until, "it has something under way in xenstore");
+            (self.wake)()?;
+            std::thread::sleep(A_MOMENT);
+        }
+        Ok(())
+    }
+
+    /// Asks xenstored for something in the domain's name, and takes all that comes until that is answered.
+    pub fn ask(&mut self, kind: u32, parts: &[&str]) -> Result<Heard> {
+        self.next += 1;
+        let request = self.next;
+        let body: Vec<u8> = parts.iter().flat_map(|part| part.bytes().chain([0])).collect();
+        ensure!(HEAD + body.len() <= RING, "a request that is longer than the ring");
+        let head = [kind, request, 0, u32::try_from(body.len())?];
+        let message: Vec<u8> = head.iter().flat_map(|word| word.to_le_bytes()).chain(body).collect();
+        let until = Instant::now() + PATIENCE;
+        self.send(&message, until)?;
+        let mut heard = Heard::default();
+        loop {
+            let (said, of, body) = self.receive(until)?;
+            match said {
+                EVENT => {
+                    let mut parts =
+                        body.split(|byte| *byte == 0).map(|part| String::from_utf8_lossy(part).into_owned());
+                    if let (Some(path), Some(token)) = (parts.next(), parts.next()) {
+                        heard.fired.push(Fired { path, token });
+                    }
+                }
+                ERROR if of == request => {
+                    let why = String::from_utf8_lossy(&body).trim_end_matches('\0').to_string();
+                    bail!("xenstore refuses {}: {why}", parts.join(" "));
+                }
+                _ if of == request && said == kind => return Ok(heard),
+                _ => heard.has_answers = true,
+            }
+        }
+    }
+
+    fn send(&mut self, message: &[u8], until: Instant) -> Result<()> {
+        let from = self.get(REQ_PROD);
+        // What the domain may have left is read first; if it is half a message, what follows is not understood, and not answered.
+        while self.get(REQ_CONS) != from {
+            self.wait(until)?;
+        }
+        for (n, byte) in (0u32..).zip(message) {
+            let at = from.wrapping_add(n) as usize % RING;
+            let word = &self.page[at / 4];
+            let shift = at % 4 * 8;
+            let others = word.load(Ordering::Relaxed) & !(0xff << shift);
+            word.store(others | u32::from(*byte) << shift, Ordering::Relaxed);
+        }
+        self.page[REQ_PROD].store(from.wrapping_add(u32::try_from(message.len())?), Ordering::Release);
+        Ok(())
+    }
+
+    fn wait(&mut self, until: Instant) -> Result<()> {
+        ensure!(Instant::now() < until, "xenstore does not answer in its name");
+        (self.wake)()?;
+        std::thread::sleep(A_MOMENT);
+        Ok(())
+    }
+
+    /// Throws away all that was said to the domain: it may have read a part of a message before it died.
+    pub fn discard(&mut self) -> Result<()> {
+        let until = Instant::now() + PATIENCE;
+        // What xenstored has not written yet it writes as soon as there is room, when it looks.
+        let mut nr_empty = 0;
+        while nr_empty < 3 {
+            let prod = self.get(RSP_PROD);
+            nr_empty = if self.get(RSP_CONS) == prod { nr_empty + 1 } else { 0 };
+            self.page[RSP_CONS].store(prod, Ordering::Release);
+            ensure!(Instant::now() < until, "xenstore always tells it something");
+            (self.wake)()?;
+        }
+        Ok(())
+    }
+
+    /// The next message: its kind, of which request, and what it says. It is read as a whole, unless it is longer than the ring: who is killed
+    /// leaves no half one.
+    fn receive(&mut self, until: Instant) -> Result<(u32, u32, Vec<u8>)> {
+        self.until_there(HEAD, until)?;
+        let head = self.peek(HEAD)?;
+        let word = |n: usize| head.get(n * 4..n * 4 + 4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_le_bytes);
+        let length = usize::try_from(word(3))?;
+        ensure!(length <= MAX_BODY, "a message of {length} bytes in its ring");
+        let mut message = Vec::with_capacity(HEAD + length);
+        while message.len() < HEAD + length {
+            let part = (HEAD + length - message.len()).min(RING);
+            self.until_there(part, until)?;
+            message.extend(self.peek(part)?);
+            let cons = self.get(RSP_CONS).wrapping_add(u32::try_from(part)?);
+            self.page[RSP_CONS].store(cons, Ordering::Release);
+        }
+        Ok((word(0), word(1), message.split_off(HEAD)))
+    }
+
+    fn until_there(&mut self, count: usize, until: Instant) -> Result<()> {
+        loop {
+            let there = usize::try_from(self.get(RSP_PROD).wrapping_sub(self.get(RSP_CONS)))?;
+            ensure!(there <= RING, "its ring cannot be");
+            if there >= count {
+                return Ok(());
+            }
+            self.wait(until)?;
+        }
+    }
+
+    /// So many bytes that are there.
+    fn peek(&self, count: usize) -> Result<Vec<u8>> {
+        let cons = self.get(RSP_CONS);
+        let byte = |n: u32| {
+            let at = RING + cons.wrapping_add(n) as usize % RING;
+            self.page[at / 4].load(Ordering::Relaxed).to_le_bytes()[at % 4]
+        };
+        Ok((0..u32::try_from(count)?).map(byte).collect())
+    }
+}
+
+/// Nothing is in a domain's rings.
+pub fn is_idle(page: &Words) -> bool {
+    let get = |word: usize| page[word].load(Ordering::Acquire);
+    get(REQ_CONS) == get(REQ_PROD) && get(RSP_CONS) == get(RSP_PROD)
+}
+
+/// Waits until what a paused domain has said on its console was read; or nobody reads it.
+pub fn until_read(console: &Words) -> Result<()> {
+    let get = |word: usize| console[word].load(Ordering::Acquire);
+    let (mut seen, mut until) = (get(OUT_CONS), Instant::now() + PATIENCE);
+    while get(OUT_CONS) != get(OUT_PROD) {
+        let now = get(OUT_CONS);
+        if now != seen {
+            (seen, until) = (now, Instant::now() + PATIENCE);
+        }
+        if Instant::now() >= until {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(())
+}
+
+/// The frame of one of its rings, as the toolstack has noted it.
+pub fn frame(said: Option<String>) -> Result<u64> {
+    said.and_then(|frame| frame.parse().ok()).context("the toolstack has not noted its frame")
+}
