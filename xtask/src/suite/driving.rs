@@ -1,7 +1,7 @@
 //! Driver domains that own the NIC, by stock `xl`, and guests that have their network from them.
 //!
 //! The checks are `images/xen/tests/driver-domain.sh`, `driver-dies.sh`, `disk-outlives.sh`, `disk-recovery.sh`, `disk-standby.sh`, `way-out.sh`,
-//! `recovery.sh`, `standby.sh`, `upgrade.sh`, `recovery-twin.sh`,
+//! `recovery.sh`, `standby.sh`, `snapshot.sh`, `upgrade.sh`, `recovery-twin.sh`,
 //! `twin-loads.sh`, `twin-net.sh`, `twin-again.sh`, `twin-two.sh` and `twin-modes.sh`.
 
 use super::passthrough::AMD_VI;
@@ -33,6 +33,10 @@ pub fn tests() -> Vec<Test> {
     add(
         "one-that-waits-takes-the-place-of-a-driver-domain-that-dies",
         Box::new(|bed| runs(bed, "standby", "e1000e", bed.mib.div_ceil(2))),
+    );
+    add(
+        "a-driver-domain-that-dies-is-rolled-back",
+        Box::new(|bed| runs(bed, "snapshot", "e1000e", bed.mib.div_ceil(2))),
     );
     add(
         "a-driver-domain-is-upgraded-or-the-old-one-stays",
