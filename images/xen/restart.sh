@@ -3,7 +3,7 @@
 #
 #   crash CAUSE outage=MS from=MS lost=N wrong=N errors=N reinit=MS | what tandemd says of it
 #
-# WAY: fresh, or standby if another one waits. MODE: vm, or twin-mirror if the way out is its driver's twin.
+# WAY: fresh, standby if another one waits, or snapshot if it is rolled back. MODE: vm, or twin-mirror if the way out is its driver's twin.
 driver=$1 way=$2 mode=$3 count=$4
 shift 4
 . /xen/driving.sh
@@ -52,6 +52,7 @@ supervise() {
 net_machine() {
 	local job=pci+bridge_switch:$driver keys=() lines=()
 	[ $way = fresh ] || job=standby:$driver keys=('standby = 1')
+	[ $way != snapshot ] || keys=('snapshot = true')
 	# Nobody but twins has the CPUs that come beside the first.
 	[ $mode = vm ] || job=$job+twin_kept keys+=('twin = true') lines=('vcpus=1' 'maxvcpus=4')
 	supervised_machine $job "extra='$kernel_args oops=panic iommu=soft swiotlb=4096 tandem.do=$job+drive'" "${lines[@]}" || quit 'no machine'

@@ -123,8 +123,8 @@ fn crashes(
     machine.cpus = 2;
     machine.chipset = "q35";
     machine.devices = vec![IOMMU];
-    // Two instances of the driver domain at once.
-    machine.memory_mib = if boot.way == Way::Standby { 3584 } else { 3072 };
+    // Two instances of the driver domain at once, or one and copies of its memory.
+    machine.memory_mib = if boot.way == Way::Fresh { 3072 } else { 3584 };
     machine.timeout_s = BOOT_S + DEATH_S * count * boot.causes.len() as u64;
     fit(&mut machine, boot.driver, &peer)?;
     let mut found: Vec<Crash> = Vec::new();

@@ -20,6 +20,8 @@ pub enum Way {
     Fresh,
     /// It has booted before.
     Standby,
+    /// It is rolled back.
+    Snapshot,
 }
 
 /// What the way out is.
@@ -64,7 +66,7 @@ macro_rules! words {
 }
 words! {
     Driver: E1000 "e1000", E1000e "e1000e", Rtl8139 "8139cp", Nvme "nvme", Ahci "ahci";
-    Way: Fresh "fresh", Standby "standby";
+    Way: Fresh "fresh", Standby "standby", Snapshot "snapshot";
     Mode: Vm "vm", TwinMirror "twin-mirror";
     Cause: Panic "panic", Destroyed "destroyed", Wedged "wedged", Wild "wild", Text "text", Twind "twind";
 }
@@ -113,9 +115,13 @@ impl Boot {
         format!("restart:{}:{}:{}:{count}:{}", self.driver.name(), self.way.name(), self.mode.name(), causes.join(":"))
     }
 
-    /// Whether there is such a thing: disks have no twin, nor has one that waits for its card.
+    /// Whether there is such a thing: disks have no twin, nor has one that waits for its card; and what has disks is not rolled back.
     fn is_possible(&self) -> bool {
-        self.mode == Mode::Vm || self.driver.disk().is_none() && self.way == Way::Fresh
+        let is_of_disks = self.driver.disk().is_some();
+        match self.mode {
+            Mode::Vm => !is_of_disks || self.way != Way::Snapshot,
+            Mode::TwinMirror => !is_of_disks && self.way == Way::Fresh,
+        }
     }
 }
 
@@ -157,7 +163,7 @@ pub fn chosen(words: &[String]) -> Result<Vec<Boot>> {
             }
         }
     }
-    ensure!(!boots.is_empty(), "nothing is `{}`: disks have no twin", words.join(" "));
+    ensure!(!boots.is_empty(), "nothing is `{}`: disks have no twin, and are not rolled back", words.join(" "));
     Ok(boots)
 }
 
@@ -176,10 +182,10 @@ mod tests {
         assert_eq!(names("ahci standby panic"), ["restart:ahci:standby:vm:2:panic"]);
         assert_eq!(
             names("e1000 vm wedged text"),
-            ["restart:e1000:fresh:vm:2:wedged:text", "restart:e1000:standby:vm:2:wedged:text"]
+            ["fresh", "standby", "snapshot"].map(|way| format!("restart:e1000:{way}:vm:2:wedged:text"))
         );
         assert_eq!(names("twind"), ["restart:e1000e:fresh:twin-mirror:2:twind"]);
-        assert_eq!(names("").len(), 7);
+        assert_eq!(names("").len(), 8);
         assert!(names("").iter().all(|job| job.contains("panic:destroyed:wedged:wild:text")));
     }
 
@@ -190,6 +196,13 @@ mod tests {
             format!("{:#}", chosen(&words).unwrap_err())
         };
         assert!(said(&["e1000", "burnt"]).starts_with("`bench restart` knows no `burnt`; there are e1000, e1000e"));
-        assert_eq!(said(&["nvme", "twin-mirror"]), "nothing is `nvme twin-mirror`: disks have no twin");
+        assert_eq!(
+            said(&["nvme", "twin-mirror"]),
+            "nothing is `nvme twin-mirror`: disks have no twin, and are not rolled back"
+        );
+        assert_eq!(
+            said(&["ahci", "snapshot"]),
+            "nothing is `ahci snapshot`: disks have no twin, and are not rolled back"
+        );
     }
 }
