@@ -9,10 +9,11 @@
 //! What some imports do is so little that their stubs do it ([`Inline`]), and charge the budget as a gate does: nothing leaves the twin
 //! then. Such calls are not counted.
 
+use crate::linux::pages::{Pages, PAGE};
 use alloc::vec::Vec;
 
 /// Bytes of a stub.
-pub const STUB_BYTES: u64 = 64;
+pub const STUB_BYTES: u64 = 128;
 
 /// Words of the save page, in bytes from its start.
 pub mod save {
@@ -37,6 +38,22 @@ pub enum Inline {
         start: u64,
         /// The first value after them.
         end: u64,
+    },
+    /// 0, if the frame that its second argument is an address in is in a list, with a number that is not one of these; else it is a gate.
+    IsOutside {
+        /// Where the list is: a word for each frame.
+        list: u64,
+        /// Frames that are in it, from the first on; less than 2^31.
+        frames: u32,
+        /// The first number.
+        start: u64,
+        /// How many numbers; less than 2^31.
+        count: u32,
+    },
+    /// The machine address of what its second to fourth argument say, page, offset, and size, if it is in [`Pages`]; else it is a gate.
+    Page {
+        /// Where the table is: [`Pages::address`].
+        table: u64,
     },
 }
 
@@ -212,25 +229,59 @@ impl Code {
         self.bytes.extend(by.to_le_bytes());
     }
 
-    /// What returns to the twin, unless the budget is used up: then the gate, which comes next, finds the same. It writes rax, and
-    /// of the registers that a call does not preserve only those that it has read.
+    /// What returns to the twin, unless the budget is used up, or it cannot tell the answer: then the gate, which comes next, is as if this were
+    /// not here (and charges once more). It writes rax, r10 and r11, and of the other registers that a call does not preserve only those
+    /// that it has read, if it returns; r10 and r11 are 0 then, or as they were.
     fn inline(&mut self, inline: Inline, budget: u64) {
-        let mut body = Vec::new();
+        let mut body = Body::default();
         match inline {
-            Inline::Nothing => body.extend([0x31, 0xc0]), // xor eax, eax
+            Inline::Nothing => body.bytes(&[0x31, 0xc0]), // xor eax, eax
             Inline::IsWithin { start, end } => {
-                body.extend([0x48, 0xb8]); // mov rax, start
-                body.extend(start.to_le_bytes());
-                body.extend([0x48, 0x29, 0xc7]); // sub rdi, rax
-                body.extend([0x48, 0xb8]); // mov rax, end - start
-                body.extend(end.saturating_sub(start).to_le_bytes());
-                body.extend([0x48, 0x39, 0xc7]); // cmp rdi, rax
-                body.extend([0x19, 0xc0, 0xf7, 0xd8]); // sbb eax, eax; neg eax
+                body.load([0x48, 0xb8], start); // mov rax, start
+                body.bytes(&[0x48, 0x29, 0xc7]); // sub rdi, rax
+                body.load([0x48, 0xb8], end.saturating_sub(start)); // mov rax, end - start
+                body.bytes(&[0x48, 0x39, 0xc7]); // cmp rdi, rax
+                body.bytes(&[0x19, 0xc0, 0xf7, 0xd8]); // sbb eax, eax; neg eax
+            }
+            Inline::IsOutside { list, frames, start, count } => {
+                body.bytes(&[0x48, 0x89, 0xf0]); // mov rax, rsi
+                body.bytes(&[0x48, 0xc1, 0xe8, 12]); // shr rax, 12
+                body.immediate(&[0x48, 0x3d], frames); // cmp rax, frames
+                body.leave(0x73); // jae the gate
+                                  // However that was guessed, no other word is read.
+                body.bytes(&[0x4d, 0x19, 0xdb]); // sbb r11, r11
+                body.bytes(&[0x4c, 0x21, 0xd8]); // and rax, r11
+                body.load([0x49, 0xbb], list); // mov r11, list
+                body.bytes(&[0x4d, 0x8b, 0x1c, 0xc3]); // mov r11, [r11 + 8 * rax]
+                body.load([0x48, 0xb8], start); // mov rax, start
+                body.bytes(&[0x49, 0x29, 0xc3]); // sub r11, rax
+                body.immediate(&[0x49, 0x81, 0xfb], count); // cmp r11, count
+                body.leave(0x72); // jb the gate
+                body.bytes(&[0x31, 0xc0, 0x45, 0x31, 0xdb]); // xor eax, eax; xor r11d, r11d
+            }
+            Inline::Page { table } => {
+                #[allow(clippy::cast_possible_truncation, reason = "less than 32")]
+                body.bytes(&[0x89, 0xf0, 0xc1, 0xe8, Pages::SHIFT as u8]); // mov eax, esi; shr eax, SHIFT
+                body.immediate(&[0x25], Pages::MASK); // and eax, MASK
+                body.load([0x49, 0xbb], table); // mov r11, table
+                body.bytes(&[0x49, 0x01, 0xc3]); // add r11, rax
+                body.bytes(&[0x4c, 0x8d, 0x51, 0xff]); // lea r10, [rcx - 1]
+                body.bytes(&[0x49, 0x01, 0xd2]); // add r10, rdx
+                body.leave(0x72); // jc the gate
+                #[allow(clippy::cast_possible_truncation, reason = "less than 2^31")]
+                body.immediate(&[0x49, 0x81, 0xfa], PAGE as u32); // cmp r10, PAGE
+                body.leave(0x73); // jae the gate
+                body.bytes(&[0x49, 0x39, 0x33]); // cmp [r11], rsi
+                body.leave(0x75); // jne the gate
+                body.bytes(&[0x49, 0x8b, 0x43, 8]); // mov rax, [r11 + 8]
+                body.bytes(&[0x48, 0x01, 0xd0]); // add rax, rdx
+                body.bytes(&[0x45, 0x31, 0xd2, 0x45, 0x31, 0xdb]); // xor r10d, r10d; xor r11d, r11d
             }
         }
-        body.push(0xc3); // ret
+        body.bytes(&[0xc3]); // ret
         self.relative(&[0x48, 0xff, 0x0d], budget); // dec [BUDGET]
-        #[allow(clippy::cast_possible_truncation, reason = "some thirty bytes")]
+        let body = body.end();
+        #[allow(clippy::cast_possible_truncation, reason = "some eighty bytes")]
         self.bytes.extend([0x78, body.len() as u8]); // js behind the body
         self.bytes.extend(body);
     }
@@ -244,6 +295,49 @@ impl Code {
     /// `int3` up to the next stub.
     fn pad(&mut self) {
         self.bytes.resize(self.bytes.len().next_multiple_of(STUB_BYTES as usize), 0xcc);
+    }
+}
+
+/// The body of a stub that serves its import, with jumps to what comes behind it.
+#[derive(Default)]
+struct Body {
+    bytes: Vec<u8>,
+    /// Where distances of jumps are.
+    jumps: Vec<usize>,
+}
+
+impl Body {
+    fn bytes(&mut self, bytes: &[u8]) {
+        self.bytes.extend(bytes);
+    }
+
+    /// An instruction that ends with a word.
+    fn load(&mut self, opcode: [u8; 2], word: u64) {
+        self.bytes.extend(opcode);
+        self.bytes.extend(word.to_le_bytes());
+    }
+
+    /// An instruction that ends with a value of 32 bits, of which the highest is 0.
+    fn immediate(&mut self, opcode: &[u8], value: u32) {
+        self.bytes.extend(opcode);
+        self.bytes.extend((value & u32::MAX >> 1).to_le_bytes());
+    }
+
+    /// A jump behind the body.
+    fn leave(&mut self, opcode: u8) {
+        self.jumps.push(self.bytes.len() + 1);
+        self.bytes.extend([opcode, 0]);
+    }
+
+    fn end(mut self) -> Vec<u8> {
+        let len = self.bytes.len();
+        for at in self.jumps {
+            if let Some(distance) = self.bytes.get_mut(at) {
+                #[allow(clippy::cast_possible_truncation, reason = "some eighty bytes")]
+                (*distance = (len - at - 1) as u8);
+            }
+        }
+        self.bytes
     }
 }
 
@@ -322,6 +416,141 @@ mod tests {
         let (_, insns) = at(START + 2 * STUB_BYTES);
         let Inline::IsWithin { start, end } = RANGE else { unreachable!() };
         assert_eq!((insns[2].immediate64(), insns[4].immediate64()), (start, end - start));
+    }
+
+    /// What is executed of one stub: the registers, and whether it returned; else it went on to its gate.
+    fn run(inline: Inline, args: [u64; 4], word: impl Fn(u64) -> u64) -> (u64, bool) {
+        use Register::{R10, R11, RAX, RCX, RDI, RDX, RSI};
+        let stubs = Stubs::new(START, SAVE, 1);
+        let code = stubs.code(&TARGETS, |_| Served { inline: Some(inline), by: SERVER });
+        let mut registers = alloc::collections::BTreeMap::from([(RAX, 0u64), (R10, 77), (R11, 88)]);
+        registers.extend([RDI, RSI, RDX, RCX].into_iter().zip(args));
+        let whole = |register| match register {
+            Register::EAX => RAX,
+            Register::ESI => RSI,
+            Register::R10D => R10,
+            Register::R11D => R11,
+            other => other,
+        };
+        let (mut at, mut carry, mut zero) = (0, false, false);
+        loop {
+            let i = Decoder::with_ip(64, &code[at..], START + at as u64, DecoderOptions::NONE).decode();
+            at += i.len();
+            let is_32 = whole(i.op0_register()) != i.op0_register();
+            let place = |i: &Instruction| {
+                let index = registers
+                    .get(&i.memory_index())
+                    .map_or(0, |value| value.wrapping_mul(i.memory_index_scale().into()));
+                let base = registers.get(&i.memory_base()).copied().unwrap_or(0);
+                base.wrapping_add(index).wrapping_add(i.memory_displacement64())
+            };
+            let operand = |n: u32| match i.op_kind(n) {
+                iced_x86::OpKind::Register => registers[&whole(i.op_register(n))],
+                iced_x86::OpKind::Memory => word(place(&i)),
+                _ => i.immediate(n),
+            };
+            let narrow = |value: u64| if is_32 { value & 0xffff_ffff } else { value };
+            let result = match i.mnemonic() {
+                Mnemonic::Dec => None,
+                Mnemonic::Ret => {
+                    let is_gone = |r| matches!((r, registers[&r]), (_, 0) | (R10, 77) | (R11, 88));
+                    assert!(is_gone(R10) && is_gone(R11), "the twin sees what is the embedder's");
+                    return (registers[&RAX], true);
+                }
+                Mnemonic::Js => None,
+                Mnemonic::Jae | Mnemonic::Jb | Mnemonic::Jne => {
+                    let is_taken = match i.mnemonic() {
+                        Mnemonic::Jae => !carry,
+                        Mnemonic::Jb => carry,
+                        _ => !zero,
+                    };
+                    if is_taken {
+                        at = usize::try_from(i.near_branch_target() - START).unwrap();
+                    }
+                    None
+                }
+                Mnemonic::Mov
+                    if i.immediate32() == 0
+                        && i.op0_register() == Register::EAX
+                        && i.op1_kind() == iced_x86::OpKind::Immediate32 =>
+                {
+                    // The stub's number: this is the way to the gate, with the arguments as they were.
+                    assert_eq!([RDI, RSI, RDX, RCX].map(|r| registers[&r]), args);
+                    return (0, false);
+                }
+                Mnemonic::Mov => Some(operand(1)),
+                Mnemonic::Lea => Some(place(&i)),
+                Mnemonic::Shr => Some(narrow(operand(0)) >> operand(1)),
+                Mnemonic::And => Some(operand(0) & operand(1)),
+                Mnemonic::Xor => Some(operand(0) ^ operand(1)),
+                Mnemonic::Sbb => Some(0u64.wrapping_sub(carry.into())),
+                Mnemonic::Add => {
+                    let (sum, over) = operand(0).overflowing_add(operand(1));
+                    carry = over;
+                    Some(sum)
+                }
+                Mnemonic::Sub | Mnemonic::Cmp => {
+                    let (difference, under) = operand(0).overflowing_sub(operand(1));
+                    (carry, zero) = (under, difference == 0);
+                    (i.mnemonic() == Mnemonic::Sub).then_some(difference)
+                }
+                other => panic!("{other:?} is not expected in a stub"),
+            };
+            if let Some(result) = result {
+                registers.insert(whole(i.op0_register()), narrow(result));
+            }
+        }
+    }
+
+    /// The stub says of each address what the list says, reads no other word, and leaves to the gate what it cannot know.
+    #[test]
+    fn a_stub_looks_frames_up_in_a_list() {
+        const LIST: u64 = 0xffff_8080_0000_0000;
+        let list = [5, 100, u64::MAX, 109, 110, 99, 0];
+        let inline = Inline::IsOutside { list: LIST, frames: list.len() as u32, start: 100, count: 10 };
+        let word = |address: u64| list[usize::try_from((address - LIST) / 8).unwrap()];
+        for (frame, number) in list.iter().enumerate() {
+            for low in [0, 1, 0xfff] {
+                let address = (frame as u64) << 12 | low;
+                let is_outside = !(100..110).contains(number);
+                assert_eq!(run(inline, [1, address, 3, 4], word), (0, is_outside), "{address:#x}");
+            }
+        }
+        for address in [(list.len() as u64) << 12, 1 << 52, u64::MAX] {
+            assert_eq!(run(inline, [1, address, 3, 4], |_| panic!("not in the list")), (0, false), "{address:#x}");
+        }
+    }
+
+    /// The stub answers what the table says.
+    #[test]
+    fn a_stub_looks_pages_up_in_the_table() {
+        const FIRST: u64 = 0xffff_ea00_0040_0000;
+        let pages = Pages::new().unwrap();
+        for n in [0, 3, 2047, 2049] {
+            pages.put(FIRST + n * 64, 0x1_0000_0000 + n * PAGE);
+        }
+        let table = pages.address();
+        // The table as the test may read it: by what it finds.
+        let word = |address: u64| {
+            let (place, is_machine) = ((address - table) / 16, (address - table) % 16 != 0);
+            assert!(place < 2048, "outside of the table");
+            let in_place = |page: &u64| u64::from(*page as u32 >> Pages::SHIFT & Pages::MASK) / 16 == place;
+            let all = (0..2050).map(|n| FIRST + n * 64).filter(in_place);
+            let known = all.filter_map(|page| Some((page, pages.find(page, 0, 1)?))).next();
+            known.map_or(0, |(page, machine)| if is_machine { machine } else { page })
+        };
+        for page in (0..2050).map(|n| FIRST + n * 64).chain([FIRST + 1, FIRST + 32, 0, u64::MAX]) {
+            for (offset, size) in
+                [(0, 1), (64, 1500), (0, PAGE), (1, PAGE), (PAGE, 0), (0, 0), (PAGE, 1), (u64::MAX, 2), (3, u64::MAX)]
+            {
+                let (answer, is_answered) = run(Inline::Page { table }, [1, page, offset, size], word);
+                assert_eq!(
+                    is_answered.then_some(answer),
+                    pages.find(page, offset, size),
+                    "{page:#x} {offset:#x} {size:#x}"
+                );
+            }
+        }
     }
 
     #[test]

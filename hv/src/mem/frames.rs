@@ -83,6 +83,14 @@ pub fn has_entry(mfn: Mfn) -> bool {
     limits.chunks.get((chunk / 64) as usize).is_some_and(|word| word >> (chunk % 64) & 1 != 0)
 }
 
+/// Frames from 0 on that all have entries in the M2P.
+pub fn with_entries_from_0() -> u64 {
+    let chunks = limits().chunks;
+    let whole = chunks.iter().take_while(|word| **word == u64::MAX).count() as u64;
+    let rest = chunks.get(whole as usize).map_or(0, |word| u64::from(word.trailing_ones()));
+    (whole * 64 + rest) * FRAMES_PER_CHUNK
+}
+
 /// What is known about a frame below [`end`]. Frames without an entry of their own share entries that say "I/O memory".
 #[inline]
 pub fn frame(mfn: Mfn) -> Option<&'static Frame> {

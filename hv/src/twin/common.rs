@@ -3,14 +3,15 @@
 
 use crate::domain::ports::GuestPage;
 use crate::domain::{self, event, Domain};
-use crate::mem::frames;
 use crate::mem::guest_ptr::{plain, GuestPtr};
+use crate::mem::{frames, layout};
 use crate::sync::Mutex;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use twin_abi::op::{self, lent, note, TwinKernel, TwinLent, TwinNote};
 use twin_runtime::linux::lock::Sleepers;
 use twin_runtime::linux::offsets::Offsets;
+use twin_runtime::linux::pages::Pages;
 use twin_runtime::linux::pool::{Kind, Pool};
 use twin_runtime::linux::skb::LARGEST;
 use twin_runtime::linux::{Foreign, Kernel, Routine, Support};
@@ -37,12 +38,23 @@ pub struct Common {
     owner: DomId,
     is_described: bool,
     pool: Mutex<Pool>,
+    /// Where lent buffers lie, for stubs.
+    pages: Pages,
     /// The frames of lent buffers, which stay the domain's own, and ordinary memory. Locked before the pool.
-    held: Mutex<Vec<(u64, GuestPage)>>,
+    held: Mutex<Vec<Held>>,
     /// Room for all was made at the start.
     notes: Mutex<Vec<TwinNote>>,
     /// How many notes there are.
     nr_notes: AtomicUsize,
+}
+
+/// The frame of a lent buffer.
+struct Held {
+    /// What was lent.
+    object: u64,
+    /// The `struct page`.
+    page: u64,
+    frame: GuestPage,
 }
 
 impl Common {
@@ -61,6 +73,7 @@ impl Common {
             owner,
             is_described: kernel != 0,
             pool: Mutex::new(Pool::default()),
+            pages: Pages::new().map_err(|_| Errno::ENOMEM)?,
             held: Mutex::new(Vec::new()),
             notes: Mutex::new(notes),
             nr_notes: AtomicUsize::new(0),
@@ -81,10 +94,19 @@ impl Common {
 
     /// What a stub can do instead of a routine.
     pub fn inline(&self, routine: Routine) -> Option<Inline> {
-        use Routine::{DmaSyncForCpu, DmaSyncForDevice, DmaUnmapPage};
-        let may_be_bounced =
-            self.bounce_frames != 0 && matches!(routine, DmaUnmapPage | DmaSyncForCpu | DmaSyncForDevice);
-        routine.inline(&self.support).filter(|_| !may_be_bounced)
+        use Routine::{DmaMapPage, DmaSyncForCpu, DmaSyncForDevice, DmaUnmapPage};
+        match routine {
+            DmaUnmapPage | DmaSyncForCpu | DmaSyncForDevice if self.bounce_frames != 0 => self.is_not_bounced(),
+            DmaMapPage => Some(Inline::Page { table: self.pages.address() }),
+            _ => routine.inline(&self.support),
+        }
+    }
+
+    /// As [`Self::is_bounced`], for a stub.
+    fn is_not_bounced(&self) -> Option<Inline> {
+        let frames = u32::try_from(frames::with_entries_from_0().min(i32::MAX as u64)).ok()?;
+        let count = u32::try_from(self.bounce_frames).ok().filter(|count| i32::try_from(*count).is_ok())?;
+        Some(Inline::IsOutside { list: layout::M2P, frames, start: self.bounce, count })
     }
 
     /// Where the machine frame of pseudo-physical frame `pfn` stands in the domain's list.
@@ -132,7 +154,7 @@ impl Common {
             if !frames::has_headroom() {
                 return Err(Errno::ENOMEM);
             }
-            let page = bytes.map(|bytes| hold(d, bytes, &locate)).transpose()?;
+            let found = bytes.map(|bytes| hold(d, bytes, &locate)).transpose()?;
             // What is lent is held, and what is held is lent: others lend and recall at the same time.
             let mut held = self.held.lock();
             let mut pool = self.pool.lock();
@@ -150,9 +172,11 @@ impl Common {
                 _ => pool.lend_bare(buffer.object),
             }
             .map_err(|_| Errno::ENOMEM)?;
-            if let Some((page, at)) = page {
+            if let (Some((frame, at)), Some((address, _))) = (found, bytes) {
                 pool.locate(buffer.object, at);
-                held.push((buffer.object, page));
+                let page = self.support.page_of(address).unwrap_or(0);
+                self.show(page, at);
+                held.push(Held { object: buffer.object, page, frame });
             }
         }
         Ok(())
@@ -172,14 +196,24 @@ impl Common {
             };
             *to = TwinLent { kind, object: *object, ..TwinLent::default() };
         }
-        let is_gone = |held: u64| gone[..count].iter().any(|(_, object)| *object == held);
-        held.retain(|(object, _)| !is_gone(*object));
+        let is_gone = |held: &Held| gone[..count].iter().any(|(_, object)| *object == held.object);
+        held.iter().filter(|held| is_gone(held)).for_each(|held| self.pages.forget(held.page));
+        held.retain(|held| !is_gone(held));
         count
+    }
+
+    /// Stubs may know the page of a buffer at machine address `at`, if its device reaches all of it.
+    fn show(&self, page: u64, at: u64) {
+        let machine = Mfn::containing(MachAddr::new(at)).addr().raw();
+        let limit = self.support.dma_limit;
+        if page != 0 && (limit == 0 || machine + PAGE_SIZE as u64 <= limit) {
+            self.pages.put(page, machine);
+        }
     }
 
     /// Calls `f` with the frames of lent buffers.
     pub fn for_each_held(&self, mut f: impl FnMut(Mfn)) {
-        self.held.lock().iter().for_each(|(_, page)| f(page.mfn()));
+        self.held.lock().iter().for_each(|held| f(held.frame.mfn()));
     }
 
     /// Is there room for what one more call of a routine may note?

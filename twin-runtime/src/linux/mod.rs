@@ -10,6 +10,7 @@ pub mod inbox;
 pub mod lock;
 pub mod napi;
 pub mod offsets;
+pub mod pages;
 pub mod pool;
 pub mod queue;
 pub mod sg;

@@ -205,7 +205,8 @@ fn read_fragment<H: Host>(host: &H, s: &Support, at: u64) -> Result<Fragment, St
 
 impl Support {
     /// The `struct page` of an address in the domain's direct map.
-    pub(super) fn page_of(&self, address: u64) -> Option<u64> {
+    #[must_use]
+    pub fn page_of(&self, address: u64) -> Option<u64> {
         let pfn = address.checked_sub(self.kernel.page_offset)? >> 12;
         Some(self.kernel.vmemmap.wrapping_add(pfn.checked_mul(self.offsets.page_size)?))
     }
