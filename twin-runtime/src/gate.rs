@@ -215,6 +215,20 @@ pub fn may_begin(embedder: &mut impl Embedder) -> bool {
     embedder.charge() >= 0 && !embedder.is_out_of_time()
 }
 
+/// A function of an image, which all its twins have at one place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Function {
+    offset: u32,
+}
+
+impl Function {
+    /// Its code offset.
+    #[must_use]
+    pub fn offset(self) -> u32 {
+        self.offset
+    }
+}
+
 /// A running invocation. While it lives, its twin can begin no other:
 ///
 /// ```compile_fail,E0499
@@ -351,15 +365,37 @@ impl<'a> Twin<'a> {
         budget: i64,
         embedder: &mut impl Embedder,
     ) -> Result<(Invocation<'_, 'a>, Entry), Abort> {
-        match self.resolve(domain) {
-            _ if self.is_waiting => Err(self.abort(0, Reason::Busy)),
-            Some(Target::Function(offset)) => {
-                embedder.set_budget(budget);
-                let entry = Entry { offset, registers: Registers::of_args(args) };
-                Ok((Invocation { twin: self }, entry))
-            }
-            _ => Err(self.abort(0, Reason::IndirectCall(domain))),
+        if self.is_waiting {
+            return Err(self.abort(0, Reason::Busy));
         }
+        let function = self.function(domain).ok_or_else(|| self.abort(0, Reason::IndirectCall(domain)))?;
+        embedder.set_budget(budget);
+        let entry = Entry { offset: function.offset, registers: Registers::of_args(args) };
+        Ok((Invocation { twin: self }, entry))
+    }
+
+    /// The function at a domain address, if the twin has one.
+    #[must_use]
+    pub fn function(&self, domain: u64) -> Option<Function> {
+        match self.addresses.resolve(domain) {
+            Some(Target::Function(offset)) => Some(Function { offset }),
+            _ => None,
+        }
+    }
+
+    /// As [`Self::begin`] of a function that is known, with the arguments that the embedder has. `None`: an invocation waits for an upcall.
+    #[inline]
+    pub fn begin_known(
+        &mut self,
+        _: Function,
+        budget: i64,
+        embedder: &mut impl Embedder,
+    ) -> Option<Invocation<'_, 'a>> {
+        if self.is_waiting {
+            return None;
+        }
+        embedder.set_budget(budget);
+        Some(Invocation { twin: self })
     }
 
     /// Goes on with the invocation that waits for an upcall, which has returned: after [`Answer::Return`] of its result. `None`:

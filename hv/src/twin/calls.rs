@@ -28,7 +28,8 @@ pub fn call(v: &OwnedVcpu, call: &mut TwinCall, interruptible: Interruptible<'_>
     if net::is_attached(call.twin as usize) {
         return Err(Errno::EBUSY);
     }
-    let begin = Begin::Call { function: call.function, args: call.args };
+    let args = call.args;
+    let begin = Begin::Call { function: slot.twin.function(call.function).ok_or(Errno::ESRCH)?, args: &args };
     let mut session = Session::enter(loaded, number, None).ok_or(Errno::ENOENT)?;
     let returned = session.run(&mut slot, begin, interruptible)?;
     loaded.counts.calls.fetch_add(1, Ordering::Relaxed);

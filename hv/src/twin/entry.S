@@ -37,12 +37,13 @@ twin_enter:
     mov [rax + {SAVE_HOST_RSP}], rsp
     mov rsp, [rdi + {ENTRY_STACK}]
     mov r11, [rdi + {ENTRY_STUB}]
-    mov rsi, [rdi + {ENTRY_ARGS} + 8]
-    mov rdx, [rdi + {ENTRY_ARGS} + 16]
-    mov rcx, [rdi + {ENTRY_ARGS} + 24]
-    mov r8, [rdi + {ENTRY_ARGS} + 32]
-    mov r9, [rdi + {ENTRY_ARGS} + 40]
-    mov rdi, [rdi + {ENTRY_ARGS}]
+    mov rax, [rdi + {ENTRY_ARGS}]
+    mov rdi, [rax]
+    mov rsi, [rax + 8]
+    mov rdx, [rax + 16]
+    mov rcx, [rax + 24]
+    mov r8, [rax + 32]
+    mov r9, [rax + 40]
     xor eax, eax
     xor ebx, ebx
     xor ebp, ebp

@@ -74,8 +74,8 @@ pub struct Entry {
     pub stack: u64,
     /// The stub that enters what the save page's target says.
     pub stub: u64,
-    /// The arguments.
-    pub args: [u64; 6],
+    /// The six arguments.
+    pub args: *const u64,
 }
 
 /// The registers that a call preserves, of an invocation that waits.
@@ -192,7 +192,8 @@ pub unsafe fn set_mirror(of: Option<&Mirror>) {
 /// # Safety
 /// 1. The instance's areas are mapped as `twin_abi::layout` says, its code was verified, its mirror root is loaded, the
 ///    twins' IDT is, and no breakpoint is armed.
-/// 2. An entry's stack pointer is in the instance's stack, with the address of the way out at it and `indirect_args` words above.
+/// 2. An entry's stack pointer is in the instance's stack, with the address of the way out at it and `indirect_args` words above; its
+///    arguments are there to be read.
 /// 3. What goes on is what was kept when this instance's gate last answered that it waits.
 pub unsafe fn enter(running: &mut Running<'_, '_>, way: &Way) -> u64 {
     let place = slot();
@@ -264,7 +265,7 @@ extern "C" fn gate(saved: &mut Saved) -> u64 {
     crate::cpu::requests::answer();
     #[allow(clippy::cast_possible_truncation, reason = "the stub loaded 32 bits")]
     let number = saved.number as u32;
-    let special = number.checked_sub(running.imports);
+    let special = number.checked_sub(running.instance.stubs.imports());
     if special == Some(special::INDIRECT_CALL) {
         if let Some(offset) = running.invocation.enters(saved.registers.r11, running.domain) {
             saved.number = running.instance.saved(save::TWIN_RSP);

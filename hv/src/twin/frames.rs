@@ -39,6 +39,12 @@ impl Frames {
         &self.all
     }
 
+    /// Where the first is in the direct map, if there is one.
+    #[inline]
+    pub fn start(&self) -> *mut u64 {
+        self.first as *mut u64
+    }
+
     /// Writes `bytes` at `offset` of all of them, which must be inside of one.
     pub fn put(&self, offset: usize, bytes: &[u8]) {
         let Some(mfn) = self.all.get(offset / PAGE_SIZE).filter(|_| offset % PAGE_SIZE + bytes.len() <= PAGE_SIZE)

@@ -2,7 +2,7 @@
 
 use crate::arch::tsc;
 use crate::cpu::percpu::MAX_CPUS;
-use crate::mem::{layout, paging, phys_to_virt, vmap};
+use crate::mem::{layout, paging, vmap};
 use crate::sync::Mutex;
 use crate::twin::common::Common;
 use crate::twin::entry;
@@ -15,7 +15,7 @@ use twin_abi::layout::{
     ctx, CALL_TABLE_OFFSET, CODE_OFFSET, CONST_OFFSET, CTX_OFFSET, IMPORT_OFFSET, MAX_CODE, STACK_GUARD, STACK_SIZE,
     STLB_OFFSET,
 };
-use twin_runtime::gate::{self, Twin};
+use twin_runtime::gate::{Function, Twin};
 use twin_runtime::instance::{Areas, Config};
 use twin_runtime::stubs::{save, special, Served, Stubs};
 use x86::{PteFlags, PAGE_SIZE};
@@ -53,6 +53,8 @@ pub struct Instance {
     base: u64,
     code_bytes: u64,
     config: Config,
+    /// The stack pointer of an entry.
+    entry_stack: u64,
     /// Its stubs.
     pub stubs: Stubs,
     context: Frames,
@@ -178,10 +180,12 @@ impl Instance {
         vmap::map_at(base + SAVE_OFFSET, save.all(), DATA)?;
         vmap::map_at(base + u64::from(CODE_OFFSET), plan.code.all(), EXECUTE)?;
         let code_bytes = plan.code_bytes;
+        let entry_stack = config.entry_stack() - 8;
         Some(Self {
             base,
             code_bytes,
             config,
+            entry_stack,
             stubs,
             context,
             save,
@@ -269,24 +273,19 @@ impl Instance {
         unsafe { (address as *const u64).read_unaligned() }
     }
 
-    /// The entry of an invocation that begins as `begin` says.
-    #[inline]
-    pub fn entry(&self, begin: &gate::Entry) -> entry::Entry {
-        let stack = self.config.entry_stack() - 8;
-        self.set_saved(save::TARGET, self.code_address(begin.offset));
+    /// The entry of an invocation of a function with these arguments.
+    #[inline(always)]
+    pub fn entry(&self, function: Function, args: &[u64; 6]) -> entry::Entry {
+        let stack = self.entry_stack;
+        self.set_saved(save::TARGET, self.code_address(function.offset()));
         // SAFETY: inside the stack; nothing runs on it, for the caller holds `slot`.
         unsafe { (stack as *mut u64).write(self.stubs.leave()) };
-        entry::Entry {
-            save: phys_to_virt(self.save.all()[0].addr()).cast(),
-            stack,
-            stub: self.stubs.enter(),
-            args: begin.registers.args(),
-        }
+        entry::Entry { save: self.save.start(), stack, stub: self.stubs.enter(), args: args.as_ptr() }
     }
 
     /// How an invocation goes on that has `kept` these registers and gets `value`.
     pub fn resume(&self, kept: entry::Kept, value: u64) -> entry::Resume {
-        entry::Resume { save: phys_to_virt(self.save.all()[0].addr()).cast(), value, kept }
+        entry::Resume { save: self.save.start(), value, kept }
     }
 
     /// Words of the twin's stack that are arguments of the function that it calls with this stack pointer. How many arguments that has

@@ -6,7 +6,7 @@ use crate::twin::instance::Instance;
 use crate::twin::view::DomainView;
 use twin_abi::image::Image;
 use twin_abi::op::{reason, TwinCall};
-use twin_runtime::gate::{may_begin, Answer, Call, Embedder, Invocation};
+use twin_runtime::gate::{may_begin, Answer, Call, Embedder, Function, Invocation};
 use twin_runtime::linux::{Done, Native, Stop};
 use twin_runtime::{Abort, Reason};
 
@@ -14,8 +14,6 @@ use twin_runtime::{Abort, Reason};
 pub struct Running<'a, 'v> {
     /// Where it runs.
     pub instance: &'a Instance,
-    /// Number of imports: the stubs of special gates come after them.
-    pub imports: u32,
     /// What it is.
     pub invocation: Invocation<'a, 'static>,
     /// Its domain.
@@ -34,13 +32,13 @@ pub struct Left {
 }
 
 /// How a part of an invocation begins.
-pub enum Begin {
+pub enum Begin<'a> {
     /// A function is called.
     Call {
-        /// The domain's address of it.
-        function: u64,
+        /// It.
+        function: Function,
         /// Its arguments.
-        args: [u64; 6],
+        args: &'a [u64; 6],
     },
     /// A function of the domain returned.
     Resume {

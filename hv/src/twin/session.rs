@@ -9,7 +9,7 @@ use crate::domain::{self, DomainRef};
 use crate::pv::{debugreg, vtlb};
 use crate::sched::timers;
 use crate::twin::entry::{self, Way};
-use crate::twin::instance::{Slot, Waiting};
+use crate::twin::instance::{Instance, Slot, Waiting};
 use crate::twin::net::OnCard;
 use crate::twin::run::{Begin, Early, Left, Running};
 use crate::twin::table::Loaded;
@@ -21,7 +21,7 @@ use xen_abi::errno::Errno;
 /// See the module.
 pub struct Session<'a> {
     loaded: &'a Loaded,
-    instance: usize,
+    instance: &'a Instance,
     owner: DomainRef,
     /// The time-stamp counter at the beginning.
     since: u64,
@@ -39,7 +39,8 @@ impl<'a> Session<'a> {
     /// `None`: the domain is gone.
     pub fn enter(loaded: &'a Loaded, instance: usize, card: Option<OnCard<'a>>) -> Option<Self> {
         let owner = domain::find(loaded.owner)?;
-        let domain = DomainView::new(&loaded.instances[instance], &loaded.common, card);
+        let instance = &loaded.instances[instance];
+        let domain = DomainView::new(instance, &loaded.common, card);
         match vcpu::current(this_cpu()) {
             Some(v) => disarm(v),
             None => tlb::enter_guests(),
@@ -57,18 +58,17 @@ impl<'a> Session<'a> {
     }
 
     /// Runs a function, or goes on with what waits, in the instance, whose `slot` is the caller's. What the function returned; `None`:
-    /// it has not, and `early` says why. Errors: ESRCH if the twin has no such function; ENOENT if nothing waits.
-    pub fn run(&mut self, slot: &mut Slot, begin: Begin, _: Interruptible<'_>) -> Result<Option<u64>, Errno> {
-        let instance = &self.loaded.instances[self.instance];
+    /// it has not, and `early` says why. Errors: EBUSY if something waits there; ENOENT if nothing waits.
+    pub fn run(&mut self, slot: &mut Slot, begin: Begin<'_>, _: Interruptible<'_>) -> Result<Option<u64>, Errno> {
+        let instance = self.instance;
         let is_fresh = self.domain.begin();
         let Slot { twin, waiting } = slot;
         let (invocation, way) = match begin {
             Begin::Call { function, args } => {
                 let steps = self.loaded.budget.cast_signed();
-                let (invocation, entry) =
-                    twin.begin(function, &args, steps, &mut self.domain).map_err(|_| Errno::ESRCH)?;
+                let invocation = twin.begin_known(function, steps, &mut self.domain).ok_or(Errno::EBUSY)?;
                 self.budget = steps;
-                (invocation, Way::Enter(instance.entry(&entry)))
+                (invocation, Way::Enter(instance.entry(function, args)))
             }
             Begin::Resume { result } => {
                 let waited = waiting.take().ok_or(Errno::ENOENT)?;
@@ -78,7 +78,7 @@ impl<'a> Session<'a> {
             }
         };
         let (domain, left) = (&mut self.domain, &mut self.left);
-        let mut running = Running { instance, imports: instance.stubs.imports(), invocation, domain, left };
+        let mut running = Running { instance, invocation, domain, left };
         if is_fresh {
             timers::fire_surely_by(running.domain.deadline_ns());
         }

@@ -95,6 +95,9 @@ impl<'a> DomainView<'a> {
     /// Passes on what the card has received.
     #[inline]
     pub fn pass_on(&mut self) -> Result<(), Fault> {
+        if !self.card.as_ref().is_some_and(OnCard::keeps) {
+            return Ok(());
+        }
         self.with_card((), |card, view| card.pass_on(view.common, view))
     }
 

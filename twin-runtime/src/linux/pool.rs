@@ -13,6 +13,8 @@ use crate::memory::{Fault, Memory};
 /// Value of `users` while an `sk_buff` is handed to the driver: Linux's own reference and the lender's.
 pub const USERS_OUT: u32 = 2;
 const USERS_HOME: u32 = 1;
+/// Objects at which [`Pool::reclaim`] looks at a time, beside those that are to be transmitted.
+const PORTION: usize = 64;
 /// Bytes of a fragment that may be a part of a packet of the host's.
 const PAGE: u64 = 4096;
 
@@ -127,10 +129,9 @@ impl<T> Default for Table<T> {
 impl<T> Table<T> {
     #[inline]
     fn get_mut(&mut self, address: u64) -> Option<&mut T> {
-        let mut at = usize::from(self.hints.get(hash(address)).copied().unwrap_or(0));
-        if self.objects.get(at).is_none_or(|(found, _)| *found != address) {
-            at = self.search(address)?;
-        }
+        let hint = usize::from(self.hints.get(hash(address)).copied().unwrap_or(0));
+        let is_right = self.objects.get(hint).is_some_and(|(found, _)| *found == address);
+        let at = if is_right { hint } else { self.search(address)? };
         self.objects.get_mut(at).map(|(_, object)| object)
     }
 
@@ -174,6 +175,10 @@ pub struct Pool {
     smallest: u32,
     /// Those that are with the driver to be transmitted.
     nr_transmitting: usize,
+    /// The driver has given one of them back since [`Self::reclaim`] looked last.
+    has_sent: bool,
+    /// Where [`Self::reclaim`] goes on: the place of an `sk_buff`, or behind them that of a fragment.
+    look_next: usize,
     /// Requests that found the pool empty.
     pub exhausted: u64,
 }
@@ -475,6 +480,22 @@ impl Pool {
         Given::Back(was)
     }
 
+    /// The driver is done with an `sk_buff` that was to be transmitted: it comes home. Its cookie; `None`: it is not one, and nothing is done.
+    #[inline]
+    pub(crate) fn give_sent(&mut self, skb: u64) -> Option<u64> {
+        let lent = self.skbs.get_mut(skb)?;
+        let Use::Transmit(cookie) = lent.out else { return None };
+        lent.out = Use::Home;
+        let pages = core::mem::take(&mut lent.pages);
+        self.nr_transmitting = self.nr_transmitting.saturating_sub(1);
+        self.has_sent = true;
+        self.whole.push(skb);
+        if pages != 0 {
+            self.free_pages(pages);
+        }
+        Some(cookie)
+    }
+
     /// Gives a receive buffer back. `None`: it is not of this pool; `false`: it was there already.
     pub(crate) fn give_fragment(&mut self, data: u64) -> Option<bool> {
         let fragment = self.fragments.get_mut(data)?;
@@ -498,7 +519,8 @@ impl Pool {
     }
 
     /// Takes back what the domain freed; returns how many objects. `sent` is given the cookies of those that were to be transmitted; while
-    /// it has no room for one, they are left for the next time.
+    /// it has no room for one, they are left for the next time. All of those are looked at, unless the driver has given some back since
+    /// the last time; of all objects a portion each time, and the next portion the next time.
     ///
     /// # Errors
     /// If a lent object is no longer there.
@@ -508,39 +530,65 @@ impl Pool {
         o: &Offsets,
         mut sent: impl FnMut(u64) -> bool,
     ) -> Result<usize, Fault> {
-        let mut found = 0;
+        let is_moving = core::mem::take(&mut self.has_sent);
+        let (mut found, mut left) = (0, if is_moving { 0 } else { self.nr_transmitting });
         for n in 0..self.skbs.objects.len() {
-            let Some((skb, lent)) = self
-                .skbs
-                .objects
-                .get(n)
-                .copied()
-                .filter(|(_, lent)| !matches!(lent.out, Use::Home | Use::Reserved | Use::Kept))
-            else {
-                continue;
-            };
-            if memory.u32(skb.wrapping_add(o.skb_users))? < USERS_OUT {
-                if matches!(lent.out, Use::Transmit(cookie) if !sent(cookie)) {
-                    continue;
-                }
-                self.give(skb);
-                Self::at_home(memory, o, skb)?;
-                found += 1;
+            if left == 0 {
+                break;
+            }
+            if self.skbs.objects.get(n).is_some_and(|(_, lent)| matches!(lent.out, Use::Transmit(_))) {
+                left -= 1;
+                found += usize::from(self.reclaim_skb(n, memory, o, &mut sent)?);
             }
         }
-        for n in 0..self.fragments.objects.len() {
-            let Some((data, fragment)) =
-                self.fragments.objects.get(n).copied().filter(|(_, f)| f.out == FragmentUse::Driver)
-            else {
-                continue;
+        let nr_skbs = self.skbs.objects.len();
+        let nr_all = nr_skbs + self.fragments.objects.len();
+        for _ in 0..PORTION.min(nr_all) {
+            let n = if self.look_next < nr_all { self.look_next } else { 0 };
+            self.look_next = n + 1;
+            let is_found = match n.checked_sub(nr_skbs) {
+                None => self.reclaim_skb(n, memory, o, &mut sent)?,
+                Some(n) => self.reclaim_fragment(n, memory, o)?,
             };
-            let at = fragment.page.wrapping_add(o.page_refcount);
-            let restore = |now: u32| (now < fragment.references).then_some(fragment.references);
-            if memory.update_u32(at, restore)?.1 {
-                self.give_fragment(data);
-                found += 1;
-            }
+            found += usize::from(is_found);
         }
         Ok(found)
+    }
+
+    /// The `n`th `sk_buff` comes home if it was freed.
+    fn reclaim_skb(
+        &mut self,
+        n: usize,
+        memory: &impl Memory,
+        o: &Offsets,
+        sent: &mut impl FnMut(u64) -> bool,
+    ) -> Result<bool, Fault> {
+        let is_out = |lent: &Lent| !matches!(lent.out, Use::Home | Use::Reserved | Use::Kept);
+        let Some((skb, lent)) = self.skbs.objects.get(n).copied().filter(|(_, lent)| is_out(lent)) else {
+            return Ok(false);
+        };
+        if memory.u32(skb.wrapping_add(o.skb_users))? >= USERS_OUT
+            || matches!(lent.out, Use::Transmit(cookie) if !sent(cookie))
+        {
+            return Ok(false);
+        }
+        self.give(skb);
+        Self::at_home(memory, o, skb)?;
+        Ok(true)
+    }
+
+    /// The `n`th fragment does.
+    fn reclaim_fragment(&mut self, n: usize, memory: &impl Memory, o: &Offsets) -> Result<bool, Fault> {
+        let is_out = |fragment: &Fragment| fragment.out == FragmentUse::Driver;
+        let Some((data, fragment)) = self.fragments.objects.get(n).copied().filter(|(_, f)| is_out(f)) else {
+            return Ok(false);
+        };
+        let at = fragment.page.wrapping_add(o.page_refcount);
+        let restore = |now: u32| (now < fragment.references).then_some(fragment.references);
+        let (_, is_freed) = memory.update_u32(at, restore)?;
+        if is_freed {
+            self.give_fragment(data);
+        }
+        Ok(is_freed)
     }
 }

@@ -437,6 +437,36 @@ fn what_the_domain_freed_is_reclaimed() {
     assert_eq!((f.pool.free(), f.u32(page + 52), f.u32(kept + 220)), ((1, 2, 2), Ok(2), Ok(2)));
 }
 
+/// However many there are, what the domain freed is found after some looks, and what was to be sent at the next one.
+#[test]
+fn what_the_domain_freed_is_reclaimed_in_portions() {
+    const MANY: u64 = 500;
+    let (mut f, s) = domain(0);
+    let o = s.offsets;
+    let skbs = SKBS + 0x10_0000;
+    f.map(skbs, MANY);
+    for n in 0..MANY {
+        f.pool.lend(skbs + n * 4096, skbs + n * 4096 + 512, 2048).expect("memory");
+        f.pool.locate(skbs + n * 4096, 0x7000);
+    }
+    let (sent, _) = f.pool.reserve(100).expect("free");
+    let packet =
+        Packet { device: DEVICE, header: &[], fragments: &[], checksum: None, segmentation: None, queue: 0, cookie: 9 };
+    assert_eq!(s.prepare_reserved(&mut f, sent, (60, 0), &packet), Ok(true));
+    let others: Vec<u64> =
+        (1..MANY).map(|_| call("__netdev_alloc_skb", &s, &mut f, &[DEVICE, 1000, 0]).expect("allocated")).collect();
+    for skb in others.iter().chain([&sent]) {
+        f.put_u32(skb + o.skb_users, 1).expect("mapped");
+    }
+    let mut found = f.reclaim(&o).expect("mapped");
+    assert_eq!(f.reclaimed, [9]);
+    assert!(found < MANY as usize / 2, "not all at once: {found}");
+    for _ in 0..7 {
+        found += f.reclaim(&o).expect("mapped");
+    }
+    assert_eq!((found, f.pool.free().0, f.reclaimed.len()), (MANY as usize, MANY as usize, 1));
+}
+
 #[test]
 fn what_nobody_uses_is_recalled() {
     let (mut f, s) = domain(2);

@@ -6,7 +6,7 @@ use crate::domain::event::Receiver;
 use crate::sched::{self, Cause};
 use crate::twin::frames::Frames;
 use alloc::vec::Vec;
-use twin_abi::op::{TwinIrq, TwinNapi};
+use twin_runtime::gate::Function;
 use xen_abi::event::Port;
 
 /// An interrupt of a card.
@@ -18,6 +18,28 @@ pub struct Line {
     pub pirq: u32,
 }
 
+/// A poll.
+#[derive(Clone, Copy)]
+pub struct Poll {
+    /// Its `napi_struct`.
+    pub napi: u64,
+    /// Most packets that it may take at once.
+    pub weight: u32,
+    /// What it calls.
+    pub poll: Function,
+}
+
+/// The handler of an interrupt.
+#[derive(Clone, Copy)]
+pub struct Handler {
+    /// It.
+    pub handler: Function,
+    /// Its first argument.
+    pub number: u32,
+    /// Its second one.
+    pub argument: u64,
+}
+
 /// See the module.
 pub struct Attached {
     /// Its name.
@@ -27,13 +49,13 @@ pub struct Attached {
     /// Its `net_device`.
     pub device: u64,
     /// Its transmit routine.
-    pub start_xmit: u64,
+    pub start_xmit: Function,
     /// The `netdev_queue` by which it sends: the first.
     pub queue: u64,
     /// Its polls.
-    pub napis: Vec<TwinNapi>,
+    pub napis: Vec<Poll>,
     /// Its interrupts.
-    pub irqs: Vec<(TwinIrq, Line)>,
+    pub irqs: Vec<(Handler, Line)>,
     /// The domain's port, which is raised when there is something for the domain.
     pub port: u32,
     /// Room for frames that do not lie in one lent buffer. Only the runner uses it.
@@ -53,12 +75,12 @@ impl Attached {
     }
 
     /// A poll.
-    pub fn napi(&self, number: usize) -> Option<TwinNapi> {
+    pub fn napi(&self, number: usize) -> Option<Poll> {
         self.napis.get(number).copied()
     }
 
     /// An interrupt.
-    pub fn irq(&self, number: usize) -> Option<(TwinIrq, Line)> {
+    pub fn irq(&self, number: usize) -> Option<(Handler, Line)> {
         self.irqs.get(number).copied()
     }
 

@@ -1,6 +1,6 @@
 //! Cards: given to a twin, and taken away.
 
-use super::attached::{Attached, Line};
+use super::attached::{Attached, Handler, Line, Poll};
 use super::lines::hand_over;
 use super::link::{hooks, Card, Takes};
 use super::place::{want, wanted, Drive, Job, Place, Progress, HAS_CARD, NR_ATTACHED, PLACES};
@@ -20,7 +20,6 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 use hv_core::evtchn::Binding;
 use twin_abi::op::{self, note, TwinAttach, TwinIrq, TwinNapi};
-use twin_runtime::addresses::Target;
 use xen_abi::errno::Errno;
 
 plain!(TwinNapi, TwinIrq);
@@ -114,34 +113,34 @@ fn read(d: &Domain, request: &TwinAttach, loaded: &Loaded) -> Result<Attached, E
     let mut irqs = list::<TwinIrq>(request.nr_irqs)?;
     GuestPtr::new(request.irqs).read_slice(&mut irqs)?;
     let (_, slot) = loaded.free_instance().ok_or(Errno::EBUSY)?;
-    let is_function = |address| matches!(slot.twin.addresses().resolve(address), Some(Target::Function(_)));
-    let is_good = |napi: &TwinNapi| {
-        is_function(napi.poll) && (1..=MAX_WEIGHT).contains(&napi.weight) && napi.flags == 0 && napi.napi != 0
-    };
-    let twice = |(n, napi): (usize, &TwinNapi)| napis[..n].iter().any(|other| other.napi == napi.napi);
-    if !is_function(request.start_xmit)
-        || !napis.iter().all(is_good)
-        || napis.iter().enumerate().any(twice)
-        || !irqs.iter().all(|irq| is_function(irq.handler))
-    {
-        return Err(Errno::EINVAL);
+    let function = |address| slot.twin.function(address).ok_or(Errno::EINVAL);
+    let start_xmit = function(request.start_xmit)?;
+    let mut polls: Vec<Poll> = Vec::new();
+    polls.try_reserve_exact(napis.len()).map_err(|_| Errno::ENOMEM)?;
+    for TwinNapi { napi, poll, weight, flags } in napis {
+        let is_good = (1..=MAX_WEIGHT).contains(&weight) && flags == 0 && napi != 0;
+        if !is_good || polls.iter().any(|other| other.napi == napi) {
+            return Err(Errno::EINVAL);
+        }
+        polls.push(Poll { napi, weight, poll: function(poll)? });
     }
-    let mut lines: Vec<(TwinIrq, Line)> = Vec::new();
+    let mut lines: Vec<(Handler, Line)> = Vec::new();
     lines.try_reserve_exact(irqs.len()).map_err(|_| Errno::ENOMEM)?;
     for irq in irqs {
+        let handler = Handler { handler: function(irq.handler)?, number: irq.number, argument: irq.argument };
         let Binding::Pirq(pirq) = d.events.lock().binding(irq.port)? else { return Err(Errno::EINVAL) };
         if lines.iter().any(|(_, line)| line.port == irq.port) {
             return Err(Errno::EINVAL);
         }
-        lines.push((irq, Line { port: irq.port, pirq }));
+        lines.push((handler, Line { port: irq.port, pirq }));
     }
     Ok(Attached {
         card: Card::new(request.twin as usize, COUNT.fetch_add(1, Ordering::Relaxed) + 1),
         owner: d.id,
         device: request.device,
-        start_xmit: request.start_xmit,
+        start_xmit,
         queue: request.queues,
-        napis,
+        napis: polls,
         irqs: lines,
         port: request.port,
         bounce: Frames::new(BOUNCE_PAGES).ok_or(Errno::ENOMEM)?,

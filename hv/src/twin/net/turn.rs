@@ -16,6 +16,7 @@ use crate::twin::run::{self, Begin, Early};
 use crate::twin::session::Session;
 use crate::twin::table::Loaded;
 use core::sync::atomic::Ordering;
+use twin_runtime::gate::Function;
 use twin_runtime::linux::{lock, Stop as RoutineStop};
 use twin_runtime::Reason;
 
@@ -132,11 +133,11 @@ impl<'a> Turn<'a> {
     }
 
     /// Calls a function for the card, and does what its end asks for.
-    fn call(&mut self, (job, count): (Job, &Count), function: u64, [first, second]: [u64; 2]) -> Result<(), Stop> {
+    fn call(&mut self, (job, count): (Job, &Count), function: Function, [first, second]: [u64; 2]) -> Result<(), Stop> {
         self.budget = self.budget.saturating_sub(1);
         count.add();
         self.progress.job = Some(job);
-        self.go(Begin::Call { function, args: [first, second, 0, 0, 0, 0] }).map(|_| ())
+        self.go(Begin::Call { function, args: &[first, second, 0, 0, 0, 0] })
     }
 
     /// Goes on with the card's invocation that waited, and does what its end asks for.
@@ -145,7 +146,7 @@ impl<'a> Turn<'a> {
         send::unlock(self)
     }
 
-    fn go(&mut self, begin: Begin) -> Result<(), Stop> {
+    fn go(&mut self, begin: Begin<'_>) -> Result<(), Stop> {
         let ran = self.session.run(&mut self.slot, begin, self.interruptible.again());
         let domain = &mut self.session.domain;
         let passed = domain.pass_on().map_err(Reason::from);
@@ -160,7 +161,7 @@ impl<'a> Turn<'a> {
                 None => Ok(()),
             },
             Ok(None) => self.ended_early(),
-            // The functions were looked up when the card came.
+            // The instance is the card's.
             Err(_) => self.ends(Reason::Busy),
         }
     }

@@ -133,8 +133,17 @@ pub fn refill_fragment<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> D
 /// `napi_consume_skb(skb, budget)` and the other ways to be done with one.
 #[inline(always)]
 pub fn consume<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Done {
-    if args[0] != 0 {
-        release(s, host, args[0], None)?;
+    let skb = args[0];
+    if skb == 0 {
+        return Ok(0);
+    }
+    match host.with_pool(|pool| pool.give_sent(skb)) {
+        // Nobody but the host has put fragments into what it sends.
+        Some(cookie) => {
+            Pool::at_home(host, &s.offsets, skb)?;
+            host.transmitted(skb, cookie);
+        }
+        None => release(s, host, skb, None)?,
     }
     Ok(0)
 }
