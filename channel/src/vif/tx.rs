@@ -126,6 +126,12 @@ impl<P: SharedPage, F: Copy + Default> TxQueue<P, F> {
         self.ring.unanswered()
     }
 
+    /// Requests that are not taken yet.
+    #[inline]
+    pub fn untaken(&self) -> u32 {
+        self.ring.available().unwrap_or(0)
+    }
+
     /// Packets that wait to be answered.
     pub fn journal(&self) -> &Journal<F> {
         &self.journal

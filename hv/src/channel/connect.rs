@@ -3,8 +3,9 @@
 use super::access::RingPage;
 use super::cards::{card_of, unlink, Attached};
 use super::switch::Switches;
+use super::uplink::{self, Ahead};
 use super::vif::{Handle, Line, Rx, Tx, MAX_VIFS, RX_EVENT, TX_EVENT, VIFS};
-use super::{held, timed, traffic, uplink};
+use super::{held, timed, traffic};
 use crate::arch::tsc;
 use crate::domain::{self, Domain};
 use crate::mem::frames;
@@ -209,6 +210,7 @@ fn sides(guest: &Domain, request: &ChannelConnect, handle: Handle) -> Result<(Bo
         until: None,
         held: Vec::with_capacity(XEN_NETIF_TX_RING_SIZE as usize),
         refused: 0,
+        ahead: Ahead::default(),
     };
     let rx = Rx {
         line: line(request.rx_port, RX_EVENT),

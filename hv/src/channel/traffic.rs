@@ -56,6 +56,7 @@ pub fn transmit(handle: Handle, budget: &mut Budget) -> bool {
     let Some(guest) = tx.line.guest() else { return false };
     let Some(table) = switch::table(tx.line.switch) else { return false };
     let more = take_all(tx, &guest, &table, budget);
+    tx.ahead.finish();
     tx.push(&guest);
     more
 }

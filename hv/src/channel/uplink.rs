@@ -5,7 +5,7 @@
 //! the card is slow. A packet in one piece is the card's to answer; of one that is cut each piece is one more reader. Without a buffer
 //! it waits for its turn ([`Turns`]), until the driver is done with others.
 
-use super::access::{Bytes, Held};
+use super::access::{Bytes, Held, RingPage};
 use super::held;
 use super::timed::REST_NS;
 use super::traffic::{self, Batch, Budget, TICK_NS};
@@ -13,7 +13,7 @@ use super::vif::{Handle, Item, Tx, MAX_VIFS};
 use crate::arch::tsc;
 use crate::sched::timers;
 use crate::sync::FairMutex;
-use crate::twin::net::{self, About, Card, Need, Segments, Slot, MAX_CARDS};
+use crate::twin::net::{self, About, Card, Need, Rooms, Segments, MAX_CARDS};
 use ::channel::card::frames::{self, Sent, Takes};
 use ::channel::card::lots::{self, Lots};
 use ::channel::card::turns::Turns;
@@ -23,6 +23,7 @@ use ::channel::packet::{Checksum, Gso, GsoKind, View};
 use ::channel::switch::PortId;
 use ::channel::vif::features::Accepts;
 use ::channel::vif::journal::Token;
+use ::channel::vif::tx::TxQueue;
 use alloc::boxed::Box;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use x86::PAGE_SIZE;
@@ -108,6 +109,12 @@ impl Uplink {
         Out { card: self.card, takes: self.takes }
     }
 
+    /// Packets were sent without its being locked.
+    fn count_sent(&mut self, passed: &Passed) {
+        self.sent.packets += passed.packets;
+        self.sent.bytes += passed.bytes;
+    }
+
     /// The packet in the hand of `tx`, which waits, goes out. It counts.
     fn send(&mut self, tx: &mut Tx, item: &mut Item, now: u64, budget: &mut Budget) -> Went {
         let went = self.out().send(tx, item, now, budget);
@@ -118,12 +125,26 @@ impl Uplink {
         }
         went
     }
+}
 
-    /// A packet of `bytes` bytes that was counted as sent is not.
-    #[cold]
-    fn uncount(&mut self, bytes: u32) {
-        self.sent.packets -= 1;
-        self.sent.bytes -= u64::from(bytes);
+/// The card to which the next packets of a sender go as well, for as long as its transmit side is held.
+#[derive(Default)]
+pub struct Ahead {
+    to: Option<(PortId, Out)>,
+    /// What it was given, and has not counted.
+    sent: Passed,
+    rooms: Rooms,
+}
+
+impl Ahead {
+    /// What was sent goes out; nothing is kept of the card.
+    #[inline]
+    pub fn finish(&mut self) {
+        if let Some((_, out)) = self.to.take() {
+            self.rooms.finish();
+            let sent = core::mem::take(&mut self.sent);
+            with(out.card, |uplink| uplink.count_sent(&sent));
+        }
     }
 }
 
@@ -138,23 +159,11 @@ impl Out {
     /// The packet in the hand of `tx` goes out, if there is room. Whoever takes the card away waits until it is copied.
     #[inline]
     fn send(&self, tx: &mut Tx, item: &mut Item, now: u64, budget: &mut Budget) -> Went {
-        let (packet, journal) = (tx.packet.view(), &mut tx.queue);
-        let hold = || journal.hold(item.token).is_ok();
-        let (may_have_pages, is_one) = (self.takes.accepts.sg, packet.gso.is_none());
-        let mut way = Way {
-            card: self.card,
-            cookie: cookie_of(item),
-            hold,
-            budget,
-            may_have_pages,
-            is_one,
-            now,
-            has_sent: false,
-        };
+        let Tx { packet, queue, ahead: Ahead { rooms, .. }, .. } = tx;
+        let packet = packet.view();
+        let is_one = packet.gso.is_none();
+        let mut way = Way { out: *self, cookie: cookie_of(item), queue, budget, is_one, now, rooms };
         let sent = frames::send(&mut way, &self.takes, &packet, &Bytes, &mut item.progress);
-        if way.has_sent {
-            net::kick(self.card);
-        }
         match sent {
             Sent::NoRoom => Went::Not,
             Sent::Unfit => Went::Lost,
@@ -192,52 +201,56 @@ fn token_of(cookie: u64) -> Token {
 }
 
 /// The way of one packet to a card.
-struct Way<'a, H> {
-    card: Card,
+struct Way<'a> {
+    out: Out,
     cookie: u64,
-    /// One more reader of the packet. `false`: it has too many, which cannot be: there are fewer buffers.
-    hold: H,
+    /// Its sender's ring.
+    queue: &'a mut TxQueue<RingPage, Held>,
     budget: &'a mut Budget,
-    /// What does not fit into a buffer may lie in pages.
-    may_have_pages: bool,
     /// The packet goes in one piece, which is the reader that there is.
     is_one: bool,
     /// Time in ns.
     now: u64,
-    has_sent: bool,
+    rooms: &'a mut Rooms,
 }
 
-impl<H: FnMut() -> bool> frames::Card<Held> for Way<'_, H> {
-    type Room = Slot;
+impl frames::Card<Held> for Way<'_> {
+    /// It is the next of `rooms`.
+    type Room = ();
 
     #[inline(always)]
     #[allow(clippy::cast_possible_truncation, reason = "headers are short")]
-    fn reserve(&mut self, frame: &View<'_, Held>) -> Option<Slot> {
+    fn reserve(&mut self, frame: &View<'_, Held>) -> Option<()> {
         if self.budget.is_spent() {
             return None;
         }
-        let header = frame.header.len() as u16;
-        net::reserve(self.card, Need { len: frame.len(), header, may_have_pages: self.may_have_pages })
+        let (header, may_have_pages) = (frame.header.len() as u16, self.out.takes.accepts.sg);
+        let need = Need { len: frame.len(), header, may_have_pages };
+        // As many as there may be packets in its sender's ring.
+        let wanted = || self.queue.untaken().saturating_add(1) as usize;
+        self.rooms.make(self.out.card, need, wanted).then_some(())
     }
 
     #[inline(always)]
-    fn send(&mut self, slot: Slot, frame: &View<'_, Held>) {
-        if !self.is_one && !(self.hold)() {
+    fn send(&mut self, (): (), frame: &View<'_, Held>) {
+        // One more reader of the packet. It cannot have too many: there are fewer buffers.
+        if !self.is_one && self.queue.hold(token_of(self.cookie)).is_err() {
             return;
         }
-        let (room, mut at) = (Held::by_card(slot.frame), slot.offset);
+        let Some(to) = self.rooms.next() else { return };
+        let (room, mut at) = (Held::by_card(to.frame()), to.offset());
         #[allow(clippy::cast_possible_truncation, reason = "what is in the room, which has fewer than 65536 bytes")]
         let (header, len) = (frame.header.len() as u16, frame.len() as u16);
         Bytes.write(room, at, frame.header);
         at += header;
-        let (len, more) = if slot.nr_pages == 0 {
+        let (len, more) = if to.nr_pages() == 0 {
             for piece in frame.pieces() {
                 Bytes.copy(piece.frame, piece.offset, room, at, piece.len);
                 at += piece.len;
             }
             (len, 0)
         } else {
-            spread(frame, &slot);
+            spread(frame, self.rooms, to.nr_pages());
             (header, frame.body)
         };
         let checksum = match frame.checksum {
@@ -245,16 +258,16 @@ impl<H: FnMut() -> bool> frames::Card<Held> for Way<'_, H> {
             _ => None,
         };
         self.budget.spend(frame.len());
-        self.has_sent = true;
-        slot.send(self.cookie, About { len, more, checksum, segments: segments_of(frame) }, self.now);
+        let about = About { len, more, checksum, segments: segments_of(frame) };
+        self.rooms.send(self.cookie, about, self.now);
     }
 }
 
-/// Copies what is behind a frame's header into the pages of `slot`.
+/// Copies what is behind a frame's header into the pages of the next room.
 #[cold]
 #[inline(never)]
-fn spread(frame: &View<'_, Held>, slot: &Slot) {
-    frames::spread(frame, &Bytes, &slot.pages().map(Held::by_card)[..slot.nr_pages.into()]);
+fn spread(frame: &View<'_, Held>, rooms: &Rooms, nr_pages: usize) {
+    frames::spread(frame, &Bytes, &rooms.pages().map(Held::by_card)[..nr_pages]);
 }
 
 /// How the card is to cut a packet, if it is one for many.
@@ -327,25 +340,33 @@ pub fn forget(sender: Handle) {
 
 /// The packet in the hand of `tx` goes to the card at `port`. `false`: it waits there, or the card has it.
 ///
-/// Only whether it may go at once, and that it goes, is settled with the card locked: it is copied without, so that several guests' packets
-/// are copied at one time. Its sender's order is kept, since its transmit side is held.
+/// Only whether it may go at once is settled with the card locked, for this packet and those that follow it: it is copied without, so that several
+/// guests' packets are copied at one time. Its sender's order is kept, since its transmit side is held.
 #[inline(never)]
 pub fn pass(batch: &mut Batch<'_>, tx: &mut Tx, port: PortId, mut item: Item) -> bool {
-    let Some(place) = at_port(port) else { return true };
-    let out = {
-        let mut side = place.lock();
-        let Some(uplink) = its(&mut side, batch) else { return true };
-        uplink.waiting.is_empty().then(|| {
-            uplink.sent.count(tx.packet.len(), true);
-            uplink.out()
-        })
+    let out = match tx.ahead.to {
+        Some((to, out)) if to == port => out,
+        _ => {
+            tx.ahead.finish();
+            let Some(place) = at_port(port) else { return true };
+            let out = {
+                let mut side = place.lock();
+                let Some(uplink) = its(&mut side, batch) else { return true };
+                uplink.waiting.is_empty().then(|| uplink.out())
+            };
+            let Some(out) = out else { return wait(batch, tx, place, item, None) };
+            tx.ahead.to = Some((port, out));
+            out
+        }
     };
-    let Some(out) = out else { return wait(batch, tx, place, item, None) };
-    match out.send(tx, &mut item, batch.now, batch.budget) {
-        Went::Out => false,
-        Went::Done => true,
-        went => wait(batch, tx, place, item, Some((out.card, went))),
+    let went = out.send(tx, &mut item, batch.now, batch.budget);
+    if matches!(went, Went::Out | Went::Done) {
+        tx.ahead.sent.count(tx.packet.len(), true);
+        return matches!(went, Went::Done);
     }
+    // Those that follow come after it.
+    tx.ahead.finish();
+    at_port(port).is_none_or(|place| wait(batch, tx, place, item, Some((out.card, went))))
 }
 
 /// The card at a place, if the packets of `batch` may go there. The table may be an old one, and the place another's by now.
@@ -355,7 +376,7 @@ fn its<'a>(side: &'a mut Option<Box<Uplink>>, batch: &Batch<'_>) -> Option<&'a m
     side.as_deref_mut().filter(|uplink| uplink.link.is_some_and(is_linked))
 }
 
-/// The packet in the hand of `tx` did not go at once. If it was tried, it has counted as sent by that card. `false`: it waits, or the card has it now.
+/// The packet in the hand of `tx` did not go at once. `false`: it waits, or the card has it now.
 #[cold]
 fn wait(
     batch: &mut Batch<'_>,
@@ -366,23 +387,19 @@ fn wait(
 ) -> bool {
     let bytes = tx.packet.len();
     let mut side = place.lock();
-    if let Some((card, went)) = tried {
-        let mut tried = side.as_deref_mut().filter(|uplink| uplink.card == card);
-        if let Some(uplink) = &mut tried {
-            uplink.uncount(bytes);
+    if let Some((card, Went::Lost)) = tried {
+        if let Some(uplink) = side.as_deref_mut().filter(|uplink| uplink.card == card) {
+            uplink.sent.dropped += 1;
         }
-        if matches!(went, Went::Lost) {
-            if let Some(uplink) = tried {
-                uplink.sent.dropped += 1;
-            }
-            return true;
-        }
+        return true;
     }
     let Some(uplink) = its(&mut side, batch) else { return true };
     // Whoever has made room since has woken only those that waited.
     let is_first = uplink.waiting.is_empty();
     if is_first {
-        match uplink.send(tx, &mut item, batch.now, batch.budget) {
+        let went = uplink.send(tx, &mut item, batch.now, batch.budget);
+        tx.ahead.rooms.finish();
+        match went {
             Went::Not => {}
             Went::Out => return false,
             Went::Done | Went::Lost => return true,
@@ -455,6 +472,7 @@ fn retry(card: Card, mut item: Item, now: u64, budget: &mut Budget) -> bool {
         true => uplink.send(tx, &mut item, now, budget),
         false => Went::Lost,
     };
+    tx.ahead.rooms.finish();
     if matches!(went, Went::Not) {
         if let Some(first) = uplink.waiting.first() {
             *first = item;

@@ -2,6 +2,7 @@
 
 use super::access::{GuestGrants, Held, RingPage};
 use super::disk::DISK_EVENT;
+use super::uplink::Ahead;
 use crate::domain::event::Receiver;
 use crate::domain::{self, Domain};
 use crate::guest_warn;
@@ -147,6 +148,8 @@ pub struct Tx {
     pub held: Vec<Token>,
     /// Packets that the switch did not pass on.
     pub refused: u64,
+    /// The card to which its packets go, and room there, while this side is held.
+    pub ahead: Ahead,
 }
 
 impl Tx {

@@ -1,7 +1,7 @@
 //! Network cards that a twin drives: what is queued goes out by the driver's own transmit routine, what its polls find comes in.
 //!
-//! A domain gives its twin a card with `TWINOP_ATTACH` ([`card`]). Whoever has packets for it (device channels) takes a [`Slot`], copies
-//! the packet there, sends it, and [`kick`]s the card ([`slot`], [`queue`]); what happens to the packet, and what comes from the wire, it
+//! A domain gives its twin a card with `TWINOP_ATTACH` ([`card`]). Whoever has packets for it (device channels) has [`Rooms`], copies
+//! each packet into one of them, and sends it ([`slot`], [`queue`]); what happens to the packet, and what comes from the wire, it
 //! hears by its [`Hooks`]. It lies beside, so the hooks are installed.
 //!
 //! A card has one *runner* at a time, whichever CPU finds something to do for it on its way out of the hypervisor or while it idles
@@ -10,7 +10,7 @@
 //! has fetched and done that ([`upcall`]).
 //!
 //! Lock order: whether cards run or are still ([`hold_still`]), a twin's place, a card's runner, an instance's slot, then a card's queue
-//! or its lines, which are leaves. Hooks are called with the first four held. The callers of [`reserve`], [`Slot::send`] and [`kick`] may hold any lock of device channels': those are
+//! or its lines, which are leaves. Hooks are called with the first four held. Who calls [`Rooms`] may hold any lock of device channels': those are
 //! short, and run no twin.
 
 mod attached;
@@ -30,7 +30,7 @@ pub use drive::{hold_still, install as install_work};
 pub use link::{install, About, Card, Checksum, Hooks, Piece, Received, Segments, Takes, MAX_CARDS};
 pub use place::is_attached;
 pub use receive::OnCard;
-pub use slot::{kick, reserve, Need, Slot};
+pub use slot::{Need, Rooms};
 pub use upcall::{next, resume};
 
 pub use twin_runtime::linux::inbox::Kept;

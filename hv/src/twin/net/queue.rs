@@ -8,7 +8,7 @@ use xen_abi::errno::Errno;
 const MAX_WAITING: usize = 512;
 
 /// A packet that waits.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub struct Outgoing {
     /// The `sk_buff` in whose buffer it lies.
     pub skb: u64,
@@ -53,31 +53,31 @@ impl Queue {
         self.slots != 0
     }
 
-    /// There is a slot more. `false`: `card` is gone, or there is no room.
-    pub fn reserve(&mut self, card: Card) -> bool {
-        if self.card != card || self.waiting.len() + self.slots >= MAX_WAITING {
-            self.is_starved = true;
-            return false;
-        }
-        self.slots += 1;
-        true
+    /// There are `wanted` slots more, or as many as there is room for; how many. None: `card` is gone, or there is no room.
+    pub fn reserve(&mut self, card: Card, wanted: usize) -> usize {
+        let room = MAX_WAITING.saturating_sub(self.waiting.len() + self.slots);
+        let granted = if self.card == card { wanted.min(room) } else { 0 };
+        self.is_starved |= granted == 0;
+        self.slots += granted;
+        granted
     }
 
-    /// A slot is given back.
-    pub fn give_back(&mut self) {
-        self.slots -= 1;
+    /// `count` slots are given back.
+    pub fn give_back(&mut self, count: usize) {
+        self.slots -= count;
     }
 
-    /// There was no buffer for a slot.
-    pub fn found_no_room(&mut self) {
-        self.give_back();
-        self.is_starved = true;
+    /// There was no buffer for `count` slots; if for none at all, somebody waits for one.
+    pub fn found_no_room(&mut self, count: usize, for_any: bool) {
+        self.give_back(count);
+        self.is_starved |= for_any;
     }
 
-    /// A slot is sent.
-    pub fn send(&mut self, packet: Outgoing) {
-        self.slots -= 1;
-        self.waiting.push_back(packet);
+    /// Slots are sent.
+    pub fn send(&mut self, packets: &[Outgoing]) {
+        self.slots -= packets.len();
+        // Room for them was there when the slots were taken.
+        self.waiting.extend(packets);
     }
 
     /// The first packet.

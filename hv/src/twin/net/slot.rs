@@ -24,93 +24,194 @@ pub struct Need {
     pub may_have_pages: bool,
 }
 
-/// Room for a packet, in a buffer that the driver domain lent, and in lent pages behind it. Dropped, it is given back. It is not kept for
-/// long: whoever takes a card away waits for those who have one.
-pub struct Slot {
-    /// The frame in which the buffer is; the hypervisor holds it, and the pages, writable, while this lives.
-    pub frame: Mfn,
-    /// Where the buffer begins in it: the Ethernet header goes here.
-    pub offset: u16,
-    /// Bytes of it.
-    pub room: u16,
-    /// Pages for the rest; 0: all of the packet fits into the buffer.
-    pub nr_pages: u8,
-    card: Card,
+/// Rooms that are asked for at once, and packets that are queued at once.
+const AT_ONCE: usize = 8;
+
+/// Room for a packet, in a buffer that the driver domain lent, and in lent pages behind it: the hypervisor holds their frames, writable.
+#[derive(Clone, Copy, Default)]
+pub struct Room {
     skb: u64,
+    /// Where the buffer begins in the machine: the Ethernet header goes here.
+    machine: u64,
+    /// Bytes of it.
+    room: u16,
+    /// Pages for the rest; 0: all of the packet fits into the buffer.
+    nr_pages: u8,
 }
 
-impl Slot {
-    /// Its pages.
+impl Room {
+    /// The frame in which the buffer is.
+    #[inline]
+    pub fn frame(&self) -> Mfn {
+        Mfn::containing(MachAddr::new(self.machine))
+    }
+
+    /// Where the buffer begins in it.
+    #[inline]
+    #[allow(clippy::cast_possible_truncation, reason = "in one page")]
+    pub fn offset(&self) -> u16 {
+        MachAddr::new(self.machine).page_offset() as u16
+    }
+
+    /// Number of its pages.
+    #[inline]
+    pub fn nr_pages(&self) -> usize {
+        self.nr_pages.into()
+    }
+}
+
+/// Room for the next packets of a sender, and its packets that are not queued yet. Each is a slot of the card's queue, and is not kept for
+/// long: whoever takes a card away waits for those who have one. See [`Self::finish`].
+pub struct Rooms {
+    card: Card,
+    rooms: [Room; AT_ONCE],
+    nr_rooms: usize,
+    sent: [Outgoing; AT_ONCE],
+    nr_sent: usize,
+}
+
+impl Default for Rooms {
+    fn default() -> Self {
+        let (rooms, sent) = ([Room::default(); AT_ONCE], [Outgoing::default(); AT_ONCE]);
+        Self { card: Card::NONE, rooms, nr_rooms: 0, sent, nr_sent: 0 }
+    }
+}
+
+impl Rooms {
+    /// Makes room for a packet to `card`, and if there is none here, for as many more as are `wanted` at once. `false`: there is none before
+    /// `transmitted` was called again; or the card is gone.
+    #[inline(always)]
+    pub fn make(&mut self, card: Card, need: Need, wanted: impl FnOnce() -> usize) -> bool {
+        if self.nr_rooms == 0 || self.card != card {
+            self.reserve(card, need, wanted());
+        }
+        self.next().is_some_and(|room| need.len <= room.room.into()) || self.add_pages(need)
+    }
+
+    /// The room for the next packet, after [`Self::make`].
+    #[inline(always)]
+    pub fn next(&self) -> Option<&Room> {
+        self.rooms.get(self.nr_rooms.checked_sub(1)?)
+    }
+
+    /// The pages behind it.
     pub fn pages(&self) -> [Mfn; MAX_PAGES] {
         let mut pages = [LentPage::default(); MAX_PAGES];
-        table::with_common(self.card.place(), |common| common.with_pool(|pool| pool.pages(self.skb, &mut pages)));
+        if let Some(skb) = self.next().map(|room| room.skb) {
+            table::with_common(self.card.place(), |common| common.with_pool(|pool| pool.pages(skb, &mut pages)));
+        }
         pages.map(|page| Mfn::containing(MachAddr::new(page.machine)))
     }
 
-    /// What was copied here counts as written.
+    /// Adds pages to the next room, for what does not fit into its buffer. `false`: there are none, or there may be none.
     #[cold]
-    fn mark_dirty(&self) {
-        log_dirty::mark(self.frame);
-        self.pages().iter().take(self.nr_pages.into()).for_each(|page| log_dirty::mark(*page));
+    #[inline(never)]
+    fn add_pages(&mut self, need: Need) -> bool {
+        let Some(at) = self.nr_rooms.checked_sub(1) else { return false };
+        let Some(room) = self.rooms.get_mut(at) else { return false };
+        let may = need.may_have_pages && need.header <= room.room && room.nr_pages == 0;
+        let bytes = need.len.checked_sub(need.header.into()).filter(|_| may);
+        let (card, skb) = (self.card, room.skb);
+        let add = |bytes| move |common: &Common| common.with_pool(|pool| add_pages(pool, skb, bytes));
+        let added = bytes.and_then(|bytes| table::with_common(card.place(), add(bytes)).flatten());
+        if added.is_none() {
+            queue(card).lock().found_no_room(0, true);
+        }
+        added.map(|nr_pages| room.nr_pages = nr_pages).is_some()
     }
 
-    /// Queues the packet that was copied here at `now` (ns). `cookie` comes back when the driver is done with it.
+    #[inline(never)]
+    fn reserve(&mut self, card: Card, need: Need, wanted: usize) {
+        self.finish();
+        self.card = card;
+        let granted = queue(card).lock().reserve(card, wanted.clamp(1, AT_ONCE));
+        if granted == 0 {
+            return;
+        }
+        let take = |common: &Common| {
+            let bytes = u64::from(need.header) + common.support.overhead();
+            common.with_pool(|pool| {
+                for to in self.rooms.iter_mut().take(granted) {
+                    // The rest is for what is received.
+                    let has_enough = pool.free().0 > pool.whole() / 4;
+                    let Some((skb, lent)) = has_enough.then(|| pool.reserve(bytes)).flatten() else { break };
+                    #[allow(clippy::cast_possible_truncation, reason = "in one page")]
+                    let room = common.support.room(lent.size) as u16;
+                    *to = Room { skb, machine: lent.machine + HEADROOM, room, nr_pages: 0 };
+                    self.nr_rooms += 1;
+                }
+            });
+        };
+        table::with_common(card.place(), take);
+        if self.nr_rooms < granted {
+            queue(card).lock().found_no_room(granted - self.nr_rooms, self.nr_rooms == 0);
+        }
+    }
+
+    /// The packet that was copied to [`Self::next`] goes out at `now` (ns), with those that follow. `cookie` comes back when the driver is done
+    /// with it.
     #[inline(always)]
-    pub fn send(self, cookie: u64, about: About, now: u64) {
+    pub fn send(&mut self, cookie: u64, about: About, now: u64) {
         if log_dirty::any() {
             self.mark_dirty();
         }
-        let about = About { len: about.len.min(self.room), ..about };
-        queue(self.card).lock().send(Outgoing { skb: self.skb, cookie, about, since_ns: now });
-        core::mem::forget(self);
+        if self.nr_sent == AT_ONCE {
+            self.flush();
+        }
+        let Some(at) = self.nr_rooms.checked_sub(1) else { return };
+        if let (Some(room), Some(to)) = (self.rooms.get(at), self.sent.get_mut(self.nr_sent)) {
+            let about = About { len: about.len.min(room.room), ..about };
+            *to = Outgoing { skb: room.skb, cookie, about, since_ns: now };
+            (self.nr_rooms, self.nr_sent) = (at, self.nr_sent + 1);
+        }
     }
-}
 
-impl Drop for Slot {
-    fn drop(&mut self) {
+    /// The packet that was copied to [`Self::next`] counts as written.
+    #[cold]
+    fn mark_dirty(&self) {
+        let Some(room) = self.next() else { return };
+        log_dirty::mark(room.frame());
+        self.pages().iter().take(room.nr_pages()).for_each(|page| log_dirty::mark(*page));
+    }
+
+    /// What was sent is queued: it goes out when this CPU leaves the hypervisor or has nothing else to do, if not earlier.
+    fn flush(&mut self) {
+        let sent = self.sent.get(..self.nr_sent).unwrap_or_default();
+        queue(self.card).lock().send(sent);
+        self.nr_sent = 0;
+        want(self.card.place(), wanted::SEND);
+    }
+
+    /// What was sent goes out, and what is left of the room is given back: to be called before the sender's side is let go of.
+    #[inline]
+    pub fn finish(&mut self) {
+        if self.nr_sent != 0 {
+            self.flush();
+        }
+        if self.nr_rooms != 0 {
+            self.give_back();
+        }
+    }
+
+    #[inline(never)]
+    fn give_back(&mut self) {
+        let rooms = self.rooms.get(..self.nr_rooms).unwrap_or_default();
         // The twin does not go while there is a slot.
-        table::with_common(self.card.place(), |common| common.with_pool(|pool| pool.unreserve(self.skb)));
-        queue(self.card).lock().give_back();
+        table::with_common(self.card.place(), |common| {
+            common.with_pool(|pool| rooms.iter().for_each(|room| pool.unreserve(room.skb)));
+        });
+        queue(self.card).lock().give_back(rooms.len());
+        self.nr_rooms = 0;
     }
 }
 
-/// Room for a packet. `None`: there is none before `transmitted` was called again; or the card is gone.
-#[inline(always)]
-pub fn reserve(card: Card, need: Need) -> Option<Slot> {
-    if !queue(card).lock().reserve(card) {
-        return None;
+impl Drop for Rooms {
+    fn drop(&mut self) {
+        self.finish();
     }
-    let slot = table::with_common(card.place(), |common| take(common, card, need)).flatten();
-    if slot.is_none() {
-        queue(card).lock().found_no_room();
-    }
-    slot
-}
-
-#[inline(always)]
-fn take(common: &Common, card: Card, need: Need) -> Option<Slot> {
-    common.with_pool(|pool| {
-        // The rest is for what is received.
-        let has_enough = pool.free().0 > pool.whole() / 4;
-        let overhead = common.support.overhead();
-        let (skb, lent) = has_enough.then(|| pool.reserve(u64::from(need.header) + overhead)).flatten()?;
-        let start = MachAddr::new(lent.machine + HEADROOM);
-        #[allow(clippy::cast_possible_truncation, reason = "in one page")]
-        let (offset, room) = (start.page_offset() as u16, common.support.room(lent.size) as u16);
-        let nr_pages = match need.len <= room.into() {
-            true => Some(0),
-            false => need.may_have_pages.then(|| add_pages(pool, skb, need.len - u32::from(need.header))).flatten(),
-        };
-        let Some(nr_pages) = nr_pages else {
-            pool.unreserve(skb);
-            return None;
-        };
-        Some(Slot { frame: Mfn::containing(start), offset, room, nr_pages, card, skb })
-    })
 }
 
 /// Gives `skb` pages for `bytes` bytes, and says how many.
-#[cold]
 fn add_pages(pool: &mut Pool, skb: u64, bytes: u32) -> Option<u8> {
     let count = bytes.div_ceil(PAGE_SIZE as u32);
     let mut pages = [LentPage::default(); MAX_PAGES];
@@ -119,9 +220,4 @@ fn add_pages(pool: &mut Pool, skb: u64, bytes: u32) -> Option<u8> {
     // Some of them for what is received, too.
     let has_enough = pool.free().2 > nr_lent / 4 + pages.len();
     (has_enough && pool.add_pages(skb, pages)).then(|| u8::try_from(count).ok()).flatten()
-}
-
-/// What was sent by slots goes out when this CPU leaves the hypervisor or has nothing else to do, if not earlier.
-pub fn kick(card: Card) {
-    want(card.place(), wanted::SEND);
 }
