@@ -149,6 +149,70 @@ pub trait Memory {
         self.write(address, &value.to_le_bytes())
     }
 
+    /// Reads one byte, which are so many bytes behind `address`: of a member of the structure there.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    fn member_u8(&self, address: u64, member: u64) -> Result<u8, Fault> {
+        self.u8(address.wrapping_add(member))
+    }
+
+    /// Writes one byte alike.
+    ///
+    /// # Errors
+    /// As [`Self::write`].
+    fn put_member_u8(&self, address: u64, member: u64, value: u8) -> Result<(), Fault> {
+        self.put_u8(address.wrapping_add(member), value)
+    }
+
+    /// Reads two bytes, which are so many bytes behind `address`: of a member of the structure there.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    fn member_u16(&self, address: u64, member: u64) -> Result<u16, Fault> {
+        self.u16(address.wrapping_add(member))
+    }
+
+    /// Writes two bytes alike.
+    ///
+    /// # Errors
+    /// As [`Self::write`].
+    fn put_member_u16(&self, address: u64, member: u64, value: u16) -> Result<(), Fault> {
+        self.put_u16(address.wrapping_add(member), value)
+    }
+
+    /// Reads four bytes, which are so many bytes behind `address`: of a member of the structure there.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    fn member_u32(&self, address: u64, member: u64) -> Result<u32, Fault> {
+        self.u32(address.wrapping_add(member))
+    }
+
+    /// Writes four bytes alike.
+    ///
+    /// # Errors
+    /// As [`Self::write`].
+    fn put_member_u32(&self, address: u64, member: u64, value: u32) -> Result<(), Fault> {
+        self.put_u32(address.wrapping_add(member), value)
+    }
+
+    /// Reads eight bytes, which are so many bytes behind `address`: of a member of the structure there.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    fn member_u64(&self, address: u64, member: u64) -> Result<u64, Fault> {
+        self.u64(address.wrapping_add(member))
+    }
+
+    /// Writes eight bytes alike.
+    ///
+    /// # Errors
+    /// As [`Self::write`].
+    fn put_member_u64(&self, address: u64, member: u64, value: u64) -> Result<(), Fault> {
+        self.put_u64(address.wrapping_add(member), value)
+    }
+
     /// Copies `len` bytes upwards, in chunks. Regions that overlap with `to` above `from` are the caller's business.
     ///
     /// # Errors

@@ -170,6 +170,15 @@ impl<'a> DomainView<'a> {
     }
 }
 
+/// How many bytes a member is behind its structure: none is larger than [`Offsets::LARGEST`].
+///
+/// [`Offsets::LARGEST`]: twin_runtime::linux::offsets::Offsets::LARGEST
+#[inline(always)]
+#[allow(clippy::cast_possible_truncation, reason = "see above")]
+fn behind(member: u64) -> u32 {
+    member as u32
+}
+
 /// What a write to `address` comes to.
 #[inline(always)]
 fn written(is_written: bool, address: u64) -> Result<(), Fault> {
@@ -213,7 +222,7 @@ impl Memory for DomainView<'_> {
     #[inline(always)]
     fn u32s<const N: usize>(&self, address: u64, members: [u64; N]) -> Result<[u32; N], Fault> {
         let mut has_faulted = 0;
-        let words = members.map(|member| words::note_u32(address.wrapping_add(member) & MASK, &mut has_faulted));
+        let words = members.map(|member| words::note_member_u32(address & MASK, behind(member), &mut has_faulted));
         if has_faulted == 0 {
             Ok(words)
         } else {
@@ -223,7 +232,7 @@ impl Memory for DomainView<'_> {
     #[inline(always)]
     fn u64s<const N: usize>(&self, address: u64, members: [u64; N]) -> Result<[u64; N], Fault> {
         let mut has_faulted = 0;
-        let words = members.map(|member| words::note_u64(address.wrapping_add(member) & MASK, &mut has_faulted));
+        let words = members.map(|member| words::note_member_u64(address & MASK, behind(member), &mut has_faulted));
         if has_faulted == 0 {
             Ok(words)
         } else {
@@ -245,6 +254,38 @@ impl Memory for DomainView<'_> {
     #[inline(always)]
     fn put_u64(&self, address: u64, value: u64) -> Result<(), Fault> {
         written(words::put_u64(address & MASK, value), address)
+    }
+    #[inline(always)]
+    fn member_u8(&self, address: u64, member: u64) -> Result<u8, Fault> {
+        words::member_u8(address & MASK, behind(member)).ok_or(Fault { address, write: false })
+    }
+    #[inline(always)]
+    fn put_member_u8(&self, address: u64, member: u64, value: u8) -> Result<(), Fault> {
+        written(words::put_member_u8(address & MASK, behind(member), value), address)
+    }
+    #[inline(always)]
+    fn member_u16(&self, address: u64, member: u64) -> Result<u16, Fault> {
+        words::member_u16(address & MASK, behind(member)).ok_or(Fault { address, write: false })
+    }
+    #[inline(always)]
+    fn put_member_u16(&self, address: u64, member: u64, value: u16) -> Result<(), Fault> {
+        written(words::put_member_u16(address & MASK, behind(member), value), address)
+    }
+    #[inline(always)]
+    fn member_u32(&self, address: u64, member: u64) -> Result<u32, Fault> {
+        words::member_u32(address & MASK, behind(member)).ok_or(Fault { address, write: false })
+    }
+    #[inline(always)]
+    fn put_member_u32(&self, address: u64, member: u64, value: u32) -> Result<(), Fault> {
+        written(words::put_member_u32(address & MASK, behind(member), value), address)
+    }
+    #[inline(always)]
+    fn member_u64(&self, address: u64, member: u64) -> Result<u64, Fault> {
+        words::member_u64(address & MASK, behind(member)).ok_or(Fault { address, write: false })
+    }
+    #[inline(always)]
+    fn put_member_u64(&self, address: u64, member: u64, value: u64) -> Result<(), Fault> {
+        written(words::put_member_u64(address & MASK, behind(member), value), address)
     }
     #[inline(always)]
     fn fill(&self, to: u64, value: u8, len: u64) -> Result<(), Fault> {

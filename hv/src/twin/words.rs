@@ -3,9 +3,10 @@
 
 use core::arch::asm;
 
-/// A reader and a writer of words of one size. `None` and `false`: the word is not there, or may not be written.
+/// Readers and writers of words of one size. `None` and `false`: the word is not there, or may not be written.
 macro_rules! word {
-    ($read:ident, $note:ident, $write:ident, $word:ty, $load:literal, $store:literal, $class:ident) => {
+    ($read:ident, $note:ident, $write:ident, $read_member:ident, $note_member:ident, $write_member:ident,
+        $word:ty, $load:literal, $value:literal, $class:ident) => {
         /// Reads a word.
         #[inline(always)]
         pub fn $read(masked: u64) -> Option<$word> {
@@ -20,7 +21,7 @@ macro_rules! word {
             let value: u64;
             // SAFETY: a masked address: in the window, or unmapped; a fault is caught.
             unsafe {
-                asm!(concat!("2: ", $load), "3:",
+                asm!(concat!("2: ", $load, "[{at}]"), "3:",
                     ".pushsection .text.twin_fixup, \"ax\"", "4: mov {faulted:e}, 1", "jmp 3b", ".popsection",
                     ".pushsection ex_table, \"a\"", ".quad 2b, 4b", ".popsection",
                     at = in(reg) masked, value = lateout(reg) value, faulted = inout(reg) *has_faulted,
@@ -35,20 +36,79 @@ macro_rules! word {
         pub fn $write(masked: u64, value: $word) -> bool {
             // SAFETY: as above.
             unsafe {
-                asm!(concat!("2: ", $store),
+                asm!(concat!("2: mov [{at}], ", $value),
                     ".pushsection ex_table, \"a\"", ".quad 2b, {faulted}", ".popsection",
                     at = in(reg) masked, value = in($class) value, faulted = label { return false },
                     options(nostack, preserves_flags));
             }
             true
         }
+
+        /// Reads a word that is `member` bytes behind a masked address.
+        #[inline(always)]
+        pub fn $read_member(masked: u64, member: u32) -> Option<$word> {
+            let mut has_faulted = 0;
+            let value = $note_member(masked, member, &mut has_faulted);
+            (has_faulted == 0).then_some(value)
+        }
+
+        /// The same; if it faults, notes that, and what it returns says nothing.
+        #[inline(always)]
+        pub fn $note_member(masked: u64, member: u32, has_faulted: &mut u32) -> $word {
+            let value: u64;
+            // SAFETY: less than 4 GiB behind a masked address: in the window, or no address at all; a fault is caught.
+            unsafe {
+                asm!(concat!("2: ", $load, "[{at} + {member}]"), "3:",
+                    ".pushsection .text.twin_fixup, \"ax\"", "4: mov {faulted:e}, 1", "jmp 3b", ".popsection",
+                    ".pushsection ex_table, \"a\"", ".quad 2b, 4b", ".popsection",
+                    at = in(reg) masked, member = in(reg) u64::from(member), value = lateout(reg) value,
+                    faulted = inout(reg) *has_faulted, options(nostack, readonly, preserves_flags));
+            }
+            #[allow(clippy::cast_possible_truncation, reason = "the rest is zero")]
+            (value as $word)
+        }
+
+        /// Writes a word alike.
+        #[inline(always)]
+        pub fn $write_member(masked: u64, member: u32, value: $word) -> bool {
+            // SAFETY: as above.
+            unsafe {
+                asm!(concat!("2: mov [{at} + {member}], ", $value),
+                    ".pushsection ex_table, \"a\"", ".quad 2b, {faulted}", ".popsection",
+                    at = in(reg) masked, member = in(reg) u64::from(member), value = in($class) value,
+                    faulted = label { return false }, options(nostack, preserves_flags));
+            }
+            true
+        }
     };
 }
 
-word!(u8, note_u8, put_u8, u8, "movzx {value:e}, byte ptr [{at}]", "mov [{at}], {value}", reg_byte);
-word!(u16, note_u16, put_u16, u16, "movzx {value:e}, word ptr [{at}]", "mov [{at}], {value:x}", reg);
-word!(u32, note_u32, put_u32, u32, "mov {value:e}, [{at}]", "mov [{at}], {value:e}", reg);
-word!(u64, note_u64, put_u64, u64, "mov {value}, [{at}]", "mov [{at}], {value}", reg);
+word!(
+    u8,
+    note_u8,
+    put_u8,
+    member_u8,
+    note_member_u8,
+    put_member_u8,
+    u8,
+    "movzx {value:e}, byte ptr ",
+    "{value}",
+    reg_byte
+);
+word!(
+    u16,
+    note_u16,
+    put_u16,
+    member_u16,
+    note_member_u16,
+    put_member_u16,
+    u16,
+    "movzx {value:e}, word ptr ",
+    "{value:x}",
+    reg
+);
+word!(u32, note_u32, put_u32, member_u32, note_member_u32, put_member_u32, u32, "mov {value:e}, ", "{value:e}", reg);
+word!(u64, note_u64, put_u64, member_u64, note_member_u64, put_member_u64, u64, "mov {value}, ", "{value}", reg);
 
 /// Writes `value` so often as eight bytes fit into `len`, upwards, and then to the bytes that are left.
 #[inline(always)]

@@ -110,7 +110,7 @@ struct Table<T> {
 }
 
 /// Places for hints: some times as many as there are objects, a power of two.
-const HINTS: usize = 4096;
+const HINTS: usize = 16384;
 
 /// A place for a hint. Addresses are multiples of powers of two, whose low bits say nothing.
 #[inline]
@@ -509,7 +509,7 @@ impl Pool {
 
     /// Sets `users` of an `sk_buff` that comes home.
     pub(crate) fn at_home(memory: &impl Memory, o: &Offsets, skb: u64) -> Result<(), Fault> {
-        memory.put_u32(skb.wrapping_add(o.skb_users), USERS_HOME)
+        memory.put_member_u32(skb, o.skb_users, USERS_HOME)
     }
 
     /// Those that are with the driver to be transmitted.

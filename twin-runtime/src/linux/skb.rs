@@ -114,16 +114,15 @@ impl Place {
             return Err(Fault { address: skb, write: true });
         }
         m.fill(skb, 0, len)?;
-        let at = |member: u64| skb.wrapping_add(member);
-        m.put_u32(at(o.skb_users), USERS_OUT)?;
-        m.put_u64(at(o.skb_dev), device)?;
-        m.put_u64(at(o.skb_head), self.head)?;
-        m.put_u64(at(o.skb_data), self.head.wrapping_add(self.data))?;
-        m.put_u32(at(o.skb_tail), low_u32(self.tail))?;
-        m.put_u32(at(o.skb_end), low_u32(end_of(o, self.size)))?;
-        m.put_u32(at(o.skb_truesize), low_u32(self.size + o.skb_size))?;
-        m.put_u16(at(o.skb_mac_header), self.mac_header)?;
-        m.put_u16(at(o.skb_transport_header), self.transport_header)
+        m.put_member_u32(skb, o.skb_users, USERS_OUT)?;
+        m.put_member_u64(skb, o.skb_dev, device)?;
+        m.put_member_u64(skb, o.skb_head, self.head)?;
+        m.put_member_u64(skb, o.skb_data, self.head.wrapping_add(self.data))?;
+        m.put_member_u32(skb, o.skb_tail, low_u32(self.tail))?;
+        m.put_member_u32(skb, o.skb_end, low_u32(end_of(o, self.size)))?;
+        m.put_member_u32(skb, o.skb_truesize, low_u32(self.size + o.skb_size))?;
+        m.put_member_u16(skb, o.skb_mac_header, self.mac_header)?;
+        m.put_member_u16(skb, o.skb_transport_header, self.transport_header)
     }
 
     /// Writes its shared info, whose data has one user, as far as it is the same for all packets: the fragments are behind. Where it is.
@@ -131,7 +130,7 @@ impl Place {
     fn write_info<M: Memory>(&self, m: &M, o: &Offsets) -> Result<u64, Fault> {
         let info = self.head.wrapping_add(end_of(o, self.size));
         m.fill(info, 0, o.info_dataref)?;
-        m.put_u32(info.wrapping_add(o.info_dataref), 1)?;
+        m.put_member_u32(info, o.info_dataref, 1)?;
         Ok(info)
     }
 }
@@ -143,8 +142,8 @@ pub fn put<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Done {
     let parts = Parts::read(host, &s.offsets, skb)?;
     let tail = parts.tail.checked_add(more).filter(|tail| *tail <= parts.end && parts.data_len == 0);
     let tail = tail.ok_or(bad("skb_put beyond the buffer", u64::from(more)))?;
-    host.put_u32(skb.wrapping_add(s.offsets.skb_tail), tail)?;
-    host.put_u32(skb.wrapping_add(s.offsets.skb_len), parts.len.wrapping_add(more))?;
+    host.put_member_u32(skb, s.offsets.skb_tail, tail)?;
+    host.put_member_u32(skb, s.offsets.skb_len, parts.len.wrapping_add(more))?;
     Ok(parts.tail_address())
 }
 

@@ -67,7 +67,7 @@ pub fn build<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Done {
     }
     let Some(skb) = take(host, Pool::take_bare)? else { return none_left(host) };
     set_up(host, &s.offsets, skb, data, size, 0, 0)?;
-    host.put_u8(skb.wrapping_add(s.offsets.skb_cloned), HEAD_FRAG)?;
+    host.put_member_u8(skb, s.offsets.skb_cloned, HEAD_FRAG)?;
     Ok(skb)
 }
 

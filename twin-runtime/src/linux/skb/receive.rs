@@ -41,23 +41,23 @@ pub fn eth_type_trans<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Do
     let [skb, device, ..] = *args;
     let o = s.offsets;
     let parts = Parts::read(host, &o, skb)?;
-    let (first, second) = (host.u64(parts.data)?, host.u64(parts.data.wrapping_add(8))?);
-    host.put_u64(skb.wrapping_add(o.skb_dev), device)?;
+    let [first, second] = host.u64s(parts.data, [0, 8])?;
+    host.put_member_u64(skb, o.skb_dev, device)?;
     let mac = parts.data.wrapping_sub(parts.head);
-    host.put_u16(skb.wrapping_add(o.skb_mac_header), (mac & 0xffff) as u16)?;
+    host.put_member_u16(skb, o.skb_mac_header, (mac & 0xffff) as u16)?;
     if parts.len >= ETHERNET_HEADER {
         if parts.len - ETHERNET_HEADER < parts.data_len {
             return Err(bad("no linear Ethernet header", skb));
         }
-        host.put_u32(skb.wrapping_add(o.skb_len), parts.len - ETHERNET_HEADER)?;
-        host.put_u64(skb.wrapping_add(o.skb_data), parts.data.wrapping_add(u64::from(ETHERNET_HEADER)))?;
+        host.put_member_u32(skb, o.skb_len, parts.len - ETHERNET_HEADER)?;
+        host.put_member_u64(skb, o.skb_data, parts.data.wrapping_add(u64::from(ETHERNET_HEADER)))?;
     }
-    let own = host.u64(device.wrapping_add(o.device_address))?;
-    let own = u64::from(host.u32(own)?) | u64::from(host.u16(own.wrapping_add(4))?) << 32;
+    let own = host.member_u64(device, o.device_address)?;
+    let own = u64::from(host.u32(own)?) | u64::from(host.member_u16(own, 4)?) << 32;
     let kind = packet_type(first & BROADCAST, own);
     if kind != 0 {
-        let at = skb.wrapping_add(o.skb_pkt_type);
-        host.put_u8(at, host.u8(at)? & !7 | kind)?;
+        let byte = host.member_u8(skb, o.skb_pkt_type)?;
+        host.put_member_u8(skb, o.skb_pkt_type, byte & !7 | kind)?;
     }
     // What follows the header, or what is there instead of one, tells the two old encapsulations apart.
     let (after, follows) =
@@ -206,7 +206,7 @@ fn frame<H: Host>(host: &H, s: &Support, skb: u64, parts: &Parts) -> Result<Opti
     if linear_end > u64::from(parts.end) {
         return Err(bad("packet longer than its buffer", u64::from(linear)));
     }
-    let mac = u64::from(host.u16(skb.wrapping_add(o.skb_mac_header))?);
+    let mac = u64::from(host.member_u16(skb, o.skb_mac_header)?);
     if mac > data_at {
         return Err(bad("Ethernet header behind the data", mac));
     }
@@ -220,8 +220,8 @@ fn frame<H: Host>(host: &H, s: &Support, skb: u64, parts: &Parts) -> Result<Opti
         linear,
         mac_header: parts.head.wrapping_add(mac),
         len: u32::try_from(linear_end - mac).unwrap_or(0),
-        protocol: host.u16(skb.wrapping_add(o.skb_protocol))?,
-        ip_summed: host.u8(skb.wrapping_add(o.skb_pkt_type))? >> 5 & 3,
+        protocol: host.member_u16(skb, o.skb_protocol)?,
+        ip_summed: host.member_u8(skb, o.skb_pkt_type)? >> 5 & 3,
         tag: read_tag(host, o, skb)?,
         fragments: &[],
     }))
@@ -229,10 +229,10 @@ fn frame<H: Host>(host: &H, s: &Support, skb: u64, parts: &Parts) -> Result<Opti
 
 /// Reads the tag. Where there is none, nothing was written since the `sk_buff` was all zeroes.
 fn read_tag(memory: &impl Memory, o: &Offsets, skb: u64) -> Result<Option<[u8; 4]>, Fault> {
-    let kind = memory.u16(skb.wrapping_add(o.skb_vlan_proto))?;
+    let kind = memory.member_u16(skb, o.skb_vlan_proto)?;
     if kind == 0 {
         return Ok(None);
     }
-    let ([a, b], [c, d]) = (kind.to_le_bytes(), memory.u16(skb.wrapping_add(o.skb_vlan_tci))?.to_be_bytes());
+    let ([a, b], [c, d]) = (kind.to_le_bytes(), memory.member_u16(skb, o.skb_vlan_tci)?.to_be_bytes());
     Ok(Some([a, b, c, d]))
 }

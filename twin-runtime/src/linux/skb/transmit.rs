@@ -77,7 +77,6 @@ impl Support {
     #[inline]
     fn dress<H: Host>(&self, host: &mut H, skb: u64, lent: &Lent, len: u16, packet: &Packet<'_>) -> Result<(), Fault> {
         let o = &self.offsets;
-        let at = |member: u64| skb.wrapping_add(member);
         let (len, more) = (u64::from(len), packet.fragments.iter().map(|f| u64::from(f.len)).sum::<u64>());
         let transport_header = packet.checksum.map_or(NOWHERE, |(start, _)| low_u16(HEADROOM + u64::from(start)));
         let place = Place {
@@ -89,27 +88,27 @@ impl Support {
             transport_header,
         };
         place.write(host, o, skb, packet.device)?;
-        host.put_u32(at(o.skb_len), low_u32(len + more))?;
-        host.put_u16(at(o.skb_network_header), low_u16(HEADROOM + u64::from(ETHERNET_HEADER)))?;
+        host.put_member_u32(skb, o.skb_len, low_u32(len + more))?;
+        host.put_member_u16(skb, o.skb_network_header, low_u16(HEADROOM + u64::from(ETHERNET_HEADER)))?;
         // As it stands in the packet.
-        let kind = host.u16(lent.head.wrapping_add(HEADROOM + PROTOCOL_AT))?;
-        host.put_u16(at(o.skb_protocol), kind)?;
+        let kind = host.member_u16(lent.head, HEADROOM + PROTOCOL_AT)?;
+        host.put_member_u16(skb, o.skb_protocol, kind)?;
         if let Some((_, offset)) = packet.checksum {
-            host.put_u16(at(o.skb_csum_start), transport_header)?;
-            host.put_u16(at(o.skb_csum_offset), offset)?;
-            host.put_u8(at(o.skb_pkt_type), CHECKSUM_PARTIAL)?;
+            host.put_member_u16(skb, o.skb_csum_start, transport_header)?;
+            host.put_member_u16(skb, o.skb_csum_offset, offset)?;
+            host.put_member_u8(skb, o.skb_pkt_type, CHECKSUM_PARTIAL)?;
         }
         if packet.queue != 0 {
-            host.put_u16(at(o.skb_queue_mapping), packet.queue)?;
+            host.put_member_u16(skb, o.skb_queue_mapping, packet.queue)?;
         }
         let info = place.write_info(host, o)?;
         if let Some((size, segments, kind)) = packet.segmentation {
-            host.put_u16(info.wrapping_add(o.info_gso_size), size)?;
-            host.put_u16(info.wrapping_add(o.info_gso_segs), segments)?;
-            host.put_u32(info.wrapping_add(o.info_gso_type), kind)?;
+            host.put_member_u16(info, o.info_gso_size, size)?;
+            host.put_member_u16(info, o.info_gso_segs, segments)?;
+            host.put_member_u32(info, o.info_gso_type, kind)?;
         }
         if !packet.fragments.is_empty() {
-            host.put_u32(at(o.skb_data_len), low_u32(more))?;
+            host.put_member_u32(skb, o.skb_data_len, low_u32(more))?;
             self.list_fragments(host, info, packet.fragments)?;
         }
         Ok(())
@@ -118,11 +117,11 @@ impl Support {
     /// Lists `fragments` in the shared info at `info`.
     fn list_fragments<H: Host>(&self, host: &mut H, info: u64, fragments: &[Fragment]) -> Result<(), Fault> {
         let o = &self.offsets;
-        host.put_u8(info.wrapping_add(o.info_nr_frags), u8::try_from(fragments.len()).unwrap_or(0))?;
+        host.put_member_u8(info, o.info_nr_frags, u8::try_from(fragments.len()).unwrap_or(0))?;
         let mut to = info.wrapping_add(o.info_frags);
         for fragment in fragments {
             host.put_u64(to, fragment.page)?;
-            host.put_u64(to.wrapping_add(8), u64::from(fragment.len) | u64::from(fragment.offset) << 32)?;
+            host.put_member_u64(to, 8, u64::from(fragment.len) | u64::from(fragment.offset) << 32)?;
             to = to.wrapping_add(16);
         }
         Ok(())
