@@ -140,10 +140,14 @@ impl Config {
                 !wants(&|settings| settings.twin || settings.snapshot),
                 "[service.{name}.supervise]: `twin` and `snapshot` are for driver domains of interfaces"
             );
-            let is_both = service.supervise.as_ref().is_some_and(|settings| settings.snapshot && settings.standby > 0);
+            let noted = service.supervise.as_ref().filter(|settings| settings.snapshot);
             ensure!(
-                !is_both,
+                noted.is_none_or(|settings| settings.standby == 0),
                 "[service.{name}.supervise]: `standby` and `snapshot`: with a snapshot the driver domain itself becomes the one that waits"
+            );
+            ensure!(
+                noted.is_none_or(|settings| !settings.twin),
+                "[service.{name}.supervise]: `twin` and `snapshot`: a driver domain whose driver has a twin cannot be rolled back"
             );
             ensure!(is_whole, "[service.{name}.supervise]: there is no `driver-domain` that could be looked after");
         }
@@ -262,6 +266,7 @@ mod tests {
         assert!(said(&format!("{taken}snapshot = true\n")).contains("`dd-standby`"));
         let both = taken.replace("[service.dd-standby]\n", "") + "standby = 1\nsnapshot = true\n";
         assert!(said(&both).contains("itself becomes the one that waits"));
+        assert!(said(&both.replace("standby = 1", "twin = true")).contains("has a twin cannot be rolled back"));
         let unknown =
             said("[service.net]\ndriver-domain = \"dd\"\n[service.net.supervise]\nconfig = \"/d\"\ncrash = 1\n");
         assert!(unknown.contains("`crash`") && unknown.contains("`crashes`"), "{unknown}");

@@ -122,8 +122,13 @@ fn watchable(domain: u16, store: &mut impl Store) -> Result<BTreeSet<String>> {
             nodes_in(&format!("{own}/{name}"), store, &mut found)?;
         }
     }
-    let ends = found.iter().filter(|(path, _)| path.ends_with("/backend") && path.contains("/device/"));
-    let ends: Vec<String> = ends.flat_map(|(_, far)| [far.clone(), format!("{far}/state")]).collect();
+    // It says itself where they are; nobody else's directories are touched for that.
+    let is_other_end = |far: &&String| {
+        far.starts_with("/local/domain/") && far.contains("/backend/") && far.contains(&format!("/{domain}/"))
+    };
+    let says = |path: &str| path.ends_with("/backend") && path.contains("/device/");
+    let ends = found.iter().filter(|(path, _)| says(path)).map(|(_, far)| far).filter(is_other_end);
+    let ends: Vec<String> = ends.flat_map(|far| [far.clone(), format!("{far}/state")]).collect();
     Ok(found.into_keys().chain(ends).collect())
 }
 

@@ -475,6 +475,19 @@ fn what_is_noted_while_xenstore_writes_is_noted_again() {
 }
 
 #[test]
+fn what_it_calls_another_end_is_one_or_is_not_touched() {
+    let mut world = World::new();
+    for (n, far) in ["/local/domain/2/name", "@releaseDomain", "/local/domain/2/backend/vif/8/0", ""].iter().enumerate()
+    {
+        world.0.borrow_mut().set(&format!("{OWN}/device/vif/{n}/backend"), far);
+    }
+    world.0.borrow_mut().set(&format!("{OWN}/device/vif/9/backend"), FAR);
+    let all = watchable(DOMAIN, &mut world).unwrap();
+    let outside: Vec<&String> = all.iter().filter(|path| !path.starts_with(OWN)).collect();
+    assert_eq!(outside, [FAR, &format!("{FAR}/state")]);
+}
+
+#[test]
 fn one_that_is_busy_is_not_noted_and_runs_on() {
     let (mut world, file) = (World::new(), file("busy"));
     // It has asked, and has not read the answer.
