@@ -168,7 +168,7 @@ daemon_has() {
 	local pid=$(cat /tmp/tandemd.pid)
 	say "daemon $1 files=$(ls /proc/$pid/fd | wc -l) kib=$(sed -n 's/VmRSS:[ \t]*\([0-9]*\).*/\1/p' /proc/$pid/status)"
 }
-waits() { [ $way = fresh ] || must 'no other one waits' daemon_said $1 'waits to take its place' $patience_s; }
+waits() { [ $way != standby ] || must 'no other one waits' daemon_said $1 'waits to take its place' $patience_s; }
 
 kind=net
 case $driver in nvme | ahci) kind=disk ;; esac
