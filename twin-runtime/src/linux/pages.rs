@@ -35,6 +35,7 @@ pub struct Pages {
 
 impl Pages {
     /// What is left of the low half of a page's address, shifted right by [`Self::SHIFT`], is the offset of its place.
+    #[allow(clippy::cast_possible_truncation, reason = "some thousands")]
     pub const MASK: u32 = ((PLACES - 1) << Self::PLACE_SHIFT) as u32;
     /// See [`Self::MASK`].
     pub const SHIFT: u32 = PAGE_SHIFT - Self::PLACE_SHIFT;
