@@ -33,7 +33,7 @@ const FIRST_FRAME: u64 = 1 << 20;
 
 /// The grant of the ring in a set of a slot's; those of its pages follow.
 fn ring_of(slot: u32, set: u32) -> u32 {
-    FIRST + (set * SLOTS + slot) * EACH
+    FIRST + (slot * SETS + set) * EACH
 }
 
 /// What disks the hypervisor has.
