@@ -30,6 +30,8 @@ const BY_OTHERS: Duration = Duration::from_secs(15);
 const LONGEST: Duration = Duration::from_secs(60);
 /// So long after its interface is there a recovery is taken for complete, if no packet comes.
 const QUIET: Duration = Duration::from_secs(60);
+/// So long it is looked at often whether one that is up is of use.
+const SOON: Duration = Duration::from_secs(2);
 /// So long one that is to be replaced sends what it has taken.
 const DRAIN: Duration = Duration::from_millis(100);
 /// A driver domain has no more devices than its back end has slots; another try of theirs is one of a hand-over.
@@ -160,15 +162,22 @@ impl Machine {
     }
 
     /// Whether something is under way that should be looked at often.
-    pub fn is_busy(&self) -> bool {
+    pub fn is_busy(&self, now: Duration) -> bool {
         match self.phase {
             Phase::Inherited | Phase::Coming { .. } | Phase::Going(_) | Phase::Starting | Phase::HandingOver { .. } => {
                 true
             }
             Phase::Booting(_) | Phase::RollingBack { .. } => true,
             Phase::Down { .. } => self.waits_for.is_empty(),
-            Phase::Up { .. } | Phase::Resting => false,
+            Phase::Up { .. } => self.is_of_use_soon(now),
+            Phase::Resting => false,
         }
+    }
+
+    /// It is up, and is about to be of use.
+    fn is_of_use_soon(&self, now: Duration) -> bool {
+        let Some(line) = self.record.under_way.as_ref().filter(|line| !line.has(self.words.came)) else { return false };
+        ms(now).saturating_sub(line.from + line.at(self.words.up).unwrap_or(0)) < ms(SOON)
     }
 
     /// The next thing to do, if there is one. After each another look is taken.
@@ -364,8 +373,7 @@ impl Machine {
         }
         let is_of_use = line.has(words.came) || way.is_idle;
         let is_whole = is_of_use && (!self.settings.twin || line.has("card"));
-        let up_at = line.steps.iter().find(|(step, _)| step == words.up).map_or(0, |(_, at)| *at);
-        let is_late = ms(look.now).saturating_sub(line.from + up_at) >= ms(QUIET);
+        let is_late = ms(look.now).saturating_sub(line.from + line.at(words.up).unwrap_or(0)) >= ms(QUIET);
         if is_whole || is_late {
             if self.settings.twin && !line.has("card") {
                 self.record.count("without-twin");

@@ -232,9 +232,9 @@ fn look_after(service: &str, kind: Kind, driver: &str, settings: &Settings) -> R
         }
         save(&mut machine, &mut written, &path, service, driver)?;
         let limit = match machine.state() {
+            _ if machine.is_busy(Shell::now()) => BUSY,
             "up" if settings.wedged_ms > 0 => (Duration::from_millis(settings.wedged_ms) / LOOKS).clamp(BUSY, SELDOM),
             "up" => SELDOM,
-            _ if machine.is_busy() => BUSY,
             _ => IDLE,
         };
         shell.wait(limit)?;

@@ -129,13 +129,17 @@ impl TimeLine {
     /// interface was there, or the disks' back end.
     /// Before the first start there was nothing that could have ended.
     fn outage(&self) -> u64 {
-        let at = |wanted: &str| self.steps.iter().find(|(step, _)| step == wanted).map(|(_, at)| *at);
         if self.cause == STARTED {
             return 0;
         }
         let each = [words::NET, words::DISK];
-        let came = each.iter().find_map(|words| at(words.came));
-        came.or(each.iter().find_map(|words| at(words.up))).unwrap_or(0)
+        let came = each.iter().find_map(|words| self.at(words.came));
+        came.or(each.iter().find_map(|words| self.at(words.up))).unwrap_or(0)
+    }
+
+    /// When the step was done, in ms after the beginning, if it was.
+    pub fn at(&self, step: &str) -> Option<u64> {
+        self.steps.iter().find(|(done, _)| done == step).map(|(_, at)| *at)
     }
 
     /// For the log: `CAUSE: STEP 12 ms, STEP 40 ms`.
