@@ -37,9 +37,7 @@ backend_daemon() { PATH=$PATH:/usr/lib/xen-4.17/bin xl devd || { say "backend FA
 # standby_disk:DRIVER: all is ready before the disk of nvme or ahci is there, however long that takes. The script that plugs guests in waits for the disk.
 job_standby_disk() {
 	backend_modules || return 1
-	for m in xen-pcifront $1 $([ $1 = nvme ] || echo sd_mod); do
-		modprobe $m || { say "standby_disk FAIL modprobe $m"; return 1; }
-	done
+	standby_modules xen-pcifront $1 $([ $1 = nvme ] || echo sd_mod) || return 1
 	backend_daemon || return 1
 	say "standby_disk waits"
 }
@@ -61,15 +59,18 @@ bridge_own() {
 # bridge_switch:DRIVER: the same by the kernel's command line; what went wrong is said
 job_bridge_switch() { bridge_switch "$1" && say "bridge_switch ok"; }
 
-# standby:DRIVER: the same; all is ready before the NIC is there, however long that takes
+# standby:DRIVER: the same; all is ready before the NIC is there, however long that takes. Our own interface is not the way out as long as the link
+# is said to be down; it is in the bridge early, since Linux takes up to a second until it forwards what comes by a new one.
 job_standby() {
-	for m in bridge xen-pcifront "$1"; do
-		modprobe $m || { say "standby FAIL modprobe $m"; return 1; }
-	done
+	xenstore-write data/link down || return 1
+	standby_modules bridge xen-netfront || return 1
 	brctl addbr xenbr0
 	brctl setfd xenbr0 0
 	ip link set xenbr0 up
 	ip addr add 10.9.0.2/24 dev xenbr0
+	wait_for 10 test -e /sys/class/net/eth0 || { say "standby FAIL no interface at the switch"; return 1; }
+	ip link set eth0 name eth1 && ip link set eth1 master xenbr0 up
+	standby_modules xen-pcifront "$1" || return 1
 	mkfifo /tmp/links
 	ip -o monitor link > /tmp/links &
 	exec 8< /tmp/links
@@ -79,8 +80,14 @@ job_standby() {
 	# What comes before its link is up would be lost. Without a cable it goes on all the same.
 	until=$(($(uptime_s) + 15))
 	until_link link_is_up
-	grep -q 1 /sys/class/net/eth0/carrier && xenstore-write data/link up &
-	bridge_own && say "standby ok"
+	if grep -q 1 /sys/class/net/eth0/carrier; then xenstore-write data/link up; else xenstore-write data/link unknown; fi
+	say "standby ok"
+}
+standby_modules() {
+	local m
+	for m in "$@"; do
+		modprobe $m || { say "standby FAIL modprobe $m"; return 1; }
+	done
 }
 # until_link COMMAND...: until it succeeds. It is tried when the kernel tells of an interface that comes or changes, and each second.
 until_link() { until "$@"; do read -r -t 1 line <&8 || usleep 20000; done; }

@@ -3,7 +3,7 @@
 use crate::device::{self, state, Back, Device, Seen, Step};
 use crate::hypercall::Switches;
 use crate::store::{Change, Event, Store};
-use crate::supervisor::{candidate_of, remains_of, standby_of};
+use crate::supervisor::{candidate_of, link_of, remains_of, standby_of};
 use anyhow::{Context, Result};
 use channel::vif::features::OFFER;
 use places::{Places, ALL};
@@ -210,13 +210,21 @@ impl Service {
     }
 
     /// What the state of a front end is taken for. That of a domain that waits to take the driver domain's place is plugged in when that has
-    /// its name; that of one that has lost its place is closed, though it cannot say so.
+    /// its name, and does not say that its link is down; that of one that has lost its place is closed, though it cannot say so.
     fn front_of(&self, device: Device, shown: u32, store: &mut impl Store) -> Result<u32> {
         let Some(driver) = &self.driver_domain else { return Ok(shown) };
         let name = store.read(&format!("/local/domain/{}/name", device.guest))?;
         Ok(match name {
             Some(name) if [standby_of(driver), candidate_of(driver)].contains(&name) => state::INITIALISING,
             Some(name) if name == remains_of(driver) => state::CLOSED,
+            Some(name) if name == *driver => {
+                let is_down = store.read(&link_of(device.guest))?.is_some_and(|link| link == "down");
+                if is_down {
+                    state::INITIALISING
+                } else {
+                    shown
+                }
+            }
             _ => shown,
         })
     }
@@ -274,12 +282,17 @@ impl Service {
     /// Begins or ends to watch the front end.
     fn follow(&self, device: Device, store: &mut impl Store, is_wanted: bool) -> Result<()> {
         let token = self.at.token(&format!("/{}/{}", device.guest, device.number));
-        let path = format!("{}/state", places::front(device));
-        if is_wanted {
-            store.watch(&path, &token)
-        } else {
-            store.unwatch(&path, &token)
+        let mut paths = vec![format!("{}/state", places::front(device))];
+        // Each guest may be the driver domain one day.
+        paths.extend(self.driver_domain.as_ref().map(|_| link_of(device.guest)));
+        for path in paths {
+            if is_wanted {
+                store.watch(&path, &token)?;
+            } else {
+                store.unwatch(&path, &token)?;
+            }
         }
+        Ok(())
     }
 }
 

@@ -67,6 +67,28 @@ fn who_waits_for_the_driver_domains_name_is_plugged_in_when_it_has_it() {
 }
 
 #[test]
+fn a_driver_domain_whose_link_is_down_is_not_the_way_out() {
+    let world = World::new();
+    let mut daemon = Daemon::start(&world, Some("dd"));
+    world.set("/local/domain/7/name", "dd");
+    world.set("/local/domain/7/data/link", "down");
+    world.create(A, "00:16:3e:00:00:01", None);
+    world.settle(&mut daemon);
+    assert!(world.plugged().is_empty());
+    world.set("/local/domain/7/data/link", "up");
+    world.settle(&mut daemon);
+    assert!(world.is_connected(A));
+    // A guest may write there what it likes.
+    world.set("/local/domain/8/data/link", "down");
+    world.create(B, "00:16:3e:00:00:02", None);
+    world.settle(&mut daemon);
+    assert!(world.is_connected(B));
+    world.set("/local/domain/7/data/link", "down");
+    world.settle(&mut daemon);
+    assert!(world.request(A).is_none() && world.is_connected(B));
+}
+
+#[test]
 fn what_there_is_can_be_looked_at() {
     let world = World::new();
     let config = Config::parse("[service.net]\ndriver-domain = \"dd\"\n[service.lab]\n").unwrap();

@@ -25,9 +25,6 @@ use xen_abi::domctl::{DOMINF_DYING, DOMINF_PAUSED, DOMINF_SHUTDOWN, DOMINF_SHUTD
 const COMES: &str = "@introduceDomain";
 const GOES: &str = "@releaseDomain";
 
-/// Below its own directory: where a driver domain may say that its link is up. Only time lines tell of it.
-const LINK: &str = "data/link";
-
 /// So often is looked whether the devices are there.
 const DEVICES: Duration = Duration::from_secs(1);
 
@@ -228,7 +225,7 @@ impl Shell {
     /// Whether it has said that its link is up; who did once is not asked again.
     fn has_link(&mut self, domain: u16) -> Result<bool> {
         if self.linked != Some(domain) {
-            let said = self.store.read(&format!("/local/domain/{domain}/{LINK}"))?;
+            let said = self.store.read(&link_of(domain))?;
             self.linked = said.filter(|said| said == "up").map(|_| domain);
         }
         Ok(self.linked == Some(domain))
@@ -527,6 +524,11 @@ impl Shell {
         }
         self.find()
     }
+}
+
+/// Where a driver domain may say that its link is "down", and that it is "up".
+pub fn link_of(domain: u16) -> String {
+    format!("/local/domain/{domain}/data/link")
 }
 
 /// Where it is written which one has taken a driver domain's place last. It may have gone since.
