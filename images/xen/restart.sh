@@ -99,6 +99,8 @@ disk_machine() {
 	printf '[service.disk]\nkind = "disk"\ndriver-domain = "dd"\n' > /etc/tandem/tandemd.toml
 	must 'tandemd does not start' daemon_starts
 	remember
+	# The service's domain keeps the pages between guest and driver domain: two sets of 65, and a table for them.
+	remember_less 528
 	daemon_ends
 	printf '[service.disk.supervise]\nconfig = "/tmp/dd.cfg"\n' >> /etc/tandem/tandemd.toml
 	supervise "${keys[@]}"
