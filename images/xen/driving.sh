@@ -51,3 +51,26 @@ audit() {
 	xl dmesg | grep 'Frame audit:' | tail -n 1 | tee /tmp/audit
 	grep -q ' 0 wrong, 0 lost' /tmp/audit
 }
+
+# small NAME JOB [LINE...]: configuration of a small driver domain that does this job: see docs/toolstack.md for what it is told
+small() {
+	config $1 "ramdisk=\"/guest/small-${2#*:}.cpio\"" 'memory=88' 'driver_domain=1' \
+		"extra='$kernel_args oops=panic iommu=soft swiotlb=512 coherent_pool=16K cgroup_disable=memory cgroup.memory=nokmem ipv6.disable=1 apparmor=0 audit=0 nowatchdog transparent_hugepage=never initcall_blacklist=tracer_init_tracefs,btf_vmlinux_init,btf_module_init,init_zswap,slab_sysfs_init,unpopulated_init tandem.do=$2+keep:48'" \
+		"${@:3}"
+}
+
+# held NAME: so many pages has the domain, says the hypervisor
+held() {
+	xl debug-keys m
+	xl dmesg | sed -n "s/.*  d$(xl domid $1): \([0-9]*\) of [0-9]* pages.*/\1/p" | tail -n 1
+}
+
+# memory_of NAME: what a small driver domain's Linux has
+memory_of() {
+	local told
+	told=$(in_guest $1 30 tell) || { echo "$told"; return 1; }
+	echo $(echo "$told" | sed -n 's/^\(MemTotal\|MemFree\|Slab\|Shmem\|KernelStack\): *\([0-9]*\) kB/\1=\2/p')
+}
+
+# ticks_of NAME: for how many seconds a small driver domain has run, and how often its timer has interrupted it
+ticks_of() { in_guest $1 30 tell | sed -n 's/^\([0-9]*\)\.[0-9]* [0-9.]*$/\1/p; s/^ *[0-9]*: *\([0-9]*\) .*timer0.*/\1/p' | tr '\n' ' ' | sed 's/ $//'; }

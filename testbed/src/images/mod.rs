@@ -9,6 +9,7 @@ pub mod kernel;
 pub mod module;
 pub mod packages;
 pub mod programs;
+mod small;
 pub mod symbols;
 pub mod tools;
 pub mod toolstack;

@@ -23,6 +23,11 @@ pub fn build_bad(kernel: &Kernel) -> Result<Vec<PathBuf>> {
     BAD.iter().map(|name| build_one(kernel, name, "images/module")).collect()
 }
 
+/// The one that frees what a small driver domain's kernel has in vain.
+pub fn build_spare(kernel: &Kernel) -> Result<PathBuf> {
+    build_one(kernel, "spare", "images/small/module")
+}
+
 /// Builds or finds the module `name` from a folder of the project's.
 fn build_one(kernel: &Kernel, name: &str, folder: &str) -> Result<PathBuf> {
     let version = &kernel.version;

@@ -20,7 +20,8 @@ pub fn build() -> Result<PathBuf> {
     Ok(out)
 }
 
-fn compile(source: &Path, program: &Path) -> Result<()> {
+/// Builds one of them.
+pub fn compile(source: &Path, program: &Path) -> Result<()> {
     host::run(
         Command::new("gcc")
             .args(["-O2", "-Wall", "-Wextra", "-static", "-s", "-pthread", "-o"])

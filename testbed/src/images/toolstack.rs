@@ -6,6 +6,7 @@
 use super::cpio::Archive;
 use super::initramfs::{self, add_modules, read, Base};
 use super::kernel::Kernel;
+use super::small::Small;
 use super::{cached, elf, fingerprint, module, packages, programs};
 use crate::{guests, host};
 use anyhow::{Context, Result};
@@ -87,7 +88,7 @@ const DAEMON: &str = "tandemd";
 const HOSTILE: &str = "hostile-domain";
 
 /// The toolstack's dom0, as an initramfs. In it, under `/guest`: `vmlinuz` as Debian has it, `vmlinux` unpacked (the
-/// domain builder is then done sooner), GRUB as a kernel, `guest.cpio` and `driver.cpio`.
+/// domain builder is then done sooner), GRUB as a kernel, `guest.cpio`, `driver.cpio`, and the small driver domains of `small`.
 pub fn build(kernel: &Kernel) -> Result<PathBuf> {
     let base = Base::gather()?;
     let tree = packages::closure("toolstack", PACKAGES)?;
@@ -109,6 +110,8 @@ pub fn build(kernel: &Kernel) -> Result<PathBuf> {
     };
     inputs.extend([&ours.module, &ours.daemon, &ours.tool, &ours.faults].map(Clone::clone));
     inputs.extend(ours.bad.iter().cloned());
+    let small = Small::gather(kernel)?;
+    inputs.extend(small.inputs()?);
     let made_by = fingerprint(&[host::root().join("testbed/src/images/toolstack.rs")])?;
     let key = format!(
         "{} {} {made_by} {} {}",
@@ -132,6 +135,9 @@ pub fn build(kernel: &Kernel) -> Result<PathBuf> {
         dom0.file("guest/guest.cpio", guest(&base, &scripts, kernel)?, 0o644);
         dom0.file(&format!("guest/{HOSTILE}"), read(&hostile.build()?)?, 0o644);
         dom0.file("guest/driver.cpio", driver(&base, &tree, &scripts, kernel, &ours)?, 0o644);
+        for (name, image) in small.images(kernel)? {
+            dom0.file(&format!("guest/small-{name}.cpio"), image, 0o644);
+        }
         Ok(std::fs::write(path, dom0.bytes())?)
     })?;
     Ok(out)

@@ -42,6 +42,9 @@ pub fn tests() -> Vec<Test> {
         "a-driver-domain-is-upgraded-or-the-old-one-stays",
         Box::new(|bed| runs(bed, "upgrade", "e1000e", bed.mib.div_ceil(2))),
     );
+    for kind in ["e1000e", "nvme", "ahci"] {
+        add(&format!("a-small-driver-domain-for-{kind}"), Box::new(move |bed| small(bed, kind)));
+    }
     for driver in ["e1000", "e1000e", "8139cp"] {
         let on = Twinned {
             driver,
@@ -134,6 +137,27 @@ fn disk_outlives(bed: &Bed) -> Result<String> {
 /// The same; the driver domain is looked after.
 fn disk_recovers(bed: &Bed) -> Result<String> {
     of_a_disk(bed, "disk-recovery")
+}
+
+/// A driver domain lives in 48 MiB; a disk is checked from the host.
+fn small(bed: &Bed, kind: &'static str) -> Result<String> {
+    let name = format!("small-{kind}");
+    let peer = Peer::start(&name)?;
+    let mib = bed.mib.div_ceil(2);
+    let mut machine = machine(bed, &name, &format!("small:{kind}:{mib}"), "e1000e", &peer)?;
+    let disk = host::target("images")?.join(format!("{name}.raw"));
+    if kind != "e1000e" {
+        pattern::make_disk(&disk, mib)?;
+        machine.disks = vec![Disk { device: kind, file: disk.clone(), writable: true }];
+    }
+    let said = judge(bed, &machine.start()?.finish(|_| false)?)?;
+    if kind == "e1000e" {
+        whole(peer.counts())?;
+    } else {
+        pattern::verify_disk(&disk, mib)?;
+        std::fs::remove_file(&disk)?;
+    }
+    Ok(said)
 }
 
 fn of_a_disk(bed: &Bed, name: &str) -> Result<String> {
