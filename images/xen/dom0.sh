@@ -65,5 +65,8 @@ job_switched_loads() { bash -c '. /xen/lib.sh; . /xen/bench.sh' bench $2 $3 $1; 
 # scaling:COUNT:MOST: the loads of `./tandem bench scaling`
 job_scaling() { bash -c '. /xen/lib.sh; . /xen/scaling.sh' scaling "$@"; }
 
+# drivers: what `./tandem bench drivers` measures
+job_drivers() { bash -c '. /xen/lib.sh; . /xen/drivers.sh'; }
+
 # restart:DRIVER:WAY:MODE:COUNT:CAUSE[:CAUSE...]: a driver domain dies so often by each cause, for `./tandem bench restart`
 job_restart() { bash -c '. /xen/lib.sh; . /xen/restart.sh' restart "$@"; }

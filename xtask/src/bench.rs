@@ -4,6 +4,7 @@
 //! QEMU runs with one CPU and `-icount shift=0,sleep=off`, so its clock is the count of instructions and a run repeats
 //! exactly; the plugin of bench/plugin counts between marks. Halted CPUs count nothing.
 
+mod drivers;
 pub mod io;
 mod restart;
 mod scaling;
@@ -47,8 +48,9 @@ pub fn run(options: &Options) -> Result<bool> {
         Some("disk") => return io::run(io::Kind::Disk, options),
         Some("twin-net") => return twin_net::run(options),
         Some("scaling") => return scaling::run(options),
+        Some("drivers") => return drivers::run(options),
         Some("restart") => return restart::run(options),
-        _ => bail!("./tandem bench boot, lmbench, memory, net, disk, twin-net, scaling or restart"),
+        _ => bail!("./tandem bench boot, lmbench, memory, net, disk, twin-net, scaling, drivers or restart"),
     };
     let bench = Bench { images: images::basic()?, counter: Counter::build()? };
     let (title, unit) = match kind {
