@@ -1,0 +1,122 @@
+//! What is different of driver domains of disks.
+
+use super::super::health::{Beat, Queue};
+use super::super::look::{Act, Domain, Errand, Look, Way};
+use super::super::machine::Machine;
+use super::super::record::Record;
+use super::super::settings::Settings;
+use super::super::words;
+use super::world::{new, settings};
+use std::time::Duration;
+use xen_abi::sched as reason;
+
+/// Looks at a driver domain of disks, of whose devices its driver has taken hold.
+fn disks_look(seconds: u64, way: Way) -> Look {
+    let beat = Beat { vcpu: 0, upcalls: 1, ..Beat::default() };
+    let domain = Some(Domain { id: 5, beats: vec![beat], ..Domain::default() });
+    let way = Some(way);
+    Look {
+        now: Duration::from_secs(seconds),
+        domain,
+        has_all: true,
+        has_devices: true,
+        is_served: true,
+        way,
+        ..Look::default()
+    }
+}
+
+fn disks_machine() -> Machine {
+    let mut machine = Machine::new(settings(), &words::DISK, Record::default());
+    for _ in 0..4 {
+        assert_eq!(machine.next(&disks_look(1, Way { is_idle: true, ..Way::default() })), None);
+    }
+    assert_eq!(machine.state(), "up");
+    machine
+}
+
+#[test]
+fn a_disks_back_end_that_writes_nonsense_is_replaced() {
+    let mut machine = disks_machine();
+    let act = machine.next(&disks_look(2, Way { has_lied: true, ..Way::default() }));
+    assert_eq!((act, machine.record.counts.get("bad-ring")), (Some(Act::Quarantine(5)), Some(&1)));
+    assert!(machine.said.iter().any(|line| line.contains("ring")), "{:?}", machine.said);
+}
+
+#[test]
+fn a_disks_back_end_that_never_answers_is_replaced() {
+    let mut machine = disks_machine();
+    let stuck = Way { queue: Queue { is_waiting: true, taken: 1 }, ..Way::default() };
+    assert_eq!(machine.next(&disks_look(10, stuck)), None);
+    assert_eq!(machine.next(&disks_look(19, stuck)), None);
+    assert_eq!(machine.next(&disks_look(20, stuck)), Some(Act::Quarantine(5)));
+}
+
+#[test]
+fn a_disks_recovery_is_complete_with_its_first_answer_or_when_nobody_asks() {
+    for is_idle in [true, false] {
+        let mut machine = disks_machine();
+        machine.said.clear();
+        let gone = Look { domain: None, way: None, ..disks_look(2, Way::default()) };
+        assert_eq!(machine.next(&gone), Some(Act::Create));
+        let created = Look { way: None, errand: Errand::Done(Ok(())), ..disks_look(3, Way::default()) };
+        assert_eq!(machine.next(&created), None);
+        let way = Way { queue: Queue { is_waiting: true, taken: 1 }, ..Way::default() };
+        assert_eq!(machine.next(&disks_look(4, Way { is_idle, ..way })), None);
+        assert_eq!(machine.next(&disks_look(5, Way { came: u64::from(!is_idle), is_idle, ..way })), None);
+        let line = machine.said.iter().find(|line| line.starts_with("recovered, ")).expect("a time line");
+        assert!(line.contains("back end 2000 ms") && line.contains("first answer 3000 ms") != is_idle, "{line}");
+        assert_eq!(machine.record.outage, if is_idle { 2000 } else { 3000 });
+    }
+}
+
+#[test]
+fn one_that_waits_takes_the_place_of_a_disks_driver_domain() {
+    let settings = Settings { standby: 1, ..settings() };
+    let mut machine = Machine::new(settings, &words::DISK, Record::default());
+    let beat = Beat { vcpu: 0, upcalls: 1, ..Beat::default() };
+    let standby = Some(Domain { id: 6, beats: vec![beat], ..Domain::default() });
+    let idle = Way { is_idle: true, ..Way::default() };
+    let up = |seconds| Look { standby: standby.clone(), ..disks_look(seconds, idle) };
+    for _ in 0..4 {
+        assert_eq!(machine.next(&up(1)), None);
+    }
+    let panicked = Domain { id: 5, end: Some((reason::SHUTDOWN_CRASH, false)), ..Domain::default() };
+    let dead = Look { domain: Some(panicked), way: None, ..up(2) };
+    assert_eq!(machine.next(&dead), Some(Act::Quarantine(5)));
+    assert_eq!(machine.next(&dead), Some(Act::Take(5)));
+    let gone = Look { domain: None, has_all: false, way: None, remains: vec![5], ..up(3) };
+    assert_eq!(machine.next(&gone), Some(Act::Promote(6)));
+    let named = Look { domain: standby.clone(), standby: None, ..gone };
+    assert_eq!(machine.next(&named), Some(Act::HandOver(6)));
+    let has_all = Look { has_all: true, ..named };
+    assert_eq!(machine.next(&has_all), None);
+    // What is left of the old one waits until the guest has its disk.
+    assert_eq!(machine.next(&Look { now: Duration::from_secs(4), ..has_all.clone() }), None);
+    let served = Look { now: Duration::from_secs(5), way: Some(Way { came: 1, ..idle }), ..has_all };
+    let acts: Vec<_> = (0..3).filter_map(|_| machine.next(&served)).collect();
+    assert_eq!((acts, machine.record.counts["recovered"]), (vec![Act::ClearAway(5)], 1));
+}
+
+#[test]
+fn one_of_disks_is_tried_goes_and_is_started_of_the_new_image() {
+    let mut machine = disks_machine();
+    let idle = |seconds| disks_look(seconds, Way { is_idle: true, ..Way::default() });
+    let tried = |at_ms, run_ms| {
+        let beat = Beat { upcalls: 1, run: Duration::from_millis(run_ms), ..Beat::default() };
+        let candidate = Some(Domain { id: 6, beats: vec![beat], ..Domain::default() });
+        Look { now: Duration::from_millis(at_ms), candidate, ..idle(0) }
+    };
+    machine.upgrade(new(), false, &idle(2)).unwrap();
+    assert_eq!(machine.next(&idle(3)), Some(Act::CreateCandidate));
+    assert_eq!(machine.next(&Look { errand: Errand::Done(Ok(())), ..tried(4000, 900) }), None);
+    assert_eq!(machine.next(&tried(7000, 1000)), Some(Act::Dismiss(6)));
+    assert_eq!(machine.record.image_to_start(), &new());
+    assert_eq!(machine.next(&Look { errand: Errand::Done(Ok(())), ..idle(8) }), Some(Act::Quarantine(5)));
+    assert_eq!(machine.next(&idle(8)), Some(Act::Destroy(5)));
+    let gone = Look { domain: None, way: None, errand: Errand::Done(Ok(())), ..idle(9) };
+    assert_eq!((machine.next(&gone), machine.record.image_to_start()), (Some(Act::Create), &new()));
+    assert_eq!(machine.next(&Look { errand: Errand::Done(Ok(())), way: None, ..idle(10) }), None);
+    assert_eq!(machine.next(&idle(11)), None);
+    assert_eq!((machine.record.upgrades, &machine.record.image, machine.record.refused.as_str()), (1, &new(), ""));
+}

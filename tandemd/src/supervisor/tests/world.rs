@@ -1,0 +1,534 @@
+//! A world for the machine: a driver domain, a toolstack that takes its time, others that use the same toolstack, and a daemon that may be
+//! killed at any moment.
+
+use super::super::health::{Beat, Queue};
+use super::super::look::{Act, Domain, Errand, Look, Way};
+use super::super::machine::Machine;
+use super::super::record::{Mode, Record};
+use super::super::settings::Settings;
+use super::super::words;
+use control::{Image, Order};
+use std::time::Duration;
+use xen_abi::sched as reason;
+
+pub const TICK: Duration = Duration::from_millis(100);
+/// How long the toolstack takes, and how long a domain until it is the way out.
+pub const CREATE: Duration = Duration::from_millis(900);
+pub const DESTROY: Duration = Duration::from_millis(400);
+/// So long of that a domain has lost its name and its devices, and memory is left.
+pub const CLEAR: Duration = Duration::from_millis(200);
+pub const ATTACH: Duration = Duration::from_millis(300);
+/// So long one has spun that is wedged.
+pub const WEDGED: Duration = Duration::from_millis(500);
+pub const BOOT: Duration = Duration::from_secs(3);
+
+pub fn settings() -> Settings {
+    toml::from_str("config = \"/dd.cfg\"\ncrashes = 3\nwithin-s = 60\nback-off-ms = 500\nready-s = 20").unwrap()
+}
+
+/// What the driver domain does.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Does {
+    Its,
+    Spins,
+    Boots,
+    Hangs,
+}
+
+#[derive(Clone, Debug)]
+pub struct Instance {
+    pub id: u16,
+    pub age: Duration,
+    pub does: Does,
+    pub end: Option<(u32, bool)>,
+    pub ended_at: Option<Duration>,
+    pub is_paused: bool,
+    pub beat: Beat,
+    /// How long it has taken no event.
+    pub spun: Duration,
+    pub taken: u64,
+    pub is_others: bool,
+    pub has_devices: bool,
+    /// The hypervisor can roll it back.
+    pub is_noted: bool,
+    /// What it was started with.
+    pub image: Image,
+}
+
+impl Instance {
+    pub fn seen(&self, now: Duration) -> Domain {
+        let ended_for = self.ended_at.map_or(Duration::ZERO, |at| now - at);
+        let is_paused = self.is_paused;
+        Domain { id: self.id, end: self.end, ended_for, is_dying: false, is_paused, beats: vec![self.beat] }
+    }
+
+    pub fn get_devices(&mut self) {
+        self.has_devices = true;
+        if self.image == with(Some(Flaw::NotReady)) {
+            self.does = Does::Hangs;
+        }
+    }
+
+    pub fn pass(&mut self) {
+        if self.end.is_some() || self.is_paused {
+            return;
+        }
+        self.age += TICK;
+        if self.does == Does::Boots && self.age >= BOOT {
+            if !self.has_devices {
+                // It waits for them.
+                return;
+            }
+            self.does = Does::Its;
+        }
+        self.beat.run += TICK;
+        match self.does {
+            Does::Boots => {}
+            Does::Spins => {
+                self.spun += TICK;
+                self.beat.wedged_for = (self.spun >= WEDGED).then_some(self.spun);
+            }
+            Does::Its | Does::Hangs => {
+                self.beat.upcalls += 1;
+                self.taken += u64::from(self.does == Does::Its);
+            }
+        }
+    }
+}
+
+/// What can be wrong with an image.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Flaw {
+    /// The toolstack does not take it.
+    NotCreated,
+    NeverBoots,
+    Panics,
+    /// It waits for devices, and does nothing with them.
+    NotReady,
+}
+
+/// An image that is new, with this flaw.
+pub fn with(flaw: Option<Flaw>) -> Image {
+    Image { kernel: Some(format!("/boot/{flaw:?}")), ..Image::default() }
+}
+
+pub fn new() -> Image {
+    with(None)
+}
+
+/// A process of the toolstack's, and when it is done.
+#[derive(Clone, Copy, Debug)]
+pub struct Process {
+    pub act: Act,
+    pub until: Duration,
+    /// It has cleared away what was left of somebody who had neither name nor devices.
+    pub is_released: bool,
+}
+
+/// How far what is done without the toolstack gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Native {
+    Works,
+    Fails,
+    IsKilled,
+}
+
+pub struct World {
+    pub now: Duration,
+    pub settings: Settings,
+    pub machine: Machine,
+    /// What is on the disk.
+    pub disk: Record,
+    pub domain: Option<Instance>,
+    /// The one that waits.
+    pub standby: Option<Instance>,
+    /// The one that is tried.
+    pub candidate: Option<Instance>,
+    /// What is left of others.
+    pub remains: Vec<Instance>,
+    /// What can be done without the toolstack: all, nothing, or the next thing half, and then the daemon is killed.
+    pub native: Native,
+    pub processes: Vec<Process>,
+    /// Of those, what goes on beside others.
+    pub aside: Vec<Process>,
+    pub nr_domains: u16,
+    pub has_devices: bool,
+    /// The next instances never become ready.
+    pub is_broken: bool,
+    pub log: Vec<String>,
+    pub acts: Vec<Act>,
+}
+
+impl World {
+    pub fn new() -> Self {
+        Self::with(settings())
+    }
+
+    pub fn with(settings: Settings) -> Self {
+        Self {
+            now: Duration::from_secs(100),
+            machine: Machine::new(settings.clone(), &words::NET, Record::default()),
+            settings,
+            disk: Record::default(),
+            domain: None,
+            standby: None,
+            candidate: None,
+            remains: Vec::new(),
+            native: Native::Works,
+            processes: Vec::new(),
+            aside: Vec::new(),
+            nr_domains: 0,
+            has_devices: true,
+            is_broken: false,
+            log: Vec::new(),
+            acts: Vec::new(),
+        }
+    }
+
+    /// One that is up.
+    pub fn up() -> Self {
+        let mut world = Self::new();
+        world.run(Duration::from_secs(8));
+        assert_eq!(world.machine.state(), "up", "{:?}", world.log);
+        world
+    }
+
+    /// One that is up, and another one that waits.
+    pub fn with_standby() -> Self {
+        let mut world = Self::with(Settings { standby: 1, ..settings() });
+        world.run(Duration::from_secs(20));
+        assert_eq!(world.machine.state(), "up", "{:?}", world.log);
+        assert!(world.log.iter().any(|line| line.contains("waits to take its place")), "{:?}", world.log);
+        assert_eq!(world.machine.standby(), Some(true));
+        world
+    }
+
+    /// One that is up, and can be rolled back.
+    pub fn with_snapshot() -> Self {
+        let mut world = Self::with(Settings { snapshot: true, ..settings() });
+        world.run(Duration::from_secs(20));
+        assert_eq!((world.machine.state(), world.machine.snapshot()), ("up", Some(true)), "{:?}", world.log);
+        assert!(world.standby.is_none() && world.nr_domains == 1);
+        world
+    }
+
+    pub fn add_domain(&mut self) {
+        let image = self.machine.record.image_to_start().clone();
+        self.domain = Some(self.instance(true, image));
+    }
+
+    pub fn instance(&mut self, has_devices: bool, image: Image) -> Instance {
+        self.nr_domains += 1;
+        let is_bad = |flaw| image == with(Some(flaw));
+        let (does, end) = match () {
+            () if self.is_broken || is_bad(Flaw::NotReady) && has_devices => (Does::Hangs, None),
+            () if is_bad(Flaw::NeverBoots) => (Does::Spins, None),
+            () if is_bad(Flaw::Panics) => (Does::Boots, Some((reason::SHUTDOWN_CRASH, false))),
+            () => (Does::Boots, None),
+        };
+        Instance {
+            id: self.nr_domains,
+            age: Duration::ZERO,
+            does,
+            end,
+            ended_at: end.map(|_| self.now),
+            is_paused: false,
+            beat: Beat::default(),
+            spun: Duration::ZERO,
+            taken: 0,
+            is_others: false,
+            has_devices,
+            is_noted: false,
+            image,
+        }
+    }
+
+    pub fn look(&mut self) -> Look {
+        let now = self.now;
+        let is_over = |process: &Process| process.until <= now;
+        for over in self.aside.iter().filter(|process| is_over(process)) {
+            self.remains.retain(|d| over.act != Act::ClearAway(d.id));
+        }
+        self.aside.retain(|process| !is_over(process));
+        self.release();
+        let domain = self.domain.as_ref().map(|d| d.seen(self.now));
+        let is_way = |d: &&Instance| matches!(d.does, Does::Its | Does::Spins) && d.end.is_none();
+        let way = self.domain.as_ref().filter(is_way).map(|d| Way {
+            is_card: false,
+            queue: Queue { is_waiting: false, taken: d.taken },
+            came: d.taken,
+            ..Way::default()
+        });
+        // Those of earlier daemons are found, too.
+        let errand = match self.processes.first().copied() {
+            Some(process) if process.until > self.now && process.is_released => Errand::ClearsAway,
+            Some(process) if process.until > self.now => Errand::Runs,
+            Some(process) => {
+                self.processes.remove(0);
+                Errand::Done(self.complete(process))
+            }
+            None => Errand::None,
+        };
+        let is_done = matches!(errand, Errand::Done(_));
+        let domain = if is_done { self.domain.as_ref().map(|d| d.seen(self.now)) } else { domain };
+        let has_all = self.domain.as_ref().is_some_and(|d| d.has_devices);
+        Look {
+            now: self.now,
+            domain,
+            has_all,
+            is_probed: has_all && way.is_some(),
+            has_link: has_all && way.is_some(),
+            standby: self.standby.as_ref().map(|d| d.seen(self.now)),
+            candidate: self.candidate.as_ref().map(|d| d.seen(self.now)),
+            remains: self.remains.iter().map(|d| d.id).filter(|id| !self.is_cleared(*id)).collect(),
+            snapshots: self.all().filter(|d| d.is_noted).map(|d| d.id).collect(),
+            is_clearing: !self.aside.is_empty(),
+            way,
+            has_devices: self.has_devices,
+            is_served: true,
+            errand,
+        }
+    }
+
+    pub fn all(&self) -> impl Iterator<Item = &Instance> {
+        self.domain.iter().chain(&self.standby).chain(&self.candidate).chain(&self.remains)
+    }
+
+    pub fn all_mut(&mut self) -> impl Iterator<Item = &mut Instance> {
+        self.domain.iter_mut().chain(&mut self.standby).chain(&mut self.candidate).chain(&mut self.remains)
+    }
+
+    pub fn is_cleared(&self, id: u16) -> bool {
+        self.aside.iter().any(|process| process.act == Act::ClearAway(id))
+    }
+
+    /// Who is destroyed loses its name and its devices before its memory.
+    pub fn release(&mut self) {
+        let Some(process) = self.processes.first_mut() else { return };
+        if let (Act::Destroy(id), true) = (process.act, self.now + CLEAR >= process.until) {
+            process.is_released |= self.domain.take_if(|d| d.id == id).is_some();
+        }
+    }
+
+    /// What the toolstack does in the end.
+    pub fn complete(&mut self, process: Process) -> Result<(), String> {
+        match process.act {
+            Act::Create if self.domain.is_some() => Err("the name is taken".into()),
+            Act::Create if !self.has_devices => Err("no device".into()),
+            Act::Create => {
+                self.add_domain();
+                Ok(())
+            }
+            Act::Destroy(_) if process.is_released => Ok(()),
+            Act::CreateStandby if self.standby.is_some() => Err("the name is taken".into()),
+            Act::CreateStandby => {
+                let image = self.machine.record.image.clone();
+                self.standby = Some(self.instance(false, image));
+                Ok(())
+            }
+            Act::CreateCandidate if self.candidate.is_some() => Err("the name is taken".into()),
+            Act::CreateCandidate => match self.machine.record.upgrade.as_ref().map(|upgrade| upgrade.to.clone()) {
+                Some(image) if image != with(Some(Flaw::NotCreated)) => {
+                    self.candidate = Some(self.instance(false, image));
+                    Ok(())
+                }
+                _ => Err("no kernel".into()),
+            },
+            Act::Dismiss(id) => {
+                let gone = self.standby.take_if(|d| d.id == id).or_else(|| self.candidate.take_if(|d| d.id == id));
+                gone.map(|_| ()).ok_or("no such domain".into())
+            }
+            Act::Attach(_) if !self.has_devices => Err("no device".into()),
+            Act::Attach(id) => match self.domain.as_mut().filter(|d| d.id == id) {
+                Some(d) if !d.has_devices => {
+                    d.get_devices();
+                    Ok(())
+                }
+                _ => Err("no such domain, or it has them".into()),
+            },
+            _ => Err("no such domain".into()),
+        }
+    }
+
+    pub fn take(&mut self, act: Act) {
+        self.acts.push(act);
+        let start = |world: &mut Self, lasts| {
+            let until = world.now + lasts;
+            assert!(world.processes.is_empty(), "two processes of the toolstack at once");
+            world.processes.push(Process { act, until, is_released: false });
+        };
+        match act {
+            Act::Drain(id) => {
+                let ours = self.domain.as_ref().filter(|d| d.id == id).expect("who is drained is there");
+                assert!(!ours.is_paused && ours.end.is_none(), "it sends nothing any more");
+            }
+            Act::Quarantine(id) => {
+                let ours = self.domain.as_mut().filter(|d| d.id == id).expect("who is quarantined is there");
+                ours.is_paused = true;
+            }
+            Act::Destroy(id) => {
+                let there = self.domain.as_ref().filter(|d| d.id == id);
+                assert!(
+                    there.is_none_or(|d| d.is_paused),
+                    "what the toolstack takes from it is seen by a domain that runs"
+                );
+                start(self, DESTROY);
+            }
+            Act::Take(id) => {
+                let ours = self.domain.as_mut().filter(|d| d.id == id).expect("whose devices are taken is there");
+                assert!(ours.is_paused, "its driver may be at work still");
+                assert!(self.processes.is_empty(), "the toolstack is at work on them");
+                if self.native != Native::Fails {
+                    ours.has_devices = false;
+                }
+                if self.native == Native::Works {
+                    self.remains.extend(self.domain.take());
+                }
+            }
+            Act::ClearAway(id) => {
+                assert!(self.remains.iter().any(|d| d.id == id && !d.has_devices), "it has devices still, or is gone");
+                assert!(!self.is_cleared(id), "it is cleared away already");
+                self.aside.push(Process { act, until: self.now + DESTROY, is_released: true });
+            }
+            Act::HandOver(id) => {
+                assert!(self.remains.iter().all(|d| !d.has_devices), "somebody has them still");
+                let ours = self.domain.as_mut().filter(|d| d.id == id).expect("who gets devices has the name");
+                if self.native == Native::Works && self.has_devices {
+                    ours.get_devices();
+                }
+            }
+            Act::Note(id) => {
+                let native = self.native;
+                let there = self.all_mut().find(|d| d.id == id).expect("who is noted is there");
+                assert!(!there.has_devices, "the hypervisor does not know how to give its devices back");
+                there.is_noted = native == Native::Works;
+                there.is_paused = native == Native::IsKilled;
+            }
+            Act::RollBack(id) => {
+                assert!(self.domain.is_none(), "somebody has the place");
+                let image = self.machine.record.image_to_start().clone();
+                let at = self.remains.iter().position(|d| d.id == id);
+                let back = at.map(|at| self.remains.remove(at)).or_else(|| self.standby.take_if(|d| d.id == id));
+                let mut back = back.expect("who is rolled back has neither name nor devices");
+                assert!(back.is_noted && !back.has_devices && back.image == image, "{back:?}");
+                if self.native == Native::Fails {
+                    back.is_noted = false;
+                    return self.remains.push(back);
+                }
+                (back.end, back.ended_at, back.does, back.age) = (None, None, Does::Boots, BOOT);
+                (back.spun, back.beat.wedged_for) = (Duration::ZERO, None);
+                back.is_paused = self.native == Native::IsKilled;
+                self.standby = Some(back);
+            }
+            Act::CreateStandby => {
+                assert_eq!(self.machine.record.mode, Mode::Run, "one that should rest gets another one");
+                let is_first = self.domain.is_none();
+                assert!(!is_first || self.remains.is_empty() && self.aside.is_empty(), "others have its memory");
+                start(self, CREATE);
+            }
+            Act::CreateCandidate => {
+                assert!(self.standby.is_none(), "the one that waits has the memory still");
+                start(self, CREATE);
+            }
+            Act::Dismiss(_) => start(self, DESTROY),
+            Act::Promote(id) => {
+                assert!(self.domain.is_none(), "there is one of the name already");
+                assert!(self.processes.iter().all(|p| p.is_released), "who goes has the devices still");
+                self.aside.append(&mut self.processes);
+                // It may have gone a moment ago.
+                let waits = self.standby.take_if(|d| d.id == id);
+                self.domain = waits.or_else(|| self.candidate.take_if(|d| d.id == id));
+            }
+            Act::Attach(id) => {
+                assert_eq!(self.domain.as_ref().map(|d| d.id), Some(id));
+                start(self, ATTACH);
+            }
+            Act::Create => {
+                assert_eq!(self.machine.record.mode, Mode::Run, "one that should rest is started");
+                assert!(self.domain.is_none(), "there is one already");
+                assert!(self.remains.is_empty() && self.aside.is_empty(), "others have the memory that it needs");
+                start(self, CREATE);
+            }
+        }
+    }
+
+    /// The daemon does what is to be done now. It may be killed before it does the act of that number.
+    pub fn step(&mut self, killed_before: Option<usize>) {
+        let mut look = self.look();
+        let mut count = 0;
+        while let Some(act) = self.machine.next(&look) {
+            self.disk = self.machine.record.clone();
+            if killed_before == Some(count) {
+                return self.kill();
+            }
+            self.take(act);
+            if self.native == Native::IsKilled
+                && matches!(act, Act::Take(_) | Act::HandOver(_) | Act::Note(_) | Act::RollBack(_))
+            {
+                self.native = Native::Works;
+                return self.kill();
+            }
+            count += 1;
+            look = self.look();
+        }
+        self.disk = self.machine.record.clone();
+        self.log.append(&mut self.machine.said);
+    }
+
+    pub fn kill(&mut self) {
+        // What clears away goes on without it, and the next one does not know.
+        for process in std::mem::take(&mut self.aside) {
+            self.remains.retain(|d| process.act != Act::ClearAway(d.id));
+        }
+        self.machine = Machine::new(self.settings.clone(), &words::NET, self.disk.clone());
+    }
+
+    pub fn pass(&mut self) {
+        self.now += TICK;
+        self.domain.iter_mut().chain(&mut self.standby).chain(&mut self.candidate).for_each(Instance::pass);
+    }
+
+    pub fn run(&mut self, time: Duration) {
+        let until = self.now + time;
+        while self.now < until {
+            self.pass();
+            self.step(None);
+        }
+    }
+
+    pub fn end(&mut self, code: u32, by_hypervisor: bool) {
+        if let Some(d) = self.domain.as_mut().filter(|d| d.end.is_none()) {
+            (d.end, d.ended_at) = (Some((code, by_hypervisor)), Some(self.now));
+        }
+    }
+
+    pub fn ask(&mut self, order: Order) -> Result<(), String> {
+        let look = self.look();
+        if let Some(act) = self.machine.command(order, &look)? {
+            self.take(act);
+        }
+        self.disk = self.machine.record.clone();
+        if let (Order::Park, Some(d)) = (order, &mut self.domain) {
+            // Whoever has started it: it is to go.
+            d.is_others = false;
+        }
+        Ok(())
+    }
+
+    /// It is to be of the new image, which has a flaw or not.
+    pub fn upgrade(&mut self, flaw: Option<Flaw>) -> Result<(), String> {
+        let look = self.look();
+        self.machine.upgrade(with(flaw), false, &look)?;
+        self.disk = self.machine.record.clone();
+        Ok(())
+    }
+
+    pub fn count(&self, what: &str) -> u64 {
+        self.machine.record.counts.get(what).copied().unwrap_or(0)
+    }
+
+    pub fn is_well(&self) -> bool {
+        let is_whole = |d: &Instance| d.end.is_none() && !d.is_paused && d.does == Does::Its;
+        self.machine.state() == "up" && self.domain.as_ref().is_some_and(is_whole)
+    }
+}
