@@ -35,7 +35,6 @@ disk_survives wedged 'taken no event' tell_dd job_wedge
 check handed-over-again daemon_said 1 'recovered, wedged: .*handed over .*first answer'
 check no-access-was-stopped no_dma_stopped
 check the-third-waits waits 3
-# Two die before what is left of the first is cleared away: there are pages for the third one then.
 check frames-agree audit
 # A new daemon finds the one that waits, and uses it.
 check tandemd-is-killed daemon_ends
