@@ -250,7 +250,8 @@ impl Machine {
 
     /// Does what the operator asks for; or says why not.
     pub fn command(&mut self, order: Order, look: &Look) -> Result<Option<Act>, String> {
-        let rests = self.phase == Phase::Resting;
+        // Also one that goes and is not to come again: whoever sees that it is gone may ask before its toolstack has ended.
+        let rests = matches!(self.phase, Phase::Resting | Phase::Going(Going { then: Then::Rest, .. }));
         // One that nobody has noted yet, since it was there only when this look was taken, is meant too.
         let there = look.domain.as_ref().map(|d| d.id);
         match (order, &mut self.phase) {
@@ -267,7 +268,7 @@ impl Machine {
                 self.record.under_way = None;
                 Ok(None)
             }
-            (Order::Restart, Phase::Going(going)) if there.is_none_or(|id| id == going.domain) => {
+            (Order::Restart | Order::Unpark, Phase::Going(going)) if there.is_none_or(|id| id == going.domain) => {
                 going.then = Then::Start(look.now);
                 self.wake();
                 Ok(None)
@@ -279,7 +280,7 @@ impl Machine {
             }
             (Order::Restart | Order::Unpark, _) => {
                 self.wake();
-                self.record.promoted = None;
+                (self.record.going, self.record.promoted) = (None, None);
                 self.phase = Phase::Down { from: look.now };
                 Ok(None)
             }

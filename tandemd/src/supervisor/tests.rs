@@ -174,6 +174,32 @@ fn parked_by_the_operator_it_is_gone_and_stays_so() {
 }
 
 #[test]
+fn one_that_goes_because_it_is_parked_may_be_unparked_before_it_is_gone() {
+    // From the order on, and for as long as its toolstack is at work, also when the domain itself is gone already.
+    let mut ticks = 0;
+    loop {
+        let mut world = World::up();
+        world.ask(Order::Park).unwrap();
+        world.run(TICK * ticks);
+        let is_over = world.machine.state() == "parked";
+        world.ask(Order::Unpark).unwrap();
+        assert!(world.ask(Order::Unpark).is_err(), "it is wanted already: {}", world.machine.state());
+        let record = &world.machine.record;
+        assert_eq!((record.mode, record.why.as_str()), (Mode::Run, ""));
+        if ticks % 2 == 1 {
+            world.kill();
+        }
+        world.run(Duration::from_secs(10));
+        assert!(world.is_well() && world.domain.as_ref().unwrap().id != 1, "{ticks}: {:?}", world.log);
+        if is_over {
+            break;
+        }
+        ticks += 1;
+    }
+    assert!(ticks > 2, "it is gone at once: {ticks}");
+}
+
+#[test]
 fn one_that_was_just_created_when_the_operator_parks_it_goes_too() {
     // An earlier daemon has asked for it; this one has not looked at what became of that.
     let mut world = World::new();
