@@ -143,7 +143,7 @@ check() {
 	if [ $status = 0 ]; then
 		say "check ok $name"
 	else
-		say "check FAIL $name: status $status: $(echo "$out" | tail -n 4 | quoted | tr '\n' '|')"
+		say "check FAIL $name: status $status: $(echo "$out" | tail -n 12 | quoted | tr '\n' '|')"
 	fi
 	return $status
 }
