@@ -93,6 +93,9 @@ pub trait MmuEnv: PtMem {
     fn cache_control(&self, dom: DomId) -> bool;
     /// Writes the hypervisor's entries into slots 256-271 of an L4 table.
     fn fill_hypervisor_slots(&self, l4: Mfn);
+    /// The frame has become a page table, is none any more, or was pinned or unpinned just now. Who copies its domain while that
+    /// runs has to read it again, for the copy of a table is another than that of plain memory.
+    fn use_changed(&self, mfn: Mfn);
     /// Sets an entry of the machine-to-physical table.
     fn m2p_set(&self, mfn: Mfn, pfn: u64);
     /// The last reference to a frame is gone: it belongs to the allocator, and leaves the account of `owner`. If it was lent

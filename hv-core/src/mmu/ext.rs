@@ -122,6 +122,7 @@ impl<E: MmuEnv> Mmu<'_, E> {
                 return Err(MmuError::Pinning);
             }
             if frame.change_usage(usage, usage.pinned()) {
+                self.env.use_changed(mfn);
                 return Ok(());
             }
         }
@@ -151,6 +152,7 @@ impl<E: MmuEnv> Mmu<'_, E> {
                 return false;
             }
             if frame.change_usage(usage, usage.unpinned()) {
+                self.env.use_changed(mfn);
                 return true;
             }
         }

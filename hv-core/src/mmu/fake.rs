@@ -45,6 +45,8 @@ pub struct Machine {
     pub dma: Mutex<BTreeSet<(u16, Mfn)>>,
     /// Frames that IOMMUs may still remember as theirs.
     pub dma_remembered: Mutex<BTreeSet<Mfn>>,
+    /// Frames that have to be read again, as they have become another thing.
+    pub changed: Mutex<BTreeSet<Mfn>>,
     /// The M2P.
     pub m2p: Vec<AtomicU64>,
     /// Frames for copies, which nobody owns.
@@ -68,6 +70,7 @@ impl Machine {
             fuel: AtomicI64::new(-1),
             dma: Mutex::default(),
             dma_remembered: Mutex::default(),
+            changed: Mutex::default(),
             m2p: zeroes(n),
             spare: Mutex::default(),
         }
@@ -177,6 +180,9 @@ impl MmuEnv for Machine {
         for index in 256..272 {
             self.poke(Slot::new(l4, index), HYPERVISOR_ENTRY);
         }
+    }
+    fn use_changed(&self, mfn: Mfn) {
+        self.changed.lock().unwrap().insert(mfn);
     }
     fn m2p_set(&self, mfn: Mfn, pfn: u64) {
         self.m2p[mfn.index()].store(pfn, Ordering::SeqCst);

@@ -250,6 +250,7 @@ impl<E: MmuEnv> Mmu<'_, E> {
                     self.env.fill_hypervisor_slots(mfn);
                 }
                 frame.set_usage(Usage::valid(ty, 1));
+                self.env.use_changed(mfn);
                 Ok(())
             }
             Err((done, MmuError::Preempted)) => {
@@ -408,6 +409,7 @@ impl<E: MmuEnv> Mmu<'_, E> {
             progressed = true;
         }
         frame.set_usage(Usage::idle(ty, self.env.tlb_clock()));
+        self.env.use_changed(mfn);
         self.put_frame(mfn, frame);
         Ok(())
     }

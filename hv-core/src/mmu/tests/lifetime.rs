@@ -10,6 +10,32 @@ fn all_free(m: &Machine, range: core::ops::Range<u64>) {
     }
 }
 
+/// What has to be read again since the last time.
+fn changed(m: &Machine) -> std::vec::Vec<u64> {
+    std::mem::take(&mut *m.changed.lock().unwrap()).into_iter().map(Mfn::raw).collect()
+}
+
+#[test]
+fn who_copies_a_domain_reads_again_what_becomes_a_table_or_is_none_any_more() {
+    let (m, mut lock) = machine();
+    m.mmu().pin(DOM1, mfn(L1), Level::L1, &mut lock).unwrap();
+    assert_eq!(changed(&m), [L1], "a page is a table, though nobody has written to it");
+    let root = m.mmu().acquire_root(DOM1, mfn(L4), &mut lock).unwrap();
+    assert_eq!(changed(&m), [L4, L3, L2], "and those that it leads to");
+    m.mmu().pin(DOM1, mfn(L4), Level::L4, &mut lock).unwrap();
+    assert_eq!(changed(&m), [L4], "a table is pinned");
+    m.mmu().unpin(DOM1, mfn(L4), &mut lock).unwrap();
+    assert_eq!(changed(&m), [L4], "and is not any more");
+    m.mmu().release_root(root, &mut lock).unwrap();
+    m.mmu().drain(&mut lock).unwrap();
+    assert_eq!(changed(&m), [L4, L3, L2], "none is left but the one that is pinned");
+    m.mmu().unpin(DOM1, mfn(L1), &mut lock).unwrap();
+    assert_eq!(changed(&m), [L1]);
+    m.poke(slot(30, 0), Pte(u64::MAX));
+    assert!(m.mmu().pin(DOM1, mfn(30), Level::L1, &mut lock).is_err());
+    assert_eq!(changed(&m), [30], "it has been one for a moment");
+}
+
 #[test]
 fn a_reference_gives_itself_back() {
     let (m, _) = machine();

@@ -128,6 +128,12 @@ impl MmuEnv for Env {
             self.write(Slot::new(l4, slot), mem::l4_entry(slot));
         }
     }
+    #[inline(always)]
+    fn use_changed(&self, mfn: Mfn) {
+        if log_dirty::any() {
+            log_dirty::mark(mfn);
+        }
+    }
     fn m2p_set(&self, mfn: Mfn, pfn: u64) {
         if let Some(entry) = frames::m2p(mfn) {
             entry.store(pfn, Ordering::Relaxed);
