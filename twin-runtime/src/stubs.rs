@@ -274,6 +274,8 @@ impl Code {
                 body.bytes(&[0x49, 0x39, 0x33]); // cmp [r11], rsi
                 body.leave(0x75); // jne the gate
                 body.bytes(&[0x49, 0x8b, 0x43, 8]); // mov rax, [r11 + 8]
+                body.bytes(&[0x49, 0x39, 0x33]); // cmp [r11], rsi: another page may have got the place in between
+                body.leave(0x75); // jne the gate
                 body.bytes(&[0x48, 0x01, 0xd0]); // add rax, rdx
                 body.bytes(&[0x45, 0x31, 0xd2, 0x45, 0x31, 0xdb]); // xor r10d, r10d; xor r11d, r11d
             }
@@ -550,6 +552,29 @@ mod tests {
                     "{page:#x} {offset:#x} {size:#x}"
                 );
             }
+        }
+    }
+
+    /// Another CPU puts a page into the place at which the stub looks: its address is not the answer.
+    #[test]
+    fn a_stub_does_not_mix_pages_that_meet() {
+        const PAGES: [u64; 2] = [0xffff_ea00_0040_0000, 0xffff_ea00_0040_0000 + 2048 * 64];
+        const MACHINES: [u64; 2] = [0x1000, 0x2000];
+        // What each read of the stub finds, at whatever moment the place changes hands, and goes through having no page.
+        for changes in 0..4 {
+            let nr_read = core::cell::Cell::new(0);
+            let word = |address: u64| {
+                let n = nr_read.replace(nr_read.get() + 1);
+                match (n < changes, address % 16) {
+                    (true, 0) => PAGES[0],
+                    (true, _) => MACHINES[0],
+                    (false, 0) => PAGES[1],
+                    (false, _) => MACHINES[1],
+                }
+            };
+            let (answer, is_answered) = run(Inline::Page { table: 0 }, [1, PAGES[0], 0, 60], word);
+            assert!(!is_answered || answer == MACHINES[0], "after {changes} reads: {answer:#x}");
+            assert_eq!(is_answered, changes == 3, "after {changes} reads");
         }
     }
 

@@ -17,7 +17,8 @@ const PLACES: usize = 2048;
 /// An address of a `struct page` without these low bits tells its place: the structure has 64 bytes.
 const PAGE_SHIFT: u32 = 6;
 
-/// A place. The stub reads the page first: it is written last.
+/// A place. Who changes it takes the page away first, and writes it last; the stub reads the page before the address and after it. So what it
+/// answers is that page's, whatever other CPUs lend meanwhile.
 #[derive(Debug, Default)]
 #[repr(C)]
 struct Place {
