@@ -37,6 +37,11 @@ static void set_cmos(u8 index, u8 value)
 	asm volatile("out %0, $0x71" : : "a"(value));
 }
 
+void set_ticking(bool is_ticking)
+{
+	set_cmos(0xb, (cmos(0xb) & ~0x40) | is_ticking << 6);
+}
+
 /* The clock is the device that interrupts: again when it was asked why. */
 static void set_up_interrupt(void)
 {
@@ -54,7 +59,7 @@ static void set_up_interrupt(void)
 		error("bind_pirq");
 	irq_port = bind.port;
 	set_cmos(0xa, 0x26); /* 1024 a second */
-	set_cmos(0xb, cmos(0xb) | 0x40);
+	set_ticking(true);
 }
 
 void ask_for_interrupt(void)

@@ -47,6 +47,8 @@ void unload_card(void);
 struct twin_attach good_attach(void);
 s64 attach(void);
 s64 detach(void);
+/* Does the device interrupt at all? */
+void set_ticking(bool is_ticking);
 /* The device interrupts once. */
 void ask_for_interrupt(void);
 void interrupt(const char *what);

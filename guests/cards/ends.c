@@ -73,9 +73,37 @@ static void behind_a_lock(volatile u32 *held)
 	all_gone("who sleeps behind a lock");
 }
 
+/* The domain's kernel frees what the driver had to receive into, as when the interface goes down, and nothing else happens: who waits
+ * for a buffer gets one. */
+static void freed_meanwhile(void)
+{
+	enum { TAKEN = NR_SKBS * 3 / 4 };
+	begin("domains_own");
+	card->rx_wanted = TAKEN;
+	interrupt("buffers for what is received");
+	UNTIL(card->rx_filled == TAKEN, "buffers for what is received");
+	set_ticking(false);
+	send_out(60, 1);
+	check(card->nr_sent == 0, "what is for receiving is sent");
+	/* Nothing is under way now, and nothing comes. */
+	for (u64 end = now_ns() + 200000000; now_ns() < end;)
+		HC1(sched_op, SCHEDOP_yield);
+	check(card->nr_sent == 0, "a buffer that the driver has is sent");
+	for (u32 n = 0; n < TAKEN; n++)
+		*(u32 *)word(card->rx[n], SKB_USERS) = 1;
+	u64 start = now_ns();
+	UNTIL(card->nr_sent == 1, "a buffer that the domain has freed");
+	check(now_ns() - start < 2000000000, "a freed buffer is found after %lu ms", (now_ns() - start) / 1000000);
+	set_ticking(true);
+	check_sent(60, "a buffer that the domain has freed");
+	all_gone("a buffer that the domain has freed");
+	unload_card();
+}
+
 void ends(void)
 {
 	struct twin_call call;
+	freed_meanwhile();
 	begin("domains_own");
 	for (u32 n = 0; n < 5; n++)
 		send_out(60, n);

@@ -185,7 +185,8 @@ static void calls_out(void)
 	card->poll_call = 1;
 	send_out(60, 3);
 	card->nr_gone = card->nr_sent;
-	interrupt("a poll that calls");
+	/* It may have been asked for before: then there is no other before the call returns. */
+	ask_for_interrupt();
 	bool has_call = false;
 	UNTIL(upcall_ports[card_port / 64] >> card_port % 64 & 1, "an event for a poll's call");
 	check(!next_at_once(&call), "a poll's call is told to interrupt handlers");

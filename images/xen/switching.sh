@@ -31,8 +31,8 @@ plugged_address() {
 # reaches NAME LAST: no ping of five is lost, but for the first, which may wait for the address
 reaches() { in_guest $1 20 "ping -c 1 -W 2 10.9.0.$2" > /dev/null; said ' 0% packet loss' $1 60 "ping -c 5 -i 0.2 -W 5 10.9.0.$2"; }
 
-# moves NAME: bytes leave its interface
-moves() { said '^moves$' $1 90 'bytes() { cat /sys/class/net/eth0/statistics/tx_bytes; }; from=$(bytes); wait_for 60 eval "[ \$(bytes) -gt $((from + 1000000)) ]" && echo moves'; }
+# moves NAME [MB]: so many megabytes (one) leave its interface
+moves() { said '^moves$' $1 90 "bytes() { cat /sys/class/net/eth0/statistics/tx_bytes; }; from=\$(bytes); wait_for 60 eval \"[ \\\$(bytes) -gt \$((from + ${2:-1} * 1000000)) ]\" && echo moves"; }
 
 # endless NAME [ADDRESS]: a stream begins, to the outside or to that guest, which goes on for longer than the checks take
 endless() { in_guest $1 10 "(tcptest put ${2:-10.9.0.1} 65536) > /tmp/stream 2>&1 &" && moves $1; }

@@ -69,6 +69,10 @@ impl Fake {
         self.pages.extend((0..pages).map(|n| address / 4096 + n));
     }
 
+    pub fn unmap(&mut self, address: u64) {
+        self.pages.remove(&(address / 4096));
+    }
+
     fn check(&self, address: u64, write: bool) -> Result<(), Fault> {
         if self.pages.contains(&(address / 4096)) {
             Ok(())

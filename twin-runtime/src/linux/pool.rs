@@ -15,6 +15,10 @@ pub const USERS_OUT: u32 = 2;
 const USERS_HOME: u32 = 1;
 /// Objects at which [`Pool::reclaim`] looks at a time, beside those that are to be transmitted.
 const PORTION: usize = 64;
+/// Most pages of a packet besides its buffer: as many as its 65535 bytes need.
+pub const MAX_PAGES: usize = 16;
+/// One object of so many is for what is received: the host takes none to send if no more are free.
+const KEPT_FREE: usize = 4;
 /// Bytes of a fragment that may be a part of a packet of the host's.
 const PAGE: u64 = 4096;
 
@@ -181,6 +185,8 @@ pub struct Pool {
     look_next: usize,
     /// Requests that found the pool empty.
     pub exhausted: u64,
+    /// The same, when [`Self::reclaim`] looked last.
+    exhausted_before: u64,
 }
 
 impl Pool {
@@ -397,6 +403,28 @@ impl Pool {
         self.nr_whole
     }
 
+    /// May the host take an `sk_buff` with buffer for a packet to be sent? The rest is for what is received.
+    #[inline]
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        self.whole.len() > self.nr_whole / KEPT_FREE
+    }
+
+    /// May it take `count` fragments for one?
+    #[inline]
+    #[must_use]
+    pub fn has_pages(&self, count: usize) -> bool {
+        self.free_fragments.len() > self.fragments.objects.len() / KEPT_FREE + count
+    }
+
+    /// Is so little free that packets wait for it, or that the driver has found nothing since [`Self::reclaim`] looked last?
+    fn is_short(&self) -> bool {
+        let has_fragments = !self.fragments.objects.is_empty();
+        self.nr_whole != 0 && !self.has_room()
+            || has_fragments && !self.has_pages(MAX_PAGES)
+            || self.exhausted != self.exhausted_before
+    }
+
     /// Numbers of free objects: with buffer, without, fragments.
     #[must_use]
     pub fn free(&self) -> (usize, usize, usize) {
@@ -520,7 +548,8 @@ impl Pool {
 
     /// Takes back what the domain freed; returns how many objects. `sent` is given the cookies of those that were to be transmitted; while
     /// it has no room for one, they are left for the next time. All of those are looked at, unless the driver has given some back since
-    /// the last time; of all objects a portion each time, and the next portion the next time.
+    /// the last time; of all objects a portion each time, and the next portion the next time. Of a pool that is short all are looked at:
+    /// what is missing may be what the domain has freed, and nothing goes on before it is found.
     ///
     /// # Errors
     /// If a lent object is no longer there.
@@ -530,8 +559,9 @@ impl Pool {
         o: &Offsets,
         mut sent: impl FnMut(u64) -> bool,
     ) -> Result<usize, Fault> {
-        let is_moving = core::mem::take(&mut self.has_sent);
-        let (mut found, mut left) = (0, if is_moving { 0 } else { self.nr_transmitting });
+        let (is_moving, is_short) = (core::mem::take(&mut self.has_sent), self.is_short());
+        self.exhausted_before = self.exhausted;
+        let (mut found, mut left) = (0, if is_moving || is_short { 0 } else { self.nr_transmitting });
         for n in 0..self.skbs.objects.len() {
             if left == 0 {
                 break;
@@ -543,7 +573,7 @@ impl Pool {
         }
         let nr_skbs = self.skbs.objects.len();
         let nr_all = nr_skbs + self.fragments.objects.len();
-        for _ in 0..PORTION.min(nr_all) {
+        for _ in 0..if is_short { nr_all } else { PORTION.min(nr_all) } {
             let n = if self.look_next < nr_all { self.look_next } else { 0 };
             self.look_next = n + 1;
             let is_found = match n.checked_sub(nr_skbs) {

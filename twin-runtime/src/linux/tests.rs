@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 
 use super::fake::{domain, Event, Fake, BUFFERS, DEVICE, FRAGMENTS, SKBS, VMEMMAP};
 use super::offsets::Offsets;
-use super::pool::Kind;
+use super::pool::{Kind, MAX_PAGES};
 use super::queue::{Begun, Limits};
 use super::skb::{Fragment, Packet};
 use super::{Foreign, Routine, Stop, Support};
@@ -422,6 +422,29 @@ fn a_prepared_packet_comes_back_with_its_cookie() {
     assert_eq!((f.pool.free().0, f.events.len()), (1, 1));
 }
 
+/// Whatever the domain does with its memory, whoever sent a packet hears of it once.
+#[test]
+fn the_sender_hears_of_a_packet_that_the_domain_has_taken_away() {
+    for routine in ["napi_consume_skb", "__dev_kfree_skb_any"] {
+        let (mut f, s) = domain(1);
+        let packet = Packet {
+            device: DEVICE,
+            header: &[0; 60],
+            fragments: &[],
+            checksum: None,
+            segmentation: None,
+            queue: 0,
+            cookie: 78,
+        };
+        let skb = s.prepare(&mut f, &packet).expect("memory").expect("free");
+        f.unmap(skb);
+        assert!(matches!(call(routine, &s, &mut f, &[skb, 64]), Err(Stop::Abort(Reason::Memory(_)))), "{routine}");
+        assert_eq!(f.events, [Event::Transmitted(skb, 78)], "{routine}");
+        let mut cookies = [0; 2];
+        assert_eq!(f.pool.forget_cookies(&mut cookies), 0, "{routine}: it would hear of it twice");
+    }
+}
+
 #[test]
 fn what_the_domain_freed_is_reclaimed() {
     let (mut f, s) = domain(2);
@@ -437,34 +460,92 @@ fn what_the_domain_freed_is_reclaimed() {
     assert_eq!((f.pool.free(), f.u32(page + 52), f.u32(kept + 220)), ((1, 2, 2), Ok(2), Ok(2)));
 }
 
+/// A domain that has lent so many `sk_buff`s, which are located, and nothing else.
+fn domain_of_many(count: u64) -> (Fake, Support) {
+    let (mut f, s) = domain(0);
+    let skbs = SKBS + 0x10_0000;
+    f.map(skbs, count);
+    for n in 0..count {
+        f.pool.lend(skbs + n * 4096, skbs + n * 4096 + 512, 2048).expect("memory");
+        f.pool.locate(skbs + n * 4096, 0x7000);
+    }
+    (f, s)
+}
+
+/// The driver gets so many to receive into, and the domain frees them.
+fn taken_and_freed(f: &mut Fake, s: &Support, count: u64) {
+    let take = |_| call("__netdev_alloc_skb", s, f, &[DEVICE, 1000, 0]).expect("allocated");
+    let taken: Vec<u64> = (0..count).map(take).collect();
+    for skb in taken {
+        f.put_u32(skb + s.offsets.skb_users, 1).expect("mapped");
+    }
+}
+
 /// However many there are, what the domain freed is found after some looks, and what was to be sent at the next one.
 #[test]
 fn what_the_domain_freed_is_reclaimed_in_portions() {
     const MANY: u64 = 500;
-    let (mut f, s) = domain(0);
+    let (mut f, s) = domain_of_many(MANY);
     let o = s.offsets;
-    let skbs = SKBS + 0x10_0000;
-    f.map(skbs, MANY);
-    for n in 0..MANY {
-        f.pool.lend(skbs + n * 4096, skbs + n * 4096 + 512, 2048).expect("memory");
-        f.pool.locate(skbs + n * 4096, 0x7000);
-    }
     let (sent, _) = f.pool.reserve(100).expect("free");
     let packet =
         Packet { device: DEVICE, header: &[], fragments: &[], checksum: None, segmentation: None, queue: 0, cookie: 9 };
     assert_eq!(s.prepare_reserved(&mut f, sent, (60, 0), &packet), Ok(true));
-    let others: Vec<u64> =
-        (1..MANY).map(|_| call("__netdev_alloc_skb", &s, &mut f, &[DEVICE, 1000, 0]).expect("allocated")).collect();
-    for skb in others.iter().chain([&sent]) {
-        f.put_u32(skb + o.skb_users, 1).expect("mapped");
-    }
+    f.put_u32(sent + o.skb_users, 1).expect("mapped");
+    let others = MANY * 3 / 4 - 2;
+    taken_and_freed(&mut f, &s, others);
     let mut found = f.reclaim(&o).expect("mapped");
     assert_eq!(f.reclaimed, [9]);
-    assert!(found < MANY as usize / 2, "not all at once: {found}");
+    assert!(found < others as usize / 2, "not all at once: {found}");
     for _ in 0..7 {
         found += f.reclaim(&o).expect("mapped");
     }
-    assert_eq!((found, f.pool.free().0, f.reclaimed.len()), (MANY as usize, MANY as usize, 1));
+    assert_eq!((found, f.pool.free().0, f.reclaimed.len()), (others as usize + 1, MANY as usize, 1));
+}
+
+/// What waits for a buffer waits for one look, however many the domain has freed. Nothing else may happen meanwhile that makes for another.
+#[test]
+fn all_that_the_domain_freed_is_reclaimed_if_the_pool_is_short() {
+    const MANY: u64 = 500;
+    let (mut f, s) = domain_of_many(MANY);
+    taken_and_freed(&mut f, &s, MANY * 3 / 4);
+    assert!(!f.pool.has_room());
+    assert_eq!(f.reclaim(&s.offsets), Ok(MANY as usize * 3 / 4));
+    assert_eq!((f.pool.has_room(), f.pool.free().0), (true, MANY as usize));
+    // The driver has found nothing, and what it looked for came back otherwise.
+    taken_and_freed(&mut f, &s, MANY);
+    assert_eq!(call("__netdev_alloc_skb", &s, &mut f, &[DEVICE, 1000, 0]), Ok(0));
+    for n in 0..MANY / 2 {
+        call("napi_consume_skb", &s, &mut f, &[SKBS + 0x10_0000 + n * 4096, 1]).expect("lent");
+    }
+    assert_eq!(f.reclaim(&s.offsets), Ok(MANY as usize / 2));
+}
+
+/// The same of pages of a packet.
+#[test]
+fn pages_that_the_domain_freed_are_reclaimed_if_they_are_short() {
+    const MANY: u64 = 200;
+    let (mut f, s) = domain(0);
+    let pages = FRAGMENTS + 0x10_0000;
+    let page = |n: u64| VMEMMAP + 0x4000 + n * 64;
+    f.map(VMEMMAP, 8);
+    for n in 0..MANY {
+        f.pool.lend_fragment(pages + n * 4096, page(n), 2, 4096).expect("memory");
+        f.put_u32(page(n) + s.offsets.page_refcount, 2).expect("mapped");
+    }
+    let few = MANY * 3 / 4 - MAX_PAGES as u64;
+    for left in [few, few - 1] {
+        for _ in 0..left {
+            call("__netdev_alloc_frag_align", &s, &mut f, &[2048, 0]).expect("allocated");
+        }
+        (0..MANY).for_each(|n| f.put_u32(page(n) + s.offsets.page_refcount, 1).expect("mapped"));
+        let is_short = !f.pool.has_pages(MAX_PAGES);
+        let found = f.reclaim(&s.offsets).expect("mapped");
+        assert_eq!((is_short, found == left as usize), (left == few, left == few), "{left} of {MANY}: {found}");
+        while f.pool.free().2 < MANY as usize {
+            f.reclaim(&s.offsets).expect("mapped");
+        }
+    }
 }
 
 #[test]

@@ -201,6 +201,13 @@ pub fn want(place: usize, what: u32) {
     this_cpu().raise(pending::CARDS);
 }
 
+/// The card in `place` is looked at, if that is not due anyway.
+pub fn look_soon(place: usize) {
+    if PLACES[place].due_ns.load(Ordering::Relaxed) == u64::MAX {
+        want(place, wanted::LOOK);
+    }
+}
+
 /// Has the twin in `place` a card, or is it given one? Then its functions are not called on behalf of its domain.
 pub fn is_attached(place: usize) -> bool {
     HAS_CARD.load(Ordering::SeqCst) >> place & 1 != 0

@@ -96,6 +96,11 @@ impl Queue {
         self.waiting.push_front(packet);
     }
 
+    /// Has somebody found no room who has not heard that there is some?
+    pub fn is_starved(&self) -> bool {
+        self.is_starved
+    }
+
     /// Has somebody found no room since this was asked last?
     pub fn take_starved(&mut self) -> bool {
         core::mem::take(&mut self.is_starved)

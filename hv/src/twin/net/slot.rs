@@ -1,17 +1,14 @@
 //! Room for packets, and the way of packets to a card.
 
 use super::link::{About, Card};
-use super::place::{queue, want, wanted};
+use super::place::{look_soon, queue, want, wanted};
 use super::queue::Outgoing;
 use crate::domain::memory::log_dirty;
 use crate::twin::common::Common;
 use crate::twin::table;
-use twin_runtime::linux::pool::{LentPage, Pool};
+use twin_runtime::linux::pool::{LentPage, Pool, MAX_PAGES};
 use twin_runtime::linux::skb::HEADROOM;
 use x86::{MachAddr, Mfn, PAGE_SIZE};
-
-/// Most pages of a packet besides its buffer: as many as its 65535 bytes need.
-const MAX_PAGES: usize = 16;
 
 /// What a packet needs.
 #[derive(Clone, Copy, Debug)]
@@ -115,7 +112,7 @@ impl Rooms {
         let add = |bytes| move |common: &Common| common.with_pool(|pool| add_pages(pool, skb, bytes));
         let added = bytes.and_then(|bytes| table::with_common(card.place(), add(bytes)).flatten());
         if added.is_none() {
-            queue(card).lock().found_no_room(0, true);
+            found_no_room(card, 0, true);
         }
         added.map(|nr_pages| room.nr_pages = nr_pages).is_some()
     }
@@ -132,9 +129,7 @@ impl Rooms {
             let bytes = u64::from(need.header) + common.support.overhead();
             common.with_pool(|pool| {
                 for to in self.rooms.iter_mut().take(granted) {
-                    // The rest is for what is received.
-                    let has_enough = pool.free().0 > pool.whole() / 4;
-                    let Some((skb, lent)) = has_enough.then(|| pool.reserve(bytes)).flatten() else { break };
+                    let Some((skb, lent)) = pool.has_room().then(|| pool.reserve(bytes)).flatten() else { break };
                     #[allow(clippy::cast_possible_truncation, reason = "in one page")]
                     let room = common.support.room(lent.size) as u16;
                     *to = Room { skb, machine: lent.machine + HEADROOM, room, nr_pages: 0 };
@@ -144,7 +139,7 @@ impl Rooms {
         };
         table::with_common(card.place(), take);
         if self.nr_rooms < granted {
-            queue(card).lock().found_no_room(granted - self.nr_rooms, self.nr_rooms == 0);
+            found_no_room(card, granted - self.nr_rooms, self.nr_rooms == 0);
         }
     }
 
@@ -211,13 +206,19 @@ impl Drop for Rooms {
     }
 }
 
+/// There was no buffer for `count` slots of `card`'s; if for none at all, its runner has to look for some: the domain may have freed what
+/// the driver had, of which nothing tells.
+fn found_no_room(card: Card, count: usize, for_any: bool) {
+    queue(card).lock().found_no_room(count, for_any);
+    if for_any {
+        look_soon(card.place());
+    }
+}
+
 /// Gives `skb` pages for `bytes` bytes, and says how many.
 fn add_pages(pool: &mut Pool, skb: u64, bytes: u32) -> Option<u8> {
     let count = bytes.div_ceil(PAGE_SIZE as u32);
     let mut pages = [LentPage::default(); MAX_PAGES];
     let pages = pages.get_mut(..count as usize)?;
-    let (_, nr_lent) = pool.lent();
-    // Some of them for what is received, too.
-    let has_enough = pool.free().2 > nr_lent / 4 + pages.len();
-    (has_enough && pool.add_pages(skb, pages)).then(|| u8::try_from(count).ok()).flatten()
+    (pool.has_pages(pages.len()) && pool.add_pages(skb, pages)).then(|| u8::try_from(count).ok()).flatten()
 }

@@ -123,12 +123,12 @@ impl<'a> Turn<'a> {
             }
         }
         send::reclaim(self, now)?;
-        send::wake_senders(self);
+        let is_starved = send::wake_senders(self);
         let at = |is_wanted: bool, at: u64| if is_wanted { at } else { u64::MAX };
         let is_out = self.loaded.common.with_pool(|pool| pool.transmitting() != 0);
         let next = at(self.progress.may_send, self.progress.send_at_ns)
             .min(at(self.progress.lines != 0, now.saturating_add(EARS_NS)))
-            .min(at(is_out, self.progress.reclaim_at_ns));
+            .min(at(is_out || is_starved, self.progress.reclaim_at_ns));
         Ok(if next == u64::MAX { Ended::Quiet } else { Ended::Until(next) })
     }
 

@@ -140,8 +140,9 @@ pub fn consume<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Done {
     match host.with_pool(|pool| pool.give_sent(skb)) {
         // Nobody but the host has put fragments into what it sends.
         Some(cookie) => {
-            Pool::at_home(host, &s.offsets, skb)?;
+            // Its sender is answered, though the domain may have taken its memory away.
             host.transmitted(skb, cookie);
+            Pool::at_home(host, &s.offsets, skb)?;
         }
         None => release(s, host, skb, None)?,
     }
@@ -158,6 +159,9 @@ pub(super) fn release<H: Host>(s: &Support, host: &mut H, skb: u64, frame: Optio
             return Ok(());
         }
     };
+    if let Use::Transmit(cookie) = lent.out {
+        host.transmitted(skb, cookie);
+    }
     Pool::at_home(host, &s.offsets, skb)?;
     match (lent.out, frame) {
         // Nobody but the host has put any into what it sends.
@@ -172,9 +176,6 @@ pub(super) fn release<H: Host>(s: &Support, host: &mut H, skb: u64, frame: Optio
     if lent.head == 0 {
         let head = host.u64(skb.wrapping_add(s.offsets.skb_head))?;
         free_fragment(s, host, &[head, 0, 0, 0, 0, 0])?;
-    }
-    if let Use::Transmit(cookie) = lent.out {
-        host.transmitted(skb, cookie);
     }
     Ok(())
 }

@@ -31,8 +31,11 @@ pub(super) fn send_all(turn: &mut Turn<'_>, now: u64) -> Result<(), Stop> {
             break;
         };
         turn.progress.packet = Some(packet);
-        if !may_send(turn, now)? {
+        let may = may_send(turn, now);
+        if !matches!(may, Ok(true)) {
+            // It is its sender's to be answered for, also if this is the end of the card.
             put_back(turn);
+            may?;
             expire(turn, now);
             break;
         }
@@ -151,12 +154,16 @@ pub(super) fn reclaim(turn: &mut Turn<'_>, now: u64) -> Result<(), Stop> {
     turn.check(found.map_err(Reason::from)).map(|_| ())
 }
 
-/// Who found no room hears if there is some.
-pub(super) fn wake_senders(turn: &mut Turn<'_>) {
-    let has_room = turn.loaded.common.with_pool(|pool| pool.free().0 > pool.whole() / 4);
-    if has_room && turn.place.queue.lock().take_starved() {
-        if let Some(hooks) = hooks() {
-            (hooks.transmitted)(turn.attached.card, &[]);
-        }
+/// Who found no room hears if there is some. `true`: somebody waits for room.
+pub(super) fn wake_senders(turn: &mut Turn<'_>) -> bool {
+    let has_room = turn.loaded.common.with_pool(|pool| pool.has_room());
+    let mut queue = turn.place.queue.lock();
+    if !has_room || !queue.take_starved() {
+        return queue.is_starved();
     }
+    drop(queue);
+    if let Some(hooks) = hooks() {
+        (hooks.transmitted)(turn.attached.card, &[]);
+    }
+    turn.place.queue.lock().is_starved()
 }
