@@ -219,7 +219,7 @@ static int tell(void)
 	tell_file("/proc/meminfo");
 	tell_file("/proc/uptime");
 	tell_file("/proc/interrupts");
-	printf("TANDEM: did %.*s 0\n", (int)strcspn(line, " \n"), line);
+	printf("TANDEM: did %.*s 0.\n", (int)strcspn(line, " \n"), line);
 	return 1;
 }
 

@@ -4,13 +4,14 @@ for end in poweroff reboot; do
 	chmod 755 /sbin/$end
 done
 
-# serve: commands from the console, a line each: a number, then the command. They are run here, so jobs are commands too.
+# serve: commands from the console, a line each: a number, then the command. They are run here, so jobs are commands too. The full
+# stop ends the status: what the kernel says may come before the end of the line.
 job_serve() {
 	stty -echo
 	say "serving uptime=$(cut -d' ' -f1 /proc/uptime)"
 	while read -r number command; do
 		eval "$command"
-		say "did $number $?"
+		say "did $number $?."
 	done
 }
 

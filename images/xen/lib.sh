@@ -68,8 +68,8 @@ in_guest() {
 	tty=$(xenstore-read /local/domain/$(xl domid $name)/console/tty) || return 1
 	from=$(wc -c < $log)
 	echo "$number $*" > $tty
-	# The whole line: it comes in pieces, and the status last.
-	local did="TANDEM: did $number [0-9]*"$'\r'
+	# It comes in pieces, and the status last, with a full stop; the end of the line may be another one's.
+	local did="TANDEM: did $number [0-9]*\."
 	# A domain that is gone does not answer; its console goes with it.
 	wait_for $limit eval "[ ! -e $tty ] || grep -q '$did' $log"
 	if ! grep -q "$did" $log; then
@@ -80,7 +80,7 @@ in_guest() {
 		return 1
 	fi
 	tail -c +$((from + 1)) $log | tr -d '\r' | grep -v "TANDEM: did"
-	[ "$(tr -d '\r' < $log | sed -n "s/.*TANDEM: did $number //p")" = 0 ]
+	[ "$(tr -d '\r' < $log | sed -n "s/.*TANDEM: did $number \([0-9]*\)\..*/\1/p")" = 0 ]
 }
 
 # said WORDS NAME SECONDS COMMAND...: the command in the guest says that
