@@ -327,17 +327,59 @@ static void map_others(bool is)
 	check(unmap.status == 0, "unmapping: status %d", unmap.status);
 }
 
-static void give_up(void)
+struct reservation {
+	u64 *list, nr;
+	u32 order, flags;
+	u16 domid, pad[3];
+};
+enum { INCREASE, DECREASE, EXCHANGE = 11, NEW_PFN = 500 };
+
+static void memory(u32 command, u64 *list, u64 nr, const char *what)
 {
-	u64 mfn = mfn_of(pages[GIVEN_UP]);
+	struct reservation r = { list, nr, 0, 0, DOMID_SELF, { 0 } };
+	check_result(HC2(memory_op, command, &r), (s64)nr, what);
+}
+
+static void give_up(u32 which)
+{
+	u64 mfn = mfn_of(pages[which]);
+	check_result(update_va(pages[which], 0, 2), 0, "unmapping it");
+	memory(DECREASE, &mfn, 1, "giving up a frame");
+}
+
+/* As drivers do for a buffer of two pages; both are written to. */
+static void exchange_two(void)
+{
+	u64 in[2] = { mfn_of(pages[MORE_GRANTED]), mfn_of(pages[MAPPED]) }, out = NEW_PFN;
 	struct {
-		u64 *list;
-		u64 nr;
-		u32 order, flags;
-		u16 domid, pad[3];
-	} r = { &mfn, 1, 0, 0, DOMID_SELF, { 0 } };
-	check_result(update_va(pages[GIVEN_UP], 0, 2), 0, "unmapping it");
-	check_result(HC2(memory_op, 1, &r), 1, "giving up a frame");
+		struct reservation in, out;
+		u64 nr_exchanged;
+	} exchange = { { in, 2, 0, 0, DOMID_SELF, { 0 } }, { &out, 1, 1, 0, DOMID_SELF, { 0 } }, 0 };
+	check_result(update_va(pages[MORE_GRANTED], 0, 2), 0, "unmapping one");
+	check_result(update_va(pages[MAPPED], 0, 2), 0, "unmapping the other");
+	check_result(HC2(memory_op, EXCHANGE, &exchange), 0, "exchanging two frames");
+	check_result(update_va(pages[MORE_GRANTED], pte(out, P | RW | US | A | D), 2), 0, "the first of the new ones");
+	check_result(update_va(pages[MAPPED], pte(out + 1, P | RW | US | A | D), 2), 0, "the second");
+	memset(pages[MORE_GRANTED], 0xee, PAGE);
+	memset(pages[MAPPED], 0xee, PAGE);
+}
+
+/* Other frames than those that were noted, in all uses: one is a table that maps another, and one that was a table, for writing. */
+static void spoil_frames(void)
+{
+	u64 new[2] = { 0 }, *table = (u64 *)pages[GIVEN_UP];
+	give_up(GIVEN_UP);
+	exchange_two();
+	memory(INCREASE, new, 2, "two frames more");
+	check_result(update_va(table, pte(new[0], P | RW | US | A | D), 2), 0, "mapping a new frame");
+	unpin(PINNED_L1);
+	memset(table, 0, PAGE);
+	table[1] = pte(new[1], P | RW | US);
+	table[2] = pte(mfn_of(pages[PINNED_L1]), P | RW | US);
+	check_result(update_va(table, 0, 2), 0, "unmapping it");
+	check_result(mmuext(PIN_L1, new[0], 0), 0, "pinning it");
+	memory(DECREASE, new, 1, "giving up a table that is pinned");
+	give_up(PATTERN);
 	crash();
 }
 
@@ -351,6 +393,7 @@ static void live(u32 command, u32 registers_lost)
 	case SPOIL_TABLES: spoil_tables(); break;
 	case SPOIL_EVENTS: spoil_events(); break;
 	case SPOIL_REGISTERS: spoil_registers(); break;
+	case SPOIL_FRAMES: spoil_frames(); break;
 	case SLEEP:
 		for (;;)
 			HC2(sched_op, SCHEDOP_block, 0);
@@ -362,7 +405,10 @@ static void live(u32 command, u32 registers_lost)
 		((volatile u64 *)pages[GRANT_TABLE])[NEW_GREF] = 1 | mfn_of(pages[MORE_GRANTED]) << 32;
 		crash();
 		break;
-	case GIVE_UP: give_up(); break;
+	case GIVE_UP:
+		give_up(GIVEN_UP);
+		crash();
+		break;
 	case MAP_OTHERS: map_others(true); break;
 	case UNMAP_OTHERS: map_others(false); break;
 	}

@@ -1,6 +1,6 @@
 /*
  * Snapshots: a domain that is noted while it is paused can be rolled back to that in place, whatever it has done since: spoilt its memory,
- * text, page tables, descriptors, event channels, registers, and crashed. What keeps it from going back is told, and nothing changes
+ * text, page tables, descriptors, event channels, registers, given frames up and got others, and crashed. What keeps it from going back is told, and nothing changes
  * then. No frame is lost. (cpus: 2) (differs: stock Xen has no such call)
  */
 #include "snapshots.h"
@@ -223,7 +223,7 @@ static void lives(void)
 {
 	static const char *const names[] = { [SPOIL_MEMORY] = "after spoilt memory", [SPOIL_TABLES] = "after spoilt page tables",
 					     [SPOIL_EVENTS] = "after spoilt event channels", [SPOIL_REGISTERS] = "after spoilt registers",
-					     [SLEEP] = "asleep" };
+					     [SPOIL_FRAMES] = "with other frames", [SLEEP] = "asleep" };
 	struct snapshot s;
 	pause_child();
 	check_result(plainly(TAKE), 0, "taking it");
@@ -302,9 +302,18 @@ static void refusals(void)
 	unpause_child();
 	check_result(plainly(ROLL_BACK), -EINVAL, "of one that runs");
 	pause_child();
-	/* A frame that is gone. */
-	die(GIVE_UP);
-	is_refused(WHY_FRAMES, child_mfn[pfn_of(pages[GIVEN_UP])], "a frame that is gone");
+	/* A frame that it has given up, and that is mapped all the same. */
+	check_result(plainly(ROLL_BACK), 0, "to give a frame up");
+	check_result(map_frame_of(CHILD, pages[ITS_PAGE], child_mfn[pfn_of(pages[GIVEN_UP])]), 0, "mapping a frame");
+	command(GIVE_UP);
+	if (!ends())
+		fail();
+	pause_child();
+	roll_back_and_verify("after a frame was given up");
+	check_result(update_va(pages[ITS_PAGE], 0, 2), 0, "letting it go");
+	roll_back_and_verify("and let go");
+	/* With frames that wait for it. */
+	die(SPOIL_FRAMES);
 	audit();
 	check_result(plainly(DROP), 0, "dropping it");
 	check_result(plainly(DROP), -ENOENT, "dropping it again");

@@ -7,7 +7,8 @@
 //! * Every type reference comes with a general reference, which is taken before and dropped after it. So a frame with a
 //!   type count is never freed, and a freed frame has type count zero.
 //! * The domain's allocation is one general reference ([`CountWord::ALLOCATED`]). When the last reference goes the frame
-//!   belongs to nobody; the one who dropped it reports that to the environment.
+//!   belongs to nobody; the one who dropped it reports that to the environment. If a snapshot of its owner's notes the frame
+//!   ([`CountWord::NOTED`]) it is not free then, but away.
 //! * While the type count is zero the usage word remembers the last type and the TLB clock at which its last reference
 //!   went: whoever gives the frame another type (or another owner) flushes TLBs that may be older than this stamp. For another
 //!   type those of the CPUs that run the owner will do, unless others could write to the frame ([`Knowers`]).
@@ -17,7 +18,7 @@
 mod count;
 mod usage;
 
-pub use count::{CountWord, LastRef, StealError};
+pub use count::{Again, CountWord, Gone, LastRef, StealError};
 pub use usage::{FrameType, Knowers, Usage, UsageState};
 
 use core::sync::atomic::{AtomicU64, Ordering};

@@ -4,6 +4,7 @@
 //! happen, and how a failure is undone. A page changes hands only when nothing refers to it, and a domain's account is
 //! charged before it gets a page and credited after it lost one, so that racing calls never beat the limit.
 
+use crate::frame::Gone;
 use crate::mmu::{Mmu, MmuEnv, MmuError};
 use alloc::vec::Vec;
 use x86::Mfn;
@@ -38,8 +39,8 @@ pub trait FrameSource {
     fn alloc(&self, order: u32, address_bits: u32) -> Option<Mfn>;
     /// Gives back what `alloc` gave, unused.
     fn free(&self, mfn: Mfn, order: u32);
-    /// Takes a frame that was in use; TLBs may still know it.
-    fn release(&self, mfn: Mfn);
+    /// Takes a frame that was in use; TLBs may still know it. Or it is not free, but away for a snapshot.
+    fn release(&self, mfn: Mfn, gone: Gone);
 }
 
 /// A domain's account of pages.
@@ -202,7 +203,7 @@ impl Exchange {
         // From here on nothing can fail.
         for mfn in self.pages_of(inputs) {
             mmu.env.m2p_set(mfn, INVALID_M2P_ENTRY);
-            source.release(mfn);
+            source.release(mfn, mmu.let_go(mfn));
         }
         for (first, pfn) in new.iter().zip(pfns) {
             for n in 0..self.output.pages() {

@@ -20,7 +20,7 @@ pub enum Refusal {
     Twin,
     /// Its writes are being logged.
     Logged,
-    /// This frame came to it or has left it.
+    /// This frame of its is another's.
     Frames(u64),
     /// This frame must be a page table or hold descriptors again, and others may write to it.
     Held(u64),

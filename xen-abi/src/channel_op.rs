@@ -464,7 +464,7 @@ pub const SNAPSHOT_CHANNEL: u32 = 4;
 pub const SNAPSHOT_TWIN: u32 = 5;
 /// Its writes are being logged.
 pub const SNAPSHOT_LOGGED: u32 = 6;
-/// A frame came to it or has left it.
+/// A frame of its is another's.
 pub const SNAPSHOT_FRAMES: u32 = 7;
 /// A frame is to be a page table or to hold descriptors, and others may write to it.
 pub const SNAPSHOT_HELD: u32 = 8;

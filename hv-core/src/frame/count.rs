@@ -4,7 +4,7 @@ use super::{Frame, Usage};
 use core::sync::atomic::Ordering;
 use xen_abi::layout::{DomId, DOMID_XEN};
 
-/// Owner (bits 48-63, stored so that zero means the hypervisor), flags (bits 32-33) and number of references (bits 0-31).
+/// Owner (bits 48-63, stored so that zero means the hypervisor), flags (bits 32-34) and number of references (bits 0-31).
 /// So a frame table that starts as zeroes is safe: nobody can refer to any frame.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct CountWord(u64);
@@ -26,8 +26,13 @@ impl CountWord {
     /// the owner's memory and cannot be given up, exchanged or transferred by it. After the loan and the last reference it
     /// is still not free: the hypervisor may be using it.
     pub const HEAP: u64 = 1 << 33;
+    /// A snapshot of the owner's notes the frame, and wants it back on the way to it. Without references it leaves its owner, and
+    /// then is not free, but [`Self::AWAY`]. Only those who make snapshots set and clear this.
+    pub const NOTED: u64 = 1 << 34;
     /// Nobody's.
     pub const FREE: Self = Self::unowned(DomId::INVALID);
+    /// Nobody's, but a snapshot's of its last owner.
+    pub const AWAY: Self = Self(Self::FREE.0 | Self::NOTED);
 
     pub(super) const fn unowned(by: DomId) -> Self {
         Self(owner_bits(by) << OWNER_SHIFT)
@@ -38,10 +43,10 @@ impl CountWord {
     pub(super) const fn raw(self) -> u64 {
         self.0
     }
-    /// What it becomes with its last reference: free; or, if it was lent, nobody's to refer to.
+    /// What it becomes with its last reference: free; or, if it was lent or a snapshot notes it, nobody's to refer to.
     #[inline]
     const fn without_references(self) -> Self {
-        if self.is_heap() {
+        if self.is_heap() || self.is_noted() {
             Self(self.0 & !(REFS_MASK | Self::ALLOCATED))
         } else {
             Self::FREE
@@ -65,6 +70,22 @@ impl CountWord {
     pub const fn is_heap(self) -> bool {
         self.0 & Self::HEAP != 0
     }
+    /// Does a snapshot note it?
+    pub const fn is_noted(self) -> bool {
+        self.0 & Self::NOTED != 0
+    }
+    /// Is it memory of `dom`, which has not given it up?
+    pub fn is_part_of(self, dom: DomId) -> bool {
+        self.owner() == dom && self.refs() != 0 && self.is_allocated() && !self.is_heap()
+    }
+    /// Is it memory of `dom`, or was, and somebody refers to it?
+    pub fn is_held_of(self, dom: DomId) -> bool {
+        self.owner() == dom && self.refs() != 0 && !self.is_heap()
+    }
+    /// Is it, noted, just leaving `dom`? It is away in a moment.
+    pub fn is_leaving(self, dom: DomId) -> bool {
+        self.owner() == dom && self.refs() == 0 && self.is_noted()
+    }
 }
 
 impl core::fmt::Debug for CountWord {
@@ -76,11 +97,25 @@ impl core::fmt::Debug for CountWord {
         if self.is_heap() {
             f.write_str(" heap")?;
         }
+        if self.is_noted() {
+            f.write_str(" noted")?;
+        }
         Ok(())
     }
 }
 
-/// The last reference of a frame went; the frame is free now, unless it was lent: then it is the hypervisor's alone.
+/// What became of a frame that nobody refers to any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "a frame that became free must go back to the allocator"]
+pub enum Gone {
+    /// It is free.
+    Free,
+    /// It is a snapshot's ([`CountWord::AWAY`]): nobody has it until its owner goes back, or the snapshot is dropped.
+    Away,
+}
+
+/// The last reference of a frame went. The frame is free now, unless it was lent: then it is the hypervisor's alone; or noted: then
+/// [`Frame::let_go`] is to be called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a frame that became free must go back to the allocator"]
 pub struct LastRef {
@@ -88,6 +123,14 @@ pub struct LastRef {
     pub owner: DomId,
     /// Was it lent by the hypervisor?
     pub heap: bool,
+    /// Did a snapshot note it?
+    pub noted: bool,
+}
+
+impl LastRef {
+    const fn of(was: CountWord) -> Self {
+        Self { owner: was.owner(), heap: was.is_heap(), noted: was.is_noted() }
+    }
 }
 
 /// Why a frame cannot be taken from its owner.
@@ -139,11 +182,7 @@ impl Frame {
             }
             let new = if refs == 1 { CountWord(word).without_references().raw() } else { (word - 1) & !flags_gone };
             match self.count.compare_exchange_weak(word, new, Ordering::AcqRel, Ordering::Relaxed) {
-                Ok(_) if refs == 1 => {
-                    let was = CountWord(word);
-                    return Some(LastRef { owner: was.owner(), heap: was.is_heap() });
-                }
-                Ok(_) => return None,
+                Ok(_) => return (refs == 1).then(|| LastRef::of(CountWord(word))),
                 Err(now) => word = now,
             }
         }
@@ -199,14 +238,14 @@ impl Frame {
             let last = now.refs() == 1;
             let new = if last { now.without_references().raw() } else { (word - 1) & !CountWord::ALLOCATED };
             match self.count.compare_exchange_weak(word, new, Ordering::AcqRel, Ordering::Relaxed) {
-                Ok(_) => return Ok(last.then_some(LastRef { owner: dom, heap })),
+                Ok(_) => return Ok(last.then(|| LastRef::of(now))),
                 Err(seen) => word = seen,
             }
         }
     }
 
-    /// Takes the frame from `dom` if nothing but the allocation refers to it. It is free afterwards (and keeps its
-    /// time stamp): no mapping, no type.
+    /// Takes the frame from `dom` if nothing but the allocation refers to it. It has no references afterwards (and keeps its
+    /// time stamp): no mapping, no type. It is the caller's until [`Frame::let_go`] or [`Frame::unsteal`].
     pub(crate) fn steal(&self, dom: DomId) -> Result<(), StealError> {
         let word = self.count.load(Ordering::Relaxed);
         let now = CountWord(word);
@@ -216,15 +255,77 @@ impl Frame {
         if now.refs() != 1 {
             return Err(StealError::InUse);
         }
+        // Whose it was stays in the word: a snapshot that is dropped meanwhile must not take it for one of those that are away.
+        let new = CountWord::unowned(dom).raw() | word & CountWord::NOTED;
         self.count
-            .compare_exchange(word, CountWord::FREE.raw(), Ordering::AcqRel, Ordering::Relaxed)
+            .compare_exchange(word, new, Ordering::AcqRel, Ordering::Relaxed)
             .map(|_| ())
             .map_err(|_| StealError::InUse)
     }
 
     /// Gives a stolen frame back; its last type and time stamp stay.
     pub(crate) fn unsteal(&self, dom: DomId) {
-        debug_assert_eq!(self.count(), CountWord::FREE, "giving back a frame that was not stolen");
-        self.count.store(CountWord::unowned(dom).raw() | CountWord::ALLOCATED | 1, Ordering::Release);
+        debug_assert_eq!(self.count().refs(), 0, "giving back a frame that was not stolen");
+        self.change_count(|now| {
+            Some(CountWord(now.0 & CountWord::NOTED | CountWord::unowned(dom).0 | CountWord::ALLOCATED | 1))
+        });
     }
+
+    /// A frame that was stolen, or noted when its last reference went, is nobody's from now on.
+    pub(crate) fn let_go(&self) -> Gone {
+        debug_assert_eq!(self.count().refs(), 0, "this frame is in use");
+        match self.change_count(|now| Some(if now.is_noted() { CountWord::AWAY } else { CountWord::FREE })) {
+            Some(was) if was.is_noted() => Gone::Away,
+            _ => Gone::Free,
+        }
+    }
+
+    /// A snapshot notes the frame. `false`: it is no part of the memory of `dom`.
+    pub(crate) fn note(&self, dom: DomId) -> bool {
+        self.change_count(|now| now.is_part_of(dom).then_some(CountWord(now.0 | CountWord::NOTED))).is_some()
+    }
+
+    /// The snapshot is dropped. `true`: the frame was away, and is free now; the caller has it.
+    pub(crate) fn forget(&self) -> bool {
+        let was = self.change_count(|now| {
+            Some(if now == CountWord::AWAY { CountWord::FREE } else { CountWord(now.0 & !CountWord::NOTED) })
+        });
+        was == Some(CountWord::AWAY)
+    }
+
+    /// Makes a noted frame part of the memory of `dom` again. `None`: it is another's. The caller has flushed TLBs that may know
+    /// it if it was away; nobody else brings such frames back.
+    pub(crate) fn take_again(&self, dom: DomId) -> Option<Again> {
+        if self.count() == CountWord::AWAY {
+            // Devices cannot reach it, whatever its last type was.
+            self.usage.store(Usage::UNUSED.raw(), Ordering::Relaxed);
+        }
+        let back = CountWord::unowned(dom).0 | CountWord::NOTED | CountWord::ALLOCATED | 1;
+        let was = self.change_count(|now| {
+            if now.is_part_of(dom) {
+                Some(now)
+            } else if now == CountWord::AWAY {
+                Some(CountWord(back))
+            } else {
+                (now.is_held_of(dom) && u64::from(now.refs()) < REFS_MAX)
+                    .then_some(CountWord((now.0 | CountWord::ALLOCATED) + 1))
+            }
+        })?;
+        Some(if was == CountWord::AWAY { Again::WasAway } else { Again::WasHeld })
+    }
+
+    /// Replaces the word as `f` says, which may be asked several times. What it was; `None`: nothing, for `f` does not want it.
+    fn change_count(&self, f: impl Fn(CountWord) -> Option<CountWord>) -> Option<CountWord> {
+        let change = |word| f(CountWord(word)).map(CountWord::raw);
+        self.count.fetch_update(Ordering::AcqRel, Ordering::Acquire, change).ok().map(CountWord)
+    }
+}
+
+/// Where a frame was that is part of its domain's memory again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Again {
+    /// Somebody referred to it all the time.
+    WasHeld,
+    /// Nobody had it.
+    WasAway,
 }

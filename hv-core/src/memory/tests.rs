@@ -35,7 +35,8 @@ impl FrameSource for Pool {
     fn free(&self, mfn: Mfn, order: u32) {
         self.freed.borrow_mut().extend((0..1 << order).map(|n| mfn.raw() + n));
     }
-    fn release(&self, mfn: Mfn) {
+    fn release(&self, mfn: Mfn, gone: Gone) {
+        assert_eq!(gone, Gone::Free, "no snapshot notes it");
         self.released.borrow_mut().push(mfn.raw());
     }
 }

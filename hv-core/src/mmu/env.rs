@@ -1,6 +1,6 @@
 //! What the memory management needs from the machine.
 
-use crate::frame::{Frame, Knowers};
+use crate::frame::{Frame, Gone, Knowers};
 use x86::{Mfn, Pte, PAGE_SHIFT};
 use xen_abi::layout::DomId;
 
@@ -98,9 +98,11 @@ pub trait MmuEnv: PtMem {
     fn use_changed(&self, mfn: Mfn);
     /// Sets an entry of the machine-to-physical table.
     fn m2p_set(&self, mfn: Mfn, pfn: u64);
-    /// The last reference to a frame is gone: it belongs to the allocator, and leaves the account of `owner`. If it was lent
-    /// (`heap`), its loan is over and nobody refers to it; it is the hypervisor's until [`super::Mmu::take_back`].
-    fn frame_freed(&self, mfn: Mfn, owner: DomId, heap: bool);
+    /// The last reference to a frame is gone, and it leaves the account of `owner`. If it was lent (`heap`), its loan is over and
+    /// nobody refers to it; it is the hypervisor's until [`super::Mmu::take_back`]. Else [`Self::frame_gone`] follows.
+    fn frame_left(&self, mfn: Mfn, owner: DomId, heap: bool);
+    /// It belongs to the allocator; or to a snapshot, until [`super::snapshot::Keep::returned`] or [`super::snapshot::Keep::set_free`].
+    fn frame_gone(&self, mfn: Mfn, gone: Gone);
     /// Devices of `dom` may read and write its frame `mfn` from now on: it became writable.
     fn dma_allow(&self, dom: DomId, mfn: Mfn);
     /// They may not any more when this returns: the frame is about to become a page table or to hold descriptors.

@@ -4,7 +4,7 @@
 
 use super::snapshot::Keep;
 use super::{IoAccess, MmuEnv, PtMem, Slot};
-use crate::frame::{Frame, FrameType, Knowers};
+use crate::frame::{Frame, FrameType, Gone, Knowers};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::Mutex;
@@ -51,6 +51,10 @@ pub struct Machine {
     pub m2p: Vec<AtomicU64>,
     /// Frames for copies, which nobody owns.
     pub spare: Mutex<Vec<Mfn>>,
+    /// Frames that are kept for snapshots.
+    pub away: Mutex<BTreeSet<Mfn>>,
+    /// Every frame that was and came back, with its owner.
+    pub returned: Mutex<Vec<(Mfn, DomId)>>,
 }
 
 impl Machine {
@@ -73,6 +77,8 @@ impl Machine {
             changed: Mutex::default(),
             m2p: zeroes(n),
             spare: Mutex::default(),
+            away: Mutex::default(),
+            returned: Mutex::default(),
         }
     }
 
@@ -142,6 +148,13 @@ impl Keep for Machine {
     fn pfn(&self, mfn: Mfn) -> u64 {
         self.m2p[mfn.index()].load(Ordering::SeqCst)
     }
+    fn returned(&self, dom: DomId, mfn: Mfn) {
+        assert!(self.away.lock().unwrap().remove(&mfn), "{mfn:?} was not away");
+        self.returned.lock().unwrap().push((mfn, dom));
+    }
+    fn set_free(&self, mfn: Mfn) {
+        assert!(self.away.lock().unwrap().remove(&mfn), "{mfn:?} was not away");
+    }
 }
 
 impl MmuEnv for Machine {
@@ -187,9 +200,20 @@ impl MmuEnv for Machine {
     fn m2p_set(&self, mfn: Mfn, pfn: u64) {
         self.m2p[mfn.index()].store(pfn, Ordering::SeqCst);
     }
-    fn frame_freed(&self, mfn: Mfn, owner: DomId, heap: bool) {
-        assert_eq!(heap, self.at(mfn).owner() == owner, "{mfn:?} is free only if it was not lent");
+    fn frame_left(&self, mfn: Mfn, owner: DomId, heap: bool) {
+        let count = self.at(mfn).count();
+        assert_eq!(
+            heap || count.is_noted(),
+            count.owner() == owner,
+            "{mfn:?} is free only if it was not lent or noted"
+        );
+        self.m2p_set(mfn, xen_abi::layout::INVALID_M2P_ENTRY);
         self.freed.lock().unwrap().push((mfn, owner));
+    }
+    fn frame_gone(&self, mfn: Mfn, gone: Gone) {
+        if gone == Gone::Away {
+            assert!(self.away.lock().unwrap().insert(mfn), "{mfn:?} is away twice");
+        }
     }
     fn dma_allow(&self, dom: DomId, mfn: Mfn) {
         let frame = self.at(mfn);

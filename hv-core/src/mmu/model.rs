@@ -15,7 +15,7 @@
 use super::fake::{Machine, DOM0, DOM1, IO_FRAMES};
 use super::tables::is_hypervisor_slot;
 use super::{Audit, Deferred, GdtFrames, MmuEnv, MmuError, Owners, PtMem, Relinquish, RootRef, Slot, Table};
-use crate::frame::{FrameType, UsageState};
+use crate::frame::{FrameType, Gone, UsageState};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 use std::vec::Vec;
@@ -271,6 +271,7 @@ impl World {
                     mmu.unsteal(owner, mfn);
                 } else {
                     self.allocated.remove(&mfn.raw());
+                    assert_eq!(mmu.let_go(mfn), Gone::Free);
                 }
                 Ok(())
             }

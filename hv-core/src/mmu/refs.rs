@@ -1,7 +1,7 @@
 //! References to pages and the writable type.
 
 use super::{Mmu, MmuEnv, MmuError};
-use crate::frame::{Frame, FrameType, Knowers, LastRef, Usage, UsageState};
+use crate::frame::{Frame, FrameType, Gone, Knowers, LastRef, Usage, UsageState};
 use x86::Mfn;
 use xen_abi::layout::DomId;
 
@@ -54,7 +54,10 @@ impl<'a, E: MmuEnv> Mmu<'a, E> {
             self.env.dma_release(last.owner, mfn);
         }
         frame.stamp_free(self.env.tlb_clock());
-        self.env.frame_freed(mfn, last.owner, last.heap);
+        self.env.frame_left(mfn, last.owner, last.heap);
+        if !last.heap {
+            self.env.frame_gone(mfn, if last.noted { frame.let_go() } else { Gone::Free });
+        }
     }
 
     /// Flushes the TLBs that may still know a free frame, those of IOMMUs too; to be called before the frame gets a new use

@@ -2,12 +2,15 @@
 //!
 //! A [`Memory`] has a record of each frame that the domain owned: a copy of its contents unless those were zeroes, its entry in the
 //! M2P, whether it was a page table or held descriptors, whether it was pinned. The copies are the hypervisor's own frames, which
-//! nobody else can name. Frames that are lent to the domain are not part of its memory: whoever lent them keeps them.
+//! nobody else can name. Frames that are lent to the domain are not part of its memory: whoever lent them keeps them. A frame that is
+//! noted says so ([`CountWord::NOTED`]): if the domain gives it up, or exchanges it, it is nobody's and waits for the way back.
 //!
-//! Going back has two halves. [`Mmu::check_memory`] decides, and changes nothing: the domain must own the same frames, and
+//! Going back has two halves. [`Mmu::check_memory`] decides, and changes nothing: all frames must still be the domain's or nobody's, and
 //! none of those that were tables may be held for writing by anybody else. Who holds a frame is not recorded anywhere; but what the
 //! domain's own tables hold of it can be counted, and what remains is others'. Then, once its vCPUs have let go of their roots:
-//! * [`Mmu::take_down`] undoes pins and what preempted operations have left, so that nothing is a table any more;
+//! * [`Mmu::take_down`] undoes pins and what preempted operations have left, so that nothing is a table any more, and takes from the domain
+//!   the frames that came to it since;
+//! * [`Mmu::take_again`] gives it back what it has given up;
 //! * [`Mmu::copy_back`] writes each frame, while it holds it for writing as anybody else would have to;
 //! * [`Mmu::pin_again`] pins what was pinned. All that was a table is validated as if the guest had asked for it: nothing is believed
 //!   because it was true once. The shell takes the roots again, and [`Mmu::check_types`] looks whether all is as it was.
@@ -17,7 +20,7 @@
 
 use super::tables::ENTRIES;
 use super::{Deferred, Mmu, MmuEnv, MmuError, Slot};
-use crate::frame::{CountWord, Frame, FrameType, UsageState};
+use crate::frame::{Again, CountWord, Frame, FrameType, UsageState};
 use crate::snapshot::{Refusal, Stop};
 use alloc::vec::Vec;
 use x86::Mfn;
@@ -33,6 +36,10 @@ pub trait Keep {
     fn has_room(&self) -> bool;
     /// The entry of a frame in the M2P.
     fn pfn(&self, mfn: Mfn) -> u64;
+    /// A frame that was away is in the account of `dom` again.
+    fn returned(&self, dom: DomId, mfn: Mfn);
+    /// A frame that was away belongs to the allocator; TLBs may still know it.
+    fn set_free(&self, mfn: Mfn);
 }
 
 /// As a copy: there is none, for all was zero.
@@ -112,16 +119,34 @@ impl Memory {
         Ok(())
     }
 
-    /// Gives up to `parts` pages of records back, with their copies. `true`: nothing is left.
-    pub fn release(&mut self, keep: &impl Keep, parts: usize) -> bool {
+    /// Forgets the last record; another follows, or the memory is given back.
+    fn pop(&mut self) {
+        if let Some(part) = self.parts.last_mut() {
+            part.pop();
+        }
+    }
+
+    /// Gives up to `parts` pages of records back, with their copies and the frames that are away. `true`: nothing is left.
+    pub fn release(&mut self, keep: &(impl Keep + MmuEnv), parts: usize) -> bool {
         for _ in 0..parts {
             let Some(part) = self.parts.pop() else { break };
-            for copy in part.iter().map(|record| record.copy).filter(|copy| *copy != NONE) {
-                keep.free(copy);
-                self.copies -= 1;
+            for record in &part {
+                if record.copy != NONE {
+                    keep.free(record.copy);
+                    self.copies -= 1;
+                }
+                if keep.frame(record.mfn).is_some_and(Frame::forget) {
+                    keep.set_free(record.mfn);
+                }
             }
         }
         self.parts.is_empty()
+    }
+
+    /// How many of the noted frames are away. Takes a look at each.
+    pub fn nr_away(&self, env: &impl MmuEnv) -> u64 {
+        let all = self.parts.iter().flatten().filter_map(|record| env.frame(record.mfn));
+        all.filter(|frame| frame.count() == CountWord::AWAY).count() as u64
     }
 }
 
@@ -139,7 +164,7 @@ pub struct Check {
     next: usize,
     /// With the records below this place.
     place: usize,
-    /// The entries of the tables below this place have been counted.
+    /// The entries of the tables among the frames below this number have been counted.
     counted: usize,
     /// In the order of their numbers.
     suspects: Vec<Suspect>,
@@ -190,11 +215,6 @@ impl Work {
     }
 }
 
-/// Is it part of the memory of `dom`?
-fn is_owned(count: CountWord, dom: DomId) -> bool {
-    count.owner() == dom && count.refs() != 0 && count.is_allocated() && !count.is_heap()
-}
-
 impl<E: MmuEnv + Keep> Mmu<'_, E> {
     /// Notes all memory of `dom`, none of whose vCPUs runs meanwhile. `Preempted`: to be called again. After another failure `memory`
     /// has what was noted so far.
@@ -214,7 +234,7 @@ impl<E: MmuEnv + Keep> Mmu<'_, E> {
     }
 
     fn keep_frame(&self, dom: DomId, mfn: Mfn, memory: &mut Memory) -> Result<u32, Stop> {
-        let Some(frame) = self.env.frame(mfn).filter(|frame| is_owned(frame.count(), dom)) else { return Ok(1) };
+        let Some(frame) = self.env.frame(mfn).filter(|frame| frame.count().is_part_of(dom)) else { return Ok(1) };
         let usage = frame.usage();
         let ty = match (usage.state(), usage.ty()) {
             (UsageState::Idle, _) | (UsageState::Valid, FrameType::Writable) => FrameType::None,
@@ -229,13 +249,19 @@ impl<E: MmuEnv + Keep> Mmu<'_, E> {
             record.copy = self.env.alloc().ok_or(Stop::NoMemory)?;
             self.env.copy_page(record.copy, mfn);
         }
-        memory.push(record, self.env).inspect_err(|_| {
-            if record.copy != NONE {
-                self.env.free(record.copy);
-            }
-        })?;
-        memory.copies += u64::from(record.copy != NONE);
-        Ok(PAGE)
+        let noted = memory.push(record, self.env);
+        if noted.is_ok() && frame.note(dom) {
+            memory.copies += u64::from(record.copy != NONE);
+            return Ok(PAGE);
+        }
+        if noted.is_ok() {
+            // Somebody gave it up for the domain just now.
+            memory.pop();
+        }
+        if record.copy != NONE {
+            self.env.free(record.copy);
+        }
+        noted.map(|()| PAGE)
     }
 
     /// An L1 table that maps others' frames would not be validated again: that their owners let it is not known. Nor one that maps what
@@ -277,12 +303,8 @@ impl<E: MmuEnv + Keep> Mmu<'_, E> {
             check.next += 1;
             work.add(1, self.env)?;
         }
-        if let Some(gone) = memory.get(check.place) {
-            return Err(Refusal::Frames(gone.mfn.raw()).into());
-        }
-        while !check.suspects.is_empty() {
-            let Some(record) = memory.get(check.counted) else { break };
-            let is_table = self.count_entries(record.mfn, check);
+        while !check.suspects.is_empty() && check.counted < self.env.frames_end().index() {
+            let is_table = self.count_entries(dom, Mfn::new(check.counted as u64), check);
             check.counted += 1;
             work.add(if is_table { PAGE } else { 1 }, self.env)?;
         }
@@ -290,12 +312,16 @@ impl<E: MmuEnv + Keep> Mmu<'_, E> {
     }
 
     fn compare_frame(&self, dom: DomId, mfn: Mfn, memory: &Memory, check: &mut Check) -> Result<(), Stop> {
-        let Some(frame) = self.env.frame(mfn).filter(|frame| is_owned(frame.count(), dom)) else { return Ok(()) };
-        let Some(record) = memory.get(check.place).filter(|record| record.mfn == mfn) else {
-            // Its own now and not then; or the next one of then is not its own now.
-            let missing = memory.get(check.place).map_or(mfn, |record| record.mfn.min(mfn));
-            return Err(Refusal::Frames(missing.raw()).into());
-        };
+        // What came since goes again.
+        let Some(record) = memory.get(check.place).filter(|record| record.mfn == mfn) else { return Ok(()) };
+        let frame = self.ram(mfn).map_err(|_| Refusal::Frames(mfn.raw()))?;
+        let count = frame.count();
+        if count.is_leaving(dom) {
+            return Err(Stop::Preempted);
+        }
+        if count != CountWord::AWAY && !count.is_held_of(dom) {
+            return Err(Refusal::Frames(mfn.raw()).into());
+        }
         check.place += 1;
         let usage = frame.usage();
         if record.is_special() && usage.state() == UsageState::Valid && usage.ty() == FrameType::Writable {
@@ -305,9 +331,10 @@ impl<E: MmuEnv + Keep> Mmu<'_, E> {
         Ok(())
     }
 
-    /// Explains what the entries of an L1 table hold. Whether it is one.
-    fn count_entries(&self, table: Mfn, check: &mut Check) -> bool {
-        let is_table = self.frame(table).is_some_and(|frame| frame.usage().is_valid_as(FrameType::L1));
+    /// Explains what the entries of an L1 table of `dom` hold. Whether it is one.
+    fn count_entries(&self, dom: DomId, table: Mfn, check: &mut Check) -> bool {
+        let is_table = |frame: &Frame| frame.count().is_held_of(dom) && frame.usage().is_valid_as(FrameType::L1);
+        let is_table = self.frame(table).is_some_and(is_table);
         for index in (0..ENTRIES).filter(|_| is_table) {
             let entry = self.env.read(Slot::new(table, index));
             if entry.is_present() && entry.is_writable() {
@@ -317,16 +344,52 @@ impl<E: MmuEnv + Keep> Mmu<'_, E> {
         is_table
     }
 
-    /// Undoes all pins of `dom`, and what preempted operations have left. `next` begins at 0. `Preempted`: to be called again.
-    pub fn take_down(&self, dom: DomId, memory: &Memory, next: &mut usize, lock: &mut Deferred) -> Result<(), Stop> {
+    /// Undoes all pins of `dom`, and what preempted operations have left, and takes from it the frames that are not noted. What others
+    /// map of those is free when they let go. `next` begins at 0. `Preempted`: to be called again.
+    pub fn take_down(&self, dom: DomId, next: &mut usize, lock: &mut Deferred) -> Result<(), Stop> {
         self.abandon(lock).map_err(|_| Stop::Preempted)?;
         let mut work = Work(0);
-        while let Some(record) = memory.get(*next) {
-            if self.env.frame(record.mfn).is_some_and(|frame| is_owned(frame.count(), dom))
-                && self.clear_pin(record.mfn)
-            {
-                self.drop_table(record.mfn, lock);
+        while *next < self.env.frames_end().index() {
+            let mfn = Mfn::new(*next as u64);
+            *next += 1;
+            if let Some(frame) = self.env.frame(mfn).filter(|frame| frame.count().is_held_of(dom)) {
+                self.take_down_frame(dom, mfn, frame, lock);
                 self.drain(lock).map_err(|_| Stop::Preempted)?;
+            }
+            work.add(1, self.env)?;
+        }
+        Ok(())
+    }
+
+    fn take_down_frame(&self, dom: DomId, mfn: Mfn, frame: &Frame, lock: &mut Deferred) {
+        // A table that is still pinned has a reference of its pin; so the frame stays until that is dropped.
+        let pinned = self.clear_pin(mfn);
+        if !frame.count().is_noted() {
+            // It may have been given up before.
+            let _ = self.give_up(dom, mfn);
+        }
+        if pinned {
+            self.drop_table(mfn, lock);
+        }
+    }
+
+    /// All noted frames are memory of `dom` again. `next` begins at 0. `Preempted`: to be called again; after a refusal the domain must not
+    /// run again.
+    pub fn take_again(&self, dom: DomId, memory: &Memory, next: &mut usize) -> Result<(), Stop> {
+        let mut work = Work(0);
+        while let Some(record) = memory.get(*next) {
+            let frame = self.ram(record.mfn).map_err(|_| Refusal::Frames(record.mfn.raw()))?;
+            let count = frame.count();
+            if count.is_leaving(dom) {
+                return Err(Stop::Preempted);
+            }
+            if count == CountWord::AWAY {
+                self.flush_before_reuse(record.mfn);
+            }
+            match frame.take_again(dom) {
+                Some(Again::WasAway) => self.env.returned(dom, record.mfn),
+                Some(Again::WasHeld) => {}
+                None => return Err(Refusal::Frames(record.mfn.raw()).into()),
             }
             *next += 1;
             work.add(1, self.env)?;

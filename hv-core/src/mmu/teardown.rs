@@ -1,7 +1,7 @@
 //! The end of a domain: its pages go back, without lists of them, by one pass over the frame table.
 
 use super::{Deferred, Mmu, MmuEnv, MmuError};
-use crate::frame::FrameType;
+use crate::frame::{Frame, FrameType, Gone};
 use x86::Mfn;
 use xen_abi::layout::DomId;
 
@@ -96,8 +96,8 @@ impl<E: MmuEnv> Mmu<'_, E> {
         }
     }
 
-    /// Takes a page away from `dom` for good if nothing refers to it: no mapping, no type, no pin. It is the caller's
-    /// then, and belongs to nobody (`exchange`, transfer). Its account is the caller's business.
+    /// Takes a page away from `dom` if nothing refers to it: no mapping, no type, no pin (`exchange`, transfer). It is the caller's then,
+    /// until [`Self::let_go`] or [`Self::unsteal`]. Its account is the caller's business.
     pub fn steal(&self, dom: DomId, mfn: Mfn) -> Result<(), MmuError> {
         let frame = self.ram(mfn)?;
         frame.steal(dom).map_err(|why| match why {
@@ -109,6 +109,12 @@ impl<E: MmuEnv> Mmu<'_, E> {
         }
         frame.stamp_free(self.env.tlb_clock());
         Ok(())
+    }
+
+    /// A page that was stolen is nobody's for good. `Free`: the caller gives it a new use, or gives it back to the allocator. `Away`: it is
+    /// kept for a snapshot of its last owner's.
+    pub fn let_go(&self, mfn: Mfn) -> Gone {
+        self.frame(mfn).map_or(Gone::Away, Frame::let_go)
     }
 
     /// Undoes [`Self::steal`]: TLBs may still know the page, and its time stamp says so.

@@ -4,7 +4,8 @@
 use super::{each_domain, say};
 use crate::arch::vectors;
 use crate::domain::memory::claims;
-use crate::domain::{passthrough, snapshot, Domain};
+use crate::domain::snapshot::{self, Sizes};
+use crate::domain::{passthrough, Domain};
 use crate::{iommu, irq};
 
 pub fn print() {
@@ -32,7 +33,6 @@ fn of_domain(d: &Domain) {
     };
     let (handles, _) = d.grants.track().sizes();
     let pirqs = irq::guest::lock().sizes(d.id);
-    let (noted, copies) = snapshot::sizes(d).unwrap_or_default();
     say!(
         "use: d{}: {} pages, {ports} ports, {grants} grants in {grant_frames} frames, {handles} handles, \
          {} pirqs, {} of them bound, {} functions{}{}",
@@ -42,18 +42,16 @@ fn of_domain(d: &Domain) {
         pirqs.bound,
         passthrough::nr_functions(d),
         if d.dma.has_tables() { ", tables for devices" } else { "" },
-        Noted(noted, copies),
+        Noted(snapshot::sizes(d)),
     );
 }
 
-/// Frames of a snapshot, and its copies.
-struct Noted(u64, u64);
+/// A snapshot, if there is one.
+struct Noted(Option<Sizes>);
 
 impl core::fmt::Display for Noted {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        match self {
-            Self(0, _) => Ok(()),
-            Self(frames, copies) => write!(f, ", a snapshot of {frames} frames with {copies} copies"),
-        }
+        let Some(Sizes { noted, copies, away }) = self.0 else { return Ok(()) };
+        write!(f, ", a snapshot of {noted} frames with {copies} copies, {away} of them away")
     }
 }

@@ -7,6 +7,7 @@ use crate::mem::{frames, phys_to_virt};
 use crate::sync::{Mutex, MutexGuard};
 use core::sync::atomic::{AtomicU32, Ordering};
 use hv_core::evtchn::PageWords;
+use hv_core::frame::Gone;
 use hv_core::grant::{GrantTable, Maptrack, SharedFrame};
 use x86::Mfn;
 use xen_abi::grant::GntStatus;
@@ -102,7 +103,7 @@ pub fn take_back(domid: u16, mfn: Mfn) {
     let is_free = mmu().take_back(mfn).is_ok();
     debug_assert!(is_free, "a page that was lent to d{domid} outlives it");
     if is_free {
-        limbo::put(mfn);
+        limbo::take(mfn, Gone::Free);
     }
 }
 

@@ -36,7 +36,7 @@ impl Owners for Domains {
     fn cache_control(&self, dom: DomId) -> bool {
         with_domain(dom, |d| d.io.has_io()).unwrap_or(false)
     }
-    fn page_freed(&self, dom: DomId) {
+    fn page_left(&self, dom: DomId) {
         with_domain(dom, |d| {
             d.mm.uncharge(1);
             list::bury_if_empty(d);

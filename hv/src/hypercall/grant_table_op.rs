@@ -9,6 +9,7 @@ use crate::mem::copy::write_u16;
 use crate::mem::frames;
 use crate::mem::guest_ptr::plain;
 use core::mem::offset_of;
+use hv_core::frame::Gone;
 use hv_core::grant::{MapFlags, Retired};
 use hv_core::mmu::MmuEnv;
 use x86::Mfn;
@@ -235,7 +236,11 @@ fn transfer(cx: &Caller, r: &mut op::Transfer) {
         }
         let _admitted = to.mm.admit().ok_or(GntStatus::GeneralError)?;
         mmu().steal(from.mm.id, mfn).map_err(|_| GntStatus::BadPage)?;
-        let accepted = if to.mm.charge(1) {
+        let is_noted = frames::frame(mfn).is_none_or(|frame| frame.count().is_noted());
+        let accepted = if is_noted {
+            // A snapshot wants it back.
+            Err(GntStatus::BadPage)
+        } else if to.mm.charge(1) {
             to.grants.table().accept_transfer(from.id, r.gref).inspect_err(|_| to.mm.uncharge(1))
         } else {
             Err(GntStatus::NoSpace)
@@ -244,6 +249,9 @@ fn transfer(cx: &Caller, r: &mut op::Transfer) {
             mmu().unsteal(from.mm.id, mfn);
             return Err(e);
         }
+        // No snapshot is made meanwhile: for that this vCPU would have to stand still.
+        let gone = mmu().let_go(mfn);
+        debug_assert_eq!(gone, Gone::Free);
         mmu().flush_before_reuse(mfn);
         from.mm.uncharge(1);
         mmu().env.m2p_set(mfn, INVALID_M2P_ENTRY);

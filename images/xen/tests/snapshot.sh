@@ -58,12 +58,23 @@ dd=$(xl domid dd)
 recovers the-new-one 'has panicked' eval "tell_dd 'echo c > /proc/sysrq-trigger'"
 check the-new-one-is-rolled-back back 10
 check and-is-the-same is_same
-# What has changed may be in the way; then another one boots.
+# What it has given up since is not in the way. It is told anew how much memory it is to have, and gives up as much again.
+away() { xl debug-keys u; xl dmesg | grep "use: d$dd: " | tail -n 1 | grep ', [34][0-9][0-9][0-9] of them away'; }
 check it-gets-less-memory xl mem-set dd 240
-usleep 2000000
-recovers in-the-way 'has panicked' eval "tell_dd 'echo c > /proc/sysrq-trigger'"
-check it-is-said-why daemon_said 1 'is not rolled back: frame .* came to it, or has left it'
-check nothing-was-rolled-back eval '! back 11 && ! is_same'
+check which-it-gives-up wait_for 30 away
+recovers with-less-memory 'has panicked' eval "tell_dd 'echo c > /proc/sysrq-trigger'"
+check it-is-rolled-back-all-the-same back 11
+check and-gives-it-up-again wait_for 30 away
+check frames-agree-still audit
+# What has changed otherwise may be in the way; then another one boots.
+check consoles-end eval 'kill $(cat /run/xen/xenconsoled.pid) && wait_for 10 eval "! pidof xenconsoled"'
+ways=$(grep -c 'it is the way out' $daemon_log)
+check a-restart-in-the-way twinctl restart net
+check it-is-said-why daemon_said 1 'is not rolled back: its port .* does not lead any more where it led'
+check consoles-begin xenconsoled --log=guest --log-dir=$logs --pid-file=/run/xen/xenconsoled.pid
+check another-one-comes daemon_said $((ways + 1)) 'it is the way out'
+check and-the-stream-goes-on-with-it moves u1
+check nothing-was-rolled-back eval '! back 12 && ! is_same'
 
 check xl-was-not-needed eval "! grep 'xl is to' $daemon_log"
 check the-operator-parks-it eval 'twinctl park net && gone dd 60'

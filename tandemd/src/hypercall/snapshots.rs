@@ -29,7 +29,7 @@ impl fmt::Display for Trouble {
             op::SNAPSHOT_CHANNEL => write!(f, "the hypervisor is at the other end of its port {what}"),
             op::SNAPSHOT_TWIN => write!(f, "it has a twin"),
             op::SNAPSHOT_LOGGED => write!(f, "it is being migrated"),
-            op::SNAPSHOT_FRAMES => write!(f, "frame {what:#x} came to it, or has left it"),
+            op::SNAPSHOT_FRAMES => write!(f, "its frame {what:#x} is another's now"),
             op::SNAPSHOT_HELD => write!(f, "others may write to its frame {what:#x}"),
             op::SNAPSHOT_PORT => write!(f, "its port {what} does not lead any more where it led"),
             op::SNAPSHOT_GRANT => write!(f, "others use its grant {what}"),

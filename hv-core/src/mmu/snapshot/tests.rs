@@ -1,6 +1,7 @@
 //! A random kernel: whatever it does after its memory was noted, it gets back what it had, or nothing changes.
 
 use super::*;
+use crate::frame::Gone;
 use crate::mmu::fake::{Machine, DOM0, DOM1, IO_FRAMES};
 use crate::mmu::{Audit, GdtFrames, Owners, PtMem, RootRef, Table};
 use proptest::prelude::*;
@@ -12,9 +13,11 @@ use x86::{Level, Pte, PteFlags};
 /// Frames of the domain: two L4 tables, two L3, three L2, four L1 by inclination, and data.
 const OWN: u64 = 20;
 const FIRST: u64 = IO_FRAMES;
-/// Frames for copies, behind those.
+/// Frames that the allocator has for it, behind those.
+const MORE: u64 = 6;
+/// Frames for copies.
 const SPARE: u64 = OWN;
-const FRAMES: u64 = FIRST + OWN + SPARE;
+const FRAMES: u64 = FIRST + OWN + MORE + SPARE;
 const LEVELS: [Level; 4] = [Level::L1, Level::L2, Level::L3, Level::L4];
 const INDICES: [usize; 6] = [0, 1, 2, 255, 300, 511];
 
@@ -39,7 +42,17 @@ struct Seen {
 fn frame_near(level: u8, choice: u8) -> Mfn {
     let (first, count) = [(11, 9), (7, 4), (4, 3), (2, 2), (0, 2)][usize::from(level)];
     let n = u64::from(choice >> 2);
-    Mfn::new(FIRST + if choice & 3 == 0 { n % OWN } else { first + n % count })
+    Mfn::new(FIRST + if choice & 3 == 0 { n % (OWN + MORE) } else { first + n % count })
+}
+
+/// Gives the domain a frame of the allocator's, if there is one.
+fn grow(machine: &Machine) -> Option<Mfn> {
+    let all = (FIRST..FIRST + OWN + MORE).map(Mfn::new);
+    let mfn = all.into_iter().find(|mfn| machine.at(*mfn).count() == CountWord::FREE)?;
+    machine.mmu().flush_before_reuse(mfn);
+    machine.clear_page(mfn);
+    machine.at(mfn).assign(DOM1);
+    Some(mfn)
 }
 
 impl World {
@@ -47,7 +60,7 @@ impl World {
         let machine = Machine::new(FRAMES);
         machine.log.store(false, Ordering::Relaxed);
         machine.populate(DOM1, FIRST, OWN);
-        machine.spare.lock().unwrap().extend((FIRST + OWN..FRAMES).map(Mfn::new));
+        machine.spare.lock().unwrap().extend((FIRST + OWN + MORE..FRAMES).map(Mfn::new));
         let entry = |n: u64| Pte((FIRST + n) << 12 | 7);
         for (table, index, to) in
             [(0, 0, 2), (2, 0, 4), (2, 1, 5), (4, 0, 7), (4, 1, 8), (5, 0, 9), (7, 0, 12), (8, 0, 13)]
@@ -100,7 +113,25 @@ impl World {
                     mmu.drop_gdt(&mut gdt);
                 }
             }
-            108..=111 => self.machine.m2p[frame_near(0, b).index()].store(c.into(), Ordering::SeqCst),
+            108..=109 => self.machine.m2p[frame_near(0, b).index()].store(c.into(), Ordering::SeqCst),
+            110..=111 => {
+                let _ = mmu.give_up(DOM1, frame_near(a & 3, b));
+            }
+            112..=114 => {
+                let _ = grow(&self.machine);
+            }
+            115..=117 => {
+                let mfn = frame_near(a & 3, b);
+                if mmu.steal(DOM1, mfn).is_ok() {
+                    if e & 1 == 0 {
+                        mmu.unsteal(DOM1, mfn);
+                    } else {
+                        let gone = mmu.let_go(mfn);
+                        self.machine.frame_gone(mfn, gone);
+                        let _ = grow(&self.machine);
+                    }
+                }
+            }
             _ => {
                 // It writes to what it may write to: now and then what looks like an entry.
                 let page = frame_near(a & 3, b);
@@ -133,6 +164,12 @@ impl World {
             contents: words.map(|slot| self.machine.read(slot).0).collect(),
             m2p: own.map(|n| self.machine.pfn(Mfn::new(n))).collect(),
         }
+    }
+
+    /// The same frames as ever are the domain's, and it has no others.
+    fn has_its_own(&self) -> bool {
+        let is_part = |n: u64| self.machine.at(Mfn::new(n)).count().is_part_of(DOM1);
+        (FIRST..FIRST + OWN).all(is_part) && !(FIRST + OWN..FRAMES).any(is_part)
     }
 
     fn audit(&self) {
@@ -190,7 +227,9 @@ impl World {
             self.machine.mmu().drop_gdt(&mut gdt);
         }
         let mut next = 0;
-        self.until_done(fuel, |m, lock| m.mmu().take_down(DOM1, memory, &mut next, lock))?;
+        self.until_done(fuel, |m, lock| m.mmu().take_down(DOM1, &mut next, lock))?;
+        let mut next = 0;
+        self.until_done(fuel, |m, _| m.mmu().take_again(DOM1, memory, &mut next))?;
         let mut next = 0;
         self.until_done(fuel, |m, _| m.mmu().copy_back(DOM1, memory, &mut next))?;
         let mut next = 0;
@@ -217,6 +256,8 @@ impl World {
     fn end(mut self, mut memory: Memory) {
         while !memory.release(&self.machine, 1) {}
         assert_eq!(memory.nr_copies(), 0);
+        assert!(self.machine.away.lock().unwrap().is_empty(), "frames are away for nobody");
+        assert!(self.machine.frames.iter().all(|frame| !frame.count().is_noted()), "noted by nobody");
         assert_eq!(self.machine.spare.lock().unwrap().len() as u64, SPARE, "copies are lost");
         let holds = core::mem::take(&mut self.held);
         holds.into_iter().for_each(|mfn| drop(self.machine.mmu().writable_from_kept(mfn)));
@@ -235,7 +276,8 @@ proptest! {
     fn a_kernel_gets_its_memory_back(before in steps(120), lives in proptest::collection::vec(steps(120), 1..4), fuel in 0i64..3,
         others in proptest::collection::vec(0u64..OWN, 0..3)) {
         let mut world = World::new();
-        before.into_iter().for_each(|op| world.step(op));
+        // What is noted is no more and no less than what it has.
+        before.into_iter().filter(|[op, ..]| !(110..=117).contains(&(op & 0x7f))).for_each(|op| world.step(op));
         world.settle();
         world.audit();
         let then = world.seen();
@@ -250,6 +292,7 @@ proptest! {
             world.check(&memory, fuel).expect("the kernel alone cannot keep its memory from going back");
             world.go_back(&memory, &roots, &gdts, fuel).expect("the decision was that it can");
             prop_assert_eq!(&world.seen(), &then);
+            prop_assert!(world.has_its_own());
             world.audit();
         }
         // What others hold for writing keeps it, if that was a table or held descriptors; else it does not.
@@ -265,7 +308,7 @@ proptest! {
             for mut gdt in core::mem::take(&mut world.gdts) {
                 world.machine.mmu().drop_gdt(&mut gdt);
             }
-            world.machine.mmu().take_down(DOM1, &memory, &mut next, &mut world.lock).unwrap();
+            world.machine.mmu().take_down(DOM1, &mut next, &mut world.lock).unwrap();
             world.held.push(world.machine.mmu().get_writable(mfn, DOM1).expect("nothing is a table now").keep());
             let now = world.seen();
             let may_be = !matches!(was, FrameType::None | FrameType::Writable);
@@ -288,26 +331,122 @@ proptest! {
     }
 }
 
-/// The same frames, or nothing.
+/// What it has given up and exchanged comes back, and what it got goes, whatever it was used for.
 #[test]
-fn a_frame_that_came_or_went_is_named() {
+fn frames_that_left_come_back_and_those_that_came_go() {
     let mut world = World::new();
     world.machine.mmu().pin(DOM1, Mfn::new(FIRST), Level::L4, &mut world.lock).unwrap();
+    let then = world.seen();
     let memory = world.keep(-1).unwrap();
+    let [given, exchanged, data] = [15, 16, 17].map(|n| Mfn::new(FIRST + n));
+    drop(world.machine.mmu().get_writable(given, DOM1).unwrap());
+    world.machine.mmu().give_up(DOM1, given).unwrap();
+    world.machine.mmu().steal(DOM1, exchanged).unwrap();
+    let gone = world.machine.mmu().let_go(exchanged);
+    assert_eq!(gone, Gone::Away);
+    world.machine.frame_gone(exchanged, gone);
+    assert_eq!(memory.nr_away(&world.machine), 2);
+    let [table, page] = [(), ()].map(|()| grow(&world.machine).unwrap());
+    assert!(![table, page].contains(&given) && ![table, page].contains(&exchanged), "nobody else gets them");
+    // A new table maps a new page, and one of then for writing.
+    for (index, to) in [(1, page), (2, data)] {
+        world.machine.poke(Slot::new(table, index), Pte(to.raw() << 12 | 7));
+    }
+    world.machine.mmu().pin(DOM1, table, Level::L1, &mut world.lock).unwrap();
+    world.audit();
     world.check(&memory, -1).unwrap();
+    world.go_back(&memory, &[], &[], -1).unwrap();
+    assert_eq!(world.seen(), then);
+    assert!(world.has_its_own());
+    assert_eq!(*world.machine.returned.lock().unwrap(), [(given, DOM1), (exchanged, DOM1)]);
+    world.end(memory);
+}
+
+/// The new tables are the domain's own, too: what they hold is no reason not to go back.
+#[test]
+fn what_a_new_table_maps_is_held_by_nobody_else() {
+    let mut world = World::new();
+    let was_table = Mfn::new(FIRST + 7);
+    world.machine.mmu().pin(DOM1, was_table, Level::L1, &mut world.lock).unwrap();
+    let memory = world.keep(-1).unwrap();
+    world.machine.mmu().unpin(DOM1, was_table, &mut world.lock).unwrap();
+    let table = grow(&world.machine).unwrap();
+    world.machine.poke(Slot::new(table, 0), Pte(was_table.raw() << 12 | 7));
+    world.machine.mmu().pin(DOM1, table, Level::L1, &mut world.lock).unwrap();
+    // Given up, and a table all the same.
+    world.machine.mmu().give_up(DOM1, table).unwrap();
+    world.check(&memory, -1).unwrap();
+    world.go_back(&memory, &[], &[], -1).unwrap();
+    world.end(memory);
+}
+
+#[test]
+fn what_others_still_map_is_taken_back_from_its_way_out() {
+    let mut world = World::new();
+    let memory = world.keep(-1).unwrap();
+    let given = Mfn::new(FIRST + 15);
+    let page = world.machine.mmu().get_page(given, DOM1).unwrap().keep();
+    world.machine.mmu().give_up(DOM1, given).unwrap();
+    assert!(world.machine.freed.lock().unwrap().is_empty(), "it is in the account as long as somebody maps it");
+    world.check(&memory, -1).unwrap();
+    world.go_back(&memory, &[], &[], -1).unwrap();
+    assert!(world.machine.returned.lock().unwrap().is_empty(), "it has not been out of it");
+    drop(world.machine.mmu().page_from_kept(page));
+    assert!(world.has_its_own());
+    world.end(memory);
+}
+
+#[test]
+fn frames_that_are_away_are_free_when_the_snapshot_is_dropped() {
+    let mut world = World::new();
+    let mut memory = world.keep(-1).unwrap();
+    let [away, later, stolen, kept] = [15, 16, 17, 18].map(|n| Mfn::new(FIRST + n));
+    world.machine.mmu().give_up(DOM1, away).unwrap();
+    world.machine.mmu().steal(DOM1, stolen).unwrap();
+    world.machine.mmu().steal(DOM1, kept).unwrap();
+    while !memory.release(&world.machine, 1) {}
+    assert_eq!(world.machine.at(away).count(), CountWord::FREE);
+    world.machine.mmu().give_up(DOM1, later).unwrap();
+    assert_eq!(world.machine.at(later).count(), CountWord::FREE);
+    // Between a theft and its end.
+    assert_eq!(world.machine.mmu().let_go(stolen), Gone::Free);
+    world.machine.mmu().unsteal(DOM1, kept);
+    world.end(memory);
+}
+
+/// It cannot come about, but is no reason to believe it: another's frame is not taken.
+#[test]
+fn a_frame_of_anothers_is_named() {
+    let mut world = World::new();
+    let memory = world.keep(-1).unwrap();
     let gone = Mfn::new(FIRST + 15);
     world.machine.mmu().give_up(DOM1, gone).unwrap();
-    let before = world.seen();
+    assert!(world.machine.at(gone).forget());
+    world.machine.set_free(gone);
+    world.machine.at(gone).assign(DOM0);
     assert_eq!(world.check(&memory, -1), Err(Refusal::Frames(gone.raw()).into()));
-    world.machine.at(gone).assign(DOM1);
-    world.check(&memory, -1).unwrap();
-    let spare = world.machine.spare.lock().unwrap().pop().unwrap();
-    world.machine.at(spare).assign(DOM1);
-    assert_eq!(world.check(&memory, -1), Err(Refusal::Frames(spare.raw()).into()));
-    let last = Mfn::new(FIRST + OWN - 1);
-    world.machine.mmu().give_up(DOM1, last).unwrap();
-    assert_eq!(world.check(&memory, -1), Err(Refusal::Frames(last.raw()).into()), "as many, but not the same");
-    assert_eq!(world.seen().contents, before.contents);
+    assert_eq!(world.go_back(&memory, &[], &[], -1), Err(Refusal::Frames(gone.raw()).into()));
+    assert_eq!(world.machine.at(gone).owner(), DOM0);
+}
+
+/// Another CPU has dropped the last reference, and has not come to its end.
+#[test]
+fn a_frame_on_its_way_out_is_waited_for() {
+    let mut world = World::new();
+    let memory = world.keep(-1).unwrap();
+    let going = Mfn::new(FIRST + 15);
+    let frame = world.machine.at(going);
+    let last = frame.drop_allocation(DOM1, false).unwrap().unwrap();
+    assert!(last.noted);
+    let mut check = Check::new();
+    let result = world.machine.mmu().check_memory(DOM1, &memory, &mut check, &world.lock);
+    assert_eq!(result, Err(Stop::Preempted));
+    assert_eq!(world.machine.mmu().take_again(DOM1, &memory, &mut 15), Err(Stop::Preempted));
+    world.machine.mmu().freed(going, frame, last);
+    world.machine.mmu().check_memory(DOM1, &memory, &mut check, &world.lock).unwrap();
+    world.go_back(&memory, &[], &[], -1).unwrap();
+    assert!(world.has_its_own());
+    world.end(memory);
 }
 
 #[test]

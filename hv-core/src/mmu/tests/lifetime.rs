@@ -1,6 +1,7 @@
 //! Allocation, giving up, stealing, loans, the end of a domain.
 
 use super::*;
+use crate::frame::Gone;
 
 fn all_free(m: &Machine, range: core::ops::Range<u64>) {
     for n in range {
@@ -89,6 +90,8 @@ fn only_an_unused_page_is_stolen() {
     assert_eq!(m.mmu().steal(DOM1, mfn(40)), Err(MmuError::NotOwned));
     update(&m, &mut lock, slot(L1, 0), Pte::EMPTY).unwrap();
     m.mmu().steal(DOM1, mfn(20)).unwrap();
+    assert!(m.mmu().get_page(mfn(20), DOM1).is_err(), "it is nobody's to refer to");
+    assert_eq!(m.mmu().let_go(mfn(20)), Gone::Free);
     all_free(&m, 20..21);
     let flushes = m.flushes();
     assert!(m.dma_remembered.lock().unwrap().contains(&mfn(20)));

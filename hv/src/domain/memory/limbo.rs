@@ -1,10 +1,13 @@
 //! Frames that domains let go, on their way to the allocator: translations of them may still be in TLBs, also in
 //! those of IOMMUs, so they wait here, and go on in batches after one flush. Their contents are wiped when a domain gets them again.
+//! Those that a snapshot notes do not go on: they are away until their owner goes back to it, or it is dropped.
 
 use crate::arch::tlb;
 use crate::iommu;
 use crate::mem::frames;
 use crate::sync::FairMutex;
+use core::sync::atomic::{AtomicU64, Ordering};
+use hv_core::frame::Gone;
 use x86::Mfn;
 
 /// Frames that wait at most.
@@ -19,8 +22,36 @@ struct Limbo {
 
 static LIMBO: FairMutex<Limbo> = FairMutex::new(Limbo { waiting: [Mfn::INVALID; CAPACITY], count: 0, stamp: 0 });
 
+/// Frames that are away ([`Gone::Away`]): nobody's, and not free.
+static AWAY: AtomicU64 = AtomicU64::new(0);
+
 /// Takes a frame that nobody refers to any more.
-pub fn put(mfn: Mfn) {
+pub fn take(mfn: Mfn, gone: Gone) {
+    match gone {
+        Gone::Free => put(mfn),
+        Gone::Away => {
+            AWAY.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A frame that was away has an owner again.
+pub fn returned() {
+    AWAY.fetch_sub(1, Ordering::Relaxed);
+}
+
+/// A frame that was away is free.
+pub fn set_free(mfn: Mfn) {
+    returned();
+    put(mfn);
+}
+
+/// How many frames are away. The audit wants to know.
+pub fn away_count() -> u64 {
+    AWAY.load(Ordering::Relaxed)
+}
+
+fn put(mfn: Mfn) {
     let mut limbo = LIMBO.lock();
     if limbo.count == CAPACITY {
         limbo.empty();

@@ -8,7 +8,7 @@ use crate::iommu;
 use crate::mem::guest_tables::Tables;
 use crate::mem::{self, frames, phys_to_virt};
 use core::sync::atomic::{AtomicU32, Ordering};
-use hv_core::frame::{Frame, Knowers};
+use hv_core::frame::{Frame, Gone, Knowers};
 use hv_core::mmu::{IoAccess, Mmu, MmuEnv, PtMem, Slot};
 use x86::{Mfn, Pte, PAGE_SIZE};
 use xen_abi::layout::{DomId, HYPERVISOR_END_SLOT, HYPERVISOR_FIRST_SLOT};
@@ -57,8 +57,8 @@ impl hv_core::memory::FrameSource for Source {
     fn free(&self, mfn: Mfn, order: u32) {
         frames::free(mfn, order);
     }
-    fn release(&self, mfn: Mfn) {
-        limbo::put(mfn);
+    fn release(&self, mfn: Mfn, gone: Gone) {
+        limbo::take(mfn, gone);
     }
 }
 
@@ -142,14 +142,16 @@ impl MmuEnv for Env {
             }
         }
     }
-    fn frame_freed(&self, mfn: Mfn, owner: DomId, heap: bool) {
+    fn frame_left(&self, mfn: Mfn, owner: DomId, heap: bool) {
         self.m2p_set(mfn, xen_abi::layout::INVALID_M2P_ENTRY);
         if heap {
             owners().loan_ended(owner);
-            return;
+        } else {
+            owners().page_left(owner);
         }
-        owners().page_freed(owner);
-        limbo::put(mfn);
+    }
+    fn frame_gone(&self, mfn: Mfn, gone: Gone) {
+        limbo::take(mfn, gone);
     }
     #[inline(always)]
     fn dma_allow(&self, dom: DomId, mfn: Mfn) {

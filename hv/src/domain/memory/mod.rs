@@ -113,6 +113,10 @@ impl DomainMm {
         }
         admitted
     }
+    /// Enters a page again that it had, whatever it may have now: none that others could claim.
+    pub fn recharge(&self) {
+        self.tot_pages.fetch_add(1, Ordering::AcqRel);
+    }
     /// Takes `pages` out of its account.
     pub fn uncharge(&self, pages: u64) {
         let before = self.tot_pages.fetch_sub(pages, Ordering::AcqRel);

@@ -14,8 +14,8 @@ pub trait Owners: Sync {
     fn cpus_to_flush(&self, dom: DomId) -> u64;
     /// May `dom` choose cache attributes?
     fn cache_control(&self, dom: DomId) -> bool;
-    /// A page of `dom` came back: it is no longer in its account, and may have been the last that kept it.
-    fn page_freed(&self, dom: DomId);
+    /// A page left `dom`: it is no longer in its account, and may have been the last that kept it.
+    fn page_left(&self, dom: DomId);
     /// A page that was lent to `dom` is not any more, and nobody refers to it; it may have been the last that kept it.
     fn loan_ended(&self, dom: DomId);
     /// `mfn` of `dom` was written on its behalf: its log notes it, if it has one.

@@ -40,6 +40,7 @@ enum Step {
     Silence,
     LetGo,
     TakeDown,
+    TakeAgain,
     Unmap,
     ClosePorts,
     Copy,
@@ -98,7 +99,11 @@ impl Way {
                     Step::TakeDown
                 }
                 Step::TakeDown => {
-                    mmu().take_down(d.mm.id, memory, &mut self.next, &mut d.mm.lock())?;
+                    mmu().take_down(d.mm.id, &mut self.next, &mut d.mm.lock())?;
+                    Step::TakeAgain
+                }
+                Step::TakeAgain => {
+                    mmu().take_again(d.mm.id, memory, &mut self.next)?;
                     Step::Unmap
                 }
                 Step::Unmap => {

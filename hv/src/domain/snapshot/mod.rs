@@ -11,11 +11,11 @@
 mod back;
 mod vcpu;
 
-use crate::domain::memory::claims;
 use crate::domain::memory::mmu_env::{self, mmu, Env};
+use crate::domain::memory::{claims, limbo};
 use crate::domain::passthrough::roll_back::{self as functions, Config};
 use crate::domain::vcpu::stop;
-use crate::domain::{life, Domain};
+use crate::domain::{self, life, Domain};
 use crate::irq::guest::MsiSource;
 use crate::mem::frames;
 use crate::sched::{self, AllHeld};
@@ -34,13 +34,14 @@ use vcpu::SavedVcpu;
 use x86::{Mfn, PAGE_SIZE};
 use xen_abi::channel_op as op;
 use xen_abi::errno::Errno;
+use xen_abi::layout::DomId;
 
 /// Frames that hold copies, of all domains.
 static COPIES: AtomicU64 = AtomicU64::new(0);
 
-/// How many frames hold copies. The audit wants to know.
+/// How many frames hold copies, or are away. The audit wants to know.
 pub fn frames_used() -> u64 {
-    COPIES.load(Ordering::Relaxed)
+    COPIES.load(Ordering::Relaxed) + limbo::away_count()
 }
 
 impl Keep for Env {
@@ -61,6 +62,15 @@ impl Keep for Env {
     }
     fn pfn(&self, mfn: Mfn) -> u64 {
         frames::m2p(mfn).map_or(xen_abi::layout::INVALID_M2P_ENTRY, |entry| entry.load(Ordering::Relaxed))
+    }
+    fn returned(&self, dom: DomId, _: Mfn) {
+        if let Some(d) = domain::find(dom.0) {
+            d.mm.recharge();
+        }
+        limbo::returned();
+    }
+    fn set_free(&self, mfn: Mfn) {
+        limbo::set_free(mfn);
     }
 }
 
@@ -334,8 +344,19 @@ fn give_back(snapshots: &mut BTreeMap<u16, Box<Snapshot>>, id: u16) -> Result<()
     Ok(())
 }
 
-/// Frames that the snapshot of `d` notes, and copies.
-pub fn sizes(d: &Domain) -> Option<(u64, u64)> {
+/// How large a snapshot is, in frames.
+pub struct Sizes {
+    /// That it notes.
+    pub noted: u64,
+    /// That hold copies.
+    pub copies: u64,
+    /// That its domain has given up since, and that are kept for it.
+    pub away: u64,
+}
+
+/// How large the snapshot of `d` is.
+pub fn sizes(d: &Domain) -> Option<Sizes> {
     let snapshots = SNAPSHOTS.lock();
-    snapshots.get(&d.id).map(|snapshot| (snapshot.memory.nr_frames(), snapshot.memory.nr_copies()))
+    let memory = &snapshots.get(&d.id)?.memory;
+    Some(Sizes { noted: memory.nr_frames(), copies: memory.nr_copies(), away: memory.nr_away(mmu().env) })
 }

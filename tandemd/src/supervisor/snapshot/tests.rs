@@ -520,6 +520,6 @@ fn what_the_hypervisor_refuses_is_said() {
     world.live();
     world.0.borrow_mut().why_not = SNAPSHOT_FRAMES;
     let error = format!("{:#}", world.roll_back(&file).unwrap_err());
-    assert_eq!(error, "frame 0x5 came to it, or has left it");
+    assert_eq!(error, "its frame 0x5 is another's now");
     std::fs::remove_file(file).unwrap();
 }
