@@ -76,13 +76,15 @@ pub struct Wishes {
     pub operations: Option<u64>,
     /// Where its random numbers start.
     pub seed: Option<u64>,
+    /// The machine's IOMMU, as [`crate::machine::Machine::devices`] has it. Domain 0's devices are behind it then.
+    pub iommu: Option<&'static str>,
     /// The QEMU to run in.
     pub qemu: Qemu,
 }
 
 impl Default for Wishes {
     fn default() -> Self {
-        Self { operations: None, seed: None, qemu: Qemu::chosen() }
+        Self { operations: None, seed: None, iommu: None, qemu: Qemu::chosen() }
     }
 }
 
@@ -190,8 +192,10 @@ impl Guest {
             name: format!("{prefix}guest-{}-{}", self.name, hypervisor.name()),
             hypervisor: hypervisor.clone(),
             hypervisor_args: format!(
-                "dom0_mem=64M dom0_max_vcpus={} loglvl=all guest_loglvl=all {}",
-                self.vcpus, self.options
+                "dom0_mem=64M dom0_max_vcpus={} loglvl=all guest_loglvl=all {}{}",
+                self.vcpus,
+                self.options,
+                if wishes.iommu.is_some() { " iommu=dom0-strict" } else { "" }
             ),
             kernel: Some(self.build()?),
             iso: None,
@@ -204,8 +208,8 @@ impl Guest {
             nic: None,
             second_nic: None,
             disks: Vec::new(),
-            chipset: "pc",
-            devices: Vec::new(),
+            chipset: if wishes.iommu.is_some() { "q35" } else { "pc" },
+            devices: wishes.iommu.into_iter().collect(),
             accel: vec!["-accel".into(), format!("tcg{threads}")],
             qemu: wishes.qemu,
             timeout_s: if self.is_hostile() { HOSTILE_LIMIT_S } else { TIME_LIMIT_S }

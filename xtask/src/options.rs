@@ -4,7 +4,7 @@ use anyhow::{bail, Result};
 use std::ffi::OsString;
 use std::num::NonZero;
 use testbed::cli::{self, number, Known, Takes};
-use testbed::machine::Qemu;
+use testbed::machine::{iommu_named, Qemu};
 
 /// What the user asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -24,6 +24,8 @@ pub struct Options {
     /// `--operations` and `--seed`: of the hostile test kernel.
     pub operations: Option<u64>,
     pub seed: Option<u64>,
+    /// `--iommu`: of the machine that a test kernel runs in.
+    pub iommu: Option<&'static str>,
     pub table: bool,
     pub full: bool,
     pub lint: bool,
@@ -49,6 +51,7 @@ const KNOWN: &[Known<Options>] = &[
     ("seconds", Takes::Value(|o, value| number(value).map(|n| o.seconds = Some(n)))),
     ("operations", Takes::Value(|o, value| number(value).map(|n| o.operations = Some(n)))),
     ("seed", Takes::Value(|o, value| number(value).map(|n| o.seed = Some(n)))),
+    ("iommu", Takes::Value(|o, value| iommu_named(value).map(|unit| o.iommu = unit))),
     ("table", Takes::Nothing(|o| o.table = true)),
     ("full", Takes::Nothing(|o| o.full = true)),
     ("lint", Takes::Nothing(|o| o.lint = true)),
@@ -106,6 +109,8 @@ mod tests {
         let said = |line| parse(line).unwrap_err().to_string();
         assert_eq!(said("run --hypervizor x"), "unknown option --hypervizor; did you mean --hypervisor?");
         assert_eq!(said("run --frobnicate"), "unknown option --frobnicate; ./tandem help lists them");
+        let why = format!("{:#}", parse("guests --iommu sparc").unwrap_err());
+        assert_eq!(why, "--iommu: there is no IOMMU `sparc`: vtd, amd-vi or none");
         assert!(parse("run --cpus").is_err());
         assert!(parse("run --cpus two").is_err());
         assert!(parse("run --qemu 9").is_err());

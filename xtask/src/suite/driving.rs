@@ -4,12 +4,11 @@
 //! `recovery.sh`, `standby.sh`, `snapshot.sh`, `upgrade.sh`, `recovery-twin.sh`,
 //! `twin-loads.sh`, `twin-net.sh`, `twin-again.sh`, `twin-two.sh` and `twin-modes.sh`.
 
-use super::passthrough::AMD_VI;
 use super::xl::{judge, judge_but};
 use super::{Bed, Body, Test};
 use anyhow::{bail, ensure, Context, Result};
 use serde_json::Value;
-use testbed::machine::{Disk, Machine, Outcome, Qemu, IOMMU};
+use testbed::machine::{Disk, Machine, Outcome, Qemu, AMD_VI, IOMMU};
 use testbed::peer::{Counts, Peer};
 use testbed::{host, pattern};
 

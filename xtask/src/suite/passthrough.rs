@@ -7,15 +7,12 @@ use super::{clean, Bed, Body, Test};
 use crate::run::{check_disk, check_net};
 use anyhow::{ensure, Context, Result};
 use testbed::guests::{self, Wishes};
-use testbed::machine::{Disk, Ending, Machine, Qemu, IOMMU};
+use testbed::machine::{Disk, Ending, Machine, Qemu, AMD_VI, IOMMU};
 use testbed::peer::Peer;
 use testbed::{host, pattern};
 
 /// QEMU's VT-d without interrupt remapping.
 const VTD: &str = "intel-iommu,intremap=off";
-/// QEMU's AMD-Vi. It says nothing of accesses to where nothing is mapped. Without `pt=off` that of QEMU 9.2 to 10.0 translates
-/// nothing, and the I/O APIC's interrupts are lost: native Linux stops with "timer doesn't work" there.
-pub(super) const AMD_VI: &str = "amd-iommu,intremap=on,pt=off";
 /// A device whose DMA can be told where to go; it could only reach the lowest 256 MiB otherwise. VT-d's tables have 39 bits.
 pub(super) const EDU: &str = "edu,dma_mask=0x7fffffffff";
 
