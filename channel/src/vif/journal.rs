@@ -174,6 +174,14 @@ impl<F: Copy + Default> Journal<F> {
         Some(Token(u32::from(place.generation) << 16 | u32::from(at)))
     }
 
+    /// Where a packet belongs in a list of packets that wait, which is in the order in which the guest has sent them.
+    pub fn place_in(&self, list: &[Token], token: Token) -> usize {
+        let age = |token: &Token| {
+            self.places.get(usize::from(token.place())).map_or(u32::MAX, |place| self.order.wrapping_sub(place.order))
+        };
+        list.partition_point(|other| age(other) >= age(&token))
+    }
+
     fn head(&self, token: Token) -> Option<u16> {
         let place = self.places.get(usize::from(token.place()))?;
         (place.generation & 1 == 1 && place.generation == token.generation()).then_some(token.place())

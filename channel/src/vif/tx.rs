@@ -334,6 +334,11 @@ impl<P: SharedPage, F: Copy + Default> TxQueue<P, F> {
         self.answer(change.id, change.nr_extra.into(), status);
     }
 
+    /// See [`Journal::place_in`].
+    pub fn place_in(&self, list: &[Token], token: Token) -> usize {
+        self.journal.place_in(list, token)
+    }
+
     /// Makes a packet that waits anew, to send it again. Its sender may have changed it: whatever was decided about it is to
     /// be decided again. `false`: there is no such packet, or no longer one that can be sent.
     pub fn rebuild(&mut self, token: Token, frames: &impl Frames<F>, packet: &mut Packet<F>) -> bool {

@@ -83,7 +83,9 @@ pub fn put(item: Item) {
             // With another way out it goes there at once.
             let goes = table.uplink().is_some() && tx.held.len() < tx.held.capacity();
             if goes || waits(tx, &table, now) {
-                add(tx, item.token);
+                // It was sent before what was sent since the way out has gone.
+                let place = tx.queue.place_in(&tx.held, item.token);
+                tx.held.insert(place, item.token);
                 if goes {
                     look_at(tx, now);
                 }

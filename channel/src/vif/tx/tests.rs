@@ -81,6 +81,27 @@ const MORE: u16 = XEN_NETTXF_MORE_DATA;
 const EXTRA: u16 = XEN_NETTXF_EXTRA_INFO;
 
 #[test]
+fn what_comes_back_is_in_front_of_what_was_sent_since() {
+    let mut rig = Rig::new();
+    let send = |rig: &mut Rig| {
+        assert!(rig.front.send(&Shape::tcp(B, A, 100).blank(), Send { is_blank: true, ..Send::default() }));
+        rig.take_packet()
+    };
+    // Names of packets have no order: places are used again, the last one first.
+    let old: Vec<Token> = (0..4).map(|_| send(&mut rig)).collect();
+    [0, 3, 1].into_iter().for_each(|n| rig.complete(old[n]));
+    let mut list = std::vec![send(&mut rig), send(&mut rig)];
+    let sent = [old[2], list[0], list[1], send(&mut rig)];
+    assert!(!sent.is_sorted());
+    for token in [sent[3], sent[0]] {
+        list.insert(rig.queue.place_in(&list, token), token);
+    }
+    assert_eq!(list, sent);
+    // The same packet again, for another reader, stays beside itself.
+    assert_eq!(rig.queue.place_in(&list, sent[1]), 2);
+}
+
+#[test]
 fn a_packet_of_one_slot() {
     let mut rig = Rig::new();
     let bytes = Shape::tcp(B, A, 1000).blank();
