@@ -124,7 +124,7 @@ static void ends_in_the_middle(void)
 		      status_of(&a).tx_waiting, nr_in_use(&a));
 		audit();
 		/* The grants are taken away in the middle of their use. */
-		a.grants[a.first_ref + TX_DATA].flags &= READING | WRITING;
+		a.grants[TX_DATA].flags &= READING | WRITING;
 		struct channel_status status = { .vif = b.vif };
 		u32 port = how == 1 ? b.tx_port : b.rx_port;
 		if (how == 0)

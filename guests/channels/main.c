@@ -2,7 +2,7 @@
  * Device channels: front ends are plugged into the hypervisor's own switch, packets go from one to the other byte for byte, a busy
  * sender need not notify of each, what front ends do wrong harms nobody else, nothing stays when interfaces or their domains go,
  * strangers are reached by the switch's way out, and what is for them waits for the next one when that goes.
- * (cpus: 2) (shares: fronts) (differs: stock Xen has no switch)
+ * (cpus: 2) (shares: channels fronts) (differs: stock Xen has no switch)
  */
 #include "front.h"
 

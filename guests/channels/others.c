@@ -69,7 +69,7 @@ static void backend_dies(void)
 	make_front(&own, 2, 0);
 	close_ports(&own);
 	for (u32 n = 0; n < NR_PAGES; n++)
-		own.grants[own.first_ref + n].domid = BACKEND;
+		own.grants[n].domid = BACKEND;
 	struct alloc_unbound port = { DOMID_SELF, BACKEND, 0 };
 	check_result(evtchn(EVTCHN_alloc_unbound, &port), 0, "alloc_unbound");
 	own.tx_port = own.rx_port = port.port;

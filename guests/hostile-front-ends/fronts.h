@@ -1,8 +1,7 @@
 /* What the parts of this kernel share. */
 #ifndef FRONTS_H
 #define FRONTS_H
-#include "front.h"
-#include "hostile.h"
+#include "lies.h"
 
 /* Front ends: hostile ones; one whose packets are looked at; and two that send to each other by a switch of their own. */
 enum { HOSTILE = 3, WATCHED = HOSTILE, GOOD_A, GOOD_B };

@@ -16,7 +16,7 @@ void connect_good(u32 which, u32 switch_name)
 	make_front(front, which, 0);
 	close_ports(front);
 	for (u32 n = 0; n < NR_PAGES; n++)
-		front->grants[front->first_ref + n].domid = BACK_END;
+		front->grants[n].domid = BACK_END;
 	u32 *ports[] = { &front->tx_port, &front->rx_port };
 	for (u32 n = 0; n < COUNT(ports); n++) {
 		struct alloc_unbound request = { DOMID_SELF, BACK_END, 0 };

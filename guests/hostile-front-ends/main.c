@@ -1,7 +1,7 @@
 /*
  * Hostile front ends of network interfaces: from several vCPUs at once, whatever can be in rings, requests, grants and events, and
  * connections and domains that end at any time. Two that do what they should lose nothing meanwhile; what others receive has the
- * address of who sent it; a ring that cannot be has ended and says so; no memory is lost. (cpus: 2) (shares: chaos fronts)
+ * address of who sent it; a ring that cannot be has ended and says so; no memory is lost. (cpus: 2) (shares: chaos channels fronts lies)
  * (differs: stock Xen has no switch)
  *
  * The command line may say seed=N, operations=N, vcpus=N: docs/random-kernels.md.

@@ -1,42 +1,61 @@
 /* What hostile front ends do beside sending: grants, events, connections; and domains that end. */
 #include "fronts.h"
 
-enum { CHILD = 5, CHILD_FRONT = WATCHED - 1, BUSY = 64 };
+enum { CHILD = 5, CHILD_FRONT = WATCHED - 1 };
 
 static u32 locks[HOSTILE] SHARED;
 u32 has_any_source SHARED;
 
-/* Frames that anybody may write to. */
-static u64 some_frame(const struct front *front)
-{
-	return up_to(4) ? mfn_of(front->page[RX_DATA + up_to(NR_RX_DATA)]) : mfn_of(scratch());
-}
-
-/* Takes grants away and gives others, whatever is in use; now and then also the rings'. */
 void grants_once(void)
 {
-	struct front *front = &fronts[up_to(HOSTILE)];
-	u32 n = up_to(16) ? TX_DATA + up_to(NR_PAGES - TX_DATA) : up_to(NR_PAGES);
-	struct grant_entry *entry = &front->grants[front->first_ref + n];
-	switch (up_to(6)) {
-	case 0: entry->flags = 0; break;
-	case 1: entry->flags = draw(); break;
-	case 2: entry->domid = up_to(2) ? some_domid() : 0; break;
-	case 3: entry->frame = some_frame(front); break;
-	default:
-		/* As it was. */
-		if (front->domid == 0)
-			entry->frame = mfn_of(front->page[n]);
-		entry->domid = 0;
-		entry->flags = PERMIT | (n >= TX_DATA && n < RX_DATA ? GRANT_READ_ONLY : 0);
-	}
+	spoil_grants(&fronts[up_to(HOSTILE)]);
 }
 
 void storm_once(void)
 {
+	storm(&fronts[up_to(HOSTILE)]);
+}
+
+void slots_once(void)
+{
 	struct front *front = &fronts[up_to(HOSTILE)];
-	for (u32 n = up_to(BUSY); n--;)
-		note(up_to(2) ? kick_tx(front) : kick_rx(front));
+	put_slots(front);
+	if (up_to(2))
+		kick_tx(front);
+}
+
+void requests_once(void)
+{
+	struct front *front = &fronts[up_to(HOSTILE)];
+	put_requests(front);
+	kick_rx(front);
+}
+
+void indices_once(void)
+{
+	struct front *front = &fronts[up_to(HOSTILE)];
+	spoil_indices(front);
+	if (up_to(2))
+		kick_tx(front);
+	else
+		kick_rx(front);
+}
+
+void packets_once(void)
+{
+	static u32 in_use[HOSTILE] SHARED;
+	static const struct who who = { fronts, NR_FRONTS, &fronts[WATCHED] };
+	u32 which = up_to(HOSTILE);
+	/* Two at once in a ring make no packets, which is tried now and then. */
+	bool is_locked = up_to(16);
+	if (is_locked && !try_lock(&in_use[which]))
+		return;
+	if (up_to(16) == 0)
+		again_if_ended(which);
+	put_packets(&fronts[which], &who);
+	kick_tx(&fronts[which]);
+	if (is_locked)
+		unlock(&in_use[which]);
 }
 
 static u32 some_flags(void)
@@ -98,7 +117,7 @@ static void again(u32 which)
 			make_front(front, which, 0);
 		} else if (up_to(4) == 0) {
 			/* A ring where other vCPUs write, too, and which may be given away. */
-			front->grants[front->first_ref + up_to(2)].frame = mfn_of(scratch());
+			front->grants[up_to(2)].frame = mfn_of(scratch());
 		}
 		join(which, some_flags());
 		post(front, up_to(128));
@@ -129,17 +148,7 @@ void renew(u32 which)
 
 void ports_once(void)
 {
-	struct front *front = &fronts[up_to(HOSTILE)];
-	u32 port = up_to(2) ? front->tx_port : front->rx_port;
-	struct bind_vcpu bind = { port, up_to(4) };
-	if (front->domid)
-		return;
-	switch (up_to(8)) {
-	case 0: note(evtchn(EVTCHN_close, &port)); break;
-	case 1: note(evtchn(EVTCHN_bind_vcpu, &bind)); break;
-	case 2: shared_info()->mask[port / 64 % 64] ^= 1ul << port % 64; break;
-	default: note(evtchn(EVTCHN_unmask, &port));
-	}
+	spoil_ports(&fronts[up_to(HOSTILE)]);
 }
 
 /* The last of the hostile ones is a domain's for a while, which ends in the middle. */

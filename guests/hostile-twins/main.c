@@ -1,7 +1,7 @@
 /*
  * Hostile twins: images that are good, spoilt or wrong are loaded, called, lent to and unloaded from several vCPUs at once, with random
  * arguments, also as drivers of network cards, while page tables that twins see, and memory that they use, are changed and given away.
- * Every call is answered, another domain's memory stays what it is, and no memory is lost. (cpus: 2) (shares: chaos fronts twins)
+ * Every call is answered, another domain's memory stays what it is, and no memory is lost. (cpus: 2) (shares: chaos channels fronts twins)
  * (differs: stock Xen has no twins)
  *
  * The command line may say seed=N, operations=N, vcpus=N: docs/random-kernels.md.

@@ -3,12 +3,6 @@
 u8 frame[65536] SHARED;
 static u8 area[NR_FRONTS][NR_PAGES][PAGE] SHARED __attribute__((aligned(4096)));
 static u8 tables[NR_FRONTS][PAGE] SHARED __attribute__((aligned(4096)));
-static u8 own_table[PAGE] SHARED __attribute__((aligned(4096)));
-
-s64 channel_op(u32 cmd, void *argument)
-{
-	return hypercall(HC_channel_op, cmd, (u64)argument, 0, 0, 0);
-}
 
 u32 new_switch(void)
 {
@@ -24,24 +18,6 @@ struct channel_way_out way_out_of(u32 switch_name)
 	struct channel_way_out way = { .switch_name = switch_name };
 	check_result(channel_op(WAY_OUT, &way), 0, "the way out");
 	return way;
-}
-
-static struct grant_entry *own_grants(void)
-{
-	static bool is_mapped;
-	u64 frame_of_table = 0;
-	struct {
-		u16 domid, pad;
-		u32 nr;
-		int16_t status;
-		void *list;
-	} setup = { DOMID_SELF, 0, 1, 99, &frame_of_table };
-	if (!is_mapped) {
-		if (HC3(grant_table_op, 2, &setup, 1) || setup.status || update_va(own_table, pte(frame_of_table, P | RW | US), 2))
-			error("the grant table");
-		is_mapped = true;
-	}
-	return (struct grant_entry *)own_table;
 }
 
 static u32 new_port(u16 domid)
@@ -72,17 +48,14 @@ void make_front(struct front *front, u32 number, u16 domid)
 		for (u32 n = 0; n < NR_PAGES; n++)
 			check_result(map_frame_of(domid, area[number][n], frames[n]), 0, "mapping its pages");
 		map_grant_table_of(domid, tables[number]);
-		front->grants = (struct grant_entry *)tables[number];
+		front->grants = (struct grant_entry *)tables[number] + front->first_ref;
 	} else {
-		front->grants = own_grants();
+		front->grants = own_grants() + front->first_ref;
 	}
 	memset(area[number], 0, sizeof(area[number]));
 	for (u32 n = 0; n < NR_PAGES; n++) {
 		bool is_read_only = n >= TX_DATA && n < RX_DATA;
-		struct grant_entry *entry = &front->grants[front->first_ref + n];
-		entry->frame = frames[n];
-		entry->domid = 0;
-		__atomic_store_n(&entry->flags, PERMIT | (is_read_only ? GRANT_READ_ONLY : 0), __ATOMIC_RELEASE);
+		grant(&front->grants[n], 0, frames[n], is_read_only ? GRANT_READ_ONLY : 0);
 	}
 	front->tx->req_event = front->tx->rsp_event = front->rx->req_event = front->rx->rsp_event = 1;
 	front->tx_port = new_port(domid);
@@ -187,14 +160,12 @@ void put_whole(struct front *front, u32 len, u32 piece, u32 segment)
 
 s64 kick_tx(struct front *front)
 {
-	u32 port = front->tx_port;
-	return evtchn(EVTCHN_send, &port);
+	return kick(front->tx_port);
 }
 
 s64 kick_rx(struct front *front)
 {
-	u32 port = front->rx_port;
-	return evtchn(EVTCHN_send, &port);
+	return kick(front->rx_port);
 }
 
 void send(struct front *front, const u8 *to, const u8 *from, u32 len, u32 seed)
@@ -267,18 +238,5 @@ void check_nothing(struct front *front, const char *what)
 
 u32 nr_in_use(const struct front *front)
 {
-	u32 nr = 0;
-	for (u32 n = 0; n < NR_PAGES; n++)
-		nr += (front->grants[front->first_ref + n].flags & (READING | WRITING)) != 0;
-	return nr;
-}
-
-bool is_pending(u32 port)
-{
-	return shared_info()->pending[port / 64] >> port % 64 & 1;
-}
-
-void clear_pending(u32 port)
-{
-	__atomic_fetch_and((u64 *)&shared_info()->pending[port / 64], ~(1ul << port % 64), __ATOMIC_SEQ_CST);
+	return grants_in_use(front->grants, NR_PAGES);
 }

@@ -1,9 +1,8 @@
-/* Front ends of network interfaces, of this domain or of others that it has made, and channel_op (xen-abi/src/channel_op.rs). */
+/* Front ends of network interfaces, of this domain or of others that it has made. */
 #ifndef FRONT_H
 #define FRONT_H
-#include "domains.h"
+#include "channel.h"
 
-enum { HC_channel_op = 56, SWITCH_CREATE = 0, SWITCH_DESTROY, VIF_CONNECT, VIF_DISCONNECT, VIF_STATUS, VIF_NEXT, WAY_OUT, SWITCH_HOLD = 16, SWITCH_DRAIN = 21 };
 enum { SG = 1, CSUM_IPV4 = 8, ANY_SOURCE = 32, UPLINK = 64 };
 enum { TX_ENDED = 1, RX_ENDED = 2 };
 enum { NO_WAY_OUT, INTERFACE_IS_WAY_OUT, CARD_IS_WAY_OUT };
@@ -74,12 +73,6 @@ struct ring {
 	};
 };
 
-struct grant_entry {
-	volatile u16 flags, domid;
-	volatile u32 frame;
-};
-enum { PERMIT = 1, GRANT_READ_ONLY = 4, READING = 8, WRITING = 16 };
-
 /* Pages of a front end, each with a grant of its own. */
 enum { TX_RING, RX_RING, TX_DATA, NR_TX_DATA = 4, RX_DATA = TX_DATA + NR_TX_DATA, NR_RX_DATA = 24,
 	NR_PAGES = RX_DATA + NR_RX_DATA, NR_FRONTS = 6 };
@@ -90,6 +83,7 @@ struct front {
 	u16 domid;
 	u32 number, device, first_ref, vif, tx_port, rx_port, tx_cons, rx_cons;
 	struct ring *tx, *rx;
+	/* Those of its pages, whose references begin with `first_ref`. */
 	struct grant_entry *grants;
 	u8 (*page)[PAGE];
 	u8 mac[6], posted[SLOTS];
@@ -104,7 +98,6 @@ void connect_front(struct front *front, u32 switch_name, u32 flags);
 void disconnect_front(struct front *front);
 /* Closes the ports of a front end of this domain's. */
 void close_ports(struct front *front);
-s64 channel_op(u32 cmd, void *argument);
 struct channel_status status_of(const struct front *front);
 u32 new_switch(void);
 struct channel_way_out way_out_of(u32 switch_name);
@@ -134,8 +127,6 @@ void check_received(struct front *front, u32 len, const char *what);
 void check_nothing(struct front *front, const char *what);
 /* Grants in use, ring pages included. */
 u32 nr_in_use(const struct front *front);
-bool is_pending(u32 port);
-void clear_pending(u32 port);
 
 void hostile_front_ends(void);
 void domains_die(void);

@@ -1,8 +1,7 @@
-/* What hostile front ends have in their rings. */
-#include "fronts.h"
+#include "lies.h"
 
 enum { BLANK = 1, VALIDATED = 2, EXTRA = 8 };
-enum { IPV4 = 0x0800, IPV6 = 0x86dd, ARP = 0x0806, VLAN = 0x8100, TCP = 6, UDP = 17, HEADERS = 120, MOST_SLOTS = 17 };
+enum { IPV4 = 0x0800, IPV6 = 0x86dd, ARP = 0x0806, VLAN = 0x8100, TCP = 6, UDP = 17, HEADERS = 120, MOST_SLOTS = 17, BUSY = 64 };
 
 struct extra {
 	u8 type, flags;
@@ -16,18 +15,18 @@ static void put16(u8 *at, u32 value)
 	at[0] = value >> 8, at[1] = value;
 }
 
-static void addresses(u8 *at, const struct front *from)
+static void addresses(u8 *at, const struct front *from, const struct who *who)
 {
 	static const u8 others[][6] = { { 255, 255, 255, 255, 255, 255 }, { 0x33, 0x33, 0, 0, 0, 1 }, { 1, 0x80, 0xc2, 0, 0, 3 },
 		{ 2, 0, 0, 0, 0, 9 }, { 0, 0, 0, 0, 0, 0 } };
-	memcpy(at, up_to(4) ? fronts[up_to(NR_FRONTS)].mac : others[up_to(COUNT(others))], 6);
+	memcpy(at, up_to(4) ? who->fronts[up_to(who->nr)].mac : others[up_to(COUNT(others))], 6);
 	if (up_to(2))
-		memcpy(at, fronts[WATCHED].mac, 6);
-	memcpy(at + 6, up_to(8) ? from->mac : up_to(2) ? fronts[up_to(NR_FRONTS)].mac : others[up_to(COUNT(others))], 6);
+		memcpy(at, who->favourite->mac, 6);
+	memcpy(at + 6, up_to(8) ? from->mac : up_to(2) ? who->fronts[up_to(who->nr)].mac : others[up_to(COUNT(others))], 6);
 }
 
 /* Headers of a packet of `len` bytes, nearly right. */
-static void make_headers(u8 *at, const struct front *from, u32 len)
+static void make_headers(u8 *at, const struct front *from, const struct who *who, u32 len)
 {
 	static const u16 types[] = { IPV4, IPV4, IPV4, IPV6, IPV6, ARP, VLAN, 0x88b5, 0 };
 	u32 type = types[up_to(COUNT(types))], place = 14, protocol = up_to(8) ? up_to(2) ? TCP : UDP : draw();
@@ -35,7 +34,7 @@ static void make_headers(u8 *at, const struct front *from, u32 len)
 		u64 r = draw();
 		memcpy(at + n, &r, 8);
 	}
-	addresses(at, from);
+	addresses(at, from, who);
 	put16(at + 12, type);
 	if (type == VLAN) {
 		put16(at + 16, up_to(2) ? IPV4 : VLAN);
@@ -75,18 +74,8 @@ static void put_extra(struct front *front)
 	front->tx->req_prod = at + 1;
 }
 
-/* Packets that nearly make sense, in several slots, with and without segments to be cut. */
-void packets_once(void)
+void put_packets(struct front *front, const struct who *who)
 {
-	static u32 locks[HOSTILE] SHARED;
-	u32 which = up_to(HOSTILE);
-	struct front *front = &fronts[which];
-	/* Two at once in a ring make no packets, which is tried now and then. */
-	bool is_locked = up_to(16);
-	if (is_locked && !try_lock(&locks[which]))
-		return;
-	if (up_to(16) == 0)
-		again_if_ended(which);
 	struct {
 		u32 page, offset, len;
 	} pieces[MOST_SLOTS];
@@ -99,7 +88,7 @@ void packets_once(void)
 			pieces[n].len = !is_large && room > 600 ? 40 + up_to(500) : up_to(4) && len + room < 65536 ? room : 1 + up_to(room);
 			len += pieces[n].len;
 		}
-		make_headers(front->page[pieces[0].page] + pieces[0].offset, front, len);
+		make_headers(front->page[pieces[0].page] + pieces[0].offset, front, who, len);
 		u32 flags = up_to(2) ? BLANK | VALIDATED : up_to(4), claimed = up_to(128) ? len : draw();
 		for (u32 n = 0; n < nr_pieces; n++) {
 			u32 more = up_to(256) ? n + 1 < nr_pieces ? MORE_DATA : 0 : up_to(2) * MORE_DATA;
@@ -109,15 +98,10 @@ void packets_once(void)
 				put_extra(front);
 		}
 	}
-	kick_tx(front);
-	if (is_locked)
-		unlock(&locks[which]);
 }
 
-/* Slots that make none. */
-void slots_once(void)
+void put_slots(struct front *front)
 {
-	struct front *front = &fronts[up_to(HOSTILE)];
 	for (u32 n = 1 + up_to(8); n--;) {
 		u32 ref = up_to(16) ? front->first_ref + up_to(NR_PAGES) : up_to(2) ? up_to(512) : draw();
 		u32 size = up_to(64) ? up_to(1024) : draw(), offset = up_to(64) ? up_to(1024) : draw();
@@ -125,14 +109,10 @@ void slots_once(void)
 		if (up_to(16) == 0)
 			((volatile u32 *)front->tx)[16 + up_to(3 * SLOTS)] = draw() >> up_to(32);
 	}
-	if (up_to(2))
-		kick_tx(front);
 }
 
-/* Pages to receive into, some of which are none. */
-void requests_once(void)
+void put_requests(struct front *front)
 {
-	struct front *front = &fronts[up_to(HOSTILE)];
 	u32 at = front->rx->req_prod;
 	for (u32 n = 1 + up_to(32); n--; at++) {
 		volatile struct rx_slot *slot = &front->rx->rx[at % SLOTS];
@@ -144,12 +124,10 @@ void requests_once(void)
 	if (up_to(8) == 0)
 		((volatile u32 *)front->rx)[16 + up_to(2 * SLOTS)] = draw() >> up_to(32);
 	front->rx->req_prod = at;
-	kick_rx(front);
 }
 
-void indices_once(void)
+void spoil_indices(struct front *front)
 {
-	struct front *front = &fronts[up_to(HOSTILE)];
 	struct ring *ring = up_to(2) ? front->rx : front->tx;
 	volatile u32 *word = (volatile u32 *)ring + up_to(up_to(8) ? 4 : 16);
 	switch (up_to(8)) {
@@ -160,8 +138,49 @@ void indices_once(void)
 	/* Events only. */
 	default: (up_to(2) ? &ring->req_event : &ring->rsp_event)[0] = up_to(2) ? draw() : ring->rsp_prod + up_to(3);
 	}
-	if (up_to(2))
-		kick_tx(front);
-	else
-		kick_rx(front);
+}
+
+/* A frame that anybody may write to. */
+static u64 some_frame(const struct front *front)
+{
+	return up_to(4) ? mfn_of(front->page[RX_DATA + up_to(NR_RX_DATA)]) : mfn_of(scratch());
+}
+
+void spoil_grants(struct front *front)
+{
+	u32 n = up_to(16) ? TX_DATA + up_to(NR_PAGES - TX_DATA) : up_to(NR_PAGES);
+	struct grant_entry *entry = &front->grants[n];
+	switch (up_to(6)) {
+	case 0: entry->flags = 0; break;
+	case 1: entry->flags = draw(); break;
+	case 2: entry->domid = up_to(2) ? some_domid() : 0; break;
+	case 3: entry->frame = some_frame(front); break;
+	default:
+		/* As it was. */
+		if (front->domid == 0)
+			entry->frame = mfn_of(front->page[n]);
+		entry->domid = 0;
+		entry->flags = PERMIT | (n >= TX_DATA && n < RX_DATA ? GRANT_READ_ONLY : 0);
+	}
+}
+
+void spoil_ports(struct front *front)
+{
+	u32 *port = up_to(2) ? &front->tx_port : &front->rx_port;
+	struct bind_vcpu bind = { *port, up_to(4) };
+	if (front->domid)
+		return;
+	switch (up_to(8)) {
+	/* Its number may be another's soon. */
+	case 0: *port = 0, note(evtchn(EVTCHN_close, &bind.port)); break;
+	case 1: note(evtchn(EVTCHN_bind_vcpu, &bind)); break;
+	case 2: shared_info()->mask[bind.port / 64 % 64] ^= 1ul << bind.port % 64; break;
+	default: note(evtchn(EVTCHN_unmask, &bind.port));
+	}
+}
+
+void storm(struct front *front)
+{
+	for (u32 n = up_to(BUSY); n--;)
+		note(up_to(2) ? kick_tx(front) : kick_rx(front));
 }
