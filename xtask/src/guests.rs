@@ -77,8 +77,8 @@ unchanged on stock Xen and on Tandem: `./tandem guests [NAME] [--hypervisor xen]
 `main.c` that includes `guest.h`; its first comment says what it tests. SUCCESS and SKIP are good; ERROR means that the test is
 broken, FAILURE that the hypervisor is, CRASH that there was no verdict.
 
-`--operations N` and `--seed N` are for those that do random operations, `random-operations`, `hostile-twins` and
-`hostile-front-ends`. With `--iommu vtd` or `amd-vi` domain 0's devices are behind such a unit (`iommu=dom0-strict`). Another hostile one, `hostile-domain`, is no domain 0: `./tandem test xl a-hostile` makes two of it beside one.
+`--operations N` and `--seed N` are for those that do random operations, `random-operations`, `hostile-twins`,
+`hostile-front-ends` and `hostile-back-ends`. With `--iommu vtd` or `amd-vi` domain 0's devices are behind such a unit (`iommu=dom0-strict`). Another hostile one, `hostile-domain`, is no domain 0: `./tandem test xl a-hostile` makes two of it beside one.
 
 This page is written by `./tandem guests --table`, which runs all of them on Debian's Xen 4.17 and on Tandem under QEMU's
 software CPU. Where the two differ the kernel's source says why.
