@@ -31,6 +31,20 @@ void say_hostile(void);
 /* One of them may have sent with any address. */
 extern u32 has_any_source;
 
+/* One operation each of a hostile guest of a disk, or of its back end; of a good guest or its back end. */
+void disk_requests_once(void);
+void disk_words_once(void);
+void disk_grants_once(void);
+void disk_watch_once(void);
+void disk_back_once(void);
+void disk_again_once(void);
+void good_disk_once(void);
+/* Nobody else does anything. */
+void disks_are_sure(void);
+void connect_disks(void);
+void disconnect_disks(void);
+void say_disks(void);
+
 /* Connects the watched one, or a good one. */
 void connect_good(u32 which, u32 switch_name);
 /* What the watched one has received is from who sent it. */

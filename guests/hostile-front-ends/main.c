@@ -1,8 +1,9 @@
 /*
- * Hostile front ends of network interfaces: from several vCPUs at once, whatever can be in rings, requests, grants and events, and
- * connections and domains that end at any time. Two that do what they should lose nothing meanwhile; what others receive has the
- * address of who sent it; a ring that cannot be has ended and says so; no memory is lost. (cpus: 2) (shares: chaos channels fronts lies)
- * (differs: stock Xen has no switch)
+ * Hostile front ends of network interfaces and disks: from several vCPUs at once, whatever can be in rings, requests, grants and events, and
+ * connections and domains that end at any time. Those that do what they should lose nothing meanwhile; what others receive has the
+ * address of who sent it; what a disk's back end is asked for is about pages of its own; each request is answered once; a page whose grant
+ * was taken away is not written to; a ring that cannot be has ended and says so; no memory is lost. (cpus: 2)
+ * (shares: chaos channels disks fronts lies stations) (differs: stock Xen has no switch)
  *
  * The command line may say seed=N, operations=N, vcpus=N: docs/random-kernels.md.
  */
@@ -37,6 +38,13 @@ static void once(void)
 	case 28: if (up_to(4) == 0) DO(indices_once); break;
 	case 29: case 30: case 31: case 32: case 33: DO(slots_once); break;
 	case 34: case 35: case 36: case 37: case 38: case 39: case 40: case 41: DO(requests_once); break;
+	case 42: case 43: case 44: DO(disk_requests_once); break;
+	case 45: DO(disk_words_once); break;
+	case 46: DO(disk_grants_once); break;
+	case 47: DO(disk_watch_once); break;
+	case 48: case 49: case 50: DO(disk_back_once); break;
+	case 51: if (up_to(4) == 0) DO(disk_again_once); break;
+	case 52: case 53: case 54: DO(good_disk_once); break;
 	default: DO(packets_once);
 	}
 }
@@ -91,6 +99,7 @@ static bool housekeeping(u64 n)
 	if (n % 512 == 0) {
 		hold_vcpus(nothing);
 		ends_are_seen();
+		disks_are_sure();
 		release_vcpus();
 		refill();
 	}
@@ -118,11 +127,13 @@ static void connect_all(void)
 		connect_front(&fronts[n], hostile_switch, SG);
 		post(&fronts[n], 128);
 	}
+	connect_disks();
 }
 
 static void disconnect_all(void)
 {
 	struct channel_switch switches[] = { { hostile_switch, 0 }, { good_switch, 0 } };
+	disconnect_disks();
 	hostile_end();
 	for (u32 n = HOSTILE; n < NR_FRONTS; n++) {
 		disconnect_front(&fronts[n]);
@@ -143,6 +154,7 @@ void test_main(void)
 	HC2(vm_assist, 0, 2);
 	shared_info();
 	check_result(create_domain(BACK_END), 0, "createdomain");
+	begin(0);
 	connect_all();
 	disconnect_all();
 	audit();
@@ -165,6 +177,7 @@ void test_main(void)
 	printk("  %lu of %lu were accepted\n", operations_accepted(), operations_done());
 	say_good();
 	say_hostile();
+	say_disks();
 	for (u32 v = 0; v < board.nr_vcpus; v++)
 		printk("  vCPU %u: %lu operations, lost %lu times\n", v, board.of[v].operation, board.of[v].restarts);
 	check(HC1(xen_version, 0) == 0x40011, "the hypervisor does not answer");

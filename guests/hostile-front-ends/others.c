@@ -146,9 +146,14 @@ void renew(u32 which)
 	connect_front(front, hostile_switch, SG);
 }
 
+/* Not while it gets others: numbers of ports that are closed may be anybody's soon. */
 void ports_once(void)
 {
-	spoil_ports(&fronts[up_to(HOSTILE)]);
+	u32 which = up_to(HOSTILE);
+	if (!try_lock(&locks[which]))
+		return;
+	spoil_ports(&fronts[which]);
+	unlock(&locks[which]);
 }
 
 /* The last of the hostile ones is a domain's for a while, which ends in the middle. */
@@ -189,7 +194,8 @@ void raw_once(void)
 	if (up_to(2))
 		argument[0] = fronts[up_to(NR_FRONTS)].vif ^ (up_to(2) ? 0 : 1 << up_to(32));
 	u64 at = up_to(16) ? (u64)argument : some_value();
-	if (cmd == VIF_CONNECT || (cmd == VIF_DISCONNECT && is_good(argument[0])))
+	bool is_of_disks = cmd >= DISK_CONNECT && cmd <= DISK_CLOSE_PORT && cmd != DISK_STATUS && cmd != DISK_NEXT;
+	if (is_of_disks || cmd == VIF_CONNECT || (cmd == VIF_DISCONNECT && is_good(argument[0])))
 		return;
 	if (at != (u64)argument && (cmd == VIF_DISCONNECT || cmd == SWITCH_DESTROY))
 		at = draw();
