@@ -4,7 +4,7 @@
 //! into memory which belongs to somebody else by then, perhaps to the device's next owner. The hardware domain's driver for
 //! such devices resets functions that offer a function-level reset. Many offer none, and their way from D3hot back to D0
 //! resets nothing on some machines (QEMU's among them). For the kinds below the register that every driver of theirs uses
-//! does it.
+//! does it; of disks' controllers also where there is a function-level reset, since the hardware domain may be told to leave that out.
 //!
 //! A device may take its time, or never answer. So it is asked a few times, and others get their turn before it is asked again
 //! ([`Leaving`]).
@@ -43,6 +43,9 @@ pub struct Reset {
     pub steps: &'static [Step],
     /// The register and the bits of it that are 0 when the reset has ended.
     pub busy: (u16, u32),
+    /// The device's class has this register, so it does no harm to those of the class that have a function-level reset, too. That takes a
+    /// tenth of a second, and the hardware domain may be told to leave it out.
+    pub is_of_class: bool,
 }
 
 /// Bytes of the region that a reset's registers lie in.
@@ -125,25 +128,40 @@ const GIGABIT: Reset = Reset {
     bar: 0,
     steps: &[Step::set(0xd8, !0), Step::clear(0x100, !0), Step::clear(0x400, !0), Step::set(0, 1 << 26)],
     busy: (0, 1 << 26),
+    is_of_class: false,
 };
 /// Intel's 100 Mbit/s controllers (8255x open source software developer manual, "PORT"): a software reset, after which command
 /// and receive unit are idle.
-const FAST_ETHERNET: Reset = Reset { bar: 0, steps: &[Step::clear(8, !0)], busy: (0, 0xfc) };
+const FAST_ETHERNET: Reset = Reset { bar: 0, steps: &[Step::clear(8, !0)], busy: (0, 0xfc), is_of_class: false };
 /// GHC.IE off, then GHC.HR (AHCI 1.3.1, 10.4.3).
-const AHCI: Reset = Reset { bar: 5, steps: &[Step::clear(4, 1 << 1), Step::set(4, 1)], busy: (4, 1) };
+const AHCI: Reset =
+    Reset { bar: 5, steps: &[Step::clear(4, 1 << 1), Step::set(4, 1)], busy: (4, 1), is_of_class: true };
 /// CC.EN off; CSTS.RDY follows (NVM Express 1.4, 7.3.2).
-const NVME: Reset = Reset { bar: 0, steps: &[Step::clear(0x14, 1)], busy: (0x1c, 1) };
+const NVME: Reset = Reset { bar: 0, steps: &[Step::clear(0x14, 1)], busy: (0x1c, 1), is_of_class: true };
 
-/// How to reset a function of this vendor, device and class (24 bits) that has no function-level reset; `None` if its kind is
-/// not known.
-pub fn method(vendor: u16, device: u16, class: u32) -> Option<&'static Reset> {
-    match (vendor, class) {
-        (INTEL, CLASS_ETHERNET) if is_fast_ethernet(device) => Some(&FAST_ETHERNET),
-        (INTEL, CLASS_ETHERNET) => Some(&GIGABIT),
-        (_, CLASS_AHCI) => Some(&AHCI),
-        (_, CLASS_NVME) => Some(&NVME),
-        _ => None,
-    }
+/// How a function is reset: by its own registers, or by a function-level reset, or both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kind {
+    /// Vendor, device and class (24 bits).
+    pub vendor: u16,
+    /// See `vendor`.
+    pub device: u16,
+    /// See `vendor`.
+    pub class: u32,
+    /// It has a function-level reset.
+    pub has_function_reset: bool,
+}
+
+/// How to reset a function of this kind by its own registers; `None` if that is not known.
+pub fn method(kind: Kind) -> Option<&'static Reset> {
+    let known = match (kind.vendor, kind.class) {
+        (INTEL, CLASS_ETHERNET) if is_fast_ethernet(kind.device) => &FAST_ETHERNET,
+        (INTEL, CLASS_ETHERNET) => &GIGABIT,
+        (_, CLASS_AHCI) => &AHCI,
+        (_, CLASS_NVME) => &NVME,
+        _ => return None,
+    };
+    (known.is_of_class || !kind.has_function_reset).then_some(known)
 }
 
 /// The 8255x and those in Intel's chipsets. There will be no more of them.
@@ -173,13 +191,22 @@ mod tests {
 
     #[test]
     fn kinds_are_told_by_class_and_network_interfaces_by_vendor_and_device_too() {
-        assert_eq!(method(0x8086, 0x100e, 0x02_0000), Some(&GIGABIT));
-        assert_eq!(method(0x8086, 0x1209, 0x02_0000), Some(&FAST_ETHERNET));
-        assert_eq!(method(0x8086, 0x105e, 0x02_0000), Some(&GIGABIT), "between two of 100 Mbit/s");
-        assert_eq!(method(0x10ec, 0x8139, 0x02_0000), None);
-        assert_eq!(method(0x1b36, 0x0010, 0x01_0802), Some(&NVME));
-        assert_eq!(method(0x8086, 0x2922, 0x01_0601), Some(&AHCI));
-        assert_eq!(method(0x8086, 0x7010, 0x01_0101), None, "IDE");
+        let of = |vendor, device, class| method(Kind { vendor, device, class, has_function_reset: false });
+        assert_eq!(of(0x8086, 0x100e, 0x02_0000), Some(&GIGABIT));
+        assert_eq!(of(0x8086, 0x1209, 0x02_0000), Some(&FAST_ETHERNET));
+        assert_eq!(of(0x8086, 0x105e, 0x02_0000), Some(&GIGABIT), "between two of 100 Mbit/s");
+        assert_eq!(of(0x10ec, 0x8139, 0x02_0000), None);
+        assert_eq!(of(0x1b36, 0x0010, 0x01_0802), Some(&NVME));
+        assert_eq!(of(0x8086, 0x2922, 0x01_0601), Some(&AHCI));
+        assert_eq!(of(0x8086, 0x7010, 0x01_0101), None, "IDE");
+    }
+
+    #[test]
+    fn with_a_function_level_reset_only_what_the_whole_class_has_is_used() {
+        let of = |vendor, device, class| method(Kind { vendor, device, class, has_function_reset: true });
+        assert_eq!(of(0x1b36, 0x0010, 0x01_0802), Some(&NVME));
+        assert_eq!(of(0x8086, 0x2922, 0x01_0601), Some(&AHCI));
+        assert_eq!(of(0x8086, 0x10fb, 0x02_0000), None, "one of 10 Gbit/s has other registers");
     }
 
     /// A device that has transactions for `pending` reads, and is busy for `busy`.

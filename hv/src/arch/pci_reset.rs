@@ -5,7 +5,8 @@ use crate::mem::device_frames;
 use crate::sync::Mutex;
 use crate::{info, warn};
 use alloc::vec::Vec;
-use hv_core::passthrough::reset::{self, Device, Leaving, Left, Reset};
+use hv_core::passthrough::reset::{self, Device, Kind, Leaving, Left, Reset};
+use hv_core::pcicfg::layout::Layout;
 use hv_core::pcicfg::Bars;
 use x86::MachAddr;
 
@@ -60,8 +61,8 @@ impl Window {
 }
 
 /// Puts the function at `at` on its way, which is no bus master and must stay none meanwhile: what it has sent arrives, then it is
-/// reset, if its kind is known and it has no function-level reset; with that, the hardware domain resets it. `bars`: where its
-/// registers are. `false`: to be called again.
+/// reset by its own registers, as far as they are known. By its function-level reset, if it has that, the hardware domain resets it.
+/// `bars`: where its registers are. `false`: to be called again.
 pub fn go_on(at: Sbdf, bars: &Bars, leaving: &mut Leaving) -> bool {
     let was = pci::read16(at, reg::COMMAND);
     let method = method(at);
@@ -106,8 +107,8 @@ pub fn begin_function_reset(at: Sbdf) -> bool {
 
 /// How the function is reset here, if it is.
 fn method(at: Sbdf) -> Option<&'static Reset> {
-    let f = pci::function(at).filter(|f| f.layout.header == 0 && !f.layout.has_reset)?;
-    reset::method(f.layout.vendor, f.layout.device, f.layout.class)
+    let Layout { vendor, device, class, has_reset, .. } = pci::function(at).filter(|f| f.layout.header == 0)?.layout;
+    reset::method(Kind { vendor, device, class, has_function_reset: has_reset })
 }
 
 /// A function as its reset sees it.
