@@ -275,6 +275,8 @@ pub const BEAT_MASKED: u32 = 1 << 1;
 pub const BEAT_CRASHED: u32 = 1 << 2;
 /// In [`ChannelBeat::flags`]: the vCPU has run for as long as [`ChannelWatch`] allows, and taken no event though one waits.
 pub const BEAT_WEDGED: u32 = 1 << 3;
+/// In [`ChannelBeat::flags`]: an IOMMU keeps the domain's devices from others' memory.
+pub const BEAT_CONFINED: u32 = 1 << 4;
 
 /// Argument of [`CHANNELOP_WATCH`].
 #[repr(C)]

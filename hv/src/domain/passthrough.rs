@@ -125,6 +125,11 @@ pub fn is_possible() -> bool {
     ownership().lock().confinement() != Confinement::Forbidden
 }
 
+/// Does an IOMMU keep domains' devices from others' memory?
+pub fn is_confining() -> bool {
+    ownership().lock().confinement() == Confinement::Iommu
+}
+
 /// Is there a device of another domain's than `d` in the frames `first..=last`?
 pub fn has_others_frames(d: &Domain, first: Mfn, last: Mfn) -> bool {
     let is_inside =

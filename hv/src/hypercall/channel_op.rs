@@ -3,7 +3,7 @@
 use super::{Caller, GuestPtr, Outcome, OK};
 use crate::arch::tsc;
 use crate::channel::{self, disk, Handle};
-use crate::domain::{self, snapshot, watch};
+use crate::domain::{self, passthrough, snapshot, watch};
 use crate::mem::guest_ptr::plain;
 use crate::{sched, twin};
 use core::sync::atomic::Ordering;
@@ -171,6 +171,7 @@ fn beat(r: &mut op::ChannelBeat) -> Result<(), Errno> {
         (v.events_masked(), op::BEAT_MASKED),
         (d.was_crashed.load(Ordering::Relaxed), op::BEAT_CRASHED),
         (wedged_since.is_some(), op::BEAT_WEDGED),
+        (passthrough::is_confining(), op::BEAT_CONFINED),
     ];
     r.flags = flags.iter().filter(|(is_set, _)| *is_set).fold(0, |all, (_, flag)| all | flag);
     r.upcalls = v.upcalls.load(Ordering::Relaxed);
