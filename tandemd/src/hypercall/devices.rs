@@ -3,6 +3,7 @@
 use super::domains::{head, Request};
 use super::{Argument, Hypervisor};
 use rustix::io::Errno;
+use xen_abi::channel_op::BEAT_CONFINED;
 use xen_abi::domctl::{
     AssignDevice, IomemPermission, IoportPermission, IrqPermission, ASSIGN_DEVICE, DEASSIGN_DEVICE, DEV_PCI,
     IOMEM_PERMISSION, IOPORT_PERMISSION, IRQ_PERMISSION,
@@ -31,8 +32,10 @@ pub trait Passthrough {
     fn unmap_wire(&mut self, domain: u16, wire: u32) -> Result<(), Errno>;
     /// A function that is nobody's becomes the domain's. EBUSY: it is another one's.
     fn assign(&mut self, domain: u16, function: u32) -> Result<(), Errno>;
-    /// It stops, is reset, and is nobody's. ENODEV: the domain does not have it.
+    /// It stops, is reset by its own registers as far as they are known, and is nobody's. ENODEV: the domain does not have it.
     fn deassign(&mut self, domain: u16, function: u32) -> Result<(), Errno>;
+    /// An IOMMU keeps the domain's devices from others' memory. `false` also if that is not known.
+    fn is_confined(&mut self, domain: u16) -> bool;
 }
 
 impl Argument for Request<AssignDevice> {}
@@ -85,5 +88,9 @@ impl Passthrough for Hypervisor {
 
     fn deassign(&mut self, domain: u16, function: u32) -> Result<(), Errno> {
         self.change_owner(DEASSIGN_DEVICE, domain, function)
+    }
+
+    fn is_confined(&mut self, domain: u16) -> bool {
+        self.beat(domain, 0).is_ok_and(|beat| beat.flags & BEAT_CONFINED != 0)
     }
 }

@@ -6,7 +6,7 @@
 //! a device was given to is in `/libxl/pci`. The domain's saved configuration, which xl keeps in a file, is not changed.
 
 use super::pci;
-use super::settings::Claim;
+use super::settings::{Claim, Reset};
 use crate::hypercall::{Passthrough, Resource};
 use crate::store::{Change, Store};
 use anyhow::{bail, ensure, Context, Result};
@@ -17,6 +17,9 @@ use std::time::{Duration, Instant};
 /// So long the PCI back end is given to let devices go: it may have to reset each, and that takes a tenth of a second.
 const LETS_GO: Duration = Duration::from_secs(3);
 const A_MOMENT: Duration = Duration::from_millis(1);
+/// Where Linux says how it resets a device: words, of which the first is tried first. Without one it does not; `DEFAULT` brings them back.
+const RESET_METHOD: &str = "reset_method";
+const DEFAULT: &str = "default";
 /// Bytes of a frame.
 const FRAME: u64 = 4096;
 /// A region of ports, in Linux's flags of a resource.
@@ -67,9 +70,66 @@ impl Sysfs {
         Ok(found)
     }
 
+    fn of_device(&self, device: &str, name: &str) -> PathBuf {
+        self.0.join("bus/pci/devices").join(device).join(name)
+    }
+
+    /// How Linux resets the device; `None`: it never could.
+    fn reset_methods(&self, device: &str) -> Option<String> {
+        std::fs::read_to_string(self.of_device(device, RESET_METHOD)).ok().map(|said| said.trim().to_string())
+    }
+
+    /// Linux resets the device so from now on.
+    fn set_reset_methods(&self, device: &str, methods: &str) -> Result<()> {
+        let path = self.of_device(device, RESET_METHOD);
+        std::fs::write(&path, format!("{methods}\n")).with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    /// Linux can reset the device again, if a daemon was killed while it was told not to.
+    pub fn let_reset(&self, device: &str) -> Result<()> {
+        match self.reset_methods(device) {
+            Some(methods) if methods.is_empty() => self.set_reset_methods(device, DEFAULT),
+            _ => Ok(()),
+        }
+    }
+
     fn wire(&self, device: &str) -> Result<Option<u32>> {
         let said = self.read(&format!("bus/pci/devices/{device}/irq"))?;
         Ok(said.trim().parse().ok().filter(|wire| *wire != 0))
+    }
+}
+
+/// Linux resets none of these devices as long as this is there.
+struct Unreset<'a> {
+    sysfs: &'a Sysfs,
+    /// And how it did.
+    devices: Vec<(&'a str, String)>,
+}
+
+impl<'a> Unreset<'a> {
+    fn new(sysfs: &'a Sysfs, devices: &'a [String]) -> Self {
+        let mut unreset = Self { sysfs, devices: Vec::new() };
+        for device in devices {
+            let Some(methods) = sysfs.reset_methods(device) else { continue };
+            // Of an earlier daemon's, that was killed.
+            let methods = if methods.is_empty() { DEFAULT.into() } else { methods };
+            unreset.devices.push((device, methods));
+            if let Err(error) = sysfs.set_reset_methods(device, "") {
+                eprintln!("{device}: it is reset once more: {error:#}");
+            }
+        }
+        unreset
+    }
+}
+
+impl Drop for Unreset<'_> {
+    fn drop(&mut self) {
+        for (device, methods) in &self.devices {
+            let done = self.sysfs.set_reset_methods(device, methods);
+            if let Err(error) = done.or_else(|_| self.sysfs.set_reset_methods(device, DEFAULT)) {
+                eprintln!("{device}: Linux does not reset it any more: {error:#}");
+            }
+        }
     }
 }
 
@@ -101,10 +161,12 @@ fn given(device: &str) -> String {
 }
 
 /// Takes the devices from a domain that does not run any more: they are reset and nobody's, and the PCI back end knows nothing of the
-/// domain. An error says what went wrong; then all or some of them are the domain's still.
+/// domain. Where `reset` leaves that to the next driver, the PCI back end does not reset them, if an IOMMU keeps them from all memory until
+/// then. An error says what went wrong; then all or some of them are the domain's still.
 pub fn take(
     domain: u16,
     devices: &[String],
+    reset: Reset,
     sysfs: &Sysfs,
     store: &mut impl Store,
     hypervisor: &mut impl Passthrough,
@@ -124,6 +186,8 @@ pub fn take(
             Err(error) => return Err(error).with_context(|| format!("{device} does not leave domain {domain}")),
         }
     }
+    let is_left_out = reset == Reset::Driver && hypervisor.is_confined(domain);
+    let _unreset = is_left_out.then(|| Unreset::new(sysfs, devices));
     let mut changes = vec![Change::Remove(pci::back(domain))];
     for device in devices {
         if store.read(&given(device))?.is_some_and(|to| to == domain.to_string()) {

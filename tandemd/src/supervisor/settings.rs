@@ -43,9 +43,23 @@ pub struct Settings {
     /// Each instance is noted when it has booted, before it gets the devices, and is rolled back to that when it fails.
     #[serde(default)]
     pub snapshot: bool,
+    /// Who resets its devices when another instance gets them.
+    #[serde(default)]
+    pub reset: Reset,
     /// Its driver has a twin: the way out is to be its card, and it is said when that does not come.
     #[serde(default)]
     pub twin: bool,
+}
+
+/// Who resets devices that change hands.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reset {
+    /// Domain 0's PCI back end, when it lets go of one: a function-level reset takes a tenth of a second.
+    #[default]
+    BackEnd,
+    /// The driver of the next instance, before the device is told anything else.
+    Driver,
 }
 
 fn yes() -> bool {
@@ -235,5 +249,8 @@ mod tests {
         assert!(settings.restart && !settings.twin && settings.standby == 0 && !settings.snapshot);
         assert!(toml::from_str::<Settings>("config = \"/d\"\nstandby = 2").unwrap_err().to_string().contains("0 or 1"));
         assert_eq!((settings.crashes, settings.within_s, settings.wedged_ms), (5, 600, 500));
+        assert_eq!(settings.reset, Reset::BackEnd);
+        assert_eq!(toml::from_str::<Settings>("config = \"/d\"\nreset = \"driver\"").unwrap().reset, Reset::Driver);
+        assert!(toml::from_str::<Settings>("config = \"/d\"\nreset = \"none\"").is_err());
     }
 }

@@ -3,7 +3,7 @@
 use super::health::{Beat, Queue};
 use super::look::{Act, Domain, Errand, Look, Way};
 use super::passthrough::{self, Sysfs};
-use super::settings::{Claim, Settings};
+use super::settings::{Claim, Reset, Settings};
 use super::toolstack::{Toolstack, ATTACH, CREATE};
 use super::{candidate_of, pci, snapshot, standby, Record, RECORDS};
 use crate::config::Kind;
@@ -43,6 +43,8 @@ pub struct Shell {
     wedged_ms: u32,
     /// Instances are noted, and rolled back.
     has_snapshots: bool,
+    /// Who resets the devices.
+    reset: Reset,
     watched: Option<u16>,
     toolstack: Toolstack,
     /// The domain of the driver domain's name, as of the last time that domains came or went.
@@ -84,6 +86,7 @@ impl Shell {
             news: News::open()?,
             wedged_ms: u32::try_from(settings.wedged_ms).unwrap_or(u32::MAX),
             has_snapshots: settings.snapshot,
+            reset: settings.reset,
             watched: None,
             toolstack,
             domain: None,
@@ -100,6 +103,9 @@ impl Shell {
         };
         for place in [COMES, GOES] {
             shell.store.watch(place, "domains")?;
+        }
+        if shell.reset == Reset::Driver {
+            shell.devices.iter().try_for_each(|device| shell.sysfs.let_reset(&device.name))?;
         }
         shell.find()?;
         Ok(shell)
@@ -420,7 +426,7 @@ impl Shell {
         devices.extend(self.devices.iter().map(|device| device.name.clone()));
         devices.sort_unstable();
         devices.dedup();
-        passthrough::take(domain, &devices, &self.sysfs, &mut self.store, &mut self.hypervisor)?;
+        passthrough::take(domain, &devices, self.reset, &self.sysfs, &mut self.store, &mut self.hypervisor)?;
         self.rename(domain, &standby::remains_of(&self.driver))?;
         self.unplug(domain)
     }

@@ -7,10 +7,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 const NIC: &str = "0000:00:03.0";
 const BACK: &str = "/local/domain/0/backend/pci/8/0";
+const METHODS: &str = "flr pm\n";
 const GIVEN: &str = "/libxl/pci/0000-00-03-0/domid";
 
+/// The other: a file in which is looked at each change, and what it said then.
 #[derive(Default)]
-struct Nodes(BTreeMap<String, String>);
+struct Nodes(BTreeMap<String, String>, Option<(PathBuf, Vec<String>)>);
 
 impl Store for Nodes {
     fn read(&mut self, path: &str) -> Result<Option<String>> {
@@ -24,6 +26,9 @@ impl Store for Nodes {
     fn change(&mut self, guard: &str, changes: &[Change]) -> Result<bool> {
         if !self.0.contains_key(guard) {
             return Ok(false);
+        }
+        if let Some((path, said)) = &mut self.1 {
+            said.push(std::fs::read_to_string(path).unwrap().trim().into());
         }
         for change in changes {
             match change {
@@ -59,6 +64,8 @@ struct Machine {
     owner: Option<u16>,
     permitted: BTreeSet<(u16, String)>,
     wires: BTreeSet<(u16, u32)>,
+    /// There is no IOMMU.
+    is_unconfined: bool,
     /// So many calls more succeed.
     limit: Option<u32>,
 }
@@ -125,6 +132,10 @@ impl Passthrough for Machine {
         self.owner = None;
         Ok(())
     }
+
+    fn is_confined(&mut self, _: u16) -> bool {
+        !self.is_unconfined
+    }
 }
 
 /// Linux's files, with the NIC in the PCI back end's hands; they go with this.
@@ -142,8 +153,13 @@ impl Files {
             "0xfebc0000 0xfebdffff 0x40200\n0xc000 0xc01f 0x40101\n0x0 0x0 0x0\n0xfebf1800 0xfebf1fff 0x200\n";
         std::fs::write(device.join("resource"), regions).unwrap();
         std::fs::write(device.join("irq"), "11\n").unwrap();
+        std::fs::write(device.join("reset_method"), METHODS).unwrap();
         std::fs::write(back.join("permissive"), "").unwrap();
         Self(Sysfs(root))
+    }
+
+    fn of_device(&self, name: &str) -> PathBuf {
+        self.0 .0.join("bus/pci/devices").join(NIC).join(name)
     }
 
     fn permissive(&self) -> String {
@@ -183,7 +199,7 @@ fn given() -> (Nodes, Machine) {
 fn what_one_had_the_other_gets() {
     let files = Files::new("changes-hands");
     let (mut nodes, mut machine) = given();
-    take(7, &[NIC.into()], &files.0, &mut nodes, &mut machine).unwrap();
+    take(7, &[NIC.into()], Reset::BackEnd, &files.0, &mut nodes, &mut machine).unwrap();
     assert_eq!((machine.owner, machine.wires.len(), machine.permitted.len()), (None, 0, 0));
     assert!(nodes.0.keys().all(|path| !path.contains("/pci/")), "{:?}", nodes.0);
     hand_over(8, &claims("00:03.0,permissive=1"), &files.0, &mut nodes, &mut machine).unwrap();
@@ -210,7 +226,7 @@ fn what_one_had_the_other_gets() {
         assert_eq!(nodes.0.get(&path).map(String::as_str), Some(value), "{path}");
     }
     // Whoever comes too late takes nothing of it, nor what is said of it.
-    take(7, &[NIC.into()], &files.0, &mut nodes, &mut machine).unwrap();
+    take(7, &[NIC.into()], Reset::BackEnd, &files.0, &mut nodes, &mut machine).unwrap();
     assert_eq!((machine.owner, nodes.0[GIVEN].as_str()), (Some(8), "8"));
 }
 
@@ -220,10 +236,10 @@ fn wherever_it_ends_it_can_be_done_again() {
     for limit in 0..20 {
         let (mut nodes, mut machine) = given();
         machine.limit = Some(limit);
-        let half = take(7, &[NIC.into()], &files.0, &mut nodes, &mut machine);
+        let half = take(7, &[NIC.into()], Reset::BackEnd, &files.0, &mut nodes, &mut machine);
         assert_eq!(half.is_ok(), nodes.0.keys().all(|path| !path.contains("/pci/7")), "{limit}");
         machine.limit = None;
-        take(7, &[NIC.into()], &files.0, &mut nodes, &mut machine).unwrap();
+        take(7, &[NIC.into()], Reset::BackEnd, &files.0, &mut nodes, &mut machine).unwrap();
         machine.limit = Some(limit);
         let half = hand_over(8, &claims("00:03.0"), &files.0, &mut nodes, &mut machine);
         // All is in xenstore or nothing, so that xl may do it.
@@ -260,4 +276,33 @@ fn a_domain_that_has_gone_gets_nothing() {
     let error = hand_over(9, &claims("00:03.0"), &files.0, &mut nodes, &mut machine).unwrap_err();
     assert!(error.to_string().contains("gone"));
     assert!(nodes.0.keys().all(|path| !path.contains("pci")));
+}
+
+#[test]
+fn who_resets_it_is_said_and_afterwards_linux_can() {
+    let files = Files::new("resets");
+    let method = files.of_device("reset_method");
+    let methods_when_taken = |reset, is_unconfined, before: &str| {
+        std::fs::write(&method, before).unwrap();
+        let (mut nodes, mut machine) = given();
+        machine.is_unconfined = is_unconfined;
+        nodes.1 = Some((method.clone(), Vec::new()));
+        take(7, &[NIC.into()], reset, &files.0, &mut nodes, &mut machine).unwrap();
+        let after = std::fs::read_to_string(&method).unwrap();
+        (nodes.1.unwrap().1.join(", "), after.trim().to_string())
+    };
+    let told = |during: &str, after: &str| (during.to_string(), after.to_string());
+    assert_eq!(methods_when_taken(Reset::BackEnd, false, METHODS), told("flr pm", "flr pm"));
+    assert_eq!(methods_when_taken(Reset::Driver, false, METHODS), told("", "flr pm"));
+    assert_eq!(methods_when_taken(Reset::Driver, true, METHODS), told("flr pm", "flr pm"), "without an IOMMU");
+    assert_eq!(methods_when_taken(Reset::Driver, false, "\n"), told("", "default"), "an earlier daemon was killed");
+    for (before, after) in [("\n", "default\n"), (METHODS, METHODS)] {
+        std::fs::write(&method, before).unwrap();
+        files.0.let_reset(NIC).unwrap();
+        assert_eq!(std::fs::read_to_string(&method).unwrap(), after);
+    }
+    std::fs::remove_file(&method).unwrap();
+    let (mut nodes, mut machine) = given();
+    take(7, &[NIC.into()], Reset::Driver, &files.0, &mut nodes, &mut machine).unwrap();
+    assert!(!method.exists() && machine.owner.is_none(), "one that Linux cannot reset");
 }
