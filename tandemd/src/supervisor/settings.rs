@@ -102,8 +102,9 @@ impl Settings {
         120
     }
 
+    /// Somewhat less than half a second, so that it is over when guests hear of it.
     fn wedged_ms() -> u64 {
-        500
+        450
     }
 
     /// How long nothing is taken until it fails, in ms; 0: any time.
@@ -248,7 +249,7 @@ mod tests {
         let settings = settings();
         assert!(settings.restart && !settings.twin && settings.standby == 0 && !settings.snapshot);
         assert!(toml::from_str::<Settings>("config = \"/d\"\nstandby = 2").unwrap_err().to_string().contains("0 or 1"));
-        assert_eq!((settings.crashes, settings.within_s, settings.wedged_ms), (5, 600, 500));
+        assert_eq!((settings.crashes, settings.within_s, settings.wedged_ms), (5, 600, 450));
         assert_eq!(settings.reset, Reset::BackEnd);
         assert_eq!(toml::from_str::<Settings>("config = \"/d\"\nreset = \"driver\"").unwrap().reset, Reset::Driver);
         assert!(toml::from_str::<Settings>("config = \"/d\"\nreset = \"none\"").is_err());
