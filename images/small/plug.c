@@ -6,6 +6,9 @@
  * The store is asked by Linux' own device for that, one request at a time. Events only say that there may be something to do: all is
  * looked at each time. So it may be killed and started again at any moment.
  *
+ * A block device that is not there may come: that is said, and looked again when the kernel tells of one. So this is also for a driver domain that
+ * waits for its device. What takes long at the first guest of such a domain is done at once, see prepare().
+ *
  * With MIB it is the domain's only program, which the shell has become: memory over so much is given back to the hypervisor, and whoever writes a line
  * to the console is told what there is. The line begins with a number, with which the answer ends.
  */
@@ -23,10 +26,17 @@
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
+#include <linux/netlink.h>
 #include <linux/sockios.h>
+/* Names that the next one uses and does not explain. */
+typedef uint32_t grant_ref_t;
+typedef uint16_t domid_t;
+#include <xen/gntdev.h>
 
 enum { DIRECTORY = 1, READ = 2, WATCH = 4, WRITE = 11, REMOVE = 13, EVENT = 15, FAILED = 16 };
 enum { MOST = 4096, INIT_WAIT = 2, CLOSED = 6 };
+/* The group of uevents that the kernel itself sends. */
+enum { KERNEL = 1 };
 
 struct header {
 	uint32_t type, request, transaction, length;
@@ -115,18 +125,27 @@ static void put(const char *node, const char *key, const char *format, ...)
 		fprintf(stderr, "plug: %s/%s cannot be written: %s\n", node, key, text);
 }
 
-static int plug_disk(const char *node)
+enum outcome { DONE, FAILED_TO, LATER };
+
+/* Its node comes before it can be opened, and blkback would give up. */
+static enum outcome plug_disk(const char *node)
 {
 	char text[MOST + 1];
 	struct stat file;
+	int disk = open(get(text, node, "params"), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+	int is_known = disk >= 0 && !fstat(disk, &file);
 
-	if (stat(get(text, node, "params"), &file) || !S_ISBLK(file.st_mode))
-		return 0;
+	if (disk >= 0)
+		close(disk);
+	if (!is_known)
+		return LATER;
+	if (!S_ISBLK(file.st_mode))
+		return FAILED_TO;
 	put(node, "physical-device", "%x:%x", major(file.st_rdev), minor(file.st_rdev));
-	return 1;
+	return DONE;
 }
 
-static int plug_interface(const char *node, unsigned guest, unsigned number)
+static enum outcome plug_interface(const char *node, unsigned guest, unsigned number)
 {
 	char text[MOST + 1];
 	struct ifreq one = { 0 }, bridge = { 0 };
@@ -135,7 +154,7 @@ static int plug_interface(const char *node, unsigned guest, unsigned number)
 	snprintf(one.ifr_name, sizeof(one.ifr_name), "vif%u.%u", guest, number);
 	get(text, node, "bridge");
 	if (s < 0 || strlen(text) >= sizeof(bridge.ifr_name))
-		return 0;
+		return FAILED_TO;
 	strcpy(bridge.ifr_name, text);
 	/* As the toolstack's script has it: an address that no bridge takes for its own. */
 	one.ifr_hwaddr = (struct sockaddr){ .sa_family = 1, .sa_data = { (char)0xfe, -1, -1, -1, -1, -1 } };
@@ -146,14 +165,25 @@ static int plug_interface(const char *node, unsigned guest, unsigned number)
 	one.ifr_flags |= IFF_UP;
 	done = done && !ioctl(s, SIOCSIFFLAGS, &one);
 	close(s);
-	return done;
+	return done ? DONE : FAILED_TO;
+}
+
+/* Says what is missing, once: it is an event, too. */
+static void complain(const char *node, const char *key)
+{
+	char text[MOST + 1], wanted[MOST + 1];
+
+	if (*get(text, node, "hotplug-error"))
+		return;
+	put(node, "hotplug-error", "no such device here, or no such bridge: %s", get(wanted, node, key));
 }
 
 static void look_at(const char *kind, const char *guest, const char *number)
 {
 	char node[256], text[MOST + 1];
 	size_t length;
-	int state, done;
+	enum outcome outcome;
+	int state, is_disk = kind[1] == 'b';
 
 	if (snprintf(node, sizeof(node), "backend/%s/%s/%s", kind, guest, number) >= (int)sizeof(node))
 		return;
@@ -164,11 +194,11 @@ static void look_at(const char *kind, const char *guest, const char *number)
 	}
 	if (state != INIT_WAIT || *get(text, node, "hotplug-status"))
 		return;
-	done = kind[1] == 'b' ? plug_disk(node) : plug_interface(node, atoi(guest), atoi(number));
-	if (!done)
-		put(node, "hotplug-error", "no such device here, or no such bridge: %s",
-		    get(text, node, kind[1] == 'b' ? "params" : "bridge"));
-	put(node, "hotplug-status", done ? "connected" : "error");
+	outcome = is_disk ? plug_disk(node) : plug_interface(node, atoi(guest), atoi(number));
+	if (outcome != DONE)
+		complain(node, is_disk ? "params" : "bridge");
+	if (outcome != LATER)
+		put(node, "hotplug-status", outcome == DONE ? "connected" : "error");
 }
 
 /* What is in a directory: names, each with a 0 behind it. Too many for one message are none. */
@@ -233,12 +263,54 @@ static void keep(long mib)
 		quit(target);
 }
 
+/* The kernel tells here of devices that come. It may lose some of that, and says so: then there may be one, too. */
+static int kernel_tells(void)
+{
+	struct sockaddr_nl all = { .nl_family = AF_NETLINK, .nl_groups = KERNEL };
+	int s = socket(AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC, NETLINK_KOBJECT_UEVENT);
+
+	if (s < 0 || bind(s, (struct sockaddr *)&all, sizeof(all)))
+		quit("the kernel refuses to tell of devices");
+	return s;
+}
+
+/* A message of that kind, ACTION@PATH, with words behind it: is it of a block device that came? */
+static int came(int s)
+{
+	char text[MOST + 1];
+	ssize_t size = recv(s, text, MOST, MSG_DONTWAIT), at;
+
+	if (size < 0)
+		return errno == ENOBUFS;
+	text[size] = 0;
+	for (at = 0; at < size && !strncmp(text, "add@", 4); at += strlen(text + at) + 1)
+		if (!strcmp(text + at, "SUBSYSTEM=block"))
+			return 1;
+	return 0;
+}
+
+/*
+ * The kernel has no pages for what guests grant until somebody wants some, and then describes 128 MiB of them, while the guest waits. gntdev
+ * takes a page as soon as it is told a grant, whether that is one or not. Without gntdev nothing is gained.
+ */
+static void prepare(void)
+{
+	struct ioctl_gntdev_map_grant_ref one = { .count = 1 };
+	int file = open("/dev/xen/gntdev", O_RDWR | O_CLOEXEC);
+
+	if (file < 0)
+		return;
+	if (ioctl(file, IOCTL_GNTDEV_MAP_GRANT_REF, &one))
+		perror("plug: no page for a grant");
+	close(file);
+}
+
 int main(int argc, char **argv)
 {
 	static const char watched[] = "backend\0plug";
 	char text[MOST + 1];
 	size_t length;
-	struct pollfd waited[2] = { { .events = POLLIN }, { .events = POLLIN } };
+	struct pollfd waited[3] = { { .events = POLLIN }, { .events = POLLIN }, { .events = POLLIN } };
 
 	store = waited[0].fd = open("/dev/xen/xenbus", O_RDWR | O_CLOEXEC);
 	if (store < 0)
@@ -248,6 +320,8 @@ int main(int argc, char **argv)
 	setvbuf(stdin, NULL, _IONBF, 0);
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	waited[1].fd = -1;
+	waited[2].fd = kernel_tells();
+	prepare();
 	if (argc > 1) {
 		keep(atol(argv[1]));
 		waited[1].fd = 0;
@@ -260,10 +334,15 @@ int main(int argc, char **argv)
 			look("vif");
 			continue;
 		}
-		if (poll(waited, 2, -1) < 0 && errno != EINTR)
-			quit("waiting");
+		if (poll(waited, 3, -1) < 0) {
+			if (errno != EINTR)
+				quit("waiting");
+			continue;
+		}
 		if (waited[1].revents && !tell())
 			waited[1].fd = -1;
+		if (waited[2].revents && came(waited[2].fd))
+			events++;
 		if (waited[0].revents && next(text, &length) == EVENT)
 			events++;
 	}

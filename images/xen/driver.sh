@@ -34,11 +34,11 @@ backend_modules() {
 }
 backend_daemon() { PATH=$PATH:/usr/lib/xen-4.17/bin xl devd || { say "backend FAIL xl devd"; return 1; }; }
 
-# standby_disk:DRIVER: all is ready before the disk of nvme or ahci is there, however long that takes. The script that plugs guests in waits for the disk.
+# standby_disk:DRIVER: all is ready before the disk of nvme or ahci is there, however long that takes; plug waits for it.
 job_standby_disk() {
 	backend_modules || return 1
 	standby_modules xen-pcifront $1 $([ $1 = nvme ] || echo sd_mod) || return 1
-	backend_daemon || return 1
+	(until plug; do usleep 100000; done) < /dev/null > /dev/console 2>&1 &
 	say "standby_disk waits"
 }
 

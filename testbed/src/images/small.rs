@@ -7,7 +7,7 @@ use super::kernel::Kernel;
 use super::{cached, files, fingerprint, module, packages, tools};
 use crate::host;
 use anyhow::Result;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// What an image is for, and the modules of its own; what these depend on is added.
 const KINDS: &[(&str, &[&str])] = &[
@@ -41,6 +41,11 @@ impl Small {
         })?;
         let busybox = packages::unpacked("busybox-static")?.join("bin/busybox");
         Ok(Self { busybox, init: folder.join("init.sh"), plug, spare: module::build_spare(kernel)? })
+    }
+
+    /// The program that plugs guests in.
+    pub fn plug(&self) -> &Path {
+        &self.plug
     }
 
     /// The files that they are made from.

@@ -101,16 +101,17 @@ pub fn build(kernel: &Kernel) -> Result<PathBuf> {
     let daemon = programs::build(DAEMON)?;
     inputs.push(daemon.clone());
     let tool = programs::build(TOOL)?;
+    let small = Small::gather(kernel)?;
     let ours = Ours {
         module: module::build(kernel)?,
         bad: module::build_bad(kernel)?,
         daemon: programs::build(TWIN_DAEMON)?,
         tool: tool.clone(),
         faults: programs::build(TWIN_FAULTS)?,
+        plug: small.plug().into(),
     };
     inputs.extend([&ours.module, &ours.daemon, &ours.tool, &ours.faults].map(Clone::clone));
     inputs.extend(ours.bad.iter().cloned());
-    let small = Small::gather(kernel)?;
     inputs.extend(small.inputs()?);
     let made_by = fingerprint(&[host::root().join("testbed/src/images/toolstack.rs")])?;
     let key = format!(
@@ -160,6 +161,7 @@ struct Ours {
     daemon: PathBuf,
     tool: PathBuf,
     faults: PathBuf,
+    plug: PathBuf,
 }
 
 /// A driver domain: drivers and back ends, `xl devd` with what its hotplug scripts need, and what gives its drivers twins.
@@ -177,6 +179,7 @@ fn driver(base: &Base, tree: &Path, scripts: &Path, kernel: &Kernel, ours: &Ours
     archive.file(&format!("usr/sbin/{TWIN_DAEMON}"), read(&ours.daemon)?, 0o755);
     archive.file(&format!("usr/sbin/{TOOL}"), read(&ours.tool)?, 0o755);
     archive.file(&format!("usr/sbin/{TWIN_FAULTS}"), read(&ours.faults)?, 0o755);
+    archive.file("usr/sbin/plug", read(&ours.plug)?, 0o755);
     Ok(archive.bytes())
 }
 
