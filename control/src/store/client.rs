@@ -37,6 +37,8 @@ mod kind {
 const HEAD: usize = 16;
 /// Bytes that follow at most.
 const MAX_BODY: usize = 4096;
+/// So many requests are under way at most: less than what a socket holds of the longest.
+const AT_ONCE: usize = 16;
 /// How often a transaction is tried that others' changes disturb.
 const TRIES: usize = 100;
 
@@ -81,11 +83,20 @@ impl Client {
     }
 
     fn ask(&mut self, kind: u32, transaction: u32, body: &[u8]) -> Result<Answer> {
+        self.send(kind, transaction, body)?;
+        self.answer(kind)
+    }
+
+    fn send(&mut self, kind: u32, transaction: u32, body: &[u8]) -> Result<()> {
         ensure!(body.len() <= MAX_BODY, "a message to xenstore is too long");
         let length = u32::try_from(body.len()).context("length")?;
         let mut message: Vec<u8> = [kind, 0, transaction, length].iter().flat_map(|word| word.to_le_bytes()).collect();
         message.extend_from_slice(body);
-        self.stream.write_all(&message).context("xenstore does not listen")?;
+        self.stream.write_all(&message).context("xenstore does not listen")
+    }
+
+    /// The answer to the first request that has none.
+    fn answer(&mut self, kind: u32) -> Result<Answer> {
         loop {
             match self.receive()? {
                 (kind::EVENT, body) => self.keep(&body),
@@ -130,6 +141,26 @@ impl Client {
         }
     }
 
+    /// Writes these values. Each answer that is waited for costs two switches between processes, so several requests are under way at a time.
+    fn write(&mut self, transaction: u32, values: &[(&str, &str)]) -> Result<()> {
+        for values in values.chunks(AT_ONCE) {
+            for (path, value) in values {
+                let body = [terminated(&[path]), value.as_bytes().to_vec()].concat();
+                self.send(kind::WRITE, transaction, &body)?;
+            }
+            let mut refused = None;
+            for (path, _) in values {
+                if let Answer::Refused(error) = self.answer(kind::WRITE)? {
+                    refused.get_or_insert(format!("{path}: {error}"));
+                }
+            }
+            if let Some(why) = refused {
+                bail!("xenstore refuses {why}");
+            }
+        }
+        Ok(())
+    }
+
     /// Ends a transaction; `false`: others' changes came in between.
     fn end(&mut self, transaction: u32, is_wanted: bool) -> Result<bool> {
         let flag = if is_wanted { "T" } else { "F" };
@@ -144,14 +175,10 @@ impl Client {
     /// its name later.
     fn make(&mut self, transaction: u32, change: &Change) -> Result<bool> {
         match change {
-            Change::Write(path, value) => {
-                let mut body = terminated(&[path]);
-                body.extend_from_slice(value.as_bytes());
-                self.must(kind::WRITE, transaction, &body)?;
-            }
+            Change::Write(path, value) => self.write(transaction, &[(path, value)])?,
             Change::Repeat(path) => {
                 if let Some(value) = self.find(kind::READ, transaction, path)? {
-                    return self.make(transaction, &Change::Write(path.clone(), text(&value)));
+                    self.write(transaction, &[(path, &text(&value))])?;
                 }
             }
             Change::Make { path, owner, reader } => {
@@ -200,8 +227,13 @@ impl Store for Client {
             let transaction = text(&self.must(kind::TRANSACTION_START, 0, &terminated(&[""]))?);
             let transaction = transaction.trim_end_matches('\0').parse().context("the name of a transaction")?;
             let mut is_wanted = self.find(kind::READ, transaction, guard)?.is_some();
-            for change in changes {
-                is_wanted = is_wanted && self.make(transaction, change)?;
+            for changes in changes.chunk_by(|one, next| written(one).is_some() && written(next).is_some()) {
+                let values: Vec<(&str, &str)> = changes.iter().filter_map(written).collect();
+                is_wanted = is_wanted
+                    && match changes {
+                        [change] => self.make(transaction, change)?,
+                        _ => self.write(transaction, &values).map(|()| true)?,
+                    };
             }
             if self.end(transaction, is_wanted)? {
                 return Ok(is_wanted);
@@ -240,6 +272,14 @@ impl Store for Client {
             self.keep(&body);
         }
         Ok(self.events.pop_front())
+    }
+}
+
+/// Path and value of a change that writes.
+fn written(change: &Change) -> Option<(&str, &str)> {
+    match change {
+        Change::Write(path, value) => Some((path, value)),
+        _ => None,
     }
 }
 
@@ -301,5 +341,28 @@ mod tests {
         let (answer, _) = change("EACCES");
         let said = format!("{:#}", answer.unwrap_err());
         assert_eq!(said, "xenstore refuses /local/domain/5/backend/vbd/1/0 n5 r1: EACCES");
+    }
+
+    #[test]
+    fn values_are_written_without_waiting_for_each_and_what_is_refused_leaves_no_answer_behind() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        theirs.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        // It answers when it has heard of three, and refuses the second.
+        let store = std::thread::spawn(move || {
+            let mut store = Client { stream: File::from(OwnedFd::from(theirs)), events: VecDeque::new() };
+            for _ in 0..3 {
+                assert_eq!(store.receive().unwrap().0, kind::WRITE);
+            }
+            for (kind, answer) in [(kind::WRITE, "OK"), (kind::ERROR, "EACCES"), (kind::WRITE, "OK")] {
+                store.send(kind, 0, &terminated(&[answer])).unwrap();
+            }
+            assert_eq!(store.receive().unwrap().0, kind::READ);
+            store.send(kind::READ, 0, b"value").unwrap();
+        });
+        let mut client = Client { stream: File::from(OwnedFd::from(ours)), events: VecDeque::new() };
+        let said = client.write(7, &[("/a", "1"), ("/b", "2"), ("/c", "3")]).unwrap_err().to_string();
+        assert_eq!(said, "xenstore refuses /b: EACCES");
+        assert_eq!(client.read("/d").unwrap().as_deref(), Some("value"));
+        store.join().unwrap();
     }
 }
