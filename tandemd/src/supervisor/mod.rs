@@ -5,6 +5,7 @@
 //! is wedged), and seen by looking now and then; what is
 //! to be done is decided in [`machine`], which is all that the tests need; [`shell`] looks and acts.
 
+mod answered;
 mod boot;
 mod cause;
 mod health;

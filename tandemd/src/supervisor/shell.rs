@@ -1,5 +1,6 @@
 //! The machine's looks and acts: xenstore, the hypervisor, the toolstack, PCI.
 
+use super::answered::Answered;
 use super::health::{Beat, Queue};
 use super::look::{Act, Domain, Errand, Look, Way};
 use super::passthrough::{self, Sysfs};
@@ -64,8 +65,8 @@ pub struct Shell {
     served: Option<u16>,
     /// The service's switch, if it is known.
     switch: Option<u32>,
-    /// Who had the service's disks when they were looked at last, and how many of their requests were answered before him.
-    disks: Option<(u16, u64)>,
+    /// How many requests for the service's disks it has answered.
+    answered: Answered,
     /// All devices are in the machine, as of so much time since its start.
     has_devices: (bool, Duration),
 }
@@ -98,7 +99,7 @@ impl Shell {
             sysfs: Sysfs::default(),
             served: None,
             switch: None,
-            disks: None,
+            answered: Answered::default(),
             has_devices: (false, Duration::ZERO),
         };
         for place in [COMES, GOES] {
@@ -324,19 +325,15 @@ impl Shell {
         let answered = |disk: &ChannelDiskStatus| disk.reads + disk.writes + disk.flushes + disk.discards + disk.errors;
         let count: u64 = all.iter().map(answered).sum();
         let own: Vec<&ChannelDiskStatus> = all.iter().filter(|disk| disk.back == domain.id).collect();
-        let before = self.disks.filter(|(of, _)| *of == domain.id).map(|(_, before)| before);
-        let nobody_waits = all.iter().all(|disk| disk.back != op::DISK_NO_BACK) || before.is_some();
+        let nobody_waits = all.iter().all(|disk| disk.back != op::DISK_NO_BACK) || self.answered.is_of(domain.id);
         let has_booted = || has_all && self.are_probed() && domain.beats.iter().any(|beat| beat.upcalls > 0);
         if own.is_empty() && !(nobody_waits && has_booted()) {
-            self.disks = None;
+            self.answered.see_none(count);
             return Ok(None);
         }
-        // Disks go, and what they had answered with them.
-        let before = before.unwrap_or(count).min(count);
-        self.disks = Some((domain.id, before));
+        let came = self.answered.see(domain.id, count);
         let is_waiting = own.iter().any(|disk| disk.waiting > 0);
         let has_lied = own.iter().any(|disk| disk.state & op::DISK_BACK_ENDED != 0);
-        let came = count - before;
         // Who has never answered is to be judged, too.
         let queue = Queue { is_waiting, taken: came + 1 };
         Ok(Some(Way { queue, came, is_idle: !is_waiting, has_lied, ..Way::default() }))

@@ -1,0 +1,57 @@
+//! How many requests for disks an instance of the driver domain has answered. The hypervisor counts them by disk, whoever answers.
+
+/// What is known of it.
+#[derive(Debug, Default)]
+pub struct Answered {
+    /// How many had been answered at the last look, as long as the instance of then had no disk.
+    without: Option<u64>,
+    /// Who has disks, and how many had been answered before.
+    by: Option<(u16, u64)>,
+}
+
+impl Answered {
+    /// A look at which the driver domain has no disk, and `all` were answered so far.
+    pub fn see_none(&mut self, all: u64) {
+        *self = Self { without: Some(all), by: None };
+    }
+
+    /// A look at which this instance has disks: how many it has answered. Those before the first look are not known, unless there was a look
+    /// at which it had none.
+    pub fn see(&mut self, domain: u16, all: u64) -> u64 {
+        let known = self.by.filter(|(by, _)| *by == domain).map(|(_, before)| before);
+        // Disks go, and what they had answered with them.
+        let before = known.or(self.without).unwrap_or(all).min(all);
+        *self = Self { without: None, by: Some((domain, before)) };
+        all - before
+    }
+
+    /// It had disks at the last look.
+    pub fn is_of(&self, domain: u16) -> bool {
+        self.by.is_some_and(|(by, _)| by == domain)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_instance_has_answered_before_anybody_looked_counts() {
+        let mut answered = Answered::default();
+        assert_eq!(answered.see(5, 100), 0, "nobody knows who answered these");
+        assert_eq!((answered.see(5, 130), answered.is_of(5)), (30, true));
+        answered.see_none(140);
+        assert!(!answered.is_of(5));
+        answered.see_none(150);
+        assert_eq!(answered.see(6, 190), 40, "all of it since nobody had disks");
+        assert_eq!(answered.see(6, 200), 50);
+        assert_eq!(answered.see(7, 210), 0);
+    }
+
+    #[test]
+    fn a_disk_that_goes_takes_its_count_with_it() {
+        let mut answered = Answered::default();
+        answered.see_none(100);
+        assert_eq!((answered.see(5, 60), answered.see(5, 70)), (0, 10));
+    }
+}
