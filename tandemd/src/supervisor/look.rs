@@ -101,6 +101,8 @@ pub enum Act {
     CreateStandby,
     /// The toolstack is to create one of the image that is to be tried, without devices.
     CreateCandidate,
+    /// One that waits and the PCI back end get to know each other, before there is a device.
+    Introduce(u16),
     /// The toolstack is to destroy one that waits, or that was tried.
     Dismiss(u16),
     /// One that waits is noted, so that it can be rolled back to that. It runs on, whether that was possible or not.

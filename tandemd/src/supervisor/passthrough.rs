@@ -7,10 +7,14 @@
 
 use super::pci;
 use super::settings::{Claim, Reset};
+use crate::device::state;
 use crate::hypercall::{Passthrough, Resource};
 use crate::store::{Change, Store};
 use anyhow::{bail, ensure, Context, Result};
 use rustix::io::Errno;
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -20,6 +24,9 @@ const A_MOMENT: Duration = Duration::from_millis(1);
 /// Where Linux says how it resets a device: words, of which the first is tried first. Without one it does not; `DEFAULT` brings them back.
 const RESET_METHOD: &str = "reset_method";
 const DEFAULT: &str = "default";
+/// The command register, and its bits that let a function answer at its ports and in its memory (PCI, 6.2.2).
+const COMMAND: u64 = 4;
+const DECODE: u8 = 3;
 /// Bytes of a frame.
 const FRAME: u64 = 4096;
 /// A region of ports, in Linux's flags of a resource.
@@ -52,10 +59,14 @@ impl Sysfs {
 
     /// The PCI back end lets the device's domain write all of its configuration space that the hypervisor does.
     fn set_permissive(&self, device: &str) -> Result<()> {
-        let path = self.0.join("bus/pci/drivers/pciback/permissive");
+        self.tell_back_end("permissive", device)
+    }
+
+    fn tell_back_end(&self, what: &str, words: &str) -> Result<()> {
+        let path = self.0.join("bus/pci/drivers/pciback").join(what);
         let write = |path: &Path| {
-            let mut file = std::fs::File::options().write(true).open(path)?;
-            std::io::Write::write_all(&mut file, device.as_bytes())
+            let mut file = File::options().write(true).open(path)?;
+            std::io::Write::write_all(&mut file, words.as_bytes())
         };
         write(&path).with_context(|| format!("cannot write {}", path.display()))
     }
@@ -91,6 +102,19 @@ impl Sysfs {
             Some(methods) if methods.is_empty() => self.set_reset_methods(device, DEFAULT),
             _ => Ok(()),
         }
+    }
+
+    /// The device, which nobody has, answers nowhere until its next driver lets it. Else that one's kernel turns it off and on again for each
+    /// base address while it looks how long the region is, and the PCI back end enables the device each time: 2 ms for ACPI's routing.
+    fn close(&self, device: &str) -> Result<()> {
+        let path = self.of_device(device, "config");
+        let config = File::options().read(true).write(true).open(&path)?;
+        let mut command = [0; 2];
+        config.read_exact_at(&mut command, COMMAND)?;
+        command[0] &= !DECODE;
+        config.write_all_at(&command, COMMAND)?;
+        // Else the back end tells what the last owner has written. What may not be written there knows the hypervisor.
+        self.tell_back_end("quirks", &format!("{device}-{COMMAND:x}:1:0"))
     }
 
     fn wire(&self, device: &str) -> Result<Option<u32>> {
@@ -195,12 +219,7 @@ pub fn take(
         }
     }
     store.change("/local", &changes)?;
-    let until = Instant::now() + LETS_GO;
-    while sysfs.has_back(domain) {
-        ensure!(Instant::now() < until, "the PCI back end does not let go of the devices");
-        std::thread::sleep(A_MOMENT);
-    }
-    Ok(())
+    until_gone(domain, sysfs)
 }
 
 /// Hands the devices to a domain that has none. An error says what went wrong; then the toolstack may do it: the domain's back end has
@@ -213,7 +232,11 @@ pub fn hand_over(
     hypervisor: &mut impl Passthrough,
 ) -> Result<()> {
     let back = pci::back(domain);
-    ensure!(store.read(&format!("{back}/state"))?.is_none(), "it has a PCI back end already");
+    let is_introduced = are_connected(domain, store)?;
+    if !is_introduced {
+        forget(domain, store)?;
+        until_gone(domain, sysfs)?;
+    }
     let mut nodes = Vec::new();
     for (n, claim) in claims.iter().enumerate() {
         let device = &claim.name;
@@ -227,6 +250,10 @@ pub fn hand_over(
             }
             hypervisor.permit(domain, resource, true).with_context(what)?;
         }
+        // What it costs not to is time.
+        if let Err(error) = sysfs.close(device) {
+            eprintln!("{device}: its command register cannot be written: {error:#}");
+        }
         if options.is_permissive {
             sysfs.set_permissive(device)?;
         }
@@ -235,31 +262,107 @@ pub fn hand_over(
             (format!("{back}/key-{n}"), device.clone()),
             (format!("{back}/dev-{n}"), device.clone()),
             (format!("{back}/opts-{n}"), options.to_string()),
-            (format!("{back}/state-{n}"), "1".into()),
+            (format!("{back}/state-{n}"), state::INITIALISING.to_string()),
             (given(device), domain.to_string()),
         ]);
     }
     nodes.push((format!("{back}/num_devs"), claims.len().to_string()));
-    let own = format!("/local/domain/{domain}");
-    let front = format!("{own}/device/pci/0");
-    let name = store.read(&format!("{own}/name"))?.unwrap_or_default();
-    for (key, value) in [("frontend", &front), ("frontend-id", &domain.to_string()), ("domain", &name)] {
-        nodes.push((format!("{back}/{key}"), value.clone()));
+    let mut changes = if is_introduced {
+        nodes.push((format!("{back}/state"), pci::RECONFIGURING.into()));
+        Vec::new()
+    } else {
+        introduction(domain, store)?
+    };
+    changes.extend(nodes.into_iter().map(|(path, value)| Change::Write(path, value)));
+    let is_done = store.change(&name_of(domain), &changes)?;
+    ensure!(is_done, "it has gone");
+    Ok(())
+}
+
+/// The domain and the PCI back end get to know each other, if they do not: rings and ports are made, and the domain's kernel has looked at a
+/// bus without devices. One that comes then is there sooner.
+pub fn introduce(domain: u16, store: &mut impl Store) -> Result<()> {
+    let back = pci::back(domain);
+    if store.read(&format!("{back}/state"))?.is_some() {
+        return Ok(());
     }
-    nodes.extend([(format!("{back}/online"), "1".into()), (format!("{back}/state"), "1".into())]);
-    nodes.extend([
-        (format!("{front}/backend"), back.clone()),
-        (format!("{front}/backend-id"), "0".into()),
-        (format!("{front}/state"), "1".into()),
-    ]);
+    let mut changes = introduction(domain, store)?;
+    changes.push(Change::Write(format!("{back}/num_devs"), "0".into()));
+    store.change(&name_of(domain), &changes).map(|_| ())
+}
+
+/// Domains that know the PCI back end and have no device of its.
+pub fn introduced(store: &mut impl Store) -> Result<BTreeSet<u16>> {
+    let mut found = BTreeSet::new();
+    for domain in store.list("/local/domain/0/backend/pci")? {
+        let Ok(domain) = domain.parse() else { continue };
+        if has_none(domain, store)? {
+            found.insert(domain);
+        }
+    }
+    Ok(found)
+}
+
+/// A domain that has no device, or has gone, and the PCI back end do not know each other any more.
+pub fn forget(domain: u16, store: &mut impl Store) -> Result<()> {
+    if has_none(domain, store)? {
+        store.change("/local", &[Change::Remove(pci::back(domain))])?;
+    }
+    Ok(())
+}
+
+/// It knows the PCI back end, which has no device for it.
+fn has_none(domain: u16, store: &mut impl Store) -> Result<bool> {
+    Ok(store.read(&format!("{}/num_devs", pci::back(domain)))?.as_deref() == Some("0"))
+}
+
+/// Both are connected, and there is no device. An error: there is one.
+fn are_connected(domain: u16, store: &mut impl Store) -> Result<bool> {
+    let mut is_connected = true;
+    for end in [pci::back(domain), front(domain)] {
+        let said = store.read(&format!("{end}/state"))?;
+        is_connected &= said.is_some_and(|said| said == state::CONNECTED.to_string());
+    }
+    let back = store.read(&format!("{}/state", pci::back(domain)))?;
+    ensure!(back.is_none() || has_none(domain, store)?, "it has a PCI back end already");
+    Ok(is_connected)
+}
+
+fn name_of(domain: u16) -> String {
+    format!("/local/domain/{domain}/name")
+}
+
+fn front(domain: u16) -> String {
+    format!("/local/domain/{domain}/device/pci/0")
+}
+
+/// Both ends' directories, as xl makes them, without devices.
+fn introduction(domain: u16, store: &mut impl Store) -> Result<Vec<Change>> {
+    let (back, front) = (pci::back(domain), front(domain));
+    let name = store.read(&name_of(domain))?.unwrap_or_default();
+    let (own, first) = (domain.to_string(), state::INITIALISING.to_string());
+    let of_back = [("frontend", &front), ("frontend-id", &own), ("domain", &name), ("online", &"1".into())];
+    let of_front = [("backend", &back), ("backend-id", &"0".into())];
     let mut changes = vec![
         Change::Remove(front.clone()),
-        Change::Make { path: back, owner: 0, reader: domain },
-        Change::Make { path: front, owner: domain, reader: 0 },
+        Change::Make { path: back.clone(), owner: 0, reader: domain },
+        Change::Make { path: front.clone(), owner: domain, reader: 0 },
     ];
-    changes.extend(nodes.into_iter().map(|(path, value)| Change::Write(path, value)));
-    let is_done = store.change(&format!("{own}/name"), &changes)?;
-    ensure!(is_done, "it has gone");
+    let mut write =
+        |end: &str, key: &str, value: &str| changes.push(Change::Write(format!("{end}/{key}"), value.into()));
+    of_back.iter().for_each(|(key, value)| write(&back, key, value));
+    of_front.iter().for_each(|(key, value)| write(&front, key, value));
+    [&back, &front].iter().for_each(|end| write(end, "state", &first));
+    Ok(changes)
+}
+
+/// Waits until the PCI back end has nothing for the domain any more.
+fn until_gone(domain: u16, sysfs: &Sysfs) -> Result<()> {
+    let until = Instant::now() + LETS_GO;
+    while sysfs.has_back(domain) {
+        ensure!(Instant::now() < until, "the PCI back end does not let go of the devices");
+        std::thread::sleep(A_MOMENT);
+    }
     Ok(())
 }
 

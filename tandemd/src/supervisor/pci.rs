@@ -7,7 +7,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 /// State 7 and 8 of xenbus: one end wants to change what the other serves, which has done so.
-const RECONFIGURING: &str = "7";
+pub const RECONFIGURING: &str = "7";
 const RECONFIGURED: &str = "8";
 /// The command register, and its bit that lets a function reach memory (PCI, 6.2.2).
 const COMMAND: u64 = 4;

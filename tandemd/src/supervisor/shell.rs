@@ -15,6 +15,7 @@ use anyhow::{ensure, Context, Result};
 use control::Image;
 use rustix::io::Errno;
 use rustix::time::{clock_gettime, ClockId};
+use std::collections::BTreeSet;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -58,6 +59,8 @@ pub struct Shell {
     standby: Option<u16>,
     /// The one of another image that is tried.
     candidate: Option<u16>,
+    /// Those that know the PCI back end without having a device, and perhaps have gone.
+    introduced: BTreeSet<u16>,
     /// What is left of earlier ones.
     remains: Vec<u16>,
     sysfs: Sysfs,
@@ -95,6 +98,7 @@ impl Shell {
             linked: None,
             standby: None,
             candidate: None,
+            introduced: BTreeSet::new(),
             remains: Vec::new(),
             sysfs: Sysfs::default(),
             served: None,
@@ -108,6 +112,8 @@ impl Shell {
         if shell.reset == Reset::Driver {
             shell.devices.iter().try_for_each(|device| shell.sysfs.let_reset(&device.name))?;
         }
+        // An earlier daemon may have introduced some that have gone since.
+        shell.introduced = passthrough::introduced(&mut shell.store)?;
         shell.find()?;
         Ok(shell)
     }
@@ -140,7 +146,14 @@ impl Shell {
         self.remains.clear();
         let (standby, candidate) = (standby::name_of(&self.driver), candidate_of(&self.driver));
         let remains = standby::remains_of(&self.driver);
-        for id in self.store.list("/local/domain")? {
+        let all = self.store.list("/local/domain")?;
+        let is_there = |domain: &u16| all.contains(&domain.to_string());
+        let gone: Vec<u16> = self.introduced.iter().copied().filter(|domain| !is_there(domain)).collect();
+        for domain in gone {
+            passthrough::forget(domain, &mut self.store)?;
+            self.introduced.remove(&domain);
+        }
+        for id in all {
             let Some(name) = self.store.read(&format!("/local/domain/{id}/name"))? else { continue };
             if name == self.driver {
                 self.domain = id.parse().ok();
@@ -364,7 +377,18 @@ impl Shell {
             Act::Take(domain) => self.take(domain),
             Act::ClearAway(domain) => self.toolstack.clear_away(domain),
             Act::Destroy(domain) => self.toolstack.destroy(domain),
-            Act::Dismiss(domain) => self.toolstack.start(&["destroy", &domain.to_string()]),
+            Act::Introduce(domain) => {
+                self.introduced.insert(domain);
+                if let Err(error) = passthrough::introduce(domain, &mut self.store) {
+                    eprintln!("{}: {}: it meets its PCI back end later: {error:#}", self.service, self.driver);
+                }
+                Ok(())
+            }
+            Act::Dismiss(domain) => {
+                // The toolstack knows of devices only.
+                passthrough::forget(domain, &mut self.store)?;
+                self.toolstack.start(&["destroy", &domain.to_string()])
+            }
             Act::Create => self.create(record.image_to_start(), &[]),
             Act::CreateStandby => self.create(&record.image, &without_devices(&standby::name_of(&self.driver))),
             Act::CreateCandidate => match &record.upgrade {

@@ -45,6 +45,8 @@ pub struct Standby {
     /// The next thing is not done before.
     from: Duration,
     seen: Option<Seen>,
+    /// The one that knows the PCI back end.
+    introduced: Option<u16>,
 }
 
 impl Standby {
@@ -81,7 +83,13 @@ impl Standby {
             self.from = look.now + if has_ended { AGAIN } else { AGAIN_DISMISS };
             return Some(self.ask(Act::Dismiss(there.id)));
         }
-        self.watch(there, look, said)
+        let act = self.watch(there, look, said);
+        let is_due = act.is_none() && wish == Wish::There && self.has_booted(there.id);
+        if is_due && self.introduced != Some(there.id) {
+            self.introduced = Some(there.id);
+            return Some(Act::Introduce(there.id));
+        }
+        act
     }
 
     /// It has booted, and waits.

@@ -64,6 +64,20 @@ fn it_stops_before_anything_is_taken_from_it() {
 }
 
 #[test]
+fn one_that_waits_meets_the_pci_back_end_once_and_before_it_is_needed() {
+    let mut world = World::with_standby();
+    let waits = world.standby.as_ref().unwrap().id;
+    let met = |world: &World| world.acts.iter().filter(|act| **act == Act::Introduce(waits)).count();
+    assert_eq!((met(&world), world.acts.contains(&Act::Promote(waits))), (1, false), "{:?}", world.acts);
+    world.end(reason::SHUTDOWN_CRASH, false);
+    world.run(Duration::from_secs(20));
+    assert!(world.is_well() && world.domain.as_ref().is_some_and(|d| d.id == waits));
+    let next = world.standby.as_ref().unwrap().id;
+    assert!(met(&world) == 1 && world.acts.contains(&Act::Introduce(next)), "{:?}", world.acts);
+    assert!(!World::with_snapshot().acts.iter().any(|act| matches!(act, Act::Introduce(_))), "it is noted without");
+}
+
+#[test]
 fn one_that_is_replaced_for_no_fault_of_its_own_sends_what_it_has() {
     let mut world = World::up();
     world.acts.clear();
@@ -288,7 +302,7 @@ fn the_one_that_waits_takes_the_place_and_another_one_waits() {
     assert_eq!(world.acts[..4], at_once);
     assert_eq!(world.domain.as_ref().unwrap().id, waits);
     world.run(Duration::from_secs(20));
-    assert_eq!(world.acts[4..], [Act::ClearAway(old), Act::CreateStandby]);
+    assert_eq!(world.acts[4..], [Act::ClearAway(old), Act::CreateStandby, Act::Introduce(waits + 1)]);
     assert!(world.standby.as_ref().is_some_and(|d| d.id == waits + 1));
     let line = world.machine.record.last.last().unwrap();
     assert!(

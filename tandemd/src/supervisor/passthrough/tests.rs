@@ -7,6 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 const NIC: &str = "0000:00:03.0";
 const BACK: &str = "/local/domain/0/backend/pci/8/0";
+/// It answers at its ports and in its memory, and reports system errors.
+const CONFIG: [u8; 8] = [0x86, 0x80, 0xd3, 0x10, 0x03, 0x01, 0x10, 0];
 const METHODS: &str = "flr pm\n";
 const GIVEN: &str = "/libxl/pci/0000-00-03-0/domid";
 
@@ -153,8 +155,10 @@ impl Files {
             "0xfebc0000 0xfebdffff 0x40200\n0xc000 0xc01f 0x40101\n0x0 0x0 0x0\n0xfebf1800 0xfebf1fff 0x200\n";
         std::fs::write(device.join("resource"), regions).unwrap();
         std::fs::write(device.join("irq"), "11\n").unwrap();
+        std::fs::write(device.join("config"), CONFIG).unwrap();
         std::fs::write(device.join("reset_method"), METHODS).unwrap();
         std::fs::write(back.join("permissive"), "").unwrap();
+        std::fs::write(back.join("quirks"), "").unwrap();
         Self(Sysfs(root))
     }
 
@@ -162,8 +166,8 @@ impl Files {
         self.0 .0.join("bus/pci/devices").join(NIC).join(name)
     }
 
-    fn permissive(&self) -> String {
-        std::fs::read_to_string(self.0 .0.join("bus/pci/drivers/pciback/permissive")).unwrap()
+    fn back_end_heard(&self, of: &str) -> String {
+        std::fs::read_to_string(self.0 .0.join("bus/pci/drivers/pciback").join(of)).unwrap()
     }
 }
 
@@ -212,7 +216,12 @@ fn what_one_had_the_other_gets() {
     ];
     assert_eq!((machine.owner, permitted), (Some(8), wanted.map(String::from).to_vec()));
     assert!(machine.wires.contains(&(8, 11)));
-    assert_eq!(files.permissive(), NIC);
+    assert_eq!(
+        (files.back_end_heard("permissive"), files.back_end_heard("quirks")),
+        (NIC.into(), format!("{NIC}-4:1:0"))
+    );
+    let config = std::fs::read(files.of_device("config")).unwrap();
+    assert_eq!(config, [0x86, 0x80, 0xd3, 0x10, 0, 0x01, 0x10, 0], "it answers nowhere, and nothing else has changed");
     for (path, value) in [
         (BACK.into(), "0, read by 8"),
         (format!("{BACK}/num_devs"), "1"),
@@ -305,4 +314,44 @@ fn who_resets_it_is_said_and_afterwards_linux_can() {
     let (mut nodes, mut machine) = given();
     take(7, &[NIC.into()], Reset::Driver, &files.0, &mut nodes, &mut machine).unwrap();
     assert!(!method.exists() && machine.owner.is_none(), "one that Linux cannot reset");
+}
+
+#[test]
+fn one_that_knows_the_back_end_already_is_told_of_a_device_and_else_both_begin_again() {
+    let files = Files::new("introduced");
+    for (back, front, said) in [("4", "4", "7"), ("4", "3", "1"), ("2", "4", "1")] {
+        let (mut nodes, mut machine) = (nodes(), Machine::default());
+        introduce(8, &mut nodes).unwrap();
+        let there = |nodes: &Nodes| nodes.0.iter().filter(|(path, _)| path.contains("pci")).count();
+        assert_eq!(
+            (nodes.0[&format!("{BACK}/num_devs")].as_str(), nodes.0[&format!("{BACK}/state")].as_str()),
+            ("0", "1")
+        );
+        nodes.0.insert(format!("{BACK}/state"), back.into());
+        nodes.0.insert("/local/domain/8/device/pci/0/state".into(), front.into());
+        let before = there(&nodes);
+        introduce(8, &mut nodes).unwrap();
+        assert_eq!(there(&nodes), before, "a second time nothing is done");
+        hand_over(8, &claims("00:03.0"), &files.0, &mut nodes, &mut machine).unwrap();
+        let at = |key: &str| nodes.0[&format!("{BACK}/{key}")].as_str();
+        assert_eq!((at("state"), at("num_devs"), at("dev-0"), at("state-0")), (said, "1", NIC, "1"), "{back} {front}");
+        assert_eq!(nodes.0["/local/domain/8/device/pci/0/state"], if said == "7" { "4" } else { "1" });
+        assert_eq!(machine.owner, Some(8));
+        let error = hand_over(8, &claims("00:03.0"), &files.0, &mut nodes, &mut machine).unwrap_err();
+        assert!(error.to_string().contains("already"), "{error}");
+    }
+}
+
+#[test]
+fn who_is_forgotten_leaves_nothing_unless_he_has_a_device() {
+    let files = Files::new("forgotten");
+    let (mut nodes, mut machine) = (nodes(), Machine::default());
+    introduce(8, &mut nodes).unwrap();
+    forget(8, &mut nodes).unwrap();
+    assert!(nodes.0.keys().all(|path| !path.contains("backend/pci")), "{:?}", nodes.0);
+    introduce(9, &mut nodes).unwrap();
+    assert!(nodes.0.keys().all(|path| !path.contains("pci/9")), "it has gone before");
+    hand_over(8, &claims("00:03.0"), &files.0, &mut nodes, &mut machine).unwrap();
+    forget(8, &mut nodes).unwrap();
+    assert_eq!(nodes.0[&format!("{BACK}/num_devs")], "1");
 }

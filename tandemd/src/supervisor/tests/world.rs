@@ -397,6 +397,10 @@ impl World {
                     ours.get_devices();
                 }
             }
+            Act::Introduce(id) => {
+                let waits = self.standby.as_ref().filter(|d| d.id == id).expect("who is introduced waits");
+                assert!(!waits.has_devices);
+            }
             Act::Note(id) => {
                 let native = self.native;
                 let there = self.all_mut().find(|d| d.id == id).expect("who is noted is there");
