@@ -51,8 +51,8 @@ supervise() {
 # What a driver domain of the network is, and what a guest does meanwhile.
 net_machine() {
 	local job=pci+bridge_switch:$driver keys=() lines=()
-	[ $way = fresh ] || job=standby:$driver keys=('standby = 1')
-	[ $way != snapshot ] || keys=('snapshot = true')
+	[ $way = fresh ] || job=standby:$driver keys=('standby = 1' 'reset = "driver"')
+	[ $way != snapshot ] || keys=('snapshot = true' 'reset = "driver"')
 	# Nobody but twins has the CPUs that come beside the first.
 	[ $mode = vm ] || job=$job+twin_kept keys+=('twin = true') lines=('vcpus=1' 'maxvcpus=4')
 	supervised_machine $job "extra='$kernel_args oops=panic iommu=soft swiotlb=4096 tandem.do=$job+drive'" "${lines[@]}" || quit 'no machine'
@@ -88,7 +88,7 @@ net_ends() {
 
 disk_machine() {
 	local class=0x0108 node=/dev/nvme0n1 job=pci+backend:$driver keys=()
-	[ $way = fresh ] || job=standby_disk:$driver keys=('standby = 1')
+	[ $way = fresh ] || job=standby_disk:$driver keys=('standby = 1' 'reset = "driver"')
 	[ $driver = nvme ] || class=0x0106 node=/dev/sda
 	modprobe xen-pciback
 	nic=$(devices class $class | head -n 1)
