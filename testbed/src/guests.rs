@@ -67,6 +67,8 @@ pub struct Guest {
     shares: Vec<String>,
     /// More options of the hypervisor's.
     options: String,
+    /// Time goes by instructions, and not by the host's clock: a run is the same each time.
+    counts_instructions: bool,
 }
 
 /// What a run may be told.
@@ -88,7 +90,8 @@ impl Default for Wishes {
     }
 }
 
-/// Operations that the hostile kernel does in a second at least, on a slow host.
+/// Operations that the hostile kernel does in a second at least, on a slow host; one if each is a domain's death and time goes by
+/// instructions.
 const OPERATIONS_PER_S: u64 = 500;
 /// How long a kernel may say nothing. A hostile one reports each 16 384 operations.
 const SILENCE: std::time::Duration = std::time::Duration::from_secs(120);
@@ -120,7 +123,7 @@ pub fn named(name: &str) -> Result<Guest> {
 
 /// Takes a test's purpose from its first comment, which may ask for CPUs, `(cpus: 2)`, for vCPUs if they are not as many,
 /// `(vcpus: 2)`, for a processor, `(processor: max)`, for the files of folders in `guests/lib/`, `(shares: chaos twins)`, for options of
-/// the hypervisor's, `(hypervisor: ac-check)`, and explain why the verdict on Tandem is another than that on stock Xen, `(differs: because)`.
+/// the hypervisor's, `(hypervisor: ac-check)`, for time that goes by instructions, `(clock: instructions)`, and explain why the verdict on Tandem is another than that on stock Xen, `(differs: because)`.
 pub fn describe(name: String, source: &str) -> Guest {
     let comment = source.trim_start().strip_prefix("/*").and_then(|rest| rest.split("*/").next()).unwrap_or_default();
     let about: Vec<&str> = comment.split_whitespace().filter(|word| *word != "*").collect();
@@ -138,7 +141,8 @@ pub fn describe(name: String, source: &str) -> Guest {
     let (processor, differs) = (note("processor"), note("differs"));
     let shares = note("shares").map(|folders| folders.split(' ').map(String::from).collect()).unwrap_or_default();
     let options = note("hypervisor").unwrap_or_default();
-    Guest { name, about, differs, cpus, vcpus, processor, shares, options }
+    let counts_instructions = note("clock").is_some_and(|clock| clock == "instructions");
+    Guest { name, about, differs, cpus, vcpus, processor, shares, options, counts_instructions }
 }
 
 impl Guest {
@@ -188,6 +192,10 @@ impl Guest {
         let prefix = if wishes.qemu == Qemu::chosen() { "" } else { "smap-" };
         // A CPU that waits for a lock lets the others run at once, however few the host has.
         let threads = if self.is_hostile() { ",thread=single" } else { "" };
+        let mut accel = vec!["-accel".into(), format!("tcg{threads}")];
+        if self.counts_instructions {
+            accel.extend(["-icount", "shift=0,sleep=off"].map(String::from));
+        }
         Ok(Machine {
             name: format!("{prefix}guest-{}-{}", self.name, hypervisor.name()),
             hypervisor: hypervisor.clone(),
@@ -210,10 +218,10 @@ impl Guest {
             disks: Vec::new(),
             chipset: if wishes.iommu.is_some() { "q35" } else { "pc" },
             devices: wishes.iommu.into_iter().collect(),
-            accel: vec!["-accel".into(), format!("tcg{threads}")],
+            accel,
             qemu: wishes.qemu,
             timeout_s: if self.is_hostile() { HOSTILE_LIMIT_S } else { TIME_LIMIT_S }
-                + wishes.operations.unwrap_or(0) / OPERATIONS_PER_S,
+                + wishes.operations.unwrap_or(0) / if self.counts_instructions { 1 } else { OPERATIONS_PER_S },
         })
     }
 
@@ -280,6 +288,9 @@ mod tests {
         );
         assert_eq!(describe("x".into(), "/* This. (shares: chaos twins) */").shares, ["chaos", "twins"]);
         assert_eq!(describe("x".into(), "/* This. (hypervisor: ac-check mem=1G) */").options, "ac-check mem=1G");
+        assert!(
+            describe("x".into(), "/* This. (clock: instructions) */").counts_instructions && !guest.counts_instructions
+        );
     }
 
     #[test]
