@@ -78,7 +78,7 @@ unchanged on stock Xen and on Tandem: `./tandem guests [NAME] [--hypervisor xen]
 broken, FAILURE that the hypervisor is, CRASH that there was no verdict.
 
 `--operations N` and `--seed N` are for those that do random operations, `random-operations`, `hostile-twins`,
-`hostile-front-ends` and `hostile-back-ends`. With `--iommu vtd` or `amd-vi` domain 0's devices are behind such a unit (`iommu=dom0-strict`). Another hostile one, `hostile-domain`, is no domain 0: `./tandem test xl a-hostile` makes two of it beside one.
+`hostile-front-ends`, `hostile-back-ends` and, deaths, `random-deaths`. With `--iommu vtd` or `amd-vi` domain 0's devices are behind such a unit (`iommu=dom0-strict`). Another hostile one, `hostile-domain`, is no domain 0: `./tandem test xl a-hostile` makes two of it beside one.
 
 This page is written by `./tandem guests --table`, which runs all of them on Debian's Xen 4.17 and on Tandem under QEMU's
 software CPU. Where the two differ the kernel's source says why.
