@@ -116,11 +116,8 @@ void disk_words_once(void)
 	note(kick(v->disk.guest_port));
 }
 
-/* All but the grant of the page that is watched, whose frame nobody else gets either. */
-void disk_grants_once(void)
+static void spoil_grant(struct victim *v, u32 n)
 {
-	struct victim *v = some_victim();
-	u32 n = up_to(16) ? FIRST_LIST + up_to(WATCHED_PAGE - FIRST_LIST) : 0;
 	struct grant_entry *entry = &guest_grants(&v->disk)[n];
 	switch (up_to(8)) {
 	case 0: entry->flags = 0; break;
@@ -128,6 +125,18 @@ void disk_grants_once(void)
 	case 2: entry->domid = some_domid(); break;
 	case 3: entry->frame = mfn_of(up_to(4) ? v->disk.guest_page[FIRST_DATA + up_to(WATCHED_PAGE - FIRST_DATA)] : scratch()); break;
 	default: grant(entry, HOSTILE_SERVICE, mfn_of(v->disk.guest_page[n]), up_to(4) ? 0 : GRANT_READ_ONLY);
+	}
+}
+
+/* All but the grant of the page that is watched, whose frame nobody else gets either; the ring's not while a disk is connected by it. */
+void disk_grants_once(void)
+{
+	struct victim *v = some_victim();
+	if (up_to(16)) {
+		spoil_grant(v, FIRST_LIST + up_to(WATCHED_PAGE - FIRST_LIST));
+	} else if (try_lock(&v->guest_lock)) {
+		spoil_grant(v, 0);
+		unlock(&v->guest_lock);
 	}
 }
 
