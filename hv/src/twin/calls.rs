@@ -3,7 +3,7 @@
 use super::counts::Ending;
 use super::instance::Instance;
 use super::net;
-use super::run::{Begin, Early};
+use super::run::Early;
 use super::session::Session;
 use super::table::{place, ready, Loaded};
 use crate::arch::tsc;
@@ -29,11 +29,11 @@ pub fn call(v: &OwnedVcpu, call: &mut TwinCall, interruptible: Interruptible<'_>
         return Err(Errno::EBUSY);
     }
     let args = call.args;
-    let begin = Begin::Call { function: slot.twin.function(call.function).ok_or(Errno::ESRCH)?, args: &args };
+    let function = slot.twin.function(call.function).ok_or(Errno::ESRCH)?;
     let mut session = Session::enter(loaded, number, None).ok_or(Errno::ENOENT)?;
-    let returned = session.run(&mut slot, begin, interruptible)?;
+    let returned = session.call(&mut slot, function, &args, interruptible);
+    finish(loaded, number, session, returned, call)?;
     loaded.counts.calls.fetch_add(1, Ordering::Relaxed);
-    finish(loaded, number, session, returned, call);
     Ok(())
 }
 
@@ -49,11 +49,9 @@ pub fn resume(v: &OwnedVcpu, call: &mut TwinCall, mut interruptible: Interruptib
         return Ok(());
     }
     let mut slot = instance.slot.try_lock().ok_or(Errno::EBUSY)?;
-    let begin = Begin::Resume { result: call.result };
     let mut session = Session::enter(loaded, number, None).ok_or(Errno::ENOENT)?;
-    let returned = session.run(&mut slot, begin, interruptible)?;
-    finish(loaded, number, session, returned, call);
-    Ok(())
+    let returned = session.resume(&mut slot, call.result, interruptible);
+    finish(loaded, number, session, returned, call)
 }
 
 /// Disables the twin if an upcall is overdue.
@@ -68,15 +66,24 @@ fn check_upcalls(loaded: &Loaded, number: u32) {
     }
 }
 
-/// Ends a session, and says in `call` how its invocation ended.
-fn finish(loaded: &Loaded, instance: usize, mut session: Session<'_>, returned: Option<u64>, call: &mut TwinCall) {
+/// Ends a session, and says in `call` how its invocation ended. Errors: those of one that has not begun, of which nothing is said.
+fn finish(
+    loaded: &Loaded,
+    instance: usize,
+    mut session: Session<'_>,
+    returned: Option<u64>,
+    call: &mut TwinCall,
+) -> Result<(), Errno> {
+    if let Some(Early::NotBegun(why)) = session.early {
+        return Err(why);
+    }
     call.steps = u32::try_from(session.steps()).unwrap_or(u32::MAX);
     (call.reason, call.result) = (reason::RETURNED, returned.unwrap_or(0));
     (call.detail, call.original, call.offset) = (0, 0, 0);
     let early = session.early.take();
     drop(session);
     match early {
-        None => {}
+        None | Some(Early::NotBegun(_)) => {}
         Some(Early::Waits(upcall)) => {
             loaded.counts.upcalls.fetch_add(1, Ordering::Relaxed);
             upcall.tell(instance, call);
@@ -89,4 +96,5 @@ fn finish(loaded: &Loaded, instance: usize, mut session: Session<'_>, returned: 
             (call.offset, call.original) = (ending.offset, ending.original);
         }
     }
+    Ok(())
 }

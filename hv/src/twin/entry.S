@@ -20,8 +20,8 @@
     ret
 .endm
 
-// u64 twin_enter(const Entry *entry, Running *running): enters the twin. Returns what twin_leave was left with in rax.
-// Entered from: Rust. CPU state: mirror root and the twins' IDT loaded, interrupts off, DF clear.
+// u64 twin_enter(u64 *save, Running *running, u64 stack, u64 stub, const u64 *args): enters the twin, as an Entry (entry.rs) says. Returns
+// what twin_leave was left with in rax. Entered from: Rust. CPU state: mirror root and the twins' IDT loaded, interrupts off, DF clear.
 // Every register that the twin is not given is cleared. On the stack, where gates find it: save page, running.
 .global twin_enter
 twin_enter:
@@ -31,13 +31,12 @@ twin_enter:
     push r13
     push r14
     push r15
-    mov rax, [rdi + {ENTRY_SAVE}]
     push rsi
-    push rax
-    mov [rax + {SAVE_HOST_RSP}], rsp
-    mov rsp, [rdi + {ENTRY_STACK}]
-    mov r11, [rdi + {ENTRY_STUB}]
-    mov rax, [rdi + {ENTRY_ARGS}]
+    push rdi
+    mov [rdi + {SAVE_HOST_RSP}], rsp
+    mov rsp, rdx
+    mov r11, rcx
+    mov rax, r8
     mov rdi, [rax]
     mov rsi, [rax + 8]
     mov rdx, [rax + 16]

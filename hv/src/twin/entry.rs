@@ -21,10 +21,6 @@ mod way {
 
 core::arch::global_asm!(
     include_str!("entry.S"),
-    ENTRY_SAVE = const offset_of!(Entry, save),
-    ENTRY_STACK = const offset_of!(Entry, stack),
-    ENTRY_STUB = const offset_of!(Entry, stub),
-    ENTRY_ARGS = const offset_of!(Entry, args),
     SAVE_HOST_RSP = const save::HOST_RSP,
     SAVE_TWIN_RSP = const save::TWIN_RSP,
     RESUME_SAVE = const offset_of!(Resume, save),
@@ -39,7 +35,7 @@ core::arch::global_asm!(
 );
 
 extern "C" {
-    fn twin_enter(entry: *const Entry, running: *mut u8) -> u64;
+    fn twin_enter(save: *mut u64, running: *mut u8, stack: u64, stub: u64, args: *const u64) -> u64;
     fn twin_resume(resume: *const Resume, running: *mut u8) -> u64;
     fn twin_leave();
     fn twin_gate();
@@ -65,8 +61,8 @@ fn leave_address() -> u64 {
     twin_leave as *const () as u64
 }
 
-/// What `twin_enter` is given.
-#[repr(C)]
+/// What `twin_enter` is given, in registers.
+#[derive(Clone, Copy)]
 pub struct Entry {
     /// The instance's save page.
     pub save: *mut u64,
@@ -100,14 +96,6 @@ pub struct Resume {
     pub value: u64,
     /// The registers.
     pub kept: Kept,
-}
-
-/// How to go into a twin.
-pub enum Way {
-    /// Into a function.
-    Enter(Entry),
-    /// Back from a gate.
-    Resume(Resume),
 }
 
 /// A call of an import, as `twin_import` pushes it.
@@ -187,26 +175,38 @@ pub unsafe fn set_mirror(of: Option<&Mirror>) {
     mirror().store(of.map_or(core::ptr::null_mut(), |of| core::ptr::from_ref(of).cast_mut()), Ordering::Relaxed);
 }
 
-/// Enters the twin that `running` describes, or goes back into it. Returns rax of the way out; how it ended is in `running`.
+/// Goes into the twin that `running` describes by `go`, which is given its address. Returns rax of the way out; how it ended is in `running`.
+#[inline(always)]
+fn run(running: &mut Running<'_, '_>, go: impl FnOnce(*mut u8) -> u64) -> u64 {
+    let place = slot();
+    place.store(core::ptr::from_mut(running).cast(), Ordering::Relaxed);
+    // Gates and the exception handler reach `running` only through the slot, and only until this returns.
+    let value = go(place.load(Ordering::Relaxed).cast());
+    place.store(core::ptr::null_mut(), Ordering::Relaxed);
+    value
+}
+
+/// Enters the twin that `running` describes. Returns rax of the way out; how it ended is in `running`.
 ///
 /// # Safety
 /// 1. The instance's areas are mapped as `twin_abi::layout` says, its code was verified, its mirror root is loaded, the
 ///    twins' IDT is, and no breakpoint is armed.
-/// 2. An entry's stack pointer is in the instance's stack, with the address of the way out at it and `indirect_args` words above; its
+/// 2. The entry's stack pointer is in the instance's stack, with the address of the way out at it and `indirect_args` words above; its
 ///    arguments are there to be read.
-/// 3. What goes on is what was kept when this instance's gate last answered that it waits.
-pub unsafe fn enter(running: &mut Running<'_, '_>, way: &Way) -> u64 {
-    let place = slot();
-    place.store(core::ptr::from_mut(running).cast(), Ordering::Relaxed);
-    // SAFETY: (1), (2), (3). Gates and the exception handler reach `running` only through the slot, and only until this returns.
-    let value = unsafe {
-        match way {
-            Way::Enter(entry) => twin_enter(entry, place.load(Ordering::Relaxed).cast()),
-            Way::Resume(resume) => twin_resume(resume, place.load(Ordering::Relaxed).cast()),
-        }
-    };
-    place.store(core::ptr::null_mut(), Ordering::Relaxed);
-    value
+#[inline(always)]
+pub unsafe fn enter(running: &mut Running<'_, '_>, Entry { save, stack, stub, args }: Entry) -> u64 {
+    // SAFETY: (1), (2).
+    run(running, |running| unsafe { twin_enter(save, running, stack, stub, args) })
+}
+
+/// Goes back into it. Returns the same.
+///
+/// # Safety
+/// 1. As for [`enter`].
+/// 2. What goes on is what was kept when this instance's gate last answered that it waits.
+pub unsafe fn resume(running: &mut Running<'_, '_>, resume: &Resume) -> u64 {
+    // SAFETY: (1), (2).
+    run(running, |running| unsafe { twin_resume(resume, running) })
 }
 
 /// The address of what `twin_import` calls for an import that `routine` serves, or the domain.

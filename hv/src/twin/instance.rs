@@ -53,8 +53,10 @@ pub struct Instance {
     base: u64,
     code_bytes: u64,
     config: Config,
-    /// The stack pointer of an entry.
+    /// The stack pointer of an entry, the stub that it goes through, and the one by which it comes back.
     entry_stack: u64,
+    enter: u64,
+    leave: u64,
     /// Its stubs.
     pub stubs: Stubs,
     context: Frames,
@@ -186,6 +188,8 @@ impl Instance {
             code_bytes,
             config,
             entry_stack,
+            enter: stubs.enter(),
+            leave: stubs.leave(),
             stubs,
             context,
             save,
@@ -279,8 +283,8 @@ impl Instance {
         let stack = self.entry_stack;
         self.set_saved(save::TARGET, self.code_address(function.offset()));
         // SAFETY: inside the stack; nothing runs on it, for the caller holds `slot`.
-        unsafe { (stack as *mut u64).write(self.stubs.leave()) };
-        entry::Entry { save: self.save.start(), stack, stub: self.stubs.enter(), args: args.as_ptr() }
+        unsafe { (stack as *mut u64).write(self.leave) };
+        entry::Entry { save: self.save.start(), stack, stub: self.enter, args: args.as_ptr() }
     }
 
     /// How an invocation goes on that has `kept` these registers and gets `value`.

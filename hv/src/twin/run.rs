@@ -6,9 +6,10 @@ use crate::twin::instance::Instance;
 use crate::twin::view::DomainView;
 use twin_abi::image::Image;
 use twin_abi::op::{reason, TwinCall};
-use twin_runtime::gate::{may_begin, Answer, Call, Embedder, Function, Invocation};
+use twin_runtime::gate::{may_begin, Answer, Call, Embedder, Invocation};
 use twin_runtime::linux::{Done, Native, Stop};
 use twin_runtime::{Abort, Reason};
+use xen_abi::errno::Errno;
 
 /// An invocation under way.
 pub struct Running<'a, 'v> {
@@ -31,28 +32,14 @@ pub struct Left {
     pub kept: Kept,
 }
 
-/// How a part of an invocation begins.
-pub enum Begin<'a> {
-    /// A function is called.
-    Call {
-        /// It.
-        function: Function,
-        /// Its arguments.
-        args: &'a [u64; 6],
-    },
-    /// A function of the domain returned.
-    Resume {
-        /// This.
-        result: u64,
-    },
-}
-
 /// How a part of an invocation ended whose function has not returned.
 pub enum Early {
     /// It was aborted.
     Aborted(Abort),
     /// It waits for a function of the domain.
     Waits(ToCall),
+    /// It has not begun: EBUSY if something waits in the instance, ENOENT if nothing does that could go on.
+    NotBegun(Errno),
 }
 
 /// A function of the domain that is to be called.

@@ -8,14 +8,14 @@ use crate::domain::vcpu::{self, OwnedVcpu};
 use crate::domain::{self, DomainRef};
 use crate::pv::{debugreg, vtlb};
 use crate::sched::timers;
-use crate::twin::entry::{self, Way};
+use crate::twin::entry;
 use crate::twin::instance::{Instance, Slot, Waiting};
 use crate::twin::net::OnCard;
-use crate::twin::run::{Begin, Early, Left, Running};
+use crate::twin::run::{Early, Left, Running};
 use crate::twin::table::Loaded;
 use crate::twin::view::DomainView;
 use core::sync::atomic::Ordering;
-use twin_runtime::gate::Embedder;
+use twin_runtime::gate::{Embedder, Function};
 use xen_abi::errno::Errno;
 
 /// See the module.
@@ -57,39 +57,60 @@ impl<'a> Session<'a> {
         Some(Self { loaded, instance, owner, since, budget: 0, left, early: None, domain })
     }
 
-    /// Runs a function, or goes on with what waits, in the instance, whose `slot` is the caller's. What the function returned; `None`:
-    /// it has not, and `early` says why. Errors: EBUSY if something waits there; ENOENT if nothing waits.
-    pub fn run(&mut self, slot: &mut Slot, begin: Begin<'_>, _: Interruptible<'_>) -> Result<Option<u64>, Errno> {
-        let instance = self.instance;
-        let is_fresh = self.domain.begin();
-        let Slot { twin, waiting } = slot;
-        let (invocation, way) = match begin {
-            Begin::Call { function, args } => {
-                let steps = self.loaded.budget.cast_signed();
-                let invocation = twin.begin_known(function, steps, &mut self.domain).ok_or(Errno::EBUSY)?;
-                self.budget = steps;
-                (invocation, Way::Enter(instance.entry(function, args)))
-            }
-            Begin::Resume { result } => {
-                let waited = waiting.take().ok_or(Errno::ENOENT)?;
-                let invocation = twin.resume().ok_or(Errno::ENOENT)?;
-                self.budget = waited.budget;
-                (invocation, Way::Resume(instance.resume(waited.kept, result)))
-            }
+    /// Calls a function in the instance, whose `slot` is the caller's. What it returned; `None`: it has not, and `early` says why.
+    #[inline(always)]
+    pub fn call(&mut self, slot: &mut Slot, function: Function, args: &[u64; 6], _: Interruptible<'_>) -> Option<u64> {
+        let (instance, steps) = (self.instance, self.loaded.budget.cast_signed());
+        self.begin();
+        let Some(invocation) = slot.twin.begin_known(function, steps, &mut self.domain) else {
+            return self.not_begun(Errno::EBUSY);
         };
-        let (domain, left) = (&mut self.domain, &mut self.left);
-        let mut running = Running { instance, invocation, domain, left };
-        if is_fresh {
-            timers::fire_surely_by(running.domain.deadline_ns());
-        }
+        self.budget = steps;
+        let entry = instance.entry(function, args);
+        let mut running = Running { instance, invocation, domain: &mut self.domain, left: &mut self.left };
         // SAFETY: the areas are those of `Instance`, whose code was verified; the mirror is loaded, so is the twins' IDT, and no
-        // breakpoint is armed (`enter`); what goes on was kept for that in its slot.
-        let value = unsafe { entry::enter(&mut running, &way) };
+        // breakpoint is armed (`enter`).
+        let value = unsafe { entry::enter(&mut running, entry) };
+        self.ended(&mut slot.waiting, value)
+    }
+
+    /// Goes on with what waits in the instance, after a function of the domain that returned `result`. As [`Self::call`].
+    pub fn resume(&mut self, slot: &mut Slot, result: u64, _: Interruptible<'_>) -> Option<u64> {
+        let instance = self.instance;
+        self.begin();
+        let Slot { twin, waiting } = slot;
+        let Some(waited) = waiting.take() else { return self.not_begun(Errno::ENOENT) };
+        let Some(invocation) = twin.resume() else { return self.not_begun(Errno::ENOENT) };
+        self.budget = waited.budget;
+        let resume = instance.resume(waited.kept, result);
+        let mut running = Running { instance, invocation, domain: &mut self.domain, left: &mut self.left };
+        // SAFETY: as in `call`; what goes on was kept for that in its slot.
+        let value = unsafe { entry::resume(&mut running, &resume) };
+        self.ended(waiting, value)
+    }
+
+    /// The time of an invocation begins, or goes on.
+    #[inline(always)]
+    fn begin(&mut self) {
+        if self.domain.begin() {
+            timers::fire_surely_by(self.domain.deadline_ns());
+        }
+    }
+
+    #[cold]
+    fn not_begun(&mut self, why: Errno) -> Option<u64> {
+        self.early = Some(Early::NotBegun(why));
+        None
+    }
+
+    /// An invocation has ended, with `value` if it has returned.
+    #[inline(always)]
+    fn ended(&mut self, waiting: &mut Option<Waiting>, value: u64) -> Option<u64> {
         if self.left.abort.is_none() && self.domain.to_call.is_none() {
-            return Ok(Some(value));
+            return Some(value);
         }
         self.end_early(waiting);
-        Ok(None)
+        None
     }
 
     #[cold]

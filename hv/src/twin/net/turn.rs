@@ -12,7 +12,7 @@ use crate::guest_warn;
 use crate::sync::MutexGuard;
 use crate::twin::counts::{Count, Ending};
 use crate::twin::instance::Slot;
-use crate::twin::run::{self, Begin, Early};
+use crate::twin::run::{self, Early};
 use crate::twin::session::Session;
 use crate::twin::table::Loaded;
 use core::sync::atomic::Ordering;
@@ -133,43 +133,56 @@ impl<'a> Turn<'a> {
     }
 
     /// Calls a function for the card, and does what its end asks for.
+    #[inline(always)]
     fn call(&mut self, (job, count): (Job, &Count), function: Function, [first, second]: [u64; 2]) -> Result<(), Stop> {
         self.budget = self.budget.saturating_sub(1);
         count.add();
         self.progress.job = Some(job);
-        self.go(Begin::Call { function, args: &[first, second, 0, 0, 0, 0] })
+        let args = [first, second, 0, 0, 0, 0];
+        let returned = self.session.call(&mut self.slot, function, &args, self.interruptible.again());
+        self.hear()?;
+        match returned {
+            Some(value) => {
+                self.progress.job = None;
+                self.finish(job, value)
+            }
+            None => self.ended_early(),
+        }
     }
 
     /// Goes on with the card's invocation that waited, and does what its end asks for.
     pub fn resume(&mut self, result: u64) -> Result<(), Stop> {
-        self.go(Begin::Resume { result })?;
+        let returned = self.session.resume(&mut self.slot, result, self.interruptible.again());
+        self.hear()?;
+        match (returned, self.progress.job) {
+            (None, _) => self.ended_early()?,
+            (Some(_), None) => {}
+            (Some(value), Some(job)) => {
+                self.progress.job = None;
+                self.finish(job, value)?;
+            }
+        }
         send::unlock(self)
     }
 
-    fn go(&mut self, begin: Begin<'_>) -> Result<(), Stop> {
-        let ran = self.session.run(&mut self.slot, begin, self.interruptible.again());
+    /// What an invocation has come to beside its value.
+    #[inline(always)]
+    fn hear(&mut self) -> Result<(), Stop> {
         let domain = &mut self.session.domain;
         let passed = domain.pass_on().map_err(Reason::from);
         self.progress.polls |= core::mem::take(&mut domain.polls);
         if core::mem::take(&mut domain.is_woken) {
             self.progress.send_at_ns = 0;
         }
-        self.check(passed)?;
-        match ran {
-            Ok(Some(value)) => match self.progress.job.take() {
-                Some(job) => self.finish(job, value),
-                None => Ok(()),
-            },
-            Ok(None) => self.ended_early(),
-            // The instance is the card's.
-            Err(_) => self.ends(Reason::Busy),
-        }
+        self.check(passed)
     }
 
     #[cold]
     fn ended_early(&mut self) -> Result<(), Stop> {
         match self.session.early.take() {
             None => Ok(()),
+            // The instance is the card's.
+            Some(Early::NotBegun(_)) => self.ends(Reason::Busy),
             Some(Early::Waits(to_call)) => {
                 self.note_wait(to_call);
                 Err(Stop::Waits)
@@ -199,17 +212,20 @@ impl<'a> Turn<'a> {
     }
 
     /// A routine found what must not be.
+    #[cold]
     fn ends<T>(&mut self, reason: Reason) -> Result<T, Stop> {
         self.loaded.disable(Ending::from(&reason));
         guest_warn!("d{}: twin {} is disabled: {reason:x?}", self.attached.owner, self.number);
         Err(Stop::Ends)
     }
 
+    #[inline(always)]
     fn check<T>(&mut self, result: Result<T, Reason>) -> Result<T, Stop> {
         result.or_else(|reason| self.ends(reason))
     }
 
     /// What the end of an invocation asks for that returned `value`.
+    #[inline(always)]
     fn finish(&mut self, job: Job, value: u64) -> Result<(), Stop> {
         #[allow(clippy::cast_possible_truncation, reason = "an int")]
         let value = value as u32;
@@ -226,6 +242,7 @@ impl<'a> Turn<'a> {
     }
 
     /// A poll has dealt with `work` packets. With as many as it may it is still the hypervisor's, and there is more.
+    #[inline(never)]
     fn polled(&mut self, n: usize, work: u32) -> Result<(), Stop> {
         self.budget = self.budget.saturating_sub(work);
         let Some(napi) = self.attached.napi(n).filter(|napi| work >= napi.weight) else { return Ok(()) };
