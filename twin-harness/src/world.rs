@@ -414,7 +414,7 @@ impl Host for World {
         self.told.polls.push(napi);
     }
 
-    fn receive(&mut self, frame: &Frame<'_>) -> Result<bool, Fault> {
+    fn receive(&mut self, frame: Frame<'_>) -> Result<bool, Fault> {
         self.nr_received += 1;
         if !self.keep_received {
             return Ok(false);

@@ -126,6 +126,7 @@ impl Common {
     }
 
     /// Does something with the pool.
+    #[inline(always)]
     pub fn with_pool<R>(&self, work: impl FnOnce(&mut Pool) -> R) -> R {
         work(&mut self.pool.lock())
     }

@@ -316,6 +316,7 @@ impl Memory for DomainView<'_> {
 
 /// What drivers ask the hypervisor for. What [`Common::serves`] leaves to the domain is not asked.
 impl Host for DomainView<'_> {
+    #[inline(always)]
     fn with_pool<R>(&mut self, work: impl FnOnce(&mut Pool) -> R) -> R {
         self.common.with_pool(work)
     }
@@ -337,8 +338,8 @@ impl Host for DomainView<'_> {
     fn takes_packets(&self) -> bool {
         self.card.is_some()
     }
-    #[inline]
-    fn receive(&mut self, frame: &Frame<'_>) -> Result<bool, Fault> {
+    #[inline(always)]
+    fn receive(&mut self, frame: Frame<'_>) -> Result<bool, Fault> {
         if self.card.as_mut().is_some_and(|card| card.keep(frame, self.common)) {
             return Ok(true);
         }

@@ -87,7 +87,7 @@ impl Host for World {
         None
     }
     fn schedule_poll(&mut self, _: u64) {}
-    fn receive(&mut self, _: &Frame<'_>) -> Result<bool, Fault> {
+    fn receive(&mut self, _: Frame<'_>) -> Result<bool, Fault> {
         Ok(false)
     }
     fn transmitted(&mut self, _: u64, _: u64) {}

@@ -48,14 +48,14 @@ fn a_reserved_buffer_is_the_hosts_until_it_goes_to_the_driver() {
     assert!(call("kfree_skb_reason", &s, &mut f, &[SKBS]).is_err(), "a driver gives back what it does not have");
     assert_eq!(f.pool.free().0, 0);
     f.write(BUFFERS + HEADROOM, &[1; 60]).expect("mapped");
-    assert_eq!(s.prepare_reserved(&mut f, SKBS, (60, 0), &packet(5)), Ok(true));
+    assert_eq!(s.prepare_reserved(&mut f, SKBS, (60, 0), packet(5)), Ok(true));
     assert_eq!((f.u32(SKBS + 112), f.u16(SKBS + 180)), (Ok(60), Ok(0x0101)), "length and protocol");
     assert_eq!(f.u8(BUFFERS + HEADROOM), Ok(1), "the packet stays where it is");
-    assert_eq!(s.prepare_reserved(&mut f, SKBS, (60, 0), &packet(6)), Ok(false), "it is the driver's");
+    assert_eq!(s.prepare_reserved(&mut f, SKBS, (60, 0), packet(6)), Ok(false), "it is the driver's");
     // The driver does not take it.
     assert!(!f.pool.take_over(SKBS, 6), "another packet");
     assert!(f.pool.take_over(SKBS, 5));
-    assert_eq!(s.prepare_reserved(&mut f, SKBS, (60, 0), &packet(5)), Ok(true));
+    assert_eq!(s.prepare_reserved(&mut f, SKBS, (60, 0), packet(5)), Ok(true));
     call("napi_consume_skb", &s, &mut f, &[SKBS, 64]).expect("done");
     assert_eq!(f.events, [Event::Transmitted(SKBS, 5)]);
     assert!(!f.pool.take_over(SKBS, 5), "it has given it back");
@@ -87,12 +87,12 @@ fn pages_go_with_a_packet_and_come_back_with_it() {
     assert!(!f.pool.add_pages(skb, &mut pages.clone()), "it has some");
     assert_eq!(f.pool.free().2, 5);
     // Two pages do not hold more than two pages' bytes.
-    assert_eq!(s.prepare_reserved(&mut f, skb, (60, 8193), &packet(5)), Ok(false));
+    assert_eq!(s.prepare_reserved(&mut f, skb, (60, 8193), packet(5)), Ok(false));
     assert_eq!(f.pool.free().2, 7, "it is given back with its pages");
     let (skb, _) = f.pool.reserve(100).expect("free");
     assert!(f.pool.add_pages(skb, &mut pages));
     let whole = Packet { segmentation: Some((1448, 6, GSO_TCP_V4)), ..packet(5) };
-    assert_eq!(s.prepare_reserved(&mut f, skb, (60, 8000), &whole), Ok(true));
+    assert_eq!(s.prepare_reserved(&mut f, skb, (60, 8000), whole), Ok(true));
     let o = s.offsets;
     assert_eq!((f.u32(skb + o.skb_len), f.u32(skb + o.skb_data_len)), (Ok(8060), Ok(8000)));
     let info = f.u64(skb + o.skb_head).expect("mapped") + u64::from(f.u32(skb + o.skb_end).expect("mapped"));
@@ -128,7 +128,7 @@ fn cookies_of_what_the_driver_has_come_back_once() {
     }
     for cookie in 1..=3 {
         let (skb, _) = f.pool.reserve(100).expect("free");
-        assert_eq!(s.prepare_reserved(&mut f, skb, (60, 0), &packet(cookie)), Ok(true));
+        assert_eq!(s.prepare_reserved(&mut f, skb, (60, 0), packet(cookie)), Ok(true));
     }
     let mut two = [0; 2];
     assert_eq!(f.pool.forget_cookies(&mut two), 2);
@@ -156,16 +156,16 @@ fn packets_in_lent_buffers_are_kept_for_a_while() {
     f.pool.locate(FRAGMENTS + 4096, 0x9000);
     assert!(f.pool.knows(SKBS) && f.pool.knows(FRAGMENTS) && !f.pool.knows(BUFFERS));
     let good = [frame(SKBS, BUFFERS, BUFFERS + 100, 1948), frame(SKBS + 256, FRAGMENTS + 4096, FRAGMENTS + 4096, 2048)];
-    let keep = |f: &mut Fake, inbox: &mut Inbox, frame: &Frame<'_>| inbox.keep(&mut f.pool, frame);
+    let keep = |f: &mut Fake, inbox: &mut Inbox, frame: Frame<'_>| inbox.keep(&mut f.pool, frame);
     // What the driver does not have the domain may take back meanwhile.
-    assert_eq!(good.map(|frame| keep(&mut f, &mut inbox, &frame)), [false; 2], "in the pool");
+    assert_eq!(good.map(|frame| keep(&mut f, &mut inbox, frame)), [false; 2], "in the pool");
     while f.pool.take(1, Use::Reserved).is_some() {}
-    assert!(!keep(&mut f, &mut inbox, &good[0]), "the host's");
+    assert!(!keep(&mut f, &mut inbox, good[0]), "the host's");
     f.pool.unreserve(SKBS);
     f.pool.unreserve(SKBS + 512);
     while f.pool.take(1, Use::Driver).is_some() {}
     while f.pool.take_bare().is_some() {}
-    assert!(!keep(&mut f, &mut inbox, &good[1]), "its fragment is in the pool");
+    assert!(!keep(&mut f, &mut inbox, good[1]), "its fragment is in the pool");
     while f.pool.take_fragment(1).is_some() {}
     for bad in [
         frame(SKBS, BUFFERS, BUFFERS + 100, 1949),
@@ -178,13 +178,13 @@ fn packets_in_lent_buffers_are_kept_for_a_while() {
         Frame { fragments: &[Fragment { page: 0, offset: 0, len: 1 }], ..good[0] },
         Frame { tag: Some([0x81, 0, 0, 1]), ..good[0] },
     ] {
-        assert!(!keep(&mut f, &mut inbox, &bad), "{bad:x?}");
+        assert!(!keep(&mut f, &mut inbox, bad), "{bad:x?}");
     }
-    assert_eq!(good.map(|frame| keep(&mut f, &mut inbox, &frame)), [true; 2]);
+    assert_eq!(good.map(|frame| keep(&mut f, &mut inbox, frame)), [true; 2]);
     let places: Vec<_> = inbox.kept().iter().map(|kept| (kept.machine, kept.len, kept.ip_summed)).collect();
     assert_eq!(places, [(0x7800 + 100, 1948, 1), (0x9000, 2048, 1)]);
     // Nobody else has them now.
-    assert_eq!(good.map(|frame| keep(&mut f, &mut inbox, &frame)), [false; 2]);
+    assert_eq!(good.map(|frame| keep(&mut f, &mut inbox, frame)), [false; 2]);
     let freed = |f: &mut Fake, name, object| call(name, &s, f, &[object, 0]);
     assert!(freed(&mut f, "napi_consume_skb", SKBS).is_err() && freed(&mut f, "napi_consume_skb", SKBS + 256).is_err());
     assert!(freed(&mut f, "page_frag_free", FRAGMENTS + 4096).is_err());

@@ -139,8 +139,8 @@ impl Host for Fake {
     fn schedule_poll(&mut self, napi: u64) {
         self.events.push(Event::Poll(napi));
     }
-    fn receive(&mut self, f: &Frame<'_>) -> Result<bool, Fault> {
-        self.last = Some(Frame { fragments: &[], ..*f });
+    fn receive(&mut self, f: Frame<'_>) -> Result<bool, Fault> {
+        self.last = Some(Frame { fragments: &[], ..f });
         self.events.push(Event::Received { linear: f.linear, protocol: f.protocol, fragments: f.fragments.len() });
         Ok(self.keeps && self.inbox.keep(&mut self.pool, f))
     }

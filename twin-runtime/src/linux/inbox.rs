@@ -39,8 +39,8 @@ impl Default for Inbox {
 
 impl Inbox {
     /// Keeps a packet that lies in one lent buffer, without a tag. `false`: it does not, or there is no room, and nothing was done.
-    #[inline]
-    pub fn keep(&mut self, pool: &mut Pool, frame: &Frame<'_>) -> bool {
+    #[inline(always)]
+    pub fn keep(&mut self, pool: &mut Pool, frame: Frame<'_>) -> bool {
         let is_plain = frame.fragments.is_empty() && frame.tag.is_none();
         let Some(place) = self.list.get_mut(self.count).filter(|_| is_plain) else { return false };
         let (skb, head, len) = (frame.skb, frame.head, frame.len);

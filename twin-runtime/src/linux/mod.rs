@@ -50,7 +50,7 @@ pub trait Host: Memory {
     ///
     /// # Errors
     /// If buffers that it kept are not there any more.
-    fn receive(&mut self, frame: &Frame<'_>) -> Result<bool, Fault>;
+    fn receive(&mut self, frame: Frame<'_>) -> Result<bool, Fault>;
     /// A buffer is wanted, and the pool is empty. Gives back those of packets that were received and are kept; `true`: there were some.
     ///
     /// # Errors

@@ -131,7 +131,7 @@ impl<T> Default for Table<T> {
 }
 
 impl<T> Table<T> {
-    #[inline]
+    #[inline(always)]
     fn get_mut(&mut self, address: u64) -> Option<&mut T> {
         let hint = usize::from(self.hints.get(hash(address)).copied().unwrap_or(0));
         let is_right = self.objects.get(hint).is_some_and(|(found, _)| *found == address);
@@ -246,6 +246,7 @@ impl Pool {
 
     /// The packet of `len` bytes at `address`, in `skb` with its buffer at `head`, is the host's from now on: with the driver, or at home,
     /// it could be taken back at any time. Its machine address. `None`: it does not lie in a buffer that is with the driver and was located.
+    #[inline(always)]
     pub(crate) fn keep(&mut self, skb: u64, head: u64, address: u64, len: u64) -> Option<u64> {
         let inside = |start: u64, bytes: u64, machine: u64| {
             let at = address.checked_sub(start)?;

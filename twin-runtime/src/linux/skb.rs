@@ -106,7 +106,7 @@ impl Place {
     }
 
     /// Makes `skb` one in this buffer, all zeroes but for that. Its `len` is 0.
-    #[inline]
+    #[inline(always)]
     fn write<M: Memory>(&self, m: &M, o: &Offsets, skb: u64, device: u64) -> Result<(), Fault> {
         // Of its members `users` is the last but for one that only counts if another says so.
         let len = o.skb_users + 4;

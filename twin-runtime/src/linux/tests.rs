@@ -490,7 +490,7 @@ fn what_the_domain_freed_is_reclaimed_in_portions() {
     let (sent, _) = f.pool.reserve(100).expect("free");
     let packet =
         Packet { device: DEVICE, header: &[], fragments: &[], checksum: None, segmentation: None, queue: 0, cookie: 9 };
-    assert_eq!(s.prepare_reserved(&mut f, sent, (60, 0), &packet), Ok(true));
+    assert_eq!(s.prepare_reserved(&mut f, sent, (60, 0), packet), Ok(true));
     f.put_u32(sent + o.skb_users, 1).expect("mapped");
     let others = MANY * 3 / 4 - 2;
     taken_and_freed(&mut f, &s, others);

@@ -81,8 +81,16 @@ impl Queue {
     }
 
     /// The first packet.
+    #[inline(always)]
     pub fn next(&mut self) -> Option<Outgoing> {
         self.waiting.pop_front()
+    }
+
+    /// The first packet goes to `hand`. `false`: there is none, and none there either.
+    #[inline(always)]
+    pub fn next_to(&mut self, hand: &mut Option<Outgoing>) -> bool {
+        *hand = self.next();
+        hand.is_some()
     }
 
     /// The first packet, if it waits since before `since_ns`.

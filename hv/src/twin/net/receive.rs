@@ -34,8 +34,8 @@ pub struct OnCard<'a> {
 
 impl OnCard<'_> {
     /// [`Self::receive`], if the frame can be kept at once. `false`: nothing was done.
-    #[inline]
-    pub fn keep(&mut self, frame: &Frame<'_>, common: &Common) -> bool {
+    #[inline(always)]
+    pub fn keep(&mut self, frame: Frame<'_>, common: &Common) -> bool {
         let inbox = &mut self.passing.inbox;
         !inbox.is_full() && common.with_pool(|pool| inbox.keep(pool, frame))
     }
@@ -43,14 +43,15 @@ impl OnCard<'_> {
     /// The driver hands `frame` over. One that lies in a lent buffer is kept, and passed on with others; of others there is a copy, which
     /// is passed on at once. What is longer than all that there is room for, or is not there, is lost. `true`: it is kept.
     #[cold]
-    pub fn receive(&mut self, frame: &Frame<'_>, common: &Common, memory: &impl Memory) -> Result<bool, Fault> {
+    #[inline(never)]
+    pub fn receive(&mut self, frame: Frame<'_>, common: &Common, memory: &impl Memory) -> Result<bool, Fault> {
         let was_full = self.passing.inbox.is_full();
         self.pass_on(common, memory)?;
         let inbox = &mut self.passing.inbox;
         if was_full && common.with_pool(|pool| inbox.keep(pool, frame)) {
             return Ok(true);
         }
-        Source { card: self.attached, common, memory }.receive(frame);
+        Source { card: self.attached, common, memory }.receive(&frame);
         Ok(false)
     }
 

@@ -11,6 +11,7 @@ use crate::memory::{Fault, Memory};
 const HEAD_FRAG: u8 = 1 << 5;
 
 /// Makes `skb` an empty packet in the buffer of `size` bytes at `head`, with `room` bytes before the data.
+#[inline(always)]
 fn set_up<M: Memory>(m: &M, o: &Offsets, skb: u64, head: u64, size: u64, room: u64, device: u64) -> Result<(), Fault> {
     let place = Place::empty(head, size, room);
     place.write(m, o, skb, device)?;
@@ -150,7 +151,7 @@ pub fn consume<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Done {
 }
 
 /// Is done with an `sk_buff`, and with its page fragments; `frame` is what was read of it, if anything was.
-pub(super) fn release<H: Host>(s: &Support, host: &mut H, skb: u64, frame: Option<&Frame<'_>>) -> Result<(), Stop> {
+pub(super) fn release<H: Host>(s: &Support, host: &mut H, skb: u64, frame: Option<Frame<'_>>) -> Result<(), Stop> {
     let lent = match host.with_pool(|pool| pool.give(skb)) {
         Given::Back(lent) => lent,
         Given::Twice => return Err(bad("sk_buff freed twice", skb)),

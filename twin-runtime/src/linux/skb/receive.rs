@@ -167,37 +167,39 @@ pub fn receive<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Done {
     Ok(0)
 }
 
+#[inline(always)]
 fn hand_over<H: Host>(s: &Support, host: &mut H, skb: u64) -> Result<(), Stop> {
     let o = &s.offsets;
     let parts = Parts::read(host, o, skb)?;
     let Some(frame) = frame(host, s, skb, &parts)? else { return release(s, host, skb, None) };
     let nr = host.u8(parts.head.wrapping_add(u64::from(parts.end)).wrapping_add(o.info_nr_frags))?;
     if nr != 0 || parts.data_len != 0 {
-        return hand_over_fragments(s, host, &parts, &frame);
+        return hand_over_fragments(s, host, &parts, frame);
     }
-    if host.receive(&frame)? {
+    if host.receive(frame)? {
         return Ok(());
     }
-    release(s, host, skb, Some(&frame))
+    release(s, host, skb, Some(frame))
 }
 
 #[cold]
-fn hand_over_fragments<H: Host>(s: &Support, host: &mut H, parts: &Parts, frame: &Frame<'_>) -> Result<(), Stop> {
+fn hand_over_fragments<H: Host>(s: &Support, host: &mut H, parts: &Parts, frame: Frame<'_>) -> Result<(), Stop> {
     let (fragments, nr) = read_fragments(host, s, parts)?;
     let fragments = fragments.get(..nr).unwrap_or_default();
     let sum: u64 = fragments.iter().map(|fragment| u64::from(fragment.len)).sum();
     if sum != u64::from(parts.data_len) {
         return Err(bad("fragments do not make up data_len", sum));
     }
-    let frame = Frame { fragments, ..*frame };
-    if host.receive(&frame)? {
+    let frame = Frame { fragments, ..frame };
+    if host.receive(frame)? {
         return Ok(());
     }
-    release(s, host, frame.skb, Some(&frame))
+    release(s, host, frame.skb, Some(frame))
 }
 
 /// Reads a packet, without its fragments. `None` if it is too short for an Ethernet header: nobody wants it, but whoever sent it must not
 /// end the twin by it.
+#[inline(always)]
 fn frame<H: Host>(host: &H, s: &Support, skb: u64, parts: &Parts) -> Result<Option<Frame<'static>>, Stop> {
     let o = &s.offsets;
     let linear = parts.len - parts.data_len;

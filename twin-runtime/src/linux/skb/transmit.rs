@@ -69,13 +69,13 @@ impl Support {
             return Ok(None);
         };
         host.write(lent.head.wrapping_add(HEADROOM), packet.header)?;
-        self.dress(host, skb, &lent, len, packet)?;
+        self.dress(host, skb, &lent, len, *packet)?;
         Ok(Some(skb))
     }
 
     /// Makes the `sk_buff` `skb`, in whose buffer the packet lies, say so.
-    #[inline]
-    fn dress<H: Host>(&self, host: &mut H, skb: u64, lent: &Lent, len: u16, packet: &Packet<'_>) -> Result<(), Fault> {
+    #[inline(always)]
+    fn dress<H: Host>(&self, host: &mut H, skb: u64, lent: &Lent, len: u16, packet: Packet<'_>) -> Result<(), Fault> {
         let o = &self.offsets;
         let (len, more) = (u64::from(len), packet.fragments.iter().map(|f| u64::from(f.len)).sum::<u64>());
         let transport_header = packet.checksum.map_or(NOWHERE, |(start, _)| low_u16(HEADROOM + u64::from(start)));
@@ -132,18 +132,32 @@ impl Support {
     ///
     /// # Errors
     /// If the pool's memory is not there any more.
+    #[inline(always)]
     pub fn prepare_reserved<H: Host>(
         &self,
         host: &mut H,
         skb: u64,
         (len, more): (u16, u32),
-        packet: &Packet<'_>,
+        packet: Packet<'_>,
     ) -> Result<bool, Reason> {
         let Some(lent) = host.with_pool(|pool| pool.hand_over(skb, packet.cookie)) else { return Ok(false) };
         if more == 0 {
-            self.dress(host, skb, &lent, len, packet)?;
+            self.dress(host, skb, &lent, len, Packet { fragments: &[], ..packet })?;
             return Ok(true);
         }
+        self.prepare_in_pages(host, skb, lent, (len, more), packet)
+    }
+
+    /// The same of a packet in pages, which is handed over.
+    #[inline(never)]
+    fn prepare_in_pages<H: Host>(
+        &self,
+        host: &mut H,
+        skb: u64,
+        lent: Lent,
+        (len, more): (u16, u32),
+        packet: Packet<'_>,
+    ) -> Result<bool, Reason> {
         let mut fragments = [Fragment::default(); MAX_FRAGMENTS];
         let Some(fragments) = fragments_of(host, skb, more, &mut fragments) else {
             host.with_pool(|pool| {
@@ -152,7 +166,7 @@ impl Support {
             });
             return Ok(false);
         };
-        self.dress(host, skb, &lent, len, &Packet { fragments, ..*packet })?;
+        self.dress(host, skb, &lent, len, Packet { fragments, ..packet })?;
         Ok(true)
     }
 

@@ -26,11 +26,10 @@ pub(super) fn send_all(turn: &mut Turn<'_>, now: u64) -> Result<(), Stop> {
         return Ok(());
     }
     for _ in 0..SEND_AT_ONCE {
-        let Some(packet) = turn.place.queue.lock().next() else {
+        if !turn.place.queue.lock().next_to(&mut turn.progress.packet) {
             turn.progress.may_send = false;
             break;
-        };
-        turn.progress.packet = Some(packet);
+        }
         let may = may_send(turn, now);
         if !matches!(may, Ok(true)) {
             // It is its sender's to be answered for, also if this is the end of the card.
@@ -81,6 +80,7 @@ pub(super) fn unlock(turn: &mut Turn<'_>) -> Result<(), Stop> {
 }
 
 /// Hands a packet to the driver; the transmit lock is held.
+#[inline(always)]
 fn send(turn: &mut Turn<'_>) -> Result<(), Stop> {
     let Some(Outgoing { skb, cookie, about, .. }) = &turn.progress.packet else { return Ok(()) };
     let (skb, cookie) = (*skb, *cookie);
@@ -89,7 +89,7 @@ fn send(turn: &mut Turn<'_>) -> Result<(), Stop> {
     let segmentation = about.segments.map(|s| (s.size, s.count, if s.is_v6 { GSO_TCP_V6 } else { GSO_TCP_V4 }));
     let what = Packet { device, header: &[], fragments: &[], checksum, segmentation, queue: 0, cookie };
     let bytes = (about.len, about.more);
-    let prepared = turn.loaded.common.support.prepare_reserved(&mut turn.session.domain, skb, bytes, &what);
+    let prepared = turn.loaded.common.support.prepare_reserved(&mut turn.session.domain, skb, bytes, what);
     if !turn.check(prepared)? {
         turn.session.domain.sent(cookie);
         return Ok(());
@@ -98,7 +98,7 @@ fn send(turn: &mut Turn<'_>) -> Result<(), Stop> {
 }
 
 /// The transmit routine has returned `value`.
-#[inline]
+#[inline(always)]
 pub(super) fn sent(turn: &mut Turn<'_>, value: i32) -> Result<(), Stop> {
     if value >= NOT_TAKEN {
         refused(turn);
