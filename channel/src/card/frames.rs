@@ -42,7 +42,24 @@ pub enum Sent {
     Unfit,
 }
 
-/// Gives a packet to a card. Is it to be cut, then `progress` says where to go on after [`Sent::NoRoom`]; otherwise nothing was done then.
+/// Does a card take a packet as its sender has it: neither cut nor summed here?
+#[inline(always)]
+pub fn is_plain<F>(takes: &Takes, view: &View<'_, F>) -> bool {
+    view.gso.is_none() && takes.accepts.checksum(view)
+}
+
+/// Gives a packet to a card that takes it as it is.
+#[inline(always)]
+pub fn send_plain<F: Copy, C: Card<F>>(card: &mut C, takes: &Takes, view: &View<'_, F>) -> Sent {
+    if view.is_empty() || view.len() > takes.max_frame {
+        return Sent::Unfit;
+    }
+    let Some(room) = card.reserve(view) else { return Sent::NoRoom };
+    card.send(room, view);
+    Sent::Done
+}
+
+/// Gives any packet to a card. Is it to be cut, then `progress` says where to go on after [`Sent::NoRoom`]; otherwise nothing was done then.
 #[inline]
 pub fn send<F: Copy, C: Card<F>>(
     card: &mut C,
@@ -99,28 +116,17 @@ pub fn spread<F: Copy>(frame: &View<'_, F>, frames: &impl Frames<F>, pages: &[F]
     }
 }
 
-#[inline(always)]
+/// The same of one that is not to be cut, or a segment.
+#[inline(never)]
 fn send_one<F: Copy, C: Card<F>>(card: &mut C, takes: &Takes, view: &View<'_, F>, frames: &impl Frames<F>) -> Sent {
+    if is_plain(takes, view) {
+        return send_plain(card, takes, view);
+    }
     if view.is_empty() || view.len() > takes.max_frame {
         return Sent::Unfit;
     }
     // First, because a sum that nobody needs is dear.
     let Some(room) = card.reserve(view) else { return Sent::NoRoom };
-    if takes.accepts.checksum(view) {
-        card.send(room, view);
-        return Sent::Done;
-    }
-    send_completed(card, room, view, frames)
-}
-
-/// Sends a frame with its checksum completed.
-#[inline(never)]
-fn send_completed<F: Copy, C: Card<F>>(
-    card: &mut C,
-    room: C::Room,
-    view: &View<'_, F>,
-    frames: &impl Frames<F>,
-) -> Sent {
     let mut buffer = [0; HEADER_BYTES];
     let Some(frame) = completed(view, frames, &mut buffer) else { return Sent::Unfit };
     card.send(room, &frame);

@@ -13,13 +13,13 @@ use super::vif::{Handle, Item, Tx, MAX_VIFS};
 use crate::arch::tsc;
 use crate::sched::timers;
 use crate::sync::FairMutex;
-use crate::twin::net::{self, About, Card, Need, Rooms, Segments, MAX_CARDS};
+use crate::twin::net::{self, About, Card, Need, Room, Rooms, Segments, MAX_CARDS};
 use ::channel::card::frames::{self, Sent, Takes};
 use ::channel::card::lots::{self, Lots};
 use ::channel::card::turns::Turns;
 use ::channel::grants::Frames;
 use ::channel::offload::segment::Cutter;
-use ::channel::packet::{Checksum, Gso, GsoKind, View};
+use ::channel::packet::{Checksum, Fragment, Gso, GsoKind, View};
 use ::channel::switch::PortId;
 use ::channel::vif::features::Accepts;
 use ::channel::vif::journal::Token;
@@ -116,6 +116,8 @@ impl Uplink {
     }
 
     /// The packet in the hand of `tx`, which waits, goes out. It counts.
+    #[cold]
+    #[inline(never)]
     fn send(&mut self, tx: &mut Tx, item: &mut Item, now: u64, budget: &mut Budget) -> Went {
         let went = self.out().send(tx, item, now, budget);
         match went {
@@ -157,14 +159,29 @@ struct Out {
 
 impl Out {
     /// The packet in the hand of `tx` goes out, if there is room. Whoever takes the card away waits until it is copied.
-    #[inline]
-    fn send(&self, tx: &mut Tx, item: &mut Item, now: u64, budget: &mut Budget) -> Went {
+    #[inline(always)]
+    fn send(self, tx: &mut Tx, item: &mut Item, now: u64, budget: &mut Budget) -> Went {
         let Tx { packet, queue, ahead: Ahead { rooms, .. }, .. } = tx;
-        let packet = packet.view();
-        let is_one = packet.gso.is_none();
-        let mut way = Way { out: *self, cookie: cookie_of(item), queue, budget, is_one, now, rooms };
-        let sent = frames::send(&mut way, &self.takes, &packet, &Bytes, &mut item.progress);
-        match sent {
+        let view = packet.view();
+        if !frames::is_plain(&self.takes, &view) {
+            return self.send_changed(tx, item, now, budget);
+        }
+        let mut way = Way { out: self, cookie: cookie_of(item), queue, budget, is_one: true, now, rooms };
+        match frames::send_plain(&mut way, &self.takes, &view) {
+            Sent::NoRoom => Went::Not,
+            Sent::Unfit => Went::Lost,
+            Sent::Done => Went::Out,
+        }
+    }
+
+    /// The same of a packet that is cut, or summed here. Apart, so that what is said of a plain one need not lie in memory.
+    #[inline(never)]
+    fn send_changed(self, tx: &mut Tx, item: &mut Item, now: u64, budget: &mut Budget) -> Went {
+        let Tx { packet, queue, ahead: Ahead { rooms, .. }, .. } = tx;
+        let view = packet.view();
+        let is_one = view.gso.is_none();
+        let mut way = Way { out: self, cookie: cookie_of(item), queue, budget, is_one, now, rooms };
+        match frames::send(&mut way, &self.takes, &view, &Bytes, &mut item.progress) {
             Sent::NoRoom => Went::Not,
             Sent::Unfit => Went::Lost,
             Sent::Done if is_one => Went::Out,
@@ -215,12 +232,12 @@ struct Way<'a> {
 }
 
 impl frames::Card<Held> for Way<'_> {
-    /// It is the next of `rooms`.
-    type Room = ();
+    /// The next of `rooms`.
+    type Room = Room;
 
     #[inline(always)]
     #[allow(clippy::cast_possible_truncation, reason = "headers are short")]
-    fn reserve(&mut self, frame: &View<'_, Held>) -> Option<()> {
+    fn reserve(&mut self, frame: &View<'_, Held>) -> Option<Room> {
         if self.budget.is_spent() {
             return None;
         }
@@ -228,16 +245,15 @@ impl frames::Card<Held> for Way<'_> {
         let need = Need { len: frame.len(), header, may_have_pages };
         // As many as there may be packets in its sender's ring.
         let wanted = || self.queue.untaken().saturating_add(1) as usize;
-        self.rooms.make(self.out.card, need, wanted).then_some(())
+        self.rooms.make(self.out.card, need, wanted)
     }
 
     #[inline(always)]
-    fn send(&mut self, (): (), frame: &View<'_, Held>) {
+    fn send(&mut self, to: Room, frame: &View<'_, Held>) {
         // One more reader of the packet. It cannot have too many: there are fewer buffers.
         if !self.is_one && self.queue.hold(token_of(self.cookie)).is_err() {
             return;
         }
-        let Some(to) = self.rooms.next() else { return };
         let (room, mut at) = (Held::by_card(to.frame()), to.offset());
         #[allow(clippy::cast_possible_truncation, reason = "what is in the room, which has fewer than 65536 bytes")]
         let (header, len) = (frame.header.len() as u16, frame.len() as u16);
@@ -250,7 +266,7 @@ impl frames::Card<Held> for Way<'_> {
             }
             (len, 0)
         } else {
-            spread(frame, self.rooms, to.nr_pages());
+            spread((frame.fragments, frame.skip, frame.body), self.rooms, to.nr_pages());
             (header, frame.body)
         };
         let checksum = match frame.checksum {
@@ -259,26 +275,28 @@ impl frames::Card<Held> for Way<'_> {
         };
         self.budget.spend(frame.len());
         let about = About { len, more, checksum, segments: segments_of(frame) };
-        self.rooms.send(self.cookie, about, self.now);
+        self.rooms.send(to, self.cookie, about, self.now);
     }
 }
 
-/// Copies what is behind a frame's header into the pages of the next room.
+/// Copies what is behind a frame's header into the pages of the next room: the fragments, how many bytes of them come first that are not its, and
+/// its bytes.
 #[cold]
 #[inline(never)]
-fn spread(frame: &View<'_, Held>, rooms: &Rooms, nr_pages: usize) {
-    frames::spread(frame, &Bytes, &rooms.pages().map(Held::by_card)[..nr_pages]);
+fn spread((fragments, skip, body): (&[Fragment<Held>], u32, u32), rooms: &Rooms, nr_pages: usize) {
+    let frame = View { header: &[], fragments, skip, body, checksum: Checksum::Unknown, gso: None };
+    frames::spread(&frame, &Bytes, &rooms.pages().map(Held::by_card)[..nr_pages]);
 }
 
 /// How the card is to cut a packet, if it is one for many.
 #[inline]
 fn segments_of(frame: &View<'_, Held>) -> Option<Segments> {
-    frame.gso.and_then(|gso| cut(frame, gso))
+    frame.gso.and_then(|gso| cut(*frame, gso))
 }
 
 #[inline(never)]
-fn cut(frame: &View<'_, Held>, Gso { kind, size }: Gso) -> Option<Segments> {
-    let count = Cutter::new(*frame)?.nr_segments();
+fn cut(frame: View<'_, Held>, Gso { kind, size }: Gso) -> Option<Segments> {
+    let count = Cutter::new(frame)?.nr_segments();
     Some(Segments { is_v6: kind == GsoKind::TcpV6, size, count: u16::try_from(count).unwrap_or(u16::MAX) })
 }
 

@@ -30,7 +30,7 @@ pub use drive::{hold_still, install as install_work};
 pub use link::{install, About, Card, Checksum, Hooks, Piece, Received, Segments, Takes, MAX_CARDS};
 pub use place::is_attached;
 pub use receive::OnCard;
-pub use slot::{Need, Rooms};
+pub use slot::{Need, Room, Rooms};
 pub use upcall::{next, resume};
 
 pub use twin_runtime::linux::inbox::Kept;

@@ -75,19 +75,20 @@ impl Default for Rooms {
 }
 
 impl Rooms {
-    /// Makes room for a packet to `card`, and if there is none here, for as many more as are `wanted` at once. `false`: there is none before
-    /// `transmitted` was called again; or the card is gone.
+    /// Makes room for a packet to `card`, and if there is none here, for as many more as are `wanted` at once. It stays here until
+    /// [`Self::send`]. `None`: there is none before `transmitted` was called again; or the card is gone.
     #[inline(always)]
-    pub fn make(&mut self, card: Card, need: Need, wanted: impl FnOnce() -> usize) -> bool {
+    pub fn make(&mut self, card: Card, need: Need, wanted: impl FnOnce() -> usize) -> Option<Room> {
         if self.nr_rooms == 0 || self.card != card {
             self.reserve(card, need, wanted());
         }
-        self.next().is_some_and(|room| need.len <= room.room.into()) || self.add_pages(need)
+        let is_enough = self.next().is_some_and(|room| need.len <= room.room.into()) || self.add_pages(need);
+        self.next().filter(|_| is_enough).copied()
     }
 
-    /// The room for the next packet, after [`Self::make`].
+    /// The room for the next packet.
     #[inline(always)]
-    pub fn next(&self) -> Option<&Room> {
+    fn next(&self) -> Option<&Room> {
         self.rooms.get(self.nr_rooms.checked_sub(1)?)
     }
 
@@ -143,25 +144,24 @@ impl Rooms {
         }
     }
 
-    /// The packet that was copied to [`Self::next`] goes out at `now` (ns), with those that follow. `cookie` comes back when the driver is done
-    /// with it.
+    /// The packet that was copied to `room`, which [`Self::make`] said last, goes out at `now` (ns), with those that follow. `cookie` comes back
+    /// when the driver is done with it.
     #[inline(always)]
-    pub fn send(&mut self, cookie: u64, about: About, now: u64) {
+    pub fn send(&mut self, room: Room, cookie: u64, about: About, now: u64) {
         if log_dirty::any() {
             self.mark_dirty();
         }
         if self.nr_sent == AT_ONCE {
             self.flush();
         }
-        let Some(at) = self.nr_rooms.checked_sub(1) else { return };
-        if let (Some(room), Some(to)) = (self.rooms.get(at), self.sent.get_mut(self.nr_sent)) {
+        if let (Some(left), Some(to)) = (self.nr_rooms.checked_sub(1), self.sent.get_mut(self.nr_sent)) {
             let about = About { len: about.len.min(room.room), ..about };
             *to = Outgoing { skb: room.skb, cookie, about, since_ns: now };
-            (self.nr_rooms, self.nr_sent) = (at, self.nr_sent + 1);
+            (self.nr_rooms, self.nr_sent) = (left, self.nr_sent + 1);
         }
     }
 
-    /// The packet that was copied to [`Self::next`] counts as written.
+    /// The packet that was copied to the next room counts as written.
     #[cold]
     fn mark_dirty(&self) {
         let Some(room) = self.next() else { return };
