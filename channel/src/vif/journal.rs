@@ -88,7 +88,7 @@ impl<F: Copy + Default> Journal<F> {
     }
 
     /// Keeps a packet of these slots. `None`: there is no room, which cannot be if they are in the ring; or there are no slots.
-    #[inline]
+    #[inline(always)]
     pub fn add(&mut self, about: About, slots: &[Entry<F>]) -> Option<Token> {
         let first = self.free;
         let mut last = NONE;
@@ -138,7 +138,7 @@ impl<F: Copy + Default> Journal<F> {
     }
 
     /// Forgets a packet that nobody else holds, telling `f` each of its slots in order. `false`: there is no such packet.
-    #[inline]
+    #[inline(always)]
     pub fn remove(&mut self, token: Token, mut f: impl FnMut(&Entry<F>)) -> bool {
         let Some(first) = self.head(token) else { return false };
         if let Some(head) = self.places.get_mut(usize::from(first)).filter(|head| head.nr_holds > 0) {

@@ -168,6 +168,26 @@ impl<P: SharedPage, F: Copy + Default> TxQueue<P, F> {
         if let Err(until) = self.credit.charge(first.size, now) {
             return Ok(Take::NoCredit { until });
         }
+        if first.flags & (XEN_NETTXF_EXTRA_INFO | XEN_NETTXF_MORE_DATA) == 0 {
+            // As most are: no loop is left of what is done for each slot.
+            let Some((_, total)) = self.gather(&first, &Extras::default(), available)? else {
+                return Ok(Take::Refused);
+            };
+            self.ring.consume(1);
+            return Ok(self.keep(grants, frames, About { flags: first.flags, gso: None }, (1, total), packet));
+        }
+        self.take_many(grants, frames, (&first, available), packet)
+    }
+
+    /// Takes a packet of more than one slot, `first` of `available`, or extra information.
+    #[inline(never)]
+    fn take_many<G: Grants<Frame = F>>(
+        &mut self,
+        grants: &mut G,
+        frames: &impl Frames<F>,
+        (first, available): (&Slot, u32),
+        packet: &mut Packet<F>,
+    ) -> Result<Take, Fatal> {
         let extras = if first.flags & XEN_NETTXF_EXTRA_INFO != 0 {
             Extras::read(available, |i| self.ring.request(i))?
         } else {
@@ -180,34 +200,44 @@ impl<P: SharedPage, F: Copy + Default> TxQueue<P, F> {
             let is_added = extras.added.is_some();
             return Ok(Take::Multicast(Multicast { is_added, address, id: first.id, nr_extra }));
         }
-        let Some((nr_slots, total)) = self.gather(&first, &extras, available)? else { return Ok(Take::Refused) };
-        let gso = extras.gso()?;
+        let Some((nr_slots, total)) = self.gather(first, &extras, available)? else { return Ok(Take::Refused) };
+        let about = About { flags: first.flags, gso: extras.gso()? };
         self.ring.consume(extras.count + nr_slots);
-        let nr_slots = nr_slots as usize;
+        Ok(self.keep(grants, frames, about, (nr_slots as usize, total), packet))
+    }
 
+    /// Begins to use the packet in hand, of so many slots and bytes: it is put into `packet`, and kept until it is answered.
+    #[inline(always)]
+    fn keep<G: Grants<Frame = F>>(
+        &mut self,
+        grants: &mut G,
+        frames: &impl Frames<F>,
+        about: About,
+        (nr_slots, total): (usize, u16),
+        packet: &mut Packet<F>,
+    ) -> Take {
         if !self.pin(grants, nr_slots) {
-            return Ok(Take::Refused);
+            return Take::Refused;
         }
         fill(&self.slots[..nr_slots], total.into(), frames, packet);
-        packet.gso = gso;
-        if !settle_checksum(first.flags, packet, &mut self.stats) {
+        packet.gso = about.gso;
+        if !settle_checksum(about.flags, packet, &mut self.stats) {
             self.stats.dropped += 1;
             self.give_back(grants, nr_slots, 0);
-            return Ok(Take::Refused);
+            return Take::Refused;
         }
-        let about = About { flags: first.flags, gso };
         let Some(token) = self.journal.add(about, &self.slots[..nr_slots]) else {
             self.give_back(grants, nr_slots, 0);
-            return Ok(Take::Refused);
+            return Take::Refused;
         };
         self.stats.packets += 1;
         self.stats.bytes += u64::from(packet.len());
-        Ok(Take::Packet(token))
+        Take::Packet(token)
     }
 
     /// Reads a packet's slots into `self.slots`. Returns how many they are and the packet's length. `None`: the packet was
     /// refused.
-    #[inline]
+    #[inline(always)]
     fn gather(&mut self, first: &Slot, extras: &Extras, available: u32) -> Result<Option<(u32, u16)>, Fatal> {
         let total = first.size;
         let mut rest = total;
@@ -267,7 +297,7 @@ impl<P: SharedPage, F: Copy + Default> TxQueue<P, F> {
     }
 
     /// Begins to use the grants of the packet in hand. `false`: not all hold; the packet is answered.
-    #[inline]
+    #[inline(always)]
     fn pin<G: Grants<Frame = F>>(&mut self, grants: &mut G, nr_slots: usize) -> bool {
         let mut bad = 0u32;
         for (i, slot) in self.slots[..nr_slots].iter_mut().enumerate() {
@@ -309,7 +339,7 @@ impl<P: SharedPage, F: Copy + Default> TxQueue<P, F> {
 
     /// A reader of a packet is done with it. After the last one its grants are given back, and then it is answered. `status`:
     /// `XEN_NETIF_RSP_*`.
-    #[inline]
+    #[inline(always)]
     pub fn complete<G: Grants<Frame = F>>(
         &mut self,
         grants: &mut G,
@@ -401,7 +431,7 @@ fn entry<F: Default>(slot: &Slot, size: u16) -> Entry<F> {
 }
 
 /// Copies a packet's beginning and lists the rest. `total`: its length, or more.
-#[inline]
+#[inline(always)]
 fn fill<'a, F: Copy + 'a>(
     slots: impl IntoIterator<Item = &'a Entry<F>>,
     total: usize,
@@ -422,7 +452,7 @@ fn fill<'a, F: Copy + 'a>(
 }
 
 /// Finds out what a packet's checksum needs. `false`: it cannot be done.
-#[inline]
+#[inline(always)]
 fn settle_checksum<F: Copy>(flags: u16, packet: &mut Packet<F>, stats: &mut TxStats) -> bool {
     let is_blank = flags & XEN_NETTXF_CSUM_BLANK != 0;
     if !is_blank && packet.gso.is_none() {

@@ -151,7 +151,7 @@ impl<P: SharedFrame> GrantTable<P> {
 
     /// Starts a use of a grant by `user` and marks the shared entry. Returns the frame. `BadGntref`: no such entry.
     /// `GeneralError`: not granted to `user` (for writing), or the frame is not the granter's to give.
-    #[inline]
+    #[inline(always)]
     pub fn pin(&mut self, refs: &impl FrameRefs, user: DomId, gref: u32, how: Use) -> Result<u64, GntStatus> {
         let dom = self.dom;
         let (head, frame_word) = entry(&self.shared, gref).ok_or(GntStatus::BadGntref)?;
@@ -178,7 +178,7 @@ impl<P: SharedFrame> GrantTable<P> {
     }
 
     /// Ends a use that [`GrantTable::pin`] started.
-    #[inline]
+    #[inline(always)]
     pub fn unpin(&mut self, refs: &impl FrameRefs, gref: u32, how: Use) {
         let Some(active) = self.active.get_mut(gref as usize) else { return };
         let Some(after) = active.uses.minus(how) else {
@@ -233,6 +233,7 @@ pub(super) fn entry<P: SharedFrame>(shared: &[P], gref: u32) -> Option<(&AtomicU
 }
 
 /// Sets the in-use flags of a shared entry, if it grants that to `user`.
+#[inline]
 fn mark(head: &AtomicU32, user: DomId, writable: bool) -> Result<(), GntStatus> {
     let mut seen = head.load(Acquire);
     for _ in 0..TRIES {

@@ -173,9 +173,17 @@ pub struct Batch<'a> {
 
 impl Batch<'_> {
     /// The packet in the hand of `tx` goes to a port. `false`: it waits there.
-    #[inline]
-    pub fn pass(&mut self, tx: &mut Tx, port: PortId, mut item: Item) -> bool {
-        let Some(Sides { rx, .. }) = at_port(port) else { return uplink::pass(self, tx, port, item) };
+    #[inline(always)]
+    pub fn pass(&mut self, tx: &mut Tx, port: PortId, item: Item) -> bool {
+        match at_port(port) {
+            Some(sides) => self.pass_to(tx, sides, item),
+            None => uplink::pass(self, tx, port, item),
+        }
+    }
+
+    /// The same, to a guest.
+    #[inline(never)]
+    fn pass_to(&mut self, tx: &mut Tx, Sides { rx, .. }: &'static Sides, mut item: Item) -> bool {
         let packet = tx.packet.view();
         let mut side = rx.lock();
         // The table may be an old one, and the place another's by now.
@@ -328,7 +336,7 @@ pub fn answer(sender: Handle, tokens: impl IntoIterator<Item = Token>) {
     let mut side = sender.sides().tx.lock();
     let Some(tx) = side.as_deref_mut().filter(|tx| tx.line.handle == sender) else { return };
     if let Some(guest) = tx.line.guest() {
-        tokens.into_iter().for_each(|token| tx.complete(&guest, token));
+        tx.complete_all(&guest, tokens);
         tx.push(&guest);
     }
 }

@@ -154,10 +154,19 @@ pub struct Tx {
 
 impl Tx {
     /// A reader of a packet is done with it.
-    #[inline]
+    #[inline(never)]
     pub fn complete(&mut self, guest: &Domain, token: Token) {
-        let is_known = self.queue.complete(&mut self.line.grants(guest), token, XEN_NETIF_RSP_OKAY).is_ok();
-        debug_assert!(is_known, "a packet that was answered already");
+        self.complete_all(guest, [token]);
+    }
+
+    /// Readers of packets are done with them.
+    #[inline(always)]
+    pub fn complete_all(&mut self, guest: &Domain, tokens: impl IntoIterator<Item = Token>) {
+        let mut grants = self.line.grants(guest);
+        for token in tokens {
+            let is_known = self.queue.complete(&mut grants, token, XEN_NETIF_RSP_OKAY).is_ok();
+            debug_assert!(is_known, "a packet that was answered already");
+        }
     }
 
     /// Lets the guest see the answers.

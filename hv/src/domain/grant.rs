@@ -22,7 +22,7 @@ const PTE_AVAILABLE_SHIFT: u32 = 9;
 pub struct Refs;
 
 impl FrameRefs for Refs {
-    #[inline]
+    #[inline(always)]
     fn take(&self, owner: u16, frame: u64, writable: bool) -> bool {
         let (mfn, owner) = (Mfn::new(frame), DomId(owner));
         if writable {
@@ -33,7 +33,7 @@ impl FrameRefs for Refs {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn give_back(&self, frame: u64, writable: bool) {
         let mfn = Mfn::new(frame);
         if writable {
