@@ -79,7 +79,7 @@ fn main() {
         while let Ok(Take::Packet(token)) = tx.take(&mut Free, &frames, 0, &mut packet) {
             let Forward::To(PortId(1)) = table.forward(PortId(0), packet.header()) else { panic!("not to the other") };
             let view = packet.view();
-            rx.deliver(&mut Free, &frames, &view, &mut Progress::default()).expect("room");
+            rx.deliver(&mut Free, &frames, view, &mut Progress::default()).expect("room");
             tx.complete(&mut Free, token, 0).expect("waits");
             nr_done += 1;
         }

@@ -85,6 +85,15 @@ fn plain(bytes: &[u8]) -> Option<Headers> {
     })
 }
 
+/// Is this IPv4 that carries no TCP? Told at a glance, of packets without tags.
+#[inline]
+pub fn is_ipv4_without_tcp(bytes: &[u8]) -> bool {
+    const PROTOCOL_AT: usize = ETH_HEADER + 9;
+    let is =
+        |head: &[u8; PROTOCOL_AT + 1]| head[12..14] == ETH_IPV4.to_be_bytes() && head[PROTOCOL_AT] != L4::Tcp.number();
+    bytes.first_chunk().is_some_and(is)
+}
+
 /// [`parse`], of whatever packet.
 #[inline(never)]
 fn parse_any(bytes: &[u8]) -> Option<Headers> {
@@ -171,6 +180,11 @@ mod tests {
             [(14, first), (20, flags), (21, offset), (23, protocol), (46, doff << 4)].into_iter().for_each(|(at, byte)| put(at, byte));
             let any = parse_any(&bytes);
             prop_assert!(plain(&bytes).is_none_or(|headers| Some(headers) == any));
+            let is_v4_tcp = any.is_some_and(|headers| headers.protocol == L4::Tcp && !headers.is_v6);
+            prop_assert!(!(is_v4_tcp && is_ipv4_without_tcp(&bytes)));
+            if bytes.len() > 23 {
+                prop_assert_eq!(is_ipv4_without_tcp(&bytes), bytes[12..14] == [8, 0] && bytes[23] != 6);
+            }
             prop_assert_eq!(parse(&bytes), any);
         }
     }

@@ -74,19 +74,20 @@ impl<P: SharedPage> RxQueue<P> {
 
     /// Copies a packet into the guest's pages. The guest sees it after [`RxQueue::push`]. Is it to be cut, because this guest
     /// does not take it whole, then `progress` says where to go on after [`Delivered::NoRoom`]; otherwise nothing was done then.
-    /// An error ends the queue: the same is answered from then on.
-    #[inline]
+    /// An error ends the queue: the same is answered from then on. `view` is handed on by value, so that of a plain packet it need not lie in
+    /// memory.
+    #[inline(always)]
     pub fn deliver<G: Grants>(
         &mut self,
         grants: &mut G,
         frames: &impl Frames<G::Frame>,
-        view: &View<'_, G::Frame>,
+        view: View<'_, G::Frame>,
         progress: &mut Progress,
     ) -> Result<Delivered, RingError> {
         if let Some(e) = self.dead {
             return Err(e);
         }
-        let is_taken = self.accepts.checksum(view) && view.gso.is_none_or(|gso| self.accepts.gso(gso.kind));
+        let is_taken = self.accepts.checksum(&view) && view.gso.is_none_or(|gso| self.accepts.gso(gso.kind));
         let result = match is_taken {
             true if view.len() <= PAGE && view.gso.is_none() && !view.is_empty() => self.copy_one(grants, frames, view),
             true => self.copy(grants, frames, view),
@@ -101,20 +102,20 @@ impl<P: SharedPage> RxQueue<P> {
         &mut self,
         grants: &mut G,
         frames: &impl Frames<G::Frame>,
-        view: &View<'_, G::Frame>,
+        view: View<'_, G::Frame>,
         progress: &mut Progress,
     ) -> Result<Delivered, RingError> {
         if view.gso.is_none_or(|gso| self.accepts.gso(gso.kind)) {
             return self.copy_complete(grants, frames, view);
         }
-        let Some(cutter) = Cutter::new(*view) else { return Ok(Delivered::Unfit) };
+        let Some(cutter) = Cutter::new(view) else { return Ok(Delivered::Unfit) };
         let mut buffer = [0; HEADER_BYTES];
         while progress.segments < cutter.nr_segments() {
             let segment = cutter.segment(progress.segments, &mut buffer);
             let delivered = if self.accepts.checksum(&segment) {
-                self.copy(grants, frames, &segment)?
+                self.copy(grants, frames, segment)?
             } else {
-                self.copy_complete(grants, frames, &segment)?
+                self.copy_complete(grants, frames, segment)?
             };
             if delivered != Delivered::Done {
                 return Ok(delivered);
@@ -129,20 +130,20 @@ impl<P: SharedPage> RxQueue<P> {
         &mut self,
         grants: &mut G,
         frames: &impl Frames<G::Frame>,
-        view: &View<'_, G::Frame>,
+        view: View<'_, G::Frame>,
     ) -> Result<Delivered, RingError> {
         let mut buffer = [0; HEADER_BYTES];
-        let Some(view) = completed(view, frames, &mut buffer) else { return Ok(Delivered::Unfit) };
-        self.copy(grants, frames, &view)
+        let Some(view) = completed(&view, frames, &mut buffer) else { return Ok(Delivered::Unfit) };
+        self.copy(grants, frames, view)
     }
 
     /// [`Self::copy`], of a packet for which one page is enough, as for most it is.
-    #[inline]
+    #[inline(always)]
     fn copy_one<G: Grants>(
         &mut self,
         grants: &mut G,
         frames: &impl Frames<G::Frame>,
-        view: &View<'_, G::Frame>,
+        view: View<'_, G::Frame>,
     ) -> Result<Delivered, RingError> {
         if self.ring.available()? == 0 {
             return Ok(Delivered::NoRoom { slots: 1 });
@@ -179,7 +180,7 @@ impl<P: SharedPage> RxQueue<P> {
         &mut self,
         grants: &mut G,
         frames: &impl Frames<G::Frame>,
-        view: &View<'_, G::Frame>,
+        view: View<'_, G::Frame>,
     ) -> Result<Delivered, RingError> {
         let len = view.len();
         let pages = len.div_ceil(PAGE);
@@ -194,7 +195,7 @@ impl<P: SharedPage> RxQueue<P> {
         if view.gso.is_some() {
             flags |= XEN_NETRXF_EXTRA_INFO;
         }
-        let mut source = Source::new(view);
+        let mut source = Source::new(&view);
         let mut left = len;
         let mut is_bad = false;
         for page in 0..pages {

@@ -90,7 +90,7 @@ impl Frames<Held> for Bytes {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn write(&self, frame: Held, offset: u16, from: &[u8]) {
         if let Some(to) = Self::place(frame, offset, from.len()) {
             // SAFETY: as above; the grant is in use for writing, or the frame is its card's; no Rust object lies there.

@@ -10,7 +10,7 @@ use crate::twin::net::{Card, Kept, Piece, Received};
 use ::channel::card::arrival::{Arrival, Whole};
 use ::channel::card::lots::{self, Lots};
 use ::channel::offload::checksum;
-use ::channel::offload::headers::Headers;
+use ::channel::offload::headers::{self, Headers};
 use ::channel::offload::merge::Merger;
 use ::channel::packet::{Checksum, Fragment, View};
 use ::channel::switch::{Forward, PortId, Recents, Table};
@@ -39,14 +39,14 @@ fn pass_on(frames: &[Kept], (from, switch, table): (PortId, u32, &Table), passed
         let is_passed = match recent.forward(table, from, view.header) {
             Forward::To(port) => {
                 if put_off.is_turn(n, port) {
-                    to(&mut receiver, port, switch, table, |receiver| receiver.give(&view, Some(whole)));
+                    to(&mut receiver, port, switch, table, |receiver| receiver.give(view, Some(whole)));
                 }
                 true
             }
             forward => {
                 // What came before it goes before it.
                 give_lots(&mut receiver, &mut put_off, frames, (switch, table));
-                flood(&mut receiver, (from, switch, table), forward, &view)
+                flood(&mut receiver, (from, switch, table), forward, view)
             }
         };
         passed.count(view.len(), is_passed);
@@ -78,7 +78,7 @@ fn give_lot<'a>(
     to(receiver, port, switch, table, |receiver| {
         for Received { piece, is_verified } in lot.map(Received::from) {
             let whole = held(&piece);
-            receiver.give(&room.open(whole, &Bytes, is_verified), Some(whole));
+            receiver.give(room.open(whole, &Bytes, is_verified), Some(whole));
         }
     });
 }
@@ -90,7 +90,7 @@ pub fn received_in_pieces(card: Card, pieces: &[Piece], is_verified: bool) {
     let from = uplink::port(card);
     let (mut arrival, mut receiver, mut passed) = (Arrival::default(), None, Passed::default());
     let view = arrival.open(pieces.iter().map(held), &Bytes, is_verified);
-    let is_passed = view.as_ref().is_some_and(|view| match table.forward(from, view.header) {
+    let is_passed = view.is_some_and(|view| match table.forward(from, view.header) {
         Forward::To(port) => {
             to(&mut receiver, port, switch, &table, |receiver| receiver.give(view, None));
             true
@@ -108,11 +108,12 @@ fn held(p: &Piece) -> Fragment<Held> {
 }
 
 /// What is not for one is for all, or for nobody. Whether it was for somebody.
+#[inline(never)]
 fn flood(
     receiver: &mut Option<Receiver>,
     (from, switch, table): (PortId, u32, &Table),
     forward: Forward,
-    view: &View<'_, Held>,
+    view: View<'_, Held>,
 ) -> bool {
     if forward != Forward::Flood {
         return false;
@@ -149,28 +150,42 @@ impl Receiver {
     /// A frame is his, if there is room now. If `whole` says where all of it lies, it may be put together with others. What the card has not
     /// said about its checksum is found out then: the guest would have to.
     #[inline]
-    fn give(&mut self, view: &View<'_, Held>, whole: Option<Fragment<Held>>) {
+    fn give(&mut self, view: View<'_, Held>, whole: Option<Fragment<Held>>) {
         let Some(rx) = self.side.as_deref_mut() else { return };
-        let is_in = |merger: &mut Merger<Held>, rx: &Rx| {
-            let Some(whole) = whole else { return false };
-            let is_right = |headers: &Headers| {
-                view.checksum == Checksum::Validated || checksum::is_right(view.header, headers, &whole, &Bytes)
-            };
-            merger.add(view.header, whole, |kind| rx.queue.takes(kind), is_right)
-        };
         if let Some(merger) = self.merger.as_deref_mut() {
-            if is_in(merger, rx) {
+            let may_be_in = !merger.is_empty() || !headers::is_ipv4_without_tcp(view.header);
+            if may_be_in && merge(merger, rx, &self.guest, view, whole) {
                 return;
-            }
-            if !merger.is_empty() {
-                put_merged(rx, &self.guest, merger);
-                if is_in(merger, rx) {
-                    return;
-                }
             }
         }
         put(rx, &self.guest, view);
     }
+}
+
+/// Puts a frame together with those that are in `merger`; these go on if it does not follow them. `false`: it is in no other.
+#[inline(never)]
+fn merge(
+    merger: &mut Merger<Held>,
+    rx: &mut Rx,
+    guest: &Domain,
+    view: View<'_, Held>,
+    whole: Option<Fragment<Held>>,
+) -> bool {
+    let is_in = |merger: &mut Merger<Held>, rx: &Rx| {
+        let Some(whole) = whole else { return false };
+        let is_right = |headers: &Headers| {
+            view.checksum == Checksum::Validated || checksum::is_right(view.header, headers, &whole, &Bytes)
+        };
+        merger.add(view.header, whole, |kind| rx.queue.takes(kind), is_right)
+    };
+    if is_in(merger, rx) {
+        return true;
+    }
+    if merger.is_empty() {
+        return false;
+    }
+    put_merged(rx, guest, merger);
+    is_in(merger, rx)
 }
 
 impl Drop for Receiver {
@@ -187,13 +202,13 @@ impl Drop for Receiver {
 
 fn put_merged(rx: &mut Rx, guest: &Domain, merger: &mut Merger<Held>) {
     if let Some(view) = merger.view() {
-        put(rx, guest, &view);
+        put(rx, guest, view);
         merger.clear();
     }
 }
 
 #[inline]
-fn put(rx: &mut Rx, guest: &Domain, view: &View<'_, Held>) {
+fn put(rx: &mut Rx, guest: &Domain, view: View<'_, Held>) {
     // Whatever waits: those are others' packets, and who keeps many of them waiting must not keep the network away.
     let is_done = traffic::put(rx, guest, view, &mut Progress::default());
     rx.queue.stats.dropped += u64::from(!is_done);

@@ -7,6 +7,7 @@ use crate::arch::tsc;
 use crate::domain::Domain;
 use crate::sched::timers;
 use ::channel::packet::View;
+use ::channel::ring::RingError;
 use ::channel::switch::{Drop, Forward, PortId, Recent, Table};
 use ::channel::vif::journal::Token;
 use ::channel::vif::rx::{Delivered, Progress};
@@ -192,7 +193,7 @@ impl Batch<'_> {
         let Some(guest) = rx.line.guest() else { return true };
         let may_begin = rx.backlog.is_empty() && !self.budget.is_spent();
         self.budget.spend(packet.len());
-        if may_begin && deliver(rx, &guest, &packet, &mut item.progress) {
+        if may_begin && deliver(rx, &guest, packet, &mut item.progress) {
             return true;
         }
         self.wait(rx, packet.len(), item, may_begin)
@@ -211,7 +212,7 @@ impl Batch<'_> {
 
 /// Copies a packet to `guest`, whose receive side this is, and shows it. `false`: there is no room.
 #[inline]
-pub fn deliver(rx: &mut Rx, guest: &Domain, packet: &View<'_, Held>, progress: &mut Progress) -> bool {
+pub fn deliver(rx: &mut Rx, guest: &Domain, packet: View<'_, Held>, progress: &mut Progress) -> bool {
     let is_done = put(rx, guest, packet, progress);
     show(rx, guest);
     is_done
@@ -227,15 +228,29 @@ pub fn show(rx: &mut Rx, guest: &Domain) {
 
 /// Copies a packet to `guest`, whose receive side this is; [`show`] lets it see that. `false`: there is no room.
 #[inline]
-pub fn put(rx: &mut Rx, guest: &Domain, packet: &View<'_, Held>, progress: &mut Progress) -> bool {
+pub fn put(rx: &mut Rx, guest: &Domain, packet: View<'_, Held>, progress: &mut Progress) -> bool {
     if rx.queue.fatal().is_some() {
         rx.queue.stats.dropped += 1;
         return true;
     }
-    let mut grants = rx.line.grants(guest);
+    match rx.queue.deliver(&mut rx.line.grants(guest), &Bytes, packet, progress) {
+        Ok(Delivered::Done) => true,
+        not_done => put_again(rx, guest, packet, progress, not_done),
+    }
+}
+
+/// The same, of a packet that was `delivered` so at the first attempt.
+#[cold]
+fn put_again(
+    rx: &mut Rx,
+    guest: &Domain,
+    packet: View<'_, Held>,
+    progress: &mut Progress,
+    mut delivered: Result<Delivered, RingError>,
+) -> bool {
     let mut looks = 0;
     loop {
-        match rx.queue.deliver(&mut grants, &Bytes, packet, progress) {
+        match delivered {
             Ok(Delivered::Done) => return true,
             Ok(Delivered::NoRoom { slots }) => match rx.queue.ask_for_event(slots) {
                 Ok(true) if looks < LOOKS => looks += 1,
@@ -248,6 +263,7 @@ pub fn put(rx: &mut Rx, guest: &Domain, packet: &View<'_, Held>, progress: &mut 
             }
             Err(_) => return receiver_ended(rx),
         }
+        delivered = rx.queue.deliver(&mut rx.line.grants(guest), &Bytes, packet, progress);
     }
 }
 
@@ -299,7 +315,7 @@ fn retry(handle: Handle, mut item: Item, now: u64, budget: &mut Budget) -> bool 
     let (Some(from), Some(to)) = (tx.line.guest(), rx.line.guest()) else { return false };
     let is_done = !may_go_on(tx, PortId(handle.place()), item.token) || {
         budget.spend(tx.packet.len());
-        deliver(rx, &to, &tx.packet.view(), &mut item.progress)
+        deliver(rx, &to, tx.packet.view(), &mut item.progress)
     };
     if !is_done {
         if let Some(first) = rx.backlog.first() {

@@ -121,7 +121,7 @@ impl World {
         loop {
             let Interface { rx, front, sleeps, .. } = &mut self.interfaces[guest];
             let view = self.packet.view();
-            let delivered = rx.deliver(&mut front.guest, &self.memory, &view, &mut item.progress);
+            let delivered = rx.deliver(&mut front.guest, &self.memory, view, &mut item.progress);
             sleeps[1] &= !rx.push();
             match delivered {
                 Ok(Delivered::Done) => return true,

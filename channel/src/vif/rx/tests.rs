@@ -36,7 +36,7 @@ impl Rig {
     }
 
     fn deliver(&mut self, progress: &mut Progress) -> Result<Delivered, RingError> {
-        self.rx.deliver(&mut self.receiver.guest, &self.memory, &self.packet.view(), progress)
+        self.rx.deliver(&mut self.receiver.guest, &self.memory, self.packet.view(), progress)
     }
 
     /// Sends a packet, delivers it in as many goes as it takes with `posted` pages for each, and answers it.
