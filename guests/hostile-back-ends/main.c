@@ -12,7 +12,7 @@
 
 const char test_name[] = "hostile-back-ends";
 
-enum { AUDIT_EACH = 1 << 14, REPORT_EACH = 1 << 14, STILL_USED = 64 };
+enum { AUDIT_EACH = 1 << 14, STILL_USED = 64 };
 
 struct station stations[NR_DISKS] SHARED;
 static u8 guest_page[NR_DISKS][NR_GUEST][PAGE] SHARED __attribute__((aligned(4096)));
@@ -88,11 +88,9 @@ static void honest_for_once(void)
 
 static bool housekeeping(u64 n)
 {
-	static u64 next_audit = AUDIT_EACH, next_report = REPORT_EACH;
 	if (n % 64)
 		return true;
 	load_vcpus();
-	u64 done = operations_done();
 	wake_vcpus();
 	if (n % 512 == 0) {
 		hold_vcpus(nothing);
@@ -100,15 +98,7 @@ static bool housekeeping(u64 n)
 		honest_way_out();
 		release_vcpus();
 	}
-	if (done >= next_report) {
-		next_report = done + REPORT_EACH;
-		printk("  done %lu, accepted %lu\n", done, operations_accepted());
-	}
-	if (done >= next_audit) {
-		next_audit = done + AUDIT_EACH;
-		audit();
-	}
-	return done < nr_operations;
+	return keep_books(nr_operations, AUDIT_EACH);
 }
 
 static void connect_all(void)

@@ -30,22 +30,7 @@ static struct {
 
 static void connect_good(u32 which)
 {
-	struct front *front = &fronts[which];
-	make_front(front, which, 0);
-	close_ports(front);
-	u32 *ports[] = { &front->tx_port, &front->rx_port };
-	for (u32 n = 0; n < NR_PAGES; n++)
-		front->grants[n].domid = GOOD_SERVICE;
-	for (u32 n = 0; n < COUNT(ports); n++) {
-		struct alloc_unbound request = { DOMID_SELF, GOOD_SERVICE, 0 };
-		check_result(evtchn(EVTCHN_alloc_unbound, &request), 0, "alloc_unbound");
-		*ports[n] = request.port;
-	}
-	struct channel_connect request = request_of(front, switch_name, SG);
-	request.backend = GOOD_SERVICE;
-	check_result(channel_op(VIF_CONNECT, &request), 0, "connecting a good one");
-	front->vif = request.vif;
-	post(front, NR_RX_DATA);
+	connect_granting_to(&fronts[which], which, GOOD_SERVICE, switch_name);
 }
 
 /* What comes from outside is for it, or for many, and has no guest's address. */

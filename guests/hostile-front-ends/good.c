@@ -12,22 +12,7 @@ static struct {
 /* They have granted to another domain than the hostile ones, so that those cannot name their pages. */
 void connect_good(u32 which, u32 switch_name)
 {
-	struct front *front = &fronts[which];
-	make_front(front, which, 0);
-	close_ports(front);
-	for (u32 n = 0; n < NR_PAGES; n++)
-		front->grants[n].domid = BACK_END;
-	u32 *ports[] = { &front->tx_port, &front->rx_port };
-	for (u32 n = 0; n < COUNT(ports); n++) {
-		struct alloc_unbound request = { DOMID_SELF, BACK_END, 0 };
-		check_result(evtchn(EVTCHN_alloc_unbound, &request), 0, "alloc_unbound");
-		*ports[n] = request.port;
-	}
-	struct channel_connect request = request_of(front, switch_name, SG);
-	request.backend = BACK_END;
-	check_result(channel_op(VIF_CONNECT, &request), 0, "connecting a good one");
-	front->vif = request.vif;
-	post(front, NR_RX_DATA);
+	connect_granting_to(&fronts[which], which, BACK_END, switch_name);
 }
 
 /* A packet from one to the other, in pieces; then it is looked at. */

@@ -11,7 +11,7 @@
 
 const char test_name[] = "hostile-front-ends";
 
-enum { AUDIT_EACH = 1 << 14, REPORT_EACH = 1 << 14 };
+enum { AUDIT_EACH = 1 << 14 };
 /* Pages that were given back, but are still some vCPU's; and a few of which the hypervisor's heap keeps a part. */
 enum { STILL_USED = 64 };
 
@@ -90,11 +90,9 @@ static void ends_are_seen(void)
 
 static bool housekeeping(u64 n)
 {
-	static u64 next_audit = AUDIT_EACH, next_report = REPORT_EACH;
 	if (n % 64)
 		return true;
 	load_vcpus();
-	u64 done = operations_done();
 	wake_vcpus();
 	if (n % 512 == 0) {
 		hold_vcpus(nothing);
@@ -103,15 +101,7 @@ static bool housekeeping(u64 n)
 		release_vcpus();
 		refill();
 	}
-	if (done >= next_report) {
-		next_report = done + REPORT_EACH;
-		printk("  done %lu, accepted %lu\n", done, operations_accepted());
-	}
-	if (done >= next_audit) {
-		next_audit = done + AUDIT_EACH;
-		audit();
-	}
-	return done < nr_operations;
+	return keep_books(nr_operations, AUDIT_EACH);
 }
 
 static void connect_all(void)

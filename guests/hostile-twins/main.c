@@ -11,7 +11,7 @@
 
 const char test_name[] = "hostile-twins";
 
-enum { AUDIT_EACH = 1 << 14, REPORT_EACH = 1 << 14 };
+enum { AUDIT_EACH = 1 << 14 };
 /* Pages that were given back, but are still some vCPU's descriptor tables or records; and a few of which the hypervisor's heap keeps a part. */
 enum { STILL_USED = 64 };
 /* The machine has fewer frames. */
@@ -46,26 +46,16 @@ static void nothing(void)
 
 static bool housekeeping(u64 n)
 {
-	static u64 next_audit = AUDIT_EACH, next_report = REPORT_EACH;
 	if (n % 64)
 		return true;
 	load_vcpus();
-	u64 done = operations_done();
 	wake_vcpus();
 	if (n % 512 == 0) {
 		call_roll(nothing);
 		refill();
 		bystander_check();
 	}
-	if (done >= next_report) {
-		next_report = done + REPORT_EACH;
-		printk("  done %lu, accepted %lu\n", done, operations_accepted());
-	}
-	if (done >= next_audit) {
-		next_audit = done + AUDIT_EACH;
-		audit();
-	}
-	return done < nr_operations;
+	return keep_books(nr_operations, AUDIT_EACH);
 }
 
 static void say(void)

@@ -12,7 +12,7 @@
 
 const char test_name[] = "random-operations";
 
-enum { AUDIT_EACH = 1 << 16, REPORT_EACH = 1 << 14 };
+enum { AUDIT_EACH = 1 << 16 };
 static u64 nr_operations;
 
 static void once(void)
@@ -35,25 +35,15 @@ static void once(void)
 
 static bool housekeeping(u64 n)
 {
-	static u64 next_audit = AUDIT_EACH, next_report = REPORT_EACH;
 	if (n % 64)
 		return true;
-	u64 done = operations_done();
 	wake_vcpus();
 	if (n % 512 == 0) {
 		call_roll(pause_children);
 		unpause_children();
 		refill();
 	}
-	if (done >= next_report) {
-		next_report = done + REPORT_EACH;
-		printk("  done %lu, accepted %lu\n", done, operations_accepted());
-	}
-	if (done >= next_audit) {
-		next_audit = done + AUDIT_EACH;
-		audit();
-	}
-	return done < nr_operations;
+	return keep_books(nr_operations, AUDIT_EACH);
 }
 
 void test_main(void)

@@ -379,6 +379,22 @@ u64 operations_accepted(void)
 	return sum;
 }
 
+bool keep_books(u64 nr_operations, u64 audit_each)
+{
+	enum { REPORT_EACH = 1 << 14 };
+	static u64 last_report, last_audit;
+	u64 done = operations_done();
+	if (done >= last_report + REPORT_EACH) {
+		last_report = done;
+		printk("  done %lu, accepted %lu\n", done, operations_accepted());
+	}
+	if (done >= last_audit + audit_each) {
+		last_audit = done;
+		audit();
+	}
+	return done < nr_operations;
+}
+
 static u32 runstate_of(u32 vcpu)
 {
 	struct {

@@ -52,6 +52,8 @@ void run_operations(const struct work *work);
 
 /* Of all vCPUs. */
 u64 operations_done(void);
+/* Says now and then how many that are, and recounts all frames each time that so many more are. Is there anything left to do? */
+bool keep_books(u64 nr_operations, u64 audit_each);
 u64 operations_accepted(void);
 /* Takes all other vCPUs down, for good. */
 void stop_vcpus(void);

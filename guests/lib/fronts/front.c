@@ -188,6 +188,25 @@ void post(struct front *front, u32 nr)
 	__atomic_store_n(&front->rx->req_prod, at, __ATOMIC_RELEASE);
 }
 
+void connect_granting_to(struct front *front, u32 which, u16 domid, u32 switch_name)
+{
+	u32 *ports[] = { &front->tx_port, &front->rx_port };
+	make_front(front, which, 0);
+	close_ports(front);
+	for (u32 n = 0; n < NR_PAGES; n++)
+		front->grants[n].domid = domid;
+	for (u32 n = 0; n < COUNT(ports); n++) {
+		struct alloc_unbound request = { DOMID_SELF, domid, 0 };
+		check_result(evtchn(EVTCHN_alloc_unbound, &request), 0, "alloc_unbound");
+		*ports[n] = request.port;
+	}
+	struct channel_connect request = request_of(front, switch_name, SG);
+	request.backend = domid;
+	check_result(channel_op(VIF_CONNECT, &request), 0, "connecting one that grants to another domain");
+	front->vif = request.vif;
+	post(front, NR_RX_DATA);
+}
+
 u32 nr_answers(const struct front *front)
 {
 	return __atomic_load_n(&front->tx->rsp_prod, __ATOMIC_ACQUIRE) - front->tx_cons;

@@ -98,6 +98,8 @@ void connect_front(struct front *front, u32 switch_name, u32 flags);
 void disconnect_front(struct front *front);
 /* Closes the ports of a front end of this domain's. */
 void close_ports(struct front *front);
+/* A new one grants all to another domain, and is connected with pages to receive into. */
+void connect_granting_to(struct front *front, u32 which, u16 domid, u32 switch_name);
 struct channel_status status_of(const struct front *front);
 u32 new_switch(void);
 struct channel_way_out way_out_of(u32 switch_name);
