@@ -37,14 +37,18 @@ mod kind {
 const HEAD: usize = 16;
 /// Bytes that follow at most.
 const MAX_BODY: usize = 4096;
-/// So many requests are under way at most: less than what a socket holds of the longest.
+/// So many requests are under way at a socket at most: less than it holds of the longest.
 const AT_ONCE: usize = 16;
+/// And at Linux' device: it keeps what was written where the next write goes, and sends it later.
+const ONE_BY_ONE: usize = 1;
 /// How often a transaction is tried that others' changes disturb.
 const TRIES: usize = 100;
 
 /// A connection.
 pub struct Client {
     stream: File,
+    /// So many requests are under way at most.
+    at_once: usize,
     /// Events that came between a request and its answer.
     events: VecDeque<Event>,
 }
@@ -59,15 +63,17 @@ enum Answer {
 impl Client {
     /// Connects. The error says what was tried.
     pub fn open() -> Result<Self> {
-        let stream = match UnixStream::connect(SOCKET) {
-            Ok(socket) => File::from(OwnedFd::from(socket)),
-            Err(first) => File::options()
-                .read(true)
-                .write(true)
-                .open(DEVICE)
-                .with_context(|| format!("xenstore is neither at {SOCKET} ({first}) nor at {DEVICE}"))?,
+        let first = match UnixStream::connect(SOCKET) {
+            Ok(socket) => return Ok(Self::over(OwnedFd::from(socket).into(), AT_ONCE)),
+            Err(error) => error,
         };
-        Ok(Self { stream, events: VecDeque::new() })
+        let device = File::options().read(true).write(true).open(DEVICE);
+        let device = device.with_context(|| format!("xenstore is neither at {SOCKET} ({first}) nor at {DEVICE}"))?;
+        Ok(Self::over(device, ONE_BY_ONE))
+    }
+
+    fn over(stream: File, at_once: usize) -> Self {
+        Self { stream, at_once, events: VecDeque::new() }
     }
 
     /// Waits until there is an event or `other` may be read, no longer than `limit`.
@@ -141,9 +147,10 @@ impl Client {
         }
     }
 
-    /// Writes these values. Each answer that is waited for costs two switches between processes, so several requests are under way at a time.
+    /// Writes these values. Each answer that is waited for costs two switches between processes, so several requests are under way at a time
+    /// where that is possible.
     fn write(&mut self, transaction: u32, values: &[(&str, &str)]) -> Result<()> {
-        for values in values.chunks(AT_ONCE) {
+        for values in values.chunks(self.at_once) {
             for (path, value) in values {
                 let body = [terminated(&[path]), value.as_bytes().to_vec()].concat();
                 self.send(kind::WRITE, transaction, &body)?;
@@ -295,10 +302,14 @@ fn text(bytes: &[u8]) -> String {
 mod tests {
     use super::*;
 
+    fn over_socket(stream: UnixStream, at_once: usize) -> Client {
+        Client::over(OwnedFd::from(stream).into(), at_once)
+    }
+
     /// A store that has everything, makes everything, and refuses rights with this error. Gives how transactions ended.
     fn refusing(error: &'static str, stream: UnixStream) -> std::thread::JoinHandle<Vec<String>> {
         std::thread::spawn(move || {
-            let mut client = Client { stream: File::from(OwnedFd::from(stream)), events: VecDeque::new() };
+            let mut client = over_socket(stream, AT_ONCE);
             let mut ends = Vec::new();
             // Who asks closes the connection at the end.
             while let Ok((asked, body)) = client.receive() {
@@ -322,7 +333,7 @@ mod tests {
     fn change(error: &'static str) -> (Result<bool>, Vec<String>) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let store = refusing(error, theirs);
-        let mut client = Client { stream: File::from(OwnedFd::from(ours)), events: VecDeque::new() };
+        let mut client = over_socket(ours, AT_ONCE);
         let directory = Change::Make { path: "/local/domain/5/backend/vbd/1/0".into(), owner: 5, reader: 1 };
         let answer = client.change("/guard", &[directory, Change::Write("/a".into(), "b".into())]);
         drop(client);
@@ -349,7 +360,7 @@ mod tests {
         theirs.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
         // It answers when it has heard of three, and refuses the second.
         let store = std::thread::spawn(move || {
-            let mut store = Client { stream: File::from(OwnedFd::from(theirs)), events: VecDeque::new() };
+            let mut store = over_socket(theirs, AT_ONCE);
             for _ in 0..3 {
                 assert_eq!(store.receive().unwrap().0, kind::WRITE);
             }
@@ -359,10 +370,27 @@ mod tests {
             assert_eq!(store.receive().unwrap().0, kind::READ);
             store.send(kind::READ, 0, b"value").unwrap();
         });
-        let mut client = Client { stream: File::from(OwnedFd::from(ours)), events: VecDeque::new() };
+        let mut client = over_socket(ours, AT_ONCE);
         let said = client.write(7, &[("/a", "1"), ("/b", "2"), ("/c", "3")]).unwrap_err().to_string();
         assert_eq!(said, "xenstore refuses /b: EACCES");
         assert_eq!(client.read("/d").unwrap().as_deref(), Some("value"));
+        store.join().unwrap();
+    }
+
+    #[test]
+    fn a_device_that_keeps_what_was_written_gets_the_next_when_it_has_answered() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        theirs.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        let store = std::thread::spawn(move || {
+            let mut store = over_socket(theirs, ONE_BY_ONE);
+            for value in ["/a\x001", "/b\x002"] {
+                let (kind, body) = store.receive().unwrap();
+                assert_eq!((kind, text(&body).as_str()), (kind::WRITE, value));
+                assert!(store.next_event(Some(Duration::from_millis(50))).unwrap().is_none());
+                store.send(kind, 0, &terminated(&["OK"])).unwrap();
+            }
+        });
+        over_socket(ours, ONE_BY_ONE).write(7, &[("/a", "1"), ("/b", "2")]).unwrap();
         store.join().unwrap();
     }
 }
