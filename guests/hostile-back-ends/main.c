@@ -61,9 +61,6 @@ static void nothing(void)
 static void end_operations(void)
 {
 	hold_vcpus(nothing);
-	for (u32 v = 1; v < board.nr_vcpus; v++)
-		for (u64 until = about_now_ns() + 20000000000; board.of[v].is_loaded && !board.of[v].is_here && about_now_ns() < until;)
-			HC1(sched_op, SCHEDOP_yield);
 	stop_vcpus();
 }
 

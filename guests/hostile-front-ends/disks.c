@@ -14,6 +14,8 @@ static struct victim {
 	u32 guest_lock, back_lock;
 	/* Nobody may write to the page that is watched. */
 	bool is_watched;
+	/* It asks for nothing that would overwrite its requests, or what they are about. */
+	bool is_careful;
 	struct blk_request taken[BLK_SLOTS];
 	u32 nr_taken;
 	/* Pages of the back end's through which something goes. */
@@ -34,6 +36,13 @@ static struct victim *some_victim(void)
 	return &victims[up_to(NR_VICTIMS)];
 }
 
+/* Whose page that is. */
+static const struct victim *named_by(u32 gref)
+{
+	u32 n = (gref - FIRST_DISK_REF) / NR_HOSTILE;
+	return gref >= FIRST_DISK_REF && n < NR_VICTIMS ? &victims[n] : NULL;
+}
+
 static struct segment some_segment(const struct victim *v)
 {
 	u32 first = up_to(PAGE_SECTORS), page = up_to(8) ? FIRST_DATA + up_to(NR_HOSTILE - FIRST_DATA) : up_to(NR_HOSTILE);
@@ -44,6 +53,10 @@ static struct segment some_segment(const struct victim *v)
 	case 2: s.last = draw(); break;
 	case 3: s.gref = up_to(512); break;
 	}
+	/* The other disk's answers may be on their way when this one's must be right. */
+	const struct victim *owner = named_by(s.gref);
+	if (owner && (s.gref - owner->disk.guest_ref < FIRST_DATA) && (v->is_careful || owner != v))
+		s.gref += FIRST_DATA;
 	return s;
 }
 
@@ -70,7 +83,7 @@ static u64 make_request(struct victim *v, union blk_slot *slot)
 		for (u32 n = 0; n < MAX_SEGMENTS; n++)
 			list[n] = some_segment(v);
 		slot->indirect = (struct blk_indirect){ .op = OP_INDIRECT, .wanted = up_to(16) ? op : draw(), .nr = nr, .id = id, .sector = some_sector() };
-		slot->indirect.gref[0] = up_to(32) ? v->disk.guest_ref + page : draw() >> up_to(64);
+		slot->indirect.gref[0] = v->is_careful || up_to(32) ? v->disk.guest_ref + page : draw() >> up_to(64);
 		return id;
 	}
 	slot->request.nr = up_to(16) ? up_to(DIRECT_SEGMENTS + 1) : draw();
@@ -99,6 +112,17 @@ void disk_requests_once(void)
 		unlock(&v->guest_lock);
 }
 
+static void change_index(struct blk_ring *ring)
+{
+	volatile u32 *index = (volatile u32 *)ring + up_to(4);
+	switch (up_to(64)) {
+	case 0: *index = draw(); break;
+	case 1: *index += BLK_SLOTS + up_to(2); break;
+	case 2: *index -= 1 + up_to(3); break;
+	default: ring->rsp_event = up_to(2) ? draw() : ring->rsp_prod + up_to(3);
+	}
+}
+
 /* Rings and lists change before, while and after they are looked at. */
 void disk_words_once(void)
 {
@@ -106,12 +130,10 @@ void disk_words_once(void)
 	u32 page = up_to(FIRST_DATA);
 	for (u32 n = 1 + up_to(8); n--;)
 		((volatile u32 *)v->disk.guest_page[page])[page ? up_to(2 * MAX_SEGMENTS) : 16 + up_to(PAGE / 4 - 16)] = draw() >> up_to(32);
-	volatile u32 *index = (volatile u32 *)v->disk.guest_ring + up_to(4);
-	switch (up_to(64)) {
-	case 0: *index = draw(); break;
-	case 1: *index += BLK_SLOTS + up_to(2); break;
-	case 2: *index -= 1 + up_to(3); break;
-	default: v->disk.guest_ring->rsp_event = up_to(2) ? draw() : v->disk.guest_ring->rsp_prod + up_to(3);
+	/* A disk is connected only by a ring that can be. */
+	if (try_lock(&v->guest_lock)) {
+		change_index(v->disk.guest_ring);
+		unlock(&v->guest_lock);
 	}
 	note(kick(v->disk.guest_port));
 }
@@ -295,26 +317,17 @@ void good_disk_once(void)
 		good_back_once(&good);
 }
 
-/* What is read does not go over the ring. */
-static void spare_ring(const struct victim *v, struct segment *list, u32 nr)
-{
-	for (u32 n = 0; n < nr; n++)
-		if (list[n].gref == v->disk.guest_ref)
-			list[n].gref += FIRST_DATA;
-}
-
 /* A ring full of requests that nearly make sense: as many answers, each to another of them. */
 static void all_are_answered(struct victim *v)
 {
 	u64 ids[BLK_SLOTS];
 	bool is_answered[BLK_SLOTS] = { false };
+	/* Requests are taken at any time, also while lists change. */
+	v->is_careful = true;
+	for (u32 page = FIRST_LIST; page < FIRST_DATA; page++)
+		memset(v->disk.guest_page[page], 0, PAGE);
 	for (u32 n = 0; n < BLK_SLOTS; n++) {
-		union blk_slot *slot = next_slot(&v->disk);
-		ids[n] = make_request(v, slot);
-		if (slot->request.op != OP_INDIRECT)
-			spare_ring(v, slot->request.seg, DIRECT_SEGMENTS);
-		for (u32 page = FIRST_LIST; page < FIRST_DATA; page++)
-			spare_ring(v, (struct segment *)v->disk.guest_page[page], MAX_SEGMENTS);
+		ids[n] = make_request(v, next_slot(&v->disk));
 		push_request(&v->disk);
 	}
 	note(kick(v->disk.guest_port));
@@ -330,6 +343,7 @@ static void all_are_answered(struct victim *v)
 			is_answered[n] = true;
 	}
 	check(status_of_disk(&v->disk).waiting == 0, "%u requests wait that were answered", status_of_disk(&v->disk).waiting);
+	v->is_careful = false;
 	seen.sure++;
 }
 

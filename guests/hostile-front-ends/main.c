@@ -152,6 +152,8 @@ void test_main(void)
 	connect_all();
 	printk("  seed %lu, %lu operations, %u vCPUs\n", number_after("seed=", 20060101), nr_operations, board.nr_vcpus);
 	run_operations(&work);
+	/* None is in the middle of anything. */
+	hold_vcpus(nothing);
 	stop_vcpus();
 	disconnect_all();
 	for (u32 v = 1; v < board.nr_vcpus; v++)

@@ -432,31 +432,42 @@ void load_vcpus(void)
 	}
 }
 
-/* Comes out of its operation, or does not run. */
-static bool comes(u32 vcpu, u32 ms)
+/* Comes out of its operation, or is in a state beyond `state`. */
+static bool comes(u32 vcpu, u32 state, u32 ms)
 {
 	for (u64 until = tsc() + ms * tsc_per_ms; tsc() < until;) {
-		if (board.of[vcpu].is_here || runstate_of(vcpu) != RUNNING)
+		if (board.of[vcpu].is_here || runstate_of(vcpu) > state)
 			return true;
 		/* Under QEMU it lets all other processors go first. */
 		asm volatile("pause");
+		if (state == RUNNABLE)
+			HC2(sched_op, SCHEDOP_yield, 0);
 	}
 	return false;
 }
 
-void hold_vcpus(void (*prepare)(void))
+/* Nobody begins anything; what others are in the middle of, while their state is `state` or less, ends. */
+static void hold(void (*prepare)(void), u32 state)
 {
 	board.is_held = true;
+	/* Who was there last time may have read that it may go on. */
+	for (u32 v = 1; v < board.nr_vcpus; v++)
+		board.of[v].is_here = false;
 	for (u32 v = 1; v < board.nr_vcpus; v++) {
-		if (!board.of[v].is_loaded || comes(v, SUSPICIOUS_MS))
+		if (!board.of[v].is_loaded || comes(v, state, SUSPICIOUS_MS))
 			continue;
 		/* The others are quiet, so it should. */
 		prepare();
-		if (!comes(v, PATIENCE_MS)) {
+		if (!comes(v, state, PATIENCE_MS)) {
 			check(false, "vCPU %u hangs in its operation %lu, %s", v, board.of[v].operation - 1, board.of[v].doing);
 			fail();
 		}
 	}
+}
+
+void hold_vcpus(void (*prepare)(void))
+{
+	hold(prepare, RUNNABLE);
 }
 
 void release_vcpus(void)
@@ -466,7 +477,7 @@ void release_vcpus(void)
 
 void call_roll(void (*prepare)(void))
 {
-	hold_vcpus(prepare);
+	hold(prepare, RUNNING);
 	release_vcpus();
 }
 

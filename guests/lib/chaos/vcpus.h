@@ -71,7 +71,7 @@ void spoil_more(struct vcpu_context *context);
  * they do. `prepare` is called before one that does not is waited for in earnest, for what else keeps the CPUs busy.
  */
 void call_roll(void (*prepare)(void));
-/* The same in two parts. Between them vCPU 0 is alone. */
+/* The same in two parts, and those that wait for a CPU must come out, too. Between them vCPU 0 is alone, if none sleeps in its operation. */
 void hold_vcpus(void (*prepare)(void));
 void release_vcpus(void);
 /* Gives contexts to those that have none. */
