@@ -44,14 +44,8 @@ pub fn send(tx: &mut Tx, guest: &Domain, table: &Table, now: u64, budget: &mut B
         look_at(tx, until);
         return true;
     }
-    // Its room stays its own: nothing is allocated here.
-    let mut held = core::mem::take(&mut tx.held);
-    let mut gone = 0;
-    for &token in &held {
-        if budget.is_spent() {
-            break;
-        }
-        gone += 1;
+    while !tx.held.is_empty() && !budget.is_spent() {
+        let token = tx.held.remove(0);
         budget.spend(0);
         let item = Item { sender: tx.line.handle, token, progress: Progress::default() };
         let is_done = match way {
@@ -66,11 +60,35 @@ pub fn send(tx: &mut Tx, guest: &Domain, table: &Table, now: u64, budget: &mut B
         };
         if is_done {
             tx.complete(guest, token);
+        } else if tx.held.first() == Some(&token) {
+            // The way has gone meanwhile.
+            return true;
         }
     }
-    held.drain(..gone);
-    tx.held = held;
     tx.held.is_empty()
+}
+
+/// The receiver of a packet, at `port`, has gone since its sender read `table`. What was for outside waits for the next way out, if there is to be
+/// one. `true`: it is lost.
+#[cold]
+pub fn is_lost(tx: &mut Tx, table: &Table, port: PortId, token: Token, now: u64) -> bool {
+    table.uplink() != Some(port) || !keep(tx, token, now)
+}
+
+/// A packet that was for a way out that has gone waits for the next, or goes by the one that there is now. `false`: there is to be none.
+fn keep(tx: &mut Tx, token: Token, now: u64) -> bool {
+    let Some(table) = switch::table(tx.line.switch) else { return false };
+    let goes = table.uplink().is_some() && tx.held.len() < tx.held.capacity();
+    if !goes && !waits(tx, &table, now) {
+        return false;
+    }
+    // It was sent before what was sent since the way out has gone.
+    let place = tx.queue.place_in(&tx.held, token);
+    tx.held.insert(place, token);
+    if goes {
+        look_at(tx, now);
+    }
+    true
 }
 
 /// What has waited for a way out that has gone waits for the next, if there is to be one. No lock of an interface's may be held.
@@ -78,19 +96,8 @@ pub fn put(item: Item) {
     {
         let mut side = item.sender.sides().tx.lock();
         let Some(tx) = side.as_deref_mut().filter(|tx| tx.line.handle == item.sender) else { return };
-        let now = tsc::now_ns();
-        if let Some(table) = switch::table(tx.line.switch) {
-            // With another way out it goes there at once.
-            let goes = table.uplink().is_some() && tx.held.len() < tx.held.capacity();
-            if goes || waits(tx, &table, now) {
-                // It was sent before what was sent since the way out has gone.
-                let place = tx.queue.place_in(&tx.held, item.token);
-                tx.held.insert(place, item.token);
-                if goes {
-                    look_at(tx, now);
-                }
-                return;
-            }
+        if keep(tx, item.token, tsc::now_ns()) {
+            return;
         }
     }
     traffic::done(item);

@@ -177,20 +177,23 @@ impl Batch<'_> {
     #[inline(always)]
     pub fn pass(&mut self, tx: &mut Tx, port: PortId, item: Item) -> bool {
         match at_port(port) {
-            Some(sides) => self.pass_to(tx, sides, item),
+            Some(sides) => self.pass_to(tx, port, sides, item),
             None => uplink::pass(self, tx, port, item),
         }
     }
 
     /// The same, to a guest.
     #[inline(never)]
-    fn pass_to(&mut self, tx: &mut Tx, Sides { rx, .. }: &'static Sides, mut item: Item) -> bool {
+    fn pass_to(&mut self, tx: &mut Tx, port: PortId, Sides { rx, .. }: &'static Sides, mut item: Item) -> bool {
         let packet = tx.packet.view();
         let mut side = rx.lock();
         // The table may be an old one, and the place another's by now.
         let is_its = |rx: &&mut Rx| rx.line.switch == self.switch && rx.joined <= self.table.generation();
-        let Some(rx) = side.as_deref_mut().filter(is_its) else { return true };
-        let Some(guest) = rx.line.guest() else { return true };
+        let rx = side.as_deref_mut().filter(is_its);
+        let Some((rx, guest)) = rx.and_then(|rx| rx.line.guest().map(|guest| (rx, guest))) else {
+            drop(side);
+            return held::is_lost(tx, self.table, port, item.token, self.now);
+        };
         let may_begin = rx.backlog.is_empty() && !self.budget.is_spent();
         self.budget.spend(packet.len());
         if may_begin && deliver(rx, &guest, packet, &mut item.progress) {

@@ -369,10 +369,9 @@ pub fn pass(batch: &mut Batch<'_>, tx: &mut Tx, port: PortId, mut item: Item) ->
             let Some(place) = at_port(port) else { return true };
             let out = {
                 let mut side = place.lock();
-                let Some(uplink) = its(&mut side, batch) else { return true };
-                uplink.waiting.is_empty().then(|| uplink.out())
+                its(&mut side, batch).filter(|uplink| uplink.waiting.is_empty()).map(|uplink| uplink.out())
             };
-            let Some(out) = out else { return wait(batch, tx, place, item, None) };
+            let Some(out) = out else { return wait(batch, tx, port, item, None) };
             tx.ahead.to = Some((port, out));
             out
         }
@@ -384,7 +383,7 @@ pub fn pass(batch: &mut Batch<'_>, tx: &mut Tx, port: PortId, mut item: Item) ->
     }
     // Those that follow come after it.
     tx.ahead.finish();
-    at_port(port).is_none_or(|place| wait(batch, tx, place, item, Some((out.card, went))))
+    wait(batch, tx, port, item, Some((out.card, went)))
 }
 
 /// The card at a place, if the packets of `batch` may go there. The table may be an old one, and the place another's by now.
@@ -396,14 +395,9 @@ fn its<'a>(side: &'a mut Option<Box<Uplink>>, batch: &Batch<'_>) -> Option<&'a m
 
 /// The packet in the hand of `tx` did not go at once. `false`: it waits, or the card has it now.
 #[cold]
-fn wait(
-    batch: &mut Batch<'_>,
-    tx: &mut Tx,
-    place: &FairMutex<Option<Box<Uplink>>>,
-    mut item: Item,
-    tried: Option<(Card, Went)>,
-) -> bool {
+fn wait(batch: &mut Batch<'_>, tx: &mut Tx, port: PortId, mut item: Item, tried: Option<(Card, Went)>) -> bool {
     let bytes = tx.packet.len();
+    let Some(place) = at_port(port) else { return true };
     let mut side = place.lock();
     if let Some((card, Went::Lost)) = tried {
         if let Some(uplink) = side.as_deref_mut().filter(|uplink| uplink.card == card) {
@@ -411,7 +405,10 @@ fn wait(
         }
         return true;
     }
-    let Some(uplink) = its(&mut side, batch) else { return true };
+    let Some(uplink) = its(&mut side, batch) else {
+        drop(side);
+        return held::is_lost(tx, batch.table, port, item.token, batch.now);
+    };
     // Whoever has made room since has woken only those that waited.
     let is_first = uplink.waiting.is_empty();
     if is_first {
