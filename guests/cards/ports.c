@@ -281,6 +281,7 @@ static void ends_go(void)
 		put(&b, 60, 60);
 	check_result(kick_tx(&b), 0, "a kick");
 	check_result(detach(), 0, "taking the card away");
+	UNTIL(nr_answers(&b) == SLOTS_OF_CARD + 10, "without the card");
 	answered(&b, SLOTS_OF_CARD + 10, "without the card");
 	/* What waited for the card has gone by the interface; what was in the card has not. */
 	for (u32 n = 0; n < 10; n++)
