@@ -13,21 +13,20 @@ use ::channel::switch::{PortId, Table};
 use ::channel::vif::journal::Token;
 use ::channel::vif::rx::Progress;
 
-/// Whether a packet of `tx` for outside waits at `now` (ns). When the wait is over `tx` is looked at.
+/// A packet of `tx` for outside waits for the next way out, or goes by the one that there is by now (`now`, in ns). It has a reader of its own
+/// until then. `false`: there is to be none, or no room for it, or it has come from outside itself.
 #[cold]
-pub fn waits(tx: &mut Tx, table: &Table, now: u64) -> bool {
-    let Some(until) = table.waits_until(now).filter(|_| tx.held.len() < tx.held.capacity()) else { return false };
-    // What comes from outside, by a way out that is drained, does not go back there.
-    if table.way_out() == Some(PortId(tx.line.handle.place())) {
-        return false;
-    }
-    look_at(tx, until);
+pub fn keep(tx: &mut Tx, token: Token, now: u64) -> bool {
+    // Whoever makes another table looks at all senders afterwards.
+    let Some(table) = switch::table(tx.line.switch) else { return false };
+    let is_from_there = table.way_out() == Some(PortId(tx.line.handle.place()));
+    let at = if table.uplink().is_some() { Some(now) } else { table.waits_until(now) };
+    let Some(at) = at.filter(|_| !is_from_there && tx.held.len() < tx.held.capacity()) else { return false };
+    // It may have been sent before what waits already.
+    let place = tx.queue.place_in(&tx.held, token);
+    tx.held.insert(place, token);
+    look_at(tx, at);
     true
-}
-
-/// One that waits: it has a reader of its own until it goes.
-pub fn add(tx: &mut Tx, token: Token) {
-    tx.held.push(token);
 }
 
 fn look_at(tx: &mut Tx, at: u64) {
@@ -73,22 +72,6 @@ pub fn send(tx: &mut Tx, guest: &Domain, table: &Table, now: u64, budget: &mut B
 #[cold]
 pub fn is_lost(tx: &mut Tx, table: &Table, port: PortId, token: Token, now: u64) -> bool {
     table.uplink() != Some(port) || !keep(tx, token, now)
-}
-
-/// A packet that was for a way out that has gone waits for the next, or goes by the one that there is now. `false`: there is to be none.
-fn keep(tx: &mut Tx, token: Token, now: u64) -> bool {
-    let Some(table) = switch::table(tx.line.switch) else { return false };
-    let goes = table.uplink().is_some() && tx.held.len() < tx.held.capacity();
-    if !goes && !waits(tx, &table, now) {
-        return false;
-    }
-    // It was sent before what was sent since the way out has gone.
-    let place = tx.queue.place_in(&tx.held, token);
-    tx.held.insert(place, token);
-    if goes {
-        look_at(tx, now);
-    }
-    true
 }
 
 /// What has waited for a way out that has gone waits for the next, if there is to be one. No lock of an interface's may be held.

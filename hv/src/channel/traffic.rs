@@ -137,14 +137,13 @@ fn pass_on(
                 }
             }
             // So is the outside, whose way may come later.
-            if held::waits(tx, table, now) && tx.queue.hold(token).is_ok() {
-                held::add(tx, token);
+            if table.waits_until(now).is_some() && tx.queue.hold(token).is_ok() && !held::keep(tx, token, now) {
+                tx.complete(guest, token);
             }
             true
         }
-        Forward::Drop(Drop::Nobody) if held::waits(tx, table, now) => {
+        Forward::Drop(Drop::Nobody) if table.waits_until(now).is_some() && held::keep(tx, token, now) => {
             batch.budget.spend(0);
-            held::add(tx, token);
             false
         }
         Forward::Drop(_) => {
