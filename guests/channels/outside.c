@@ -109,10 +109,6 @@ static void one_or_none(void)
 	answered(&a, "when there is a way out again");
 }
 
-struct channel_hold {
-	u32 switch_name, hold_ms;
-};
-
 static s64 hold(u32 name, u32 ms)
 {
 	struct channel_hold request = { name, ms };

@@ -10,10 +10,6 @@ enum { LEFT, RIGHT, SENDER, OUT, NR_USED };
 enum { NR_PLACES = 16, PLACE = 1024, LONGEST_MS = 600000, CHILD = 5 };
 static const u64 PATIENCE_NS = 20000000000;
 
-struct channel_hold {
-	u32 switch_name, hold_ms;
-};
-
 static struct front fronts[NR_USED] SHARED;
 static u32 switch_name SHARED, pair_lock SHARED, sender_lock SHARED, out_lock SHARED;
 /* What the two get, and what the sender and the way out get. */
@@ -138,17 +134,11 @@ static u32 nr_waiting(bool to_strangers)
 static void send_outside(u32 place)
 {
 	struct front *from = &fronts[SENDER];
-	u32 at = from->tx->req_prod, len = 60 + up_to(PLACE - 60);
-	volatile struct tx_slot *slot = &from->tx->tx[at % SLOTS];
+	u32 len = 60 + up_to(PLACE - 60);
 	sent[place].is_out = true;
 	sent[place].is_for_all = up_to(4) == 0;
 	make_packet(place_of(place), ++nr_sent, len, sent[place].is_for_all);
-	slot->request.gref = from->first_ref + TX_DATA + place % NR_TX_DATA;
-	slot->request.offset = place / NR_TX_DATA * PLACE;
-	slot->request.flags = 0;
-	slot->request.id = place;
-	slot->request.size = len;
-	__atomic_store_n(&from->tx->req_prod, at + 1, __ATOMIC_RELEASE);
+	put_slot_as(from, place, from->first_ref + TX_DATA + place % NR_TX_DATA, place / NR_TX_DATA * PLACE, len);
 }
 
 /* Each is answered once, and without an error, wherever it went. */

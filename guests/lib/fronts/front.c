@@ -133,6 +133,14 @@ void put_slot(struct front *front, u32 gref, u32 offset, u32 flags, u32 size)
 	__atomic_store_n(&front->tx->req_prod, at + 1, __ATOMIC_RELEASE);
 }
 
+void put_slot_as(struct front *front, u32 id, u32 gref, u32 offset, u32 size)
+{
+	u32 at = front->tx->req_prod;
+	write_slot(front, at, gref, offset, 0, size);
+	front->tx->tx[at % SLOTS].request.id = id;
+	__atomic_store_n(&front->tx->req_prod, at + 1, __ATOMIC_RELEASE);
+}
+
 void put(struct front *front, u32 len, u32 piece)
 {
 	put_whole(front, len, piece, 0);

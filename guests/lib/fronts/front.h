@@ -35,6 +35,9 @@ struct channel_way_out {
 	u16 domid, waiting;
 	u64 out_packets, out_bytes, out_dropped, in_packets, in_bytes, in_dropped;
 };
+struct channel_hold {
+	u32 switch_name, hold_ms;
+};
 _Static_assert(sizeof(struct channel_way_out) == 64, "layouts");
 _Static_assert(sizeof(struct channel_connect) == 56 && sizeof(struct channel_status) == 112, "layouts");
 
@@ -113,6 +116,8 @@ void put(struct front *front, u32 len, u32 piece);
 void put_whole(struct front *front, u32 len, u32 piece, u32 segment);
 /* One slot, whatever it says. */
 void put_slot(struct front *front, u32 gref, u32 offset, u32 flags, u32 size);
+/* A packet of one slot, whose answer has this name. */
+void put_slot_as(struct front *front, u32 id, u32 gref, u32 offset, u32 size);
 s64 kick_tx(struct front *front);
 s64 kick_rx(struct front *front);
 /* Frame, kick, one piece a page. */
