@@ -84,6 +84,17 @@ pub enum Forward {
     Drop(Drop),
 }
 
+/// What becomes of a frame that has waited for a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Onward {
+    /// It goes there.
+    Goes,
+    /// It waits on: the port is gone, or drained. Who has seen to that looks after what waits for it.
+    Stays,
+    /// It does not go there any more.
+    Not,
+}
+
 /// Where a port's last frame went, for the next one: most go where the one before went.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Recent {
@@ -292,6 +303,18 @@ impl Table {
             Some(port) if port.id == from => Forward::Drop(Drop::Hairpin),
             Some(port) => Forward::To(port.id),
             None => self.unknown(sender),
+        }
+    }
+
+    /// What becomes of a frame from port `from` that has waited for port `to`.
+    pub fn onward(&self, from: PortId, to: PortId, header: &[u8]) -> Onward {
+        if self.port(to).is_none() || (self.drained.is_some() && self.way_out() == Some(to)) {
+            return Onward::Stays;
+        }
+        match self.forward(from, header) {
+            Forward::To(port) if port == to => Onward::Goes,
+            Forward::Flood => Onward::Goes,
+            _ => Onward::Not,
         }
     }
 

@@ -258,11 +258,18 @@ static void drained(void)
 	check_result(hold(switch_name, 600000), 0, "a wait");
 	post(&a, 8);
 	post(&b, 8);
+	/* Two have arrived there and wait for room when it is drained. */
+	out.rx->req_prod = out.rx->rsp_prod;
+	send_from(3, &a, stranger, a.mac, 90, 8);
+	send_from(4, &a, everybody, a.mac, 91, 9);
+	check_received(&b, 91, "to all, when the way out has no room");
 	check_result(drain(switch_name, 10000), 0, "a drain");
 	send_from(0, &a, stranger, a.mac, 1514, 1);
 	send_from(1, &a, everybody, a.mac, 60, 2);
 	check_received(&b, 60, "to all, while the way out is drained");
-	check(nr_answers(&a) == 0 && status_of(&a).tx_waiting == 2, "%u packets wait", status_of(&a).tx_waiting);
+	post(&out, 8);
+	kick_rx(&out);
+	check(nr_answers(&a) == 0 && status_of(&a).tx_waiting == 4, "%u packets wait", status_of(&a).tx_waiting);
 	check_nothing(&out, "for outside, while it is drained");
 	/* Of what comes from there, nothing waits to go back. */
 	send(&out, a.mac, stranger, 200, 3);
@@ -289,13 +296,17 @@ static void drained(void)
 	check_result(drain(switch_name, 1000), -ENODEV, "a drain without a way out");
 	check(nr_answers(&a) == 0, "a packet that waits is answered");
 	way_out_comes();
+	make_frame(stranger, a.mac, 90, 8);
+	check_received(&out, 90, "the first, of the next way out");
+	make_frame(everybody, a.mac, 91, 9);
+	check_received(&out, 91, "the second");
 	make_frame(stranger, a.mac, 1514, 1);
-	check_received(&out, 1514, "the first, of the next way out");
+	check_received(&out, 1514, "the third");
 	make_frame(everybody, a.mac, 60, 2);
-	check_received(&out, 60, "the second");
+	check_received(&out, 60, "the fourth");
 	make_frame(stranger, a.mac, 60, 6);
-	check_received(&out, 60, "the third");
-	for (u32 n = 0; n < 2; n++)
+	check_received(&out, 60, "the fifth");
+	for (u32 n = 0; n < 4; n++)
 		check(answer(&a) == 0, "what has waited: an error");
 	answered(&a, "what has waited");
 	/* One that is not replaced is the way out again, by itself or when it is said. */

@@ -115,6 +115,27 @@ fn while_the_way_out_is_drained_only_what_comes_from_there_goes() {
 }
 
 #[test]
+fn what_waits_for_a_way_out_stays_when_that_is_drained_or_gone() {
+    let build = |nr| Table::build(7, &ports(nr, true)).unwrap();
+    let whole = Arc::new(build(3));
+    let drained = build(3).drained(500, Arc::clone(&whole));
+    let gone = Table::build(8, &[guest(2), guest(3)]).unwrap().waiting(Some(500));
+    let onward = |table: &Table, to, address| table.onward(PortId(2), to, &frame(address, mac(2)));
+    for address in [STRANGER, ALL] {
+        assert_eq!(onward(&whole, UP, address), Onward::Goes);
+        assert_eq!((onward(&drained, UP, address), onward(&gone, UP, address)), (Onward::Stays, Onward::Stays));
+    }
+    // Between guests nothing changes.
+    for table in [&whole, &drained, &gone] {
+        assert_eq!(onward(table, PortId(3), mac(3)), Onward::Goes);
+        assert_eq!(onward(table, PortId(3), ALL), Onward::Goes);
+        assert_eq!(onward(table, PortId(3), STRANGER), Onward::Not, "its sender has changed it");
+        assert_eq!(onward(table, PortId(9), mac(3)), Onward::Stays, "a guest that is gone");
+    }
+    assert_eq!(onward(&whole, UP, mac(3)), Onward::Not);
+}
+
+#[test]
 fn the_later_of_two_with_one_address_counts() {
     let twin = Port { id: PortId(9), ..guest(2) };
     let table = Table::build(1, &[guest(2), guest(3), twin]).unwrap();

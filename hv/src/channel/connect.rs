@@ -2,7 +2,7 @@
 
 use super::access::RingPage;
 use super::cards::{card_of, unlink, Attached};
-use super::switch::Switches;
+use super::switch::{self, Switches};
 use super::uplink::{self, Ahead};
 use super::vif::{Handle, Line, Rx, Tx, MAX_VIFS, RX_EVENT, TX_EVENT, VIFS};
 use super::{held, timed, traffic};
@@ -73,7 +73,11 @@ pub fn drain(switch: u32, longest: u64) -> Result<(), Errno> {
         config.switches.drain_as_before(switch, before);
         return Err(error);
     }
-    held::go_on(switch, tsc::now_ns());
+    let now = tsc::now_ns();
+    if switch::table(switch).is_some_and(|table| table.after_drain().is_some()) {
+        config.take_back(switch, now);
+    }
+    held::go_on(switch, now);
     Ok(())
 }
 
@@ -105,6 +109,18 @@ impl Config {
             uplink::link(card, switch, generation);
         }
         Ok(generation)
+    }
+
+    /// What waits for the way out of a switch, which is drained, waits for the next one. No lock of an interface's may be held.
+    fn take_back(&self, switch: u32, now: u64) {
+        if let Some(card) = card_of(self, switch) {
+            return uplink::take_back(card);
+        }
+        let Some(out) = self.vifs.values().find(|p| p.request.switch == switch && p.is_uplink()) else { return };
+        let first = || out.handle.sides().rx.lock().as_deref_mut()?.backlog.pop(now);
+        while let Some(item) = first() {
+            held::put(item);
+        }
     }
 
     /// The interface of that name. ENOENT.

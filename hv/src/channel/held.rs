@@ -9,7 +9,7 @@ use super::{switch, timed};
 use crate::arch::tsc;
 use crate::domain::Domain;
 use crate::sched::timers;
-use ::channel::switch::{PortId, Table};
+use ::channel::switch::{Onward, PortId, Table};
 use ::channel::vif::journal::Token;
 use ::channel::vif::rx::Progress;
 
@@ -48,10 +48,13 @@ pub fn send(tx: &mut Tx, guest: &Domain, table: &Table, now: u64, budget: &mut B
         budget.spend(0);
         let item = Item { sender: tx.line.handle, token, progress: Progress::default() };
         let is_done = match way {
-            Some(way) if traffic::may_go_on(tx, way, token) => {
-                Batch { table, switch: tx.line.switch, now, may_wait: true, budget }.pass(tx, way, item)
-            }
-            Some(_) => true,
+            Some(way) => match traffic::onward(tx, way, token) {
+                Onward::Goes => {
+                    Batch { table, switch: tx.line.switch, now, may_wait: true, budget }.pass(tx, way, item)
+                }
+                Onward::Stays => !keep(tx, token, now),
+                Onward::Not => true,
+            },
             None => {
                 tx.refused += 1;
                 true

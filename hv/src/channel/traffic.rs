@@ -8,7 +8,7 @@ use crate::domain::Domain;
 use crate::sched::timers;
 use ::channel::packet::View;
 use ::channel::ring::RingError;
-use ::channel::switch::{Drop, Forward, PortId, Recent, Table};
+use ::channel::switch::{Drop, Forward, Onward, PortId, Recent, Table};
 use ::channel::vif::journal::Token;
 use ::channel::vif::rx::{Delivered, Progress};
 use ::channel::vif::tx::{Left, Take};
@@ -315,9 +315,13 @@ fn retry(handle: Handle, mut item: Item, now: u64, budget: &mut Budget) -> bool 
         return true;
     };
     let (Some(from), Some(to)) = (tx.line.guest(), rx.line.guest()) else { return false };
-    let is_done = !may_go_on(tx, PortId(handle.place()), item.token) || {
-        budget.spend(tx.packet.len());
-        deliver(rx, &to, tx.packet.view(), &mut item.progress)
+    let is_done = match onward(tx, PortId(handle.place()), item.token) {
+        Onward::Goes => {
+            budget.spend(tx.packet.len());
+            deliver(rx, &to, tx.packet.view(), &mut item.progress)
+        }
+        Onward::Stays => false,
+        Onward::Not => true,
     };
     if !is_done {
         if let Some(first) = rx.backlog.first() {
@@ -332,16 +336,14 @@ fn retry(handle: Handle, mut item: Item, now: u64, budget: &mut Budget) -> bool 
     true
 }
 
-/// Makes a packet that waits for `receiver` anew. `false`: its sender has changed it meanwhile, and it does not go there any more.
-pub fn may_go_on(tx: &mut Tx, receiver: PortId, token: Token) -> bool {
-    let port = PortId(tx.line.handle.place());
-    let Some(table) = switch::table(tx.line.switch) else { return false };
-    let forward = |tx: &Tx| match table.forward(port, tx.packet.header()) {
-        Forward::To(to) => to == receiver,
-        Forward::Flood => true,
-        Forward::Drop(_) => false,
-    };
-    tx.queue.rebuild(token, &Bytes, &mut tx.packet) && forward(tx)
+/// Makes a packet that waits for `receiver` anew: its sender may have changed it meanwhile, so that it does not go there any more.
+pub fn onward(tx: &mut Tx, receiver: PortId, token: Token) -> Onward {
+    match switch::table(tx.line.switch) {
+        Some(table) if tx.queue.rebuild(token, &Bytes, &mut tx.packet) => {
+            table.onward(PortId(tx.line.handle.place()), receiver, tx.packet.header())
+        }
+        _ => Onward::Not,
+    }
 }
 
 /// A packet will not reach its receiver, or has: its sender is answered.

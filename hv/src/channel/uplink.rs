@@ -20,7 +20,7 @@ use ::channel::card::turns::Turns;
 use ::channel::grants::Frames;
 use ::channel::offload::segment::Cutter;
 use ::channel::packet::{Checksum, Fragment, Gso, GsoKind, View};
-use ::channel::switch::PortId;
+use ::channel::switch::{Onward, PortId};
 use ::channel::vif::features::Accepts;
 use ::channel::vif::journal::Token;
 use ::channel::vif::tx::TxQueue;
@@ -338,11 +338,13 @@ pub fn link(card: Card, switch: u32, generation: u64) {
 
 /// A card is in no switch. What waited for it waits for the next way out. No lock of an interface's may be held.
 pub fn unlink(card: Card) {
-    let leave = |uplink: &mut Uplink| {
-        uplink.link = None;
-        uplink.waiting.drain()
-    };
-    while let Some(item) = with(card, leave).flatten() {
+    with(card, |uplink| uplink.link = None);
+    take_back(card);
+}
+
+/// What waits for a card waits for the next way out. No lock of an interface's may be held.
+pub fn take_back(card: Card) {
+    while let Some(item) = with(card, |uplink| uplink.waiting.drain()).flatten() {
         held::put(item);
     }
 }
@@ -483,9 +485,10 @@ fn retry(card: Card, mut item: Item, now: u64, budget: &mut Budget) -> bool {
         return true;
     };
     let Some(from) = tx.line.guest() else { return false };
-    let went = match traffic::may_go_on(tx, port(card), item.token) {
-        true => uplink.send(tx, &mut item, now, budget),
-        false => Went::Lost,
+    let went = match traffic::onward(tx, port(card), item.token) {
+        Onward::Goes => uplink.send(tx, &mut item, now, budget),
+        Onward::Stays => Went::Not,
+        Onward::Not => Went::Lost,
     };
     tx.ahead.rooms.finish();
     if matches!(went, Went::Not) {
