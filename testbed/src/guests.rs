@@ -78,6 +78,8 @@ pub struct Wishes {
     pub operations: Option<u64>,
     /// Where its random numbers start.
     pub seed: Option<u64>,
+    /// How many of its vCPUs it uses.
+    pub vcpus: Option<u64>,
     /// The machine's IOMMU, as [`crate::machine::Machine::devices`] has it. Domain 0's devices are behind it then.
     pub iommu: Option<&'static str>,
     /// The QEMU to run in.
@@ -86,7 +88,7 @@ pub struct Wishes {
 
 impl Default for Wishes {
     fn default() -> Self {
-        Self { operations: None, seed: None, iommu: None, qemu: Qemu::chosen() }
+        Self { operations: None, seed: None, vcpus: None, iommu: None, qemu: Qemu::chosen() }
     }
 }
 
@@ -183,7 +185,7 @@ impl Guest {
     /// A machine that boots it as domain 0.
     pub fn machine(&self, hypervisor: &Hypervisor, wishes: Wishes) -> Result<Machine> {
         let mut kernel_args = String::from(if wishes.qemu == Qemu::Ten { "qemu=10 a test" } else { "a test" });
-        for (name, value) in [("operations", wishes.operations), ("seed", wishes.seed)] {
+        for (name, value) in [("operations", wishes.operations), ("seed", wishes.seed), ("vcpus", wishes.vcpus)] {
             if let Some(value) = value {
                 let _ = write!(kernel_args, " {name}={value}");
             }

@@ -17,8 +17,13 @@ pub fn run(options: &Options) -> Result<bool> {
     }
     let hypervisor = Hypervisor::choose(options.hypervisor.as_deref())?;
     ensure!(hypervisor != Hypervisor::None, "the test kernels need a hypervisor");
-    let wishes =
-        Wishes { operations: options.operations, seed: options.seed, iommu: options.iommu, ..Wishes::default() };
+    let wishes = Wishes {
+        operations: options.operations,
+        seed: options.seed,
+        vcpus: options.vcpus,
+        iommu: options.iommu,
+        ..Wishes::default()
+    };
     let filter = options.words.first();
     let (mut passed, mut failed) = (0, 0);
     for guest in all()?.into_iter().filter(|guest| filter.is_none_or(|word| guest.name.contains(word.as_str()))) {
@@ -78,7 +83,7 @@ unchanged on stock Xen and on Tandem: `./tandem guests [NAME] [--hypervisor xen]
 broken, FAILURE that the hypervisor is, CRASH that there was no verdict.
 
 `--operations N` and `--seed N` are for those that do random operations, `random-operations`, `hostile-twins`,
-`hostile-front-ends`, `hostile-back-ends` and, deaths, `random-deaths`. With `--iommu vtd` or `amd-vi` domain 0's devices are behind such a unit (`iommu=dom0-strict`). Another hostile one, `hostile-domain`, is no domain 0: `./tandem test xl a-hostile` makes two of it beside one.
+`hostile-front-ends`, `hostile-back-ends` and, deaths, `random-deaths`; `--vcpus N` says on how many vCPUs. With `--iommu vtd` or `amd-vi` domain 0's devices are behind such a unit (`iommu=dom0-strict`). Another hostile one, `hostile-domain`, is no domain 0: `./tandem test xl a-hostile` makes two of it beside one.
 
 This page is written by `./tandem guests --table`, which runs all of them on Debian's Xen 4.17 and on Tandem under QEMU's
 software CPU. Where the two differ the kernel's source says why.

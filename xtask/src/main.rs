@@ -50,7 +50,7 @@ usage: ./tandem COMMAND [OPTIONS]
   faults DRIVER        fault injection; --class text|data|code|image --count N --seed S
   bench twin           instructions and cycles of twins: target/bench/twin.csv and plots
   guests [NAME]        the tiny PV kernels under guests/, a verdict for each; --table writes docs/test-guests.md;
-                       --operations N and --seed N are for random-operations and hostile-*; --iommu vtd|amd-vi
+                       --operations N, --seed N and --vcpus N are for random-* and hostile-*; --iommu vtd|amd-vi
   fuzz [NAME]          fuzz targets, a minute each or --seconds N
   mutants [NAME]       each rule of the twin's verifier made wrong, one at a time: does a test notice?
   size                 lines of code and unsafe blocks of the trusted part

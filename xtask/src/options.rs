@@ -24,6 +24,8 @@ pub struct Options {
     /// `--operations` and `--seed`: of the hostile test kernel.
     pub operations: Option<u64>,
     pub seed: Option<u64>,
+    /// `--vcpus`: of a test kernel that has several.
+    pub vcpus: Option<u64>,
     /// `--iommu`: of the machine that a test kernel runs in.
     pub iommu: Option<&'static str>,
     pub table: bool,
@@ -51,6 +53,7 @@ const KNOWN: &[Known<Options>] = &[
     ("seconds", Takes::Value(|o, value| number(value).map(|n| o.seconds = Some(n)))),
     ("operations", Takes::Value(|o, value| number(value).map(|n| o.operations = Some(n)))),
     ("seed", Takes::Value(|o, value| number(value).map(|n| o.seed = Some(n)))),
+    ("vcpus", Takes::Value(|o, value| number::<NonZero<u64>>(value).map(|n| o.vcpus = Some(n.get())))),
     ("iommu", Takes::Value(|o, value| iommu_named(value).map(|unit| o.iommu = unit))),
     ("table", Takes::Nothing(|o| o.table = true)),
     ("full", Takes::Nothing(|o| o.full = true)),
