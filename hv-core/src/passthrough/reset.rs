@@ -8,6 +8,11 @@
 //!
 //! A device may take its time, or never answer. So it is asked a few times, and others get their turn before it is asked again
 //! ([`Leaving`]).
+//!
+//! A wire that is up when the last owner has gone is to be down when the next one comes. QEMU's NVMe controller counts the queues whose
+//! completions nobody has acknowledged, and holds the wire up until it has counted down to none. No reset sets that count back, not even a
+//! function-level one, and then the next owner's wire never goes down. So what is not acknowledged is acknowledged first ([`Doorbell`]). A controller
+//! of hardware forgets all of it in its reset, which comes next.
 
 /// A change of one 32-bit register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,10 +51,41 @@ pub struct Reset {
     /// The device's class has this register, so it does no harm to those of the class that have a function-level reset, too. That takes a
     /// tenth of a second, and the hardware domain may be told to leave it out.
     pub is_of_class: bool,
+    /// By which its owner acknowledges completions, as long as the device holds its wire up for them.
+    pub doorbell: Option<Doorbell>,
 }
 
-/// Bytes of the region that a reset's registers lie in.
-pub const WINDOW: usize = 4096;
+impl Reset {
+    /// Bytes of the region that its registers lie in.
+    pub const fn window(&self) -> usize {
+        match self.doorbell {
+            Some(doorbell) => doorbell.first as usize + 4096,
+            None => 4096,
+        }
+    }
+}
+
+/// A register by which a driver says up to where it has read a queue of completions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Doorbell {
+    /// The register that says how many entries the queue has, and where in it: the lowest bit of 12, which have one less.
+    pub entries: (u16, u32),
+    /// The register whose lowest four bits say how far doorbells are apart: 4 bytes, or that many times twice as far.
+    pub stride: u16,
+    /// The first doorbell. It is another queue's; this one is the next.
+    pub first: u16,
+}
+
+impl Doorbell {
+    /// Acknowledges all up to the `nth` entry: the register, if it lies in the window, and what to write. Whoever does not know up to where
+    /// there are completions begins with 0 and goes on: the device counts it when it is right.
+    pub fn rung(&self, nth: u32, read: impl Fn(u16) -> u32) -> Option<(u16, u32)> {
+        let last = read(self.entries.0) >> self.entries.1 & 0xfff;
+        let apart = 4u32 << (read(self.stride) & 0xf);
+        let offset = u32::from(self.first).checked_add(apart)?;
+        Some((u16::try_from(offset).ok()?, nth % (last + 1)))
+    }
+}
 
 /// Reads of a device between two looks at what else there is to do: a quarter of a millisecond on a slow bus.
 pub const READS_AT_ONCE: u32 = 256;
@@ -57,6 +93,8 @@ pub const READS_AT_ONCE: u32 = 256;
 const PENDING_READS: u32 = 10_000;
 /// Reads of a register until a reset must have ended.
 const BUSY_READS: u32 = 100_000;
+/// Entries that are acknowledged at most: all of a few queues as long as Linux makes them.
+const ACKNOWLEDGED: u32 = 1_000;
 
 /// A function that is no bus master any more, as long as its owner is losing it.
 pub trait Device {
@@ -64,6 +102,8 @@ pub trait Device {
     fn is_pending(&mut self) -> bool;
     /// It does not end them.
     fn has_stuck(&mut self);
+    /// If it holds its wire up and its [`Reset`] says how: acknowledges the `nth` entry. `false`: there is nothing to acknowledge.
+    fn acknowledge(&mut self, nth: u32) -> bool;
     /// Does what its [`Reset`] says. `false`: it has none.
     fn begin(&mut self) -> bool;
     /// Is the reset under way? Reads it once. `None`: nobody answers.
@@ -84,11 +124,12 @@ pub enum Left {
 pub struct Leaving {
     has_begun: bool,
     reads_left: u32,
+    acknowledged: u32,
 }
 
 impl Leaving {
     /// At the beginning.
-    pub const NEW: Self = Self { has_begun: false, reads_left: PENDING_READS };
+    pub const NEW: Self = Self { has_begun: false, reads_left: PENDING_READS, acknowledged: 0 };
 
     /// Goes on, for [`READS_AT_ONCE`] reads at most. `None`: there is more to do.
     pub fn go_on(&mut self, device: &mut impl Device) -> Option<Left> {
@@ -101,14 +142,18 @@ impl Leaving {
                 }
                 continue;
             }
-            if device.is_pending() {
+            if self.acknowledged == 0 && device.is_pending() {
                 self.reads_left -= 1;
                 if self.reads_left > 0 {
                     continue;
                 }
                 device.has_stuck();
             }
-            *self = Self { has_begun: true, reads_left: BUSY_READS };
+            if self.acknowledged < ACKNOWLEDGED && device.acknowledge(self.acknowledged) {
+                self.acknowledged += 1;
+                continue;
+            }
+            *self = Self { has_begun: true, reads_left: BUSY_READS, ..*self };
             if !device.begin() {
                 return Some(Left::Reset);
             }
@@ -129,15 +174,29 @@ const GIGABIT: Reset = Reset {
     steps: &[Step::set(0xd8, !0), Step::clear(0x100, !0), Step::clear(0x400, !0), Step::set(0, 1 << 26)],
     busy: (0, 1 << 26),
     is_of_class: false,
+    doorbell: None,
 };
 /// Intel's 100 Mbit/s controllers (8255x open source software developer manual, "PORT"): a software reset, after which command
 /// and receive unit are idle.
-const FAST_ETHERNET: Reset = Reset { bar: 0, steps: &[Step::clear(8, !0)], busy: (0, 0xfc), is_of_class: false };
+const FAST_ETHERNET: Reset =
+    Reset { bar: 0, steps: &[Step::clear(8, !0)], busy: (0, 0xfc), is_of_class: false, doorbell: None };
 /// GHC.IE off, then GHC.HR (AHCI 1.3.1, 10.4.3).
-const AHCI: Reset =
-    Reset { bar: 5, steps: &[Step::clear(4, 1 << 1), Step::set(4, 1)], busy: (4, 1), is_of_class: true };
-/// CC.EN off; CSTS.RDY follows (NVM Express 1.4, 7.3.2).
-const NVME: Reset = Reset { bar: 0, steps: &[Step::clear(0x14, 1)], busy: (0x1c, 1), is_of_class: true };
+const AHCI: Reset = Reset {
+    bar: 5,
+    steps: &[Step::clear(4, 1 << 1), Step::set(4, 1)],
+    busy: (4, 1),
+    is_of_class: true,
+    doorbell: None,
+};
+/// CC.EN off; CSTS.RDY follows (NVM Express 1.4, 7.3.2). Before that the administrative queue's doorbell for completions (3.1: AQA.ACQS,
+/// CAP.DSTRD, CQ0HDBL).
+const NVME: Reset = Reset {
+    bar: 0,
+    steps: &[Step::clear(0x14, 1)],
+    busy: (0x1c, 1),
+    is_of_class: true,
+    doorbell: Some(Doorbell { entries: (0x24, 16), stride: 4, first: 0x1000 }),
+};
 
 /// How a function is reset: by its own registers, or by a function-level reset, or both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -209,9 +268,11 @@ mod tests {
         assert_eq!(of(0x8086, 0x10fb, 0x02_0000), None, "one of 10 Gbit/s has other registers");
     }
 
-    /// A device that has transactions for `pending` reads, and is busy for `busy`.
+    /// A device that has transactions for `pending` reads, holds its wire up until `unseen` entries are acknowledged, and is busy for `busy`.
     struct Slow {
         pending: u32,
+        unseen: u32,
+        acknowledged: u32,
         busy: u32,
         reads: u32,
         has_begun: bool,
@@ -220,7 +281,7 @@ mod tests {
 
     impl Slow {
         fn new(pending: u32, busy: u32) -> Self {
-            Self { pending, busy, reads: 0, has_begun: false, has_stuck: false }
+            Self { pending, unseen: 0, acknowledged: 0, busy, reads: 0, has_begun: false, has_stuck: false }
         }
     }
 
@@ -232,6 +293,14 @@ mod tests {
         }
         fn has_stuck(&mut self) {
             self.has_stuck = true;
+        }
+        fn acknowledge(&mut self, nth: u32) -> bool {
+            assert!(!self.has_begun && (self.pending == 0 || self.has_stuck), "not in order");
+            assert_eq!(nth, self.acknowledged);
+            self.reads += 1;
+            let is_up = self.unseen > nth;
+            self.acknowledged += u32::from(is_up);
+            is_up
         }
         fn begin(&mut self) -> bool {
             assert!(!self.has_begun, "twice");
@@ -251,7 +320,8 @@ mod tests {
         loop {
             device.reads = 0;
             let left = leaving.go_on(device);
-            assert!(device.reads <= READS_AT_ONCE, "{} reads in one turn", device.reads);
+            // The turn in which the last transaction has ended looks at the wire, too.
+            assert!(device.reads <= READS_AT_ONCE + 2, "{} reads in one turn", device.reads);
             if let Some(left) = left {
                 return left;
             }
@@ -274,6 +344,34 @@ mod tests {
     }
 
     #[test]
+    fn what_nobody_has_seen_is_acknowledged_before_the_reset_and_not_for_ever() {
+        for unseen in [0, 1, 700, u32::MAX] {
+            let mut device = Slow { unseen, ..Slow::new(100, 3) };
+            assert_eq!(until_left(&mut device), Left::Reset);
+            assert!(device.has_begun && !device.has_stuck);
+            assert_eq!(device.acknowledged, unseen.min(ACKNOWLEDGED));
+        }
+    }
+
+    #[test]
+    fn a_doorbell_lies_where_the_controller_says_and_goes_round() {
+        let doorbell = NVME.doorbell.unwrap();
+        let rung = |nth, acqs: u32, stride: u32| {
+            doorbell.rung(nth, |offset| match offset {
+                0x24 => acqs << 16 | 0x1f,
+                4 => 0x30 | stride,
+                _ => panic!("{offset:#x} was read"),
+            })
+        };
+        assert_eq!(rung(0, 31, 0), Some((0x1004, 0)));
+        assert_eq!(rung(31, 31, 0), Some((0x1004, 31)));
+        assert_eq!(rung(32, 31, 0), Some((0x1004, 0)));
+        assert_eq!(rung(70, 0, 0), Some((0x1004, 0)), "of one entry");
+        assert_eq!(rung(4095, 0xfff, 2), Some((0x1010, 4095)), "one for each 16 bytes");
+        assert_eq!(rung(1, 31, 15), None, "far away");
+    }
+
+    #[test]
     fn a_network_interface_is_silent_before_it_is_reset() {
         let running = BTreeMap::from([(0x100, 0x0400_8002), (0x400, 0x0103_f0fa), (0, 0x0018_0241)]);
         let written = after(&GIGABIT, running);
@@ -290,7 +388,7 @@ mod tests {
     fn all_registers_lie_in_the_window() {
         for reset in [GIGABIT, FAST_ETHERNET, AHCI, NVME] {
             let mut offsets = reset.steps.iter().map(|s| s.offset).chain([reset.busy.0]);
-            assert!(offsets.all(|o| o % 4 == 0 && usize::from(o) + 4 <= WINDOW));
+            assert!(offsets.all(|o| o % 4 == 0 && usize::from(o) + 4 <= reset.window()));
         }
     }
 }

@@ -22,6 +22,7 @@ const ENABLE: u32 = 1 << 31;
 pub mod reg {
     #![allow(missing_docs, reason = "the specification's names")]
     pub const COMMAND: u16 = 0x04;
+    pub const STATUS: u16 = 0x06;
     pub const SECONDARY_BUS: u16 = 0x19;
 }
 
@@ -32,6 +33,12 @@ pub mod command {
     pub const BUS_MASTER: u16 = 1 << 2;
     pub const SERR: u16 = 1 << 8;
     pub const INTX_DISABLE: u16 = 1 << 10;
+}
+
+/// Bits of the status register.
+pub mod status {
+    #![allow(missing_docs, reason = "the specification's names")]
+    pub const INTERRUPT: u16 = 1 << 3;
 }
 
 /// Width of an access.

@@ -1,6 +1,6 @@
 //! Resets functions by their own registers, as `hv_core::passthrough::reset` describes them.
 
-use crate::arch::pci::{self, command, reg, Sbdf};
+use crate::arch::pci::{self, command, reg, status, Sbdf};
 use crate::mem::device_frames;
 use crate::sync::Mutex;
 use crate::{info, warn};
@@ -27,10 +27,13 @@ pub fn init() {
 
 /// The first registers of a device, mapped for ever.
 #[derive(Clone, Copy)]
-struct Window(usize);
+struct Window {
+    start: usize,
+    bytes: usize,
+}
 
 impl Window {
-    fn map(addr: MachAddr) -> Option<Self> {
+    fn map(addr: MachAddr, bytes: usize) -> Option<Self> {
         let mut windows = WINDOWS.lock();
         if let Some((_, window)) = windows.iter().find(|(mapped, _)| *mapped == addr) {
             return Some(*window);
@@ -39,14 +42,14 @@ impl Window {
         if windows.len() == windows.capacity() {
             return None;
         }
-        let window = Self(device_frames::map_registers(addr, reset::WINDOW)? as usize);
+        let window = Self { start: device_frames::map_registers(addr, bytes)? as usize, bytes };
         windows.push((addr, window));
         Some(window)
     }
 
     fn register(self, offset: u16) -> Option<*mut u32> {
         let offset = usize::from(offset);
-        (offset % 4 == 0 && offset + 4 <= reset::WINDOW).then_some((self.0 + offset) as *mut u32)
+        (offset % 4 == 0 && offset + 4 <= self.bytes).then_some((self.start + offset) as *mut u32)
     }
     fn read(self, offset: u16) -> u32 {
         // SAFETY: an aligned register inside the window, which stays mapped.
@@ -69,7 +72,7 @@ pub fn go_on(at: Sbdf, bars: &Bars, leaving: &mut Leaving) -> bool {
     if method.is_some() {
         pci::write16(at, reg::COMMAND, was | command::MEMORY);
     }
-    let window = method.and_then(|m| bars.memory(m.bar)).map(MachAddr::new).and_then(Window::map);
+    let window = method.and_then(|m| Window::map(MachAddr::new(bars.memory(m.bar)?), m.window()));
     let left = leaving.go_on(&mut Registers { at, method, window });
     pci::write16(at, reg::COMMAND, was);
     if left == Some(Left::Lost) {
@@ -126,6 +129,19 @@ impl Device for Registers {
     }
     fn has_stuck(&mut self) {
         warn!("{}: transactions do not end", self.at);
+    }
+    fn acknowledge(&mut self, nth: u32) -> bool {
+        let doorbell = self.method.and_then(|m| m.doorbell);
+        let (Some(doorbell), Some(window)) = (doorbell, self.window) else { return false };
+        if pci::read16(self.at, reg::STATUS) & status::INTERRUPT == 0 {
+            return false;
+        }
+        let Some((offset, value)) = doorbell.rung(nth, |register| window.read(register)) else { return false };
+        if nth == 0 {
+            info!("{}: its owner has left completions that it had not read", self.at);
+        }
+        window.write(offset, value);
+        true
     }
     fn begin(&mut self) -> bool {
         // A read pushes what the device has posted ahead of it.
