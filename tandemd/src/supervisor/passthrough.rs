@@ -27,6 +27,10 @@ const DEFAULT: &str = "default";
 /// The command register, and its bits that let a function answer at its ports and in its memory (PCI, 6.2.2).
 const COMMAND: u64 = 4;
 const DECODE: u8 = 3;
+/// The status register's low byte, and the bit in it that says that the function asks for an interrupt by its wire (PCI, 6.2.3). While it may
+/// not do so it says it all the same.
+const STATUS: u64 = 6;
+const INTERRUPT: u8 = 1 << 3;
 /// Bytes of a frame.
 const FRAME: u64 = 4096;
 /// A region of ports, in Linux's flags of a resource.
@@ -104,6 +108,13 @@ impl Sysfs {
         }
     }
 
+    /// The device, which nobody has and which has been reset by its own registers, does not ask for an interrupt. What cannot be read does.
+    fn is_silent(&self, device: &str) -> bool {
+        let mut status = [INTERRUPT];
+        let read = File::open(self.of_device(device, "config")).and_then(|it| it.read_exact_at(&mut status, STATUS));
+        read.is_ok() && status[0] & INTERRUPT == 0
+    }
+
     /// The device, which nobody has, answers nowhere until its next driver lets it. Else that one's kernel turns it off and on again for each
     /// base address while it looks how long the region is, and the PCI back end enables the device each time: 2 ms for ACPI's routing.
     fn close(&self, device: &str) -> Result<()> {
@@ -123,7 +134,7 @@ impl Sysfs {
     }
 }
 
-/// Linux resets none of these devices as long as this is there.
+/// Linux resets none of these devices as long as this is there, but those that hold their wire up: their next owner's would not go down.
 struct Unreset<'a> {
     sysfs: &'a Sysfs,
     /// And how it did.
@@ -135,6 +146,10 @@ impl<'a> Unreset<'a> {
         let mut unreset = Self { sysfs, devices: Vec::new() };
         for device in devices {
             let Some(methods) = sysfs.reset_methods(device) else { continue };
+            if !sysfs.is_silent(device) {
+                eprintln!("{device}: it asks for an interrupt although its owner has gone, so Linux is to reset it");
+                continue;
+            }
             // Of an earlier daemon's, that was killed.
             let methods = if methods.is_empty() { DEFAULT.into() } else { methods };
             unreset.devices.push((device, methods));

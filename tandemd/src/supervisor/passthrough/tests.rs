@@ -305,6 +305,14 @@ fn who_resets_it_is_said_and_afterwards_linux_can() {
     assert_eq!(methods_when_taken(Reset::Driver, false, METHODS), told("", "flr pm"));
     assert_eq!(methods_when_taken(Reset::Driver, true, METHODS), told("flr pm", "flr pm"), "without an IOMMU");
     assert_eq!(methods_when_taken(Reset::Driver, false, "\n"), told("", "default"), "an earlier daemon was killed");
+    let config = |status| std::fs::write(files.of_device("config"), [&CONFIG[..6], &[status, 0]].concat()).unwrap();
+    config(0x18);
+    assert_eq!(methods_when_taken(Reset::Driver, false, METHODS), told("flr pm", "flr pm"), "its wire is up");
+    config(0x10);
+    assert_eq!(methods_when_taken(Reset::Driver, false, METHODS), told("", "flr pm"), "its wire is down again");
+    std::fs::remove_file(files.of_device("config")).unwrap();
+    assert_eq!(methods_when_taken(Reset::Driver, false, METHODS), told("flr pm", "flr pm"), "nobody knows");
+    config(0x10);
     for (before, after) in [("\n", "default\n"), (METHODS, METHODS)] {
         std::fs::write(&method, before).unwrap();
         files.0.let_reset(NIC).unwrap();
