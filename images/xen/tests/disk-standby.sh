@@ -11,7 +11,7 @@ driving dd "pci=['$nvme,permissive=1']" "extra='$kernel_args oops=panic iommu=so
 mkdir -p $logs /etc/tandem
 : > $(log_of dd)
 printf '[service.disk]\nkind = "disk"\ndriver-domain = "dd"\n[service.disk.supervise]\nconfig = "/tmp/dd.cfg"\n' > /etc/tandem/tandemd.toml
-for line in 'crashes = 20' 'back-off-ms = 100' 'standby = 1'; do echo "$line" >> /etc/tandem/tandemd.toml; done
+for line in 'crashes = 20' 'back-off-ms = 100' 'standby = 1' 'reset = "driver"'; do echo "$line" >> /etc/tandem/tandemd.toml; done
 check tandemd-starts daemon_starts || exit
 check it-starts-the-driver-domain daemon_said 1 'it has the disks' || exit
 config u1 'disk=["format=raw,vdev=xvda,access=rw,backend=disk,script=disk-plug,target=/dev/nvme0n1"]'
@@ -26,15 +26,20 @@ waits() { daemon_said $1 'waits to take its place' 240; }
 outages() { sed -n "s/.*recovered, .*$1.*first answer \\([0-9]*\\) ms.*/\\1/p" $daemon_log; }
 check another-one-waits waits 1
 check in-its-name eval 'xl domid dd-standby'
-disk_survives a-panic 'has panicked' eval "tell_dd 'echo c > /proc/sysrq-trigger'"
+# With requests of its own under way it leaves completions that it has not read, and its wire up.
+reads='for n in 1 2 3 4 5 6 7 8; do (while :; do dd if=/dev/nvme0n1 of=/dev/null bs=128k iflag=direct; done) > /dev/null 2>&1 & done'
+left() { xl dmesg | grep -c "$nvme: its owner has left completions"; }
+disk_survives a-panic 'has panicked' tell_dd "$reads; usleep 300000; echo c > /proc/sysrq-trigger"
 check handed-over daemon_said 1 'recovered, panicked: .*handed over .*probed .*back end .*first answer'
 check xl-knows-whose-the-device-is eval "xl pci-list dd | grep '$nvme'"
 check and-nothing-is-left-of-the-old-one gone dd-remains 60
 check the-next-one-waits waits 2
-disk_survives wedged 'taken no event' tell_dd job_wedge
+disk_survives wedged 'taken no event' tell_dd "$reads; usleep 300000; job_wedge"
+echo "its wire was up $(left) times" > /dev/console
 check handed-over-again daemon_said 1 'recovered, wedged: .*handed over .*first answer'
 check no-access-was-stopped no_dma_stopped
 check the-third-waits waits 3
+check no-wire-was-given-up eval "! dmesg | grep 'nobody cared'"
 check frames-agree audit
 # A new daemon finds the one that waits, and uses it.
 check tandemd-is-killed daemon_ends
