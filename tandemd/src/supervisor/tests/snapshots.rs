@@ -1,0 +1,134 @@
+//! A driver domain is rolled back to its snapshot.
+
+use super::world::*;
+use crate::supervisor::look::Act;
+use crate::supervisor::settings::Settings;
+use control::{Image, Order};
+use std::time::Duration;
+use xen_abi::sched as reason;
+
+#[test]
+fn one_with_a_snapshot_boots_is_noted_and_gets_the_devices() {
+    let world = World::with_snapshot();
+    assert_eq!(world.acts, [Act::CreateStandby, Act::Note(1), Act::Promote(1), Act::HandOver(1)]);
+    let line = world.machine.record.last.last().unwrap();
+    let steps = ["started: start ", ", created ", ", noted ", ", handed over ", ", first packet in "];
+    assert!(steps.iter().all(|step| line.contains(step)), "{line}");
+}
+
+#[test]
+fn one_with_a_snapshot_that_fails_is_rolled_back_and_takes_its_own_place() {
+    let mut world = World::with_snapshot();
+    for n in 1..4 {
+        world.acts.clear();
+        let began = world.now;
+        match n {
+            2 => world.domain.as_mut().unwrap().does = Does::Spins,
+            3 => world.ask(Order::Restart).unwrap(),
+            _ => world.end(reason::SHUTDOWN_CRASH, false),
+        }
+        world.run(TICK * 2);
+        while !world.is_well() {
+            world.run(TICK);
+        }
+        assert!(world.now - began < BOOT, "nobody has booted");
+        let acts: Vec<Act> = world.acts.iter().copied().filter(|act| !matches!(act, Act::Drain(_))).collect();
+        let all = [Act::Quarantine(1), Act::Take(1), Act::RollBack(1), Act::Promote(1), Act::HandOver(1)];
+        assert_eq!((acts, world.nr_domains), (all.to_vec(), 1));
+        world.run(Duration::from_secs(20));
+        let line = world.machine.record.last.last().unwrap();
+        assert!(
+            line.contains(", start ") && line.contains(", rolled back ") && line.contains("first packet"),
+            "{line}"
+        );
+        assert!(world.is_well() && world.remains.is_empty());
+        assert_eq!((world.count("rolled-back"), world.machine.snapshot()), (n, Some(true)));
+    }
+}
+
+#[test]
+fn what_cannot_be_rolled_back_is_cleared_away_and_another_one_boots() {
+    type Obstacle = fn(&mut World);
+    let obstacles: [Obstacle; 3] =
+        [|w| w.native = Native::Fails, |w| w.domain.as_mut().unwrap().is_noted = false, |w| w.domain = None];
+    for obstacle in obstacles {
+        let mut world = World::with_snapshot();
+        obstacle(&mut world);
+        world.end(reason::SHUTDOWN_CRASH, false);
+        world.run(Duration::from_secs(5));
+        world.native = Native::Works;
+        world.run(Duration::from_secs(25));
+        assert!(world.is_well() && world.remains.is_empty(), "{:?} {:?}", world.acts, world.log);
+        assert_eq!((world.domain.as_ref().unwrap().id, world.machine.snapshot()), (2, Some(true)), "{:?}", world.acts);
+    }
+}
+
+#[test]
+fn one_that_cannot_be_noted_runs_all_the_same() {
+    let mut world = World::with(Settings { snapshot: true, ..settings() });
+    world.native = Native::Fails;
+    world.run(Duration::from_secs(20));
+    assert!(world.is_well());
+    assert_eq!((world.nr_domains, world.machine.snapshot()), (1, Some(false)));
+}
+
+#[test]
+fn what_was_rolled_back_and_is_of_no_use_is_not_rolled_back_again() {
+    let mut world = World::with_snapshot();
+    world.end(reason::SHUTDOWN_CRASH, false);
+    while !world.acts.contains(&Act::RollBack(1)) {
+        world.run(TICK);
+    }
+    world.end(reason::SHUTDOWN_CRASH, false);
+    world.run(Duration::from_secs(30));
+    assert!(world.is_well() && world.domain.as_ref().unwrap().id == 2, "{:?}", world.acts);
+    assert_eq!(world.count("rolled-back"), 1);
+}
+
+#[test]
+fn what_waits_for_its_back_off_to_be_rolled_back_is_not_cleared_away() {
+    let mut world = World::with(Settings { snapshot: true, back_off_ms: 4000, ..settings() });
+    world.run(Duration::from_secs(20));
+    for _ in 0..2 {
+        world.end(reason::SHUTDOWN_CRASH, false);
+        world.run(Duration::from_secs(10));
+    }
+    assert!(world.is_well() && world.nr_domains == 1 && !world.acts.contains(&Act::ClearAway(1)), "{:?}", world.acts);
+}
+
+#[test]
+fn who_notes_or_rolls_back_and_is_killed_is_followed_by_one_that_does_it_again() {
+    let mut world = World::with(Settings { snapshot: true, ..settings() });
+    world.native = Native::IsKilled;
+    while world.native == Native::IsKilled {
+        world.run(TICK);
+    }
+    assert!(world.standby.as_ref().is_some_and(|d| d.is_paused));
+    world.run(Duration::from_secs(10));
+    assert!(world.is_well() && world.machine.snapshot() == Some(true), "{:?}", world.acts);
+    world.end(reason::SHUTDOWN_CRASH, false);
+    while !world.acts.contains(&Act::Take(1)) {
+        world.run(TICK);
+    }
+    world.kill();
+    world.run(Duration::from_secs(10));
+    assert!(world.is_well() && world.nr_domains == 1, "{:?}", world.acts);
+}
+
+#[test]
+fn a_domain_that_does_not_boot_to_be_noted_has_failed() {
+    let mut world = World::with(Settings { snapshot: true, ..settings() });
+    world.upgrade(None).unwrap_err();
+    world.machine.record.image = with(Some(Flaw::NeverBoots));
+    world.run(Duration::from_secs(22));
+    assert_eq!(world.count("not-ready"), 1, "{:?}", world.acts);
+    world.machine.record.image = with(Some(Flaw::Panics));
+    world.run(Duration::from_secs(25));
+    assert!(world.count("not-started") >= 1, "{:?} {:?}", world.machine.record.counts, world.acts);
+    world.run(Duration::from_secs(60));
+    assert_eq!((world.machine.state(), world.standby.is_none()), ("parked", true), "{:?}", world.log);
+    world.machine.record.image = Image::default();
+    world.ask(Order::Unpark).unwrap();
+    world.run(Duration::from_secs(90));
+    assert!(world.is_well(), "{} {:?}", world.machine.state(), world.log);
+}

@@ -1,0 +1,178 @@
+//! A driver domain that waits takes the place of the one that fails.
+
+use super::world::*;
+use crate::supervisor::look::Act;
+use control::Order;
+use std::time::Duration;
+use xen_abi::sched as reason;
+
+#[test]
+fn the_one_that_waits_takes_the_place_and_another_one_waits() {
+    let mut world = World::with_standby();
+    let waits = world.standby.as_ref().unwrap().id;
+    world.acts.clear();
+    let began = world.now;
+    world.end(reason::SHUTDOWN_CRASH, false);
+    while !world.is_well() {
+        world.run(TICK);
+    }
+    // Nobody has booted.
+    assert!(world.now - began < BOOT, "{:?}", world.log);
+    let old = waits - 1;
+    let at_once = [Act::Quarantine(old), Act::Take(old), Act::Promote(waits), Act::HandOver(waits)];
+    assert_eq!(world.acts[..4], at_once);
+    assert_eq!(world.domain.as_ref().unwrap().id, waits);
+    world.run(Duration::from_secs(20));
+    assert_eq!(world.acts[4..], [Act::ClearAway(old), Act::CreateStandby, Act::Introduce(waits + 1)]);
+    assert!(world.standby.as_ref().is_some_and(|d| d.id == waits + 1));
+    let line = world.machine.record.last.last().unwrap();
+    assert!(
+        line.contains("released 100 ms, start 100 ms, handed over 100 ms") && line.contains("first packet in"),
+        "{line}"
+    );
+    assert!(line.contains(", link "), "{line}");
+}
+
+#[test]
+fn what_cannot_be_done_without_the_toolstack_the_toolstack_does() {
+    let mut world = World::with_standby();
+    let waits = world.standby.as_ref().unwrap().id;
+    world.acts.clear();
+    world.native = Native::Fails;
+    world.end(reason::SHUTDOWN_CRASH, false);
+    while !world.is_well() {
+        world.run(TICK);
+    }
+    let old = waits - 1;
+    let in_turn = [
+        Act::Quarantine(old),
+        Act::Take(old),
+        Act::Destroy(old),
+        Act::Promote(waits),
+        Act::HandOver(waits),
+        Act::Attach(waits),
+    ];
+    assert_eq!(world.acts[..6], in_turn);
+}
+
+#[test]
+fn who_is_killed_half_way_is_followed_by_one_that_finds_the_rest_to_do() {
+    let mut world = World::with_standby();
+    let waits = world.standby.as_ref().unwrap().id;
+    world.end(reason::SHUTDOWN_CRASH, false);
+    world.native = Native::IsKilled;
+    while world.native == Native::IsKilled {
+        world.run(TICK);
+    }
+    // Its devices were taken, and it has the name.
+    assert!(world.domain.as_ref().is_some_and(|d| d.id == waits - 1 && !d.has_devices));
+    world.run(TICK * 3);
+    assert!(world.domain.as_ref().is_some_and(|d| d.id == waits && d.has_devices), "{:?}", world.acts);
+    world.run(Duration::from_secs(20));
+    assert!(world.is_well() && world.remains.is_empty());
+}
+
+#[test]
+fn the_one_that_waits_takes_the_place_when_the_old_one_has_no_devices_and_before_its_memory_is_back() {
+    let mut world = World::with_standby();
+    let waits = world.standby.as_ref().unwrap().id;
+    world.acts.clear();
+    world.native = Native::Fails;
+    world.end(reason::SHUTDOWN_CRASH, false);
+    while world.acts.last() != Some(&Act::Destroy(waits - 1)) {
+        world.run(TICK);
+    }
+    world.run(DESTROY - CLEAR - TICK);
+    assert_eq!((world.acts.len(), world.domain.is_some()), (3, true), "the old one has the devices still");
+    world.run(TICK);
+    assert_eq!(world.acts[3..], [Act::Promote(waits), Act::HandOver(waits), Act::Attach(waits)]);
+    assert_eq!(world.aside.len(), 1, "its memory is not back");
+    world.run(Duration::from_secs(10));
+    let line = world.machine.record.last.last().unwrap();
+    assert!(world.is_well() && line.contains(" released 300 ms, start 300 ms, handed over "), "{line}");
+}
+
+#[test]
+fn one_is_made_only_when_the_old_ones_memory_is_back() {
+    let mut world = World::up();
+    world.acts.clear();
+    world.end(reason::SHUTDOWN_CRASH, false);
+    while world.acts.last() != Some(&Act::Create) {
+        world.run(TICK);
+    }
+    let line = world.machine.record.under_way.clone().unwrap();
+    let at = |step| line.steps.iter().find(|(said, _)| said == step).map(|(_, at)| *at);
+    assert_eq!((at("released"), at("destroyed"), at("start")), (Some(300), Some(500), Some(500)), "{line:?}");
+    world.run(Duration::from_secs(10));
+    assert!(world.is_well());
+}
+
+#[test]
+fn one_that_waits_and_ends_while_the_old_one_goes_does_not_get_the_place() {
+    let mut world = World::with_standby();
+    let waits = world.standby.as_ref().unwrap().id;
+    world.acts.clear();
+    world.native = Native::Fails;
+    world.end(reason::SHUTDOWN_CRASH, false);
+    while world.acts.last() != Some(&Act::Destroy(waits - 1)) {
+        world.run(TICK);
+    }
+    world.standby.as_mut().unwrap().end = Some((reason::SHUTDOWN_CRASH, true));
+    world.run(Duration::from_secs(20));
+    assert!(world.is_well() && !world.acts.contains(&Act::Promote(waits)), "{:?}", world.acts);
+}
+
+#[test]
+fn parked_while_the_old_one_goes_nobody_takes_the_place() {
+    let mut world = World::with_standby();
+    world.native = Native::Fails;
+    world.acts.clear();
+    world.end(reason::SHUTDOWN_CRASH, false);
+    while world.acts.len() < 2 {
+        world.run(TICK);
+    }
+    world.ask(Order::Park).unwrap();
+    world.run(Duration::from_secs(20));
+    assert!(world.acts.iter().all(|act| !matches!(act, Act::Promote(_) | Act::Create)), "{:?}", world.acts);
+    assert_eq!((world.machine.state(), world.domain.is_none()), ("parked", true));
+}
+
+#[test]
+fn one_that_is_parked_or_off_has_none_that_waits() {
+    for order in [Some(Order::Park), None] {
+        let mut world = World::with_standby();
+        match order {
+            Some(order) => world.ask(order).unwrap(),
+            None => world.end(reason::SHUTDOWN_POWEROFF, false),
+        }
+        world.run(Duration::from_secs(20));
+        assert_eq!((world.domain.is_none(), world.standby.is_none()), (true, true), "{order:?}");
+        world.ask(Order::Unpark).unwrap();
+        world.run(Duration::from_secs(30));
+        assert!(world.is_well() && world.standby.is_some());
+    }
+}
+
+#[test]
+fn one_that_waits_and_ends_is_replaced_but_not_at_once() {
+    let mut world = World::with_standby();
+    let waits = world.standby.as_ref().unwrap().id;
+    world.standby.as_mut().unwrap().end = Some((reason::SHUTDOWN_CRASH, true));
+    world.run(Duration::from_secs(50));
+    assert!(world.is_well() && world.standby.is_none());
+    world.run(Duration::from_secs(30));
+    assert!(world.standby.as_ref().is_some_and(|d| d.id != waits));
+}
+
+#[test]
+fn what_cannot_be_handed_over_is_started_anew() {
+    let mut world = World::with_standby();
+    world.native = Native::Fails;
+    world.end(reason::SHUTDOWN_CRASH, false);
+    while world.machine.record.promoted.is_none() {
+        world.run(TICK);
+    }
+    world.end(reason::SHUTDOWN_CRASH, true);
+    world.run(Duration::from_secs(30));
+    assert!(world.is_well(), "{:?}", world.log);
+}

@@ -1,0 +1,117 @@
+//! Another image takes the place of the one that runs, or is refused.
+
+use super::world::*;
+use crate::supervisor::look::Act;
+use crate::supervisor::record::Mode;
+use crate::supervisor::settings::Settings;
+use control::{Image, Order};
+use std::time::Duration;
+use xen_abi::sched as reason;
+
+#[test]
+fn a_new_image_is_noted_and_the_old_instance_comes_back_if_it_is_refused() {
+    for flaw in [None, Some(Flaw::NotReady)] {
+        let mut world = World::with_snapshot();
+        world.upgrade(flaw).unwrap();
+        while world.machine.record.upgrades == 0 {
+            world.run(TICK);
+        }
+        world.run(Duration::from_secs(20));
+        assert!(world.is_well() && world.remains.is_empty() && world.candidate.is_none(), "{:?}", world.acts);
+        let id = if flaw.is_none() { 2 } else { 1 };
+        assert_eq!(world.domain.as_ref().unwrap().id, id, "{:?} {:?}", world.acts, world.machine.record.refused);
+        assert_eq!((world.nr_domains, world.machine.snapshot()), (2, Some(true)));
+        world.end(reason::SHUTDOWN_CRASH, false);
+        world.run(Duration::from_secs(20));
+        assert!(world.is_well() && world.domain.as_ref().unwrap().id == id && world.nr_domains == 2);
+    }
+}
+
+#[test]
+fn one_of_a_new_image_takes_the_place_when_it_has_booted() {
+    for standby in [0, 1] {
+        let mut world = World::with(Settings { standby, ..settings() });
+        world.run(Duration::from_secs(20));
+        let old = world.domain.as_ref().unwrap().id;
+        world.acts.clear();
+        world.upgrade(None).unwrap();
+        assert!(world.upgrade(None).unwrap_err().contains("under way"));
+        while world.machine.record.upgrades == 0 {
+            world.run(TICK);
+        }
+        let is_of_standby = |act: &Act| matches!(act, Act::Dismiss(_) | Act::CreateStandby | Act::ClearAway(_));
+        let acts: Vec<Act> = world.acts.iter().copied().filter(|act| !is_of_standby(act)).collect();
+        let new_one = world.domain.as_ref().unwrap().id;
+        let replaced =
+            [Act::Drain(old), Act::Quarantine(old), Act::Take(old), Act::Promote(new_one), Act::HandOver(new_one)];
+        assert_eq!(acts, [&[Act::CreateCandidate], &replaced[..]].concat(), "{:?}", world.log);
+        let line = world.machine.record.last.last().unwrap();
+        assert!(line.starts_with("upgrade: ") && line.contains("handed over"), "{line}");
+        assert!(world.machine.record.outage < 3000, "it had booted before: {line}");
+        assert_eq!((world.machine.record.refused.as_str(), &world.machine.record.image), ("", &new()));
+        world.run(Duration::from_secs(20));
+        assert!(world.is_well() && world.machine.record.failures.is_empty());
+        assert_eq!(world.standby.as_ref().map(|d| d.image.clone()), (standby == 1).then(new));
+        // What fails later comes back of the new image, by the next daemon too.
+        world.kill();
+        world.domain = None;
+        world.run(Duration::from_secs(20));
+        assert!(world.is_well() && world.domain.as_ref().unwrap().image == new());
+        let look = world.look();
+        world.machine.upgrade(Image::default(), true, &look).unwrap();
+        let upgrade = world.machine.record.upgrade.as_ref().unwrap();
+        assert_eq!(upgrade.to, Image::default(), "as configured is without what was said before");
+    }
+}
+
+#[test]
+fn an_image_that_is_of_no_use_is_refused_and_the_old_one_stays_or_comes_back() {
+    for (flaw, words, is_disturbed) in [
+        (Flaw::NotCreated, "no kernel", false),
+        (Flaw::NeverBoots, "not booted within 20 s", false),
+        (Flaw::Panics, "ended while it booted", false),
+        (Flaw::NotReady, "of the new one: its interface was not there", true),
+    ] {
+        for standby in [0, 1] {
+            let mut world = World::with(Settings { standby, ..settings() });
+            world.run(Duration::from_secs(20));
+            let old = world.domain.as_ref().unwrap().id;
+            world.upgrade(Some(flaw)).unwrap();
+            world.run(Duration::from_secs(100));
+            let record = &world.machine.record;
+            assert_eq!((record.upgrades, &record.image), (1, &Image::default()), "{flaw:?} {:?}", world.log);
+            assert!(record.refused.contains(words), "{flaw:?}: {}", record.refused);
+            assert!(world.log.iter().any(|line| line.contains("the upgrade is refused: ")));
+            assert!(record.failures.is_empty(), "it is not held against the old image");
+            assert!(world.is_well() && world.candidate.is_none());
+            let domain = world.domain.as_ref().unwrap();
+            assert_eq!((domain.id != old, &domain.image), (is_disturbed, &Image::default()), "{flaw:?}");
+            assert_eq!(world.standby.is_some(), standby == 1, "{flaw:?}");
+        }
+    }
+}
+
+#[test]
+fn what_happens_to_the_old_one_or_is_ordered_meanwhile_calls_an_upgrade_off() {
+    type Meanwhile = fn(&mut World);
+    let all: [(Meanwhile, &str); 3] = [
+        (|w| w.end(reason::SHUTDOWN_CRASH, false), "of the old one, meanwhile"),
+        (|w| w.ask(Order::Restart).unwrap(), "something else"),
+        (|w| w.ask(Order::Park).unwrap(), "something else"),
+    ];
+    for (meanwhile, words) in all {
+        let mut world = World::up();
+        world.upgrade(None).unwrap();
+        world.run(Duration::from_secs(2));
+        assert!(world.candidate.is_some() && world.machine.upgrading().is_some());
+        meanwhile(&mut world);
+        world.run(Duration::from_secs(30));
+        let record = &world.machine.record;
+        assert!(record.refused.contains(words), "{}", record.refused);
+        assert_eq!((world.candidate.is_none(), &record.image), (true, &Image::default()));
+        assert!(world.is_well() || record.mode == Mode::Parked);
+        if record.mode == Mode::Parked {
+            assert!(world.upgrade(None).unwrap_err().contains("it is parked"));
+        }
+    }
+}
