@@ -1,8 +1,9 @@
 /*
- * disktest DEVICE MIB GENERATION: reads and checks the first MIB mebibytes, which the host filled, then writes the
+ * disktest DEVICE MIB GENERATION [SECONDS]: reads and checks the first MIB mebibytes, which the host filled, then writes the
  * next MIB mebibytes with data of GENERATION and reads them back. Direct, asynchronous I/O, 32 requests in flight.
  * The host checks the written half again after the machine is off. Each block carries its number, so that a block
- * that went to the wrong place is noticed. Prints one line and returns 0 if every block is right.
+ * that went to the wrong place is noticed. No request may take longer than SECONDS (60): the driver domain may be started anew meanwhile.
+ * Prints one line and returns 0 if every block is right.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -15,10 +16,11 @@
 #include "mark.h"
 #include "pattern.h"
 
-enum { BLOCK = 65536, DEPTH = 32, STUCK_S = 60 };
+enum { BLOCK = 65536, DEPTH = 32 };
 #define DISK_STREAM(generation, block) (((uint64_t)(generation) << 40) + (block))
 
 static aio_context_t ctx;
+static struct timespec limit = { .tv_sec = 60 };
 static int fd;
 static uint8_t *buf[DEPTH];
 static struct iocb cb[DEPTH];
@@ -53,10 +55,9 @@ static void submit(int slot, int op, uint64_t block)
 static int complete(void)
 {
 	struct io_event ev;
-	struct timespec limit = { .tv_sec = STUCK_S };
 
 	if (syscall(SYS_io_getevents, ctx, 1L, 1L, &ev, &limit) != 1)
-		fail("stuck: no request finished for a minute", 0);
+		fail("stuck: no request finished in time", 0);
 	if (ev.res != BLOCK)
 		fail("I/O error", ev.data);
 	return (struct iocb *)(uintptr_t)ev.obj - cb;
@@ -108,10 +109,12 @@ int main(int argc, char **argv)
 	long long start;
 	int i;
 
-	if (argc != 4)
+	if (argc < 4 || argc > 5)
 		return 2;
 	count = strtoull(argv[2], NULL, 0) * 1048576 / BLOCK;
 	generation = strtoull(argv[3], NULL, 0);
+	if (argc > 4)
+		limit.tv_sec = strtoull(argv[4], NULL, 0);
 	fd = open(argv[1], O_RDWR | O_DIRECT);
 	if (fd < 0)
 		fail("cannot open the disk", 0);
