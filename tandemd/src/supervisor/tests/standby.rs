@@ -6,6 +6,19 @@ use control::Order;
 use std::time::Duration;
 use xen_abi::sched as reason;
 
+/// The domain has failed, and the toolstack has just begun to clear it away. Gives who waits, too.
+fn while_the_old_one_goes() -> (World, u16) {
+    let mut world = World::with_standby();
+    let waits = world.standby.as_ref().unwrap().id;
+    world.acts.clear();
+    world.native = Native::Fails;
+    world.end(reason::SHUTDOWN_CRASH, false);
+    while world.acts.last() != Some(&Act::Destroy(waits - 1)) {
+        world.run(TICK);
+    }
+    (world, waits)
+}
+
 #[test]
 fn the_one_that_waits_takes_the_place_and_another_one_waits() {
     let mut world = World::with_standby();
@@ -74,14 +87,7 @@ fn who_is_killed_half_way_is_followed_by_one_that_finds_the_rest_to_do() {
 
 #[test]
 fn the_one_that_waits_takes_the_place_when_the_old_one_has_no_devices_and_before_its_memory_is_back() {
-    let mut world = World::with_standby();
-    let waits = world.standby.as_ref().unwrap().id;
-    world.acts.clear();
-    world.native = Native::Fails;
-    world.end(reason::SHUTDOWN_CRASH, false);
-    while world.acts.last() != Some(&Act::Destroy(waits - 1)) {
-        world.run(TICK);
-    }
+    let (mut world, waits) = while_the_old_one_goes();
     world.run(DESTROY - CLEAR - TICK);
     assert_eq!((world.acts.len(), world.domain.is_some()), (3, true), "the old one has the devices still");
     world.run(TICK);
@@ -109,14 +115,7 @@ fn one_is_made_only_when_the_old_ones_memory_is_back() {
 
 #[test]
 fn one_that_waits_and_ends_while_the_old_one_goes_does_not_get_the_place() {
-    let mut world = World::with_standby();
-    let waits = world.standby.as_ref().unwrap().id;
-    world.acts.clear();
-    world.native = Native::Fails;
-    world.end(reason::SHUTDOWN_CRASH, false);
-    while world.acts.last() != Some(&Act::Destroy(waits - 1)) {
-        world.run(TICK);
-    }
+    let (mut world, waits) = while_the_old_one_goes();
     world.standby.as_mut().unwrap().end = Some((reason::SHUTDOWN_CRASH, true));
     world.run(Duration::from_secs(20));
     assert!(world.is_well() && !world.acts.contains(&Act::Promote(waits)), "{:?}", world.acts);
