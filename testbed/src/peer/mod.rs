@@ -33,6 +33,8 @@ const VLAN: [u8; 2] = [0x81, 0];
 const PORT: u16 = 7000;
 const MAGIC: u32 = 0x4d44_4e54;
 const HEAD: usize = 24;
+/// No frame of QEMU's is longer: the longest that its models of cards put together, and some more.
+const MOST_BYTES: usize = 4096 + (1 << 16);
 /// Acknowledge after that many datagrams.
 const ACK_EVERY: u64 = 16;
 
@@ -140,7 +142,11 @@ fn read_frames(stream: UnixStream) -> Receiver<Vec<u8>> {
         let mut input = BufReader::with_capacity(1 << 16, stream);
         let mut len = [0; 4];
         while input.read_exact(&mut len).is_ok() {
-            let mut frame = vec![0; u32::from_be_bytes(len).min(1 << 16) as usize];
+            let len = u32::from_be_bytes(len) as usize;
+            if len > MOST_BYTES {
+                return;
+            }
+            let mut frame = vec![0; len];
             if input.read_exact(&mut frame).is_err() || sender.send(frame).is_err() {
                 return;
             }

@@ -137,3 +137,19 @@ fn short_and_odd_frames_do_no_harm() {
     }
     assert_eq!(host.counts.received, 0);
 }
+
+#[test]
+fn a_long_frame_is_not_taken_for_several() {
+    let (mut qemu, peer) = UnixStream::pair().unwrap();
+    let frames = read_frames(peer);
+    let long = vec![1; 65_540];
+    for frame in [&long[..], &[2; 60]] {
+        qemu.write_all(&u32::try_from(frame.len()).unwrap().to_be_bytes()).unwrap();
+        qemu.write_all(frame).unwrap();
+    }
+    assert_eq!(frames.recv().unwrap(), long);
+    assert_eq!(frames.recv().unwrap(), [2; 60]);
+    // What is no frame ends it.
+    qemu.write_all(&u32::MAX.to_be_bytes()).unwrap();
+    assert!(frames.recv().is_err());
+}
