@@ -1,5 +1,6 @@
 //! The faults that are injected into drivers, wherever their twins run: what is changed, where, and by what chance.
 
+pub mod data;
 pub mod mutate;
 pub mod random;
 pub mod text;

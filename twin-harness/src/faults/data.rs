@@ -5,11 +5,10 @@ use super::Injection;
 use crate::mutate::{DataFault, DATA_FAULTS};
 use crate::random::Random;
 use crate::rig::make;
+use twin_faults::data::{spoilt, Places};
 use twin_faults::text::AT_ONCE;
 
 const PAGE: u64 = 4096;
-/// Indices into rings are below this.
-const MOST_INDEX: u64 = 4096;
 
 impl Injection<'_> {
     /// Injects `count` faults, one to four a run.
@@ -57,60 +56,17 @@ impl Injection<'_> {
         let ram = &self.interpreted.lab.world.ram;
         let mut out = Places::default();
         for pa in places {
-            let Some(value) = ram.int(pa, 8) else { continue };
-            out.words.push(pa);
-            match value {
-                v if self.rig.module.is_text(v) => out.functions.push(pa),
-                v if v >> 47 == 0x1_ffff => out.pointers.push(pa),
-                PAGE.. if value < ram.len() => out.dma.push(pa),
-                _ => {}
+            if let Some(value) = ram.int(pa, 8) {
+                out.note(pa, value, |address| self.rig.module.is_text(address), ram.len());
             }
-            let index = |v: u64| v < MOST_INDEX;
-            out.indices
-                .extend([(pa, value & 0xffff_ffff), (pa + 4, value >> 32)].iter().filter(|p| index(p.1)).map(|p| p.0));
         }
         out
     }
 }
 
-/// Words worth spoiling, by what they look like.
-#[derive(Default)]
-struct Places {
-    words: Vec<u64>,
-    pointers: Vec<u64>,
-    functions: Vec<u64>,
-    /// Physical addresses, as descriptors hold them.
-    dma: Vec<u64>,
-    /// Small numbers of four bytes: ring indices, counts, lengths.
-    indices: Vec<u64>,
-}
-
 fn spoil(stage: &Stage, places: &Places, fault: DataFault, r: &mut Random) -> bool {
     let ram = &stage.lab.world.ram;
-    let from = match fault {
-        DataFault::BitFlip => &places.words,
-        DataFault::DmaAddress => &places.dma,
-        DataFault::NullPointer | DataFault::WildPointer => &places.pointers,
-        DataFault::FunctionPointer => &places.functions,
-        DataFault::RingIndex => &places.indices,
-    };
-    if from.is_empty() {
-        return false;
-    }
-    let pa = from[r.below(from.len() as u64) as usize];
-    let old = ram.int(pa, 8).unwrap_or(0);
-    let wild = match r.below(4) {
-        0 => r.draw(),
-        1 => r.draw() | 0xffff_8000_0000_0000,
-        2 => old ^ 1 << r.below(48),
-        _ => r.below(1 << 47),
-    };
-    let (new, len) = match fault {
-        DataFault::BitFlip => (old ^ 1 << r.below(64), 8),
-        DataFault::NullPointer => (0, 8),
-        DataFault::WildPointer | DataFault::FunctionPointer | DataFault::DmaAddress => (wild, 8),
-        DataFault::RingIndex if r.one_in(4) => (r.draw(), 4),
-        DataFault::RingIndex => (r.below(1 << 16), 4),
-    };
+    let Some(pa) = places.choose(fault, r) else { return false };
+    let (new, len) = spoilt(fault, ram.int(pa, 8).unwrap_or(0), r);
     ram.write(pa, &new.to_le_bytes()[..len])
 }
