@@ -108,6 +108,9 @@ job_wedge() { insmod /lib/modules/$(uname -r)/updates/wedge.ko & }
 # harm:WHAT:SEED[:MODULE]: the kernel is damaged from now on: wild (memory that is in use), or text (the module's)
 job_harm() { insmod /lib/modules/$(uname -r)/updates/harm.ko what=$1 seed=$2 target=$3; }
 
+# poke_module: /dev/poke, which writes to the kernel's memory
+job_poke_module() { insmod /lib/modules/$(uname -r)/updates/poke.ko; }
+
 # flood: keeps the NIC busy, without an end
 job_flood() { ping -i 0.005 -s 1400 10.9.0.1 > /dev/null 2>&1 & }
 

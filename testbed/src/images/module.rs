@@ -16,7 +16,7 @@ pub fn build(kernel: &Kernel) -> Result<PathBuf> {
 }
 
 /// With which a kernel stops taking interrupts, and with which it is damaged.
-const BAD: [&str; 2] = ["wedge", "harm"];
+const BAD: [&str; 3] = ["wedge", "harm", "poke"];
 
 /// Those that are bad for the kernel that loads them.
 pub fn build_bad(kernel: &Kernel) -> Result<Vec<PathBuf>> {
