@@ -78,6 +78,26 @@ static uint32_t next(char *text, size_t *length)
 	return h.type;
 }
 
+/* Whether there may be something to do: a device came or went, or an end of one says how it is. The rest is what blkback says of its disk, and what is
+ * written here. */
+static int is_news(const char *path)
+{
+	static const char *const told[] = { "/state", "/online" };
+	const char *at, *last = strrchr(path, '/');
+	int slashes = 0;
+	unsigned n;
+
+	for (at = path; *at; at++)
+		slashes += *at == '/';
+	/* backend/KIND/GUEST/NUMBER */
+	if (slashes <= 3)
+		return 1;
+	for (n = 0; n < sizeof(told) / sizeof(told[0]); n++)
+		if (!strcmp(last, told[n]))
+			return 1;
+	return 0;
+}
+
 /* Asks; the answer is text of `*length` bytes, and 0 behind it. False if the store says no. */
 static int ask(uint32_t type, const char *what, size_t size, char *text, size_t *length)
 {
@@ -93,7 +113,7 @@ static int ask(uint32_t type, const char *what, size_t size, char *text, size_t 
 	if (write(store, &m, sizeof(m.h) + size) != (ssize_t)(sizeof(m.h) + size))
 		quit("the store");
 	while ((got = next(text, length)) == EVENT)
-		events++;
+		events += is_news(text);
 	if (got != FAILED && got != type)
 		quit("an answer to something else");
 	return got == type;
@@ -344,6 +364,6 @@ int main(int argc, char **argv)
 		if (waited[2].revents && came(waited[2].fd))
 			events++;
 		if (waited[0].revents && next(text, &length) == EVENT)
-			events++;
+			events += is_news(text);
 	}
 }
