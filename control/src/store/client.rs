@@ -41,6 +41,8 @@ const MAX_BODY: usize = 4096;
 const AT_ONCE: usize = 16;
 /// And at Linux' device: it keeps what was written where the next write goes, and sends it later.
 const ONE_BY_ONE: usize = 1;
+/// As a guard: it is always there.
+const ALWAYS: &str = "/local";
 /// How often a transaction is tried that others' changes disturb.
 const TRIES: usize = 100;
 
@@ -230,10 +232,13 @@ impl Store for Client {
     }
 
     fn change(&mut self, guard: &str, changes: &[Change]) -> Result<bool> {
+        if let (ALWAYS, [Change::Write(path, value)]) = (guard, changes) {
+            return self.write(0, &[(path, value)]).map(|()| true);
+        }
         for _ in 0..TRIES {
             let transaction = text(&self.must(kind::TRANSACTION_START, 0, &terminated(&[""]))?);
             let transaction = transaction.trim_end_matches('\0').parse().context("the name of a transaction")?;
-            let mut is_wanted = self.find(kind::READ, transaction, guard)?.is_some();
+            let mut is_wanted = guard == ALWAYS || self.find(kind::READ, transaction, guard)?.is_some();
             for changes in changes.chunk_by(|one, next| written(one).is_some() && written(next).is_some()) {
                 let values: Vec<(&str, &str)> = changes.iter().filter_map(written).collect();
                 is_wanted = is_wanted
@@ -352,6 +357,20 @@ mod tests {
         let (answer, _) = change("EACCES");
         let said = format!("{:#}", answer.unwrap_err());
         assert_eq!(said, "xenstore refuses /local/domain/5/backend/vbd/1/0 n5 r1: EACCES");
+    }
+
+    #[test]
+    fn one_value_that_needs_no_guard_is_written_at_once() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        theirs.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        let store = std::thread::spawn(move || {
+            let mut store = over_socket(theirs, AT_ONCE);
+            let (kind, body) = store.receive().unwrap();
+            assert_eq!((kind, text(&body).as_str()), (kind::WRITE, "/a\x001"));
+            store.send(kind::WRITE, 0, &terminated(&["OK"])).unwrap();
+        });
+        assert!(over_socket(ours, AT_ONCE).change(ALWAYS, &[Change::Write("/a".into(), "1".into())]).unwrap());
+        store.join().unwrap();
     }
 
     #[test]

@@ -1,8 +1,10 @@
 //! xenstore, as far as a back end needs it.
 
 mod client;
+mod kept;
 
 pub use client::Client;
+pub use kept::Kept;
 
 use anyhow::Result;
 use std::time::Duration;
@@ -46,7 +48,7 @@ pub trait Store {
     /// The names in a directory; none if it is not there.
     fn list(&mut self, path: &str) -> Result<Vec<String>>;
 
-    /// Makes changes at once, if there is something at `guard`: nothing is made below a directory that has been removed. `false`:
+    /// Makes changes at once, if there is something at `guard`: nothing is made below a directory that has been removed. `/local` always is. `false`:
     /// there was nothing, or a domain that gets a directory is gone; and nothing was changed.
     fn change(&mut self, guard: &str, changes: &[Change]) -> Result<bool>;
 
@@ -67,6 +69,11 @@ pub trait Store {
 
     /// Ends that.
     fn unwatch(&mut self, path: &str, token: &str) -> Result<()>;
+
+    /// Nobody but this connection writes at and below this path, so what is known of it stays true.
+    fn own(&mut self, path: &str) {
+        let _ = path;
+    }
 
     /// The next event, if there is one within `limit`; without a limit it is waited for.
     fn next_event(&mut self, limit: Option<Duration>) -> Result<Option<Event>>;
