@@ -17,7 +17,7 @@ mod metrics;
 mod service;
 mod supervisor;
 
-use ::control::store::{self, Client, Store};
+use ::control::store::{self, Client, Kept, Store};
 use anyhow::{bail, Context, Result};
 use config::{Config, Kind};
 use disk::DiskService;
@@ -105,7 +105,7 @@ fn alone() -> Result<File> {
 
 /// Serves until one of the services has lost its domain; then all is to be taken up again.
 fn serve(config: &Arc<Config>, hypervisor: &mut Hypervisor) -> Result<()> {
-    let mut store = Client::open()?;
+    let mut store = Kept::new(Client::open()?)?;
     let (mut services, mut disks) = (Vec::new(), Vec::new());
     for (name, service) in &config.service {
         let domain = domain::find_or_make(&mut store, name)?;

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use xen_abi::channel_op::ChannelStatus;
 
 mod places;
+pub use places::name_of;
 mod plug;
 #[cfg(test)]
 mod tests;
@@ -213,7 +214,7 @@ impl Service {
     /// its name, and does not say that its link is down; that of one that has lost its place is closed, though it cannot say so.
     fn front_of(&self, device: Device, shown: u32, store: &mut impl Store) -> Result<u32> {
         let Some(driver) = &self.driver_domain else { return Ok(shown) };
-        let name = store.read(&format!("/local/domain/{}/name", device.guest))?;
+        let name = store.read(&name_of(device.guest))?;
         Ok(match name {
             Some(name) if [standby_of(driver), candidate_of(driver)].contains(&name) => state::INITIALISING,
             Some(name) if name == remains_of(driver) => state::CLOSED,
@@ -284,7 +285,9 @@ impl Service {
         let token = self.at.token(&format!("/{}/{}", device.guest, device.number));
         let mut paths = vec![format!("{}/state", places::front(device))];
         // Each guest may be the driver domain one day.
-        paths.extend(self.driver_domain.as_ref().map(|_| link_of(device.guest)));
+        if self.driver_domain.is_some() {
+            paths.extend([link_of(device.guest), name_of(device.guest)]);
+        }
         for path in paths {
             if is_wanted {
                 store.watch(&path, &token)?;

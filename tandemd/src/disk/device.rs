@@ -27,7 +27,7 @@ pub struct Seen {
     pub near: u32,
     /// Its back end's.
     pub far: u32,
-    /// A script has told that back end which device it is.
+    /// A script has told that back end which device it is. That is looked at only while the back end waits for it.
     pub has_medium: bool,
 }
 

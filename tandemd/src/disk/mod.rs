@@ -10,7 +10,7 @@ mod tests;
 use crate::device::Device;
 use crate::device::{state, Back};
 use crate::hypercall::{disks_of, Disks, NR_PAGES, SLOTS};
-use crate::service::Fate;
+use crate::service::{name_of, Fate};
 use crate::store::{Change, Event, Store};
 use crate::supervisor::taken_by;
 use anyhow::{Context, Result};
@@ -66,6 +66,8 @@ pub struct DiskService {
     devices: BTreeSet<Device>,
     /// Of each, the state of the back end that is followed.
     fars: BTreeMap<Device, String>,
+    /// The driver domain that was there, whose name is followed.
+    driver: Option<u16>,
     /// Those that go, and since when they show that they are closed.
     closed: BTreeMap<Device, Instant>,
     /// Of each, back ends that have written into its ring what cannot be, as far as that was said.
@@ -100,6 +102,7 @@ impl DiskService {
             driver_domain,
             devices,
             fars,
+            driver: None,
             closed,
             bad_rings,
             is_parked,
@@ -112,6 +115,8 @@ impl DiskService {
         for path in ["@introduceDomain", "@releaseDomain", &taken_by(name)] {
             store.watch(path, &service.token())?;
         }
+        // Back ends only read there.
+        store.own(&service.slots_at());
         Ok(service)
     }
 
@@ -191,7 +196,7 @@ impl DiskService {
                 }
                 self.next_reminder = now + UNTIL_REMINDED;
             }
-            if !self.take(step, device, far, driver, store, disks)? {
+            if !self.take(step, device, far, driver, now, store, disks)? {
                 return Ok(false);
             }
         }
@@ -237,8 +242,10 @@ impl DiskService {
         let has_given_up = connected.is_some_and(|disk| disk.state & DISK_GIVEN_UP != 0);
         let has_driver = driver.is_some();
         let has_medium = match place {
-            Some(place) => store.read(&format!("{}/physical-device", place.far))?.is_some(),
-            None => false,
+            Some(place) if (near, far) == (state::INITIALISED, state::INIT_WAIT) => {
+                store.read(&format!("{}/physical-device", place.far))?.is_some()
+            }
+            _ => false,
         };
         let (is_connected, is_parked) = (connected.is_some(), self.is_parked);
         Ok(Seen { back, front, is_connected, is_attached, has_given_up, has_driver, is_parked, near, far, has_medium })
@@ -251,6 +258,7 @@ impl DiskService {
         device: Device,
         far: Option<Far>,
         driver: Option<u16>,
+        now: Instant,
         store: &mut impl Store,
         disks: &mut impl Disks,
     ) -> Result<bool> {
@@ -272,6 +280,7 @@ impl DiskService {
                     if let Some(far) = &far {
                         self.close_port(far, store, disks)?;
                     }
+                    self.next_reminder = now + UNTIL_REMINDED;
                     return self.introduce(device, far, driver, store);
                 }
                 None => return Ok(false),
@@ -507,12 +516,23 @@ impl DiskService {
 
     /// The domid of the driver domain, if it is there. The toolstack writes its name before the store knows it: directories that it
     /// gets before that are not its own.
-    fn driver(&self, store: &mut impl Store) -> Result<Option<u16>> {
-        let Some(wanted) = &self.driver_domain else { return Ok(None) };
+    fn driver(&mut self, store: &mut impl Store) -> Result<Option<u16>> {
+        let Some(wanted) = self.driver_domain.clone() else { return Ok(None) };
+        if let Some(domain) = self.driver {
+            if store.read(&name_of(domain))?.as_ref() == Some(&wanted) {
+                return Ok(Some(domain));
+            }
+            store.unwatch(&name_of(domain), &self.token())?;
+            self.driver = None;
+        }
         for domain in store.list("/local/domain")? {
-            if store.read(&format!("/local/domain/{domain}/name"))?.as_ref() == Some(wanted) {
-                let Ok(domain) = domain.parse() else { return Ok(None) };
-                return Ok(store.is_introduced(domain)?.then_some(domain));
+            let Ok(domain) = domain.parse() else { continue };
+            if store.read(&name_of(domain))?.as_ref() == Some(&wanted) {
+                if store.is_introduced(domain)? {
+                    store.watch(&name_of(domain), &self.token())?;
+                    self.driver = Some(domain);
+                }
+                return Ok(self.driver);
             }
         }
         Ok(None)
@@ -520,7 +540,7 @@ impl DiskService {
 
     /// The slots that are in use, and by which disk.
     fn slots(&self, store: &mut impl Store) -> Result<Vec<(u32, Device)>> {
-        let path = self.of_domain("device/vbd");
+        let path = self.slots_at();
         let mut found = Vec::new();
         for slot in store.list(&path)? {
             let serves = store.read(&format!("{path}/{slot}/serves"))?;
@@ -539,9 +559,13 @@ impl DiskService {
         Ok(Some(far))
     }
 
+    fn slots_at(&self) -> String {
+        self.of_domain("device/vbd")
+    }
+
     fn at(&self, slot: u32, driver: u16) -> Far {
         let far = format!("/local/domain/{driver}/backend/vbd/{}/{slot}", self.domain);
-        Far { slot, driver, near: self.of_domain(&format!("device/vbd/{slot}")), far, is_current: true }
+        Far { slot, driver, near: format!("{}/{slot}", self.slots_at()), far, is_current: true }
     }
 
     /// Begins or ends to watch the front end.

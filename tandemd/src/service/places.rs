@@ -56,6 +56,11 @@ pub fn device_in(path: &str) -> Option<Device> {
     Some(Device { guest: parts.next()?.parse().ok()?, number: parts.next()?.parse().ok()? })
 }
 
+/// Where a domain's name is.
+pub fn name_of(domain: u16) -> String {
+    format!("/local/domain/{domain}/name")
+}
+
 /// The front end's directory. The toolstack puts it there, whoever the back end is.
 pub fn front(device: Device) -> String {
     format!("/local/domain/{}/device/vif/{}", device.guest, device.number)

@@ -10,7 +10,8 @@ use super::{candidate_of, pci, snapshot, standby, Record, RECORDS};
 use crate::config::Kind;
 use crate::hypercall::{disks_of, Disks, Hypervisor, News, Switches};
 use crate::look::{twins, vifs};
-use crate::store::{Change, Client, Event, Store};
+use crate::service::name_of;
+use crate::store::{Change, Client, Event, Kept, Store};
 use anyhow::{ensure, Context, Result};
 use control::Image;
 use rustix::io::Errno;
@@ -27,6 +28,9 @@ use xen_abi::domctl::{DOMINF_DYING, DOMINF_PAUSED, DOMINF_SHUTDOWN, DOMINF_SHUTD
 const COMES: &str = "@introduceDomain";
 const GOES: &str = "@releaseDomain";
 
+/// The token of watches of names.
+const NAMES: &str = "names";
+
 /// So often is looked whether the devices are there.
 const DEVICES: Duration = Duration::from_secs(1);
 
@@ -38,7 +42,9 @@ pub struct Shell {
     driver: String,
     config: PathBuf,
     devices: Vec<Claim>,
-    store: Client,
+    store: Kept<Client>,
+    /// Domains whose names are followed.
+    named: BTreeSet<u16>,
     hypervisor: Hypervisor,
     /// The hypervisor tells when the driver domain ends or is wedged, which it is after so many ms; and of which domain it does.
     news: News,
@@ -85,7 +91,8 @@ impl Shell {
             driver: driver.into(),
             config: config.into(),
             devices,
-            store: Client::open()?,
+            store: Kept::new(Client::open()?)?,
+            named: BTreeSet::new(),
             hypervisor: Hypervisor::open()?,
             news: News::open()?,
             wedged_ms: u32::try_from(settings.wedged_ms).unwrap_or(u32::MAX),
@@ -146,31 +153,43 @@ impl Shell {
         self.remains.clear();
         let (standby, candidate) = (standby::name_of(&self.driver), candidate_of(&self.driver));
         let remains = standby::remains_of(&self.driver);
-        let all = self.store.list("/local/domain")?;
-        let is_there = |domain: &u16| all.contains(&domain.to_string());
-        let gone: Vec<u16> = self.introduced.iter().copied().filter(|domain| !is_there(domain)).collect();
-        for domain in gone {
+        let all: BTreeSet<u16> =
+            self.store.list("/local/domain")?.iter().filter_map(|domain| domain.parse().ok()).collect();
+        for domain in self.introduced.difference(&all).copied().collect::<Vec<u16>>() {
             passthrough::forget(domain, &mut self.store)?;
             self.introduced.remove(&domain);
         }
+        self.follow_names(&all)?;
         for id in all {
-            let Some(name) = self.store.read(&format!("/local/domain/{id}/name"))? else { continue };
+            let Some(name) = self.store.read(&name_of(id))? else { continue };
             if name == self.driver {
-                self.domain = id.parse().ok();
+                self.domain = Some(id);
             }
             if name == standby {
-                self.standby = id.parse().ok();
+                self.standby = Some(id);
             }
             if name == candidate {
-                self.candidate = id.parse().ok();
+                self.candidate = Some(id);
             }
             if name == remains {
-                self.remains.extend(id.parse::<u16>());
+                self.remains.push(id);
             }
             if name == self.service {
-                self.served = id.parse().ok();
+                self.served = Some(id);
             }
         }
+        Ok(())
+    }
+
+    /// The store tells when one of these domains gets another name, and of no others.
+    fn follow_names(&mut self, domains: &BTreeSet<u16>) -> Result<()> {
+        for gone in self.named.difference(domains) {
+            self.store.unwatch(&name_of(*gone), NAMES)?;
+        }
+        for new in domains.difference(&self.named) {
+            self.store.watch(&name_of(*new), NAMES)?;
+        }
+        self.named.clone_from(domains);
         Ok(())
     }
 
