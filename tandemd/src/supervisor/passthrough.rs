@@ -24,6 +24,8 @@ const A_MOMENT: Duration = Duration::from_millis(1);
 /// Where Linux says how it resets a device: words, of which the first is tried first. Without one it does not; `DEFAULT` brings them back.
 const RESET_METHOD: &str = "reset_method";
 const DEFAULT: &str = "default";
+/// Linux's driver that is the PCI back end.
+const BACK_END: &str = "bus/pci/drivers/pciback";
 /// The command register, and its bits that let a function answer at its ports and in its memory (PCI, 6.2.2).
 const COMMAND: u64 = 4;
 const DECODE: u8 = 3;
@@ -53,7 +55,7 @@ impl Sysfs {
 
     /// The PCI back end has the device, for whomever.
     fn is_backs(&self, device: &str) -> bool {
-        self.0.join("bus/pci/drivers/pciback").join(device).exists()
+        self.0.join(BACK_END).join(device).exists()
     }
 
     /// The PCI back end has something for this domain.
@@ -67,7 +69,7 @@ impl Sysfs {
     }
 
     fn tell_back_end(&self, what: &str, words: &str) -> Result<()> {
-        let path = self.0.join("bus/pci/drivers/pciback").join(what);
+        let path = self.0.join(BACK_END).join(what);
         let write = |path: &Path| {
             let mut file = File::options().write(true).open(path)?;
             std::io::Write::write_all(&mut file, words.as_bytes())
@@ -115,17 +117,35 @@ impl Sysfs {
         read.is_ok() && status[0] & INTERRUPT == 0
     }
 
-    /// The device, which nobody has, answers nowhere until its next driver lets it. Else that one's kernel turns it off and on again for each
-    /// base address while it looks how long the region is, and the PCI back end enables the device each time: 2 ms for ACPI's routing.
+    /// The PCI back end takes a device up anew that nobody has, and that answers nowhere. What it tells a domain of that is what it has found then, or
+    /// what the last owner has written. One whose kernel finds a device on turns it off and on again for each base address while it looks how
+    /// long the region is, and each time the back end enables the device: 2 ms for ACPI's routing.
+    fn take_up_closed(&self, device: &str) -> Result<()> {
+        self.tell_back_end("unbind", device)?;
+        let is_closed = self.close(device).context("its command register cannot be written");
+        self.take_up(device)?;
+        is_closed
+    }
+
+    fn take_up(&self, device: &str) -> Result<()> {
+        self.tell_back_end("bind", device)
+    }
+
+    /// The PCI back end has the device again, if a daemon was killed while it had let go of it.
+    pub fn let_take_up(&self, device: &str) -> Result<()> {
+        if self.of_device(device, "config").exists() && !self.of_device(device, "driver").exists() {
+            self.take_up(device)?;
+        }
+        Ok(())
+    }
+
     fn close(&self, device: &str) -> Result<()> {
         let path = self.of_device(device, "config");
         let config = File::options().read(true).write(true).open(&path)?;
         let mut command = [0; 2];
         config.read_exact_at(&mut command, COMMAND)?;
         command[0] &= !DECODE;
-        config.write_all_at(&command, COMMAND)?;
-        // Else the back end tells what the last owner has written. What may not be written there knows the hypervisor.
-        self.tell_back_end("quirks", &format!("{device}-{COMMAND:x}:1:0"))
+        Ok(config.write_all_at(&command, COMMAND)?)
     }
 
     fn wire(&self, device: &str) -> Result<Option<u32>> {
@@ -158,6 +178,18 @@ impl<'a> Unreset<'a> {
             }
         }
         unreset
+    }
+}
+
+impl Unreset<'_> {
+    /// The PCI back end has let go of them, and may take them up anew without a reset.
+    fn take_up_closed(&self) {
+        for (device, _) in &self.devices {
+            // What it costs not to is time.
+            if let Err(error) = self.sysfs.take_up_closed(device) {
+                eprintln!("{device}: the PCI back end does not take it up anew: {error:#}");
+            }
+        }
     }
 }
 
@@ -226,7 +258,7 @@ pub fn take(
         }
     }
     let is_left_out = reset == Reset::Driver && hypervisor.is_confined(domain);
-    let _unreset = is_left_out.then(|| Unreset::new(sysfs, devices));
+    let unreset = is_left_out.then(|| Unreset::new(sysfs, devices));
     let mut changes = vec![Change::Remove(pci::back(domain))];
     for device in devices {
         if store.read(&given(device))?.is_some_and(|to| to == domain.to_string()) {
@@ -234,7 +266,11 @@ pub fn take(
         }
     }
     store.change("/local", &changes)?;
-    until_gone(domain, sysfs)
+    until_gone(domain, sysfs)?;
+    if let Some(unreset) = &unreset {
+        unreset.take_up_closed();
+    }
+    Ok(())
 }
 
 /// Hands the devices to a domain that has none. An error says what went wrong; then the toolstack may do it: the domain's back end has
@@ -264,10 +300,6 @@ pub fn hand_over(
                 hypervisor.map_wire(domain, wire).with_context(what)?;
             }
             hypervisor.permit(domain, resource, true).with_context(what)?;
-        }
-        // What it costs not to is time.
-        if let Err(error) = sysfs.close(device) {
-            eprintln!("{device}: its command register cannot be written: {error:#}");
         }
         if options.is_permissive {
             sysfs.set_permissive(device)?;

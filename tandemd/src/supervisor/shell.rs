@@ -118,6 +118,11 @@ impl Shell {
         }
         if shell.reset == Reset::Driver {
             shell.devices.iter().try_for_each(|device| shell.sysfs.let_reset(&device.name))?;
+            for device in &shell.devices {
+                if let Err(error) = shell.sysfs.let_take_up(&device.name) {
+                    eprintln!("{}: the PCI back end does not take it up: {error:#}", device.name);
+                }
+            }
         }
         // An earlier daemon may have introduced some that have gone since.
         shell.introduced = passthrough::introduced(&mut shell.store)?;
@@ -229,7 +234,7 @@ impl Shell {
         // Of one that is the way out nobody asks.
         let is_probed = has_all && way.is_none() && self.are_probed();
         let has_link = match &domain {
-            Some(domain) => has_all && self.has_link(domain.id)?,
+            Some(domain) => self.kind == Kind::Net && has_all && self.has_link(domain.id)?,
             None => false,
         };
         let now = Self::now();

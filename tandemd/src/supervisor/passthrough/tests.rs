@@ -157,8 +157,9 @@ impl Files {
         std::fs::write(device.join("irq"), "11\n").unwrap();
         std::fs::write(device.join("config"), CONFIG).unwrap();
         std::fs::write(device.join("reset_method"), METHODS).unwrap();
-        std::fs::write(back.join("permissive"), "").unwrap();
-        std::fs::write(back.join("quirks"), "").unwrap();
+        for name in ["permissive", "unbind", "bind"] {
+            std::fs::write(back.join(name), "").unwrap();
+        }
         Self(Sysfs(root))
     }
 
@@ -216,12 +217,7 @@ fn what_one_had_the_other_gets() {
     ];
     assert_eq!((machine.owner, permitted), (Some(8), wanted.map(String::from).to_vec()));
     assert!(machine.wires.contains(&(8, 11)));
-    assert_eq!(
-        (files.back_end_heard("permissive"), files.back_end_heard("quirks")),
-        (NIC.into(), format!("{NIC}-4:1:0"))
-    );
-    let config = std::fs::read(files.of_device("config")).unwrap();
-    assert_eq!(config, [0x86, 0x80, 0xd3, 0x10, 0, 0x01, 0x10, 0], "it answers nowhere, and nothing else has changed");
+    assert_eq!(files.back_end_heard("permissive"), NIC);
     for (path, value) in [
         (BACK.into(), "0, read by 8"),
         (format!("{BACK}/num_devs"), "1"),
@@ -322,6 +318,36 @@ fn who_resets_it_is_said_and_afterwards_linux_can() {
     let (mut nodes, mut machine) = given();
     take(7, &[NIC.into()], Reset::Driver, &files.0, &mut nodes, &mut machine).unwrap();
     assert!(!method.exists() && machine.owner.is_none(), "one that Linux cannot reset");
+}
+
+#[test]
+fn what_nobody_resets_is_taken_up_anew_and_answers_nowhere() {
+    let files = Files::new("anew");
+    let closed = [0x86, 0x80, 0xd3, 0x10, 0, 0x01, 0x10, 0];
+    let wired = [&CONFIG[..6], &[0x18, 0]].concat();
+    for (reset, before, heard, after) in [
+        (Reset::BackEnd, &CONFIG[..], "", &CONFIG[..]),
+        (Reset::Driver, &wired, "", &wired),
+        (Reset::Driver, &CONFIG, NIC, &closed),
+    ] {
+        std::fs::write(files.of_device("config"), before).unwrap();
+        let (mut nodes, mut machine) = given();
+        take(7, &[NIC.into()], reset, &files.0, &mut nodes, &mut machine).unwrap();
+        assert_eq!([files.back_end_heard("unbind"), files.back_end_heard("bind")], [heard; 2], "{reset:?} {before:?}");
+        assert_eq!(std::fs::read(files.of_device("config")).unwrap(), after, "{reset:?} {before:?}");
+    }
+}
+
+#[test]
+fn what_an_earlier_daemon_had_the_back_end_let_go_of_it_takes_up_again() {
+    let files = Files::new("killed");
+    std::fs::write(files.of_device("driver"), "").unwrap();
+    files.0.let_take_up(NIC).unwrap();
+    files.0.let_take_up("0000:00:09.0").unwrap();
+    assert_eq!(files.back_end_heard("bind"), "", "it has a driver, and the other is not there");
+    std::fs::remove_file(files.of_device("driver")).unwrap();
+    files.0.let_take_up(NIC).unwrap();
+    assert_eq!(files.back_end_heard("bind"), NIC);
 }
 
 #[test]
