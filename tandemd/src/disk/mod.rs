@@ -3,6 +3,7 @@
 //! It remembers nothing that matters: which slot of the service's domain a disk has is in xenstore, in the front end's directory there. A
 //! driver domain may come and go at any moment; it is looked at again and again while a disk is without a back end.
 
+mod ahead;
 mod device;
 #[cfg(test)]
 mod tests;
@@ -12,7 +13,7 @@ use crate::device::{state, Back};
 use crate::hypercall::{disks_of, Disks, NR_PAGES, SLOTS};
 use crate::service::{name_of, Fate};
 use crate::store::{Change, Event, Store};
-use crate::supervisor::taken_by;
+use crate::supervisor::{taken_by, waits_for};
 use anyhow::{Context, Result};
 use device::{Seen, Step};
 use rustix::io::Errno;
@@ -68,6 +69,8 @@ pub struct DiskService {
     fars: BTreeMap<Device, String>,
     /// The driver domain that was there, whose name is followed.
     driver: Option<u16>,
+    /// There may be another one since it was looked for.
+    may_have_come: bool,
     /// Those that go, and since when they show that they are closed.
     closed: BTreeMap<Device, Instant>,
     /// Of each, back ends that have written into its ring what cannot be, as far as that was said.
@@ -78,7 +81,8 @@ pub struct DiskService {
     next_reminder: Instant,
 }
 
-/// Where things of a disk's are between here and the driver domain.
+/// Where things of a disk's are between here and a driver domain.
+#[derive(Clone)]
 struct Far {
     slot: u32,
     /// The driver domain.
@@ -103,6 +107,7 @@ impl DiskService {
             devices,
             fars,
             driver: None,
+            may_have_come: true,
             closed,
             bad_rings,
             is_parked,
@@ -112,7 +117,7 @@ impl DiskService {
         for path in [service.of_domain("backend/vbd"), service.of_domain("vm"), service.of_domain("control/shutdown")] {
             store.watch(&path, &service.token())?;
         }
-        for path in ["@introduceDomain", "@releaseDomain", &taken_by(name)] {
+        for path in ["@introduceDomain", "@releaseDomain", &taken_by(name), &waits_for(name)] {
             store.watch(path, &service.token())?;
         }
         // Back ends only read there.
@@ -128,9 +133,13 @@ impl DiskService {
         store: &mut impl Store,
         disks: &mut impl Disks,
     ) -> Result<Fate> {
-        if self.next_look > now && !events.iter().any(|event| event.token == self.token()) {
+        let is_time = self.next_look <= now;
+        let own = |event: &&Event| event.token == self.token();
+        if !is_time && !events.iter().any(|event| own(&event)) {
             return Ok(Fate::Lives);
         }
+        let name = self.driver.map(name_of);
+        self.may_have_come = is_time || events.iter().filter(own).any(|event| Some(&event.path) != name.as_ref());
         let mut all = self.listed(store)?;
         all.extend(&self.devices);
         let connected = self.connected(disks)?;
@@ -139,6 +148,9 @@ impl DiskService {
         let mut are_settled = true;
         for device in all {
             are_settled &= self.settle(device, now, store, disks).with_context(|| self.describe(device))?;
+            if is_time {
+                self.prepare(device, store, disks).with_context(|| self.describe(device))?;
+            }
         }
         self.next_look = now + UNTIL_NEXT[usize::from(are_settled)];
         if store.read(&self.of_domain("vm"))?.is_none() {
@@ -185,7 +197,9 @@ impl DiskService {
             if is_there != self.devices.contains(&device) {
                 self.follow(device, store, is_there)?;
             }
-            self.follow_far(device, far.as_ref(), store)?;
+            if self.follow_far(device, far.as_ref(), store)? {
+                self.next_reminder = now + UNTIL_REMINDED;
+            }
             let Some(step) = device::next(&seen) else {
                 let is_wanted = seen.back.is_some_and(|back| back.online);
                 return Ok(if is_wanted { seen.is_attached || !seen.has_driver } else { far.is_none() });
@@ -196,7 +210,7 @@ impl DiskService {
                 }
                 self.next_reminder = now + UNTIL_REMINDED;
             }
-            if !self.take(step, device, far, driver, now, store, disks)? {
+            if !self.take(step, device, far, driver, store, disks)? {
                 return Ok(false);
             }
         }
@@ -258,7 +272,6 @@ impl DiskService {
         device: Device,
         far: Option<Far>,
         driver: Option<u16>,
-        now: Instant,
         store: &mut impl Store,
         disks: &mut impl Disks,
     ) -> Result<bool> {
@@ -280,7 +293,6 @@ impl DiskService {
                     if let Some(far) = &far {
                         self.close_port(far, store, disks)?;
                     }
-                    self.next_reminder = now + UNTIL_REMINDED;
                     return self.introduce(device, far, driver, store);
                 }
                 None => return Ok(false),
@@ -525,14 +537,29 @@ impl DiskService {
             store.unwatch(&name_of(domain), &self.token())?;
             self.driver = None;
         }
+        if !std::mem::take(&mut self.may_have_come) {
+            return Ok(None);
+        }
+        let Some(domain) = self.named(&wanted, store)? else { return Ok(None) };
+        if store.is_introduced(domain)? {
+            store.watch(&name_of(domain), &self.token())?;
+            self.driver = Some(domain);
+        }
+        Ok(self.driver)
+    }
+
+    /// The domain of a name. Most often it is the one that has taken the driver domain's place last.
+    fn named(&self, wanted: &str, store: &mut impl Store) -> Result<Option<u16>> {
+        let last = store.read(&taken_by(&self.name))?.and_then(|domain| domain.parse().ok());
+        if let Some(domain) = last {
+            if store.read(&name_of(domain))?.as_deref() == Some(wanted) {
+                return Ok(Some(domain));
+            }
+        }
         for domain in store.list("/local/domain")? {
             let Ok(domain) = domain.parse() else { continue };
-            if store.read(&name_of(domain))?.as_ref() == Some(&wanted) {
-                if store.is_introduced(domain)? {
-                    store.watch(&name_of(domain), &self.token())?;
-                    self.driver = Some(domain);
-                }
-                return Ok(self.driver);
+            if store.read(&name_of(domain))?.as_deref() == Some(wanted) {
+                return Ok(Some(domain));
             }
         }
         Ok(None)
@@ -548,15 +575,6 @@ impl DiskService {
             found.extend(slot.parse().ok().zip(device));
         }
         Ok(found)
-    }
-
-    /// Where a disk's things are, if it has a slot.
-    fn far(&self, device: Device, driver: Option<u16>, store: &mut impl Store) -> Result<Option<Far>> {
-        let Some((slot, _)) = self.slots(store)?.into_iter().find(|(_, of)| *of == device) else { return Ok(None) };
-        let mut far = self.at(slot, driver.unwrap_or(DISK_NO_BACK));
-        let id = store.read(&format!("{}/backend-id", far.near))?;
-        far.is_current = id.and_then(|id| id.parse().ok()) == Some(far.driver);
-        Ok(Some(far))
     }
 
     fn slots_at(&self) -> String {
@@ -580,20 +598,19 @@ impl DiskService {
         }
     }
 
-    /// Watches the state of the back end that the disk has in the driver domain of now, and no other.
-    fn follow_far(&mut self, device: Device, far: Option<&Far>, store: &mut impl Store) -> Result<()> {
+    /// Watches the state of the back end that the disk has in the driver domain of now, and no other. `true`: there is a new one.
+    fn follow_far(&mut self, device: Device, far: Option<&Far>, store: &mut impl Store) -> Result<bool> {
         let wanted = far.filter(|far| far.is_current).map(|far| format!("{}/state", far.far));
         if self.fars.get(&device) == wanted.as_ref() {
-            return Ok(());
+            return Ok(false);
         }
         if let Some(old) = self.fars.remove(&device) {
             store.unwatch(&old, &self.token())?;
         }
-        if let Some(path) = wanted {
-            store.watch(&path, &self.token())?;
-            self.fars.insert(device, path);
-        }
-        Ok(())
+        let Some(path) = wanted else { return Ok(false) };
+        store.watch(&path, &self.token())?;
+        self.fars.insert(device, path);
+        Ok(true)
     }
 
     /// The disks that have a directory, or a slot.

@@ -27,7 +27,7 @@ mod words;
 pub use machine::upgrade::name_of as candidate_of;
 pub use record::Record;
 pub use settings::{Settings, UNDRAINED_DISK_MS};
-pub use shell::{link_of, taken_by};
+pub use shell::{link_of, taken_by, waits_for};
 pub use standby::{name_of as standby_of, remains_of};
 
 use crate::config::{self, Config, Kind};

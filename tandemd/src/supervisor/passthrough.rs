@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 /// So long the PCI back end is given to let devices go: it may have to reset each, and that takes a tenth of a second.
 const LETS_GO: Duration = Duration::from_secs(3);
-const A_MOMENT: Duration = Duration::from_millis(1);
+const A_MOMENT: Duration = Duration::from_micros(200);
 /// Where Linux says how it resets a device: words, of which the first is tried first. Without one it does not; `DEFAULT` brings them back.
 const RESET_METHOD: &str = "reset_method";
 const DEFAULT: &str = "default";
@@ -365,12 +365,10 @@ fn has_none(domain: u16, store: &mut impl Store) -> Result<bool> {
 
 /// Both are connected, and there is no device. An error: there is one.
 fn are_connected(domain: u16, store: &mut impl Store) -> Result<bool> {
-    let mut is_connected = true;
-    for end in [pci::back(domain), front(domain)] {
-        let said = store.read(&format!("{end}/state"))?;
-        is_connected &= said.is_some_and(|said| said == state::CONNECTED.to_string());
-    }
     let back = store.read(&format!("{}/state", pci::back(domain)))?;
+    let front = store.read(&format!("{}/state", front(domain)))?;
+    let is_connected =
+        [&back, &front].into_iter().all(|said| said.as_deref() == Some(state::CONNECTED.to_string().as_str()));
     ensure!(back.is_none() || has_none(domain, store)?, "it has a PCI back end already");
     Ok(is_connected)
 }

@@ -406,7 +406,8 @@ impl Shell {
                 if let Err(error) = passthrough::introduce(domain, &mut self.store) {
                     eprintln!("{}: {}: it meets its PCI back end later: {error:#}", self.service, self.driver);
                 }
-                Ok(())
+                let path = waits_for(&self.service);
+                self.store.change("/local", &[Change::Write(path, domain.to_string())]).map(|_| ())
             }
             Act::Dismiss(domain) => {
                 // The toolstack knows of devices only.
@@ -424,8 +425,11 @@ impl Shell {
             Act::Promote(domain) => self.promote(domain),
             Act::HandOver(domain) => {
                 let (store, hypervisor) = (&mut self.store, &mut self.hypervisor);
-                if let Err(error) = passthrough::hand_over(domain, &self.devices, &self.sysfs, store, hypervisor) {
-                    eprintln!("{}: {}: xl is to hand it its devices: {error:#}", self.service, self.driver);
+                match passthrough::hand_over(domain, &self.devices, &self.sysfs, store, hypervisor) {
+                    Ok(()) => self.whole = Some(domain),
+                    Err(error) => {
+                        eprintln!("{}: {}: xl is to hand it its devices: {error:#}", self.service, self.driver)
+                    }
                 }
                 Ok(())
             }
@@ -566,7 +570,7 @@ impl Shell {
         // Who serves disks looks for it at once.
         let path = taken_by(&self.service);
         self.store.change("/local", &[Change::Write(path, domain.to_string())])?;
-        if let Some(served) = self.served {
+        if let (Some(served), Kind::Net) = (self.served, self.kind) {
             let devices = format!("/local/domain/{served}/backend/vif/{domain}");
             for device in self.store.list(&devices)? {
                 let said = format!("{devices}/{device}/hotplug-status");
@@ -585,6 +589,11 @@ pub fn link_of(domain: u16) -> String {
 /// Where it is written which one has taken a driver domain's place last. It may have gone since.
 pub fn taken_by(service: &str) -> String {
     format!("/tool/tandem/{service}/taken-by")
+}
+
+/// Where it is written which one waits to take it, and is ready. It may have gone since, or have the place.
+pub fn waits_for(service: &str) -> String {
+    format!("/tool/tandem/{service}/waits")
 }
 
 /// What a configuration says of one of this name that gets its devices later.

@@ -1,0 +1,74 @@
+//! A disk's back end in the driver domain that waits to take the place. It is made before it is needed, in a slot of its own, so that it lacks
+//! nothing but the medium when that domain is the driver domain: its ring is there, and granted. What is left of a driver domain that has lost
+//! the place goes here, too. Neither is urgent, so one step is done at a look that nothing but time has asked for.
+
+use super::{state, Device, DiskService, Disks, Far, Step, DISK_NO_BACK};
+use crate::service::name_of;
+use crate::store::Store;
+use crate::supervisor::{standby_of, waits_for};
+use anyhow::Result;
+
+impl DiskService {
+    /// The domain that waits, as its supervisor says.
+    fn waiting(&self, store: &mut impl Store) -> Result<Option<u16>> {
+        let Some(driver) = &self.driver_domain else { return Ok(None) };
+        let said = store.read(&waits_for(&self.name))?.and_then(|domain| domain.parse().ok());
+        let Some(domain) = said else { return Ok(None) };
+        let is_named = store.read(&name_of(domain))?.is_some_and(|name| name == standby_of(driver));
+        Ok(is_named.then_some(domain))
+    }
+
+    /// Where a disk's things are, in the driver domain of now if they are there; else where those are that it does not need any more.
+    pub(super) fn far(&self, device: Device, driver: Option<u16>, store: &mut impl Store) -> Result<Option<Far>> {
+        let places = self.places_of(device, store)?;
+        if let Some(place) = places.iter().find(|place| Some(place.driver) == driver) {
+            return Ok(Some(Far { is_current: true, ..place.clone() }));
+        }
+        let is_wanted = store.read(&format!("{}/online", self.back(device)))?.is_some_and(|online| online == "1");
+        let waiting = if is_wanted { self.waiting(store)? } else { None };
+        Ok(places.into_iter().find(|place| Some(place.driver) != waiting))
+    }
+
+    /// One for each of its slots.
+    fn places_of(&self, device: Device, store: &mut impl Store) -> Result<Vec<Far>> {
+        let mut places = Vec::new();
+        for (slot, _) in self.slots(store)?.into_iter().filter(|(_, of)| *of == device) {
+            let id = store.read(&format!("{}/{slot}/backend-id", self.slots_at()))?;
+            let driver = id.and_then(|id| id.parse().ok()).unwrap_or(DISK_NO_BACK);
+            places.push(Far { is_current: false, ..self.at(slot, driver) });
+        }
+        Ok(places)
+    }
+
+    /// Does for a disk that has its back end what is next to do for the one that may come.
+    pub(super) fn prepare(&mut self, device: Device, store: &mut impl Store, disks: &mut impl Disks) -> Result<()> {
+        let is_served = self.connected(disks)?.get(&device).is_some_and(|disk| disk.back != DISK_NO_BACK);
+        let Some(driver) = self.driver(store)?.filter(|_| is_served) else { return Ok(()) };
+        let waiting = self.waiting(store)?;
+        let mut is_begun = false;
+        for place in self.places_of(device, store)? {
+            if place.driver == driver {
+                continue;
+            }
+            let mut state_of = |end: &str| -> Result<u32> {
+                let said = store.read(&format!("{end}/state"))?;
+                Ok(said.and_then(|state| state.parse().ok()).unwrap_or(state::UNKNOWN))
+            };
+            let step = match (state_of(&place.near)?, state_of(&place.far)?) {
+                _ if Some(place.driver) != waiting => Step::ForgetFar,
+                (state::INITIALISING, state::INITIALISING) | (state::INITIALISED, state::INIT_WAIT) => {
+                    is_begun = true;
+                    continue;
+                }
+                (state::INITIALISING, state::INIT_WAIT) => Step::Grant,
+                _ => Step::ForgetFar,
+            };
+            is_begun |= step == Step::Grant;
+            self.take(step, device, Some(place), None, store, disks)?;
+        }
+        if let Some(waiting) = waiting.filter(|_| !is_begun) {
+            self.take(Step::Introduce, device, None, Some(waiting), store, disks)?;
+        }
+        Ok(())
+    }
+}
