@@ -32,6 +32,8 @@ const LONGEST: Duration = Duration::from_secs(60);
 const QUIET: Duration = Duration::from_secs(60);
 /// So long it is looked at often whether one that is up is of use.
 const SOON: Duration = Duration::from_secs(2);
+/// So long after a recovery what is left of the old instance is not cleared away: guests have waited, and do first what they want to.
+const CALM: Duration = Duration::from_secs(1);
 /// So long one that is to be replaced sends what it has taken.
 const DRAIN: Duration = Duration::from_millis(100);
 /// A driver domain has no more devices than its back end has slots; another try of theirs is one of a hand-over.
@@ -574,7 +576,10 @@ impl Machine {
             self.nr_cleared = if look.is_clearing { self.nr_cleared } else { 0 };
             return None;
         }
-        if is_urgent || look.now < self.clear_from || self.nr_cleared > TRIES {
+        if is_urgent {
+            self.clear_from = look.now + CALM;
+        }
+        if look.now < self.clear_from || self.nr_cleared > TRIES {
             return None;
         }
         self.clear_from = look.now + AGAIN;

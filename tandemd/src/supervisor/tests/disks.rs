@@ -93,9 +93,14 @@ fn one_that_waits_takes_the_place_of_a_disks_driver_domain() {
     assert_eq!(machine.next(&has_all), None);
     // What is left of the old one waits until the guest has its disk.
     assert_eq!(machine.next(&Look { now: Duration::from_secs(4), ..has_all.clone() }), None);
-    let served = Look { now: Duration::from_secs(5), way: Some(Way { came: 1, ..idle }), ..has_all };
-    let acts: Vec<_> = (0..3).filter_map(|_| machine.next(&served)).collect();
-    assert_eq!((acts, machine.record.counts["recovered"]), (vec![Act::ClearAway(5)], 1));
+    let mut acts_at = |ms| {
+        let (now, way) = (Duration::from_millis(ms), Some(Way { came: 1, ..idle }));
+        let served = Look { now, way, ..has_all.clone() };
+        (0..3).filter_map(|_| machine.next(&served)).collect::<Vec<_>>()
+    };
+    assert_eq!(acts_at(4100), [], "the guest goes on before that");
+    assert_eq!(acts_at(5100), [Act::ClearAway(5)]);
+    assert_eq!(machine.record.counts["recovered"], 1);
 }
 
 #[test]
