@@ -15,6 +15,8 @@ const PAGE_PORT: u16 = 80;
 /// Connections that each port serves at the same time: two of each of eight guests'.
 const CONNECTIONS: usize = 16;
 const BUFFER: usize = 1 << 18;
+/// A connection on which nothing was heard for so long, and nothing is to be repeated, is asked.
+const QUIET: smoltcp::time::Duration = smoltcp::time::Duration::from_secs(1);
 const PUT: u64 = 1;
 const GET: u64 = 2;
 
@@ -91,7 +93,10 @@ impl Tcp {
         let mut connections = Vec::new();
         for port in [STREAM_PORT, PAGE_PORT].repeat(CONNECTIONS) {
             let buffer = || SocketBuffer::new(vec![0; BUFFER]);
-            let socket = sockets.add(Socket::new(buffer(), buffer()));
+            let mut socket = Socket::new(buffer(), buffer());
+            // smoltcp does not ask a guest without room whether it has some by now, and what the guest said of it may be lost. This asks.
+            socket.set_keep_alive(Some(QUIET));
+            let socket = sockets.add(socket);
             connections.push(Connection { socket, port, stage: Stage::Request });
         }
         Self {

@@ -13,6 +13,8 @@ struct Guest {
     peer: Tcp,
     /// Its packets come in fragments.
     fragmenting: bool,
+    /// Its packets are lost.
+    losing: bool,
 }
 
 impl Guest {
@@ -44,6 +46,7 @@ impl Guest {
             host: Host::default(),
             peer: Tcp::new(),
             fragmenting: false,
+            losing: false,
         }
     }
 
@@ -56,6 +59,9 @@ impl Guest {
         let now = Instant::from_micros(i64::try_from(self.peer.started.elapsed().as_micros()).unwrap());
         self.interface.poll(now, &mut self.wire, &mut self.sockets);
         for frame in std::mem::take(&mut self.wire.outgoing) {
+            if self.losing {
+                continue;
+            }
             self.wire.incoming.extend(self.host.take(&frame));
             if frame::is_for_tcp(&frame) {
                 for part in if self.fragmenting { fragments(&frame) } else { vec![frame] } {
@@ -65,6 +71,13 @@ impl Guest {
         }
         self.wire.incoming.extend(self.peer.step(None));
         self.interface.poll(now, &mut self.wire, &mut self.sockets);
+    }
+
+    fn exchange_for(&mut self, ms: u64) {
+        let until = std::time::Instant::now() + Duration::from_millis(ms);
+        while std::time::Instant::now() < until {
+            self.exchange();
+        }
     }
 
     /// Sends all of `data` and receives until `wanted` bytes came or the peer closed.
@@ -158,6 +171,29 @@ fn blocks_that_are_asked_for_are_right() {
     let mut guest = Guest::connected_to(STREAM_PORT);
     let got = guest.talk(&request(GET, 4), 4 * pattern::BLOCK);
     assert!(got == [block(0), block(1), block(2), block(3)].concat());
+}
+
+/// It says once that it has room again. When that is lost nobody says more, unless he is asked.
+#[test]
+fn a_guest_that_has_room_again_and_is_not_heard_gets_the_rest() {
+    let mut guest = Guest::connected_to(STREAM_PORT);
+    while !guest.socket().can_send() {
+        guest.exchange();
+    }
+    assert_eq!(guest.socket().send_slice(&request(GET, 8)), Ok(16));
+    while guest.socket().recv_queue() + 4096 < BUFFER {
+        guest.exchange();
+    }
+    // The peer hears that there is no room.
+    guest.exchange_for(100);
+    guest.losing = true;
+    let mut got = vec![0; BUFFER];
+    let came = guest.socket().recv_slice(&mut got).unwrap();
+    got.truncate(came);
+    guest.exchange_for(100);
+    guest.losing = false;
+    got.extend(guest.talk(&[], 8 * pattern::BLOCK - came));
+    assert!(got == (0..8).map(block).collect::<Vec<_>>().concat(), "{} bytes came", got.len());
 }
 
 #[test]
