@@ -5,7 +5,7 @@ use super::{Argument, Call, Hypervisor};
 use rustix::io::Errno;
 use std::fmt;
 use xen_abi::channel_op::{self as op, ChannelSnapshot};
-use xen_abi::domctl::{DOMINF_PAUSED, UNPAUSEDOMAIN};
+use xen_abi::domctl::{DOMINF_BLOCKED, DOMINF_PAUSED, UNPAUSEDOMAIN};
 
 /// Unpausing takes one pause back of those that tools have counted; more than so many nobody has made.
 const MOST_PAUSES: u32 = 64;
@@ -56,6 +56,8 @@ pub trait Snapshots {
     fn forget(&mut self, domain: u16) -> Result<(), Errno>;
     /// Stops it.
     fn hold(&mut self, domain: u16) -> Result<(), Errno>;
+    /// Whether one that was stopped has nothing to do: all its vCPUs wait for something.
+    fn is_waiting(&mut self, domain: u16) -> Result<bool, Errno>;
     /// It runs, however often it was paused.
     fn let_run(&mut self, domain: u16) -> Result<(), Errno>;
 }
@@ -92,6 +94,10 @@ impl Snapshots for Hypervisor {
 
     fn hold(&mut self, domain: u16) -> Result<(), Errno> {
         self.pause(domain)
+    }
+
+    fn is_waiting(&mut self, domain: u16) -> Result<bool, Errno> {
+        Ok(self.domain(domain)?.flags & DOMINF_BLOCKED != 0)
     }
 
     fn let_run(&mut self, domain: u16) -> Result<(), Errno> {

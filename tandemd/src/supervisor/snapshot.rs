@@ -35,7 +35,7 @@ const WAKES: &str = "/";
 /// Nodes of a domain's that are looked at, at most.
 const MOST_NODES: usize = 1000;
 /// So often it is tried to find it with nothing under way; so long it runs between two tries, and so long is waited in one.
-const TRIES: u32 = 5;
+const TRIES: u32 = 10;
 const BETWEEN: Duration = Duration::from_millis(if cfg!(test) { 1 } else { 200 });
 const LIMIT: Duration = Duration::from_millis(if cfg!(test) { 1 } else { 100 });
 
@@ -230,8 +230,12 @@ fn note_once<H: Snapshots>(
 }
 
 /// It is paused, and has nothing under way in xenstore.
+///
+/// Linux writes the head of a request and what follows it one after the other, and tells xenstored in between, which takes the head at once: then both
+/// rings are empty, and what is sent in its name would be taken for the rest. One whose vCPUs all wait has written all of it.
 fn be_idle<H: Snapshots>(domain: u16, ring: &Words, store: &mut impl Store, hypervisor: &mut H) -> Result<()> {
     hypervisor.hold(domain).context("it cannot be paused")?;
+    ensure!(hypervisor.is_waiting(domain)?, "it always has something to do");
     let heard = {
         let mut wake = || store.read(WAKES).map(|_| ());
         let mut stand_in = StandIn::new(ring, &mut wake);
