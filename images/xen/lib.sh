@@ -59,13 +59,16 @@ serving() {
 # log_of NAME: where the guest's console goes
 log_of() { echo $logs/guest-$1.log; }
 
+# tty_of NAME: where its console is
+tty_of() { xenstore-read /local/domain/$(xl domid $1)/console/tty; }
+
 # in_guest NAME SECONDS COMMAND...: over the guest's console; gives output and status. The limit is for what hangs: a guest that
 # answers late because the machine is busy is none, so nobody gets less than a minute.
 in_guest() {
 	local name=$1 limit=$(($2 < 60 ? 60 : $2)) log=$(log_of $1) number tty from
 	shift 2
 	number=$(cut -d' ' -f1 /proc/uptime)
-	tty=$(xenstore-read /local/domain/$(xl domid $name)/console/tty) || return 1
+	tty=$(tty_of $name) || return 1
 	from=$(wc -c < $log)
 	echo "$number $*" > $tty
 	# It comes in pieces, and the status last, with a full stop; the end of the line may be another one's.

@@ -42,7 +42,7 @@ daemon_said() {
 }
 
 # tell_dd COMMAND...: without waiting for an answer
-tell_dd() { echo "t1 $*" > $(xenstore-read /local/domain/$(xl domid dd)/console/tty); }
+tell_dd() { echo "t1 $*" > $(tty_of dd); }
 
 # recovers NAME WORDS COMMAND...: after the command the daemon says that, another instance becomes the way out, and the guest's stream goes on
 recovers() {
@@ -78,4 +78,5 @@ disk_survives() {
 	check $name-and-the-writes-go-on more_rounds
 	check $name-is-written-down daemon_said $((came + 1)) 'recovered, ' 120
 }
-no_disk_errors() { in_guest u1 10 'dmesg | grep -iE "i/o error|blkfront.*error|bug:|oops" || true' | tee /tmp/errors; ! grep -q . /tmp/errors; }
+# no_disk_errors [GUEST]: its kernel has told of none
+no_disk_errors() { in_guest ${1:-u1} 10 'dmesg | grep -iE "i/o error|ext4-fs error|blkfront.*error|bug:|oops" || true' | tee /tmp/errors; ! grep -q . /tmp/errors; }

@@ -1,0 +1,215 @@
+# For bash in dom0, after driving.sh, switching.sh and supervising.sh: a driver domain that dies again and again while guests are busy. Who
+# reads this has said:
+#
+#   driver   of the device
+#   way      fresh, standby if another one waits, or snapshot if it is rolled back
+#   mode     vm, or twin-mirror if the way out is the driver's twin
+#   guests   their names; theirs are the addresses from 10.9.0.3 on
+#   story    what reports are of
+#   rest_ms  so long each of a guest's streams rests after 64 KiB
+kind=net
+case $driver in nvme | ahci) kind=disk ;; esac
+# A recovery, or what guests do after it, takes no longer.
+patience_s=300
+
+# The log of a console keeps the name that its domain was created with.
+log_of() {
+	local name=$1
+	[ "$name" != dd ] || ! grep 'recovered, ' $daemon_log | tail -n 1 | grep -q 'handed over' || name=dd-standby
+	echo $logs/guest-$name.log
+}
+
+# Guests stay who they are: xl is not asked each time.
+declare -A ttys
+tty_of() {
+	local tty=${ttys[$1]}
+	[ -n "$tty" ] || tty=$(xenstore-read /local/domain/$(xl domid $1)/console/tty) || return 1
+	echo $tty
+}
+# meets NAME: the guest boots
+meets() {
+	must "no $1" boot $1
+	ttys[$1]=$(tty_of $1)
+}
+
+quit() {
+	say "$story FAIL $1"
+	{ cat /tmp/quit; tail -n 6 $daemon_log; tail -n 8 $(log_of dd); xl list; } 2> /dev/null | quoted | while read -r line; do say "told $line"; done
+	xl debug-keys qd
+	exit
+}
+# must WORDS COMMAND...
+must() {
+	local words=$1
+	shift
+	"$@" > /tmp/quit 2>&1 || quit "$words"
+}
+
+now_s() { cut -d. -f1 /proc/uptime; }
+# within SECONDS COMMAND...: as wait_for, of commands that take their time themselves
+within() {
+	local until=$(($(now_s) + $1))
+	shift
+	until "$@"; do
+		[ $(now_s) -lt $until ] || return 1
+		usleep 200000
+	done
+}
+
+supervise() {
+	for line in 'crashes = 1000000' 'within-s = 1' 'back-off-ms = 100' "$@"; do echo "$line" >> /etc/tandem/tandemd.toml; done
+}
+waits() { [ $way != standby ] || must 'no other one waits' daemon_said $1 'waits to take its place' $patience_s; }
+
+# What a driver domain of the network is, and what guests do meanwhile.
+net_machine() {
+	local job=pci+bridge_switch:$driver keys=() lines=() last=3 guest
+	[ $way = fresh ] || job=standby:$driver keys=('standby = 1' 'reset = "driver"')
+	[ $way != snapshot ] || keys=('snapshot = true' 'reset = "driver"')
+	# Nobody but twins has the CPUs that come beside the first.
+	[ $mode = vm ] || job=$job+twin_kept keys+=('twin = true') lines=('vcpus=1' 'maxvcpus=4')
+	supervised_machine $job "extra='$kernel_args oops=panic iommu=soft swiotlb=4096 tandem.do=$job+drive'" "${lines[@]}" || quit 'no machine'
+	supervised
+	supervise "${keys[@]}"
+	must 'tandemd does not start' daemon_starts
+	for guest in $guests; do
+		config $guest "$(plug $last)"
+		meets $guest
+		must 'the guest has no interface' plugged_address $guest $last
+		last=$((last + 1))
+	done
+	must 'no way out' daemon_said 1 'it is the way out'
+	for guest in $guests; do must 'the outside does not answer' outside_answers $guest 60; done
+	[ $mode = vm ] || must 'no twin' wait_for 120 by_twin
+}
+by_twin() { tandemd --list | grep 'way out: dd by its card'; }
+# net_loads GUEST STREAM...: it asks by datagrams, pings, and has these streams (put, get)
+net_loads() {
+	local guest=$1 each n=0
+	shift
+	in_guest $guest 20 ': > /tmp/ended; netprobe 10.9.0.1 20 > /tmp/load 2>&1 & ping 10.9.0.1 > /tmp/pings 2>&1 &'
+	for each in "$@"; do
+		n=$((n + 1))
+		in_guest $guest 20 "(while [ ! -e /tmp/stop ]; do tcptest $each 10.9.0.1 65536 $rest_ms > /tmp/stream.$n 2>&1; grep -v '^tcp at' /tmp/stream.$n >> /tmp/ended; done) > /dev/null 2>&1 &"
+	done
+}
+net_ends() {
+	local guest
+	for guest in $guests; do
+		in_guest $guest 20 'touch /tmp/stop; killall tcptest netprobe ping'
+		check packets-of-$guest-go-on said 'net ok' $guest 120 "nettest eth0 10.9.0.1 2 64"
+		check streams-of-$guest-go-on said 'tcp ok' $guest 120 "tcptest get 10.9.0.1 2"
+	done
+	# Page tables of the place where the twin was, for the next one there.
+	[ $mode = vm ] || remember_less 128
+}
+
+# node_of GUEST: which disk of the driver domain's it has
+node_of() { if [ $driver = nvme ]; then echo /dev/nvme0n1; else echo /dev/sda; fi; }
+disk_machine() {
+	local class=0x0108 job=pci+backend:$driver keys=() guest count=0
+	[ $way = fresh ] || job=standby_disk:$driver keys=('standby = 1' 'reset = "driver"')
+	[ $driver = nvme ] || class=0x0106
+	modprobe xen-pciback
+	nic=$(devices class $class | head -n 1)
+	must 'the device cannot leave dom0' xl pci-assignable-add $nic
+	driving dd "pci=['$nic,permissive=1']" "extra='$kernel_args oops=panic iommu=soft swiotlb=4096 tandem.do=$job+drive'"
+	mkdir -p $logs /etc/tandem
+	: > $(log_of dd)
+	printf '[service.disk]\nkind = "disk"\ndriver-domain = "dd"\n' > /etc/tandem/tandemd.toml
+	must 'tandemd does not start' daemon_starts
+	remember
+	daemon_ends
+	printf '[service.disk.supervise]\nconfig = "/tmp/dd.cfg"\n' >> /etc/tandem/tandemd.toml
+	supervise "${keys[@]}"
+	must 'tandemd does not start again' daemon_starts
+	must 'nobody has the disks' daemon_said 1 'it has the disks' 200
+	for guest in $guests; do
+		count=$((count + 1))
+		config $guest "disk=['format=raw,vdev=xvda,access=rw,backend=disk,script=disk-plug,target=$(node_of $guest)']"
+		meets $guest
+		must 'the guest has no disk' in_guest $guest 90 'modprobe xen-blkfront; wait_for 80 test -b /dev/xvda'
+	done
+	# The service's domain keeps the pages between guest and driver domain: two sets of 65, and a table for them.
+	remember_less $((528 * count))
+}
+
+# dies CAUSE SEED
+dies() {
+	local text=$driver
+	[ $driver != ahci ] || text=libahci
+	case $1 in
+	panic) tell_dd 'echo c > /proc/sysrq-trigger' ;;
+	destroyed) xl destroy dd ;;
+	wedged) tell_dd job_wedge ;;
+	wild) tell_dd "job_harm wild $2" ;;
+	text) tell_dd "job_harm text $2 $text" ;;
+	twind) in_guest dd 20 'kill -9 $(cat /tmp/twind.pid)' && wait_for 30 eval '! by_twin' ;;
+	esac
+}
+# count_recoveries: sets $recoveries
+count_recoveries() {
+	local line lines
+	recoveries=0
+	mapfile -t lines < $daemon_log
+	for line in "${lines[@]}"; do
+		[[ $line != *'recovered, '* ]] || recoveries=$((recoveries + 1))
+	done
+}
+# comes_back CAUSE COUNT: it has recovered more than so often. All domains share a processor, and a guest would wait for each process that is started
+# here: bash looks and waits by itself.
+mkfifo /tmp/never && exec 9<> /tmp/never
+comes_back() {
+	local tries
+	[ $1 != twind ] || { within $patience_s by_twin; return; }
+	for ((tries = 5 * patience_s; tries > 0; tries--)); do
+		count_recoveries
+		[ $recoveries -le $2 ] || return 0
+		read -r -t 0.2 -u 9
+	done
+	return 1
+}
+
+# states WHAT COMMAND...: each guest's state (guest.sh) is in /tmp/WHAT.GUEST, as the command says it; all are asked at once
+states() {
+	local what=$1 guest each asked=() failed=0
+	shift
+	for guest in $guests; do
+		in_guest $guest $patience_s "$*" > /tmp/said.$guest &
+		asked+=($!)
+	done
+	for each in ${asked[@]}; do wait $each || failed=1; done
+	for guest in $guests; do
+		sed -n 's/^state //p' /tmp/said.$guest > /tmp/$what.$guest
+		[ -s /tmp/$what.$guest ] || { echo "$guest: $(tail -n 3 /tmp/said.$guest)"; failed=1; }
+	done
+	return $failed
+}
+# goes_on: all that guests do; what they have seen by then is in /tmp/now.GUEST
+goes_on() { states now "goes_on $kind $((patience_s - 60))"; }
+# total WHAT FIELD: of all guests
+total() { cat $(printf "/tmp/$1.%s " $guests) | awk -v n=$2 '{ sum += $n } END { print sum + 0 }'; }
+
+# died CAUSE SEED: once, and all goes on. What tandemd says is in $line.
+died() {
+	local came
+	: > $(log_of dd)
+	count_recoveries
+	came=$recoveries
+	dies $1 $2 > /tmp/quit 2>&1
+	must "after $1: it does not come back" comes_back $1 $came
+	must "after $1: not all goes on" goes_on
+	line=$(grep 'recovered, ' $daemon_log | tail -n 1 | sed 's/.*recovered, //')
+	[ $1 != twind ] || line=
+}
+
+# daemon_files: so many tandemd has open
+daemon_files() { ls /proc/$(cat /tmp/tandemd.pid)/fd | wc -l; }
+# dying_ends: guests and driver domain go, and nothing stays. What a damaged kernel tells its device to do is for the IOMMU to stop.
+dying_ends() {
+	local guest
+	case " $* " in *' wild '* | *' text '*) ;; *) check no-access-was-stopped no_dma_stopped ;; esac
+	check it-is-parked eval "twinctl park $kind && gone dd 60 && gone dd-standby 60"
+	for guest in $guests; do check destroy-$guest eval "xl destroy $guest && gone $guest"; done
+	supervised_machine_ends
+}
