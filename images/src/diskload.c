@@ -1,12 +1,13 @@
 /*
  * diskload DEVICE FIRST-MIB MIB: writes blocks at random in that range (MIB is a power of two), with flushes, and reads them back at random, until it gets
  * SIGTERM; then all of them. Direct, asynchronous I/O, 32 requests in flight. What each block holds is remembered here, so a write
- * that was lost, came twice too late, or went elsewhere is seen.
+ * that was lost, came twice too late, or went elsewhere is seen. The sum at the end is of what all of them should hold: testbed/src/medium.rs
+ * compares it with the medium.
  *
  *   gap FROM LENGTH, bins FROM N N N...   as netprobe says of answers
  *   wrong BLOCK                           a block was read that holds other bytes
  *   error BLOCK                           a request or a flush failed
- *   disk ok|FAIL verified=N wrong=N errors=N flushes=N
+ *   disk ok|FAIL verified=N wrong=N errors=N flushes=N sum=HEX
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -34,18 +35,31 @@ static void stop(int signal)
 	stopped = 1;
 }
 
+static void fill(uint8_t *p, uint64_t block)
+{
+	pattern_fill(p, BLOCK, (generation[block] << 32) + first + block);
+}
+
+static uint64_t sum_of_all(void)
+{
+	static uint8_t want[BLOCK];
+	uint64_t sum = 0;
+
+	for (uint64_t block = 0; block < count; block++) {
+		fill(want, block);
+		sum = sum * 0x100000001b3ull + checksum(want, BLOCK);
+	}
+	return sum;
+}
+
 static void finish(const char *why)
 {
 	int ok = !wrong && !errors && !*why;
 
-	printf("disk %s%s verified=%llu wrong=%llu errors=%llu flushes=%llu\n", ok ? "ok" : "FAIL", why,
-	       (unsigned long long)verified, (unsigned long long)wrong, (unsigned long long)errors, (unsigned long long)flushes);
+	printf("disk %s%s verified=%llu wrong=%llu errors=%llu flushes=%llu sum=%llx\n", ok ? "ok" : "FAIL", why, (unsigned long long)verified,
+	       (unsigned long long)wrong, (unsigned long long)errors, (unsigned long long)flushes,
+	       (unsigned long long)(generation ? sum_of_all() : 0));
 	exit(!ok);
-}
-
-static void fill(uint8_t *p, uint64_t block)
-{
-	pattern_fill(p, BLOCK, (generation[block] << 32) + block);
 }
 
 static void check(uint8_t *p, uint64_t block)

@@ -9,6 +9,7 @@ pub mod host;
 pub mod images;
 pub mod kallsyms;
 pub mod machine;
+pub mod medium;
 pub mod pattern;
 pub mod peer;
 pub mod progress;

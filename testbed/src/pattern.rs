@@ -45,6 +45,11 @@ pub fn datagram_len(seq: u64) -> usize {
     usize::try_from(len).unwrap_or(1)
 }
 
+/// Length of a file of `fileload`, whose bytes are the stream of this number.
+pub fn file_len(generation: u64) -> usize {
+    usize::try_from(word(55, generation) % BLOCK_U64 + 1).unwrap_or(1)
+}
+
 fn disk_stream(generation: u64, block: u64) -> u64 {
     (generation << 40) + block
 }
