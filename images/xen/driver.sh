@@ -70,7 +70,7 @@ job_standby() {
 	ip addr add 10.9.0.2/24 dev xenbr0
 	wait_for 10 test -e /sys/class/net/eth0 || { say "standby FAIL no interface at the switch"; return 1; }
 	ip link set eth0 name eth1 && ip link set eth1 master xenbr0 up
-	standby_modules xen-pcifront "$1" || return 1
+	standby_modules xen-pcifront $([ $1 != virtio_net ] || echo virtio_pci) "$1" || return 1
 	mkfifo /tmp/links
 	ip -o monitor link > /tmp/links &
 	exec 8< /tmp/links

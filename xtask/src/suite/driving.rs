@@ -314,7 +314,7 @@ fn with_twin(bed: &Bed, name: &str, checks: &str, on: &Twinned, peer: &Peer) -> 
     machine.start()?.finish(|_| false)
 }
 
-fn machine(bed: &Bed, name: &str, group: &str, nic: &'static str, peer: &Peer) -> Result<Machine> {
+pub(super) fn machine(bed: &Bed, name: &str, group: &str, nic: &'static str, peer: &Peer) -> Result<Machine> {
     let jobs = format!("toolstack+xl:{group}+poweroff");
     let mut machine = Machine::with_guests(name, &bed.hypervisor, &bed.toolstack()?, 1, &jobs);
     machine.keep_packets();
@@ -327,7 +327,7 @@ fn machine(bed: &Bed, name: &str, group: &str, nic: &'static str, peer: &Peer) -
 }
 
 /// All frames that came were right, in order, and there were some.
-fn whole(wire: Counts) -> Result<()> {
+pub(super) fn whole(wire: Counts) -> Result<()> {
     ensure!(
         wire.received > 0 && wire.streams.received > 0 && wire.streams.sent > 0,
         "nothing came out of the machine: {wire:?}"

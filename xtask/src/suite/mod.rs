@@ -6,6 +6,7 @@
 //! time limit, which is far above what it takes alone.
 
 mod beside;
+mod deaths;
 mod driving;
 mod firmware;
 mod host;
@@ -181,6 +182,7 @@ fn all() -> Vec<Test> {
     tests.extend(screen::tests());
     tests.extend(passthrough::tests());
     tests.extend(driving::tests());
+    tests.extend(deaths::tests());
     tests.extend(steady::tests());
     tests.extend(hostile::tests());
     tests.extend(xl::tests());

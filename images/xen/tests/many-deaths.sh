@@ -1,0 +1,81 @@
+# many-deaths.sh DRIVER WAY MODE COUNT SEED CAUSE...: a driver domain dies so often in a row, by each cause in turn, while three guests are busy. All that
+# they do goes on after each death before the next one comes, their connections are the same ones from the beginning to the end, and every
+# byte is right. Of each death a line says how long it took until all went on:
+#
+#   death N CAUSE s=SECONDS | what tandemd says of it
+driver=$1 way=$2 mode=$3 count=$4 seed=$5
+shift 5
+guests='u1 u2 u3'
+story=deaths
+# More than one processor can emulate would only make all of it slow.
+rest_ms=500
+. /xen/driving.sh
+. /xen/switching.sh
+. /xen/supervising.sh
+. /xen/dying.sh
+
+# Each guest has a partition. The first two write blocks, each in another half of its own; the third has files in a file system with a journal.
+mib=8
+node_of() { echo /dev/nvme0n1p${1#u}; }
+disk_loads() {
+	case $1 in
+	u1) in_guest u1 20 "diskload /dev/xvda 0 $mib > /tmp/load 2>&1 &" ;;
+	u2) in_guest u2 20 "diskload /dev/xvda $mib $mib > /tmp/load 2>&1 &" ;;
+	u3)
+		must 'the file system cannot be mounted' in_guest u3 60 'modprobe crc32c_generic; modprobe ext4; mkdir /mnt; mount -t ext4 /dev/xvda /mnt'
+		in_guest u3 20 'fileload /mnt 64 > /tmp/load 2>&1 &'
+		;;
+	esac
+}
+# What the host is to find on the medium is said, too.
+disk_ends() {
+	local guest
+	for guest in u1 u2; do
+		check blocks-of-$guest-are-right said 'disk ok' $guest 200 "killall diskload; wait_for 180 grep '^disk' /tmp/load; tail -n 1 /tmp/load"
+		say "medium $guest $(in_guest $guest 20 'tail -n 1 /tmp/load' | grep -o 'sum=.*')"
+	done
+	check files-are-right said 'files ok' u3 200 "killall fileload; wait_for 180 grep '^files' /tmp/load; tail -n 1 /tmp/load"
+	in_guest u3 60 "grep '^file ' /tmp/load" | grep '^file ' | while read -r line; do say "medium $line"; done
+	check the-file-system-is-unmounted in_guest u3 60 'umount /mnt'
+	for guest in $guests; do check $guest-saw-no-error no_disk_errors $guest; done
+}
+
+# in_turn CAUSE...: the next one is ${turn[0]}; each of them comes once before one comes again
+RANDOM=$seed
+turn=()
+in_turn() {
+	local left=("$@") n
+	turn=(${turn[@]:1})
+	[ ${#turn[@]} = 0 ] || return
+	while [ ${#left[@]} -gt 0 ]; do
+		n=$((RANDOM % ${#left[@]}))
+		turn+=(${left[n]})
+		left=(${left[@]:0:n} ${left[@]:n+1})
+	done
+}
+
+${kind}_machine
+waits 1
+# Eight streams.
+streams=([1]='put get put' 'get put get' 'put get')
+for n in 1 2 3; do ${kind}_loads u$n ${streams[n]}; done
+must 'the loads do not begin' goes_on
+failures=0 files=
+declare -A deaths
+for n in $(seq $count); do
+	in_turn "$@"
+	at=$(now_s)
+	died ${turn[0]} $RANDOM
+	say "death $n ${turn[0]} s=$(($(now_s) - at)) | $line"
+	for what in '2 connection-was-lost' '3 byte-was-wrong' '4 request-failed'; do
+		[ $(total now ${what% *}) = 0 ] || quit "a ${what#* }, death $n, ${turn[0]}"
+	done
+	deaths[${turn[0]}]=$((deaths[${turn[0]}] + 1))
+	[ ${turn[0]} = twind ] || failures=$((failures + 1))
+	waits $((failures + 1))
+	[ -n "$files" ] || files=$(daemon_files)
+done
+say "deaths $(for cause in "$@"; do echo -n "$cause=${deaths[$cause]} "; done)"
+check tandemd-keeps-no-file eval '[ $(daemon_files) -le $files ] || { echo "$files after the first, now $(daemon_files)"; ls -l /proc/$(cat /tmp/tandemd.pid)/fd; false; }'
+${kind}_ends
+dying_ends "$@"

@@ -1,0 +1,92 @@
+//! Driver domains that die many times in a row, while three guests are busy.
+//!
+//! The checks are `images/xen/tests/many-deaths.sh`. `--operations` and `--seed` say how often, and in which order of causes.
+
+use super::driving::{machine, whole};
+use super::xl::judge_but;
+use super::{Bed, Test};
+use anyhow::{ensure, Context, Result};
+use testbed::machine::{field, Disk, Machine, Outcome};
+use testbed::peer::Peer;
+use testbed::{host, medium};
+
+/// Deaths, unless `--operations` says how many.
+const DEATHS: (u64, u64) = (5, 1000);
+/// Until all is ready and until all is over, and for each death, on a busy host.
+const BOOT_S: u64 = 1800;
+const DEATH_S: u64 = 120;
+/// Each comes in turn.
+const CAUSES: &str = "panic:destroyed:wedged:wild:text";
+
+/// What the hypervisor says of damaged kernels and of their devices.
+const DAMAGED: &[&str] = &["was stopped", "accesses were stopped", "crashed"];
+
+pub fn tests() -> Vec<Test> {
+    let test = |name: &str, run: super::Body| Test { level: "xl", name: name.into(), long: false, run };
+    vec![
+        test("a-networks-driver-domain-dies-many-times", Box::new(of_the_network)),
+        test("a-disks-driver-domain-dies-many-times", Box::new(of_disks)),
+    ]
+}
+
+/// So many deaths, in an order that follows from the seed.
+fn chosen(bed: &Bed) -> (u64, u64) {
+    (bed.operations.unwrap_or(if bed.full { DEATHS.1 } else { DEATHS.0 }), bed.seed.unwrap_or(1))
+}
+
+/// The checks, with count and seed in the place of `*`, in a machine with this network card.
+fn machine_for(bed: &Bed, name: &str, checks: &str, nic: &'static str, peer: &Peer) -> Result<Machine> {
+    let (count, seed) = chosen(bed);
+    let checks = format!("many-deaths:{}", checks.replace('*', &format!("{count}:{seed}")));
+    let mut machine = machine(bed, name, &checks, nic, peer)?;
+    // Two driver domains, or one and copies of its memory, and three guests.
+    machine.memory_mib = 3584;
+    machine.timeout_s = BOOT_S + DEATH_S * count;
+    Ok(machine)
+}
+
+/// Streams, datagrams and pings of three guests, by a card whose link is up at once.
+fn of_the_network(bed: &Bed) -> Result<String> {
+    let name = "many-deaths-net";
+    let peer = Peer::start(name)?;
+    let model = "virtio-net-pci,disable-legacy=on,iommu_platform=on";
+    let machine = machine_for(bed, name, &format!("virtio_net:snapshot:vm:*:{CAUSES}"), model, &peer)?;
+    let outcome = machine.start()?.finish(|_| false)?;
+    let said = judge_but(bed, &outcome, DAMAGED)?;
+    whole(peer.counts())?;
+    Ok(format!("{said}, seed {}, {}", chosen(bed).1, died(&outcome)?))
+}
+
+/// How often, by each cause.
+fn died(outcome: &Outcome) -> Result<&str> {
+    Ok(outcome.report("deaths").context("nobody died")?.trim())
+}
+
+/// Blocks of two guests and files of a third, on one medium, which the host looks at afterwards.
+fn of_disks(bed: &Bed) -> Result<String> {
+    const MIB: u64 = 8;
+    let name = "many-deaths-disk";
+    let peer = Peer::start(name)?;
+    let mut machine = machine_for(bed, name, &format!("nvme:standby:vm:*:{CAUSES}"), "e1000e", &peer)?;
+    let file = host::target("images")?.join(format!("{name}.raw"));
+    medium::make(&file)?;
+    machine.disks = vec![Disk { device: "nvme", file: file.clone(), writable: true }];
+    let outcome = machine.start()?.finish(|_| false)?;
+    let said = judge_but(bed, &outcome, DAMAGED)?;
+    for (partition, guest) in [(1, "u1"), (2, "u2")] {
+        let sum = outcome.report(&format!("medium {guest}")).and_then(|report| field(report, "sum"));
+        let sum = u64::from_str_radix(sum.with_context(|| format!("{guest} says no sum"))?, 16)?;
+        medium::verify_blocks(&file, partition, (partition as u64 - 1) * MIB, MIB, sum)?;
+    }
+    let files = outcome.lines.iter().filter_map(|l| file_of(l)).collect::<Vec<_>>();
+    ensure!(!files.is_empty(), "u3 says no file");
+    medium::verify_files(&file, &files)?;
+    std::fs::remove_file(&file)?;
+    Ok(format!("{said}, {} files, seed {}, {}", files.len(), chosen(bed).1, died(&outcome)?))
+}
+
+/// The name and the generation of a file that a guest has told of.
+fn file_of(line: &str) -> Option<(u64, u64)> {
+    let (name, generation) = line.split_once("TANDEM: medium file ")?.1.trim().split_once(' ')?;
+    Some((name.parse().ok()?, generation.parse().ok()?))
+}
