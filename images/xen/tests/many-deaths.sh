@@ -75,7 +75,7 @@ for n in $(seq $count); do
 	waits $((failures + 1))
 	[ -n "$files" ] || files=$(daemon_files)
 done
-say "deaths $(for cause in "$@"; do echo -n "$cause=${deaths[$cause]} "; done)"
+say "deaths $(for cause in "$@"; do echo -n "$cause=${deaths[$cause]:-0} "; done)"
 check tandemd-keeps-no-file eval '[ $(daemon_files) -le $files ] || { echo "$files after the first, now $(daemon_files)"; ls -l /proc/$(cat /tmp/tandemd.pid)/fd; false; }'
 ${kind}_ends
 dying_ends "$@"
