@@ -10,6 +10,7 @@
  *   disk ok|FAIL verified=N wrong=N errors=N flushes=N sum=HEX
  */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <fcntl.h>
 #include <linux/aio_abi.h>
 #include <signal.h>
@@ -100,9 +101,14 @@ static void complete(int busy, int op)
 {
 	struct timespec limit = { .tv_sec = STUCK_S };
 	struct io_event ev;
+	long done;
 
 	while (busy--) {
-		if (syscall(SYS_io_getevents, ctx, 1L, 1L, &ev, &limit) != 1)
+		/* Who is told to end meanwhile still waits for this sweep. */
+		do
+			done = syscall(SYS_io_getevents, ctx, 1L, 1L, &ev, &limit);
+		while (done < 0 && errno == EINTR);
+		if (done != 1)
 			finish(" stuck: no request finished;");
 		int slot = (struct iocb *)(uintptr_t)ev.obj - cb;
 
