@@ -243,6 +243,17 @@ pub fn forget_domain(d: &Domain) -> Result<(), Errno> {
     Err(Errno::ERESTART)
 }
 
+/// Takes `d`, which is about to lose a device, away as a back end: with the device gone it would answer with errors, and it may run on for a while,
+/// as under `xl destroy`, which takes devices away first. Who keeps its medium is attached again. ERESTART: to be called again.
+pub fn lose_device(d: &Domain) -> Result<(), Errno> {
+    let mut config = CONFIG.lock();
+    let mut served = config.disks.iter_mut().filter(|(_, c)| c.back == Some(d.id));
+    for (place, connected) in served.by_ref().take(FORGET_STEPS) {
+        unlink(*place, connected);
+    }
+    served.next().map_or(Ok(()), |_| Err(Errno::ERESTART))
+}
+
 /// What a disk is and has done. ENOENT.
 pub fn status(name: Name) -> Result<ChannelDiskStatus, Errno> {
     let mut config = CONFIG.lock();

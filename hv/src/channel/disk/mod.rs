@@ -13,7 +13,9 @@
 
 mod connect;
 
-pub use connect::{attach, close_port, connect, detach, disconnect, forget_domain, give_up, lost_port, next, status};
+pub use connect::{
+    attach, close_port, connect, detach, disconnect, forget_domain, give_up, lose_device, lost_port, next, status,
+};
 
 use super::access::{Bytes, GuestGrants, Held, RingPage};
 use crate::arch::tsc;

@@ -2,6 +2,7 @@
 
 use super::{Request, OK};
 use crate::arch::pci::Sbdf;
+use crate::channel;
 use crate::domain::passthrough::{self, Party};
 use crate::hypercall::{GuestPtr, Outcome};
 use xen_abi::domctl as op;
@@ -43,7 +44,11 @@ pub(super) fn test(r: &Request) -> Outcome {
 /// Takes a function from a domain and puts it aside; from there, gives it back to the hardware domain. ENODEV: the
 /// domain does not have it.
 pub(super) fn deassign(r: &Request) -> Outcome {
-    passthrough::deassign(function(&r.read()?)?, &party(r)?)?;
+    let (at, from) = (function(&r.read()?)?, party(r)?);
+    if let Party::Domain(d) = &from {
+        channel::disk::lose_device(d)?;
+    }
+    passthrough::deassign(at, &from)?;
     OK
 }
 
