@@ -15,7 +15,7 @@ use twind::device::{Device, State};
 use twind::interface::Interface;
 use twind::making::{self, Found};
 
-/// Of so many runs, one has its fault in the finished image, and one its faults in data.
+/// Of so many runs, one has its fault in the finished image, and one its faults in data if that is spoilt at all.
 const ONE_IN: u64 = 4;
 
 /// How long the link may take.
