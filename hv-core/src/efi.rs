@@ -53,7 +53,7 @@ impl Region {
             bytes: u64_at(descriptor, 24)?.checked_mul(PAGE)?,
             attributes: u64_at(descriptor, 32)?,
         };
-        let is_sound = region.start % PAGE == 0 && region.start.checked_add(region.bytes).is_some();
+        let is_sound = region.start.is_multiple_of(PAGE) && region.start.checked_add(region.bytes).is_some();
         is_sound.then_some(region)
     }
 

@@ -161,7 +161,10 @@ impl Exchange {
         let chunk_order = input.order.max(output.order);
         let inputs_per_chunk = 1 << (chunk_order - input.order);
         let outputs_per_chunk = 1 << (chunk_order - output.order);
-        if x.nr_exchanged > input.count || x.nr_exchanged % inputs_per_chunk != 0 || pages % (1 << chunk_order) != 0 {
+        if x.nr_exchanged > input.count
+            || !x.nr_exchanged.is_multiple_of(inputs_per_chunk)
+            || pages % (1 << chunk_order) != 0
+        {
             return Err(Errno::EINVAL);
         }
         Ok(Self {

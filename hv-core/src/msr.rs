@@ -95,7 +95,7 @@ pub fn read(index: u32, view: &View<'_>) -> Read {
         }
         msr::MCG_CAP => Read::Value(MCE_BANKS.into()),
         msr::MCG_STATUS => Read::Value(0),
-        msr::MC0_CTL..=MCE_LAST => Read::Value(if (index - msr::MC0_CTL) % 4 == 0 { u64::MAX } else { 0 }),
+        msr::MC0_CTL..=MCE_LAST => Read::Value(if (index - msr::MC0_CTL).is_multiple_of(4) { u64::MAX } else { 0 }),
         msr::PLATFORM_INFO => Read::Value(view.policy.platform_info),
         msr::MISC_FEATURES_ENABLES => Read::Value(0),
         msr::PLATFORM_ID | msr::UCODE_REV if view.hardware_domain => Read::HostOrZero,

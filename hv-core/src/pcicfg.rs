@@ -250,7 +250,7 @@ impl Function {
         let fixed = self.fixed?;
         match (offset, self.header) {
             (0x30, 0) => Some(fixed.bars.rom),
-            (BAR_FIRST..=0x24, 0) if offset % 4 == 0 => {
+            (BAR_FIRST..=0x24, 0) if offset.is_multiple_of(4) => {
                 fixed.bars.words.get(usize::from(offset - BAR_FIRST) / 4).copied()
             }
             _ => None,

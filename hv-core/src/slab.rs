@@ -99,7 +99,7 @@ impl Class {
     #[inline]
     pub fn free(&mut self, pages: &mut impl Pages, page: u64, offset: u16) {
         let mut header = pages.header(page);
-        debug_assert!(header.used > 0 && offset >= HEADER && (offset - HEADER) % self.size == 0);
+        debug_assert!(header.used > 0 && offset >= HEADER && (offset - HEADER).is_multiple_of(self.size));
         let was_full = header.used == self.capacity;
         header.used -= 1;
         if header.used == 0 {

@@ -80,7 +80,7 @@ fn run(size: u16, nr_pages: usize, steps: &[u16]) {
         if step % 2 == 0 || used.is_empty() {
             match class.alloc(&mut pages) {
                 Some((page, offset)) => {
-                    assert!(offset >= HEADER && offset + size <= PAGE && (offset - HEADER) % size == 0);
+                    assert!(offset >= HEADER && offset + size <= PAGE && (offset - HEADER).is_multiple_of(size));
                     assert!(used.insert((page, offset)), "given twice");
                 }
                 None => assert_eq!(used.len(), nr_pages * usize::from(class.capacity), "refused though there is room"),

@@ -72,7 +72,7 @@ impl Kernel {
     fn check_addresses(&self) -> Result<(), Error> {
         let Range { start, end } = self.virt;
         let base = self.virt_base;
-        if base % PAGE != 0 || !is_canonical(base) {
+        if !base.is_multiple_of(PAGE) || !is_canonical(base) {
             return Err(Error::BadNote { note: "VIRT_BASE", value: base });
         }
         if start < base || end <= start || end - base > MAX_SPAN {

@@ -181,7 +181,7 @@ fn separate_p2m(at: u64, bytes: u64, kernel: &Kernel) -> Result<Range<u64>, Erro
     let slot = |addr: u64| VirtAddr::new(addr).map(|addr| addr.table_index(4));
     // The initial mapping may end anywhere in the gigabyte and a bit that the kernel may span.
     let kernel_slots = slot(kernel.virt_base)..=slot(kernel.virt_base.saturating_add(2 << 30));
-    if at % PAGE != 0 || !is_guest_range(at, end) {
+    if !at.is_multiple_of(PAGE) || !is_guest_range(at, end) {
         return Err(bad);
     }
     if kernel_slots.contains(&slot(at)) || kernel_slots.contains(&slot(end - 1)) {

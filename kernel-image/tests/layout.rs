@@ -178,7 +178,7 @@ fn check_initial_mapping(layout: &Layout, machine: &Machine, chunk: Mfn, root: M
     assert!(tables_seen.is_subset(&announced));
     assert_eq!(tables_seen.len(), announced.len());
     // Nothing is mapped behind the end.
-    if layout.virt.end % (2 << 20) == 0 {
+    if layout.virt.end.is_multiple_of(2 << 20) {
         assert!(machine.walk(root, layout.virt.end).is_none_or(|(entry, _)| !entry.is_present()));
     }
     assert!(machine.page(chunk.add(layout.pfn(layout.stack))).iter().all(|&b| b == 0));

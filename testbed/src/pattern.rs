@@ -41,7 +41,7 @@ pub fn checksum(buf: &[u8]) -> u64 {
 /// Length of datagram `seq`'s body: mostly full frames, every eighth another length.
 pub fn datagram_len(seq: u64) -> usize {
     const FULL: u64 = 1448;
-    let len = if seq % 8 != 0 { FULL } else { word(77, seq) % FULL + 1 };
+    let len = if !seq.is_multiple_of(8) { FULL } else { word(77, seq) % FULL + 1 };
     usize::try_from(len).unwrap_or(1)
 }
 

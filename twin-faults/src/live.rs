@@ -68,7 +68,7 @@ fn object(
     }
     seen.push(pointer);
     // What begins with a page is a ring, or something else that has it for itself.
-    let bytes = if pointer % PAGE == 0 { PAGE } else { OBJECT_BYTES };
+    let bytes = if pointer.is_multiple_of(PAGE) { PAGE } else { OBJECT_BYTES };
     note(kernel, module, (pointer, bytes), places)
 }
 

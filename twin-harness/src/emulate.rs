@@ -297,7 +297,7 @@ impl Machine<'_> {
             GATE_MISS => Gate::StlbMiss,
             GATE_ICALL => Gate::IndirectCall,
             GATE_WARN => Gate::Warn,
-            GATES..GATE_MISS if to % 16 == 0 => Gate::Import(((to - GATES) / 16) as u32),
+            GATES..GATE_MISS if to.is_multiple_of(16) => Gate::Import(((to - GATES) / 16) as u32),
             _ => return Err(self.ended(Class::Escape, format!("jump to {to:#x}"))),
         };
         let rsp = self.cpu.regs[4];

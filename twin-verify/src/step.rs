@@ -247,7 +247,7 @@ fn result32(instruction: &Instruction, state: &State) -> Value {
 
 /// The value of a register and-ed with a constant.
 fn limited(most: u32) -> Value {
-    if most % 16 == 0 {
+    if most.is_multiple_of(16) {
         Value::Step16(most)
     } else {
         Value::AtMost(most)

@@ -144,7 +144,7 @@ impl Grants for Guest {
     fn pin(&mut self, gref: u32, writable: bool) -> Result<u32, GntStatus> {
         let mut inner = self.0.borrow_mut();
         inner.nr_pins += 1;
-        if inner.fail_every != 0 && inner.nr_pins % inner.fail_every == 0 {
+        if inner.fail_every != 0 && inner.nr_pins.is_multiple_of(inner.fail_every) {
             return Err(GntStatus::GeneralError);
         }
         let entry = inner.entries.get_mut(gref as usize).ok_or(GntStatus::BadGntref)?;

@@ -48,7 +48,7 @@ pub fn bit(old: u64, index: u64, value: u64) -> Flagged {
 #[inline]
 fn result_flags(width: u8, r: u64) -> u64 {
     let mut flags = Rflags::empty();
-    flags.set(Rflags::PF, (r & 0xff).count_ones() % 2 == 0);
+    flags.set(Rflags::PF, (r & 0xff).count_ones().is_multiple_of(2));
     flags.set(Rflags::ZF, r == 0);
     flags.set(Rflags::SF, sign(width, r));
     flags.bits()

@@ -76,7 +76,7 @@ impl<P: AsRef<PageWords>> EventChannels<P> {
     ) -> Result<(), Errno> {
         let nr = self.vcpu_exists(vcpu)?;
         let first = offset as usize;
-        if first % 8 != 0 || first > 4096 - fifo_control::SIZE {
+        if !first.is_multiple_of(8) || first > 4096 - fifo_control::SIZE {
             return Err(Errno::EINVAL);
         }
         let Some(v) = self.vcpus.get_mut(usize::from(nr)) else { return Err(Errno::ENOENT) };

@@ -58,7 +58,7 @@ enum Slot {
 
 /// Handles in a chunk.
 const CHUNK: u32 = 128;
-const _: () = assert!(HANDLES_PER_FRAME % CHUNK == 0);
+const _: () = assert!(HANDLES_PER_FRAME.is_multiple_of(CHUNK));
 /// Chunks for which there is a place from the first handle on.
 const FIRST_CHUNKS: usize = 16;
 

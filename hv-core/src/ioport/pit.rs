@@ -52,7 +52,7 @@ impl Pit {
         match port {
             0x42 => self.read_counter(now_ns),
             0x61 => {
-                let refresh = if now_ns / 15_085 % 2 != 0 { REFRESH } else { 0 };
+                let refresh = if !(now_ns / 15_085).is_multiple_of(2) { REFRESH } else { 0 };
                 let out = if self.output(now_ns) { OUT2 } else { 0 };
                 self.port_61 | refresh | out
             }

@@ -322,7 +322,7 @@ impl<E: MmuEnv> Mmu<'_, E> {
     #[inline]
     fn next_present(&self, mfn: Mfn, mut index: usize) -> Option<(usize, Pte)> {
         while index < ENTRIES {
-            if index % GROUP == 0 && self.env.any_bits(Slot::new(mfn, index)) & PRESENT == 0 {
+            if index.is_multiple_of(GROUP) && self.env.any_bits(Slot::new(mfn, index)) & PRESENT == 0 {
                 index += GROUP;
                 continue;
             }
@@ -339,7 +339,7 @@ impl<E: MmuEnv> Mmu<'_, E> {
     #[inline]
     fn last_present(&self, mfn: Mfn, mut index: usize) -> Option<(usize, Pte)> {
         while index > 0 {
-            if index % GROUP == 0 && self.env.any_bits(Slot::new(mfn, index - GROUP)) & PRESENT == 0 {
+            if index.is_multiple_of(GROUP) && self.env.any_bits(Slot::new(mfn, index - GROUP)) & PRESENT == 0 {
                 index -= GROUP;
                 continue;
             }

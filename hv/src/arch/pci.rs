@@ -97,8 +97,8 @@ fn select(at: Sbdf, offset: u16) -> Option<u16> {
 const fn is_aligned(offset: u16, width: Width) -> bool {
     match width {
         Width::W8 => offset < 4096,
-        Width::W16 => offset < 4096 && offset % 2 == 0,
-        Width::W32 => offset < 4096 && offset % 4 == 0,
+        Width::W16 => offset < 4096 && offset.is_multiple_of(2),
+        Width::W32 => offset < 4096 && offset.is_multiple_of(4),
     }
 }
 

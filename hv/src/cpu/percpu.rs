@@ -90,7 +90,7 @@ pub struct CpuInfo {
 }
 
 const _: () = assert!((offset_of!(CpuInfo, guest_regs) + offset_of!(CpuUserRegs, es)) % 16 == 0);
-const _: () = assert!(size_of::<CpuInfo>() % 16 == 0);
+const _: () = assert!(size_of::<CpuInfo>().is_multiple_of(16));
 
 /// Distance from the end of a stack block down to its [`CpuInfo`].
 pub const CPU_INFO_FROM_TOP: usize = size_of::<CpuInfo>();

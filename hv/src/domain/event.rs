@@ -18,7 +18,7 @@ static NO_SELECTOR: AtomicU64 = AtomicU64::new(0);
 static NO_UPCALL: AtomicU8 = AtomicU8::new(0);
 
 fn shared_word(d: &Domain, offset: usize) -> &AtomicU64 {
-    debug_assert!(offset % 8 == 0 && offset < x86::PAGE_SIZE);
+    debug_assert!(offset.is_multiple_of(8) && offset < x86::PAGE_SIZE);
     // SAFETY: inside the shared-info page, which lives as long as the domain; aligned; the guest's writes are met by atomics.
     unsafe { AtomicU64::from_ptr(d.shared_info_ptr().add(offset).cast()) }
 }

@@ -88,7 +88,7 @@ pub struct Place {
 impl Place {
     fn slot(self, lock: Locked<'_>) -> Result<Slot, GntStatus> {
         if self.is_entry {
-            if self.addr % 8 != 0 {
+            if !self.addr.is_multiple_of(8) {
                 return Err(GntStatus::GeneralError);
             }
             return Ok(Slot::at(self.addr));

@@ -442,7 +442,7 @@ impl Vcpu {
     /// A word of `vcpu_info`.
     #[inline(always)]
     pub fn info_word(&self, offset: usize) -> &AtomicU64 {
-        debug_assert!(offset % 8 == 0 && offset < vcpu_info::SIZE);
+        debug_assert!(offset.is_multiple_of(8) && offset < vcpu_info::SIZE);
         // SAFETY: as `info_byte`; offset and base are 8-byte aligned.
         unsafe { AtomicU64::from_ptr(self.info().add(offset).cast()) }
     }

@@ -108,7 +108,7 @@ fn reservation(cx: &mut Caller, cmd: u64, arg: GuestPtr<MemoryReservation>, one:
     let target = foreign::target(cx, request.domid)?;
     let mut next = start;
     while next < extents.count {
-        if next != start && (next % 32 == 0 || extents.order > 4) && cx.preempt_pending() {
+        if next != start && (next.is_multiple_of(32) || extents.order > 4) && cx.preempt_pending() {
             *cx.arg_mut(0) = cmd & MEMOP_CMD_MASK | next << MEMOP_EXTENT_SHIFT;
             return Ok(Done::Continue);
         }

@@ -155,7 +155,7 @@ fn initialise(v: &Vcpu, arg: GuestPtr<VcpuGuestContext>) -> Outcome {
 /// Moves `vcpu_info` into a page of the guest's. Everything counts as pending afterwards, so that nothing is lost.
 fn register_info(cx: &mut Caller, v: &Vcpu, request: op::VcpuRegisterVcpuInfo) -> Outcome {
     let offset = request.offset as usize;
-    if offset % 8 != 0 || offset > PAGE_SIZE - vcpu_info::SIZE {
+    if !offset.is_multiple_of(8) || offset > PAGE_SIZE - vcpu_info::SIZE {
         return Err(Errno::ENXIO);
     }
     if v.info_frame.load(Ordering::Acquire) != !0 {

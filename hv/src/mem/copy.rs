@@ -176,7 +176,7 @@ pub unsafe fn to_guest_raw(va: u64, src: *const u8, len: usize) -> Result<(), Fa
 unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) -> bool {
     // SAFETY: (1). A fault in guest memory is caught; no alignment is asked for.
     unsafe {
-        if len % 8 == 0 {
+        if len.is_multiple_of(8) {
             guest_copy_words(dst.cast(), src.cast(), len / 8) == 0
         } else {
             guest_copy(dst, src, len) == 0

@@ -68,7 +68,7 @@ impl Tables {
     ) -> Option<()> {
         let end = va + bytes;
         while va < end {
-            let fits = |level: usize| (va | pa) % LEAF_BYTES[level] == 0 && end - va >= LEAF_BYTES[level];
+            let fits = |level: usize| (va | pa).is_multiple_of(LEAF_BYTES[level]) && end - va >= LEAF_BYTES[level];
             let level = if self.has_1gib_pages && fits(3) {
                 3
             } else if fits(2) {

@@ -131,7 +131,7 @@ impl<'a> DomainView<'a> {
     /// An invocation begins, or goes on: its time runs. `true`: since now, and the timer has to know; else with that of the one before.
     pub fn begin(&mut self) -> bool {
         self.to_call = None;
-        let is_fresh = self.begun % TOGETHER == 0;
+        let is_fresh = self.begun.is_multiple_of(TOGETHER);
         self.begun = self.begun.wrapping_add(1);
         if is_fresh {
             self.deadline_ns.set(tsc::now_ns().saturating_add(TIME_LIMIT_NS));
@@ -294,14 +294,14 @@ impl Memory for DomainView<'_> {
     #[allow(clippy::cast_possible_truncation, reason = "four bytes were exchanged")]
     fn exchange_u32(&self, address: u64, old: u32, new: u32) -> Result<u32, Fault> {
         let fault = Fault { address, write: true };
-        if address % 4 != 0 {
+        if !address.is_multiple_of(4) {
             return Err(fault);
         }
         entry::exchange(address & MASK, old.into(), new.into(), 4).map(|was| was as u32).ok_or(fault)
     }
     fn exchange_u64(&self, address: u64, old: u64, new: u64) -> Result<u64, Fault> {
         let fault = Fault { address, write: true };
-        if address % 8 != 0 {
+        if !address.is_multiple_of(8) {
             return Err(fault);
         }
         entry::exchange(address & MASK, old, new, 8).ok_or(fault)

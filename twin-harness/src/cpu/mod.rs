@@ -234,7 +234,7 @@ impl Cpu {
         let value = value & width_mask(size);
         self.flags.zf = value == 0;
         self.flags.sf = value & sign_bit(size) != 0;
-        self.flags.pf = (value as u8).count_ones() % 2 == 0;
+        self.flags.pf = (value as u8).count_ones().is_multiple_of(2);
     }
 
     fn add(&mut self, a: u64, b: u64, carry: bool, size: usize) -> u64 {

@@ -115,7 +115,7 @@ impl Injection<'_> {
     }
 
     fn stage(&mut self, run: u64) -> &mut Stage {
-        if run % 2 == 0 {
+        if run.is_multiple_of(2) {
             &mut self.native
         } else {
             &mut self.interpreted

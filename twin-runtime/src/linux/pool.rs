@@ -305,7 +305,7 @@ impl Pool {
         let mut first = 0;
         for to in into.iter_mut().rev() {
             let Some(data) = self.free_fragments.pop() else { break };
-            let is_page = |f: &&mut Fragment| f.machine != 0 && f.machine % PAGE == 0 && f.bytes == PAGE;
+            let is_page = |f: &&mut Fragment| f.machine != 0 && f.machine.is_multiple_of(PAGE) && f.bytes == PAGE;
             let Some(fragment) = self.fragments.get_mut(data).filter(is_page) else {
                 self.free_fragments.push(data);
                 self.free_pages(first);

@@ -74,7 +74,7 @@ pub fn corrupt(
     let code = Image::parse(image).expect("an image").code_range();
     for number in numbers {
         let mut choices = Choices::seeded(seed, number);
-        let anywhere = choices.word() % ANYWHERE == 0;
+        let anywhere = choices.word().is_multiple_of(ANYWHERE);
         let range = if anywhere { 0..image.len() } else { code.clone() };
         let at = range.start + usize::try_from(choices.word() % range.len() as u64).unwrap_or(0);
         let place = at..(at + 1 + choices.below(3)).min(range.end);
@@ -122,7 +122,7 @@ fn judge(
         return Ok(verify(image, policy).err());
     };
     let alone = sweep::function(&damaged, policy, function).err();
-    if number % CROSS_CHECKED == 0 {
+    if number.is_multiple_of(CROSS_CHECKED) {
         let whole = verify(image, policy).err();
         if whole != alone {
             return Err(Failure::Disagreement(number, alone, whole));

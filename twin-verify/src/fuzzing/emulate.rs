@@ -452,7 +452,7 @@ impl<'i, 'c> Machine<'i, 'c> {
             Value::Any => true,
             Value::Masked => value >> self.image.mask_bits == 0,
             Value::AtMost(most) => value <= u64::from(most),
-            Value::Step16(most) => value <= u64::from(most) && value % 16 == 0,
+            Value::Step16(most) => value <= u64::from(most) && value.is_multiple_of(16),
             Value::Window => pair < 4096 * PAIR_STRIDE && pair % PAIR_STRIDE < 4096,
             Value::Is(Kind::Bits) => value == u64::from(self.image.mask_bits),
             Value::Is(Kind::Mask) => value == (1 << self.image.mask_bits) - 1,

@@ -104,7 +104,7 @@ fn read(r: &mut Request, d: &Domain, request: &mut ShadowOp) -> Outcome {
             }
         }
         next += 1;
-        if next % STRIDE == 0 && next * 64 < request.pages && r.cx.preempt_pending() {
+        if next.is_multiple_of(STRIDE) && next * 64 < request.pages && r.cx.preempt_pending() {
             log.preempted_at(next);
             return Ok(Done::Continue);
         }
