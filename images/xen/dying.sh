@@ -32,9 +32,11 @@ meets() {
 	ttys[$1]=$(tty_of $1)
 }
 
+# ends_of_disks: what both ends of each disk say in xenstore
+ends_of_disks() { xenstore-ls -f | grep -E '/vbd/.*/(state|serves|online|physical-device|hotplug-[a-z]*|event-channel|backend-id) '; }
 quit() {
 	say "$story FAIL $1"
-	{ cat /tmp/quit; tail -n 6 $daemon_log; tail -n 8 $(log_of dd); xl list; } 2> /dev/null | quoted | while read -r line; do say "told $line"; done
+	{ cat /tmp/quit; tail -n 12 $daemon_log; ends_of_disks; tail -n 20 $(log_of dd); xl list; } 2> /dev/null | quoted | while read -r line; do say "told $line"; done
 	xl debug-keys qd
 	exit
 }
@@ -201,6 +203,8 @@ died() {
 	must "after $1: not all goes on" goes_on
 	line=$(grep 'recovered, ' $daemon_log | tail -n 1 | sed 's/.*recovered, //')
 	[ $1 != twind ] || line=
+	# One that came in vain has told why.
+	[[ $line != *again* ]] || tail -n 40 $logs/guest-dd-standby.log | quoted | while read -r each; do say "told $each"; done
 }
 
 # daemon_files: so many tandemd has open

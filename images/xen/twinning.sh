@@ -40,9 +40,11 @@ twind_says() {
 	return 1
 }
 
-# numbers: packets of the way out, both ways, functions that the twin has called the driver domain for, and how often that woke, so far
+# numbers: packets of the way out, both ways, functions that the twin has called the driver domain for, and how often that woke, so far. What
+# interrupted it until then is in /tmp/interrupts.
 numbers() {
 	local id=$(xl domid dd)
+	in_guest dd 10 'cat /proc/interrupts' > /tmp/interrupts
 	xl debug-keys r
 	{ twinctl stats net; xl dmesg; } | awk "
 		/^net outside / { packets += \$4 }
@@ -54,11 +56,16 @@ numbers() {
 # sleeps EACH PACKETS UPCALLS WAKES: since the numbers were these, packets went by the twin, and the driver domain had nothing to do with
 # them, but for a call of its functions for each so many of them
 sleeps() {
+	mv /tmp/interrupts /tmp/interrupts.before
 	local now=($(numbers))
 	local packets=$((now[0] - $2)) upcalls=$((now[1] - $3)) wakes=$((now[2] - $4))
 	echo "$packets packets, $upcalls calls of the driver domain's functions; it woke $wakes times" | tee /tmp/sleeps
-	[ $packets -gt 1000 ] && [ $((upcalls * $1)) -lt $packets ] && [ $((wakes * 10)) -lt $packets ]
+	[ $packets -gt 1000 ] && [ $((upcalls * $1)) -lt $packets ] && [ $((wakes * 10)) -lt $packets ] && return
+	interrupted
+	return 1
 }
+# interrupted: what interrupted dd between two calls of `numbers`, more than a few times
+interrupted() { awk 'NR == FNR { was[$1] = $2; next } $2 - was[$1] > 20 { print $2 - was[$1] ":", $0 }' /tmp/interrupts.before /tmp/interrupts | tr -s ' '; }
 
 # twin_dies: its daemon is killed, and Linux is the way out again
 twin_dies() { in_guest dd 20 'kill -9 $(cat /tmp/twind.pid); wait_for 10 test -e /sys/class/net/xenbr0/brif/eth0'; }
