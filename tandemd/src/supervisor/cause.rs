@@ -20,6 +20,7 @@ pub enum Cause {
     DeviceGone,
     NotStarted(String),
     NotReady,
+    NotProbed,
     NotBooted,
     Restart,
     Upgrade,
@@ -42,6 +43,7 @@ impl Cause {
             Self::DeviceGone => "device-gone",
             Self::NotStarted(_) => "not-started",
             Self::NotReady | Self::NotBooted => "not-ready",
+            Self::NotProbed => "not-probed",
             Self::Restart => "restart",
             Self::Upgrade => "upgrade",
             Self::Park => "park",
@@ -66,6 +68,9 @@ impl Cause {
             Self::DeviceGone => "a device of its configuration is gone from the machine".into(),
             Self::NotStarted(why) => format!("it could not be started: {why}"),
             Self::NotReady => format!("its {} was not there within {} s", words.up, settings.ready_s),
+            Self::NotProbed => {
+                format!("it got its devices, and {} s later no driver of its had turned them on", settings.probe_s)
+            }
             Self::NotBooted => format!("it had not booted within {} s", settings.ready_s),
             Self::Restart => "it is to be restarted".into(),
             Self::Upgrade => "one of another image is to take its place".into(),

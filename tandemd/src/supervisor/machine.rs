@@ -64,14 +64,26 @@ enum Then {
     Rest,
 }
 
+/// An instance that comes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Coming {
+    domain: u16,
+    /// Its interface is there by then.
+    until: Duration,
+    /// Its kernel ran before it got its devices, which its driver has not turned on yet: it does by then.
+    probe_by: Option<Duration>,
+    /// It has not run.
+    half_built_since: Option<Duration>,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Phase {
     /// It has just begun. A toolstack that an earlier daemon has started may be at work still.
     Inherited,
     /// It is the way out.
     Up { domain: u16 },
-    /// It was started, and its interface is not there yet. `half_built_since`: it has not run.
-    Coming { domain: u16, until: Duration, half_built_since: Option<Duration> },
+    /// It was started, and its interface is not there yet.
+    Coming(Coming),
     /// It goes.
     Going(Going),
     /// It is to be started then.
@@ -149,7 +161,7 @@ impl Machine {
     pub fn state(&self) -> &'static str {
         match (&self.phase, self.record.mode) {
             (Phase::Up { .. }, _) => "up",
-            (Phase::Coming { .. } | Phase::Starting | Phase::HandingOver { .. }, _) => "starting",
+            (Phase::Coming(_) | Phase::Starting | Phase::HandingOver { .. }, _) => "starting",
             (Phase::Booting(_) | Phase::RollingBack { .. }, _) => "starting",
             (Phase::Going(_) | Phase::Inherited, _) => "going",
             (Phase::Down { .. }, _) => "waiting",
@@ -166,9 +178,7 @@ impl Machine {
     /// Whether something is under way that should be looked at often.
     pub fn is_busy(&self, now: Duration) -> bool {
         match self.phase {
-            Phase::Inherited | Phase::Coming { .. } | Phase::Going(_) | Phase::Starting | Phase::HandingOver { .. } => {
-                true
-            }
+            Phase::Inherited | Phase::Coming(_) | Phase::Going(_) | Phase::Starting | Phase::HandingOver { .. } => true,
             Phase::Booting(_) | Phase::RollingBack { .. } => true,
             Phase::Down { .. } => self.waits_for.is_empty(),
             Phase::Up { .. } => self.is_of_use_soon(now),
@@ -230,7 +240,7 @@ impl Machine {
                 self.note_progress(domain, look);
                 None
             }),
-            Phase::Coming { domain, until, half_built_since } => self.wait_for(domain, until, half_built_since, look),
+            Phase::Coming(coming) => self.wait_for(coming, look),
             Phase::Going(going) => self.let_go(going, look),
             Phase::Down { from } => self.start(from, look),
             Phase::Starting => self.started(look),
@@ -318,7 +328,7 @@ impl Machine {
         (self.record.noting, self.record.rolling) = (None, None);
         self.health = Health::default();
         let until = look.now + Duration::from_secs(self.settings.ready_s);
-        self.phase = Phase::Coming { domain, until, half_built_since: None };
+        self.phase = Phase::Coming(Coming { domain, until, probe_by: None, half_built_since: None });
     }
 
     /// What is wrong with an instance that should be there.
@@ -391,7 +401,8 @@ impl Machine {
     }
 
     /// It comes; is it there?
-    fn wait_for(&mut self, domain: u16, until: Duration, half_built: Option<Duration>, look: &Look) -> Option<Act> {
+    fn wait_for(&mut self, coming: Coming, look: &Look) -> Option<Act> {
+        let domain = coming.domain;
         if let Some(other) = look.domain.as_ref().filter(|d| d.id != domain && !d.is_dying) {
             self.adopt(other.id, look);
             return None;
@@ -417,12 +428,16 @@ impl Machine {
             return None;
         }
         let has_run = !seen.is_paused || seen.beats.iter().any(|beat| !beat.run.is_zero());
-        let half_built_since = (!has_run).then(|| half_built.unwrap_or(look.now));
-        self.phase = Phase::Coming { domain, until, half_built_since };
+        let half_built_since = (!has_run).then(|| coming.half_built_since.unwrap_or(look.now));
+        let probe_by = coming.probe_by.filter(|_| !look.is_probed);
+        self.phase = Phase::Coming(Coming { probe_by, half_built_since, ..coming });
         if half_built_since.is_some_and(|since| look.now >= since + HALF_BUILT) {
             return self.fail(Cause::NotStarted("somebody has left it half built".into()), Some(domain), look);
         }
-        (look.now >= until).then(|| self.fail(Cause::NotReady, Some(domain), look))?
+        if probe_by.is_some_and(|by| look.now >= by) {
+            return self.fail(Cause::NotProbed, Some(domain), look);
+        }
+        (look.now >= coming.until).then(|| self.fail(Cause::NotReady, Some(domain), look))?
     }
 
     /// An instance has to go, if it is there still.
@@ -565,7 +580,7 @@ impl Machine {
     /// What is left of those whose place was taken, when nobody waits for packets any more.
     fn clear_away(&mut self, look: &Look) -> Option<Act> {
         let is_urgent = match self.phase {
-            Phase::HandingOver { .. } | Phase::Coming { .. } => true,
+            Phase::HandingOver { .. } | Phase::Coming(_) => true,
             Phase::Up { .. } => self.record.under_way.is_some(),
             _ => false,
         };
@@ -696,6 +711,9 @@ impl Machine {
             self.mark("handed over", look.now);
             self.record.promoted = None;
             self.adopt(domain, look);
+            if let Phase::Coming(coming) = &mut self.phase {
+                coming.probe_by = Some(look.now + Duration::from_secs(self.settings.probe_s));
+            }
             return None;
         }
         self.phase = Phase::HandingOver { domain, tries: tries + 1, is_tried: true };

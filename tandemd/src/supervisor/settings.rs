@@ -30,6 +30,9 @@ pub struct Settings {
     /// So long after its start its interface has to be there.
     #[serde(default = "Settings::ready_s")]
     pub ready_s: u64,
+    /// So long after it got its devices one whose kernel ran by then (it waited, or was rolled back) has to have turned them on.
+    #[serde(default = "Settings::probe_s")]
+    pub probe_s: u64,
     /// It fails when one of its processors has run so long without taking an event that waits; 0: never.
     #[serde(default = "Settings::wedged_ms")]
     pub wedged_ms: u64,
@@ -102,6 +105,10 @@ impl Settings {
         120
     }
 
+    fn probe_s() -> u64 {
+        30
+    }
+
     /// Somewhat less than half a second, so that it is over when guests hear of it.
     fn wedged_ms() -> u64 {
         450
@@ -115,6 +122,7 @@ impl Settings {
     /// Looks into the driver domain's configuration, whose name is to be `driver`: the devices that it claims.
     pub fn devices(&self, driver: &str) -> Result<Vec<Claim>> {
         ensure!(self.ready_s > 0, "`ready-s = 0`: it could never be ready");
+        ensure!(self.probe_s > 0, "`probe-s = 0`: no driver would ever be fast enough");
         ensure!(self.within_s > 0, "`within-s = 0`: no failure would count");
         let text = std::fs::read_to_string(&self.config)
             .with_context(|| format!("the driver domain's configuration {}", self.config.display()))?;

@@ -2,6 +2,7 @@
 
 use super::world::*;
 use crate::supervisor::look::Act;
+use crate::supervisor::settings::Settings;
 use control::Order;
 use std::time::Duration;
 use xen_abi::sched as reason;
@@ -173,5 +174,25 @@ fn what_cannot_be_handed_over_is_started_anew() {
     }
     world.end(reason::SHUTDOWN_CRASH, true);
     world.run(Duration::from_secs(30));
+    assert!(world.is_well(), "{:?}", world.log);
+}
+
+#[test]
+fn one_that_does_not_find_its_devices_has_failed_long_before_it_is_not_ready() {
+    let mut world = World::with(Settings { standby: 1, probe_s: 5, ..settings() });
+    world.run(Duration::from_secs(20));
+    let waits = world.standby.as_mut().unwrap();
+    waits.image = with(Some(Flaw::NotReady));
+    world.end(reason::SHUTDOWN_CRASH, false);
+    world.run(Duration::from_secs(5));
+    assert_eq!(world.count("not-probed"), 0, "{:?}", world.log);
+    world.run(Duration::from_secs(1));
+    assert_eq!((world.count("not-probed"), world.count("not-ready")), (1, 0), "{:?}", world.log);
+    assert!(
+        world.log.iter().any(|line| line.contains("5 s later no driver of its had turned them on")),
+        "{:?}",
+        world.log
+    );
+    world.run(Duration::from_secs(20));
     assert!(world.is_well(), "{:?}", world.log);
 }
