@@ -204,7 +204,7 @@ died() {
 	line=$(grep 'recovered, ' $daemon_log | tail -n 1 | sed 's/.*recovered, //')
 	[ $1 != twind ] || line=
 	# One that came in vain has told why.
-	[[ $line != *again* ]] || tail -n 40 $logs/guest-dd-standby.log | quoted | while read -r each; do say "told $each"; done
+	[[ $line != *again* ]] || grep -aiE "pci|$driver|TANDEM" $logs/guest-dd-standby.log | tail -n 40 | quoted | while read -r each; do say "told $each"; done
 }
 
 # daemon_files: so many tandemd has open
