@@ -1,6 +1,6 @@
 /*
- * Whether vCPUs take their events can be seen from outside: how often they did, how long they ran, whether one waits; and whether it
- * was the hypervisor that ended a domain. Who watches a domain is told at once that it has ended, and that a vCPU takes no events.
+ * Whether vCPUs take their events can be seen from outside: how often they did, how long they ran and waited for a CPU, whether an event
+ * waits; and whether it was the hypervisor that ended a domain. Who watches a domain is told at once that it has ended, and that a vCPU takes no events.
  * (cpus: 2) (differs: stock Xen does not tell)
  */
 #include "domains.h"
@@ -8,6 +8,7 @@
 const char test_name[] = "heartbeats";
 
 enum { OTHER = 5, BEAT = 7, WATCH = 15, CHANNEL_OP = 56, VIRQ_SUPERVISOR = 23 };
+enum { DOMCTL_SET_AFFINITY = 9, HARD = 1 };
 enum { PENDING = 1, MASKED = 2, CRASHED = 4, WEDGED = 8 };
 enum { LIMIT_MS = 40, LIMIT_NS = LIMIT_MS * 1000000 };
 enum { SHUTDOWN = 1 << 2, CODE_SHIFT = 16, POWEROFF = 0, CRASH = 3 };
@@ -15,7 +16,7 @@ enum { SHUTDOWN = 1 << 2, CODE_SHIFT = 16, POWEROFF = 0, CRASH = 3 };
 struct beat {
 	u16 domid, pad;
 	u32 vcpu, upcalls, flags;
-	u64 run_ns, ended_ns, wedged_ns;
+	u64 run_ns, ended_ns, wedged_ns, waited_ns;
 };
 
 struct watch {
@@ -167,6 +168,42 @@ static void ends(const u8 *code, size_t len, u32 code_of_end, u32 flags, const c
 	check_result(ask(&beat), -ESRCH, "of a domain that is gone");
 }
 
+static void keep_on(u16 domid, u64 cpus)
+{
+	struct {
+		u32 cmd, version;
+		u16 domid, pad[3];
+		u32 vcpu, flags;
+		struct { u64 *bits; u32 nr_bits, pad; } hard, soft;
+	} request = { DOMCTL_SET_AFFINITY, 0x15, domid, { 0 }, 0, HARD, { &cpus, 8, 0 }, { 0, 0, 0 } };
+	check_result(HC1(domctl, &request), 0, "setvcpuaffinity");
+}
+
+/* The other one, which never stops, has a CPU together with us, and then one for itself. */
+static void waits_for_a_cpu(void)
+{
+	keep_on(0, 1);
+	keep_on(OTHER, 1);
+	u64 first = beat_of(OTHER).waited_ns, from = now_ns();
+	/* Then it has left the other CPU, and does not run while we do. */
+	while (beat_of(OTHER).waited_ns == first && now_ns() - from < 10000000000)
+		;
+	from = now_ns();
+	struct beat before = beat_of(OTHER);
+	while (beat_of(OTHER).waited_ns - before.waited_ns < LIMIT_NS && now_ns() - from < 10000000000)
+		spin(1000000);
+	struct beat after = beat_of(OTHER);
+	u64 waited = after.waited_ns - before.waited_ns, ran = after.run_ns - before.run_ns, all = now_ns() - from;
+	check(waited >= LIMIT_NS, "it waited %lu ns of %lu for a CPU", waited, all);
+	check(waited + ran <= all, "it waited %lu ns and ran %lu of %lu", waited, ran, all);
+	before = beat_of(OTHER);
+	keep_on(OTHER, 2);
+	spin(LIMIT_NS);
+	after = beat_of(OTHER);
+	check(after.waited_ns - before.waited_ns < LIMIT_NS / 2, "with a CPU of its own it waited %lu ns", after.waited_ns - before.waited_ns);
+	keep_on(0, 3);
+}
+
 /* A domain that is watched before it has vCPUs, as one is that is seen while it is built: those that it gets then are watched, too. */
 static void watched_from_the_start(void)
 {
@@ -190,6 +227,7 @@ static void watched_from_the_start(void)
 		HC1(sched_op, SCHEDOP_yield);
 	check(beat_of(OTHER).flags & WEDGED, "watched from the start: flags %#x", beat_of(OTHER).flags);
 	check(told(), "watched from the start: nobody was told");
+	waits_for_a_cpu();
 	check_result(update_va(pages[3], 0, 2), 0, "letting its shared_info go");
 	check_result(update_va(pages[2], 0, 2), 0, "letting its page go");
 	check_result(destroy_domain(OTHER), 0, "destroydomain");

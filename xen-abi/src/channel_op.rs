@@ -311,6 +311,8 @@ pub struct ChannelBeat {
     pub ended_ns: u64,
     /// Out: how long ago the event came that a wedged vCPU does not take, in ns, as far as that was seen.
     pub wedged_ns: u64,
+    /// Out: how long it would have run if others had not, in ns.
+    pub waited_ns: u64,
 }
 
 /// In [`ChannelDiskConnect::flags`]: the guest may write.
@@ -512,7 +514,7 @@ const _: () = assert!(core::mem::size_of::<ChannelDiskPort>() == 8);
 const _: () = assert!(core::mem::size_of::<ChannelDiskConnect>() == 24);
 const _: () = assert!(core::mem::size_of::<ChannelDiskAttach>() == 24);
 const _: () = assert!(core::mem::size_of::<ChannelDiskStatus>() == 104);
-const _: () = assert!(core::mem::size_of::<ChannelBeat>() == 40);
+const _: () = assert!(core::mem::size_of::<ChannelBeat>() == 48);
 const _: () = assert!(core::mem::size_of::<ChannelWatch>() == 8);
 const _: () = assert!(core::mem::size_of::<ChannelWayOut>() == 64);
 const _: () = assert!(core::mem::size_of::<ChannelHold>() == 8);

@@ -311,6 +311,11 @@ impl Scheduler {
         self.runstate(id, now).map_or(0, |(_, _, t)| t[Runstate::Running as usize])
     }
 
+    /// Nanoseconds in which the vCPU was runnable and did not run.
+    pub fn wait_time(&self, id: VcpuId, now: u64) -> u64 {
+        self.runstate(id, now).map_or(0, |(_, _, t)| t[Runstate::Runnable as usize])
+    }
+
     /// Nanoseconds that the vCPU has run on borrowed time, up to its last charge.
     pub fn warped_time(&self, id: VcpuId) -> u64 {
         entry(&self.entries, id).map_or(0, |e| e.warped_ns)

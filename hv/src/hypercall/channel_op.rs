@@ -176,6 +176,7 @@ fn beat(r: &mut op::ChannelBeat) -> Result<(), Errno> {
     r.flags = flags.iter().filter(|(is_set, _)| *is_set).fold(0, |all, (_, flag)| all | flag);
     r.upcalls = v.upcalls.load(Ordering::Relaxed);
     r.run_ns = sched::run_time_seen(v);
+    r.waited_ns = sched::with(|s, now| s.wait_time(v.sched_id, now));
     let now = tsc::now_ns();
     r.ended_ns = d.ended_for(now);
     r.wedged_ns = wedged_since.map_or(0, |since| now.saturating_sub(since));
