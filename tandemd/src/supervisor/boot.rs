@@ -3,7 +3,7 @@
 use super::look::Domain;
 use std::time::Duration;
 
-/// It has booted when it has run for less than half of so long: then it waits for something.
+/// It has booted when it has run, or wanted to, for less than half of so long: then it waits for something.
 const CALM: Duration = Duration::from_secs(2);
 const PART: u32 = 2;
 
@@ -15,16 +15,16 @@ const HALF_BUILT: Duration = Duration::from_secs(30);
 pub struct Seen {
     id: u16,
     since: Duration,
-    /// When it was looked at, and how long it had run then; after each [`CALM`] anew.
+    /// When it was looked at, and how long it had been busy then; after each [`CALM`] anew.
     at: Duration,
-    run: Duration,
+    busy: Duration,
     has_booted: bool,
 }
 
 impl Seen {
     /// It is seen for the first time.
     pub fn new(domain: &Domain, now: Duration) -> Self {
-        Self { id: domain.id, since: now, at: now, run: run_of(domain), has_booted: false }
+        Self { id: domain.id, since: now, at: now, busy: busy_of(domain), has_booted: false }
     }
 
     /// Takes a look into account; another domain is watched from its beginning. Whether this look shows that it has booted.
@@ -35,9 +35,10 @@ impl Seen {
         if self.has_booted || now < self.at + CALM {
             return false;
         }
-        let run = run_of(domain);
-        self.has_booted = !run.is_zero() && run.saturating_sub(self.run) * PART < now.saturating_sub(self.at);
-        (self.at, self.run) = (now, run);
+        let busy = busy_of(domain);
+        let is_calm = busy.saturating_sub(self.busy) * PART < now.saturating_sub(self.at);
+        self.has_booted = is_calm && !run_of(domain).is_zero();
+        (self.at, self.busy) = (now, busy);
         self.has_booted
     }
 
@@ -62,6 +63,52 @@ impl Seen {
     }
 }
 
+/// How long it has run or, on a busy machine, waited for a processor.
+fn busy_of(domain: &Domain) -> Duration {
+    run_of(domain) + domain.beats.iter().map(|beat| beat.waited).sum::<Duration>()
+}
+
 fn run_of(domain: &Domain) -> Duration {
     domain.beats.iter().map(|beat| beat.run).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::health::Beat;
+    use super::*;
+
+    fn at(ms: u64, run_ms: u64, waited_ms: u64) -> (Domain, Duration) {
+        let (run, waited) = (Duration::from_millis(run_ms), Duration::from_millis(waited_ms));
+        let beats = vec![Beat { run, waited, ..Beat::default() }];
+        (Domain { id: 7, beats, ..Domain::default() }, Duration::from_millis(ms))
+    }
+
+    /// Whether it is seen to have booted at each of these looks.
+    fn seen(looks: &[(u64, u64, u64)]) -> Vec<bool> {
+        let (first, now) = at(0, 0, 0);
+        let mut seen = Seen::new(&first, now);
+        let mut look = |&(ms, run, waited): &_| {
+            let (domain, now) = at(ms, run, waited);
+            seen.look(&domain, now)
+        };
+        looks.iter().map(&mut look).collect()
+    }
+
+    #[test]
+    fn one_that_runs_boots_until_it_waits_for_something() {
+        assert_eq!(
+            seen(&[(1000, 900, 0), (2000, 1800, 0), (4000, 2900, 0), (6000, 2950, 0)]),
+            [false, false, false, true]
+        );
+    }
+
+    #[test]
+    fn one_that_gets_no_processor_has_not_booted() {
+        assert_eq!(seen(&[(2000, 500, 1400), (4000, 900, 2900), (6000, 950, 2950)]), [false, false, true]);
+    }
+
+    #[test]
+    fn one_that_never_ran_has_not_booted() {
+        assert_eq!(seen(&[(2000, 0, 0), (4000, 0, 0)]), [false, false]);
+    }
 }

@@ -12,6 +12,8 @@ pub struct Beat {
     pub upcalls: u32,
     /// How long it has run.
     pub run: Duration,
+    /// How long it would have run if others had not.
+    pub waited: Duration,
     /// It is wedged: so long ago an event came that it has not taken, though it has run since for as long as it may.
     pub wedged_for: Option<Duration>,
 }

@@ -319,6 +319,7 @@ impl Shell {
                 vcpu,
                 upcalls: beat.upcalls,
                 run: Duration::from_nanos(beat.run_ns),
+                waited: Duration::from_nanos(beat.waited_ns),
                 wedged_for: (beat.flags & op::BEAT_WEDGED != 0).then(|| Duration::from_nanos(beat.wedged_ns)),
             });
         }
