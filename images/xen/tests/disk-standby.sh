@@ -56,6 +56,13 @@ with=$(outages 'noticed .*handed over' | sort -n | head -n 1)
 without=$(outages 'noticed .*created' | tail -n 1)
 echo "outage with one that waits $with ms, without $without ms" > /dev/console
 check it-is-quicker eval '[ $with -lt $without ] || { echo $with and $without ms; false; }'
+# One of another image takes the place as one that waits does.
+words="$kernel_args oops=panic iommu=soft swiotlb=4096 mark=2 tandem.do=standby_disk:nvme+drive"
+check another-image-takes-the-place twinctl upgrade disk --extra "$words"
+check as-one-that-waited daemon_said 1 'recovered, upgrade: .*handed over .*first answer'
+status() { twinctl status disk | tee /tmp/status; grep -q "$1" /tmp/status; }
+check it-is-shown status 'upgraded to extra=.*mark=2'
+check and-the-writes-go-on-by-it more_rounds
 check xl-was-not-needed eval "! grep 'xl is to' $daemon_log"
 check the-disk-is-right said 'disk ok' u1 200 "touch /tmp/stop; wait_for 100 eval '! pidof disktest' && disktest /dev/xvda $mib 2"
 check the-guest-saw-no-error no_disk_errors
