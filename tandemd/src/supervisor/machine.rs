@@ -716,6 +716,9 @@ impl Machine {
             }
             return None;
         }
+        if look.is_meeting && !is_tried {
+            return None;
+        }
         self.phase = Phase::HandingOver { domain, tries: tries + 1, is_tried: true };
         Some(if is_tried { Act::Attach(domain) } else { Act::HandOver(domain) })
     }

@@ -350,6 +350,12 @@ pub fn introduced(store: &mut impl Store) -> Result<BTreeSet<u16>> {
     Ok(found)
 }
 
+/// The domain and the PCI back end get to know each other just now. Nothing of that can be taken back: the domain's kernel may have read it, and would
+/// not read it again.
+pub fn are_meeting(domain: u16, store: &mut impl Store) -> Result<bool> {
+    Ok(has_none(domain, store)? && !are_connected(domain, store)?)
+}
+
 /// A domain that has no device, or has gone, and the PCI back end do not know each other any more.
 pub fn forget(domain: u16, store: &mut impl Store) -> Result<()> {
     if has_none(domain, store)? {

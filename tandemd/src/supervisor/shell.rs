@@ -16,7 +16,7 @@ use anyhow::{ensure, Context, Result};
 use control::Image;
 use rustix::io::Errno;
 use rustix::time::{clock_gettime, ClockId};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -31,6 +31,8 @@ const GOES: &str = "@releaseDomain";
 /// The token of watches of names.
 const NAMES: &str = "names";
 
+/// So long a domain and the PCI back end get to know each other: a few messages.
+const MEETS: Duration = Duration::from_secs(5);
 /// So often is looked whether the devices are there.
 const DEVICES: Duration = Duration::from_secs(1);
 
@@ -65,8 +67,8 @@ pub struct Shell {
     standby: Option<u16>,
     /// The one of another image that is tried.
     candidate: Option<u16>,
-    /// Those that know the PCI back end without having a device, and perhaps have gone.
-    introduced: BTreeSet<u16>,
+    /// Those that know the PCI back end without having a device, and perhaps have gone; since when.
+    introduced: BTreeMap<u16, Duration>,
     /// What is left of earlier ones.
     remains: Vec<u16>,
     sysfs: Sysfs,
@@ -105,7 +107,7 @@ impl Shell {
             linked: None,
             standby: None,
             candidate: None,
-            introduced: BTreeSet::new(),
+            introduced: BTreeMap::new(),
             remains: Vec::new(),
             sysfs: Sysfs::default(),
             served: None,
@@ -125,7 +127,8 @@ impl Shell {
             }
         }
         // An earlier daemon may have introduced some that have gone since.
-        shell.introduced = passthrough::introduced(&mut shell.store)?;
+        let introduced = passthrough::introduced(&mut shell.store)?;
+        shell.introduced = introduced.into_iter().map(|domain| (domain, Duration::ZERO)).collect();
         shell.find()?;
         Ok(shell)
     }
@@ -160,7 +163,7 @@ impl Shell {
         let remains = standby::remains_of(&self.driver);
         let all: BTreeSet<u16> =
             self.store.list("/local/domain")?.iter().filter_map(|domain| domain.parse().ok()).collect();
-        for domain in self.introduced.difference(&all).copied().collect::<Vec<u16>>() {
+        for domain in self.introduced.keys().filter(|id| !all.contains(id)).copied().collect::<Vec<u16>>() {
             passthrough::forget(domain, &mut self.store)?;
             self.introduced.remove(&domain);
         }
@@ -231,6 +234,10 @@ impl Shell {
             (Some(domain), Kind::Disk) => self.way_to_disks(domain, has_all)?,
             (None, _) => None,
         };
+        let is_meeting = match &domain {
+            Some(domain) if !has_all => self.is_meeting(domain.id)?,
+            _ => false,
+        };
         // Of one that is the way out nobody asks.
         let is_probed = has_all && way.is_none() && self.are_probed();
         let has_link = match &domain {
@@ -252,6 +259,7 @@ impl Shell {
             now,
             domain,
             has_all,
+            is_meeting,
             is_probed,
             has_link,
             standby,
@@ -276,6 +284,14 @@ impl Shell {
     }
 
     /// Whether all devices may reach memory.
+    /// A domain that does not answer the PCI back end is not waited for.
+    fn is_meeting(&mut self, domain: u16) -> Result<bool> {
+        match self.introduced.get(&domain) {
+            Some(since) if Self::now() < *since + MEETS => passthrough::are_meeting(domain, &mut self.store),
+            _ => Ok(false),
+        }
+    }
+
     fn are_probed(&self) -> bool {
         self.devices.iter().all(|device| pci::reaches_memory(&device.name))
     }
@@ -403,7 +419,7 @@ impl Shell {
             Act::ClearAway(domain) => self.toolstack.clear_away(domain),
             Act::Destroy(domain) => self.toolstack.destroy(domain),
             Act::Introduce(domain) => {
-                self.introduced.insert(domain);
+                self.introduced.insert(domain, Self::now());
                 if let Err(error) = passthrough::introduce(domain, &mut self.store) {
                     eprintln!("{}: {}: it meets its PCI back end later: {error:#}", self.service, self.driver);
                 }

@@ -196,3 +196,29 @@ fn one_that_does_not_find_its_devices_has_failed_long_before_it_is_not_ready() {
     world.run(Duration::from_secs(20));
     assert!(world.is_well(), "{:?}", world.log);
 }
+
+#[test]
+fn one_that_just_meets_the_pci_back_end_gets_its_devices_afterwards() {
+    let mut world = World::with(Settings { standby: 1, ..settings() });
+    world.meeting = Duration::from_secs(2);
+    while !world.acts.iter().any(|act| matches!(act, Act::Introduce(_))) {
+        world.run(TICK);
+    }
+    let waits = world.standby.as_ref().unwrap().id;
+    world.acts.clear();
+    world.end(reason::SHUTDOWN_CRASH, false);
+    world.run(Duration::from_secs(1));
+    assert!(
+        world.acts.contains(&Act::Promote(waits)) && !world.acts.contains(&Act::HandOver(waits)),
+        "{:?}",
+        world.acts
+    );
+    world.run(Duration::from_secs(1) + TICK);
+    assert!(
+        world.acts.contains(&Act::HandOver(waits)) && !world.acts.contains(&Act::Attach(waits)),
+        "{:?}",
+        world.acts
+    );
+    world.run(Duration::from_secs(5));
+    assert!(world.is_well(), "{:?}", world.log);
+}

@@ -146,6 +146,10 @@ pub struct World {
     pub candidate: Option<Instance>,
     /// What is left of others.
     pub remains: Vec<Instance>,
+    /// Who was introduced to the PCI back end last is not done with that before.
+    pub meets_until: Option<Duration>,
+    /// How long that takes.
+    pub meeting: Duration,
     /// What can be done without the toolstack: all, nothing, or the next thing half, and then the daemon is killed.
     pub native: Native,
     pub processes: Vec<Process>,
@@ -174,6 +178,8 @@ impl World {
             standby: None,
             candidate: None,
             remains: Vec::new(),
+            meets_until: None,
+            meeting: TICK,
             native: Native::Works,
             processes: Vec::new(),
             aside: Vec::new(),
@@ -276,6 +282,7 @@ impl World {
             now: self.now,
             domain,
             has_all,
+            is_meeting: self.meets_until.is_some_and(|until| now < until),
             is_probed: has_all && way.is_some(),
             has_link: has_all && way.is_some(),
             standby: self.standby.as_ref().map(|d| d.seen(self.now)),
@@ -392,6 +399,7 @@ impl World {
             }
             Act::HandOver(id) => {
                 assert!(self.remains.iter().all(|d| !d.has_devices), "somebody has them still");
+                assert!(self.meets_until.is_none_or(|until| self.now >= until), "it would not find them");
                 let ours = self.domain.as_mut().filter(|d| d.id == id).expect("who gets devices has the name");
                 if self.native == Native::Works && self.has_devices {
                     ours.get_devices();
@@ -400,6 +408,7 @@ impl World {
             Act::Introduce(id) => {
                 let waits = self.standby.as_ref().filter(|d| d.id == id).expect("who is introduced waits");
                 assert!(!waits.has_devices);
+                self.meets_until = Some(self.now + self.meeting);
             }
             Act::Note(id) => {
                 let native = self.native;
