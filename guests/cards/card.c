@@ -77,7 +77,7 @@ void interrupt(const char *what)
 void load_card(const char *first)
 {
 	const char *imports[NR_IMPORTS] = { first, "napi_schedule_prep", "__napi_schedule", "napi_consume_skb", "netif_tx_wake_queue",
-		"napi_gro_receive", "napi_complete_done", "__napi_alloc_skb" };
+		"napi_gro_receive", "napi_complete_done", "__napi_alloc_skb", "_raw_spin_unlock" };
 	static struct twin_lent lent[NR_SKBS];
 	static bool is_set_up;
 	struct alloc_unbound alloc = { DOMID_SELF, DOMID_SELF, 0 };

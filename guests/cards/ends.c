@@ -55,7 +55,7 @@ static void behind_a_lock(volatile u32 *held)
 	volatile u32 *lock = (u32 *)word((u64)card->queue, QUEUE_LOCK);
 	u64 sent = card->nr_sent;
 	*held = 1;
-	card->xmit_call = 1;
+	card->xmit_call = 2;
 	send_out(60, 3);
 	check(card->nr_sent == sent && *lock == 1, "the driver waits with the transmit lock, which is %#x", *lock);
 	sleepers[5].lock = (u64)lock;
@@ -68,7 +68,6 @@ static void behind_a_lock(volatile u32 *held)
 	check(*lock == 0 && !sleepers[5].lock, "the lock is %#x, behind it sleeps %#lx", *lock, sleepers[5].lock);
 	check(nr_notes(UNLOCK) == 0, "the domain is to release a lock");
 	check(card->nr_sent == sent + 1, "what waited for a lock");
-	*held = 0;
 	card->xmit_call = 0;
 	all_gone("who sleeps behind a lock");
 }
@@ -178,14 +177,13 @@ void ends(void)
 	begin("_raw_spin_lock");
 	*lock = 1;
 	card->argument = (u64)lock;
-	card->xmit_call = 1;
+	card->xmit_call = 2;
 	send_out(60, 1);
 	check(card->nr_sent == 0 && *lock == 1, "a lock that is taken");
 	check(!next(&call), "the domain is asked for a lock");
 	*lock = 0;
 	UNTIL(card->nr_sent == 1, "a lock that is free again");
-	check(*lock == 1, "the driver has the lock: %#x", *lock);
-	*lock = 0;
+	check(*lock == 0, "the driver has not released the lock: %#x", *lock);
 	card->xmit_call = 0;
 	all_gone("a lock that is free again");
 	behind_a_lock(lock);

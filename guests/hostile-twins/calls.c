@@ -88,7 +88,7 @@ static void choose(struct twin_call *call)
 		break;
 	case 14: case 15: case 16: case 17: call->function = address_of(functions[up_to(COUNT(functions))]); break;
 	/* The imports. */
-	default: call->function = address_of(twin_import_1) + 16 * up_to(NR_IMPORTS - 1);
+	default: call->function = address_of(twin_import_1) + 16 * up_to(NR_IMPORTS - 2);
 	}
 }
 

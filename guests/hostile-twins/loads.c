@@ -99,7 +99,7 @@ static struct twin_kernel some_kernel(u32 *offsets)
 u32 load_driver(u64 root)
 {
 	static const char *const imports[NR_IMPORTS] = { "domains_own", "napi_schedule_prep", "__napi_schedule", "napi_consume_skb",
-		"netif_tx_wake_queue", "napi_gro_receive", "napi_complete_done", "__napi_alloc_skb" };
+		"netif_tx_wake_queue", "napi_gro_receive", "napi_complete_done", "__napi_alloc_skb", "_raw_spin_unlock" };
 	static u32 offsets[NR_OFFSETS];
 	struct twin_kernel kernel = good_kernel(offsets);
 	struct twin_load request = { .image = (u64)images[me], .image_bytes = make_image_with(images[me], imports), .mode = 1,

@@ -167,11 +167,15 @@ static void routines(void)
 	call(twin, twin_import_2, 0x5678, 0, 0, 0);
 	check(notes(twin, list, 1) == 1 && list[0].kind == FREE_SKB && list[0].object == 0x1234, "a note: %u %#lx", list[0].kind, list[0].object);
 	check(notes(twin, list, 4) == 1 && list[0].object == 0x5678, "the next note: %#lx", list[0].object);
-	/* Locks. */
+	/* Locks. One that it takes and keeps nobody else would release. */
+	u32 keeps = load_with_kernel();
 	*lock = 0;
-	call(twin, twin_import_3, (u64)lock, 0, 0, 0);
-	returned(0, "taking a lock");
-	check(*lock == 1, "the lock is %#x", *lock);
+	call(keeps, twin_import_3, (u64)lock, 0, 0, 0);
+	check(last.reason == LOCK && last.detail == (u64)lock && last.original == address_of(twin_import_3),
+	      "keeping a lock: reason %u, at %#lx", last.reason, last.original);
+	check(*lock == 0, "the lock that it kept is %#x", *lock);
+	check_result(unload(keeps), 0, "unloading");
+	*lock = 1;
 	call(twin, twin_import_4, (u64)lock, 0, 0, 0);
 	returned(0, "giving it back");
 	check(*lock == 0, "the lock is %#x", *lock);

@@ -329,7 +329,7 @@ twin_scatter_end:
 
 	/*
 	 * A network card's driver, as small as it can be: guests/cards. The places are those of its struct card; NAPI and QUEUE are the
-	 * structures of Linux's that lie in it. Imports 1 to 7 are those of card_imports.
+	 * structures of Linux's that lie in it. Imports 1 to 8 are those of card_imports.
 	 */
 	.set	XMIT_ANSWER, 0
 	.set	XMIT_CALL, 8
@@ -366,7 +366,7 @@ twin_scatter_end:
 	and	MASK(%rip), \to
 	.endm
 
-	/* int card_xmit(skb, card): calls import 0 if it is told to; keeps the packet unless it is told to refuse it. */
+	/* int card_xmit(skb, card): calls import 0 if it is told to, and import 8 after it if it is told 2; keeps the packet unless it is told to refuse it. */
 	function card_xmit
 	push	%rbx
 	push	%rbp
@@ -377,6 +377,11 @@ twin_scatter_end:
 	je	card_xmit_take
 	mov	ARGUMENT(%rax), %rdi
 	call	*IMPORTS(%rip)
+	card	%rdx
+	cmpq	$2, XMIT_CALL(%rdx)
+	jb	card_xmit_take
+	mov	ARGUMENT(%rdx), %rdi
+	call	*IMPORTS + 64(%rip)
 	place	card_xmit_take 2
 	card	%rdx
 	cmpq	$0, XMIT_BUG(%rdx)

@@ -38,7 +38,7 @@ enum { WINDOW_IN_RDI = 9u << 28 };
 static const struct state states[] = { { 0, 0, { 0 } }, { 0, 510, { 0 } }, { 0, 2, { 1, 2 } }, { WINDOW_IN_RDI, 0, { 0 } },
 	{ WINDOW_IN_RDI, 2, { 1, 2 } }, { WINDOW_IN_RDI, 2, { 0 } }, { 0, 2, { 0 } } };
 const char *const import_names[NR_IMPORTS] = { "domains_own", "__netdev_alloc_skb", "kfree_skb_reason", "_raw_spin_lock",
-	"_raw_spin_unlock", "dma_map_page_attrs", "netif_tx_wake_queue", "napi_gro_receive" };
+	"_raw_spin_unlock", "dma_map_page_attrs", "netif_tx_wake_queue", "napi_gro_receive", "_raw_spin_trylock" };
 static u8 *image;
 static u32 image_len;
 

@@ -87,6 +87,8 @@ pub struct Waiting {
     pub budget: i64,
     /// Since when it waits.
     pub since_ns: u64,
+    /// Code offset of the function that was called.
+    pub function: u32,
     /// What it waits for, until the domain fetches it. `None` if the domain knows.
     pub to_fetch: Option<ToCall>,
     /// When the domain fetched it.
@@ -225,11 +227,19 @@ impl Instance {
         }
     }
 
-    /// It has released `lock`.
+    /// It has released `lock`. The others stay side by side: the first says whether there are any.
     pub fn let_go(&self, lock: u64) {
-        if let Some(own) = self.held.iter().find(|held| held.load(Ordering::Relaxed) == lock) {
-            own.store(0, Ordering::Relaxed);
+        let own = self.held.iter().find(|held| held.load(Ordering::Relaxed) == lock);
+        let last = self.held.iter().rev().find(|held| held.load(Ordering::Relaxed) != 0);
+        if let (Some(own), Some(last)) = (own, last) {
+            own.store(last.load(Ordering::Relaxed), Ordering::Relaxed);
+            last.store(0, Ordering::Relaxed);
         }
+    }
+
+    /// A lock that it has taken and not released.
+    pub fn holds(&self) -> Option<u64> {
+        Some(self.held[0].load(Ordering::Relaxed)).filter(|lock| *lock != 0)
     }
 
     /// The locks that it has taken, which are its no more.

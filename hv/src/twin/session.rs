@@ -16,6 +16,7 @@ use crate::twin::table::Loaded;
 use crate::twin::view::DomainView;
 use core::sync::atomic::Ordering;
 use twin_runtime::gate::{Embedder, Function};
+use twin_runtime::{Abort, Reason};
 use xen_abi::errno::Errno;
 
 /// See the module.
@@ -27,6 +28,8 @@ pub struct Session<'a> {
     since: u64,
     /// Steps that the invocation had at first.
     budget: i64,
+    /// Code offset of its function.
+    function: u32,
     left: Left,
     /// How the invocation ended, if it has not returned.
     pub early: Option<Early>,
@@ -54,7 +57,7 @@ impl<'a> Session<'a> {
             entry::set_mirror(Some(&loaded.mirror));
         }
         let (since, left) = (cpu::rdtsc(), Left::default());
-        Some(Self { loaded, instance, owner, since, budget: 0, left, early: None, domain })
+        Some(Self { loaded, instance, owner, since, budget: 0, function: 0, left, early: None, domain })
     }
 
     /// Calls a function in the instance, whose `slot` is the caller's. What it returned; `None`: it has not, and `early` says why.
@@ -65,28 +68,27 @@ impl<'a> Session<'a> {
         let Some(invocation) = slot.twin.begin_known(function, steps, &mut self.domain) else {
             return self.not_begun(Errno::EBUSY);
         };
-        self.budget = steps;
+        (self.budget, self.function) = (steps, function.offset());
         let entry = instance.entry(function, args);
         let mut running = Running { instance, invocation, domain: &mut self.domain, left: &mut self.left };
         // SAFETY: the areas are those of `Instance`, whose code was verified; the mirror is loaded, so is the twins' IDT, and no
         // breakpoint is armed (`enter`).
         let value = unsafe { entry::enter(&mut running, entry) };
-        self.ended(&mut slot.waiting, value)
+        self.ended(slot, value)
     }
 
     /// Goes on with what waits in the instance, after a function of the domain that returned `result`. As [`Self::call`].
     pub fn resume(&mut self, slot: &mut Slot, result: u64, _: Interruptible<'_>) -> Option<u64> {
         let instance = self.instance;
         self.begin();
-        let Slot { twin, waiting } = slot;
-        let Some(waited) = waiting.take() else { return self.not_begun(Errno::ENOENT) };
-        let Some(invocation) = twin.resume() else { return self.not_begun(Errno::ENOENT) };
-        self.budget = waited.budget;
+        let Some(waited) = slot.waiting.take() else { return self.not_begun(Errno::ENOENT) };
+        let Some(invocation) = slot.twin.resume() else { return self.not_begun(Errno::ENOENT) };
+        (self.budget, self.function) = (waited.budget, waited.function);
         let resume = instance.resume(waited.kept, result);
         let mut running = Running { instance, invocation, domain: &mut self.domain, left: &mut self.left };
         // SAFETY: as in `call`; what goes on was kept for that in its slot.
         let value = unsafe { entry::resume(&mut running, &resume) };
-        self.ended(waiting, value)
+        self.ended(slot, value)
     }
 
     /// The time of an invocation begins, or goes on.
@@ -105,11 +107,14 @@ impl<'a> Session<'a> {
 
     /// An invocation has ended, with `value` if it has returned.
     #[inline(always)]
-    fn ended(&mut self, waiting: &mut Option<Waiting>, value: u64) -> Option<u64> {
+    fn ended(&mut self, slot: &mut Slot, value: u64) -> Option<u64> {
         if self.left.abort.is_none() && self.domain.to_call.is_none() {
-            return Some(value);
+            // If it has kept one, nobody would ever release that.
+            let Some(lock) = self.instance.holds() else { return Some(value) };
+            let image = slot.twin.verified().image();
+            self.left.abort = Some(Abort::at(image, self.function, Reason::Lock(lock)));
         }
-        self.end_early(waiting);
+        self.end_early(&mut slot.waiting);
         None
     }
 
@@ -125,7 +130,15 @@ impl<'a> Session<'a> {
             None => {
                 let (kept, budget) = (self.left.kept, self.budget);
                 let since_ns = tsc::now_ns();
-                *waiting = Some(Waiting { kept, budget, since_ns, to_fetch: None, fetched_ns: 0, is_atomic: false });
+                *waiting = Some(Waiting {
+                    kept,
+                    budget,
+                    function: self.function,
+                    since_ns,
+                    to_fetch: None,
+                    fetched_ns: 0,
+                    is_atomic: false,
+                });
                 to_call.map(Early::Waits)
             }
         };
