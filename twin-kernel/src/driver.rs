@@ -138,8 +138,12 @@ pub struct Live {
 
 /// Finds the objects of the driver of interface `name`, whose interrupts are `irqs`.
 pub fn live(s: &impl LiveKernel, name: &str, irqs: &Interrupts<'_>) -> Result<Live> {
-    let t = net::types(s)?;
-    let net = net::net_device(s, &t, name, irqs)?;
+    live_of(s, &net::types(s)?, name, irqs)
+}
+
+/// The same for who has the kernel's types, which are long to read.
+pub fn live_of(s: &impl LiveKernel, t: &Btf, name: &str, irqs: &Interrupts<'_>) -> Result<Live> {
+    let net = net::net_device(s, t, name, irqs)?;
     let offsets = Offsets::fill(|a, b| t.offset(a, b).ok(), |a| t.size(a).ok())
         .map_err(|(a, b)| format!("no type information for {a}.{b}"))?;
     let word = |name: &str| {
@@ -155,9 +159,9 @@ pub fn live(s: &impl LiveKernel, name: &str, irqs: &Interrupts<'_>) -> Result<Li
         vmalloc_end: vmalloc_start + VMALLOC_BYTES,
         vmemmap: word("vmemmap_base")?,
         jiffies: s.symbol("jiffies").ok_or("no symbol jiffies")?,
-        sleepers: sleepers(s, &t)?,
+        sleepers: sleepers(s, t)?,
     };
-    Ok(Live { net, offsets, kernel, percpu: word("__per_cpu_offset")?, ..page_words(&t)? })
+    Ok(Live { net, offsets, kernel, percpu: word("__per_cpu_offset")?, ..page_words(t)? })
 }
 
 /// The table of vCPUs that sleep until a spinlock is released. A kernel without paravirtual spinlocks has none.

@@ -5,6 +5,7 @@ use crate::interface::Interface;
 use crate::kernel::Running;
 use std::time::Instant;
 use twin_abi::op::{MODE_MIRROR, MODE_STLB};
+use twin_kernel::btf::Btf;
 use twin_kernel::driver::{self, Live};
 use twin_kernel::{image, net, path, LiveKernel};
 use twin_rewrite::module::Module;
@@ -41,7 +42,8 @@ pub struct Found {
 pub fn find(interface: &Interface, mode: Mode) -> Result<Found, String> {
     let begun = Instant::now();
     let mut kernel = Running::open()?;
-    let live = driver::live(&kernel, &interface.name, &interface.interrupts())?;
+    let types = net::types(&kernel)?;
+    let live = driver::live_of(&kernel, &types, &interface.name, &interface.interrupts())?;
     let entries = path::entries(&live);
     let names: Vec<String> = driver::modules_of(&kernel, &entries)?.into_iter().map(Into::into).collect();
     for name in &names {
@@ -66,7 +68,7 @@ pub fn find(interface: &Interface, mode: Mode) -> Result<Found, String> {
         output.image.len(),
         begun.elapsed().as_millis()
     );
-    let offsets = offsets(&kernel)?;
+    let offsets = offsets(&types)?;
     Ok(Found { kernel, live, module, output, mode, offsets })
 }
 
@@ -84,8 +86,7 @@ fn has_bmi() -> bool {
 }
 
 /// Places of members and sizes, in the order in which the hypervisor wants them.
-fn offsets(kernel: &Running) -> Result<Vec<u32>, String> {
-    let types = net::types(kernel)?;
+fn offsets(types: &Btf) -> Result<Vec<u32>, String> {
     let members = NEEDED.iter().map(|(structure, member)| types.offset(structure, member));
     let sizes = SIZED.iter().map(|structure| types.size(structure));
     let narrow = |place: u64| u32::try_from(place).map_err(|e| e.to_string());
