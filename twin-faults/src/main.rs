@@ -62,7 +62,7 @@ fn run() -> Result<(), String> {
     let module = found.module.clone();
     let mut base = Base::new(&module, &making::options(Mode::Mirror))?;
     let numbers = arguments.from..arguments.from + arguments.count;
-    let mut runs = Runs::new(arguments, interface, found, base.image()?);
+    let mut runs = Runs::new(arguments, interface, found, &base)?;
     for number in numbers {
         if let Some((faults, class, came)) = runs.run(&mut base, number)? {
             println!("faults: run {number}: {faults} {class} {}", came.word());

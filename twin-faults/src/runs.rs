@@ -86,19 +86,21 @@ pub struct Runs {
     module: Module,
     /// The instructions on the way of packets.
     hot: Vec<u64>,
-    /// The image without a fault.
+    /// The image without a fault, and what it imports.
     whole: Vec<u8>,
+    imports: Vec<(String, u64)>,
 }
 
 impl Runs {
-    /// Of the driver that was found, whose twin without a fault is `whole`.
-    pub fn new(arguments: Arguments, interface: Interface, found: Found, whole: Vec<u8>) -> Self {
+    /// Of the driver that was found, of whose twin `base` makes variants.
+    pub fn new(arguments: Arguments, interface: Interface, found: Found, base: &Base) -> Result<Self, String> {
         let module = found.module.clone();
         let reached = path::reached(&module, &path::entries(&found.live));
         let program = program::recover(&module);
         let bodies = reached.iter().filter_map(|function| program.bodies.get(function));
         let hot = bodies.flat_map(|body| body.nodes.keys().copied()).collect();
-        Self { arguments, interface, found, module, hot, whole }
+        let (whole, imports) = (base.image()?, base.imports().to_vec());
+        Ok(Self { arguments, interface, found, module, hot, whole, imports })
     }
 
     /// Run `number`. `None`: nothing on the way of packets can have such faults.
@@ -151,7 +153,7 @@ impl Runs {
     fn try_out(&self, image: &[u8], faults: Option<DataFaults>) -> Result<Came, String> {
         let mut spoilt = faults.is_some().then(Spoilt::nothing).transpose()?;
         let mut device = Device::open()?;
-        if let Err(words) = making::load_image(&mut device, &self.arguments.interface, &self.found, image) {
+        if let Err(words) = making::load_image(&mut device, &self.arguments.interface, &self.found, image, &self.imports) {
             let is_refused = device.status()?.refused.is_some();
             return if is_refused { Ok(Came::Refused) } else { Err(words) };
         }

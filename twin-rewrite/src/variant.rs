@@ -75,6 +75,11 @@ impl Base {
         finish(self.builder.clone())
     }
 
+    /// Names of the imports of the module as it was, with their addresses.
+    pub fn imports(&self) -> &[(String, u64)] {
+        &self.shared.imports
+    }
+
     /// The image of `m`, which differs from the module as it was in the bytes at `changed`.
     pub fn variant(&mut self, m: &Module, changed: &[Range<u64>]) -> Result<Vec<u8>, Refusal> {
         if let Some(builder) = self.spliced(m, changed)? {

@@ -54,7 +54,8 @@ impl Driver for Live {
         self.interface = Interface::named(&self.interface.name)?;
         let mode = if mode == Mode::TwinStlb { Translation::Stlb } else { Translation::Mirror };
         let found = making::find(&self.interface, mode)?;
-        making::load_image(&mut self.device, &self.interface.name, &found, &found.output.image)?;
+        let output = making::make(&found, &self.interface.name)?;
+        making::load_image(&mut self.device, &self.interface.name, &found, &output.image, &output.imports)?;
         self.found = Some(found);
         self.device.status()
     }

@@ -30,29 +30,32 @@ pub struct Found {
     pub live: Live,
     /// Its text.
     pub module: Module,
-    /// The twin.
-    pub output: Output,
-    /// How it translates addresses.
+    /// How its twin translates addresses.
     mode: Mode,
     /// Places of members of the kernel's structures, as the hypervisor wants them.
     offsets: Vec<u32>,
 }
 
-/// Finds the driver of the interface and makes its twin, of this mode. Errors: in words.
+/// Finds the driver of the interface, for a twin of this mode. Errors: in words.
 pub fn find(interface: &Interface, mode: Mode) -> Result<Found, String> {
-    let begun = Instant::now();
     let mut kernel = Running::open()?;
     let types = net::types(&kernel)?;
     let live = driver::live_of(&kernel, &types, &interface.name, &interface.interrupts())?;
-    let entries = path::entries(&live);
-    let names: Vec<String> = driver::modules_of(&kernel, &entries)?.into_iter().map(Into::into).collect();
+    let names: Vec<String> = driver::modules_of(&kernel, &path::entries(&live))?.into_iter().map(Into::into).collect();
     for name in &names {
         kernel.look_up(name)?;
     }
     let module = driver::modules(&kernel, &names.iter().map(String::as_str).collect::<Vec<_>>())?;
-    let output = image::make(&module, &options(mode))?;
-    let reached = path::reached(&module, &entries);
-    if let Some(refused) = output.refused.iter().find(|refused| path::is_among(&module, refused, &reached)) {
+    let offsets = offsets(&types)?;
+    Ok(Found { kernel, live, module, mode, offsets })
+}
+
+/// Makes the twin of the driver that was found. Errors: in words.
+pub fn make(found: &Found, interface: &str) -> Result<Output, String> {
+    let (begun, module) = (Instant::now(), &found.module);
+    let output = image::make(module, &options(found.mode))?;
+    let reached = path::reached(module, &path::entries(&found.live));
+    if let Some(refused) = output.refused.iter().find(|refused| path::is_among(module, refused, &reached)) {
         return Err(format!(
             "{} is on the way of packets and cannot be rewritten: {}: {}",
             refused.function,
@@ -61,15 +64,13 @@ pub fn find(interface: &Interface, mode: Mode) -> Result<Found, String> {
         ));
     }
     println!(
-        "twind: {} of {}: {} functions, {} bytes of image, {} ms",
+        "twind: {} of {interface}: {} functions, {} bytes of image, {} ms",
         module.name,
-        interface.name,
         output.functions - output.refused.len(),
         output.image.len(),
         begun.elapsed().as_millis()
     );
-    let offsets = offsets(&types)?;
-    Ok(Found { kernel, live, module, output, mode, offsets })
+    Ok(output)
 }
 
 /// How twins of this mode are made for the hypervisor on this processor.
@@ -95,14 +96,20 @@ fn offsets(types: &Btf) -> Result<Vec<u32>, String> {
 
 /// Buffers to lend: for packets to send, for the driver to build received ones around its own, and to receive into or to send what is
 /// longer. What the driver never asks for is not lent.
-fn buffers(found: &Found) -> [u32; 3] {
-    let imports = |routine| found.output.imports.iter().any(|(name, _)| Routine::by_name(name) == Some(routine));
+fn buffers(imports: &[(String, u64)]) -> [u32; 3] {
+    let imports = |routine| imports.iter().any(|(name, _)| Routine::by_name(name) == Some(routine));
     let count = |is_wanted: bool| if is_wanted { BUFFERS } else { 0 };
     [BUFFERS, count(imports(Routine::BuildSkb)), count(imports(Routine::AllocFragment)) + PAGES]
 }
 
-/// Loads this image of the twin that was found, and lends it buffers. Errors: in words.
-pub fn load_image(device: &mut Device, interface: &str, found: &Found, image: &[u8]) -> Result<(), String> {
+/// Loads this image, of a twin of the driver that was found and that imports these functions, and lends it buffers. Errors: in words.
+pub fn load_image(
+    device: &mut Device,
+    interface: &str,
+    found: &Found,
+    image: &[u8],
+    imports: &[(String, u64)],
+) -> Result<(), String> {
     let root = found.kernel.symbol("init_top_pgt").ok_or("the kernel has no symbol init_top_pgt")?;
     let Sleepers { table, count, stride } = found.live.kernel.sleepers;
     let load = Load {
@@ -112,7 +119,7 @@ pub fn load_image(device: &mut Device, interface: &str, found: &Found, image: &[
         offsets: &found.offsets,
         image,
         sleepers: (table, count, stride),
-        buffers: buffers(found),
+        buffers: buffers(imports),
     };
     device.load(&load)
 }
