@@ -4,4 +4,5 @@ pub mod data;
 pub mod live;
 pub mod mutate;
 pub mod random;
+pub mod spent;
 pub mod text;

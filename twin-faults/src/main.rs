@@ -1,9 +1,10 @@
 //! For tests only: gives a network driver of the driver domain that this runs in one faulty twin after the other, while packets go by it.
 //!
 //! A run: one to four faults in the driver's text, which is rewritten then, or one in the finished image, or with `--data` one to four in the
-//! driver's data while its twin runs; the twin is loaded, gets the card until packets have gone by it for a while, and goes. What run N does to text and image
+//! driver's data while its twin runs; the twin is loaded, gets the card until some packets have gone by it, and goes. Then Linux carries packets again, before the next run. What run N does to text and image
 //! depends on the seed and N alone; to data, also on what is there. A line for each says what came of it.
 
+mod recovery;
 mod runs;
 
 use runs::Runs;
@@ -16,6 +17,9 @@ use twind::making;
 
 const HELP: &str =
     "usage: twin-faults --interface NAME [--seed S] [--from N] [--count N] [--milliseconds N] [--vif NUMBER] [--data]";
+/// After so many runs it says where the time has gone.
+const TOLD: u64 = 20;
+
 /// What it was told.
 struct Arguments {
     interface: String,
@@ -68,7 +72,11 @@ fn run() -> Result<(), String> {
             println!("faults: run {number}: {faults} {class} {}", came.word());
             runs.settle(&came)?;
         }
+        if (number + 1) % TOLD == 0 {
+            println!("faults: ms {}, {} written as a whole", runs.spent, base.whole);
+        }
     }
+    println!("faults: ms {}, {} written as a whole", runs.spent, base.whole);
     println!("faults: over");
     Ok(())
 }

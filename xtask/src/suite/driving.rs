@@ -66,7 +66,7 @@ pub fn tests() -> Vec<Test> {
             driver,
             unit: Some(IOMMU),
             qemu: Qemu::chosen(),
-            memory_mib: 2048,
+            memory_mib: 2560,
             is_short: false,
             is_stlb: false,
         };
