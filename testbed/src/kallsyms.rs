@@ -113,8 +113,8 @@ mod tests {
             let long = if n % 10 == 3 { "x".repeat(200) } else { String::new() };
             let length = 1 + digits.len() + long.len();
             match length {
-                0..=127 => out.push(length as u8),
-                _ => out.extend([(length & 0x7f | 0x80) as u8, (length >> 7) as u8]),
+                0..=127 => out.extend(u8::try_from(length)),
+                _ => out.extend([length & 0x7f | 0x80, length >> 7].map(|part| u8::try_from(part).unwrap())),
             }
             out.push(if n % 7 == 5 { 2 } else { 1 });
             out.extend(digits.bytes());
@@ -124,7 +124,7 @@ mod tests {
         let mut offsets = Vec::new();
         let start = out.len();
         for n in 0..=255u8 {
-            offsets.extend(((out.len() - start) as u16 + u16::from(wrong)).to_le_bytes());
+            offsets.extend((u16::try_from(out.len() - start).unwrap() + u16::from(wrong)).to_le_bytes());
             match n {
                 1 => out.extend(b"Tfunction_"),
                 2 => out.extend(b"ddata_"),

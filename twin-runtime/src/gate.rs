@@ -186,6 +186,7 @@ const RECENT: usize = 32;
 
 /// Where a look-up of `domain` is remembered. Functions begin at multiples of 16; those whose low bits are the same, and which meet in the
 /// call table, do not meet here.
+#[allow(clippy::cast_possible_truncation, reason = "only low bits count")]
 const fn recent_place(domain: u64) -> usize {
     (domain >> 4 ^ domain >> 10) as usize % RECENT
 }

@@ -13,7 +13,8 @@ use crate::linux::pages::{Pages, PAGE};
 use alloc::vec::Vec;
 
 /// Bytes of a stub.
-pub const STUB_BYTES: u64 = 128;
+pub const STUB_BYTES: u64 = STUB_LEN as u64;
+const STUB_LEN: usize = 128;
 
 /// Words of the save page, in bytes from its start.
 pub mod save {
@@ -296,7 +297,7 @@ impl Code {
 
     /// `int3` up to the next stub.
     fn pad(&mut self) {
-        self.bytes.resize(self.bytes.len().next_multiple_of(STUB_BYTES as usize), 0xcc);
+        self.bytes.resize(self.bytes.len().next_multiple_of(STUB_LEN), 0xcc);
     }
 }
 
@@ -371,7 +372,7 @@ mod tests {
     fn at(address: u64) -> (Stubs, Vec<Instruction>) {
         let (stubs, code) = code();
         let from = usize::try_from(address - START).expect("inside");
-        let decoder = Decoder::with_ip(64, &code[from..from + STUB_BYTES as usize], address, DecoderOptions::NONE);
+        let decoder = Decoder::with_ip(64, &code[from..from + STUB_LEN], address, DecoderOptions::NONE);
         (stubs, decoder.into_iter().take_while(|i| i.mnemonic() != Mnemonic::Int3).collect())
     }
 
@@ -380,7 +381,7 @@ mod tests {
         for n in [0, 3, 4] {
             let (stubs, insns) = at(START + n * STUB_BYTES);
             assert_eq!(insns.len(), 3, "{n}");
-            assert_eq!((insns[0].op0_register(), insns[0].immediate32()), (Register::EAX, n as u32));
+            assert_eq!((insns[0].op0_register(), insns[0].immediate32()), (Register::EAX, u32::try_from(n).unwrap()));
             assert_eq!((insns[1].op0_register(), insns[1].immediate64()), (Register::R11, SERVER + n));
             assert_eq!((insns[2].mnemonic(), insns[2].near_branch_target()), (Mnemonic::Jmp, stubs.common_import()));
         }
@@ -411,7 +412,10 @@ mod tests {
                 !matches!(i.op0_register(), Register::RAX | Register::EAX | Register::RDI | Register::None)
             };
             assert!(!insns[2..over].iter().any(writes_else));
-            assert_eq!((insns[over].op0_register(), insns[over].immediate32()), (Register::EAX, n as u32));
+            assert_eq!(
+                (insns[over].op0_register(), insns[over].immediate32()),
+                (Register::EAX, u32::try_from(n).unwrap())
+            );
             assert_eq!(insns[over + 1].immediate64(), SERVER + n);
             assert_eq!(insns[over + 2].near_branch_target(), stubs.common_import());
         }
@@ -509,7 +513,8 @@ mod tests {
     fn a_stub_looks_frames_up_in_a_list() {
         const LIST: u64 = 0xffff_8080_0000_0000;
         let list = [5, 100, u64::MAX, 109, 110, 99, 0];
-        let inline = Inline::IsOutside { list: LIST, frames: list.len() as u32, start: 100, count: 10 };
+        let inline =
+            Inline::IsOutside { list: LIST, frames: u32::try_from(list.len()).unwrap(), start: 100, count: 10 };
         let word = |address: u64| list[usize::try_from((address - LIST) / 8).unwrap()];
         for (frame, number) in list.iter().enumerate() {
             for low in [0, 1, 0xfff] {
@@ -534,9 +539,9 @@ mod tests {
         let table = pages.address();
         // The table as the test may read it: by what it finds.
         let word = |address: u64| {
-            let (place, is_machine) = ((address - table) / 16, (address - table) % 16 != 0);
+            let (place, is_machine) = ((address - table) / 16, !(address - table).is_multiple_of(16));
             assert!(place < 2048, "outside of the table");
-            let in_place = |page: &u64| u64::from(*page as u32 >> Pages::SHIFT & Pages::MASK) / 16 == place;
+            let in_place = |page: &u64| (*page >> Pages::SHIFT & u64::from(Pages::MASK)) / 16 == place;
             let all = (0..2050).map(|n| FIRST + n * 64).filter(in_place);
             let known = all.filter_map(|page| Some((page, pages.find(page, 0, 1)?))).next();
             known.map_or(0, |(page, machine)| if is_machine { machine } else { page })

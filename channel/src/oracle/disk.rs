@@ -160,7 +160,7 @@ impl World {
         match a % 4 {
             0 => page.0[usize::from(b) << 2 | usize::from(c & 3)].store(u32::from_le_bytes([a, b, c, 0]), SeqCst),
             1 => _ = page.0[0].fetch_add(u32::from(b % 40), SeqCst),
-            2 => page.0[16 + usize::from(b) % 32 * 28].store(u32::from(c) % 9 | u32::from(a) << 6, SeqCst),
+            2 => page.0[16 + usize::from(b) % 32 * 28].store((u32::from(c) % 9) | (u32::from(a) << 6), SeqCst),
             _ => self.front.guest.spoil(b.into()),
         }
         self.is_awake = true;

@@ -191,7 +191,7 @@ fn picture(boot: &Boot, outcome: &Outcome, crashes: &[Crash]) -> Result<()> {
     if came.is_empty() {
         return Ok(());
     }
-    let died: Vec<f64> = crashes.iter().map(|crash| crash.from_s()).collect();
+    let died: Vec<f64> = crashes.iter().map(|crash| crash.begins_s()).collect();
     let path = host::target("bench")?.join(format!("{}.svg", boot.to_string().replace(' ', "-")));
     let unit = if boot.driver.disk().is_some() { "requests" } else { "datagrams" };
     bench::arrivals::draw(&boot.to_string(), &format!("{unit} in 100 ms"), &came, &died, &path)

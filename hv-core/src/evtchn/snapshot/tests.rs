@@ -155,7 +155,7 @@ impl World {
         }
         self.set_words(words);
         let pages = self.pages.clone();
-        self.ev.go_back(saved, |name| Ok(pages[name as usize].clone())).unwrap();
+        self.ev.go_back(saved, |name| Ok(pages[usize::try_from(name).unwrap()].clone())).unwrap();
         let mut next = Some(0);
         while let Some(from) = next {
             next = self.ev.raise_all(&self.mem, from, 3);

@@ -68,7 +68,7 @@ impl World {
             machine.poke(Slot::new(Mfn::new(FIRST + table), index), entry(to));
         }
         for n in 0..OWN {
-            machine.m2p[(FIRST + n) as usize].store(n, Ordering::SeqCst);
+            machine.m2p[usize::try_from(FIRST + n).unwrap()].store(n, Ordering::SeqCst);
         }
         Self { machine, lock: Deferred::new(), roots: vec![], gdts: vec![], held: vec![] }
     }
@@ -298,7 +298,7 @@ proptest! {
         // What others hold for writing keeps it, if that was a table or held descriptors; else it does not.
         for n in others {
             let mfn = Mfn::new(FIRST + n);
-            let was = then.frames[n as usize].1;
+            let was = then.frames[usize::try_from(n).unwrap()].1;
             // The kernel lets it go, if it can, and domain 0 takes hold of it.
             world.settle();
             let mut next = 0;
@@ -313,7 +313,7 @@ proptest! {
             let now = world.seen();
             let may_be = !matches!(was, FrameType::None | FrameType::Writable);
             let held: Vec<u64> = world.held.iter().map(|mfn| mfn.raw()).filter(|n| {
-                !matches!(then.frames[(n - FIRST) as usize].1, FrameType::None | FrameType::Writable)
+                !matches!(then.frames[usize::try_from(n - FIRST).unwrap()].1, FrameType::None | FrameType::Writable)
             }).collect();
             match world.check(&memory, fuel) {
                 Ok(()) => prop_assert!(!may_be && held.is_empty(), "{:?} is held, and was {:?}", mfn, was),

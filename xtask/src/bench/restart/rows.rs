@@ -46,7 +46,7 @@ impl Crash {
 
     /// When it was, for a picture.
     #[allow(clippy::cast_precision_loss, reason = "milliseconds of days are far below 2^52")]
-    pub fn from_s(&self) -> f64 {
+    pub fn begins_s(&self) -> f64 {
         self.from_ms as f64 / 1000.0
     }
 
@@ -266,7 +266,7 @@ mod tests {
     #[test]
     fn aims_say_what_is_missed() {
         let fresh = row(&["e1000", "vm", "fresh", "panic"], &[REPORT]);
-        assert_eq!(aims(&[fresh.clone()], 1), "6 of 6 aims met\n");
+        assert_eq!(aims(std::slice::from_ref(&fresh), 1), "6 of 6 aims met\n");
         assert!(fresh.is_whole());
         let standby =
             row(&["e1000", "vm", "standby", "panic"], &[&REPORT.replace("lost=0", "lost=2").replace("4 ms", "6 ms")]);
@@ -288,7 +288,7 @@ mod tests {
     #[test]
     fn arrivals_are_in_seconds() {
         let all = arrivals(["4000 5 0 2", "nothing", "8000 7"].into_iter());
-        let rounded: Vec<(i64, i64)> = all.iter().map(|(s, n)| ((s * 10.0).round() as i64, *n as i64)).collect();
-        assert_eq!(rounded, [(40, 5), (41, 0), (42, 2), (80, 7)]);
+        let told: Vec<String> = all.iter().map(|(s, n)| format!("{s:.1} {n}")).collect();
+        assert_eq!(told, ["4.0 5", "4.1 0", "4.2 2", "8.0 7"]);
     }
 }
