@@ -60,9 +60,16 @@ sleeps() {
 	local now=($(numbers))
 	local packets=$((now[0] - $2)) upcalls=$((now[1] - $3)) wakes=$((now[2] - $4))
 	echo "$packets packets, $upcalls calls of the driver domain's functions; it woke $wakes times" | tee /tmp/sleeps
-	[ $packets -gt 1000 ] && [ $((upcalls * $1)) -lt $packets ] && [ $((wakes * 10)) -lt $packets ] && return
-	interrupted
-	return 1
+	[ $packets -gt 1000 ] && [ $((upcalls * $1)) -lt $packets ] && [ $((wakes * 10)) -lt $packets ]
+}
+# sleeps_through EACH PACKETS UPCALLS WAKES COMMAND...: the same; if not, what interrupted it is told, and it is looked once more while this command
+# sends packets. It may have had something of its own to do, but does not always.
+sleeps_through() {
+	! sleeps $1 $2 $3 $4 || return 0
+	{ cat /tmp/sleeps; interrupted; } | quoted | while read -r line; do say "told $line"; done > /dev/console
+	local each=$1 so_far=$(numbers)
+	shift 4
+	"$@" && sleeps $each $so_far
 }
 # interrupted: what interrupted dd between two calls of `numbers`, more than a few times
 interrupted() { awk 'NR == FNR { was[$1] = $2; next } $2 - was[$1] > 20 { print $2 - was[$1] ":", $0 }' /tmp/interrupts.before /tmp/interrupts | tr -s ' '; }

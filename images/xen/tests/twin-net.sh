@@ -21,15 +21,16 @@ check the-outside-answers-by-the-twin outside_answers u1 || tell u1
 frames() { in_guest dd 10 'cat /sys/class/net/eth1/statistics/rx_packets' | grep -E '^[0-9]+$'; }
 before=$(frames)
 so_far=$(numbers)
-check packets-to-and-from-outside said 'net ok' u1 $((60 + few * 8)) "$keeps && nettest eth0 10.9.0.1 $few 64" || tell u1
+packets() { said 'net ok' u1 $((60 + few * 8)) "$keeps && nettest eth0 10.9.0.1 $few 64"; }
+check packets-to-and-from-outside packets || tell u1
 by_the_twin() { local now=$(frames); echo "$before frames came to the driver domain before, $now now"; [ $((now - before)) -lt 100 ]; }
 check none-of-them-through-the-driver-domain by_the_twin
 # Cards that do not reach all memory have their packets copied there; virtio_net has its pages of 32 KiB from there, for some twenty
 # packets that it receives.
 case $driver in
 e1000 | 8139cp) ;;
-virtio_net) check which-sleeps-meanwhile sleeps 20 $so_far ;;
-*) check which-sleeps-meanwhile sleeps 100 $so_far ;;
+virtio_net) check which-sleeps-meanwhile sleeps_through 20 $so_far packets ;;
+*) check which-sleeps-meanwhile sleeps_through 100 $so_far packets ;;
 esac
 [ ! -e /tmp/sleeps ] || say "$(cat /tmp/sleeps)"
 say "calls of the driver domain's functions:" $(twinctl stats net | sed -n 's/^net upcall //p')
