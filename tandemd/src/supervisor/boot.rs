@@ -6,6 +6,9 @@ use std::time::Duration;
 /// It has booted when it has run, or wanted to, for less than half of so long: then it waits for something.
 const CALM: Duration = Duration::from_secs(2);
 const PART: u32 = 2;
+/// One that wants to run for longer is seldom one that boots: on a machine that is busy enough each moment of work waits for a processor longer than it
+/// takes. From then on only what it has run counts.
+const LONG: Duration = Duration::from_secs(30);
 
 /// One that never ran is one that a toolstack has left half built, when it stays so for this long.
 const HALF_BUILT: Duration = Duration::from_secs(30);
@@ -15,16 +18,18 @@ const HALF_BUILT: Duration = Duration::from_secs(30);
 pub struct Seen {
     id: u16,
     since: Duration,
-    /// When it was looked at, and how long it had been busy then; after each [`CALM`] anew.
+    /// When it was looked at, how long it had run then, and waited for a processor; after each [`CALM`] anew.
     at: Duration,
-    busy: Duration,
+    run: Duration,
+    waited: Duration,
     has_booted: bool,
 }
 
 impl Seen {
     /// It is seen for the first time.
     pub fn new(domain: &Domain, now: Duration) -> Self {
-        Self { id: domain.id, since: now, at: now, busy: busy_of(domain), has_booted: false }
+        let (run, waited) = (run_of(domain), waited_of(domain));
+        Self { id: domain.id, since: now, at: now, run, waited, has_booted: false }
     }
 
     /// Takes a look into account; another domain is watched from its beginning. Whether this look shows that it has booted.
@@ -35,10 +40,11 @@ impl Seen {
         if self.has_booted || now < self.at + CALM {
             return false;
         }
-        let busy = busy_of(domain);
-        let is_calm = busy.saturating_sub(self.busy) * PART < now.saturating_sub(self.at);
-        self.has_booted = is_calm && !run_of(domain).is_zero();
-        (self.at, self.busy) = (now, busy);
+        let (run, waited) = (run_of(domain), waited_of(domain));
+        let counts = if self.age(now) < LONG { waited.saturating_sub(self.waited) } else { Duration::ZERO };
+        let busy = run.saturating_sub(self.run) + counts;
+        self.has_booted = !run.is_zero() && busy * PART < now.saturating_sub(self.at);
+        (self.at, self.run, self.waited) = (now, run, waited);
         self.has_booted
     }
 
@@ -63,9 +69,8 @@ impl Seen {
     }
 }
 
-/// How long it has run or, on a busy machine, waited for a processor.
-fn busy_of(domain: &Domain) -> Duration {
-    run_of(domain) + domain.beats.iter().map(|beat| beat.waited).sum::<Duration>()
+fn waited_of(domain: &Domain) -> Duration {
+    domain.beats.iter().map(|beat| beat.waited).sum()
 }
 
 fn run_of(domain: &Domain) -> Duration {
@@ -105,6 +110,12 @@ mod tests {
     #[test]
     fn one_that_gets_no_processor_has_not_booted() {
         assert_eq!(seen(&[(2000, 500, 1400), (4000, 900, 2900), (6000, 950, 2950)]), [false, false, true]);
+    }
+
+    #[test]
+    fn one_whose_every_moment_waits_for_a_processor_has_booted_in_the_end() {
+        let looks: Vec<_> = (1..=16).map(|n| (2000 * n, 500 + 100 * n, 1500 * n)).collect();
+        assert_eq!(seen(&looks).iter().position(|has_booted| *has_booted), Some(14));
     }
 
     #[test]
