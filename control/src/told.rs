@@ -232,6 +232,12 @@ pub struct Disk {
     pub errors: u64,
     /// Requests that were passed on once more, to another back end.
     pub repeated: u64,
+    /// What back ends were asked for: neighbours go together, and long requests in several.
+    #[serde(default)]
+    pub passed_on: u64,
+    /// Requests that went together with one before them on the medium.
+    #[serde(default)]
+    pub merged: u64,
     /// Requests that wait for their answer.
     pub waiting: u16,
     /// Answers of back ends that nobody had waited for.

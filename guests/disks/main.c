@@ -1,7 +1,7 @@
 /*
- * A guest's disk: what it asks for is passed on to a back end, once, as it was asked for, and answered after that; when the back end is gone
- * the next one does what was not answered, also by other pages; what a back end says that is not so changes nothing, and its errors count if it outlives them; what is refused; and nothing stays when the
- * disk, its guest or its back end goes.
+ * A guest's disk: what it asks for is passed on to a back end, once, as it was asked for, neighbours together, and answered after that; when the back
+ * end is gone the next one does what was not answered, also by other pages; what a back end says that is not so changes nothing, and its errors count if
+ * it outlives them, for whose they are; what is refused; and nothing stays when the disk, its guest or its back end goes.
  * (cpus: 2) (shares: channels disks) (differs: stock Xen has no end of a disk's)
  */
 #include "disk.h"
@@ -254,6 +254,39 @@ static void errors_are_doubted(void)
 	check(status().errors == before.errors + 1, "%lu errors", status().errors - before.errors);
 }
 
+/*
+ * What waits together and is neighbours goes together, and each is answered; an error of all may be one's alone, so each is done once more by
+ * itself.
+ */
+static void neighbours(void)
+{
+	static const u64 sector[] = { 24, 8, 16 };
+	struct disk_status before = status();
+	for (u32 n = 0; n < COUNT(sector); n++) {
+		fill(guest_page[BYTES + n], 20 + n);
+		put(OP_WRITE, 500 + n, sector[n], 1, BYTES + n);
+	}
+	check_result(kick(disk.guest_port), 0, "a kick");
+	check(nr_passed_on(&disk) == 1, "%u are passed on", nr_passed_on(&disk));
+	struct blk_request all = perform();
+	check(all.op == OP_WRITE && all.sector == 8 && all.nr == 3, "%u pages at %lu", all.nr, all.sector);
+	for (u32 n = 0; n < COUNT(sector); n++)
+		check(memcmp(medium[sector[n]], guest_page[BYTES + n], PAGE) == 0, "other bytes at %lu", sector[n]);
+	answer(all, BLK_ERROR);
+	check_result(kick(disk.back_port), 0, "the back end's kick");
+	check(nr_disk_answers(&disk) == 0, "an error that may be another's");
+	check(nr_passed_on(&disk) == 3, "%u are passed on once more", nr_passed_on(&disk));
+	for (u64 at = 8; at <= 24; at += 8) {
+		struct blk_request one = perform();
+		check(one.op == OP_WRITE && one.sector == at && one.nr == 1, "%u pages at %lu, not %lu", one.nr, one.sector, at);
+		answer(one, 0);
+		check_result(kick(disk.back_port), 0, "the back end's kick");
+		check_answer(500 + (at == 24 ? 0 : at / 8), OP_WRITE, 0, "a neighbour");
+	}
+	struct disk_status s = status();
+	check(s.merged == before.merged + 2 && s.passed_on == before.passed_on + 4 && s.errors == before.errors, "counts");
+}
+
 /* Nobody waits for another back end: the guest gets errors. */
 static void given_up(void)
 {
@@ -487,6 +520,7 @@ void test_main(void)
 	back_ends(false);
 	audit();
 	errors_are_doubted();
+	neighbours();
 	given_up();
 	other_pages();
 	other_pages();

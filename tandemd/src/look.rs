@@ -63,6 +63,8 @@ fn disk_of(disk: &ChannelDiskStatus, names: &Names) -> Disk {
         written_bytes: disk.written_sectors.saturating_mul(SECTOR_BYTES),
         errors: disk.errors,
         repeated: disk.repeated,
+        passed_on: disk.passed_on,
+        merged: disk.merged,
         waiting: disk.waiting,
         bad_answers: disk.bad_answers,
         bad_rings: disk.bad_rings,

@@ -209,7 +209,7 @@ const COUNTS: [Count; 7] = [
 /// Counts of a disk.
 type DiskCount = (&'static str, &'static str, fn(&Disk) -> u64);
 
-const DISK_COUNTS: [DiskCount; 11] = [
+const DISK_COUNTS: [DiskCount; 13] = [
     ("tandem_disk_reads_total", "Reads that were answered without an error.", |of| of.reads),
     ("tandem_disk_writes_total", "Writes that were answered without an error.", |of| of.writes),
     ("tandem_disk_flushes_total", "Flushes and barriers that were answered without an error.", |of| of.flushes),
@@ -218,6 +218,8 @@ const DISK_COUNTS: [DiskCount; 11] = [
     ("tandem_disk_written_bytes_total", "Bytes that the guest has written.", |of| of.written_bytes),
     ("tandem_disk_errors_total", "Requests that were answered with an error.", |of| of.errors),
     ("tandem_disk_repeated_requests_total", "Requests that another back end was asked for again.", |of| of.repeated),
+    ("tandem_disk_passed_on_requests_total", "What back ends were asked for.", |of| of.passed_on),
+    ("tandem_disk_merged_requests_total", "Requests that went together with a neighbour.", |of| of.merged),
     ("tandem_disk_bad_answers_total", "Answers of back ends that nobody had waited for.", |of| of.bad_answers),
     ("tandem_disk_bad_rings_total", "Back ends that have written into their ring what cannot be.", |of| {
         of.bad_rings.into()

@@ -124,7 +124,7 @@ fn traffic(out: &mut String, what: &str, sent: &Traffic, received: &Traffic) {
 fn requests(out: &mut String, service: &str, disk: &Disk) {
     let _ = writeln!(
         out,
-        "{service} {}/{}: {} reads, {} bytes; {} writes, {} bytes; {} flushes, {} discards, {} errors, {} repeated, {} wait",
+        "{service} {}/{}: {} reads, {} bytes; {} writes, {} bytes; {} flushes, {} discards, {} errors, {} repeated, {} merged, {} wait",
         disk.guest,
         disk.number,
         disk.reads,
@@ -135,6 +135,7 @@ fn requests(out: &mut String, service: &str, disk: &Disk) {
         disk.discards,
         disk.errors,
         disk.repeated,
+        disk.merged,
         disk.waiting
     );
 }

@@ -443,6 +443,10 @@ pub struct ChannelDiskStatus {
     pub repeated: u64,
     /// Out: answers of back ends that nobody had waited for.
     pub bad_answers: u64,
+    /// Out: what back ends were asked for: neighbours go together, and long requests in several.
+    pub passed_on: u64,
+    /// Out: requests that went together with one before them on the medium.
+    pub merged: u64,
 }
 
 /// In [`ChannelSnapshot::state`]: there is none.
@@ -513,7 +517,7 @@ const _: () = assert!(core::mem::size_of::<ChannelDisk>() == 8);
 const _: () = assert!(core::mem::size_of::<ChannelDiskPort>() == 8);
 const _: () = assert!(core::mem::size_of::<ChannelDiskConnect>() == 24);
 const _: () = assert!(core::mem::size_of::<ChannelDiskAttach>() == 24);
-const _: () = assert!(core::mem::size_of::<ChannelDiskStatus>() == 104);
+const _: () = assert!(core::mem::size_of::<ChannelDiskStatus>() == 120);
 const _: () = assert!(core::mem::size_of::<ChannelBeat>() == 48);
 const _: () = assert!(core::mem::size_of::<ChannelWatch>() == 8);
 const _: () = assert!(core::mem::size_of::<ChannelWayOut>() == 64);

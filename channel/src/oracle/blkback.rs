@@ -15,11 +15,13 @@ pub struct Medium {
     pub content: Vec<u32>,
     /// What would be left without the cache.
     pub durable: Vec<u32>,
+    /// Sectors that can neither be read nor be written.
+    pub bad: core::ops::Range<usize>,
 }
 
 impl Default for Medium {
     fn default() -> Self {
-        Medium { content: std::vec![NOTHING; SECTORS], durable: std::vec![NOTHING; SECTORS] }
+        Medium { content: std::vec![NOTHING; SECTORS], durable: std::vec![NOTHING; SECTORS], bad: 0..0 }
     }
 }
 
@@ -31,7 +33,8 @@ pub struct Blkback {
     /// Frames of its grants.
     grants: BTreeMap<u32, u32>,
     taken: Vec<[u32; 28]>,
-    done: Vec<[u32; 28]>,
+    /// With their status.
+    done: Vec<([u32; 28], i16)>,
     answered: Vec<[u32; 28]>,
     /// It was told of requests.
     pub is_awake: bool,
@@ -71,27 +74,32 @@ impl Blkback {
             return false;
         }
         let words = self.taken.swap_remove(usize::from(which) % self.taken.len());
-        if !self.is_liar {
-            self.perform(medium, &words);
-        }
-        self.done.push(words);
+        let status = if self.is_liar { BLKIF_RSP_OKAY } else { self.perform(medium, &words) };
+        self.done.push((words, status));
         true
     }
 
-    fn perform(&self, medium: &mut Medium, words: &[u32; 28]) {
+    fn perform(&self, medium: &mut Medium, words: &[u32; 28]) -> i16 {
         let [operation, nr, ..] = words[0].to_le_bytes();
         assert_eq!(words[5], 0);
         let mut sector = words[4] as usize;
         match operation {
             BLKIF_OP_DISCARD => {
                 medium.content[sector..sector + words[6] as usize].fill(NOTHING);
-                return;
+                return BLKIF_RSP_OKAY;
             }
             BLKIF_OP_FLUSH_DISKCACHE | BLKIF_OP_WRITE_BARRIER => medium.durable.clone_from(&medium.content),
             BLKIF_OP_READ | BLKIF_OP_WRITE => assert!(nr > 0),
             _ => panic!("operation {operation}"),
         }
         assert!(nr <= 11, "{nr} segments");
+        let sectors = words[6..]
+            .chunks(2)
+            .take(nr.into())
+            .map(|s| usize::from(s[1].to_le_bytes()[1] - s[1].to_le_bytes()[0] + 1));
+        if touches(&medium.bad, sector, sectors.sum()) {
+            return BLKIF_RSP_ERROR;
+        }
         for segment in words[6..].chunks(2).take(nr.into()) {
             let frame = *self.grants.get(&segment[0]).expect("a grant of its own");
             let [first, last, ..] = segment[1].to_le_bytes();
@@ -105,6 +113,7 @@ impl Blkback {
                 sector += 1;
             }
         }
+        BLKIF_RSP_OKAY
     }
 
     /// Answers one of what is done. `None`: there is nothing; `true`: an event is wanted.
@@ -112,13 +121,14 @@ impl Blkback {
         if self.done.is_empty() {
             return None;
         }
-        let words = self.done.swap_remove(usize::from(which) % self.done.len());
-        Some(self.respond(words, words[2], words[3], BLKIF_RSP_OKAY))
+        let (words, status) = self.done.swap_remove(usize::from(which) % self.done.len());
+        Some(self.respond(words, words[2], words[3], status))
     }
 
     /// Answers all that it was asked and has not answered with errors, whether it is done or not.
     pub fn fail(&mut self) {
-        for words in core::mem::take(&mut self.taken).into_iter().chain(core::mem::take(&mut self.done)) {
+        let done = core::mem::take(&mut self.done).into_iter().map(|(words, _)| words);
+        for words in core::mem::take(&mut self.taken).into_iter().chain(done) {
             self.respond(words, words[2], words[3], BLKIF_RSP_ERROR);
         }
     }
@@ -151,7 +161,8 @@ impl Blkback {
                 self.respond(words, words[2] ^ 1 << (b % 32), words[3], BLKIF_RSP_OKAY)
             }
             3 => {
-                let words = some(&self.done);
+                let words =
+                    self.done.get(usize::from(a) % self.done.len().max(1)).map_or([a.into(); 28], |(words, _)| *words);
                 self.respond(words, words[2], words[3] ^ 1 << (b % 32), BLKIF_RSP_EOPNOTSUPP)
             }
             4 => {
@@ -166,4 +177,9 @@ impl Blkback {
             }
         }
     }
+}
+
+/// Whether some of `nr` sectors from `sector` on are bad.
+pub fn touches(bad: &core::ops::Range<usize>, sector: usize, nr: usize) -> bool {
+    sector < bad.end && bad.start < sector + nr
 }

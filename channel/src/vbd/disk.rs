@@ -1,8 +1,11 @@
 //! A disk: the guest's ring, the journal, and the back end of the moment.
 
 use super::front::FrontRing;
-use super::journal::{Answered, Journal, Name, PageNr, Part};
-use super::request::{decode, halves, Answer, Kind, Offers, Request, Segment, Slot, MAX_SEGMENTS, WORDS};
+use super::journal::{Journal, PageNr};
+use super::request::{
+    decode, halves, Answer, Kind, Offers, Request, Segment, Slot, DIRECT_SEGMENTS, MAX_SEGMENTS, WORDS,
+};
+use super::run::Name;
 use crate::grants::{Frames, Grants};
 use crate::page::SharedPage;
 use crate::ring::{BackRing, RingError};
@@ -46,6 +49,10 @@ pub struct Stats {
     pub written_sectors: u64,
     /// Requests that were answered with an error, whoever's it was.
     pub errors: u64,
+    /// What back ends were asked for: requests of the guest's that are neighbours go together, long ones go in several.
+    pub passed_on: u64,
+    /// Requests that went together with one before them.
+    pub merged: u64,
     /// Requests that were passed on once more, to another back end.
     pub repeated: u64,
     /// Answers of back ends that nobody had waited for.
@@ -247,13 +254,32 @@ impl<P: SharedPage, F: Copy + Default + Ord> Disk<P, F> {
             let answer = Answer::decode(link.ring.take());
             spend(budget, 0);
             match self.journal.answered(Name::decode(answer.id), answer.status.min(BLKIF_RSP_OKAY)) {
-                Answered::All(place) if self.journal.get(place).is_some_and(|entry| entry.has_failed()) => {
-                    self.journal.doubt(place, now().saturating_add(DOUBT_NS));
+                Some(mut done) => {
+                    while done != 0 {
+                        #[allow(clippy::cast_possible_truncation, reason = "at most 31")]
+                        let place = done.trailing_zeros() as u8;
+                        done &= done - 1;
+                        self.all_answered(place, grants, frames, now, budget);
+                    }
                 }
-                Answered::All(place) => self.complete(place, grants, frames, budget),
-                Answered::Part => {}
-                Answered::Nothing => self.stats.bad_answers += 1,
+                None => self.stats.bad_answers += 1,
             }
+        }
+    }
+
+    /// The back end has answered all of a request.
+    fn all_answered<G: Grants<Frame = F>>(
+        &mut self,
+        place: u8,
+        grants: &mut G,
+        frames: &impl Frames<F>,
+        now: &impl Fn() -> u64,
+        budget: &mut u32,
+    ) {
+        if !self.journal.get(place).is_some_and(|entry| entry.has_failed()) {
+            self.complete(place, grants, frames, budget);
+        } else if !self.journal.try_alone(place) {
+            self.journal.doubt(place, now().saturating_add(DOUBT_NS));
         }
     }
 
@@ -279,7 +305,7 @@ impl<P: SharedPage, F: Copy + Default + Ord> Disk<P, F> {
         }
     }
 
-    /// The back end has answered all parts of a request: so is the guest.
+    /// All that there was to do for a request is done: the guest is answered.
     fn complete<G: Grants<Frame = F>>(&mut self, place: u8, grants: &mut G, frames: &impl Frames<F>, budget: &mut u32) {
         let Some(entry) = self.journal.get(place) else { return };
         let request = &entry.request;
@@ -328,10 +354,10 @@ impl<P: SharedPage, F: Copy + Default + Ord> Disk<P, F> {
         if let Slot::Indirect(indirect) = slot {
             slot = read_list(indirect, grants, frames);
         }
-        let request = match slot {
+        let request = match &slot {
             Slot::Whole(request) => request,
             Slot::Indirect(indirect) => return self.refuse(indirect.refused()),
-            Slot::Refused(answer) => return self.refuse(answer),
+            Slot::Refused(answer) => return self.refuse(*answer),
         };
         let nr = request.segments().len();
         let Some(left) = self.free.len().checked_sub(nr) else { return false };
@@ -345,7 +371,7 @@ impl<P: SharedPage, F: Copy + Default + Ord> Disk<P, F> {
                 return self.refuse(refused);
             }
         }
-        if !self.journal.add(&request, &pages[..nr]) {
+        if !self.journal.add(request, &pages[..nr]) {
             debug_assert!(false, "more requests than the ring has slots");
             return self.refuse(refused);
         }
@@ -370,12 +396,12 @@ impl<P: SharedPage, F: Copy + Default + Ord> Disk<P, F> {
     /// What the back end may have now, it gets, as far as its ring goes.
     fn pass_on(&mut self) {
         let Some(link) = self.link.as_mut() else { return };
-        while let Some(part) = self.journal.next_part() {
-            if !link.ring.put(encode(&part, &link.pages)) {
-                return;
-            }
-            let name = part.name;
-            self.journal.sent(name);
+        while self.journal.has_unsent() && link.ring.free() > 0 {
+            let Some((words, nr_requests)) = next_words(&mut self.journal, &link.pages) else { return };
+            let is_room = link.ring.put(words);
+            debug_assert!(is_room, "it was looked for");
+            self.stats.passed_on += 1;
+            self.stats.merged += u64::from(nr_requests) - 1;
         }
     }
 
@@ -491,25 +517,27 @@ fn copy_out<'a, G: Grants>(
     BLKIF_RSP_OKAY
 }
 
-/// A part as a request to the back end.
-fn encode<F>(part: &Part<'_>, pages: &[Page<F>]) -> [u32; WORDS] {
+/// What may be passed on next, as a request to the back end, and how many requests of the guest's it is part of.
+fn next_words<F>(journal: &mut Journal, pages: &[Page<F>]) -> Option<([u32; WORDS], u8)> {
     let mut words = [0; WORDS];
-    let kind = part.request.kind;
-    #[allow(clippy::cast_possible_truncation, reason = "at most 11")]
-    let second = if kind == Kind::Discard { part.request.discard_flag } else { part.segments.len() as u8 };
-    words[0] = u32::from(kind.operation()) | u32::from(second) << 8;
-    words[2..4].copy_from_slice(&halves(part.name.encode()));
-    words[4..6].copy_from_slice(&halves(part.sector));
-    if kind == Kind::Discard {
-        words[6..8].copy_from_slice(&halves(part.request.discard_sectors));
-        return words;
-    }
-    for (place, (segment, nr)) in words[6..].chunks_exact_mut(2).zip(part.segments.iter().zip(part.pages)) {
+    let mut places = words[6..].chunks_exact_mut(2);
+    #[allow(clippy::cast_possible_truncation, reason = "eleven")]
+    let run = journal.next_run(DIRECT_SEGMENTS as u8, |segment, nr| {
         // A page that is in the journal is there.
-        let gref = pages.get(usize::from(*nr)).map_or(u32::MAX, |page| page.gref);
-        place.copy_from_slice(&segment.encode(gref));
+        let gref = pages.get(usize::from(nr)).map_or(u32::MAX, |page| page.gref);
+        if let Some(place) = places.next() {
+            place.copy_from_slice(&segment.encode(gref));
+        }
+    })?;
+    let mut second = run.nr_segments;
+    if let Some(entry) = journal.get(run.first).filter(|_| run.kind == Kind::Discard) {
+        second = entry.request.discard_flag;
+        words[6..8].copy_from_slice(&halves(entry.request.discard_sectors));
     }
-    words
+    words[0] = u32::from(run.kind.operation()) | u32::from(second) << 8;
+    words[2..4].copy_from_slice(&halves(run.name.encode()));
+    words[4..6].copy_from_slice(&halves(run.sector));
+    Some((words, run.nr_requests))
 }
 
 #[cfg(test)]

@@ -1,51 +1,30 @@
 //! Requests that were taken and are not yet answered.
 //!
-//! There are as many places as the guest's ring has slots. A request is passed on in *parts*, since a slot of the back end's ring takes
-//! eleven segments and a request may have more. Each part has a [`Name`], which goes through hands that are not trusted: it is good
-//! once, for the one back end that it was given to.
+//! There are as many places as the guest's ring has slots. Requests are passed on in *runs* ([`super::run`]), since a slot of the back end's ring
+//! takes eleven segments and a request may have more, and since several requests for neighbouring sectors, of one direction, go together
+//! in one.
 //!
-//! The order in which parts may be passed on is decided here ([`Journal::next_part`]). Requests that nobody has answered have no order
+//! Which requests may be passed on is decided here ([`Journal::next_run`]), and in which order by [`super::sweep`]. Requests that nobody has answered have no order
 //! among them, except that nothing passes a barrier, and a flush waits for the writes before it. So whatever a back end had done
 //! of what it did not answer, all of it may be done once more by the next: reads and writes give the same again (their bytes are
 //! kept), and who waits for an answer before he asks for more finds nothing done after that answer. A flush is done when all
 //! that was answered before it was asked for is done, by whichever back end.
+//!
+//! An error of a run that several requests share may be due to any of them. Each is passed on once more then, in runs of its own, so only who is
+//! at fault is answered with it.
 
-use super::request::{Kind, Segment};
-use super::request::{Request, DIRECT_SEGMENTS, MAX_SEGMENTS};
+use super::request::{Kind, Request, Segment, MAX_SEGMENTS};
+use super::run::{Name, Run, Runs};
+use super::sweep::Sweep;
 use alloc::boxed::Box;
 use xen_abi::io::blkif::{BLKIF_RSP_EOPNOTSUPP, BLKIF_RSP_ERROR, BLKIF_RSP_OKAY};
 
 /// Requests at one time.
 pub const PLACES: usize = xen_abi::io::blkif::BLKIF_RING_SIZE as usize;
-const MAX_PARTS: usize = MAX_SEGMENTS.div_ceil(DIRECT_SEGMENTS);
+const _: () = assert!(PLACES == u32::BITS as usize);
 
 /// Number of a page between guest and back end.
 pub type PageNr = u16;
-
-/// Names a part of a request to a back end: which back end (modulo 2^16), how many requests had the place before, the place, the part.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Name {
-    life: u16,
-    generation: u32,
-    place: u8,
-    part: u8,
-}
-
-impl Name {
-    /// As the field of a ring.
-    pub fn encode(self) -> u64 {
-        u64::from(self.life) << 48
-            | u64::from(self.generation) << 16
-            | u64::from(self.place) << 8
-            | u64::from(self.part)
-    }
-
-    /// Of such a field, which may name nothing.
-    #[allow(clippy::cast_possible_truncation, reason = "its fields")]
-    pub fn decode(id: u64) -> Name {
-        Name { life: (id >> 48) as u16, generation: (id >> 16) as u32, place: (id >> 8) as u8, part: id as u8 }
-    }
-}
 
 /// A request that waits for its answer.
 #[derive(Clone, Copy, Debug, Default)]
@@ -56,59 +35,76 @@ pub struct Entry {
     pub pages: [PageNr; MAX_SEGMENTS],
     /// The worst that the back end has answered: 0, or a negative `BLKIF_RSP_*`.
     pub status: i16,
-    generation: u32,
-    /// Parts that are passed on.
+    /// Segments that are passed on, and the sector that the next one begins at.
     nr_sent: u8,
-    /// Those of them that are not answered, a bit each.
-    waiting: u8,
+    next_sector: u64,
+    /// Runs of its segments that are not answered.
+    nr_waiting: u8,
+    /// It shares runs with nobody.
+    is_alone: bool,
+    /// A run that it shared was answered with an error.
+    has_failed_in_company: bool,
     /// Its answer is doubted until then, if it is.
     doubted_until: u64,
 }
 
 impl Entry {
-    #[allow(clippy::cast_possible_truncation, reason = "at most MAX_PARTS")]
-    fn nr_parts(&self) -> u8 {
-        self.request.segments().len().div_ceil(DIRECT_SEGMENTS).max(1) as u8
-    }
-
-    fn is_sent(&self) -> bool {
-        self.nr_sent == self.nr_parts()
-    }
-
     /// It is answered with an error, and not because the medium cannot do such a thing.
     pub fn has_failed(&self) -> bool {
         let is_optional = matches!(self.request.kind, Kind::Flush | Kind::Barrier | Kind::Discard);
         self.status != BLKIF_RSP_OKAY && !(is_optional && self.status == BLKIF_RSP_EOPNOTSUPP)
     }
 
-    fn is_done(&self) -> bool {
-        self.is_sent() && self.waiting == 0
+    /// Another request has its place. (Segments beyond its own are left what they were.)
+    fn take(&mut self, request: &Request, pages: &[PageNr]) {
+        self.request.copy_from(request);
+        for (place, page) in self.pages.iter_mut().zip(pages) {
+            *place = *page;
+        }
+        self.is_alone = false;
+        self.begin_again();
     }
-}
 
-/// A part of a request, to be passed on.
-pub struct Part<'a> {
-    /// How its answer names it.
-    pub name: Name,
-    /// The request.
-    pub request: &'a Request,
-    /// Its first sector.
-    pub sector: u64,
-    /// Its segments, and the pages that hold them.
-    pub segments: &'a [Segment],
-    /// See above.
-    pub pages: &'a [PageNr],
-}
+    /// It is passed on from the beginning.
+    fn begin_again(&mut self) {
+        self.next_sector = self.request.sector;
+        (self.nr_sent, self.nr_waiting, self.status, self.has_failed_in_company) = (0, 0, BLKIF_RSP_OKAY, false);
+    }
 
-/// What a back end's answer was.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answered {
-    /// That of a part of a request that has others.
-    Part,
-    /// The last one of the request in this place, which is to be completed.
-    All(u8),
-    /// One that nobody waits for.
-    Nothing,
+    /// At most `nr` more of its segments are passed on, by `put`. How many.
+    #[inline]
+    fn send(&mut self, nr: u8, put: &mut impl FnMut(Segment, PageNr)) -> u8 {
+        let all = self.request.segments().iter().zip(&self.pages);
+        let (mut sent, mut sectors) = (0, 0);
+        for (segment, page) in all.skip(self.nr_sent.into()).take(nr.into()) {
+            put(*segment, *page);
+            sectors += u64::from(segment.sectors());
+            sent += 1;
+        }
+        // The whole is on the medium.
+        self.next_sector += sectors;
+        self.nr_sent += sent;
+        self.nr_waiting += 1;
+        sent
+    }
+
+    #[allow(clippy::cast_possible_truncation, reason = "at most MAX_SEGMENTS")]
+    fn nr_segments(&self) -> u8 {
+        self.request.segments().len() as u8
+    }
+
+    fn is_sent(&self) -> bool {
+        self.nr_sent == self.nr_segments()
+    }
+
+    /// A run of its kind that ends at `sector` goes on with it.
+    fn follows(&self, kind: Kind, sector: u64) -> bool {
+        self.may_share() && self.request.kind == kind && self.next_sector == sector && self.nr_sent == 0
+    }
+
+    fn may_share(&self) -> bool {
+        !self.is_alone && matches!(self.request.kind, Kind::Read | Kind::Write)
+    }
 }
 
 /// The journal of one disk.
@@ -119,18 +115,19 @@ pub struct Journal {
     nr: u8,
     /// Places not in use, a bit each.
     free: u32,
+    /// Places whose requests are not passed on, or not all of them, a bit each.
+    unsent: u32,
     /// Places whose answers are doubted, a bit each.
     doubted: u32,
-    /// Back ends so far, modulo 2^16.
-    life: u16,
+    sweep: Sweep,
+    runs: Runs,
 }
-
-const _: () = assert!(PLACES == 32 && MAX_PARTS <= 8);
 
 impl Default for Journal {
     fn default() -> Self {
         let places = core::iter::repeat_n(Entry::default(), PLACES).collect();
-        Journal { places, order: [0; PLACES], nr: 0, free: u32::MAX, doubted: 0, life: 0 }
+        let (sweep, runs) = (Sweep::default(), Runs::default());
+        Journal { places, order: [0; PLACES], nr: 0, free: u32::MAX, unsent: 0, doubted: 0, sweep, runs }
     }
 }
 
@@ -150,14 +147,11 @@ impl Journal {
         else {
             return false;
         };
-        let generation = entry.generation.wrapping_add(1);
-        *entry = Entry { request: *request, generation, ..Entry::default() };
-        for (place, page) in entry.pages.iter_mut().zip(pages) {
-            *place = *page;
-        }
+        entry.take(request, pages);
         *last = at;
         self.nr += 1;
         self.free &= !(1 << at);
+        self.unsent |= 1 << at;
         true
     }
 
@@ -181,6 +175,7 @@ impl Journal {
         order.copy_within(at + 1.., at);
         self.nr -= 1;
         self.free |= 1 << place;
+        self.unsent &= !(1 << place);
         self.doubted &= !(1 << place);
     }
 
@@ -205,10 +200,16 @@ impl Journal {
     }
 
     /// Of the answers that are doubted the first that is to be believed, and when.
+    #[inline]
     pub fn first_doubted(&self) -> Option<(u8, u64)> {
         if self.doubted == 0 {
             return None;
         }
+        self.first_of_doubted()
+    }
+
+    #[cold]
+    fn first_of_doubted(&self) -> Option<(u8, u64)> {
         let doubted = self.order[..usize::from(self.nr)].iter().filter(|place| self.doubted >> **place & 1 == 1);
         let until = |place: &u8| self.places.get(usize::from(*place)).map(|entry| (*place, entry.doubted_until));
         doubted.filter_map(until).min_by_key(|(_, until)| *until)
@@ -217,75 +218,109 @@ impl Journal {
     /// A back end is gone, or another is there: all is to be passed on from the beginning, under new names. How many requests had been
     /// passed on, all or in part.
     pub fn begin_again(&mut self) -> u32 {
-        self.life = self.life.wrapping_add(1);
+        self.runs.begin_again();
+        self.sweep.clear();
         let mut nr = 0;
         for at in &self.order[..usize::from(self.nr)] {
             let Some(entry) = self.places.get_mut(usize::from(*at)) else { continue };
-            nr += u32::from(entry.nr_sent > 0);
-            (entry.nr_sent, entry.waiting, entry.status) = (0, 0, 0);
+            nr += u32::from(entry.nr_sent > 0 || self.unsent >> *at & 1 == 0 || entry.is_alone);
+            entry.begin_again();
+            entry.is_alone = false;
         }
-        self.doubted = 0;
+        (self.unsent, self.doubted) = (!self.free, 0);
         nr
     }
 
-    /// The next part that may be passed on now. [`Journal::sent`] is to follow, if it was.
-    pub fn next_part(&self) -> Option<Part<'_>> {
+    /// The request in a place, all of whose runs are answered, is passed on once more if its error may be another one's. `false`: it is not.
+    pub fn try_alone(&mut self, place: u8) -> bool {
+        let Some(entry) = self.places.get_mut(usize::from(place)) else { return false };
+        if !entry.has_failed_in_company {
+            return false;
+        }
+        entry.begin_again();
+        entry.is_alone = true;
+        self.unsent |= 1 << place;
+        true
+    }
+
+    /// Something is not passed on. Perhaps it may not be now.
+    #[inline]
+    pub fn has_unsent(&self) -> bool {
+        self.unsent != 0
+    }
+
+    /// What may be passed on next: at most `max_segments` segments, of requests whose turn it is and which are neighbours. They are `put` somewhere, by
+    /// sector, with the pages that hold them, and count as passed on.
+    pub fn next_run(&mut self, max_segments: u8, mut put: impl FnMut(Segment, PageNr)) -> Option<Run> {
+        let name = self.runs.next_name()?;
+        if self.sweep.first().is_none() {
+            self.begin_sweep();
+        }
+        let first = self.sweep.first()?;
+        let entry = self.places.get(usize::from(first))?;
+        let (kind, sector) = (entry.request.kind, entry.next_sector);
+        let mut run = Run { name, kind, sector, nr_segments: 0, nr_requests: 0, first };
+        let (mut place, mut members) = (first, 0);
+        loop {
+            let entry = self.places.get_mut(usize::from(place))?;
+            run.nr_segments += entry.send(max_segments - run.nr_segments, &mut put);
+            run.nr_requests += 1;
+            members |= 1 << place;
+            if !entry.is_sent() {
+                break;
+            }
+            let (end, may_share) = (entry.next_sector, entry.may_share());
+            self.unsent &= !(1 << place);
+            self.sweep.advance();
+            let Some(next) = self.sweep.first().filter(|_| may_share && run.nr_segments < max_segments) else { break };
+            if !self.places.get(usize::from(next)).is_some_and(|next| next.follows(run.kind, end)) {
+                break;
+            }
+            place = next;
+        }
+        self.runs.begin(name, members);
+        Some(run)
+    }
+
+    /// All that may be passed on now, and is not, makes a sweep.
+    fn begin_sweep(&mut self) {
         let (mut is_first, mut has_writes) = (true, false);
         for &place in &self.order[..usize::from(self.nr)] {
-            let entry = self.places.get(usize::from(place))?;
+            let Some(entry) = self.places.get(usize::from(place)) else { continue };
             let may_go = match entry.request.kind {
                 Kind::Barrier => is_first,
                 Kind::Flush => !has_writes,
                 Kind::Read | Kind::Write | Kind::Discard => true,
             };
-            if may_go && !entry.is_sent() {
-                return Some(self.part(place, entry));
+            if may_go && self.unsent >> place & 1 == 1 {
+                self.sweep.join(place, entry.request.sector);
             }
             if entry.request.kind == Kind::Barrier {
-                return None;
+                return;
             }
             is_first = false;
             has_writes |= entry.request.is_write();
         }
-        None
     }
 
-    fn part<'a>(&self, place: u8, entry: &'a Entry) -> Part<'a> {
-        let all = entry.request.segments();
-        let from = usize::from(entry.nr_sent) * DIRECT_SEGMENTS;
-        let to = all.len().min(from + DIRECT_SEGMENTS);
-        let before: u64 = all[..from].iter().map(|s| u64::from(s.sectors())).sum();
-        Part {
-            name: Name { life: self.life, generation: entry.generation, place, part: entry.nr_sent },
-            request: &entry.request,
-            // The whole is on the medium.
-            sector: entry.request.sector + before,
-            segments: &all[from..to],
-            pages: &entry.pages[from..to],
+    /// The back end has answered `name` with `status`: 0, or a negative number, the worst of which is kept. The places of requests all of whose
+    /// runs are answered with it, a bit each; `None`: nobody waits for that.
+    pub fn answered(&mut self, name: Name, status: i16) -> Option<u32> {
+        let members = self.runs.end(name)?;
+        let is_shared = !members.is_power_of_two();
+        let mut done = 0;
+        let mut rest = members;
+        while rest != 0 {
+            let place = rest.trailing_zeros();
+            rest &= rest - 1;
+            let Some(entry) = self.places.get_mut(place as usize) else { continue };
+            entry.nr_waiting = entry.nr_waiting.saturating_sub(1);
+            entry.status = entry.status.min(status);
+            entry.has_failed_in_company |= is_shared && status != BLKIF_RSP_OKAY;
+            if entry.nr_waiting == 0 && entry.is_sent() {
+                done |= 1 << place;
+            }
         }
-    }
-
-    /// The part of this name, the last that [`Journal::next_part`] gave, is passed on.
-    pub fn sent(&mut self, name: Name) {
-        if let Some(entry) = self.places.get_mut(usize::from(name.place)) {
-            debug_assert!(entry.nr_sent == name.part && entry.generation == name.generation);
-            entry.nr_sent += 1;
-            entry.waiting |= 1 << name.part;
-        }
-    }
-
-    /// The back end has answered `name` with `status`: 0, or a negative number, the worst of which is kept.
-    pub fn answered(&mut self, name: Name, status: i16) -> Answered {
-        let is_its = name.life == self.life && self.get(name.place).is_some_and(|e| e.generation == name.generation);
-        let bit = 1u8.checked_shl(name.part.into()).unwrap_or(0);
-        let entry = self.places.get_mut(usize::from(name.place)).filter(|e| is_its && e.waiting & bit != 0);
-        let Some(entry) = entry else { return Answered::Nothing };
-        entry.waiting &= !bit;
-        entry.status = entry.status.min(status);
-        if entry.is_done() {
-            Answered::All(name.place)
-        } else {
-            Answered::Part
-        }
+        Some(done)
     }
 }

@@ -13,5 +13,7 @@ pub mod disk;
 pub mod front;
 mod journal;
 mod request;
+mod run;
+mod sweep;
 
 pub use request::{Offers, MAX_SEGMENTS};

@@ -114,6 +114,14 @@ impl Request {
         &self.segments[..usize::from(self.nr_segments).min(MAX_SEGMENTS)]
     }
 
+    /// Becomes the same as another. Segments that that one does not have are left what they were.
+    pub fn copy_from(&mut self, other: &Request) {
+        let Request { kind, id, sector, discard_sectors, discard_flag, nr_segments, .. } = *other;
+        (self.kind, self.id, self.sector, self.nr_segments) = (kind, id, sector, nr_segments);
+        (self.discard_sectors, self.discard_flag) = (discard_sectors, discard_flag);
+        self.segments.iter_mut().zip(other.segments()).for_each(|(to, from)| *to = *from);
+    }
+
     /// The answer of who does not do it.
     pub fn refused(&self) -> Answer {
         Answer { id: self.id, operation: self.kind.operation(), status: BLKIF_RSP_ERROR }

@@ -32,9 +32,9 @@ struct disk_status {
 	u32 device, flags;
 	u16 back, waiting;
 	u32 state, bad_rings;
-	u64 reads, writes, flushes, discards, read_sectors, written_sectors, errors, repeated, bad_answers;
+	u64 reads, writes, flushes, discards, read_sectors, written_sectors, errors, repeated, bad_answers, passed_on, merged;
 };
-_Static_assert(sizeof(struct disk_status) == 104 && sizeof(struct disk_attach) == 24, "layouts");
+_Static_assert(sizeof(struct disk_status) == 120 && sizeof(struct disk_attach) == 24, "layouts");
 
 enum { BLK_SLOTS = 32, DIRECT_SEGMENTS = 11, MAX_SEGMENTS = 32, SECTOR = 512, PAGE_SECTORS = 8 };
 struct segment {

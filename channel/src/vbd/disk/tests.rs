@@ -10,6 +10,8 @@ use hv_core::evtchn::oracle::TestPage;
 const PAGES: u32 = 40;
 const ALL: Offers = Offers { write: true, flush: true, barrier: true, discard: true };
 
+mod elevator;
+
 struct Bench {
     memory: Memory,
     guest: Guest,
@@ -64,6 +66,20 @@ impl Bench {
         self.front.put(words);
         self.front.push();
         granted
+    }
+
+    /// The guest asks to read 32 pages.
+    fn ask_long(&mut self, id: u32, sector: u32) {
+        let (list, frame) = self.guest.grant(false).expect("a frame");
+        for n in 0..32u16 {
+            let (gref, _) = self.guest.grant(true).expect("a frame");
+            self.memory.write(frame, n * 8, &gref.to_le_bytes());
+            self.memory.write(frame, n * 8 + 4, &[0, 7, 0, 0]);
+        }
+        let mut words = [0; 28];
+        (words[0], words[2], words[4], words[7]) = (u32::from(BLKIF_OP_INDIRECT) | 32 << 16, id, sector, list);
+        self.front.put(words);
+        self.front.push();
     }
 
     fn serve(&mut self) -> Served {
@@ -347,16 +363,7 @@ fn who_has_given_up_answers_with_errors_until_there_is_a_back_end() {
 #[test]
 fn a_long_request_is_answered_after_its_last_part_with_the_worst_of_all() {
     let mut bench = Bench::new();
-    let (list, frame) = bench.guest.grant(false).expect("a frame");
-    for n in 0..32u16 {
-        let (gref, _) = bench.guest.grant(true).expect("a frame");
-        bench.memory.write(frame, n * 8, &gref.to_le_bytes());
-        bench.memory.write(frame, n * 8 + 4, &[0, 7, 0, 0]);
-    }
-    let mut words = [0; 28];
-    (words[0], words[2], words[4], words[7]) = (u32::from(BLKIF_OP_INDIRECT) | 32 << 16, 9, 1000, list);
-    bench.front.put(words);
-    bench.front.push();
+    bench.ask_long(9, 1000);
     _ = bench.serve();
     assert_eq!(bench.nr_passed_on(), 3);
     let parts = [0, 1, 2].map(|n| bench.passed_on(n));
@@ -405,7 +412,7 @@ fn a_flush_waits_for_the_writes_before_it_and_nothing_passes_a_barrier() {
 fn work_is_done_in_portions() {
     let mut bench = Bench::new();
     for id in 0..10 {
-        bench.ask(BLKIF_OP_WRITE, id, id * 8, 1);
+        bench.ask(BLKIF_OP_WRITE, id, id * 16, 1);
     }
     let mut rounds = 0;
     while bench.serve_some(6000).more {

@@ -291,7 +291,7 @@ fn describe(place: u16, connected: &Connected) -> ChannelDiskStatus {
         (status.flushes, status.discards) = (stats.flushes, stats.discards);
         (status.read_sectors, status.written_sectors) = (stats.read_sectors, stats.written_sectors);
         (status.errors, status.repeated) = (stats.errors, stats.repeated);
-        status.bad_answers = stats.bad_answers;
+        (status.bad_answers, status.passed_on, status.merged) = (stats.bad_answers, stats.passed_on, stats.merged);
         status.bad_rings = u32::try_from(stats.bad_rings).unwrap_or(u32::MAX);
     }
     status

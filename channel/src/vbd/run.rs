@@ -1,0 +1,106 @@
+//! What a slot of the back end's ring takes: a *run* of segments that follow each other on the medium, of one request or of several.
+//!
+//! Each run has a [`Name`], which goes through hands that are not trusted: it is good once, for the one back end that it was given to.
+
+use super::request::Kind;
+
+/// Runs under way at one time: as many as the back end's ring has slots.
+pub const RUNS: usize = xen_abi::io::blkif::BLKIF_RING_SIZE as usize;
+const _: () = assert!(RUNS == u32::BITS as usize);
+
+/// Names a run to a back end: which back end (modulo 2^16), how many runs had the place before, the place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Name {
+    life: u16,
+    generation: u32,
+    place: u16,
+}
+
+impl Name {
+    /// As the field of a ring.
+    pub fn encode(self) -> u64 {
+        u64::from(self.life) << 48 | u64::from(self.generation) << 16 | u64::from(self.place)
+    }
+
+    /// Of such a field, which may name nothing.
+    #[allow(clippy::cast_possible_truncation, reason = "its fields")]
+    pub fn decode(id: u64) -> Name {
+        Name { life: (id >> 48) as u16, generation: (id >> 16) as u32, place: id as u16 }
+    }
+}
+
+/// A run, to be passed on.
+pub struct Run {
+    /// How its answer names it.
+    pub name: Name,
+    /// What is to be done.
+    pub kind: Kind,
+    /// Its first sector.
+    pub sector: u64,
+    /// Its segments.
+    pub nr_segments: u8,
+    /// Requests that it has segments of.
+    pub nr_requests: u8,
+    /// The place of the first request that it has segments of.
+    pub first: u8,
+}
+
+#[derive(Clone, Copy, Default)]
+struct UnderWay {
+    generation: u32,
+    /// Places of the requests that it has segments of, a bit each.
+    members: u32,
+}
+
+/// The runs that a back end has not answered.
+pub struct Runs {
+    under_way: [UnderWay; RUNS],
+    /// Places not in use, a bit each.
+    free: u32,
+    /// Back ends so far, modulo 2^16.
+    life: u16,
+}
+
+impl Default for Runs {
+    fn default() -> Self {
+        Runs { under_way: [UnderWay::default(); RUNS], free: u32::MAX, life: 0 }
+    }
+}
+
+impl Runs {
+    /// Another back end: no name of before is good any more.
+    pub fn begin_again(&mut self) {
+        self.life = self.life.wrapping_add(1);
+        self.free = u32::MAX;
+    }
+
+    /// A name for the next run. [`Runs::begin`] is to follow. `None`: as many as there may be are under way.
+    #[inline]
+    pub fn next_name(&self) -> Option<Name> {
+        #[allow(clippy::cast_possible_truncation, reason = "at most 32")]
+        let place = self.free.trailing_zeros() as u16;
+        let before = self.under_way.get(usize::from(place))?;
+        Some(Name { life: self.life, generation: before.generation.wrapping_add(1), place })
+    }
+
+    /// The run of the next name has segments of these requests.
+    #[inline]
+    pub fn begin(&mut self, name: Name, members: u32) {
+        if let Some(run) = self.under_way.get_mut(usize::from(name.place)) {
+            *run = UnderWay { generation: name.generation, members };
+            self.free &= !(1 << name.place);
+        }
+    }
+
+    /// A run is answered. Whose segments it had, a bit for each place; `None`: nobody waits for it.
+    #[inline]
+    pub fn end(&mut self, name: Name) -> Option<u32> {
+        let run = self.under_way.get(usize::from(name.place))?;
+        let is_its = name.life == self.life && name.generation == run.generation && self.free >> name.place & 1 == 0;
+        if !is_its {
+            return None;
+        }
+        self.free |= 1 << name.place;
+        Some(run.members)
+    }
+}
