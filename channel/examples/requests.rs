@@ -2,11 +2,12 @@
 //! program; what is counted is what a disk does, divided by requests. Frames, grants and the back end cost nothing here: what is left is the
 //! rings, the journal and the elevator.
 //!
-//! Usage: requests [requests] [at one time, at most 32] [sectors from one request to the next; 8 is the next one]
+//! Usage: requests [requests] [at one time, at most 32] [sectors from one request to the next; 8 is the next one] [1: shares are counted]
 #![allow(clippy::cast_possible_truncation, reason = "small numbers")]
 
 use channel::grants::{Frames, GntStatus, Grants};
 use channel::vbd::disk::{Disk, Page};
+use channel::vbd::shares::{Member, Shares, Turns};
 use channel::vbd::Offers;
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -42,6 +43,29 @@ impl Frames<u32> for Free {
     }
 }
 
+/// The turns of a disk that has its back end's domain for itself, or whose share is counted.
+struct Counted(Option<(Shares<u32>, Member)>);
+
+impl Turns for Counted {
+    fn is_counted(&self) -> bool {
+        self.0.is_some()
+    }
+    fn may_begin(&mut self) -> bool {
+        self.0.as_mut().is_none_or(|(shares, member)| shares.may_begin(*member, 0))
+    }
+    fn began(&mut self, cost: u32) {
+        if let Some((shares, member)) = &mut self.0 {
+            shares.began(*member, cost, 0);
+        }
+    }
+    fn ended(&mut self, cost: u32) {
+        if let Some((shares, member)) = &mut self.0 {
+            _ = shares.ended(*member, cost, 0);
+        }
+    }
+    fn abandoned(&mut self) {}
+}
+
 /// Words of slot `index` of a ring.
 fn slot(page: &Words, index: u32) -> &[AtomicU32] {
     let at = 16 + (index % 32) as usize * 28;
@@ -67,12 +91,16 @@ fn main() {
     let mut args = std::env::args().skip(1).map(|a| a.parse().expect("a number"));
     let nr_requests: u32 = args.next().unwrap_or(100_000);
     let (at_once, step): (u32, u32) = (args.next().unwrap_or(1), args.next().unwrap_or(8));
+    let is_shared = args.next() == Some(1);
     let page = || -> Words { Arc::new(std::array::from_fn(|_| AtomicU32::new(0))) };
     let (front, back) = (page(), page());
     let offers = Offers { write: true, flush: true, barrier: true, discard: true };
     let mut disk = Disk::connect(front.clone(), offers).expect("a fresh ring");
     let pages = (1..=64).map(|n| Page { gref: n, frame: n }).collect();
     disk.attach(back.clone(), pages, &Free).expect("good pages");
+    let mut shares = Shares::default();
+    let member = shares.join(1, 1).expect("memory");
+    let mut turns = Counted(is_shared.then_some((shares, member)));
     let (mut asked, mut answered, mut passed_on) = (0, 0, 0);
     while asked < nr_requests {
         for _ in 0..at_once {
@@ -87,9 +115,9 @@ fn main() {
             asked += 1;
         }
         front[0].store(asked, Relaxed);
-        _ = black_box(disk.serve(&mut Free, &Free, &|| 0, &mut 1_000_000));
+        _ = black_box(disk.serve(&mut Free, &Free, &mut turns, &|| 0, &mut 1_000_000));
         passed_on = answer(&back, passed_on);
-        _ = black_box(disk.serve(&mut Free, &Free, &|| 0, &mut 1_000_000));
+        _ = black_box(disk.serve(&mut Free, &Free, &mut turns, &|| 0, &mut 1_000_000));
         answered += at_once;
         assert_eq!(front[2].load(Relaxed), answered);
         front[3].store(answered + 1, Relaxed);

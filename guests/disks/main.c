@@ -287,6 +287,45 @@ static void neighbours(void)
 	check(s.merged == before.merged + 2 && s.passed_on == before.passed_on + 4 && s.errors == before.errors, "counts");
 }
 
+static u64 rdtsc(void)
+{
+	u32 low, high;
+	asm volatile("lfence; rdtsc" : "=a"(low), "=d"(high) : : "memory");
+	return (u64)high << 32 | low;
+}
+
+/* What the hypervisor takes for reads of a page, from the guest's notification and from the back end's: `nr` at a time, `step` sectors apart. */
+static void cost(u32 nr, u64 step)
+{
+	enum { ROUNDS = 64 };
+	u64 ticks = 0;
+	for (u32 round = 0; round < ROUNDS; round++) {
+		for (u32 n = 0; n < nr; n++)
+			put(OP_READ, n, 8 + n * step, 1, BYTES);
+		u64 start = rdtsc();
+		check_result(kick(disk.guest_port), 0, "a kick");
+		ticks += rdtsc() - start;
+		while (nr_passed_on(&disk) > 0)
+			answer(take_request(&disk), 0);
+		start = rdtsc();
+		check_result(kick(disk.back_port), 0, "the back end's kick");
+		ticks += rdtsc() - start;
+		check(nr_disk_answers(&disk) == nr, "%u answers", nr_disk_answers(&disk));
+		while (nr_disk_answers(&disk) > 0)
+			take_answer(&disk);
+	}
+	printk("  %u at a time, %lu sectors apart: %lu ticks for each read of a page\n", nr, step, ticks / nr / ROUNDS);
+}
+
+static void costs(void)
+{
+	cost(1, 8);
+	for (u32 nr = 4; nr <= BLK_SLOTS; nr *= 8) {
+		cost(nr, 8);
+		cost(nr, 1000);
+	}
+}
+
 /* Nobody waits for another back end: the guest gets errors. */
 static void given_up(void)
 {
@@ -521,6 +560,7 @@ void test_main(void)
 	audit();
 	errors_are_doubted();
 	neighbours();
+	costs();
 	given_up();
 	other_pages();
 	other_pages();

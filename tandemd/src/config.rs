@@ -7,6 +7,7 @@
 //! [service.disk]               # guests say disk = ['backend=disk,...']
 //! kind = "disk"
 //! driver-domain = "dd"         # it has the media, and stock back ends for them; the same domain or another
+//! weights = { u1 = 512 }       # of what the driver domain does, the guest of this name has twice what others have
 //! [service.net.supervise]      # it is started, and started again when it fails
 //! config = "/etc/xen/dd.cfg"
 //!
@@ -62,6 +63,9 @@ pub enum Kind {
     Disk,
 }
 
+/// Weights by names of guests.
+pub type Weights = BTreeMap<String, u16>;
+
 /// A service.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
@@ -75,6 +79,9 @@ pub struct Service {
     /// ten minutes.
     #[serde(default)]
     pub hold_ms: Option<u32>,
+    /// Shares of guests, by their names, where they have a device in common; of others [`xen_abi::channel_op::WEIGHT`].
+    #[serde(default)]
+    pub weights: Weights,
     /// How it is looked after. Without it, it is not: who ends it has to start it again.
     pub supervise: Option<Settings>,
 }
@@ -128,6 +135,9 @@ impl Config {
                     ms <= HOLD_MAX_MS,
                     "[service.{name}]: `hold-ms = {ms}`: packets wait for {HOLD_MAX_MS} ms at most"
                 );
+            }
+            if let Some((guest, _)) = service.weights.iter().find(|(_, weight)| **weight == 0) {
+                bail!("[service.{name}]: the weight of `{guest}` is 0: it is from 1 to {}", u16::MAX);
             }
             let is_whole = service.supervise.is_none() || service.driver_domain.is_some();
             let is_disks = service.kind == Kind::Disk;
@@ -219,6 +229,8 @@ mod tests {
         let config = Config::parse("[service.net]\ndriver-domain = \"dd\"\n[service.lab]\n").unwrap();
         assert_eq!(config.service["net"].driver_domain.as_deref(), Some("dd"));
         assert_eq!((&config.service["lab"].driver_domain, &config.metrics), (&None, &None));
+        let config = Config::parse("[service.net.weights]\nu1 = 1\nu-2 = 768\n").unwrap();
+        assert_eq!(config.service["net"].weights, Weights::from([("u1".into(), 1), ("u-2".into(), 768)]));
         let config = Config::parse("[service.net]\n[metrics]\naddress = \"127.0.0.1:9740\"\n").unwrap();
         assert_eq!(config.metrics.map(|metrics| metrics.address.port()), Some(9740));
     }
@@ -240,6 +252,8 @@ mod tests {
         assert!(
             said("[service.disk]\nkind = \"disk\"\ndriver-domain = \"dd\"\nhold-ms = 1\n").contains("for interfaces")
         );
+        assert!(said("[service.net]\nweights = { u1 = 0 }\n").contains("from 1 to 65535"));
+        assert!(said("[service.net.weights]\nu1 = 65536\n").contains("u1 = 65536"));
         assert!(said("[service]\n").contains("[service.net]"));
         assert!(said("").contains("service"));
         assert!(said("[service.net]\ndriver-domain = 5\n").contains("string"));

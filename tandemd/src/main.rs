@@ -114,7 +114,10 @@ fn serve(config: &Arc<Config>, hypervisor: &mut Hypervisor) -> Result<()> {
             Kind::Net => {
                 services.push(Service::start(name, domain, driver_domain, service.hold_ms(), &mut store, hypervisor)?)
             }
-            Kind::Disk => disks.push(DiskService::start(name, domain, driver_domain, &mut store)?),
+            Kind::Disk => {
+                let started = DiskService::start(name, domain, driver_domain, &mut store)?;
+                disks.push(started.with_weights(service.weights.clone()));
+            }
         }
         eprintln!("{name}: served, domain {domain}");
     }

@@ -351,6 +351,9 @@ pub struct ChannelDiskPort {
     pub port: u32,
 }
 
+/// The weight of devices of which nothing else is said.
+pub const WEIGHT: u16 = 256;
+
 /// Argument of [`CHANNELOP_DISK_CONNECT`].
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -369,6 +372,10 @@ pub struct ChannelDiskConnect {
     pub flags: u32,
     /// In: must be zero. Out: its name.
     pub disk: u32,
+    /// In: its weight among the disks that its back end's domain serves; 0: [`WEIGHT`].
+    pub weight: u16,
+    /// Must be zero.
+    pub pad: u16,
 }
 
 /// Argument of [`CHANNELOP_DISK_ATTACH`]. Ring and pages are the guest's back end's domain's, which has granted them to this one for writing
@@ -515,7 +522,7 @@ pub struct ChannelSnapshot {
 const _: () = assert!(core::mem::size_of::<ChannelSnapshot>() == 48);
 const _: () = assert!(core::mem::size_of::<ChannelDisk>() == 8);
 const _: () = assert!(core::mem::size_of::<ChannelDiskPort>() == 8);
-const _: () = assert!(core::mem::size_of::<ChannelDiskConnect>() == 24);
+const _: () = assert!(core::mem::size_of::<ChannelDiskConnect>() == 28);
 const _: () = assert!(core::mem::size_of::<ChannelDiskAttach>() == 24);
 const _: () = assert!(core::mem::size_of::<ChannelDiskStatus>() == 120);
 const _: () = assert!(core::mem::size_of::<ChannelBeat>() == 48);

@@ -16,6 +16,7 @@ use super::blkback::{Blkback, Medium};
 use super::blkfront::{Blkfront, SECTORS, UNKNOWN};
 use super::memory::{Guest, Memory};
 use crate::vbd::disk::{Disk, Page, DOUBT_NS};
+use crate::vbd::shares::Alone;
 use crate::vbd::Offers;
 use core::sync::atomic::Ordering::SeqCst;
 use hv_core::evtchn::oracle::TestPage;
@@ -138,7 +139,7 @@ impl World {
         if !self.is_awake {
             return;
         }
-        let served = self.disk.serve(&mut self.front.guest, &self.memory, &|| self.now, &mut budget.max(1));
+        let served = self.disk.serve(&mut self.front.guest, &self.memory, &mut Alone, &|| self.now, &mut budget.max(1));
         self.is_awake = served.more;
         if let Some(back) = &mut self.back {
             back.is_awake |= served.tell_back;

@@ -5,7 +5,8 @@ use super::journal::{Journal, PageNr};
 use super::request::{
     decode, halves, Answer, Kind, Offers, Request, Segment, Slot, DIRECT_SEGMENTS, MAX_SEGMENTS, WORDS,
 };
-use super::run::Name;
+use super::run::{Name, Run};
+use super::shares::Turns;
 use crate::grants::{Frames, Grants};
 use crate::page::SharedPage;
 use crate::ring::{BackRing, RingError};
@@ -100,6 +101,8 @@ pub struct Disk<P, F> {
     dead: Option<RingError>,
     /// There is no back end, and nobody waits for one.
     has_given_up: bool,
+    /// What counted for so much is answered, and nobody was told yet.
+    ended: u32,
 }
 
 impl<P: SharedPage, F: Copy + Default + Ord> Disk<P, F> {
@@ -115,6 +118,7 @@ impl<P: SharedPage, F: Copy + Default + Ord> Disk<P, F> {
             stats: Stats::default(),
             dead: None,
             has_given_up: false,
+            ended: 0,
         })
     }
 
@@ -204,24 +208,28 @@ impl<P: SharedPage, F: Copy + Default + Ord> Disk<P, F> {
     }
 
     /// Does what there is to do: takes the back end's answers and answers the guest, takes requests and passes them on, until nothing
-    /// is left or `budget` (bytes that are copied, and something for each request) is spent. `now`: in ns.
+    /// is left or `budget` (bytes that are copied, and something for each request) is spent. `turns`: among the disks that share the back end's domain. `now`: in ns.
     pub fn serve<G: Grants<Frame = F>>(
         &mut self,
         grants: &mut G,
         frames: &impl Frames<F>,
+        turns: &mut impl Turns,
         now: &impl Fn() -> u64,
         budget: &mut u32,
     ) -> Served {
         let mut served = Served::default();
+        let had_link = self.link.is_some();
         loop {
             self.collect(grants, frames, now, budget);
+            if self.ended > 0 {
+                turns.ended(core::mem::take(&mut self.ended));
+            }
             self.believe(grants, frames, now, budget);
             if self.has_given_up {
                 self.answer_all(grants, frames, budget);
             }
             self.take_all(grants, frames, budget);
-            self.pass_on();
-            served.tell_back |= self.link.as_mut().is_some_and(|link| link.ring.push());
+            served.tell_back |= self.go_on(turns);
             if *budget == 0 {
                 served.more = self.link.is_some() || self.has_given_up;
                 break;
@@ -231,9 +239,18 @@ impl<P: SharedPage, F: Copy + Default + Ord> Disk<P, F> {
             }
             spend(budget, 0);
         }
+        if had_link && self.link.is_none() {
+            turns.abandoned();
+        }
         served.tell_guest = self.ring.push();
         served.look_at = self.journal.first_doubted().map(|(_, until)| until);
         served
+    }
+
+    /// Passes on what may be passed on now, since it is this disk's turn. `true`: the back end wants an event.
+    pub fn go_on(&mut self, turns: &mut impl Turns) -> bool {
+        self.pass_on(turns);
+        self.link.as_mut().is_some_and(|link| link.ring.push())
     }
 
     /// Answers of the back end's.
@@ -254,7 +271,8 @@ impl<P: SharedPage, F: Copy + Default + Ord> Disk<P, F> {
             let answer = Answer::decode(link.ring.take());
             spend(budget, 0);
             match self.journal.answered(Name::decode(answer.id), answer.status.min(BLKIF_RSP_OKAY)) {
-                Some(mut done) => {
+                Some((mut done, cost)) => {
+                    self.ended += cost;
                     while done != 0 {
                         #[allow(clippy::cast_possible_truncation, reason = "at most 31")]
                         let place = done.trailing_zeros() as u8;
@@ -393,15 +411,20 @@ impl<P: SharedPage, F: Copy + Default + Ord> Disk<P, F> {
         debug_assert!(is_room, "more answers than requests");
     }
 
-    /// What the back end may have now, it gets, as far as its ring goes.
-    fn pass_on(&mut self) {
+    /// What the back end may have now, it gets, as far as its ring goes and the others that share its domain let it.
+    fn pass_on(&mut self, turns: &mut impl Turns) {
         let Some(link) = self.link.as_mut() else { return };
-        while self.journal.has_unsent() && link.ring.free() > 0 {
-            let Some((words, nr_requests)) = next_words(&mut self.journal, &link.pages) else { return };
+        let is_counted = turns.is_counted();
+        while self.journal.has_unsent() && link.ring.free() > 0 && (!is_counted || turns.may_begin()) {
+            let mut words = [0; WORDS];
+            let Some(run) = next_run(&mut self.journal, is_counted, &link.pages, &mut words) else { return };
             let is_room = link.ring.put(words);
             debug_assert!(is_room, "it was looked for");
+            if is_counted {
+                turns.began(run.cost);
+            }
             self.stats.passed_on += 1;
-            self.stats.merged += u64::from(nr_requests) - 1;
+            self.stats.merged += u64::from(run.nr_requests) - 1;
         }
     }
 
@@ -517,12 +540,12 @@ fn copy_out<'a, G: Grants>(
     BLKIF_RSP_OKAY
 }
 
-/// What may be passed on next, as a request to the back end, and how many requests of the guest's it is part of.
-fn next_words<F>(journal: &mut Journal, pages: &[Page<F>]) -> Option<([u32; WORDS], u8)> {
-    let mut words = [0; WORDS];
+/// What may be passed on next. Its `words`, which are 0, become those of a request to the back end.
+#[inline]
+fn next_run<F>(journal: &mut Journal, is_counted: bool, pages: &[Page<F>], words: &mut [u32; WORDS]) -> Option<Run> {
     let mut places = words[6..].chunks_exact_mut(2);
     #[allow(clippy::cast_possible_truncation, reason = "eleven")]
-    let run = journal.next_run(DIRECT_SEGMENTS as u8, |segment, nr| {
+    let run = journal.next_run(DIRECT_SEGMENTS as u8, is_counted, |segment, nr| {
         // A page that is in the journal is there.
         let gref = pages.get(usize::from(nr)).map_or(u32::MAX, |page| page.gref);
         if let Some(place) = places.next() {
@@ -537,7 +560,7 @@ fn next_words<F>(journal: &mut Journal, pages: &[Page<F>]) -> Option<([u32; WORD
     words[0] = u32::from(run.kind.operation()) | u32::from(second) << 8;
     words[2..4].copy_from_slice(&halves(run.name.encode()));
     words[4..6].copy_from_slice(&halves(run.sector));
-    Some((words, run.nr_requests))
+    Some(run)
 }
 
 #[cfg(test)]

@@ -250,8 +250,13 @@ impl Journal {
     }
 
     /// What may be passed on next: at most `max_segments` segments, of requests whose turn it is and which are neighbours. They are `put` somewhere, by
-    /// sector, with the pages that hold them, and count as passed on.
-    pub fn next_run(&mut self, max_segments: u8, mut put: impl FnMut(Segment, PageNr)) -> Option<Run> {
+    /// sector, with the pages that hold them, and they are passed on then. `is_counted`: it has a cost.
+    pub fn next_run(
+        &mut self,
+        max_segments: u8,
+        is_counted: bool,
+        mut put: impl FnMut(Segment, PageNr),
+    ) -> Option<Run> {
         let name = self.runs.next_name()?;
         if self.sweep.first().is_none() {
             self.begin_sweep();
@@ -259,7 +264,7 @@ impl Journal {
         let first = self.sweep.first()?;
         let entry = self.places.get(usize::from(first))?;
         let (kind, sector) = (entry.request.kind, entry.next_sector);
-        let mut run = Run { name, kind, sector, nr_segments: 0, nr_requests: 0, first };
+        let mut run = Run { name, kind, sector, nr_segments: 0, nr_requests: 0, cost: 0, first };
         let (mut place, mut members) = (first, 0);
         loop {
             let entry = self.places.get_mut(usize::from(place))?;
@@ -278,7 +283,8 @@ impl Journal {
             }
             place = next;
         }
-        self.runs.begin(name, members);
+        run.cost = if is_counted { 1 + u32::from(run.nr_segments) } else { 0 };
+        self.runs.begin(name, members, run.cost);
         Some(run)
     }
 
@@ -304,9 +310,9 @@ impl Journal {
     }
 
     /// The back end has answered `name` with `status`: 0, or a negative number, the worst of which is kept. The places of requests all of whose
-    /// runs are answered with it, a bit each; `None`: nobody waits for that.
-    pub fn answered(&mut self, name: Name, status: i16) -> Option<u32> {
-        let members = self.runs.end(name)?;
+    /// runs are answered with it, a bit each, and what the run cost; `None`: nobody waits for that.
+    pub fn answered(&mut self, name: Name, status: i16) -> Option<(u32, u32)> {
+        let (members, cost) = self.runs.end(name)?;
         let is_shared = !members.is_power_of_two();
         let mut done = 0;
         let mut rest = members;
@@ -321,6 +327,6 @@ impl Journal {
                 done |= 1 << place;
             }
         }
-        Some(done)
+        Some((done, cost))
     }
 }

@@ -14,6 +14,7 @@ pub mod front;
 mod journal;
 mod request;
 mod run;
+pub mod shares;
 mod sweep;
 
 pub use request::{Offers, MAX_SEGMENTS};

@@ -41,6 +41,8 @@ pub struct Run {
     pub nr_segments: u8,
     /// Requests that it has segments of.
     pub nr_requests: u8,
+    /// What it costs, among those that share the back end's domain; 0 if that does not count.
+    pub cost: u32,
     /// The place of the first request that it has segments of.
     pub first: u8,
 }
@@ -50,6 +52,8 @@ struct UnderWay {
     generation: u32,
     /// Places of the requests that it has segments of, a bit each.
     members: u32,
+    /// What it costs.
+    cost: u32,
 }
 
 /// The runs that a back end has not answered.
@@ -85,22 +89,22 @@ impl Runs {
 
     /// The run of the next name has segments of these requests.
     #[inline]
-    pub fn begin(&mut self, name: Name, members: u32) {
+    pub fn begin(&mut self, name: Name, members: u32, cost: u32) {
         if let Some(run) = self.under_way.get_mut(usize::from(name.place)) {
-            *run = UnderWay { generation: name.generation, members };
+            *run = UnderWay { generation: name.generation, members, cost };
             self.free &= !(1 << name.place);
         }
     }
 
-    /// A run is answered. Whose segments it had, a bit for each place; `None`: nobody waits for it.
+    /// A run is answered. Whose segments it had, a bit for each place, and what it cost; `None`: nobody waits for it.
     #[inline]
-    pub fn end(&mut self, name: Name) -> Option<u32> {
+    pub fn end(&mut self, name: Name) -> Option<(u32, u32)> {
         let run = self.under_way.get(usize::from(name.place))?;
         let is_its = name.life == self.life && name.generation == run.generation && self.free >> name.place & 1 == 0;
         if !is_its {
             return None;
         }
         self.free |= 1 << name.place;
-        Some(run.members)
+        Some((run.members, run.cost))
     }
 }

@@ -69,7 +69,7 @@ void make_disk_guest(struct disk *disk)
 struct disk_connect request_of_guest(const struct disk *disk)
 {
 	return (struct disk_connect){ .guest = 0, .backend = disk->service->domid, .device = disk->device, .ring = disk->guest_ref,
-				      .port = disk->guest_port, .flags = disk->flags };
+				      .port = disk->guest_port, .flags = disk->flags, .weight = disk->weight };
 }
 
 void connect_disk(struct disk *disk)

@@ -20,6 +20,7 @@ struct disk_port {
 struct disk_connect {
 	u16 guest, backend;
 	u32 device, ring, port, flags, disk;
+	u16 weight, pad;
 };
 struct disk_attach {
 	u32 disk;
@@ -34,7 +35,7 @@ struct disk_status {
 	u32 state, bad_rings;
 	u64 reads, writes, flushes, discards, read_sectors, written_sectors, errors, repeated, bad_answers, passed_on, merged;
 };
-_Static_assert(sizeof(struct disk_status) == 120 && sizeof(struct disk_attach) == 24, "layouts");
+_Static_assert(sizeof(struct disk_connect) == 28 && sizeof(struct disk_status) == 120 && sizeof(struct disk_attach) == 24, "layouts");
 
 enum { BLK_SLOTS = 32, DIRECT_SEGMENTS = 11, MAX_SEGMENTS = 32, SECTOR = 512, PAGE_SECTORS = 8 };
 struct segment {
@@ -99,6 +100,7 @@ struct disk {
 	u8 (*guest_page)[PAGE];
 	u32 nr_guest, guest_ref;
 	u32 device, flags, name;
+	u16 weight;
 	/* Which of the sets of pages the back end has. */
 	u32 set;
 	struct blk_ring *guest_ring, *back_ring;

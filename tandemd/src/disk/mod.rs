@@ -8,6 +8,7 @@ mod device;
 #[cfg(test)]
 mod tests;
 
+use crate::config::Weights;
 use crate::device::Device;
 use crate::device::{state, Back};
 use crate::hypercall::{disks_of, Disks, NR_PAGES, SLOTS};
@@ -75,6 +76,8 @@ pub struct DiskService {
     closed: BTreeMap<Device, Instant>,
     /// Of each, back ends that have written into its ring what cannot be, as far as that was said.
     bad_rings: BTreeMap<Device, u32>,
+    /// Shares of guests, by name.
+    weights: Weights,
     /// Its driver domain is parked.
     is_parked: bool,
     next_look: Instant,
@@ -110,6 +113,7 @@ impl DiskService {
             may_have_come: true,
             closed,
             bad_rings,
+            weights: Weights::new(),
             is_parked,
             next_look,
             next_reminder,
@@ -123,6 +127,11 @@ impl DiskService {
         // Back ends only read there.
         store.own(&service.slots_at());
         Ok(service)
+    }
+
+    /// Guests have these shares of what the driver domain does, from when their disks are connected.
+    pub fn with_weights(self, weights: Weights) -> Self {
+        Self { weights, ..self }
     }
 
     /// Something happened, perhaps to this service; or the time has come that [`Self::due`] said.
@@ -484,6 +493,8 @@ impl DiskService {
         let mut key = |key: &str| store.read(&format!("{front}/{key}"));
         let (ring, port) = (key("ring-ref")?, key("event-channel")?);
         let (protocol, order) = (key("protocol")?, key("ring-page-order")?);
+        let guest = store.read(&name_of(device.guest))?;
+        let weight = guest.and_then(|guest| self.weights.get(&guest)).copied().unwrap_or(0);
         let number = |value: &Option<String>| value.as_ref().and_then(|value| value.parse().ok());
         let request = match (number(&ring), number(&port)) {
             (Some(ring), Some(port))
@@ -497,7 +508,8 @@ impl DiskService {
                     ring,
                     port,
                     flags,
-                    disk: 0,
+                    weight,
+                    ..ChannelDiskConnect::default()
                 })
             }
             _ => Err("22 the front end wants a ring that is not offered".to_string()),
@@ -507,7 +519,8 @@ impl DiskService {
         });
         match answer {
             Ok(_) => {
-                log(&format!("{}: connected", self.describe(device)));
+                let told = if weight == 0 { String::new() } else { format!(", weight {weight}") };
+                log(&format!("{}: connected{told}", self.describe(device)));
                 store.change(&format!("{path}/frontend"), &changes)?;
             }
             Err(why) => {

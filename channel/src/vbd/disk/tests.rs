@@ -4,6 +4,7 @@
 use super::*;
 use crate::oracle::front_ring::FrontRing as GuestRing;
 use crate::oracle::memory::{Guest, Memory};
+use crate::vbd::shares::{Alone, Turns};
 use core::sync::atomic::Ordering::SeqCst;
 use hv_core::evtchn::oracle::TestPage;
 
@@ -11,6 +12,7 @@ const PAGES: u32 = 40;
 const ALL: Offers = Offers { write: true, flush: true, barrier: true, discard: true };
 
 mod elevator;
+mod shares;
 
 struct Bench {
     memory: Memory,
@@ -86,13 +88,22 @@ impl Bench {
         self.serve_some(1_000_000)
     }
 
-    fn serve_some(&mut self, mut budget: u32) -> Served {
-        let served = self.disk.serve(&mut self.guest, &self.memory, &|| self.now, &mut budget);
+    fn serve_some(&mut self, budget: u32) -> Served {
+        self.serve_in_turn(&mut Alone, budget)
+    }
+
+    fn serve_in_turn(&mut self, turns: &mut impl Turns, mut budget: u32) -> Served {
+        let served = self.disk.serve(&mut self.guest, &self.memory, turns, &|| self.now, &mut budget);
+        self.look();
+        served
+    }
+
+    /// What the back end sees is noted.
+    fn look(&mut self) {
         // Answers go over requests.
         for index in self.seen.len()..self.nr_passed_on() as usize {
             self.seen.push(core::array::from_fn(|i| self.back.0[16 + index % 32 * 28 + i].load(SeqCst)));
         }
-        served
     }
 
     /// Requests that the back end sees.

@@ -1,5 +1,6 @@
 //! Disks come and go, and their back ends, whoever wants them to.
 
+use super::share::{Common, Share};
 use super::{wake, Back, End, Name, Shelf, BACK_EVENT, DISKS, DISK_EVENT, MAX_DISKS};
 use crate::arch::tsc;
 use crate::channel::access::{Bytes, RingPage};
@@ -11,6 +12,7 @@ use ::channel::vbd::disk::{Disk, Page, MAX_PAGES, MIN_PAGES};
 use ::channel::vbd::Offers;
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use hv_core::evtchn::{Binding, Remote};
 use xen_abi::channel_op::{self as op, ChannelDiskAttach, ChannelDiskConnect, ChannelDiskStatus};
@@ -43,6 +45,15 @@ impl Config {
     }
 }
 
+impl Config {
+    /// What is shared by the disks whose back end's domain this is.
+    fn common_of(&self, back: u16) -> Arc<Common> {
+        let other = self.disks.iter().find(|(_, c)| c.back == Some(back));
+        let common = other.and_then(|(place, _)| DISKS[usize::from(*place)].lock().as_deref().and_then(Shelf::common));
+        common.unwrap_or_default()
+    }
+}
+
 /// A domain that lives. ESRCH, EINVAL.
 fn living(domid: u16) -> Result<domain::DomainRef, Errno> {
     let d = domain::find(domid).ok_or(Errno::ESRCH)?;
@@ -51,7 +62,7 @@ fn living(domid: u16) -> Result<domain::DomainRef, Errno> {
 
 /// Takes up the ring of a guest's disk. Errors: see [`op::CHANNELOP_DISK_CONNECT`].
 pub fn connect(request: &ChannelDiskConnect) -> Result<Name, Errno> {
-    if request.flags & !op::DISK_FLAGS != 0 || request.disk != 0 {
+    if request.flags & !op::DISK_FLAGS != 0 || request.disk != 0 || request.pad != 0 {
         return Err(Errno::EINVAL);
     }
     if !frames::has_headroom() {
@@ -103,6 +114,7 @@ pub fn attach(request: &ChannelDiskAttach) -> Result<(), Errno> {
         return Err(Errno::ENOMEM);
     }
     let mut config = CONFIG.lock();
+    let common = config.common_of(request.back);
     let name = Name::of_raw(request.disk);
     let (place, connected) = config.find(name)?;
     if connected.back.is_some() {
@@ -123,6 +135,7 @@ pub fn attach(request: &ChannelDiskAttach) -> Result<(), Errno> {
     let mut shelf = DISKS[usize::from(place)].lock();
     let Some(shelf) = shelf.as_deref_mut() else { return Err(Errno::ENOENT) };
     let cookie = name.raw() | DISK_EVENT | BACK_EVENT;
+    let share = Share::of(&common, name, connected.request.weight).map_err(|_| Errno::ENOMEM)?;
     shelf.disk.attach(ring, pages.into_boxed_slice(), &Bytes).map_err(|_| Errno::EINVAL)?;
     let port = match take_over(&front, request.port, &back, cookie) {
         Ok(port) => port,
@@ -134,7 +147,7 @@ pub fn attach(request: &ChannelDiskAttach) -> Result<(), Errno> {
             return Err(errno);
         }
     };
-    shelf.back = Some(Back { end: End { domain: back.id, port, cookie }, pages: uses });
+    shelf.back = Some(Back { end: End { domain: back.id, port, cookie }, pages: uses, share });
     shelf.kept.clear();
     connected.back = Some(back.id);
     wake(name, tsc::now_ns());
@@ -152,13 +165,19 @@ fn take_over(front: &Domain, port: u32, back: &Domain, cookie: u32) -> Result<u3
 /// A disk has no back end any more. What it has not answered waits for the next.
 fn unlink(place: u16, connected: &mut Connected) {
     connected.back = None;
+    let mut common = None;
     if let Some(shelf) = DISKS[usize::from(place)].lock().as_deref_mut() {
         shelf.disk.detach();
+        common = shelf.common();
         if let Some(back) = shelf.back.take() {
             back.end.unbind();
             shelf.kept = back.pages;
             shelf.let_go();
         }
+    }
+    // What it had under way leaves room to others.
+    if let Some(common) = common {
+        common.go_on();
     }
 }
 

@@ -12,11 +12,13 @@
 //! Lock order: what is connected, a disk; then the locks of domains (grants, events).
 
 mod connect;
+mod share;
 
 pub use connect::{
     attach, close_port, connect, detach, disconnect, forget_domain, give_up, lose_device, lost_port, next, status,
 };
 
+use self::share::{Common, Share, Turn};
 use super::access::{Bytes, GuestGrants, Held, RingPage};
 use crate::arch::tsc;
 use crate::domain::event::Receiver;
@@ -27,6 +29,7 @@ use crate::sync::FairMutex;
 use ::channel::vbd::disk::{Disk, Served};
 use alloc::boxed::Box;
 use alloc::collections::TryReserveError;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 use hv_core::grant::audit::Ledger;
@@ -105,6 +108,17 @@ struct Back {
     end: End,
     /// Uses of the pages between guest and back end.
     pages: Vec<RingPage>,
+    /// Among the disks of its domain.
+    share: Share,
+}
+
+/// What a portion of a disk's work leaves.
+#[derive(Clone, Copy, Default)]
+struct Left {
+    /// There is more to do.
+    more: bool,
+    /// There is room in its driver domain that others wait for.
+    room: bool,
 }
 
 /// A disk in its place.
@@ -120,6 +134,11 @@ struct Shelf {
 }
 
 impl Shelf {
+    /// All disks of the domain of its back end, if it has one.
+    fn common(&self) -> Option<Arc<Common>> {
+        self.back.as_ref().map(|back| back.share.common().clone())
+    }
+
     /// Pages of an earlier back end are let go in which nothing waits.
     fn let_go(&mut self) {
         if self.disk.waiting() == 0 {
@@ -128,13 +147,19 @@ impl Shelf {
     }
 
     /// Does a portion of what there is to do for `guest`, which is the guest.
-    fn serve(&mut self, guest: &Domain) -> bool {
+    fn serve(&mut self, guest: &Domain) -> Left {
         let was_fatal = self.disk.fatal().is_some();
         let has_back = self.disk.back_page().is_some();
         let mut grants = GuestGrants { guest, backend: self.front };
+        let share = self.back.as_ref().map(|back| &back.share);
+        let mut turn = Turn::of(share);
         let Served { more, tell_guest, tell_back, look_at } =
-            self.disk.serve(&mut grants, &Bytes, &tsc::now_ns, &mut PORTION.clone());
+            self.disk.serve(&mut grants, &Bytes, &mut turn, &tsc::now_ns, &mut PORTION.clone());
+        let room = turn.is_left;
         if let Some(at) = look_at {
+            wake(self.name, at);
+        }
+        if let Some(at) = turn.again_at {
             wake(self.name, at);
         }
         if tell_guest {
@@ -150,16 +175,43 @@ impl Shelf {
         if has_back && self.disk.back_page().is_none() {
             guest_warn!("d{}: disk {}: its back end's ring cannot be", guest.id, self.name.place());
         }
-        more
+        Left { more, room }
+    }
+
+    /// Its turn has come to pass on what waits.
+    fn go_on(&mut self) {
+        let Some(back) = &self.back else { return };
+        let mut turn = Turn::of(Some(&back.share));
+        if self.disk.go_on(&mut turn) {
+            back.end.notify();
+        }
+        if let Some(at) = turn.again_at {
+            wake(self.name, at);
+        }
     }
 }
 
 /// Does what an event of a disk asks for, whose port has this name. `true`: there is more to do.
 pub fn serve(cookie: u32) -> bool {
     let name = Name::of_cookie(cookie);
-    let mut shelf = DISKS[name.place()].lock();
-    let Some(shelf) = shelf.as_deref_mut().filter(|shelf| shelf.name == name) else { return false };
-    domain::find(shelf.guest.domain).is_some_and(|guest| shelf.serve(&guest))
+    let left = {
+        let mut shelf = DISKS[name.place()].lock();
+        let Some(shelf) = shelf.as_deref_mut().filter(|shelf| shelf.name == name) else { return false };
+        domain::find(shelf.guest.domain).map_or(Left::default(), |guest| shelf.serve(&guest))
+    };
+    if left.room {
+        go_on(name.place());
+    }
+    left.more
+}
+
+/// Disks that wait for the driver domain of the one in a place have their turns. No disk's lock may be held.
+#[cold]
+fn go_on(place: usize) {
+    let common = DISKS[place].lock().as_deref().and_then(Shelf::common);
+    if let Some(common) = common {
+        common.go_on();
+    }
 }
 
 /// A disk is looked at `at` (ns), or earlier, whether or not somebody notifies.
@@ -177,15 +229,25 @@ pub fn look() -> bool {
         }
         let places = awake.swap(0, Ordering::Relaxed);
         for bit in (0..64).filter(|bit| places >> bit & 1 == 1) {
-            let mut shelf = DISKS[first + bit].lock();
-            let Some(shelf) = shelf.as_deref_mut() else { continue };
-            if domain::find(shelf.guest.domain).is_some_and(|guest| shelf.serve(&guest)) {
+            if look_at(first + bit) {
                 awake.fetch_or(1 << bit, Ordering::Relaxed);
                 more = true;
             }
         }
     }
     more
+}
+
+/// The disk in a place gets a portion, and those that wait for its driver domain what room there is. `true`: there is more to do.
+fn look_at(place: usize) -> bool {
+    let left = {
+        let mut shelf = DISKS[place].lock();
+        let Some(shelf) = shelf.as_deref_mut() else { return false };
+        domain::find(shelf.guest.domain).map_or(Left::default(), |guest| shelf.serve(&guest))
+    };
+    // It may have been woken because there was more room than turns at one time.
+    go_on(place);
+    left.more
 }
 
 /// Names every grant that is in use here, for the audit. Errors: no memory.

@@ -212,8 +212,8 @@ fn nobody_is_passed_over_by_more_than_two_sweeps() {
     let mut journal = Journal::default();
     let add = |journal: &mut Journal, sector| assert!(journal.add(&write_at(sector), &[0]));
     let pass_on_one = |journal: &mut Journal| {
-        let run = journal.next_run(11, |_, _| ()).expect("all may go");
-        assert_eq!(journal.answered(run.name, 0), Some(1 << run.first));
+        let run = journal.next_run(11, true, |_, _| ()).expect("all may go");
+        assert_eq!(journal.answered(run.name, 0), Some((1 << run.first, 2)));
         journal.remove(run.first);
         run.sector
     };
