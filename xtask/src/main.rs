@@ -37,7 +37,8 @@ usage: ./tandem COMMAND [OPTIONS]
   bench memory         RAM that the hypervisor keeps, beside stock Xen
   bench net|disk       instructions for a packet, page or request in dom0 and in a guest, by component; --operations N
   bench twin-net       the same for packets that go through the hypervisor's switch, with a driver domain or its driver's twin
-                       (`bench twin-net mirror`: only through the twin; `stlb`: through twins of both modes)
+                       (`bench twin-net mirror`: only through the twin; `stlb`: through twins of both modes;
+                       `vm`: through a driver domain, with the switch and without it)
   bench scaling        packets of 1 to 8 guests through a twin on 1, 2 and 4 CPUs: instructions each, packets in a time, waiting for locks
                        (`bench scaling 2`: on two CPUs); --operations N for each guest
   bench drivers        memory of small driver domains, and what 1 to 8 of them execute while they are idle

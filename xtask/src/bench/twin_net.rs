@@ -1,8 +1,8 @@
 //! `./tandem bench twin-net`: what a packet costs on its way from a guest to the wire and back: through dom0, through a driver
 //! domain, through the hypervisor's switch and a driver domain, and through a twin. Beside native Linux and stock Xen.
 //!
-//! The loads and the machine are those of `bench net`. `./tandem bench twin-net mirror` measures only the way through the twin, and
-//! `stlb` that through a twin of either mode.
+//! The loads and the machine are those of `bench net`. `./tandem bench twin-net mirror` measures only the way through the twin,
+//! `stlb` that through a twin of either mode, and `vm` only the two ways through a driver domain: with the switch and without it.
 
 use super::io::{loads, measure_all, per_component, per_event, Boot, Cost, Kind, Mode, Place};
 use crate::options::Options;
@@ -17,20 +17,21 @@ const BOOTS: [Boot; 5] =
 
 /// Measures and shows; false if a system could not be measured.
 pub fn run(options: &Options) -> Result<bool> {
-    let twins: &[Boot] = match options.words.get(1).map(String::as_str) {
+    let some: &[Boot] = match options.words.get(1).map(String::as_str) {
+        Some("vm") => &BOOTS[1..3],
         Some("mirror") => &BOOTS[3..4],
         Some("stlb") => &BOOTS[3..],
         _ => &[],
     };
-    let (costs, failures) = if twins.is_empty() {
+    let (costs, failures) = if some.is_empty() {
         measure_all(Kind::Net, options, &BOOTS)?
     } else {
         let options = Options { words: vec!["twin-net".into(), "tandem".into()], ..options.clone() };
-        measure_all(Kind::Net, &options, twins)?
+        measure_all(Kind::Net, &options, some)?
     };
     let costs: Vec<Cost> = costs.into_iter().filter(|cost| system(cost).is_some()).collect();
     print!("\n{}\n{}\n", per_component(&costs), per_event(&costs));
-    print!("{}", aims(&costs));
+    print!("{}{}", channel_aims(&costs), aims(&costs));
     let csv = host::target("bench")?.join("twin-net.csv");
     std::fs::write(&csv, as_csv(&costs))?;
     let events = host::target("bench")?.join("twin-net-events.csv");
@@ -118,6 +119,32 @@ const HYPERVISOR_AIM: f64 = 1_100.0;
 /// What a load may cost through a twin in stlb mode, of what it costs in mirror mode.
 const STLB_AIM: f64 = 1.25;
 
+/// What a load may cost at the switch, of what it costs through the driver domain's own netback.
+const CHANNEL_AIM: f64 = 1.03;
+
+/// What the switch costs where its way out is a driver domain.
+fn channel_aims(costs: &[Cost]) -> String {
+    let mut out = String::new();
+    let (mut met, mut all) = (0, 0);
+    for load in loads(costs) {
+        let by = |place| costs.iter().find(|c| c.system == "tandem" && c.load == load && c.place == place);
+        let (Some(with), Some(without)) = (by(Place::Switched), by(Place::Driven)) else { continue };
+        let share = with.total() / without.total();
+        all += 1;
+        met += u32::from(share <= CHANNEL_AIM);
+        let _ = writeln!(
+            out,
+            "{load} through switch and domain: {:.0}, {share:.3} of {:.0} without the switch",
+            with.total(),
+            without.total()
+        );
+    }
+    if all > 0 {
+        let _ = writeln!(out, "{met} of {all} loads cost at most {CHANNEL_AIM} of what they cost without the switch\n");
+    }
+    out
+}
+
 /// Which aims are missed, and how many there are.
 fn aims(costs: &[Cost]) -> String {
     let mut out = String::new();
@@ -192,6 +219,20 @@ mod tests {
         assert!(both(126.0).contains("missed: tcp-send, stlb, all: 126, aim 125"), "{}", both(126.0));
         let said = aims(&[cost(Place::Driven, "ping", 1.0)]);
         assert_eq!(said, "no figures through a twin: ping\n0 of 0 aims met\n");
+    }
+
+    #[test]
+    fn the_switch_is_compared_with_the_way_without_it() {
+        let said = channel_aims(&[
+            cost(Place::Switched, "ping", 1.03),
+            cost(Place::Driven, "ping", 1.0),
+            cost(Place::Switched, "web-1k", 2.08),
+            cost(Place::Driven, "web-1k", 2.0),
+            cost(Place::Driven, "send-64", 1.0),
+        ]);
+        assert!(said.contains("web-1k through switch and domain: 19, 1.040 of 18 without the switch"), "{said}");
+        assert!(said.contains("1 of 2 loads cost at most 1.03"), "{said}");
+        assert_eq!(channel_aims(&[cost(Place::Driven, "ping", 1.0)]), "");
     }
 
     #[test]
