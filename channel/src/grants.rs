@@ -11,6 +11,14 @@ pub trait Grants {
     fn pin(&mut self, gref: u32, writable: bool) -> Result<Self::Frame, GntStatus>;
     /// Ends a use that [`Grants::pin`] began with the same arguments.
     fn unpin(&mut self, gref: u32, writable: bool);
+
+    /// Uses a grant once for writing, as `f` does. Errors are those of a grant copy; then `f` is not called.
+    #[inline(always)]
+    fn write_once(&mut self, gref: u32, f: impl FnOnce(Self::Frame)) -> Result<(), GntStatus> {
+        f(self.pin(gref, true)?);
+        self.unpin(gref, true);
+        Ok(())
+    }
 }
 
 /// The bytes of frames in use. The guest may change them meanwhile: what was read is a copy, and what is read again may

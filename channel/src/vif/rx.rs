@@ -152,16 +152,17 @@ impl<P: SharedPage> RxQueue<P> {
         let [id, gref] = self.ring.request(0);
         #[allow(clippy::cast_possible_truncation, reason = "at most a page")]
         let len = view.len() as u16;
-        let status = match grants.pin(gref, true) {
-            Ok(frame) => {
-                frames.write(frame, 0, view.header);
-                #[allow(clippy::cast_possible_truncation, reason = "headers are short")]
-                let mut at = view.header.len() as u16;
-                for piece in view.pieces() {
-                    frames.copy(piece.frame, piece.offset, frame, at, piece.len);
-                    at += piece.len;
-                }
-                grants.unpin(gref, true);
+        let written = grants.write_once(gref, |frame| {
+            frames.write(frame, 0, view.header);
+            #[allow(clippy::cast_possible_truncation, reason = "headers are short")]
+            let mut at = view.header.len() as u16;
+            for piece in view.pieces() {
+                frames.copy(piece.frame, piece.offset, frame, at, piece.len);
+                at += piece.len;
+            }
+        });
+        let status = match written {
+            Ok(()) => {
                 self.stats.packets += 1;
                 self.stats.bytes += u64::from(len);
                 len
@@ -205,15 +206,14 @@ impl<P: SharedPage> RxQueue<P> {
             let [id, gref] = self.ring.request(0);
             #[allow(clippy::cast_possible_truncation, reason = "at most a page")]
             let take = take as u16;
-            let status = match grants.pin(gref, true) {
-                Ok(frame) => {
-                    source.copy(take, |offset, part| match part {
-                        Part::Bytes(bytes) => frames.write(frame, offset, bytes),
-                        Part::Frame(from, at, n) => frames.copy(from, at, frame, offset, n),
-                    });
-                    grants.unpin(gref, true);
-                    take
-                }
+            let written = grants.write_once(gref, |frame| {
+                source.copy(take, |offset, part| match part {
+                    Part::Bytes(bytes) => frames.write(frame, offset, bytes),
+                    Part::Frame(from, at, n) => frames.copy(from, at, frame, offset, n),
+                });
+            });
+            let status = match written {
+                Ok(()) => take,
                 Err(_) => {
                     is_bad = true;
                     source.copy(take, |_, _| ());

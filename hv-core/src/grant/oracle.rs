@@ -116,7 +116,7 @@ pub fn run(data: &[u8]) {
 
 impl World {
     fn step(&mut self, op: u8, a: usize, b: usize, gref: u32, x: u8) {
-        match op % 8 {
+        match op % 9 {
             0 | 1 if gref < ENTRIES => {
                 // A grant, now and then of a frame that is not its to give.
                 let frame = if x % 16 == 15 { u32::from(x) } else { a as u32 * 100 + u32::from(x % 10) };
@@ -141,6 +141,16 @@ impl World {
                     assert_eq!(frame, f);
                     self.pins.push((a, gref, b as DomId, how, frame));
                 }
+            }
+            7 => {
+                let expected = self.may_use(a, gref, b as DomId, true);
+                let mut written = None;
+                let got = self.tables[a].write_once(&self.frames, b as DomId, gref, |frame| {
+                    assert!(self.frames.counts.borrow()[&frame].1 > 0, "it is held for writing");
+                    written = Some(frame);
+                });
+                assert_eq!(got.is_ok(), expected.is_some(), "{got:?}");
+                assert_eq!(written, expected);
             }
             _ => {
                 if let Some((g, gref, _, how, _)) = self.pins.pop() {
