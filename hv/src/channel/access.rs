@@ -1,12 +1,16 @@
 //! What the state machines need of guests: their grants, the bytes of granted frames, and pages of rings.
 
 use crate::cpu;
-use crate::domain::{self, grant, Domain};
+use crate::domain::grant::{self, Refs};
+use crate::domain::grants::SharedPage;
+use crate::domain::{self, Domain};
 use crate::mem::phys_to_virt;
+use crate::sync::MutexGuard;
 use ::channel::grants::{Frames, Grants};
 use ::channel::offload::checksum::Eights;
 use hv_core::evtchn::PageWords;
 use hv_core::grant::audit::Named;
+use hv_core::grant::{GrantTable, Use};
 use x86::{Mfn, PAGE_SIZE};
 use xen_abi::grant::GntStatus;
 
@@ -34,6 +38,14 @@ pub struct GuestGrants<'a> {
     pub backend: u16,
 }
 
+impl<'a> GuestGrants<'a> {
+    /// Them, for what needs several at one time: nobody else uses grants of this guest meanwhile.
+    #[inline]
+    pub fn locked(&self) -> LockedGrants<'a> {
+        LockedGrants { table: self.guest.grants.table(), backend: self.backend }
+    }
+}
+
 impl Grants for GuestGrants<'_> {
     type Frame = Held;
 
@@ -45,6 +57,31 @@ impl Grants for GuestGrants<'_> {
     #[inline]
     fn unpin(&mut self, gref: u32, writable: bool) {
         grant::unpin(self.guest, gref, writable);
+    }
+}
+
+/// The grants of a guest to its back end, with its table locked.
+pub struct LockedGrants<'a> {
+    table: MutexGuard<'a, GrantTable<SharedPage>>,
+    backend: u16,
+}
+
+impl Grants for LockedGrants<'_> {
+    type Frame = Held;
+
+    #[inline(always)]
+    fn pin(&mut self, gref: u32, writable: bool) -> Result<Held, GntStatus> {
+        self.table.pin(&Refs, self.backend, gref, Use::host(writable)).map(Held)
+    }
+
+    #[inline(always)]
+    fn unpin(&mut self, gref: u32, writable: bool) {
+        self.table.unpin(&Refs, gref, Use::host(writable));
+    }
+
+    #[inline(always)]
+    fn write_once(&mut self, gref: u32, f: impl FnOnce(Held)) -> Result<(), GntStatus> {
+        self.table.write_once(&Refs, self.backend, gref, |frame| f(Held(frame)))
     }
 }
 

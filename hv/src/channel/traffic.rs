@@ -70,7 +70,9 @@ fn take_all(tx: &mut Tx, guest: &Domain, table: &Table, budget: &mut Budget) -> 
     }
     let mut recent = Recent::default();
     while !budget.is_spent() {
-        match tx.queue.take(&mut tx.line.grants(guest), &Bytes, now, &mut tx.packet) {
+        // Its grants are not locked any more when the packet goes on.
+        let taken = tx.queue.take(&mut tx.line.grants(guest).locked(), &Bytes, now, &mut tx.packet);
+        match taken {
             Ok(Take::Packet(token)) => {
                 let forward = recent.forward(table, PortId(tx.line.handle.place()), tx.packet.header());
                 pass_on(tx, guest, (table, forward), token, now, budget);
@@ -235,7 +237,8 @@ pub fn put(rx: &mut Rx, guest: &Domain, packet: View<'_, Held>, progress: &mut P
         rx.queue.stats.dropped += 1;
         return true;
     }
-    match rx.queue.deliver(&mut rx.line.grants(guest), &Bytes, packet, progress) {
+    let delivered = rx.queue.deliver(&mut rx.line.grants(guest).locked(), &Bytes, packet, progress);
+    match delivered {
         Ok(Delivered::Done) => true,
         not_done => put_again(rx, guest, packet, progress, not_done),
     }
@@ -265,7 +268,7 @@ fn put_again(
             }
             Err(_) => return receiver_ended(rx),
         }
-        delivered = rx.queue.deliver(&mut rx.line.grants(guest), &Bytes, packet, progress);
+        delivered = rx.queue.deliver(&mut rx.line.grants(guest).locked(), &Bytes, packet, progress);
     }
 }
 

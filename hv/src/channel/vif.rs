@@ -162,7 +162,7 @@ impl Tx {
     /// Readers of packets are done with them.
     #[inline(always)]
     pub fn complete_all(&mut self, guest: &Domain, tokens: impl IntoIterator<Item = Token>) {
-        let mut grants = self.line.grants(guest);
+        let mut grants = self.line.grants(guest).locked();
         for token in tokens {
             let is_known = self.queue.complete(&mut grants, token, XEN_NETIF_RSP_OKAY).is_ok();
             debug_assert!(is_known, "a packet that was answered already");
