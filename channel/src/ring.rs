@@ -131,6 +131,12 @@ impl<P: SharedPage, const WORDS: usize, const SIZE: u32> BackRing<P, WORDS, SIZE
         new.wrapping_sub(self.page.load(RSP_EVENT)) < new.wrapping_sub(old)
     }
 
+    /// Responses that the guest was not yet told of.
+    #[inline]
+    pub fn unpushed(&self) -> u32 {
+        self.rsp_prod.wrapping_sub(self.pushed)
+    }
+
     /// Asks the guest for an event when `n` (at least 1) requests wait, and looks whether they already do. To be called
     /// before the ring is left alone; if it says `true` there is work instead of an event.
     #[inline]

@@ -13,19 +13,8 @@ static bool send_one(struct front *from)
 	nr_sent++;
 	nr_kicks += is_asked;
 	if (is_asked)
-		check_result(kick_tx(from), 0, "a kick");
+		check_result(notify_tx(from), 0, "a kick");
 	return is_asked;
-}
-
-/* The vCPU sleeps for a moment. */
-static void sleep_a_moment(void)
-{
-	struct {
-		const u32 *ports;
-		u32 nr_ports, pad;
-		u64 timeout;
-	} poll = { 0, 0, 0, now_ns() + 10000 };
-	check_result(HC2(sched_op, SCHEDOP_poll, &poll), 0, "poll");
 }
 
 /* Takes what there is of answers and packets. */

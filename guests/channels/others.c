@@ -151,7 +151,7 @@ void measure(void)
 			for (u32 n = 0; n < nr; n++)
 				put(&first, lens[i], PAGE);
 			u64 start = rdtsc();
-			kick_tx(&first);
+			notify_tx(&first);
 			*(nr == 1 ? &one : &ticks) += rdtsc() - start;
 			first.tx_cons = first.tx->rsp_prod, own.rx_cons = own.rx->rsp_prod;
 		}

@@ -96,7 +96,7 @@ static void exchange(struct front *from, struct front *to)
 	look_at(to, NULL);
 	make_frame(to->mac, from->mac, len, draw());
 	put(from, len, piece);
-	check_result(kick_tx(from), 0, "a good kick");
+	check_result(notify_tx(from), 0, "a good kick");
 	for (u64 until = about_now_ns() + PATIENCE_NS; about_now_ns() < until && !(came && nr_answers(from) >= slots);)
 		if (!came)
 			came = look_at(to, from);
@@ -167,7 +167,7 @@ void outside_once(void)
 		if (!sent[place].is_out)
 			send_outside(place);
 	}
-	kick_tx(&fronts[SENDER]);
+	notify_tx(&fronts[SENDER]);
 	look_at(&fronts[SENDER], NULL);
 	unlock(&sender_lock);
 }
@@ -253,7 +253,7 @@ void out_lies_once(void)
 	case 6: case 7: case 8: put_requests(out); break;
 	default: put_packets(out, &who);
 	}
-	note(up_to(2) ? kick_tx(out) : kick_rx(out));
+	note(up_to(2) ? notify_tx(out) : kick_rx(out));
 }
 
 /* Those to strangers that wait come, in their order; of those to all may be as much as that. */

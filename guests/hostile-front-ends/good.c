@@ -26,7 +26,7 @@ static void exchange(struct front *from, struct front *to)
 	put(from, len, piece);
 	post(to, NR_RX_DATA - (to->rx->req_prod - to->rx->rsp_prod));
 	kick_rx(to);
-	check_result(kick_tx(from), 0, "a good kick");
+	check_result(notify_tx(from), 0, "a good kick");
 	/* Somebody else may be at it. */
 	for (u64 until = about_now_ns() + PATIENCE_NS; about_now_ns() < until;)
 		if (to->rx->rsp_prod != to->rx_cons && from->tx->rsp_prod - answers >= slots)

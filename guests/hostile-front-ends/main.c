@@ -75,10 +75,13 @@ static void ends_are_seen(void)
 	u32 far = SLOTS + 1 + up_to(1u << 30);
 	ring->req_prod = up_to(2) ? far : -1 - up_to(1000);
 	/* A receive ring is looked at when there is something for it. */
-	if (is_tx)
-		kick_tx(front);
-	else
-		send(&fronts[WATCHED], front->mac, fronts[WATCHED].mac, 60, 1);
+	if (is_tx) {
+		notify_tx(front);
+	} else {
+		make_frame(front->mac, fronts[WATCHED].mac, 60, 1);
+		put(&fronts[WATCHED], 60, 60);
+		notify_tx(&fronts[WATCHED]);
+	}
 	u32 state = status_of(front).state;
 	check(state == (is_tx ? TX_ENDED : RX_ENDED), "a ring with %u requests: the state is %u", ring->req_prod, state);
 	check(status_of(&fronts[GOOD_A]).state == 0 && status_of(&fronts[GOOD_B]).state == 0, "a good ring has ended");

@@ -21,7 +21,7 @@ void slots_once(void)
 	struct front *front = &fronts[up_to(HOSTILE)];
 	put_slots(front);
 	if (up_to(2))
-		kick_tx(front);
+		notify_tx(front);
 }
 
 void requests_once(void)
@@ -36,7 +36,7 @@ void indices_once(void)
 	struct front *front = &fronts[up_to(HOSTILE)];
 	spoil_indices(front);
 	if (up_to(2))
-		kick_tx(front);
+		notify_tx(front);
 	else
 		kick_rx(front);
 }
@@ -53,7 +53,7 @@ void packets_once(void)
 	if (up_to(16) == 0)
 		again_if_ended(which);
 	put_packets(&fronts[which], &who);
-	kick_tx(&fronts[which]);
+	notify_tx(&fronts[which]);
 	if (is_locked)
 		unlock(&in_use[which]);
 }

@@ -166,7 +166,7 @@ static void send_something(void)
 		make_frame(stranger, sender.mac, len, draw());
 		put(&sender, len, 4000);
 	}
-	kick_tx(&sender);
+	notify_tx(&sender);
 	look();
 	unlock(&lock);
 }

@@ -142,7 +142,7 @@ static void guest_talks(u32 who)
 			send_from(who, place);
 	}
 	if (up_to(8))
-		note(kick_tx(&guest[who]));
+		note(notify_tx(&guest[who]));
 	unlock(&guest_lock[who]);
 }
 
@@ -206,7 +206,7 @@ static void settle(void)
 	for (u32 quiet = 0; quiet < 2; quiet++) {
 		u64 before = seen.near + seen.in + seen.answered;
 		for (u32 who = 0; who < NR_GUESTS; who++) {
-			note(kick_tx(&guest[who]));
+			note(notify_tx(&guest[who]));
 			take_sent(who);
 			receive_all(who);
 		}

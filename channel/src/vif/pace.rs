@@ -1,8 +1,13 @@
-//! After how many more requests a sender is to notify.
+//! After how many more requests a sender is to notify, and when it is told of answers.
 //!
 //! A guest that sends one packet after another would notify for each of them: a hypercall, a turn of the card and an event for
 //! each. One that has done so a few times in a row is asked to notify only after several more. Until then its ring is looked at
 //! by whoever looks after it: when the vCPU that notified last goes to sleep, and in any case after [`LATE_NS`]. Whoever sends now and then is served at once.
+//!
+//! Who sends in bursts, as a bridge does with what a network card has received, would begin anew with each of them. So it is remembered how
+//! long bursts have been: the second notification of one tells that another has begun.
+//!
+//! Likewise, an event for each answer would interrupt a busy sender for each packet. Its answers are shown together ([`Unseen`]).
 
 /// A ring whose guest need not notify is looked at so often, in ns.
 pub const LATE_NS: u64 = 100_000;
@@ -21,11 +26,15 @@ pub struct Pace {
     in_a_row: u32,
     /// When something was taken last.
     taken_ns: u64,
+    /// Requests of this burst.
+    burst: u32,
+    /// Requests of bursts before, the last half of it.
+    usual: u32,
 }
 
 impl Default for Pace {
     fn default() -> Self {
-        Self { ahead: 1, in_a_row: 0, taken_ns: 0 }
+        Self { ahead: 1, in_a_row: 0, taken_ns: 0, burst: 0, usual: 0 }
     }
 }
 
@@ -37,15 +46,44 @@ impl Pace {
         let since = now.saturating_sub(self.taken_ns);
         let patience = if self.ahead > 1 && taken > 0 { 2 * LATE_NS } else { QUICK_NS };
         if since > patience {
-            (self.ahead, self.in_a_row) = (1, 0);
+            if self.burst > 0 {
+                self.usual = self.usual.midpoint(self.burst.min(MAX_AHEAD));
+            }
+            (self.ahead, self.in_a_row, self.burst) = (1, 0, 0);
         } else if taken > 0 {
             self.in_a_row = self.in_a_row.saturating_add(1);
-            self.ahead = if self.in_a_row < IN_A_ROW { 1 } else { (self.ahead * 2).min(MAX_AHEAD) };
+            self.ahead = if self.in_a_row < IN_A_ROW { self.usual.max(1) } else { (self.ahead * 2).min(MAX_AHEAD) };
         }
         if taken > 0 {
             self.taken_ns = now;
+            self.burst = self.burst.saturating_add(taken);
         }
         self.ahead
+    }
+}
+
+/// Answers that a guest has not seen, at most.
+const MAX_UNSEEN: u32 = 64;
+/// For so long (ns) it does not see them, at most and until the next look.
+const UNSEEN_NS: u64 = 300_000;
+
+/// Since when there are answers that a guest has not been shown.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Unseen {
+    since_ns: Option<u64>,
+}
+
+impl Unseen {
+    /// At `now` (ns) there are `answers` of them, and the ring will be looked at again within [`LATE_NS`]. May they wait until then?
+    #[must_use]
+    pub fn may_wait(&mut self, answers: u32, now: u64) -> bool {
+        let since = *self.since_ns.get_or_insert(now);
+        answers < MAX_UNSEEN && now.saturating_sub(since) < UNSEEN_NS
+    }
+
+    /// All are shown.
+    pub fn shown(&mut self) {
+        self.since_ns = None;
     }
 }
 
@@ -72,6 +110,46 @@ mod tests {
             now += 1_000 * u64::from(taken);
         }
         assert_eq!(ahead, [1, 1, 1, 2, 4, 8, 16, 32, 64, 64, 64]);
+    }
+
+    #[test]
+    fn one_that_sends_in_bursts_notifies_twice_for_each() {
+        let mut pace = Pace::default();
+        let mut now = 0;
+        let mut burst = |length: u32| {
+            now += 10 * LATE_NS;
+            let (mut sent, mut ahead, mut notified) = (0, 1, 0);
+            while sent + ahead <= length {
+                sent += ahead;
+                now += 1_000 * u64::from(ahead);
+                let taken = ahead;
+                ahead = pace.looked(taken, now);
+                notified += 1;
+            }
+            // Then it sleeps, and its ring is looked at, and once more when it does not send.
+            assert!(pace.looked(length - sent, now) <= MAX_AHEAD);
+            now += LATE_NS;
+            assert_eq!(pace.looked(0, now), 1);
+            notified
+        };
+        let notified: Vec<u32> = (0..6).map(|_| burst(20)).collect();
+        assert_eq!(notified[0], 7);
+        assert!(notified[2..].iter().all(|n| *n <= 3), "{notified:?}");
+        // Short ones are served at once again before long.
+        let notified: Vec<u32> = (0..8).map(|_| burst(1)).collect();
+        assert_eq!(notified, [1; 8]);
+        assert_eq!(pace.usual, 1);
+    }
+
+    #[test]
+    fn answers_wait_while_they_are_few_and_new() {
+        let mut unseen = Unseen::default();
+        assert!(unseen.may_wait(1, 1_000));
+        assert!(unseen.may_wait(MAX_UNSEEN - 1, 1_000 + UNSEEN_NS - 1));
+        assert!(!unseen.may_wait(2, 1_000 + UNSEEN_NS), "too old");
+        unseen.shown();
+        assert!(unseen.may_wait(2, 1_000 + UNSEEN_NS));
+        assert!(!unseen.may_wait(MAX_UNSEEN, 1_001 + UNSEEN_NS), "too many");
     }
 
     #[test]

@@ -10,7 +10,7 @@
 
 use super::credit::Credit;
 use super::journal::{About, Entry, Journal, Token};
-use super::pace::Pace;
+use super::pace::{Pace, Unseen};
 use super::request::{Extras, Slot};
 use super::stats::TxStats;
 use crate::grants::{Frames, Grants};
@@ -89,6 +89,9 @@ pub struct TxQueue<P, F> {
     /// What it has sent.
     pub stats: TxStats,
     pace: Pace,
+    unseen: Unseen,
+    /// Something was taken between the last two times that it was left.
+    has_sent: bool,
     /// Requests taken so far when it was left last.
     left_at: u32,
     dead: Option<Fatal>,
@@ -101,6 +104,8 @@ impl<P: SharedPage, F: Copy + Default> TxQueue<P, F> {
         Ok(TxQueue {
             left_at: ring.req_cons(),
             pace: Pace::default(),
+            unseen: Unseen::default(),
+            has_sent: false,
             ring,
             journal: Journal::default(),
             slots: [Entry::default(); MAX_SLOTS],
@@ -381,7 +386,16 @@ impl<P: SharedPage, F: Copy + Default> TxQueue<P, F> {
     /// Lets the guest see all answers. `true`: it wants an event.
     #[inline]
     pub fn push(&mut self) -> bool {
+        self.unseen.shown();
         self.ring.push()
+    }
+
+    /// Of a ring that was left [`Left::Late`] at `now` (ns): need the guest not see its answers before the next look? A busy sender is told
+    /// of many together. One that has sent nothing since the look before may wait for them.
+    #[inline]
+    pub fn answers_may_wait(&mut self, now: u64) -> bool {
+        let answers = self.ring.unpushed();
+        answers == 0 || self.has_sent && self.unseen.may_wait(answers, now)
     }
 
     /// To be called before the ring is left alone, at time `now` (ns): asks for an event at the next request, or, of a guest that is busy
@@ -398,7 +412,7 @@ impl<P: SharedPage, F: Copy + Default> TxQueue<P, F> {
         if self.ring.ask_for_event(ahead)? {
             return Ok(Left::Work);
         }
-        (self.pace, self.left_at) = (pace, self.ring.req_cons());
+        (self.pace, self.left_at, self.has_sent) = (pace, self.ring.req_cons(), taken > 0);
         Ok(if ahead > 1 { Left::Late } else { Left::Asleep })
     }
 

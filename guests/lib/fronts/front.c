@@ -166,9 +166,26 @@ void put_whole(struct front *front, u32 len, u32 piece, u32 segment)
 	__atomic_store_n(&front->tx->req_prod, first + n + nr_extra, __ATOMIC_RELEASE);
 }
 
-s64 kick_tx(struct front *front)
+s64 notify_tx(struct front *front)
 {
 	return kick(front->tx_port);
+}
+
+void sleep_a_moment(void)
+{
+	struct {
+		const u32 *ports;
+		u32 nr_ports, pad;
+		u64 timeout;
+	} poll = { 0, 0, 0, now_ns() + 10000 };
+	check_result(HC2(sched_op, SCHEDOP_poll, &poll), 0, "poll");
+}
+
+s64 kick_tx(struct front *front)
+{
+	s64 result = notify_tx(front);
+	sleep_a_moment();
+	return result;
 }
 
 s64 kick_rx(struct front *front)

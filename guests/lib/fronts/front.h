@@ -118,6 +118,11 @@ void put_whole(struct front *front, u32 len, u32 piece, u32 segment);
 void put_slot(struct front *front, u32 gref, u32 offset, u32 flags, u32 size);
 /* A packet of one slot, whose answer has this name. */
 void put_slot_as(struct front *front, u32 id, u32 gref, u32 offset, u32 size);
+/* Only tells of what is in the transmit ring. One that does so all the time is told of answers later, all together. */
+s64 notify_tx(struct front *front);
+/* The vCPU sleeps for 10 us. Who does so has its packets sent and sees all answers. */
+void sleep_a_moment(void);
+/* Both. Not for an operation in the middle of which others may find that its vCPU sleeps. */
 s64 kick_tx(struct front *front);
 s64 kick_rx(struct front *front);
 /* Frame, kick, one piece a page. */

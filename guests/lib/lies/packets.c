@@ -182,5 +182,5 @@ void spoil_ports(struct front *front)
 void storm(struct front *front)
 {
 	for (u32 n = up_to(BUSY); n--;)
-		note(up_to(2) ? kick_tx(front) : kick_rx(front));
+		note(up_to(2) ? notify_tx(front) : kick_rx(front));
 }

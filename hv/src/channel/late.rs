@@ -1,10 +1,10 @@
 //! Interfaces of busy senders, which notify only now and then: each is looked at by the CPU on which its guest notified last, when the vCPU
-//! there goes to sleep, and in any case after [`LATE_NS`].
+//! there goes to sleep, and in any case after [`LATE_NS`]. Then it sees the answers that were kept for it, too.
 //!
 //! A guest may send by one CPU and sleep on another: for that there is the timer.
 
 use super::timed;
-use super::traffic::{self, Budget};
+use super::traffic::{self, Budget, Look};
 use super::vif::Handle;
 use crate::arch::tsc;
 use crate::cpu::percpu::{this_cpu, MAX_CPUS};
@@ -52,6 +52,7 @@ pub fn work(of: Option<u16>) {
     let me = this_cpu();
     let Some(_works) = timed::try_work() else { return timers::arm_senders(tsc::now_ns().saturating_add(LATE_NS)) };
     me.looks_after.set(false);
+    let look = if of.is_some() { Look::Asleep } else { Look::Usual };
     for place in own() {
         let (name, guest) = (place.handle.load(Ordering::Relaxed), place.guest.load(Ordering::Relaxed));
         if name == NONE {
@@ -63,7 +64,7 @@ pub fn work(of: Option<u16>) {
         }
         place.handle.store(NONE, Ordering::Relaxed);
         let handle = Handle::of_raw(name);
-        if traffic::transmit(handle, &mut Budget::default()) {
+        if traffic::transmit(handle, look, &mut Budget::default()) {
             // Its own place, which is free.
             put_off(place, handle, guest, tsc::now_ns());
         }

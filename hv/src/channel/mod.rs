@@ -42,7 +42,7 @@ pub use vif::Handle;
 use crate::domain::Domain;
 use crate::sched::run;
 use crate::twin::net;
-use traffic::Budget;
+use traffic::{Budget, Look};
 use xen_abi::errno::Errno;
 
 /// Device channels get their time, and hear of network cards.
@@ -84,7 +84,7 @@ pub fn serve(cookie: u32) -> bool {
         more |= traffic::refill(handle, &mut budget);
     }
     if cookie & vif::TX_EVENT != 0 {
-        more |= traffic::transmit(handle, &mut budget);
+        more |= traffic::transmit(handle, Look::Usual, &mut budget);
     }
     more
 }

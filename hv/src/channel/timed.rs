@@ -1,7 +1,7 @@
 //! What device channels do when nobody notifies: senders that have credit again, packets that have waited for too long, and
 //! what was left over.
 
-use super::traffic::{self, Budget, TICK_NS};
+use super::traffic::{self, Budget, Look, TICK_NS};
 use super::vif::{Handle, VIFS};
 use super::{disk, uplink};
 use crate::sched::timers;
@@ -77,7 +77,7 @@ fn look_at_sender(place: usize, now: u64, budget: &mut Budget) -> u64 {
         }
         tx.line.handle
     };
-    if !traffic::transmit(handle, budget) {
+    if !traffic::transmit(handle, Look::Usual, budget) {
         return u64::MAX;
     }
     let later = now.saturating_add(REST_NS);

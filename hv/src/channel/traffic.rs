@@ -49,24 +49,47 @@ impl Budget {
     }
 }
 
+/// Why an interface is looked at.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Look {
+    /// Its guest has notified, or might have something.
+    Usual,
+    /// A vCPU of its guest goes to sleep, that may wait for answers.
+    Asleep,
+}
+
+/// How a ring was left.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Rest {
+    /// There is more.
+    More,
+    /// It will be looked at soon.
+    Late,
+    /// Nothing is to be done.
+    Done,
+}
+
 /// Passes on what an interface's guest has sent. `true`: there is more.
-pub fn transmit(handle: Handle, budget: &mut Budget) -> bool {
+pub fn transmit(handle: Handle, look: Look, budget: &mut Budget) -> bool {
     let mut side = handle.sides().tx.lock();
     let is_its = |tx: &&mut Tx| tx.line.handle == handle && tx.queue.fatal().is_none();
     let Some(tx) = side.as_deref_mut().filter(is_its) else { return false };
     let Some(guest) = tx.line.guest() else { return false };
     let Some(table) = switch::table(tx.line.switch) else { return false };
-    let more = take_all(tx, &guest, &table, budget);
+    let now = tsc::now_ns();
+    let rest = take_all(tx, &guest, &table, now, budget);
     tx.ahead.finish();
-    tx.push(&guest);
-    more
+    let may_wait = rest == Rest::Late && look == Look::Usual;
+    if !may_wait || !tx.queue.answers_may_wait(now) {
+        tx.push(&guest);
+    }
+    rest == Rest::More
 }
 
 #[inline]
-fn take_all(tx: &mut Tx, guest: &Domain, table: &Table, budget: &mut Budget) -> bool {
-    let now = tsc::now_ns();
+fn take_all(tx: &mut Tx, guest: &Domain, table: &Table, now: u64, budget: &mut Budget) -> Rest {
     if !tx.held.is_empty() && !held::send(tx, guest, table, now, budget) {
-        return true;
+        return Rest::More;
     }
     let mut recent = Recent::default();
     while !budget.is_spent() {
@@ -83,9 +106,9 @@ fn take_all(tx: &mut Tx, guest: &Domain, table: &Table, budget: &mut Budget) -> 
                     (Ok(Left::Work), _) => budget.spend(0),
                     (Ok(Left::Late), Some(place)) => {
                         late::put_off(place, tx.line.handle, tx.line.guest, now);
-                        return false;
+                        return Rest::Late;
                     }
-                    (Ok(_), _) => return false,
+                    (Ok(_), _) => return Rest::Done,
                     (Err(_), _) => return ended(tx),
                 }
             }
@@ -98,21 +121,21 @@ fn take_all(tx: &mut Tx, guest: &Domain, table: &Table, budget: &mut Budget) -> 
             Ok(Take::NoCredit { until }) => {
                 tx.until = Some(until);
                 timers::arm_channels(until);
-                return false;
+                return Rest::Done;
             }
             Err(_) => return ended(tx),
         }
     }
-    true
+    Rest::More
 }
 
 /// The guest has written to its ring what cannot be: it is not looked at any more.
 #[cold]
-fn ended(tx: &mut Tx) -> bool {
+fn ended(tx: &mut Tx) -> Rest {
     if let Some(fatal) = tx.queue.fatal() {
         tx.line.warn_ended(&fatal);
     }
-    false
+    Rest::Done
 }
 
 /// The packet in hand goes where it belongs.

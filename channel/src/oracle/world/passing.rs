@@ -20,13 +20,21 @@ impl World {
                 continue;
             }
             let Interface { tx, front, .. } = &mut self.interfaces[sender];
+            let mut is_late = false;
             let taken = tx.take(&mut front.guest, &self.memory, self.now, &mut self.packet);
             match taken {
-                Ok(Take::Packet(token)) => self.taken(sender, token),
+                Ok(Take::Packet(token)) => {
+                    // Its answer is shown when the ring is left, at the earliest.
+                    self.taken(sender, token);
+                    continue;
+                }
                 Ok(Take::Nothing) => match self.interfaces[sender].tx.leave(self.now, true) {
                     Ok(Left::Work) => {}
                     Ok(Left::Asleep) => self.interfaces[sender].awake = None,
-                    Ok(Left::Late) => self.interfaces[sender].awake = Some(self.now + LATE_NS),
+                    Ok(Left::Late) => {
+                        self.interfaces[sender].awake = Some(self.now + LATE_NS);
+                        is_late = true;
+                    }
                     Err(_) => self.reconnect(sender),
                 },
                 Ok(Take::NoCredit { until }) => {
@@ -40,7 +48,10 @@ impl World {
                 }
                 Err(_) => self.reconnect(sender),
             }
-            self.push_answers(sender);
+            let tx = &mut self.interfaces[sender].tx;
+            if !is_late || !tx.answers_may_wait(self.now) {
+                self.push_answers(sender);
+            }
         }
     }
 
