@@ -1,5 +1,5 @@
-# bench.sh SERVER KIND COUNT: a guest that SERVER serves runs the loads of KIND. SERVER is dom0; driver, a driver domain; for packets
-# also switch, the hypervisor's switch with a driver domain as its way out, and mirror or stlb, the same with the driver's twin in that mode. Meanwhile dom0
+# bench.sh SERVER KIND COUNT: a guest that SERVER serves runs the loads of KIND. SERVER is dom0; driver, a driver domain; switch, the hypervisor, with a
+# driver domain behind it; for packets also mirror or stlb, the same with the driver's twin in that mode. Meanwhile dom0
 # does nothing but its part of that: the command goes to the guest's console, and dom0 then sleeps until a domain has gone.
 server=$1
 kind=$2
@@ -25,8 +25,10 @@ dom0) driven= ;;
 driver) drives '' "job_backend $driver" ;;
 switch | mirror | stlb)
 	switches $server
-	device='vif=["mac=00:16:3e:00:00:03'
-	driven=',backend=net'
+	case $kind in
+	disk) driven=',backend=disk,script=disk-plug' ;;
+	*) device='vif=["mac=00:16:3e:00:00:03' driven=',backend=net' ;;
+	esac
 	;;
 esac
 config loaded 'memory=256' 'tsc_mode="native"' "$device$driven$target\"]"

@@ -15,10 +15,17 @@ drives() {
 	in_guest driver 150 "$2" > /tmp/out 2>&1 || quit "the driver domain does not serve"
 	in_guest driver 10 'job_modules driver'
 }
-# switches switch|mirror|stlb: the hypervisor's switch, with a driver domain as its way out, or with the twin of its $driver in that mode
+# switches switch|mirror|stlb: guests' disks or, by $kind, the hypervisor's switch, with a driver domain behind it, or with the twin of its $driver in
+# that mode
 switches() {
 	. /xen/switching.sh
 	way_out driver
+	if [ "$kind" = disk ]; then
+		printf '[service.disk]\nkind = "disk"\ndriver-domain = "driver"\n' > /etc/tandem/tandemd.toml
+		daemon_starts > /tmp/out 2>&1 || quit "no service of disks"
+		drives '' "job_backend $driver"
+		return
+	fi
 	daemon_starts > /tmp/out 2>&1 || quit "no switch"
 	# Nobody but twins has the CPUs that come beside the first, as many as the machine has.
 	drives "$(plug 2)" "bridge_switch $driver" "maxvcpus=$(($(xl info nr_cpus) + 1))"

@@ -36,6 +36,7 @@ usage: ./tandem COMMAND [OPTIONS]
   bench boot|lmbench   instruction counts beside stock Xen and native Linux
   bench memory         RAM that the hypervisor keeps, beside stock Xen
   bench net|disk       instructions for a packet, page or request in dom0 and in a guest, by component; --operations N
+                       (`bench disk vm`: only through a driver domain, with a device channel and without it)
   bench twin-net       the same for packets that go through the hypervisor's switch, with a driver domain or its driver's twin
                        (`bench twin-net mirror`: only through the twin; `stlb`: through twins of both modes;
                        `vm`: through a driver domain, with the switch and without it)

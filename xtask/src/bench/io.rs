@@ -1,5 +1,6 @@
 //! `./tandem bench net` and `disk`: what a packet, a page or a request costs on native Linux, in dom0 and in a guest that
-//! dom0 serves, on stock Xen and on Tandem, in instructions and divided by component.
+//! dom0 serves, on stock Xen and on Tandem, in instructions and divided by component. Disks also by the hypervisor's device channels with a driver
+//! domain behind them: `./tandem bench disk vm` measures only that, beside a driver domain's own back end.
 //!
 //! The loads are images/src/traffic.c and blocks.c, in the order of images/init/load.sh. The other end of the wire is in
 //! virtual time (`peer::Wire`), and so is the disk, QEMU's null device behind nvme (bench/plugin/disk.c): figures repeat.
@@ -11,7 +12,7 @@ use crate::options::Options;
 use crate::run;
 use anyhow::{ensure, Context, Result};
 use bench::profile::{self, Map, Names, Part, Window, DOM0};
-pub use report::{loads, per_component, per_event};
+pub use report::{channel_aims, loads, per_component, per_event};
 use std::path::Path;
 use testbed::counter::Profiler;
 use testbed::host;
@@ -65,7 +66,7 @@ pub enum Place {
     Guest,
     /// A guest whose interface or disk a driver domain serves.
     Driven,
-    /// A guest whose interface the hypervisor's switch serves, and the way out is a driver domain.
+    /// A guest whose interface or disk is the hypervisor's, and behind that is a driver domain.
     Switched,
     /// The same, and the way out is a twin.
     Twinned(Mode),
@@ -97,7 +98,7 @@ impl Place {
             Self::Dom0 => "dom0",
             Self::Guest => "guest through dom0",
             Self::Driven => "guest through a driver domain",
-            Self::Switched => "guest through switch and domain",
+            Self::Switched => "guest through channel and domain",
             Self::Twinned(Mode::Mirror) => "guest through a twin, mirror",
             Self::Twinned(Mode::Stlb) => "guest through a twin, stlb",
         }
@@ -137,7 +138,14 @@ impl Cost {
 
 /// Measures and shows; false if a system could not be measured.
 pub fn run(kind: Kind, options: &Options) -> Result<bool> {
-    let (costs, failures) = measure_all(kind, options, &Boot::STOCK)?;
+    let (costs, failures) = match (kind, options.words.get(1).map(String::as_str)) {
+        (Kind::Disk, Some("vm")) => {
+            let options = Options { words: vec!["disk".into(), "tandem".into()], ..options.clone() };
+            measure_all(kind, &options, &[Boot::DriverDomain, Boot::Switch])?
+        }
+        (Kind::Disk, _) => measure_all(kind, options, &[Boot::Dom0, Boot::DriverDomain, Boot::Switch])?,
+        _ => measure_all(kind, options, &Boot::STOCK)?,
+    };
     report::report(kind, &costs)?;
     for failure in &failures {
         println!("FAIL: {failure:#}");
@@ -178,7 +186,7 @@ pub enum Boot {
     Dom0,
     /// Those of a guest that a driver domain serves.
     DriverDomain,
-    /// Those of a guest at the hypervisor's switch, with a driver domain as its way out.
+    /// Those of a guest whose device is the hypervisor's, with a driver domain behind it.
     Switch,
     /// The same with a twin.
     Twin(Mode),
@@ -215,7 +223,7 @@ impl Boot {
         match self {
             Self::Dom0 => "",
             Self::DriverDomain => " with a driver domain",
-            Self::Switch => " with a switch and a driver domain",
+            Self::Switch => " with a channel and a driver domain",
             Self::Twin(Mode::Mirror) => " with a twin, mirror",
             Self::Twin(Mode::Stlb) => " with a twin, stlb",
         }

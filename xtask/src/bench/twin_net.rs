@@ -4,7 +4,7 @@
 //! The loads and the machine are those of `bench net`. `./tandem bench twin-net mirror` measures only the way through the twin,
 //! `stlb` that through a twin of either mode, and `vm` only the two ways through a driver domain: with the switch and without it.
 
-use super::io::{loads, measure_all, per_component, per_event, Boot, Cost, Kind, Mode, Place};
+use super::io::{channel_aims, loads, measure_all, per_component, per_event, Boot, Cost, Kind, Mode, Place};
 use crate::options::Options;
 use crate::run;
 use anyhow::Result;
@@ -119,32 +119,6 @@ const HYPERVISOR_AIM: f64 = 1_100.0;
 /// What a load may cost through a twin in stlb mode, of what it costs in mirror mode.
 const STLB_AIM: f64 = 1.25;
 
-/// What a load may cost at the switch, of what it costs through the driver domain's own netback.
-const CHANNEL_AIM: f64 = 1.03;
-
-/// What the switch costs where its way out is a driver domain.
-fn channel_aims(costs: &[Cost]) -> String {
-    let mut out = String::new();
-    let (mut met, mut all) = (0, 0);
-    for load in loads(costs) {
-        let by = |place| costs.iter().find(|c| c.system == "tandem" && c.load == load && c.place == place);
-        let (Some(with), Some(without)) = (by(Place::Switched), by(Place::Driven)) else { continue };
-        let share = with.total() / without.total();
-        all += 1;
-        met += u32::from(share <= CHANNEL_AIM);
-        let _ = writeln!(
-            out,
-            "{load} through switch and domain: {:.0}, {share:.3} of {:.0} without the switch",
-            with.total(),
-            without.total()
-        );
-    }
-    if all > 0 {
-        let _ = writeln!(out, "{met} of {all} loads cost at most {CHANNEL_AIM} of what they cost without the switch\n");
-    }
-    out
-}
-
 /// Which aims are missed, and how many there are.
 fn aims(costs: &[Cost]) -> String {
     let mut out = String::new();
@@ -219,20 +193,6 @@ mod tests {
         assert!(both(126.0).contains("missed: tcp-send, stlb, all: 126, aim 125"), "{}", both(126.0));
         let said = aims(&[cost(Place::Driven, "ping", 1.0)]);
         assert_eq!(said, "no figures through a twin: ping\n0 of 0 aims met\n");
-    }
-
-    #[test]
-    fn the_switch_is_compared_with_the_way_without_it() {
-        let said = channel_aims(&[
-            cost(Place::Switched, "ping", 1.03),
-            cost(Place::Driven, "ping", 1.0),
-            cost(Place::Switched, "web-1k", 2.08),
-            cost(Place::Driven, "web-1k", 2.0),
-            cost(Place::Driven, "send-64", 1.0),
-        ]);
-        assert!(said.contains("web-1k through switch and domain: 19, 1.040 of 18 without the switch"), "{said}");
-        assert!(said.contains("1 of 2 loads cost at most 1.03"), "{said}");
-        assert_eq!(channel_aims(&[cost(Place::Driven, "ping", 1.0)]), "");
     }
 
     #[test]

@@ -33,7 +33,7 @@ pub(super) fn report(kind: Kind, costs: &[Cost]) -> Result<()> {
         println!("\n{}\n{}", total.text("tandem", BASELINE), own.text("tandem", BASELINE));
     }
     print!("{}", per_component(costs));
-    print!("{}", aims(costs));
+    print!("{}{}", channel_aims(costs), aims(costs));
     let dir = host::target("bench")?;
     let csv = dir.join(format!("{stem}.csv"));
     std::fs::write(&csv, as_csv(costs))?;
@@ -188,6 +188,33 @@ fn aims(costs: &[Cost]) -> String {
     format!("{out}{met} of {all} aims met\n")
 }
 
+/// What a load may cost with the hypervisor's device channels, of what it costs by the driver domain's own back end.
+const CHANNEL_AIM: f64 = 1.03;
+
+/// What device channels cost where a driver domain is behind them.
+pub fn channel_aims(costs: &[Cost]) -> String {
+    let mut out = String::new();
+    let (mut met, mut all) = (0, 0);
+    for load in loads(costs) {
+        let by = |place| costs.iter().find(|c| c.system == "tandem" && c.load == load && c.place == place);
+        let (Some(with), Some(without)) = (by(Place::Switched), by(Place::Driven)) else { continue };
+        let share = with.total() / without.total();
+        all += 1;
+        met += u32::from(share <= CHANNEL_AIM);
+        let _ = writeln!(
+            out,
+            "{load} through channel and domain: {:.0}, {share:.3} of {:.0} without the channel",
+            with.total(),
+            without.total()
+        );
+    }
+    if all > 0 {
+        let _ =
+            writeln!(out, "{met} of {all} loads cost at most {CHANNEL_AIM} of what they cost without the channel\n");
+    }
+    out
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -213,5 +240,17 @@ mod tests {
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[0].split(',').count(), lines[1].split(',').count());
         assert_eq!(lines[1], "ping,native,,100.0,100.0,100.0,100.0,100.0,100.0,100.0,0.0,100.0,800.0");
+    }
+
+    #[test]
+    fn channels_are_compared_with_the_way_without_them() {
+        let with = |hypervisor| cost("tandem", Place::Switched, hypervisor);
+        let without = cost("tandem", Place::Driven, 100.0);
+        let said = channel_aims(&[with(145.0), without]);
+        assert!(said.contains("ping through channel and domain: 945, 1.050 of 900 without the channel"), "{said}");
+        assert!(said.contains("0 of 1 loads cost at most 1.03"), "{said}");
+        let said = channel_aims(&[with(118.0), cost("tandem", Place::Driven, 100.0)]);
+        assert!(said.contains("1 of 1 loads"), "{said}");
+        assert_eq!(channel_aims(&[with(1.0), cost(BASELINE, Place::Driven, 1.0)]), "", "only of one hypervisor");
     }
 }
