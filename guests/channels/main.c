@@ -1,7 +1,7 @@
 /*
  * Device channels: front ends are plugged into the hypervisor's own switch, packets go from one to the other byte for byte, a busy
  * sender need not notify of each, what front ends do wrong harms nobody else, nothing stays when interfaces or their domains go,
- * strangers are reached by the switch's way out, and what is for them waits for the next one when that goes.
+ * strangers are reached by the switch's way out, which senders have by their weights, and what is for them waits for the next one when that goes.
  * (cpus: 2) (shares: channels fronts) (differs: stock Xen has no switch)
  */
 #include "front.h"
@@ -128,7 +128,6 @@ static void bad_requests(void)
 	REFUSED(request.backend = 77, ESRCH, "no such back end");
 	REFUSED(request.guest = DOMID_SELF, ESRCH, "a guest that is no number");
 	REFUSED(request.flags = 128, EINVAL, "unknown flags");
-	REFUSED(request.pad = 1, EINVAL, "a field that must be zero");
 	REFUSED(request.mac[0] = 1, EINVAL, "the address of a group");
 	REFUSED(request.rate_bytes = 1, EINVAL, "half a rate");
 	REFUSED(request.rate_interval_us = 1, EINVAL, "the other half");

@@ -325,6 +325,55 @@ static void drained(void)
 	check_result(hold(switch_name, 0), 0, "no wait");
 }
 
+/* What the way out takes now, of each of both. */
+static void take(struct front *const from[2], u32 nr_pages, u32 nr[2])
+{
+	static u8 got[PAGE];
+	post(&out, nr_pages);
+	kick_rx(&out);
+	while (receive(&out, got) > 0)
+		nr[memcmp(got + 6, from[0]->mac, 6) != 0]++;
+}
+
+/* Guests that both send more than the way out takes have shares of it by their weights, and lose nothing. */
+static void by_weight(void)
+{
+	enum { STEPS = 500, EACH = 8, FULL = 200 };
+	static const u16 weight[2] = { 1, 3 };
+	struct front *const from[2] = { &a, &b };
+	u32 nr[2] = { 0, 0 };
+	for (u32 n = 0; n < 2; n++) {
+		disconnect_front(from[n]);
+		close_ports(from[n]);
+		make_front(from[n], n, 0);
+		struct channel_connect request = request_of(from[n], switch_name, SG);
+		request.weight = weight[n];
+		check_result(channel_op(VIF_CONNECT, &request), 0, "connecting with a weight");
+		from[n]->vif = request.vif;
+		make_frame(stranger, from[n]->mac, 60, n);
+		memcpy(from[n]->page[TX_DATA], frame, 60);
+	}
+	/* It has posted nothing. */
+	out.rx->req_prod = out.rx->rsp_prod;
+	for (u32 step = 0; step < STEPS; step++) {
+		for (u32 n = 0; n < 2; n++) {
+			while (nr_answers(from[n]) > 0)
+				check(answer(from[n]) == 0, "an error");
+			while (from[n]->tx->req_prod - from[n]->tx_cons < FULL)
+				put_slot(from[n], from[n]->first_ref + TX_DATA, 0, 0, 60);
+			check_result(kick_tx(from[n]), 0, "a kick");
+		}
+		take(from, EACH, nr);
+	}
+	printk("  weights 1 and 3: %u and %u packets go out\n", nr[0], nr[1]);
+	check(nr[0] + nr[1] == STEPS * EACH, "%u packets go out", nr[0] + nr[1]);
+	check(nr[0] > STEPS * EACH / 4 - STEPS / 4 && nr[0] < STEPS * EACH / 4 + STEPS / 4, "the light one has sent %u", nr[0]);
+	for (u32 round = 0; round < 2 * FULL / EACH; round++)
+		take(from, EACH, nr);
+	for (u32 n = 0; n < 2; n++)
+		check(nr[n] == from[n]->tx->req_prod && status_of(from[n]).tx_waiting == 0, "of %u packets %u arrive", from[n]->tx->req_prod, nr[n]);
+}
+
 static void check_way_out(void)
 {
 	struct channel_way_out way = way_out_of(switch_name);
@@ -357,6 +406,7 @@ void outside(void)
 	held();
 	held_in_vain();
 	drained();
+	by_weight();
 	for (u32 n = 0; n < COUNT(all); n++) {
 		disconnect_front(all[n]);
 		close_ports(all[n]);

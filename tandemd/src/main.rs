@@ -112,7 +112,9 @@ fn serve(config: &Arc<Config>, hypervisor: &mut Hypervisor) -> Result<()> {
         let driver_domain = service.driver_domain.clone();
         match service.kind {
             Kind::Net => {
-                services.push(Service::start(name, domain, driver_domain, service.hold_ms(), &mut store, hypervisor)?)
+                let hold_ms = service.hold_ms();
+                let started = Service::start(name, domain, driver_domain, hold_ms, &mut store, hypervisor)?;
+                services.push(started.with_weights(service.weights.clone()));
             }
             Kind::Disk => {
                 let started = DiskService::start(name, domain, driver_domain, &mut store)?;

@@ -1,5 +1,6 @@
 //! A service: looks at its devices when something happened, and does what `device` says is to be done.
 
+use crate::config::Weights;
 use crate::device::{self, state, Back, Device, Seen, Step};
 use crate::hypercall::Switches;
 use crate::store::{Change, Event, Store};
@@ -31,6 +32,8 @@ pub struct Service {
     driver_domain: Option<String>,
     /// How long packets wait for a way out that has gone.
     hold_ms: u32,
+    /// Shares of guests, by name.
+    weights: Weights,
     switch: Option<u32>,
     /// Those that have a directory, and the name of the interface if it is plugged in.
     devices: BTreeMap<Device, Option<u32>>,
@@ -63,6 +66,7 @@ impl Service {
             at: Places { service: name.into(), domain },
             driver_domain,
             hold_ms,
+            weights: Weights::new(),
             switch: None,
             devices: BTreeMap::new(),
             closed: BTreeMap::new(),
@@ -83,6 +87,11 @@ impl Service {
             store.watch(&path, &service.at.token(ALL))?;
         }
         Ok(service)
+    }
+
+    /// Guests have these shares of the way out, from when their interfaces are connected.
+    pub fn with_weights(self, weights: Weights) -> Self {
+        Self { weights, ..self }
     }
 
     /// Something happened, perhaps to this service; or the time has come that [`Self::due`] said.

@@ -169,8 +169,8 @@ pub struct ChannelConnect {
     pub flags: u32,
     /// In: its address; not a group's.
     pub mac: [u8; 6],
-    /// Must be zero.
-    pub pad: u16,
+    /// In: its weight among those who send by one way out; 0: [`WEIGHT`].
+    pub weight: u16,
     /// In: bytes that the guest may send in each interval; 0: as many as it can.
     pub rate_bytes: u64,
     /// In: length of an interval in us; 0 if there is no limit, and only then.

@@ -1,20 +1,20 @@
 //! What waits for a network card: packets of several senders, who take turns.
 //!
-//! A sender's packets go in the order in which it has sent them. A turn is worth [`QUANTUM`] bytes; what is left of it at its end is
-//! added to the next (deficit round robin), so senders that always have something send the same number of bytes whatever the
+//! A sender's packets go in the order in which it has sent them. A turn is worth [`QUANTUM`] bytes for the heaviest sender, and for others
+//! as many less as they are lighter; what is left of it at its end is added to the next (deficit round robin). So senders that always have
+//! something send bytes by their weights, the same number if those are the same, whatever the
 //! lengths of their packets, but for short ones, which count for more: they are as much work. How much a sender may leave waiting depends on how many wait: whoever comes later finds room when
 //! the card has sent something. What waits here is a name of the packet; its bytes stay where its sender has them.
 
 use crate::vif::backlog::{MAX_WAIT_NS, STALL_NS};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use xen_abi::channel_op::WEIGHT;
 
-/// Bytes of a turn.
+/// Bytes of a turn of the heaviest sender's.
 pub const QUANTUM: u32 = 8192;
 /// Bytes that a shorter packet counts for.
 pub const LEAST: u32 = 512;
-/// After so many turns whoever has the longest packet has saved enough for it.
-const ROUNDS: u32 = 65536 / QUANTUM + 1;
 /// Packets from which on nothing more waits.
 pub const CAPACITY: u16 = 1024;
 
@@ -45,9 +45,17 @@ struct Sender {
     after: u16,
     /// Bytes that it may still send in its turn.
     left: u32,
+    weight: u16,
 }
 
-const IDLE: Sender = Sender { first: NONE, last: NONE, nr: 0, before: NONE, after: NONE, left: 0 };
+const IDLE: Sender = Sender { first: NONE, last: NONE, nr: 0, before: NONE, after: NONE, left: 0, weight: WEIGHT };
+
+impl Sender {
+    /// Bytes of a turn, beside a sender of the weight `heaviest`.
+    fn quantum(&self, heaviest: u16) -> u32 {
+        (QUANTUM * u32::from(self.weight) / u32::from(heaviest)).max(1)
+    }
+}
 
 /// The packets that wait for a card.
 pub struct Turns<T> {
@@ -59,6 +67,8 @@ pub struct Turns<T> {
     nr_senders: u16,
     /// Whose turn it is.
     turn: u16,
+    /// The heaviest weight since nothing waited.
+    heaviest: u16,
     /// When the card last took something, or nothing waited.
     last_progress: u64,
     is_stalled: bool,
@@ -72,8 +82,9 @@ impl<T: Copy> Turns<T> {
         senders.try_reserve_exact(nr_senders.into()).map_err(|_| NoMemory)?;
         senders.extend(core::iter::repeat_n(IDLE, nr_senders.into()));
         let senders = senders.into_boxed_slice();
-        let (free, turn) = (NONE, NONE);
-        Ok(Turns { waiting, free, nr: 0, senders, nr_senders: 0, turn, last_progress: now, is_stalled: false })
+        let (free, turn, heaviest) = (NONE, NONE, 1);
+        let (last_progress, is_stalled) = (now, false);
+        Ok(Turns { waiting, free, nr: 0, senders, nr_senders: 0, turn, heaviest, last_progress, is_stalled })
     }
 
     /// Whether nothing waits. A packet may then be sent at once; else it would overtake.
@@ -85,6 +96,19 @@ impl<T: Copy> Turns<T> {
     /// Packets that wait.
     pub fn len(&self) -> u16 {
         self.nr
+    }
+
+    /// What `sender` has waiting goes by this weight, of at least 1.
+    pub fn weigh(&mut self, sender: u16, weight: u16) {
+        if let Some(s) = self.senders.get_mut(usize::from(sender)) {
+            s.weight = weight.max(1);
+            self.heaviest = self.heaviest.max(s.weight);
+        }
+    }
+
+    /// The card has taken nothing for too long: nothing waits for it.
+    pub fn is_stalled(&self) -> bool {
+        self.is_stalled
     }
 
     /// Makes a packet of `bytes` bytes wait. An error gives it back: too much waits already, in all or of this sender, or the card
@@ -112,15 +136,49 @@ impl<T: Copy> Turns<T> {
 
     /// The packet whose turn it is. It stays the same until something is pushed or taken.
     pub fn first(&mut self) -> Option<&mut T> {
-        for _ in 0..u32::from(self.nr_senders) * ROUNDS {
-            let Sender { first, left, after, .. } = *self.senders.get(usize::from(self.turn))?;
-            if self.waiting[usize::from(first)].cost <= left {
-                break;
-            }
-            self.begin_turn(after);
+        if !self.find_turn() {
+            // Nobody has saved enough yet for the packet that he has. Nobody would for so many rounds.
+            self.save(self.rounds_of_nothing());
+            self.find_turn();
         }
         let first = self.senders.get(usize::from(self.turn))?.first;
         Some(&mut self.waiting[usize::from(first)].packet)
+    }
+
+    /// The next sender in the circle who may send his packet has the turn; in one round at most. `false`: nobody may.
+    fn find_turn(&mut self) -> bool {
+        for _ in 0..=self.nr_senders {
+            let Some(Sender { first, left, after, .. }) = self.senders.get(usize::from(self.turn)).copied() else {
+                return true;
+            };
+            if self.waiting[usize::from(first)].cost <= left {
+                return true;
+            }
+            self.begin_turn(after);
+        }
+        false
+    }
+
+    /// Rounds that can be left out, since after them still nobody may send.
+    fn rounds_of_nothing(&self) -> u32 {
+        let (mut rounds, mut at) = (u32::MAX, self.turn);
+        for _ in 0..self.nr_senders {
+            let s = &self.senders[usize::from(at)];
+            let lacks = self.waiting[usize::from(s.first)].cost.saturating_sub(s.left);
+            rounds = rounds.min(lacks.div_ceil(s.quantum(self.heaviest)).saturating_sub(1));
+            at = s.after;
+        }
+        rounds
+    }
+
+    /// All who have something waiting get what so many turns are worth.
+    fn save(&mut self, rounds: u32) {
+        let mut at = self.turn;
+        for _ in 0..self.nr_senders {
+            let s = &mut self.senders[usize::from(at)];
+            s.left += rounds * s.quantum(self.heaviest);
+            at = s.after;
+        }
     }
 
     /// Takes the packet whose turn it is: the card has it, at time `now` (ns), or it is not to be sent any more.
@@ -207,7 +265,7 @@ impl<T: Copy> Turns<T> {
     fn begin_turn(&mut self, sender: u16) {
         self.turn = sender;
         if let Some(s) = self.senders.get_mut(usize::from(sender)) {
-            s.left += QUANTUM;
+            s.left += s.quantum(self.heaviest);
         }
     }
 
@@ -224,6 +282,7 @@ impl<T: Copy> Turns<T> {
         let s = &mut self.senders[usize::from(sender)];
         (s.before, s.after) = (before, after);
         if self.nr_senders == 1 {
+            self.heaviest = s.weight;
             self.begin_turn(sender);
         }
     }
@@ -231,11 +290,11 @@ impl<T: Copy> Turns<T> {
     /// One that has nothing waiting any more. What is left of its turn is lost.
     fn leave(&mut self, sender: u16) {
         self.nr_senders -= 1;
-        let Sender { before, after, .. } = core::mem::replace(&mut self.senders[usize::from(sender)], IDLE);
+        let Sender { before, after, weight, .. } = self.senders[usize::from(sender)];
         self.senders[usize::from(before)].after = after;
         self.senders[usize::from(after)].before = before;
         // It was its own neighbour if it was the last.
-        self.senders[usize::from(sender)] = IDLE;
+        self.senders[usize::from(sender)] = Sender { weight, ..IDLE };
         if self.turn == sender {
             self.begin_turn(if self.nr_senders == 0 { NONE } else { after });
         }

@@ -10,3 +10,4 @@ mod request;
 pub mod rx;
 pub mod stats;
 pub mod tx;
+pub mod waiting;

@@ -17,7 +17,7 @@ struct channel_connect {
 	u16 guest, backend;
 	u32 device, switch_name, tx_ring, rx_ring, tx_port, rx_port, flags;
 	u8 mac[6];
-	u16 pad;
+	u16 weight;
 	u64 rate_bytes;
 	u32 rate_interval_us, vif;
 };

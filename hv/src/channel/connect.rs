@@ -13,11 +13,11 @@ use crate::sched::timers;
 use crate::sync::Mutex;
 use ::channel::packet::Packet;
 use ::channel::switch::{is_group, Kind, Port, PortId};
-use ::channel::vif::backlog::Backlog;
 use ::channel::vif::credit::Credit;
 use ::channel::vif::features::Accepts;
 use ::channel::vif::rx::RxQueue;
 use ::channel::vif::tx::TxQueue;
+use ::channel::vif::waiting::Waiting;
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -148,10 +148,7 @@ impl Plugged {
 /// Takes up the rings of a guest's interface. Errors: see [`op::CHANNELOP_VIF_CONNECT`].
 pub fn connect(request: &ChannelConnect) -> Result<Handle, Errno> {
     let is_limited = request.rate_bytes != 0;
-    if request.flags & !op::CONNECT_FLAGS != 0
-        || request.pad != 0
-        || is_group(request.mac)
-        || is_limited != (request.rate_interval_us != 0)
+    if request.flags & !op::CONNECT_FLAGS != 0 || is_group(request.mac) || is_limited != (request.rate_interval_us != 0)
     {
         return Err(Errno::EINVAL);
     }
@@ -216,7 +213,8 @@ fn sides(guest: &Domain, request: &ChannelConnect, handle: Handle) -> Result<(Bo
     let line = |port, event: u32| {
         let both = if request.tx_port == request.rx_port { TX_EVENT | RX_EVENT } else { event };
         let &ChannelConnect { guest, backend, switch, .. } = request;
-        Line { handle, guest, backend, port, cookie: handle.raw() | both, switch }
+        let weight = if request.weight == 0 { op::WEIGHT } else { request.weight };
+        Line { handle, guest, backend, port, cookie: handle.raw() | both, switch, weight }
     };
     let credit = Credit::new(request.rate_bytes, request.rate_interval_us.into(), now);
     let tx = Tx {
@@ -228,11 +226,15 @@ fn sides(guest: &Domain, request: &ChannelConnect, handle: Handle) -> Result<(Bo
         refused: 0,
         ahead: Ahead::default(),
     };
+    let backlog = match has(op::CONNECT_UPLINK) {
+        true => Waiting::for_way_out(MAX_VIFS, now).map_err(|_| Errno::ENOMEM)?,
+        false => Waiting::for_guest(now),
+    };
     let rx = Rx {
         line: line(request.rx_port, RX_EVENT),
         joined: u64::MAX,
         queue: RxQueue::attach(page(request.rx_ring)?, accepts).map_err(|_| Errno::EINVAL)?,
-        backlog: Backlog::new(now),
+        backlog,
         merger: Some(Box::default()),
     };
     Ok((Box::new(tx), Box::new(rx)))
@@ -280,7 +282,7 @@ fn unplug(config: &mut Config, handle: Handle) {
     if let Some(tx) = tx {
         for sides in VIFS.iter().take(timed::places()) {
             if let Some(rx) = sides.rx.lock().as_deref_mut() {
-                rx.backlog.retain(|item| item.sender != handle);
+                rx.backlog.forget(handle.place(), |item| item.sender == handle);
             }
         }
         uplink::forget(handle);

@@ -12,6 +12,7 @@ use ::channel::switch::{Drop, Forward, Onward, PortId, Recent, Table};
 use ::channel::vif::journal::Token;
 use ::channel::vif::rx::{Delivered, Progress};
 use ::channel::vif::tx::{Left, Take};
+use ::channel::vif::waiting::Sender;
 use xen_abi::io::netif::XEN_NETIF_TX_RING_SIZE;
 
 /// What a portion of work may cost, in bytes that are copied.
@@ -223,15 +224,16 @@ impl Batch<'_> {
         if may_begin && deliver(rx, &guest, packet, &mut item.progress) {
             return true;
         }
-        self.wait(rx, packet.len(), item, may_begin)
+        self.wait(rx, tx.line.weight, packet.len(), item, may_begin)
     }
 
     /// A packet waits, if it may.
     #[cold]
-    fn wait(&self, rx: &mut Rx, bytes: u32, item: Item, is_full: bool) -> bool {
+    fn wait(&self, rx: &mut Rx, weight: u16, bytes: u32, item: Item, is_full: bool) -> bool {
         // Without room its guest will notify; else it is only that this portion is spent.
         timers::arm_channels(if is_full { self.now.saturating_add(TICK_NS) } else { self.now });
-        let is_refused = !self.may_wait || rx.backlog.push(item, bytes, self.now).is_err();
+        let sender = Sender { nr: item.sender.place(), weight };
+        let is_refused = !self.may_wait || rx.backlog.push(sender, item, bytes, self.now).is_err();
         rx.queue.stats.dropped += u64::from(is_refused);
         is_refused
     }

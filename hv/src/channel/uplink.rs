@@ -427,6 +427,7 @@ fn wait(batch: &mut Batch<'_>, tx: &mut Tx, port: PortId, mut item: Item, tried:
     let is_spent = is_first && batch.budget.is_spent();
     timers::arm_channels(if is_spent { batch.now } else { batch.now.saturating_add(TICK_NS) });
     let sender = item.sender.place();
+    uplink.waiting.weigh(sender, tx.line.weight);
     let is_refused = !batch.may_wait || uplink.waiting.push(sender, item, bytes, batch.now).is_err();
     uplink.sent.dropped += u64::from(is_refused);
     is_refused

@@ -11,10 +11,10 @@ use crate::sync::FairMutex;
 use ::channel::offload::merge::Merger;
 use ::channel::packet::Packet;
 use ::channel::switch::PortId;
-use ::channel::vif::backlog::Backlog;
 use ::channel::vif::journal::Token;
 use ::channel::vif::rx::{Progress, RxQueue};
 use ::channel::vif::tx::TxQueue;
+use ::channel::vif::waiting::Waiting;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::fmt;
@@ -106,6 +106,8 @@ pub struct Line {
     pub cookie: u32,
     /// The switch.
     pub switch: u32,
+    /// Its weight among those who send by one way out.
+    pub weight: u16,
 }
 
 impl Line {
@@ -187,7 +189,7 @@ pub struct Rx {
     /// The ring.
     pub queue: RxQueue<RingPage>,
     /// What waits for room in it.
-    pub backlog: Backlog<Item>,
+    pub backlog: Waiting<Item>,
     /// For segments that are put together: who does that takes it meanwhile, and puts it back empty.
     pub merger: Option<Box<Merger<Held>>>,
 }

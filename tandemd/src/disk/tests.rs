@@ -31,6 +31,8 @@ struct World {
     refuses: bool,
     /// States that the guest was shown.
     shown: Vec<String>,
+    /// Of its disk.
+    weight: u16,
 }
 
 impl World {
@@ -175,7 +177,8 @@ impl DiskList for Shared {
 
 impl Disks for Shared {
     fn connect_disk(&mut self, request: &ChannelDiskConnect) -> Result<u32, Errno> {
-        let &ChannelDiskConnect { guest, backend, device, flags, .. } = request;
+        let &ChannelDiskConnect { guest, backend, device, flags, weight, .. } = request;
+        self.0.borrow_mut().weight = weight;
         assert_eq!((request.ring, request.port), (8, 9));
         let status = ChannelDiskStatus {
             disk: 77,
@@ -295,6 +298,18 @@ fn a_guest_waits_for_a_driver_domain_and_is_told_what_its_medium_is() {
     assert_eq!((bench.back(), bench.world().get(&format!("{FRONT}/state"))), (Some(5), Some("4")));
     assert_eq!(bench.world().disk().unwrap().flags, DISK_WRITE | DISK_FLUSH);
     assert_eq!(bench.world().get(&format!("{NEAR}/state")), Some("4"));
+}
+
+#[test]
+fn a_guest_has_the_weight_of_its_name() {
+    for (name, weight) in [("u1", 768), ("u2", 0)] {
+        let mut bench = Bench::new();
+        bench.service = bench.service.with_weights([("u1".into(), 768)].into());
+        bench.world().set(&name_of(7), name);
+        bench.world().create_driver(10);
+        bench.run();
+        assert_eq!((bench.back(), bench.world().weight), (Some(10), weight));
+    }
 }
 
 #[test]

@@ -24,11 +24,13 @@ impl Service {
             Err(why) => return Ok(Err(format!("{} {why}", Errno::INVAL.raw_os_error()))),
         };
         let guest_name = store.read(&format!("/local/domain/{}/name", device.guest))?;
+        let weight = guest_name.as_ref().and_then(|guest| self.weights.get(guest)).copied().unwrap_or(0);
         let is_way_out = self.driver_domain.is_some() && guest_name == self.driver_domain;
         let mut request = ChannelConnect {
             guest: device.guest,
             backend: self.at.domain,
             device: device.number,
+            weight,
             flags: terms.flags | if is_way_out { CONNECT_UPLINK } else { 0 },
             ..terms
         };
@@ -44,10 +46,11 @@ impl Service {
             Ok(vif) => {
                 self.devices.insert(device, Some(vif));
                 let rate = back.get("rate").map_or(String::new(), |rate| format!(", rate {rate}"));
+                let weight = if weight == 0 { String::new() } else { format!(", weight {weight}") };
                 let way_out = if is_way_out { ", the way out" } else { "" };
                 let address = back.get("mac").map_or("", String::as_str);
                 let name = guest_name.map_or(String::new(), |name| format!(", {name}"));
-                log(&format!("{}{name}: connected, {address}{rate}{way_out}", self.at.describe(device)));
+                log(&format!("{}{name}: connected, {address}{rate}{weight}{way_out}", self.at.describe(device)));
                 return Ok(Ok(()));
             }
             Err(error) => error,

@@ -109,6 +109,34 @@ proptest! {
         prop_assert!(max - min <= i64::from(QUANTUM) + 65536, "{:?}", sent);
     }
 
+    /// Senders that always have something send by their weights, but for a turn and a packet.
+    #[test]
+    fn shares_are_by_weight(senders in prop::collection::vec((60u32..65536, 1u16..2000), 2..6), nr in 1000usize..3000) {
+        let mut t = turns(6);
+        let mut sent = vec![0u64; senders.len()];
+        let bytes = |s: u16| senders[usize::from(s)].0;
+        let fill = |t: &mut Turns<_>, s: u16| while t.push(s, (s, 0), bytes(s), 0).is_ok() {};
+        for (s, (bytes, weight)) in (0..).zip(&senders) {
+            t.weigh(s, *weight);
+            t.push(s, (s, 0), *bytes, 0).unwrap();
+        }
+        for _ in 0..nr {
+            let (s, _) = t.pop(0).unwrap();
+            fill(&mut t, s);
+            sent[usize::from(s)] += u64::from(bytes(s).max(LEAST));
+        }
+        let heaviest = senders.iter().map(|(_, weight)| *weight).max().unwrap();
+        // A turn is a whole number of bytes.
+        let turn = |weight: u16| u64::from((QUANTUM * u32::from(weight) / u32::from(heaviest)).max(1));
+        let turns: Vec<u64> = sent.iter().zip(&senders).map(|(sent, (_, weight))| sent / turn(*weight)).collect();
+        let slack = |weight: u16| 65536 / turn(weight) + 2;
+        for (one, (_, one_weight)) in turns.iter().zip(&senders) {
+            for (other, (_, other_weight)) in turns.iter().zip(&senders) {
+                prop_assert!(one.abs_diff(*other) <= slack(*one_weight) + slack(*other_weight), "{:?} {:?}", turns, senders);
+            }
+        }
+    }
+
     /// Against a queue for each sender: nothing is lost or made, orders are kept, and what is forgotten is gone.
     #[test]
     fn agrees_with_queues(ops in prop::collection::vec((0u8..16, 0u16..5, 60u32..65536), 0..2000)) {
