@@ -127,7 +127,7 @@ static void way_out_comes(void)
 	connect_front(&out, switch_name, SG | UPLINK);
 	post(&out, 64);
 	/* What waits comes with the next timer. */
-	for (u64 end = now_ns() + 1000000000; out.rx->rsp_prod == out.rx_cons && now_ns() < end;)
+	for (u64 end = now_ns() + 10000000000; out.rx->rsp_prod == out.rx_cons && now_ns() < end;)
 		HC1(sched_op, SCHEDOP_yield);
 }
 
