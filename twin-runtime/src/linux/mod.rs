@@ -7,6 +7,7 @@
 
 pub mod dma;
 pub mod inbox;
+pub mod lanes;
 pub mod lock;
 pub mod napi;
 pub mod offsets;
