@@ -93,6 +93,12 @@ impl<T: Copy> Turns<T> {
         self.nr == 0
     }
 
+    /// Whether nothing waits, and whatever comes may.
+    #[inline]
+    pub fn is_idle(&self) -> bool {
+        self.nr == 0 && !self.is_stalled
+    }
+
     /// Packets that wait.
     pub fn len(&self) -> u16 {
         self.nr
