@@ -73,6 +73,7 @@ s64 go_on(struct twin_call *call, u64 result);
 void whole(void);
 void bad_attaches(void);
 void ends(void);
+void queues(void);
 void ports(void);
 void beside(void);
 void cards_for_those_that_go(void);

@@ -1,6 +1,7 @@
 /*
  * A network card whose driver is a twin: a guest's packets go out by it and come in, whatever it is that the driver asks the domain for
- * meanwhile; one that cuts packets gets them whole; what is refused; and what happens to what is under way when the card goes.
+ * meanwhile; one that cuts packets gets them whole; one with two transmit queues sends by both, and neither waits for
+ * the other; what is refused; and what happens to what is under way when the card goes.
  * (cpus: 2) (shares: channels fronts twins) (differs: stock Xen has no twins)
  */
 #include "card.h"
@@ -232,6 +233,8 @@ void test_main(void)
 	unload_card();
 	audit();
 	ends();
+	audit();
+	queues();
 	audit();
 	ports();
 	audit();

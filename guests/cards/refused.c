@@ -34,6 +34,7 @@ void bad_attaches(void)
 	REFUSED(request.irqs = 8, EFAULT, "interrupts that are not there");
 	REFUSED(request.nr_queues = 0, EINVAL, "no queue");
 	REFUSED(request.nr_queues = 17, EINVAL, "too many queues");
+	REFUSED(request.nr_queues = 2, EINVAL, "two queues in one place");
 	REFUSED(request.nr_napis = 0, EINVAL, "no poll");
 	REFUSED(request.nr_napis = 17, EINVAL, "too many polls");
 	REFUSED(request.nr_irqs = 0, EINVAL, "no interrupt");

@@ -108,7 +108,7 @@ s64 attach_good(u32 twin)
 	struct twin_napi napi = { place + 1024, address_of(card_poll), 64, 0 };
 	struct twin_irq irq = { address_of(card_interrupt), place, 40, irq_port };
 	struct twin_attach attach = { .twin = twin, .vif = out.device, .device = place, .start_xmit = address_of(card_xmit),
-		.queues = place + 2048, .napis = (u64)&napi, .irqs = (u64)&irq, .nr_queues = 1, .queue_stride = 512, .nr_napis = 1,
+		.queues = place + 2048, .napis = (u64)&napi, .irqs = (u64)&irq, .nr_queues = 2, .queue_stride = 512, .nr_napis = 1,
 		.nr_irqs = 1, .port = card_ports[me], .max_frame = 1514 };
 	return twin_op(TWINOP_ATTACH, &attach);
 }
@@ -129,7 +129,7 @@ static void attach(u32 twin)
 		irqs[n] = (struct twin_irq){ some_function(card_interrupt), place, 40, n ? up_to(16) : irq_port };
 	}
 	attach = (struct twin_attach){ .twin = twin, .vif = out.device, .device = place, .start_xmit = some_function(card_xmit),
-		.queues = up_to(4) ? place + 2048 : some_address(), .napis = (u64)napis, .irqs = (u64)irqs, .nr_queues = 1, .queue_stride = 512,
+		.queues = up_to(4) ? place + 2048 : some_address(), .napis = (u64)napis, .irqs = (u64)irqs, .nr_queues = 1 + up_to(4), .queue_stride = 512,
 		.nr_napis = 1 + up_to(SOME), .nr_irqs = up_to(8) ? 1 : 1 + up_to(SOME), .flags = up_to(32), .port = card_ports[me],
 		.max_frame = up_to(8) ? 1514 : 60 + up_to(70000) };
 	if (up_to(8) == 0)

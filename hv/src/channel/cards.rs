@@ -46,12 +46,12 @@ pub fn attached(card: Card, domain: u16, device: u32, takes: &Takes) -> Result<(
     }
     let mut config = CONFIG.lock();
     let attached = Attached { card, domain, device };
-    let plugged = config.vifs.values().find(|p| attached.is_of(p)).ok_or(Errno::ENODEV)?;
+    let (interface, plugged) = config.vifs.iter().find(|(_, p)| attached.is_of(p)).ok_or(Errno::ENODEV)?;
     let switch = plugged.request.switch;
     if card_of(&config, switch).is_some() || config.cards.contains_key(&card.place()) {
         return Err(Errno::EBUSY);
     }
-    uplink::put(card, Uplink::new(card, takes)?);
+    uplink::put(card, Uplink::new(card, *interface, takes)?);
     config.cards.insert(card.place(), attached);
     if let Err(errno) = config.publish(switch) {
         config.cards.remove(&card.place());

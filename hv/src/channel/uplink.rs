@@ -13,10 +13,11 @@ use super::vif::{Handle, Item, Tx, MAX_VIFS};
 use crate::arch::tsc;
 use crate::sched::timers;
 use crate::sync::FairMutex;
-use crate::twin::net::{self, About, Card, Need, Room, Rooms, Segments, MAX_CARDS};
+use crate::twin::net::{self, About, Card, CardQueue, Need, Room, Rooms, Segments, MAX_CARDS};
+use ::channel::card::deal::Deal;
 use ::channel::card::frames::{self, Sent, Takes};
 use ::channel::card::lots::{self, Lots};
-use ::channel::card::turns::Turns;
+use ::channel::card::turns::{NoMemory, Turns};
 use ::channel::grants::Frames;
 use ::channel::offload::segment::Cutter;
 use ::channel::packet::{Checksum, Fragment, Gso, GsoKind, View};
@@ -25,6 +26,7 @@ use ::channel::vif::features::Accepts;
 use ::channel::vif::journal::Token;
 use ::channel::vif::tx::TxQueue;
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use x86::PAGE_SIZE;
 use xen_abi::errno::Errno;
@@ -59,11 +61,21 @@ pub struct Uplink {
     takes: Takes,
     /// The switch, and the first of its tables that has the card: in earlier ones its place is another's.
     link: Option<(u32, u64)>,
-    waiting: Turns<Item>,
+    /// By which of its transmit queues each interface sends.
+    deal: Deal,
+    queues: Vec<Queue>,
+    /// Which of them is tried first.
+    first: usize,
     /// What went out.
     pub sent: Passed,
     /// What came in. Lost is what the switch did not pass on.
     pub received: Passed,
+}
+
+/// One of a card's transmit queues.
+struct Queue {
+    name: CardQueue,
+    waiting: Turns<Item>,
 }
 
 /// All places.
@@ -72,8 +84,8 @@ static UPLINKS: [FairMutex<Option<Box<Uplink>>>; MAX_CARDS] = [const { FairMutex
 static USED: AtomicUsize = AtomicUsize::new(0);
 
 impl Uplink {
-    /// One without a switch. ENOMEM.
-    pub fn new(card: Card, takes: &net::Takes) -> Result<Box<Self>, Errno> {
+    /// One without a switch, which belongs to the interface in that place. ENOMEM.
+    pub fn new(card: Card, interface: u16, takes: &net::Takes) -> Result<Box<Self>, Errno> {
         let accepts = Accepts {
             sg: takes.pages,
             gso_v4: takes.segments_v4,
@@ -82,9 +94,19 @@ impl Uplink {
             csum_v6: takes.checksum_v6,
         };
         let longest = if takes.pages { u16::MAX.into() } else { PAGE_SIZE as u32 };
+        let nr_queues = takes.nr_queues;
         let takes = Takes { max_frame: takes.max_frame.min(longest), accepts };
-        let waiting = Turns::new(MAX_VIFS, tsc::now_ns()).map_err(|_| Errno::ENOMEM)?;
-        Ok(Box::new(Self { card, takes, link: None, waiting, sent: Passed::default(), received: Passed::default() }))
+        let no_memory = |_: NoMemory| Errno::ENOMEM;
+        let mut deal = Deal::new(MAX_VIFS, nr_queues).map_err(no_memory)?;
+        deal.leave_out(interface);
+        let mut queues = Vec::new();
+        queues.try_reserve_exact(deal.nr_queues()).map_err(|_| Errno::ENOMEM)?;
+        for n in 0..deal.nr_queues() {
+            let waiting = Turns::new(MAX_VIFS, tsc::now_ns()).map_err(no_memory)?;
+            queues.push(Queue { name: card.queue(n), waiting });
+        }
+        let (sent, received) = (Passed::default(), Passed::default());
+        Ok(Box::new(Self { card, takes, link: None, deal, queues, first: 0, sent, received }))
     }
 
     /// Its switch.
@@ -101,12 +123,32 @@ impl Uplink {
 
     /// Packets that wait.
     pub fn nr_waiting(&self) -> u16 {
-        self.waiting.len()
+        self.queues.iter().map(|queue| queue.waiting.len()).sum()
     }
 
-    /// What a sender has to know of it.
-    fn out(&self) -> Out {
-        Out { card: self.card, takes: self.takes }
+    /// The queue of `sender`, if his packets may go at once: those that wait there go first.
+    fn open_queue(&mut self, sender: Handle) -> Option<Out> {
+        let queue = self.queues.get(self.deal.queue_of(sender.place()))?;
+        queue.waiting.is_empty().then_some(Out { card: self.card, queue: queue.name, takes: self.takes })
+    }
+
+    /// Does nothing wait?
+    fn is_empty(&self) -> bool {
+        self.queues.iter().all(|queue| queue.waiting.is_empty())
+    }
+
+    /// At time `now` (ns) the driver was done with packets of these: their queues go on. With none: all of them may.
+    fn has_room(&mut self, cookies: &[u64], now: u64) {
+        let deal = &self.deal;
+        let goes_on = |queue: usize| {
+            let is_its = |cookie: &u64| deal.known(sender_of(*cookie).place()) == Some(queue);
+            deal.nr_queues() == 1 || cookies.is_empty() || cookies.iter().any(is_its)
+        };
+        for (queue, Queue { waiting, .. }) in self.queues.iter_mut().enumerate() {
+            if !waiting.is_idle() && goes_on(queue) {
+                waiting.has_room(now);
+            }
+        }
     }
 
     /// Packets were sent without its being locked.
@@ -115,11 +157,12 @@ impl Uplink {
         self.sent.bytes += passed.bytes;
     }
 
-    /// The packet in the hand of `tx`, which waits, goes out. It counts.
+    /// The packet in the hand of `tx`, which waits, goes out by a queue. It counts.
     #[cold]
     #[inline(never)]
-    fn send(&mut self, tx: &mut Tx, item: &mut Item, now: u64, budget: &mut Budget) -> Went {
-        let went = self.out().send(tx, item, now, budget);
+    fn send(&mut self, queue: usize, tx: &mut Tx, item: &mut Item, now: u64, budget: &mut Budget) -> Went {
+        let out = Out { card: self.card, queue: self.card.queue(queue), takes: self.takes };
+        let went = out.send(tx, item, now, budget);
         match went {
             Went::Not => {}
             Went::Lost => self.sent.dropped += 1,
@@ -150,10 +193,11 @@ impl Ahead {
     }
 }
 
-/// A card, for who sends a packet by it.
+/// A card's queue, for who sends a packet by it.
 #[derive(Clone, Copy)]
 struct Out {
     card: Card,
+    queue: CardQueue,
     takes: Takes,
 }
 
@@ -245,7 +289,7 @@ impl frames::Card<Held> for Way<'_> {
         let need = Need { len: frame.len(), header, may_have_pages };
         // As many as there may be packets in its sender's ring.
         let wanted = || self.queue.untaken().saturating_add(1) as usize;
-        self.rooms.make(self.out.card, need, wanted)
+        self.rooms.make(self.out.queue, need, wanted)
     }
 
     #[inline(always)]
@@ -344,7 +388,8 @@ pub fn unlink(card: Card) {
 
 /// What waits for a card waits for the next way out. No lock of an interface's may be held.
 pub fn take_back(card: Card) {
-    while let Some(item) = with(card, |uplink| uplink.waiting.drain()).flatten() {
+    let drain = |uplink: &mut Uplink| uplink.queues.iter_mut().find_map(|queue| queue.waiting.drain());
+    while let Some(item) = with(card, drain).flatten() {
         held::put(item);
     }
 }
@@ -353,7 +398,10 @@ pub fn take_back(card: Card) {
 pub fn forget(sender: Handle) {
     for place in UPLINKS.iter().take(USED.load(Ordering::Relaxed)) {
         if let Some(uplink) = place.lock().as_deref_mut() {
-            uplink.waiting.forget(sender.place());
+            if let Some(queue) = uplink.deal.known(sender.place()).and_then(|queue| uplink.queues.get_mut(queue)) {
+                queue.waiting.forget(sender.place());
+            }
+            uplink.deal.forget(sender.place());
         }
     }
 }
@@ -371,7 +419,7 @@ pub fn pass(batch: &mut Batch<'_>, tx: &mut Tx, port: PortId, mut item: Item) ->
             let Some(place) = at_port(port) else { return true };
             let out = {
                 let mut side = place.lock();
-                its(&mut side, batch).filter(|uplink| uplink.waiting.is_empty()).map(|uplink| uplink.out())
+                its(&mut side, batch).and_then(|uplink| uplink.open_queue(item.sender))
             };
             let Some(out) = out else { return wait(batch, tx, port, item, None) };
             tx.ahead.to = Some((port, out));
@@ -412,9 +460,10 @@ fn wait(batch: &mut Batch<'_>, tx: &mut Tx, port: PortId, mut item: Item, tried:
         return held::is_lost(tx, batch.table, port, item.token, batch.now);
     };
     // Whoever has made room since has woken only those that waited.
-    let is_first = uplink.waiting.is_empty();
+    let queue = uplink.deal.queue_of(item.sender.place());
+    let is_first = uplink.open_queue(item.sender).is_some();
     if is_first {
-        let went = uplink.send(tx, &mut item, batch.now, batch.budget);
+        let went = uplink.send(queue, tx, &mut item, batch.now, batch.budget);
         tx.ahead.rooms.finish();
         match went {
             Went::Not => {}
@@ -427,8 +476,11 @@ fn wait(batch: &mut Batch<'_>, tx: &mut Tx, port: PortId, mut item: Item, tried:
     let is_spent = is_first && batch.budget.is_spent();
     timers::arm_channels(if is_spent { batch.now } else { batch.now.saturating_add(TICK_NS) });
     let sender = item.sender.place();
-    uplink.waiting.weigh(sender, tx.line.weight);
-    let is_refused = !batch.may_wait || uplink.waiting.push(sender, item, bytes, batch.now).is_err();
+    let put = |queue: &mut Queue| {
+        queue.waiting.weigh(sender, tx.line.weight);
+        queue.waiting.push(sender, item, bytes, batch.now).is_ok()
+    };
+    let is_refused = !batch.may_wait || !uplink.queues.get_mut(queue).is_some_and(put);
     uplink.sent.dropped += u64::from(is_refused);
     is_refused
 }
@@ -439,7 +491,7 @@ pub fn transmitted(card: Card, cookies: &[u64]) {
         answer(cookies);
     }
     let now = tsc::now_ns();
-    with(card, |uplink| uplink.waiting.has_room(now));
+    with(card, |uplink| uplink.has_room(cookies, now));
     if refill(card, now, &mut Budget::default()) {
         timers::arm_channels(now.saturating_add(REST_NS));
     }
@@ -459,46 +511,60 @@ fn answer(cookies: &[u64]) {
     }
 }
 
-/// What waits for a card goes on, as far as there is room. `true`: there may be more.
+/// What waits for a card goes on, as far as there is room in its queues, one of which does not wait for another. `true`: there may be more.
 fn refill(card: Card, now: u64, budget: &mut Budget) -> bool {
+    let begin = |uplink: &mut Uplink| {
+        let (first, count) = (uplink.first, uplink.queues.len());
+        uplink.first = (first + 1) % count.max(1);
+        (!uplink.is_empty()).then_some((first, count))
+    };
+    let Some((first, count)) = with(card, begin).flatten() else { return false };
+    (0..count).any(|n| refill_queue(card, (first + n) % count, now, budget))
+}
+
+/// The same of one queue.
+fn refill_queue(card: Card, queue: usize, now: u64, budget: &mut Budget) -> bool {
     while !budget.is_spent() {
-        let Some(first) = with(card, |uplink| uplink.waiting.first().copied()).flatten() else { return false };
-        if !retry(card, first, now, budget) {
+        let first = |uplink: &mut Uplink| uplink.queues.get_mut(queue)?.waiting.first().copied();
+        let Some(first) = with(card, first).flatten() else { return false };
+        if !retry(card, queue, first, now, budget) {
             return budget.is_spent();
         }
     }
     true
 }
 
-/// Tries once more to send `item`, which waits for a card. `false`: there is no room, or the portion is spent.
-fn retry(card: Card, mut item: Item, now: u64, budget: &mut Budget) -> bool {
+/// Tries once more to send `item`, which waits for a queue of a card. `false`: there is no room, or the portion is spent.
+fn retry(card: Card, queue: usize, mut item: Item, now: u64, budget: &mut Budget) -> bool {
     let mut sender = item.sender.sides().tx.lock();
     let mut side = UPLINKS[card.place()].lock();
     let Some(uplink) = side.as_deref_mut().filter(|uplink| uplink.card == card) else { return false };
     budget.spend(0);
-    if uplink.waiting.first() != Some(&mut item) {
+    let Some(Queue { waiting, .. }) = uplink.queues.get_mut(queue) else { return false };
+    if waiting.first() != Some(&mut item) {
         // Somebody else was quicker.
         return true;
     }
     let Some(tx) = sender.as_deref_mut().filter(|tx| tx.line.handle == item.sender) else {
         // Its sender is gone, and the packet with it.
-        uplink.waiting.pop(now);
+        waiting.pop(now);
         return true;
     };
     let Some(from) = tx.line.guest() else { return false };
     let went = match traffic::onward(tx, port(card), item.token) {
-        Onward::Goes => uplink.send(tx, &mut item, now, budget),
+        Onward::Goes => uplink.send(queue, tx, &mut item, now, budget),
         Onward::Stays => Went::Not,
         Onward::Not => Went::Lost,
     };
     tx.ahead.rooms.finish();
+    let Some(Queue { waiting, .. }) = uplink.queues.get_mut(queue) else { return false };
     if matches!(went, Went::Not) {
-        if let Some(first) = uplink.waiting.first() {
+        if let Some(first) = waiting.first() {
             *first = item;
         }
         return false;
     }
-    uplink.waiting.pop(now);
+    waiting.pop(now);
     drop(side);
     if matches!(went, Went::Done | Went::Lost) {
         tx.complete(&from, item.token);
@@ -513,7 +579,7 @@ pub fn look(now: u64) -> u64 {
     for place in UPLINKS.iter().take(USED.load(Ordering::Relaxed)) {
         let Some(card) = place.lock().as_deref().map(|uplink| uplink.card) else { continue };
         let expire = |uplink: &mut Uplink| {
-            let item = uplink.waiting.expire(now)?;
+            let item = uplink.queues.iter_mut().find_map(|queue| queue.waiting.expire(now))?;
             uplink.sent.dropped += 1;
             Some(item)
         };
@@ -522,7 +588,7 @@ pub fn look(now: u64) -> u64 {
         }
         if refill(card, now, &mut Budget::default()) {
             next = next.min(now.saturating_add(REST_NS));
-        } else if with(card, |uplink| !uplink.waiting.is_empty()) == Some(true) {
+        } else if with(card, |uplink| !uplink.is_empty()) == Some(true) {
             next = next.min(now.saturating_add(TICK_NS));
         }
     }

@@ -9,6 +9,7 @@ use crate::sync::Mutex;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use twin_abi::op::{self, lent, note, TwinKernel, TwinLent, TwinNote};
+use twin_runtime::linux::lanes::MAX_LANES;
 use twin_runtime::linux::lock::Sleepers;
 use twin_runtime::linux::offsets::Offsets;
 use twin_runtime::linux::pages::Pages;
@@ -24,8 +25,8 @@ plain!(TwinKernel, TwinLent, TwinNote);
 
 /// Most bytes of an element of the table of vCPUs that sleep.
 const MAX_SLEEPER: u32 = 256;
-/// Notes that one call of a routine may leave, and more.
-const NOTES_OF_A_CALL: usize = 8;
+/// Notes that one call of a routine may leave, and more, in all lanes of a card at one time.
+const NOTES_OF_CALLS: usize = 8 * MAX_LANES;
 
 /// See the module.
 pub struct Common {
@@ -220,7 +221,7 @@ impl Common {
     /// Is there room for what one more call of a routine may note?
     #[inline]
     pub fn has_room_for_notes(&self) -> bool {
-        self.nr_notes.load(Ordering::Relaxed) <= op::MAX_NOTES - NOTES_OF_A_CALL
+        self.nr_notes.load(Ordering::Relaxed) <= op::MAX_NOTES - NOTES_OF_CALLS
     }
 
     /// What the domain's vCPUs poll for may have come.

@@ -3,6 +3,7 @@
 use crate::sync::Mutex;
 use core::sync::atomic::{AtomicU64, Ordering};
 use twin_abi::op::{reason, TwinStats};
+use twin_runtime::linux::lanes::MAX_LANES;
 use twin_runtime::{Abort, Reason};
 
 /// A count that one CPU at a time adds to: no bus is locked for it. Others may read it meanwhile.
@@ -22,21 +23,28 @@ impl Count {
     }
 }
 
-/// What a twin has done.
+/// What a lane's runner has done.
 #[derive(Default)]
-pub struct Counts {
-    /// Functions that were called for the domain.
-    pub calls: AtomicU64,
-    /// Interrupt handlers that the card's runner has called.
+pub struct LaneCounts {
+    /// Interrupt handlers that he has called.
     pub handlers: Count,
     /// Polls of his.
     pub polls: Count,
     /// Packets that he has handed to the transmit routine.
     pub packets: Count,
+    /// Locks of the domain's that he has waited for.
+    pub lock_waits: Count,
+}
+
+/// What a twin has done.
+#[derive(Default)]
+pub struct Counts {
+    /// Functions that were called for the domain.
+    pub calls: AtomicU64,
+    /// What was done in each lane of its card.
+    pub lanes: [LaneCounts; MAX_LANES],
     /// Functions of the domain that were waited for.
     pub upcalls: AtomicU64,
-    /// Locks of the domain's that were waited for.
-    pub lock_waits: Count,
     /// How often a CPU went into the mirror.
     pub turns: AtomicU64,
     /// Ticks of the time-stamp counter from there to the way out.
@@ -94,14 +102,20 @@ impl From<&Reason> for Ending {
 impl Counts {
     /// How often one of its functions was entered.
     pub fn invocations(&self) -> u64 {
-        self.calls.load(Ordering::Relaxed) + self.handlers.get() + self.polls.get() + self.packets.get()
+        let entered = |lane: &LaneCounts| lane.handlers.get() + lane.polls.get() + lane.packets.get();
+        self.calls.load(Ordering::Relaxed) + self.lanes.iter().map(entered).sum::<u64>()
+    }
+
+    fn sum(&self, of: impl Fn(&LaneCounts) -> &Count) -> u64 {
+        self.lanes.iter().map(|lane| of(lane).get()).sum()
     }
 
     /// Fills them in.
     pub fn tell(&self, to: &mut TwinStats) {
         to.calls = self.calls.load(Ordering::Relaxed);
-        (to.handlers, to.polls, to.packets) = (self.handlers.get(), self.polls.get(), self.packets.get());
-        (to.upcalls, to.lock_waits) = (self.upcalls.load(Ordering::Relaxed), self.lock_waits.get());
+        (to.handlers, to.polls, to.packets) =
+            (self.sum(|lane| &lane.handlers), self.sum(|lane| &lane.polls), self.sum(|lane| &lane.packets));
+        (to.upcalls, to.lock_waits) = (self.upcalls.load(Ordering::Relaxed), self.sum(|lane| &lane.lock_waits));
         (to.turns, to.ticks) = (self.turns.load(Ordering::Relaxed), self.ticks.load(Ordering::Relaxed));
         if let Some(ending) = *self.ending.lock() {
             (to.reason, to.detail) = (ending.reason, ending.detail);

@@ -2,15 +2,16 @@
 
 use crate::arch::tsc;
 use crate::cpu::percpu::MAX_CPUS;
+use crate::cpu::requests;
 use crate::mem::{layout, paging, vmap};
-use crate::sync::Mutex;
+use crate::sync::{Mutex, MutexGuard};
 use crate::twin::common::Common;
 use crate::twin::entry;
 use crate::twin::frames::Frames;
 use crate::twin::run::ToCall;
 use crate::twin::space::{unsafe_area, Mirror, DATA};
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use twin_abi::layout::{
     ctx, CALL_TABLE_OFFSET, CODE_OFFSET, CONST_OFFSET, CTX_OFFSET, IMPORT_OFFSET, MAX_CODE, STACK_GUARD, STACK_SIZE,
     STLB_OFFSET,
@@ -67,6 +68,8 @@ pub struct Instance {
     held: [AtomicU64; MAX_HELD],
     /// What else is mapped only for it.
     _others: Vec<Frames>,
+    /// Does an invocation wait in it? Written by who has the slot. Who looks for a free one leaves those alone in which something waits.
+    has_waiting: AtomicBool,
     /// Its gates. Who runs it holds this: one invocation at a time.
     pub slot: Mutex<Slot>,
 }
@@ -95,6 +98,8 @@ pub struct Waiting {
     pub fetched_ns: u64,
     /// What it waits for may be called with interrupts off.
     pub is_atomic: bool,
+    /// The lane of a card's that it is of.
+    pub lane: Option<usize>,
 }
 
 impl Waiting {
@@ -198,8 +203,42 @@ impl Instance {
             stlb,
             held: [const { AtomicU64::new(0) }; MAX_HELD],
             _others: others,
+            has_waiting: AtomicBool::new(false),
             slot: Mutex::new(Slot { twin, waiting: None }),
         })
+    }
+
+    /// Its slot, if nobody uses it and nothing waits in it.
+    #[inline]
+    pub fn lock_free(&self) -> Option<MutexGuard<'_, Slot>> {
+        if self.has_waiting.load(Ordering::Relaxed) {
+            return None;
+        }
+        self.slot.try_lock().filter(|slot| slot.waiting.is_none())
+    }
+
+    /// What waits in it from now on. The caller has its `slot`.
+    pub fn set_waiting(&self, slot: &mut Slot, waiting: Option<Waiting>) {
+        self.has_waiting.store(waiting.is_some(), Ordering::Release);
+        slot.waiting = waiting;
+    }
+
+    /// What has waited in it, and does not any more. The caller has its `slot`.
+    pub fn take_waiting(&self, slot: &mut Slot) -> Option<Waiting> {
+        let waited = slot.waiting.take();
+        self.has_waiting.store(false, Ordering::Release);
+        waited
+    }
+
+    /// Its slot, if something waits in it. Whoever has it meanwhile is waited for, until nothing does any more.
+    pub fn lock_waiting(&self) -> Option<MutexGuard<'_, Slot>> {
+        while self.has_waiting.load(Ordering::Acquire) {
+            match self.slot.try_lock() {
+                Some(slot) => return Some(slot).filter(|slot| slot.waiting.is_some()),
+                None => requests::answer(),
+            }
+        }
+        None
     }
 
     /// A word of the context page.

@@ -81,7 +81,7 @@ impl<'a> Session<'a> {
     pub fn resume(&mut self, slot: &mut Slot, result: u64, _: Interruptible<'_>) -> Option<u64> {
         let instance = self.instance;
         self.begin();
-        let Some(waited) = slot.waiting.take() else { return self.not_begun(Errno::ENOENT) };
+        let Some(waited) = instance.take_waiting(slot) else { return self.not_begun(Errno::ENOENT) };
         let Some(invocation) = slot.twin.resume() else { return self.not_begun(Errno::ENOENT) };
         (self.budget, self.function) = (waited.budget, waited.function);
         let resume = instance.resume(waited.kept, result);
@@ -114,13 +114,13 @@ impl<'a> Session<'a> {
             let image = slot.twin.verified().image();
             self.left.abort = Some(Abort::at(image, self.function, Reason::Lock(lock)));
         }
-        self.end_early(&mut slot.waiting);
+        self.end_early(slot);
         None
     }
 
     #[cold]
     #[inline(never)]
-    fn end_early(&mut self, waiting: &mut Option<Waiting>) {
+    fn end_early(&mut self, slot: &mut Slot) {
         let to_call = self.domain.to_call.take();
         self.early = match self.left.abort.take() {
             Some(abort) => {
@@ -130,7 +130,7 @@ impl<'a> Session<'a> {
             None => {
                 let (kept, budget) = (self.left.kept, self.budget);
                 let since_ns = tsc::now_ns();
-                *waiting = Some(Waiting {
+                let waiting = Waiting {
                     kept,
                     budget,
                     function: self.function,
@@ -138,7 +138,9 @@ impl<'a> Session<'a> {
                     to_fetch: None,
                     fetched_ns: 0,
                     is_atomic: false,
-                });
+                    lane: None,
+                };
+                self.instance.set_waiting(slot, Some(waiting));
                 to_call.map(Early::Waits)
             }
         };

@@ -138,7 +138,7 @@ impl Loaded {
         let own = percpu::this_cpu().cpu as usize;
         let numbers = (0..count).map(|n| (own + n) % count);
         numbers.into_iter().find_map(|number| {
-            let slot = self.instances[number].slot.try_lock().filter(|slot| slot.waiting.is_none())?;
+            let slot = self.instances[number].lock_free()?;
             Some((number, slot))
         })
     }

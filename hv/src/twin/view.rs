@@ -55,10 +55,10 @@ pub struct DomainView<'a> {
     pub may_be_late: Cell<bool>,
     /// The function that it waits for.
     pub to_call: Option<ToCall>,
-    /// The card's polls that are to run.
+    /// The card's polls that are to run: bits.
     pub polls: u32,
-    /// A queue of the card's may go on.
-    pub is_woken: bool,
+    /// The card's lanes whose transmit queues may go on: bits.
+    pub woken: u32,
 }
 
 impl<'a> DomainView<'a> {
@@ -75,7 +75,7 @@ impl<'a> DomainView<'a> {
             may_be_late: Cell::new(false),
             to_call: None,
             polls: 0,
-            is_woken: false,
+            woken: 0,
         }
     }
 
@@ -362,7 +362,8 @@ impl Host for DomainView<'_> {
         self.common.wake_pollers();
     }
     fn queue_event(&mut self, queue: u64) {
-        self.is_woken = true;
+        let lane = self.card.as_ref().and_then(|card| card.attached.lanes.of_queue(queue));
+        self.woken |= lane.map_or(0, |lane| 1 << lane);
         self.common.note_once(note::QUEUE, queue);
     }
     fn lock_is_busy(&mut self, _lock: u64, tries: u32) -> bool {

@@ -3,7 +3,7 @@
 use super::fake::{domain, Event, Fake, BUFFERS, DEVICE, FRAGMENTS, SKBS, VMEMMAP};
 use super::inbox::Inbox;
 use super::lock::Sleepers;
-use super::pool::{Kind, LentPage, Use};
+use super::pool::{Kind, LentPage, Pool, Use};
 use super::queue::Begun;
 use super::skb::{Fragment, Frame, Packet, GSO_TCP_V4, HEADROOM};
 use super::{Done, Foreign, Routine, Stop, Support};
@@ -41,10 +41,10 @@ fn the_smallest_buffer_says_what_has_room_in_all() {
 #[test]
 fn a_reserved_buffer_is_the_hosts_until_it_goes_to_the_driver() {
     let (mut f, s) = domain(1);
-    assert_eq!(f.pool.reserve(100), None, "nobody knows where it is");
+    assert_eq!(f.pool.reserve(100, 0), None, "nobody knows where it is");
     assert_eq!(f.pool.free().0, 1);
     f.pool.locate(SKBS, 0x7000);
-    assert_eq!(f.pool.reserve(100).map(|(skb, lent)| (skb, lent.machine)), Some((SKBS, 0x7000)));
+    assert_eq!(f.pool.reserve(100, 0).map(|own| (own.skb, own.machine)), Some((SKBS, 0x7000)));
     assert!(call("kfree_skb_reason", &s, &mut f, &[SKBS]).is_err(), "a driver gives back what it does not have");
     assert_eq!(f.pool.free().0, 0);
     f.write(BUFFERS + HEADROOM, &[1; 60]).expect("mapped");
@@ -72,7 +72,7 @@ fn pages_go_with_a_packet_and_come_back_with_it() {
         f.put_u32(VMEMMAP + k * 64 + 52, 2).expect("mapped");
         f.pool.lend_fragment(FRAGMENTS + k * 4096, VMEMMAP + k * 64, 2, 4096).expect("memory");
     }
-    let (skb, _) = f.pool.reserve(100).expect("free");
+    let skb = f.pool.reserve(100, 0).expect("free").skb;
     let mut pages = [LentPage::default(); 2];
     assert!(!f.pool.add_pages(skb, &mut pages), "nobody knows where they are");
     assert_eq!(f.pool.free().2, 7);
@@ -89,7 +89,7 @@ fn pages_go_with_a_packet_and_come_back_with_it() {
     // Two pages do not hold more than two pages' bytes.
     assert_eq!(s.prepare_reserved(&mut f, skb, (60, 8193), packet(5)), Ok(false));
     assert_eq!(f.pool.free().2, 7, "it is given back with its pages");
-    let (skb, _) = f.pool.reserve(100).expect("free");
+    let skb = f.pool.reserve(100, 0).expect("free").skb;
     assert!(f.pool.add_pages(skb, &mut pages));
     let whole = Packet { segmentation: Some((1448, 6, GSO_TCP_V4)), ..packet(5) };
     assert_eq!(s.prepare_reserved(&mut f, skb, (60, 8000), whole), Ok(true));
@@ -114,10 +114,83 @@ fn pages_go_with_a_packet_and_come_back_with_it() {
     call("napi_consume_skb", &s, &mut f, &[skb, 64]).expect("done");
     assert_eq!((f.pool.free().2, f.events.len()), (7, 1));
     // One that was not sent gives them back, too.
-    let (skb, _) = f.pool.reserve(100).expect("free");
+    let skb = f.pool.reserve(100, 0).expect("free").skb;
     assert!(f.pool.add_pages(skb, &mut pages));
     f.pool.unreserve(skb);
     assert_eq!(f.pool.free().2, 7);
+}
+
+/// Those that `queue` may take and takes, which are all located, with `pages` pages each.
+fn fill(f: &mut Fake, queue: usize, pages: usize) -> Vec<u64> {
+    let mut taken = Vec::new();
+    while f.pool.has_room_for(queue) {
+        let skb = f.pool.reserve(100, queue).expect("there is room").skb;
+        let mut list = [LentPage::default(); 16];
+        if pages != 0 && !(f.pool.has_pages_for(queue, pages) && f.pool.add_pages(skb, &mut list[..pages])) {
+            f.pool.unreserve(skb);
+            break;
+        }
+        taken.push(skb);
+    }
+    taken
+}
+
+#[test]
+fn a_queue_that_is_not_served_leaves_the_others_their_buffers() {
+    let (mut f, s) = domain(16);
+    for n in 0..16 {
+        f.pool.locate(SKBS + n * 512, 0x7000);
+    }
+    assert_eq!(fill(&mut f, 0, 0).len(), 12, "a quarter is for what is received");
+    assert_eq!(f.pool.reserve(100, 0).map(|own| f.pool.unreserve(own.skb)), Some(()));
+    let all: Vec<u64> = (0..16).map(|n| SKBS + n * 512).collect();
+    all.iter().for_each(|skb| f.pool.unreserve(*skb));
+    f.pool.share_among(2);
+    let stuck = fill(&mut f, 0, 0);
+    assert_eq!((stuck.len(), f.pool.has_room_for(0), f.pool.has_room_for(1)), (6, false, true));
+    // The driver has them, and its card does nothing.
+    for skb in &stuck {
+        assert_eq!(s.prepare_reserved(&mut f, *skb, (60, 0), packet(7)), Ok(true));
+    }
+    for _ in 0..3 {
+        let others = fill(&mut f, 1, 0);
+        assert_eq!(others.len(), 6);
+        for skb in others {
+            assert_eq!(s.prepare_reserved(&mut f, skb, (60, 0), packet(8)), Ok(true));
+            call("napi_consume_skb", &s, &mut f, &[skb, 64]).expect("done");
+        }
+    }
+    assert!(!f.pool.has_room_for(0));
+    // Their sender does not wait for them any more, and they are still out.
+    let mut cookies = [0; 16];
+    assert_eq!(f.pool.forget_cookies(&mut cookies), 6);
+    assert!(!f.pool.has_room_for(0));
+    for skb in &stuck {
+        call("kfree_skb_reason", &s, &mut f, &[*skb]).expect("done");
+    }
+    assert_eq!((fill(&mut f, 0, 0).len(), f.pool.free().0), (6, 10));
+}
+
+#[test]
+fn a_queue_leaves_the_others_their_pages() {
+    let (mut f, s) = domain(16);
+    f.pool = Pool::default();
+    for n in 0..16 {
+        f.pool.lend(SKBS + n * 512, BUFFERS + n * 4096, 2048).expect("memory");
+        f.pool.locate(SKBS + n * 512, 0x7000);
+        f.pool.lend_fragment(FRAGMENTS + n * 4096, VMEMMAP + n * 64, 2, 4096).expect("memory");
+        f.pool.locate(FRAGMENTS + n * 4096, 0x10_0000 + n * 4096);
+    }
+    f.pool.share_among(2);
+    let stuck = fill(&mut f, 0, 2);
+    assert_eq!((stuck.len(), f.pool.free().2), (3, 10));
+    let others = fill(&mut f, 1, 2);
+    assert_eq!(others.len(), 2, "the rest is for what is received");
+    for skb in stuck.iter().chain(&others) {
+        assert_eq!(s.prepare_reserved(&mut f, *skb, (60, 5000), packet(7)), Ok(true));
+        call("napi_consume_skb", &s, &mut f, &[*skb, 64]).expect("done");
+    }
+    assert_eq!((f.pool.free().0, f.pool.free().2, fill(&mut f, 0, 2).len()), (16, 16, 3));
 }
 
 #[test]
@@ -127,7 +200,7 @@ fn cookies_of_what_the_driver_has_come_back_once() {
         f.pool.locate(SKBS + n * 512, 0x7000);
     }
     for cookie in 1..=3 {
-        let (skb, _) = f.pool.reserve(100).expect("free");
+        let skb = f.pool.reserve(100, 0).expect("free").skb;
         assert_eq!(s.prepare_reserved(&mut f, skb, (60, 0), packet(cookie)), Ok(true));
     }
     let mut two = [0; 2];

@@ -15,6 +15,7 @@ pub mod pages;
 pub mod pool;
 pub mod queue;
 pub mod sg;
+pub mod shares;
 pub mod skb;
 mod text;
 

@@ -4,11 +4,16 @@
 //! page's `_refcount`). So when the domain frees one that it found in a ring (the interface goes down), only the count drops,
 //! and [`Pool::reclaim`] recognises it by that. This is the reference-count trick of the paper.
 
+mod reclaim;
+mod table;
+
 use alloc::collections::TryReserveError;
 use alloc::vec::Vec;
 
 use super::offsets::Offsets;
+use super::shares::{Holder, Shares};
 use crate::memory::{Fault, Memory};
+use table::Table;
 
 /// Value of `users` while an `sk_buff` is handed to the driver: Linux's own reference and the lender's.
 pub const USERS_OUT: u32 = 2;
@@ -35,6 +40,24 @@ pub struct Lent {
     pub machine: u64,
     /// The first of the fragments that the host has put a packet's rest into; 0: none.
     pages: u64,
+    /// The transmit queue that it was taken for.
+    holder: Holder,
+}
+
+impl Lent {
+    /// At home.
+    const fn new(head: u64, size: u32) -> Self {
+        Self { head, size, out: Use::Home, machine: 0, pages: 0, holder: Holder::NOBODY }
+    }
+
+    /// Its pages, and for whom it was taken, which is nobody any more. `None`: it has none, and was taken for nobody.
+    #[inline(always)]
+    fn take_held(&mut self) -> Option<(u64, Holder)> {
+        if self.pages == 0 && self.holder == Holder::NOBODY {
+            return None;
+        }
+        Some((core::mem::take(&mut self.pages), core::mem::take(&mut self.holder)))
+    }
 }
 
 /// Where a lent object is.
@@ -82,6 +105,17 @@ pub struct LentPage {
     pub machine: u64,
 }
 
+/// An `sk_buff` that the host has taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reserved {
+    /// It.
+    pub skb: u64,
+    /// Bytes of its buffer with the shared info.
+    pub size: u32,
+    /// Machine address of the buffer.
+    pub machine: u64,
+}
+
 /// What became of an object that was given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Given {
@@ -105,66 +139,6 @@ pub enum Kind {
     Fragment,
 }
 
-/// Objects by address, sorted. Only lending one takes memory; finding, taking and giving do not.
-#[derive(Clone, Debug)]
-struct Table<T> {
-    objects: Vec<(u64, T)>,
-    /// Where one whose address has that [`hash`] was found last. Nothing depends on their being right.
-    hints: Vec<u16>,
-}
-
-/// Places for hints: some times as many as there are objects, a power of two.
-const HINTS: usize = 16384;
-
-/// A place for a hint. Addresses are multiples of powers of two, whose low bits say nothing.
-#[inline]
-#[allow(clippy::cast_possible_truncation, reason = "less than HINTS")]
-fn hash(address: u64) -> usize {
-    const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
-    (address.wrapping_mul(SPREAD) >> (u64::BITS - HINTS.trailing_zeros())) as usize
-}
-
-impl<T> Default for Table<T> {
-    fn default() -> Self {
-        Self { objects: Vec::new(), hints: Vec::new() }
-    }
-}
-
-impl<T> Table<T> {
-    #[inline(always)]
-    fn get_mut(&mut self, address: u64) -> Option<&mut T> {
-        let hint = usize::from(self.hints.get(hash(address)).copied().unwrap_or(0));
-        let is_right = self.objects.get(hint).is_some_and(|(found, _)| *found == address);
-        let at = if is_right { hint } else { self.search(address)? };
-        self.objects.get_mut(at).map(|(_, object)| object)
-    }
-
-    /// Finds one for which there is no good hint, and leaves one.
-    #[cold]
-    fn search(&mut self, address: u64) -> Option<usize> {
-        let at = self.objects.binary_search_by_key(&address, |(a, _)| *a).ok()?;
-        if let Some(hint) = self.hints.get_mut(hash(address)) {
-            *hint = u16::try_from(at).unwrap_or(0);
-        }
-        Some(at)
-    }
-
-    /// Adds an object, with room in `free` for it to come home to, and puts it there. One that is known stays as it is.
-    fn add(&mut self, address: u64, object: T, free: &mut Vec<u64>) -> Result<(), TryReserveError> {
-        let Err(at) = self.objects.binary_search_by_key(&address, |(a, _)| *a) else { return Ok(()) };
-        if self.hints.is_empty() {
-            self.hints.try_reserve_exact(HINTS)?;
-            self.hints.resize(HINTS, 0);
-        }
-        self.objects.try_reserve(1)?;
-        // All that may ever be free: those that are out now come back to the same list.
-        free.try_reserve(self.objects.len() + 1 - free.len().min(self.objects.len()))?;
-        self.objects.insert(at, (address, object));
-        free.push(address);
-        Ok(())
-    }
-}
-
 /// The lent objects of one domain.
 #[derive(Clone, Debug, Default)]
 pub struct Pool {
@@ -177,6 +151,8 @@ pub struct Pool {
     nr_whole: usize,
     /// Bytes of the smallest buffer that was lent with an `sk_buff`; 0: none was.
     smallest: u32,
+    /// What transmit queues hold.
+    shares: Shares,
     /// Those that are with the driver to be transmitted.
     nr_transmitting: usize,
     /// The driver has given one of them back since [`Self::reclaim`] looked last.
@@ -196,8 +172,9 @@ impl Pool {
     /// If there is no memory to remember it by.
     pub fn lend(&mut self, skb: u64, head: u64, size: u32) -> Result<(), TryReserveError> {
         let before = self.skbs.objects.len();
-        self.skbs.add(skb, Lent { head, size, out: Use::Home, machine: 0, pages: 0 }, &mut self.whole)?;
+        self.skbs.add(skb, Lent::new(head, size), &mut self.whole)?;
         self.nr_whole += self.skbs.objects.len() - before;
+        self.share_out();
         self.smallest = if self.smallest == 0 { size } else { self.smallest.min(size) };
         Ok(())
     }
@@ -213,7 +190,7 @@ impl Pool {
     /// # Errors
     /// As for [`Self::lend`].
     pub fn lend_bare(&mut self, skb: u64) -> Result<(), TryReserveError> {
-        self.skbs.add(skb, Lent { head: 0, size: 0, out: Use::Home, machine: 0, pages: 0 }, &mut self.bare)
+        self.skbs.add(skb, Lent::new(0, 0), &mut self.bare)
     }
 
     /// Adds a receive buffer of `bytes` bytes (the same for all) in `page`, whose `_refcount` is `references` while it is lent.
@@ -222,11 +199,16 @@ impl Pool {
     /// As for [`Self::lend`].
     pub fn lend_fragment(&mut self, data: u64, page: u64, references: u32, bytes: u64) -> Result<(), TryReserveError> {
         self.fragment_bytes = if self.fragments.objects.is_empty() { bytes } else { self.fragment_bytes.min(bytes) };
-        self.fragments.add(
-            data,
-            Fragment { page, references, out: FragmentUse::Home, bytes, machine: 0 },
-            &mut self.free_fragments,
-        )
+        let fragment = Fragment { page, references, out: FragmentUse::Home, bytes, machine: 0 };
+        self.fragments.add(data, fragment, &mut self.free_fragments)?;
+        self.share_out();
+        Ok(())
+    }
+
+    /// There are more or fewer objects than before: what is not for what is received is for all transmit queues.
+    fn share_out(&mut self) {
+        let of = |all: usize| all - all / KEPT_FREE;
+        self.shares.of(of(self.nr_whole), of(self.fragments.objects.len()));
     }
 
     /// Is this an `sk_buff`, or the data of a fragment, that is lent?
@@ -269,13 +251,11 @@ impl Pool {
     pub(crate) fn let_go(&mut self, skb: u64, head: u64) {
         let Some(lent) = self.skbs.get_mut(skb).filter(|lent| lent.out == Use::Kept) else { return };
         lent.out = Use::Home;
-        let (has_buffer, pages) = (lent.head != 0, core::mem::take(&mut lent.pages));
-        if has_buffer {
-            if pages != 0 {
-                // Those of a packet that was to be sent, whose sender did not wait for it.
-                self.free_pages(pages);
-            }
-            return self.whole.push(skb);
+        if lent.head != 0 {
+            // It may be a packet that was to be sent, whose sender did not wait for it.
+            let held = lent.take_held();
+            self.whole.push(skb);
+            return self.let_go_of(held);
         }
         self.bare.push(skb);
         if let Some(fragment) = self.fragments.get_mut(head).filter(|fragment| fragment.out == FragmentUse::Kept) {
@@ -284,14 +264,25 @@ impl Pool {
         }
     }
 
-    /// Takes an `sk_buff` that was located, whose buffer has room for `bytes`. It is the host's, whatever the driver does with it.
-    pub fn reserve(&mut self, bytes: u64) -> Option<(u64, Lent)> {
-        let (skb, lent) = self.take(bytes, Use::Reserved)?;
-        if lent.machine != 0 {
-            return Some((skb, lent));
+    /// Takes an `sk_buff` that was located, whose buffer has room for `bytes`, for a transmit queue. It is the host's, whatever the driver does
+    /// with it.
+    #[inline]
+    pub fn reserve(&mut self, bytes: u64, queue: usize) -> Option<Reserved> {
+        let Some((skb, lent)) = Self::take_from(&mut self.whole, &mut self.skbs, bytes) else {
+            self.exhausted += 1;
+            return None;
+        };
+        if lent.machine == 0 {
+            self.whole.push(skb);
+            return None;
         }
-        self.unreserve(skb);
-        None
+        (lent.out, lent.holder) = (Use::Reserved, self.shares.hold_buffer(queue));
+        Some(Reserved { skb, size: lent.size, machine: lent.machine })
+    }
+
+    /// From now on so many transmit queues share what the host may take.
+    pub fn share_among(&mut self, nr_queues: usize) {
+        self.shares.among(nr_queues);
     }
 
     /// Gives `skb`, which is reserved, free fragments, as many as `into` has places: each a whole page that was located. They go with it
@@ -317,6 +308,7 @@ impl Pool {
         }
         if let Some(lent) = self.skbs.get_mut(skb) {
             lent.pages = first;
+            self.shares.hold_pages(lent.holder, into.len());
         }
         true
     }
@@ -340,13 +332,39 @@ impl Pool {
         }
     }
 
-    /// The pages from `first` on come home.
-    fn free_pages(&mut self, mut first: u64) {
+    /// The pages from `first` on come home; how many those are.
+    fn free_pages(&mut self, mut first: u64) -> usize {
+        let mut count = 0;
         while let Some(fragment) = self.page(first) {
             let FragmentUse::Packet(next) = core::mem::replace(&mut fragment.out, FragmentUse::Home) else { break };
             self.free_fragments.push(first);
-            first = next;
+            (first, count) = (next, count + 1);
         }
+        count
+    }
+
+    /// What a buffer has held that comes home does, too.
+    #[inline(always)]
+    fn let_go_of(&mut self, held: Option<(u64, Holder)>) {
+        if let Some(held) = held {
+            self.let_go_of_all(held);
+        }
+    }
+
+    #[inline(never)]
+    fn let_go_of_all(&mut self, (first_page, holder): (u64, Holder)) {
+        let nr_pages = self.free_pages(first_page);
+        self.shares.give_back(holder, nr_pages);
+    }
+
+    /// An `sk_buff` with its buffer, which is known, is free, and what its packet has held besides.
+    #[inline]
+    fn comes_home(&mut self, skb: u64) {
+        let Some(lent) = self.skbs.get_mut(skb) else { return };
+        lent.out = Use::Home;
+        let held = lent.take_held();
+        self.whole.push(skb);
+        self.let_go_of(held);
     }
 
     /// One that was reserved goes to the driver, to be transmitted; what it is. `None`: it is not reserved.
@@ -371,11 +389,8 @@ impl Pool {
 
     /// Gives one that was reserved back.
     pub fn unreserve(&mut self, skb: u64) {
-        if let Some(lent) = self.skbs.get_mut(skb).filter(|lent| lent.out == Use::Reserved) {
-            lent.out = Use::Home;
-            self.whole.push(skb);
-            let pages = core::mem::take(&mut lent.pages);
-            self.free_pages(pages);
+        if self.skbs.get_mut(skb).is_some_and(|lent| lent.out == Use::Reserved) {
+            self.comes_home(skb);
         }
     }
 
@@ -418,6 +433,19 @@ impl Pool {
         self.free_fragments.len() > self.fragments.objects.len() / KEPT_FREE + count
     }
 
+    /// May it take one for this transmit queue, or has that its share?
+    #[inline]
+    #[must_use]
+    pub fn has_room_for(&self, queue: usize) -> bool {
+        self.has_room() && self.shares.may_hold_buffer(queue)
+    }
+
+    /// May it take `count` fragments for one of this transmit queue's?
+    #[must_use]
+    pub fn has_pages_for(&self, queue: usize, count: usize) -> bool {
+        self.has_pages(count) && self.shares.may_hold_pages(queue, count)
+    }
+
     /// Is so little free that packets wait for it, or that the driver has found nothing since [`Self::reclaim`] looked last?
     fn is_short(&self) -> bool {
         let has_fragments = !self.fragments.objects.is_empty();
@@ -450,20 +478,29 @@ impl Pool {
         let is_gone = |kind, address: u64| gone.binary_search(&(kind, address)).is_ok();
         self.skbs.objects.retain(|(a, _)| !is_gone(Kind::Whole, *a) && !is_gone(Kind::Bare, *a));
         self.fragments.objects.retain(|(a, _)| !is_gone(Kind::Fragment, *a));
+        self.share_out();
         count
     }
 
     /// Takes an `sk_buff` whose buffer has room for `bytes`.
+    #[inline]
     pub(crate) fn take(&mut self, bytes: u64, out: Use) -> Option<(u64, Lent)> {
-        let skb = self.whole.pop();
-        let fits = skb.and_then(|skb| self.skbs.get_mut(skb)).filter(|lent| u64::from(lent.size) >= bytes);
-        let Some(lent) = fits else {
-            self.whole.extend(skb);
+        let Some((skb, lent)) = Self::take_from(&mut self.whole, &mut self.skbs, bytes) else {
             self.exhausted += 1;
             return None;
         };
         lent.out = out;
-        Some((skb?, *lent))
+        Some((skb, *lent))
+    }
+
+    #[inline]
+    fn take_from<'t>(free: &mut Vec<u64>, skbs: &'t mut Table<Lent>, bytes: u64) -> Option<(u64, &'t mut Lent)> {
+        let skb = free.pop()?;
+        let fits = skbs.get_mut(skb).filter(|lent| u64::from(lent.size) >= bytes);
+        if fits.is_none() {
+            free.push(skb);
+        }
+        fits.map(|lent| (skb, lent))
     }
 
     /// Takes an `sk_buff` without buffer.
@@ -494,17 +531,14 @@ impl Pool {
             return Given::Twice;
         }
         let was = *lent;
-        (lent.out, lent.pages) = (Use::Home, 0);
-        if was.pages != 0 {
-            self.free_pages(was.pages);
-        }
         if matches!(was.out, Use::Transmit(_)) {
             self.nr_transmitting = self.nr_transmitting.saturating_sub(1);
         }
         if was.head == 0 {
+            lent.out = Use::Home;
             self.bare.push(skb);
         } else {
-            self.whole.push(skb);
+            self.comes_home(skb);
         }
         Given::Back(was)
     }
@@ -515,13 +549,11 @@ impl Pool {
         let lent = self.skbs.get_mut(skb)?;
         let Use::Transmit(cookie) = lent.out else { return None };
         lent.out = Use::Home;
-        let pages = core::mem::take(&mut lent.pages);
+        let held = lent.take_held();
         self.nr_transmitting = self.nr_transmitting.saturating_sub(1);
         self.has_sent = true;
         self.whole.push(skb);
-        if pages != 0 {
-            self.free_pages(pages);
-        }
+        self.let_go_of(held);
         Some(cookie)
     }
 
@@ -545,81 +577,5 @@ impl Pool {
     #[must_use]
     pub fn transmitting(&self) -> usize {
         self.nr_transmitting
-    }
-
-    /// Takes back what the domain freed; returns how many objects. `sent` is given the cookies of those that were to be transmitted; while
-    /// it has no room for one, they are left for the next time. All of those are looked at, unless the driver has given some back since
-    /// the last time; of all objects a portion each time, and the next portion the next time. Of a pool that is short all are looked at:
-    /// what is missing may be what the domain has freed, and nothing goes on before it is found.
-    ///
-    /// # Errors
-    /// If a lent object is no longer there.
-    pub fn reclaim(
-        &mut self,
-        memory: &impl Memory,
-        o: &Offsets,
-        mut sent: impl FnMut(u64) -> bool,
-    ) -> Result<usize, Fault> {
-        let (is_moving, is_short) = (core::mem::take(&mut self.has_sent), self.is_short());
-        self.exhausted_before = self.exhausted;
-        let (mut found, mut left) = (0, if is_moving || is_short { 0 } else { self.nr_transmitting });
-        for n in 0..self.skbs.objects.len() {
-            if left == 0 {
-                break;
-            }
-            if self.skbs.objects.get(n).is_some_and(|(_, lent)| matches!(lent.out, Use::Transmit(_))) {
-                left -= 1;
-                found += usize::from(self.reclaim_skb(n, memory, o, &mut sent)?);
-            }
-        }
-        let nr_skbs = self.skbs.objects.len();
-        let nr_all = nr_skbs + self.fragments.objects.len();
-        for _ in 0..if is_short { nr_all } else { PORTION.min(nr_all) } {
-            let n = if self.look_next < nr_all { self.look_next } else { 0 };
-            self.look_next = n + 1;
-            let is_found = match n.checked_sub(nr_skbs) {
-                None => self.reclaim_skb(n, memory, o, &mut sent)?,
-                Some(n) => self.reclaim_fragment(n, memory, o)?,
-            };
-            found += usize::from(is_found);
-        }
-        Ok(found)
-    }
-
-    /// The `n`th `sk_buff` comes home if it was freed.
-    fn reclaim_skb(
-        &mut self,
-        n: usize,
-        memory: &impl Memory,
-        o: &Offsets,
-        sent: &mut impl FnMut(u64) -> bool,
-    ) -> Result<bool, Fault> {
-        let is_out = |lent: &Lent| !matches!(lent.out, Use::Home | Use::Reserved | Use::Kept);
-        let Some((skb, lent)) = self.skbs.objects.get(n).copied().filter(|(_, lent)| is_out(lent)) else {
-            return Ok(false);
-        };
-        if memory.u32(skb.wrapping_add(o.skb_users))? >= USERS_OUT
-            || matches!(lent.out, Use::Transmit(cookie) if !sent(cookie))
-        {
-            return Ok(false);
-        }
-        self.give(skb);
-        Self::at_home(memory, o, skb)?;
-        Ok(true)
-    }
-
-    /// The `n`th fragment does.
-    fn reclaim_fragment(&mut self, n: usize, memory: &impl Memory, o: &Offsets) -> Result<bool, Fault> {
-        let is_out = |fragment: &Fragment| fragment.out == FragmentUse::Driver;
-        let Some((data, fragment)) = self.fragments.objects.get(n).copied().filter(|(_, f)| is_out(f)) else {
-            return Ok(false);
-        };
-        let at = fragment.page.wrapping_add(o.page_refcount);
-        let restore = |now: u32| (now < fragment.references).then_some(fragment.references);
-        let (_, is_freed) = memory.update_u32(at, restore)?;
-        if is_freed {
-            self.give_fragment(data);
-        }
-        Ok(is_freed)
     }
 }

@@ -487,7 +487,7 @@ fn what_the_domain_freed_is_reclaimed_in_portions() {
     const MANY: u64 = 500;
     let (mut f, s) = domain_of_many(MANY);
     let o = s.offsets;
-    let (sent, _) = f.pool.reserve(100).expect("free");
+    let sent = f.pool.reserve(100, 0).expect("free").skb;
     let packet =
         Packet { device: DEVICE, header: &[], fragments: &[], checksum: None, segmentation: None, queue: 0, cookie: 9 };
     assert_eq!(s.prepare_reserved(&mut f, sent, (60, 0), packet), Ok(true));

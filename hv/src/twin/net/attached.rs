@@ -4,9 +4,10 @@ use super::link::Card;
 use crate::domain;
 use crate::domain::event::Receiver;
 use crate::sched::{self, Cause};
-use crate::twin::frames::Frames;
 use alloc::vec::Vec;
+use core::sync::atomic::AtomicU64;
 use twin_runtime::gate::Function;
+use twin_runtime::linux::lanes::Lanes;
 use xen_abi::event::Port;
 
 /// An interrupt of a card.
@@ -50,16 +51,16 @@ pub struct Attached {
     pub device: u64,
     /// Its transmit routine.
     pub start_xmit: Function,
-    /// The `netdev_queue` by which it sends: the first.
-    pub queue: u64,
+    /// Its lanes: its `netdev_queue`s, and what is dealt to them.
+    pub lanes: Lanes,
+    /// When it is looked at again what the domain has freed itself, in ns.
+    pub reclaim_at_ns: AtomicU64,
     /// Its polls.
     pub napis: Vec<Poll>,
     /// Its interrupts.
     pub irqs: Vec<(Handler, Line)>,
     /// The domain's port, which is raised when there is something for the domain.
     pub port: u32,
-    /// Room for frames that do not lie in one lent buffer. Only the runner uses it.
-    pub bounce: Frames,
 }
 
 impl Attached {

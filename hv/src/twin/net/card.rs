@@ -1,25 +1,26 @@
 //! Cards: given to a twin, and taken away.
 
 use super::attached::{Attached, Handler, Line, Poll};
+use super::lane::{wanted, Drive, Job, Lane};
 use super::lines::hand_over;
 use super::link::{hooks, Card, Takes};
-use super::place::{want, wanted, Drive, Job, Place, Progress, HAS_CARD, NR_ATTACHED, PLACES};
-use super::receive::{Passing, BOUNCE_PAGES};
+use super::place::{want, Place, HAS_CARD, NR_ATTACHED, PLACES};
 use crate::cpu::requests;
 use crate::domain::{self, Domain};
 use crate::guest_debug;
 use crate::mem::frames;
 use crate::mem::guest_ptr::{plain, GuestPtr};
 use crate::sync::MutexGuard;
-use crate::twin::frames::Frames;
 use crate::twin::instance::{Slot, MAX_TWINS};
 use crate::twin::session::Session;
 use crate::twin::table::{self, Loaded, State};
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 use hv_core::evtchn::Binding;
 use twin_abi::op::{self, note, TwinAttach, TwinIrq, TwinNapi};
+use twin_runtime::linux::lanes::{Lanes, MAX_LANES};
 use xen_abi::errno::Errno;
 
 plain!(TwinNapi, TwinIrq);
@@ -42,29 +43,47 @@ pub fn attach(d: &Domain, request: &TwinAttach) -> Result<(), Errno> {
     let loaded = table::ready(&twin, d)?.usable()?;
     let number = request.twin as usize;
     let place = &PLACES[number];
-    let mut drive = place.drive.try_lock().ok_or(Errno::EBUSY)?;
-    if drive.is_some() {
+    let mut card = place.card.try_lock().ok_or(Errno::EBUSY)?;
+    if card.is_some() {
         return Err(Errno::EBUSY);
     }
     if !frames::has_headroom() {
         return Err(Errno::ENOMEM);
     }
-    let attached = read(d, request, loaded)?;
-    place.queue.lock().open(attached.card)?;
+    let attached = Arc::new(read(d, request, loaded)?);
+    let nr_lanes = attached.lanes.count();
+    let mut drives = Vec::new();
+    drives.try_reserve_exact(nr_lanes).map_err(|_| Errno::ENOMEM)?;
+    for n in 0..nr_lanes {
+        drives.push(Drive::new(&attached, n).ok_or(Errno::ENOMEM)?);
+    }
+    let lanes = &place.lanes[..nr_lanes];
+    if let Err(errno) = lanes.iter().try_for_each(|lane| lane.queue.lock().make_room()) {
+        lanes.iter().for_each(|lane| lane.queue.lock().free_room());
+        return Err(errno);
+    }
+    loaded.common.with_pool(|pool| pool.share_among(nr_lanes));
+    place.nr_lanes.store(nr_lanes, Ordering::Relaxed);
+    place.is_starved.store(false, Ordering::Relaxed);
+    for (n, lane) in place.lanes().enumerate() {
+        lane.queue.lock().open(attached.card.queue(n));
+    }
     HAS_CARD.fetch_or(1 << number, Ordering::SeqCst);
     let began = begin(d, request, loaded, &attached);
     if let Err(errno) = began {
         HAS_CARD.fetch_and(!(1 << number), Ordering::SeqCst);
-        give_queue_back(place, loaded, attached.card);
+        give_queues_back(place, loaded, attached.card);
         return Err(errno);
     }
-    place.lines.lock().open(d.id, attached.irqs.iter().map(|(_, line)| *line));
+    place.lines.lock().open(&attached);
     NR_ATTACHED.fetch_add(1, Ordering::Relaxed);
-    guest_debug!("d{}: twin {number} has a card", d.id);
-    *drive = Some(Box::new(Drive { attached, progress: Progress::default(), passing: Passing::default() }));
-    drop(drive);
+    guest_debug!("d{}: twin {number} has a card with {nr_lanes} transmit queues", d.id);
+    *card = Some(attached);
+    for (lane, drive) in place.lanes().zip(drives) {
+        *lane.drive.lock() = Some(drive);
+    }
     // What was queued meanwhile.
-    want(number, wanted::LOOK | wanted::SEND);
+    (0..nr_lanes).for_each(|lane| want(number, lane, wanted::LOOK | wanted::SEND));
     Ok(())
 }
 
@@ -89,6 +108,8 @@ fn begin(d: &Domain, request: &TwinAttach, loaded: &Loaded, attached: &Attached)
         pages,
         segments_v4: has(op::ATTACH_GSO_TCPV4),
         segments_v6: has(op::ATTACH_GSO_TCPV6),
+        #[allow(clippy::cast_possible_truncation, reason = "at most MAX_LANES")]
+        nr_queues: attached.lanes.count() as u8,
     };
     let hooks = hooks().ok_or(Errno::ENODEV)?;
     d.events.lock().bind_hypervisor(request.port, d.id, attached.cookie())?;
@@ -134,16 +155,18 @@ fn read(d: &Domain, request: &TwinAttach, loaded: &Loaded) -> Result<Attached, E
         }
         lines.push((handler, Line { port: irq.port, pirq }));
     }
+    #[allow(clippy::cast_possible_truncation, reason = "at most MAX_QUEUES")]
     Ok(Attached {
         card: Card::new(request.twin as usize, COUNT.fetch_add(1, Ordering::Relaxed) + 1),
         owner: d.id,
         device: request.device,
         start_xmit,
-        queue: request.queues,
+        lanes: Lanes::new(request.queues, request.queue_stride, request.nr_queues, lines.len() as u8)
+            .ok_or(Errno::EINVAL)?,
+        reclaim_at_ns: AtomicU64::new(0),
         napis: polls,
         irqs: lines,
         port: request.port,
-        bounce: Frames::new(BOUNCE_PAGES).ok_or(Errno::ENOMEM)?,
     })
 }
 
@@ -159,11 +182,12 @@ fn list<T: Default + Clone>(count: u32) -> Result<Vec<T>, Errno> {
 pub fn detach(d: &Domain, number: u32) -> Result<(), Errno> {
     let twin = table::place(number)?.try_read().ok_or(Errno::EBUSY)?;
     let loaded = table::ready(&twin, d)?;
-    let mut drive = PLACES[number as usize].drive.lock();
-    if drive.as_ref().ok_or(Errno::ENOENT)?.progress.waits.is_some() {
+    let stopped = Stopped::wait(number as usize);
+    stopped.card.as_ref().ok_or(Errno::ENOENT)?;
+    if stopped.waits() {
         return Err(Errno::EBUSY);
     }
-    end(loaded, drive.take(), false);
+    stopped.end(loaded, false);
     Ok(())
 }
 
@@ -171,9 +195,7 @@ pub fn detach(d: &Domain, number: u32) -> Result<(), Errno> {
 pub fn forget(d: &Domain, number: u32) {
     let Ok(twin) = table::place(number) else { return };
     if let Some(State::Ready(loaded)) = twin.read().as_ref().filter(|state| state.owner() == d.id) {
-        // The place is this card's until the end: who gives the twin another one waits.
-        let mut drive = PLACES[number as usize].drive.lock();
-        end(loaded, drive.take(), false);
+        Stopped::wait(number as usize).end(loaded, false);
     }
 }
 
@@ -182,75 +204,119 @@ pub fn forget_domain(d: &Domain) {
     (0..MAX_TWINS as u32).for_each(|number| forget(d, number));
 }
 
-/// A card is its domain's driver's alone again; the caller has taken it out of its place, which he holds. All that it had in its hands goes back: the
-/// transmit lock and polls to the domain, interrupts too, packets to their senders.
-pub fn end(loaded: &Loaded, drive: Option<Box<Drive>>, is_disabled: bool) {
-    let Some(drive) = drive else { return };
-    let Drive { attached, mut progress, .. } = *drive;
-    let number = attached.card.place();
-    let place = &PLACES[number];
+/// A lane has found its twin disabled: `card` is no more, if it still is. The caller has no lane.
+pub fn end_disabled(loaded: &Loaded, card: Card) {
+    let stopped = Stopped::wait(card.place());
+    if stopped.card.as_ref().is_some_and(|attached| attached.card == card) {
+        stopped.end(loaded, true);
+    }
+}
+
+/// A place whose lanes nobody runs. It is this card's until the end: who gives the twin another one waits.
+struct Stopped {
+    card: MutexGuard<'static, Option<Arc<Attached>>>,
+    lanes: [Option<MutexGuard<'static, Option<Box<Drive>>>>; MAX_LANES],
+}
+
+impl Stopped {
+    /// Waits for who gives a card or takes it away in this place, and for all runners of its lanes.
+    fn wait(number: usize) -> Self {
+        let place = &PLACES[number];
+        let card = place.card.lock();
+        let nr_lanes = card.as_ref().map_or(0, |attached| attached.lanes.count());
+        Self { card, lanes: core::array::from_fn(|n| (n < nr_lanes).then(|| place.lanes[n].drive.lock())) }
+    }
+
+    /// Does an invocation wait in a lane?
+    fn waits(&self) -> bool {
+        let drives = self.lanes.iter().flatten().filter_map(|drive| drive.as_deref());
+        drives.into_iter().any(|drive| drive.progress.waits.is_some())
+    }
+
+    /// The card is its domain's driver's alone again. All that it had in its hands goes back: the
+    /// transmit locks and polls to the domain, interrupts too, packets to their senders.
+    fn end(mut self, loaded: &Loaded, is_disabled: bool) {
+        let Some(attached) = self.card.take() else { return };
+        let number = attached.card.place();
+        let place = &PLACES[number];
+        place.lines.lock().close();
+        let mut lines = place.take_lines(u32::MAX);
+        for (n, lane) in self.lanes.iter_mut().enumerate() {
+            let drive = lane.as_mut().and_then(|lane| lane.take());
+            lines |= drive.map_or(0, |drive| end_lane(loaded, *drive, &place.lanes[n]));
+        }
+        let owner = domain::find(attached.owner);
+        for (n, (_, line)) in attached.irqs.iter().enumerate() {
+            if let Some(d) = owner.as_deref().filter(|_| lines >> n & 1 != 0) {
+                hand_over(d, *line);
+            }
+        }
+        give_queues_back(place, loaded, attached.card);
+        HAS_CARD.fetch_and(!(1 << number), Ordering::SeqCst);
+        NR_ATTACHED.fetch_sub(1, Ordering::Relaxed);
+        if let Some(hooks) = hooks() {
+            (hooks.detached)(attached.card);
+        }
+        if is_disabled {
+            loaded.common.note(note::DISABLED, 0);
+            attached.notify();
+        }
+        if let Some(d) = owner {
+            let _ = d.events.lock().unbind_hypervisor(attached.port, attached.cookie());
+        }
+        guest_debug!("d{}: twin {number} has no card any more", attached.owner);
+    }
+}
+
+/// A lane is no more; which interrupts the domain has to handle.
+fn end_lane(loaded: &Loaded, drive: Drive, lane: &Lane) -> u32 {
+    let Drive { attached, own, mut progress, .. } = drive;
     if let Some(waits) = &progress.waits {
-        let instance = waits.instance;
-        let mut slot = loaded.instances[waits.instance].slot.lock();
-        slot.waiting = None;
+        let instance = &loaded.instances[waits.instance];
+        let mut slot = instance.slot.lock();
+        instance.set_waiting(&mut slot, None);
         drop(slot.twin.resume());
         drop(slot);
-        if let Some(mut session) = Session::enter(loaded, instance, None) {
+        if let Some(mut session) = Session::enter(loaded, waits.instance, None) {
             session.domain.release_locks();
         }
     }
     let job = progress.job.take();
+    let polls = progress.polls | lane.polls.swap(0, Ordering::SeqCst);
     if let Some(mut session) = Session::enter(loaded, 0, None) {
         let (support, domain) = (&loaded.common.support, &mut session.domain);
         if progress.has_lock {
             // If it is not there the domain has no use for it.
-            let _ = support.end_transmit(domain, attached.queue, false);
+            let _ = support.end_transmit(domain, own.queue, false);
         }
         for (n, napi) in attached.napis.iter().enumerate() {
-            if progress.polls >> n & 1 != 0 || matches!(job, Some(Job::Poll(m)) if m == n) {
+            if polls >> n & 1 != 0 || matches!(job, Some(Job::Poll(m)) if m == n) {
                 let _ = support.give_poll_back(domain, napi.napi);
             }
         }
     }
-    let mut lines = progress.lines | place.lines.lock().close();
-    if let Some(Job::Line(n)) = job {
-        lines |= 1 << n;
+    match job {
+        Some(Job::Line(n)) => progress.lines | 1 << n,
+        _ => progress.lines,
     }
-    let owner = domain::find(attached.owner);
-    for (n, (_, line)) in attached.irqs.iter().enumerate() {
-        if let Some(d) = owner.as_deref().filter(|_| lines >> n & 1 != 0) {
-            hand_over(d, *line);
-        }
-    }
-    give_queue_back(place, loaded, attached.card);
-    HAS_CARD.fetch_and(!(1 << number), Ordering::SeqCst);
-    NR_ATTACHED.fetch_sub(1, Ordering::Relaxed);
-    if let Some(hooks) = hooks() {
-        (hooks.detached)(attached.card);
-    }
-    if is_disabled {
-        loaded.common.note(note::DISABLED, 0);
-        attached.notify();
-    }
-    if let Some(d) = owner {
-        let _ = d.events.lock().unbind_hypervisor(attached.port, attached.cookie());
-    }
-    guest_debug!("d{}: twin {number} has no card any more", attached.owner);
 }
 
 /// Nobody sends by `card` any more; what waits, and what its driver has, is given back.
-fn give_queue_back(place: &Place, loaded: &Loaded, card: Card) {
-    place.queue.lock().close();
+fn give_queues_back(place: &Place, loaded: &Loaded, card: Card) {
+    place.lanes().for_each(|lane| lane.queue.lock().close());
     // Whoever has one is about to send it or to give it back.
-    while place.queue.lock().has_slots() {
+    while place.lanes().any(|lane| lane.queue.lock().has_slots()) {
         requests::answer();
         core::hint::spin_loop();
     }
     let Some(hooks) = hooks() else { return };
-    loop {
-        let Some(packet) = place.queue.lock().next() else { break };
-        loaded.common.with_pool(|pool| pool.unreserve(packet.skb));
-        (hooks.transmitted)(card, &[packet.cookie]);
+    for lane in place.lanes() {
+        loop {
+            let Some(packet) = lane.queue.lock().next() else { break };
+            loaded.common.with_pool(|pool| pool.unreserve(packet.skb));
+            (hooks.transmitted)(card, &[packet.cookie]);
+        }
+        lane.queue.lock().free_room();
     }
     let mut cookies = [0; 64];
     loop {

@@ -1,8 +1,9 @@
-//! Who runs a card, and when.
+//! Who runs a card's lanes, and when.
 
-use super::card::end;
+use super::card::end_disabled;
+use super::lane::{wanted, Awaits, Drive, Lane, Progress, Waits};
 use super::lines;
-use super::place::{wanted, with_card, Awaits, Drive, Place, Waits, NR_ATTACHED};
+use super::place::{with_card, Place, NR_ATTACHED};
 use super::turn::{Ended, Stop, Turn, BUSY_NS};
 use crate::arch::tsc;
 use crate::cpu::percpu::{pending, this_cpu};
@@ -17,7 +18,7 @@ use crate::twin::table::{Loaded, State, TWINS};
 use core::sync::atomic::Ordering;
 use twin_abi::op::reason;
 
-/// Until a card that has used up its turn goes on, in ns. Guests run meanwhile.
+/// Until a lane that has used up its turn goes on, in ns. Guests run meanwhile.
 const REST_NS: u64 = 50_000;
 
 /// Who runs cards reads it; who wants them to be still writes it.
@@ -34,49 +35,52 @@ pub fn install() {
     irq::guest::install_taker(lines::came);
 }
 
-/// Runs the cards of which something is wanted, and those whose time has come.
+/// Runs the lanes of cards of which something is wanted, and those whose time has come.
 fn work(mut interruptible: Interruptible<'_>) {
     if NR_ATTACHED.load(Ordering::Relaxed) == 0 {
         return;
     }
     let Some(_runs) = STILL.try_read() else { return timers::arm_cards(tsc::now_ns().saturating_add(BUSY_NS)) };
+    // There is one timer for all.
+    let mut next = u64::MAX;
     for (number, place) in with_card() {
-        if is_wanted(place) {
-            run_card(number, place, interruptible.again());
+        for lane in place.lanes() {
+            if lane.is_wanted() {
+                run_lane(number, place, lane, interruptible.again());
+            }
+            next = next.min(lane.due_ns.load(Ordering::Relaxed));
         }
     }
-    // There is one timer for all.
-    let next = with_card().map(|(_, place)| place.due_ns.load(Ordering::Relaxed)).min().unwrap_or(u64::MAX);
     if next != u64::MAX {
         timers::arm_cards(next);
     }
 }
 
-fn is_wanted(place: &Place) -> bool {
-    place.wanted.load(Ordering::SeqCst) != 0
-        || (place.due_ns.load(Ordering::Relaxed) != u64::MAX && place.due_ns.load(Ordering::Relaxed) <= tsc::now_ns())
-}
-
-/// Runs a card, unless somebody does: then he looks again.
-fn run_card(number: usize, place: &Place, mut interruptible: Interruptible<'_>) {
-    while is_wanted(place) {
+/// Runs a lane, unless somebody does: then he looks again.
+fn run_lane(number: usize, place: &Place, lane: &Lane, mut interruptible: Interruptible<'_>) {
+    while lane.is_wanted() {
         // Locked for a moment, by who loads or unloads a twin here: looked at again soon.
-        let Some(twin) = TWINS[number].try_read() else { return look_at(place, tsc::now_ns().saturating_add(BUSY_NS)) };
+        let Some(twin) = TWINS[number].try_read() else { return look_at(lane, tsc::now_ns().saturating_add(BUSY_NS)) };
         let Some(State::Ready(loaded)) = twin.as_ref() else { return };
-        let Some(mut drive) = place.drive.try_lock() else { return };
-        place.due_ns.store(u64::MAX, Ordering::Relaxed);
-        let what = place.wanted.swap(0, Ordering::SeqCst);
-        let Some(card) = drive.as_deref_mut() else { return };
-        match turn(number, place, loaded, card, what, interruptible.again()) {
+        let Some(mut drive) = lane.drive.try_lock() else { return };
+        lane.due_ns.store(u64::MAX, Ordering::Relaxed);
+        let what = lane.wanted.swap(0, Ordering::SeqCst);
+        let Some(own) = drive.as_deref_mut() else { return };
+        match turn((number, place, lane), loaded, own, what, interruptible.again()) {
             Ended::Quiet => {}
-            Ended::Until(ns) => look_at(place, ns),
+            Ended::Until(ns) => look_at(lane, ns),
             Ended::More if vcpu::current(this_cpu()).is_none() => {
                 // Nobody else wants this CPU; if somebody does, it is scheduled first.
-                place.wanted.fetch_or(wanted::LOOK, Ordering::SeqCst);
+                lane.wanted.fetch_or(wanted::LOOK, Ordering::SeqCst);
                 return this_cpu().raise(pending::CARDS);
             }
-            Ended::More => return look_at(place, tsc::now_ns().saturating_add(REST_NS)),
-            Ended::Disabled => end(loaded, drive.take(), true),
+            Ended::More => return look_at(lane, tsc::now_ns().saturating_add(REST_NS)),
+            Ended::Disabled => {
+                // Whoever ends a card waits for all of its lanes.
+                let card = own.attached.card;
+                drop(drive);
+                end_disabled(loaded, card);
+            }
         }
     }
 }
@@ -110,30 +114,41 @@ fn give_up(loaded: &Loaded, waits: &Waits, number: usize, owner: u16) {
     }
 }
 
-/// The card is looked at again at `ns`.
-fn look_at(place: &Place, ns: u64) {
-    place.due_ns.store(ns, Ordering::Relaxed);
+/// The lane is looked at again at `ns`.
+fn look_at(lane: &Lane, ns: u64) {
+    lane.due_ns.store(ns, Ordering::Relaxed);
 }
 
-/// One turn of a card.
+/// What other lanes have left for this one.
+#[cold]
+fn heard(lane: &Lane, what: u32, progress: &mut Progress) {
+    progress.polls |= lane.polls.swap(0, Ordering::SeqCst);
+    if what & wanted::WAKE != 0 {
+        progress.send_at_ns = 0;
+    }
+}
+
+/// One turn of a lane.
 fn turn(
-    number: usize,
-    place: &Place,
+    (number, place, lane): (usize, &Place, &Lane),
     loaded: &Loaded,
     drive: &mut Drive,
     what: u32,
     interruptible: Interruptible<'_>,
 ) -> Ended {
-    let Drive { attached, progress, .. } = &mut *drive;
+    let Drive { attached, own, progress, .. } = &mut *drive;
     progress.may_send |= what & wanted::SEND != 0;
-    progress.lines |= place.lines.lock().take();
+    if what & (wanted::WAKE | wanted::POLLS) != 0 {
+        heard(lane, what, progress);
+    }
+    progress.lines |= place.take_lines(own.lines);
     let now = tsc::now_ns();
     if loaded.disabled.load(Ordering::Acquire) {
         return Ended::Disabled;
     }
     let is_over = progress.waits.as_mut().is_some_and(|waits| waits.patience.is_over(now, || attached.may_answer()));
     let instance = match &progress.waits {
-        None => loaded.free_instance().map(|(instance, _)| instance),
+        None => None,
         Some(waits) if is_over => {
             give_up(loaded, waits, number, attached.owner);
             return Ended::Disabled;
@@ -141,16 +156,20 @@ fn turn(
         Some(Waits { awaits: Awaits::Lock(_), instance, .. }) => Some(*instance),
         Some(waits) => return Ended::Until(waits.patience.look_at_ns()),
     };
-    let has_work = progress.waits.is_some() || progress.lines | progress.polls != 0 || progress.reclaim_at_ns <= now;
+    let reclaim_at_ns = attached.reclaim_at_ns.load(Ordering::Relaxed);
+    let has_work = instance.is_some() || progress.lines | progress.polls != 0 || reclaim_at_ns <= now;
     if !has_work && !(progress.may_send && progress.send_at_ns <= now) {
         let send_at = if progress.may_send { progress.send_at_ns } else { u64::MAX };
-        return Ended::Until(send_at.min(progress.reclaim_at_ns));
+        return Ended::Until(send_at.min(reclaim_at_ns));
     }
-    let slot = instance.and_then(|instance| loaded.instances[instance].slot.try_lock().map(|slot| (instance, slot)));
-    // Somebody goes on in it, who called it before the card came.
+    let slot = match instance {
+        None => loaded.free_instance(),
+        Some(instance) => loaded.instances[instance].slot.try_lock().map(|slot| (instance, slot)),
+    };
+    // Others run in all of them, or wait; or somebody goes on in it, who called it before the card came.
     let Some((instance, slot)) = slot else { return Ended::Until(now.saturating_add(BUSY_NS)) };
     let ended = {
-        let turn = Turn::begin((number, place, loaded), drive, (instance, slot), interruptible);
+        let turn = Turn::begin((number, place, lane), loaded, drive, (instance, slot), interruptible);
         let Some(mut turn) = turn else { return Ended::Quiet };
         turn.run(now)
     };

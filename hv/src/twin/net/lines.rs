@@ -5,7 +5,8 @@
 //! handler finds, so it is not asked to help.
 
 use super::attached::Line;
-use super::place::{want, wanted, with_card, Place, NR_ATTACHED, PLACES};
+use super::lane::wanted;
+use super::place::{want, with_card, Place, NR_ATTACHED, PLACES};
 use crate::domain::event::Receiver;
 use crate::domain::{self, Domain};
 use crate::irq;
@@ -24,14 +25,15 @@ pub fn came(d: &Domain, port: Port, pirq: u32) -> bool {
     if d.events.lock().would_tell(d, port, pirq).is_none() {
         return false;
     }
-    {
-        let mut lines = PLACES[place].lines.lock();
+    let lane = {
+        let lines = PLACES[place].lines.lock();
         if lines.find(d.id, line) != Some(number) {
             return false;
         }
-        lines.taken |= 1 << number;
-    }
-    want(place, wanted::LINES);
+        PLACES[place].taken.fetch_or(1 << number, Ordering::SeqCst);
+        lines.lane(number)
+    };
+    want(place, lane, wanted::LINES);
     true
 }
 

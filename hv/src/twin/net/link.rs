@@ -2,6 +2,7 @@
 
 use crate::sync::Once;
 use twin_runtime::linux::inbox::Kept;
+use twin_runtime::linux::lanes::MAX_LANES;
 use x86::{MachAddr, Mfn};
 use xen_abi::errno::Errno;
 
@@ -20,13 +21,36 @@ impl Card {
         Self(count.wrapping_mul(MAX_CARDS as u64) | (place % MAX_CARDS) as u64)
     }
 
-    /// No card's.
-    pub(super) const NONE: Self = Self(0);
-
     /// Its place.
     #[allow(clippy::cast_possible_truncation, reason = "a small number")]
     pub fn place(self) -> usize {
         self.0 as usize % MAX_CARDS
+    }
+
+    /// Its transmit queue of that number.
+    pub fn queue(self, number: usize) -> CardQueue {
+        CardQueue(self.0.wrapping_mul(MAX_LANES as u64) | (number % MAX_LANES) as u64)
+    }
+}
+
+/// Names a transmit queue of an attached card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CardQueue(u64);
+
+impl CardQueue {
+    /// None of any card's.
+    pub(super) const NONE: Self = Self(0);
+
+    /// Its number.
+    #[allow(clippy::cast_possible_truncation, reason = "a small number")]
+    pub fn number(self) -> usize {
+        self.0 as usize % MAX_LANES
+    }
+
+    /// Its card's place.
+    #[allow(clippy::cast_possible_truncation, reason = "a small number")]
+    pub fn place(self) -> usize {
+        self.0 as usize / MAX_LANES % MAX_CARDS
     }
 }
 
@@ -45,6 +69,8 @@ pub struct Takes {
     pub segments_v4: bool,
     /// It cuts TCP over IPv6.
     pub segments_v6: bool,
+    /// Its transmit queues.
+    pub nr_queues: u8,
 }
 
 /// Where a card is to sum a packet, and where the sum goes: bytes from the Ethernet header on, and from there on.

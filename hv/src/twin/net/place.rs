@@ -1,135 +1,53 @@
-//! The places of cards, each its twin's: what is under way, what waits to be sent, which interrupts came.
+//! The places of cards, each its twin's: the card, its lanes, which interrupts came.
 
 use super::attached::{Attached, Line};
-use super::link::{Card, MAX_CARDS};
-use super::queue::{Outgoing, Queue};
-use super::receive::Passing;
+use super::lane::{wanted, Lane};
+use super::link::{CardQueue, MAX_CARDS};
 use crate::cpu::percpu::{pending, this_cpu};
 use crate::sync::Mutex;
 use crate::twin::instance::MAX_TWINS;
-use alloc::boxed::Box;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use hv_core::patience::Patience;
-use twin_abi::op::{self, UPCALL_LIMIT_NS};
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use twin_abi::op;
+use twin_runtime::linux::lanes::MAX_LANES;
 
 /// Most interrupts of a card.
-pub const MAX_LINES: usize = op::MAX_QUEUES as usize;
-/// What somebody wants of a card: bits.
-pub mod wanted {
-    /// Packets wait to be sent.
-    pub const SEND: u32 = 1 << 0;
-    /// Interrupts came.
-    pub const LINES: u32 = 1 << 1;
-    /// Something else has changed.
-    pub const LOOK: u32 = 1 << 2;
-}
-
-/// Something that the twin does for its card.
-#[derive(Clone, Copy)]
-pub enum Job {
-    /// The handler of an interrupt.
-    Line(usize),
-    /// A poll.
-    Poll(usize),
-    /// The packet [`Progress::packet`] goes to the driver.
-    Send,
-}
-
-/// What an invocation waits for.
-#[derive(Clone, Copy)]
-pub enum Awaits {
-    /// For the lock at this address, which is tried again from here.
-    Lock(u64),
-    /// For the domain's function at this address to return.
-    Function(u64),
-}
-
-/// How often it is looked whether what an invocation waits for has come, in ns, and how many looks find nothing until the twin is disabled:
-/// as many as [`UPCALL_LIMIT_NS`] has, and three more, for a machine that is busy.
-const LOOK_NS: u64 = 100_000_000;
-const LOOKS: u32 = 3 + (UPCALL_LIMIT_NS / LOOK_NS) as u32;
-
-/// An invocation that waits.
-pub struct Waits {
-    /// In this instance.
-    pub instance: usize,
-    /// For this.
-    pub awaits: Awaits,
-    /// How many more looks may find nothing.
-    pub patience: Patience,
-}
-
-impl Waits {
-    /// From `now` (ns) on an invocation waits, in this instance.
-    pub fn new(instance: usize, awaits: Awaits, now: u64) -> Self {
-        Self { instance, awaits, patience: Patience::new(now, LOOK_NS, LOOKS) }
-    }
-
-    /// The lock that it waits for, if that is it.
-    pub fn lock(&self) -> Option<u64> {
-        match self.awaits {
-            Awaits::Lock(lock) => Some(lock),
-            Awaits::Function(_) => None,
-        }
-    }
-}
-
-/// What is under way for a card.
-#[derive(Default)]
-pub struct Progress {
-    /// Interrupts that came and are not handled: bits.
-    pub lines: u32,
-    /// Polls that are the hypervisor's, and are to run: bits.
-    pub polls: u32,
-    /// Packets may wait.
-    pub may_send: bool,
-    /// Not before this time, in ns: the queue is stopped, or somebody else transmits.
-    pub send_at_ns: u64,
-    /// When it is looked at again what the domain has freed itself, in ns.
-    pub reclaim_at_ns: u64,
-    /// The domain's transmit lock is held.
-    pub has_lock: bool,
-    /// What the twin does, or did when it was aborted.
-    pub job: Option<Job>,
-    /// The packet that goes to the driver.
-    pub packet: Option<Outgoing>,
-    /// It waits.
-    pub waits: Option<Waits>,
-}
+const MAX_LINES: usize = op::MAX_QUEUES as usize;
+const _: () = assert!(MAX_LINES == MAX_LANES);
 
 /// The interrupts of the card in one place.
 pub struct Lines {
     owner: u16,
     lines: [Line; MAX_LINES],
+    /// In which lane each is.
+    lanes: [u8; MAX_LINES],
     count: usize,
-    /// Those that came and that nobody has handled.
-    pub taken: u32,
 }
 
 impl Lines {
     /// None.
     pub const fn new() -> Self {
-        Self { owner: 0, lines: [Line { port: 0, pirq: 0 }; MAX_LINES], count: 0, taken: 0 }
+        Self { owner: 0, lines: [Line { port: 0, pirq: 0 }; MAX_LINES], lanes: [0; MAX_LINES], count: 0 }
     }
 
-    /// From now on those of a card of domain `owner` come here.
-    pub fn open(&mut self, owner: u16, lines: impl Iterator<Item = Line>) {
-        (self.owner, self.count, self.taken) = (owner, 0, 0);
-        for (to, line) in self.lines.iter_mut().zip(lines) {
-            *to = line;
-            self.count += 1;
+    /// From now on those of a card come here.
+    pub fn open(&mut self, card: &Attached) {
+        (self.owner, self.count) = (card.owner, card.irqs.len().min(MAX_LINES));
+        for (n, (_, line)) in card.irqs.iter().enumerate().take(MAX_LINES) {
+            #[allow(clippy::cast_possible_truncation, reason = "less than MAX_LANES")]
+            (self.lanes[n] = card.lanes.of_line(n) as u8);
+            self.lines[n] = *line;
         }
     }
 
-    /// None comes here any more; those that nobody has handled.
-    pub fn close(&mut self) -> u32 {
+    /// None comes here any more.
+    pub fn close(&mut self) {
         self.count = 0;
-        self.take()
     }
 
-    /// Those that came since this was asked last.
-    pub fn take(&mut self) -> u32 {
-        core::mem::take(&mut self.taken)
+    /// The lane of an interrupt.
+    pub fn lane(&self, number: usize) -> usize {
+        self.lanes.get(number).copied().unwrap_or(0).into()
     }
 
     /// The number of a card's interrupt, if it is that of a domain's event channel.
@@ -139,38 +57,48 @@ impl Lines {
     }
 }
 
-/// A card with what is under way.
-pub struct Drive {
-    /// The card.
-    pub attached: Attached,
-    /// What is under way.
-    pub progress: Progress,
-    /// What is on its way from it.
-    pub passing: Passing,
-}
-
 /// A place for a card.
 pub struct Place {
-    /// What somebody wants: [`wanted`].
-    pub wanted: AtomicU32,
-    /// When it is to be looked at though nobody wants anything, in ns.
-    pub due_ns: AtomicU64,
-    /// The card. Its runner has this.
-    pub drive: Mutex<Option<Box<Drive>>>,
-    /// What waits to be sent.
-    pub queue: Mutex<Queue>,
+    /// The card. Who gives it or takes it away has this.
+    pub card: Mutex<Option<Arc<Attached>>>,
+    /// Its lanes: so many of them.
+    pub lanes: [Lane; MAX_LANES],
+    /// How many.
+    pub nr_lanes: AtomicUsize,
+    /// Somebody has found no room for a packet, and has not heard that there is some.
+    pub is_starved: AtomicBool,
     /// Its interrupts.
     pub lines: Mutex<Lines>,
+    /// Those that came and that nobody has handled: bits. Set by who has `lines`.
+    pub taken: AtomicU32,
+}
+
+impl Place {
+    /// The card's lanes.
+    #[inline]
+    pub fn lanes(&self) -> impl Iterator<Item = &Lane> {
+        self.lanes.iter().take(self.nr_lanes.load(Ordering::Relaxed))
+    }
+
+    /// Those interrupts of `own` that came since this was asked last.
+    #[inline]
+    pub fn take_lines(&self, own: u32) -> u32 {
+        if self.taken.load(Ordering::SeqCst) & own == 0 {
+            return 0;
+        }
+        self.taken.fetch_and(!own, Ordering::SeqCst) & own
+    }
 }
 
 /// All places.
 pub static PLACES: [Place; MAX_TWINS] = [const {
     Place {
-        wanted: AtomicU32::new(0),
-        due_ns: AtomicU64::new(u64::MAX),
-        drive: Mutex::new(None),
-        queue: Mutex::new(Queue::new()),
+        card: Mutex::new(None),
+        lanes: [const { Lane::new() }; MAX_LANES],
+        nr_lanes: AtomicUsize::new(0),
+        is_starved: AtomicBool::new(false),
         lines: Mutex::new(Lines::new()),
+        taken: AtomicU32::new(0),
     }
 }; MAX_TWINS];
 
@@ -190,21 +118,21 @@ pub fn with_card() -> impl Iterator<Item = (usize, &'static Place)> {
     })
 }
 
-/// What waits to be sent by `card`, or by the card that has its place now.
-pub fn queue(card: Card) -> &'static Mutex<Queue> {
-    &PLACES[card.place()].queue
+/// The lane with this transmit queue, or with one that has its place now.
+pub fn lane(of: CardQueue) -> &'static Lane {
+    &PLACES[of.place()].lanes[of.number()]
 }
 
-/// Something is wanted of the card in `place`. Whoever runs it looks again; else this CPU does, on its way out.
-pub fn want(place: usize, what: u32) {
-    PLACES[place].wanted.fetch_or(what, Ordering::SeqCst);
+/// Something is wanted of a lane of the card in `place`. Whoever runs it looks again; else this CPU does, on its way out.
+pub fn want(place: usize, lane: usize, what: u32) {
+    PLACES[place].lanes[lane].wanted.fetch_or(what, Ordering::SeqCst);
     this_cpu().raise(pending::CARDS);
 }
 
-/// The card in `place` is looked at, if that is not due anyway.
-pub fn look_soon(place: usize) {
-    if PLACES[place].due_ns.load(Ordering::Relaxed) == u64::MAX {
-        want(place, wanted::LOOK);
+/// A lane of the card in `place` is looked at, if that is not due anyway.
+pub fn look_soon(place: usize, lane: usize) {
+    if PLACES[place].lanes[lane].due_ns.load(Ordering::Relaxed) == u64::MAX {
+        want(place, lane, wanted::LOOK);
     }
 }
 

@@ -1,6 +1,6 @@
 //! What waits to be sent by a card.
 
-use super::link::{About, Card};
+use super::link::{About, CardQueue};
 use alloc::collections::VecDeque;
 use xen_abi::errno::Errno;
 
@@ -20,32 +20,38 @@ pub struct Outgoing {
     pub since_ns: u64,
 }
 
-/// The packets of one place; [`Card::NONE`]'s while no card is there.
+/// The packets of one lane; [`CardQueue::NONE`]'s while no card is there.
 pub struct Queue {
-    card: Card,
+    of: CardQueue,
     /// Slots that are neither sent nor given back.
     slots: usize,
     waiting: VecDeque<Outgoing>,
-    /// Somebody has found no room.
-    is_starved: bool,
 }
 
 impl Queue {
     /// Of no card.
     pub const fn new() -> Self {
-        Self { card: Card::NONE, slots: 0, waiting: VecDeque::new(), is_starved: false }
+        Self { of: CardQueue::NONE, slots: 0, waiting: VecDeque::new() }
     }
 
-    /// From now on it is `card`'s. ENOMEM.
-    pub fn open(&mut self, card: Card) -> Result<(), Errno> {
-        self.waiting.try_reserve_exact(MAX_WAITING + 1).map_err(|_| Errno::ENOMEM)?;
-        self.card = card;
-        Ok(())
+    /// Makes room for all that may wait. ENOMEM.
+    pub fn make_room(&mut self) -> Result<(), Errno> {
+        self.waiting.try_reserve_exact(MAX_WAITING + 1).map_err(|_| Errno::ENOMEM)
+    }
+
+    /// From now on it is `of`'s. There is room.
+    pub fn open(&mut self, of: CardQueue) {
+        self.of = of;
     }
 
     /// Nobody gets a slot any more.
     pub fn close(&mut self) {
-        self.card = Card::NONE;
+        self.of = CardQueue::NONE;
+    }
+
+    /// The memory for what may wait is given back; nothing does.
+    pub fn free_room(&mut self) {
+        self.waiting = VecDeque::new();
     }
 
     /// Are there slots that are neither sent nor given back?
@@ -53,11 +59,10 @@ impl Queue {
         self.slots != 0
     }
 
-    /// There are `wanted` slots more, or as many as there is room for; how many. None: `card` is gone, or there is no room.
-    pub fn reserve(&mut self, card: Card, wanted: usize) -> usize {
+    /// There are `wanted` slots more, or as many as there is room for; how many. None: the card is gone, or there is no room.
+    pub fn reserve(&mut self, of: CardQueue, wanted: usize) -> usize {
         let room = MAX_WAITING.saturating_sub(self.waiting.len() + self.slots);
-        let granted = if self.card == card { wanted.min(room) } else { 0 };
-        self.is_starved |= granted == 0;
+        let granted = if self.of == of { wanted.min(room) } else { 0 };
         self.slots += granted;
         granted
     }
@@ -65,12 +70,6 @@ impl Queue {
     /// `count` slots are given back.
     pub fn give_back(&mut self, count: usize) {
         self.slots -= count;
-    }
-
-    /// There was no buffer for `count` slots; if for none at all, somebody waits for one.
-    pub fn found_no_room(&mut self, count: usize, for_any: bool) {
-        self.give_back(count);
-        self.is_starved |= for_any;
     }
 
     /// Slots are sent.
@@ -102,15 +101,5 @@ impl Queue {
     /// One that was taken waits on.
     pub fn put_back(&mut self, packet: Outgoing) {
         self.waiting.push_front(packet);
-    }
-
-    /// Has somebody found no room who has not heard that there is some?
-    pub fn is_starved(&self) -> bool {
-        self.is_starved
-    }
-
-    /// Has somebody found no room since this was asked last?
-    pub fn take_starved(&mut self) -> bool {
-        core::mem::take(&mut self.is_starved)
     }
 }

@@ -3,6 +3,7 @@
 use super::attached::Attached;
 use super::link::{hooks, Card, Piece, CHECKSUM_UNNECESSARY};
 use crate::twin::common::Common;
+use crate::twin::frames::Frames;
 use twin_runtime::linux::inbox::Inbox;
 use twin_runtime::linux::skb::Frame;
 use twin_runtime::memory::Fault;
@@ -10,23 +11,31 @@ use twin_runtime::Memory;
 use x86::{Mfn, PAGE_SIZE};
 
 /// Pages for frames that are not in one lent buffer.
-pub const BOUNCE_PAGES: usize = 4;
+const BOUNCE_PAGES: usize = 4;
 /// Bytes before a VLAN tag.
 const ADDRESSES: usize = 12;
 const MOST: usize = BOUNCE_PAGES * PAGE_SIZE;
 
-/// What is on its way from a card to those who send and receive.
-#[derive(Default)]
+/// What is on its way from a lane of a card to those who send and receive.
 pub struct Passing {
     /// Frames that have come, in the order in which they came.
     inbox: Inbox,
     /// What the driver is done with.
     done: Cookies,
+    /// Room for a frame that does not lie in one lent buffer.
+    bounce: Frames,
 }
 
-/// A card, to a session in its twin.
+impl Passing {
+    /// Nothing. `None` when out of memory.
+    pub fn new() -> Option<Self> {
+        Some(Self { inbox: Inbox::default(), done: Cookies::default(), bounce: Frames::new(BOUNCE_PAGES)? })
+    }
+}
+
+/// A lane of a card, to a session in its twin.
 pub struct OnCard<'a> {
-    /// It.
+    /// The card.
     pub attached: &'a Attached,
     /// What is on its way from it.
     pub passing: &'a mut Passing,
@@ -51,7 +60,7 @@ impl OnCard<'_> {
         if was_full && common.with_pool(|pool| inbox.keep(pool, frame)) {
             return Ok(true);
         }
-        Source { card: self.attached, common, memory }.receive(&frame);
+        Source { card: self.attached.card, bounce: &self.passing.bounce, common, memory }.receive(&frame);
         Ok(false)
     }
 
@@ -94,9 +103,10 @@ impl OnCard<'_> {
 
 const NO_PIECE: Piece = Piece { frame: Mfn::new(0), offset: 0, len: 0 };
 
-/// What hands over a frame that is not kept: the card, what its twin knows, and the domain's memory.
+/// What hands over a frame that is not kept: the card, where it is copied to, what its twin knows, and the domain's memory.
 struct Source<'a, M> {
-    card: &'a Attached,
+    card: Card,
+    bounce: &'a Frames,
     common: &'a Common,
     memory: &'a M,
 }
@@ -110,12 +120,12 @@ impl<M: Memory> Source<'_, M> {
         let Some(len) = self.copy(frame) else { return };
         let mut left = len;
         let mut count = 0;
-        for (to, mfn) in pieces.iter_mut().zip(self.card.bounce.all()).take(len.div_ceil(PAGE_SIZE)) {
+        for (to, mfn) in pieces.iter_mut().zip(self.bounce.all()).take(len.div_ceil(PAGE_SIZE)) {
             *to = Piece::at(mfn.addr().raw(), left.min(PAGE_SIZE) as u16);
             left -= left.min(PAGE_SIZE);
             count += 1;
         }
-        (hooks.received_in_pieces)(self.card.card, &pieces[..count], is_verified);
+        (hooks.received_in_pieces)(self.card, &pieces[..count], is_verified);
     }
 
     /// Copies `frame` into pages of the hypervisor's own; how many bytes. `None`: too many, or they are not there.
@@ -124,7 +134,7 @@ impl<M: Memory> Source<'_, M> {
         let (mut at, mut len) = (frame.mac_header, frame.len as usize);
         if let Some(tag) = frame.tag {
             done = self.append(0, at, ADDRESSES)?;
-            self.card.bounce.put(done, &tag);
+            self.bounce.put(done, &tag);
             done += tag.len();
             (at, len) = (at.wrapping_add(ADDRESSES as u64), len.checked_sub(ADDRESSES)?);
         }
@@ -143,7 +153,7 @@ impl<M: Memory> Source<'_, M> {
         while done < end {
             let now = (end - done).min(chunk.len()).min(PAGE_SIZE - done % PAGE_SIZE);
             self.memory.read(address, &mut chunk[..now]).ok()?;
-            self.card.bounce.put(done, &chunk[..now]);
+            self.bounce.put(done, &chunk[..now]);
             done += now;
             address = address.wrapping_add(now as u64);
         }

@@ -1,12 +1,14 @@
 //! Room for packets, and the way of packets to a card.
 
-use super::link::{About, Card};
-use super::place::{look_soon, queue, want, wanted};
+use super::lane::wanted;
+use super::link::{About, CardQueue};
+use super::place::{lane, look_soon, want, PLACES};
 use super::queue::Outgoing;
 use crate::domain::memory::log_dirty;
 use crate::twin::common::Common;
 use crate::twin::table;
-use twin_runtime::linux::pool::{LentPage, Pool, MAX_PAGES};
+use core::sync::atomic::Ordering;
+use twin_runtime::linux::pool::{LentPage, Pool, Reserved, MAX_PAGES};
 use twin_runtime::linux::skb::HEADROOM;
 use x86::{MachAddr, Mfn, PAGE_SIZE};
 
@@ -57,10 +59,10 @@ impl Room {
     }
 }
 
-/// Room for the next packets of a sender, and its packets that are not queued yet. Each is a slot of the card's queue, and is not kept for
+/// Room for the next packets of a sender, and its packets that are not queued yet. Each is a slot of one of the card's queues, and is not kept for
 /// long: whoever takes a card away waits for those who have one. See [`Self::finish`].
 pub struct Rooms {
-    card: Card,
+    of: CardQueue,
     rooms: [Room; AT_ONCE],
     nr_rooms: usize,
     sent: [Outgoing; AT_ONCE],
@@ -70,17 +72,17 @@ pub struct Rooms {
 impl Default for Rooms {
     fn default() -> Self {
         let (rooms, sent) = ([Room::default(); AT_ONCE], [Outgoing::default(); AT_ONCE]);
-        Self { card: Card::NONE, rooms, nr_rooms: 0, sent, nr_sent: 0 }
+        Self { of: CardQueue::NONE, rooms, nr_rooms: 0, sent, nr_sent: 0 }
     }
 }
 
 impl Rooms {
-    /// Makes room for a packet to `card`, and if there is none here, for as many more as are `wanted` at once. It stays here until
+    /// Makes room for a packet to a queue of a card's, and if there is none here, for as many more as are `wanted` at once. It stays here until
     /// [`Self::send`]. `None`: there is none before `transmitted` was called again; or the card is gone.
     #[inline(always)]
-    pub fn make(&mut self, card: Card, need: Need, wanted: impl FnOnce() -> usize) -> Option<Room> {
-        if self.nr_rooms == 0 || self.card != card {
-            self.reserve(card, need, wanted());
+    pub fn make(&mut self, of: CardQueue, need: Need, wanted: impl FnOnce() -> usize) -> Option<Room> {
+        if self.nr_rooms == 0 || self.of != of {
+            self.reserve(of, need, wanted());
         }
         let is_enough = self.next().is_some_and(|room| need.len <= room.room.into()) || self.add_pages(need);
         self.next().filter(|_| is_enough).copied()
@@ -96,7 +98,7 @@ impl Rooms {
     pub fn pages(&self) -> [Mfn; MAX_PAGES] {
         let mut pages = [LentPage::default(); MAX_PAGES];
         if let Some(skb) = self.next().map(|room| room.skb) {
-            table::with_common(self.card.place(), |common| common.with_pool(|pool| pool.pages(skb, &mut pages)));
+            table::with_common(self.of.place(), |common| common.with_pool(|pool| pool.pages(skb, &mut pages)));
         }
         pages.map(|page| Mfn::containing(MachAddr::new(page.machine)))
     }
@@ -109,38 +111,48 @@ impl Rooms {
         let Some(room) = self.rooms.get_mut(at) else { return false };
         let may = need.may_have_pages && need.header <= room.room && room.nr_pages == 0;
         let bytes = need.len.checked_sub(need.header.into()).filter(|_| may);
-        let (card, skb) = (self.card, room.skb);
-        let add = |bytes| move |common: &Common| common.with_pool(|pool| add_pages(pool, skb, bytes));
-        let added = bytes.and_then(|bytes| table::with_common(card.place(), add(bytes)).flatten());
+        let (of, skb) = (self.of, room.skb);
+        let add = |bytes| move |common: &Common| common.with_pool(|pool| add_pages(pool, of, skb, bytes));
+        let added = bytes.and_then(|bytes| table::with_common(of.place(), add(bytes)).flatten());
         if added.is_none() {
-            found_no_room(card, 0, true);
+            found_no_room(of);
         }
         added.map(|nr_pages| room.nr_pages = nr_pages).is_some()
     }
 
     #[inline(never)]
-    fn reserve(&mut self, card: Card, need: Need, wanted: usize) {
+    fn reserve(&mut self, of: CardQueue, need: Need, wanted: usize) {
         self.finish();
-        self.card = card;
-        let granted = queue(card).lock().reserve(card, wanted.clamp(1, AT_ONCE));
-        if granted == 0 {
-            return;
-        }
+        self.of = of;
+        let granted = {
+            let mut queue = lane(of).queue.lock();
+            let granted = queue.reserve(of, wanted.clamp(1, AT_ONCE));
+            if granted == 0 {
+                // Said before its runner makes room, who goes on by himself.
+                return PLACES[of.place()].is_starved.store(true, Ordering::Relaxed);
+            }
+            granted
+        };
+        let queue = of.number();
         let take = |common: &Common| {
             let bytes = u64::from(need.header) + common.support.overhead();
             common.with_pool(|pool| {
                 for to in self.rooms.iter_mut().take(granted) {
-                    let Some((skb, lent)) = pool.has_room().then(|| pool.reserve(bytes)).flatten() else { break };
+                    let room = pool.has_room_for(queue).then(|| pool.reserve(bytes, queue));
+                    let Some(Reserved { skb, size, machine }) = room.flatten() else { break };
                     #[allow(clippy::cast_possible_truncation, reason = "in one page")]
-                    let room = common.support.room(lent.size) as u16;
-                    *to = Room { skb, machine: lent.machine + HEADROOM, room, nr_pages: 0 };
+                    let room = common.support.room(size) as u16;
+                    *to = Room { skb, machine: machine + HEADROOM, room, nr_pages: 0 };
                     self.nr_rooms += 1;
                 }
             });
         };
-        table::with_common(card.place(), take);
+        table::with_common(of.place(), take);
         if self.nr_rooms < granted {
-            found_no_room(card, granted - self.nr_rooms, self.nr_rooms == 0);
+            lane(of).queue.lock().give_back(granted - self.nr_rooms);
+        }
+        if self.nr_rooms == 0 {
+            found_no_room(of);
         }
     }
 
@@ -172,9 +184,9 @@ impl Rooms {
     /// What was sent is queued: it goes out when this CPU leaves the hypervisor or has nothing else to do, if not earlier.
     fn flush(&mut self) {
         let sent = self.sent.get(..self.nr_sent).unwrap_or_default();
-        queue(self.card).lock().send(sent);
+        lane(self.of).queue.lock().send(sent);
         self.nr_sent = 0;
-        want(self.card.place(), wanted::SEND);
+        want(self.of.place(), self.of.number(), wanted::SEND);
     }
 
     /// What was sent goes out, and what is left of the room is given back: to be called before the sender's side is let go of.
@@ -192,10 +204,10 @@ impl Rooms {
     fn give_back(&mut self) {
         let rooms = self.rooms.get(..self.nr_rooms).unwrap_or_default();
         // The twin does not go while there is a slot.
-        table::with_common(self.card.place(), |common| {
+        table::with_common(self.of.place(), |common| {
             common.with_pool(|pool| rooms.iter().for_each(|room| pool.unreserve(room.skb)));
         });
-        queue(self.card).lock().give_back(rooms.len());
+        lane(self.of).queue.lock().give_back(rooms.len());
         self.nr_rooms = 0;
     }
 }
@@ -206,19 +218,20 @@ impl Drop for Rooms {
     }
 }
 
-/// There was no buffer for `count` slots of `card`'s; if for none at all, its runner has to look for some: the domain may have freed what
-/// the driver had, of which nothing tells.
-fn found_no_room(card: Card, count: usize, for_any: bool) {
-    queue(card).lock().found_no_room(count, for_any);
-    if for_any {
-        look_soon(card.place());
-    }
+/// There was no buffer for a packet to this queue: a runner of the card's has to look for some, as the domain may have freed what the driver
+/// had, of which nothing tells.
+#[cold]
+fn found_no_room(of: CardQueue) {
+    PLACES[of.place()].is_starved.store(true, Ordering::Relaxed);
+    look_soon(of.place(), of.number());
 }
 
 /// Gives `skb` pages for `bytes` bytes, and says how many.
-fn add_pages(pool: &mut Pool, skb: u64, bytes: u32) -> Option<u8> {
+fn add_pages(pool: &mut Pool, of: CardQueue, skb: u64, bytes: u32) -> Option<u8> {
     let count = bytes.div_ceil(PAGE_SIZE as u32);
     let mut pages = [LentPage::default(); MAX_PAGES];
     let pages = pages.get_mut(..count as usize)?;
-    (pool.has_pages(pages.len()) && pool.add_pages(skb, pages)).then(|| u8::try_from(count).ok()).flatten()
+    (pool.has_pages_for(of.number(), pages.len()) && pool.add_pages(skb, pages))
+        .then(|| u8::try_from(count).ok())
+        .flatten()
 }

@@ -1,16 +1,17 @@
-//! What a card's runner does, in the mirror: handlers, polls, packets.
+//! What a lane's runner does, in the mirror: handlers, polls, packets.
 
 mod send;
 
 use super::attached::Attached;
+use super::lane::{wanted, Awaits, Drive, Job, Lane, Own, Progress, Waits};
 use super::lines;
-use super::place::{Awaits, Drive, Job, Place, Progress, Waits};
+use super::place::{want, Place};
 use super::receive::OnCard;
 use crate::arch::tsc;
 use crate::cpu::Interruptible;
 use crate::guest_warn;
 use crate::sync::MutexGuard;
-use crate::twin::counts::{Count, Ending};
+use crate::twin::counts::{Count, Ending, LaneCounts};
 use crate::twin::instance::Slot;
 use crate::twin::run::{self, Early};
 use crate::twin::session::Session;
@@ -54,27 +55,49 @@ pub enum Stop {
 pub struct Turn<'a> {
     number: usize,
     place: &'a Place,
+    lane: &'a Lane,
     loaded: &'a Loaded,
+    counts: &'a LaneCounts,
     attached: &'a Attached,
+    own: Own,
     progress: &'a mut Progress,
     instance: usize,
     slot: MutexGuard<'a, Slot>,
     session: Session<'a>,
     budget: u32,
+    /// A packet went to the driver.
+    has_sent: bool,
     interruptible: Interruptible<'a>,
 }
 
 impl<'a> Turn<'a> {
-    /// Of the card in place `number`, in an instance whose slot is the caller's. `None`: the domain is gone.
+    /// Of a lane of the card in place `number`, in an instance whose slot is the caller's. `None`: the domain is gone.
     #[inline(always)]
     pub fn begin(
-        (number, place, loaded): (usize, &'a Place, &'a Loaded),
-        Drive { attached, progress, passing }: &'a mut Drive,
+        (number, place, lane): (usize, &'a Place, &'a Lane),
+        loaded: &'a Loaded,
+        Drive { attached, own, progress, passing }: &'a mut Drive,
         (instance, slot): (usize, MutexGuard<'a, Slot>),
         interruptible: Interruptible<'a>,
     ) -> Option<Self> {
+        let (own, attached, counts) = (*own, &**attached, &loaded.counts.lanes[own.number]);
         let session = Session::enter(loaded, instance, Some(OnCard { attached, passing }))?;
-        Some(Self { number, place, loaded, attached, progress, instance, slot, session, budget: BUDGET, interruptible })
+        Some(Self {
+            number,
+            place,
+            lane,
+            loaded,
+            counts,
+            attached,
+            own,
+            progress,
+            instance,
+            slot,
+            session,
+            budget: BUDGET,
+            has_sent: false,
+            interruptible,
+        })
     }
 
     /// Does what there is to do, as far as the budget goes.
@@ -96,11 +119,7 @@ impl<'a> Turn<'a> {
                     continue;
                 }
                 self.progress.lines &= !(1 << n);
-                self.call(
-                    (Job::Line(n), &self.loaded.counts.handlers),
-                    irq.handler,
-                    [irq.number.into(), irq.argument],
-                )?;
+                self.call((Job::Line(n), &self.counts.handlers), irq.handler, [irq.number.into(), irq.argument])?;
             }
             // Each once: those that are to run again come after the others.
             let mut polls = self.progress.polls;
@@ -109,10 +128,10 @@ impl<'a> Turn<'a> {
                 polls &= !(1 << n);
                 self.progress.polls &= !(1 << n);
                 let Some(napi) = self.attached.napi(n) else { continue };
-                self.call((Job::Poll(n), &self.loaded.counts.polls), napi.poll, [napi.napi, napi.weight.into()])?;
+                self.call((Job::Poll(n), &self.counts.polls), napi.poll, [napi.napi, napi.weight.into()])?;
             }
             send::send_all(self, now)?;
-            let came = self.place.lines.lock().take();
+            let came = self.place.take_lines(self.own.lines);
             self.progress.lines |= came;
             let can_send = self.progress.may_send && self.progress.send_at_ns <= now;
             if came | self.progress.polls == 0 && !can_send {
@@ -125,10 +144,10 @@ impl<'a> Turn<'a> {
         send::reclaim(self, now)?;
         let is_starved = send::wake_senders(self);
         let at = |is_wanted: bool, at: u64| if is_wanted { at } else { u64::MAX };
-        let is_out = self.loaded.common.with_pool(|pool| pool.transmitting() != 0);
+        let is_out = self.has_sent || self.loaded.common.with_pool(|pool| pool.transmitting() != 0);
         let next = at(self.progress.may_send, self.progress.send_at_ns)
             .min(at(self.progress.lines != 0, now.saturating_add(EARS_NS)))
-            .min(at(is_out || is_starved, self.progress.reclaim_at_ns));
+            .min(at(is_out || is_starved, self.attached.reclaim_at_ns.load(Ordering::Relaxed)));
         Ok(if next == u64::MAX { Ended::Quiet } else { Ended::Until(next) })
     }
 
@@ -170,11 +189,42 @@ impl<'a> Turn<'a> {
     fn hear(&mut self) -> Result<(), Stop> {
         let domain = &mut self.session.domain;
         let passed = domain.pass_on().map_err(Reason::from);
-        self.progress.polls |= core::mem::take(&mut domain.polls);
-        if core::mem::take(&mut domain.is_woken) {
-            self.progress.send_at_ns = 0;
+        let (polls, woken) = (core::mem::take(&mut domain.polls), core::mem::take(&mut domain.woken));
+        if polls != 0 {
+            self.schedule(polls);
+        }
+        if woken != 0 {
+            self.wake(woken);
         }
         self.check(passed)
+    }
+
+    /// Polls were scheduled: those that are another lane's it is told of.
+    fn schedule(&mut self, mut polls: u32) {
+        let own = self.own.number;
+        while polls != 0 {
+            let n = polls.trailing_zeros() as usize;
+            polls &= polls - 1;
+            let home = self.attached.lanes.home(n, own);
+            if home == own {
+                self.progress.polls |= 1 << n;
+            } else {
+                self.place.lanes[home].polls.fetch_or(1 << n, Ordering::SeqCst);
+                want(self.number, home, wanted::POLLS);
+            }
+        }
+    }
+
+    /// Transmit queues were woken, which others are told of, too.
+    #[cold]
+    fn wake(&mut self, woken: u32) {
+        for lane in (0..self.attached.lanes.count()).filter(|lane| woken >> lane & 1 != 0) {
+            if lane == self.own.number {
+                self.progress.send_at_ns = 0;
+            } else {
+                want(self.number, lane, wanted::WAKE);
+            }
+        }
     }
 
     #[cold]
@@ -188,24 +238,26 @@ impl<'a> Turn<'a> {
                 Err(Stop::Waits)
             }
             Some(Early::Aborted(abort)) => {
-                self.loaded.disable(Ending::from(&abort));
-                guest_warn!("d{}: twin {} is disabled: {abort}", self.attached.owner, self.number);
+                // Of several lanes the first says so.
+                if self.loaded.disable(Ending::from(&abort)) {
+                    guest_warn!("d{}: twin {} is disabled: {abort}", self.attached.owner, self.number);
+                }
                 Err(Stop::Ends)
             }
         }
     }
 
     fn note_wait(&mut self, to_call: run::ToCall) {
-        let counts = &self.loaded.counts;
         let awaits = if to_call.is_lock {
-            counts.lock_waits.add();
+            self.counts.lock_waits.add();
             Awaits::Lock(to_call.args[0])
         } else {
-            counts.upcalls.fetch_add(1, Ordering::Relaxed);
+            self.loaded.counts.upcalls.fetch_add(1, Ordering::Relaxed);
             Awaits::Function(to_call.function)
         };
         self.progress.waits = Some(Waits::new(self.instance, awaits, tsc::now_ns()));
         if let Some(waiting) = &mut self.slot.waiting {
+            waiting.lane = Some(self.own.number);
             waiting.to_fetch = (!to_call.is_lock).then_some(to_call);
             waiting.is_atomic = matches!(self.progress.job, Some(Job::Line(_) | Job::Send));
         }
@@ -214,8 +266,9 @@ impl<'a> Turn<'a> {
     /// A routine found what must not be.
     #[cold]
     fn ends<T>(&mut self, reason: Reason) -> Result<T, Stop> {
-        self.loaded.disable(Ending::from(&reason));
-        guest_warn!("d{}: twin {} is disabled: {reason:x?}", self.attached.owner, self.number);
+        if self.loaded.disable(Ending::from(&reason)) {
+            guest_warn!("d{}: twin {} is disabled: {reason:x?}", self.attached.owner, self.number);
+        }
         Err(Stop::Ends)
     }
 

@@ -1,6 +1,7 @@
 //! A card's invocations that wait for functions of the domain: the domain fetches what they wait for, and goes on with them.
 
-use super::place::{want, wanted, PLACES};
+use super::lane::wanted;
+use super::place::{want, PLACES};
 use super::turn::{Stop, Turn};
 use crate::cpu::Interruptible;
 use crate::domain::Domain;
@@ -15,9 +16,8 @@ pub fn next(d: &Domain, call: &mut TwinCall) -> Result<(), Errno> {
     let twin = table::place(call.twin)?.read();
     let loaded = table::ready(&twin, d)?.usable()?;
     let is_atomic = core::mem::take(&mut call.flags) & op::NEXT_ATOMIC != 0;
-    let mut slots = loaded.instances.iter().map(|instance| instance.slot.try_lock());
-    let found = slots.by_ref().enumerate().find_map(|(number, slot)| {
-        let mut slot = slot?;
+    let found = loaded.instances.iter().enumerate().find_map(|(number, instance)| {
+        let mut slot = instance.lock_waiting()?;
         let waiting = slot.waiting.as_mut().filter(|waiting| waiting.is_atomic || !is_atomic)?;
         let to_call = waiting.fetch()?;
         Some((number, to_call))
@@ -32,7 +32,9 @@ pub fn next(d: &Domain, call: &mut TwinCall) -> Result<(), Errno> {
 pub fn resume(loaded: &Loaded, call: &mut TwinCall, interruptible: Interruptible<'_>) -> Result<bool, Errno> {
     let (number, instance) = (call.twin as usize, call.instance as usize);
     let place = &PLACES[number];
-    let mut drive = place.drive.lock();
+    let lane = loaded.instances[instance].lock_waiting().and_then(|slot| slot.waiting.as_ref()?.lane);
+    let Some(lane) = lane else { return Ok(false) };
+    let mut drive = place.lanes[lane].drive.lock();
     let Some(drive) = drive.as_deref_mut() else { return Ok(false) };
     let progress = &mut drive.progress;
     let Some(waits) = progress.waits.take_if(|waits| waits.instance == instance) else { return Ok(false) };
@@ -42,7 +44,7 @@ pub fn resume(loaded: &Loaded, call: &mut TwinCall, interruptible: Interruptible
         progress.waits = Some(waits);
         return Err(Errno::EBUSY);
     }
-    let turn = Turn::begin((number, place, loaded), drive, (instance, slot), interruptible);
+    let turn = Turn::begin((number, place, &place.lanes[lane]), loaded, drive, (instance, slot), interruptible);
     let ended = turn.ok_or(Errno::ENOENT)?.resume(call.result);
     (call.result, call.detail, call.original, call.offset, call.steps) = (0, 0, 0, 0, 0);
     call.reason = reason::RETURNED;
@@ -53,6 +55,6 @@ pub fn resume(loaded: &Loaded, call: &mut TwinCall, interruptible: Interruptible
         }
     }
     // The rest, and an abort, on the way out.
-    want(number, wanted::LOOK);
+    want(number, lane, wanted::LOOK);
     Ok(true)
 }

@@ -2,9 +2,10 @@
 
 use super::{Stop, Turn, BUSY_NS};
 use crate::arch::tsc;
+use crate::twin::net::lane::Job;
 use crate::twin::net::link::hooks;
-use crate::twin::net::place::Job;
 use crate::twin::net::queue::Outgoing;
+use core::sync::atomic::Ordering;
 use twin_runtime::linux::queue::Begun;
 use twin_runtime::linux::skb::{Packet, GSO_TCP_V4, GSO_TCP_V6};
 use twin_runtime::Reason;
@@ -26,7 +27,7 @@ pub(super) fn send_all(turn: &mut Turn<'_>, now: u64) -> Result<(), Stop> {
         return Ok(());
     }
     for _ in 0..SEND_AT_ONCE {
-        if !turn.place.queue.lock().next_to(&mut turn.progress.packet) {
+        if !turn.lane.queue.lock().next_to(&mut turn.progress.packet) {
             turn.progress.may_send = false;
             break;
         }
@@ -48,7 +49,7 @@ pub(super) fn send_all(turn: &mut Turn<'_>, now: u64) -> Result<(), Stop> {
 
 /// Takes the transmit lock, if it is not held. `false`: somebody has it, or the queue is stopped.
 fn may_send(turn: &mut Turn<'_>, now: u64) -> Result<bool, Stop> {
-    let (support, queue) = (&turn.loaded.common.support, turn.attached.queue);
+    let (support, queue) = (&turn.loaded.common.support, turn.own.queue);
     if turn.progress.has_lock {
         let is_open = support.is_open(&turn.session.domain, queue);
         let is_open = turn.check(is_open)?;
@@ -75,7 +76,7 @@ pub(super) fn unlock(turn: &mut Turn<'_>) -> Result<(), Stop> {
     if !core::mem::take(&mut turn.progress.has_lock) {
         return Ok(());
     }
-    let ended = turn.loaded.common.support.end_transmit(&mut turn.session.domain, turn.attached.queue, true);
+    let ended = turn.loaded.common.support.end_transmit(&mut turn.session.domain, turn.own.queue, true);
     turn.check(ended)
 }
 
@@ -85,16 +86,19 @@ fn send(turn: &mut Turn<'_>) -> Result<(), Stop> {
     let Some(Outgoing { skb, cookie, about, .. }) = &turn.progress.packet else { return Ok(()) };
     let (skb, cookie) = (*skb, *cookie);
     let device = turn.attached.device;
+    #[allow(clippy::cast_possible_truncation, reason = "less than MAX_LANES")]
+    let queue = turn.own.number as u16;
     let checksum = about.checksum.map(|sum| (sum.start, sum.offset));
     let segmentation = about.segments.map(|s| (s.size, s.count, if s.is_v6 { GSO_TCP_V6 } else { GSO_TCP_V4 }));
-    let what = Packet { device, header: &[], fragments: &[], checksum, segmentation, queue: 0, cookie };
+    let what = Packet { device, header: &[], fragments: &[], checksum, segmentation, queue, cookie };
     let bytes = (about.len, about.more);
     let prepared = turn.loaded.common.support.prepare_reserved(&mut turn.session.domain, skb, bytes, what);
     if !turn.check(prepared)? {
         turn.session.domain.sent(cookie);
         return Ok(());
     }
-    turn.call((Job::Send, &turn.loaded.counts.packets), turn.attached.start_xmit, [skb, device])
+    turn.has_sent = true;
+    turn.call((Job::Send, &turn.counts.packets), turn.attached.start_xmit, [skb, device])
 }
 
 /// The transmit routine has returned `value`.
@@ -120,14 +124,14 @@ fn refused(turn: &mut Turn<'_>) {
 #[cold]
 fn put_back(turn: &mut Turn<'_>) {
     if let Some(packet) = turn.progress.packet.take() {
-        turn.place.queue.lock().put_back(packet);
+        turn.lane.queue.lock().put_back(packet);
     }
 }
 
 /// What has waited for too long is lost.
 fn expire(turn: &mut Turn<'_>, now: u64) {
     loop {
-        let Some(packet) = turn.place.queue.lock().next_before(now.saturating_sub(MOST_NS)) else { break };
+        let Some(packet) = turn.lane.queue.lock().next_before(now.saturating_sub(MOST_NS)) else { break };
         turn.loaded.common.with_pool(|pool| pool.unreserve(packet.skb));
         turn.session.domain.sent(packet.cookie);
     }
@@ -135,10 +139,13 @@ fn expire(turn: &mut Turn<'_>, now: u64) {
 
 /// Now and then takes back what the domain's own kernel has freed: packets that it found to be sent, too.
 pub(super) fn reclaim(turn: &mut Turn<'_>, now: u64) -> Result<(), Stop> {
-    if now < turn.progress.reclaim_at_ns {
+    let due = &turn.attached.reclaim_at_ns;
+    let at = due.load(Ordering::Relaxed);
+    let next = now.saturating_add(RECLAIM_NS);
+    // Of several lanes one does it.
+    if now < at || due.compare_exchange(at, next, Ordering::Relaxed, Ordering::Relaxed).is_err() {
         return Ok(());
     }
-    turn.progress.reclaim_at_ns = now.saturating_add(RECLAIM_NS);
     let (common, domain) = (&turn.loaded.common, &mut turn.session.domain);
     let mut cookies = [0; 64];
     let mut count = 0;
@@ -156,14 +163,16 @@ pub(super) fn reclaim(turn: &mut Turn<'_>, now: u64) -> Result<(), Stop> {
 
 /// Who found no room hears if there is some. `true`: somebody waits for room.
 pub(super) fn wake_senders(turn: &mut Turn<'_>) -> bool {
-    let has_room = turn.loaded.common.with_pool(|pool| pool.has_room());
-    let mut queue = turn.place.queue.lock();
-    if !has_room || !queue.take_starved() {
-        return queue.is_starved();
+    let is_starved = &turn.place.is_starved;
+    if !is_starved.load(Ordering::Relaxed) {
+        return false;
     }
-    drop(queue);
+    if !turn.loaded.common.with_pool(|pool| pool.has_room()) {
+        return true;
+    }
+    is_starved.store(false, Ordering::Relaxed);
     if let Some(hooks) = hooks() {
         (hooks.transmitted)(turn.attached.card, &[]);
     }
-    turn.place.queue.lock().is_starved()
+    is_starved.load(Ordering::Relaxed)
 }
