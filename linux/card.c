@@ -73,7 +73,7 @@ static int fill(struct lists *lists, struct twin *twin, const struct tandem_atta
 		.queues = (unsigned long)dev->_tx,
 		.napis = (unsigned long)lists->napis,
 		.irqs = (unsigned long)lists->irqs,
-		.nr_queues = dev->real_num_tx_queues,
+		.nr_queues = min_t(u32, dev->real_num_tx_queues, TWIN_MAX_QUEUES),
 		.queue_stride = sizeof(*dev->_tx),
 		.nr_irqs = wanted->nr_irqs,
 		.flags = flags_of(dev),

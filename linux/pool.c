@@ -13,8 +13,8 @@
 #include <linux/sort.h>
 #include "internal.h"
 
-/* Of a kind: three kinds of so many are no more than a twin may be lent. */
-#define MOST 2730
+/* Of all kinds. */
+#define MOST 8190
 /* Buffers with their shared info. Pieces of this size do not lie across pages. */
 #define BUFFER 2048
 #define AT_ONCE (PAGE_SIZE / sizeof(struct twin_lent))
@@ -152,25 +152,30 @@ static u32 in_rings(struct net_device *dev)
 	return min_t(u64, entries * dev->real_num_rx_queues, MOST);
 }
 
-/* A kind of which none are asked for is none that the driver uses. */
-static u32 how_many(u32 asked_for, u32 in_rings)
+/*
+ * A kind of which none are asked for is none that the driver uses. Of each other one: what is asked for, for each queue that sends, and what lies in
+ * rings, but of all kinds the same number at most.
+ */
+static u32 how_many(const struct tandem_load *load, u32 asked_for, struct net_device *dev)
 {
-	return asked_for ? min_t(u32, asked_for + in_rings, MOST) : 0;
+	u32 nr_kinds = !!load->skbs + !!load->bare_skbs + !!load->fragments;
+	u64 wanted = (u64)asked_for * dev->real_num_tx_queues + in_rings(dev);
+
+	return asked_for ? min_t(u64, wanted, MOST / nr_kinds) : 0;
 }
 
 int tandem_pool_lend(struct twin *twin, const struct tandem_load *load)
 {
 	struct pool *pool = &twin->pool;
 	struct twin_lent *list;
-	u32 rings, skbs, bare, wanted, n;
+	u32 skbs, bare, wanted, n;
 	int err = 0;
 
 	if (load->skbs > MOST || load->bare_skbs > MOST || load->fragments > MOST)
 		return -EINVAL;
-	rings = in_rings(twin->dev);
-	skbs = how_many(load->skbs, rings);
-	bare = how_many(load->bare_skbs, rings);
-	wanted = skbs + bare + how_many(load->fragments, rings);
+	skbs = how_many(load, load->skbs, twin->dev);
+	bare = how_many(load, load->bare_skbs, twin->dev);
+	wanted = skbs + bare + how_many(load, load->fragments, twin->dev);
 	list = (void *)__get_free_page(GFP_KERNEL);
 	pool->list = kvcalloc(wanted, sizeof(*pool->list), GFP_KERNEL);
 	if (!list || !pool->list) {

@@ -145,9 +145,14 @@ static int go_on(struct twin *twin, struct twin_call *call)
  */
 static void serve_at_once(struct twin *twin)
 {
-	twin->at_once = (struct twin_call) { .twin = twin->number, .flags = TWIN_NEXT_ATOMIC };
-	if (!twin_op(TWINOP_NEXT, &twin->at_once))
-		go_on(twin, &twin->at_once);
+	u32 n;
+
+	/* Each of the card's transmit queues may wait; the event is one for all. */
+	for (n = 0; n < TWIN_MAX_QUEUES; n++) {
+		twin->at_once = (struct twin_call) { .twin = twin->number, .flags = TWIN_NEXT_ATOMIC };
+		if (twin_op(TWINOP_NEXT, &twin->at_once) || go_on(twin, &twin->at_once))
+			return;
+	}
 }
 
 static bool is_queue_of(struct net_device *dev, u64 address)
