@@ -2,7 +2,7 @@
 //!
 //! The checks are `images/xen/tests/driver-domain.sh`, `driver-dies.sh`, `disk-outlives.sh`, `disk-recovery.sh`, `disk-standby.sh`, `way-out.sh`,
 //! `recovery.sh`, `standby.sh`, `snapshot.sh`, `upgrade.sh`, `recovery-twin.sh`,
-//! `twin-loads.sh`, `twin-net.sh`, `twin-again.sh`, `twin-two.sh` and `twin-modes.sh`.
+//! `twin-loads.sh`, `twin-net.sh`, `twin-again.sh`, `twin-two.sh`, `twin-queues.sh` and `twin-modes.sh`.
 
 use super::xl::{judge, judge_but};
 use super::{Bed, Body, Test};
@@ -91,6 +91,7 @@ pub fn tests() -> Vec<Test> {
     for (name, apart) in [("two-twins-of-one-driver-domain", false), ("two-twins-of-two-driver-domains", true)] {
         add(name, Box::new(move |bed| two(bed, name, apart)));
     }
+    add("a-twin-of-vmxnet3-uses-all-queues-of-its-card", Box::new(queues));
     add("the-way-out-is-switched-while-packets-flow", Box::new(modes));
     tests
 }
@@ -231,6 +232,23 @@ fn two(bed: &Bed, name: &str, apart: bool) -> Result<String> {
     machine.second_nic = Some(("rtl8139", peers[1].socket().to_path_buf()));
     let said = judge(bed, &machine.start()?.finish(|_| false)?)?;
     peers.iter().try_for_each(|peer| whole(peer.counts()))?;
+    Ok(said)
+}
+
+/// The card has several queues, and they are used.
+fn queues(bed: &Bed) -> Result<String> {
+    let peer = Peer::start("twin-queues")?;
+    let on = Twinned {
+        driver: "vmxnet3",
+        unit: Some(IOMMU),
+        qemu: Qemu::chosen(),
+        memory_mib: 3072,
+        is_short: true,
+        is_stlb: false,
+    };
+    let checks = format!("twin-queues:vmxnet3:{}", 2.min(bed.mib));
+    let said = judge_but(bed, &with_twin(bed, "twin-queues", &checks, &on, &peer)?, &["twin 0 is disabled: "])?;
+    whole(peer.counts())?;
     Ok(said)
 }
 
