@@ -37,7 +37,9 @@ pub(super) fn report(kind: Kind, costs: &[Cost]) -> Result<()> {
     let dir = host::target("bench")?;
     let csv = dir.join(format!("{stem}.csv"));
     std::fs::write(&csv, as_csv(costs))?;
-    let mut written = vec![run::relative(&csv)];
+    let functions = dir.join(format!("{stem}-functions.csv"));
+    std::fs::write(&functions, functions_as_csv(costs))?;
+    let mut written = vec![run::relative(&csv), run::relative(&functions)];
     for (name, heading, loads) in pictures(kind) {
         let picture = dir.join(format!("{name}.svg"));
         let groups: Vec<Group> = loads.iter().map(|load| group(costs, load)).collect();
@@ -134,6 +136,18 @@ fn as_csv(costs: &[Cost]) -> String {
             let _ = write!(out, ",{part:.1}");
         }
         let _ = writeln!(out, ",{:.1}", cost.total());
+    }
+    out
+}
+
+/// A line for each load, system, place and function that runs more than once in twenty units. Names have commas.
+fn functions_as_csv(costs: &[Cost]) -> String {
+    let mut out = String::from("load,system,place,component,function,instructions\n");
+    for cost in costs {
+        let place = if cost.system == "native" { "" } else { cost.place.name() };
+        for (part, name, figure) in cost.functions.iter().filter(|(.., figure)| *figure >= 0.05) {
+            let _ = writeln!(out, "{},{},{place},{},\"{name}\",{figure:.1}", cost.load, cost.system, part.name());
+        }
     }
     out
 }
@@ -240,6 +254,14 @@ mod tests {
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[0].split(',').count(), lines[1].split(',').count());
         assert_eq!(lines[1], "ping,native,,100.0,100.0,100.0,100.0,100.0,100.0,100.0,0.0,100.0,800.0");
+    }
+
+    #[test]
+    fn functions_that_hardly_run_are_left_out() {
+        let functions = vec![(Part::Hypervisor, "f<a, b>".into(), 2.0), (Part::Kernel, "g".into(), 0.04)];
+        let text = functions_as_csv(&[Cost { functions, ..cost("tandem", Place::Guest, 0.0) }]);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[1..], ["ping,tandem,guest through dom0,hypervisor,\"f<a, b>\",2.0"]);
     }
 
     #[test]
