@@ -12,11 +12,11 @@ pub trait Grants {
     /// Ends a use that [`Grants::pin`] began with the same arguments.
     fn unpin(&mut self, gref: u32, writable: bool);
 
-    /// Uses a grant once for writing, as `f` does. Errors are those of a grant copy; then `f` is not called.
+    /// Uses a grant once, as `f` does: to read, or with `writable` to write. Errors are those of a grant copy; then `f` is not called.
     #[inline(always)]
-    fn write_once(&mut self, gref: u32, f: impl FnOnce(Self::Frame)) -> Result<(), GntStatus> {
-        f(self.pin(gref, true)?);
-        self.unpin(gref, true);
+    fn use_once(&mut self, gref: u32, writable: bool, f: impl FnOnce(Self::Frame)) -> Result<(), GntStatus> {
+        f(self.pin(gref, writable)?);
+        self.unpin(gref, writable);
         Ok(())
     }
 }

@@ -506,9 +506,9 @@ fn frame_of<F: Copy + Default>(frames: &[F], nr: PageNr) -> F {
 fn read_list<G: Grants>(indirect: super::request::Indirect, grants: &mut G, frames: &impl Frames<G::Frame>) -> Slot {
     let mut list = [0; MAX_SEGMENTS * 8];
     let list = &mut list[..indirect.list_bytes()];
-    let Ok(frame) = grants.pin(indirect.gref, false) else { return Slot::Refused(indirect.refused()) };
-    frames.read(frame, 0, list);
-    grants.unpin(indirect.gref, false);
+    if grants.use_once(indirect.gref, false, |frame| frames.read(frame, 0, list)).is_err() {
+        return Slot::Refused(indirect.refused());
+    }
     indirect.with_list(list)
 }
 
@@ -519,9 +519,10 @@ fn copy_in<'a, G: Grants>(
     frames: &impl Frames<G::Frame>,
 ) -> bool {
     for (segment, page) in segments {
-        let Ok(frame) = grants.pin(segment.gref, false) else { return false };
-        frames.copy(frame, segment.offset(), page, segment.offset(), segment.len());
-        grants.unpin(segment.gref, false);
+        let copy = |frame| frames.copy(frame, segment.offset(), page, segment.offset(), segment.len());
+        if grants.use_once(segment.gref, false, copy).is_err() {
+            return false;
+        }
     }
     true
 }
@@ -533,9 +534,10 @@ fn copy_out<'a, G: Grants>(
     frames: &impl Frames<G::Frame>,
 ) -> i16 {
     for (segment, page) in segments {
-        let Ok(frame) = grants.pin(segment.gref, true) else { return BLKIF_RSP_ERROR };
-        frames.copy(page, segment.offset(), frame, segment.offset(), segment.len());
-        grants.unpin(segment.gref, true);
+        let copy = |frame| frames.copy(page, segment.offset(), frame, segment.offset(), segment.len());
+        if grants.use_once(segment.gref, true, copy).is_err() {
+            return BLKIF_RSP_ERROR;
+        }
     }
     BLKIF_RSP_OKAY
 }

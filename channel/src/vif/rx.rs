@@ -152,7 +152,7 @@ impl<P: SharedPage> RxQueue<P> {
         let [id, gref] = self.ring.request(0);
         #[allow(clippy::cast_possible_truncation, reason = "at most a page")]
         let len = view.len() as u16;
-        let written = grants.write_once(gref, |frame| {
+        let written = grants.use_once(gref, true, |frame| {
             frames.write(frame, 0, view.header);
             #[allow(clippy::cast_possible_truncation, reason = "headers are short")]
             let mut at = view.header.len() as u16;
@@ -206,7 +206,7 @@ impl<P: SharedPage> RxQueue<P> {
             let [id, gref] = self.ring.request(0);
             #[allow(clippy::cast_possible_truncation, reason = "at most a page")]
             let take = take as u16;
-            let written = grants.write_once(gref, |frame| {
+            let written = grants.use_once(gref, true, |frame| {
                 source.copy(take, |offset, part| match part {
                     Part::Bytes(bytes) => frames.write(frame, offset, bytes),
                     Part::Frame(from, at, n) => frames.copy(from, at, frame, offset, n),

@@ -143,14 +143,16 @@ impl World {
                 }
             }
             7 => {
-                let expected = self.may_use(a, gref, b as DomId, true);
-                let mut written = None;
-                let got = self.tables[a].write_once(&self.frames, b as DomId, gref, |frame| {
-                    assert!(self.frames.counts.borrow()[&frame].1 > 0, "it is held for writing");
-                    written = Some(frame);
+                let writable = x & 1 != 0;
+                let expected = self.may_use(a, gref, b as DomId, writable);
+                let mut used = None;
+                let got = self.tables[a].use_once(&self.frames, b as DomId, gref, writable, |frame| {
+                    let (others, writers) = self.frames.counts.borrow()[&frame];
+                    assert!(writers > 0 || !writable && others > 0, "it is held, for writing if need be");
+                    used = Some(frame);
                 });
                 assert_eq!(got.is_ok(), expected.is_some(), "{got:?}");
-                assert_eq!(written, expected);
+                assert_eq!(used, expected);
             }
             _ => {
                 if let Some((g, gref, _, how, _)) = self.pins.pop() {

@@ -201,46 +201,48 @@ impl<P: SharedFrame> GrantTable<P> {
         }
     }
 
-    /// Uses a grant once for writing: `f` gets the frame. As [`GrantTable::pin`], `f` and [`GrantTable::unpin`], for fewer instructions: nobody
+    /// Uses a grant once, for writing or only for reading: `f` gets the frame. As [`GrantTable::pin`], `f` and [`GrantTable::unpin`], for fewer instructions: nobody
     /// sees the use begin or end, but the granter, who has the flags of its entry.
     #[inline(always)]
-    pub fn write_once(
+    pub fn use_once(
         &mut self,
         refs: &impl FrameRefs,
         user: DomId,
         gref: u32,
+        writable: bool,
         f: impl FnOnce(u64),
     ) -> Result<(), GntStatus> {
         let (head, frame_word) = entry(&self.shared, gref).ok_or(GntStatus::BadGntref)?;
         let active = self.active.get(gref as usize).ok_or(GntStatus::BadGntref)?;
         if active.uses.is_used() {
-            return self.write_once_more(refs, user, gref, f);
+            return self.use_once_more(refs, user, gref, writable, f);
         }
-        mark(head, user, true)?;
+        mark(head, user, writable)?;
         let frame = frame_word.load(Acquire).into();
-        let is_taken = refs.take(self.dom, frame, true);
+        let is_taken = refs.take(self.dom, frame, writable);
         if is_taken {
             f(frame);
         }
-        unmark(head, true, true);
+        unmark(head, true, writable);
         if !is_taken {
             return Err(GntStatus::GeneralError);
         }
-        refs.give_back(frame, true);
+        refs.give_back(frame, writable);
         Ok(())
     }
 
     /// The same of a grant that is in use already.
     #[cold]
     #[inline(never)]
-    fn write_once_more(
+    fn use_once_more(
         &mut self,
         refs: &impl FrameRefs,
         user: DomId,
         gref: u32,
+        writable: bool,
         f: impl FnOnce(u64),
     ) -> Result<(), GntStatus> {
-        let how = Use::host(true);
+        let how = Use::host(writable);
         f(self.pin(refs, user, gref, how)?);
         self.unpin(refs, gref, how);
         Ok(())

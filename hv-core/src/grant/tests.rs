@@ -38,23 +38,26 @@ fn a_writable_map_marks_the_entry_and_unmapping_clears_it() {
 }
 
 #[test]
-fn a_grant_that_is_written_once_is_marked_meanwhile() {
+fn a_grant_that_is_used_once_is_marked_meanwhile() {
     let (mut t, f) = (table(), Frames::default());
     grant(&t, 3, GTF_PERMIT_ACCESS, 2, 105);
     let page = t.frames()[0].clone();
     let mut seen = None;
-    let wrote = t.write_once(&f, 2, 3, |frame| seen = Some((frame, page.as_ref()[6].load(SeqCst) & 0xffff)));
+    let wrote = t.use_once(&f, 2, 3, true, |frame| seen = Some((frame, page.as_ref()[6].load(SeqCst) & 0xffff)));
     let flags = GTF_PERMIT_ACCESS | GTF_READING | GTF_WRITING;
     assert_eq!((wrote, seen), (Ok(()), Some((105, flags.into()))));
     assert_eq!(in_use_flags(&t, 3), 0);
     assert!(f.counts.borrow().is_empty());
     let never = |_| panic!("it may not");
-    assert_eq!(t.write_once(&f, 1, 3, never), Err(GntStatus::GeneralError), "another's");
-    assert_eq!(t.write_once(&f, 2, 600, never), Err(GntStatus::BadGntref));
+    assert_eq!(t.use_once(&f, 1, 3, true, never), Err(GntStatus::GeneralError), "another's");
+    assert_eq!(t.use_once(&f, 2, 600, true, never), Err(GntStatus::BadGntref));
     grant(&t, 3, GTF_PERMIT_ACCESS | GTF_READONLY, 2, 105);
-    assert_eq!(t.write_once(&f, 2, 3, never), Err(GntStatus::GeneralError), "read-only");
+    assert_eq!(t.use_once(&f, 2, 3, true, never), Err(GntStatus::GeneralError), "read-only");
+    let mut seen = None;
+    assert_eq!(t.use_once(&f, 2, 3, false, |_| seen = Some(page.as_ref()[6].load(SeqCst) & 0xffff)), Ok(()));
+    assert_eq!(seen, Some((GTF_PERMIT_ACCESS | GTF_READONLY | GTF_READING).into()));
     grant(&t, 3, GTF_PERMIT_ACCESS, 2, 109);
-    assert_eq!(t.write_once(&f, 2, 3, never), Err(GntStatus::GeneralError), "a page table");
+    assert_eq!(t.use_once(&f, 2, 3, true, never), Err(GntStatus::GeneralError), "a page table");
     assert_eq!(in_use_flags(&t, 3), 0);
     assert_eq!(t.nr_used(), 0);
 }

@@ -58,6 +58,11 @@ impl Grants for GuestGrants<'_> {
     fn unpin(&mut self, gref: u32, writable: bool) {
         grant::unpin(self.guest, gref, writable);
     }
+
+    #[inline]
+    fn use_once(&mut self, gref: u32, writable: bool, f: impl FnOnce(Held)) -> Result<(), GntStatus> {
+        self.locked().use_once(gref, writable, f)
+    }
 }
 
 /// The grants of a guest to its back end, with its table locked.
@@ -80,8 +85,8 @@ impl Grants for LockedGrants<'_> {
     }
 
     #[inline(always)]
-    fn write_once(&mut self, gref: u32, f: impl FnOnce(Held)) -> Result<(), GntStatus> {
-        self.table.write_once(&Refs, self.backend, gref, |frame| f(Held(frame)))
+    fn use_once(&mut self, gref: u32, writable: bool, f: impl FnOnce(Held)) -> Result<(), GntStatus> {
+        self.table.use_once(&Refs, self.backend, gref, writable, |frame| f(Held(frame)))
     }
 }
 
