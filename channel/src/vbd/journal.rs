@@ -117,6 +117,8 @@ pub struct Journal {
     free: u32,
     /// Places whose requests are not passed on, or not all of them, a bit each.
     unsent: u32,
+    /// Places of flushes and barriers, which may not go before or after all others, a bit each.
+    ordered: u32,
     /// Places whose answers are doubted, a bit each.
     doubted: u32,
     sweep: Sweep,
@@ -127,7 +129,7 @@ impl Default for Journal {
     fn default() -> Self {
         let places = core::iter::repeat_n(Entry::default(), PLACES).collect();
         let (sweep, runs) = (Sweep::default(), Runs::default());
-        Journal { places, order: [0; PLACES], nr: 0, free: u32::MAX, unsent: 0, doubted: 0, sweep, runs }
+        Journal { places, order: [0; PLACES], nr: 0, free: u32::MAX, unsent: 0, ordered: 0, doubted: 0, sweep, runs }
     }
 }
 
@@ -152,6 +154,7 @@ impl Journal {
         self.nr += 1;
         self.free &= !(1 << at);
         self.unsent |= 1 << at;
+        self.ordered |= u32::from(matches!(request.kind, Kind::Flush | Kind::Barrier)) << at;
         true
     }
 
@@ -176,6 +179,7 @@ impl Journal {
         self.nr -= 1;
         self.free |= 1 << place;
         self.unsent &= !(1 << place);
+        self.ordered &= !(1 << place);
         self.doubted &= !(1 << place);
     }
 
@@ -290,6 +294,13 @@ impl Journal {
 
     /// All that may be passed on now, and is not, makes a sweep.
     fn begin_sweep(&mut self) {
+        if self.ordered == 0 && self.unsent.is_power_of_two() {
+            // One that comes while others are under way, as most do.
+            #[allow(clippy::cast_possible_truncation, reason = "at most 31")]
+            let place = self.unsent.trailing_zeros() as u8;
+            let sector = self.places.get(usize::from(place)).map_or(0, |entry| entry.request.sector);
+            return self.sweep.join(place, sector);
+        }
         let (mut is_first, mut has_writes) = (true, false);
         for &place in &self.order[..usize::from(self.nr)] {
             let Some(entry) = self.places.get(usize::from(place)) else { continue };
