@@ -319,7 +319,7 @@ impl DiskService {
                         write(&far.near, "ring-ref", &ring.to_string()),
                         write(&far.near, "event-channel", &port.to_string()),
                         write(&far.near, "protocol", "x86_64-abi"),
-                        write(&far.near, "feature-persistent", "0"),
+                        write(&far.near, "feature-persistent", "1"),
                         show(&far.near, state::INITIALISED),
                     ];
                     return store.change(&format!("{}/backend", far.near), &changes);
