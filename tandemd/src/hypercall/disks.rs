@@ -16,6 +16,8 @@ use xen_abi::grant::{ENTRIES_V1_PER_PAGE, GTF_PERMIT_ACCESS, GTF_READING, GTF_WR
 use xen_abi::hypercall::{EVENT_CHANNEL_OP, MEMORY_OP};
 use xen_abi::memory::{MemoryReservation, RESOURCE_GRANT_TABLE, XENMEM_POPULATE_PHYSMAP};
 
+/// What a service's domain is made with, in MiB.
+pub const SERVICE_MIB: u64 = 4;
 /// Pages that a disk's bytes go through.
 pub const NR_PAGES: u32 = 64;
 /// Sets of pages that a slot has: one back end may still reach its own when the next one comes.
@@ -28,8 +30,9 @@ const FIRST: u32 = 64;
 const MEMORY_KIB: u64 = 256 << 10;
 /// Slots of a service: what the usual table of 64 frames has room for.
 pub const SLOTS: u32 = (64 * ENTRIES_V1_PER_PAGE - FIRST) / (SETS * EACH);
-/// The first frame number of its own that it gets for slots.
-const FIRST_FRAME: u64 = 1 << 20;
+/// The first frame number of its own that it gets for slots: the one behind those it was made with. Linux in a driver domain looks up what a frame that
+/// it has mapped is called by who owns it, five times for each page of a request, and does so faster if that is a number of memory of its own.
+const FIRST_FRAME: u64 = (SERVICE_MIB << 20) / PAGE_BYTES as u64;
 
 /// The grant of the ring in a set of a slot's; those of its pages follow.
 fn ring_of(slot: u32, set: u32) -> u32 {
