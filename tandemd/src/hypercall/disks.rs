@@ -30,8 +30,8 @@ const FIRST: u32 = 64;
 const MEMORY_KIB: u64 = 256 << 10;
 /// Slots of a service: what the usual table of 64 frames has room for.
 pub const SLOTS: u32 = (64 * ENTRIES_V1_PER_PAGE - FIRST) / (SETS * EACH);
-/// The first frame number of its own that it gets for slots: the one behind those it was made with. Linux in a driver domain looks up what a frame that
-/// it has mapped is called by who owns it, five times for each page of a request, and does so faster if that is a number of memory of its own.
+/// The first frame number of its own that it gets for slots: the one behind those it was made with. For DMA to a frame that it has mapped, Linux in a
+/// driver domain walks its page tables less often if the frame's owner calls it by a number that Linux has itself.
 const FIRST_FRAME: u64 = (SERVICE_MIB << 20) / PAGE_BYTES as u64;
 
 /// The grant of the ring in a set of a slot's; those of its pages follow.
