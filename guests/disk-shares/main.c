@@ -24,7 +24,7 @@ static u64 nr_asked[NR_DISKS], nr_answered[NR_DISKS];
 /* What the driver domain was asked, in the order in which it was. */
 static struct {
 	u32 of;
-	struct blk_request request;
+	struct taken request;
 } queue[QUEUE];
 static u32 queue_first, queue_end;
 

@@ -150,7 +150,7 @@ static void spoil_request(struct disk_attach *request)
 {
 	switch (up_to(6)) {
 	case 0: request->back = some_value(); break;
-	case 1: request->pad = 1 << up_to(16); break;
+	case 1: request->max_segments = draw(); break;
 	case 2: request->ring = up_to(2) ? up_to(DISK_REF) : draw(); break;
 	case 3: request->port = up_to(2) ? 0 : 512 + up_to(1 << 20); break;
 	case 4: request->first_page = up_to(2) ? up_to(DISK_REF - NR_THROUGH) : draw() | 1 << 10; break;

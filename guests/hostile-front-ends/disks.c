@@ -16,7 +16,7 @@ static struct victim {
 	bool is_watched;
 	/* It asks for nothing that would overwrite its requests, or what they are about. */
 	bool is_careful;
-	struct blk_request taken[BLK_SLOTS];
+	struct taken taken[BLK_SLOTS];
 	u32 nr_taken;
 	/* Pages of the back end's through which something goes. */
 	bool is_busy[NR_FRONT];
@@ -192,14 +192,17 @@ void disk_watch_once(void)
 }
 
 /* What a back end is asked for is about pages of its own, through which nothing else goes. */
-static bool is_sound(struct victim *v, const struct blk_request *r)
+static bool is_sound(struct victim *v, const struct taken *r)
 {
 	u32 ring = set_ref(&v->disk), nr_sectors = 0;
 	bool may_be_empty = r->op == OP_FLUSH || r->op == OP_BARRIER;
 	if (r->op == OP_DISCARD)
 		return r->nr <= 1 && r->sector + *(const u64 *)r->seg >= r->sector;
-	if (r->op > OP_FLUSH || r->nr > DIRECT_SEGMENTS || (r->nr == 0 && !may_be_empty))
+	if (r->op > OP_FLUSH || r->nr > MAX_SEGMENTS || (r->nr == 0 && !may_be_empty))
 		return false;
+	if (r->list && v->is_busy[r->list - ring])
+		return false;
+	v->is_busy[r->list ? r->list - ring : 0] = r->list != 0;
 	for (u32 n = 0; n < r->nr; n++) {
 		const struct segment *seg = &r->seg[n];
 		if (seg->gref <= ring || seg->gref >= ring + NR_FRONT || seg->first > seg->last || seg->last >= PAGE_SECTORS)
@@ -214,7 +217,7 @@ static bool is_sound(struct victim *v, const struct blk_request *r)
 
 static void take(struct victim *v)
 {
-	struct blk_request *r = &v->taken[v->nr_taken];
+	struct taken *r = &v->taken[v->nr_taken];
 	*r = take_request(&v->disk);
 	seen.passed_on++;
 	if (check(is_sound(v, r), "operation %u, %u segments, sector %#lx is passed on", r->op, r->nr, r->sector))
@@ -228,7 +231,8 @@ static void serve_victim(struct victim *v, u32 most)
 		take(v);
 	for (; v->nr_taken && most; most--) {
 		u32 at = up_to(v->nr_taken);
-		struct blk_request *r = &v->taken[at];
+		struct taken *r = &v->taken[at];
+		v->is_busy[r->list ? r->list - ring : 0] = false;
 		for (u32 n = 0; r->op != OP_DISCARD && n < r->nr; n++) {
 			v->is_busy[r->seg[n].gref - ring] = false;
 			if (r->op == OP_READ)
@@ -246,6 +250,7 @@ static void new_life(struct victim *v)
 {
 	v->nr_taken = 0;
 	memset(v->is_busy, 0, sizeof(v->is_busy));
+	v->disk.max_segments = up_to(2) ? up_to(2 * MAX_SEGMENTS) : 0;
 	attach_back(&v->disk);
 	seen.lives++;
 }

@@ -54,12 +54,24 @@ PART u32 map_all(const struct life *life)
 
 PART u32 perform(const volatile struct blk_request *r, u32 ring_ref)
 {
+	const volatile struct blk_indirect *list = (const volatile void *)r;
+	const volatile struct segment *seg = r->seg;
 	u64 sector = r->sector;
-	bool is_write = r->op == OP_WRITE || r->op == OP_BARRIER;
-	if (r->op == OP_DISCARD || r->op == OP_FLUSH)
+	u32 nr_segments = r->nr, most = DIRECT_SEGMENTS;
+	u8 op = r->op;
+	if (op == OP_INDIRECT) {
+		if (list->gref[0] - ring_ref - 1 >= NR_THROUGH)
+			return 1;
+		op = list->wanted, nr_segments = list->nr, most = MAX_SEGMENTS;
+		seg = mapped(list->gref[0] - ring_ref);
+	}
+	if (op == OP_DISCARD || op == OP_FLUSH)
 		return 0;
-	for (u32 n = 0; n < r->nr && n < DIRECT_SEGMENTS; n++) {
-		u32 page = r->seg[n].gref - ring_ref, first = r->seg[n].first, nr = r->seg[n].last + 1 - first;
+	bool is_write = op == OP_WRITE || op == OP_BARRIER;
+	if (nr_segments > most)
+		return 1;
+	for (u32 n = 0; n < nr_segments; n++) {
+		u32 page = seg[n].gref - ring_ref, first = seg[n].first, nr = seg[n].last + 1 - first;
 		if (page == 0 || page >= NR_FRONT || sector + nr > SECTORS)
 			return 1;
 		u8 *bytes = (u8 *)mapped(page) + first * SECTOR, *medium = (u8 *)mapped(MEDIUM_AT) + sector * SECTOR;

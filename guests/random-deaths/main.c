@@ -162,6 +162,7 @@ static void look_at_medium(void)
 /* Does so many of the steps that it takes, in one of their orders. */
 static void attach_life(struct life *life, u32 set, u32 nr_steps, bool is_disk_first)
 {
+	s.disk.max_segments = up_to(2) ? MAX_SEGMENTS : 0;
 	struct disk_attach request = request_of_back(&s.disk);
 	request.back = domid;
 	for (u32 step = 0; step < nr_steps; step++) {

@@ -387,8 +387,9 @@ pub struct ChannelDiskAttach {
     pub disk: u32,
     /// In: the domain that has the medium, and a stock back end.
     pub back: u16,
-    /// Must be zero.
-    pub pad: u16,
+    /// In: segments of an indirect request that this takes at most, as it says in `feature-max-indirect-segments`; 0: it takes no such requests. There
+    /// are no more than 32 in one.
+    pub max_segments: u16,
     /// In: grant of the ring's page.
     pub ring: u32,
     /// In: a port of the guest's back end's domain that is connected with one of this one's. It is closed: the hypervisor takes its place.

@@ -38,17 +38,20 @@ pub struct Blkback {
     answered: Vec<[u32; 28]>,
     /// It was told of requests.
     pub is_awake: bool,
+    /// Segments of a request at most.
+    pub max_segments: u16,
     /// It does nothing of what it is asked, and says that it has: it has lied, or is asked for anything.
     pub is_liar: bool,
 }
 
 impl Blkback {
     /// One that is connected to a ring.
-    pub fn new(memory: &Memory, page: TestPage, grants: BTreeMap<u32, u32>) -> Self {
+    pub fn new(memory: &Memory, page: TestPage, grants: BTreeMap<u32, u32>, max_segments: u16) -> Self {
         let ring = BackRing::attach(page.clone()).expect("a fresh ring");
         let (taken, done, answered) = (Vec::new(), Vec::new(), Vec::new());
         // A stock one looks at its ring when it is connected.
-        Blkback { ring, page, memory: memory.clone(), grants, taken, done, answered, is_awake: true, is_liar: false }
+        let (memory, is_awake, is_liar) = (memory.clone(), true, false);
+        Blkback { ring, page, memory, grants, taken, done, answered, is_awake, max_segments, is_liar }
     }
 
     /// Takes requests, if it was told.
@@ -79,9 +82,27 @@ impl Blkback {
         true
     }
 
+    /// What is to be done, and with which segments.
+    fn segments(&self, words: &[u32; 28]) -> (u8, Vec<[u32; 2]>) {
+        let [operation, second, third, fourth] = words[0].to_le_bytes();
+        if operation != BLKIF_OP_INDIRECT {
+            let nr = if operation == BLKIF_OP_DISCARD { 0 } else { second };
+            assert!(nr <= 11, "{nr} segments");
+            return (operation, words[6..].chunks(2).take(nr.into()).map(|s| [s[0], s[1]]).collect());
+        }
+        let nr = u16::from_le_bytes([third, fourth]);
+        assert!((12..=self.max_segments).contains(&nr), "{nr} segments in a list");
+        assert!(matches!(second, BLKIF_OP_READ | BLKIF_OP_WRITE), "operation {second} with a list");
+        let frame = *self.grants.get(&words[7]).expect("a grant of its own");
+        let mut list = std::vec![0; usize::from(nr) * 8];
+        self.memory.read(frame, 0, &mut list);
+        let word = |bytes: &[u8]| u32::from_le_bytes(bytes.try_into().expect("four bytes"));
+        (second, list.chunks(8).map(|s| [word(&s[..4]), word(&s[4..])]).collect())
+    }
+
     fn perform(&self, medium: &mut Medium, words: &[u32; 28]) -> i16 {
-        let [operation, nr, ..] = words[0].to_le_bytes();
         assert_eq!(words[5], 0);
+        let (operation, segments) = self.segments(words);
         let mut sector = words[4] as usize;
         match operation {
             BLKIF_OP_DISCARD => {
@@ -89,18 +110,14 @@ impl Blkback {
                 return BLKIF_RSP_OKAY;
             }
             BLKIF_OP_FLUSH_DISKCACHE | BLKIF_OP_WRITE_BARRIER => medium.durable.clone_from(&medium.content),
-            BLKIF_OP_READ | BLKIF_OP_WRITE => assert!(nr > 0),
+            BLKIF_OP_READ | BLKIF_OP_WRITE => assert!(!segments.is_empty()),
             _ => panic!("operation {operation}"),
         }
-        assert!(nr <= 11, "{nr} segments");
-        let sectors = words[6..]
-            .chunks(2)
-            .take(nr.into())
-            .map(|s| usize::from(s[1].to_le_bytes()[1] - s[1].to_le_bytes()[0] + 1));
+        let sectors = segments.iter().map(|s| usize::from(s[1].to_le_bytes()[1] - s[1].to_le_bytes()[0] + 1));
         if touches(&medium.bad, sector, sectors.sum()) {
             return BLKIF_RSP_ERROR;
         }
-        for segment in words[6..].chunks(2).take(nr.into()) {
+        for segment in segments {
             let frame = *self.grants.get(&segment[0]).expect("a grant of its own");
             let [first, last, ..] = segment[1].to_le_bytes();
             for at in first..=last {

@@ -204,8 +204,10 @@ impl World {
         let pages: Vec<_> = (0..PAGES).map(|n| Page { gref: first + n, frame: 1 + FRAMES + n }).collect();
         let grants: BTreeMap<u32, u32> = pages.iter().map(|page| (page.gref, page.frame)).collect();
         let page = TestPage::filled(0x5a5a_5a5a);
-        self.disk.attach(page.clone(), pages.into(), &self.memory).expect("the same pages");
-        let mut back = Blkback::new(&self.memory, page, grants);
+        // Not all take lists, or long ones.
+        let max_segments = [32, 0, 256, 16][self.nr_backs as usize % 4];
+        self.disk.attach(page.clone(), pages.into(), max_segments, &self.memory).expect("the same pages");
+        let mut back = Blkback::new(&self.memory, page, grants, max_segments);
         back.is_liar = self.guest_lies;
         self.back = Some(back);
         self.is_awake = true;

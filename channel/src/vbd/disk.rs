@@ -1,10 +1,9 @@
 //! A disk: the guest's ring, the journal, and the back end of the moment.
 
 use super::front::FrontRing;
-use super::journal::{Journal, PageNr};
-use super::request::{
-    decode, halves, Answer, Kind, Offers, Request, Segment, Slot, DIRECT_SEGMENTS, MAX_SEGMENTS, WORDS,
-};
+use super::journal::Journal;
+use super::pool::{PageNr, Pool};
+use super::request::{decode, Answer, Kind, Offers, Request, Segment, Slot, DIRECT_SEGMENTS, MAX_SEGMENTS, WORDS};
 use super::run::{Name, Run};
 use super::shares::Turns;
 use crate::grants::{Frames, Grants};
@@ -19,6 +18,9 @@ const EACH: u32 = 1 << 10;
 /// So long after an error of its back end's a guest is told of it, in ns, if that back end is still there. One that is about to die answers
 /// with errors before: its device was taken away, or does not work as it should.
 pub const DOUBT_NS: u64 = 5_000_000_000;
+/// Segments that a slot has room for.
+#[allow(clippy::cast_possible_truncation, reason = "eleven")]
+const DIRECT: u8 = DIRECT_SEGMENTS as u8;
 /// Pages that a disk has at least: those of the longest request.
 pub const MIN_PAGES: usize = MAX_SEGMENTS;
 /// And at most: those of a ring full of the longest requests.
@@ -85,6 +87,10 @@ pub struct BadPages;
 struct Link<P, F> {
     ring: FrontRing<P, WORDS, BLKIF_RING_SIZE>,
     pages: Box<[Page<F>]>,
+    /// Segments of a run at most.
+    max_segments: u8,
+    /// Those of the run that is passed on.
+    list: [[u32; 2]; MAX_SEGMENTS],
 }
 
 /// A disk. `P`: pages of rings, `F`: frames of the guest's, and those that bytes go through.
@@ -95,7 +101,7 @@ pub struct Disk<P, F> {
     link: Option<Link<P, F>>,
     /// The frames of the pages, since the first back end.
     frames: Vec<F>,
-    free: Vec<PageNr>,
+    pool: Pool,
     /// What it has done.
     pub stats: Stats,
     dead: Option<RingError>,
@@ -114,7 +120,7 @@ impl<P: SharedPage, F: Copy + Default + Ord> Disk<P, F> {
             journal: Journal::default(),
             link: None,
             frames: Vec::new(),
-            free: Vec::new(),
+            pool: Pool::default(),
             stats: Stats::default(),
             dead: None,
             has_given_up: false,
@@ -144,7 +150,7 @@ impl<P: SharedPage, F: Copy + Default + Ord> Disk<P, F> {
 
     /// Pages that nothing goes through now.
     pub fn nr_free_pages(&self) -> usize {
-        self.free.len()
+        self.pool.nr_free()
     }
 
     /// Requests that were taken and are not answered.
@@ -152,10 +158,16 @@ impl<P: SharedPage, F: Copy + Default + Ord> Disk<P, F> {
         self.journal.len()
     }
 
-    /// A back end is there, which may map `page` and `pages`; nobody else uses them any more. What the one before has not answered is
-    /// done by this one. As long as something waits, there must be as many frames as the one before had, which the caller still holds: the same
+    /// A back end is there, which may map `page` and `pages`; nobody else uses them any more. A request may have `max_segments` segments, or
+    /// 11 if that is less. What the one before has not answered is done by this one. As long as something waits, there must be as many frames as the one before had, which the caller still holds: the same
     /// ones, or others, into which is copied what is to be written.
-    pub fn attach(&mut self, page: P, pages: Box<[Page<F>]>, frames: &impl Frames<F>) -> Result<(), BadPages> {
+    pub fn attach(
+        &mut self,
+        page: P,
+        pages: Box<[Page<F>]>,
+        max_segments: u16,
+        frames: &impl Frames<F>,
+    ) -> Result<(), BadPages> {
         if !(MIN_PAGES..=MAX_PAGES).contains(&pages.len()) {
             return Err(BadPages);
         }
@@ -172,11 +184,7 @@ impl<P: SharedPage, F: Copy + Default + Ord> Disk<P, F> {
                 return Err(BadPages);
             }
             if !waits {
-                let mut free = Vec::new();
-                free.try_reserve_exact(pages.len()).map_err(|_| BadPages)?;
-                #[allow(clippy::cast_possible_truncation, reason = "at most MAX_PAGES")]
-                free.extend((0..pages.len() as PageNr).rev());
-                self.free = free;
+                self.pool = Pool::new(pages.len()).map_err(|_| BadPages)?;
             }
             // They may have been another disk's, of which this back end is to know nothing.
             held.iter().for_each(|frame| frames.write(*frame, 0, &[0; 4096]));
@@ -186,14 +194,19 @@ impl<P: SharedPage, F: Copy + Default + Ord> Disk<P, F> {
             self.frames = held;
         }
         self.detach();
+        self.pool.begin_again();
         self.has_given_up = false;
-        self.link = Some(Link { ring: FrontRing::new(page), pages });
+        #[allow(clippy::cast_possible_truncation, reason = "at most MAX_SEGMENTS")]
+        let max_segments = usize::from(max_segments).clamp(DIRECT_SEGMENTS, MAX_SEGMENTS) as u8;
+        let list = [[0; 2]; MAX_SEGMENTS];
+        self.link = Some(Link { ring: FrontRing::new(page), pages, max_segments, list });
         Ok(())
     }
 
     /// The back end is gone, with what it has not answered; its ring and pages are not touched any more. `false`: there was none.
     pub fn detach(&mut self) -> bool {
-        self.stats.repeated += u64::from(self.journal.begin_again());
+        let nr_repeated = self.journal.begin_again(|page| self.pool.give(page));
+        self.stats.repeated += u64::from(nr_repeated);
         self.link.take().is_some()
     }
 
@@ -229,7 +242,7 @@ impl<P: SharedPage, F: Copy + Default + Ord> Disk<P, F> {
                 self.answer_all(grants, frames, budget);
             }
             self.take_all(grants, frames, budget);
-            served.tell_back |= self.go_on(turns);
+            served.tell_back |= self.go_on(turns, frames);
             if *budget == 0 {
                 served.more = self.link.is_some() || self.has_given_up;
                 break;
@@ -248,8 +261,8 @@ impl<P: SharedPage, F: Copy + Default + Ord> Disk<P, F> {
     }
 
     /// Passes on what may be passed on now, since it is this disk's turn. `true`: the back end wants an event.
-    pub fn go_on(&mut self, turns: &mut impl Turns) -> bool {
-        self.pass_on(turns);
+    pub fn go_on(&mut self, turns: &mut impl Turns, frames: &impl Frames<F>) -> bool {
+        self.pass_on(turns, frames);
         self.link.as_mut().is_some_and(|link| link.ring.push())
     }
 
@@ -271,8 +284,9 @@ impl<P: SharedPage, F: Copy + Default + Ord> Disk<P, F> {
             let answer = Answer::decode(link.ring.take());
             spend(budget, 0);
             match self.journal.answered(Name::decode(answer.id), answer.status.min(BLKIF_RSP_OKAY)) {
-                Some((mut done, cost)) => {
-                    self.ended += cost;
+                Some((ended, mut done)) => {
+                    self.ended += ended.cost;
+                    ended.list.into_iter().for_each(|page| self.pool.give(page));
                     while done != 0 {
                         #[allow(clippy::cast_possible_truncation, reason = "at most 31")]
                         let place = done.trailing_zeros() as u8;
@@ -340,7 +354,7 @@ impl<P: SharedPage, F: Copy + Default + Ord> Disk<P, F> {
         self.stats.count(request, status);
         let answer = Answer { id: request.id, operation: request.kind.operation(), status };
         // As many as were reserved: there is room.
-        self.free.extend_from_slice(&entry.pages[..request.segments().len()]);
+        entry.pages[..request.segments().len()].iter().for_each(|page| self.pool.give(*page));
         self.journal.remove(place);
         self.answer(answer);
     }
@@ -378,22 +392,24 @@ impl<P: SharedPage, F: Copy + Default + Ord> Disk<P, F> {
             Slot::Refused(answer) => return self.refuse(*answer),
         };
         let nr = request.segments().len();
-        let Some(left) = self.free.len().checked_sub(nr) else { return false };
         let mut pages = [0; MAX_SEGMENTS];
-        pages[..nr].copy_from_slice(&self.free[left..]);
+        if !self.pool.take(&mut pages[..nr]) {
+            return false;
+        }
         let refused = request.refused();
         if request.is_write() {
             spend(budget, request.bytes());
             let held = request.segments().iter().zip(pages.iter().map(|nr| frame_of(&self.frames, *nr)));
             if !copy_in(held, grants, frames) {
+                pages[..nr].iter().for_each(|page| self.pool.give(*page));
                 return self.refuse(refused);
             }
         }
         if !self.journal.add(request, &pages[..nr]) {
             debug_assert!(false, "more requests than the ring has slots");
+            pages[..nr].iter().for_each(|page| self.pool.give(*page));
             return self.refuse(refused);
         }
-        self.free.truncate(left);
         self.ring.consume(1);
         true
     }
@@ -412,12 +428,24 @@ impl<P: SharedPage, F: Copy + Default + Ord> Disk<P, F> {
     }
 
     /// What the back end may have now, it gets, as far as its ring goes and the others that share its domain let it.
-    fn pass_on(&mut self, turns: &mut impl Turns) {
+    fn pass_on(&mut self, turns: &mut impl Turns, frames: &impl Frames<F>) {
         let Some(link) = self.link.as_mut() else { return };
         let is_counted = turns.is_counted();
         while self.journal.has_unsent() && link.ring.free() > 0 && (!is_counted || turns.may_begin()) {
-            let mut words = [0; WORDS];
-            let Some(run) = next_run(&mut self.journal, is_counted, &link.pages, &mut words) else { return };
+            // Without a page for their list there may be no more of them than a slot has room for.
+            let max_segments = if self.pool.nr_free() > 0 { link.max_segments } else { DIRECT };
+            let Some(run) = next_run(&mut self.journal, is_counted, max_segments, link) else { return };
+            let list = &link.list[..usize::from(run.nr_segments)];
+            let words = if list.len() <= DIRECT_SEGMENTS {
+                run.direct(list, self.journal.get(run.first).map(|entry| &entry.request))
+            } else if let Some(page) = self.pool.take_last() {
+                self.journal.list_in(run.name, page);
+                write_list(list, frame_of(&self.frames, page), frames);
+                run.indirect(gref_of(&link.pages, page))
+            } else {
+                debug_assert!(false, "a list has a page");
+                return;
+            };
             let is_room = link.ring.put(words);
             debug_assert!(is_room, "it was looked for");
             if is_counted {
@@ -542,27 +570,29 @@ fn copy_out<'a, G: Grants>(
     BLKIF_RSP_OKAY
 }
 
-/// What may be passed on next. Its `words`, which are 0, become those of a request to the back end.
+/// The grant of a page. A page that is in the journal is there.
+fn gref_of<F>(pages: &[Page<F>], nr: PageNr) -> u32 {
+    pages.get(usize::from(nr)).map_or(u32::MAX, |page| page.gref)
+}
+
+/// What may be passed on next, with at most so many segments, which are the first of the link's list then.
 #[inline]
-fn next_run<F>(journal: &mut Journal, is_counted: bool, pages: &[Page<F>], words: &mut [u32; WORDS]) -> Option<Run> {
-    let mut places = words[6..].chunks_exact_mut(2);
-    #[allow(clippy::cast_possible_truncation, reason = "eleven")]
-    let run = journal.next_run(DIRECT_SEGMENTS as u8, is_counted, |segment, nr| {
-        // A page that is in the journal is there.
-        let gref = pages.get(usize::from(nr)).map_or(u32::MAX, |page| page.gref);
+fn next_run<P, F>(journal: &mut Journal, is_counted: bool, max_segments: u8, link: &mut Link<P, F>) -> Option<Run> {
+    let mut places = link.list.iter_mut();
+    journal.next_run(max_segments, is_counted, |segment, nr| {
         if let Some(place) = places.next() {
-            place.copy_from_slice(&segment.encode(gref));
+            *place = segment.encode(gref_of(&link.pages, nr));
         }
-    })?;
-    let mut second = run.nr_segments;
-    if let Some(entry) = journal.get(run.first).filter(|_| run.kind == Kind::Discard) {
-        second = entry.request.discard_flag;
-        words[6..8].copy_from_slice(&halves(entry.request.discard_sectors));
+    })
+}
+
+/// Writes segments where an indirect request has them.
+fn write_list<F>(list: &[[u32; 2]], page: F, frames: &impl Frames<F>) {
+    let mut bytes = [0; MAX_SEGMENTS * 8];
+    for (to, from) in bytes.chunks_exact_mut(4).zip(list.as_flattened()) {
+        to.copy_from_slice(&from.to_le_bytes());
     }
-    words[0] = u32::from(run.kind.operation()) | u32::from(second) << 8;
-    words[2..4].copy_from_slice(&halves(run.name.encode()));
-    words[4..6].copy_from_slice(&halves(run.sector));
-    Some(run)
+    frames.write(page, 0, &bytes[..list.len() * 8]);
 }
 
 #[cfg(test)]

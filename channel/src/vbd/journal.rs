@@ -13,8 +13,9 @@
 //! An error of a run that several requests share may be due to any of them. Each is passed on once more then, in runs of its own, so only who is
 //! at fault is answered with it.
 
+use super::pool::PageNr;
 use super::request::{Kind, Request, Segment, MAX_SEGMENTS};
-use super::run::{Name, Run, Runs};
+use super::run::{Ended, Name, Run, Runs};
 use super::sweep::Sweep;
 use alloc::boxed::Box;
 use xen_abi::io::blkif::{BLKIF_RSP_EOPNOTSUPP, BLKIF_RSP_ERROR, BLKIF_RSP_OKAY};
@@ -22,9 +23,6 @@ use xen_abi::io::blkif::{BLKIF_RSP_EOPNOTSUPP, BLKIF_RSP_ERROR, BLKIF_RSP_OKAY};
 /// Requests at one time.
 pub const PLACES: usize = xen_abi::io::blkif::BLKIF_RING_SIZE as usize;
 const _: () = assert!(PLACES == u32::BITS as usize);
-
-/// Number of a page between guest and back end.
-pub type PageNr = u16;
 
 /// A request that waits for its answer.
 #[derive(Clone, Copy, Debug, Default)]
@@ -220,9 +218,9 @@ impl Journal {
     }
 
     /// A back end is gone, or another is there: all is to be passed on from the beginning, under new names. How many requests had been
-    /// passed on, all or in part.
-    pub fn begin_again(&mut self) -> u32 {
-        self.runs.begin_again();
+    /// passed on, all or in part. The pages of lists are given back.
+    pub fn begin_again(&mut self, give: impl FnMut(PageNr)) -> u32 {
+        self.runs.begin_again(give);
         self.sweep.clear();
         let mut nr = 0;
         for at in &self.order[..usize::from(self.nr)] {
@@ -320,10 +318,16 @@ impl Journal {
         }
     }
 
-    /// The back end has answered `name` with `status`: 0, or a negative number, the worst of which is kept. The places of requests all of whose
-    /// runs are answered with it, a bit each, and what the run cost; `None`: nobody waits for that.
-    pub fn answered(&mut self, name: Name, status: i16) -> Option<(u32, u32)> {
-        let (members, cost) = self.runs.end(name)?;
+    /// The segments of a run that was passed on are listed in this page, until it is answered.
+    pub fn list_in(&mut self, name: Name, page: PageNr) {
+        self.runs.list_in(name, page);
+    }
+
+    /// The back end has answered `name` with `status`: 0, or a negative number, the worst of which is kept. The run, and the places of requests
+    /// all of whose runs are answered with it, a bit each; `None`: nobody waits for that.
+    pub fn answered(&mut self, name: Name, status: i16) -> Option<(Ended, u32)> {
+        let ended = self.runs.end(name)?;
+        let members = ended.members;
         let is_shared = !members.is_power_of_two();
         let mut done = 0;
         let mut rest = members;
@@ -338,6 +342,6 @@ impl Journal {
                 done |= 1 << place;
             }
         }
-        Some((done, cost))
+        Some((ended, done))
     }
 }

@@ -12,6 +12,7 @@
 pub mod disk;
 pub mod front;
 mod journal;
+mod pool;
 mod request;
 mod run;
 pub mod shares;

@@ -2,7 +2,9 @@
 //!
 //! Each run has a [`Name`], which goes through hands that are not trusted: it is good once, for the one back end that it was given to.
 
-use super::request::Kind;
+use super::pool::PageNr;
+use super::request::{halves, Kind, Request, WORDS};
+use xen_abi::io::blkif::BLKIF_OP_INDIRECT;
 
 /// Runs under way at one time: as many as the back end's ring has slots.
 pub const RUNS: usize = xen_abi::io::blkif::BLKIF_RING_SIZE as usize;
@@ -47,6 +49,41 @@ pub struct Run {
     pub first: u8,
 }
 
+impl Run {
+    /// As the words of a slot that has room for its segments. `request` is its first.
+    #[inline]
+    pub fn direct(&self, segments: &[[u32; 2]], request: Option<&Request>) -> [u32; WORDS] {
+        let mut words = self.common();
+        for (place, segment) in words[6..].chunks_exact_mut(2).zip(segments) {
+            place.copy_from_slice(segment);
+        }
+        let mut second = self.nr_segments;
+        if let Some(request) = request.filter(|_| self.kind == Kind::Discard) {
+            second = request.discard_flag;
+            words[6..8].copy_from_slice(&halves(request.discard_sectors));
+        }
+        words[0] = u32::from(self.kind.operation()) | u32::from(second) << 8;
+        words
+    }
+
+    /// The same if its segments are listed in the page of this grant.
+    pub fn indirect(&self, gref: u32) -> [u32; WORDS] {
+        let mut words = self.common();
+        let (kind, nr_segments) = (self.kind.operation(), self.nr_segments);
+        words[0] = u32::from(BLKIF_OP_INDIRECT) | u32::from(kind) << 8 | u32::from(nr_segments) << 16;
+        words[7] = gref;
+        words
+    }
+
+    #[inline]
+    fn common(&self) -> [u32; WORDS] {
+        let mut words = [0; WORDS];
+        words[2..4].copy_from_slice(&halves(self.name.encode()));
+        words[4..6].copy_from_slice(&halves(self.sector));
+        words
+    }
+}
+
 #[derive(Clone, Copy, Default)]
 struct UnderWay {
     generation: u32,
@@ -54,6 +91,19 @@ struct UnderWay {
     members: u32,
     /// What it costs.
     cost: u32,
+    /// The page in which its segments are listed.
+    list: Option<PageNr>,
+}
+
+/// A run that is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// Places of the requests that it had segments of, a bit each.
+    pub members: u32,
+    /// What it cost.
+    pub cost: u32,
+    /// The page in which its segments were listed, if there was one.
+    pub list: Option<PageNr>,
 }
 
 /// The runs that a back end has not answered.
@@ -72,8 +122,10 @@ impl Default for Runs {
 }
 
 impl Runs {
-    /// Another back end: no name of before is good any more.
-    pub fn begin_again(&mut self) {
+    /// Another back end: no name of before is good any more, and the pages of lists are given back.
+    pub fn begin_again(&mut self, give: impl FnMut(PageNr)) {
+        let is_used = |(place, run): (usize, &UnderWay)| run.list.filter(|_| self.free >> place & 1 == 0);
+        self.under_way.iter().enumerate().filter_map(is_used).for_each(give);
         self.life = self.life.wrapping_add(1);
         self.free = u32::MAX;
     }
@@ -91,20 +143,27 @@ impl Runs {
     #[inline]
     pub fn begin(&mut self, name: Name, members: u32, cost: u32) {
         if let Some(run) = self.under_way.get_mut(usize::from(name.place)) {
-            *run = UnderWay { generation: name.generation, members, cost };
+            *run = UnderWay { generation: name.generation, members, cost, list: None };
             self.free &= !(1 << name.place);
         }
     }
 
-    /// A run is answered. Whose segments it had, a bit for each place, and what it cost; `None`: nobody waits for it.
+    /// The segments of a run that has begun are listed in this page.
+    pub fn list_in(&mut self, name: Name, page: PageNr) {
+        if let Some(run) = self.under_way.get_mut(usize::from(name.place)) {
+            run.list = Some(page);
+        }
+    }
+
+    /// A run is answered. `None`: nobody waits for it.
     #[inline]
-    pub fn end(&mut self, name: Name) -> Option<(u32, u32)> {
+    pub fn end(&mut self, name: Name) -> Option<Ended> {
         let run = self.under_way.get(usize::from(name.place))?;
         let is_its = name.life == self.life && name.generation == run.generation && self.free >> name.place & 1 == 0;
         if !is_its {
             return None;
         }
         self.free |= 1 << name.place;
-        Some((run.members, run.cost))
+        Some(Ended { members: run.members, cost: run.cost, list: run.list })
     }
 }

@@ -15,7 +15,7 @@ use core::cmp::Reverse;
 use xen_abi::channel_op::WEIGHT;
 
 /// What may be under way at one time, of all disks. A run costs one, and one for each of its pages; so it is a ring full of runs of one page each, or
-/// 59 pages in long ones.
+/// two of 32 pages.
 pub const ROOM: u32 = 64;
 /// So long nothing is answered of what a disk has under way until others do not wait for it any more, in ns. Who was refused is to ask again then.
 pub const STALL_NS: u64 = 100_000_000;

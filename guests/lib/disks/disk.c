@@ -93,7 +93,8 @@ void make_back_port(struct disk *disk)
 struct disk_attach request_of_back(const struct disk *disk)
 {
 	return (struct disk_attach){ .disk = disk->name, .back = 0, .ring = set_ref(disk), .port = disk->front_port,
-				     .first_page = set_ref(disk) + 1, .nr_pages = NR_THROUGH };
+				     .first_page = set_ref(disk) + 1, .nr_pages = NR_THROUGH,
+				     .max_segments = disk->max_segments };
 }
 
 void attach_back(struct disk *disk)
@@ -133,20 +134,34 @@ u32 nr_passed_on(const struct disk *disk)
 	return __atomic_load_n(&disk->back_ring->req_prod, __ATOMIC_ACQUIRE) - disk->req_cons;
 }
 
-struct blk_request take_request(struct disk *disk)
+struct taken take_request(struct disk *disk)
 {
 	if (!check(nr_passed_on(disk) > 0, "nothing is passed on"))
 		fail();
-	return disk->back_ring->slot[disk->req_cons++ % BLK_SLOTS].request;
+	const union blk_slot *slot = &disk->back_ring->slot[disk->req_cons++ % BLK_SLOTS];
+	const struct blk_request *r = &slot->request;
+	const struct blk_indirect *list = &slot->indirect;
+	struct taken taken = { .op = r->op, .nr = r->nr, .id = r->id, .sector = r->sector };
+	if (r->op != OP_INDIRECT) {
+		memcpy(taken.seg, r->seg, sizeof(r->seg));
+		return taken;
+	}
+	u32 page = list->gref[0] - set_ref(disk);
+	taken.op = list->wanted, taken.nr = list->nr, taken.list = list->gref[0];
+	if (!check(page - 1 < NR_THROUGH && list->nr > DIRECT_SEGMENTS && list->nr <= disk->max_segments && list->nr <= MAX_SEGMENTS &&
+			   list->wanted <= OP_WRITE, "operation %u with %u segments in a list, in page %u", list->wanted, list->nr, page))
+		fail();
+	memcpy(taken.seg, set_page(disk, page), list->nr * sizeof(taken.seg[0]));
+	return taken;
 }
 
-bool move_bytes(const struct disk *disk, const struct blk_request *r, u8 (*medium)[SECTOR], u64 nr_sectors)
+bool move_bytes(const struct disk *disk, const struct taken *r, u8 (*medium)[SECTOR], u64 nr_sectors)
 {
 	u32 ring = set_ref(disk);
 	u64 sector = r->sector;
 	if (r->op == OP_DISCARD)
 		return true;
-	for (u32 n = 0; n < r->nr && n < DIRECT_SEGMENTS; n++) {
+	for (u32 n = 0; n < r->nr && n < MAX_SEGMENTS; n++) {
 		struct segment s = r->seg[n];
 		if (s.gref <= ring || s.gref >= ring + NR_FRONT)
 			return false;
@@ -160,7 +175,7 @@ bool move_bytes(const struct disk *disk, const struct blk_request *r, u8 (*mediu
 	return true;
 }
 
-void answer_request(struct disk *disk, const struct blk_request *r, int16_t status)
+void answer_request(struct disk *disk, const struct taken *r, int16_t status)
 {
 	disk->back_ring->slot[disk->back_ring->rsp_prod % BLK_SLOTS].response = (struct blk_response){ r->id, r->op, 0, status };
 	__atomic_store_n(&disk->back_ring->rsp_prod, disk->back_ring->rsp_prod + 1, __ATOMIC_SEQ_CST);

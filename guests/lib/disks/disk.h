@@ -24,7 +24,7 @@ struct disk_connect {
 };
 struct disk_attach {
 	u32 disk;
-	u16 back, pad;
+	u16 back, max_segments;
 	u32 ring, port, first_page, nr_pages;
 };
 struct disk_status {
@@ -57,6 +57,13 @@ struct blk_indirect {
 	u64 id, sector;
 	u16 handle, pad1;
 	u32 gref[8], pad2;
+};
+/* What a back end has taken, wherever its segments were listed: in the page of grant `list`, if that is not 0. */
+struct taken {
+	u8 op, nr;
+	u32 list;
+	u64 id, sector;
+	struct segment seg[MAX_SEGMENTS];
 };
 struct blk_response {
 	u64 id;
@@ -100,7 +107,8 @@ struct disk {
 	u8 (*guest_page)[PAGE];
 	u32 nr_guest, guest_ref;
 	u32 device, flags, name;
-	u16 weight;
+	/* Of the back end: segments that it takes in a list. */
+	u16 weight, max_segments;
 	/* Which of the sets of pages the back end has. */
 	u32 set;
 	struct blk_ring *guest_ring, *back_ring;
@@ -132,10 +140,10 @@ union blk_slot *next_slot(struct disk *disk);
 void push_request(struct disk *disk);
 /* Requests that the back end has not taken; the next of them. */
 u32 nr_passed_on(const struct disk *disk);
-struct blk_request take_request(struct disk *disk);
+struct taken take_request(struct disk *disk);
 /* The bytes of a read or write, sector by sector. False: a grant is none of the back end's pages, or a sector not of the medium's. */
-bool move_bytes(const struct disk *disk, const struct blk_request *r, u8 (*medium)[SECTOR], u64 nr_sectors);
-void answer_request(struct disk *disk, const struct blk_request *r, int16_t status);
+bool move_bytes(const struct disk *disk, const struct taken *r, u8 (*medium)[SECTOR], u64 nr_sectors);
+void answer_request(struct disk *disk, const struct taken *r, int16_t status);
 /* Answers that the guest has not taken; the next of them. */
 u32 nr_disk_answers(const struct disk *disk);
 struct blk_response take_answer(struct disk *disk);

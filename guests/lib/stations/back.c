@@ -2,7 +2,7 @@
 #include "stations.h"
 
 /* The sectors of a write are newer than what is there, or the same: nothing is done after its answer. */
-static void look_at_bytes(struct station *s, const struct blk_request *r)
+static void look_at_bytes(struct station *s, const struct taken *r)
 {
 	u32 ring = set_ref(&s->disk);
 	u64 sector = r->sector;
@@ -19,12 +19,12 @@ static void look_at_bytes(struct station *s, const struct blk_request *r)
 }
 
 /* All of it is of the pages that it was given, and of the guest's sectors. */
-static bool is_sound(const struct station *s, const struct blk_request *r)
+static bool is_sound(const struct station *s, const struct taken *r)
 {
 	u32 ring = set_ref(&s->disk), nr_sectors = 0;
 	if (r->op == OP_DISCARD)
 		return r->sector + *(u64 *)r->seg <= SECTORS;
-	if (r->op > OP_FLUSH || r->nr > DIRECT_SEGMENTS || (r->nr == 0 && r->op != OP_FLUSH))
+	if (r->op > OP_FLUSH || r->nr > MAX_SEGMENTS || (r->nr == 0 && r->op != OP_FLUSH))
 		return false;
 	for (u32 n = 0; n < r->nr; n++) {
 		const struct segment *seg = &r->seg[n];
@@ -35,7 +35,7 @@ static bool is_sound(const struct station *s, const struct blk_request *r)
 	return r->sector + nr_sectors <= SECTORS;
 }
 
-static void do_one(struct station *s, struct blk_request *r)
+static void do_one(struct station *s, struct taken *r)
 {
 	if (!check(is_sound(s, r), "disk %u: operation %u, %u segments, sector %lu is passed on", s->number, r->op, r->nr, r->sector))
 		return;
@@ -68,6 +68,7 @@ void serve(struct station *s, u32 most)
 void honest_back(struct station *s)
 {
 	s->nr_taken = 0;
+	s->disk.max_segments = up_to(2) ? up_to(2 * MAX_SEGMENTS) : 0;
 	attach_back(&s->disk);
 	s->nr_lives++;
 }

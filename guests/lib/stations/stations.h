@@ -35,7 +35,7 @@ struct station {
 	bool is_known[SECTORS];
 	u8 medium[SECTORS][SECTOR] __attribute__((aligned(4096)));
 	/* Requests that an honest back end has taken and not answered. */
-	struct blk_request taken[BLK_SLOTS];
+	struct taken taken[BLK_SLOTS];
 	u32 nr_taken;
 	/* Names of requests that back ends of this disk have seen. */
 	u64 seen[64];

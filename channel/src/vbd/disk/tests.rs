@@ -26,6 +26,8 @@ struct Bench {
     rsp_prod: u32,
     /// The time, in ns.
     now: u64,
+    /// What the next back end takes.
+    max_segments: u16,
 }
 
 fn pages() -> Box<[Page<u32>]> {
@@ -39,8 +41,17 @@ impl Bench {
         let front = GuestRing::new(0);
         let disk = Disk::connect(front.page.clone(), ALL).expect("a fresh ring");
         let back = TestPage::filled(0);
-        let mut bench =
-            Bench { memory, guest: Guest::new(1..100), front, disk, back, seen: Vec::new(), rsp_prod: 0, now: 7 };
+        let mut bench = Bench {
+            memory,
+            guest: Guest::new(1..100),
+            front,
+            disk,
+            back,
+            seen: Vec::new(),
+            rsp_prod: 0,
+            now: 7,
+            max_segments: 0,
+        };
         bench.attach();
         bench
     }
@@ -53,7 +64,7 @@ impl Bench {
         self.back = TestPage::filled(0);
         self.rsp_prod = 0;
         self.seen.clear();
-        self.disk.attach(self.back.clone(), pages, &self.memory).expect("good pages");
+        self.disk.attach(self.back.clone(), pages, self.max_segments, &self.memory).expect("good pages");
     }
 
     /// The guest asks; the grants and frames of its pages.
@@ -213,7 +224,7 @@ fn what_waits_moves_to_other_pages_and_not_to_fewer_or_to_some_of_the_same() {
     granted.iter().for_each(|(_, frame)| bench.memory.write(*frame, 0, &[0x5a; 4096]));
     _ = bench.serve();
     for bad in [&mixed[..], &others[..39], &pages()[..31], &pages().iter().rev().copied().collect::<Vec<_>>()] {
-        assert_eq!(bench.disk.attach(page.clone(), bad.into(), &bench.memory), Err(BadPages));
+        assert_eq!(bench.disk.attach(page.clone(), bad.into(), 0, &bench.memory), Err(BadPages));
     }
     // Who was there still is, and its pages hold what they held.
     assert_eq!(bench.disk.pages(), &pages()[..]);
@@ -242,7 +253,7 @@ fn what_waits_moves_to_other_pages_and_not_to_fewer_or_to_some_of_the_same() {
     assert_eq!(bench.answers(), [(1, 0), (2, 0)]);
     assert_eq!(bench.disk.nr_free_pages(), PAGES as usize);
     // Nothing waits: any pages will do.
-    assert_eq!(bench.disk.attach(page, mixed, &bench.memory), Ok(()));
+    assert_eq!(bench.disk.attach(page, mixed, 0, &bench.memory), Ok(()));
 }
 
 #[test]

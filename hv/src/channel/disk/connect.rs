@@ -106,7 +106,7 @@ fn bind(guest: &Domain, end: End, front: u16) -> Result<(), Errno> {
 /// Gives a disk a back end. Errors: see [`op::CHANNELOP_DISK_ATTACH`].
 pub fn attach(request: &ChannelDiskAttach) -> Result<(), Errno> {
     let nr_pages = request.nr_pages as usize;
-    if request.pad != 0 || !(MIN_PAGES..=MAX_PAGES).contains(&nr_pages) {
+    if !(MIN_PAGES..=MAX_PAGES).contains(&nr_pages) {
         return Err(Errno::EINVAL);
     }
     let last_page = request.first_page.checked_add(request.nr_pages - 1).ok_or(Errno::EINVAL)?;
@@ -136,7 +136,7 @@ pub fn attach(request: &ChannelDiskAttach) -> Result<(), Errno> {
     let Some(shelf) = shelf.as_deref_mut() else { return Err(Errno::ENOENT) };
     let cookie = name.raw() | DISK_EVENT | BACK_EVENT;
     let share = Share::of(&common, name, connected.request.weight).map_err(|_| Errno::ENOMEM)?;
-    shelf.disk.attach(ring, pages.into_boxed_slice(), &Bytes).map_err(|_| Errno::EINVAL)?;
+    shelf.disk.attach(ring, pages.into_boxed_slice(), request.max_segments, &Bytes).map_err(|_| Errno::EINVAL)?;
     let port = match take_over(&front, request.port, &back, cookie) {
         Ok(port) => port,
         Err(errno) => {

@@ -182,7 +182,7 @@ impl Shelf {
     fn go_on(&mut self) {
         let Some(back) = &self.back else { return };
         let mut turn = Turn::of(Some(&back.share));
-        if self.disk.go_on(&mut turn) {
+        if self.disk.go_on(&mut turn, &Bytes) {
             back.end.notify();
         }
         if let Some(at) = turn.again_at {

@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::vbd::journal::PLACES;
+use crate::vbd::request::halves;
+use crate::vbd::run::Ended;
 
 /// What the back end was asked: operation, segments and sector.
 fn asked(bench: &Bench) -> Vec<(u8, u8, u32)> {
@@ -110,6 +112,65 @@ fn a_request_that_shares_a_run_and_has_others_is_answered_after_the_last() {
 }
 
 #[test]
+fn a_long_run_is_listed_in_a_page_if_the_back_end_takes_that_and_one_is_free() {
+    let mut bench = Bench::new();
+    bench.max_segments = 32;
+    bench.attach();
+    // All pages but eight: then there is one for the list.
+    bench.ask_long(1, 0);
+    _ = bench.serve();
+    let words = bench.passed_on(0);
+    assert_eq!((words[0], words[4]), (u32::from(BLKIF_OP_INDIRECT) | 32 << 16, 0));
+    assert_eq!(bench.disk.nr_free_pages(), PAGES as usize - 33);
+    let listed = |n: u16| {
+        let mut bytes = [0; 8];
+        bench.memory.read(100 + words[7] - 500, 8 * n, &mut bytes);
+        bytes.map(u32::from)
+    };
+    let mut grefs: Vec<u32> = (0..32).map(|n| listed(n)[0] | listed(n)[1] << 8).collect();
+    assert_eq!(listed(31)[4..], [0, 7, 0, 0]);
+    grefs.push(words[7]);
+    grefs.sort_unstable();
+    grefs.dedup();
+    assert_eq!(grefs.len(), 33, "a page is there once");
+    // Without a page for a list it goes in parts.
+    bench.ask(BLKIF_OP_READ, 2, 2000, 7);
+    bench.ask(BLKIF_OP_READ, 3, 2056, 5);
+    _ = bench.serve();
+    assert_eq!(asked(&bench)[1..], [(0, 7, 2000)]);
+    bench.back_answers(words, 0);
+    bench.back_answers(bench.passed_on(1), 0);
+    _ = bench.serve();
+    bench.back_answers(bench.passed_on(2), 0);
+    _ = bench.serve();
+    assert_eq!(bench.answers(), [(1, 0), (2, 0), (3, 0)]);
+    assert_eq!((bench.disk.nr_free_pages(), bench.disk.waiting()), (PAGES as usize, 0));
+}
+
+#[test]
+fn pages_of_lists_come_back_with_the_end_of_a_back_end() {
+    let mut bench = Bench::new();
+    bench.max_segments = 12;
+    bench.attach();
+    bench.ask_long(1, 0);
+    _ = bench.serve();
+    let indirect = |nr: u8| (BLKIF_OP_INDIRECT, 0, nr);
+    let head = |words: &[u32; 28]| (words[0].to_le_bytes()[0], words[0].to_le_bytes()[1], words[0].to_le_bytes()[2]);
+    assert_eq!(bench.seen.iter().map(head).collect::<Vec<_>>(), [indirect(12), indirect(12), (0, 8, 0)]);
+    assert_eq!(bench.disk.nr_free_pages(), PAGES as usize - 34);
+    bench.disk.detach();
+    assert_eq!(bench.disk.nr_free_pages(), PAGES as usize - 32);
+    // The next one takes none.
+    bench.max_segments = 0;
+    bench.attach();
+    _ = bench.serve();
+    assert_eq!(asked(&bench), [(0, 11, 0), (0, 11, 88), (0, 10, 176)]);
+    (0..3).for_each(|n| bench.back_answers(bench.passed_on(n), 0));
+    _ = bench.serve();
+    assert_eq!((bench.answers(), bench.disk.nr_free_pages()), (std::vec![(1, 0)], PAGES as usize));
+}
+
+#[test]
 fn an_error_reaches_only_whose_it_is() {
     let mut bench = Bench::new();
     (0..3).for_each(|id| _ = bench.ask(BLKIF_OP_WRITE, id, 8 * id, 1));
@@ -213,7 +274,10 @@ fn nobody_is_passed_over_by_more_than_two_sweeps() {
     let add = |journal: &mut Journal, sector| assert!(journal.add(&write_at(sector), &[0]));
     let pass_on_one = |journal: &mut Journal| {
         let run = journal.next_run(11, true, |_, _| ()).expect("all may go");
-        assert_eq!(journal.answered(run.name, 0), Some((1 << run.first, 2)));
+        assert_eq!(
+            journal.answered(run.name, 0),
+            Some((Ended { members: 1 << run.first, cost: 2, list: None }, 1 << run.first))
+        );
         journal.remove(run.first);
         run.sector
     };

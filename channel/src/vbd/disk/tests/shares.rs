@@ -89,7 +89,7 @@ impl World {
         loop {
             let Some(name) = self.shares.borrow_mut().next_turn() else { return };
             let flood = &mut self.floods[name];
-            flood.bench.disk.go_on(&mut flood.turn);
+            flood.bench.disk.go_on(&mut flood.turn, &flood.bench.memory);
             self.take(name);
         }
     }
