@@ -3,7 +3,7 @@
 //! Guests' front ends keep its domid for life, so it outlives this process. It is made by the toolstack itself, so `xl list`,
 //! `xl destroy` and everything else know it as they know any domain; it is told from others of its name by its UUID.
 
-use crate::hypercall::SERVICE_MIB;
+use crate::hypercall::{GRANT_FRAMES, SERVICE_MIB};
 use crate::kernel;
 use crate::store::Store;
 use anyhow::{bail, ensure, Context, Result};
@@ -43,6 +43,7 @@ fn make(service: &str) -> Result<()> {
     let text = format!(
         "# Made by tandemd. The guests of the service {service} grant to this domain; it never runs.\n\
          type=\"pv\"\nname=\"{service}\"\nuuid=\"{}\"\nkernel=\"{}\"\nmemory={SERVICE_MIB}\nvcpus=1\n\
+         max_grant_frames={GRANT_FRAMES}\n\
          on_poweroff=\"destroy\"\non_reboot=\"destroy\"\non_crash=\"destroy\"\n",
         uuid(service),
         image.display()

@@ -334,11 +334,12 @@ impl DiskService {
                 let mut number =
                     |key| Ok(store.read(&format!("{}/{key}", far.near))?.and_then(|number| number.parse().ok()));
                 let (ring, port): (Result<Option<u32>>, _) = (number("ring-ref"), number("event-channel"));
+                let indirect = store.read(&format!("{}/feature-max-indirect-segments", far.far))?;
                 let ring = ring?.context("a front end without a ring")?;
                 let request = ChannelDiskAttach {
                     disk,
                     back: far.driver,
-                    pad: 0,
+                    max_segments: indirect.and_then(|number| number.parse().ok()).unwrap_or(0),
                     ring,
                     port: port?.context("a front end without a port")?,
                     first_page: ring + 1,

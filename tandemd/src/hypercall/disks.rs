@@ -18,8 +18,11 @@ use xen_abi::memory::{MemoryReservation, RESOURCE_GRANT_TABLE, XENMEM_POPULATE_P
 
 /// What a service's domain is made with, in MiB.
 pub const SERVICE_MIB: u64 = 4;
-/// Pages that a disk's bytes go through.
-pub const NR_PAGES: u32 = 64;
+/// Pages that a disk's bytes go through: eight requests of 64 KiB with their lists, and some more.
+pub const NR_PAGES: u32 = 160;
+/// The logarithm of how many of them follow each other in memory, if there is such memory: those of the longest request.
+const PIECE_ORDER: u32 = 5;
+const _: () = assert!(NR_PAGES.is_multiple_of(1 << PIECE_ORDER));
 /// Sets of pages that a slot has: one back end may still reach its own when the next one comes.
 const SETS: u32 = 2;
 /// Grants of a set: the ring's, and those of the pages.
@@ -27,9 +30,12 @@ const EACH: u32 = NR_PAGES + 1;
 /// The first slot's first; those below are the toolstack's.
 const FIRST: u32 = 64;
 /// What a service's domain may have, in KiB: enough for all slots.
-const MEMORY_KIB: u64 = 256 << 10;
-/// Slots of a service: what the usual table of 64 frames has room for.
-pub const SLOTS: u32 = (64 * ENTRIES_V1_PER_PAGE - FIRST) / (SETS * EACH);
+const MEMORY_KIB: u64 = 384 << 10;
+/// Frames that its grant table may have.
+pub const GRANT_FRAMES: u32 = 160;
+/// Slots of a service: what its grant table has room for.
+pub const SLOTS: u32 = (GRANT_FRAMES * ENTRIES_V1_PER_PAGE - FIRST) / (SETS * EACH);
+const _: () = assert!(SLOTS as u64 * (SETS * EACH) as u64 * 4 + (SERVICE_MIB << 10) <= MEMORY_KIB);
 /// The first frame number of its own that it gets for slots: the one behind those it was made with. For DMA to a frame that it has mapped, Linux in a
 /// driver domain walks its page tables less often if the frame's owner calls it by a number that Linux has itself.
 const FIRST_FRAME: u64 = (SERVICE_MIB << 20) / PAGE_BYTES as u64;
@@ -158,13 +164,7 @@ impl Hypervisor {
                 return Err(Errno::BUSY);
             }
         }
-        for n in 0..EACH {
-            let (_, frame) = table.entry(n);
-            if frame.load(Ordering::Relaxed) == 0 {
-                let number = FIRST_FRAME + u64::from(ring - FIRST + n);
-                frame.store(self.populate(front, number)?, Ordering::Relaxed);
-            }
-        }
+        self.fill(front, ring, &table)?;
         // A back end takes a ring up where it finds it: here it begins, whatever an earlier one has left.
         clear(&self.map(front, u64::from(table.entry(0).1.load(Ordering::Relaxed)))?);
         for n in 0..EACH {
@@ -174,12 +174,37 @@ impl Hypervisor {
         Ok(())
     }
 
-    /// One more page for `domain`, which calls it `number`: its frame.
-    fn populate(&mut self, domain: u16, number: u64) -> Result<u32, Errno> {
+    /// There is memory for all of a set.
+    fn fill(&mut self, front: u16, ring: u32, table: &Table) -> Result<(), Errno> {
+        let is_empty = |n: u32| table.entry(n).1.load(Ordering::Relaxed) == 0;
+        let number = |n: u32| FIRST_FRAME + u64::from(ring - FIRST + n);
+        let pieces = (1..EACH).step_by(1 << PIECE_ORDER).map(|first| first..first + (1 << PIECE_ORDER));
+        for piece in std::iter::once(0..1).chain(pieces) {
+            if piece.clone().all(is_empty) && piece.len() > 1 {
+                // A back end that joins neighbours has less to do for pages that follow each other.
+                if let Ok(first) = self.populate(front, number(piece.start), PIECE_ORDER) {
+                    let frames = piece.clone().zip(first..);
+                    frames.for_each(|(n, frame)| table.entry(n).1.store(frame, Ordering::Relaxed));
+                }
+            }
+            for n in piece.filter(|n| is_empty(*n)) {
+                table.entry(n).1.store(self.populate(front, number(n), 0)?, Ordering::Relaxed);
+            }
+        }
+        Ok(())
+    }
+
+    /// So many more pages for `domain`, the logarithm of whose number is `order`; it calls the first one `number`. The first one's frame.
+    fn populate(&mut self, domain: u16, number: u64, order: u32) -> Result<u32, Errno> {
         self.limit_memory(domain, MEMORY_KIB)?;
         let list = self.page as u64 + std::mem::offset_of!(Populate, frame) as u64;
-        let reservation =
-            MemoryReservation { extent_start: list, nr_extents: 1, domid: domain, ..MemoryReservation::default() };
+        let reservation = MemoryReservation {
+            extent_start: list,
+            nr_extents: 1,
+            extent_order: order,
+            domid: domain,
+            ..MemoryReservation::default()
+        };
         let (made, nr) = self.make_counted(Populate { reservation, frame: number }, |address| Call {
             op: u64::from(MEMORY_OP),
             arg: [XENMEM_POPULATE_PHYSMAP, address, 0, 0, 0],
