@@ -15,6 +15,7 @@ pub mod grants;
 pub mod offload;
 #[cfg(feature = "fuzzing")]
 pub mod oracle;
+pub mod pace;
 pub mod packet;
 pub mod page;
 pub mod ring;

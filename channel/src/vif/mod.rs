@@ -5,7 +5,6 @@ pub mod credit;
 pub mod features;
 pub mod journal;
 pub mod multicast;
-pub mod pace;
 mod request;
 pub mod rx;
 pub mod stats;

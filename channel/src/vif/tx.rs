@@ -10,12 +10,12 @@
 
 use super::credit::Credit;
 use super::journal::{About, Entry, Journal, Token};
-use super::pace::{Pace, Unseen};
 use super::request::{Extras, Slot};
 use super::stats::TxStats;
 use crate::grants::{Frames, Grants};
 use crate::offload::checksum::pseudo_header;
 use crate::offload::headers::{parse, L4};
+use crate::pace::{Pace, Unseen};
 use crate::packet::{Checksum, Fragment, GsoKind, Packet, HEADER_BYTES};
 use crate::page::SharedPage;
 use crate::ring::{BackRing, RingError};
@@ -70,7 +70,7 @@ pub enum Left {
     Work,
     /// The guest notifies of its next request.
     Asleep,
-    /// The guest notifies only of one of its next: the ring is to be looked at within [`LATE_NS`](super::pace::LATE_NS).
+    /// The guest notifies only of one of its next: the ring is to be looked at within [`LATE_NS`](crate::pace::LATE_NS).
     Late,
 }
 

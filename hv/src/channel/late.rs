@@ -9,7 +9,7 @@ use super::vif::Handle;
 use crate::arch::tsc;
 use crate::cpu::percpu::{this_cpu, MAX_CPUS};
 use crate::sched::timers;
-use ::channel::vif::pace::LATE_NS;
+use ::channel::pace::LATE_NS;
 use core::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 
 /// Interfaces that a CPU looks after at one time. Other guests notify each time.

@@ -1,9 +1,9 @@
 //! The back end at work: packets are taken, passed on, answered, and dropped when nobody takes them.
 
 use super::{Interface, Item, World, GUESTS, HOSTILE, UPLINK};
+use crate::pace::LATE_NS;
 use crate::switch::{Forward, PortId};
 use crate::vif::journal::Token;
-use crate::vif::pace::LATE_NS;
 use crate::vif::rx::{Delivered, Progress};
 use crate::vif::tx::{Left, Take};
 use std::vec::Vec;
