@@ -115,9 +115,9 @@ fn main() {
             asked += 1;
         }
         front[0].store(asked, Relaxed);
-        _ = black_box(disk.serve(&mut Free, &Free, &mut turns, &|| 0, &mut 1_000_000));
+        _ = black_box(disk.serve(&mut Free, &Free, &mut turns, &|| 0, &mut 1_000_000, &|| true));
         passed_on = answer(&back, passed_on);
-        _ = black_box(disk.serve(&mut Free, &Free, &mut turns, &|| 0, &mut 1_000_000));
+        _ = black_box(disk.serve(&mut Free, &Free, &mut turns, &|| 0, &mut 1_000_000, &|| true));
         answered += at_once;
         assert_eq!(front[2].load(Relaxed), answered);
         front[3].store(answered + 1, Relaxed);

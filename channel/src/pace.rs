@@ -1,4 +1,4 @@
-//! After how many more requests a sender is to notify, and when it is told of answers.
+//! After how many more entries of a ring a sender is to notify, and when it is told of answers.
 //!
 //! A guest that sends one packet after another would notify for each of them: a hypercall, a turn of the card and an event for
 //! each. One that has done so a few times in a row is asked to notify only after several more. Until then its ring is looked at

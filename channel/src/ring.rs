@@ -93,6 +93,16 @@ impl<P: SharedPage, const WORDS: usize, const SIZE: u32> BackRing<P, WORDS, SIZE
         core::array::from_fn(|i| self.page.load(at + i))
     }
 
+    /// Reads words of that request, by their places.
+    #[inline]
+    pub fn words(&self, ahead: u32) -> impl Fn(usize) -> u32 + '_ {
+        let first = Self::slot(self.req_cons.wrapping_add(ahead));
+        move |at| {
+            debug_assert!(at < WORDS);
+            self.page.load(first + at)
+        }
+    }
+
     /// The next `n` requests are taken: each needs a response from now on.
     #[inline]
     pub fn consume(&mut self, n: u32) {

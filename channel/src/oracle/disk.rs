@@ -15,6 +15,7 @@
 use super::blkback::{Blkback, Medium};
 use super::blkfront::{Blkfront, SECTORS, UNKNOWN};
 use super::memory::{Guest, Memory};
+use crate::pace::LATE_NS;
 use crate::vbd::disk::{Disk, Page, DOUBT_NS};
 use crate::vbd::shares::Alone;
 use crate::vbd::Offers;
@@ -58,6 +59,9 @@ struct World {
     medium: Medium,
     /// The hypervisor was told of something.
     is_awake: bool,
+    /// It is looked at soon though nobody notifies, if it asks for that; and it has.
+    may_be_late: bool,
+    is_late: bool,
     back_lies: bool,
     guest_lies: bool,
     nr_backs: u32,
@@ -77,7 +81,20 @@ impl World {
             medium.bad = 100..103;
             front.bad = 100..103;
         }
-        World { memory, front, disk, back: None, medium, is_awake: true, back_lies, guest_lies, nr_backs: 0, now: 0 }
+        World {
+            memory,
+            front,
+            disk,
+            back: None,
+            medium,
+            is_awake: true,
+            may_be_late: mode & 0x40 != 0,
+            is_late: false,
+            back_lies,
+            guest_lies,
+            nr_backs: 0,
+            now: 0,
+        }
     }
 
     fn step(&mut self, [what, a, b, c]: [u8; 4]) {
@@ -103,6 +120,8 @@ impl World {
                 self.back_dies();
             }
             14 if a > 200 => self.believe(),
+            14 if a > 150 => self.time_goes_by(u64::from(b) << 10),
+            14 if a > 100 => self.look_after(),
             15 if self.back.is_none() => self.back_comes(),
             _ => {}
         }
@@ -139,8 +158,12 @@ impl World {
         if !self.is_awake {
             return;
         }
-        let served = self.disk.serve(&mut self.front.guest, &self.memory, &mut Alone, &|| self.now, &mut budget.max(1));
+        let (now, grants) = (self.now, &mut self.front.guest);
+        let served =
+            self.disk.serve(grants, &self.memory, &mut Alone, &|| now, &mut budget.max(1), &|| self.may_be_late);
         self.is_awake = served.more;
+        self.is_late = served.is_late;
+        assert!(!self.is_late || self.may_be_late, "nobody looks");
         if let Some(back) = &mut self.back {
             back.is_awake |= served.tell_back;
         }
@@ -155,6 +178,19 @@ impl World {
     fn believe(&mut self) {
         self.now += DOUBT_NS;
         self.is_awake = true;
+    }
+
+    /// As the time goes by in a busy machine.
+    fn time_goes_by(&mut self, ns: u64) {
+        self.now += ns;
+    }
+
+    /// It is looked at though nobody has notified, if it was to be.
+    fn look_after(&mut self) {
+        if self.is_late {
+            self.now += LATE_NS;
+            self.is_awake = true;
+        }
     }
 
     fn front_takes(&mut self) {
@@ -231,7 +267,9 @@ impl World {
                 has_worked = true;
             }
             self.front.take(&self.medium.durable);
-            if !has_worked && !self.is_awake {
+            if !has_worked && !self.is_awake && self.is_late {
+                self.look_after();
+            } else if !has_worked && !self.is_awake {
                 if self.disk.waiting() == 0 {
                     break;
                 }

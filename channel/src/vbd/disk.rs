@@ -1,12 +1,15 @@
 //! A disk: the guest's ring, the journal, and the back end of the moment.
 
+use super::copy::{copy_in, copy_out, frame_of, read_list, write_list};
 use super::front::FrontRing;
 use super::journal::Journal;
 use super::pool::{PageNr, Pool};
-use super::request::{decode, Answer, Kind, Offers, Request, Segment, Slot, DIRECT_SEGMENTS, MAX_SEGMENTS, WORDS};
+use super::request::{halves, Answer, Kind, Offers, Slot, DIRECT_SEGMENTS, MAX_SEGMENTS, WORDS};
 use super::run::{Name, Run};
 use super::shares::Turns;
+use super::stats::Stats;
 use crate::grants::{Frames, Grants};
+use crate::pace::Pace;
 use crate::page::SharedPage;
 use crate::ring::{BackRing, RingError};
 use alloc::boxed::Box;
@@ -35,35 +38,6 @@ pub struct Page<F> {
     pub frame: F,
 }
 
-/// What a disk has done.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
-    /// Reads that were answered without an error.
-    pub reads: u64,
-    /// Writes.
-    pub writes: u64,
-    /// Flushes and barriers.
-    pub flushes: u64,
-    /// Discards.
-    pub discards: u64,
-    /// Sectors that were read.
-    pub read_sectors: u64,
-    /// Sectors that were written.
-    pub written_sectors: u64,
-    /// Requests that were answered with an error, whoever's it was.
-    pub errors: u64,
-    /// What back ends were asked for: requests of the guest's that are neighbours go together, long ones go in several.
-    pub passed_on: u64,
-    /// Requests that went together with one before them.
-    pub merged: u64,
-    /// Requests that were passed on once more, to another back end.
-    pub repeated: u64,
-    /// Answers of back ends that nobody had waited for.
-    pub bad_answers: u64,
-    /// Back ends that have written into their ring what cannot be.
-    pub bad_rings: u64,
-}
-
 /// What [`Disk::serve`] leaves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use]
@@ -76,6 +50,41 @@ pub struct Served {
     pub tell_back: bool,
     /// Then there is something to do, in ns, whether or not somebody notifies.
     pub look_at: Option<u64>,
+    /// Guest or back end notify only of one of their next: it is to be looked at within [`LATE_NS`](crate::pace::LATE_NS).
+    pub is_late: bool,
+}
+
+/// How a disk was left alone.
+#[derive(PartialEq, Eq)]
+enum Left {
+    /// It was not: there is something to do.
+    Work,
+    /// As in [`Served::is_late`].
+    Late,
+    /// Whoever does something notifies.
+    Asleep,
+}
+
+/// How busy one end of a disk's is.
+#[derive(Default)]
+struct End {
+    pace: Pace,
+    /// How far it had been looked after when it was left alone.
+    left_at: u32,
+}
+
+impl End {
+    /// After how many entries it is to notify, if `under_way` will bring about another look: after half of them at most, so that nobody waits for
+    /// what waits for him.
+    #[inline]
+    fn ahead(&self, at: u32, under_way: u32, now: &impl Fn() -> u64) -> (u32, End) {
+        let mut pace = self.pace;
+        if under_way < 4 {
+            return (1, End { pace, left_at: at });
+        }
+        let ahead = pace.looked(at.wrapping_sub(self.left_at), now());
+        (ahead.min(under_way / 2), End { pace, left_at: at })
+    }
 }
 
 /// Pages that cannot be used: too few, too many, or, while something waits to be done, not as many as hold it, or some of those in another
@@ -107,6 +116,9 @@ pub struct Disk<P, F> {
     dead: Option<RingError>,
     /// There is no back end, and nobody waits for one.
     has_given_up: bool,
+    /// The guest, and the back end.
+    guest_end: End,
+    back_end: End,
     /// What counted for so much is answered, and nobody was told yet.
     ended: u32,
 }
@@ -124,6 +136,8 @@ impl<P: SharedPage, F: Copy + Default + Ord> Disk<P, F> {
             stats: Stats::default(),
             dead: None,
             has_given_up: false,
+            guest_end: End::default(),
+            back_end: End::default(),
             ended: 0,
         })
     }
@@ -196,6 +210,7 @@ impl<P: SharedPage, F: Copy + Default + Ord> Disk<P, F> {
         self.detach();
         self.pool.begin_again();
         self.has_given_up = false;
+        self.back_end = End::default();
         #[allow(clippy::cast_possible_truncation, reason = "at most MAX_SEGMENTS")]
         let max_segments = usize::from(max_segments).clamp(DIRECT_SEGMENTS, MAX_SEGMENTS) as u8;
         let list = [[0; 2]; MAX_SEGMENTS];
@@ -222,6 +237,7 @@ impl<P: SharedPage, F: Copy + Default + Ord> Disk<P, F> {
 
     /// Does what there is to do: takes the back end's answers and answers the guest, takes requests and passes them on, until nothing
     /// is left or `budget` (bytes that are copied, and something for each request) is spent. `turns`: among the disks that share the back end's domain. `now`: in ns.
+    /// `may_be_late`: it can be looked at soon though nobody notifies.
     pub fn serve<G: Grants<Frame = F>>(
         &mut self,
         grants: &mut G,
@@ -229,6 +245,7 @@ impl<P: SharedPage, F: Copy + Default + Ord> Disk<P, F> {
         turns: &mut impl Turns,
         now: &impl Fn() -> u64,
         budget: &mut u32,
+        may_be_late: &impl Fn() -> bool,
     ) -> Served {
         let mut served = Served::default();
         let had_link = self.link.is_some();
@@ -247,7 +264,9 @@ impl<P: SharedPage, F: Copy + Default + Ord> Disk<P, F> {
                 served.more = self.link.is_some() || self.has_given_up;
                 break;
             }
-            if !self.ask_for_events() {
+            let left = self.ask_for_events(now, may_be_late);
+            served.is_late = left == Left::Late;
+            if left != Left::Work {
                 break;
             }
             spend(budget, 0);
@@ -379,37 +398,35 @@ impl<P: SharedPage, F: Copy + Default + Ord> Disk<P, F> {
     /// The next request. `false`: it has to wait for pages.
     fn take<G: Grants<Frame = F>>(&mut self, grants: &mut G, frames: &impl Frames<F>, budget: &mut u32) -> bool {
         spend(budget, 0);
-        let mut slot = decode(&self.ring.request(0), self.offers);
-        if self.has_given_up {
-            return self.refuse(slot.refused());
-        }
-        if let Slot::Indirect(indirect) = slot {
-            slot = read_list(indirect, grants, frames);
-        }
-        let request = match &slot {
-            Slot::Whole(request) => request,
-            Slot::Indirect(indirect) => return self.refuse(indirect.refused()),
-            Slot::Refused(answer) => return self.refuse(*answer),
+        let Some(entry) = self.journal.vacant() else {
+            debug_assert!(false, "more requests than the ring has slots");
+            return false;
         };
-        let nr = request.segments().len();
-        let mut pages = [0; MAX_SEGMENTS];
-        if !self.pool.take(&mut pages[..nr]) {
+        let slot = entry.request.decode(self.ring.words(0), self.offers);
+        let refused = if let Slot::Refused(answer) = slot { answer } else { entry.request.refused() };
+        let is_whole = match slot {
+            _ if self.has_given_up => false,
+            Slot::Whole => true,
+            Slot::Indirect(list) => read_list(list, &mut entry.request, grants, frames),
+            Slot::Refused(_) => false,
+        };
+        if !is_whole {
+            return self.refuse(refused);
+        }
+        let request = &entry.request;
+        let Some(pages) = entry.pages.get_mut(..request.segments().len()) else { return false };
+        if !self.pool.take(pages) {
             return false;
         }
-        let refused = request.refused();
         if request.is_write() {
             spend(budget, request.bytes());
             let held = request.segments().iter().zip(pages.iter().map(|nr| frame_of(&self.frames, *nr)));
             if !copy_in(held, grants, frames) {
-                pages[..nr].iter().for_each(|page| self.pool.give(*page));
+                pages.iter().for_each(|page| self.pool.give(*page));
                 return self.refuse(refused);
             }
         }
-        if !self.journal.add(request, &pages[..nr]) {
-            debug_assert!(false, "more requests than the ring has slots");
-            pages[..nr].iter().for_each(|page| self.pool.give(*page));
-            return self.refuse(refused);
-        }
+        self.journal.add();
         self.ring.consume(1);
         true
     }
@@ -436,17 +453,20 @@ impl<P: SharedPage, F: Copy + Default + Ord> Disk<P, F> {
             let max_segments = if self.pool.nr_free() > 0 { link.max_segments } else { DIRECT };
             let Some(run) = next_run(&mut self.journal, is_counted, max_segments, link) else { return };
             let list = &link.list[..usize::from(run.nr_segments)];
-            let words = if list.len() <= DIRECT_SEGMENTS {
-                run.direct(list, self.journal.get(run.first).map(|entry| &entry.request))
+            let is_room = if run.kind == Kind::Discard {
+                let asked = self.journal.get(run.first).map(|entry| &entry.request);
+                let (flag, sectors) = asked.map_or((0, 0), |asked| (asked.discard_flag, asked.discard_sectors));
+                link.ring.put(run.direct(flag), &halves(sectors))
+            } else if list.len() <= DIRECT_SEGMENTS {
+                link.ring.put(run.direct(0), list.as_flattened())
             } else if let Some(page) = self.pool.take_last() {
                 self.journal.list_in(run.name, page);
                 write_list(list, frame_of(&self.frames, page), frames);
-                run.indirect(gref_of(&link.pages, page))
+                link.ring.put(run.indirect(), &[0, gref_of(&link.pages, page)])
             } else {
                 debug_assert!(false, "a list has a page");
                 return;
             };
-            let is_room = link.ring.put(words);
             debug_assert!(is_room, "it was looked for");
             if is_counted {
                 turns.began(run.cost);
@@ -456,59 +476,52 @@ impl<P: SharedPage, F: Copy + Default + Ord> Disk<P, F> {
         }
     }
 
-    /// Before it is left alone. `true`: there is something to do instead.
-    fn ask_for_events(&mut self) -> bool {
-        let has_answers = match &self.link {
-            Some(link) => link.ring.ask_for_event(),
-            None if self.has_given_up => Ok(false),
-            None => return false,
+    /// Before it is left alone.
+    fn ask_for_events(&mut self, now: &impl Fn() -> u64, may_be_late: &impl Fn() -> bool) -> Left {
+        if self.link.is_none() && !self.has_given_up {
+            return Left::Asleep;
+        }
+        let after = |end: &End, at, under_way| {
+            let (ahead, end) = end.ahead(at, under_way, now);
+            // Who is looked after by nobody else notifies of each.
+            if ahead > 1 && !may_be_late() {
+                (1, end)
+            } else {
+                (ahead, end)
+            }
         };
-        match has_answers {
-            Ok(true) => return true,
-            Ok(false) => {}
-            Err(_) => {
-                self.lose_link();
-                return false;
+        let mut is_late = false;
+        if let Some(link) = &self.link {
+            let (ahead, end) = after(&self.back_end, link.ring.rsp_cons(), BLKIF_RING_SIZE - link.ring.free());
+            match link.ring.ask_for_event(ahead) {
+                Ok(true) => return Left::Work,
+                Ok(false) => (self.back_end, is_late) = (end, ahead > 1),
+                Err(_) => {
+                    self.lose_link();
+                    return Left::Asleep;
+                }
             }
         }
         // Who has to wait for pages is looked at when there are answers.
-        if self.dead.is_some() || matches!(self.ring.available(), Ok(1..)) {
-            return false;
-        }
-        match self.ring.ask_for_event(1) {
-            Ok(has_requests) => has_requests,
-            Err(error) => {
-                self.dead = Some(error);
-                false
+        if self.dead.is_none() && !matches!(self.ring.available(), Ok(1..)) {
+            let under_way = if self.link.is_some() { self.journal.len().into() } else { 0 };
+            let (ahead, end) = after(&self.guest_end, self.ring.req_cons(), under_way);
+            match self.ring.ask_for_event(ahead) {
+                Ok(true) => return Left::Work,
+                Ok(false) => (self.guest_end, is_late) = (end, is_late || ahead > 1),
+                Err(error) => self.dead = Some(error),
             }
+        }
+        if is_late {
+            Left::Late
+        } else {
+            Left::Asleep
         }
     }
 
     fn lose_link(&mut self) {
         self.stats.bad_rings += 1;
         self.detach();
-    }
-}
-
-impl Stats {
-    fn count(&mut self, request: &Request, status: i16) {
-        let sectors = u64::from(request.bytes() / SECTOR_BYTES);
-        match request.kind {
-            _ if status != BLKIF_RSP_OKAY => self.errors += 1,
-            Kind::Read => {
-                self.reads += 1;
-                self.read_sectors += sectors;
-            }
-            Kind::Write => {
-                self.writes += 1;
-                self.written_sectors += sectors;
-            }
-            Kind::Flush | Kind::Barrier => {
-                self.flushes += 1;
-                self.written_sectors += sectors;
-            }
-            Kind::Discard => self.discards += 1,
-        }
     }
 }
 
@@ -525,51 +538,6 @@ fn have_common<F: Copy + Ord>(some: &[F], others: &[F]) -> Result<bool, BadPages
     Ok(others.iter().any(|frame| sorted.binary_search(frame).is_ok()))
 }
 
-/// The frame of a page; none that can be used, if there is no such page.
-fn frame_of<F: Copy + Default>(frames: &[F], nr: PageNr) -> F {
-    frames.get(usize::from(nr)).copied().unwrap_or_default()
-}
-
-/// Reads the list of an indirect request's segments.
-fn read_list<G: Grants>(indirect: super::request::Indirect, grants: &mut G, frames: &impl Frames<G::Frame>) -> Slot {
-    let mut list = [0; MAX_SEGMENTS * 8];
-    let list = &mut list[..indirect.list_bytes()];
-    if grants.use_once(indirect.gref, false, |frame| frames.read(frame, 0, list)).is_err() {
-        return Slot::Refused(indirect.refused());
-    }
-    indirect.with_list(list)
-}
-
-/// Copies what is to be written out of the guest's pages. `false`: one of its grants does not hold.
-fn copy_in<'a, G: Grants>(
-    segments: impl Iterator<Item = (&'a Segment, G::Frame)>,
-    grants: &mut G,
-    frames: &impl Frames<G::Frame>,
-) -> bool {
-    for (segment, page) in segments {
-        let copy = |frame| frames.copy(frame, segment.offset(), page, segment.offset(), segment.len());
-        if grants.use_once(segment.gref, false, copy).is_err() {
-            return false;
-        }
-    }
-    true
-}
-
-/// Copies what was read into the guest's pages. The status: an error if one of its grants does not hold.
-fn copy_out<'a, G: Grants>(
-    segments: impl Iterator<Item = (&'a Segment, G::Frame)>,
-    grants: &mut G,
-    frames: &impl Frames<G::Frame>,
-) -> i16 {
-    for (segment, page) in segments {
-        let copy = |frame| frames.copy(page, segment.offset(), frame, segment.offset(), segment.len());
-        if grants.use_once(segment.gref, true, copy).is_err() {
-            return BLKIF_RSP_ERROR;
-        }
-    }
-    BLKIF_RSP_OKAY
-}
-
 /// The grant of a page. A page that is in the journal is there.
 fn gref_of<F>(pages: &[Page<F>], nr: PageNr) -> u32 {
     pages.get(usize::from(nr)).map_or(u32::MAX, |page| page.gref)
@@ -584,15 +552,6 @@ fn next_run<P, F>(journal: &mut Journal, is_counted: bool, max_segments: u8, lin
             *place = segment.encode(gref_of(&link.pages, nr));
         }
     })
-}
-
-/// Writes segments where an indirect request has them.
-fn write_list<F>(list: &[[u32; 2]], page: F, frames: &impl Frames<F>) {
-    let mut bytes = [0; MAX_SEGMENTS * 8];
-    for (to, from) in bytes.chunks_exact_mut(4).zip(list.as_flattened()) {
-        to.copy_from_slice(&from.to_le_bytes());
-    }
-    frames.write(page, 0, &bytes[..list.len() * 8]);
 }
 
 #[cfg(test)]

@@ -51,15 +51,21 @@ impl<P: SharedPage, const WORDS: usize, const SIZE: u32> FrontRing<P, WORDS, SIZ
         SIZE - self.req_prod.wrapping_sub(self.rsp_cons)
     }
 
-    /// Writes the next request; the back end sees it after [`FrontRing::push`]. `false`: there is no room.
+    /// Writes the next request, the first words and those that follow; others of the slot are left what they were. The back end sees it after
+    /// [`FrontRing::push`]. `false`: there is no room.
+    #[inline]
     #[must_use = "a request that was not written is not answered"]
-    pub fn put(&mut self, request: [u32; WORDS]) -> bool {
+    pub fn put<const N: usize>(&mut self, first: [u32; N], more: &[u32]) -> bool {
+        const { assert!(N <= WORDS) };
         if self.free() == 0 {
             return false;
         }
         let at = Self::slot(self.req_prod);
-        for (i, word) in request.into_iter().enumerate() {
+        for (i, word) in first.into_iter().enumerate() {
             self.page.store(at + i, word);
+        }
+        for (i, word) in (N..WORDS).zip(more) {
+            self.page.store(at + i, *word);
         }
         self.req_prod = self.req_prod.wrapping_add(1);
         true
@@ -93,11 +99,18 @@ impl<P: SharedPage, const WORDS: usize, const SIZE: u32> FrontRing<P, WORDS, SIZ
         core::array::from_fn(|i| self.page.load(at + i))
     }
 
-    /// Asks the back end for an event at the next response, and looks whether one waits already.
-    pub fn ask_for_event(&self) -> Result<bool, Overflow> {
-        self.page.store(RSP_EVENT, self.rsp_cons.wrapping_add(1));
+    /// Responses taken so far.
+    pub fn rsp_cons(&self) -> u32 {
+        self.rsp_cons
+    }
+
+    /// Asks the back end for an event when `n` (at least 1) responses wait, and looks whether they already do.
+    #[inline]
+    pub fn ask_for_event(&self, n: u32) -> Result<bool, Overflow> {
+        let n = n.clamp(1, SIZE);
+        self.page.store(RSP_EVENT, self.rsp_cons.wrapping_add(n));
         fence(SeqCst);
-        Ok(self.available()? > 0)
+        Ok(self.available()? >= n)
     }
 
     fn slot(index: u32) -> usize {

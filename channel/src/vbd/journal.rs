@@ -53,16 +53,6 @@ impl Entry {
         self.status != BLKIF_RSP_OKAY && !(is_optional && self.status == BLKIF_RSP_EOPNOTSUPP)
     }
 
-    /// Another request has its place. (Segments beyond its own are left what they were.)
-    fn take(&mut self, request: &Request, pages: &[PageNr]) {
-        self.request.copy_from(request);
-        for (place, page) in self.pages.iter_mut().zip(pages) {
-            *place = *page;
-        }
-        self.is_alone = false;
-        self.begin_again();
-    }
-
     /// It is passed on from the beginning.
     fn begin_again(&mut self) {
         self.next_sector = self.request.sector;
@@ -137,23 +127,29 @@ impl Journal {
         self.nr
     }
 
-    /// Keeps a request whose bytes go through `pages`. `false`: no place is free, which cannot be if it was in the ring.
-    #[must_use = "a request that is not kept is to be answered"]
-    pub fn add(&mut self, request: &Request, pages: &[PageNr]) -> bool {
+    /// Where the next request is written to, with the pages that its bytes go through. `None`: no place is free, which cannot be if it was in the
+    /// ring.
+    #[inline]
+    pub fn vacant(&mut self) -> Option<&mut Entry> {
+        self.places.get_mut(self.free.trailing_zeros() as usize)
+    }
+
+    /// Keeps the request that was written there.
+    pub fn add(&mut self) {
         #[allow(clippy::cast_possible_truncation, reason = "at most 32")]
         let at = self.free.trailing_zeros() as u8;
         let (Some(entry), Some(last)) =
             (self.places.get_mut(usize::from(at)), self.order.get_mut(usize::from(self.nr)))
         else {
-            return false;
+            return;
         };
-        entry.take(request, pages);
+        entry.is_alone = false;
+        entry.begin_again();
         *last = at;
         self.nr += 1;
         self.free &= !(1 << at);
         self.unsent |= 1 << at;
-        self.ordered |= u32::from(matches!(request.kind, Kind::Flush | Kind::Barrier)) << at;
-        true
+        self.ordered |= u32::from(matches!(entry.request.kind, Kind::Flush | Kind::Barrier)) << at;
     }
 
     /// What waits in a place.

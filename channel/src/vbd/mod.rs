@@ -9,6 +9,7 @@
 //! that is dead reaches no page of a guest's. What a guest wants to be written is copied when its request is taken: it is the same
 //! bytes however often it is passed on.
 
+mod copy;
 pub mod disk;
 pub mod front;
 mod journal;
@@ -16,6 +17,8 @@ mod pool;
 mod request;
 mod run;
 pub mod shares;
+mod stats;
 mod sweep;
 
 pub use request::{Offers, MAX_SEGMENTS};
+pub use stats::Stats;

@@ -183,7 +183,7 @@ mod tests {
         for nr in 1..=MAX_SEGMENTS {
             for bit in 0..=EACH - nr {
                 let run = first_bits(nr) << bit;
-                assert_eq!(run_in(run, nr), Some(bit as u32));
+                assert_eq!(run_in(run, nr), u32::try_from(bit).ok());
                 assert_eq!(run_in(run & !(1 << (bit + nr / 2)), nr), None);
             }
         }

@@ -105,6 +105,8 @@ pub struct Request {
     /// Of a discard: [`BLKIF_DISCARD_SECURE`], or nothing.
     pub discard_flag: u8,
     nr_segments: u8,
+    /// Of all segments.
+    nr_sectors: u16,
     segments: [Segment; MAX_SEGMENTS],
 }
 
@@ -112,14 +114,6 @@ impl Request {
     /// The guest's pages.
     pub fn segments(&self) -> &[Segment] {
         &self.segments[..usize::from(self.nr_segments).min(MAX_SEGMENTS)]
-    }
-
-    /// Becomes the same as another. Segments that that one does not have are left what they were.
-    pub fn copy_from(&mut self, other: &Request) {
-        let Request { kind, id, sector, discard_sectors, discard_flag, nr_segments, .. } = *other;
-        (self.kind, self.id, self.sector, self.nr_segments) = (kind, id, sector, nr_segments);
-        (self.discard_sectors, self.discard_flag) = (discard_sectors, discard_flag);
-        self.segments.iter_mut().zip(other.segments()).for_each(|(to, from)| *to = *from);
     }
 
     /// The answer of who does not do it.
@@ -138,75 +132,103 @@ impl Request {
 
     /// Bytes that are copied for it.
     pub fn bytes(&self) -> u32 {
-        self.segments().iter().map(|s| u32::from(s.len())).sum()
+        u32::from(self.nr_sectors) * SECTOR_BYTES
+    }
+
+    /// Becomes what a guest has written into a slot, whose words `word` reads: each is read once at most. Segments beyond its own are left what they
+    /// were, and if it is refused everything may be anything.
+    #[inline]
+    pub fn decode(&mut self, word: impl Fn(usize) -> u32, offers: Offers) -> Slot {
+        let [operation, second, third, fourth] = word(0).to_le_bytes();
+        (self.id, self.sector) = (whole(word(2), word(3)), whole(word(4), word(5)));
+        (self.nr_segments, self.nr_sectors) = (0, 0);
+        let is_indirect = operation == BLKIF_OP_INDIRECT;
+        // As in blkback, the answer to an indirect request names what it wanted done.
+        let wanted = if is_indirect { second } else { operation };
+        let id = self.id;
+        let refused = |status| Slot::Refused(Answer { id, operation: wanted, status });
+        self.kind = match wanted {
+            BLKIF_OP_READ => Kind::Read,
+            BLKIF_OP_WRITE if !offers.write => return refused(BLKIF_RSP_ERROR),
+            BLKIF_OP_WRITE => Kind::Write,
+            _ if is_indirect => return refused(BLKIF_RSP_ERROR),
+            BLKIF_OP_FLUSH_DISKCACHE if offers.flush => Kind::Flush,
+            BLKIF_OP_WRITE_BARRIER if offers.barrier => Kind::Barrier,
+            BLKIF_OP_DISCARD if offers.discard && offers.write => Kind::Discard,
+            _ => return refused(BLKIF_RSP_EOPNOTSUPP),
+        };
+        if is_indirect {
+            let nr = u16::from_le_bytes([third, fourth]);
+            return match u8::try_from(nr) {
+                Ok(nr_segments) if nr > 0 && usize::from(nr) <= MAX_SEGMENTS => {
+                    Slot::Indirect(List { gref: word(7), nr_segments })
+                }
+                _ => refused(BLKIF_RSP_ERROR),
+            };
+        }
+        if self.kind == Kind::Discard {
+            self.discard_sectors = whole(word(6), word(7));
+            self.discard_flag = second & BLKIF_DISCARD_SECURE;
+            let is_on_medium = self.sector.checked_add(self.discard_sectors).is_some();
+            return if is_on_medium { Slot::Whole } else { refused(BLKIF_RSP_ERROR) };
+        }
+        let nr_segments = usize::from(second);
+        let may_be_empty = matches!(self.kind, Kind::Flush | Kind::Barrier);
+        let is_known = nr_segments <= DIRECT_SEGMENTS && (nr_segments > 0 || may_be_empty);
+        // A flush with segments writes them.
+        let is_allowed = offers.write || !may_be_empty || nr_segments == 0;
+        let list = (0..nr_segments).map(|n| [word(6 + 2 * n), word(7 + 2 * n)]);
+        if is_known && is_allowed && self.set_segments(list) {
+            Slot::Whole
+        } else {
+            refused(BLKIF_RSP_ERROR)
+        }
+    }
+
+    /// Takes over the segments of an indirect request, of which `list` is a copy. `false`: it is refused.
+    pub fn set_list(&mut self, list: &[u8]) -> bool {
+        let word = |b: &[u8]| b.iter().rev().fold(0, |all, byte| all << 8 | u32::from(*byte));
+        self.set_segments(list.chunks_exact(8).map(|entry| [word(&entry[..4]), word(&entry[4..])]))
     }
 
     /// Takes over `list`. `false`: a segment cannot be, or the medium is not as long as that.
     fn set_segments(&mut self, list: impl ExactSizeIterator<Item = [u32; 2]>) -> bool {
         #[allow(clippy::cast_possible_truncation, reason = "compared before")]
         let nr_segments = list.len().min(MAX_SEGMENTS) as u8;
-        let mut sectors = 0u64;
+        let mut sectors = 0;
         for (place, words) in self.segments.iter_mut().zip(list) {
             let Some(segment) = Segment::decode(words) else { return false };
-            sectors += u64::from(segment.sectors());
+            sectors += segment.sectors();
             *place = segment;
         }
-        self.nr_segments = nr_segments;
-        self.sector.checked_add(sectors).is_some()
+        (self.nr_segments, self.nr_sectors) = (nr_segments, sectors);
+        self.sector.checked_add(u64::from(sectors)).is_some()
     }
 }
 
-/// A slot's content.
-#[derive(Clone, Copy, Debug)]
+/// What is in a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Slot {
     /// All of a request.
-    Whole(Request),
-    /// A request whose segments are in the page of this grant.
-    Indirect(Indirect),
+    Whole,
+    /// A request whose segments are listed elsewhere.
+    Indirect(List),
     /// What is not done: its answer.
     Refused(Answer),
 }
 
-impl Slot {
-    /// The answer of who does nothing of what he is asked.
-    pub fn refused(&self) -> Answer {
-        match self {
-            Slot::Whole(request) => request.refused(),
-            Slot::Indirect(indirect) => indirect.refused(),
-            Slot::Refused(answer) => *answer,
-        }
-    }
-}
-
-/// An indirect request without its segments.
-#[derive(Clone, Copy, Debug)]
-pub struct Indirect {
-    request: Request,
-    /// Where its segments are listed.
+/// Where the segments of an indirect request are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct List {
+    /// Their page.
     pub gref: u32,
     nr_segments: u8,
 }
 
-impl Indirect {
-    /// Bytes of the list.
-    pub fn list_bytes(&self) -> usize {
+impl List {
+    /// Its bytes.
+    pub fn bytes(&self) -> usize {
         usize::from(self.nr_segments) * 8
-    }
-
-    /// The whole request; `list` is a copy of what is in its page.
-    pub fn with_list(self, list: &[u8]) -> Slot {
-        let mut request = self.request;
-        let word = |b: &[u8]| b.iter().rev().fold(0, |all, byte| all << 8 | u32::from(*byte));
-        if request.set_segments(list.chunks_exact(8).map(|entry| [word(&entry[..4]), word(&entry[4..])])) {
-            Slot::Whole(request)
-        } else {
-            Slot::Refused(self.refused())
-        }
-    }
-
-    /// The answer if its list cannot be read.
-    pub fn refused(&self) -> Answer {
-        self.request.refused()
     }
 }
 
@@ -243,53 +265,6 @@ pub fn halves(value: u64) -> [u32; 2] {
 
 fn whole(low: u32, high: u32) -> u64 {
     u64::from(high) << 32 | u64::from(low)
-}
-
-/// What a guest has written into a slot.
-pub fn decode(words: &[u32; WORDS], offers: Offers) -> Slot {
-    let [operation, second, third, fourth] = words[0].to_le_bytes();
-    let id = whole(words[2], words[3]);
-    let mut request = Request { id, sector: whole(words[4], words[5]), ..Request::default() };
-    let is_indirect = operation == BLKIF_OP_INDIRECT;
-    // As in blkback, the answer to an indirect request names what it wanted done.
-    let wanted = if is_indirect { second } else { operation };
-    let refused = |status| Slot::Refused(Answer { id, operation: wanted, status });
-    request.kind = match wanted {
-        BLKIF_OP_READ => Kind::Read,
-        BLKIF_OP_WRITE if !offers.write => return refused(BLKIF_RSP_ERROR),
-        BLKIF_OP_WRITE => Kind::Write,
-        _ if is_indirect => return refused(BLKIF_RSP_ERROR),
-        BLKIF_OP_FLUSH_DISKCACHE if offers.flush => Kind::Flush,
-        BLKIF_OP_WRITE_BARRIER if offers.barrier => Kind::Barrier,
-        BLKIF_OP_DISCARD if offers.discard && offers.write => Kind::Discard,
-        _ => return refused(BLKIF_RSP_EOPNOTSUPP),
-    };
-    if is_indirect {
-        let nr = u16::from_le_bytes([third, fourth]);
-        return match u8::try_from(nr) {
-            Ok(nr_segments) if nr > 0 && usize::from(nr) <= MAX_SEGMENTS => {
-                Slot::Indirect(Indirect { request, gref: words[7], nr_segments })
-            }
-            _ => refused(BLKIF_RSP_ERROR),
-        };
-    }
-    if request.kind == Kind::Discard {
-        request.discard_sectors = whole(words[6], words[7]);
-        request.discard_flag = second & BLKIF_DISCARD_SECURE;
-        let is_on_medium = request.sector.checked_add(request.discard_sectors).is_some();
-        return if is_on_medium { Slot::Whole(request) } else { refused(BLKIF_RSP_ERROR) };
-    }
-    let nr_segments = usize::from(second);
-    let may_be_empty = matches!(request.kind, Kind::Flush | Kind::Barrier);
-    let is_known = nr_segments <= DIRECT_SEGMENTS && (nr_segments > 0 || may_be_empty);
-    // A flush with segments writes them.
-    let is_allowed = offers.write || !may_be_empty || nr_segments == 0;
-    let list = words[6..].chunks_exact(2).take(nr_segments).map(|pair| [pair[0], pair[1]]);
-    if is_known && is_allowed && request.set_segments(list) {
-        Slot::Whole(request)
-    } else {
-        refused(BLKIF_RSP_ERROR)
-    }
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 //! Each run has a [`Name`], which goes through hands that are not trusted: it is good once, for the one back end that it was given to.
 
 use super::pool::PageNr;
-use super::request::{halves, Kind, Request, WORDS};
+use super::request::{halves, Kind};
 use xen_abi::io::blkif::BLKIF_OP_INDIRECT;
 
 /// Runs under way at one time: as many as the back end's ring has slots.
@@ -49,38 +49,27 @@ pub struct Run {
     pub first: u8,
 }
 
+/// Words of a slot before what differs between kinds.
+pub const HEAD: usize = 6;
+
 impl Run {
-    /// As the words of a slot that has room for its segments. `request` is its first.
+    /// The head of a slot that is followed by its segments; or by how many sectors are discarded, with this flag.
     #[inline]
-    pub fn direct(&self, segments: &[[u32; 2]], request: Option<&Request>) -> [u32; WORDS] {
-        let mut words = self.common();
-        for (place, segment) in words[6..].chunks_exact_mut(2).zip(segments) {
-            place.copy_from_slice(segment);
-        }
-        let mut second = self.nr_segments;
-        if let Some(request) = request.filter(|_| self.kind == Kind::Discard) {
-            second = request.discard_flag;
-            words[6..8].copy_from_slice(&halves(request.discard_sectors));
-        }
-        words[0] = u32::from(self.kind.operation()) | u32::from(second) << 8;
-        words
+    pub fn direct(&self, discard_flag: u8) -> [u32; HEAD] {
+        let second = if self.kind == Kind::Discard { discard_flag } else { self.nr_segments };
+        self.head(u32::from(self.kind.operation()) | u32::from(second) << 8)
     }
 
-    /// The same if its segments are listed in the page of this grant.
-    pub fn indirect(&self, gref: u32) -> [u32; WORDS] {
-        let mut words = self.common();
+    /// The head of a slot that is followed by an unused word and the grant of the page in which they are listed.
+    pub fn indirect(&self) -> [u32; HEAD] {
         let (kind, nr_segments) = (self.kind.operation(), self.nr_segments);
-        words[0] = u32::from(BLKIF_OP_INDIRECT) | u32::from(kind) << 8 | u32::from(nr_segments) << 16;
-        words[7] = gref;
-        words
+        self.head(u32::from(BLKIF_OP_INDIRECT) | u32::from(kind) << 8 | u32::from(nr_segments) << 16)
     }
 
     #[inline]
-    fn common(&self) -> [u32; WORDS] {
-        let mut words = [0; WORDS];
-        words[2..4].copy_from_slice(&halves(self.name.encode()));
-        words[4..6].copy_from_slice(&halves(self.sector));
-        words
+    fn head(&self, first: u32) -> [u32; HEAD] {
+        let ([id, id_high], [sector, sector_high]) = (halves(self.name.encode()), halves(self.sector));
+        [first, 0, id, id_high, sector, sector_high]
     }
 }
 

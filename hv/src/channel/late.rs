@@ -1,8 +1,9 @@
-//! Interfaces of busy senders, which notify only now and then: each is looked at by the CPU on which its guest notified last, when the vCPU
-//! there goes to sleep, and in any case after [`LATE_NS`]. Then it sees the answers that were kept for it, too.
+//! Interfaces and disks that are busy, whose ends notify only now and then: each is looked at by the CPU on which one of them notified last, when a
+//! vCPU of theirs goes to sleep there, and in any case after [`LATE_NS`]. Then a sender sees the answers that were kept for it, too.
 //!
 //! A guest may send by one CPU and sleep on another: for that there is the timer.
 
+use super::disk::{self, DISK_EVENT};
 use super::timed;
 use super::traffic::{self, Budget, Look};
 use super::vif::Handle;
@@ -12,61 +13,83 @@ use crate::sched::timers;
 use ::channel::pace::LATE_NS;
 use core::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 
-/// Interfaces that a CPU looks after at one time. Other guests notify each time.
+/// Interfaces and disks that a CPU looks after at one time. Others notify each time.
 const MAX_LATE: usize = 4;
-/// No name of an interface, in which some bits are clear.
+/// No name, in which some bits are clear.
 const NONE: u32 = u32::MAX;
 
-/// A place for an interface that is looked after.
+/// What is looked after: an interface, or with [`DISK_EVENT`] a disk.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Name(u32);
+
+impl From<Handle> for Name {
+    fn from(handle: Handle) -> Self {
+        Self(handle.raw())
+    }
+}
+
+impl From<disk::Name> for Name {
+    fn from(name: disk::Name) -> Self {
+        Self(name.raw() | DISK_EVENT)
+    }
+}
+
+/// A place for something that is looked after.
 pub struct Place {
-    handle: AtomicU32,
-    /// Its guest.
-    guest: AtomicU16,
+    name: AtomicU32,
+    /// Domains at its ends, or the same twice.
+    ends: [AtomicU16; 2],
 }
 
 /// What each CPU looks after; only that CPU uses its places.
 static LATE: [[Place; MAX_LATE]; MAX_CPUS] =
-    [const { [const { Place { handle: AtomicU32::new(NONE), guest: AtomicU16::new(0) } }; MAX_LATE] }; MAX_CPUS];
+    [const { [const { Place { name: AtomicU32::new(NONE), ends: [const { AtomicU16::new(0) }; 2] } }; MAX_LATE] };
+        MAX_CPUS];
 
 fn own() -> &'static [Place; MAX_LATE] {
     &LATE[this_cpu().cpu as usize & (MAX_CPUS - 1)]
 }
 
-/// A place for `handle` on this CPU, if there is one.
-pub fn place_for(handle: Handle) -> Option<&'static Place> {
-    let own = own();
-    let find = |name| own.iter().find(|place| place.handle.load(Ordering::Relaxed) == name);
-    find(handle.raw()).or_else(|| find(NONE))
+/// A place for `name` on this CPU, if there is one.
+pub fn place_for(name: impl Into<Name>) -> Option<&'static Place> {
+    let (own, Name(name)) = (own(), name.into());
+    let find = |name| own.iter().find(|place| place.name.load(Ordering::Relaxed) == name);
+    find(name).or_else(|| find(NONE))
 }
 
-/// Interface `handle` of `guest` is looked at soon after `now` (ns).
-pub fn put_off(place: &Place, handle: Handle, guest: u16, now: u64) {
-    place.handle.store(handle.raw(), Ordering::Relaxed);
-    place.guest.store(guest, Ordering::Relaxed);
+/// `name`, with these domains at its ends, is looked at soon after `now` (ns).
+pub fn put_off(place: &Place, name: impl Into<Name>, ends: [u16; 2], now: u64) {
+    place.name.store(name.into().0, Ordering::Relaxed);
+    place.ends.iter().zip(ends).for_each(|(place, end)| place.store(end, Ordering::Relaxed));
     this_cpu().looks_after.set(true);
     timers::arm_senders(now.saturating_add(LATE_NS));
 }
 
-/// Looks at those that this CPU looks after: all, or those of a guest, a vCPU of which goes to sleep.
+/// Looks at those that this CPU looks after: all, or those of a domain, a vCPU of which goes to sleep.
 pub fn work(of: Option<u16>) {
     let me = this_cpu();
     let Some(_works) = timed::try_work() else { return timers::arm_senders(tsc::now_ns().saturating_add(LATE_NS)) };
     me.looks_after.set(false);
     let look = if of.is_some() { Look::Asleep } else { Look::Usual };
     for place in own() {
-        let (name, guest) = (place.handle.load(Ordering::Relaxed), place.guest.load(Ordering::Relaxed));
+        let (name, ends) =
+            (place.name.load(Ordering::Relaxed), place.ends.each_ref().map(|end| end.load(Ordering::Relaxed)));
         if name == NONE {
             continue;
         }
-        if of.is_some_and(|of| of != guest) {
+        if of.is_some_and(|of| !ends.contains(&of)) {
             me.looks_after.set(true);
             continue;
         }
-        place.handle.store(NONE, Ordering::Relaxed);
-        let handle = Handle::of_raw(name);
-        if traffic::transmit(handle, look, &mut Budget::default()) {
+        place.name.store(NONE, Ordering::Relaxed);
+        let has_more = if name & DISK_EVENT != 0 {
+            disk::serve(name)
+        } else {
+            traffic::transmit(Handle::of_raw(name), look, &mut Budget::default())
+        };
+        if has_more {
             // Its own place, which is free.
-            put_off(place, handle, guest, tsc::now_ns());
+            put_off(place, Name(name), ends, tsc::now_ns());
         }
     }
 }

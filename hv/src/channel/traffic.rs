@@ -106,7 +106,7 @@ fn take_all(tx: &mut Tx, guest: &Domain, table: &Table, now: u64, budget: &mut B
                 match (tx.queue.leave(now, place.is_some()), place) {
                     (Ok(Left::Work), _) => budget.spend(0),
                     (Ok(Left::Late), Some(place)) => {
-                        late::put_off(place, tx.line.handle, tx.line.guest, now);
+                        late::put_off(place, tx.line.handle, [tx.line.guest; 2], now);
                         return Rest::Late;
                     }
                     (Ok(_), _) => return Rest::Done,

@@ -12,6 +12,7 @@ const PAGES: u32 = 40;
 const ALL: Offers = Offers { write: true, flush: true, barrier: true, discard: true };
 
 mod elevator;
+mod late;
 mod shares;
 
 struct Bench {
@@ -28,6 +29,8 @@ struct Bench {
     now: u64,
     /// What the next back end takes.
     max_segments: u16,
+    /// It is looked at soon though nobody notifies.
+    may_be_late: bool,
 }
 
 fn pages() -> Box<[Page<u32>]> {
@@ -51,6 +54,7 @@ impl Bench {
             rsp_prod: 0,
             now: 7,
             max_segments: 0,
+            may_be_late: false,
         };
         bench.attach();
         bench
@@ -104,7 +108,8 @@ impl Bench {
     }
 
     fn serve_in_turn(&mut self, turns: &mut impl Turns, mut budget: u32) -> Served {
-        let served = self.disk.serve(&mut self.guest, &self.memory, turns, &|| self.now, &mut budget);
+        let served =
+            self.disk.serve(&mut self.guest, &self.memory, turns, &|| self.now, &mut budget, &|| self.may_be_late);
         self.look();
         served
     }

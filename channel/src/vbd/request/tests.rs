@@ -1,6 +1,7 @@
 #![allow(clippy::cast_possible_truncation, reason = "small numbers")]
 
 use super::*;
+use core::cell::RefCell;
 
 const ALL: Offers = Offers { write: true, flush: true, barrier: true, discard: true };
 
@@ -15,9 +16,20 @@ fn slot(operation: u8, nr: u8) -> [u32; WORDS] {
     words
 }
 
+/// Each word is read once at most.
+fn decode(request: &mut Request, words: &[u32; WORDS], offers: Offers) -> Slot {
+    let read = RefCell::new([false; WORDS]);
+    let word = |at: usize| {
+        assert!(!core::mem::replace(&mut read.borrow_mut()[at], true), "word {at} is read twice");
+        words[at]
+    };
+    request.decode(word, offers)
+}
+
 fn whole_of(words: &[u32; WORDS], offers: Offers) -> Result<Request, Answer> {
-    match decode(words, offers) {
-        Slot::Whole(request) => Ok(request),
+    let mut request = Request::default();
+    match decode(&mut request, words, offers) {
+        Slot::Whole => Ok(request),
         Slot::Refused(answer) => Err(answer),
         Slot::Indirect(_) => panic!("not an indirect one"),
     }
@@ -78,14 +90,15 @@ fn an_indirect_request_has_its_segments_elsewhere() {
     let mut words = slot(BLKIF_OP_INDIRECT, 0);
     words[0] = u32::from(BLKIF_OP_INDIRECT) | u32::from(BLKIF_OP_WRITE) << 8 | 32 << 16;
     words[7] = 99;
-    let Slot::Indirect(indirect) = decode(&words, ALL) else { panic!("an indirect one") };
-    assert_eq!((indirect.gref, indirect.list_bytes()), (99, 256));
+    let mut request = Request::default();
+    let Slot::Indirect(indirect) = decode(&mut request, &words, ALL) else { panic!("an indirect one") };
+    assert_eq!((indirect.gref, indirect.bytes()), (99, 256));
     let mut list: std::vec::Vec<u8> = (0..32u32).flat_map(|n| [n as u8, 1, 0, 0, 1, 2, 9, 9]).collect();
-    let Slot::Whole(request) = indirect.with_list(&list) else { panic!("a good one") };
+    assert!(request.set_list(&list));
     assert_eq!((request.kind, request.segments().len(), request.bytes()), (Kind::Write, 32, 32 * 1024));
     assert_eq!(request.segments()[31], Segment { gref: 256 + 31, first: 1, last: 2 });
     list[31 * 8 + 5] = 8;
-    assert!(matches!(indirect.with_list(&list), Slot::Refused(answer) if answer.operation == BLKIF_OP_WRITE));
+    assert!(!request.set_list(&list) && request.refused().operation == BLKIF_OP_WRITE);
     for bad in [
         u32::from(BLKIF_OP_WRITE) << 8 | 33 << 16,
         u32::from(BLKIF_OP_WRITE) << 8,
@@ -94,7 +107,7 @@ fn an_indirect_request_has_its_segments_elsewhere() {
         u32::from(BLKIF_OP_INDIRECT) << 8 | 1 << 16,
     ] {
         words[0] = u32::from(BLKIF_OP_INDIRECT) | bad;
-        assert!(matches!(decode(&words, ALL), Slot::Refused(_)), "{bad:#x}");
+        assert!(matches!(decode(&mut Request::default(), &words, ALL), Slot::Refused(_)), "{bad:#x}");
     }
 }
 
