@@ -147,12 +147,25 @@ static void put(const char *node, const char *key, const char *format, ...)
 
 enum outcome { DONE, FAILED_TO, LATER };
 
-/* Its node comes before it can be opened, and blkback would give up. */
-static enum outcome plug_disk(const char *node)
+/* Back ends that lack nothing but their device, as it was when all was looked at last, and the paths of those. */
+static struct {
+	char node[256], path[256];
+} waiting[16];
+static unsigned nr_waiting;
+
+static void wait_for(const char *node, const char *path)
 {
-	char text[MOST + 1];
+	if (nr_waiting == sizeof(waiting) / sizeof(waiting[0]) || strlen(path) >= sizeof(waiting[0].path))
+		return;
+	strcpy(waiting[nr_waiting].node, node);
+	strcpy(waiting[nr_waiting++].path, path);
+}
+
+/* Its node comes before it can be opened, and blkback would give up. */
+static enum outcome tell_disk(const char *node, const char *path)
+{
 	struct stat file;
-	int disk = open(get(text, node, "params"), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+	int disk = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
 	int is_known = disk >= 0 && !fstat(disk, &file);
 
 	if (disk >= 0)
@@ -163,6 +176,38 @@ static enum outcome plug_disk(const char *node)
 		return FAILED_TO;
 	put(node, "physical-device", "%x:%x", major(file.st_rdev), minor(file.st_rdev));
 	return DONE;
+}
+
+static enum outcome plug_disk(const char *node)
+{
+	char text[MOST + 1];
+	enum outcome outcome = tell_disk(node, get(text, node, "params"));
+
+	if (outcome == LATER)
+		wait_for(node, text);
+	return outcome;
+}
+
+/* A block device has come: those that wait for one are all that this may concern. They are told, and nothing else is looked at: each question takes time
+ * from blkback, which has its own. */
+static void tell_waiting(void)
+{
+	char text[MOST + 1];
+	unsigned n, left = 0;
+
+	/* Not all may have found room. */
+	events += nr_waiting == sizeof(waiting) / sizeof(waiting[0]);
+	for (n = 0; n < nr_waiting; n++) {
+		enum outcome outcome = FAILED_TO;
+
+		if (atoi(get(text, waiting[n].node, "state")) == INIT_WAIT)
+			outcome = tell_disk(waiting[n].node, waiting[n].path);
+		if (outcome == DONE)
+			put(waiting[n].node, "hotplug-status", "connected");
+		if (outcome == LATER)
+			waiting[left++] = waiting[n];
+	}
+	nr_waiting = left;
 }
 
 static enum outcome plug_interface(const char *node, unsigned guest, unsigned number)
@@ -349,7 +394,7 @@ int main(int argc, char **argv)
 	}
 	for (;;) {
 		if (events) {
-			events = 0;
+			events = nr_waiting = 0;
 			look("vbd");
 			look("vif");
 			continue;
@@ -362,7 +407,7 @@ int main(int argc, char **argv)
 		if (waited[1].revents && !tell())
 			waited[1].fd = -1;
 		if (waited[2].revents && came(waited[2].fd))
-			events++;
+			tell_waiting();
 		if (waited[0].revents && next(text, &length) == EVENT)
 			events += is_news(text);
 	}
