@@ -20,7 +20,7 @@
 #include "gaps.h"
 #include "pattern.h"
 
-enum { BLOCK = 4096, DEPTH = 32, STUCK_S = 300, GAP_MS = 50, ROUNDS_PER_FLUSH = 4 };
+enum { BLOCK = 4096, DEPTH = 32, STUCK_S = 300, GAP_MS = 10, ROUNDS_PER_FLUSH = 4 };
 
 static aio_context_t ctx;
 static int fd;
@@ -127,6 +127,7 @@ static void complete(int busy, int op)
 /* So many blocks from `from` on, with an odd `step` between them. */
 static void sweep(int op, uint64_t from, uint64_t step, int busy)
 {
+	asked_anew();
 	for (int slot = 0; slot < busy; slot++) {
 		uint64_t block = (from + slot * step) % count;
 
@@ -142,6 +143,7 @@ static void sweep(int op, uint64_t from, uint64_t step, int busy)
 static void flush(void)
 {
 	flushes++;
+	asked_anew();
 	if (fsync(fd))
 		failed(count);
 	came(GAP_MS);

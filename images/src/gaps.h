@@ -1,4 +1,4 @@
-/* When something came, and when nothing did: lines that netprobe.c describes. Times are ms since the first question for one. */
+/* When something came, and when nothing did though it was waited for: lines that netprobe.c describes. Times are ms since the first question for one. */
 #ifndef TANDEM_GAPS_H
 #define TANDEM_GAPS_H
 #include <stdint.h>
@@ -7,7 +7,7 @@
 
 enum { BIN_MS = 100, BINS = 40 };
 
-static uint64_t last_came, bins_from;
+static uint64_t waits_since, bins_from;
 static unsigned bin[BINS];
 
 static inline uint64_t now_ms(void)
@@ -37,15 +37,21 @@ static inline void fill_bins(void)
 	}
 }
 
-/* Something came. Nothing for less than `least` ms is no gap. */
+/* All has come, and more is asked for now: until then nobody has waited. */
+static inline void asked_anew(void)
+{
+	waits_since = now_ms();
+}
+
+/* Something came that was waited for. Nothing for less than `least` ms is no gap. */
 static inline void came(uint64_t least)
 {
 	uint64_t now = now_ms();
 
 	fill_bins();
-	if (last_came && now - last_came >= least)
-		printf("gap %llu %llu\n", (unsigned long long)last_came, (unsigned long long)(now - last_came));
-	last_came = now;
+	if (now - waits_since >= least)
+		printf("gap %llu %llu\n", (unsigned long long)waits_since, (unsigned long long)(now - waits_since));
+	waits_since = now;
 	bin[(now - bins_from) / BIN_MS % BINS]++;
 }
 #endif

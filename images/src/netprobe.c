@@ -2,7 +2,7 @@
  * netprobe PEER-ADDRESS INTERVAL-MS: asks the peer at UDP port 7000 for a datagram every so often, for ever, and says when answers
  * came: who watches it sees when the way to the peer was interrupted, in the clock of the machine that it runs in.
  *
- *   gap FROM LENGTH      no answer came for so long; times are ms since it began
+ *   gap FROM LENGTH      no answer came for so long, though something was asked; times are ms since it began
  *   bins FROM N N N...   so many answers came in each 100 ms from then on
  *   wrong NUMBER         an answer had other bytes than it should have
  *
@@ -16,7 +16,7 @@
 #include "gaps.h"
 #include "pattern.h"
 
-enum { PULL = 4, DATA = 5, PORT = 7000, MAX_PAYLOAD = 1448, GAP_MS = 50 };
+enum { PULL = 4, DATA = 5, PORT = 7000, MAX_PAYLOAD = 1448, GAP_MS = 10 };
 #define MAGIC 0x4d444e54u
 
 struct datagram {
@@ -33,11 +33,17 @@ static size_t length_of(uint64_t seq)
 	return seq % 8 ? MAX_PAYLOAD : pattern_word(77, seq) % MAX_PAYLOAD + 1;
 }
 
-static void ask(int fd, uint64_t seq)
+/* The next question, and the first one that nobody has answered, nor any after it. */
+static uint64_t next_seq, unanswered;
+
+static void ask(int fd)
 {
+	uint64_t seq = next_seq++;
 	struct datagram d = { .h = { .magic = MAGIC, .kind = PULL, .seq = seq } };
 	uint64_t count = 1;
 
+	if (unanswered == seq)
+		asked_anew();
 	memcpy(d.body, &count, sizeof(count));
 	d.h.sum = checksum(d.body, sizeof(count));
 	/* Errors are those of ways that are not there: the next one tells. */
@@ -56,13 +62,15 @@ static void take(int fd)
 	if ((size_t)len - sizeof(d.h) != length_of(d.h.seq) || memcmp(d.body, want, length_of(d.h.seq)))
 		printf("wrong %llu\n", (unsigned long long)d.h.seq);
 	came(GAP_MS);
+	if (d.h.seq >= unanswered)
+		unanswered = d.h.seq + 1;
 }
 
 int main(int argc, char **argv)
 {
 	struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons(PORT) };
 	struct pollfd p = { .events = POLLIN };
-	uint64_t seq = 0, interval, due;
+	uint64_t interval, due;
 
 	if (argc != 3 || inet_pton(AF_INET, argv[1], &to.sin_addr) != 1)
 		return 2;
@@ -75,7 +83,7 @@ int main(int argc, char **argv)
 		uint64_t now = now_ms();
 
 		if (now >= due) {
-			ask(p.fd, seq++);
+			ask(p.fd);
 			/* What was missed while it did not run is not made good. */
 			due = now + interval;
 		}
