@@ -141,6 +141,7 @@ dies() {
 	local text=$driver
 	[ $driver != ahci ] || text=libahci
 	case $1 in
+	planned) twinctl restart $kind ;;
 	panic) tell_dd 'echo c > /proc/sysrq-trigger' ;;
 	destroyed) xl destroy dd ;;
 	wedged) tell_dd job_wedge ;;

@@ -1,4 +1,4 @@
-//! What dies, how it comes back, and by what it dies: words of the command line choose among them.
+//! What dies or is replaced, how it comes back, and by what it dies: words of the command line choose among them.
 
 use anyhow::{ensure, Result};
 use std::fmt;
@@ -42,6 +42,8 @@ pub enum Cause {
     Wild,
     /// Its driver's instructions are damaged.
     Text,
+    /// None of these: the operator has another one take its place.
+    Planned,
     /// Not it, but the daemon that has given its driver a twin.
     Twind,
 }
@@ -68,7 +70,8 @@ words! {
     Driver: E1000 "e1000", E1000e "e1000e", Rtl8139 "8139cp", Nvme "nvme", Ahci "ahci";
     Way: Fresh "fresh", Standby "standby", Snapshot "snapshot";
     Mode: Vm "vm", TwinMirror "twin-mirror";
-    Cause: Panic "panic", Destroyed "destroyed", Wedged "wedged", Wild "wild", Text "text", Twind "twind";
+    Cause: Panic "panic", Destroyed "destroyed", Wedged "wedged", Wild "wild", Text "text",
+        Planned "planned", Twind "twind";
 }
 
 /// Those that are measured if no word names a driver.
@@ -186,7 +189,7 @@ mod tests {
         );
         assert_eq!(names("twind"), ["restart:e1000e:fresh:twin-mirror:2:twind"]);
         assert_eq!(names("").len(), 8);
-        assert!(names("").iter().all(|job| job.contains("panic:destroyed:wedged:wild:text")));
+        assert!(names("").iter().all(|job| job.contains("panic:destroyed:wedged:wild:text:planned")));
     }
 
     #[test]

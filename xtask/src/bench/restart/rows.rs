@@ -15,6 +15,8 @@ pub struct Crash {
     lost_connections: u64,
     pub wrong_bytes: u64,
     io_errors: u64,
+    /// Segments of TCP that the guest sent again; of disks none is known.
+    resent: Option<u64>,
     /// How long the device took, by the log of the domain's kernel; nothing if it was not started again.
     reinit_ms: u64,
     /// How long nobody knew of it, by the daemon.
@@ -39,6 +41,7 @@ impl Crash {
             lost_connections: number("lost")?,
             wrong_bytes: number("wrong")? * WRONG,
             io_errors: number("errors")?,
+            resent: number("resent"),
             reinit_ms: if is_twind { 0 } else { number("reinit")? },
             noticed_ms: said.split_once("noticed ").and_then(|(_, rest)| rest.split(' ').next()?.parse().ok()),
         })
@@ -89,6 +92,11 @@ impl Row {
         self.crashes.iter().map(|c| c.io_errors).sum()
     }
 
+    /// Of all deaths, if of each it is known.
+    fn resent(&self) -> Option<u64> {
+        self.crashes.iter().map(|c| c.resent).sum()
+    }
+
     fn median(&self, figure: impl Fn(&Crash) -> u64) -> u64 {
         let mut all: Vec<u64> = self.crashes.iter().map(figure).collect();
         all.sort_unstable();
@@ -100,7 +108,7 @@ impl Row {
     }
 
     /// In the order of [`HEADER`].
-    fn cells(&self) -> [String; 14] {
+    fn cells(&self) -> [String; 15] {
         [
             self.driver.device().into(),
             self.driver.name().into(),
@@ -116,6 +124,7 @@ impl Row {
             self.median(|c| c.reinit_ms).to_string(),
             self.median(Crash::beyond_ms).to_string(),
             self.most(Crash::beyond_ms).to_string(),
+            self.resent().map_or(String::new(), |resent| resent.to_string()),
         ]
     }
 
@@ -141,7 +150,7 @@ impl Row {
 
 const HEADER: &str =
     "device,driver,mode,way,cause,count,lost_connections,wrong_bytes,io_errors,outage_ms_median,outage_ms_max,\
-                      reinit_ms_median,beyond_ms_median,beyond_ms_max";
+                      reinit_ms_median,beyond_ms_median,beyond_ms_max,resent_segments";
 
 pub fn as_csv(rows: &[Row]) -> String {
     let lines = rows.iter().map(|row| row.cells().join(",") + "\n");
@@ -151,11 +160,11 @@ pub fn as_csv(rows: &[Row]) -> String {
 /// For people, with how long nobody knew.
 pub fn as_text(rows: &[Row]) -> String {
     let mut out = String::from(
-        "                                                         lost                        outage, ms     device  beyond, ms    noticed, ms\n\
-         device driver mode        way     cause     count  connections  bytes  I/O errors  median    most  median  median    most  median  most\n",
+        "                                                         lost                        outage, ms     device  beyond, ms    noticed, ms  segments\n\
+         device driver mode        way     cause     count  connections  bytes  I/O errors  median    most  median  median    most  median  most  resent\n",
     );
     for row in rows {
-        let [device, driver, mode, way, cause, count, lost, wrong, errors, outage, worst, reinit, beyond, furthest] =
+        let [device, driver, mode, way, cause, count, lost, wrong, errors, outage, worst, reinit, beyond, furthest, resent] =
             row.cells();
         let noticed = |all: u64| if all == u64::MAX { "-".into() } else { all.to_string() };
         let known = row.crashes.iter().any(|c| c.noticed_ms.is_some());
@@ -163,9 +172,10 @@ pub fn as_text(rows: &[Row]) -> String {
         let (median, most) = if known { (row.median(figure), row.most(figure)) } else { (u64::MAX, u64::MAX) };
         let _ = writeln!(
             out,
-            "{device:6} {driver:6} {mode:11} {way:7} {cause:9} {count:>5}  {lost:>11}  {wrong:>5}  {errors:>10}  {outage:>6}  {worst:>6}  {reinit:>6}  {beyond:>6}  {furthest:>6}  {:>6}  {:>4}",
+            "{device:6} {driver:6} {mode:11} {way:7} {cause:9} {count:>5}  {lost:>11}  {wrong:>5}  {errors:>10}  {outage:>6}  {worst:>6}  {reinit:>6}  {beyond:>6}  {furthest:>6}  {:>6}  {:>4}  {:>6}",
             noticed(median),
-            noticed(most)
+            noticed(most),
+            if resent.is_empty() { "-" } else { &resent }
         );
     }
     out
@@ -196,6 +206,9 @@ pub fn aims(rows: &[Row], wanted: u64) -> String {
             let figure = row.most(Crash::beyond_ms);
             judge("ms beyond the device's own", Some(figure), figure <= aim && count > 0, aim);
         }
+        if let (Cause::Planned, Some(resent)) = (row.cause, row.resent()) {
+            judge("segments resent", Some(resent), resent == 0 && count > 0, 0);
+        }
         if let Some(aim) = row.notice_aim_ms() {
             let all: Vec<u64> = row.crashes.iter().filter_map(|c| c.noticed_ms).collect();
             let figure = all.iter().copied().max();
@@ -224,7 +237,7 @@ mod tests {
     use super::*;
 
     const REPORT: &str =
-        "panic outage=4100 from=12000 lost=0 wrong=0 errors=0 reinit=2040 | panicked: noticed 4 ms, quarantined 9 ms";
+        "panic outage=4100 from=12000 lost=0 wrong=0 errors=0 resent=5 reinit=2040 | panicked: noticed 4 ms, quarantined 9 ms";
 
     fn row(words: &[&str], reports: &[&str]) -> Row {
         let words: Vec<String> = words.iter().map(ToString::to_string).collect();
@@ -258,9 +271,9 @@ mod tests {
         assert_eq!(
             header,
             "device,driver,mode,way,cause,count,lost_connections,wrong_bytes,io_errors,outage_ms_median,outage_ms_max,\
-             reinit_ms_median,beyond_ms_median,beyond_ms_max"
+             reinit_ms_median,beyond_ms_median,beyond_ms_max,resent_segments"
         );
-        assert_eq!(line, "net,e1000,vm,fresh,panic,3,0,0,0,4100,9000,2040,2060,6960\n");
+        assert_eq!(line, "net,e1000,vm,fresh,panic,3,0,0,0,4100,9000,2040,2060,6960,15\n");
     }
 
     #[test]
@@ -279,6 +292,11 @@ mod tests {
              missed: e1000 vm standby panic, ms until it was noticed: 6, aim 5\n\
              2 of 6 aims met\n"
         );
+        let report = REPORT.replace("panic", "planned");
+        let planned = row(&["e1000", "vm", "fresh", "planned"], &[&report]);
+        assert_eq!(aims(&[planned], 1), "missed: e1000 vm fresh planned, segments resent: 5, aim 0\n5 of 6 aims met\n");
+        let planned = row(&["e1000", "vm", "fresh", "planned"], &[&report.replace("resent=5", "resent=0")]);
+        assert_eq!(aims(&[planned], 1), "6 of 6 aims met\n");
         let none = row(&["nvme", "destroyed"], &[]);
         assert!(aims(&[none], 1).ends_with("0 of 4 aims met\n"), "what did not happen meets no aim");
         let none = row(&["e1000", "vm", "fresh", "panic"], &[]);
