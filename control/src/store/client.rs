@@ -96,11 +96,11 @@ impl Client {
     }
 
     fn send(&mut self, kind: u32, transaction: u32, body: &[u8]) -> Result<()> {
-        ensure!(body.len() <= MAX_BODY, "a message to xenstore is too long");
-        let length = u32::try_from(body.len()).context("length")?;
-        let mut message: Vec<u8> = [kind, 0, transaction, length].iter().flat_map(|word| word.to_le_bytes()).collect();
-        message.extend_from_slice(body);
-        self.stream.write_all(&message).context("xenstore does not listen")
+        self.put(&message(kind, transaction, body)?)
+    }
+
+    fn put(&mut self, messages: &[u8]) -> Result<()> {
+        self.stream.write_all(messages).context("xenstore does not listen")
     }
 
     /// The answer to the first request that has none.
@@ -149,14 +149,16 @@ impl Client {
         }
     }
 
-    /// Writes these values. Each answer that is waited for costs two switches between processes, so several requests are under way at a time
-    /// where that is possible.
+    /// Writes these values. Each answer that is waited for costs two switches between processes, and so may each request that is sent by itself; so
+    /// several are sent at a time where that is possible.
     fn write(&mut self, transaction: u32, values: &[(&str, &str)]) -> Result<()> {
         for values in values.chunks(self.at_once) {
+            let mut messages = Vec::new();
             for (path, value) in values {
                 let body = [terminated(&[path]), value.as_bytes().to_vec()].concat();
-                self.send(kind::WRITE, transaction, &body)?;
+                messages.extend(message(kind::WRITE, transaction, &body)?);
             }
+            self.put(&messages)?;
             let mut refused = None;
             for (path, _) in values {
                 if let Answer::Refused(error) = self.answer(kind::WRITE)? {
@@ -285,6 +287,14 @@ impl Store for Client {
         }
         Ok(self.events.pop_front())
     }
+}
+
+/// A request, as it goes over the connection.
+fn message(kind: u32, transaction: u32, body: &[u8]) -> Result<Vec<u8>> {
+    ensure!(body.len() <= MAX_BODY, "a message to xenstore is too long");
+    let length = u32::try_from(body.len()).context("length")?;
+    let head = [kind, 0, transaction, length];
+    Ok(head.iter().flat_map(|word| word.to_le_bytes()).chain(body.iter().copied()).collect())
 }
 
 /// Path and value of a change that writes.
