@@ -101,6 +101,12 @@ impl Hypervisor {
         }
     }
 
+    /// Says whether a domain is there: for who keeps what a store has said of it.
+    pub fn census() -> Result<impl FnMut(u16) -> bool> {
+        let mut hypervisor = Self::open()?;
+        Ok(move |domain| hypervisor.is_there(domain))
+    }
+
     fn call<T: Argument>(&mut self, command: u32, argument: T) -> Result<T, Errno> {
         self.call_of(op::HYPERVISOR_CHANNEL_OP, command, argument)
     }

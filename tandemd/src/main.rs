@@ -105,7 +105,7 @@ fn alone() -> Result<File> {
 
 /// Serves until one of the services has lost its domain; then all is to be taken up again.
 fn serve(config: &Arc<Config>, hypervisor: &mut Hypervisor) -> Result<()> {
-    let mut store = Kept::new(Client::open()?)?;
+    let mut store = Kept::new(Client::open()?, Hypervisor::census()?)?;
     let (mut services, mut disks) = (Vec::new(), Vec::new());
     for (name, service) in &config.service {
         let domain = domain::find_or_make(&mut store, name)?;
@@ -136,6 +136,7 @@ fn serve(config: &Arc<Config>, hypervisor: &mut Hypervisor) -> Result<()> {
             limit = Some(Duration::ZERO);
         }
         for service in &mut services {
+            service.set_changing(service.driver_domain().is_some_and(supervisor::is_at_work));
             let fate = service.handle(&events, Instant::now(), &mut store, hypervisor)?;
             if !goes_on(fate, service.name(), service.domain())? {
                 return Ok(());
@@ -143,6 +144,7 @@ fn serve(config: &Arc<Config>, hypervisor: &mut Hypervisor) -> Result<()> {
         }
         for service in &mut disks {
             service.set_parked(service.driver_domain().is_some_and(supervisor::is_parked));
+            service.set_changing(service.driver_domain().is_some_and(supervisor::is_at_work));
             let fate = service.handle(&events, Instant::now(), &mut store, hypervisor)?;
             if !goes_on(fate, service.name(), service.domain())? {
                 return Ok(());

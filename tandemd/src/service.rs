@@ -24,6 +24,11 @@ const MAX_STEPS: usize = 8;
 /// So long a device that the toolstack takes away shows that it is closed. The toolstack waits for that, and then for the directory
 /// to go; it has no way to say that it has seen the first.
 const UNTIL_SEEN: Duration = Duration::from_millis(500);
+/// So long is waited until it is looked again whether a driver domain's place is taken.
+const A_MOMENT: Duration = Duration::from_millis(5);
+/// What is left of a driver domain that has lost its place is looked at so much later: whoever waits for the next one comes first.
+const LATER: Duration = Duration::from_millis(200);
+
 /// A switch with the domain that its guests grant to.
 pub struct Service {
     /// Its name and its domain, and where their things are.
@@ -39,6 +44,10 @@ pub struct Service {
     devices: BTreeMap<Device, Option<u32>>,
     /// Those that go, and since when they show that they are closed.
     closed: BTreeMap<Device, Instant>,
+    /// The driver domain's place changes hands just now. What happens meanwhile is looked at when that is over.
+    is_changing: bool,
+    /// Those that are looked at later, and when.
+    put_off: BTreeMap<Device, Instant>,
 }
 
 /// What became of the service.
@@ -70,6 +79,8 @@ impl Service {
             switch: None,
             devices: BTreeMap::new(),
             closed: BTreeMap::new(),
+            is_changing: false,
+            put_off: BTreeMap::new(),
         };
         service.switch = store.read(&service.at.switch())?.and_then(|name| name.parse().ok());
         if let Some(switch) = service.switch {
@@ -102,10 +113,15 @@ impl Service {
         store: &mut impl Store,
         switches: &mut impl Switches,
     ) -> Result<Fate> {
-        let is_due = |since: &Instant| *since + UNTIL_SEEN <= now;
-        let due = self.closed.iter().filter(|(_, since)| is_due(since)).map(|(device, _)| *device);
-        let mut changed: BTreeSet<Device> = due.collect();
-        let mut is_any_own = !changed.is_empty();
+        let is_seen = self.closed.iter().filter(|(_, since)| **since + UNTIL_SEEN <= now).map(|(device, _)| *device);
+        let is_due = self.put_off.iter().filter(|(_, at)| **at <= now && !self.is_changing).map(|(device, _)| *device);
+        let due: BTreeSet<Device> = is_seen.chain(is_due).collect();
+        self.put_off.retain(|device, _| !due.contains(device));
+        if self.is_changing {
+            self.put_off.values_mut().for_each(|at| *at = (*at).max(now + A_MOMENT));
+        }
+        let mut changed = BTreeSet::new();
+        let mut is_any_own = !due.is_empty();
         for event in events {
             let Some(what) = event.token.strip_prefix(&self.at.token("")) else { continue };
             is_any_own = true;
@@ -119,6 +135,13 @@ impl Service {
                 None => {}
             }
         }
+        for device in changed.difference(&due).copied().collect::<Vec<Device>>() {
+            if let Some(later) = self.patience_with(device, store)? {
+                self.put_off.entry(device).or_insert(now + later);
+                changed.remove(&device);
+            }
+        }
+        changed.extend(due);
         for device in changed {
             self.settle(device, now, store, switches).with_context(|| self.at.describe(device))?;
         }
@@ -134,7 +157,28 @@ impl Service {
 
     /// When there is something to do, though nothing may happen.
     pub fn due(&self) -> Option<Instant> {
-        self.closed.values().min().map(|since| *since + UNTIL_SEEN)
+        let seen = self.closed.values().min().map(|since| *since + UNTIL_SEEN);
+        seen.into_iter().chain(self.put_off.values().copied()).min()
+    }
+
+    /// Name of the domain whose interface is the way out.
+    pub fn driver_domain(&self) -> Option<&str> {
+        self.driver_domain.as_deref()
+    }
+
+    /// Whether the driver domain's place changes hands.
+    pub fn set_changing(&mut self, is_changing: bool) {
+        self.is_changing = is_changing;
+    }
+
+    /// For how long a change of this device's may wait, if it may.
+    fn patience_with(&self, device: Device, store: &mut impl Store) -> Result<Option<Duration>> {
+        let Some(driver) = &self.driver_domain else { return Ok(None) };
+        if self.is_changing {
+            return Ok(Some(A_MOMENT));
+        }
+        let name = store.read(&name_of(device.guest))?;
+        Ok(name.filter(|name| *name == remains_of(driver)).map(|_| LATER))
     }
 
     /// The domid of its domain.
@@ -202,6 +246,10 @@ impl Service {
         let mut front = number(store.read(&format!("{}/state", places::front(device)))?);
         if matches!(front, state::INITIALISED | state::CONNECTED) {
             front = self.front_of(device, front, store)?;
+            if front == state::INITIALISING {
+                // It is plugged in as soon as it has its place and a link. The store is asked before that.
+                self.keys_of(device, store)?;
+            }
         }
         let is_same = |status: &ChannelStatus| {
             (status.guest, status.device, status.backend) == (device.guest, device.number, self.at.domain)
@@ -292,7 +340,7 @@ impl Service {
     /// Begins or ends to watch the front end.
     fn follow(&self, device: Device, store: &mut impl Store, is_wanted: bool) -> Result<()> {
         let token = self.at.token(&format!("/{}/{}", device.guest, device.number));
-        let mut paths = vec![format!("{}/state", places::front(device))];
+        let mut paths = vec![places::front(device)];
         // Each guest may be the driver domain one day.
         if self.driver_domain.is_some() {
             paths.extend([link_of(device.guest), name_of(device.guest)]);

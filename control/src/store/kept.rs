@@ -2,8 +2,8 @@
 //!
 //! Each question costs two switches between processes, and who looks at everything whenever something happens asks the same again and again. What
 //! is at or below a watch of the connection's own is kept until an event says that it has changed: the store sends that before it answers anything
-//! that is asked later. What is not watched is asked each time. Of one thing the store does not tell: with a domain goes what belongs to it. So
-//! whenever one has gone nothing is known any more.
+//! that is asked later. What is not watched is asked each time. Of one thing the store does not tell: with a domain goes what belongs to it, which
+//! is in its own directory. That a domain has ended and that one has gone it tells in the same words; so somebody else is asked then which are there.
 
 use super::{Change, Client, Event, Store};
 use anyhow::Result;
@@ -13,10 +13,14 @@ use std::time::Duration;
 
 /// Tells that a domain has ended or gone.
 const GOES: &str = "@releaseDomain";
+/// Where domains' directories are.
+const DOMAINS: &str = "/local/domain/";
 
 /// A connection, and what is known by it.
 pub struct Kept<S> {
     store: S,
+    /// Whether a domain is there, and does not go. None comes back under its number before that was asked: numbers are used in turn.
+    is_there: Box<dyn FnMut(u16) -> bool>,
     /// What is watched, with so many tokens.
     watched: BTreeMap<String, usize>,
     /// Below these nobody else writes.
@@ -29,10 +33,11 @@ pub struct Kept<S> {
 
 impl<S: Store> Kept<S> {
     /// Nothing is known yet. There are events of a token that nobody else uses.
-    pub fn new(mut store: S) -> Result<Self> {
+    pub fn new(mut store: S, is_there: impl FnMut(u16) -> bool + 'static) -> Result<Self> {
         store.watch(GOES, "kept")?;
         Ok(Self {
             store,
+            is_there: Box::new(is_there),
             watched: BTreeMap::new(),
             own: BTreeSet::new(),
             values: BTreeMap::new(),
@@ -58,9 +63,11 @@ impl<S: Store> Kept<S> {
     /// Something is not any more what it was: what is below may have gone with it, and what is above may have come with it.
     fn forget(&mut self, path: &str) {
         if path == GOES {
-            let own = &self.own;
-            self.values.retain(|path, _| is_in(path, |place| own.contains(place)));
-            self.names.retain(|path, _| is_in(path, |place| own.contains(place)));
+            let known: BTreeSet<u16> =
+                self.values.keys().chain(self.names.keys()).filter_map(|path| owner(path)).collect();
+            for gone in known.into_iter().filter(|domain| !(self.is_there)(*domain)).collect::<Vec<u16>>() {
+                self.forget(&format!("{DOMAINS}{gone}"));
+            }
             return;
         }
         forget_in(&mut self.values, path);
@@ -159,6 +166,11 @@ impl<S: Store> Store for Kept<S> {
     }
 }
 
+/// The domain in whose directory a path is.
+fn owner(path: &str) -> Option<u16> {
+    path.strip_prefix(DOMAINS)?.split('/').next()?.parse().ok()
+}
+
 /// The directories that a path is in, the nearest first.
 fn all_above(path: &str) -> impl Iterator<Item = &str> {
     std::iter::successors(path.rsplit_once('/'), |(above, _)| above.rsplit_once('/')).map(|(above, _)| above)
@@ -186,6 +198,8 @@ fn forget_in<T>(known: &mut BTreeMap<String, T>, path: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::Cell;
+    use std::rc::Rc;
 
     /// A store that others write into, too. It counts what it is asked.
     #[derive(Default)]
@@ -272,12 +286,17 @@ mod tests {
         }
     }
 
+    /// All domains are there.
     fn kept(nodes: &[&str]) -> Kept<Shared> {
+        kept_but(nodes, |_| true)
+    }
+
+    fn kept_but(nodes: &[&str], is_there: impl FnMut(u16) -> bool + 'static) -> Kept<Shared> {
         let mut store = Shared::default();
         for node in nodes {
             store.write(node, "1");
         }
-        let mut kept = Kept::new(store).unwrap();
+        let mut kept = Kept::new(store, is_there).unwrap();
         kept.next_event(None).unwrap();
         kept
     }
@@ -347,18 +366,34 @@ mod tests {
     }
 
     #[test]
-    fn what_went_with_a_domain_is_not_known_any_more() {
-        let mut store = kept(&["/a/state", "/c/x"]);
-        store.watch("/a", "t").unwrap();
-        store.own("/c");
-        for path in ["/a/state", "/c/x"] {
-            assert_eq!(store.read(path).unwrap().as_deref(), Some("1"));
-            store.store.nodes.remove(path);
+    fn what_went_with_a_domain_is_not_known_any_more_and_all_else_is() {
+        let paths = ["/local/domain/7/x", "/local/domain/70/x", "/local/domain/1/serves/7", "/a/7"];
+        // It ends first, and goes later.
+        let (has_gone, seen) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(0)));
+        let told = (Rc::clone(&has_gone), Rc::clone(&seen));
+        let mut store = kept_but(&paths, move |domain| {
+            told.1.set(told.1.get() + 1);
+            domain != 7 || !told.0.get()
+        });
+        for path in ["/local/domain", "/a"] {
+            store.watch(path, "t").unwrap();
+        }
+        while store.next_event(None).unwrap().is_some() {}
+        for path in paths {
             assert_eq!(store.read(path).unwrap().as_deref(), Some("1"));
         }
+        let asked = |store: &mut Kept<Shared>| {
+            let before = store.store.nr_asked;
+            let there = paths.map(|path| store.read(path).unwrap().is_some());
+            (there, store.store.nr_asked - before)
+        };
         store.store.tell(GOES, false);
-        assert_eq!(store.read("/a/state").unwrap(), None);
-        assert_eq!(store.read("/c/x").unwrap().as_deref(), Some("1"), "that is nobody else's");
+        assert_eq!(asked(&mut store), ([true; 4], 0), "it has only ended");
+        store.store.nodes.remove(paths[0]);
+        has_gone.set(true);
+        store.store.tell(GOES, false);
+        assert_eq!(asked(&mut store), ([false, true, true, true], 1));
+        assert_eq!(seen.get(), 6, "each domain of which something is known is looked at once for each event");
     }
 
     /// Whatever is written by whom, what is kept is what is there.

@@ -29,6 +29,41 @@ impl DiskService {
         Ok(places.into_iter().find(|place| Some(place.driver) != waiting))
     }
 
+    /// The store tells of the name of the one that waits: then it need not be asked for that when it has the place.
+    fn expect(&mut self, waiting: Option<u16>, store: &mut impl Store) -> Result<()> {
+        if self.expected == waiting {
+            return Ok(());
+        }
+        if let Some(old) = self.expected.take() {
+            store.unwatch(&name_of(old), &self.token())?;
+        }
+        if let Some(new) = waiting {
+            store.watch(&name_of(new), &self.token())?;
+        }
+        self.expected = waiting;
+        Ok(())
+    }
+
+    /// The same of the state of a disk's back end there.
+    pub(super) fn follow_ahead(
+        &mut self,
+        device: Device,
+        wanted: Option<String>,
+        store: &mut impl Store,
+    ) -> Result<()> {
+        if self.ahead.get(&device) == wanted.as_ref() {
+            return Ok(());
+        }
+        if let Some(old) = self.ahead.remove(&device) {
+            store.unwatch(&old, &self.token())?;
+        }
+        if let Some(new) = wanted {
+            store.watch(&new, &self.token())?;
+            self.ahead.insert(device, new);
+        }
+        Ok(())
+    }
+
     /// One for each of its slots.
     fn places_of(&self, device: Device, store: &mut impl Store) -> Result<Vec<Far>> {
         let mut places = Vec::new();
@@ -45,6 +80,9 @@ impl DiskService {
         let is_served = self.connected(disks)?.get(&device).is_some_and(|disk| disk.back != DISK_NO_BACK);
         let Some(driver) = self.driver(store)?.filter(|_| is_served) else { return Ok(()) };
         let waiting = self.waiting(store)?;
+        self.expect(waiting, store)?;
+        let followed = self.places_of(device, store)?.into_iter().find(|place| Some(place.driver) == waiting);
+        self.follow_ahead(device, followed.map(|place| format!("{}/state", place.far)), store)?;
         let mut is_begun = false;
         for place in self.places_of(device, store)? {
             if place.driver == driver {
@@ -56,7 +94,15 @@ impl DiskService {
             };
             let step = match (state_of(&place.near)?, state_of(&place.far)?) {
                 _ if Some(place.driver) != waiting => Step::ForgetFar,
-                (state::INITIALISING, state::INITIALISING) | (state::INITIALISED, state::INIT_WAIT) => {
+                (state::INITIALISING, state::INITIALISING) => {
+                    is_begun = true;
+                    continue;
+                }
+                (state::INITIALISED, state::INIT_WAIT) => {
+                    // It is asked for these when it is attached, and then they are known.
+                    for key in ["ring-ref", "event-channel"] {
+                        store.read(&format!("{}/{key}", place.near))?;
+                    }
                     is_begun = true;
                     continue;
                 }

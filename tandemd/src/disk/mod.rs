@@ -29,6 +29,8 @@ const MAX_STEPS: usize = 12;
 const UNTIL_NEXT: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(2)];
 /// Who runs scripts in a driver domain is reminded so often.
 const UNTIL_REMINDED: Duration = Duration::from_secs(3);
+/// So long is waited until it is looked again whether a driver domain's place is taken.
+const A_MOMENT: Duration = Duration::from_millis(5);
 /// So long a disk that the toolstack takes away shows that it is closed.
 const UNTIL_SEEN: Duration = Duration::from_millis(500);
 /// What is said of the medium by the driver domain's back end, and passed on to the guest.
@@ -68,8 +70,12 @@ pub struct DiskService {
     devices: BTreeSet<Device>,
     /// Of each, the state of the back end that is followed.
     fars: BTreeMap<Device, String>,
+    /// Of each, that of the back end in the domain that waits, which is followed too.
+    ahead: BTreeMap<Device, String>,
     /// The driver domain that was there, whose name is followed.
     driver: Option<u16>,
+    /// The domain that waits, whose name is followed too.
+    expected: Option<u16>,
     /// There may be another one since it was looked for.
     may_have_come: bool,
     /// Those that go, and since when they show that they are closed.
@@ -80,6 +86,10 @@ pub struct DiskService {
     weights: Weights,
     /// Its driver domain is parked.
     is_parked: bool,
+    /// Its driver domain's place changes hands just now. What happens meanwhile is looked at when that is over.
+    is_changing: bool,
+    /// What was put off is looked at then.
+    put_off: Option<Instant>,
     next_look: Instant,
     next_reminder: Instant,
 }
@@ -109,12 +119,16 @@ impl DiskService {
             driver_domain,
             devices,
             fars,
+            ahead: BTreeMap::new(),
             driver: None,
+            expected: None,
             may_have_come: true,
             closed,
             bad_rings,
             weights: Weights::new(),
             is_parked,
+            is_changing: false,
+            put_off: None,
             next_look,
             next_reminder,
         };
@@ -143,12 +157,20 @@ impl DiskService {
         disks: &mut impl Disks,
     ) -> Result<Fate> {
         let is_time = self.next_look <= now;
-        let own = |event: &&Event| event.token == self.token();
-        if !is_time && !events.iter().any(|event| own(&event)) {
+        let token = self.token();
+        let own = |event: &&Event| event.token == token;
+        let was_put_off = self.put_off.is_some();
+        if !is_time && !was_put_off && !events.iter().any(|event| own(&event)) {
             return Ok(Fate::Lives);
         }
+        if self.is_changing {
+            self.put_off = Some(now + A_MOMENT);
+            return Ok(Fate::Lives);
+        }
+        self.put_off = None;
         let name = self.driver.map(name_of);
-        self.may_have_come = is_time || events.iter().filter(own).any(|event| Some(&event.path) != name.as_ref());
+        self.may_have_come =
+            is_time || was_put_off || events.iter().filter(own).any(|event| Some(&event.path) != name.as_ref());
         let mut all = self.listed(store)?;
         all.extend(&self.devices);
         let connected = self.connected(disks)?;
@@ -171,7 +193,7 @@ impl DiskService {
 
     /// When there is something to look at, though nothing may happen.
     pub fn due(&self) -> Option<Instant> {
-        (!self.devices.is_empty()).then_some(self.next_look)
+        self.put_off.or((!self.devices.is_empty()).then_some(self.next_look))
     }
 
     /// Name of the domain that has the media.
@@ -184,6 +206,11 @@ impl DiskService {
         if self.is_parked != is_parked {
             (self.is_parked, self.next_look) = (is_parked, Instant::now());
         }
+    }
+
+    /// Whether its driver domain's place changes hands.
+    pub fn set_changing(&mut self, is_changing: bool) {
+        self.is_changing = is_changing;
     }
 
     /// The domid of its domain.
@@ -201,13 +228,13 @@ impl DiskService {
         for _ in 0..MAX_STEPS {
             let driver = self.driver(store)?;
             let far = self.far(device, driver, store)?;
+            if self.follow_far(device, far.as_ref(), store)? {
+                self.next_reminder = now + UNTIL_REMINDED;
+            }
             let seen = self.look(device, far.as_ref(), driver, now, store, disks)?;
             let is_there = seen.back.is_some() || seen.is_connected || far.is_some();
             if is_there != self.devices.contains(&device) {
                 self.follow(device, store, is_there)?;
-            }
-            if self.follow_far(device, far.as_ref(), store)? {
-                self.next_reminder = now + UNTIL_REMINDED;
             }
             let Some(step) = device::next(&seen) else {
                 let is_wanted = seen.back.is_some_and(|back| back.online);
@@ -265,6 +292,8 @@ impl DiskService {
         let has_given_up = connected.is_some_and(|disk| disk.state & DISK_GIVEN_UP != 0);
         let has_driver = driver.is_some();
         let has_medium = match place {
+            // Nobody asks for a reminder that is not due.
+            Some(_) if self.next_reminder > now => true,
             Some(place) if (near, far) == (state::INITIALISED, state::INIT_WAIT) => {
                 store.read(&format!("{}/physical-device", place.far))?.is_some()
             }
@@ -350,7 +379,7 @@ impl DiskService {
                     Ok(()) => {
                         log(&format!("{}: domain {} is its back end", self.describe(device), far.driver));
                         // The port is closed now, and its number may be another's soon.
-                        let port = Change::Remove(format!("{}/event-channel", far.near));
+                        let port = Change::Clear(format!("{}/event-channel", far.near));
                         store.change(&near, &[port, show(&far.near, state::CONNECTED)])?;
                     }
                     Err(error) => {
@@ -555,7 +584,10 @@ impl DiskService {
             return Ok(None);
         }
         let Some(domain) = self.named(&wanted, store)? else { return Ok(None) };
-        if store.is_introduced(domain)? {
+        if self.expected == Some(domain) {
+            // It has booted since.
+            self.driver = self.expected.take();
+        } else if store.is_introduced(domain)? {
             store.watch(&name_of(domain), &self.token())?;
             self.driver = Some(domain);
         }
@@ -608,6 +640,7 @@ impl DiskService {
             store.watch(&path, &self.token())
         } else {
             self.devices.remove(&device);
+            self.follow_ahead(device, None, store)?;
             store.unwatch(&path, &self.token())
         }
     }
@@ -622,7 +655,11 @@ impl DiskService {
             store.unwatch(&old, &self.token())?;
         }
         let Some(path) = wanted else { return Ok(false) };
-        store.watch(&path, &self.token())?;
+        if self.ahead.get(&device) == Some(&path) {
+            self.ahead.remove(&device);
+        } else {
+            store.watch(&path, &self.token())?;
+        }
         self.fars.insert(device, path);
         Ok(true)
     }

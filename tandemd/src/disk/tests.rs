@@ -27,6 +27,8 @@ struct World {
     ports: BTreeSet<u32>,
     /// The toolstack has not introduced the driver domain yet.
     is_early: bool,
+    /// What the daemon watches.
+    watched: BTreeSet<String>,
     /// The hypervisor does not take back ends.
     refuses: bool,
     /// States that the guest was shown.
@@ -156,11 +158,13 @@ impl Store for Shared {
         Ok(!self.0.borrow().is_early)
     }
 
-    fn watch(&mut self, _: &str, _: &str) -> Result<()> {
+    fn watch(&mut self, path: &str, _: &str) -> Result<()> {
+        assert!(self.0.borrow_mut().watched.insert(path.into()), "{path} is watched twice");
         Ok(())
     }
 
-    fn unwatch(&mut self, _: &str, _: &str) -> Result<()> {
+    fn unwatch(&mut self, path: &str, _: &str) -> Result<()> {
+        assert!(self.0.borrow_mut().watched.remove(path), "{path} is not watched");
         Ok(())
     }
 
@@ -331,6 +335,7 @@ fn a_guest_is_shown_nothing_when_its_driver_domain_dies_and_another_comes() {
         bench.run();
         assert_eq!(bench.back(), Some(domain));
         // Whoever serves now.
+        bench.world().watched.clear();
         let mut store = bench.world.clone();
         bench.service = DiskService::start("disk", DOMAIN, Some("dd".into()), &mut store).unwrap();
     }
@@ -351,6 +356,9 @@ fn who_waits_to_take_the_place_has_a_back_end_that_lacks_nothing_but_the_medium(
             (format!("/local/domain/3/device/vbd/{slot}"), format!("/local/domain/{domain}/backend/vbd/3/{slot}"));
         let state = |bench: &Bench, end: &str| bench.world().get(&format!("{end}/state")).map(String::from);
         assert_eq!((bench.back(), state(&bench, &near).as_deref()), (Some(domain - 1), Some("3")));
+        // What is to be known of it is told from now on.
+        let told = [format!("/local/domain/{domain}/name"), format!("{far}/state")];
+        assert!(told.iter().all(|path| bench.world().watched.contains(path)));
         assert_eq!(state(&bench, &far).as_deref(), Some("2"));
         let ring = bench.world().get(&format!("{near}/ring-ref")).map(String::from).unwrap();
         // It takes the place, and its device comes.
@@ -368,6 +376,32 @@ fn who_waits_to_take_the_place_has_a_back_end_that_lacks_nothing_but_the_medium(
         assert!(bench.world().ports.is_empty());
     }
     assert_eq!(bench.world().shown, ["1", "2", "4"]);
+}
+
+#[test]
+fn while_the_place_changes_hands_nothing_is_done_and_nothing_is_forgotten() {
+    let mut bench = Bench::new();
+    bench.world().create_driver(10);
+    bench.run();
+    bench.world().create_waiting(11);
+    bench.run();
+    bench.world().destroy_driver(10);
+    bench.world().create_driver(11);
+    bench.world().set("/local/domain/11/backend/vbd/3/1/physical-device", "103:0");
+    bench.world().others();
+    bench.service.set_changing(true);
+    let mut events = vec![Event { path: taken_by("disk"), token: bench.service.token() }];
+    for _ in 0..3 {
+        bench.service.handle(&events, bench.now, &mut bench.world.clone(), &mut bench.world.clone()).unwrap();
+        assert_eq!(bench.back(), Some(DISK_NO_BACK));
+        // Nobody looks all the time meanwhile, though it may have been time.
+        assert_eq!(bench.service.due(), Some(bench.now + A_MOMENT));
+        events.clear();
+        bench.now += UNTIL_NEXT[0];
+    }
+    bench.service.set_changing(false);
+    bench.service.handle(&[], bench.now, &mut bench.world.clone(), &mut bench.world.clone()).unwrap();
+    assert_eq!(bench.back(), Some(11));
 }
 
 #[test]
@@ -391,6 +425,7 @@ fn nothing_stays_for_one_that_waited_and_went_or_whose_disk_went() {
         bench.run();
         assert_eq!(bench.places(), own);
         assert!(bench.world().ports.is_empty());
+        assert!(bench.world().watched.iter().all(|path| !path.contains(&format!("/{domain}/"))));
     }
     bench.world().create_waiting(19);
     bench.run();

@@ -3,7 +3,9 @@
 use super::{Argument, Call, Hypervisor};
 use rustix::io::Errno;
 use xen_abi::channel_op::{self as op, ChannelBeat, ChannelDrain, ChannelWatch};
-use xen_abi::domctl::{Domctl, GetDomainInfo, GETDOMAININFO, MAX_MEM, PAUSEDOMAIN, XEN_DOMCTL_INTERFACE_VERSION};
+use xen_abi::domctl::{
+    Domctl, GetDomainInfo, DOMINF_DYING, GETDOMAININFO, MAX_MEM, PAUSEDOMAIN, XEN_DOMCTL_INTERFACE_VERSION,
+};
 use xen_abi::hypercall::DOMCTL;
 
 /// A request of `domctl`, with room for any command's part.
@@ -39,6 +41,11 @@ impl Hypervisor {
         } else {
             Err(Errno::SRCH)
         }
+    }
+
+    /// It is there, and does not go. Of whom nothing can be said that is not said either.
+    pub fn is_there(&mut self, domain: u16) -> bool {
+        self.domain(domain).is_ok_and(|info| info.flags & DOMINF_DYING == 0)
     }
 
     /// Stops all of its vCPUs.

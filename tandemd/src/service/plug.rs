@@ -17,8 +17,7 @@ impl Service {
         store: &mut impl Store,
         switches: &mut impl Switches,
     ) -> Result<Result<(), String>> {
-        let front = read_keys(store, &places::front(device), device::FRONT_KEYS)?;
-        let back = read_keys(store, &self.at.back(device), device::BACK_KEYS)?;
+        let (front, back) = self.keys_of(device, store)?;
         let terms = match device::terms(|k| front.get(k).map(String::as_str), |k| back.get(k).map(String::as_str)) {
             Ok(terms) => terms,
             Err(why) => return Ok(Err(format!("{} {why}", Errno::INVAL.raw_os_error()))),
@@ -58,6 +57,12 @@ impl Service {
         Ok(Err(format!("{} {}", error.raw_os_error(), explain(error, is_way_out))))
     }
 
+    /// What both ends have written that matters when it is plugged in.
+    pub(super) fn keys_of(&self, device: Device, store: &mut impl Store) -> Result<(Keys, Keys)> {
+        let front = read_keys(store, &places::front(device), device::FRONT_KEYS)?;
+        Ok((front, read_keys(store, &self.at.back(device), device::BACK_KEYS)?))
+    }
+
     /// The service's switch, which is made if there is none yet.
     fn switch(&mut self, store: &mut impl Store, switches: &mut impl Switches) -> Result<u32> {
         if let Some(switch) = self.switch {
@@ -90,7 +95,10 @@ impl Service {
     }
 }
 
-fn read_keys<'k>(store: &mut impl Store, path: &str, keys: &[&'k str]) -> Result<BTreeMap<&'k str, String>> {
+/// Keys of one end, and their values.
+type Keys = BTreeMap<&'static str, String>;
+
+fn read_keys(store: &mut impl Store, path: &str, keys: &[&'static str]) -> Result<Keys> {
     let mut found = BTreeMap::new();
     for key in keys {
         if let Some(value) = store.read(&format!("{path}/{key}"))? {

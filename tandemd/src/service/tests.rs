@@ -52,8 +52,6 @@ fn who_waits_for_the_driver_domains_name_is_plugged_in_when_it_has_it() {
     world.settle(&mut daemon);
     assert!(world.plugged().is_empty());
     world.set("/local/domain/7/name", "dd");
-    // As the supervisor says that something has changed.
-    world.set(&world.back(A, "hotplug-status"), "connected");
     world.settle(&mut daemon);
     assert!(world.is_connected(A));
     assert_eq!(world.request(A).unwrap().flags & CONNECT_UPLINK, CONNECT_UPLINK);
@@ -64,6 +62,54 @@ fn who_waits_for_the_driver_domains_name_is_plugged_in_when_it_has_it() {
     world.detach(B);
     world.settle(&mut daemon);
     assert!(world.is_connected(A) && world.request(B).is_none());
+}
+
+#[test]
+fn while_the_place_changes_hands_nothing_is_done_and_nothing_is_forgotten() {
+    let world = World::new();
+    let mut daemon = Daemon::start(&world, Some("dd"));
+    world.set("/local/domain/7/name", "dd-standby");
+    world.create(A, "00:16:3e:00:00:01", None);
+    world.settle(&mut daemon);
+    daemon.set_changing(true);
+    world.set("/local/domain/7/name", "dd");
+    world.create(B, "00:16:3e:00:00:02", None);
+    for _ in 0..3 {
+        daemon.run();
+        assert!(world.plugged().is_empty());
+        // Nobody looks all the time meanwhile.
+        assert!(daemon.rests_for().is_some_and(|rest| rest >= A_MOMENT));
+        world.pass(A_MOMENT);
+    }
+    daemon.set_changing(false);
+    assert!(daemon.rests_for().is_some_and(|rest| rest <= A_MOMENT));
+    world.pass(A_MOMENT);
+    daemon.run();
+    assert_eq!(world.plugged(), [7]);
+    world.settle(&mut daemon);
+    assert!(world.is_connected(A) && world.is_connected(B));
+}
+
+#[test]
+fn what_is_left_of_a_driver_domain_closes_when_nobody_waits_for_the_next_one() {
+    let world = World::new();
+    let mut daemon = Daemon::start(&world, Some("dd"));
+    world.set("/local/domain/7/name", "dd");
+    world.create(A, "00:16:3e:00:00:01", None);
+    world.settle(&mut daemon);
+    // The supervisor takes it out of the switch.
+    world.close_ports(A);
+    world.set("/local/domain/7/name", "dd-remains");
+    world.pass(LATER - A_MOMENT);
+    daemon.run();
+    assert_eq!(world.state(A).0, state::CONNECTED);
+    world.pass(LATER);
+    daemon.run();
+    assert_eq!(world.state(A).0, state::CLOSED);
+    // It hears of what it has done itself.
+    world.pass(LATER);
+    daemon.run();
+    assert_eq!(daemon.rests_for(), None);
 }
 
 #[test]

@@ -34,12 +34,14 @@ use crate::config::{self, Config, Kind};
 use anyhow::{Context, Result};
 use control::told::LookedAfter;
 use control::{Image, Order};
-use machine::{Machine, PARKED};
+use look::Act;
+use machine
+::{Machine, PARKED};
 use shell::Shell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{mpsc, Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Where records are.
 const RECORDS: &str = "/var/lib/tandem";
@@ -51,6 +53,8 @@ const IDLE: Duration = Duration::from_millis(500);
 /// Looks at one that is up within the time in which it may be wedged.
 const LOOKS: u32 = 5;
 const SELDOM: Duration = Duration::from_secs(1);
+/// So long others let a driver domain alone that has lost its place, at most: what they would do takes time from who takes it.
+const AT_WORK: Duration = Duration::from_millis(100);
 /// So long somebody who orders something waits until it is heard.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -71,6 +75,8 @@ type Wish = (Wanted, mpsc::Sender<Result<(), String>>);
 struct Desk {
     /// Name of the driver domain.
     driver: String,
+    /// Since when one thing after the other is done with it.
+    at_work: Option<Instant>,
     /// Wishes that were not heard yet.
     wishes: Vec<Wish>,
     /// How it goes.
@@ -106,6 +112,17 @@ pub fn look(service: &str) -> Option<LookedAfter> {
 /// Whether the driver domain of this name is looked after, by whichever service, and is parked.
 pub fn is_parked(driver: &str) -> bool {
     desks().values().any(|desk| desk.driver == driver && desk.told.state == PARKED)
+}
+
+/// Whether the driver domain of this name is looked after, and its place changes hands just now: it is soon known by whom it is taken.
+pub fn is_at_work(driver: &str) -> bool {
+    desks().values().any(|desk| desk.driver == driver && desk.at_work.is_some_and(|since| since.elapsed() < AT_WORK))
+}
+
+fn set_at_work(service: &str, since: Option<Instant>) {
+    if let Some(desk) = desks().get_mut(service) {
+        desk.at_work = since;
+    }
 }
 
 /// What is remembered of a service's driver domain.
@@ -228,9 +245,13 @@ fn look_after(service: &str, kind: Kind, driver: &str, settings: &Settings) -> R
         while let Some(wanted) = act.take().or_else(|| machine.next(&look)) {
             // First: who is killed here has not done what the next one does not know of.
             save(&mut machine, &mut written, &path, service, driver)?;
+            if matches!(wanted, Act::Quarantine(_)) {
+                set_at_work(service, Some(Instant::now()));
+            }
             shell.act(wanted, &machine.record)?;
             look = shell.look()?;
         }
+        set_at_work(service, None);
         save(&mut machine, &mut written, &path, service, driver)?;
         let limit = match machine.state() {
             _ if machine.is_busy(Shell::now()) => BUSY,

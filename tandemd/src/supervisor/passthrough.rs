@@ -5,6 +5,7 @@
 //! what it would have written itself: a domain's devices are those in its PCI back end's directory, which comes and goes at once, and whom
 //! a device was given to is in `/libxl/pci`. The domain's saved configuration, which xl keeps in a file, is not changed.
 
+use super::options::Options;
 use super::pci;
 use super::settings::{Claim, Reset};
 use crate::device::state;
@@ -231,17 +232,58 @@ fn given(device: &str) -> String {
     format!("/libxl/pci/{}/domid", device.replace([':', '.'], "-"))
 }
 
+/// A domain that loses devices, or gets some.
+pub struct Party {
+    domain: u16,
+    /// What else changes in xenstore, at once with that.
+    with: Vec<Change>,
+    /// What is said of its devices is in its PCI back end's directory ([`announce`]), but for how many they are.
+    is_announced: bool,
+    /// It gets devices only if it knows the PCI back end by now.
+    has_to_know: bool,
+}
+
+impl Party {
+    /// With these changes.
+    pub fn new(domain: u16, with: Vec<Change>) -> Self {
+        Self { domain, with, is_announced: false, has_to_know: false }
+    }
+
+    /// Only if it knows the PCI back end by now.
+    pub fn if_known(self) -> Self {
+        Self { has_to_know: true, ..self }
+    }
+
+    /// Which.
+    pub fn domain(&self) -> u16 {
+        self.domain
+    }
+
+    /// The devices that it gets were announced.
+    pub fn announced(self, is_announced: bool) -> Self {
+        Self { is_announced, ..self }
+    }
+}
+
+impl From<u16> for Party {
+    fn from(domain: u16) -> Self {
+        Self::new(domain, Vec::new())
+    }
+}
+
 /// Takes the devices from a domain that does not run any more: they are reset and nobody's, and the PCI back end knows nothing of the
 /// domain. Where `reset` leaves that to the next driver, the PCI back end does not reset them, if an IOMMU keeps them from all memory until
-/// then. An error says what went wrong; then all or some of them are the domain's still.
+/// then. An error says what went wrong; then all or some of them are the domain's still, or the PCI back end has them for it, and the other changes
+/// are made or not.
 pub fn take(
-    domain: u16,
+    from: impl Into<Party>,
     devices: &[String],
     reset: Reset,
     sysfs: &Sysfs,
     store: &mut impl Store,
     hypervisor: &mut impl Passthrough,
 ) -> Result<()> {
+    let Party { domain, with, .. } = from.into();
     for device in devices {
         let number = function(device).with_context(|| format!("{device} is no PCI function"))?;
         for resource in sysfs.resources(device)? {
@@ -259,12 +301,14 @@ pub fn take(
     }
     let is_left_out = reset == Reset::Driver && hypervisor.is_confined(domain);
     let unreset = is_left_out.then(|| Unreset::new(sysfs, devices));
-    let mut changes = vec![Change::Remove(pci::back(domain))];
+    // A domain has one such directory, in one of its own.
+    let mut changes = vec![Change::Clear(pci::backs(domain))];
     for device in devices {
         if store.read(&given(device))?.is_some_and(|to| to == domain.to_string()) {
             changes.push(Change::Remove(given(device)));
         }
     }
+    changes.extend(with);
     store.change("/local", &changes)?;
     until_gone(domain, sysfs)?;
     if let Some(unreset) = &unreset {
@@ -274,16 +318,18 @@ pub fn take(
 }
 
 /// Hands the devices to a domain that has none. An error says what went wrong; then the toolstack may do it: the domain's back end has
-/// nothing of them.
+/// nothing of them, and nothing was changed in xenstore.
 pub fn hand_over(
-    domain: u16,
+    to: impl Into<Party>,
     claims: &[Claim],
     sysfs: &Sysfs,
     store: &mut impl Store,
     hypervisor: &mut impl Passthrough,
 ) -> Result<()> {
+    let Party { domain, with, is_announced, has_to_know } = to.into();
     let back = pci::back(domain);
     let is_introduced = are_connected(domain, store)?;
+    ensure!(is_introduced || !has_to_know, "it does not know the PCI back end");
     if !is_introduced {
         forget(domain, store)?;
         until_gone(domain, sysfs)?;
@@ -305,13 +351,10 @@ pub fn hand_over(
             sysfs.set_permissive(device)?;
         }
         hypervisor.assign(domain, number).with_context(|| format!("{device} does not become domain {domain}'s"))?;
-        nodes.extend([
-            (format!("{back}/key-{n}"), device.clone()),
-            (format!("{back}/dev-{n}"), device.clone()),
-            (format!("{back}/opts-{n}"), options.to_string()),
-            (format!("{back}/state-{n}"), state::INITIALISING.to_string()),
-            (given(device), domain.to_string()),
-        ]);
+        if !(is_introduced && is_announced) {
+            nodes.extend(told(&back, n, device, options));
+        }
+        nodes.push((given(device), domain.to_string()));
     }
     nodes.push((format!("{back}/num_devs"), claims.len().to_string()));
     let mut changes = if is_introduced {
@@ -320,10 +363,33 @@ pub fn hand_over(
     } else {
         introduction(domain, store)?
     };
+    changes.extend(with);
     changes.extend(nodes.into_iter().map(|(path, value)| Change::Write(path, value)));
     let is_done = store.change(&name_of(domain), &changes)?;
     ensure!(is_done, "it has gone");
     Ok(())
+}
+
+/// What a PCI back end's directory says of its device of this number.
+fn told(back: &str, n: usize, device: &str, options: Options) -> [(String, String); 4] {
+    [
+        (format!("{back}/key-{n}"), device.into()),
+        (format!("{back}/dev-{n}"), device.into()),
+        (format!("{back}/opts-{n}"), options.to_string()),
+        (format!("{back}/state-{n}"), state::INITIALISING.to_string()),
+    ]
+}
+
+/// All that is said of devices is said before a domain that knows the PCI back end gets them, but that it has any: whatever is written there later both
+/// kernels look at, one node after the other, while guests wait. `false`: it is not said, since xl has to say it.
+pub fn announce(domain: u16, claims: &[Claim], store: &mut impl Store) -> Result<bool> {
+    let back = pci::back(domain);
+    let mut changes = Vec::new();
+    for (n, claim) in claims.iter().enumerate() {
+        let Some(options) = claim.options else { return Ok(false) };
+        changes.extend(told(&back, n, &claim.name, options).map(|(path, value)| Change::Write(path, value)));
+    }
+    Ok(has_none(domain, store)? && store.change(&format!("{back}/num_devs"), &changes)?)
 }
 
 /// The domain and the PCI back end get to know each other, if they do not: rings and ports are made, and the domain's kernel has looked at a
@@ -408,7 +474,7 @@ fn introduction(domain: u16, store: &mut impl Store) -> Result<Vec<Change>> {
 }
 
 /// Waits until the PCI back end has nothing for the domain any more.
-fn until_gone(domain: u16, sysfs: &Sysfs) -> Result<()> {
+pub fn until_gone(domain: u16, sysfs: &Sysfs) -> Result<()> {
     let until = Instant::now() + LETS_GO;
     while sysfs.has_back(domain) {
         ensure!(Instant::now() < until, "the PCI back end does not let go of the devices");

@@ -70,7 +70,12 @@ pub fn answer_for(domain: u16, store: &mut impl Store) -> Result<()> {
 
 /// Its PCI back end's directory.
 pub fn back(domain: u16) -> String {
-    format!("/local/domain/0/backend/pci/{domain}/0")
+    format!("{}/0", backs(domain))
+}
+
+/// That in which it is, and nothing else.
+pub fn backs(domain: u16) -> String {
+    format!("/local/domain/0/backend/pci/{domain}")
 }
 
 #[cfg(test)]

@@ -8,11 +8,10 @@ use super::settings::{Claim, Reset, Settings};
 use super::toolstack::{Toolstack, ATTACH, CREATE};
 use super::{candidate_of, pci, snapshot, standby, Record, RECORDS};
 use crate::config::Kind;
-use crate::hypercall::{disks_of, Disks, Hypervisor, News, Switches};
-use crate::look::{twins, vifs};
+use crate::hypercall::{disks_of, Hypervisor, News, Switches};
 use crate::service::name_of;
-use crate::store::{Change, Client, Event, Kept, Store};
-use anyhow::{ensure, Context, Result};
+use crate::store::{Client, Event, Kept, Store};
+use anyhow::{Context, Result};
 use control::Image;
 use rustix::io::Errno;
 use rustix::time::{clock_gettime, ClockId};
@@ -20,9 +19,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use twin_abi::op::TwinStats;
 use xen_abi::channel_op::{self as op, ChannelDiskStatus};
 use xen_abi::domctl::{DOMINF_DYING, DOMINF_PAUSED, DOMINF_SHUTDOWN, DOMINF_SHUTDOWN_SHIFT, INVALID_MAX_VCPU_ID};
+
+mod hands;
 
 /// Places of xenstore's that tell when domains come and go.
 const COMES: &str = "@introduceDomain";
@@ -47,6 +47,8 @@ pub struct Shell {
     store: Kept<Client>,
     /// Domains whose names are followed.
     named: BTreeSet<u16>,
+    /// Where else names of domains are, as far as that was asked.
+    vms: BTreeMap<u16, String>,
     hypervisor: Hypervisor,
     /// The hypervisor tells when the driver domain ends or is wedged, which it is after so many ms; and of which domain it does.
     news: News,
@@ -69,6 +71,10 @@ pub struct Shell {
     candidate: Option<u16>,
     /// Those that know the PCI back end without having a device, and perhaps have gone; since when.
     introduced: BTreeMap<u16, Duration>,
+    /// The one to which all devices are announced.
+    announced: Option<u16>,
+    /// The one that was quarantined last, and the devices that it had then.
+    quarantined: Option<(u16, Vec<String>)>,
     /// What is left of earlier ones.
     remains: Vec<u16>,
     sysfs: Sysfs,
@@ -93,8 +99,9 @@ impl Shell {
             driver: driver.into(),
             config: config.into(),
             devices,
-            store: Kept::new(Client::open()?)?,
+            store: Kept::new(Client::open()?, Hypervisor::census()?)?,
             named: BTreeSet::new(),
+            vms: BTreeMap::new(),
             hypervisor: Hypervisor::open()?,
             news: News::open()?,
             wedged_ms: u32::try_from(settings.wedged_ms).unwrap_or(u32::MAX),
@@ -108,6 +115,8 @@ impl Shell {
             standby: None,
             candidate: None,
             introduced: BTreeMap::new(),
+            announced: None,
+            quarantined: None,
             remains: Vec::new(),
             sysfs: Sysfs::default(),
             served: None,
@@ -149,18 +158,17 @@ impl Shell {
         while let Some(event) = self.store.next_event(Some(Duration::ZERO))? {
             events.push(event);
         }
-        if !events.is_empty() || self.domain.is_none() {
+        if events.iter().any(|event| event.token != NAMES) || self.domain.is_none() {
             self.find()?;
+        } else if !events.is_empty() {
+            self.sort_names()?;
         }
         Ok(())
     }
 
-    /// Which domains have the names of the driver domain and of the service.
+    /// Which domains there are, and which of them have the names of the driver domain and of the service.
     fn find(&mut self) -> Result<()> {
-        (self.domain, self.standby, self.candidate, self.served, self.switch) = (None, None, None, None, None);
-        self.remains.clear();
-        let (standby, candidate) = (standby::name_of(&self.driver), candidate_of(&self.driver));
-        let remains = standby::remains_of(&self.driver);
+        self.switch = None;
         let all: BTreeSet<u16> =
             self.store.list("/local/domain")?.iter().filter_map(|domain| domain.parse().ok()).collect();
         for domain in self.introduced.keys().filter(|id| !all.contains(id)).copied().collect::<Vec<u16>>() {
@@ -168,7 +176,16 @@ impl Shell {
             self.introduced.remove(&domain);
         }
         self.follow_names(&all)?;
-        for id in all {
+        self.sort_names()
+    }
+
+    /// Of the domains that are followed, which have these names.
+    fn sort_names(&mut self) -> Result<()> {
+        (self.domain, self.standby, self.candidate, self.served) = (None, None, None, None);
+        self.remains.clear();
+        let (standby, candidate) = (standby::name_of(&self.driver), candidate_of(&self.driver));
+        let remains = standby::remains_of(&self.driver);
+        for id in self.named.clone() {
             let Some(name) = self.store.read(&name_of(id))? else { continue };
             if name == self.driver {
                 self.domain = Some(id);
@@ -197,6 +214,7 @@ impl Shell {
         for new in domains.difference(&self.named) {
             self.store.watch(&name_of(*new), NAMES)?;
         }
+        self.vms.retain(|domain, _| domains.contains(domain));
         self.named.clone_from(domains);
         Ok(())
     }
@@ -283,8 +301,7 @@ impl Shell {
         Ok(self.linked == Some(domain))
     }
 
-    /// Whether all devices may reach memory.
-    /// A domain that does not answer the PCI back end is not waited for.
+    /// Whether a domain and the PCI back end get to know each other. One that does not answer the PCI back end is not waited for.
     fn is_meeting(&mut self, domain: u16) -> Result<bool> {
         match self.introduced.get(&domain) {
             Some(since) if Self::now() < *since + MEETS => passthrough::are_meeting(domain, &mut self.store),
@@ -292,6 +309,7 @@ impl Shell {
         }
     }
 
+    /// Whether all devices may reach memory.
     fn are_probed(&self) -> bool {
         self.devices.iter().all(|device| pci::reaches_memory(&device.name))
     }
@@ -408,24 +426,19 @@ impl Shell {
                     Ok(()) | Err(Errno::SRCH) => {}
                     Err(error) => return Err(error).context("a domain cannot be paused"),
                 }
-                for device in pci::devices_of(domain, &mut self.store)? {
-                    if let Err(error) = pci::keep_from_memory(&device) {
+                let devices = pci::devices_of(domain, &mut self.store)?;
+                for device in &devices {
+                    if let Err(error) = pci::keep_from_memory(device) {
                         eprintln!("{}: {device}: {error:#}", self.service);
                     }
                 }
+                self.quarantined = Some((domain, devices));
                 Ok(())
             }
             Act::Take(domain) => self.take(domain),
             Act::ClearAway(domain) => self.toolstack.clear_away(domain),
             Act::Destroy(domain) => self.toolstack.destroy(domain),
-            Act::Introduce(domain) => {
-                self.introduced.insert(domain, Self::now());
-                if let Err(error) = passthrough::introduce(domain, &mut self.store) {
-                    eprintln!("{}: {}: it meets its PCI back end later: {error:#}", self.service, self.driver);
-                }
-                let path = waits_for(&self.service);
-                self.store.change("/local", &[Change::Write(path, domain.to_string())]).map(|_| ())
-            }
+            Act::Introduce(domain) => self.introduce(domain),
             Act::Dismiss(domain) => {
                 // The toolstack knows of devices only.
                 passthrough::forget(domain, &mut self.store)?;
@@ -441,12 +454,8 @@ impl Shell {
             Act::RollBack(domain) => self.roll_back(domain),
             Act::Promote(domain) => self.promote(domain),
             Act::HandOver(domain) => {
-                let (store, hypervisor) = (&mut self.store, &mut self.hypervisor);
-                match passthrough::hand_over(domain, &self.devices, &self.sysfs, store, hypervisor) {
-                    Ok(()) => self.whole = Some(domain),
-                    Err(error) => {
-                        eprintln!("{}: {}: xl is to hand it its devices: {error:#}", self.service, self.driver)
-                    }
+                if let Err(error) = self.give(domain.into()) {
+                    eprintln!("{}: {}: xl is to hand it its devices: {error:#}", self.service, self.driver);
                 }
                 Ok(())
             }
@@ -473,28 +482,6 @@ impl Shell {
         let lines = image.iter().chain(lines).map(String::as_str);
         let arguments: Vec<&str> = CREATE.iter().copied().chain([config.as_str()]).chain(lines).collect();
         self.toolstack.start(&arguments)
-    }
-
-    /// It loses all that another one needs to take its place, or it is said why not.
-    fn take(&mut self, domain: u16) -> Result<()> {
-        if let Err(error) = self.try_take(domain) {
-            eprintln!("{}: {}: xl is to take its devices: {error:#}", self.service, self.driver);
-        }
-        self.find()
-    }
-
-    fn try_take(&mut self, domain: u16) -> Result<()> {
-        let twins = twins(&mut self.hypervisor)?;
-        let has_card = |twin: &TwinStats| twin.domain == u32::from(domain) && twin.has_card != 0;
-        ensure!(!twins.iter().any(has_card), "its twin has a card");
-        let mut devices = pci::devices_of(domain, &mut self.store)?;
-        // Where an earlier daemon was killed these may not be in xenstore any more.
-        devices.extend(self.devices.iter().map(|device| device.name.clone()));
-        devices.sort_unstable();
-        devices.dedup();
-        passthrough::take(domain, &devices, self.reset, &self.sysfs, &mut self.store, &mut self.hypervisor)?;
-        self.rename(domain, &standby::remains_of(&self.driver))?;
-        self.unplug(domain)
     }
 
     /// Notes one that waits, or says why that cannot be.
@@ -540,61 +527,6 @@ impl Shell {
         }
         let is_of_use = |state| [op::SNAPSHOT_READY, op::SNAPSHOT_ROLLING_BACK].contains(&state);
         of.into_iter().filter(|id| self.hypervisor.snapshot(*id).is_ok_and(|told| is_of_use(told.state))).collect()
-    }
-
-    /// A domain gets another name.
-    fn rename(&mut self, domain: u16, to: &str) -> Result<()> {
-        let own = format!("/local/domain/{domain}");
-        let name = |path: &str| Change::Write(format!("{path}/name"), to.into());
-        let mut changes = vec![name(&own)];
-        changes.extend(self.store.read(&format!("{own}/vm"))?.as_deref().map(name));
-        self.store.change(&format!("{own}/name"), &changes).map(|_| ())
-    }
-
-    /// Takes its interfaces out of the switch, and guests' disks from it. Who serves them knows by its name that it is not asked again.
-    fn unplug(&mut self, domain: u16) -> Result<()> {
-        let Some(served) = self.served else { return Ok(()) };
-        for disk in disks_of(&mut self.hypervisor, served).context("the list of disks")? {
-            if disk.back != domain {
-                continue;
-            }
-            match self.hypervisor.give_up_disk(disk.disk, false) {
-                Ok(()) | Err(Errno::NOENT) => {}
-                Err(error) => return Err(error).context("a disk cannot be taken from it"),
-            }
-        }
-        for vif in vifs(&mut self.hypervisor)? {
-            if vif.guest != domain || vif.backend != served {
-                continue;
-            }
-            match self.hypervisor.disconnect(vif.vif) {
-                Ok(()) | Err(Errno::NOENT) => {}
-                Err(error) => return Err(error).context("its interface cannot be taken out of the switch"),
-            }
-        }
-        Ok(())
-    }
-
-    /// It gets the driver domain's name, and its interface is looked at anew, since that is the way out now.
-    fn promote(&mut self, domain: u16) -> Result<()> {
-        self.toolstack.set_aside()?;
-        // Where an earlier daemon was killed they may be there still.
-        for remains in self.remains.clone() {
-            self.unplug(remains)?;
-        }
-        let driver = self.driver.clone();
-        self.rename(domain, &driver)?;
-        // Who serves disks looks for it at once.
-        let path = taken_by(&self.service);
-        self.store.change("/local", &[Change::Write(path, domain.to_string())])?;
-        if let (Some(served), Kind::Net) = (self.served, self.kind) {
-            let devices = format!("/local/domain/{served}/backend/vif/{domain}");
-            for device in self.store.list(&devices)? {
-                let said = format!("{devices}/{device}/hotplug-status");
-                self.store.change(&said, &[Change::Write(said.clone(), "connected".into())])?;
-            }
-        }
-        self.find()
     }
 }
 

@@ -481,6 +481,11 @@ impl World {
         assert_eq!(state.nodes.keys().find(orphan), None, "written below a directory that was removed");
     }
 
+    /// Time passes.
+    pub fn pass(&self, time: Duration) {
+        self.0.borrow_mut().time += time;
+    }
+
     /// Everybody goes on until nothing happens any more.
     pub fn settle(&self, daemon: &mut Daemon) {
         for _ in 0..20 {
@@ -530,6 +535,17 @@ impl Daemon {
             }
         }
         Ok(())
+    }
+
+    /// The driver domain's place changes hands, or does not any more.
+    pub fn set_changing(&mut self, is_changing: bool) {
+        self.service.set_changing(is_changing);
+    }
+
+    /// If nothing happens it has something to do only after so long.
+    pub fn rests_for(&self) -> Option<Duration> {
+        let now = self.began + self.world.0.borrow().time;
+        self.service.due().map(|due| due.saturating_duration_since(now))
     }
 
     /// Does all that is to be done.

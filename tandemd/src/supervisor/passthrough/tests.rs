@@ -378,6 +378,55 @@ fn one_that_knows_the_back_end_already_is_told_of_a_device_and_else_both_begin_a
 }
 
 #[test]
+fn what_was_announced_is_not_said_again_and_all_else_changes_with_it() {
+    let files = Files::new("announced");
+    let (mut nodes, mut machine) = (nodes(), Machine::default());
+    assert!(!announce(8, &claims("00:03.0"), &mut nodes).unwrap(), "it does not know the back end");
+    introduce(8, &mut nodes).unwrap();
+    assert!(!announce(8, &claims("00:03.0@5"), &mut nodes).unwrap(), "that is for xl to say");
+    assert!(!nodes.0.contains_key(&format!("{BACK}/dev-0")));
+    assert!(announce(8, &claims("00:03.0"), &mut nodes).unwrap());
+    assert_eq!(nodes.0[&format!("{BACK}/num_devs")], "0");
+    let name = |name: &str| vec![Change::Write("/local/domain/8/name".into(), name.into())];
+    let party = || Party::new(8, name("dd")).announced(true);
+    let mut give = |nodes: &mut Nodes, party| hand_over(party, &claims("00:03.0"), &files.0, nodes, &mut machine);
+    let error = give(&mut nodes, party().if_known()).unwrap_err();
+    assert!(error.to_string().contains("does not know"), "{error}");
+    assert_eq!(nodes.0["/local/domain/8/name"], "dd-standby");
+    for end in [BACK, "/local/domain/8/device/pci/0"] {
+        nodes.0.insert(format!("{end}/state"), "4".into());
+    }
+    // Somebody would see if it was said once more.
+    nodes.0.insert(format!("{BACK}/state-0"), "said".into());
+    give(&mut nodes, party().if_known()).unwrap();
+    let at = |path: &str| nodes.0[path].as_str();
+    assert_eq!((at("/local/domain/8/name"), at(GIVEN)), ("dd", "8"));
+    let back = |key: &str| at(&format!("{BACK}/{key}"));
+    assert_eq!((back("state"), back("num_devs"), back("dev-0"), back("state-0")), ("7", "1", NIC, "said"));
+    assert!(!announce(8, &claims("00:03.0"), &mut nodes).unwrap(), "it has a device");
+    // One that had to begin again knows nothing of it.
+    nodes.0.insert(format!("{BACK}/num_devs"), "0".into());
+    nodes.0.insert(format!("{BACK}/state"), "2".into());
+    give(&mut nodes, party()).unwrap();
+    assert_eq!(nodes.0[&format!("{BACK}/state-0")], "1");
+}
+
+#[test]
+fn one_that_loses_its_devices_loses_its_name_with_them() {
+    let files = Files::new("name");
+    let (mut nodes, mut machine) = given();
+    let name = Change::Write("/local/domain/7/name".into(), "dd-remains".into());
+    let from = || Party::new(7, vec![name.clone()]);
+    machine.limit = Some(2);
+    take(from(), &[NIC.into()], Reset::BackEnd, &files.0, &mut nodes, &mut machine).unwrap_err();
+    assert_eq!(nodes.0["/local/domain/7/name"], "dd");
+    machine.limit = None;
+    take(from(), &[NIC.into()], Reset::BackEnd, &files.0, &mut nodes, &mut machine).unwrap();
+    assert_eq!(nodes.0["/local/domain/7/name"], "dd-remains");
+    assert!(nodes.0.keys().all(|path| !path.contains("/pci/7")));
+}
+
+#[test]
 fn who_is_forgotten_leaves_nothing_unless_he_has_a_device() {
     let files = Files::new("forgotten");
     let (mut nodes, mut machine) = (nodes(), Machine::default());

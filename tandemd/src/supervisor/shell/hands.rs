@@ -1,0 +1,128 @@
+//! The place of a driver domain changes hands: one loses name, devices and interface, and another one gets them.
+
+use super::super::passthrough::{self, Party};
+use super::super::{pci, standby};
+use super::{taken_by, waits_for, Shell};
+use crate::hypercall::{disks_of, Disks, Switches};
+use crate::look::{twins, vifs};
+use crate::service::name_of;
+use crate::store::{Change, Store};
+use anyhow::{ensure, Context, Result};
+use rustix::io::Errno;
+use twin_abi::op::TwinStats;
+
+impl Shell {
+    /// One that waits gets to know the PCI back end, and those who serve guests get to know it.
+    pub(super) fn introduce(&mut self, domain: u16) -> Result<()> {
+        self.introduced.insert(domain, Self::now());
+        // It is asked now, when nobody waits for it.
+        for domain in self.domain.into_iter().chain([domain]) {
+            self.vm_of(domain)?;
+        }
+        let done = passthrough::introduce(domain, &mut self.store)
+            .and_then(|()| passthrough::announce(domain, &self.devices, &mut self.store));
+        match done {
+            Ok(is_announced) => self.announced = is_announced.then_some(domain),
+            Err(error) => {
+                eprintln!("{}: {}: it meets its PCI back end later: {error:#}", self.service, self.driver);
+            }
+        }
+        let path = waits_for(&self.service);
+        self.store.change("/local", &[Change::Write(path, domain.to_string())]).map(|_| ())
+    }
+
+    /// It loses all that another one needs to take its place, or it is said why not.
+    pub(super) fn take(&mut self, domain: u16) -> Result<()> {
+        if let Err(error) = self.try_take(domain) {
+            eprintln!("{}: {}: xl is to take its devices: {error:#}", self.service, self.driver);
+            // By that it is known as long as it has any.
+            let changes = self.renamed(domain, &self.driver.clone())?;
+            self.store.change(&name_of(domain), &changes)?;
+        }
+        self.sort_names()
+    }
+
+    fn try_take(&mut self, domain: u16) -> Result<()> {
+        let twins = twins(&mut self.hypervisor)?;
+        let has_card = |twin: &TwinStats| twin.domain == u32::from(domain) && twin.has_card != 0;
+        ensure!(!twins.iter().any(has_card), "its twin has a card");
+        let mut devices = match self.quarantined.take() {
+            // It has not run since.
+            Some((of, devices)) if of == domain => devices,
+            _ => pci::devices_of(domain, &mut self.store)?,
+        };
+        // Where an earlier daemon was killed these may not be in xenstore any more.
+        devices.extend(self.devices.iter().map(|device| device.name.clone()));
+        devices.sort_unstable();
+        devices.dedup();
+        let from = Party::new(domain, self.renamed(domain, &standby::remains_of(&self.driver))?);
+        passthrough::take(from, &devices, self.reset, &self.sysfs, &mut self.store, &mut self.hypervisor)?;
+        self.unplug(domain)
+    }
+
+    /// What a domain's other name changes.
+    fn renamed(&mut self, domain: u16, to: &str) -> Result<Vec<Change>> {
+        let name = |path: &str| Change::Write(format!("{path}/name"), to.into());
+        let known = self.vm_of(domain)?;
+        Ok([Some(name(&format!("/local/domain/{domain}"))), known.as_deref().map(name)].into_iter().flatten().collect())
+    }
+
+    /// Where else the toolstack has written a domain's name; it stays there.
+    fn vm_of(&mut self, domain: u16) -> Result<Option<String>> {
+        if !self.vms.contains_key(&domain) {
+            self.vms.extend(self.store.read(&format!("/local/domain/{domain}/vm"))?.map(|vm| (domain, vm)));
+        }
+        Ok(self.vms.get(&domain).cloned())
+    }
+
+    /// Takes its interfaces out of the switch, and guests' disks from it. Who serves them knows by its name that it is not asked again.
+    pub(super) fn unplug(&mut self, domain: u16) -> Result<()> {
+        let Some(served) = self.served else { return Ok(()) };
+        for disk in disks_of(&mut self.hypervisor, served).context("the list of disks")? {
+            if disk.back != domain {
+                continue;
+            }
+            match self.hypervisor.give_up_disk(disk.disk, false) {
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(error) => return Err(error).context("a disk cannot be taken from it"),
+            }
+        }
+        for vif in vifs(&mut self.hypervisor)? {
+            if vif.guest != domain || vif.backend != served {
+                continue;
+            }
+            match self.hypervisor.disconnect(vif.vif) {
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(error) => return Err(error).context("its interface cannot be taken out of the switch"),
+            }
+        }
+        Ok(())
+    }
+
+    /// It gets the driver domain's name: who serves its interface looks at that anew, since it is the way out now, and who serves disks looks for it
+    /// at once. One that is ready for its devices gets them with it: each question to the store costs time in which guests wait.
+    pub(super) fn promote(&mut self, domain: u16) -> Result<()> {
+        self.toolstack.set_aside()?;
+        // Where an earlier daemon was killed they may be there still.
+        for remains in self.remains.clone() {
+            self.unplug(remains)?;
+            passthrough::until_gone(remains, &self.sysfs)?;
+        }
+        let mut changes = self.renamed(domain, &self.driver.clone())?;
+        changes.push(Change::Write(taken_by(&self.service), domain.to_string()));
+        // What goes wrong with them is said when that is tried once more.
+        if self.give(Party::new(domain, changes.clone()).if_known()).is_err() {
+            self.store.change(&name_of(domain), &changes)?;
+        }
+        self.sort_names()
+    }
+
+    /// A domain gets all devices.
+    pub(super) fn give(&mut self, to: Party) -> Result<()> {
+        let domain = to.domain();
+        let to = to.announced(self.announced == Some(domain));
+        passthrough::hand_over(to, &self.devices, &self.sysfs, &mut self.store, &mut self.hypervisor)?;
+        self.whole = Some(domain);
+        Ok(())
+    }
+}
