@@ -4,6 +4,8 @@
 //! point. What has to outlive the daemon is in the [`Record`]; everything else is found again by looking.
 
 mod coming;
+pub mod drain;
+mod remains;
 mod snapshot;
 pub mod upgrade;
 
@@ -16,6 +18,7 @@ use super::standby::{is_usable, Standby, Wish};
 use super::words::Words;
 use coming::Coming;
 use control::Order;
+use drain::Draining;
 use snapshot::Booting;
 use std::time::Duration;
 use upgrade::Candidate;
@@ -32,10 +35,6 @@ const LONGEST: Duration = Duration::from_secs(60);
 const QUIET: Duration = Duration::from_secs(60);
 /// So long it is looked at often whether one that is up is of use.
 const SOON: Duration = Duration::from_secs(2);
-/// So long after a recovery what is left of the old instance is not cleared away: guests have waited, and do first what they want to.
-const CALM: Duration = Duration::from_secs(1);
-/// So long one that is to be replaced sends what it has taken.
-const DRAIN: Duration = Duration::from_millis(100);
 /// What it does that is parked, for people.
 pub const PARKED: &str = "parked";
 /// Why it is parked.
@@ -49,6 +48,8 @@ struct Going {
     is_quarantined: bool,
     /// It was tried to take its devices without the toolstack.
     is_taken: bool,
+    /// It sends what it has taken.
+    draining: Option<Draining>,
     /// When the toolstack is asked to destroy it, and how often it was.
     next: Duration,
     tries: u32,
@@ -93,7 +94,8 @@ fn go_on(record: &Record) -> Phase {
         // Whether an earlier daemon has come to it nobody knows; twice does no harm.
         (Some(domain), then) => {
             let (is_quarantined, is_taken) = (false, false);
-            Phase::Going(Going { domain, is_quarantined, is_taken, next: Duration::ZERO, tries: 0, then })
+            let (draining, next) = (None, Duration::ZERO);
+            Phase::Going(Going { domain, is_quarantined, is_taken, draining, next, tries: 0, then })
         }
         (None, Then::Start(from)) => match record.promoted {
             Some(domain) => Phase::HandingOver { domain, tries: 0, is_tried: false },
@@ -170,6 +172,11 @@ impl Machine {
             Phase::Up { .. } => self.is_of_use_soon(now),
             Phase::Resting => false,
         }
+    }
+
+    /// One that goes sends what it has taken.
+    pub fn is_draining(&self) -> bool {
+        matches!(&self.phase, Phase::Going(going) if going.draining.is_some())
     }
 
     /// It is up, and is about to be of use.
@@ -418,13 +425,14 @@ impl Machine {
         let sends = self.words.out.is_some() && look.way.is_some() && domain.end.is_none() && !domain.is_paused;
         let (next, act) = match domain.is_dying {
             true => (look.now + BY_OTHERS, None),
-            false if cause.is_order() && sends => (look.now + DRAIN, Some(Act::Drain(id))),
+            false if cause.is_order() && sends => (look.now, Some(Act::Drain(id))),
             false => (look.now, Some(Act::Quarantine(id))),
         };
+        let draining = matches!(act, Some(Act::Drain(_))).then(|| Draining::new(look.now));
         let is_quarantined = act == Some(Act::Quarantine(id));
         // Who destroys it may be at that.
         let is_taken = domain.is_dying;
-        self.phase = Phase::Going(Going { domain: id, is_quarantined, is_taken, next, tries: 0, then });
+        self.phase = Phase::Going(Going { domain: id, is_quarantined, is_taken, draining, next, tries: 0, then });
         act
     }
 
@@ -475,7 +483,7 @@ impl Machine {
     }
 
     /// It goes.
-    fn let_go(&mut self, going: Going, look: &Look) -> Option<Act> {
+    fn let_go(&mut self, mut going: Going, look: &Look) -> Option<Act> {
         if look.errand == Errand::Runs {
             return None;
         }
@@ -502,6 +510,12 @@ impl Machine {
         if look.now < going.next {
             return None;
         }
+        if let (Some(mut draining), Some(seen)) = (going.draining.take(), &look.domain) {
+            if !draining.is_over(seen, look.now) {
+                self.phase = Phase::Going(Going { draining: Some(draining), ..going });
+                return None;
+            }
+        }
         if !going.is_quarantined {
             self.phase = Phase::Going(Going { is_quarantined: true, ..going });
             return Some(Act::Quarantine(domain));
@@ -513,42 +527,6 @@ impl Machine {
         }
         self.phase = Phase::Going(Going { tries: going.tries + 1, ..going });
         Some(Act::Destroy(domain))
-    }
-
-    /// What is left of those whose place was taken, when nobody waits for packets any more.
-    fn clear_away(&mut self, look: &Look) -> Option<Act> {
-        let is_urgent = match self.phase {
-            Phase::HandingOver { .. } | Phase::Coming(_) => true,
-            Phase::Up { .. } => self.record.under_way.is_some(),
-            _ => false,
-        };
-        // What is to be rolled back is no remains.
-        let kept = self.kept(look);
-        let remains: Vec<u16> = look.remains.iter().copied().filter(|id| Some(*id) != kept).collect();
-        if remains.is_empty() {
-            self.nr_cleared = if look.is_clearing { self.nr_cleared } else { 0 };
-            return None;
-        }
-        if is_urgent {
-            self.clear_from = look.now + CALM;
-        }
-        if look.now < self.clear_from || self.nr_cleared > TRIES {
-            return None;
-        }
-        self.clear_from = look.now + AGAIN;
-        self.nr_cleared += 1;
-        let place = usize::try_from(self.nr_cleared).unwrap_or(0) % remains.len();
-        let next = remains.get(place).copied();
-        if self.nr_cleared > TRIES {
-            self.say("what is left of earlier ones cannot be destroyed");
-            return None;
-        }
-        next.map(Act::ClearAway)
-    }
-
-    /// Whether earlier instances have memory that will be free soon.
-    fn has_remains(&self, look: &Look) -> bool {
-        look.is_clearing || !look.remains.is_empty() && self.nr_cleared <= TRIES
     }
 
     /// What is left of it is memory. One that waits needs none of that; one that is to be made may, so that is made later.

@@ -35,8 +35,8 @@ use anyhow::{Context, Result};
 use control::told::LookedAfter;
 use control::{Image, Order};
 use look::Act;
-use machine
-::{Machine, PARKED};
+use machine::drain::OFTEN;
+use machine::{Machine, PARKED};
 use shell::Shell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -254,6 +254,7 @@ fn look_after(service: &str, kind: Kind, driver: &str, settings: &Settings) -> R
         set_at_work(service, None);
         save(&mut machine, &mut written, &path, service, driver)?;
         let limit = match machine.state() {
+            _ if machine.is_draining() => OFTEN,
             _ if machine.is_busy(Shell::now()) => BUSY,
             "up" if settings.wedged_ms > 0 => (Duration::from_millis(settings.wedged_ms) / LOOKS).clamp(BUSY, SELDOM),
             "up" => SELDOM,
