@@ -331,6 +331,9 @@ pub fn hand_over(
     let is_introduced = are_connected(domain, store)?;
     ensure!(is_introduced || !has_to_know, "it does not know the PCI back end");
     if !is_introduced {
+        if has_none(domain, store)? {
+            eprintln!("domain {domain} and the PCI back end do not know each other yet, and begin again");
+        }
         forget(domain, store)?;
         until_gone(domain, sysfs)?;
     }
@@ -416,10 +419,24 @@ pub fn introduced(store: &mut impl Store) -> Result<BTreeSet<u16>> {
     Ok(found)
 }
 
-/// The domain and the PCI back end get to know each other just now. Nothing of that can be taken back: the domain's kernel may have read it, and would
-/// not read it again.
-pub fn are_meeting(domain: u16, store: &mut impl Store) -> Result<bool> {
-    Ok(has_none(domain, store)? && !are_connected(domain, store)?)
+/// A domain and the PCI back end that get to know each other just now. Nothing of that can be taken back: the domain's kernel may have read it, and
+/// would not read it again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Meeting {
+    /// The domain has not answered yet, or has just done so; it may never do.
+    Begins,
+    /// Its kernel asks the back end for all functions that there may be. It uses this back end from now on, and would wait in vain if there was another one.
+    Asks,
+}
+
+/// How far they have come; `None`: they know each other, or do not get to.
+pub fn meeting(domain: u16, store: &mut impl Store) -> Result<Option<Meeting>> {
+    if !has_none(domain, store)? || are_connected(domain, store)? {
+        return Ok(None);
+    }
+    let back = store.read(&format!("{}/state", pci::back(domain)))?;
+    let has_answered = back.as_deref() == Some(state::CONNECTED.to_string().as_str());
+    Ok(Some(if has_answered { Meeting::Asks } else { Meeting::Begins }))
 }
 
 /// A domain that has no device, or has gone, and the PCI back end do not know each other any more.

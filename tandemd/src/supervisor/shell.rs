@@ -3,7 +3,7 @@
 use super::answered::Answered;
 use super::health::{Beat, Queue};
 use super::look::{Act, Domain, Errand, Look, Way};
-use super::passthrough::{self, Sysfs};
+use super::passthrough::{self, Meeting, Sysfs};
 use super::settings::{Claim, Reset, Settings};
 use super::toolstack::{Toolstack, ATTACH, CREATE};
 use super::{candidate_of, pci, snapshot, standby, Record, RECORDS};
@@ -31,8 +31,10 @@ const GOES: &str = "@releaseDomain";
 /// The token of watches of names.
 const NAMES: &str = "names";
 
-/// So long a domain and the PCI back end get to know each other: a few messages.
-const MEETS: Duration = Duration::from_secs(5);
+/// So long a domain is given to answer the PCI back end: a few messages.
+const ANSWERS: Duration = Duration::from_secs(5);
+/// So long its kernel may ask for functions: some 300 questions, each of which waits twice for a processor.
+const ASKS: Duration = Duration::from_secs(60);
 /// So often is looked whether the devices are there.
 const DEVICES: Duration = Duration::from_secs(1);
 
@@ -303,10 +305,16 @@ impl Shell {
 
     /// Whether a domain and the PCI back end get to know each other. One that does not answer the PCI back end is not waited for.
     fn is_meeting(&mut self, domain: u16) -> Result<bool> {
-        match self.introduced.get(&domain) {
-            Some(since) if Self::now() < *since + MEETS => passthrough::are_meeting(domain, &mut self.store),
-            _ => Ok(false),
+        let Some(since) = self.introduced.get(&domain) else { return Ok(false) };
+        let past = Self::now().saturating_sub(*since);
+        if past >= ASKS {
+            return Ok(false);
         }
+        Ok(match passthrough::meeting(domain, &mut self.store)? {
+            Some(Meeting::Begins) => past < ANSWERS,
+            Some(Meeting::Asks) => true,
+            None => false,
+        })
     }
 
     /// Whether all devices may reach memory.

@@ -353,7 +353,10 @@ fn what_an_earlier_daemon_had_the_back_end_let_go_of_it_takes_up_again() {
 #[test]
 fn one_that_knows_the_back_end_already_is_told_of_a_device_and_else_both_begin_again() {
     let files = Files::new("introduced");
-    for (back, front, said) in [("4", "4", "7"), ("4", "3", "1"), ("2", "4", "1")] {
+    let (begins, asks) = (Some(Meeting::Begins), Some(Meeting::Asks));
+    for (back, front, said, is_meeting) in
+        [("4", "4", "7", None), ("4", "3", "1", asks), ("2", "4", "1", begins), ("3", "3", "1", begins)]
+    {
         let (mut nodes, mut machine) = (nodes(), Machine::default());
         introduce(8, &mut nodes).unwrap();
         let there = |nodes: &Nodes| nodes.0.iter().filter(|(path, _)| path.contains("pci")).count();
@@ -364,14 +367,14 @@ fn one_that_knows_the_back_end_already_is_told_of_a_device_and_else_both_begin_a
         nodes.0.insert(format!("{BACK}/state"), back.into());
         nodes.0.insert("/local/domain/8/device/pci/0/state".into(), front.into());
         let before = there(&nodes);
-        assert_eq!(are_meeting(8, &mut nodes).unwrap(), said != "7", "{back} {front}");
+        assert_eq!(meeting(8, &mut nodes).unwrap(), is_meeting, "{back} {front}");
         introduce(8, &mut nodes).unwrap();
         assert_eq!(there(&nodes), before, "a second time nothing is done");
         hand_over(8, &claims("00:03.0"), &files.0, &mut nodes, &mut machine).unwrap();
         let at = |key: &str| nodes.0[&format!("{BACK}/{key}")].as_str();
         assert_eq!((at("state"), at("num_devs"), at("dev-0"), at("state-0")), (said, "1", NIC, "1"), "{back} {front}");
         assert_eq!(nodes.0["/local/domain/8/device/pci/0/state"], if said == "7" { "4" } else { "1" });
-        assert_eq!((machine.owner, are_meeting(8, &mut nodes).unwrap()), (Some(8), false));
+        assert_eq!((machine.owner, meeting(8, &mut nodes).unwrap()), (Some(8), None));
         let error = hand_over(8, &claims("00:03.0"), &files.0, &mut nodes, &mut machine).unwrap_err();
         assert!(error.to_string().contains("already"), "{error}");
     }
