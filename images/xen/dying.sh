@@ -132,8 +132,8 @@ disk_machine() {
 		meets $guest
 		must 'the guest has no disk' in_guest $guest 90 'modprobe xen-blkfront; wait_for 80 test -b /dev/xvda'
 	done
-	# The service's domain keeps the pages between guest and driver domain: two slots with two sets of 65 pages, and a table for them.
-	remember_less $((1048 * count))
+	# The service's domain keeps the pages between guest and driver domain: two slots with two sets of 161 pages, and a table for them.
+	remember_less $((2592 * count))
 }
 
 # dies CAUSE SEED
