@@ -20,6 +20,9 @@ serve_disk() {
 }
 # What daemon and stores have, for who has to find out why something failed.
 told() {
+	# Whether the medium's interrupts come, and what its driver says of them.
+	in_guest dd 30 'grep -E "nvme|pciback" /proc/interrupts; sleep 3; grep nvme /proc/interrupts; dmesg | grep -E "nvme|blkback" | tail -n 6'
+	xl debug-keys i
 	in_guest dd 20 'tail -n 3 /var/log/xen/xen-hotplug.log; dmesg | tail -n 3'
 	xenstore-ls /local/domain/$(xl domid disk)/device
 	xenstore-ls /local/domain/$(xl domid dd)/backend
