@@ -3,10 +3,6 @@
 //!
 //! A guest may send by one CPU and sleep on another: for that there is the timer.
 
-use super::disk::{self, DISK_EVENT};
-use super::timed;
-use super::traffic::{self, Budget, Look};
-use super::vif::Handle;
 use crate::arch::tsc;
 use crate::cpu::percpu::{this_cpu, MAX_CPUS};
 use crate::sched::timers;
@@ -15,24 +11,8 @@ use core::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 
 /// Interfaces and disks that a CPU looks after at one time. Others notify each time.
 const MAX_LATE: usize = 4;
-/// No name, in which some bits are clear.
+/// No name of an interface or, with [`DISK_EVENT`](super::disk::DISK_EVENT), of a disk, in which some bits are clear.
 const NONE: u32 = u32::MAX;
-
-/// What is looked after: an interface, or with [`DISK_EVENT`] a disk.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Name(u32);
-
-impl From<Handle> for Name {
-    fn from(handle: Handle) -> Self {
-        Self(handle.raw())
-    }
-}
-
-impl From<disk::Name> for Name {
-    fn from(name: disk::Name) -> Self {
-        Self(name.raw() | DISK_EVENT)
-    }
-}
 
 /// A place for something that is looked after.
 pub struct Place {
@@ -51,29 +31,33 @@ fn own() -> &'static [Place; MAX_LATE] {
 }
 
 /// A place for `name` on this CPU, if there is one.
-pub fn place_for(name: impl Into<Name>) -> Option<&'static Place> {
-    let (own, Name(name)) = (own(), name.into());
+pub fn place_for(name: u32) -> Option<&'static Place> {
+    let own = own();
     let find = |name| own.iter().find(|place| place.name.load(Ordering::Relaxed) == name);
     find(name).or_else(|| find(NONE))
 }
 
 /// `name`, with these domains at its ends, is looked at soon after `now` (ns).
-pub fn put_off(place: &Place, name: impl Into<Name>, ends: [u16; 2], now: u64) {
-    place.name.store(name.into().0, Ordering::Relaxed);
+pub fn put_off(place: &Place, name: u32, ends: [u16; 2], now: u64) {
+    place.name.store(name, Ordering::Relaxed);
     place.ends.iter().zip(ends).for_each(|(place, end)| place.store(end, Ordering::Relaxed));
     this_cpu().looks_after.set(true);
     timers::arm_senders(now.saturating_add(LATE_NS));
 }
 
-/// Looks at those that this CPU looks after: all, or those of a domain, a vCPU of which goes to sleep.
-pub fn work(of: Option<u16>) {
+/// Nothing may be done now: it is looked again later.
+pub fn put_off_all() {
+    timers::arm_senders(tsc::now_ns().saturating_add(LATE_NS));
+}
+
+/// Has those looked at that this CPU looks after: all, or those of a domain, a vCPU of which goes to sleep. `look` does so, told the name, and says
+/// whether there is more to do.
+pub fn work(of: Option<u16>, mut look: impl FnMut(u32) -> bool) {
     let me = this_cpu();
-    let Some(_works) = timed::try_work() else { return timers::arm_senders(tsc::now_ns().saturating_add(LATE_NS)) };
     me.looks_after.set(false);
-    let look = if of.is_some() { Look::Asleep } else { Look::Usual };
     for place in own() {
-        let (name, ends) =
-            (place.name.load(Ordering::Relaxed), place.ends.each_ref().map(|end| end.load(Ordering::Relaxed)));
+        let name = place.name.load(Ordering::Relaxed);
+        let ends = place.ends.each_ref().map(|end| end.load(Ordering::Relaxed));
         if name == NONE {
             continue;
         }
@@ -82,14 +66,9 @@ pub fn work(of: Option<u16>) {
             continue;
         }
         place.name.store(NONE, Ordering::Relaxed);
-        let has_more = if name & DISK_EVENT != 0 {
-            disk::serve(name)
-        } else {
-            traffic::transmit(Handle::of_raw(name), look, &mut Budget::default())
-        };
-        if has_more {
+        if look(name) {
             // Its own place, which is free.
-            put_off(place, Name(name), ends, tsc::now_ns());
+            put_off(place, name, ends, tsc::now_ns());
         }
     }
 }

@@ -47,13 +47,26 @@ use xen_abi::errno::Errno;
 
 /// Device channels get their time, and hear of network cards.
 pub fn install() {
-    run::install_channel_work(timed::work, late::work);
+    run::install_channel_work(timed::work, look_after);
     net::install(net::Hooks {
         attached: cards::attached,
         detached: cards::detached,
         received: inlet::received,
         received_in_pieces: inlet::received_in_pieces,
         transmitted: uplink::transmitted,
+    });
+}
+
+/// Looks at what this CPU looks after: all, or what a domain has at one end, a vCPU of which goes to sleep.
+fn look_after(of: Option<u16>) {
+    let Some(_works) = timed::try_work() else { return late::put_off_all() };
+    let why = if of.is_some() { Look::Asleep } else { Look::Usual };
+    late::work(of, |name| {
+        if name & disk::DISK_EVENT != 0 {
+            disk::serve(name)
+        } else {
+            traffic::transmit(Handle::of_raw(name), why, &mut Budget::default())
+        }
     });
 }
 

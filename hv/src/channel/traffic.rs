@@ -102,11 +102,11 @@ fn take_all(tx: &mut Tx, guest: &Domain, table: &Table, now: u64, budget: &mut B
                 pass_on(tx, guest, (table, forward), token, now, budget);
             }
             Ok(Take::Nothing) => {
-                let place = late::place_for(tx.line.handle);
+                let place = late::place_for(tx.line.handle.raw());
                 match (tx.queue.leave(now, place.is_some()), place) {
                     (Ok(Left::Work), _) => budget.spend(0),
                     (Ok(Left::Late), Some(place)) => {
-                        late::put_off(place, tx.line.handle, [tx.line.guest; 2], now);
+                        late::put_off(place, tx.line.handle.raw(), [tx.line.guest; 2], now);
                         return Rest::Late;
                     }
                     (Ok(_), _) => return Rest::Done,

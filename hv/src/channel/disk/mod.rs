@@ -154,14 +154,15 @@ impl Shelf {
         let mut grants = GuestGrants { guest, backend: self.front };
         let share = self.back.as_ref().map(|back| &back.share);
         let mut turn = Turn::of(share);
-        let may_be_late = || late::place_for(self.name).is_some();
+        let cookie = self.name.raw() | DISK_EVENT;
+        let may_be_late = || late::place_for(cookie).is_some();
         let (grants, budget) = (&mut grants, &mut PORTION.clone());
         let Served { more, tell_guest, tell_back, look_at, is_late } =
             self.disk.serve(grants, &Bytes, &mut turn, &tsc::now_ns, budget, &may_be_late);
         let room = turn.is_left;
         if let (true, Some(back)) = (is_late, &self.back) {
-            if let Some(place) = late::place_for(self.name) {
-                late::put_off(place, self.name, [guest.id, back.end.domain], tsc::now_ns());
+            if let Some(place) = late::place_for(cookie) {
+                late::put_off(place, cookie, [guest.id, back.end.domain], tsc::now_ns());
             }
         }
         if let Some(at) = look_at {
