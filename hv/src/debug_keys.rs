@@ -2,6 +2,7 @@
 //! the log level is, and change nothing but `R`, which is asked for by name.
 
 mod in_use;
+mod interrupts;
 
 use crate::arch::tsc;
 use crate::cpu::percpu;
@@ -28,6 +29,7 @@ const KEYS: &[Key] = &[
     Key(audit::KEY, "a recount of all frames", recount),
     Key(b'g', "grants in use", || each_domain(grants)),
     Key(b'h', "this list", help),
+    Key(b'i', "interrupts of domains", interrupts::print),
     Key(b'm', "memory", memory),
     Key(b'p', "counters", counters),
     Key(b'q', "domains and their vCPUs", || each_domain(about)),

@@ -27,20 +27,20 @@ pub(super) struct Line<M> {
     pub msi: Option<M>,
     /// How a wire signals, once it has been said or used.
     pub wire: Option<Wire>,
-    guests: [Option<Delivery>; MAX_SHARERS],
+    pub(super) guests: [Option<Delivery>; MAX_SHARERS],
     /// Bit n: there is a guest n.
     present: u8,
     /// Bit n: guest n has been told and has not answered.
-    in_flight: u8,
+    pub(super) in_flight: u8,
     /// Bit n: guest n has not answered in time, and is not waited for until it does.
-    late: u8,
+    pub(super) late: u8,
     /// Bit n: guest n serves the line alone as it seems, since it was found to be its device's that asked.
-    alone: u8,
+    pub(super) alone: u8,
     /// How often in a row it was told alone, and when all were told.
     told_alone: u8,
     told_all: u64,
     /// A sharer has left, and its device may go on asking with nobody to serve it.
-    is_abandoned: bool,
+    pub(super) is_abandoned: bool,
     /// Since then, so often in a row the line was silent for a while.
     calm: u8,
     /// When the throttle let it fire again.
@@ -53,7 +53,9 @@ pub(super) struct Line<M> {
     window_start: u64,
     fired: u32,
     /// Masked until this time, whoever answers.
-    held_until: Option<u64>,
+    pub(super) held_until: Option<u64>,
+    /// How often it fired since it was first bound.
+    pub(super) total: u32,
     /// How often it fired on another CPU than that of its vCPU, since it went to this CPU.
     pub detours: u8,
 }
@@ -79,6 +81,7 @@ impl<M> Line<M> {
             window_start: 0,
             fired: 0,
             held_until: None,
+            total: 0,
             detours: 0,
         }
     }
@@ -262,12 +265,6 @@ impl<M> Line<M> {
         true
     }
 
-    /// Who has not answered in time.
-    pub fn late(&self) -> impl Iterator<Item = Delivery> + '_ {
-        let is_late = |n: usize| self.late >> n & 1 != 0;
-        self.guests.iter().enumerate().filter(move |(n, _)| is_late(*n)).filter_map(|(_, g)| *g)
-    }
-
     /// Has everybody answered?
     pub fn is_finished(&self) -> bool {
         self.in_flight == 0 && !self.is_idle()
@@ -281,6 +278,7 @@ impl<M> Line<M> {
             self.fired = 0;
         }
         self.fired = self.fired.saturating_add(1);
+        self.total = self.total.wrapping_add(1);
         self.fired > STORM
     }
 

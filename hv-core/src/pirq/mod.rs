@@ -14,6 +14,7 @@
 //! window, so that a broken device costs a bounded share of a CPU.
 
 mod line;
+mod look;
 mod map;
 mod snapshot;
 mod steer;
@@ -26,6 +27,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::AcqRel;
 use line::Line;
+pub use look::{Look, Sharer};
 pub use snapshot::Saved;
 pub use tell::{Deliveries, Delivery, Turn};
 use xen_abi::errno::Errno;
@@ -356,11 +358,6 @@ impl<C: IrqChip, P: AsRef<PageWords>> Interrupts<C, P> {
     pub fn next_wake(&mut self) -> Option<u64> {
         self.wake_at = self.lines.iter().filter_map(Line::wake_at).min();
         self.wake_at
-    }
-
-    /// Domains that have not answered in time, with their lines.
-    pub fn late(&self) -> impl Iterator<Item = (Irq, Delivery)> + '_ {
-        (0u32..).zip(&self.lines).flat_map(|(irq, line)| line.late().map(move |d| (irq, d)))
     }
 
     /// The line of a mapped pirq.

@@ -323,11 +323,17 @@ fn a_domain_that_does_not_answer_does_not_keep_a_shared_line() {
     assert!(i.expire(100 * MS).is_some() && open(&mut i, 19), "domain 5 is late");
     assert!(i.expire(100 * MS).is_none());
     assert_eq!(i.next_wake(), None);
-    assert_eq!(i.late().map(|(irq, d)| (irq, d.dom)).collect::<Vec<_>>(), [(19, 5)]);
+    let look = i.look(0).expect("a line");
+    let seen: Vec<_> = look.sharers().map(|s| (s.to.dom, s.is_waited_for, s.is_late)).collect();
+    assert_eq!((look.irq, look.is_level, look.is_message, look.fired), (19, true, false, 1));
+    assert_eq!(seen, [(0, false, false), (5, false, true)]);
+    assert!(i.look(20).is_none());
     // Its device goes on asking. Both are told, one is waited for, and the line fires no more than a hundred times a second.
     let told = i.fired(19, 101 * MS);
     assert_eq!((told.iter().count(), told.wake_ns), (2, Some(111 * MS)));
+    assert!(i.look(0).unwrap().sharers().map(|s| s.is_waited_for).eq([true, false]));
     i.eoi(0, 19).unwrap();
+    assert_eq!(i.look(0).unwrap().held_until, Some(111 * MS));
     assert!(!open(&mut i, 19));
     assert!(i.expire(111 * MS).is_some() && open(&mut i, 19));
     // The living domain is slow this time: the throttle's time has passed before its answer.
@@ -339,7 +345,7 @@ fn a_domain_that_does_not_answer_does_not_keep_a_shared_line() {
     assert!(open(&mut i, 19));
     // The late one answers after all: it is waited for again.
     i.eoi(5, 19).unwrap();
-    assert_eq!(i.late().count(), 0);
+    assert!(!i.look(19).unwrap().sharers().any(|s| s.is_late));
     i.fired(19, 300 * MS);
     i.eoi(0, 19).unwrap();
     assert!(!open(&mut i, 19));

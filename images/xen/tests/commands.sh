@@ -105,6 +105,9 @@ check build-id-is-dom0s-alone said '<denied>' g1 10 'cat /sys/hypervisor/propert
 check clock said 'clock ok' g1 30 clock
 check sysrq eval 'xl sysrq g1 h && wait_for 20 grep -q "sysrq: HELP" $logs/guest-g1.log'
 check debug-keys sh -c "xl debug-keys h && xl debug-keys q && xl dmesg | grep -q \"'q' pressed\""
+# Stock Xen has other words.
+interrupts() { xl debug-keys i; xl dmesg | grep -E 'd0 pirq [0-9]+, port [0-9]+|Guest interrupt information'; }
+check interrupts-are-listed interrupts
 
 check reboot sh -c ': > '$logs'/guest-g1.log; xl reboot g1'
 check reboot-gives-a-new-domain eval 'serving g1 && [ $(xl domid g1) != $id ]'
