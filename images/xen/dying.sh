@@ -36,7 +36,7 @@ meets() {
 ends_of_disks() { xenstore-ls -f | grep -E '/vbd/.*/(state|serves|online|physical-device|hotplug-[a-z]*|event-channel|backend-id) '; }
 quit() {
 	say "$story FAIL $1"
-	{ cat /tmp/quit; tail -n 12 $daemon_log; ends_of_disks; tail -n 20 $(log_of dd); xl list; } 2> /dev/null | quoted | while read -r line; do say "told $line"; done
+	{ cat /tmp/quit; tail -n 12 $daemon_log; ends_of_disks; tail -n 20 $(log_of dd); ps | grep -E "[x]l (create|destroy|dev)"; xl list; } 2> /dev/null | quoted | while read -r line; do say "told $line"; done
 	xl debug-keys qd
 	exit
 }
