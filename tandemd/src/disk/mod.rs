@@ -7,11 +7,12 @@ mod ahead;
 mod device;
 #[cfg(test)]
 mod tests;
+mod told;
 
 use crate::config::Weights;
 use crate::device::Device;
 use crate::device::{state, Back};
-use crate::hypercall::{disks_of, Disks, NR_PAGES, SLOTS};
+use crate::hypercall::{disks_of, Disks, NR_PAGES};
 use crate::service::{name_of, Fate};
 use crate::store::{Change, Event, Store};
 use crate::supervisor::{taken_by, waits_for};
@@ -20,8 +21,8 @@ use device::{Seen, Step};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
-use xen_abi::channel_op::{ChannelDiskAttach, ChannelDiskConnect, ChannelDiskStatus};
-use xen_abi::channel_op::{DISK_DISCARD, DISK_FLUSH, DISK_GIVEN_UP, DISK_NO_BACK, DISK_WRITE};
+use xen_abi::channel_op::{ChannelDiskAttach, ChannelDiskStatus};
+use xen_abi::channel_op::{DISK_GIVEN_UP, DISK_NO_BACK};
 
 /// Steps for a disk after one look at most: a driver domain's back end that comes takes the most.
 const MAX_STEPS: usize = 12;
@@ -33,32 +34,6 @@ const UNTIL_REMINDED: Duration = Duration::from_secs(3);
 const A_MOMENT: Duration = Duration::from_millis(5);
 /// So long a disk that the toolstack takes away shows that it is closed.
 const UNTIL_SEEN: Duration = Duration::from_millis(500);
-/// What is said of the medium by the driver domain's back end, and passed on to the guest.
-const KEYS: &[&str] = &[
-    "feature-flush-cache",
-    "feature-discard",
-    "discard-granularity",
-    "discard-alignment",
-    "discard-secure",
-    "sectors",
-    "info",
-    "sector-size",
-    "physical-sector-size",
-];
-/// What the toolstack has said of the medium, and the driver domain's back end and its script want to know.
-const MEDIUM: &[&str] = &[
-    "params",
-    "script",
-    "removable",
-    "bootable",
-    "dev",
-    "type",
-    "mode",
-    "device-type",
-    "discard-enable",
-    "specification",
-];
-
 /// A service.
 pub struct DiskService {
     name: String,
@@ -461,106 +436,6 @@ impl DiskService {
                 ));
             }
         }
-    }
-
-    /// Makes the directories of a back end in the driver domain and of its front end here, in a slot that is the disk's.
-    fn introduce(&self, device: Device, far: Option<Far>, driver: u16, store: &mut impl Store) -> Result<bool> {
-        let slot = match far {
-            Some(far) => far.slot,
-            None => {
-                let used: BTreeSet<u32> = self.slots(store)?.into_iter().map(|(slot, _)| slot).collect();
-                let Some(slot) = (0..SLOTS).find(|slot| !used.contains(slot)) else { return Ok(false) };
-                slot
-            }
-        };
-        let far = self.at(slot, driver);
-        let mut changes = vec![Change::Remove(far.near.clone()), Change::Remove(far.far.clone())];
-        changes.push(Change::Make { path: far.near.clone(), owner: self.domain, reader: driver });
-        changes.push(Change::Make { path: far.far.clone(), owner: driver, reader: self.domain });
-        let mut write =
-            |path: &str, key: &str, value: &str| changes.push(Change::Write(format!("{path}/{key}"), value.into()));
-        write(&far.near, "serves", &format!("{}/{}", device.guest, device.number));
-        write(&far.near, "backend", &far.far);
-        write(&far.near, "backend-id", &driver.to_string());
-        write(&far.near, "virtual-device", &slot.to_string());
-        write(&far.near, "device-type", "disk");
-        write(&far.near, "state", "1");
-        for key in MEDIUM {
-            if let Some(value) = store.read(&format!("{}/{key}", self.back(device)))? {
-                write(&far.far, key, &value);
-            }
-        }
-        write(&far.far, "frontend", &far.near);
-        write(&far.far, "frontend-id", &self.domain.to_string());
-        write(&far.far, "online", "1");
-        write(&far.far, "state", "1");
-        log(&format!("{}: domain {driver} is to be its back end", self.describe(device)));
-        store.change(&format!("{}/frontend", self.back(device)), &changes)
-    }
-
-    /// The hypervisor takes up the guest's ring, and the guest's directory says what the medium is.
-    fn connect(&self, device: Device, far: &Far, store: &mut impl Store, disks: &mut impl Disks) -> Result<bool> {
-        let path = self.back(device);
-        let mut changes = Vec::new();
-        let mut medium = BTreeMap::new();
-        for key in KEYS {
-            if let Some(value) = store.read(&format!("{}/{key}", far.far))? {
-                changes.push(Change::Write(format!("{path}/{key}"), value.clone()));
-                medium.insert(*key, value);
-            }
-        }
-        changes.push(Change::Write(format!("{path}/feature-barrier"), "0".into()));
-        changes.push(Change::Write(format!("{path}/feature-persistent"), "0".into()));
-        let is_writable = store.read(&format!("{path}/mode"))?.is_some_and(|mode| mode.starts_with('w'));
-        let has = |key| medium.get(key).is_some_and(|value| value == "1");
-        let flags = [
-            (is_writable, DISK_WRITE),
-            (has("feature-flush-cache"), DISK_FLUSH),
-            (has("feature-discard"), DISK_DISCARD),
-        ];
-        let flags = flags.iter().filter(|(is_set, _)| *is_set).fold(0, |all, (_, flag)| all | flag);
-        let front = front(device);
-        let mut key = |key: &str| store.read(&format!("{front}/{key}"));
-        let (ring, port) = (key("ring-ref")?, key("event-channel")?);
-        let (protocol, order) = (key("protocol")?, key("ring-page-order")?);
-        let guest = store.read(&name_of(device.guest))?;
-        let weight = guest.and_then(|guest| self.weights.get(&guest)).copied().unwrap_or(0);
-        let number = |value: &Option<String>| value.as_ref().and_then(|value| value.parse().ok());
-        let request = match (number(&ring), number(&port)) {
-            (Some(ring), Some(port))
-                if protocol.as_deref().is_none_or(|name| name == "x86_64-abi")
-                    && order.as_deref().is_none_or(|order| order == "0") =>
-            {
-                Ok(ChannelDiskConnect {
-                    guest: device.guest,
-                    backend: self.domain,
-                    device: device.number,
-                    ring,
-                    port,
-                    flags,
-                    weight,
-                    ..ChannelDiskConnect::default()
-                })
-            }
-            _ => Err("22 the front end wants a ring that is not offered".to_string()),
-        };
-        let answer = request.and_then(|request| {
-            disks.connect_disk(&request).map_err(|error| format!("{} {error}", error.raw_os_error()))
-        });
-        match answer {
-            Ok(_) => {
-                let told = if weight == 0 { String::new() } else { format!(", weight {weight}") };
-                log(&format!("{}: connected{told}", self.describe(device)));
-                store.change(&format!("{path}/frontend"), &changes)?;
-            }
-            Err(why) => {
-                log(&format!("{}: not connected: {why}", self.describe(device)));
-                let error = Change::Write(format!("{}/error", self.error(device)), why);
-                let closing = Change::Write(format!("{path}/state"), state::CLOSING.to_string());
-                store.change(&format!("{path}/frontend"), &[error, closing])?;
-            }
-        }
-        Ok(true)
     }
 
     /// Disks that the hypervisor has for this service.

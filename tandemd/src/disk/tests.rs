@@ -5,6 +5,7 @@ use crate::hypercall::DiskList;
 use std::cell::RefCell;
 use std::rc::Rc;
 use xen_abi::channel_op::ChannelDiskStatus;
+use xen_abi::channel_op::{ChannelDiskConnect, DISK_FLUSH, DISK_WRITE};
 
 const DOMAIN: u16 = 3;
 const BACK: &str = "/local/domain/3/backend/vbd/7/51712";
