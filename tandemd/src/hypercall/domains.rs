@@ -48,6 +48,11 @@ impl Hypervisor {
         self.domain(domain).is_ok_and(|info| info.flags & DOMINF_DYING == 0)
     }
 
+    /// There is something of it, if it goes or not.
+    pub fn has(&mut self, domain: u16) -> bool {
+        !matches!(self.domain(domain), Err(Errno::SRCH))
+    }
+
     /// Stops all of its vCPUs.
     pub fn pause(&mut self, domain: u16) -> Result<(), Errno> {
         let request = Request { head: head(PAUSEDOMAIN, domain), part: [0_u64; 16] };

@@ -223,7 +223,8 @@ impl Shell {
 
     /// A look at everything.
     pub fn look(&mut self) -> Result<Look> {
-        let errand = self.toolstack.errand(&mut self.store)?;
+        let hypervisor = &mut self.hypervisor;
+        let errand = self.toolstack.errand(&mut self.store, |domain| hypervisor.has(domain))?;
         if !matches!(errand, Errand::None) {
             self.find()?;
         }
@@ -269,9 +270,8 @@ impl Shell {
             self.has_devices = (self.devices.iter().all(|device| pci::is_there(&device.name)), now);
         }
         let (has_devices, is_served) = (self.has_devices.0, self.served.is_some());
-        let remains: Vec<u16> =
-            self.remains.iter().copied().filter(|domain| !self.toolstack.clears(Some(*domain))).collect();
-        let is_clearing = self.toolstack.clears(None);
+        let remains: Vec<u16> = self.remains.iter().copied().filter(|domain| !self.toolstack.clears(*domain)).collect();
+        let is_clearing = self.toolstack.is_clearing(|domain| self.hypervisor.has(domain));
         let known = [&domain, &standby, &candidate].into_iter().flatten().filter(|d| !d.is_dying).map(|d| d.id);
         let known: Vec<u16> = known.chain(remains.iter().copied()).collect();
         let snapshots = self.snapshots(known);

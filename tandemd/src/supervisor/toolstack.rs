@@ -1,15 +1,19 @@
 //! Processes of the toolstack's: one at a time does what the machine asks for, and beside it others clear away what is left of domains.
+//!
+//! None of them is waited for for ever: one whose domain is gone has done what it was started for, and one that takes too long is ended.
 
+mod process;
+
+use self::process::{Running, LONGEST};
 use super::look::Errand;
 use super::pci;
 use super::settings::Claim;
 use crate::domain::RUN;
 use crate::store::Store;
 use anyhow::{Context, Result};
-use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::time::Instant;
 
 /// What xl is told before the configuration. Without `-e` a process of its would stay to do what `on_crash` says, and would be in the way.
 pub const CREATE: &[&str] = &["create", "-q", "-e"];
@@ -28,28 +32,27 @@ pub struct Toolstack {
     destroyed: Option<u16>,
 }
 
-/// A process that clears a domain away, if that is known to be one that is left of it; what it says goes to that file.
+/// A process that clears a domain away.
 struct Clearing {
-    domain: Option<u16>,
-    child: Child,
-    said: PathBuf,
+    domain: u16,
+    process: Running,
 }
 
 /// A process of the toolstack's.
 enum Process {
     Rests,
-    /// Started by this daemon; what it says goes to that file.
-    Ours(Child, PathBuf),
-    /// Started by an earlier one.
-    Inherited(u32),
+    /// Started by this daemon.
+    Ours(Running),
+    /// Started by an earlier one, and found then.
+    Inherited(u32, Instant),
 }
 
 impl Toolstack {
     /// It may be at work for an earlier daemon, which may have begun to destroy the domain `going`.
     pub fn open(service: &str, config: &Path, devices: &[Claim], going: Option<u16>) -> Result<Self> {
         let earlier = Earlier { config: config.into(), devices: devices.into(), going };
-        let process = earlier.find()?.map_or(Process::Rests, Process::Inherited);
-        let destroyed = going.filter(|_| matches!(process, Process::Inherited(_)));
+        let process = earlier.find()?.map_or(Process::Rests, |process| Process::Inherited(process, Instant::now()));
+        let destroyed = going.filter(|_| matches!(process, Process::Inherited(..)));
         Ok(Self { service: service.into(), earlier, process, clearing: Vec::new(), nr_cleared: 0, destroyed })
     }
 
@@ -68,52 +71,53 @@ impl Toolstack {
     /// Starts it with these arguments.
     pub fn start(&mut self, arguments: &[&str]) -> Result<()> {
         let said = Path::new(RUN).join(format!("{}.xl", self.service));
-        self.process = Process::Ours(spawn(arguments, &said)?, said);
+        self.process = Process::Ours(Running::start(&self.service, arguments, &said)?);
         self.destroyed = None;
         Ok(())
     }
 
-    /// The process that clears a domain away goes on by itself; others may begin.
-    pub fn set_aside(&mut self) -> Result<()> {
-        let Process::Ours(child, said) = std::mem::replace(&mut self.process, Process::Rests) else {
-            return Ok(());
-        };
+    /// The process that destroys a domain goes on by itself; others may begin.
+    pub fn set_aside(&mut self) {
+        let Some(domain) = self.destroyed.take() else { return };
+        if let Process::Ours(mut process) = std::mem::replace(&mut self.process, Process::Rests) {
+            process.say_elsewhere(self.next_said());
+            self.clearing.push(Clearing { domain, process });
+        }
+    }
+
+    /// Where the next one that clears away says something.
+    fn next_said(&mut self) -> PathBuf {
         self.nr_cleared = self.nr_cleared.wrapping_add(1);
-        let other = said.with_extension(format!("{}.xl", self.nr_cleared));
-        let renamed = std::fs::rename(&said, &other);
-        self.clearing.push(Clearing { domain: None, child, said: other.clone() });
-        self.destroyed = None;
-        renamed.with_context(|| format!("cannot rename {}", said.display()))
+        Path::new(RUN).join(format!("{}.{}.xl", self.service, self.nr_cleared))
     }
 
     /// Begins to clear away what is left of a domain that has neither name nor devices. Others may begin, too.
     pub fn clear_away(&mut self, domain: u16) -> Result<()> {
-        self.nr_cleared = self.nr_cleared.wrapping_add(1);
-        let said = Path::new(RUN).join(format!("{}.{}.xl", self.service, self.nr_cleared));
-        let child = spawn(&["destroy", &domain.to_string()], &said)?;
-        self.clearing.push(Clearing { domain: Some(domain), child, said });
+        let said = self.next_said();
+        let process = Running::start(&self.service, &["destroy", &domain.to_string()], &said)?;
+        self.clearing.push(Clearing { domain, process });
         Ok(())
     }
 
-    /// Whether such processes are at work: for this domain, or at all.
-    pub fn clears(&self, domain: Option<u16>) -> bool {
-        self.clearing.iter().any(|clearing| domain.is_none() || clearing.domain == domain)
+    /// Whether such a process is at work for this domain.
+    pub fn clears(&self, domain: u16) -> bool {
+        self.clearing.iter().any(|clearing| clearing.domain == domain)
+    }
+
+    /// Whether a domain is cleared away of which there is something left, by what `is_left` says of each.
+    pub fn is_clearing(&self, mut is_left: impl FnMut(u16) -> bool) -> bool {
+        self.clearing.iter().any(|clearing| is_left(clearing.domain))
     }
 
     /// Those of them that have ended.
     fn reap(&mut self) {
         let service = &self.service;
-        self.clearing.retain_mut(|Clearing { child, said, .. }| {
-            let trouble = match child.try_wait() {
-                Ok(None) => return true,
-                Ok(Some(status)) if status.success() => None,
-                Ok(Some(_)) => Some(told(said)),
-                Err(error) => Some(error.to_string()),
-            };
-            if let Some(why) = trouble {
+        self.clearing.retain_mut(|Clearing { process, .. }| {
+            let Some(result) = process.end() else { return true };
+            if let Err(why) = result {
                 eprintln!("{service}: xl destroy, of what was left: {why}");
             }
-            let _ = std::fs::remove_file(said);
+            process.forget_said();
             false
         });
     }
@@ -126,36 +130,29 @@ impl Toolstack {
         Ok(!is_known && pci::devices_of(domain, store)?.is_empty())
     }
 
-    /// How it goes with what it was started for.
-    pub fn errand(&mut self, store: &mut impl Store) -> Result<Errand> {
+    /// How it goes with what it was started for. `is_left`: whether there is something left of a domain.
+    pub fn errand(&mut self, store: &mut impl Store, mut is_left: impl FnMut(u16) -> bool) -> Result<Errand> {
         self.reap();
         let done = match &mut self.process {
             Process::Rests => return Ok(Errand::None),
-            Process::Inherited(process) if self.earlier.has(*process) => return Ok(Errand::Runs),
-            Process::Inherited(_) => Ok(()),
-            Process::Ours(child, said) => match child.try_wait() {
-                Ok(None) => return Ok(if self.is_released(store)? { Errand::ClearsAway } else { Errand::Runs }),
-                Ok(Some(status)) if status.success() => Ok(()),
-                Ok(Some(_)) => Err(told(said)),
-                Err(error) => Err(error.to_string()),
+            Process::Inherited(process, since) if self.earlier.has(*process) => match since.elapsed() {
+                past if past < LONGEST => return Ok(Errand::Runs),
+                _ => Err(format!("process {process}, of an earlier tandemd's, does not end, and is not waited for")),
+            },
+            Process::Inherited(..) => Ok(()),
+            Process::Ours(process) => match process.end() {
+                Some(result) => result,
+                None if !self.is_released(store)? => return Ok(Errand::Runs),
+                None if self.destroyed.is_some_and(&mut is_left) => return Ok(Errand::ClearsAway),
+                None => {
+                    self.set_aside();
+                    Ok(())
+                }
             },
         };
         self.process = Process::Rests;
         Ok(Errand::Done(done))
     }
-}
-
-/// Starts a process of the toolstack's, which writes into that file what it says.
-fn spawn(arguments: &[&str], said: &Path) -> Result<Child> {
-    let file = File::create(said).with_context(|| format!("cannot make {}", said.display()))?;
-    let mut xl = Command::new("xl");
-    xl.args(arguments).stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
-    xl.spawn().context("cannot start xl")
-}
-
-/// What a process of the toolstack's has written into that file, in a line.
-fn told(said: &Path) -> String {
-    std::fs::read_to_string(said).unwrap_or_default().trim().replace('\n', "; ")
 }
 
 /// By what processes of an earlier daemon's are known: the driver domain's configuration, its devices, and the instance that had to go.
@@ -196,23 +193,4 @@ impl Earlier {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_earlier_daemons_processes_are_known_by_their_arguments() {
-        let claim = Claim { name: "0000:00:03.0".into(), said: "00:03.0,permissive=1".into(), options: None };
-        let earlier = Earlier { config: "/etc/xen/dd.cfg".into(), devices: vec![claim], going: Some(7) };
-        for own in [
-            "xl create -q -e /etc/xen/dd.cfg",
-            "/usr/sbin/xl create -q -e /etc/xen/dd.cfg name=\"dd-standby\"",
-            "xl pci-attach 8 00:03.0,permissive=1",
-            "xl destroy 7",
-        ] {
-            assert!(earlier.is_one(own.replace(' ', "\0").as_bytes()), "{own}");
-        }
-        for other in ["xl create /etc/xen/dd.cfg", "xl destroy 8", "xl pci-attach 8 00:04.0", "vi xl destroy 7", ""] {
-            assert!(!earlier.is_one(other.replace(' ', "\0").as_bytes()), "{other}");
-        }
-    }
-}
+mod tests;

@@ -102,7 +102,7 @@ impl Shell {
     /// It gets the driver domain's name: who serves its interface looks at that anew, since it is the way out now, and who serves disks looks for it
     /// at once. One that is ready for its devices gets them with it: each question to the store costs time in which guests wait.
     pub(super) fn promote(&mut self, domain: u16) -> Result<()> {
-        self.toolstack.set_aside()?;
+        self.toolstack.set_aside();
         // Where an earlier daemon was killed they may be there still.
         for remains in self.remains.clone() {
             self.unplug(remains)?;

@@ -1,0 +1,124 @@
+use super::*;
+use crate::store::{Change, Event};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+#[test]
+fn an_earlier_daemons_processes_are_known_by_their_arguments() {
+    let claim = Claim { name: "0000:00:03.0".into(), said: "00:03.0,permissive=1".into(), options: None };
+    let earlier = Earlier { config: "/etc/xen/dd.cfg".into(), devices: vec![claim], going: Some(7) };
+    for own in [
+        "xl create -q -e /etc/xen/dd.cfg",
+        "/usr/sbin/xl create -q -e /etc/xen/dd.cfg name=\"dd-standby\"",
+        "xl pci-attach 8 00:03.0,permissive=1",
+        "xl destroy 7",
+    ] {
+        assert!(earlier.is_one(own.replace(' ', "\0").as_bytes()), "{own}");
+    }
+    for other in ["xl create /etc/xen/dd.cfg", "xl destroy 8", "xl pci-attach 8 00:04.0", "vi xl destroy 7", ""] {
+        assert!(!earlier.is_one(other.replace(' ', "\0").as_bytes()), "{other}");
+    }
+}
+
+/// A store in which nothing is left of any domain.
+struct Empty;
+
+impl Store for Empty {
+    fn read(&mut self, _: &str) -> Result<Option<String>> {
+        Ok(None)
+    }
+
+    fn list(&mut self, _: &str) -> Result<Vec<String>> {
+        Ok(Vec::new())
+    }
+
+    fn change(&mut self, _: &str, _: &[Change]) -> Result<bool> {
+        Ok(false)
+    }
+
+    fn watch(&mut self, _: &str, _: &str) -> Result<()> {
+        Ok(())
+    }
+
+    fn unwatch(&mut self, _: &str, _: &str) -> Result<()> {
+        Ok(())
+    }
+
+    fn next_event(&mut self, _: Option<Duration>) -> Result<Option<Event>> {
+        Ok(None)
+    }
+}
+
+/// A toolstack at rest, and a process of its that does not end, as one that waits for what does not come.
+fn toolstack(test: &str) -> (Toolstack, Running) {
+    let earlier = Earlier { config: "/dd.cfg".into(), devices: Vec::new(), going: None };
+    let process = Process::Rests;
+    let service = format!("test-{}-{test}", std::process::id());
+    let said = std::env::temp_dir().join(format!("{service}.xl"));
+    let mut sleeps = Command::new("sleep");
+    sleeps.arg("1000");
+    let running = Running::start_as("xl", sleeps, &said).unwrap();
+    running.forget_said();
+    (Toolstack { service, earlier, process, clearing: Vec::new(), nr_cleared: 0, destroyed: None }, running)
+}
+
+#[test]
+fn nobody_waits_for_one_that_clears_a_domain_away_that_is_gone() {
+    let (mut toolstack, mut process) = toolstack("clears");
+    assert_eq!(process.end(), None);
+    toolstack.clearing.push(Clearing { domain: 7, process });
+    assert_eq!(toolstack.errand(&mut Empty, |_| true).unwrap(), Errand::None);
+    assert!(toolstack.clears(7) && toolstack.is_clearing(|domain| domain == 7));
+    assert!(toolstack.clears(7) && !toolstack.is_clearing(|_| false), "its memory is back");
+    toolstack.clearing[0].process.since = Instant::now() - LONGEST;
+    assert_eq!(toolstack.errand(&mut Empty, |_| true).unwrap(), Errand::None);
+    assert!(!toolstack.clears(7), "it is ended");
+}
+
+#[test]
+fn one_that_destroys_has_done_that_when_the_domain_is_gone() {
+    let (mut toolstack, process) = toolstack("destroys");
+    (toolstack.process, toolstack.destroyed) = (Process::Ours(process), Some(7));
+    assert_eq!(toolstack.errand(&mut Empty, |domain| domain == 7).unwrap(), Errand::ClearsAway);
+    assert_eq!(toolstack.errand(&mut Empty, |_| false).unwrap(), Errand::Done(Ok(())));
+    assert_eq!(toolstack.errand(&mut Empty, |_| false).unwrap(), Errand::None);
+    assert!(toolstack.clears(7));
+}
+
+#[test]
+fn one_of_an_earlier_daemons_is_not_waited_for_for_ever() {
+    let (mut toolstack, _) = toolstack("inherits");
+    toolstack.earlier.going = Some(7);
+    let place = std::env::temp_dir().join(&toolstack.service);
+    std::fs::create_dir(&place).unwrap();
+    std::fs::write(place.join("destroy"), "while :; do sleep 1; done").unwrap();
+    let mut process = Command::new("sh").arg0("xl").args(["destroy", "7"]).current_dir(&place).spawn().unwrap();
+    let began = Instant::now();
+    while toolstack.earlier.find().unwrap() != Some(process.id()) {
+        assert!(began.elapsed() < Duration::from_secs(60));
+    }
+    toolstack.process = Process::Inherited(process.id(), began);
+    assert_eq!(toolstack.errand(&mut Empty, |_| true).unwrap(), Errand::Runs);
+    toolstack.process = Process::Inherited(process.id(), began - LONGEST);
+    let done = toolstack.errand(&mut Empty, |_| true).unwrap();
+    assert!(matches!(done, Errand::Done(Err(_))), "{done:?}");
+    toolstack.process = Process::Inherited(process.id(), began);
+    process.kill().unwrap();
+    process.wait().unwrap();
+    assert_eq!(toolstack.errand(&mut Empty, |_| true).unwrap(), Errand::Done(Ok(())));
+    std::fs::remove_dir_all(place).unwrap();
+}
+
+#[test]
+fn one_that_takes_too_long_is_ended() {
+    let (mut toolstack, process) = toolstack("creates");
+    toolstack.process = Process::Ours(process);
+    assert_eq!(toolstack.errand(&mut Empty, |_| true).unwrap(), Errand::Runs);
+    if let Process::Ours(process) = &mut toolstack.process {
+        process.since = Instant::now() - LONGEST;
+    }
+    let ended = toolstack.errand(&mut Empty, |_| true).unwrap();
+    assert!(matches!(&ended, Errand::Done(Err(why)) if why.contains("is ended")), "{ended:?}");
+    assert_eq!(toolstack.errand(&mut Empty, |_| true).unwrap(), Errand::None);
+}
