@@ -182,6 +182,20 @@ impl Client {
         }
     }
 
+    /// `false`: there is nothing at `guard`, or as below.
+    fn make_all(&mut self, transaction: u32, guard: &str, changes: &[Change]) -> Result<bool> {
+        let mut is_wanted = guard == ALWAYS || self.find(kind::READ, transaction, guard)?.is_some();
+        for changes in changes.chunk_by(|one, next| written(one).is_some() && written(next).is_some()) {
+            let values: Vec<(&str, &str)> = changes.iter().filter_map(written).collect();
+            is_wanted = is_wanted
+                && match changes {
+                    [change] => self.make(transaction, change)?,
+                    _ => self.write(transaction, &values).map(|()| true)?,
+                };
+        }
+        Ok(is_wanted)
+    }
+
     /// `false`: a domain that gets rights is gone. The store refuses them as soon as the hypervisor has ended it, and the toolstack removes
     /// its name later.
     fn make(&mut self, transaction: u32, change: &Change) -> Result<bool> {
@@ -240,16 +254,11 @@ impl Store for Client {
         for _ in 0..TRIES {
             let transaction = text(&self.must(kind::TRANSACTION_START, 0, &terminated(&[""]))?);
             let transaction = transaction.trim_end_matches('\0').parse().context("the name of a transaction")?;
-            let mut is_wanted = guard == ALWAYS || self.find(kind::READ, transaction, guard)?.is_some();
-            for changes in changes.chunk_by(|one, next| written(one).is_some() && written(next).is_some()) {
-                let values: Vec<(&str, &str)> = changes.iter().filter_map(written).collect();
-                is_wanted = is_wanted
-                    && match changes {
-                        [change] => self.make(transaction, change)?,
-                        _ => self.write(transaction, &values).map(|()| true)?,
-                    };
-            }
-            if self.end(transaction, is_wanted)? {
+            let is_wanted = self.make_all(transaction, guard, changes);
+            // Also after an error, or the store would keep it for as long as the connection lasts.
+            let has_ended = self.end(transaction, matches!(is_wanted, Ok(true)));
+            let is_wanted = is_wanted?;
+            if has_ended? {
                 return Ok(is_wanted);
             }
         }
@@ -364,7 +373,8 @@ mod tests {
 
     #[test]
     fn other_refusals_are_errors() {
-        let (answer, _) = change("EACCES");
+        let (answer, ends) = change("EACCES");
+        assert_eq!(ends, ["F"], "nobody keeps a transaction that fails");
         let said = format!("{:#}", answer.unwrap_err());
         assert_eq!(said, "xenstore refuses /local/domain/5/backend/vbd/1/0 n5 r1: EACCES");
     }
