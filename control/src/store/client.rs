@@ -142,6 +142,15 @@ impl Client {
         }
     }
 
+    /// Whether a directory is there and has nothing in it. Whoever has rights there may have made more than can be told at once.
+    fn is_empty(&mut self, transaction: u32, path: &str) -> Result<bool> {
+        match self.ask(kind::DIRECTORY, transaction, &terminated(&[path]))? {
+            Answer::Value(names) => Ok(names.is_empty()),
+            Answer::Refused(error) if ["ENOENT", "E2BIG"].contains(&error.as_str()) => Ok(false),
+            Answer::Refused(error) => bail!("xenstore refuses {path}: {error}"),
+        }
+    }
+
     fn must(&mut self, kind: u32, transaction: u32, body: &[u8]) -> Result<Vec<u8>> {
         match self.ask(kind, transaction, body)? {
             Answer::Value(value) => Ok(value),
@@ -226,7 +235,7 @@ impl Client {
                 let mut gone = path.as_str();
                 while self.find(kind::REMOVE, transaction, gone)?.is_some() {
                     let Some(next) = above(gone) else { break };
-                    if self.find(kind::DIRECTORY, transaction, next)?.is_none_or(|names| !names.is_empty()) {
+                    if !self.is_empty(transaction, next)? {
                         break;
                     }
                     gone = next;
@@ -330,8 +339,8 @@ mod tests {
         Client::over(OwnedFd::from(stream).into(), at_once)
     }
 
-    /// A store that has everything, makes everything, and refuses rights with this error. Gives how transactions ended.
-    fn refusing(error: &'static str, stream: UnixStream) -> std::thread::JoinHandle<Vec<String>> {
+    /// A store that has everything, makes everything, and refuses requests of this kind with this error. Gives how transactions ended.
+    fn refusing(refused: u32, error: &'static str, stream: UnixStream) -> std::thread::JoinHandle<Vec<String>> {
         std::thread::spawn(move || {
             let mut client = over_socket(stream, AT_ONCE);
             let mut ends = Vec::new();
@@ -339,7 +348,7 @@ mod tests {
             while let Ok((asked, body)) = client.receive() {
                 let (kind, answer) = match asked {
                     kind::TRANSACTION_START => (asked, "7"),
-                    kind::SET_RIGHTS => (kind::ERROR, error),
+                    _ if asked == refused => (kind::ERROR, error),
                     _ => (asked, "OK"),
                 };
                 if asked == kind::TRANSACTION_END {
@@ -354,29 +363,41 @@ mod tests {
         })
     }
 
-    fn change(error: &'static str) -> (Result<bool>, Vec<String>) {
+    fn change(refused: u32, error: &'static str, change: Change) -> (Result<bool>, Vec<String>) {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        let store = refusing(error, theirs);
+        let store = refusing(refused, error, theirs);
         let mut client = over_socket(ours, AT_ONCE);
-        let directory = Change::Make { path: "/local/domain/5/backend/vbd/1/0".into(), owner: 5, reader: 1 };
-        let answer = client.change("/guard", &[directory, Change::Write("/a".into(), "b".into())]);
+        let answer = client.change("/guard", &[change, Change::Write("/a".into(), "b".into())]);
         drop(client);
         (answer, store.join().unwrap())
     }
 
+    fn make_directory(error: &'static str) -> (Result<bool>, Vec<String>) {
+        let directory = Change::Make { path: "/local/domain/5/backend/vbd/1/0".into(), owner: 5, reader: 1 };
+        change(kind::SET_RIGHTS, error, directory)
+    }
+
     #[test]
     fn a_domain_that_has_just_gone_gets_nothing_and_nobody_fails() {
-        let (answer, ends) = change("ENOENT");
+        let (answer, ends) = make_directory("ENOENT");
         assert!(!answer.unwrap());
         assert_eq!(ends, ["F"]);
     }
 
     #[test]
     fn other_refusals_are_errors() {
-        let (answer, ends) = change("EACCES");
+        let (answer, ends) = make_directory("EACCES");
         assert_eq!(ends, ["F"], "nobody keeps a transaction that fails");
         let said = format!("{:#}", answer.unwrap_err());
         assert_eq!(said, "xenstore refuses /local/domain/5/backend/vbd/1/0 n5 r1: EACCES");
+    }
+
+    #[test]
+    fn what_is_beside_too_much_to_be_told_can_be_removed() {
+        let beside = Change::Remove("/local/domain/5/backend/vbd/1/0".into());
+        let (answer, ends) = change(kind::DIRECTORY, "E2BIG", beside);
+        assert!(answer.unwrap());
+        assert_eq!(ends, ["T"]);
     }
 
     #[test]
