@@ -211,8 +211,10 @@ impl Client {
         match change {
             Change::Write(path, value) => self.write(transaction, &[(path, value)])?,
             Change::Repeat(path) => {
-                if let Some(value) = self.find(kind::READ, transaction, path)? {
-                    self.write(transaction, &[(path, &text(&value))])?;
+                let value = self.find(kind::READ, transaction, path)?.map(|value| text(&value));
+                // Whoever wrote it may have named the node by a shorter path, so that it fits for him alone.
+                if let Some(value) = value.filter(|value| path.len() + 1 + value.len() <= MAX_BODY) {
+                    self.write(transaction, &[(path, &value)])?;
                 }
             }
             Change::Make { path, owner, reader } => {
@@ -398,6 +400,28 @@ mod tests {
         let (answer, ends) = change(kind::DIRECTORY, "E2BIG", beside);
         assert!(answer.unwrap());
         assert_eq!(ends, ["T"]);
+    }
+
+    #[test]
+    fn what_only_its_own_domain_can_write_is_not_repeated() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        theirs.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        let store = std::thread::spawn(move || {
+            let mut store = over_socket(theirs, AT_ONCE);
+            let value = vec![b'0'; MAX_BODY - 10];
+            for (asked, answer) in [
+                (kind::TRANSACTION_START, &b"7"[..]),
+                (kind::READ, &value),
+                (kind::READ, &value),
+                (kind::TRANSACTION_END, b"OK"),
+            ] {
+                assert_eq!(store.receive().unwrap().0, asked);
+                store.send(asked, 0, answer).unwrap();
+            }
+        });
+        let path = "/local/domain/5/backend/vbd/1/0/state".to_string();
+        assert!(over_socket(ours, AT_ONCE).change(&path.clone(), &[Change::Repeat(path)]).unwrap());
+        store.join().unwrap();
     }
 
     #[test]
