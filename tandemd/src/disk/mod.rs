@@ -8,6 +8,7 @@ mod device;
 #[cfg(test)]
 mod tests;
 mod told;
+mod troubles;
 
 use crate::config::Weights;
 use crate::device::Device;
@@ -57,6 +58,8 @@ pub struct DiskService {
     closed: BTreeMap<Device, Instant>,
     /// Of each, back ends that have written into its ring what cannot be, as far as that was said.
     bad_rings: BTreeMap<Device, u32>,
+    /// Of each, what went wrong with it last and was said.
+    troubles: BTreeMap<Device, String>,
     /// Shares of guests, by name.
     weights: Weights,
     /// Its driver domain is parked.
@@ -100,6 +103,7 @@ impl DiskService {
             may_have_come: true,
             closed,
             bad_rings,
+            troubles: BTreeMap::new(),
             weights: Weights::new(),
             is_parked,
             is_changing: false,
@@ -152,11 +156,13 @@ impl DiskService {
         self.tell_bad_rings(&connected);
         all.extend(connected.keys());
         let mut are_settled = true;
+        self.troubles.retain(|device, _| all.contains(device));
         for device in all {
-            are_settled &= self.settle(device, now, store, disks).with_context(|| self.describe(device))?;
-            if is_time {
-                self.prepare(device, store, disks).with_context(|| self.describe(device))?;
+            let mut is_settled = self.settle(device, now, store, disks);
+            if is_time && is_settled.is_ok() {
+                is_settled = self.prepare(device, store, disks).and(is_settled);
             }
+            are_settled &= self.bear(device, is_settled);
         }
         self.next_look = now + UNTIL_NEXT[usize::from(are_settled)];
         if store.read(&self.of_domain("vm"))?.is_none() {
@@ -422,20 +428,6 @@ impl DiskService {
             disks.close_port(self.domain, port).context("a port of a disk's cannot be closed")?;
         }
         Ok(())
-    }
-
-    /// Says once of each back end that has written into its ring what cannot be that it has.
-    fn tell_bad_rings(&mut self, connected: &BTreeMap<Device, ChannelDiskStatus>) {
-        self.bad_rings.retain(|device, _| connected.contains_key(device));
-        for (device, disk) in connected {
-            let told = self.bad_rings.insert(*device, disk.bad_rings).unwrap_or(0);
-            if disk.bad_rings > told {
-                log(&format!(
-                    "{}: its back end has written into its ring what cannot be, and is used no longer",
-                    self.describe(*device)
-                ));
-            }
-        }
     }
 
     /// Disks that the hypervisor has for this service.

@@ -32,6 +32,8 @@ struct World {
     watched: BTreeSet<String>,
     /// The hypervisor does not take back ends.
     refuses: bool,
+    /// It has no memory for pages.
+    has_no_memory: bool,
     /// States that the guest was shown.
     shown: Vec<String>,
     /// Of its disk.
@@ -140,7 +142,10 @@ impl Store for Shared {
         }
         for change in changes {
             match change {
-                Change::Write(path, value) => self.0.borrow_mut().set(path, value),
+                Change::Write(path, value) => {
+                    anyhow::ensure!(path.len() + value.len() < 4096, "a message to xenstore is too long");
+                    self.0.borrow_mut().set(path, value);
+                }
                 Change::Make { .. } => {}
                 // What a script does that looks again.
                 Change::Repeat(path) => {
@@ -244,6 +249,9 @@ impl Disks for Shared {
 
     fn grant(&mut self, _: u16, slot: u32, to: u16) -> Result<u32, Errno> {
         let mut world = self.0.borrow_mut();
+        if world.has_no_memory {
+            return Err(Errno::NOMEM);
+        }
         let set = (0..2).find(|set| slot > 0 || !world.in_use.contains(set)).ok_or(Errno::BUSY)?;
         let ring = RINGS[slot as usize][set];
         world.granted.insert(ring, to);
@@ -268,12 +276,14 @@ impl Bench {
 
     /// Time passes.
     fn run(&mut self) {
-        for _ in 0..60 {
-            self.now += Duration::from_millis(300);
-            let fate = self.service.handle(&[], self.now, &mut self.world.clone(), &mut self.world.clone());
-            assert_eq!(fate.unwrap(), Fate::Lives);
-            self.world.0.borrow_mut().others();
-        }
+        (0..60).for_each(|_| self.step());
+    }
+
+    fn step(&mut self) {
+        self.now += Duration::from_millis(300);
+        let fate = self.service.handle(&[], self.now, &mut self.world.clone(), &mut self.world.clone());
+        assert_eq!(fate.unwrap(), Fate::Lives);
+        self.world.0.borrow_mut().others();
     }
 
     fn world(&self) -> std::cell::RefMut<'_, World> {
@@ -303,6 +313,18 @@ fn a_guest_waits_for_a_driver_domain_and_is_told_what_its_medium_is() {
     assert_eq!((bench.back(), bench.world().get(&format!("{FRONT}/state"))), (Some(5), Some("4")));
     assert_eq!(bench.world().disk().unwrap().flags, DISK_WRITE | DISK_FLUSH);
     assert_eq!(bench.world().get(&format!("{NEAR}/state")), Some("4"));
+}
+
+#[test]
+fn what_one_disk_lacks_does_not_end_the_service() {
+    let mut bench = Bench::new();
+    bench.world().has_no_memory = true;
+    bench.world().create_driver(5);
+    bench.run();
+    assert_eq!(bench.back(), None);
+    bench.world().has_no_memory = false;
+    bench.run();
+    assert_eq!(bench.back(), Some(5));
 }
 
 #[test]
