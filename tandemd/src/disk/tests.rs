@@ -316,6 +316,24 @@ fn a_guest_waits_for_a_driver_domain_and_is_told_what_its_medium_is() {
 }
 
 #[test]
+fn a_guest_is_told_nothing_of_its_medium_that_is_no_number() {
+    for said in ["x".repeat(4050), "1\n2".into(), String::new()] {
+        let mut bench = Bench::new();
+        bench.world().create_driver(5);
+        while bench.places().is_empty() {
+            bench.step();
+        }
+        let far = "/local/domain/5/backend/vbd/3/0";
+        bench.world().set(&format!("{far}/info"), &said);
+        bench.world().set(&format!("{far}/physical-sector-size"), "0512");
+        bench.run();
+        assert_eq!((bench.back(), bench.world().get(&format!("{FRONT}/state"))), (Some(5), Some("4")));
+        assert_eq!(bench.world().get(&format!("{BACK}/info")), None);
+        assert_eq!(bench.world().get(&format!("{BACK}/physical-sector-size")), Some("512"));
+    }
+}
+
+#[test]
 fn what_one_disk_lacks_does_not_end_the_service() {
     let mut bench = Bench::new();
     bench.world().has_no_memory = true;

@@ -8,7 +8,7 @@ use anyhow::Result;
 use std::collections::{BTreeMap, BTreeSet};
 use xen_abi::channel_op::{ChannelDiskConnect, DISK_DISCARD, DISK_FLUSH, DISK_WRITE};
 
-/// What is said of the medium by the driver domain's back end, and passed on to the guest.
+/// What is said of the medium by the driver domain's back end, and passed on to the guest, if it is a number, as all of it is.
 const KEYS: &[&str] = &[
     "feature-flush-cache",
     "feature-discard",
@@ -88,7 +88,8 @@ impl DiskService {
         let mut changes = Vec::new();
         let mut medium = BTreeMap::new();
         for key in KEYS {
-            if let Some(value) = store.read(&format!("{}/{key}", far.far))? {
+            let said = store.read(&format!("{}/{key}", far.far))?;
+            if let Some(value) = said.and_then(|said| said.parse::<u64>().ok()).map(|number| number.to_string()) {
                 changes.push(Change::Write(format!("{path}/{key}"), value.clone()));
                 medium.insert(*key, value);
             }
