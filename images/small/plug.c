@@ -33,7 +33,7 @@ typedef uint32_t grant_ref_t;
 typedef uint16_t domid_t;
 #include <xen/gntdev.h>
 
-enum { DIRECTORY = 1, READ = 2, WATCH = 4, WRITE = 11, REMOVE = 13, EVENT = 15, FAILED = 16 };
+enum { DIRECTORY = 1, READ = 2, WATCH = 4, BEGIN = 6, END = 7, WRITE = 11, REMOVE = 13, EVENT = 15, FAILED = 16 };
 enum { MOST = 4096, INIT_WAIT = 2, CLOSED = 6 };
 /* The group of uevents that the kernel itself sends. */
 enum { KERNEL = 1 };
@@ -43,6 +43,8 @@ struct header {
 };
 
 static int store, events;
+/* Of what is asked; 0: none. */
+static uint32_t transaction;
 
 static void quit(const char *why)
 {
@@ -104,7 +106,7 @@ static int ask(uint32_t type, const char *what, size_t size, char *text, size_t 
 	struct {
 		struct header h;
 		char body[MOST];
-	} m = { .h = { .type = type, .length = size } };
+	} m = { .h = { .type = type, .transaction = transaction, .length = size } };
 	uint32_t got;
 
 	if (size > MOST)
@@ -266,12 +268,25 @@ static void look_at(const char *kind, const char *guest, const char *number)
 		put(node, "hotplug-status", outcome == DONE ? "connected" : "error");
 }
 
-/* What is in a directory: names, each with a 0 behind it. Too many for one message are none. */
-static size_t names(const char *path, char *text)
+/* What is in a directory: names, each with a 0 behind it. False if the store does not say: it is not there, or has too many for one message. */
+static int names(const char *path, char *text, size_t *length)
 {
+	return ask(DIRECTORY, path, strlen(path) + 1, text, length);
+}
+
+/* The last one's going leaves a directory empty. One that has come meanwhile does not go with it. */
+static void remove_empty(const char *path)
+{
+	char text[MOST + 1];
 	size_t length;
 
-	return ask(DIRECTORY, path, strlen(path) + 1, text, &length) ? length : 0;
+	if (!ask(BEGIN, "", 1, text, &length))
+		return;
+	transaction = strtoul(text, NULL, 10);
+	if (names(path, text, &length) && !length)
+		ask(REMOVE, path, strlen(path) + 1, text, &length);
+	ask(END, "T", 2, text, &length);
+	transaction = 0;
 }
 
 static void look(const char *kind)
@@ -280,14 +295,15 @@ static void look(const char *kind)
 	size_t g, n, size, all;
 
 	snprintf(path, sizeof(path), "backend/%s", kind);
-	all = names(path, guests);
+	if (!names(path, guests, &all))
+		return;
 	for (g = 0; g < all; g += strlen(guests + g) + 1) {
 		if (snprintf(path, sizeof(path), "backend/%s/%s", kind, guests + g) >= (int)sizeof(path))
 			continue;
-		size = names(path, numbers);
-		/* The last one's going leaves it empty. */
+		if (!names(path, numbers, &size))
+			continue;
 		if (!size)
-			ask(REMOVE, path, strlen(path) + 1, numbers, &size);
+			remove_empty(path);
 		for (n = 0; n < size; n += strlen(numbers + n) + 1)
 			look_at(kind, guests + g, numbers + n);
 	}

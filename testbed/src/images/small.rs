@@ -79,3 +79,6 @@ impl Small {
         Ok(archive.bytes())
     }
 }
+
+#[cfg(test)]
+mod tests;
