@@ -216,11 +216,13 @@ static enum outcome plug_interface(const char *node, unsigned guest, unsigned nu
 {
 	char text[MOST + 1];
 	struct ifreq one = { 0 }, bridge = { 0 };
-	int done, s = socket(AF_INET, SOCK_DGRAM, 0);
+	int done, s;
 
 	snprintf(one.ifr_name, sizeof(one.ifr_name), "vif%u.%u", guest, number);
-	get(text, node, "bridge");
-	if (s < 0 || strlen(text) >= sizeof(bridge.ifr_name))
+	if (strlen(get(text, node, "bridge")) >= sizeof(bridge.ifr_name))
+		return FAILED_TO;
+	s = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	if (s < 0)
 		return FAILED_TO;
 	strcpy(bridge.ifr_name, text);
 	/* As the toolstack's script has it: an address that no bridge takes for its own. */

@@ -181,3 +181,15 @@ fn a_back_end_that_comes_while_the_directory_is_empty_stays() {
         assert!(left.contains_key("backend/vbd/1/5/state"), "{left:?}");
     }
 }
+
+#[test]
+fn an_interface_whose_bridge_cannot_be_leaves_no_file_open() {
+    let mut store = Store::default();
+    let (_, without) = looked_at("without", Store::default());
+    for (key, value) in [("state", "2"), ("bridge", "a-name-that-no-bridge-can-have")] {
+        store.nodes.insert(format!("backend/vif/1/0/{key}"), value.into());
+    }
+    let (left, with) = looked_at("with", store);
+    assert_eq!(left.get("backend/vif/1/0/hotplug-status").map(String::as_str), Some("error"));
+    assert_eq!(with, without);
+}
