@@ -19,6 +19,7 @@ pub mod pace;
 pub mod packet;
 pub mod page;
 pub mod ring;
+pub mod round;
 pub mod switch;
 pub mod vbd;
 pub mod vif;

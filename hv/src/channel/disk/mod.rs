@@ -27,12 +27,13 @@ use crate::domain::{self, Domain};
 use crate::guest_warn;
 use crate::sched::{timers, Cause};
 use crate::sync::FairMutex;
+use ::channel::round::round;
 use ::channel::vbd::disk::{Disk, Served};
 use alloc::boxed::Box;
 use alloc::collections::TryReserveError;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use hv_core::grant::audit::Ledger;
 
 /// Disks at one time.
@@ -45,6 +46,8 @@ const BACK_EVENT: u32 = 1 << 30;
 const GENERATION_SHIFT: u32 = 10;
 /// What a portion of work may cost, in bytes that are copied.
 const PORTION: u32 = 128 << 10;
+/// What a look at a disk costs, in bytes.
+const EACH: u32 = 1 << 10;
 
 /// Names a disk: its place, and a count of all connections so far, modulo 2^20.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,7 +81,10 @@ impl Name {
 static DISKS: [FairMutex<Option<Box<Shelf>>>; MAX_DISKS as usize] =
     [const { FairMutex::new(None) }; MAX_DISKS as usize];
 /// Places that are to be looked at though nobody notifies, a bit each.
-static AWAKE: [AtomicU64; MAX_DISKS as usize / 64] = [const { AtomicU64::new(0) }; MAX_DISKS as usize / 64];
+static AWAKE: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
+const WORDS: usize = MAX_DISKS as usize / 64;
+/// The place that is looked at first.
+static FIRST: AtomicUsize = AtomicUsize::new(0);
 
 /// One end of a disk's: a domain's port, whose other end is the hypervisor.
 #[derive(Clone, Copy)]
@@ -147,8 +153,8 @@ impl Shelf {
         }
     }
 
-    /// Does a portion of what there is to do for `guest`, which is the guest.
-    fn serve(&mut self, guest: &Domain) -> Left {
+    /// Does as much as `budget` allows of what there is to do for `guest`, which is the guest.
+    fn serve(&mut self, guest: &Domain, budget: &mut u32) -> Left {
         let was_fatal = self.disk.fatal().is_some();
         let has_back = self.disk.back_page().is_some();
         let mut grants = GuestGrants { guest, backend: self.front };
@@ -156,9 +162,8 @@ impl Shelf {
         let mut turn = Turn::of(share);
         let cookie = self.name.raw() | DISK_EVENT;
         let may_be_late = || late::place_for(cookie).is_some();
-        let (grants, budget) = (&mut grants, &mut PORTION.clone());
         let Served { more, tell_guest, tell_back, look_at, is_late } =
-            self.disk.serve(grants, &Bytes, &mut turn, &tsc::now_ns, budget, &may_be_late);
+            self.disk.serve(&mut grants, &Bytes, &mut turn, &tsc::now_ns, budget, &may_be_late);
         let room = turn.is_left;
         if let (true, Some(back)) = (is_late, &self.back) {
             if let Some(place) = late::place_for(cookie) {
@@ -206,7 +211,8 @@ pub fn serve(cookie: u32) -> bool {
     let left = {
         let mut shelf = DISKS[name.place()].lock();
         let Some(shelf) = shelf.as_deref_mut().filter(|shelf| shelf.name == name) else { return false };
-        domain::find(shelf.guest.domain).map_or(Left::default(), |guest| shelf.serve(&guest))
+        let guest = domain::find(shelf.guest.domain);
+        guest.map_or(Left::default(), |guest| shelf.serve(&guest, &mut PORTION.clone()))
     };
     if left.room {
         go_on(name.place());
@@ -229,30 +235,32 @@ fn wake(name: Name, at: u64) {
     timers::arm_channels(at);
 }
 
-/// The timer has fired: disks that are to be looked at get a portion each. `true`: there is more to do.
+/// The timer has fired: disks that are to be looked at share a portion, in turns. `true`: there is more to do.
 pub fn look() -> bool {
-    let mut more = false;
-    for (first, awake) in (0..).step_by(64).zip(&AWAKE) {
-        if awake.load(Ordering::Relaxed) == 0 {
-            continue;
+    let awake = AWAKE.each_ref().map(|places| places.load(Ordering::Relaxed));
+    let (mut more, mut budget) = (false, PORTION);
+    for place in round(&awake, FIRST.load(Ordering::Relaxed)) {
+        if budget == 0 {
+            FIRST.store(place, Ordering::Relaxed);
+            return true;
         }
-        let places = awake.swap(0, Ordering::Relaxed);
-        for bit in (0..64).filter(|bit| places >> bit & 1 == 1) {
-            if look_at(first + bit) {
-                awake.fetch_or(1 << bit, Ordering::Relaxed);
-                more = true;
-            }
+        let (places, bit) = (&AWAKE[place / 64], 1 << (place % 64));
+        places.fetch_and(!bit, Ordering::Relaxed);
+        if look_at(place, &mut budget) {
+            places.fetch_or(bit, Ordering::Relaxed);
+            more = true;
         }
     }
     more
 }
 
-/// The disk in a place gets a portion, and those that wait for its driver domain what room there is. `true`: there is more to do.
-fn look_at(place: usize) -> bool {
+/// The disk in a place gets what is left of a portion, and those that wait for its driver domain what room there is. `true`: there is more to do.
+fn look_at(place: usize, budget: &mut u32) -> bool {
+    *budget = budget.saturating_sub(EACH);
     let left = {
         let mut shelf = DISKS[place].lock();
         let Some(shelf) = shelf.as_deref_mut() else { return false };
-        domain::find(shelf.guest.domain).map_or(Left::default(), |guest| shelf.serve(&guest))
+        domain::find(shelf.guest.domain).map_or(Left::default(), |guest| shelf.serve(&guest, budget))
     };
     // It may have been woken because there was more room than turns at one time.
     go_on(place);
