@@ -29,7 +29,8 @@ pub fn keep(tx: &mut Tx, token: Token, now: u64) -> bool {
     true
 }
 
-fn look_at(tx: &mut Tx, at: u64) {
+/// A sender is looked at then (ns), or earlier.
+pub fn look_at(tx: &mut Tx, at: u64) {
     tx.until = Some(tx.until.map_or(at, |until| until.min(at)));
     timers::arm_channels(at);
 }

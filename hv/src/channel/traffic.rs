@@ -120,8 +120,8 @@ fn take_all(tx: &mut Tx, guest: &Domain, table: &Table, now: u64, budget: &mut B
                 budget.spend(0);
             }
             Ok(Take::NoCredit { until }) => {
-                tx.until = Some(until);
-                timers::arm_channels(until);
+                // What is held may have to be looked at before.
+                held::look_at(tx, until);
                 return Rest::Done;
             }
             Err(_) => return ended(tx),
