@@ -68,6 +68,7 @@ options:
                               backports, with every processor feature that it has, SMEP, SMAP and UMIP among them
   --cpus N                    CPUs of the machine (run, shell)
   --jobs N                    test: boot tests side by side; by default one for each CPU, at most 4
+  --turn N                    test: of the tests that take turns, those of this turn (1 to 3); the commit chooses otherwise
   --mib N                     data per device and direction in mebibytes
   --seconds N                 how long to fuzz each target, or to run each of stress-ng's stressors
   --full                      the long tests: 1 GiB per device, stress-ng, xz, gcc

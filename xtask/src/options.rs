@@ -19,6 +19,8 @@ pub struct Options {
     pub cpus: Option<u32>,
     /// Boot tests side by side.
     pub jobs: Option<usize>,
+    /// `--turn`: which of the tests run that take turns.
+    pub turn: Option<u64>,
     pub mib: Option<u64>,
     pub seconds: Option<u64>,
     /// `--operations` and `--seed`: of the hostile test kernel.
@@ -49,6 +51,7 @@ const KNOWN: &[Known<Options>] = &[
     ("qemu", Takes::Value(|o, value| Qemu::parse(value).map(|qemu| o.qemu = Some(qemu)))),
     ("cpus", Takes::Value(|o, value| number(value).map(|n| o.cpus = Some(n)))),
     ("jobs", Takes::Value(|o, value| number::<NonZero<usize>>(value).map(|n| o.jobs = Some(n.get())))),
+    ("turn", Takes::Value(|o, value| number(value).map(|n| o.turn = Some(n)))),
     ("mib", Takes::Value(|o, value| number(value).map(|n| o.mib = Some(n)))),
     ("seconds", Takes::Value(|o, value| number(value).map(|n| o.seconds = Some(n)))),
     ("operations", Takes::Value(|o, value| number(value).map(|n| o.operations = Some(n)))),

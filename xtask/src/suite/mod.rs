@@ -18,6 +18,7 @@ mod screen;
 mod side_by_side;
 mod smap;
 mod steady;
+mod turns;
 mod twins;
 mod unit;
 mod xl;
@@ -29,6 +30,7 @@ use host::Ticks;
 use std::sync::Mutex;
 use testbed::images::{self, Images};
 use testbed::machine::{Ending, Hypervisor, Outcome, Qemu};
+use turns::When;
 
 /// What a boot test gets.
 pub struct Bed {
@@ -83,17 +85,23 @@ pub fn run(options: &Options) -> Result<bool> {
     }
     let name = options.words.get(1).map(String::as_str);
     let everything = level.is_some() || options.full;
-    let mut chosen: Vec<Test> = all()
+    ensure!(!everything || options.turn.is_none(), "--turn is for the tests of all levels; of one level all run");
+    let turn = if everything { None } else { turns::turn(options.turn)? };
+    let (mut chosen, left): (Vec<Test>, Vec<Test>) = all()
         .into_iter()
         .filter(|t| level.is_none_or(|l| l == t.level) && name.is_none_or(|n| t.name.contains(n)))
-        .filter(|t| (options.full || !t.long) && (everything || expected(&t.name)))
-        .collect();
+        .filter(|t| (options.full || !t.long) && (everything || turns::when(&t.name) != When::Never))
+        .partition(|t| match turns::when(&t.name) {
+            When::InTurn(its) => turn.is_none_or(|turn| turn == its),
+            When::Always | When::Never => true,
+        });
     if options.list {
         for name in twins::list(name).into_iter().filter(|_| level.is_none_or(|l| l == "twin")) {
             println!("{:<7} {name}", "twin");
         }
-        for test in &chosen {
-            println!("{:<7} {}", test.level, test.name);
+        for test in chosen.iter().chain(&left) {
+            let when = if everything { String::new() } else { turns::when(&test.name).words() };
+            println!("{:<7} {}{when}", test.level, test.name);
         }
         return Ok(true);
     }
@@ -136,18 +144,12 @@ pub fn run(options: &Options) -> Result<bool> {
     if score.passed + score.failed == 0 {
         bail!("no test has that name; ./tandem test --list names them");
     }
+    if let (Some(turn), false) = (turn, left.is_empty()) {
+        let names: Vec<&str> = left.iter().map(|t| t.name.as_str()).collect();
+        println!("It was turn {turn} of {}. Left to the others: {}", turns::TURNS, names.join(", "));
+    }
     println!("{} passed, {} failed", score.passed, score.failed);
     Ok(score.failed == 0)
-}
-
-/// Whether a boot test is in the list of those that pass, which a plain `./tandem test` runs: a line names a test, or
-/// the beginning of several with a `*` at its end.
-fn expected(name: &str) -> bool {
-    include_str!("expected.txt")
-        .lines()
-        .map(str::trim)
-        .filter(|l| !l.starts_with('#') && !l.is_empty())
-        .any(|line| line.strip_suffix('*').map_or(line == name, |start| name.starts_with(start)))
 }
 
 /// Passed and failed so far.
