@@ -44,6 +44,9 @@ daemon_said() {
 # tell_dd COMMAND...: without waiting for an answer
 tell_dd() { echo "t1 $*" > $(tty_of dd); }
 
+# streams: u1's stream without an end begins. Between two bursts it rests: else it would have the processors, and what boots meanwhile the rest.
+streams() { endless u1 10.9.0.1 20; }
+
 # recovers NAME WORDS COMMAND...: after the command the daemon says that, another instance becomes the way out, and the guest's stream goes on
 recovers() {
 	local name=$1 words=$2 seen=$(grep -c "$2" $daemon_log) ways=$(grep -c 'it is the way out' $daemon_log) came=$(grep -c 'first packet in' $daemon_log)

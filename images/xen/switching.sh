@@ -34,8 +34,9 @@ reaches() { in_guest $1 20 "ping -c 1 -W 2 10.9.0.$2" > /dev/null; said ' 0% pac
 # moves NAME [MB]: so many megabytes (one) leave its interface
 moves() { said '^moves$' $1 90 "bytes() { cat /sys/class/net/eth0/statistics/tx_bytes; }; from=\$(bytes); wait_for 60 eval \"[ \\\$(bytes) -gt \$((from + ${2:-1} * 1000000)) ]\" && echo moves"; }
 
-# endless NAME [ADDRESS]: a stream begins, to the outside or to that guest, which goes on for longer than the checks take
-endless() { in_guest $1 10 "(tcptest put ${2:-10.9.0.1} 65536) > /tmp/stream 2>&1 &" && moves $1; }
+# endless NAME [ADDRESS [MS]]: a stream begins, to the outside or to that guest, which goes on for longer than the checks take; after each
+# 64 KiB it rests for so long
+endless() { in_guest $1 10 "(tcptest put ${2:-10.9.0.1} 65536 $3 2>&1 | grep -v '^tcp at' > /tmp/stream) &" && moves $1; }
 
 # outside_answers NAME [SECONDS]: soon a ping of one is answered. (One without an answer takes a second.)
 outside_answers() { in_guest $1 $((${2:-5} * 2)) "wait_for ${2:-5} ping -c 1 -W 1 10.9.0.1"; }

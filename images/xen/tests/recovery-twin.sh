@@ -15,7 +15,7 @@ check address plugged_address u1 3
 by() { tandemd --list | grep "way out: dd by its $1"; }
 check the-way-out-is-the-twin wait_for 120 by card || { in_guest dd 10 'cat /tmp/twind; dmesg | tail -n 4'; exit; }
 check the-outside-answers outside_answers u1 30
-check a-stream-without-an-end endless u1
+check a-stream-without-an-end streams
 
 recovers a-panic 'has panicked' eval "tell_dd 'echo c > /proc/sysrq-trigger'"
 check the-twin-is-back-after-the-panic by card

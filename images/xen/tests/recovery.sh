@@ -22,7 +22,7 @@ check it-starts-the-driver-domain daemon_said 1 'it is the way out'
 check a-guest-starts boot u1 || exit
 check address plugged_address u1 3
 check the-outside-answers outside_answers u1 30
-check a-stream-without-an-end endless u1
+check a-stream-without-an-end streams
 
 recovers a-panic 'has panicked' eval "tell_dd 'echo c > /proc/sysrq-trigger'"
 recovers a-destruction 'was destroyed' xl destroy dd

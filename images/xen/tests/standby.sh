@@ -23,7 +23,7 @@ mv /tmp/dd.kept /tmp/dd.cfg
 check the-configuration-is-there-again twinctl unpark net
 check it-starts-the-driver-domain daemon_said 1 'it is the way out'
 check the-outside-answers outside_answers u1 60
-check a-stream-without-an-end endless u1
+check a-stream-without-an-end streams
 
 # waits COUNT: so many have booted and waited so far
 waits() { daemon_said $1 'waits to take its place' 240; }
