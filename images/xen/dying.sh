@@ -19,12 +19,11 @@ log_of() {
 	echo $logs/guest-$name.log
 }
 
-# Guests stay who they are: xl is not asked each time.
+# Guests stay who they are: nobody is asked each time.
 declare -A ttys
-tty_of() {
-	local tty=${ttys[$1]}
-	[ -n "$tty" ] || tty=$(xenstore-read /local/domain/$(xl domid $1)/console/tty) || return 1
-	echo $tty
+find_tty() {
+	tty=${ttys[$1]}
+	[ -n "$tty" ] || tty=$(xenstore-read /local/domain/$(xl domid $1)/console/tty)
 }
 # meets NAME: the guest boots
 meets() {
@@ -159,16 +158,14 @@ count_recoveries() {
 		[[ $line != *'recovered, '* ]] || recoveries=$((recoveries + 1))
 	done
 }
-# comes_back CAUSE COUNT: it has recovered more than so often. All domains share a processor, and a guest would wait for each process that is started
-# here: bash looks and waits by itself.
-mkfifo /tmp/never && exec 9<> /tmp/never
+# comes_back CAUSE COUNT: it has recovered more than so often. A guest would wait for each process that is started here: bash looks and waits by itself.
 comes_back() {
 	local tries
 	[ $1 != twind ] || { within $patience_s by_twin; return; }
 	for ((tries = 5 * patience_s; tries > 0; tries--)); do
 		count_recoveries
 		[ $recoveries -le $2 ] || return 0
-		read -r -t 0.2 -u 9
+		nap 0.2
 	done
 	return 1
 }

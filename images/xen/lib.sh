@@ -3,6 +3,11 @@ logs=/var/log/xen/console
 
 say() { echo "TANDEM: $*"; }
 
+# nap SECONDS: no process is started for it. All domains share two emulated processors, and a process costs as much as a guest's answer.
+[ -p /tmp/never ] || mkfifo /tmp/never
+exec 9<> /tmp/never
+nap() { ! read -r -t $1 -u 9; }
+
 # wait_for SECONDS COMMAND...: until the command succeeds
 wait_for() {
 	local tries=$(($1 * 5))
@@ -10,7 +15,7 @@ wait_for() {
 	until "$@" > /dev/null 2>&1; do
 		tries=$((tries - 1))
 		[ $tries -gt 0 ] || return 1
-		usleep 200000
+		nap 0.2
 	done
 }
 
@@ -59,31 +64,49 @@ serving() {
 # log_of NAME: where the guest's console goes
 log_of() { echo $logs/guest-$1.log; }
 
-# tty_of NAME: where its console is
-tty_of() { xenstore-read /local/domain/$(xl domid $1)/console/tty; }
+# find_tty NAME: sets $tty to where its console is. Who has the name is kept, and asked again if it has another one.
+find_tty() {
+	local id= told
+	[ ! -e /tmp/domid.$1 ] || read -r id < /tmp/domid.$1
+	if [ -z "$id" ] || ! told=$(told_of $id) || [ "${told%%$'\n'*}" != "$1" ]; then
+		id=$(xl domid $1) && told=$(told_of $id) || return 1
+		echo $id > /tmp/domid.$1
+	fi
+	tty=${told#*$'\n'}
+}
+told_of() { xenstore-read /local/domain/$1/name /local/domain/$1/console/tty 2> /dev/null; }
+tty_of() { local tty; find_tty $1 && echo $tty; }
 
 # in_guest NAME SECONDS COMMAND...: over the guest's console; gives output and status. The limit is for what hangs: a guest that
 # answers late because the machine is busy is none, so nobody gets less than a minute.
 in_guest() {
-	local name=$1 limit=$(($2 < 60 ? 60 : $2)) log=$(log_of $1) number tty from
+	local name=$1 left=$((($2 < 60 ? 60 : $2) * 5)) log=$(log_of $1) number tty from answer line status= gone= pause=0.1
 	shift 2
-	number=$(cut -d' ' -f1 /proc/uptime)
-	tty=$(tty_of $name) || return 1
+	read -r number line < /proc/uptime
+	find_tty $name || return 1
 	from=$(wc -c < $log)
 	echo "$number $*" > $tty
 	# It comes in pieces, and the status last, with a full stop; the end of the line may be another one's.
-	local did="TANDEM: did $number [0-9]*\."
+	local did="TANDEM: did $number ([0-9]+)[.]"
 	# A domain that is gone does not answer; its console goes with it.
-	wait_for $limit eval "[ ! -e $tty ] || grep -q '$did' $log"
-	if ! grep -q "$did" $log; then
+	while [ -z "$status$gone" ] && [ $left -gt 0 ]; do
+		left=$((left - 1))
+		nap $pause
+		[ -e $tty ] || gone=yes
+		answer=$(tail -c +$((from + 1)) $log)
+		[[ ! $answer =~ $did ]] || status=${BASH_REMATCH[1]}
+		pause=0.2
+	done
+	answer=${answer//$'\r'/}
+	if [ -z "$status" ]; then
 		echo "no answer from $name to: $*"
-		tail -c +$((from + 1)) $log | tail -n 5
+		echo "$answer" | tail -n 5
 		# What its kernel died of is forty lines of registers before that; of a report the last lines are shown.
-		tail -c +$((from + 1)) $log | grep -aE 'Kernel panic|BUG:|Oops' | tail -n 3
+		echo "$answer" | grep -aE 'Kernel panic|BUG:|Oops' | tail -n 3
 		return 1
 	fi
-	tail -c +$((from + 1)) $log | tr -d '\r' | grep -v "TANDEM: did"
-	[ "$(tr -d '\r' < $log | sed -n "s/.*TANDEM: did $number \([0-9]*\)\..*/\1/p")" = 0 ]
+	while IFS= read -r line; do [[ $line == *'TANDEM: did'* ]] || echo "$line"; done <<< "$answer"
+	[ $status = 0 ]
 }
 
 # said WORDS NAME SECONDS COMMAND...: the command in the guest says that
@@ -92,7 +115,7 @@ said() {
 	shift
 	out=$(in_guest "$@")
 	echo "$out"
-	echo "$out" | grep -q "$words"
+	grep -q "$words" <<< "$out"
 }
 
 # free_kib: what the hypervisor has free
@@ -132,7 +155,7 @@ nothing_stays() {
 }
 
 # gone NAME: waits until the domain is no more
-gone() { wait_for ${2:-30} sh -c "! xl domid $1"; }
+gone() { wait_for ${2:-30} eval "! xl domid $1"; }
 
 # quoted: lines of kernels and of the hypervisor, so that nobody takes them for such as came in between
 quoted() { sed 's/\[\( *[0-9.]*\)\] /<\1> /g; s/(\(TDM\|XEN\)) /\1: /g'; }
