@@ -1,7 +1,7 @@
 //! Raising events: the hot paths.
 
 use super::*;
-use core::sync::atomic::Ordering::{AcqRel, Acquire};
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
 /// What became of a `send`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,6 +154,21 @@ impl<P: AsRef<PageWords>> EventChannels<P> {
     /// A vCPU no longer polls (its time is up, or another event woke it).
     pub fn end_poll(&mut self, vcpu: u32) {
         self.set_poll(vcpu, 0);
+    }
+
+    /// Takes a mark of an upcall back that was made without an event. `true`: one has come since, which found the mark; the vCPU is told
+    /// now. It does not execute the guest's code meanwhile.
+    pub fn unmark_upcall(&self, mem: &impl Shared, vcpu: u32) -> bool {
+        let has_event = match &self.layout {
+            Layout::TwoLevel => mem.pending_sel(vcpu).load(Acquire) != 0,
+            Layout::Fifo(_) => self.vcpus.get(vcpu as usize).is_some_and(|v| v.fifo.has_ready()),
+        };
+        if has_event {
+            mem.notify(vcpu);
+        } else {
+            mem.upcall_pending(vcpu).store(0, Release);
+        }
+        has_event
     }
 
     fn set_poll(&mut self, vcpu: u32, poll: u32) {

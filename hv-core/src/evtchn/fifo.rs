@@ -56,6 +56,13 @@ impl<P> VcpuQueues<P> {
     }
 }
 
+impl<P: AsRef<PageWords>> VcpuQueues<P> {
+    /// Is there a queue that the guest has not looked at since something came on it?
+    pub fn has_ready(&self) -> bool {
+        self.control.as_ref().is_some_and(|block| block.ready().load(Acquire) != 0)
+    }
+}
+
 impl<P: AsRef<PageWords>> EventChannels<P> {
     /// Calls `f` with every page of the domain that events are written to.
     pub fn for_each_page(&self, mut f: impl FnMut(&P)) {

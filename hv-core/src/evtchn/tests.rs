@@ -214,6 +214,40 @@ fn polls_end_with_any_event_masked_or_not() {
     assert_eq!(ev.pollers, 0);
 }
 
+/// An upcall that was marked without an event is none any more, unless one came meanwhile: it found the mark, and told nobody.
+#[test]
+fn a_mark_without_an_event_is_taken_back() {
+    let (mut two_level, mem) = domain(1, 2);
+    let p = two_level.bind_ipi(1).unwrap();
+    let (mut fifo, fifo_mem, control, _) = fifo_domain(1);
+    let q = fifo.bind_ipi(0).unwrap();
+    let is_marked = |mem: &Fake, vcpu| mem.upcall_pending(vcpu).load(SeqCst) != 0;
+    mem.upcall_pending(1).store(1, SeqCst);
+    fifo_mem.upcall_pending(0).store(1, SeqCst);
+    assert!(!two_level.unmark_upcall(&mem, 1) && !fifo.unmark_upcall(&fifo_mem, 0));
+    assert!(!is_marked(&mem, 1) && !is_marked(&fifo_mem, 0));
+
+    mem.upcall_pending(1).store(1, SeqCst);
+    fifo_mem.upcall_pending(0).store(1, SeqCst);
+    two_level.send(&mem, p).unwrap();
+    fifo.send(&fifo_mem, q).unwrap();
+    assert!(mem.notified.lock().unwrap().is_empty() && fifo_mem.notified.lock().unwrap().is_empty());
+    assert!(two_level.unmark_upcall(&mem, 1) && fifo.unmark_upcall(&fifo_mem, 0));
+    assert!(is_marked(&mem, 1) && is_marked(&fifo_mem, 0));
+    assert_eq!((&mem.notified.lock().unwrap()[..], &fifo_mem.notified.lock().unwrap()[..]), (&[1][..], &[0][..]));
+
+    // The guest has seen to both.
+    mem.pending_sel(1).store(0, SeqCst);
+    control.0[(64 + fifo_control::READY) / 4].store(0, SeqCst);
+    assert!(!two_level.unmark_upcall(&mem, 1) && !fifo.unmark_upcall(&fifo_mem, 0));
+    assert!(!is_marked(&mem, 1) && !is_marked(&fifo_mem, 0));
+    // A vCPU without a control block has no queues.
+    let (fifo, mem, ..) = fifo_domain(2);
+    mem.upcall_pending(1).store(1, SeqCst);
+    assert!(!fifo.unmark_upcall(&mem, 1));
+    assert!(!is_marked(&mem, 1));
+}
+
 fn fifo_domain(vcpus: u32) -> (EventChannels<TestPage>, Fake, TestPage, TestPage) {
     let (mut ev, mem) = domain(1, vcpus);
     let (control, array) = (TestPage::filled(0), TestPage::filled(0));
