@@ -13,6 +13,7 @@ pub use diagnostic::Diagnostic;
 pub use memory::{Amount, Dom0Memory};
 pub use values::{LogLevel, LogThresholds};
 
+use crate::sched::PREEMPT_DELAY_US;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use values::{boolean, clamped, number};
@@ -127,6 +128,8 @@ pub struct Options {
     pub smt: bool,
     /// `sched=`
     pub sched: Scheduler,
+    /// `preempt-delay-us=`: for so long a driver domain whose events are off is not preempted; 0: it is at once. Not an option of Xen's.
+    pub preempt_delay_us: u32,
     /// `iommu=`
     pub iommu: Iommu,
     /// `passthrough=unsafe`: devices may be given to domains though nothing keeps them from others' memory.
@@ -198,6 +201,7 @@ impl Default for Options {
             nosmp: false,
             smt: true,
             sched: Scheduler::Bvt,
+            preempt_delay_us: PREEMPT_DELAY_US,
             iommu: Iommu::default(),
             is_passthrough_unsafe: false,
             clocksource: None,
@@ -341,6 +345,14 @@ impl Options {
             "maxcpus" => set(&mut self.maxcpus, name, text, number(text).map(|n| Some(n.max(1))), "a number of CPUs"),
             "smt" => on_by_default(&mut self.smt),
             "sched" => set(&mut self.sched, name, text, values::scheduler(text), values::SCHEDULER_FORM),
+            // Not an option of Xen's.
+            "preempt-delay-us" => set(
+                &mut self.preempt_delay_us,
+                name,
+                text,
+                clamped(text, 0, 1000),
+                "a number of microseconds, 0 to 1000",
+            ),
             "iommu" => values::iommu(&mut self.iommu, value),
             // Not an option of Xen's.
             "passthrough" => {

@@ -13,6 +13,7 @@ use crate::mem::{frames, heap};
 use crate::{audit, sched};
 use core::sync::atomic::Ordering;
 use hv_core::evtchn::Binding;
+use hv_core::sched::Delays;
 
 macro_rules! say {
     ($($arg:tt)*) => { $crate::console::print(format_args!($($arg)*)) };
@@ -210,11 +211,15 @@ fn run_queue() {
     }
     each_domain(|d| {
         for v in d.vcpus() {
-            let (ran, warped, wakes) =
-                sched::with(|s, now| (s.run_time(v.sched_id, now), s.warped_time(v.sched_id), s.wakes(v.sched_id)));
+            let (ran, warped) = sched::with(|s, now| (s.run_time(v.sched_id, now), s.warped_time(v.sched_id)));
+            let (wakes, delays) = sched::with(|s, _| (s.wakes(v.sched_id), s.delays(v.sched_id)));
             let weight = d.weight.load(Ordering::Relaxed);
             say!("  {v}: weight {weight}, ran {ran} ns, {warped} of them borrowed");
             say!("  {v}: {} wakes, {} of them late, the longest wait {} ns", wakes.count, wakes.late, wakes.worst_ns);
+            if delays.count != 0 {
+                let Delays { count, to_bound, cut_off } = delays;
+                say!("  {v}: {count} preemptions delayed, {to_bound} of them up to the bound, {cut_off} with events off still");
+            }
         }
     });
 }

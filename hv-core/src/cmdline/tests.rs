@@ -58,6 +58,8 @@ fn booleans_in_all_spellings() {
     assert!(parse("").umip && !parse("umip=0").umip && !parse("no-umip").umip);
     assert!(parse("ac-check").ac_check && !parse("").ac_check);
     assert!(parse("twin-stlb").twin_stlb && !parse("").twin_stlb && !parse("twin-stlb=no").twin_stlb);
+    assert_eq!(parse("preempt-delay-us=0").preempt_delay_us, 0);
+    assert_eq!(parse("preempt-delay-us=1000").preempt_delay_us, 1000);
     assert!(!parse("noreboot=no").noreboot);
     assert!(!parse("no-x2apic").x2apic);
     assert!(parse("acpi=off").noacpi && parse("noacpi").noacpi);
@@ -131,6 +133,8 @@ fn bad_values_are_explained() {
         ("dom0=pvh", "pvh"),
         ("xpti=!!", "!!"),
         ("watchdog_timeout=0", "0"),
+        ("preempt-delay-us=1001", "1001"),
+        ("no-preempt-delay-us", "no"),
         ("reboot=gently", "gently"),
     ] {
         let (options, found) = Options::parse(line);
@@ -180,6 +184,7 @@ fn lines() -> impl Strategy<Value = String> {
         "acpi",
         "dom0",
         "watchdog_timeout",
+        "preempt-delay-us",
         "gnttab_max_frames",
     ]);
     let value = prop_oneof![

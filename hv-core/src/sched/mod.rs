@@ -17,6 +17,7 @@
 //! 3. A pCPU named in an answer as *kick* is sent an interrupt (or, if it is the caller's own, is told to pick again).
 
 mod cap;
+mod delay;
 mod entry;
 mod load_id;
 mod pick;
@@ -28,6 +29,8 @@ mod wake;
 use alloc::vec::Vec;
 use cap::Budget;
 pub use cap::PERIOD_NS as CAP_PERIOD_NS;
+use delay::Delay;
+pub use delay::{Delays, PREEMPT_DELAY_US};
 use entry::{distance, later, Entry, State};
 pub use entry::{Loan, Runstate, Wakes, Warp, LATE_NS};
 pub use load_id::LoadId;
@@ -89,6 +92,8 @@ pub struct Params {
     pub sender_run_ns: u64,
     /// The same for one whose interrupt another is told of too, because they share a line.
     pub sharer_run_ns: u64,
+    /// For how long a vCPU that must not be interrupted is not preempted; 0: it is at once.
+    pub preempt_delay_ns: u64,
 }
 
 impl Params {
@@ -101,6 +106,7 @@ impl Params {
         min_run_ns: 0,
         sender_run_ns: 500_000,
         sharer_run_ns: 200_000,
+        preempt_delay_ns: PREEMPT_DELAY_US as u64 * 1000,
     };
 }
 
@@ -115,6 +121,8 @@ pub struct Decision {
     pub save: Option<VcpuId>,
     /// An idle pCPU that could take a waiting vCPU.
     pub kick: Option<PcpuId>,
+    /// `next` ran before, and goes on only because it must not be interrupted: pick again as soon as it may be.
+    pub is_delayed: bool,
 }
 
 /// The state of one pCPU.
@@ -128,6 +136,8 @@ struct Pcpu {
     slice_until: u64,
     /// `current` sent an event, and may send more before the receiver takes its place. 0: it did not.
     sends_until: u64,
+    /// Of `current`'s preemption, in this turn.
+    delay: Delay,
 }
 
 /// See the module's documentation.
@@ -136,6 +146,8 @@ pub struct Scheduler {
     entries: Vec<Entry>,
     /// By the slot of a domain's first vCPU, which stands for the domain.
     budgets: Vec<Budget>,
+    /// By slot. Apart, as they are counted seldom, and entries are found by their size.
+    delays: Vec<Delays>,
     queue: Queue,
     /// vCPUs that would run if their domain's budget were not used up.
     parked: Queue,
@@ -160,13 +172,23 @@ impl Scheduler {
         entries.resize_with(usize::from(capacity), Entry::free);
         let mut budgets = Vec::with_capacity(usize::from(capacity));
         budgets.resize_with(usize::from(capacity), Budget::default);
+        let mut delays = Vec::with_capacity(usize::from(capacity));
+        delays.resize_with(usize::from(capacity), Delays::default);
         Scheduler {
             params,
             entries,
             budgets,
+            delays,
             queue: Queue::new(),
             parked: Queue::new(),
-            cpus: [Pcpu { current: NIL, leaving: NIL, level: 0, slice_until: u64::MAX, sends_until: 0 }; MAX_PCPUS],
+            cpus: [Pcpu {
+                current: NIL,
+                leaving: NIL,
+                level: 0,
+                slice_until: u64::MAX,
+                sends_until: 0,
+                delay: Delay::Unused,
+            }; MAX_PCPUS],
             online: 0,
             idle: 0,
             kicked: 0,
@@ -198,7 +220,7 @@ impl Scheduler {
         let tenant = self.entries[i].tenant;
         self.entries[i] = Entry::new(now, self.level);
         (self.entries[i].domain, self.entries[i].tenant) = (slot, tenant);
-        self.budgets[i] = Budget::default();
+        (self.budgets[i], self.delays[i]) = (Budget::default(), Delays::default());
         Some(VcpuId { slot, tenant })
     }
 
@@ -253,6 +275,11 @@ impl Scheduler {
     /// Changes that.
     pub fn set_min_run(&mut self, ns: u64) {
         self.params.min_run_ns = ns;
+    }
+
+    /// Changes for how long a vCPU that must not be interrupted is not preempted.
+    pub fn set_preempt_delay(&mut self, ns: u64) {
+        self.params.preempt_delay_ns = ns;
     }
 
     /// Caps the vCPUs of the domain whose first vCPU is `first` at `percent` of one pCPU together; 0: no cap.
@@ -324,6 +351,11 @@ impl Scheduler {
     /// How quickly the vCPU ran when it was woken.
     pub fn wakes(&self, id: VcpuId) -> Wakes {
         entry(&self.entries, id).map_or(Wakes::default(), |e| e.wakes)
+    }
+
+    /// How often the vCPU's preemption was delayed.
+    pub fn delays(&self, id: VcpuId) -> Delays {
+        entry(&self.entries, id).map_or(Delays::default(), |_| self.delays[id.index()])
     }
 
     /// The name of the vCPU in a slot; `None` for [`NIL`].

@@ -7,10 +7,18 @@ impl Scheduler {
     ///
     /// `is_saved`: the registers of the vCPU that is on `cpu` are stored already, as it went to sleep. If it still sleeps
     /// nothing is left to save; if it was woken meanwhile, it may be picked again like any other.
+    ///
+    /// `is_uninterruptible`: must the vCPU that is on `cpu` not be interrupted now? Asked only if it is to be preempted.
     #[inline]
-    pub fn pick(&mut self, cpu: PcpuId, now: u64, is_saved: bool) -> Decision {
+    pub fn pick(
+        &mut self,
+        cpu: PcpuId,
+        now: u64,
+        is_saved: bool,
+        is_uninterruptible: impl FnOnce() -> bool,
+    ) -> Decision {
         if cpu >= MAX_PCPUS || self.online & bit(cpu) == 0 {
-            return Decision { next: None, slice_until_ns: u64::MAX, save: None, kick: None };
+            return Decision { next: None, slice_until_ns: u64::MAX, save: None, kick: None, is_delayed: false };
         }
         self.kicked &= !bit(cpu);
         self.unpark(now);
@@ -35,6 +43,13 @@ impl Scheduler {
             (k, NIL) => k,
             (k, w) => self.contest(k, w, now),
         };
+        if next != current {
+            if let Some(until) = self.delayed_until(cpu, now, is_uninterruptible) {
+                self.cpus[cpu].slice_until = until;
+                let (next, kick) = (self.id(current), self.spread());
+                return Decision { next, slice_until_ns: until, save: None, kick, is_delayed: true };
+            }
+        }
         let mut save = None;
         if next != current {
             if current != NIL && self.leave(cpu, current, now, is_saved) {
@@ -43,6 +58,7 @@ impl Scheduler {
             self.start(cpu, next, now);
         } else if next != NIL {
             self.entries[usize::from(next)].yielded = false;
+            self.cpus[cpu].delay.end();
         }
         let mut slice_until_ns = self.slice(cpu, next, now);
         if parks {
@@ -50,7 +66,7 @@ impl Scheduler {
         }
         self.cpus[cpu].slice_until = slice_until_ns;
         let kick = self.spread();
-        Decision { next: self.id(next), slice_until_ns, save, kick }
+        Decision { next: self.id(next), slice_until_ns, save, kick, is_delayed: false }
     }
 
     /// The registers of the vCPU that [`Scheduler::pick`] moved off `cpu` are stored: others may run it now. Returns a
@@ -156,6 +172,7 @@ impl Scheduler {
     fn start(&mut self, cpu: PcpuId, next: u16, now: u64) {
         self.cpus[cpu].current = next;
         self.cpus[cpu].sends_until = 0;
+        self.cpus[cpu].delay = Delay::Unused;
         self.sending &= !bit(cpu);
         if next == NIL {
             if self.idle & bit(cpu) == 0 {

@@ -3,6 +3,7 @@ use proptest::prelude::*;
 use sim::*;
 use std::vec;
 
+mod delay;
 mod latency;
 mod sim;
 
@@ -160,23 +161,23 @@ fn one_that_sleeps_and_is_saved_leaves_at_once() {
     s.online(0, 0);
     let a = s.add(0).unwrap();
     s.wake(a, 0);
-    assert_eq!(s.pick(0, 0, false).next, Some(a));
+    assert_eq!(s.pick(0, 0, false, never).next, Some(a));
     assert_eq!(s.sleep(a, Sleep::Blocked, MS), Some(0));
     // Woken between being saved and the choice: it goes on, and is loaded again.
     assert_eq!(s.wake(a, MS), None);
-    let d = s.pick(0, MS, true);
+    let d = s.pick(0, MS, true, never);
     assert_eq!((d.next, d.save), (Some(a), None));
     assert!(!s.remove(a));
     // Woken meanwhile, but another one goes first: it waits to be queued.
     let b = s.add(0).unwrap();
     s.wake(b, MS);
     s.yield_(a);
-    let d = s.pick(0, 2 * MS, true);
+    let d = s.pick(0, 2 * MS, true, never);
     assert_eq!((d.next, d.save), (Some(b), Some(a)));
     assert_eq!(s.context_saved(0, 2 * MS), None);
     // Nobody is needed to call it asleep.
     assert_eq!(s.sleep(b, Sleep::Blocked, 3 * MS), Some(0));
-    let d = s.pick(0, 3 * MS, true);
+    let d = s.pick(0, 3 * MS, true, never);
     assert_eq!((d.next, d.save), (Some(a), None));
     assert_eq!(s.runstate(b, 4 * MS).unwrap().0, Runstate::Blocked);
     assert!(s.remove(b));
@@ -189,16 +190,16 @@ fn a_parked_vcpu_can_be_put_to_sleep_and_removed() {
     let a = s.add(0).unwrap();
     s.set_cap(a, 10, 0);
     s.wake(a, 0);
-    assert_eq!(s.pick(0, 0, false).next, Some(a));
-    let d = s.pick(0, 2 * MS, false);
+    assert_eq!(s.pick(0, 0, false, never).next, Some(a));
+    let d = s.pick(0, 2 * MS, false, never);
     assert_eq!((d.next, d.save, d.slice_until_ns), (None, Some(a), CAP_PERIOD_NS));
     assert_eq!(s.context_saved(0, 2 * MS), None);
     assert_eq!(s.wake(a, 3 * MS), None);
     assert_eq!(s.sleep(a, Sleep::Offline, 3 * MS), None);
     assert_eq!(s.wake(a, 4 * MS), Some(0));
-    assert_eq!(s.pick(0, 4 * MS, false).next, None, "parked again");
+    assert_eq!(s.pick(0, 4 * MS, false, never).next, None, "parked again");
     assert!(s.remove(a));
-    assert_eq!(s.pick(0, 5 * MS, false).slice_until_ns, u64::MAX);
+    assert_eq!(s.pick(0, 5 * MS, false, never).slice_until_ns, u64::MAX);
 }
 
 #[test]
@@ -220,7 +221,7 @@ fn guest_and_driver() -> (Scheduler, VcpuId, VcpuId) {
     let (guest, driver) = (s.add(0).unwrap(), s.add(0).unwrap());
     s.set_warp(driver, Warp::DRIVER, 0);
     s.wake(guest, 0);
-    assert_eq!(s.pick(0, 0, false).next, Some(guest));
+    assert_eq!(s.pick(0, 0, false, never).next, Some(guest));
     (s, guest, driver)
 }
 
@@ -229,35 +230,35 @@ fn a_sender_goes_on_for_a_while_and_no_longer() {
     let (mut s, guest, driver) = guest_and_driver();
     let run = Params::DEFAULT.sender_run_ns;
     assert_eq!(s.wake_from(0, driver, MS), Some(0));
-    let d = s.pick(0, MS, false);
+    let d = s.pick(0, MS, false, never);
     assert_eq!((d.next, d.slice_until_ns), (Some(guest), MS + run));
     // Another event, or one to somebody else, does not lengthen it.
     let third = s.add(MS).unwrap();
     s.wake_from(0, driver, MS + run / 2);
     s.wake_from(0, third, MS + run / 2);
-    assert_eq!(s.pick(0, MS + run, false).next, Some(driver));
+    assert_eq!(s.pick(0, MS + run, false, never).next, Some(driver));
 }
 
 #[test]
 fn a_sender_that_sleeps_or_an_interrupt_ends_its_turn_at_once() {
     let (mut s, guest, driver) = guest_and_driver();
     s.wake_from(0, driver, MS);
-    assert_eq!(s.pick(0, MS, false).next, Some(guest));
+    assert_eq!(s.pick(0, MS, false, never).next, Some(guest));
     assert_eq!(s.sleep(guest, Sleep::Blocked, MS + 1), Some(0));
-    assert_eq!(s.pick(0, MS + 1, false).next, Some(driver));
+    assert_eq!(s.pick(0, MS + 1, false, never).next, Some(driver));
 
     let (mut s, guest, driver) = guest_and_driver();
     s.wake_from(0, driver, MS);
-    assert_eq!(s.pick(0, MS, false).next, Some(guest));
+    assert_eq!(s.pick(0, MS, false, never).next, Some(guest));
     assert_eq!(s.wake(driver, MS + 1), Some(0), "an interrupt for the one that waits");
-    assert_eq!(s.pick(0, MS + 1, false).next, Some(driver));
+    assert_eq!(s.pick(0, MS + 1, false, never).next, Some(driver));
 
     let (mut s, guest, driver) = guest_and_driver();
     let other = s.add(0).unwrap();
     s.wake_from(0, other, MS);
-    assert_eq!(s.pick(0, MS, false).next, Some(guest));
+    assert_eq!(s.pick(0, MS, false, never).next, Some(guest));
     assert_eq!(s.wake(driver, MS + 1), Some(0), "an interrupt for another");
-    assert_eq!(s.pick(0, MS + 1, false).next, Some(driver));
+    assert_eq!(s.pick(0, MS + 1, false, never).next, Some(driver));
 }
 
 #[test]
@@ -265,16 +266,16 @@ fn one_that_shares_an_interrupt_goes_on_for_a_moment() {
     let run = Params::DEFAULT.sharer_run_ns;
     let (mut s, guest, driver) = guest_and_driver();
     s.wake_beside(0, driver, MS);
-    let d = s.pick(0, MS, false);
+    let d = s.pick(0, MS, false, never);
     assert_eq!((d.next, d.slice_until_ns), (Some(guest), MS + run));
-    assert_eq!(s.pick(0, MS + run, false).next, Some(driver));
+    assert_eq!(s.pick(0, MS + run, false, never).next, Some(driver));
 
     let (mut s, guest, driver) = guest_and_driver();
     let receiver = s.add(0).unwrap();
     s.wake_from(0, receiver, MS);
-    assert_eq!(s.pick(0, MS, false).next, Some(guest));
+    assert_eq!(s.pick(0, MS, false, never).next, Some(guest));
     assert_eq!(s.wake_beside(0, driver, MS + 1), Some(0), "it is an interrupt: shorter than a sender's turn");
-    let d = s.pick(0, MS + 1, false);
+    let d = s.pick(0, MS + 1, false, never);
     assert_eq!((d.next, d.slice_until_ns), (Some(guest), MS + 1 + run));
 }
 
@@ -283,7 +284,7 @@ fn a_receiver_runs_at_once_on_an_idle_pcpu() {
     let (mut s, _, driver) = guest_and_driver();
     s.online(1, 0);
     assert_eq!(s.wake_from(0, driver, MS), Some(1));
-    assert_eq!(s.pick(1, MS, false).next, Some(driver));
+    assert_eq!(s.pick(1, MS, false, never).next, Some(driver));
 }
 
 #[test]
@@ -304,15 +305,15 @@ fn a_vcpu_that_leaves_is_not_started_elsewhere_before_it_is_saved() {
     let (a, b) = (s.add(0).unwrap(), s.add(0).unwrap());
     s.set_affinity(b, 1, 0);
     assert_eq!(s.wake(a, 0), Some(0));
-    assert_eq!(s.pick(0, 0, false).next, Some(a));
+    assert_eq!(s.pick(0, 0, false, never).next, Some(a));
     s.yield_(a);
     s.wake(b, 1);
-    let d = s.pick(0, 20 * MS, false);
+    let d = s.pick(0, 20 * MS, false, never);
     assert_eq!((d.next, d.save), (Some(b), Some(a)));
-    assert_eq!(s.pick(1, 20 * MS, false).next, None, "registers of a are still on pCPU 0");
+    assert_eq!(s.pick(1, 20 * MS, false, never).next, None, "registers of a are still on pCPU 0");
     assert!(!s.remove(a));
     assert_eq!(s.context_saved(0, 20 * MS), Some(1));
-    assert_eq!(s.pick(1, 20 * MS, false).next, Some(a));
+    assert_eq!(s.pick(1, 20 * MS, false, never).next, Some(a));
 }
 
 #[test]
@@ -321,16 +322,16 @@ fn a_wake_between_sleep_and_pick_is_not_lost() {
     s.online(0, 0);
     let a = s.add(0).unwrap();
     s.wake(a, 0);
-    s.pick(0, 0, false);
+    s.pick(0, 0, false, never);
     assert_eq!(s.sleep(a, Sleep::Blocked, 5), Some(0));
     assert_eq!(s.wake(a, 6), None);
-    assert_eq!(s.pick(0, 7, false).next, Some(a));
+    assert_eq!(s.pick(0, 7, false, never).next, Some(a));
     // And between pick and save.
     s.sleep(a, Sleep::Blocked, 8);
-    assert_eq!(s.pick(0, 9, false).save, Some(a));
+    assert_eq!(s.pick(0, 9, false, never).save, Some(a));
     s.wake(a, 10);
     assert_eq!(s.context_saved(0, 11), Some(0));
-    assert_eq!(s.pick(0, 12, false).next, Some(a));
+    assert_eq!(s.pick(0, 12, false, never).next, Some(a));
     let (state, since, times) = s.runstate(a, 20).unwrap();
     assert_eq!((state, since), (Runstate::Running, 12));
     assert_eq!(times.iter().sum::<u64>(), 20);
@@ -347,7 +348,7 @@ fn a_slot_is_reused_after_removal_and_capacity_is_kept() {
     s.wake(b, 0);
     assert!(s.remove(b), "queued");
     assert!(!s.remove(b));
-    assert_eq!(s.pick(0, 0, false).next, Some(a));
+    assert_eq!(s.pick(0, 0, false, never).next, Some(a));
     let c = s.add(1).unwrap();
     assert_eq!(c.index(), b.index());
     assert!(!s.is_runnable(c));
@@ -374,11 +375,11 @@ fn the_name_of_a_removed_vcpu_is_not_that_of_the_next_in_its_slot() {
     s.set_domain(old, new);
     s.set_warp(old, Warp::DRIVER, MS);
     assert_eq!(s.set_affinity(old, 0, MS), None);
-    assert_eq!(s.pick(0, MS, false).next, Some(new));
+    assert_eq!(s.pick(0, MS, false, never).next, Some(new));
     s.yield_(old);
     assert_eq!((s.running_on(old), s.running_on(new)), (None, Some(0)));
     assert_eq!(s.sleep(old, Sleep::Blocked, MS), None);
-    let d = s.pick(0, 20 * MS, false);
+    let d = s.pick(0, 20 * MS, false, never);
     assert_eq!((d.next, d.slice_until_ns), (Some(new), u64::MAX), "its weight, cap and place are its own");
     assert_eq!((s.runstate(old, 20 * MS), s.run_time(old, 20 * MS)), (None, 0));
     assert_eq!(s.run_time(new, 20 * MS), 19 * MS);
@@ -392,17 +393,17 @@ fn an_event_for_a_driver_domain_that_waits_for_its_turn_makes_it_urgent() {
     let (driver, busy) = (s.add(0).unwrap(), s.add(0).unwrap());
     s.set_warp(driver, Warp::DRIVER, 0);
     s.wake(driver, 0);
-    assert_eq!(s.pick(0, 0, false).next, Some(driver));
+    assert_eq!(s.pick(0, 0, false, never).next, Some(driver));
     s.wake(busy, 0);
     // It computes until the other has its turn.
     let mut now = 0;
     while s.current(0) != Some(busy) {
-        let d = s.pick(0, now, false);
+        let d = s.pick(0, now, false, never);
         now = d.slice_until_ns;
         assert!(d.save.is_none() || s.context_saved(0, now).is_none());
     }
     assert_eq!(s.wake(driver, now), Some(0));
-    assert_eq!(s.pick(0, now, false).next, Some(driver));
+    assert_eq!(s.pick(0, now, false, never).next, Some(driver));
     s.context_saved(0, now);
     assert_eq!(s.wakes(driver), Wakes { count: 2, late: 0, worst_ns: 0 });
 }
@@ -414,7 +415,7 @@ fn a_waking_vcpu_does_not_inherit_the_debt_of_the_one_that_runs() {
     let (debtor, busy, third) = (s.add(0).unwrap(), s.add(0).unwrap(), s.add(0).unwrap());
     s.set_warp(debtor, Warp::DRIVER, 0);
     s.wake(debtor, 0);
-    assert_eq!(s.pick(0, 0, false).next, Some(debtor));
+    assert_eq!(s.pick(0, 0, false, never).next, Some(debtor));
     s.wake(busy, 0);
     let now = 100_000;
     s.entries[debtor.index()].actual += 40 * MS;
@@ -505,12 +506,12 @@ fn who_was_chosen_or_is_not_stored_yet_does_not_sleep() {
     assert!(s.is_asleep(a));
     s.wake(a, 0);
     assert!(!s.is_asleep(a), "it waits for a CPU");
-    assert_eq!(s.pick(0, MS, false).next, Some(a));
+    assert_eq!(s.pick(0, MS, false, never).next, Some(a));
     assert!(!s.is_asleep(a), "a CPU will load it");
     assert_eq!(s.sleep(a, Sleep::Offline, MS), Some(0));
     assert!(!s.is_asleep(a), "its CPU does not know yet");
     s.wake(b, MS);
-    assert_eq!(s.pick(0, 2 * MS, false).next, Some(b));
+    assert_eq!(s.pick(0, 2 * MS, false, never).next, Some(b));
     assert!(!s.is_asleep(a), "its registers are not stored");
     s.context_saved(0, 2 * MS);
     assert!(s.is_asleep(a));

@@ -176,7 +176,7 @@ impl Scheduler {
         let r = &self.entries[usize::from(self.cpus[cpu].current)];
         let grace = self.grace(e);
         let ahead = distance(running, e.effective);
-        let left_alone_until = self.left_alone_until(self.cpus[cpu].current, e);
+        let left_alone_until = self.left_alone_until(self.cpus[cpu].current, e).max(self.cpus[cpu].delay.until());
         let is_behind = ahead > distance(r.to_virtual(grace), 0);
         let must_go = is_behind && now >= left_alone_until;
         let fair_end = if is_behind {

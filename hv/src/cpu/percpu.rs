@@ -56,6 +56,12 @@ pub mod pending {
     pub const CARDS: u32 = 1 << 4;
     /// Somebody asks whether this CPU goes on.
     pub const SIGN: u32 = 1 << 5;
+    /// The vCPU's preemption waits until its events are on again: is that so?
+    pub const DELAYED: u32 = 1 << 6;
+    /// With that: an upcall is marked as pending for it, though there was no event.
+    pub const MARKED: u32 = 1 << 7;
+    /// All but what waits for the guest: as long as any of it is there, the guest does not go on.
+    pub const DUE: u32 = !(DELAYED | MARKED);
 }
 
 /// What one CPU knows about itself.

@@ -37,7 +37,7 @@ pub mod xenpmu_op;
 
 pub use crate::mem::guest_ptr::{GuestPtr, Plain};
 
-use crate::cpu::percpu::this_cpu;
+use crate::cpu::percpu::{pending, this_cpu};
 use crate::cpu::{self, Interruptible};
 use crate::domain::vcpu::OwnedVcpu;
 use crate::domain::Domain;
@@ -125,7 +125,7 @@ impl Caller<'_> {
     /// Should a long operation stop and be continued later? Lets interrupts in first.
     pub fn preempt_pending(&mut self) -> bool {
         cpu::interrupt_window(self.interruptible());
-        this_cpu().pending.load(Ordering::Relaxed) != 0
+        this_cpu().pending.load(Ordering::Relaxed) & pending::DUE != 0
     }
 
     /// For who lets interrupts in.

@@ -4,6 +4,7 @@
 //! A CPU switches only in [`run::do_pending`], on its way out to a guest. Lock order: a domain's locks, then [`SCHEDULER`], then
 //! a timer queue. No lock is held while a vCPU is switched.
 
+mod delay;
 mod doing;
 mod hold;
 pub mod run;
@@ -138,6 +139,11 @@ fn chosen(id: VcpuId) -> Option<&'static OwnedVcpu> {
     // so not freed, before it sleeps (`wait_asleep`); and who runs it lets go of it before it says that it sleeps. Until then
     // this CPU owns the vCPU's state, as the scheduler gave it to nobody else.
     unsafe { VCPUS.get(id.index())?.load(Ordering::Acquire).as_ref().map(|v| v.owned()) }
+}
+
+/// For so long a driver domain whose events are off is not preempted; 0: it is at once.
+pub fn set_preempt_delay_us(us: u32) {
+    scheduler().lock().set_preempt_delay(u64::from(us) * 1000);
 }
 
 /// The running CPU takes part in scheduling from now on.

@@ -2,7 +2,7 @@
 //!
 //! Nothing below knows this file: whoever wants something done sets a bit of the CPU's pending work.
 
-use super::{chosen, scheduler, switch};
+use super::{chosen, delay, scheduler, switch};
 use crate::arch::tsc;
 use crate::cpu::percpu::{self, pending, this_cpu, CpuInfo};
 use crate::cpu::{self, Interruptible};
@@ -37,14 +37,18 @@ pub fn install_card_work(work: fn(Interruptible<'_>)) {
 
 /// Does the work that is pending on this CPU; on return a vCPU is current and `regs` are its registers.
 pub fn do_pending(me: &'static CpuInfo, regs: &mut CpuUserRegs, mut interruptible: Interruptible<'_>) {
-    if do_work(me, interruptible.again()) {
+    let asked = do_work(me, interruptible.again());
+    if asked != 0 {
+        if asked & pending::DELAYED != 0 {
+            delay::end(me, asked);
+        }
         schedule(me, regs, interruptible);
     }
 }
 
-/// Does the work that is pending on this CPU but for scheduling. Is that asked for, too?
+/// Does the work that is pending on this CPU but for scheduling, and says what of that is asked for, too.
 #[inline]
-fn do_work(me: &CpuInfo, interruptible: Interruptible<'_>) -> bool {
+fn do_work(me: &CpuInfo, interruptible: Interruptible<'_>) -> u32 {
     let work = me.pending.swap(0, Ordering::AcqRel);
     if work & pending::TIMER != 0 {
         let now = tsc::now_ns();
@@ -77,7 +81,7 @@ fn do_work(me: &CpuInfo, interruptible: Interruptible<'_>) -> bool {
         life::bury();
     }
     // Expiring timers may have asked for scheduling.
-    (work | me.pending.load(Ordering::Acquire)) & pending::SCHEDULE != 0
+    (work | me.pending.load(Ordering::Acquire)) & (pending::SCHEDULE | pending::DELAYED | pending::MARKED)
 }
 
 /// Interfaces whose guests do not notify each time are looked at: those of one domain, or of all.
@@ -139,7 +143,10 @@ fn schedule(me: &'static CpuInfo, regs: &mut CpuUserRegs, mut interruptible: Int
         if let Some(prev) = sleeper {
             store(me, prev, regs);
         }
-        let decision = scheduler().lock().pick(this, now, sleeper.is_some());
+        let decision = scheduler().lock().pick(this, now, sleeper.is_some(), || delay::is_uninterruptible(me));
+        if decision.is_delayed {
+            delay::begin(me);
+        }
         if let Some(cpu) = decision.kick {
             sched::kick(cpu);
         }
@@ -177,7 +184,7 @@ fn store(me: &CpuInfo, current: &OwnedVcpu, regs: &CpuUserRegs) {
 fn idle(me: &'static CpuInfo, mut interruptible: Interruptible<'_>) {
     me.idle.store(1, Ordering::Release);
     loop {
-        if do_work(me, interruptible.again()) {
+        if do_work(me, interruptible.again()) != 0 {
             break;
         }
         if me.pending.load(Ordering::Acquire) == 0 {

@@ -1,6 +1,6 @@
 //! The last thing before a guest runs again: pending work of this CPU, then what is pending for the vCPU.
 
-use crate::cpu::percpu::{this_cpu, CpuInfo};
+use crate::cpu::percpu::{pending, this_cpu, CpuInfo};
 use crate::cpu::Interruptible;
 use crate::domain::vcpu::{self, OwnedVcpu};
 use crate::pv::entry;
@@ -84,7 +84,7 @@ fn work(regs: &mut CpuUserRegs, mut interruptible: Interruptible<'_>) -> u32 {
             entry::event_upcall(v, regs);
         }
         // Delivery may have crashed the domain, which leaves work for the scheduler.
-        if cpu.pending.load(Ordering::Acquire) == 0 {
+        if cpu.pending.load(Ordering::Acquire) & pending::DUE == 0 {
             return way(regs, SYSRET);
         }
     }

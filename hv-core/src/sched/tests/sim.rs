@@ -17,6 +17,38 @@ pub const HOG: Load = Load { busy: u64::MAX, away: 0 };
 /// Has nothing to do but what a [`Source`] gives it.
 pub const SERVER: Load = Load { busy: 0, away: u64::MAX };
 
+/// Nobody has its interrupts off.
+pub fn never() -> bool {
+    false
+}
+
+/// When a vCPU has its interrupts off: for `off` ns of each `period` that it runs.
+#[derive(Clone, Copy, Debug)]
+pub struct Mask {
+    pub off: u64,
+    pub period: u64,
+    /// It calls the hypervisor when it has them on again; else that is noticed when it is interrupted.
+    pub calls: bool,
+}
+
+impl Mask {
+    pub const NEVER: Mask = Mask { off: 0, period: 1, calls: false };
+    pub const ALWAYS: Mask = Mask { off: 1, period: 1, calls: false };
+
+    fn is_off(&self, ran: u64) -> bool {
+        ran % self.period < self.off
+    }
+
+    /// How long it still runs with interrupts off.
+    fn off_for(&self, ran: u64) -> u64 {
+        if self.off == self.period {
+            u64::MAX
+        } else {
+            self.off.saturating_sub(ran % self.period)
+        }
+    }
+}
+
 /// A vCPU: load, weight, warp, affinity.
 pub type Spec = (Load, u32, Warp, u64);
 
@@ -67,6 +99,12 @@ pub struct Sim {
     pub switches: u64,
     pub affinity: Vec<u64>,
     pub run: Vec<Option<usize>>,
+    pub masks: Vec<Mask>,
+    /// Since when the preemption on each pCPU is delayed, and whether it was in this turn.
+    delayed: Vec<Option<u64>>,
+    had_delay: Vec<bool>,
+    /// How long each delay was.
+    pub delays: Vec<u64>,
     /// Somebody has a cap, so a pCPU may idle while somebody waits.
     pub capped: bool,
 }
@@ -95,6 +133,10 @@ impl Sim {
             switches: 0,
             affinity: loads.iter().map(|l| l.3).collect(),
             run: vec![None; cpus],
+            masks: vec![Mask::NEVER; n],
+            delayed: vec![None; cpus],
+            had_delay: vec![false; cpus],
+            delays: vec![],
             capped: false,
         };
         for l in loads {
@@ -146,7 +188,8 @@ impl Sim {
             let before = self.run[cpu];
             // As the shell does, and as it would do with one that fell asleep just now.
             let is_saved = before.is_some_and(|i| !self.s.is_runnable(self.ids[i])) && self.now & 1 == 0;
-            let d = self.s.pick(cpu, self.now, is_saved);
+            let is_off = before.is_some_and(|i| self.masks[i].is_off(self.time(i)));
+            let d = self.s.pick(cpu, self.now, is_saved, || is_off);
             assert!(!is_saved || d.save.is_none(), "there is nothing to save of a sleeper that is saved");
             todo.extend(d.kick);
             if is_saved {
@@ -158,6 +201,7 @@ impl Sim {
             assert!(d.slice_until_ns > self.now, "a slice of no length");
             self.slice[cpu] = d.slice_until_ns;
             self.run[cpu] = d.next.map(|id| self.ids.iter().position(|x| *x == id).unwrap());
+            self.note_delay(cpu, before, &d, is_off);
             if let Some(i) = self.run[cpu] {
                 assert!(self.affinity[i] & bit(cpu) != 0, "runs where it may not");
                 if let Some(t) = self.woken[i].take() {
@@ -166,6 +210,20 @@ impl Sim {
             }
         }
         self.check();
+    }
+
+    /// A delay is for one that has its interrupts off, ends at the bound, and is the only one in its turn.
+    fn note_delay(&mut self, cpu: PcpuId, before: Option<usize>, d: &Decision, is_off: bool) {
+        if d.is_delayed {
+            assert!(is_off && self.run[cpu] == before && d.save.is_none());
+            assert!(self.delayed[cpu].is_some() || !self.had_delay[cpu], "a second delay in one turn");
+            let began = *self.delayed[cpu].get_or_insert(self.now);
+            self.had_delay[cpu] = true;
+            assert_eq!(d.slice_until_ns, began + Params::DEFAULT.preempt_delay_ns);
+        } else if let Some(began) = self.delayed[cpu].take() {
+            self.delays.push(self.now - began);
+        }
+        self.had_delay[cpu] &= self.run[cpu] == before && before.is_some();
     }
 
     fn check(&self) {
@@ -190,6 +248,9 @@ impl Sim {
                 at = at.min(self.slice[c]);
                 if let Some(i) = self.run[c] {
                     at = at.min(self.now.saturating_add(self.left[i]));
+                    if self.delayed[c].is_some() && self.masks[i].calls {
+                        at = at.min(self.now.saturating_add(self.masks[i].off_for(self.time(i))));
+                    }
                 }
             }
             at = self.wake_at.iter().fold(at, |a, w| a.min(*w));
@@ -207,6 +268,7 @@ impl Sim {
                 match self.run[c] {
                     Some(i) if self.left[i] == 0 => self.finish(c, i),
                     _ if self.slice[c] <= self.now => self.kicks(Some(c)),
+                    Some(i) if self.delayed[c].is_some() && self.masks[i].calls => self.kicks(Some(c)),
                     _ => {}
                 }
             }
