@@ -9,18 +9,18 @@ const char test_name[] = "heartbeats";
 
 enum { OTHER = 5, BEAT = 7, WATCH = 15, CHANNEL_OP = 56, VIRQ_SUPERVISOR = 23 };
 enum { DOMCTL_SET_AFFINITY = 9, HARD = 1 };
-enum { PENDING = 1, MASKED = 2, CRASHED = 4, WEDGED = 8 };
+enum { PENDING = 1, MASKED = 2, CRASHED = 4, WEDGED = 8, DMA_FAULT = 32, DMA_FAULTS = 1 };
 enum { LIMIT_MS = 40, LIMIT_NS = LIMIT_MS * 1000000 };
 enum { SHUTDOWN = 1 << 2, CODE_SHIFT = 16, POWEROFF = 0, CRASH = 3 };
 
 struct beat {
 	u16 domid, pad;
 	u32 vcpu, upcalls, flags;
-	u64 run_ns, ended_ns, wedged_ns, waited_ns;
+	u64 run_ns, ended_ns, wedged_ns, waited_ns, dma_fault_ns;
 };
 
 struct watch {
-	u16 domid, pad;
+	u16 domid, flags;
 	u32 wedged_ms;
 };
 
@@ -248,8 +248,11 @@ void test_main(void)
 	check_result(ask(&beat), -EINVAL, "with something in the padding");
 	check_result(hypercall(CHANNEL_OP, BEAT, 8, 0, 0, 0), -EFAULT, "a bad pointer");
 	check_result(watch(4000, 1), -ESRCH, "watching no domain");
-	struct watch bad = { .pad = 1 };
-	check_result(hypercall(CHANNEL_OP, WATCH, (u64)&bad, 0, 0, 0), -EINVAL, "watching with something in the padding");
+	struct watch devices = { .flags = DMA_FAULTS }, bad = { .flags = DMA_FAULTS << 1 };
+	check_result(hypercall(CHANNEL_OP, WATCH, (u64)&bad, 0, 0, 0), -EINVAL, "watching for what is not known");
+	check_result(hypercall(CHANNEL_OP, WATCH, (u64)&devices, 0, 0, 0), 0, "watching devices");
+	check(!(beat_of(0).flags & DMA_FAULT), "a device that nobody stopped");
+	check_result(watch(0, 0), 0, "watching no devices");
 	struct bind_virq virq = { VIRQ_SUPERVISOR, 0, 0 };
 	check_result(evtchn(EVTCHN_bind_virq, &virq), 0, "binding the virtual interrupt");
 	told_port = virq.port;

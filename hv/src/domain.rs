@@ -1,5 +1,6 @@
 //! Domains: what belongs to a guest as a whole, the list of them, and their death.
 
+pub mod dma_faults;
 pub mod event;
 pub mod grant;
 pub mod grants;
@@ -72,6 +73,8 @@ pub struct Domain {
     pub is_watched: AtomicBool,
     /// So long each of its vCPUs, whenever it is made, may run while an event waits, in ns; 0: for ever.
     pub wedged_limit_ns: AtomicU64,
+    /// Accesses of its devices that an IOMMU stopped.
+    pub dma_faults: Arc<dma_faults::DmaFaults>,
     /// When it shut down, in ns since the start.
     ended_at: AtomicU64,
     /// How often it is paused. Whoever stops or starts all vCPUs holds this, so that they do what the last one said.
@@ -132,6 +135,7 @@ impl Domain {
             was_crashed: AtomicBool::new(false),
             is_watched: AtomicBool::new(false),
             wedged_limit_ns: AtomicU64::new(0),
+            dma_faults: Arc::default(),
             ended_at: AtomicU64::new(0),
             pauses: Mutex::new(0),
             life: AtomicU8::new(ALIVE),

@@ -1,21 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * Damages this kernel, bit by bit, until it has enough: `what=wild` writes at random into what its allocators have handed out,
- * `what=text target=MODULE` into that module's instructions. For tests of who goes on when it does not.
+ * `what=text target=MODULE` into that module's instructions. `what=dma`: of the addresses that drivers give their devices one in sixteen is
+ * nobody's memory. For tests of who goes on when it does not.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
 #include <linux/delay.h>
+#include <linux/kprobes.h>
 #include <linux/kthread.h>
 #include <linux/mm.h>
 #include <linux/module.h>
 #include <linux/prandom.h>
+#include <linux/scatterlist.h>
 #include <linux/string.h>
 #include <linux/vmalloc.h>
 
 static char *what = "wild";
 module_param(what, charp, 0444);
-MODULE_PARM_DESC(what, "wild or text");
+MODULE_PARM_DESC(what, "wild, text or dma");
 static char *target = "";
 module_param(target, charp, 0444);
 MODULE_PARM_DESC(target, "the module whose instructions are damaged");
@@ -67,6 +70,68 @@ static void damage_text(void)
 	vunmap(other);
 }
 
+/* Where no machine of these tests has memory, and no IOMMU leads. */
+#define NOWHERE (1ULL << 36)
+
+static bool is_turn(void)
+{
+	return prandom_u32_state(&chance) % 16 == 0;
+}
+
+static dma_addr_t nowhere(void)
+{
+	return NOWHERE | (u64)prandom_u32_state(&chance) % (NOWHERE >> PAGE_SHIFT) << PAGE_SHIFT;
+}
+
+static int page_is_mapped(struct kretprobe_instance *call, struct pt_regs *regs)
+{
+	if (is_turn())
+		regs->ax = nowhere();
+	return 0;
+}
+
+/* Where the list is, which is the second argument. */
+static int list_comes(struct kretprobe_instance *call, struct pt_regs *regs)
+{
+	*(struct scatterlist **)call->data = (struct scatterlist *)regs->si;
+	return 0;
+}
+
+static int list_is_mapped(struct kretprobe_instance *call, struct pt_regs *regs)
+{
+	struct scatterlist *first = *(struct scatterlist **)call->data;
+
+	if ((int)regs->ax > 0 && is_turn())
+		sg_dma_address(first) = nowhere();
+	return 0;
+}
+
+static struct kretprobe of_pages = {
+	.kp.symbol_name = "dma_map_page_attrs",
+	.handler = page_is_mapped,
+	.maxactive = 64,
+};
+
+static struct kretprobe of_lists = {
+	.kp.symbol_name = "dma_map_sg_attrs",
+	.entry_handler = list_comes,
+	.handler = list_is_mapped,
+	.data_size = sizeof(struct scatterlist *),
+	.maxactive = 64,
+};
+
+static int damage_addresses(void)
+{
+	int error = register_kretprobe(&of_pages);
+
+	if (error)
+		return error;
+	error = register_kretprobe(&of_lists);
+	if (error)
+		unregister_kretprobe(&of_pages);
+	return error;
+}
+
 static int damage(void *unused)
 {
 	for (;;) {
@@ -97,10 +162,12 @@ static int __init harm_init(void)
 		victim = find(target);
 		if (!victim)
 			return -ENOENT;
-	} else if (strcmp(what, "wild")) {
+	} else if (strcmp(what, "wild") && strcmp(what, "dma")) {
 		return -EINVAL;
 	}
 	pr_info("%s, from now on\n", what);
+	if (!strcmp(what, "dma"))
+		return damage_addresses();
 	return PTR_ERR_OR_ZERO(kthread_run(damage, NULL, "harm"));
 }
 module_init(harm_init);

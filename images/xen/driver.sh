@@ -111,7 +111,7 @@ job_dies_of_nic() {
 # wedge: the kernel takes no interrupt any more
 job_wedge() { insmod /lib/modules/$(uname -r)/updates/wedge.ko & }
 
-# harm:WHAT:SEED[:MODULE]: the kernel is damaged from now on: wild (memory that is in use), or text (the module's)
+# harm:WHAT:SEED[:MODULE]: the kernel is damaged from now on: wild (memory that is in use), text (the module's), or dma (addresses for devices)
 job_harm() { insmod /lib/modules/$(uname -r)/updates/harm.ko what=$1 seed=$2 target=$3; }
 
 # poke_module: /dev/poke, which writes to the kernel's memory

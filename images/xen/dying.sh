@@ -144,7 +144,7 @@ dies() {
 	panic) tell_dd 'echo c > /proc/sysrq-trigger' ;;
 	destroyed) xl destroy dd ;;
 	wedged) tell_dd job_wedge ;;
-	wild) tell_dd "job_harm wild $2" ;;
+	wild | dma) tell_dd "job_harm $1 $2" ;;
 	text) tell_dd "job_harm text $2 $text" ;;
 	twind) in_guest dd 20 'kill -9 $(cat /tmp/twind.pid)' && wait_for 30 eval '! by_twin' ;;
 	esac
@@ -210,7 +210,7 @@ daemon_files() { ls /proc/$(cat /tmp/tandemd.pid)/fd | wc -l; }
 # dying_ends: guests and driver domain go, and nothing stays. What a damaged kernel tells its device to do is for the IOMMU to stop.
 dying_ends() {
 	local guest
-	case " $* " in *' wild '* | *' text '*) ;; *) check no-access-was-stopped no_dma_stopped ;; esac
+	case " $* " in *' wild '* | *' text '* | *' dma '*) ;; *) check no-access-was-stopped no_dma_stopped ;; esac
 	check it-is-parked eval "twinctl park $kind && gone dd 60 && gone dd-standby 60"
 	for guest in $guests; do check destroy-$guest eval "xl destroy $guest && gone $guest"; done
 	supervised_machine_ends

@@ -53,8 +53,9 @@ pub const CHANNELOP_DISK_NEXT: u32 = 13;
 /// such port. EBUSY: it is the hypervisor's.
 pub const CHANNELOP_DISK_CLOSE_PORT: u32 = 14;
 
-/// Has VIRQ_SUPERVISOR raised when a domain ends, or one of its vCPUs is wedged, also of those that it gets later: [`ChannelWatch`].
-/// Whoever hears it asks [`CHANNELOP_BEAT`] what it was. ESRCH: no such domain.
+/// Has VIRQ_SUPERVISOR raised when a domain ends, or one of its vCPUs is wedged, also of those that it gets later, or, if that is asked for, when an
+/// IOMMU stops an access of a device of its: [`ChannelWatch`]. Whoever hears it asks [`CHANNELOP_BEAT`] what it was. ESRCH: no such domain.
+/// EINVAL: bad flags.
 pub const CHANNELOP_WATCH: u32 = 15;
 
 /// Says how long packets for outside wait when a switch's way out has gone, until there is one again: [`ChannelHold`]. They keep their places
@@ -277,6 +278,12 @@ pub const BEAT_CRASHED: u32 = 1 << 2;
 pub const BEAT_WEDGED: u32 = 1 << 3;
 /// In [`ChannelBeat::flags`]: an IOMMU keeps the domain's devices from others' memory.
 pub const BEAT_CONFINED: u32 = 1 << 4;
+/// In [`ChannelBeat::flags`]: an IOMMU has stopped an access of a device of the domain's since [`WATCH_DMA_FAULTS`] was asked for.
+pub const BEAT_DMA_FAULT: u32 = 1 << 5;
+
+/// In [`ChannelWatch::flags`]: a device of the domain's whose access to memory an IOMMU stops ends its service. What the domain says from then on to
+/// guests, or answers their disks, is not taken from it. Without it, faults so far are forgotten.
+pub const WATCH_DMA_FAULTS: u16 = 1 << 0;
 
 /// Argument of [`CHANNELOP_WATCH`].
 #[repr(C)]
@@ -284,8 +291,8 @@ pub const BEAT_CONFINED: u32 = 1 << 4;
 pub struct ChannelWatch {
     /// In: which domain.
     pub domain: u16,
-    /// Must be zero.
-    pub pad: u16,
+    /// In: `WATCH_*`.
+    pub flags: u16,
     /// In: a vCPU of its that has run for so many ms while an event waited is wedged; 0: none ever is.
     pub wedged_ms: u32,
 }
@@ -313,6 +320,8 @@ pub struct ChannelBeat {
     pub wedged_ns: u64,
     /// Out: how long it would have run if others had not, in ns.
     pub waited_ns: u64,
+    /// Out: how long ago the first access of [`BEAT_DMA_FAULT`] was, in ns.
+    pub dma_fault_ns: u64,
 }
 
 /// In [`ChannelDiskConnect::flags`]: the guest may write.
@@ -526,7 +535,7 @@ const _: () = assert!(core::mem::size_of::<ChannelDiskPort>() == 8);
 const _: () = assert!(core::mem::size_of::<ChannelDiskConnect>() == 28);
 const _: () = assert!(core::mem::size_of::<ChannelDiskAttach>() == 24);
 const _: () = assert!(core::mem::size_of::<ChannelDiskStatus>() == 120);
-const _: () = assert!(core::mem::size_of::<ChannelBeat>() == 48);
+const _: () = assert!(core::mem::size_of::<ChannelBeat>() == 56);
 const _: () = assert!(core::mem::size_of::<ChannelWatch>() == 8);
 const _: () = assert!(core::mem::size_of::<ChannelWayOut>() == 64);
 const _: () = assert!(core::mem::size_of::<ChannelHold>() == 8);

@@ -7,6 +7,7 @@ use super::connect::{Config, Plugged, CONFIG};
 use super::held;
 use super::uplink::{self, Uplink};
 use crate::arch::tsc;
+use crate::domain;
 use crate::mem::frames;
 use crate::sched::timers;
 use crate::twin::net::{Card, Takes};
@@ -51,7 +52,8 @@ pub fn attached(card: Card, domain: u16, device: u32, takes: &Takes) -> Result<(
     if card_of(&config, switch).is_some() || config.cards.contains_key(&card.place()) {
         return Err(Errno::EBUSY);
     }
-    uplink::put(card, Uplink::new(card, *interface, takes)?);
+    let owner = domain::find(domain).ok_or(Errno::ENODEV)?;
+    uplink::put(card, Uplink::new(card, &owner, *interface, takes)?);
     config.cards.insert(card.place(), attached);
     if let Err(errno) = config.publish(switch) {
         config.cards.remove(&card.place());

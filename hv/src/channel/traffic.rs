@@ -75,7 +75,7 @@ pub fn transmit(handle: Handle, look: Look, budget: &mut Budget) -> bool {
     let mut side = handle.sides().tx.lock();
     let is_its = |tx: &&mut Tx| tx.line.handle == handle && tx.queue.fatal().is_none();
     let Some(tx) = side.as_deref_mut().filter(is_its) else { return false };
-    let Some(guest) = tx.line.guest() else { return false };
+    let Some(guest) = tx.line.guest().filter(|guest| !guest.dma_faults.has_any()) else { return false };
     let Some(table) = switch::table(tx.line.switch) else { return false };
     let now = tsc::now_ns();
     let rest = take_all(tx, &guest, &table, now, budget);

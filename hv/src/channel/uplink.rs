@@ -11,6 +11,8 @@ use super::timed::REST_NS;
 use super::traffic::{self, Batch, Budget, TICK_NS};
 use super::vif::{Handle, Item, Tx, MAX_VIFS};
 use crate::arch::tsc;
+use crate::domain::dma_faults::DmaFaults;
+use crate::domain::Domain;
 use crate::sched::timers;
 use crate::sync::FairMutex;
 use crate::twin::net::{self, About, Card, CardQueue, Need, Room, Rooms, Segments, MAX_CARDS};
@@ -26,6 +28,7 @@ use ::channel::vif::features::Accepts;
 use ::channel::vif::journal::Token;
 use ::channel::vif::tx::TxQueue;
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use x86::PAGE_SIZE;
@@ -61,6 +64,8 @@ pub struct Uplink {
     takes: Takes,
     /// The switch, and the first of its tables that has the card: in earlier ones its place is another's.
     link: Option<(u32, u64)>,
+    /// Of its domain's devices.
+    dma_faults: Arc<DmaFaults>,
     /// By which of its transmit queues each interface sends.
     deal: Deal,
     queues: Vec<Queue>,
@@ -84,8 +89,8 @@ static UPLINKS: [FairMutex<Option<Box<Uplink>>>; MAX_CARDS] = [const { FairMutex
 static USED: AtomicUsize = AtomicUsize::new(0);
 
 impl Uplink {
-    /// One without a switch, which belongs to the interface in that place. ENOMEM.
-    pub fn new(card: Card, interface: u16, takes: &net::Takes) -> Result<Box<Self>, Errno> {
+    /// One without a switch, which belongs to the domain's interface in that place. ENOMEM.
+    pub fn new(card: Card, domain: &Domain, interface: u16, takes: &net::Takes) -> Result<Box<Self>, Errno> {
         let accepts = Accepts {
             sg: takes.pages,
             gso_v4: takes.segments_v4,
@@ -106,12 +111,13 @@ impl Uplink {
             queues.push(Queue { name: card.queue(n), waiting });
         }
         let (sent, received) = (Passed::default(), Passed::default());
-        Ok(Box::new(Self { card, takes, link: None, deal, queues, first: 0, sent, received }))
+        let dma_faults = domain.dma_faults.clone();
+        Ok(Box::new(Self { card, takes, link: None, dma_faults, deal, queues, first: 0, sent, received }))
     }
 
-    /// Its switch.
+    /// Its switch, as long as what comes by it is to be believed.
     pub fn link(&self) -> Option<u32> {
-        self.link.map(|(switch, _)| switch)
+        self.link.map(|(switch, _)| switch).filter(|_| !self.dma_faults.has_any())
     }
 
     /// So much came in.

@@ -1,4 +1,5 @@
-//! Domains that are watched for who looks after them: that one ends, or that one of its vCPUs is wedged, is told at once (VIRQ_SUPERVISOR).
+//! Domains that are watched for who looks after them: that one ends, that one of its vCPUs is wedged, or that an IOMMU stopped a device of its,
+//! is told at once (VIRQ_SUPERVISOR).
 //!
 //! A vCPU is looked at by the CPU on which it runs, by a timer, each [`LOOK_NS`]: that the timer fires is a sign of that CPU. One that
 //! does not run is not looked at. It has one such timer, in the queue of the CPU that loaded it last, so only that CPU looks.
@@ -6,7 +7,7 @@
 use crate::arch::tsc;
 use crate::cpu::percpu::this_cpu;
 use crate::domain::vcpu::OwnedVcpu;
-use crate::domain::{event, Domain};
+use crate::domain::{self, event, Domain};
 use crate::sched;
 use crate::sched::timers::{self, Kind};
 use core::sync::atomic::Ordering;
@@ -20,6 +21,13 @@ pub fn watch(d: &Domain, wedged_ms: u32) {
     for v in d.vcpus() {
         // One that runs may do so for long: its CPU begins now. Else whoever loads it does.
         sched::ask_for_sign(v);
+    }
+}
+
+/// An IOMMU stopped an access of a device of this domain's.
+pub fn tell_of_dma_fault(domid: u16) {
+    if domain::find(domid).is_some_and(|d| d.dma_faults.note(tsc::now_ns())) {
+        event::raise_global_virq(VIRQ_SUPERVISOR);
     }
 }
 

@@ -84,8 +84,10 @@ pub fn call(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>) -> Outcome {
         }
         op::CHANNELOP_WATCH => {
             let r: op::ChannelWatch = arg.cast().read()?;
-            must_be_zero(r.pad.into())?;
-            watch::watch(&*domain::find(r.domain).ok_or(Errno::ESRCH)?, r.wedged_ms);
+            must_be_zero((r.flags & !op::WATCH_DMA_FAULTS).into())?;
+            let d = domain::find(r.domain).ok_or(Errno::ESRCH)?;
+            d.dma_faults.watch(r.flags & op::WATCH_DMA_FAULTS != 0);
+            watch::watch(&d, r.wedged_ms);
             OK
         }
         op::CHANNELOP_SNAPSHOT_TAKE..=op::CHANNELOP_SNAPSHOT_STATUS => of_snapshots(cmd, arg.cast()),
@@ -165,13 +167,14 @@ fn of_disks(cmd: u32, arg: GuestPtr<u8>) -> Outcome {
 fn beat(r: &mut op::ChannelBeat) -> Result<(), Errno> {
     let d = domain::find(r.domain).ok_or(Errno::ESRCH)?;
     let v = d.vcpu(r.vcpu).ok_or(Errno::ENOENT)?;
-    let wedged_since = v.watch.wedged_since();
+    let (wedged_since, fault_since) = (v.watch.wedged_since(), d.dma_faults.since());
     let flags = [
         (v.upcall_pending(), op::BEAT_PENDING),
         (v.events_masked(), op::BEAT_MASKED),
         (d.was_crashed.load(Ordering::Relaxed), op::BEAT_CRASHED),
         (wedged_since.is_some(), op::BEAT_WEDGED),
         (passthrough::is_confining(), op::BEAT_CONFINED),
+        (fault_since.is_some(), op::BEAT_DMA_FAULT),
     ];
     r.flags = flags.iter().filter(|(is_set, _)| *is_set).fold(0, |all, (_, flag)| all | flag);
     r.upcalls = v.upcalls.load(Ordering::Relaxed);
@@ -179,7 +182,8 @@ fn beat(r: &mut op::ChannelBeat) -> Result<(), Errno> {
     r.waited_ns = sched::with(|s, now| s.wait_time(v.sched_id, now));
     let now = tsc::now_ns();
     r.ended_ns = d.ended_for(now);
-    r.wedged_ns = wedged_since.map_or(0, |since| now.saturating_sub(since));
+    let ago = |since: Option<u64>| since.map_or(0, |since| now.saturating_sub(since));
+    (r.wedged_ns, r.dma_fault_ns) = (ago(wedged_since), ago(fault_since));
     Ok(())
 }
 

@@ -4,7 +4,7 @@ use super::active;
 use super::hardware::Strange;
 use crate::arch::pci::{self, Sbdf};
 use crate::arch::tsc;
-use crate::domain::passthrough;
+use crate::domain::{passthrough, watch};
 use crate::sync::{Mutex, Once};
 use crate::warn;
 use core::fmt;
@@ -50,6 +50,10 @@ fn judge(ask: impl FnOnce(&mut Brake, u64) -> Judgement) -> Option<Judgement> {
 fn report(segment: u16, fault: Fault) {
     let [devfn, bus] = fault.source_id.to_le_bytes();
     let at = Sbdf::new(segment, bus, devfn);
+    if let (Stopped::Read | Stopped::Write, Some(Owner::Domain(id))) = (fault.stopped, passthrough::owner(at)) {
+        // First: what the device says next may be wrong.
+        watch::tell_of_dma_fault(id);
+    }
     let Some(judgement) = judge(|brake, now| brake.fault(at, now)) else { return };
     if judgement.is_said {
         let whose = Whose(passthrough::owner(at));

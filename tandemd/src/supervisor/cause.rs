@@ -16,6 +16,7 @@ pub enum Cause {
     PoweredOff,
     Wedged { vcpu: u32, since: Duration },
     Undrained { since: Duration },
+    DmaFault { since: Duration },
     BadRing,
     DeviceGone,
     NotStarted(String),
@@ -39,6 +40,7 @@ impl Cause {
             Self::PoweredOff => "powered-off",
             Self::Wedged { .. } => "wedged",
             Self::Undrained { .. } => "undrained",
+            Self::DmaFault { .. } => "dma-fault",
             Self::BadRing => "bad-ring",
             Self::DeviceGone => "device-gone",
             Self::NotStarted(_) => "not-started",
@@ -64,6 +66,7 @@ impl Cause {
             Self::Undrained { .. } => {
                 format!("{} for {} ms", words.undrained, settings.undrained_ms())
             }
+            Self::DmaFault { .. } => "a device of its has reached for memory that is not its own".into(),
             Self::BadRing => "it has written into a disk's ring what cannot be".into(),
             Self::DeviceGone => "a device of its configuration is gone from the machine".into(),
             Self::NotStarted(why) => format!("it could not be started: {why}"),
@@ -81,7 +84,7 @@ impl Cause {
     /// When it began, if that can be known.
     pub fn began(&self, look: &Look) -> Option<Duration> {
         match self {
-            Self::Wedged { since, .. } | Self::Undrained { since } => Some(*since),
+            Self::Wedged { since, .. } | Self::Undrained { since } | Self::DmaFault { since } => Some(*since),
             Self::Panicked | Self::Crashed | Self::Watchdog | Self::Rebooted | Self::PoweredOff => {
                 Some(look.now.saturating_sub(look.domain.as_ref()?.ended_for))
             }

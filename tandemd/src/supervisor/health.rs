@@ -14,6 +14,8 @@ pub struct Beat {
     pub run: Duration,
     /// How long it would have run if others had not.
     pub waited: Duration,
+    /// An IOMMU has stopped a device of its domain's, so long ago.
+    pub dma_fault_for: Option<Duration>,
     /// It is wedged: so long ago an event came that it has not taken, though it has run since for as long as it may.
     pub wedged_for: Option<Duration>,
 }
@@ -34,6 +36,8 @@ pub enum Illness {
     Wedged { vcpu: u32, since: Duration },
     /// What is for the outside is not taken.
     Undrained { since: Duration },
+    /// A device of its reaches for memory that is not its own.
+    DmaFault { since: Duration },
 }
 
 /// Looks so far.
@@ -46,10 +50,13 @@ pub struct Health {
 impl Health {
     /// Takes a look into account.
     ///
-    /// That a vCPU is wedged says the hypervisor (CHANNELOP_WATCH), which looks often. What is undrained is judged only where packets
+    /// That a vCPU is wedged, or a device was stopped, says the hypervisor (CHANNELOP_WATCH), which looks often. What is undrained is judged only where packets
     /// were taken before: after a start with the cable out nothing is restarted for it.
     pub fn look(&mut self, settings: &Settings, now: Duration, beats: &[Beat], queue: Queue) -> Option<Illness> {
         for beat in beats {
+            if let Some(ago) = beat.dma_fault_for {
+                return Some(Illness::DmaFault { since: now.saturating_sub(ago) });
+            }
             if let Some(ago) = beat.wedged_for {
                 return Some(Illness::Wedged { vcpu: beat.vcpu, since: now.saturating_sub(ago) });
             }

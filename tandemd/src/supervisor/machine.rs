@@ -347,14 +347,16 @@ impl Machine {
             self.adopt(domain, look);
             return None;
         };
-        if way.has_lied {
-            return self.fail(Cause::BadRing, Some(domain), look);
-        }
         let beats = look.domain.as_ref().map_or(&[][..], |d| &d.beats);
-        match self.health.look(&self.settings, look.now, beats, way.queue)? {
-            Illness::Wedged { vcpu, since } => self.fail(Cause::Wedged { vcpu, since }, Some(domain), look),
-            Illness::Undrained { since } => self.fail(Cause::Undrained { since }, Some(domain), look),
-        }
+        let cause = match self.health.look(&self.settings, look.now, beats, way.queue) {
+            // Its disks' rings are not looked at any more then.
+            Some(Illness::DmaFault { since }) => Cause::DmaFault { since },
+            _ if way.has_lied => Cause::BadRing,
+            Some(Illness::Wedged { vcpu, since }) => Cause::Wedged { vcpu, since },
+            Some(Illness::Undrained { since }) => Cause::Undrained { since },
+            None => return None,
+        };
+        self.fail(cause, Some(domain), look)
     }
 
     /// The first packets, and the twin.

@@ -40,6 +40,9 @@ pub struct Settings {
     /// 0: never.
     #[serde(default)]
     pub undrained_ms: Option<u64>,
+    /// It fails when an IOMMU stops a device of its that reaches for memory that is not its own.
+    #[serde(default = "yes")]
+    pub dma_faults: bool,
     /// 1: another instance is kept that has booted and waits for the devices, to take its place when it fails.
     #[serde(default, deserialize_with = "at_most_one")]
     pub standby: u8,
@@ -255,7 +258,9 @@ mod tests {
     #[test]
     fn what_is_not_said_is_usual() {
         let settings = settings();
-        assert!(settings.restart && !settings.twin && settings.standby == 0 && !settings.snapshot);
+        assert!(
+            settings.restart && !settings.twin && settings.standby == 0 && !settings.snapshot && settings.dma_faults
+        );
         assert!(toml::from_str::<Settings>("config = \"/d\"\nstandby = 2").unwrap_err().to_string().contains("0 or 1"));
         assert_eq!((settings.crashes, settings.within_s, settings.wedged_ms), (5, 600, 450));
         assert_eq!(settings.reset, Reset::BackEnd);

@@ -52,14 +52,19 @@ pub struct Shell {
     /// Where else names of domains are, as far as that was asked.
     vms: BTreeMap<u16, String>,
     hypervisor: Hypervisor,
-    /// The hypervisor tells when the driver domain ends or is wedged, which it is after so many ms; and of which domain it does.
+    /// The hypervisor tells when the driver domain ends or is wedged, which it is after so many ms.
     news: News,
     wedged_ms: u32,
     /// Instances are noted, and rolled back.
     has_snapshots: bool,
     /// Who resets the devices.
     reset: Reset,
-    watched: Option<u16>,
+    /// That one fails when a device of its is stopped.
+    dma_faults: bool,
+    /// Of which domain the hypervisor tells, and whether of its devices.
+    watched: Option<(u16, bool)>,
+    /// The one that was seen to be of use.
+    used: Option<u16>,
     toolstack: Toolstack,
     /// The domain of the driver domain's name, as of the last time that domains came or went.
     domain: Option<u16>,
@@ -107,9 +112,11 @@ impl Shell {
             hypervisor: Hypervisor::open()?,
             news: News::open()?,
             wedged_ms: u32::try_from(settings.wedged_ms).unwrap_or(u32::MAX),
+            dma_faults: settings.dma_faults,
             has_snapshots: settings.snapshot,
             reset: settings.reset,
             watched: None,
+            used: None,
             toolstack,
             domain: None,
             whole: None,
@@ -255,6 +262,9 @@ impl Shell {
             (Some(domain), Kind::Disk) => self.way_to_disks(domain, has_all)?,
             (None, _) => None,
         };
+        if let (Some(domain), Some(_)) = (&domain, &way) {
+            self.used = Some(domain.id);
+        }
         let is_meeting = match &domain {
             Some(domain) if !has_all => self.is_meeting(domain.id)?,
             _ => false,
@@ -336,10 +346,12 @@ impl Shell {
         Ok(self.devices.iter().find(|device| !has.contains(&device.name)).cloned())
     }
 
-    /// The hypervisor tells of this domain. If it cannot it is gone, which the next look shows.
+    /// The hypervisor tells of this domain. If it cannot it is gone, which the next look shows. What its devices do counts from when it is of use
+    /// on: before, one may still do what its last driver told it.
     fn watch(&mut self, domain: u16) {
-        if self.watched != Some(domain) && self.hypervisor.watch(domain, self.wedged_ms).is_ok() {
-            self.watched = Some(domain);
+        let wanted = (domain, self.dma_faults && self.used == Some(domain));
+        if self.watched != Some(wanted) && self.hypervisor.watch(domain, self.wedged_ms, wanted.1).is_ok() {
+            self.watched = Some(wanted);
         }
     }
 
@@ -362,6 +374,7 @@ impl Shell {
                 upcalls: beat.upcalls,
                 run: Duration::from_nanos(beat.run_ns),
                 waited: Duration::from_nanos(beat.waited_ns),
+                dma_fault_for: (beat.flags & op::BEAT_DMA_FAULT != 0).then(|| Duration::from_nanos(beat.dma_fault_ns)),
                 wedged_for: (beat.flags & op::BEAT_WEDGED != 0).then(|| Duration::from_nanos(beat.wedged_ns)),
             });
         }
@@ -518,7 +531,7 @@ impl Shell {
     /// Makes of what is left of it one that waits again, or says why that cannot be.
     fn roll_back(&mut self, domain: u16) -> Result<()> {
         // It is not what it was when that was seen.
-        (self.whole, self.linked) = (None, None);
+        (self.whole, self.linked, self.used) = (None, None, None);
         self.unplug(domain)?;
         let file = snapshot::path(Path::new(RECORDS), &self.service, domain);
         let (store, hypervisor) = (&mut self.store, &mut self.hypervisor);

@@ -18,13 +18,14 @@ use xen_abi::sched as reason;
 #[test]
 fn it_is_started_and_started_again_however_it_ends() {
     type End = fn(&mut World);
-    let ends: [(&str, End); 7] = [
+    let ends: [(&str, End); 8] = [
         ("panicked", |w| w.end(reason::SHUTDOWN_CRASH, false)),
         ("crashed", |w| w.end(reason::SHUTDOWN_CRASH, true)),
         ("watchdog", |w| w.end(reason::SHUTDOWN_WATCHDOG, false)),
         ("rebooted", |w| w.end(reason::SHUTDOWN_REBOOT, false)),
         ("destroyed", |w| w.domain = None),
         ("wedged", |w| w.domain.as_mut().unwrap().does = Does::Spins),
+        ("dma-fault", |w| w.domain.as_mut().unwrap().does = Does::Strays),
         ("restart", |w| w.ask(Order::Restart).unwrap()),
     ];
     for (name, end) in ends {
@@ -42,9 +43,10 @@ fn it_is_started_and_started_again_however_it_ends() {
 
 #[test]
 fn it_is_told_how_long_nobody_had_noticed() {
-    for (cause, least, most) in [("panicked", 100, 100), ("wedged", 500, 600)] {
+    for (cause, least, most) in [("panicked", 100, 100), ("wedged", 500, 600), ("dma-fault", 100, 200)] {
         let mut world = World::up();
         match cause {
+            "dma-fault" => world.domain.as_mut().unwrap().does = Does::Strays,
             "wedged" => world.domain.as_mut().unwrap().does = Does::Spins,
             _ => world.end(reason::SHUTDOWN_CRASH, false),
         }
@@ -292,7 +294,7 @@ fn one_that_was_left_half_built_is_replaced() {
 enum Event {
     Ends(u32, bool),
     Destroyed,
-    Spins,
+    Does(Does),
     CreatedByOthers,
     StandbyEnds,
     StandbyDestroyed,
@@ -314,7 +316,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
     let event = prop_oneof![
         3 => (code, any::<bool>()).prop_map(|(code, by_hypervisor)| Event::Ends(code, by_hypervisor && code == 3)),
         2 => Just(Event::Destroyed),
-        2 => Just(Event::Spins),
+        2 => prop_oneof![Just(Does::Spins), Just(Does::Strays)].prop_map(Event::Does),
         1 => Just(Event::CreatedByOthers),
         1 => Just(Event::StandbyEnds),
         1 => Just(Event::StandbyDestroyed),
@@ -340,9 +342,9 @@ proptest! {
             match *event {
                 Event::Ends(code, by_hypervisor) => world.end(code, by_hypervisor),
                 Event::Destroyed => world.domain = None,
-                Event::Spins => {
+                Event::Does(does) => {
                     if let Some(d) = world.domain.as_mut().filter(|d| d.does == Does::Its) {
-                        d.does = Does::Spins;
+                        d.does = does;
                     }
                 }
                 Event::CreatedByOthers if world.domain.is_none() => {

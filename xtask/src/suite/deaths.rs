@@ -11,12 +11,12 @@ use testbed::peer::Peer;
 use testbed::{host, medium};
 
 /// Deaths, unless `--operations` says how many.
-const DEATHS: (u64, u64) = (5, 1000);
+const DEATHS: (u64, u64) = (6, 1000);
 /// Until all is ready and until all is over, and for each death, on a busy host.
 const BOOT_S: u64 = 1800;
 const DEATH_S: u64 = 120;
 /// Each comes in turn.
-const CAUSES: &str = "panic:destroyed:wedged:wild:text";
+const CAUSES: &str = "panic:destroyed:wedged:wild:text:dma";
 
 /// What the hypervisor says of damaged kernels and of their devices.
 const DAMAGED: &[&str] = &["was stopped", "accesses were stopped", "crashed"];

@@ -47,10 +47,10 @@ impl Config {
 
 impl Config {
     /// What is shared by the disks whose back end's domain this is.
-    fn common_of(&self, back: u16) -> Arc<Common> {
-        let other = self.disks.iter().find(|(_, c)| c.back == Some(back));
+    fn common_of(&self, back: &Domain) -> Arc<Common> {
+        let other = self.disks.iter().find(|(_, c)| c.back == Some(back.id));
         let common = other.and_then(|(place, _)| DISKS[usize::from(*place)].lock().as_deref().and_then(Shelf::common));
-        common.unwrap_or_default()
+        common.unwrap_or_else(|| Arc::new(Common::new(back)))
     }
 }
 
@@ -114,13 +114,15 @@ pub fn attach(request: &ChannelDiskAttach) -> Result<(), Errno> {
         return Err(Errno::ENOMEM);
     }
     let mut config = CONFIG.lock();
-    let common = config.common_of(request.back);
     let name = Name::of_raw(request.disk);
+    config.find(name)?;
+    let back = living(request.back)?;
+    let common = config.common_of(&back);
     let (place, connected) = config.find(name)?;
     if connected.back.is_some() {
         return Err(Errno::EBUSY);
     }
-    let (back, front) = (living(request.back)?, living(connected.request.backend)?);
+    let front = living(connected.request.backend)?;
     // One that another domain uses, or a device for it, is not to be had.
     let take = |gref| RingPage::take(&front, back.id, gref).map_err(|_| Errno::EBUSY);
     let ring = take(request.ring)?;

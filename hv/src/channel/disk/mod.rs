@@ -29,6 +29,7 @@ use crate::sched::{timers, Cause};
 use crate::sync::FairMutex;
 use ::channel::round::round;
 use ::channel::vbd::disk::{Disk, Served};
+use ::channel::vbd::shares::Turns as _;
 use alloc::boxed::Box;
 use alloc::collections::TryReserveError;
 use alloc::sync::Arc;
@@ -156,10 +157,18 @@ impl Shelf {
     /// Does as much as `budget` allows of what there is to do for `guest`, which is the guest.
     fn serve(&mut self, guest: &Domain, budget: &mut u32) -> Left {
         let was_fatal = self.disk.fatal().is_some();
-        let has_back = self.disk.back_page().is_some();
         let mut grants = GuestGrants { guest, backend: self.front };
         let share = self.back.as_ref().map(|back| &back.share);
         let mut turn = Turn::of(share);
+        if share.is_some_and(|share| share.common().is_distrusted()) && self.disk.detach() {
+            turn.abandoned();
+            guest_warn!(
+                "d{}: disk {}: a device of its back end's was stopped by an IOMMU",
+                guest.id,
+                self.name.place()
+            );
+        }
+        let has_back = self.disk.back_page().is_some();
         let cookie = self.name.raw() | DISK_EVENT;
         let may_be_late = || late::place_for(cookie).is_some();
         let Served { more, tell_guest, tell_back, look_at, is_late } =

@@ -4,6 +4,8 @@
 
 use super::{wake, Name, DISKS};
 use crate::arch::tsc;
+use crate::domain::dma_faults::DmaFaults;
+use crate::domain::Domain;
 use crate::sync::{FairGuard, FairMutex};
 use ::channel::vbd::shares::{Member, NoMemory, Shares, Turns, STALL_NS};
 use alloc::sync::Arc;
@@ -17,15 +19,23 @@ pub struct Common {
     shares: FairMutex<Shares<Name>>,
     /// There are several.
     is_shared: AtomicBool,
-}
-
-impl Default for Common {
-    fn default() -> Self {
-        Common { shares: FairMutex::new(Shares::default()), is_shared: AtomicBool::new(false) }
-    }
+    /// Of the driver domain's devices.
+    dma_faults: Arc<DmaFaults>,
 }
 
 impl Common {
+    /// Of a driver domain that has none yet.
+    pub fn new(back: &Domain) -> Self {
+        let shares = FairMutex::new(Shares::default());
+        Common { shares, is_shared: AtomicBool::new(false), dma_faults: back.dma_faults.clone() }
+    }
+
+    /// A device of the driver domain's was stopped: its answers are not to be believed.
+    #[inline]
+    pub fn is_distrusted(&self) -> bool {
+        self.dma_faults.has_any()
+    }
+
     /// Those whose turn it is pass on what they have. No disk's lock may be held.
     pub fn go_on(&self) {
         for _ in 0..TURNS {

@@ -44,6 +44,17 @@ fn a_disks_back_end_that_writes_nonsense_is_replaced() {
 }
 
 #[test]
+fn a_device_that_was_stopped_is_told_apart_from_nonsense_in_a_ring() {
+    // The hypervisor looks at no ring of that domain's any more.
+    let mut look = disks_look(2, Way { has_lied: true, ..Way::default() });
+    let domain = look.domain.as_mut().unwrap();
+    domain.beats = vec![Beat { dma_fault_for: Some(Duration::from_millis(3)), ..Beat::default() }];
+    let mut machine = disks_machine();
+    assert_eq!((machine.next(&look), machine.record.counts.get("dma-fault")), (Some(Act::Quarantine(5)), Some(&1)));
+    assert!(machine.said.iter().any(|line| line.contains("memory that is not its own")), "{:?}", machine.said);
+}
+
+#[test]
 fn a_disks_back_end_that_never_answers_is_replaced() {
     let mut machine = disks_machine();
     let stuck = Way { queue: Queue { is_waiting: true, taken: 1 }, ..Way::default() };

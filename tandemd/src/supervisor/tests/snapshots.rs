@@ -19,12 +19,13 @@ fn one_with_a_snapshot_boots_is_noted_and_gets_the_devices() {
 #[test]
 fn one_with_a_snapshot_that_fails_is_rolled_back_and_takes_its_own_place() {
     let mut world = World::with_snapshot();
-    for n in 1..4 {
+    for n in 1..5 {
         world.acts.clear();
         let began = world.now;
         match n {
             2 => world.domain.as_mut().unwrap().does = Does::Spins,
-            3 => world.ask(Order::Restart).unwrap(),
+            3 => world.domain.as_mut().unwrap().does = Does::Strays,
+            4 => world.ask(Order::Restart).unwrap(),
             _ => world.end(reason::SHUTDOWN_CRASH, false),
         }
         world.run(TICK * 2);

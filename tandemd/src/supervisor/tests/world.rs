@@ -31,6 +31,8 @@ pub fn settings() -> Settings {
 pub enum Does {
     Its,
     Spins,
+    /// A device of its was stopped.
+    Strays,
     Boots,
     Hangs,
 }
@@ -88,9 +90,11 @@ impl Instance {
                 self.spun += TICK;
                 self.beat.wedged_for = (self.spun >= WEDGED).then_some(self.spun);
             }
-            Does::Its | Does::Hangs => {
+            Does::Its | Does::Hangs | Does::Strays => {
                 self.beat.upcalls += 1;
                 self.taken += u64::from(self.does == Does::Its);
+                let strayed = self.beat.dma_fault_for.unwrap_or_default() + TICK;
+                self.beat.dma_fault_for = (self.does == Does::Strays).then_some(strayed);
             }
         }
     }
@@ -258,7 +262,7 @@ impl World {
         self.aside.retain(|process| !is_over(process));
         self.release();
         let domain = self.domain.as_ref().map(|d| d.seen(self.now));
-        let is_way = |d: &&Instance| matches!(d.does, Does::Its | Does::Spins) && d.end.is_none();
+        let is_way = |d: &&Instance| matches!(d.does, Does::Its | Does::Spins | Does::Strays) && d.end.is_none();
         let way = self.domain.as_ref().filter(is_way).map(|d| Way {
             is_card: false,
             queue: Queue { is_waiting: false, taken: d.taken },
@@ -429,7 +433,7 @@ impl World {
                     return self.remains.push(back);
                 }
                 (back.end, back.ended_at, back.does, back.age) = (None, None, Does::Boots, BOOT);
-                (back.spun, back.beat.wedged_for) = (Duration::ZERO, None);
+                (back.spun, back.beat.wedged_for, back.beat.dma_fault_for) = (Duration::ZERO, None, None);
                 back.is_paused = self.native == Native::IsKilled;
                 self.standby = Some(back);
             }

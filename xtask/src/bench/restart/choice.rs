@@ -42,6 +42,8 @@ pub enum Cause {
     Wild,
     /// Its driver's instructions are damaged.
     Text,
+    /// Its devices are told addresses that are nobody's.
+    Dma,
     /// None of these: the operator has another one take its place.
     Planned,
     /// Not it, but the daemon that has given its driver a twin.
@@ -70,7 +72,7 @@ words! {
     Driver: E1000 "e1000", E1000e "e1000e", Rtl8139 "8139cp", Nvme "nvme", Ahci "ahci";
     Way: Fresh "fresh", Standby "standby", Snapshot "snapshot";
     Mode: Vm "vm", TwinMirror "twin-mirror";
-    Cause: Panic "panic", Destroyed "destroyed", Wedged "wedged", Wild "wild", Text "text",
+    Cause: Panic "panic", Destroyed "destroyed", Wedged "wedged", Wild "wild", Text "text", Dma "dma",
         Planned "planned", Twind "twind";
 }
 
@@ -189,7 +191,7 @@ mod tests {
         );
         assert_eq!(names("twind"), ["restart:e1000e:fresh:twin-mirror:2:twind"]);
         assert_eq!(names("").len(), 8);
-        assert!(names("").iter().all(|job| job.contains("panic:destroyed:wedged:wild:text:planned")));
+        assert!(names("").iter().all(|job| job.contains("panic:destroyed:wedged:wild:text:dma:planned")));
     }
 
     #[test]

@@ -1,0 +1,42 @@
+//! Accesses of a domain's devices to memory that an IOMMU stopped.
+//!
+//! A driver whose device reaches for what is not its own is damaged, and what the device did not read or write it may take for done: a disk's
+//! read that brought nothing, a packet that never came. So from the first one on nothing is taken from the domain, by whoever serves guests
+//! in its name, until another has its place.
+
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Those of a domain.
+#[derive(Default)]
+pub struct DmaFaults {
+    is_watched: AtomicBool,
+    /// When the first one was, in ns since the start; 0: there was none.
+    since_ns: AtomicU64,
+}
+
+impl DmaFaults {
+    /// The next one counts, and so do those that were if it would have before; if not, they are forgotten.
+    pub fn watch(&self, is_wanted: bool) {
+        self.is_watched.store(is_wanted, Ordering::SeqCst);
+        if !is_wanted {
+            self.since_ns.store(0, Ordering::SeqCst);
+        }
+    }
+
+    /// When the first one was, in ns since the start.
+    pub fn since(&self) -> Option<u64> {
+        Some(self.since_ns.load(Ordering::SeqCst)).filter(|since| *since != 0)
+    }
+
+    /// There was one.
+    #[inline]
+    pub fn has_any(&self) -> bool {
+        self.since_ns.load(Ordering::Relaxed) != 0
+    }
+
+    /// There is one. `true`: it is the first that counts.
+    pub fn note(&self, now: u64) -> bool {
+        self.is_watched.load(Ordering::SeqCst)
+            && self.since_ns.compare_exchange(0, now.max(1), Ordering::SeqCst, Ordering::SeqCst).is_ok()
+    }
+}
