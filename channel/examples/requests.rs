@@ -95,7 +95,7 @@ fn main() {
     let page = || -> Words { Arc::new(std::array::from_fn(|_| AtomicU32::new(0))) };
     let (front, back) = (page(), page());
     let offers = Offers { write: true, flush: true, barrier: true, discard: true };
-    let mut disk = Disk::connect(front.clone(), offers).expect("a fresh ring");
+    let mut disk = Disk::connect(front.clone(), offers, 1).expect("a fresh ring");
     let pages = (1..=64).map(|n| Page { gref: n, frame: n }).collect();
     disk.attach(back.clone(), pages, 32, &Free).expect("good pages");
     let mut shares = Shares::default();

@@ -244,6 +244,8 @@ pub struct Disk {
     pub bad_answers: u64,
     /// Back ends that have written into their ring what cannot be.
     pub bad_rings: u32,
+    /// Back ends that have said of a read that it is done, which has brought nothing.
+    pub empty_reads: u64,
 }
 
 /// What a twin has done since it was loaded (`twin_abi::op::TwinStats`).

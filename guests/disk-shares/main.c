@@ -58,11 +58,13 @@ static u32 answer_one(void)
 	if (!check(queue_end != queue_first, "the driver domain has nothing to do"))
 		fail();
 	u32 n = queue[queue_first % QUEUE].of;
-	answer_request(&disk[n], &queue[queue_first++ % QUEUE].request, 0);
+	const struct taken *r = &queue[queue_first++ % QUEUE].request;
+	read_something(&disk[n], r);
+	answer_request(&disk[n], r, 0);
 	check_result(kick(disk[n].back_port), 0, "the back end's kick");
 	while (nr_disk_answers(&disk[n]) > 0) {
-		struct blk_response r = take_answer(&disk[n]);
-		check(r.op == OP_READ && r.status == 0, "answer to %lu: %d", r.id, r.status);
+		struct blk_response told = take_answer(&disk[n]);
+		check(told.op == OP_READ && told.status == 0, "answer to %lu: %d", told.id, told.status);
 		nr_answered[n]++;
 	}
 	take_requests();

@@ -229,6 +229,24 @@ static void back_ends(bool by_closing)
 	check(status().state == 0 && status().waiting == 0, "state %#x", status().state);
 }
 
+/* A back end says that it has read, and has not: the guest is told nothing, and the next one is asked. */
+static void reads_nothing(void)
+{
+	struct disk_status before = status();
+	put(OP_READ, 250, 40, 2, BYTES + 1);
+	check_result(kick(disk.guest_port), 0, "a kick");
+	answer(take_request(&disk), 0);
+	check_result(kick(disk.back_port), 0, "the back end's kick");
+	check(status().state == BACK_EMPTY && nr_disk_answers(&disk) == 0, "a read that brought nothing is believed: state %#x", status().state);
+	check(status().empty_reads == before.empty_reads + 1 && status().bad_rings == before.bad_rings, "counts");
+	another_back_end();
+	wait_for(&disk.back_ring->req_prod, 1);
+	answer(perform(), 0);
+	check_result(kick(disk.back_port), 0, "the back end's kick");
+	check_answer(250, OP_READ, 0, "a read");
+	check(memcmp(guest_page[BYTES + 1], medium[40], 2 * PAGE) == 0 && status().state == 0, "other bytes, or state %#x", status().state);
+}
+
 /* Who dies answers with errors before: of those the guest hears only if the back end lives on. */
 static void errors_are_doubted(void)
 {
@@ -296,8 +314,10 @@ static void lists(void)
 	for (disk.max_segments = 0; disk.max_segments <= 2 * MAX_SEGMENTS; disk.max_segments += NR * ASKS) {
 		bool is_listed = disk.max_segments >= NR * ASKS;
 		struct disk_status before = status();
+		/* The new one is looked at once, when it comes: not between two of these. */
+		disk.guest_ring->req_event = disk.guest_ring->req_prod;
 		another_back_end();
-		wait_for(&disk.back_ring->req_event, 1);
+		wait_for(&disk.guest_ring->req_event, disk.guest_ring->req_prod + 1);
 		for (u32 n = 0; n < ASKS; n++) {
 			fill(guest_page[BYTES + n], disk.max_segments + n);
 			put(OP_WRITE, 600 + n, n * NR * PAGE_SECTORS, NR, BYTES);
@@ -340,8 +360,11 @@ static void cost(u32 nr, u64 step)
 		u64 start = rdtsc();
 		check_result(kick(disk.guest_port), 0, "a kick");
 		ticks += rdtsc() - start;
-		while (nr_passed_on(&disk) > 0)
-			answer(take_request(&disk), 0);
+		while (nr_passed_on(&disk) > 0) {
+			struct taken r = take_request(&disk);
+			read_something(&disk, &r);
+			answer(r, 0);
+		}
 		start = rdtsc();
 		check_result(kick(disk.back_port), 0, "the back end's kick");
 		ticks += rdtsc() - start;
@@ -591,6 +614,7 @@ void test_main(void)
 	refused();
 	back_ends(true);
 	back_ends(false);
+	reads_nothing();
 	audit();
 	errors_are_doubted();
 	neighbours();

@@ -238,6 +238,7 @@ static void serve_victim(struct victim *v, u32 most)
 			if (r->op == OP_READ)
 				memset(set_page(&v->disk, r->seg[n].gref - ring) + r->seg[n].first * SECTOR, draw(), SECTOR);
 		}
+		read_something(&v->disk, r);
 		bool is_optional = r->op != OP_READ && r->op != OP_WRITE;
 		answer_request(&v->disk, r, is_optional && up_to(8) == 0 ? BLK_UNSUPPORTED : BLK_OKAY);
 		*r = v->taken[--v->nr_taken];

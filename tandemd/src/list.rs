@@ -135,6 +135,7 @@ mod tests {
         assert!(said(op::DISK_NO_BACK, 0).ends_with(" waits\n"));
         assert!(said(op::DISK_NO_BACK, op::DISK_GIVEN_UP).ends_with(" answered-with-errors\n"));
         assert!(said(3, op::DISK_BACK_ENDED).ends_with(" answered-nonsense\n"));
+        assert!(said(3, op::DISK_BACK_EMPTY).ends_with(" answered-without-reading\n"));
     }
 
     #[test]

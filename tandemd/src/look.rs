@@ -68,6 +68,7 @@ fn disk_of(disk: &ChannelDiskStatus, names: &Names) -> Disk {
         waiting: disk.waiting,
         bad_answers: disk.bad_answers,
         bad_rings: disk.bad_rings,
+        empty_reads: disk.empty_reads,
     }
 }
 
@@ -76,6 +77,7 @@ pub fn disk_state(disk: &ChannelDiskStatus) -> &'static str {
     match disk.state {
         state if state & op::DISK_ENDED != 0 => "asks-nonsense",
         state if state & op::DISK_BACK_ENDED != 0 => "answered-nonsense",
+        state if state & op::DISK_BACK_EMPTY != 0 => "answered-without-reading",
         state if state & op::DISK_GIVEN_UP != 0 => "answered-with-errors",
         _ if disk.back == op::DISK_NO_BACK => "waits",
         _ => "connected",

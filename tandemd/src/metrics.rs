@@ -209,7 +209,7 @@ const COUNTS: [Count; 7] = [
 /// Counts of a disk.
 type DiskCount = (&'static str, &'static str, fn(&Disk) -> u64);
 
-const DISK_COUNTS: [DiskCount; 13] = [
+const DISK_COUNTS: [DiskCount; 14] = [
     ("tandem_disk_reads_total", "Reads that were answered without an error.", |of| of.reads),
     ("tandem_disk_writes_total", "Writes that were answered without an error.", |of| of.writes),
     ("tandem_disk_flushes_total", "Flushes and barriers that were answered without an error.", |of| of.flushes),
@@ -224,6 +224,11 @@ const DISK_COUNTS: [DiskCount; 13] = [
     ("tandem_disk_bad_rings_total", "Back ends that have written into their ring what cannot be.", |of| {
         of.bad_rings.into()
     }),
+    (
+        "tandem_disk_empty_reads_total",
+        "Back ends that have said of a read that it is done, which has brought nothing.",
+        |of| of.empty_reads,
+    ),
     ("tandem_disk_waiting_requests", "Requests that wait for their answer.", |of| of.waiting.into()),
 ];
 

@@ -415,6 +415,8 @@ pub const DISK_ENDED: u32 = 1 << 0;
 pub const DISK_BACK_ENDED: u32 = 1 << 1;
 /// In [`ChannelDiskStatus::state`]: there is no back end, and requests are answered with errors.
 pub const DISK_GIVEN_UP: u32 = 1 << 2;
+/// Its back end has said of a read that it is done, which has brought nothing: it is looked at no more.
+pub const DISK_BACK_EMPTY: u32 = 1 << 3;
 /// In [`ChannelDiskStatus::back`]: there is none.
 pub const DISK_NO_BACK: u16 = 0xffff;
 
@@ -438,7 +440,7 @@ pub struct ChannelDiskStatus {
     pub back: u16,
     /// Out: requests that were taken and are not answered.
     pub waiting: u16,
-    /// Out: `DISK_ENDED`, `DISK_BACK_ENDED`, `DISK_GIVEN_UP`.
+    /// Out: `DISK_ENDED`, `DISK_BACK_ENDED`, `DISK_GIVEN_UP`, `DISK_BACK_EMPTY`.
     pub state: u32,
     /// Out: back ends that have written to their ring what cannot be.
     pub bad_rings: u32,
@@ -464,6 +466,8 @@ pub struct ChannelDiskStatus {
     pub passed_on: u64,
     /// Out: requests that went together with one before them on the medium.
     pub merged: u64,
+    /// Out: back ends that have said of a read that it is done, which has brought nothing.
+    pub empty_reads: u64,
 }
 
 /// In [`ChannelSnapshot::state`]: there is none.
@@ -534,7 +538,7 @@ const _: () = assert!(core::mem::size_of::<ChannelDisk>() == 8);
 const _: () = assert!(core::mem::size_of::<ChannelDiskPort>() == 8);
 const _: () = assert!(core::mem::size_of::<ChannelDiskConnect>() == 28);
 const _: () = assert!(core::mem::size_of::<ChannelDiskAttach>() == 24);
-const _: () = assert!(core::mem::size_of::<ChannelDiskStatus>() == 120);
+const _: () = assert!(core::mem::size_of::<ChannelDiskStatus>() == 128);
 const _: () = assert!(core::mem::size_of::<ChannelBeat>() == 56);
 const _: () = assert!(core::mem::size_of::<ChannelWatch>() == 8);
 const _: () = assert!(core::mem::size_of::<ChannelWayOut>() == 64);

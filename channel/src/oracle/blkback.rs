@@ -1,4 +1,5 @@
-//! A medium, and back ends of driver domains that come and go: they do what they are asked in any order, and may die at any step. Some lie.
+//! A medium, and back ends of driver domains that come and go: they do what they are asked in any order, and may die at any step. Some lie, some
+//! lose what they have read.
 
 use super::blkfront::{sector_of, NOTHING, SECTORS};
 use super::memory::Memory;
@@ -42,6 +43,8 @@ pub struct Blkback {
     pub max_segments: u16,
     /// It does nothing of what it is asked, and says that it has: it has lied, or is asked for anything.
     pub is_liar: bool,
+    /// Something of what it reads never comes, now and then.
+    pub is_damaged: bool,
 }
 
 impl Blkback {
@@ -50,8 +53,8 @@ impl Blkback {
         let ring = BackRing::attach(page.clone()).expect("a fresh ring");
         let (taken, done, answered) = (Vec::new(), Vec::new(), Vec::new());
         // A stock one looks at its ring when it is connected.
-        let (memory, is_awake, is_liar) = (memory.clone(), true, false);
-        Blkback { ring, page, memory, grants, taken, done, answered, is_awake, max_segments, is_liar }
+        let (memory, is_awake, is_liar, is_damaged) = (memory.clone(), true, false, false);
+        Blkback { ring, page, memory, grants, taken, done, answered, is_awake, max_segments, is_liar, is_damaged }
     }
 
     /// Takes requests, if it was told.
@@ -77,7 +80,9 @@ impl Blkback {
             return false;
         }
         let words = self.taken.swap_remove(usize::from(which) % self.taken.len());
-        let status = if self.is_liar { BLKIF_RSP_OKAY } else { self.perform(medium, &words) };
+        // Of one in four requests a segment.
+        let lost = (self.is_damaged && which.is_multiple_of(4)).then_some(usize::from(which / 4));
+        let status = if self.is_liar { self.pretend(&words) } else { self.perform(medium, &words, lost) };
         self.done.push((words, status));
         true
     }
@@ -100,7 +105,17 @@ impl Blkback {
         (second, list.chunks(8).map(|s| [word(&s[..4]), word(&s[4..])]).collect())
     }
 
-    fn perform(&self, medium: &mut Medium, words: &[u32; 28]) -> i16 {
+    /// Writes anything where something is to be read, in a slot without a list, and as far as the slot is what it was.
+    fn pretend(&self, words: &[u32; 28]) -> i16 {
+        let [operation, nr, ..] = words[0].to_le_bytes();
+        let segments = words[6..].chunks(2).take(if operation == BLKIF_OP_READ { nr.into() } else { 0 });
+        for frame in segments.filter_map(|segment| self.grants.get(&segment[0])) {
+            self.memory.write(*frame, 0, &[0xda; 4096]);
+        }
+        BLKIF_RSP_OKAY
+    }
+
+    fn perform(&self, medium: &mut Medium, words: &[u32; 28], lost: Option<usize>) -> i16 {
         assert_eq!(words[5], 0);
         let (operation, segments) = self.segments(words);
         let mut sector = words[4] as usize;
@@ -117,11 +132,14 @@ impl Blkback {
         if touches(&medium.bad, sector, sectors.sum()) {
             return BLKIF_RSP_ERROR;
         }
-        for segment in segments {
+        let lost = lost.map(|which| which % segments.len().max(1));
+        for (n, segment) in segments.into_iter().enumerate() {
             let frame = *self.grants.get(&segment[0]).expect("a grant of its own");
             let [first, last, ..] = segment[1].to_le_bytes();
             for at in first..=last {
-                if operation == BLKIF_OP_READ {
+                if operation == BLKIF_OP_READ && lost == Some(n) {
+                    // Its device was told to write elsewhere.
+                } else if operation == BLKIF_OP_READ {
                     let bytes = medium.content[sector].to_le_bytes().repeat(128);
                     self.memory.write(frame, u16::from(at) * 512, &bytes);
                 } else {

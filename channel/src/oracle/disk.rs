@@ -30,6 +30,7 @@ const FRAMES: u32 = 200;
 /// Pages between guest and back end: fewer than all requests could use.
 const PAGES: u32 = 72;
 const FIRST_GREF: u32 = 1000;
+const SECRET: u64 = 0x5ec2_e700_0000_0001;
 const OFFERS: Offers = Offers { write: true, flush: true, barrier: true, discard: true };
 
 /// What a run has done.
@@ -39,6 +40,8 @@ pub struct Done {
     pub answered: u64,
     /// Requests that were passed on together with others.
     pub merged: u64,
+    /// Reads that brought nothing, or not all.
+    pub empty_reads: u64,
 }
 
 /// Does what `ops` say: four bytes an operation, after one that says who lies.
@@ -63,6 +66,8 @@ struct World {
     may_be_late: bool,
     is_late: bool,
     back_lies: bool,
+    /// But for every third.
+    backs_are_damaged: bool,
     guest_lies: bool,
     nr_backs: u32,
     /// The time, in ns.
@@ -74,8 +79,8 @@ impl World {
         let memory = Memory::new((1 + FRAMES + PAGES) as usize);
         let guest = Guest::new(1..1 + FRAMES);
         let mut front = Blkfront::new(&memory, guest, 0u32.wrapping_sub(u32::from(mode)));
-        let disk = Disk::connect(front.ring.page.clone(), OFFERS).expect("a fresh ring");
-        let (back_lies, guest_lies) = (mode % 4 == 1, mode % 8 == 2);
+        let disk = Disk::connect(front.ring.page.clone(), OFFERS, SECRET).expect("a fresh ring");
+        let (back_lies, guest_lies, backs_are_damaged) = (mode % 4 == 1, mode % 8 == 2, mode % 8 == 6);
         let mut medium = Medium::default();
         if mode % 4 == 3 {
             medium.bad = 100..103;
@@ -91,6 +96,7 @@ impl World {
             may_be_late: mode & 0x40 != 0,
             is_late: false,
             back_lies,
+            backs_are_damaged,
             guest_lies,
             nr_backs: 0,
             now: 0,
@@ -168,6 +174,10 @@ impl World {
             back.is_awake |= served.tell_back;
         }
         assert_eq!(self.front.guest.nr_uses(), 0, "a grant is in use between two calls");
+        if self.disk.back_page().is_none() && self.backs_are_damaged {
+            // Whoever looks after it has another take its place.
+            self.back = None;
+        }
         // An event that brings no news is punished by front ends.
         if served.tell_guest && !self.guest_lies {
             assert!(self.front.take(&self.medium.durable), "an event without news");
@@ -245,6 +255,7 @@ impl World {
         self.disk.attach(page.clone(), pages.into(), max_segments, &self.memory).expect("the same pages");
         let mut back = Blkback::new(&self.memory, page, grants, max_segments);
         back.is_liar = self.guest_lies;
+        back.is_damaged = self.backs_are_damaged && !self.nr_backs.is_multiple_of(3);
         self.back = Some(back);
         self.is_awake = true;
     }
@@ -256,6 +267,7 @@ impl World {
             return self.done();
         }
         self.back_comes();
+        self.back.iter_mut().for_each(|back| back.is_damaged = false);
         for round in 0u8.. {
             self.serve(1 << 16);
             let Some(back) = &mut self.back else { break };
@@ -289,12 +301,14 @@ impl World {
             }
             assert_eq!(self.disk.stats.bad_answers, 0);
             assert_eq!(self.disk.stats.bad_rings, 0);
+            assert!(self.backs_are_damaged || self.disk.stats.empty_reads == 0, "reads that brought something");
         }
         self.done()
     }
 
     fn done(&self) -> Done {
-        Done { answered: self.front.nr_answered, merged: self.disk.stats.merged }
+        let stats = &self.disk.stats;
+        Done { answered: self.front.nr_answered, merged: stats.merged, empty_reads: stats.empty_reads }
     }
 }
 
@@ -311,9 +325,11 @@ mod tests {
             let mut ops: Vec<u8> = random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)).take(1 + 4 * 16_000).collect();
             ops[0] = seed as u8;
             let done = run(&ops);
-            all = Done { answered: all.answered + done.answered, merged: all.merged + done.merged };
+            all.answered += done.answered;
+            all.merged += done.merged;
+            all.empty_reads += done.empty_reads;
         }
-        assert!(all.answered > 45_000 && all.merged > 5_000, "only {all:?}");
+        assert!(all.answered > 45_000 && all.merged > 5_000 && all.empty_reads > 100, "only {all:?}");
     }
 
     proptest! {

@@ -2,9 +2,10 @@
 
 use super::copy::{copy_in, copy_out, frame_of, read_list, write_list};
 use super::front::FrontRing;
-use super::journal::Journal;
+use super::journal::{Entry, Journal};
+use super::mark::Mark;
 use super::pool::{PageNr, Pool};
-use super::request::{halves, Answer, Kind, Offers, Slot, DIRECT_SEGMENTS, MAX_SEGMENTS, WORDS};
+use super::request::{halves, Answer, Kind, Offers, Segment, Slot, DIRECT_SEGMENTS, MAX_SEGMENTS, WORDS};
 use super::run::{Name, Run};
 use super::shares::Turns;
 use super::stats::Stats;
@@ -111,9 +112,13 @@ pub struct Disk<P, F> {
     /// The frames of the pages, since the first back end.
     frames: Vec<F>,
     pool: Pool,
+    /// What is in a page until a read has brought something.
+    mark: Mark,
     /// What it has done.
     pub stats: Stats,
     dead: Option<RingError>,
+    /// The last back end has said of a read that it is done, which has brought nothing.
+    was_empty: bool,
     /// There is no back end, and nobody waits for one.
     has_given_up: bool,
     /// The guest, and the back end.
@@ -124,8 +129,8 @@ pub struct Disk<P, F> {
 }
 
 impl<P: SharedPage, F: Copy + Default + Ord> Disk<P, F> {
-    /// Takes up the guest's ring in `page`. Nothing is taken out of it as long as there is no back end.
-    pub fn connect(page: P, offers: Offers) -> Result<Self, RingError> {
+    /// Takes up the guest's ring in `page`. Nothing is taken out of it as long as there is no back end. `secret`: a number that no guest can guess.
+    pub fn connect(page: P, offers: Offers, secret: u64) -> Result<Self, RingError> {
         Ok(Disk {
             ring: BackRing::attach(page)?,
             offers,
@@ -133,8 +138,10 @@ impl<P: SharedPage, F: Copy + Default + Ord> Disk<P, F> {
             link: None,
             frames: Vec::new(),
             pool: Pool::default(),
+            mark: Mark::new(secret),
             stats: Stats::default(),
             dead: None,
+            was_empty: false,
             has_given_up: false,
             guest_end: End::default(),
             back_end: End::default(),
@@ -209,7 +216,7 @@ impl<P: SharedPage, F: Copy + Default + Ord> Disk<P, F> {
         }
         self.detach();
         self.pool.begin_again();
-        self.has_given_up = false;
+        (self.has_given_up, self.was_empty) = (false, false);
         self.back_end = End::default();
         #[allow(clippy::cast_possible_truncation, reason = "at most MAX_SEGMENTS")]
         let max_segments = usize::from(max_segments).clamp(DIRECT_SEGMENTS, MAX_SEGMENTS) as u8;
@@ -228,6 +235,11 @@ impl<P: SharedPage, F: Copy + Default + Ord> Disk<P, F> {
     /// What waits, and what comes, is answered with errors as long as there is no back end. If not, it waits. What was before.
     pub fn give_up(&mut self, is_wanted: bool) -> bool {
         core::mem::replace(&mut self.has_given_up, is_wanted && self.link.is_none())
+    }
+
+    /// Whether it was a read that brought nothing that ended the last back end.
+    pub fn was_empty(&self) -> bool {
+        self.was_empty
     }
 
     /// Whether it has.
@@ -310,7 +322,9 @@ impl<P: SharedPage, F: Copy + Default + Ord> Disk<P, F> {
                         #[allow(clippy::cast_possible_truncation, reason = "at most 31")]
                         let place = done.trailing_zeros() as u8;
                         done &= done - 1;
-                        self.all_answered(place, grants, frames, now, budget);
+                        if !self.all_answered(place, grants, frames, now, budget) {
+                            return;
+                        }
                     }
                 }
                 None => self.stats.bad_answers += 1,
@@ -318,7 +332,7 @@ impl<P: SharedPage, F: Copy + Default + Ord> Disk<P, F> {
         }
     }
 
-    /// The back end has answered all of a request.
+    /// The back end has answered all of a request. `false`: it is no back end any more.
     fn all_answered<G: Grants<Frame = F>>(
         &mut self,
         place: u8,
@@ -326,12 +340,30 @@ impl<P: SharedPage, F: Copy + Default + Ord> Disk<P, F> {
         frames: &impl Frames<F>,
         now: &impl Fn() -> u64,
         budget: &mut u32,
-    ) {
-        if !self.journal.get(place).is_some_and(|entry| entry.has_failed()) {
+    ) -> bool {
+        let Some(entry) = self.journal.get(place) else { return true };
+        if entry.has_failed() {
+            if !self.journal.try_alone(place) {
+                self.journal.doubt(place, now().saturating_add(DOUBT_NS));
+            }
+        } else if self.is_empty_read(entry, frames) {
+            self.stats.empty_reads += 1;
+            self.was_empty = true;
+            self.detach();
+            return false;
+        } else {
             self.complete(place, grants, frames, budget);
-        } else if !self.journal.try_alone(place) {
-            self.journal.doubt(place, now().saturating_add(DOUBT_NS));
         }
+        true
+    }
+
+    /// Whether a request was answered that was to read, and brought nothing.
+    #[inline]
+    fn is_empty_read(&self, entry: &Entry, frames: &impl Frames<F>) -> bool {
+        let is_there = |(segment, nr): (&_, &PageNr)| self.mark.is_there(segment, frame_of(&self.frames, *nr), frames);
+        entry.request.kind == Kind::Read
+            && entry.status == BLKIF_RSP_OKAY
+            && entry.request.segments().iter().zip(&entry.pages).any(is_there)
     }
 
     /// Errors that the back end has outlived are its medium's: the guest is told.
@@ -451,7 +483,8 @@ impl<P: SharedPage, F: Copy + Default + Ord> Disk<P, F> {
         while self.journal.has_unsent() && link.ring.free() > 0 && (!is_counted || turns.may_begin()) {
             // Without a page for their list there may be no more of them than a slot has room for.
             let max_segments = if self.pool.nr_free() > 0 { link.max_segments } else { DIRECT };
-            let Some(run) = next_run(&mut self.journal, is_counted, max_segments, link) else { return };
+            let mark = |segment: &Segment, nr| self.mark.put(segment, frame_of(&self.frames, nr), frames);
+            let Some(run) = next_run(&mut self.journal, is_counted, max_segments, link, mark) else { return };
             let list = &link.list[..usize::from(run.nr_segments)];
             let is_room = if run.kind == Kind::Discard {
                 let asked = self.journal.get(run.first).map(|entry| &entry.request);
@@ -543,13 +576,22 @@ fn gref_of<F>(pages: &[Page<F>], nr: PageNr) -> u32 {
     pages.get(usize::from(nr)).map_or(u32::MAX, |page| page.gref)
 }
 
-/// What may be passed on next, with at most so many segments, which are the first of the link's list then.
+/// What may be passed on next, with at most so many segments, which are the first of the link's list then. Those that are to be read are marked.
 #[inline]
-fn next_run<P, F>(journal: &mut Journal, is_counted: bool, max_segments: u8, link: &mut Link<P, F>) -> Option<Run> {
+fn next_run<P, F>(
+    journal: &mut Journal,
+    is_counted: bool,
+    max_segments: u8,
+    link: &mut Link<P, F>,
+    mark: impl Fn(&Segment, PageNr),
+) -> Option<Run> {
     let mut places = link.list.iter_mut();
-    journal.next_run(max_segments, is_counted, |segment, nr| {
+    journal.next_run(max_segments, is_counted, |kind, segment, nr| {
         if let Some(place) = places.next() {
             *place = segment.encode(gref_of(&link.pages, nr));
+        }
+        if kind == Kind::Read {
+            mark(&segment, nr);
         }
     })
 }

@@ -248,12 +248,12 @@ impl Journal {
     }
 
     /// What may be passed on next: at most `max_segments` segments, of requests whose turn it is and which are neighbours. They are `put` somewhere, by
-    /// sector, with the pages that hold them, and they are passed on then. `is_counted`: it has a cost.
+    /// sector, with the pages that hold them and with what is to be done, and they are passed on then. `is_counted`: it has a cost.
     pub fn next_run(
         &mut self,
         max_segments: u8,
         is_counted: bool,
-        mut put: impl FnMut(Segment, PageNr),
+        mut put: impl FnMut(Kind, Segment, PageNr),
     ) -> Option<Run> {
         let name = self.runs.next_name()?;
         if self.sweep.first().is_none() {
@@ -266,7 +266,8 @@ impl Journal {
         let (mut place, mut members) = (first, 0);
         loop {
             let entry = self.places.get_mut(usize::from(place))?;
-            run.nr_segments += entry.send(max_segments - run.nr_segments, &mut put);
+            run.nr_segments +=
+                entry.send(max_segments - run.nr_segments, &mut |segment, page| put(kind, segment, page));
             run.nr_requests += 1;
             members |= 1 << place;
             if !entry.is_sent() {

@@ -13,6 +13,7 @@ mod copy;
 pub mod disk;
 pub mod front;
 mod journal;
+mod mark;
 mod pool;
 mod request;
 mod run;

@@ -30,6 +30,8 @@ pub struct Stats {
     pub bad_answers: u64,
     /// Back ends that have written into their ring what cannot be.
     pub bad_rings: u64,
+    /// Back ends that have said of a read that it is done, which has brought nothing.
+    pub empty_reads: u64,
 }
 
 impl Stats {

@@ -6,7 +6,7 @@
 #define DISK_H
 #include "channel.h"
 
-enum { WRITE = 1, FLUSH = 2, BARRIER = 4, DISCARD = 8, ENDED = 1, BACK_ENDED = 2, GIVEN_UP = 4, GIVE_UP = 1, NO_BACK = 0xffff };
+enum { WRITE = 1, FLUSH = 2, BARRIER = 4, DISCARD = 8, ENDED = 1, BACK_ENDED = 2, GIVEN_UP = 4, BACK_EMPTY = 8, GIVE_UP = 1, NO_BACK = 0xffff };
 enum { OP_READ, OP_WRITE, OP_BARRIER, OP_FLUSH, OP_DISCARD = 5, OP_INDIRECT };
 enum { BLK_OKAY = 0, BLK_ERROR = -1, BLK_UNSUPPORTED = -2 };
 
@@ -34,8 +34,9 @@ struct disk_status {
 	u16 back, waiting;
 	u32 state, bad_rings;
 	u64 reads, writes, flushes, discards, read_sectors, written_sectors, errors, repeated, bad_answers, passed_on, merged;
+	u64 empty_reads;
 };
-_Static_assert(sizeof(struct disk_connect) == 28 && sizeof(struct disk_status) == 120 && sizeof(struct disk_attach) == 24, "layouts");
+_Static_assert(sizeof(struct disk_connect) == 28 && sizeof(struct disk_status) == 128 && sizeof(struct disk_attach) == 24, "layouts");
 
 enum { BLK_SLOTS = 32, DIRECT_SEGMENTS = 11, MAX_SEGMENTS = 32, SECTOR = 512, PAGE_SECTORS = 8 };
 struct segment {
@@ -143,6 +144,8 @@ u32 nr_passed_on(const struct disk *disk);
 struct taken take_request(struct disk *disk);
 /* The bytes of a read or write, sector by sector. False: a grant is none of the back end's pages, or a sector not of the medium's. */
 bool move_bytes(const struct disk *disk, const struct taken *r, u8 (*medium)[SECTOR], u64 nr_sectors);
+/* Something else than was there, at the end of each segment of a read: less is not believed. */
+void read_something(const struct disk *disk, const struct taken *r);
 void answer_request(struct disk *disk, const struct taken *r, int16_t status);
 /* Answers that the guest has not taken; the next of them. */
 u32 nr_disk_answers(const struct disk *disk);

@@ -16,6 +16,7 @@ pub mod pci;
 pub mod pci_reset;
 pub mod reboot;
 pub mod rtc;
+pub mod secret;
 pub mod side_channels;
 pub mod smap;
 pub mod smp;

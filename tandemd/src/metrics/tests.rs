@@ -104,8 +104,16 @@ fn services() -> Vec<Service> {
         vifs: ["u1", "u2"].map(|guest| Vif { guest: guest.into(), sent, ..Vif::default() }).to_vec(),
         ..Service::default()
     };
-    let disk =
-        Disk { guest: "u1".into(), number: 51712, writes: 9, repeated: 2, waiting: 1, bad_rings: 1, ..Disk::default() };
+    let disk = Disk {
+        guest: "u1".into(),
+        number: 51712,
+        writes: 9,
+        repeated: 2,
+        waiting: 1,
+        bad_rings: 1,
+        empty_reads: 3,
+        ..Disk::default()
+    };
     let disks = Service { name: "disk".into(), is_of_disks: true, disks: vec![disk], ..Service::default() };
     vec![net, Service { name: "lab".into(), ..Service::default() }, disks]
 }
@@ -132,6 +140,7 @@ fn what_was_counted_can_be_scraped() {
     assert_eq!(value("tandem_disk_repeated_requests_total", &disk), Some(2.0));
     assert_eq!(value("tandem_disk_waiting_requests", &disk), Some(1.0));
     assert_eq!(value("tandem_disk_bad_rings_total", &disk), Some(1.0));
+    assert_eq!(value("tandem_disk_empty_reads_total", &disk), Some(3.0));
     let odd = [("service", "net"), ("function", "odd\"name\\")];
     assert_eq!(value("tandem_twin_functions_called_total", &odd), Some(4.0));
     let state = |state: &str| value("tandem_driver_domain_state", &[("service", "net"), ("state", state)]);

@@ -17,6 +17,7 @@ pub enum Cause {
     Wedged { vcpu: u32, since: Duration },
     Undrained { since: Duration },
     DmaFault { since: Duration },
+    EmptyRead,
     BadRing,
     DeviceGone,
     NotStarted(String),
@@ -41,6 +42,7 @@ impl Cause {
             Self::Wedged { .. } => "wedged",
             Self::Undrained { .. } => "undrained",
             Self::DmaFault { .. } => "dma-fault",
+            Self::EmptyRead => "empty-read",
             Self::BadRing => "bad-ring",
             Self::DeviceGone => "device-gone",
             Self::NotStarted(_) => "not-started",
@@ -67,6 +69,7 @@ impl Cause {
                 format!("{} for {} ms", words.undrained, settings.undrained_ms())
             }
             Self::DmaFault { .. } => "a device of its has reached for memory that is not its own".into(),
+            Self::EmptyRead => "it has said of a disk's read that it is done, which has brought nothing".into(),
             Self::BadRing => "it has written into a disk's ring what cannot be".into(),
             Self::DeviceGone => "a device of its configuration is gone from the machine".into(),
             Self::NotStarted(why) => format!("it could not be started: {why}"),

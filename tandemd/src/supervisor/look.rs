@@ -33,6 +33,8 @@ pub struct Way {
     pub is_idle: bool,
     /// It has written into a disk's ring what cannot be.
     pub has_lied: bool,
+    /// It has said of a read that it is done, which has brought nothing.
+    pub has_lost: bool,
 }
 
 /// What became of the toolstack's process that was started.

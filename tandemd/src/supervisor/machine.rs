@@ -351,6 +351,7 @@ impl Machine {
         let cause = match self.health.look(&self.settings, look.now, beats, way.queue) {
             // Its disks' rings are not looked at any more then.
             Some(Illness::DmaFault { since }) => Cause::DmaFault { since },
+            _ if way.has_lost => Cause::EmptyRead,
             _ if way.has_lied => Cause::BadRing,
             Some(Illness::Wedged { vcpu, since }) => Cause::Wedged { vcpu, since },
             Some(Illness::Undrained { since }) => Cause::Undrained { since },

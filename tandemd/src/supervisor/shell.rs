@@ -426,10 +426,11 @@ impl Shell {
         }
         let came = self.answered.see(domain.id, count);
         let is_waiting = own.iter().any(|disk| disk.waiting > 0);
-        let has_lied = own.iter().any(|disk| disk.state & op::DISK_BACK_ENDED != 0);
+        let says = |what| own.iter().any(|disk| disk.state & what != 0);
+        let (has_lied, has_lost) = (says(op::DISK_BACK_ENDED), says(op::DISK_BACK_EMPTY));
         // Who has never answered is to be judged, too.
         let queue = Queue { is_waiting, taken: came + 1 };
-        Ok(Some(Way { queue, came, is_idle: !is_waiting, has_lied, ..Way::default() }))
+        Ok(Some(Way { queue, came, is_idle: !is_waiting, has_lied, has_lost, ..Way::default() }))
     }
 
     /// Does it, or begins to. What is created is of the image that the record says.

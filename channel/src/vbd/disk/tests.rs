@@ -9,6 +9,7 @@ use core::sync::atomic::Ordering::SeqCst;
 use hv_core::evtchn::oracle::TestPage;
 
 const PAGES: u32 = 40;
+const SECRET: u64 = 0x0123_4567_89ab_cdef;
 const ALL: Offers = Offers { write: true, flush: true, barrier: true, discard: true };
 
 mod elevator;
@@ -42,7 +43,7 @@ impl Bench {
         let memory = Memory::new(200);
         (1..200).for_each(|frame| memory.write(frame, 0, &[0xee; 4096]));
         let front = GuestRing::new(0);
-        let disk = Disk::connect(front.page.clone(), ALL).expect("a fresh ring");
+        let disk = Disk::connect(front.page.clone(), ALL, SECRET).expect("a fresh ring");
         let back = TestPage::filled(0);
         let mut bench = Bench {
             memory,
@@ -132,8 +133,32 @@ impl Bench {
         self.seen[index]
     }
 
-    /// The back end answers what has these words.
+    /// The back end answers what has these words, and has read what is not there yet.
     fn back_answers(&mut self, words: [u32; 28], status: i16) {
+        for page in self.disk.pages() {
+            let mut bytes = [0; 8];
+            self.memory.read(page.frame, 4088, &mut bytes);
+            if bytes == SECRET.to_le_bytes() && status >= BLKIF_RSP_OKAY && self.grefs(&words).contains(&page.gref) {
+                self.memory.write(page.frame, 0, &[0xda; 4096]);
+            }
+        }
+        self.back_says(words, status);
+    }
+
+    /// The grants of segments of what has these words.
+    fn grefs(&self, words: &[u32; 28]) -> Vec<u32> {
+        let [operation, nr, low, high] = words[0].to_le_bytes();
+        if operation != BLKIF_OP_INDIRECT {
+            return words[6..].chunks(2).take(nr.into()).map(|segment| segment[0]).collect();
+        }
+        let list = self.disk.pages().iter().find(|page| page.gref == words[7]).expect("its page");
+        let mut bytes = std::vec![0; 8 * usize::from(u16::from_le_bytes([low, high]))];
+        self.memory.read(list.frame, 0, &mut bytes);
+        bytes.chunks(8).map(|s| u32::from_le_bytes([s[0], s[1], s[2], s[3]])).collect()
+    }
+
+    /// The back end answers what has these words, and has done nothing.
+    fn back_says(&mut self, words: [u32; 28], status: i16) {
         let at = 16 + (self.rsp_prod % 32) as usize * 28;
         let status = u32::from(u16::from_ne_bytes(status.to_ne_bytes()));
         for (i, word) in [words[2], words[3], words[0] & 0xff | status << 16].into_iter().enumerate() {
@@ -251,7 +276,7 @@ fn what_waits_moves_to_other_pages_and_not_to_fewer_or_to_some_of_the_same() {
         // The sectors that the request has.
         assert_eq!(frame_in(&new[0], at)[..4096], [0x5a; 4096]);
     }
-    assert_eq!(frame_in(&new[1], 6), [0; 4096], "a page to be read into holds nothing of others");
+    assert_eq!(frame_in(&new[1], 6)[..4088], [0; 4088], "a page to be read into holds nothing of others");
     bench.back_answers(new[0], 0);
     bench.back_answers(new[1], 0);
     _ = bench.serve();
@@ -274,6 +299,34 @@ fn a_ring_that_cannot_be_ends_the_back_end_and_not_the_disk() {
     bench.back_answers(bench.passed_on(0), 0);
     _ = bench.serve();
     assert_eq!(bench.answers(), [(1, 0)]);
+}
+
+#[test]
+fn a_read_that_brought_nothing_is_asked_of_the_next_back_end() {
+    let mut bench = Bench::new();
+    let granted = bench.ask(BLKIF_OP_READ, 1, 8, 2);
+    bench.ask(BLKIF_OP_WRITE, 2, 100, 1);
+    _ = bench.serve();
+    bench.look();
+    let (read, write) = (bench.passed_on(0), bench.passed_on(1));
+    // Of two segments one has come.
+    bench.memory.write(read[6] - 500 + 100, 0, &[0xda; 4096]);
+    bench.back_says(read, 0);
+    bench.back_says(write, 0);
+    let served = bench.serve();
+    assert!(!served.tell_guest && bench.answers().is_empty(), "what he says of others is not believed either");
+    assert_eq!((bench.disk.stats.empty_reads, bench.disk.waiting(), bench.disk.back_page().is_some()), (1, 2, false));
+    bench.attach();
+    _ = bench.serve();
+    bench.look();
+    (0..2).for_each(|n| bench.back_answers(bench.passed_on(n), 0));
+    _ = bench.serve();
+    assert_eq!(bench.answers(), [(1, 0), (2, 0)]);
+    let mut bytes = [0; 4096];
+    for (_, frame) in granted {
+        bench.memory.read(frame, 0, &mut bytes);
+        assert_eq!(bytes, [0xda; 4096]);
+    }
 }
 
 #[test]

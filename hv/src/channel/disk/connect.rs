@@ -2,7 +2,7 @@
 
 use super::share::{Common, Share};
 use super::{wake, Back, End, Name, Shelf, BACK_EVENT, DISKS, DISK_EVENT, MAX_DISKS};
-use crate::arch::tsc;
+use crate::arch::{secret, tsc};
 use crate::channel::access::{Bytes, RingPage};
 use crate::domain::event::{self, with_both};
 use crate::domain::{self, Domain};
@@ -84,7 +84,7 @@ pub fn connect(request: &ChannelDiskConnect) -> Result<Name, Errno> {
         discard: has(op::DISK_DISCARD),
     };
     let ring = RingPage::take(&guest, front.id, request.ring).map_err(|_| Errno::EINVAL)?;
-    let disk = Disk::connect(ring, offers).map_err(|_| Errno::EINVAL)?;
+    let disk = Disk::connect(ring, offers, secret::number()).map_err(|_| Errno::EINVAL)?;
     let end = End { domain: guest.id, port: request.port, cookie: name.raw() | DISK_EVENT };
     let shelf = Box::new(Shelf { name, guest: end, front: front.id, disk, back: None, kept: Vec::new() });
     bind(&guest, end, front.id)?;
@@ -305,7 +305,9 @@ fn describe(place: u16, connected: &Connected) -> ChannelDiskStatus {
         let stats = shelf.disk.stats;
         let has_ended = connected.back.is_some() && shelf.disk.back_page().is_none();
         status.state |= if shelf.disk.fatal().is_some() { op::DISK_ENDED } else { 0 };
-        status.state |= if has_ended { op::DISK_BACK_ENDED } else { 0 };
+        let is_empty = has_ended && shelf.disk.was_empty();
+        status.state |= if has_ended && !is_empty { op::DISK_BACK_ENDED } else { 0 };
+        status.state |= if is_empty { op::DISK_BACK_EMPTY } else { 0 };
         status.state |= if shelf.disk.has_given_up() { op::DISK_GIVEN_UP } else { 0 };
         status.waiting = shelf.disk.waiting().into();
         (status.reads, status.writes) = (stats.reads, stats.writes);
@@ -314,6 +316,7 @@ fn describe(place: u16, connected: &Connected) -> ChannelDiskStatus {
         (status.errors, status.repeated) = (stats.errors, stats.repeated);
         (status.bad_answers, status.passed_on, status.merged) = (stats.bad_answers, stats.passed_on, stats.merged);
         status.bad_rings = u32::try_from(stats.bad_rings).unwrap_or(u32::MAX);
+        status.empty_reads = stats.empty_reads;
     }
     status
 }

@@ -196,7 +196,12 @@ impl Shelf {
         }
         self.let_go();
         if has_back && self.disk.back_page().is_none() {
-            guest_warn!("d{}: disk {}: its back end's ring cannot be", guest.id, self.name.place());
+            let what = if self.disk.was_empty() {
+                "has read nothing, and says that it has"
+            } else {
+                "has a ring that cannot be"
+            };
+            guest_warn!("d{}: disk {}: its back end {what}", guest.id, self.name.place());
         }
         Left { more, room }
     }

@@ -44,6 +44,13 @@ fn a_disks_back_end_that_writes_nonsense_is_replaced() {
 }
 
 #[test]
+fn a_disks_back_end_that_reads_nothing_is_replaced() {
+    let mut machine = disks_machine();
+    let act = machine.next(&disks_look(2, Way { has_lost: true, ..Way::default() }));
+    assert_eq!((act, machine.record.counts.get("empty-read")), (Some(Act::Quarantine(5)), Some(&1)));
+}
+
+#[test]
 fn a_device_that_was_stopped_is_told_apart_from_nonsense_in_a_ring() {
     // The hypervisor looks at no ring of that domain's any more.
     let mut look = disks_look(2, Way { has_lied: true, ..Way::default() });

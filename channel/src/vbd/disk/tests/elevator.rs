@@ -271,7 +271,7 @@ fn nobody_is_passed_over_by_more_than_two_sweeps() {
     const LAST: u64 = 1 << 40;
     let mut journal = Journal::default();
     let pass_on_one = |journal: &mut Journal| {
-        let run = journal.next_run(11, true, |_, _| ()).expect("all may go");
+        let run = journal.next_run(11, true, |_, _, _| ()).expect("all may go");
         assert_eq!(
             journal.answered(run.name, 0),
             Some((Ended { members: 1 << run.first, cost: 2, list: None }, 1 << run.first))
