@@ -10,7 +10,7 @@ deaths() {
 	driving driver "pci=['$nic,permissive=1']" "$(plug 2)" \
 		"extra='$kernel_args oops=panic iommu=soft swiotlb=4096 tandem.do=standby:e1000+drive'"
 	driving store "pci=['$nvme,permissive=1']" \
-		"extra='$kernel_args oops=panic iommu=soft swiotlb=4096 tandem.do=pci+backend:nvme+drive'"
+		"extra='$kernel_args oops=panic iommu=soft swiotlb=4096 tandem.do=standby_disk:nvme+drive'"
 	: > $(log_of driver)
 	: > $(log_of store)
 	cat > /etc/tandem/tandemd.toml <<X
@@ -24,6 +24,7 @@ kind = "disk"
 driver-domain = "store"
 [service.disk.supervise]
 config = "/tmp/store.cfg"
+standby = 1
 X
 	daemon_starts > /tmp/out 2>&1 || fail "tandemd does not look after driver domains"
 	config dave "$(plug 6)"
@@ -33,7 +34,7 @@ X
 	config erin 'disk=["format=raw,vdev=xvda,access=rw,backend=disk,script=disk-plug,target=/dev/nvme0n1"]'
 	boot erin > /tmp/out 2>&1 || fail "erin does not boot"
 	in_guest erin 90 'modprobe xen-blkfront; wait_for 80 test -b /dev/xvda' > /tmp/out 2>&1 || fail "erin has no disk"
-	daemon_said 1 'waits to take its place' 240 > /tmp/out 2>&1 || fail "no other driver domain waits"
+	daemon_said 2 'waits to take its place' 300 > /tmp/out 2>&1 || fail "no other driver domains wait"
 	outside_answers dave 60 > /tmp/out 2>&1 || fail "the outside does not answer dave"
 
 	# The download takes longer than the outage: a pause after each block.
@@ -62,5 +63,6 @@ X
 	destroy driver
 	destroy driver-standby
 	destroy store
+	destroy store-standby
 }
 recovered() { sed -n "s/^$1: .*recovered, //p" $daemon_log | tail -n 1; }

@@ -49,7 +49,7 @@ fn demonstrate(options: &Options) -> Result<()> {
     if with_guests {
         machine.chipset = "q35";
         // All of it below 4 GiB: a twin's driver has to reach every page of its domain.
-        machine.memory_mib = 2560;
+        machine.memory_mib = 2752;
         machine.devices = vec![testbed::machine::IOMMU];
     }
     machine.timeout_s = 900 + mib * 10;
