@@ -7,12 +7,23 @@
 
 use crate::cpu::percpu::{pending, CpuInfo};
 use crate::domain::vcpu;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicBool, Ordering};
 
-/// Does the vCPU on this CPU drive devices, and is it in its kernel with events off? It holds a lock then, most likely.
+/// Domain 0 is a driver domain, too. If not, it is preempted at once: what it borrows for its interrupts would be used up by what it runs beyond its
+/// turns, and the next interrupt be late.
+static IS_OF_DOM0: AtomicBool = AtomicBool::new(false);
+
+/// Whether domain 0 is a driver domain. At the start.
+pub fn set_of_dom0(is_of_dom0: bool) {
+    IS_OF_DOM0.store(is_of_dom0, Ordering::Relaxed);
+}
+
+/// Is the vCPU on this CPU a driver domain's, and in its kernel with events off? It holds a lock then, most likely.
 pub fn is_uninterruptible(me: &CpuInfo) -> bool {
     vcpu::current(me).is_some_and(|v| {
-        v.domain().drives_devices.load(Ordering::Relaxed)
+        let d = v.domain();
+        (!d.is_hardware || IS_OF_DOM0.load(Ordering::Relaxed))
+            && d.drives_devices.load(Ordering::Relaxed)
             && v.kernel_mode.get()
             && v.events_masked()
             && !v.has_dummy_info()
