@@ -16,7 +16,7 @@ const DEATHS: (u64, u64) = (6, 1000);
 const BOOT_S: u64 = 1800;
 const DEATH_S: u64 = 120;
 /// Each comes in turn.
-const CAUSES: &str = "panic:destroyed:wedged:wild:text:dma";
+const CAUSES: &str = "panic:destroyed:wedged:wild:text";
 
 /// What the hypervisor says of damaged kernels and of their devices.
 const DAMAGED: &[&str] = &["was stopped", "accesses were stopped", "crashed"];
@@ -67,7 +67,7 @@ fn of_disks(bed: &Bed) -> Result<String> {
     const MIB: u64 = 8;
     let name = "many-deaths-disk";
     let peer = Peer::start(name)?;
-    let mut machine = machine_for(bed, name, &format!("nvme:standby:vm:*:{CAUSES}"), "e1000e", &peer)?;
+    let mut machine = machine_for(bed, name, &format!("nvme:standby:vm:*:{CAUSES}:dma"), "e1000e", &peer)?;
     let file = host::target("images")?.join(format!("{name}.raw"));
     medium::make(&file)?;
     machine.disks = vec![Disk { device: "nvme", file: file.clone(), writable: true }];
