@@ -15,7 +15,7 @@ pub struct DmaFaults {
 }
 
 impl DmaFaults {
-    /// The next one counts, and so do those that were if it would have before; if not, they are forgotten.
+    /// Whether they count from now on. If not, those so far are forgotten.
     pub fn watch(&self, is_wanted: bool) {
         self.is_watched.store(is_wanted, Ordering::SeqCst);
         if !is_wanted {

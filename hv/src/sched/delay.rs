@@ -9,8 +9,8 @@ use crate::cpu::percpu::{pending, CpuInfo};
 use crate::domain::vcpu;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-/// Domain 0 is a driver domain, too. If not, it is preempted at once: what it borrows for its interrupts would be used up by what it runs beyond its
-/// turns, and the next interrupt be late.
+/// Domain 0 is a driver domain, too. If not, it is preempted at once, and fewer of its own wakes by interrupts are late, as was measured; why was not looked
+/// into.
 static IS_OF_DOM0: AtomicBool = AtomicBool::new(false);
 
 /// Whether domain 0 is a driver domain. At the start.
