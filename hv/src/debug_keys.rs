@@ -13,7 +13,7 @@ use crate::mem::{frames, heap};
 use crate::{audit, sched};
 use core::sync::atomic::Ordering;
 use hv_core::evtchn::Binding;
-use hv_core::sched::Delays;
+use hv_core::sched::{Delays, Wakes};
 
 macro_rules! say {
     ($($arg:tt)*) => { $crate::console::print(format_args!($($arg)*)) };
@@ -215,7 +215,8 @@ fn run_queue() {
             let (wakes, delays) = sched::with(|s, _| (s.wakes(v.sched_id), s.delays(v.sched_id)));
             let weight = d.weight.load(Ordering::Relaxed);
             say!("  {v}: weight {weight}, ran {ran} ns, {warped} of them borrowed");
-            say!("  {v}: {} wakes, {} of them late, the longest wait {} ns", wakes.count, wakes.late, wakes.worst_ns);
+            let Wakes { count, late, behind_sender, worst_ns } = wakes;
+            say!("  {v}: {count} wakes, {late} of them late, the longest wait {worst_ns} ns; {behind_sender} after their sender");
             if delays.count != 0 {
                 let Delays { count, to_bound, cut_off } = delays;
                 say!("  {v}: {count} preemptions delayed, {to_bound} of them up to the bound, {cut_off} with events off still");

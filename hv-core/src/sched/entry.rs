@@ -140,6 +140,8 @@ pub(super) struct Entry {
     pub warped_ns: u64,
     /// When an event came for it, if it is on no pCPU since.
     woken_at: Option<u64>,
+    /// Until when the vCPU that sent that event, or shares the interrupt, may go on before this one comes. 0: there is none.
+    comes_after: u64,
     /// Start of what has not been charged yet.
     since: u64,
     weight: u64,
@@ -156,9 +158,11 @@ pub(super) struct Entry {
 pub struct Wakes {
     /// How often.
     pub count: u64,
-    /// How often it waited for longer than [`LATE_NS`].
+    /// How often it waited for longer than [`LATE_NS`]. The time for which the sender of an event may go on does not count.
     pub late: u64,
-    /// The longest wait, in ns.
+    /// How often it waited for longer than that, but only because the vCPU that sent the event, or shares the interrupt, went on.
+    pub behind_sender: u64,
+    /// The longest wait, in ns, without such time.
     pub worst_ns: u64,
 }
 
@@ -166,10 +170,16 @@ pub struct Wakes {
 pub const LATE_NS: u64 = 50_000;
 
 impl Wakes {
+    /// An event came at `event`, the vCPU was to run at `due`, and runs `now`.
     #[inline]
-    fn note(&mut self, waited: u64) {
+    fn note(&mut self, event: u64, due: u64, now: u64) {
+        let waited = now.saturating_sub(due);
         self.count += 1;
-        self.late += u64::from(waited > LATE_NS);
+        if waited > LATE_NS {
+            self.late += 1;
+        } else if now.saturating_sub(event) > LATE_NS {
+            self.behind_sender += 1;
+        }
         self.worst_ns = self.worst_ns.max(waited);
     }
 }
@@ -199,6 +209,7 @@ impl Entry {
             urgent: Credit::default(),
             warped_ns: 0,
             woken_at: None,
+            comes_after: 0,
             since: now,
             weight: 0,
             rate: 0,
@@ -228,6 +239,20 @@ impl Entry {
     #[inline]
     pub fn note_event(&mut self, now: u64) {
         self.woken_at.get_or_insert(now);
+    }
+
+    /// The vCPU that sent the event, or shares the interrupt, may go on until then before this one comes.
+    #[inline]
+    pub fn come_after(&mut self, until: u64) {
+        self.comes_after = until;
+    }
+
+    /// What comes for it now is no sender's. If it was to come after one, it is as if it were woken now.
+    #[inline]
+    pub fn come_at_once(&mut self, now: u64) {
+        if core::mem::take(&mut self.comes_after) != 0 {
+            self.woken_at = Some(now);
+        }
     }
 
     /// Did an event come for it since it was on a pCPU?
@@ -312,8 +337,9 @@ impl Entry {
     #[inline]
     pub fn start(&mut self, cpu: PcpuId, now: u64) {
         self.state = State::OnCpu;
+        let comes_after = core::mem::take(&mut self.comes_after);
         if let Some(event) = self.woken_at.take() {
-            self.wakes.note(now.saturating_sub(event));
+            self.wakes.note(event, event.max(comes_after), now);
         }
         self.cpu = u8::try_from(cpu % MAX_PCPUS).unwrap_or(0);
         self.since = now;

@@ -237,6 +237,26 @@ fn a_sender_goes_on_for_a_while_and_no_longer() {
     s.wake_from(0, driver, MS + run / 2);
     s.wake_from(0, third, MS + run / 2);
     assert_eq!(s.pick(0, MS + run, false, never).next, Some(driver));
+    assert_eq!(s.wakes(driver), Wakes { count: 1, late: 0, behind_sender: 1, worst_ns: 0 }, "it is not late");
+}
+
+#[test]
+fn one_that_comes_after_a_sender_is_late_from_then_on() {
+    let run = Params::DEFAULT.sender_run_ns;
+    let woken = |wakes: &[u64], runs: u64| {
+        let (mut s, _, driver) = guest_and_driver();
+        s.wake_from(0, driver, MS);
+        // The pCPU was kicked, and has not picked since.
+        wakes.iter().for_each(|at| assert_eq!(s.wake(driver, *at), None));
+        assert_eq!(s.pick(0, runs, false, never).next, Some(driver));
+        s.wakes(driver)
+    };
+    let waited = LATE_NS + 1;
+    assert_eq!(woken(&[], MS + run + waited), Wakes { count: 1, late: 1, behind_sender: 0, worst_ns: waited });
+    // An interrupt for it is no sender's event.
+    let (at, count) = (MS + 1, 1);
+    assert_eq!(woken(&[at], at + waited), Wakes { count, late: 1, behind_sender: 0, worst_ns: waited });
+    assert_eq!(woken(&[at], at + 1), Wakes { count, late: 0, behind_sender: 0, worst_ns: 1 });
 }
 
 #[test]
@@ -405,7 +425,7 @@ fn an_event_for_a_driver_domain_that_waits_for_its_turn_makes_it_urgent() {
     assert_eq!(s.wake(driver, now), Some(0));
     assert_eq!(s.pick(0, now, false, never).next, Some(driver));
     s.context_saved(0, now);
-    assert_eq!(s.wakes(driver), Wakes { count: 2, late: 0, worst_ns: 0 });
+    assert_eq!(s.wakes(driver), Wakes { count: 2, late: 0, behind_sender: 0, worst_ns: 0 });
 }
 
 #[test]

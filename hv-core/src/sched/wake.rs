@@ -7,7 +7,7 @@ impl Scheduler {
     /// shorten its slice for it). A vCPU that runs already is left alone: see [`Scheduler::running_on`].
     #[inline]
     pub fn wake(&mut self, id: VcpuId, now: u64) -> Option<PcpuId> {
-        let disturbed = self.disturb(id);
+        let disturbed = self.disturb(id, now);
         self.wake_up(id, now).or_else(|| self.mark_kicked(disturbed?))
     }
 
@@ -16,49 +16,62 @@ impl Scheduler {
     /// packet would cost two switches.
     #[inline]
     pub fn wake_from(&mut self, cpu: PcpuId, id: VcpuId, now: u64) -> Option<PcpuId> {
-        self.go_on(cpu, id, self.params.sender_run_ns, now);
-        self.wake_up(id, now)
+        self.wake_up_after(cpu, id, self.params.sender_run_ns, now)
     }
 
     /// As [`Scheduler::wake`], for an interrupt that is also, and more likely, for the vCPU on `cpu`, as they share a line. It
     /// goes on for a while before `id` comes, for nothing as a rule.
     #[inline]
     pub fn wake_beside(&mut self, cpu: PcpuId, id: VcpuId, now: u64) -> Option<PcpuId> {
-        let disturbed = self.disturb(id);
-        self.go_on(cpu, id, self.params.sharer_run_ns, now);
-        self.wake_up(id, now).or_else(|| self.mark_kicked(disturbed?))
+        let disturbed = self.disturb(id, now);
+        self.wake_up_after(cpu, id, self.params.sharer_run_ns, now).or_else(|| self.mark_kicked(disturbed?))
     }
 
-    /// The vCPU on `cpu` is left alone for `ns`, if `id` sleeps and would take its place.
+    /// Wakes `id`, which comes after the vCPU on `cpu` has gone on for `ns`.
     #[inline]
-    fn go_on(&mut self, cpu: PcpuId, id: VcpuId, ns: u64, now: u64) {
-        let is_asleep = entry(&self.entries, id).is_some_and(|e| e.state == State::Asleep);
-        if is_asleep && cpu < MAX_PCPUS && self.kicked & bit(cpu) == 0 {
-            let alone = self.queue.first_for(&self.entries, bit(cpu)) == NIL;
-            let c = &mut self.cpus[cpu];
-            // Once a turn while others wait, or it could send for ever.
-            if c.sends_until == 0 || alone && c.sends_until <= now {
-                c.sends_until = now.saturating_add(ns);
-                self.sending |= bit(cpu);
-            }
+    fn wake_up_after(&mut self, cpu: PcpuId, id: VcpuId, ns: u64, now: u64) -> Option<PcpuId> {
+        let goes_on_until = self.go_on(cpu, id, ns, now);
+        let kick = self.wake_up(id, now);
+        if goes_on_until > now {
+            entry_mut(&mut self.entries, id)?.come_after(goes_on_until);
         }
+        kick
+    }
+
+    /// The vCPU on `cpu` is left alone for `ns`, if `id` sleeps and would take its place. Returns until when it goes on.
+    #[inline]
+    fn go_on(&mut self, cpu: PcpuId, id: VcpuId, ns: u64, now: u64) -> u64 {
+        let is_asleep = entry(&self.entries, id).is_some_and(|e| e.state == State::Asleep);
+        if !is_asleep || cpu >= MAX_PCPUS || self.kicked & bit(cpu) != 0 {
+            return 0;
+        }
+        let alone = self.queue.first_for(&self.entries, bit(cpu)) == NIL;
+        let c = &mut self.cpus[cpu];
+        // Once a turn while others wait, or it could send for ever.
+        if c.sends_until == 0 || alone && c.sends_until <= now {
+            c.sends_until = now.saturating_add(ns);
+            self.sending |= bit(cpu);
+        }
+        c.sends_until
     }
 
     /// Something else than a sender wants `id` to run: nobody that it could take the place of goes on sending. Returns
     /// where one did.
     #[inline]
-    fn disturb(&mut self, id: VcpuId) -> Option<PcpuId> {
-        let e = entry(&self.entries, id)?;
-        let mut sending = e.affinity & self.sending & !self.kicked;
+    fn disturb(&mut self, id: VcpuId, now: u64) -> Option<PcpuId> {
+        let e = entry_mut(&mut self.entries, id)?;
+        e.come_at_once(now);
+        let mut sending = e.affinity & self.sending;
         if sending == 0 || !matches!(e.state, State::Asleep | State::Queued) {
             return None;
         }
         self.sending &= !sending;
-        let first = lowest(sending);
+        // One that was kicked and has not picked since finds it then.
+        let not_kicked = sending & !self.kicked;
         while sending != 0 {
             self.cpus[take_lowest(&mut sending)].sends_until = 0;
         }
-        Some(first)
+        (not_kicked != 0).then(|| lowest(not_kicked))
     }
 
     #[inline]
