@@ -1,7 +1,7 @@
 /*
  * The preemption of a vCPU that drives devices waits while its kernel has events off, until they are on again or up to a bound: what it holds a
  * lock for is done by then, and its other vCPU need not spin for whole turns. One that never has them on gets no more than its share, and a domain
- * without devices is preempted at once. (cpus: 1) (vcpus: 2) (clock: instructions) (hypervisor: preempt-delay-dom0) (differs: stock Xen preempts at once)
+ * without devices is preempted at once. (cpus: 1) (vcpus: 2) (clock: instructions) (differs: stock Xen preempts at once)
  */
 #include "domains.h"
 

@@ -130,8 +130,6 @@ pub struct Options {
     pub sched: Scheduler,
     /// `preempt-delay-us=`: for so long a driver domain whose events are off is not preempted; 0: it is at once. Not an option of Xen's.
     pub preempt_delay_us: u32,
-    /// `preempt-delay-dom0`: nor is domain 0. Not an option of Xen's.
-    pub preempt_delay_dom0: bool,
     /// `iommu=`
     pub iommu: Iommu,
     /// `passthrough=unsafe`: devices may be given to domains though nothing keeps them from others' memory.
@@ -204,7 +202,6 @@ impl Default for Options {
             smt: true,
             sched: Scheduler::Bvt,
             preempt_delay_us: PREEMPT_DELAY_US,
-            preempt_delay_dom0: false,
             iommu: Iommu::default(),
             is_passthrough_unsafe: false,
             clocksource: None,
@@ -300,7 +297,6 @@ impl Options {
             "noreboot" => (&mut self.noreboot, false),
             "nosmp" => (&mut self.nosmp, false),
             "twin-stlb" => (&mut self.twin_stlb, false),
-            "preempt-delay-dom0" => (&mut self.preempt_delay_dom0, false),
             "ac-check" => (&mut self.ac_check, false),
             "noacpi" => (&mut self.noacpi, false),
             "dom0_vcpus_pin" => (&mut self.dom0_vcpus_pin, false),

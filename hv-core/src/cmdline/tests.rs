@@ -60,7 +60,6 @@ fn booleans_in_all_spellings() {
     assert!(parse("twin-stlb").twin_stlb && !parse("").twin_stlb && !parse("twin-stlb=no").twin_stlb);
     assert_eq!(parse("preempt-delay-us=0").preempt_delay_us, 0);
     assert_eq!(parse("preempt-delay-us=1000").preempt_delay_us, 1000);
-    assert!(parse("preempt-delay-dom0").preempt_delay_dom0 && !parse("").preempt_delay_dom0);
     assert!(!parse("noreboot=no").noreboot);
     assert!(!parse("no-x2apic").x2apic);
     assert!(parse("acpi=off").noacpi && parse("noacpi").noacpi);

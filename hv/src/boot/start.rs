@@ -38,7 +38,7 @@ extern "C" fn start_on_stack(boot: &mut BootInfo) -> ! {
     arch::init(&boot.options, boot.acpi_root);
     arch::efi::init(boot.efi.take());
     pv::mmio_ro::init().expect("boot-time ranges are few");
-    sched::set_preempt_delay(boot.options.preempt_delay_us, boot.options.preempt_delay_dom0);
+    sched::set_preempt_delay_us(boot.options.preempt_delay_us);
     sched::online();
     arch::start_other_cpus(&boot.options, start_ap);
     domain::owners::install();

@@ -7,23 +7,12 @@
 
 use crate::cpu::percpu::{pending, CpuInfo};
 use crate::domain::vcpu;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::Ordering;
 
-/// Domain 0 is a driver domain, too. If not, it is preempted at once, and fewer of its own wakes by interrupts are late, as was measured; why was not looked
-/// into.
-static IS_OF_DOM0: AtomicBool = AtomicBool::new(false);
-
-/// Whether domain 0 is a driver domain. At the start.
-pub fn set_of_dom0(is_of_dom0: bool) {
-    IS_OF_DOM0.store(is_of_dom0, Ordering::Relaxed);
-}
-
-/// Is the vCPU on this CPU a driver domain's, and in its kernel with events off? It holds a lock then, most likely.
+/// Does the vCPU on this CPU drive devices, and is it in its kernel with events off? It holds a lock then, most likely.
 pub fn is_uninterruptible(me: &CpuInfo) -> bool {
     vcpu::current(me).is_some_and(|v| {
-        let d = v.domain();
-        (!d.is_hardware || IS_OF_DOM0.load(Ordering::Relaxed))
-            && d.drives_devices.load(Ordering::Relaxed)
+        v.domain().drives_devices.load(Ordering::Relaxed)
             && v.kernel_mode.get()
             && v.events_masked()
             && !v.has_dummy_info()

@@ -141,10 +141,9 @@ fn chosen(id: VcpuId) -> Option<&'static OwnedVcpu> {
     unsafe { VCPUS.get(id.index())?.load(Ordering::Acquire).as_ref().map(|v| v.owned()) }
 }
 
-/// For so long a driver domain whose events are off is not preempted; 0: it is at once. And whether domain 0 is one.
-pub fn set_preempt_delay(us: u32, is_of_dom0: bool) {
+/// For so long a driver domain whose events are off is not preempted; 0: it is at once.
+pub fn set_preempt_delay_us(us: u32) {
     scheduler().lock().set_preempt_delay(u64::from(us) * 1000);
-    delay::set_of_dom0(is_of_dom0);
 }
 
 /// The running CPU takes part in scheduling from now on.
