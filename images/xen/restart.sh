@@ -3,7 +3,7 @@
 #
 #   crash CAUSE outage=MS from=MS lost=N wrong=N errors=N resent=N reinit=MS | what tandemd says of it
 #
-# CAUSE is one of dying.sh's; resent is of the segments that the guest's TCP has sent, if the driver domain is the way out.
+# CAUSE is one of dying.sh's; resent is of the segments that the guest's TCP has sent since the line before, if the driver domain is the way out.
 #
 # WAY: fresh, standby if another one waits, or snapshot if it is rolled back. MODE: vm, or twin-mirror if the way out is its driver's twin.
 driver=$1 way=$2 mode=$3 count=$4
@@ -30,13 +30,13 @@ disk_ends() {
 # restarted CAUSE SEED: it has died once, and what the guest has seen of it is told
 restarted() {
 	local gap reinit= segments=
-	[ $kind != net ] || segments=$(resent)
 	must 'the guest does not say what it has seen' states before "echo state \$(${kind}_state)"
 	died $1 $2
 	gap=($(in_guest u1 20 "grep ^gap /tmp/load | tail -n +$(($(total before 1) + 1)) | sort -n -k 3 | tail -n 1" | sed -n 's/^gap //p'))
-	[ $kind != net ] || segments=$(($(resent) - segments))
+	[ $kind != net ] || segments=$(resent)
 	[ $1 = twind ] || reinit=$(in_guest dd 20 "job_reinit $driver" | sed -n 's/^reinit //p')
-	say "crash $1 outage=${gap[1]} from=${gap[0]} lost=$(seen 2) wrong=$(seen 3) errors=$(seen 4) resent=$segments reinit=$reinit | $line"
+	say "crash $1 outage=${gap[1]} from=${gap[0]} lost=$(seen 2) wrong=$(seen 3) errors=$(seen 4) resent=${segments:+$((segments - told))} reinit=$reinit | $line"
+	told=$segments
 }
 # resent: so many segments the guest has sent again by now. The last line of its kind has the figures.
 resent() { in_guest u1 20 "grep ^Tcp: /proc/net/snmp" | tr -d '\r' | awk '/^Tcp: [0-9]/ { print $13 }'; }
@@ -48,6 +48,8 @@ waits 1
 ${kind}_loads u1 put get
 must 'the loads do not begin' goes_on
 failures=0
+# Segments that were told of.
+told=0
 for n in $(seq $count); do
 	for cause in "$@"; do
 		at=$(now_s)

@@ -4,6 +4,7 @@
 //! It speaks Ethernet frames over a local socket with QEMU, which loses nothing; so a frame that is missing was lost
 //! by the guest, its driver, or the hypervisor.
 
+mod again;
 mod frame;
 mod ipv6;
 mod load;

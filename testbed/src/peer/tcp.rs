@@ -1,5 +1,6 @@
 //! The peer's TCP, by smoltcp: the stream of images/src/tcptest.c at port 7001, and a page at port 80.
 
+use super::again::Again;
 use super::frame;
 use crate::pattern;
 use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
@@ -34,6 +35,8 @@ pub struct StreamCounts {
     pub wrong: u64,
     /// Pages that were fetched at port 80.
     pub pages: u64,
+    /// Segments that came again although nothing of them was lost.
+    pub again: u64,
 }
 
 /// Frames to and from smoltcp.
@@ -60,6 +63,7 @@ pub struct Tcp {
     sockets: SocketSet<'static>,
     connections: Vec<Connection>,
     started: std::time::Instant,
+    again: Again,
     pub counts: StreamCounts,
 }
 
@@ -105,12 +109,17 @@ impl Tcp {
             sockets,
             connections,
             started: std::time::Instant::now(),
+            again: Again::default(),
             counts: StreamCounts::default(),
         }
     }
 
     /// Takes a frame (if one came), does what is due, and gives the frames to be sent.
     pub fn step(&mut self, incoming: Option<Vec<u8>>) -> Vec<Vec<u8>> {
+        if let Some(frame) = &incoming {
+            self.again.take(frame);
+            self.counts.again = self.again.count;
+        }
         self.wire.incoming.extend(incoming);
         let now = Instant::from_micros(i64::try_from(self.started.elapsed().as_micros()).unwrap_or(i64::MAX));
         for _ in 0..2 {

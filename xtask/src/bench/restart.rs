@@ -15,7 +15,7 @@ use rows::{aims, arrivals, as_csv, as_text, Crash, Row};
 use std::collections::BTreeMap;
 use testbed::images::{self, Images};
 use testbed::machine::{field, Disk, Ending, Hypervisor, Machine, Outcome, IOMMU};
-use testbed::peer::Peer;
+use testbed::peer::{Peer, StreamCounts};
 use testbed::progress::step;
 use testbed::{host, pattern};
 
@@ -131,13 +131,14 @@ fn crashes(
     machine.timeout_s = BOOT_S + DEATH_S * count * boot.causes.len() as u64;
     fit(&mut machine, boot.driver, &peer)?;
     let mut found: Vec<Crash> = Vec::new();
-    let mut wrong_before = 0;
+    let mut before = StreamCounts::default();
     let outcome = machine.start()?.finish(|line| {
         if let Some(mut crash) = line.split_once("TANDEM: crash ").and_then(|(_, report)| Crash::parse(report)) {
             // What came out of the machine until now.
-            let wrong = peer.counts().streams.wrong;
-            crash.wrong_bytes += (wrong - wrong_before) * BLOCK;
-            wrong_before = wrong;
+            let now = peer.counts().streams;
+            crash.wrong_bytes += (now.wrong - before.wrong) * BLOCK;
+            crash.came_again(now.again - before.again);
+            before = now;
             found.push(crash);
         }
         false

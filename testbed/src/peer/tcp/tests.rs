@@ -15,6 +15,8 @@ struct Guest {
     fragmenting: bool,
     /// Its packets are lost.
     losing: bool,
+    /// Each of its packets comes twice.
+    repeating: bool,
 }
 
 impl Guest {
@@ -47,6 +49,7 @@ impl Guest {
             peer: Tcp::new(),
             fragmenting: false,
             losing: false,
+            repeating: false,
         }
     }
 
@@ -64,7 +67,9 @@ impl Guest {
             }
             self.wire.incoming.extend(self.host.take(&frame));
             if frame::is_for_tcp(&frame) {
-                for part in if self.fragmenting { fragments(&frame) } else { vec![frame] } {
+                let times = if self.repeating { 2 } else { 1 };
+                let parts = if self.fragmenting { fragments(&frame) } else { vec![frame] };
+                for part in vec![parts; times].concat() {
                     self.wire.incoming.extend(self.peer.step(Some(part)));
                 }
             }
@@ -147,6 +152,21 @@ fn blocks_that_come_in_fragments_are_right_too() {
     let data = [request(PUT, 2), block(0), block(1)].concat();
     assert_eq!(guest.talk(&data, 8), 2u64.to_le_bytes());
     assert_eq!((guest.peer.counts.received, guest.peer.counts.wrong), (2 * pattern::BLOCK as u64, 0));
+}
+
+/// In fragments or whole; what comes once does not come again.
+#[test]
+fn segments_that_come_twice_are_counted() {
+    for (fragmenting, repeating) in [(false, false), (true, false), (false, true), (true, true)] {
+        let mut guest = Guest::connected_to(STREAM_PORT);
+        (guest.fragmenting, guest.repeating) = (fragmenting, repeating);
+        let data = [request(PUT, 1), block(0)].concat();
+        assert_eq!(guest.talk(&data, 8), 1u64.to_le_bytes());
+        let again = guest.peer.counts.again;
+        // As many as are needed for the data at least.
+        let fewest = if repeating { data.len() as u64 / 1460 } else { 0 };
+        assert!(again >= fewest && (repeating || again == 0), "{again} of {fewest}");
+    }
 }
 
 #[test]
