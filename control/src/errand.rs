@@ -233,6 +233,8 @@ mod tests {
         for (pieces, first, said) in
             [("1", "{}", "nonsense"), ("x", "", "nonsense"), ("-1", "", "nonsense"), ("99", "", "too much")]
         {
+            // The request of the one before is of no concern to the one who answers.
+            shared.0.lock().unwrap().remove(&format!("{}/{BELOW}/request", base()));
             let thread = std::thread::spawn({
                 let (shared, base) = (shared.clone(), base());
                 move || loop {
@@ -245,8 +247,6 @@ mod tests {
                     }
                 }
             });
-            // The request of the one before is of no concern.
-            shared.0.lock().unwrap().remove(&format!("{}/{BELOW}/request", base()));
             let error = ask(20_000).unwrap_err().to_string();
             assert!(error.contains(said), "{error}");
             thread.join().unwrap();
