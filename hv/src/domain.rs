@@ -95,6 +95,8 @@ pub struct Domain {
     pub may_own_devices: AtomicBool,
     /// Does it drive devices? Then events for it are urgent. The scheduler's alone to change.
     pub drives_devices: AtomicBool,
+    /// A device was taken from it that was not reset by its own registers.
+    pub left_unreset: AtomicBool,
     /// What its devices reach.
     pub dma: crate::iommu::DomainDma,
     /// I/O memory, ports and interrupts that it may use.
@@ -146,6 +148,7 @@ impl Domain {
             mm: crate::domain::memory::DomainMm::new(id),
             may_own_devices: AtomicBool::new(false),
             drives_devices: AtomicBool::new(control),
+            left_unreset: AtomicBool::new(false),
             dma: crate::iommu::DomainDma::new(DomId(id)),
             io,
             cpu_policy: RwLock::new(policies().pv_default.clone()),

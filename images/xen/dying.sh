@@ -109,7 +109,7 @@ net_ends() {
 node_of() { if [ $driver = nvme ]; then echo /dev/nvme0n1; else echo /dev/sda; fi; }
 disk_machine() {
 	local class=0x0108 job=pci+backend:$driver keys=() guest count=0
-	[ $way = fresh ] || job=standby_disk:$driver keys=('standby = 1' 'reset = "driver"')
+	[ $way = fresh ] || job=standby_disk:$driver keys=('standby = 1')
 	[ $driver = nvme ] || class=0x0106
 	modprobe xen-pciback
 	nic=$(devices class $class | head -n 1)

@@ -280,6 +280,9 @@ pub const BEAT_WEDGED: u32 = 1 << 3;
 pub const BEAT_CONFINED: u32 = 1 << 4;
 /// In [`ChannelBeat::flags`]: an IOMMU has stopped an access of a device of the domain's since [`WATCH_DMA_FAULTS`] was asked for.
 pub const BEAT_DMA_FAULT: u32 = 1 << 5;
+/// In [`ChannelBeat::flags`]: a device was taken from the domain that the hypervisor has not reset by its own registers, as it does not know
+/// how, or as the device did not come back. Forgotten when a domain without devices gets one.
+pub const BEAT_LEFT_UNRESET: u32 = 1 << 6;
 
 /// In [`ChannelWatch::flags`]: a device of the domain's whose access to memory an IOMMU stops ends its service. What the domain says from then on to
 /// guests, or answers their disks, is not taken from it. Without it, faults so far are forgotten.

@@ -113,8 +113,10 @@ pub trait Device {
 /// How a function was left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Left {
-    /// It was reset, or cannot be.
+    /// It was reset.
     Reset,
+    /// How it is reset is not known.
+    AsItWas,
     /// It did not come back from its reset.
     Lost,
 }
@@ -155,7 +157,7 @@ impl Leaving {
             }
             *self = Self { has_begun: true, reads_left: BUSY_READS, ..*self };
             if !device.begin() {
-                return Some(Left::Reset);
+                return Some(Left::AsItWas);
             }
         }
         None
@@ -277,11 +279,21 @@ mod tests {
         reads: u32,
         has_begun: bool,
         has_stuck: bool,
+        is_known: bool,
     }
 
     impl Slow {
         fn new(pending: u32, busy: u32) -> Self {
-            Self { pending, unseen: 0, acknowledged: 0, busy, reads: 0, has_begun: false, has_stuck: false }
+            Self {
+                pending,
+                unseen: 0,
+                acknowledged: 0,
+                busy,
+                reads: 0,
+                has_begun: false,
+                has_stuck: false,
+                is_known: true,
+            }
         }
     }
 
@@ -305,9 +317,10 @@ mod tests {
         fn begin(&mut self) -> bool {
             assert!(!self.has_begun, "twice");
             self.has_begun = true;
-            true
+            self.is_known
         }
         fn is_busy(&mut self) -> Option<bool> {
+            assert!(self.is_known, "what of it says so?");
             self.reads += 1;
             self.busy = self.busy.saturating_sub(1);
             Some(self.busy > 0)
@@ -341,6 +354,13 @@ mod tests {
         assert_eq!(until_left(&mut stuck), Left::Reset);
         assert!(stuck.has_stuck && stuck.has_begun);
         assert_eq!(until_left(&mut Slow::new(0, u32::MAX)), Left::Lost);
+    }
+
+    #[test]
+    fn a_device_of_which_no_reset_is_known_is_left_as_it_was() {
+        let mut unknown = Slow { is_known: false, ..Slow::new(100, u32::MAX) };
+        assert_eq!(until_left(&mut unknown), Left::AsItWas);
+        assert_eq!(unknown.pending, 0, "what it had sent arrives all the same");
     }
 
     #[test]

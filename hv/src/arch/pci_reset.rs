@@ -65,8 +65,8 @@ impl Window {
 
 /// Puts the function at `at` on its way, which is no bus master and must stay none meanwhile: what it has sent arrives, then it is
 /// reset by its own registers, as far as they are known. By its function-level reset, if it has that, the hardware domain resets it.
-/// `bars`: where its registers are. `false`: to be called again.
-pub fn go_on(at: Sbdf, bars: &Bars, leaving: &mut Leaving) -> bool {
+/// `bars`: where its registers are. `None`: to be called again.
+pub fn go_on(at: Sbdf, bars: &Bars, leaving: &mut Leaving) -> Option<Left> {
     let was = pci::read16(at, reg::COMMAND);
     let method = method(at);
     if method.is_some() {
@@ -78,7 +78,7 @@ pub fn go_on(at: Sbdf, bars: &Bars, leaving: &mut Leaving) -> bool {
     if left == Some(Left::Lost) {
         warn!("{at}: it could not be reset");
     }
-    left.is_some()
+    left
 }
 
 /// Bit of a PCI Express function's capabilities, and of its control register: its own reset.

@@ -14,7 +14,7 @@ use crate::{info, iommu, irq, sched, warn};
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 use hv_core::cmdline::Options;
-use hv_core::passthrough::reset::Leaving;
+use hv_core::passthrough::reset::{Leaving, Left};
 use hv_core::passthrough::{isolation, Confinement, Entry, Move, Owner, Ownership, Recipient, Refusal, Traits};
 use hv_core::pcicfg::{Bars, Base, Function};
 use x86::{MachAddr, Mfn};
@@ -183,6 +183,10 @@ pub fn assign(at: Sbdf, to: &Party) -> Result<(), Errno> {
     }
     carry_out(&mut table, at, r#move)?;
     if let Party::Domain(d) = to {
+        if !d.drives_devices.load(Ordering::Relaxed) {
+            // What it had before is another one's by now, or nobody's.
+            d.left_unreset.store(false, Ordering::Relaxed);
+        }
         sched::set_driver(d, true);
     }
     match to {
@@ -317,13 +321,14 @@ fn leave(table: &mut Ownership, at: Sbdf, from: Owner, bars: &Bars) -> Result<()
         pci::write16(at, reg::COMMAND, was & !command::BUS_MASTER | command::INTX_DISABLE);
     }
     let mut leaving = so_far.unwrap_or(Leaving::NEW);
-    let has_left = pci_reset::go_on(at, bars, &mut leaving);
+    let left = pci_reset::go_on(at, bars, &mut leaving);
     table.leaves(at, leaving);
-    if has_left {
-        Ok(())
-    } else {
-        Err(Errno::ERESTART)
+    if let (Some(Left::AsItWas | Left::Lost), Owner::Domain(id)) = (left, from) {
+        if let Some(d) = crate::domain::find(id) {
+            d.left_unreset.store(true, Ordering::Relaxed);
+        }
     }
+    left.map(|_| ()).ok_or(Errno::ERESTART)
 }
 
 /// The function's owner gets no messages of it any more, and if it was the hardware domain, what others may do with it is limited

@@ -175,6 +175,7 @@ fn beat(r: &mut op::ChannelBeat) -> Result<(), Errno> {
         (wedged_since.is_some(), op::BEAT_WEDGED),
         (passthrough::is_confining(), op::BEAT_CONFINED),
         (fault_since.is_some(), op::BEAT_DMA_FAULT),
+        (d.left_unreset.load(Ordering::Relaxed), op::BEAT_LEFT_UNRESET),
     ];
     r.flags = flags.iter().filter(|(is_set, _)| *is_set).fold(0, |all, (_, flag)| all | flag);
     r.upcalls = v.upcalls.load(Ordering::Relaxed);

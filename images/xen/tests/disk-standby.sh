@@ -11,7 +11,7 @@ driving dd "pci=['$nvme,permissive=1']" "extra='$kernel_args oops=panic iommu=so
 mkdir -p $logs /etc/tandem
 : > $(log_of dd)
 printf '[service.disk]\nkind = "disk"\ndriver-domain = "dd"\n[service.disk.supervise]\nconfig = "/tmp/dd.cfg"\n' > /etc/tandem/tandemd.toml
-for line in 'crashes = 20' 'back-off-ms = 100' 'standby = 1' 'reset = "driver"'; do echo "$line" >> /etc/tandem/tandemd.toml; done
+for line in 'crashes = 20' 'back-off-ms = 100' 'standby = 1'; do echo "$line" >> /etc/tandem/tandemd.toml; done
 check tandemd-starts daemon_starts || exit
 check it-starts-the-driver-domain daemon_said 1 'it has the disks' || exit
 config u1 'disk=["format=raw,vdev=xvda,access=rw,backend=disk,script=disk-plug,target=/dev/nvme0n1"]'

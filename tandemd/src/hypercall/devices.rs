@@ -3,7 +3,7 @@
 use super::domains::{head, Request};
 use super::{Argument, Hypervisor};
 use rustix::io::Errno;
-use xen_abi::channel_op::BEAT_CONFINED;
+use xen_abi::channel_op::{BEAT_CONFINED, BEAT_LEFT_UNRESET};
 use xen_abi::domctl::{
     AssignDevice, IomemPermission, IoportPermission, IrqPermission, ASSIGN_DEVICE, DEASSIGN_DEVICE, DEV_PCI,
     IOMEM_PERMISSION, IOPORT_PERMISSION, IRQ_PERMISSION,
@@ -36,6 +36,8 @@ pub trait Passthrough {
     fn deassign(&mut self, domain: u16, function: u32) -> Result<(), Errno>;
     /// An IOMMU keeps the domain's devices from others' memory. `false` also if that is not known.
     fn is_confined(&mut self, domain: u16) -> bool;
+    /// All devices that were taken from the domain were reset by their own registers. `false` also if that is not known.
+    fn has_reset(&mut self, domain: u16) -> bool;
 }
 
 impl Argument for Request<AssignDevice> {}
@@ -92,5 +94,9 @@ impl Passthrough for Hypervisor {
 
     fn is_confined(&mut self, domain: u16) -> bool {
         self.beat(domain, 0).is_ok_and(|beat| beat.flags & BEAT_CONFINED != 0)
+    }
+
+    fn has_reset(&mut self, domain: u16) -> bool {
+        self.beat(domain, 0).is_ok_and(|beat| beat.flags & BEAT_LEFT_UNRESET == 0)
     }
 }

@@ -272,8 +272,7 @@ impl From<u16> for Party {
 }
 
 /// Takes the devices from a domain that does not run any more: they are reset and nobody's, and the PCI back end knows nothing of the
-/// domain. Where `reset` leaves that to the next driver, the PCI back end does not reset them, if an IOMMU keeps them from all memory until
-/// then. An error says what went wrong; then all or some of them are the domain's still, or the PCI back end has them for it, and the other changes
+/// domain. The PCI back end resets them as `reset` says, and always if no IOMMU keeps them from all memory until their next driver does. An error says what went wrong; then all or some of them are the domain's still, or the PCI back end has them for it, and the other changes
 /// are made or not.
 pub fn take(
     from: impl Into<Party>,
@@ -299,7 +298,11 @@ pub fn take(
             Err(error) => return Err(error).with_context(|| format!("{device} does not leave domain {domain}")),
         }
     }
-    let is_left_out = reset == Reset::Driver && hypervisor.is_confined(domain);
+    let is_left_out = match reset {
+        Reset::BackEnd => false,
+        Reset::Driver => hypervisor.is_confined(domain),
+        Reset::IfNeeded => hypervisor.is_confined(domain) && hypervisor.has_reset(domain),
+    };
     let unreset = is_left_out.then(|| Unreset::new(sysfs, devices));
     // A domain has one such directory, in one of its own.
     let mut changes = vec![Change::Clear(pci::backs(domain))];

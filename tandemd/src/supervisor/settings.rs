@@ -61,8 +61,10 @@ pub struct Settings {
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reset {
-    /// Domain 0's PCI back end, when it lets go of one: a function-level reset takes a tenth of a second.
+    /// The hypervisor, by the device's own registers; if it does not know how, or they are not enough, the PCI back end.
     #[default]
+    IfNeeded,
+    /// Domain 0's PCI back end, when it lets go of one: a function-level reset takes a tenth of a second.
     BackEnd,
     /// The driver of the next instance, before the device is told anything else.
     Driver,
@@ -263,8 +265,13 @@ mod tests {
         );
         assert!(toml::from_str::<Settings>("config = \"/d\"\nstandby = 2").unwrap_err().to_string().contains("0 or 1"));
         assert_eq!((settings.crashes, settings.within_s, settings.wedged_ms), (5, 600, 450));
-        assert_eq!(settings.reset, Reset::BackEnd);
-        assert_eq!(toml::from_str::<Settings>("config = \"/d\"\nreset = \"driver\"").unwrap().reset, Reset::Driver);
+        assert_eq!(settings.reset, Reset::IfNeeded);
+        for (word, reset) in [("if-needed", Reset::IfNeeded), ("back-end", Reset::BackEnd), ("driver", Reset::Driver)] {
+            assert_eq!(
+                toml::from_str::<Settings>(&format!("config = \"/d\"\nreset = \"{word}\"")).unwrap().reset,
+                reset
+            );
+        }
         assert!(toml::from_str::<Settings>("config = \"/d\"\nreset = \"none\"").is_err());
     }
 }

@@ -136,7 +136,7 @@ impl Shell {
         for place in [COMES, GOES] {
             shell.store.watch(place, "domains")?;
         }
-        if shell.reset == Reset::Driver {
+        if shell.reset != Reset::BackEnd {
             shell.devices.iter().try_for_each(|device| shell.sysfs.let_reset(&device.name))?;
             for device in &shell.devices {
                 if let Err(error) = shell.sysfs.let_take_up(&device.name) {

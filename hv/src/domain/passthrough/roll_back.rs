@@ -97,9 +97,9 @@ pub fn silence(at: Sbdf, d: &Domain) -> Result<(), Errno> {
         pci::write16(at, reg::COMMAND, was & !command::BUS_MASTER | command::INTX_DISABLE);
     }
     let mut leaving = so_far.unwrap_or(Leaving::NEW);
-    let has_left = pci_reset::go_on(at, &bars, &mut leaving);
+    let left = pci_reset::go_on(at, &bars, &mut leaving);
     table.leaves(at, leaving);
-    has_left.then_some(()).ok_or(Errno::ERESTART)
+    left.map(|_| ()).ok_or(Errno::ERESTART)
 }
 
 /// Makes a function of `d`'s, which was reset, what it was when `config` was noted, but for what its driver has told it: its messages

@@ -68,6 +68,8 @@ struct Machine {
     wires: BTreeSet<(u16, u32)>,
     /// There is no IOMMU.
     is_unconfined: bool,
+    /// It does not know how the device is reset.
+    is_unknown: bool,
     /// So many calls more succeed.
     limit: Option<u32>,
 }
@@ -137,6 +139,11 @@ impl Passthrough for Machine {
 
     fn is_confined(&mut self, _: u16) -> bool {
         !self.is_unconfined
+    }
+
+    fn has_reset(&mut self, _: u16) -> bool {
+        assert!(self.owner.is_none(), "asked before it is taken");
+        !self.is_unknown
     }
 }
 
@@ -299,6 +306,8 @@ fn who_resets_it_is_said_and_afterwards_linux_can() {
     let told = |during: &str, after: &str| (during.to_string(), after.to_string());
     assert_eq!(methods_when_taken(Reset::BackEnd, false, METHODS), told("flr pm", "flr pm"));
     assert_eq!(methods_when_taken(Reset::Driver, false, METHODS), told("", "flr pm"));
+    assert_eq!(methods_when_taken(Reset::IfNeeded, false, METHODS), told("", "flr pm"), "the hypervisor has");
+    assert_eq!(methods_when_taken(Reset::IfNeeded, true, METHODS), told("flr pm", "flr pm"), "without an IOMMU");
     assert_eq!(methods_when_taken(Reset::Driver, true, METHODS), told("flr pm", "flr pm"), "without an IOMMU");
     assert_eq!(methods_when_taken(Reset::Driver, false, "\n"), told("", "default"), "an earlier daemon was killed");
     let config = |status| std::fs::write(files.of_device("config"), [&CONFIG[..6], &[status, 0]].concat()).unwrap();
@@ -306,6 +315,12 @@ fn who_resets_it_is_said_and_afterwards_linux_can() {
     assert_eq!(methods_when_taken(Reset::Driver, false, METHODS), told("flr pm", "flr pm"), "its wire is up");
     config(0x10);
     assert_eq!(methods_when_taken(Reset::Driver, false, METHODS), told("", "flr pm"), "its wire is down again");
+    let (mut nodes, mut machine) = given();
+    machine.is_unknown = true;
+    nodes.1 = Some((method.clone(), Vec::new()));
+    std::fs::write(&method, METHODS).unwrap();
+    take(7, &[NIC.into()], Reset::IfNeeded, &files.0, &mut nodes, &mut machine).unwrap();
+    assert_eq!(nodes.1.unwrap().1, ["flr pm"], "the hypervisor does not know how");
     std::fs::remove_file(files.of_device("config")).unwrap();
     assert_eq!(methods_when_taken(Reset::Driver, false, METHODS), told("flr pm", "flr pm"), "nobody knows");
     config(0x10);
