@@ -84,14 +84,15 @@ net_machine() {
 	[ $mode = vm ] || must 'no twin' wait_for 120 by_twin
 }
 by_twin() { tandemd --list | grep 'way out: dd by its card'; }
-# net_loads GUEST STREAM...: it asks by datagrams, pings, and has these streams (put, get)
+# net_loads GUEST STREAM...: it asks by datagrams, pings, and has these streams (put, get). Its Linux asks for a minute where its neighbour is before it gives
+# him up, instead of for three seconds: after that TCP may wait as long again as it had to.
 net_loads() {
 	local guest=$1 each n=0
 	shift
-	in_guest $guest 20 ': > /tmp/ended; netprobe 10.9.0.1 20 > /tmp/load 2>&1 & ping 10.9.0.1 > /tmp/pings 2>&1 &'
+	in_guest $guest 20 'echo 60 > /proc/sys/net/ipv4/neigh/eth0/ucast_solicit; : > /tmp/ended; netprobe 10.9.0.1 20 > /tmp/load 2>&1 & ping 10.9.0.1 > /tmp/pings 2>&1 &'
 	for each in "$@"; do
 		n=$((n + 1))
-		in_guest $guest 20 "(while [ ! -e /tmp/stop ]; do tcptest $each 10.9.0.1 65536 $rest_ms > /tmp/stream.$n 2>&1; grep -v '^tcp at' /tmp/stream.$n >> /tmp/ended; done) > /dev/null 2>&1 &"
+		in_guest $guest 20 "(while [ ! -e /tmp/stop ]; do { echo tcp at 0; tcptest $each 10.9.0.1 65536 $rest_ms; } > /tmp/stream.$n 2>&1; grep -v '^tcp at' /tmp/stream.$n >> /tmp/ended; done) > /dev/null 2>&1 &"
 	done
 }
 net_ends() {
@@ -190,7 +191,7 @@ goes_on() { states now "goes_on $kind $((patience_s - 60))"; }
 # total WHAT FIELD: of all guests
 total() { cat $(printf "/tmp/$1.%s " $guests) | awk -v n=$2 '{ sum += $n } END { print sum + 0 }'; }
 
-# died CAUSE SEED: once, and all goes on. What tandemd says is in $line.
+# died CAUSE SEED: once, and all goes on. What tandemd says is in $line, and when it was back in $back.
 died() {
 	local came
 	: > $(log_of dd)
@@ -198,6 +199,7 @@ died() {
 	came=$recoveries
 	dies $1 $2 > /tmp/quit 2>&1
 	must "after $1: it does not come back" comes_back $1 $came
+	back=$(now_s)
 	must "after $1: not all goes on" goes_on
 	line=$(grep 'recovered, ' $daemon_log | tail -n 1 | sed 's/.*recovered, //')
 	[ $1 != twind ] || line=

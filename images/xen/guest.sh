@@ -25,34 +25,34 @@ job_address() {
 	wait_for 10 ping -c 1 -W 1 10.9.0.1
 }
 
-# What the loads of dying.sh have come to: how often they had to wait, lost connections, wrong blocks or datagrams, errors; then what has to become more.
+# What the loads of dying.sh have come to: how often they had to wait, lost connections, wrong blocks or datagrams, errors, datagrams without an answer.
 net_state() {
 	echo $(grep -c ^gap /tmp/load) $(grep -c FAIL /tmp/ended) $(cat /tmp/load /tmp/ended | grep -cE "^(tcp )?wrong") 0 \
-		$(grep -c "bytes from" /tmp/pings) $(for each in /tmp/stream.*; do tail -n 1 $each | grep -o "[0-9]*$"; done)
+		$(tail -n 40 /tmp/load | awk '/^counts/ { n = $2 - $3 } END { print n + 0 }')
 }
-disk_state() {
-	echo $(grep -c ^gap /tmp/load) 0 $(grep -c ^wrong /tmp/load) $(grep -cE "^error|FAIL" /tmp/load) $(awk '{ print $1, $5 }' /sys/block/xvda/stat)
-}
+disk_state() { echo $(grep -c ^gap /tmp/load) 0 $(grep -c ^wrong /tmp/load) $(grep -cE "^error|FAIL" /tmp/load) 0; }
+# What has to become more: the last ping, and where each stream is; what was read and written. All that guests do here the driver domain waits for.
+net_progress() { tail -q -n 1 /tmp/pings /tmp/stream.* | sed 's/.*seq=\([0-9]*\).*/\1/; s/^tcp at //; s/.*[^0-9].*/0/'; }
+disk_progress() { awk '{ print $1, $5 }' /sys/block/xvda/stat; }
 
 # goes_on KIND SECONDS: by then all is more that has to be; the state at the end
 goes_on() {
-	local from=$($1_state) until=$(($(cut -d. -f1 /proc/uptime) + $2)) state
-	until state=$($1_state) && more $from -- $state; do
-		[ $(cut -d. -f1 /proc/uptime) -lt $until ] || { echo "stuck: was $from, is $state"; return 1; }
+	local from=$($1_progress) until=$(($(cut -d. -f1 /proc/uptime) + $2)) now
+	until now=$($1_progress) && more $from -- $now; do
+		[ $(cut -d. -f1 /proc/uptime) -lt $until ] || { echo "stuck: was" $from, is $now, state $($1_state); return 1; }
 		usleep 200000
 	done
-	echo "state $state"
+	echo "state $($1_state)"
 }
-# more STATE -- STATE: all but the first four of the second is more
+# more NUMBER... -- NUMBER...: each of the second is more
 more() {
 	local from= n
-	shift 4
 	while [ $1 != -- ]; do
 		from="$from $1"
 		shift
 	done
-	[ $# -gt 5 ] || return 1
-	shift 5
+	shift
+	[ -n "$from" ] || return 1
 	for n in $from; do
 		[ ${1:-0} -gt $n ] || return 1
 		shift

@@ -18,6 +18,10 @@ const CONNECTIONS: usize = 16;
 const BUFFER: usize = 1 << 18;
 /// A connection on which nothing was heard for so long, and nothing is to be repeated, is asked.
 const QUIET: smoltcp::time::Duration = smoltcp::time::Duration::from_secs(1);
+/// Nothing was heard from anybody for so long, and now something is: the way was interrupted.
+const OUTAGE: Duration = Duration::from_secs(2);
+/// smoltcp does not wait for longer until it sends something again.
+const LONGEST: Duration = Duration::from_secs(10);
 const PUT: u64 = 1;
 const GET: u64 = 2;
 
@@ -64,6 +68,7 @@ pub struct Tcp {
     connections: Vec<Connection>,
     started: std::time::Instant,
     again: Again,
+    clock: Clock,
     pub counts: StreamCounts,
 }
 
@@ -110,6 +115,7 @@ impl Tcp {
             connections,
             started: std::time::Instant::now(),
             again: Again::default(),
+            clock: Clock::default(),
             counts: StreamCounts::default(),
         }
     }
@@ -117,11 +123,12 @@ impl Tcp {
     /// Takes a frame (if one came), does what is due, and gives the frames to be sent.
     pub fn step(&mut self, incoming: Option<Vec<u8>>) -> Vec<Vec<u8>> {
         if let Some(frame) = &incoming {
+            self.clock.heard(self.started.elapsed());
             self.again.take(frame);
             self.counts.again = self.again.count;
         }
         self.wire.incoming.extend(incoming);
-        let now = Instant::from_micros(i64::try_from(self.started.elapsed().as_micros()).unwrap_or(i64::MAX));
+        let now = self.clock.at(self.started.elapsed());
         for _ in 0..2 {
             self.interface.poll(now, &mut self.wire, &mut self.sockets);
             for connection in &mut self.connections {
@@ -134,9 +141,29 @@ impl Tcp {
 
     /// How long nothing is due, if no frame comes.
     pub fn patience(&mut self) -> Duration {
-        let now = Instant::from_micros(i64::try_from(self.started.elapsed().as_micros()).unwrap_or(i64::MAX));
+        let now = self.clock.at(self.started.elapsed());
         let due = self.interface.poll_delay(now, &self.sockets);
         due.map_or(Duration::from_secs(1), |d| Duration::from_micros(d.total_micros()).max(Duration::from_millis(1)))
+    }
+}
+
+/// Time as smoltcp sees it. After an outage it leaps: what is to be sent again is sent now, and no test waits for that as long as it may take.
+#[derive(Debug, Default)]
+struct Clock {
+    last_heard: Duration,
+    leapt: Duration,
+}
+
+impl Clock {
+    fn heard(&mut self, now: Duration) {
+        if now - self.last_heard >= OUTAGE {
+            self.leapt += LONGEST;
+        }
+        self.last_heard = now;
+    }
+
+    fn at(&self, now: Duration) -> Instant {
+        Instant::from_micros(i64::try_from((now + self.leapt).as_micros()).unwrap_or(i64::MAX))
     }
 }
 

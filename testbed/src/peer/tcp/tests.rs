@@ -59,7 +59,7 @@ impl Guest {
 
     /// Frames go to and fro.
     fn exchange(&mut self) {
-        let now = Instant::from_micros(i64::try_from(self.peer.started.elapsed().as_micros()).unwrap());
+        let now = self.peer.clock.at(self.peer.started.elapsed());
         self.interface.poll(now, &mut self.wire, &mut self.sockets);
         for frame in std::mem::take(&mut self.wire.outgoing) {
             if self.losing {
@@ -214,6 +214,21 @@ fn a_guest_that_has_room_again_and_is_not_heard_gets_the_rest() {
     guest.losing = false;
     got.extend(guest.talk(&[], 8 * pattern::BLOCK - came));
     assert!(got == (0..8).map(block).collect::<Vec<_>>().concat(), "{} bytes came", got.len());
+}
+
+/// What was lost is sent again when somebody is heard, not when smoltcp would come to it.
+#[test]
+fn after_an_outage_what_waits_is_sent_at_once() {
+    let mut clock = Clock::default();
+    let seconds = Duration::from_secs;
+    for second in 1..20 {
+        clock.heard(seconds(second));
+        assert_eq!(clock.at(seconds(second)), Instant::from_secs(i64::try_from(second).unwrap()), "it goes on");
+    }
+    clock.heard(seconds(30));
+    assert_eq!(clock.at(seconds(30)), Instant::from_secs(40));
+    clock.heard(seconds(31));
+    assert_eq!(clock.at(seconds(31)), Instant::from_secs(41));
 }
 
 #[test]
