@@ -5,6 +5,7 @@
  *   gap FROM LENGTH      no answer came for so long, though something was asked; times are ms since it began
  *   bins FROM N N N...   so many answers came in each 100 ms from then on
  *   wrong NUMBER         an answer had other bytes than it should have
+ *   counts ASKED ANSWERS so many so far, once a second
  *
  * What is lost is not asked for again. Where a send would wait, nothing is sent.
  */
@@ -16,7 +17,8 @@
 #include "gaps.h"
 #include "pattern.h"
 
-enum { PULL = 4, DATA = 5, PORT = 7000, MAX_PAYLOAD = 1448, GAP_MS = 10 };
+/* What has waited for a way comes at once. */
+enum { PULL = 4, DATA = 5, PORT = 7000, MAX_PAYLOAD = 1448, GAP_MS = 10, COUNTS_MS = 1000, ROOM = 8 << 20 };
 #define MAGIC 0x4d444e54u
 
 struct datagram {
@@ -35,6 +37,7 @@ static size_t length_of(uint64_t seq)
 
 /* The next question, and the first one that nobody has answered, nor any after it. */
 static uint64_t next_seq, unanswered;
+static uint64_t nr_asked, nr_answers;
 
 static void ask(int fd)
 {
@@ -47,7 +50,7 @@ static void ask(int fd)
 	memcpy(d.body, &count, sizeof(count));
 	d.h.sum = checksum(d.body, sizeof(count));
 	/* Errors are those of ways that are not there: the next one tells. */
-	send(fd, &d, sizeof(d.h) + sizeof(count), MSG_DONTWAIT);
+	nr_asked += send(fd, &d, sizeof(d.h) + sizeof(count), MSG_DONTWAIT) > 0;
 }
 
 static void take(int fd)
@@ -58,6 +61,7 @@ static void take(int fd)
 
 	if (len < (ssize_t)sizeof(d.h) || d.h.magic != MAGIC || d.h.kind != DATA)
 		return;
+	nr_answers++;
 	pattern_fill(want, length_of(d.h.seq), d.h.seq);
 	if ((size_t)len - sizeof(d.h) != length_of(d.h.seq) || memcmp(d.body, want, length_of(d.h.seq)))
 		printf("wrong %llu\n", (unsigned long long)d.h.seq);
@@ -66,17 +70,29 @@ static void take(int fd)
 		unanswered = d.h.seq + 1;
 }
 
+static void tell_counts(void)
+{
+	static uint64_t due;
+
+	if (now_ms() < due)
+		return;
+	printf("counts %llu %llu\n", (unsigned long long)nr_asked, (unsigned long long)nr_answers);
+	due = now_ms() + COUNTS_MS;
+}
+
 int main(int argc, char **argv)
 {
 	struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons(PORT) };
 	struct pollfd p = { .events = POLLIN };
 	uint64_t interval, due;
+	int room = ROOM;
 
 	if (argc != 3 || inet_pton(AF_INET, argv[1], &to.sin_addr) != 1)
 		return 2;
 	interval = strtoull(argv[2], NULL, 0);
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	p.fd = socket(AF_INET, SOCK_DGRAM, 0);
+	setsockopt(p.fd, SOL_SOCKET, SO_RCVBUFFORCE, &room, sizeof(room));
 	if (connect(p.fd, (void *)&to, sizeof(to)))
 		return 1;
 	for (due = now_ms();;) {
@@ -90,5 +106,6 @@ int main(int argc, char **argv)
 		if (poll(&p, 1, due - now_ms() > interval ? 0 : (int)(due - now_ms())) > 0)
 			take(p.fd);
 		fill_bins();
+		tell_counts();
 	}
 }

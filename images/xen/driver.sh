@@ -80,7 +80,7 @@ job_standby() {
 	# What comes before its link is up would be lost. Without a cable it goes on all the same.
 	until=$(($(uptime_s) + 15))
 	until_link link_is_up
-	if has_carrier; then xenstore-write data/link up; else xenstore-write data/link unknown; fi
+	if forwards; then xenstore-write data/link up; else xenstore-write data/link unknown; fi
 	say "standby ok"
 }
 standby_modules() {
@@ -91,12 +91,13 @@ standby_modules() {
 }
 # until_link COMMAND...: until it succeeds. It is tried when the kernel tells of an interface that comes or changes, and each second.
 until_link() { until "$@"; do read -r -t 1 line <&8 || usleep 20000; done; }
-link_is_up() { has_carrier || [ $(uptime_s) -ge $until ]; }
-# has_carrier: guests wait for the answer, so no process is started for it
-has_carrier() {
-	local carrier=
-	{ read -r carrier < /sys/class/net/eth0/carrier; } 2> /dev/null
-	[ "$carrier" = 1 ]
+link_is_up() { forwards || [ $(uptime_s) -ge $until ]; }
+# forwards: the bridge sends what comes for the NIC. Linux tells a bridge up to a second later than `carrier` says so, and the bridge throws away what comes
+# until then. Guests wait for the answer, so no process is started for it.
+forwards() {
+	local state=
+	{ read -r state < /sys/class/net/eth0/brport/state; } 2> /dev/null
+	[ "$state" = 3 ]
 }
 uptime_s() { cut -d. -f1 /proc/uptime; }
 

@@ -2,7 +2,7 @@
 # they do goes on after each death before the next one comes, their connections are the same ones from the beginning to the end, and every
 # byte is right. Of each death a line says how long it took until all went on:
 #
-#   death N CAUSE s=SECONDS | what tandemd says of it
+#   death N CAUSE s=SECONDS back=SECONDS unanswered=DATAGRAMS | what tandemd says of it
 driver=$1 way=$2 mode=$3 count=$4 seed=$5
 shift 5
 guests='u1 u2 u3'
@@ -60,16 +60,19 @@ waits 1
 streams=([1]='put get put' 'get put get' 'put get')
 for n in 1 2 3; do ${kind}_loads u$n ${streams[n]}; done
 must 'the loads do not begin' goes_on
-failures=0 files=
+failures=0 files= unanswered=$(total now 5)
 declare -A deaths
 for n in $(seq $count); do
 	in_turn "$@"
 	at=$(now_s)
 	died ${turn[0]} $RANDOM
-	say "death $n ${turn[0]} s=$(($(now_s) - at)) | $line"
+	lost=$(($(total now 5) - unanswered)) unanswered=$(total now 5)
+	say "death $n ${turn[0]} s=$(($(now_s) - at)) back=$((back - at)) unanswered=$lost | $line"
 	for what in '2 connection-was-lost' '3 byte-was-wrong' '4 request-failed'; do
 		[ $(total now ${what% *}) = 0 ] || quit "a ${what#* }, death $n, ${turn[0]}"
 	done
+	# What a guest sends waits for the next way out. Lost is what this one had by then: of half a second of each guest's, if a panic was noticed at once.
+	[ ${turn[0]} != panic ] || [ $lost -le 75 ] || quit "what waited was lost, death $n"
 	deaths[${turn[0]}]=$((deaths[${turn[0]}] + 1))
 	[ ${turn[0]} = twind ] || failures=$((failures + 1))
 	waits $((failures + 1))
