@@ -39,6 +39,8 @@ impl Step {
     }
 }
 
+const PAGE: usize = 4096;
+
 /// How a device is reset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reset {
@@ -58,10 +60,18 @@ pub struct Reset {
 impl Reset {
     /// Bytes of the region that its registers lie in.
     pub const fn window(&self) -> usize {
-        match self.doorbell {
-            Some(doorbell) => doorbell.first as usize + 4096,
-            None => 4096,
+        let mut last = match self.doorbell {
+            Some(doorbell) => doorbell.first as usize,
+            None => 0,
+        };
+        let mut steps = self.steps;
+        while let [step, rest @ ..] = steps {
+            if step.offset as usize > last {
+                last = step.offset as usize;
+            }
+            steps = rest;
         }
+        (last / PAGE + 1) * PAGE
     }
 }
 
@@ -171,9 +181,29 @@ const CLASS_NVME: u32 = 0x01_0802;
 
 /// Intel's gigabit controllers (8254x, 8257x; software developer's manuals, section "Software Initialization"): all
 /// interrupts off, receiver and transmitter off, then CTRL.RST. Intel's faster ones have a function-level reset.
-const GIGABIT: Reset = Reset {
+///
+/// Before CTRL.RST the rings (RDLEN, RDH and RDT, TDLEN, TDH and TDT, of two queues) get a length of 0. It does that too, but not on QEMU; and
+/// Linux's e1000e has its interface receive a moment before it says where the ring is, so where the link is up by then the old one was used.
+pub(super) const GIGABIT: Reset = Reset {
     bar: 0,
-    steps: &[Step::set(0xd8, !0), Step::clear(0x100, !0), Step::clear(0x400, !0), Step::set(0, 1 << 26)],
+    steps: &[
+        Step::set(0xd8, !0),
+        Step::clear(0x100, !0),
+        Step::clear(0x400, !0),
+        Step::clear(0x2808, !0),
+        Step::clear(0x2810, !0),
+        Step::clear(0x2818, !0),
+        Step::clear(0x2908, !0),
+        Step::clear(0x2910, !0),
+        Step::clear(0x2918, !0),
+        Step::clear(0x3808, !0),
+        Step::clear(0x3810, !0),
+        Step::clear(0x3818, !0),
+        Step::clear(0x3908, !0),
+        Step::clear(0x3910, !0),
+        Step::clear(0x3918, !0),
+        Step::set(0, 1 << 26),
+    ],
     busy: (0, 1 << 26),
     is_of_class: false,
     doorbell: None,
@@ -393,9 +423,12 @@ mod tests {
 
     #[test]
     fn a_network_interface_is_silent_before_it_is_reset() {
-        let running = BTreeMap::from([(0x100, 0x0400_8002), (0x400, 0x0103_f0fa), (0, 0x0018_0241)]);
+        let running =
+            BTreeMap::from([(0x100, 0x0400_8002), (0x400, 0x0103_f0fa), (0, 0x0018_0241), (0x2808, 4096), (0x3918, 7)]);
         let written = after(&GIGABIT, running);
-        assert_eq!(written, [(0xd8, !0), (0x100, 0), (0x400, 0), (0, 0x0418_0241)]);
+        assert_eq!(written[..3], [(0xd8, !0), (0x100, 0), (0x400, 0)]);
+        assert_eq!(written.last(), Some(&(0, 0x0418_0241)));
+        assert!(written[3..15].iter().all(|&(offset, value)| offset >= 0x2800 && value == 0), "{written:x?}");
     }
 
     #[test]
@@ -410,5 +443,6 @@ mod tests {
             let mut offsets = reset.steps.iter().map(|s| s.offset).chain([reset.busy.0]);
             assert!(offsets.all(|o| o % 4 == 0 && usize::from(o) + 4 <= reset.window()));
         }
+        assert_eq!([GIGABIT, FAST_ETHERNET, AHCI, NVME].map(|reset| reset.window()), [16384, 4096, 4096, 8192]);
     }
 }
