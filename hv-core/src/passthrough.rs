@@ -6,6 +6,7 @@
 //! the [`Move`]s say, under the lock of the table.
 
 pub mod isolation;
+pub mod link;
 pub mod reset;
 
 use crate::pcicfg::{Bars, Base, Fixed, Sbdf};

@@ -2,6 +2,7 @@
 # reads this has said:
 #
 #   driver   of the device
+#   keeps_link  not empty if the link is kept when the domain is replaced
 #   way      fresh, standby if another one waits, or snapshot if it is rolled back
 #   mode     vm, or twin-mirror if the way out is the driver's twin
 #   guests   their names; theirs are the addresses from 10.9.0.3 on
@@ -67,6 +68,7 @@ net_machine() {
 	local job=pci+bridge_switch:$driver keys=() lines=() last=3 guest
 	[ $way = fresh ] || job=standby:$driver keys=('standby = 1' 'reset = "driver"')
 	[ $way != snapshot ] || keys=('snapshot = true' 'reset = "driver"')
+	[ -z "$keeps_link" ] || keys+=('keep-link = true')
 	# Nobody but twins has the CPUs that come beside the first.
 	[ $mode = vm ] || job=$job+twin_kept keys+=('twin = true') lines=('vcpus=1' 'maxvcpus=4')
 	supervised_machine $job "extra='$kernel_args oops=panic iommu=soft swiotlb=4096 tandem.do=$job+drive'" "${lines[@]}" || quit 'no machine'

@@ -81,6 +81,12 @@ pub const CHANNELOP_SNAPSHOT_DROP: u32 = 19;
 /// Whether a domain has a snapshot, and what it takes: [`ChannelSnapshot`]. ESRCH.
 pub const CHANNELOP_SNAPSHOT_STATUS: u32 = 20;
 
+/// Keeps the link of a network interface, whose domain has stopped, for the next domain that gets it: while that domain's driver begins, what would
+/// have the PHY reset, switched off, or negotiate anew does not reach it, until the driver receives: [`ChannelKeepLink`]. It is forgotten
+/// when the hardware domain gets the interface. ESRCH: no such domain. ENODEV: it does not have the function. EBUSY: it has not
+/// stopped. EOPNOTSUPP: it is not known how, for this function. ENOTCONN: the link is down. EINVAL: bad padding.
+pub const CHANNELOP_KEEP_LINK: u32 = 22;
+
 /// In [`ChannelConnect::flags`]: the guest takes packets of more than one page.
 pub const CONNECT_SG: u32 = 1 << 0;
 /// The guest takes TCP over IPv4 that is to be cut into segments.
@@ -298,6 +304,18 @@ pub struct ChannelWatch {
     pub flags: u16,
     /// In: a vCPU of its that has run for so many ms while an event waited is wedged; 0: none ever is.
     pub wedged_ms: u32,
+}
+
+/// Argument of [`CHANNELOP_KEEP_LINK`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ChannelKeepLink {
+    /// In: which domain.
+    pub domain: u16,
+    /// Must be zero.
+    pub pad: u16,
+    /// In: the function, as `machine_sbdf` has it.
+    pub function: u32,
 }
 
 /// Argument of [`CHANNELOP_BEAT`]. A kernel that lives takes an event a moment after it has come, if it runs. So one that has run for
@@ -544,6 +562,7 @@ const _: () = assert!(core::mem::size_of::<ChannelDiskAttach>() == 24);
 const _: () = assert!(core::mem::size_of::<ChannelDiskStatus>() == 128);
 const _: () = assert!(core::mem::size_of::<ChannelBeat>() == 56);
 const _: () = assert!(core::mem::size_of::<ChannelWatch>() == 8);
+const _: () = assert!(core::mem::size_of::<ChannelKeepLink>() == 8);
 const _: () = assert!(core::mem::size_of::<ChannelWayOut>() == 64);
 const _: () = assert!(core::mem::size_of::<ChannelHold>() == 8);
 const _: () = assert!(core::mem::size_of::<ChannelDrain>() == 8);

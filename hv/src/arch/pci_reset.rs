@@ -72,13 +72,43 @@ pub fn go_on(at: Sbdf, bars: &Bars, leaving: &mut Leaving) -> Option<Left> {
     if method.is_some() {
         pci::write16(at, reg::COMMAND, was | command::MEMORY);
     }
-    let window = method.and_then(|m| Window::map(MachAddr::new(bars.memory(m.bar)?), m.window()));
+    let window = method.and_then(|m| window(m, bars));
     let left = leaving.go_on(&mut Registers { at, method, window });
     pci::write16(at, reg::COMMAND, was);
     if left == Some(Left::Lost) {
         warn!("{at}: it could not be reset");
     }
     left
+}
+
+/// The registers of a function of which it is known how it is reset. `None`: it is not known, or where they should be are no registers of a device.
+pub fn registers(at: Sbdf, bars: &Bars) -> Option<Known> {
+    method(at).and_then(|m| window(m, bars)).map(Known)
+}
+
+fn window(method: &Reset, bars: &Bars) -> Option<Window> {
+    Window::map(MachAddr::new(bars.memory(method.bar)?), method.window())
+}
+
+/// See [`registers`]. Registers of 4 bytes, at multiples of that.
+pub struct Known(Window);
+
+impl Known {
+    /// Nobody's answer is all ones.
+    pub fn read(&self, offset: u16) -> u32 {
+        self.0.read(offset)
+    }
+
+    /// The caller sees to it that the function reaches only memory that its owner may have it reach.
+    pub fn write(&self, offset: u16, value: u32) {
+        self.0.write(offset, value);
+    }
+}
+
+/// What kind of function it is; `None`: a bridge, or there is none.
+pub fn kind(at: Sbdf) -> Option<Kind> {
+    let Layout { vendor, device, class, has_reset, .. } = pci::function(at).filter(|f| f.layout.header == 0)?.layout;
+    Some(Kind { vendor, device, class, has_function_reset: has_reset })
 }
 
 /// Bit of a PCI Express function's capabilities, and of its control register: its own reset.
@@ -110,8 +140,7 @@ pub fn begin_function_reset(at: Sbdf) -> bool {
 
 /// How the function is reset here, if it is.
 fn method(at: Sbdf) -> Option<&'static Reset> {
-    let Layout { vendor, device, class, has_reset, .. } = pci::function(at).filter(|f| f.layout.header == 0)?.layout;
-    reset::method(Kind { vendor, device, class, has_function_reset: has_reset })
+    reset::method(kind(at)?)
 }
 
 /// A function as its reset sees it.

@@ -3,6 +3,7 @@
 //! The table's lock is held while the hardware follows, while a message is mapped for an owner, and while configuration
 //! space is written, so that none of these sees a function half way. It comes before the lock of the interrupts.
 
+pub mod link;
 pub mod roll_back;
 
 use crate::arch::pci::{self, command, reg, Sbdf};
@@ -302,6 +303,7 @@ fn carry_out(table: &mut Ownership, at: Sbdf, r#move: Move) -> Result<(), Errno>
             _ => None,
         };
         iommu::follow(at, r#move.to, domain.as_ref().map(|d| &d.dma));
+        link::arrives(at, r#move.to, &bars);
         let was = pci::read16(at, reg::COMMAND);
         pci::write16(at, reg::COMMAND, was & !command::INTX_DISABLE);
     }
@@ -317,6 +319,7 @@ fn leave(table: &mut Ownership, at: Sbdf, from: Owner, bars: &Bars) -> Result<()
     let so_far = table.find(at).and_then(|e| e.leaving);
     if so_far.is_none() {
         begin_change(at, from, bars)?;
+        link::leaves(at);
         let was = pci::read16(at, reg::COMMAND);
         pci::write16(at, reg::COMMAND, was & !command::BUS_MASTER | command::INTX_DISABLE);
     }

@@ -7,11 +7,12 @@ use crate::domain::{self, passthrough, snapshot, watch};
 use crate::mem::guest_ptr::plain;
 use crate::{sched, twin};
 use core::sync::atomic::Ordering;
+use hv_core::pcicfg::Sbdf;
 use xen_abi::channel_op as op;
 use xen_abi::errno::Errno;
 
 plain!(op::ChannelSwitch, op::ChannelVif, op::ChannelConnect, op::ChannelStatus, op::ChannelWayOut, op::ChannelBeat);
-plain!(op::ChannelWatch, op::ChannelHold, op::ChannelDrain, op::ChannelSnapshot);
+plain!(op::ChannelWatch, op::ChannelHold, op::ChannelDrain, op::ChannelSnapshot, op::ChannelKeepLink);
 plain!(op::ChannelDisk, op::ChannelDiskConnect, op::ChannelDiskAttach, op::ChannelDiskStatus, op::ChannelDiskPort);
 
 /// CHANNELOP_*, for the control domain. Errors: EPERM for others; EFAULT; ENOENT for switches, interfaces and disks that do not exist;
@@ -88,6 +89,13 @@ pub fn call(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>) -> Outcome {
             let d = domain::find(r.domain).ok_or(Errno::ESRCH)?;
             d.dma_faults.watch(r.flags & op::WATCH_DMA_FAULTS != 0);
             watch::watch(&d, r.wedged_ms);
+            OK
+        }
+        op::CHANNELOP_KEEP_LINK => {
+            let r: op::ChannelKeepLink = arg.cast().read()?;
+            must_be_zero(r.pad.into())?;
+            let d = domain::find(r.domain).ok_or(Errno::ESRCH)?;
+            passthrough::link::keep(Sbdf::from_machine(r.function), &d)?;
             OK
         }
         op::CHANNELOP_SNAPSHOT_TAKE..=op::CHANNELOP_SNAPSHOT_STATUS => of_snapshots(cmd, arg.cast()),

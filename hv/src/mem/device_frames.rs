@@ -3,6 +3,7 @@
 use crate::mem::{frames, vmap};
 use crate::sync::RwLock;
 use crate::warn;
+use alloc::vec::Vec;
 use hv_core::pcicfg::layout::{self, Place};
 use hv_core::rangeset::RangeSet;
 use x86::{MachAddr, Mfn};
@@ -12,6 +13,8 @@ use xen_abi::errno::Errno;
 static READ_ONLY_FRAMES: RwLock<RangeSet> = RwLock::new(RangeSet::new());
 /// The same for as long as the hypervisor watches them: tables of messages.
 static WATCHED_TABLES: RwLock<RangeSet> = RwLock::new(RangeSet::new());
+/// The same for as long as a link is kept: registers of network interfaces.
+static HELD_REGISTERS: RwLock<Vec<Mfn>> = RwLock::new(Vec::new());
 /// Frames that no domain may map: interrupt controllers, the IOMMU.
 static HIDDEN_FRAMES: RwLock<RangeSet> = RwLock::new(RangeSet::new());
 
@@ -36,6 +39,19 @@ pub fn unwatch_table(first: Mfn, last: Mfn) {
     let _ = WATCHED_TABLES.write().remove(first.raw(), last.raw());
 }
 
+/// The same, until [`release_registers`].
+pub fn hold_registers(frame: Mfn) -> Result<(), Errno> {
+    let mut held = HELD_REGISTERS.write();
+    held.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+    held.push(frame);
+    Ok(())
+}
+
+/// Ends [`hold_registers`].
+pub fn release_registers(frame: Mfn) {
+    HELD_REGISTERS.write().retain(|held| *held != frame);
+}
+
 /// May no domain map it?
 pub fn is_hidden(mfn: Mfn) -> bool {
     HIDDEN_FRAMES.read().contains(mfn.raw())
@@ -43,7 +59,9 @@ pub fn is_hidden(mfn: Mfn) -> bool {
 
 /// Is it a frame that only the hypervisor writes?
 pub fn is_watched(mfn: Mfn) -> bool {
-    READ_ONLY_FRAMES.read().contains(mfn.raw()) || WATCHED_TABLES.read().contains(mfn.raw())
+    READ_ONLY_FRAMES.read().contains(mfn.raw())
+        || WATCHED_TABLES.read().contains(mfn.raw())
+        || HELD_REGISTERS.read().contains(&mfn)
 }
 
 /// Could a device's registers be at `first..=last`? Not if that is memory, or something of the hypervisor's.

@@ -1,17 +1,18 @@
 //! Writes of a guest kernel to I/O memory that it may only read, because the hypervisor watches it: PCI configuration
-//! space in memory, and MSI-X tables.
+//! space in memory, MSI-X tables, and registers of network interfaces whose links are kept.
 
 use crate::arch::acpi;
 use crate::arch::pci::{self, Width};
 use crate::domain::memory::mmu_env::mmu;
-use crate::domain::passthrough;
+use crate::domain::passthrough::link::{self, Registers};
 use crate::domain::vcpu::OwnedVcpu;
+use crate::domain::{passthrough, Domain};
 use crate::mem::device_frames;
 use crate::pv::emulate;
 use hv_core::emul::memory_write::MemoryWrite;
 use hv_core::emul::Mode;
-use hv_core::mmu::PtMem;
-use x86::{MachAddr, Mfn, VirtAddr};
+use hv_core::mmu::{MmuError, PtMem};
+use x86::{MachAddr, Mfn, Pte, PteFlags, VirtAddr};
 use xen_abi::errno::Errno;
 use xen_abi::regs::CpuUserRegs;
 
@@ -36,28 +37,80 @@ pub fn handle(v: &OwnedVcpu, regs: &mut CpuUserRegs, address: u64) -> bool {
         return false;
     }
     let Some(va) = VirtAddr::new(address) else { return false };
-    let frame = {
-        let lock = v.domain().mm.lock();
-        let Ok(slot) = mmu().l1_slot(v.kernel_root.get(), va, lock.locked()) else { return false };
-        let entry = mmu().env.read(slot);
-        if !entry.is_present() || entry.is_writable() || !device_frames::is_watched(entry.mfn()) {
-            return false;
-        }
-        entry.mfn()
-    };
+    let Some(entry) = read_only(v, va) else { return false };
+    let frame = entry.mfn();
+    // In this order: another CPU may have the driver begin in between, and then this write is done all the same.
+    let registers = link::registers(v.domain(), frame);
+    if !matches!(registers, Registers::Held(_)) && !device_frames::is_watched(frame) {
+        return registers == Registers::Free && free(v, va, entry);
+    }
     let fetched = emulate::fetch(regs.rip, Mode::Long);
     let Ok(write) = MemoryWrite::decode(regs, &fetched, address, emulate::segment_base) else { return false };
     let offset = (write.addr & (x86::PAGE_SIZE as u64 - 1)) as u16;
-    let target = config_function(frame);
-    let old = if write.reads_memory() { target.map_or(0, |at| read(at, offset, write.width)) } else { 0 };
+    let target = target(frame, registers);
+    let old = if write.reads_memory() { target.read(v.domain(), offset, write.width) } else { 0 };
     let effect = write.evaluate(regs, old);
-    if let (Some(at), Some(new)) = (target, effect.new) {
-        write_config(at, offset, write.width, new);
+    if let Some(new) = effect.new {
+        target.write(v.domain(), offset, write.width, new);
     }
     if write.retire(regs, &effect) {
         emulate::single_step(v, regs);
     }
     true
+}
+
+/// The present entry that maps `va`, if it does not let the guest write.
+fn read_only(v: &OwnedVcpu, va: VirtAddr) -> Option<Pte> {
+    let lock = v.domain().mm.lock();
+    let slot = mmu().l1_slot(v.kernel_root.get(), va, lock.locked()).ok()?;
+    Some(mmu().env.read(slot)).filter(|entry| entry.is_present() && !entry.is_writable())
+}
+
+/// Lets the guest write by the entry that maps `va`, which was `old`. If something else has changed it the guest tries again.
+fn free(v: &OwnedVcpu, va: VirtAddr, old: Pte) -> bool {
+    let mm = &v.domain().mm;
+    let lock = mm.lock();
+    let Ok(slot) = mmu().l1_slot(v.kernel_root.get(), va, lock.locked()) else { return true };
+    let done = mmu().ptwr_commit(slot, old, old.with(PteFlags::RW), mm.id, lock.locked());
+    matches!(done, Ok(()) | Err(MmuError::Changed))
+}
+
+/// What is in a frame that is watched.
+#[derive(Clone, Copy)]
+enum Target {
+    /// Configuration space of this function.
+    Config(pci::Sbdf),
+    /// Registers of this function, whose link is kept.
+    Registers(pci::Sbdf),
+    /// A table of messages, or nothing.
+    Table,
+}
+
+fn target(frame: Mfn, registers: Registers) -> Target {
+    match (config_function(frame), registers) {
+        (Some(at), _) => Target::Config(at),
+        (None, Registers::Held(at)) => Target::Registers(at),
+        (None, _) => Target::Table,
+    }
+}
+
+impl Target {
+    fn read(&self, d: &Domain, offset: u16, width: u8) -> u64 {
+        match *self {
+            Self::Config(at) => read(at, offset, width),
+            Self::Registers(at) => link::read(at, d, offset).into(),
+            Self::Table => 0,
+        }
+    }
+
+    /// Registers are of 4 bytes; what is written to others, or to parts of them, goes nowhere.
+    fn write(&self, d: &Domain, offset: u16, width: u8, value: u64) {
+        match (*self, width) {
+            (Self::Config(at), _) => write_config(at, offset, width, value),
+            (Self::Registers(at), 4) => link::write(at, d, offset, value as u32),
+            (Self::Registers(_), _) | (Self::Table, _) => {}
+        }
+    }
 }
 
 /// The function whose configuration space is in `frame`.

@@ -3,7 +3,7 @@
 use super::domains::{head, Request};
 use super::{Argument, Hypervisor};
 use rustix::io::Errno;
-use xen_abi::channel_op::{BEAT_CONFINED, BEAT_LEFT_UNRESET};
+use xen_abi::channel_op::{ChannelKeepLink, BEAT_CONFINED, BEAT_LEFT_UNRESET, CHANNELOP_KEEP_LINK};
 use xen_abi::domctl::{
     AssignDevice, IomemPermission, IoportPermission, IrqPermission, ASSIGN_DEVICE, DEASSIGN_DEVICE, DEV_PCI,
     IOMEM_PERMISSION, IOPORT_PERMISSION, IRQ_PERMISSION,
@@ -36,6 +36,9 @@ pub trait Passthrough {
     fn deassign(&mut self, domain: u16, function: u32) -> Result<(), Errno>;
     /// An IOMMU keeps the domain's devices from others' memory. `false` also if that is not known.
     fn is_confined(&mut self, domain: u16) -> bool;
+    /// The next domain's driver does not take this interface's link down while it begins; the domain has stopped. EOPNOTSUPP: it is not known
+    /// how to keep it. ENOTCONN: it is down.
+    fn keep_link(&mut self, domain: u16, function: u32) -> Result<(), Errno>;
     /// All devices that were taken from the domain were reset by their own registers. `false` also if that is not known.
     fn has_reset(&mut self, domain: u16) -> bool;
 }
@@ -44,6 +47,7 @@ impl Argument for Request<AssignDevice> {}
 impl Argument for Request<IomemPermission> {}
 impl Argument for Request<IoportPermission> {}
 impl Argument for Request<IrqPermission> {}
+impl Argument for ChannelKeepLink {}
 impl Argument for PhysdevMapPirq {}
 impl Argument for PhysdevUnmapPirq {}
 
@@ -94,6 +98,10 @@ impl Passthrough for Hypervisor {
 
     fn is_confined(&mut self, domain: u16) -> bool {
         self.beat(domain, 0).is_ok_and(|beat| beat.flags & BEAT_CONFINED != 0)
+    }
+
+    fn keep_link(&mut self, domain: u16, function: u32) -> Result<(), Errno> {
+        self.call(CHANNELOP_KEEP_LINK, ChannelKeepLink { domain, pad: 0, function }).map(|_| ())
     }
 
     fn has_reset(&mut self, domain: u16) -> bool {

@@ -271,6 +271,20 @@ impl From<u16> for Party {
     }
 }
 
+/// The links of a domain's interfaces, which does not run any more, are kept for whoever gets them next, or it is said why not.
+pub fn keep_links(domain: u16, devices: &[String], hypervisor: &mut impl Passthrough) {
+    for device in devices {
+        let Some(number) = function(device) else { continue };
+        match hypervisor.keep_link(domain, number) {
+            // It may not have had it any more.
+            Ok(()) | Err(Errno::NODEV) => {}
+            Err(Errno::OPNOTSUPP) => eprintln!("{device}: its link is not kept: it is not known how"),
+            Err(Errno::NOTCONN) => eprintln!("{device}: its link is not kept: it is down already"),
+            Err(error) => eprintln!("{device}: its link is not kept: {error}"),
+        }
+    }
+}
+
 /// Takes the devices from a domain that does not run any more: they are reset and nobody's, and the PCI back end knows nothing of the
 /// domain. The PCI back end resets them as `reset` says, and always if no IOMMU keeps them from all memory until their next driver does. An error says what went wrong; then all or some of them are the domain's still, or the PCI back end has them for it, and the other changes
 /// are made or not.

@@ -52,6 +52,9 @@ pub struct Settings {
     /// Who resets its devices when another instance gets them.
     #[serde(default)]
     pub reset: Reset,
+    /// The links of its interfaces are kept when another instance gets them.
+    #[serde(default)]
+    pub keep_link: bool,
     /// Its driver has a twin: the way out is to be its card, and it is said when that does not come.
     #[serde(default)]
     pub twin: bool,

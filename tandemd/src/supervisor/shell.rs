@@ -57,6 +57,8 @@ pub struct Shell {
     wedged_ms: u32,
     /// Instances are noted, and rolled back.
     has_snapshots: bool,
+    /// The links of its interfaces are kept.
+    keep_link: bool,
     /// Who resets the devices.
     reset: Reset,
     /// That one fails when a device of its is stopped.
@@ -114,6 +116,7 @@ impl Shell {
             wedged_ms: u32::try_from(settings.wedged_ms).unwrap_or(u32::MAX),
             dma_faults: settings.dma_faults,
             has_snapshots: settings.snapshot,
+            keep_link: settings.keep_link,
             reset: settings.reset,
             watched: None,
             used: None,

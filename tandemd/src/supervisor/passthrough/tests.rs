@@ -68,6 +68,8 @@ struct Machine {
     wires: BTreeSet<(u16, u32)>,
     /// There is no IOMMU.
     is_unconfined: bool,
+    /// So often it was asked to keep a link.
+    keeps: u32,
     /// It does not know how the device is reset.
     is_unknown: bool,
     /// So many calls more succeed.
@@ -139,6 +141,16 @@ impl Passthrough for Machine {
 
     fn is_confined(&mut self, _: u16) -> bool {
         !self.is_unconfined
+    }
+
+    fn keep_link(&mut self, domain: u16, function: u32) -> Result<(), Errno> {
+        self.call()?;
+        assert_eq!((function, self.owner), (3 << 3, Some(domain)), "before it is taken");
+        self.keeps += 1;
+        if self.is_unknown {
+            return Err(Errno::OPNOTSUPP);
+        }
+        Ok(())
     }
 
     fn has_reset(&mut self, _: u16) -> bool {
@@ -333,6 +345,17 @@ fn who_resets_it_is_said_and_afterwards_linux_can() {
     let (mut nodes, mut machine) = given();
     take(7, &[NIC.into()], Reset::Driver, &files.0, &mut nodes, &mut machine).unwrap();
     assert!(!method.exists() && machine.owner.is_none(), "one that Linux cannot reset");
+}
+
+#[test]
+fn links_are_kept_where_that_is_known() {
+    let (_, mut machine) = given();
+    keep_links(7, &[NIC.into(), "nonsense".into()], &mut machine);
+    assert_eq!((machine.keeps, machine.owner), (1, Some(7)));
+    // Whatever is said against it, the devices can be taken.
+    machine.is_unknown = true;
+    keep_links(7, &[NIC.into()], &mut machine);
+    assert_eq!((machine.keeps, machine.owner), (2, Some(7)));
 }
 
 #[test]

@@ -56,6 +56,9 @@ impl Shell {
         devices.sort_unstable();
         devices.dedup();
         let from = Party::new(domain, self.renamed(domain, &standby::remains_of(&self.driver))?);
+        if self.keep_link {
+            passthrough::keep_links(domain, &devices, &mut self.hypervisor);
+        }
         passthrough::take(from, &devices, self.reset, &self.sysfs, &mut self.store, &mut self.hypervisor)?;
         self.unplug(domain)
     }

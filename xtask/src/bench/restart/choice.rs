@@ -20,6 +20,8 @@ pub enum Way {
     Fresh,
     /// It has booted before.
     Standby,
+    /// It has booted before, and the link of the device is kept.
+    Kept,
     /// It is rolled back.
     Snapshot,
 }
@@ -70,7 +72,7 @@ macro_rules! words {
 }
 words! {
     Driver: E1000 "e1000", E1000e "e1000e", Rtl8139 "8139cp", Nvme "nvme", Ahci "ahci";
-    Way: Fresh "fresh", Standby "standby", Snapshot "snapshot";
+    Way: Fresh "fresh", Standby "standby", Kept "kept", Snapshot "snapshot";
     Mode: Vm "vm", TwinMirror "twin-mirror";
     Cause: Panic "panic", Destroyed "destroyed", Wedged "wedged", Wild "wild", Text "text", Dma "dma",
         Planned "planned", Twind "twind";
@@ -92,6 +94,11 @@ impl Driver {
         } else {
             self.name()
         }
+    }
+
+    /// Whether the hypervisor knows how its link is kept.
+    pub fn keeps_link(self) -> bool {
+        matches!(self, Self::E1000 | Self::E1000e)
     }
 
     /// What it is to a guest.
@@ -120,11 +127,16 @@ impl Boot {
         format!("restart:{}:{}:{}:{count}:{}", self.driver.name(), self.way.name(), self.mode.name(), causes.join(":"))
     }
 
-    /// Whether there is such a thing: disks have no twin, nor has one that waits for its card; and what has disks is not rolled back.
+    /// Whether there is such a thing: disks have no twin, nor has one that waits for its card; what has disks is not rolled back; and not of every
+    /// device it is known how its link is kept.
     fn is_possible(&self) -> bool {
         let is_of_disks = self.driver.disk().is_some();
         match self.mode {
-            Mode::Vm => !is_of_disks || self.way != Way::Snapshot,
+            Mode::Vm => match self.way {
+                Way::Fresh | Way::Standby => true,
+                Way::Snapshot => !is_of_disks,
+                Way::Kept => self.driver.keeps_link(),
+            },
             Mode::TwinMirror => !is_of_disks && self.way == Way::Fresh,
         }
     }
@@ -168,7 +180,11 @@ pub fn chosen(words: &[String]) -> Result<Vec<Boot>> {
             }
         }
     }
-    ensure!(!boots.is_empty(), "nothing is `{}`: disks have no twin, and are not rolled back", words.join(" "));
+    ensure!(
+        !boots.is_empty(),
+        "nothing is `{}`: disks have no twin, and are not rolled back; links are kept of e1000 and e1000e",
+        words.join(" ")
+    );
     Ok(boots)
 }
 
@@ -187,10 +203,11 @@ mod tests {
         assert_eq!(names("ahci standby panic"), ["restart:ahci:standby:vm:2:panic"]);
         assert_eq!(
             names("e1000 vm wedged text"),
-            ["fresh", "standby", "snapshot"].map(|way| format!("restart:e1000:{way}:vm:2:wedged:text"))
+            ["fresh", "standby", "kept", "snapshot"].map(|way| format!("restart:e1000:{way}:vm:2:wedged:text"))
         );
         assert_eq!(names("twind"), ["restart:e1000e:fresh:twin-mirror:2:twind"]);
-        assert_eq!(names("").len(), 8);
+        assert_eq!(names("").len(), 9);
+        assert_eq!(names("kept 8139cp e1000 panic"), ["restart:e1000:kept:vm:2:panic"]);
         assert!(names("").iter().all(|job| job.contains("panic:destroyed:wedged:wild:text:dma:planned")));
     }
 
@@ -203,11 +220,11 @@ mod tests {
         assert!(said(&["e1000", "burnt"]).starts_with("`bench restart` knows no `burnt`; there are e1000, e1000e"));
         assert_eq!(
             said(&["nvme", "twin-mirror"]),
-            "nothing is `nvme twin-mirror`: disks have no twin, and are not rolled back"
+            "nothing is `nvme twin-mirror`: disks have no twin, and are not rolled back; links are kept of e1000 and e1000e"
         );
         assert_eq!(
             said(&["ahci", "snapshot"]),
-            "nothing is `ahci snapshot`: disks have no twin, and are not rolled back"
+            "nothing is `ahci snapshot`: disks have no twin, and are not rolled back; links are kept of e1000 and e1000e"
         );
     }
 }

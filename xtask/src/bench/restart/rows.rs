@@ -146,9 +146,15 @@ impl Row {
         match (self.driver.disk().is_some(), self.way) {
             (false, Way::Standby | Way::Snapshot) => Some(27),
             (false, Way::Fresh) => Some(3000),
+            (_, Way::Kept) => None,
             (true, Way::Standby) => Some(30),
             (true, Way::Fresh | Way::Snapshot) => None,
         }
+    }
+
+    /// The longest that it is to be at all.
+    fn outage_aim_ms(&self) -> Option<u64> {
+        (self.way == Way::Kept).then_some(275)
     }
 
     /// The longest that nobody is to know of it.
@@ -220,6 +226,10 @@ pub fn aims(rows: &[Row], wanted: u64) -> String {
         if let Some(aim) = row.beyond_aim_ms() {
             let figure = row.most(Crash::beyond_ms);
             judge("ms beyond the device's own", Some(figure), figure <= aim && count > 0, aim);
+        }
+        if let Some(aim) = row.outage_aim_ms() {
+            let figure = row.most(|c| c.outage_ms);
+            judge("ms without an answer", Some(figure), figure <= aim && count > 0, aim);
         }
         if let (Cause::Planned, Some(lost)) = (row.cause, row.lost_segments()) {
             judge("segments lost", Some(lost), lost == 0 && count > 0, 0);
@@ -317,6 +327,11 @@ mod tests {
         );
         planned.crashes[0].came_again(6);
         assert_eq!(aims(&[planned], 1), "6 of 6 aims met\n");
+        let kept = row(&["e1000", "vm", "kept", "panic"], &[REPORT]);
+        assert_eq!(
+            aims(&[kept], 1),
+            "missed: e1000 vm kept panic, ms without an answer: 4100, aim 275\n5 of 6 aims met\n"
+        );
         let none = row(&["nvme", "destroyed"], &[]);
         assert!(aims(&[none], 1).ends_with("0 of 4 aims met\n"), "what did not happen meets no aim");
         let none = row(&["e1000", "vm", "fresh", "panic"], &[]);
