@@ -85,6 +85,7 @@ pub const CHANNELOP_SNAPSHOT_STATUS: u32 = 20;
 /// have the PHY reset, switched off, or negotiate anew does not reach it, until the driver receives: [`ChannelKeepLink`]. It is forgotten
 /// when the hardware domain gets the interface. ESRCH: no such domain. ENODEV: it does not have the function. EBUSY: it has not
 /// stopped. EOPNOTSUPP: it is not known how, for this function. ENOTCONN: the link is down. EINVAL: bad padding.
+/// ENOMEM: it is not kept.
 pub const CHANNELOP_KEEP_LINK: u32 = 22;
 
 /// In [`ChannelConnect::flags`]: the guest takes packets of more than one page.
