@@ -1,10 +1,13 @@
-# many-deaths.sh DRIVER WAY MODE COUNT SEED CAUSE...: a driver domain dies so often in a row, by each cause in turn, while three guests are busy. All that
+# many-deaths.sh DRIVER WAY MODE COUNT SEED CAUSE[/N]...: a driver domain dies so often in a row, by each cause in turn, while three guests are busy; by a cause
+# with /N in one round of N. WAY is one of dying.sh's, or kept if it is rolled back and the link of its interface is kept. All that
 # they do goes on after each death before the next one comes, their connections are the same ones from the beginning to the end, and every
 # byte is right. Of each death a line says how long it took until all went on:
 #
 #   death N CAUSE s=SECONDS back=SECONDS unanswered=DATAGRAMS | what tandemd says of it
 driver=$1 way=$2 mode=$3 count=$4 seed=$5
 shift 5
+keeps_link=
+[ $way != kept ] || way=snapshot keeps_link=1
 guests='u1 u2 u3'
 story=deaths
 # More than one processor can emulate would only make all of it slow.
@@ -40,13 +43,17 @@ disk_ends() {
 	for guest in $guests; do check $guest-saw-no-error no_disk_errors $guest; done
 }
 
-# in_turn CAUSE...: the next one is ${turn[0]}; each of them comes once before one comes again
+# in_turn CAUSE[/N]...: the next one is ${turn[0]}; each of a round comes once before one comes again
 RANDOM=$seed
-turn=()
+turn=() round=0
 in_turn() {
-	local left=("$@") n
+	local left=() n
 	turn=(${turn[@]:1})
 	[ ${#turn[@]} = 0 ] || return
+	for n in "$@"; do
+		[[ $n = */* && $((round % ${n#*/})) != 0 ]] || left+=(${n%/*})
+	done
+	round=$((round + 1))
 	while [ ${#left[@]} -gt 0 ]; do
 		n=$((RANDOM % ${#left[@]}))
 		turn+=(${left[n]})
@@ -78,7 +85,7 @@ for n in $(seq $count); do
 	waits $((failures + 1))
 	[ -n "$files" ] || files=$(daemon_files)
 done
-say "deaths $(for cause in "$@"; do echo -n "$cause=${deaths[$cause]:-0} "; done)"
+say "deaths $(for cause in "${@%/*}"; do echo -n "$cause=${deaths[$cause]:-0} "; done)"
 check tandemd-keeps-no-file eval '[ $(daemon_files) -le $files ] || { echo "$files after the first, now $(daemon_files)"; ls -l /proc/$(cat /tmp/tandemd.pid)/fd; false; }'
 ${kind}_ends
-dying_ends "$@"
+dying_ends "${@%/*}"
