@@ -147,8 +147,8 @@ impl Config {
             );
             let wants = |what: &dyn Fn(&Settings) -> bool| is_disks && service.supervise.as_ref().is_some_and(what);
             ensure!(
-                !wants(&|settings| settings.twin || settings.snapshot),
-                "[service.{name}.supervise]: `twin` and `snapshot` are for driver domains of interfaces"
+                !wants(&|settings| settings.twin),
+                "[service.{name}.supervise]: `twin` is for driver domains of interfaces"
             );
             let noted = service.supervise.as_ref().filter(|settings| settings.snapshot);
             ensure!(
@@ -267,10 +267,11 @@ mod tests {
             "[service.disk]\nkind = \"disk\"\ndriver-domain = \"dd\"\n[service.disk.supervise]\nconfig = \"/d\"\n";
         let usual = Config::parse(disk).unwrap();
         assert_eq!(usual.service["disk"].supervise.as_ref().unwrap().undrained_ms(), UNDRAINED_DISK_MS);
-        for interfaces_only in ["twin = true\n", "snapshot = true\n"] {
-            assert!(said(&format!("{disk}{interfaces_only}")).contains("driver domains of interfaces"));
+        assert!(said(&format!("{disk}twin = true\n")).contains("driver domains of interfaces"));
+        for way_back in ["standby = 1\n", "snapshot = true\n"] {
+            assert!(Config::parse(&format!("{disk}{way_back}")).is_ok());
         }
-        assert!(Config::parse(&format!("{disk}standby = 1\n")).is_ok());
+        assert!(said(&format!("{disk}standby = 1\nsnapshot = true\n")).contains("itself becomes the one that waits"));
         let own = Config::parse(&format!("{disk}undrained-ms = 0\n")).unwrap();
         assert_eq!(own.service["disk"].supervise.as_ref().unwrap().undrained_ms(), 0);
         let taken =

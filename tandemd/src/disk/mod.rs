@@ -227,6 +227,10 @@ impl DiskService {
                 }
                 self.next_reminder = now + UNTIL_REMINDED;
             }
+            if step == Step::Introduce {
+                // Also one that was rolled back, whose place is the one that was followed.
+                self.next_reminder = now + UNTIL_REMINDED;
+            }
             if !self.take(step, device, far, driver, store, disks)? {
                 return Ok(false);
             }

@@ -1,5 +1,7 @@
 //! The service beside a store, a hypervisor, a driver domain with a stock back end, and a guest that are all made of maps.
 
+mod lives;
+
 use super::*;
 use crate::hypercall::DiskList;
 use std::cell::RefCell;
@@ -38,6 +40,15 @@ struct World {
     shown: Vec<String>,
     /// Of its disk.
     weight: u16,
+    /// How often the driver domain was rolled back; in which life it got the disk; and in which its back end has bound ports.
+    life: u32,
+    attached: u32,
+    bound: BTreeMap<u32, u32>,
+    /// Back ends' directories that its kernel has seen begin.
+    known: BTreeSet<String>,
+    /// Before the daemon has done so many more operations; it was that it was killed.
+    happens: Option<(usize, lives::Happens)>,
+    is_killed: bool,
 }
 
 impl World {
@@ -96,14 +107,24 @@ impl World {
             ("4", "5" | "6") => panic!("a guest that is connected is shown that its disk closes"),
             _ => {}
         }
-        let frontends: Vec<String> = self.nodes.keys().filter(|path| path.ends_with("/frontend-id")).cloned().collect();
-        for far in frontends.iter().filter_map(|path| path.strip_suffix("/frontend-id")) {
+        let ends = self.nodes.keys().filter_map(|path| path.strip_suffix("/frontend-id"));
+        let ends: Vec<String> = ends.map(String::from).collect();
+        for far in &ends {
             let near_path = format!("/local/domain/3/device/vbd/{}", &far[far.len() - 1..]);
             let (near, far_state) = (state(self, &near_path), state(self, far));
+            // Linux takes up no back end that has begun before it looks.
+            if far_state == "1" {
+                self.known.insert(far.clone());
+            }
+            if !self.known.contains(far) {
+                continue;
+            }
             let next = match (&*near, &*far_state, self.get(&format!("{far}/physical-device"))) {
                 (_, "1", _) | ("1", "6", _) => "2",
                 ("3", "2", Some(_)) => {
                     assert!(self.get(&format!("{near_path}/ring-ref")).is_some());
+                    let port = self.get(&format!("{near_path}/event-channel")).and_then(|port| port.parse().ok());
+                    self.bound.insert(port.expect("a port"), self.life);
                     self.set(&format!("{far}/sectors"), "4096");
                     self.set(&format!("{far}/feature-flush-cache"), "1");
                     "4"
@@ -126,10 +147,12 @@ struct Shared(Rc<RefCell<World>>);
 
 impl Store for Shared {
     fn read(&mut self, path: &str) -> Result<Option<String>> {
+        self.0.borrow_mut().spend()?;
         Ok(self.0.borrow_mut().nodes.get(path).cloned())
     }
 
     fn list(&mut self, path: &str) -> Result<Vec<String>> {
+        self.0.borrow_mut().spend()?;
         let world = self.0.borrow();
         let below = world.nodes.keys().filter_map(|node| node.strip_prefix(path)?.strip_prefix('/'));
         let names: BTreeSet<&str> = below.filter_map(|rest| rest.split('/').next()).collect();
@@ -137,6 +160,7 @@ impl Store for Shared {
     }
 
     fn change(&mut self, guard: &str, changes: &[Change]) -> Result<bool> {
+        self.0.borrow_mut().spend()?;
         if guard != "/local" && !self.0.borrow_mut().nodes.contains_key(guard) {
             return Ok(false);
         }
@@ -181,7 +205,9 @@ impl Store for Shared {
 
 impl DiskList for Shared {
     fn next_disk(&mut self, place: u32) -> Result<ChannelDiskStatus, Errno> {
-        self.0.borrow_mut().disk().filter(|_| place == 0).ok_or(Errno::NOENT)
+        let mut world = self.0.borrow_mut();
+        world.spend()?;
+        world.disk().filter(|_| place == 0).ok_or(Errno::NOENT)
     }
 }
 
@@ -213,12 +239,15 @@ impl Disks for Shared {
         assert_eq!(world.granted.get(&request.ring), Some(&request.back));
         assert_eq!(request.ring + 1, request.first_page);
         assert!(world.ports.contains(&request.port));
-        if world.refuses {
+        world.spend()?;
+        // A port of a former life's is not connected.
+        if world.refuses || world.bound.get(&request.port) != Some(&world.life) {
             return Err(Errno::INVAL);
         }
         let disk = world.disks.get_mut(&request.disk).ok_or(Errno::NOENT)?;
         assert_eq!(disk.back, DISK_NO_BACK);
         (disk.back, disk.state) = (request.back, 0);
+        world.attached = world.life;
         // The hypervisor takes its place.
         world.ports.remove(&request.port);
         Ok(())
@@ -227,6 +256,7 @@ impl Disks for Shared {
     fn open_port(&mut self, front: u16, _: u16) -> Result<u32, Errno> {
         assert_eq!(front, DOMAIN);
         let mut world = self.0.borrow_mut();
+        world.spend()?;
         world.nr_ports += 1;
         let port = world.nr_ports;
         world.ports.insert(port);
@@ -249,6 +279,7 @@ impl Disks for Shared {
 
     fn grant(&mut self, _: u16, slot: u32, to: u16) -> Result<u32, Errno> {
         let mut world = self.0.borrow_mut();
+        world.spend()?;
         if world.has_no_memory {
             return Err(Errno::NOMEM);
         }

@@ -534,8 +534,9 @@ impl Shell {
 
     /// Makes of what is left of it one that waits again, or says why that cannot be.
     fn roll_back(&mut self, domain: u16) -> Result<()> {
-        // It is not what it was when that was seen.
+        // It is not what it was when that was seen, and has answered nothing.
         (self.whole, self.linked, self.used) = (None, None, None);
+        self.answered = Answered::default();
         self.unplug(domain)?;
         let file = snapshot::path(Path::new(RECORDS), &self.service, domain);
         let (store, hypervisor) = (&mut self.store, &mut self.hypervisor);

@@ -28,7 +28,8 @@ use xen_abi::channel_op::SNAPSHOT_UNSETTLED;
 const PARTS: [&str; 3] = ["data", "device", "error"];
 /// What it does not watch, and others do.
 const NOT_WATCHED: [&str; 2] = ["console", "store"];
-/// Linux watches that, and toolstacks make it when it is needed.
+/// Linux watches that, and toolstacks make it when it is needed. When it is noted there are none, since they have what is others' in use; so those of a
+/// later life are nothing to it.
 const BACK_ENDS: &str = "backend";
 /// xenstored looks at all rings when anybody asks it for anything.
 const WAKES: &str = "/";
@@ -182,8 +183,10 @@ pub fn note<H: Snapshots + Rings>(domain: u16, file: &Path, store: &mut impl Sto
 fn try_note<H: Snapshots + Rings>(domain: u16, file: &Path, store: &mut impl Store, hypervisor: &mut H) -> Result<u64> {
     let place = format!("{}/{BACK_ENDS}", own(domain));
     if store.read(&place)?.is_none() {
-        store.change(&format!("{}/name", own(domain)), &[Change::Make { path: place, owner: 0, reader: domain }])?;
+        let make = Change::Make { path: place.clone(), owner: 0, reader: domain };
+        store.change(&format!("{}/name", own(domain)), &[make])?;
     }
+    ensure!(store.list(&place)?.is_empty(), "it is somebody's back end already");
     let (ring, console) = rings_of(domain, store, hypervisor)?;
     let mut tries = 0;
     loop {
@@ -300,6 +303,8 @@ fn restore(domain: u16, driver: &str, noted: &Noted, store: &mut impl Store) -> 
     let own = own(domain);
     let now = parts_of(domain, store)?;
     let mut changes = changes_to(&own, &now, &noted.nodes);
+    let back_ends = format!("{own}/{BACK_ENDS}");
+    changes.extend(store.list(&back_ends)?.iter().map(|kind| Change::Clear(format!("{back_ends}/{kind}"))));
     let name = store.read(&format!("{own}/name"))?.unwrap_or_default();
     ensure!([remains_of(driver), name_of(driver)].contains(&name), "its name is {name}");
     let names = [Some(own.clone()), store.read(&format!("{own}/vm"))?];

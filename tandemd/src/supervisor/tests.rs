@@ -9,6 +9,7 @@ mod world;
 use super::look::Act;
 use super::record::Mode;
 use super::settings::Settings;
+use super::words;
 use control::{Image, Order};
 use proptest::prelude::*;
 use std::time::Duration;
@@ -335,9 +336,14 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
 
 proptest! {
     #[test]
-    fn whatever_happens_and_whenever_the_daemon_is_killed_all_is_well_in_the_end(events in events(), way in 0..3_u8) {
+    fn whatever_happens_and_whenever_the_daemon_is_killed_all_is_well_in_the_end(
+        events in events(),
+        way in 0..3_u8,
+        is_of_disks in any::<bool>(),
+    ) {
         let (standby, snapshot) = (way % 2, way == 2);
-        let mut world = World::with(Settings { standby, snapshot, ..settings() });
+        let words = if is_of_disks { &words::DISK } else { &words::NET };
+        let mut world = World::of(words, Settings { standby, snapshot, ..settings() });
         for event in &events {
             match *event {
                 Event::Ends(code, by_hypervisor) => world.end(code, by_hypervisor),

@@ -1,7 +1,8 @@
 //! Another kernel or image for a driver domain, which has to prove that it is of use before the old one goes.
 //!
 //! One of the new image is created beside the old one, without devices, and has to boot. Then it takes the place as one that waits does;
-//! where that is not possible, of disks for which nobody waits, it goes again, and the old one is replaced by one of the new image. It has proven itself
+//! where that is not possible, of disks whose driver domains get their devices at their start, it goes again, and the old one is replaced by one of the new
+//! image. It has proven itself
 //! when its recovery is complete. What fails before is refused, and the old image is what counts.
 
 use super::super::boot::Seen;
@@ -168,7 +169,7 @@ impl Machine {
 
     /// One that has booted without the devices takes the place.
     fn hands_over(&self) -> bool {
-        self.words.hands_over || self.settings.standby > 0
+        self.words.hands_over || self.settings.standby > 0 || self.settings.snapshot
     }
 
     fn take_place(&mut self, domain: u16, look: &Look) -> Option<Act> {

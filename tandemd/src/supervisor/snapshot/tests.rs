@@ -213,6 +213,8 @@ impl World {
             ("device/pci/0/state", "4"),
             ("device/pci/0/backend", "/local/domain/0/backend/pci/7/0"),
             ("data/link", "up"),
+            ("backend/vbd/3/0/state", "4"),
+            ("backend/vif/9/0/state", "2"),
             ("error/device/vif/0/error", "none"),
             ("memory/target", "250000"),
         ] {
@@ -450,6 +452,9 @@ fn what_has_died_becomes_what_it_was_as_often_as_it_has_to() {
         let name = |path: &str| state.nodes.get(path).map(String::as_str);
         assert_eq!([name("/local/domain/7/name"), name("/vm/7/name")], [Some("dd-standby"); 2]);
         assert_eq!(name("/local/domain/7/memory/target"), Some("250000"), "that is the tools'");
+        // Who has a back end there makes another one, which it hears of.
+        assert!(state.nodes.contains_key("/local/domain/7/backend"));
+        assert!(!state.nodes.keys().any(|path| path.starts_with("/local/domain/7/backend/")));
         drop(state);
         assert_eq!(world.own(), own);
         // It looks at what others may have changed; its devices are as it knows them.
@@ -554,6 +559,15 @@ fn one_that_is_busy_is_not_noted_and_runs_on() {
     assert!(error.contains("something under way in xenstore"), "{error}");
     let state = world.0.borrow();
     assert!(!state.is_paused && state.snapshot.is_none());
+}
+
+#[test]
+fn one_that_is_somebodys_back_end_is_not_noted() {
+    let (mut world, file) = (World::new(), file("back-end"));
+    world.0.borrow_mut().set(&format!("{OWN}/backend/vbd/3/0/state"), "2");
+    let error = format!("{:#}", world.note(&file).unwrap_err());
+    assert!(error.contains("somebody's back end"), "{error}");
+    assert!(world.0.borrow().snapshot.is_none() && !world.0.borrow().is_paused);
 }
 
 #[test]

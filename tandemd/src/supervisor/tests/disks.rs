@@ -6,7 +6,7 @@ use super::super::machine::Machine;
 use super::super::record::Record;
 use super::super::settings::Settings;
 use super::super::words;
-use super::world::{new, settings};
+use super::world::{new, settings, World};
 use std::time::Duration;
 use xen_abi::sched as reason;
 
@@ -142,4 +142,23 @@ fn one_of_disks_is_tried_goes_and_is_started_of_the_new_image() {
     assert_eq!(machine.next(&Look { errand: Errand::Done(Ok(())), way: None, ..idle(10) }), None);
     assert_eq!(machine.next(&idle(11)), None);
     assert_eq!((machine.record.upgrades, &machine.record.image, machine.record.refused.as_str()), (1, &new(), ""));
+}
+
+#[test]
+fn one_of_disks_that_is_rolled_back_is_upgraded_by_one_that_can_be_too() {
+    let mut world = World::with_snapshot_of(&words::DISK);
+    world.acts.clear();
+    world.upgrade(None).unwrap();
+    world.run(Duration::from_secs(20));
+    let all = [
+        Act::CreateCandidate,
+        Act::Note(2),
+        Act::Quarantine(1),
+        Act::Take(1),
+        Act::Promote(2),
+        Act::HandOver(2),
+        Act::ClearAway(1),
+    ];
+    assert_eq!((&world.acts[..], world.machine.record.refused.as_str()), (&all[..], ""));
+    assert_eq!((world.is_well(), world.machine.snapshot(), world.count("recovered")), (true, Some(true), 2));
 }

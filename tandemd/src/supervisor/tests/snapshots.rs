@@ -3,22 +3,31 @@
 use super::world::*;
 use crate::supervisor::look::Act;
 use crate::supervisor::settings::Settings;
+use crate::supervisor::words::{self, Words};
 use control::{Image, Order};
 use std::time::Duration;
 use xen_abi::sched as reason;
 
 #[test]
 fn one_with_a_snapshot_boots_is_noted_and_gets_the_devices() {
-    let world = World::with_snapshot();
-    assert_eq!(world.acts, [Act::CreateStandby, Act::Note(1), Act::Promote(1), Act::HandOver(1)]);
-    let line = world.machine.record.last.last().unwrap();
-    let steps = ["started: start ", ", created ", ", noted ", ", handed over ", ", first packet in "];
-    assert!(steps.iter().all(|step| line.contains(step)), "{line}");
+    for words in [&words::NET, &words::DISK] {
+        let world = World::with_snapshot_of(words);
+        assert_eq!(world.acts, [Act::CreateStandby, Act::Note(1), Act::Promote(1), Act::HandOver(1)]);
+        let line = world.machine.record.last.last().unwrap();
+        let steps = ["started: start ", ", created ", ", noted ", ", handed over ", words.up, words.came];
+        assert!(steps.iter().all(|step| line.contains(step)), "{line}");
+    }
 }
 
 #[test]
 fn one_with_a_snapshot_that_fails_is_rolled_back_and_takes_its_own_place() {
-    let mut world = World::with_snapshot();
+    for words in [&words::NET, &words::DISK] {
+        fails_and_is_rolled_back(words);
+    }
+}
+
+fn fails_and_is_rolled_back(words: &'static Words) {
+    let mut world = World::with_snapshot_of(words);
     for n in 1..5 {
         world.acts.clear();
         let began = world.now;
@@ -38,10 +47,7 @@ fn one_with_a_snapshot_that_fails_is_rolled_back_and_takes_its_own_place() {
         assert_eq!((acts, world.nr_domains), (all.to_vec(), 1));
         world.run(Duration::from_secs(20));
         let line = world.machine.record.last.last().unwrap();
-        assert!(
-            line.contains(", start ") && line.contains(", rolled back ") && line.contains("first packet"),
-            "{line}"
-        );
+        assert!(line.contains(", start ") && line.contains(", rolled back ") && line.contains(words.came), "{line}");
         assert!(world.is_well() && world.remains.is_empty());
         assert_eq!((world.count("rolled-back"), world.machine.snapshot()), (n, Some(true)));
     }

@@ -6,7 +6,7 @@ use super::super::look::{Act, Domain, Errand, Look, Way};
 use super::super::machine::Machine;
 use super::super::record::{Mode, Record};
 use super::super::settings::Settings;
-use super::super::words;
+use super::super::words::{self, Words};
 use control::{Image, Order};
 use std::time::Duration;
 use xen_abi::sched as reason;
@@ -139,6 +139,8 @@ pub enum Native {
 
 pub struct World {
     pub now: Duration,
+    /// Whether the driver domain is one of interfaces or of disks.
+    pub words: &'static Words,
     pub settings: Settings,
     pub machine: Machine,
     /// What is on the disk.
@@ -173,9 +175,14 @@ impl World {
     }
 
     pub fn with(settings: Settings) -> Self {
+        Self::of(&words::NET, settings)
+    }
+
+    pub fn of(words: &'static Words, settings: Settings) -> Self {
         Self {
             now: Duration::from_secs(100),
-            machine: Machine::new(settings.clone(), &words::NET, Record::default()),
+            words,
+            machine: Machine::new(settings.clone(), words, Record::default()),
             settings,
             disk: Record::default(),
             domain: None,
@@ -215,7 +222,11 @@ impl World {
 
     /// One that is up, and can be rolled back.
     pub fn with_snapshot() -> Self {
-        let mut world = Self::with(Settings { snapshot: true, ..settings() });
+        Self::with_snapshot_of(&words::NET)
+    }
+
+    pub fn with_snapshot_of(words: &'static Words) -> Self {
+        let mut world = Self::of(words, Settings { snapshot: true, ..settings() });
         world.run(Duration::from_secs(20));
         assert_eq!((world.machine.state(), world.machine.snapshot()), ("up", Some(true)), "{:?}", world.log);
         assert!(world.standby.is_none() && world.nr_domains == 1);
@@ -497,7 +508,7 @@ impl World {
         for process in std::mem::take(&mut self.aside) {
             self.remains.retain(|d| process.act != Act::ClearAway(d.id));
         }
-        self.machine = Machine::new(self.settings.clone(), &words::NET, self.disk.clone());
+        self.machine = Machine::new(self.settings.clone(), self.words, self.disk.clone());
     }
 
     pub fn pass(&mut self) {
