@@ -127,14 +127,12 @@ impl Boot {
         format!("restart:{}:{}:{}:{count}:{}", self.driver.name(), self.way.name(), self.mode.name(), causes.join(":"))
     }
 
-    /// Whether there is such a thing: disks have no twin, nor has one that waits for its card; what has disks is not rolled back; and not of every
-    /// device it is known how its link is kept.
+    /// Whether there is such a thing: disks have no twin, nor has one that waits for its card; and not of every device it is known how its link is kept.
     fn is_possible(&self) -> bool {
         let is_of_disks = self.driver.disk().is_some();
         match self.mode {
             Mode::Vm => match self.way {
-                Way::Fresh | Way::Standby => true,
-                Way::Snapshot => !is_of_disks,
+                Way::Fresh | Way::Standby | Way::Snapshot => true,
                 Way::Kept => self.driver.keeps_link(),
             },
             Mode::TwinMirror => !is_of_disks && self.way == Way::Fresh,
@@ -182,7 +180,7 @@ pub fn chosen(words: &[String]) -> Result<Vec<Boot>> {
     }
     ensure!(
         !boots.is_empty(),
-        "nothing is `{}`: disks have no twin, and are not rolled back; links are kept of e1000 and e1000e",
+        "nothing is `{}`: disks have no twin; links are kept of e1000 and e1000e",
         words.join(" ")
     );
     Ok(boots)
@@ -201,12 +199,13 @@ mod tests {
     fn words_choose_rows() {
         assert_eq!(names("nvme fresh panic"), ["restart:nvme:fresh:vm:2:panic"]);
         assert_eq!(names("ahci standby panic"), ["restart:ahci:standby:vm:2:panic"]);
+        assert_eq!(names("nvme snapshot panic"), ["restart:nvme:snapshot:vm:2:panic"]);
         assert_eq!(
             names("e1000 vm wedged text"),
             ["fresh", "standby", "kept", "snapshot"].map(|way| format!("restart:e1000:{way}:vm:2:wedged:text"))
         );
         assert_eq!(names("twind"), ["restart:e1000e:fresh:twin-mirror:2:twind"]);
-        assert_eq!(names("").len(), 9);
+        assert_eq!(names("").len(), 11);
         assert_eq!(names("kept 8139cp e1000 panic"), ["restart:e1000:kept:vm:2:panic"]);
         assert!(names("").iter().all(|job| job.contains("panic:destroyed:wedged:wild:text:dma:planned")));
     }
@@ -220,11 +219,11 @@ mod tests {
         assert!(said(&["e1000", "burnt"]).starts_with("`bench restart` knows no `burnt`; there are e1000, e1000e"));
         assert_eq!(
             said(&["nvme", "twin-mirror"]),
-            "nothing is `nvme twin-mirror`: disks have no twin, and are not rolled back; links are kept of e1000 and e1000e"
+            "nothing is `nvme twin-mirror`: disks have no twin; links are kept of e1000 and e1000e"
         );
         assert_eq!(
-            said(&["ahci", "snapshot"]),
-            "nothing is `ahci snapshot`: disks have no twin, and are not rolled back; links are kept of e1000 and e1000e"
+            said(&["ahci", "kept"]),
+            "nothing is `ahci kept`: disks have no twin; links are kept of e1000 and e1000e"
         );
     }
 }
