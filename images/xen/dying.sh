@@ -111,8 +111,11 @@ net_ends() {
 # node_of GUEST: which disk of the driver domain's it has
 node_of() { if [ $driver = nvme ]; then echo /dev/nvme0n1; else echo /dev/sda; fi; }
 disk_machine() {
-	local class=0x0108 job=pci+backend:$driver keys=() guest count=0
-	[ $way = fresh ] || job=standby_disk:$driver keys=('standby = 1')
+	local class=0x0108 job=pci+backend:$driver keys=() slots=1 guest count=0
+	case $way in
+	standby) job=standby_disk:$driver keys=('standby = 1') slots=2 ;;
+	snapshot) job=standby_disk:$driver keys=('snapshot = true') ;;
+	esac
 	[ $driver = nvme ] || class=0x0106
 	modprobe xen-pciback
 	nic=$(devices class $class | head -n 1)
@@ -134,8 +137,8 @@ disk_machine() {
 		meets $guest
 		must 'the guest has no disk' in_guest $guest 90 'modprobe xen-blkfront; wait_for 80 test -b /dev/xvda'
 	done
-	# The service's domain keeps the pages between guest and driver domain: two slots with two sets of 161 pages, and a table for them.
-	remember_less $((2592 * count))
+	# The service's domain keeps the pages between guest and driver domain: of each slot two sets of 161, and tables for them.
+	remember_less $(((1288 * slots + 16) * count))
 }
 
 # dies CAUSE SEED

@@ -15,10 +15,8 @@ const DEATHS: (u64, u64) = (6, 1000);
 /// Until all is ready and until all is over, and for each death, on a busy host.
 const BOOT_S: u64 = 1800;
 const DEATH_S: u64 = 120;
-/// Each comes in turn.
-const CAUSES: &str = "panic:destroyed:wedged:wild:text";
-/// Of one that is rolled back. After `destroyed` another one has to boot, which takes as long as all the others together.
-const CAUSES_OF_ROLLED_BACK: &str = "panic:destroyed/4:wedged:wild:text";
+/// Each comes in turn. After `destroyed` another one has to boot, which takes as long as all the others together.
+const CAUSES: &str = "panic:destroyed/4:wedged:wild:text";
 
 /// What the hypervisor says of damaged kernels and of their devices.
 const DAMAGED: &[&str] = &["was stopped", "accesses were stopped", "crashed"];
@@ -51,7 +49,7 @@ fn machine_for(bed: &Bed, name: &str, checks: &str, nic: &'static str, peer: &Pe
 fn of_the_network(bed: &Bed) -> Result<String> {
     let name = "many-deaths-net";
     let peer = Peer::start(name)?;
-    let checks = format!("e1000e:kept:vm:*:{CAUSES_OF_ROLLED_BACK}");
+    let checks = format!("e1000e:kept:vm:*:{CAUSES}");
     let machine = machine_for(bed, name, &checks, "e1000e", &peer)?;
     let outcome = machine.start()?.finish(|_| false)?;
     let said = judge_but(bed, &outcome, DAMAGED)?;
@@ -69,7 +67,7 @@ fn of_disks(bed: &Bed) -> Result<String> {
     const MIB: u64 = 8;
     let name = "many-deaths-disk";
     let peer = Peer::start(name)?;
-    let mut machine = machine_for(bed, name, &format!("nvme:standby:vm:*:{CAUSES}:dma"), "e1000e", &peer)?;
+    let mut machine = machine_for(bed, name, &format!("nvme:snapshot:vm:*:{CAUSES}:dma"), "e1000e", &peer)?;
     let file = host::target("images")?.join(format!("{name}.raw"));
     medium::make(&file)?;
     machine.disks = vec![Disk { device: "nvme", file: file.clone(), writable: true }];
