@@ -13,23 +13,20 @@ case $driver in nvme | ahci) kind=disk ;; esac
 # A recovery, or what guests do after it, takes no longer.
 patience_s=300
 
-# The log of a console keeps the name that its domain was created with.
+# The log of a console keeps the name that its domain was created with. $recovered is what tandemd has said of the last recovery.
+recovered=
 log_of() {
 	local name=$1
-	[ "$name" != dd ] || ! grep 'recovered, ' $daemon_log | tail -n 1 | grep -q 'handed over' || name=dd-standby
+	[[ $name != dd || $recovered != *'handed over'* ]] || name=dd-standby
 	echo $logs/guest-$name.log
 }
 
-# Guests stay who they are: nobody is asked each time.
-declare -A ttys
-find_tty() {
-	tty=${ttys[$1]}
-	[ -n "$tty" ] || tty=$(xenstore-read /local/domain/$(xl domid $1)/console/tty)
-}
-# meets NAME: the guest boots
+# meets NAME: the guest boots. It stays who it is, so nobody is asked each time where its console is, and what it says is read on from there.
+declare -A ttys hears
 meets() {
 	must "no $1" boot $1
 	ttys[$1]=$(tty_of $1)
+	exec {hears[$1]}< $(log_of $1)
 }
 
 # ends_of_disks: what both ends of each disk say in xenstore
@@ -47,7 +44,7 @@ must() {
 	"$@" > /tmp/quit 2>&1 || quit "$words"
 }
 
-now_s() { cut -d. -f1 /proc/uptime; }
+now_s() { local now rest; read -r now rest < /proc/uptime; echo ${now%.*}; }
 # within SECONDS COMMAND...: as wait_for, of commands that take their time themselves
 within() {
 	local until=$(($(now_s) + $1))
@@ -155,13 +152,23 @@ dies() {
 	twind) in_guest dd 20 'kill -9 $(cat /tmp/twind.pid)' && wait_for 30 eval '! by_twin' ;;
 	esac
 }
-# count_recoveries: sets $recoveries
+# hear FILE-DESCRIPTOR LINES: appends to the variable LINES what has come since; of the last line that may be a part. After many deaths nobody reads all
+# of a file again. Not in a subshell, which would have read it for its parent, too.
+hear() {
+	local -n lines=$2
+	local line
+	while IFS= read -r -u $1 line; do lines+=$line$'\n'; done
+	lines+=$line
+}
+# count_recoveries: sets $recoveries and $recovered
+recoveries=0 daemon_hears= daemon_line=
 count_recoveries() {
-	local line lines
-	recoveries=0
-	mapfile -t lines < $daemon_log
-	for line in "${lines[@]}"; do
-		[[ $line != *'recovered, '* ]] || recoveries=$((recoveries + 1))
+	local line
+	[ -n "$daemon_hears" ] || exec {daemon_hears}< $daemon_log
+	hear $daemon_hears daemon_line
+	while [[ $daemon_line == *$'\n'* ]]; do
+		line=${daemon_line%%$'\n'*} daemon_line=${daemon_line#*$'\n'}
+		[[ $line != *'recovered, '* ]] || recoveries=$((recoveries + 1)) recovered=${line#*recovered, }
 	done
 }
 # comes_back CAUSE COUNT: it has recovered more than so often. A guest would wait for each process that is started here: bash looks and waits by itself.
@@ -176,37 +183,62 @@ comes_back() {
 	return 1
 }
 
-# states WHAT COMMAND...: each guest's state (guest.sh) is in /tmp/WHAT.GUEST, as the command says it; all are asked at once
+# states WHAT COMMAND...: each guest's state (guest.sh) is in ${state[WHAT.GUEST]}, as the command says it; all are asked at once. No process is started for
+# that, as with in_guest: a dozen took longer than the guests' answers.
+declare -A state
 states() {
-	local what=$1 guest each asked=() failed=0
+	local what=$1 number rest guest tries waits_for=$guests left
+	local -A said
 	shift
+	read -r number rest < /proc/uptime
 	for guest in $guests; do
-		in_guest $guest $patience_s "$*" > /tmp/said.$guest &
-		asked+=($!)
+		hear ${hears[$guest]} rest
+		echo "$number $*" > ${ttys[$guest]}
 	done
-	for each in ${asked[@]}; do wait $each || failed=1; done
+	for ((tries = 10 * patience_s; tries > 0 && ${#waits_for} > 0; tries--)); do
+		nap 0.1
+		left=
+		for guest in $waits_for; do
+			rest=${said[$guest]}
+			hear ${hears[$guest]} rest
+			said[$guest]=$rest
+			[[ $rest =~ "TANDEM: did $number "[0-9]+[.] ]] || left+=" $guest"
+		done
+		waits_for=$left
+	done
 	for guest in $guests; do
-		sed -n 's/^state //p' /tmp/said.$guest > /tmp/$what.$guest
-		[ -s /tmp/$what.$guest ] || { echo "$guest: $(tail -n 3 /tmp/said.$guest)"; failed=1; }
+		if [[ ${said[$guest]} =~ (^|$'\n')"state "([0-9 ]+).*"TANDEM: did $number 0." ]]; then
+			state[$what.$guest]=${BASH_REMATCH[2]}
+		else
+			echo "$guest: ${said[$guest]}" | tail -n 4
+			waits_for+=" $guest"
+		fi
 	done
-	return $failed
+	[ -z "$waits_for" ]
 }
-# goes_on: all that guests do; what they have seen by then is in /tmp/now.GUEST
+# goes_on: all that guests do; what they have seen by then is in ${state[now.GUEST]}
 goes_on() { states now "goes_on $kind $((patience_s - 60))"; }
 # total WHAT FIELD: of all guests
-total() { cat $(printf "/tmp/$1.%s " $guests) | awk -v n=$2 '{ sum += $n } END { print sum + 0 }'; }
+total() {
+	local guest fields sum=0
+	for guest in $guests; do
+		fields=(${state[$1.$guest]})
+		sum=$((sum + ${fields[$2 - 1]}))
+	done
+	echo $sum
+}
 
 # died CAUSE SEED: once, and all goes on. What tandemd says is in $line, and when it was back in $back.
 died() {
 	local came
-	: > $(log_of dd)
 	count_recoveries
 	came=$recoveries
+	: > $(log_of dd)
 	dies $1 $2 > /tmp/quit 2>&1
 	must "after $1: it does not come back" comes_back $1 $came
 	back=$(now_s)
 	must "after $1: not all goes on" goes_on
-	line=$(grep 'recovered, ' $daemon_log | tail -n 1 | sed 's/.*recovered, //')
+	line=$recovered
 	[ $1 != twind ] || line=
 	# One that came in vain has told why.
 	[[ $line != *again* ]] || grep -aiE "pci|$driver|TANDEM" $logs/guest-dd-standby.log | tail -n 40 | quoted | while read -r each; do say "told $each"; done
