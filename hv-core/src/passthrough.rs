@@ -240,6 +240,12 @@ impl Ownership {
         { others }.any(|e| e.bars.bases().any(&is_inside))
     }
 
+    /// Is there just one function of `who`'s, and do registers of it begin in what `is_inside` means?
+    pub fn has_only_inside(&self, who: u16, is_inside: impl Fn(Base) -> bool) -> bool {
+        let mut own = self.of(Owner::Domain(who));
+        own.next().is_some_and(|e| e.bars.bases().any(is_inside)) && own.next().is_none()
+    }
+
     /// Could `to` get the function at `at`?
     pub fn check(&self, at: Sbdf, to: Recipient) -> Result<Move, Refusal> {
         let entry = self.find(at).ok_or(Refusal::NoSuchFunction)?;

@@ -97,6 +97,8 @@ pub struct Domain {
     pub drives_devices: AtomicBool,
     /// A device was taken from it that was not reset by its own registers.
     pub left_unreset: AtomicBool,
+    /// It had devices, and has none any more.
+    pub is_bereft: AtomicBool,
     /// What its devices reach.
     pub dma: crate::iommu::DomainDma,
     /// I/O memory, ports and interrupts that it may use.
@@ -149,6 +151,7 @@ impl Domain {
             may_own_devices: AtomicBool::new(false),
             drives_devices: AtomicBool::new(control),
             left_unreset: AtomicBool::new(false),
+            is_bereft: AtomicBool::new(false),
             dma: crate::iommu::DomainDma::new(DomId(id)),
             io,
             cpu_policy: RwLock::new(policies().pv_default.clone()),

@@ -53,8 +53,8 @@ pub const CHANNELOP_DISK_NEXT: u32 = 13;
 /// such port. EBUSY: it is the hypervisor's.
 pub const CHANNELOP_DISK_CLOSE_PORT: u32 = 14;
 
-/// Has VIRQ_SUPERVISOR raised when a domain ends, or one of its vCPUs is wedged, also of those that it gets later, or, if that is asked for, when an
-/// IOMMU stops an access of a device of its: [`ChannelWatch`]. Whoever hears it asks [`CHANNELOP_BEAT`] what it was. ESRCH: no such domain.
+/// Has VIRQ_SUPERVISOR raised when a domain ends, or one of its vCPUs is wedged, also of those that it gets later, or it has lost its devices
+/// ([`BEAT_BEREFT`]), and when it is paused then, or, if that is asked for, when an IOMMU stops an access of a device of its: [`ChannelWatch`]. Whoever hears it asks [`CHANNELOP_BEAT`] what it was. ESRCH: no such domain.
 /// EINVAL: bad flags.
 pub const CHANNELOP_WATCH: u32 = 15;
 
@@ -290,6 +290,8 @@ pub const BEAT_DMA_FAULT: u32 = 1 << 5;
 /// In [`ChannelBeat::flags`]: a device was taken from the domain that the hypervisor has not reset by its own registers, as it does not know
 /// how, or as the device did not come back. Forgotten when a domain without devices gets one.
 pub const BEAT_LEFT_UNRESET: u32 = 1 << 6;
+/// In [`ChannelBeat::flags`]: the domain had devices, and has none any more.
+pub const BEAT_BEREFT: u32 = 1 << 7;
 
 /// In [`ChannelWatch::flags`]: a device of the domain's whose access to memory an IOMMU stops ends its service. What the domain says from then on to
 /// guests, or answers their disks, is not taken from it. Without it, faults so far are forgotten.

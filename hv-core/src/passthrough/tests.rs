@@ -91,6 +91,18 @@ fn registers_of_others() {
 }
 
 #[test]
+fn who_loses_the_registers_of_its_only_device_is_told_from_others() {
+    let mut t = table(Confinement::Unsafe);
+    let ports = |base| matches!(base, Base::Port(port) if port == 0xc000);
+    go(&mut t, NIC, to(3)).unwrap();
+    assert!(t.has_only_inside(3, ports));
+    assert!(!t.has_only_inside(3, |base| base == Base::Port(0xd000)), "they are no registers of its");
+    assert!(!t.has_only_inside(4, ports), "it has none");
+    go(&mut t, USB, to(3)).unwrap();
+    assert!(!t.has_only_inside(3, ports), "the other one goes on");
+}
+
+#[test]
 fn refusals_and_their_errors() {
     let t = table(Confinement::Iommu);
     let no_such = Sbdf::new(0, 0, 9 << 3);

@@ -26,6 +26,9 @@ use xen_abi::channel_op::{self as op, ChannelConnect};
 use xen_abi::errno::Errno;
 use xen_abi::io::netif::XEN_NETIF_TX_RING_SIZE;
 
+/// So long what is for outside waits where the way out has lost its device: until who looks after it knows. A toolstack takes a second or two for that.
+const LOST_DEVICE_NS: u64 = 5_000_000_000;
+
 /// What is plugged in where.
 pub(super) struct Config {
     pub(super) switches: Switches,
@@ -67,18 +70,22 @@ pub fn hold(switch: u32, longest: u64) -> Result<(), Errno> {
 /// What is for outside waits for so long (ns) though the switch has a way out, unless it gets another one. ENOENT, ENODEV. ENOMEM: nothing has
 /// changed.
 pub fn drain(switch: u32, longest: u64) -> Result<(), Errno> {
+    CONFIG.lock().drain(switch, longest)
+}
+
+/// What is for outside waits for a while where `d`, which is about to lose its device, is the way out: it would be lost there. It may run on, as
+/// under `xl destroy`, which takes devices away first.
+pub fn lose_only_device(d: &Domain) {
     let mut config = CONFIG.lock();
-    let before = config.switches.drain(switch, longest)?;
-    if let Err(error) = config.publish(switch) {
-        config.switches.drain_as_before(switch, before);
-        return Err(error);
+    let mut next = Some(0);
+    while let Some(from) = next {
+        let way_out = config.vifs.range(from..).find(|(_, p)| p.request.guest == d.id && p.is_uplink());
+        next = way_out.and_then(|(place, _)| place.checked_add(1));
+        if let Some(switch) = way_out.map(|(_, p)| p.request.switch) {
+            // Without memory packets are lost there.
+            let _ = config.drain(switch, LOST_DEVICE_NS);
+        }
     }
-    let now = tsc::now_ns();
-    if switch::table(switch).is_some_and(|table| table.after_drain().is_some()) {
-        config.take_back(switch, now);
-    }
-    held::go_on(switch, now);
-    Ok(())
 }
 
 /// Forgets a switch. ENOENT; EBUSY while something is plugged into it.
@@ -92,6 +99,20 @@ pub fn destroy_switch(switch: u32) -> Result<(), Errno> {
 }
 
 impl Config {
+    fn drain(&mut self, switch: u32, longest: u64) -> Result<(), Errno> {
+        let before = self.switches.drain(switch, longest)?;
+        if let Err(error) = self.publish(switch) {
+            self.switches.drain_as_before(switch, before);
+            return Err(error);
+        }
+        let now = tsc::now_ns();
+        if switch::table(switch).is_some_and(|table| table.after_drain().is_some()) {
+            self.take_back(switch, now);
+        }
+        held::go_on(switch, now);
+        Ok(())
+    }
+
     /// The switch gets the ports that it has now; the number of its table. ENOMEM: it keeps the old ones.
     pub(super) fn publish(&mut self, switch: u32) -> Result<u64, Errno> {
         let plugged = || self.vifs.values().filter(|p| p.request.switch == switch);

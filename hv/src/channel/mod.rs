@@ -33,7 +33,7 @@ mod traffic;
 mod uplink;
 mod vif;
 
-pub use connect::{connect, create_switch, destroy_switch, disconnect, drain, hold};
+pub use connect::{connect, create_switch, destroy_switch, disconnect, drain, hold, lose_only_device};
 pub use recount::tell;
 pub use status::{next, status, way_out};
 pub use timed::hold_still;

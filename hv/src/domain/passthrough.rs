@@ -8,7 +8,7 @@ pub mod roll_back;
 
 use crate::arch::pci::{self, command, reg, Sbdf};
 use crate::arch::pci_reset;
-use crate::domain::{Domain, DomainRef};
+use crate::domain::{watch, Domain, DomainRef};
 use crate::mem::device_frames;
 use crate::sync::{Mutex, Once};
 use crate::{info, iommu, irq, sched, warn};
@@ -131,17 +131,35 @@ pub fn is_confining() -> bool {
     ownership().lock().confinement() == Confinement::Iommu
 }
 
-/// Is there a device of another domain's than `d` in the frames `first..=last`?
-pub fn has_others_frames(d: &Domain, first: Mfn, last: Mfn) -> bool {
-    let is_inside =
-        |base| matches!(base, Base::Memory(addr) if (first..=last).contains(&Mfn::containing(MachAddr::new(addr))));
-    ownership().lock().has_another_inside(d.id, is_inside)
+/// What the registers of functions are in.
+#[derive(Clone, Copy)]
+pub enum Registers {
+    /// Frames, from the first to the last.
+    Frames(Mfn, Mfn),
+    /// Ports, from the first to the last.
+    Ports(u32, u32),
 }
 
-/// The same for the ports `first..=last`.
-pub fn has_others_ports(d: &Domain, first: u32, last: u32) -> bool {
-    let is_inside = |base| matches!(base, Base::Port(port) if (first..=last).contains(&port.into()));
-    ownership().lock().has_another_inside(d.id, is_inside)
+impl Registers {
+    fn begin_at(self, base: Base) -> bool {
+        match (self, base) {
+            (Self::Frames(first, last), Base::Memory(addr)) => {
+                (first..=last).contains(&Mfn::containing(MachAddr::new(addr)))
+            }
+            (Self::Ports(first, last), Base::Port(port)) => (first..=last).contains(&port.into()),
+            _ => false,
+        }
+    }
+}
+
+/// Are there registers of another domain's device than `d`'s?
+pub fn has_others(d: &Domain, registers: Registers) -> bool {
+    ownership().lock().has_another_inside(d.id, |base| registers.begin_at(base))
+}
+
+/// Does `d` have just one function, with registers there?
+pub fn has_only(d: &Domain, registers: Registers) -> bool {
+    ownership().lock().has_only_inside(d.id, |base| registers.begin_at(base))
 }
 
 /// How many functions `d` has.
@@ -188,6 +206,7 @@ pub fn assign(at: Sbdf, to: &Party) -> Result<(), Errno> {
             // What it had before is another one's by now, or nobody's.
             d.left_unreset.store(false, Ordering::Relaxed);
         }
+        d.is_bereft.store(false, Ordering::Relaxed);
         sched::set_driver(d, true);
     }
     match to {
@@ -225,7 +244,12 @@ pub fn deassign(at: Sbdf, from: &Party) -> Result<(), Errno> {
     let r#move = table.check_return(at, from.owner())?;
     carry_out(&mut table, at, r#move)?;
     if let Party::Domain(d) = from {
-        sched::set_driver(d, table.of(owner_of(d)).next().is_some());
+        let has_more = table.of(owner_of(d)).next().is_some();
+        sched::set_driver(d, has_more);
+        drop(table);
+        if !has_more {
+            watch::tell_of_loss(d);
+        }
     }
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! Domains that are watched for who looks after them: that one ends, that one of its vCPUs is wedged, or that an IOMMU stopped a device of its,
-//! is told at once (VIRQ_SUPERVISOR).
+//! Domains that are watched for who looks after them: that one ends, that one of its vCPUs is wedged, that it has lost its devices, and is paused then, or
+//! that an IOMMU stopped a device of its, is told at once (VIRQ_SUPERVISOR).
 //!
 //! A vCPU is looked at by the CPU on which it runs, by a timer, each [`LOOK_NS`]: that the timer fires is a sign of that CPU. One that
 //! does not run is not looked at. It has one such timer, in the queue of the CPU that loaded it last, so only that CPU looks.
@@ -34,6 +34,21 @@ pub fn tell_of_dma_fault(domid: u16) {
 /// `d` has ended.
 pub fn tell_of_end(d: &Domain) {
     if d.is_watched.load(Ordering::Acquire) {
+        event::raise_global_virq(VIRQ_SUPERVISOR);
+    }
+}
+
+/// `d` has lost its devices. Who looks after it takes them itself only when it does not run.
+pub fn tell_of_loss(d: &Domain) {
+    d.is_bereft.store(true, Ordering::Relaxed);
+    if d.is_watched.load(Ordering::Acquire) && !d.has_stopped() && d.pause_count() == 0 {
+        event::raise_global_virq(VIRQ_SUPERVISOR);
+    }
+}
+
+/// `d` was paused. One that has lost its devices is about to be destroyed: the toolstack takes those first, while it runs.
+pub fn tell_of_pause(d: &Domain) {
+    if d.is_bereft.load(Ordering::Relaxed) && d.is_watched.load(Ordering::Acquire) {
         event::raise_global_virq(VIRQ_SUPERVISOR);
     }
 }

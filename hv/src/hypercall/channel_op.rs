@@ -184,6 +184,7 @@ fn beat(r: &mut op::ChannelBeat) -> Result<(), Errno> {
         (passthrough::is_confining(), op::BEAT_CONFINED),
         (fault_since.is_some(), op::BEAT_DMA_FAULT),
         (d.left_unreset.load(Ordering::Relaxed), op::BEAT_LEFT_UNRESET),
+        (d.is_bereft.load(Ordering::Relaxed), op::BEAT_BEREFT),
     ];
     r.flags = flags.iter().filter(|(is_set, _)| *is_set).fold(0, |all, (_, flag)| all | flag);
     r.upcalls = v.upcalls.load(Ordering::Relaxed);

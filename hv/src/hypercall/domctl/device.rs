@@ -47,6 +47,9 @@ pub(super) fn deassign(r: &Request) -> Outcome {
     let (at, from) = (function(&r.read()?)?, party(r)?);
     if let Party::Domain(d) = &from {
         channel::disk::lose_device(d)?;
+        if passthrough::nr_functions(d) == 1 {
+            channel::lose_only_device(d);
+        }
     }
     passthrough::deassign(at, &from)?;
     OK

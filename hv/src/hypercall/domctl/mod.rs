@@ -17,7 +17,7 @@ pub(crate) use lifecycle::describe;
 use request::Request;
 
 use super::{bitmap, Caller, Done, GuestPtr, Outcome, OK};
-use crate::domain::life;
+use crate::domain::{life, watch};
 use crate::guest_debug;
 use crate::mem::guest_ptr::plain;
 use core::sync::atomic::Ordering;
@@ -121,6 +121,7 @@ pub fn call(cx: &mut Caller, at: GuestPtr<op::Domctl>) -> Outcome {
             life::pause(&d);
             // What it had in its registers is in its memory when this returns.
             d.vcpus().for_each(crate::sched::wait_asleep);
+            watch::tell_of_pause(&d);
             OK
         }
         op::UNPAUSEDOMAIN => life::unpause(&*r.other()?).map(|()| Done::Return(0)),

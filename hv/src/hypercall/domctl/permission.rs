@@ -1,7 +1,9 @@
 //! Parts of devices that a domain may use.
 
 use super::Request;
-use crate::domain::passthrough;
+use crate::channel;
+use crate::domain::passthrough::{self, Registers};
+use crate::domain::Domain;
 use crate::hypercall::{Done, Outcome};
 use x86::Mfn;
 use xen_abi::domctl as op;
@@ -14,16 +16,26 @@ pub(super) fn irq(r: &Request) -> Outcome {
     Ok(Done::Return(0))
 }
 
+/// A domain may use these registers from now on, or may not any more. EBUSY: they are another domain's device's. Who loses those of its only device
+/// is about to lose that.
+fn registers(d: &Domain, registers: Registers, allow: bool) -> Result<(), Errno> {
+    match allow {
+        true if passthrough::has_others(d, registers) => return Err(Errno::EBUSY),
+        false if passthrough::has_only(d, registers) => channel::lose_only_device(d),
+        _ => {}
+    }
+    match registers {
+        Registers::Frames(first, last) => d.io.set_frames(first, last, allow),
+        Registers::Ports(first, last) => d.io.set_ports(first, last, allow),
+    }
+}
+
 /// Permits or forbids I/O frames. EINVAL for a range that wraps; EBUSY for the registers of another domain's device.
 pub(super) fn iomem(r: &Request) -> Outcome {
     let request: op::IomemPermission = r.read()?;
     let last = request.nr_mfns.checked_sub(1).and_then(|n| request.first_mfn.checked_add(n)).ok_or(Errno::EINVAL)?;
-    let (d, first, last) = (r.target()?, Mfn::new(request.first_mfn), Mfn::new(last));
-    let allow = request.allow_access != 0;
-    if allow && passthrough::has_others_frames(&d, first, last) {
-        return Err(Errno::EBUSY);
-    }
-    d.io.set_frames(first, last, allow)?;
+    let frames = Registers::Frames(Mfn::new(request.first_mfn), Mfn::new(last));
+    registers(&*r.target()?, frames, request.allow_access != 0)?;
     Ok(Done::Return(0))
 }
 
@@ -31,10 +43,7 @@ pub(super) fn iomem(r: &Request) -> Outcome {
 pub(super) fn ioport(r: &Request) -> Outcome {
     let request: op::IoportPermission = r.read()?;
     let last = request.nr_ports.checked_sub(1).and_then(|n| request.first_port.checked_add(n)).ok_or(Errno::EINVAL)?;
-    let (d, allow) = (r.target()?, request.allow_access != 0);
-    if allow && passthrough::has_others_ports(&d, request.first_port, last) {
-        return Err(Errno::EBUSY);
-    }
-    d.io.set_ports(request.first_port, last, allow)?;
+    let ports = Registers::Ports(request.first_port, last);
+    registers(&*r.target()?, ports, request.allow_access != 0)?;
     Ok(Done::Return(0))
 }
