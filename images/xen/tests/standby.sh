@@ -42,6 +42,10 @@ recovers wedged 'taken no event' tell_dd job_wedge
 check handed-over-again daemon_said 1 'recovered, wedged: .*handed over .*first packet in'
 check no-access-was-stopped no_dma_stopped
 check the-third-waits waits 3
+# The toolstack takes the device from one that runs. That is noticed before it is gone.
+recovers a-destruction 'was destroyed' xl destroy dd
+check while-xl-was-at-it daemon_said 1 'recovered, destroyed: quarantined .*handed over .*first packet in'
+check the-fourth-waits waits 4
 # A new daemon finds it, and uses it.
 check tandemd-is-killed daemon_ends
 check destroyed-without-tandemd eval 'xl destroy dd && gone dd'
@@ -51,7 +55,7 @@ check hands-over daemon_said $((ways + 1)) 'it is the way out'
 check and-the-same-stream-goes-on moves u1
 check it-is-written-down daemon_said 1 'recovered, started: .*handed over .*first packet in' 120
 # Without one that could take the place all of it has to be started.
-check the-fourth-waits waits 4
+check the-fifth-waits waits 5
 check it-is-paused xl pause dd-standby
 recovers without 'has panicked' eval "tell_dd 'echo c > /proc/sysrq-trigger'"
 with=$(outages 'noticed .*handed over' | sort -n | head -n 1)

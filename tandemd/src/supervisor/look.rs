@@ -16,8 +16,17 @@ pub struct Domain {
     pub is_dying: bool,
     /// The tools have paused it.
     pub is_paused: bool,
+    /// It had devices, and somebody has taken them.
+    pub is_bereft: bool,
     /// Its vCPUs that are up.
     pub beats: Vec<Beat>,
+}
+
+impl Domain {
+    /// It is gone soon: the toolstack destroys it, or is about to. First of all that takes its devices, while it runs, and then it pauses it.
+    pub fn is_destroyed(&self) -> bool {
+        self.is_dying || self.is_bereft && self.is_paused && self.end.is_none()
+    }
 }
 
 /// Where the outside is, if it is reached by this domain; or where guests' disks are, if this domain has them.

@@ -318,7 +318,7 @@ impl Machine {
 
     /// What is wrong with an instance that should be there.
     fn trouble(&mut self, domain: u16, look: &Look) -> Option<Cause> {
-        let Some(seen) = look.domain.as_ref().filter(|d| d.id == domain && !d.is_dying) else {
+        let Some(seen) = look.domain.as_ref().filter(|d| d.id == domain && !d.is_destroyed()) else {
             return Some(Cause::Destroyed);
         };
         match seen.end {
@@ -426,10 +426,15 @@ impl Machine {
         let id = domain.id;
         // Of disks nothing is lost: what is not answered is asked again.
         let sends = self.words.out.is_some() && look.way.is_some() && domain.end.is_none() && !domain.is_paused;
-        let (next, act) = match domain.is_dying {
-            true => (look.now + BY_OTHERS, None),
-            false if cause.is_order() && sends => (look.now, Some(Act::Drain(id))),
-            false => (look.now, Some(Act::Quarantine(id))),
+        let is_followed = then != Then::Rest && self.is_followed(id, look);
+        let next = if domain.is_destroyed() && !is_followed { look.now + BY_OTHERS } else { look.now };
+        if domain.is_destroyed() {
+            self.clear_from = look.now + BY_OTHERS;
+        }
+        let act = match domain.is_dying {
+            true => None,
+            false if cause.is_order() && sends => Some(Act::Drain(id)),
+            false => Some(Act::Quarantine(id)),
         };
         let draining = matches!(act, Some(Act::Drain(_))).then(|| Draining::new(look.now));
         let is_quarantined = act == Some(Act::Quarantine(id));

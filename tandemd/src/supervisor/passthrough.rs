@@ -10,6 +10,7 @@ use super::pci;
 use super::settings::{Claim, Reset};
 use crate::device::state;
 use crate::hypercall::{Passthrough, Resource};
+use crate::service::name_of;
 use crate::store::{Change, Store};
 use anyhow::{bail, ensure, Context, Result};
 use rustix::io::Errno;
@@ -325,8 +326,11 @@ pub fn take(
             changes.push(Change::Remove(given(device)));
         }
     }
-    changes.extend(with);
-    store.change("/local", &changes)?;
+    // Whoever destroys the domain may have removed its directory.
+    let whole: Vec<Change> = changes.iter().cloned().chain(with).collect();
+    if !store.change(&name_of(domain), &whole)? {
+        store.change("/local", &changes)?;
+    }
     until_gone(domain, sysfs)?;
     if let Some(unreset) = &unreset {
         unreset.take_up_closed();
@@ -477,10 +481,6 @@ fn are_connected(domain: u16, store: &mut impl Store) -> Result<bool> {
         [&back, &front].into_iter().all(|said| said.as_deref() == Some(state::CONNECTED.to_string().as_str()));
     ensure!(back.is_none() || has_none(domain, store)?, "it has a PCI back end already");
     Ok(is_connected)
-}
-
-fn name_of(domain: u16) -> String {
-    format!("/local/domain/{domain}/name")
 }
 
 fn front(domain: u16) -> String {

@@ -6,7 +6,7 @@ use super::look::{Act, Domain, Errand, Look, Way};
 use super::passthrough::{self, Meeting, Sysfs};
 use super::settings::{Claim, Reset, Settings};
 use super::toolstack::{Toolstack, ATTACH, CREATE};
-use super::{candidate_of, pci, snapshot, standby, Record, RECORDS};
+use super::{candidate_of, pci, snapshot, standby, Record, BUSY, RECORDS};
 use crate::config::Kind;
 use crate::hypercall::{disks_of, Hypervisor, News, Switches};
 use crate::service::name_of;
@@ -35,6 +35,10 @@ const NAMES: &str = "names";
 const ANSWERS: Duration = Duration::from_secs(5);
 /// So long its kernel may ask for functions: some 300 questions, each of which waits twice for a processor.
 const ASKS: Duration = Duration::from_secs(60);
+/// A domain that runs and has lost its devices answers the PCI back end by itself for so long.
+const ANSWERS_ITSELF: Duration = Duration::from_millis(100);
+/// So long it is looked at often, since somebody may be destroying it.
+const GOES_SOON: Duration = Duration::from_secs(15);
 /// So often is looked whether the devices are there.
 const DEVICES: Duration = Duration::from_secs(1);
 
@@ -68,6 +72,8 @@ pub struct Shell {
     /// The one that was seen to be of use.
     used: Option<u16>,
     toolstack: Toolstack,
+    /// The one that runs without the devices that somebody has taken from it, since then.
+    bereft: Option<(u16, Duration)>,
     /// The domain of the driver domain's name, as of the last time that domains came or went.
     domain: Option<u16>,
     /// The one that was seen to have all devices.
@@ -121,6 +127,7 @@ impl Shell {
             watched: None,
             used: None,
             toolstack,
+            bereft: None,
             domain: None,
             whole: None,
             linked: None,
@@ -161,6 +168,8 @@ impl Shell {
 
     /// Waits until domains come or go, or the hypervisor has news, no longer than `limit`.
     pub fn wait(&mut self, limit: Duration) -> Result<()> {
+        let is_going = self.bereft.is_some_and(|(_, since)| Self::now().saturating_sub(since) < GOES_SOON);
+        let limit = if is_going { limit.min(BUSY) } else { limit };
         self.store.wait(self.news.as_fd(), limit)?;
         if self.news.take() {
             // Of the domain that is known. What xenstore says is not lost.
@@ -248,6 +257,7 @@ impl Shell {
             }
             None => None,
         };
+        self.answer_for(domain.as_ref())?;
         let standby = match self.standby {
             Some(standby) => self.look_at(standby)?,
             None => None,
@@ -305,6 +315,24 @@ impl Shell {
             is_served,
             errand,
         })
+    }
+
+    /// Who takes the devices of a domain that runs, as `xl destroy` does, waits ten seconds for its driver to let go of them. It may not do so, for they
+    /// have been reset, and are its no more.
+    fn answer_for(&mut self, domain: Option<&Domain>) -> Result<()> {
+        let Some(domain) = domain.filter(|d| d.is_bereft && !d.is_paused && d.end.is_none()) else {
+            self.bereft = None;
+            return Ok(());
+        };
+        let since = match self.bereft {
+            Some((id, since)) if id == domain.id => since,
+            _ => Self::now(),
+        };
+        self.bereft = Some((domain.id, since));
+        match Self::now().saturating_sub(since) >= ANSWERS_ITSELF {
+            true => pci::answer_for(domain.id, &mut self.store),
+            false => Ok(()),
+        }
     }
 
     /// Whether it has said that its link is up; who did once is not asked again.
@@ -366,11 +394,12 @@ impl Shell {
             Err(error) => return Err(error).context("what a domain is"),
         };
         let mut beats = Vec::new();
-        let (mut was_ended, mut ended_for) = (false, Duration::ZERO);
+        let (mut was_ended, mut is_bereft, mut ended_for) = (false, false, Duration::ZERO);
         let vcpus = if info.max_vcpu_id == INVALID_MAX_VCPU_ID { 0..=0 } else { 0..=info.max_vcpu_id };
         for vcpu in vcpus {
             let Ok(beat) = self.hypervisor.beat(id, vcpu) else { continue };
             was_ended |= beat.flags & op::BEAT_CRASHED != 0;
+            is_bereft |= beat.flags & op::BEAT_BEREFT != 0;
             ended_for = Duration::from_nanos(beat.ended_ns);
             beats.push(Beat {
                 vcpu,
@@ -388,6 +417,7 @@ impl Shell {
             ended_for,
             is_dying: info.flags & DOMINF_DYING != 0,
             is_paused: info.flags & DOMINF_PAUSED != 0,
+            is_bereft,
             beats,
         }))
     }

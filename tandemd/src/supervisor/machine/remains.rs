@@ -23,7 +23,7 @@ impl Machine {
             return None;
         }
         if is_urgent {
-            self.clear_from = look.now + CALM;
+            self.clear_from = self.clear_from.max(look.now + CALM);
         }
         if look.now < self.clear_from || self.nr_cleared > TRIES {
             return None;

@@ -147,9 +147,12 @@ impl Machine {
         self.start(look.now, look)
     }
 
-    /// An instance has to go. What was rolled back and fails before it is of use is not rolled back again.
+    /// An instance has to go. What was rolled back and fails before it is of use is not rolled back again, nor is what somebody destroys.
     pub(super) fn forget_attempts(&mut self, cause: &Cause) {
         (self.record.noting, self.record.rolling) = (None, None);
+        if *cause == Cause::Destroyed {
+            self.record.noted = None;
+        }
         if cause.is_failure() && self.record.under_way.as_ref().is_some_and(|line| line.has("rolled back")) {
             self.record.noted = None;
         }

@@ -51,6 +51,8 @@ pub struct Instance {
     pub taken: u64,
     pub is_others: bool,
     pub has_devices: bool,
+    /// Others have taken them.
+    pub is_bereft: bool,
     /// The hypervisor can roll it back.
     pub is_noted: bool,
     /// What it was started with.
@@ -60,8 +62,8 @@ pub struct Instance {
 impl Instance {
     pub fn seen(&self, now: Duration) -> Domain {
         let ended_for = self.ended_at.map_or(Duration::ZERO, |at| now - at);
-        let is_paused = self.is_paused;
-        Domain { id: self.id, end: self.end, ended_for, is_dying: false, is_paused, beats: vec![self.beat] }
+        let (is_paused, is_bereft) = (self.is_paused, self.is_bereft);
+        Domain { id: self.id, end: self.end, ended_for, is_dying: false, is_paused, is_bereft, beats: vec![self.beat] }
     }
 
     pub fn get_devices(&mut self) {
@@ -259,6 +261,7 @@ impl World {
             taken: 0,
             is_others: false,
             has_devices,
+            is_bereft: false,
             is_noted: false,
             image,
         }
@@ -528,6 +531,22 @@ impl World {
         if let Some(d) = self.domain.as_mut().filter(|d| d.end.is_none()) {
             (d.end, d.ended_at) = (Some((code, by_hypervisor)), Some(self.now));
         }
+    }
+
+    /// The operator has told the toolstack to destroy it: it has lost its devices and still runs, and a moment later it is paused.
+    pub fn begin_destroy(&mut self) -> u16 {
+        let ours = self.domain.as_mut().expect("who is destroyed is there");
+        (ours.has_devices, ours.is_bereft) = (false, true);
+        let id = ours.id;
+        self.run(3 * TICK);
+        self.domain.as_mut().filter(|d| d.id == id).expect("it runs").is_paused = true;
+        id
+    }
+
+    /// And a while after that it is gone.
+    pub fn end_destroy(&mut self, id: u16) {
+        self.domain.take_if(|d| d.id == id);
+        self.remains.retain(|d| d.id != id);
     }
 
     pub fn ask(&mut self, order: Order) -> Result<(), String> {
