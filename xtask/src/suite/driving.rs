@@ -84,9 +84,12 @@ pub fn tests() -> Vec<Test> {
         let on = Twinned { driver, unit, qemu, memory_mib, is_short: true, is_stlb: false };
         add(name, Box::new(move |bed| sends(bed, name, &on)));
     }
-    let (name, driver, unit) = ("a-twin-of-e1000-in-stlb-mode-is-the-switchs-way-out", "e1000", Some(IOMMU));
-    let on = Twinned { driver, unit, qemu: Qemu::chosen(), memory_mib: 3072, is_short: true, is_stlb: true };
-    add(name, Box::new(move |bed| sends(bed, name, &on)));
+    for driver in ["e1000", "e1000e", "8139cp", "vmxnet3", "virtio_net", "igb"] {
+        let name = format!("a-twin-of-{driver}-in-stlb-mode-is-the-switchs-way-out");
+        let qemu = if driver == "igb" { Qemu::Ten } else { Qemu::chosen() };
+        let on = Twinned { driver, unit: Some(IOMMU), qemu, memory_mib: 3072, is_short: true, is_stlb: true };
+        add(&name.clone(), Box::new(move |bed| sends(bed, &name, &on)));
+    }
     add("twins-come-back-with-their-driver-domain", Box::new(comes_back));
     for (name, apart) in [("two-twins-of-one-driver-domain", false), ("two-twins-of-two-driver-domains", true)] {
         add(name, Box::new(move |bed| two(bed, name, apart)));
