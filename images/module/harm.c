@@ -26,8 +26,8 @@ static uint seed = 1;
 module_param(seed, uint, 0444);
 MODULE_PARM_DESC(seed, "of the chances");
 
-/* How often something is damaged, and tries to find a page that is in use. */
-enum { PERIOD_US = 1000, TRIES = 10000 };
+/* How often something is damaged, how many words of memory then, and tries to find a page that is in use. */
+enum { PERIOD_US = 1000, WORDS = 4, TRIES = 10000 };
 
 static struct rnd_state chance;
 static struct module *victim;
@@ -134,10 +134,12 @@ static int damage_addresses(void)
 
 static int damage(void *unused)
 {
+	int words;
+
 	for (;;) {
 		if (victim)
 			damage_text();
-		else
+		for (words = 0; !victim && words < WORDS; words++)
 			damage_memory();
 		usleep_range(PERIOD_US, PERIOD_US * 2);
 	}
