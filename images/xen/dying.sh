@@ -138,14 +138,21 @@ disk_machine() {
 	remember_less $(((1288 * slots + 16) * count))
 }
 
-# dies CAUSE SEED
+# dies CAUSE SEED. By `killed` it panics, and tandemd is killed within three seconds, while it is at that or just after; another one goes on.
 dies() {
-	local text=$driver
+	local text=$driver ms=$(($2 % 3000)) pause each
 	[ $driver != ahci ] || text=libahci
 	case $1 in
 	planned) twinctl restart $kind ;;
 	panic) tell_dd 'echo c > /proc/sysrq-trigger' ;;
 	destroyed) xl destroy dd ;;
+	killed)
+		tell_dd 'echo c > /proc/sysrq-trigger'
+		printf -v pause '%d.%03d' $((ms / 1000)) $((ms % 1000))
+		nap $pause
+		# Without what is read here.
+		daemon_ends && (for each in $daemon_hears ${hears[@]}; do exec {each}<&-; done; daemon_starts)
+		;;
 	wedged) tell_dd job_wedge ;;
 	wild | dma) tell_dd "job_harm $1 $2" ;;
 	text) tell_dd "job_harm text $2 $text" ;;

@@ -67,7 +67,7 @@ fn of_disks(bed: &Bed) -> Result<String> {
     const MIB: u64 = 8;
     let name = "many-deaths-disk";
     let peer = Peer::start(name)?;
-    let mut machine = machine_for(bed, name, &format!("nvme:snapshot:vm:*:{CAUSES}:dma"), "e1000e", &peer)?;
+    let mut machine = machine_for(bed, name, &format!("nvme:snapshot:vm:*:{CAUSES}:dma:killed/2"), "e1000e", &peer)?;
     let file = host::target("images")?.join(format!("{name}.raw"));
     medium::make(&file)?;
     machine.disks = vec![Disk { device: "nvme", file: file.clone(), writable: true }];
