@@ -16,7 +16,7 @@ const DEATHS: (u64, u64) = (6, 1000);
 const BOOT_S: u64 = 1800;
 const DEATH_S: u64 = 120;
 /// Each comes in turn. After `destroyed` another one has to boot, which takes as long as all the others together.
-const CAUSES: &str = "panic:destroyed/4:wedged:wild:text";
+const CAUSES: &str = "panic:destroyed/4:wedged:wild";
 
 /// What the hypervisor says of damaged kernels and of their devices.
 const DAMAGED: &[&str] = &["was stopped", "accesses were stopped", "crashed"];
@@ -49,7 +49,7 @@ fn machine_for(bed: &Bed, name: &str, checks: &str, nic: &'static str, peer: &Pe
 fn of_the_network(bed: &Bed) -> Result<String> {
     let name = "many-deaths-net";
     let peer = Peer::start(name)?;
-    let checks = format!("e1000e:kept:vm:*:{CAUSES}");
+    let checks = format!("e1000e:kept:vm:*:{CAUSES}:text");
     let machine = machine_for(bed, name, &checks, "e1000e", &peer)?;
     let outcome = machine.start()?.finish(|_| false)?;
     let said = judge_but(bed, &outcome, DAMAGED)?;
@@ -62,7 +62,8 @@ fn died(outcome: &Outcome) -> Result<&str> {
     Ok(outcome.report("deaths").context("nobody died")?.trim())
 }
 
-/// Blocks of two guests and files of a third, on one medium, which the host looks at afterwards.
+/// Blocks of two guests and files of a third, on one medium, which the host looks at afterwards. A driver whose instructions are damaged may write other bytes
+/// than it was told before it dies, as nobody notices.
 fn of_disks(bed: &Bed) -> Result<String> {
     const MIB: u64 = 8;
     let name = "many-deaths-disk";
