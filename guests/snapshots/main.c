@@ -15,9 +15,9 @@ enum { SHUTDOWN = 1 << 2, ROUNDS = 4 };
 struct snapshot {
 	u16 domid, pad;
 	u32 state, why, rolled_back;
-	u64 what, frames, copies, missing;
+	u64 what, frames, copies, missing, found;
 };
-_Static_assert(sizeof(struct snapshot) == 48, "layout");
+_Static_assert(sizeof(struct snapshot) == 56, "layout");
 
 /* Pages of domain 0's, for those of the child's and for building it. */
 enum { ITS_REPORT = 40, ITS_RING, ITS_PAGE, BUILDING, OTHERS, MAPS_GRANT, MORE_GRANT };
@@ -387,8 +387,10 @@ static u64 tsc(void)
 	return low | (u64)high << 32;
 }
 
-/* What it takes for frames without and with contents: instructions, if the machine counts them as time. */
-static void measure(bool has_contents)
+enum contents { EMPTY, APART, ALIKE };
+
+/* What it takes for frames that are empty, all different, and all the same: instructions, if the machine counts them as time. */
+static void measure(enum contents contents)
 {
 	enum { BATCH = 512, BATCHES = 16 };
 	static u64 list[BATCH];
@@ -400,9 +402,9 @@ static void measure(bool has_contents)
 		for (u32 n = 0; n < BATCH; n++)
 			list[n] = batch * BATCH + n;
 		check_result(populate_domain(CHILD, list, BATCH), BATCH, "more memory");
-		for (u32 n = 0; has_contents && n < BATCH; n++) {
+		for (u32 n = 0; contents != EMPTY && n < BATCH; n++) {
 			check_result(map_frame_of(CHILD, pages[BUILDING], list[n]), 0, "mapping some of it");
-			*(volatile u64 *)(pages[BUILDING] + 4088) = n + 1;
+			*(volatile u64 *)(pages[BUILDING] + 4088) = contents == ALIKE ? 1 : batch << 32 | n;
 		}
 	}
 	check_result(update_va(pages[BUILDING], 0, 2), 0, "letting it go");
@@ -413,11 +415,12 @@ static void measure(bool has_contents)
 	check_result(plainly(ROLL_BACK), 0, "rolling a large one back");
 	u64 back = tsc();
 	check_result(ask(STATUS, &s, CHILD), 0, "its status");
-	check(has_contents == (s.copies > BATCH * BATCHES), "%lu copies of %lu frames", s.copies, s.frames);
+	check((contents != EMPTY) == (s.copies > BATCH * BATCHES), "%lu copies of %lu frames", s.copies, s.frames);
+	check((contents == ALIKE) == (s.found >= BATCH * BATCHES - 1) && (contents == ALIKE || s.found < BATCH), "%lu of %lu copies were there", s.found, s.copies);
 	u64 dropping = tsc();
 	check_result(plainly(DROP), 0, "dropping a large one");
-	printk("%lu frames, %lu copies: taken in %lu time stamps, rolled back in %lu, dropped in %lu\n", s.frames, s.copies, taken - start,
-	       back - taken, tsc() - dropping);
+	printk("%lu frames, %lu copies, %lu of them there already: taken in %lu time stamps, rolled back in %lu, dropped in %lu\n", s.frames, s.copies,
+	       s.found, taken - start, back - taken, tsc() - dropping);
 	unpause_child();
 	end_child();
 }
@@ -451,8 +454,9 @@ void test_main(void)
 	end_child();
 	u64 before = all_pages();
 	audit();
-	measure(false);
-	measure(true);
+	measure(EMPTY);
+	measure(APART);
+	measure(ALIKE);
 	for (u32 is_fifo = 0; is_fifo < 2; is_fifo++) {
 		make_child(is_fifo);
 		lives();

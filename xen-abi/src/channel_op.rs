@@ -551,13 +551,16 @@ pub struct ChannelSnapshot {
     pub what: u64,
     /// Out: frames of the domain's that are noted.
     pub frames: u64,
-    /// Out: frames of the hypervisor's that hold copies; those that were zero need none.
+    /// Out: frames of which there is a copy; those that were zero need none.
     pub copies: u64,
     /// Out, with ENOMEM from TAKE: frames that may be needed besides those that were free.
     pub missing: u64,
+    /// Out: of the copies, those that were there already when these frames were noted, since another frame held the same, of this domain or of another
+    /// one that is noted. The others take a frame of the hypervisor's each.
+    pub found: u64,
 }
 
-const _: () = assert!(core::mem::size_of::<ChannelSnapshot>() == 48);
+const _: () = assert!(core::mem::size_of::<ChannelSnapshot>() == 56);
 const _: () = assert!(core::mem::size_of::<ChannelDisk>() == 8);
 const _: () = assert!(core::mem::size_of::<ChannelDiskPort>() == 8);
 const _: () = assert!(core::mem::size_of::<ChannelDiskConnect>() == 28);

@@ -1,6 +1,6 @@
 //! The memory of a domain as it once was, and the way back to it.
 //!
-//! A [`Memory`] has a record of each frame that the domain owned: a copy of its contents unless those were zeroes, its entry in the
+//! A [`Memory`] has a record of each frame that the domain owned: a [copy](Copies) of its contents unless those were zeroes, its entry in the
 //! M2P, whether it was a page table or held descriptors, whether it was pinned. The copies are the hypervisor's own frames, which
 //! nobody else can name. Frames that are lent to the domain are not part of its memory: whoever lent them keeps them. A frame that is
 //! noted says so ([`CountWord::NOTED`]): if the domain gives it up, or exchanges it, it is nobody's and waits for the way back.
@@ -18,6 +18,10 @@
 //! Others may take hold of a frame between the decision and the end. Then a step fails, and the domain must not run again; nothing
 //! else has come of it.
 
+mod copies;
+
+pub use self::copies::Copies;
+use self::copies::Kept;
 use super::tables::ENTRIES;
 use super::{Deferred, Mmu, MmuEnv, MmuError, Slot};
 use crate::frame::{Again, CountWord, Frame, FrameType, UsageState};
@@ -42,15 +46,12 @@ pub trait Keep {
     fn set_free(&self, mfn: Mfn);
 }
 
-/// As a copy: there is none, for all was zero.
-const NONE: Mfn = Mfn::new(0);
-
 /// What a frame was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Record {
     mfn: Mfn,
     pfn: u64,
-    copy: Mfn,
+    copy: Kept,
     /// [`FrameType::None`]: ordinary memory.
     ty: FrameType,
     is_pinned: bool,
@@ -73,12 +74,13 @@ pub struct Memory {
     /// Frames below this number have been looked at.
     next: usize,
     copies: u64,
+    found: u64,
 }
 
 impl Memory {
     /// Nothing yet.
     pub const fn new() -> Self {
-        Self { parts: Vec::new(), next: 0, copies: 0 }
+        Self { parts: Vec::new(), next: 0, copies: 0, found: 0 }
     }
 
     /// Frames that the domain owned, as far as they have been looked at.
@@ -87,9 +89,14 @@ impl Memory {
         (full + self.parts.last().map_or(0, Vec::len)) as u64
     }
 
-    /// Frames that the copies take.
+    /// Frames of which there are copies, since they were not zero.
     pub const fn nr_copies(&self) -> u64 {
         self.copies
+    }
+
+    /// Of these, those of which there was a copy already when they were noted: another frame held the same, of this domain or of another one that is noted.
+    pub const fn nr_found(&self) -> u64 {
+        self.found
     }
 
     fn get(&self, place: usize) -> Option<&Record> {
@@ -127,14 +134,12 @@ impl Memory {
     }
 
     /// Gives up to `parts` pages of records back, with their copies and the frames that are away. `true`: nothing is left.
-    pub fn release(&mut self, keep: &(impl Keep + MmuEnv), parts: usize) -> bool {
+    pub fn release(&mut self, copies: &mut Copies, keep: &(impl Keep + MmuEnv), parts: usize) -> bool {
         for _ in 0..parts {
             let Some(part) = self.parts.pop() else { break };
             for record in &part {
-                if record.copy != NONE {
-                    keep.free(record.copy);
-                    self.copies -= 1;
-                }
+                self.copies -= u64::from(!record.copy.is_none());
+                copies.give_up(record.copy, keep);
                 if keep.frame(record.mfn).is_some_and(Frame::forget) {
                     keep.set_free(record.mfn);
                 }
@@ -198,6 +203,8 @@ impl Check {
 const STEP: u32 = 512;
 /// A page that is copied, or a table that is read.
 const PAGE: u32 = 64;
+/// A page that is copied, and sought among the copies.
+const KEPT: u32 = 3 * PAGE;
 
 /// Work since the last step.
 struct Work(u32);
@@ -218,7 +225,13 @@ impl Work {
 impl<E: MmuEnv + Keep> Mmu<'_, E> {
     /// Notes all memory of `dom`, none of whose vCPUs runs meanwhile. `Preempted`: to be called again. After another failure `memory`
     /// has what was noted so far.
-    pub fn keep_memory(&self, dom: DomId, memory: &mut Memory, lock: &mut Deferred) -> Result<(), Stop> {
+    pub fn keep_memory(
+        &self,
+        dom: DomId,
+        memory: &mut Memory,
+        copies: &mut Copies,
+        lock: &mut Deferred,
+    ) -> Result<(), Stop> {
         self.drain(lock).map_err(|_| Stop::Preempted)?;
         if !lock.is_empty() {
             return Err(Refusal::Unsettled.into());
@@ -226,14 +239,14 @@ impl<E: MmuEnv + Keep> Mmu<'_, E> {
         let mut work = Work(0);
         while memory.next < self.env.frames_end().index() {
             let mfn = Mfn::new(memory.next as u64);
-            let done = self.keep_frame(dom, mfn, memory)?;
+            let done = self.keep_frame(dom, mfn, memory, copies)?;
             memory.next += 1;
             work.add(done, self.env)?;
         }
         Ok(())
     }
 
-    fn keep_frame(&self, dom: DomId, mfn: Mfn, memory: &mut Memory) -> Result<u32, Stop> {
+    fn keep_frame(&self, dom: DomId, mfn: Mfn, memory: &mut Memory, copies: &mut Copies) -> Result<u32, Stop> {
         let Some(frame) = self.env.frame(mfn).filter(|frame| frame.count().is_part_of(dom)) else { return Ok(1) };
         let usage = frame.usage();
         let ty = match (usage.state(), usage.ty()) {
@@ -244,24 +257,23 @@ impl<E: MmuEnv + Keep> Mmu<'_, E> {
         if ty == FrameType::L1 {
             self.check_own(dom, mfn)?;
         }
-        let mut record = Record { mfn, pfn: self.env.pfn(mfn), copy: NONE, ty, is_pinned: usage.is_pinned() };
+        let mut record = Record { mfn, pfn: self.env.pfn(mfn), copy: Kept::NONE, ty, is_pinned: usage.is_pinned() };
+        let mut is_found = false;
         if !self.is_zero(mfn) {
-            record.copy = self.env.alloc().ok_or(Stop::NoMemory)?;
-            self.env.copy_page(record.copy, mfn);
+            (record.copy, is_found) = copies.keep(mfn, self.env).ok_or(Stop::NoMemory)?;
         }
         let noted = memory.push(record, self.env);
         if noted.is_ok() && frame.note(dom) {
-            memory.copies += u64::from(record.copy != NONE);
-            return Ok(PAGE);
+            memory.copies += u64::from(!record.copy.is_none());
+            memory.found += u64::from(is_found);
+            return Ok(KEPT);
         }
         if noted.is_ok() {
             // Somebody gave it up for the domain just now.
             memory.pop();
         }
-        if record.copy != NONE {
-            self.env.free(record.copy);
-        }
-        noted.map(|()| PAGE)
+        copies.give_up(record.copy, self.env);
+        noted.map(|()| KEPT)
     }
 
     /// An L1 table that maps others' frames would not be validated again: that their owners let it is not known. Nor one that maps what
@@ -282,14 +294,12 @@ impl<E: MmuEnv + Keep> Mmu<'_, E> {
     }
 
     /// Copies a frame again that was noted: it may have been written since, and must be what it is now.
-    pub fn keep_again(&self, mfn: Mfn, memory: &mut Memory) -> Result<(), Stop> {
+    pub fn keep_again(&self, mfn: Mfn, memory: &mut Memory, copies: &mut Copies) -> Result<(), Stop> {
         let Some(record) = memory.find_mut(mfn) else { return Ok(()) };
-        let is_new = record.copy == NONE;
-        if is_new {
-            record.copy = self.env.alloc().ok_or(Stop::NoMemory)?;
-        }
-        self.env.copy_page(record.copy, mfn);
-        memory.copies += u64::from(is_new);
+        let new = copies.keep_apart(mfn, self.env).ok_or(Stop::NoMemory)?;
+        let old = core::mem::replace(&mut record.copy, new);
+        memory.copies += u64::from(old.is_none());
+        copies.give_up(old, self.env);
         Ok(())
     }
 
@@ -403,11 +413,11 @@ impl<E: MmuEnv + Keep> Mmu<'_, E> {
         let mut work = Work(0);
         while let Some(record) = memory.get(*next) {
             let page = self.get_writable(record.mfn, dom).map_err(|_| Refusal::Held(record.mfn.raw()))?;
-            if record.copy != NONE {
-                self.env.copy_page(page.mfn(), record.copy);
-            } else {
+            if record.copy.is_none() {
                 // To look whether it is clear already would take longer.
                 self.env.clear_page(page.mfn());
+            } else {
+                self.env.copy_page(page.mfn(), record.copy.mfn);
             }
             if self.env.pfn(page.mfn()) != record.pfn {
                 self.env.m2p_set(page.mfn(), record.pfn);

@@ -51,7 +51,10 @@ struct Noted(Option<Sizes>);
 
 impl core::fmt::Display for Noted {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        let Some(Sizes { noted, copies, away }) = self.0 else { return Ok(()) };
-        write!(f, ", a snapshot of {noted} frames with {copies} copies, {away} of them away")
+        let Some(Sizes { noted, copies, found, away }) = self.0 else { return Ok(()) };
+        write!(
+            f,
+            ", a snapshot of {noted} frames, {away} of them away, with {copies} copies, {found} of which were there"
+        )
     }
 }

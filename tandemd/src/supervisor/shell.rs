@@ -546,12 +546,11 @@ impl Shell {
         snapshot::keep_only(records, &self.service, &kept)?;
         let file = snapshot::path(records, &self.service, domain);
         match snapshot::note(domain, &file, &mut self.store, &mut self.hypervisor) {
-            Ok(copies) => {
+            Ok(taken) => {
+                let (new, found) = (taken.copies.saturating_sub(taken.found) / 256, taken.found / 256);
                 eprintln!(
-                    "{}: {}: domain {domain} can be rolled back; that takes {} MiB",
-                    self.service,
-                    self.driver,
-                    copies / 256
+                    "{}: {}: domain {domain} can be rolled back; that takes {new} MiB, beside {found} MiB that are the same as what was noted before",
+                    self.service, self.driver
                 );
             }
             Err(error) => eprintln!(

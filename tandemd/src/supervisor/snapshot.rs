@@ -22,7 +22,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use xen_abi::channel_op::SNAPSHOT_UNSETTLED;
+use xen_abi::channel_op::{ChannelSnapshot, SNAPSHOT_UNSETTLED};
 
 /// What goes back in xenstore: what the domain writes. The rest is the tools' to change.
 const PARTS: [&str; 3] = ["data", "device", "error"];
@@ -171,7 +171,12 @@ fn rings_of<R: Rings>(domain: u16, store: &mut impl Store, rings: &R) -> Result<
 }
 
 /// Notes one that runs and waits. An error says why that cannot be; it runs all the same, and has no snapshot.
-pub fn note<H: Snapshots + Rings>(domain: u16, file: &Path, store: &mut impl Store, hypervisor: &mut H) -> Result<u64> {
+pub fn note<H: Snapshots + Rings>(
+    domain: u16,
+    file: &Path,
+    store: &mut impl Store,
+    hypervisor: &mut H,
+) -> Result<ChannelSnapshot> {
     let done = try_note(domain, file, store, hypervisor);
     if done.is_err() {
         let _ = hypervisor.forget(domain);
@@ -180,7 +185,12 @@ pub fn note<H: Snapshots + Rings>(domain: u16, file: &Path, store: &mut impl Sto
     done
 }
 
-fn try_note<H: Snapshots + Rings>(domain: u16, file: &Path, store: &mut impl Store, hypervisor: &mut H) -> Result<u64> {
+fn try_note<H: Snapshots + Rings>(
+    domain: u16,
+    file: &Path,
+    store: &mut impl Store,
+    hypervisor: &mut H,
+) -> Result<ChannelSnapshot> {
     let place = format!("{}/{BACK_ENDS}", own(domain));
     if store.read(&place)?.is_none() {
         let make = Change::Make { path: place.clone(), owner: 0, reader: domain };
@@ -195,7 +205,7 @@ fn try_note<H: Snapshots + Rings>(domain: u16, file: &Path, store: &mut impl Sto
             Err(error) => return Err(error).context("an earlier snapshot stays"),
         }
         let error = match note_once(domain, file, (ring.as_ref(), console.as_ref()), store, hypervisor) {
-            Ok(copies) => return Ok(copies),
+            Ok(taken) => return Ok(taken),
             Err(error) => error,
         };
         tries += 1;
@@ -215,7 +225,7 @@ fn note_once<H: Snapshots>(
     (ring, console): (&Words, &Words),
     store: &mut impl Store,
     hypervisor: &mut H,
-) -> Result<u64> {
+) -> Result<ChannelSnapshot> {
     be_idle(domain, ring, store, hypervisor)?;
     let fired = learn(domain, ring, store)?;
     let seen: BTreeSet<String> = fired.iter().map(|fired| fired.path.clone()).collect();
@@ -229,7 +239,7 @@ fn note_once<H: Snapshots>(
     ensure!(stand_in::is_idle(ring), "xenstore has told it something meanwhile");
     // What came before was read in its place.
     repeat(domain, seen.iter().map(|path| absolute(domain, path)), store)?;
-    Ok(taken.copies)
+    Ok(taken)
 }
 
 /// It is paused, and has nothing under way in xenstore.

@@ -1,5 +1,5 @@
 //! `./tandem bench drivers`: how much memory a small driver domain holds, for each kind of device, and what one to eight of them execute
-//! while nobody wants anything of them.
+//! while nobody wants anything of them; and how much it takes to have driver domains noted, so that they can be rolled back.
 //!
 //! The clock is the count of instructions, one a nanosecond, so instructions in a second are a share of the processor. What dom0 and the
 //! hypervisor execute while there is no driver domain is measured first, and taken off.
@@ -44,10 +44,20 @@ struct Idle {
     ticks: f64,
 }
 
+/// A driver domain that is noted beside those before it, in MiB.
+struct Noted {
+    kind: String,
+    /// What its copies take.
+    takes: u64,
+    /// Those that were there.
+    found: u64,
+}
+
 /// What was measured.
 #[derive(Default)]
 struct Figures {
     memory: Vec<Memory>,
+    noted: Vec<Noted>,
     idle: Vec<Idle>,
 }
 
@@ -60,7 +70,10 @@ impl Figures {
             let number = |key: &str| {
                 field(report, key).and_then(|v| v.parse::<u64>().ok()).with_context(|| format!("no {key} in: {report}"))
             };
-            if let Some(rest) = report.strip_prefix("small ") {
+            if let Some(rest) = report.strip_prefix("noted ") {
+                let kind = rest.split(' ').next().unwrap_or_default().into();
+                found.noted.push(Noted { kind, takes: number("takes_mib")?, found: number("found_mib")? });
+            } else if let Some(rest) = report.strip_prefix("small ") {
                 let kind = rest.split(' ').next().unwrap_or_default().into();
                 let (held, total, free) = (number("held_kib")?, number("MemTotal")?, number("MemFree")?);
                 found.memory.push(Memory { kind, held, total, free });
@@ -98,6 +111,10 @@ impl Figures {
                 each.map_or(("-".into(), "-".into()), |e| (format!("{e:.0}"), format!("{:.4} %", percent(e))));
             let _ = writeln!(out, "{:<10}{:>16.0}{own:>14}{share:>14}{:>10.2}", i.domains, i.instructions, i.ticks);
         }
+        let _ = writeln!(out, "\n{:<10}{:>16}{:>24}", "noted", "takes, MiB", "was there already, MiB");
+        for n in &self.noted {
+            let _ = writeln!(out, "{:<10}{:>16}{:>24}", n.kind, n.takes, n.found);
+        }
         out
     }
 
@@ -114,6 +131,10 @@ impl Figures {
             if let Some(each) = self.each(i) {
                 let _ = writeln!(out, "idle instructions per second of each,{},{each:.1}", i.domains);
             }
+        }
+        for n in &self.noted {
+            let _ = writeln!(out, "noted takes MiB,{},{}", n.kind, n.takes);
+            let _ = writeln!(out, "noted found MiB,{},{}", n.kind, n.found);
         }
         out
     }
@@ -186,7 +207,7 @@ fn read(outcome: &Outcome, windows: &[Window]) -> Result<Figures> {
     }
     ensure!(outcome.ending == Ending::PowerOff, "it did not get to its end: {}", run::ended(&outcome.ending));
     let figures = Figures::read(reports(), windows)?;
-    ensure!(figures.idle.len() > 1 && !figures.memory.is_empty(), "it reported nothing");
+    ensure!(figures.idle.len() > 1 && !figures.memory.is_empty() && !figures.noted.is_empty(), "it reported nothing");
     Ok(figures)
 }
 
@@ -199,10 +220,11 @@ mod tests {
         Window { blocks: vec![Block { address: 1, machine: 1, count }], ..Window::default() }
     }
 
-    const REPORTS: [&str; 3] = [
+    const REPORTS: [&str; 4] = [
         "small nvme held_kib=49152 MemTotal=20000 MemFree=3000 Slab=1",
         "idle domains=0 seconds=10 timer_seconds=0 timer=0",
         "idle domains=2 seconds=10 timer_seconds=20 timer=10",
+        "noted ahci takes_mib=60 found_mib=90",
     ];
 
     #[test]
@@ -213,6 +235,7 @@ mod tests {
         assert_eq!(figures.aims(), "3 of 3 aims met\n");
         assert!(figures.csv().contains("\nheld KiB,nvme,49152\n"), "{}", figures.csv());
         assert!(figures.csv().contains("\nidle instructions per second of each,2,1000.0\n"), "{}", figures.csv());
+        assert!(figures.csv().contains("\nnoted takes MiB,ahci,60\nnoted found MiB,ahci,90\n"), "{}", figures.csv());
         assert!(figures.table().contains("0.50"), "{}", figures.table());
     }
 

@@ -23,6 +23,7 @@ const INDICES: [usize; 6] = [0, 1, 2, 255, 300, 511];
 
 struct World {
     machine: Machine,
+    copies: Copies,
     lock: Deferred,
     roots: Vec<RootRef>,
     gdts: Vec<GdtFrames>,
@@ -70,7 +71,7 @@ impl World {
         for n in 0..OWN {
             machine.m2p[usize::try_from(FIRST + n).unwrap()].store(n, Ordering::SeqCst);
         }
-        Self { machine, lock: Deferred::new(), roots: vec![], gdts: vec![], held: vec![] }
+        Self { machine, copies: Copies::new(), lock: Deferred::new(), roots: vec![], gdts: vec![], held: vec![] }
     }
 
     /// One operation of the kernel's; those that are refused change nothing.
@@ -200,9 +201,10 @@ impl World {
     }
 
     fn keep(&mut self, fuel: i64) -> Result<Memory, Stop> {
-        let mut memory = Memory::new();
-        self.until_done(fuel, |m, lock| m.mmu().keep_memory(DOM1, &mut memory, lock))?;
-        Ok(memory)
+        let (mut memory, mut copies) = (Memory::new(), core::mem::take(&mut self.copies));
+        let kept = self.until_done(fuel, |m, lock| m.mmu().keep_memory(DOM1, &mut memory, &mut copies, lock));
+        self.copies = copies;
+        kept.map(|()| memory)
     }
 
     fn check(&mut self, memory: &Memory, fuel: i64) -> Result<(), Stop> {
@@ -254,8 +256,8 @@ impl World {
     }
 
     fn end(mut self, mut memory: Memory) {
-        while !memory.release(&self.machine, 1) {}
-        assert_eq!(memory.nr_copies(), 0);
+        while !memory.release(&mut self.copies, &self.machine, 1) {}
+        assert_eq!((memory.nr_copies(), self.copies.count()), (0, 0));
         assert!(self.machine.away.lock().unwrap().is_empty(), "frames are away for nobody");
         assert!(self.machine.frames.iter().all(|frame| !frame.count().is_noted()), "noted by nobody");
         assert_eq!(self.machine.spare.lock().unwrap().len() as u64, SPARE, "copies are lost");
@@ -404,7 +406,7 @@ fn frames_that_are_away_are_free_when_the_snapshot_is_dropped() {
     world.machine.mmu().give_up(DOM1, away).unwrap();
     world.machine.mmu().steal(DOM1, stolen).unwrap();
     world.machine.mmu().steal(DOM1, kept).unwrap();
-    while !memory.release(&world.machine, 1) {}
+    while !memory.release(&mut world.copies, &world.machine, 1) {}
     assert_eq!(world.machine.at(away).count(), CountWord::FREE);
     world.machine.mmu().give_up(DOM1, later).unwrap();
     assert_eq!(world.machine.at(later).count(), CountWord::FREE);
@@ -477,9 +479,9 @@ fn too_little_memory_leaves_nothing() {
     }
     let all = world.machine.spare.lock().unwrap().split_off(5);
     let mut memory = Memory::new();
-    assert_eq!(world.machine.mmu().keep_memory(DOM1, &mut memory, &mut world.lock), Err(Stop::NoMemory));
-    assert_eq!(memory.nr_copies(), 5);
-    assert!(memory.release(&world.machine, 100));
+    let kept = world.machine.mmu().keep_memory(DOM1, &mut memory, &mut world.copies, &mut world.lock);
+    assert_eq!((kept, memory.nr_copies()), (Err(Stop::NoMemory), 5));
+    assert!(memory.release(&mut world.copies, &world.machine, 100));
     world.machine.spare.lock().unwrap().extend(all);
     world.end(memory);
 }
@@ -492,14 +494,73 @@ fn what_is_copied_again_is_what_it_is_then() {
     let copies = memory.nr_copies();
     for slot in [was_zero, was_not] {
         world.machine.poke(slot, Pte(77));
-        world.machine.mmu().keep_again(slot.page(), &mut memory).unwrap();
+        world.machine.mmu().keep_again(slot.page(), &mut memory, &mut world.copies).unwrap();
     }
-    world.machine.mmu().keep_again(Mfn::new(FRAMES), &mut memory).unwrap();
+    world.machine.mmu().keep_again(Mfn::new(FRAMES), &mut memory, &mut world.copies).unwrap();
     assert_eq!(memory.nr_copies(), copies + 1);
     for slot in [was_zero, was_not] {
         world.machine.poke(slot, Pte(78));
     }
     world.go_back(&memory, &[], &[], -1).unwrap();
     assert_eq!([was_zero, was_not].map(|slot| world.machine.read(slot).0), [77, 77]);
+    world.end(memory);
+}
+
+#[test]
+fn what_is_the_same_is_kept_once() {
+    let mut world = World::new();
+    // Pages of data: three hold the same, and one holds something else.
+    let set = |world: &World, n: u64, word| world.machine.poke(Slot::new(Mfn::new(FIRST + n), 7), Pte(word));
+    for n in [14, 16, 19] {
+        set(&world, n, 6);
+    }
+    set(&world, 17, 8);
+    let before = world.machine.spare.lock().unwrap().len();
+    let one = world.keep(-1).unwrap();
+    let taken = before - world.machine.spare.lock().unwrap().len();
+    assert_eq!((one.nr_found(), taken as u64), (2, one.nr_copies() - 2));
+    // As if another domain held the same.
+    let mut other = Memory { next: Mfn::new(FIRST + 14).index(), ..Memory::new() };
+    for n in 14..OWN {
+        world.machine.at(Mfn::new(FIRST + n)).forget();
+    }
+    world.machine.mmu().keep_memory(DOM1, &mut other, &mut world.copies, &mut world.lock).unwrap();
+    assert_eq!((other.nr_copies(), other.nr_found()), (4, 4));
+    assert_eq!(before - world.machine.spare.lock().unwrap().len(), taken, "the other one takes nothing");
+    // What is written again, and who goes, leaves the others theirs.
+    set(&world, 14, 2);
+    world.machine.mmu().keep_again(Mfn::new(FIRST + 14), &mut other, &mut world.copies).unwrap();
+    while !other.release(&mut world.copies, &world.machine, 1) {}
+    for n in 0..OWN {
+        world.machine.at(Mfn::new(FIRST + n)).note(DOM1);
+    }
+    (14..OWN).for_each(|n| set(&world, n, 4));
+    world.go_back(&one, &[], &[], -1).unwrap();
+    let seen = [14, 15, 16, 17, 19].map(|n| world.machine.read(Slot::new(Mfn::new(FIRST + n), 7)).0);
+    assert_eq!(seen, [6, 0, 6, 8, 6]);
+    world.end(one);
+}
+
+/// Whoever makes pages with the same sum does not get another's page back.
+#[test]
+fn pages_with_the_same_sum_are_not_the_same() {
+    let mut world = World::new();
+    const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
+    let last = |first: u64| {
+        // Words between are zero.
+        let state = (1..ENTRIES - 1).fold(first.wrapping_mul(SPREAD), |sum, _| sum.rotate_left(5).wrapping_mul(SPREAD));
+        state.rotate_left(5)
+    };
+    let pages = [14, 15].map(|n| Mfn::new(FIRST + n));
+    for (page, first) in pages.into_iter().zip([2, 4]) {
+        world.machine.poke(Slot::new(page, 0), Pte(first));
+        world.machine.poke(Slot::new(page, ENTRIES - 1), Pte(last(first)));
+    }
+    let memory = world.keep(-1).unwrap();
+    assert_eq!(memory.nr_found(), 0);
+    world.machine.poke(Slot::new(pages[0], 0), Pte(66));
+    world.machine.poke(Slot::new(pages[1], 0), Pte(66));
+    world.go_back(&memory, &[], &[], -1).unwrap();
+    assert_eq!(pages.map(|page| world.machine.read(Slot::new(page, 0)).0), [2, 4]);
     world.end(memory);
 }

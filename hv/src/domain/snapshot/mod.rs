@@ -26,7 +26,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use back::Way;
 use core::sync::atomic::{AtomicU64, Ordering};
-use hv_core::mmu::snapshot::{Keep, Memory};
+use hv_core::mmu::snapshot::{Copies, Keep, Memory};
 use hv_core::snapshot::{Refusal, Stop};
 use hv_core::watchdog::Watchdogs;
 use hv_core::{evtchn, grant, pirq};
@@ -107,8 +107,14 @@ enum Stage {
     Leaving,
 }
 
-/// By the domain's number.
-static SNAPSHOTS: Mutex<BTreeMap<u16, Box<Snapshot>>> = Mutex::new(BTreeMap::new());
+struct Snapshots {
+    /// By the domain's number.
+    all: BTreeMap<u16, Box<Snapshot>>,
+    copies: Copies,
+}
+
+/// All of them.
+static SNAPSHOTS: Mutex<Snapshots> = Mutex::new(Snapshots { all: BTreeMap::new(), copies: Copies::new() });
 
 /// What came of a request, besides its error.
 #[derive(Clone, Copy, Default)]
@@ -122,7 +128,7 @@ pub struct Told {
 /// Fills in what is known of the snapshot of `d`.
 pub fn status(d: &Domain, r: &mut op::ChannelSnapshot) {
     let snapshots = SNAPSHOTS.lock();
-    let snapshot = snapshots.get(&d.id);
+    let snapshot = snapshots.all.get(&d.id);
     r.state = snapshot.map_or(op::SNAPSHOT_NONE, |s| match s.stage {
         Stage::Taking => op::SNAPSHOT_TAKING,
         Stage::Ready => op::SNAPSHOT_READY,
@@ -133,6 +139,7 @@ pub fn status(d: &Domain, r: &mut op::ChannelSnapshot) {
     r.rolled_back = snapshot.map_or(0, |s| s.rolled_back);
     r.frames = snapshot.map_or(0, |s| s.memory.nr_frames());
     r.copies = snapshot.map_or(0, |s| s.memory.nr_copies());
+    r.found = snapshot.map_or(0, |s| s.memory.nr_found());
     (r.why, r.what) = match snapshot.map(|s| &s.stage) {
         Some(Stage::Broken(why)) => why.code(),
         _ => (0, 0),
@@ -160,7 +167,8 @@ fn let_run(d: &Domain) {
 /// Notes what `d` is. `has_twin`: it has one. Errors: see CHANNELOP_SNAPSHOT_TAKE; ERESTART.
 pub fn take(d: &Domain, has_twin: bool, told: &mut Told) -> Result<(), Errno> {
     let mut snapshots = SNAPSHOTS.lock();
-    if !snapshots.contains_key(&d.id) {
+    let Snapshots { all, copies } = &mut *snapshots;
+    if !all.contains_key(&d.id) {
         check_paused(d)?;
         if d.has_stopped() {
             return Err(Errno::EINVAL);
@@ -169,15 +177,15 @@ pub fn take(d: &Domain, has_twin: bool, told: &mut Told) -> Result<(), Errno> {
             return Err(Errno::ENOMEM);
         }
         let new = Snapshot { memory: Memory::new(), rest: None, stage: Stage::Taking, rolled_back: 0 };
-        snapshots.insert(d.id, Box::new(new));
+        all.insert(d.id, Box::new(new));
     }
-    let snapshot = snapshots.get_mut(&d.id).ok_or(Errno::ENOMEM)?;
+    let snapshot = all.get_mut(&d.id).ok_or(Errno::ENOMEM)?;
     if matches!(snapshot.stage, Stage::Taking) {
         if d.is_dying() {
             return Err(Errno::EINVAL);
         }
         let held = hold(d)?;
-        snapshot.stage = match go_on_taking(d, &held, has_twin, snapshot) {
+        snapshot.stage = match go_on_taking(d, &held, has_twin, snapshot, copies) {
             Err(Stop::Preempted) => return Err(Errno::ERESTART),
             Ok(()) => Stage::Ready,
             Err(Stop::Refused(why)) => Stage::Failed(Told { why: Some(why), missing: 0 }),
@@ -190,7 +198,13 @@ pub fn take(d: &Domain, has_twin: bool, told: &mut Told) -> Result<(), Errno> {
         let_run(d);
         if matches!(snapshot.stage, Stage::Ready) {
             let memory = &snapshot.memory;
-            info!("d{}: snapshot of {} frames, with {} copies", d.id, memory.nr_frames(), memory.nr_copies());
+            info!(
+                "d{}: snapshot of {} frames, with {} copies, {} of which were there",
+                d.id,
+                memory.nr_frames(),
+                memory.nr_copies(),
+                memory.nr_found()
+            );
             return Ok(());
         }
     }
@@ -208,7 +222,13 @@ pub fn take(d: &Domain, has_twin: bool, told: &mut Told) -> Result<(), Errno> {
     }
 }
 
-fn go_on_taking(d: &Domain, held: &AllHeld<'_>, has_twin: bool, snapshot: &mut Snapshot) -> Result<(), Stop> {
+fn go_on_taking(
+    d: &Domain,
+    held: &AllHeld<'_>,
+    has_twin: bool,
+    snapshot: &mut Snapshot,
+    copies: &mut Copies,
+) -> Result<(), Stop> {
     if has_twin {
         return Err(Refusal::Twin.into());
     }
@@ -219,13 +239,13 @@ fn go_on_taking(d: &Domain, held: &AllHeld<'_>, has_twin: bool, snapshot: &mut S
         return Err(Refusal::Maps.into());
     }
     mmu_env::refill_steps();
-    mmu().keep_memory(d.mm.id, &mut snapshot.memory, &mut d.mm.lock())?;
-    snapshot.rest = Some(keep_rest(d, held, &mut snapshot.memory)?);
+    mmu().keep_memory(d.mm.id, &mut snapshot.memory, copies, &mut d.mm.lock())?;
+    snapshot.rest = Some(keep_rest(d, held, &mut snapshot.memory, copies)?);
     Ok(())
 }
 
 /// Notes the rest. Event channels and the pages that events are in are noted at one moment: who sends some does so before or after.
-fn keep_rest(d: &Domain, held: &AllHeld<'_>, memory: &mut Memory) -> Result<Rest, Stop> {
+fn keep_rest(d: &Domain, held: &AllHeld<'_>, memory: &mut Memory, copies: &mut Copies) -> Result<Rest, Stop> {
     let no_memory = |_: Errno| Stop::NoMemory;
     let mut vcpus = Vec::new();
     vcpus.try_reserve_exact(d.max_vcpus() as usize).map_err(|_| Stop::NoMemory)?;
@@ -241,7 +261,7 @@ fn keep_rest(d: &Domain, held: &AllHeld<'_>, memory: &mut Memory) -> Result<Rest
     let events = channels.save(|page| page.mfn().raw()).map_err(no_memory)??;
     // Pages with events were copied before; but who sends some writes them, and knows better than the copy what is queued.
     let mut pages = Ok(());
-    let mut again = |mfn| pages = pages.and_then(|()| mmu().keep_again(mfn, memory));
+    let mut again = |mfn| pages = pages.and_then(|()| mmu().keep_again(mfn, memory, copies));
     events.for_each_page(|name| again(Mfn::new(name)));
     vcpus.iter().filter_map(|v| v.info_frame()).for_each(again);
     pages?;
@@ -265,7 +285,7 @@ fn keep_rest(d: &Domain, held: &AllHeld<'_>, memory: &mut Memory) -> Result<Rest
 /// Makes `d` what it was. `has_twin`: it has one. Errors: see CHANNELOP_SNAPSHOT_ROLL_BACK; ERESTART.
 pub fn roll_back(d: &Domain, has_twin: bool, told: &mut Told) -> Result<(), Errno> {
     let mut snapshots = SNAPSHOTS.lock();
-    let snapshot = snapshots.get_mut(&d.id).ok_or(Errno::ENOENT)?;
+    let snapshot = snapshots.all.get_mut(&d.id).ok_or(Errno::ENOENT)?;
     let Snapshot { memory, rest, stage, rolled_back } = &mut **snapshot;
     match stage {
         Stage::Ready => {
@@ -314,7 +334,7 @@ pub fn roll_back(d: &Domain, has_twin: bool, told: &mut Told) -> Result<(), Errn
 /// Forgets the snapshot of `d`. ENOENT; EBUSY while the domain is on its way back, or being noted; ERESTART.
 pub fn forget(d: &Domain) -> Result<(), Errno> {
     let mut snapshots = SNAPSHOTS.lock();
-    let snapshot = snapshots.get_mut(&d.id).ok_or(Errno::ENOENT)?;
+    let snapshot = snapshots.all.get_mut(&d.id).ok_or(Errno::ENOENT)?;
     match snapshot.stage {
         Stage::RollingBack(_) | Stage::Broken(_) | Stage::Taking if !d.is_dying() => return Err(Errno::EBUSY),
         _ => snapshot.stage = Stage::Leaving,
@@ -334,13 +354,13 @@ pub fn forget_domain(d: &Domain) -> Result<(), Errno> {
 const PARTS_AT_ONCE: usize = 8;
 
 /// Gives back what the snapshot of domain `id` holds, and then itself. ERESTART.
-fn give_back(snapshots: &mut BTreeMap<u16, Box<Snapshot>>, id: u16) -> Result<(), Errno> {
-    let Some(snapshot) = snapshots.get_mut(&id) else { return Ok(()) };
+fn give_back(snapshots: &mut Snapshots, id: u16) -> Result<(), Errno> {
+    let Some(snapshot) = snapshots.all.get_mut(&id) else { return Ok(()) };
     snapshot.rest = None;
-    if !snapshot.memory.release(mmu().env, PARTS_AT_ONCE) {
+    if !snapshot.memory.release(&mut snapshots.copies, mmu().env, PARTS_AT_ONCE) {
         return Err(Errno::ERESTART);
     }
-    snapshots.remove(&id);
+    snapshots.all.remove(&id);
     Ok(())
 }
 
@@ -348,8 +368,10 @@ fn give_back(snapshots: &mut BTreeMap<u16, Box<Snapshot>>, id: u16) -> Result<()
 pub struct Sizes {
     /// That it notes.
     pub noted: u64,
-    /// That hold copies.
+    /// Of which there are copies.
     pub copies: u64,
+    /// Of these, those of which there was one already.
+    pub found: u64,
     /// That its domain has given up since, and that are kept for it.
     pub away: u64,
 }
@@ -357,6 +379,7 @@ pub struct Sizes {
 /// How large the snapshot of `d` is.
 pub fn sizes(d: &Domain) -> Option<Sizes> {
     let snapshots = SNAPSHOTS.lock();
-    let memory = &snapshots.get(&d.id)?.memory;
-    Some(Sizes { noted: memory.nr_frames(), copies: memory.nr_copies(), away: memory.nr_away(mmu().env) })
+    let memory = &snapshots.all.get(&d.id)?.memory;
+    let (noted, copies, found) = (memory.nr_frames(), memory.nr_copies(), memory.nr_found());
+    Some(Sizes { noted, copies, found, away: memory.nr_away(mmu().env) })
 }

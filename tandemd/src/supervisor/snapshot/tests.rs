@@ -262,7 +262,7 @@ impl World {
         found
     }
 
-    fn note(&mut self, file: &Path) -> Result<u64> {
+    fn note(&mut self, file: &Path) -> Result<ChannelSnapshot> {
         let (mut store, mut hypervisor) = (self.clone(), self.clone());
         super::note(DOMAIN, file, &mut store, &mut hypervisor)
     }
@@ -435,7 +435,7 @@ fn sorted(mut watches: Vec<(String, String)>) -> Vec<(String, String)> {
 #[test]
 fn what_has_died_becomes_what_it_was_as_often_as_it_has_to() {
     let (mut world, file) = (World::new(), file("back"));
-    assert_eq!(world.note(&file).unwrap(), 9);
+    assert_eq!(world.note(&file).unwrap().copies, 9);
     let own = world.own();
     assert!(!world.0.borrow().is_paused);
     // It may have missed something, so it hears of all that it watches.
