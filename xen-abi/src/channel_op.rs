@@ -441,6 +441,8 @@ pub const DISK_BACK_ENDED: u32 = 1 << 1;
 pub const DISK_GIVEN_UP: u32 = 1 << 2;
 /// Its back end has said of a read that it is done, which has brought nothing: it is looked at no more.
 pub const DISK_BACK_EMPTY: u32 = 1 << 3;
+/// The same: it has answered a request with an error, of which the guest is told in five seconds if it is the back end still.
+pub const DISK_BACK_DOUBTED: u32 = 1 << 4;
 /// In [`ChannelDiskStatus::back`]: there is none.
 pub const DISK_NO_BACK: u16 = 0xffff;
 
@@ -464,7 +466,8 @@ pub struct ChannelDiskStatus {
     pub back: u16,
     /// Out: requests that were taken and are not answered.
     pub waiting: u16,
-    /// Out: `DISK_ENDED`, `DISK_BACK_ENDED`, `DISK_GIVEN_UP`, `DISK_BACK_EMPTY`.
+    /// Out: `DISK_ENDED`, `DISK_BACK_ENDED`, `DISK_GIVEN_UP`, `DISK_BACK_EMPTY`,
+    /// `DISK_BACK_DOUBTED`.
     pub state: u32,
     /// Out: back ends that have written to their ring what cannot be.
     pub bad_rings: u32,

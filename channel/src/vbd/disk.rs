@@ -242,6 +242,11 @@ impl<P: SharedPage, F: Copy + Default + Ord> Disk<P, F> {
         self.was_empty
     }
 
+    /// Whether the back end has answered something with an error, of which the guest is not told yet.
+    pub fn has_doubts(&self) -> bool {
+        self.journal.first_doubted().is_some()
+    }
+
     /// Whether it has.
     pub fn has_given_up(&self) -> bool {
         self.has_given_up

@@ -43,6 +43,12 @@ disk_ends() {
 	for guest in $guests; do check $guest-saw-no-error no_disk_errors $guest; done
 }
 
+# told: what guests have said of what went wrong
+told() {
+	local guest
+	for guest in $guests; do in_guest $guest 60 'grep -hE "^(tcp )?wrong|^error|FAIL" /tmp/load /tmp/ended | tail -n 4; dmesg | tail -n 4'; done
+}
+
 # in_turn CAUSE[/N]...: the next one is ${turn[0]}; each of a round comes once before one comes again
 RANDOM=$seed
 turn=() round=0
@@ -76,7 +82,7 @@ for n in $(seq $count); do
 	lost=$(($(total now 5) - unanswered)) unanswered=$(total now 5)
 	say "death $n ${turn[0]} s=$(($(now_s) - at)) back=$((back - at)) unanswered=$lost | $line"
 	for what in '2 connection-was-lost' '3 byte-was-wrong' '4 request-failed'; do
-		[ $(total now ${what% *}) = 0 ] || quit "a ${what#* }, death $n, ${turn[0]}"
+		[ $(total now ${what% *}) = 0 ] || { told > /tmp/quit 2>&1; quit "a ${what#* }, death $n, ${turn[0]}"; }
 	done
 	[ ${turn[0]} != panic ] || lost_by_panics+=($lost)
 	deaths[${turn[0]}]=$((deaths[${turn[0]}] + 1))

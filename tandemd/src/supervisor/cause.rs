@@ -19,6 +19,7 @@ pub enum Cause {
     DmaFault { since: Duration },
     EmptyRead,
     BadRing,
+    FailedRequest,
     DeviceGone,
     NotStarted(String),
     NotReady,
@@ -44,6 +45,7 @@ impl Cause {
             Self::DmaFault { .. } => "dma-fault",
             Self::EmptyRead => "empty-read",
             Self::BadRing => "bad-ring",
+            Self::FailedRequest => "failed-request",
             Self::DeviceGone => "device-gone",
             Self::NotStarted(_) => "not-started",
             Self::NotReady | Self::NotBooted => "not-ready",
@@ -71,6 +73,10 @@ impl Cause {
             Self::DmaFault { .. } => "a device of its has reached for memory that is not its own".into(),
             Self::EmptyRead => "it has said of a disk's read that it is done, which has brought nothing".into(),
             Self::BadRing => "it has written into a disk's ring what cannot be".into(),
+            Self::FailedRequest => {
+                "it has answered a disk's request with an error, of which the guest is told if the next one does, too"
+                    .into()
+            }
             Self::DeviceGone => "a device of its configuration is gone from the machine".into(),
             Self::NotStarted(why) => format!("it could not be started: {why}"),
             Self::NotReady => format!("its {} was not there within {} s", words.up, settings.ready_s),
@@ -102,6 +108,6 @@ impl Cause {
 
     /// Whether it is held against the driver domain.
     pub fn is_failure(&self) -> bool {
-        !self.is_order() && !matches!(self, Self::PoweredOff | Self::Rebooted)
+        !self.is_order() && !matches!(self, Self::PoweredOff | Self::Rebooted | Self::FailedRequest)
     }
 }

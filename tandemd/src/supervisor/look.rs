@@ -44,6 +44,8 @@ pub struct Way {
     pub has_lied: bool,
     /// It has said of a read that it is done, which has brought nothing.
     pub has_lost: bool,
+    /// It has answered a disk's request with an error, of which the guest was not told yet.
+    pub has_failed: bool,
 }
 
 /// What became of the toolstack's process that was started.

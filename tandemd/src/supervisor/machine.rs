@@ -355,9 +355,17 @@ impl Machine {
             _ if way.has_lied => Cause::BadRing,
             Some(Illness::Wedged { vcpu, since }) => Cause::Wedged { vcpu, since },
             Some(Illness::Undrained { since }) => Cause::Undrained { since },
+            None if way.has_failed && self.may_doubt() => Cause::FailedRequest,
             None => return None,
         };
         self.fail(cause, Some(domain), look)
+    }
+
+    /// Whether another one is asked before an error of its is believed. Guests can bring about errors, too: that costs others no more than a moment,
+    /// once, where the next one is there at once.
+    fn may_doubt(&self) -> bool {
+        let is_quick = self.settings.standby > 0 || self.settings.snapshot;
+        is_quick && self.settings.restart && !self.record.is_believed
     }
 
     /// The first packets, and the twin.
@@ -403,7 +411,7 @@ impl Machine {
                 self.record.under_way = Some(line);
             }
         }
-        self.record.promoted = None;
+        (self.record.promoted, self.record.is_believed) = (None, cause == Cause::FailedRequest);
         self.forget_attempts(&cause);
         self.record.count(cause.name());
         // What is held against the new image is no failure of the one that comes back.
@@ -455,7 +463,7 @@ impl Machine {
             Cause::Park => return self.park(BY_OPERATOR.into()),
             Cause::Restart | Cause::Upgrade => return Then::Start(now),
             _ if !self.settings.restart => return self.park("`restart = false`".into()),
-            Cause::Rebooted => return Then::Start(now),
+            Cause::Rebooted | Cause::FailedRequest => return Then::Start(now),
             _ => {}
         }
         debug_assert!(cause.is_failure(), "the others were decided above");

@@ -49,6 +49,8 @@ pub struct Record {
     pub noting: Option<u16>,
     /// The one that is on its way back.
     pub rolling: Option<u16>,
+    /// The one before had to go since it had answered a disk's request with an error. If this one does, the medium is bad.
+    pub is_believed: bool,
     /// What it is started with instead of what its configuration says.
     pub image: Image,
     /// How many upgrades have ended, and why the last one was refused; nothing if it was not.

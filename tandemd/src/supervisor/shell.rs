@@ -461,9 +461,10 @@ impl Shell {
         let is_waiting = own.iter().any(|disk| disk.waiting > 0);
         let says = |what| own.iter().any(|disk| disk.state & what != 0);
         let (has_lied, has_lost) = (says(op::DISK_BACK_ENDED), says(op::DISK_BACK_EMPTY));
+        let has_failed = says(op::DISK_BACK_DOUBTED);
         // Who has never answered is to be judged, too.
         let queue = Queue { is_waiting, taken: came + 1 };
-        Ok(Some(Way { queue, came, is_idle: !is_waiting, has_lied, has_lost, ..Way::default() }))
+        Ok(Some(Way { queue, came, is_idle: !is_waiting, has_lied, has_lost, has_failed, ..Way::default() }))
     }
 
     /// Does it, or begins to. What is created is of the image that the record says.
@@ -481,6 +482,8 @@ impl Shell {
                     Ok(()) | Err(Errno::SRCH) => {}
                     Err(error) => return Err(error).context("a domain cannot be paused"),
                 }
+                // Whoever destroys it may take longer than errors are doubted.
+                self.detach(domain)?;
                 let devices = pci::devices_of(domain, &mut self.store)?;
                 for device in &devices {
                     if let Err(error) = pci::keep_from_memory(device) {

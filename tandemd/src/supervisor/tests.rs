@@ -318,7 +318,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
     let event = prop_oneof![
         3 => (code, any::<bool>()).prop_map(|(code, by_hypervisor)| Event::Ends(code, by_hypervisor && code == 3)),
         2 => Just(Event::Destroyed),
-        2 => prop_oneof![Just(Does::Spins), Just(Does::Strays)].prop_map(Event::Does),
+        2 => prop_oneof![Just(Does::Spins), Just(Does::Strays), Just(Does::Errs)].prop_map(Event::Does),
         1 => Just(Event::CreatedByOthers),
         1 => Just(Event::StandbyEnds),
         1 => Just(Event::StandbyDestroyed),
@@ -385,6 +385,10 @@ proptest! {
             }
         }
         world.has_devices = true;
+        // One that is believed errs as long as it lives.
+        if let Some(d) = world.domain.as_mut().filter(|d| d.does == Does::Errs) {
+            d.does = Does::Its;
+        }
         world.run(Duration::from_secs(300));
         match world.machine.record.mode {
             Mode::Run => prop_assert!(world.is_well(), "{} {:?} {:?}", world.machine.state(), world.domain, world.log),

@@ -372,7 +372,9 @@ fn a_back_end_that_answers_with_an_error_and_then_dies_was_not_right() {
     bench.ask(BLKIF_OP_FLUSH_DISKCACHE, 3, 0, 0);
     _ = bench.serve();
     bench.back_answers(bench.passed_on(0), BLKIF_RSP_ERROR);
+    assert!(!bench.disk.has_doubts());
     assert_eq!(bench.serve().look_at, Some(7 + DOUBT_NS));
+    assert!(bench.disk.has_doubts());
     bench.now += 100;
     bench.back_answers(bench.passed_on(1), BLKIF_RSP_ERROR);
     assert_eq!(bench.serve().look_at, Some(7 + DOUBT_NS), "the first is the next");
@@ -381,6 +383,7 @@ fn a_back_end_that_answers_with_an_error_and_then_dies_was_not_right() {
     assert!(!served.tell_guest && bench.answers().is_empty());
     assert_eq!((bench.nr_passed_on(), bench.disk.waiting()), (2, 3), "a flush waits for the write before it");
     bench.disk.detach();
+    assert!(!bench.disk.has_doubts());
     bench.now += DOUBT_NS;
     bench.attach();
     assert_eq!(bench.serve(), Served { tell_back: true, ..Served::default() });

@@ -308,6 +308,7 @@ fn describe(place: u16, connected: &Connected) -> ChannelDiskStatus {
         let is_empty = has_ended && shelf.disk.was_empty();
         status.state |= if has_ended && !is_empty { op::DISK_BACK_ENDED } else { 0 };
         status.state |= if is_empty { op::DISK_BACK_EMPTY } else { 0 };
+        status.state |= if shelf.disk.has_doubts() { op::DISK_BACK_DOUBTED } else { 0 };
         status.state |= if shelf.disk.has_given_up() { op::DISK_GIVEN_UP } else { 0 };
         status.waiting = shelf.disk.waiting().into();
         (status.reads, status.writes) = (stats.reads, stats.writes);

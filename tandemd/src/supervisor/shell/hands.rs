@@ -81,15 +81,7 @@ impl Shell {
     /// Takes its interfaces out of the switch, and guests' disks from it. Who serves them knows by its name that it is not asked again.
     pub(super) fn unplug(&mut self, domain: u16) -> Result<()> {
         let Some(served) = self.served else { return Ok(()) };
-        for disk in disks_of(&mut self.hypervisor, served).context("the list of disks")? {
-            if disk.back != domain {
-                continue;
-            }
-            match self.hypervisor.give_up_disk(disk.disk, false) {
-                Ok(()) | Err(Errno::NOENT) => {}
-                Err(error) => return Err(error).context("a disk cannot be taken from it"),
-            }
-        }
+        self.detach(domain)?;
         for vif in vifs(&mut self.hypervisor)? {
             if vif.guest != domain || vif.backend != served {
                 continue;
@@ -97,6 +89,21 @@ impl Shell {
             match self.hypervisor.disconnect(vif.vif) {
                 Ok(()) | Err(Errno::NOENT) => {}
                 Err(error) => return Err(error).context("its interface cannot be taken out of the switch"),
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes guests' disks from it: what it has not answered, or with an error that no guest was told yet, waits for the next one.
+    pub(super) fn detach(&mut self, domain: u16) -> Result<()> {
+        let Some(served) = self.served else { return Ok(()) };
+        for disk in disks_of(&mut self.hypervisor, served).context("the list of disks")? {
+            if disk.back != domain {
+                continue;
+            }
+            match self.hypervisor.give_up_disk(disk.disk, false) {
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(error) => return Err(error).context("a disk cannot be taken from it"),
             }
         }
         Ok(())

@@ -6,7 +6,7 @@ use super::super::machine::Machine;
 use super::super::record::Record;
 use super::super::settings::Settings;
 use super::super::words;
-use super::world::{new, settings, World};
+use super::world::{new, settings, Does, World};
 use std::time::Duration;
 use xen_abi::sched as reason;
 
@@ -48,6 +48,40 @@ fn a_disks_back_end_that_reads_nothing_is_replaced() {
     let mut machine = disks_machine();
     let act = machine.next(&disks_look(2, Way { has_lost: true, ..Way::default() }));
     assert_eq!((act, machine.record.counts.get("empty-read")), (Some(Act::Quarantine(5)), Some(&1)));
+}
+
+#[test]
+fn an_error_is_the_mediums_if_two_in_a_row_say_so() {
+    for settings in [Settings { standby: 1, ..settings() }, Settings { snapshot: true, ..settings() }] {
+        let mut world = World::of(&words::DISK, settings);
+        world.run(Duration::from_secs(20));
+        world.domain.as_mut().unwrap().does = Does::Errs;
+        world.run(Duration::from_secs(20));
+        let count = |world: &World| (world.count("failed-request"), world.machine.record.failures.len());
+        assert_eq!((world.is_well(), count(&world)), (true, (1, 0)), "{:?}", world.acts);
+        // Nor does the next daemon doubt it.
+        world.medium_is_bad = true;
+        world.run(Duration::from_secs(60));
+        world.kill();
+        world.run(Duration::from_secs(60));
+        assert_eq!((world.is_well(), count(&world)), (true, (1, 0)), "{:?}", world.acts);
+        // Who comes for another reason is not believed.
+        world.end(reason::SHUTDOWN_CRASH, false);
+        world.run(Duration::from_secs(60));
+        assert_eq!((world.is_well(), world.count("panicked"), count(&world)), (true, 1, (2, 1)), "{:?}", world.acts);
+    }
+}
+
+#[test]
+fn an_error_is_told_where_the_next_one_takes_its_time_or_does_not_come() {
+    for settings in [settings(), Settings { restart: false, standby: 1, ..settings() }] {
+        let mut machine = Machine::new(settings, &words::DISK, Record::default());
+        for _ in 0..4 {
+            let act = machine.next(&disks_look(1, Way { has_failed: true, ..Way::default() }));
+            assert!(!matches!(act, Some(Act::Quarantine(_))));
+        }
+        assert_eq!(machine.state(), "up");
+    }
 }
 
 #[test]

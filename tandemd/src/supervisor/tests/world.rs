@@ -33,6 +33,8 @@ pub enum Does {
     Spins,
     /// A device of its was stopped.
     Strays,
+    /// It answers disks' requests with errors.
+    Errs,
     Boots,
     Hangs,
 }
@@ -92,9 +94,9 @@ impl Instance {
                 self.spun += TICK;
                 self.beat.wedged_for = (self.spun >= WEDGED).then_some(self.spun);
             }
-            Does::Its | Does::Hangs | Does::Strays => {
+            Does::Its | Does::Hangs | Does::Strays | Does::Errs => {
                 self.beat.upcalls += 1;
-                self.taken += u64::from(self.does == Does::Its);
+                self.taken += u64::from(matches!(self.does, Does::Its | Does::Errs));
                 let strayed = self.beat.dma_fault_for.unwrap_or_default() + TICK;
                 self.beat.dma_fault_for = (self.does == Does::Strays).then_some(strayed);
             }
@@ -167,6 +169,8 @@ pub struct World {
     pub has_devices: bool,
     /// The next instances never become ready.
     pub is_broken: bool,
+    /// Whoever has the disks answers with errors.
+    pub medium_is_bad: bool,
     pub log: Vec<String>,
     pub acts: Vec<Act>,
 }
@@ -199,6 +203,7 @@ impl World {
             nr_domains: 0,
             has_devices: true,
             is_broken: false,
+            medium_is_bad: false,
             log: Vec::new(),
             acts: Vec::new(),
         }
@@ -276,11 +281,13 @@ impl World {
         self.aside.retain(|process| !is_over(process));
         self.release();
         let domain = self.domain.as_ref().map(|d| d.seen(self.now));
-        let is_way = |d: &&Instance| matches!(d.does, Does::Its | Does::Spins | Does::Strays) && d.end.is_none();
+        let is_way =
+            |d: &&Instance| matches!(d.does, Does::Its | Does::Spins | Does::Strays | Does::Errs) && d.end.is_none();
         let way = self.domain.as_ref().filter(is_way).map(|d| Way {
             is_card: false,
             queue: Queue { is_waiting: false, taken: d.taken },
             came: d.taken,
+            has_failed: self.words == &words::DISK && (d.does == Does::Errs || self.medium_is_bad),
             ..Way::default()
         });
         // Those of earlier daemons are found, too.
