@@ -142,6 +142,9 @@ impl Device {
             Some(ENETDOWN) => "the interface is down".into(),
             Some(ENODEV) => format!("interface {vif} of this domain's is not the way out of the hypervisor's switch"),
             Some(ENOSYS) => "this hypervisor has no cards for twins".into(),
+            Some(EMSGSIZE) => {
+                "the interface's MTU is more than the twin's buffers have room for, and its card does not take packets in pieces (NETIF_F_SG)".into()
+            }
             Some(EBUSY) => {
                 "the switch has another card, or something else of this domain's uses the twin or the bridge".into()
             }
@@ -203,6 +206,7 @@ const ENOSPC: i32 = 28;
 const EDOM: i32 = 33;
 const ENOMEM: i32 = 12;
 const ENOSYS: i32 = 38;
+const EMSGSIZE: i32 = 90;
 const EOPNOTSUPP: i32 = 95;
 const ENETDOWN: i32 = 100;
 const ETIMEDOUT: i32 = 110;

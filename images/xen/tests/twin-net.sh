@@ -63,12 +63,19 @@ check the-same-stream-goes-on moves u1 16 || tell u1
 # So does one of which the card is told to take longer packets, which then go both ways, and no longer ones. The stream may fill the card's
 # ring when the machine stands still for a moment, and then a packet is lost: so five in a row, of fifteen. It fills the 64 descriptors of
 # 8139cp again and again, and there half of the fifteen will do.
+#
+# virtio_net takes no packets in pieces here, and the twin's buffers are shorter: meanwhile Linux is the way.
 longer() {
+	[ $driver != virtio_net ] || { too_long; return; }
 	local answer=' 0% packet loss' pings='for n in 1 2 3; do ping -c 5 -i 0.2 -W 5 -s 3900 10.9.0.1 > /tmp/five; grep -q " 0% packet loss" /tmp/five && break; done; cat /tmp/five'
 	[ $driver != 8139cp ] || { answer=' [1-4]\{0,1\}[0-9]% packet loss'; pings='ping -c 15 -i 0.2 -W 5 -s 3900 10.9.0.1'; }
 	in_guest dd 20 'ip link set eth0 mtu 4000' && wait_for 60 not_bridged && moves u1 || return 1
 	said "$answer" u1 120 "ip link set eth0 mtu 4000 && wait_for 10 ping -c 1 -W 1 10.9.0.1; $pings; ip link set eth0 mtu 1500" || return 1
 	in_guest dd 20 'ip link set eth0 mtu 1500' && wait_for 60 not_bridged
+}
+too_long() {
+	in_guest dd 20 'ip link set eth0 mtu 4000' && twind_says 'not attached: .*MTU' 60 && moves u1 || return 1
+	in_guest dd 20 'ip link set eth0 mtu 1500' && wait_for 60 not_bridged && moves u1
 }
 # The driver domain is paused for longer than a twin waits for its functions. What the twin asks it for then comes afterwards.
 pauses() { xl pause dd && sleep 7 && xl unpause dd && moves u1 && twind_says '^twind: attached'; }

@@ -96,13 +96,17 @@ fn begin(d: &Domain, request: &TwinAttach, loaded: &Loaded, attached: &Attached)
     }
     let has = |flag| request.flags & flag != 0;
     let pages = has(op::ATTACH_SG) && loaded.common.with_pool(|pool| pool.lent().1) >= MIN_PAGES;
-    // Without pages, what fits into no buffer would wait for one for ever.
+    // Without pages, what fits into no buffer is not sent.
     let room = match loaded.common.with_pool(|pool| pool.smallest()) {
         bytes if bytes != 0 && !pages => loaded.common.support.room(bytes),
         _ => u32::MAX,
     };
+    if request.max_frame > room {
+        // Linux sends them: it has longer buffers.
+        return Err(Errno::EMSGSIZE);
+    }
     let takes = Takes {
-        max_frame: request.max_frame.min(room),
+        max_frame: request.max_frame,
         checksum_v4: has(op::ATTACH_CHECKSUM_V4),
         checksum_v6: has(op::ATTACH_CHECKSUM_V6),
         pages,
