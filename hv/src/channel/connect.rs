@@ -81,7 +81,9 @@ pub fn lose_only_device(d: &Domain) {
     while let Some(from) = next {
         let way_out = config.vifs.range(from..).find(|(_, p)| p.request.guest == d.id && p.is_uplink());
         next = way_out.and_then(|(place, _)| place.checked_add(1));
-        if let Some(switch) = way_out.map(|(_, p)| p.request.switch) {
+        let is_drained = |switch: &u32| switch::table(*switch).is_some_and(|table| table.after_drain().is_some());
+        // Who drains one has said for how long.
+        if let Some(switch) = way_out.map(|(_, p)| p.request.switch).filter(|switch| !is_drained(switch)) {
             // Without memory packets are lost there.
             let _ = config.drain(switch, LOST_DEVICE_NS);
         }
