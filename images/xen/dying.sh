@@ -94,11 +94,13 @@ net_loads() {
 		in_guest $guest 20 "(while [ ! -e /tmp/stop ]; do { echo tcp at 0; tcptest $each 10.9.0.1 65536 $rest_ms; } > /tmp/stream.$n 2>&1; grep -v '^tcp at' /tmp/stream.$n >> /tmp/ended; done) > /dev/null 2>&1 &"
 	done
 }
+# net_ends [CAUSE...]: a damaged driver may have sent the other end what nobody has asked it to. That counts such frames, and nettest fails for them.
 net_ends() {
-	local guest
+	local guest is_damaged=
+	case " $* " in *' wild '* | *' text '*) is_damaged=yes ;; esac
 	for guest in $guests; do
 		in_guest $guest 20 'touch /tmp/stop; killall tcptest netprobe ping'
-		check packets-of-$guest-go-on said 'net ok' $guest 120 "nettest eth0 10.9.0.1 2 64"
+		[ $is_damaged ] || check packets-of-$guest-go-on said 'net ok' $guest 120 "nettest eth0 10.9.0.1 2 64"
 		check streams-of-$guest-go-on said 'tcp ok' $guest 120 "tcptest get 10.9.0.1 2"
 	done
 	# Page tables of the place where the twin was, for the next one there.

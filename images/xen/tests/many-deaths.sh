@@ -96,5 +96,5 @@ say "deaths $(for cause in "${@%/*}"; do echo -n "$cause=${deaths[$cause]:-0} ";
 middle() { printf '%s\n' "$@" | sort -n | sed -n "$((($# + 1) / 2))p"; }
 [ ${#lost_by_panics[@]} = 0 ] || check what-waits-is-not-lost eval '[ $(middle ${lost_by_panics[@]}) -le 75 ] || { echo "lost: ${lost_by_panics[*]}"; false; }'
 check tandemd-keeps-no-file eval '[ $(daemon_files) -le $files ] || { echo "$files after the first, now $(daemon_files)"; ls -l /proc/$(cat /tmp/tandemd.pid)/fd; false; }'
-${kind}_ends
+${kind}_ends "${@%/*}"
 dying_ends "${@%/*}"

@@ -2,7 +2,7 @@
 //!
 //! The checks are `images/xen/tests/many-deaths.sh`. `--operations` and `--seed` say how often, and in which order of causes.
 
-use super::driving::{machine, whole};
+use super::driving::machine;
 use super::xl::judge_but;
 use super::{Bed, Test};
 use anyhow::{ensure, Context, Result};
@@ -53,7 +53,9 @@ fn of_the_network(bed: &Bed) -> Result<String> {
     let machine = machine_for(bed, name, &checks, "e1000e", &peer)?;
     let outcome = machine.start()?.finish(|_| false)?;
     let said = judge_but(bed, &outcome, DAMAGED)?;
-    whole(peer.counts())?;
+    // A damaged driver may have sent more than guests asked it to; what guests asked for was right.
+    let streams = peer.counts().streams;
+    ensure!(streams.wrong == 0 && streams.received > 0 && streams.sent > 0, "streams were not right: {streams:?}");
     Ok(format!("{said}, seed {}, {}", chosen(bed).1, died(&outcome)?))
 }
 
