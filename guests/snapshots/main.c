@@ -1,7 +1,7 @@
 /*
  * Snapshots: a domain that is noted while it is paused can be rolled back to that in place, whatever it has done since: spoilt its memory,
- * text, page tables, descriptors, event channels, registers, given frames up and got others, and crashed. What keeps it from going back is told, and nothing changes
- * then. No frame is lost. (cpus: 2) (differs: stock Xen has no such call)
+ * text, page tables, descriptors, event channels, registers, given frames up and got others, and crashed; with copies that are compressed, too.
+ * What keeps it from going back is told, and nothing changes then. No frame is lost. (cpus: 2) (differs: stock Xen has no such call)
  */
 #include "snapshots.h"
 
@@ -10,14 +10,15 @@ const char test_name[] = "snapshots";
 enum { CHILD = 5, OTHER = 6, CHANNEL_OP = 56, TAKE = 17, ROLL_BACK, DROP, STATUS };
 enum { NONE, TAKING, READY };
 enum { UNSETTLED = 1, FOREIGN, MAPS, CHANNEL, TWIN, LOGGED, WHY_FRAMES, HELD, PORT, GRANT };
+enum { COMPRESS = 1, UNKNOWN = 2 };
 enum { SHUTDOWN = 1 << 2, ROUNDS = 4 };
 
 struct snapshot {
-	u16 domid, pad;
+	u16 domid, flags;
 	u32 state, why, rolled_back;
-	u64 what, frames, copies, missing, found;
+	u64 what, frames, copies, missing, found, packed, packed_bytes, packed_frames;
 };
-_Static_assert(sizeof(struct snapshot) == 56, "layout");
+_Static_assert(sizeof(struct snapshot) == 80, "layout");
 
 /* Pages of domain 0's, for those of the child's and for building it. */
 enum { ITS_REPORT = 40, ITS_RING, ITS_PAGE, BUILDING, OTHERS, MAPS_GRANT, MORE_GRANT };
@@ -33,19 +34,34 @@ static struct map grant;
 extern u8 data_start[], data_end[], bss_end[], stack_top[];
 void _start(void);
 
+static s64 ask_so(u32 command, struct snapshot *s, u16 domid, u16 flags)
+{
+	*s = (struct snapshot){ .domid = domid, .flags = flags };
+	return hypercall(CHANNEL_OP, command, (u64)s, 0, 0, 0);
+}
+
 static s64 ask(u32 command, struct snapshot *s, u16 domid)
 {
-	*s = (struct snapshot){ .domid = domid };
-	return hypercall(CHANNEL_OP, command, (u64)s, 0, 0, 0);
+	return ask_so(command, s, domid, 0);
+}
+
+static s64 say_why(s64 result, const struct snapshot *s)
+{
+	if (result == -EBUSY || result == -EIO)
+		printk("  why %u: %#lx\n", s->why, s->what);
+	return result;
 }
 
 static s64 plainly(u32 command)
 {
 	struct snapshot s;
-	s64 result = ask(command, &s, CHILD);
-	if (result == -EBUSY || result == -EIO)
-		printk("  why %u: %#lx\n", s.why, s.what);
-	return result;
+	return say_why(ask(command, &s, CHILD), &s);
+}
+
+static s64 take(u16 flags)
+{
+	struct snapshot s;
+	return say_why(ask_so(TAKE, &s, CHILD, flags), &s);
 }
 
 static void pause_child(void)
@@ -219,19 +235,24 @@ static void roll_back_and_verify(const char *after)
 	pause_child();
 }
 
-static void lives(void)
+static void lives(u16 flags)
 {
 	static const char *const names[] = { [SPOIL_MEMORY] = "after spoilt memory", [SPOIL_TABLES] = "after spoilt page tables",
 					     [SPOIL_EVENTS] = "after spoilt event channels", [SPOIL_REGISTERS] = "after spoilt registers",
 					     [SPOIL_FRAMES] = "with other frames", [SLEEP] = "asleep" };
 	struct snapshot s;
 	pause_child();
-	check_result(plainly(TAKE), 0, "taking it");
+	check_result(take(flags), 0, "taking it");
 	check_result(ask(STATUS, &s, CHILD), 0, "its status");
 	check(s.state == READY && s.frames == extra_pfn(EXTRA) - 256 && s.copies > 10 && s.copies < s.frames,
 	      "state %u, %lu frames, %lu copies", s.state, s.frames, s.copies);
-	printk("%lu frames, %lu of them not zero\n", s.frames, s.copies);
-	check_result(plainly(TAKE), -EEXIST, "taking another");
+	/* Its text shrinks, and most of its data. */
+	check(flags ? s.packed > 10 && s.packed + s.found <= s.copies : s.packed == 0, "%lu of %lu copies are packed", s.packed, s.copies);
+	check(s.packed_bytes <= s.packed * 3072 && s.packed_frames >= s.packed_bytes / PAGE && s.packed_frames <= s.packed, "%lu packed in %lu bytes, in %lu frames",
+	      s.packed, s.packed_bytes, s.packed_frames);
+	printk("%lu frames, %lu of them not zero; %lu are packed in %lu frames\n", s.frames, s.copies, s.packed, s.packed_frames);
+	check_result(take(0), -EEXIST, "taking another");
+	check_result(take(COMPRESS), -EEXIST, "taking another that is compressed");
 	audit();
 	u32 count = 0;
 	for (u32 round = 0; round < ROUNDS; round++) {
@@ -280,8 +301,8 @@ static void refusals(void)
 	check_result(ask(TAKE, &s, 0), -EINVAL, "of domain 0");
 	check_result(ask(TAKE, &s, 4000), -ESRCH, "of no domain");
 	check_result(ask(ROLL_BACK, &s, OTHER), -ESRCH, "of no domain");
-	s = (struct snapshot){ .domid = CHILD, .pad = 1 };
-	check_result(hypercall(CHANNEL_OP, STATUS, (u64)&s, 0, 0, 0), -EINVAL, "with something in the padding");
+	for (u32 command = TAKE; command <= STATUS; command++)
+		check_result(ask_so(command, &s, CHILD, command == TAKE ? UNKNOWN : COMPRESS), -EINVAL, "a flag that is not for this");
 	check_result(hypercall(CHANNEL_OP, STATUS, 8, 0, 0, 0), -EFAULT, "a bad pointer");
 	/* What must be a table again is held. */
 	die(FREE_TABLE);
@@ -319,12 +340,13 @@ static void refusals(void)
 	check_result(plainly(DROP), -ENOENT, "dropping it again");
 	check_result(plainly(ROLL_BACK), -ENOENT, "without one");
 	check_result(ask(STATUS, &s, CHILD), 0, "its status");
-	check(s.state == NONE && s.frames == 0 && s.copies == 0, "state %u, %lu frames, %lu copies", s.state, s.frames, s.copies);
+	check(s.state == NONE && s.frames == 0 && s.copies == 0 && s.packed == 0 && s.packed_frames == 0, "state %u, %lu frames, %lu copies, %lu packed in %lu",
+	      s.state, s.frames, s.copies, s.packed, s.packed_frames);
 	check_result(plainly(TAKE), -EINVAL, "of one that has shut down");
 }
 
 /* What keeps one from being noted; and a peer that is gone. */
-static void refused_to_be_taken(void)
+static void refused_to_be_taken(u16 flags)
 {
 	struct snapshot s;
 	check_result(plainly(TAKE), -EINVAL, "of one that runs");
@@ -365,11 +387,11 @@ static void refused_to_be_taken(void)
 		}
 	}
 	check_result(HC2(memory_op, 24, &claim), 0, "claiming all memory");
-	check_result(ask(TAKE, &s, CHILD), -ENOMEM, "without memory");
+	check_result(ask_so(TAKE, &s, CHILD, flags), -ENOMEM, "without memory");
 	check(s.missing > 0 && s.missing <= extra_pfn(EXTRA) && s.state == NONE, "missing %lu, state %u", s.missing, s.state);
 	check_result(destroy_domain(OTHER), 0, "destroydomain");
 	check(domain_is_gone(OTHER), "the other never goes");
-	check_result(plainly(TAKE), 0, "with memory");
+	check_result(take(flags), 0, "with memory");
 	/* Its peer closes the port. */
 	struct { u32 port; } close = { own_port };
 	check_result(evtchn(EVTCHN_close, &close), 0, "close");
@@ -387,40 +409,81 @@ static u64 tsc(void)
 	return low | (u64)high << 32;
 }
 
-enum contents { EMPTY, APART, ALIKE };
+/* Empty; apart in one word; all the same; a quarter without order; all of it; pieces of four bytes without order. */
+enum contents { EMPTY, APART, ALIKE, QUARTER, NOISE, PIECES };
 
-/* What it takes for frames that are empty, all different, and all the same: instructions, if the machine counts them as time. */
-static void measure(enum contents contents)
+static void fill(u64 *page, enum contents contents, u32 which)
 {
-	enum { BATCH = 512, BATCHES = 16 };
-	static u64 list[BATCH];
+	u64 seed = which;
+	memset(page, 0, PAGE);
+	for (u32 n = 0; n < 512; n++) {
+		seed = seed * 6364136223846793005 + 1442695040888963407;
+		u64 noise = seed >> 32 ^ seed << 32;
+		if (contents == NOISE || (contents == QUARTER && n < 128))
+			page[n] = noise;
+		if (contents == PIECES)
+			page[n] = (noise & 63) * 0x01030507 | ((noise >> 32 & 63) * 0x0b0d1113) << 32;
+	}
+	if (contents != EMPTY)
+		page[511] = contents == ALIKE ? 1 : which;
+}
+
+static u64 *map_page(u64 mfn)
+{
+	check_result(map_frame_of(CHILD, pages[BUILDING], mfn), 0, "mapping some of it");
+	return (u64 *)pages[BUILDING];
+}
+
+/* What it takes for many frames with such contents: instructions, if the machine counts them as time. */
+static void measure(enum contents contents, u16 flags)
+{
+	enum { BATCH = 512, BATCHES = 16, ALL = BATCH * BATCHES, EACH = 61 };
+	static const char *const names[] = { "empty", "apart", "alike", "a quarter noise", "noise", "pieces" };
+	static u64 list[BATCH], some[ALL / EACH + 1], page[512];
 	struct snapshot s;
 	make_child(false);
 	request.max_kib = 64 << 10;
 	check_result(domctl(CHILD, DOMCTL_MAX_MEMORY, &request), 0, "max_mem");
-	for (u64 batch = 1; batch <= BATCHES; batch++) {
-		for (u32 n = 0; n < BATCH; n++)
-			list[n] = batch * BATCH + n;
-		check_result(populate_domain(CHILD, list, BATCH), BATCH, "more memory");
-		for (u32 n = 0; contents != EMPTY && n < BATCH; n++) {
-			check_result(map_frame_of(CHILD, pages[BUILDING], list[n]), 0, "mapping some of it");
-			*(volatile u64 *)(pages[BUILDING] + 4088) = contents == ALIKE ? 1 : batch << 32 | n;
+	for (u32 n = 0; n < ALL; n++) {
+		if (n % BATCH == 0) {
+			for (u32 m = 0; m < BATCH; m++)
+				list[m] = BATCH + n + m;
+			check_result(populate_domain(CHILD, list, BATCH), BATCH, "more memory");
 		}
+		if (n % EACH == 0)
+			some[n / EACH] = list[n % BATCH];
+		if (contents != EMPTY)
+			fill(map_page(list[n % BATCH]), contents, n + 1);
 	}
 	check_result(update_va(pages[BUILDING], 0, 2), 0, "letting it go");
 	pause_child();
 	u64 start = tsc();
-	check_result(plainly(TAKE), 0, "taking a large one");
-	u64 taken = tsc();
+	check_result(take(flags), 0, "taking a large one");
+	u64 taken = tsc() - start;
+	for (u32 n = 0; n < COUNT(some); n++)
+		memset(map_page(some[n]), 0x5a, PAGE);
+	check_result(update_va(pages[BUILDING], 0, 2), 0, "letting it go");
+	start = tsc();
 	check_result(plainly(ROLL_BACK), 0, "rolling a large one back");
-	u64 back = tsc();
+	u64 back = tsc() - start;
+	for (u32 n = 0; n < COUNT(some); n++) {
+		fill(page, contents, n * EACH + 1);
+		if (!check(memcmp(map_page(some[n]), page, PAGE) == 0, "page %u is not what it was", n * EACH))
+			break;
+	}
+	check_result(update_va(pages[BUILDING], 0, 2), 0, "letting it go");
 	check_result(ask(STATUS, &s, CHILD), 0, "its status");
-	check((contents != EMPTY) == (s.copies > BATCH * BATCHES), "%lu copies of %lu frames", s.copies, s.frames);
-	check((contents == ALIKE) == (s.found >= BATCH * BATCHES - 1) && (contents == ALIKE || s.found < BATCH), "%lu of %lu copies were there", s.found, s.copies);
-	u64 dropping = tsc();
+	check((contents != EMPTY) == (s.copies > ALL), "%lu copies of %lu frames", s.copies, s.frames);
+	check((contents == ALIKE) == (s.found >= ALL - 1) && (contents == ALIKE || s.found < BATCH), "%lu of %lu copies were there", s.found, s.copies);
+	bool shrinks = flags && (contents == APART || contents == QUARTER);
+	check(contents == PIECES || shrinks == (s.packed >= ALL), "%lu are packed", s.packed);
+	/* One word and zeroes take 64 bytes, and a quarter of a page a little more than that: three of them are in a frame. */
+	if (shrinks)
+		check(s.packed_frames < ALL / (contents == APART ? 60u : 3u) + 64, "%lu are packed in %lu frames", s.packed, s.packed_frames);
+	start = tsc();
 	check_result(plainly(DROP), 0, "dropping a large one");
-	printk("%lu frames, %lu copies, %lu of them there already: taken in %lu time stamps, rolled back in %lu, dropped in %lu\n", s.frames, s.copies,
-	       s.found, taken - start, back - taken, tsc() - dropping);
+	printk("%s, %s: %lu frames, %lu copies, %lu of them there already, %lu packed in %lu frames: taken in %lu time stamps, rolled back in %lu, dropped in %lu\n",
+	       flags ? "compressed" : "whole", names[contents], s.frames, s.copies, s.found, s.packed, s.packed_frames, taken, back, tsc() - start);
 	unpause_child();
 	end_child();
 }
@@ -454,16 +517,18 @@ void test_main(void)
 	end_child();
 	u64 before = all_pages();
 	audit();
-	measure(EMPTY);
-	measure(APART);
-	measure(ALIKE);
+	measure(EMPTY, 0);
+	measure(APART, 0);
+	measure(ALIKE, 0);
+	for (enum contents contents = APART; contents <= PIECES; contents++)
+		measure(contents, COMPRESS);
 	for (u32 is_fifo = 0; is_fifo < 2; is_fifo++) {
 		make_child(is_fifo);
-		lives();
+		lives(is_fifo ? COMPRESS : 0);
 		refusals();
 		end_child();
 		make_child(is_fifo);
-		refused_to_be_taken();
+		refused_to_be_taken(is_fifo ? COMPRESS : 0);
 		end_child();
 		audit();
 		check(all_pages() == before, "%ld pages are lost", (s64)(before - all_pages()));

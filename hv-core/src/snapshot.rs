@@ -34,6 +34,8 @@ pub enum Refusal {
     Pirq(u32),
     /// This function came to it or has left it: segment, bus, device and function.
     Device(u32),
+    /// The copy of this frame cannot be unpacked.
+    Copy(u64),
 }
 
 impl Refusal {
@@ -53,6 +55,7 @@ impl Refusal {
             Self::Vcpus(id) => (op::SNAPSHOT_VCPUS, id.into()),
             Self::Pirq(pirq) => (op::SNAPSHOT_PIRQ, pirq.into()),
             Self::Device(at) => (op::SNAPSHOT_DEVICE, at.into()),
+            Self::Copy(mfn) => (op::SNAPSHOT_COPY, mfn),
         }
     }
 }

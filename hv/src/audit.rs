@@ -65,10 +65,11 @@ pub fn run() -> Result<(), Errno> {
     let Totals { ram, free, lent, wrong, .. } = totals;
     print(format_args!(
         "Frame audit: {ram} frames, {owned} of domains, {lent} lent to them, {free} free, {} heap, {} page tables, \
-         {} of snapshots, {own} hypervisor; {wrong} wrong, {lost} lost",
+         {} of snapshots ({} of them packed), {own} hypervisor; {wrong} wrong, {lost} lost",
         heap::frames_used(),
         frames::table_count(),
-        snapshot::frames_used()
+        snapshot::frames_used(),
+        snapshot::packs()
     ));
     if wrong == 0 && lost == 0 {
         Ok(())

@@ -42,7 +42,9 @@ fn zstd(data: &[u8]) -> Vec<u8> {
 fn lz4(data: &[u8]) -> Vec<u8> {
     let mut file = 0x184c_2102u32.to_le_bytes().to_vec();
     for block in data.chunks(8 << 20) {
-        let block = lz4_flex::block::compress(block);
+        let mut room = vec![0; lz4_flex::block::get_maximum_output_size(block.len())];
+        let len = lz4_flex::block::compress_into(block, &mut room).unwrap();
+        let block = &room[..len];
         file.extend((block.len() as u32).to_le_bytes());
         file.extend(block);
     }

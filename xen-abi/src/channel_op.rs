@@ -68,7 +68,7 @@ pub const CHANNELOP_SWITCH_HOLD: u32 = 16;
 pub const CHANNELOP_SWITCH_DRAIN: u32 = 21;
 
 /// Notes what a paused domain is, so that it can be rolled back to that: [`ChannelSnapshot`]. ESRCH: no such domain. EINVAL: the control domain,
-/// or one that is not paused, has shut down or dies. EEXIST: it has a snapshot. EBUSY: it is in no state for one: [`ChannelSnapshot::why`].
+/// or one that is not paused, has shut down or dies; an unknown flag. EEXIST: it has a snapshot. EBUSY: it is in no state for one: [`ChannelSnapshot::why`].
 /// ENOMEM: [`ChannelSnapshot::missing`] frames more may be needed. After an error it has no snapshot.
 pub const CHANNELOP_SNAPSHOT_TAKE: u32 = 17;
 /// Makes a paused domain, which may have shut down or crashed, what it was when its snapshot was taken: [`ChannelSnapshot`]. It is still
@@ -535,6 +535,12 @@ pub const SNAPSHOT_PIRQ: u32 = 12;
 /// A device came to it or has left it, or does not come back from its reset: segment (16 bits), bus (8), device and function (8).
 pub const SNAPSHOT_DEVICE: u32 = 13;
 
+/// The copy of a frame cannot be unpacked: the hypervisor's memory is damaged. Only after EIO.
+pub const SNAPSHOT_COPY: u32 = 14;
+
+/// In [`ChannelSnapshot::flags`], to TAKE: copies are compressed, if they shrink to three quarters or less, and several of them are kept in a frame.
+pub const SNAPSHOT_COMPRESS: u16 = 1 << 0;
+
 /// Argument of [`CHANNELOP_SNAPSHOT_TAKE`], [`CHANNELOP_SNAPSHOT_ROLL_BACK`], [`CHANNELOP_SNAPSHOT_DROP`] and
 /// [`CHANNELOP_SNAPSHOT_STATUS`]. What is out is written after errors, too, but for ESRCH and EFAULT.
 #[repr(C)]
@@ -542,8 +548,8 @@ pub const SNAPSHOT_DEVICE: u32 = 13;
 pub struct ChannelSnapshot {
     /// In: which domain.
     pub domain: u16,
-    /// Must be zero.
-    pub pad: u16,
+    /// In: [`SNAPSHOT_COMPRESS`] or nothing to TAKE, zero to the others; else EINVAL.
+    pub flags: u16,
     /// Out: `SNAPSHOT_NONE` to `SNAPSHOT_BROKEN`.
     pub state: u32,
     /// Out: why not (`SNAPSHOT_UNSETTLED` and so on); 0: it was done, or there was another error.
@@ -559,11 +565,17 @@ pub struct ChannelSnapshot {
     /// Out, with ENOMEM from TAKE: frames that may be needed besides those that were free.
     pub missing: u64,
     /// Out: of the copies, those that were there already when these frames were noted, since another frame held the same, of this domain or of another
-    /// one that is noted. The others take a frame of the hypervisor's each.
+    /// one that is noted. The others take a frame of the hypervisor's each, unless they are packed.
     pub found: u64,
+    /// Out: of the copies that were not there already, those that are packed.
+    pub packed: u64,
+    /// Out: bytes that these take.
+    pub packed_bytes: u64,
+    /// Out: frames that hold packed copies, of all snapshots.
+    pub packed_frames: u64,
 }
 
-const _: () = assert!(core::mem::size_of::<ChannelSnapshot>() == 56);
+const _: () = assert!(core::mem::size_of::<ChannelSnapshot>() == 80);
 const _: () = assert!(core::mem::size_of::<ChannelDisk>() == 8);
 const _: () = assert!(core::mem::size_of::<ChannelDiskPort>() == 8);
 const _: () = assert!(core::mem::size_of::<ChannelDiskConnect>() == 28);

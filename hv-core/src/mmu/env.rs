@@ -115,4 +115,8 @@ pub trait MmuEnv: PtMem {
     fn clear_page(&self, mfn: Mfn);
     /// Copies a page.
     fn copy_page(&self, to: Mfn, from: Mfn);
+    /// Copies bytes out of a page, from `offset` on. All of them are in it.
+    fn read_bytes(&self, page: Mfn, offset: usize, to: &mut [u8]);
+    /// Copies bytes into a page, from `offset` on. All of them are in it.
+    fn write_bytes(&self, page: Mfn, offset: usize, from: &[u8]);
 }

@@ -237,4 +237,19 @@ impl MmuEnv for Machine {
     fn copy_page(&self, to: Mfn, from: Mfn) {
         (0..512).for_each(|i| self.poke(Slot::new(to, i), self.read(Slot::new(from, i))));
     }
+    fn read_bytes(&self, page: Mfn, offset: usize, to: &mut [u8]) {
+        assert!(offset + to.len() <= x86::PAGE_SIZE);
+        for (at, byte) in (offset..).zip(to) {
+            *byte = self.read(Slot::new(page, at / 8)).0.to_le_bytes()[at % 8];
+        }
+    }
+    fn write_bytes(&self, page: Mfn, offset: usize, from: &[u8]) {
+        assert!(offset + from.len() <= x86::PAGE_SIZE);
+        for (at, byte) in (offset..).zip(from) {
+            let slot = Slot::new(page, at / 8);
+            let mut word = self.read(slot).0.to_le_bytes();
+            word[at % 8] = *byte;
+            self.poke(slot, Pte(u64::from_le_bytes(word)));
+        }
+    }
 }

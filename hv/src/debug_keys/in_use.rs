@@ -4,7 +4,7 @@
 use super::{each_domain, say};
 use crate::arch::vectors;
 use crate::domain::memory::claims;
-use crate::domain::snapshot::{self, Sizes};
+use crate::domain::snapshot::{self, Said, Sizes};
 use crate::domain::{passthrough, Domain};
 use crate::{iommu, irq};
 
@@ -16,11 +16,12 @@ pub fn print() {
     });
     say!(
         "use: machine: {domains} domains, {dying} of them dying, {} claimed pages, {} vectors, \
-         {} IOMMU domains, {} functions away",
+         {} IOMMU domains, {} functions away, {} frames of packed copies",
         claims::outstanding(),
         vectors::count(),
         iommu::nr_domains(),
         passthrough::nr_away(),
+        snapshot::packs(),
     );
     each_domain(of_domain);
 }
@@ -51,10 +52,7 @@ struct Noted(Option<Sizes>);
 
 impl core::fmt::Display for Noted {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        let Some(Sizes { noted, copies, found, away }) = self.0 else { return Ok(()) };
-        write!(
-            f,
-            ", a snapshot of {noted} frames, {away} of them away, with {copies} copies, {found} of which were there"
-        )
+        let Some(Sizes { noted, copies, away }) = self.0 else { return Ok(()) };
+        write!(f, ", a snapshot of {noted} frames, {away} of them away, with {}", Said(copies))
     }
 }

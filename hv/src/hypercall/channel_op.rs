@@ -7,6 +7,7 @@ use crate::domain::{self, passthrough, snapshot, watch};
 use crate::mem::guest_ptr::plain;
 use crate::{sched, twin};
 use core::sync::atomic::Ordering;
+use hv_core::mmu::snapshot::Form;
 use hv_core::pcicfg::Sbdf;
 use xen_abi::channel_op as op;
 use xen_abi::errno::Errno;
@@ -106,11 +107,13 @@ pub fn call(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>) -> Outcome {
 /// Those that concern snapshots of domains.
 fn of_snapshots(cmd: u32, arg: GuestPtr<op::ChannelSnapshot>) -> Outcome {
     let asked = arg.read()?;
-    must_be_zero(asked.pad.into())?;
+    let allowed = if cmd == op::CHANNELOP_SNAPSHOT_TAKE { op::SNAPSHOT_COMPRESS } else { 0 };
+    must_be_zero((asked.flags & !allowed).into())?;
+    let form = if asked.flags & op::SNAPSHOT_COMPRESS != 0 { Form::Packed } else { Form::Whole };
     let d = domain::find(asked.domain).ok_or(Errno::ESRCH)?;
     let mut told = snapshot::Told::default();
     let result = match cmd {
-        op::CHANNELOP_SNAPSHOT_TAKE => snapshot::take(&d, twin::has_any(&d), &mut told),
+        op::CHANNELOP_SNAPSHOT_TAKE => snapshot::take(&d, form, twin::has_any(&d), &mut told),
         op::CHANNELOP_SNAPSHOT_ROLL_BACK => snapshot::roll_back(&d, twin::has_any(&d), &mut told),
         op::CHANNELOP_SNAPSHOT_DROP => snapshot::forget(&d),
         _ => Ok(()),
@@ -118,7 +121,8 @@ fn of_snapshots(cmd: u32, arg: GuestPtr<op::ChannelSnapshot>) -> Outcome {
     if result == Err(Errno::ERESTART) {
         return Err(Errno::ERESTART);
     }
-    let mut r = op::ChannelSnapshot { domain: asked.domain, missing: told.missing, ..Default::default() };
+    let op::ChannelSnapshot { domain, flags, .. } = asked;
+    let mut r = op::ChannelSnapshot { domain, flags, missing: told.missing, ..Default::default() };
     snapshot::status(&d, &mut r);
     if let Some(why) = told.why {
         (r.why, r.what) = why.code();

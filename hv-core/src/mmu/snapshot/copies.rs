@@ -2,18 +2,30 @@
 //!
 //! Driver domains run the same kernel, and most of what one holds when it has booted another one holds, too. A copy is found by a sum of its words; what
 //! has the same sum and is another page has a copy of its own. Nobody writes to a copy that others may share.
+//!
+//! A copy is a frame or, if that was asked for and the page shrinks, [packed](super::packs). It stays what it was made as, whoever else finds it.
 
-use super::super::tables::ENTRIES;
-use super::super::{MmuEnv, Slot};
+use super::super::MmuEnv;
+use super::desk::Desk;
+use super::packs::{Packs, Place};
 use super::Keep;
 use alloc::collections::BTreeMap;
 use x86::Mfn;
 
+/// How copies are kept of which there is none yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// Each in a frame.
+    Whole,
+    /// Compressed, if they shrink.
+    Packed,
+}
+
 /// A copy of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Kept {
-    /// Where it is; frame 0: nowhere, since all was zero.
-    pub(super) mfn: Mfn,
+    /// Where it is; nowhere if all was zero.
+    place: Place,
     /// Of its words.
     sum: u32,
     /// It is among those that may be shared.
@@ -22,56 +34,91 @@ pub(super) struct Kept {
 
 impl Kept {
     /// Of a page that was zero.
-    pub(super) const NONE: Self = Self { mfn: Mfn::new(0), sum: 0, may_be_shared: false };
+    pub(super) const NONE: Self = Self { place: Place::NONE, sum: 0, may_be_shared: false };
 
     pub(super) fn is_none(self) -> bool {
-        self == Self::NONE
+        self.place == Place::NONE
+    }
+
+    /// Bytes that it takes if it is packed.
+    pub(super) fn packed(self) -> Option<u64> {
+        self.place.is_piece().then(|| self.place.takes())
     }
 }
 
 /// One that may be shared, and by how many it is.
 #[derive(Debug)]
 struct Shared {
-    mfn: Mfn,
+    place: Place,
     uses: u32,
 }
 
-/// All copies that may be shared.
-#[derive(Debug, Default)]
+/// All copies that may be shared, and where packed ones are.
+#[derive(Debug)]
 pub struct Copies {
     by_sum: BTreeMap<u32, Shared>,
+    packs: Packs,
+    desk: Desk,
 }
 
 impl Copies {
     /// None yet.
+    #[allow(clippy::new_without_default, reason = "it is made once")]
     pub const fn new() -> Self {
-        Self { by_sum: BTreeMap::new() }
+        Self { by_sum: BTreeMap::new(), packs: Packs::new(), desk: Desk::new() }
+    }
+
+    /// Frames that hold packed copies.
+    pub fn nr_packs(&self) -> u64 {
+        self.packs.nr_frames()
     }
 
     /// A copy of what a frame holds, which others may write to meanwhile, and whether there was the same one already. `None`: there is no memory.
-    pub(super) fn keep(&mut self, page: Mfn, env: &(impl Keep + MmuEnv)) -> Option<(Kept, bool)> {
-        let new = self.keep_apart(page, env)?;
-        let sum = sum(new.mfn, env);
-        match self.by_sum.get_mut(&sum) {
-            Some(known) if known.uses < u32::MAX && is_same(known.mfn, new.mfn, env) => {
-                known.uses += 1;
-                env.free(new.mfn);
-                Some((Kept { mfn: known.mfn, sum, may_be_shared: true }, true))
-            }
-            // What is known by this sum is another page, or there is no memory to know it.
-            None if env.has_room() => {
-                self.by_sum.insert(sum, Shared { mfn: new.mfn, uses: 1 });
-                Some((Kept { sum, may_be_shared: true, ..new }, false))
-            }
-            Some(_) | None => Some((new, false)),
+    pub(super) fn keep(&mut self, page: Mfn, form: Form, env: &(impl Keep + MmuEnv)) -> Option<(Kept, bool)> {
+        self.desk.look_at(page, env);
+        let sum = self.desk.sum();
+        let known = self.by_sum.get_mut(&sum);
+        let is_known = known.is_some();
+        if let Some(known) = known.filter(|known| known.uses < u32::MAX && self.desk.is_same(known.place, env)) {
+            known.uses += 1;
+            return Some((Kept { place: known.place, sum, may_be_shared: true }, true));
         }
+        let place = self.put(form, env)?;
+        // Else what is known by this sum is another page, or there is no memory to know it.
+        let may_be_shared = !is_known && env.has_room();
+        if may_be_shared {
+            self.by_sum.insert(sum, Shared { place, uses: 1 });
+        }
+        Some((Kept { place, sum, may_be_shared }, false))
     }
 
-    /// The same of one that is not shared, so that it can be written again.
+    /// Keeps the page that is looked at.
+    fn put(&mut self, form: Form, env: &(impl Keep + MmuEnv)) -> Option<Place> {
+        let packed = if form == Form::Packed { self.desk.pack() } else { None };
+        if let Some((packed, place)) = packed.and_then(|packed| Some((packed, self.packs.take(packed.len(), env)?))) {
+            env.write_bytes(place.mfn(), place.offset(), packed);
+            return Some(place);
+        }
+        let mfn = env.alloc()?;
+        env.write_bytes(mfn, 0, self.desk.page());
+        Some(Place::whole(mfn))
+    }
+
+    /// A copy that is neither shared nor packed.
     pub(super) fn keep_apart(&self, page: Mfn, env: &(impl Keep + MmuEnv)) -> Option<Kept> {
         let mfn = env.alloc()?;
         env.copy_page(mfn, page);
-        Some(Kept { mfn, sum: 0, may_be_shared: false })
+        Some(Kept { place: Place::whole(mfn), ..Kept::NONE })
+    }
+
+    /// Writes what was kept to a frame. `false`: it cannot be unpacked, which does not come about.
+    pub(super) fn write_back(&mut self, copy: Kept, to: Mfn, env: &impl MmuEnv) -> bool {
+        if !copy.place.is_piece() {
+            env.copy_page(to, copy.place.mfn());
+            return true;
+        }
+        let page = self.desk.unpack(copy.place, env);
+        page.map(|page| env.write_bytes(to, 0, page)).is_some()
     }
 
     /// Nobody asks for it any more who got it from [`Copies::keep`] or [`Copies::keep_apart`].
@@ -85,8 +132,16 @@ impl Copies {
                 return;
             }
             self.by_sum.remove(&copy.sum);
+            if self.by_sum.is_empty() {
+                // What it has on the heap goes, too.
+                self.by_sum = BTreeMap::new();
+            }
         }
-        env.free(copy.mfn);
+        if copy.place.is_piece() {
+            self.packs.give_up(copy.place, env);
+        } else {
+            env.free(copy.place.mfn());
+        }
     }
 
     /// How many there are that may be shared.
@@ -96,17 +151,5 @@ impl Copies {
     }
 }
 
-/// Of all words of a page, in their order.
-fn sum(page: Mfn, env: &impl MmuEnv) -> u32 {
-    // Odd, with its bits in no order: 2^64 divided by the golden ratio.
-    const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
-    let word = |index| env.read(Slot::new(page, index)).0;
-    let sum = (0..ENTRIES).fold(0_u64, |sum, index| (sum.rotate_left(5) ^ word(index)).wrapping_mul(SPREAD));
-    #[allow(clippy::cast_possible_truncation, reason = "the upper half depends on all bits")]
-    let upper = (sum >> 32) as u32;
-    upper
-}
-
-fn is_same(one: Mfn, other: Mfn, env: &impl MmuEnv) -> bool {
-    (0..ENTRIES).all(|index| env.read(Slot::new(one, index)) == env.read(Slot::new(other, index)))
-}
+#[cfg(test)]
+mod tests;

@@ -201,7 +201,11 @@ impl World {
     }
 
     fn keep(&mut self, fuel: i64) -> Result<Memory, Stop> {
-        let (mut memory, mut copies) = (Memory::new(), core::mem::take(&mut self.copies));
+        self.keep_as(Form::Whole, fuel)
+    }
+
+    fn keep_as(&mut self, form: Form, fuel: i64) -> Result<Memory, Stop> {
+        let (mut memory, mut copies) = (Memory::new(form), core::mem::replace(&mut self.copies, Copies::new()));
         let kept = self.until_done(fuel, |m, lock| m.mmu().keep_memory(DOM1, &mut memory, &mut copies, lock));
         self.copies = copies;
         kept.map(|()| memory)
@@ -233,7 +237,10 @@ impl World {
         let mut next = 0;
         self.until_done(fuel, |m, _| m.mmu().take_again(DOM1, memory, &mut next))?;
         let mut next = 0;
-        self.until_done(fuel, |m, _| m.mmu().copy_back(DOM1, memory, &mut next))?;
+        let mut copies = core::mem::replace(&mut self.copies, Copies::new());
+        let copied = self.until_done(fuel, |m, _| m.mmu().copy_back(DOM1, memory, &mut copies, &mut next));
+        self.copies = copies;
+        copied?;
         let mut next = 0;
         self.until_done(fuel, |m, lock| m.mmu().pin_again(DOM1, memory, &mut next, lock))?;
         for &mfn in roots {
@@ -257,7 +264,8 @@ impl World {
 
     fn end(mut self, mut memory: Memory) {
         while !memory.release(&mut self.copies, &self.machine, 1) {}
-        assert_eq!((memory.nr_copies(), self.copies.count()), (0, 0));
+        assert_eq!(memory.counts(), Counts::default());
+        assert_eq!((self.copies.count(), self.copies.nr_packs()), (0, 0));
         assert!(self.machine.away.lock().unwrap().is_empty(), "frames are away for nobody");
         assert!(self.machine.frames.iter().all(|frame| !frame.count().is_noted()), "noted by nobody");
         assert_eq!(self.machine.spare.lock().unwrap().len() as u64, SPARE, "copies are lost");
@@ -275,7 +283,7 @@ fn steps(most: usize) -> impl Strategy<Value = Vec<[u8; 5]>> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(600) })]
     #[test]
-    fn a_kernel_gets_its_memory_back(before in steps(120), lives in proptest::collection::vec(steps(120), 1..4), fuel in 0i64..3,
+    fn a_kernel_gets_its_memory_back(before in steps(120), lives in proptest::collection::vec(steps(120), 1..4), fuel in 0i64..3, is_packed: bool,
         others in proptest::collection::vec(0u64..OWN, 0..3)) {
         let mut world = World::new();
         // What is noted is no more and no less than what it has.
@@ -283,7 +291,8 @@ proptest! {
         world.settle();
         world.audit();
         let then = world.seen();
-        let memory = world.keep(fuel).expect("nothing is in the way");
+        let form = if is_packed { Form::Packed } else { Form::Whole };
+        let memory = world.keep_as(form, fuel).expect("nothing is in the way");
         prop_assert_eq!(&world.seen(), &then, "noting it changes nothing");
         prop_assert_eq!(memory.nr_frames(), OWN);
         let roots: Vec<Mfn> = world.roots.iter().map(RootRef::mfn).collect();
@@ -478,9 +487,9 @@ fn too_little_memory_leaves_nothing() {
         world.machine.poke(Slot::new(Mfn::new(FIRST + n), 500), Pte(n << 1));
     }
     let all = world.machine.spare.lock().unwrap().split_off(5);
-    let mut memory = Memory::new();
+    let mut memory = Memory::new(Form::Whole);
     let kept = world.machine.mmu().keep_memory(DOM1, &mut memory, &mut world.copies, &mut world.lock);
-    assert_eq!((kept, memory.nr_copies()), (Err(Stop::NoMemory), 5));
+    assert_eq!((kept, memory.counts().copies), (Err(Stop::NoMemory), 5));
     assert!(memory.release(&mut world.copies, &world.machine, 100));
     world.machine.spare.lock().unwrap().extend(all);
     world.end(memory);
@@ -491,13 +500,13 @@ fn what_is_copied_again_is_what_it_is_then() {
     let mut world = World::new();
     let (was_zero, was_not) = (Slot::new(Mfn::new(FIRST + 18), 3), Slot::new(Mfn::new(FIRST + 2), 500));
     let mut memory = world.keep(-1).unwrap();
-    let copies = memory.nr_copies();
+    let copies = memory.counts().copies;
     for slot in [was_zero, was_not] {
         world.machine.poke(slot, Pte(77));
         world.machine.mmu().keep_again(slot.page(), &mut memory, &mut world.copies).unwrap();
     }
     world.machine.mmu().keep_again(Mfn::new(FRAMES), &mut memory, &mut world.copies).unwrap();
-    assert_eq!(memory.nr_copies(), copies + 1);
+    assert_eq!(memory.counts().copies, copies + 1);
     for slot in [was_zero, was_not] {
         world.machine.poke(slot, Pte(78));
     }
@@ -518,14 +527,14 @@ fn what_is_the_same_is_kept_once() {
     let before = world.machine.spare.lock().unwrap().len();
     let one = world.keep(-1).unwrap();
     let taken = before - world.machine.spare.lock().unwrap().len();
-    assert_eq!((one.nr_found(), taken as u64), (2, one.nr_copies() - 2));
+    assert_eq!((one.counts().found, taken as u64), (2, one.counts().copies - 2));
     // As if another domain held the same.
-    let mut other = Memory { next: Mfn::new(FIRST + 14).index(), ..Memory::new() };
+    let mut other = Memory { next: Mfn::new(FIRST + 14).index(), ..Memory::new(Form::Whole) };
     for n in 14..OWN {
         world.machine.at(Mfn::new(FIRST + n)).forget();
     }
     world.machine.mmu().keep_memory(DOM1, &mut other, &mut world.copies, &mut world.lock).unwrap();
-    assert_eq!((other.nr_copies(), other.nr_found()), (4, 4));
+    assert_eq!((other.counts().copies, other.counts().found), (4, 4));
     assert_eq!(before - world.machine.spare.lock().unwrap().len(), taken, "the other one takes nothing");
     // What is written again, and who goes, leaves the others theirs.
     set(&world, 14, 2);
@@ -557,10 +566,73 @@ fn pages_with_the_same_sum_are_not_the_same() {
         world.machine.poke(Slot::new(page, ENTRIES - 1), Pte(last(first)));
     }
     let memory = world.keep(-1).unwrap();
-    assert_eq!(memory.nr_found(), 0);
+    assert_eq!(memory.counts().found, 0);
     world.machine.poke(Slot::new(pages[0], 0), Pte(66));
     world.machine.poke(Slot::new(pages[1], 0), Pte(66));
     world.go_back(&memory, &[], &[], -1).unwrap();
     assert_eq!(pages.map(|page| world.machine.read(Slot::new(page, 0)).0), [2, 4]);
+    world.end(memory);
+}
+
+/// Which of the two comes first decides what a copy is; either finds it, and both get their pages back.
+#[test]
+fn what_is_the_same_is_kept_once_whether_it_is_packed_or_not() {
+    for (first, second) in [(Form::Packed, Form::Whole), (Form::Whole, Form::Packed)] {
+        let mut world = World::new();
+        let set = |world: &World, n: u64, word| world.machine.poke(Slot::new(Mfn::new(FIRST + n), 7), Pte(word));
+        (14..OWN).for_each(|n| set(&world, n, 2 * n));
+        let before = world.machine.spare.lock().unwrap().len();
+        let taken = |world: &World| (before - world.machine.spare.lock().unwrap().len()) as u64;
+        let one = world.keep_as(first, -1).unwrap();
+        let then = world.seen();
+        let counts = one.counts();
+        if first == Form::Packed {
+            assert_eq!((counts.packed, world.copies.nr_packs()), (counts.copies, 1), "all of them shrink");
+            assert_eq!((counts.packed_bytes, taken(&world)), (64 * counts.copies, 1));
+        } else {
+            assert_eq!((counts.packed, counts.packed_bytes, taken(&world)), (0, 0, counts.copies));
+        }
+        (0..OWN).for_each(|n| assert!(!world.machine.at(Mfn::new(FIRST + n)).forget()));
+        let was_taken = taken(&world);
+        let mut other = world.keep_as(second, -1).unwrap();
+        let found = Counts { found: counts.copies, packed: 0, packed_bytes: 0, ..counts };
+        assert_eq!((other.counts(), taken(&world)), (found, was_taken));
+        // What is copied again is neither.
+        set(&world, 14, 3);
+        world.machine.mmu().keep_again(Mfn::new(FIRST + 14), &mut other, &mut world.copies).unwrap();
+        assert_eq!(other.counts(), Counts { found: found.found - 1, ..found });
+        (14..OWN).for_each(|n| set(&world, n, 1));
+        world.go_back(&other, &[], &[], -1).unwrap();
+        assert_eq!(world.machine.read(Slot::new(Mfn::new(FIRST + 14), 7)), Pte(3));
+        set(&world, 14, 28);
+        assert_eq!(world.seen(), then);
+        // Who made them goes first.
+        let mut one = one;
+        while !one.release(&mut world.copies, &world.machine, 1) {}
+        (0..OWN).for_each(|n| assert!(world.machine.at(Mfn::new(FIRST + n)).note(DOM1)));
+        (14..OWN).for_each(|n| set(&world, n, 1));
+        world.go_back(&other, &[], &[], -1).unwrap();
+        set(&world, 14, 28);
+        assert_eq!(world.seen(), then);
+        world.end(other);
+    }
+}
+
+/// Damaged memory of the hypervisor's is no reason for a panic, nor for letting the domain run with something else.
+#[test]
+fn what_cannot_be_unpacked_ends_the_way_back() {
+    let mut world = World::new();
+    world.machine.poke(Slot::new(Mfn::new(FIRST + 14), 7), Pte(2));
+    let memory = world.keep_as(Form::Packed, -1).unwrap();
+    let packed = world.machine.spare.lock().unwrap().len() as u64;
+    let frame = Mfn::new(FIRST + OWN + MORE + packed);
+    for index in 0..ENTRIES {
+        let slot = Slot::new(frame, index);
+        world.machine.poke(slot, Pte(!world.machine.read(slot).0));
+    }
+    let first = (0..OWN)
+        .map(|n| FIRST + n)
+        .find(|n| (0..ENTRIES).any(|index| world.machine.read(Slot::new(Mfn::new(*n), index)).0 != 0));
+    assert_eq!(world.go_back(&memory, &[], &[], -1), Err(Refusal::Copy(first.unwrap()).into()));
     world.end(memory);
 }

@@ -11,7 +11,7 @@ use crate::irq;
 use crate::pv::time;
 use crate::sched::{timers, AllHeld};
 use core::sync::atomic::{AtomicU64, Ordering};
-use hv_core::mmu::snapshot::{Check, Memory};
+use hv_core::mmu::snapshot::{Check, Copies, Memory};
 use hv_core::snapshot::{Refusal, Stop};
 use xen_abi::errno::Errno;
 use xen_abi::event::Port;
@@ -21,6 +21,13 @@ pub(super) fn shared_word(d: &Domain, n: usize) -> &AtomicU64 {
     debug_assert!(n < x86::PAGE_SIZE / 8);
     // SAFETY: inside the shared-info page, which lives as long as the domain; aligned; the guest's writes are met by atomics.
     unsafe { AtomicU64::from_ptr(d.shared_info_ptr().cast::<u64>().add(n)) }
+}
+
+/// What a domain was, and where copies are.
+pub(super) struct Then<'a> {
+    pub memory: &'a Memory,
+    pub rest: &'a Rest,
+    pub copies: &'a mut Copies,
 }
 
 /// How far a domain has come on its way back.
@@ -74,14 +81,8 @@ impl Way {
     }
 
     /// Goes on, as long as it may. A refusal after the first change: the domain must not run again.
-    pub fn go_on(
-        &mut self,
-        d: &Domain,
-        held: &AllHeld<'_>,
-        has_twin: bool,
-        memory: &Memory,
-        rest: &Rest,
-    ) -> Result<(), Stop> {
+    pub fn go_on(&mut self, d: &Domain, held: &AllHeld<'_>, has_twin: bool, then: &mut Then<'_>) -> Result<(), Stop> {
+        let Then { memory, rest, copies } = then;
         loop {
             let next = match self.step {
                 Step::Decide => {
@@ -116,7 +117,7 @@ impl Way {
                     Step::Copy
                 }
                 Step::Copy => {
-                    mmu().copy_back(d.mm.id, memory, &mut self.next)?;
+                    mmu().copy_back(d.mm.id, memory, copies, &mut self.next)?;
                     Step::Pin
                 }
                 Step::Pin => {

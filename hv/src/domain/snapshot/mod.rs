@@ -24,9 +24,9 @@ use crate::{info, irq, warn};
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
-use back::Way;
+use back::{Then, Way};
 use core::sync::atomic::{AtomicU64, Ordering};
-use hv_core::mmu::snapshot::{Copies, Keep, Memory};
+use hv_core::mmu::snapshot::{Copies, Counts, Form, Keep, Memory};
 use hv_core::snapshot::{Refusal, Stop};
 use hv_core::watchdog::Watchdogs;
 use hv_core::{evtchn, grant, pirq};
@@ -138,8 +138,9 @@ pub fn status(d: &Domain, r: &mut op::ChannelSnapshot) {
     });
     r.rolled_back = snapshot.map_or(0, |s| s.rolled_back);
     r.frames = snapshot.map_or(0, |s| s.memory.nr_frames());
-    r.copies = snapshot.map_or(0, |s| s.memory.nr_copies());
-    r.found = snapshot.map_or(0, |s| s.memory.nr_found());
+    let counts = snapshot.map(|s| s.memory.counts()).unwrap_or_default();
+    Counts { copies: r.copies, found: r.found, packed: r.packed, packed_bytes: r.packed_bytes } = counts;
+    r.packed_frames = snapshots.copies.nr_packs();
     (r.why, r.what) = match snapshot.map(|s| &s.stage) {
         Some(Stage::Broken(why)) => why.code(),
         _ => (0, 0),
@@ -164,8 +165,9 @@ fn let_run(d: &Domain) {
     d.vcpus().for_each(|v| sched::start(v, stop::SNAPSHOT));
 }
 
-/// Notes what `d` is. `has_twin`: it has one. Errors: see CHANNELOP_SNAPSHOT_TAKE; ERESTART.
-pub fn take(d: &Domain, has_twin: bool, told: &mut Told) -> Result<(), Errno> {
+/// Notes what `d` is. `form`: how its copies are kept; what the first call said counts. `has_twin`: it has one. Errors: see CHANNELOP_SNAPSHOT_TAKE;
+/// ERESTART.
+pub fn take(d: &Domain, form: Form, has_twin: bool, told: &mut Told) -> Result<(), Errno> {
     let mut snapshots = SNAPSHOTS.lock();
     let Snapshots { all, copies } = &mut *snapshots;
     if !all.contains_key(&d.id) {
@@ -176,7 +178,7 @@ pub fn take(d: &Domain, has_twin: bool, told: &mut Told) -> Result<(), Errno> {
         if !frames::has_headroom() {
             return Err(Errno::ENOMEM);
         }
-        let new = Snapshot { memory: Memory::new(), rest: None, stage: Stage::Taking, rolled_back: 0 };
+        let new = Snapshot { memory: Memory::new(form), rest: None, stage: Stage::Taking, rolled_back: 0 };
         all.insert(d.id, Box::new(new));
     }
     let snapshot = all.get_mut(&d.id).ok_or(Errno::ENOMEM)?;
@@ -198,13 +200,7 @@ pub fn take(d: &Domain, has_twin: bool, told: &mut Told) -> Result<(), Errno> {
         let_run(d);
         if matches!(snapshot.stage, Stage::Ready) {
             let memory = &snapshot.memory;
-            info!(
-                "d{}: snapshot of {} frames, with {} copies, {} of which were there",
-                d.id,
-                memory.nr_frames(),
-                memory.nr_copies(),
-                memory.nr_found()
-            );
+            info!("d{}: snapshot of {} frames, with {}", d.id, memory.nr_frames(), Said(memory.counts()));
             return Ok(());
         }
     }
@@ -285,7 +281,8 @@ fn keep_rest(d: &Domain, held: &AllHeld<'_>, memory: &mut Memory, copies: &mut C
 /// Makes `d` what it was. `has_twin`: it has one. Errors: see CHANNELOP_SNAPSHOT_ROLL_BACK; ERESTART.
 pub fn roll_back(d: &Domain, has_twin: bool, told: &mut Told) -> Result<(), Errno> {
     let mut snapshots = SNAPSHOTS.lock();
-    let snapshot = snapshots.all.get_mut(&d.id).ok_or(Errno::ENOENT)?;
+    let Snapshots { all, copies } = &mut *snapshots;
+    let snapshot = all.get_mut(&d.id).ok_or(Errno::ENOENT)?;
     let Snapshot { memory, rest, stage, rolled_back } = &mut **snapshot;
     match stage {
         Stage::Ready => {
@@ -303,7 +300,7 @@ pub fn roll_back(d: &Domain, has_twin: bool, told: &mut Told) -> Result<(), Errn
     let (Stage::RollingBack(way), Some(rest)) = (&mut *stage, rest) else { return Err(Errno::ENOENT) };
     let held = hold(d)?;
     mmu_env::refill_steps();
-    let result = way.go_on(d, &held, has_twin, memory, rest);
+    let result = way.go_on(d, &held, has_twin, &mut Then { memory, rest, copies });
     drop(held);
     let has_changed = way.has_changed();
     let why = match result {
@@ -364,14 +361,31 @@ fn give_back(snapshots: &mut Snapshots, id: u16) -> Result<(), Errno> {
     Ok(())
 }
 
+/// Copies, for people.
+pub struct Said(pub Counts);
+
+impl core::fmt::Display for Said {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let Counts { copies, found, packed, packed_bytes } = self.0;
+        write!(f, "{copies} copies, {found} of which were there")?;
+        if packed != 0 {
+            write!(f, ", and {packed} are packed into {} KiB", packed_bytes.div_ceil(1024))?;
+        }
+        Ok(())
+    }
+}
+
+/// Frames that hold packed copies, of all domains. Waits for who uses snapshots.
+pub fn packs() -> u64 {
+    SNAPSHOTS.lock().copies.nr_packs()
+}
+
 /// How large a snapshot is, in frames.
 pub struct Sizes {
     /// That it notes.
     pub noted: u64,
     /// Of which there are copies.
-    pub copies: u64,
-    /// Of these, those of which there was one already.
-    pub found: u64,
+    pub copies: Counts,
     /// That its domain has given up since, and that are kept for it.
     pub away: u64,
 }
@@ -380,6 +394,5 @@ pub struct Sizes {
 pub fn sizes(d: &Domain) -> Option<Sizes> {
     let snapshots = SNAPSHOTS.lock();
     let memory = &snapshots.all.get(&d.id)?.memory;
-    let (noted, copies, found) = (memory.nr_frames(), memory.nr_copies(), memory.nr_found());
-    Some(Sizes { noted, copies, found, away: memory.nr_away(mmu().env) })
+    Some(Sizes { noted: memory.nr_frames(), copies: memory.counts(), away: memory.nr_away(mmu().env) })
 }
