@@ -159,6 +159,11 @@ impl Config {
                 noted.is_none_or(|settings| !settings.twin),
                 "[service.{name}.supervise]: `twin` and `snapshot`: a driver domain whose driver has a twin cannot be rolled back"
             );
+            let is_idle = service.supervise.as_ref().is_some_and(|settings| settings.compress && !settings.snapshot);
+            ensure!(
+                !is_idle,
+                "[service.{name}.supervise]: `compress` without `snapshot = true`: there is nothing to be compressed"
+            );
             ensure!(is_whole, "[service.{name}.supervise]: there is no `driver-domain` that could be looked after");
         }
         Ok(config)
@@ -272,6 +277,9 @@ mod tests {
             assert!(Config::parse(&format!("{disk}{way_back}")).is_ok());
         }
         assert!(said(&format!("{disk}standby = 1\nsnapshot = true\n")).contains("itself becomes the one that waits"));
+        assert!(said(&format!("{disk}compress = true\n")).contains("`compress` without `snapshot = true`"));
+        let noted = Config::parse(&format!("{disk}snapshot = true\ncompress = true\n")).unwrap();
+        assert!(noted.service["disk"].supervise.as_ref().unwrap().compress);
         let own = Config::parse(&format!("{disk}undrained-ms = 0\n")).unwrap();
         assert_eq!(own.service["disk"].supervise.as_ref().unwrap().undrained_ms(), 0);
         let taken =

@@ -35,6 +35,7 @@ impl fmt::Display for Trouble {
             op::SNAPSHOT_GRANT => write!(f, "others use its grant {what}"),
             op::SNAPSHOT_VCPUS => write!(f, "it has got vCPU {what}"),
             op::SNAPSHOT_PIRQ => write!(f, "its interrupt {what} was taken away, or is another one"),
+            op::SNAPSHOT_COPY => write!(f, "the copy of its frame {what:#x} is damaged"),
             op::SNAPSHOT_DEVICE => write!(f, "it has another device than then, or does not get it back: {what:#x}"),
             _ if self.told.missing != 0 => {
                 write!(f, "there is not enough memory: {} KiB may be missing", self.told.missing * 4)
@@ -48,8 +49,8 @@ impl std::error::Error for Trouble {}
 
 /// The hypervisor, as it notes what domains are and makes them that again.
 pub trait Snapshots {
-    /// Notes a paused domain.
-    fn take(&mut self, domain: u16) -> Result<ChannelSnapshot, Trouble>;
+    /// Notes a paused domain. `flags`: `SNAPSHOT_COMPRESS` or none.
+    fn take(&mut self, domain: u16, flags: u16) -> Result<ChannelSnapshot, Trouble>;
     /// Makes a paused domain what it was.
     fn roll_back(&mut self, domain: u16) -> Result<ChannelSnapshot, Trouble>;
     /// Forgets its snapshot. ENOENT: it has none.
@@ -66,8 +67,8 @@ impl Argument for ChannelSnapshot {}
 
 impl Hypervisor {
     /// What is told is told after errors, too.
-    fn of_snapshot(&mut self, command: u32, domain: u16) -> Result<ChannelSnapshot, Trouble> {
-        let asked = ChannelSnapshot { domain, ..ChannelSnapshot::default() };
+    fn of_snapshot(&mut self, command: u32, domain: u16, flags: u16) -> Result<ChannelSnapshot, Trouble> {
+        let asked = ChannelSnapshot { domain, flags, ..ChannelSnapshot::default() };
         let call = |address| Call { op: op::HYPERVISOR_CHANNEL_OP, arg: [u64::from(command), address, 0, 0, 0] };
         let (told, result) = self.make_told(asked, call);
         result.map(|_| told).map_err(|errno| Trouble { errno, told })
@@ -75,21 +76,21 @@ impl Hypervisor {
 
     /// What there is of a domain's snapshot.
     pub fn snapshot(&mut self, domain: u16) -> Result<ChannelSnapshot, Errno> {
-        self.of_snapshot(op::CHANNELOP_SNAPSHOT_STATUS, domain).map_err(|trouble| trouble.errno)
+        self.of_snapshot(op::CHANNELOP_SNAPSHOT_STATUS, domain, 0).map_err(|trouble| trouble.errno)
     }
 }
 
 impl Snapshots for Hypervisor {
-    fn take(&mut self, domain: u16) -> Result<ChannelSnapshot, Trouble> {
-        self.of_snapshot(op::CHANNELOP_SNAPSHOT_TAKE, domain)
+    fn take(&mut self, domain: u16, flags: u16) -> Result<ChannelSnapshot, Trouble> {
+        self.of_snapshot(op::CHANNELOP_SNAPSHOT_TAKE, domain, flags)
     }
 
     fn roll_back(&mut self, domain: u16) -> Result<ChannelSnapshot, Trouble> {
-        self.of_snapshot(op::CHANNELOP_SNAPSHOT_ROLL_BACK, domain)
+        self.of_snapshot(op::CHANNELOP_SNAPSHOT_ROLL_BACK, domain, 0)
     }
 
     fn forget(&mut self, domain: u16) -> Result<(), Errno> {
-        self.of_snapshot(op::CHANNELOP_SNAPSHOT_DROP, domain).map(|_| ()).map_err(|trouble| trouble.errno)
+        self.of_snapshot(op::CHANNELOP_SNAPSHOT_DROP, domain, 0).map(|_| ()).map_err(|trouble| trouble.errno)
     }
 
     fn hold(&mut self, domain: u16) -> Result<(), Errno> {

@@ -49,6 +49,9 @@ pub struct Settings {
     /// Each instance is noted when it has booted, before it gets the devices, and is rolled back to that when it fails.
     #[serde(default)]
     pub snapshot: bool,
+    /// What is noted is kept compressed.
+    #[serde(default)]
+    pub compress: bool,
     /// Who resets its devices when another instance gets them.
     #[serde(default)]
     pub reset: Reset,

@@ -61,6 +61,8 @@ pub struct Shell {
     wedged_ms: u32,
     /// Instances are noted, and rolled back.
     has_snapshots: bool,
+    /// What is noted is compressed.
+    compresses: bool,
     /// The links of its interfaces are kept.
     keep_link: bool,
     /// Who resets the devices.
@@ -122,6 +124,7 @@ impl Shell {
             wedged_ms: u32::try_from(settings.wedged_ms).unwrap_or(u32::MAX),
             dma_faults: settings.dma_faults,
             has_snapshots: settings.snapshot,
+            compresses: settings.compress,
             keep_link: settings.keep_link,
             reset: settings.reset,
             watched: None,
@@ -548,13 +551,11 @@ impl Shell {
         let kept: Vec<u16> = record.noted.into_iter().chain([domain]).collect();
         snapshot::keep_only(records, &self.service, &kept)?;
         let file = snapshot::path(records, &self.service, domain);
-        match snapshot::note(domain, &file, &mut self.store, &mut self.hypervisor) {
+        let flags = if self.compresses { op::SNAPSHOT_COMPRESS } else { 0 };
+        match snapshot::note(domain, flags, &file, &mut self.store, &mut self.hypervisor) {
             Ok(taken) => {
-                let (new, found) = (taken.copies.saturating_sub(taken.found) / 256, taken.found / 256);
-                eprintln!(
-                    "{}: {}: domain {domain} can be rolled back; that takes {new} MiB, beside {found} MiB that are the same as what was noted before",
-                    self.service, self.driver
-                );
+                let takes = snapshot::takes(&taken);
+                eprintln!("{}: {}: domain {domain} can be rolled back; {takes}", self.service, self.driver);
             }
             Err(error) => eprintln!(
                 "{}: {}: domain {domain} cannot be rolled back when it fails: {error:#}",

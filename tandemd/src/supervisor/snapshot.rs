@@ -160,6 +160,20 @@ fn repeat(domain: u16, paths: impl IntoIterator<Item = String>, store: &mut impl
     store.change(&format!("{}/name", own(domain)), &changes).map(|_| ())
 }
 
+/// What one that was noted takes, for people.
+pub fn takes(taken: &ChannelSnapshot) -> String {
+    let mib = |frames: u64| frames / 256;
+    let ChannelSnapshot { copies, found, packed, packed_bytes, .. } = *taken;
+    let whole = copies.saturating_sub(found).saturating_sub(packed);
+    let takes = mib(whole + packed_bytes.div_ceil(4096));
+    let mut text =
+        format!("that takes {takes} MiB, beside {} MiB that are the same as what was noted before", mib(found));
+    if packed != 0 {
+        text += &format!("; {} MiB of it are packed into {} MiB", mib(packed), packed_bytes >> 20);
+    }
+    text
+}
+
 /// The pages of a domain's xenstore ring and of its console.
 fn rings_of<R: Rings>(domain: u16, store: &mut impl Store, rings: &R) -> Result<(R::Page, R::Page)> {
     let own = own(domain);
@@ -170,14 +184,15 @@ fn rings_of<R: Rings>(domain: u16, store: &mut impl Store, rings: &R) -> Result<
     Ok((page("store")?, page("console")?))
 }
 
-/// Notes one that runs and waits. An error says why that cannot be; it runs all the same, and has no snapshot.
+/// Notes one that runs and waits; `flags` are for TAKE. An error says why that cannot be; it runs all the same, and has no snapshot.
 pub fn note<H: Snapshots + Rings>(
     domain: u16,
+    flags: u16,
     file: &Path,
     store: &mut impl Store,
     hypervisor: &mut H,
 ) -> Result<ChannelSnapshot> {
-    let done = try_note(domain, file, store, hypervisor);
+    let done = try_note(domain, flags, file, store, hypervisor);
     if done.is_err() {
         let _ = hypervisor.forget(domain);
     }
@@ -187,6 +202,7 @@ pub fn note<H: Snapshots + Rings>(
 
 fn try_note<H: Snapshots + Rings>(
     domain: u16,
+    flags: u16,
     file: &Path,
     store: &mut impl Store,
     hypervisor: &mut H,
@@ -204,7 +220,7 @@ fn try_note<H: Snapshots + Rings>(
             Ok(()) | Err(Errno::NOENT) => {}
             Err(error) => return Err(error).context("an earlier snapshot stays"),
         }
-        let error = match note_once(domain, file, (ring.as_ref(), console.as_ref()), store, hypervisor) {
+        let error = match note_once(domain, flags, file, (ring.as_ref(), console.as_ref()), store, hypervisor) {
             Ok(taken) => return Ok(taken),
             Err(error) => error,
         };
@@ -221,6 +237,7 @@ fn try_note<H: Snapshots + Rings>(
 
 fn note_once<H: Snapshots>(
     domain: u16,
+    flags: u16,
     file: &Path,
     (ring, console): (&Words, &Words),
     store: &mut impl Store,
@@ -234,7 +251,7 @@ fn note_once<H: Snapshots>(
     ensure!(!noted.watches.is_empty(), "it watches nothing in xenstore");
     write(file, &noted)?;
     stand_in::until_read(console)?;
-    let taken = hypervisor.take(domain)?;
+    let taken = hypervisor.take(domain, flags)?;
     // What comes while the page is copied may be in the copy by half.
     ensure!(stand_in::is_idle(ring), "xenstore has told it something meanwhile");
     // What came before was read in its place.

@@ -9,7 +9,7 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use xen_abi::channel_op::{ChannelSnapshot, SNAPSHOT_FRAMES};
+use xen_abi::channel_op::{ChannelSnapshot, SNAPSHOT_COMPRESS, SNAPSHOT_FRAMES};
 
 const DOMAIN: u16 = 7;
 const OWN: &str = "/local/domain/7";
@@ -264,7 +264,7 @@ impl World {
 
     fn note(&mut self, file: &Path) -> Result<ChannelSnapshot> {
         let (mut store, mut hypervisor) = (self.clone(), self.clone());
-        super::note(DOMAIN, file, &mut store, &mut hypervisor)
+        super::note(DOMAIN, SNAPSHOT_COMPRESS, file, &mut store, &mut hypervisor)
     }
 
     fn roll_back(&mut self, file: &Path) -> Result<()> {
@@ -350,7 +350,8 @@ impl Rings for World {
 }
 
 impl Snapshots for World {
-    fn take(&mut self, _: u16) -> Result<ChannelSnapshot, Trouble> {
+    fn take(&mut self, _: u16, flags: u16) -> Result<ChannelSnapshot, Trouble> {
+        assert_eq!(flags, SNAPSHOT_COMPRESS, "what was asked for");
         let mut state = self.0.borrow_mut();
         let told = ChannelSnapshot { why: state.why_not, copies: 9, ..ChannelSnapshot::default() };
         if state.spend().is_err() || state.why_not != 0 {
@@ -593,4 +594,15 @@ fn what_the_hypervisor_refuses_is_said() {
     let error = format!("{:#}", world.roll_back(&file).unwrap_err());
     assert_eq!(error, "its frame 0x5 is another's now");
     std::fs::remove_file(file).unwrap();
+}
+
+#[test]
+fn what_it_takes_is_said() {
+    let mut taken = ChannelSnapshot { copies: 150 * 256, found: 50 * 256, ..ChannelSnapshot::default() };
+    assert_eq!(takes(&taken), "that takes 100 MiB, beside 50 MiB that are the same as what was noted before");
+    (taken.packed, taken.packed_bytes) = (80 * 256, 30 << 20);
+    assert_eq!(
+        takes(&taken),
+        "that takes 50 MiB, beside 50 MiB that are the same as what was noted before; 80 MiB of it are packed into 30 MiB"
+    );
 }
