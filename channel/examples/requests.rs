@@ -7,7 +7,7 @@
 
 use channel::grants::{Frames, GntStatus, Grants};
 use channel::vbd::disk::{Disk, Page};
-use channel::vbd::shares::{Member, Shares, Turns};
+use channel::vbd::shares::{Belief, Member, Shares, Turns};
 use channel::vbd::Offers;
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -47,6 +47,9 @@ impl Frames<u32> for Free {
 struct Counted(Option<(Shares<u32>, Member)>);
 
 impl Turns for Counted {
+    fn belief(&self) -> Belief {
+        Belief::Yes
+    }
     fn is_counted(&self) -> bool {
         self.0.is_some()
     }

@@ -27,7 +27,7 @@ use hv_core::cmdline::Options;
 use hv_core::frame::FrameType;
 use hv_core::iommu::{Access, AnyFormat, DmaSpace, Forget, Narrowed, Tables};
 use hv_core::passthrough::Owner;
-pub use report::{add as add_reports, handle_faults, init as init_reports};
+pub use report::{add as add_reports, handle_faults, has_news, init as init_reports};
 use x86::Mfn;
 use xen_abi::errno::Errno;
 use xen_abi::layout::DomId;

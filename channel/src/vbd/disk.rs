@@ -7,7 +7,7 @@ use super::mark::Mark;
 use super::pool::{PageNr, Pool};
 use super::request::{halves, Answer, Kind, Offers, Segment, Slot, DIRECT_SEGMENTS, MAX_SEGMENTS, WORDS};
 use super::run::{Name, Run};
-use super::shares::Turns;
+use super::shares::{Belief, Turns};
 use super::stats::Stats;
 use crate::grants::{Frames, Grants};
 use crate::pace::Pace;
@@ -19,6 +19,8 @@ use xen_abi::io::blkif::*;
 
 /// What is done for a request beside copying, in bytes that could be copied meanwhile.
 const EACH: u32 = 1 << 10;
+/// So long after it was not known whether to believe a back end that is asked again, in ns.
+const WORD_NS: u64 = 50_000;
 /// So long after an error of its back end's a guest is told of it, in ns, if that back end is still there. One that is about to die answers
 /// with errors before: its device was taken away, or does not work as it should.
 pub const DOUBT_NS: u64 = 5_000_000_000;
@@ -266,8 +268,9 @@ impl<P: SharedPage, F: Copy + Default + Ord> Disk<P, F> {
     ) -> Served {
         let mut served = Served::default();
         let had_link = self.link.is_some();
+        let mut again_at = None;
         loop {
-            self.collect(grants, frames, now, budget);
+            let is_known = self.collect(grants, frames, turns, now, budget);
             if self.ended > 0 {
                 turns.ended(core::mem::take(&mut self.ended));
             }
@@ -277,6 +280,10 @@ impl<P: SharedPage, F: Copy + Default + Ord> Disk<P, F> {
             }
             self.take_all(grants, frames, budget);
             served.tell_back |= self.go_on(turns, frames);
+            if !is_known {
+                again_at = Some(now().saturating_add(WORD_NS));
+                break;
+            }
             if *budget == 0 {
                 served.more = self.link.is_some() || self.has_given_up;
                 break;
@@ -292,7 +299,8 @@ impl<P: SharedPage, F: Copy + Default + Ord> Disk<P, F> {
             turns.abandoned();
         }
         served.tell_guest = self.ring.push();
-        served.look_at = self.journal.first_doubted().map(|(_, until)| until);
+        let doubted = self.journal.first_doubted().map(|(_, until)| until);
+        served.look_at = doubted.into_iter().chain(again_at).min();
         served
     }
 
@@ -302,21 +310,37 @@ impl<P: SharedPage, F: Copy + Default + Ord> Disk<P, F> {
         self.link.as_mut().is_some_and(|link| link.ring.push())
     }
 
-    /// Answers of the back end's.
+    /// Answers of the back end's. `false`: it is not known yet whether the next ones are to be believed.
     fn collect<G: Grants<Frame = F>>(
         &mut self,
         grants: &mut G,
         frames: &impl Frames<F>,
+        turns: &impl Turns,
         now: &impl Fn() -> u64,
         budget: &mut u32,
-    ) {
+    ) -> bool {
+        let mut believed = 0;
         while *budget > 0 {
-            let Some(link) = self.link.as_mut() else { return };
-            match link.ring.available() {
-                Ok(0) => return,
-                Ok(_) => {}
-                Err(_) => return self.lose_link(),
+            let Some(link) = self.link.as_mut() else { return true };
+            let Ok(available) = link.ring.available() else {
+                self.lose_link();
+                return true;
+            };
+            if available == 0 {
+                return true;
             }
+            if believed == 0 {
+                // After they were seen: what makes them doubtful has come before them.
+                match turns.belief() {
+                    Belief::Yes => believed = available,
+                    Belief::NotYet => return false,
+                    Belief::No => {
+                        self.detach();
+                        return true;
+                    }
+                }
+            }
+            believed -= 1;
             let answer = Answer::decode(link.ring.take());
             spend(budget, 0);
             match self.journal.answered(Name::decode(answer.id), answer.status.min(BLKIF_RSP_OKAY)) {
@@ -328,13 +352,14 @@ impl<P: SharedPage, F: Copy + Default + Ord> Disk<P, F> {
                         let place = done.trailing_zeros() as u8;
                         done &= done - 1;
                         if !self.all_answered(place, grants, frames, now, budget) {
-                            return;
+                            return true;
                         }
                     }
                 }
                 None => self.stats.bad_answers += 1,
             }
         }
+        true
     }
 
     /// The back end has answered all of a request. `false`: it is no back end any more.

@@ -22,8 +22,21 @@ pub const STALL_NS: u64 = 100_000_000;
 /// Virtual time of what costs one, for the weight 1.
 const UNIT: u64 = 1 << 20;
 
-/// Whether one of several disks may pass on something now.
+/// Whether answers that are in the ring are to be believed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Belief {
+    /// They are.
+    Yes,
+    /// It will be known in a moment.
+    NotYet,
+    /// They are not, nor is what comes.
+    No,
+}
+
+/// What a disk knows of its back end's domain: whether it may pass on something now, as one of several, and whether it is to believe that domain.
 pub trait Turns {
+    /// Whether to believe what is in the ring by now.
+    fn belief(&self) -> Belief;
     /// Whether what it passes on now counts. Only what did is to have [`Turns::ended`].
     fn is_counted(&self) -> bool;
     /// Whether it may. If not, it waits for its turn, and then [`super::disk::Disk::go_on`] is to be called.
@@ -40,6 +53,9 @@ pub trait Turns {
 pub struct Alone;
 
 impl Turns for Alone {
+    fn belief(&self) -> Belief {
+        Belief::Yes
+    }
     fn is_counted(&self) -> bool {
         false
     }

@@ -40,6 +40,8 @@ pub mod global {
 
 /// Fault status: a record is waiting; the queue of invalidations stopped.
 pub const FAULT_PENDING: u32 = 1 << 1;
+/// Fault event control: it does not interrupt.
+pub const INTERRUPT_MASKED: u32 = 1 << 31;
 /// Records were lost.
 pub const FAULT_OVERFLOW: u32 = 1 << 0;
 /// Errors of the queue of invalidations.

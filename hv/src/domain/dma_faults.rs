@@ -23,6 +23,12 @@ impl DmaFaults {
         }
     }
 
+    /// Whether they count.
+    #[inline]
+    pub fn is_watched(&self) -> bool {
+        self.is_watched.load(Ordering::Relaxed)
+    }
+
     /// When the first one was, in ns since the start.
     pub fn since(&self) -> Option<u64> {
         Some(self.since_ns.load(Ordering::SeqCst)).filter(|since| *since != 0)

@@ -178,6 +178,10 @@ impl Hardware for AmdVi {
         }
     }
 
+    fn has_faults(&self) -> bool {
+        self.units.iter().any(|unit| unit.has_faults())
+    }
+
     fn silence(&self, at: Sbdf) {
         for identity in self.identities(at) {
             identity.unit.silence(identity.source_id);

@@ -48,6 +48,8 @@ pub trait Hardware: Send + Sync {
     fn forget(&self, what: Forget);
     /// Takes the accesses that were stopped since the last time, with their segment.
     fn take_faults(&self, tell: &mut dyn FnMut(u16, Result<Fault, Strange>));
+    /// Whether an access was stopped and not taken yet.
+    fn has_faults(&self) -> bool;
     /// What the function is stopped from is not reported any more, until it is confined anew.
     fn silence(&self, at: Sbdf);
     /// Lets a source raise a line. `None`: interrupts are not remapped.

@@ -8,11 +8,14 @@ use crate::domain::{passthrough, watch};
 use crate::sync::{Mutex, Once};
 use crate::warn;
 use core::fmt;
+use core::sync::atomic::{AtomicU32, Ordering};
 use hv_core::iommu::brake::{Action, Brake, Judgement};
 use hv_core::iommu::{Fault, Stopped};
 use hv_core::passthrough::Owner;
 
 static BRAKE: Once<Mutex<Brake>> = Once::new();
+/// Processors that are at telling what was stopped.
+static TELLERS: AtomicU32 = AtomicU32::new(0);
 
 /// Counts the faults of the functions that were found.
 pub fn init() {
@@ -29,6 +32,7 @@ pub fn add(at: Sbdf) {
 /// A unit interrupted.
 pub fn handle_faults() {
     let Some(iommu) = active() else { return };
+    TELLERS.fetch_add(1, Ordering::SeqCst);
     iommu.hardware.take_faults(&mut |segment, event| match event {
         Ok(fault) => report(segment, fault),
         Err(Strange { code, words: [low, high] }) => {
@@ -37,6 +41,13 @@ pub fn handle_faults() {
             }
         }
     });
+    TELLERS.fetch_sub(1, Ordering::SeqCst);
+}
+
+/// Whether an access may have been stopped of which who is concerned was not told yet ([`watch::tell_of_dma_fault`]). It costs a register's read of each unit.
+pub fn has_news() -> bool {
+    // In this order: whoever takes it is a teller before.
+    active().is_some_and(|iommu| iommu.hardware.has_faults() || TELLERS.load(Ordering::SeqCst) != 0)
 }
 
 fn judge(ask: impl FnOnce(&mut Brake, u64) -> Judgement) -> Option<Judgement> {

@@ -134,6 +134,10 @@ impl Hardware for VtD {
         }
     }
 
+    fn has_faults(&self) -> bool {
+        self.units.iter().any(|unit| unit.has_faults())
+    }
+
     fn silence(&self, at: Sbdf) {
         if let Some(unit) = self.unit_of(at) {
             unit.silence(at);

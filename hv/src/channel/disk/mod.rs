@@ -160,15 +160,10 @@ impl Shelf {
         let mut grants = GuestGrants { guest, backend: self.front };
         let share = self.back.as_ref().map(|back| &back.share);
         let mut turn = Turn::of(share);
+        let has_back = self.disk.back_page().is_some();
         if share.is_some_and(|share| share.common().is_distrusted()) && self.disk.detach() {
             turn.abandoned();
-            guest_warn!(
-                "d{}: disk {}: a device of its back end's was stopped by an IOMMU",
-                guest.id,
-                self.name.place()
-            );
         }
-        let has_back = self.disk.back_page().is_some();
         let cookie = self.name.raw() | DISK_EVENT;
         let may_be_late = || late::place_for(cookie).is_some();
         let Served { more, tell_guest, tell_back, look_at, is_late } =
@@ -196,12 +191,13 @@ impl Shelf {
         }
         self.let_go();
         if has_back && self.disk.back_page().is_none() {
-            let what = if self.disk.was_empty() {
-                "has read nothing, and says that it has"
-            } else {
-                "has a ring that cannot be"
+            let is_distrusted = self.back.as_ref().is_some_and(|back| back.share.common().is_distrusted());
+            let why = match () {
+                () if self.disk.was_empty() => "its back end has read nothing, and says that it has",
+                () if is_distrusted => "a device of its back end's was stopped by an IOMMU",
+                () => "its back end has a ring that cannot be",
             };
-            guest_warn!("d{}: disk {}: its back end {what}", guest.id, self.name.place());
+            guest_warn!("d{}: disk {}: {why}", guest.id, self.name.place());
         }
         Left { more, room }
     }

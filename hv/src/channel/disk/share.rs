@@ -6,8 +6,9 @@ use super::{wake, Name, DISKS};
 use crate::arch::tsc;
 use crate::domain::dma_faults::DmaFaults;
 use crate::domain::Domain;
+use crate::iommu;
 use crate::sync::{FairGuard, FairMutex};
-use ::channel::vbd::shares::{Member, NoMemory, Shares, Turns, STALL_NS};
+use ::channel::vbd::shares::{Belief, Member, NoMemory, Shares, Turns, STALL_NS};
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -34,6 +35,17 @@ impl Common {
     #[inline]
     pub fn is_distrusted(&self) -> bool {
         self.dma_faults.has_any()
+    }
+
+    /// Whether to believe the answers that are in its rings by now. An IOMMU may have stopped a device before one of them came, and be about to tell.
+    #[inline]
+    pub fn belief(&self) -> Belief {
+        let is_doubtful = self.dma_faults.is_watched() && iommu::has_news();
+        match self.is_distrusted() {
+            true => Belief::No,
+            false if is_doubtful => Belief::NotYet,
+            false => Belief::Yes,
+        }
     }
 
     /// Those whose turn it is pass on what they have. No disk's lock may be held.
@@ -103,6 +115,11 @@ impl<'a> Turn<'a> {
 }
 
 impl Turns for Turn<'_> {
+    #[inline]
+    fn belief(&self) -> Belief {
+        self.share.map_or(Belief::Yes, |share| share.common.belief())
+    }
+
     #[inline]
     fn is_counted(&self) -> bool {
         self.is_shared

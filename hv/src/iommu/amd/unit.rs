@@ -195,6 +195,13 @@ impl Unit {
         }
     }
 
+    /// Whether one was stopped since, and its interrupt is on its way.
+    pub fn has_faults(&self) -> bool {
+        let events = self.events.lock();
+        let next = [0, 1].map(|word| Direct.read(events.0, events.1 * 2 + word));
+        amd::code(next) != 0 && read64(self.registers, reg::CONTROL) & control::EVENT_INTERRUPT != 0
+    }
+
     /// The next event. It counts once it is in memory: what a unit's registers say of its log may be early or late.
     fn take_event(&self) -> Option<[u64; 2]> {
         let mut events = self.events.lock();

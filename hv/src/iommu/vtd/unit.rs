@@ -144,6 +144,11 @@ impl Unit {
         }
     }
 
+    /// Whether one was stopped since, and its interrupt is on its way.
+    pub fn has_faults(&self) -> bool {
+        self.is_pending() && self.read32(reg::FECTL) & vtd::INTERRUPT_MASKED == 0
+    }
+
     fn fault_record(&self, n: usize) -> usize {
         self.capabilities.fault_records() + 16 * n
     }

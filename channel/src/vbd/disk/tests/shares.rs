@@ -11,6 +11,9 @@ type Common = Rc<RefCell<Shares<usize>>>;
 struct Turn(Common, Member);
 
 impl Turns for Turn {
+    fn belief(&self) -> Belief {
+        Belief::Yes
+    }
     fn is_counted(&self) -> bool {
         self.0.borrow().nr_disks() > 1
     }
