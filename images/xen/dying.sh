@@ -3,7 +3,7 @@
 #
 #   driver   of the device
 #   keeps_link  not empty if the link is kept when the domain is replaced
-#   way      fresh, standby if another one waits, or snapshot if it is rolled back
+#   way      fresh, standby if another one waits, snapshot if it is rolled back, or turns if another one waits and each is rolled back
 #   mode     vm, or twin-mirror if the way out is the driver's twin
 #   guests   their names; theirs are the addresses from 10.9.0.3 on
 #   story    what reports are of
@@ -58,13 +58,21 @@ within() {
 supervise() {
 	for line in 'crashes = 1000000' 'within-s = 1' 'back-off-ms = 100' "$@"; do echo "$line" >> /etc/tandem/tandemd.toml; done
 }
-waits() { [ $way != standby ] || must 'no other one waits' daemon_said $1 'waits to take its place' $patience_s; }
+# waits COUNT: another one waits, for the so-many-th time
+waits() {
+	case $way in
+	standby) must 'no other one waits' daemon_said $1 'waits to take its place' $patience_s ;;
+	turns) must 'no other one waits' within $patience_s another_waits ;;
+	esac
+}
+another_waits() { twinctl status $kind | grep '; another one waits'; }
 
 # What a driver domain of the network is, and what guests do meanwhile.
 net_machine() {
 	local job=pci+bridge_switch:$driver keys=() lines=() last=3 guest
 	[ $way = fresh ] || job=standby:$driver keys=('standby = 1' 'reset = "driver"')
 	[ $way != snapshot ] || keys=('snapshot = true' 'reset = "driver"')
+	[ $way != turns ] || keys+=('snapshot = true')
 	[ -z "$keeps_link" ] || keys+=('keep-link = true')
 	# Nobody but twins has the CPUs that come beside the first.
 	[ $mode = vm ] || job=$job+twin_kept keys+=('twin = true') lines=('vcpus=1' 'maxvcpus=4')
@@ -114,6 +122,7 @@ disk_machine() {
 	case $way in
 	standby) job=standby_disk:$driver keys=('standby = 1') slots=2 ;;
 	snapshot) job=standby_disk:$driver keys=('snapshot = true') ;;
+	turns) job=standby_disk:$driver keys=('standby = 1' 'snapshot = true') slots=2 ;;
 	esac
 	[ $driver = nvme ] || class=0x0106
 	modprobe xen-pciback

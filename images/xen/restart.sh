@@ -5,7 +5,7 @@
 #
 # CAUSE is one of dying.sh's; resent is of the segments that the guest's TCP has sent since the line before, if the driver domain is the way out.
 #
-# WAY: fresh, standby if another one waits, kept if moreover the link is kept, or snapshot if it is rolled back. MODE: vm, or twin-mirror if the way out is its driver's twin.
+# WAY: fresh, standby if another one waits, kept if moreover the link is kept, snapshot if it is rolled back, or turns if both. MODE: vm, or twin-mirror if the way out is its driver's twin.
 driver=$1 way=$2 mode=$3 count=$4
 shift 4
 keeps_link=

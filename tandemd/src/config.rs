@@ -152,10 +152,6 @@ impl Config {
             );
             let noted = service.supervise.as_ref().filter(|settings| settings.snapshot);
             ensure!(
-                noted.is_none_or(|settings| settings.standby == 0),
-                "[service.{name}.supervise]: `standby` and `snapshot`: with a snapshot the driver domain itself becomes the one that waits"
-            );
-            ensure!(
                 noted.is_none_or(|settings| !settings.twin),
                 "[service.{name}.supervise]: `twin` and `snapshot`: a driver domain whose driver has a twin cannot be rolled back"
             );
@@ -273,10 +269,9 @@ mod tests {
         let usual = Config::parse(disk).unwrap();
         assert_eq!(usual.service["disk"].supervise.as_ref().unwrap().undrained_ms(), UNDRAINED_DISK_MS);
         assert!(said(&format!("{disk}twin = true\n")).contains("driver domains of interfaces"));
-        for way_back in ["standby = 1\n", "snapshot = true\n"] {
+        for way_back in ["standby = 1\n", "snapshot = true\n", "standby = 1\nsnapshot = true\n"] {
             assert!(Config::parse(&format!("{disk}{way_back}")).is_ok());
         }
-        assert!(said(&format!("{disk}standby = 1\nsnapshot = true\n")).contains("itself becomes the one that waits"));
         assert!(said(&format!("{disk}compress = true\n")).contains("`compress` without `snapshot = true`"));
         let noted = Config::parse(&format!("{disk}snapshot = true\ncompress = true\n")).unwrap();
         assert!(noted.service["disk"].supervise.as_ref().unwrap().compress);
@@ -288,8 +283,8 @@ mod tests {
         assert!(said(&format!("{taken}standby = 1\n")).contains("`dd-standby`"));
         assert!(said(&format!("{taken}snapshot = true\n")).contains("`dd-standby`"));
         let both = taken.replace("[service.dd-standby]\n", "") + "standby = 1\nsnapshot = true\n";
-        assert!(said(&both).contains("itself becomes the one that waits"));
-        assert!(said(&both.replace("standby = 1", "twin = true")).contains("has a twin cannot be rolled back"));
+        assert!(Config::parse(&both).is_ok());
+        assert!(said(&format!("{both}twin = true\n")).contains("has a twin cannot be rolled back"));
         let unknown =
             said("[service.net]\ndriver-domain = \"dd\"\n[service.net.supervise]\nconfig = \"/d\"\ncrash = 1\n");
         assert!(unknown.contains("`crash`") && unknown.contains("`crashes`"), "{unknown}");

@@ -1,5 +1,5 @@
 # many-deaths.sh DRIVER WAY MODE COUNT SEED CAUSE[/N]...: a driver domain dies so often in a row, by each cause in turn, while three guests are busy; by a cause
-# with /N in one round of N. WAY is one of dying.sh's, or kept if it is rolled back and the link of its interface is kept. All that
+# with /N in one round of N. WAY is one of dying.sh's, or kept if they take turns and the link of its interface is kept. All that
 # they do goes on after each death before the next one comes, their connections are the same ones from the beginning to the end, and every
 # byte is right. Of each death a line says how long it took until all went on:
 #
@@ -7,7 +7,7 @@
 driver=$1 way=$2 mode=$3 count=$4 seed=$5
 shift 5
 keeps_link=
-[ $way != kept ] || way=snapshot keeps_link=1
+[ $way != kept ] || way=turns keeps_link=1
 guests='u1 u2 u3'
 story=deaths
 # More than one processor can emulate would only make all of it slow.

@@ -25,6 +25,13 @@ impl Answered {
         all - before
     }
 
+    /// This instance becomes another one, which has answered nothing.
+    pub fn forget(&mut self, domain: u16) {
+        if self.is_of(domain) {
+            *self = Self::default();
+        }
+    }
+
     /// It had disks at the last look.
     pub fn is_of(&self, domain: u16) -> bool {
         self.by.is_some_and(|(by, _)| by == domain)
@@ -46,6 +53,17 @@ mod tests {
         assert_eq!(answered.see(6, 190), 40, "all of it since nobody had disks");
         assert_eq!(answered.see(6, 200), 50);
         assert_eq!(answered.see(7, 210), 0);
+    }
+
+    #[test]
+    fn who_is_rolled_back_has_answered_nothing_and_others_have_still() {
+        let mut answered = Answered::default();
+        answered.see_none(100);
+        assert_eq!(answered.see(5, 110), 10);
+        answered.forget(6);
+        assert_eq!(answered.see(5, 120), 20);
+        answered.forget(5);
+        assert_eq!((answered.is_of(5), answered.see(5, 130)), (false, 0));
     }
 
     #[test]

@@ -6,6 +6,7 @@
 mod coming;
 pub mod drain;
 mod remains;
+mod renewal;
 mod snapshot;
 pub mod upgrade;
 
@@ -19,6 +20,7 @@ use super::words::Words;
 use coming::Coming;
 use control::Order;
 use drain::Draining;
+use renewal::Renewal;
 use snapshot::Booting;
 use std::time::Duration;
 use upgrade::Candidate;
@@ -113,6 +115,7 @@ pub struct Machine {
     health: Health,
     standby: Standby,
     candidate: Candidate,
+    renewal: Renewal,
     /// What is kept; to be written when it differs from what was.
     pub record: Record,
     /// Lines for the log.
@@ -136,6 +139,7 @@ impl Machine {
             health: Health::default(),
             standby: Standby::default(),
             candidate: Candidate::default(),
+            renewal: Renewal::default(),
             record,
             said: Vec::new(),
             waits_for: "",
@@ -187,7 +191,7 @@ impl Machine {
 
     /// The next thing to do, if there is one. After each another look is taken.
     pub fn next(&mut self, look: &Look) -> Option<Act> {
-        self.is_noted = look.domain.as_ref().is_some_and(|d| self.can_go_back(look) == Some(d.id));
+        self.is_noted = look.domain.as_ref().is_some_and(|d| self.can_go_back(d.id, look));
         if let Some(result) = self.standby.take_result(look) {
             // It was its toolstack, and nobody else waits for that.
             self.said.extend(result.err());
@@ -203,8 +207,10 @@ impl Machine {
 
     /// What there is to do for those that are not the driver domain, and may become it.
     fn beside(&mut self, look: &Look) -> Option<Act> {
+        self.forget_stale_attempts(look);
+        let has_one = self.settings.standby > 0;
         let wish = match self.phase {
-            Phase::Up { .. } if self.record.upgrade.is_some() || self.settings.snapshot => Wish::Gone,
+            Phase::Up { .. } if self.record.upgrade.is_some() || !has_one => Wish::Gone,
             // It may need the memory of what is cleared away.
             Phase::Up { .. } if self.record.under_way.is_none() && !self.has_remains(look) => Wish::There,
             Phase::Resting => Wish::Gone,
@@ -215,10 +221,28 @@ impl Machine {
         if let Some(act) = self.upgrade_on(look) {
             return Some(act);
         }
-        if self.settings.standby == 0 && !self.settings.snapshot {
+        if !has_one && !self.settings.snapshot {
             return None;
         }
-        self.standby.next(wish, look, &mut self.said)
+        let goes_on = matches!(self.phase, Phase::Up { .. }) && self.record.under_way.is_none();
+        if self.takes_turns() && goes_on && self.record.upgrade.is_none() {
+            if let Some(act) = self.renew(look) {
+                return Some(act);
+            }
+        }
+        let act = self.standby.next(wish, look, &mut self.said);
+        act.or_else(|| if wish == Wish::There { self.introduce(look) } else { None })
+    }
+
+    /// One that has booted gets to know others while it waits; if it is to be noted, that comes first.
+    fn introduce(&mut self, look: &Look) -> Option<Act> {
+        let there = look.standby.as_ref().filter(|d| !d.is_dying && d.end.is_none())?;
+        if self.takes_turns() {
+            if let Some(act) = self.note_who_waits(there, look) {
+                return Some(act);
+            }
+        }
+        self.standby.introduce(there.id)
     }
 
     fn advance(&mut self, look: &Look) -> Option<Act> {
@@ -412,7 +436,7 @@ impl Machine {
             }
         }
         (self.record.promoted, self.record.is_believed) = (None, cause == Cause::FailedRequest);
-        self.forget_attempts(&cause);
+        self.forget_attempts(&cause, domain);
         self.record.count(cause.name());
         // What is held against the new image is no failure of the one that comes back.
         let then = if is_trial { Then::Start(look.now) } else { self.decide(&cause, look.now) };
@@ -587,7 +611,13 @@ impl Machine {
             Errand::ClearsAway => !is_ready,
             Errand::None | Errand::Done(_) => !is_ready && self.has_remains(look),
         };
-        if !waits_for.is_empty() || look.now < from || is_at_work {
+        if !waits_for.is_empty() || look.now < from {
+            return None;
+        }
+        if look.errand == Errand::None && self.is_in_the_way(look) {
+            return self.standby.next(Wish::Gone, look, &mut self.said);
+        }
+        if is_at_work {
             return None;
         }
         if self.record.under_way.is_none() {

@@ -4,7 +4,7 @@ use super::words;
 use anyhow::{Context, Result};
 use control::Image;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{ErrorKind, Write};
 use std::path::Path;
 use std::time::Duration;
@@ -43,8 +43,8 @@ pub struct Record {
     pub going: Option<u16>,
     /// The one that waited and that takes the place: it has not all devices yet.
     pub promoted: Option<u16>,
-    /// The instance that was noted when it waited, if that was possible, and may be rolled back.
-    pub noted: Option<u16>,
+    /// Instances that were noted when they waited, if that was possible, and may be rolled back.
+    pub snapshots: BTreeSet<u16>,
     /// The one that is being noted.
     pub noting: Option<u16>,
     /// The one that is on its way back.
@@ -163,7 +163,8 @@ impl Record {
         if record.boot != boot {
             record.boot = boot.into();
             (record.failures, record.going, record.promoted, record.under_way) = (Vec::new(), None, None, None);
-            (record.noted, record.noting, record.rolling) = (None, None, None);
+            record.snapshots.clear();
+            (record.noting, record.rolling) = (None, None);
             if record.upgrade.take().is_some() {
                 record.end_upgrade("the machine was started anew meanwhile");
             }
@@ -225,7 +226,7 @@ mod tests {
         let mut record = Record { boot: "one".into(), mode: Mode::Parked, failures: vec![5, 9], ..Record::default() };
         record.why = "it \"fails\"".into();
         record.going = Some(77);
-        (record.noted, record.noting, record.rolling) = (Some(77), Some(78), Some(77));
+        (record.snapshots, record.noting, record.rolling) = ([77, 76].into(), Some(78), Some(77));
         record.count("panicked");
         record.under_way = Some(TimeLine::new("panicked", Duration::from_secs(3)));
         record.image.kernel = Some("/boot/kept".into());
@@ -237,7 +238,7 @@ mod tests {
         assert!(later.refused.contains("anew"));
         assert_eq!((later.mode, later.counts["panicked"]), (Mode::Parked, 1));
         assert_eq!((later.failures, later.going, later.under_way), (vec![], None, None));
-        assert_eq!((later.noted, later.noting, later.rolling), (None, None, None));
+        assert_eq!((later.snapshots.len(), later.noting, later.rolling), (0, None, None));
         std::fs::write(&path, "mode = 7").unwrap();
         assert!(format!("{:#}", Record::read(&path, "one").unwrap_err()).contains("tandemd-record"));
         std::fs::remove_file(&path).unwrap();

@@ -548,7 +548,7 @@ impl Shell {
     /// Notes one that waits, or says why that cannot be.
     fn note(&mut self, domain: u16, record: &Record) -> Result<()> {
         let records = Path::new(RECORDS);
-        let kept: Vec<u16> = record.noted.into_iter().chain([domain]).collect();
+        let kept: Vec<u16> = record.snapshots.iter().copied().chain([domain]).collect();
         snapshot::keep_only(records, &self.service, &kept)?;
         let file = snapshot::path(records, &self.service, domain);
         let flags = if self.compresses { op::SNAPSHOT_COMPRESS } else { 0 };
@@ -568,8 +568,10 @@ impl Shell {
     /// Makes of what is left of it one that waits again, or says why that cannot be.
     fn roll_back(&mut self, domain: u16) -> Result<()> {
         // It is not what it was when that was seen, and has answered nothing.
-        (self.whole, self.linked, self.used) = (None, None, None);
-        self.answered = Answered::default();
+        for seen in [&mut self.whole, &mut self.linked, &mut self.used] {
+            seen.take_if(|seen| *seen == domain);
+        }
+        self.answered.forget(domain);
         self.unplug(domain)?;
         let file = snapshot::path(Path::new(RECORDS), &self.service, domain);
         let (store, hypervisor) = (&mut self.store, &mut self.hypervisor);

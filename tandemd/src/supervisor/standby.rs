@@ -65,7 +65,7 @@ impl Standby {
     /// The next thing to do with it. No toolstack is at work.
     pub fn next(&mut self, wish: Wish, look: &Look, said: &mut Vec<String>) -> Option<Act> {
         let Some(there) = &look.standby else {
-            self.seen = None;
+            (self.seen, self.introduced) = (None, None);
             let is_due = wish == Wish::There && look.has_devices && look.is_served && look.now >= self.from;
             return is_due.then(|| self.ask(Act::CreateStandby));
         };
@@ -83,13 +83,16 @@ impl Standby {
             self.from = look.now + if has_ended { AGAIN } else { AGAIN_DISMISS };
             return Some(self.ask(Act::Dismiss(there.id)));
         }
-        let act = self.watch(there, look, said);
-        let is_due = act.is_none() && wish == Wish::There && self.has_booted(there.id);
-        if is_due && self.introduced != Some(there.id) {
-            self.introduced = Some(there.id);
-            return Some(Act::Introduce(there.id));
+        self.watch(there, look, said)
+    }
+
+    /// One that has booted is introduced to the PCI back end, once.
+    pub fn introduce(&mut self, domain: u16) -> Option<Act> {
+        if !self.has_booted(domain) || self.introduced == Some(domain) {
+            return None;
         }
-        act
+        self.introduced = Some(domain);
+        Some(Act::Introduce(domain))
     }
 
     /// It has booted, and waits.

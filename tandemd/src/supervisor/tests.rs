@@ -339,10 +339,10 @@ proptest! {
     #[test]
     fn whatever_happens_and_whenever_the_daemon_is_killed_all_is_well_in_the_end(
         events in events(),
-        way in 0..3_u8,
+        way in 0..4_u8,
         is_of_disks in any::<bool>(),
     ) {
-        let (standby, snapshot) = (way % 2, way == 2);
+        let (standby, snapshot) = (way % 2, way >= 2);
         let words = if is_of_disks { &words::DISK } else { &words::NET };
         let mut world = World::of(words, Settings { standby, snapshot, ..settings() });
         for event in &events {

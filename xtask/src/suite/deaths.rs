@@ -39,7 +39,7 @@ fn machine_for(bed: &Bed, name: &str, checks: &str, nic: &'static str, peer: &Pe
     let (count, seed) = chosen(bed);
     let checks = format!("many-deaths:{}", checks.replace('*', &format!("{count}:{seed}")));
     let mut machine = machine(bed, name, &checks, nic, peer)?;
-    // Two driver domains, or one and copies of its memory, and three guests.
+    // Two driver domains, copies of their memory, and three guests.
     machine.memory_mib = 3584;
     machine.timeout_s = BOOT_S + DEATH_S * count;
     Ok(machine)
@@ -70,7 +70,7 @@ fn of_disks(bed: &Bed) -> Result<String> {
     const MIB: u64 = 8;
     let name = "many-deaths-disk";
     let peer = Peer::start(name)?;
-    let mut machine = machine_for(bed, name, &format!("nvme:snapshot:vm:*:{CAUSES}:dma:killed/2"), "e1000e", &peer)?;
+    let mut machine = machine_for(bed, name, &format!("nvme:turns:vm:*:{CAUSES}:dma:killed/2"), "e1000e", &peer)?;
     let file = host::target("images")?.join(format!("{name}.raw"));
     medium::make(&file)?;
     machine.disks = vec![Disk { device: "nvme", file: file.clone(), writable: true }];

@@ -28,7 +28,7 @@ pub struct Coming {
 impl Machine {
     /// An instance that is there, whoever has started it.
     pub(super) fn adopt(&mut self, domain: u16, look: &Look) {
-        (self.record.noting, self.record.rolling) = (None, None);
+        self.forget_attempts_of(Some(domain));
         self.health = Health::default();
         let until = look.now + Duration::from_secs(self.settings.ready_s);
         self.phase = Phase::Coming(Coming { domain, until, probe_by: None, half_built_since: None });

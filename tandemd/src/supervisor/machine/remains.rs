@@ -15,15 +15,14 @@ impl Machine {
             Phase::Up { .. } => self.record.under_way.is_some(),
             _ => false,
         };
+        if is_urgent && !look.remains.is_empty() {
+            self.clear_from = self.clear_from.max(look.now + CALM);
+        }
         // What is to be rolled back is no remains.
-        let kept = self.kept(look);
-        let remains: Vec<u16> = look.remains.iter().copied().filter(|id| Some(*id) != kept).collect();
+        let remains: Vec<u16> = look.remains.iter().copied().filter(|id| !self.is_kept(*id, look)).collect();
         if remains.is_empty() {
             self.nr_cleared = if look.is_clearing { self.nr_cleared } else { 0 };
             return None;
-        }
-        if is_urgent {
-            self.clear_from = self.clear_from.max(look.now + CALM);
         }
         if look.now < self.clear_from || self.nr_cleared > TRIES {
             return None;

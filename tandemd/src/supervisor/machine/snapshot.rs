@@ -6,8 +6,10 @@
 
 use super::super::cause::Cause;
 use super::super::look::{Act, Errand, Look};
+use super::super::record::TimeLine;
 use super::super::standby::is_usable;
 use super::{Machine, Phase};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// An instance that boots without devices.
@@ -34,39 +36,56 @@ impl Machine {
         self.settings.snapshot.then_some(self.is_noted)
     }
 
-    /// The one that the hypervisor can roll back, and that is of the right image.
-    pub(super) fn can_go_back(&self, look: &Look) -> Option<u16> {
-        self.record.noted.filter(|id| self.settings.snapshot && look.snapshots.contains(id))
+    /// The hypervisor can roll it back, and it is of the right image.
+    pub(super) fn can_go_back(&self, domain: u16, look: &Look) -> bool {
+        self.settings.snapshot && self.record.snapshots.contains(&domain) && look.snapshots.contains(&domain)
+    }
+
+    /// Who is not there any more has no snapshot.
+    pub(super) fn forget_snapshots(&mut self, look: &Look) {
+        let known = [&look.domain, &look.standby, &look.candidate].into_iter().flatten().map(|d| d.id);
+        let known: BTreeSet<u16> = known.chain(look.remains.iter().copied()).collect();
+        self.record.snapshots.retain(|id| known.contains(id));
+    }
+
+    /// What was begun with one that is not there any more is over.
+    pub(super) fn forget_stale_attempts(&mut self, look: &Look) {
+        let is_there = |id: &u16| {
+            look.remains.contains(id) || [&look.standby, &look.candidate].into_iter().flatten().any(|d| d.id == *id)
+        };
+        self.record.noting = self.record.noting.filter(is_there);
+        self.record.rolling = self.record.rolling.filter(is_there);
     }
 
     /// It was tried to note this one, and has come to an end.
     pub(super) fn was_noted(&self, domain: u16) -> bool {
-        self.settings.snapshot && self.record.noted == Some(domain) && self.record.noting != Some(domain)
+        self.settings.snapshot && self.record.snapshots.contains(&domain) && self.record.noting != Some(domain)
     }
 
     /// The one whose remains, without name and devices, can be rolled back now.
     pub(super) fn who_goes_back(&self, look: &Look) -> Option<u16> {
-        let is_remains = |id: &u16| look.remains.contains(id);
-        // An earlier daemon was killed while it was on its way.
-        let is_on_its_way = |id: &u16| {
-            self.record.rolling == Some(*id) && look.standby.as_ref().is_some_and(|d| d.id == *id && d.is_paused)
+        let who = match &look.standby {
+            None => look.remains.iter().copied().find(|id| self.can_go_back(*id, look)),
+            // An earlier daemon was killed while it was on its way. Nobody else can have its name.
+            Some(there) => Some(there.id).filter(|id| there.is_paused && self.record.rolling == Some(*id)),
         };
-        self.can_go_back(look).filter(|id| is_remains(id) || is_on_its_way(id))
+        who.filter(|id| self.can_go_back(*id, look))
     }
 
     /// Whether somebody can take the place of this one, as soon as it has lost its devices and its name.
     pub(super) fn is_followed(&self, domain: u16, look: &Look) -> bool {
-        self.who_waits(look).is_some() || self.who_goes_back(look).is_some() || self.can_go_back(look) == Some(domain)
+        self.who_waits(look).is_some() || self.who_goes_back(look).is_some() || self.can_go_back(domain, look)
     }
 
     /// Remains that are not to be cleared away, since they may be rolled back.
-    pub(super) fn kept(&self, look: &Look) -> Option<u16> {
-        match self.phase {
-            Phase::Inherited | Phase::Going(_) | Phase::Down { .. } | Phase::RollingBack { .. } => {
-                self.can_go_back(look)
-            }
-            _ => None,
-        }
+    pub(super) fn is_kept(&self, domain: u16, look: &Look) -> bool {
+        let is_wanted = match self.phase {
+            Phase::Inherited | Phase::Going(_) | Phase::Down { .. } | Phase::RollingBack { .. } => true,
+            Phase::HandingOver { .. } | Phase::Coming(_) => self.takes_turns(),
+            Phase::Up { .. } => self.takes_turns() && self.record.upgrade.is_none() && look.standby.is_none(),
+            _ => false,
+        };
+        is_wanted && self.can_go_back(domain, look)
     }
 
     /// One that is to be noted is made, or is there already.
@@ -81,7 +100,8 @@ impl Machine {
         if look.standby.is_some() {
             return None;
         }
-        (self.record.noted, self.record.noting) = (None, None);
+        self.record.noting = None;
+        self.forget_snapshots(look);
         Some(Act::CreateStandby)
     }
 
@@ -119,7 +139,8 @@ impl Machine {
                 self.start(look.now, look)
             }
             Stage::Boots if is_interrupted || self.standby.has_booted(id) && !there.is_paused => {
-                (self.record.noted, self.record.noting) = (Some(id), Some(id));
+                self.record.snapshots.insert(id);
+                self.record.noting = Some(id);
                 self.phase = Phase::Booting(Booting { stage: Stage::IsNoted, ..booting.clone() });
                 Some(Act::Note(id))
             }
@@ -142,19 +163,24 @@ impl Machine {
             self.record.count("rolled-back");
         } else {
             self.say("what is left of it is of no use, and another one boots");
-            self.record.noted = None;
+            self.record.snapshots.remove(&domain);
         }
         self.start(look.now, look)
     }
 
     /// An instance has to go. What was rolled back and fails before it is of use is not rolled back again, nor is what somebody destroys.
-    pub(super) fn forget_attempts(&mut self, cause: &Cause) {
-        (self.record.noting, self.record.rolling) = (None, None);
-        if *cause == Cause::Destroyed {
-            self.record.noted = None;
+    pub(super) fn forget_attempts(&mut self, cause: &Cause, domain: Option<u16>) {
+        self.forget_attempts_of(domain);
+        let has_come = |line: &TimeLine| line.has("rolled back") || self.takes_turns() && line.has("handed over");
+        let is_of_no_use = cause.is_failure() && self.record.under_way.as_ref().is_some_and(has_come);
+        if let Some(domain) = domain.filter(|_| is_of_no_use || *cause == Cause::Destroyed) {
+            self.record.snapshots.remove(&domain);
         }
-        if cause.is_failure() && self.record.under_way.as_ref().is_some_and(|line| line.has("rolled back")) {
-            self.record.noted = None;
-        }
+    }
+
+    /// Nothing was begun with this one, or it is over.
+    pub(super) fn forget_attempts_of(&mut self, domain: Option<u16>) {
+        self.record.noting = self.record.noting.filter(|id| Some(*id) != domain);
+        self.record.rolling = self.record.rolling.filter(|id| Some(*id) != domain);
     }
 }

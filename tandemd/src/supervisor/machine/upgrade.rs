@@ -229,7 +229,7 @@ impl Machine {
             return self.refuse("somebody else has started another one meanwhile");
         }
         self.record.image = upgrade.to;
-        self.record.noted = self.settings.snapshot.then_some(domain);
+        self.record.snapshots = self.settings.snapshot.then_some(domain).into_iter().collect();
         self.record.end_upgrade("");
         self.say("upgraded");
     }

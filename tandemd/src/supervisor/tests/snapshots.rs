@@ -139,3 +139,156 @@ fn a_domain_that_does_not_boot_to_be_noted_has_failed() {
     world.run(Duration::from_secs(90));
     assert!(world.is_well(), "{} {:?}", world.machine.state(), world.log);
 }
+
+#[test]
+fn two_that_can_be_rolled_back_take_turns_and_nobody_boots() {
+    for words in [&words::NET, &words::DISK] {
+        let mut world = World::with_turns_of(words);
+        let begin = [
+            Act::CreateStandby,
+            Act::Note(1),
+            Act::Promote(1),
+            Act::HandOver(1),
+            Act::CreateStandby,
+            Act::Note(2),
+            Act::Introduce(2),
+        ];
+        assert_eq!(world.acts, begin);
+        for n in 1..5 {
+            let (old, new) = if n % 2 == 1 { (1, 2) } else { (2, 1) };
+            world.acts.clear();
+            let began = world.now;
+            match n {
+                2 => world.domain.as_mut().unwrap().does = Does::Spins,
+                3 => world.domain.as_mut().unwrap().does = Does::Strays,
+                4 => world.ask(Order::Restart).unwrap(),
+                _ => world.end(reason::SHUTDOWN_CRASH, false),
+            }
+            world.run(TICK * 2);
+            while !world.is_well() {
+                world.run(TICK);
+            }
+            assert!(world.now - began < BOOT, "the other one was there: {:?}", world.acts);
+            world.run(Duration::from_secs(20));
+            let acts: Vec<Act> = world.acts.iter().copied().filter(|act| !matches!(act, Act::Drain(_))).collect();
+            let taken = [Act::Quarantine(old), Act::Take(old), Act::Promote(new), Act::HandOver(new)];
+            let renewed = [Act::RollBack(old), Act::Introduce(old)];
+            assert_eq!((acts, world.nr_domains), ([&taken[..], &renewed].concat(), 2));
+            assert_eq!((world.count("rolled-back"), world.machine.snapshot()), (n, Some(true)));
+            assert_eq!((world.machine.standby(), world.remains.is_empty()), (Some(true), true));
+        }
+    }
+}
+
+#[test]
+fn one_that_fails_before_the_other_is_rolled_back_waits_for_that_and_no_longer() {
+    let mut world = World::with_turns_of(&words::NET);
+    world.end(reason::SHUTDOWN_CRASH, false);
+    while !world.acts.contains(&Act::HandOver(2)) {
+        world.run(TICK);
+    }
+    world.run(TICK * 5);
+    assert!(world.is_well() && !world.acts.contains(&Act::RollBack(1)), "{:?}", world.acts);
+    let began = world.now;
+    world.end(reason::SHUTDOWN_CRASH, false);
+    world.run(TICK);
+    while !world.is_well() {
+        world.run(TICK);
+    }
+    // It is put off, as after each second failure.
+    assert!(world.now - began < Duration::from_secs(2), "{:?}", world.acts);
+    world.run(Duration::from_secs(20));
+    assert_eq!((world.domain.as_ref().map(|d| d.id), world.standby.as_ref().map(|d| d.id)), (Some(1), Some(2)));
+    assert_eq!((world.nr_domains, world.count("rolled-back")), (2, 2), "{:?}", world.acts);
+}
+
+#[test]
+fn one_that_fails_before_it_is_of_use_is_not_rolled_back_to_wait() {
+    let mut world = World::with_turns_of(&words::NET);
+    world.end(reason::SHUTDOWN_CRASH, false);
+    while !world.acts.contains(&Act::HandOver(2)) {
+        world.pass();
+        world.step(None);
+    }
+    world.machine.record.under_way.as_ref().expect("nothing has come yet");
+    world.end(reason::SHUTDOWN_CRASH, false);
+    world.run(Duration::from_secs(30));
+    assert!(world.is_well() && world.nr_domains == 3, "{:?}", world.acts);
+    assert!(!world.acts.contains(&Act::RollBack(2)) && world.acts.contains(&Act::RollBack(1)), "{:?}", world.acts);
+}
+
+#[test]
+fn what_cannot_be_rolled_back_to_wait_is_cleared_away_and_another_one_boots() {
+    for is_killed in [false, true] {
+        let mut world = World::with_turns_of(&words::DISK);
+        world.end(reason::SHUTDOWN_CRASH, false);
+        while !world.is_well() {
+            world.run(TICK);
+        }
+        world.native = Native::Fails;
+        while !world.acts.contains(&Act::RollBack(1)) {
+            world.pass();
+            // It is written down what is to be done, and nothing was done.
+            let is_killed = is_killed && world.machine.record.rolling.is_none();
+            world.step(is_killed.then_some(0));
+        }
+        world.native = Native::Works;
+        world.run(Duration::from_secs(30));
+        assert!(world.is_well() && world.remains.is_empty(), "{:?} {:?}", world.acts, world.log);
+        let waits = world.standby.as_ref().map(|d| d.id);
+        assert_eq!((waits, world.machine.standby()), (Some(3), Some(true)), "{:?}", world.acts);
+    }
+}
+
+#[test]
+fn who_is_killed_while_it_notes_or_rolls_back_the_one_that_waits_is_followed_by_one_that_does_it_again() {
+    let mut world = World::of(&words::DISK, Settings { standby: 1, snapshot: true, ..settings() });
+    while !world.is_well() {
+        world.run(TICK);
+    }
+    world.native = Native::IsKilled;
+    while world.native == Native::IsKilled {
+        world.run(TICK);
+    }
+    assert!(world.standby.as_ref().is_some_and(|d| d.id == 2 && d.is_paused));
+    world.run(Duration::from_secs(10));
+    assert_eq!((world.machine.snapshot(), world.machine.standby()), (Some(true), Some(true)), "{:?}", world.acts);
+    world.end(reason::SHUTDOWN_CRASH, false);
+    world.run(TICK * 3);
+    assert!(world.is_well());
+    world.native = Native::IsKilled;
+    while world.native == Native::IsKilled {
+        world.run(TICK);
+    }
+    assert!(world.standby.as_ref().is_some_and(|d| d.id == 1 && d.is_paused));
+    world.run(Duration::from_secs(10));
+    assert!(world.is_well() && world.nr_domains == 2, "{:?}", world.acts);
+    assert_eq!((world.machine.standby(), world.count("rolled-back")), (Some(true), 1), "{:?}", world.acts);
+}
+
+#[test]
+fn one_that_is_paused_does_not_take_the_place_and_the_one_that_fails_comes_back() {
+    let mut world = World::with_turns_of(&words::NET);
+    world.standby.as_mut().unwrap().is_paused = true;
+    world.acts.clear();
+    world.end(reason::SHUTDOWN_CRASH, false);
+    world.run(BOOT);
+    assert!(world.is_well(), "{} {:?} {:?}", world.machine.state(), world.acts, world.log);
+    let acts = [Act::Quarantine(1), Act::Take(1), Act::Dismiss(2), Act::RollBack(1), Act::Promote(1), Act::HandOver(1)];
+    assert_eq!((&world.acts[..], world.nr_domains), (&acts[..], 2));
+    world.run(Duration::from_secs(20));
+    assert_eq!((world.machine.standby(), world.nr_domains), (Some(true), 3), "{:?}", world.acts);
+}
+
+#[test]
+fn another_image_comes_to_both_that_take_turns() {
+    let mut world = World::with_turns_of(&words::NET);
+    world.upgrade(None).unwrap();
+    world.run(Duration::from_secs(30));
+    assert!(world.is_well() && world.remains.is_empty(), "{:?}", world.acts);
+    assert!(world.all().all(|d| d.image == new() && d.is_noted), "{:?}", world.acts);
+    assert_eq!((world.machine.snapshot(), world.machine.standby()), (Some(true), Some(true)));
+    world.end(reason::SHUTDOWN_CRASH, false);
+    world.run(Duration::from_secs(10));
+    assert!(world.is_well() && world.count("rolled-back") == 1, "{:?}", world.acts);
+}

@@ -240,6 +240,21 @@ impl World {
         world
     }
 
+    /// One that is up, and another one that waits; each can be rolled back.
+    pub fn with_turns_of(words: &'static Words) -> Self {
+        let mut world = Self::of(words, Settings { standby: 1, snapshot: true, ..settings() });
+        world.run(Duration::from_secs(20));
+        let machine = &world.machine;
+        assert_eq!(
+            (machine.state(), machine.snapshot(), machine.standby()),
+            ("up", Some(true), Some(true)),
+            "{:?}",
+            world.log
+        );
+        assert_eq!(world.nr_domains, 2);
+        world
+    }
+
     pub fn add_domain(&mut self) {
         let image = self.machine.record.image_to_start().clone();
         self.domain = Some(self.instance(true, image));
@@ -433,6 +448,8 @@ impl World {
             Act::Introduce(id) => {
                 let waits = self.standby.as_ref().filter(|d| d.id == id).expect("who is introduced waits");
                 assert!(!waits.has_devices);
+                let is_tried = waits.is_noted || self.machine.record.snapshots.contains(&id);
+                assert!(is_tried || !self.settings.snapshot, "what it has of others' cannot be noted");
                 self.meets_until = Some(self.now + self.meeting);
             }
             Act::Note(id) => {
@@ -443,7 +460,9 @@ impl World {
                 there.is_paused = native == Native::IsKilled;
             }
             Act::RollBack(id) => {
-                assert!(self.domain.is_none(), "somebody has the place");
+                let takes_turns = self.settings.standby > 0;
+                assert!(self.domain.is_none() || takes_turns, "somebody has the place");
+                assert!(self.standby.as_ref().is_none_or(|d| d.id == id), "somebody else has the name");
                 let image = self.machine.record.image_to_start().clone();
                 let at = self.remains.iter().position(|d| d.id == id);
                 let back = at.map(|at| self.remains.remove(at)).or_else(|| self.standby.take_if(|d| d.id == id));

@@ -24,6 +24,8 @@ pub enum Way {
     Kept,
     /// It is rolled back.
     Snapshot,
+    /// It has booted before, and the one before it is rolled back to be the next.
+    Turns,
 }
 
 /// What the way out is.
@@ -72,7 +74,7 @@ macro_rules! words {
 }
 words! {
     Driver: E1000 "e1000", E1000e "e1000e", Rtl8139 "8139cp", Nvme "nvme", Ahci "ahci";
-    Way: Fresh "fresh", Standby "standby", Kept "kept", Snapshot "snapshot";
+    Way: Fresh "fresh", Standby "standby", Kept "kept", Snapshot "snapshot", Turns "turns";
     Mode: Vm "vm", TwinMirror "twin-mirror";
     Cause: Panic "panic", Destroyed "destroyed", Wedged "wedged", Wild "wild", Text "text", Dma "dma",
         Planned "planned", Twind "twind";
@@ -132,7 +134,7 @@ impl Boot {
         let is_of_disks = self.driver.disk().is_some();
         match self.mode {
             Mode::Vm => match self.way {
-                Way::Fresh | Way::Standby | Way::Snapshot => true,
+                Way::Fresh | Way::Standby | Way::Snapshot | Way::Turns => true,
                 Way::Kept => self.driver.keeps_link(),
             },
             Mode::TwinMirror => !is_of_disks && self.way == Way::Fresh,
@@ -202,10 +204,11 @@ mod tests {
         assert_eq!(names("nvme snapshot panic"), ["restart:nvme:snapshot:vm:2:panic"]);
         assert_eq!(
             names("e1000 vm wedged text"),
-            ["fresh", "standby", "kept", "snapshot"].map(|way| format!("restart:e1000:{way}:vm:2:wedged:text"))
+            ["fresh", "standby", "kept", "snapshot", "turns"]
+                .map(|way| format!("restart:e1000:{way}:vm:2:wedged:text"))
         );
         assert_eq!(names("twind"), ["restart:e1000e:fresh:twin-mirror:2:twind"]);
-        assert_eq!(names("").len(), 11);
+        assert_eq!(names("").len(), 14);
         assert_eq!(names("kept 8139cp e1000 panic"), ["restart:e1000:kept:vm:2:panic"]);
         assert!(names("").iter().all(|job| job.contains("panic:destroyed:wedged:wild:text:dma:planned")));
     }

@@ -144,10 +144,10 @@ impl Row {
     /// The longest that is to be beyond the device's own time, if there is such an aim: none is for a disk that nobody waits for.
     fn beyond_aim_ms(&self) -> Option<u64> {
         match (self.driver.disk().is_some(), self.way) {
-            (false, Way::Standby | Way::Snapshot) => Some(27),
+            (false, Way::Standby | Way::Snapshot | Way::Turns) => Some(27),
             (false, Way::Fresh) => Some(3000),
             (_, Way::Kept) => None,
-            (true, Way::Standby) => Some(30),
+            (true, Way::Standby | Way::Turns) => Some(30),
             (true, Way::Fresh | Way::Snapshot) => None,
         }
     }

@@ -1,0 +1,82 @@
+//! What is left of the last one becomes the one that waits.
+//!
+//! With `standby = 1` and `snapshot = true` the one that waits is noted when it has booted, as the first one was. When that one fails the other takes the
+//! place at once; and when guests go on, what is left of it is rolled back beside, and waits. So two take turns, and nothing boots. What cannot be rolled
+//! back is cleared away, and another one boots to wait.
+
+use super::super::look::{Act, Domain, Look};
+use super::super::standby::{is_usable, Wish};
+use super::Machine;
+
+/// What this daemon has tried. What an earlier one has begun is done again.
+#[derive(Debug, Default)]
+pub struct Renewal {
+    noted: Option<u16>,
+    rolled_back: Option<u16>,
+}
+
+impl Machine {
+    /// One waits, and each can be rolled back.
+    pub(super) fn takes_turns(&self) -> bool {
+        self.settings.standby > 0 && self.settings.snapshot
+    }
+
+    /// What there is to do with what is left of the last one. The driver domain is up, and all goes on.
+    pub(super) fn renew(&mut self, look: &Look) -> Option<Act> {
+        if let Some(id) = self.record.rolling {
+            return self.renewed(id, look);
+        }
+        if look.standby.is_some() || look.now < self.clear_from {
+            return None;
+        }
+        let id = look.remains.iter().copied().find(|id| self.can_go_back(*id, look))?;
+        (self.record.rolling, self.renewal.rolled_back) = (Some(id), Some(id));
+        Some(Act::RollBack(id))
+    }
+
+    /// Somebody has paused the one that waits, and it has the name that another one needs.
+    pub(super) fn is_in_the_way(&self, look: &Look) -> bool {
+        let is_begun = |id| self.record.noting == Some(id) || self.record.rolling == Some(id);
+        let is_idle = |d: &Domain| d.is_paused && d.end.is_none() && !is_begun(d.id);
+        self.takes_turns() && self.who_waits(look).is_none() && look.standby.as_ref().is_some_and(is_idle)
+    }
+
+    /// It was tried to roll it back, unless an earlier daemon was killed before.
+    fn renewed(&mut self, id: u16, look: &Look) -> Option<Act> {
+        let there = look.standby.as_ref().filter(|d| d.id == id);
+        if there.is_some_and(is_usable) {
+            self.record.rolling = None;
+            self.record.count("rolled-back");
+            self.say(format!("domain {id} is what it was when it waited"));
+            return None;
+        }
+        if self.renewal.rolled_back != Some(id) && self.can_go_back(id, look) {
+            self.renewal.rolled_back = Some(id);
+            return Some(Act::RollBack(id));
+        }
+        self.record.snapshots.remove(&id);
+        if there.is_some() {
+            return self.standby.next(Wish::Gone, look, &mut self.said);
+        }
+        self.record.rolling = None;
+        self.say(format!("what is left of domain {id} is of no use, and another one boots to wait"));
+        None
+    }
+
+    /// One that waits and has booted is noted before it gets to know anybody: what it has of others' cannot be noted.
+    pub(super) fn note_who_waits(&mut self, there: &Domain, look: &Look) -> Option<Act> {
+        let id = there.id;
+        if self.record.noting == Some(id) && self.renewal.noted == Some(id) {
+            self.record.noting = None;
+        }
+        let is_to_be = is_usable(there) && self.standby.has_booted(id) && !self.record.snapshots.contains(&id);
+        if !is_to_be && self.record.noting != Some(id) {
+            return None;
+        }
+        self.renewal.noted = Some(id);
+        self.forget_snapshots(look);
+        self.record.snapshots.insert(id);
+        self.record.noting = Some(id);
+        Some(Act::Note(id))
+    }
+}
