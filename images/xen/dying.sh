@@ -34,9 +34,18 @@ ends_of_disks() { xenstore-ls -f | grep -E '/vbd/.*/(state|serves|online|physica
 quit() {
 	say "$story FAIL $1"
 	{ cat /tmp/quit; tail -n 12 $daemon_log; ends_of_disks; tail -n 20 $(log_of dd); ps | grep -E "[x]l (create|destroy|dev)"; xl list; } 2> /dev/null | quoted | while read -r line; do say "told $line"; done
+	${kind}_told 2>&1 | quoted | while read -r line; do say "told $line"; done
 	xl debug-keys qd
 	exit
 }
+# What both ends of a connection, and who is between them, know of it.
+net_told() {
+	local guest
+	tandemd --list
+	for guest in $guests; do in_guest $guest 60 'cat /proc/net/tcp /proc/net/dev; grep -E "^Tcp" /proc/net/snmp; tail -q -n 1 /tmp/stream.*; tail -n 3 /tmp/load'; done
+	in_guest dd 60 'cat /proc/net/dev; grep . /sys/class/net/*/brport/state; dmesg | tail -n 20'
+}
+disk_told() { tandemd --list; }
 # must WORDS COMMAND...
 must() {
 	local words=$1
@@ -189,11 +198,11 @@ count_recoveries() {
 		[[ $line != *'recovered, '* ]] || recoveries=$((recoveries + 1)) recovered=${line#*recovered, }
 	done
 }
-# comes_back CAUSE COUNT: it has recovered more than so often. A guest would wait for each process that is started here: bash looks and waits by itself.
+# comes_back CAUSE COUNT [SECONDS]: it has recovered more than so often. A guest would wait for each process that is started here: bash looks and waits by itself.
 comes_back() {
 	local tries
 	[ $1 != twind ] || { within $patience_s by_twin; return; }
-	for ((tries = 5 * patience_s; tries > 0; tries--)); do
+	for ((tries = 5 * ${3:-$patience_s}; tries > 0; tries--)); do
 		count_recoveries
 		[ $recoveries -le $2 ] || return 0
 		nap 0.2
@@ -253,6 +262,15 @@ died() {
 	came=$recoveries
 	: > $(log_of dd)
 	dies $1 $2 > /tmp/quit 2>&1
+	# Whoever does the damage may be damaged first, and do no more.
+	case $1 in
+	wild | text | dma)
+		comes_back $1 $came 60 || {
+			say "outlived $1"
+			tell_dd 'echo c > /proc/sysrq-trigger'
+		}
+		;;
+	esac
 	must "after $1: it does not come back" comes_back $1 $came
 	back=$(now_s)
 	must "after $1: not all goes on" goes_on
