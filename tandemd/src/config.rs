@@ -4,6 +4,7 @@
 //! [service.net]                # guests say vif = ['backend=net']
 //! driver-domain = "dd"         # its interface is the way out
 //! hold-ms = 30000              # packets for outside wait so long for the next way out
+//! offload = true               # sums and segments of packets are left to the driver domain
 //! [service.disk]               # guests say disk = ['backend=disk,...']
 //! kind = "disk"
 //! driver-domain = "dd"         # it has the media, and stock back ends for them; the same domain or another
@@ -79,6 +80,10 @@ pub struct Service {
     /// ten minutes.
     #[serde(default)]
     pub hold_ms: Option<u32>,
+    /// Whether sums and segments of packets are left to the driver domain, as it offers. If not, the hypervisor makes both, and whoever gets a packet
+    /// that the driver domain has changed finds that its sum is wrong.
+    #[serde(default)]
+    pub offload: Option<bool>,
     /// Shares of guests, by their names, where they have a device in common; of others [`xen_abi::channel_op::WEIGHT`].
     #[serde(default)]
     pub weights: Weights,
@@ -136,6 +141,17 @@ impl Config {
                     "[service.{name}]: `hold-ms = {ms}`: packets wait for {HOLD_MAX_MS} ms at most"
                 );
             }
+            if service.offload.is_some() {
+                ensure!(
+                    service.kind == Kind::Net,
+                    "[service.{name}]: `offload` is for interfaces; requests to disks have no sums"
+                );
+            }
+            let has_twin = service.supervise.as_ref().is_some_and(|settings| settings.twin);
+            ensure!(
+                service.offload() || !has_twin,
+                "[service.{name}]: `offload = false` and `twin = true`: a twin leaves sums and segments to its card"
+            );
             if let Some((guest, _)) = service.weights.iter().find(|(_, weight)| **weight == 0) {
                 bail!("[service.{name}]: the weight of `{guest}` is 0: it is from 1 to {}", u16::MAX);
             }
@@ -192,6 +208,11 @@ impl Config {
 }
 
 impl Service {
+    /// Whether sums and segments of packets are left to the driver domain.
+    pub fn offload(&self) -> bool {
+        self.offload.unwrap_or(true)
+    }
+
     /// How long packets wait for a way out that has gone, in ms.
     pub fn hold_ms(&self) -> u32 {
         self.hold_ms.unwrap_or(HOLD_MS)
@@ -254,6 +275,13 @@ mod tests {
             said("[service.disk]\nkind = \"disk\"\ndriver-domain = \"dd\"\nhold-ms = 1\n").contains("for interfaces")
         );
         assert!(said("[service.net]\nweights = { u1 = 0 }\n").contains("from 1 to 65535"));
+        let own_sums = "[service.net]\noffload = false\ndriver-domain = \"dd\"\n";
+        assert!(!Config::parse(own_sums).unwrap().service["net"].offload());
+        let twinned = format!("{own_sums}[service.net.supervise]\nconfig = \"/d\"\ntwin = true\n");
+        assert!(said(&twinned).contains("`offload = false` and `twin = true`"));
+        assert!(
+            said("[service.disk]\nkind = \"disk\"\ndriver-domain = \"dd\"\noffload = true\n").contains("have no sums")
+        );
         assert!(said("[service.net.weights]\nu1 = 65536\n").contains("u1 = 65536"));
         assert!(said("[service]\n").contains("[service.net]"));
         assert!(said("").contains("service"));

@@ -114,7 +114,7 @@ fn serve(config: &Arc<Config>, hypervisor: &mut Hypervisor) -> Result<()> {
             Kind::Net => {
                 let hold_ms = service.hold_ms();
                 let started = Service::start(name, domain, driver_domain, hold_ms, &mut store, hypervisor)?;
-                services.push(started.with_weights(service.weights.clone()));
+                services.push(started.with_weights(service.weights.clone()).with_offload(service.offload()));
             }
             Kind::Disk => {
                 let started = DiskService::start(name, domain, driver_domain, &mut store)?;

@@ -37,6 +37,8 @@ pub struct Service {
     driver_domain: Option<String>,
     /// How long packets wait for a way out that has gone.
     hold_ms: u32,
+    /// Sums and segments are left to the driver domain.
+    offload: bool,
     /// Shares of guests, by name.
     weights: Weights,
     switch: Option<u32>,
@@ -75,6 +77,7 @@ impl Service {
             at: Places { service: name.into(), domain },
             driver_domain,
             hold_ms,
+            offload: true,
             weights: Weights::new(),
             switch: None,
             devices: BTreeMap::new(),
@@ -103,6 +106,11 @@ impl Service {
     /// Guests have these shares of the way out, from when their interfaces are connected.
     pub fn with_weights(self, weights: Weights) -> Self {
         Self { weights, ..self }
+    }
+
+    /// Sums and segments of packets are left to the driver domain as it offers, or the hypervisor makes them, from when its interface is connected.
+    pub fn with_offload(self, offload: bool) -> Self {
+        Self { offload, ..self }
     }
 
     /// Something happened, perhaps to this service; or the time has come that [`Self::due`] said.

@@ -67,6 +67,7 @@ in_turn() {
 	done
 }
 
+causes=${*%/*}
 ${kind}_machine
 waits 1
 # Eight streams.

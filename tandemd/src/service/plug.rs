@@ -7,7 +7,12 @@ use crate::store::{Change, Store};
 use anyhow::{Context, Result};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
-use xen_abi::channel_op::{ChannelConnect, CONNECT_UPLINK};
+use xen_abi::channel_op::{
+    ChannelConnect, CONNECT_CSUM_IPV4, CONNECT_CSUM_IPV6, CONNECT_GSO_TCPV4, CONNECT_GSO_TCPV6, CONNECT_UPLINK,
+};
+
+/// What a front end may be left to do with packets that it gets.
+const CONNECT_OFFLOAD: u32 = CONNECT_GSO_TCPV4 | CONNECT_GSO_TCPV6 | CONNECT_CSUM_IPV4 | CONNECT_CSUM_IPV6;
 
 impl Service {
     /// Plugs a device in; or says why not, in words for the operator.
@@ -30,7 +35,11 @@ impl Service {
             backend: self.at.domain,
             device: device.number,
             weight,
-            flags: terms.flags | if is_way_out { CONNECT_UPLINK } else { 0 },
+            flags: match is_way_out {
+                true if self.offload => terms.flags | CONNECT_UPLINK,
+                true => terms.flags & !CONNECT_OFFLOAD | CONNECT_UPLINK,
+                false => terms.flags,
+            },
             ..terms
         };
         request.switch = self.switch(store, switches)?;

@@ -9,7 +9,7 @@ use crate::look;
 use ::control::Mode;
 use proptest::prelude::*;
 use world::{Daemon, World, DOMAIN};
-use xen_abi::channel_op::CONNECT_UPLINK;
+use xen_abi::channel_op::{CONNECT_CSUM_IPV4, CONNECT_CSUM_IPV6, CONNECT_GSO_TCPV4, CONNECT_GSO_TCPV6, CONNECT_UPLINK};
 
 const A: Device = Device { guest: 7, number: 0 };
 const B: Device = Device { guest: 8, number: 1 };
@@ -41,6 +41,27 @@ fn the_rate_and_the_way_out_are_told() {
     assert_eq!((a.flags & CONNECT_UPLINK, b.flags & CONNECT_UPLINK), (CONNECT_UPLINK, 0));
     assert_eq!((b.rate_bytes, b.rate_interval_us), (1000, 50000));
     assert_eq!(a.switch, b.switch);
+}
+
+#[test]
+fn without_offload_the_driver_domain_gets_packets_that_lack_nothing_and_guests_are_left_what_they_offer() {
+    let offload = CONNECT_CSUM_IPV4 | CONNECT_CSUM_IPV6 | CONNECT_GSO_TCPV4 | CONNECT_GSO_TCPV6;
+    let flags = |is_left: bool| {
+        let world = World::new();
+        let mut daemon = Daemon::start(&world, Some("dd"));
+        if !is_left {
+            daemon = daemon.without_offload();
+        }
+        world.set("/local/domain/7/name", "dd");
+        world.set("/local/domain/8/name", "guest");
+        world.create(A, "00:16:3e:00:00:01", None);
+        world.create(B, "00:16:3e:00:00:02", None);
+        world.settle(&mut daemon);
+        [A, B].map(|device| world.request(device).unwrap().flags)
+    };
+    let ([dd, guest], [left, same]) = (flags(false), flags(true));
+    assert_ne!(left & offload, 0, "it offers something");
+    assert_eq!((dd, guest), (left & !offload, same));
 }
 
 #[test]

@@ -522,6 +522,11 @@ impl Daemon {
         Self { world: world.clone(), service, began: Instant::now(), driver_domain, fate: Fate::Lives }
     }
 
+    /// The same, and the hypervisor makes sums and segments.
+    pub fn without_offload(self) -> Self {
+        Self { service: self.service.with_offload(false), ..self }
+    }
+
     fn try_run(&mut self) -> Result<()> {
         let (mut store, mut switches) = (self.world.clone(), self.world.clone());
         let now = self.began + self.world.0.borrow().time;
