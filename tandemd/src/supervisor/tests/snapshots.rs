@@ -26,22 +26,27 @@ fn one_with_a_snapshot_that_fails_is_rolled_back_and_takes_its_own_place() {
     }
 }
 
+/// It fails in the n-th way, or is restarted by the operator, and all is well before anybody could have booted.
+fn fails(world: &mut World, n: u64) {
+    let began = world.now;
+    match n {
+        2 => world.domain.as_mut().unwrap().does = Does::Spins,
+        3 => world.domain.as_mut().unwrap().does = Does::Strays,
+        4 => world.ask(Order::Restart).unwrap(),
+        _ => world.end(reason::SHUTDOWN_CRASH, false),
+    }
+    world.run(TICK * 2);
+    while !world.is_well() {
+        world.run(TICK);
+    }
+    assert!(world.now - began < BOOT, "{:?}", world.acts);
+}
+
 fn fails_and_is_rolled_back(words: &'static Words) {
     let mut world = World::with_snapshot_of(words);
     for n in 1..5 {
         world.acts.clear();
-        let began = world.now;
-        match n {
-            2 => world.domain.as_mut().unwrap().does = Does::Spins,
-            3 => world.domain.as_mut().unwrap().does = Does::Strays,
-            4 => world.ask(Order::Restart).unwrap(),
-            _ => world.end(reason::SHUTDOWN_CRASH, false),
-        }
-        world.run(TICK * 2);
-        while !world.is_well() {
-            world.run(TICK);
-        }
-        assert!(world.now - began < BOOT, "nobody has booted");
+        fails(&mut world, n);
         let acts: Vec<Act> = world.acts.iter().copied().filter(|act| !matches!(act, Act::Drain(_))).collect();
         let all = [Act::Quarantine(1), Act::Take(1), Act::RollBack(1), Act::Promote(1), Act::HandOver(1)];
         assert_eq!((acts, world.nr_domains), (all.to_vec(), 1));
@@ -157,18 +162,7 @@ fn two_that_can_be_rolled_back_take_turns_and_nobody_boots() {
         for n in 1..5 {
             let (old, new) = if n % 2 == 1 { (1, 2) } else { (2, 1) };
             world.acts.clear();
-            let began = world.now;
-            match n {
-                2 => world.domain.as_mut().unwrap().does = Does::Spins,
-                3 => world.domain.as_mut().unwrap().does = Does::Strays,
-                4 => world.ask(Order::Restart).unwrap(),
-                _ => world.end(reason::SHUTDOWN_CRASH, false),
-            }
-            world.run(TICK * 2);
-            while !world.is_well() {
-                world.run(TICK);
-            }
-            assert!(world.now - began < BOOT, "the other one was there: {:?}", world.acts);
+            fails(&mut world, n);
             world.run(Duration::from_secs(20));
             let acts: Vec<Act> = world.acts.iter().copied().filter(|act| !matches!(act, Act::Drain(_))).collect();
             let taken = [Act::Quarantine(old), Act::Take(old), Act::Promote(new), Act::HandOver(new)];
