@@ -32,6 +32,11 @@ impl Seen {
         Self { id: domain.id, since: now, at: now, run, waited, has_booted: false }
     }
 
+    /// It has been rolled back to when it had booted.
+    pub fn has_gone_back(domain: &Domain, now: Duration) -> Self {
+        Self { has_booted: true, ..Self::new(domain, now) }
+    }
+
     /// Takes a look into account; another domain is watched from its beginning. Whether this look shows that it has booted.
     pub fn look(&mut self, domain: &Domain, now: Duration) -> bool {
         if self.id != domain.id {

@@ -105,6 +105,11 @@ impl Standby {
         self.seen.is_some_and(|seen| seen.is_of(domain) && seen.has_booted())
     }
 
+    /// This one has been rolled back, and waits.
+    pub fn has_gone_back(&mut self, there: &Domain, now: Duration) {
+        (self.seen, self.introduced) = (Some(Seen::has_gone_back(there, now)), None);
+    }
+
     fn ask(&mut self, act: Act) -> Act {
         self.is_at_work = true;
         act

@@ -44,7 +44,8 @@ impl Machine {
     /// It was tried to roll it back, unless an earlier daemon was killed before.
     fn renewed(&mut self, id: u16, look: &Look) -> Option<Act> {
         let there = look.standby.as_ref().filter(|d| d.id == id);
-        if there.is_some_and(is_usable) {
+        if let Some(there) = there.filter(|d| is_usable(d)) {
+            self.standby.has_gone_back(there, look.now);
             self.record.rolling = None;
             self.record.count("rolled-back");
             self.say(format!("domain {id} is what it was when it waited"));

@@ -175,6 +175,18 @@ fn two_that_can_be_rolled_back_take_turns_and_nobody_boots() {
 }
 
 #[test]
+fn one_that_was_rolled_back_waits_from_then_on_and_nobody_watches_it_boot() {
+    let mut world = World::with_turns_of(&words::NET);
+    fails(&mut world, 1);
+    while !world.acts.contains(&Act::RollBack(1)) {
+        world.run(TICK);
+    }
+    world.run(TICK * 2);
+    assert_eq!(world.machine.standby(), Some(true), "{:?}", world.acts);
+    assert_eq!(world.acts.last(), Some(&Act::Introduce(1)));
+}
+
+#[test]
 fn one_that_fails_before_the_other_is_rolled_back_waits_for_that_and_no_longer() {
     let mut world = World::with_turns_of(&words::NET);
     world.end(reason::SHUTDOWN_CRASH, false);
