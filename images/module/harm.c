@@ -2,7 +2,7 @@
 /*
  * Damages this kernel, bit by bit, until it has enough: `what=wild` writes at random into what its allocators have handed out,
  * `what=text target=MODULE` into that module's instructions. `what=dma`: of the addresses that drivers give their devices one in sixteen is
- * nobody's memory. For tests of who goes on when it does not.
+ * nobody's memory. How much it has damaged it says now and then, as long as it can. For tests of who goes on when it does not.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -26,11 +26,21 @@ static uint seed = 1;
 module_param(seed, uint, 0444);
 MODULE_PARM_DESC(seed, "of the chances");
 
-/* How often something is damaged, how many words of memory then, and tries to find a page that is in use. */
-enum { PERIOD_US = 1000, WORDS = 4, TRIES = 10000 };
+/* How often something is damaged, how many words of memory then, and tries to find a page that is in use. Of so many it says a line. */
+enum { PERIOD_US = 1000, WORDS = 4, TRIES = 10000, LINE = 16 };
 
 static struct rnd_state chance;
 static struct module *victim;
+static atomic_t damaged = ATOMIC_INIT(0);
+
+/* Said before it is done: it may be the last. */
+static void count(void)
+{
+	int number = atomic_inc_return(&damaged);
+
+	if (number == 1 || number % LINE == 0)
+		pr_err("damaged %d\n", number);
+}
 
 static struct page *used_page(void)
 {
@@ -52,6 +62,7 @@ static void damage_memory(void)
 
 	if (!page)
 		return;
+	count();
 	words = page_address(page);
 	words[prandom_u32_state(&chance) % (PAGE_SIZE / 8)] =
 		(u64)prandom_u32_state(&chance) << 32 | prandom_u32_state(&chance);
@@ -66,6 +77,7 @@ static void damage_text(void)
 
 	if (!other)
 		return;
+	count();
 	other[offset_in_page(at)] ^= 1 << prandom_u32_state(&chance) % 8;
 	vunmap(other);
 }
@@ -80,6 +92,7 @@ static bool is_turn(void)
 
 static dma_addr_t nowhere(void)
 {
+	count();
 	return NOWHERE | (u64)prandom_u32_state(&chance) % (NOWHERE >> PAGE_SHIFT) << PAGE_SHIFT;
 }
 

@@ -14,11 +14,12 @@ case $driver in nvme | ahci) kind=disk ;; esac
 # A recovery, or what guests do after it, takes no longer.
 patience_s=300
 
-# The log of a console keeps the name that its domain was created with. $recovered is what tandemd has said of the last recovery.
+# The log of a console keeps the name that its domain was created with: one that is noted boots as one that waits does. $recovered is what tandemd has said
+# of the last recovery.
 recovered=
 log_of() {
 	local name=$1
-	[[ $name != dd || $recovered != *'handed over'* ]] || name=dd-standby
+	[[ $name != dd || $recovered != *'handed over'* && $way != snapshot && $way != turns ]] || name=dd-standby
 	echo $logs/guest-$name.log
 }
 
@@ -258,12 +259,14 @@ total() {
 	echo $sum
 }
 
-# died CAUSE SEED: once, and all goes on. What tandemd says is in $line, and when it was back in $back.
+# faults_in LOG: how much has been damaged (harm.c), as far as that could still be said
+faults_in() { sed -n 's/.*harm: damaged \([0-9]*\).*/\1/p' $1 | tail -n 1; }
+# died CAUSE SEED: once, and all goes on. What tandemd says is in $line, when it was back in $back, and of so much damage in $faults.
 died() {
-	local came
+	local came log=$(log_of dd)
 	count_recoveries
 	came=$recoveries
-	: > $(log_of dd)
+	: > $log
 	dies $1 $2 > /tmp/quit 2>&1
 	# Whoever does the damage may be damaged first, and do no more.
 	case $1 in
@@ -276,6 +279,9 @@ died() {
 	esac
 	must "after $1: it does not come back" comes_back $1 $came
 	back=$(now_s)
+	faults=
+	case $1 in wild | text | dma) faults=$(faults_in $log) ;; esac
+	faults=${faults:-0}
 	must "after $1: not all goes on" goes_on
 	line=$recovered
 	[ $1 != twind ] || line=

@@ -3,7 +3,9 @@
 # they do goes on after each death before the next one comes, their connections are the same ones from the beginning to the end, and every
 # byte is right. Of each death a line says how long it took until all went on:
 #
-#   death N CAUSE s=SECONDS back=SECONDS unanswered=DATAGRAMS | what tandemd says of it
+#   death N CAUSE s=SECONDS back=SECONDS unanswered=DATAGRAMS faults=N | what tandemd says of it
+#
+# faults is how often its memory, its instructions or its device's addresses were damaged; all of them together are said at the end.
 driver=$1 way=$2 mode=$3 count=$4 seed=$5
 shift 5
 keeps_link=
@@ -75,23 +77,23 @@ streams=([1]='put get put' 'get put get' 'put get')
 for n in 1 2 3; do ${kind}_loads u$n ${streams[n]}; done
 must 'the loads do not begin' goes_on
 failures=0 files= unanswered=$(total now 5) lost_by_panics=()
-declare -A deaths
+declare -A deaths damage
 for n in $(seq $count); do
 	in_turn "$@"
 	at=$(now_s)
 	died ${turn[0]} $RANDOM
 	lost=$(($(total now 5) - unanswered)) unanswered=$(total now 5)
-	say "death $n ${turn[0]} s=$(($(now_s) - at)) back=$((back - at)) unanswered=$lost | $line"
+	say "death $n ${turn[0]} s=$(($(now_s) - at)) back=$((back - at)) unanswered=$lost faults=$faults | $line"
 	for what in '2 connection-was-lost' '3 byte-was-wrong' '4 request-failed'; do
 		[ $(total now ${what% *}) = 0 ] || { told > /tmp/quit 2>&1; quit "a ${what#* }, death $n, ${turn[0]}"; }
 	done
 	[ ${turn[0]} != panic ] || lost_by_panics+=($lost)
-	deaths[${turn[0]}]=$((deaths[${turn[0]}] + 1))
+	deaths[${turn[0]}]=$((deaths[${turn[0]}] + 1)) damage[${turn[0]}]=$((damage[${turn[0]}] + faults))
 	[ ${turn[0]} = twind ] || failures=$((failures + 1))
 	waits $((failures + 1))
 	[ -n "$files" ] || files=$(daemon_files)
 done
-say "deaths $(for cause in "${@%/*}"; do echo -n "$cause=${deaths[$cause]:-0} "; done)"
+say "deaths $(for cause in "${@%/*}"; do echo -n "$cause=${deaths[$cause]:-0} "; done)faults: $(for cause in "${!damage[@]}"; do [ ${damage[$cause]} = 0 ] || echo -n "$cause=${damage[$cause]} "; done)"
 # What a guest sends waits for the next way out. Lost is what this one had by then: a panic that is noticed at once takes it half a second of each guest's
 # at most, or longer now and then, when whoever prints its console has no processor.
 middle() { printf '%s\n' "$@" | sort -n | sed -n "$((($# + 1) / 2))p"; }
