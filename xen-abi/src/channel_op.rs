@@ -87,6 +87,9 @@ pub const CHANNELOP_SNAPSHOT_STATUS: u32 = 20;
 /// stopped. EOPNOTSUPP: it is not known how, for this function. ENOTCONN: the link is down. EINVAL: bad padding.
 /// ENOMEM: it is not kept.
 pub const CHANNELOP_KEEP_LINK: u32 = 22;
+/// Forgets all twins of a paused domain, as if it had unloaded them: [`ChannelTwins`]. What they had in their hands goes back, and cards are its drivers'
+/// again. One that has none is no error. ESRCH: no such domain. EINVAL: it is not paused, or dies; bad padding.
+pub const CHANNELOP_FORGET_TWINS: u32 = 23;
 
 /// In [`ChannelConnect::flags`]: the guest takes packets of more than one page.
 pub const CONNECT_SG: u32 = 1 << 0;
@@ -319,6 +322,16 @@ pub struct ChannelKeepLink {
     pub pad: u16,
     /// In: the function, as `machine_sbdf` has it.
     pub function: u32,
+}
+
+/// Argument of [`CHANNELOP_FORGET_TWINS`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ChannelTwins {
+    /// In: whose.
+    pub domain: u16,
+    /// Must be zero.
+    pub pad: [u16; 3],
 }
 
 /// Argument of [`CHANNELOP_BEAT`]. A kernel that lives takes an event a moment after it has come, if it runs. So one that has run for
@@ -584,6 +597,7 @@ const _: () = assert!(core::mem::size_of::<ChannelDiskStatus>() == 128);
 const _: () = assert!(core::mem::size_of::<ChannelBeat>() == 56);
 const _: () = assert!(core::mem::size_of::<ChannelWatch>() == 8);
 const _: () = assert!(core::mem::size_of::<ChannelKeepLink>() == 8);
+const _: () = assert!(core::mem::size_of::<ChannelTwins>() == 8);
 const _: () = assert!(core::mem::size_of::<ChannelWayOut>() == 64);
 const _: () = assert!(core::mem::size_of::<ChannelHold>() == 8);
 const _: () = assert!(core::mem::size_of::<ChannelDrain>() == 8);

@@ -13,7 +13,7 @@ use xen_abi::channel_op as op;
 use xen_abi::errno::Errno;
 
 plain!(op::ChannelSwitch, op::ChannelVif, op::ChannelConnect, op::ChannelStatus, op::ChannelWayOut, op::ChannelBeat);
-plain!(op::ChannelWatch, op::ChannelHold, op::ChannelDrain, op::ChannelSnapshot, op::ChannelKeepLink);
+plain!(op::ChannelWatch, op::ChannelHold, op::ChannelDrain, op::ChannelSnapshot, op::ChannelKeepLink, op::ChannelTwins);
 plain!(op::ChannelDisk, op::ChannelDiskConnect, op::ChannelDiskAttach, op::ChannelDiskStatus, op::ChannelDiskPort);
 
 /// CHANNELOP_*, for the control domain. Errors: EPERM for others; EFAULT; ENOENT for switches, interfaces and disks that do not exist;
@@ -97,6 +97,16 @@ pub fn call(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>) -> Outcome {
             must_be_zero(r.pad.into())?;
             let d = domain::find(r.domain).ok_or(Errno::ESRCH)?;
             passthrough::link::keep(Sbdf::from_machine(r.function), &d)?;
+            OK
+        }
+        op::CHANNELOP_FORGET_TWINS => {
+            let r: op::ChannelTwins = arg.cast().read()?;
+            r.pad.into_iter().try_for_each(|word| must_be_zero(word.into()))?;
+            let d = domain::find(r.domain).ok_or(Errno::ESRCH)?;
+            if d.is_privileged || d.is_dying() || !d.is_paused() {
+                return Err(Errno::EINVAL);
+            }
+            twin::forget_domain(&d)?;
             OK
         }
         op::CHANNELOP_SNAPSHOT_TAKE..=op::CHANNELOP_SNAPSHOT_STATUS => of_snapshots(cmd, arg.cast()),

@@ -256,7 +256,7 @@ pub fn unload(d: &Domain, number: u32) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Forgets all twins of `d`, which runs no more. ERESTART: to be called again.
+/// Forgets all twins of `d`, which does not run. ERESTART: to be called again.
 pub fn forget_domain(d: &Domain) -> Result<(), Errno> {
     for number in 0..MAX_TWINS as u32 {
         match unload(d, number) {
