@@ -166,11 +166,6 @@ impl Config {
                 !wants(&|settings| settings.twin),
                 "[service.{name}.supervise]: `twin` is for driver domains of interfaces"
             );
-            let noted = service.supervise.as_ref().filter(|settings| settings.snapshot);
-            ensure!(
-                noted.is_none_or(|settings| !settings.twin),
-                "[service.{name}.supervise]: `twin` and `snapshot`: a driver domain whose driver has a twin cannot be rolled back"
-            );
             let is_idle = service.supervise.as_ref().is_some_and(|settings| settings.compress && !settings.snapshot);
             ensure!(
                 !is_idle,
@@ -312,7 +307,7 @@ mod tests {
         assert!(said(&format!("{taken}snapshot = true\n")).contains("`dd-standby`"));
         let both = taken.replace("[service.dd-standby]\n", "") + "standby = 1\nsnapshot = true\n";
         assert!(Config::parse(&both).is_ok());
-        assert!(said(&format!("{both}twin = true\n")).contains("has a twin cannot be rolled back"));
+        assert!(Config::parse(&format!("{both}twin = true\n")).is_ok());
         let unknown =
             said("[service.net]\ndriver-domain = \"dd\"\n[service.net.supervise]\nconfig = \"/d\"\ncrash = 1\n");
         assert!(unknown.contains("`crash`") && unknown.contains("`crashes`"), "{unknown}");

@@ -2,7 +2,7 @@
 
 use super::{Argument, Call, Hypervisor};
 use rustix::io::Errno;
-use xen_abi::channel_op::{self as op, ChannelBeat, ChannelDrain, ChannelWatch};
+use xen_abi::channel_op::{self as op, ChannelBeat, ChannelDrain, ChannelTwins, ChannelWatch};
 use xen_abi::domctl::{
     Domctl, GetDomainInfo, DOMINF_DYING, GETDOMAININFO, MAX_MEM, PAUSEDOMAIN, XEN_DOMCTL_INTERFACE_VERSION,
 };
@@ -20,6 +20,7 @@ impl Argument for Request<GetDomainInfo> {}
 impl Argument for Request<[u64; 16]> {}
 impl Argument for ChannelBeat {}
 impl Argument for ChannelDrain {}
+impl Argument for ChannelTwins {}
 impl Argument for ChannelWatch {}
 
 pub(super) fn head(cmd: u32, domain: u16) -> Domctl {
@@ -51,6 +52,11 @@ impl Hypervisor {
     /// There is something of it, if it goes or not.
     pub fn has(&mut self, domain: u16) -> bool {
         !matches!(self.domain(domain), Err(Errno::SRCH))
+    }
+
+    /// It is paused: its twins are no more, and have nothing in their hands.
+    pub fn forget_twins(&mut self, domain: u16) -> Result<(), Errno> {
+        self.call(op::CHANNELOP_FORGET_TWINS, ChannelTwins { domain, ..ChannelTwins::default() }).map(|_| ())
     }
 
     /// Stops all of its vCPUs.

@@ -4,12 +4,11 @@ use super::super::passthrough::{self, Party};
 use super::super::{pci, standby};
 use super::{taken_by, waits_for, Shell};
 use crate::hypercall::{disks_of, Disks, Switches};
-use crate::look::{twins, vifs};
+use crate::look::vifs;
 use crate::service::name_of;
 use crate::store::{Change, Store};
-use anyhow::{ensure, Context, Result};
+use anyhow::{Context, Result};
 use rustix::io::Errno;
-use twin_abi::op::TwinStats;
 
 impl Shell {
     /// One that waits gets to know the PCI back end, and those who serve guests get to know it.
@@ -43,9 +42,7 @@ impl Shell {
     }
 
     fn try_take(&mut self, domain: u16) -> Result<()> {
-        let twins = twins(&mut self.hypervisor)?;
-        let has_card = |twin: &TwinStats| twin.domain == u32::from(domain) && twin.has_card != 0;
-        ensure!(!twins.iter().any(has_card), "its twin has a card");
+        self.hypervisor.forget_twins(domain).context("its twins stay")?;
         let mut devices = match self.quarantined.take() {
             // It has not run since.
             Some((of, devices)) if of == domain => devices,
