@@ -83,6 +83,8 @@ pub struct Look {
     pub candidate: Option<Domain>,
     /// What is left of others, which have lost name and devices: nobody destroys it yet.
     pub remains: Vec<u16>,
+    /// The one of these that is being rolled back beside all else.
+    pub going_back: Option<u16>,
     /// Those of all these that the hypervisor can roll back.
     pub snapshots: Vec<u16>,
     /// The toolstack clears such away, beside all else that it does.
@@ -122,8 +124,10 @@ pub enum Act {
     Dismiss(u16),
     /// One that waits is noted, so that it can be rolled back to that. It runs on, whether that was possible or not.
     Note(u16),
-    /// What is left of it becomes one that waits again, if that is possible.
+    /// What is left of it becomes one that waits again, if that is possible; if that goes on beside, it is waited for.
     RollBack(u16),
+    /// The same, beside all else.
+    RollBackBeside(u16),
     /// One that waits gets the name. A process that clears the last one away goes on, and nobody waits for it any more.
     Promote(u16),
     /// It gets all its devices, if that is possible without the toolstack.

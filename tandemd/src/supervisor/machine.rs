@@ -207,6 +207,10 @@ impl Machine {
 
     /// What there is to do for those that are not the driver domain, and may become it.
     fn beside(&mut self, look: &Look) -> Option<Act> {
+        if look.going_back.is_some() {
+            // It has the name of the one that waits, or is about to get it.
+            return None;
+        }
         self.forget_stale_attempts(look);
         let has_one = self.settings.standby > 0;
         let wish = match self.phase {
@@ -581,7 +585,8 @@ impl Machine {
 
     /// The one that can take the place.
     fn who_waits(&self, look: &Look) -> Option<u16> {
-        let is_ready = |d: &&Domain| is_usable(d) && (self.settings.standby > 0 || self.was_noted(d.id));
+        let is_done = |d: &Domain| is_usable(d) && look.going_back != Some(d.id);
+        let is_ready = |d: &&Domain| is_done(d) && (self.settings.standby > 0 || self.was_noted(d.id));
         let waits = || look.standby.as_ref().filter(is_ready).map(|d| d.id);
         self.who_is_new(look).or_else(waits)
     }

@@ -11,13 +11,14 @@ use crate::config::Kind;
 use crate::hypercall::{disks_of, Hypervisor, News, Switches};
 use crate::service::name_of;
 use crate::store::{Client, Event, Kept, Store};
-use anyhow::{Context, Result};
+use anyhow::{anyhow, Context, Result};
 use control::Image;
 use rustix::io::Errno;
 use rustix::time::{clock_gettime, ClockId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
 use std::time::Duration;
 use xen_abi::channel_op::{self as op, ChannelDiskStatus};
 use xen_abi::domctl::{DOMINF_DYING, DOMINF_PAUSED, DOMINF_SHUTDOWN, DOMINF_SHUTDOWN_SHIFT, INVALID_MAX_VCPU_ID};
@@ -103,6 +104,8 @@ pub struct Shell {
     answered: Answered,
     /// All devices are in the machine, as of so much time since its start.
     has_devices: (bool, Duration),
+    /// What is left of this one is rolled back beside.
+    going_back: Option<(u16, JoinHandle<Result<()>>)>,
 }
 
 impl Shell {
@@ -145,6 +148,7 @@ impl Shell {
             switch: None,
             answered: Answered::default(),
             has_devices: (false, Duration::ZERO),
+            going_back: None,
         };
         for place in [COMES, GOES] {
             shell.store.watch(place, "domains")?;
@@ -172,7 +176,7 @@ impl Shell {
     /// Waits until domains come or go, or the hypervisor has news, no longer than `limit`.
     pub fn wait(&mut self, limit: Duration) -> Result<()> {
         let is_going = self.bereft.is_some_and(|(_, since)| Self::now().saturating_sub(since) < GOES_SOON);
-        let limit = if is_going { limit.min(BUSY) } else { limit };
+        let limit = if is_going || self.going_back.is_some() { limit.min(BUSY) } else { limit };
         self.store.wait(self.news.as_fd(), limit)?;
         if self.news.take() {
             // Of the domain that is known. What xenstore says is not lost.
@@ -247,6 +251,9 @@ impl Shell {
     pub fn look(&mut self) -> Result<Look> {
         let hypervisor = &mut self.hypervisor;
         let errand = self.toolstack.errand(&mut self.store, |domain| hypervisor.has(domain))?;
+        if self.going_back.as_ref().is_some_and(|(_, thread)| thread.is_finished()) {
+            self.end_going_back()?;
+        }
         if !matches!(errand, Errand::None) {
             self.find()?;
         }
@@ -311,6 +318,7 @@ impl Shell {
             standby,
             candidate,
             remains,
+            going_back: self.going_back.as_ref().map(|(domain, _)| *domain),
             snapshots,
             is_clearing,
             way,
@@ -512,7 +520,13 @@ impl Shell {
                 None => Ok(()),
             },
             Act::Note(domain) => self.note(domain, record),
-            Act::RollBack(domain) => self.roll_back(domain),
+            Act::RollBack(domain) => {
+                if self.going_back.as_ref().is_none_or(|(of, _)| *of != domain) {
+                    self.roll_back(domain)?;
+                }
+                self.end_going_back()
+            }
+            Act::RollBackBeside(domain) => self.roll_back(domain),
             Act::Promote(domain) => self.promote(domain),
             Act::HandOver(domain) => {
                 if let Err(error) = self.give(domain.into()) {
@@ -565,8 +579,9 @@ impl Shell {
         Ok(())
     }
 
-    /// Makes of what is left of it one that waits again, or says why that cannot be.
+    /// Begins to make of what is left of it one that waits again.
     fn roll_back(&mut self, domain: u16) -> Result<()> {
+        self.end_going_back()?;
         // It is not what it was when that was seen, and has answered nothing.
         for seen in [&mut self.whole, &mut self.linked, &mut self.used] {
             seen.take_if(|seen| *seen == domain);
@@ -574,8 +589,22 @@ impl Shell {
         self.answered.forget(domain);
         self.unplug(domain)?;
         let file = snapshot::path(Path::new(RECORDS), &self.service, domain);
-        let (store, hypervisor) = (&mut self.store, &mut self.hypervisor);
-        if let Err(error) = snapshot::roll_back(domain, &self.driver, &file, store, hypervisor) {
+        let driver = self.driver.clone();
+        // It has connections of its own: the hypervisor and the store answer both in turn.
+        let way_back = move || {
+            let (mut store, mut hypervisor) = (Client::open()?, Hypervisor::open()?);
+            snapshot::roll_back(domain, &driver, &file, &mut store, &mut hypervisor)
+        };
+        let thread = std::thread::Builder::new().name("rolls back".into()).spawn(way_back).context("no thread")?;
+        self.going_back = Some((domain, thread));
+        Ok(())
+    }
+
+    /// Waits until the one that is being rolled back is one that waits again, or says why that cannot be.
+    fn end_going_back(&mut self) -> Result<()> {
+        let Some((domain, thread)) = self.going_back.take() else { return Ok(()) };
+        let done = thread.join().unwrap_or_else(|_| Err(anyhow!("that has failed")));
+        if let Err(error) = done {
             eprintln!("{}: {}: domain {domain} is not rolled back: {error:#}", self.service, self.driver);
         }
         self.find()

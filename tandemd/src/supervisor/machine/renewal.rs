@@ -31,7 +31,7 @@ impl Machine {
         }
         let id = look.remains.iter().copied().find(|id| self.can_go_back(*id, look))?;
         (self.record.rolling, self.renewal.rolled_back) = (Some(id), Some(id));
-        Some(Act::RollBack(id))
+        Some(Act::RollBackBeside(id))
     }
 
     /// Somebody has paused the one that waits, and it has the name that another one needs.
@@ -53,7 +53,7 @@ impl Machine {
         }
         if self.renewal.rolled_back != Some(id) && self.can_go_back(id, look) {
             self.renewal.rolled_back = Some(id);
-            return Some(Act::RollBack(id));
+            return Some(Act::RollBackBeside(id));
         }
         self.record.snapshots.remove(&id);
         if there.is_some() {

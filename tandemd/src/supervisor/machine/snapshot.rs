@@ -64,6 +64,9 @@ impl Machine {
 
     /// The one whose remains, without name and devices, can be rolled back now.
     pub(super) fn who_goes_back(&self, look: &Look) -> Option<u16> {
+        if look.going_back.is_some() {
+            return look.going_back;
+        }
         let who = match &look.standby {
             None => look.remains.iter().copied().find(|id| self.can_go_back(*id, look)),
             // An earlier daemon was killed while it was on its way. Nobody else can have its name.
@@ -85,7 +88,7 @@ impl Machine {
             Phase::Up { .. } => self.takes_turns() && self.record.upgrade.is_none() && look.standby.is_none(),
             _ => false,
         };
-        is_wanted && self.can_go_back(domain, look)
+        look.going_back == Some(domain) || is_wanted && self.can_go_back(domain, look)
     }
 
     /// One that is to be noted is made, or is there already.

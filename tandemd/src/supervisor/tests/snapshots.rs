@@ -166,7 +166,7 @@ fn two_that_can_be_rolled_back_take_turns_and_nobody_boots() {
             world.run(Duration::from_secs(20));
             let acts: Vec<Act> = world.acts.iter().copied().filter(|act| !matches!(act, Act::Drain(_))).collect();
             let taken = [Act::Quarantine(old), Act::Take(old), Act::Promote(new), Act::HandOver(new)];
-            let renewed = [Act::RollBack(old), Act::Introduce(old)];
+            let renewed = [Act::RollBackBeside(old), Act::Introduce(old)];
             assert_eq!((acts, world.nr_domains), ([&taken[..], &renewed].concat(), 2));
             assert_eq!((world.count("rolled-back"), world.machine.snapshot()), (n, Some(true)));
             assert_eq!((world.machine.standby(), world.remains.is_empty()), (Some(true), true));
@@ -178,10 +178,10 @@ fn two_that_can_be_rolled_back_take_turns_and_nobody_boots() {
 fn one_that_was_rolled_back_waits_from_then_on_and_nobody_watches_it_boot() {
     let mut world = World::with_turns_of(&words::NET);
     fails(&mut world, 1);
-    while !world.acts.contains(&Act::RollBack(1)) {
+    while world.going_back.is_none() {
         world.run(TICK);
     }
-    world.run(TICK * 2);
+    world.run(BACK + TICK);
     assert_eq!(world.machine.standby(), Some(true), "{:?}", world.acts);
     assert_eq!(world.acts.last(), Some(&Act::Introduce(1)));
 }
@@ -194,7 +194,7 @@ fn one_that_fails_before_the_other_is_rolled_back_waits_for_that_and_no_longer()
         world.run(TICK);
     }
     world.run(TICK * 5);
-    assert!(world.is_well() && !world.acts.contains(&Act::RollBack(1)), "{:?}", world.acts);
+    assert!(world.is_well() && !world.acts.contains(&Act::RollBackBeside(1)), "{:?}", world.acts);
     let began = world.now;
     world.end(reason::SHUTDOWN_CRASH, false);
     world.run(TICK);
@@ -209,6 +209,43 @@ fn one_that_fails_before_the_other_is_rolled_back_waits_for_that_and_no_longer()
 }
 
 #[test]
+fn one_that_fails_while_the_other_is_rolled_back_is_noticed_at_once_and_waits_for_the_rest_of_that() {
+    let mut world = World::with_turns_of(&words::NET);
+    world.end(reason::SHUTDOWN_CRASH, false);
+    while world.going_back.is_none() {
+        world.run(TICK);
+    }
+    world.acts.clear();
+    world.end(reason::SHUTDOWN_CRASH, false);
+    world.run(TICK * 2);
+    assert!(world.acts.contains(&Act::Take(2)) && world.going_back.is_some(), "{:?}", world.acts);
+    world.run(Duration::from_secs(2));
+    let taken = [Act::Quarantine(2), Act::Take(2), Act::RollBack(1), Act::Promote(1), Act::HandOver(1)];
+    assert!(world.is_well() && world.acts.starts_with(&taken), "{:?}", world.acts);
+    world.run(Duration::from_secs(20));
+    assert_eq!((world.machine.standby(), world.nr_domains), (Some(true), 2), "{:?}", world.acts);
+}
+
+#[test]
+fn who_is_destroyed_or_parked_while_another_one_is_rolled_back_is_followed_in_the_end() {
+    for order in [Order::Park, Order::Restart] {
+        let mut world = World::with_turns_of(&words::DISK);
+        world.end(reason::SHUTDOWN_CRASH, false);
+        while world.going_back.is_none() {
+            world.run(TICK);
+        }
+        world.ask(order).unwrap();
+        world.run(Duration::from_secs(20));
+        if order == Order::Park {
+            assert!(world.all().next().is_none() && world.machine.state() == "parked", "{:?}", world.acts);
+            world.ask(Order::Unpark).unwrap();
+            world.run(Duration::from_secs(20));
+        }
+        assert!(world.is_well() && world.machine.standby() == Some(true), "{:?} {:?}", world.acts, world.log);
+    }
+}
+
+#[test]
 fn one_that_fails_before_it_is_of_use_is_not_rolled_back_to_wait() {
     let mut world = World::with_turns_of(&words::NET);
     world.end(reason::SHUTDOWN_CRASH, false);
@@ -220,7 +257,8 @@ fn one_that_fails_before_it_is_of_use_is_not_rolled_back_to_wait() {
     world.end(reason::SHUTDOWN_CRASH, false);
     world.run(Duration::from_secs(30));
     assert!(world.is_well() && world.nr_domains == 3, "{:?}", world.acts);
-    assert!(!world.acts.contains(&Act::RollBack(2)) && world.acts.contains(&Act::RollBack(1)), "{:?}", world.acts);
+    assert!(!world.acts.contains(&Act::RollBackBeside(2)) && !world.acts.contains(&Act::RollBack(2)));
+    assert!(world.acts.contains(&Act::RollBack(1)), "{:?}", world.acts);
 }
 
 #[test]
@@ -232,7 +270,7 @@ fn what_cannot_be_rolled_back_to_wait_is_cleared_away_and_another_one_boots() {
             world.run(TICK);
         }
         world.native = Native::Fails;
-        while !world.acts.contains(&Act::RollBack(1)) {
+        while !world.acts.contains(&Act::RollBackBeside(1)) {
             world.pass();
             // It is written down what is to be done, and nothing was done.
             let is_killed = is_killed && world.machine.record.rolling.is_none();

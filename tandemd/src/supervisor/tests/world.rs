@@ -20,6 +20,8 @@ pub const CLEAR: Duration = Duration::from_millis(200);
 pub const ATTACH: Duration = Duration::from_millis(300);
 /// So long one has spun that is wedged.
 pub const WEDGED: Duration = Duration::from_millis(500);
+/// So long one is rolled back.
+pub const BACK: Duration = Duration::from_millis(1200);
 pub const BOOT: Duration = Duration::from_secs(3);
 
 pub fn settings() -> Settings {
@@ -165,6 +167,8 @@ pub struct World {
     pub processes: Vec<Process>,
     /// Of those, what goes on beside others.
     pub aside: Vec<Process>,
+    /// The one that is rolled back beside all else, and until when.
+    pub going_back: Option<(u16, Duration)>,
     pub nr_domains: u16,
     pub has_devices: bool,
     /// The next instances never become ready.
@@ -200,6 +204,7 @@ impl World {
             native: Native::Works,
             processes: Vec::new(),
             aside: Vec::new(),
+            going_back: None,
             nr_domains: 0,
             has_devices: true,
             is_broken: false,
@@ -294,6 +299,9 @@ impl World {
             self.remains.retain(|d| over.act != Act::ClearAway(d.id));
         }
         self.aside.retain(|process| !is_over(process));
+        if let Some((id, _)) = self.going_back.take_if(|(_, until)| *until <= now) {
+            self.roll_back(id);
+        }
         self.release();
         let domain = self.domain.as_ref().map(|d| d.seen(self.now));
         let is_way =
@@ -328,6 +336,7 @@ impl World {
             standby: self.standby.as_ref().map(|d| d.seen(self.now)),
             candidate: self.candidate.as_ref().map(|d| d.seen(self.now)),
             remains: self.remains.iter().map(|d| d.id).filter(|id| !self.is_cleared(*id)).collect(),
+            going_back: self.going_back.map(|(id, _)| id),
             snapshots: self.all().filter(|d| d.is_noted).map(|d| d.id).collect(),
             is_clearing: !self.aside.is_empty(),
             way,
@@ -399,6 +408,13 @@ impl World {
 
     pub fn take(&mut self, act: Act) {
         self.acts.push(act);
+        let is_named = |id: u16| match act {
+            Act::Create | Act::CreateStandby | Act::CreateCandidate | Act::RollBack(_) => false,
+            Act::Drain(of) | Act::Quarantine(of) | Act::Take(of) | Act::ClearAway(of) | Act::Destroy(of) => of == id,
+            Act::Introduce(of) | Act::Dismiss(of) | Act::Note(of) | Act::RollBackBeside(of) => of == id,
+            Act::Promote(of) | Act::HandOver(of) | Act::Attach(of) => of == id,
+        };
+        assert!(self.going_back.is_none_or(|(id, _)| !is_named(id)), "it is being rolled back: {act:?}");
         let start = |world: &mut Self, lasts| {
             let until = world.now + lasts;
             assert!(world.processes.is_empty(), "two processes of the toolstack at once");
@@ -460,22 +476,18 @@ impl World {
                 there.is_paused = native == Native::IsKilled;
             }
             Act::RollBack(id) => {
-                let takes_turns = self.settings.standby > 0;
-                assert!(self.domain.is_none() || takes_turns, "somebody has the place");
-                assert!(self.standby.as_ref().is_none_or(|d| d.id == id), "somebody else has the name");
-                let image = self.machine.record.image_to_start().clone();
-                let at = self.remains.iter().position(|d| d.id == id);
-                let back = at.map(|at| self.remains.remove(at)).or_else(|| self.standby.take_if(|d| d.id == id));
-                let mut back = back.expect("who is rolled back has neither name nor devices");
-                assert!(back.is_noted && !back.has_devices && back.image == image, "{back:?}");
-                if self.native == Native::Fails {
-                    back.is_noted = false;
-                    return self.remains.push(back);
+                assert!(self.domain.is_none(), "somebody has the place");
+                // One that is on its way is waited for.
+                self.going_back = None;
+                self.roll_back(id);
+            }
+            Act::RollBackBeside(id) => {
+                assert!(self.settings.standby > 0 && self.going_back.is_none(), "it is waited for");
+                self.going_back = Some((id, self.now + BACK));
+                if self.native != Native::Works {
+                    self.going_back = None;
+                    self.roll_back(id);
                 }
-                (back.end, back.ended_at, back.does, back.age) = (None, None, Does::Boots, BOOT);
-                (back.spun, back.beat.wedged_for, back.beat.dma_fault_for) = (Duration::ZERO, None, None);
-                back.is_paused = self.native == Native::IsKilled;
-                self.standby = Some(back);
             }
             Act::CreateStandby => {
                 assert_eq!(self.machine.record.mode, Mode::Run, "one that should rest gets another one");
@@ -509,6 +521,24 @@ impl World {
         }
     }
 
+    /// What is left of it becomes one that waits.
+    fn roll_back(&mut self, id: u16) {
+        assert!(self.standby.as_ref().is_none_or(|d| d.id == id), "somebody else has the name");
+        let image = self.machine.record.image_to_start().clone();
+        let at = self.remains.iter().position(|d| d.id == id);
+        let back = at.map(|at| self.remains.remove(at)).or_else(|| self.standby.take_if(|d| d.id == id));
+        let mut back = back.expect("who is rolled back has neither name nor devices");
+        assert!(back.is_noted && !back.has_devices && back.image == image, "{back:?}");
+        if self.native == Native::Fails {
+            back.is_noted = false;
+            return self.remains.push(back);
+        }
+        (back.end, back.ended_at, back.does, back.age) = (None, None, Does::Boots, BOOT);
+        (back.spun, back.beat.wedged_for, back.beat.dma_fault_for) = (Duration::ZERO, None, None);
+        back.is_paused = self.native == Native::IsKilled;
+        self.standby = Some(back);
+    }
+
     /// The daemon does what is to be done now. It may be killed before it does the act of that number.
     pub fn step(&mut self, killed_before: Option<usize>) {
         let mut look = self.look();
@@ -520,7 +550,10 @@ impl World {
             }
             self.take(act);
             if self.native == Native::IsKilled
-                && matches!(act, Act::Take(_) | Act::HandOver(_) | Act::Note(_) | Act::RollBack(_))
+                && matches!(
+                    act,
+                    Act::Take(_) | Act::HandOver(_) | Act::Note(_) | Act::RollBack(_) | Act::RollBackBeside(_)
+                )
             {
                 self.native = Native::Works;
                 return self.kill();
@@ -536,6 +569,14 @@ impl World {
         // What clears away goes on without it, and the next one does not know.
         for process in std::mem::take(&mut self.aside) {
             self.remains.retain(|d| process.act != Act::ClearAway(d.id));
+        }
+        if let Some((id, until)) = self.going_back.take() {
+            // It may have got half way.
+            if until < self.now + BACK / 2 {
+                let native = std::mem::replace(&mut self.native, Native::IsKilled);
+                self.roll_back(id);
+                self.native = native;
+            }
         }
         self.machine = Machine::new(self.settings.clone(), self.words, self.disk.clone());
     }
