@@ -129,16 +129,10 @@ impl Boot {
         format!("restart:{}:{}:{}:{count}:{}", self.driver.name(), self.way.name(), self.mode.name(), causes.join(":"))
     }
 
-    /// Whether there is such a thing: disks have no twin, nor has one that waits for its card; and not of every device it is known how its link is kept.
+    /// Whether there is such a thing: disks have no twin, and not of every device it is known how its link is kept.
     fn is_possible(&self) -> bool {
-        let is_of_disks = self.driver.disk().is_some();
-        match self.mode {
-            Mode::Vm => match self.way {
-                Way::Fresh | Way::Standby | Way::Snapshot | Way::Turns => true,
-                Way::Kept => self.driver.keeps_link(),
-            },
-            Mode::TwinMirror => !is_of_disks && self.way == Way::Fresh,
-        }
+        let has_twin = self.driver.disk().is_none();
+        (self.mode == Mode::Vm || has_twin) && (self.way != Way::Kept || self.driver.keeps_link())
     }
 }
 
@@ -207,9 +201,10 @@ mod tests {
             ["fresh", "standby", "kept", "snapshot", "turns"]
                 .map(|way| format!("restart:e1000:{way}:vm:2:wedged:text"))
         );
-        assert_eq!(names("twind"), ["restart:e1000e:fresh:twin-mirror:2:twind"]);
-        assert_eq!(names("").len(), 14);
-        assert_eq!(names("kept 8139cp e1000 panic"), ["restart:e1000:kept:vm:2:panic"]);
+        assert_eq!(names("fresh twind"), ["restart:e1000e:fresh:twin-mirror:2:twind"]);
+        assert_eq!(names("twin-mirror e1000 turns panic"), ["restart:e1000:turns:twin-mirror:2:panic"]);
+        assert_eq!(names("").len(), 18);
+        assert_eq!(names("kept 8139cp e1000 vm panic"), ["restart:e1000:kept:vm:2:panic"]);
         assert!(names("").iter().all(|job| job.contains("panic:destroyed:wedged:wild:text:dma:planned")));
     }
 
