@@ -18,13 +18,14 @@ const DEATH_S: u64 = 120;
 /// Each comes in turn. After `destroyed` another one has to boot, which takes as long as all the others together.
 const CAUSES: &str = "panic:destroyed/4:wedged:wild";
 
-/// What the hypervisor says of damaged kernels and of their devices.
-const DAMAGED: &[&str] = &["was stopped", "accesses were stopped", "crashed"];
+/// What the hypervisor says of damaged kernels, of their devices and of their drivers' twins.
+const DAMAGED: &[&str] = &["was stopped", "accesses were stopped", "crashed", "is disabled"];
 
 pub fn tests() -> Vec<Test> {
     let test = |name: &str, run: super::Body| Test { level: "xl", name: name.into(), long: false, run };
     vec![
         test("a-networks-driver-domain-dies-many-times", Box::new(of_the_network)),
+        test("a-networks-driver-domain-with-a-twin-dies-many-times", Box::new(of_the_network_with_a_twin)),
         test("a-disks-driver-domain-dies-many-times", Box::new(of_disks)),
     ]
 }
@@ -47,10 +48,17 @@ fn machine_for(bed: &Bed, name: &str, checks: &str, nic: &'static str, peer: &Pe
 
 /// Streams, datagrams and pings of three guests, by a card whose link is kept.
 fn of_the_network(bed: &Bed) -> Result<String> {
-    let name = "many-deaths-net";
+    network(bed, "many-deaths-net", &format!("e1000e:kept:vm:*:{CAUSES}:text"))
+}
+
+/// The same by the twin of the card's driver. Its daemon dies, too.
+fn of_the_network_with_a_twin(bed: &Bed) -> Result<String> {
+    network(bed, "many-deaths-twin", &format!("e1000e:kept:twin-mirror:*:{CAUSES}:text:twind"))
+}
+
+fn network(bed: &Bed, name: &str, checks: &str) -> Result<String> {
     let peer = Peer::start(name)?;
-    let checks = format!("e1000e:kept:vm:*:{CAUSES}:text");
-    let machine = machine_for(bed, name, &checks, "e1000e", &peer)?;
+    let machine = machine_for(bed, name, checks, "e1000e", &peer)?;
     let outcome = machine.start()?.finish(|_| false)?;
     let said = judge_but(bed, &outcome, DAMAGED)?;
     // A damaged driver may have sent more than guests asked it to; what guests asked for was right.
