@@ -151,6 +151,12 @@ job_twin_kept() {
 	(while :; do job_twind --interface eth0; wait; usleep 500000; done) &
 }
 
+# twin_ahead:DRIVER: the same; the twin is made before the interface is there
+job_twin_ahead() {
+	modprobe $1 && job_twin_module || return 1
+	(while :; do job_twind --interface eth0 --wait $1; wait; usleep 500000; done) &
+}
+
 # drive: takes commands from its console, as a guest does
 job_drive() {
 	. /xen/guest.sh

@@ -86,7 +86,11 @@ net_machine() {
 	[ $way != turns ] || keys+=('snapshot = true')
 	[ -z "$keeps_link" ] || keys+=('keep-link = true')
 	# Nobody but twins has the CPUs that come beside the first.
-	[ $mode = vm ] || job=$job+twin_kept keys+=('twin = true') lines=('vcpus=1' 'maxvcpus=4')
+	if [ $mode != vm ]; then
+		keys+=('twin = true') lines=('vcpus=1' 'maxvcpus=4')
+		# Who waits makes the twin while it waits.
+		if [ $way = fresh ]; then job=$job+twin_kept; else job=twin_ahead:$driver+$job; fi
+	fi
 	supervised_machine $job "extra='$kernel_args oops=panic iommu=soft swiotlb=4096 tandem.do=$job+drive'" "${lines[@]}" || quit 'no machine'
 	supervised
 	supervise "${keys[@]}"
@@ -124,6 +128,7 @@ net_ends() {
 		[ $is_damaged ] || check packets-of-$guest-go-on said 'net ok' $guest 120 "nettest eth0 10.9.0.1 2 64"
 		check streams-of-$guest-go-on said 'tcp ok' $guest 120 "tcptest get 10.9.0.1 2"
 	done
+	[ $mode = vm ] || [ $way = fresh ] || check the-twin-was-made-while-it-waited in_guest dd 20 'grep "before its interface is there: [0-9]" /tmp/twind && ! grep "of no use" /tmp/twind'
 	# Page tables of the place where the twin was, for the next one there.
 	[ $mode = vm ] || remember_less 128
 }

@@ -23,6 +23,17 @@ pub fn modules(s: &impl LiveKernel, names: &[&str]) -> Result<Module> {
     Ok(m)
 }
 
+/// What twins are made of is as it was found: the module's text, and what text reads that nobody writes. Errors: what has changed, in words.
+pub fn check_same(s: &impl LiveKernel, m: &Module) -> Result<()> {
+    for section in m.sections.iter().filter(|section| !section.writable) {
+        let mut now = vec![0; section.bytes.len()];
+        if s.read(section.address, &mut now).is_none() || now != section.bytes {
+            return Err(format!("{} of {} has changed", section.name, m.name));
+        }
+    }
+    Ok(())
+}
+
 /// Names of the modules in which these functions are. Errors: one is in none, or is not there.
 pub fn modules_of<'s>(s: &'s impl LiveKernel, functions: &[u64]) -> Result<Vec<&'s str>> {
     let mut names = Vec::new();

@@ -54,6 +54,27 @@ fn a_module_that_is_not_loaded_has_no_text() {
 }
 
 #[test]
+fn a_module_whose_text_has_changed_since_it_was_read_is_told_from_one_whose_data_have() {
+    use twin_rewrite::module::{Module, Section};
+    let mut kernel = small();
+    let section = |name: &str, address, writable: bool| Section {
+        name: name.into(),
+        address,
+        bytes: vec![0xff; 16],
+        executable: !writable,
+        writable,
+    };
+    let sections = vec![section(".text", 0x1100, false), section(".data", 0x1200, true)];
+    let module = Module { name: "e1000".into(), sections, ..Module::default() };
+    kernel.0[0x208] = 1;
+    assert_eq!(driver::check_same(&kernel, &module), Ok(()));
+    kernel.0[0x108] = 1;
+    assert_eq!(driver::check_same(&kernel, &module), Err(".text of e1000 has changed".into()));
+    let gone = Module { sections: vec![section(".text", 0x3000, false)], ..module };
+    assert!(driver::check_same(&kernel, &gone).is_err());
+}
+
+#[test]
 fn a_driver_without_its_lock_prefixes_is_refused() {
     use twin_rewrite::module::{Module, Section};
     let section = |name: &str, address, bytes: &[u8]| Section {

@@ -94,7 +94,7 @@ impl Twins {
             return self.one(which);
         };
         let vif = which.vif.unwrap_or(0);
-        self.add(name, Twin::new(Live::of(name)?, name, vif, Mode::TwinMirror, label(name)))
+        self.add(name, Twin::new(Live::of(name, None)?, name, vif, Mode::TwinMirror, label(name)))
     }
 }
 

@@ -1,6 +1,11 @@
 //! A network interface by what `/sys/class/net` says of it.
 
+use rustix::event::{poll, PollFd, PollFlags};
+use rustix::io::Errno;
+use rustix::net::netlink::SocketAddrNetlink;
+use rustix::net::{bind, socket_with, AddressFamily, SocketFlags, SocketType};
 use std::fs;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use twin_kernel::net::Interrupts;
 
@@ -65,6 +70,31 @@ impl Interface {
     pub fn interrupts(&self) -> Interrupts<'_> {
         Interrupts { numbers: &self.irqs, are_messages: self.are_messages, drivers: &self.drivers }
     }
+}
+
+/// Waits until there is an interface of this name of a PCI device, with a driver. Errors: in words.
+pub fn wait_for(name: &str) -> Result<(), String> {
+    let news = link_news().map_err(|error| format!("the kernel does not tell of interfaces: {error}"))?;
+    while Interface::named(name).is_err() {
+        match poll(&mut [PollFd::new(&news, PollFlags::IN)], None) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(format!("cannot wait for {name}: {error}")),
+        }
+        // What the news is, is looked at above. More than the socket holds (NOBUFS) is news, too.
+        while matches!(rustix::io::read(&news, &mut [0; 4096]), Ok(_) | Err(Errno::NOBUFS)) {}
+    }
+    Ok(())
+}
+
+/// May be read when interfaces come or change.
+fn link_news() -> Result<OwnedFd, Errno> {
+    /// RTMGRP_LINK (Linux, include/uapi/linux/rtnetlink.h).
+    const LINKS: u32 = 1;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    // No protocol is that of routes and links (NETLINK_ROUTE).
+    let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
+    bind(&socket, &SocketAddrNetlink::new(0, LINKS))?;
+    Ok(socket)
 }
 
 #[cfg(test)]

@@ -47,6 +47,17 @@ impl Running {
         self.modules.push(module(name)?);
         Ok(())
     }
+
+    /// Its module `name` is where it was when it was looked up. Errors: in words, if it is not.
+    pub fn check_place(&self, name: &str) -> Result<()> {
+        let place = |module: &ModuleInfo| (module.base, module.len_bytes);
+        let was = self.module(name).map(place);
+        if was == Some(place(&module(name)?)) {
+            Ok(())
+        } else {
+            Err(format!("module {name} was loaded anew"))
+        }
+    }
 }
 
 impl LiveKernel for Running {

@@ -7,21 +7,46 @@ use control::told::{Aborted, Upcall};
 use std::os::fd::{AsFd, BorrowedFd};
 use twin_kernel::driver;
 use twin_rewrite::options::Mode as Translation;
+use twin_rewrite::rewrite::Output;
 use twind::device::{Device, Status};
 use twind::interface::Interface;
-use twind::making::{self, Found};
+use twind::making::{self, Ahead, Found};
+
+/// How a twin of this mode translates addresses.
+pub fn translation(mode: Mode) -> Translation {
+    if mode == Mode::TwinStlb {
+        Translation::Stlb
+    } else {
+        Translation::Mirror
+    }
+}
 
 /// See the module.
 pub struct Live {
     interface: Interface,
     device: Device,
     found: Option<Found>,
+    /// A twin that was made before the interface was there.
+    ahead: Option<Ahead>,
 }
 
 impl Live {
-    /// Of an interface. Errors: in words, if there is none that will do, or no module.
-    pub fn of(name: &str) -> Result<Self, String> {
-        Ok(Self { interface: Interface::named(name)?, device: Device::open()?, found: None })
+    /// Of an interface, whose driver's twin may have been made before. Errors: in words, if there is none that will do, or no module.
+    pub fn of(name: &str, ahead: Option<Ahead>) -> Result<Self, String> {
+        Ok(Self { interface: Interface::named(name)?, device: Device::open()?, found: None, ahead })
+    }
+
+    /// Finds the driver, and has its twin made if it was not. Errors: in words.
+    fn make(&mut self, mode: Translation) -> Result<(Found, Output), String> {
+        let ahead = self.ahead.take().filter(|ahead| ahead.mode() == mode);
+        match ahead.map(|ahead| ahead.find(&self.interface)) {
+            Some(Ok(both)) => return Ok(both),
+            Some(Err(why)) => println!("twind: what was made before is of no use: {why}"),
+            None => {}
+        }
+        let found = making::find(&self.interface, mode)?;
+        let output = making::make(&found, &self.interface.name)?;
+        Ok((found, output))
     }
 
     /// What was found of the driver, when its twin is loaded.
@@ -52,9 +77,8 @@ impl Driver for Live {
     fn load(&mut self, mode: Mode) -> Result<Status, String> {
         // The driver may be another one by now, and have other interrupts.
         self.interface = Interface::named(&self.interface.name)?;
-        let mode = if mode == Mode::TwinStlb { Translation::Stlb } else { Translation::Mirror };
-        let found = making::find(&self.interface, mode)?;
-        let output = making::make(&found, &self.interface.name)?;
+        let mode = translation(mode);
+        let (found, output) = self.make(mode)?;
         making::load_image(&mut self.device, &self.interface.name, &found, &output.image, &output.imports)?;
         self.found = Some(found);
         self.device.status()

@@ -20,7 +20,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 use twin::Twin;
 use twind::device::Device;
-use twind::making::Found;
+use twind::interface;
+use twind::making::{Ahead, Found};
 
 const HELP: &str = "\
 usage: twind --interface NAME[:VIF]... [OPTIONS]
@@ -29,6 +30,8 @@ into the hypervisor's switch as its way out (0).
   --vif NUMBER      the same, of all interfaces that are named without
   --mode MODE       twin-mirror, twin-stlb: gives the twins the cards; vm: loads them, and Linux has the cards until twinctl says otherwise
   --loaded          the same as --mode vm
+  --wait DRIVER     the interfaces may come later; meanwhile the twin of this driver is made. It is a module, or several with commas
+                    between them, which are loaded, and the first interface's
   --socket FILE     where twinctl asks, instead of /run/tandem/twind.sock
   --try COUNT       calls the twin's interrupt handlers so often, says what came of it, and ends";
 
@@ -38,6 +41,8 @@ struct Arguments {
     mode: Mode,
     socket: PathBuf,
     tries: Option<u32>,
+    /// Modules of the driver whose interface is waited for.
+    waits: Option<Vec<String>>,
 }
 
 fn arguments() -> Result<Arguments, String> {
@@ -48,6 +53,7 @@ fn arguments() -> Result<Arguments, String> {
         mode: Mode::TwinMirror,
         socket: ::control::TWIND.into(),
         tries: None,
+        waits: None,
     };
     let mut parser = lexopt::Parser::from_env();
     let mut parse = || -> Result<(), lexopt::Error> {
@@ -57,6 +63,9 @@ fn arguments() -> Result<Arguments, String> {
                 Arg::Long("vif") => out.vif = parser.value()?.parse()?,
                 Arg::Long("loaded") => out.mode = Mode::Vm,
                 Arg::Long("socket") => out.socket = parser.value()?.into(),
+                Arg::Long("wait") => {
+                    out.waits = Some(parser.value()?.string()?.split(',').map(Into::into).collect());
+                }
                 Arg::Long("try") => out.tries = Some(parser.value()?.parse()?),
                 Arg::Long("mode") => out.mode = Mode::named(&parser.value()?.string()?)?,
                 Arg::Long("help") | Arg::Short('h') => return Err(HELP.into()),
@@ -116,10 +125,21 @@ fn try_out(device: &mut Device, found: &Found, count: u32) -> Result<(), String>
     Ok(())
 }
 
+/// A twin that is made before the interface is there. Without one it is made then.
+fn made_ahead(drivers: &[String], mode: Mode) -> Option<Ahead> {
+    let made = Ahead::of(drivers, live::translation(mode));
+    made.inspect_err(|why| println!("twind: no twin is made before the interface is there: {why}")).ok()
+}
+
 fn run() -> Result<(), String> {
     let arguments = arguments()?;
     let is_alone = arguments.interfaces.len() == 1;
     let mut loaded = Vec::new();
+    let mut ahead = None;
+    if let Some(drivers) = &arguments.waits {
+        ahead = made_ahead(drivers, arguments.mode);
+        arguments.interfaces.iter().try_for_each(|(name, _)| interface::wait_for(name))?;
+    }
     // Who tries takes no requests, so another one may run beside it.
     let listener = match arguments.tries {
         Some(_) => None,
@@ -127,7 +147,8 @@ fn run() -> Result<(), String> {
     };
     for (name, vif) in &arguments.interfaces {
         let label = if is_alone { String::new() } else { control::label(name) };
-        let mut twin = Twin::new(Live::of(name)?, name, vif.unwrap_or(arguments.vif), arguments.mode, label);
+        let mut twin =
+            Twin::new(Live::of(name, ahead.take())?, name, vif.unwrap_or(arguments.vif), arguments.mode, label);
         twin.load()?;
         if let (Some(count), Some((device, found))) = (arguments.tries, twin.driver().loaded()) {
             return try_out(device, found, count);

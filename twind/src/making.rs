@@ -52,25 +52,85 @@ pub fn find(interface: &Interface, mode: Mode) -> Result<Found, String> {
 
 /// Makes the twin of the driver that was found. Errors: in words.
 pub fn make(found: &Found, interface: &str) -> Result<Output, String> {
-    let (begun, module) = (Instant::now(), &found.module);
-    let output = image::make(module, &options(found.mode))?;
+    let begun = Instant::now();
+    let output = image::make(&found.module, &options(found.mode))?;
+    check_path(found, &output)?;
+    println!("twind: {} of {interface}: {}", found.module.name, told(&output, begun));
+    Ok(output)
+}
+
+/// What was made, since then.
+fn told(output: &Output, begun: Instant) -> String {
+    let (functions, bytes) = (output.functions - output.refused.len(), output.image.len());
+    format!("{functions} functions, {bytes} bytes of image, {} ms", begun.elapsed().as_millis())
+}
+
+/// Nothing that could not be rewritten is on the way of packets.
+fn check_path(found: &Found, output: &Output) -> Result<(), String> {
+    if output.refused.is_empty() {
+        return Ok(());
+    }
+    let module = &found.module;
     let reached = path::reached(module, &path::entries(&found.live));
-    if let Some(refused) = output.refused.iter().find(|refused| path::is_among(module, refused, &reached)) {
-        return Err(format!(
+    match output.refused.iter().find(|refused| path::is_among(module, refused, &reached)) {
+        None => Ok(()),
+        Some(refused) => Err(format!(
             "{} is on the way of packets and cannot be rewritten: {}: {}",
             refused.function,
             module.describe(refused.address),
             refused.reason
-        ));
+        )),
     }
-    println!(
-        "twind: {} of {interface}: {} functions, {} bytes of image, {} ms",
-        module.name,
-        output.functions - output.refused.len(),
-        output.image.len(),
-        begun.elapsed().as_millis()
-    );
-    Ok(output)
+}
+
+/// A twin that was made before the interface was there.
+pub struct Ahead {
+    kernel: Running,
+    types: Btf,
+    module: Module,
+    /// The driver's modules.
+    names: Vec<String>,
+    mode: Mode,
+    output: Output,
+}
+
+impl Ahead {
+    /// Makes the twin of a driver that these modules are, which are loaded. Errors: in words.
+    pub fn of(names: &[String], mode: Mode) -> Result<Self, String> {
+        let begun = Instant::now();
+        let mut kernel = Running::open()?;
+        let types = net::types(&kernel)?;
+        for name in names {
+            kernel.look_up(name)?;
+        }
+        let module = driver::modules(&kernel, &names.iter().map(String::as_str).collect::<Vec<_>>())?;
+        let output = image::make(&module, &options(mode))?;
+        println!("twind: {}, before its interface is there: {}", module.name, told(&output, begun));
+        Ok(Self { kernel, types, module, names: names.to_vec(), mode, output })
+    }
+
+    /// How the twin translates addresses.
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// Finds the driver of the interface, and that it is this one and the same as then. Errors: in words.
+    pub fn find(self, interface: &Interface) -> Result<(Found, Output), String> {
+        for name in &self.names {
+            self.kernel.check_place(name)?;
+        }
+        let live = driver::live_of(&self.kernel, &self.types, &interface.name, &interface.interrupts())?;
+        let entries = path::entries(&live);
+        let names = driver::modules_of(&self.kernel, &entries)?;
+        if names.len() != self.names.len() || names.iter().any(|name| self.names.iter().all(|own| own != name)) {
+            return Err(format!("{} is driven by {}", interface.name, names.join(", ")));
+        }
+        driver::check_same(&self.kernel, &self.module)?;
+        let offsets = offsets(&self.types)?;
+        let found = Found { kernel: self.kernel, live, module: self.module, mode: self.mode, offsets };
+        check_path(&found, &self.output)?;
+        Ok((found, self.output))
+    }
 }
 
 /// How twins of this mode are made for the hypervisor on this processor.
