@@ -8,6 +8,7 @@
 #   guests   their names; theirs are the addresses from 10.9.0.3 on
 #   story    what reports are of
 #   causes   of death, if a damaged driver is to be found out that sends what it was not told
+#   silent_ms  the driver domain fails when nothing has come from outside for so long
 #   rest_ms  so long each of a guest's streams rests after 64 KiB
 kind=net
 case $driver in nvme | ahci) kind=disk ;; esac
@@ -93,7 +94,7 @@ net_machine() {
 	fi
 	supervised_machine $job "extra='$kernel_args oops=panic iommu=soft swiotlb=4096 tandem.do=$job+drive'" "${lines[@]}" || quit 'no machine'
 	supervised
-	supervise "${keys[@]}"
+	supervise "${keys[@]}" ${silent_ms:+"silent-ms = $silent_ms"}
 	# A driver that is damaged may send what nobody has told it, with the right sums of its card's.
 	[[ $mode != vm || " $causes " != *' text '* ]] || sed -i 's/^driver-domain = "dd"/&\noffload = false/' /etc/tandem/tandemd.toml
 	must 'tandemd does not start' daemon_starts

@@ -166,6 +166,10 @@ impl Config {
                 !wants(&|settings| settings.twin),
                 "[service.{name}.supervise]: `twin` is for driver domains of interfaces"
             );
+            ensure!(
+                !wants(&|settings| settings.silent_ms > 0),
+                "[service.{name}.supervise]: `silent-ms` is for driver domains of interfaces"
+            );
             let is_idle = service.supervise.as_ref().is_some_and(|settings| settings.compress && !settings.snapshot);
             ensure!(
                 !is_idle,
@@ -291,7 +295,9 @@ mod tests {
             "[service.disk]\nkind = \"disk\"\ndriver-domain = \"dd\"\n[service.disk.supervise]\nconfig = \"/d\"\n";
         let usual = Config::parse(disk).unwrap();
         assert_eq!(usual.service["disk"].supervise.as_ref().unwrap().undrained_ms(), UNDRAINED_DISK_MS);
-        assert!(said(&format!("{disk}twin = true\n")).contains("driver domains of interfaces"));
+        for of_interfaces in ["twin = true\n", "silent-ms = 5000\n"] {
+            assert!(said(&format!("{disk}{of_interfaces}")).contains("driver domains of interfaces"));
+        }
         for way_back in ["standby = 1\n", "snapshot = true\n", "standby = 1\nsnapshot = true\n"] {
             assert!(Config::parse(&format!("{disk}{way_back}")).is_ok());
         }

@@ -14,6 +14,8 @@ guests='u1 u2 u3'
 story=deaths
 # More than one processor can emulate would only make all of it slow.
 rest_ms=500
+# A damaged driver may take packets, and live on, and none come any more.
+silent_ms=5000
 . /xen/driving.sh
 . /xen/switching.sh
 . /xen/supervising.sh

@@ -16,6 +16,7 @@ pub enum Cause {
     PoweredOff,
     Wedged { vcpu: u32, since: Duration },
     Undrained { since: Duration },
+    Silent { since: Duration },
     DmaFault { since: Duration },
     EmptyRead,
     BadRing,
@@ -42,6 +43,7 @@ impl Cause {
             Self::PoweredOff => "powered-off",
             Self::Wedged { .. } => "wedged",
             Self::Undrained { .. } => "undrained",
+            Self::Silent { .. } => "silent",
             Self::DmaFault { .. } => "dma-fault",
             Self::EmptyRead => "empty-read",
             Self::BadRing => "bad-ring",
@@ -70,6 +72,10 @@ impl Cause {
             Self::Undrained { .. } => {
                 format!("{} for {} ms", words.undrained, settings.undrained_ms())
             }
+            Self::Silent { .. } => format!(
+                "nothing has come from outside for {} ms, though packets went there, and some had come before",
+                settings.silent_ms
+            ),
             Self::DmaFault { .. } => "a device of its has reached for memory that is not its own".into(),
             Self::EmptyRead => "it has said of a disk's read that it is done, which has brought nothing".into(),
             Self::BadRing => "it has written into a disk's ring what cannot be".into(),
@@ -93,7 +99,10 @@ impl Cause {
     /// When it began, if that can be known.
     pub fn began(&self, look: &Look) -> Option<Duration> {
         match self {
-            Self::Wedged { since, .. } | Self::Undrained { since } | Self::DmaFault { since } => Some(*since),
+            Self::Wedged { since, .. }
+            | Self::Undrained { since }
+            | Self::Silent { since }
+            | Self::DmaFault { since } => Some(*since),
             Self::Panicked | Self::Crashed | Self::Watchdog | Self::Rebooted | Self::PoweredOff => {
                 Some(look.now.saturating_sub(look.domain.as_ref()?.ended_for))
             }

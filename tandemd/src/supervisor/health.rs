@@ -36,6 +36,8 @@ pub enum Illness {
     Wedged { vcpu: u32, since: Duration },
     /// What is for the outside is not taken.
     Undrained { since: Duration },
+    /// It is taken, and nothing comes from there.
+    Silent { since: Duration },
     /// A device of its reaches for memory that is not its own.
     DmaFault { since: Duration },
 }
@@ -45,14 +47,26 @@ pub enum Illness {
 pub struct Health {
     /// Since when, and at how many packets, nothing was taken.
     stuck: Option<(Duration, u64)>,
+    /// Since when nothing came, how much had come, and how much had been taken by then.
+    silent: Option<(Duration, u64, u64)>,
 }
+
+/// Who sends fewer packets than these may wait for no answer.
+const ASKED: u64 = 20;
 
 impl Health {
     /// Takes a look into account.
     ///
     /// That a vCPU is wedged, or a device was stopped, says the hypervisor (CHANNELOP_WATCH), which looks often. What is undrained is judged only where packets
-    /// were taken before: after a start with the cable out nothing is restarted for it.
-    pub fn look(&mut self, settings: &Settings, now: Duration, beats: &[Beat], queue: Queue) -> Option<Illness> {
+    /// were taken before, and that it is silent where some had come (`came`) before: after a start with the cable out nothing is restarted for it.
+    pub fn look(
+        &mut self,
+        settings: &Settings,
+        now: Duration,
+        beats: &[Beat],
+        queue: Queue,
+        came: u64,
+    ) -> Option<Illness> {
         for beat in beats {
             if let Some(ago) = beat.dma_fault_for {
                 return Some(Illness::DmaFault { since: now.saturating_sub(ago) });
@@ -61,6 +75,19 @@ impl Health {
                 return Some(Illness::Wedged { vcpu: beat.vcpu, since: now.saturating_sub(ago) });
             }
         }
+        let silent_since = self.silent_since(now, queue, came);
+        let is_over = |since: Duration, limit_ms| {
+            let limit = Duration::from_millis(limit_ms);
+            !limit.is_zero() && now.saturating_sub(since) >= limit
+        };
+        if let Some(since) = self.stuck_since(now, queue).filter(|since| is_over(*since, settings.undrained_ms())) {
+            return Some(Illness::Undrained { since });
+        }
+        silent_since.filter(|since| is_over(*since, settings.silent_ms)).map(|since| Illness::Silent { since })
+    }
+
+    /// Since when nothing is taken of what waits.
+    fn stuck_since(&mut self, now: Duration, queue: Queue) -> Option<Duration> {
         if !queue.is_waiting || queue.taken == 0 {
             self.stuck = None;
             return None;
@@ -70,8 +97,17 @@ impl Health {
             self.stuck = Some((now, queue.taken));
             return None;
         }
-        let limit = Duration::from_millis(settings.undrained_ms());
-        (!limit.is_zero() && now.saturating_sub(since) >= limit).then_some(Illness::Undrained { since })
+        Some(since)
+    }
+
+    /// Since when nothing comes, if some should.
+    fn silent_since(&mut self, now: Duration, queue: Queue, came: u64) -> Option<Duration> {
+        let (since, at, taken) = *self.silent.get_or_insert((now, came, queue.taken));
+        if at != came || came == 0 {
+            self.silent = Some((now, came, queue.taken));
+            return None;
+        }
+        (queue.taken.saturating_sub(taken) >= ASKED).then_some(since)
     }
 }
 
@@ -92,8 +128,8 @@ mod tests {
         let mut health = Health::default();
         let good = Beat { vcpu: 0, upcalls: 3, ..Beat::default() };
         let wedged = Beat { vcpu: 1, wedged_for: Some(ms(502)), ..good };
-        assert_eq!(health.look(&settings(), ms(9000), &[good], Queue::default()), None);
-        let found = health.look(&settings(), ms(9000), &[good, wedged], Queue::default());
+        assert_eq!(health.look(&settings(), ms(9000), &[good], Queue::default(), 0), None);
+        let found = health.look(&settings(), ms(9000), &[good, wedged], Queue::default(), 0);
         assert_eq!(found, Some(Illness::Wedged { vcpu: 1, since: ms(8498) }));
     }
 
@@ -102,14 +138,37 @@ mod tests {
         let settings = Settings { undrained_ms: Some(0), ..settings() };
         let mut health = Health::default();
         for n in 0..1000 {
-            assert_eq!(health.look(&settings, ms(n * 100), &[], Queue { is_waiting: true, taken: 5 }), None);
+            assert_eq!(health.look(&settings, ms(n * 100), &[], Queue { is_waiting: true, taken: 5 }, 7), None);
+        }
+    }
+
+    #[test]
+    fn one_that_takes_packets_and_from_which_none_come_any_more() {
+        let settings = Settings { silent_ms: 5000, ..settings() };
+        let mut health = Health::default();
+        let mut look =
+            |at_ms, taken, came| health.look(&settings, ms(at_ms), &[], Queue { is_waiting: false, taken }, came);
+        assert_eq!((look(0, 1, 0), look(60_000, 500, 0)), (None, None), "nothing ever came");
+        assert_eq!((look(60_100, 501, 1), look(65_000, 501, 1), look(70_000, 520, 1)), (None, None, None), "few went");
+        assert_eq!(look(71_000, 521, 1), Some(Illness::Silent { since: ms(60_100) }));
+        assert_eq!((look(71_100, 600, 2), look(76_000, 700, 2)), (None, None));
+        assert_eq!(look(76_100, 700, 2), Some(Illness::Silent { since: ms(71_100) }));
+    }
+
+    #[test]
+    fn one_that_is_silent_is_not_asked_for_unless_that_is_wanted() {
+        let mut health = Health::default();
+        for n in 0..1000 {
+            let queue = Queue { is_waiting: false, taken: n * 100 };
+            assert_eq!(health.look(&settings(), ms(n * 100), &[], queue, 7), None);
         }
     }
 
     #[test]
     fn a_queue_that_was_drained_before_and_is_not_any_more() {
         let mut health = Health::default();
-        let mut look = |at_ms, is_waiting, taken| health.look(&settings(), ms(at_ms), &[], Queue { is_waiting, taken });
+        let mut look =
+            |at_ms, is_waiting, taken| health.look(&settings(), ms(at_ms), &[], Queue { is_waiting, taken }, 0);
         assert_eq!(look(0, true, 0), None);
         assert_eq!(look(60_000, true, 0), None, "nothing was ever taken");
         assert_eq!(look(60_100, true, 5), None);

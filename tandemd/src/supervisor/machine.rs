@@ -376,13 +376,14 @@ impl Machine {
             return None;
         };
         let beats = look.domain.as_ref().map_or(&[][..], |d| &d.beats);
-        let cause = match self.health.look(&self.settings, look.now, beats, way.queue) {
+        let cause = match self.health.look(&self.settings, look.now, beats, way.queue, way.came) {
             // Its disks' rings are not looked at any more then.
             Some(Illness::DmaFault { since }) => Cause::DmaFault { since },
             _ if way.has_lost => Cause::EmptyRead,
             _ if way.has_lied => Cause::BadRing,
             Some(Illness::Wedged { vcpu, since }) => Cause::Wedged { vcpu, since },
             Some(Illness::Undrained { since }) => Cause::Undrained { since },
+            Some(Illness::Silent { since }) => Cause::Silent { since },
             None if way.has_failed && self.may_doubt() => Cause::FailedRequest,
             None => return None,
         };

@@ -40,6 +40,9 @@ pub struct Settings {
     /// 0: never.
     #[serde(default)]
     pub undrained_ms: Option<u64>,
+    /// It fails when nothing has come from outside for so long, though packets went there and some had come before; 0: never.
+    #[serde(default)]
+    pub silent_ms: u64,
     /// It fails when an IOMMU stops a device of its that reaches for memory that is not its own.
     #[serde(default = "yes")]
     pub dma_faults: bool,
