@@ -112,8 +112,17 @@ job_dies_of_nic() {
 # wedge: the kernel takes no interrupt any more
 job_wedge() { insmod /lib/modules/$(uname -r)/updates/wedge.ko & }
 
-# harm:WHAT:SEED[:MODULE]: the kernel is damaged from now on: wild (memory that is in use), text (the module's), or dma (addresses for devices)
-job_harm() { insmod /lib/modules/$(uname -r)/updates/harm.ko what=$1 seed=$2 target=$3; }
+# harm:WHAT:SEED[:MODULE]: the kernel is damaged from now on: wild (memory that is in use), text (the module's), dma (addresses for devices), or ring
+# (memory that drivers share with their devices for good, and have got since rings_known)
+job_harm() {
+	if [ $1 = ring ]; then
+		echo $2 > /sys/module/harm/parameters/go
+	else
+		[ ! -e /sys/module/harm ] || rmmod harm
+		insmod /lib/modules/$(uname -r)/updates/harm.ko what=$1 seed=$2 target=$3
+	fi
+}
+job_rings_known() { insmod /lib/modules/$(uname -r)/updates/harm.ko what=ring; }
 
 # poke_module: /dev/poke, which writes to the kernel's memory
 job_poke_module() { insmod /lib/modules/$(uname -r)/updates/poke.ko; }

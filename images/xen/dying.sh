@@ -92,6 +92,7 @@ net_machine() {
 		# Who waits makes the twin while it waits.
 		if [ $way = fresh ]; then job=$job+twin_kept; else job=twin_ahead:$driver+$job; fi
 	fi
+	[[ " $causes " != *' ring '* ]] || job=rings_known+$job
 	supervised_machine $job "extra='$kernel_args oops=panic iommu=soft swiotlb=4096 tandem.do=$job+drive'" "${lines[@]}" || quit 'no machine'
 	supervised
 	supervise "${keys[@]}" ${silent_ms:+"silent-ms = $silent_ms"}
@@ -123,7 +124,7 @@ net_loads() {
 # net_ends [CAUSE...]: a damaged driver may have sent the other end what nobody has asked it to. That counts such frames, and nettest fails for them.
 net_ends() {
 	local guest is_damaged=
-	case " $* " in *' wild '* | *' text '*) is_damaged=yes ;; esac
+	case " $* " in *' wild '* | *' text '* | *' ring '*) is_damaged=yes ;; esac
 	for guest in $guests; do
 		in_guest $guest 20 'touch /tmp/stop; killall tcptest netprobe ping'
 		[ $is_damaged ] || check packets-of-$guest-go-on said 'net ok' $guest 120 "nettest eth0 10.9.0.1 2 64"
@@ -184,7 +185,7 @@ dies() {
 		daemon_ends && (for each in $daemon_hears ${hears[@]}; do exec {each}<&-; done; daemon_starts)
 		;;
 	wedged) tell_dd job_wedge ;;
-	wild | dma) tell_dd "job_harm $1 $2" ;;
+	wild | dma | ring) tell_dd "job_harm $1 $2" ;;
 	text) tell_dd "job_harm text $2 $text" ;;
 	twind) in_guest dd 20 'kill -9 $(cat /tmp/twind.pid)' && wait_for 30 eval '! by_twin' ;;
 	esac
@@ -276,7 +277,7 @@ died() {
 	dies $1 $2 > /tmp/quit 2>&1
 	# Whoever does the damage may be damaged first, and do no more.
 	case $1 in
-	wild | text | dma)
+	wild | text | dma | ring)
 		comes_back $1 $came 60 || {
 			say "outlived $1"
 			tell_dd 'echo c > /proc/sysrq-trigger'
@@ -286,7 +287,7 @@ died() {
 	must "after $1: it does not come back" comes_back $1 $came
 	back=$(now_s)
 	faults=
-	case $1 in wild | text | dma) faults=$(faults_in $log) ;; esac
+	case $1 in wild | text | dma | ring) faults=$(faults_in $log) ;; esac
 	faults=${faults:-0}
 	must "after $1: not all goes on" goes_on
 	line=$recovered
@@ -300,7 +301,7 @@ daemon_files() { ls /proc/$(cat /tmp/tandemd.pid)/fd | wc -l; }
 # dying_ends: guests and driver domain go, and nothing stays. What a damaged kernel tells its device to do is for the IOMMU to stop.
 dying_ends() {
 	local guest
-	case " $* " in *' wild '* | *' text '* | *' dma '*) ;; *) check no-access-was-stopped no_dma_stopped ;; esac
+	case " $* " in *' wild '* | *' text '* | *' dma '* | *' ring '*) ;; *) check no-access-was-stopped no_dma_stopped ;; esac
 	check it-is-parked eval "twinctl park $kind && gone dd 60 && gone dd-standby 60"
 	for guest in $guests; do check destroy-$guest eval "xl destroy $guest && gone $guest"; done
 	supervised_machine_ends

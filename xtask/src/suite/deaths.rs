@@ -48,12 +48,12 @@ fn machine_for(bed: &Bed, name: &str, checks: &str, nic: &'static str, peer: &Pe
 
 /// Streams, datagrams and pings of three guests, by a card whose link is kept.
 fn of_the_network(bed: &Bed) -> Result<String> {
-    network(bed, "many-deaths-net", &format!("e1000e:kept:vm:*:{CAUSES}:text"))
+    network(bed, "many-deaths-net", &format!("e1000e:kept:vm:*:{CAUSES}:text:ring"))
 }
 
 /// The same by the twin of the card's driver. Its daemon dies, too.
 fn of_the_network_with_a_twin(bed: &Bed) -> Result<String> {
-    network(bed, "many-deaths-twin", &format!("e1000e:kept:twin-mirror:*:{CAUSES}:text:twind"))
+    network(bed, "many-deaths-twin", &format!("e1000e:kept:twin-mirror:*:{CAUSES}:text:ring:twind/2"))
 }
 
 fn network(bed: &Bed, name: &str, checks: &str) -> Result<String> {
