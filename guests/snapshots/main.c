@@ -7,7 +7,7 @@
 
 const char test_name[] = "snapshots";
 
-enum { CHILD = 5, OTHER = 6, CHANNEL_OP = 56, TAKE = 17, ROLL_BACK, DROP, STATUS };
+enum { CHILD = 5, OTHER = 6, CHANNEL_OP = 56, TAKE = 17, ROLL_BACK, DROP, STATUS, FORGET_TWINS = 23 };
 enum { NONE, TAKING, READY };
 enum { UNSETTLED = 1, FOREIGN, MAPS, CHANNEL, TWIN, LOGGED, WHY_FRAMES, HELD, PORT, GRANT };
 enum { COMPRESS = 1, UNKNOWN = 2 };
@@ -295,9 +295,21 @@ static void die(u32 life)
 	pause_child();
 }
 
+static s64 forget_twins(u16 domid, u16 pad)
+{
+	struct {
+		u16 domid, pad[3];
+	} request = { domid, { 0, 0, pad } };
+	return hypercall(CHANNEL_OP, FORGET_TWINS, (u64)&request, 0, 0, 0);
+}
+
 static void refusals(void)
 {
 	struct snapshot s;
+	check_result(forget_twins(CHILD, 0), 0, "forgetting the twins of one that has none");
+	check_result(forget_twins(CHILD, 1), -EINVAL, "the same with bad padding");
+	check_result(forget_twins(0, 0), -EINVAL, "those of domain 0");
+	check_result(forget_twins(OTHER, 0), -ESRCH, "those of no domain");
 	check_result(ask(TAKE, &s, 0), -EINVAL, "of domain 0");
 	check_result(ask(TAKE, &s, 4000), -ESRCH, "of no domain");
 	check_result(ask(ROLL_BACK, &s, OTHER), -ESRCH, "of no domain");
@@ -322,6 +334,7 @@ static void refusals(void)
 	roll_back_and_verify("after a grant was used");
 	unpause_child();
 	check_result(plainly(ROLL_BACK), -EINVAL, "of one that runs");
+	check_result(forget_twins(CHILD, 0), -EINVAL, "forgetting the twins of one that runs");
 	pause_child();
 	/* A frame that it has given up, and that is mapped all the same. */
 	check_result(plainly(ROLL_BACK), 0, "to give a frame up");
