@@ -96,8 +96,8 @@ net_machine() {
 	supervised_machine $job "extra='$kernel_args oops=panic iommu=soft swiotlb=4096 tandem.do=$job+drive'" "${lines[@]}" || quit 'no machine'
 	supervised
 	supervise "${keys[@]}" ${silent_ms:+"silent-ms = $silent_ms"}
-	# A driver that is damaged may send what nobody has told it, with the right sums of its card's.
-	[[ $mode != vm || " $causes " != *' text '* ]] || sed -i 's/^driver-domain = "dd"/&\noffload = false/' /etc/tandem/tandemd.toml
+	# A driver that is damaged may send what nobody has told it, with the right sums of its card's, and give what has changed since its card found the sums right.
+	[[ " $causes " != *' text '* ]] || sed -i 's/^driver-domain = "dd"/&\noffload = false/' /etc/tandem/tandemd.toml
 	must 'tandemd does not start' daemon_starts
 	for guest in $guests; do
 		config $guest "$(plug $last)"

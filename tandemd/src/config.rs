@@ -147,11 +147,6 @@ impl Config {
                     "[service.{name}]: `offload` is for interfaces; requests to disks have no sums"
                 );
             }
-            let has_twin = service.supervise.as_ref().is_some_and(|settings| settings.twin);
-            ensure!(
-                service.offload() || !has_twin,
-                "[service.{name}]: `offload = false` and `twin = true`: a twin leaves sums and segments to its card"
-            );
             if let Some((guest, _)) = service.weights.iter().find(|(_, weight)| **weight == 0) {
                 bail!("[service.{name}]: the weight of `{guest}` is 0: it is from 1 to {}", u16::MAX);
             }
@@ -276,8 +271,6 @@ mod tests {
         assert!(said("[service.net]\nweights = { u1 = 0 }\n").contains("from 1 to 65535"));
         let own_sums = "[service.net]\noffload = false\ndriver-domain = \"dd\"\n";
         assert!(!Config::parse(own_sums).unwrap().service["net"].offload());
-        let twinned = format!("{own_sums}[service.net.supervise]\nconfig = \"/d\"\ntwin = true\n");
-        assert!(said(&twinned).contains("`offload = false` and `twin = true`"));
         assert!(
             said("[service.disk]\nkind = \"disk\"\ndriver-domain = \"dd\"\noffload = true\n").contains("have no sums")
         );

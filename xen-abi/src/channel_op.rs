@@ -107,8 +107,11 @@ pub const CONNECT_ANY_SOURCE: u32 = 1 << 5;
 /// source address. While a twin of the guest's has a card on this switch, the card is the way out instead, and the interface is the
 /// port of the driver domain's own network stack. EBUSY if the switch has a way out already.
 pub const CONNECT_UPLINK: u32 = 1 << 6;
+/// With [`CONNECT_UPLINK`]: a card that is the way out in the interface's place is left neither sums nor segments, and what it says of the sums of what
+/// it receives is not believed. EINVAL without that.
+pub const CONNECT_NO_OFFLOAD: u32 = 1 << 7;
 /// All flags of a connection.
-pub const CONNECT_FLAGS: u32 = (1 << 7) - 1;
+pub const CONNECT_FLAGS: u32 = (1 << 8) - 1;
 
 /// Argument of [`CHANNELOP_SWITCH_CREATE`] and [`CHANNELOP_SWITCH_DESTROY`].
 #[repr(C)]

@@ -53,7 +53,7 @@ pub fn attached(card: Card, domain: u16, device: u32, takes: &Takes) -> Result<(
         return Err(Errno::EBUSY);
     }
     let owner = domain::find(domain).ok_or(Errno::ENODEV)?;
-    uplink::put(card, Uplink::new(card, &owner, *interface, takes)?);
+    uplink::put(card, Uplink::new(card, &owner, *interface, (takes, plugged.leaves_sums()))?);
     config.cards.insert(card.place(), attached);
     if let Err(errno) = config.publish(switch) {
         config.cards.remove(&card.place());

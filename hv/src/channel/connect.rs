@@ -158,6 +158,11 @@ impl Plugged {
         self.request.flags & op::CONNECT_UPLINK != 0
     }
 
+    /// Sums and segments are left to its card.
+    pub fn leaves_sums(&self) -> bool {
+        self.request.flags & op::CONNECT_NO_OFFLOAD == 0
+    }
+
     /// What it is to its switch, which has a card or not.
     fn kind(&self, has_card: bool) -> Kind {
         match self.is_uplink() {
@@ -171,7 +176,11 @@ impl Plugged {
 /// Takes up the rings of a guest's interface. Errors: see [`op::CHANNELOP_VIF_CONNECT`].
 pub fn connect(request: &ChannelConnect) -> Result<Handle, Errno> {
     let is_limited = request.rate_bytes != 0;
-    if request.flags & !op::CONNECT_FLAGS != 0 || is_group(request.mac) || is_limited != (request.rate_interval_us != 0)
+    let is_uplink = request.flags & op::CONNECT_UPLINK != 0;
+    if request.flags & !op::CONNECT_FLAGS != 0
+        || is_group(request.mac)
+        || is_limited != (request.rate_interval_us != 0)
+        || request.flags & op::CONNECT_NO_OFFLOAD != 0 && !is_uplink
     {
         return Err(Errno::EINVAL);
     }
@@ -186,7 +195,6 @@ pub fn connect(request: &ChannelConnect) -> Result<Handle, Errno> {
     if guest.is_dying() || backend.is_dying() {
         return Err(Errno::EINVAL);
     }
-    let is_uplink = request.flags & op::CONNECT_UPLINK != 0;
     let same = |p: &Plugged| p.request.guest == request.guest && p.request.device == request.device;
     let other_uplink = |p: &Plugged| is_uplink && p.is_uplink() && p.request.switch == request.switch;
     if config.vifs.values().any(|p| same(p) || other_uplink(p)) {

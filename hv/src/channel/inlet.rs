@@ -19,21 +19,36 @@ use alloc::boxed::Box;
 
 /// Frames came from the wire. A guest without room loses them. Those of each guest are his at once, in order, whoever's came in between.
 pub fn received(card: Card, frames: &[Kept]) {
-    let Some(switch) = uplink::with(card, |uplink| uplink.link()).flatten() else { return };
+    let Some((switch, is_believed)) = uplink::with(card, |uplink| uplink.link_and_word()).flatten() else { return };
     let Some(table) = switch::table(switch) else { return };
     let mut passed = Passed::default();
     for frames in frames.chunks(lots::MOST) {
-        pass_on(frames, (uplink::port(card), switch, &table), &mut passed);
+        pass_on(Frames { all: frames, is_believed }, (uplink::port(card), switch, &table), &mut passed);
     }
     uplink::with(card, |uplink| uplink.count_received(&passed));
 }
 
+/// Frames, and whether the card is believed that it has found their sums right.
+#[derive(Clone, Copy)]
+struct Frames<'a> {
+    all: &'a [Kept],
+    is_believed: bool,
+}
+
+impl Frames<'_> {
+    #[inline]
+    fn get(&self, n: usize) -> Option<Received> {
+        let Received { piece, is_verified } = self.all.get(n)?.into();
+        Some(Received { piece, is_verified: is_verified && self.is_believed })
+    }
+}
+
 /// The same of frames that are at most [`lots::MOST`].
 #[inline]
-fn pass_on(frames: &[Kept], (from, switch, table): (PortId, u32, &Table), passed: &mut Passed) {
+fn pass_on(frames: Frames<'_>, (from, switch, table): (PortId, u32, &Table), passed: &mut Passed) {
     let (mut room, mut recent) = (Whole::default(), Recents::default());
     let (mut receiver, mut put_off) = (None, Lots::default());
-    for (n, Received { piece, is_verified }) in frames.iter().map(Received::from).enumerate() {
+    for (n, Received { piece, is_verified }) in (0..).map_while(|n| Some((n, frames.get(n)?))) {
         let whole = held(&piece);
         let view = room.open(whole, &Bytes, is_verified);
         let is_passed = match recent.forward(table, from, view.header) {
@@ -59,7 +74,7 @@ fn pass_on(frames: &[Kept], (from, switch, table): (PortId, u32, &Table), passed
 fn give_lots(
     receiver: &mut Option<Receiver>,
     put_off: &mut Lots<PortId>,
-    frames: &[Kept],
+    frames: Frames<'_>,
     (switch, table): (u32, &Table),
 ) {
     while let Some((port, lot)) = put_off.next_lot() {
@@ -68,15 +83,15 @@ fn give_lots(
 }
 
 #[inline(never)]
-fn give_lot<'a>(
+fn give_lot(
     receiver: &mut Option<Receiver>,
-    lot: impl Iterator<Item = &'a Kept>,
+    lot: impl Iterator<Item = Received>,
     port: PortId,
     (switch, table): (u32, &Table),
 ) {
     let mut room = Whole::default();
     to(receiver, port, switch, table, |receiver| {
-        for Received { piece, is_verified } in lot.map(Received::from) {
+        for Received { piece, is_verified } in lot {
             let whole = held(&piece);
             receiver.give(room.open(whole, &Bytes, is_verified), Some(whole));
         }
@@ -85,11 +100,11 @@ fn give_lot<'a>(
 
 /// The same of a frame in pieces.
 pub fn received_in_pieces(card: Card, pieces: &[Piece], is_verified: bool) {
-    let Some(switch) = uplink::with(card, |uplink| uplink.link()).flatten() else { return };
+    let Some((switch, is_believed)) = uplink::with(card, |uplink| uplink.link_and_word()).flatten() else { return };
     let Some(table) = switch::table(switch) else { return };
     let from = uplink::port(card);
     let (mut arrival, mut receiver, mut passed) = (Arrival::default(), None, Passed::default());
-    let view = arrival.open(pieces.iter().map(held), &Bytes, is_verified);
+    let view = arrival.open(pieces.iter().map(held), &Bytes, is_verified && is_believed);
     let is_passed = view.is_some_and(|view| match table.forward(from, view.header) {
         Forward::To(port) => {
             to(&mut receiver, port, switch, &table, |receiver| receiver.give(view, None));

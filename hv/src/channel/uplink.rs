@@ -62,6 +62,8 @@ impl Passed {
 pub struct Uplink {
     card: Card,
     takes: Takes,
+    /// What it says of sums of what it receives is believed.
+    is_believed: bool,
     /// The switch, and the first of its tables that has the card: in earlier ones its place is another's.
     link: Option<(u32, u64)>,
     /// Of its domain's devices.
@@ -89,14 +91,19 @@ static UPLINKS: [FairMutex<Option<Box<Uplink>>>; MAX_CARDS] = [const { FairMutex
 static USED: AtomicUsize = AtomicUsize::new(0);
 
 impl Uplink {
-    /// One without a switch, which belongs to the domain's interface in that place. ENOMEM.
-    pub fn new(card: Card, domain: &Domain, interface: u16, takes: &net::Takes) -> Result<Box<Self>, Errno> {
+    /// One without a switch, which belongs to the domain's interface in that place; and whether sums and segments are left to it. ENOMEM.
+    pub fn new(
+        card: Card,
+        domain: &Domain,
+        interface: u16,
+        (takes, leaves_sums): (&net::Takes, bool),
+    ) -> Result<Box<Self>, Errno> {
         let accepts = Accepts {
             sg: takes.pages,
-            gso_v4: takes.segments_v4,
-            gso_v6: takes.segments_v6,
-            csum_v4: takes.checksum_v4,
-            csum_v6: takes.checksum_v6,
+            gso_v4: takes.segments_v4 && leaves_sums,
+            gso_v6: takes.segments_v6 && leaves_sums,
+            csum_v4: takes.checksum_v4 && leaves_sums,
+            csum_v6: takes.checksum_v6 && leaves_sums,
         };
         let longest = if takes.pages { u16::MAX.into() } else { PAGE_SIZE as u32 };
         let nr_queues = takes.nr_queues;
@@ -112,12 +119,18 @@ impl Uplink {
         }
         let (sent, received) = (Passed::default(), Passed::default());
         let dma_faults = domain.dma_faults.clone();
-        Ok(Box::new(Self { card, takes, link: None, dma_faults, deal, queues, first: 0, sent, received }))
+        let is_believed = leaves_sums;
+        Ok(Box::new(Self { card, takes, is_believed, link: None, dma_faults, deal, queues, first: 0, sent, received }))
     }
 
     /// Its switch, as long as what comes by it is to be believed.
     pub fn link(&self) -> Option<u32> {
         self.link.map(|(switch, _)| switch).filter(|_| !self.dma_faults.has_any())
+    }
+
+    /// The same, and whether its word for sums is, too.
+    pub fn link_and_word(&self) -> Option<(u32, bool)> {
+        self.link().map(|switch| (switch, self.is_believed))
     }
 
     /// So much came in.

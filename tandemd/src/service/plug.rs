@@ -8,7 +8,8 @@ use anyhow::{Context, Result};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use xen_abi::channel_op::{
-    ChannelConnect, CONNECT_CSUM_IPV4, CONNECT_CSUM_IPV6, CONNECT_GSO_TCPV4, CONNECT_GSO_TCPV6, CONNECT_UPLINK,
+    ChannelConnect, CONNECT_CSUM_IPV4, CONNECT_CSUM_IPV6, CONNECT_GSO_TCPV4, CONNECT_GSO_TCPV6, CONNECT_NO_OFFLOAD,
+    CONNECT_UPLINK,
 };
 
 /// What a front end may be left to do with packets that it gets.
@@ -37,7 +38,7 @@ impl Service {
             weight,
             flags: match is_way_out {
                 true if self.offload => terms.flags | CONNECT_UPLINK,
-                true => terms.flags & !CONNECT_OFFLOAD | CONNECT_UPLINK,
+                true => terms.flags & !CONNECT_OFFLOAD | CONNECT_UPLINK | CONNECT_NO_OFFLOAD,
                 false => terms.flags,
             },
             ..terms
