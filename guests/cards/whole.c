@@ -109,5 +109,19 @@ void whole(void)
 	check_whole_answers(20, "packets that waited for pages");
 	check(nr_in_use(&guest) == 2, "%u grants are in use", nr_in_use(&guest));
 	check_result(detach(), 0, "taking the card away");
+	/* One that cuts, and is not to. */
+	disconnect_front(&out);
+	connect_front(&out, switch_name, SG | UPLINK | NO_OFFLOAD);
+	check_result(attach_with(HAS_CSUM | HAS_PAGES | HAS_GSO), 0, "attaching one that is left nothing");
+	sent = card->nr_sent;
+	send_whole();
+	check(card->nr_sent == sent + 9, "%lu segments by one that is left nothing", card->nr_sent - sent);
+	card->nr_gone = card->nr_sent;
+	interrupt("segments by one that is left nothing");
+	check_whole_answers(1, "segments by one that is left nothing");
+	check_result(detach(), 0, "taking the card away");
+	disconnect_front(&out);
+	connect_front(&out, switch_name, SG | UPLINK);
+	post(&out, 16);
 	check_result(attach(), 0, "attaching");
 }

@@ -77,6 +77,8 @@ static void one_or_none(void)
 	make_front(&other, 3, 0);
 	struct channel_connect request = request_of(&other, switch_name, SG | UPLINK);
 	check_result(channel_op(VIF_CONNECT, &request), -EBUSY, "a second way out");
+	request = request_of(&other, switch_name, SG | NO_OFFLOAD);
+	check_result(channel_op(VIF_CONNECT, &request), -EINVAL, "nothing is left to one that is not the way out");
 	check(nr_in_use(&other) == 0, "%u grants are in use", nr_in_use(&other));
 	u32 another = new_switch();
 	connect_front(&other, another, SG | UPLINK);

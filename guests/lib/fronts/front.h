@@ -3,7 +3,7 @@
 #define FRONT_H
 #include "channel.h"
 
-enum { SG = 1, CSUM_IPV4 = 8, ANY_SOURCE = 32, UPLINK = 64 };
+enum { SG = 1, CSUM_IPV4 = 8, ANY_SOURCE = 32, UPLINK = 64, NO_OFFLOAD = 128 };
 enum { TX_ENDED = 1, RX_ENDED = 2 };
 enum { NO_WAY_OUT, INTERFACE_IS_WAY_OUT, CARD_IS_WAY_OUT };
 
