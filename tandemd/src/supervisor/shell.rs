@@ -620,6 +620,15 @@ impl Shell {
     }
 }
 
+impl Drop for Shell {
+    /// The next one begins with nobody at work.
+    fn drop(&mut self) {
+        if let Some((_, thread)) = self.going_back.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
 /// Where a driver domain may say that its link is "down", and that it is "up".
 pub fn link_of(domain: u16) -> String {
     format!("/local/domain/{domain}/data/link")
