@@ -292,8 +292,8 @@ died() {
 	must "after $1: not all goes on" goes_on
 	line=$recovered
 	[ $1 != twind ] || line=
-	# One that came in vain has told why.
-	[[ $line != *again* ]] || grep -aiE "pci|$driver|TANDEM" $logs/guest-dd-standby.log | tail -n 40 | quoted | while read -r each; do say "told $each"; done
+	# One that came in vain has told why, and so has tandemd.
+	[[ $line != *again* ]] || { grep -aiE "pci|$driver|TANDEM" $logs/guest-dd-standby.log | tail -n 40; tail -n 40 $daemon_log; } | quoted | while read -r each; do say "told $each"; done
 }
 
 # daemon_files: so many tandemd has open
