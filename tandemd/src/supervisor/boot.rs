@@ -58,6 +58,11 @@ impl Seen {
         self.has_booted
     }
 
+    /// Which domain it is.
+    pub fn id(&self) -> u16 {
+        self.id
+    }
+
     /// Whether it is this domain.
     pub fn is_of(&self, domain: u16) -> bool {
         self.id == domain

@@ -164,7 +164,8 @@ impl Machine {
 
     /// Whether another one waits to take its place, if one is wanted.
     pub fn standby(&self) -> Option<bool> {
-        (self.settings.standby > 0).then(|| self.standby.is_ready())
+        let is_noted = |id| !self.takes_turns() || self.was_noted(id);
+        (self.settings.standby > 0).then(|| self.standby.ready().is_some_and(is_noted))
     }
 
     /// Whether something is under way that should be looked at often.

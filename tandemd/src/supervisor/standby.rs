@@ -95,9 +95,9 @@ impl Standby {
         Some(Act::Introduce(domain))
     }
 
-    /// It has booted, and waits.
-    pub fn is_ready(&self) -> bool {
-        self.seen.is_some_and(|seen| seen.has_booted())
+    /// The one that has booted, and waits.
+    pub fn ready(&self) -> Option<u16> {
+        self.seen.filter(Seen::has_booted).map(|seen| seen.id())
     }
 
     /// The same, of this domain.

@@ -469,6 +469,7 @@ impl World {
                 self.meets_until = Some(self.now + self.meeting);
             }
             Act::Note(id) => {
+                assert_ne!(self.machine.standby(), Some(true), "a failure may come as soon as that is told");
                 let native = self.native;
                 let there = self.all_mut().find(|d| d.id == id).expect("who is noted is there");
                 assert!(!there.has_devices, "the hypervisor does not know how to give its devices back");
