@@ -6,23 +6,24 @@ use super::look::{Act, Domain, Errand, Look, Way};
 use super::passthrough::{self, Meeting, Sysfs};
 use super::settings::{Claim, Reset, Settings};
 use super::toolstack::{Toolstack, ATTACH, CREATE};
-use super::{candidate_of, pci, snapshot, standby, Record, BUSY, RECORDS};
+use super::{candidate_of, pci, standby, Record, BUSY};
 use crate::config::Kind;
 use crate::hypercall::{disks_of, Hypervisor, News, Switches};
 use crate::service::name_of;
 use crate::store::{Client, Event, Kept, Store};
-use anyhow::{anyhow, Context, Result};
+use anyhow::{Context, Result};
 use control::Image;
 use rustix::io::Errno;
 use rustix::time::{clock_gettime, ClockId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::thread::JoinHandle;
 use std::time::Duration;
 use xen_abi::channel_op::{self as op, ChannelDiskStatus};
 use xen_abi::domctl::{DOMINF_DYING, DOMINF_PAUSED, DOMINF_SHUTDOWN, DOMINF_SHUTDOWN_SHIFT, INVALID_MAX_VCPU_ID};
 
+mod beside;
 mod hands;
 
 /// Places of xenstore's that tell when domains come and go.
@@ -559,57 +560,6 @@ impl Shell {
         self.toolstack.start(&arguments)
     }
 
-    /// Notes one that waits, or says why that cannot be.
-    fn note(&mut self, domain: u16, record: &Record) -> Result<()> {
-        let records = Path::new(RECORDS);
-        let kept: Vec<u16> = record.snapshots.iter().copied().chain([domain]).collect();
-        snapshot::keep_only(records, &self.service, &kept)?;
-        let file = snapshot::path(records, &self.service, domain);
-        let flags = if self.compresses { op::SNAPSHOT_COMPRESS } else { 0 };
-        match snapshot::note(domain, flags, &file, &mut self.store, &mut self.hypervisor) {
-            Ok(taken) => {
-                let takes = snapshot::takes(&taken);
-                eprintln!("{}: {}: domain {domain} can be rolled back; {takes}", self.service, self.driver);
-            }
-            Err(error) => eprintln!(
-                "{}: {}: domain {domain} cannot be rolled back when it fails: {error:#}",
-                self.service, self.driver
-            ),
-        }
-        Ok(())
-    }
-
-    /// Begins to make of what is left of it one that waits again.
-    fn roll_back(&mut self, domain: u16) -> Result<()> {
-        self.end_going_back()?;
-        // It is not what it was when that was seen, and has answered nothing.
-        for seen in [&mut self.whole, &mut self.linked, &mut self.used] {
-            seen.take_if(|seen| *seen == domain);
-        }
-        self.answered.forget(domain);
-        self.unplug(domain)?;
-        let file = snapshot::path(Path::new(RECORDS), &self.service, domain);
-        let driver = self.driver.clone();
-        // It has connections of its own: the hypervisor and the store answer both in turn.
-        let way_back = move || {
-            let (mut store, mut hypervisor) = (Client::open()?, Hypervisor::open()?);
-            snapshot::roll_back(domain, &driver, &file, &mut store, &mut hypervisor)
-        };
-        let thread = std::thread::Builder::new().name("rolls back".into()).spawn(way_back).context("no thread")?;
-        self.going_back = Some((domain, thread));
-        Ok(())
-    }
-
-    /// Waits until the one that is being rolled back is one that waits again, or says why that cannot be.
-    fn end_going_back(&mut self) -> Result<()> {
-        let Some((domain, thread)) = self.going_back.take() else { return Ok(()) };
-        let done = thread.join().unwrap_or_else(|_| Err(anyhow!("that has failed")));
-        if let Err(error) = done {
-            eprintln!("{}: {}: domain {domain} is not rolled back: {error:#}", self.service, self.driver);
-        }
-        self.find()
-    }
-
     /// Which of these the hypervisor can roll back, if that is wanted.
     fn snapshots(&mut self, of: impl IntoIterator<Item = u16>) -> Vec<u16> {
         if !self.has_snapshots {
@@ -617,15 +567,6 @@ impl Shell {
         }
         let is_of_use = |state| [op::SNAPSHOT_READY, op::SNAPSHOT_ROLLING_BACK].contains(&state);
         of.into_iter().filter(|id| self.hypervisor.snapshot(*id).is_ok_and(|told| is_of_use(told.state))).collect()
-    }
-}
-
-impl Drop for Shell {
-    /// The next one begins with nobody at work.
-    fn drop(&mut self) {
-        if let Some((_, thread)) = self.going_back.take() {
-            let _ = thread.join();
-        }
     }
 }
 
