@@ -85,6 +85,8 @@ pub struct Look {
     pub remains: Vec<u16>,
     /// The one of these that is being rolled back beside all else.
     pub going_back: Option<u16>,
+    /// The one that waits, or is tried, and is being noted beside all else.
+    pub noting: Option<u16>,
     /// Those of all these that the hypervisor can roll back.
     pub snapshots: Vec<u16>,
     /// The toolstack clears such away, beside all else that it does.
@@ -122,7 +124,7 @@ pub enum Act {
     Introduce(u16),
     /// The toolstack is to destroy one that waits, or that was tried.
     Dismiss(u16),
-    /// One that waits is noted, so that it can be rolled back to that. It runs on, whether that was possible or not.
+    /// One that waits is noted beside all else, so that it can be rolled back to that. It runs on, whether that was possible or not.
     Note(u16),
     /// What is left of it becomes one that waits again, if that is possible; if that goes on beside, it is waited for.
     RollBack(u16),

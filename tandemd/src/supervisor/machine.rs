@@ -208,8 +208,8 @@ impl Machine {
 
     /// What there is to do for those that are not the driver domain, and may become it.
     fn beside(&mut self, look: &Look) -> Option<Act> {
-        if look.going_back.is_some() {
-            // It has the name of the one that waits, or is about to get it.
+        if look.going_back.is_some() || look.noting.is_some() {
+            // It has the name of the one that waits, or is about to get it; or it is paused.
             return None;
         }
         self.forget_stale_attempts(look);
@@ -587,7 +587,7 @@ impl Machine {
 
     /// The one that can take the place.
     fn who_waits(&self, look: &Look) -> Option<u16> {
-        let is_done = |d: &Domain| is_usable(d) && look.going_back != Some(d.id);
+        let is_done = |d: &Domain| is_usable(d) && ![look.going_back, look.noting].contains(&Some(d.id));
         let is_ready = |d: &&Domain| is_done(d) && (self.settings.standby > 0 || self.was_noted(d.id));
         let waits = || look.standby.as_ref().filter(is_ready).map(|d| d.id);
         self.who_is_new(look).or_else(waits)
@@ -616,6 +616,8 @@ impl Machine {
         let is_at_work = match look.errand {
             Errand::Runs => true,
             Errand::ClearsAway => !is_ready,
+            // It is paused for a moment, and then takes the place.
+            Errand::None | Errand::Done(_) if look.noting.is_some() => true,
             Errand::None | Errand::Done(_) => !is_ready && self.has_remains(look),
         };
         if !waits_for.is_empty() || look.now < from {

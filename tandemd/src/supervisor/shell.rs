@@ -18,13 +18,14 @@ use rustix::time::{clock_gettime, ClockId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
-use std::thread::JoinHandle;
 use std::time::Duration;
 use xen_abi::channel_op::{self as op, ChannelDiskStatus};
 use xen_abi::domctl::{DOMINF_DYING, DOMINF_PAUSED, DOMINF_SHUTDOWN, DOMINF_SHUTDOWN_SHIFT, INVALID_MAX_VCPU_ID};
 
 mod beside;
 mod hands;
+
+use beside::{Beside, Does};
 
 /// Places of xenstore's that tell when domains come and go.
 const COMES: &str = "@introduceDomain";
@@ -105,8 +106,7 @@ pub struct Shell {
     answered: Answered,
     /// All devices are in the machine, as of so much time since its start.
     has_devices: (bool, Duration),
-    /// What is left of this one is rolled back beside.
-    going_back: Option<(u16, JoinHandle<Result<()>>)>,
+    beside: Option<Beside>,
 }
 
 impl Shell {
@@ -149,7 +149,7 @@ impl Shell {
             switch: None,
             answered: Answered::default(),
             has_devices: (false, Duration::ZERO),
-            going_back: None,
+            beside: None,
         };
         for place in [COMES, GOES] {
             shell.store.watch(place, "domains")?;
@@ -177,7 +177,7 @@ impl Shell {
     /// Waits until domains come or go, or the hypervisor has news, no longer than `limit`.
     pub fn wait(&mut self, limit: Duration) -> Result<()> {
         let is_going = self.bereft.is_some_and(|(_, since)| Self::now().saturating_sub(since) < GOES_SOON);
-        let limit = if is_going || self.going_back.is_some() { limit.min(BUSY) } else { limit };
+        let limit = if is_going || self.beside.is_some() { limit.min(BUSY) } else { limit };
         self.store.wait(self.news.as_fd(), limit)?;
         if self.news.take() {
             // Of the domain that is known. What xenstore says is not lost.
@@ -252,8 +252,8 @@ impl Shell {
     pub fn look(&mut self) -> Result<Look> {
         let hypervisor = &mut self.hypervisor;
         let errand = self.toolstack.errand(&mut self.store, |domain| hypervisor.has(domain))?;
-        if self.going_back.as_ref().is_some_and(|(_, thread)| thread.is_finished()) {
-            self.end_going_back()?;
+        if self.beside.as_ref().is_some_and(Beside::is_over) {
+            self.end_beside()?;
         }
         if !matches!(errand, Errand::None) {
             self.find()?;
@@ -319,7 +319,8 @@ impl Shell {
             standby,
             candidate,
             remains,
-            going_back: self.going_back.as_ref().map(|(domain, _)| *domain),
+            going_back: self.is_beside(Does::GoesBack),
+            noting: self.is_beside(Does::IsNoted),
             snapshots,
             is_clearing,
             way,
@@ -522,10 +523,10 @@ impl Shell {
             },
             Act::Note(domain) => self.note(domain, record),
             Act::RollBack(domain) => {
-                if self.going_back.as_ref().is_none_or(|(of, _)| *of != domain) {
+                if self.is_beside(Does::GoesBack) != Some(domain) {
                     self.roll_back(domain)?;
                 }
-                self.end_going_back()
+                self.end_beside()
             }
             Act::RollBackBeside(domain) => self.roll_back(domain),
             Act::Promote(domain) => self.promote(domain),

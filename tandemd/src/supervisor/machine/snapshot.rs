@@ -77,7 +77,8 @@ impl Machine {
 
     /// Whether somebody can take the place of this one, as soon as it has lost its devices and its name.
     pub(super) fn is_followed(&self, domain: u16, look: &Look) -> bool {
-        self.who_waits(look).is_some() || self.who_goes_back(look).is_some() || self.can_go_back(domain, look)
+        let is_there = look.noting.is_some() || self.who_waits(look).is_some() || self.who_goes_back(look).is_some();
+        is_there || self.can_go_back(domain, look)
     }
 
     /// Remains that are not to be cleared away, since they may be rolled back.
@@ -110,7 +111,7 @@ impl Machine {
 
     /// It is created, boots, and is noted.
     pub(super) fn wait_until_noted(&mut self, booting: &Booting, look: &Look) -> Option<Act> {
-        if look.errand == Errand::Runs {
+        if look.errand == Errand::Runs || look.noting.is_some() {
             return None;
         }
         if let Some(domain) = &look.domain {

@@ -1,37 +1,69 @@
-//! What takes long and is done beside all else: one that waits is rolled back.
+//! What takes long and is done beside all else, so that a failure meanwhile is noticed at once: one that waits is noted, or rolled back.
 
 use super::super::{snapshot, Record, RECORDS};
 use super::Shell;
 use crate::hypercall::Hypervisor;
 use crate::store::Client;
-use anyhow::{anyhow, Context, Result};
+use anyhow::{Context, Result};
 use std::path::Path;
+use std::thread::JoinHandle;
 use xen_abi::channel_op as op;
 
+/// What is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Does {
+    IsNoted,
+    GoesBack,
+}
+
+impl Does {
+    /// What is said if it cannot be.
+    fn in_vain(self) -> &'static str {
+        match self {
+            Self::IsNoted => "cannot be rolled back when it fails",
+            Self::GoesBack => "is not rolled back",
+        }
+    }
+}
+
+/// Something that is done beside. The thread says what came of it.
+#[derive(Debug)]
+pub struct Beside {
+    domain: u16,
+    does: Does,
+    thread: JoinHandle<()>,
+}
+
+impl Beside {
+    /// Whether it has been done.
+    pub fn is_over(&self) -> bool {
+        self.thread.is_finished()
+    }
+}
+
 impl Shell {
-    /// Notes one that waits, or says why that cannot be.
+    /// The domain with which this is done just now.
+    pub(super) fn is_beside(&self, does: Does) -> Option<u16> {
+        self.beside.as_ref().filter(|beside| beside.does == does).map(|beside| beside.domain)
+    }
+
+    /// Begins to note one that waits.
     pub(super) fn note(&mut self, domain: u16, record: &Record) -> Result<()> {
+        self.end_beside()?;
         let records = Path::new(RECORDS);
         let kept: Vec<u16> = record.snapshots.iter().copied().chain([domain]).collect();
         snapshot::keep_only(records, &self.service, &kept)?;
         let file = snapshot::path(records, &self.service, domain);
         let flags = if self.compresses { op::SNAPSHOT_COMPRESS } else { 0 };
-        match snapshot::note(domain, flags, &file, &mut self.store, &mut self.hypervisor) {
-            Ok(taken) => {
-                let takes = snapshot::takes(&taken);
-                eprintln!("{}: {}: domain {domain} can be rolled back; {takes}", self.service, self.driver);
-            }
-            Err(error) => eprintln!(
-                "{}: {}: domain {domain} cannot be rolled back when it fails: {error:#}",
-                self.service, self.driver
-            ),
-        }
-        Ok(())
+        self.begin(domain, Does::IsNoted, move |store, hypervisor| {
+            let taken = snapshot::note(domain, flags, &file, store, hypervisor)?;
+            Ok(Some(format!("domain {domain} can be rolled back; {}", snapshot::takes(&taken))))
+        })
     }
 
     /// Begins to make of what is left of it one that waits again.
     pub(super) fn roll_back(&mut self, domain: u16) -> Result<()> {
-        self.end_going_back()?;
+        self.end_beside()?;
         // It is not what it was when that was seen, and has answered nothing.
         for seen in [&mut self.whole, &mut self.linked, &mut self.used] {
             seen.take_if(|seen| *seen == domain);
@@ -40,22 +72,36 @@ impl Shell {
         self.unplug(domain)?;
         let file = snapshot::path(Path::new(RECORDS), &self.service, domain);
         let driver = self.driver.clone();
+        self.begin(domain, Does::GoesBack, move |store, hypervisor| {
+            snapshot::roll_back(domain, &driver, &file, store, hypervisor).map(|()| None)
+        })
+    }
+
+    /// Begins that, which may have something to say at its end.
+    fn begin(
+        &mut self,
+        domain: u16,
+        does: Does,
+        work: impl FnOnce(&mut Client, &mut Hypervisor) -> Result<Option<String>> + Send + 'static,
+    ) -> Result<()> {
+        let who = format!("{}: {}", self.service, self.driver);
         // It has connections of its own: the hypervisor and the store answer both in turn.
-        let way_back = move || {
-            let (mut store, mut hypervisor) = (Client::open()?, Hypervisor::open()?);
-            snapshot::roll_back(domain, &driver, &file, &mut store, &mut hypervisor)
+        let works = move || Client::open().and_then(|mut store| work(&mut store, &mut Hypervisor::open()?));
+        let says = move || match works() {
+            Ok(None) => {}
+            Ok(Some(line)) => eprintln!("{who}: {line}"),
+            Err(error) => eprintln!("{who}: domain {domain} {}: {error:#}", does.in_vain()),
         };
-        let thread = std::thread::Builder::new().name("rolls back".into()).spawn(way_back).context("no thread")?;
-        self.going_back = Some((domain, thread));
+        let thread = std::thread::Builder::new().name(format!("{does:?}")).spawn(says).context("no thread")?;
+        self.beside = Some(Beside { domain, does, thread });
         Ok(())
     }
 
-    /// Waits until the one that is being rolled back is one that waits again, or says why that cannot be.
-    pub(super) fn end_going_back(&mut self) -> Result<()> {
-        let Some((domain, thread)) = self.going_back.take() else { return Ok(()) };
-        let done = thread.join().unwrap_or_else(|_| Err(anyhow!("that has failed")));
-        if let Err(error) = done {
-            eprintln!("{}: {}: domain {domain} is not rolled back: {error:#}", self.service, self.driver);
+    /// Waits until that is over, and sees what has become of it.
+    pub(super) fn end_beside(&mut self) -> Result<()> {
+        let Some(Beside { domain, thread, .. }) = self.beside.take() else { return Ok(()) };
+        if thread.join().is_err() {
+            eprintln!("{}: {}: what was done with domain {domain} has failed", self.service, self.driver);
         }
         self.find()
     }
@@ -64,7 +110,7 @@ impl Shell {
 impl Drop for Shell {
     /// The next one begins with nobody at work.
     fn drop(&mut self) {
-        if let Some((_, thread)) = self.going_back.take() {
+        if let Some(Beside { thread, .. }) = self.beside.take() {
             let _ = thread.join();
         }
     }

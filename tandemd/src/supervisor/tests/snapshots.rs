@@ -226,6 +226,50 @@ fn one_that_fails_while_the_other_is_rolled_back_is_noticed_at_once_and_waits_fo
     assert_eq!((world.machine.standby(), world.nr_domains), (Some(true), 2), "{:?}", world.acts);
 }
 
+/// One that is up, and the other one has booted and is noted just now.
+fn noting_another(words: &'static Words) -> World {
+    let mut world = World::of(words, Settings { standby: 1, snapshot: true, ..settings() });
+    while world.noting.is_none_or(|(id, _)| id != 2) {
+        world.run(TICK);
+    }
+    assert!(world.is_well() && world.machine.standby() == Some(false), "{:?}", world.acts);
+    world
+}
+
+#[test]
+fn one_that_fails_while_the_other_is_noted_is_noticed_at_once_and_waits_for_the_rest_of_that() {
+    for words in [&words::NET, &words::DISK] {
+        let mut world = noting_another(words);
+        world.acts.clear();
+        world.end(reason::SHUTDOWN_CRASH, false);
+        world.run(TICK * 2);
+        assert_eq!((&world.acts[..], world.noting.is_some()), (&[Act::Quarantine(1), Act::Take(1)][..], true));
+        world.run(Duration::from_secs(20));
+        let taken = [Act::Quarantine(1), Act::Take(1), Act::Promote(2), Act::HandOver(2)];
+        assert!(world.is_well() && world.acts.starts_with(&taken), "{:?}", world.acts);
+        assert_eq!((world.machine.snapshot(), world.machine.standby()), (Some(true), Some(true)), "{:?}", world.acts);
+        assert_eq!((world.nr_domains, world.count("rolled-back")), (2, 1), "{:?}", world.acts);
+    }
+}
+
+#[test]
+fn who_is_parked_restarted_or_killed_while_another_one_is_noted_is_followed_in_the_end() {
+    for order in [None, Some(Order::Park), Some(Order::Restart)] {
+        let mut world = noting_another(&words::NET);
+        match order {
+            Some(order) => world.ask(order).unwrap(),
+            None => world.kill(),
+        }
+        world.run(Duration::from_secs(20));
+        if order == Some(Order::Park) {
+            assert!(world.all().next().is_none() && world.machine.state() == "parked", "{:?}", world.acts);
+            world.ask(Order::Unpark).unwrap();
+            world.run(Duration::from_secs(20));
+        }
+        assert!(world.is_well() && world.machine.standby() == Some(true), "{:?} {:?}", world.acts, world.log);
+    }
+}
+
 #[test]
 fn who_is_destroyed_or_parked_while_another_one_is_rolled_back_is_followed_in_the_end() {
     for order in [Order::Park, Order::Restart] {

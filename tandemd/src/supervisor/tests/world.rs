@@ -22,6 +22,8 @@ pub const ATTACH: Duration = Duration::from_millis(300);
 pub const WEDGED: Duration = Duration::from_millis(500);
 /// So long one is rolled back.
 pub const BACK: Duration = Duration::from_millis(1200);
+/// So long one is noted.
+pub const NOTE: Duration = Duration::from_millis(500);
 pub const BOOT: Duration = Duration::from_secs(3);
 
 pub fn settings() -> Settings {
@@ -169,6 +171,8 @@ pub struct World {
     pub aside: Vec<Process>,
     /// The one that is rolled back beside all else, and until when.
     pub going_back: Option<(u16, Duration)>,
+    /// The same of one that is noted.
+    pub noting: Option<(u16, Duration)>,
     pub nr_domains: u16,
     pub has_devices: bool,
     /// The next instances never become ready.
@@ -205,6 +209,7 @@ impl World {
             processes: Vec::new(),
             aside: Vec::new(),
             going_back: None,
+            noting: None,
             nr_domains: 0,
             has_devices: true,
             is_broken: false,
@@ -302,6 +307,9 @@ impl World {
         if let Some((id, _)) = self.going_back.take_if(|(_, until)| *until <= now) {
             self.roll_back(id);
         }
+        if let Some((id, _)) = self.noting.take_if(|(_, until)| *until <= now) {
+            self.is_noted(id, Native::Works);
+        }
         self.release();
         let domain = self.domain.as_ref().map(|d| d.seen(self.now));
         let is_way =
@@ -337,6 +345,7 @@ impl World {
             candidate: self.candidate.as_ref().map(|d| d.seen(self.now)),
             remains: self.remains.iter().map(|d| d.id).filter(|id| !self.is_cleared(*id)).collect(),
             going_back: self.going_back.map(|(id, _)| id),
+            noting: self.noting.map(|(id, _)| id),
             snapshots: self.all().filter(|d| d.is_noted).map(|d| d.id).collect(),
             is_clearing: !self.aside.is_empty(),
             way,
@@ -414,7 +423,8 @@ impl World {
             Act::Introduce(of) | Act::Dismiss(of) | Act::Note(of) | Act::RollBackBeside(of) => of == id,
             Act::Promote(of) | Act::HandOver(of) | Act::Attach(of) => of == id,
         };
-        assert!(self.going_back.is_none_or(|(id, _)| !is_named(id)), "it is being rolled back: {act:?}");
+        let is_at_work = self.going_back.into_iter().chain(self.noting).any(|(id, _)| is_named(id));
+        assert!(!is_at_work, "it is being noted or rolled back: {act:?}");
         let start = |world: &mut Self, lasts| {
             let until = world.now + lasts;
             assert!(world.processes.is_empty(), "two processes of the toolstack at once");
@@ -470,11 +480,14 @@ impl World {
             }
             Act::Note(id) => {
                 assert_ne!(self.machine.standby(), Some(true), "a failure may come as soon as that is told");
-                let native = self.native;
-                let there = self.all_mut().find(|d| d.id == id).expect("who is noted is there");
-                assert!(!there.has_devices, "the hypervisor does not know how to give its devices back");
-                there.is_noted = native == Native::Works;
-                there.is_paused = native == Native::IsKilled;
+                assert!(self.going_back.is_none() && self.noting.is_none(), "one after the other");
+                match self.native {
+                    Native::Works => {
+                        self.all_mut().find(|d| d.id == id).expect("who is noted is there").is_paused = true;
+                        self.noting = Some((id, self.now + NOTE));
+                    }
+                    native => self.is_noted(id, native),
+                }
             }
             Act::RollBack(id) => {
                 assert!(self.domain.is_none(), "somebody has the place");
@@ -484,6 +497,7 @@ impl World {
             }
             Act::RollBackBeside(id) => {
                 assert!(self.settings.standby > 0 && self.going_back.is_none(), "it is waited for");
+                assert!(self.noting.is_none(), "one after the other");
                 self.going_back = Some((id, self.now + BACK));
                 if self.native != Native::Works {
                     self.going_back = None;
@@ -540,6 +554,14 @@ impl World {
         self.standby = Some(back);
     }
 
+    /// It was tried to note it. Somebody else may have destroyed it meanwhile.
+    fn is_noted(&mut self, id: u16, native: Native) {
+        let Some(there) = self.all_mut().find(|d| d.id == id) else { return };
+        assert!(!there.has_devices, "the hypervisor does not know how to give its devices back");
+        there.is_noted = native == Native::Works;
+        there.is_paused = native == Native::IsKilled;
+    }
+
     /// The daemon does what is to be done now. It may be killed before it does the act of that number.
     pub fn step(&mut self, killed_before: Option<usize>) {
         let mut look = self.look();
@@ -578,6 +600,10 @@ impl World {
                 self.roll_back(id);
                 self.native = native;
             }
+        }
+        if let Some((id, _)) = self.noting.take() {
+            // It stays paused.
+            self.is_noted(id, Native::IsKilled);
         }
         self.machine = Machine::new(self.settings.clone(), self.words, self.disk.clone());
     }
