@@ -23,7 +23,8 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    fn of(lines: &[String], name: &str) -> Self {
+    /// What the lines of a machine say of the kernel of that name.
+    pub fn of(lines: &[String], name: &str) -> Self {
         let said = |word: &str| lines.iter().any(|line| line.contains(&format!("Test {name}: {word}")));
         match ["SUCCESS", "SKIP", "ERROR", "FAILURE"].iter().position(|word| said(word)) {
             Some(0) => Self::Success,

@@ -11,6 +11,7 @@ use crate::cpu::requests;
 use crate::cpu::{self, serial};
 use crate::iommu::remap;
 use crate::{console, info, iommu, panic};
+use core::sync::atomic::{AtomicU64, Ordering};
 use xen_abi::regs::CpuUserRegs;
 
 /// ISA interrupt of the first serial port.
@@ -63,14 +64,25 @@ pub fn handle(vector: u8) {
     }
 }
 
-/// Handles an NMI: another CPU's panic, or the machine's complaint about memory or buses.
-pub fn nmi(_regs: &mut CpuUserRegs) {
+/// NMIs of the machine so far, and those of them that interrupted a twin's code.
+static NMIS: AtomicU64 = AtomicU64::new(0);
+static NMIS_IN_TWINS: AtomicU64 = AtomicU64::new(0);
+
+/// Handles an NMI: another CPU's panic, or the machine's complaint about memory or buses. It is told of the first, the second, the fourth and so on.
+pub fn nmi(regs: &CpuUserRegs, is_in_twin: bool) {
     if panic::is_under_way() {
         cpu::halt_forever();
     }
+    let count = NMIS.fetch_add(1, Ordering::Relaxed) + 1;
+    let in_twins = NMIS_IN_TWINS.fetch_add(is_in_twin.into(), Ordering::Relaxed) + u64::from(is_in_twin);
+    if !count.is_power_of_two() {
+        return;
+    }
+    let (cpu, reason, rip) = (this_cpu().cpu, port::inb(0x61), regs.rip);
     // It may have interrupted whoever holds the console's lock.
-    let reason = port::inb(0x61);
-    console::print_unlocked(format_args!("Warning: CPU {}: NMI of the machine, reason {reason:#x}", this_cpu().cpu));
+    console::print_unlocked(format_args!(
+        "Warning: CPU {cpu}: NMI of the machine, reason {reason:#x}, at {rip:#x}; {count} so far, {in_twins} of them in twins"
+    ));
 }
 
 /// Lets the serial port interrupt the first CPU when bytes arrive.

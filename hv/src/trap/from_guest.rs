@@ -169,7 +169,7 @@ pub extern "C" fn trap_from_hypervisor(regs: &mut CpuUserRegs) {
         return;
     }
     match vec {
-        vector::NMI => return irq::nmi(regs),
+        vector::NMI => return irq::nmi(regs, twin::entry::is_in_code(regs.rip)),
         vector::DB => {
             // A data breakpoint of the guest on memory that a hypercall touched, or behind MOV SS: not its business here.
             // SAFETY: clears the status bits only.

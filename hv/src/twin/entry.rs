@@ -331,6 +331,13 @@ pub fn trap(regs: &mut CpuUserRegs, vector: u8, address: u64) -> bool {
     true
 }
 
+/// Is `rip` in the code of the twin that this CPU has entered?
+pub fn is_in_code(rip: u64) -> bool {
+    let place = slot().load(Ordering::Relaxed);
+    // SAFETY: set by `enter`, which waits for the twin. A copy of a shared reference, whoever was interrupted.
+    !place.is_null() && unsafe { (*place).instance }.is_code(rip)
+}
+
 /// An interrupt came and was served. If it interrupted a twin whose time is over, `regs` lead out of it.
 pub fn interrupted(regs: &mut CpuUserRegs) {
     let place = slot().load(Ordering::Relaxed);

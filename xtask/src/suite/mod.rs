@@ -12,6 +12,7 @@ mod firmware;
 mod host;
 mod hostile;
 mod linux;
+mod nmis;
 mod passthrough;
 mod refusals;
 mod screen;
@@ -185,6 +186,7 @@ impl Score {
 fn all() -> Vec<Test> {
     let mut tests = refusals::tests();
     tests.extend(guests());
+    tests.extend(nmis::tests());
     tests.extend(smap::tests());
     tests.extend(linux::tests());
     tests.extend(firmware::tests());
