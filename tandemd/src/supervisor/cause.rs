@@ -25,6 +25,7 @@ pub enum Cause {
     NotStarted(String),
     NotReady,
     NotProbed,
+    NotConnected,
     NotBooted,
     Restart,
     Upgrade,
@@ -52,6 +53,7 @@ impl Cause {
             Self::NotStarted(_) => "not-started",
             Self::NotReady | Self::NotBooted => "not-ready",
             Self::NotProbed => "not-probed",
+            Self::NotConnected => "not-connected",
             Self::Restart => "restart",
             Self::Upgrade => "upgrade",
             Self::Park => "park",
@@ -88,6 +90,9 @@ impl Cause {
             Self::NotReady => format!("its {} was not there within {} s", words.up, settings.ready_s),
             Self::NotProbed => {
                 format!("it got its devices, and {} s later no driver of its had turned them on", settings.probe_s)
+            }
+            Self::NotConnected => {
+                format!("it said that its link was up, and {} s later it was not the way out", settings.connect_s)
             }
             Self::NotBooted => format!("it had not booted within {} s", settings.ready_s),
             Self::Restart => "it is to be restarted".into(),

@@ -33,6 +33,9 @@ pub struct Settings {
     /// So long after it got its devices one whose kernel ran by then (it waited, or was rolled back) has to have turned them on.
     #[serde(default = "Settings::probe_s")]
     pub probe_s: u64,
+    /// So long after it said that its link was up the interface of such a one has to be the way out.
+    #[serde(default = "Settings::connect_s")]
+    pub connect_s: u64,
     /// It fails when one of its processors has run so long without taking an event that waits; 0: never.
     #[serde(default = "Settings::wedged_ms")]
     pub wedged_ms: u64,
@@ -123,6 +126,10 @@ impl Settings {
         30
     }
 
+    fn connect_s() -> u64 {
+        10
+    }
+
     /// Somewhat less than half a second, so that it is over when guests hear of it.
     fn wedged_ms() -> u64 {
         450
@@ -137,6 +144,7 @@ impl Settings {
     pub fn devices(&self, driver: &str) -> Result<Vec<Claim>> {
         ensure!(self.ready_s > 0, "`ready-s = 0`: it could never be ready");
         ensure!(self.probe_s > 0, "`probe-s = 0`: no driver would ever be fast enough");
+        ensure!(self.connect_s > 0, "`connect-s = 0`: no interface would ever be fast enough");
         ensure!(self.within_s > 0, "`within-s = 0`: no failure would count");
         let text = std::fs::read_to_string(&self.config)
             .with_context(|| format!("the driver domain's configuration {}", self.config.display()))?;

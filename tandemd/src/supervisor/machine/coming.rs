@@ -19,8 +19,12 @@ pub struct Coming {
     pub domain: u16,
     /// Its interface is there by then.
     pub until: Duration,
-    /// Its kernel ran before it got its devices, which its driver has not turned on yet: it does by then.
+    /// Its kernel ran before it got its devices.
+    pub was_ready: bool,
+    /// Its driver has not turned them on yet: it does by then.
     pub probe_by: Option<Duration>,
+    /// It has said that its link is up, and is the way out by then.
+    pub connect_by: Option<Duration>,
     /// It has not run.
     pub half_built_since: Option<Duration>,
 }
@@ -31,7 +35,14 @@ impl Machine {
         self.forget_attempts_of(Some(domain));
         self.health = Health::default();
         let until = look.now + Duration::from_secs(self.settings.ready_s);
-        self.phase = Phase::Coming(Coming { domain, until, probe_by: None, half_built_since: None });
+        self.phase = Phase::Coming(Coming {
+            domain,
+            until,
+            was_ready: false,
+            probe_by: None,
+            connect_by: None,
+            half_built_since: None,
+        });
     }
 
     /// It comes; is it there?
@@ -64,12 +75,18 @@ impl Machine {
         let has_run = !seen.is_paused || seen.beats.iter().any(|beat| !beat.run.is_zero());
         let half_built_since = (!has_run).then(|| coming.half_built_since.unwrap_or(look.now));
         let probe_by = coming.probe_by.filter(|_| !look.is_probed);
-        self.phase = Phase::Coming(Coming { probe_by, half_built_since, ..coming });
+        let connects = coming.was_ready && look.has_link;
+        let connect_by = coming.connect_by.unwrap_or(look.now + Duration::from_secs(self.settings.connect_s));
+        let connect_by = connects.then_some(connect_by);
+        self.phase = Phase::Coming(Coming { probe_by, connect_by, half_built_since, ..coming });
         if half_built_since.is_some_and(|since| look.now >= since + HALF_BUILT) {
             return self.fail(Cause::NotStarted("somebody has left it half built".into()), Some(domain), look);
         }
         if probe_by.is_some_and(|by| look.now >= by) {
             return self.fail(Cause::NotProbed, Some(domain), look);
+        }
+        if connect_by.is_some_and(|by| look.now >= by) {
+            return self.fail(Cause::NotConnected, Some(domain), look);
         }
         (look.now >= coming.until).then(|| self.fail(Cause::NotReady, Some(domain), look))?
     }
@@ -107,6 +124,7 @@ impl Machine {
             self.record.promoted = None;
             self.adopt(domain, look);
             if let Phase::Coming(coming) = &mut self.phase {
+                coming.was_ready = true;
                 coming.probe_by = Some(look.now + Duration::from_secs(self.settings.probe_s));
             }
             return None;

@@ -198,6 +198,20 @@ fn one_that_does_not_find_its_devices_has_failed_long_before_it_is_not_ready() {
 }
 
 #[test]
+fn one_whose_link_is_up_and_that_is_connected_to_nothing_has_failed_soon() {
+    let mut world = World::with(Settings { standby: 1, connect_s: 5, ..settings() });
+    world.run(Duration::from_secs(20));
+    world.standby.as_mut().unwrap().image = with(Some(Flaw::NotConnected));
+    world.end(reason::SHUTDOWN_CRASH, false);
+    world.run(Duration::from_secs(5));
+    assert_eq!(world.count("not-connected"), 0, "{:?}", world.log);
+    world.run(Duration::from_secs(1));
+    assert_eq!((world.count("not-connected"), world.count("not-ready")), (1, 0), "{:?}", world.log);
+    world.run(Duration::from_secs(20));
+    assert!(world.is_well(), "{:?}", world.log);
+}
+
+#[test]
 fn one_that_just_meets_the_pci_back_end_gets_its_devices_afterwards() {
     let mut world = World::with(Settings { standby: 1, ..settings() });
     world.meeting = Duration::from_secs(2);

@@ -41,6 +41,8 @@ pub enum Does {
     Errs,
     Boots,
     Hangs,
+    /// Its link is up, and nothing comes of that.
+    Idles,
 }
 
 #[derive(Clone, Debug)]
@@ -74,8 +76,10 @@ impl Instance {
 
     pub fn get_devices(&mut self) {
         self.has_devices = true;
-        if self.image == with(Some(Flaw::NotReady)) {
-            self.does = Does::Hangs;
+        match self.image.clone() {
+            image if image == with(Some(Flaw::NotReady)) => self.does = Does::Hangs,
+            image if image == with(Some(Flaw::NotConnected)) => self.does = Does::Idles,
+            _ => {}
         }
     }
 
@@ -98,7 +102,7 @@ impl Instance {
                 self.spun += TICK;
                 self.beat.wedged_for = (self.spun >= WEDGED).then_some(self.spun);
             }
-            Does::Its | Does::Hangs | Does::Strays | Does::Errs => {
+            Does::Its | Does::Hangs | Does::Idles | Does::Strays | Does::Errs => {
                 self.beat.upcalls += 1;
                 self.taken += u64::from(matches!(self.does, Does::Its | Does::Errs));
                 let strayed = self.beat.dma_fault_for.unwrap_or_default() + TICK;
@@ -117,6 +121,8 @@ pub enum Flaw {
     Panics,
     /// It waits for devices, and does nothing with them.
     NotReady,
+    /// It drives them, and its interface is connected to nothing.
+    NotConnected,
 }
 
 /// An image that is new, with this flaw.
@@ -334,13 +340,14 @@ impl World {
         let is_done = matches!(errand, Errand::Done(_));
         let domain = if is_done { self.domain.as_ref().map(|d| d.seen(self.now)) } else { domain };
         let has_all = self.domain.as_ref().is_some_and(|d| d.has_devices);
+        let idles = self.domain.as_ref().is_some_and(|d| d.does == Does::Idles);
         Look {
             now: self.now,
             domain,
             has_all,
             is_meeting: self.meets_until.is_some_and(|until| now < until),
-            is_probed: has_all && way.is_some(),
-            has_link: has_all && way.is_some(),
+            is_probed: has_all && (way.is_some() || idles),
+            has_link: has_all && (way.is_some() || idles),
             standby: self.standby.as_ref().map(|d| d.seen(self.now)),
             candidate: self.candidate.as_ref().map(|d| d.seen(self.now)),
             remains: self.remains.iter().map(|d| d.id).filter(|id| !self.is_cleared(*id)).collect(),
