@@ -37,9 +37,18 @@ ends_of_disks() { xenstore-ls -f | grep -E '/vbd/.*/(state|serves|online|physica
 quit() {
 	say "$story FAIL $1"
 	{ cat /tmp/quit; tail -n 12 $daemon_log; ends_of_disks; tail -n 20 $(log_of dd); ps | grep -E "[x]l (create|destroy|dev)"; xl list; } 2> /dev/null | quoted | while read -r line; do say "told $line"; done
-	${kind}_told 2>&1 | quoted | while read -r line; do say "told $line"; done
+	tells ${kind}_told
 	xl debug-keys qd
 	exit
+}
+# tells COMMAND...: what it says is for whoever looks into it
+tells() { "$@" 2>&1 | quoted | while read -r line; do say "told $line"; done; }
+# What is known of a driver domain that should have failed.
+of_who_lives() {
+	tandemd --list
+	twinctl status $kind
+	tail -n 4 $daemon_log
+	tail -n 15 $(log_of dd)
 }
 # What both ends of a connection, and who is between them, know of it.
 net_told() {
@@ -280,6 +289,7 @@ died() {
 	wild | text | dma | ring)
 		comes_back $1 $came 60 || {
 			say "outlived $1"
+			tells of_who_lives
 			tell_dd 'echo c > /proc/sysrq-trigger'
 			# It may hear nothing any more, while its driver's twin goes on.
 			comes_back $1 $came 20 || { say "outlived a panic"; xl destroy dd; }
@@ -295,7 +305,7 @@ died() {
 	line=$recovered
 	[ $1 != twind ] || line=
 	# One that came in vain has told why, and so has tandemd.
-	[[ $line != *again* ]] || { grep -aiE "pci|$driver|TANDEM" $logs/guest-dd-standby.log | tail -n 40; tail -n 40 $daemon_log; } | quoted | while read -r each; do say "told $each"; done
+	[[ $line != *again* ]] || tells eval 'grep -aiE "pci|$driver|TANDEM" $logs/guest-dd-standby.log | tail -n 40; tail -n 40 $daemon_log'
 }
 
 # daemon_files: so many tandemd has open
