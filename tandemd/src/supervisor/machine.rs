@@ -623,6 +623,9 @@ impl Machine {
         if !waits_for.is_empty() || look.now < from {
             return None;
         }
+        if let Some(act) = self.note_again(look) {
+            return Some(act);
+        }
         if look.errand == Errand::None && self.is_in_the_way(look) {
             return self.standby.next(Wish::Gone, look, &mut self.said);
         }

@@ -4,7 +4,7 @@
 //! place at once; and when guests go on, what is left of it is rolled back beside, and waits. So two take turns, and nothing boots. What cannot be rolled
 //! back is cleared away, and another one boots to wait.
 
-use super::super::look::{Act, Domain, Look};
+use super::super::look::{Act, Domain, Errand, Look};
 use super::super::standby::{is_usable, Wish};
 use super::Machine;
 
@@ -36,9 +36,17 @@ impl Machine {
 
     /// Somebody has paused the one that waits, and it has the name that another one needs.
     pub(super) fn is_in_the_way(&self, look: &Look) -> bool {
-        let is_begun = |id| self.record.noting == Some(id) || self.record.rolling == Some(id);
+        let is_begun = |id| [self.record.noting, self.record.rolling, look.noting, look.going_back].contains(&Some(id));
         let is_idle = |d: &Domain| d.is_paused && d.end.is_none() && !is_begun(d.id);
         self.takes_turns() && self.who_waits(look).is_none() && look.standby.as_ref().is_some_and(is_idle)
+    }
+
+    /// The one that an earlier daemon was noting is paused. That is done again, so that it can take the place.
+    pub(super) fn note_again(&mut self, look: &Look) -> Option<Act> {
+        let there =
+            look.standby.as_ref().filter(|d| !d.is_dying && d.end.is_none() && self.record.noting == Some(d.id));
+        let is_free = self.takes_turns() && look.errand == Errand::None && look.noting.is_none();
+        there.filter(|_| is_free).and_then(|there| self.note_who_waits(there, look))
     }
 
     /// It was tried to roll it back, unless an earlier daemon was killed before.

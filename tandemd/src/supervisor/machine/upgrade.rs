@@ -235,7 +235,6 @@ impl Machine {
     }
 
     pub(super) fn refuse(&mut self, why: &str) {
-        self.record.noting = None;
         self.record.end_upgrade(why);
         self.say(format!("the upgrade is refused: {why}"));
     }

@@ -271,6 +271,17 @@ fn who_is_parked_restarted_or_killed_while_another_one_is_noted_is_followed_in_t
 }
 
 #[test]
+fn one_that_an_earlier_daemon_was_noting_takes_the_place_of_one_that_has_failed_since() {
+    let mut world = noting_another(&words::NET);
+    world.end(reason::SHUTDOWN_CRASH, false);
+    world.kill();
+    assert!(world.standby.as_ref().is_some_and(|d| d.is_paused && !d.is_noted));
+    world.run(Duration::from_secs(20));
+    assert!(world.is_well() && world.machine.standby() == Some(true), "{:?} {:?}", world.acts, world.log);
+    assert!(world.acts.contains(&Act::Promote(2)) && world.nr_domains == 2, "{:?}", world.acts);
+}
+
+#[test]
 fn who_is_destroyed_or_parked_while_another_one_is_rolled_back_is_followed_in_the_end() {
     for order in [Order::Park, Order::Restart] {
         let mut world = World::with_turns_of(&words::DISK);
