@@ -251,13 +251,11 @@ impl Service {
             self.closed.remove(&device);
             back
         };
-        let mut front = number(store.read(&format!("{}/state", places::front(device)))?);
-        if matches!(front, state::INITIALISED | state::CONNECTED) {
-            front = self.front_of(device, front, store)?;
-            if front == state::INITIALISING {
-                // It is plugged in as soon as it has its place and a link. The store is asked before that.
-                self.keys_of(device, store)?;
-            }
+        let shown = number(store.read(&format!("{}/state", places::front(device)))?);
+        let front = self.front_of(device, shown, store)?;
+        if front == state::INITIALISING && is_up(shown) {
+            // It is plugged in as soon as it has its place and a link. The store is asked before that.
+            self.keys_of(device, store)?;
         }
         let is_same = |status: &ChannelStatus| {
             (status.guest, status.device, status.backend) == (device.guest, device.number, self.at.domain)
@@ -276,13 +274,15 @@ impl Service {
     }
 
     /// What the state of a front end is taken for. That of a domain that waits to take the driver domain's place is plugged in when that has
-    /// its name, and does not say that its link is down; that of one that has lost its place is closed, though it cannot say so.
+    /// its name, and does not say that its link is down; that of one that has lost its place begins anew, whatever it says: if it is rolled back it is as far
+    /// as it was, and closes when it sees a back end that has.
     fn front_of(&self, device: Device, shown: u32, store: &mut impl Store) -> Result<u32> {
-        let Some(driver) = &self.driver_domain else { return Ok(shown) };
+        let Some(driver) = self.driver_domain.as_ref().filter(|_| shown != state::UNKNOWN) else { return Ok(shown) };
         let name = store.read(&name_of(device.guest))?;
         Ok(match name {
+            Some(name) if name == remains_of(driver) => state::INITIALISING,
+            _ if !is_up(shown) => shown,
             Some(name) if [standby_of(driver), candidate_of(driver)].contains(&name) => state::INITIALISING,
-            Some(name) if name == remains_of(driver) => state::CLOSED,
             Some(name) if name == *driver => {
                 let is_down = store.read(&link_of(device.guest))?.is_some_and(|link| link == "down");
                 if is_down {
@@ -362,6 +362,11 @@ impl Service {
         }
         Ok(())
     }
+}
+
+/// Whether a front end has written its keys.
+fn is_up(front: u32) -> bool {
+    matches!(front, state::INITIALISED | state::CONNECTED)
 }
 
 /// A line for the operator.

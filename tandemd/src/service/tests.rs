@@ -114,7 +114,7 @@ fn while_the_place_changes_hands_nothing_is_done_and_nothing_is_forgotten() {
 }
 
 #[test]
-fn what_is_left_of_a_driver_domain_closes_when_nobody_waits_for_the_next_one() {
+fn what_is_left_of_a_driver_domain_is_offered_its_interface_anew_when_nobody_waits_for_the_next_one() {
     let world = World::new();
     let mut daemon = Daemon::start(&world, Some("dd"));
     world.set("/local/domain/7/name", "dd");
@@ -128,11 +128,50 @@ fn what_is_left_of_a_driver_domain_closes_when_nobody_waits_for_the_next_one() {
     assert_eq!(world.state(A).0, state::CONNECTED);
     world.pass(LATER);
     daemon.run();
-    assert_eq!(world.state(A).0, state::CLOSED);
+    assert_eq!(world.state(A).0, state::INIT_WAIT);
     // It hears of what it has done itself.
     world.pass(LATER);
     daemon.run();
     assert_eq!(daemon.rests_for(), None);
+    // It goes.
+    world.detach(A);
+    world.settle(&mut daemon);
+    assert_eq!(world.state(A), (state::UNKNOWN, state::UNKNOWN));
+}
+
+#[test]
+fn what_is_rolled_back_never_sees_that_its_back_end_has_closed() {
+    for front in [state::CONNECTED, state::CLOSING, state::CLOSED] {
+        let world = World::new();
+        let mut daemon = Daemon::start(&world, Some("dd"));
+        world.set("/local/domain/7/name", "dd");
+        world.create(A, "00:16:3e:00:00:01", None);
+        world.settle(&mut daemon);
+        // It may have closed by itself, as one that reboots does.
+        world.set(&world.front_key(A, "state"), &front.to_string());
+        daemon.run();
+        world.close_ports(A);
+        world.set("/local/domain/7/name", "dd-remains");
+        daemon.run();
+        world.pass(LATER);
+        daemon.run();
+        assert_eq!(world.state(A).0, state::INIT_WAIT, "{front}");
+        // It is as far as it was, and another one has just failed.
+        daemon.set_changing(true);
+        world.open_ports(A);
+        world.set("/local/domain/7/data/link", "down");
+        world.set(&world.front_key(A, "state"), &state::CONNECTED.to_string());
+        world.set("/local/domain/7/name", "dd");
+        daemon.run();
+        assert_eq!(world.state(A).0, state::INIT_WAIT, "{front}");
+        daemon.set_changing(false);
+        world.pass(A_MOMENT);
+        daemon.run();
+        assert!(world.plugged().is_empty());
+        world.set("/local/domain/7/data/link", "up");
+        daemon.run();
+        assert!(world.is_connected(A), "{front}: {:?}", world.state(A));
+    }
 }
 
 #[test]

@@ -295,7 +295,7 @@ impl World {
         format!("{}/{key}", back_of(device))
     }
 
-    fn front_key(&self, device: Device, key: &str) -> String {
+    pub fn front_key(&self, device: Device, key: &str) -> String {
         format!("{}/{key}", places::front(device))
     }
 
@@ -418,6 +418,12 @@ impl World {
         let mut state = self.0.borrow_mut();
         state.ports.remove(&device);
         state.vifs.retain(|_, r| (r.guest, r.device) != (device.guest, device.number));
+    }
+
+    /// The guest is rolled back: it has the port again that it names.
+    pub fn open_ports(&self, device: Device) {
+        let port = self.get(&self.front_key(device, "event-channel")).and_then(|port| port.parse().ok());
+        self.0.borrow_mut().ports.extend(port.map(|port| (device, port)));
     }
 
     /// The directory goes when the daemon has just looked at it.

@@ -2,8 +2,10 @@
 
 use super::super::{snapshot, Record, RECORDS};
 use super::Shell;
+use crate::config::Kind;
+use crate::device::state;
 use crate::hypercall::Hypervisor;
-use crate::store::Client;
+use crate::store::{Change, Client, Store};
 use anyhow::{Context, Result};
 use std::path::Path;
 use std::thread::JoinHandle;
@@ -70,11 +72,24 @@ impl Shell {
         }
         self.answered.forget(domain);
         self.unplug(domain)?;
+        self.offer_anew(domain)?;
         let file = snapshot::path(Path::new(RECORDS), &self.service, domain);
         let driver = self.driver.clone();
         self.begin(domain, Does::GoesBack, move |store, hypervisor| {
             snapshot::roll_back(domain, &driver, &file, store, hypervisor).map(|()| None)
         })
+    }
+
+    /// Back ends of its interfaces wait for front ends, as they did when it was noted. Where it has closed them itself, as one that reboots does, it would
+    /// close them again if it saw that before who serves them has looked at it.
+    fn offer_anew(&mut self, domain: u16) -> Result<()> {
+        let Some(served) = self.served.filter(|_| self.kind == Kind::Net) else { return Ok(()) };
+        let back = format!("/local/domain/{served}/backend/vif/{domain}");
+        for number in self.store.list(&back)? {
+            let waits = Change::Write(format!("{back}/{number}/state"), state::INIT_WAIT.to_string());
+            self.store.change(&format!("{back}/{number}/frontend"), &[waits])?;
+        }
+        Ok(())
     }
 
     /// Begins that, which may have something to say at its end.
