@@ -19,7 +19,7 @@ use alloc::boxed::Box;
 
 /// Frames came from the wire. A guest without room loses them. Those of each guest are his at once, in order, whoever's came in between.
 pub fn received(card: Card, frames: &[Kept]) {
-    let Some((switch, is_believed)) = uplink::with(card, |uplink| uplink.link_and_word()).flatten() else { return };
+    let Some((switch, is_believed)) = uplink::with(card, |uplink| uplink.link()).flatten() else { return };
     let Some(table) = switch::table(switch) else { return };
     let mut passed = Passed::default();
     for frames in frames.chunks(lots::MOST) {
@@ -100,7 +100,7 @@ fn give_lot(
 
 /// The same of a frame in pieces.
 pub fn received_in_pieces(card: Card, pieces: &[Piece], is_verified: bool) {
-    let Some((switch, is_believed)) = uplink::with(card, |uplink| uplink.link_and_word()).flatten() else { return };
+    let Some((switch, is_believed)) = uplink::with(card, |uplink| uplink.link()).flatten() else { return };
     let Some(table) = switch::table(switch) else { return };
     let from = uplink::port(card);
     let (mut arrival, mut receiver, mut passed) = (Arrival::default(), None, Passed::default());

@@ -123,14 +123,9 @@ impl Uplink {
         Ok(Box::new(Self { card, takes, is_believed, link: None, dma_faults, deal, queues, first: 0, sent, received }))
     }
 
-    /// Its switch, as long as what comes by it is to be believed.
-    pub fn link(&self) -> Option<u32> {
-        self.link.map(|(switch, _)| switch).filter(|_| !self.dma_faults.has_any())
-    }
-
-    /// The same, and whether its word for sums is, too.
-    pub fn link_and_word(&self) -> Option<(u32, bool)> {
-        self.link().map(|switch| (switch, self.is_believed))
+    /// Its switch, as long as what comes by it is to be believed; and whether its word for sums is, too.
+    pub fn link(&self) -> Option<(u32, bool)> {
+        self.link.filter(|_| !self.dma_faults.has_any()).map(|(switch, _)| (switch, self.is_believed))
     }
 
     /// So much came in.
