@@ -17,7 +17,7 @@ struct card {
 _Static_assert(offsetof(struct card, tx) == 256 && offsetof(struct card, napi) == 1280 && offsetof(struct card, queue) == 2048, "places");
 
 /* Members in the pretended kernel: eight bytes each, in the order of the interface. */
-enum { SKB_LEN = 4 * 8, SKB_DATA_LEN = 5 * 8, SKB_HEAD = 17 * 8, SKB_DATA = 18 * 8, SKB_TAIL = 15 * 8, SKB_MAC = 14 * 8, SKB_USERS = 20 * 8, NAPI_STATE = 31 * 8, QUEUE_LOCK = 33 * 8,
+enum { SKB_LEN = 4 * 8, SKB_PKT_TYPE = 8 * 8, SKB_DATA_LEN = 5 * 8, SKB_HEAD = 17 * 8, SKB_DATA = 18 * 8, SKB_TAIL = 15 * 8, SKB_MAC = 14 * 8, SKB_USERS = 20 * 8, NAPI_STATE = 31 * 8, QUEUE_LOCK = 33 * 8,
 	QUEUE_STATE = 36 * 8, HEADROOM = 64, NR_SKBS = 32, BUFFER = 2048, DISABLE = 4, SCHED = 1 };
 
 /* Who sleeps until a lock is released, as the pretended kernel puts it down. */

@@ -66,6 +66,25 @@ static void check_whole_answers(u32 nr, const char *what)
 	check(nr_good == nr * (LEN / PIECE) && nr_null == nr, "%s: %u slots are answered, and %u", what, nr_good, nr_null);
 }
 
+/* The card has found the sum of what comes in right, and the guest is told so only where the card is believed. */
+static void comes_in_summed(bool is_believed, const char *what)
+{
+	enum { UNNECESSARY = 1 << 5 };
+	card->rx_wanted = card->rx_filled + 2;
+	interrupt("buffers for what is received");
+	UNTIL(card->rx_filled == card->rx_wanted, "buffers for what is received");
+	for (u32 is_summed = 0; is_summed < 2; is_summed++) {
+		make_frame(guest.mac, stranger, 200, is_summed);
+		post(&guest, 1);
+		*word(card->rx[card->rx_there % 64], SKB_PKT_TYPE) = is_summed ? UNNECESSARY : 0;
+		arrives(200);
+		interrupt(what);
+		UNTIL(card->rx_taken == card->rx_there, what);
+		check_received(&guest, 200, what);
+		check((guest.rx_flags & RX_VALIDATED) == (is_summed && is_believed ? RX_VALIDATED : 0), "%s: the flags are %#x", what, guest.rx_flags);
+	}
+}
+
 void whole(void)
 {
 	static struct twin_lent lent[SEND_PAGES];
@@ -108,6 +127,7 @@ void whole(void)
 	interrupt("packets that waited for pages");
 	check_whole_answers(20, "packets that waited for pages");
 	check(nr_in_use(&guest) == 2, "%u grants are in use", nr_in_use(&guest));
+	comes_in_summed(true, "coming in from one that is believed");
 	check_result(detach(), 0, "taking the card away");
 	/* One that cuts, and is not to. */
 	disconnect_front(&out);
@@ -119,6 +139,7 @@ void whole(void)
 	card->nr_gone = card->nr_sent;
 	interrupt("segments by one that is left nothing");
 	check_whole_answers(1, "segments by one that is left nothing");
+	comes_in_summed(false, "coming in from one that is left nothing");
 	check_result(detach(), 0, "taking the card away");
 	disconnect_front(&out);
 	connect_front(&out, switch_name, SG | UPLINK);

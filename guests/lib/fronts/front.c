@@ -257,6 +257,8 @@ u32 receive(struct front *front, u8 *to)
 		check(r->response.id == slot, "response %u in slot %u", r->response.id, slot);
 		if (r->response.status < 0)
 			return (u32)-1;
+		if (!len)
+			front->rx_flags = r->response.flags;
 		memcpy(to + len, front->page[front->posted[slot]] + r->response.offset, r->response.status);
 		len += r->response.status;
 		__atomic_store_n(&front->rx->rsp_event, front->rx_cons + 1, __ATOMIC_SEQ_CST);

@@ -42,7 +42,7 @@ _Static_assert(sizeof(struct channel_way_out) == 64, "layouts");
 _Static_assert(sizeof(struct channel_connect) == 56 && sizeof(struct channel_status) == 112, "layouts");
 
 /* Slots of a ring. */
-enum { SLOTS = 256, CSUM_BLANK = 1, MORE_DATA = 4, EXTRA_INFO = 8, RSP_ERROR = -1, RSP_NULL = 1, EXTRA_GSO = 1, GSO_TCPV4 = 1 };
+enum { SLOTS = 256, CSUM_BLANK = 1, RX_VALIDATED = 1, MORE_DATA = 4, EXTRA_INFO = 8, RSP_ERROR = -1, RSP_NULL = 1, EXTRA_GSO = 1, GSO_TCPV4 = 1 };
 struct tx_slot {
 	union {
 		struct {
@@ -90,6 +90,8 @@ struct front {
 	struct grant_entry *grants;
 	u8 (*page)[PAGE];
 	u8 mac[6], posted[SLOTS];
+	/* Of the first slot of what it has received last. */
+	u16 rx_flags;
 };
 
 /* The front end `number`, with fresh pages and ports, of this domain or of a new one, `domid`. Not connected. */
