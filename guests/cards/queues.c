@@ -161,6 +161,9 @@ static void ends_in_both(void)
 	check_result(detach(), 0, "taking it away with packets in both");
 	check_answered(&guest, 1, "taken away");
 	check_answered(&b, 1, "taken away");
+	/* The driver was not given this one. */
+	make_frame(stranger, b.mac, 61, 1);
+	check_received(&out, 61, "taken away");
 	unload_card();
 
 	begin();

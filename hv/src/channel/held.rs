@@ -14,7 +14,7 @@ use ::channel::vif::journal::Token;
 use ::channel::vif::rx::Progress;
 
 /// A packet of `tx` for outside waits for the next way out, or goes by the one that there is by now (`now`, in ns). It has a reader of its own
-/// until then. `false`: there is to be none, or no room for it, or it has come from outside itself.
+/// until then. `false`: there is to be none, or no room for it, or it has come from outside itself, or it waits already.
 #[cold]
 pub fn keep(tx: &mut Tx, token: Token, now: u64) -> bool {
     // Whoever makes another table looks at all senders afterwards.
@@ -22,6 +22,10 @@ pub fn keep(tx: &mut Tx, token: Token, now: u64) -> bool {
     let is_from_there = table.way_out() == Some(PortId(tx.line.handle.place()));
     let at = if table.uplink().is_some() { Some(now) } else { table.waits_until(now) };
     let Some(at) = at.filter(|_| !is_from_there && tx.held.len() < tx.held.capacity()) else { return false };
+    if tx.held.contains(&token) {
+        // A card had it in pieces.
+        return false;
+    }
     // It may have been sent before what waits already.
     let place = tx.queue.place_in(&tx.held, token);
     tx.held.insert(place, token);

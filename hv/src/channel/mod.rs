@@ -54,6 +54,7 @@ pub fn install() {
         received: inlet::received,
         received_in_pieces: inlet::received_in_pieces,
         transmitted: uplink::transmitted,
+        unsent: uplink::unsent,
     });
 }
 

@@ -26,6 +26,7 @@ use ::channel::packet::{Checksum, Fragment, Gso, GsoKind, View};
 use ::channel::switch::{Onward, PortId};
 use ::channel::vif::features::Accepts;
 use ::channel::vif::journal::Token;
+use ::channel::vif::rx::Progress;
 use ::channel::vif::tx::TxQueue;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -508,6 +509,15 @@ pub fn transmitted(card: Card, cookies: &[u64]) {
     with(card, |uplink| uplink.has_room(cookies, now));
     if refill(card, now, &mut Budget::default()) {
         timers::arm_channels(now.saturating_add(REST_NS));
+    }
+}
+
+/// A card is gone, and the driver has not sent these pieces of packets, as far as is known: the packets wait for the next way out, as a whole. So the
+/// outside may see one twice.
+#[cold]
+pub fn unsent(cookies: &[u64]) {
+    for cookie in cookies {
+        held::put(Item { sender: sender_of(*cookie), token: token_of(*cookie), progress: Progress::default() });
     }
 }
 

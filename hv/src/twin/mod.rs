@@ -258,6 +258,7 @@ pub fn unload(d: &Domain, number: u32) -> Result<(), Errno> {
 
 /// Forgets all twins of `d`, which does not run. ERESTART: to be called again.
 pub fn forget_domain(d: &Domain) -> Result<(), Errno> {
+    net::forget_domain(d);
     for number in 0..MAX_TWINS as u32 {
         match unload(d, number) {
             Ok(()) | Err(Errno::ENOENT) => {}

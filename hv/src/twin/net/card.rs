@@ -72,7 +72,8 @@ pub fn attach(d: &Domain, request: &TwinAttach) -> Result<(), Errno> {
     let began = begin(d, request, loaded, &attached);
     if let Err(errno) = began {
         HAS_CARD.fetch_and(!(1 << number), Ordering::SeqCst);
-        give_queues_back(place, loaded, attached.card);
+        close_queues(place);
+        give_packets_back(place, loaded, attached.card, Why::Asked);
         return Err(errno);
     }
     place.lines.lock().open(&attached);
@@ -191,28 +192,43 @@ pub fn detach(d: &Domain, number: u32) -> Result<(), Errno> {
     if stopped.waits() {
         return Err(Errno::EBUSY);
     }
-    stopped.end(loaded, false);
+    stopped.end(loaded, Why::Asked);
     Ok(())
 }
 
 /// Twin `number`, if it is one of `d`'s, has no card any more.
 pub fn forget(d: &Domain, number: u32) {
+    end(d, number, Why::Asked);
+}
+
+/// No twin of `d`, which does not run any more, has a card.
+pub fn forget_domain(d: &Domain) {
+    (0..MAX_TWINS as u32).for_each(|number| end(d, number, Why::DomainGone));
+}
+
+fn end(d: &Domain, number: u32, why: Why) {
     let Ok(twin) = table::place(number) else { return };
     if let Some(State::Ready(loaded)) = twin.read().as_ref().filter(|state| state.owner() == d.id) {
-        Stopped::wait(number as usize).end(loaded, false);
+        Stopped::wait(number as usize).end(loaded, why);
     }
 }
 
-/// No twin of `d` has a card any more.
-pub fn forget_domain(d: &Domain) {
-    (0..MAX_TWINS as u32).for_each(|number| forget(d, number));
+/// Why a card is no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Why {
+    /// Its domain wants that.
+    Asked,
+    /// Its twin was disabled.
+    Disabled,
+    /// Its domain, and with it the driver, is gone.
+    DomainGone,
 }
 
 /// A lane has found its twin disabled: `card` is no more, if it still is. The caller has no lane.
 pub fn end_disabled(loaded: &Loaded, card: Card) {
     let stopped = Stopped::wait(card.place());
     if stopped.card.as_ref().is_some_and(|attached| attached.card == card) {
-        stopped.end(loaded, true);
+        stopped.end(loaded, Why::Disabled);
     }
 }
 
@@ -239,7 +255,7 @@ impl Stopped {
 
     /// The card is its domain's driver's alone again. All that it had in its hands goes back: the
     /// transmit locks and polls to the domain, interrupts too, packets to their senders.
-    fn end(mut self, loaded: &Loaded, is_disabled: bool) {
+    fn end(mut self, loaded: &Loaded, why: Why) {
         let Some(attached) = self.card.take() else { return };
         let number = attached.card.place();
         let place = &PLACES[number];
@@ -255,13 +271,14 @@ impl Stopped {
                 hand_over(d, *line);
             }
         }
-        give_queues_back(place, loaded, attached.card);
+        close_queues(place);
         HAS_CARD.fetch_and(!(1 << number), Ordering::SeqCst);
         NR_ATTACHED.fetch_sub(1, Ordering::Relaxed);
         if let Some(hooks) = hooks() {
             (hooks.detached)(attached.card);
         }
-        if is_disabled {
+        give_packets_back(place, loaded, attached.card, why);
+        if why == Why::Disabled {
             loaded.common.note(note::DISABLED, 0);
             attached.notify();
         }
@@ -305,20 +322,24 @@ fn end_lane(loaded: &Loaded, drive: Drive, lane: &Lane) -> u32 {
     }
 }
 
-/// Nobody sends by `card` any more; what waits, and what its driver has, is given back.
-fn give_queues_back(place: &Place, loaded: &Loaded, card: Card) {
+/// Nobody sends by a card any more.
+fn close_queues(place: &Place) {
     place.lanes().for_each(|lane| lane.queue.lock().close());
     // Whoever has one is about to send it or to give it back.
     while place.lanes().any(|lane| lane.queue.lock().has_slots()) {
         requests::answer();
         core::hint::spin_loop();
     }
+}
+
+/// What waits for `card`, which is the way out no more, and what its driver has goes back. The driver has yet to send that, if it is there still.
+fn give_packets_back(place: &Place, loaded: &Loaded, card: Card, why: Why) {
     let Some(hooks) = hooks() else { return };
     for lane in place.lanes() {
         loop {
             let Some(packet) = lane.queue.lock().next() else { break };
             loaded.common.with_pool(|pool| pool.unreserve(packet.skb));
-            (hooks.transmitted)(card, &[packet.cookie]);
+            (hooks.unsent)(&[packet.cookie]);
         }
         lane.queue.lock().free_room();
     }
@@ -328,6 +349,9 @@ fn give_queues_back(place: &Place, loaded: &Loaded, card: Card) {
         if count == 0 {
             break;
         }
-        (hooks.transmitted)(card, &cookies[..count]);
+        match why {
+            Why::Asked | Why::Disabled => (hooks.transmitted)(card, &cookies[..count]),
+            Why::DomainGone => (hooks.unsent)(&cookies[..count]),
+        }
     }
 }

@@ -149,7 +149,7 @@ impl From<&Kept> for Received {
 pub struct Hooks {
     /// Card of domain `u16` is the way out of the switch in which that domain's interface `u32` is plugged in. ENODEV: there is none.
     pub attached: fn(Card, u16, u32, &Takes) -> Result<(), Errno>,
-    /// It is no more. All cookies have come back.
+    /// It is no more. Cookies may come back afterwards.
     pub detached: fn(Card),
     /// Frames came from the wire, in this order; each is a [`Received`].
     pub received: fn(Card, &[Kept]),
@@ -158,6 +158,8 @@ pub struct Hooks {
     /// The driver is done with the packets of these cookies, or they are lost. Each cookie comes back once. With no cookies: there is
     /// room again for who found none.
     pub transmitted: fn(Card, &[u64]),
+    /// The packets of these cookies were not sent, as far as is known, and nobody sends them any more. Each cookie comes back once.
+    pub unsent: fn(&[u64]),
 }
 
 static HOOKS: Once<Hooks> = Once::new();
