@@ -55,7 +55,7 @@ audit() {
 # small NAME JOB [LINE...]: configuration of a small driver domain that does this job: see docs/toolstack.md for what it is told
 small() {
 	config $1 "ramdisk=\"/guest/small-${2#*:}.cpio\"" 'memory=88' 'driver_domain=1' \
-		"extra='$kernel_args oops=panic iommu=soft swiotlb=512 coherent_pool=16K cgroup_disable=memory cgroup.memory=nokmem ipv6.disable=1 apparmor=0 audit=0 nowatchdog tsc=nowatchdog sysctl.vm.compaction_proactiveness=0 sysctl.vm.min_free_kbytes=320 psi=0 transparent_hugepage=never initcall_blacklist=tracer_init_tracefs,btf_vmlinux_init,btf_module_init,init_zswap,slab_sysfs_init,unpopulated_init tandem.do=$2+keep:48'" \
+		"extra='$kernel_args oops=panic iommu=soft swiotlb=512 coherent_pool=16K cgroup_disable=memory cgroup.memory=nokmem ipv6.disable=1 apparmor=0 audit=0 nowatchdog tsc=nowatchdog sysctl.vm.compaction_proactiveness=0 sysctl.net.ipv4.neigh.default.interval_probe_time_ms=3600000 sysctl.vm.min_free_kbytes=320 psi=0 transparent_hugepage=never initcall_blacklist=tracer_init_tracefs,btf_vmlinux_init,btf_module_init,init_zswap,slab_sysfs_init,unpopulated_init tandem.do=$2+keep:48'" \
 		"${@:3}"
 }
 
