@@ -13,7 +13,7 @@ struct insn;
 struct address;
 
 /* Arguments of callbacks and of counting in line. */
-enum { NO_REGISTERS = 0, ADD_U64 = 0, WRITES = 2 };
+enum { NO_REGISTERS = 0, ADD_U64 = 0, READS = 1, WRITES = 2 };
 
 void qemu_plugin_register_vcpu_init_cb(plugin_id id, void (*cb)(plugin_id, unsigned));
 void qemu_plugin_register_vcpu_tb_trans_cb(plugin_id id, void (*cb)(plugin_id, struct tb *));
@@ -31,6 +31,7 @@ const void *qemu_plugin_insn_data(const struct insn *in);
 size_t qemu_plugin_insn_size(const struct insn *in);
 uint64_t qemu_plugin_insn_vaddr(const struct insn *in);
 void *qemu_plugin_insn_haddr(const struct insn *in);
+unsigned qemu_plugin_mem_size_shift(uint32_t info);
 struct address *qemu_plugin_get_hwaddr(uint32_t info, uint64_t vaddr);
 int qemu_plugin_hwaddr_is_io(const struct address *address);
 uint64_t qemu_plugin_hwaddr_phys_addr(const struct address *address);

@@ -1,4 +1,7 @@
-/* idle SECONDS: sleeps, between marks, so that what others do meanwhile is counted. */
+/*
+ * idle SECONDS [contents]: sleeps, between marks, so that what others do meanwhile is counted; afterwards, if it is to, makes the mark by which what
+ * memory holds is written.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -11,5 +14,7 @@ int main(int argc, char **argv)
 	MARK(2);
 	sleep(seconds);
 	MARK(3);
+	if (argc > 2)
+		MARK(5);
 	return 0;
 }

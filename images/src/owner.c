@@ -1,6 +1,6 @@
 /*
- * owner NAME DOMID: says which machine frames the domain owns, as ranges; the host finds out by them whose code ran. Asks
- * the hypervisor for the kinds of all frames: those of others are invalid.
+ * owner NAME DOMID: says which machine frames the domain owns, and which of them are page tables, as ranges; the host finds out by them whose code
+ * ran and whose memory was touched. Asks the hypervisor for the kinds of all frames: those of others are invalid.
  */
 #include <fcntl.h>
 #include <stdint.h>
@@ -28,6 +28,23 @@ static struct shared {
 } *s;
 static int fd;
 
+/* A range of frames that are something, which is said when it ends. */
+struct range {
+	const char *what;
+	uint64_t first, count;
+};
+
+static void add(struct range *range, const char *name, uint64_t frame, int is_that)
+{
+	if (is_that && !range->count++)
+		range->first = frame;
+	if (is_that || !range->count)
+		return;
+	printf("TANDEM: %s %s %llx %llx\n", range->what, name, (unsigned long long)range->first,
+	       (unsigned long long)range->count);
+	range->count = 0;
+}
+
 static long call(uint64_t op, void *what)
 {
 	struct hypercall h = { op, { (uintptr_t)what } };
@@ -37,7 +54,8 @@ static long call(uint64_t op, void *what)
 
 int main(int argc, char **argv)
 {
-	uint64_t frame, first = 0, count = 0, last;
+	struct range frames = { .what = "frames" }, tables = { .what = "tables" };
+	uint64_t frame, last;
 	int i;
 
 	fd = open("/dev/xen/privcmd", O_RDWR);
@@ -66,17 +84,14 @@ int main(int argc, char **argv)
 			return 1;
 		}
 		for (i = 0; i < BATCH; i++) {
-			if ((s->frame[i] & INVALID) == INVALID) {
-				if (count)
-					printf("TANDEM: frames %s %llx %llx\n", argv[1], (unsigned long long)first,
-					       (unsigned long long)count);
-				count = 0;
-			} else if (!count++) {
-				first = frame + i;
-			}
+			int is_valid = (s->frame[i] & INVALID) != INVALID;
+			unsigned level = s->frame[i] >> 28 & 7;
+
+			add(&frames, argv[1], frame + i, is_valid);
+			add(&tables, argv[1], frame + i, is_valid && level >= 1 && level <= 4);
 		}
 	}
-	if (count)
-		printf("TANDEM: frames %s %llx %llx\n", argv[1], (unsigned long long)first, (unsigned long long)count);
+	add(&frames, argv[1], frame, 0);
+	add(&tables, argv[1], frame, 0);
 	return 0;
 }

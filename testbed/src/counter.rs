@@ -48,21 +48,23 @@ impl Counter {
     }
 }
 
-/// The plugins that tell where instructions are executed, that connect the NIC to a peer in virtual time, and that have
-/// the nvme controller work in it.
+/// The plugins that tell where instructions are executed, that connect the NIC to a peer in virtual time, that have
+/// the nvme controller work in it, and that tell which memory is touched.
 pub struct Profiler {
     profile: PathBuf,
     wire: PathBuf,
     disk: PathBuf,
+    touched: PathBuf,
 }
 
 impl Profiler {
     /// Compiles what is not there yet; errors are those of gcc, and of QEMU's version.
     pub fn build() -> Result<Self> {
-        // Wire and disk use functions of QEMU that no interface promises.
+        // All but the first use functions of QEMU that no interface promises.
         let said = host::output(Command::new("qemu-system-x86_64").arg("--version"))?;
         ensure!(said.contains("version 7.2."), "this bench needs Debian 12's QEMU 7.2, not: {}", said.trim());
-        Ok(Self { profile: compile("profile")?, wire: compile("wire")?, disk: compile("disk")? })
+        let [profile, wire, disk, touched] = ["profile", "wire", "disk", "touched"].map(compile);
+        Ok(Self { profile: profile?, wire: wire?, disk: disk?, touched: touched? })
     }
 
     /// QEMU's arguments to write what ran to `file`, with a network back end `wire` that asks at `socket`.
@@ -84,6 +86,12 @@ impl Profiler {
         let plugin = format!("{},node={node}", self.disk.display());
         let block = format!("driver=null-co,node-name={node},size=1073741824,read-zeroes=on");
         ["-plugin", &plugin, "-blockdev", &block].map(String::from).to_vec()
+    }
+
+    /// QEMU's arguments to write to `samples` which memory is touched, of a machine with so much, and to `contents` what it holds.
+    pub fn touched(&self, samples: &Path, contents: &Path, memory_mib: u32) -> Vec<String> {
+        let (plugin, samples, contents) = (self.touched.display(), samples.display(), contents.display());
+        vec!["-plugin".into(), format!("{plugin},out={samples},contents={contents},memory={memory_mib}")]
     }
 }
 
@@ -123,18 +131,27 @@ fn pairs(marks: &Marks) -> Result<Vec<Span>> {
 mod tests {
     use super::*;
 
+    fn profiler() -> Profiler {
+        let [profile, wire, disk, touched] = ["profile.so", "wire.so", "disk.so", "touched.so"].map(PathBuf::from);
+        Profiler { profile, wire, disk, touched }
+    }
+
+    #[test]
+    fn the_plugin_knows_how_much_memory_there_is() {
+        let args = profiler().touched(Path::new("s"), Path::new("c"), 2800);
+        assert_eq!(args, ["-plugin", "touched.so,out=s,contents=c,memory=2800"]);
+    }
+
     #[test]
     fn the_disk_and_its_plugin_are_of_the_same_node() {
-        let none = PathBuf::new;
-        let args = Profiler { profile: none(), wire: none(), disk: "disk.so".into() }.disk("d");
+        let args = profiler().disk("d");
         assert_eq!(args[..3], ["-plugin", "disk.so,node=d", "-blockdev"]);
         assert!(args[3].contains("node-name=d,"), "{args:?}");
     }
 
     #[test]
     fn turns_are_an_option_of_the_profile() {
-        let profiler = Profiler { profile: "profile.so".into(), wire: "wire.so".into(), disk: PathBuf::new() };
-        let args = profiler.accel_in_turns(Path::new("p"), Path::new("s"));
+        let args = profiler().accel_in_turns(Path::new("p"), Path::new("s"));
         assert_eq!(args[3..], ["profile.so,out=p,slice=1000", "-plugin", "wire.so,socket=s"]);
     }
 

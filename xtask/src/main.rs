@@ -42,7 +42,7 @@ usage: ./tandem COMMAND [OPTIONS]
                        `vm`: through a driver domain, with the switch and without it)
   bench scaling        packets of 1 to 8 guests through a twin on 1, 2 and 4 CPUs: instructions each, packets in a time, waiting for locks
                        (`bench scaling 2`: on two CPUs); --operations N for each guest
-  bench drivers        memory of small driver domains, and what 1 to 8 of them execute while they are idle
+  bench drivers        memory of small driver domains and how much of it they work in, and what 1 to 8 of them execute while they are idle
   bench restart        driver domains die in a row and come back: what guests lose; words choose drivers, ways and causes;
                        --operations N deaths by each cause
   capture DRIVER       a snapshot of the live driver, taken once

@@ -1,29 +1,39 @@
 //! `./tandem bench drivers`: how much memory a small driver domain holds, for each kind of device, and what one to eight of them execute
-//! while nobody wants anything of them; and how much it takes to have driver domains noted, so that they can be rolled back.
+//! while nobody wants anything of them; in how much of that memory they work, and what could be had of the rest (`memory`); and how much it takes to
+//! have driver domains noted, so that they can be rolled back.
 //!
 //! The clock is the count of instructions, one a nanosecond, so instructions in a second are a share of the processor. What dom0 and the
 //! hypervisor execute while there is no driver domain is measured first, and taken off.
+
+mod memory;
 
 use super::io::{counted, give_away};
 use crate::options::Options;
 use crate::run;
 use anyhow::{ensure, Context, Result};
 use bench::profile::{self, Window};
+use bench::working;
+use memory::Sets;
 use std::fmt::Write;
+use std::path::Path;
 use testbed::counter::Profiler;
 use testbed::machine::{field, Ending, Hypervisor, Outcome};
 use testbed::peer::Wire;
 use testbed::progress::step;
 use testbed::{host, images};
 
-/// Network cards, one for each driver domain at the most.
+/// Network cards, one for each driver domain at the most. The first is at the wire.
 const CARDS: usize = 8;
+/// RAM of the machine, in one piece.
+const MACHINE_MIB: u32 = 2800;
 /// What a driver domain may hold, in KiB.
 const MEMORY_KIB: u64 = 48 * 1024;
 /// How often the timer of an idle one may interrupt it in a second.
 const TICKS: f64 = 1.0;
 /// What an idle one may take of a processor, in percent: what the paper on driver reuse in virtual machines says of its own.
 const SHARE: f64 = 0.12;
+/// The first line of the file of all figures.
+const HEADER: &str = "what,of,figure\n";
 /// Instructions that a processor executes in a second, as the clock has it.
 const SECOND: f64 = 1e9;
 
@@ -83,6 +93,8 @@ impl Figures {
                 let ticks = number("timer")? as f64 / number("timer_seconds")?.max(1) as f64;
                 let domains = u32::try_from(number("domains")?)?;
                 found.idle.push(Idle { domains, instructions: sum as f64 / number("seconds")?.max(1) as f64, ticks });
+            } else if report.starts_with("load ") {
+                windows.next().context("a load without a window")?;
             }
         }
         ensure!(windows.next().is_none(), "a window without a rest");
@@ -119,7 +131,7 @@ impl Figures {
     }
 
     fn csv(&self) -> String {
-        let mut out = String::from("what,of,figure\n");
+        let mut out = String::new();
         for m in &self.memory {
             for (what, figure) in [("held KiB", m.held), ("MemTotal KiB", m.total), ("MemFree KiB", m.free)] {
                 let _ = writeln!(out, "{what},{},{figure}", m.kind);
@@ -173,34 +185,48 @@ fn percent(instructions: f64) -> f64 {
 /// Measures and shows; false if it could not be measured.
 pub fn run(options: &Options) -> Result<bool> {
     let hypervisor = Hypervisor::choose(options.hypervisor.as_deref())?;
-    let figures = step("measuring small driver domains", || measure(&hypervisor))?;
-    print!("\n{}\n{}", figures.table(), figures.aims());
-    let csv = host::target("bench")?.join("drivers.csv");
-    std::fs::write(&csv, figures.csv())?;
-    println!("Written: {}", run::relative(&csv));
+    let (figures, sets) = step("measuring small driver domains", || measure(&hypervisor))?;
+    print!("\n{}\n{}\n{}", figures.table(), sets.table(), figures.aims());
+    let folder = host::target("bench")?;
+    let csv = folder.join("drivers.csv");
+    std::fs::write(&csv, format!("{HEADER}{}{}", figures.csv(), sets.csv()))?;
+    for written in [csv].iter().chain(&sets.draw(&folder)?) {
+        println!("Written: {}", run::relative(written));
+    }
     Ok(true)
 }
 
-fn measure(hypervisor: &Hypervisor) -> Result<Figures> {
+fn measure(hypervisor: &Hypervisor) -> Result<(Figures, Sets)> {
     let (images, profiler) = (images::toolstack()?, Profiler::build()?);
     let name = "bench-drivers";
-    let profile = host::target("logs")?.join(format!("{name}.profile"));
+    let file = |kind: &str| Ok::<_, anyhow::Error>(host::target("logs")?.join(format!("{name}.{kind}")));
+    let (profile, touched, contents) = (file("profile")?, file("touched")?, file("contents")?);
     let wire = Wire::start(name)?;
     let mut machine = counted(name, hypervisor, &images, 1, "toolstack+drivers+poweroff");
-    machine.memory_mib = 2800;
+    machine.memory_mib = MACHINE_MIB;
     machine.timeout_s = 3000;
     machine.accel.splice(0..0, profiler.accel(&profile, wire.socket()));
     machine.accel.extend(profiler.disk("disk"));
+    machine.accel.extend(profiler.touched(&touched, &contents, MACHINE_MIB));
     let medium = "driver=null-co,node-name=second,size=1073741824,read-zeroes=on";
     machine.accel.extend(["-blockdev", medium].map(String::from));
     give_away(&mut machine);
-    machine.devices.extend(["e1000e,romfile="; CARDS]);
+    machine.devices.push("e1000e,netdev=wire,romfile=");
+    machine.devices.extend(["e1000e,romfile="; CARDS - 1]);
     machine.devices.extend(["nvme,drive=disk,serial=null", "ich9-ahci,id=second", "ide-hd,bus=second.0,drive=second"]);
     let outcome = machine.start()?.finish(|_| false)?;
-    read(&outcome, &profile::read(&profile)?).with_context(|| format!("log {}", run::relative(&outcome.log)))
+    let found = read(&outcome, &profile::read(&profile)?, &working::read(&touched)?, &contents);
+    // It is as large as the machine's memory.
+    let _ = std::fs::remove_file(&contents);
+    found.with_context(|| format!("log {}", run::relative(&outcome.log)))
 }
 
-fn read(outcome: &Outcome, windows: &[Window]) -> Result<Figures> {
+fn read(
+    outcome: &Outcome,
+    windows: &[Window],
+    touched: &[working::Window],
+    contents: &Path,
+) -> Result<(Figures, Sets)> {
     let reports = || outcome.lines.iter().filter_map(|l| l.split_once("TANDEM: ").map(|(_, report)| report.trim()));
     if let Some(failed) = reports().find(|r| r.contains("FAIL")) {
         anyhow::bail!("{failed}");
@@ -208,7 +234,8 @@ fn read(outcome: &Outcome, windows: &[Window]) -> Result<Figures> {
     ensure!(outcome.ending == Ending::PowerOff, "it did not get to its end: {}", run::ended(&outcome.ending));
     let figures = Figures::read(reports(), windows)?;
     ensure!(figures.idle.len() > 1 && !figures.memory.is_empty() && !figures.noted.is_empty(), "it reported nothing");
-    Ok(figures)
+    let reports: Vec<&str> = reports().collect();
+    Ok((figures, Sets::read(&reports, touched, contents)?))
 }
 
 #[cfg(test)]
@@ -220,20 +247,21 @@ mod tests {
         Window { blocks: vec![Block { address: 1, machine: 1, count }], ..Window::default() }
     }
 
-    const REPORTS: [&str; 4] = [
+    const REPORTS: [&str; 5] = [
         "small nvme held_kib=49152 MemTotal=20000 MemFree=3000 Slab=1",
         "idle domains=0 seconds=10 timer_seconds=0 timer=0",
+        "load nvme/random-read units=10",
         "idle domains=2 seconds=10 timer_seconds=20 timer=10",
         "noted ahci takes_mib=60 found_mib=90",
     ];
 
     #[test]
     fn what_is_there_without_them_is_taken_off() {
-        let figures = Figures::read(REPORTS.into_iter(), &[window(1000), window(21_000)]).unwrap();
+        let figures = Figures::read(REPORTS.into_iter(), &[window(1000), window(5), window(21_000)]).unwrap();
         assert_eq!(figures.each(&figures.idle[0]), None);
         assert_eq!(figures.each(&figures.idle[1]), Some(1000.0));
         assert_eq!(figures.aims(), "3 of 3 aims met\n");
-        assert!(figures.csv().contains("\nheld KiB,nvme,49152\n"), "{}", figures.csv());
+        assert!(figures.csv().starts_with("held KiB,nvme,49152\n"), "{}", figures.csv());
         assert!(figures.csv().contains("\nidle instructions per second of each,2,1000.0\n"), "{}", figures.csv());
         assert!(figures.csv().contains("\nnoted takes MiB,ahci,60\nnoted found MiB,ahci,90\n"), "{}", figures.csv());
         assert!(figures.table().contains("0.50"), "{}", figures.table());
@@ -256,8 +284,9 @@ mod tests {
 
     #[test]
     fn windows_and_rests_are_as_many() {
-        assert!(Figures::read(REPORTS.into_iter(), &[window(1)]).is_err());
-        assert!(Figures::read(REPORTS.into_iter(), &[window(1), window(1), window(1)]).is_err());
+        let windows = |count| vec![window(1); count];
+        assert!(Figures::read(REPORTS.into_iter(), &windows(2)).is_err());
+        assert!(Figures::read(REPORTS.into_iter(), &windows(4)).is_err());
         assert!(Figures::read(["small e1000e held_kib="].into_iter(), &[]).is_err());
     }
 }
