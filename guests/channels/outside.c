@@ -95,6 +95,8 @@ static void one_or_none(void)
 		send(&a, stranger, a.mac, 60, 1);
 	check(nr_answers(&a) == 0, "%u packets that have to wait are answered", nr_answers(&a));
 	check(status_of(&a).tx_waiting == 200, "%u packets wait", status_of(&a).tx_waiting);
+	struct channel_way_out way = way_out_of(switch_name);
+	check(way.waiting == 200 && way.state == 0, "%u packets wait for the way out, its state is %#x", way.waiting, way.state);
 	audit();
 	disconnect_front(&out);
 	for (u32 n = 1; n < 200; n++)

@@ -97,7 +97,7 @@ pub fn text(services: &[Service]) -> String {
     };
     family(&mut out, "tandem_way_out_mode", "gauge", "1 for who carries packets to the outside.", &each(&mode));
     let waiting = |of: &Service| of.way_out.map(|way| (service(of), way.waiting.into())).into_iter().collect();
-    let help = "Packets that wait for the card.";
+    let help = "Packets that wait for the way out.";
     family(&mut out, "tandem_way_out_waiting_packets", "gauge", help, &each(&waiting));
     for (way, help) in [("transmit", "left by the way out"), ("receive", "came by the way out")] {
         let of = |of: &Service| {

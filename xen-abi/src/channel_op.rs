@@ -265,8 +265,12 @@ pub struct ChannelWayOut {
     pub vif: u32,
     /// Out: whose it is.
     pub domain: u16,
-    /// Out: packets that wait for the card.
+    /// Out: packets that wait for it.
     pub waiting: u16,
+    /// Out: [`STATE_STALLED`], if it has taken nothing for so long that nothing waits for it any more.
+    pub state: u32,
+    /// Out: 0.
+    pub pad: u32,
     /// Out: packets that went out.
     pub out_packets: u64,
     /// Out: their bytes.
@@ -601,7 +605,7 @@ const _: () = assert!(core::mem::size_of::<ChannelBeat>() == 56);
 const _: () = assert!(core::mem::size_of::<ChannelWatch>() == 8);
 const _: () = assert!(core::mem::size_of::<ChannelKeepLink>() == 8);
 const _: () = assert!(core::mem::size_of::<ChannelTwins>() == 8);
-const _: () = assert!(core::mem::size_of::<ChannelWayOut>() == 64);
+const _: () = assert!(core::mem::size_of::<ChannelWayOut>() == 72);
 const _: () = assert!(core::mem::size_of::<ChannelHold>() == 8);
 const _: () = assert!(core::mem::size_of::<ChannelDrain>() == 8);
 const _: () = assert!(core::mem::size_of::<ChannelSwitch>() == 8);

@@ -44,6 +44,11 @@ impl<T> Backlog<T> {
         self.waiting.is_empty()
     }
 
+    /// Packets that wait.
+    pub fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
     /// Makes a packet wait. An error gives it back: too much waits already, or the guest is stalled.
     pub fn push(&mut self, packet: T, bytes: u32, now: u64) -> Result<(), T> {
         self.look(now);

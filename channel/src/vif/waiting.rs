@@ -40,6 +40,14 @@ impl<T: Copy> Waiting<T> {
         }
     }
 
+    /// Packets that wait.
+    pub fn len(&self) -> usize {
+        match self {
+            Waiting::InOrder(backlog) => backlog.len(),
+            Waiting::InTurns(turns) => turns.len().into(),
+        }
+    }
+
     /// Makes a packet wait. An error gives it back: too much waits already, or nothing was taken for too long.
     pub fn push(&mut self, sender: Sender, packet: T, bytes: u32, now: u64) -> Result<(), T> {
         match self {

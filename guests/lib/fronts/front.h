@@ -33,12 +33,13 @@ struct channel_status {
 struct channel_way_out {
 	u32 switch_name, kind, vif;
 	u16 domid, waiting;
+	u32 state, pad;
 	u64 out_packets, out_bytes, out_dropped, in_packets, in_bytes, in_dropped;
 };
 struct channel_hold {
 	u32 switch_name, hold_ms;
 };
-_Static_assert(sizeof(struct channel_way_out) == 64, "layouts");
+_Static_assert(sizeof(struct channel_way_out) == 72, "layouts");
 _Static_assert(sizeof(struct channel_connect) == 56 && sizeof(struct channel_status) == 112, "layouts");
 
 /* Slots of a ring. */

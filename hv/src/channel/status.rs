@@ -2,7 +2,7 @@
 
 use super::cards::card_of;
 use super::connect::{Plugged, CONFIG};
-use super::uplink::{self, Passed};
+use super::uplink::{self, Passed, Waits};
 use super::vif::Handle;
 use xen_abi::channel_op::{self as op, ChannelConnect, ChannelStatus, ChannelWayOut};
 use xen_abi::errno::Errno;
@@ -60,17 +60,29 @@ pub fn way_out(switch: u32) -> Result<ChannelWayOut, Errno> {
         return Ok(way);
     };
     (way.kind, way.vif, way.domain) = (op::WAY_OUT_INTERFACE, plugged.handle.raw(), plugged.request.guest);
-    let card = card_of(&config, switch).and_then(|card| uplink::with(card, |u| (u.nr_waiting(), u.sent, u.received)));
-    let (sent, received) = if let Some((waiting, sent, received)) = card {
-        (way.kind, way.waiting) = (op::WAY_OUT_CARD, waiting);
-        (sent, received)
+    let card = card_of(&config, switch).and_then(|card| uplink::with(card, |u| (u.waits(), u.sent, u.received)));
+    let (waits, sent, received) = if let Some((waits, sent, received)) = card {
+        way.kind = op::WAY_OUT_CARD;
+        (waits, sent, received)
     } else {
         // Its directions are its domain's.
         let of = describe(plugged);
         let sent = Passed { packets: of.rx_packets, bytes: of.rx_bytes, dropped: of.rx_dropped + of.rx_errors };
-        (sent, Passed { packets: of.tx_packets, bytes: of.tx_bytes, dropped: of.tx_refused })
+        let received = Passed { packets: of.tx_packets, bytes: of.tx_bytes, dropped: of.tx_refused };
+        (waits_for(plugged.handle), sent, received)
     };
+    way.waiting = waits.packets;
+    way.state = if waits.is_stalled { op::STATE_STALLED } else { 0 };
     (way.out_packets, way.out_bytes, way.out_dropped) = (sent.packets, sent.bytes, sent.dropped);
     (way.in_packets, way.in_bytes, way.in_dropped) = (received.packets, received.bytes, received.dropped);
     Ok(way)
+}
+
+/// What waits for an interface.
+fn waits_for(handle: Handle) -> Waits {
+    let rx = handle.sides().rx.lock();
+    rx.as_deref().map_or(Waits::default(), |rx| {
+        let packets = u16::try_from(rx.backlog.len()).unwrap_or(u16::MAX);
+        Waits { packets, is_stalled: rx.backlog.is_stalled() }
+    })
 }

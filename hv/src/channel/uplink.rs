@@ -59,6 +59,15 @@ impl Passed {
     }
 }
 
+/// What waits for a way out.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Waits {
+    /// Packets.
+    pub packets: u16,
+    /// It, or one of its queues, has taken nothing for so long that nothing waits for it any more.
+    pub is_stalled: bool,
+}
+
 /// A card.
 pub struct Uplink {
     card: Card,
@@ -136,9 +145,10 @@ impl Uplink {
         self.received.dropped += passed.dropped;
     }
 
-    /// Packets that wait.
-    pub fn nr_waiting(&self) -> u16 {
-        self.queues.iter().map(|queue| queue.waiting.len()).sum()
+    /// What waits for it.
+    pub fn waits(&self) -> Waits {
+        let packets = self.queues.iter().map(|queue| queue.waiting.len()).sum();
+        Waits { packets, is_stalled: self.queues.iter().any(|queue| queue.waiting.is_stalled()) }
     }
 
     /// The queue of `sender`, if his packets may go at once: those that wait there go first.

@@ -45,10 +45,21 @@ pub enum Illness {
 /// Looks so far.
 #[derive(Clone, Debug, Default)]
 pub struct Health {
-    /// Since when, and at how many packets, nothing was taken.
-    stuck: Option<(Duration, u64)>,
+    /// Nothing was taken.
+    stuck: Option<Stuck>,
     /// Since when nothing came, how much had come, and how much had been taken by then.
     silent: Option<(Duration, u64, u64)>,
+}
+
+/// Nothing is taken.
+#[derive(Clone, Copy, Debug)]
+struct Stuck {
+    /// Since when.
+    since: Duration,
+    /// So many packets had been taken.
+    taken: u64,
+    /// Since when something waits. Packets wait for some seconds only, and who hears nothing seldom sends.
+    waits_since: Option<Duration>,
 }
 
 /// Who sends fewer packets than these may wait for no answer.
@@ -80,24 +91,24 @@ impl Health {
             let limit = Duration::from_millis(limit_ms);
             !limit.is_zero() && now.saturating_sub(since) >= limit
         };
-        if let Some(since) = self.stuck_since(now, queue).filter(|since| is_over(*since, settings.undrained_ms())) {
+        let limit = settings.undrained_ms();
+        // What waits now may just have come, though nothing has been taken for long.
+        let is_stuck = |(since, waits_since): &_| is_over(*since, limit) && is_over(*waits_since, limit.div_ceil(2));
+        if let Some((since, _)) = self.stuck_since(now, queue).filter(is_stuck) {
             return Some(Illness::Undrained { since });
         }
         silent_since.filter(|since| is_over(*since, settings.silent_ms)).map(|since| Illness::Silent { since })
     }
 
-    /// Since when nothing is taken of what waits.
-    fn stuck_since(&mut self, now: Duration, queue: Queue) -> Option<Duration> {
+    /// Since when nothing is taken of what waits, and since when something has waited without a break.
+    fn stuck_since(&mut self, now: Duration, queue: Queue) -> Option<(Duration, Duration)> {
+        self.stuck = self.stuck.filter(|stuck| stuck.taken == queue.taken);
         if !queue.is_waiting || queue.taken == 0 {
-            self.stuck = None;
+            self.stuck.iter_mut().for_each(|stuck| stuck.waits_since = None);
             return None;
         }
-        let (since, at) = *self.stuck.get_or_insert((now, queue.taken));
-        if at != queue.taken {
-            self.stuck = Some((now, queue.taken));
-            return None;
-        }
-        Some(since)
+        let stuck = self.stuck.get_or_insert(Stuck { since: now, taken: queue.taken, waits_since: None });
+        Some((stuck.since, *stuck.waits_since.get_or_insert(now)))
     }
 
     /// Since when nothing comes, if some should.
@@ -176,7 +187,18 @@ mod tests {
         assert_eq!(look(78_900, true, 6), None);
         assert_eq!(look(79_000, true, 6), Some(Illness::Undrained { since: ms(69_000) }));
         assert_eq!(look(79_100, false, 6), None, "nothing waits");
-        assert_eq!(look(99_000, true, 6), None);
-        assert_eq!(look(109_000, true, 6), Some(Illness::Undrained { since: ms(99_000) }));
+        assert_eq!(look(99_000, true, 7), None);
+        assert_eq!(look(109_000, true, 7), Some(Illness::Undrained { since: ms(99_000) }));
+    }
+
+    #[test]
+    fn who_seldom_sends_is_noticed_too() {
+        let mut health = Health::default();
+        let mut look = |at_ms, is_waiting| health.look(&settings(), ms(at_ms), &[], Queue { is_waiting, taken: 5 }, 0);
+        assert_eq!((look(0, false), look(60_000, false)), (None, None), "nothing ever waited");
+        assert_eq!((look(61_000, true), look(70_900, true)), (None, None));
+        assert_eq!(look(70_990, false), None, "it has waited for too long, and is lost");
+        assert_eq!((look(90_000, true), look(94_900, true)), (None, None), "it may just have come");
+        assert_eq!(look(95_000, true), Some(Illness::Undrained { since: ms(61_000) }));
     }
 }

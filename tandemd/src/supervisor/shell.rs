@@ -451,8 +451,7 @@ impl Shell {
             Some(Err(error)) => return Err(error).context("a switch's way out"),
         };
         let is_card = way.kind == op::WAY_OUT_CARD;
-        let mut is_stalled = || self.hypervisor.status(way.vif).is_ok_and(|vif| vif.state & op::STATE_STALLED != 0);
-        let is_waiting = if is_card { way.waiting > 0 } else { is_stalled() };
+        let is_waiting = way.waiting > 0 || way.state & op::STATE_STALLED != 0;
         let (queue, came) = (Queue { is_waiting, taken: way.out_packets }, way.in_packets);
         Ok(Some(Way { is_card, queue, came, ..Way::default() }))
     }
