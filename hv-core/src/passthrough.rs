@@ -5,6 +5,7 @@
 //! its table of messages stay where they were; in quarantine it cannot reach memory. The shell does to the hardware what
 //! the [`Move`]s say, under the lock of the table.
 
+pub mod front;
 pub mod isolation;
 pub mod link;
 pub mod reset;

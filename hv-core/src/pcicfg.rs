@@ -13,7 +13,7 @@ use core::fmt;
 use layout::{Layout, Msi, Range, Registers};
 
 /// Segment, bus, device and function.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Sbdf {
     /// PCI segment (host bridge domain).
     pub segment: u16,

@@ -90,6 +90,11 @@ pub const CHANNELOP_KEEP_LINK: u32 = 22;
 /// Forgets all twins of a paused domain, as if it had unloaded them: [`ChannelTwins`]. What they had in their hands goes back, and cards are its drivers'
 /// again. One that has none is no error. ESRCH: no such domain. EINVAL: it is not paused, or dies; bad padding.
 pub const CHANNELOP_FORGET_TWINS: u32 = 23;
+/// Answers a domain's PCI front end from now on, in the place of the back end that it is connected with, until the domain has no function any more:
+/// [`ChannelPci`]. The back end hears nothing of what is asked meanwhile. Said once more it counts anew. ESRCH: no such domain. EINVAL: it dies; too many functions,
+/// two in one place, bad padding; a grant that does not hold, for the domain at the port's other end; a port that is not connected with another
+/// domain's. EPERM: a function is not the domain's. ENOSPC: too many domains are answered. ENOMEM.
+pub const CHANNELOP_PCI_SERVE: u32 = 24;
 
 /// In [`ChannelConnect::flags`]: the guest takes packets of more than one page.
 pub const CONNECT_SG: u32 = 1 << 0;
@@ -329,6 +334,41 @@ pub struct ChannelKeepLink {
     pub pad: u16,
     /// In: the function, as `machine_sbdf` has it.
     pub function: u32,
+}
+
+/// Functions of one [`ChannelPci`].
+pub const PCI_MAX_FUNCTIONS: usize = 8;
+
+/// Argument of [`CHANNELOP_PCI_SERVE`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ChannelPci {
+    /// In: which domain.
+    pub domain: u16,
+    /// In: functions, up to [`PCI_MAX_FUNCTIONS`].
+    pub nr_functions: u16,
+    /// In: the grant of its ring, to the back end's domain.
+    pub ring: u32,
+    /// In: its port.
+    pub port: u32,
+    /// Must be zero.
+    pub pad: u32,
+    /// In: the functions.
+    pub functions: [ChannelPciFunction; PCI_MAX_FUNCTIONS],
+}
+
+/// A function of a [`ChannelPci`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ChannelPciFunction {
+    /// In: which, as `machine_sbdf` has it.
+    pub function: u32,
+    /// In: the device and function that the domain knows it by, on bus 0 of segment 0.
+    pub devfn: u8,
+    /// In: the interrupt of its wire; 0: it has none.
+    pub wire: u8,
+    /// Must be zero.
+    pub pad: [u8; 2],
 }
 
 /// Argument of [`CHANNELOP_FORGET_TWINS`].
@@ -605,6 +645,7 @@ const _: () = assert!(core::mem::size_of::<ChannelBeat>() == 56);
 const _: () = assert!(core::mem::size_of::<ChannelWatch>() == 8);
 const _: () = assert!(core::mem::size_of::<ChannelKeepLink>() == 8);
 const _: () = assert!(core::mem::size_of::<ChannelTwins>() == 8);
+const _: () = assert!(core::mem::size_of::<ChannelPci>() == 80);
 const _: () = assert!(core::mem::size_of::<ChannelWayOut>() == 72);
 const _: () = assert!(core::mem::size_of::<ChannelHold>() == 8);
 const _: () = assert!(core::mem::size_of::<ChannelDrain>() == 8);

@@ -2,4 +2,5 @@
 
 pub mod blkif;
 pub mod netif;
+pub mod pciif;
 pub mod ring;
