@@ -28,6 +28,7 @@ use hv_core::cpuid::Policy;
 use hv_core::watchdog::Watchdogs;
 use x86::Mfn;
 use xen_abi::assist;
+use xen_abi::event::Port;
 use xen_abi::layout::DomId;
 use xen_abi::shared::{shared_info, vcpu_info, XEN_LEGACY_MAX_VCPUS};
 
@@ -107,6 +108,8 @@ pub struct Domain {
     pub cpu_policy: RwLock<Policy>,
     /// Event channels.
     pub events: crate::domain::ports::DomainEvents,
+    /// A port whose events go to the hypervisor, not to whom it is connected with, in the lower half, and the hypervisor's name for it; 0: none.
+    diverted: AtomicU64,
     /// Grants.
     pub grants: crate::domain::grants::DomainGrants,
     /// Watchdogs that it has wound up.
@@ -156,6 +159,7 @@ impl Domain {
             io,
             cpu_policy: RwLock::new(policies().pv_default.clone()),
             events,
+            diverted: AtomicU64::new(0),
             grants: crate::domain::grants::DomainGrants::new(
                 id,
                 xen_abi::grant::DEFAULT_MAX_GRANT_FRAMES,
@@ -269,6 +273,24 @@ impl Domain {
     #[inline(always)]
     pub fn has_architectural_iopl(&self) -> bool {
         self.has_assist(assist::ARCHITECTURAL_IOPL)
+    }
+
+    /// Events by this port, which is connected with another domain's, go to the hypervisor from now on, by this name, and not there. One port at a time.
+    pub fn divert(&self, port: Port, cookie: u32) {
+        self.diverted.store(u64::from(cookie) << 32 | u64::from(port), Ordering::Relaxed);
+    }
+
+    /// Events by all ports go where they are connected.
+    pub fn divert_nothing(&self) {
+        self.diverted.store(0, Ordering::Relaxed);
+    }
+
+    /// The hypervisor's name for this port, if events by it are diverted.
+    #[inline]
+    pub fn diverted(&self, port: Port) -> Option<u32> {
+        let diverted = self.diverted.load(Ordering::Relaxed);
+        let cookie = u32::try_from(diverted >> 32).unwrap_or(0);
+        (diverted & u64::from(u32::MAX) == u64::from(port) && cookie != 0).then_some(cookie)
     }
 }
 

@@ -90,10 +90,9 @@ pub const CHANNELOP_KEEP_LINK: u32 = 22;
 /// Forgets all twins of a paused domain, as if it had unloaded them: [`ChannelTwins`]. What they had in their hands goes back, and cards are its drivers'
 /// again. One that has none is no error. ESRCH: no such domain. EINVAL: it is not paused, or dies; bad padding.
 pub const CHANNELOP_FORGET_TWINS: u32 = 23;
-/// Answers a domain's PCI front end from now on, in the place of the back end that it is connected with, until the domain has no function any more:
+/// Answers a domain's PCI front end from now on, in the place of the back end that it is connected with, until the domain gets or loses a function:
 /// [`ChannelPci`]. The back end hears nothing of what is asked meanwhile. Said once more it counts anew. ESRCH: no such domain. EINVAL: it dies; too many functions,
-/// two in one place, bad padding; a grant that does not hold, for the domain at the port's other end; a port that is not connected with another
-/// domain's. EPERM: a function is not the domain's. ENOSPC: too many domains are answered. ENOMEM.
+/// two in one place, bad padding; a port that is not connected; a grant that does not hold for the domain at its other end. EPERM: a function is not the domain's. ENOSPC: too many domains are answered. ENOMEM.
 pub const CHANNELOP_PCI_SERVE: u32 = 24;
 
 /// In [`ChannelConnect::flags`]: the guest takes packets of more than one page.

@@ -31,13 +31,11 @@ pub trait Space: Registers {
 const COMMAND: u16 = 0x04;
 /// Answer in memory and at ports.
 const DECODE: u32 = 3;
-const BAR_FIRST: u16 = 0x10;
-const BAR_LAST: u16 = 0x24;
 const ROM: u16 = 0x30;
 /// The number of the wire's interrupt, in the lowest byte.
 const INTERRUPT: u16 = 0x3c;
 /// Base address registers, and that of the ROM.
-const NR_REGIONS: usize = 7;
+const REGIONS: [u16; 7] = [0x10, 0x14, 0x18, 0x1c, 0x20, 0x24, ROM];
 /// Power management: the capability, where its control register is from there, and the bits of the power state; 0 is D0.
 const CAP_POWER: u8 = 0x01;
 const POWER_CONTROL: u16 = 4;
@@ -62,24 +60,12 @@ pub struct Seen {
     at: Sbdf,
     devfn: u8,
     wire: u8,
-    regions: [Region; NR_REGIONS],
+    regions: [Region; REGIONS.len()],
     power: Option<u16>,
 }
 
-fn register_of(region: usize) -> u16 {
-    if region + 1 == NR_REGIONS {
-        ROM
-    } else {
-        BAR_FIRST + 4 * region as u16
-    }
-}
-
 fn region_at(register: u16) -> Option<usize> {
-    match register {
-        BAR_FIRST..=BAR_LAST => Some(usize::from(register - BAR_FIRST) / 4),
-        ROM => Some(NR_REGIONS - 1),
-        _ => None,
-    }
+    REGIONS.iter().position(|other| *other == register)
 }
 
 impl Seen {
@@ -88,10 +74,9 @@ impl Seen {
         let command = space.read(COMMAND) & 0xffff;
         // Zeros leave the status register, which is the upper half, as it is.
         space.write(COMMAND, command & !DECODE);
-        let mut regions = [Region::default(); NR_REGIONS];
-        for (n, region) in regions.iter_mut().enumerate() {
-            let base = bars.words.get(n).copied().unwrap_or(bars.rom);
-            let register = register_of(n);
+        let mut regions = [Region::default(); REGIONS.len()];
+        let bases = bars.words.into_iter().chain([bars.rom]);
+        for ((region, register), base) in regions.iter_mut().zip(REGIONS).zip(bases) {
             space.write(register, if register == ROM { ASKS } else { u32::MAX });
             *region = Region { base, size: space.read(register), asks: false };
             space.write(register, base);

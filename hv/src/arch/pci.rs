@@ -9,7 +9,7 @@ use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use core::ops::Deref;
-use hv_core::passthrough::isolation;
+use hv_core::passthrough::{front, isolation};
 use hv_core::pcicfg::layout::{self, Layout, Registers};
 pub use hv_core::pcicfg::Sbdf;
 use x86::MachAddr;
@@ -187,6 +187,12 @@ pub struct Space(pub Sbdf);
 impl Registers for Space {
     fn read(&self, offset: u16) -> u32 {
         read32(self.0, offset)
+    }
+}
+
+impl front::Space for Space {
+    fn write(&self, offset: u16, value: u32) {
+        write32(self.0, offset, value);
     }
 }
 

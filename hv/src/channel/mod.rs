@@ -13,7 +13,7 @@
 //!
 //! What is for outside while a switch has no way out, because its driver domain is being replaced, waits at its sender ([`held`]).
 //!
-//! A network card that a twin drives ([`uplink`]) has one, with what waits for it.
+//! A network card that a twin drives ([`uplink`]) has one, with what waits for it. What domains ask of their PCI devices' back end is answered in [`pci`].
 //!
 //! Lock order: what is plugged in ([`connect`]), a transmit side, a receive side or a card, a switch's table; then the locks of domains
 //! (grants, events).
@@ -25,6 +25,7 @@ pub mod disk;
 mod held;
 mod inlet;
 mod late;
+pub mod pci;
 mod recount;
 mod status;
 mod switch;
@@ -75,21 +76,26 @@ fn look_after(of: Option<u16>) {
 pub fn lost_port(cookie: u32) {
     if cookie & disk::DISK_EVENT != 0 {
         disk::lost_port(cookie);
-    } else {
+    } else if cookie & pci::PCI_EVENT == 0 {
         connect::lost_port(cookie);
     }
 }
 
 /// Lets everything go that `d`, which is dying, has or is the back end of. ERESTART: to be called again.
 pub fn forget_domain(d: &Domain) -> Result<(), Errno> {
+    pci::forget(d);
     connect::forget_domain(d)?;
     disk::forget_domain(d)
 }
 
-/// Does what an event of an interface or a disk asks for, whose port has this name. `true`: there is more to do.
+/// Does what an event of an interface, a disk or a PCI front end asks for, whose port has this name. `true`: there is more to do.
 pub fn serve(cookie: u32) -> bool {
     if cookie & disk::DISK_EVENT != 0 {
         return disk::serve(cookie);
+    }
+    if cookie & pci::PCI_EVENT != 0 {
+        pci::serve(cookie);
+        return false;
     }
     let handle = Handle::of_cookie(cookie);
     let mut budget = Budget::default();

@@ -23,5 +23,6 @@ pub fn tell(ledger: &mut Ledger) -> Result<(), TryReserveError> {
             }
         }
     }
-    super::disk::tell(ledger)
+    super::disk::tell(ledger)?;
+    super::pci::tell(ledger)
 }

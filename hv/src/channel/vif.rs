@@ -2,6 +2,7 @@
 
 use super::access::{GuestGrants, Held, RingPage};
 use super::disk::DISK_EVENT;
+use super::pci::PCI_EVENT;
 use super::uplink::Ahead;
 use crate::domain::event::Receiver;
 use crate::domain::{self, Domain};
@@ -32,14 +33,14 @@ const PLACE: u32 = MAX_VIFS as u32 - 1;
 /// Counts connections, in a name.
 const GENERATION_SHIFT: u32 = 12;
 
-/// Names an interface: its place, and a count of all connections so far, modulo 2^19.
+/// Names an interface: its place, and a count of all connections so far, modulo 2^18.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Handle(u32);
 
 impl Handle {
     /// The `count`-th connection, in `place`.
     pub fn new(place: u16, count: u32) -> Self {
-        Self((count << GENERATION_SHIFT | u32::from(place) & PLACE) & !DISK_EVENT)
+        Self((count << GENERATION_SHIFT | u32::from(place) & PLACE) & !(DISK_EVENT | PCI_EVENT))
     }
 
     /// What a caller names. It may be none.

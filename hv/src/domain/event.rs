@@ -101,6 +101,9 @@ pub fn with_both<R>(a: &Domain, b: &Domain, f: impl FnOnce(&mut Channels, &mut C
 /// caller sees to it. EINVAL if it is not a port to send on.
 #[inline]
 pub fn send(d: &Domain, port: Port) -> Result<Option<u32>, Errno> {
+    if let Some(cookie) = d.diverted(port) {
+        return Ok(Some(cookie));
+    }
     let sent = d.events.lock().send(d, port)?;
     match sent {
         Sent::To { dom, port: peer } => {
@@ -117,6 +120,9 @@ pub fn send(d: &Domain, port: Port) -> Result<Option<u32>, Errno> {
 /// Closes a port of `d`. If the hypervisor itself was at the other end the result is its name for it, and the caller sees to
 /// it. EINVAL if it is not open.
 pub fn close(d: &Domain, port: Port) -> Result<Option<u32>, Errno> {
+    if d.diverted(port).is_some() {
+        d.divert_nothing();
+    }
     let mut result = d.events.lock().close(d, port, Peer::Unlocked);
     // The peer is known only under the lock and must be locked in order: try until it holds still.
     while let Err(CloseError::NeedsPeer(peer)) = result {

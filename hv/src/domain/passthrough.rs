@@ -289,7 +289,18 @@ pub fn while_owned<R>(at: Sbdf, d: &Domain, act: impl FnOnce(&Bars) -> Result<R,
 
 /// Writes `width` (1, 2 or 4) bytes of the function's configuration space, as far as it is anybody's to write.
 pub fn write_config(at: Sbdf, offset: u16, width: u8, value: u32) {
+    write_in(&mut ownership().lock(), at, offset, width, value);
+}
+
+/// The same, of a function of `d`'s. EPERM: it is not.
+pub fn write_owned(at: Sbdf, d: &Domain, offset: u16, width: u8, value: u32) -> Result<(), Errno> {
     let mut table = ownership().lock();
+    table.find(at).filter(|entry| entry.is_usable_by(owner_of(d))).ok_or(Errno::EPERM)?;
+    write_in(&mut table, at, offset, width, value);
+    Ok(())
+}
+
+fn write_in(table: &mut Ownership, at: Sbdf, offset: u16, width: u8, value: u32) {
     let entry = table.find(at);
     let filter = pci::function(at).map_or_else(Function::default, |f| Function {
         is_ours: entry.is_some_and(|e| e.traits.is_ours),

@@ -14,7 +14,14 @@ use xen_abi::errno::Errno;
 
 plain!(op::ChannelSwitch, op::ChannelVif, op::ChannelConnect, op::ChannelStatus, op::ChannelWayOut, op::ChannelBeat);
 plain!(op::ChannelWatch, op::ChannelHold, op::ChannelDrain, op::ChannelSnapshot, op::ChannelKeepLink, op::ChannelTwins);
-plain!(op::ChannelDisk, op::ChannelDiskConnect, op::ChannelDiskAttach, op::ChannelDiskStatus, op::ChannelDiskPort);
+plain!(
+    op::ChannelDisk,
+    op::ChannelDiskConnect,
+    op::ChannelDiskAttach,
+    op::ChannelDiskStatus,
+    op::ChannelDiskPort,
+    op::ChannelPci
+);
 
 /// CHANNELOP_*, for the control domain. Errors: EPERM for others; EFAULT; ENOENT for switches, interfaces and disks that do not exist;
 /// EINVAL for bad arguments; ENOSYS for unknown commands; others with each command. Source: `xen-abi/src/channel_op.rs`.
@@ -107,6 +114,10 @@ pub fn call(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>) -> Outcome {
                 return Err(Errno::EINVAL);
             }
             twin::forget_domain(&d)?;
+            OK
+        }
+        op::CHANNELOP_PCI_SERVE => {
+            channel::pci::serve_from_now(&arg.cast().read()?)?;
             OK
         }
         op::CHANNELOP_SNAPSHOT_TAKE..=op::CHANNELOP_SNAPSHOT_STATUS => of_snapshots(cmd, arg.cast()),

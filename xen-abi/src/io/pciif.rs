@@ -1,14 +1,20 @@
 //! What a PCI front end asks its back end (public/io/pciif.h): one page, with one request at a time. The front end writes it, sets
 //! [`FLAG_ACTIVE`] and notifies; the back end writes the answer over it and clears the flag.
 
+use core::mem::{offset_of, size_of};
+
 /// Where the flags are.
 pub const FLAGS: u16 = 0;
 /// In the flags: there is a request that was not answered.
 pub const FLAG_ACTIVE: u32 = 1 << 0;
 /// Where the request is: [`PciOp`].
 pub const OP: u16 = 4;
+/// Where its error is.
+pub const ERR: u16 = OP + 4;
+/// Where its value is.
+pub const VALUE: u16 = OP + 28;
 /// Where its messages are: [`MsixEntry`], up to [`MAX_MESSAGES`] of them.
-pub const MESSAGES: u16 = OP + size_of::<PciOp>() as u16;
+pub const MESSAGES: u16 = OP + 36;
 /// Messages in one request.
 pub const MAX_MESSAGES: usize = 128;
 
@@ -70,4 +76,6 @@ pub struct MsixEntry {
     pub entry: u16,
 }
 
-const _: () = assert!(size_of::<PciOp>() == 36 && MESSAGES == 40 && size_of::<MsixEntry>() == 4);
+const _: () =
+    assert!(offset_of!(PciOp, err) == (ERR - OP) as usize && offset_of!(PciOp, value) == (VALUE - OP) as usize);
+const _: () = assert!(size_of::<PciOp>() == (MESSAGES - OP) as usize && size_of::<MsixEntry>() == 4);

@@ -31,7 +31,12 @@ fn party(r: &Request) -> Result<Party, Errno> {
 /// domain's; EOPNOTSUPP without an IOMMU, or for a domain not created for devices; EINVAL for bridges; EPERM for
 /// functions that cannot be confined.
 pub(super) fn assign(r: &Request) -> Outcome {
-    passthrough::assign(function(&r.read()?)?, &party(r)?)?;
+    let (at, to) = (function(&r.read()?)?, party(r)?);
+    passthrough::assign(at, &to)?;
+    // By its back end it finds this one, too.
+    if let Party::Domain(d) = &to {
+        channel::pci::forget(d);
+    }
     OK
 }
 
@@ -46,6 +51,7 @@ pub(super) fn test(r: &Request) -> Outcome {
 pub(super) fn deassign(r: &Request) -> Outcome {
     let (at, from) = (function(&r.read()?)?, party(r)?);
     if let Party::Domain(d) = &from {
+        channel::pci::forget(d);
         channel::disk::lose_device(d)?;
         if passthrough::nr_functions(d) == 1 {
             channel::lose_only_device(d);
