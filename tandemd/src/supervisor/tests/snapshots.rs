@@ -391,3 +391,16 @@ fn another_image_comes_to_both_that_take_turns() {
     world.run(Duration::from_secs(10));
     assert!(world.is_well() && world.count("rolled-back") == 1, "{:?}", world.acts);
 }
+
+#[test]
+fn what_was_noted_is_lost_while_it_is_rolled_back() {
+    let mut world = World::with_turns_of(&words::NET);
+    world.end(reason::SHUTDOWN_CRASH, false);
+    while !world.acts.contains(&Act::RollBackBeside(1)) {
+        world.run(TICK);
+    }
+    world.all_mut().for_each(|d| d.is_noted = false);
+    world.run(Duration::from_secs(60));
+    assert!(world.is_well() && world.remains.is_empty(), "{} {:?}", world.machine.state(), world.acts);
+    assert_eq!(world.machine.standby(), Some(true), "{:?}", world.acts);
+}

@@ -499,12 +499,15 @@ impl World {
             Act::RollBack(id) => {
                 assert!(self.domain.is_none(), "somebody has the place");
                 // One that is on its way is waited for.
-                self.going_back = None;
+                if self.going_back.take().is_none() {
+                    self.assert_noted(id);
+                }
                 self.roll_back(id);
             }
             Act::RollBackBeside(id) => {
                 assert!(self.settings.standby > 0 && self.going_back.is_none(), "it is waited for");
                 assert!(self.noting.is_none(), "one after the other");
+                self.assert_noted(id);
                 self.going_back = Some((id, self.now + BACK));
                 if self.native != Native::Works {
                     self.going_back = None;
@@ -543,6 +546,11 @@ impl World {
         }
     }
 
+    fn assert_noted(&mut self, id: u16) {
+        let is_noted = self.all_mut().any(|d| d.id == id && d.is_noted);
+        assert!(is_noted, "domain {id} cannot be rolled back");
+    }
+
     /// What is left of it becomes one that waits.
     fn roll_back(&mut self, id: u16) {
         assert!(self.standby.as_ref().is_none_or(|d| d.id == id), "somebody else has the name");
@@ -550,8 +558,9 @@ impl World {
         let at = self.remains.iter().position(|d| d.id == id);
         let back = at.map(|at| self.remains.remove(at)).or_else(|| self.standby.take_if(|d| d.id == id));
         let mut back = back.expect("who is rolled back has neither name nor devices");
-        assert!(back.is_noted && !back.has_devices && back.image == image, "{back:?}");
-        if self.native == Native::Fails {
+        assert!(!back.has_devices && back.image == image, "{back:?}");
+        // What was noted of it may have been lost meanwhile.
+        if self.native == Native::Fails || !back.is_noted {
             back.is_noted = false;
             return self.remains.push(back);
         }
