@@ -61,8 +61,8 @@ serving() {
 	return 1
 }
 
-# log_of NAME: where the guest's console goes
-log_of() { echo $logs/guest-$1.log; }
+# log_of NAME: where the guest's console goes; $its_log, if it was created with that name
+log_of() { echo $logs/guest-${its_log:-$1}.log; }
 
 # find_tty NAME: sets $tty to where its console is. Who has the name is kept, and asked again if it has another one.
 find_tty() {

@@ -32,6 +32,12 @@ left() { xl dmesg | grep -c "$nvme: its owner has left completions"; }
 disk_survives a-panic 'has panicked' tell_dd "$reads; usleep 300000; echo c > /proc/sysrq-trigger"
 check handed-over daemon_said 1 'recovered, panicked: .*handed over .*probed .*back end .*first answer'
 check xl-knows-whose-the-device-is eval "xl pci-list dd | grep '$nvme'"
+# Its driver turns them on, off and on again, which it cannot where the PCI back end answers. The log of its console has the name that it was created with.
+messages() {
+	local its_log=dd-standby
+	in_guest dd 20 'grep -E "msi-x +nvme0q1" /proc/interrupts'
+}
+check its-driver-has-messages messages
 check and-nothing-is-left-of-the-old-one gone dd-remains 60
 check the-next-one-waits waits 2
 disk_survives wedged 'taken no event' tell_dd "$reads; usleep 300000; job_wedge"

@@ -8,7 +8,8 @@ few=$((mib < 16 ? mib : 16))
 supervised_machine standby:$driver || exit
 
 # What concerns the driver domain alone keeps nobody else from being served.
-supervised 'crashes = 20' 'back-off-ms = 100' 'standby = 1'
+# Elsewhere the hypervisor answers.
+supervised 'crashes = 20' 'back-off-ms = 100' 'standby = 1' 'pci-answers = "back-end"'
 mv /tmp/dd.cfg /tmp/dd.kept
 check tandemd-starts-without-its-configuration daemon_starts || exit
 config u1 "$(plug 3)"

@@ -3,7 +3,10 @@
 use super::domains::{head, Request};
 use super::{Argument, Hypervisor};
 use rustix::io::Errno;
-use xen_abi::channel_op::{ChannelKeepLink, BEAT_CONFINED, BEAT_LEFT_UNRESET, CHANNELOP_KEEP_LINK};
+use xen_abi::channel_op::{
+    ChannelKeepLink, ChannelPci, ChannelPciFunction, BEAT_CONFINED, BEAT_LEFT_UNRESET, CHANNELOP_KEEP_LINK,
+    CHANNELOP_PCI_SERVE, PCI_MAX_FUNCTIONS,
+};
 use xen_abi::domctl::{
     AssignDevice, IomemPermission, IoportPermission, IrqPermission, ASSIGN_DEVICE, DEASSIGN_DEVICE, DEV_PCI,
     IOMEM_PERMISSION, IOPORT_PERMISSION, IRQ_PERMISSION,
@@ -39,6 +42,15 @@ pub trait Passthrough {
     /// The next domain's driver does not take this interface's link down while it begins; the domain has stopped. EOPNOTSUPP: it is not known
     /// how to keep it. ENOTCONN: it is down.
     fn keep_link(&mut self, domain: u16, function: u32) -> Result<(), Errno>;
+    /// The hypervisor answers the domain's PCI front end, which has this ring and port, in its back end's place, until it gets or loses a device. ENOSPC:
+    /// too many functions, or domains.
+    fn answer_front(
+        &mut self,
+        domain: u16,
+        ring: u32,
+        port: u32,
+        functions: &[ChannelPciFunction],
+    ) -> Result<(), Errno>;
     /// All devices that were taken from the domain were reset by their own registers. `false` also if that is not known.
     fn has_reset(&mut self, domain: u16) -> bool;
 }
@@ -48,6 +60,7 @@ impl Argument for Request<IomemPermission> {}
 impl Argument for Request<IoportPermission> {}
 impl Argument for Request<IrqPermission> {}
 impl Argument for ChannelKeepLink {}
+impl Argument for ChannelPci {}
 impl Argument for PhysdevMapPirq {}
 impl Argument for PhysdevUnmapPirq {}
 
@@ -102,6 +115,20 @@ impl Passthrough for Hypervisor {
 
     fn keep_link(&mut self, domain: u16, function: u32) -> Result<(), Errno> {
         self.call(CHANNELOP_KEEP_LINK, ChannelKeepLink { domain, pad: 0, function }).map(|_| ())
+    }
+
+    fn answer_front(
+        &mut self,
+        domain: u16,
+        ring: u32,
+        port: u32,
+        functions: &[ChannelPciFunction],
+    ) -> Result<(), Errno> {
+        let mut all = [ChannelPciFunction::default(); PCI_MAX_FUNCTIONS];
+        all.get_mut(..functions.len()).ok_or(Errno::NOSPC)?.copy_from_slice(functions);
+        let nr_functions = u16::try_from(functions.len()).map_err(|_| Errno::NOSPC)?;
+        let request = ChannelPci { domain, nr_functions, ring, port, pad: 0, functions: all };
+        self.call(CHANNELOP_PCI_SERVE, request).map(|_| ())
     }
 
     fn has_reset(&mut self, domain: u16) -> bool {

@@ -19,6 +19,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use xen_abi::channel_op::ChannelPciFunction;
 
 /// So long the PCI back end is given to let devices go: it may have to reset each, and that takes a tenth of a second.
 const LETS_GO: Duration = Duration::from_secs(3);
@@ -63,6 +64,11 @@ impl Sysfs {
     /// The PCI back end has something for this domain.
     fn has_back(&self, domain: u16) -> bool {
         self.0.join(format!("devices/pci-{domain}-0")).exists()
+    }
+
+    /// The PCI back end puts devices where they are in the machine.
+    fn has_real_places(&self) -> bool {
+        self.read("module/xen_pciback/parameters/passthrough").is_ok_and(|said| said.trim() == "Y")
     }
 
     /// The PCI back end lets the device's domain write all of its configuration space that the hypervisor does.
@@ -242,17 +248,24 @@ pub struct Party {
     is_announced: bool,
     /// It gets devices only if it knows the PCI back end by now.
     has_to_know: bool,
+    /// The hypervisor answers what it asks of them, or the next one that gets them, if it can.
+    is_answered: bool,
 }
 
 impl Party {
     /// With these changes.
     pub fn new(domain: u16, with: Vec<Change>) -> Self {
-        Self { domain, with, is_announced: false, has_to_know: false }
+        Self { domain, with, is_announced: false, has_to_know: false, is_answered: false }
     }
 
     /// Only if it knows the PCI back end by now.
     pub fn if_known(self) -> Self {
         Self { has_to_know: true, ..self }
+    }
+
+    /// The hypervisor answers what it asks of its devices, or who gets them next, in the PCI back end's place, if it can.
+    pub fn answered(self, is_answered: bool) -> Self {
+        Self { is_answered, ..self }
     }
 
     /// Which.
@@ -297,7 +310,7 @@ pub fn take(
     store: &mut impl Store,
     hypervisor: &mut impl Passthrough,
 ) -> Result<()> {
-    let Party { domain, with, .. } = from.into();
+    let Party { domain, with, is_answered, .. } = from.into();
     for device in devices {
         let number = function(device).with_context(|| format!("{device} is no PCI function"))?;
         for resource in sysfs.resources(device)? {
@@ -332,7 +345,8 @@ pub fn take(
         store.change("/local", &changes)?;
     }
     until_gone(domain, sysfs)?;
-    if let Some(unreset) = &unreset {
+    // What the next one asks of them the back end does not hear.
+    if let Some(unreset) = unreset.as_ref().filter(|_| !is_answered) {
         unreset.take_up_closed();
     }
     Ok(())
@@ -347,7 +361,7 @@ pub fn hand_over(
     store: &mut impl Store,
     hypervisor: &mut impl Passthrough,
 ) -> Result<()> {
-    let Party { domain, with, is_announced, has_to_know } = to.into();
+    let Party { domain, with, is_announced, has_to_know, is_answered } = to.into();
     let back = pci::back(domain);
     let is_introduced = are_connected(domain, store)?;
     ensure!(is_introduced || !has_to_know, "it does not know the PCI back end");
@@ -380,6 +394,12 @@ pub fn hand_over(
         }
         nodes.push((given(device), domain.to_string()));
     }
+    if is_answered && is_introduced {
+        let devices: Vec<&str> = claims.iter().map(|claim| claim.name.as_str()).collect();
+        if let Err(error) = answer(domain, &devices, sysfs, store, hypervisor) {
+            eprintln!("domain {domain}: the PCI back end answers it itself: {error:#}");
+        }
+    }
     nodes.push((format!("{back}/num_devs"), claims.len().to_string()));
     let mut changes = if is_introduced {
         nodes.push((format!("{back}/state"), pci::RECONFIGURING.into()));
@@ -392,6 +412,46 @@ pub fn hand_over(
     let is_done = store.change(&name_of(domain), &changes)?;
     ensure!(is_done, "it has gone");
     Ok(())
+}
+
+/// The hypervisor answers the PCI front end of a domain that knows its back end, and has got these devices.
+fn answer(
+    domain: u16,
+    devices: &[&str],
+    sysfs: &Sysfs,
+    store: &mut impl Store,
+    hypervisor: &mut impl Passthrough,
+) -> Result<()> {
+    ensure!(!sysfs.has_real_places(), "xen_pciback.passthrough is set");
+    let mut number = |key: &str| -> Result<u32> {
+        let path = format!("{}/{key}", front(domain));
+        let said = store.read(&path)?.with_context(|| format!("there is no {path}"))?;
+        said.parse().with_context(|| format!("{path} is {said}"))
+    };
+    let (ring, port) = (number("pci-op-ref")?, number("event-channel")?);
+    let mut functions = Vec::new();
+    for (device, devfn) in devices.iter().zip(places(devices)) {
+        let function = function(device).with_context(|| format!("{device} is no PCI function"))?;
+        let wire = sysfs.wire(device)?.and_then(|wire| u8::try_from(wire).ok()).unwrap_or(0);
+        functions.push(ChannelPciFunction { function, devfn, wire, pad: [0; 2] });
+    }
+    hypervisor.answer_front(domain, ring, port, &functions).context("the hypervisor does not answer it")
+}
+
+/// Where Linux's PCI back end puts these functions on a domain's bus: each device in the next free slot.
+fn places(devices: &[&str]) -> Vec<u8> {
+    let mut slots = Vec::new();
+    let mut found = Vec::new();
+    for device in devices {
+        let (slot, function) = device.rsplit_once('.').unwrap_or((device, "0"));
+        let known = slots.iter().position(|other| *other == slot);
+        let number = known.unwrap_or(slots.len());
+        if known.is_none() {
+            slots.push(slot);
+        }
+        found.push(u8::try_from(number).unwrap_or(u8::MAX) << 3 | function.parse::<u8>().unwrap_or(0) & 7);
+    }
+    found
 }
 
 /// What a PCI back end's directory says of its device of this number.

@@ -61,6 +61,9 @@ pub struct Settings {
     /// Who resets its devices when another instance gets them.
     #[serde(default)]
     pub reset: Reset,
+    /// Who answers what its kernel asks of its devices' configuration space, and of their messages, when it gets them from `tandemd`.
+    #[serde(default)]
+    pub pci_answers: Answers,
     /// The links of its interfaces are kept when another instance gets them.
     #[serde(default)]
     pub keep_link: bool,
@@ -80,6 +83,17 @@ pub enum Reset {
     BackEnd,
     /// The driver of the next instance, before the device is told anything else.
     Driver,
+}
+
+/// Who answers a domain's PCI front end.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub enum Answers {
+    /// The hypervisor, where it can.
+    #[default]
+    Hypervisor,
+    /// Domain 0's PCI back end.
+    BackEnd,
 }
 
 fn yes() -> bool {

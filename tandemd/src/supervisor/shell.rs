@@ -4,7 +4,7 @@ use super::answered::Answered;
 use super::health::{Beat, Queue};
 use super::look::{Act, Domain, Errand, Look, Way};
 use super::passthrough::{self, Meeting, Sysfs};
-use super::settings::{Claim, Reset, Settings};
+use super::settings::{Answers, Claim, Reset, Settings};
 use super::toolstack::{Toolstack, ATTACH, CREATE};
 use super::{candidate_of, pci, standby, Record, BUSY};
 use crate::config::Kind;
@@ -68,6 +68,7 @@ pub struct Shell {
     compresses: bool,
     /// The links of its interfaces are kept.
     keep_link: bool,
+    pci_answers: Answers,
     /// Who resets the devices.
     reset: Reset,
     /// That one fails when a device of its is stopped.
@@ -130,6 +131,7 @@ impl Shell {
             has_snapshots: settings.snapshot,
             compresses: settings.compress,
             keep_link: settings.keep_link,
+            pci_answers: settings.pci_answers,
             reset: settings.reset,
             watched: None,
             used: None,

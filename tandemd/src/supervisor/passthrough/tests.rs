@@ -72,6 +72,8 @@ struct Machine {
     keeps: u32,
     /// It does not know how the device is reset.
     is_unknown: bool,
+    /// Domains, rings, ports and functions of which it was told to answer what is asked.
+    answered: Vec<(u16, u32, u32, Vec<ChannelPciFunction>)>,
     /// So many calls more succeed.
     limit: Option<u32>,
 }
@@ -150,6 +152,19 @@ impl Passthrough for Machine {
         if self.is_unknown {
             return Err(Errno::OPNOTSUPP);
         }
+        Ok(())
+    }
+
+    fn answer_front(
+        &mut self,
+        domain: u16,
+        ring: u32,
+        port: u32,
+        functions: &[ChannelPciFunction],
+    ) -> Result<(), Errno> {
+        self.call()?;
+        assert_eq!(self.owner, Some(domain), "it has its devices by now");
+        self.answered.push((domain, ring, port, functions.to_vec()));
         Ok(())
     }
 
@@ -363,14 +378,16 @@ fn what_nobody_resets_is_taken_up_anew_and_answers_nowhere() {
     let files = Files::new("anew");
     let closed = [0x86, 0x80, 0xd3, 0x10, 0, 0x01, 0x10, 0];
     let wired = [&CONFIG[..6], &[0x18, 0]].concat();
-    for (reset, before, heard, after) in [
-        (Reset::BackEnd, &CONFIG[..], "", &CONFIG[..]),
-        (Reset::Driver, &wired, "", &wired),
-        (Reset::Driver, &CONFIG, NIC, &closed),
+    for (reset, is_answered, before, heard, after) in [
+        (Reset::BackEnd, false, &CONFIG[..], "", &CONFIG[..]),
+        (Reset::Driver, false, &wired, "", &wired),
+        // The back end is not asked any more.
+        (Reset::Driver, true, &CONFIG, "", &CONFIG),
+        (Reset::Driver, false, &CONFIG, NIC, &closed),
     ] {
         std::fs::write(files.of_device("config"), before).unwrap();
         let (mut nodes, mut machine) = given();
-        take(7, &[NIC.into()], reset, &files.0, &mut nodes, &mut machine).unwrap();
+        take(Party::from(7).answered(is_answered), &[NIC.into()], reset, &files.0, &mut nodes, &mut machine).unwrap();
         assert_eq!([files.back_end_heard("unbind"), files.back_end_heard("bind")], [heard; 2], "{reset:?} {before:?}");
         assert_eq!(std::fs::read(files.of_device("config")).unwrap(), after, "{reset:?} {before:?}");
     }
@@ -450,6 +467,41 @@ fn what_was_announced_is_not_said_again_and_all_else_changes_with_it() {
     nodes.0.insert(format!("{BACK}/state"), "2".into());
     give(&mut nodes, party()).unwrap();
     assert_eq!(nodes.0[&format!("{BACK}/state-0")], "1");
+}
+
+#[test]
+fn what_one_that_knows_the_back_end_asks_the_hypervisor_answers() {
+    let files = Files::new("answered");
+    let parameters = files.0 .0.join("module/xen_pciback/parameters");
+    std::fs::create_dir_all(&parameters).unwrap();
+    let wanted = (8, 9, 17, vec![ChannelPciFunction { function: 3 << 3, devfn: 0, wire: 11, pad: [0; 2] }]);
+    for (knows, ring, passthrough, is_wanted, answered) in [
+        (true, "9", "N", true, true),
+        (true, "9", "N", false, false),
+        (true, "nine", "N", true, false),
+        (true, "9", "Y", true, false),
+        (false, "9", "N", true, false),
+    ] {
+        std::fs::write(parameters.join("passthrough"), format!("{passthrough}\n")).unwrap();
+        let (mut nodes, mut machine) = (nodes(), Machine::default());
+        introduce(8, &mut nodes).unwrap();
+        let front = "/local/domain/8/device/pci/0";
+        for end in [BACK, front] {
+            nodes.0.insert(format!("{end}/state"), if knows { "4" } else { "1" }.into());
+        }
+        nodes.0.insert(format!("{front}/pci-op-ref"), ring.into());
+        nodes.0.insert(format!("{front}/event-channel"), "17".into());
+        let party = Party::from(8).answered(is_wanted);
+        hand_over(party, &claims("00:03.0"), &files.0, &mut nodes, &mut machine).unwrap();
+        let told = machine.answered.first().filter(|_| machine.answered.len() == 1);
+        assert_eq!(told, answered.then_some(&wanted), "{knows} {ring} {passthrough} {is_wanted}");
+    }
+}
+
+#[test]
+fn functions_of_a_device_are_together_on_the_bus() {
+    assert_eq!(places(&["0000:00:03.0"]), [0]);
+    assert_eq!(places(&["0000:03:00.1", "0000:00:03.0", "0000:03:00.0", "0001:03:00.2"]), [1, 8, 0, 0x12]);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The place of a driver domain changes hands: one loses name, devices and interface, and another one gets them.
 
 use super::super::passthrough::{self, Party};
+use super::super::settings::Answers;
 use super::super::{pci, standby};
 use super::{taken_by, waits_for, Shell};
 use crate::hypercall::{disks_of, Disks, Switches};
@@ -53,6 +54,7 @@ impl Shell {
         devices.sort_unstable();
         devices.dedup();
         let from = Party::new(domain, self.renamed(domain, &standby::remains_of(&self.driver))?);
+        let from = from.answered(self.pci_answers == Answers::Hypervisor);
         if self.keep_link {
             passthrough::keep_links(domain, &devices, &mut self.hypervisor);
         }
@@ -127,7 +129,7 @@ impl Shell {
     /// A domain gets all devices.
     pub(super) fn give(&mut self, to: Party) -> Result<()> {
         let domain = to.domain();
-        let to = to.announced(self.announced == Some(domain));
+        let to = to.announced(self.announced == Some(domain)).answered(self.pci_answers == Answers::Hypervisor);
         passthrough::hand_over(to, &self.devices, &self.sysfs, &mut self.store, &mut self.hypervisor)?;
         self.whole = Some(domain);
         Ok(())
