@@ -20,7 +20,7 @@
 #include "gaps.h"
 #include "pattern.h"
 
-enum { BLOCK = 4096, DEPTH = 32, STUCK_S = 300, GAP_MS = 10, ROUNDS_PER_FLUSH = 4 };
+enum { BLOCK = 4096, DEPTH = 32, STUCK_S = 300, GAP_MS = 5, ROUNDS_PER_FLUSH = 4 };
 
 static aio_context_t ctx;
 static int fd;
