@@ -23,7 +23,7 @@ silent_ms=5000
 
 # Each guest has a partition. The first two write blocks, each in another half of its own; the third has files in a file system with a journal.
 mib=8
-node_of() { echo /dev/nvme0n1p${1#u}; }
+node_of() { if [ $driver = nvme ]; then echo /dev/nvme0n1p${1#u}; else echo /dev/sda${1#u}; fi; }
 disk_loads() {
 	case $1 in
 	u1) in_guest u1 20 "diskload /dev/xvda 0 $mib > /tmp/load 2>&1 &" ;;

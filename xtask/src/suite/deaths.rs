@@ -26,7 +26,11 @@ pub fn tests() -> Vec<Test> {
     vec![
         test("a-networks-driver-domain-dies-many-times", Box::new(of_the_network)),
         test("a-networks-driver-domain-with-a-twin-dies-many-times", Box::new(of_the_network_with_a_twin)),
-        test("a-disks-driver-domain-dies-many-times", Box::new(of_disks)),
+        test("a-disks-driver-domain-dies-many-times", Box::new(|bed| of_disks(bed, "nvme", "many-deaths-disk"))),
+        test(
+            "a-disks-driver-domain-with-ahci-dies-many-times",
+            Box::new(|bed| of_disks(bed, "ahci", "many-deaths-ahci")),
+        ),
     ]
 }
 
@@ -72,16 +76,16 @@ fn died(outcome: &Outcome) -> Result<&str> {
     Ok(outcome.report("deaths").context("nobody died")?.trim())
 }
 
-/// Blocks of two guests and files of a third, on one medium, which the host looks at afterwards. A driver whose instructions are damaged may write other bytes
+/// Blocks of two guests and files of a third, on one medium behind this controller, which the host looks at afterwards. A driver whose instructions are damaged may write other bytes
 /// than it was told before it dies, as nobody notices.
-fn of_disks(bed: &Bed) -> Result<String> {
+fn of_disks(bed: &Bed, device: &'static str, name: &str) -> Result<String> {
     const MIB: u64 = 8;
-    let name = "many-deaths-disk";
     let peer = Peer::start(name)?;
-    let mut machine = machine_for(bed, name, &format!("nvme:turns:vm:*:{CAUSES}:dma:killed/2"), "e1000e", &peer)?;
+    let checks = format!("{device}:turns:vm:*:{CAUSES}:dma:killed/2");
+    let mut machine = machine_for(bed, name, &checks, "e1000e", &peer)?;
     let file = host::target("images")?.join(format!("{name}.raw"));
     medium::make(&file)?;
-    machine.disks = vec![Disk { device: "nvme", file: file.clone(), writable: true }];
+    machine.disks = vec![Disk { device, file: file.clone(), writable: true }];
     let outcome = machine.start()?.finish(|_| false)?;
     let said = judge_but(bed, &outcome, DAMAGED)?;
     for (partition, guest) in [(1, "u1"), (2, "u2")] {
