@@ -95,6 +95,7 @@ pub fn tests() -> Vec<Test> {
         add(name, Box::new(move |bed| two(bed, name, apart)));
     }
     add("a-twin-of-vmxnet3-uses-all-queues-of-its-card", Box::new(queues));
+    add("a-twin-of-igb-has-messages-and-queues-each-way", Box::new(messages));
     add("the-way-out-is-switched-while-packets-flow", Box::new(modes));
     tests
 }
@@ -252,6 +253,18 @@ fn queues(bed: &Bed) -> Result<String> {
     let checks = format!("twin-queues:vmxnet3:{}", 2.min(bed.mib));
     let said = judge_but(bed, &with_twin(bed, "twin-queues", &checks, &on, &peer)?, &["twin 0 is disabled: "])?;
     whole(peer.counts())?;
+    Ok(said)
+}
+
+/// A driver that turns its messages off and on has them, and a twin of it several queues each way.
+fn messages(bed: &Bed) -> Result<String> {
+    let peer = Peer::start("messages")?;
+    let on =
+        Twinned { driver: "igb", unit: Some(IOMMU), qemu: Qemu::Ten, memory_mib: 3072, is_short: true, is_stlb: false };
+    let checks = format!("messages:igb:{}", 2.min(bed.mib));
+    let said = judge(bed, &with_twin(bed, "messages", &checks, &on, &peer)?)?;
+    let streams = peer.counts().streams;
+    ensure!(streams.wrong == 0 && streams.received > 0 && streams.sent > 0, "streams were not right: {streams:?}");
     Ok(said)
 }
 
