@@ -56,18 +56,30 @@ pub struct Class {
     /// First page with room.
     partial: u64,
     nr_pages: u64,
+    /// Objects in use.
+    nr_objects: u64,
 }
 
 impl Class {
     /// No objects yet, of `size` bytes, at least 2. They are aligned to whatever divides both `size` and [`HEADER`].
     pub const fn new(size: u16) -> Self {
         assert!(size >= 2 && size <= PAGE - HEADER);
-        Self { size, capacity: (PAGE - HEADER) / size, partial: NO_PAGE, nr_pages: 0 }
+        Self { size, capacity: (PAGE - HEADER) / size, partial: NO_PAGE, nr_pages: 0, nr_objects: 0 }
     }
 
     /// Pages in use.
     pub const fn nr_pages(&self) -> u64 {
         self.nr_pages
+    }
+
+    /// Objects in use: many fewer than the pages have room for are fragmentation, and more than before are a leak.
+    pub const fn nr_objects(&self) -> u64 {
+        self.nr_objects
+    }
+
+    /// Objects that the pages in use have room for.
+    pub const fn room(&self) -> u64 {
+        self.nr_pages * self.capacity as u64
     }
 
     /// Takes an object: its page and its offset there. `None`: there is no page.
@@ -88,6 +100,7 @@ impl Class {
             free
         };
         header.used += 1;
+        self.nr_objects += 1;
         pages.set_header(page, header);
         if header.used == self.capacity {
             self.unlink(pages, header);
@@ -102,6 +115,7 @@ impl Class {
         debug_assert!(header.used > 0 && offset >= HEADER && (offset - HEADER).is_multiple_of(self.size));
         let was_full = header.used == self.capacity;
         header.used -= 1;
+        self.nr_objects -= 1;
         if header.used == 0 {
             if !was_full {
                 self.unlink(pages, header);

@@ -58,6 +58,8 @@ fn check(class: &Class, pages: &Fake, used: &BTreeSet<(u64, u16)>) {
     used.iter().for_each(|(page, _)| *counts.entry(*page).or_default() += 1);
     assert!(pages.taken.keys().eq(counts.keys()), "a page without an object, or an object without a page");
     assert_eq!(class.nr_pages(), counts.len() as u64);
+    assert_eq!(class.nr_objects(), used.len() as u64);
+    assert_eq!(class.room(), class.nr_pages() * u64::from(class.capacity));
     let mut listed = BTreeSet::new();
     let (mut at, mut prev) = (class.partial, NO_PAGE);
     while at != NO_PAGE {

@@ -185,10 +185,11 @@ fn memory() {
         crate::domain::memory::claims::outstanding()
     );
     let mut small = 0;
-    heap::for_each_class(|size, pages| {
+    heap::for_each_class(|class| {
+        let heap::Use { size, pages, objects, room } = class;
         small += pages;
         if pages != 0 {
-            say!("  heap: {pages} pages of objects of {size} bytes");
+            say!("  heap: {pages} pages of objects of {size} bytes, {objects} of {room} in use");
         }
     });
     say!("  heap: {} frames of larger ones", heap::frames_used().saturating_sub(small));

@@ -47,9 +47,28 @@ pub fn frames_used() -> u64 {
     HEAP.frames.load(Ordering::Relaxed)
 }
 
-/// Calls `f` with the size of each class and its pages.
-pub fn for_each_class(mut f: impl FnMut(u16, u64)) {
-    SIZES.iter().zip(&HEAP.classes).for_each(|(size, class)| f(*size, class.lock().nr_pages()));
+/// What the objects of one size take.
+#[derive(Clone, Copy, Debug)]
+pub struct Use {
+    /// Size of an object, in bytes.
+    pub size: u16,
+    /// Pages in use.
+    pub pages: u64,
+    /// Objects in use.
+    pub objects: u64,
+    /// Objects that the pages have room for.
+    pub room: u64,
+}
+
+/// Calls `f` with what each class takes.
+pub fn for_each_class(mut f: impl FnMut(Use)) {
+    SIZES.iter().zip(&HEAP.classes).for_each(|(size, class)| {
+        let usage = {
+            let class = class.lock();
+            Use { size: *size, pages: class.nr_pages(), objects: class.nr_objects(), room: class.room() }
+        };
+        f(usage);
+    });
 }
 
 /// Index of the class for `layout`, or `None` if it takes whole frames.
