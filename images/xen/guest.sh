@@ -25,12 +25,22 @@ job_address() {
 	wait_for 10 ping -c 1 -W 1 10.9.0.1
 }
 
-# What the loads of dying.sh have come to: how often they had to wait, lost connections, wrong blocks or datagrams, errors, datagrams without an answer.
-net_state() {
-	echo $(grep -c ^gap /tmp/load) $(grep -c FAIL /tmp/ended) $(cat /tmp/load /tmp/ended | grep -cE "^(tcp )?wrong") 0 \
-		$(tail -n 40 /tmp/load | awk '/^counts/ { n = $2 - $3 } END { print n + 0 }')
+# state KIND: says what the loads of dying.sh have come to: how often they had to wait, lost connections, wrong blocks or datagrams, errors, datagrams without
+# an answer. After hours of loads nobody reads all that they have said again, so not in a subshell, where the counts would be lost.
+gaps=0 lost=0 wrong=0 failed=0 hears=
+state() {
+	local kind=$1 unanswered=0
+	[ $hears ] || { : >> /tmp/ended; exec 8< /tmp/load 9< /tmp/ended; hears=yes; }
+	set -- $({ cat <&8; cat <&9; } | awk '/^gap/ { g++ } /FAIL/ { l++ } /^(tcp )?wrong/ { w++ } /^error/ { e++ } END { print g + 0, l + 0, w + 0, e + 0 }')
+	gaps=$((gaps + $1)) lost=$((lost + $2)) wrong=$((wrong + $3)) failed=$((failed + $4))
+	if [ $kind = net ]; then
+		unanswered=$(tail -n 40 /tmp/load | awk '/^counts/ { n = $2 - $3 } END { print n + 0 }')
+		echo "state $gaps $lost $wrong $failed $unanswered"
+	else
+		# A load that gives up has no connection to lose.
+		echo "state $gaps 0 $wrong $((lost + failed)) 0"
+	fi
 }
-disk_state() { echo $(grep -c ^gap /tmp/load) 0 $(grep -c ^wrong /tmp/load) $(grep -cE "^error|FAIL" /tmp/load) 0; }
 # What has to become more: the last ping, and where each stream is; what was read and written. All that guests do here the driver domain waits for.
 net_progress() { tail -q -n 1 /tmp/pings /tmp/stream.* | sed 's/.*seq=\([0-9]*\).*/\1/; s/^tcp at //; s/.*[^0-9].*/0/'; }
 disk_progress() { awk '{ print $1, $5 }' /sys/block/xvda/stat; }
@@ -39,10 +49,10 @@ disk_progress() { awk '{ print $1, $5 }' /sys/block/xvda/stat; }
 goes_on() {
 	local from=$($1_progress) until=$(($(cut -d. -f1 /proc/uptime) + $2)) now
 	until now=$($1_progress) && more $from -- $now; do
-		[ $(cut -d. -f1 /proc/uptime) -lt $until ] || { echo "stuck: was" $from, is $now, state $($1_state); return 1; }
+		[ $(cut -d. -f1 /proc/uptime) -lt $until ] || { echo "stuck: was" $from, is $now; state $1; return 1; }
 		usleep 200000
 	done
-	echo "state $($1_state)"
+	state $1
 }
 # more NUMBER... -- NUMBER...: each of the second is more
 more() {

@@ -32,7 +32,7 @@ disk_ends() {
 # restarted CAUSE SEED: it has died once, and what the guest has seen of it is told
 restarted() {
 	local gap reinit= segments=
-	must 'the guest does not say what it has seen' states before "echo state \$(${kind}_state)"
+	must 'the guest does not say what it has seen' states before "state $kind"
 	died $1 $2
 	gap=($(in_guest u1 20 "grep ^gap /tmp/load | tail -n +$(($(total before 1) + 1)) | sort -n -k 3 | tail -n 1" | sed -n 's/^gap //p'))
 	[ $kind != net ] || segments=$(resent)
