@@ -85,11 +85,6 @@ impl Seen {
         Self { at, devfn, wire, regions, power: find_capability(space, CAP_POWER) }
     }
 
-    /// Which function it is.
-    pub fn at(&self) -> Sbdf {
-        self.at
-    }
-
     fn read(&self, offset: u16, width: u8, machine: &mut impl Machine) -> Option<u32> {
         let register = offset & !3;
         let whole = match region_at(register) {
