@@ -5,7 +5,7 @@
  * compares it with the medium.
  *
  *   gap FROM LENGTH, bins FROM N N N...   as netprobe says of answers
- *   wrong BLOCK                           a block was read that holds other bytes
+ *   wrong BLOCK at MS: ...                a block was read that holds other bytes: of an earlier write, of another block, or of neither
  *   error BLOCK                           a request or a flush failed
  *   disk ok|FAIL verified=N wrong=N errors=N flushes=N sum=HEX
  */
@@ -63,6 +63,29 @@ static void finish(const char *why)
 	exit(!ok);
 }
 
+/* Says whose bytes those are that came in the place of a block's. */
+static void tell_wrong(const uint8_t *p, const uint8_t *want, uint64_t block)
+{
+	uint64_t head, same = 0;
+
+	memcpy(&head, p, sizeof(head));
+	for (unsigned n = 0; n < BLOCK; n++)
+		same += p[n] == want[n];
+	printf("wrong %llu at %llu: of write %llu %llu bytes are right, ", (unsigned long long)block, (unsigned long long)now_ms(),
+	       (unsigned long long)generation[block], (unsigned long long)same);
+	for (uint64_t other = 0; other < count; other++) {
+		/* It may be one whose write has not begun. */
+		for (uint64_t write = generation[other] + 1; write; write--) {
+			if (pattern_word((write << 32) + first + other, 0) == head) {
+				printf("it begins as write %llu of block %llu, of which %llu is the last\n", (unsigned long long)write,
+				       (unsigned long long)other, (unsigned long long)generation[other]);
+				return;
+			}
+		}
+	}
+	printf("it begins with %016llx\n", (unsigned long long)head);
+}
+
 static void check(uint8_t *p, uint64_t block)
 {
 	static uint8_t want[BLOCK];
@@ -71,7 +94,7 @@ static void check(uint8_t *p, uint64_t block)
 	verified++;
 	if (memcmp(want, p, BLOCK)) {
 		wrong++;
-		printf("wrong %llu\n", (unsigned long long)block);
+		tell_wrong(p, want, block);
 	}
 }
 
