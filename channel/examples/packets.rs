@@ -56,7 +56,10 @@ fn main() {
     let mut tx = TxQueue::attach(tx_page.clone(), Credit::UNLIMITED).expect("fresh");
     let mut rx = RxQueue::attach(rx_page.clone(), Accepts::ALL).expect("fresh");
     let kind = Kind::Guest { any_source: false };
-    let ports = [Port { id: PortId(0), kind, mac: [2; 6] }, Port { id: PortId(1), kind, mac: [4; 6] }];
+    let ports = [
+        Port { id: PortId(0), nr_queues: 1, kind, mac: [2; 6] },
+        Port { id: PortId(1), nr_queues: 1, kind, mac: [4; 6] },
+    ];
     let table = Table::build(1, &ports).expect("memory");
     let mut frames = Same([0; 192]);
     frames.0[..6].fill(4);

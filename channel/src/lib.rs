@@ -11,6 +11,7 @@ extern crate alloc;
 extern crate std;
 
 pub mod card;
+pub mod flow;
 pub mod grants;
 pub mod offload;
 #[cfg(feature = "fuzzing")]

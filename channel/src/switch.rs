@@ -12,11 +12,14 @@
 
 mod hold;
 
+use crate::flow;
+
 pub use hold::Hold;
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::ops::Range;
 
 /// An Ethernet address.
 pub type Mac = [u8; 6];
@@ -46,8 +49,10 @@ pub enum Kind {
 /// A port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Port {
-    /// Its number.
+    /// Its number, which is also that of its first queue.
     pub id: PortId,
+    /// How many queues it has: one at least. The others' numbers follow the first one's.
+    pub nr_queues: u8,
     /// Its kind.
     pub kind: Kind,
     /// Its address; the uplink's is not looked at.
@@ -76,7 +81,7 @@ pub enum Drop {
 /// Where a frame goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Forward {
-    /// To one port.
+    /// To one port, by the queue of this number.
     To(PortId),
     /// To all of [`Table::others`].
     Flood,
@@ -95,12 +100,42 @@ pub enum Onward {
     Not,
 }
 
+/// Where frames with the same addresses go.
+#[derive(Clone, Copy, Debug)]
+struct Route {
+    /// Of a port with several queues it is the first one.
+    forward: Forward,
+    nr_queues: u8,
+}
+
+impl Route {
+    fn to(port: &Port) -> Self {
+        Self { forward: Forward::To(port.id), nr_queues: port.nr_queues }
+    }
+
+    /// All but [`Self::to`] a port.
+    fn of(forward: Forward) -> Self {
+        Self { forward, nr_queues: 1 }
+    }
+
+    /// Where the one with this header goes.
+    #[inline]
+    fn of_frame(self, header: &[u8]) -> Forward {
+        match self.forward {
+            Forward::To(first) if self.nr_queues > 1 => {
+                Forward::To(PortId(first.0.saturating_add(flow::queue_of(header, self.nr_queues))))
+            }
+            forward => forward,
+        }
+    }
+}
+
 /// Where a port's last frame went, for the next one: most go where the one before went.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Recent {
     /// Both addresses.
     addresses: [u8; 12],
-    forward: Option<Forward>,
+    route: Option<Route>,
 }
 
 impl Recent {
@@ -108,16 +143,16 @@ impl Recent {
     #[inline]
     pub fn forward(&mut self, table: &Table, from: PortId, header: &[u8]) -> Forward {
         let addresses = header.first_chunk::<14>().and_then(|header| header.first_chunk::<12>());
-        if let (Some(addresses), Some(forward)) = (addresses, self.forward) {
+        if let (Some(addresses), Some(route)) = (addresses, self.route) {
             if *addresses == self.addresses {
-                return forward;
+                return route.of_frame(header);
             }
         }
-        let forward = table.forward(from, header);
+        let route = table.route(from, header);
         if let Some(addresses) = addresses {
-            *self = Self { addresses: *addresses, forward: Some(forward) };
+            *self = Self { addresses: *addresses, route: Some(route) };
         }
-        forward
+        route.of_frame(header)
     }
 }
 
@@ -149,7 +184,7 @@ const NONE: u16 = u16::MAX;
 pub struct Table {
     generation: u64,
     ports: Box<[Port]>,
-    /// Index in `ports`, by number of the port.
+    /// Index in `ports`, by number of the port, or of another queue of its.
     by_id: Box<[u16]>,
     /// Index in `ports`, by hash of the address; as many places as a power of two, at least half of them empty.
     by_mac: Box<[u16]>,
@@ -167,7 +202,7 @@ impl Table {
     /// this host to itself, both of it are there. `generation`: to tell tables apart.
     pub fn build(generation: u64, ports: &[Port]) -> Result<Table, NoMemory> {
         let ports = boxed(ports.iter().copied().take(usize::from(NONE)), ports.len())?;
-        let nr_ids = ports.iter().map(|p| usize::from(p.id.0) + 1).max().unwrap_or(0);
+        let nr_ids = ports.iter().map(|p| p.places().end).max().unwrap_or(0);
         let nr_places = (ports.len() * 2).next_power_of_two();
         let mut table = Table {
             generation,
@@ -180,7 +215,7 @@ impl Table {
             ports,
         };
         for (at, port) in (0..NONE).zip(table.ports.iter()) {
-            table.by_id[usize::from(port.id.0)] = at;
+            table.by_id[port.places()].fill(at);
         }
         for at in 0..table.ports.len() {
             table.insert(at);
@@ -254,7 +289,7 @@ impl Table {
         self.generation
     }
 
-    /// A port.
+    /// The port of this number, or of which this is a queue.
     #[inline]
     pub fn port(&self, id: PortId) -> Option<&Port> {
         self.ports.get(usize::from(*self.by_id.get(usize::from(id.0))?))
@@ -271,9 +306,10 @@ impl Table {
         self.uplink
     }
 
-    /// All ports to which packets go but `from`.
+    /// All ports to which packets go but that of `from`: each by its first queue.
     pub fn others(&self, from: PortId) -> impl Iterator<Item = &Port> {
         let is_current = |p: &&Port| self.port(p.id).is_some_and(|q| core::ptr::eq(q, *p));
+        let from = self.port(from).map_or(from, |port| port.id);
         let takes = move |p: &&Port| p.id != from && (p.kind != Kind::Uplink || self.drained.is_none());
         self.ports.iter().filter(is_current).filter(takes)
     }
@@ -281,28 +317,32 @@ impl Table {
     /// Where a frame from port `from` goes. `header`: its first bytes.
     #[inline]
     pub fn forward(&self, from: PortId, header: &[u8]) -> Forward {
-        let Some(sender) = self.port(from) else { return Forward::Drop(Drop::NoPort) };
-        let Some((addresses, _)) = header.split_first_chunk::<14>() else { return Forward::Drop(Drop::Short) };
+        self.route(from, header).of_frame(header)
+    }
+
+    #[inline]
+    fn route(&self, from: PortId, header: &[u8]) -> Route {
+        let drop = |why: Drop| Route::of(Forward::Drop(why));
+        let Some(sender) = self.port(from) else { return drop(Drop::NoPort) };
+        let Some((addresses, _)) = header.split_first_chunk::<14>() else { return drop(Drop::Short) };
         let [t0, t1, t2, t3, t4, t5, s0, s1, s2, s3, s4, s5, ..] = *addresses;
         let (to, source) = ([t0, t1, t2, t3, t4, t5], [s0, s1, s2, s3, s4, s5]);
         if is_group(source) {
-            return Forward::Drop(Drop::Source);
+            return drop(Drop::Source);
         }
         match sender.kind {
-            Kind::Guest { any_source: false } if source != sender.mac => return Forward::Drop(Drop::Source),
-            Kind::Uplink if self.find(source).is_some() => return Forward::Drop(Drop::Looped),
-            Kind::Driver { .. } if self.find(source).is_some_and(|p| p.id != from) => {
-                return Forward::Drop(Drop::Source)
-            }
+            Kind::Guest { any_source: false } if source != sender.mac => return drop(Drop::Source),
+            Kind::Uplink if self.find(source).is_some() => return drop(Drop::Looped),
+            Kind::Driver { .. } if self.find(source).is_some_and(|p| p.id != sender.id) => return drop(Drop::Source),
             _ => {}
         }
         if is_group(to) {
-            return if is_reserved(to) { self.reserved(sender) } else { Forward::Flood };
+            return Route::of(if is_reserved(to) { self.reserved(sender) } else { Forward::Flood });
         }
         match self.find(to) {
-            Some(port) if port.id == from => Forward::Drop(Drop::Hairpin),
-            Some(port) => Forward::To(port.id),
-            None => self.unknown(sender),
+            Some(port) if port.id == sender.id => drop(Drop::Hairpin),
+            Some(port) => Route::to(port),
+            None => Route::of(self.unknown(sender)),
         }
     }
 
@@ -318,7 +358,7 @@ impl Table {
         }
     }
 
-    /// What is for nobody here: out, or in from outside to whoever wants everything.
+    /// What is for nobody here: out, or in from outside to whoever wants everything. Neither has more than one queue.
     fn unknown(&self, sender: &Port) -> Forward {
         let to = if sender.kind == Kind::Uplink { self.rest } else { self.uplink };
         match to {
@@ -337,6 +377,14 @@ impl Table {
             Kind::Guest { .. } => None,
         };
         to.map_or(Forward::Drop(Drop::Reserved), Forward::To)
+    }
+}
+
+impl Port {
+    /// The numbers of its queues.
+    fn places(&self) -> Range<usize> {
+        let first = usize::from(self.id.0);
+        first..first + usize::from(self.nr_queues.max(1))
     }
 }
 

@@ -1,7 +1,8 @@
 /*
  * Device channels: front ends are plugged into the hypervisor's own switch, packets go from one to the other byte for byte, a busy
  * sender need not notify of each, what front ends do wrong harms nobody else, nothing stays when interfaces or their domains go,
- * strangers are reached by the switch's way out, which senders have by their weights, and what is for them waits for the next one when that goes.
+ * an interface with several queues is one port and packets of a connection go by one of them, strangers are reached by the switch's
+ * way out, which senders have by their weights, and what is for them waits for the next one when that goes.
  * (cpus: 2) (shares: channels fronts) (differs: stock Xen has no switch)
  */
 #include "front.h"
@@ -131,15 +132,15 @@ static void bad_requests(void)
 	REFUSED(request.mac[0] = 1, EINVAL, "the address of a group");
 	REFUSED(request.rate_bytes = 1, EINVAL, "half a rate");
 	REFUSED(request.rate_interval_us = 1, EINVAL, "the other half");
-	REFUSED(request.tx_ring = 7, EINVAL, "a grant that is none");
-	REFUSED(request.rx_ring = ~0u, EINVAL, "a grant beyond the table");
-	REFUSED(request.tx_ring = d.first_ref + TX_DATA, EINVAL, "a ring that cannot be written");
-	REFUSED(request.tx_port = 0, EINVAL, "port 0");
-	REFUSED(request.rx_port = 1023, EINVAL, "a port that is closed");
-	REFUSED(request.rx_port = ~0u, EINVAL, "a port that cannot be");
-	REFUSED(request.rx_port = new_ipi(0), EINVAL, "a port for something else");
-	REFUSED(request.tx_port = a.tx_port, EBUSY, "a port of another");
-	REFUSED(request.rx_port = a.tx_port, EBUSY, "a port of another");
+	REFUSED(request.queues[0].tx_ring = 7, EINVAL, "a grant that is none");
+	REFUSED(request.queues[0].rx_ring = ~0u, EINVAL, "a grant beyond the table");
+	REFUSED(request.queues[0].tx_ring = d.first_ref + TX_DATA, EINVAL, "a ring that cannot be written");
+	REFUSED(request.queues[0].tx_port = 0, EINVAL, "port 0");
+	REFUSED(request.queues[0].rx_port = 1023, EINVAL, "a port that is closed");
+	REFUSED(request.queues[0].rx_port = ~0u, EINVAL, "a port that cannot be");
+	REFUSED(request.queues[0].rx_port = new_ipi(0), EINVAL, "a port for something else");
+	REFUSED(request.queues[0].tx_port = a.tx_port, EBUSY, "a port of another");
+	REFUSED(request.queues[0].rx_port = a.tx_port, EBUSY, "a port of another");
 	REFUSED(request.device = a.device, EBUSY, "a device that is connected");
 	REFUSED(d.tx->req_prod = 257, EINVAL, "a ring that is too full");
 	d.tx->req_prod = 0;
@@ -226,6 +227,7 @@ void test_main(void)
 	check_result(channel_op(SWITCH_DESTROY, &sw), 0, "destroying the switch");
 	check_result(channel_op(SWITCH_DESTROY, &sw), -ENOENT, "destroying it twice");
 	audit();
+	queues();
 	hostile_front_ends();
 	domains_die();
 	audit();

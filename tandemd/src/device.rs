@@ -4,7 +4,7 @@
 //! process that did the last step. The numbers are xenbus's states: 1 initialising, 2 waiting for the front end, 3 the front end
 //! has written its keys, 4 connected, 5 closing, 6 closed.
 
-use channel::vif::features::{Choice, QueueKeys};
+use channel::vif::features::{max_queues, Choice, QueueKeys};
 use xen_abi::channel_op as op;
 
 /// A guest's interface, by the guest's domid and the number of its device.
@@ -102,14 +102,13 @@ pub fn next(seen: &Seen) -> Option<Step> {
     }
 }
 
-/// Keys of the front end that are looked at.
+/// Keys of a queue.
+pub const QUEUE_KEYS: &[&str] =
+    &["tx-ring-ref", "rx-ring-ref", "event-channel", "event-channel-tx", "event-channel-rx"];
+
+/// Keys of the front end that are looked at, besides those of its queues.
 pub const FRONT_KEYS: &[&str] = &[
-    "tx-ring-ref",
-    "rx-ring-ref",
-    "event-channel",
-    "event-channel-tx",
-    "event-channel-rx",
-    "multi-queue-num-queues",
+    NUM_QUEUES,
     "request-rx-copy",
     "feature-sg",
     "feature-gso-tcpv4",
@@ -118,8 +117,22 @@ pub const FRONT_KEYS: &[&str] = &[
     "feature-ipv6-csum-offload",
 ];
 
+/// How many queues the front end has.
+const NUM_QUEUES: &str = "multi-queue-num-queues";
+
+/// How many were offered. (An older daemon, which said nothing of that, has offered one.)
+pub const MAX_QUEUES: &str = "multi-queue-max-queues";
+
 /// Keys in the back end's directory that are looked at when the interface is plugged in.
-pub const BACK_KEYS: &[&str] = &["mac", "rate"];
+pub const BACK_KEYS: &[&str] = &["mac", "rate", MAX_QUEUES];
+
+/// Where the keys of a front end's queues are, in its directory: what is put before them.
+pub fn places_of_queues<'a>(front: impl Fn(&str) -> Option<&'a str>) -> Vec<String> {
+    match front(NUM_QUEUES).and_then(|count| count.trim().parse().ok()) {
+        Some(count @ 2..=op::VIF_MAX_QUEUES) => (0..count).map(|n| format!("queue-{n}/")).collect(),
+        _ => vec![String::new()],
+    }
+}
 
 /// What the hypervisor is asked for, from the keys of both ends; `guest`, `backend`, `device` and `switch` are left to the caller.
 /// An error says which key is wrong.
@@ -127,9 +140,16 @@ pub fn terms<'a>(
     front: impl Fn(&str) -> Option<&'a str>,
     back: impl Fn(&str) -> Option<&'a str>,
 ) -> Result<op::ChannelConnect, String> {
-    let choice = Choice::read(1, &front).map_err(|refusal| format!("front end: {refusal}"))?;
-    let keys = QueueKeys::read(&front).map_err(|refusal| format!("front end: {refusal}"))?;
-    let accepts = choice.accepts;
+    let offered = back(MAX_QUEUES).and_then(|count| count.parse().ok()).map_or(1, max_queues);
+    let Choice { accepts, nr_queues } =
+        Choice::read(offered, &front).map_err(|refusal| format!("front end: {refusal}"))?;
+    let mut queues = [op::ChannelQueue::default(); op::VIF_MAX_QUEUES as usize];
+    for (queue, place) in queues.iter_mut().zip(places_of_queues(&front)) {
+        let keys = QueueKeys::read(|key| front(&format!("{place}{key}")));
+        let QueueKeys { tx_ring, rx_ring, tx_port, rx_port } =
+            keys.map_err(|refusal| format!("front end: {place}{refusal}"))?;
+        *queue = op::ChannelQueue { tx_ring, rx_ring, tx_port, rx_port };
+    }
     let flags = [
         (accepts.sg, op::CONNECT_SG),
         (accepts.gso_v4, op::CONNECT_GSO_TCPV4),
@@ -143,10 +163,8 @@ pub fn terms<'a>(
         Some(rate) => self::rate(rate).ok_or_else(|| format!("rate `{rate}` is not BYTES,MICROSECONDS"))?,
     };
     Ok(op::ChannelConnect {
-        tx_ring: keys.tx_ring,
-        rx_ring: keys.rx_ring,
-        tx_port: keys.tx_port,
-        rx_port: keys.rx_port,
+        nr_queues,
+        queues,
         flags: flags.iter().filter(|(is_set, _)| *is_set).fold(0, |all, (_, flag)| all | flag),
         mac: self::mac(mac).ok_or_else(|| format!("mac `{mac}` is not six bytes in hex with colons"))?,
         rate_bytes,
@@ -188,7 +206,8 @@ mod tests {
     #[test]
     fn what_both_ends_wrote_is_what_the_hypervisor_is_asked_for() {
         let asked = terms(key(UP), key(&[("mac", "00:16:3e:00:00:0A"), ("rate", "62500,50000")])).unwrap();
-        assert_eq!((asked.tx_ring, asked.rx_ring, asked.tx_port, asked.rx_port), (8, 9, 5, 5));
+        assert_eq!(asked.nr_queues, 1);
+        assert_eq!(asked.queues[0], op::ChannelQueue { tx_ring: 8, rx_ring: 9, tx_port: 5, rx_port: 5 });
         assert_eq!(asked.flags, op::CONNECT_SG | op::CONNECT_CSUM_IPV4);
         assert_eq!(asked.mac, [0, 0x16, 0x3e, 0, 0, 10]);
         assert_eq!((asked.rate_bytes, asked.rate_interval_us), (62_500, 50_000));
@@ -208,7 +227,35 @@ mod tests {
         assert!(refused(UP, &[]).contains("mac"));
         assert!(refused(&UP[1..], &[mac]).contains("request-rx-copy"));
         assert!(refused(&UP[..3], &[mac]).contains("event-channel"));
-        assert!(refused(&[&[("multi-queue-num-queues", "2")], UP].concat(), &[mac]).contains("queues"));
+        assert!(refused(&[&[(NUM_QUEUES, "2")], UP].concat(), &[mac]).contains("queues"));
+        assert!(refused(&[&[(NUM_QUEUES, "9")], UP].concat(), &[mac, (MAX_QUEUES, "99")]).contains("queues"));
+        let lacking = [&[(NUM_QUEUES, "2"), ("queue-0/tx-ring-ref", "8")], UP].concat();
+        assert_eq!(
+            refused(&lacking, &[mac, (MAX_QUEUES, "2")]),
+            "front end: queue-0/event-channel is missing or no number"
+        );
+    }
+
+    #[test]
+    fn each_queue_has_its_own_rings_and_ports() {
+        let keys = |n: u32| {
+            let all = [
+                ("tx-ring-ref", 8 + n),
+                ("rx-ring-ref", 18 + n),
+                ("event-channel-tx", 28 + n),
+                ("event-channel-rx", 38 + n),
+            ];
+            all.map(|(key, value)| (format!("queue-{n}/{key}"), value.to_string()))
+        };
+        let queues: Vec<(String, String)> = (0..2).flat_map(keys).collect();
+        let named = queues.iter().map(|(key, value)| (key.as_str(), value.as_str()));
+        let front: Vec<(&str, &str)> = named.chain([(NUM_QUEUES, "2"), ("request-rx-copy", "1")]).collect();
+        assert_eq!(places_of_queues(key(&front)), ["queue-0/", "queue-1/"]);
+        assert_eq!(places_of_queues(key(UP)), [""]);
+        let asked = terms(key(&front), key(&[("mac", "00:16:3e:00:00:0A"), (MAX_QUEUES, "4")])).unwrap();
+        assert_eq!(asked.nr_queues, 2);
+        assert_eq!(asked.queues[1], op::ChannelQueue { tx_ring: 9, rx_ring: 19, tx_port: 29, rx_port: 39 });
+        assert_eq!(asked.queues[2], op::ChannelQueue::default());
     }
 
     /// Every look there can be: doing what is said leads to rest in a few steps, and what is shown then is true.

@@ -303,6 +303,7 @@ impl Service {
         match step {
             Step::Offer => {
                 let mut changes: Vec<Change> = OFFER.iter().map(|(key, value)| write(key, value)).collect();
+                changes.push(write(device::MAX_QUEUES, &self.queues_for(device, store)?.to_string()));
                 changes.extend([write("hotplug-status", "connected"), show(state::INIT_WAIT)]);
                 changes.push(Change::Remove(self.at.error(device)));
                 store.change(&guard, &changes)?;

@@ -15,7 +15,8 @@ pub const CHANNELOP_SWITCH_CREATE: u32 = 0;
 pub const CHANNELOP_SWITCH_DESTROY: u32 = 1;
 /// Takes up a front end's rings and plugs it into a switch: [`ChannelConnect`]. ENOENT: no such switch. ESRCH: no such domain.
 /// EBUSY: this device of the guest is connected, or one of its ports is, or the switch has a way out. EINVAL: a domain that dies, an address of a group,
-/// unknown flags, a grant that does not hold, a ring whose indices cannot be, a port that does not wait for the back end.
+/// unknown flags, no queue or more than [`VIF_MAX_QUEUES`], several of a way out or with a limit, a grant that does not hold, a ring whose indices cannot
+/// be, a port that does not wait for the back end.
 /// ENOSPC, ENOMEM.
 pub const CHANNELOP_VIF_CONNECT: u32 = 2;
 /// Lets an interface go, with what waits in it: [`ChannelVif`]. ENOENT.
@@ -163,6 +164,23 @@ pub struct ChannelVif {
     pub flags: u32,
 }
 
+/// Queues that an interface has at most.
+pub const VIF_MAX_QUEUES: u32 = 8;
+
+/// Rings and ports of one of an interface's queues.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ChannelQueue {
+    /// Grant of the transmit ring.
+    pub tx_ring: u32,
+    /// Grant of the receive ring.
+    pub rx_ring: u32,
+    /// The guest's port for transmit events.
+    pub tx_port: u32,
+    /// The guest's port for receive events; the same if it does not split them.
+    pub rx_port: u32,
+}
+
 /// Argument of [`CHANNELOP_VIF_CONNECT`].
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -175,26 +193,24 @@ pub struct ChannelConnect {
     pub device: u32,
     /// In: the switch.
     pub switch: u32,
-    /// In: grant of the transmit ring.
-    pub tx_ring: u32,
-    /// In: grant of the receive ring.
-    pub rx_ring: u32,
-    /// In: the guest's port for transmit events.
-    pub tx_port: u32,
-    /// In: the guest's port for receive events; the same if it does not split them.
-    pub rx_port: u32,
     /// In: `CONNECT_*`.
     pub flags: u32,
+    /// In: how many queues it has. More than one only without [`CONNECT_UPLINK`], and without a limit.
+    pub nr_queues: u32,
+    /// In: length of an interval in us; 0 if there is no limit, and only then.
+    pub rate_interval_us: u32,
+    /// In: its queues; those behind `nr_queues` are not looked at.
+    pub queues: [ChannelQueue; VIF_MAX_QUEUES as usize],
     /// In: its address; not a group's.
     pub mac: [u8; 6],
     /// In: its weight among those who send by one way out; 0: [`WEIGHT`].
     pub weight: u16,
     /// In: bytes that the guest may send in each interval; 0: as many as it can.
     pub rate_bytes: u64,
-    /// In: length of an interval in us; 0 if there is no limit, and only then.
-    pub rate_interval_us: u32,
     /// Out: its name.
     pub vif: u32,
+    /// Must be zero.
+    pub pad: u32,
 }
 
 /// The transmit ring has ended: its guest has written to it what cannot be.
@@ -226,10 +242,10 @@ pub struct ChannelStatus {
     pub mac: [u8; 6],
     /// Out: packets that wait to be answered.
     pub tx_waiting: u16,
-    /// Out: `STATE_*`.
+    /// Out: `STATE_*`, of any of its queues.
     pub state: u32,
-    /// Out: 0.
-    pub pad: u32,
+    /// Out: as at the connection.
+    pub nr_queues: u32,
     /// Out: packets that the guest has sent.
     pub tx_packets: u64,
     /// Out: their bytes.
@@ -650,5 +666,5 @@ const _: () = assert!(core::mem::size_of::<ChannelHold>() == 8);
 const _: () = assert!(core::mem::size_of::<ChannelDrain>() == 8);
 const _: () = assert!(core::mem::size_of::<ChannelSwitch>() == 8);
 const _: () = assert!(core::mem::size_of::<ChannelVif>() == 8);
-const _: () = assert!(core::mem::size_of::<ChannelConnect>() == 56);
+const _: () = assert!(core::mem::size_of::<ChannelConnect>() == 176);
 const _: () = assert!(core::mem::size_of::<ChannelStatus>() == 112);

@@ -1,5 +1,7 @@
 //! Where the headers of a packet are: Ethernet, VLAN tags, IPv4 or IPv6, TCP or UDP.
 
+use core::ops::Range;
+
 /// Ethernet header without tags.
 pub const ETH_HEADER: usize = 14;
 const ETH_IPV4: u16 = 0x0800;
@@ -94,9 +96,8 @@ pub fn is_ipv4_without_tcp(bytes: &[u8]) -> bool {
     bytes.first_chunk().is_some_and(is)
 }
 
-/// [`parse`], of whatever packet.
-#[inline(never)]
-fn parse_any(bytes: &[u8]) -> Option<Headers> {
+/// What a packet carries, and where that begins: behind tags.
+fn behind_tags(bytes: &[u8]) -> Option<(u16, usize)> {
     let mut l3 = ETH_HEADER;
     let mut ethertype = word(bytes, 12)?;
     for _ in 0..MAX_TAGS {
@@ -106,6 +107,22 @@ fn parse_any(bytes: &[u8]) -> Option<Headers> {
         ethertype = word(bytes, l3 + 2)?;
         l3 += 4;
     }
+    Some((ethertype, l3))
+}
+
+/// Where both IP addresses of a packet are, whatever it carries.
+pub fn addresses(bytes: &[u8]) -> Option<Range<usize>> {
+    match behind_tags(bytes)? {
+        (ETH_IPV4, l3) => Some(l3 + 12..l3 + 20),
+        (ETH_IPV6, l3) => Some(l3 + 8..l3 + 40),
+        _ => None,
+    }
+}
+
+/// [`parse`], of whatever packet.
+#[inline(never)]
+fn parse_any(bytes: &[u8]) -> Option<Headers> {
+    let (ethertype, l3) = behind_tags(bytes)?;
     let (is_v6, protocol, l4) = match ethertype {
         ETH_IPV4 => {
             let first = *bytes.get(l3)?;

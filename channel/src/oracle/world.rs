@@ -116,9 +116,9 @@ impl World {
         let memory = Memory::new((CARD + CARD_FRAMES) as usize);
         let interfaces = (0..GUESTS).map(|i| connect(&memory, i, new_guest(i), 0)).collect();
         let mut ports: Vec<Port> = (0..GUESTS)
-            .map(|i| Port { id: PortId(i as u16), kind: Kind::Guest { any_source: false }, mac: mac(i) })
+            .map(|i| Port { id: PortId(i as u16), nr_queues: 1, kind: Kind::Guest { any_source: false }, mac: mac(i) })
             .collect();
-        ports.push(Port { id: PortId(UPLINK), kind: Kind::Uplink, mac: [0; 6] });
+        ports.push(Port { id: PortId(UPLINK), nr_queues: 1, kind: Kind::Uplink, mac: [0; 6] });
         World {
             memory,
             interfaces,

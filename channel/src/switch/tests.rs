@@ -14,13 +14,13 @@ fn mac(n: u16) -> Mac {
 }
 
 fn guest(n: u16) -> Port {
-    Port { id: PortId(n), kind: Kind::Guest { any_source: false }, mac: mac(n) }
+    Port { id: PortId(n), nr_queues: 1, kind: Kind::Guest { any_source: false }, mac: mac(n) }
 }
 
 fn ports(nr_guests: u16, is_promiscuous: bool) -> Vec<Port> {
     let mut all = alloc::vec![
-        Port { id: UP, kind: Kind::Uplink, mac: [0; 6] },
-        Port { id: DRIVER, kind: Kind::Driver { is_promiscuous }, mac: mac(1) },
+        Port { id: UP, nr_queues: 1, kind: Kind::Uplink, mac: [0; 6] },
+        Port { id: DRIVER, nr_queues: 1, kind: Kind::Driver { is_promiscuous }, mac: mac(1) },
     ];
     all.extend((2..2 + nr_guests).map(guest));
     all
@@ -146,29 +146,59 @@ fn the_later_of_two_with_one_address_counts() {
     assert_eq!(table.others(PortId(3)).map(|p| p.mac).collect::<Vec<_>>(), [mac(8)]);
 }
 
+#[test]
+fn frames_go_by_queues_of_their_receivers() {
+    let wide = Port { nr_queues: 4, ..guest(2) };
+    let table = Table::build(1, &[guest(1), wide, guest(6)]).unwrap();
+    let to = |n: u8| {
+        let mut packet = frame(mac(2), mac(6)).to_vec();
+        packet.extend([0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, n, 0, 0, 7, 0, 8, 0, 0]);
+        (packet[12], packet[13]) = (8, 0);
+        let went = table.forward(PortId(6), &packet);
+        assert_eq!(Recent::default().forward(&table, PortId(6), &packet), went);
+        let Forward::To(queue) = went else { panic!("{went:?}") };
+        assert_eq!(table.onward(PortId(6), queue, &packet), Onward::Goes, "it waits for that queue");
+        queue.0
+    };
+    let mut queues: Vec<u16> = (0..100).map(to).collect();
+    queues.sort_unstable();
+    queues.dedup();
+    assert_eq!(queues, [2, 3, 4, 5]);
+    // By whichever it sends, it is one port.
+    for queue in [2, 3, 5].map(PortId) {
+        assert_eq!(table.forward(queue, &frame(mac(6), mac(2))), Forward::To(PortId(6)));
+        assert_eq!(table.forward(queue, &frame(mac(2), mac(2))), Forward::Drop(Drop::Hairpin));
+        assert_eq!(table.forward(queue, &frame(mac(6), mac(1))), Forward::Drop(Drop::Source));
+        assert_eq!(table.others(queue).map(|p| p.id.0).collect::<Vec<_>>(), [1, 6]);
+    }
+    assert_eq!(table.others(PortId(1)).map(|p| p.id.0).collect::<Vec<_>>(), [2, 6], "all get what is for all once");
+}
+
 proptest! {
     /// Against a list that is searched.
     #[test]
     fn agrees_with_a_list(
-        members in prop::collection::btree_map(0u16..400, (any::<u8>(), 0u8..4), 0..80),
-        frames in prop::collection::vec((0u16..400, any::<u8>(), any::<u8>()), 0..60),
+        members in prop::collection::btree_map(0u16..100, (any::<u8>(), 0u8..4, 1u8..=8), 0..80),
+        frames in prop::collection::vec((0u16..800, any::<u8>(), any::<u8>()), 0..60),
     ) {
         // Few distinct addresses, so that there are twins.
         let address = |n: u8| [0, 0x16, 0x3e, n & 3, 0, n];
-        let list: Vec<Port> = members.iter().map(|(id, (n, kind))| {
-            Port { id: PortId(*id), kind: Kind::Guest { any_source: *kind == 0 }, mac: address(*n) }
+        let list: Vec<Port> = members.iter().map(|(id, (n, kind, nr_queues))| {
+            Port { id: PortId(8 * id), nr_queues: *nr_queues, kind: Kind::Guest { any_source: *kind == 0 }, mac: address(*n) }
         }).collect();
         let table = Table::build(7, &list).unwrap();
         let mut recent = std::collections::BTreeMap::<u16, (Recent, Recents)>::new();
         for (from, to, source) in frames {
             let (to, source) = (address(to), address(source));
             let found = list.iter().rfind(|p| p.mac == to);
-            let expected = match (list.iter().find(|p| p.id.0 == from), found) {
+            let own = list.iter().find(|p| (p.id.0..p.id.0 + u16::from(p.nr_queues)).contains(&from));
+            let is_own = |p: &Port| own.is_some_and(|own| own.id == p.id);
+            let expected = match (own, found) {
                 (None, _) => Forward::Drop(Drop::NoPort),
                 (Some(p), _) if p.kind == (Kind::Guest { any_source: false }) && p.mac != source => Forward::Drop(Drop::Source),
                 (_, None) => Forward::Drop(Drop::Nobody),
-                (_, Some(p)) if p.id.0 == from => Forward::Drop(Drop::Hairpin),
-                (_, Some(p)) => Forward::To(p.id),
+                (_, Some(p)) if is_own(p) => Forward::Drop(Drop::Hairpin),
+                (_, Some(p)) => Forward::To(PortId(p.id.0 + flow::queue_of(&frame(to, source), p.nr_queues))),
             };
             prop_assert_eq!(table.forward(PortId(from), &frame(to, source)), expected);
             // Twice, and a frame without its type between.
@@ -179,7 +209,7 @@ proptest! {
                 prop_assert_eq!(recent.forward(&table, from, &frame[..len]), wanted);
                 prop_assert_eq!(recents.forward(&table, from, &frame[..len]), wanted);
             }
-            prop_assert_eq!(table.others(PortId(from)).count(), list.iter().filter(|p| p.id.0 != from).count());
+            prop_assert_eq!(table.others(PortId(from)).count(), list.iter().filter(|p| !is_own(p)).count());
         }
     }
 }

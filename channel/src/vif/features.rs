@@ -4,9 +4,7 @@
 //! that the channel can do by itself, whatever the driver below can.
 
 use crate::packet::{Checksum, GsoKind, View};
-
-/// Queues that are offered at most.
-pub const MAX_QUEUES: u32 = 8;
+use xen_abi::channel_op::VIF_MAX_QUEUES;
 
 /// Keys that the back end writes into its xenstore directory, with their values, but for `multi-queue-max-queues`
 /// ([`max_queues`]). Left out on purpose, though netback has them: `feature-xdp-headroom` (its absence saves the front end's
@@ -24,7 +22,7 @@ pub const OFFER: &[(&str, &str)] = &[
 
 /// The value of `multi-queue-max-queues` for a guest with `nr_vcpus`.
 pub fn max_queues(nr_vcpus: u32) -> u32 {
-    nr_vcpus.clamp(1, MAX_QUEUES)
+    nr_vcpus.clamp(1, VIF_MAX_QUEUES)
 }
 
 /// Why a front end's keys are refused.

@@ -69,11 +69,17 @@ void let_go_of_pages(struct front *front)
 	make_writable(tables[front->number]);
 }
 
+struct channel_queue queue_of(const struct front *front)
+{
+	return (struct channel_queue){ .tx_ring = front->first_ref + TX_RING, .rx_ring = front->first_ref + RX_RING,
+		.tx_port = front->tx_port, .rx_port = front->rx_port };
+}
+
 struct channel_connect request_of(const struct front *front, u32 switch_name, u32 flags)
 {
 	struct channel_connect request = { .guest = front->domid, .device = front->device, .switch_name = switch_name,
-		.tx_ring = front->first_ref + TX_RING, .rx_ring = front->first_ref + RX_RING, .tx_port = front->tx_port,
-		.rx_port = front->rx_port, .flags = flags };
+		.flags = flags, .nr_queues = 1 };
+	request.queues[0] = queue_of(front);
 	memcpy(request.mac, front->mac, 6);
 	return request;
 }

@@ -15,11 +15,14 @@ struct channel_vif {
 };
 struct channel_connect {
 	u16 guest, backend;
-	u32 device, switch_name, tx_ring, rx_ring, tx_port, rx_port, flags;
+	u32 device, switch_name, flags, nr_queues, rate_interval_us;
+	struct channel_queue {
+		u32 tx_ring, rx_ring, tx_port, rx_port;
+	} queues[8];
 	u8 mac[6];
 	u16 weight;
 	u64 rate_bytes;
-	u32 rate_interval_us, vif;
+	u32 vif, pad;
 };
 struct channel_status {
 	u32 vif, next;
@@ -27,7 +30,7 @@ struct channel_status {
 	u32 device, switch_name, flags;
 	u8 mac[6];
 	u16 tx_waiting;
-	u32 state, pad;
+	u32 state, nr_queues;
 	u64 tx_packets, tx_bytes, tx_errors, tx_dropped, tx_refused, rx_packets, rx_bytes, rx_errors, rx_dropped;
 };
 struct channel_way_out {
@@ -40,7 +43,7 @@ struct channel_hold {
 	u32 switch_name, hold_ms;
 };
 _Static_assert(sizeof(struct channel_way_out) == 72, "layouts");
-_Static_assert(sizeof(struct channel_connect) == 56 && sizeof(struct channel_status) == 112, "layouts");
+_Static_assert(sizeof(struct channel_connect) == 176 && sizeof(struct channel_status) == 112, "layouts");
 
 /* Slots of a ring. */
 enum { SLOTS = 256, CSUM_BLANK = 1, RX_VALIDATED = 1, MORE_DATA = 4, EXTRA_INFO = 8, RSP_ERROR = -1, RSP_NULL = 1, EXTRA_GSO = 1, GSO_TCPV4 = 1 };
@@ -99,6 +102,8 @@ struct front {
 void make_front(struct front *front, u32 number, u16 domid);
 /* Lets the pages of another domain's go. */
 void let_go_of_pages(struct front *front);
+/* Its rings and ports. */
+struct channel_queue queue_of(const struct front *front);
 struct channel_connect request_of(const struct front *front, u32 switch_name, u32 flags);
 void connect_front(struct front *front, u32 switch_name, u32 flags);
 void disconnect_front(struct front *front);
@@ -144,6 +149,8 @@ void check_nothing(struct front *front, const char *what);
 u32 nr_in_use(const struct front *front);
 
 void hostile_front_ends(void);
+/* Interfaces with several queues. */
+void queues(void);
 void domains_die(void);
 void beside(void);
 void busy(struct front *from, struct front *to);

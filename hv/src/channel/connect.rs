@@ -22,7 +22,7 @@ use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use hv_core::evtchn::Binding;
-use xen_abi::channel_op::{self as op, ChannelConnect};
+use xen_abi::channel_op::{self as op, ChannelConnect, ChannelQueue};
 use xen_abi::errno::Errno;
 use xen_abi::io::netif::XEN_NETIF_TX_RING_SIZE;
 
@@ -123,10 +123,11 @@ impl Config {
         ports.try_reserve_exact(plugged().count() + 1).map_err(|_| Errno::ENOMEM)?;
         ports.extend(plugged().map(|p| Port {
             id: PortId(p.handle.place()),
+            nr_queues: p.nr_queues(),
             kind: p.kind(card.is_some()),
             mac: p.request.mac,
         }));
-        ports.extend(card.map(|card| Port { id: uplink::port(card), kind: Kind::Uplink, mac: [0; 6] }));
+        ports.extend(card.map(|card| Port { id: uplink::port(card), nr_queues: 1, kind: Kind::Uplink, mac: [0; 6] }));
         let generation = self.switches.publish(switch, &ports)?;
         if let Some(card) = card {
             uplink::link(card, switch, generation);
@@ -150,9 +151,44 @@ impl Config {
     pub(super) fn find(&self, handle: Handle) -> Result<&Plugged, Errno> {
         self.vifs.get(&handle.place()).filter(|p| p.handle == handle).ok_or(Errno::ENOENT)
     }
+
+    /// The name of the interface of which this is a queue.
+    fn interface_of(&self, queue: Handle) -> Option<Handle> {
+        let (_, plugged) = self.vifs.range(..=queue.place()).next_back()?;
+        plugged.queues().any(|own| own == queue).then_some(plugged.handle)
+    }
+
+    /// The first of so many places in a row that are empty. ENOSPC.
+    fn room_for(&self, nr_queues: u8) -> Result<u16, Errno> {
+        let mut from = 0;
+        for (place, plugged) in &self.vifs {
+            if place - from >= u16::from(nr_queues) {
+                break;
+            }
+            from = place + u16::from(plugged.nr_queues());
+        }
+        if MAX_VIFS - from < u16::from(nr_queues) {
+            return Err(Errno::ENOSPC);
+        }
+        Ok(from)
+    }
 }
 
 impl Plugged {
+    /// How many queues it has.
+    pub(super) fn nr_queues(&self) -> u8 {
+        #[allow(clippy::cast_possible_truncation, reason = "few, as was seen when it was connected")]
+        {
+            self.request.nr_queues as u8
+        }
+    }
+
+    /// Their names, the first of which is its own.
+    pub(super) fn queues(&self) -> impl Iterator<Item = Handle> {
+        let first = self.handle;
+        (0..u16::from(self.nr_queues())).map(move |number| first.queue(number))
+    }
+
     /// It is its switch's way out, unless there is a card.
     pub(super) fn is_uplink(&self) -> bool {
         self.request.flags & op::CONNECT_UPLINK != 0
@@ -178,6 +214,9 @@ pub fn connect(request: &ChannelConnect) -> Result<Handle, Errno> {
     let is_limited = request.rate_bytes != 0;
     let is_uplink = request.flags & op::CONNECT_UPLINK != 0;
     if request.flags & !op::CONNECT_FLAGS != 0
+        || request.pad != 0
+        || !(1..=op::VIF_MAX_QUEUES).contains(&request.nr_queues)
+        || request.nr_queues > 1 && (is_uplink || is_limited)
         || is_group(request.mac)
         || is_limited != (request.rate_interval_us != 0)
         || request.flags & op::CONNECT_NO_OFFLOAD != 0 && !is_uplink
@@ -200,27 +239,38 @@ pub fn connect(request: &ChannelConnect) -> Result<Handle, Errno> {
     if config.vifs.values().any(|p| same(p) || other_uplink(p)) {
         return Err(Errno::EBUSY);
     }
-    let place = (0..MAX_VIFS).find(|place| !config.vifs.contains_key(place)).ok_or(Errno::ENOSPC)?;
-    let handle = Handle::new(place, config.count.wrapping_add(1));
-    let (mut tx, mut rx) = sides(&guest, request, handle)?;
+    let plugged = Plugged { handle: Handle::new(0, config.count.wrapping_add(1)), request: *request };
+    let place = config.room_for(plugged.nr_queues())?;
+    let handle = plugged.handle.queue(place);
+    let plugged = Plugged { handle, ..plugged };
+    let mut all = Vec::new();
+    all.try_reserve_exact(plugged.nr_queues().into()).map_err(|_| Errno::ENOMEM)?;
+    for (queue, rings) in plugged.queues().zip(&request.queues) {
+        all.push(sides(&guest, request, (handle, queue), rings)?);
+    }
 
     config.count = config.count.wrapping_add(1);
-    config.vifs.insert(place, Plugged { handle, request: *request });
-    match config.publish(request.switch) {
-        Ok(generation) => rx.joined = generation,
+    config.vifs.insert(place, plugged);
+    let joined = match config.publish(request.switch) {
+        Ok(generation) => generation,
         Err(errno) => {
             config.vifs.remove(&place);
             return Err(errno);
         }
-    }
-    // What the guest has sent before anybody heard of it.
+    };
     let now = tsc::now_ns();
-    tx.until = Some(now);
-    let [tx_line, rx_line] = [tx.line, rx.line];
-    timed::note_place(place);
-    *VIFS[usize::from(place)].rx.lock() = Some(rx);
-    *VIFS[usize::from(place)].tx.lock() = Some(tx);
-    if let Err(errno) = bind(&guest, &tx_line).and_then(|()| bind(&guest, &rx_line)) {
+    let mut bound = Ok(());
+    for (mut tx, mut rx) in all {
+        let [tx_line, rx_line] = [tx.line, rx.line];
+        // What the guest has sent before anybody heard of it.
+        (rx.joined, tx.until) = (joined, Some(now));
+        let place = tx_line.handle.place();
+        timed::note_place(place);
+        *VIFS[usize::from(place)].rx.lock() = Some(rx);
+        *VIFS[usize::from(place)].tx.lock() = Some(tx);
+        bound = bound.and_then(|()| bind(&guest, &tx_line)).and_then(|()| bind(&guest, &rx_line));
+    }
+    if let Err(errno) = bound {
         unplug(&mut config, handle);
         return Err(errno);
     }
@@ -229,8 +279,13 @@ pub fn connect(request: &ChannelConnect) -> Result<Handle, Errno> {
     Ok(handle)
 }
 
-/// Both sides of an interface, with its rings. EINVAL.
-fn sides(guest: &Domain, request: &ChannelConnect, handle: Handle) -> Result<(Box<Tx>, Box<Rx>), Errno> {
+/// Both sides of a queue of the interface `first`, with its rings. EINVAL, ENOMEM.
+fn sides(
+    guest: &Domain,
+    request: &ChannelConnect,
+    (first, handle): (Handle, Handle),
+    rings: &ChannelQueue,
+) -> Result<(Box<Tx>, Box<Rx>), Errno> {
     let now = tsc::now_ns();
     let has = |flag| request.flags & flag != 0;
     let accepts = Accepts {
@@ -242,15 +297,16 @@ fn sides(guest: &Domain, request: &ChannelConnect, handle: Handle) -> Result<(Bo
     };
     let page = |gref| RingPage::take(guest, request.backend, gref).map_err(|_| Errno::EINVAL);
     let line = |port, event: u32| {
-        let both = if request.tx_port == request.rx_port { TX_EVENT | RX_EVENT } else { event };
+        let both = if rings.tx_port == rings.rx_port { TX_EVENT | RX_EVENT } else { event };
         let &ChannelConnect { guest, backend, switch, .. } = request;
         let weight = if request.weight == 0 { op::WEIGHT } else { request.weight };
-        Line { handle, guest, backend, port, cookie: handle.raw() | both, switch, weight }
+        let interface = first.place();
+        Line { handle, interface, guest, backend, port, cookie: handle.raw() | both, switch, weight }
     };
     let credit = Credit::new(request.rate_bytes, request.rate_interval_us.into(), now);
     let tx = Tx {
-        line: line(request.tx_port, TX_EVENT),
-        queue: TxQueue::attach(page(request.tx_ring)?, credit).map_err(|_| Errno::EINVAL)?,
+        line: line(rings.tx_port, TX_EVENT),
+        queue: TxQueue::attach(page(rings.tx_ring)?, credit).map_err(|_| Errno::EINVAL)?,
         packet: Packet::default(),
         until: None,
         held: Vec::with_capacity(XEN_NETIF_TX_RING_SIZE as usize),
@@ -262,9 +318,9 @@ fn sides(guest: &Domain, request: &ChannelConnect, handle: Handle) -> Result<(Bo
         false => Waiting::for_guest(now),
     };
     let rx = Rx {
-        line: line(request.rx_port, RX_EVENT),
+        line: line(rings.rx_port, RX_EVENT),
         joined: u64::MAX,
-        queue: RxQueue::attach(page(request.rx_ring)?, accepts).map_err(|_| Errno::EINVAL)?,
+        queue: RxQueue::attach(page(rings.rx_ring)?, accepts).map_err(|_| Errno::EINVAL)?,
         backlog,
         merger: Some(Box::default()),
     };
@@ -292,11 +348,17 @@ fn unplug(config: &mut Config, handle: Handle) {
     if plugged.is_uplink() {
         unlink(&config, &plugged);
     }
-    let sides = handle.sides();
+    let guest = domain::find(request.guest);
+    plugged.queues().for_each(|queue| unplug_queue(queue, &plugged, guest.as_deref()));
+}
+
+/// The same of one of its queues.
+fn unplug_queue(queue: Handle, plugged: &Plugged, guest: Option<&Domain>) {
+    let sides = queue.sides();
     let rx = sides.rx.lock().take();
     let tx = sides.tx.lock().take();
     let lines = [tx.as_ref().map(|tx| tx.line), rx.as_ref().map(|rx| rx.line)];
-    let Some(guest) = domain::find(request.guest) else { return };
+    let Some(guest) = guest else { return };
     for line in lines.into_iter().flatten() {
         // One that the guest has closed is not there, or is something else by now.
         let _ = guest.events.lock().unbind_hypervisor(line.port, line.cookie);
@@ -313,11 +375,11 @@ fn unplug(config: &mut Config, handle: Handle) {
     if let Some(tx) = tx {
         for sides in VIFS.iter().take(timed::places()) {
             if let Some(rx) = sides.rx.lock().as_deref_mut() {
-                rx.backlog.forget(handle.place(), |item| item.sender == handle);
+                rx.backlog.forget(tx.line.interface, |item| item.sender == queue);
             }
         }
-        uplink::forget(handle);
-        let mut grants = tx.line.grants(&guest);
+        uplink::forget(&tx.line);
+        let mut grants = tx.line.grants(guest);
         tx.queue.close(&mut grants);
     }
 }
@@ -334,7 +396,11 @@ pub fn disconnect(handle: Handle) -> Result<(), Errno> {
 pub fn lost_port(cookie: u32) {
     // Else it is a twin's card's, which lives without.
     if cookie & (TX_EVENT | RX_EVENT) != 0 {
-        let _ = disconnect(Handle::of_cookie(cookie));
+        let queue = Handle::of_cookie(cookie);
+        let mut config = CONFIG.lock();
+        if let Some(handle) = config.interface_of(queue) {
+            unplug(&mut config, handle);
+        }
     }
 }
 

@@ -20,8 +20,9 @@ pub fn next(place: u32) -> Result<ChannelStatus, Errno> {
     config.vifs.range(place..).next().map(|(_, plugged)| describe(plugged)).ok_or(Errno::ENOENT)
 }
 
-fn describe(Plugged { handle, request }: &Plugged) -> ChannelStatus {
-    let &ChannelConnect { guest, backend, device, switch, flags, mac, .. } = request;
+fn describe(plugged: &Plugged) -> ChannelStatus {
+    let Plugged { handle, request } = plugged;
+    let &ChannelConnect { guest, backend, device, switch, flags, mac, nr_queues, .. } = request;
     let mut status = ChannelStatus {
         vif: handle.raw(),
         next: u32::from(handle.place()) + 1,
@@ -31,24 +32,35 @@ fn describe(Plugged { handle, request }: &Plugged) -> ChannelStatus {
         switch,
         flags,
         mac,
+        nr_queues,
         ..ChannelStatus::default()
     };
-    let sides = handle.sides();
+    plugged.queues().for_each(|queue| add_queue(&mut status, queue));
+    status
+}
+
+/// What one of its queues has done is the interface's.
+fn add_queue(status: &mut ChannelStatus, queue: Handle) {
+    let sides = queue.sides();
     if let Some(tx) = sides.tx.lock().as_deref() {
         let stats = tx.queue.stats;
         status.state |= if tx.queue.fatal().is_some() { op::STATE_TX_ENDED } else { 0 };
-        status.tx_waiting = tx.queue.journal().nr_packets();
-        (status.tx_packets, status.tx_bytes) = (stats.packets, stats.bytes);
-        (status.tx_errors, status.tx_dropped, status.tx_refused) = (stats.errors, stats.dropped, tx.refused);
+        status.tx_waiting += tx.queue.journal().nr_packets();
+        status.tx_packets += stats.packets;
+        status.tx_bytes += stats.bytes;
+        status.tx_errors += stats.errors;
+        status.tx_dropped += stats.dropped;
+        status.tx_refused += tx.refused;
     }
     if let Some(rx) = sides.rx.lock().as_deref() {
         let stats = rx.queue.stats;
         status.state |= if rx.queue.fatal().is_some() { op::STATE_RX_ENDED } else { 0 };
         status.state |= if rx.backlog.is_stalled() { op::STATE_STALLED } else { 0 };
-        (status.rx_packets, status.rx_bytes) = (stats.packets, stats.bytes);
-        (status.rx_errors, status.rx_dropped) = (stats.errors, stats.dropped);
+        status.rx_packets += stats.packets;
+        status.rx_bytes += stats.bytes;
+        status.rx_errors += stats.errors;
+        status.rx_dropped += stats.dropped;
     }
-    status
 }
 
 /// What a switch's way out is and has done. ENOENT: no such switch.

@@ -224,15 +224,15 @@ impl Batch<'_> {
         if may_begin && deliver(rx, &guest, packet, &mut item.progress) {
             return true;
         }
-        self.wait(rx, tx.line.weight, packet.len(), item, may_begin)
+        let sender = Sender { nr: tx.line.interface, weight: tx.line.weight };
+        self.wait(rx, sender, packet.len(), item, may_begin)
     }
 
     /// A packet waits, if it may.
     #[cold]
-    fn wait(&self, rx: &mut Rx, weight: u16, bytes: u32, item: Item, is_full: bool) -> bool {
+    fn wait(&self, rx: &mut Rx, sender: Sender, bytes: u32, item: Item, is_full: bool) -> bool {
         // Without room its guest will notify; else it is only that this portion is spent.
         timers::arm_channels(if is_full { self.now.saturating_add(TICK_NS) } else { self.now });
-        let sender = Sender { nr: item.sender.place(), weight };
         let is_refused = !self.may_wait || rx.backlog.push(sender, item, bytes, self.now).is_err();
         rx.queue.stats.dropped += u64::from(is_refused);
         is_refused

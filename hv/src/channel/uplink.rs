@@ -9,7 +9,7 @@ use super::access::{Bytes, Held, RingPage};
 use super::held;
 use super::timed::REST_NS;
 use super::traffic::{self, Batch, Budget, TICK_NS};
-use super::vif::{Handle, Item, Tx, MAX_VIFS};
+use super::vif::{Handle, Item, Line, Tx, MAX_VIFS};
 use crate::arch::tsc;
 use crate::domain::dma_faults::DmaFaults;
 use crate::domain::Domain;
@@ -78,7 +78,7 @@ pub struct Uplink {
     link: Option<(u32, u64)>,
     /// Of its domain's devices.
     dma_faults: Arc<DmaFaults>,
-    /// By which of its transmit queues each interface sends.
+    /// By which of its transmit queues each queue of an interface sends.
     deal: Deal,
     queues: Vec<Queue>,
     /// Which of them is tried first.
@@ -419,14 +419,15 @@ pub fn take_back(card: Card) {
     }
 }
 
-/// What an interface, which is gone, had waiting is forgotten.
-pub fn forget(sender: Handle) {
+/// What an interface, which is gone, had waiting is forgotten; `line` is that of one of its queues, each of which is to be forgotten.
+pub fn forget(line: &Line) {
     for place in UPLINKS.iter().take(USED.load(Ordering::Relaxed)) {
         if let Some(uplink) = place.lock().as_deref_mut() {
-            if let Some(queue) = uplink.deal.known(sender.place()).and_then(|queue| uplink.queues.get_mut(queue)) {
-                queue.waiting.forget(sender.place());
+            let sender = line.handle.place();
+            if let Some(queue) = uplink.deal.known(sender).and_then(|queue| uplink.queues.get_mut(queue)) {
+                queue.waiting.forget(line.interface);
             }
-            uplink.deal.forget(sender.place());
+            uplink.deal.forget(sender);
         }
     }
 }
@@ -500,10 +501,10 @@ fn wait(batch: &mut Batch<'_>, tx: &mut Tx, port: PortId, mut item: Item, tried:
     // Without room the driver will have some; else it is only that this portion is spent.
     let is_spent = is_first && batch.budget.is_spent();
     timers::arm_channels(if is_spent { batch.now } else { batch.now.saturating_add(TICK_NS) });
-    let sender = item.sender.place();
+    let Line { interface, weight, .. } = tx.line;
     let put = |queue: &mut Queue| {
-        queue.waiting.weigh(sender, tx.line.weight);
-        queue.waiting.push(sender, item, bytes, batch.now).is_ok()
+        queue.waiting.weigh(interface, weight);
+        queue.waiting.push(interface, item, bytes, batch.now).is_ok()
     };
     let is_refused = !batch.may_wait || !uplink.queues.get_mut(queue).is_some_and(put);
     uplink.sent.dropped += u64::from(is_refused);

@@ -1,4 +1,7 @@
-//! A guest's interface: its two sides, and where they are found.
+//! A guest's interface: its queues with their two sides each, and where they are found.
+//!
+//! An interface has as many places as it has queues, one after the other, so that a queue is all that most of this has to do with: what guests send by
+//! two of them, or receive, has no lock in common. Its port in the switch is the place of its first one.
 
 use super::access::{GuestGrants, Held, RingPage};
 use super::disk::DISK_EVENT;
@@ -21,7 +24,7 @@ use alloc::vec::Vec;
 use core::fmt;
 use xen_abi::io::netif::XEN_NETIF_RSP_OKAY;
 
-/// Interfaces at one time.
+/// Queues of interfaces at one time.
 pub const MAX_VIFS: u16 = 1 << 10;
 
 /// In the name of a port: it is one for transmit events.
@@ -33,7 +36,7 @@ const PLACE: u32 = MAX_VIFS as u32 - 1;
 /// Counts connections, in a name.
 const GENERATION_SHIFT: u32 = 12;
 
-/// Names an interface: its place, and a count of all connections so far, modulo 2^18.
+/// Names a queue of an interface, and the first one the interface itself: its place, and a count of all connections so far, modulo 2^18.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Handle(u32);
 
@@ -58,9 +61,14 @@ impl Handle {
         self.0
     }
 
-    /// Its place, which is also its port's number in the switch.
+    /// Its place, which is also its number in the switch.
     pub fn place(self) -> u16 {
         (self.0 & PLACE) as u16
+    }
+
+    /// The queue `number` of the interface whose first one this is: it has the place that is so many further.
+    pub fn queue(self, number: u16) -> Self {
+        Self(self.0 + u32::from(number))
     }
 
     /// Its sides, if it is still there: whoever locks one looks whether it is this one's.
@@ -75,7 +83,7 @@ impl fmt::Display for Handle {
     }
 }
 
-/// A place for an interface. Its locks are fair: who sends all the time keeps nobody else away.
+/// A place for a queue of an interface. Its locks are fair: who sends all the time keeps nobody else away.
 pub struct Sides {
     /// What the guest sends.
     pub tx: FairMutex<Option<Box<Tx>>>,
@@ -92,11 +100,13 @@ pub fn at_port(port: PortId) -> Option<&'static Sides> {
     VIFS.get(usize::from(port.0))
 }
 
-/// An interface's end of its guest's ports, and whose grants it uses.
+/// A queue's end of its guest's ports, and whose grants it uses.
 #[derive(Clone, Copy)]
 pub struct Line {
-    /// Which interface.
+    /// Which queue.
     pub handle: Handle,
+    /// Place of its interface's first queue. To those who wait for a way out all of them are one sender.
+    pub interface: u16,
     /// Its guest.
     pub guest: u16,
     /// The domain that the guest grants to.

@@ -33,6 +33,21 @@ counted() { [ "$(tandemd --list | awk '$1 == "s1" { print $4 }')" = "$(in_guest 
 check what-was-sent-is-counted wait_for 20 counted
 check stream said 'tcp ok' s1 $((60 + mib * 4)) "tcptest put 10.9.0.4 $mib"
 check stream-back said 'tcp ok' s1 $((60 + mib * 4)) "tcptest get 10.9.0.4 $mib"
+# A guest has a queue for each of its processors, and packets of connections go by all of them: here that many connections are refused.
+tx_queues() { in_guest $1 10 'ls -d /sys/class/net/eth0/queues/tx-* | wc -l' | grep '^[0-9]*.$' | tr -d '\r'; }
+same a-queue-for-one-vcpu 1 "$(tx_queues s1)"
+same queues-for-four-vcpus 4 "$(tx_queues s2)"
+# by_queue: interrupts of each receive queue of s2 so far
+by_queue() { in_guest s2 20 "sed -n 's/^ *[0-9]*:\(.*\) xen-dyn.*-q[0-9]*-rx.*/\1/p' /proc/interrupts" | grep '^[ 0-9]*.$' | awk '{ sum = 0; for (n = 1; n <= NF; n++) sum += $n; print sum }'; }
+all_queues() {
+	local n before=($(by_queue)) after
+	in_guest s1 60 'for port in $(seq 100 163); do nc 10.9.0.4 $port < /dev/null > /dev/null 2>&1; done; true'
+	after=($(by_queue))
+	echo "${before[@]} interrupts before, ${after[@]} after"
+	[ ${#after[@]} = 4 ] || return 1
+	for n in ${!after[@]}; do [ ${after[n]} -gt ${before[n]} ] || return 1; done
+}
+check connections-go-by-all-queues all_queues
 no_errors() {
 	in_guest $1 10 'cd /sys/class/net/eth0/statistics; for f in rx_errors tx_errors rx_crc_errors tx_dropped; do [ $(cat $f) = 0 ] || echo $f $(cat $f); done; dmesg | grep -iE "warn|bug:|oops:" || true' | tee /tmp/errors
 	! grep -q . /tmp/errors

@@ -4,7 +4,9 @@ use super::{log, places, Service};
 use crate::device::{self, Device};
 use crate::hypercall::Switches;
 use crate::store::{Change, Store};
+use crate::supervisor::{candidate_of, remains_of, standby_of};
 use anyhow::{Context, Result};
+use channel::vif::features::max_queues;
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use xen_abi::channel_op::{
@@ -31,6 +33,9 @@ impl Service {
         let guest_name = store.read(&format!("/local/domain/{}/name", device.guest))?;
         let weight = guest_name.as_ref().and_then(|guest| self.weights.get(guest)).copied().unwrap_or(0);
         let is_way_out = self.driver_domain.is_some() && guest_name == self.driver_domain;
+        if is_way_out && terms.nr_queues > 1 {
+            return Ok(Err(format!("{} the way out has one queue", Errno::INVAL.raw_os_error())));
+        }
         let mut request = ChannelConnect {
             guest: device.guest,
             backend: self.at.domain,
@@ -56,10 +61,17 @@ impl Service {
                 self.devices.insert(device, Some(vif));
                 let rate = back.get("rate").map_or(String::new(), |rate| format!(", rate {rate}"));
                 let weight = if weight == 0 { String::new() } else { format!(", weight {weight}") };
+                let queues = match request.nr_queues {
+                    1 => String::new(),
+                    count => format!(", {count} queues"),
+                };
                 let way_out = if is_way_out { ", the way out" } else { "" };
                 let address = back.get("mac").map_or("", String::as_str);
                 let name = guest_name.map_or(String::new(), |name| format!(", {name}"));
-                log(&format!("{}{name}: connected, {address}{rate}{weight}{way_out}", self.at.describe(device)));
+                log(&format!(
+                    "{}{name}: connected, {address}{rate}{weight}{queues}{way_out}",
+                    self.at.describe(device)
+                ));
                 return Ok(Ok(()));
             }
             Err(error) => error,
@@ -69,8 +81,26 @@ impl Service {
 
     /// What both ends have written that matters when it is plugged in.
     pub(super) fn keys_of(&self, device: Device, store: &mut impl Store) -> Result<(Keys, Keys)> {
-        let front = read_keys(store, &places::front(device), device::FRONT_KEYS)?;
-        Ok((front, read_keys(store, &self.at.back(device), device::BACK_KEYS)?))
+        let path = places::front(device);
+        let mut front = read_keys(store, &path, device::FRONT_KEYS, "")?;
+        for place in device::places_of_queues(|key| front.get(key).map(String::as_str)) {
+            front.append(&mut read_keys(store, &path, device::QUEUE_KEYS, &place)?);
+        }
+        Ok((front, read_keys(store, &self.at.back(device), device::BACK_KEYS, "")?))
+    }
+
+    /// So many queues a guest's interface may have: one for each of its vCPUs. One that is the way out, or may become it, has one, and so has one with
+    /// a limit, which holds for all that it sends.
+    pub(super) fn queues_for(&self, device: Device, store: &mut impl Store) -> Result<u32> {
+        let name = store.read(&places::name_of(device.guest))?;
+        let may_be_way_out = self.driver_domain.as_ref().zip(name).is_some_and(|(driver, name)| {
+            [standby_of(driver), candidate_of(driver), remains_of(driver), driver.clone()].contains(&name)
+        });
+        if may_be_way_out || store.read(&format!("{}/rate", self.at.back(device)))?.is_some() {
+            return Ok(1);
+        }
+        let vcpus = store.list(&format!("/local/domain/{}/cpu", device.guest))?;
+        Ok(max_queues(vcpus.len().try_into().unwrap_or(u32::MAX)))
     }
 
     /// The service's switch, which is made if there is none yet.
@@ -106,13 +136,15 @@ impl Service {
 }
 
 /// Keys of one end, and their values.
-type Keys = BTreeMap<&'static str, String>;
+type Keys = BTreeMap<String, String>;
 
-fn read_keys(store: &mut impl Store, path: &str, keys: &[&'static str]) -> Result<Keys> {
+/// Those that are there, with what is put before them.
+fn read_keys(store: &mut impl Store, path: &str, keys: &[&str], before: &str) -> Result<Keys> {
     let mut found = BTreeMap::new();
     for key in keys {
+        let key = format!("{before}{key}");
         if let Some(value) = store.read(&format!("{path}/{key}"))? {
-            found.insert(*key, value);
+            found.insert(key, value);
         }
     }
     Ok(found)

@@ -46,6 +46,26 @@ fn the_rate_and_the_way_out_are_told() {
 }
 
 #[test]
+fn a_guest_has_a_queue_for_each_vcpu_but_not_as_the_way_out_nor_with_a_rate() {
+    let queues = |name: &str, vcpus: u32, rate: Option<&str>| {
+        let world = World::new();
+        let mut daemon = Daemon::start(&world, Some("dd"));
+        world.set("/local/domain/7/name", name);
+        (0..vcpus).for_each(|n| world.set(&format!("/local/domain/7/cpu/{n}/availability"), "online"));
+        world.create(A, "00:16:3e:00:00:01", rate);
+        world.settle(&mut daemon);
+        let asked = world.request(A).map(|request| (request.nr_queues, request.queues[0].tx_ring));
+        (world.get(&world.back(A, "multi-queue-max-queues")).unwrap(), asked)
+    };
+    assert_eq!(queues("guest", 3, None), ("3".into(), Some((3, 8))));
+    assert_eq!(queues("guest", 1, None), ("1".into(), Some((1, 8))));
+    assert_eq!(queues("guest", 99, None), ("8".into(), Some((8, 8))));
+    assert_eq!(queues("guest", 3, Some("1000,50000")), ("1".into(), Some((1, 8))), "one limit for all that it sends");
+    assert_eq!(queues("dd", 3, None), ("1".into(), Some((1, 8))));
+    assert_eq!(queues("dd-standby", 3, None), ("1".into(), None));
+}
+
+#[test]
 fn without_offload_the_driver_domain_gets_packets_that_lack_nothing_and_guests_are_left_what_they_offer() {
     let offload = CONNECT_CSUM_IPV4 | CONNECT_CSUM_IPV6 | CONNECT_GSO_TCPV4 | CONNECT_GSO_TCPV6;
     let flags = |is_left: bool| {

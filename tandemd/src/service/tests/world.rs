@@ -215,7 +215,7 @@ impl Switches for World {
         if state.vifs.values().any(|r| (r.guest, r.device) == (request.guest, request.device)) {
             return Err(Errno::BUSY);
         }
-        if state.ports.get(&device) != Some(&request.tx_port) {
+        if state.ports.get(&device) != Some(&request.queues[0].tx_port) {
             return Err(Errno::INVAL);
         }
         state.count += 1;
@@ -385,10 +385,20 @@ impl World {
                     state.ports.insert(device, port);
                     port.to_string()
                 };
-                let keys =
-                    [("request-rx-copy", "1"), ("tx-ring-ref", "8"), ("rx-ring-ref", "9"), ("event-channel", &port)];
-                for (key, value) in keys {
-                    self.set(&self.front_key(device, key), value);
+                let set = |key: &str, value: &str| self.set(&self.front_key(device, key), value);
+                let offered = self.get(&self.back(device, "multi-queue-max-queues"));
+                let places: Vec<String> = match offered.and_then(|count| count.parse().ok()) {
+                    None | Some(1) => vec![String::new()],
+                    Some(count) => {
+                        set("multi-queue-num-queues", &u32::to_string(&count));
+                        (0..count).map(|n| format!("queue-{n}/")).collect()
+                    }
+                };
+                set("request-rx-copy", "1");
+                for place in places {
+                    for (key, value) in [("tx-ring-ref", "8"), ("rx-ring-ref", "9"), ("event-channel", &port)] {
+                        set(&format!("{place}{key}"), value);
+                    }
                 }
                 self.set(&self.front_key(device, "state"), "4");
             }
@@ -455,7 +465,7 @@ impl World {
         let port = self.0.borrow().ports.get(&device).copied();
         self.state(device) == (state::CONNECTED, state::CONNECTED)
             && port.is_some()
-            && self.request(device).map(|r| r.tx_port) == port
+            && self.request(device).map(|r| r.queues[0].tx_port) == port
     }
 
     /// Guests whose interfaces are plugged in.
@@ -477,7 +487,7 @@ impl World {
         let state = self.0.borrow();
         for request in state.vifs.values() {
             let device = Device { guest: request.guest, number: request.device };
-            assert_eq!(state.ports.get(&device), Some(&request.tx_port), "an interface without a port");
+            assert_eq!(state.ports.get(&device), Some(&request.queues[0].tx_port), "an interface without a port");
             assert_eq!(state.holds.get(&request.switch), Some(&HOLD_MS), "packets do not wait at its switch");
         }
         let orphan = |path: &&String| {
