@@ -22,6 +22,7 @@ pub mod frame;
 pub mod grant;
 pub mod iommu;
 pub mod ioport;
+pub mod map;
 pub mod memory;
 pub mod mmu;
 pub mod msr;

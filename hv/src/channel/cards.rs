@@ -11,6 +11,7 @@ use crate::domain;
 use crate::mem::frames;
 use crate::sched::timers;
 use crate::twin::net::{Card, Takes};
+use hv_core::map;
 use xen_abi::errno::Errno;
 
 /// A card, and the interface that it belongs to.
@@ -56,7 +57,7 @@ pub fn attached(card: Card, domain: u16, device: u32, takes: &Takes) -> Result<(
     uplink::put(card, Uplink::new(card, &owner, *interface, (takes, plugged.leaves_sums()))?);
     config.cards.insert(card.place(), attached);
     if let Err(errno) = config.publish(switch) {
-        config.cards.remove(&card.place());
+        map::take(&mut config.cards, &card.place());
         uplink::take_out(card);
         return Err(errno);
     }
@@ -73,7 +74,7 @@ pub fn detached(card: Card) {
     if config.cards.get(&card.place()).is_none_or(|a| a.card != card) {
         return;
     }
-    let Some(attached) = config.cards.remove(&card.place()) else { return };
+    let Some(attached) = map::take(&mut config.cards, &card.place()) else { return };
     let switch = config.vifs.values().find(|p| attached.is_of(p)).map(|p| p.request.switch);
     if let Some(switch) = switch {
         // Without memory the old table stays, which leads to an empty place.

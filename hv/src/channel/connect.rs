@@ -22,6 +22,7 @@ use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use hv_core::evtchn::Binding;
+use hv_core::map;
 use xen_abi::channel_op::{self as op, ChannelConnect, ChannelQueue};
 use xen_abi::errno::Errno;
 use xen_abi::io::netif::XEN_NETIF_TX_RING_SIZE;
@@ -254,7 +255,7 @@ pub fn connect(request: &ChannelConnect) -> Result<Handle, Errno> {
     let joined = match config.publish(request.switch) {
         Ok(generation) => generation,
         Err(errno) => {
-            config.vifs.remove(&place);
+            map::take(&mut config.vifs, &place);
             return Err(errno);
         }
     };
@@ -341,7 +342,7 @@ fn bind(guest: &Domain, line: &Line) -> Result<(), Errno> {
 
 /// Takes an interface out of everything. Everything that was its own is back then; others' packets that waited for it are answered.
 fn unplug(config: &mut Config, handle: Handle) {
-    let Some(plugged) = config.vifs.remove(&handle.place()) else { return };
+    let Some(plugged) = map::take(&mut config.vifs, &handle.place()) else { return };
     let request = plugged.request;
     // Without memory the old table stays, which leads to an empty place.
     let _ = config.publish(request.switch);

@@ -17,6 +17,7 @@ use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU32, Ordering};
 use hv_core::evtchn::Binding;
 use hv_core::grant::audit::Ledger;
+use hv_core::map;
 use hv_core::passthrough::front::{Front, Machine, Seen};
 use hv_core::pcicfg::Sbdf;
 use xen_abi::channel_op::{ChannelPci, ChannelPciFunction, PCI_MAX_FUNCTIONS};
@@ -114,7 +115,7 @@ fn look_at(function: &ChannelPciFunction, d: &Domain) -> Result<Seen, Errno> {
 /// The back end answers the domain's front end again, if it did not.
 pub fn forget(d: &Domain) {
     let mut fronts = FRONTS.lock();
-    let gone = fronts.remove(&d.id);
+    let gone = map::take(&mut fronts, &d.id);
     if gone.is_some() {
         d.divert_nothing();
     }

@@ -13,6 +13,7 @@ use alloc::vec::Vec;
 use hv_core::iommu::amd::{self, Command};
 use hv_core::iommu::ivrs::Ivrs;
 use hv_core::iommu::{AnyFormat, Fault, Forget, Remapped};
+use hv_core::map;
 use unit::Unit;
 use x86::MachAddr;
 
@@ -218,7 +219,7 @@ impl Hardware for AmdVi {
 
     fn clear_interrupt(&self, line: u32) {
         let mut lines = self.lines.lock();
-        if let Some(Line { vector, source, .. }) = lines.remove(&line) {
+        if let Some(Line { vector, source, .. }) = map::take(&mut lines, &line) {
             self.for_each_entry(source, |i| i.unit.set_interrupt(i.source_id, vector, 0));
         }
     }

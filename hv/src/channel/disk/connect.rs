@@ -15,6 +15,7 @@ use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use hv_core::evtchn::{Binding, Remote};
+use hv_core::map;
 use xen_abi::channel_op::{self as op, ChannelDiskAttach, ChannelDiskConnect, ChannelDiskStatus};
 use xen_abi::errno::Errno;
 
@@ -221,7 +222,7 @@ pub fn close_port(domid: u16, port: u32) -> Result<(), Errno> {
 
 /// Takes a disk out of its place. Everything that was its own is back then.
 fn unplug(config: &mut Config, place: u16) {
-    let Some(mut connected) = config.disks.remove(&place) else { return };
+    let Some(mut connected) = map::take(&mut config.disks, &place) else { return };
     unlink(place, &mut connected);
     let shelf = DISKS[usize::from(place)].lock().take();
     if let Some(shelf) = shelf {

@@ -29,7 +29,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use hv_core::mmu::snapshot::{Copies, Counts, Form, Keep, Memory};
 use hv_core::snapshot::{Refusal, Stop};
 use hv_core::watchdog::Watchdogs;
-use hv_core::{evtchn, grant, pirq};
+use hv_core::{evtchn, grant, map, pirq};
 use vcpu::SavedVcpu;
 use x86::{Mfn, PAGE_SIZE};
 use xen_abi::channel_op as op;
@@ -357,7 +357,7 @@ fn give_back(snapshots: &mut Snapshots, id: u16) -> Result<(), Errno> {
     if !snapshot.memory.release(&mut snapshots.copies, mmu().env, PARTS_AT_ONCE) {
         return Err(Errno::ERESTART);
     }
-    snapshots.all.remove(&id);
+    map::take(&mut snapshots.all, &id);
     Ok(())
 }
 

@@ -13,6 +13,7 @@ use alloc::collections::BTreeMap;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use hv_core::iommu::amd::{self, control, device, reg, status, Command, Features};
 use hv_core::iommu::{ivrs, Fault, Forget, TableMem};
+use hv_core::map;
 use x86::{MachAddr, Mfn, PAGE_SIZE};
 
 /// Commands, and events, in a page.
@@ -291,7 +292,7 @@ impl Unit {
         }
         self.submit(&[Command::Interrupts(source_id)]);
         if is_empty {
-            tables.remove(&source_id);
+            map::take(&mut tables, &source_id);
             Direct.free(table);
         }
     }
