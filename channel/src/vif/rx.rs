@@ -30,9 +30,15 @@ pub enum Delivered {
         /// Slots of the packet, or of its next segment.
         slots: u32,
     },
+    /// The guest has got as many segments of the packet as it may at one time. There may be room for more.
+    Part,
     /// The guest cannot take such a packet.
     Unfit,
 }
+
+/// Segments of a packet that a guest gets at one time: of the longest packet's, with 1500 bytes each, all of them. They may be as short as a byte, and a guest may
+/// post pages as fast as they are filled.
+pub const MOST_SEGMENTS: u32 = 64;
 
 /// How far a packet that is cut for its receiver has got: begins as 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -73,7 +79,7 @@ impl<P: SharedPage> RxQueue<P> {
     }
 
     /// Copies a packet into the guest's pages. The guest sees it after [`RxQueue::push`]. Is it to be cut, because this guest
-    /// does not take it whole, then `progress` says where to go on after [`Delivered::NoRoom`]; otherwise nothing was done then.
+    /// does not take it whole, then `progress` says where to go on after [`Delivered::NoRoom`] and [`Delivered::Part`]; otherwise nothing was done then.
     /// An error ends the queue: the same is answered from then on. `view` is handed on by value, so that of a plain packet it need not lie in
     /// memory.
     #[inline(always)]
@@ -110,7 +116,8 @@ impl<P: SharedPage> RxQueue<P> {
         }
         let Some(cutter) = Cutter::new(view) else { return Ok(Delivered::Unfit) };
         let mut buffer = [0; HEADER_BYTES];
-        while progress.segments < cutter.nr_segments() {
+        let end = cutter.nr_segments().min(progress.segments.saturating_add(MOST_SEGMENTS));
+        while progress.segments < end {
             let segment = cutter.segment(progress.segments, &mut buffer);
             let delivered = if self.accepts.checksum(&segment) {
                 self.copy(grants, frames, segment)?
@@ -122,7 +129,7 @@ impl<P: SharedPage> RxQueue<P> {
             }
             progress.segments += 1;
         }
-        Ok(Delivered::Done)
+        Ok(if end < cutter.nr_segments() { Delivered::Part } else { Delivered::Done })
     }
 
     /// Delivers a packet with its checksum completed.

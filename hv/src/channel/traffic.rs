@@ -224,8 +224,10 @@ impl Batch<'_> {
         if may_begin && deliver(rx, &guest, packet, &mut item.progress) {
             return true;
         }
+        // Of one that is cut there may be room for more.
+        let is_full = may_begin && item.progress == Progress::default();
         let sender = Sender { nr: tx.line.interface, weight: tx.line.weight };
-        self.wait(rx, sender, packet.len(), item, may_begin)
+        self.wait(rx, sender, packet.len(), item, is_full)
     }
 
     /// A packet waits, if it may.
@@ -287,6 +289,7 @@ fn put_again(
                 Ok(_) => return false,
                 Err(_) => return receiver_ended(rx),
             },
+            Ok(Delivered::Part) => return false,
             Ok(Delivered::Unfit) => {
                 rx.queue.stats.dropped += 1;
                 return true;
@@ -327,7 +330,7 @@ pub fn refill(handle: Handle, budget: &mut Budget) -> bool {
     true
 }
 
-/// Tries once more to deliver `item`, which waits for `handle`. `false`: there is no room.
+/// Tries once more to deliver `item`, which waits for `handle`. `false`: there is no room for any of it.
 fn retry(handle: Handle, mut item: Item, now: u64, budget: &mut Budget) -> bool {
     let mut sender = item.sender.sides().tx.lock();
     let mut side = handle.sides().rx.lock();
@@ -343,6 +346,7 @@ fn retry(handle: Handle, mut item: Item, now: u64, budget: &mut Budget) -> bool 
         return true;
     };
     let (Some(from), Some(to)) = (tx.line.guest(), rx.line.guest()) else { return false };
+    let before = item.progress;
     let is_done = match onward(tx, PortId(handle.place()), item.token) {
         Onward::Goes => {
             budget.spend(tx.packet.len());
@@ -355,7 +359,8 @@ fn retry(handle: Handle, mut item: Item, now: u64, budget: &mut Budget) -> bool 
         if let Some(first) = rx.backlog.first() {
             *first = item;
         }
-        return false;
+        // Some of its segments have gone: it is tried again, in this portion or the next one.
+        return item.progress != before;
     }
     rx.backlog.pop(now);
     drop(side);

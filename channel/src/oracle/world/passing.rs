@@ -136,6 +136,7 @@ impl World {
             sleeps[1] &= !rx.push();
             match delivered {
                 Ok(Delivered::Done) => return true,
+                Ok(Delivered::Part) => {}
                 Ok(Delivered::NoRoom { slots }) => match rx.ask_for_event(slots) {
                     Ok(true) => {}
                     Ok(false) => return false,

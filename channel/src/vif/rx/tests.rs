@@ -117,6 +117,26 @@ fn others_get_segments_also_if_they_have_little_room() {
 }
 
 #[test]
+fn however_short_segments_are_a_guest_gets_so_many_at_one_time() {
+    let mut rig = Rig::new(Accepts { gso_v4: false, ..Accepts::ALL });
+    let bytes = Shape::tcp(B, A, 150).blank();
+    assert!(rig.sender.send(&bytes, Send { is_blank: true, gso: Some((1, 1)), ..Send::default() }));
+    rig.sender.kick();
+    assert!(matches!(rig.tx.take(&mut rig.sender.guest, &rig.memory, 0, &mut rig.packet), Ok(Take::Packet(_))));
+    let mut progress = Progress::default();
+    let mut portion = || {
+        rig.receiver.post(200);
+        rig.receiver.kick();
+        let delivered = rig.deliver(&mut progress).unwrap();
+        rig.rx.push();
+        (delivered, rig.receiver.receive().0.len())
+    };
+    assert_eq!(portion(), (Delivered::Part, 64));
+    assert_eq!(portion(), (Delivered::Part, 64));
+    assert_eq!(portion(), (Delivered::Done, 22));
+}
+
+#[test]
 fn a_checksum_is_completed_for_those_who_cannot() {
     for (is_v6, is_tcp) in [(false, false), (false, true), (true, false), (true, true)] {
         let shape = Shape { is_v6, is_tcp, ..Shape::tcp(B, A, 1001) };
