@@ -290,6 +290,28 @@ static void ends_go(void)
 	check(nr_in_use(&b) == 2, "%u grants are in use", nr_in_use(&b));
 	audit();
 	unload_card();
+
+	/* A way out that is drained is, also by the interface, when its card has gone: what waited for the card waits. */
+	begin();
+	post(&out, 8);
+	make_frame(stranger, b.mac, 60, 6);
+	for (u32 n = 0; n < SLOTS_OF_CARD + 8; n++)
+		put(&b, 60, 60);
+	check_result(kick_tx(&b), 0, "a kick");
+	struct channel_hold drain = { switch_name, 10000 };
+	check_result(channel_op(SWITCH_DRAIN, &drain), 0, "a drain");
+	check_result(detach(), 0, "taking the card away while it is drained");
+	UNTIL(nr_answers(&b) == SLOTS_OF_CARD, "what was in a card that was drained");
+	answered(&b, SLOTS_OF_CARD, "what was in a card that was drained");
+	check_nothing(&out, "beside a card that was drained");
+	drain.hold_ms = 0;
+	check_result(channel_op(SWITCH_DRAIN, &drain), 0, "the end of a drain");
+	UNTIL(nr_answers(&b) == 8, "what waited until it was drained no more");
+	for (u32 n = 0; n < 8; n++)
+		check_received(&out, 60, "what waited until it was drained no more");
+	answered(&b, 8, "what waited until it was drained no more");
+	audit();
+	unload_card();
 }
 
 void ports(void)

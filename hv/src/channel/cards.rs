@@ -29,7 +29,7 @@ impl Attached {
 
 /// The card that is the way out of a switch.
 pub fn card_of(config: &Config, switch: u32) -> Option<Card> {
-    let plugged = config.vifs.values().find(|p| p.request.switch == switch && p.is_uplink())?;
+    let plugged = config.way_out(switch)?;
     config.cards.values().find(|a| a.is_of(plugged)).map(|a| a.card)
 }
 

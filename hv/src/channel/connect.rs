@@ -103,7 +103,7 @@ pub fn destroy_switch(switch: u32) -> Result<(), Errno> {
 
 impl Config {
     fn drain(&mut self, switch: u32, longest: u64) -> Result<(), Errno> {
-        let before = self.switches.drain(switch, longest)?;
+        let before = self.switches.drain(switch, self.way_out(switch).map(|p| p.handle), longest)?;
         if let Err(error) = self.publish(switch) {
             self.switches.drain_as_before(switch, before);
             return Err(error);
@@ -114,6 +114,11 @@ impl Config {
         }
         held::go_on(switch, now);
         Ok(())
+    }
+
+    /// The interface that is the way out of a switch, or whose card is.
+    pub(super) fn way_out(&self, switch: u32) -> Option<&Plugged> {
+        self.vifs.values().find(|p| p.request.switch == switch && p.is_uplink())
     }
 
     /// The switch gets the ports that it has now; the number of its table. ENOMEM: it keeps the old ones.
@@ -129,7 +134,8 @@ impl Config {
             mac: p.request.mac,
         }));
         ports.extend(card.map(|card| Port { id: uplink::port(card), nr_queues: 1, kind: Kind::Uplink, mac: [0; 6] }));
-        let generation = self.switches.publish(switch, &ports)?;
+        let way = self.way_out(switch).map(|p| p.handle);
+        let generation = self.switches.publish(switch, way, &ports)?;
         if let Some(card) = card {
             uplink::link(card, switch, generation);
         }
@@ -141,7 +147,7 @@ impl Config {
         if let Some(card) = card_of(self, switch) {
             return uplink::take_back(card);
         }
-        let Some(out) = self.vifs.values().find(|p| p.request.switch == switch && p.is_uplink()) else { return };
+        let Some(out) = self.way_out(switch) else { return };
         let first = || out.handle.sides().rx.lock().as_deref_mut()?.backlog.pop(now);
         while let Some(item) = first() {
             held::put(item);
@@ -202,8 +208,10 @@ impl Plugged {
 
     /// What it is to its switch, which has a card or not.
     fn kind(&self, has_card: bool) -> Kind {
+        // Nobody would take what is put into the ring of a domain that dies.
+        let is_dying = || domain::find(self.request.guest).is_none_or(|guest| guest.is_dying());
         match self.is_uplink() {
-            true if has_card => Kind::Driver { is_promiscuous: false },
+            true if has_card || is_dying() => Kind::Driver { is_promiscuous: false },
             true => Kind::Uplink,
             false => Kind::Guest { any_source: self.request.flags & op::CONNECT_ANY_SOURCE != 0 },
         }

@@ -68,9 +68,7 @@ pub fn way_out(switch: u32) -> Result<ChannelWayOut, Errno> {
     let config = CONFIG.lock();
     config.switches.check(switch)?;
     let mut way = ChannelWayOut { switch, ..ChannelWayOut::default() };
-    let Some(plugged) = config.vifs.values().find(|p| p.request.switch == switch && p.is_uplink()) else {
-        return Ok(way);
-    };
+    let Some(plugged) = config.way_out(switch) else { return Ok(way) };
     (way.kind, way.vif, way.domain) = (op::WAY_OUT_INTERFACE, plugged.handle.raw(), plugged.request.guest);
     let card = card_of(&config, switch).and_then(|card| uplink::with(card, |u| (u.waits(), u.sent, u.received)));
     let (waits, sent, received) = if let Some((waits, sent, received)) = card {

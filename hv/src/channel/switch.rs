@@ -1,8 +1,9 @@
 //! Switches: a table for each, replaced as a whole.
 
+use super::vif::Handle;
 use crate::arch::tsc;
 use crate::sync::FairMutex;
-use ::channel::switch::{Hold, Port, PortId, Table};
+use ::channel::switch::{Hold, Port, Table};
 use alloc::sync::Arc;
 use xen_abi::errno::Errno;
 
@@ -23,10 +24,10 @@ pub fn table(switch: u32) -> Option<Arc<Table>> {
     }
 }
 
-/// A way out that is drained.
+/// A way out that is drained: a driver domain's interface, whether a card has its place or not.
 #[derive(Clone, Copy)]
 pub struct Drain {
-    way: PortId,
+    way: Handle,
     /// Until then, in ns.
     until: u64,
 }
@@ -67,7 +68,7 @@ impl Switches {
         #[allow(clippy::cast_possible_truncation, reason = "a small number")]
         let name = self.count.wrapping_mul(MAX_SWITCHES as u32) | place as u32;
         self.holds[place] = Hold::new();
-        self.publish(name, &[])?;
+        self.publish(name, None, &[])?;
         self.names[place] = Some(name);
         Ok(name)
     }
@@ -88,11 +89,12 @@ impl Switches {
         Ok(())
     }
 
-    /// The way out of a switch is drained for so long (ns), if it is not replaced; to be published. What was before. ENOENT, ENODEV.
-    pub fn drain(&mut self, switch: u32, longest: u64) -> Result<Option<Drain>, Errno> {
+    /// The way out of a switch, which is this interface or its card, is drained for so long (ns), if it is not replaced; to be published. What was
+    /// before. ENOENT, ENODEV.
+    pub fn drain(&mut self, switch: u32, way: Option<Handle>, longest: u64) -> Result<Option<Drain>, Errno> {
         self.check(switch)?;
         let place = (switch & PLACE) as usize;
-        let way = TABLES[place].lock().as_ref().and_then(|table| table.way_out()).ok_or(Errno::ENODEV)?;
+        let way = way.ok_or(Errno::ENODEV)?;
         let drain = Drain { way, until: tsc::now_ns().saturating_add(longest) };
         Ok(core::mem::replace(&mut self.drains[place], Some(drain)))
     }
@@ -102,12 +104,13 @@ impl Switches {
         self.drains[(switch & PLACE) as usize] = before;
     }
 
-    /// From now on `ports` are those of a switch; the table's number. ENOMEM: it stays as it was.
-    pub fn publish(&mut self, switch: u32, ports: &[Port]) -> Result<u64, Errno> {
+    /// From now on `ports` are those of a switch, and `way` the interface that is its way out, or whose card is; the table's number. ENOMEM: it
+    /// stays as it was.
+    pub fn publish(&mut self, switch: u32, way: Option<Handle>, ports: &[Port]) -> Result<u64, Errno> {
         self.generation += 1;
         let table = Table::build(self.generation, ports).map_err(|_| Errno::ENOMEM)?;
         let place = (switch & PLACE) as usize;
-        let (way, now) = (table.uplink(), tsc::now_ns());
+        let (has, now) = (table.uplink().is_some(), tsc::now_ns());
         let drain = self.drains[place].filter(|drain| Some(drain.way) == way && now < drain.until);
         let drained = match drain {
             Some(_) => Some(Table::build(self.generation, ports).map_err(|_| Errno::ENOMEM)?),
@@ -116,7 +119,7 @@ impl Switches {
         self.drains[place] = drain;
         let had = TABLES[place].lock().as_ref().is_some_and(|old| old.way_out().is_some());
         let hold = &mut self.holds[place];
-        hold.changed(had, way.is_some(), now);
+        hold.changed(had, has, now);
         let whole = Arc::new(table.waiting(hold.until()));
         let new = match (drain, drained) {
             (Some(drain), Some(drained)) => Arc::new(drained.drained(drain.until, whole)),
