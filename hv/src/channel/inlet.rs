@@ -13,7 +13,7 @@ use ::channel::offload::checksum;
 use ::channel::offload::headers::{self, Headers};
 use ::channel::offload::merge::Merger;
 use ::channel::packet::{Checksum, Fragment, View};
-use ::channel::switch::{Forward, PortId, Recents, Table};
+use ::channel::switch::{Forward, PortId, Recent, Recents, Table};
 use ::channel::vif::rx::Progress;
 use alloc::boxed::Box;
 
@@ -60,13 +60,13 @@ fn pass_on(frames: Frames<'_>, (from, switch, table): (PortId, u32, &Table), pas
             }
             forward => {
                 // What came before it goes before it.
-                give_lots(&mut receiver, &mut put_off, frames, (switch, table));
+                give_lots(&mut receiver, &mut put_off, frames, (from, switch, table));
                 flood(&mut receiver, (from, switch, table), forward, view)
             }
         };
         passed.count(view.len(), is_passed);
     }
-    give_lots(&mut receiver, &mut put_off, frames, (switch, table));
+    give_lots(&mut receiver, &mut put_off, frames, (from, switch, table));
 }
 
 /// Frames that were put off go to their receivers, those of each at once.
@@ -75,25 +75,29 @@ fn give_lots(
     receiver: &mut Option<Receiver>,
     put_off: &mut Lots<PortId>,
     frames: Frames<'_>,
-    (switch, table): (u32, &Table),
+    places: (PortId, u32, &Table),
 ) {
     while let Some((port, lot)) = put_off.next_lot() {
-        give_lot(receiver, lot.filter_map(|n| frames.get(n)), port, (switch, table));
+        give_lot(receiver, lot.filter_map(|n| frames.get(n)), port, places);
     }
 }
 
+/// Their addresses are read a second time, and may be others by now: the driver's domain still has the buffers. Such a frame goes nowhere.
 #[inline(never)]
 fn give_lot(
     receiver: &mut Option<Receiver>,
     lot: impl Iterator<Item = Received>,
     port: PortId,
-    (switch, table): (u32, &Table),
+    (from, switch, table): (PortId, u32, &Table),
 ) {
-    let mut room = Whole::default();
+    let (mut room, mut recent) = (Whole::default(), Recent::default());
     to(receiver, port, switch, table, |receiver| {
         for Received { piece, is_verified } in lot {
             let whole = held(&piece);
-            receiver.give(room.open(whole, &Bytes, is_verified), Some(whole));
+            let view = room.open(whole, &Bytes, is_verified);
+            if recent.forward(table, from, view.header) == Forward::To(port) {
+                receiver.give(view, Some(whole));
+            }
         }
     });
 }
