@@ -5,7 +5,7 @@ enum { SECONDS = 2, MOST = 200, LEN = 1000 };
 
 static struct front b;
 static struct front *const all[] = { &guest, &b, &out };
-static volatile bool is_over, has_stopped;
+volatile bool stop_job, has_stopped;
 static volatile u64 nr_put, nr_received, nr_odd, nr_by_card;
 
 /* What each guest sends, again and again: to the outside, to all, and to the other. */
@@ -19,8 +19,7 @@ static void fill(struct front *front, const struct front *other)
 	}
 }
 
-/* What vCPU 1 does until it is over. */
-static void (*volatile job)(void);
+void (*volatile job)(void);
 
 static void other_cpu(void)
 {
@@ -34,7 +33,7 @@ static void other_cpu(void)
 static void traffic(void)
 {
 	static u8 got[4096];
-	for (u32 round = 0; !is_over; round++) {
+	for (u32 round = 0; !stop_job; round++) {
 		for (u32 n = 0; n < 2; n++) {
 			struct front *from = all[n];
 			for (u32 nr = 0; nr < 8 && from->tx->req_prod - from->tx->rsp_prod < MOST; nr++, nr_put++)
@@ -100,7 +99,7 @@ void beside(void)
 		if (nr_rounds % 8 == 0)
 			audit();
 	}
-	is_over = true;
+	stop_job = true;
 	UNTIL(has_stopped, "vCPU 1");
 	/* Whatever waits anywhere is answered, for a neighbour who takes nothing any more after ten seconds. */
 	disconnect_front(&out);
@@ -123,7 +122,7 @@ void beside(void)
 /* A card for whatever twin there is. */
 static void attach_always(void)
 {
-	while (!is_over)
+	while (!stop_job)
 		attach();
 }
 
@@ -133,7 +132,7 @@ void cards_for_those_that_go(void)
 	u32 nr_rounds = 0, nr_left = 0, nr_with_card = 0;
 	need_vcpu(1);
 	UNTIL(HC3(vcpu_op, VCPUOP_is_up, 1, 0) == 0, "vCPU 1's end");
-	is_over = has_stopped = false;
+	stop_job = has_stopped = false;
 	load_card("domains_own");
 	job = attach_always;
 	check_result(HC3(vcpu_op, VCPUOP_up, 1, 0), 0, "vCPU 1");
@@ -145,7 +144,7 @@ void cards_for_those_that_go(void)
 		nr_left += way_out_of(switch_name).kind != INTERFACE_IS_WAY_OUT;
 		load_card("domains_own");
 	}
-	is_over = true;
+	stop_job = true;
 	UNTIL(has_stopped, "vCPU 1");
 	unload_card();
 	check(nr_left == 0 && nr_with_card > 0, "%u of %u twins left a card; %u had one", nr_left, nr_rounds, nr_with_card);

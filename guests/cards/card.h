@@ -77,5 +77,9 @@ void queues(void);
 void ports(void);
 void beside(void);
 void cards_for_those_that_go(void);
+/* What vCPU 1 does when it is brought up, whether it has come to the end of that, and whether it is to. */
+extern void (*volatile job)(void);
+extern volatile bool stop_job, has_stopped;
+void endless(void);
 void measure(void);
 #endif

@@ -1,7 +1,8 @@
 /*
  * A network card whose driver is a twin: a guest's packets go out by it and come in, whatever it is that the driver asks the domain for
  * meanwhile; one that cuts packets gets them whole; one with two transmit queues sends by both, and neither waits for
- * the other; what is refused; and what happens to what is under way when the card goes.
+ * the other; what is refused; what happens to what is under way when the card goes; and a driver that never comes to an end leaves its CPUs
+ * to others.
  * (cpus: 2) (shares: channels fronts twins) (differs: stock Xen has no twins)
  */
 #include "card.h"
@@ -242,6 +243,8 @@ void test_main(void)
 	beside();
 	audit();
 	cards_for_those_that_go();
+	audit();
+	endless();
 	audit();
 	disconnect_front(&guest);
 	disconnect_front(&out);

@@ -36,6 +36,7 @@ pub mod sched;
 pub mod screen;
 pub mod slab;
 pub mod snapshot;
+pub mod stint;
 pub mod ticket;
 pub mod timer;
 pub mod vtlb;

@@ -510,6 +510,29 @@ card_interrupt_end:
 	ud2
 card_poll_end:
 
+	/* int round_xmit(skb, card): keeps the packet, and schedules the poll of the napi_struct that ARGUMENT names. */
+	function round_xmit
+	mov	%rsi, %rax
+	and	MASK(%rip), %rax
+	mov	ARGUMENT(%rax), %rdi
+	call	*IMPORTS + 16(%rip)
+	xor	%eax, %eax
+	ret
+round_xmit_end:
+
+	/* int round_poll(napi, weight): schedules the poll of the napi_struct that its own names in its first word, if it does. */
+	function round_poll
+	mov	%rdi, %rdx
+	and	MASK(%rip), %rdx
+	mov	(%rdx), %rdi
+	test	%rdi, %rdi
+	je	round_poll_out
+	call	*IMPORTS + 16(%rip)
+	place	round_poll_out 0
+	xor	%eax, %eax
+	ret
+round_poll_end:
+
 	/* twin_import_N(...): import N. */
 	.macro	import n
 	function twin_import_\n

@@ -23,6 +23,7 @@
 use core::cell::Cell;
 use core::mem::{offset_of, size_of};
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use hv_core::stint::Stint;
 use hv_core::vtlb::Vtlb;
 use xen_abi::regs::CpuUserRegs;
 
@@ -93,6 +94,14 @@ pub struct CpuInfo {
     pub section_depth: Cell<u32>,
     /// It is to look at interfaces of guests when its vCPU goes to sleep.
     pub looks_after: Cell<bool>,
+    /// What it has worked for network cards of twins.
+    pub stint: Cell<Stint>,
+    /// It has worked for them since a guest ran here.
+    pub has_worked: Cell<bool>,
+    /// There is more to do for them, which waits until guests had their time: so it is done if there are none.
+    pub rests: Cell<bool>,
+    /// The lane with which it begins then.
+    pub next_lane: Cell<usize>,
 }
 
 const _: () = assert!((offset_of!(CpuInfo, guest_regs) + offset_of!(CpuUserRegs, es)) % 16 == 0);

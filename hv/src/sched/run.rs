@@ -183,6 +183,9 @@ fn store(me: &CpuInfo, current: &OwnedVcpu, regs: &CpuUserRegs) {
 /// Waits for work. Returns when this CPU should ask the scheduler again.
 fn idle(me: &'static CpuInfo, mut interruptible: Interruptible<'_>) {
     me.idle.store(1, Ordering::Release);
+    if me.rests.take() {
+        me.raise(pending::CARDS);
+    }
     loop {
         if do_work(me, interruptible.again()) != 0 {
             break;

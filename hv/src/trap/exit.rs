@@ -85,6 +85,7 @@ fn work(regs: &mut CpuUserRegs, mut interruptible: Interruptible<'_>) -> u32 {
         }
         // Delivery may have crashed the domain, which leaves work for the scheduler.
         if cpu.pending.load(Ordering::Acquire) & pending::DUE == 0 {
+            cpu.has_worked.set(false);
             return way(regs, SYSRET);
         }
     }

@@ -1,5 +1,6 @@
 //! One invocation of a twin under way: who serves its gates, and how it ends.
 
+use crate::arch::tsc;
 use crate::sched::timers;
 use crate::twin::entry::Kept;
 use crate::twin::instance::Instance;
@@ -122,6 +123,7 @@ impl Running<'_, '_> {
 
     /// The twin was interrupted at `rip`. Whether its time is over, which ends the invocation. Else the timer fires when it is.
     pub fn is_out_of_time(&mut self, rip: u64) -> bool {
+        self.domain.note_late(tsc::now_ns());
         if !self.domain.has_no_time_left() {
             self.keep_timer();
             return false;

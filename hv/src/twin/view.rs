@@ -16,6 +16,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use twin_abi::layout::ctx;
 use twin_abi::op::{note, MASK_BITS};
 use twin_runtime::gate::{Embedder, Upcall};
+use twin_runtime::linux::lanes::MAX_LANES;
 use twin_runtime::linux::pool::Pool;
 use twin_runtime::linux::skb::Frame;
 use twin_runtime::linux::{lock, Foreign, Host, Routine, Stop};
@@ -37,6 +38,9 @@ const LOCK_TRIES: u32 = 10_000;
 /// The same, if the invocation can wait.
 const SHORT_LOCK_TRIES: u32 = 200;
 const MASK: u64 = (1 << MASK_BITS) - 1;
+/// In [`DomainView::woken`], beside the bits of lanes: the time of its CPU's that it had is over.
+pub const LATE: u32 = 1 << 31;
+const _: () = assert!(MAX_LANES < LATE.trailing_zeros() as usize);
 
 /// See the module.
 pub struct DomainView<'a> {
@@ -57,8 +61,10 @@ pub struct DomainView<'a> {
     pub to_call: Option<ToCall>,
     /// The card's polls that are to run: bits.
     pub polls: u32,
-    /// The card's lanes whose transmit queues may go on: bits.
+    /// The card's lanes whose transmit queues may go on: bits. And [`LATE`].
     pub woken: u32,
+    /// Its CPU has other work from then on, in ns.
+    pub late_ns: u64,
 }
 
 impl<'a> DomainView<'a> {
@@ -76,6 +82,7 @@ impl<'a> DomainView<'a> {
             to_call: None,
             polls: 0,
             woken: 0,
+            late_ns: u64::MAX,
         }
     }
 
@@ -134,10 +141,19 @@ impl<'a> DomainView<'a> {
         let is_fresh = self.begun.is_multiple_of(TOGETHER);
         self.begun = self.begun.wrapping_add(1);
         if is_fresh {
-            self.deadline_ns.set(tsc::now_ns().saturating_add(TIME_LIMIT_NS));
+            let now = tsc::now_ns();
+            self.deadline_ns.set(now.saturating_add(TIME_LIMIT_NS));
             self.graces.set(GRACES);
+            self.note_late(now);
         }
         is_fresh
+    }
+
+    /// Has its CPU other work at `now` (ns)? Who runs it hears of that as of a queue that was woken, so it costs nothing to ask.
+    pub fn note_late(&mut self, now: u64) {
+        if now >= self.late_ns {
+            self.woken |= LATE;
+        }
     }
 
     /// The timer may have fired unheard: is the time over?

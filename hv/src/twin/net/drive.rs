@@ -3,7 +3,7 @@
 use super::card::end_disabled;
 use super::lane::{wanted, Awaits, Drive, Lane, Progress, Waits};
 use super::lines;
-use super::place::{with_card, Place, NR_ATTACHED};
+use super::place::{number_of, with_card, Place, NR_ATTACHED};
 use super::turn::{Ended, Stop, Turn, BUSY_NS};
 use crate::arch::tsc;
 use crate::cpu::percpu::{pending, this_cpu};
@@ -15,7 +15,9 @@ use crate::sched::{run, timers, Doing};
 use crate::sync::{RwLock, RwLockWriteGuard};
 use crate::twin::counts::Ending;
 use crate::twin::table::{Loaded, State, TWINS};
+use core::ops::Range;
 use core::sync::atomic::Ordering;
+use hv_core::stint::Guests;
 use twin_abi::op::reason;
 
 /// Until a lane that has used up its turn goes on, in ns. Guests run meanwhile.
@@ -35,52 +37,133 @@ pub fn install() {
     irq::guest::install_taker(lines::came);
 }
 
-/// Runs the lanes of cards of which something is wanted, and those whose time has come.
+/// Runs the lanes of cards of which something is wanted, and those whose time has come: but not for longer than a stint, after which the
+/// guests of this CPU have their time.
 fn work(mut interruptible: Interruptible<'_>) {
     if NR_ATTACHED.load(Ordering::Relaxed) == 0 {
         return;
     }
-    let Some(_runs) = STILL.try_read() else { return timers::arm_cards(tsc::now_ns().saturating_add(BUSY_NS)) };
-    // There is one timer for all.
-    let mut next = u64::MAX;
-    for (number, place) in with_card() {
-        for lane in place.lanes() {
-            if lane.is_wanted() {
-                run_lane(number, place, lane, interruptible.again());
-            }
-            next = next.min(lane.due_ns.load(Ordering::Relaxed));
-        }
+    let (cpu, began) = (this_cpu(), tsc::now_ns());
+    let Some(_runs) = STILL.try_read() else { return timers::arm_cards(began.saturating_add(BUSY_NS)) };
+    let guests = match vcpu::current(cpu) {
+        None => Guests::Absent,
+        Some(_) if cpu.has_worked.replace(true) => Guests::Waiting,
+        Some(_) => Guests::HaveRun,
+    };
+    let mut stint = cpu.stint.get();
+    let may_work = stint.begin(began, guests);
+    cpu.rests.set(may_work.is_err());
+    let until = match may_work {
+        Ok(until) => until,
+        Err(rests_until) => return timers::arm_cards(rests_until),
+    };
+    let mut pass = Pass { now: began, until, next: u64::MAX };
+    let first = cpu.next_lane.take();
+    pass.run(first..usize::MAX, interruptible.again());
+    if first != 0 {
+        pass.run(0..first, interruptible);
     }
-    if next != u64::MAX {
-        timers::arm_cards(next);
+    if guests == Guests::Absent {
+        if pass.is_over() {
+            // If somebody wants this CPU by now, it is scheduled first.
+            cpu.raise(pending::CARDS);
+        }
+    } else if let Some(rests_until) = stint.end(began, pass.now) {
+        // Whatever was wanted meanwhile is found then.
+        cpu.stint.set(stint);
+        cpu.rests.set(true);
+        cpu.pending.fetch_and(!pending::CARDS, Ordering::AcqRel);
+        return timers::arm_cards(rests_until);
+    }
+    cpu.stint.set(stint);
+    if pass.next != u64::MAX {
+        timers::arm_cards(pass.next);
     }
 }
 
-/// Runs a lane, unless somebody does: then he looks again.
-fn run_lane(number: usize, place: &Place, lane: &Lane, mut interruptible: Interruptible<'_>) {
-    while lane.is_wanted() {
+/// One way through the lanes; times are in ns.
+struct Pass {
+    now: u64,
+    /// It ends then, wherever it is.
+    until: u64,
+    /// When a lane is to be looked at again: there is one timer for all.
+    next: u64,
+}
+
+impl Pass {
+    fn is_over(&self) -> bool {
+        self.now >= self.until
+    }
+
+    /// Runs those lanes of which something is wanted, of these numbers.
+    fn run(&mut self, numbers: Range<usize>, mut interruptible: Interruptible<'_>) {
+        for (number, place) in with_card() {
+            for (n, lane) in place.lanes().enumerate() {
+                if !numbers.contains(&number_of(number, n)) {
+                    continue;
+                }
+                if !self.is_over() && lane.is_wanted() {
+                    self.run_lane((number, place, lane), interruptible.again());
+                    if self.is_over() {
+                        // So that each has its turn.
+                        this_cpu().next_lane.set(number_of(number, n) + 1);
+                    }
+                }
+                self.next = self.next.min(lane.due_ns.load(Ordering::Relaxed));
+            }
+        }
+    }
+
+    /// Runs a lane, unless somebody does: then he looks again.
+    fn run_lane(&mut self, of: (usize, &Place, &Lane), mut interruptible: Interruptible<'_>) {
+        while !self.is_over() && of.2.is_wanted() {
+            let goes_on = run_turn(of, (self.now, self.until), interruptible.again());
+            self.now = tsc::now_ns();
+            if !goes_on {
+                return;
+            }
+        }
+    }
+}
+
+/// Runs a lane from `now` on, until a time at most. Is there reason to look at it again?
+fn run_turn(
+    (number, place, lane): (usize, &Place, &Lane),
+    (now, until): (u64, u64),
+    interruptible: Interruptible<'_>,
+) -> bool {
+    let Some(twin) = TWINS[number].try_read() else {
         // Locked for a moment, by who loads or unloads a twin here: looked at again soon.
-        let Some(twin) = TWINS[number].try_read() else { return look_at(lane, tsc::now_ns().saturating_add(BUSY_NS)) };
-        let Some(State::Ready(loaded)) = twin.as_ref() else { return };
-        let Some(mut drive) = lane.drive.try_lock() else { return };
-        lane.due_ns.store(u64::MAX, Ordering::Relaxed);
-        let what = lane.wanted.swap(0, Ordering::SeqCst);
-        let Some(own) = drive.as_deref_mut() else { return };
-        match turn((number, place, lane), loaded, own, what, interruptible.again()) {
-            Ended::Quiet => {}
-            Ended::Until(ns) => look_at(lane, ns),
-            Ended::More if vcpu::current(this_cpu()).is_none() => {
+        look_at(lane, now.saturating_add(BUSY_NS));
+        return false;
+    };
+    let Some(State::Ready(loaded)) = twin.as_ref() else { return false };
+    let Some(mut drive) = lane.drive.try_lock() else { return false };
+    lane.due_ns.store(u64::MAX, Ordering::Relaxed);
+    let what = lane.wanted.swap(0, Ordering::SeqCst);
+    let Some(own) = drive.as_deref_mut() else { return false };
+    match turn((number, place, lane), loaded, own, (now, until), what, interruptible) {
+        Ended::Quiet => true,
+        Ended::Until(ns) => {
+            look_at(lane, ns);
+            true
+        }
+        Ended::More => {
+            if vcpu::current(this_cpu()).is_none() {
                 // Nobody else wants this CPU; if somebody does, it is scheduled first.
                 lane.wanted.fetch_or(wanted::LOOK, Ordering::SeqCst);
-                return this_cpu().raise(pending::CARDS);
+                this_cpu().raise(pending::CARDS);
+            } else {
+                look_at(lane, tsc::now_ns().saturating_add(REST_NS));
             }
-            Ended::More => return look_at(lane, tsc::now_ns().saturating_add(REST_NS)),
-            Ended::Disabled => {
-                // Whoever ends a card waits for all of its lanes.
-                let card = own.attached.card;
-                drop(drive);
-                end_disabled(loaded, card);
-            }
+            false
+        }
+        Ended::Disabled => {
+            // Whoever ends a card waits for all of its lanes.
+            let card = own.attached.card;
+            drop(drive);
+            end_disabled(loaded, card);
+            true
         }
     }
 }
@@ -128,11 +211,12 @@ fn heard(lane: &Lane, what: u32, progress: &mut Progress) {
     }
 }
 
-/// One turn of a lane.
+/// One turn of a lane, from `now` until a time at most.
 fn turn(
     (number, place, lane): (usize, &Place, &Lane),
     loaded: &Loaded,
     drive: &mut Drive,
+    (now, until): (u64, u64),
     what: u32,
     interruptible: Interruptible<'_>,
 ) -> Ended {
@@ -142,7 +226,6 @@ fn turn(
         heard(lane, what, progress);
     }
     progress.lines |= place.take_lines(own.lines);
-    let now = tsc::now_ns();
     if loaded.disabled.load(Ordering::Acquire) {
         return Ended::Disabled;
     }
@@ -171,7 +254,7 @@ fn turn(
     let ended = {
         let turn = Turn::begin((number, place, lane), loaded, drive, (instance, slot), interruptible);
         let Some(mut turn) = turn else { return Ended::Quiet };
-        turn.run(now)
+        turn.run(now, until)
     };
     let Drive { attached, progress, .. } = drive;
     if loaded.common.has_notes() {

@@ -118,6 +118,11 @@ pub fn with_card() -> impl Iterator<Item = (usize, &'static Place)> {
     })
 }
 
+/// The number of a lane among those of all places.
+pub fn number_of(place: usize, lane: usize) -> usize {
+    place * MAX_LANES + lane
+}
+
 /// The lane with this transmit queue, or with one that has its place now.
 pub fn lane(of: CardQueue) -> &'static Lane {
     &PLACES[of.place()].lanes[of.number()]

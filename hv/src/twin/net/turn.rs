@@ -16,6 +16,7 @@ use crate::twin::instance::Slot;
 use crate::twin::run::{self, Early};
 use crate::twin::session::Session;
 use crate::twin::table::Loaded;
+use crate::twin::view::LATE;
 use core::sync::atomic::Ordering;
 use twin_runtime::gate::Function;
 use twin_runtime::linux::{lock, Stop as RoutineStop};
@@ -65,6 +66,10 @@ pub struct Turn<'a> {
     slot: MutexGuard<'a, Slot>,
     session: Session<'a>,
     budget: u32,
+    /// Its time is over.
+    is_late: bool,
+    /// Packets that may be sent before it is looked whether something came.
+    left_to_send: usize,
     /// A packet went to the driver.
     has_sent: bool,
     interruptible: Interruptible<'a>,
@@ -95,13 +100,16 @@ impl<'a> Turn<'a> {
             slot,
             session,
             budget: BUDGET,
+            is_late: false,
+            left_to_send: 0,
             has_sent: false,
             interruptible,
         })
     }
 
-    /// Does what there is to do, as far as the budget goes.
-    pub fn run(&mut self, now: u64) -> Result<Ended, Stop> {
+    /// Does what there is to do, as far as the budget goes, and until `until` (ns).
+    pub fn run(&mut self, now: u64, until: u64) -> Result<Ended, Stop> {
+        self.session.domain.late_ns = until;
         if let Some(waits) = self.progress.waits.take() {
             if !self.take_lock(&waits)? {
                 self.progress.waits = Some(waits);
@@ -111,7 +119,7 @@ impl<'a> Turn<'a> {
         }
         loop {
             let mut lines = self.progress.lines;
-            while lines != 0 {
+            while lines != 0 && !self.is_late {
                 let n = lines.trailing_zeros() as usize;
                 lines &= !(1 << n);
                 let Some((irq, line)) = self.attached.irq(n) else { continue };
@@ -123,14 +131,19 @@ impl<'a> Turn<'a> {
             }
             // Each once: those that are to run again come after the others.
             let mut polls = self.progress.polls;
-            while polls != 0 {
+            while polls != 0 && !self.is_late {
                 let n = polls.trailing_zeros() as usize;
                 polls &= !(1 << n);
                 self.progress.polls &= !(1 << n);
                 let Some(napi) = self.attached.napi(n) else { continue };
                 self.call((Job::Poll(n), &self.counts.polls), napi.poll, [napi.napi, napi.weight.into()])?;
             }
-            send::send_all(self, now)?;
+            if !self.is_late {
+                send::send_all(self, now)?;
+            }
+            if self.is_late {
+                return Ok(Ended::More);
+            }
             let came = self.place.take_lines(self.own.lines);
             self.progress.lines |= came;
             let can_send = self.progress.may_send && self.progress.send_at_ns <= now;
@@ -215,9 +228,12 @@ impl<'a> Turn<'a> {
         }
     }
 
-    /// Transmit queues were woken, which others are told of, too.
+    /// Transmit queues were woken, which others are told of, too; or the time is over.
     #[cold]
     fn wake(&mut self, woken: u32) {
+        if woken & LATE != 0 {
+            (self.is_late, self.left_to_send) = (true, 0);
+        }
         for lane in (0..self.attached.lanes.count()).filter(|lane| woken >> lane & 1 != 0) {
             if lane == self.own.number {
                 self.progress.send_at_ns = 0;

@@ -26,7 +26,9 @@ pub(super) fn send_all(turn: &mut Turn<'_>, now: u64) -> Result<(), Stop> {
     if !turn.progress.may_send || turn.progress.send_at_ns > now {
         return Ok(());
     }
-    for _ in 0..SEND_AT_ONCE {
+    turn.left_to_send = SEND_AT_ONCE;
+    while let Some(left) = turn.left_to_send.checked_sub(1) {
+        turn.left_to_send = left;
         if !turn.lane.queue.lock().next_to(&mut turn.progress.packet) {
             turn.progress.may_send = false;
             break;
