@@ -8,10 +8,22 @@ enum { SECONDS = 2, ABORTS = 20, AT_MOST_SECONDS = 15 };
 extern const u8 twin_hammer[];
 static u8 *const target = pages[30], *const table = pages[31];
 static volatile u64 nr_calls, nr_aborts, nr_odd;
-static volatile bool is_over, has_stopped;
+static volatile bool is_over;
+volatile bool has_stopped;
 
-/* vCPU 1: calls and calls a twin that writes to the page, and loads it again when it was aborted. */
+void (*volatile job)(void);
+
 static void other_cpu(void)
+{
+	for (;;) {
+		job();
+		has_stopped = true;
+		HC3(vcpu_op, VCPUOP_down, 1, 0);
+	}
+}
+
+/* Calls and calls a twin that writes to the page, and loads it again when it was aborted. */
+static void hammer(void)
 {
 	u32 twin = load();
 	while (!is_over) {
@@ -27,9 +39,6 @@ static void other_cpu(void)
 		twin = load();
 	}
 	unload(twin);
-	has_stopped = true;
-	for (;;)
-		HC3(vcpu_op, VCPUOP_down, 1, 0);
 }
 
 void twins_beside(void)
@@ -37,6 +46,7 @@ void twins_beside(void)
 	static u8 stack[4 * PAGE] __attribute__((aligned(16)));
 	u32 written_as_table = 0, written_unmapped = 0;
 	need_vcpu(1);
+	job = hammer;
 	start_vcpu(1, other_cpu, stack + sizeof(stack));
 	u64 until = now_ns() + 10000000000;
 	while (!nr_calls && now_ns() < until)

@@ -158,8 +158,7 @@ static void bad_code_ends(void)
 	check(last.detail == 0xffff82d080001000, "the detail is %#lx", last.detail);
 }
 
-/* A loop that is never charged ends by the time, and interrupts are served meanwhile. */
-static void endless_loop_ends_by_time(void)
+u32 load_endless(void)
 {
 	static u8 spin[PAGE];
 	struct twin_load request = good_load();
@@ -167,25 +166,32 @@ static void endless_loop_ends_by_time(void)
 	request.image_bytes = make_image_of(spin, spin_code, spin_code_end, false);
 	s64 result = hypercall(HC_twin_op, TWINOP_LOAD, (u64)&request, 0, 0, 0);
 	check(result == 0, "loading an image that is not counted: result %ld, rule %u at %u", result, request.rule, request.offset);
+	return request.twin;
+}
+
+/* A loop that is never charged ends by the time, and interrupts are served meanwhile. */
+static void endless_loop_ends_by_time(void)
+{
+	u32 twin = load_endless();
 	u64 start = now_ns();
-	last = (struct twin_call){ .twin = request.twin, .function = TEXT };
+	last = (struct twin_call){ .twin = twin, .function = TEXT };
 	check_result(hypercall(HC_twin_op, TWINOP_CALL, (u64)&last, 0, 0, 0), 0, "calling an endless loop");
 	u64 took_ms = (now_ns() - start) / 1000000;
 	check(last.reason == TIME_OUT && took_ms >= 100, "an endless loop: reason %u after %lu ms", last.reason, took_ms);
-	check_result(unload(request.twin), 0, "unloading");
+	check_result(unload(twin), 0, "unloading");
 	/* Also if the timer fires on the way there: a timer of this vCPU's is due then. */
 	for (u32 n = 0; n < 12; n++) {
 		struct {
 			u64 at;
 			u32 flags;
 		} timer = { 0, 0 };
-		check_result(hypercall(HC_twin_op, TWINOP_LOAD, (u64)&request, 0, 0, 0), 0, "loading it again");
-		last = (struct twin_call){ .twin = request.twin, .function = TEXT };
+		twin = load_endless();
+		last = (struct twin_call){ .twin = twin, .function = TEXT };
 		timer.at = now_ns() + (n + 1) * 2000;
 		HC3(vcpu_op, VCPUOP_set_singleshot_timer, 0, &timer);
 		hypercall(HC_twin_op, TWINOP_CALL, (u64)&last, 0, 0, 0);
 		check(last.reason == TIME_OUT, "an endless loop beside a timer: reason %u", last.reason);
-		check_result(unload(request.twin), 0, "unloading");
+		check_result(unload(twin), 0, "unloading");
 	}
 }
 
@@ -277,6 +283,14 @@ static void bad_loads(void)
 	/* Going on with a load that is not under way. */
 	for (u64 place = 0; place < 40; place += 13)
 		check(hypercall(HC_twin_op, TWINOP_LOAD | (place + 1) << 8, (u64)&request, 0, 0, 0) == -ENOENT, "going on in place %lu", place);
+	/* A twin whose number cannot be told does not stay. */
+	struct twin_load *untold = (struct twin_load *)pages[21];
+	*untold = good_load();
+	make_read_only(untold);
+	check_result(hypercall(HC_twin_op, TWINOP_LOAD, (u64)untold, 0, 0, 0), -EFAULT, "a request that cannot be written");
+	make_writable(untold);
+	stats = (struct twin_stats){ 0 };
+	check(hypercall(HC_twin_op, TWINOP_STATS, (u64)&stats, 0, 0, 0) == -ENOENT, "a twin whose number is told nobody");
 	/* Twins that are not there. */
 	check(unload(0) == -ENOENT && unload(31) == -ENOENT && unload(32) == -ENOENT && unload(~0u) == -ENOENT, "unloading none");
 	check(call_twin(0, twin_read, 0, 0) == -ENOENT, "calling none");
@@ -322,5 +336,7 @@ void test_main(void)
 	twins_import();
 	audit();
 	twins_beside();
+	audit();
+	twins_unloaded_beside();
 	audit();
 }

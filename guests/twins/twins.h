@@ -11,4 +11,11 @@ s64 unload(u32 twin);
 void twins_import(void);
 /* A twin on one CPU, page tables that change on another. */
 void twins_beside(void);
+/* What vCPU 1 does when it is brought up again after that, and whether it has come to the end of it. */
+extern void (*volatile job)(void);
+extern volatile bool has_stopped;
+/* A twin is unloaded while it is called on the other CPU. */
+void twins_unloaded_beside(void);
+/* A twin of `spin_code`. */
+u32 load_endless(void);
 #endif

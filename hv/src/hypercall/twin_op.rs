@@ -117,6 +117,11 @@ pub fn call(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>) -> Outcome {
 /// The command of a load that goes on: the place, from 1, stands above the command.
 const PLACE_SHIFT: u32 = 8;
 
+/// The command with which a load in place `number` goes on.
+fn goes_on(number: u32) -> u64 {
+    u64::from(op::TWINOP_LOAD | (number + 1) << PLACE_SHIFT)
+}
+
 /// Verifies and loads, in portions between which other work of this CPU is done. The number of the place stands in the first
 /// argument meanwhile.
 fn load(cx: &mut Caller, cmd: u32, arg: GuestPtr<op::TwinLoad>) -> Outcome {
@@ -131,7 +136,7 @@ fn load(cx: &mut Caller, cmd: u32, arg: GuestPtr<op::TwinLoad>) -> Outcome {
             break Ok(number);
         }
         if cx.preempt_pending() {
-            *cx.arg_mut(0) = u64::from(op::TWINOP_LOAD | (number + 1) << PLACE_SHIFT);
+            *cx.arg_mut(0) = goes_on(number);
             return Err(NotLoaded::Error(Errno::ERESTART));
         }
     });
@@ -146,7 +151,10 @@ fn load(cx: &mut Caller, cmd: u32, arg: GuestPtr<op::TwinLoad>) -> Outcome {
         (Ok(_), Ok(())) => OK,
         (Ok(number), Err(fault)) => {
             // Nobody would know its number.
-            while twin::unload(cx.domain(), number) == Err(Errno::ERESTART) {}
+            if twin::unload(cx.domain(), number) == Err(Errno::ERESTART) {
+                *cx.arg_mut(0) = goes_on(number);
+                return Err(Errno::ERESTART);
+            }
             Err(fault)
         }
         (Err(NotLoaded::Areas(_)), written) => written.and(Err(Errno::EDOM)),

@@ -110,13 +110,22 @@ pub fn begin(d: &Domain, request: &TwinLoad) -> Result<u32, NotLoaded> {
 }
 
 /// Goes on loading the twin of `d` in place `number`. `false`: to be called again, when other work was done. Errors: the image
-/// is refused; ENOENT if nothing is being loaded there; EINVAL for a root that is no table; ENOMEM. The place is empty then.
+/// is refused; ENOENT if nothing is being loaded there; EINVAL for a root that is no table; ENOMEM; EFAULT for a twin whose number could not be
+/// told. The place is empty then.
 pub fn go_on(d: &Domain, number: u32) -> Result<bool, NotLoaded> {
     let place = place(number)?;
-    if !matches!(place.read().as_ref(), Some(State::Verifying(verifying)) if verifying.owner == d.id) {
-        return Err(Errno::ENOENT.into());
+    let is_untold = match place.read().as_ref().filter(|state| state.owner() == d.id) {
+        Some(State::Verifying(_)) => false,
+        Some(State::Ready(loaded)) if loaded.is_going() => true,
+        _ => return Err(Errno::ENOENT.into()),
+    };
+    if is_untold {
+        return match unload(d, number) {
+            Err(Errno::ERESTART) => Err(Errno::ERESTART.into()),
+            _ => Err(Errno::EFAULT.into()),
+        };
     }
-    let mut place = place.write();
+    let Some(mut place) = place.try_write() else { return Ok(false) };
     let Some(State::Verifying(verifying)) = place.as_mut().filter(|state| state.owner() == d.id) else {
         return Err(Errno::ENOENT.into());
     };
@@ -183,7 +192,7 @@ fn make(
         counts: Counts::default(),
         aborts: AtomicU64::new(0),
         disabled: AtomicBool::new(false),
-        is_going: false,
+        is_going: AtomicBool::new(false),
         _image: image,
     })
 }
@@ -230,15 +239,18 @@ fn has_bmi() -> bool {
     crate::cpu::cpuid(7, 0).ebx & BOTH == BOTH
 }
 
-/// Forgets twin `number` of `d`, or what is being loaded there. Errors: ENOENT if it has none of that number; ERESTART.
+/// Forgets twin `number` of `d`, or what is being loaded there. Errors: ENOENT if it has none of that number; ERESTART: to be called again,
+/// and nobody begins to use it meanwhile.
 pub fn unload(d: &Domain, number: u32) -> Result<(), Errno> {
-    net::forget(d, number);
     let place = place(number)?;
     // Nobody waits for who looks only whose it is.
-    if place.read().as_ref().is_none_or(|state| state.owner() != d.id) {
-        return Err(Errno::ENOENT);
+    match place.read().as_ref().filter(|state| state.owner() == d.id).ok_or(Errno::ENOENT)? {
+        State::Verifying(_) => {}
+        State::Ready(loaded) => loaded.is_going.store(true, Ordering::SeqCst),
     }
-    let mut place = place.write();
+    net::forget(d, number)?;
+    // Who calls it has the place, for as long as a twin may run.
+    let mut place = place.try_write().ok_or(Errno::ERESTART)?;
     match place.as_mut().filter(|state| state.owner() == d.id).ok_or(Errno::ENOENT)? {
         State::Verifying(_) => {}
         State::Ready(loaded) => {
@@ -246,9 +258,8 @@ pub fn unload(d: &Domain, number: u32) -> Result<(), Errno> {
             if net::is_attached(number as usize) {
                 return Err(Errno::ERESTART);
             }
-            if !core::mem::replace(&mut loaded.is_going, true) {
-                loaded.take_down(number as usize);
-            }
+            loaded.is_going.store(true, Ordering::SeqCst);
+            loaded.take_down(number as usize);
             loaded.mirror.release(d)?;
         }
     }
@@ -258,7 +269,7 @@ pub fn unload(d: &Domain, number: u32) -> Result<(), Errno> {
 
 /// Forgets all twins of `d`, which does not run. ERESTART: to be called again.
 pub fn forget_domain(d: &Domain) -> Result<(), Errno> {
-    net::forget_domain(d);
+    net::forget_domain(d)?;
     for number in 0..MAX_TWINS as u32 {
         match unload(d, number) {
             Ok(()) | Err(Errno::ENOENT) => {}
@@ -291,7 +302,7 @@ pub fn stats(owner: Option<&Domain>, stats: &mut TwinStats) -> Result<(), Errno>
     for (number, place) in (0..).zip(&TWINS).skip(stats.twin as usize) {
         let Some(place) = place.try_read() else { continue };
         let Some(State::Ready(loaded)) = place.as_ref() else { continue };
-        if !loaded.is_going && owner.is_none_or(|owner| owner.id == loaded.owner) {
+        if !loaded.is_going() && owner.is_none_or(|owner| owner.id == loaded.owner) {
             *stats = TwinStats {
                 twin: number,
                 flags: loaded.mode,

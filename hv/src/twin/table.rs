@@ -90,8 +90,8 @@ pub struct Loaded {
     pub counts: Counts,
     pub aborts: AtomicU64,
     pub disabled: AtomicBool,
-    /// It is being taken down.
-    pub is_going: bool,
+    /// It is to be taken down, or is: who does not use it yet does not begin to. Set under the lock of its place, whichever way that is held.
+    pub is_going: AtomicBool,
     /// What the instances' gates refer to.
     pub _image: ImageBytes,
 }
@@ -112,11 +112,18 @@ pub type Place = RwLock<Option<State>>;
 pub static TWINS: [Place; MAX_TWINS] = [const { Place::new(None) }; MAX_TWINS];
 
 impl Loaded {
-    /// Takes the mappings away, then what was mapped.
+    /// Takes the mappings away, then what was mapped, if that is there.
     pub fn take_down(&mut self, number: usize) {
-        instance::unmap(number, self.code_bytes);
-        self.instances.clear();
-        self.code = None;
+        if self.code.is_some() {
+            instance::unmap(number, self.code_bytes);
+            self.instances.clear();
+            self.code = None;
+        }
+    }
+
+    /// Is it to be taken down?
+    pub fn is_going(&self) -> bool {
+        self.is_going.load(Ordering::SeqCst)
     }
 
     /// It, if it may run, with memory to say so if it comes to grief. Errors: EIO if it is disabled; ENOMEM.
@@ -159,7 +166,7 @@ pub fn place(number: u32) -> Result<&'static Place, Errno> {
 /// The twin of `d` in `place`, if it is one that can run.
 pub fn ready<'a>(place: &'a Option<State>, d: &Domain) -> Result<&'a Loaded, Errno> {
     match place {
-        Some(State::Ready(loaded)) if loaded.owner == d.id && !loaded.is_going => Ok(loaded),
+        Some(State::Ready(loaded)) if loaded.owner == d.id && !loaded.is_going() => Ok(loaded),
         _ => Err(Errno::ENOENT),
     }
 }

@@ -160,7 +160,7 @@ pub(super) fn destroy(r: &mut Request) -> Outcome {
     snapshot::forget_domain(&d)?;
     crate::domain::event::forget_virq_handler(&d);
     // Before the channels that it serves, and before its ports.
-    crate::twin::net::forget_domain(&d);
+    crate::twin::net::forget_domain(&d)?;
     crate::channel::forget_domain(&d)?;
     let preempt = || r.cx.preempt_pending();
     if !crate::domain::event::reset(&d, crate::channel::lost_port, preempt)? {

@@ -5,11 +5,14 @@ use super::lane::{wanted, Drive, Job, Lane};
 use super::lines::hand_over;
 use super::link::{hooks, Card, Takes};
 use super::place::{want, Place, HAS_CARD, NR_ATTACHED, PLACES};
+use super::turn::BUSY_NS;
+use crate::arch::tsc;
 use crate::cpu::requests;
 use crate::domain::{self, Domain};
 use crate::guest_debug;
 use crate::mem::frames;
 use crate::mem::guest_ptr::{plain, GuestPtr};
+use crate::sched::timers;
 use crate::sync::MutexGuard;
 use crate::twin::instance::{Slot, MAX_TWINS};
 use crate::twin::session::Session;
@@ -183,34 +186,36 @@ fn list<T: Default + Clone>(count: u32) -> Result<Vec<T>, Errno> {
 }
 
 /// Takes the card of `d`'s twin `number` away. Errors: ENOENT if there is none; EBUSY while the twin is loaded or unloaded, and while an
-/// invocation waits for a function of the domain.
+/// invocation waits for a function of the domain; ERESTART while a lane is run.
 pub fn detach(d: &Domain, number: u32) -> Result<(), Errno> {
     let twin = table::place(number)?.try_read().ok_or(Errno::EBUSY)?;
     let loaded = table::ready(&twin, d)?;
-    let stopped = Stopped::wait(number as usize);
+    let stopped = Stopped::or_soon(number as usize)?;
     stopped.card.as_ref().ok_or(Errno::ENOENT)?;
     if stopped.waits() {
+        stopped.let_go(number as usize);
         return Err(Errno::EBUSY);
     }
     stopped.end(loaded, Why::Asked);
     Ok(())
 }
 
-/// Twin `number`, if it is one of `d`'s, has no card any more.
-pub fn forget(d: &Domain, number: u32) {
-    end(d, number, Why::Asked);
+/// Twin `number`, if it is one of `d`'s, has no card any more. ERESTART: to be called again.
+pub fn forget(d: &Domain, number: u32) -> Result<(), Errno> {
+    end(d, number, Why::Asked)
 }
 
-/// No twin of `d`, which does not run any more, has a card.
-pub fn forget_domain(d: &Domain) {
-    (0..MAX_TWINS as u32).for_each(|number| end(d, number, Why::DomainGone));
+/// No twin of `d`, which does not run any more, has a card. ERESTART: to be called again.
+pub fn forget_domain(d: &Domain) -> Result<(), Errno> {
+    (0..MAX_TWINS as u32).try_for_each(|number| end(d, number, Why::DomainGone))
 }
 
-fn end(d: &Domain, number: u32, why: Why) {
-    let Ok(twin) = table::place(number) else { return };
+fn end(d: &Domain, number: u32, why: Why) -> Result<(), Errno> {
+    let Ok(twin) = table::place(number) else { return Ok(()) };
     if let Some(State::Ready(loaded)) = twin.read().as_ref().filter(|state| state.owner() == d.id) {
-        Stopped::wait(number as usize).end(loaded, why);
+        Stopped::or_soon(number as usize)?.end(loaded, why);
     }
+    Ok(())
 }
 
 /// Why a card is no more.
@@ -224,27 +229,61 @@ enum Why {
     DomainGone,
 }
 
-/// A lane has found its twin disabled: `card` is no more, if it still is. The caller has no lane.
-pub fn end_disabled(loaded: &Loaded, card: Card) {
-    let stopped = Stopped::wait(card.place());
+/// A lane has found its twin disabled: `card` is no more, if it still is. The caller has no lane. `false`: somebody has one just now.
+pub fn end_disabled(loaded: &Loaded, card: Card) -> bool {
+    let Some(stopped) = Stopped::at_once(card.place()) else { return false };
     if stopped.card.as_ref().is_some_and(|attached| attached.card == card) {
         stopped.end(loaded, Why::Disabled);
+    } else {
+        stopped.let_go(card.place());
     }
+    true
 }
 
-/// A place whose lanes nobody runs. It is this card's until the end: who gives the twin another one waits.
+/// Nobody begins to run a lane for so long, in ns, if somebody waits until none is run: he asks again and again meanwhile. If he does not, the
+/// card goes on.
+const HELD_NS: u64 = 10_000_000;
+
+/// A place whose lanes nobody runs. It is this card's until the end: nobody gives the twin another one.
 struct Stopped {
     card: MutexGuard<'static, Option<Arc<Attached>>>,
     lanes: [Option<MutexGuard<'static, Option<Box<Drive>>>>; MAX_LANES],
 }
 
 impl Stopped {
-    /// Waits for who gives a card or takes it away in this place, and for all runners of its lanes.
-    fn wait(number: usize) -> Self {
+    /// `None`: somebody gives a card or takes it away in this place, or runs a lane of it. Nobody waits for him: he may run a twin, which
+    /// takes as long as a twin may.
+    fn at_once(number: usize) -> Option<Self> {
         let place = &PLACES[number];
-        let card = place.card.lock();
+        let card = place.card.try_lock()?;
         let nr_lanes = card.as_ref().map_or(0, |attached| attached.lanes.count());
-        Self { card, lanes: core::array::from_fn(|n| (n < nr_lanes).then(|| place.lanes[n].drive.lock())) }
+        let mut stopped = Self { card, lanes: [const { None }; MAX_LANES] };
+        for (to, lane) in stopped.lanes.iter_mut().zip(&place.lanes).take(nr_lanes) {
+            *to = lane.drive.try_lock();
+        }
+        if stopped.lanes.iter().flatten().count() < nr_lanes {
+            stopped.let_go(number);
+            return None;
+        }
+        Some(stopped)
+    }
+
+    /// The same. ERESTART: soon, for no lane is begun with meanwhile.
+    fn or_soon(number: usize) -> Result<Self, Errno> {
+        let stopped = Self::at_once(number);
+        let held_until_ns = if stopped.is_some() { 0 } else { tsc::now_ns().saturating_add(HELD_NS) };
+        PLACES[number].held_until_ns.store(held_until_ns, Ordering::SeqCst);
+        stopped.ok_or(Errno::ERESTART)
+    }
+
+    /// The card stays. Who found a lane taken meanwhile relies on its being looked at again.
+    fn let_go(self, number: usize) {
+        let taken: [bool; MAX_LANES] = self.lanes.each_ref().map(Option::is_some);
+        drop(self);
+        for (lane, _) in PLACES[number].lanes.iter().zip(taken).filter(|(_, is_taken)| *is_taken) {
+            lane.wanted.fetch_or(wanted::LOOK, Ordering::SeqCst);
+        }
+        timers::arm_cards(tsc::now_ns().saturating_add(BUSY_NS));
     }
 
     /// Does an invocation wait in a lane?

@@ -132,6 +132,11 @@ fn run_turn(
     (now, until): (u64, u64),
     interruptible: Interruptible<'_>,
 ) -> bool {
+    let held_until = place.held_until_ns.load(Ordering::Relaxed);
+    if held_until > now {
+        look_at(lane, held_until);
+        return false;
+    }
     let Some(twin) = TWINS[number].try_read() else {
         // Locked for a moment, by who loads or unloads a twin here: looked at again soon.
         look_at(lane, now.saturating_add(BUSY_NS));
@@ -159,11 +164,14 @@ fn run_turn(
             false
         }
         Ended::Disabled => {
-            // Whoever ends a card waits for all of its lanes.
+            // Whoever ends a card has all of its lanes.
             let card = own.attached.card;
             drop(drive);
-            end_disabled(loaded, card);
-            true
+            let is_over = end_disabled(loaded, card);
+            if !is_over {
+                look_at(lane, tsc::now_ns().saturating_add(BUSY_NS));
+            }
+            is_over
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::cpu::percpu::{pending, this_cpu};
 use crate::sync::Mutex;
 use crate::twin::instance::MAX_TWINS;
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use twin_abi::op;
 use twin_runtime::linux::lanes::MAX_LANES;
 
@@ -71,6 +71,8 @@ pub struct Place {
     pub lines: Mutex<Lines>,
     /// Those that came and that nobody has handled: bits. Set by who has `lines`.
     pub taken: AtomicU32,
+    /// Nobody begins to run a lane before this time, in ns: somebody waits until none is run.
+    pub held_until_ns: AtomicU64,
 }
 
 impl Place {
@@ -99,6 +101,7 @@ pub static PLACES: [Place; MAX_TWINS] = [const {
         is_starved: AtomicBool::new(false),
         lines: Mutex::new(Lines::new()),
         taken: AtomicU32::new(0),
+        held_until_ns: AtomicU64::new(0),
     }
 }; MAX_TWINS];
 

@@ -28,13 +28,14 @@ pub fn next(d: &Domain, call: &mut TwinCall) -> Result<(), Errno> {
 }
 
 /// Goes on with what waits in `call.instance`, if that is the card's. `false`: it is not. Errors: EBUSY if it waits for something else
-/// by now; ENOENT for a domain that is gone.
+/// by now; ENOENT for a domain that is gone; ERESTART while the lane is run.
 pub fn resume(loaded: &Loaded, call: &mut TwinCall, interruptible: Interruptible<'_>) -> Result<bool, Errno> {
     let (number, instance) = (call.twin as usize, call.instance as usize);
     let place = &PLACES[number];
     let lane = loaded.instances[instance].lock_waiting().and_then(|slot| slot.waiting.as_ref()?.lane);
     let Some(lane) = lane else { return Ok(false) };
-    let mut drive = place.lanes[lane].drive.lock();
+    // Nobody waits for who runs it, as he runs a twin.
+    let mut drive = place.lanes[lane].drive.try_lock().ok_or(Errno::ERESTART)?;
     let Some(drive) = drive.as_deref_mut() else { return Ok(false) };
     let progress = &mut drive.progress;
     let Some(waits) = progress.waits.take_if(|waits| waits.instance == instance) else { return Ok(false) };
