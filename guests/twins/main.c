@@ -1,6 +1,6 @@
 /*
  * Twins: images are verified and loaded, run on this domain's memory and nothing else, end whatever they do, and leave nothing
- * behind. (cpus: 2) (shares: twins) (differs: stock Xen has no twins)
+ * behind; where memory ends, loading says so. (cpus: 2) (shares: twins) (differs: stock Xen has no twins)
  */
 #include "events.h"
 #include "twins.h"
@@ -334,6 +334,8 @@ void test_main(void)
 	bad_loads();
 	audit();
 	twins_import();
+	audit();
+	twins_short_of_memory();
 	audit();
 	twins_beside();
 	audit();

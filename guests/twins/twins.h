@@ -18,4 +18,6 @@ extern volatile bool has_stopped;
 void twins_unloaded_beside(void);
 /* A twin of `spin_code`. */
 u32 load_endless(void);
+/* Twins where there is little memory. */
+void twins_short_of_memory(void);
 #endif

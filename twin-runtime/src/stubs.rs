@@ -10,6 +10,7 @@
 //! then. Such calls are not counted.
 
 use crate::linux::pages::{Pages, PAGE};
+use alloc::collections::TryReserveError;
 use alloc::vec::Vec;
 
 /// Bytes of a stub.
@@ -92,6 +93,9 @@ pub mod special {
     pub const COUNT: u32 = 3;
 }
 
+/// Pieces behind the stubs: what gates have in common, what imports have, the way out, the way in.
+const COMMON: u32 = 4;
+
 /// Where the pieces are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stubs {
@@ -151,10 +155,26 @@ impl Stubs {
         self.enter() + STUB_BYTES - self.start
     }
 
+    /// The addresses of the imports' stubs.
+    ///
+    /// # Errors
+    /// If there is no memory for them.
+    pub fn addresses(&self) -> Result<Vec<u64>, TryReserveError> {
+        let mut all = Vec::new();
+        all.try_reserve_exact(self.imports as usize)?;
+        all.extend((0..self.imports).map(|n| self.import(n)));
+        Ok(all)
+    }
+
     /// The code; `served` says how imports are.
-    #[must_use]
-    pub fn code(&self, to: &Targets, served: impl Fn(u32) -> Served) -> Vec<u8> {
-        let mut code = Code { start: self.start, save: self.save, bytes: Vec::new() };
+    ///
+    /// # Errors
+    /// If there is no memory for it.
+    pub fn code(&self, to: &Targets, served: impl Fn(u32) -> Served) -> Result<Vec<u8>, TryReserveError> {
+        let mut bytes = Vec::new();
+        // All of it, so nothing that is written below takes memory.
+        bytes.try_reserve_exact((self.imports + special::COUNT + COMMON) as usize * STUB_LEN)?;
+        let mut code = Code { start: self.start, save: self.save, bytes };
         for n in 0..self.imports {
             let Served { inline, by } = served(n);
             if let Some(inline) = inline {
@@ -183,7 +203,7 @@ impl Stubs {
         code.bytes.extend([0x45, 0x31, 0xdb]); // xor r11d, r11d
         code.word(&[0xff, 0x25], save::TARGET); // jmp [TARGET]
         code.pad();
-        code.bytes
+        Ok(code.bytes)
     }
 }
 
@@ -234,7 +254,9 @@ impl Code {
     /// not here (and charges once more). It writes rax, r10 and r11, and of the other registers that a call does not preserve only those
     /// that it has read, if it returns; r10 and r11 are 0 then, or as they were.
     fn inline(&mut self, inline: Inline, budget: u64) {
-        let mut body = Body::default();
+        self.relative(&[0x48, 0xff, 0x0d], budget); // dec [BUDGET]
+        let mut body = Body { bytes: &mut self.bytes, jumps: [0; MOST_JUMPS], nr_jumps: 0 };
+        body.leave(0x78); // js the gate
         match inline {
             Inline::Nothing => body.bytes(&[0x31, 0xc0]), // xor eax, eax
             Inline::IsWithin { start, end } => {
@@ -282,11 +304,7 @@ impl Code {
             }
         }
         body.bytes(&[0xc3]); // ret
-        self.relative(&[0x48, 0xff, 0x0d], budget); // dec [BUDGET]
-        let body = body.end();
-        #[allow(clippy::cast_possible_truncation, reason = "some eighty bytes")]
-        self.bytes.extend([0x78, body.len() as u8]); // js behind the body
-        self.bytes.extend(body);
+        body.end();
     }
 
     /// `jmp [rip]` and the address behind it.
@@ -301,15 +319,18 @@ impl Code {
     }
 }
 
-/// The body of a stub that serves its import, with jumps to what comes behind it.
-#[derive(Default)]
-struct Body {
-    bytes: Vec<u8>,
+/// Jumps behind a body.
+const MOST_JUMPS: usize = 8;
+
+/// The body of a stub that serves its import, with jumps to what comes behind it. It takes no memory: `bytes` have room.
+struct Body<'a> {
+    bytes: &'a mut Vec<u8>,
     /// Where distances of jumps are.
-    jumps: Vec<usize>,
+    jumps: [usize; MOST_JUMPS],
+    nr_jumps: usize,
 }
 
-impl Body {
+impl Body<'_> {
     fn bytes(&mut self, bytes: &[u8]) {
         self.bytes.extend(bytes);
     }
@@ -328,19 +349,22 @@ impl Body {
 
     /// A jump behind the body.
     fn leave(&mut self, opcode: u8) {
-        self.jumps.push(self.bytes.len() + 1);
         self.bytes.extend([opcode, 0]);
+        if let Some(jump) = self.jumps.get_mut(self.nr_jumps) {
+            *jump = self.bytes.len() - 1;
+            self.nr_jumps += 1;
+        }
+        debug_assert!(self.nr_jumps < MOST_JUMPS, "no body has so many");
     }
 
-    fn end(mut self) -> Vec<u8> {
+    fn end(self) {
         let len = self.bytes.len();
-        for at in self.jumps {
+        for at in self.jumps.into_iter().take(self.nr_jumps) {
             if let Some(distance) = self.bytes.get_mut(at) {
                 #[allow(clippy::cast_possible_truncation, reason = "some eighty bytes")]
                 (*distance = (len - at - 1) as u8);
             }
         }
-        self.bytes
     }
 }
 
@@ -365,6 +389,7 @@ mod tests {
         let stubs = Stubs::new(START, SAVE, 5);
         let inline = |n| [None, Some(Inline::Nothing), Some(RANGE)].get(n as usize).copied().flatten();
         let code = stubs.code(&TARGETS, |n| Served { inline: inline(n), by: SERVER + u64::from(n) });
+        let code = code.expect("memory");
         assert_eq!(code.len() as u64, stubs.bytes());
         (stubs, code)
     }
@@ -428,7 +453,7 @@ mod tests {
     fn run(inline: Inline, args: [u64; 4], word: impl Fn(u64) -> u64) -> (u64, bool) {
         use Register::{R10, R11, RAX, RCX, RDI, RDX, RSI};
         let stubs = Stubs::new(START, SAVE, 1);
-        let code = stubs.code(&TARGETS, |_| Served { inline: Some(inline), by: SERVER });
+        let code = stubs.code(&TARGETS, |_| Served { inline: Some(inline), by: SERVER }).expect("memory");
         let mut registers = alloc::collections::BTreeMap::from([(RAX, 0u64), (R10, 77), (R11, 88)]);
         registers.extend([RDI, RSI, RDX, RCX].into_iter().zip(args));
         let whole = |register| match register {
@@ -580,6 +605,20 @@ mod tests {
             let (answer, is_answered) = run(Inline::Page { table: 0 }, [1, PAGES[0], 0, 60], word);
             assert!(!is_answered || answer == MACHINES[0], "after {changes} reads: {answer:#x}");
             assert_eq!(is_answered, changes == 3, "after {changes} reads");
+        }
+    }
+
+    /// Who makes stubs for a domain hears of it when there is no memory: all of it is asked for at once, and nothing is added later.
+    #[test]
+    fn stubs_take_their_memory_at_once() {
+        let longest = Inline::Page { table: 0xffff_8080_0000_0000 };
+        for imports in [0, 1, 7, 1024] {
+            let stubs = Stubs::new(START, SAVE, imports);
+            let code = stubs.code(&TARGETS, |_| Served { inline: Some(longest), by: SERVER }).expect("memory");
+            assert_eq!((code.len() as u64, code.capacity() as u64), (stubs.bytes(), stubs.bytes()));
+            let addresses = stubs.addresses().expect("memory");
+            assert_eq!((addresses.len(), addresses.capacity()), (imports as usize, imports as usize));
+            assert_eq!(addresses.last().map_or(START, |last| last + STUB_BYTES), stubs.special(0));
         }
     }
 

@@ -141,6 +141,11 @@ pub fn alloc_for_domain(order: u32, address_bits: u32) -> Option<Mfn> {
     buddy.alloc(order, address_bits).map(Mfn::new)
 }
 
+/// Would `count` frames leave the reserve alone?
+pub fn has_beside_reserve(count: u64) -> bool {
+    free_count() >= RESERVE + count
+}
+
 /// Is there memory for objects whose allocation cannot report that there is none? Whoever makes some on request of a
 /// domain asks before. They are small, and few for a request; domains' own memory does not use up the reserve.
 pub fn has_headroom() -> bool {
@@ -165,13 +170,21 @@ pub fn alloc_table() -> Option<Mfn> {
     Some(mfn)
 }
 
-/// Gives back what [`alloc_table`] gave.
+/// As [`alloc_table`], for what is made as often, or as large, as a domain likes: leaves the reserve alone.
+pub fn alloc_table_for_domain() -> Option<Mfn> {
+    let mfn = alloc_for_domain(0, ANYWHERE)?;
+    scrub(mfn);
+    TABLES.fetch_add(1, Ordering::Relaxed);
+    Some(mfn)
+}
+
+/// Gives back what [`alloc_table`] gave, or [`alloc_table_for_domain`].
 pub fn free_table(mfn: Mfn) {
     TABLES.fetch_sub(1, Ordering::Relaxed);
     free(mfn, 0);
 }
 
-/// How many [`alloc_table`] gave.
+/// How many they gave.
 pub fn table_count() -> u64 {
     TABLES.load(Ordering::Relaxed)
 }

@@ -44,8 +44,17 @@ fn map_machine(addr: MachAddr, bytes: usize, flags: PteFlags) -> Option<*mut u8>
 
 /// Maps `mfns` one after the other at `va` in the vmap window, replacing nothing.
 pub fn map_at(va: u64, mfns: &[Mfn], flags: PteFlags) -> Option<()> {
+    map_with(va, mfns, flags, &mut frames::alloc_table)
+}
+
+/// The same for what a domain has made, at addresses that nobody else maps anything near: tables leave the reserve alone.
+pub fn map_for_domain(va: u64, mfns: &[Mfn], flags: PteFlags) -> Option<()> {
+    map_with(va, mfns, flags, &mut frames::alloc_table_for_domain)
+}
+
+fn map_with(va: u64, mfns: &[Mfn], flags: PteFlags, alloc: &mut impl FnMut() -> Option<Mfn>) -> Option<()> {
     for (i, mfn) in mfns.iter().enumerate() {
-        let entry = tables().walk(va + i as u64 * PAGE, 1, &mut frames::alloc_table)?;
+        let entry = tables().walk(va + i as u64 * PAGE, 1, alloc)?;
         entry.store(Pte::new(*mfn, flags).0, Ordering::Relaxed);
     }
     Some(())

@@ -13,12 +13,12 @@ pub struct Frames {
 }
 
 impl Frames {
-    /// `count` zeroed ones. `None` when out of memory.
+    /// `count` zeroed ones, none of them of the reserve. `None` when out of memory.
     pub fn new(count: usize) -> Option<Self> {
         let mut own = Self { all: Vec::new(), first: 0 };
         own.all.try_reserve_exact(count).ok()?;
         for _ in 0..count {
-            own.all.push(frames::alloc_table()?);
+            own.all.push(frames::alloc_table_for_domain()?);
         }
         own.first = own.all.first().map_or(0, |mfn| phys_to_virt(mfn.addr()) as u64);
         Some(own)

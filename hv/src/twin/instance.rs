@@ -36,6 +36,9 @@ const SAVE_OFFSET: u64 = (28 << 20) - PAGE_SIZE as u64;
 /// The stubs.
 const STUBS_OFFSET: u64 = 28 << 20;
 
+/// Pieces that only their mapping names: constants, imports, the call table, stubs, two stacks.
+const OTHERS: usize = 6;
+
 /// Two pages where nothing is mapped: what an entry of the stlb names that shows none.
 const HOLE_OFFSET: u64 = 0x8000;
 
@@ -153,13 +156,14 @@ impl Instance {
             stlb_miss: stubs.special(special::STLB_MISS),
             icall: stubs.special(special::INDIRECT_CALL),
             warn: stubs.special(special::WARN),
-            imports: (0..imports).map(|n| stubs.import(n)).collect(),
+            imports: stubs.addresses().ok()?,
             hole: hole(plan.place, plan.cpu),
         };
         let areas = Areas::new(twin.verified(), twin.addresses(), &config).ok()?;
         let mut others = Vec::new();
+        others.try_reserve_exact(OTHERS).ok()?;
         let mut map = |offset: u64, frames: Frames, flags: PteFlags| {
-            vmap::map_at(base + offset, frames.all(), flags)?;
+            vmap::map_for_domain(base + offset, frames.all(), flags)?;
             others.push(frames);
             Some(())
         };
@@ -172,7 +176,7 @@ impl Instance {
             let inline = routine.and_then(|routine| plan.common.inline(routine));
             Served { inline, by: entry::server(routine) }
         };
-        map(STUBS_OFFSET, Frames::with(&stubs.code(&targets, served))?, EXECUTE)?;
+        map(STUBS_OFFSET, Frames::with(&stubs.code(&targets, served).ok()?)?, EXECUTE)?;
         map(STACK_OFFSET, Frames::new(STACK_SIZE as usize / PAGE_SIZE)?, DATA)?;
         let unsafe_frames = Frames::new(STACK_SIZE as usize / PAGE_SIZE)?;
         mirror.map_unsafe_area(plan.cpu, unsafe_frames.all())?;
@@ -182,12 +186,12 @@ impl Instance {
             bytes => Some(Frames::with(bytes)?),
         };
         if let Some(table) = &stlb {
-            vmap::map_at(base + u64::from(STLB_OFFSET), table.all(), READ_ONLY)?;
+            vmap::map_for_domain(base + u64::from(STLB_OFFSET), table.all(), READ_ONLY)?;
         }
         let (context, save) = (Frames::with(&areas.context)?, Frames::new(1)?);
-        vmap::map_at(base + u64::from(CTX_OFFSET), context.all(), DATA)?;
-        vmap::map_at(base + SAVE_OFFSET, save.all(), DATA)?;
-        vmap::map_at(base + u64::from(CODE_OFFSET), plan.code.all(), EXECUTE)?;
+        vmap::map_for_domain(base + u64::from(CTX_OFFSET), context.all(), DATA)?;
+        vmap::map_for_domain(base + SAVE_OFFSET, save.all(), DATA)?;
+        vmap::map_for_domain(base + u64::from(CODE_OFFSET), plan.code.all(), EXECUTE)?;
         let code_bytes = plan.code_bytes;
         let entry_stack = config.entry_stack() - 8;
         Some(Self {

@@ -59,7 +59,7 @@ impl Mirror {
         tables.try_reserve_exact(END_SLOT - FIRST_SLOT).map_err(|_| Errno::ENOMEM)?;
         let of = mmu().acquire_root(d.mm.id, root, &mut d.mm.lock())?;
         let shared = Mutex::new(Shared { of: Some(of), tables });
-        let Some(own) = frames::alloc_table() else {
+        let Some(own) = frames::alloc_table_for_domain() else {
             let mirror = Self { domain: d.mm.id, root: mem::idle_root(), tables: Vec::new(), shared };
             return Err(mirror.give_up(d, Errno::ENOMEM));
         };
@@ -122,7 +122,7 @@ impl Mirror {
         let own = paging::Tables::new(self.root, false);
         let mut alloc = || {
             tables.try_reserve(1).ok()?;
-            let mfn = frames::alloc_table()?;
+            let mfn = frames::alloc_table_for_domain()?;
             tables.push(mfn);
             Some(mfn)
         };

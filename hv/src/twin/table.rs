@@ -17,6 +17,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use twin_abi::op::TwinLoad;
 use twin_verify::Verifier;
+use x86::PAGE_SIZE;
 use xen_abi::errno::Errno;
 
 /// An image in memory of the hypervisor's own. What refers to it must go first.
@@ -28,15 +29,15 @@ unsafe impl Send for ImageBytes {}
 unsafe impl Sync for ImageBytes {}
 
 impl ImageBytes {
-    /// Copies `bytes` bytes from `address` of the running domain. Errors: ENOMEM, EFAULT.
+    /// Copies `bytes` bytes from `address` of the running domain. Errors: EFAULT; ENOMEM, also if they would be of the reserve.
     pub fn copy_in(address: u64, bytes: u32) -> Result<Self, Errno> {
+        if !mem::frames::has_beside_reserve(u64::from(bytes).div_ceil(PAGE_SIZE as u64)) {
+            return Err(Errno::ENOMEM);
+        }
         let mut copy: Vec<u8> = Vec::new();
         copy.try_reserve_exact(bytes as usize).map_err(|_| Errno::ENOMEM)?;
         copy.resize(bytes as usize, 0);
         copy::from_guest(&mut copy, address)?;
-        if !mem::frames::has_headroom() {
-            return Err(Errno::ENOMEM);
-        }
         Ok(Self(Box::into_raw(copy.into_boxed_slice())))
     }
 
