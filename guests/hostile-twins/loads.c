@@ -109,11 +109,10 @@ u32 load_driver(u64 root)
 
 void load_all(void)
 {
-	enum { MAX_TWINS = 32 };
-	for (u32 n = 0; n < MAX_TWINS; n++)
+	for (u32 n = 0; n < MAX_TWINS_EACH; n++)
 		check_result(load_driver(good_root()), n, "loading a good image");
 	check_result((int)load_driver(good_root()), -1, "loading one more");
-	for (u32 n = 0; n < MAX_TWINS; n++) {
+	for (u32 n = 0; n < MAX_TWINS_EACH; n++) {
 		struct twin_name name = { n, 0 };
 		check_result(attach_good(n), 0, "giving it a card");
 		check_result(twin_op(TWINOP_DETACH, &name), 0, "taking the card away");

@@ -30,6 +30,7 @@ pub mod passthrough;
 pub mod patience;
 pub mod pcicfg;
 pub mod pirq;
+pub mod places;
 pub mod rangeset;
 pub mod rate;
 pub mod sched;

@@ -6,7 +6,8 @@
 /// The number of the hypercall (`__HYPERVISOR_arch_7`).
 pub const HYPERVISOR_TWIN_OP: u64 = 55;
 
-/// Checks an image and makes it ready to run: [`TwinLoad`]. May be executed again by itself until it is done.
+/// Checks an image and makes it ready to run: [`TwinLoad`]. May be executed again by itself until it is done. ENOSPC for a domain
+/// that has [`MAX_TWINS_EACH`] twins, and if there are as many as there can be (32); ENOMEM if they would take what the hypervisor keeps for itself.
 pub const TWINOP_LOAD: u32 = 0;
 /// Forgets a twin: [`TwinName`].
 pub const TWINOP_UNLOAD: u32 = 1;
@@ -70,6 +71,8 @@ pub const MAX_NOTES_AT_ONCE: u32 = 256;
 /// Most steps of an invocation.
 pub const MAX_BUDGET: u64 = 1_000_000;
 
+/// Twins of one domain at a time, those that are being loaded among them.
+pub const MAX_TWINS_EACH: u32 = 8;
 /// In [`TwinLoad::rule`]: no rule of the sandbox was broken.
 pub const NO_RULE: u32 = u32::MAX;
 

@@ -129,7 +129,7 @@ impl Device {
             }
             (Some(EEXIST), _) => "a twin is loaded already".into(),
             (Some(EPERM), _) => "this domain drives no device".into(),
-            (Some(ENOSPC), _) => "the hypervisor has as many twins as it can have".into(),
+            (Some(ENOSPC), _) => "this domain, or the hypervisor, has as many twins as it can have".into(),
             (Some(ENOMEM), _) => "there is not enough memory, here or in the hypervisor, for the twin and its buffers".into(),
             _ => format!("loading the twin: {error}"),
         })

@@ -37,7 +37,7 @@ use hv_core::cmdline::Options;
 use hv_core::mmu::Audit;
 use instance::{Instance, Plan, MAX_TWINS};
 use space::Mirror;
-use table::{place, ready, ImageBytes, Loaded, State, Verifying, TWINS};
+use table::{place, ready, ImageBytes, Loaded, Seat, State, Verifying, TWINS};
 use twin_abi::image::Mode;
 use twin_abi::op::{self, TwinLend, TwinLent, TwinLoad, TwinNote, TwinNotes, TwinStats, TwinStatus};
 use twin_runtime::gate::Twin;
@@ -66,7 +66,7 @@ impl From<Errno> for NotLoaded {
 
 /// Begins to load a twin for `d`, whose vCPU runs here; the number of its place, for [`go_on`]. Errors: EPERM if it drives no
 /// device; EACCES for a mode that the boot options do not allow; EINVAL for bad arguments; too few per-CPU areas; EFAULT; ENOMEM; ENOSPC
-/// if there are too many.
+/// if it has as many as it may have, or there are as many as there can be.
 pub fn begin(d: &Domain, request: &TwinLoad) -> Result<u32, NotLoaded> {
     if !d.drives_devices.load(Ordering::Relaxed) {
         return Err(Errno::EPERM.into());
@@ -88,6 +88,7 @@ pub fn begin(d: &Domain, request: &TwinLoad) -> Result<u32, NotLoaded> {
     if mode == Mode::Stlb && !stlb::is_allowed() {
         return Err(Errno::EACCES.into());
     }
+    let seat = Seat::take(d.mm.id).ok_or(Errno::ENOSPC)?;
     let common = Common::new(d.mm.id, request.kernel)?;
     let image = ImageBytes::copy_in(request.image, request.image_bytes)?;
     let counted = request.flags & op::LOAD_COUNTED != 0;
@@ -95,18 +96,11 @@ pub fn begin(d: &Domain, request: &TwinLoad) -> Result<u32, NotLoaded> {
     let policy = Policy { mode, mask_bits, counted, bmi: has_bmi() };
     // SAFETY: `Verifying` and `Loaded` drop what refers to the bytes before the bytes.
     let verifier = Verifier::new(unsafe { image.get() }, &policy).map_err(NotLoaded::Refused)?;
-    for (number, place) in (0..).zip(&TWINS) {
-        // One that is in use is not empty; and who uses it finds it open.
-        if place.try_read().is_none_or(|place| place.is_some()) {
-            continue;
-        }
-        let Some(mut place) = place.try_write() else { continue };
-        if place.is_none() {
-            *place = Some(State::Verifying(Verifying { verifier, common, owner: d.id, request: *request, image }));
-            return Ok(number);
-        }
-    }
-    Err(Errno::ENOSPC.into())
+    let number = seat.number();
+    // Nothing is there: who has it open only looks.
+    *place(number)?.write() =
+        Some(State::Verifying(Verifying { verifier, common, owner: d.id, request: *request, image, seat }));
+    Ok(number)
 }
 
 /// Goes on loading the twin of `d` in place `number`. `false`: to be called again, when other work was done. Errors: the image
@@ -143,8 +137,8 @@ pub fn go_on(d: &Domain, number: u32) -> Result<bool, NotLoaded> {
             Err(error)
         }
         Ok(make) => {
-            if let Some(State::Verifying(Verifying { image, common, .. })) = place.take() {
-                let loaded = make(image, common);
+            if let Some(State::Verifying(Verifying { image, common, seat, .. })) = place.take() {
+                let loaded = make(image, common, seat);
                 guest_debug!(
                     "d{}: twin {number}, {} functions, {} bytes of code",
                     d.id,
@@ -165,7 +159,7 @@ fn make(
     common: &Common,
     number: usize,
     verified: Verified<'static>,
-) -> Result<impl FnOnce(ImageBytes, Common) -> Loaded + use<>, Errno> {
+) -> Result<impl FnOnce(ImageBytes, Common, Seat) -> Loaded + use<>, Errno> {
     let mut mirror = Mirror::new(d, Mfn::new(request.root))?;
     let code_bytes = verified.image().code().len() as u64;
     let mut instances = Vec::new();
@@ -178,7 +172,7 @@ fn make(
     }
     let (owner, budget) = (d.id, if request.budget == 0 { op::DEFAULT_BUDGET } else { request.budget });
     let mode = request.mode;
-    Ok(move |image, common| Loaded {
+    Ok(move |image, common, seat| Loaded {
         mode,
         instances,
         code,
@@ -194,6 +188,7 @@ fn make(
         disabled: AtomicBool::new(false),
         is_going: AtomicBool::new(false),
         _image: image,
+        _seat: seat,
     })
 }
 

@@ -11,14 +11,16 @@ use super::space::Mirror;
 use crate::cpu::percpu;
 use crate::domain::Domain;
 use crate::mem::{self, copy};
-use crate::sync::{MutexGuard, RwLock};
+use crate::sync::{Mutex, MutexGuard, RwLock};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use twin_abi::op::TwinLoad;
+use hv_core::places::Places;
+use twin_abi::op::{TwinLoad, MAX_TWINS_EACH};
 use twin_verify::Verifier;
 use x86::PAGE_SIZE;
 use xen_abi::errno::Errno;
+use xen_abi::layout::DomId;
 
 /// An image in memory of the hypervisor's own. What refers to it must go first.
 pub struct ImageBytes(*mut [u8]);
@@ -58,6 +60,31 @@ impl Drop for ImageBytes {
     }
 }
 
+/// Who has which place. Locked last.
+static OWNERS: Mutex<Places<MAX_TWINS, { MAX_TWINS_EACH as usize }>> = Mutex::new(Places::new());
+
+/// That a place is somebody's; it is free when this is dropped.
+pub struct Seat(u32);
+
+impl Seat {
+    /// A place for `owner`. `None` if there is none for it.
+    pub fn take(owner: DomId) -> Option<Self> {
+        #[allow(clippy::cast_possible_truncation, reason = "at most MAX_TWINS")]
+        OWNERS.lock().take(owner).map(|number| Self(number as u32))
+    }
+
+    /// Its number.
+    pub const fn number(&self) -> u32 {
+        self.0
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        OWNERS.lock().give_back(self.0 as usize);
+    }
+}
+
 /// What is in a place.
 pub enum State {
     /// An image that is being verified.
@@ -73,6 +100,7 @@ pub struct Verifying {
     pub owner: u16,
     pub request: TwinLoad,
     pub image: ImageBytes,
+    pub seat: Seat,
 }
 
 /// A twin that is loaded. Fields that refer to others come first.
@@ -95,6 +123,7 @@ pub struct Loaded {
     pub is_going: AtomicBool,
     /// What the instances' gates refer to.
     pub _image: ImageBytes,
+    pub _seat: Seat,
 }
 
 impl State {
