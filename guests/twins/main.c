@@ -2,7 +2,7 @@
  * Twins: images are verified and loaded, run on this domain's memory and nothing else, end whatever they do, and leave nothing
  * behind; where memory ends, loading says so. (cpus: 2) (shares: twins) (differs: stock Xen has no twins)
  */
-#include "events.h"
+#include "domains.h"
 #include "twins.h"
 
 const char test_name[] = "twins";
@@ -316,13 +316,15 @@ static void bad_loads(void)
 
 void test_main(void)
 {
-	u32 warm;
+	u32 first;
+	u64 before = all_pages();
 	image_len = make_image(image);
 	if (image_len > sizeof(image))
 		error("the image is too large");
-	warm = load();
-	check_result(call_twin(warm, twin_read, (u64)&value, 0), 0, "a first call");
-	check_result(unload(warm), 0, "unloading");
+	first = load();
+	check_result(call_twin(first, twin_read, (u64)&value, 0), 0, "a first call");
+	check_result(unload(first), 0, "unloading");
+	check(all_pages() == before, "%lu pages before the first twin, %lu afterwards", before, all_pages());
 	audit();
 	good_calls();
 	audit();

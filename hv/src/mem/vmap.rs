@@ -1,6 +1,7 @@
 //! Mappings at addresses of their own: device memory,
 //! firmware tables, and pages in an order of ours.
 
+use crate::mem::paging::Cut;
 use crate::mem::{frames, layout, paging, tables};
 use crate::sync::Mutex;
 use core::sync::atomic::Ordering;
@@ -60,13 +61,13 @@ fn map_with(va: u64, mfns: &[Mfn], flags: PteFlags, alloc: &mut impl FnMut() -> 
     Some(())
 }
 
-/// Takes the mappings of `bytes` from `va` in the window away, where there are any. The caller flushes.
-pub fn unmap(va: u64, bytes: u64) {
-    for at in (va..va + bytes).step_by(PAGE_SIZE) {
-        if tables().translate(at).is_some() {
-            if let Some(entry) = tables().walk(at, 1, &mut || None) {
-                entry.store(0, Ordering::Release);
-            }
-        }
-    }
+/// Takes all mappings of the GiB at `va` away, of which nobody else has any part. The caller flushes all CPUs completely, and then hands the tables
+/// to [`free`].
+pub fn unmap_gib(va: u64) -> Option<Cut> {
+    tables().cut(va)
+}
+
+/// Frees tables that were taken out.
+pub fn free(cut: Cut) {
+    paging::free_cut(cut, frames::free_table);
 }

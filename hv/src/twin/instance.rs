@@ -29,6 +29,10 @@ pub const MAX_TWINS: usize = 32;
 const INSTANCE_BYTES: u64 = 32 << 20;
 /// From one twin to the next.
 const TWIN_BYTES: u64 = INSTANCE_BYTES * MAX_CPUS as u64;
+/// What an L2 table maps: no two twins have one together.
+const GIB: u64 = 1 << 30;
+/// Such tables of a twin.
+const GIBS: usize = (TWIN_BYTES / GIB) as usize;
 /// The stack, from the base.
 const STACK_OFFSET: u64 = 24 << 20;
 /// The save page.
@@ -42,6 +46,7 @@ const OTHERS: usize = 6;
 /// Two pages where nothing is mapped: what an entry of the stlb names that shows none.
 const HOLE_OFFSET: u64 = 0x8000;
 
+const _: () = assert!(TWIN_BYTES.is_multiple_of(GIB) && layout::TWINS.is_multiple_of(GIB));
 const _: () = assert!(CALL_TABLE_OFFSET as u64 + PAGE_SIZE as u64 <= HOLE_OFFSET);
 const _: () = assert!(HOLE_OFFSET + 2 * PAGE_SIZE as u64 <= STLB_OFFSET as u64);
 const _: () = assert!(CODE_OFFSET as u64 + MAX_CODE as u64 + STACK_GUARD <= STACK_OFFSET);
@@ -362,19 +367,10 @@ impl Instance {
     }
 }
 
-/// Takes the mappings of all instances of twin `place` away, on all CPUs. No twin runs there, nor will.
-pub fn unmap(place: usize, code_bytes: u64) {
-    let stubs = u64::from(twin_abi::layout::MAX_IMPORTS + 8) * twin_runtime::stubs::STUB_BYTES;
-    let parts = [
-        (0, u64::from(CODE_OFFSET) + code_bytes),
-        (STACK_OFFSET, STACK_SIZE),
-        (SAVE_OFFSET, PAGE_SIZE as u64),
-        (STUBS_OFFSET, stubs),
-    ];
-    for cpu in 0..MAX_CPUS {
-        for (offset, bytes) in parts {
-            vmap::unmap(base_of(place, cpu) + offset, bytes);
-        }
-    }
+/// Takes the mappings of all instances of twin `place` away, on all CPUs, and their tables. No twin runs there, nor will.
+pub fn unmap(place: usize) {
+    let first = base_of(place, 0);
+    let cut: [_; GIBS] = core::array::from_fn(|n| vmap::unmap_gib(first + n as u64 * GIB));
     crate::arch::tlb::flush_every_cpu();
+    cut.into_iter().flatten().for_each(vmap::free);
 }

@@ -165,7 +165,7 @@ fn make(
     let mut instances = Vec::new();
     let code = make_instances(request, common, number, verified, &mut mirror, &mut instances);
     if code.is_none() {
-        instance::unmap(number, code_bytes);
+        instance::unmap(number);
         drop(instances);
         while mirror.release(d) == Err(Errno::ERESTART) {}
         return Err(Errno::ENOMEM);

@@ -145,7 +145,7 @@ impl Loaded {
     /// Takes the mappings away, then what was mapped, if that is there.
     pub fn take_down(&mut self, number: usize) {
         if self.code.is_some() {
-            instance::unmap(number, self.code_bytes);
+            instance::unmap(number);
             self.instances.clear();
             self.code = None;
         }
