@@ -387,6 +387,10 @@ impl Host for DomainView<'_> {
         core::hint::spin_loop();
         tries < if self.may_wait() { SHORT_LOCK_TRIES } else { LOCK_TRIES }
     }
+    fn goes_on(&mut self) -> bool {
+        requests::answer();
+        !self.has_no_time_left()
+    }
     fn has_taken(&mut self, lock: u64) {
         self.instance.hold(lock);
     }

@@ -44,6 +44,9 @@ pub struct Fake {
     pub reclaimed: Vec<u64>,
     /// The host runs polls and takes packets.
     pub has_card: bool,
+    /// How often a routine was asked whether to go on, and after how many times it is not to.
+    pub asked: u32,
+    pub ends_after: Option<u32>,
     /// Invocations may wait.
     pub can_wait: bool,
     /// The DMA address of a bounce buffer.
@@ -169,6 +172,10 @@ impl Host for Fake {
             assert!(after > 0 && self.put_u32(lock, 0).is_ok());
         }
         tries < self.patience
+    }
+    fn goes_on(&mut self) -> bool {
+        self.asked += 1;
+        self.ends_after.is_none_or(|after| self.asked < after)
     }
     fn note(&mut self, routine: Routine, _: &[u64; 6]) {
         self.events.push(Event::Note(routine));

@@ -74,6 +74,11 @@ pub trait Host: Memory {
     fn has_taken(&mut self, _lock: u64) {}
     /// It has released one.
     fn has_released(&mut self, _lock: u64) {}
+    /// A routine that copies or fills much comes here after each piece: what others on the machine want of this CPU can be done. Is there
+    /// time left?
+    fn goes_on(&mut self) -> bool {
+        true
+    }
     /// Can the invocation wait for a lock, and the domain release one when it comes to it? Then a lock that stays taken is an upcall,
     /// and one for which a processor sleeps that is put down nowhere is [`Foreign::Lock`].
     fn may_wait(&self) -> bool {

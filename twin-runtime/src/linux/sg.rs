@@ -1,7 +1,7 @@
 //! Scatter lists, by which drivers name a packet's pieces to what moves them: `struct scatterlist` in a row.
 
 use super::skb::{read_fragments, Parts};
-use super::{bad, Done, Host, Stop, Support};
+use super::{bad, text, Done, Host, Stop, Support};
 use crate::memory::{Fault, Memory};
 
 const PAGE: u64 = 4096;
@@ -38,7 +38,7 @@ pub fn init_table<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Done {
         return Err(bad("scatter list of no length", count));
     }
     let size = s.offsets.sg_size;
-    host.fill(list, 0, count.wrapping_mul(size))?;
+    text::fill_bytes(host, list, 0, count.saturating_mul(size))?;
     mark_end(s, host, list.wrapping_add((count - 1).wrapping_mul(size)))?;
     Ok(0)
 }
@@ -143,6 +143,17 @@ mod tests {
         assert_eq!(call("sg_next", &s, &mut f, &[LIST]), Ok(0xffff_8880_0040_0100), "goes on elsewhere");
         assert!(call("sg_init_table", &s, &mut f, &[LIST, 0]).is_err());
         assert!(call("sg_init_table", &s, &mut f, &[LIST, 4097]).is_err());
+    }
+
+    /// The domain says how large an entry is.
+    #[test]
+    fn no_list_takes_long_to_clear() {
+        let (mut f, mut s) = domain(1);
+        s.offsets.sg_size = 65536;
+        for count in [17, 4096] {
+            assert_eq!(call("sg_init_table", &s, &mut f, &[LIST, count]), Err(bad("fill too long", count * 65536)));
+        }
+        assert!(f.written.borrow().is_empty());
     }
 
     #[test]

@@ -606,6 +606,35 @@ fn a_sender_takes_the_queue_as_linux_does() {
     assert_eq!(f.u32(queue + 128), Ok(0));
 }
 
+/// Between the pieces of what may take long others are answered, and the time is looked at.
+#[test]
+fn long_copies_and_fills_pause() {
+    const LEN: u64 = 12_000;
+    let (mut f, s) = domain(4);
+    let bytes: Vec<u8> = (0..=250).cycle().take(12_000).collect();
+    let mut there = vec![0; 12_000];
+    f.write(BUFFERS, &bytes).expect("mapped");
+    assert_eq!(call("memcpy", &s, &mut f, &[FRAGMENTS, BUFFERS, LEN]), Ok(FRAGMENTS));
+    f.read(FRAGMENTS, &mut there).expect("mapped");
+    assert_eq!((core::mem::take(&mut f.asked), &there), (2, &bytes));
+    assert_eq!(call("memmove", &s, &mut f, &[BUFFERS + 100, BUFFERS, LEN]), Ok(BUFFERS + 100));
+    f.read(BUFFERS + 100, &mut there).expect("mapped");
+    assert_eq!((core::mem::take(&mut f.asked), &there), (2, &bytes));
+    assert_eq!(call("memset", &s, &mut f, &[FRAGMENTS, 7, LEN]), Ok(FRAGMENTS));
+    f.read(FRAGMENTS, &mut there).expect("mapped");
+    assert_eq!((core::mem::take(&mut f.asked), there.iter().all(|byte| *byte == 7)), (3, true));
+    f.ends_after = Some(2);
+    for routine in ["memset", "memcpy"] {
+        f.asked = 0;
+        let done = call(routine, &s, &mut f, &[FRAGMENTS, BUFFERS, LEN]);
+        assert_eq!((done, f.asked), (Err(Stop::Abort(Reason::TimeOut)), 2), "{routine}");
+        assert_eq!(f.u8(FRAGMENTS + 8192), Ok(7), "{routine}: what comes later was not touched");
+    }
+    f.asked = 0;
+    call("memset", &s, &mut f, &[FRAGMENTS, 7, 4096]).expect("a short one");
+    assert_eq!(f.asked, 0);
+}
+
 #[test]
 fn copies_may_overlap_and_are_bounded() {
     let (mut f, s) = domain(1);

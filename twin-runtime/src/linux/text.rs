@@ -1,9 +1,12 @@
 //! Copying, filling, device registers by function, and calls that can wait.
 
 use super::{bad, Done, Host, Routine, Stop, Support};
+use crate::Reason;
 
-/// Nothing that a driver copies at once is larger.
+/// Nothing that a driver copies or fills at once is larger.
 const MOST: u64 = 1 << 20;
+/// So much is copied or filled between two questions whether to go on: a device answers a read in a microsecond or so.
+const PIECE: u64 = 4096;
 
 /// Addresses below this are port numbers to `ioread32` and its kin.
 const PORTS_BELOW: u64 = 0x40000;
@@ -12,30 +15,72 @@ const PORTS_BELOW: u64 = 0x40000;
 #[inline(always)]
 pub fn copy<H: Host>(_: &Support, host: &mut H, args: &[u64; 6]) -> Done {
     let [to, from, len, ..] = *args;
+    if len <= PIECE && to.wrapping_sub(from) >= len {
+        host.copy(to, from, len)?;
+    } else {
+        copy_pieces(host, to, from, len)?;
+    }
+    Ok(to)
+}
+
+#[cold]
+#[inline(never)]
+fn copy_pieces<H: Host>(host: &mut H, to: u64, from: u64, len: u64) -> Result<(), Stop> {
     if len > MOST {
         return Err(bad("copy too long", len));
     }
-    if to.wrapping_sub(from) >= len {
-        host.copy(to, from, len)?;
-        return Ok(to);
-    }
     // The target begins inside the source: from the end, in pieces that are read before they are written.
-    let mut left = len;
-    while left > 0 {
-        let now = left.min(256);
-        left -= now;
-        host.copy(to.wrapping_add(left), from.wrapping_add(left), now)?;
+    let is_backwards = to.wrapping_sub(from) < len;
+    let most = if is_backwards { 256 } else { PIECE };
+    let mut done = 0;
+    while done < len {
+        let now = most.min(len - done);
+        let at = if is_backwards { len - done - now } else { done };
+        host.copy(to.wrapping_add(at), from.wrapping_add(at), now)?;
+        done += now;
+        if done.is_multiple_of(PIECE) {
+            go_on(host)?;
+        }
     }
-    Ok(to)
+    Ok(())
+}
+
+/// Fills `len` bytes, in pieces.
+pub(super) fn fill_bytes<H: Host>(host: &mut H, to: u64, value: u8, len: u64) -> Result<(), Stop> {
+    if len <= PIECE {
+        return Ok(host.fill(to, value, len)?);
+    }
+    fill_pieces(host, to, value, len)
+}
+
+#[cold]
+#[inline(never)]
+fn fill_pieces<H: Host>(host: &mut H, to: u64, value: u8, len: u64) -> Result<(), Stop> {
+    if len > MOST {
+        return Err(bad("fill too long", len));
+    }
+    let mut done = 0;
+    while done < len {
+        let now = PIECE.min(len - done);
+        host.fill(to.wrapping_add(done), value, now)?;
+        done += now;
+        go_on(host)?;
+    }
+    Ok(())
+}
+
+fn go_on<H: Host>(host: &mut H) -> Result<(), Stop> {
+    if host.goes_on() {
+        Ok(())
+    } else {
+        Err(Stop::Abort(Reason::TimeOut))
+    }
 }
 
 /// `memset(to, value, len)`.
 pub fn fill<H: Host>(_: &Support, host: &mut H, args: &[u64; 6]) -> Done {
     let [to, value, len, ..] = *args;
-    if len > MOST {
-        return Err(bad("fill too long", len));
-    }
-    host.fill(to, (value & 0xff) as u8, len)?;
+    fill_bytes(host, to, (value & 0xff) as u8, len)?;
     Ok(to)
 }
 
