@@ -9,8 +9,8 @@
 //! the domain has taken it out of its own root. So a mirror that is behind is no danger, and only whoever runs in it misses
 //! something.
 
-use super::{Deferred, Mmu, MmuEnv, MmuError, RootRef, Slot};
-use x86::{Level, Mfn, Pte, PteFlags};
+use super::{Deferred, Locked, Mmu, MmuEnv, MmuError, RootRef, Slot};
+use x86::{Level, Mfn, Pte, PteFlags, VirtAddr};
 use xen_abi::layout::{DomId, HYPERVISOR_END_SLOT};
 
 /// Half of the slots of an L4 table.
@@ -74,6 +74,18 @@ impl<E: MmuEnv> Mmu<'_, E> {
         }
         self.take_table(entry.mfn(), Level::L3, dom, lock)?;
         Ok(Some(SharedTable { table: entry.mfn(), is_writable: entry.is_writable() }))
+    }
+
+    /// Would an access at `masked` under the mirror with the table `root` succeed, as all entries on the way are now? A write needs the right
+    /// to in each. `_lock` is the MMU lock of the domain that is mirrored.
+    pub fn shows(&self, root: Mfn, masked: VirtAddr, is_write: bool, _lock: Locked<'_>) -> bool {
+        let mut table = root;
+        // Guests have no superpages.
+        (1..=4).rev().all(|level| {
+            let entry = self.env.read(Slot::new(table, masked.table_index(level)));
+            table = entry.mfn();
+            entry.is_present() && (entry.is_writable() || !is_write)
+        })
     }
 
     /// Gives the references of an entry back, which no CPU can use any more. `Err`: to be called again.

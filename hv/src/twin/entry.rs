@@ -1,15 +1,20 @@
 //! The only way into a twin and out of it.
 
 use crate::cpu::percpu::{this_cpu, MAX_CPUS};
+use crate::cpu::requests;
 use crate::twin::instance::Instance;
 use crate::twin::run::Running;
-use crate::twin::space::Mirror;
+use crate::twin::space::{Filled, Mirror};
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicPtr, Ordering};
 use twin_runtime::gate::{Answer, Call, Gate, Registers};
 use twin_runtime::linux::{Maker, Native, Routine, Stop};
 use twin_runtime::stubs::{save, special, Targets};
+use x86::error_code::PageFaultError;
 use xen_abi::regs::CpuUserRegs;
+
+/// Portions of other work on its domain's page tables that a routine waits for when it faults: a millisecond each or less.
+const ROUNDS: u32 = 64;
 
 /// How a gate goes on, for the assembly.
 mod way {
@@ -312,7 +317,7 @@ fn enter_at(saved: &mut Saved, running: &Running<'_, '_>, offset: u32) -> u64 {
 pub fn trap(regs: &mut CpuUserRegs, vector: u8, address: u64) -> bool {
     // SAFETY: `set_mirror` says that it stays.
     let mirror = unsafe { mirror().load(Ordering::Relaxed).as_ref() };
-    if vector == x86::vector::PF && mirror.is_some_and(|mirror| mirror.fill(address)) {
+    if vector == x86::vector::PF && mirror.is_some_and(|mirror| may_try_again(mirror, regs, address)) {
         return true;
     }
     let place = slot().load(Ordering::Relaxed);
@@ -329,6 +334,25 @@ pub fn trap(regs: &mut CpuUserRegs, vector: u8, address: u64) -> bool {
     running.was_stopped(regs.rip, vector, address);
     lead_out(instance, regs);
     true
+}
+
+/// May the access that faulted on `mirror` be tried again?
+fn may_try_again(mirror: &Mirror, regs: &CpuUserRegs, address: u64) -> bool {
+    let code = PageFaultError::from_bits_retain(regs.error_code);
+    if !code.difference(PageFaultError::P | PageFaultError::W).is_empty() {
+        return false;
+    }
+    // The twin's own code is interrupted before it comes again, and has a time limit. A routine has neither.
+    let is_twins = is_in_code(regs.rip);
+    let rounds = if is_twins { 1 } else { ROUNDS };
+    for _ in 0..rounds {
+        match mirror.fill(address, code.contains(PageFaultError::W)) {
+            Filled::Allowed => return true,
+            Filled::Denied => return false,
+            Filled::Later => requests::answer(),
+        }
+    }
+    is_twins
 }
 
 /// Is `rip` in the code of the twin that this CPU has entered?

@@ -36,6 +36,17 @@ pub const fn unsafe_area(cpu: usize) -> u64 {
     (UNSAFE_SLOT << 39) + cpu as u64 * UNSAFE_STRIDE + STACK_GUARD
 }
 
+/// What is to be done after a fault.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Filled {
+    /// The access is tried again.
+    Allowed,
+    /// It is refused.
+    Denied,
+    /// Something else of the domain's comes first, of which a portion was done now.
+    Later,
+}
+
 /// A mirror.
 pub struct Mirror {
     domain: DomId,
@@ -91,29 +102,35 @@ impl Mirror {
         unsafe { AtomicU64::from_ptr(phys_to_virt(self.root.addr()).cast::<u64>().add(slot)) }
     }
 
-    /// Makes an empty entry say what the domain's root says now. Whether there is something now that was not there before.
-    fn share(&self, d: &Domain, slot: usize) -> Result<bool, Errno> {
+    /// Makes an empty entry say what the domain's root says now.
+    fn share(&self, d: &Domain, slot: usize) -> Result<(), Errno> {
         let mut lock = d.mm.lock();
         let mut shared = self.shared.lock();
         if self.entry(slot).load(Ordering::Relaxed) != 0 {
-            return Ok(false);
+            return Ok(());
         }
-        let Some(of) = &shared.of else { return Ok(false) };
-        let Some(table) = mmu().share(d.mm.id, of, slot, &mut lock)? else { return Ok(false) };
+        let Some(of) = &shared.of else { return Ok(()) };
+        let Some(table) = mmu().share(d.mm.id, of, slot, &mut lock)? else { return Ok(()) };
         self.entry(slot).store(table.entry().0, Ordering::Release);
         // Room for all was made in `new`.
         shared.tables.push(table);
-        Ok(true)
+        Ok(())
     }
 
-    /// The twin faulted at `masked`. Whether it may try again, because the entry was not there when it was loaded.
-    pub fn fill(&self, masked: u64) -> bool {
+    /// The twin faulted at `masked`, where it wanted to write, or to read. May it try again? That depends on what is there now, not on who
+    /// brought it: another CPU may have been faster.
+    pub fn fill(&self, masked: u64, is_write: bool) -> Filled {
         let slot = (masked >> 39) as usize;
-        if !(FIRST_SLOT..END_SLOT).contains(&slot) {
-            return false;
-        }
+        let Some(at) = VirtAddr::new(masked).filter(|_| (FIRST_SLOT..END_SLOT).contains(&slot)) else {
+            return Filled::Denied;
+        };
+        let Some(d) = crate::domain::find(self.domain.0) else { return Filled::Denied };
         mmu_env::refill_steps();
-        crate::domain::find(self.domain.0).is_some_and(|d| self.share(&d, slot) == Ok(true))
+        match self.share(&d, slot) {
+            Err(Errno::ERESTART) => Filled::Later,
+            Ok(()) if mmu().shows(self.root, at, is_write, d.mm.lock().locked()) => Filled::Allowed,
+            Ok(()) | Err(_) => Filled::Denied,
+        }
     }
 
     /// Maps `pages` as the unsafe area of CPU `cpu`. `None` when out of memory.

@@ -51,6 +51,69 @@ fn what_is_shared_stays_a_table_when_the_domain_takes_it_out() {
     m.mmu().release_root(root, &mut lock).unwrap();
 }
 
+/// Two CPUs that fault in one empty slot: who comes second finds the entry there, and asks this.
+#[test]
+fn a_mirror_shows_what_all_entries_on_the_way_allow() {
+    const MIRROR: u64 = 60;
+    let (m, mut lock, root) = rooted();
+    let at = |page: u64| VirtAddr::new(17 << 39 | page << 12).unwrap();
+    let may = |m: &Machine, lock: &Deferred, page| {
+        [false, true].map(|is_write| m.mmu().shows(mfn(MIRROR), at(page), is_write, lock.locked()))
+    };
+    assert_eq!(may(&m, &lock, 0), [false, false], "the slot is empty");
+    let shared = m.mmu().share(DOM1, &root, 17, &mut lock).unwrap().unwrap();
+    m.poke(slot(MIRROR, 17), shared.entry());
+    assert_eq!(may(&m, &lock, 0), [true, true]);
+    assert_eq!(may(&m, &lock, 1), [true, false], "a page that may be read");
+    assert_eq!(may(&m, &lock, 2), [false, false], "no page");
+    assert_eq!(may(&m, &lock, 512), [false, false], "no table");
+    m.poke(slot(L3, 0), pte(L2, P | US));
+    assert_eq!(may(&m, &lock, 0), [true, false], "tables take rights away");
+    m.poke(slot(L3, 0), pte(L2, P | RW | US));
+    m.mmu().unshare(shared, &mut lock).unwrap();
+    m.mmu().release_root(root, &mut lock).unwrap();
+}
+
+/// What another vCPU began to take down comes first. Who shares or gives back loses nothing over it, and has it go on each time.
+#[test]
+fn sharing_waits_for_what_is_taken_down() {
+    let (m, mut lock, root) = rooted();
+    let refuel = |steps| m.fuel.store(steps, std::sync::atomic::Ordering::SeqCst);
+    let begin = |lock: &mut Deferred| {
+        refuel(-1);
+        (0..4).for_each(|n| m.poke(slot(30, n), pte(31 + n as u64, P | RW | US)));
+        m.mmu().pin(DOM1, mfn(30), Level::L2, lock).unwrap();
+        refuel(0);
+        let _ = m.mmu().unpin(DOM1, mfn(30), lock);
+        assert!(!lock.is_empty(), "it is not all taken down");
+    };
+    begin(&mut lock);
+    let mut rounds = 0;
+    let mut shared = loop {
+        refuel(0);
+        match m.mmu().share(DOM1, &root, 17, &mut lock) {
+            Ok(table) => break table.unwrap(),
+            Err(error) => assert_eq!(error, MmuError::Preempted),
+        }
+        rounds += 1;
+    };
+    assert!((1..10).contains(&rounds), "{rounds}");
+    assert_eq!((counts(&m, 30), counts(&m, L3)), ((FrameType::None, 0, 1), (FrameType::L3, 3, 4)));
+    begin(&mut lock);
+    rounds = 0;
+    loop {
+        refuel(0);
+        let Err((table, error)) = m.mmu().unshare(shared, &mut lock) else { break };
+        assert_eq!((error, table.mfn()), (MmuError::Preempted, mfn(L3)));
+        shared = table;
+        rounds += 1;
+    }
+    assert!((1..10).contains(&rounds), "{rounds}");
+    assert_eq!((counts(&m, 30), counts(&m, L3)), ((FrameType::None, 0, 1), (FrameType::L3, 2, 3)));
+    refuel(-1);
+    m.mmu().release_root(root, &mut lock).unwrap();
+}
+
 #[test]
 fn a_page_is_shown_where_the_slot_of_its_table_is() {
     assert_eq!(mirror::place_of(0xffff_8800_0000_0000), Some((FIRST_SLOT as u64) << 39), "the first");
