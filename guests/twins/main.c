@@ -280,6 +280,13 @@ static void bad_loads(void)
 	request.image_bytes = make_image_of(bad, spin_code, spin_code_end, false);
 	check_result(hypercall(HC_twin_op, TWINOP_LOAD, (u64)&request, 0, 0, 0), -EINVAL, "an image that should be counted");
 	check(request.rule == 1, "it breaks rule %u", request.rule);
+	/* Where the number cannot be written there is no twin. */
+	struct twin_load *answer = (void *)pages[21];
+	*answer = good_load();
+	make_read_only(pages[21]);
+	check_result(hypercall(HC_twin_op, TWINOP_LOAD, (u64)answer, 0, 0, 0), -EFAULT, "an answer that cannot be written");
+	make_writable(pages[21]);
+	check(unload(0) == -ENOENT, "a twin whose number was not told is there");
 	/* Going on with a load that is not under way. */
 	for (u64 place = 0; place < 40; place += 13)
 		check(hypercall(HC_twin_op, TWINOP_LOAD | (place + 1) << 8, (u64)&request, 0, 0, 0) == -ENOENT, "going on in place %lu", place);

@@ -129,7 +129,11 @@ fn load(cx: &mut Caller, cmd: u32, arg: GuestPtr<op::TwinLoad>) -> Outcome {
     (request.rule, request.offset) = (op::NO_RULE, 0);
     let number = match (cmd >> PLACE_SHIFT).checked_sub(1) {
         Some(number) => Ok(number),
-        None => twin::begin(cx.domain(), &request),
+        None => {
+            // Where nothing can be answered, nothing is made.
+            arg.write(&request)?;
+            twin::begin(cx.domain(), &request)
+        }
     };
     let loaded = number.and_then(|number| loop {
         if twin::go_on(cx.domain(), number)? {

@@ -98,8 +98,16 @@ pub fn begin(d: &Domain, request: &TwinLoad) -> Result<u32, NotLoaded> {
     let verifier = Verifier::new(unsafe { image.get() }, &policy).map_err(NotLoaded::Refused)?;
     let number = seat.number();
     // Nothing is there: who has it open only looks.
-    *place(number)?.write() =
-        Some(State::Verifying(Verifying { verifier, common, owner: d.id, request: *request, image, seat }));
+    *place(number)?.write() = Some(State::Verifying(Verifying {
+        verifier,
+        common,
+        owner: d.id,
+        request: *request,
+        mirror: None,
+        failed: None,
+        image,
+        seat,
+    }));
     Ok(number)
 }
 
@@ -123,73 +131,73 @@ pub fn go_on(d: &Domain, number: u32) -> Result<bool, NotLoaded> {
     let Some(State::Verifying(verifying)) = place.as_mut().filter(|state| state.owner() == d.id) else {
         return Err(Errno::ENOENT.into());
     };
-    let made = match verifying.verifier.advance(VERIFY_STEPS) {
-        Ok(None) => return Ok(false),
-        Ok(Some(verified)) => {
-            make(d, &verifying.request, &verifying.common, number as usize, verified).map_err(NotLoaded::Error)
+    if let Some(why) = verifying.failed {
+        if verifying.give_up(d) == Err(Errno::ERESTART) {
+            return Ok(false);
         }
-        Err(refusal) => Err(NotLoaded::Refused(refusal)),
-    };
-    match made {
-        Err(NotLoaded::Error(Errno::ERESTART)) => Ok(false),
-        Err(error) => {
-            *place = None;
-            Err(error)
-        }
-        Ok(make) => {
-            if let Some(State::Verifying(Verifying { image, common, seat, .. })) = place.take() {
-                let loaded = make(image, common, seat);
-                guest_debug!(
-                    "d{}: twin {number}, {} functions, {} bytes of code",
-                    d.id,
-                    loaded.functions,
-                    loaded.code_bytes
-                );
-                *place = Some(State::Ready(loaded));
-            }
-            Ok(true)
-        }
+        *place = None;
+        return Err(why.into());
     }
+    let verified = match verifying.verifier.advance(VERIFY_STEPS) {
+        Ok(None) => return Ok(false),
+        Ok(Some(verified)) => verified,
+        Err(refusal) => {
+            *place = None;
+            return Err(NotLoaded::Refused(refusal));
+        }
+    };
+    let (code, instances) = match make(d, verifying, number as usize, verified) {
+        Ok(made) => made,
+        Err(why) => {
+            verifying.failed = Some(why).filter(|why| *why != Errno::ERESTART);
+            return Ok(false);
+        }
+    };
+    let taken = place.take();
+    if let Some(State::Verifying(Verifying { mirror: Some(mirror), common, owner, request, image, seat, .. })) = taken {
+        #[allow(clippy::cast_possible_truncation, reason = "an image is at most 8 MiB")]
+        let functions = verified.image().functions().len() as u32;
+        let code_bytes = verified.image().code().len();
+        guest_debug!("d{owner}: twin {number}, {functions} functions, {code_bytes} bytes of code");
+        *place = Some(State::Ready(Loaded {
+            mode: request.mode,
+            instances,
+            code: Some(code),
+            mirror,
+            common,
+            owner,
+            budget: if request.budget == 0 { op::DEFAULT_BUDGET } else { request.budget },
+            functions,
+            counts: Counts::default(),
+            aborts: AtomicU64::new(0),
+            disabled: AtomicBool::new(false),
+            is_going: AtomicBool::new(false),
+            _image: image,
+            _seat: seat,
+        }));
+    }
+    Ok(true)
 }
 
-/// Makes all of a twin but what owns the image, which the result wants. Errors as [`go_on`], and ERESTART.
+/// Makes what a twin sees, and what it has on each CPU; the code that they share. Errors as [`go_on`], and ERESTART: to be called again.
 fn make(
     d: &Domain,
-    request: &TwinLoad,
-    common: &Common,
+    verifying: &mut Verifying,
     number: usize,
     verified: Verified<'static>,
-) -> Result<impl FnOnce(ImageBytes, Common, Seat) -> Loaded + use<>, Errno> {
-    let mut mirror = Mirror::new(d, Mfn::new(request.root))?;
-    let code_bytes = verified.image().code().len() as u64;
+) -> Result<(Frames, Vec<Instance>), Errno> {
+    let Verifying { request, common, mirror, .. } = verifying;
+    let mirror = match mirror {
+        Some(mirror) => mirror,
+        none => none.insert(Mirror::new(d, Mfn::new(request.root))?),
+    };
+    mirror.share_all(d)?;
     let mut instances = Vec::new();
-    let code = make_instances(request, common, number, verified, &mut mirror, &mut instances);
-    if code.is_none() {
+    let Some(code) = make_instances(request, common, number, verified, mirror, &mut instances) else {
         instance::unmap(number);
-        drop(instances);
-        while mirror.release(d) == Err(Errno::ERESTART) {}
         return Err(Errno::ENOMEM);
-    }
-    let (owner, budget) = (d.id, if request.budget == 0 { op::DEFAULT_BUDGET } else { request.budget });
-    let mode = request.mode;
-    Ok(move |image, common, seat| Loaded {
-        mode,
-        instances,
-        code,
-        mirror,
-        common,
-        owner,
-        budget,
-        #[allow(clippy::cast_possible_truncation, reason = "an image is at most 8 MiB")]
-        functions: verified.image().functions().len() as u32,
-        code_bytes,
-        counts: Counts::default(),
-        aborts: AtomicU64::new(0),
-        disabled: AtomicBool::new(false),
-        is_going: AtomicBool::new(false),
-        _image: image,
-        _seat: seat,
-    })
+    };
+    Ok((code, instances))
 }
 
 /// An instance for each CPU that is up; the code that they share. `None` when out of memory.
@@ -247,7 +255,7 @@ pub fn unload(d: &Domain, number: u32) -> Result<(), Errno> {
     // Who calls it has the place, for as long as a twin may run.
     let mut place = place.try_write().ok_or(Errno::ERESTART)?;
     match place.as_mut().filter(|state| state.owner() == d.id).ok_or(Errno::ENOENT)? {
-        State::Verifying(_) => {}
+        State::Verifying(verifying) => verifying.give_up(d)?,
         State::Ready(loaded) => {
             // One that another vCPU gave it meanwhile. From now on nobody does: the place is locked.
             if net::is_attached(number as usize) {
@@ -353,8 +361,12 @@ pub fn fetch_notes(d: &Domain, notes: &mut TwinNotes) -> Result<(), Errno> {
 pub fn tell<E: hv_core::mmu::MmuEnv>(audit: &mut Audit<'_, '_, E>, d: &Domain) {
     let mut found = Vec::new();
     for place in &TWINS {
-        if let Some(State::Ready(loaded)) = place.read().as_ref().filter(|state| state.owner() == d.id) {
-            loaded.mirror.for_each_reference(|root| audit.root(root), |table| found.push(table));
+        let place = place.read();
+        let Some(state) = place.as_ref().filter(|state| state.owner() == d.id) else { continue };
+        if let Some(mirror) = state.mirror() {
+            mirror.for_each_reference(|root| audit.root(root), |table| found.push(table));
+        }
+        if let State::Ready(loaded) = state {
             loaded.common.for_each_held(|frame| audit.writable(frame));
         }
     }

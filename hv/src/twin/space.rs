@@ -63,33 +63,26 @@ struct Shared {
 }
 
 impl Mirror {
-    /// A mirror of `root`, which must be an L4 table of `d`'s or become one. Errors: EINVAL if it does not, ERESTART, ENOMEM.
+    /// A mirror of `root`, which must be an L4 table of `d`'s or become one; nothing is in it yet. Errors: EINVAL if it does not, ERESTART,
+    /// ENOMEM.
     pub fn new(d: &Domain, root: Mfn) -> Result<Self, Errno> {
         mmu_env::refill_steps();
         let mut tables = Vec::new();
         tables.try_reserve_exact(END_SLOT - FIRST_SLOT).map_err(|_| Errno::ENOMEM)?;
-        let of = mmu().acquire_root(d.mm.id, root, &mut d.mm.lock())?;
+        let own = frames::alloc_table_for_domain().ok_or(Errno::ENOMEM)?;
+        let of = mmu().acquire_root(d.mm.id, root, &mut d.mm.lock()).inspect_err(|_| frames::free_table(own))?;
         let shared = Mutex::new(Shared { of: Some(of), tables });
-        let Some(own) = frames::alloc_table_for_domain() else {
-            let mirror = Self { domain: d.mm.id, root: mem::idle_root(), tables: Vec::new(), shared };
-            return Err(mirror.give_up(d, Errno::ENOMEM));
-        };
         let mirror = Self { domain: d.mm.id, root: own, tables: Vec::new(), shared };
         for slot in HYPERVISOR_FIRST_SLOT..HYPERVISOR_END_SLOT {
             mirror.entry(slot).store(mem::l4_entry(slot).0, Ordering::Relaxed);
         }
-        for slot in FIRST_SLOT..END_SLOT {
-            if let Err(error) = mirror.share(d, slot) {
-                return Err(mirror.give_up(d, error));
-            }
-        }
         Ok(mirror)
     }
 
-    /// Undoes what [`Self::new`] began.
-    fn give_up(mut self, d: &Domain, why: Errno) -> Errno {
-        while self.release(d) == Err(Errno::ERESTART) {}
-        why
+    /// Has all in it that the domain's root has now. ERESTART: to be called again. After other errors, [`Self::release`] it.
+    pub fn share_all(&self, d: &Domain) -> Result<(), Errno> {
+        mmu_env::refill_steps();
+        (FIRST_SLOT..END_SLOT).try_for_each(|slot| self.share(d, slot))
     }
 
     /// The root, for CR3.

@@ -99,6 +99,10 @@ pub struct Verifying {
     pub common: Common,
     pub owner: u16,
     pub request: TwinLoad,
+    /// What the twin will see, as far as that is made.
+    pub mirror: Option<Mirror>,
+    /// It will not be loaded, because of this: what was made goes back.
+    pub failed: Option<Errno>,
     pub image: ImageBytes,
     pub seat: Seat,
 }
@@ -115,7 +119,6 @@ pub struct Loaded {
     pub owner: u16,
     pub budget: u64,
     pub functions: u32,
-    pub code_bytes: u64,
     pub counts: Counts,
     pub aborts: AtomicU64,
     pub disabled: AtomicBool,
@@ -126,7 +129,22 @@ pub struct Loaded {
     pub _seat: Seat,
 }
 
+impl Verifying {
+    /// Gives back what was taken of the domain's. ERESTART: to be called again.
+    pub fn give_up(&mut self, d: &Domain) -> Result<(), Errno> {
+        self.mirror.as_mut().map_or(Ok(()), |mirror| mirror.release(d))
+    }
+}
+
 impl State {
+    /// What it sees, if that is made.
+    pub fn mirror(&self) -> Option<&Mirror> {
+        match self {
+            Self::Verifying(verifying) => verifying.mirror.as_ref(),
+            Self::Ready(loaded) => Some(&loaded.mirror),
+        }
+    }
+
     /// Whose it is.
     pub fn owner(&self) -> u16 {
         match self {
