@@ -2,7 +2,7 @@
 #include "domains.h"
 #include "twins.h"
 
-enum { OTHER = 9, BLOCKS = 50, BLOCK = 4, LARGE = 9 };
+enum { OTHER = 9, BLOCKS = 80, BLOCK = 2, LARGE = 9 };
 
 static s64 change_memory(u32 command, u64 *list, u64 nr, u32 order)
 {
