@@ -4,6 +4,9 @@
 //! xenstored finds a domain's ring by the indices that are in the page, and keeps none of its own. What it does keep is what it has read of a
 //! message that is not whole, what it could not write yet, and the domain's watches. That there is none of the first two shows when a
 //! request of ours is answered: answers come in the order of requests.
+//!
+//! Nobody has to be xenstored or xenconsoled: a domain may have granted these pages to another, which writes to them as long as it likes. So
+//! whatever is read or waited for here has an end.
 
 use crate::hypercall::foreign::WORDS;
 use anyhow::{bail, ensure, Context, Result};
@@ -32,6 +35,10 @@ const OUT_PROD: usize = 771;
 const FIRST_REQUEST: u32 = 0x7464_0000;
 /// So long xenstored has for an answer, and whoever reads the console for a page of text.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// So long a console is read at most, however it goes on: there is no more than a page.
+const LONGEST: Duration = Duration::from_secs(3);
+/// So many bytes are taken until an answer comes: some ten times what is told of the most nodes that are looked at.
+const MOST_BYTES: usize = 1 << 20;
 const A_MOMENT: Duration = Duration::from_micros(200);
 
 /// A page that is shared with others.
@@ -94,9 +101,11 @@ impl<'a> StandIn<'a> {
         let message: Vec<u8> = head.iter().flat_map(|word| word.to_le_bytes()).chain(body).collect();
         let until = Instant::now() + PATIENCE;
         self.send(&message, until)?;
-        let mut heard = Heard::default();
+        let (mut heard, mut nr_bytes) = (Heard::default(), 0);
         loop {
             let (said, of, body) = self.receive(until)?;
+            nr_bytes += HEAD + body.len();
+            ensure!(nr_bytes <= MOST_BYTES, "xenstore tells it too much");
             match said {
                 EVENT => {
                     let mut parts =
@@ -205,7 +214,9 @@ pub fn is_idle(page: &Words) -> bool {
 pub fn until_read(console: &Words) -> Result<()> {
     let get = |word: usize| console[word].load(Ordering::Acquire);
     let (mut seen, mut until) = (get(OUT_CONS), Instant::now() + PATIENCE);
+    let end = Instant::now() + LONGEST;
     while get(OUT_CONS) != get(OUT_PROD) {
+        ensure!(Instant::now() < end, "its console is read for ever");
         let now = get(OUT_CONS);
         if now != seen {
             (seen, until) = (now, Instant::now() + PATIENCE);
@@ -221,4 +232,63 @@ pub fn until_read(console: &Words) -> Result<()> {
 /// The frame of one of its rings, as the toolstack has noted it.
 pub fn frame(said: Option<String>) -> Result<u64> {
     said.and_then(|frame| frame.parse().ok()).context("the toolstack has not noted its frame")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicBool;
+    use std::thread::{scope, sleep};
+
+    fn page() -> Words {
+        std::array::from_fn(|_| AtomicU32::new(0))
+    }
+
+    /// What comes of it while somebody else does something to its page again and again.
+    fn beside<T>(does: impl Fn() + Sync, what: impl FnOnce() -> T) -> T {
+        let is_over = AtomicBool::new(false);
+        scope(|threads| {
+            threads.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    does();
+                }
+            });
+            let done = what();
+            is_over.store(true, Ordering::Relaxed);
+            done
+        })
+    }
+
+    #[test]
+    fn who_tells_it_something_for_ever_is_not_heard_for_ever() {
+        let page = page();
+        // The ring is full of an event, again and again.
+        for (n, word) in page.iter().enumerate().skip(RING / 4).take(RING / 4) {
+            let event = [EVENT, 0, 0, 16, 0x61, 0x62, 0, 0];
+            word.store(event[n % event.len()], Ordering::Relaxed);
+        }
+        let full = u32::try_from(RING).unwrap();
+        let tells = || {
+            page[RSP_PROD].store(page[RSP_CONS].load(Ordering::Acquire).wrapping_add(full), Ordering::Release);
+            std::thread::yield_now();
+        };
+        let mut wake = || Ok(());
+        let heard = beside(tells, || StandIn::new(&page, &mut wake).ask(READ, &["name"]));
+        let error = heard.unwrap_err().to_string();
+        assert!(error.contains("too much"), "{error}");
+    }
+
+    #[test]
+    fn a_console_that_is_read_for_ever_is_not_waited_for_for_ever() {
+        let page = page();
+        page[OUT_PROD].store(2, Ordering::Relaxed);
+        let toggles = || {
+            page[OUT_CONS].fetch_xor(1, Ordering::Relaxed);
+            sleep(PATIENCE / 10);
+        };
+        let error = beside(toggles, || until_read(&page)).unwrap_err().to_string();
+        assert!(error.contains("for ever"), "{error}");
+        // Nobody reads it.
+        until_read(&page).unwrap();
+    }
 }
