@@ -1,6 +1,5 @@
 //! Domains: what belongs to a guest as a whole, the list of them, and their death.
 
-pub mod dma_faults;
 pub mod event;
 pub mod grant;
 pub mod grants;
@@ -15,6 +14,7 @@ pub mod snapshot;
 pub mod vcpu;
 pub mod watch;
 
+pub use hv_core::dma_faults;
 pub use list::{find, find_from, for_each, insert, next_free_id, DomainRef, Section};
 
 use crate::arch::cpu_policy::policies;

@@ -324,7 +324,7 @@ pub const BEAT_LEFT_UNRESET: u32 = 1 << 6;
 pub const BEAT_BEREFT: u32 = 1 << 7;
 
 /// In [`ChannelWatch::flags`]: a device of the domain's whose access to memory an IOMMU stops ends its service. What the domain says from then on to
-/// guests, or answers their disks, is not taken from it. Without it, faults so far are forgotten.
+/// guests, or answers their disks, is not taken from it, until it is rolled back. Without it, none counts from now on.
 pub const WATCH_DMA_FAULTS: u16 = 1 << 0;
 
 /// Argument of [`CHANNELOP_WATCH`].

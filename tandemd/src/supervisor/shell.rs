@@ -264,10 +264,7 @@ impl Shell {
             pci::answer_for(domain, &mut self.store)?;
         }
         let domain = match self.domain {
-            Some(domain) => {
-                self.watch(domain);
-                self.look_at(domain)?
-            }
+            Some(domain) => self.look_at(domain)?,
             None => None,
         };
         self.answer_for(domain.as_ref())?;
@@ -290,6 +287,9 @@ impl Shell {
         };
         if let (Some(domain), Some(_)) = (&domain, &way) {
             self.used = Some(domain.id);
+        }
+        if let Some(domain) = &domain {
+            self.watch(domain.id);
         }
         let is_meeting = match &domain {
             Some(domain) if !has_all => self.is_meeting(domain.id)?,
@@ -393,7 +393,7 @@ impl Shell {
     }
 
     /// The hypervisor tells of this domain. If it cannot it is gone, which the next look shows. What its devices do counts from when it is of use
-    /// on: before, one may still do what its last driver told it.
+    /// on: before, one may still do what its last driver told it. That it is of use is to be known by now.
     fn watch(&mut self, domain: u16) {
         let wanted = (domain, self.dma_faults && self.used == Some(domain));
         if self.watched != Some(wanted) && self.hypervisor.watch(domain, self.wedged_ms, wanted.1).is_ok() {

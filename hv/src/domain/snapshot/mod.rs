@@ -309,6 +309,7 @@ pub fn roll_back(d: &Domain, has_twin: bool, told: &mut Told) -> Result<(), Errn
             *stage = Stage::Ready;
             *rolled_back = rolled_back.saturating_add(1);
             info!("d{}: rolled back", d.id);
+            d.dma_faults.forget();
             // The tools have it paused still.
             life::resume(d);
             let_run(d);

@@ -70,6 +70,7 @@ impl Shell {
         for seen in [&mut self.whole, &mut self.linked, &mut self.used] {
             seen.take_if(|seen| *seen == domain);
         }
+        self.watched.take_if(|(watched, _)| *watched == domain);
         self.answered.forget(domain);
         self.unplug(domain)?;
         self.offer_anew(domain)?;

@@ -15,12 +15,15 @@ pub struct DmaFaults {
 }
 
 impl DmaFaults {
-    /// Whether they count from now on. If not, those so far are forgotten.
+    /// Whether they count from now on. One that has counted does so still: what was damaged is.
     pub fn watch(&self, is_wanted: bool) {
         self.is_watched.store(is_wanted, Ordering::SeqCst);
-        if !is_wanted {
-            self.since_ns.store(0, Ordering::SeqCst);
-        }
+    }
+
+    /// The domain is what it was before any of them. None counts before that is wanted again.
+    pub fn forget(&self) {
+        self.watch(false);
+        self.since_ns.store(0, Ordering::SeqCst);
     }
 
     /// Whether they count.
@@ -44,5 +47,29 @@ impl DmaFaults {
     pub fn note(&self, now: u64) -> bool {
         self.is_watched.load(Ordering::SeqCst)
             && self.since_ns.compare_exchange(0, now.max(1), Ordering::SeqCst, Ordering::SeqCst).is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_that_has_counted_is_remembered_until_the_domain_is_what_it_was() {
+        let faults = DmaFaults::default();
+        assert!(!faults.note(3), "nobody has asked");
+        faults.watch(true);
+        assert!(faults.note(5) && !faults.note(6));
+        // Who asks anew does not know yet of what use the domain is.
+        for is_wanted in [false, true] {
+            faults.watch(is_wanted);
+            assert_eq!((faults.since(), faults.has_any(), faults.is_watched()), (Some(5), true, is_wanted));
+        }
+        faults.forget();
+        assert_eq!((faults.since(), faults.has_any(), faults.is_watched()), (None, false, false));
+        assert!(!faults.note(7));
+        faults.watch(true);
+        assert!(faults.note(0));
+        assert_eq!(faults.since(), Some(1), "none is at no time");
     }
 }
