@@ -5,6 +5,7 @@
 
 mod ahead;
 mod device;
+mod medium;
 #[cfg(test)]
 mod tests;
 mod told;
@@ -58,6 +59,8 @@ pub struct DiskService {
     closed: BTreeMap<Device, Instant>,
     /// Of each, back ends that have written into its ring what cannot be, as far as that was said.
     bad_rings: BTreeMap<Device, u32>,
+    /// Of each, why its back end's medium cannot be, as was said.
+    bad_media: BTreeMap<Device, &'static str>,
     /// Of each, what went wrong with it last and was said.
     troubles: BTreeMap<Device, String>,
     /// Shares of guests, by name.
@@ -103,6 +106,7 @@ impl DiskService {
             may_have_come: true,
             closed,
             bad_rings,
+            bad_media: BTreeMap::new(),
             troubles: BTreeMap::new(),
             weights: Weights::new(),
             is_parked,
@@ -157,6 +161,7 @@ impl DiskService {
         all.extend(connected.keys());
         let mut are_settled = true;
         self.troubles.retain(|device, _| all.contains(device));
+        self.bad_media.retain(|device, _| all.contains(device));
         for device in all {
             let mut is_settled = self.settle(device, now, store, disks);
             if is_time && is_settled.is_ok() {

@@ -365,6 +365,27 @@ fn a_guest_is_told_nothing_of_its_medium_that_is_no_number() {
 }
 
 #[test]
+fn a_guest_is_connected_to_no_medium_that_cannot_be() {
+    for said in ["0", "513", "1099511627776", "x"] {
+        let mut bench = Bench::new();
+        bench.world().create_driver(5);
+        while bench.places().is_empty() {
+            bench.step();
+        }
+        let far = "/local/domain/5/backend/vbd/3/0";
+        bench.world().set(&format!("{far}/sector-size"), said);
+        bench.run();
+        assert_eq!((bench.back(), bench.world().get(&format!("{FRONT}/state"))), (None, Some("3")), "{said}");
+        assert_eq!(bench.world().get(&format!("{BACK}/sector-size")), None);
+        assert!(bench.world().nr_ports > 1, "it does not begin again");
+        bench.world().set(&format!("{far}/sector-size"), "4096");
+        bench.run();
+        assert_eq!((bench.back(), bench.world().get(&format!("{FRONT}/state"))), (Some(5), Some("4")), "{said}");
+        assert_eq!(bench.world().get(&format!("{BACK}/sector-size")), Some("4096"));
+    }
+}
+
+#[test]
 fn what_one_disk_lacks_does_not_end_the_service() {
     let mut bench = Bench::new();
     bench.world().has_no_memory = true;

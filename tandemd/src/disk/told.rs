@@ -1,25 +1,14 @@
 //! What a disk's two ends are told: the driver domain's back end, of the medium that it is to serve; and the guest, of what that can do.
 
+use super::medium::Medium;
 use super::{front, log, state, Device, DiskService, Disks, Far};
 use crate::hypercall::SLOTS;
 use crate::service::name_of;
 use crate::store::{Change, Store};
 use anyhow::Result;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use xen_abi::channel_op::{ChannelDiskConnect, DISK_DISCARD, DISK_FLUSH, DISK_WRITE};
 
-/// What is said of the medium by the driver domain's back end, and passed on to the guest, if it is a number, as all of it is.
-const KEYS: &[&str] = &[
-    "feature-flush-cache",
-    "feature-discard",
-    "discard-granularity",
-    "discard-alignment",
-    "discard-secure",
-    "sectors",
-    "info",
-    "sector-size",
-    "physical-sector-size",
-];
 /// What the toolstack has said of the medium, and the driver domain's back end and its script want to know.
 const MEDIUM: &[&str] = &[
     "params",
@@ -78,31 +67,36 @@ impl DiskService {
 
     /// The hypervisor takes up the guest's ring, and the guest's directory says what the medium is.
     pub(super) fn connect(
-        &self,
+        &mut self,
         device: Device,
         far: &Far,
         store: &mut impl Store,
         disks: &mut impl Disks,
     ) -> Result<bool> {
         let path = self.back(device);
-        let mut changes = Vec::new();
-        let mut medium = BTreeMap::new();
-        for key in KEYS {
-            let said = store.read(&format!("{}/{key}", far.far))?;
-            if let Some(value) = said.and_then(|said| said.parse::<u64>().ok()).map(|number| number.to_string()) {
-                changes.push(Change::Write(format!("{path}/{key}"), value.clone()));
-                medium.insert(*key, value);
+        let medium = match Medium::read(|key| store.read(&format!("{}/{key}", far.far)))? {
+            Ok(medium) => medium,
+            Err(why) => {
+                if self.bad_media.insert(device, why) != Some(why) {
+                    log(&format!(
+                        "{}: not connected: of its medium domain {} says {why}",
+                        self.describe(device),
+                        far.driver
+                    ));
+                }
+                // It begins again.
+                let connected = Change::Write(format!("{}/state", far.near), state::CONNECTED.to_string());
+                store.change(&format!("{}/backend", far.near), &[connected])?;
+                return Ok(false);
             }
-        }
+        };
+        self.bad_media.remove(&device);
+        let told = |(key, value): (&str, u64)| Change::Write(format!("{path}/{key}"), value.to_string());
+        let mut changes: Vec<Change> = medium.told().map(told).collect();
         changes.push(Change::Write(format!("{path}/feature-barrier"), "0".into()));
         changes.push(Change::Write(format!("{path}/feature-persistent"), "0".into()));
         let is_writable = store.read(&format!("{path}/mode"))?.is_some_and(|mode| mode.starts_with('w'));
-        let has = |key| medium.get(key).is_some_and(|value| value == "1");
-        let flags = [
-            (is_writable, DISK_WRITE),
-            (has("feature-flush-cache"), DISK_FLUSH),
-            (has("feature-discard"), DISK_DISCARD),
-        ];
+        let flags = [(is_writable, DISK_WRITE), (medium.flushes(), DISK_FLUSH), (medium.discards(), DISK_DISCARD)];
         let flags = flags.iter().filter(|(is_set, _)| *is_set).fold(0, |all, (_, flag)| all | flag);
         let front = front(device);
         let mut key = |key: &str| store.read(&format!("{front}/{key}"));
