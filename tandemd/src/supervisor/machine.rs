@@ -376,6 +376,11 @@ impl Machine {
             self.adopt(domain, look);
             return None;
         };
+        if look.domain.as_ref().is_some_and(|d| d.is_paused) {
+            // By the operator: it does nothing, whatever waits for it, until it runs again.
+            self.health = Health::default();
+            return None;
+        }
         let beats = look.domain.as_ref().map_or(&[][..], |d| &d.beats);
         let cause = match self.health.look(&self.settings, look.now, beats, way.queue, way.came) {
             // Its disks' rings are not looked at any more then.

@@ -113,7 +113,15 @@ fn who_is_busy_or_gets_no_time_is_left_alone() {
     world.run(Duration::from_secs(300));
     world.domain.as_mut().unwrap().is_paused = true;
     world.run(Duration::from_secs(300));
+    world.domain.as_mut().unwrap().is_paused = false;
+    world.run(Duration::from_secs(300));
     assert_eq!(world.acts, []);
+    // What happens to it meanwhile is seen.
+    world.domain.as_mut().unwrap().is_paused = true;
+    world.run(TICK);
+    world.end(reason::SHUTDOWN_CRASH, true);
+    world.run(Duration::from_secs(10));
+    assert!(world.is_well() && world.count("crashed") == 1, "{:?}", world.log);
 }
 
 #[test]

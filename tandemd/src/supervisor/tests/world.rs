@@ -322,7 +322,8 @@ impl World {
             |d: &&Instance| matches!(d.does, Does::Its | Does::Spins | Does::Strays | Does::Errs) && d.end.is_none();
         let way = self.domain.as_ref().filter(is_way).map(|d| Way {
             is_card: false,
-            queue: Queue { is_waiting: false, taken: d.taken },
+            // Guests go on to send while it is paused.
+            queue: Queue { is_waiting: d.is_paused, taken: d.taken },
             came: d.taken,
             has_failed: self.words == &words::DISK && (d.does == Does::Errs || self.medium_is_bad),
             ..Way::default()
