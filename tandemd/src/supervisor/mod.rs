@@ -37,6 +37,7 @@ use control::{Image, Order};
 use look::Act;
 use machine::drain::OFTEN;
 use machine::{Machine, PARKED};
+use record::Paper;
 use shell::Shell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -160,7 +161,10 @@ pub fn begin(config: &Arc<Config>, service: &str) -> Result<()> {
     if desks().contains_key(service) {
         return Ok(());
     }
-    std::fs::create_dir_all(RECORDS).with_context(|| format!("cannot make {RECORDS}"))?;
+    // Without it nothing is remembered, and all else is done.
+    if let Err(error) = std::fs::create_dir_all(RECORDS) {
+        eprintln!("{service}: cannot make {RECORDS}: {error}");
+    }
     desks().insert(service.into(), Desk { driver: driver.into(), ..Desk::default() });
     let (config, service) = (Arc::clone(config), service.to_string());
     let (driver, settings, kind) = (driver.to_string(), settings.clone(), config.service[&service].kind);
@@ -224,10 +228,10 @@ fn look_after(service: &str, kind: Kind, driver: &str, settings: &Settings) -> R
         Kind::Net => &words::NET,
         Kind::Disk => &words::DISK,
     };
-    let path = path(service);
-    let mut written = record(service)?;
-    let mut shell = Shell::open(service, kind, driver, settings, written.going)?;
-    let mut machine = Machine::new(settings.clone(), words, written.clone());
+    let record = record(service)?;
+    let mut shell = Shell::open(service, kind, driver, settings, record.going)?;
+    let mut machine = Machine::new(settings.clone(), words, record.clone());
+    let mut paper = Paper::new(path(service), record);
     loop {
         let mut look = shell.look()?;
         let wishes = desks().get_mut(service).map(|desk| std::mem::take(&mut desk.wishes));
@@ -239,12 +243,12 @@ fn look_after(service: &str, kind: Kind, driver: &str, settings: &Settings) -> R
                 Wanted::Upgrade(image, as_configured) => machine.upgrade(image, as_configured, &look),
             };
             // Who asks how it goes from now on is to hear of this.
-            save(&mut machine, &mut written, &path, service, driver)?;
+            save(&mut machine, &mut paper, service, driver);
             let _ = tell.send(answer);
         }
         while let Some(wanted) = act.take().or_else(|| machine.next(&look)) {
             // First: who is killed here has not done what the next one does not know of.
-            save(&mut machine, &mut written, &path, service, driver)?;
+            save(&mut machine, &mut paper, service, driver);
             if matches!(wanted, Act::Quarantine(_)) {
                 set_at_work(service, Some(Instant::now()));
             }
@@ -252,7 +256,7 @@ fn look_after(service: &str, kind: Kind, driver: &str, settings: &Settings) -> R
             look = shell.look()?;
         }
         set_at_work(service, None);
-        save(&mut machine, &mut written, &path, service, driver)?;
+        save(&mut machine, &mut paper, service, driver);
         let limit = match machine.state() {
             _ if machine.is_draining() => OFTEN,
             _ if machine.is_busy(Shell::now()) => BUSY,
@@ -265,14 +269,10 @@ fn look_after(service: &str, kind: Kind, driver: &str, settings: &Settings) -> R
 }
 
 /// Says what there is to say, and writes the record down if it has changed.
-fn save(machine: &mut Machine, written: &mut Record, path: &Path, service: &str, driver: &str) -> Result<()> {
-    for line in machine.said.drain(..) {
-        eprintln!("{service}: {driver}: {line}");
-    }
+fn save(machine: &mut Machine, paper: &mut Paper, service: &str, driver: &str) {
     let record = &machine.record;
-    if record != written {
-        record.write(path)?;
-        *written = record.clone();
+    for line in machine.said.drain(..).chain(paper.keep(record)) {
+        eprintln!("{service}: {driver}: {line}");
     }
     if let Some(desk) = desks().get_mut(service) {
         desk.told.state = machine.state().into();
@@ -284,5 +284,4 @@ fn save(machine: &mut Machine, written: &mut Record, path: &Path, service: &str,
         desk.told.upgrades = record.upgrades;
         desk.told.refused = Some(record.refused.clone()).filter(|why| !why.is_empty());
     }
-    Ok(())
 }

@@ -6,7 +6,7 @@ use control::Image;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{ErrorKind, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// The cause of a first start.
@@ -214,6 +214,36 @@ impl Record {
     }
 }
 
+/// A record where it is kept.
+pub struct Paper {
+    path: PathBuf,
+    /// What is there.
+    written: Record,
+    /// That is an older one: the last could not be written.
+    is_old: bool,
+}
+
+impl Paper {
+    /// With what was read there.
+    pub fn new(path: PathBuf, written: Record) -> Self {
+        Self { path, written, is_old: false }
+    }
+
+    /// Writes it down if it is another one. A file system on which that cannot be done is no reason to do nothing for a driver domain: a daemon that is
+    /// killed leaves an older one, too. What there is to say of that.
+    pub fn keep(&mut self, record: &Record) -> Option<String> {
+        if *record == self.written {
+            return None;
+        }
+        if let Err(error) = record.write(&self.path) {
+            let is_known = std::mem::replace(&mut self.is_old, true);
+            return (!is_known).then(|| format!("{error:#}; that is tried again, and all is done without"));
+        }
+        self.written.clone_from(record);
+        std::mem::take(&mut self.is_old).then(|| format!("{} is written again", self.path.display()))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -242,6 +272,25 @@ mod tests {
         std::fs::write(&path, "mode = 7").unwrap();
         assert!(format!("{:#}", Record::read(&path, "one").unwrap_err()).contains("tandemd-record"));
         std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_said_once_and_written_as_soon_as_it_can_be() {
+        let place = std::env::temp_dir().join(format!("tandemd-paper-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&place);
+        let mut paper = Paper::new(place.join("net.toml"), Record::default());
+        let mut record = Record::default();
+        assert_eq!(paper.keep(&record), None, "it is what was read");
+        record.going = Some(7);
+        assert!(paper.keep(&record).is_some_and(|line| line.contains("cannot write")));
+        record.going = None;
+        record.count("panicked");
+        assert_eq!(paper.keep(&record), None, "it was said");
+        std::fs::create_dir(&place).unwrap();
+        assert!(paper.keep(&record).is_some_and(|line| line.contains("written again")));
+        assert_eq!(Record::read(&place.join("net.toml"), "").unwrap(), record);
+        assert_eq!(paper.keep(&record), None);
+        std::fs::remove_dir_all(&place).unwrap();
     }
 
     #[test]

@@ -54,7 +54,9 @@ impl Shell {
         self.end_beside()?;
         let records = Path::new(RECORDS);
         let kept: Vec<u16> = record.snapshots.iter().copied().chain([domain]).collect();
-        snapshot::keep_only(records, &self.service, &kept)?;
+        if let Err(error) = snapshot::keep_only(records, &self.service, &kept) {
+            eprintln!("{}: what was noted of others stays in {RECORDS}: {error:#}", self.service);
+        }
         let file = snapshot::path(records, &self.service, domain);
         let flags = if self.compresses { op::SNAPSHOT_COMPRESS } else { 0 };
         self.begin(domain, Does::IsNoted, move |store, hypervisor| {
