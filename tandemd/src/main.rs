@@ -174,3 +174,14 @@ fn notify_ready() {
         eprintln!("tandemd: systemd cannot be told: {error}");
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn it_is_started_again_however_often_it_has_ended() {
+        let unit = include_str!("../tandemd.service");
+        // By default systemd gives up after the fifth time in ten seconds.
+        let (general, service) = unit.split_once("[Service]").unwrap();
+        assert!(general.contains("\nStartLimitIntervalSec=0\n") && service.contains("\nRestart=always\n"));
+    }
+}
