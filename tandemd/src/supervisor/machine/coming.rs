@@ -19,7 +19,7 @@ pub struct Coming {
     pub domain: u16,
     /// Its interface is there by then.
     pub until: Duration,
-    /// Its kernel ran before it got its devices.
+    /// It had booted before it got its devices.
     pub was_ready: bool,
     /// Its driver has not turned them on yet: it does by then.
     pub probe_by: Option<Duration>,
@@ -91,6 +91,13 @@ impl Machine {
         (look.now >= coming.until).then(|| self.fail(Cause::NotReady, Some(domain), look))?
     }
 
+    /// Whether it is known that the one that gets the devices had booted. Where none has, one that still boots takes the place: it needs as long as
+    /// any that is started.
+    fn had_booted(&self, domain: u16) -> bool {
+        let is_new = self.record.upgrade.as_ref().is_some_and(|upgrade| upgrade.domain == Some(domain));
+        is_new || self.was_noted(domain) || self.standby.has_booted(domain)
+    }
+
     /// The one that waited gets the name, if an earlier daemon has not come to that, and then one device after the other.
     pub(super) fn hand_over(&mut self, domain: u16, tries: u32, is_tried: bool, look: &Look) -> Option<Act> {
         if look.errand == Errand::Runs {
@@ -122,8 +129,9 @@ impl Machine {
         if look.has_all {
             self.mark("handed over", look.now);
             self.record.promoted = None;
+            let was_ready = self.had_booted(domain);
             self.adopt(domain, look);
-            if let Phase::Coming(coming) = &mut self.phase {
+            if let (Phase::Coming(coming), true) = (&mut self.phase, was_ready) {
                 coming.was_ready = true;
                 coming.probe_by = Some(look.now + Duration::from_secs(self.settings.probe_s));
             }

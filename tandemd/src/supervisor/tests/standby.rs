@@ -198,6 +198,25 @@ fn one_that_does_not_find_its_devices_has_failed_long_before_it_is_not_ready() {
 }
 
 #[test]
+fn one_that_gets_the_place_while_it_boots_has_as_long_as_any_that_is_started() {
+    let mut world = World::with(Settings { standby: 1, probe_s: 1, ..settings() });
+    while world.standby.is_none() {
+        world.run(TICK);
+    }
+    let boots = world.standby.as_ref().unwrap().id;
+    world.end(reason::SHUTDOWN_CRASH, false);
+    world.run(Duration::from_secs(10));
+    assert_eq!((world.count("not-probed"), world.domain.as_ref().map(|d| d.id)), (0, Some(boots)), "{:?}", world.log);
+    assert!(world.is_well(), "{:?}", world.log);
+    // Its standby has booted by now, and is judged.
+    world.run(Duration::from_secs(20));
+    world.standby.as_mut().unwrap().image = with(Some(Flaw::NotReady));
+    world.end(reason::SHUTDOWN_CRASH, false);
+    world.run(Duration::from_secs(3));
+    assert_eq!(world.count("not-probed"), 1, "{:?}", world.log);
+}
+
+#[test]
 fn one_whose_link_is_up_and_that_is_connected_to_nothing_has_failed_soon() {
     let mut world = World::with(Settings { standby: 1, connect_s: 5, ..settings() });
     world.run(Duration::from_secs(20));
