@@ -120,8 +120,8 @@ impl Cause {
         matches!(self, Self::Restart | Self::Upgrade | Self::Park)
     }
 
-    /// Whether it is held against the driver domain.
+    /// Whether it is held against the driver domain. One reboot is as good as none, as one failure is; one after the other leaves guests without.
     pub fn is_failure(&self) -> bool {
-        !self.is_order() && !matches!(self, Self::PoweredOff | Self::Rebooted | Self::FailedRequest)
+        !self.is_order() && !matches!(self, Self::PoweredOff | Self::FailedRequest)
     }
 }

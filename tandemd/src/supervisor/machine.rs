@@ -498,7 +498,8 @@ impl Machine {
             Cause::Park => return self.park(BY_OPERATOR.into()),
             Cause::Restart | Cause::Upgrade => return Then::Start(now),
             _ if !self.settings.restart => return self.park("`restart = false`".into()),
-            Cause::Rebooted | Cause::FailedRequest => return Then::Start(now),
+            // The next one is believed.
+            Cause::FailedRequest => return Then::Start(now),
             _ => {}
         }
         debug_assert!(cause.is_failure(), "the others were decided above");

@@ -169,6 +169,22 @@ fn one_that_always_fails_is_parked_after_longer_and_longer_waits() {
 }
 
 #[test]
+fn one_that_always_reboots_is_parked_too() {
+    // Whenever it is of use, or before.
+    for is_of_use in [true, false] {
+        let mut world = World::up();
+        for _ in 0..1000 {
+            world.run(TICK);
+            let is_there = world.domain.as_ref().is_some_and(|d| d.age > Duration::from_secs(1));
+            if if is_of_use { world.is_well() } else { is_there } {
+                world.end(reason::SHUTDOWN_REBOOT, false);
+            }
+        }
+        assert_eq!((world.machine.state(), world.count("rebooted")), ("parked", 4), "{:?}", world.log);
+    }
+}
+
+#[test]
 fn one_that_does_not_become_ready_has_failed() {
     let mut world = World::new();
     world.is_broken = true;
