@@ -215,7 +215,8 @@ impl Machine {
         self.forget_stale_attempts(look);
         let has_one = self.settings.standby > 0;
         let wish = match self.phase {
-            Phase::Up { .. } if self.record.upgrade.is_some() || !has_one => Wish::Gone,
+            // One may be there of when the configuration was another one.
+            Phase::Up { .. } if self.record.upgrade.is_some() || !has_one || self.is_left_half(look) => Wish::Gone,
             // It may need the memory of what is cleared away.
             Phase::Up { .. } if self.record.under_way.is_none() && !self.has_remains(look) => Wish::There,
             Phase::Resting => Wish::Gone,
@@ -225,9 +226,6 @@ impl Machine {
         };
         if let Some(act) = self.upgrade_on(look) {
             return Some(act);
-        }
-        if !has_one && !self.settings.snapshot {
-            return None;
         }
         let goes_on = matches!(self.phase, Phase::Up { .. }) && self.record.under_way.is_none();
         if self.takes_turns() && goes_on && self.record.upgrade.is_none() {

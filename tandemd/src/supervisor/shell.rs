@@ -168,6 +168,9 @@ impl Shell {
         let introduced = passthrough::introduced(&mut shell.store)?;
         shell.introduced = introduced.into_iter().map(|domain| (domain, Duration::ZERO)).collect();
         shell.find()?;
+        if !settings.snapshot {
+            shell.forget_snapshots();
+        }
         Ok(shell)
     }
 

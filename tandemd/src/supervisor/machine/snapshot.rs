@@ -48,6 +48,12 @@ impl Machine {
         self.record.snapshots.retain(|id| known.contains(id));
     }
 
+    /// One that waits is paused, since it was being noted or rolled back when the configuration became one in which nobody is.
+    pub(super) fn is_left_half(&self, look: &Look) -> bool {
+        let is_begun = |id| [self.record.noting, self.record.rolling].contains(&Some(id));
+        !self.settings.snapshot && look.standby.as_ref().is_some_and(|d| d.is_paused && is_begun(d.id))
+    }
+
     /// What was begun with one that is not there any more is over.
     pub(super) fn forget_stale_attempts(&mut self, look: &Look) {
         let is_there = |id: &u16| {

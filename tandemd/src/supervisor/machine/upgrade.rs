@@ -132,7 +132,7 @@ impl Machine {
         }
         match upgrade.stage {
             // It goes first: the new one takes its memory.
-            Stage::Boots if look.standby.is_some() && (self.settings.standby > 0 || self.settings.snapshot) => None,
+            Stage::Boots if look.standby.is_some() => None,
             // The same of what is left of earlier ones.
             Stage::Boots if look.candidate.is_none() && self.has_remains(look) => None,
             Stage::Boots => match self.candidate.next(look, Duration::from_secs(self.settings.ready_s)) {

@@ -4,9 +4,10 @@ use super::super::{snapshot, Record, RECORDS};
 use super::Shell;
 use crate::config::Kind;
 use crate::device::state;
-use crate::hypercall::Hypervisor;
+use crate::hypercall::{Hypervisor, Snapshots};
 use crate::store::{Change, Client, Store};
 use anyhow::{Context, Result};
+use rustix::io::Errno;
 use std::path::Path;
 use std::thread::JoinHandle;
 use xen_abi::channel_op as op;
@@ -63,6 +64,20 @@ impl Shell {
             let taken = snapshot::note(domain, flags, &file, store, hypervisor)?;
             Ok(Some(format!("domain {domain} can be rolled back; {}", snapshot::takes(&taken))))
         })
+    }
+
+    /// An earlier daemon may have noted instances, and this one is to note none.
+    pub(super) fn forget_snapshots(&mut self) {
+        for domain in [self.domain, self.standby, self.candidate].into_iter().flatten() {
+            match self.hypervisor.forget(domain) {
+                Ok(()) => eprintln!("{}: domain {domain} is not rolled back when it fails", self.service),
+                Err(Errno::NOENT | Errno::SRCH) => {}
+                Err(error) => eprintln!("{}: domain {domain}: what was noted of it stays: {error}", self.service),
+            }
+        }
+        if let Err(error) = snapshot::keep_only(Path::new(RECORDS), &self.service, &[]) {
+            eprintln!("{}: what was noted stays in {RECORDS}: {error:#}", self.service);
+        }
     }
 
     /// Begins to make of what is left of it one that waits again.

@@ -3,6 +3,7 @@
 use super::world::*;
 use crate::supervisor::look::Act;
 use crate::supervisor::settings::Settings;
+use crate::supervisor::words;
 use control::Order;
 use std::time::Duration;
 use xen_abi::sched as reason;
@@ -162,6 +163,43 @@ fn one_that_waits_and_ends_is_replaced_but_not_at_once() {
     assert!(world.is_well() && world.standby.is_none());
     world.run(Duration::from_secs(30));
     assert!(world.standby.as_ref().is_some_and(|d| d.id != waits));
+}
+
+#[test]
+fn nobody_waits_any_more_when_the_configuration_says_so() {
+    let mut world = World::with_standby();
+    let waits = world.standby.as_ref().unwrap().id;
+    world.settings.standby = 0;
+    world.kill();
+    world.run(Duration::from_secs(10));
+    assert!(world.is_well() && world.standby.is_none(), "{:?}", world.acts);
+    assert_eq!(world.acts.iter().filter(|act| **act == Act::Dismiss(waits)).count(), 1, "{:?}", world.acts);
+    // Nor is one in the way of another image.
+    let mut world = World::with_standby();
+    world.settings.standby = 0;
+    world.kill();
+    while world.machine.state() != "up" {
+        world.run(TICK);
+    }
+    world.upgrade(None).unwrap();
+    world.run(Duration::from_secs(30));
+    assert!(world.is_well() && world.machine.record.image == new(), "{:?}", world.log);
+}
+
+#[test]
+fn one_that_was_being_noted_when_the_configuration_changed_does_not_stay_paused() {
+    let mut world = World::of(&words::NET, Settings { standby: 1, snapshot: true, ..settings() });
+    while world.noting.is_none() || world.domain.is_none() {
+        world.run(TICK);
+    }
+    let waits = world.standby.as_ref().unwrap().id;
+    world.settings.snapshot = false;
+    world.kill();
+    assert!(world.standby.as_ref().unwrap().is_paused);
+    world.run(Duration::from_secs(60));
+    assert!(world.is_well() && world.machine.standby() == Some(true), "{:?}", world.log);
+    assert!(world.standby.as_ref().is_some_and(|d| d.id != waits && !d.is_paused));
+    assert_eq!(world.machine.record.noting, None);
 }
 
 #[test]
