@@ -170,9 +170,9 @@ struct Unreset<'a> {
 }
 
 impl<'a> Unreset<'a> {
-    fn new(sysfs: &'a Sysfs, devices: &'a [String]) -> Self {
+    fn new(sysfs: &'a Sysfs, devices: &[&'a str]) -> Self {
         let mut unreset = Self { sysfs, devices: Vec::new() };
-        for device in devices {
+        for device in devices.iter().copied() {
             let Some(methods) = sysfs.reset_methods(device) else { continue };
             if !sysfs.is_silent(device) {
                 eprintln!("{device}: it asks for an interrupt although its owner has gone, so Linux is to reset it");
@@ -311,6 +311,9 @@ pub fn take(
     hypervisor: &mut impl Passthrough,
 ) -> Result<()> {
     let Party { domain, with, is_answered, .. } = from.into();
+    // A domain has one such directory, in one of its own.
+    let mut changes = vec![Change::Clear(pci::backs(domain))];
+    let mut free = Vec::new();
     for device in devices {
         let number = function(device).with_context(|| format!("{device} is no PCI function"))?;
         for resource in sysfs.resources(device)? {
@@ -320,10 +323,19 @@ pub fn take(
             }
             hypervisor.permit(domain, resource, false).with_context(|| format!("{device}: {resource:?}"))?;
         }
-        match hypervisor.deassign(domain, number) {
-            // It has not had it any more.
-            Ok(()) | Err(Errno::NODEV) => {}
+        let had_it = match hypervisor.deassign(domain, number) {
+            Ok(()) => true,
+            // It has not had it any more: an earlier daemon has taken it, or the operator has given it to another domain.
+            Err(Errno::NODEV) => false,
             Err(error) => return Err(error).with_context(|| format!("{device} does not leave domain {domain}")),
+        };
+        let to = store.read(&given(device))?;
+        let is_its = to.as_ref().is_some_and(|to| *to == domain.to_string());
+        if is_its {
+            changes.push(Change::Remove(given(device)));
+        }
+        if had_it || is_its || to.is_none() {
+            free.push(device.as_str());
         }
     }
     let is_left_out = match reset {
@@ -331,14 +343,7 @@ pub fn take(
         Reset::Driver => hypervisor.is_confined(domain),
         Reset::IfNeeded => hypervisor.is_confined(domain) && hypervisor.has_reset(domain),
     };
-    let unreset = is_left_out.then(|| Unreset::new(sysfs, devices));
-    // A domain has one such directory, in one of its own.
-    let mut changes = vec![Change::Clear(pci::backs(domain))];
-    for device in devices {
-        if store.read(&given(device))?.is_some_and(|to| to == domain.to_string()) {
-            changes.push(Change::Remove(given(device)));
-        }
-    }
+    let unreset = is_left_out.then(|| Unreset::new(sysfs, &free));
     // Whoever destroys the domain may have removed its directory.
     let whole: Vec<Change> = changes.iter().cloned().chain(with).collect();
     if !store.change(&name_of(domain), &whole)? {

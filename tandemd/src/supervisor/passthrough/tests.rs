@@ -394,6 +394,27 @@ fn what_nobody_resets_is_taken_up_anew_and_answers_nowhere() {
 }
 
 #[test]
+fn what_is_anothers_by_now_is_not_touched() {
+    let files = Files::new("anothers");
+    let method = files.of_device("reset_method");
+    // Another domain's; ours still, by what xenstore says; and nobody's, since an earlier daemon has taken it.
+    for (owner, to, heard, during) in
+        [(Some(9), Some("9"), "", "flr pm"), (None, Some("7"), NIC, ""), (None, None, NIC, "")]
+    {
+        let (mut nodes, mut machine) = (nodes(), Machine { owner, ..Machine::default() });
+        nodes.0.extend(to.map(|to| (GIVEN.into(), to.into())));
+        nodes.1 = Some((method.clone(), Vec::new()));
+        for name in ["unbind", "bind"] {
+            std::fs::write(files.0 .0.join("bus/pci/drivers/pciback").join(name), "").unwrap();
+        }
+        take(7, &[NIC.into()], Reset::Driver, &files.0, &mut nodes, &mut machine).unwrap();
+        assert_eq!([files.back_end_heard("unbind"), files.back_end_heard("bind")], [heard; 2], "{owner:?} {to:?}");
+        assert_eq!(nodes.1.unwrap().1, [during], "Linux is to reset it");
+        assert_eq!((machine.owner, nodes.0.contains_key(GIVEN)), (owner, to == Some("9")));
+    }
+}
+
+#[test]
 fn what_an_earlier_daemon_had_the_back_end_let_go_of_it_takes_up_again() {
     let files = Files::new("killed");
     std::fs::write(files.of_device("driver"), "").unwrap();
