@@ -13,9 +13,11 @@ use ::control::told::Service;
 use ::control::{errand, socket, Answer, Image, Request, Told};
 use anyhow::{bail, ensure, Context, Result};
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -114,13 +116,23 @@ fn pass_on(
 /// that is what it does.
 fn reload(path: &Path) -> Result<()> {
     Config::read(path).and_then(Config::without_troubles).context("the configuration stays as it was")?;
-    let program = std::env::current_exe().context("the daemon's own file")?;
+    let program = program(std::env::current_exe().context("the daemon's own file")?)?;
     std::thread::spawn(move || {
         std::thread::sleep(UNTIL_ANSWERED);
         let error = Command::new(&program).args(std::env::args_os().skip(1)).exec();
         eprintln!("tandemd: {} cannot be started again: {error}", program.display());
     });
     Ok(())
+}
+
+/// What is to be started. Linux says of a program that has another one in its place by now that it is deleted.
+fn program(own: PathBuf) -> Result<PathBuf> {
+    let there = match own.as_os_str().as_bytes().strip_suffix(b" (deleted)") {
+        Some(path) if !own.exists() => PathBuf::from(OsStr::from_bytes(path)),
+        _ => own,
+    };
+    ensure!(there.is_file(), "{} is not there, so the daemon stays as it is", there.display());
+    Ok(there)
 }
 
 /// Whether an image can be one: what it names is there, and not empty.
@@ -173,5 +185,22 @@ fn tell(domain: u16, request: &Request, store: &mut impl Store, limit: Duration)
     match errand::ask(store, &errand::of_domain(domain), request, limit)? {
         Answer::Ok(told) => Ok(told),
         Answer::Error(why) => bail!("{why}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_program_that_was_replaced_is_the_new_one() {
+        let place = std::env::temp_dir().join(format!("tandemd-program-{}", std::process::id()));
+        std::fs::create_dir_all(&place).unwrap();
+        let [program, deleted] = ["tandemd", "tandemd (deleted)"].map(|name| place.join(name));
+        assert!(super::program(deleted.clone()).unwrap_err().to_string().contains("is not there"));
+        std::fs::write(&program, "").unwrap();
+        assert_eq!(super::program(program.clone()).unwrap(), program);
+        assert_eq!(super::program(deleted.clone()).unwrap(), program);
+        std::fs::write(&deleted, "").unwrap();
+        assert_eq!(super::program(deleted.clone()).unwrap(), deleted, "that is its name");
+        std::fs::remove_dir_all(&place).unwrap();
     }
 }
