@@ -179,17 +179,35 @@ fn driver_domain(service: &Service, store: &mut impl Store) -> Result<u16> {
 
 /// Says something to a domain's twind. What others want of the same one waits.
 fn tell(domain: u16, request: &Request, store: &mut impl Store, limit: Duration) -> Result<Told> {
-    static TURNS: Mutex<BTreeMap<u16, Arc<Mutex<()>>>> = Mutex::new(BTreeMap::new());
-    let turn = Arc::clone(TURNS.lock().unwrap_or_else(PoisonError::into_inner).entry(domain).or_default());
-    let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
-    match errand::ask(store, &errand::of_domain(domain), request, limit)? {
+    static TURNS: Turns = Mutex::new(BTreeMap::new());
+    let answer = in_turn(&TURNS, domain, || errand::ask(store, &errand::of_domain(domain), request, limit));
+    match answer? {
         Answer::Ok(told) => Ok(told),
         Answer::Error(why) => bail!("{why}"),
     }
 }
 
+/// By domain, whose turn it is.
+type Turns = Mutex<BTreeMap<u16, Arc<Mutex<()>>>>;
+
+/// Does this when nobody else does something with the same domain.
+fn in_turn<T>(turns: &Turns, domain: u16, what: impl FnOnce() -> T) -> T {
+    let all = || turns.lock().unwrap_or_else(PoisonError::into_inner);
+    let turn = Arc::clone(all().entry(domain).or_default());
+    let done = {
+        let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
+        what()
+    };
+    drop(turn);
+    // Whoever waits for one has it.
+    all().retain(|_, turn| Arc::strong_count(turn) > 1);
+    done
+}
+
 #[cfg(test)]
 mod tests {
+    use super::*;
+
     #[test]
     fn a_program_that_was_replaced_is_the_new_one() {
         let place = std::env::temp_dir().join(format!("tandemd-program-{}", std::process::id()));
@@ -202,5 +220,23 @@ mod tests {
         std::fs::write(&deleted, "").unwrap();
         assert_eq!(super::program(deleted.clone()).unwrap(), deleted, "that is its name");
         std::fs::remove_dir_all(&place).unwrap();
+    }
+
+    #[test]
+    fn who_says_something_to_a_domain_waits_for_others_and_leaves_nothing() {
+        let turns = Turns::default();
+        let inside = Mutex::new(());
+        std::thread::scope(|threads| {
+            for _ in 0..8 {
+                threads.spawn(|| {
+                    in_turn(&turns, 7, || {
+                        let _inside = inside.try_lock().expect("one after the other");
+                        std::thread::yield_now();
+                    });
+                });
+            }
+        });
+        assert_eq!(in_turn(&turns, 8, || 5), 5);
+        assert!(turns.lock().unwrap().is_empty());
     }
 }

@@ -84,6 +84,7 @@ fn run() -> Result<()> {
         return Ok(());
     }
     let _lock = alone()?;
+    supervisor::await_earlier_children();
     news::begin()?;
     control::begin(&config)?;
     metrics::begin(&config)?;

@@ -29,6 +29,7 @@ pub use record::Record;
 pub use settings::{Settings, UNDRAINED_DISK_MS};
 pub use shell::{link_of, taken_by, waits_for};
 pub use standby::{name_of as standby_of, remains_of};
+pub use toolstack::children::await_earlier as await_earlier_children;
 
 use crate::config::{self, Config, Kind};
 use anyhow::{Context, Result};

@@ -2,6 +2,7 @@
 //!
 //! None of them is waited for for ever: one whose domain is gone has done what it was started for, and one that takes too long is ended.
 
+pub mod children;
 mod process;
 
 use self::process::{Running, LONGEST};

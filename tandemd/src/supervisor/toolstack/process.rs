@@ -1,6 +1,8 @@
 //! A process of the toolstack's that this daemon has started.
 
+use super::children;
 use anyhow::{Context, Result};
+use rustix::process::Pid;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -15,7 +17,7 @@ pub struct Running {
     /// Whose it is and what it does, for people.
     what: String,
     /// `None`: it was ended, and nobody waits for it.
-    child: Option<Child>,
+    pub(super) child: Option<Child>,
     said: PathBuf,
     pub(super) since: Instant,
     is_told: bool,
@@ -60,8 +62,7 @@ impl Running {
         if let Some(mut child) = self.child.take() {
             let _ = child.kill();
             // It may take any time to end, if it ever does.
-            let waits = move || drop(child.wait());
-            let _ = std::thread::Builder::new().name("xl".into()).spawn(waits);
+            wait_for(&child);
         }
         Some(Err(why))
     }
@@ -90,4 +91,20 @@ impl Running {
     pub fn forget_said(&self) {
         let _ = std::fs::remove_file(&self.said);
     }
+}
+
+impl Drop for Running {
+    /// It goes on without it.
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            if matches!(child.try_wait(), Ok(None)) {
+                wait_for(&child);
+            }
+        }
+    }
+}
+
+/// Somebody waits for it, so that nothing stays of it.
+fn wait_for(child: &Child) {
+    children::wait(Pid::from_child(child));
 }
