@@ -77,7 +77,7 @@ impl DiskService {
 
     /// Does for a disk that has its back end what is next to do for the one that may come.
     pub(super) fn prepare(&mut self, device: Device, store: &mut impl Store, disks: &mut impl Disks) -> Result<()> {
-        let is_served = self.connected(disks)?.get(&device).is_some_and(|disk| disk.back != DISK_NO_BACK);
+        let is_served = self.connected.get(&device).is_some_and(|disk| disk.back != DISK_NO_BACK);
         let Some(driver) = self.driver(store)?.filter(|_| is_served) else { return Ok(()) };
         let waiting = self.waiting(store)?;
         self.expect(waiting, store)?;

@@ -10,6 +10,7 @@ mod medium;
 mod tests;
 mod told;
 mod troubles;
+mod whose;
 
 use crate::config::Weights;
 use crate::device::Device;
@@ -28,8 +29,9 @@ use xen_abi::channel_op::{DISK_GIVEN_UP, DISK_NO_BACK};
 
 /// Steps for a disk after one look at most: a driver domain's back end that comes takes the most.
 const MAX_STEPS: usize = 12;
-/// So often is looked whether there is something new, while a disk waits for its back end; and else.
-const UNTIL_NEXT: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(2)];
+/// So often is looked at a disk that waits for its back end, or is under way; and at all.
+const UNTIL_TRIED: Duration = Duration::from_millis(200);
+const UNTIL_NEXT: Duration = Duration::from_secs(2);
 /// Who runs scripts in a driver domain is reminded so often.
 const UNTIL_REMINDED: Duration = Duration::from_secs(3);
 /// So long is waited until it is looked again whether a driver domain's place is taken.
@@ -45,6 +47,10 @@ pub struct DiskService {
     driver_domain: Option<String>,
     /// Those that are followed.
     devices: BTreeSet<Device>,
+    /// Of those, which have no back end or are under way.
+    unsettled: BTreeSet<Device>,
+    /// What the hypervisor has, as of the beginning of this look and of what was done since.
+    connected: BTreeMap<Device, ChannelDiskStatus>,
     /// Of each, the state of the back end that is followed.
     fars: BTreeMap<Device, String>,
     /// Of each, that of the back end in the domain that waits, which is followed too.
@@ -72,6 +78,7 @@ pub struct DiskService {
     /// What was put off is looked at then.
     put_off: Option<Instant>,
     next_look: Instant,
+    next_try: Instant,
     next_reminder: Instant,
 }
 
@@ -99,6 +106,8 @@ impl DiskService {
             domain,
             driver_domain,
             devices,
+            unsettled: BTreeSet::new(),
+            connected: BTreeMap::new(),
             fars,
             ahead: BTreeMap::new(),
             driver: None,
@@ -113,6 +122,7 @@ impl DiskService {
             is_changing: false,
             put_off: None,
             next_look,
+            next_try: now,
             next_reminder,
         };
         for path in [service.of_domain("backend/vbd"), service.of_domain("vm"), service.of_domain("control/shutdown")] {
@@ -139,11 +149,12 @@ impl DiskService {
         store: &mut impl Store,
         disks: &mut impl Disks,
     ) -> Result<Fate> {
-        let is_time = self.next_look <= now;
+        let (is_time, had_none) = (self.next_look <= now, self.unsettled.is_empty());
+        let is_due = !self.unsettled.is_empty() && self.next_try <= now;
         let token = self.token();
-        let own = |event: &&Event| event.token == token;
+        let own: Vec<&Event> = events.iter().filter(|event| event.token == token).collect();
         let was_put_off = self.put_off.is_some();
-        if !is_time && !was_put_off && !events.iter().any(|event| own(&event)) {
+        if !is_time && !is_due && !was_put_off && own.is_empty() {
             return Ok(Fate::Lives);
         }
         if self.is_changing {
@@ -151,25 +162,50 @@ impl DiskService {
             return Ok(Fate::Lives);
         }
         self.put_off = None;
-        let name = self.driver.map(name_of);
-        self.may_have_come =
-            is_time || was_put_off || events.iter().filter(own).any(|event| Some(&event.path) != name.as_ref());
-        let mut all = self.listed(store)?;
-        all.extend(&self.devices);
-        let connected = self.connected(disks)?;
-        self.tell_bad_rings(&connected);
-        all.extend(connected.keys());
-        let mut are_settled = true;
-        self.troubles.retain(|device, _| all.contains(device));
-        self.bad_media.retain(|device, _| all.contains(device));
-        for device in all {
+        let (name, driver) = (self.driver.map(name_of), self.driver);
+        // What is one disk's costs others nothing: who writes there may be any guest.
+        let mut named = BTreeSet::new();
+        let (mut is_full, mut may_have_come) = (is_time || was_put_off, is_time || is_due || was_put_off);
+        for event in own {
+            if let Some(device) = self.device_of(&event.path) {
+                named.insert(device);
+            } else {
+                is_full = true;
+                may_have_come |= Some(&event.path) != name.as_ref();
+            }
+        }
+        self.may_have_come = may_have_come;
+        self.connected = self.list(disks)?;
+        self.tell_bad_rings();
+        if is_full {
+            named.extend(self.listed(store)?);
+            named.extend(&self.devices);
+            named.extend(self.connected.keys());
+            self.troubles.retain(|device, _| named.contains(device));
+            self.bad_media.retain(|device, _| named.contains(device));
+            self.unsettled.retain(|device| named.contains(device));
+            self.next_look = now + UNTIL_NEXT;
+        } else if is_due {
+            named.extend(&self.unsettled);
+        }
+        for device in named {
             let mut is_settled = self.settle(device, now, store, disks);
             if is_time && is_settled.is_ok() {
                 is_settled = self.prepare(device, store, disks).and(is_settled);
             }
-            are_settled &= self.bear(device, is_settled);
+            if self.bear(device, is_settled) {
+                self.unsettled.remove(&device);
+            } else {
+                self.unsettled.insert(device);
+            }
         }
-        self.next_look = now + UNTIL_NEXT[usize::from(are_settled)];
+        if is_full || is_due || had_none {
+            self.next_try = now + UNTIL_TRIED;
+        }
+        if !is_full && self.driver != driver {
+            // Another one came or went meanwhile, which is everybody's affair.
+            self.next_look = now;
+        }
         if store.read(&self.of_domain("vm"))?.is_none() {
             return Ok(Fate::Gone);
         }
@@ -179,7 +215,9 @@ impl DiskService {
 
     /// When there is something to look at, though nothing may happen.
     pub fn due(&self) -> Option<Instant> {
-        self.put_off.or((!self.devices.is_empty()).then_some(self.next_look))
+        let tries = Some(self.next_try).filter(|_| !self.unsettled.is_empty());
+        let next = tries.map_or(self.next_look, |tries| tries.min(self.next_look));
+        self.put_off.or((!self.devices.is_empty()).then_some(next))
     }
 
     /// Name of the domain that has the media.
@@ -217,7 +255,7 @@ impl DiskService {
             if self.follow_far(device, far.as_ref(), store)? {
                 self.next_reminder = now + UNTIL_REMINDED;
             }
-            let seen = self.look(device, far.as_ref(), driver, now, store, disks)?;
+            let seen = self.look(device, far.as_ref(), driver, now, store)?;
             let is_there = seen.back.is_some() || seen.is_connected || far.is_some();
             if is_there != self.devices.contains(&device) {
                 self.follow(device, store, is_there)?;
@@ -250,7 +288,6 @@ impl DiskService {
         driver: Option<u16>,
         now: Instant,
         store: &mut impl Store,
-        disks: &mut impl Disks,
     ) -> Result<Seen> {
         let path = self.back(device);
         let mut state_of = |path: &str| -> Result<u32> {
@@ -277,7 +314,7 @@ impl DiskService {
                 Some(Back { state: shown, online, is_seen_closed })
             }
         };
-        let connected = self.connected(disks)?.get(&device).copied();
+        let connected = self.connected.get(&device).copied();
         let is_attached = connected.is_some_and(|disk| disk.back != DISK_NO_BACK);
         let has_given_up = connected.is_some_and(|disk| disk.state & DISK_GIVEN_UP != 0);
         let has_driver = driver.is_some();
@@ -349,7 +386,7 @@ impl DiskService {
             },
             (Step::Connect, Some(far)) => return self.connect(device, &far, store, disks),
             (Step::Attach, Some(far)) => {
-                let Some(disk) = self.connected(disks)?.get(&device).map(|disk| disk.disk) else { return Ok(false) };
+                let Some(disk) = self.connected.get(&device).map(|disk| disk.disk) else { return Ok(false) };
                 let mut number =
                     |key| Ok(store.read(&format!("{}/{key}", far.near))?.and_then(|number| number.parse().ok()));
                 let (ring, port): (Result<Option<u32>>, _) = (number("ring-ref"), number("event-channel"));
@@ -367,6 +404,9 @@ impl DiskService {
                 let near = format!("{}/backend", far.near);
                 match disks.attach_disk(&request) {
                     Ok(()) => {
+                        if let Some(disk) = self.connected.get_mut(&device) {
+                            (disk.back, disk.state) = (far.driver, disk.state & !DISK_GIVEN_UP);
+                        }
                         log(&format!("{}: domain {} is its back end", self.describe(device), far.driver));
                         // The port is closed now, and its number may be another's soon.
                         let port = Change::Clear(format!("{}/event-channel", far.near));
@@ -385,20 +425,19 @@ impl DiskService {
                 }
             }
             (Step::Disconnect, _) => {
-                let connected = self.connected(disks)?;
-                let Some(disk) = connected.get(&device) else { return Ok(true) };
+                let Some(disk) = self.connected.remove(&device) else { return Ok(true) };
                 match disks.disconnect_disk(disk.disk) {
                     Ok(()) | Err(Errno::NOENT) => log(&format!("{}: disconnected", self.describe(device))),
                     Err(error) => return Err(error).context("a disk cannot be let go"),
                 }
             }
             (Step::GiveUp(is_wanted), _) => {
-                let connected = self.connected(disks)?;
-                let Some(disk) = connected.get(&device) else { return Ok(true) };
+                let Some(disk) = self.connected.get_mut(&device) else { return Ok(true) };
                 match disks.give_up_disk(disk.disk, is_wanted) {
                     Ok(()) | Err(Errno::NOENT) => {}
                     Err(error) => return Err(error).context("what waits for a disk"),
                 }
+                disk.state = if is_wanted { disk.state | DISK_GIVEN_UP } else { disk.state & !DISK_GIVEN_UP };
                 let told = if is_wanted { "its requests are answered with errors" } else { "its requests wait" };
                 log(&format!("{}: no back end: {told}", self.describe(device)));
             }
@@ -440,7 +479,7 @@ impl DiskService {
     }
 
     /// Disks that the hypervisor has for this service.
-    fn connected(&self, disks: &mut impl Disks) -> Result<BTreeMap<Device, ChannelDiskStatus>> {
+    fn list(&self, disks: &mut impl Disks) -> Result<BTreeMap<Device, ChannelDiskStatus>> {
         let all = disks_of(disks, self.domain).context("the list of disks")?;
         Ok(all.into_iter().map(|disk| (Device { guest: disk.guest, number: disk.device }, disk)).collect())
     }

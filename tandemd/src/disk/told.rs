@@ -7,7 +7,7 @@ use crate::service::name_of;
 use crate::store::{Change, Store};
 use anyhow::Result;
 use std::collections::BTreeSet;
-use xen_abi::channel_op::{ChannelDiskConnect, DISK_DISCARD, DISK_FLUSH, DISK_WRITE};
+use xen_abi::channel_op::{ChannelDiskConnect, ChannelDiskStatus, DISK_DISCARD, DISK_FLUSH, DISK_NO_BACK, DISK_WRITE};
 
 /// What the toolstack has said of the medium, and the driver domain's back end and its script want to know.
 const MEDIUM: &[&str] = &[
@@ -127,7 +127,18 @@ impl DiskService {
             disks.connect_disk(&request).map_err(|error| format!("{} {error}", error.raw_os_error()))
         });
         match answer {
-            Ok(_) => {
+            Ok(disk) => {
+                let (guest, number) = (device.guest, device.number);
+                let status = ChannelDiskStatus {
+                    disk,
+                    guest,
+                    backend: self.domain,
+                    device: number,
+                    flags,
+                    back: DISK_NO_BACK,
+                    ..ChannelDiskStatus::default()
+                };
+                self.connected.insert(device, status);
                 let told = if weight == 0 { String::new() } else { format!(", weight {weight}") };
                 log(&format!("{}: connected{told}", self.describe(device)));
                 store.change(&format!("{path}/frontend"), &changes)?;

@@ -2,8 +2,6 @@
 
 use super::{log, Device, DiskService};
 use anyhow::Result;
-use std::collections::BTreeMap;
-use xen_abi::channel_op::ChannelDiskStatus;
 
 impl DiskService {
     /// What goes wrong with one disk is no reason to serve others no longer: it is said, once, and tried again. (A store that does not answer is
@@ -24,7 +22,8 @@ impl DiskService {
     }
 
     /// Says once of each back end that has written into its ring what cannot be that it has.
-    pub(super) fn tell_bad_rings(&mut self, connected: &BTreeMap<Device, ChannelDiskStatus>) {
+    pub(super) fn tell_bad_rings(&mut self) {
+        let connected = &self.connected;
         self.bad_rings.retain(|device, _| connected.contains_key(device));
         for (device, disk) in connected {
             let told = self.bad_rings.insert(*device, disk.bad_rings).unwrap_or(0);
