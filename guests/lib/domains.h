@@ -141,17 +141,19 @@ static inline void set_entry_of(u16 domid, u64 table, u32 index, u64 to, u64 fla
 }
 
 /*
- * Makes a domain one that runs `code` at CODE_VA, with a page behind it that is mapped at `data`; `context` is its vCPU's. The frame
- * of the code.
+ * Makes a domain one that runs `code` at CODE_VA, with a page behind it that is mapped at `data`, and behind that `nr` frames of I/O memory
+ * that it may use; `context` is its vCPU's, and `mfn` gets its frames.
  */
 enum { L4, L3, L2, L1, CODE, DATA, FRAMES };
 enum { IN_KERNEL = 4, ONLINE = 32 };
 #define CODE_VA 0x400000ul
-static inline u64 make_running_domain(u16 domid, const u8 *code, size_t len, void *data, struct vcpu_context *context)
+static inline void build_running_domain(u16 domid, const u8 *code, size_t len, void *data, struct vcpu_context *context, u64 *mfn,
+					const u64 *io, u32 nr)
 {
 	static const u8 zeroes[PAGE];
 	struct domctl request = { .vcpu_context.context = context };
-	u64 mfn[FRAMES] = { 0, 1, 2, 3, 4, 5 };
+	for (u32 i = 0; i < FRAMES; i++)
+		mfn[i] = i;
 	check_result(populate_domain(domid, mfn, FRAMES), FRAMES, "memory for the new domain");
 	for (u32 i = 0; i < FRAMES; i++)
 		fill_page_of(domid, mfn[i], zeroes, PAGE, 0);
@@ -161,6 +163,8 @@ static inline u64 make_running_domain(u16 domid, const u8 *code, size_t len, voi
 	set_entry_of(domid, mfn[L2], CODE_VA >> 21, mfn[L1], P | RW | US);
 	set_entry_of(domid, mfn[L1], 0, mfn[CODE], P | US);
 	set_entry_of(domid, mfn[L1], 1, mfn[DATA], P | RW | US);
+	for (u32 i = 0; i < nr; i++)
+		set_entry_of(domid, mfn[L1], 2 + i, io[i], P | RW | US);
 	check_result(map_frame_of(domid, data, mfn[DATA]), 0, "its data");
 	context->flags = IN_KERNEL | ONLINE;
 	context->regs.rip = CODE_VA;
@@ -170,6 +174,13 @@ static inline u64 make_running_domain(u16 domid, const u8 *code, size_t len, voi
 	context->regs.rflags = 0x202;
 	context->ctrlreg[3] = mfn[L4] * PAGE;
 	check_result(domctl(domid, DOMCTL_SET_CONTEXT, &request), 0, "setvcpucontext");
+}
+
+/* One without I/O memory. The frame of the code. */
+static inline u64 make_running_domain(u16 domid, const u8 *code, size_t len, void *data, struct vcpu_context *context)
+{
+	u64 mfn[FRAMES];
+	build_running_domain(domid, code, len, data, context, mfn, NULL, 0);
 	return mfn[CODE];
 }
 

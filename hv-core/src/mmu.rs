@@ -10,8 +10,8 @@
 //! * [`l1`]: what an L1 entry may map, and changing one; [`tables`]: promotion and demotion; [`upper`]: L2-L4 entries;
 //! * [`update`]: `mmu_update`, `update_va_mapping`, writable page tables; [`ext`]: pins, roots, flushes;
 //! * [`mirror`]: what a root of the hypervisor's shares with a domain's;
-//! * [`segdesc`]: descriptor pages; [`teardown`]: the end of a domain; [`snapshot`]: its memory as it once was; [`audit`]: a recount of
-//!   everything.
+//! * [`segdesc`]: descriptor pages; [`teardown`]: the end of a domain; [`withdrawal`]: I/O memory that it may not map any more;
+//!   [`snapshot`]: its memory as it once was; [`audit`]: a recount of everything.
 //!
 //! # Long operations
 //! Promotion and demotion of L2-L4 tables stop when [`MmuEnv::is_out_of_steps`] says so and return
@@ -49,6 +49,7 @@ pub mod tables;
 pub mod teardown;
 pub mod update;
 pub mod upper;
+pub mod withdrawal;
 
 pub use audit::{Audit, Table};
 pub use env::{IoAccess, MmuEnv, PtMem, Slot};
@@ -60,6 +61,7 @@ pub use segdesc::GdtFrames;
 pub use tables::{Deferred, Locked};
 pub use teardown::Relinquish;
 pub use update::Owners;
+pub use withdrawal::Withdrawal;
 
 use crate::frame::Frame;
 use x86::Mfn;

@@ -13,6 +13,7 @@ pub mod ports;
 pub mod snapshot;
 pub mod vcpu;
 pub mod watch;
+pub mod withdrawal;
 
 pub use hv_core::dma_faults;
 pub use list::{find, find_from, for_each, insert, next_free_id, DomainRef, Section};
@@ -200,6 +201,12 @@ impl Domain {
     /// Is it paused?
     pub fn is_paused(&self) -> bool {
         self.pause_count() != 0
+    }
+
+    /// Is it not to run before it is unpaused, or never again? It may be on a CPU still.
+    pub fn is_kept_still(&self) -> bool {
+        let pauses = self.pauses.lock();
+        *pauses != 0 || self.is_dying()
     }
 
     /// Has its destruction begun?

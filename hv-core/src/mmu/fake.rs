@@ -55,6 +55,8 @@ pub struct Machine {
     pub away: Mutex<BTreeSet<Mfn>>,
     /// Every frame that was and came back, with its owner.
     pub returned: Mutex<Vec<(Mfn, DomId)>>,
+    /// I/O frames that nobody may map any more.
+    pub withdrawn: Mutex<BTreeSet<Mfn>>,
 }
 
 impl Machine {
@@ -79,6 +81,7 @@ impl Machine {
             spare: Mutex::default(),
             away: Mutex::default(),
             returned: Mutex::default(),
+            withdrawn: Mutex::default(),
         }
     }
 
@@ -178,7 +181,7 @@ impl MmuEnv for Machine {
         self.clock.fetch_max(stamp + 1, Ordering::SeqCst);
     }
     fn io_access(&self, dom: DomId, mfn: Mfn) -> IoAccess {
-        if dom != DOM0 || mfn.raw() >= 1 << 36 {
+        if dom != DOM0 || mfn.raw() >= 1 << 36 || self.withdrawn.lock().unwrap().contains(&mfn) {
             IoAccess::Denied
         } else if mfn == READ_ONLY_IO {
             IoAccess::ReadOnly

@@ -320,7 +320,7 @@ impl<E: MmuEnv> Mmu<'_, E> {
 
     /// The first present entry from `index` on.
     #[inline]
-    fn next_present(&self, mfn: Mfn, mut index: usize) -> Option<(usize, Pte)> {
+    pub(super) fn next_present(&self, mfn: Mfn, mut index: usize) -> Option<(usize, Pte)> {
         while index < ENTRIES {
             if index.is_multiple_of(GROUP) && self.env.any_bits(Slot::new(mfn, index)) & PRESENT == 0 {
                 index += GROUP;

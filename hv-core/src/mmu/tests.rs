@@ -10,6 +10,7 @@ mod entries;
 mod lifetime;
 mod mirror;
 mod promotion;
+mod withdrawal;
 
 const P: u64 = 1;
 const RW: u64 = 2;

@@ -224,7 +224,7 @@ impl<E: MmuEnv> Mmu<'_, E> {
     }
 
     /// The same, and what the slot `with` of the mapper's holds takes the entry's place; that slot is empty then. The
-    /// references of what moves go with it.
+    /// references of what moves go with it. `IoDenied`: that is I/O memory which the mapper may not map any more; nothing is touched.
     #[cold]
     #[inline(never)]
     pub fn grant_replace(
@@ -243,6 +243,10 @@ impl<E: MmuEnv> Mmu<'_, E> {
         }
         // The CPU may set an accessed or dirty bit meanwhile; nobody else changes it.
         let mut moved = self.env.read(with);
+        if moved.is_present() && self.is_denied_io(moved, mapper) {
+            // Where it goes may have been looked through already ([`Self::withdraw`]).
+            return Err(MmuError::IoDenied);
+        }
         while let Err(now) = self.env.cmpxchg(with, moved, Pte::EMPTY) {
             moved = now;
         }

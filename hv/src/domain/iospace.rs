@@ -9,7 +9,7 @@ use crate::mem::device_frames;
 use crate::sync::{Mutex, RwLock};
 use core::sync::atomic::{AtomicBool, Ordering};
 use hv_core::ioport::{hardware_domain_ports, EmulatedPorts};
-use hv_core::mmu::IoAccess;
+use hv_core::mmu::{IoAccess, Withdrawal};
 use hv_core::rangeset::RangeSet;
 use x86::Mfn;
 use xen_abi::errno::Errno;
@@ -20,8 +20,48 @@ pub struct IoSpace {
     ports: RwLock<RangeSet>,
     irqs: RwLock<RangeSet>,
     has_io: AtomicBool,
+    /// Frames that were permitted and are not, and may be mapped still.
+    pub withdrawn: Withdrawn,
     /// Ports that are emulated.
     pub emulated: Mutex<EmulatedPorts>,
+}
+
+/// Whether entries of I/O memory that a domain may not map any more can be in its page tables.
+pub struct Withdrawn {
+    /// Changes under the lock below; who looks at it may hold any.
+    is_due: AtomicBool,
+    /// How far the pass has come. Lock order: before the MMU lock.
+    progress: Mutex<Withdrawal>,
+}
+
+impl Withdrawn {
+    /// From now on they can: it may not map some of what it could.
+    fn begin(&self) {
+        let mut progress = self.progress.lock();
+        *progress = Withdrawal::new();
+        self.is_due.store(true, Ordering::SeqCst);
+    }
+
+    /// Is there something to be done?
+    pub fn is_due(&self) -> bool {
+        self.is_due.load(Ordering::SeqCst)
+    }
+
+    /// Goes on with the pass, if there is something to be done. `pass` has come to its end when it succeeds.
+    pub fn go_on(&self, pass: impl FnOnce(&mut Withdrawal) -> Result<(), Errno>) -> Result<(), Errno> {
+        let mut progress = self.progress.lock();
+        if self.is_due() {
+            pass(&mut progress)?;
+            self.is_due.store(false, Ordering::SeqCst);
+        }
+        Ok(())
+    }
+
+    /// None of the domain's frames stays a page table, and whatever it maps afterwards it will have been asked for.
+    pub fn settle(&self) {
+        let _progress = self.progress.lock();
+        self.is_due.store(false, Ordering::SeqCst);
+    }
 }
 
 /// The last frame that the processor can address: an entry with more address bits would fault on reserved bits.
@@ -52,6 +92,7 @@ impl IoSpace {
             ports: RwLock::new(ports),
             irqs: RwLock::new(irqs),
             has_io: AtomicBool::new(is_hardware),
+            withdrawn: Withdrawn { is_due: AtomicBool::new(false), progress: Mutex::new(Withdrawal::new()) },
             emulated: Mutex::new(EmulatedPorts::new(is_hardware)),
         })
     }
@@ -84,9 +125,13 @@ impl IoSpace {
         self.irqs.read().contains(irq.into())
     }
 
-    /// Permits or forbids frames `first ..= last`.
+    /// Permits or forbids frames `first ..= last`. What is forbidden is mapped until [`super::withdrawal::finish`].
     pub fn set_frames(&self, first: Mfn, last: Mfn, allow: bool) -> Result<(), Errno> {
-        self.change(&self.frames, first.raw(), last.raw(), allow)
+        let is_loss = self.change(&self.frames, first.raw(), last.raw(), allow)?;
+        if is_loss {
+            self.withdrawn.begin();
+        }
+        Ok(())
     }
 
     /// Permits or forbids ports `first ..= last`.
@@ -94,15 +139,16 @@ impl IoSpace {
         if u64::from(last) > LAST_PORT {
             return Err(Errno::EINVAL);
         }
-        self.change(&self.ports, first.into(), last.into(), allow)
+        self.change(&self.ports, first.into(), last.into(), allow).map(|_| ())
     }
 
     /// Permits or forbids physical interrupt `irq`.
     pub fn set_irq(&self, irq: u32, allow: bool) -> Result<(), Errno> {
-        self.change(&self.irqs, irq.into(), irq.into(), allow)
+        self.change(&self.irqs, irq.into(), irq.into(), allow).map(|_| ())
     }
 
-    fn change(&self, set: &RwLock<RangeSet>, first: u64, last: u64, allow: bool) -> Result<(), Errno> {
+    /// `true`: it may not use something now that it could.
+    fn change(&self, set: &RwLock<RangeSet>, first: u64, last: u64, allow: bool) -> Result<bool, Errno> {
         if first > last {
             return Err(Errno::EINVAL);
         }
@@ -110,9 +156,10 @@ impl IoSpace {
         if allow {
             set.insert(first, last).map_err(|_| Errno::ENOMEM)?;
             self.has_io.store(true, Ordering::Relaxed);
-        } else {
-            set.remove(first, last).map_err(|_| Errno::ENOMEM)?;
+            return Ok(false);
         }
-        Ok(())
+        let is_loss = set.overlaps(first, last);
+        set.remove(first, last).map_err(|_| Errno::ENOMEM)?;
+        Ok(is_loss)
     }
 }

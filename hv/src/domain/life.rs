@@ -5,7 +5,7 @@ use crate::arch::{reboot, tsc};
 use crate::cpu::percpu::{pending, this_cpu};
 use crate::cpu::requests;
 use crate::domain::vcpu::{stop, OwnedVcpu, Vcpu};
-use crate::domain::{event, grants, list, watch, Domain, ALIVE, DEAD, DYING, RUNNING};
+use crate::domain::{event, grants, list, watch, withdrawal, Domain, ALIVE, DEAD, DYING, RUNNING};
 use crate::mem::copy;
 use crate::pv::time;
 use crate::sched::{self, timers};
@@ -26,11 +26,19 @@ pub fn pause(d: &Domain) {
     d.vcpus().for_each(|v| sched::halt(v, stop::PAUSED));
 }
 
-/// Takes one pause back; the last one lets it run. EINVAL if it is not paused.
+/// Takes one pause back; the last one lets it run. EINVAL if it is not paused; ERESTART: to be called again.
 pub fn unpause(d: &Domain) -> Result<(), Errno> {
+    if d.pause_count() == 1 {
+        withdrawal::finish(d)?;
+    }
     let mut pauses = d.pauses.lock();
-    *pauses = pauses.checked_sub(1).ok_or(Errno::EINVAL)?;
-    if *pauses == 0 {
+    let left = pauses.checked_sub(1).ok_or(Errno::EINVAL)?;
+    if left == 0 && d.io.withdrawn.is_due() {
+        // Since the look above.
+        return Err(Errno::ERESTART);
+    }
+    *pauses = left;
+    if left == 0 {
         // The tools may have written shared_info while it was paused.
         d.vcpus().for_each(time::update_time_info);
         time::update_wall_clock(d);

@@ -100,6 +100,8 @@ impl Way {
                     Step::TakeDown
                 }
                 Step::TakeDown => {
+                    // What it maps afterwards it was asked for.
+                    d.io.withdrawn.settle();
                     mmu().take_down(d.mm.id, &mut self.next, &mut d.mm.lock())?;
                     Step::TakeAgain
                 }

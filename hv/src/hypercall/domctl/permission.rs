@@ -3,8 +3,9 @@
 use super::Request;
 use crate::channel;
 use crate::domain::passthrough::{self, Registers};
-use crate::domain::Domain;
+use crate::domain::{withdrawal, Domain};
 use crate::hypercall::{Done, Outcome};
+use crate::twin;
 use x86::Mfn;
 use xen_abi::domctl as op;
 use xen_abi::errno::Errno;
@@ -30,12 +31,18 @@ fn registers(d: &Domain, registers: Registers, allow: bool) -> Result<(), Errno>
     }
 }
 
-/// Permits or forbids I/O frames. EINVAL for a range that wraps; EBUSY for the registers of another domain's device.
+/// Permits or forbids I/O frames. What is forbidden the domain has mapped nowhere when it runs next. EINVAL for a range that wraps; EBUSY for the
+/// registers of another domain's device; ERESTART.
 pub(super) fn iomem(r: &Request) -> Outcome {
     let request: op::IomemPermission = r.read()?;
     let last = request.nr_mfns.checked_sub(1).and_then(|n| request.first_mfn.checked_add(n)).ok_or(Errno::EINVAL)?;
     let frames = Registers::Frames(Mfn::new(request.first_mfn), Mfn::new(last));
-    registers(&*r.target()?, frames, request.allow_access != 0)?;
+    let d = r.target()?;
+    registers(&d, frames, request.allow_access != 0)?;
+    // In this order: one that does not run gets no twin.
+    if d.io.withdrawn.is_due() && !(withdrawal::can_wait(&d) && !twin::has_any(&d)) {
+        withdrawal::finish(&d)?;
+    }
     Ok(Done::Return(0))
 }
 

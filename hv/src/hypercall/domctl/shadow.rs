@@ -49,7 +49,8 @@ fn while_held(d: &Domain, f: impl FnOnce(&AllHeld<'_>) -> Outcome) -> Outcome {
         let _only_one = d.mm.lock_log();
         f(&held)
     });
-    let _ = life::unpause(d);
+    // It was paused, and is not left so.
+    while life::unpause(d) == Err(Errno::ERESTART) {}
     result
 }
 

@@ -1,0 +1,133 @@
+/*
+ * A domain keeps no mapping of registers that it may not use any more: the next write faults, whether it runs meanwhile, is paused and goes
+ * on, or is paused twice. What it may use still, or again, it has. (cpus: 2) (differs: stock Xen leaves them mapped)
+ */
+#include "domains.h"
+
+const char test_name[] = "withdrawn-registers";
+
+enum { OTHER = 5, IOMEM_PERMISSION = 20, SHUTDOWN = 1 << 2, REASON_SHIFT = 16, CRASH = 3 };
+/* Where no memory is, and nothing that matters: old graphics memory. */
+enum { LOST = 0xa0, KEPT = 0xa1, NEVER_HAD = 0xa2 };
+/* Its entries in the domain's L1 table. */
+enum { LOST_AT = 2, KEPT_AT = 3 };
+enum { COUNTER = 2, LOOKING = 4 };
+
+static struct vcpu_context context;
+static u64 frames[FRAMES];
+static volatile u64 *counter = (u64 *)pages[COUNTER];
+
+static s64 permit(u64 frame, bool allow)
+{
+	struct domctl request = { .room = { frame, 1, allow } };
+	return domctl(OTHER, IOMEM_PERMISSION, &request);
+}
+
+static s64 ask(u32 what)
+{
+	struct domctl request = { 0 };
+	return domctl(OTHER, what, &request);
+}
+
+/* It writes to both registers and counts, again and again. */
+static void begin(void)
+{
+	static const u8 code[] = {
+		/* 1: mov %eax, CODE_VA + 2 * PAGE; lock incq CODE_VA + PAGE; mov %eax, CODE_VA + 3 * PAGE; jmp 1b */
+		0x89, 0x04, 0x25, 0x00, 0x20, 0x40, 0x00, 0xf0, 0x48, 0xff, 0x04, 0x25, 0x00, 0x10, 0x40, 0x00,
+		0x89, 0x04, 0x25, 0x00, 0x30, 0x40, 0x00, 0xeb, 0xe7,
+	};
+	static const u64 registers[] = { LOST, KEPT };
+	check_result(create_domain(OTHER), 0, "createdomain");
+	set_max_vcpus(OTHER);
+	check_result(permit(LOST, true), 0, "permitting a register");
+	check_result(permit(KEPT, true), 0, "permitting another");
+	memset(&context, 0, sizeof(context));
+	build_running_domain(OTHER, code, sizeof(code), pages[COUNTER], &context, frames, registers, 2);
+	check_result(ask(DOMCTL_UNPAUSE), 0, "unpausedomain");
+	check(counts((u64 *)counter), "it does not run");
+}
+
+static u64 entry(u32 index)
+{
+	check_result(HC4(update_va_mapping_otherdomain, pages[LOOKING], pte(frames[L1], P | US), 2, OTHER), 0, "looking at its table");
+	u64 found = ((volatile u64 *)pages[LOOKING])[index];
+	check_result(update_va(pages[LOOKING], 0, 2), 0, "and not any more");
+	return found;
+}
+
+static bool is_mapped(u32 index, u64 frame)
+{
+	u64 found = entry(index);
+	return found & P && (found & 0xffffffffff000) >> 12 == frame;
+}
+
+/* It has counted once more at most since it had counted to `before`, and is dead. */
+static void is_stopped(u64 before, const char *how)
+{
+	struct domctl request = { 0 };
+	for (u64 until = now_ns() + 10000000000; now_ns() < until;) {
+		check_result(domain_info(OTHER, &request), 0, "getdomaininfo");
+		if (request.info.flags & SHUTDOWN)
+			break;
+		HC1(sched_op, SCHEDOP_yield);
+	}
+	check(request.info.flags & SHUTDOWN && (request.info.flags >> REASON_SHIFT & 0xff) == CRASH, "%s: flags %#x", how, request.info.flags);
+	check(*counter - before <= 1, "%s: it has written %lu times", how, *counter - before);
+	check(!is_mapped(LOST_AT, LOST), "%s: its entry is %#lx", how, entry(LOST_AT));
+	check(is_mapped(KEPT_AT, KEPT), "%s: the entry that it may have is %#lx", how, entry(KEPT_AT));
+}
+
+static void end(void)
+{
+	check_result(update_va(pages[COUNTER], 0, 2), 0, "letting its counter go");
+	check_result(destroy_domain(OTHER), 0, "destroydomain");
+	check(domain_is_gone(OTHER), "it never goes");
+}
+
+static void while_it_runs(void)
+{
+	begin();
+	check_result(permit(NEVER_HAD, false), 0, "forbidding what it never had");
+	check(counts((u64 *)counter), "it has stopped although it lost nothing");
+	check_result(permit(LOST, false), 0, "forbidding a register");
+	is_stopped(*counter, "running");
+	end();
+}
+
+static void while_it_is_paused(void)
+{
+	begin();
+	check_result(ask(DOMCTL_PAUSE), 0, "pausedomain");
+	check_result(permit(LOST, false), 0, "forbidding a register");
+	check_result(permit(LOST, true), 0, "permitting it again");
+	check_result(ask(DOMCTL_UNPAUSE), 0, "unpausedomain");
+	check(counts((u64 *)counter), "it has stopped although it has its register again");
+	check_result(ask(DOMCTL_PAUSE), 0, "pausedomain");
+	u64 before = *counter;
+	check_result(permit(LOST, false), 0, "forbidding a register");
+	check_result(ask(DOMCTL_PAUSE), 0, "pausedomain again");
+	check_result(ask(DOMCTL_UNPAUSE), 0, "unpausedomain once");
+	check(!counts((u64 *)counter), "it runs although it is paused");
+	check_result(ask(DOMCTL_UNPAUSE), 0, "unpausedomain twice");
+	is_stopped(before, "paused");
+	check_result(ask(DOMCTL_UNPAUSE), -EINVAL, "unpausedomain of one that is not paused");
+	end();
+}
+
+/* What it does not run with any more does no harm when it goes. */
+static void and_destroyed(void)
+{
+	begin();
+	check_result(ask(DOMCTL_PAUSE), 0, "pausedomain");
+	check_result(permit(LOST, false), 0, "forbidding a register");
+	end();
+}
+
+void test_main(void)
+{
+	while_it_runs();
+	while_it_is_paused();
+	and_destroyed();
+	audit();
+}

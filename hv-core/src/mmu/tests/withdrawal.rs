@@ -1,0 +1,86 @@
+//! I/O memory that a domain may not map any more.
+
+use super::*;
+use std::sync::atomic::Ordering;
+
+/// An L1 table of domain 0's near the beginning of the frame table, and one near its end.
+const NEAR: u64 = 50;
+const FAR: u64 = 1900;
+/// A register beyond all RAM.
+const REGISTER: u64 = 0xfee00;
+
+/// Domain 0 maps I/O frames 0, 1 and the register by both tables, and a page of its own.
+fn with_registers() -> (Machine, Deferred) {
+    let m = Machine::new(2048);
+    let mut lock = Deferred::new();
+    m.populate(DOM0, NEAR, 10);
+    m.populate(DOM0, FAR, 10);
+    m.populate(DOM2, 40, 1);
+    for (table, page) in [(NEAR, NEAR + 5), (FAR, FAR + 5)] {
+        m.mmu().pin(DOM0, mfn(table), Level::L1, &mut lock).unwrap();
+        let entries = [(0, 0), (1, 1), (300, REGISTER), (511, 0), (8, page)];
+        for (index, frame) in entries {
+            let at = slot(table, index).addr();
+            m.mmu().mmu_update(at, pte(frame, P | RW | US).0, Owners::both(DOM0), &mut lock).unwrap();
+        }
+    }
+    (m, lock)
+}
+
+fn present(m: &Machine, table: u64) -> std::vec::Vec<usize> {
+    (0..512).filter(|&index| m.read(slot(table, index)).is_present()).collect()
+}
+
+#[test]
+fn entries_of_withdrawn_registers_go_and_others_stay() {
+    let (m, lock) = with_registers();
+    m.mmu().withdraw(DOM0, &mut Withdrawal::new(), &lock).unwrap();
+    assert_eq!(present(&m, NEAR), [0, 1, 8, 300, 511], "it may map all of them");
+    m.withdrawn.lock().unwrap().extend([mfn(0), mfn(REGISTER)]);
+    m.mmu().withdraw(DOM2, &mut Withdrawal::new(), &Deferred::new()).unwrap();
+    assert_eq!(present(&m, NEAR), [0, 1, 8, 300, 511], "another domain's");
+    m.mmu().withdraw(DOM0, &mut Withdrawal::new(), &lock).unwrap();
+    for table in [NEAR, FAR] {
+        assert_eq!(present(&m, table), [1, 8]);
+        assert_eq!(m.read(slot(table, 0)), Pte::EMPTY);
+        assert_eq!(counts(&m, table + 5), (FrameType::Writable, 1, 2), "its own page is mapped still");
+    }
+    m.mmu().withdraw(DOM0, &mut Withdrawal::new(), &lock).unwrap();
+    assert_eq!(present(&m, FAR), [1, 8]);
+}
+
+#[test]
+fn no_entry_comes_behind_the_pass() {
+    let (m, mut lock) = with_registers();
+    let map = x86::PteFlags::from_bits_retain(RW | US);
+    m.mmu().grant_map(slot(NEAR, 5), DOM0, DOM2, mfn(40), map, lock.locked()).unwrap();
+    m.withdrawn.lock().unwrap().insert(mfn(0));
+    let mut progress = Withdrawal::new();
+    m.fuel.store(0, Ordering::SeqCst);
+    assert_eq!(m.mmu().withdraw(DOM0, &mut progress, &lock), Err(MmuError::Preempted));
+    assert_eq!(present(&m, NEAR), [1, 5, 8, 300], "the pass has been here");
+    assert_eq!(present(&m, FAR), [0, 1, 8, 300, 511], "and not there");
+    // A driver that would keep its registers moves them, maps them again, or brings them along in a new table.
+    let moved = m.mmu().grant_replace(slot(NEAR, 5), slot(FAR, 0), DOM0, mfn(40), true, lock.locked());
+    assert_eq!(moved, Err(MmuError::IoDenied));
+    assert_eq!(m.read(slot(NEAR, 5)).mfn(), mfn(40), "nothing has changed");
+    let own = Owners::both(DOM0);
+    let again = m.mmu().mmu_update(slot(NEAR, 6).addr(), pte(0, P | RW | US).0, own, &mut lock);
+    assert_eq!(again, Err(MmuError::IoDenied));
+    m.poke(slot(NEAR + 1, 0), pte(0, P | RW | US));
+    assert_eq!(m.mmu().pin(DOM0, mfn(NEAR + 1), Level::L1, &mut lock), Err(MmuError::IoDenied));
+    // What it may still map moves.
+    m.mmu().grant_replace(slot(NEAR, 5), slot(FAR, 300), DOM0, mfn(40), true, lock.locked()).unwrap();
+    let mut rounds = 1;
+    loop {
+        m.fuel.store(0, Ordering::SeqCst);
+        match m.mmu().withdraw(DOM0, &mut progress, &lock) {
+            Ok(()) => break,
+            Err(why) => assert_eq!(why, MmuError::Preempted),
+        }
+        rounds += 1;
+    }
+    assert!((3..10).contains(&rounds), "{rounds} rounds for 2048 frames");
+    assert_eq!(present(&m, NEAR), [1, 5, 8, 300]);
+    assert_eq!(present(&m, FAR), [1, 8]);
+}

@@ -1,0 +1,73 @@
+//! I/O memory that a domain may not map any more leaves its page tables.
+//!
+//! An L1 entry of a frame of I/O memory holds no reference, and nobody has a list of them. So all L1 tables of the domain are looked
+//! through, as they are found in the frame table. What is written meanwhile is asked for as ever: no new entry of such a frame comes
+//! behind the pass, and none moves there ([`Mmu::grant_replace`]).
+
+use super::{Deferred, IoAccess, Mmu, MmuEnv, MmuError, Slot};
+use crate::frame::FrameType;
+use x86::{Mfn, Pte};
+use xen_abi::layout::DomId;
+
+/// Frames looked at between two questions whether to stop.
+const STRIDE: u32 = 512;
+/// A table that is read is worth so many of them.
+const TABLE: u32 = 64;
+
+/// How far the pass has come.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Withdrawal {
+    next: usize,
+}
+
+impl Withdrawal {
+    /// At the beginning.
+    pub const fn new() -> Self {
+        Self { next: 0 }
+    }
+}
+
+impl<E: MmuEnv> Mmu<'_, E> {
+    /// Clears all entries of `dom` for I/O memory that it may not map. Since `progress` began nothing was withdrawn. TLBs are the
+    /// caller's to flush, when this has come to its end. `Preempted`: to be called again.
+    pub fn withdraw(&self, dom: DomId, progress: &mut Withdrawal, lock: &Deferred) -> Result<(), MmuError> {
+        let _held = lock.locked();
+        let mut work = 0;
+        while progress.next < self.env.frames_end().index() {
+            let mfn = Mfn::new(progress.next as u64);
+            progress.next += 1;
+            work += if self.withdraw_from(dom, mfn) { TABLE } else { 1 };
+            if work >= STRIDE {
+                work = 0;
+                if self.env.is_out_of_steps() {
+                    return Err(MmuError::Preempted);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// `true`: it is an L1 table of `dom`. While the lock of its owner is held none becomes one, and each is whole.
+    #[inline]
+    fn withdraw_from(&self, dom: DomId, mfn: Mfn) -> bool {
+        let Some(frame) = self.env.frame(mfn) else { return false };
+        if frame.owner() != dom || !frame.usage().is_valid_as(FrameType::L1) {
+            return false;
+        }
+        let mut next = 0;
+        while let Some((index, entry)) = self.next_present(mfn, next) {
+            next = index + 1;
+            if self.is_denied_io(entry, dom) {
+                // It holds no references.
+                self.env.write(Slot::new(mfn, index), Pte::EMPTY);
+            }
+        }
+        true
+    }
+
+    /// Does the present `entry` map I/O memory that `dom` may not map?
+    #[inline]
+    pub(super) fn is_denied_io(&self, entry: Pte, dom: DomId) -> bool {
+        self.frame(entry.mfn()).is_none() && self.env.io_access(dom, entry.mfn()) == IoAccess::Denied
+    }
+}
