@@ -209,6 +209,13 @@ const MSI_ENABLE: u8 = 0x01;
 const MSIX_CONTROL: u8 = 0xc0;
 const MSIX_ENABLE: u8 = 0x80;
 
+/// The command with which a function answers in its memory and does nothing by itself, on its way to this `command`.
+pub const fn answering(command: u16) -> u16 {
+    const MEMORY: u8 = 1 << 1;
+    let [low, high] = command.to_le_bytes();
+    u16::from_le_bytes([low & !BUS_MASTER | MEMORY, high])
+}
+
 impl Function {
     /// Of a function with this layout, which is the hardware domain's.
     pub fn of(layout: &Layout) -> Self {
@@ -332,6 +339,11 @@ mod tests {
         is_ours: false,
         is_abandoned: false,
     };
+
+    #[test]
+    fn a_function_answers_before_it_may_access_memory() {
+        assert_eq!([0x0407, 0x0406, 0x0000, 0x0507].map(answering), [0x0403, 0x0402, 0x0002, 0x0503]);
+    }
 
     fn keep(bits: u32, clearable: u32) -> Verdict {
         Verdict::Keep { bits, clearable, settable: 0 }

@@ -10,7 +10,7 @@ use crate::irq;
 use alloc::vec::Vec;
 use hv_core::passthrough::reset::Leaving;
 use hv_core::passthrough::Move;
-use hv_core::pcicfg::Bars;
+use hv_core::pcicfg::{self, Bars};
 use xen_abi::errno::Errno;
 
 /// What of a function's configuration space its driver has chosen, and a reset forgets.
@@ -115,6 +115,8 @@ pub fn revive(config: &Config, d: &Domain) -> Result<(), Errno> {
     if Bars::read(&pci::Space(at), f.layout.header) != bars {
         return Err(Errno::ENODEV);
     }
+    // The table of messages is in its memory.
+    pci::write16(at, reg::COMMAND, pcicfg::answering(config.command()));
     irq::guest::restore_msi(at);
     pci::write16(at, reg::COMMAND, config.command());
     let owner = owner_of(d);
