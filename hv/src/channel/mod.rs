@@ -88,15 +88,36 @@ pub fn forget_domain(d: &Domain) -> Result<(), Errno> {
     disk::forget_domain(d)
 }
 
-/// Does what an event of an interface, a disk or a PCI front end asks for, whose port has this name. `true`: there is more to do.
-pub fn serve(cookie: u32) -> bool {
-    if cookie & disk::DISK_EVENT != 0 {
-        return disk::serve(cookie);
+/// What became of an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Served {
+    /// What it asks for is done.
+    All,
+    /// There is more to do.
+    InPart,
+    /// Events by this port are not diverted here any more, and this one is for whom it is connected with.
+    NotHere,
+}
+
+/// Does what an event of an interface, a disk or a PCI front end asks for, whose port has this name.
+pub fn serve(cookie: u32) -> Served {
+    let has_more = if cookie & disk::DISK_EVENT != 0 {
+        disk::serve(cookie)
+    } else if cookie & pci::PCI_EVENT == 0 {
+        serve_interface(cookie)
+    } else if pci::serve(cookie) {
+        false
+    } else {
+        return Served::NotHere;
+    };
+    if has_more {
+        Served::InPart
+    } else {
+        Served::All
     }
-    if cookie & pci::PCI_EVENT != 0 {
-        pci::serve(cookie);
-        return false;
-    }
+}
+
+fn serve_interface(cookie: u32) -> bool {
     let handle = Handle::of_cookie(cookie);
     let mut budget = Budget::default();
     let mut more = false;

@@ -122,13 +122,13 @@ pub fn forget(d: &Domain) {
     drop(fronts);
 }
 
-/// Answers what is asked, by the front end whose port has this name.
-pub fn serve(cookie: u32) {
-    let Ok(id) = u16::try_from(cookie & !PCI_EVENT) else { return };
+/// Answers what is asked, by the front end whose port has this name. `false`: none is answered here by that name any more.
+pub fn serve(cookie: u32) -> bool {
+    let Ok(id) = u16::try_from(cookie & !PCI_EVENT) else { return false };
     let found = FRONTS.lock().get(&id).cloned();
-    if let (Some(served), Some(d)) = (found, domain::find(id)) {
-        served.lock().answer(&d);
-    }
+    let (Some(served), Some(d)) = (found, domain::find(id)) else { return false };
+    served.lock().answer(&d);
+    true
 }
 
 impl Served {

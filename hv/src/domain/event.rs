@@ -104,6 +104,12 @@ pub fn send(d: &Domain, port: Port) -> Result<Option<u32>, Errno> {
     if let Some(cookie) = d.diverted(port) {
         return Ok(Some(cookie));
     }
+    send_on(d, port)
+}
+
+/// The same, also if events by this port are diverted.
+#[inline]
+pub fn send_on(d: &Domain, port: Port) -> Result<Option<u32>, Errno> {
     let sent = d.events.lock().send(d, port)?;
     match sent {
         Sent::To { dom, port: peer } => {

@@ -2,7 +2,7 @@
 
 use super::foreign::target;
 use super::{Caller, Done, GuestPtr, Outcome, OK};
-use crate::channel;
+use crate::channel::{self, Served};
 use crate::domain::event;
 use crate::domain::ports::GuestPage;
 use crate::domain::{self, Domain};
@@ -39,20 +39,25 @@ pub fn call(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>) -> Outcome {
     let r: op::EvtchnPort = arg.cast().read()?;
     match event::send(cx.domain(), r.port)? {
         None => OK,
-        Some(cookie) => serve_channel(cx, cookie),
+        Some(cookie) => serve_channel(cx, cookie, r.port),
     }
 }
 
 /// The hypervisor's end of a device has an event: what it has to do is done here, on the caller's time, in portions between
 /// which other work of this CPU is done.
 #[inline(never)]
-fn serve_channel(cx: &mut Caller, cookie: u32) -> Outcome {
-    while channel::serve(cookie) {
-        if cx.preempt_pending() {
-            return Ok(Done::Continue);
+fn serve_channel(cx: &mut Caller, mut cookie: u32, port: op::Port) -> Outcome {
+    loop {
+        match channel::serve(cookie) {
+            Served::All => return OK,
+            Served::InPart if cx.preempt_pending() => return Ok(Done::Continue),
+            Served::InPart => {}
+            Served::NotHere => match event::send_on(cx.domain(), port)? {
+                None => return OK,
+                Some(other) => cookie = other,
+            },
         }
     }
-    OK
 }
 
 /// All but sending, which is by far the most frequent.
