@@ -49,7 +49,8 @@ pub(super) struct Line<M> {
     started: u64,
     /// It has been masked for the time of the throttle since.
     is_throttled: bool,
-    shareable: bool,
+    /// Those that use it agree to share it.
+    pub(super) shareable: bool,
     window_start: u64,
     fired: u32,
     /// Masked until this time, whoever answers.

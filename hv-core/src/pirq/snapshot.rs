@@ -13,7 +13,8 @@ struct SavedPirq<M> {
     irq: Irq,
     msi: Option<M>,
     port: Port,
-    is_shared: bool,
+    /// The domain agreed to share the line.
+    agrees_to_share: bool,
 }
 
 /// A domain's pirqs as they were. `M` names message sources.
@@ -31,7 +32,8 @@ impl<C: IrqChip, P: AsRef<PageWords>> Interrupts<C, P> {
             let Some(irq) = entry.irq.checked_sub(1) else { continue };
             let Some(line) = self.lines.get(irq as usize) else { continue };
             pirqs.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
-            pirqs.push(SavedPirq { pirq, irq, msi: line.msi, port: entry.port, is_shared: line.is_shared() });
+            let agrees_to_share = line.shareable;
+            pirqs.push(SavedPirq { pirq, irq, msi: line.msi, port: entry.port, agrees_to_share });
         }
         Ok(Saved { pirqs, has_eoi_map: d.eoi_map.is_some() })
     }
@@ -80,7 +82,7 @@ impl<C: IrqChip, P: AsRef<PageWords>> Interrupts<C, P> {
             if now != then.port {
                 self.unbind(dom, then.pirq);
                 if then.port != 0 {
-                    self.bind(dom, then.pirq, then.port, then.is_shared)?;
+                    self.bind(dom, then.pirq, then.port, then.agrees_to_share)?;
                 }
             } else if now != 0 {
                 self.eoi(dom, then.pirq)?;
@@ -125,6 +127,24 @@ mod tests {
         assert!(open(&mut i, irq) && !open(&mut i, idle_irq));
         let told: Vec<_> = i.fired(irq, 2).turns(|_| false).map(|(d, _)| (d.dom, d.pirq, d.port)).collect();
         assert_eq!(told, [(5, message, 4)]);
+    }
+
+    #[test]
+    fn who_agreed_to_share_a_line_has_it_again_beside_others() {
+        let mut i = two_domains();
+        i.setup_gsi(20, LEVEL).unwrap();
+        i.map_gsi(5, 20, Some(20)).unwrap();
+        i.map_gsi(0, 20, Some(20)).unwrap();
+        i.bind(5, 20, 3, true).unwrap();
+        let saved = i.save(5).unwrap();
+        i.unbind(5, 20);
+        i.bind(0, 20, 7, true).unwrap();
+        assert_eq!(i.check(5, &saved), Ok(()));
+        i.let_go(5, &saved);
+        assert_eq!(i.go_back(5, &saved), Ok(()));
+        let mut told: Vec<_> = i.fired(20, 1).turns(|_| false).map(|(d, _)| (d.dom, d.port)).collect();
+        told.sort_unstable();
+        assert_eq!(told, [(0, 7), (5, 3)]);
     }
 
     #[test]
