@@ -196,9 +196,11 @@ const SERR_ENABLE: u8 = 1 << 0;
 const INTX_DISABLE: u8 = 1 << 2;
 const COMMAND_HIGH: u16 = COMMAND + 1;
 /// Register of the PCI Express capability that controls the device; bits of its lower byte: report correctable, other, fatal
-/// errors, and requests that nobody supports.
+/// errors, and requests that nobody supports; a bit of its upper one: access memory under numbers of functions that are nobody's, too
+/// (Phantom Functions Enable).
 const EXPRESS_CONTROL: u16 = 8;
 const EXPRESS_REPORTS: u8 = 0x0f;
+const EXPRESS_PHANTOMS: u8 = 1 << 1;
 const BAR_FIRST: u16 = 0x10;
 const ROM: core::ops::Range<u16> = 0x30..0x34;
 
@@ -267,8 +269,11 @@ impl Function {
     /// The protected bits of the byte at `offset` that may be cleared: a function without messages uses its wire again,
     /// or nothing, if that is off.
     fn clearable(&self, offset: u16) -> u8 {
-        if self.fixed.is_some() && self.is_reports(offset) {
-            return EXPRESS_REPORTS;
+        if self.fixed.is_some() {
+            match self.express_control(offset) {
+                0 => {}
+                bits => return bits,
+            }
         }
         if self.is_abandoned {
             return 0;
@@ -291,9 +296,13 @@ impl Function {
         }
     }
 
-    /// Is it the byte that says which errors the function reports?
-    fn is_reports(&self, offset: u16) -> bool {
-        self.express.is_some_and(|cap| offset == cap.wrapping_add(EXPRESS_CONTROL))
+    /// The bits of the byte at `offset` that say which errors the function reports, and under which names it accesses memory.
+    fn express_control(&self, offset: u16) -> u8 {
+        match self.express.map(|cap| offset.wrapping_sub(cap.wrapping_add(EXPRESS_CONTROL))) {
+            Some(0) => EXPRESS_REPORTS,
+            Some(1) => EXPRESS_PHANTOMS,
+            _ => 0,
+        }
     }
 
     /// The bits of the byte at `offset` that do not change.
@@ -318,7 +327,7 @@ impl Function {
             COMMAND_HIGH => SERR_ENABLE,
             _ if (BAR_FIRST..bars_end).contains(&offset) => 0xff,
             _ if self.header == 0 && ROM.contains(&offset) => 0xff,
-            _ if self.is_reports(offset) => EXPRESS_REPORTS,
+            _ if self.express_control(offset) != 0 => self.express_control(offset),
             _ if self.moving.iter().flatten().any(|(first, last)| (*first..=*last).contains(&offset)) => 0xff,
             _ => 0,
         }
@@ -478,7 +487,9 @@ mod tests {
         let f = Function { fixed: Some(AWAY), ..NIC };
         let written = |value, held| f.filter(0xe8, 2, value).written(value, || held);
         assert_eq!(written(0x283f, 0x0000), Some(0x2830), "all else in that register is its owner's");
-        assert_eq!(written(0x0000, 0x000f), Some(0x0000), "less is allowed");
+        assert_eq!(written(0x0000, 0x020f), Some(0x0000), "less is allowed");
+        assert_eq!(written(0x2a10, 0x0000), Some(0x2810), "it has one name for its accesses to memory");
+        assert_eq!(f.filter(0xe9, 1, 0x02).written(0x02, || 0), Some(0));
         assert_eq!(NIC.filter(0xe8, 2, !0), Verdict::Pass, "the hardware domain may");
     }
 

@@ -4,6 +4,10 @@
 //! to memory. So they are counted for each function, in windows of a second. A function beyond the limit is no longer bus
 //! master: what its owner does about that is [`crate::passthrough`]'s to say. One that goes on nevertheless, for it takes no
 //! notice of that bit, is not reported any more.
+//!
+//! A device can also name a function that there is not: PCI Express lets it, if it offers that (phantom functions), and a broken one may at any
+//! time. That counts for a function that the device has ([`Brake::function_of`]). What names no device that is known counts together, and
+//! is not reported any more when it is too much.
 
 use crate::pcicfg::Sbdf;
 use crate::rate::Rate;
@@ -44,6 +48,8 @@ pub struct Brake {
     lines: Rate,
     /// In this window. There is a place for each function from the start on: a fault is no time to ask for memory.
     counts: Vec<(Sbdf, u32)>,
+    /// In this window, under names of devices that are not known.
+    strangers: u32,
 }
 
 impl Brake {
@@ -51,10 +57,10 @@ impl Brake {
     pub fn new(functions: impl Iterator<Item = Sbdf>) -> Self {
         let mut counts: Vec<_> = functions.map(|at| (at, 0)).collect();
         counts.sort_unstable_by_key(|(at, _)| *at);
-        Self { lines: Rate::new(LINES, WINDOW_NS), counts }
+        Self { lines: Rate::new(LINES, WINDOW_NS), counts, strangers: 0 }
     }
 
-    /// A function appeared. Those that are not known are told on the console, but not braked.
+    /// A function appeared.
     pub fn add(&mut self, at: Sbdf) {
         if let Err(place) = self.place(at) {
             self.counts.insert(place, (at, 0));
@@ -65,13 +71,24 @@ impl Brake {
         self.counts.binary_search_by_key(&at, |(at, _)| *at)
     }
 
+    /// The function that accesses memory by the name `source`: the one of this number; or, if there is none, one of the same device, whose phantom
+    /// it may be: those differ from their function in the upper bits of its number, in one, two or all three (PCI Express 4.0, 6.8 and 7.5.3.3). If nothing is
+    /// known of the device it is `source` itself.
+    pub fn function_of(&self, source: Sbdf) -> Sbdf {
+        const FUNCTION: u8 = 7;
+        let of_same = |function| Sbdf { devfn: source.devfn & !FUNCTION | function, ..source };
+        let masked = [7, 3, 1, 0].map(|mask| source.devfn & mask);
+        let mut likely = masked.into_iter().chain(0..=FUNCTION).map(of_same);
+        likely.find(|at| self.place(*at).is_ok()).unwrap_or(source)
+    }
+
     /// An access of the function at `at` was stopped.
     pub fn fault(&mut self, at: Sbdf, now_ns: u64) -> Judgement {
         let judgement = self.event(now_ns);
-        let count = self.place(at).ok().and_then(|n| self.counts.get_mut(n)).map_or(0, |(_, count)| {
-            *count = count.saturating_add(1);
-            *count
-        });
+        let known = self.place(at).ok().and_then(|n| self.counts.get_mut(n));
+        let count = known.map_or(&mut self.strangers, |(_, count)| count);
+        *count = count.saturating_add(1);
+        let count = *count;
         let action = match count {
             0..=TOO_MANY => Action::None,
             _ if count <= 2 * TOO_MANY => Action::Stop,
@@ -85,6 +102,7 @@ impl Brake {
         let turn = self.lines.count(now_ns);
         if turn.is_first {
             self.counts.iter_mut().for_each(|(_, count)| *count = 0);
+            self.strangers = 0;
         }
         Judgement { is_said: turn.is_said, unsaid: turn.unsaid, action: Action::None }
     }
@@ -135,14 +153,35 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_knows_is_said_but_not_braked() {
+    fn a_phantom_counts_for_a_function_of_its_device() {
         let mut b = brake();
-        assert!((0..5000).all(|_| b.fault(UNKNOWN, 1).action == Action::None));
+        let named = |function: u8| Sbdf::new(0, 0, 3 << 3 | function);
+        assert!((0..8).all(|devfn| b.function_of(named(devfn)) == BAD), "it has one function");
+        assert_eq!((b.function_of(GOOD), b.function_of(UNKNOWN)), (GOOD, UNKNOWN));
+        b.add(named(1));
+        assert_eq!([2, 3, 4, 5, 6, 7].map(|devfn| b.function_of(named(devfn)).devfn & 7), [0, 1, 0, 1, 0, 1]);
+        b.add(named(3));
+        assert_eq!([2, 4, 5, 6, 7].map(|devfn| b.function_of(named(devfn)).devfn & 7), [0, 0, 1, 0, 3]);
+        let mut only = Brake::new([Sbdf::new(0, 2, 5)].into_iter());
+        assert_eq!(only.function_of(Sbdf::new(0, 2, 2)), Sbdf::new(0, 2, 5), "no phantom of any");
+        // Under all its names together it is too much.
+        let of = only.function_of(Sbdf::new(0, 2, 2));
+        let last = (0..=TOO_MANY).map(|_| only.fault(of, 1).action).last();
+        assert_eq!(last, Some(Action::Stop));
+    }
+
+    #[test]
+    fn what_nobody_knows_is_not_heard_any_more_when_it_is_too_much() {
+        let mut b = brake();
+        let actions: Vec<_> = (0..3 * TOO_MANY).map(|_| b.fault(UNKNOWN, 1).action).collect();
+        assert_eq!((actions.first(), actions.last()), (Some(&Action::None), Some(&Action::Silence)));
+        assert_eq!(b.fault(BAD, 1).action, Action::None, "which is not for those that are known");
+        assert_eq!(b.fault(UNKNOWN, 9 * WINDOW_NS).action, Action::None, "a new second");
         b.add(UNKNOWN);
         b.add(UNKNOWN);
-        assert_eq!((0..=TOO_MANY).map(|_| b.fault(UNKNOWN, 2).action).last(), Some(Action::Stop));
+        assert_eq!((0..=TOO_MANY).map(|_| b.fault(UNKNOWN, 9 * WINDOW_NS).action).last(), Some(Action::Stop));
         assert_eq!(
-            (0..20).filter(|_| b.event(9 * WINDOW_NS).is_said).count(),
+            (0..20).filter(|_| b.event(19 * WINDOW_NS).is_said).count(),
             LINES as usize,
             "other events are lines, too"
         );

@@ -374,21 +374,23 @@ fn leave(table: &mut Ownership, at: Sbdf, from: Owner, bars: &Bars) -> Result<()
 fn begin_change(at: Sbdf, from: Owner, bars: &Bars) -> Result<(), Errno> {
     if from == Owner::Hardware {
         watch_messages(at, bars)?;
-        report_nothing(at);
+        limit(at);
     }
     irq::guest::unmap_messages(at);
     Ok(())
 }
 
-/// What goes wrong at the function is not reported any more, as that can stop the machine. Its new owner cannot change that.
-fn report_nothing(at: Sbdf) {
+/// What goes wrong at the function is not reported any more, as that can stop the machine, and it accesses memory under its own name only. Its new
+/// owner cannot change that.
+fn limit(at: Sbdf) {
     const CONTROL: u16 = 8;
     const REPORTS: u16 = 0x0f;
+    const PHANTOMS: u16 = 1 << 9;
     let was = pci::read16(at, reg::COMMAND);
     pci::write16(at, reg::COMMAND, was & !command::SERR);
     if let Some(cap) = pci::function(at).and_then(|f| f.layout.express).map(|e| e.cap) {
         let was = pci::read16(at, cap + CONTROL);
-        pci::write16(at, cap + CONTROL, was & !REPORTS);
+        pci::write16(at, cap + CONTROL, was & !(REPORTS | PHANTOMS));
     }
 }
 

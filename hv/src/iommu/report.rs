@@ -60,7 +60,9 @@ fn judge(ask: impl FnOnce(&mut Brake, u64) -> Judgement) -> Option<Judgement> {
 
 fn report(segment: u16, fault: Fault) {
     let [devfn, bus] = fault.source_id.to_le_bytes();
-    let at = Sbdf::new(segment, bus, devfn);
+    let source = Sbdf::new(segment, bus, devfn);
+    // A device may name a function that there is not.
+    let at = BRAKE.get().map_or(source, |brake| brake.lock().function_of(source));
     if let (Stopped::Read | Stopped::Write, Some(Owner::Domain(id))) = (fault.stopped, passthrough::owner(at)) {
         // First: what the device says next may be wrong.
         watch::tell_of_dma_fault(id);
@@ -70,10 +72,12 @@ fn report(segment: u16, fault: Fault) {
         let whose = Whose(passthrough::owner(at));
         let Fault { addr, why, .. } = fault;
         match fault.stopped {
-            Stopped::Read => warn!("IOMMU: {whose} device {at} was stopped reading address {addr:#x}: {why}"),
-            Stopped::Write => warn!("IOMMU: {whose} device {at} was stopped writing address {addr:#x}: {why}"),
-            Stopped::Interrupt(Some(n)) => warn!("IOMMU: {whose} device {at} was stopped raising interrupt {n}: {why}"),
-            Stopped::Interrupt(None) => warn!("IOMMU: {whose} device {at} was stopped raising an interrupt: {why}"),
+            Stopped::Read => warn!("IOMMU: {whose} device {source} was stopped reading address {addr:#x}: {why}"),
+            Stopped::Write => warn!("IOMMU: {whose} device {source} was stopped writing address {addr:#x}: {why}"),
+            Stopped::Interrupt(Some(n)) => {
+                warn!("IOMMU: {whose} device {source} was stopped raising interrupt {n}: {why}")
+            }
+            Stopped::Interrupt(None) => warn!("IOMMU: {whose} device {source} was stopped raising an interrupt: {why}"),
         }
     }
     if judgement.action >= Action::Stop && passthrough::stop_master(at) {
@@ -81,7 +85,7 @@ fn report(segment: u16, fault: Fault) {
         warn!("IOMMU: {whose} device {at} does not stop: it is no longer bus master");
     }
     if let (Action::Silence, Some(iommu)) = (judgement.action, active()) {
-        iommu.hardware.silence(at);
+        iommu.hardware.silence(source);
     }
 }
 
