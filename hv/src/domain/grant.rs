@@ -207,32 +207,47 @@ pub fn unmap_finish(mapper: &Domain, retired: impl IntoIterator<Item = Retired>)
 
 /// Uses that are ended between two looks at what else there is to do.
 const RELEASE_STEPS: u32 = 256;
+/// Uses that end with one flush.
+const FLUSHED_AT_ONCE: usize = 32;
 
 /// Ends all uses that `mapper`, which is dying and runs no more, makes of others' grants. ERESTART: to be called again.
 pub fn release(mapper: &Domain) -> Result<(), Errno> {
-    // Its devices are gone, and so are their tables.
-    release_each(mapper, |_| {})
-}
-
-/// The same for one that does not run and has no page tables now, but keeps its devices, which access no memory. The caller flushes when
-/// all is done.
-pub fn give_up(mapper: &Domain) -> Result<(), Errno> {
-    release_each(mapper, |retired| end_device_access(mapper, retired))
-}
-
-fn release_each(mapper: &Domain, end_access: impl Fn(&Option<Retired>)) -> Result<(), Errno> {
     let mut from = 0;
     for _ in 0..RELEASE_STEPS {
-        let retired = {
-            let mut track = mapper.grants.track();
-            let Some(handle) = track.next_used(from) else { return Ok(()) };
-            from = handle;
-            track.retire(handle, true, true)
-        };
-        end_access(&retired);
-        unmap_finish(mapper, retired);
+        let Some(retired) = retire_next(mapper, &mut from) else { return Ok(()) };
+        // Its devices are gone, and so are their tables.
+        unmap_finish(mapper, [retired]);
     }
     Err(Errno::ERESTART)
+}
+
+/// The same for one that does not run and has no page tables now, but keeps its devices. As ever a use ends only when nothing reaches
+/// the frame through it.
+pub fn give_up(mapper: &Domain) -> Result<(), Errno> {
+    let mut from = 0;
+    for _ in 0..RELEASE_STEPS as usize / FLUSHED_AT_ONCE {
+        let mut batch: [Option<Retired>; FLUSHED_AT_ONCE] = [const { None }; FLUSHED_AT_ONCE];
+        for place in &mut batch {
+            *place = retire_next(mapper, &mut from);
+            end_device_access(mapper, place);
+        }
+        let is_last = batch.iter().any(Option::is_none);
+        if batch.iter().any(Option::is_some) {
+            flush_after_unmap(mapper);
+        }
+        unmap_finish(mapper, batch.into_iter().flatten());
+        if is_last {
+            return Ok(());
+        }
+    }
+    Err(Errno::ERESTART)
+}
+
+/// Takes the first handle from `from` on back, which moves there. The caller finishes what is left of it.
+fn retire_next(mapper: &Domain, from: &mut u32) -> Option<Retired> {
+    let mut track = mapper.grants.track();
+    *from = track.next_used(*from)?;
+    track.retire(*from, true, true)
 }
 
 /// Begins a use by `user` of a grant of `granter`: the frame is held until [`unpin`]. Errors are those of a grant copy.

@@ -111,7 +111,6 @@ impl Way {
                 }
                 Step::Unmap => {
                     grant::give_up(d).map_err(failed(Refusal::Maps))?;
-                    grant::flush_after_unmap(d);
                     Step::ClosePorts
                 }
                 Step::ClosePorts => {
