@@ -18,7 +18,7 @@
 mod count;
 mod usage;
 
-pub use count::{Again, CountWord, Gone, LastRef, StealError};
+pub use count::{CountWord, Gone, LastRef, StealError};
 pub use usage::{FrameType, Knowers, Usage, UsageState};
 
 use core::sync::atomic::{AtomicU64, Ordering};

@@ -293,25 +293,30 @@ impl Frame {
         was == Some(CountWord::AWAY)
     }
 
-    /// Makes a noted frame part of the memory of `dom` again. `None`: it is another's. The caller has flushed TLBs that may know
-    /// it if it was away; nobody else brings such frames back.
-    pub(crate) fn take_again(&self, dom: DomId) -> Option<Again> {
-        if self.count() == CountWord::AWAY {
-            // Devices cannot reach it, whatever its last type was.
-            self.usage.store(Usage::UNUSED.raw(), Ordering::Relaxed);
+    /// Makes a noted frame that is away part of the memory of `dom` again. `false`: it is not away. The caller has flushed TLBs that may
+    /// know it; nobody else brings such frames back.
+    pub(crate) fn bring_back(&self, dom: DomId) -> bool {
+        if self.count() != CountWord::AWAY {
+            return false;
         }
+        // Devices cannot reach it, whatever its last type was.
+        self.usage.store(Usage::UNUSED.raw(), Ordering::Relaxed);
         let back = CountWord::unowned(dom).0 | CountWord::NOTED | CountWord::ALLOCATED | 1;
-        let was = self.change_count(|now| {
+        self.change_count(|now| (now == CountWord::AWAY).then_some(CountWord(back))).is_some()
+    }
+
+    /// Makes a noted frame that somebody refers to part of the memory of `dom` again, if it is not. `false`: it is another's, or nobody refers
+    /// to it any more.
+    pub(crate) fn hold_again(&self, dom: DomId) -> bool {
+        let hold = |now: CountWord| {
             if now.is_part_of(dom) {
                 Some(now)
-            } else if now == CountWord::AWAY {
-                Some(CountWord(back))
             } else {
                 (now.is_held_of(dom) && u64::from(now.refs()) < REFS_MAX)
                     .then_some(CountWord((now.0 | CountWord::ALLOCATED) + 1))
             }
-        })?;
-        Some(if was == CountWord::AWAY { Again::WasAway } else { Again::WasHeld })
+        };
+        self.change_count(hold).is_some()
     }
 
     /// Replaces the word as `f` says, which may be asked several times. What it was; `None`: nothing, for `f` does not want it.
@@ -319,13 +324,4 @@ impl Frame {
         let change = |word| f(CountWord(word)).map(CountWord::raw);
         self.count.fetch_update(Ordering::AcqRel, Ordering::Acquire, change).ok().map(CountWord)
     }
-}
-
-/// Where a frame was that is part of its domain's memory again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Again {
-    /// Somebody referred to it all the time.
-    WasHeld,
-    /// Nobody had it.
-    WasAway,
 }

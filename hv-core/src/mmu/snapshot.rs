@@ -26,7 +26,7 @@ use self::copies::Kept;
 pub use self::copies::{Copies, Form};
 use super::tables::ENTRIES;
 use super::{Deferred, Mmu, MmuEnv, MmuError, Slot};
-use crate::frame::{Again, CountWord, Frame, FrameType, UsageState};
+use crate::frame::{CountWord, Frame, FrameType, UsageState};
 use crate::snapshot::{Refusal, Stop};
 use alloc::vec::Vec;
 use x86::Mfn;
@@ -437,22 +437,27 @@ impl<E: MmuEnv + Keep> Mmu<'_, E> {
         let mut work = Work(0);
         while let Some(record) = memory.get(*next) {
             let frame = self.ram(record.mfn).map_err(|_| Refusal::Frames(record.mfn.raw()))?;
-            let count = frame.count();
-            if count.is_leaving(dom) {
-                return Err(Stop::Preempted);
-            }
-            if count == CountWord::AWAY {
-                self.flush_before_reuse(record.mfn);
-            }
-            match frame.take_again(dom) {
-                Some(Again::WasAway) => self.env.returned(dom, record.mfn),
-                Some(Again::WasHeld) => {}
-                None => return Err(Refusal::Frames(record.mfn.raw()).into()),
-            }
+            self.take_frame_again(dom, record.mfn, frame, frame.count())?;
             *next += 1;
             work.add(1, self.env)?;
         }
         Ok(())
+    }
+
+    /// A noted frame that was `seen` so is memory of `dom` again. `Preempted`: who refers to it has let it go since, and it is on its way, or away.
+    fn take_frame_again(&self, dom: DomId, mfn: Mfn, frame: &Frame, seen: CountWord) -> Result<(), Stop> {
+        if seen == CountWord::AWAY {
+            self.flush_before_reuse(mfn);
+            if frame.bring_back(dom) {
+                self.env.returned(dom, mfn);
+                return Ok(());
+            }
+        } else if frame.hold_again(dom) {
+            return Ok(());
+        }
+        let now = frame.count();
+        let is_on_its_way = now == CountWord::AWAY || now.is_leaving(dom);
+        Err(if is_on_its_way { Stop::Preempted } else { Refusal::Frames(mfn.raw()).into() })
     }
 
     /// Writes what the frames of `dom` held. No vCPU has roots or descriptor tables any more, and no device of the domain accesses

@@ -460,6 +460,36 @@ fn a_frame_on_its_way_out_is_waited_for() {
     world.end(memory);
 }
 
+/// The same between the look at it and the hold.
+#[test]
+fn a_frame_that_is_let_go_while_it_is_taken_is_waited_for() {
+    let mut world = World::new();
+    let memory = world.keep(-1).unwrap();
+    let going = Mfn::new(FIRST + 15);
+    let mmu = world.machine.mmu();
+    let frame = world.machine.at(going);
+    mmu.get_page(going, DOM1).unwrap().keep();
+    assert_eq!(frame.drop_allocation(DOM1, false), Ok(None), "given up, and held");
+    let held = frame.count();
+    let last = frame.put().unwrap();
+    let take = |seen| mmu.take_frame_again(DOM1, going, frame, seen);
+    assert_eq!(take(held), Err(Stop::Preempted), "it is on its way");
+    mmu.freed(going, frame, last);
+    assert_eq!(frame.count(), CountWord::AWAY);
+    assert_eq!(take(held), Err(Stop::Preempted), "TLBs that may know it were not flushed");
+    assert_eq!(take(CountWord::AWAY), Ok(()));
+    assert_eq!(world.machine.returned.lock().unwrap().last(), Some(&(going, DOM1)));
+    assert_eq!(take(held), Ok(()), "it is its own again");
+    let others = Mfn::new(FIRST + OWN);
+    world.machine.at(others).assign(DOM0);
+    let refused = mmu.take_frame_again(DOM1, others, world.machine.at(others), held);
+    assert_eq!(refused, Err(Refusal::Frames(others.raw()).into()));
+    mmu.give_up(DOM0, others).unwrap();
+    world.go_back(&memory, &[], &[], -1).unwrap();
+    assert!(world.has_its_own());
+    world.end(memory);
+}
+
 #[test]
 fn what_is_not_its_own_is_not_noted() {
     let mut world = World::new();
