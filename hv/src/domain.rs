@@ -4,6 +4,7 @@ pub mod event;
 pub mod grant;
 pub mod grants;
 pub mod iospace;
+pub mod lent;
 pub mod life;
 pub mod list;
 pub mod memory;
@@ -303,7 +304,7 @@ impl Domain {
 
 impl Drop for Domain {
     fn drop(&mut self) {
-        grants::take_back(self.id, self.shared_info);
+        lent::take_back(self.id, self.shared_info);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::cpu;
 use crate::domain::grant::{self, Refs};
-use crate::domain::grants::SharedPage;
+use crate::domain::lent::LentPage;
 use crate::domain::{self, Domain};
 use crate::mem::phys_to_virt;
 use crate::sync::MutexGuard;
@@ -67,7 +67,7 @@ impl Grants for GuestGrants<'_> {
 
 /// The grants of a guest to its back end, with its table locked.
 pub struct LockedGrants<'a> {
-    table: MutexGuard<'a, GrantTable<SharedPage>>,
+    table: MutexGuard<'a, GrantTable<LentPage>>,
     backend: u16,
 }
 

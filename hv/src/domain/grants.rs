@@ -1,24 +1,20 @@
 //! A domain's grants as data, and the pages in which it writes them.
 
-use crate::domain::memory::limbo;
-use crate::domain::memory::mmu_env::mmu;
+use crate::domain::lent::LentPage;
 use crate::domain::Domain;
-use crate::mem::{frames, phys_to_virt};
+use crate::mem::frames;
 use crate::sync::{Mutex, MutexGuard};
 use core::sync::atomic::{AtomicU32, Ordering};
-use hv_core::evtchn::PageWords;
-use hv_core::frame::Gone;
 use hv_core::grant::{GrantTable, Maptrack, SharedFrame};
 use x86::Mfn;
 use xen_abi::grant::GntStatus;
-use xen_abi::layout::DomId;
 
 /// Tells the domains apart that have had the same number.
 static NEXT_INCARNATION: AtomicU32 = AtomicU32::new(0);
 
 /// A domain's grants and what it has mapped of others.
 pub struct DomainGrants {
-    table: Mutex<GrantTable<SharedPage>>,
+    table: Mutex<GrantTable<LentPage>>,
     track: Mutex<Maptrack>,
 }
 
@@ -33,7 +29,7 @@ impl DomainGrants {
 
     /// Its table, locked.
     #[inline]
-    pub fn table(&self) -> MutexGuard<'_, GrantTable<SharedPage>> {
+    pub fn table(&self) -> MutexGuard<'_, GrantTable<LentPage>> {
         self.table.lock()
     }
 
@@ -49,10 +45,10 @@ impl DomainGrants {
         self.track().set_max_frames(max_maptrack_frames);
     }
 
-    /// The table of `d` is no longer lent to it, which is dead: its frames stay as long as others map them, and the table
+    /// The table is no longer lent to its domain, which is dead: its frames stay as long as others map them, and the table
     /// itself as long as the domain.
-    pub fn end_loans(&self, d: &Domain) {
-        self.table().frames().iter().for_each(|page| end_loan(d.id, page.mfn));
+    pub fn end_loans(&self) {
+        self.table().frames().iter().for_each(LentPage::end_loan);
     }
 
     /// Makes the table of `d`, whose grants these are, at least `nr_frames` long. That of a dying domain stays as it is.
@@ -61,62 +57,18 @@ impl DomainGrants {
         if table.frames().len() < nr_frames as usize && (d.is_dying() || !frames::may_grow_tables()) {
             return Err(GntStatus::NoSpace);
         }
-        table.grow(nr_frames, || SharedPage::new(d))
+        table.grow(nr_frames, || LentPage::new(d))
     }
 
     /// Frame `index` of the table of `d`, which grows for it. `None`: beyond its limit, or out of memory.
     pub fn frame(&self, d: &Domain, index: u32) -> Option<Mfn> {
         self.grow(d, index.checked_add(1)?).ok()?;
-        self.table().frames().get(index as usize).map(|page| page.mfn)
+        self.table().frames().get(index as usize).map(LentPage::mfn)
     }
 }
 
-/// A page of shared entries: the hypervisor's, lent to the granter.
-pub struct SharedPage {
-    domid: u16,
-    mfn: Mfn,
-}
-
-impl SharedPage {
-    fn new(d: &Domain) -> Option<Self> {
-        let mfn = frames::alloc_zeroed()?;
-        d.lend(mfn);
-        Some(Self { domid: d.id, mfn })
-    }
-}
-
-impl Drop for SharedPage {
-    fn drop(&mut self) {
-        take_back(self.domid, self.mfn);
-    }
-}
-
-/// Ends the loan of a page to domain `domid`, unless it has ended.
-pub fn end_loan(domid: u16, mfn: Mfn) {
-    let _ = mmu().end_loan(DomId(domid), mfn);
-}
-
-/// Frees a page that was lent to domain `domid`, which is being freed itself: nobody refers to the page, or that would have
-/// kept the domain.
-pub fn take_back(domid: u16, mfn: Mfn) {
-    end_loan(domid, mfn);
-    let is_free = mmu().take_back(mfn).is_ok();
-    debug_assert!(is_free, "a page that was lent to d{domid} outlives it");
-    if is_free {
-        limbo::take(mfn, Gone::Free);
-    }
-}
-
-impl AsRef<PageWords> for SharedPage {
-    #[inline]
-    fn as_ref(&self) -> &PageWords {
-        // SAFETY: a whole page in the direct map, ours until the drop; the guest's writes are met by atomics.
-        unsafe { &*phys_to_virt(self.mfn.addr()).cast::<PageWords>() }
-    }
-}
-
-impl SharedFrame for SharedPage {
+impl SharedFrame for LentPage {
     fn mfn(&self) -> u64 {
-        self.mfn.raw()
+        Self::mfn(self).raw()
     }
 }

@@ -5,7 +5,7 @@ use crate::arch::{reboot, tsc};
 use crate::cpu::percpu::{pending, this_cpu};
 use crate::cpu::requests;
 use crate::domain::vcpu::{stop, OwnedVcpu, Vcpu};
-use crate::domain::{event, grants, list, watch, withdrawal, Domain, ALIVE, DEAD, DYING, RUNNING};
+use crate::domain::{event, lent, list, watch, withdrawal, Domain, ALIVE, DEAD, DYING, RUNNING};
 use crate::mem::copy;
 use crate::pv::time;
 use crate::sched::{self, timers};
@@ -152,8 +152,8 @@ fn hardware_domain_shutdown(why: u32) -> ! {
 pub fn died(d: &Domain) {
     if d.life.swap(DEAD, Ordering::AcqRel) != DEAD {
         info!("d{} destroyed", d.id);
-        d.grants.end_loans(d);
-        grants::end_loan(d.id, d.shared_info);
+        d.grants.end_loans();
+        lent::end_loan(d.id, d.shared_info);
     }
     watch::tell_of_end(d);
     bury_if_empty(d);
