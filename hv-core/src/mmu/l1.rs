@@ -133,7 +133,7 @@ impl<E: MmuEnv> Mmu<'_, E> {
 
     /// Takes the references of a present entry; says what entry to write instead.
     #[inline(always)]
-    fn get_l1e(&self, new: Pte, who: Owners) -> Result<Pte, MmuError> {
+    pub(super) fn get_l1e(&self, new: Pte, who: Owners) -> Result<Pte, MmuError> {
         let mfn = new.mfn();
         let Some(frame) = self.frame(mfn) else {
             return self.io_l1e(new, who);

@@ -4,7 +4,7 @@
 //! through, as they are found in the frame table. What is written meanwhile is asked for as ever: no new entry of such a frame comes
 //! behind the pass, and none moves there ([`Mmu::grant_replace`]).
 
-use super::{Deferred, IoAccess, Mmu, MmuEnv, MmuError, Slot};
+use super::{Deferred, IoAccess, Mmu, MmuEnv, MmuError, Owners, Slot};
 use crate::frame::FrameType;
 use x86::{Mfn, Pte};
 use xen_abi::layout::DomId;
@@ -28,15 +28,21 @@ impl Withdrawal {
 }
 
 impl<E: MmuEnv> Mmu<'_, E> {
-    /// Clears all entries of `dom` for I/O memory that it may not map. Since `progress` began nothing was withdrawn. TLBs are the
-    /// caller's to flush, when this has come to its end. `Preempted`: to be called again.
-    pub fn withdraw(&self, dom: DomId, progress: &mut Withdrawal, lock: &Deferred) -> Result<(), MmuError> {
+    /// Has all entries of `dom` for I/O memory that it may not map refer to `instead`, a page that it owns, or to nothing. Since `progress`
+    /// began nothing was withdrawn. TLBs are the caller's to flush, when this has come to its end. `Preempted`: to be called again.
+    pub fn withdraw(
+        &self,
+        dom: DomId,
+        instead: Option<Mfn>,
+        progress: &mut Withdrawal,
+        lock: &Deferred,
+    ) -> Result<(), MmuError> {
         let _held = lock.locked();
         let mut work = 0;
         while progress.next < self.env.frames_end().index() {
             let mfn = Mfn::new(progress.next as u64);
             progress.next += 1;
-            work += if self.withdraw_from(dom, mfn) { TABLE } else { 1 };
+            work += if self.withdraw_from(dom, mfn, instead) { TABLE } else { 1 };
             if work >= STRIDE {
                 work = 0;
                 if self.env.is_out_of_steps() {
@@ -49,7 +55,7 @@ impl<E: MmuEnv> Mmu<'_, E> {
 
     /// `true`: it is an L1 table of `dom`. While the lock of its owner is held none becomes one, and each is whole.
     #[inline]
-    fn withdraw_from(&self, dom: DomId, mfn: Mfn) -> bool {
+    fn withdraw_from(&self, dom: DomId, mfn: Mfn, instead: Option<Mfn>) -> bool {
         let Some(frame) = self.env.frame(mfn) else { return false };
         if frame.owner() != dom || !frame.usage().is_valid_as(FrameType::L1) {
             return false;
@@ -58,8 +64,9 @@ impl<E: MmuEnv> Mmu<'_, E> {
         while let Some((index, entry)) = self.next_present(mfn, next) {
             next = index + 1;
             if self.is_denied_io(entry, dom) {
-                // It holds no references.
-                self.env.write(Slot::new(mfn, index), Pte::EMPTY);
+                // It holds no references. What takes its place does.
+                let new = instead.and_then(|page| self.get_l1e(Pte::new(page, entry.flags()), Owners::both(dom)).ok());
+                self.env.write(Slot::new(mfn, index), new.unwrap_or(Pte::EMPTY));
             }
         }
         true

@@ -5,11 +5,12 @@
 
 use crate::arch::acpi;
 use crate::cpu::{cpuid, serial};
+use crate::domain::withdrawal::Withdrawn;
 use crate::mem::device_frames;
 use crate::sync::{Mutex, RwLock};
 use core::sync::atomic::{AtomicBool, Ordering};
 use hv_core::ioport::{hardware_domain_ports, EmulatedPorts};
-use hv_core::mmu::{IoAccess, Withdrawal};
+use hv_core::mmu::IoAccess;
 use hv_core::rangeset::RangeSet;
 use x86::Mfn;
 use xen_abi::errno::Errno;
@@ -24,44 +25,6 @@ pub struct IoSpace {
     pub withdrawn: Withdrawn,
     /// Ports that are emulated.
     pub emulated: Mutex<EmulatedPorts>,
-}
-
-/// Whether entries of I/O memory that a domain may not map any more can be in its page tables.
-pub struct Withdrawn {
-    /// Changes under the lock below; who looks at it may hold any.
-    is_due: AtomicBool,
-    /// How far the pass has come. Lock order: before the MMU lock.
-    progress: Mutex<Withdrawal>,
-}
-
-impl Withdrawn {
-    /// From now on they can: it may not map some of what it could.
-    fn begin(&self) {
-        let mut progress = self.progress.lock();
-        *progress = Withdrawal::new();
-        self.is_due.store(true, Ordering::SeqCst);
-    }
-
-    /// Is there something to be done?
-    pub fn is_due(&self) -> bool {
-        self.is_due.load(Ordering::SeqCst)
-    }
-
-    /// Goes on with the pass, if there is something to be done. `pass` has come to its end when it succeeds.
-    pub fn go_on(&self, pass: impl FnOnce(&mut Withdrawal) -> Result<(), Errno>) -> Result<(), Errno> {
-        let mut progress = self.progress.lock();
-        if self.is_due() {
-            pass(&mut progress)?;
-            self.is_due.store(false, Ordering::SeqCst);
-        }
-        Ok(())
-    }
-
-    /// None of the domain's frames stays a page table, and whatever it maps afterwards it will have been asked for.
-    pub fn settle(&self) {
-        let _progress = self.progress.lock();
-        self.is_due.store(false, Ordering::SeqCst);
-    }
 }
 
 /// The last frame that the processor can address: an entry with more address bits would fault on reserved bits.
@@ -92,7 +55,7 @@ impl IoSpace {
             ports: RwLock::new(ports),
             irqs: RwLock::new(irqs),
             has_io: AtomicBool::new(is_hardware),
-            withdrawn: Withdrawn { is_due: AtomicBool::new(false), progress: Mutex::new(Withdrawal::new()) },
+            withdrawn: Withdrawn::new(),
             emulated: Mutex::new(EmulatedPorts::new(is_hardware)),
         })
     }

@@ -34,18 +34,18 @@ fn present(m: &Machine, table: u64) -> std::vec::Vec<usize> {
 #[test]
 fn entries_of_withdrawn_registers_go_and_others_stay() {
     let (m, lock) = with_registers();
-    m.mmu().withdraw(DOM0, &mut Withdrawal::new(), &lock).unwrap();
+    m.mmu().withdraw(DOM0, None, &mut Withdrawal::new(), &lock).unwrap();
     assert_eq!(present(&m, NEAR), [0, 1, 8, 300, 511], "it may map all of them");
     m.withdrawn.lock().unwrap().extend([mfn(0), mfn(REGISTER)]);
-    m.mmu().withdraw(DOM2, &mut Withdrawal::new(), &Deferred::new()).unwrap();
+    m.mmu().withdraw(DOM2, None, &mut Withdrawal::new(), &Deferred::new()).unwrap();
     assert_eq!(present(&m, NEAR), [0, 1, 8, 300, 511], "another domain's");
-    m.mmu().withdraw(DOM0, &mut Withdrawal::new(), &lock).unwrap();
+    m.mmu().withdraw(DOM0, None, &mut Withdrawal::new(), &lock).unwrap();
     for table in [NEAR, FAR] {
         assert_eq!(present(&m, table), [1, 8]);
         assert_eq!(m.read(slot(table, 0)), Pte::EMPTY);
         assert_eq!(counts(&m, table + 5), (FrameType::Writable, 1, 2), "its own page is mapped still");
     }
-    m.mmu().withdraw(DOM0, &mut Withdrawal::new(), &lock).unwrap();
+    m.mmu().withdraw(DOM0, None, &mut Withdrawal::new(), &lock).unwrap();
     assert_eq!(present(&m, FAR), [1, 8]);
 }
 
@@ -57,7 +57,7 @@ fn no_entry_comes_behind_the_pass() {
     m.withdrawn.lock().unwrap().insert(mfn(0));
     let mut progress = Withdrawal::new();
     m.fuel.store(0, Ordering::SeqCst);
-    assert_eq!(m.mmu().withdraw(DOM0, &mut progress, &lock), Err(MmuError::Preempted));
+    assert_eq!(m.mmu().withdraw(DOM0, None, &mut progress, &lock), Err(MmuError::Preempted));
     assert_eq!(present(&m, NEAR), [1, 5, 8, 300], "the pass has been here");
     assert_eq!(present(&m, FAR), [0, 1, 8, 300, 511], "and not there");
     // A driver that would keep its registers moves them, maps them again, or brings them along in a new table.
@@ -74,7 +74,7 @@ fn no_entry_comes_behind_the_pass() {
     let mut rounds = 1;
     loop {
         m.fuel.store(0, Ordering::SeqCst);
-        match m.mmu().withdraw(DOM0, &mut progress, &lock) {
+        match m.mmu().withdraw(DOM0, None, &mut progress, &lock) {
             Ok(()) => break,
             Err(why) => assert_eq!(why, MmuError::Preempted),
         }
@@ -83,4 +83,47 @@ fn no_entry_comes_behind_the_pass() {
     assert!((3..10).contains(&rounds), "{rounds} rounds for 2048 frames");
     assert_eq!(present(&m, NEAR), [1, 5, 8, 300]);
     assert_eq!(present(&m, FAR), [1, 8]);
+}
+
+#[test]
+fn a_page_takes_the_place_of_withdrawn_registers() {
+    let (m, mut lock) = with_registers();
+    let lent = mfn(70);
+    m.at(lent).lend(DOM0, true);
+    m.mmu().mmu_update(slot(NEAR, 2).addr(), pte(0, P | US).0, Owners::both(DOM0), &mut lock).unwrap();
+    let uncached = m.read(slot(NEAR, 0));
+    m.withdrawn.lock().unwrap().insert(mfn(0));
+    m.mmu().withdraw(DOM0, Some(lent), &mut Withdrawal::new(), &lock).unwrap();
+    assert_eq!(present(&m, NEAR), [0, 1, 2, 8, 300, 511]);
+    for (table, index) in [(NEAR, 0), (NEAR, 511), (FAR, 0), (FAR, 511)] {
+        let entry = m.read(slot(table, index));
+        assert_eq!((entry.mfn(), entry.is_writable()), (lent, true));
+        assert!(uncached.contains(x86::PteFlags::PCD) && !entry.contains(x86::PteFlags::PCD), "it is memory");
+    }
+    let only_read = m.read(slot(NEAR, 2));
+    assert_eq!((only_read.mfn(), only_read.is_writable()), (lent, false), "no right comes with it");
+    assert_eq!(m.read(slot(NEAR, 1)).mfn(), mfn(1), "it may map that");
+    assert_eq!(counts(&m, 70), (FrameType::Writable, 5, 6), "the loan, four entries, and one that only reads");
+    // As any page of its own it is mapped elsewhere, and let go.
+    m.mmu().mmu_update(slot(NEAR, 6).addr(), pte(70, P | RW | US).0, Owners::both(DOM0), &mut lock).unwrap();
+    for index in [0, 2, 6, 511] {
+        m.mmu().mmu_update(slot(NEAR, index).addr(), 0, Owners::both(DOM0), &mut lock).unwrap();
+    }
+    assert_eq!(counts(&m, 70), (FrameType::Writable, 3, 3));
+    assert_eq!(m.mmu().pin(DOM0, lent, Level::L1, &mut lock), Err(MmuError::WrongType), "it becomes no page table");
+    m.mmu().end_loan(DOM0, lent).unwrap();
+    assert_eq!(m.mmu().take_back(lent), Err(MmuError::NotOwned), "two entries have it still");
+    for index in [0, 511] {
+        m.mmu().mmu_update(slot(FAR, index).addr(), 0, Owners::both(DOM0), &mut lock).unwrap();
+    }
+    m.mmu().take_back(lent).unwrap();
+}
+
+#[test]
+fn another_domains_page_takes_no_place() {
+    let (m, lock) = with_registers();
+    m.withdrawn.lock().unwrap().insert(mfn(0));
+    m.mmu().withdraw(DOM0, Some(mfn(40)), &mut Withdrawal::new(), &lock).unwrap();
+    assert_eq!(present(&m, NEAR), [1, 8, 300], "DOM2's");
+    assert_eq!(m.at(mfn(40)).count().refs(), 1);
 }
