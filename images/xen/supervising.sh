@@ -41,9 +41,6 @@ daemon_said() {
 	return 1
 }
 
-# What the daemon says of one that xl destroys: xl takes its devices before it pauses it, and a driver that uses registers which are gone faults.
-was_destroyed='was destroyed\|has panicked'
-
 # tell_dd COMMAND...: without waiting for an answer
 tell_dd() { echo "t1 $*" > $(tty_of dd); }
 

@@ -29,7 +29,7 @@ check the-guest-writes writes
 check and-verifies more_rounds
 disk_survives a-panic 'has panicked' eval "tell_dd 'echo c > /proc/sysrq-trigger'"
 # The toolstack takes the device from a domain that runs, whose back end answers with errors then.
-disk_survives a-destruction "$was_destroyed" xl destroy dd
+disk_survives a-destruction 'was destroyed' xl destroy dd
 disk_survives wedged 'taken no event' tell_dd job_wedge
 check no-access-was-stopped no_dma_stopped
 listed() { tandemd --list | tee /tmp/listed | grep -q 'destroyed 1, panicked 1, recovered 4, wedged 1' || { cat /tmp/listed; return 1; }; }

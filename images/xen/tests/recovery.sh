@@ -25,7 +25,7 @@ check the-outside-answers outside_answers u1 30
 check a-stream-without-an-end streams
 
 recovers a-panic 'has panicked' eval "tell_dd 'echo c > /proc/sysrq-trigger'"
-recovers a-destruction "$was_destroyed" xl destroy dd
+recovers a-destruction 'was destroyed' xl destroy dd
 recovers wedged 'taken no event' tell_dd job_wedge
 check no-access-was-stopped no_dma_stopped
 counts() { tandemd --list | tee /tmp/counts | grep -q 'destroyed 1, panicked 1, recovered 4, wedged 1'; }

@@ -48,7 +48,7 @@ check and-the-same-stream-goes-on moves u1
 check it-is-written-down daemon_said 9 'recovered, .*rolled back' 120
 check frames-agree audit
 # What is gone cannot become anything.
-recovers destroyed "$was_destroyed" xl destroy dd
+recovers destroyed 'was destroyed' xl destroy dd
 check another-one-booted eval '! is_same'
 check and-is-noted daemon_said 2 'can be rolled back; that takes'
 dd=$(xl domid dd)
@@ -103,7 +103,7 @@ recovers turn-2 'taken no event' tell_dd job_wedge
 check the-first-one-has-it-again turn 2 $one
 recovers turn-3 'is to be restarted' twinctl restart net
 check and-the-other-one-once-more turn 3 $other
-recovers turn-4 "$was_destroyed" xl destroy dd
+recovers turn-4 'was destroyed' xl destroy dd
 check the-first-one-was-there eval '[ "$(xl domid dd)" = $one ]'
 check a-third-one-is-noted daemon_said $((noted + 3)) 'can be rolled back; that takes' 240
 check frames-agree-after-turns audit

@@ -44,7 +44,7 @@ check handed-over-again daemon_said 1 'recovered, wedged: .*handed over .*first 
 check no-access-was-stopped no_dma_stopped
 check the-third-waits waits 3
 # The toolstack takes the device from one that runs. That is noticed before it is gone.
-recovers a-destruction "$was_destroyed" xl destroy dd
+recovers a-destruction 'was destroyed' xl destroy dd
 check while-xl-was-at-it daemon_said 1 'recovered, destroyed: quarantined .*handed over .*first packet in'
 check the-fourth-waits waits 4
 # A new daemon finds it, and uses it.
