@@ -161,6 +161,22 @@ impl<F: Copy> Packet<F> {
     }
 }
 
+/// What a packet is for whoever sends it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Size {
+    /// Its length.
+    pub bytes: u32,
+    /// Packets that it goes out as.
+    pub segments: u32,
+}
+
+impl Size {
+    /// Of a packet that goes out as it is.
+    pub const fn whole(bytes: u32) -> Self {
+        Self { bytes, segments: 1 }
+    }
+}
+
 /// A packet to deliver: `header`, then `body` bytes of `fragments` from byte `skip` of them on.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a, F> {
@@ -192,6 +208,15 @@ impl<F: Copy> View<'_, F> {
         self.len() == 0
     }
 
+    /// What it is for whoever sends it.
+    #[inline]
+    pub fn size(&self) -> Size {
+        let bytes = self.len();
+        // One too many perhaps, since its headers are in each.
+        let segments = self.gso.map_or(1, |gso| bytes.div_ceil(gso.size.max(1).into()).max(1));
+        Size { bytes, segments }
+    }
+
     /// The body's pieces, in order.
     #[inline]
     pub fn pieces(&self) -> impl Iterator<Item = Fragment<F>> + '_ {
@@ -205,5 +230,23 @@ impl<F: Copy> View<'_, F> {
             #[allow(clippy::cast_possible_truncation, reason = "both are at most f.len")]
             (take > 0).then_some(Fragment { frame: f.frame, offset: f.offset + off as u16, len: take as u16 })
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_for_many_is_as_many_for_the_sender() {
+        let mut packet = Packet::<u32>::default();
+        packet.extend_header(54).fill(0);
+        assert_eq!(packet.view().size(), Size::whole(54));
+        packet.push(Fragment { frame: 1, offset: 0, len: 4000 });
+        assert_eq!(packet.view().size(), Size::whole(4054));
+        for (size, segments) in [(1448, 3), (1, 4054), (4054, 1), (u16::MAX, 1), (0, 4054)] {
+            packet.gso = Some(Gso { kind: GsoKind::TcpV4, size });
+            assert_eq!(packet.view().size(), Size { bytes: 4054, segments }, "segments of {size} bytes");
+        }
     }
 }

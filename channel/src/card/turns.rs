@@ -3,9 +3,10 @@
 //! A sender's packets go in the order in which it has sent them. A turn is worth [`QUANTUM`] bytes for the heaviest sender, and for others
 //! as many less as they are lighter; what is left of it at its end is added to the next (deficit round robin). So senders that always have
 //! something send bytes by their weights, the same number if those are the same, whatever the
-//! lengths of their packets, but for short ones, which count for more: they are as much work. How much a sender may leave waiting depends on how many wait: whoever comes later finds room when
+//! lengths of their packets, but for short ones, which count for more: they are as much work. One that goes out as many counts for all of them. How much a sender may leave waiting depends on how many wait: whoever comes later finds room when
 //! the card has sent something. What waits here is a name of the packet; its bytes stay where its sender has them.
 
+use crate::packet::Size;
 use crate::vif::backlog::{MAX_WAIT_NS, STALL_NS};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -74,6 +75,11 @@ pub struct Turns<T> {
     is_stalled: bool,
 }
 
+/// Bytes that a packet counts for.
+fn cost(Size { bytes, segments }: Size) -> u32 {
+    bytes.max(segments.saturating_mul(LEAST))
+}
+
 impl<T: Copy> Turns<T> {
     /// None, of senders `0..nr_senders`, at time `now` (ns).
     pub fn new(nr_senders: u16, now: u64) -> Result<Self, NoMemory> {
@@ -117,17 +123,16 @@ impl<T: Copy> Turns<T> {
         self.is_stalled
     }
 
-    /// Makes a packet of `bytes` bytes wait. An error gives it back: too much waits already, in all or of this sender, or the card
-    /// has taken nothing for too long.
-    pub fn push(&mut self, sender: u16, packet: T, bytes: u32, now: u64) -> Result<(), T> {
+    /// Makes a packet wait that is as long, and goes out as so many, as `size` says. An error gives it back: too much waits already, in all or of this
+    /// sender, or the card has taken nothing for too long.
+    pub fn push(&mut self, sender: u16, packet: T, size: Size, now: u64) -> Result<(), T> {
         self.look(now);
         let Some(own) = self.senders.get(usize::from(sender)).map(|s| s.nr) else { return Err(packet) };
         let nr_senders = self.nr_senders + u16::from(own == 0);
         if self.is_stalled || self.nr >= CAPACITY || own >= (CAPACITY / nr_senders).max(1) {
             return Err(packet);
         }
-        let at =
-            self.keep(Waiting { packet, cost: bytes.max(LEAST), until: now.saturating_add(MAX_WAIT_NS), next: NONE });
+        let at = self.keep(Waiting { packet, cost: cost(size), until: now.saturating_add(MAX_WAIT_NS), next: NONE });
         let s = &mut self.senders[usize::from(sender)];
         s.nr += 1;
         let last = core::mem::replace(&mut s.last, at);

@@ -2,6 +2,7 @@
 
 use super::backlog::Backlog;
 use crate::card::turns::{NoMemory, Turns};
+use crate::packet::Size;
 
 /// Who has sent a packet: its number and its weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,12 +50,12 @@ impl<T: Copy> Waiting<T> {
     }
 
     /// Makes a packet wait. An error gives it back: too much waits already, or nothing was taken for too long.
-    pub fn push(&mut self, sender: Sender, packet: T, bytes: u32, now: u64) -> Result<(), T> {
+    pub fn push(&mut self, sender: Sender, packet: T, size: Size, now: u64) -> Result<(), T> {
         match self {
-            Waiting::InOrder(backlog) => backlog.push(packet, bytes, now),
+            Waiting::InOrder(backlog) => backlog.push(packet, size.bytes, now),
             Waiting::InTurns(turns) => {
                 turns.weigh(sender.nr, sender.weight);
-                turns.push(sender.nr, packet, bytes, now)
+                turns.push(sender.nr, packet, size, now)
             }
         }
     }

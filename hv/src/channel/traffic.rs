@@ -6,7 +6,7 @@ use super::{held, late, switch, uplink};
 use crate::arch::tsc;
 use crate::domain::Domain;
 use crate::sched::timers;
-use ::channel::packet::View;
+use ::channel::packet::{Size, View};
 use ::channel::ring::RingError;
 use ::channel::switch::{Drop, Forward, Onward, PortId, Recent, Table};
 use ::channel::vif::journal::Token;
@@ -227,15 +227,15 @@ impl Batch<'_> {
         // Of one that is cut there may be room for more.
         let is_full = may_begin && item.progress == Progress::default();
         let sender = Sender { nr: tx.line.interface, weight: tx.line.weight };
-        self.wait(rx, sender, packet.len(), item, is_full)
+        self.wait(rx, sender, packet.size(), item, is_full)
     }
 
     /// A packet waits, if it may.
     #[cold]
-    fn wait(&self, rx: &mut Rx, sender: Sender, bytes: u32, item: Item, is_full: bool) -> bool {
+    fn wait(&self, rx: &mut Rx, sender: Sender, size: Size, item: Item, is_full: bool) -> bool {
         // Without room its guest will notify; else it is only that this portion is spent.
         timers::arm_channels(if is_full { self.now.saturating_add(TICK_NS) } else { self.now });
-        let is_refused = !self.may_wait || rx.backlog.push(sender, item, bytes, self.now).is_err();
+        let is_refused = !self.may_wait || rx.backlog.push(sender, item, size, self.now).is_err();
         rx.queue.stats.dropped += u64::from(is_refused);
         is_refused
     }

@@ -472,7 +472,7 @@ fn its<'a>(side: &'a mut Option<Box<Uplink>>, batch: &Batch<'_>) -> Option<&'a m
 /// The packet in the hand of `tx` did not go at once. `false`: it waits, or the card has it now.
 #[cold]
 fn wait(batch: &mut Batch<'_>, tx: &mut Tx, port: PortId, mut item: Item, tried: Option<(Card, Went)>) -> bool {
-    let bytes = tx.packet.len();
+    let size = tx.packet.view().size();
     let Some(place) = at_port(port) else { return true };
     let mut side = place.lock();
     if let Some((card, Went::Lost)) = tried {
@@ -504,7 +504,7 @@ fn wait(batch: &mut Batch<'_>, tx: &mut Tx, port: PortId, mut item: Item, tried:
     let Line { interface, weight, .. } = tx.line;
     let put = |queue: &mut Queue| {
         queue.waiting.weigh(interface, weight);
-        queue.waiting.push(interface, item, bytes, batch.now).is_ok()
+        queue.waiting.push(interface, item, size, batch.now).is_ok()
     };
     let is_refused = !batch.may_wait || !uplink.queues.get_mut(queue).is_some_and(put);
     uplink.sent.dropped += u64::from(is_refused);

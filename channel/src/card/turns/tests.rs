@@ -13,18 +13,18 @@ fn turns(n: u16) -> Turns<(u16, u32)> {
 fn one_sender_is_served_in_its_order() {
     let mut t = turns(3);
     assert_eq!((t.first().copied(), t.pop(0), t.drain(), t.expire(1)), (None, None, None, None));
-    assert!((0..200).all(|n| t.push(1, (1, n), 1500, 0).is_ok()));
+    assert!((0..200).all(|n| t.push(1, (1, n), Size::whole(1500), 0).is_ok()));
     assert!((0..200).all(|n| t.first().copied() == Some((1, n)) && t.pop(0) == Some((1, n))));
     assert!(t.is_empty() && t.first().is_none());
-    assert_eq!(t.push(3, (3, 0), 60, 0), Err((3, 0)), "there is no such sender");
+    assert_eq!(t.push(3, (3, 0), Size::whole(60), 0), Err((3, 0)), "there is no such sender");
 }
 
 #[test]
 fn what_is_at_hand_stays_until_it_is_taken() {
     let mut t = turns(2);
     for n in 0..60 {
-        t.push(0, (0, n), 9000, 0).unwrap();
-        t.push(1, (1, n), 60, 0).unwrap();
+        t.push(0, (0, n), Size::whole(9000), 0).unwrap();
+        t.push(1, (1, n), Size::whole(60), 0).unwrap();
     }
     while let Some(first) = t.first().copied() {
         assert_eq!((t.first().copied(), t.pop(0)), (Some(first), Some(first)));
@@ -35,25 +35,47 @@ fn what_is_at_hand_stays_until_it_is_taken() {
 #[test]
 fn nobody_keeps_others_from_waiting() {
     let mut t = turns(10);
-    assert_eq!((0..).find(|n| t.push(0, (0, *n), 60, 0).is_err()), Some(CAPACITY.into()));
-    assert!(t.push(1, (1, 0), 60, 0).is_err(), "full");
+    assert_eq!((0..).find(|n| t.push(0, (0, *n), Size::whole(60), 0).is_err()), Some(CAPACITY.into()));
+    assert!(t.push(1, (1, 0), Size::whole(60), 0).is_err(), "full");
     // The first goes on filling it, and gets nothing in.
     for n in 0..9 {
         t.pop(0).unwrap();
-        assert!(t.push(1, (1, n), 60, 0).is_ok());
-        assert!(t.push(0, (0, 0), 60, 0).is_err());
+        assert!(t.push(1, (1, n), Size::whole(60), 0).is_ok());
+        assert!(t.push(0, (0, 0), Size::whole(60), 0).is_err());
     }
     for sender in 2..10 {
         t.pop(0).unwrap();
-        assert!(t.push(sender, (sender, 0), 60, 0).is_ok());
+        assert!(t.push(sender, (sender, 0), Size::whole(60), 0).is_ok());
     }
+}
+
+/// Packets that go out as many are as much work as these would be.
+#[test]
+fn what_is_cut_counts_for_all_that_it_goes_out_as() {
+    let mut t = turns(2);
+    let cut = Size { bytes: 6000, segments: 60 };
+    for n in 0..400 {
+        t.push(0, (0, n), cut, 0).unwrap();
+        t.push(1, (1, n), Size::whole(LEAST), 0).unwrap();
+    }
+    let mut sent = [0; 2];
+    for _ in 0..305 {
+        sent[usize::from(t.pop(0).unwrap().0)] += 1;
+    }
+    assert!((4..=6).contains(&sent[0]), "{sent:?}: one packet of the first for 60 of the other");
+    // As long as its segments are long its bytes count.
+    assert_eq!(cost(Size { bytes: 65000, segments: 45 }), 65000);
+    assert_eq!(cost(Size { bytes: 65535, segments: u32::MAX }), u32::MAX);
 }
 
 /// Whoever sends a little beside one who sends much waits for a turn of the other's, not for all that he has.
 #[test]
 fn who_sends_little_goes_soon() {
     let mut t = turns(2);
-    assert!((0..500).all(|n| t.push(0, (0, n), 60, 0).is_ok()) && t.push(1, (1, 0), 60, 0).is_ok());
+    assert!(
+        (0..500).all(|n| t.push(0, (0, n), Size::whole(60), 0).is_ok())
+            && t.push(1, (1, 0), Size::whole(60), 0).is_ok()
+    );
     let before = (0..).find(|_| t.pop(0) == Some((1, 0)));
     assert_eq!(before, Some(QUANTUM / LEAST));
 }
@@ -61,9 +83,9 @@ fn who_sends_little_goes_soon() {
 #[test]
 fn packets_wait_for_ten_seconds() {
     let mut t = turns(2);
-    t.push(0, (0, 0), 60, 0).unwrap();
-    t.push(1, (1, 0), 60, 5 * SECOND).unwrap();
-    t.push(0, (0, 1), 60, 6 * SECOND).unwrap();
+    t.push(0, (0, 0), Size::whole(60), 0).unwrap();
+    t.push(1, (1, 0), Size::whole(60), 5 * SECOND).unwrap();
+    t.push(0, (0, 1), Size::whole(60), 6 * SECOND).unwrap();
     assert_eq!(t.expire(10 * SECOND - 1), None);
     assert_eq!((t.expire(10 * SECOND), t.expire(10 * SECOND)), (Some((0, 0)), None));
     assert_eq!((t.expire(15 * SECOND), t.expire(15 * SECOND)), (Some((1, 0)), None));
@@ -74,14 +96,14 @@ fn packets_wait_for_ten_seconds() {
 fn for_a_card_that_takes_nothing_nothing_waits() {
     let mut t = turns(1);
     for s in 0..60 {
-        assert!(t.push(0, (0, 0), 60, s * SECOND).is_ok());
+        assert!(t.push(0, (0, 0), Size::whole(60), s * SECOND).is_ok());
         while t.len() > 5 && t.expire(s * SECOND).is_some() {}
     }
-    assert!(t.push(0, (0, 0), 60, 60 * SECOND).is_err());
+    assert!(t.push(0, (0, 0), Size::whole(60), 60 * SECOND).is_err());
     while t.expire(60 * SECOND).is_some() {}
-    assert!(t.is_empty() && t.push(0, (0, 0), 60, 61 * SECOND).is_err());
+    assert!(t.is_empty() && t.push(0, (0, 0), Size::whole(60), 61 * SECOND).is_err());
     t.has_room(62 * SECOND);
-    assert!(t.push(0, (0, 0), 60, 62 * SECOND).is_ok());
+    assert!(t.push(0, (0, 0), Size::whole(60), 62 * SECOND).is_ok());
 }
 
 #[test]
@@ -89,7 +111,7 @@ fn idle_time_is_no_stall() {
     let mut t = turns(1);
     // Looked at while nothing waits.
     assert_eq!(t.expire(100 * SECOND), None);
-    assert!(t.push(0, (0, 0), 60, 101 * SECOND).is_ok());
+    assert!(t.push(0, (0, 0), Size::whole(60), 101 * SECOND).is_ok());
 }
 
 proptest! {
@@ -98,8 +120,8 @@ proptest! {
     fn shares_are_equal(sizes in prop::collection::vec(60u32..65536, 2..6), nr in 1000usize..3000) {
         let mut t = turns(6);
         let mut sent = vec![0i64; sizes.len()];
-        let fill = |t: &mut Turns<_>, s: u16| while t.push(s, (s, 0), sizes[usize::from(s)], 0).is_ok() {};
-        (0..).zip(&sizes).for_each(|(s, _)| t.push(s, (s, 0), sizes[usize::from(s)], 0).unwrap());
+        let fill = |t: &mut Turns<_>, s: u16| while t.push(s, (s, 0), Size::whole(sizes[usize::from(s)]), 0).is_ok() {};
+        (0..).zip(&sizes).for_each(|(s, _)| t.push(s, (s, 0), Size::whole(sizes[usize::from(s)]), 0).unwrap());
         for _ in 0..nr {
             let (s, _) = t.pop(0).unwrap();
             fill(&mut t, s);
@@ -115,10 +137,10 @@ proptest! {
         let mut t = turns(6);
         let mut sent = vec![0u64; senders.len()];
         let bytes = |s: u16| senders[usize::from(s)].0;
-        let fill = |t: &mut Turns<_>, s: u16| while t.push(s, (s, 0), bytes(s), 0).is_ok() {};
+        let fill = |t: &mut Turns<_>, s: u16| while t.push(s, (s, 0), Size::whole(bytes(s)), 0).is_ok() {};
         for (s, (bytes, weight)) in (0..).zip(&senders) {
             t.weigh(s, *weight);
-            t.push(s, (s, 0), *bytes, 0).unwrap();
+            t.push(s, (s, 0), Size::whole(*bytes), 0).unwrap();
         }
         for _ in 0..nr {
             let (s, _) = t.pop(0).unwrap();
@@ -145,7 +167,7 @@ proptest! {
         for (n, (op, sender, bytes)) in (0..).zip(ops) {
             let now = u64::from(n) * 10_000_000;
             match op {
-                0..=8 => if t.push(sender, (sender, n), bytes, now).is_ok() {
+                0..=8 => if t.push(sender, (sender, n), Size::whole(bytes), now).is_ok() {
                     queues[usize::from(sender)].push_back((now, n));
                 },
                 9..=13 => match t.pop(now) {

@@ -94,7 +94,7 @@ impl World {
         if port.0 == UPLINK {
             if self.turns.is_empty() && self.send_out(&mut item) {
                 self.done(sender, token);
-            } else if self.turns.push(sender as u16, item, self.packet.len(), self.now).is_err() {
+            } else if self.turns.push(sender as u16, item, self.packet.view().size(), self.now).is_err() {
                 self.dropped(guest, item);
             }
             return;
