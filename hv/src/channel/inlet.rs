@@ -4,6 +4,7 @@ use super::access::{Bytes, Held};
 use super::uplink::Passed;
 use super::vif::{at_port, Rx};
 use super::{switch, traffic, uplink};
+use crate::arch::tsc;
 use crate::domain::{Domain, DomainRef};
 use crate::sync::FairGuard;
 use crate::twin::net::{Card, Kept, Piece, Received};
@@ -21,11 +22,27 @@ use alloc::boxed::Box;
 pub fn received(card: Card, frames: &[Kept]) {
     let Some((switch, is_believed)) = uplink::with(card, |uplink| uplink.link()).flatten() else { return };
     let Some(table) = switch::table(switch) else { return };
-    let mut passed = Passed::default();
+    let (mut passed, mut storm) = (Passed::default(), Storm::default());
     for frames in frames.chunks(lots::MOST) {
-        pass_on(Frames { all: frames, is_believed }, (uplink::port(card), switch, &table), &mut passed);
+        pass_on(Frames { all: frames, is_believed }, (uplink::port(card), switch, &table), &mut passed, &mut storm);
     }
     uplink::with(card, |uplink| uplink.count_received(&passed));
+}
+
+/// Frames for all that come at once may take so long, in ns. With many interfaces each is much work, all of which is done before the guests of this CPU
+/// go on.
+const STORM_NS: u64 = 1_000_000;
+
+/// Since when frames for all are passed on, of those that came at once.
+#[derive(Default)]
+struct Storm(Option<u64>);
+
+impl Storm {
+    /// May one more of them? The first one always may.
+    fn allows(&mut self) -> bool {
+        let now = tsc::now_ns();
+        now.saturating_sub(*self.0.get_or_insert(now)) < STORM_NS
+    }
 }
 
 /// Frames, and whether the card is believed that it has found their sums right.
@@ -45,7 +62,7 @@ impl Frames<'_> {
 
 /// The same of frames that are at most [`lots::MOST`].
 #[inline]
-fn pass_on(frames: Frames<'_>, (from, switch, table): (PortId, u32, &Table), passed: &mut Passed) {
+fn pass_on(frames: Frames<'_>, (from, switch, table): (PortId, u32, &Table), passed: &mut Passed, storm: &mut Storm) {
     let (mut room, mut recent) = (Whole::default(), Recents::default());
     let (mut receiver, mut put_off) = (None, Lots::default());
     for (n, Received { piece, is_verified }) in (0..).map_while(|n| Some((n, frames.get(n)?))) {
@@ -61,7 +78,7 @@ fn pass_on(frames: Frames<'_>, (from, switch, table): (PortId, u32, &Table), pas
             forward => {
                 // What came before it goes before it.
                 give_lots(&mut receiver, &mut put_off, frames, (from, switch, table));
-                flood(&mut receiver, (from, switch, table), forward, view)
+                flood(&mut receiver, (from, switch, table), forward, view, storm)
             }
         };
         passed.count(view.len(), is_passed);
@@ -114,7 +131,7 @@ pub fn received_in_pieces(card: Card, pieces: &[Piece], is_verified: bool) {
             to(&mut receiver, port, switch, &table, |receiver| receiver.give(view, None));
             true
         }
-        forward => flood(&mut receiver, (from, switch, &table), forward, view),
+        forward => flood(&mut receiver, (from, switch, &table), forward, view, &mut Storm::default()),
     });
     passed.count(view.as_ref().map_or(0, View::len), is_passed);
     drop(receiver);
@@ -126,15 +143,16 @@ fn held(p: &Piece) -> Fragment<Held> {
     Fragment { frame: Held::by_card(p.frame), offset: p.offset, len: p.len }
 }
 
-/// What is not for one is for all, or for nobody. Whether it was for somebody.
+/// What is not for one is for all, or for nobody. `false`: it was for nobody, or is lost, since there are too many of them.
 #[inline(never)]
 fn flood(
     receiver: &mut Option<Receiver>,
     (from, switch, table): (PortId, u32, &Table),
     forward: Forward,
     view: View<'_, Held>,
+    storm: &mut Storm,
 ) -> bool {
-    if forward != Forward::Flood {
+    if forward != Forward::Flood || !storm.allows() {
         return false;
     }
     for port in table.others(from) {
