@@ -5,8 +5,9 @@
 
 use crate::arch::tsc;
 use crate::cpu::percpu::{this_cpu, MAX_CPUS};
+use crate::domain::vcpu;
 use crate::sched::timers;
-use ::channel::pace::LATE_NS;
+use ::channel::pace::{Stretch, LATE_NS};
 use core::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 
 /// Interfaces and disks that a CPU looks after at one time. Others notify each time.
@@ -51,11 +52,15 @@ pub fn put_off_all() {
 }
 
 /// Has those looked at that this CPU looks after: all, or those of a domain, a vCPU of which goes to sleep. `look` does so, told the name, and says
-/// whether there is more to do.
+/// whether there is more to do. What is done for a domain that does not run here takes a stretch at most.
 pub fn work(of: Option<u16>, mut look: impl FnMut(u32) -> bool) {
     let me = this_cpu();
     me.looks_after.set(false);
-    for place in own() {
+    let running = vcpu::current(me).map(|v| v.domain().id);
+    let (mut stretch, first) = (Stretch::default(), me.first_late.get());
+    for n in 0..MAX_LATE {
+        let nr = (first + n) % MAX_LATE;
+        let place = &own()[nr];
         let name = place.name.load(Ordering::Relaxed);
         let ends = place.ends.each_ref().map(|end| end.load(Ordering::Relaxed));
         if name == NONE {
@@ -65,10 +70,25 @@ pub fn work(of: Option<u16>, mut look: impl FnMut(u32) -> bool) {
             me.looks_after.set(true);
             continue;
         }
+        let is_others = running.is_some_and(|id| !ends.contains(&id));
+        if is_others && !stretch.allows_more() {
+            me.looks_after.set(true);
+            // It comes first then.
+            me.first_late.set(nr);
+            timers::arm_senders(tsc::now_ns());
+            break;
+        }
+        let began = is_others.then(tsc::now_ns);
         place.name.store(NONE, Ordering::Relaxed);
         if look(name) {
             // Its own place, which is free.
             put_off(place, name, ends, tsc::now_ns());
         }
+        if let Some(began) = began {
+            stretch.worked(tsc::now_ns().saturating_sub(began));
+        }
+    }
+    if stretch != Stretch::default() {
+        timers::put_senders_off(stretch.rests_until(tsc::now_ns()));
     }
 }

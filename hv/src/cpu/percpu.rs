@@ -94,6 +94,8 @@ pub struct CpuInfo {
     pub section_depth: Cell<u32>,
     /// It is to look at interfaces of guests when its vCPU goes to sleep.
     pub looks_after: Cell<bool>,
+    /// The first of these, the next time.
+    pub first_late: Cell<usize>,
     /// What it has worked for network cards of twins.
     pub stint: Cell<Stint>,
     /// It has worked for them since a guest ran here.

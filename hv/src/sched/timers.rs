@@ -105,6 +105,16 @@ pub fn arm_senders(deadline_ns: u64) {
     arm_by(SENDERS, deadline_ns);
 }
 
+/// If [`Due::Senders`] is due on this CPU before `until_ns`, it is due then.
+pub fn put_senders_off(until_ns: u64) {
+    let mine = of(this_cpu().cpu);
+    let mut queue = mine.queue.lock();
+    if queue.deadline_of(SENDERS).is_some_and(|armed| armed < until_ns) {
+        queue.arm(SENDERS, until_ns);
+        mine.fire_by(until_ns);
+    }
+}
+
 fn arm_by(timer: TimerId, deadline_ns: u64) {
     let mine = of(this_cpu().cpu);
     let mut queue = mine.queue.lock();
