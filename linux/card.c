@@ -80,18 +80,18 @@ static int fill(struct lists *lists, struct twin *twin, const struct tandem_atta
 		.port = twin->port,
 		.max_frame = dev->mtu + dev->hard_header_len,
 	};
-	twin->nr_napis = 0;
+	twin->nr_polls = 0;
 	list_for_each_entry(napi, &dev->napi_list, dev_list) {
-		if (twin->nr_napis == TWIN_MAX_QUEUES)
+		if (twin->nr_polls == TWIN_MAX_QUEUES)
 			return -E2BIG;
-		lists->napis[twin->nr_napis] = (struct twin_napi) {
+		lists->napis[twin->nr_polls] = (struct twin_napi) {
 			.napi = (unsigned long)napi,
 			.poll = (unsigned long)napi->poll,
 			.weight = napi->weight,
 		};
-		twin->napis[twin->nr_napis++] = napi;
+		twin->polls[twin->nr_polls++] = napi->napi_id;
 	}
-	lists->attach.nr_napis = twin->nr_napis;
+	lists->attach.nr_napis = twin->nr_polls;
 	for (n = 0; n < wanted->nr_irqs; n++) {
 		lists->irqs[n] = (struct twin_irq) {
 			.handler = wanted->irqs[n].handler,
@@ -248,8 +248,8 @@ static int take_card(struct twin *twin)
 
 void tandem_detach(struct twin *twin)
 {
+	struct napi_struct *napi;
 	int err = take_card(twin);
-	u32 n;
 
 	if (err)
 		pr_err("twin %u cannot be detached: %d\n", twin->number, err);
@@ -257,8 +257,8 @@ void tandem_detach(struct twin *twin)
 	twin->state = TANDEM_LOADED;
 	/* Work that the twin began the driver goes on with, interrupts of the card with it; or it begins anew. */
 	local_bh_disable();
-	for (n = 0; n < twin->nr_napis; n++)
-		napi_schedule(twin->napis[n]);
+	list_for_each_entry(napi, &twin->dev->napi_list, dev_list)
+		napi_schedule(napi);
 	local_bh_enable();
 	enter_bridge(twin);
 	tandem_tell(twin);
@@ -310,6 +310,18 @@ void tandem_restart(struct twin *twin)
 		pr_err("%s does not come up again: %d\n", dev->name, err);
 }
 
+/* Are these the polls and interrupts that the card was attached with? A driver that is told to use more queues makes all of them anew. */
+static bool is_as_attached(const struct twin *twin)
+{
+	const struct napi_struct *napi;
+	u32 n = 0;
+
+	list_for_each_entry(napi, &twin->dev->napi_list, dev_list)
+		if (n == twin->nr_polls || napi->napi_id != twin->polls[n++])
+			return false;
+	return n == twin->nr_polls;
+}
+
 static int netdev_event(struct notifier_block *block, unsigned long event, void *data)
 {
 	struct net_device *dev = netdev_notifier_info_to_dev(data);
@@ -327,6 +339,11 @@ static int netdev_event(struct notifier_block *block, unsigned long event, void 
 				tandem_detach(twin);
 			if (event == NETDEV_GOING_DOWN)
 				twin->is_restarted = twin->state == TANDEM_LOADED && tandem_is_disabled(twin);
+			break;
+		case NETDEV_CHANGE:
+			/* Whoever reads that it is not attached attaches it again. */
+			if (twin->state == TANDEM_ATTACHED && !is_as_attached(twin))
+				tandem_detach(twin);
 			break;
 		case NETDEV_UP:
 		case NETDEV_DOWN:

@@ -57,8 +57,9 @@ struct twin {
 	/* What is served where the event came. */
 	struct twin_call at_once;
 	struct twin_note *notes;
-	struct napi_struct *napis[TWIN_MAX_QUEUES];
-	u32 nr_napis;
+	/* The driver's polls when the card was attached: their numbers, which no others get. The driver may have freed them. */
+	u32 polls[TWIN_MAX_QUEUES];
+	u32 nr_polls;
 };
 
 static inline long twin_op(enum twin_command command, void *arg)

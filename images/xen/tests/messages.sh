@@ -69,6 +69,22 @@ anew() { in_dd 60 'ip link set eth0 down && modprobe -r '$driver' && modprobe '$
 check the-driver-begins-anew anew
 check the-outside-answers-again outside_answers u1 60
 same it-has-them-again $((2 * cpus)) "$(queues)"
+# The driver is told to use one queue, and two again: each time it makes its polls and interrupts anew, and tells nobody. The twin has the new ones.
+passed_on_by_linux() { in_dd 20 'cat /sys/devices/vif-*/net/*/statistics/tx_packets' | awk '/^[0-9]+/ { sum += $1 } END { print sum + 0 }'; }
+linux_passes_on() {
+	local before=$(passed_on_by_linux) after
+	"$@" || return 1
+	after=$(passed_on_by_linux)
+	echo "$before packets before, $after after"
+	[ $((after - before)) -gt 500 ]
+}
+for n in 1 $cpus; do
+	check it-is-to-use-$n in_dd 30 "ethtool -L eth0 combined $n && wait_for 20 grep -q 1 /sys/class/net/eth0/carrier"
+	check the-outside-answers-with-$n outside_answers u1 60
+	check by-its-twin-with-$n wait_for 60 by_twin
+	check the-twin-receives-with-$n eval '! linux_passes_on streams get'
+done
+check by-all-queues-again use_queues rx streams get
 check no-access-was-stopped no_dma_stopped
 for n in 1 2; do check destroy-guest-$n eval "xl destroy u$n && gone u$n"; done
 check it-is-parked eval 'twinctl park net && gone dd 60 && gone dd-standby 60'
