@@ -41,6 +41,7 @@ pub mod snapshot;
 pub mod stint;
 pub mod ticket;
 pub mod timer;
+pub mod tlb_clock;
 pub mod vtlb;
 pub mod watchdog;
 pub mod wedge;

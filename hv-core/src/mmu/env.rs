@@ -81,8 +81,7 @@ pub trait MmuEnv: PtMem {
     fn frames_end(&self) -> Mfn;
     /// Takes a step (a table validated or taken down). `true`: there are none left, so the operation stops here and is re-executed.
     fn is_out_of_steps(&self) -> bool;
-    /// A counter that every complete TLB flush (of any CPU) increments *before* it begins. It may wrap if the shell makes
-    /// sure that no CPU goes without a complete flush for half a turn.
+    /// The lower half of a counter that every complete TLB flush (of any CPU) increments *before* it begins.
     fn tlb_clock(&self) -> u32;
     /// Returns when every CPU among `knowers` has completely flushed its TLB and paging-structure caches since the clock read
     /// `stamp`: a CPU whose last flush had a clock value above `stamp` needs none. Afterwards the clock is above `stamp`.

@@ -3,9 +3,7 @@
 //! Guest mappings are never global, so loading CR3 drops all of a guest's translations and paging-structure cache
 //! entries. The hypervisor's own mappings are global; who changes one of those invalidates that page.
 //!
-//! [`clock`] orders flushes and uses: a frame that loses its last use remembers the clock; a CPU whose last complete
-//! flush has a later clock value cannot hold a translation from that use. A flush reads (or advances) the clock
-//! *before* it begins. The clock only advances if somebody remembered its present value, so it is slow.
+//! [`TlbClock`] orders flushes and uses, so who changes the use of a frame knows whom to ask.
 //!
 //! A CPU without a vCPU is on the hypervisor's own root, where it has no translation of a guest and cannot get one: it is
 //! not asked to flush, and an idle CPU sleeps on.
@@ -15,14 +13,13 @@ use crate::cpu;
 use crate::cpu::percpu::{self, this_cpu, MAX_CPUS};
 use crate::mem;
 use crate::mem::guest_tables::Tables;
-use core::sync::atomic::{fence, AtomicBool, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{fence, AtomicU64, Ordering};
+use hv_core::tlb_clock::TlbClock;
 use x86::VirtAddr;
 
-static CLOCK: AtomicU32 = AtomicU32::new(1);
-/// Has the present value of the clock been remembered by anybody?
-static CLOCK_USED: AtomicBool = AtomicBool::new(false);
+static CLOCK: TlbClock = TlbClock::at(1);
 /// Clock value of each CPU's last complete flush.
-static LAST_FLUSH: [AtomicU32; MAX_CPUS] = [const { AtomicU32::new(0) }; MAX_CPUS];
+static LAST_FLUSH: [AtomicU64; MAX_CPUS] = [const { AtomicU64::new(0) }; MAX_CPUS];
 
 /// CPUs that are on the hypervisor's own root.
 static OFF_GUESTS: AtomicU64 = AtomicU64::new(0);
@@ -42,36 +39,19 @@ pub enum What {
 /// The clock, to be remembered as the end of a use.
 #[inline]
 pub fn clock() -> u32 {
-    // What ended the use may be a plain store, which others do not see yet: a CPU that flushes now, later than the clock
-    // that we would read, could still find the entry as it was.
-    fence(Ordering::SeqCst);
-    let now = CLOCK.load(Ordering::SeqCst);
-    // Only after reading it: then either the clock has moved on already, or the next flush moves it.
-    if !CLOCK_USED.load(Ordering::SeqCst) {
-        CLOCK_USED.store(true, Ordering::SeqCst);
-    }
-    now
+    CLOCK.stamp()
 }
 
-/// The clock value for a flush that begins now.
-#[inline]
-fn flush_time() -> u32 {
-    if CLOCK_USED.load(Ordering::SeqCst) {
-        // A use that is remembered in between has the old value, or sets the mark again.
-        CLOCK_USED.store(false, Ordering::SeqCst);
-        CLOCK.fetch_add(1, Ordering::SeqCst).wrapping_add(1)
-    } else {
-        CLOCK.load(Ordering::SeqCst)
-    }
-}
-
-/// Loads `root` into CR3 and remembers that this was a complete flush.
+/// Loads `root` into CR3 and remembers that this was a complete flush: so what a logged vCPU has beside the TLB goes, too.
 ///
 /// # Safety
 /// 1. `root` is the machine address of an L4 table that has the hypervisor's slots, and stays one while it is loaded.
 #[inline]
 pub unsafe fn load_root(root: u64) {
-    let time = flush_time();
+    let time = CLOCK.flush_begins();
+    if let Some(cache) = this_cpu().cache() {
+        cache.wipe(&Tables);
+    }
     // SAFETY: (1).
     unsafe { cpu::write_cr3(root) };
     LAST_FLUSH[this_cpu().cpu as usize & (MAX_CPUS - 1)].store(time, Ordering::Release);
@@ -88,7 +68,7 @@ pub fn leave_guests() {
 /// this CPU flush; whoever did so earlier removed it before this CPU's first walk.
 pub fn enter_guests() {
     let cpu = this_cpu().cpu;
-    LAST_FLUSH[cpu as usize & (MAX_CPUS - 1)].store(flush_time(), Ordering::SeqCst);
+    LAST_FLUSH[cpu as usize & (MAX_CPUS - 1)].store(CLOCK.flush_begins(), Ordering::SeqCst);
     OFF_GUESTS.fetch_and(!(1 << cpu), Ordering::SeqCst);
 }
 
@@ -103,13 +83,8 @@ fn on_guests(mask: u64) -> u64 {
 #[inline]
 pub fn flush_local(what: What) {
     match what {
-        What::All => {
-            if let Some(cache) = this_cpu().cache() {
-                cache.wipe(&Tables);
-            }
-            // SAFETY: the root that is loaded.
-            unsafe { load_root(cpu::read_cr3()) }
-        }
+        // SAFETY: the root that is loaded.
+        What::All => unsafe { load_root(cpu::read_cr3()) },
         What::Page(va) => {
             if let (Some(cache), Some(page)) = (this_cpu().cache(), VirtAddr::new(va)) {
                 cache.forget(&Tables, page);
@@ -165,14 +140,13 @@ fn flush_here(argument: u64) {
 /// Makes sure that every CPU of those that `knowers` names has flushed completely since the clock read `stamp`, and that the
 /// clock does not read it any more.
 pub fn flush_since(stamp: u32, knowers: impl FnOnce() -> u64) {
-    let online = percpu::online_mask();
+    let (online, end) = (percpu::online_mask(), CLOCK.end_of(stamp));
     let mut mask = 0;
     for (cpu, last) in LAST_FLUSH.iter().enumerate() {
         if online >> cpu == 0 {
             break;
         }
-        // Wraps: a CPU is never half a turn behind, for it flushes at least whenever it changes address spaces.
-        if stamp.wrapping_sub(last.load(Ordering::Acquire)) < 1 << 31 {
+        if end >= last.load(Ordering::Acquire) {
             mask |= 1 << cpu;
         }
     }
@@ -183,5 +157,5 @@ pub fn flush_since(stamp: u32, knowers: impl FnOnce() -> u64) {
     let mask = mask & knowers();
     flush(mask, What::All);
     // Whoever ends a use from now on remembers another time, though no CPU may have had to flush.
-    let _ = CLOCK.compare_exchange(stamp, stamp.wrapping_add(1), Ordering::SeqCst, Ordering::SeqCst);
+    CLOCK.pass(end);
 }

@@ -74,7 +74,6 @@ pub fn new_baseptr(v: &OwnedVcpu, mfn: Mfn) -> Result<(), Errno> {
     if v.ldt_entries.get() != 0 {
         reload_ldt(v);
     }
-    vtlb::wipe(v);
     // SAFETY: the reference just taken keeps it a validated L4 table; a cache's root has the hypervisor's slots, too.
     unsafe { tlb::load_root(vtlb::hardware_root(v).addr().raw()) };
     if old.raw() != 0 {
