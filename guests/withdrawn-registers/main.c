@@ -1,7 +1,7 @@
 /*
  * A domain keeps no mapping of registers that it may not use any more. It goes on as if the device had been pulled out: reads give all ones and
- * writes go nowhere, whether it runs meanwhile, is paused and goes on, or is paused twice. What it may use still, or again, it has. (cpus: 2)
- * (differs: stock Xen leaves them mapped)
+ * writes reach nobody, those too that were not let through before, whether it runs meanwhile, is paused and goes on, or is paused twice. What it may
+ * use still, or again, it has. (cpus: 2) (differs: stock Xen leaves them mapped)
  */
 #include "domains.h"
 
@@ -11,13 +11,14 @@ enum { OTHER = 5, IOMEM_PERMISSION = 20 };
 /* Where no memory is, and nothing that matters: old graphics memory. */
 enum { LOST = 0xa0, KEPT = 0xa1, NEVER_HAD = 0xa2 };
 /* Its entries in the domain's L1 table. */
-enum { LOST_AT = 2, KEPT_AT = 3 };
+enum { LOST_AT = 2, KEPT_AT = 3, ONLY_READ_AT = 4 };
 enum { COUNTER = 2, LOOKING = 4 };
 
 static struct vcpu_context context;
 static u64 frames[FRAMES];
 static volatile u64 *counter = (u64 *)pages[COUNTER];
 static volatile u32 *has_read = (u32 *)(pages[COUNTER] + 8);
+static volatile u8 *writes_more = pages[COUNTER] + 16;
 
 static s64 permit(u64 frame, bool allow)
 {
@@ -31,14 +32,19 @@ static s64 ask(u32 what)
 	return domctl(OTHER, what, &request);
 }
 
-/* It reads the register that it loses and says what it has read, writes to the next one and to one that it keeps, and counts, again and again. */
+/*
+ * It reads the register that it loses and says what it has read, writes to the next one and to one that it keeps, and counts, again and again. If it
+ * is told to, it writes where it may only read, too.
+ */
 static void begin(void)
 {
 	static const u8 code[] = {
 		/* 1: mov CODE_VA + 2 * PAGE, %eax; mov %eax, CODE_VA + PAGE + 8; mov %eax, CODE_VA + 2 * PAGE + 8 */
 		0x8b, 0x04, 0x25, 0x00, 0x20, 0x40, 0x00, 0x89, 0x04, 0x25, 0x08, 0x10, 0x40, 0x00, 0x89, 0x04, 0x25, 0x08, 0x20, 0x40, 0x00,
-		/* lock incq CODE_VA + PAGE; mov %eax, CODE_VA + 3 * PAGE; jmp 1b */
-		0xf0, 0x48, 0xff, 0x04, 0x25, 0x00, 0x10, 0x40, 0x00, 0x89, 0x04, 0x25, 0x00, 0x30, 0x40, 0x00, 0xeb, 0xd9,
+		/* lock incq CODE_VA + PAGE; mov %eax, CODE_VA + 3 * PAGE */
+		0xf0, 0x48, 0xff, 0x04, 0x25, 0x00, 0x10, 0x40, 0x00, 0x89, 0x04, 0x25, 0x00, 0x30, 0x40, 0x00,
+		/* cmpb $0, CODE_VA + PAGE + 16; je 1b; mov %eax, CODE_VA + 4 * PAGE; jmp 1b */
+		0x80, 0x3c, 0x25, 0x10, 0x10, 0x40, 0x00, 0x00, 0x74, 0xd1, 0x89, 0x04, 0x25, 0x00, 0x40, 0x40, 0x00, 0xeb, 0xc8,
 	};
 	static const u64 registers[] = { LOST, KEPT };
 	check_result(create_domain(OTHER), 0, "createdomain");
@@ -47,6 +53,8 @@ static void begin(void)
 	check_result(permit(KEPT, true), 0, "permitting another");
 	memset(&context, 0, sizeof(context));
 	build_running_domain(OTHER, code, sizeof(code), pages[COUNTER], &context, frames, registers, 2);
+	struct { u64 at, to; } only_read = { frames[L1] * PAGE + ONLY_READ_AT * 8, pte(LOST, P | US) };
+	check_result(HC4(mmu_update, &only_read, 1, NULL, (OTHER + 1) << 16 | OTHER), 0, "mapping a register for reading");
 	check_result(ask(DOMCTL_UNPAUSE), 0, "unpausedomain");
 	check(counts((u64 *)counter), "it does not run");
 }
@@ -73,6 +81,10 @@ static void is_without(const char *how)
 	check(*has_read == ~0u, "%s: it has read %#x", how, *has_read);
 	check(!is_mapped(LOST_AT, LOST) && entry(LOST_AT) & P, "%s: its entry is %#lx", how, entry(LOST_AT));
 	check(is_mapped(KEPT_AT, KEPT), "%s: the entry that it may have is %#lx", how, entry(KEPT_AT));
+	check(!is_mapped(ONLY_READ_AT, LOST) && (entry(ONLY_READ_AT) & (P | RW)) == P, "%s: it may write by %#lx", how, entry(ONLY_READ_AT));
+	*writes_more = 1;
+	check(counts((u64 *)counter) && counts((u64 *)counter), "%s: it has stopped since it has written where it may read", how);
+	*writes_more = 0;
 }
 
 static void end(void)

@@ -1,7 +1,8 @@
 //! Registers that a domain may not use any more leave its page tables: the shell around `hv_core::mmu::withdrawal`.
 //!
-//! A driver may be using them: the toolstack takes the devices of a domain that it destroys before it stops it. So it is to see what drivers expect
-//! of a device that was pulled out: reads give all ones, and writes go nowhere. That is a page of ones, the domain's own, where the registers were.
+//! A driver may be using them: the toolstack takes the devices of a domain that it destroys before it stops it. So it is to see about what drivers
+//! expect of a device that was pulled out: reads give all ones, and writes reach nobody. That is a page of ones, the domain's own, where the registers
+//! were: one for all of them, and what is written there is read there from then on. If it could not be written, a twin's next write would end it.
 //!
 //! The pass looks at every frame of the machine. A domain that does not run cannot use what is in its tables, so it is put off for
 //! one: whoever would let it run again does it first ([`super::life::unpause`]). A domain that is destroyed or rolled back instead, as
@@ -57,6 +58,11 @@ impl Withdrawn {
     pub fn settle(&self) {
         let _state = self.state.lock();
         self.is_due.store(false, Ordering::SeqCst);
+    }
+
+    /// Is `frame` the page that the domain has in the place of such memory?
+    pub fn is_absent(&self, frame: Mfn) -> bool {
+        self.state.lock().absent.as_ref().is_some_and(|page| page.mfn() == frame)
     }
 
     /// Its domain is dead.

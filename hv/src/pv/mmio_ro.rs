@@ -1,5 +1,5 @@
 //! Writes of a guest kernel to I/O memory that it may only read, because the hypervisor watches it: PCI configuration
-//! space in memory, MSI-X tables, and registers of network interfaces whose links are kept.
+//! space in memory, MSI-X tables, and registers of network interfaces whose links are kept. And to what is where such memory was.
 
 use crate::arch::acpi;
 use crate::arch::pci::{self, Width};
@@ -41,13 +41,14 @@ pub fn handle(v: &OwnedVcpu, regs: &mut CpuUserRegs, address: u64) -> bool {
     let frame = entry.mfn();
     // In this order: another CPU may have the driver begin in between, and then this write is done all the same.
     let registers = link::registers(v.domain(), frame);
-    if !matches!(registers, Registers::Held(_)) && !device_frames::is_watched(frame) {
+    let is_absent = v.domain().io.withdrawn.is_absent(frame);
+    if !is_absent && !matches!(registers, Registers::Held(_)) && !device_frames::is_watched(frame) {
         return registers == Registers::Free && free(v, va, entry);
     }
     let fetched = emulate::fetch(regs.rip, Mode::Long);
     let Ok(write) = MemoryWrite::decode(regs, &fetched, address, emulate::segment_base) else { return false };
     let offset = (write.addr & (x86::PAGE_SIZE as u64 - 1)) as u16;
-    let target = target(frame, registers);
+    let target = if is_absent { Target::Absent } else { target(frame, registers) };
     let old = if write.reads_memory() { target.read(v.domain(), offset, write.width) } else { 0 };
     let effect = write.evaluate(regs, old);
     if let Some(new) = effect.new {
@@ -84,6 +85,8 @@ enum Target {
     Registers(pci::Sbdf),
     /// A table of messages, or nothing.
     Table,
+    /// Registers that were withdrawn.
+    Absent,
 }
 
 fn target(frame: Mfn, registers: Registers) -> Target {
@@ -100,6 +103,7 @@ impl Target {
             Self::Config(at) => read(at, offset, width),
             Self::Registers(at) => link::read(at, d, offset).into(),
             Self::Table => 0,
+            Self::Absent => u64::MAX,
         }
     }
 
@@ -108,7 +112,7 @@ impl Target {
         match (*self, width) {
             (Self::Config(at), _) => write_config(at, offset, width, value),
             (Self::Registers(at), 4) => link::write(at, d, offset, value as u32),
-            (Self::Registers(_), _) | (Self::Table, _) => {}
+            (Self::Registers(_), _) | (Self::Table | Self::Absent, _) => {}
         }
     }
 }
