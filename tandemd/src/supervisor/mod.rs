@@ -272,9 +272,7 @@ fn look_after(service: &str, kind: Kind, driver: &str, settings: &Settings) -> R
 /// Says what there is to say, and writes the record down if it has changed.
 fn save(machine: &mut Machine, paper: &mut Paper, service: &str, driver: &str) {
     let record = &machine.record;
-    for line in machine.said.drain(..).chain(paper.keep(record)) {
-        eprintln!("{service}: {driver}: {line}");
-    }
+    paper.say_and_keep(machine.said.drain(..), record, |line| eprintln!("{service}: {driver}: {line}"));
     if let Some(desk) = desks().get_mut(service) {
         desk.told.state = machine.state().into();
         desk.told.why = (machine.state() == PARKED).then(|| record.why.clone());

@@ -231,7 +231,7 @@ impl Paper {
 
     /// Writes it down if it is another one. A file system on which that cannot be done is no reason to do nothing for a driver domain: a daemon that is
     /// killed leaves an older one, too. What there is to say of that.
-    pub fn keep(&mut self, record: &Record) -> Option<String> {
+    fn keep(&mut self, record: &Record) -> Option<String> {
         if *record == self.written {
             return None;
         }
@@ -242,11 +242,36 @@ impl Paper {
         self.written.clone_from(record);
         std::mem::take(&mut self.is_old).then(|| format!("{} is written again", self.path.display()))
     }
+
+    /// Says what there is to say, and then writes it down: what a daemon has written that is killed in between is said by nobody any more, and what it has
+    /// only said the next one does and says again.
+    pub fn say_and_keep(&mut self, said: impl IntoIterator<Item = String>, record: &Record, mut say: impl FnMut(&str)) {
+        said.into_iter().for_each(|line| say(&line));
+        if let Some(line) = self.keep(record) {
+            say(&line);
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_written_was_said_before() {
+        let path = std::env::temp_dir().join(format!("tandemd-said-{}.toml", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        let mut record = Record::default();
+        let mut paper = Paper::new(path.clone(), record.clone());
+        record.count("recovered");
+        let mut heard = Vec::new();
+        paper.say_and_keep(["recovered, at last".to_string()], &record, |line| {
+            heard.push((line.to_string(), path.exists()))
+        });
+        assert_eq!(heard, [("recovered, at last".to_string(), false)]);
+        assert!(path.exists());
+        std::fs::remove_file(&path).unwrap();
+    }
 
     #[test]
     fn what_is_written_is_read_until_the_machine_starts_anew() {
