@@ -315,7 +315,7 @@ pub const BEAT_CRASHED: u32 = 1 << 2;
 pub const BEAT_WEDGED: u32 = 1 << 3;
 /// In [`ChannelBeat::flags`]: an IOMMU keeps the domain's devices from others' memory.
 pub const BEAT_CONFINED: u32 = 1 << 4;
-/// In [`ChannelBeat::flags`]: an IOMMU has stopped an access of a device of the domain's since [`WATCH_DMA_FAULTS`] was asked for.
+/// In [`ChannelBeat::flags`]: an IOMMU has stopped an access of a device of the domain's since that was to count.
 pub const BEAT_DMA_FAULT: u32 = 1 << 5;
 /// In [`ChannelBeat::flags`]: a device was taken from the domain that the hypervisor has not reset by its own registers, as it does not know
 /// how, or as the device did not come back. Forgotten when a domain without devices gets one.
@@ -326,6 +326,8 @@ pub const BEAT_BEREFT: u32 = 1 << 7;
 /// In [`ChannelWatch::flags`]: a device of the domain's whose access to memory an IOMMU stops ends its service. What the domain says from then on to
 /// guests, or answers their disks, is not taken from it, until it is rolled back. Without it, none counts from now on.
 pub const WATCH_DMA_FAULTS: u16 = 1 << 0;
+/// In [`ChannelWatch::flags`], in the place of [`WATCH_DMA_FAULTS`]: the same from when the domain serves a guest's disk, if it does not now.
+pub const WATCH_DMA_FAULTS_IN_USE: u16 = 1 << 1;
 
 /// Argument of [`CHANNELOP_WATCH`].
 #[repr(C)]

@@ -7,6 +7,7 @@ use crate::domain::{self, passthrough, snapshot, watch};
 use crate::mem::guest_ptr::plain;
 use crate::{sched, twin};
 use core::sync::atomic::Ordering;
+use hv_core::dma_faults::Wanted;
 use hv_core::mmu::snapshot::Form;
 use hv_core::pcicfg::Sbdf;
 use xen_abi::channel_op as op;
@@ -93,9 +94,14 @@ pub fn call(cx: &mut Caller, cmd: u32, arg: GuestPtr<u8>) -> Outcome {
         }
         op::CHANNELOP_WATCH => {
             let r: op::ChannelWatch = arg.cast().read()?;
-            must_be_zero((r.flags & !op::WATCH_DMA_FAULTS).into())?;
+            let wanted = match r.flags {
+                0 => Wanted::Never,
+                op::WATCH_DMA_FAULTS_IN_USE => Wanted::InUse,
+                op::WATCH_DMA_FAULTS => Wanted::Now,
+                _ => return Err(Errno::EINVAL),
+            };
             let d = domain::find(r.domain).ok_or(Errno::ESRCH)?;
-            d.dma_faults.watch(r.flags & op::WATCH_DMA_FAULTS != 0);
+            d.dma_faults.watch(wanted);
             watch::watch(&d, r.wedged_ms);
             OK
         }

@@ -74,7 +74,9 @@ pub struct Shell {
     /// That one fails when a device of its is stopped.
     dma_faults: bool,
     /// Of which domain the hypervisor tells, and whether of its devices.
-    watched: Option<(u16, bool)>,
+    watched: Option<(u16, u16)>,
+    /// Who waits, and the hypervisor knows what to tell of it when it is of use.
+    expected: Option<u16>,
     /// The one that was seen to be of use.
     used: Option<u16>,
     toolstack: Toolstack,
@@ -134,6 +136,7 @@ impl Shell {
             pci_answers: settings.pci_answers,
             reset: settings.reset,
             watched: None,
+            expected: None,
             used: None,
             toolstack,
             bereft: None,
@@ -294,6 +297,9 @@ impl Shell {
         if let Some(domain) = &domain {
             self.watch(domain.id);
         }
+        if let Some(standby) = &standby {
+            self.expect(standby.id);
+        }
         let is_meeting = match &domain {
             Some(domain) if !has_all => self.is_meeting(domain.id)?,
             _ => false,
@@ -396,11 +402,27 @@ impl Shell {
     }
 
     /// The hypervisor tells of this domain. If it cannot it is gone, which the next look shows. What its devices do counts from when it is of use
-    /// on: before, one may still do what its last driver told it. That it is of use is to be known by now.
+    /// on: before, one may still do what its last driver told it. That it is of use is to be known by now; of one that serves disks the hypervisor knows.
     fn watch(&mut self, domain: u16) {
-        let wanted = (domain, self.dma_faults && self.used == Some(domain));
+        let flags = match (self.dma_faults, self.used == Some(domain)) {
+            (false, _) => 0,
+            (true, false) => op::WATCH_DMA_FAULTS_IN_USE,
+            (true, true) => op::WATCH_DMA_FAULTS,
+        };
+        let wanted = (domain, flags);
         if self.watched != Some(wanted) && self.hypervisor.watch(domain, self.wedged_ms, wanted.1).is_ok() {
             self.watched = Some(wanted);
+        }
+    }
+
+    /// One that waits may serve guests' disks before it is seen that it is of use.
+    fn expect(&mut self, domain: u16) {
+        if self.dma_faults
+            && self.expected != Some(domain)
+            && self.hypervisor.watch(domain, 0, op::WATCH_DMA_FAULTS_IN_USE).is_ok()
+        {
+            self.expected = Some(domain);
+            self.watched = self.watched.filter(|(watched, _)| *watched != domain);
         }
     }
 

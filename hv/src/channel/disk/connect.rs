@@ -138,6 +138,8 @@ pub fn attach(request: &ChannelDiskAttach) -> Result<(), Errno> {
     let mut shelf = DISKS[usize::from(place)].lock();
     let Some(shelf) = shelf.as_deref_mut() else { return Err(Errno::ENOENT) };
     let cookie = name.raw() | DISK_EVENT | BACK_EVENT;
+    // Before it is given what waits.
+    back.dma_faults.begin_use();
     let share = Share::of(&common, name, connected.request.weight).map_err(|_| Errno::ENOMEM)?;
     shelf.disk.attach(ring, pages.into_boxed_slice(), request.max_segments, &Bytes).map_err(|_| Errno::EINVAL)?;
     let port = match take_over(&front, request.port, &back, cookie) {
