@@ -47,10 +47,14 @@ disk_ends() {
 	for guest in $guests; do check $guest-saw-no-error no_disk_errors $guest; done
 }
 
-# told: what guests have said of what went wrong
+# told: what guests have said of what went wrong, all of it and how much that is, and what driver domains have said of themselves. A damaged kernel may answer
+# what it has not done.
 told() {
 	local guest
-	for guest in $guests; do in_guest $guest 60 'grep -hE "^(tcp )?wrong|^error|FAIL" /tmp/load /tmp/ended | tail -n 4; dmesg | tail -n 4'; done
+	for guest in $guests; do
+		in_guest $guest 60 'grep -hE "^(tcp )?wrong|^error|FAIL" /tmp/load /tmp/ended > /tmp/wrong; wc -l < /tmp/wrong; head -n 40 /tmp/wrong; dmesg | tail -n 4'
+	done
+	grep -ahE 'WARNING:|BUG:|ata[0-9.]+: |nvme[0-9a-z]*: ' $(dirname $(log_of dd))/guest-dd*.log | tail -n 40
 }
 
 # in_turn CAUSE[/N]...: the next one is ${turn[0]}; each of a round comes once before one comes again
