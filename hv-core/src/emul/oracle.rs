@@ -2,7 +2,7 @@
 
 use super::decode::{decode, DecodeError, Decoded, Map};
 use super::memory_write::MemoryWrite;
-use super::privileged::{self, Machine, Outcome};
+use super::privileged::{self, Machine, Outcome, Progress};
 use super::{Exception, Fetched, Mode, Segment, MAX_INSTRUCTION_BYTES};
 use std::vec::Vec;
 use x86::cpuid::CpuidRegs;
@@ -18,6 +18,8 @@ pub struct Recorder {
     pub refuse_io: bool,
     /// Every fallible operation fails with this.
     pub fail: Option<Exception>,
+    /// Writing a control register comes to no end.
+    pub cr_is_slow: bool,
     /// All memory, addressed modulo its length.
     pub memory: [u8; 16],
     /// No access to this page succeeds.
@@ -88,8 +90,9 @@ impl Machine for Recorder {
     fn table_selectors(&self) -> (u16, u16) {
         (0xe048, 0xe040)
     }
-    fn write_cr(&mut self, cr: u8, value: u64) -> Result<(), Exception> {
-        self.record(Call::WriteCr(cr, value), ())
+    fn write_cr(&mut self, cr: u8, value: u64) -> Result<Progress, Exception> {
+        let progress = if self.cr_is_slow { Progress::Again } else { Progress::Done };
+        self.record(Call::WriteCr(cr, value), progress)
     }
     fn clts(&mut self) {
         self.calls.push(Call::Clts);
@@ -287,7 +290,7 @@ fn check_privileged(regs: &CpuUserRegs, whole: &Fetched) {
                     let moved = after.rip.wrapping_sub(regs.rip);
                     assert!(moved <= 15 || mode == Mode::Compat32, "moved by {moved}");
                 }
-                Outcome::Inject(_) | Outcome::Unhandled => assert_eq!(after, *regs),
+                Outcome::Again | Outcome::Inject(_) | Outcome::Unhandled => assert_eq!(after, *regs),
             }
         }
     }

@@ -41,7 +41,7 @@ pub trait Machine {
         }
     }
     fn read_cr(&mut self, cr: u8) -> Result<u64, Exception>;
-    fn write_cr(&mut self, cr: u8, value: u64) -> Result<(), Exception>;
+    fn write_cr(&mut self, cr: u8, value: u64) -> Result<Progress, Exception>;
     /// The selectors in LDTR and TR.
     fn table_selectors(&self) -> (u16, u16);
     /// Clears CR0.TS.
@@ -62,6 +62,15 @@ pub trait Machine {
     fn write(&mut self, addr: u64, data: &[u8]) -> Result<(), Exception>;
 }
 
+/// How far an instruction has come that may take long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// To its end.
+    Done,
+    /// Not there yet. The guest executes it again, so that interrupts have their turn.
+    Again,
+}
+
 /// What became of a trapped instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -69,6 +78,8 @@ pub enum Outcome {
     Done,
     /// Executed, and the guest single-steps: deliver #DB with DR6.BS.
     SingleStep,
+    /// Executed in part; the registers are those before it.
+    Again,
     /// Not executed: deliver this exception.
     Inject(Exception),
     /// Not ours: deliver the fault as it came.
@@ -133,6 +144,11 @@ pub fn emulate<M: Machine>(
             cpuid(regs, machine);
             Ok(())
         }
+        (Map::Secondary, 0x22) if kernel => match machine.write_cr(d.reg(), Gpr::full(d.rm()).read(regs, 8)) {
+            Ok(Progress::Again) => return Outcome::Again,
+            Ok(Progress::Done) => Ok(()),
+            Err(e) => Err(e),
+        },
         (Map::Secondary, 0x00 | 0x01) if Store::of(&d).is_some() => store(regs, mode, &d, machine),
         (Map::Secondary, _) if kernel => match system(regs, &d, machine) {
             Some(result) => result,
@@ -153,7 +169,6 @@ fn system<M: Machine>(regs: &mut CpuUserRegs, d: &Decoded, machine: &mut M) -> O
         0x30 => machine.wrmsr(low(regs.rcx), edx_eax(regs)),
         0x32 => machine.rdmsr(low(regs.rcx)).map(|value| set_edx_eax(regs, value)),
         0x20 => machine.read_cr(d.reg()).map(|value| rm.write(regs, 8, value)),
-        0x22 => machine.write_cr(d.reg(), rm.read(regs, 8)),
         0x21 => machine.read_dr(d.reg()).map(|value| rm.write(regs, 8, value)),
         0x23 => machine.write_dr(d.reg(), rm.read(regs, 8)),
         0x06 => {
@@ -240,7 +255,7 @@ fn lmsw<M: Machine>(regs: &mut CpuUserRegs, d: &Decoded, machine: &mut M) -> Res
         }
     };
     let cr0 = machine.read_cr(0)?;
-    machine.write_cr(0, cr0 & !0xe | source & 0xf)
+    machine.write_cr(0, cr0 & !0xe | source & 0xf).map(|_| ())
 }
 
 /// IN and OUT with immediate or dx port.

@@ -8,6 +8,7 @@ use crate::domain::vcpu::{stop, OwnedVcpu, LDT_PAGES};
 use crate::pv::vtlb;
 use crate::sched::{self, Held};
 use core::cell::Cell;
+use hv_core::emul::privileged::Progress;
 use hv_core::mmu::{Deferred, GdtFrames, MmuError, RootRef};
 use x86::{Level, Mfn, VirtAddr, PAGE_SHIFT};
 use xen_abi::errno::Errno;
@@ -36,28 +37,21 @@ pub fn refused(why: MmuError) -> Errno {
 }
 
 /// What a write to CR3 of `v`, which runs here in kernel mode, means: [`new_baseptr`] for a table that is validated
-/// already, for an instruction cannot be preempted. EINVAL for any other.
-pub fn write_cr3(v: &OwnedVcpu, mfn: Mfn) -> Result<(), Errno> {
+/// already, and what it cuts off is ordinary memory when it is done. EINVAL for any other table.
+///
+/// A trap cannot be preempted, so there is no more of it than of a hypercall between two looks at what is pending. As on Xen the
+/// instruction is executed again then, perhaps with the new root; that changes nothing but what is left to do.
+pub fn write_cr3(v: &OwnedVcpu, mfn: Mfn) -> Result<Progress, Errno> {
     if mmu().table_level(mfn) != Some(Level::L4) {
         return Err(Errno::EINVAL);
     }
-    for _ in 0..MAX_ROUNDS {
-        mmu_env::refill_steps();
-        match new_baseptr(v, mfn) {
-            Err(Errno::ERESTART) => {}
-            Err(errno) => return Err(errno),
-            Ok(()) => {
-                // What takes longer, the next operation on page tables finishes.
-                let _ = (0..MAX_ROUNDS).any(|_| finish_dropped(&v.domain().mm));
-                return Ok(());
-            }
-        }
+    mmu_env::refill_steps();
+    match new_baseptr(v, mfn) {
+        Ok(()) if finish_dropped(&v.domain().mm) => Ok(Progress::Done),
+        Ok(()) | Err(Errno::ERESTART) => Ok(Progress::Again),
+        Err(errno) => Err(errno),
     }
-    Err(Errno::EINVAL)
 }
-
-/// Rounds of an earlier operation's unfinished work that a write to CR3 waits for.
-const MAX_ROUNDS: u32 = 64;
 
 /// Makes `mfn` the kernel's root of `v`, which runs here in kernel mode, and loads it. ERESTART: to be called again.
 #[inline]

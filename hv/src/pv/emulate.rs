@@ -7,7 +7,7 @@ use crate::domain::vcpu::OwnedVcpu;
 use crate::mem::copy;
 use crate::pv::{address_space, control_regs, cpu_policy, debugreg, entry, mmio_ro, mode};
 use crate::sched::switch;
-use hv_core::emul::privileged::{self, Machine, Outcome};
+use hv_core::emul::privileged::{self, Machine, Outcome, Progress};
 use hv_core::emul::{Exception, Fetched, Mode, Segment, MAX_INSTRUCTION_BYTES};
 use hv_core::ioport::{ConfigAddress, ConfigSpace, Ports};
 use hv_core::{control, msr};
@@ -59,7 +59,7 @@ fn software_interrupt(v: &OwnedVcpu, regs: &mut CpuUserRegs) -> bool {
 /// Delivers what the emulation ended in.
 fn finish(v: &OwnedVcpu, regs: &mut CpuUserRegs, outcome: Outcome) -> bool {
     match outcome {
-        Outcome::Done => {}
+        Outcome::Done | Outcome::Again => {}
         Outcome::SingleStep => single_step(v, regs),
         Outcome::Inject(e) => inject(v, regs, e),
         Outcome::Unhandled => return false,
@@ -191,7 +191,7 @@ impl Machine for Guest<'_> {
         }
     }
 
-    fn write_cr(&mut self, cr: u8, value: u64) -> Result<(), Exception> {
+    fn write_cr(&mut self, cr: u8, value: u64) -> Result<Progress, Exception> {
         let v = self.0;
         match cr {
             0 => {
@@ -205,10 +205,10 @@ impl Machine for Guest<'_> {
                 // SAFETY: the host's bits plus those that the domain's policy let it choose, which are bits that the machine has.
                 unsafe { cpu::write_cr4(control_regs::real_cr4(chosen)) };
             }
-            3 => address_space::write_cr3(v, Mfn::containing(MachAddr::new(value))).map_err(|_| Exception::GP)?,
+            3 => return address_space::write_cr3(v, Mfn::containing(MachAddr::new(value))).map_err(|_| Exception::GP),
             _ => return Err(Exception::GP),
         }
-        Ok(())
+        Ok(Progress::Done)
     }
 
     fn table_selectors(&self) -> (u16, u16) {

@@ -260,3 +260,18 @@ fn what_cannot_be_fetched_is_a_page_fault_only_at_an_address_that_is_one() {
     assert_eq!(go(0x7fff_ffff_f000), Outcome::Inject(Exception::fetch_fault(0x7fff_ffff_f000)));
     assert_eq!([go(0x8000_0000_0000), go(0xffff_7fff_ffff_ffff)], [Outcome::Unhandled; 2], "the #GP as it came");
 }
+
+#[test]
+fn a_control_register_that_takes_long_is_written_again() {
+    let mut m = Recorder { cr_is_slow: true, ..Default::default() };
+    // It single-steps, and has resumed from a breakpoint: neither is over.
+    let before = CpuUserRegs { rflags: 0x1_0302, ..regs() };
+    let mut r = before;
+    let go =
+        |m: &mut Recorder, r: &mut CpuUserRegs| emulate(r, Mode::Long, true, &Fetched::from_bytes(b"\x0f\x22\xd8"), m);
+    assert_eq!((go(&mut m, &mut r), r), (Outcome::Again, before));
+    m.cr_is_slow = false;
+    assert_eq!((go(&mut m, &mut r), r.rip), (Outcome::SingleStep, before.rip + 3));
+    assert_eq!(m.calls, [Call::WriteCr(3, before.rax); 2]);
+    assert_eq!(emulate(&mut r, Mode::Long, false, &Fetched::from_bytes(b"\x0f\x22\xd8"), &mut m), Outcome::Unhandled);
+}
