@@ -62,8 +62,11 @@ pub trait PtMem {
     fn cmpxchg(&self, slot: Slot, old: Pte, new: Pte) -> Result<(), Pte>;
 }
 
-/// May a domain map a frame of I/O memory?
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// As many questions whether a domain may map I/O memory ([`MmuEnv::io_access`]) are worth a step: each looks through lists under locks.
+pub const IO_ENTRIES_IN_STEP: u32 = 64;
+
+/// May a domain map a frame of I/O memory? The less it may, the smaller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum IoAccess {
     /// Not at all.
     Denied,
@@ -79,7 +82,7 @@ pub trait MmuEnv: PtMem {
     fn frame(&self, mfn: Mfn) -> Option<&Frame>;
     /// One past the last frame that has an entry.
     fn frames_end(&self) -> Mfn;
-    /// Takes a step (a table validated or taken down). `true`: there are none left, so the operation stops here and is re-executed.
+    /// Takes a step (a table validated or taken down, or [`IO_ENTRIES_IN_STEP`] questions for I/O memory). `true`: there are none left, so the operation stops here and is re-executed.
     fn is_out_of_steps(&self) -> bool;
     /// The lower half of a counter that every complete TLB flush (of any CPU) increments *before* it begins.
     fn tlb_clock(&self) -> u32;

@@ -57,6 +57,8 @@ pub struct Machine {
     pub returned: Mutex<Vec<(Mfn, DomId)>>,
     /// I/O frames that nobody may map any more.
     pub withdrawn: Mutex<BTreeSet<Mfn>>,
+    /// Questions who may map an I/O frame.
+    pub nr_io_questions: AtomicU32,
 }
 
 impl Machine {
@@ -82,6 +84,7 @@ impl Machine {
             away: Mutex::default(),
             returned: Mutex::default(),
             withdrawn: Mutex::default(),
+            nr_io_questions: AtomicU32::new(0),
         }
     }
 
@@ -181,6 +184,7 @@ impl MmuEnv for Machine {
         self.clock.fetch_max(stamp + 1, Ordering::SeqCst);
     }
     fn io_access(&self, dom: DomId, mfn: Mfn) -> IoAccess {
+        self.nr_io_questions.fetch_add(1, Ordering::SeqCst);
         if dom != DOM0 || mfn.raw() >= 1 << 36 || self.withdrawn.lock().unwrap().contains(&mfn) {
             IoAccess::Denied
         } else if mfn == READ_ONLY_IO {

@@ -121,6 +121,12 @@ impl<E: MmuEnv> Mmu<'_, E> {
         self.get_l1e(adjust(entry), Owners::both(dom))
     }
 
+    /// Does an adopted entry map I/O memory? Only such an entry has an attribute of the cache.
+    #[inline]
+    pub(super) const fn is_adopted_io(adopted: Pte) -> bool {
+        adopted.0 & CACHE != 0
+    }
+
     #[inline]
     fn check_l1_flags(&self, new: Pte, dom: DomId) -> Result<(), MmuError> {
         let strange = new.0 & !(ALLOWED | PTE_ADDR_MASK);
@@ -155,12 +161,14 @@ impl<E: MmuEnv> Mmu<'_, E> {
         if mfn == NO_FRAME {
             return Err(MmuError::InvalidFrame);
         }
-        let on_behalf = if who.frame == DomId::IO { who.table } else { who.frame };
-        let access = match (self.env.io_access(on_behalf, mfn), self.env.io_access(who.table, mfn)) {
-            (IoAccess::Denied, _) | (_, IoAccess::Denied) => return Err(MmuError::IoDenied),
-            (IoAccess::Allowed, IoAccess::Allowed) => IoAccess::Allowed,
-            _ => IoAccess::ReadOnly,
-        };
+        let mut access = self.env.io_access(who.table, mfn);
+        // Asking takes long: not twice for the same domain.
+        if who.frame != who.table && who.frame != DomId::IO {
+            access = access.min(self.env.io_access(who.frame, mfn));
+        }
+        if access == IoAccess::Denied {
+            return Err(MmuError::IoDenied);
+        }
         let new = if access == IoAccess::ReadOnly { new.without(PteFlags::RW) } else { new };
         Ok(uncached(new))
     }

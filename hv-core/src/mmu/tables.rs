@@ -7,7 +7,7 @@
 //! The recursion is at most four deep: a table refers only to tables of the next lower level (linear tables, which
 //! refer to their own level, are refused).
 
-use super::env::GROUP;
+use super::env::{GROUP, IO_ENTRIES_IN_STEP};
 use super::{Mmu, MmuEnv, MmuError, Slot};
 use crate::frame::{Frame, FrameType, Usage, UsageState};
 use core::marker::PhantomData;
@@ -264,14 +264,22 @@ impl<E: MmuEnv> Mmu<'_, E> {
         }
     }
 
-    /// `Err` says how many entries hold references, and why it stopped.
+    /// `Err` says how many entries hold references, and why it stopped. It always goes on to the end; what is more than a step's
+    /// work the next table is stopped for.
     fn promote_entries_l1(&self, mfn: Mfn, dom: DomId, _lock: Locked<'_>) -> Result<(), (usize, MmuError)> {
         let mut next = 0;
+        let mut nr_io = 0;
         while let Some((index, entry)) = self.next_present(mfn, next) {
             next = index + 1;
             let adopted = self.adopt_l1e(entry, dom).map_err(|why| (index, why))?;
             if adopted != entry {
                 self.env.write(Slot::new(mfn, index), adopted);
+            }
+            if Self::is_adopted_io(adopted) {
+                nr_io += 1;
+                if nr_io % IO_ENTRIES_IN_STEP == 0 {
+                    self.env.is_out_of_steps();
+                }
             }
         }
         Ok(())

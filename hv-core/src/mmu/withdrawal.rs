@@ -4,15 +4,18 @@
 //! through, as they are found in the frame table. What is written meanwhile is asked for as ever: no new entry of such a frame comes
 //! behind the pass, and none moves there ([`Mmu::grant_replace`]).
 
+use super::env::IO_ENTRIES_IN_STEP;
 use super::{Deferred, IoAccess, Mmu, MmuEnv, MmuError, Owners, Slot};
 use crate::frame::FrameType;
 use x86::{Mfn, Pte};
 use xen_abi::layout::DomId;
 
-/// Frames looked at between two questions whether to stop.
+/// Frames looked at in a step.
 const STRIDE: u32 = 512;
 /// A table that is read is worth so many of them.
 const TABLE: u32 = 64;
+/// And an entry of I/O memory so many.
+const IO_ENTRY: u32 = STRIDE / IO_ENTRIES_IN_STEP;
 
 /// How far the pass has come.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -42,9 +45,9 @@ impl<E: MmuEnv> Mmu<'_, E> {
         while progress.next < self.env.frames_end().index() {
             let mfn = Mfn::new(progress.next as u64);
             progress.next += 1;
-            work += if self.withdraw_from(dom, mfn, instead) { TABLE } else { 1 };
-            if work >= STRIDE {
-                work = 0;
+            work += self.withdraw_from(dom, mfn, instead);
+            while work >= STRIDE {
+                work -= STRIDE;
                 if self.env.is_out_of_steps() {
                     return Err(MmuError::Preempted);
                 }
@@ -53,23 +56,27 @@ impl<E: MmuEnv> Mmu<'_, E> {
         Ok(())
     }
 
-    /// `true`: it is an L1 table of `dom`. While the lock of its owner is held none becomes one, and each is whole.
+    /// Returns the work that it was. If it is an L1 table of `dom`: while the lock of its owner is held none becomes one, and each is whole.
     #[inline]
-    fn withdraw_from(&self, dom: DomId, mfn: Mfn, instead: Option<Mfn>) -> bool {
-        let Some(frame) = self.env.frame(mfn) else { return false };
+    fn withdraw_from(&self, dom: DomId, mfn: Mfn, instead: Option<Mfn>) -> u32 {
+        let Some(frame) = self.env.frame(mfn) else { return 1 };
         if frame.owner() != dom || !frame.usage().is_valid_as(FrameType::L1) {
-            return false;
+            return 1;
         }
+        let mut work = TABLE;
         let mut next = 0;
         while let Some((index, entry)) = self.next_present(mfn, next) {
             next = index + 1;
+            if self.frame(entry.mfn()).is_none() {
+                work += IO_ENTRY;
+            }
             if self.is_denied_io(entry, dom) {
                 // It holds no references. What takes its place does.
                 let new = instead.and_then(|page| self.get_l1e(Pte::new(page, entry.flags()), Owners::both(dom)).ok());
                 self.env.write(Slot::new(mfn, index), new.unwrap_or(Pte::EMPTY));
             }
         }
-        true
+        work
     }
 
     /// Does the present `entry` map I/O memory that `dom` may not map?

@@ -127,3 +127,45 @@ fn another_domains_page_takes_no_place() {
     assert_eq!(present(&m, NEAR), [1, 8, 300], "DOM2's");
     assert_eq!(m.at(mfn(40)).count().refs(), 1);
 }
+
+/// Frames of eight L1 tables of domain 0's, all entries of which map I/O memory, and of an L2 table above them.
+const FULL: core::ops::Range<u64> = 100..108;
+const ABOVE: u64 = 108;
+
+fn with_full_tables() -> (Machine, Deferred) {
+    let m = Machine::new(512);
+    m.populate(DOM0, FULL.start, 9);
+    for (index, table) in FULL.enumerate() {
+        (0..512).for_each(|n| m.poke(slot(table, n), pte(0, P | RW | US)));
+        m.poke(slot(ABOVE, index), pte(table, P | RW | US));
+    }
+    (m, Deferred::new())
+}
+
+/// Calls `f` until it has not been preempted any more, with so few steps each time that it asks for few entries.
+fn a_few_questions_at_a_time(m: &Machine, mut f: impl FnMut() -> Result<(), MmuError>) {
+    const STEPS: u32 = 4;
+    // A table is looked through to its end, whatever it is worth.
+    const MOST: u32 = STEPS * super::env::IO_ENTRIES_IN_STEP + 512;
+    for round in 0.. {
+        m.fuel.store(STEPS.into(), Ordering::SeqCst);
+        m.nr_io_questions.store(0, Ordering::SeqCst);
+        let result = f();
+        let asked = m.nr_io_questions.load(Ordering::SeqCst);
+        assert!(asked <= MOST, "{asked} questions in round {round}");
+        match result {
+            Ok(()) => return,
+            Err(why) => assert_eq!((why, round < 100), (MmuError::Preempted, true)),
+        }
+    }
+}
+
+#[test]
+fn tables_full_of_registers_are_looked_through_a_few_entries_at_a_time() {
+    let (m, mut lock) = with_full_tables();
+    a_few_questions_at_a_time(&m, || m.mmu().pin(DOM0, mfn(ABOVE), Level::L2, &mut lock));
+    let mut progress = Withdrawal::new();
+    m.withdrawn.lock().unwrap().insert(mfn(0));
+    a_few_questions_at_a_time(&m, || m.mmu().withdraw(DOM0, None, &mut progress, &lock));
+    FULL.for_each(|table| assert_eq!(present(&m, table), []));
+}
