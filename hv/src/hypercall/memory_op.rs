@@ -255,7 +255,7 @@ fn claim_pages(cx: &Caller, request: MemoryReservation) -> Outcome {
     if request.extent_start != 0 || request.extent_order != 0 || request.mem_flags != 0 {
         return Err(Errno::EINVAL);
     }
-    claims::claim(&target.mm, target.is_dying(), request.nr_extents)?;
+    claims::claim(&target.mm, || target.is_dying(), request.nr_extents)?;
     OK
 }
 

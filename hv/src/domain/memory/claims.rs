@@ -18,15 +18,17 @@ pub fn outstanding() -> u64 {
 }
 
 /// Claims what the domain with `mm` needs to have `pages` in all; 0 gives its claim up. EINVAL if it may not have so many, or has a claim or
-/// as many pages already; ENOMEM if there are not as many free and unclaimed.
-pub fn claim(mm: &DomainMm, is_dying: bool, pages: u64) -> Result<(), Errno> {
+/// as many pages already, or is dying; ENOMEM if there are not as many free and unclaimed.
+///
+/// One that dies gives its claim up after it has begun to, so it is asked under the lock: a claim behind that would be nobody's to give up.
+pub fn claim(mm: &DomainMm, is_dying: impl FnOnce() -> bool, pages: u64) -> Result<(), Errno> {
     let _lock = LOCK.lock();
     if pages == 0 {
         forget_locked(mm);
         return Ok(());
     }
     let missing = pages.saturating_sub(mm.tot_pages());
-    if pages > mm.max_pages() || missing == 0 || mm.claim().load(Ordering::Relaxed) != 0 || is_dying {
+    if pages > mm.max_pages() || missing == 0 || mm.claim().load(Ordering::Relaxed) != 0 || is_dying() {
         return Err(Errno::EINVAL);
     }
     if missing > limbo::available_count().saturating_sub(outstanding()) {
@@ -39,10 +41,8 @@ pub fn claim(mm: &DomainMm, is_dying: bool, pages: u64) -> Result<(), Errno> {
 
 /// Gives the claim up.
 pub fn forget(mm: &DomainMm) {
-    if mm.claim().load(Ordering::Relaxed) != 0 {
-        let _lock = LOCK.lock();
-        forget_locked(mm);
-    }
+    let _lock = LOCK.lock();
+    forget_locked(mm);
 }
 
 fn forget_locked(mm: &DomainMm) {
