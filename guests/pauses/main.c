@@ -71,6 +71,32 @@ static void pauses_in_hypercalls(void)
 	check(domain_is_gone(OTHER), "it never goes");
 }
 
+/* Whether its writes are logged, and who reads the log, changes nothing for who pauses it. */
+static void pauses_and_the_log(void)
+{
+	enum { SHADOW_OP = 10, OFF = 0, ENABLE_LOGDIRTY = 2, CLEAN = 11 };
+	volatile u64 *counter = (u64 *)pages[2];
+	struct domctl request = { .room = { ENABLE_LOGDIRTY } }, other = { 0 };
+	check_result(domctl(OTHER, SHADOW_OP, &request), 0, "switching the log on");
+	check(counts((u64 *)counter), "it does not run with a log");
+	for (u32 i = 0; i < 100; i++) {
+		struct domctl clean = { .room = { CLEAN } };
+		if (!check_result(domctl(OTHER, SHADOW_OP, &clean), 0, "reading the log"))
+			break;
+	}
+	check(counts((u64 *)counter), "it does not run when its log was read");
+	check_result(domctl(OTHER, DOMCTL_PAUSE, &other), 0, "pausedomain");
+	request.room[0] = CLEAN;
+	check_result(domctl(OTHER, SHADOW_OP, &request), 0, "reading the log of a paused domain");
+	check(!counts((u64 *)counter), "it runs because its log was read");
+	request.room[0] = OFF;
+	check_result(domctl(OTHER, SHADOW_OP, &request), 0, "switching the log off");
+	check(!counts((u64 *)counter), "it runs because it has no log any more");
+	check_result(domctl(OTHER, DOMCTL_UNPAUSE, &other), 0, "unpausedomain");
+	check(counts((u64 *)counter), "it does not run any more");
+	check_result(domctl(OTHER, DOMCTL_UNPAUSE, &other), -EINVAL, "unpausedomain of one that is not paused");
+}
+
 void test_main(void)
 {
 	struct domctl request = { 0 };
@@ -91,6 +117,9 @@ void test_main(void)
 		      who);
 	}
 	check(counts((u64 *)pages[2]), "the domain does not run in the end");
+	/* Debian's hypervisor has no log for a PV domain. */
+	if (is_tandem())
+		pauses_and_the_log();
 	check_result(update_va(pages[2], 0, 2), 0, "letting its counter go");
 	check_result(destroy_domain(OTHER), 0, "destroydomain");
 	check(domain_is_gone(OTHER), "it never goes");

@@ -108,7 +108,7 @@ struct Reasons(u32);
 
 impl core::fmt::Display for Reasons {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        const NAMES: [(u32, &str); 8] = [
+        const NAMES: [(u32, &str); 9] = [
             (stop::DOWN, "down "),
             (stop::BLOCKED, "blocked "),
             (stop::POLLING, "polling "),
@@ -117,6 +117,7 @@ impl core::fmt::Display for Reasons {
             (stop::HELD, "held "),
             (stop::NO_CONTEXT, "no context "),
             (stop::SNAPSHOT, "snapshot "),
+            (stop::LOG, "log "),
         ];
         if self.0 == 0 {
             return f.write_str("nothing");

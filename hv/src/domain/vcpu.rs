@@ -41,6 +41,8 @@ pub mod stop {
     pub const NO_CONTEXT: u32 = 1 << 7;
     /// Its domain is noted as it is, or made what it was.
     pub const SNAPSHOT: u32 = 1 << 8;
+    /// The log of its domain's writes is switched or read.
+    pub const LOG: u32 = 1 << 9;
 }
 
 /// Pages of an LDT.

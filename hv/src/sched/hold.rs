@@ -96,7 +96,7 @@ impl AllHeld<'_> {
     }
 }
 
-/// Holds all vCPUs of `d`, which is not the caller's own domain, and which is paused or dying. Errors: as for [`hold`].
+/// Holds all vCPUs of `d`, which is not the caller's own domain, and which something stops. Errors: as for [`hold`].
 pub fn hold_all(d: &Domain) -> Result<AllHeld<'_>, Errno> {
     let mut held = AllHeld { domain: d, below: 0 };
     for v in d.vcpus() {

@@ -1,7 +1,8 @@
 //! Logging a domain's writes.
 
 use super::{Outcome, Request, OK};
-use crate::domain::{life, Domain};
+use crate::domain::vcpu::stop;
+use crate::domain::Domain;
 use crate::hypercall::{Done, GuestPtr};
 use crate::pv::vtlb;
 use crate::sched::{self, AllHeld};
@@ -42,15 +43,17 @@ pub(super) fn call(r: &mut Request) -> Outcome {
 }
 
 /// Does `f` while all vCPUs of `d` are held still: one at a time, and not while the domain is destroyed.
+///
+/// It is not paused for that: what waits until a paused domain is to run again would have to be done here, before it goes on.
 fn while_held(d: &Domain, f: impl FnOnce(&AllHeld<'_>) -> Outcome) -> Outcome {
-    life::pause(d);
+    // All of them at once. If another call lets them go meanwhile, those that are held stay.
+    d.vcpus().for_each(|v| sched::halt(v, stop::LOG));
     let result = sched::hold_all(d).and_then(|held| {
         // A domain without vCPUs has a log, too.
         let _only_one = d.mm.lock_log();
         f(&held)
     });
-    // It was paused, and is not left so.
-    while life::unpause(d) == Err(Errno::ERESTART) {}
+    d.vcpus().for_each(|v| sched::start(v, stop::LOG));
     result
 }
 
