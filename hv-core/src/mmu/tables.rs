@@ -135,10 +135,40 @@ impl<E: MmuEnv> Mmu<'_, E> {
         dom: DomId,
         deferred: &mut Deferred,
     ) -> Result<(), MmuError> {
-        if self.ram(mfn)?.usage().is_valid_as(level.into()) {
-            return self.acquire_table(mfn, level, dom, deferred.locked()).map_err(|stopped| stopped.why);
+        let frame = self.ram(mfn)?;
+        let ty = FrameType::from(level);
+        if frame.usage().is_valid_as(ty) && self.take_valid_table(frame, mfn, ty, dom)? {
+            return Ok(());
         }
         self.take_new_table(mfn, level, dom, deferred)
+    }
+
+    /// The same for a table that was validated at a look. `false`: it is not any more, for it was another domain's then, whose lock guarded it, and
+    /// nothing has changed. Validating it is [`Self::take_new_table`]'s business, which remembers what is half done.
+    #[inline]
+    pub(super) fn take_valid_table(
+        &self,
+        frame: &Frame,
+        mfn: Mfn,
+        ty: FrameType,
+        dom: DomId,
+    ) -> Result<bool, MmuError> {
+        if !frame.get(dom) {
+            return Err(MmuError::NotOwned);
+        }
+        let result = loop {
+            let usage = frame.usage();
+            if !usage.is_valid_as(ty) {
+                break Ok(false);
+            }
+            match usage.plus_one() {
+                None => break Err(MmuError::Overflow),
+                Some(new) if frame.change_usage(usage, new) => return Ok(true),
+                Some(_) => {}
+            }
+        };
+        self.put_frame(mfn, frame);
+        result
     }
 
     fn take_new_table(&self, mfn: Mfn, level: Level, dom: DomId, deferred: &mut Deferred) -> Result<(), MmuError> {

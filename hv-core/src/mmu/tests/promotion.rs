@@ -229,3 +229,21 @@ fn a_table_that_is_on_its_way_down_is_not_updated() {
         assert_eq!(counts(&m, n), (FrameType::None, 0, 1), "frame {n}");
     }
 }
+
+#[test]
+fn who_expects_a_valid_table_validates_none() {
+    let (m, mut lock) = pinned();
+    let take = |table, dom| m.mmu().take_valid_table(m.at(mfn(table)), mfn(table), FrameType::L1, dom);
+    assert_eq!(take(L1, DOM2), Err(MmuError::NotOwned));
+    assert_eq!(take(L2, DOM1), Ok(false), "a table, and no such one");
+    assert_eq!(counts(&m, L1), (FrameType::L1, 1, 2));
+    assert_eq!(take(L1, DOM1), Ok(true));
+    assert_eq!(counts(&m, L1), (FrameType::L1, 2, 3));
+    m.mmu().drop_table(mfn(L1), &mut lock);
+    // At the look it was another domain's, which unpinned it and gave it away.
+    m.mmu().unpin(DOM1, mfn(L4), &mut lock).unwrap();
+    m.writes.lock().unwrap().clear();
+    assert_eq!(take(L1, DOM1), Ok(false));
+    assert_eq!(counts(&m, L1), (FrameType::None, 0, 1), "it is ordinary memory still");
+    assert_eq!(*m.writes.lock().unwrap(), [], "nobody has looked at its entries");
+}
