@@ -25,7 +25,7 @@ use crate::mem;
 use crate::sync::{Mutex, Once, RwLock};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicU8, Ordering};
+use core::sync::atomic::{fence, AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicU8, Ordering};
 use hv_core::cpuid::Policy;
 use hv_core::watchdog::Watchdogs;
 use x86::Mfn;
@@ -181,6 +181,8 @@ impl Domain {
 
     /// CPUs that have to flush when it changes its page tables. To be read after the change.
     pub fn cpus_to_flush(&self) -> u64 {
+        // Others see the change before we look: a CPU that is not among them yet walks the tables after it has said that it is, so it sees it.
+        fence(Ordering::SeqCst);
         self.dirty_cpus.load(Ordering::Acquire) | self.mirror_cpus.load(Ordering::SeqCst)
     }
 
