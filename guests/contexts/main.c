@@ -30,6 +30,23 @@ static s64 contexts(u32 op, struct vcpu_context *which)
 	return domctl(OTHER, op, &request);
 }
 
+/* A few MSRs at once are as good as one, and many are refused, however good each is. */
+static void many_msrs(void)
+{
+	enum { SET_VCPU_MSRS = 73, TSC_AUX = 0xc0000103, FEW = 32 };
+	u64 (*msrs)[2] = (void *)pages[4];
+	for (u32 n = 0; n <= FEW; n++)
+		msrs[n][0] = TSC_AUX, msrs[n][1] = n;
+	struct domctl one = { .room = { 1ul << 32, (u64)msrs } }, few = { .room = { (u64)FEW << 32, (u64)msrs } };
+	struct domctl many = { .room = { (u64)(FEW + 1) << 32, (u64)msrs } };
+	s64 result = domctl(OTHER, SET_VCPU_MSRS, &one);
+	/* Not if there is no such MSR. */
+	check(result == 0 || result == -EINVAL, "setting TSC_AUX: result %ld", result);
+	check_result(domctl(OTHER, SET_VCPU_MSRS, &few), result, "setting it again and again");
+	/* Stock Xen reads them all. */
+	check_result(domctl(OTHER, SET_VCPU_MSRS, &many), is_tandem() ? -E2BIG : result, "setting it once more than that");
+}
+
 void test_main(void)
 {
 	struct domctl request = { 0 };
@@ -72,6 +89,7 @@ void test_main(void)
 			break;
 	}
 	check(stale == 0 && ahead == 0, "%u of %u contexts were old, %u of the future", stale, ROUNDS, ahead);
+	many_msrs();
 	check_result(update_va(pages[2], 0, 2), 0, "letting its counters go");
 	check_result(destroy_domain(OTHER), 0, "destroydomain");
 	check(domain_is_gone(OTHER), "it never goes");

@@ -18,6 +18,8 @@ use xen_abi::layout::FLAT_RING3_CS64;
 
 /// XCR0 and all it ever was, before the area.
 const EXTSTATE_HEADER: usize = 16;
+/// MSRs that are set at once, while the vCPU waits. Xen saves eight at most.
+const MAX_MSRS: u32 = 32;
 const IA32_TSC_AUX: u32 = 0xc000_0103;
 
 /// vCPU `id` of `d`, held still. ENOENT if there is none; ERESTART.
@@ -137,10 +139,14 @@ pub(super) fn get_msrs(r: &Request) -> Outcome {
     r.answer(&request)
 }
 
-/// Sets them. EINVAL for one that a guest does not have, or a value that it cannot have; the answer says which.
+/// Sets them. EINVAL for one that a guest does not have, or a value that it cannot have; the answer says which. E2BIG for more than
+/// [`MAX_MSRS`].
 pub(super) fn set_msrs(r: &Request) -> Outcome {
     let mut request: VcpuMsrs = r.read()?;
     let d = r.other()?;
+    if request.msr_count > MAX_MSRS {
+        return Err(Errno::E2BIG);
+    }
     let has_tsc_aux = d.cpu_policy.read().has(feature::RDTSCP);
     let v = hold(&d, request.vcpu)?;
     for n in 0..request.msr_count {

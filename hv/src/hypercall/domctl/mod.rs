@@ -94,7 +94,7 @@ fn makes_objects(cmd: u32) -> bool {
 /// | getpageframeinfo3 | E2BIG for more than 1024 frames |
 /// | set_ext_vcpucontext, get_ext_vcpucontext | ENOENT, EINVAL |
 /// | setvcpuextstate, getvcpuextstate | ENOENT, EINVAL for another size or components that the domain may not have, EOPNOTSUPP for the compact form |
-/// | set_vcpu_msrs, get_vcpu_msrs | ENOENT, EINVAL, ENOBUFS |
+/// | set_vcpu_msrs, get_vcpu_msrs | ENOENT, EINVAL, E2BIG for more than 32, ENOBUFS |
 /// | settscinfo | EOPNOTSUPP for modes that emulate |
 /// | set_address_size | EINVAL for anything but 64 |
 /// | hypercall_init | EACCES for a page that the domain cannot write |
