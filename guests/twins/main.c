@@ -350,4 +350,6 @@ void test_main(void)
 	audit();
 	twins_unloaded_beside();
 	audit();
+	twins_unloaded_halfway();
+	audit();
 }

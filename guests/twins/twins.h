@@ -16,6 +16,8 @@ extern void (*volatile job)(void);
 extern volatile bool has_stopped;
 /* A twin is unloaded while it is called on the other CPU. */
 void twins_unloaded_beside(void);
+/* The same while it is loaded. */
+void twins_unloaded_halfway(void);
 /* A twin of `spin_code`. */
 u32 load_endless(void);
 /* Twins where there is little memory. */

@@ -55,7 +55,6 @@ pub use audit::{Audit, Table};
 pub use env::{IoAccess, MmuEnv, PtMem, Slot};
 pub use error::MmuError;
 pub use ext::{Flush, FlushWhat, FlushWhere, RootRef};
-pub use mirror::SharedTable;
 pub use refs::{PageRef, WritableRef};
 pub use segdesc::GdtFrames;
 pub use tables::{Deferred, Locked};

@@ -5,9 +5,10 @@
 //! "user" (the rights of all levels are combined), and nothing of them can be executed. Slots that the hypervisor has in the
 //! domain's root (256 to 271) have no counterpart.
 //!
-//! Every entry holds references, as one of an L4 table of the domain's would: what it refers to stays an L3 table, even if
-//! the domain has taken it out of its own root. So a mirror that is behind is no danger, and only whoever runs in it misses
-//! something.
+//! Every present entry holds references, as one of an L4 table of the domain's would: what it refers to stays an L3 table, even
+//! if the domain has taken it out of its own root. So a mirror that is behind is no danger, and only whoever runs in it misses
+//! something. There is no other list of what a mirror holds, so wherever sharing or giving back is cut short, and whatever comes
+//! next, it refers to nothing without a reference.
 
 use super::{Deferred, Locked, Mmu, MmuEnv, MmuError, RootRef, Slot};
 use x86::{Level, Mfn, Pte, PteFlags, VirtAddr};
@@ -30,50 +31,41 @@ pub const fn place_of(page: u64) -> Option<u64> {
     }
 }
 
-/// The references of one entry of a mirror. Not `Clone`: it goes back through [`Mmu::unshare`].
-#[derive(Debug, PartialEq, Eq)]
-#[must_use = "a shared table holds references"]
-pub struct SharedTable {
-    table: Mfn,
-    is_writable: bool,
-}
-
-impl SharedTable {
-    /// The L3 table.
-    #[must_use]
-    pub const fn mfn(&self) -> Mfn {
-        self.table
-    }
-
-    /// The entry that refers to it: the supervisor's, not executable.
-    #[must_use]
-    pub const fn entry(&self) -> Pte {
-        let flags = PteFlags::P.union(PteFlags::A).union(PteFlags::NX);
-        Pte::new(self.table, if self.is_writable { flags.union(PteFlags::RW) } else { flags })
-    }
+/// A mirror's entry for an L3 table that the domain's root has as `theirs`: the supervisor's, not executable.
+const fn entry_for(theirs: Pte) -> Pte {
+    let flags = PteFlags::P.union(PteFlags::A).union(PteFlags::NX);
+    Pte::new(theirs.mfn(), if theirs.is_writable() { flags.union(PteFlags::RW) } else { flags })
 }
 
 impl<E: MmuEnv> Mmu<'_, E> {
-    /// Takes references for entry `slot` ([`FIRST_SLOT`]..[`END_SLOT`]) of a mirror of `root`, a root of `dom`. `None` if
-    /// the domain has nothing there, or the slot is none of a mirror's. Errors: as for a reference that an L4 entry of the
-    /// domain's takes.
+    /// Makes entry `slot` of `mirror`, a mirror of `root`, say what `root`, a root of `dom`, says now, if it is empty. Nothing happens if
+    /// the domain has nothing there, or the slot is none of a mirror's ([`FIRST_SLOT`]..[`END_SLOT`]). Errors: as for a reference that
+    /// an L4 entry of the domain's takes.
     pub fn share(
         &self,
         dom: DomId,
         root: &RootRef,
+        mirror: Mfn,
         slot: usize,
         lock: &mut Deferred,
-    ) -> Result<Option<SharedTable>, MmuError> {
-        if !(FIRST_SLOT..END_SLOT).contains(&slot) {
-            return Ok(None);
+    ) -> Result<(), MmuError> {
+        let at = Slot::new(mirror, slot);
+        if !(FIRST_SLOT..END_SLOT).contains(&slot) || self.env.read(at).is_present() {
+            return Ok(());
         }
         self.drain(lock)?;
-        let entry = self.env.read(Slot::new(root.mfn(), slot + HALF));
-        if !entry.is_present() {
-            return Ok(None);
+        let theirs = self.env.read(Slot::new(root.mfn(), slot + HALF));
+        if theirs.is_present() {
+            self.take_table(theirs.mfn(), Level::L3, dom, lock)?;
+            self.env.write(at, entry_for(theirs));
         }
-        self.take_table(entry.mfn(), Level::L3, dom, lock)?;
-        Ok(Some(SharedTable { table: entry.mfn(), is_writable: entry.is_writable() }))
+        Ok(())
+    }
+
+    /// The L3 tables that `mirror` holds references to.
+    pub fn shared(&self, mirror: Mfn) -> impl Iterator<Item = Mfn> + '_ {
+        let entries = (FIRST_SLOT..END_SLOT).map(move |slot| self.env.read(Slot::new(mirror, slot)));
+        entries.filter(|entry| entry.is_present()).map(Pte::mfn)
     }
 
     /// Would an access at `masked` under the mirror with the table `root` succeed, as all entries on the way are now? A write needs the right
@@ -88,12 +80,15 @@ impl<E: MmuEnv> Mmu<'_, E> {
         })
     }
 
-    /// Gives the references of an entry back, which no CPU can use any more. `Err`: to be called again.
-    pub fn unshare(&self, shared: SharedTable, lock: &mut Deferred) -> Result<(), (SharedTable, MmuError)> {
-        if let Err(error) = self.drain(lock) {
-            return Err((shared, error));
-        }
-        self.drop_table(shared.table, lock);
-        Ok(())
+    /// Empties an entry of `mirror`, which no CPU uses any more, and gives its references back. `false`: none is left. Errors: to be called
+    /// again.
+    pub fn unshare(&self, mirror: Mfn, lock: &mut Deferred) -> Result<bool, MmuError> {
+        self.drain(lock)?;
+        let slots = (FIRST_SLOT..END_SLOT).map(|slot| Slot::new(mirror, slot));
+        let mut used = slots.map(|at| (at, self.env.read(at))).filter(|(_, entry)| entry.is_present());
+        let Some((at, entry)) = used.next() else { return Ok(false) };
+        self.env.write(at, Pte::EMPTY);
+        self.drop_table(entry.mfn(), lock);
+        Ok(true)
     }
 }

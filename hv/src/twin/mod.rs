@@ -255,7 +255,11 @@ pub fn unload(d: &Domain, number: u32) -> Result<(), Errno> {
     // Who calls it has the place, for as long as a twin may run.
     let mut place = place.try_write().ok_or(Errno::ERESTART)?;
     match place.as_mut().filter(|state| state.owner() == d.id).ok_or(Errno::ENOENT)? {
-        State::Verifying(verifying) => verifying.give_up(d)?,
+        State::Verifying(verifying) => {
+            // Who was loading it only goes on giving back.
+            verifying.failed.get_or_insert(Errno::ENOENT);
+            verifying.give_up(d)?;
+        }
         State::Ready(loaded) => {
             // One that another vCPU gave it meanwhile. From now on nobody does: the place is locked.
             if net::is_attached(number as usize) {

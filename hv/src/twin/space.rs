@@ -15,7 +15,7 @@ use crate::sync::Mutex;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 use hv_core::mmu::mirror::{END_SLOT, FIRST_SLOT};
-use hv_core::mmu::{MmuError, RootRef, SharedTable};
+use hv_core::mmu::{MmuError, RootRef};
 use twin_abi::layout::{STACK_GUARD, STACK_SIZE};
 use twin_abi::op::MASK_BITS;
 use x86::{MachAddr, Mfn, PteFlags, VirtAddr};
@@ -53,13 +53,8 @@ pub struct Mirror {
     root: Mfn,
     /// Tables of the unsafe areas.
     tables: Vec<Mfn>,
-    shared: Mutex<Shared>,
-}
-
-/// The references that it holds.
-struct Shared {
-    of: Option<RootRef>,
-    tables: Vec<SharedTable>,
+    /// The domain's root. `None` when that was given back: nothing is shared any more. Who has it locked changes entries.
+    of: Mutex<Option<RootRef>>,
 }
 
 impl Mirror {
@@ -67,12 +62,9 @@ impl Mirror {
     /// ENOMEM.
     pub fn new(d: &Domain, root: Mfn) -> Result<Self, Errno> {
         mmu_env::refill_steps();
-        let mut tables = Vec::new();
-        tables.try_reserve_exact(END_SLOT - FIRST_SLOT).map_err(|_| Errno::ENOMEM)?;
         let own = frames::alloc_table_for_domain().ok_or(Errno::ENOMEM)?;
         let of = mmu().acquire_root(d.mm.id, root, &mut d.mm.lock()).inspect_err(|_| frames::free_table(own))?;
-        let shared = Mutex::new(Shared { of: Some(of), tables });
-        let mirror = Self { domain: d.mm.id, root: own, tables: Vec::new(), shared };
+        let mirror = Self { domain: d.mm.id, root: own, tables: Vec::new(), of: Mutex::new(Some(of)) };
         for slot in HYPERVISOR_FIRST_SLOT..HYPERVISOR_END_SLOT {
             mirror.entry(slot).store(mem::l4_entry(slot).0, Ordering::Relaxed);
         }
@@ -95,19 +87,13 @@ impl Mirror {
         unsafe { AtomicU64::from_ptr(phys_to_virt(self.root.addr()).cast::<u64>().add(slot)) }
     }
 
-    /// Makes an empty entry say what the domain's root says now.
+    /// Makes an empty entry say what the domain's root says now. Errors: ENOENT when it is being given back; ERESTART; others for what is no
+    /// table.
     fn share(&self, d: &Domain, slot: usize) -> Result<(), Errno> {
         let mut lock = d.mm.lock();
-        let mut shared = self.shared.lock();
-        if self.entry(slot).load(Ordering::Relaxed) != 0 {
-            return Ok(());
-        }
-        let Some(of) = &shared.of else { return Ok(()) };
-        let Some(table) = mmu().share(d.mm.id, of, slot, &mut lock)? else { return Ok(()) };
-        self.entry(slot).store(table.entry().0, Ordering::Release);
-        // Room for all was made in `new`.
-        shared.tables.push(table);
-        Ok(())
+        let of = self.of.lock();
+        let of = of.as_ref().ok_or(Errno::ENOENT)?;
+        Ok(mmu().share(d.mm.id, of, self.root, slot, &mut lock)?)
     }
 
     /// The twin faulted at `masked`, where it wanted to write, or to read. May it try again? That depends on what is there now, not on who
@@ -145,17 +131,12 @@ impl Mirror {
     /// Gives everything back; no CPU is in it, nor will be. ERESTART: to be called again.
     pub fn release(&mut self, d: &Domain) -> Result<(), Errno> {
         mmu_env::refill_steps();
-        let shared = self.shared.get_mut();
-        while let Some(table) = shared.tables.pop() {
-            if let Err((table, error)) = mmu().unshare(table, &mut d.mm.lock()) {
-                shared.tables.push(table);
-                return Err(error.into());
-            }
-        }
-        if let Some(of) = shared.of.take() {
-            let kept = of.keep();
+        while mmu().unshare(self.root, &mut d.mm.lock())? {}
+        let of = self.of.get_mut();
+        if let Some(root) = of.take() {
+            let kept = root.keep();
             if let Err(error) = mmu().release_root(RootRef::from_kept(kept), &mut d.mm.lock()) {
-                shared.of = Some(RootRef::from_kept(kept));
+                *of = Some(RootRef::from_kept(kept));
                 return Err(error.into());
             }
         }
@@ -173,17 +154,17 @@ impl Mirror {
 
     /// Where the byte of `d`'s, whose mirror this is, at `address` is in the machine.
     pub fn locate(&self, d: &Domain, address: u64) -> Option<MachAddr> {
-        let root = self.shared.lock().of.as_ref()?.mfn();
+        let root = self.of.lock().as_ref()?.mfn();
         let entry = mmu().mapping(root, VirtAddr::new(address)?, d.mm.lock().locked()).ok()?;
         Some(MachAddr::new(entry.mfn().addr().raw() + address % x86::PAGE_SIZE as u64))
     }
 
-    /// Calls `f` with the frames that it refers to: its root in the domain, and L3 tables.
-    pub fn for_each_reference(&self, mut root: impl FnMut(Mfn), table: impl FnMut(Mfn)) {
-        let shared = self.shared.lock();
-        if let Some(of) = &shared.of {
+    /// Calls `root` and `table` with the frames that it refers to: its root in the domain, and L3 tables.
+    pub fn for_each_reference(&self, root: impl FnOnce(Mfn), table: impl FnMut(Mfn)) {
+        let of = self.of.lock();
+        if let Some(of) = of.as_ref() {
             root(of.mfn());
         }
-        shared.tables.iter().map(SharedTable::mfn).for_each(table);
+        mmu().shared(self.root).for_each(table);
     }
 }
