@@ -352,4 +352,6 @@ void test_main(void)
 	audit();
 	twins_unloaded_halfway();
 	audit();
+	twins_loaded_slowly();
+	audit();
 }

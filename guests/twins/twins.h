@@ -18,6 +18,8 @@ extern volatile bool has_stopped;
 void twins_unloaded_beside(void);
 /* The same while it is loaded. */
 void twins_unloaded_halfway(void);
+/* An image is slow to be read. */
+void twins_loaded_slowly(void);
 /* A twin of `spin_code`. */
 u32 load_endless(void);
 /* Twins where there is little memory. */

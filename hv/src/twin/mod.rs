@@ -37,11 +37,11 @@ use hv_core::cmdline::Options;
 use hv_core::mmu::Audit;
 use instance::{Instance, Plan, MAX_TWINS};
 use space::Mirror;
-use table::{place, ready, ImageBytes, Loaded, Seat, State, Verifying, TWINS};
+use table::{place, ready, Copying, Loaded, Seat, State, Verifying, TWINS};
 use twin_abi::image::Mode;
 use twin_abi::op::{self, TwinLend, TwinLent, TwinLoad, TwinNote, TwinNotes, TwinStats, TwinStatus};
 use twin_runtime::gate::Twin;
-use twin_verify::{Policy, Refusal, Verified, Verifier};
+use twin_verify::{Policy, Refusal, Verified};
 use x86::Mfn;
 use xen_abi::errno::Errno;
 
@@ -65,8 +65,8 @@ impl From<Errno> for NotLoaded {
 }
 
 /// Begins to load a twin for `d`, whose vCPU runs here; the number of its place, for [`go_on`]. Errors: EPERM if it drives no
-/// device; EACCES for a mode that the boot options do not allow; EINVAL for bad arguments; too few per-CPU areas; EFAULT; ENOMEM; ENOSPC
-/// if it has as many as it may have, or there are as many as there can be.
+/// device; EACCES for a mode that the boot options do not allow; EINVAL for bad arguments; too few per-CPU areas; EFAULT for
+/// what describes its kernel; ENOMEM; ENOSPC if it has as many as it may have, or there are as many as there can be.
 pub fn begin(d: &Domain, request: &TwinLoad) -> Result<u32, NotLoaded> {
     if !d.drives_devices.load(Ordering::Relaxed) {
         return Err(Errno::EPERM.into());
@@ -90,34 +90,23 @@ pub fn begin(d: &Domain, request: &TwinLoad) -> Result<u32, NotLoaded> {
     }
     let seat = Seat::take(d.mm.id).ok_or(Errno::ENOSPC)?;
     let common = Common::new(d.mm.id, request.kernel)?;
-    let image = ImageBytes::copy_in(request.image, request.image_bytes)?;
     let counted = request.flags & op::LOAD_COUNTED != 0;
     let mask_bits = if mode == Mode::Mirror { op::MASK_BITS } else { 0 };
     let policy = Policy { mode, mask_bits, counted, bmi: has_bmi() };
-    // SAFETY: `Verifying` and `Loaded` drop what refers to the bytes before the bytes.
-    let verifier = Verifier::new(unsafe { image.get() }, &policy).map_err(NotLoaded::Refused)?;
     let number = seat.number();
+    let copying = Copying::new(*request, policy, common, d.id, seat)?;
     // Nothing is there: who has it open only looks.
-    *place(number)?.write() = Some(State::Verifying(Verifying {
-        verifier,
-        common,
-        owner: d.id,
-        request: *request,
-        mirror: None,
-        failed: None,
-        image,
-        seat,
-    }));
+    *place(number)?.write() = Some(State::Copying(copying));
     Ok(number)
 }
 
 /// Goes on loading the twin of `d` in place `number`. `false`: to be called again, when other work was done. Errors: the image
-/// is refused; ENOENT if nothing is being loaded there; EINVAL for a root that is no table; ENOMEM; EFAULT for a twin whose number could not be
-/// told. The place is empty then.
+/// is refused; ENOENT if nothing is being loaded there; EINVAL for a root that is no table; ENOMEM; EFAULT for an image that is not there, and
+/// for a twin whose number could not be told. The place is empty then.
 pub fn go_on(d: &Domain, number: u32) -> Result<bool, NotLoaded> {
     let place = place(number)?;
     let is_untold = match place.read().as_ref().filter(|state| state.owner() == d.id) {
-        Some(State::Verifying(_)) => false,
+        Some(State::Copying(_) | State::Verifying(_)) => false,
         Some(State::Ready(loaded)) if loaded.is_going() => true,
         _ => return Err(Errno::ENOENT.into()),
     };
@@ -128,6 +117,17 @@ pub fn go_on(d: &Domain, number: u32) -> Result<bool, NotLoaded> {
         };
     }
     let Some(mut place) = place.try_write() else { return Ok(false) };
+    if let Some(State::Copying(copying)) = place.as_mut().filter(|state| state.owner() == d.id) {
+        match copying.go_on() {
+            Ok(true) => begin_to_verify(&mut place).map_err(NotLoaded::Refused)?,
+            Ok(false) => {}
+            Err(why) => {
+                *place = None;
+                return Err(why.into());
+            }
+        }
+        return Ok(false);
+    }
     let Some(State::Verifying(verifying)) = place.as_mut().filter(|state| state.owner() == d.id) else {
         return Err(Errno::ENOENT.into());
     };
@@ -177,6 +177,15 @@ pub fn go_on(d: &Domain, number: u32) -> Result<bool, NotLoaded> {
         }));
     }
     Ok(true)
+}
+
+/// What is all copied is to be verified. Errors: it is refused; the place is empty then.
+fn begin_to_verify(place: &mut Option<State>) -> Result<(), Refusal> {
+    *place = match place.take() {
+        Some(State::Copying(copying)) => Some(State::Verifying(copying.finish()?)),
+        other => other,
+    };
+    Ok(())
 }
 
 /// Makes what a twin sees, and what it has on each CPU; the code that they share. Errors as [`go_on`], and ERESTART: to be called again.
@@ -248,13 +257,14 @@ pub fn unload(d: &Domain, number: u32) -> Result<(), Errno> {
     let place = place(number)?;
     // Nobody waits for who looks only whose it is.
     match place.read().as_ref().filter(|state| state.owner() == d.id).ok_or(Errno::ENOENT)? {
-        State::Verifying(_) => {}
+        State::Copying(_) | State::Verifying(_) => {}
         State::Ready(loaded) => loaded.is_going.store(true, Ordering::SeqCst),
     }
     net::forget(d, number)?;
     // Who calls it has the place, for as long as a twin may run.
     let mut place = place.try_write().ok_or(Errno::ERESTART)?;
     match place.as_mut().filter(|state| state.owner() == d.id).ok_or(Errno::ENOENT)? {
+        State::Copying(_) => {}
         State::Verifying(verifying) => {
             // Who was loading it only goes on giving back.
             verifying.failed.get_or_insert(Errno::ENOENT);

@@ -17,10 +17,55 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use hv_core::places::Places;
 use twin_abi::op::{TwinLoad, MAX_TWINS_EACH};
-use twin_verify::Verifier;
+use twin_verify::{Policy, Refusal, Verifier};
 use x86::PAGE_SIZE;
 use xen_abi::errno::Errno;
 use xen_abi::layout::DomId;
+
+/// An image of which a part is copied.
+pub struct Copying {
+    /// What is there. Its memory was taken at once.
+    bytes: Vec<u8>,
+    pub policy: Policy,
+    pub common: Common,
+    pub owner: u16,
+    pub request: TwinLoad,
+    pub seat: Seat,
+}
+
+impl Copying {
+    /// So much is copied at once: where it comes from may be registers of a device, which answers a read in a microsecond, or in ten.
+    const PORTION: usize = PAGE_SIZE;
+
+    /// Nothing is copied yet. Errors: ENOMEM, also if the memory would be of the reserve.
+    pub fn new(request: TwinLoad, policy: Policy, common: Common, owner: u16, seat: Seat) -> Result<Self, Errno> {
+        if !mem::frames::has_beside_reserve(u64::from(request.image_bytes).div_ceil(PAGE_SIZE as u64)) {
+            return Err(Errno::ENOMEM);
+        }
+        let mut bytes: Vec<u8> = Vec::new();
+        bytes.try_reserve_exact(request.image_bytes as usize).map_err(|_| Errno::ENOMEM)?;
+        Ok(Self { bytes, policy, common, owner, request, seat })
+    }
+
+    /// Copies some more of what the running domain has. `true`: that was the last. Errors: EFAULT.
+    pub fn go_on(&mut self) -> Result<bool, Errno> {
+        let (all, done) = (self.request.image_bytes as usize, self.bytes.len());
+        let upto = all.min(done + Self::PORTION);
+        // There is room for all.
+        self.bytes.resize(upto, 0);
+        copy::from_guest(&mut self.bytes[done..], self.request.image.wrapping_add(done as u64))?;
+        Ok(upto == all)
+    }
+
+    /// It is all there: its verification begins. Errors: the rule that it breaks.
+    pub fn finish(self) -> Result<Verifying, Refusal> {
+        let Self { bytes, policy, common, owner, request, seat } = self;
+        let image = ImageBytes(Box::into_raw(bytes.into_boxed_slice()));
+        // SAFETY: `Verifying` and `Loaded` drop what refers to the bytes before the bytes.
+        let verifier = Verifier::new(unsafe { image.get() }, &policy)?;
+        Ok(Verifying { verifier, common, owner, request, mirror: None, failed: None, image, seat })
+    }
+}
 
 /// An image in memory of the hypervisor's own. What refers to it must go first.
 pub struct ImageBytes(*mut [u8]);
@@ -31,18 +76,6 @@ unsafe impl Send for ImageBytes {}
 unsafe impl Sync for ImageBytes {}
 
 impl ImageBytes {
-    /// Copies `bytes` bytes from `address` of the running domain. Errors: EFAULT; ENOMEM, also if they would be of the reserve.
-    pub fn copy_in(address: u64, bytes: u32) -> Result<Self, Errno> {
-        if !mem::frames::has_beside_reserve(u64::from(bytes).div_ceil(PAGE_SIZE as u64)) {
-            return Err(Errno::ENOMEM);
-        }
-        let mut copy: Vec<u8> = Vec::new();
-        copy.try_reserve_exact(bytes as usize).map_err(|_| Errno::ENOMEM)?;
-        copy.resize(bytes as usize, 0);
-        copy::from_guest(&mut copy, address)?;
-        Ok(Self(Box::into_raw(copy.into_boxed_slice())))
-    }
-
     /// The bytes.
     ///
     /// # Safety
@@ -55,7 +88,7 @@ impl ImageBytes {
 
 impl Drop for ImageBytes {
     fn drop(&mut self) {
-        // SAFETY: made by `copy_in`, dropped once.
+        // SAFETY: from `Box::into_raw`, dropped once.
         drop(unsafe { Box::from_raw(self.0) });
     }
 }
@@ -87,6 +120,8 @@ impl Drop for Seat {
 
 /// What is in a place.
 pub enum State {
+    /// An image that is being copied.
+    Copying(Copying),
     /// An image that is being verified.
     Verifying(Verifying),
     /// A twin.
@@ -140,6 +175,7 @@ impl State {
     /// What it sees, if that is made.
     pub fn mirror(&self) -> Option<&Mirror> {
         match self {
+            Self::Copying(_) => None,
             Self::Verifying(verifying) => verifying.mirror.as_ref(),
             Self::Ready(loaded) => Some(&loaded.mirror),
         }
@@ -148,6 +184,7 @@ impl State {
     /// Whose it is.
     pub fn owner(&self) -> u16 {
         match self {
+            Self::Copying(copying) => copying.owner,
             Self::Verifying(verifying) => verifying.owner,
             Self::Ready(loaded) => loaded.owner,
         }
