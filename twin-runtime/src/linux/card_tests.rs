@@ -108,7 +108,8 @@ fn pages_go_with_a_packet_and_come_back_with_it() {
         f.put_u32(VMEMMAP + k * 64 + 52, 1).expect("mapped");
     }
     let mut pool = core::mem::take(&mut f.pool);
-    assert_eq!(pool.reclaim(&f, &o, |_| true), Ok(0));
+    let mut search = pool.search();
+    assert_eq!(pool.reclaim(&f, &o, &mut search, |_| true), Ok(0));
     f.pool = pool;
     assert_eq!(f.pool.free().2, 5);
     call("napi_consume_skb", &s, &mut f, &[skb, 64]).expect("done");

@@ -2,7 +2,7 @@
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
-use core::cell::RefCell;
+use core::cell::{Cell, RefCell};
 
 use super::inbox::Inbox;
 use super::offsets::Offsets;
@@ -22,6 +22,13 @@ pub enum Event {
     Woken,
     Busy(u32),
     Note(Routine),
+}
+
+/// How much was read or written, in bytes and in instructions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Work {
+    pub bytes: usize,
+    pub accesses: usize,
 }
 
 #[derive(Default)]
@@ -46,6 +53,10 @@ pub struct Fake {
     pub has_card: bool,
     /// How often a routine was asked whether to go on, and after how many times it is not to.
     pub asked: u32,
+    /// What was read, and what was written, since then; the most of either at one time.
+    was_read: Cell<Work>,
+    was_written: Cell<Work>,
+    pub most: Cell<Work>,
     pub ends_after: Option<u32>,
     /// Invocations may wait.
     pub can_wait: bool,
@@ -59,13 +70,27 @@ impl Fake {
     pub fn reclaim(&mut self, o: &Offsets) -> Result<usize, Fault> {
         let mut pool = core::mem::take(&mut self.pool);
         let mut cookies = Vec::new();
-        let found = pool.reclaim(self, o, |cookie| {
-            cookies.push(cookie);
-            true
-        });
+        let (mut search, mut found) = (pool.search(), Ok(0));
+        while let (Ok(before), false) = (found, search.is_over()) {
+            let keep = |cookie| {
+                cookies.push(cookie);
+                true
+            };
+            found = pool.reclaim(self, o, &mut search, keep).map(|more| before + more);
+            self.goes_on();
+        }
         self.reclaimed.extend(cookies);
         self.pool = pool;
         found
+    }
+
+    /// Something is read or written.
+    fn count(&self, access: &Cell<Work>, bytes: usize) {
+        let Work { bytes: before, accesses } = access.get();
+        let now = Work { bytes: before + bytes, accesses: accesses + 1 };
+        access.set(now);
+        let most = self.most.get();
+        self.most.set(Work { bytes: most.bytes.max(now.bytes), accesses: most.accesses.max(now.accesses) });
     }
 
     pub fn map(&mut self, address: u64, pages: u64) {
@@ -87,6 +112,7 @@ impl Fake {
 
 impl Memory for Fake {
     fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Fault> {
+        self.count(&self.was_read, into.len());
         for (at, byte) in (address..).zip(into.iter_mut()) {
             self.check(at, false)?;
             *byte = self.bytes.borrow().get(&at).copied().unwrap_or(0);
@@ -95,6 +121,7 @@ impl Memory for Fake {
     }
 
     fn write(&self, address: u64, from: &[u8]) -> Result<(), Fault> {
+        self.count(&self.was_written, from.len());
         self.written.borrow_mut().push((address, from.len()));
         for (at, byte) in (address..).zip(from) {
             self.check(at, true)?;
@@ -175,6 +202,8 @@ impl Host for Fake {
     }
     fn goes_on(&mut self) -> bool {
         self.asked += 1;
+        self.was_read.take();
+        self.was_written.take();
         self.ends_after.is_none_or(|after| self.asked < after)
     }
     fn note(&mut self, routine: Routine, _: &[u64; 6]) {

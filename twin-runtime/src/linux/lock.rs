@@ -31,12 +31,19 @@ impl Sleepers {
     /// Most elements, which one release looks at: Linux has four for each processor that it may have.
     pub const MOST: u32 = 1 << 10;
 
-    /// Strikes out who sleeps until `lock`, which is taken, is released. `false`: nobody was found.
+    /// So many are looked at between two times that others on the machine can have something of this CPU.
+    const PIECE: u32 = 64;
+
+    /// Strikes out who sleeps until `lock`, which is taken, is released. `false`: nobody was found. A lock is released also where no time is
+    /// left, so that is not asked.
     fn strike_out<H: Host>(&self, host: &mut H, lock: u64) -> Result<bool, Fault> {
         if self.table == 0 {
             return Ok(false);
         }
         for n in 0..self.count.min(Self::MOST) {
+            if n != 0 && n.is_multiple_of(Self::PIECE) {
+                let _ = host.goes_on();
+            }
             let at = self.table.wrapping_add(u64::from(n) * u64::from(self.stride));
             if host.u64(at)? == lock {
                 return Ok(host.exchange_u64(at, lock, 0)? == lock);

@@ -74,7 +74,7 @@ pub trait Host: Memory {
     fn has_taken(&mut self, _lock: u64) {}
     /// It has released one.
     fn has_released(&mut self, _lock: u64) {}
-    /// A routine that copies or fills much comes here after each piece: what others on the machine want of this CPU can be done. Is there
+    /// A routine that copies, fills or looks at much comes here after each piece: what others on the machine want of this CPU can be done. Is there
     /// time left?
     fn goes_on(&mut self) -> bool {
         true

@@ -13,12 +13,13 @@ use alloc::vec::Vec;
 use super::offsets::Offsets;
 use super::shares::{Holder, Shares};
 use crate::memory::{Fault, Memory};
+pub use reclaim::Search;
 use table::Table;
 
 /// Value of `users` while an `sk_buff` is handed to the driver: Linux's own reference and the lender's.
 pub const USERS_OUT: u32 = 2;
 const USERS_HOME: u32 = 1;
-/// Objects at which [`Pool::reclaim`] looks at a time, beside those that are to be transmitted.
+/// Objects at which [`Pool::reclaim`] looks at a time.
 const PORTION: usize = 64;
 /// Most pages of a packet besides its buffer: as many as its 65535 bytes need.
 pub const MAX_PAGES: usize = 16;

@@ -7,6 +7,7 @@ mod transmit;
 
 use super::offsets::Offsets;
 use super::pool::USERS_OUT;
+use super::text::fill_bytes;
 use super::{bad, Done, Host, Stop, Support};
 use crate::memory::{Fault, Memory};
 pub use receive::Frame;
@@ -67,6 +68,8 @@ impl Parts {
 
 /// Most bytes of an `sk_buff` up to its last member.
 const LONGEST: u64 = 320;
+/// Most bytes of the shared info up to its fragments.
+const LONGEST_INFO: u64 = 256;
 /// `mac_header` and `transport_header` where there is none.
 const NOWHERE: u16 = u16::MAX;
 
@@ -129,6 +132,9 @@ impl Place {
     #[inline]
     fn write_info<M: Memory>(&self, m: &M, o: &Offsets) -> Result<u64, Fault> {
         let info = self.head.wrapping_add(end_of(o, self.size));
+        if o.info_dataref > LONGEST_INFO {
+            return Err(Fault { address: info, write: true });
+        }
         m.fill(info, 0, o.info_dataref)?;
         m.put_member_u32(info, o.info_dataref, 1)?;
         Ok(info)
@@ -167,7 +173,7 @@ pub fn pad<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Done {
     if cloned || parts.data_len != 0 || u64::from(parts.tail) + pad > u64::from(parts.end) {
         return Err(Stop::Upcall);
     }
-    host.fill(parts.tail_address(), 0, pad)?;
+    fill_bytes(host, parts.tail_address(), 0, pad)?;
     Ok(0)
 }
 

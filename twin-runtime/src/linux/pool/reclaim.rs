@@ -4,11 +4,43 @@ use super::{Fragment, FragmentUse, Lent, Pool, Use, PORTION, USERS_OUT};
 use crate::linux::offsets::Offsets;
 use crate::memory::{Fault, Memory};
 
+/// A search for what the domain freed, which is done in portions: what is lent may be registers of a device by now, which take their time to
+/// answer, and whoever has the pool locked is waited for.
+#[derive(Clone, Copy, Debug)]
+#[must_use = "nothing is found before a portion is done"]
+pub struct Search {
+    /// The first `sk_buff` that may be one to be transmitted and was not looked at, and how many of those are left.
+    transmit_next: usize,
+    transmitting: usize,
+    /// How many of all objects are left to be looked at.
+    any: usize,
+}
+
+impl Search {
+    /// Was it all looked at?
+    #[must_use]
+    pub const fn is_over(&self) -> bool {
+        self.transmitting == 0 && self.any == 0
+    }
+}
+
 impl Pool {
-    /// Takes back what the domain freed; returns how many objects. `sent` is given the cookies of those that were to be transmitted; while
-    /// it has no room for one, they are left for the next time. All of those are looked at, unless the driver has given some back since
-    /// the last time; of all objects a portion each time, and the next portion the next time. Of a pool that is short all are looked at:
-    /// what is missing may be what the domain has freed, and nothing goes on before it is found.
+    /// A search. It looks at all that are to be transmitted, unless the driver has given some back since the last time, and of all objects at
+    /// a portion each time, and at the next portion the next time. Of a pool that is short it looks at all: what is missing may be what the
+    /// domain has freed, and nothing goes on before it is found.
+    pub fn search(&mut self) -> Search {
+        let (is_moving, is_short) = (core::mem::take(&mut self.has_sent), self.is_short());
+        self.exhausted_before = self.exhausted;
+        let all = self.skbs.objects.len() + self.fragments.objects.len();
+        Search {
+            transmit_next: 0,
+            transmitting: if is_moving || is_short { 0 } else { self.nr_transmitting },
+            any: if is_short { all } else { PORTION.min(all) },
+        }
+    }
+
+    /// Takes back what the domain freed, of [`PORTION`] objects; returns how many of them. `sent` is given the cookies of those that were to be
+    /// transmitted; while it has no room for one, they are left for the next time.
     ///
     /// # Errors
     /// If a lent object is no longer there.
@@ -16,23 +48,30 @@ impl Pool {
         &mut self,
         memory: &impl Memory,
         o: &Offsets,
+        search: &mut Search,
         mut sent: impl FnMut(u64) -> bool,
     ) -> Result<usize, Fault> {
-        let (is_moving, is_short) = (core::mem::take(&mut self.has_sent), self.is_short());
-        self.exhausted_before = self.exhausted;
-        let (mut found, mut left) = (0, if is_moving || is_short { 0 } else { self.nr_transmitting });
-        for n in 0..self.skbs.objects.len() {
-            if left == 0 {
+        let (mut found, mut looks) = (0, PORTION);
+        while search.transmitting != 0 && looks != 0 {
+            let n = search.transmit_next;
+            let Some((_, lent)) = self.skbs.objects.get(n) else {
+                // Others have come back meanwhile.
+                search.transmitting = 0;
                 break;
-            }
-            if self.skbs.objects.get(n).is_some_and(|(_, lent)| matches!(lent.out, Use::Transmit(_))) {
-                left -= 1;
+            };
+            search.transmit_next = n + 1;
+            if matches!(lent.out, Use::Transmit(_)) {
+                (search.transmitting, looks) = (search.transmitting - 1, looks - 1);
                 found += usize::from(self.reclaim_skb(n, memory, o, &mut sent)?);
             }
         }
         let nr_skbs = self.skbs.objects.len();
         let nr_all = nr_skbs + self.fragments.objects.len();
-        for _ in 0..if is_short { nr_all } else { PORTION.min(nr_all) } {
+        if nr_all == 0 {
+            search.any = 0;
+        }
+        while search.any != 0 && looks != 0 {
+            (search.any, looks) = (search.any - 1, looks - 1);
             let n = if self.look_next < nr_all { self.look_next } else { 0 };
             self.look_next = n + 1;
             let is_found = match n.checked_sub(nr_skbs) {

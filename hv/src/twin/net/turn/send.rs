@@ -2,12 +2,15 @@
 
 use super::{Stop, Turn, BUSY_NS};
 use crate::arch::tsc;
+use crate::cpu::requests;
 use crate::twin::net::lane::Job;
 use crate::twin::net::link::hooks;
 use crate::twin::net::queue::Outgoing;
 use core::sync::atomic::Ordering;
+use twin_runtime::linux::pool::{Pool, Search};
 use twin_runtime::linux::queue::Begun;
 use twin_runtime::linux::skb::{Packet, GSO_TCP_V4, GSO_TCP_V6};
+use twin_runtime::memory::Fault;
 use twin_runtime::Reason;
 
 /// Packets that are sent at once, before it is looked whether something came.
@@ -148,6 +151,23 @@ pub(super) fn reclaim(turn: &mut Turn<'_>, now: u64) -> Result<(), Stop> {
     if now < at || due.compare_exchange(at, next, Ordering::Relaxed, Ordering::Relaxed).is_err() {
         return Ok(());
     }
+    let common = &turn.loaded.common;
+    let mut search = common.with_pool(Pool::search);
+    while !search.is_over() {
+        let found = reclaim_portion(turn, &mut search);
+        turn.check(found.map_err(Reason::from))?;
+        requests::answer();
+        if tsc::now_ns() >= turn.session.domain.late_ns {
+            // The next turn goes on.
+            due.store(now, Ordering::Relaxed);
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Of some objects. The pool is not locked for longer.
+fn reclaim_portion(turn: &mut Turn<'_>, search: &mut Search) -> Result<(), Fault> {
     let (common, domain) = (&turn.loaded.common, &mut turn.session.domain);
     let mut cookies = [0; 64];
     let mut count = 0;
@@ -158,9 +178,9 @@ pub(super) fn reclaim(turn: &mut Turn<'_>, now: u64) -> Result<(), Stop> {
         }
         None => false,
     };
-    let found = common.with_pool(|pool| pool.reclaim(domain, &common.support.offsets, keep));
+    let found = common.with_pool(|pool| pool.reclaim(domain, &common.support.offsets, search, keep));
     cookies[..count].iter().for_each(|cookie| domain.sent(*cookie));
-    turn.check(found.map_err(Reason::from)).map(|_| ())
+    found.map(|_| ())
 }
 
 /// Who found no room hears if there is some. `true`: somebody waits for room.
