@@ -49,6 +49,10 @@ pub fn resume(v: &OwnedVcpu, call: &mut TwinCall, mut interruptible: Interruptib
         return Ok(());
     }
     let mut slot = instance.slot.try_lock().ok_or(Errno::EBUSY)?;
+    // A card's may have begun to wait here meanwhile: it goes on in its lane.
+    if slot.waiting.as_ref().is_some_and(|waiting| waiting.lane.is_some()) {
+        return Err(Errno::EBUSY);
+    }
     let mut session = Session::enter(loaded, number, None).ok_or(Errno::ENOENT)?;
     let returned = session.resume(&mut slot, call.result, interruptible);
     finish(loaded, number, session, returned, call)
