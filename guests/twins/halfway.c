@@ -1,4 +1,4 @@
-/* A twin is unloaded while it is loaded: whatever each has got to, the two do not make one that sees what is given back already. */
+/* Hypercalls that are not gone on with. A twin is unloaded while it is loaded: the two do not make one that sees what is given back already. */
 #include "events.h"
 #include "twins.h"
 
@@ -98,6 +98,27 @@ static bool meet(u64 *seed)
 	return met;
 }
 
+/* Many buffers are lent in parts, and each of them once. */
+static void lend_in_parts(void)
+{
+	enum { MANY = 256 };
+	static struct twin_lent list[MANY];
+	u32 twin = load_with_kernel(), nr_cuts = 0;
+	s64 result;
+	for (u32 n = 0; n < MANY; n++)
+		list[n] = (struct twin_lent){ BARE_SKB, 0, 0x1000 * (u64)(MANY - n), 0, 0, 0 };
+	struct twin_lend request = { twin, MANY, (u64)list };
+	do {
+		result = twin_op_in_part(TWINOP_LEND, &request);
+		nr_cuts += was_cut;
+	} while (was_cut && nr_cuts < MANY);
+	check_result(result, 0, "lending the rest");
+	check(nr_cuts > 4, "%u buffers were lent in %u parts", MANY, nr_cuts + 1);
+	check_result(hypercall(HC_twin_op, TWINOP_RECALL, (u64)&request, 0, 0, 0), 0, "taking them back");
+	check(request.count == MANY, "%u of %u come back", request.count, MANY);
+	check_result(unload(twin), 0, "unloading");
+}
+
 static void make_table(u8 *table, u8 (*below)[PAGE], u32 nr)
 {
 	for (u32 n = 0; n < nr; n++) {
@@ -121,6 +142,7 @@ void twins_unloaded_halfway(void)
 	HC3(vcpu_op, VCPUOP_stop_periodic_timer, 0, 0);
 	handlers[ENTRY_EVENT] = cut;
 	check_result(set_callback(0, 0, entry_256), 0, "set_callback");
+	lend_in_parts();
 	has_stopped = false;
 	job = keep_busy;
 	check_result(HC3(vcpu_op, VCPUOP_up, 1, 0), 0, "vCPU 1");

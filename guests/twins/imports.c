@@ -24,7 +24,7 @@ static struct twin_kernel good_kernel(void)
 		.nr_offsets = NR_OFFSETS };
 }
 
-static u32 load_with_kernel(void)
+u32 load_with_kernel(void)
 {
 	struct twin_kernel kernel = good_kernel();
 	struct twin_load request = good_load();

@@ -6,6 +6,8 @@
 /* A request to load the functions of code.S, and loading them; the twin's number. */
 struct twin_load good_load(void);
 u32 load(void);
+/* One whose domain describes its kernel: the hypervisor serves it. */
+u32 load_with_kernel(void);
 s64 unload(u32 twin);
 /* Functions of the domain that a twin calls, and those that the hypervisor serves. */
 void twins_import(void);

@@ -28,6 +28,9 @@ const MAX_SLEEPER: u32 = 256;
 /// Notes that one call of a routine may leave, and more, in all lanes of a card at one time.
 const NOTES_OF_CALLS: usize = 8 * MAX_LANES;
 
+/// So many buffers are lent at once that were not lent before: each may move all that are known already, in memory.
+const NEW_AT_ONCE: u32 = 16;
+
 /// See the module.
 pub struct Common {
     /// What routines know.
@@ -133,13 +136,15 @@ impl Common {
     }
 
     /// Takes buffers that `d`, whose page `locate` finds, lends. Errors: EINVAL for one that cannot be, or whose bytes are not in one
-    /// frame of `d`'s that it may write; ENOSPC if there are too many; ENOMEM. Those before are lent then.
+    /// frame of `d`'s that it may write; ENOSPC if there are too many; ENOMEM; ERESTART: to be called again, for there are more. Those before are
+    /// lent then.
     pub fn lend(
         &self,
         d: &Domain,
         buffers: &[TwinLent],
         locate: impl Fn(u64) -> Option<MachAddr>,
     ) -> Result<(), Errno> {
+        let mut left = NEW_AT_ONCE;
         for buffer in buffers {
             let bytes = match buffer.kind {
                 lent::SKB => Some((buffer.of, buffer.bytes)),
@@ -153,6 +158,7 @@ impl Common {
             if self.with_pool(|pool| pool.knows(buffer.object)) {
                 continue;
             }
+            left = left.checked_sub(1).ok_or(Errno::ERESTART)?;
             if !frames::has_headroom() {
                 return Err(Errno::ENOMEM);
             }
@@ -198,9 +204,15 @@ impl Common {
             };
             *to = TwinLent { kind, object: *object, ..TwinLent::default() };
         }
-        let is_gone = |held: &Held| gone[..count].iter().any(|(_, object)| *object == held.object);
-        held.iter().filter(|held| is_gone(held)).for_each(|held| self.pages.forget(held.page));
-        held.retain(|held| !is_gone(held));
+        let gone = &mut gone[..count];
+        gone.sort_unstable_by_key(|(_, object)| *object);
+        held.retain(|held| {
+            let is_gone = gone.binary_search_by_key(&held.object, |(_, object)| *object).is_ok();
+            if is_gone {
+                self.pages.forget(held.page);
+            }
+            !is_gone
+        });
         count
     }
 
