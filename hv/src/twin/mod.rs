@@ -37,7 +37,7 @@ use hv_core::cmdline::Options;
 use hv_core::mmu::Audit;
 use instance::{Instance, Plan, MAX_TWINS};
 use space::Mirror;
-use table::{place, ready, Copying, Loaded, Seat, State, Verifying, TWINS};
+use table::{place, ready, Copying, Loaded, Making, Seat, State, Verifying, TWINS};
 use twin_abi::image::Mode;
 use twin_abi::op::{self, TwinLend, TwinLent, TwinLoad, TwinNote, TwinNotes, TwinStats, TwinStatus};
 use twin_runtime::gate::Twin;
@@ -146,15 +146,26 @@ pub fn go_on(d: &Domain, number: u32) -> Result<bool, NotLoaded> {
             return Err(NotLoaded::Refused(refusal));
         }
     };
-    let (code, instances) = match make(d, verifying, number as usize, verified) {
-        Ok(made) => made,
+    match make(d, verifying, number as usize, verified) {
+        Ok(true) => {}
+        Ok(false) => return Ok(false),
         Err(why) => {
             verifying.failed = Some(why).filter(|why| *why != Errno::ERESTART);
             return Ok(false);
         }
-    };
+    }
     let taken = place.take();
-    if let Some(State::Verifying(Verifying { mirror: Some(mirror), common, owner, request, image, seat, .. })) = taken {
+    if let Some(State::Verifying(Verifying {
+        making: Some(Making { instances, code }),
+        mirror: Some(mirror),
+        common,
+        owner,
+        request,
+        image,
+        seat,
+        ..
+    })) = taken
+    {
         #[allow(clippy::cast_possible_truncation, reason = "an image is at most 8 MiB")]
         let functions = verified.image().functions().len() as u32;
         let code_bytes = verified.image().code().len();
@@ -188,47 +199,32 @@ fn begin_to_verify(place: &mut Option<State>) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Makes what a twin sees, and what it has on each CPU; the code that they share. Errors as [`go_on`], and ERESTART: to be called again.
-fn make(
-    d: &Domain,
-    verifying: &mut Verifying,
-    number: usize,
-    verified: Verified<'static>,
-) -> Result<(Frames, Vec<Instance>), Errno> {
-    let Verifying { request, common, mirror, .. } = verifying;
+/// Makes what a twin sees, then what it has on each CPU that is up, one at a time, and the code that they share. `false`: there is more to
+/// make. Errors as [`go_on`], and ERESTART: to be called again.
+fn make(d: &Domain, verifying: &mut Verifying, place: usize, verified: Verified<'static>) -> Result<bool, Errno> {
+    let Verifying { request, common, mirror, making, .. } = verifying;
     let mirror = match mirror {
         Some(mirror) => mirror,
         none => none.insert(Mirror::new(d, Mfn::new(request.root))?),
     };
-    mirror.share_all(d)?;
-    let mut instances = Vec::new();
-    let Some(code) = make_instances(request, common, number, verified, mirror, &mut instances) else {
-        instance::unmap(number);
-        return Err(Errno::ENOMEM);
-    };
-    Ok((code, instances))
-}
-
-/// An instance for each CPU that is up; the code that they share. `None` when out of memory.
-fn make_instances(
-    request: &TwinLoad,
-    common: &Common,
-    place: usize,
-    verified: Verified<'static>,
-    mirror: &mut Mirror,
-    instances: &mut Vec<Instance>,
-) -> Option<Frames> {
     let bytes = verified.image().code();
-    let code = Frames::with(bytes)?;
-    for cpu in (0..MAX_CPUS).take_while(|cpu| percpu::online_mask() >> cpu != 0) {
-        instances.try_reserve(1).ok()?;
-        let percpu = request.percpu + request.percpu_stride * cpu as u64;
-        let plan = Plan { place, cpu, percpu, code: &code, code_bytes: bytes.len() as u64, common };
-        let mut twin = Twin::new(verified, stlb::PAIRS, instance::hole(place, cpu)).ok()?;
-        twin.limit_natives(|routine| common.serves(routine));
-        instances.push(Instance::new(&plan, twin, mirror)?);
+    let Some(Making { instances, code }) = making else {
+        mirror.share_all(d)?;
+        let code = Frames::with(bytes).ok_or(Errno::ENOMEM)?;
+        *making = Some(Making { instances: Vec::new(), code });
+        return Ok(false);
+    };
+    let cpu = instances.len();
+    if cpu == MAX_CPUS || percpu::online_mask() >> cpu == 0 {
+        return Ok(true);
     }
-    Some(code)
+    instances.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+    let percpu = request.percpu + request.percpu_stride * cpu as u64;
+    let plan = Plan { place, cpu, percpu, code, code_bytes: bytes.len() as u64, common };
+    let mut twin = Twin::new(verified, stlb::PAIRS, instance::hole(place, cpu)).map_err(|_| Errno::ENOMEM)?;
+    twin.limit_natives(|routine| common.serves(routine));
+    instances.push(Instance::new(&plan, twin, mirror).ok_or(Errno::ENOMEM)?);
+    Ok(false)
 }
 
 /// The mode that a request names.
@@ -276,7 +272,9 @@ pub fn unload(d: &Domain, number: u32) -> Result<(), Errno> {
                 return Err(Errno::ERESTART);
             }
             loaded.is_going.store(true, Ordering::SeqCst);
-            loaded.take_down(number as usize);
+            if !loaded.take_down(number as usize) {
+                return Err(Errno::ERESTART);
+            }
             loaded.mirror.release(d)?;
         }
     }

@@ -63,7 +63,7 @@ impl Copying {
         let image = ImageBytes(Box::into_raw(bytes.into_boxed_slice()));
         // SAFETY: `Verifying` and `Loaded` drop what refers to the bytes before the bytes.
         let verifier = Verifier::new(unsafe { image.get() }, &policy)?;
-        Ok(Verifying { verifier, common, owner, request, mirror: None, failed: None, image, seat })
+        Ok(Verifying { verifier, making: None, common, owner, request, mirror: None, failed: None, image, seat })
     }
 }
 
@@ -131,6 +131,8 @@ pub enum State {
 /// An image that is being verified. Fields that refer to others come first.
 pub struct Verifying {
     pub verifier: Verifier<'static>,
+    /// What is made of it when it is verified, as far as that is made.
+    pub making: Option<Making>,
     pub common: Common,
     pub owner: u16,
     pub request: TwinLoad,
@@ -140,6 +142,12 @@ pub struct Verifying {
     pub failed: Option<Errno>,
     pub image: ImageBytes,
     pub seat: Seat,
+}
+
+/// The code of a twin, and its instances, which are made one at a time.
+pub struct Making {
+    pub instances: Vec<Instance>,
+    pub code: Frames,
 }
 
 /// A twin that is loaded. Fields that refer to others come first.
@@ -165,8 +173,12 @@ pub struct Loaded {
 }
 
 impl Verifying {
-    /// Gives back what was taken of the domain's. ERESTART: to be called again.
+    /// Gives back what was made, and what was taken of the domain's. ERESTART: to be called again.
     pub fn give_up(&mut self, d: &Domain) -> Result<(), Errno> {
+        if self.making.is_some() {
+            instance::unmap(self.seat.number() as usize);
+            self.making = None;
+        }
         self.mirror.as_mut().map_or(Ok(()), |mirror| mirror.release(d))
     }
 }
@@ -197,13 +209,14 @@ pub type Place = RwLock<Option<State>>;
 pub static TWINS: [Place; MAX_TWINS] = [const { Place::new(None) }; MAX_TWINS];
 
 impl Loaded {
-    /// Takes the mappings away, then what was mapped, if that is there.
-    pub fn take_down(&mut self, number: usize) {
+    /// Takes the mappings away, then what was mapped, an instance at a time. `true`: that was the last.
+    pub fn take_down(&mut self, number: usize) -> bool {
         if self.code.is_some() {
             instance::unmap(number);
-            self.instances.clear();
             self.code = None;
         }
+        self.instances.pop();
+        self.instances.is_empty()
     }
 
     /// Is it to be taken down?
