@@ -147,10 +147,12 @@ pub fn run(command: &mut Command) -> Result<()> {
     output(command).map(|_| ())
 }
 
-/// Runs a program and gives what it printed.
+/// Runs a program and gives what it printed. It speaks English, whatever the user's language: what it prints is read.
 pub fn output(command: &mut Command) -> Result<String> {
     let name = describe(command);
-    let done = command.stdin(Stdio::null()).output().with_context(|| format!("cannot start {name}"))?;
+    // `LANGUAGE` counts with any other locale, that named C.UTF-8 too.
+    let done =
+        command.env("LC_ALL", "C").stdin(Stdio::null()).output().with_context(|| format!("cannot start {name}"))?;
     if !done.status.success() {
         let said = String::from_utf8_lossy(&done.stderr);
         let tail: Vec<&str> = said.lines().rev().take(15).collect();
@@ -164,4 +166,16 @@ fn describe(command: &Command) -> String {
     let words: Vec<_> =
         std::iter::once(command.get_program()).chain(command.get_args()).map(OsStr::to_string_lossy).collect();
     words.join(" ").chars().take(200).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_programs_print_is_english_whatever_the_users_language() {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "echo $LC_ALL"]).env("LC_ALL", "de_DE.UTF-8").env("LANGUAGE", "de");
+        assert_eq!(output(&mut shell).unwrap(), "C\n");
+    }
 }

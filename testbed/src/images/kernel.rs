@@ -58,6 +58,8 @@ fn newest() -> Result<String> {
             std::fs::write(&note, &name)?;
             Ok(name)
         }
-        None => std::fs::read_to_string(&note).context("apt knows no Debian 12 kernel (linux-image-amd64)"),
+        None => std::fs::read_to_string(&note)
+            .ok()
+            .with_context(|| format!("apt knows no Debian 12 kernel ({META}, which depends on a {PREFIX}...)")),
     }
 }
