@@ -260,6 +260,13 @@ fn clean(outcome: &Outcome, ending: &Ending) -> Result<()> {
     clean_but(outcome, ending, &[])
 }
 
+/// The warning of the hypervisor's that a line has. That it ended a domain by itself is one, too, though it is said as an error.
+fn warning(line: &str) -> Option<&str> {
+    let said = line.split_once("(TDM) ")?.1.trim();
+    let is_crash = said.split(' ').nth(1) == Some("crashed:");
+    said.strip_prefix("Warning: ").or(is_crash.then_some(said))
+}
+
 /// As [`clean`], but warnings of the hypervisor that contain one of `expected` are part of the test.
 fn clean_but(outcome: &Outcome, ending: &Ending, expected: &[&str]) -> Result<()> {
     const WORRIES: &[&str] = &[
@@ -278,9 +285,9 @@ fn clean_but(outcome: &Outcome, ending: &Ending, expected: &[&str]) -> Result<()
     ];
     // What it says about the machine before it runs anything is no worry; what it says later is.
     let mut running = outcome.lines.iter().skip_while(|l| !(l.contains("(TDM)") && l.contains("us since the start")));
-    let warning = |l: &&String| l.contains("(TDM) Warning: ") && !expected.iter().any(|e| l.contains(e));
+    let unexpected = |l: &&String| warning(l).is_some_and(|said| !expected.iter().any(|e| said.contains(e)));
     let worry = |l: &&String| WORRIES.iter().any(|w| l.contains(w));
-    if let Some(line) = outcome.lines.iter().find(worry).or_else(|| running.find(warning)) {
+    if let Some(line) = outcome.lines.iter().find(worry).or_else(|| running.find(unexpected)) {
         bail!("on the console: {} (log {})", line.trim(), relative(&outcome.log));
     }
     ensure!(outcome.ending == *ending, "it should have ended by {ending:?}, but: {}", ended(&outcome.ending));
@@ -291,6 +298,20 @@ fn clean_but(outcome: &Outcome, ending: &Ending, expected: &[&str]) -> Result<()
 mod tests {
     use super::*;
     use std::collections::BTreeSet;
+
+    #[test]
+    fn warnings_and_domains_that_the_hypervisor_ends_are_noticed_unless_they_are_expected() {
+        let said = |lines: &[&str], expected: &[&str]| {
+            let lines = ["(TDM) Warning: of the machine", "(TDM) 5 us since the start"].iter().chain(lines);
+            let lines = lines.map(|line| line.to_string()).collect();
+            clean_but(&Outcome { ending: Ending::PowerOff, lines, log: "x.log".into() }, &Ending::PowerOff, expected)
+        };
+        assert!(said(&["(TDM) d1 destroyed", "crash 1 | crashed: noticed 1 ms"], &[]).is_ok());
+        for line in ["(TDM) d12v0 crashed: vector 14 cannot be delivered", "[ 1.0] x(TDM) Warning: d1 is crashed: y"] {
+            assert!(said(&[line], &["stopped"]).unwrap_err().to_string().contains(line));
+            assert!(said(&[line], &["stopped", "crashed"]).is_ok());
+        }
+    }
 
     #[test]
     fn no_two_tests_have_one_name_and_every_level_has_a_rank_of_its_own() {
