@@ -1,4 +1,7 @@
-/* EFI's tables and run-time services for domain 0: what they tell, variables, and requests that make no sense; firmware that faults. */
+/*
+ * EFI's tables and run-time services for domain 0: what they tell, variables, and requests that make no sense; firmware that faults.
+ * (skips: only a machine that UEFI has started has them)
+ */
 #include "guest.h"
 
 const char test_name[] = "efi-runtime";

@@ -1,7 +1,8 @@
 /*
  * A hostile domain beside domain 0 and a peer of its kind: random operations on grants, event channels and memory of its own
  * and of others, on page tables, on its vCPUs, and on what only domains with more rights may do, from all of its vCPUs. With a
- * device it is a hostile driver domain. Made by xl: images/xen/tests/hostile.sh. (shares: chaos)
+ * device it is a hostile driver domain. Made by xl: images/xen/tests/hostile.sh. (shares: chaos) (skips:
+ * it is no domain 0)
  *
  * The command line: seed=N, first=N, operations=N of vCPU 0, self=DOMID, peer=DOMID.
  */

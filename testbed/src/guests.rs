@@ -35,11 +35,6 @@ impl Verdict {
         }
     }
 
-    /// Whether the hypervisor did nothing wrong.
-    pub fn is_good(&self) -> bool {
-        matches!(self, Self::Success | Self::Skip)
-    }
-
     /// As the kernels print it.
     pub fn word(&self) -> &'static str {
         match self {
@@ -60,6 +55,8 @@ pub struct Guest {
     pub about: String,
     /// Why its verdict on Tandem is not that on stock Xen, if so.
     pub differs: Option<String>,
+    /// Why its verdict on Tandem may be that there is nothing to test.
+    pub skips: Option<String>,
     cpus: u32,
     vcpus: u32,
     /// `-cpu`; QEMU's default when `None`.
@@ -126,7 +123,8 @@ pub fn named(name: &str) -> Result<Guest> {
 
 /// Takes a test's purpose from its first comment, which may ask for CPUs, `(cpus: 2)`, for vCPUs if they are not as many,
 /// `(vcpus: 2)`, for a processor, `(processor: max)`, for the files of folders in `guests/lib/`, `(shares: chaos twins)`, for options of
-/// the hypervisor's, `(hypervisor: ac-check)`, for time that goes by instructions, `(clock: instructions)`, and explain why the verdict on Tandem is another than that on stock Xen, `(differs: because)`.
+/// the hypervisor's, `(hypervisor: ac-check)`, for time that goes by instructions, `(clock: instructions)`, and explain why the verdict on Tandem is another than that on stock Xen, `(differs: because)`,
+/// or why there is nothing to test on Tandem, `(skips: because)`.
 pub fn describe(name: String, source: &str) -> Guest {
     let comment = source.trim_start().strip_prefix("/*").and_then(|rest| rest.split("*/").next()).unwrap_or_default();
     let about: Vec<&str> = comment.split_whitespace().filter(|word| *word != "*").collect();
@@ -141,11 +139,11 @@ pub fn describe(name: String, source: &str) -> Guest {
     let mut count = |key: &str| note(key).and_then(|count| count.parse().ok());
     let cpus = count("cpus").unwrap_or(1);
     let vcpus = count("vcpus").unwrap_or(cpus);
-    let (processor, differs) = (note("processor"), note("differs"));
+    let (processor, differs, skips) = (note("processor"), note("differs"), note("skips"));
     let shares = note("shares").map(|folders| folders.split(' ').map(String::from).collect()).unwrap_or_default();
     let options = note("hypervisor").unwrap_or_default();
     let counts_instructions = note("clock").is_some_and(|clock| clock == "instructions");
-    Guest { name, about, differs, cpus, vcpus, processor, shares, options, counts_instructions }
+    Guest { name, about, differs, skips, cpus, vcpus, processor, shares, options, counts_instructions }
 }
 
 impl Guest {
@@ -235,7 +233,16 @@ impl Guest {
         Ok((Verdict::of(&outcome.lines, &self.name), outcome))
     }
 
-    /// As a test of the suite: what it says is an error unless it is a success, or a reason to skip it.
+    /// Whether the hypervisor did nothing wrong. That it lacks what is to be tested is wrong on Tandem, unless the source says why it may.
+    pub fn accepts(&self, verdict: &Verdict, hypervisor: &Hypervisor) -> bool {
+        match verdict {
+            Verdict::Success => true,
+            Verdict::Skip => self.skips.is_some() || hypervisor.is_stock_xen(),
+            Verdict::Error | Verdict::Failure | Verdict::Crash => false,
+        }
+    }
+
+    /// As a test of the suite: what it says is an error unless [`Guest::accepts`] it.
     pub fn judge(&self, hypervisor: &Hypervisor, qemu: Qemu) -> Result<String> {
         self.judge_on(&self.machine(hypervisor, Wishes { qemu, ..Wishes::default() })?)
     }
@@ -245,7 +252,7 @@ impl Guest {
         let (verdict, outcome) = self.run_on(machine)?;
         match verdict {
             Verdict::Success => Ok(String::new()),
-            Verdict::Skip => Ok(complaints(&outcome.lines).unwrap_or_default()),
+            _ if self.accepts(&verdict, &machine.hypervisor) => Ok(complaints(&outcome.lines).unwrap_or_default()),
             Verdict::Crash if outcome.ending == Ending::TimeOut => {
                 let places: Vec<&str> =
                     outcome.lines.iter().map(|l| l.trim()).filter(|l| l.starts_with("look 1:")).collect();
@@ -294,6 +301,17 @@ mod tests {
         assert!(
             describe("x".into(), "/* This. (clock: instructions) */").counts_instructions && !guest.counts_instructions
         );
+    }
+
+    #[test]
+    fn on_tandem_nothing_is_skipped_that_does_not_say_why() {
+        let [skips, plain] = ["/* This. (skips: no UEFI) */", "/* This. */"].map(|source| describe("x".into(), source));
+        let (tandem, xen) = (Hypervisor::Elf("tandem.elf".into()), Hypervisor::Elf("xen-4.17.elf".into()));
+        assert!(skips.accepts(&Verdict::Skip, &tandem) && !plain.accepts(&Verdict::Skip, &tandem));
+        assert!(plain.accepts(&Verdict::Skip, &xen) && plain.accepts(&Verdict::Success, &tandem));
+        for verdict in [Verdict::Error, Verdict::Failure, Verdict::Crash] {
+            assert!(!skips.accepts(&verdict, &tandem) && !skips.accepts(&verdict, &xen));
+        }
     }
 
     #[test]
