@@ -77,13 +77,13 @@ find_tty() {
 told_of() { xenstore-read /local/domain/$1/name /local/domain/$1/console/tty 2> /dev/null; }
 tty_of() { local tty; find_tty $1 && echo $tty; }
 
-# in_guest NAME SECONDS COMMAND...: over the guest's console; gives output and status. The limit is for what hangs: a guest that
+# in_guest NAME SECONDS COMMAND...: over the guest's console; gives output and status, which is 2 if the guest does not answer. The limit is for what hangs: a guest that
 # answers late because the machine is busy is none, so nobody gets less than a minute.
 in_guest() {
 	local name=$1 left=$((($2 < 60 ? 60 : $2) * 5)) log=$(log_of $1) number tty from answer line status= gone= pause=0.1
 	shift 2
 	read -r number line < /proc/uptime
-	find_tty $name || return 1
+	find_tty $name || { echo "no answer from $name"; return 2; }
 	from=$(wc -c < $log)
 	echo "$number $*" > $tty
 	# It comes in pieces, and the status last, with a full stop; the end of the line may be another one's.
@@ -99,23 +99,26 @@ in_guest() {
 	done
 	answer=${answer//$'\r'/}
 	if [ -z "$status" ]; then
-		echo "no answer from $name to: $*"
+		# What it was asked is no output: somebody may look for words in that.
+		echo "no answer from $name"
+		echo "it was asked: $*" >&2
 		echo "$answer" | tail -n 5
 		# What its kernel died of is forty lines of registers before that; of a report the last lines are shown.
 		echo "$answer" | grep -aE 'Kernel panic|BUG:|Oops' | tail -n 3
-		return 1
+		return 2
 	fi
 	while IFS= read -r line; do [[ $line == *'TANDEM: did'* ]] || echo "$line"; done <<< "$answer"
 	[ $status = 0 ]
 }
 
-# said WORDS NAME SECONDS COMMAND...: the command in the guest says that
+# said WORDS NAME SECONDS COMMAND...: the command in the guest says that, and comes to its end
 said() {
-	local words=$1 out
+	local words=$1 out status
 	shift
 	out=$(in_guest "$@")
+	status=$?
 	echo "$out"
-	grep -q "$words" <<< "$out"
+	[ $status != 2 ] && grep -q "$words" <<< "$out"
 }
 
 # free_kib: what the hypervisor has free

@@ -20,7 +20,7 @@ each() { # each COMMAND: in every guest at the same time; %next is the next one'
 	wait $(jobs -p)
 }
 serve_all() {
-	each 'job_address %me; (tcptest serve > /dev/null 2>&1 &); echo ready'
+	each 'job_address %me && { (tcptest serve > /dev/null 2>&1 &); echo ready; }'
 	[ "$(cat /tmp/each.* | grep -c ready)" = $guests ]
 }
 check each-has-an-address serve_all

@@ -58,8 +58,7 @@ driving d3 'passthrough="enabled"' 'e820_host=1' \
 check a-domain-for-devices-starts eval 'xl create /tmp/d3.cfg > /dev/null && serving d3'
 check attaching-what-another-has-is-refused refused "failed for PCI device" xl pci-attach d3 $nic
 
-in_guest d1 30 job_flood
-sleep 1
+check traffic-begins in_guest d1 30 'job_flood; eth0=/sys/class/net/eth0/statistics; before=$(cat $eth0/rx_packets); wait_for 20 eval "[ \$(cat $eth0/rx_packets) -gt $((before + 20)) ]"'
 check destroy-in-the-middle-of-traffic eval 'xl destroy d1 && gone d1'
 is_idle() { ! is_bus_master $1; }
 check a-device-without-an-owner-is-no-bus-master each is_idle

@@ -36,7 +36,8 @@ check neighbours-stream eval 'in_guest u5 10 "(tcptest serve > /tmp/served 2>&1 
 # Questions go on while a stream that was interrupted is silent. One that has ended is counted, and another begins.
 ended=0
 goes_on() {
-	local out=$(in_guest u3 10 'pidof netprobe > /dev/null || netprobe 10.9.0.1 4 > /dev/null 2>&1 & pidof tcptest > /dev/null || echo ended')
+	local out
+	out=$(in_guest u3 10 'pidof netprobe > /dev/null || netprobe 10.9.0.1 4 > /dev/null 2>&1 & pidof tcptest > /dev/null || echo ended') || { echo "$out"; return 1; }
 	! echo "$out" | grep -q '^ended' && return
 	ended=$((ended + 1))
 	in_guest u3 10 "(tcptest put 10.9.0.1 1048576 100 > /dev/null 2>&1 &)"

@@ -58,7 +58,10 @@ loaded_again() { wait_for 120 said 'not attached, as asked for' dd 10 'tail -n 1
 check the-twin-of-its-successor loaded_again
 # What the console says meanwhile is no answer.
 warnings='warn|bug:|oops:|cannot be|do not come'
-no_warnings() { in_guest dd 10 "dmesg | grep -iE '$warnings' || true" | tee /tmp/warnings; ! grep -qiE "$warnings" /tmp/warnings; }
+no_warnings() {
+	in_guest dd 10 "dmesg | grep -iE '$warnings' || true" > /tmp/warnings || { cat /tmp/warnings; return 1; }
+	! grep -iE "$warnings" /tmp/warnings
+}
 in_guest dd 10 'kill $(cat /tmp/twind.pid)'
 in_guest dd 60 'job_twind --interface eth0'
 refused() { wait_for 120 said 'not attached: interface 0 of this' dd 10 'cat /tmp/twind' || { in_guest dd 10 'cat /tmp/twind'; return 1; }; }

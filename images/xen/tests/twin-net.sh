@@ -23,7 +23,11 @@ before=$(frames)
 so_far=$(numbers)
 packets() { said 'net ok' u1 $((60 + few * 8)) "$keeps && nettest eth0 10.9.0.1 $few 64"; }
 check packets-to-and-from-outside packets || tell u1
-by_the_twin() { local now=$(frames); echo "$before frames came to the driver domain before, $now now"; [ $((now - before)) -lt 100 ]; }
+by_the_twin() {
+	local now=$(frames)
+	echo "$before frames came to the driver domain before, $now now"
+	[ -n "$before" ] && [ -n "$now" ] && [ $((now - before)) -lt 100 ]
+}
 check none-of-them-through-the-driver-domain by_the_twin
 # Cards that do not reach all memory have their packets copied there; virtio_net has its pages of 32 KiB from there, for some twenty
 # packets that it receives.

@@ -38,6 +38,14 @@ impl Monitor {
         answers.recv_timeout(patience).with_context(|| format!("QEMU does not answer `{command}`"))
     }
 
+    /// Has QEMU write `file` by `command`, and gives what it wrote, which is whole when QEMU has answered. What an earlier run left is gone
+    /// before.
+    pub fn dump(&self, command: &str, file: &Path) -> Result<Vec<u8>> {
+        let _ = std::fs::remove_file(file);
+        self.ask(command, Duration::from_secs(30))?;
+        std::fs::read(file).with_context(|| format!("QEMU wrote no {}", file.display()))
+    }
+
     fn write(&self, command: &str, id: &str) -> Result<()> {
         let mut stream = self.stream.get().context("QEMU has not connected yet")?;
         writeln!(stream, "{{\"execute\":\"human-monitor-command\",\"arguments\":{{\"command-line\":{command:?}}}{id}}}")

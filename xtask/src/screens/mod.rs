@@ -6,7 +6,7 @@ mod picture;
 use crate::iso::{self, Screen};
 use crate::options::Options;
 use crate::run::relative;
-use anyhow::{anyhow, ensure, Context, Result};
+use anyhow::{anyhow, ensure, Result};
 use picture::Picture;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -99,7 +99,7 @@ impl Boot<'_> {
             let watching = scope.spawn(move || {
                 let seen = watch(&monitor, &files, is_there);
                 if let (Ok(_), Some(copy)) = (&seen, copy) {
-                    files.dump(&monitor, &format!("screendump {} -f png", copy.display()), copy)?;
+                    monitor.dump(&format!("screendump {} -f png", copy.display()), copy)?;
                 }
                 monitor.send("quit")?;
                 seen
@@ -140,20 +140,13 @@ impl Files {
         Ok(Self { picture: dir.join(format!("{name}.ppm")), memory: dir.join(format!("{name}.memory")) })
     }
 
-    /// Has QEMU write `file`; it is whole when QEMU has answered.
-    fn dump(&self, monitor: &Monitor, command: &str, file: &Path) -> Result<Vec<u8>> {
-        let _ = std::fs::remove_file(file);
-        monitor.ask(command, Duration::from_secs(30))?;
-        std::fs::read(file).with_context(|| format!("QEMU wrote no {}", file.display()))
-    }
-
     fn look(&self, monitor: &Monitor) -> Result<Seen> {
-        let file = self.dump(monitor, &format!("screendump {}", self.picture.display()), &self.picture)?;
+        let file = monitor.dump(&format!("screendump {}", self.picture.display()), &self.picture)?;
         let picture = Picture::parse(&file)?;
         let hypervisor = if picture.is_text_mode() {
             let (start, bytes) = TEXT_MEMORY;
             let save = format!("pmemsave {start:#x} {bytes} \"{}\"", self.memory.display());
-            in_text_memory(&self.dump(monitor, &save, &self.memory)?)
+            in_text_memory(&monitor.dump(&save, &self.memory)?)
         } else {
             picture.in_own_font()?
         };

@@ -5,7 +5,7 @@
 use super::xl::judge;
 use super::{clean, Bed, Body, Test};
 use crate::run::{check_disk, check_net};
-use anyhow::{ensure, Context, Result};
+use anyhow::{bail, ensure, Context, Result};
 use testbed::guests::{self, Wishes};
 use testbed::machine::{Disk, Ending, Machine, Qemu, AMD_VI, IOMMU};
 use testbed::peer::Peer;
@@ -72,19 +72,19 @@ fn driver_domain(bed: &Bed, name: &str, nic: &'static str, unit: Option<&'static
     let running = machine.start()?;
     let monitor = running.monitor();
     // The start of the hypervisor, where the device is told to write.
-    let text = |when: &str| host::target("logs").map(|logs| logs.join(format!("{name}.{when}")));
-    let (before, after) = (text("before")?, text("after")?);
+    let file = host::target("logs")?.join(format!("{name}.memory"));
+    const MARKS: [&str; 2] = ["TANDEM: toolstack ok", "check ok the-network-lives-on"];
+    let mut texts = Vec::new();
     let outcome = running.finish(|line| {
-        for (mark, file) in [("TANDEM: toolstack ok", &before), ("check ok the-network-lives-on", &after)] {
-            if is_silent && line.contains(mark) {
-                let _ = monitor.send(&format!("pmemsave 0x200000 64 \"{}\"", file.display()));
-            }
+        if is_silent && MARKS.iter().any(|mark| line.contains(mark)) {
+            texts.push(monitor.dump(&format!("pmemsave 0x200000 64 \"{}\"", file.display()), &file));
         }
         false
     })?;
     let said = judge(bed, &outcome)?;
     if is_silent {
-        let (before, after) = (std::fs::read(&before)?, std::fs::read(&after)?);
+        let texts = texts.into_iter().collect::<Result<Vec<_>>>()?;
+        let [before, after] = &texts[..] else { bail!("it was not looked at the hypervisor before and after") };
         ensure!(before.iter().any(|byte| *byte != 0), "nothing of the hypervisor where the device wrote");
         ensure!(before == after, "the device wrote into the hypervisor");
     }

@@ -202,3 +202,44 @@ pub(super) fn judge_but(bed: &Bed, outcome: &Outcome, provoked: &[&str]) -> Resu
     let said = if lacking == 0 { String::new() } else { format!(", {lacking} known to be missing") };
     Ok(format!("{} checks{said}", count("check ok ")))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+    use testbed::host;
+
+    /// Functions of `images/xen/lib.sh`, at a guest that says `answer` to everything.
+    fn in_bash(answer: &str, script: &str) -> String {
+        let library = include_str!("../../../images/xen/lib.sh");
+        let function = |name: &str| {
+            let start = library.find(&format!("\n{name}() {{\n")).unwrap();
+            library[start..].split_inclusive("\n}\n").next().unwrap()
+        };
+        let dir =
+            host::target("logs").unwrap().join(format!("lib.{}.{:?}", std::process::id(), std::thread::current().id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let [log, tty] = ["log", "tty"].map(|file| dir.join(file));
+        let guest = format!(
+            "log_of() {{ echo '{0}'; }}; find_tty() {{ tty='{1}'; : > $tty; }}; nap() {{ printf '{answer}' $number >> '{0}'; }}",
+            log.display(),
+            tty.display()
+        );
+        std::fs::write(&log, "").unwrap();
+        let text = format!("{guest}\n{}{}{script}", function("in_guest"), function("said"));
+        let said = host::output(Command::new("bash").args(["-c", &text])).unwrap();
+        std::fs::remove_dir_all(&dir).unwrap();
+        said
+    }
+
+    #[test]
+    fn a_guest_that_does_not_answer_has_said_nothing() {
+        const SAID: &str = "said refused g 1 'write || echo refused' > /dev/null; echo $?";
+        assert_eq!(in_bash("refused\\nTANDEM: did %s 0.\\n", SAID), "0\n");
+        assert_eq!(in_bash("written\\nTANDEM: did %s 0.\\n", SAID), "1\n");
+        // A command that fails may have said it all the same; a guest that hangs after that is none that has done it.
+        assert_eq!(in_bash("refused\\nTANDEM: did %s 1.\\n", SAID), "0\n");
+        assert_eq!(in_bash("refused\\n", SAID), "1\n");
+        let silent = in_bash("", "in_guest g 1 'write || echo refused'; echo $?");
+        assert_eq!(silent.lines().collect::<Vec<_>>(), ["no answer from g", "", "2"]);
+    }
+}
