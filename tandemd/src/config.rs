@@ -37,9 +37,12 @@ pub const PATH: &str = "/etc/tandem/tandemd.toml";
 pub struct Config {
     /// Services by name: a switch each, and a domain of this name as the back end of guests' interfaces.
     pub service: BTreeMap<String, Service>,
-    /// Where this was read.
+    /// Where this was read, or would have been.
     #[serde(skip)]
     pub path: PathBuf,
+    /// Whether there was such a file.
+    #[serde(skip)]
+    pub is_written: bool,
     /// Where else than at its socket metrics can be asked for.
     #[serde(default)]
     pub metrics: Option<Metrics>,
@@ -92,17 +95,30 @@ pub struct Service {
 }
 
 impl Config {
-    /// Reads a file. Without one there is a service `net`, and no way out. What else it names is not looked at: [`Self::troubles`].
+    /// Reads a file, which has to be there. What else it names is not looked at: [`Self::troubles`].
     pub fn read(path: &Path) -> Result<Self> {
-        let read = match std::fs::read_to_string(path) {
-            Ok(text) => Self::parse(&text).with_context(|| format!("{}", path.display())),
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                let service = BTreeMap::from([("net".into(), Service::default())]);
-                Ok(Self { service, path: PathBuf::new(), metrics: None })
-            }
-            Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
-        };
-        read.map(|config| Self { path: path.into(), ..config })
+        let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        let config = Self::parse(&text).with_context(|| format!("{}", path.display()))?;
+        Ok(Self { path: path.into(), is_written: true, ..config })
+    }
+
+    /// The same where the operator may have written none: then there is a service `net`, and no way out. Nobody who has named a file, or
+    /// has had one, means that.
+    pub fn read_or_usual(path: &Path) -> Result<Self> {
+        if std::fs::metadata(path).is_err_and(|error| error.kind() == ErrorKind::NotFound) {
+            let service = BTreeMap::from([("net".into(), Service::default())]);
+            return Ok(Self { service, path: path.into(), is_written: false, metrics: None });
+        }
+        Self::read(path)
+    }
+
+    /// What a daemon that has this is to have next.
+    pub fn read_again(&self) -> Result<Self> {
+        if self.is_written {
+            Self::read(&self.path)
+        } else {
+            Self::read_or_usual(&self.path)
+        }
     }
 
     /// From the file's text.
@@ -252,10 +268,25 @@ mod tests {
     }
 
     #[test]
-    fn without_a_file_there_is_net() {
-        let config = Config::read(Path::new("/nowhere/tandemd.toml")).unwrap();
+    fn where_no_file_was_written_there_is_net() {
+        let nowhere = Path::new("/nowhere/tandemd.toml");
+        let config = Config::read_or_usual(nowhere).unwrap();
         assert_eq!(config.service.keys().collect::<Vec<_>>(), ["net"]);
         assert_eq!(config.service["net"].hold_ms(), 30_000);
+        assert_eq!(config.read_again().unwrap(), config);
+        let said = format!("{:#}", Config::read(nowhere).unwrap_err());
+        assert!(said.contains("/nowhere/tandemd.toml") && said.contains("No such file"), "{said}");
+    }
+
+    #[test]
+    fn a_file_that_is_gone_is_not_taken_for_none() {
+        let path = std::env::temp_dir().join(format!("tandemd-gone-{}.toml", std::process::id()));
+        assert!(!Config::read_or_usual(&path).unwrap().is_written);
+        std::fs::write(&path, "[service.lab]\n").unwrap();
+        let config = Config::read_or_usual(&path).unwrap();
+        assert_eq!(config.read_again().unwrap(), config);
+        std::fs::remove_file(&path).unwrap();
+        assert!(config.read_again().is_err());
     }
 
     #[test]

@@ -54,7 +54,7 @@ fn answer(config: &Config, request: Request) -> Result<Told> {
             let wanted = Wanted::Upgrade(image.clone(), as_configured);
             supervisor::ask(&service.name, wanted).map_err(anyhow::Error::msg)?;
         }
-        Request::Reload { .. } => reload(&config.path)?,
+        Request::Reload { .. } => reload(config)?,
         _ => pass_on(config, request.clone(), &mut store, &mut hypervisor)?,
     }
     services(config, request.which().service.as_deref(), &mut store, &mut hypervisor)
@@ -114,8 +114,8 @@ fn pass_on(
 
 /// Takes up another configuration. If something is wrong with it the old one stays. Nothing is lost when the daemon begins anew, so
 /// that is what it does.
-fn reload(path: &Path) -> Result<()> {
-    Config::read(path).and_then(Config::without_troubles).context("the configuration stays as it was")?;
+fn reload(config: &Config) -> Result<()> {
+    config.read_again().and_then(Config::without_troubles).context("the configuration stays as it was")?;
     let program = program(std::env::current_exe().context("the daemon's own file")?)?;
     std::thread::spawn(move || {
         std::thread::sleep(UNTIL_ANSWERED);

@@ -28,7 +28,7 @@ use rustix::io::Errno;
 use service::{Fate, Service};
 use std::fs::File;
 use std::os::unix::net::UnixDatagram;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -54,12 +54,12 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<()> {
-    let mut path = PathBuf::from(config::PATH);
+    let mut named = None;
     let (mut is_check, mut is_list) = (false, false);
     let mut parser = lexopt::Parser::from_env();
     while let Some(arg) = parser.next()? {
         match arg {
-            Arg::Long("config") => path = parser.value()?.into(),
+            Arg::Long("config") => named = Some(PathBuf::from(parser.value()?)),
             Arg::Long("check") => is_check = true,
             Arg::Long("list") => is_list = true,
             Arg::Long("help") | Arg::Short('h') => {
@@ -69,10 +69,15 @@ fn run() -> Result<()> {
             other => bail!("{}\n{HELP}", other.unexpected()),
         }
     }
-    let config = Arc::new(Config::read(&path)?);
+    let config = match &named {
+        Some(path) => Config::read(path)?,
+        None if is_check => Config::read(Path::new(config::PATH))?,
+        None => Config::read_or_usual(Path::new(config::PATH))?,
+    };
     if is_check {
-        return Config::read(&path)?.without_troubles().map(|_| ());
+        return config.without_troubles().map(|_| ());
     }
+    let config = Arc::new(config);
     let mut hypervisor = Hypervisor::open()?;
     if is_list {
         print!("{}", list::show(&mut Client::open()?, &mut hypervisor)?);

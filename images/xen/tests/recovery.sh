@@ -9,6 +9,7 @@ supervised_machine pci+bridge_switch:$driver || exit
 refused() { ! tandemd --check 2> /tmp/refused && grep -q "$1" /tmp/refused || { cat /tmp/refused; return 1; }; }
 supervised 'crash = 3'
 check an-unknown-key-is-refused refused 'unknown field `crash`'
+check a-file-that-is-not-there-is-refused eval '! tandemd --config /nowhere.toml --check 2> /tmp/refused && grep -q /nowhere.toml /tmp/refused'
 supervised
 mv /tmp/dd.cfg /tmp/dd.kept
 check a-configuration-that-is-not-there-is-refused refused '/tmp/dd.cfg'
@@ -42,6 +43,9 @@ check and-once-more-is-refused refuses 'not parked: it is up' unpark net
 recovers a-restart 'is to be restarted' twinctl restart net
 echo 'crash = 3' >> /etc/tandem/tandemd.toml
 check a-wrong-configuration-is-not-taken-up refuses 'stays as it was' reload
+mv /etc/tandem/tandemd.toml /tmp/tandemd.kept
+check nor-is-one-that-is-gone refuses 'stays as it was' reload
+mv /tmp/tandemd.kept /etc/tandem/tandemd.toml
 check and-the-old-one-stays moves u1
 supervised 'crashes = 20' 'back-off-ms = 50'
 served=$(grep -c ': served' $daemon_log)
