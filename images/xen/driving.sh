@@ -44,12 +44,20 @@ grep_node() { [ "$(xenstore-read $1)" = "$2" ]; }
 # no_dma_stopped [BUT]: no device tried to access what it may not; lines that match BUT do not count
 no_dma_stopped() { ! xl dmesg | grep -E 'was stopped|were stopped|DMAR:.*fault addr' | grep -vE "${1:-^$}"; }
 
-# audit: the hypervisor recounts all frames (not on stock Xen, which cannot)
+# audit: the hypervisor recounts all frames (not on stock Xen, which cannot). What is lost is counted from the first time on.
 audit() {
+	local status
 	xl info | grep -q '^xen_extra.*tandem' || return 0
 	xl debug-keys f
+	status=$?
 	xl dmesg | grep 'Frame audit:' | tail -n 1 | tee /tmp/audit
-	grep -q ' 0 wrong, 0 lost' /tmp/audit
+	# If it has not recounted, that line is an earlier one.
+	[ $status = 0 ] && grep -q ' 0 wrong, 0 lost' /tmp/audit
+}
+# remember_frames: what is free, in use and the hypervisor's own now, for nothing_stays and later audits
+remember_frames() {
+	audit > /dev/null
+	remember
 }
 
 # small NAME JOB [LINE...]: configuration of a small driver domain that does this job: see docs/toolstack.md for what it is told

@@ -162,7 +162,7 @@ disk_machine() {
 	: > $(log_of dd)
 	printf '[service.disk]\nkind = "disk"\ndriver-domain = "dd"\n' > /etc/tandem/tandemd.toml
 	must 'tandemd does not start' daemon_starts
-	remember
+	remember_frames
 	daemon_ends
 	printf '[service.disk.supervise]\nconfig = "/tmp/dd.cfg"\n' >> /etc/tandem/tandemd.toml
 	supervise "${keys[@]}"

@@ -10,7 +10,7 @@ supervised_machine() {
 	: > $(log_of dd)
 	way_out dd
 	check tandemd-starts daemon_starts || return 1
-	remember
+	remember_frames
 	check and-ends daemon_ends
 }
 

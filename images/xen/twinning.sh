@@ -7,7 +7,7 @@ twin_machine() {
 	take_nic
 	way_out dd
 	check tandemd-starts daemon_starts || return 1
-	remember
+	remember_frames
 	config $2 "$(plug 3)"
 	# Of two CPUs one does what the twin asks for while the other waits for the twin. Nobody but twins has those that come beside them.
 	# For these there are tests of their own with several queues, which they have for several CPUs.

@@ -17,7 +17,7 @@ domain() {
 }
 # The first ones make what is made once.
 check the-first-domains eval 'domain 0 && domain 1 && domain 2'
-remember
+remember_frames
 check $cycles-domains-come-and-go repeat $cycles 20 domain
 
 # A second NIC, with messages, behind the IOMMU. (Nobody is at the other end of its wire.)

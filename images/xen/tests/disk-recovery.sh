@@ -10,15 +10,21 @@ check assignable-add xl pci-assignable-add $nvme
 driving dd "pci=['$nvme,permissive=1']" "extra='$kernel_args oops=panic iommu=soft swiotlb=4096 tandem.do=pci+backend:nvme+drive'"
 mkdir -p $logs /etc/tandem
 : > $(log_of dd)
+served() { printf '[service.disk]\nkind = "disk"\ndriver-domain = "dd"\n' > /etc/tandem/tandemd.toml; }
 looked_after() {
-	printf '[service.disk]\nkind = "disk"\ndriver-domain = "dd"\n[service.disk.supervise]\nconfig = "/tmp/dd.cfg"\n' > /etc/tandem/tandemd.toml
+	served
+	printf '[service.disk.supervise]\nconfig = "/tmp/dd.cfg"\n' >> /etc/tandem/tandemd.toml
 	for line in "$@"; do echo "$line" >> /etc/tandem/tandemd.toml; done
 }
 refused() { ! tandemd --check 2> /tmp/refused && grep -q "$1" /tmp/refused || { cat /tmp/refused; return 1; }; }
 looked_after 'twin = true'
 check a-twin-of-a-disk-is-refused refused 'driver domains of interfaces'
-looked_after 'crashes = 20' 'back-off-ms = 100'
+served
 check tandemd-starts daemon_starts || exit
+remember_frames
+check and-ends daemon_ends
+looked_after 'crashes = 20' 'back-off-ms = 100'
+check tandemd-starts-again daemon_starts || exit
 check it-starts-the-driver-domain daemon_said 1 'it has the disks' || exit
 config u1 'disk=["format=raw,vdev=xvda,access=rw,backend=disk,script=disk-plug,target=/dev/nvme0n1"]'
 check a-guest-starts boot u1 || exit
@@ -46,6 +52,9 @@ check and-it-comes daemon_said $((backs + 1)) 'is its back end' 200
 check the-disk-is-right-again said 'disk ok' u1 200 "disktest /dev/xvda $mib 2"
 check the-guest-goes eval 'xl destroy u1 && gone u1'
 check parked-at-the-end eval 'twinctl park disk && gone dd 60'
+# The service's domain keeps the pages between guest and driver domain, and tables for them.
+remember_less $((1288 + 16))
+check nothing-stays nothing_stays
 check frames-agree-at-the-end audit
 check assignable-remove xl pci-assignable-remove $nvme
 check tandemd-ends daemon_ends

@@ -135,3 +135,8 @@ check the-neighbours-stream-goes-on moves u4
 check it-is-right in_guest u4 10 'pidof tcptest && ! grep . /tmp/stream'
 check the-outside-answers-still outside_answers u3
 check frames-agree audit
+check it-is-parked eval 'twinctl park net && gone dd 60 && gone dd-standby 60'
+for guest in u3 u4 u5; do check destroy-$guest eval "xl destroy $guest && gone $guest"; done
+# But page tables of the place where twins were, for the next one there.
+remember_less 128
+supervised_machine_ends
