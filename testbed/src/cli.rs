@@ -19,18 +19,34 @@ pub type Known<T> = (&'static str, Takes<T>);
 /// Applies the options among `args`, which does not begin with the program, to `settings`. Gives the other words. Errors: an
 /// option that is not `known`, one without its value or with a value that it does not need, and what a value's own function says.
 pub fn parse<T>(args: impl IntoIterator<Item = OsString>, settings: &mut T, known: &[Known<T>]) -> Result<Vec<String>> {
+    parse_all(args, settings, known).map(|parsed| parsed.words)
+}
+
+/// What a command line consists of.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Parsed {
+    /// What is no option and no value of one.
+    pub words: Vec<String>,
+    /// Names of the options that were given.
+    pub options: Vec<&'static str>,
+}
+
+/// The same; gives the names of the options, too.
+pub fn parse_all<T>(args: impl IntoIterator<Item = OsString>, settings: &mut T, known: &[Known<T>]) -> Result<Parsed> {
     let mut parser = lexopt::Parser::from_args(args);
-    let mut words = Vec::new();
+    let mut parsed = Parsed::default();
     while let Some(arg) = parser.next()? {
         let (name, shown) = match arg {
             Arg::Value(word) => {
-                words.push(word.string()?);
+                parsed.words.push(word.string()?);
                 continue;
             }
             Arg::Long(name) => (name.to_string(), format!("--{name}")),
             Arg::Short(letter) => (letter.to_string(), format!("-{letter}")),
         };
-        match known.iter().find(|(known, _)| *known == name) {
+        let found = known.iter().find(|(known, _)| *known == name);
+        parsed.options.extend(found.map(|(name, _)| *name));
+        match found {
             Some((_, Takes::Nothing(set))) => set(settings),
             Some((_, Takes::Value(set))) => {
                 let value = parser.value().with_context(|| format!("{shown} needs a value"))?.string()?;
@@ -45,7 +61,18 @@ pub fn parse<T>(args: impl IntoIterator<Item = OsString>, settings: &mut T, know
             }
         }
     }
-    Ok(words)
+    Ok(parsed)
+}
+
+/// Where among `args` the first word is, if these options are skipped.
+pub fn first_word<T>(args: &[OsString], known: &[Known<T>]) -> Option<usize> {
+    let mut at = 0;
+    while let Some(option) = args.get(at)?.to_str().filter(|arg| arg.starts_with('-')) {
+        let name = option.trim_start_matches('-');
+        let has_value = known.iter().any(|(known, takes)| *known == name && matches!(takes, Takes::Value(_)));
+        at += 1 + usize::from(has_value);
+    }
+    Some(at)
 }
 
 /// A number, for an option's value.
@@ -105,6 +132,20 @@ mod tests {
             (5, true, ["one".into(), "two".into()].as_slice())
         );
         assert_eq!(run("--count=7").unwrap().0.count, 7);
+    }
+
+    #[test]
+    fn the_first_word_is_found_behind_options_and_their_values() {
+        let at = |line: &str| first_word(&line.split_whitespace().map(OsString::from).collect::<Vec<_>>(), &KNOWN);
+        assert_eq!([at("one two"), at("-f one"), at("--count 5 -f one"), at("--count=5 one")], [0, 1, 3, 1].map(Some));
+        assert_eq!([at(""), at("-f"), at("--count 5"), at("--count")], [None; 4]);
+    }
+
+    #[test]
+    fn options_that_were_given_are_told() {
+        let mut settings = Settings::default();
+        let parsed = parse_all(["-f", "x", "--count", "1"].map(OsString::from), &mut settings, &KNOWN).unwrap();
+        assert_eq!(parsed, Parsed { words: vec!["x".into()], options: vec!["f", "count"] });
     }
 
     #[test]

@@ -48,10 +48,11 @@ pub fn run(options: &Options) -> Result<bool> {
         Some("disk") => return io::run(io::Kind::Disk, options),
         Some("twin-net") => return twin_net::run(options),
         Some("scaling") => return scaling::run(options),
-        Some("drivers") => return drivers::run(options),
+        Some("drivers") => return options.takes_words(1).and_then(|()| drivers::run(options)),
         Some("restart") => return restart::run(options),
         _ => bail!("./tandem bench boot, lmbench, memory, net, disk, twin-net, scaling, drivers or restart"),
     };
+    let systems = systems(options)?;
     let bench = Bench { images: images::basic()?, counter: Counter::build()? };
     let (title, unit) = match kind {
         Some("boot") => ("Boot with 2 GiB, one CPU, Debian's kernel", "instructions"),
@@ -60,7 +61,7 @@ pub fn run(options: &Options) -> Result<bool> {
     };
     let mut table = Table { title: title.into(), unit: unit.into(), ..Table::default() };
     let mut failures = Vec::new();
-    for system in systems(options)? {
+    for system in systems {
         let done = step(&format!("measuring {}", system.name), || measure(&bench, &system, &mut table));
         failures.extend(done.err());
     }
@@ -93,10 +94,9 @@ fn systems(options: &Options) -> Result<Vec<System>> {
         systems.push(System { name: BASELINE, hypervisor: xen.clone() });
     }
     if wanted("tandem") {
-        match Hypervisor::choose(options.hypervisor.as_deref()) {
-            Ok(ours) if ours != xen => systems.push(System { name: "tandem", hypervisor: ours }),
-            Ok(_) => {}
-            Err(error) => println!("without Tandem: {error:#}"),
+        let ours = Hypervisor::choose(options.hypervisor.as_deref())?;
+        if ours != xen {
+            systems.push(System { name: "tandem", hypervisor: ours });
         }
     }
     Ok(systems)

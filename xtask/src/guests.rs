@@ -15,6 +15,14 @@ pub fn run(options: &Options) -> Result<bool> {
         ensure!(options.words.is_empty(), "the table is of all kernels");
         return table();
     }
+    let filter = options.words.first();
+    let chosen: Vec<Guest> =
+        all()?.into_iter().filter(|guest| filter.is_none_or(|word| guest.name.contains(word.as_str()))).collect();
+    ensure!(!chosen.is_empty(), "no test kernel has that name; ./tandem guests --list names them");
+    if options.list {
+        chosen.iter().for_each(|guest| println!("{}", guest.name));
+        return Ok(true);
+    }
     let hypervisor = Hypervisor::choose(options.hypervisor.as_deref())?;
     ensure!(hypervisor != Hypervisor::None, "the test kernels need a hypervisor");
     let wishes = Wishes {
@@ -24,9 +32,8 @@ pub fn run(options: &Options) -> Result<bool> {
         iommu: options.iommu,
         ..Wishes::default()
     };
-    let filter = options.words.first();
     let (mut passed, mut failed) = (0, 0);
-    for guest in all()?.into_iter().filter(|guest| filter.is_none_or(|word| guest.name.contains(word.as_str()))) {
+    for guest in chosen {
         if guest.accepts(&try_out(&guest, &hypervisor, wishes)?, &hypervisor) {
             passed += 1;
         } else {

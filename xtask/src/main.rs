@@ -73,17 +73,12 @@ options:
   --seconds N                 how long to fuzz each target, or to run each of stress-ng's stressors
   --full                      the long tests: 1 GiB per device, stress-ng, xz, gcc
   --lint                      test: formatting and clippy's remarks count as failures too
-  --list                      only name the tests
-  -v                          show the serial console while it runs
+  --list                      only name the tests (test, guests, fuzz, mutants, screens)
+  -v                          run: show the serial console meanwhile
 ";
 
 fn dispatch(options: &Options) -> Result<bool> {
-    options.takes_words(match options.command.as_str() {
-        "test" => 2,
-        "fuzz" | "guests" | "mutants" | "screens" => 1,
-        "run" | "shell" | "images" | "build" | "abi" | "iso" | "size" | "floors" => 0,
-        _ => usize::MAX,
-    })?;
+    options.fit()?;
     if let Some(qemu) = options.qemu {
         anyhow::ensure!(
             options.command != "bench",
@@ -140,7 +135,19 @@ fn prepare(options: &Options) -> Result<()> {
     Ok(())
 }
 
+/// Where nobody reads what is printed any more (`| head`), there is an end, without a word. It unwinds as any panic does: machines end.
+fn end_quietly_when_nobody_reads() {
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        let why = info.payload().downcast_ref::<String>();
+        if !why.is_some_and(|why| why.starts_with("failed printing to stdout: Broken pipe")) {
+            usual(info);
+        }
+    }));
+}
+
 fn main() -> ExitCode {
+    end_quietly_when_nobody_reads();
     let args: Vec<OsString> = std::env::args_os().skip(1).collect();
     let outcome = match twin::run(&args) {
         Ok(None) => Options::parse(args).and_then(|options| dispatch(&options)),

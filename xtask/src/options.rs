@@ -10,6 +10,8 @@ use testbed::machine::{iommu_named, Qemu};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     pub command: String,
+    /// Names of the options that were given.
+    pub given: Vec<&'static str>,
     /// Words after the command, such as a test level and name.
     pub words: Vec<String>,
     /// `--hypervisor`: a path, `xen` or `none`; the environment's `TANDEM_HYPERVISOR` otherwise.
@@ -68,15 +70,60 @@ const KNOWN: &[Known<Options>] = &[
     ("help", Takes::Nothing(|o| o.help = true)),
     ("h", Takes::Nothing(|o| o.help = true)),
 ];
+/// Options of a machine.
+macro_rules! machine {
+    ($($more:literal),*) => { &["hypervisor", "qemu", $($more),*] };
+}
+
+/// Commands, how many words each takes, and which options. Those on the twin are of another program: `twin.rs`.
+const COMMANDS: &[(&str, usize, &[&str])] = &[
+    ("run", 0, machine!["cpus", "mib", "verbose", "v"]),
+    ("test", 2, machine!["jobs", "turn", "mib", "seconds", "operations", "seed", "table", "full", "lint", "list"]),
+    ("shell", 0, machine!["cpus", "toolstack"]),
+    ("images", 0, &["full"]),
+    ("build", 0, &[]),
+    // Each kind looks at its words itself, and none has another QEMU: `dispatch` says why.
+    ("bench", usize::MAX, machine!["operations"]),
+    ("fuzz", 1, &["seconds", "list"]),
+    ("guests", 1, machine!["operations", "seed", "vcpus", "iommu", "table", "list"]),
+    ("mutants", 1, &["list"]),
+    ("iso", 0, &["hypervisor"]),
+    ("screens", 1, machine!["list"]),
+    ("abi", 0, &[]),
+    ("size", 0, &[]),
+    ("floors", 0, &[]),
+];
+
+/// Where among `args` the command is.
+pub fn command_at(args: &[OsString]) -> Option<usize> {
+    cli::first_word(args, KNOWN)
+}
 
 impl Options {
     pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Self> {
         let mut options =
             Self { hypervisor: std::env::var("TANDEM_HYPERVISOR").ok().filter(|v| !v.is_empty()), ..Self::default() };
-        let mut words = cli::parse(args, &mut options, KNOWN)?.into_iter();
+        let parsed = cli::parse_all(args, &mut options, KNOWN)?;
+        let mut words = parsed.words.into_iter();
+        options.given = parsed.options;
         options.command = if options.help { "help".into() } else { words.next().unwrap_or_default() };
         options.words = words.collect();
         Ok(options)
+    }
+
+    /// An error if there are more words, or other options, than the command takes.
+    pub fn fit(&self) -> Result<()> {
+        let Some((name, most, options)) = COMMANDS.iter().find(|(name, ..)| *name == self.command) else {
+            return Ok(());
+        };
+        self.takes_words(*most)?;
+        match self.given.iter().find(|given| !options.contains(given)) {
+            Some(other) => {
+                let dashes = if other.len() > 1 { "--" } else { "-" };
+                bail!("{dashes}{other} is not for `{name}`; ./tandem help says what {name} takes")
+            }
+            None => Ok(()),
+        }
     }
 
     /// An error if there are more than so many words after the command.
@@ -89,6 +136,7 @@ impl Options {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
 
     fn parse(line: &str) -> Result<Options> {
         Options::parse(line.split_whitespace().map(OsString::from))
@@ -108,6 +156,27 @@ mod tests {
         let o = parse("test xl one two").unwrap();
         assert!(o.takes_words(3).is_ok());
         assert!(o.takes_words(2).unwrap_err().to_string().contains("`two`"));
+    }
+
+    #[test]
+    fn options_of_other_commands_are_errors() {
+        let said = |line| parse(line).unwrap().fit().map_or_else(|error| error.to_string(), |()| "nothing".into());
+        assert_eq!(said("test --cpus 8"), "--cpus is not for `test`; ./tandem help says what test takes");
+        assert_eq!(said("build -v"), "-v is not for `build`; ./tandem help says what build takes");
+        assert!(said("run --jobs 4").starts_with("--jobs") && said("shell --iommu vtd").starts_with("--iommu"));
+        assert!(said("guests one two").contains("`two`"));
+        for line in ["test xl --full --jobs 2", "run -v --mib 4", "guests x --list", "bench net xen", "nosuch --full"] {
+            assert_eq!(said(line), "nothing", "{line}");
+        }
+    }
+
+    #[test]
+    fn each_command_of_the_help_but_the_twins_says_what_it_takes() {
+        let named: BTreeSet<&str> = crate::commands().filter(|name| !crate::twin::COMMANDS.contains(name)).collect();
+        assert_eq!(COMMANDS.iter().map(|(name, ..)| *name).collect::<BTreeSet<_>>(), named);
+        for (_, _, options) in COMMANDS {
+            options.iter().for_each(|option| assert!(KNOWN.iter().any(|(known, _)| known == option), "{option}"));
+        }
     }
 
     #[test]

@@ -1,16 +1,21 @@
 //! The commands on the twin: they are programs of `twin-harness`, built for speed, with their files in `target/images/twin`.
 
+use crate::options::command_at;
 use anyhow::Result;
 use std::ffi::OsString;
 use std::process::Command;
 use testbed::host;
 
 /// Commands that are passed on.
-const COMMANDS: [&str; 5] = ["capture", "twin", "equivalence", "traffic", "faults"];
+pub const COMMANDS: [&str; 5] = ["capture", "twin", "equivalence", "traffic", "faults"];
 
 /// Runs `args` if they are a command of the twin's; `None` if not.
 pub fn run(args: &[OsString]) -> Result<Option<bool>> {
-    let words: Vec<&str> = args.iter().filter_map(|arg| arg.to_str()).collect();
+    let mut words: Vec<&str> = args.iter().filter_map(|arg| arg.to_str()).collect();
+    // Options may come first; they are passed on, too.
+    if let Some(before) = command_at(args).and_then(|at| words.get_mut(..=at)) {
+        before.rotate_right(1);
+    }
     let passed: Vec<&str> = match words.as_slice() {
         [command, ..] if COMMANDS.contains(command) => words.clone(),
         ["bench", "twin", rest @ ..] => [&["bench"], rest].concat(),

@@ -140,6 +140,7 @@ impl Cost {
 pub fn run(kind: Kind, options: &Options) -> Result<bool> {
     let (costs, failures) = match (kind, options.words.get(1).map(String::as_str)) {
         (Kind::Disk, Some("vm")) => {
+            options.takes_words(2)?;
             let options = Options { words: vec!["disk".into(), "tandem".into()], ..options.clone() };
             measure_all(kind, &options, &[Boot::DriverDomain, Boot::Switch])?
         }
@@ -155,6 +156,7 @@ pub fn run(kind: Kind, options: &Options) -> Result<bool> {
 
 /// All figures of these boots, and why some are missing.
 pub fn measure_all(kind: Kind, options: &Options, boots: &[Boot]) -> Result<(Vec<Cost>, Vec<anyhow::Error>)> {
+    let systems = systems(options)?;
     let images = images::toolstack()?;
     let profiler = Profiler::build()?;
     let mut costs = Vec::new();
@@ -166,7 +168,7 @@ pub fn measure_all(kind: Kind, options: &Options, boots: &[Boot]) -> Result<(Vec
         Vec::new()
     });
     let mut names = Names { kernel, ..Names::default() };
-    for system in systems(options)? {
+    for system in systems {
         names.hypervisor = hypervisor_names(&system)?;
         for boot in boots.iter().copied().filter(|b| b.is_for(&system)) {
             let what = format!("measuring {}{}", system.name, boot.remark());

@@ -23,6 +23,9 @@ pub fn run(options: &Options) -> Result<bool> {
         Some("stlb") => &BOOTS[3..],
         _ => &[],
     };
+    if !some.is_empty() {
+        options.takes_words(2)?;
+    }
     let (costs, failures) = if some.is_empty() {
         measure_all(Kind::Net, options, &BOOTS)?
     } else {

@@ -78,15 +78,18 @@ pub struct Boot<'a> {
     pub course: Course,
 }
 
+fn name(system: &str, firmware: Firmware, course: Course) -> String {
+    let course = match course {
+        Course::Fails => "failing",
+        Course::HandsOver => "good",
+        Course::Keeps => "kept",
+    };
+    format!("{system}-{}-{course}", firmware.name())
+}
+
 impl Boot<'_> {
     fn name(&self) -> String {
-        let course = match self.course {
-            Course::Fails => "failing",
-            Course::HandsOver => "good",
-            Course::Keeps => "kept",
-        };
-        let system = if self.hypervisor.is_stock_xen() { "xen" } else { "tandem" };
-        format!("{system}-{}-{course}", self.firmware.name())
+        name(if self.hypervisor.is_stock_xen() { "xen" } else { "tandem" }, self.firmware, self.course)
     }
 
     /// Boots until `is_there` says so of what is on the screen, or until nothing happens any more. `copy`: a PNG of the screen.
@@ -192,32 +195,53 @@ pub fn has(rows: &[String], text: &str) -> bool {
 
 /// `./tandem screens [NAME]`: the pictures of `docs/screens`, or those that have the word in their names.
 pub fn run(options: &Options) -> Result<()> {
+    let wanted = options.words.first();
+    let chosen: Vec<_> = PICTURES
+        .into_iter()
+        .filter(|(system, firmware, course)| {
+            wanted.is_none_or(|word| name(system, *firmware, *course).contains(word.as_str()))
+        })
+        .collect();
+    ensure!(!chosen.is_empty(), "no picture has that name; ./tandem screens --list names them");
+    if options.list {
+        chosen.iter().for_each(|(system, firmware, course)| println!("{}", name(system, *firmware, *course)));
+        return Ok(());
+    }
     let images = images::basic()?;
     let ours = Hypervisor::choose(options.hypervisor.as_deref())?;
     let xen = Hypervisor::choose(Some("xen"))?;
     let dir = host::root().join("docs/screens");
     std::fs::create_dir_all(&dir)?;
-    for hypervisor in [&ours, &xen] {
-        for firmware in [Firmware::Bios, Firmware::Uefi] {
-            for course in [Course::HandsOver, Course::Fails] {
-                let boot = Boot { images: &images, hypervisor, firmware, course };
-                if options.words.first().is_some_and(|word| !boot.name().contains(word.as_str())) {
-                    continue;
-                }
-                let copy = dir.join(format!("{}.png", boot.name()));
-                let is_there = |seen: &Seen| match course {
-                    Course::Fails => has(&seen.hypervisor, FAILURE),
-                    _ => has(&seen.dom0, OF_DOM0),
-                };
-                let seen = step(&boot.name(), || boot.look(is_there, Some(&copy)))?;
-                // Of stock Xen there is a picture, whatever it shows.
-                let is_as_it_should_be = hypervisor == &xen || is_there(&seen);
-                ensure!(is_as_it_should_be, "this is not what should be on the screen: {}", relative(&copy));
-            }
-        }
+    for (system, firmware, course) in chosen {
+        let hypervisor = if system == "xen" { &xen } else { &ours };
+        let boot = Boot { images: &images, hypervisor, firmware, course };
+        let copy = dir.join(format!("{}.png", boot.name()));
+        let is_there = |seen: &Seen| match course {
+            Course::Fails => has(&seen.hypervisor, FAILURE),
+            _ => has(&seen.dom0, OF_DOM0),
+        };
+        let seen = step(&boot.name(), || boot.look(is_there, Some(&copy)))?;
+        // Of stock Xen there is a picture, whatever it shows.
+        let is_as_it_should_be = hypervisor == &xen || is_there(&seen);
+        ensure!(is_as_it_should_be, "this is not what should be on the screen: {}", relative(&copy));
     }
     Ok(())
 }
+
+/// What there are pictures of: the system, what the loader makes of the screen, and how the boot goes on.
+const PICTURES: [(&str, Firmware, Course); 8] = {
+    use {Course::*, Firmware::*};
+    [
+        ("tandem", Bios, HandsOver),
+        ("tandem", Bios, Fails),
+        ("tandem", Uefi, HandsOver),
+        ("tandem", Uefi, Fails),
+        ("xen", Bios, HandsOver),
+        ("xen", Bios, Fails),
+        ("xen", Uefi, HandsOver),
+        ("xen", Uefi, Fails),
+    ]
+};
 
 #[cfg(test)]
 mod tests {

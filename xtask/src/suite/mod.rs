@@ -96,8 +96,15 @@ pub fn run(options: &Options) -> Result<bool> {
             When::InTurn(its) => turn.is_none_or(|turn| turn == its),
             When::Always | When::Never => true,
         });
+    // Which unit tests there are only cargo knows.
+    let twins = if level.is_none_or(|l| l == "twin") { twins::list(name) } else { Vec::new() };
+    let is_none = chosen.is_empty() && left.is_empty() && twins.is_empty();
+    ensure!(
+        !is_none || level == Some("unit"),
+        "no test has that name; ./tandem test --list names them, with --full all"
+    );
     if options.list {
-        for name in twins::list(name).into_iter().filter(|_| level.is_none_or(|l| l == "twin")) {
+        for name in twins {
             println!("{:<7} {name}", "twin");
         }
         for test in chosen.iter().chain(&left) {
