@@ -1,8 +1,10 @@
 //! Command lines: words and options in any order. A command tells its options as a table.
 
-use anyhow::{bail, Context, Result};
+use anyhow::{bail, ensure, Context, Result};
 use lexopt::{Arg, ValueExt};
 use std::ffi::OsString;
+use std::fmt::Display;
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 /// What an option does to the settings `T`.
@@ -78,6 +80,13 @@ pub fn first_word<T>(args: &[OsString], known: &[Known<T>]) -> Option<usize> {
 /// A number, for an option's value.
 pub fn number<N: FromStr>(value: &str) -> Result<N> {
     value.parse().ok().with_context(|| format!("`{value}` is not a number that fits"))
+}
+
+/// A number in this range.
+pub fn number_in<N: FromStr + PartialOrd + Display>(value: &str, range: RangeInclusive<N>) -> Result<N> {
+    let number = number(value)?;
+    ensure!(range.contains(&number), "it is from {} to {}", range.start(), range.end());
+    Ok(number)
 }
 
 /// One of `choices` by its name.

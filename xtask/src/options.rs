@@ -3,7 +3,7 @@
 use anyhow::{bail, Result};
 use std::ffi::OsString;
 use std::num::NonZero;
-use testbed::cli::{self, number, Known, Takes};
+use testbed::cli::{self, number, number_in, Known, Takes};
 use testbed::machine::{iommu_named, Qemu};
 
 /// What the user asked for.
@@ -41,6 +41,15 @@ pub struct Options {
     pub help: bool,
 }
 
+/// The hypervisor knows no more.
+const MAX_CPUS: u32 = 64;
+/// Files of so many are made.
+const MAX_MIB: u64 = 1 << 16;
+/// A month. To libFuzzer 0 seconds are no limit.
+const MAX_SECONDS: u64 = 31 * 24 * 3600;
+/// Time limits follow from it. Without any operation nothing would be tested.
+const MAX_OPERATIONS: u64 = 1_000_000_000;
+
 /// What each option does.
 const KNOWN: &[Known<Options>] = &[
     (
@@ -51,12 +60,12 @@ const KNOWN: &[Known<Options>] = &[
         }),
     ),
     ("qemu", Takes::Value(|o, value| Qemu::parse(value).map(|qemu| o.qemu = Some(qemu)))),
-    ("cpus", Takes::Value(|o, value| number(value).map(|n| o.cpus = Some(n)))),
+    ("cpus", Takes::Value(|o, value| number_in(value, 1..=MAX_CPUS).map(|n| o.cpus = Some(n)))),
     ("jobs", Takes::Value(|o, value| number::<NonZero<usize>>(value).map(|n| o.jobs = Some(n.get())))),
     ("turn", Takes::Value(|o, value| number(value).map(|n| o.turn = Some(n)))),
-    ("mib", Takes::Value(|o, value| number(value).map(|n| o.mib = Some(n)))),
-    ("seconds", Takes::Value(|o, value| number(value).map(|n| o.seconds = Some(n)))),
-    ("operations", Takes::Value(|o, value| number(value).map(|n| o.operations = Some(n)))),
+    ("mib", Takes::Value(|o, value| number_in(value, 1..=MAX_MIB).map(|n| o.mib = Some(n)))),
+    ("seconds", Takes::Value(|o, value| number_in(value, 1..=MAX_SECONDS).map(|n| o.seconds = Some(n)))),
+    ("operations", Takes::Value(|o, value| number_in(value, 1..=MAX_OPERATIONS).map(|n| o.operations = Some(n)))),
     ("seed", Takes::Value(|o, value| number(value).map(|n| o.seed = Some(n)))),
     ("vcpus", Takes::Value(|o, value| number::<NonZero<u64>>(value).map(|n| o.vcpus = Some(n.get())))),
     ("iommu", Takes::Value(|o, value| iommu_named(value).map(|unit| o.iommu = unit))),
@@ -188,6 +197,13 @@ mod tests {
         assert_eq!(why, "--iommu: there is no IOMMU `sparc`: vtd, amd-vi or none");
         assert!(parse("run --cpus").is_err());
         assert!(parse("run --cpus two").is_err());
+        for option in ["cpus", "mib", "seconds", "operations", "jobs", "vcpus"] {
+            assert!(parse(&format!("test --{option} 0")).is_err(), "{option}");
+            assert!(parse(&format!("test --{option} 1")).is_ok(), "{option}");
+        }
+        let why = format!("{:#}", parse("run --mib 1000000").unwrap_err());
+        assert_eq!(why, "--mib: it is from 1 to 65536");
+        assert!(parse("run --cpus 65").is_err());
         assert!(parse("run --qemu 9").is_err());
         assert!(parse("test --jobs 0").is_err());
         assert_eq!(parse("test --jobs 3").unwrap().jobs, Some(3));

@@ -156,6 +156,7 @@ pub fn run(kind: Kind, options: &Options) -> Result<bool> {
 
 /// All figures of these boots, and why some are missing.
 pub fn measure_all(kind: Kind, options: &Options, boots: &[Boot]) -> Result<(Vec<Cost>, Vec<anyhow::Error>)> {
+    count(options)?;
     let systems = systems(options)?;
     let images = images::toolstack()?;
     let profiler = Profiler::build()?;
@@ -263,6 +264,12 @@ impl Boot {
     }
 }
 
+fn count(options: &Options) -> Result<u64> {
+    let count = options.operations.unwrap_or(2000);
+    ensure!((200..=1_000_000).contains(&count), "--operations is to be from 200 to 1000000");
+    Ok(count)
+}
+
 fn measure(
     kind: Kind,
     boot: Boot,
@@ -271,9 +278,7 @@ fn measure(
     (images, names): (&Images, &Names),
     profiler: &Profiler,
 ) -> Result<Vec<Cost>> {
-    let count = options.operations.unwrap_or(2000);
-    ensure!((200..=1_000_000).contains(&count), "--operations is to be from 200 to 1000000");
-    let (loads, map) = record(kind, boot, count, system, images, profiler)?;
+    let (loads, map) = record(kind, boot, count(options)?, system, images, profiler)?;
     let cost = |load: Load| Cost {
         system: system.name,
         place: load.place,
