@@ -3,7 +3,7 @@
 //! The checks are `images/xen/tests/hostile.sh`. `--operations` and `--seed` say how many and which.
 
 use super::passthrough::EDU;
-use super::xl::{judge_but, model_with_avx};
+use super::xl::{judge_but, model_with_avx, STOPPED};
 use super::{Bed, Test};
 use anyhow::Result;
 use testbed::machine::{Machine, IOMMU};
@@ -38,6 +38,7 @@ fn beside_dom0(bed: &Bed, device: Option<&'static str>) -> Result<String> {
         machine.devices = vec![IOMMU, device];
     }
     machine.timeout_s = 900 + operations / PER_S;
-    let said = judge_but(bed, &machine.start()?.finish(|_| false)?, RECKLESS)?;
+    let of_its_device = if device.is_some() { STOPPED } else { &[] };
+    let said = judge_but(bed, &machine.start()?.finish(|_| false)?, &[RECKLESS, of_its_device].concat())?;
     Ok(format!("{said}, twice {operations} operations, seed {seed}"))
 }

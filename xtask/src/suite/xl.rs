@@ -167,9 +167,11 @@ fn checks(bed: &Bed, group: &Group) -> Result<String> {
     Ok(said)
 }
 
-/// Warnings that the checks provoke: stray DMA, and devices that may not go where they are sent.
-const PROVOKED: &[&str] =
-    &["was stopped", "accesses were stopped", "WITHOUT AN IOMMU", "cannot go to", "cannot be put aside"];
+/// Warnings that checks of any group may provoke: of devices that may not go where they are sent.
+const PROVOKED: &[&str] = &["WITHOUT AN IOMMU", "cannot go to", "cannot be put aside"];
+
+/// What is said of DMA that an IOMMU stops. Only groups that provoke it expect it: what dom0 can see of it may be gone from its ring.
+pub(super) const STOPPED: &[&str] = &["was stopped", "accesses were stopped"];
 
 /// Of a test that failed, so many of the hypervisor's warnings are shown.
 const WARNINGS: usize = 3;
@@ -181,11 +183,18 @@ pub(super) fn judge(bed: &Bed, outcome: &Outcome) -> Result<String> {
 
 /// As [`judge`], but warnings of the hypervisor that contain one of `provoked` are part of the test.
 pub(super) fn judge_but(bed: &Bed, outcome: &Outcome, provoked: &[&str]) -> Result<String> {
-    let reports = || outcome.lines.iter().filter_map(|l| l.split_once("TANDEM: ").map(|(_, report)| report.trim()));
     if let Ok(mut checks) = bed.checks.lock() {
-        checks.extend(reports().filter_map(beside::result));
+        checks.extend(reports(outcome).filter_map(beside::result));
     }
-    let failed: Vec<&str> = reports().filter(|r| r.contains("FAIL")).collect();
+    verdict(outcome, provoked)
+}
+
+fn reports(outcome: &Outcome) -> impl DoubleEndedIterator<Item = &str> {
+    outcome.lines.iter().filter_map(|l| l.split_once("TANDEM: ").map(|(_, report)| report.trim()))
+}
+
+fn verdict(outcome: &Outcome, provoked: &[&str]) -> Result<String> {
+    let failed: Vec<&str> = reports(outcome).filter(|r| r.contains("FAIL")).collect();
     if !failed.is_empty() {
         let warnings: Vec<&str> = outcome.lines.iter().filter_map(|l| warning(l)).collect();
         let last = warnings.get(warnings.len().saturating_sub(WARNINGS)..).unwrap_or_default().join("; ");
@@ -193,11 +202,11 @@ pub(super) fn judge_but(bed: &Bed, outcome: &Outcome, provoked: &[&str]) -> Resu
         bail!("{}{warned} (log {})", failed.join("; "), relative(&outcome.log));
     }
     if outcome.report("group").is_none() {
-        let last = reports().next_back().context("dom0 said nothing")?;
+        let last = reports(outcome).next_back().context("dom0 said nothing")?;
         bail!("it stopped after: {last} ({}; log {})", ended(&outcome.ending), relative(&outcome.log));
     }
     clean_but(outcome, &Ending::PowerOff, &[PROVOKED, provoked].concat())?;
-    let count = |kind: &str| reports().filter(|r| r.starts_with(kind)).count();
+    let count = |kind: &str| reports(outcome).filter(|r| r.starts_with(kind)).count();
     let lacking = count("check lacking ");
     let said = if lacking == 0 { String::new() } else { format!(", {lacking} known to be missing") };
     Ok(format!("{} checks{said}", count("check ok ")))
@@ -205,8 +214,18 @@ pub(super) fn judge_but(bed: &Bed, outcome: &Outcome, provoked: &[&str]) -> Resu
 
 #[cfg(test)]
 mod tests {
+    use super::*;
     use std::process::Command;
-    use testbed::host;
+
+    #[test]
+    fn dma_that_is_stopped_fails_a_group_that_does_not_provoke_it() {
+        const LINE: &str = "(TDM) Warning: IOMMU: d1's device 00:03.0 was stopped reading address 0x1000: no entry";
+        let said = ["(TDM) 5 us since the start", LINE, "TANDEM: check ok packets", "TANDEM: group x over"];
+        let lines = said.map(String::from).into();
+        let outcome = Outcome { ending: Ending::PowerOff, lines, log: "x.log".into() };
+        assert!(verdict(&outcome, &["crashed"]).unwrap_err().to_string().contains(LINE));
+        assert_eq!(verdict(&outcome, STOPPED).unwrap(), "1 checks");
+    }
 
     /// Functions of `images/xen/lib.sh`, at a guest that says `answer` to everything.
     fn in_bash(answer: &str, script: &str) -> String {
