@@ -10,12 +10,15 @@ use anyhow::{bail, ensure, Context, Result};
 use list::{Mutant, MUTANTS};
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use testbed::host;
 
-/// After this a mutant counts as noticed: a test that hangs fails too.
+/// After this tests hang, and the mutant counts as noticed; or after so many times what they take without one, if that is more.
 const LIMIT: Duration = Duration::from_secs(180);
+const TIMES: u32 = 10;
+/// To compile takes less.
+const COMPILE_LIMIT: Duration = Duration::from_secs(1800);
 
 /// What the verifier's tests are made of.
 const COPIED: &[&str] = &["twin-abi", "twin-verify", "docs/sandbox.md", "Cargo.lock"];
@@ -30,16 +33,19 @@ pub fn run(options: &Options) -> Result<bool> {
     }
     let dir = host::target("mutants")?.join("tree");
     copy_all(&dir)?;
+    compile(&dir)?;
     let start = Instant::now();
-    match verdict(&dir)? {
+    match verdict(&dir, LIMIT)? {
         None => println!("{:<48} all tests pass ({:.0} s)", "no mutant", start.elapsed().as_secs_f32()),
         Some(failed) => bail!("without any mutant fails already: {failed}"),
     }
+    let limit = LIMIT.max(start.elapsed() * TIMES);
     let mut missed = Vec::new();
     for mutant in &chosen {
         let start = Instant::now();
         change(&dir, mutant)?;
-        let by = verdict(&dir)?;
+        compile(&dir)?;
+        let by = verdict(&dir, limit)?;
         restore(&dir, mutant)?;
         println!(
             "{:<48} {} ({:.0} s)",
@@ -55,41 +61,55 @@ pub fn run(options: &Options) -> Result<bool> {
     Ok(missed.is_empty())
 }
 
+/// Compiles the tests. How long that takes says nothing of a mutant.
+fn compile(dir: &Path) -> Result<()> {
+    let (status, said) = cargo(dir, &["--no-run"], COMPILE_LIMIT)?;
+    ensure!(status.is_some_and(|status| status.success()), "it does not compile:\n{said}");
+    Ok(())
+}
+
 /// The tests that fail, if any does.
-fn verdict(dir: &Path) -> Result<Option<String>> {
+fn verdict(dir: &Path, limit: Duration) -> Result<Option<String>> {
+    let (status, said) = cargo(dir, &["--no-fail-fast"], limit)?;
+    match status {
+        None => return Ok(Some(format!("HANGS: no end in {} s", limit.as_secs()))),
+        Some(status) if status.success() => return Ok(None),
+        Some(_) => {}
+    }
+    let name = |line: &str| line.strip_prefix("test tests::")?.strip_suffix(" ... FAILED").map(str::to_owned);
+    let failed: Vec<String> = said.lines().filter_map(name).collect();
+    ensure!(!failed.is_empty(), "no test failed, but:\n{said}");
+    Ok(Some(failed.join(", ")))
+}
+
+/// Cargo's end, if it comes in time, and what it has said.
+fn cargo(dir: &Path, more: &[&str], limit: Duration) -> Result<(Option<ExitStatus>, String)> {
     let log = dir.with_extension("log");
     let out = fs::File::create(&log)?;
-    let mut tests = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-        .args(["test", "--offline", "--package", "twin-verify", "--lib", "--no-fail-fast"])
+    let mut limited = limited(limit);
+    limited
+        .arg(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+        .args(["test", "--offline", "--package", "twin-verify", "--lib"])
+        .args(more)
         .current_dir(dir)
         .env("CARGO_TARGET_DIR", dir.with_file_name("target"))
         .env("RUSTFLAGS", "-Awarnings")
         .stdout(out.try_clone()?)
         .stderr(out)
-        .stdin(Stdio::null())
-        .spawn()
-        .context("cannot start cargo")?;
-    let start = Instant::now();
-    let status = loop {
-        if let Some(status) = tests.try_wait()? {
-            break status;
-        }
-        if start.elapsed() > LIMIT {
-            tests.kill()?;
-            tests.wait()?;
-            return Ok(Some(format!("no end in {} s", LIMIT.as_secs())));
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    };
-    if status.success() {
-        return Ok(None);
-    }
-    let said = fs::read_to_string(&log)?;
-    ensure!(!said.contains("could not compile"), "it does not compile:\n{said}");
-    let name = |line: &str| line.strip_prefix("test tests::")?.strip_suffix(" ... FAILED").map(str::to_owned);
-    let failed: Vec<String> = said.lines().filter_map(name).collect();
-    ensure!(!failed.is_empty(), "no test failed, but:\n{said}");
-    Ok(Some(failed.join(", ")))
+        .stdin(Stdio::null());
+    let status = limited.status().context("cannot start cargo")?;
+    Ok((Some(status).filter(|status| status.code() != Some(TIMED_OUT)), fs::read_to_string(&log)?))
+}
+
+/// What `timeout` says when it has ended what it ran.
+const TIMED_OUT: i32 = 124;
+
+/// Runs the arguments that are to be added, and ends them and all that they have started when the time is up: tests are children of
+/// cargo's, and one that hung would take a CPU from the next mutants.
+fn limited(limit: Duration) -> Command {
+    let mut command = Command::new("timeout");
+    command.args(["--kill-after=5", &limit.as_secs().to_string()]);
+    command
 }
 
 fn copy_all(dir: &Path) -> Result<()> {
@@ -155,6 +175,16 @@ mod tests {
                 assert_ne!(from, to, "{}", mutant.name);
             }
         }
+    }
+
+    #[test]
+    fn what_hangs_is_ended_with_all_that_it_has_started() {
+        let start = Instant::now();
+        let mut hangs = limited(Duration::from_secs(1));
+        // Its output has no end before the last of them has.
+        let done = hangs.args(["sh", "-c", "sleep 60 & sleep 60"]).output().unwrap();
+        assert_eq!(done.status.code(), Some(TIMED_OUT));
+        assert!(start.elapsed() < Duration::from_secs(30));
     }
 
     #[test]
