@@ -12,6 +12,9 @@ use testbed::host;
 pub const TURNS: u64 = 3;
 /// What a line of tests that take turns starts with.
 const IN_TURNS: &str = "in turns:";
+/// And one of tests that do not run: their name, and why.
+#[cfg(test)]
+const NEVER: &str = "never:";
 
 /// When a plain `./tandem test` runs a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,12 +63,15 @@ fn in_list(list: &str, name: &str) -> When {
             return When::InTurn(turn);
         }
     }
-    let named = |line: &str| line.strip_suffix('*').map_or(line == name, |start| name.starts_with(start));
-    if lines().any(named) {
+    if lines().any(|line| is_named(line, name)) {
         When::Always
     } else {
         When::Never
     }
+}
+
+fn is_named(line: &str, name: &str) -> bool {
+    line.strip_suffix('*').map_or(line == name, |start| name.starts_with(start))
 }
 
 #[cfg(test)]
@@ -105,19 +111,36 @@ mod tests {
     #[test]
     fn every_line_of_the_list_names_tests_and_each_turn_has_as_many() {
         let tests: Vec<String> = suite::all().into_iter().map(|test| test.name).collect();
-        let list = include_str!("expected.txt");
-        for line in list.lines().filter(|line| !line.starts_with('#') && !line.is_empty()) {
-            let Some(names) = line.strip_prefix(IN_TURNS) else {
-                let only = in_list(line, line.trim_end_matches('*'));
-                assert!(only == When::Always && tests.iter().any(|test| in_list(line, test) == When::Always), "{line}");
-                continue;
-            };
-            let names: Vec<&str> = names.split_whitespace().collect();
-            assert_eq!(names.len() as u64, TURNS, "{line}");
-            for (turn, name) in (1..).zip(names) {
-                assert!(tests.iter().any(|test| test == name), "there is no test {name}");
-                assert_eq!(when(name), When::InTurn(turn), "{name} is in the list twice");
+        for line in lines() {
+            if line.starts_with(IN_TURNS) {
+                assert_eq!(names(line).len() as u64, TURNS, "{line}");
+            } else if line.starts_with(NEVER) {
+                assert!(line.split_whitespace().count() > 2, "it does not say why: {line}");
+            }
+            for name in names(line) {
+                assert!(tests.iter().any(|test| is_named(name, test)), "there is no test {name}");
             }
         }
+    }
+
+    #[test]
+    fn every_test_is_on_one_line_of_the_list() {
+        for test in suite::all() {
+            let its = lines().flat_map(names).filter(|name| is_named(name, &test.name)).count();
+            assert_eq!(its, 1, "{} is on so many lines of expected.txt; what does not run is on one, too", test.name);
+        }
+    }
+
+    fn lines() -> impl Iterator<Item = &'static str> {
+        include_str!("expected.txt").lines().filter(|line| !line.starts_with('#') && !line.is_empty())
+    }
+
+    /// The tests of a line, of which the last letter may be a `*`.
+    fn names(line: &'static str) -> Vec<&'static str> {
+        if let Some(names) = line.strip_prefix(IN_TURNS) {
+            return names.split_whitespace().collect();
+        }
+        let name = line.strip_prefix(NEVER).map_or(Some(line), |rest| rest.split_whitespace().next());
+        name.into_iter().collect()
     }
 }
