@@ -1,8 +1,8 @@
 //! The hypervisor's command line: options spelled as Xen spells them (docs/misc/xen-command-line of Xen 4.17).
 //!
 //! Nothing here fails: an option that is unknown, has a bad value, or contradicts another one becomes a [`Diagnostic`],
-//! one line for the console, and its default holds. Options of Xen that cannot mean anything here are told apart from
-//! mistyped ones, so that a working Xen configuration can be taken over unchanged.
+//! one line for the console, and its default holds. Options of Xen that cannot mean anything here, and those that could
+//! and are not done, are told apart from mistyped ones, so that a working Xen configuration can be taken over unchanged.
 
 mod diagnostic;
 mod memory;
@@ -18,26 +18,6 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use values::{boolean, clamped, number};
 
-/// What to do about a side channel.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Mitigation {
-    /// As the CPU needs it.
-    #[default]
-    Default,
-    /// Always.
-    On,
-    /// Never.
-    Off,
-}
-
-/// The CPU schedulers that may be named. There is only one here, Borrowed Virtual Time; the names of Xen's select it too.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Scheduler {
-    /// Borrowed Virtual Time.
-    #[default]
-    Bvt,
-}
-
 /// `iommu=`
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Iommu {
@@ -45,14 +25,10 @@ pub struct Iommu {
     pub is_enabled: bool,
     /// Refuse to start without one.
     pub is_required: bool,
-    /// Say more.
-    pub is_verbose: bool,
-    /// Say everything.
-    pub is_debug: bool,
     /// Remap interrupts, if it can.
     pub has_intremap: bool,
-    /// Let domain 0's devices reach all memory.
-    pub is_dom0_passthrough: bool,
+    /// Let domain 0's devices reach all memory, as they do unless the next says otherwise.
+    pub(crate) is_dom0_passthrough: bool,
     /// Map only domain 0's own memory for its devices.
     pub is_dom0_strict: bool,
 }
@@ -62,31 +38,11 @@ impl Default for Iommu {
         Self {
             is_enabled: true,
             is_required: false,
-            is_verbose: false,
-            is_debug: false,
             has_intremap: true,
             is_dom0_passthrough: false,
             is_dom0_strict: false,
         }
     }
-}
-
-/// How to restart the machine; `reboot=`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Reboot {
-    /// What the machine offers, best first.
-    #[default]
-    Default,
-    /// ACPI's reset register.
-    Acpi,
-    /// The keyboard controller.
-    Keyboard,
-    /// The PCI reset register at 0xcf9.
-    Pci,
-    /// A triple fault.
-    Triple,
-    /// Not at all.
-    No,
 }
 
 /// All options. What was not given, or not given well, has its default.
@@ -100,10 +56,6 @@ pub struct Options {
     pub is_screen_kept: bool,
     /// `com1=`: the first serial port's settings, unparsed: `words` gives them to the console before there is a heap.
     pub com1: Option<String>,
-    /// `console_timestamps=` is on.
-    pub has_timestamps: bool,
-    /// `sync_console`: wait for the serial port.
-    pub is_console_sync: bool,
     /// `conring_size=` in bytes, a power of two.
     pub conring_bytes: u64,
     /// `loglvl=`
@@ -112,50 +64,24 @@ pub struct Options {
     pub guest_loglvl: Option<LogThresholds>,
     /// `noreboot`: stop after a fatal error.
     pub noreboot: bool,
-    /// `reboot=`
-    pub reboot: Reboot,
     /// `dom0_mem=`
     pub dom0_mem: Dom0Memory,
     /// `dom0_max_vcpus=`: least and most.
     pub dom0_max_vcpus: Option<(u32, u32)>,
-    /// `dom0=verbose`
-    pub is_dom0_verbose: bool,
     /// `maxcpus=`
     pub maxcpus: Option<u32>,
     /// `nosmp`
     pub nosmp: bool,
-    /// `smt=`
-    pub smt: bool,
-    /// `sched=`
-    pub sched: Scheduler,
     /// `preempt-delay-us=`: for so long a driver domain whose events are off is not preempted; 0: it is at once. Not an option of Xen's.
     pub preempt_delay_us: u32,
     /// `iommu=`
     pub iommu: Iommu,
     /// `passthrough=unsafe`: devices may be given to domains though nothing keeps them from others' memory.
     pub is_passthrough_unsafe: bool,
-    /// `clocksource=`
-    pub clocksource: Option<String>,
     /// `noacpi`, `acpi=off`
     pub noacpi: bool,
     /// `x2apic=`
     pub x2apic: bool,
-    /// `apic=`, `nolapic`
-    pub lapic: bool,
-    /// `watchdog`
-    pub watchdog: bool,
-    /// `watchdog_timeout=` in seconds.
-    pub watchdog_timeout_s: u32,
-    /// `mem=`: use no memory from this address on.
-    pub mem_limit: Option<u64>,
-    /// `availmem=`: use no more than this.
-    pub mem_available: Option<u64>,
-    /// `spec-ctrl=`
-    pub spec_ctrl: Mitigation,
-    /// `xpti=`
-    pub xpti: Mitigation,
-    /// `pv-l1tf=`
-    pub pv_l1tf: Mitigation,
     /// `smap=`: the hypervisor cannot touch guest memory by accident.
     pub smap: bool,
     /// `ac-check`: every way back to a guest looks whether guest memory was left open. Not an option of Xen's.
@@ -166,18 +92,6 @@ pub struct Options {
     pub smep: bool,
     /// `umip=`: guests cannot see where the descriptor tables are. Not an option of Xen's.
     pub umip: bool,
-    /// `pcid=`
-    pub pcid: bool,
-    /// `xsave=`
-    pub xsave: bool,
-    /// `bootscrub=`
-    pub bootscrub: bool,
-    /// `gnttab_max_frames=`
-    pub gnttab_max_frames: u32,
-    /// `gnttab_max_maptrack_frames=`
-    pub gnttab_max_maptrack_frames: u32,
-    /// `dom0_nodes`, `dom0_vcpus_pin`
-    pub dom0_vcpus_pin: bool,
 }
 
 impl Default for Options {
@@ -187,45 +101,24 @@ impl Default for Options {
             consoles: Vec::new(),
             is_screen_kept: false,
             com1: None,
-            has_timestamps: false,
-            is_console_sync: false,
             conring_bytes: 16 << 10,
             loglvl: None,
             guest_loglvl: None,
             noreboot: false,
-            reboot: Reboot::Default,
             dom0_mem: Dom0Memory::default(),
             dom0_max_vcpus: None,
-            is_dom0_verbose: false,
             maxcpus: None,
             nosmp: false,
-            smt: true,
-            sched: Scheduler::Bvt,
             preempt_delay_us: PREEMPT_DELAY_US,
             iommu: Iommu::default(),
             is_passthrough_unsafe: false,
-            clocksource: None,
             noacpi: false,
             x2apic: true,
-            lapic: true,
-            watchdog: false,
-            watchdog_timeout_s: 5,
-            mem_limit: None,
-            mem_available: None,
-            spec_ctrl: Mitigation::Default,
-            xpti: Mitigation::Default,
-            pv_l1tf: Mitigation::Default,
             smap: true,
             smep: true,
             umip: true,
             ac_check: false,
             twin_stlb: false,
-            pcid: true,
-            xsave: true,
-            bootscrub: true,
-            gnttab_max_frames: 64,
-            gnttab_max_maptrack_frames: 1024,
-            dom0_vcpus_pin: false,
         }
     }
 }
@@ -285,6 +178,7 @@ impl Options {
         match self.set_value(name, spelled) {
             Some(result) => result,
             None if names::IGNORED.contains(&name) => Err(Diagnostic::Ignored(name.to_string())),
+            None if names::UNSUPPORTED.contains(&name) => Err(Diagnostic::Unsupported(name.to_string())),
             None if is_negated => Err(Diagnostic::Unknown(alloc::format!("no-{name}"))),
             None => Err(Diagnostic::Unknown(name.to_string())),
         }
@@ -293,13 +187,11 @@ impl Options {
     /// A boolean option by name, and what its absence means: alone, its name says the opposite.
     fn flag(&mut self, name: &str) -> Option<(&mut bool, bool)> {
         Some(match name {
-            "sync_console" => (&mut self.is_console_sync, false),
             "noreboot" => (&mut self.noreboot, false),
             "nosmp" => (&mut self.nosmp, false),
             "twin-stlb" => (&mut self.twin_stlb, false),
             "ac-check" => (&mut self.ac_check, false),
             "noacpi" => (&mut self.noacpi, false),
-            "dom0_vcpus_pin" => (&mut self.dom0_vcpus_pin, false),
             _ => return None,
         })
     }
@@ -310,8 +202,6 @@ impl Options {
         // A boolean option that is on by default: its name alone changes nothing.
         let on_by_default =
             |field: &mut bool| set(field, name, text, boolean(value.unwrap_or("yes")), "a boolean, as yes or no");
-        let mitigation =
-            |field: &mut Mitigation| set(field, name, text, values::mitigation(text), values::MITIGATION_FORM);
         Some(match name {
             "console" => {
                 self.consoles = text.split(',').filter(|c| !c.is_empty()).map(String::from).collect();
@@ -319,15 +209,6 @@ impl Options {
             }
             "vga" => self.set_vga(text),
             "com1" => set(&mut self.com1, name, text, values::serial(text).map(Some), values::SERIAL_FORM),
-            "console_timestamps" => {
-                let value = value.unwrap_or("date");
-                let is_on = match value {
-                    "date" | "datems" | "boot" | "raw" => Some(true),
-                    "none" => Some(false),
-                    _ => boolean(value),
-                };
-                set(&mut self.has_timestamps, name, text, is_on, "none, date, datems, boot or raw")
-            }
             "conring_size" => {
                 let size = values::size(text).filter(|s| (1 << 12..=1 << 26).contains(s)).map(u64::next_power_of_two);
                 set(&mut self.conring_bytes, name, text, size, "a size from 4K to 64M")
@@ -336,15 +217,13 @@ impl Options {
             "guest_loglvl" => {
                 set(&mut self.guest_loglvl, name, text, LogThresholds::parse(text).map(Some), values::LEVEL_FORM)
             }
-            "reboot" => set(&mut self.reboot, name, text, values::reboot(text), values::REBOOT_FORM),
             "dom0_mem" => set(&mut self.dom0_mem, name, text, Dom0Memory::parse(text), memory::FORM),
             "dom0_max_vcpus" => {
                 set(&mut self.dom0_max_vcpus, name, text, values::range(text).map(Some), values::RANGE_FORM)
             }
-            "dom0" => self.set_dom0(text),
+            "dom0" => dom0(text),
             "maxcpus" => set(&mut self.maxcpus, name, text, number(text).map(|n| Some(n.max(1))), "a number of CPUs"),
-            "smt" => on_by_default(&mut self.smt),
-            "sched" => set(&mut self.sched, name, text, values::scheduler(text), values::SCHEDULER_FORM),
+            "sched" => values::is_scheduler(text).then_some(()).ok_or_else(|| bad(name, text, values::SCHEDULER_FORM)),
             // Not an option of Xen's.
             "preempt-delay-us" => set(
                 &mut self.preempt_delay_us,
@@ -363,10 +242,6 @@ impl Options {
                 };
                 set(&mut self.is_passthrough_unsafe, name, text, is_unsafe, "safe or unsafe")
             }
-            "clocksource" => {
-                let known = matches!(text, "hpet" | "pit" | "acpi" | "tsc" | "cmos");
-                set(&mut self.clocksource, name, text, known.then(|| Some(text.into())), "hpet, pit, acpi or tsc")
-            }
             "acpi" => {
                 let is_off = match text {
                     "force" | "ht" | "strict" | "noirq" | "verbose" => Some(false),
@@ -375,40 +250,10 @@ impl Options {
                 set(&mut self.noacpi, name, text, is_off, "off, or a boolean")
             }
             "x2apic" => on_by_default(&mut self.x2apic),
-            "nolapic" => {
-                self.lapic = false;
-                Ok(())
-            }
-            "lapic" => on_by_default(&mut self.lapic),
-            "watchdog" => {
-                let is_on = if text == "force" { Some(true) } else { boolean(value.unwrap_or("yes")) };
-                set(&mut self.watchdog, name, text, is_on, "force, or a boolean")
-            }
-            "watchdog_timeout" => {
-                set(&mut self.watchdog_timeout_s, name, text, clamped(text, 1, 3600), "a number of seconds, 1 to 3600")
-            }
-            "mem" => set(&mut self.mem_limit, name, text, values::size(text).map(Some), values::SIZE_FORM),
-            "availmem" => set(&mut self.mem_available, name, text, values::size(text).map(Some), values::SIZE_FORM),
-            "spec-ctrl" => mitigation(&mut self.spec_ctrl),
-            "xpti" => mitigation(&mut self.xpti),
-            "pv-l1tf" => mitigation(&mut self.pv_l1tf),
             // `hvm` keeps it for HVM guests, of which there are none.
             "smap" => set(&mut self.smap, name, text, values::supervisor(value), values::SUPERVISOR_FORM),
             "smep" => set(&mut self.smep, name, text, values::supervisor(value), values::SUPERVISOR_FORM),
             "umip" => on_by_default(&mut self.umip),
-            "pcid" => on_by_default(&mut self.pcid),
-            "xsave" => on_by_default(&mut self.xsave),
-            "bootscrub" => {
-                let is_on = if text == "idle" { Some(true) } else { boolean(value.unwrap_or("yes")) };
-                set(&mut self.bootscrub, name, text, is_on, "idle, or a boolean")
-            }
-            "gnttab_max_frames" => {
-                set(&mut self.gnttab_max_frames, name, text, clamped(text, 1, 1024), "a number of frames, 1 to 1024")
-            }
-            "gnttab_max_maptrack_frames" => {
-                let frames = clamped(text, 1, 1 << 20);
-                set(&mut self.gnttab_max_maptrack_frames, name, text, frames, "a number of frames, 1 to 1048576")
-            }
             _ => return None,
         })
     }
@@ -420,18 +265,6 @@ impl Options {
                 "keep" => self.is_screen_kept = true,
                 "current" | "text-80x25" => {}
                 _ => return Err(bad("vga", item, "current or keep (the loader sets the mode)")),
-            }
-        }
-        Ok(())
-    }
-
-    /// `dom0=`: a list. Only PV exists.
-    fn set_dom0(&mut self, list: &str) -> Result<(), Diagnostic> {
-        for item in list.split(',') {
-            match item {
-                "pv" | "no-pvh" | "pvh=no" | "no-shadow" => {}
-                "verbose" => self.is_dom0_verbose = true,
-                _ => return Err(bad("dom0", item, "pv or verbose (domain 0 is always PV)")),
             }
         }
         Ok(())
@@ -455,13 +288,15 @@ impl Options {
             "iommu=dom0-passthrough",
             "domain 0 is confined",
         );
-        check(!self.lapic && self.watchdog, "nolapic", "watchdog", "there is no watchdog");
-        check(
-            self.noreboot && !matches!(self.reboot, Reboot::Default | Reboot::No),
-            "noreboot",
-            "reboot",
-            "the machine stops after a fatal error",
-        );
+    }
+}
+
+/// `dom0=`: a list. Only PV exists, and what is built is said in any case.
+fn dom0(list: &str) -> Result<(), Diagnostic> {
+    let is_known = |item: &&str| matches!(*item, "pv" | "no-pvh" | "pvh=no" | "no-shadow" | "verbose");
+    match list.split(',').find(|item| !is_known(item)) {
+        Some(item) => Err(bad("dom0", item, "pv or verbose (domain 0 is always PV)")),
+        None => Ok(()),
     }
 }
 

@@ -10,6 +10,8 @@ pub enum Diagnostic {
     Unknown(String),
     /// An option of Xen that means nothing here.
     Ignored(String),
+    /// An option of Xen that would mean something here, but is not done.
+    Unsupported(String),
     /// A value that cannot be read; the default holds.
     BadValue {
         /// The option.
@@ -42,6 +44,7 @@ impl fmt::Display for Diagnostic {
         match self {
             Self::Unknown(name) => write!(f, "unknown option '{}' is ignored", Printable(name)),
             Self::Ignored(name) => write!(f, "option '{}' has no effect here", Printable(name)),
+            Self::Unsupported(name) => write!(f, "option '{}' is not supported here", Printable(name)),
             Self::BadValue { name, value, expected } => {
                 write!(f, "option '{}' has the bad value '{}'; expected: {expected}", Printable(name), Printable(value))
             }

@@ -1,6 +1,33 @@
-//! Options of Xen 4.17 that are accepted without effect: they tune what does not exist here, or is always so.
+//! Options of Xen 4.17 that have no effect.
 
-/// Sorted by what they are about.
+/// Those that would have one, if it were there: who asks for that should know. Sorted by what they are about.
+pub const UNSUPPORTED: &[&str] = &[
+    // Side channels, and other ways to go without a feature of the processor's.
+    "pv-l1tf",
+    "spec-ctrl",
+    "xpti",
+    "pcid",
+    "smt",
+    "xsave",
+    // The machine.
+    "clocksource",
+    "lapic",
+    "nolapic",
+    "reboot",
+    "watchdog",
+    "watchdog_timeout",
+    // Memory.
+    "availmem",
+    "bootscrub",
+    "mem",
+    // Domains, and messages.
+    "console_timestamps",
+    "dom0_vcpus_pin",
+    "gnttab_max_frames",
+    "gnttab_max_maptrack_frames",
+];
+
+/// Those that tune what does not exist here, or is always so. Sorted by what they are about.
 pub const IGNORED: &[&str] = &[
     // Guests that are not PV, and their helpers.
     "altp2m",
@@ -37,6 +64,7 @@ pub const IGNORED: &[&str] = &[
     "debugtrace",
     "keyhandler",
     "serial_tx_buffer",
+    "sync_console",
     "edd",
     "edid",
     "basevideo",

@@ -1,7 +1,7 @@
 //! The forms that values take.
 
 use super::diagnostic::Diagnostic;
-use super::{bad, Iommu, Mitigation, Reboot, Scheduler};
+use super::{bad, Iommu};
 use alloc::string::String;
 
 /// How important a message must be to be shown.
@@ -31,15 +31,12 @@ pub struct LogThresholds {
 }
 
 pub(super) const LEVEL_FORM: &str = "LEVEL[/LEVEL], LEVEL one of none, error, warning, info, debug, all";
-pub(super) const SIZE_FORM: &str = "a size, as 512M";
 pub(super) const RANGE_FORM: &str = "NUMBER, or MIN-MAX";
-pub(super) const REBOOT_FORM: &str = "one of acpi, kbd, pci, triple, no";
 pub(super) const SCHEDULER_FORM: &str = "bvt (credit, credit2, rtds, arinc653 and null select it too)";
-pub(super) const MITIGATION_FORM: &str = "yes, no or default";
 pub(super) const SERIAL_FORM: &str = "[BAUD|auto][/CLOCK][,8n1[,PORT[,IRQ]]]";
 pub(super) const SUPERVISOR_FORM: &str = "a boolean, as yes or no, or hvm";
 const IOMMU_FORM: &str =
-    "a list of on, off, force, verbose, debug, [no-]intremap, dom0-passthrough, dom0-strict and options of Xen without effect";
+    "a list of on, off, force, [no-]intremap, dom0-passthrough, dom0-strict and options of Xen without effect";
 
 impl LogThresholds {
     pub(super) fn parse(text: &str) -> Option<Self> {
@@ -120,32 +117,9 @@ pub(super) fn range(text: &str) -> Option<(u32, u32)> {
     (min <= max && max > 0).then_some((min.max(1), max))
 }
 
-pub(super) fn reboot(text: &str) -> Option<Reboot> {
-    Some(match text.split(',').next_back()? {
-        "a" | "acpi" => Reboot::Acpi,
-        "k" | "kbd" => Reboot::Keyboard,
-        "p" | "P" | "pci" => Reboot::Pci,
-        "t" | "triple" => Reboot::Triple,
-        "n" | "no" => Reboot::No,
-        _ => return None,
-    })
-}
-
-pub(super) fn scheduler(text: &str) -> Option<Scheduler> {
-    matches!(text, "bvt" | "credit" | "credit2" | "rtds" | "arinc653" | "null").then_some(Scheduler::Bvt)
-}
-
-/// A mitigation: a boolean, or a list of parts, which the default covers.
-pub(super) fn mitigation(text: &str) -> Option<Mitigation> {
-    match boolean(text) {
-        Some(true) => Some(Mitigation::On),
-        Some(false) => Some(Mitigation::Off),
-        None => {
-            let is_word =
-                |word: &str| !word.is_empty() && word.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_=".contains(&b));
-            (text.is_empty() || text.split(',').all(is_word)).then_some(Mitigation::Default)
-        }
-    }
+/// There is one scheduler here, Borrowed Virtual Time; the names of Xen's select it too.
+pub(super) fn is_scheduler(text: &str) -> bool {
+    matches!(text, "bvt" | "credit" | "credit2" | "rtds" | "arinc653" | "null")
 }
 
 /// A serial port's settings, checked but not taken apart.
@@ -199,6 +173,8 @@ pub(super) fn iommu(iommu: &mut Iommu, value: Option<&str>) -> Result<(), Diagno
                 | "keep-debug"
                 | "map-inclusive"
                 | "map-reserved"
+                | "verbose"
+                | "debug"
         );
         if is_without_effect {
             continue;
@@ -206,8 +182,6 @@ pub(super) fn iommu(iommu: &mut Iommu, value: Option<&str>) -> Result<(), Diagno
         let is_on = is_on.ok_or_else(expected)?;
         match name {
             "force" | "required" => iommu.is_required = is_on,
-            "verbose" => iommu.is_verbose = is_on,
-            "debug" => (iommu.is_debug, iommu.is_verbose) = (is_on, is_on || iommu.is_verbose),
             "intremap" => iommu.has_intremap = is_on,
             "dom0-passthrough" => iommu.is_dom0_passthrough = is_on,
             "dom0-strict" => iommu.is_dom0_strict = is_on,

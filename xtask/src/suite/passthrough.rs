@@ -34,12 +34,12 @@ pub fn tests() -> Vec<Test> {
     add(
         "linux",
         "dom0s-devices-work-behind-an-iommu",
-        Box::new(|bed| dom0_behind(bed, "dom0-iommu", "iommu=verbose", "e1000e", IOMMU)),
+        Box::new(|bed| dom0_behind(bed, "dom0-iommu", "iommu=on", "e1000e", IOMMU)),
     );
     add(
         "linux",
         "dom0s-devices-work-behind-amd-vi",
-        Box::new(|bed| dom0_behind(bed, "dom0-amd-vi", "iommu=verbose", "e1000", AMD_VI)),
+        Box::new(|bed| dom0_behind(bed, "dom0-amd-vi", "iommu=on", "e1000", AMD_VI)),
     );
     for (name, file, unit) in [
         ("dom0s-devices-work-behind-an-iommu-with-x2apic", "dom0-iommu-x2apic", IOMMU),
@@ -122,7 +122,7 @@ fn dom0_behind(bed: &Bed, name: &str, option: &str, nic: &'static str, unit: &'s
 
 /// QEMU's processor has x2APIC from version 10 on; its units name CPUs by eight bits. Interrupts are remapped all the same.
 fn with_x2apic(bed: &Bed, name: &str, unit: &'static str) -> Result<String> {
-    let (said, lines) = dom0_of(bed, name, "iommu=verbose", "e1000e", unit, Qemu::Ten)?;
+    let (said, lines) = dom0_of(bed, name, "iommu=on", "e1000e", unit, Qemu::Ten)?;
     for words in ["Local APIC: id 0, version 0x14, x2APIC", "interrupts are remapped, and none but"] {
         ensure!(lines.iter().any(|line| line.contains(words)), "the hypervisor did not say `{words}`");
     }
