@@ -154,7 +154,9 @@ pub fn output(command: &mut Command) -> Result<String> {
     let done =
         command.env("LC_ALL", "C").stdin(Stdio::null()).output().with_context(|| format!("cannot start {name}"))?;
     if !done.status.success() {
-        let said = String::from_utf8_lossy(&done.stderr);
+        // Some say why where others print what they have found.
+        let is_silent = done.stderr.trim_ascii().is_empty();
+        let said = String::from_utf8_lossy(if is_silent { &done.stdout } else { &done.stderr });
         let tail: Vec<&str> = said.lines().rev().take(15).collect();
         let tail: Vec<&str> = tail.into_iter().rev().collect();
         bail!("{name} failed ({})\n{}", done.status, tail.join("\n"));
@@ -177,5 +179,12 @@ mod tests {
         let mut shell = Command::new("sh");
         shell.args(["-c", "echo $LC_ALL"]).env("LC_ALL", "de_DE.UTF-8").env("LANGUAGE", "de");
         assert_eq!(output(&mut shell).unwrap(), "C\n");
+    }
+
+    #[test]
+    fn what_a_program_says_of_its_failure_is_shown_wherever_it_says_it() {
+        let said = |script| output(Command::new("sh").args(["-c", script])).unwrap_err().to_string();
+        assert!(said("echo found; echo why >&2; exit 1").ends_with("(exit status: 1)\nwhy"));
+        assert!(said("echo why; exit 1").ends_with("(exit status: 1)\nwhy"));
     }
 }

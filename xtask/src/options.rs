@@ -3,6 +3,7 @@
 use anyhow::{bail, Result};
 use std::ffi::OsString;
 use std::num::NonZero;
+use std::path::{Path, PathBuf};
 use testbed::cli::{self, number, number_in, Known, Takes};
 use testbed::machine::{iommu_named, Qemu};
 
@@ -103,6 +104,13 @@ const COMMANDS: &[(&str, usize, &[&str])] = &[
     ("floors", 0, &[]),
 ];
 
+/// A file where the user was when he named it, if there is one: `tandem` goes to the project's folder.
+fn from_there(named: String, from: Option<&Path>) -> String {
+    let from = from.filter(|_| !["xen", "none"].contains(&named.as_str()));
+    let there = from.map(|from| from.join(&named)).filter(|path| path.is_file());
+    there.and_then(|path| path.to_str().map(String::from)).unwrap_or(named)
+}
+
 /// Where among `args` the command is.
 pub fn command_at(args: &[OsString]) -> Option<usize> {
     cli::first_word(args, KNOWN)
@@ -115,6 +123,8 @@ impl Options {
         let parsed = cli::parse_all(args, &mut options, KNOWN)?;
         let mut words = parsed.words.into_iter();
         options.given = parsed.options;
+        let from = std::env::var_os("TANDEM_FROM").map(PathBuf::from);
+        options.hypervisor = options.hypervisor.map(|named| from_there(named, from.as_deref()));
         options.command = if options.help { "help".into() } else { words.next().unwrap_or_default() };
         options.words = words.collect();
         Ok(options)
@@ -158,6 +168,17 @@ mod tests {
             (o.command.as_str(), o.words, o.full, o.mib),
             ("test", vec!["linux".into(), "e1000".into()], true, Some(8))
         );
+    }
+
+    #[test]
+    fn a_file_is_looked_for_where_the_user_is() {
+        let from = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let there = from.join("Cargo.toml").to_str().unwrap().to_string();
+        assert_eq!(from_there("Cargo.toml".into(), Some(from)), there);
+        assert_eq!(from_there(there.clone(), Some(from)), there);
+        for (named, from) in [("xen", Some(from)), ("target/tandem.elf", Some(from)), ("Cargo.toml", None)] {
+            assert_eq!(from_there(named.into(), from), named);
+        }
     }
 
     #[test]
