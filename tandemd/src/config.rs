@@ -36,6 +36,7 @@ pub const PATH: &str = "/etc/tandem/tandemd.toml";
 #[serde(deny_unknown_fields)]
 pub struct Config {
     /// Services by name: a switch each, and a domain of this name as the back end of guests' interfaces.
+    #[serde(default)]
     pub service: BTreeMap<String, Service>,
     /// Where this was read, or would have been.
     #[serde(skip)]
@@ -181,6 +182,10 @@ impl Config {
                 !wants(&|settings| settings.silent_ms > 0),
                 "[service.{name}.supervise]: `silent-ms` is for driver domains of interfaces"
             );
+            ensure!(
+                !wants(&|settings| settings.keep_link),
+                "[service.{name}.supervise]: `keep-link` is for driver domains of interfaces"
+            );
             let is_idle = service.supervise.as_ref().is_some_and(|settings| settings.compress && !settings.snapshot);
             ensure!(
                 !is_idle,
@@ -307,7 +312,9 @@ mod tests {
         );
         assert!(said("[service.net.weights]\nu1 = 65536\n").contains("u1 = 65536"));
         assert!(said("[service]\n").contains("[service.net]"));
-        assert!(said("").contains("service"));
+        for empty in ["", "[metrics]\naddress = \"127.0.0.1:9740\"\n"] {
+            assert!(said(empty).contains("there is no service"));
+        }
         assert!(said("[service.net]\ndriver-domain = 5\n").contains("string"));
         assert!(said("[service.\"a b\"]\n").contains("a b"));
         assert!(said("[service.7]\n").contains('7'));
@@ -319,7 +326,7 @@ mod tests {
             "[service.disk]\nkind = \"disk\"\ndriver-domain = \"dd\"\n[service.disk.supervise]\nconfig = \"/d\"\n";
         let usual = Config::parse(disk).unwrap();
         assert_eq!(usual.service["disk"].supervise.as_ref().unwrap().undrained_ms(), UNDRAINED_DISK_MS);
-        for of_interfaces in ["twin = true\n", "silent-ms = 5000\n"] {
+        for of_interfaces in ["twin = true\n", "silent-ms = 5000\n", "keep-link = true\n"] {
             assert!(said(&format!("{disk}{of_interfaces}")).contains("driver domains of interfaces"));
         }
         for way_back in ["standby = 1\n", "snapshot = true\n", "standby = 1\nsnapshot = true\n"] {
@@ -348,6 +355,10 @@ mod tests {
         let text = "[service.net]\ndriver-domain = \"dd\"\n[service.net.supervise]\nconfig = \"/nowhere/dd.cfg\"\n";
         let said = format!("{:#}", Config::parse(text).unwrap().without_troubles().unwrap_err());
         assert!(said.contains("[service.net.supervise]") && said.contains("/nowhere/dd.cfg"), "{said}");
+        // The daemon's directory is not that of who looks whether the configuration is right.
+        let relative = text.replace("/nowhere/dd.cfg", "Cargo.toml");
+        let said = format!("{:#}", Config::parse(&relative).unwrap().without_troubles().unwrap_err());
+        assert!(said.contains("`Cargo.toml` is no whole path"), "{said}");
     }
 
     #[test]

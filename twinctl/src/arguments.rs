@@ -86,7 +86,7 @@ pub fn place() -> PathBuf {
 /// Reads the command line. Errors: in words.
 pub fn parse(mut parser: Parser, place: impl Fn() -> PathBuf) -> Result<Arguments, String> {
     let mut words = Vec::new();
-    let (mut socket, mut is_json, mut every, mut count, mut vif) = (None, false, 1.0, None, None);
+    let (mut socket, mut is_json, mut every, mut count, mut vif) = (None, false, None, None, None);
     let (mut image, mut as_configured) = (Image::default(), false);
     let mut read = || -> Result<bool, lexopt::Error> {
         while let Some(arg) = parser.next()? {
@@ -94,7 +94,7 @@ pub fn parse(mut parser: Parser, place: impl Fn() -> PathBuf) -> Result<Argument
                 Arg::Long("help") | Arg::Short('h') => return Ok(true),
                 Arg::Long("json") => is_json = true,
                 Arg::Long("socket") => socket = Some(PathBuf::from(parser.value()?)),
-                Arg::Long("every") => every = parser.value()?.parse::<f64>()?,
+                Arg::Long("every") => every = Some(parser.value()?.parse::<f64>()?),
                 Arg::Long("count") => count = Some(parser.value()?.parse()?),
                 Arg::Long("vif") => vif = Some(parser.value()?.parse()?),
                 Arg::Long("kernel") => image.kernel = Some(parser.value()?.string()?),
@@ -118,7 +118,18 @@ pub fn parse(mut parser: Parser, place: impl Fn() -> PathBuf) -> Result<Argument
             (interface, true) => Which { interface, vif, ..Which::default() },
             (service, false) => Which { service, vif, ..Which::default() },
         };
-        let every = Some(every).filter(|every| (0.1..=3600.0).contains(every)).map(Duration::from_secs_f64);
+        let is_top = words.first().is_some_and(|word| word == "top");
+        if !is_top && (every.is_some() || count.is_some()) {
+            return Err("--every and --count are for top".into());
+        }
+        if count == Some(0) {
+            return Err("--count 0: there would be nothing to see".into());
+        }
+        if vif.is_some() && !is_driver_domain {
+            return Err("--vif is for a driver domain's twind".into());
+        }
+        let every =
+            Some(every.unwrap_or(1.0)).filter(|every| (0.1..=3600.0).contains(every)).map(Duration::from_secs_f64);
         let every = every.ok_or("--every wants seconds, from 0.1 to 3600")?;
         let is_new = as_configured || image != Image::default();
         let is_upgrade = words.first().is_some_and(|word| word == "upgrade");
@@ -244,6 +255,10 @@ mod tests {
         refused("--every 0 top", "seconds");
         refused("--every soon top", "soon");
         refused("--count -1 top", "-1");
+        refused("--count 0 top", "nothing to see");
+        refused("stats --count 3", "for top");
+        refused("status --every 5", "for top");
+        refused("status --vif 7", "twind");
         refused("upgrade net", "--as-configured");
         refused("restart net --kernel /k", "for upgrade");
         refused("upgrade net --kernel k", "whole path");

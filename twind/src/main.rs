@@ -45,7 +45,8 @@ struct Arguments {
     waits: Option<Vec<String>>,
 }
 
-fn arguments() -> Result<Arguments, String> {
+/// `None`: what there is was asked for, and has been said.
+fn arguments() -> Result<Option<Arguments>, String> {
     use lexopt::{Arg, ValueExt};
     let mut out = Arguments {
         interfaces: Vec::new(),
@@ -56,7 +57,7 @@ fn arguments() -> Result<Arguments, String> {
         waits: None,
     };
     let mut parser = lexopt::Parser::from_env();
-    let mut parse = || -> Result<(), lexopt::Error> {
+    let mut parse = || -> Result<bool, lexopt::Error> {
         while let Some(arg) = parser.next()? {
             match arg {
                 Arg::Long("interface") | Arg::Short('i') => out.interfaces.push(named(&parser.value()?.string()?)?),
@@ -68,17 +69,20 @@ fn arguments() -> Result<Arguments, String> {
                 }
                 Arg::Long("try") => out.tries = Some(parser.value()?.parse()?),
                 Arg::Long("mode") => out.mode = Mode::named(&parser.value()?.string()?)?,
-                Arg::Long("help") | Arg::Short('h') => return Err(HELP.into()),
+                Arg::Long("help") | Arg::Short('h') => return Ok(true),
                 other => return Err(other.unexpected()),
             }
         }
-        Ok(())
+        Ok(false)
     };
-    parse().map_err(|e| e.to_string())?;
+    if parse().map_err(|e| e.to_string())? {
+        println!("{HELP}");
+        return Ok(None);
+    }
     if out.interfaces.is_empty() {
         return Err(HELP.into());
     }
-    Ok(out)
+    Ok(Some(out))
 }
 
 /// `NAME` or `NAME:VIF`.
@@ -132,7 +136,7 @@ fn made_ahead(drivers: &[String], mode: Mode) -> Option<Ahead> {
 }
 
 fn run() -> Result<(), String> {
-    let arguments = arguments()?;
+    let Some(arguments) = arguments()? else { return Ok(()) };
     let is_alone = arguments.interfaces.len() == 1;
     let mut loaded = Vec::new();
     let mut ahead = None;

@@ -160,8 +160,10 @@ impl Settings {
         ensure!(self.probe_s > 0, "`probe-s = 0`: no driver would ever be fast enough");
         ensure!(self.connect_s > 0, "`connect-s = 0`: no interface would ever be fast enough");
         ensure!(self.within_s > 0, "`within-s = 0`: no failure would count");
+        let place = self.config.display();
+        ensure!(self.config.is_absolute(), "`config`: `{place}` is no whole path: it has to begin with /");
         let text = std::fs::read_to_string(&self.config)
-            .with_context(|| format!("the driver domain's configuration {}", self.config.display()))?;
+            .with_context(|| format!("the driver domain's configuration {place}"))?;
         devices_in(&text, driver, &self.config)
     }
 }
