@@ -307,6 +307,7 @@ impl Domain {
 impl Drop for Domain {
     fn drop(&mut self) {
         lent::take_back(self.id, self.shared_info);
+        self.io.withdrawn.absent().iter().for_each(|page| lent::take_back(self.id, *page));
     }
 }
 

@@ -5,12 +5,11 @@
 
 use crate::arch::acpi;
 use crate::cpu::{cpuid, serial};
-use crate::domain::withdrawal::Withdrawn;
 use crate::mem::device_frames;
 use crate::sync::{Mutex, RwLock};
 use core::sync::atomic::{AtomicBool, Ordering};
 use hv_core::ioport::{hardware_domain_ports, EmulatedPorts};
-use hv_core::mmu::IoAccess;
+use hv_core::mmu::{IoAccess, Withdrawal};
 use hv_core::rangeset::RangeSet;
 use x86::Mfn;
 use xen_abi::errno::Errno;
@@ -25,6 +24,63 @@ pub struct IoSpace {
     pub withdrawn: Withdrawn,
     /// Ports that are emulated.
     pub emulated: Mutex<EmulatedPorts>,
+}
+
+/// Whether entries of I/O memory that a domain may not map any more can be in its page tables.
+pub struct Withdrawn {
+    /// Changes under the lock below; who looks at it may hold any.
+    is_due: AtomicBool,
+    /// Lock order: before the MMU lock.
+    state: Mutex<Withdrawing>,
+}
+
+/// What is done about them.
+pub struct Withdrawing {
+    /// How far the pass has come.
+    pub progress: Withdrawal,
+    /// The page, lent to the domain, that it has in the place of such memory.
+    pub absent: Option<Mfn>,
+}
+
+impl Withdrawn {
+    /// They cannot.
+    const fn new() -> Self {
+        let state = Withdrawing { progress: Withdrawal::new(), absent: None };
+        Self { is_due: AtomicBool::new(false), state: Mutex::new(state) }
+    }
+
+    /// From now on they can: it may not map some of what it could.
+    fn begin(&self) {
+        let mut state = self.state.lock();
+        state.progress = Withdrawal::new();
+        self.is_due.store(true, Ordering::SeqCst);
+    }
+
+    /// Is there something to be done?
+    pub fn is_due(&self) -> bool {
+        self.is_due.load(Ordering::SeqCst)
+    }
+
+    /// Goes on with the pass, if there is something to be done. `pass` has come to its end when it succeeds.
+    pub fn go_on(&self, pass: impl FnOnce(&mut Withdrawing) -> Result<(), Errno>) -> Result<(), Errno> {
+        let mut state = self.state.lock();
+        if self.is_due() {
+            pass(&mut state)?;
+            self.is_due.store(false, Ordering::SeqCst);
+        }
+        Ok(())
+    }
+
+    /// None of the domain's frames stays a page table, and whatever it maps afterwards it will have been asked for.
+    pub fn settle(&self) {
+        let _state = self.state.lock();
+        self.is_due.store(false, Ordering::SeqCst);
+    }
+
+    /// The page that the domain has in the place of such memory.
+    pub fn absent(&self) -> Option<Mfn> {
+        self.state.lock().absent
+    }
 }
 
 /// The last frame that the processor can address: an entry with more address bits would fault on reserved bits.

@@ -153,7 +153,7 @@ pub fn died(d: &Domain) {
     if d.life.swap(DEAD, Ordering::AcqRel) != DEAD {
         info!("d{} destroyed", d.id);
         d.grants.end_loans();
-        d.io.withdrawn.end_loan();
+        d.io.withdrawn.absent().iter().for_each(|page| lent::end_loan(d.id, *page));
         lent::end_loan(d.id, d.shared_info);
     }
     watch::tell_of_end(d);

@@ -41,7 +41,7 @@ pub fn handle(v: &OwnedVcpu, regs: &mut CpuUserRegs, address: u64) -> bool {
     let frame = entry.mfn();
     // In this order: another CPU may have the driver begin in between, and then this write is done all the same.
     let registers = link::registers(v.domain(), frame);
-    let is_absent = v.domain().io.withdrawn.is_absent(frame);
+    let is_absent = v.domain().io.withdrawn.absent() == Some(frame);
     if !is_absent && !matches!(registers, Registers::Held(_)) && !device_frames::is_watched(frame) {
         return registers == Registers::Free && free(v, va, entry);
     }
