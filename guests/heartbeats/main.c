@@ -248,8 +248,11 @@ void test_main(void)
 	check_result(ask(&beat), -EINVAL, "with something in the padding");
 	check_result(hypercall(CHANNEL_OP, BEAT, 8, 0, 0, 0), -EFAULT, "a bad pointer");
 	check_result(watch(4000, 1), -ESRCH, "watching no domain");
-	struct watch devices = { .flags = DMA_FAULTS }, bad = { .flags = DMA_FAULTS << 1 };
+	struct watch devices = { .flags = DMA_FAULTS }, in_use = { .flags = DMA_FAULTS << 1 };
+	struct watch bad = { .flags = DMA_FAULTS << 2 }, both = { .flags = DMA_FAULTS | DMA_FAULTS << 1 };
 	check_result(hypercall(CHANNEL_OP, WATCH, (u64)&bad, 0, 0, 0), -EINVAL, "watching for what is not known");
+	check_result(hypercall(CHANNEL_OP, WATCH, (u64)&both, 0, 0, 0), -EINVAL, "watching from two moments on");
+	check_result(hypercall(CHANNEL_OP, WATCH, (u64)&in_use, 0, 0, 0), 0, "watching devices when they are of use");
 	check_result(hypercall(CHANNEL_OP, WATCH, (u64)&devices, 0, 0, 0), 0, "watching devices");
 	check(!(beat_of(0).flags & DMA_FAULT), "a device that nobody stopped");
 	check_result(watch(0, 0), 0, "watching no devices");
