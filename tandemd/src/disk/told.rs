@@ -65,7 +65,8 @@ impl DiskService {
         store.change(&format!("{}/frontend", self.back(device)), &changes)
     }
 
-    /// The hypervisor takes up the guest's ring, and the guest's directory says what the medium is.
+    /// The guest's directory says what the medium is, and the hypervisor takes up the guest's ring. In this order: to one whose ring is taken up only the
+    /// state is shown, by whoever comes next if this daemon is killed in between.
     pub(super) fn connect(
         &mut self,
         device: Device,
@@ -123,6 +124,9 @@ impl DiskService {
             }
             _ => Err("22 the front end wants a ring that is not offered".to_string()),
         };
+        if !store.change(&format!("{path}/frontend"), &changes)? {
+            return Ok(false);
+        }
         let answer = request.and_then(|request| {
             disks.connect_disk(&request).map_err(|error| format!("{} {error}", error.raw_os_error()))
         });
@@ -141,7 +145,6 @@ impl DiskService {
                 self.connected.insert(device, status);
                 let told = if weight == 0 { String::new() } else { format!(", weight {weight}") };
                 log(&format!("{}: connected{told}", self.describe(device)));
-                store.change(&format!("{path}/frontend"), &changes)?;
             }
             Err(why) => {
                 log(&format!("{}: not connected: {why}", self.describe(device)));

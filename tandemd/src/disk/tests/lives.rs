@@ -100,6 +100,15 @@ fn one_that_is_rolled_back_gets_back_ends_of_its_own() {
     lives(&[(20, 0, Happens::Goes), (1, 0, Happens::Goes), (1, 0, Happens::Goes), (20, 0, Happens::Goes)]);
 }
 
+/// A guest is shown that its disk is connected when it can read what that is.
+#[test]
+fn a_daemon_that_is_killed_while_it_connects_a_disk_has_told_of_the_medium() {
+    for operations in 0..60 {
+        lives(&[(3, operations, Happens::Killed)]);
+    }
+    lives(&[(7, 44, Happens::Goes), (3, 41, Happens::Killed), (2, 0, Happens::Goes)]);
+}
+
 proptest! {
     #[test]
     fn whenever_it_is_rolled_back_and_whoever_is_killed_a_disk_is_never_the_former_lifes(
