@@ -18,6 +18,19 @@ twin_machine() {
 	check address plugged_address $2 3
 	check the-outside-answers outside_answers $2
 }
+# twin_machine_ends GUEST: both go, and nothing stays.
+twin_machine_ends() {
+	check destroy destroyed dd $1
+	# But page tables of the place where twins were, for the next one there.
+	remember_less 128
+	check nothing-stays nothing_stays
+	check frames-agree-at-the-end audit
+	check assignable-remove xl pci-assignable-remove $nic
+}
+destroyed() {
+	local d
+	for d in $*; do xl destroy $d && gone $d || return 1; done
+}
 
 drives() {
 	local out

@@ -22,10 +22,4 @@ done
 check no-warnings no_warnings || tell u1
 check no-access-was-stopped no_dma_stopped
 check frames-agree audit
-destroyed() { local d; for d in dd u1; do xl destroy $d && gone $d || return 1; done; }
-check destroy destroyed
-# But page tables of the place where twins were, for the next one there.
-remember_less 128
-check nothing-stays nothing_stays
-check frames-agree-at-the-end audit
-check assignable-remove xl pci-assignable-remove $nic
+twin_machine_ends u1
