@@ -440,7 +440,7 @@ static void only_this_set_is_used(u32 nr)
 	check(own == nr && others == 0, "%u grants of the set are in use, and %u of the other", own, others);
 }
 
-/* What waits goes to another set of pages while the one before is somebody's still. */
+/* What waits goes to another set of pages while the one before is somebody's still, and is what the guest had, not what its back end has left. */
 static void other_pages(void)
 {
 	fill(guest_page[BYTES], 31);
@@ -449,7 +449,9 @@ static void other_pages(void)
 	put(OP_READ, 501, 40, 1, BYTES + 2);
 	check_result(kick(disk.guest_port), 0, "a kick");
 	wait_for(&disk.back_ring->req_prod, disk.req_cons + 2);
-	memset(guest_page[BYTES], 0xee, PAGE);
+	/* What it leaves there nobody is to write. */
+	for (u32 n = 1; n < NR_FRONT; n++)
+		memset(set_page(&disk, n), 0xbd, PAGE);
 	leave_pages();
 	/* It has moved when the port is found to be none. */
 	make_back_port(&disk);
@@ -471,7 +473,6 @@ static void other_pages(void)
 	check_result(kick(disk.back_port), 0, "the back end's kick");
 	check_answer(500, OP_WRITE, 0, "a write");
 	check_answer(501, OP_READ, 0, "a read");
-	fill(guest_page[BYTES], 31);
 	check(memcmp(medium[24], guest_page[BYTES], PAGE) == 0 && memcmp(medium[32], guest_page[BYTES + 1], PAGE) == 0, "other bytes");
 	check(memcmp(medium[40], guest_page[BYTES + 2], PAGE) == 0, "other bytes are read");
 	audit();

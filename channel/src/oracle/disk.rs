@@ -2,7 +2,7 @@
 //!
 //! Input bytes choose what happens next: requests of all kinds, the hypervisor's work in small portions, what the back end of the moment takes,
 //! does and answers, in any order; deaths between any two of these, with and without a time in which there is none, and with and without
-//! errors for all that was asked just before; and, in some runs, sectors of the medium that are bad, lies of the back end's, or a guest that writes
+//! errors for all that was asked just before, each of which leaves other bytes in all pages than were there; and, in some runs, sectors of the medium that are bad, lies of the back end's, or a guest that writes
 //! anything anywhere. It must hold that
 //!
 //! - each request is answered once, after the last use of its grants, with what it asked for in the answer, and with an error if, and only if, a
@@ -15,6 +15,7 @@
 use super::blkback::{Blkback, Medium};
 use super::blkfront::{Blkfront, SECTORS, UNKNOWN};
 use super::memory::{Guest, Memory};
+use crate::grants::Frames as _;
 use crate::pace::LATE_NS;
 use crate::vbd::disk::{Disk, Page, DOUBT_NS};
 use crate::vbd::shares::Alone;
@@ -238,9 +239,11 @@ impl World {
         }
     }
 
+    /// Whatever it, or its device, does last it does to pages that it was given.
     fn back_dies(&mut self) {
         self.back = None;
         self.disk.detach();
+        (1 + FRAMES..=FRAMES + PAGES).for_each(|frame| self.memory.write(frame, 0, &[0xbd; 4096]));
     }
 
     fn back_comes(&mut self) {
@@ -252,7 +255,8 @@ impl World {
         let page = TestPage::filled(0x5a5a_5a5a);
         // Not all take lists, or long ones.
         let max_segments = [32, 0, 256, 16][self.nr_backs as usize % 4];
-        self.disk.attach(page.clone(), pages.into(), max_segments, &self.memory).expect("the same pages");
+        let guest = &mut self.front.guest;
+        self.disk.attach(page.clone(), pages.into(), max_segments, guest, &self.memory).expect("the same pages");
         let mut back = Blkback::new(&self.memory, page, grants, max_segments);
         back.is_liar = self.guest_lies;
         back.is_damaged = self.backs_are_damaged && !self.nr_backs.is_multiple_of(3);

@@ -17,19 +17,11 @@ pub fn read_list<G: Grants>(list: List, request: &mut Request, grants: &mut G, f
     grants.use_once(list.gref, false, |frame| frames.read(frame, 0, bytes)).is_ok() && request.set_list(bytes)
 }
 
-/// Copies what is to be written out of the guest's pages. `false`: one of its grants does not hold.
-pub fn copy_in<'a, G: Grants>(
-    segments: impl Iterator<Item = (&'a Segment, G::Frame)>,
-    grants: &mut G,
-    frames: &impl Frames<G::Frame>,
-) -> bool {
-    for (segment, page) in segments {
-        let copy = |frame| frames.copy(frame, segment.offset(), page, segment.offset(), segment.len());
-        if grants.use_once(segment.gref, false, copy).is_err() {
-            return false;
-        }
-    }
-    true
+/// Copies what is to be written out of one of the guest's pages. `false`: its grant does not hold.
+#[inline]
+pub fn copy_in<G: Grants>(segment: &Segment, page: G::Frame, grants: &mut G, frames: &impl Frames<G::Frame>) -> bool {
+    let copy = |frame| frames.copy(frame, segment.offset(), page, segment.offset(), segment.len());
+    grants.use_once(segment.gref, false, copy).is_ok()
 }
 
 /// Copies what was read into the guest's pages. The status: an error if one of its grants does not hold.

@@ -183,12 +183,14 @@ impl<P: SharedPage, F: Copy + Default + Ord> Disk<P, F> {
 
     /// A back end is there, which may map `page` and `pages`; nobody else uses them any more. A request may have `max_segments` segments, or
     /// 11 if that is less. What the one before has not answered is done by this one. As long as something waits, there must be as many frames as the one before had, which the caller still holds: the same
-    /// ones, or others, into which is copied what is to be written.
-    pub fn attach(
+    /// ones, or others. What is to be written is read from the guest's pages once more: a back end that is gone, or its device, may have written over
+    /// the copy. The copy is used of what the guest does not grant any more.
+    pub fn attach<G: Grants<Frame = F>>(
         &mut self,
         page: P,
         pages: Box<[Page<F>]>,
         max_segments: u16,
+        grants: &mut G,
         frames: &impl Frames<F>,
     ) -> Result<(), BadPages> {
         if !(MIN_PAGES..=MAX_PAGES).contains(&pages.len()) {
@@ -211,10 +213,15 @@ impl<P: SharedPage, F: Copy + Default + Ord> Disk<P, F> {
             }
             // They may have been another disk's, of which this back end is to know nothing.
             held.iter().for_each(|frame| frames.write(*frame, 0, &[0; 4096]));
-            for nr in self.journal.written_pages() {
-                frames.copy(frame_of(&self.frames, nr), 0, frame_of(&held, nr), 0, 4096);
+            for nr in self.journal.writes().flat_map(Entry::pages) {
+                frames.copy(frame_of(&self.frames, *nr), 0, frame_of(&held, *nr), 0, 4096);
             }
             self.frames = held;
+        }
+        for entry in self.journal.writes() {
+            for (segment, nr) in entry.request.segments().iter().zip(entry.pages()) {
+                let _ = copy_in(segment, frame_of(&self.frames, *nr), grants, frames);
+            }
         }
         self.detach();
         self.pool.begin_again();
@@ -435,7 +442,7 @@ impl<P: SharedPage, F: Copy + Default + Ord> Disk<P, F> {
         self.stats.count(request, status);
         let answer = Answer { id: request.id, operation: request.kind.operation(), status };
         // As many as were reserved: there is room.
-        entry.pages[..request.segments().len()].iter().for_each(|page| self.pool.give(*page));
+        entry.pages().iter().for_each(|page| self.pool.give(*page));
         self.journal.remove(place);
         self.answer(answer);
     }
@@ -482,8 +489,8 @@ impl<P: SharedPage, F: Copy + Default + Ord> Disk<P, F> {
         }
         if request.is_write() {
             spend(budget, request.bytes());
-            let held = request.segments().iter().zip(pages.iter().map(|nr| frame_of(&self.frames, *nr)));
-            if !copy_in(held, grants, frames) {
+            let mut held = request.segments().iter().zip(pages.iter().map(|nr| frame_of(&self.frames, *nr)));
+            if !held.all(|(segment, page)| copy_in(segment, page, grants, frames)) {
                 pages.iter().for_each(|page| self.pool.give(*page));
                 return self.refuse(refused);
             }

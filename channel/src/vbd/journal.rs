@@ -47,6 +47,11 @@ pub struct Entry {
 }
 
 impl Entry {
+    /// The pages of its segments.
+    pub fn pages(&self) -> &[PageNr] {
+        self.pages.get(..self.request.segments().len()).unwrap_or_default()
+    }
+
     /// It is answered with an error, and not because the medium cannot do such a thing.
     pub fn has_failed(&self) -> bool {
         let is_optional = matches!(self.request.kind, Kind::Flush | Kind::Barrier | Kind::Discard);
@@ -158,11 +163,10 @@ impl Journal {
         self.places.get(usize::from(place)).filter(|_| is_used)
     }
 
-    /// The pages that hold what is to be written.
-    pub fn written_pages(&self) -> impl Iterator<Item = PageNr> + '_ {
+    /// Requests that have something to write.
+    pub fn writes(&self) -> impl Iterator<Item = &Entry> {
         let entries = self.order[..usize::from(self.nr)].iter().filter_map(|at| self.places.get(usize::from(*at)));
-        let writes = entries.filter(|entry| entry.request.is_write());
-        writes.flat_map(|entry| entry.pages.iter().copied().take(entry.request.segments().len()))
+        entries.filter(|entry| entry.request.is_write())
     }
 
     /// Forgets the request in a place.

@@ -69,7 +69,8 @@ impl Bench {
         self.back = TestPage::filled(0);
         self.rsp_prod = 0;
         self.seen.clear();
-        self.disk.attach(self.back.clone(), pages, self.max_segments, &self.memory).expect("good pages");
+        let guest = &mut self.guest;
+        self.disk.attach(self.back.clone(), pages, self.max_segments, guest, &self.memory).expect("good pages");
     }
 
     /// The guest asks; the grants and frames of its pages.
@@ -254,13 +255,13 @@ fn what_waits_moves_to_other_pages_and_not_to_fewer_or_to_some_of_the_same() {
     granted.iter().for_each(|(_, frame)| bench.memory.write(*frame, 0, &[0x5a; 4096]));
     _ = bench.serve();
     for bad in [&mixed[..], &others[..39], &pages()[..31], &pages().iter().rev().copied().collect::<Vec<_>>()] {
-        assert_eq!(bench.disk.attach(page.clone(), bad.into(), 0, &bench.memory), Err(BadPages));
+        assert_eq!(bench.disk.attach(page.clone(), bad.into(), 0, &mut bench.guest, &bench.memory), Err(BadPages));
     }
     // Who was there still is, and its pages hold what they held.
     assert_eq!(bench.disk.pages(), &pages()[..]);
     let old = [bench.passed_on(0), bench.passed_on(1)];
-    // What the guest does to its own pages afterwards does not matter.
-    granted.iter().for_each(|(_, frame)| bench.memory.write(*frame, 0, &[0; 4096]));
+    // A guest may take back what it has granted, though what it had asked for is not answered.
+    assert!(granted.iter().all(|(gref, _)| bench.guest.end_access(*gref).is_some()));
     bench.disk.detach();
     bench.attach_to(others.clone());
     _ = bench.serve();
@@ -283,7 +284,33 @@ fn what_waits_moves_to_other_pages_and_not_to_fewer_or_to_some_of_the_same() {
     assert_eq!(bench.answers(), [(1, 0), (2, 0)]);
     assert_eq!(bench.disk.nr_free_pages(), PAGES as usize);
     // Nothing waits: any pages will do.
-    assert_eq!(bench.disk.attach(page, mixed, 0, &bench.memory), Ok(()));
+    assert_eq!(bench.disk.attach(page, mixed, 0, &mut bench.guest, &bench.memory), Ok(()));
+}
+
+/// Whether or not the next back end has the same pages.
+#[test]
+fn what_a_back_end_leaves_in_the_pages_is_not_written() {
+    let others: Box<[Page<u32>]> = (0..PAGES).map(|n| Page { gref: 900 + n, frame: 150 + n }).collect();
+    for next in [pages(), others] {
+        let mut bench = Bench::new();
+        let granted = bench.ask(BLKIF_OP_WRITE, 1, 0, 2);
+        granted.iter().for_each(|(_, frame)| bench.memory.write(*frame, 0, &[0x5a; 4096]));
+        _ = bench.serve();
+        for page in pages() {
+            bench.memory.write(page.frame, 0, &[0xbd; 4096]);
+        }
+        // Of what is not there any more the copy is all that is left.
+        bench.guest.end_access(granted[1].0);
+        bench.attach_to(next.clone());
+        _ = bench.serve();
+        let words = bench.passed_on(0);
+        for (at, byte) in [(6, 0x5a), (8, 0xbd)] {
+            let page = next.iter().find(|page| page.gref == words[at]).expect("one of the new pages");
+            let mut bytes = [0; 4096];
+            bench.memory.read(page.frame, 0, &mut bytes);
+            assert_eq!(bytes, [byte; 4096]);
+        }
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::share::{Common, Share};
 use super::{wake, Back, End, Name, Shelf, BACK_EVENT, DISKS, DISK_EVENT, MAX_DISKS};
 use crate::arch::{secret, tsc};
-use crate::channel::access::{Bytes, RingPage};
+use crate::channel::access::{Bytes, GuestGrants, RingPage};
 use crate::domain::event::{self, with_both};
 use crate::domain::{self, Domain};
 use crate::mem::frames;
@@ -123,7 +123,7 @@ pub fn attach(request: &ChannelDiskAttach) -> Result<(), Errno> {
     if connected.back.is_some() {
         return Err(Errno::EBUSY);
     }
-    let front = living(connected.request.backend)?;
+    let (guest, front) = (living(connected.request.guest)?, living(connected.request.backend)?);
     // One that another domain uses, or a device for it, is not to be had.
     let take = |gref| RingPage::take(&front, back.id, gref).map_err(|_| Errno::EBUSY);
     let ring = take(request.ring)?;
@@ -141,7 +141,8 @@ pub fn attach(request: &ChannelDiskAttach) -> Result<(), Errno> {
     // Before it is given what waits.
     back.dma_faults.begin_use();
     let share = Share::of(&common, name, connected.request.weight).map_err(|_| Errno::ENOMEM)?;
-    shelf.disk.attach(ring, pages.into_boxed_slice(), request.max_segments, &Bytes).map_err(|_| Errno::EINVAL)?;
+    let (pages, mut grants) = (pages.into_boxed_slice(), GuestGrants { guest: &guest, backend: front.id });
+    shelf.disk.attach(ring, pages, request.max_segments, &mut grants, &Bytes).map_err(|_| Errno::EINVAL)?;
     let port = match take_over(&front, request.port, &back, cookie) {
         Ok(port) => port,
         Err(errno) => {
