@@ -100,7 +100,7 @@ fn main() {
     let offers = Offers { write: true, flush: true, barrier: true, discard: true };
     let mut disk = Disk::connect(front.clone(), offers, 1).expect("a fresh ring");
     let pages = (1..=64).map(|n| Page { gref: n, frame: n }).collect();
-    disk.attach(back.clone(), pages, 32, &mut Free, &Free).expect("good pages");
+    disk.attach(back.clone(), pages, 32, &mut Free, &Free, 0).expect("good pages");
     let mut shares = Shares::default();
     let member = shares.join(1, 1).expect("memory");
     let mut turns = Counted(is_shared.then_some((shares, member)));

@@ -66,6 +66,7 @@ fn disk_of(disk: &ChannelDiskStatus, names: &Names) -> Disk {
         passed_on: disk.passed_on,
         merged: disk.merged,
         waiting: disk.waiting,
+        oldest_ms: disk.oldest_ns / 1_000_000,
         bad_answers: disk.bad_answers,
         bad_rings: disk.bad_rings,
         empty_reads: disk.empty_reads,

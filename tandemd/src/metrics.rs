@@ -209,7 +209,7 @@ const COUNTS: [Count; 7] = [
 /// Counts of a disk.
 type DiskCount = (&'static str, &'static str, fn(&Disk) -> u64);
 
-const DISK_COUNTS: [DiskCount; 14] = [
+const DISK_COUNTS: [DiskCount; 15] = [
     ("tandem_disk_reads_total", "Reads that were answered without an error.", |of| of.reads),
     ("tandem_disk_writes_total", "Writes that were answered without an error.", |of| of.writes),
     ("tandem_disk_flushes_total", "Flushes and barriers that were answered without an error.", |of| of.flushes),
@@ -230,6 +230,9 @@ const DISK_COUNTS: [DiskCount; 14] = [
         |of| of.empty_reads,
     ),
     ("tandem_disk_waiting_requests", "Requests that wait for their answer.", |of| of.waiting.into()),
+    ("tandem_disk_oldest_request_milliseconds", "For how long the back end has had the oldest of them.", |of| {
+        of.oldest_ms
+    }),
 ];
 
 /// A family for packets, one for bytes, one for losses.

@@ -256,7 +256,8 @@ impl World {
         // Not all take lists, or long ones.
         let max_segments = [32, 0, 256, 16][self.nr_backs as usize % 4];
         let guest = &mut self.front.guest;
-        self.disk.attach(page.clone(), pages.into(), max_segments, guest, &self.memory).expect("the same pages");
+        let attached = self.disk.attach(page.clone(), pages.into(), max_segments, guest, &self.memory, self.now);
+        attached.expect("the same pages");
         let mut back = Blkback::new(&self.memory, page, grants, max_segments);
         back.is_liar = self.guest_lies;
         back.is_damaged = self.backs_are_damaged && !self.nr_backs.is_multiple_of(3);

@@ -99,6 +99,8 @@ pub struct BadPages;
 struct Link<P, F> {
     ring: FrontRing<P, WORDS, BLKIF_RING_SIZE>,
     pages: Box<[Page<F>]>,
+    /// Since when it is there, in ns.
+    since: u64,
     /// Segments of a run at most.
     max_segments: u8,
     /// Those of the run that is passed on.
@@ -181,10 +183,16 @@ impl<P: SharedPage, F: Copy + Default + Ord> Disk<P, F> {
         self.journal.len()
     }
 
+    /// For how long the back end has left the oldest of the requests unanswered that it was given, in ns; 0 if there is none.
+    pub fn oldest_for(&self, now: u64) -> u64 {
+        let since = self.journal.oldest_unanswered().zip(self.link.as_ref());
+        since.map_or(0, |(taken_at, link)| now.saturating_sub(taken_at.max(link.since)))
+    }
+
     /// A back end is there, which may map `page` and `pages`; nobody else uses them any more. A request may have `max_segments` segments, or
     /// 11 if that is less. What the one before has not answered is done by this one. As long as something waits, there must be as many frames as the one before had, which the caller still holds: the same
     /// ones, or others. What is to be written is read from the guest's pages once more: a back end that is gone, or its device, may have written over
-    /// the copy. The copy is used of what the guest does not grant any more.
+    /// the copy. The copy is used of what the guest does not grant any more. `now`: in ns.
     pub fn attach<G: Grants<Frame = F>>(
         &mut self,
         page: P,
@@ -192,6 +200,7 @@ impl<P: SharedPage, F: Copy + Default + Ord> Disk<P, F> {
         max_segments: u16,
         grants: &mut G,
         frames: &impl Frames<F>,
+        now: u64,
     ) -> Result<(), BadPages> {
         if !(MIN_PAGES..=MAX_PAGES).contains(&pages.len()) {
             return Err(BadPages);
@@ -230,7 +239,7 @@ impl<P: SharedPage, F: Copy + Default + Ord> Disk<P, F> {
         #[allow(clippy::cast_possible_truncation, reason = "at most MAX_SEGMENTS")]
         let max_segments = usize::from(max_segments).clamp(DIRECT_SEGMENTS, MAX_SEGMENTS) as u8;
         let list = [[0; 2]; MAX_SEGMENTS];
-        self.link = Some(Link { ring: FrontRing::new(page), pages, max_segments, list });
+        self.link = Some(Link { ring: FrontRing::new(page), pages, since: now, max_segments, list });
         Ok(())
     }
 
@@ -285,7 +294,7 @@ impl<P: SharedPage, F: Copy + Default + Ord> Disk<P, F> {
             if self.has_given_up {
                 self.answer_all(grants, frames, budget);
             }
-            self.take_all(grants, frames, budget);
+            self.take_all(grants, frames, now, budget);
             served.tell_back |= self.go_on(turns, frames);
             if !is_known {
                 again_at = Some(now().saturating_add(WORD_NS));
@@ -448,7 +457,14 @@ impl<P: SharedPage, F: Copy + Default + Ord> Disk<P, F> {
     }
 
     /// Requests of the guest's.
-    fn take_all<G: Grants<Frame = F>>(&mut self, grants: &mut G, frames: &impl Frames<F>, budget: &mut u32) {
+    fn take_all<G: Grants<Frame = F>>(
+        &mut self,
+        grants: &mut G,
+        frames: &impl Frames<F>,
+        now: &impl Fn() -> u64,
+        budget: &mut u32,
+    ) {
+        let mut begun_at = None;
         while *budget > 0 && (self.link.is_some() || self.has_given_up) && self.dead.is_none() {
             match self.ring.available() {
                 Ok(0) => return,
@@ -458,14 +474,21 @@ impl<P: SharedPage, F: Copy + Default + Ord> Disk<P, F> {
                     return;
                 }
             }
-            if !self.take(grants, frames, budget) {
+            let taken_at = *begun_at.get_or_insert_with(now);
+            if !self.take(grants, frames, taken_at, budget) {
                 return;
             }
         }
     }
 
     /// The next request. `false`: it has to wait for pages.
-    fn take<G: Grants<Frame = F>>(&mut self, grants: &mut G, frames: &impl Frames<F>, budget: &mut u32) -> bool {
+    fn take<G: Grants<Frame = F>>(
+        &mut self,
+        grants: &mut G,
+        frames: &impl Frames<F>,
+        taken_at: u64,
+        budget: &mut u32,
+    ) -> bool {
         spend(budget, 0);
         let Some(entry) = self.journal.vacant() else {
             debug_assert!(false, "more requests than the ring has slots");
@@ -482,6 +505,7 @@ impl<P: SharedPage, F: Copy + Default + Ord> Disk<P, F> {
         if !is_whole {
             return self.refuse(refused);
         }
+        entry.taken_at = taken_at;
         let request = &entry.request;
         let Some(pages) = entry.pages.get_mut(..request.segments().len()) else { return false };
         if !self.pool.take(pages) {

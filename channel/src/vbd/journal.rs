@@ -33,6 +33,8 @@ pub struct Entry {
     pub pages: [PageNr; MAX_SEGMENTS],
     /// The worst that the back end has answered: 0, or a negative `BLKIF_RSP_*`.
     pub status: i16,
+    /// When it was taken, in ns.
+    pub taken_at: u64,
     /// Segments that are passed on, and the sector that the next one begins at.
     nr_sent: u8,
     next_sector: u64,
@@ -184,6 +186,12 @@ impl Journal {
     /// The request that has waited for the longest.
     pub fn oldest(&self) -> Option<u8> {
         self.order[..usize::from(self.nr)].first().copied()
+    }
+
+    /// When the request was taken that has waited for the longest and whose answer is not there, in ns.
+    pub fn oldest_unanswered(&self) -> Option<u64> {
+        let mut unanswered = self.order[..usize::from(self.nr)].iter().filter(|place| self.doubted >> **place & 1 == 0);
+        unanswered.next().and_then(|place| self.places.get(usize::from(*place))).map(|entry| entry.taken_at)
     }
 
     /// Nobody does the request in a place any more.

@@ -16,6 +16,7 @@ pub enum Cause {
     PoweredOff,
     Wedged { vcpu: u32, since: Duration },
     Undrained { since: Duration },
+    Overdue { since: Duration },
     Silent { since: Duration },
     DmaFault { since: Duration },
     EmptyRead,
@@ -44,6 +45,7 @@ impl Cause {
             Self::PoweredOff => "powered-off",
             Self::Wedged { .. } => "wedged",
             Self::Undrained { .. } => "undrained",
+            Self::Overdue { .. } => "overdue",
             Self::Silent { .. } => "silent",
             Self::DmaFault { .. } => "dma-fault",
             Self::EmptyRead => "empty-read",
@@ -73,6 +75,9 @@ impl Cause {
             }
             Self::Undrained { .. } => {
                 format!("{} for {} ms", words.undrained, settings.undrained_ms())
+            }
+            Self::Overdue { .. } => {
+                format!("it has left a disk's request unanswered for {} ms, though not all", settings.undrained_ms())
             }
             Self::Silent { .. } => format!(
                 "nothing has come from outside for {} ms, though packets went there, and some had come before",
@@ -106,6 +111,7 @@ impl Cause {
         match self {
             Self::Wedged { since, .. }
             | Self::Undrained { since }
+            | Self::Overdue { since }
             | Self::Silent { since }
             | Self::DmaFault { since } => Some(*since),
             Self::Panicked | Self::Crashed | Self::Watchdog | Self::Rebooted | Self::PoweredOff => {

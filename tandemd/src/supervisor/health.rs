@@ -27,6 +27,8 @@ pub struct Queue {
     pub is_waiting: bool,
     /// Packets that it has taken.
     pub taken: u64,
+    /// For how long it has left the oldest unanswered of what it was asked for, if that is known.
+    pub oldest_for: Duration,
 }
 
 /// What is wrong.
@@ -36,6 +38,8 @@ pub enum Illness {
     Wedged { vcpu: u32, since: Duration },
     /// What is for the outside is not taken.
     Undrained { since: Duration },
+    /// Something of it is left unanswered, whatever becomes of the rest.
+    Overdue { since: Duration },
     /// It is taken, and nothing comes from there.
     Silent { since: Duration },
     /// A device of its reaches for memory that is not its own.
@@ -45,6 +49,8 @@ pub enum Illness {
 /// Looks so far.
 #[derive(Clone, Debug, Default)]
 pub struct Health {
+    /// The first of them. Before it the domain may have been paused.
+    began: Option<Duration>,
     /// Nothing was taken.
     stuck: Option<Stuck>,
     /// Since when nothing came, how much had come, and how much had been taken by then.
@@ -86,6 +92,7 @@ impl Health {
                 return Some(Illness::Wedged { vcpu: beat.vcpu, since: now.saturating_sub(ago) });
             }
         }
+        let began = *self.began.get_or_insert(now);
         let silent_since = self.silent_since(now, queue, came);
         let is_over = |since: Duration, limit_ms| {
             let limit = Duration::from_millis(limit_ms);
@@ -96,6 +103,10 @@ impl Health {
         let is_stuck = |(since, waits_since): &_| is_over(*since, limit) && is_over(*waits_since, limit.div_ceil(2));
         if let Some((since, _)) = self.stuck_since(now, queue).filter(is_stuck) {
             return Some(Illness::Undrained { since });
+        }
+        let oldest_since = now.saturating_sub(queue.oldest_for).max(began);
+        if is_over(oldest_since, limit) {
+            return Some(Illness::Overdue { since: oldest_since });
         }
         silent_since.filter(|since| is_over(*since, settings.silent_ms)).map(|since| Illness::Silent { since })
     }
@@ -149,7 +160,8 @@ mod tests {
         let settings = Settings { undrained_ms: Some(0), ..settings() };
         let mut health = Health::default();
         for n in 0..1000 {
-            assert_eq!(health.look(&settings, ms(n * 100), &[], Queue { is_waiting: true, taken: 5 }, 7), None);
+            let queue = Queue { is_waiting: true, taken: 5, oldest_for: ms(n * 100) };
+            assert_eq!(health.look(&settings, ms(n * 100), &[], queue, 7), None);
         }
     }
 
@@ -158,7 +170,7 @@ mod tests {
         let settings = Settings { silent_ms: 5000, ..settings() };
         let mut health = Health::default();
         let mut look =
-            |at_ms, taken, came| health.look(&settings, ms(at_ms), &[], Queue { is_waiting: false, taken }, came);
+            |at_ms, taken, came| health.look(&settings, ms(at_ms), &[], Queue { taken, ..Queue::default() }, came);
         assert_eq!((look(0, 1, 0), look(60_000, 500, 0)), (None, None), "nothing ever came");
         assert_eq!((look(60_100, 501, 1), look(65_000, 501, 1), look(70_000, 520, 1)), (None, None, None), "few went");
         assert_eq!(look(71_000, 521, 1), Some(Illness::Silent { since: ms(60_100) }));
@@ -170,7 +182,7 @@ mod tests {
     fn one_that_is_silent_is_not_asked_for_unless_that_is_wanted() {
         let mut health = Health::default();
         for n in 0..1000 {
-            let queue = Queue { is_waiting: false, taken: n * 100 };
+            let queue = Queue { taken: n * 100, ..Queue::default() };
             assert_eq!(health.look(&settings(), ms(n * 100), &[], queue, 7), None);
         }
     }
@@ -178,8 +190,9 @@ mod tests {
     #[test]
     fn a_queue_that_was_drained_before_and_is_not_any_more() {
         let mut health = Health::default();
-        let mut look =
-            |at_ms, is_waiting, taken| health.look(&settings(), ms(at_ms), &[], Queue { is_waiting, taken }, 0);
+        let mut look = |at_ms, is_waiting, taken| {
+            health.look(&settings(), ms(at_ms), &[], Queue { is_waiting, taken, ..Queue::default() }, 0)
+        };
         assert_eq!(look(0, true, 0), None);
         assert_eq!(look(60_000, true, 0), None, "nothing was ever taken");
         assert_eq!(look(60_100, true, 5), None);
@@ -192,9 +205,25 @@ mod tests {
     }
 
     #[test]
+    fn one_that_answers_others_and_leaves_one_unanswered() {
+        let mut health = Health::default();
+        let mut look = |at_ms, taken, oldest_ms| {
+            let queue = Queue { is_waiting: true, taken, oldest_for: ms(oldest_ms) };
+            health.look(&settings(), ms(at_ms), &[], queue, 0)
+        };
+        assert_eq!((look(40_000, 1, 90_000), look(45_000, 2, 95_000)), (None, None), "it may have been paused");
+        assert_eq!((look(50_000, 5, 3_000), look(56_999, 900, 9_999)), (None, None));
+        assert_eq!(look(57_000, 901, 10_000), Some(Illness::Overdue { since: ms(47_000) }));
+        assert_eq!(look(57_100, 902, 20), None);
+        assert_eq!(look(58_000, 903, 50_000), Some(Illness::Overdue { since: ms(40_000) }));
+    }
+
+    #[test]
     fn who_seldom_sends_is_noticed_too() {
         let mut health = Health::default();
-        let mut look = |at_ms, is_waiting| health.look(&settings(), ms(at_ms), &[], Queue { is_waiting, taken: 5 }, 0);
+        let mut look = |at_ms, is_waiting| {
+            health.look(&settings(), ms(at_ms), &[], Queue { is_waiting, taken: 5, ..Queue::default() }, 0)
+        };
         assert_eq!((look(0, false), look(60_000, false)), (None, None), "nothing ever waited");
         assert_eq!((look(61_000, true), look(70_900, true)), (None, None));
         assert_eq!(look(70_990, false), None, "it has waited for too long, and is lost");

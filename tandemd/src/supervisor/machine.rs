@@ -387,6 +387,7 @@ impl Machine {
             _ if way.has_lied => Cause::BadRing,
             Some(Illness::Wedged { vcpu, since }) => Cause::Wedged { vcpu, since },
             Some(Illness::Undrained { since }) => Cause::Undrained { since },
+            Some(Illness::Overdue { since }) => Cause::Overdue { since },
             Some(Illness::Silent { since }) => Cause::Silent { since },
             None if way.has_failed && self.may_doubt() => Cause::FailedRequest,
             None => return None,

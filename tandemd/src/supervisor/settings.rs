@@ -39,7 +39,7 @@ pub struct Settings {
     /// It fails when one of its processors has run so long without taking an event that waits; 0: never.
     #[serde(default = "Settings::wedged_ms")]
     pub wedged_ms: u64,
-    /// It fails when it has taken nothing of what waits for the outside for so long, or has answered nothing of what disks were asked for;
+    /// It fails when it has taken nothing of what waits for the outside for so long, or has not answered something that disks were asked for;
     /// 0: never.
     #[serde(default)]
     pub undrained_ms: Option<u64>,

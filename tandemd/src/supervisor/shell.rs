@@ -479,7 +479,7 @@ impl Shell {
         };
         let is_card = way.kind == op::WAY_OUT_CARD;
         let is_waiting = way.waiting > 0 || way.state & op::STATE_STALLED != 0;
-        let (queue, came) = (Queue { is_waiting, taken: way.out_packets }, way.in_packets);
+        let (queue, came) = (Queue { is_waiting, taken: way.out_packets, ..Queue::default() }, way.in_packets);
         Ok(Some(Way { is_card, queue, came, ..Way::default() }))
     }
 
@@ -502,7 +502,8 @@ impl Shell {
         let (has_lied, has_lost) = (says(op::DISK_BACK_ENDED), says(op::DISK_BACK_EMPTY));
         let has_failed = says(op::DISK_BACK_DOUBTED);
         // Who has never answered is to be judged, too.
-        let queue = Queue { is_waiting, taken: came + 1 };
+        let oldest_for = Duration::from_nanos(own.iter().map(|disk| disk.oldest_ns).max().unwrap_or(0));
+        let queue = Queue { is_waiting, taken: came + 1, oldest_for };
         Ok(Some(Way { queue, came, is_idle: !is_waiting, has_lied, has_lost, has_failed, ..Way::default() }))
     }
 

@@ -70,7 +70,9 @@ impl Bench {
         self.rsp_prod = 0;
         self.seen.clear();
         let guest = &mut self.guest;
-        self.disk.attach(self.back.clone(), pages, self.max_segments, guest, &self.memory).expect("good pages");
+        self.disk
+            .attach(self.back.clone(), pages, self.max_segments, guest, &self.memory, self.now)
+            .expect("good pages");
     }
 
     /// The guest asks; the grants and frames of its pages.
@@ -255,7 +257,7 @@ fn what_waits_moves_to_other_pages_and_not_to_fewer_or_to_some_of_the_same() {
     granted.iter().for_each(|(_, frame)| bench.memory.write(*frame, 0, &[0x5a; 4096]));
     _ = bench.serve();
     for bad in [&mixed[..], &others[..39], &pages()[..31], &pages().iter().rev().copied().collect::<Vec<_>>()] {
-        assert_eq!(bench.disk.attach(page.clone(), bad.into(), 0, &mut bench.guest, &bench.memory), Err(BadPages));
+        assert_eq!(bench.disk.attach(page.clone(), bad.into(), 0, &mut bench.guest, &bench.memory, 0), Err(BadPages));
     }
     // Who was there still is, and its pages hold what they held.
     assert_eq!(bench.disk.pages(), &pages()[..]);
@@ -284,7 +286,36 @@ fn what_waits_moves_to_other_pages_and_not_to_fewer_or_to_some_of_the_same() {
     assert_eq!(bench.answers(), [(1, 0), (2, 0)]);
     assert_eq!(bench.disk.nr_free_pages(), PAGES as usize);
     // Nothing waits: any pages will do.
-    assert_eq!(bench.disk.attach(page, mixed, 0, &mut bench.guest, &bench.memory), Ok(()));
+    assert_eq!(bench.disk.attach(page, mixed, 0, &mut bench.guest, &bench.memory, 0), Ok(()));
+}
+
+#[test]
+fn it_is_known_how_long_the_oldest_waits_for_the_back_end_of_now() {
+    let mut bench = Bench::new();
+    bench.now = 1_000;
+    (1..4).for_each(|id| _ = bench.ask(BLKIF_OP_WRITE, id, 100 * id, 1));
+    _ = bench.serve();
+    assert_eq!((bench.disk.oldest_for(1_000), bench.disk.oldest_for(1_300)), (0, 300));
+    bench.now = 1_400;
+    bench.ask(BLKIF_OP_WRITE, 4, 400, 1);
+    _ = bench.serve();
+    // Others are answered, and it is not.
+    (1..3).for_each(|n| bench.back_answers(bench.passed_on(n), 0));
+    _ = bench.serve();
+    assert_eq!((bench.disk.oldest_for(1_500), bench.disk.waiting()), (500, 2));
+    bench.back_answers(bench.passed_on(0), 0);
+    _ = bench.serve();
+    assert_eq!(bench.disk.oldest_for(1_500), 100);
+    // Whoever comes is not blamed for the time before, and who has answered with an error has answered.
+    bench.disk.detach();
+    assert_eq!(bench.disk.oldest_for(9_000), 0);
+    bench.now = 2_000;
+    bench.attach();
+    _ = bench.serve();
+    assert_eq!(bench.disk.oldest_for(2_050), 50);
+    bench.back_answers(bench.passed_on(0), BLKIF_RSP_ERROR);
+    _ = bench.serve();
+    assert_eq!((bench.disk.has_doubts(), bench.disk.oldest_for(2_100)), (true, 0));
 }
 
 /// Whether or not the next back end has the same pages.

@@ -142,7 +142,10 @@ pub fn attach(request: &ChannelDiskAttach) -> Result<(), Errno> {
     back.dma_faults.begin_use();
     let share = Share::of(&common, name, connected.request.weight).map_err(|_| Errno::ENOMEM)?;
     let (pages, mut grants) = (pages.into_boxed_slice(), GuestGrants { guest: &guest, backend: front.id });
-    shelf.disk.attach(ring, pages, request.max_segments, &mut grants, &Bytes).map_err(|_| Errno::EINVAL)?;
+    shelf
+        .disk
+        .attach(ring, pages, request.max_segments, &mut grants, &Bytes, tsc::now_ns())
+        .map_err(|_| Errno::EINVAL)?;
     let port = match take_over(&front, request.port, &back, cookie) {
         Ok(port) => port,
         Err(errno) => {
@@ -322,6 +325,7 @@ fn describe(place: u16, connected: &Connected) -> ChannelDiskStatus {
         (status.bad_answers, status.passed_on, status.merged) = (stats.bad_answers, stats.passed_on, stats.merged);
         status.bad_rings = u32::try_from(stats.bad_rings).unwrap_or(u32::MAX);
         status.empty_reads = stats.empty_reads;
+        status.oldest_ns = shelf.disk.oldest_for(tsc::now_ns());
     }
     status
 }

@@ -98,10 +98,23 @@ fn a_device_that_was_stopped_is_told_apart_from_nonsense_in_a_ring() {
 #[test]
 fn a_disks_back_end_that_never_answers_is_replaced() {
     let mut machine = disks_machine();
-    let stuck = Way { queue: Queue { is_waiting: true, taken: 1 }, ..Way::default() };
+    let stuck = Way { queue: Queue { is_waiting: true, taken: 1, ..Queue::default() }, ..Way::default() };
     assert_eq!(machine.next(&disks_look(10, stuck)), None);
     assert_eq!(machine.next(&disks_look(19, stuck)), None);
     assert_eq!(machine.next(&disks_look(20, stuck)), Some(Act::Quarantine(5)));
+}
+
+#[test]
+fn a_disks_back_end_that_has_lost_a_request_is_replaced_though_it_answers_others() {
+    let mut machine = disks_machine();
+    let mut next = |seconds, oldest_s| {
+        let queue = Queue { is_waiting: true, taken: 100 * seconds, oldest_for: Duration::from_secs(oldest_s) };
+        machine.next(&disks_look(seconds, Way { queue, came: 100 * seconds, ..Way::default() }))
+    };
+    assert_eq!((next(5, 1), next(19, 9), next(20, 10)), (None, None, Some(Act::Quarantine(5))));
+    assert_eq!(machine.record.counts.get("overdue"), Some(&1));
+    let why = "it has left a disk's request unanswered for 10000 ms";
+    assert!(machine.said.iter().any(|line| line.contains(why)), "{:?}", machine.said);
 }
 
 #[test]
@@ -113,7 +126,7 @@ fn a_disks_recovery_is_complete_with_its_first_answer_or_when_nobody_asks() {
         assert_eq!(machine.next(&gone), Some(Act::Create));
         let created = Look { way: None, errand: Errand::Done(Ok(())), ..disks_look(3, Way::default()) };
         assert_eq!(machine.next(&created), None);
-        let way = Way { queue: Queue { is_waiting: true, taken: 1 }, ..Way::default() };
+        let way = Way { queue: Queue { is_waiting: true, taken: 1, ..Queue::default() }, ..Way::default() };
         assert_eq!(machine.next(&disks_look(4, Way { is_idle, ..way })), None);
         assert_eq!(machine.next(&disks_look(5, Way { came: u64::from(!is_idle), is_idle, ..way })), None);
         let line = machine.said.iter().find(|line| line.starts_with("recovered, ")).expect("a time line");

@@ -323,7 +323,7 @@ impl World {
         let way = self.domain.as_ref().filter(is_way).map(|d| Way {
             is_card: false,
             // Guests go on to send while it is paused.
-            queue: Queue { is_waiting: d.is_paused, taken: d.taken },
+            queue: Queue { is_waiting: d.is_paused, taken: d.taken, ..Queue::default() },
             came: d.taken,
             has_failed: self.words == &words::DISK && (d.does == Does::Errs || self.medium_is_bad),
             ..Way::default()
