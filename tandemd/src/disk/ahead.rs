@@ -2,7 +2,7 @@
 //! nothing but the medium when that domain is the driver domain: its ring is there, and granted. What is left of a driver domain that has lost
 //! the place goes here, too. Neither is urgent, so one step is done at a look that nothing but time has asked for.
 
-use super::{state, Device, DiskService, Disks, Far, Step, DISK_NO_BACK};
+use super::{medium, state, Device, DiskService, Disks, Far, Step, DISK_NO_BACK};
 use crate::service::name_of;
 use crate::store::Store;
 use crate::supervisor::{standby_of, waits_for};
@@ -102,6 +102,9 @@ impl DiskService {
                     // It is asked for these when it is attached, and then they are known.
                     for key in ["ring-ref", "event-channel"] {
                         store.read(&format!("{}/{key}", place.near))?;
+                    }
+                    for key in medium::SIZE {
+                        store.read(&format!("{}/{key}", self.back(device)))?;
                     }
                     is_begun = true;
                     continue;

@@ -4,7 +4,9 @@ use anyhow::Result;
 use std::collections::BTreeMap;
 
 /// What is said of the medium, and passed on to the guest (public/io/blkif.h). All of it is numbers.
-const KEYS: &[&str] = &[FLUSH, DISCARD, GRANULARITY, ALIGNMENT, SECURE, SECTORS, INFO, SECTOR_SIZE, PHYSICAL];
+pub const ALL: &[&str] = &[FLUSH, DISCARD, GRANULARITY, ALIGNMENT, SECURE, SECTORS, INFO, SECTOR_SIZE, PHYSICAL];
+/// What it is known by.
+pub const SIZE: &[&str] = &[SECTORS, SECTOR_SIZE];
 const FLUSH: &str = "feature-flush-cache";
 const DISCARD: &str = "feature-discard";
 const GRANULARITY: &str = "discard-granularity";
@@ -30,12 +32,17 @@ pub struct Medium(BTreeMap<&'static str, u64>);
 /// What is said that cannot be.
 const BAD_SIZE: &str = "a size of sectors that cannot be";
 const BAD_NUMBER: &str = "a number of sectors that cannot be";
+/// What can be, and is not what was said before.
+pub const OTHER_SIZE: &str = "another size than the guest was told";
 
 impl Medium {
-    /// By what is said of each key. The inner error: what of that cannot be. What it may be without is left out then.
-    pub fn read(mut said: impl FnMut(&str) -> Result<Option<String>>) -> Result<Result<Self, &'static str>> {
+    /// By what is said of each of these keys. The inner error: what of that cannot be. What it may be without is left out then.
+    pub fn read(
+        keys: &[&'static str],
+        mut said: impl FnMut(&str) -> Result<Option<String>>,
+    ) -> Result<Result<Self, &'static str>> {
         let mut numbers = BTreeMap::new();
-        for key in KEYS {
+        for key in keys {
             match said(key)?.map(|said| said.parse::<u64>()) {
                 Some(Ok(number)) => {
                     numbers.insert(*key, number);
@@ -46,6 +53,12 @@ impl Medium {
             }
         }
         Ok(Self::of(numbers))
+    }
+
+    /// Whether this may be the medium of which the other was said. What it can do besides is said with each request's answer.
+    pub fn has_size_of(&self, other: &Self) -> bool {
+        let size = |of: &Self| (of.0.get(SECTORS).copied(), of.0.get(SECTOR_SIZE).copied().unwrap_or(UNIT));
+        size(self) == size(other)
     }
 
     fn of(mut numbers: BTreeMap<&'static str, u64>) -> Result<Self, &'static str> {
@@ -111,8 +124,21 @@ mod tests {
             assert_eq!(Medium::of([(SECTORS, sectors)].into()).is_ok(), can_be, "{sectors}");
         }
         assert_eq!(Medium::of(BTreeMap::new()).err(), Some(BAD_NUMBER));
-        let read = |size: &str| Medium::read(|key| Ok((key == SECTOR_SIZE).then(|| size.to_string()))).unwrap().err();
+        let read =
+            |size: &str| Medium::read(ALL, |key| Ok((key == SECTOR_SIZE).then(|| size.to_string()))).unwrap().err();
         assert_eq!((read("x"), read("512")), (Some(BAD_SIZE), Some(BAD_NUMBER)));
+    }
+
+    #[test]
+    fn a_medium_is_known_by_its_size() {
+        let of = |said: &[(&'static str, u64)]| Medium::of(said.iter().copied().collect()).unwrap();
+        let usual = of(&[(SECTORS, 4096), (FLUSH, 1)]);
+        for same in [&[(SECTORS, 4096)][..], &[(SECTORS, 4096), (SECTOR_SIZE, 512), (DISCARD, 1)]] {
+            assert!(of(same).has_size_of(&usual) && usual.has_size_of(&of(same)), "{same:?}");
+        }
+        for other in [&[(SECTORS, 4095)][..], &[(SECTORS, 4097)], &[(SECTORS, 4096), (SECTOR_SIZE, 4096)]] {
+            assert!(!of(other).has_size_of(&usual) && !usual.has_size_of(&of(other)), "{other:?}");
+        }
     }
 
     #[test]

@@ -387,6 +387,9 @@ impl DiskService {
             (Step::Connect, Some(far)) => return self.connect(device, &far, store, disks),
             (Step::Attach, Some(far)) => {
                 let Some(disk) = self.connected.get(&device).map(|disk| disk.disk) else { return Ok(false) };
+                if self.medium(device, &far, store)?.is_none() {
+                    return Ok(false);
+                }
                 let mut number =
                     |key| Ok(store.read(&format!("{}/{key}", far.near))?.and_then(|number| number.parse().ok()));
                 let (ring, port): (Result<Option<u32>>, _) = (number("ring-ref"), number("event-channel"));

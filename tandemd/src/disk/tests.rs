@@ -36,6 +36,8 @@ struct World {
     refuses: bool,
     /// It has no memory for pages.
     has_no_memory: bool,
+    /// What driver domains say of the medium that they have, if that is not the usual one.
+    medium: Vec<(&'static str, &'static str)>,
     /// States that the guest was shown.
     shown: Vec<String>,
     /// Of its disk.
@@ -130,6 +132,7 @@ impl World {
                     self.bound.insert(port.expect("a port"), self.life);
                     self.set(&format!("{far}/sectors"), "4096");
                     self.set(&format!("{far}/feature-flush-cache"), "1");
+                    self.medium.clone().into_iter().for_each(|(key, said)| self.set(&format!("{far}/{key}"), said));
                     "4"
                 }
                 ("6", "2" | "4", _) => "6",
@@ -430,6 +433,32 @@ fn a_guest_is_connected_to_no_medium_that_cannot_be() {
         assert_eq!((bench.back(), bench.world().get(&format!("{FRONT}/state"))), (Some(5), Some("4")), "{said}");
         assert_eq!(bench.world().get(&format!("{BACK}/sector-size")), Some("4096"));
     }
+}
+
+#[test]
+fn a_guest_keeps_its_medium_and_gets_no_other_one() {
+    let others = [[("sectors", "4095")], [("sectors", "8192")], [("sector-size", "4096")]];
+    let mut bench = Bench::new();
+    bench.world().create_driver(10);
+    bench.run();
+    for (domain, other) in (11..).step_by(2).zip(others) {
+        bench.world().destroy_driver(domain - 1);
+        bench.world().medium = other.into();
+        bench.world().create_driver(domain);
+        bench.run();
+        assert_eq!(bench.back(), Some(DISK_NO_BACK), "{other:?}");
+        assert_eq!(bench.service.bad_media.values().collect::<Vec<_>>(), [&medium::OTHER_SIZE]);
+        assert!(bench.world().ports.len() <= 1);
+        // The same domain, if it finds the right one after all; or the next.
+        bench.world().medium = vec![("sector-size", "512"), ("feature-flush-cache", "0")];
+        bench.run();
+        assert_eq!(bench.back(), Some(domain), "{other:?}");
+        bench.world().destroy_driver(domain);
+        bench.world().create_driver(domain + 1);
+        bench.run();
+        assert_eq!((bench.back(), bench.service.bad_media.len()), (Some(domain + 1), 0));
+    }
+    assert_eq!(bench.world().shown, ["1", "2", "4"]);
 }
 
 #[test]

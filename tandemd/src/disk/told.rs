@@ -1,6 +1,6 @@
 //! What a disk's two ends are told: the driver domain's back end, of the medium that it is to serve; and the guest, of what that can do.
 
-use super::medium::Medium;
+use super::medium::{self, Medium};
 use super::{front, log, state, Device, DiskService, Disks, Far};
 use crate::hypercall::SLOTS;
 use crate::service::name_of;
@@ -65,6 +65,35 @@ impl DiskService {
         store.change(&format!("{}/frontend", self.back(device)), &changes)
     }
 
+    /// What the back end says of its medium. `None`: that cannot be, or is not what the guest was told when it was connected: its disk is another one,
+    /// and what the guest writes would be lost there, with what lies there. That is said once, and the back end begins again.
+    pub(super) fn medium(&mut self, device: Device, far: &Far, store: &mut impl Store) -> Result<Option<Medium>> {
+        let mut said_at =
+            |place: &str, keys: &[&'static str]| Medium::read(keys, |key| store.read(&format!("{place}/{key}")));
+        let medium = if self.connected.contains_key(&device) {
+            // Only domain 0 writes what guests are told. The rest is not asked for: a guest waits.
+            let told = said_at(&self.back(device), medium::SIZE)?;
+            let is_told = |medium: &Medium| told.is_ok_and(|told| medium.has_size_of(&told));
+            let medium = said_at(&far.far, medium::SIZE)?;
+            medium.and_then(|medium| if is_told(&medium) { Ok(medium) } else { Err(medium::OTHER_SIZE) })
+        } else {
+            said_at(&far.far, medium::ALL)?
+        };
+        let why = match medium {
+            Ok(medium) => {
+                self.bad_media.remove(&device);
+                return Ok(Some(medium));
+            }
+            Err(why) => why,
+        };
+        if self.bad_media.insert(device, why) != Some(why) {
+            log(&format!("{}: not connected: of its medium domain {} says {why}", self.describe(device), far.driver));
+        }
+        let connected = Change::Write(format!("{}/state", far.near), state::CONNECTED.to_string());
+        store.change(&format!("{}/backend", far.near), &[connected])?;
+        Ok(None)
+    }
+
     /// The guest's directory says what the medium is, and the hypervisor takes up the guest's ring. In this order: to one whose ring is taken up only the
     /// state is shown, by whoever comes next if this daemon is killed in between.
     pub(super) fn connect(
@@ -75,23 +104,7 @@ impl DiskService {
         disks: &mut impl Disks,
     ) -> Result<bool> {
         let path = self.back(device);
-        let medium = match Medium::read(|key| store.read(&format!("{}/{key}", far.far)))? {
-            Ok(medium) => medium,
-            Err(why) => {
-                if self.bad_media.insert(device, why) != Some(why) {
-                    log(&format!(
-                        "{}: not connected: of its medium domain {} says {why}",
-                        self.describe(device),
-                        far.driver
-                    ));
-                }
-                // It begins again.
-                let connected = Change::Write(format!("{}/state", far.near), state::CONNECTED.to_string());
-                store.change(&format!("{}/backend", far.near), &[connected])?;
-                return Ok(false);
-            }
-        };
-        self.bad_media.remove(&device);
+        let Some(medium) = self.medium(device, far, store)? else { return Ok(false) };
         let told = |(key, value): (&str, u64)| Change::Write(format!("{path}/{key}"), value.to_string());
         let mut changes: Vec<Change> = medium.told().map(told).collect();
         changes.push(Change::Write(format!("{path}/feature-barrier"), "0".into()));
