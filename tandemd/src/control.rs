@@ -12,20 +12,22 @@ use ::control::request::Which;
 use ::control::told::Service;
 use ::control::{errand, socket, Answer, Image, Request, Told};
 use anyhow::{bail, ensure, Context, Result};
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
-/// twind answers this at once, if it runs.
+/// twind answers this at once, if it runs. All together wait no longer, whoever does not answer.
 const UNTIL_TOLD: Duration = Duration::from_secs(3);
 /// What it does takes longer: the driver is rewritten, the image verified.
 const UNTIL_DONE: Duration = Duration::from_secs(100);
+/// Of that, so long is waited until it has done what others want.
+const UNTIL_TURN: Duration = Duration::from_secs(15);
 
 /// Who asked for a reload has the answer by then.
 const UNTIL_ANSWERED: Duration = Duration::from_millis(200);
@@ -71,16 +73,43 @@ pub fn services(
     let mut services = look::services(config, name, store, switches)?;
     for service in &mut services {
         service.looked_after = supervisor::look(&service.name);
-        if service.driver_domain.is_some() && !service.is_of_disks {
-            ask_twind(service, store, switches)?;
-        }
+    }
+    let asked = services.iter_mut().filter(|service| service.driver_domain.is_some() && !service.is_of_disks);
+    let mut asked: Vec<&mut Service> = asked.collect();
+    let places = asked.iter().map(|service| Ok((driver_domain(service, store)?, vif_of(service)))).collect();
+    for (service, said) in asked.iter_mut().zip(ask_twinds(places, UNTIL_TOLD, &Client::open)) {
+        take(service, said, switches)?;
     }
     Ok(services)
 }
 
-fn ask_twind(service: &mut Service, store: &mut impl Store, switches: &mut (impl Switches + DiskList)) -> Result<()> {
-    let which = Which { vif: Some(vif_of(service)), ..Which::default() };
-    match driver_domain(service, store).and_then(|domain| tell(domain, &Request::Status { which }, store, UNTIL_TOLD)) {
+/// What the twinds say of these interfaces of these domains, each at the end of `limit` at the latest. Who says nothing keeps nobody from the others.
+fn ask_twinds<S: Store>(
+    places: Vec<Result<(u16, u32)>>,
+    limit: Duration,
+    open: &(impl Fn() -> Result<S> + Sync),
+) -> Vec<Result<Told>> {
+    let ask = |domain: u16, vif: u32| {
+        let which = Which { vif: Some(vif), ..Which::default() };
+        tell(domain, &Request::Status { which }, &mut open()?, limit)
+    };
+    let ask = &ask;
+    std::thread::scope(|threads| {
+        let begin = |place: Result<(u16, u32)>| {
+            let (domain, vif) = place?;
+            Ok(std::thread::Builder::new().spawn_scoped(threads, move || ask(domain, vif))?)
+        };
+        let begun: Vec<Result<_>> = places.into_iter().map(begin).collect();
+        let end = |thread: std::thread::ScopedJoinHandle<'_, Result<Told>>| {
+            thread.join().unwrap_or_else(|_| bail!("what twind says cannot be read"))
+        };
+        begun.into_iter().map(|begun| begun.and_then(end)).collect()
+    })
+}
+
+/// Makes what a twind has said part of what is told of its service.
+fn take(service: &mut Service, said: Result<Told>, switches: &mut impl Switches) -> Result<()> {
+    match said {
         Ok(Told::Twind { twins }) => service.twin = twins.into_iter().next(),
         Ok(Told::Tandemd { .. }) => service.twind_error = Some("the driver domain's answer is none of twind's".into()),
         Err(error) => service.twind_error = Some(format!("{error:#}")),
@@ -177,31 +206,56 @@ fn driver_domain(service: &Service, store: &mut impl Store) -> Result<u16> {
     bail!("{wanted}, the driver domain of service {name}, does not run")
 }
 
-/// Says something to a domain's twind. What others want of the same one waits.
+/// Says something to a domain's twind, when that has answered others. The answer is there after `limit`, or there is none.
 fn tell(domain: u16, request: &Request, store: &mut impl Store, limit: Duration) -> Result<Told> {
-    static TURNS: Turns = Mutex::new(BTreeMap::new());
-    let answer = in_turn(&TURNS, domain, || errand::ask(store, &errand::of_domain(domain), request, limit));
-    match answer? {
+    static TURNS: Turns = Turns::new();
+    let end = Instant::now() + limit;
+    let left = || end.saturating_duration_since(Instant::now());
+    let ask = || errand::ask(store, &errand::of_domain(domain), request, left());
+    let answer = TURNS.take(domain, limit.min(UNTIL_TURN), ask);
+    match answer.context("the driver domain's twind is busy with something else")?? {
         Answer::Ok(told) => Ok(told),
         Answer::Error(why) => bail!("{why}"),
     }
 }
 
-/// By domain, whose turn it is.
-type Turns = Mutex<BTreeMap<u16, Arc<Mutex<()>>>>;
+/// Domains with which somebody does something.
+struct Turns {
+    taken: Mutex<BTreeSet<u16>>,
+    ends: Condvar,
+}
 
-/// Does this when nobody else does something with the same domain.
-fn in_turn<T>(turns: &Turns, domain: u16, what: impl FnOnce() -> T) -> T {
-    let all = || turns.lock().unwrap_or_else(PoisonError::into_inner);
-    let turn = Arc::clone(all().entry(domain).or_default());
-    let done = {
-        let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
-        what()
-    };
-    drop(turn);
-    // Whoever waits for one has it.
-    all().retain(|_, turn| Arc::strong_count(turn) > 1);
-    done
+/// Somebody's turn.
+struct Turn<'a>(&'a Turns, u16);
+
+impl Turns {
+    const fn new() -> Self {
+        Self { taken: Mutex::new(BTreeSet::new()), ends: Condvar::new() }
+    }
+
+    fn taken(&self) -> MutexGuard<'_, BTreeSet<u16>> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does this when nobody else does something with the same domain. `None`: for so long somebody did.
+    fn take<T>(&self, domain: u16, limit: Duration, what: impl FnOnce() -> T) -> Option<T> {
+        let waited = self.ends.wait_timeout_while(self.taken(), limit, |taken| taken.contains(&domain));
+        let (mut taken, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+        if waited.timed_out() {
+            return None;
+        }
+        taken.insert(domain);
+        drop(taken);
+        let _turn = Turn(self, domain);
+        Some(what())
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.taken().remove(&self.1);
+        self.0.ends.notify_all();
+    }
 }
 
 #[cfg(test)]
@@ -224,19 +278,72 @@ mod tests {
 
     #[test]
     fn who_says_something_to_a_domain_waits_for_others_and_leaves_nothing() {
-        let turns = Turns::default();
+        let turns = Turns::new();
         let inside = Mutex::new(());
         std::thread::scope(|threads| {
             for _ in 0..8 {
                 threads.spawn(|| {
-                    in_turn(&turns, 7, || {
+                    let done = turns.take(7, UNTIL_DONE, || {
                         let _inside = inside.try_lock().expect("one after the other");
                         std::thread::yield_now();
                     });
+                    assert!(done.is_some());
                 });
             }
         });
-        assert_eq!(in_turn(&turns, 8, || 5), 5);
-        assert!(turns.lock().unwrap().is_empty());
+        assert_eq!(turns.take(8, UNTIL_DONE, || 5), Some(5));
+        assert!(turns.taken().is_empty());
+    }
+
+    #[test]
+    fn who_only_looks_does_not_wait_until_others_are_done() {
+        let turns = Turns::new();
+        let looked = turns.take(7, UNTIL_DONE, || {
+            assert_eq!(turns.take(8, Duration::ZERO, || 5), Some(5), "that is another one");
+            turns.take(7, Duration::from_millis(1), || panic!("at one time"))
+        });
+        assert_eq!(looked, Some(None));
+        assert_eq!(turns.take(7, Duration::ZERO, || 5), Some(5));
+    }
+
+    /// A twind runs in each domain, and never answers.
+    struct Silent;
+
+    impl Store for Silent {
+        fn read(&mut self, _: &str) -> Result<Option<String>> {
+            Ok(None)
+        }
+        fn list(&mut self, _: &str) -> Result<Vec<String>> {
+            Ok(Vec::new())
+        }
+        fn change(&mut self, _: &str, _: &[crate::store::Change]) -> Result<bool> {
+            Ok(true)
+        }
+        fn watch(&mut self, _: &str, _: &str) -> Result<()> {
+            Ok(())
+        }
+        fn unwatch(&mut self, _: &str, _: &str) -> Result<()> {
+            Ok(())
+        }
+        fn next_event(&mut self, limit: Option<Duration>) -> Result<Option<crate::store::Event>> {
+            std::thread::sleep(limit.expect("it is waited for ever"));
+            Ok(None)
+        }
+    }
+
+    #[test]
+    fn those_who_do_not_answer_are_waited_for_together() {
+        let limit = Duration::from_millis(500);
+        // Two services have one driver domain, and one has none that runs.
+        let places: Vec<Result<(u16, u32)>> = (1..=40)
+            .map(|domain| Ok((domain, 0)))
+            .chain([Ok((1, 1)), Err(anyhow::Error::msg("does not run"))])
+            .collect();
+        let begin = Instant::now();
+        let said = ask_twinds(places, limit, &|| Ok(Silent));
+        assert!(begin.elapsed() < 10 * limit, "{:?}", begin.elapsed());
+        let said: Vec<String> = said.into_iter().map(|said| said.unwrap_err().to_string()).collect();
+        assert!(said[..41].iter().all(|said| said.contains("does not answer") || said.contains("busy")), "{said:?}");
+        assert_eq!(said[41], "does not run");
     }
 }
