@@ -3,7 +3,7 @@
 use control::told::{Counts, Disk, LookedAfter, Service, State, Traffic, Twin};
 use control::Told;
 use std::fmt::Write;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Who carries packets, and why if that is not what was asked for.
 pub fn status(told: &Told) -> String {
@@ -77,8 +77,10 @@ fn twin_status(out: &mut String, twin: &Twin, indent: &str) {
     }
     if let Some(aborted) = &twin.aborted {
         let (reason, at) = (&aborted.reason, &aborted.at);
-        let ago = SystemTime::now().duration_since(UNIX_EPOCH + Duration::from_secs(aborted.time)).unwrap_or_default();
-        let _ = writeln!(out, "{indent}  aborted {} s ago at {at}: {reason} ({})", ago.as_secs(), aborted.detail);
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        // It is what the driver domain says, any number.
+        let ago = now.saturating_sub(aborted.time);
+        let _ = writeln!(out, "{indent}  aborted {ago} s ago at {at}: {reason} ({})", aborted.detail);
     }
 }
 
@@ -224,6 +226,16 @@ pub mod tests {
         assert!(said.contains("twin-mirror was asked for: the twin was aborted"), "{said}");
         assert!(said.contains("at e1000_xmit_frame+0x1b: it accessed memory that it may not (0x10)"), "{said}");
         assert_eq!(status(&Told::Twind { twins: vec![] }), "no interface has a twin\n");
+    }
+
+    #[test]
+    fn whenever_a_driver_domain_says_that_it_was_an_abort_is_told() {
+        for time in [0, u64::MAX, 1 << 63, i64::MAX.unsigned_abs()] {
+            let mut twin = twin();
+            twin.aborted.iter_mut().for_each(|aborted| aborted.time = time);
+            let said = status(&Told::Twind { twins: vec![twin] });
+            assert!(said.contains(" s ago at e1000_xmit_frame+0x1b"), "{said}");
+        }
     }
 
     #[test]
