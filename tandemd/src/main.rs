@@ -14,6 +14,7 @@ mod kernel;
 mod list;
 mod look;
 mod metrics;
+mod often;
 mod service;
 mod supervisor;
 

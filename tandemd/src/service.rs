@@ -3,6 +3,7 @@
 use crate::config::Weights;
 use crate::device::{self, state, Back, Device, Seen, Step};
 use crate::hypercall::Switches;
+use crate::often::{Lines, Looks};
 use crate::store::{Change, Event, Store};
 use crate::supervisor::{candidate_of, link_of, remains_of, standby_of};
 use anyhow::{Context, Result};
@@ -50,6 +51,9 @@ pub struct Service {
     is_changing: bool,
     /// Those that are looked at later, and when.
     put_off: BTreeMap<Device, Instant>,
+    /// What was done for each, and said of it.
+    looks: Looks,
+    lines: Lines,
 }
 
 /// What became of the service.
@@ -84,6 +88,8 @@ impl Service {
             closed: BTreeMap::new(),
             is_changing: false,
             put_off: BTreeMap::new(),
+            looks: Looks::new(),
+            lines: Lines::new(),
         };
         service.switch = store.read(&service.at.switch())?.and_then(|name| name.parse().ok());
         if let Some(switch) = service.switch {
@@ -121,6 +127,7 @@ impl Service {
         store: &mut impl Store,
         switches: &mut impl Switches,
     ) -> Result<Fate> {
+        self.lines.now = now;
         let is_seen = self.closed.iter().filter(|(_, since)| **since + UNTIL_SEEN <= now).map(|(device, _)| *device);
         let is_due = self.put_off.iter().filter(|(_, at)| **at <= now && !self.is_changing).map(|(device, _)| *device);
         let due: BTreeSet<Device> = is_seen.chain(is_due).collect();
@@ -144,7 +151,7 @@ impl Service {
             }
         }
         for device in changed.difference(&due).copied().collect::<Vec<Device>>() {
-            if let Some(later) = self.patience_with(device, store)? {
+            if let Some(later) = self.patience_with(device, now, store)? {
                 self.put_off.entry(device).or_insert(now + later);
                 changed.remove(&device);
             }
@@ -180,7 +187,10 @@ impl Service {
     }
 
     /// For how long a change of this device's may wait, if it may.
-    fn patience_with(&self, device: Device, store: &mut impl Store) -> Result<Option<Duration>> {
+    fn patience_with(&self, device: Device, now: Instant, store: &mut impl Store) -> Result<Option<Duration>> {
+        if let Some(wait) = self.looks.wait(device, now) {
+            return Ok(Some(wait));
+        }
         let Some(driver) = &self.driver_domain else { return Ok(None) };
         if self.is_changing {
             return Ok(Some(A_MOMENT));
@@ -207,7 +217,7 @@ impl Service {
         store: &mut impl Store,
         switches: &mut impl Switches,
     ) -> Result<()> {
-        for _ in 0..MAX_STEPS {
+        for n in 0..MAX_STEPS {
             let seen = self.look(device, now, store, switches)?;
             match (seen.back, self.devices.contains_key(&device)) {
                 (Some(_), false) => {
@@ -221,6 +231,9 @@ impl Service {
                 _ => {}
             }
             let Some(step) = device::next(&seen) else { return Ok(()) };
+            if n == 0 {
+                self.looks.count(device, now);
+            }
             self.take(step, device, store, switches)?;
         }
         Ok(())
@@ -314,7 +327,7 @@ impl Service {
             Step::Plug => match self.plug(device, store, switches)? {
                 Ok(()) => {}
                 Err(why) => {
-                    log(&format!("{}: not connected: {why}", self.at.describe(device)));
+                    self.say(device, &format!(": not connected: {why}"));
                     let error = Change::Write(format!("{}/error", self.at.error(device)), why);
                     store.change(&guard, &[error, show(state::CLOSING)])?;
                 }
@@ -322,7 +335,7 @@ impl Service {
             Step::Unplug => {
                 if let Some(vif) = self.devices.get_mut(&device).and_then(Option::take) {
                     match switches.disconnect(vif) {
-                        Ok(()) | Err(Errno::NOENT) => log(&format!("{}: disconnected", self.at.describe(device))),
+                        Ok(()) | Err(Errno::NOENT) => self.say(device, ": disconnected"),
                         Err(error) => return Err(error).context("an interface cannot be let go"),
                     }
                 }
@@ -344,6 +357,12 @@ impl Service {
             }
         }
         Ok(found)
+    }
+
+    /// A line for the operator.
+    fn say(&mut self, device: Device, what: &str) {
+        let line = format!("{}{what}", self.at.describe(device));
+        self.lines.say(device, &line);
     }
 
     /// Begins or ends to watch the front end.
@@ -368,12 +387,4 @@ impl Service {
 /// Whether a front end has written its keys.
 fn is_up(front: u32) -> bool {
     matches!(front, state::INITIALISED | state::CONNECTED)
-}
-
-/// A line for the operator.
-fn log(line: &str) {
-    #[cfg(not(test))]
-    eprintln!("{line}");
-    #[cfg(test)]
-    let _ = line;
 }

@@ -16,6 +16,7 @@ use crate::config::Weights;
 use crate::device::Device;
 use crate::device::{state, Back};
 use crate::hypercall::{disks_of, Disks, NR_PAGES};
+use crate::often::{Lines, Looks};
 use crate::service::{name_of, Fate};
 use crate::store::{Change, Event, Store};
 use crate::supervisor::{taken_by, waits_for};
@@ -69,6 +70,9 @@ pub struct DiskService {
     bad_media: BTreeMap<Device, &'static str>,
     /// Of each, what went wrong with it last and was said.
     troubles: BTreeMap<Device, String>,
+    /// What was done for each, and said of it.
+    looks: Looks,
+    lines: Lines,
     /// Shares of guests, by name.
     weights: Weights,
     /// Its driver domain is parked.
@@ -117,6 +121,8 @@ impl DiskService {
             bad_rings,
             bad_media: BTreeMap::new(),
             troubles: BTreeMap::new(),
+            looks: Looks::new(),
+            lines: Lines::new(),
             weights: Weights::new(),
             is_parked,
             is_changing: false,
@@ -162,6 +168,7 @@ impl DiskService {
             return Ok(Fate::Lives);
         }
         self.put_off = None;
+        self.lines.now = now;
         let (name, driver) = (self.driver.map(name_of), self.driver);
         // What is one disk's costs others nothing: who writes there may be any guest.
         let mut named = BTreeSet::new();
@@ -189,6 +196,10 @@ impl DiskService {
             named.extend(&self.unsettled);
         }
         for device in named {
+            if self.looks.wait(device, now).is_some() {
+                self.unsettled.insert(device);
+                continue;
+            }
             let mut is_settled = self.settle(device, now, store, disks);
             if is_time && is_settled.is_ok() {
                 is_settled = self.prepare(device, store, disks).and(is_settled);
@@ -249,7 +260,7 @@ impl DiskService {
 
     /// Does for a disk what is to be done now. `false`: it is without a back end.
     fn settle(&mut self, device: Device, now: Instant, store: &mut impl Store, disks: &mut impl Disks) -> Result<bool> {
-        for _ in 0..MAX_STEPS {
+        for n in 0..MAX_STEPS {
             let driver = self.driver(store)?;
             let far = self.far(device, driver, store)?;
             if self.follow_far(device, far.as_ref(), store)? {
@@ -273,6 +284,9 @@ impl DiskService {
             if step == Step::Introduce {
                 // Also one that was rolled back, whose place is the one that was followed.
                 self.next_reminder = now + UNTIL_REMINDED;
+            }
+            if n == 0 {
+                self.looks.count(device, now);
             }
             if !self.take(step, device, far, driver, store, disks)? {
                 return Ok(false);
@@ -410,17 +424,13 @@ impl DiskService {
                         if let Some(disk) = self.connected.get_mut(&device) {
                             (disk.back, disk.state) = (far.driver, disk.state & !DISK_GIVEN_UP);
                         }
-                        log(&format!("{}: domain {} is its back end", self.describe(device), far.driver));
+                        self.say(device, &format!("domain {} is its back end", far.driver));
                         // The port is closed now, and its number may be another's soon.
                         let port = Change::Clear(format!("{}/event-channel", far.near));
                         store.change(&near, &[port, show(&far.near, state::CONNECTED)])?;
                     }
                     Err(error) => {
-                        log(&format!(
-                            "{}: domain {} cannot be its back end: {error}",
-                            self.describe(device),
-                            far.driver
-                        ));
+                        self.say(device, &format!("domain {} cannot be its back end: {error}", far.driver));
                         // It begins again.
                         store.change(&near, &[show(&far.near, state::CONNECTED)])?;
                         return Ok(false);
@@ -430,7 +440,7 @@ impl DiskService {
             (Step::Disconnect, _) => {
                 let Some(disk) = self.connected.remove(&device) else { return Ok(true) };
                 match disks.disconnect_disk(disk.disk) {
-                    Ok(()) | Err(Errno::NOENT) => log(&format!("{}: disconnected", self.describe(device))),
+                    Ok(()) | Err(Errno::NOENT) => self.say(device, "disconnected"),
                     Err(error) => return Err(error).context("a disk cannot be let go"),
                 }
             }
@@ -442,7 +452,7 @@ impl DiskService {
                 }
                 disk.state = if is_wanted { disk.state | DISK_GIVEN_UP } else { disk.state & !DISK_GIVEN_UP };
                 let told = if is_wanted { "its requests are answered with errors" } else { "its requests wait" };
-                log(&format!("{}: no back end: {told}", self.describe(device)));
+                self.say(device, &format!("no back end: {told}"));
             }
             (Step::ShowFar(state), Some(far)) => {
                 store.change(&format!("{}/backend", far.near), &[show(&far.near, state)])?;
@@ -610,8 +620,10 @@ impl DiskService {
         self.of_domain(&format!("error/backend/vbd/{}/{}", device.guest, device.number))
     }
 
-    fn describe(&self, device: Device) -> String {
-        format!("{}: vbd {} of domain {}", self.name, device.number, device.guest)
+    /// A line for the operator.
+    fn say(&mut self, device: Device, what: &str) {
+        let line = format!("{}: vbd {} of domain {}: {what}", self.name, device.number, device.guest);
+        self.lines.say(device, &line);
     }
 }
 
@@ -623,9 +635,4 @@ fn front(device: Device) -> String {
 fn device_in(name: &str) -> Option<Device> {
     let (guest, number) = name.split_once('/')?;
     Some(Device { guest: guest.parse().ok()?, number: number.parse().ok()? })
-}
-
-/// A line for the operator.
-fn log(line: &str) {
-    eprintln!("{line}");
 }

@@ -462,6 +462,25 @@ fn a_guest_keeps_its_medium_and_gets_no_other_one() {
 }
 
 #[test]
+fn a_back_end_that_only_begins_again_does_not_fill_the_log() {
+    let mut bench = Bench::new();
+    bench.world().create_driver(5);
+    bench.run();
+    let far = "/local/domain/5/backend/vbd/3/0/state";
+    for _ in 0..1000 {
+        bench.world().nodes.remove(far);
+        bench.world().disks.values_mut().for_each(|disk| disk.back = DISK_NO_BACK);
+        let event = Event { path: far.into(), token: bench.service.token() };
+        bench.now += Duration::from_millis(1);
+        bench.service.handle(&[event], bench.now, &mut bench.world.clone(), &mut bench.world.clone()).unwrap();
+    }
+    assert!((10..=25).contains(&bench.service.lines.said.len()), "{:?}", bench.service.lines.said);
+    assert_eq!(bench.back(), Some(DISK_NO_BACK));
+    bench.run();
+    assert_eq!(bench.back(), Some(5));
+}
+
+#[test]
 fn what_one_disk_lacks_does_not_end_the_service() {
     let mut bench = Bench::new();
     bench.world().has_no_memory = true;

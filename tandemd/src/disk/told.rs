@@ -1,7 +1,7 @@
 //! What a disk's two ends are told: the driver domain's back end, of the medium that it is to serve; and the guest, of what that can do.
 
 use super::medium::{self, Medium};
-use super::{front, log, state, Device, DiskService, Disks, Far};
+use super::{front, state, Device, DiskService, Disks, Far};
 use crate::hypercall::SLOTS;
 use crate::service::name_of;
 use crate::store::{Change, Store};
@@ -26,7 +26,7 @@ const MEDIUM: &[&str] = &[
 impl DiskService {
     /// Makes the directories of a back end in the driver domain and of its front end here, in a slot that is the disk's.
     pub(super) fn introduce(
-        &self,
+        &mut self,
         device: Device,
         far: Option<Far>,
         driver: u16,
@@ -61,7 +61,7 @@ impl DiskService {
         write(&far.far, "frontend-id", &self.domain.to_string());
         write(&far.far, "online", "1");
         write(&far.far, "state", "1");
-        log(&format!("{}: domain {driver} is to be its back end", self.describe(device)));
+        self.say(device, &format!("domain {driver} is to be its back end"));
         store.change(&format!("{}/frontend", self.back(device)), &changes)
     }
 
@@ -87,7 +87,7 @@ impl DiskService {
             Err(why) => why,
         };
         if self.bad_media.insert(device, why) != Some(why) {
-            log(&format!("{}: not connected: of its medium domain {} says {why}", self.describe(device), far.driver));
+            self.say(device, &format!("not connected: of its medium domain {} says {why}", far.driver));
         }
         let connected = Change::Write(format!("{}/state", far.near), state::CONNECTED.to_string());
         store.change(&format!("{}/backend", far.near), &[connected])?;
@@ -157,10 +157,10 @@ impl DiskService {
                 };
                 self.connected.insert(device, status);
                 let told = if weight == 0 { String::new() } else { format!(", weight {weight}") };
-                log(&format!("{}: connected{told}", self.describe(device)));
+                self.say(device, &format!("connected{told}"));
             }
             Err(why) => {
-                log(&format!("{}: not connected: {why}", self.describe(device)));
+                self.say(device, &format!("not connected: {why}"));
                 let error = Change::Write(format!("{}/error", self.error(device)), why);
                 let closing = Change::Write(format!("{path}/state"), state::CLOSING.to_string());
                 store.change(&format!("{path}/frontend"), &[error, closing])?;

@@ -1,6 +1,6 @@
 //! What goes wrong with disks: it is said, once.
 
-use super::{log, Device, DiskService};
+use super::{Device, DiskService};
 use anyhow::Result;
 
 impl DiskService {
@@ -15,7 +15,7 @@ impl DiskService {
             Err(error) => format!("{error:#}"),
         };
         if self.troubles.get(&device) != Some(&why) {
-            log(&format!("{}: {why}", self.describe(device)));
+            self.say(device, &why);
             self.troubles.insert(device, why);
         }
         false
@@ -25,13 +25,11 @@ impl DiskService {
     pub(super) fn tell_bad_rings(&mut self) {
         let connected = &self.connected;
         self.bad_rings.retain(|device, _| connected.contains_key(device));
-        for (device, disk) in connected {
-            let told = self.bad_rings.insert(*device, disk.bad_rings).unwrap_or(0);
-            if disk.bad_rings > told {
-                log(&format!(
-                    "{}: its back end has written into its ring what cannot be, and is used no longer",
-                    self.describe(*device)
-                ));
+        let all: Vec<(Device, u32)> = connected.iter().map(|(device, disk)| (*device, disk.bad_rings)).collect();
+        for (device, bad_rings) in all {
+            let told = self.bad_rings.insert(device, bad_rings).unwrap_or(0);
+            if bad_rings > told {
+                self.say(device, "its back end has written into its ring what cannot be, and is used no longer");
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Interfaces and the service's switch in the hypervisor.
 
-use super::{log, places, Service};
+use super::{places, Service};
 use crate::device::{self, Device};
 use crate::hypercall::Switches;
 use crate::store::{Change, Store};
@@ -68,10 +68,7 @@ impl Service {
                 let way_out = if is_way_out { ", the way out" } else { "" };
                 let address = back.get("mac").map_or("", String::as_str);
                 let name = guest_name.map_or(String::new(), |name| format!(", {name}"));
-                log(&format!(
-                    "{}{name}: connected, {address}{rate}{weight}{queues}{way_out}",
-                    self.at.describe(device)
-                ));
+                self.say(device, &format!("{name}: connected, {address}{rate}{weight}{queues}{way_out}"));
                 return Ok(Ok(()));
             }
             Err(error) => error,

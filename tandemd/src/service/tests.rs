@@ -266,6 +266,38 @@ fn what_cannot_be_is_said_where_xenbus_says_it_until_it_can() {
 }
 
 #[test]
+fn who_only_begins_again_neither_fills_the_log_nor_keeps_others() {
+    for mac in ["00:16:3e:00:00:01", "no mac"] {
+        let world = World::new();
+        let mut daemon = Daemon::start(&world, None);
+        world.create(A, mac, None);
+        for _ in 0..500 {
+            // As quick as it can.
+            for _ in 0..2 {
+                daemon.run();
+                world.front(A);
+            }
+            world.reload(A);
+            world.pass(Duration::from_millis(1));
+        }
+        assert!((10..=20).contains(&daemon.said().len()), "{:?}", daemon.said());
+        world.create(B, "00:16:3e:00:00:02", None);
+        for _ in 0..2 {
+            daemon.run();
+            world.front(B);
+        }
+        daemon.run();
+        assert!(world.is_connected(B));
+        // It is heard again.
+        world.set(&world.back(A, "mac"), "00:16:3e:00:00:01");
+        world.settle(&mut daemon);
+        world.reload(A);
+        world.settle(&mut daemon);
+        assert!(world.is_connected(A) && world.is_connected(B));
+    }
+}
+
+#[test]
 fn a_switch_that_the_hypervisor_does_not_know_is_made_anew() {
     let world = World::new();
     world.set("/tool/tandem/net/switch", "99");

@@ -563,6 +563,11 @@ impl Daemon {
         self.service.set_changing(is_changing);
     }
 
+    /// Lines of its log.
+    pub fn said(&self) -> &[String] {
+        &self.service.lines.said
+    }
+
     /// If nothing happens it has something to do only after so long.
     pub fn rests_for(&self) -> Option<Duration> {
         let now = self.began + self.world.0.borrow().time;
