@@ -9,11 +9,16 @@ use crate::store::Store;
 use anyhow::{bail, ensure, Context, Result};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::{mpsc, Mutex, PoisonError};
+use std::time::Duration;
 
 /// Files of the daemon's while it runs.
 pub const RUN: &str = "/run/tandem";
 
-/// The domid of a service's domain, which is made if there is none. Errors: another domain has the name; the toolstack refuses.
+/// So long is waited for xl where guests wait.
+const SOON: Duration = Duration::from_secs(10);
+
+/// The domid of a service's domain, which is made if there is none. That may take any time. Errors: another domain has the name; the toolstack refuses.
 pub fn find_or_make(store: &mut impl Store, service: &str) -> Result<u16> {
     if let Some(domain) = find(store, service)? {
         return Ok(domain);
@@ -34,6 +39,9 @@ fn find(store: &mut impl Store, service: &str) -> Result<Option<u16>> {
 }
 
 fn make(service: &str) -> Result<()> {
+    // One after the other: all have the same image, and xl has a lock, too.
+    static MAKING: Mutex<()> = Mutex::new(());
+    let _making = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
     let place = |name: String| Path::new(RUN).join(name);
     let (image, configuration) = (place("backend.elf".into()), place(format!("{service}.cfg")));
     let write = |path: &Path, bytes: &[u8]| {
@@ -54,7 +62,12 @@ fn make(service: &str) -> Result<()> {
 
 /// Lets the toolstack end a service's domain.
 pub fn destroy(domain: u16) -> Result<()> {
-    run(Command::new("xl").args(["destroy", &domain.to_string()]))
+    let (tell, ended) = mpsc::channel();
+    let destroy = move || {
+        let _ = tell.send(run(Command::new("xl").args(["destroy", &domain.to_string()])));
+    };
+    std::thread::Builder::new().name("domain".into()).spawn(destroy).context("no thread")?;
+    ended.recv_timeout(SOON).with_context(|| format!("xl destroy {domain} is at work still"))?
 }
 
 fn run(command: &mut Command) -> Result<()> {

@@ -9,6 +9,7 @@ mod control;
 mod device;
 mod disk;
 mod domain;
+mod domains;
 mod hypercall;
 mod kernel;
 mod list;
@@ -22,6 +23,7 @@ use ::control::store::{self, Client, Kept, Store};
 use anyhow::{bail, Context, Result};
 use config::{Config, Kind};
 use disk::DiskService;
+use domains::Domains;
 use hypercall::{news, Hypervisor};
 use lexopt::Arg;
 use rustix::fs::{flock, FlockOperation};
@@ -41,6 +43,10 @@ Serves guests' network interfaces and disks that have one of its services as the
   --check         reads the configuration, says what is wrong with it, and ends
   --list          says which interfaces and disks are plugged in and what went through them, and ends";
 
+/// So long guests wait until all services are served: whoever starts guests next does not wait for one that cannot be.
+const UNTIL_SERVED: Duration = Duration::from_secs(30);
+/// So often is looked meanwhile.
+const A_MOMENT: Duration = Duration::from_millis(5);
 /// Held by the daemon that runs.
 const LOCK: &str = "/run/tandem/tandemd.lock";
 
@@ -94,8 +100,9 @@ fn run() -> Result<()> {
     news::begin()?;
     control::begin(&config)?;
     metrics::begin(&config)?;
+    let mut domains = Domains::new(|name| domain::find_or_make(&mut Client::open()?, name));
     loop {
-        serve(&config, &mut hypervisor)?;
+        serve(&config, &mut hypervisor, &mut domains)?;
     }
 }
 
@@ -111,37 +118,30 @@ fn alone() -> Result<File> {
 }
 
 /// Serves until one of the services has lost its domain; then all is to be taken up again.
-fn serve(config: &Arc<Config>, hypervisor: &mut Hypervisor) -> Result<()> {
+fn serve(config: &Arc<Config>, hypervisor: &mut Hypervisor, domains: &mut Domains) -> Result<()> {
     let mut store = Kept::new(Client::open()?, Hypervisor::census()?)?;
     let (mut services, mut disks) = (Vec::new(), Vec::new());
-    for (name, service) in &config.service {
-        let domain = domain::find_or_make(&mut store, name)?;
-        let driver_domain = service.driver_domain.clone();
-        match service.kind {
-            Kind::Net => {
-                let hold_ms = service.hold_ms();
-                let started = Service::start(name, domain, driver_domain, hold_ms, &mut store, hypervisor)?;
-                services.push(started.with_weights(service.weights.clone()).with_offload(service.offload()));
-            }
-            Kind::Disk => {
-                let started = DiskService::start(name, domain, driver_domain, &mut store)?;
-                disks.push(started.with_weights(service.weights.clone()));
-            }
-        }
-        eprintln!("{name}: served, domain {domain}");
+    config.service.keys().try_for_each(|name| domains.want(name))?;
+    let begin = Instant::now();
+    while domains.are_asked_for() && begin.elapsed() < UNTIL_SERVED {
+        take_up(config, domains, (&mut services, &mut disks), &mut store, hypervisor)?;
+        std::thread::sleep(A_MOMENT);
     }
+    domains.tell_who_is_late();
     for (name, _) in config.service.iter().filter(|(_, service)| service.looked_after().is_some()) {
         supervisor::begin(config, name)?;
     }
     notify_ready();
     loop {
-        let due = services.iter().filter_map(Service::due).chain(disks.iter().filter_map(DiskService::due)).min();
+        let due = services.iter().filter_map(Service::due).chain(disks.iter().filter_map(DiskService::due));
+        let due = due.chain(domains.due(Instant::now())).min();
         let mut limit = due.map(|due| due.saturating_duration_since(Instant::now()));
         let mut events = Vec::new();
         while let Some(event) = store.next_event(limit)? {
             events.push(event);
             limit = Some(Duration::ZERO);
         }
+        take_up(config, domains, (&mut services, &mut disks), &mut store, hypervisor)?;
         for service in &mut services {
             service.set_changing(service.driver_domain().is_some_and(supervisor::is_at_work));
             let fate = service.handle(&events, Instant::now(), &mut store, hypervisor)?;
@@ -160,6 +160,33 @@ fn serve(config: &Arc<Config>, hypervisor: &mut Hypervisor) -> Result<()> {
     }
 }
 
+/// Takes services up whose domains are there now.
+fn take_up(
+    config: &Config,
+    domains: &mut Domains,
+    (services, disks): (&mut Vec<Service>, &mut Vec<DiskService>),
+    store: &mut impl Store,
+    hypervisor: &mut Hypervisor,
+) -> Result<()> {
+    for (name, domain) in domains.found(Instant::now())? {
+        let Some(service) = config.service.get(&name) else { continue };
+        let driver_domain = service.driver_domain.clone();
+        match service.kind {
+            Kind::Net => {
+                let hold_ms = service.hold_ms();
+                let started = Service::start(&name, domain, driver_domain, hold_ms, store, hypervisor)?;
+                services.push(started.with_weights(service.weights.clone()).with_offload(service.offload()));
+            }
+            Kind::Disk => {
+                let started = DiskService::start(&name, domain, driver_domain, store)?;
+                disks.push(started.with_weights(service.weights.clone()));
+            }
+        }
+        eprintln!("{name}: served, domain {domain}");
+    }
+    Ok(())
+}
+
 /// What became of a service is told, and done. `false`: it has no domain now.
 fn goes_on(fate: Fate, name: &str, domain: u16) -> Result<bool> {
     match fate {
@@ -167,7 +194,10 @@ fn goes_on(fate: Fate, name: &str, domain: u16) -> Result<bool> {
         Fate::Gone => eprintln!("{name}: its domain {domain} is gone; a new one is made"),
         Fate::MayEnd => {
             eprintln!("{name}: its domain {domain} was asked to shut down");
-            domain::destroy(domain)?;
+            if let Err(error) = domain::destroy(domain) {
+                eprintln!("{name}: {error:#}");
+                return Ok(true);
+            }
         }
     }
     Ok(false)

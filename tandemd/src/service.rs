@@ -43,6 +43,8 @@ pub struct Service {
     /// Shares of guests, by name.
     weights: Weights,
     switch: Option<u32>,
+    /// Packets wait there when there is no way out.
+    is_held: bool,
     /// Those that have a directory, and the name of the interface if it is plugged in.
     devices: BTreeMap<Device, Option<u32>>,
     /// Those that go, and since when they show that they are closed.
@@ -84,6 +86,7 @@ impl Service {
             offload: true,
             weights: Weights::new(),
             switch: None,
+            is_held: false,
             devices: BTreeMap::new(),
             closed: BTreeMap::new(),
             is_changing: false,
@@ -93,10 +96,11 @@ impl Service {
         };
         service.switch = store.read(&service.at.switch())?.and_then(|name| name.parse().ok());
         if let Some(switch) = service.switch {
-            // It may have been told something else before. One that is not there any more is made anew.
+            // It may have been told something else before. One that is not there any more is made anew, and one that has no memory is told again.
             match switches.hold(switch, hold_ms) {
-                Ok(()) | Err(Errno::NOENT) => {}
-                Err(error) => return Err(error).context("packets cannot wait for a way out"),
+                Ok(()) => service.is_held = true,
+                Err(Errno::NOENT) => {}
+                Err(error) => eprintln!("{name}: packets cannot wait for a way out: {error}"),
             }
         }
         for (device, vif) in service.plugged(switches)? {

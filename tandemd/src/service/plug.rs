@@ -48,13 +48,11 @@ impl Service {
             },
             ..terms
         };
-        request.switch = self.switch(store, switches)?;
-        let mut answer = switches.connect(&request);
+        let mut answer = self.connect(&mut request, store, switches)?;
         if answer == Err(Errno::NOENT) {
             // The switch that xenstore names is none of this hypervisor's.
             self.switch = None;
-            request.switch = self.switch(store, switches)?;
-            answer = switches.connect(&request);
+            answer = self.connect(&mut request, store, switches)?;
         }
         let error = match answer {
             Ok(vif) => {
@@ -100,17 +98,33 @@ impl Service {
         Ok(max_queues(vcpus.len().try_into().unwrap_or(u32::MAX)))
     }
 
-    /// The service's switch, which is made if there is none yet.
-    fn switch(&mut self, store: &mut impl Store, switches: &mut impl Switches) -> Result<u32> {
-        if let Some(switch) = self.switch {
-            return Ok(switch);
+    /// Connects it to the service's switch, which is made if there is none yet. The inner error is the hypervisor's: one that has no memory for one
+    /// interface, or for the switch, may have some for others, and guests of other services need us.
+    fn connect(
+        &mut self,
+        request: &mut ChannelConnect,
+        store: &mut impl Store,
+        switches: &mut impl Switches,
+    ) -> Result<Result<u32, Errno>> {
+        request.switch = match self.switch {
+            Some(switch) => switch,
+            None => {
+                let switch = match switches.create() {
+                    Ok(switch) => switch,
+                    Err(error) => return Ok(Err(error)),
+                };
+                store.change("/local", &[Change::Write(self.at.switch(), switch.to_string())])?;
+                (self.switch, self.is_held) = (Some(switch), false);
+                switch
+            }
+        };
+        if !self.is_held {
+            if let Err(error) = switches.hold(request.switch, self.hold_ms) {
+                return Ok(Err(error));
+            }
+            self.is_held = true;
         }
-        let switch = switches.create().context("no switch can be made")?;
-        let path = self.at.switch();
-        store.change("/local", &[Change::Write(path, switch.to_string())])?;
-        switches.hold(switch, self.hold_ms).context("packets cannot wait for a way out")?;
-        self.switch = Some(switch);
-        Ok(switch)
+        Ok(switches.connect(request))
     }
 
     /// This service's interfaces that are plugged in.
@@ -154,7 +168,7 @@ fn explain(error: Errno, is_way_out: bool) -> String {
         Errno::SRCH => "the guest is gone".into(),
         Errno::BUSY if is_way_out => "the switch has a way out already".into(),
         Errno::BUSY => "a port that the front end named is connected already".into(),
-        Errno::NOSPC => "there are as many interfaces as there can be".into(),
+        Errno::NOSPC => "there are as many interfaces, or switches, as there can be".into(),
         Errno::NOMEM => "the hypervisor has no memory".into(),
         other => other.to_string(),
     }

@@ -313,6 +313,31 @@ fn a_switch_that_the_hypervisor_does_not_know_is_made_anew() {
 }
 
 #[test]
+fn a_hypervisor_without_memory_for_a_switch_does_not_end_the_daemon() {
+    let world = World::new();
+    let mut daemon = Daemon::start(&world, None);
+    world.create(A, "00:16:3e:00:00:01", None);
+    let error = format!("/local/domain/{DOMAIN}/error/backend/vif/7/0/error");
+    for (switch, hold) in [(true, false), (false, true)] {
+        world.lacks(switch, hold);
+        world.settle(&mut daemon);
+        assert!(world.get(&error).unwrap().contains("12 the hypervisor has no memory"));
+        assert_eq!((world.plugged(), world.state(A)), (vec![], (state::CLOSED, state::CLOSED)));
+        // Nor one that begins then.
+        daemon = daemon.killed(0);
+        world.reload(A);
+    }
+    assert_eq!(world.nr_switches(), 1);
+    world.lacks(false, false);
+    world.settle(&mut daemon);
+    world.reload(A);
+    world.settle(&mut daemon);
+    assert!(world.is_connected(A));
+    world.check();
+    assert_eq!(world.nr_switches(), 1);
+}
+
+#[test]
 fn the_next_daemon_leaves_alone_what_is_connected() {
     let world = World::new();
     let mut daemon = Daemon::start(&world, None);

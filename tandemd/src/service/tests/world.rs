@@ -42,6 +42,8 @@ struct State {
     time: Duration,
     /// What the toolstack removes right before the daemon's next change.
     vanishes: Option<String>,
+    /// The hypervisor makes no switches, or no room for what waits at them.
+    lacks: [bool; 2],
     /// The domain that has a twin.
     twin_of: Option<u16>,
     /// Operations that the daemon has left.
@@ -187,6 +189,9 @@ impl Switches for World {
         if !state.spend() {
             return Err(Errno::CANCELED);
         }
+        if state.lacks[0] {
+            return Err(Errno::NOMEM);
+        }
         state.count += 1;
         let made = state.count;
         state.switches.insert(made);
@@ -199,6 +204,9 @@ impl Switches for World {
             return Err(Errno::CANCELED);
         }
         state.switches.get(&switch).ok_or(Errno::NOENT)?;
+        if state.lacks[1] {
+            return Err(Errno::NOMEM);
+        }
         state.holds.insert(switch, hold_ms);
         Ok(())
     }
@@ -266,6 +274,16 @@ impl World {
     /// A domain has a twin, and nobody else.
     pub fn has_twin(&self, domain: u16) {
         self.0.borrow_mut().twin_of = Some(domain);
+    }
+
+    /// The hypervisor has no memory for a switch, or for what waits at one; or has it.
+    pub fn lacks(&self, switch: bool, hold: bool) {
+        self.0.borrow_mut().lacks = [switch, hold];
+    }
+
+    /// How many switches there are.
+    pub fn nr_switches(&self) -> usize {
+        self.0.borrow().switches.len()
     }
 
     /// Of a service without devices.
