@@ -57,8 +57,10 @@ const LOOKS: u32 = 5;
 const SELDOM: Duration = Duration::from_secs(1);
 /// So long others let a driver domain alone that has lost its place, at most: what they would do takes time from who takes it.
 const AT_WORK: Duration = Duration::from_millis(100);
-/// So long somebody who orders something waits until it is heard.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// So long somebody who orders something waits until it is heard. Then it is not to be done any more.
+const PATIENCE: Duration = if cfg!(test) { Duration::from_millis(50) } else { Duration::from_secs(10) };
+/// What is heard is answered in this time, or is being done.
+const UNTIL_ANSWERED: Duration = Duration::from_secs(60);
 
 /// What is wanted of a supervisor.
 #[derive(Clone, Debug)]
@@ -70,7 +72,20 @@ pub enum Wanted {
 }
 
 /// Somebody's wish, and where the answer goes.
-type Wish = (Wanted, mpsc::Sender<Result<(), String>>);
+type Wish = (Wanted, Tell);
+
+/// Where the answer to a wish goes.
+struct Tell {
+    /// No other wish has it.
+    number: u64,
+    to: mpsc::Sender<Result<(), String>>,
+}
+
+impl Tell {
+    fn send(&self, answer: Result<(), String>) -> Result<(), mpsc::SendError<Result<(), String>>> {
+        self.to.send(answer)
+    }
+}
 
 /// What a supervisor and others have to say to each other.
 #[derive(Default)]
@@ -81,6 +96,8 @@ struct Desk {
     at_work: Option<Instant>,
     /// Wishes that were not heard yet.
     wishes: Vec<Wish>,
+    /// How many there were.
+    nr_wishes: u64,
     /// How it goes.
     told: LookedAfter,
 }
@@ -94,16 +111,37 @@ fn desks() -> MutexGuard<'static, BTreeMap<String, Desk>> {
 
 /// Orders something. The error says why it cannot be.
 pub fn ask(service: &str, wanted: Wanted) -> Result<(), String> {
-    let (tell, answer) = mpsc::channel();
-    match desks().get_mut(service) {
-        Some(desk) => desk.wishes.push((wanted, tell)),
+    let (to, answer) = mpsc::channel();
+    let number = match desks().get_mut(service) {
+        Some(desk) => {
+            desk.nr_wishes += 1;
+            desk.wishes.push((wanted, Tell { number: desk.nr_wishes, to }));
+            desk.nr_wishes
+        }
         None => {
             return Err(format!(
                 "nobody looks after the driver domain of {service}: see `supervise` in the configuration"
             ))
         }
+    };
+    if let Ok(answer) = answer.recv_timeout(PATIENCE) {
+        return answer;
     }
-    answer.recv_timeout(PATIENCE).unwrap_or(Err("the supervisor does not answer".into()))
+    // Whoever is told that it was not heard does not count on it.
+    if desks().get_mut(service).is_some_and(|desk| desk.take_back(number)) {
+        return Err("the supervisor does not answer: nothing is done".into());
+    }
+    let is_heard = "the supervisor has heard it, and does not answer: `twinctl status` says how it goes";
+    answer.recv_timeout(UNTIL_ANSWERED).unwrap_or(Err(is_heard.into()))
+}
+
+impl Desk {
+    /// A wish is none any more, unless it was heard.
+    fn take_back(&mut self, number: u64) -> bool {
+        let before = self.wishes.len();
+        self.wishes.retain(|(_, tell)| tell.number != number);
+        self.wishes.len() < before
+    }
 }
 
 /// How it goes with the driver domain of this service, if it is looked after.

@@ -1,5 +1,6 @@
 //! The machine in a world of its own ([`world`]): a driver domain that fails in every way.
 
+mod desk;
 mod destroyed;
 mod disks;
 mod snapshots;
