@@ -75,6 +75,32 @@ impl DiskService {
         Ok(places)
     }
 
+    /// Whether there is one more than those need that have none.
+    fn has_slot_to_spare(&self, store: &mut impl Store) -> Result<bool> {
+        let slots = self.slots(store)?;
+        let lacks = |device: &&Device| slots.iter().all(|(_, of)| of != *device);
+        Ok(slots.len() + self.devices.iter().filter(lacks).count() < self.nr_slots as usize)
+    }
+
+    /// The slot of a back end that is made ahead, which goes: a guest that waits for a disk needs it more than one that may have to wait a little longer
+    /// when its driver domain dies. `driver` is whom it is for.
+    pub(super) fn take_ahead(
+        &mut self,
+        driver: u16,
+        store: &mut impl Store,
+        disks: &mut impl Disks,
+    ) -> Result<Option<u32>> {
+        let Some(waiting) = self.waiting(store)?.filter(|waiting| *waiting != driver) else { return Ok(None) };
+        for (slot, device) in self.slots(store)? {
+            let id = store.read(&format!("{}/{slot}/backend-id", self.slots_at()))?;
+            if id.is_some_and(|id| id == waiting.to_string()) {
+                self.take(Step::ForgetFar, device, Some(self.at(slot, waiting)), None, store, disks)?;
+                return Ok(Some(slot));
+            }
+        }
+        Ok(None)
+    }
+
     /// Does for a disk that has its back end what is next to do for the one that may come.
     pub(super) fn prepare(&mut self, device: Device, store: &mut impl Store, disks: &mut impl Disks) -> Result<()> {
         let is_served = self.connected.get(&device).is_some_and(|disk| disk.back != DISK_NO_BACK);
@@ -116,6 +142,9 @@ impl DiskService {
             self.take(step, device, Some(place), None, store, disks)?;
         }
         if let Some(waiting) = waiting.filter(|_| !is_begun) {
+            if !self.has_slot_to_spare(store)? {
+                return Ok(());
+            }
             self.take(Step::Introduce, device, None, Some(waiting), store, disks)?;
         }
         Ok(())

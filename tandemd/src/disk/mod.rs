@@ -15,7 +15,7 @@ mod whose;
 use crate::config::Weights;
 use crate::device::Device;
 use crate::device::{state, Back};
-use crate::hypercall::{disks_of, Disks, NR_PAGES};
+use crate::hypercall::{disks_of, Disks, NR_PAGES, SLOTS};
 use crate::often::{Lines, Looks};
 use crate::service::{name_of, Fate};
 use crate::store::{Change, Event, Store};
@@ -70,6 +70,8 @@ pub struct DiskService {
     bad_media: BTreeMap<Device, &'static str>,
     /// Of each, what went wrong with it last and was said.
     troubles: BTreeMap<Device, String>,
+    /// Places for its disks' back ends.
+    nr_slots: u32,
     /// What was done for each, and said of it.
     looks: Looks,
     lines: Lines,
@@ -121,6 +123,7 @@ impl DiskService {
             bad_rings,
             bad_media: BTreeMap::new(),
             troubles: BTreeMap::new(),
+            nr_slots: SLOTS,
             looks: Looks::new(),
             lines: Lines::new(),
             weights: Weights::new(),
@@ -372,7 +375,7 @@ impl DiskService {
                     if let Some(far) = &far {
                         self.close_port(far, store, disks)?;
                     }
-                    return self.introduce(device, far, driver, store);
+                    return self.introduce(device, far, driver, store, disks);
                 }
                 None => return Ok(false),
             },

@@ -480,6 +480,59 @@ fn a_back_end_that_only_begins_again_does_not_fill_the_log() {
     assert_eq!(bench.back(), Some(5));
 }
 
+/// Another guest's, which never comes up. Its front end's directory here.
+fn create_other(bench: &Bench) {
+    let other = "/local/domain/3/backend/vbd/9/51712";
+    for (key, value) in [("frontend", "/local/domain/9/device/vbd/51712"), ("online", "1"), ("state", "1")] {
+        bench.world().set(&format!("{other}/{key}"), value);
+    }
+    bench.world().set("/local/domain/9/device/vbd/51712/state", "1");
+}
+
+#[test]
+fn one_disk_too_many_is_told_of_and_has_its_turn() {
+    let mut bench = Bench::new();
+    bench.service.nr_slots = 1;
+    bench.world().create_driver(5);
+    bench.run();
+    create_other(&bench);
+    bench.run();
+    let said = bench
+        .service
+        .lines
+        .said
+        .iter()
+        .filter(|line| line.contains("domain 9: there is no room for its back end: the service has 1"));
+    assert_eq!(said.count(), 1, "{:?}", bench.service.lines.said);
+    bench.world().set(&format!("{BACK}/online"), "0");
+    bench.world().set(&format!("{BACK}/state"), "5");
+    bench.world().set(&format!("{FRONT}/state"), "6");
+    bench.run();
+    assert_eq!(bench.world().get(&format!("{NEAR}/serves")), Some("9/51712"));
+}
+
+#[test]
+fn what_is_made_ahead_takes_no_place_that_another_disk_needs() {
+    let mut bench = Bench::new();
+    bench.service.nr_slots = 2;
+    bench.world().create_driver(10);
+    bench.world().create_waiting(11);
+    bench.run();
+    let second = "/local/domain/3/device/vbd/1/serves";
+    assert_eq!(bench.world().get(second), Some("7/51712"));
+    create_other(&bench);
+    bench.run();
+    assert_eq!(bench.world().get(second), Some("9/51712"));
+    assert!(bench.world().nodes.keys().all(|path| !path.starts_with("/local/domain/11/backend/")));
+    assert!(bench.world().watched.iter().all(|path| !path.starts_with("/local/domain/11/backend/")));
+    // The one that waited takes the place, and has no back ends there yet.
+    assert_eq!(bench.back(), Some(10));
+    bench.world().destroy_driver(10);
+    bench.world().create_driver(11);
+    bench.run();
+    assert_eq!(bench.back(), Some(11));
+}
+
 #[test]
 fn what_one_disk_lacks_does_not_end_the_service() {
     let mut bench = Bench::new();

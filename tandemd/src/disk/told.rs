@@ -2,10 +2,9 @@
 
 use super::medium::{self, Medium};
 use super::{front, state, Device, DiskService, Disks, Far};
-use crate::hypercall::SLOTS;
 use crate::service::name_of;
 use crate::store::{Change, Store};
-use anyhow::Result;
+use anyhow::{Context, Result};
 use std::collections::BTreeSet;
 use xen_abi::channel_op::{ChannelDiskConnect, ChannelDiskStatus, DISK_DISCARD, DISK_FLUSH, DISK_NO_BACK, DISK_WRITE};
 
@@ -31,13 +30,21 @@ impl DiskService {
         far: Option<Far>,
         driver: u16,
         store: &mut impl Store,
+        disks: &mut impl Disks,
     ) -> Result<bool> {
         let slot = match far {
             Some(far) => far.slot,
             None => {
                 let used: BTreeSet<u32> = self.slots(store)?.into_iter().map(|(slot, _)| slot).collect();
-                let Some(slot) = (0..SLOTS).find(|slot| !used.contains(slot)) else { return Ok(false) };
-                slot
+                match (0..self.nr_slots).find(|slot| !used.contains(slot)) {
+                    Some(slot) => slot,
+                    None => {
+                        let lent = self.take_ahead(driver, store, disks)?;
+                        lent.with_context(|| {
+                            format!("there is no room for its back end: the service has {}", self.nr_slots)
+                        })?
+                    }
+                }
             }
         };
         let far = self.at(slot, driver);
