@@ -3,7 +3,7 @@
 use crate::request::Request;
 use crate::told::Answer;
 use anyhow::{bail, Context, Result};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -17,6 +17,10 @@ const MAX_REQUEST: u64 = 1 << 16;
 const MAX_ANSWER: u64 = 1 << 22;
 /// Who is served at one time at most.
 const MAX_CLIENTS: usize = 16;
+/// Who says nothing for so long is served no longer if all places are taken.
+const SILENCE: Duration = Duration::from_secs(if cfg!(test) { 2 } else { 60 });
+/// Nor is who does not take an answer within this time.
+const UNTIL_TAKEN: Duration = Duration::from_secs(10);
 /// Nobody waits longer for an answer; loading a twin on a busy machine takes seconds.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -38,14 +42,25 @@ pub fn listen(path: &Path) -> Result<UnixListener> {
 /// Serves requests from now on, each connection on a thread of its own.
 pub fn serve(listener: UnixListener, handle: impl Fn(Request) -> Answer + Send + Sync + 'static) {
     let handle = Arc::new(handle);
-    each(listener, move |stream| {
+    let refuse = |mut stream: UnixStream| {
+        let why =
+            Answer::Error(format!("{MAX_CLIENTS} others are connected: one that says nothing for a minute has to go"));
+        // It fits into the socket; and whoever has hung up needs no answer.
+        let _ = stream.set_nonblocking(true).and_then(|()| stream.write_all(format!("{}\n", why.line()).as_bytes()));
+    };
+    each(listener, refuse, move |stream, clients| {
         // Whoever hangs up has what he wanted.
-        let _ = converse(stream, handle.as_ref());
+        let _ = converse(stream, clients, handle.as_ref());
     });
 }
 
-/// Gives each connection to `work`, on a thread of its own. Those that are too many are closed.
-pub fn each(listener: UnixListener, work: impl Fn(UnixStream) + Send + Sync + 'static) {
+/// Gives each connection to `work`, on a thread of its own, which may look how many there are; those that are too many to `refuse`, which is not to
+/// take time.
+pub fn each(
+    listener: UnixListener,
+    refuse: impl Fn(UnixStream) + Send + 'static,
+    work: impl Fn(UnixStream, &AtomicUsize) + Send + Sync + 'static,
+) {
     let (work, clients) = (Arc::new(work), Arc::new(AtomicUsize::new(0)));
     std::thread::spawn(move || {
         for stream in listener.incoming() {
@@ -56,20 +71,31 @@ pub fn each(listener: UnixListener, work: impl Fn(UnixStream) + Send + Sync + 's
             };
             if clients.fetch_add(1, Ordering::Relaxed) >= MAX_CLIENTS {
                 clients.fetch_sub(1, Ordering::Relaxed);
+                refuse(stream);
                 continue;
             }
             let (work, clients) = (Arc::clone(&work), Arc::clone(&clients));
             std::thread::spawn(move || {
-                work(stream);
+                work(stream, &clients);
                 clients.fetch_sub(1, Ordering::Relaxed);
             });
         }
     });
 }
 
-fn converse(mut stream: UnixStream, handle: &impl Fn(Request) -> Answer) -> std::io::Result<()> {
+fn converse(mut stream: UnixStream, clients: &AtomicUsize, handle: &impl Fn(Request) -> Answer) -> std::io::Result<()> {
+    stream.set_read_timeout(Some(SILENCE))?;
+    stream.set_write_timeout(Some(UNTIL_TAKEN))?;
     let mut lines = BufReader::new(stream.try_clone()?);
     loop {
+        match lines.fill_buf() {
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            Err(error) if error.kind() == ErrorKind::WouldBlock && clients.load(Ordering::Relaxed) < MAX_CLIENTS => {
+                continue
+            }
+            Err(error) => return Err(error),
+        }
         let Some(line) = line(&mut lines, MAX_REQUEST)? else { return Ok(()) };
         let answer = Request::parse(&line).map_or_else(Answer::Error, handle);
         stream.write_all(format!("{}\n", answer.line()).as_bytes())?;
@@ -106,11 +132,15 @@ impl Connection {
     pub fn ask(&mut self, request: &Request) -> Result<Answer> {
         let path = self.path.display();
         let request = serde_json::to_string(request)?;
-        self.stream.write_all(format!("{request}\n").as_bytes()).with_context(|| format!("{path} does not listen"))?;
-        match line(&mut self.lines, MAX_ANSWER).with_context(|| format!("{path} does not answer"))? {
-            Some(line) => Answer::parse(&line).map_err(anyhow::Error::msg),
-            None => bail!("{path} has hung up"),
+        // Who is refused is told why, and is not listened to.
+        let sent = self.stream.write_all(format!("{request}\n").as_bytes());
+        let said = line(&mut self.lines, MAX_ANSWER);
+        if let Ok(Some(line)) = &said {
+            return Answer::parse(line).map_err(anyhow::Error::msg);
         }
+        sent.with_context(|| format!("{path} does not listen"))?;
+        said.with_context(|| format!("{path} does not answer"))?;
+        bail!("{path} has hung up")
     }
 }
 
@@ -139,6 +169,30 @@ mod tests {
             assert!(matches!(Answer::parse(&said), Ok(Answer::Error(words)) if words.contains("not a request")));
         }
         assert!(listen(&path).unwrap_err().to_string().contains("another one serves"));
+        std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
+    }
+
+    #[test]
+    fn who_says_nothing_does_not_shut_others_out() {
+        let path = place("silent");
+        serve(listen(&path).unwrap(), |_| Answer::Error("served".into()));
+        let request = Request::Load { which: Which::default() };
+        let ask = |path: &Path| match Connection::open(path).unwrap().ask(&request).unwrap() {
+            Answer::Error(words) => words,
+            Answer::Ok(told) => panic!("{told:?}"),
+        };
+        let mut silent: Vec<Connection> = (0..MAX_CLIENTS).map(|_| Connection::open(&path).unwrap()).collect();
+        let words = ask(&path);
+        assert!(words.contains("16 others are connected"), "{words}");
+        let until = std::time::Instant::now() + Duration::from_secs(60);
+        while ask(&path) != "served" {
+            assert!(std::time::Instant::now() < until, "they have all places still");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // One place was enough, and who has one may be silent for longer.
+        std::thread::sleep(2 * SILENCE);
+        let left = silent.iter_mut().filter_map(|connection| connection.ask(&request).ok()).count();
+        assert!(left > 0 && left < MAX_CLIENTS, "{left}");
         std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
     }
 

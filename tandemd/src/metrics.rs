@@ -20,13 +20,14 @@ use std::time::Duration;
 pub const SOCKET: &str = "/run/tandem/metrics.sock";
 /// A request comes within this time, or none comes.
 const PATIENCE: Duration = Duration::from_secs(1);
+const A_MOMENT: Duration = Duration::from_millis(100);
 /// A request's pieces at most, of a KiB or less: nobody keeps others waiting for long.
 const MAX_PIECES: usize = 8;
 
 /// Serves the socket, and the address if there is one, from now on. Errors: in words.
 pub fn begin(config: &Arc<Config>) -> Result<()> {
     let of = Arc::clone(config);
-    socket::each(socket::listen(Path::new(SOCKET))?, move |stream| {
+    socket::each(socket::listen(Path::new(SOCKET))?, drop, move |stream, _| {
         let _ = stream.set_read_timeout(Some(PATIENCE)).and_then(|()| stream.set_write_timeout(Some(PATIENCE)));
         let _ = answer(stream, || now(&of));
     });
@@ -42,7 +43,12 @@ pub fn begin(config: &Arc<Config>) -> Result<()> {
         let of = Arc::clone(config);
         // One at a time: a scraper asks a few times a minute.
         std::thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
+            for stream in listener.incoming() {
+                let Ok(stream) = stream else {
+                    // No more files: others go.
+                    std::thread::sleep(A_MOMENT);
+                    continue;
+                };
                 let _ = stream.set_read_timeout(Some(PATIENCE)).and_then(|()| stream.set_write_timeout(Some(PATIENCE)));
                 let _ = answer(stream, || now(&of));
             }
