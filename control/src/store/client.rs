@@ -160,11 +160,11 @@ impl Client {
 
     /// Writes these values. Each answer that is waited for costs two switches between processes, and so may each request that is sent by itself; so
     /// several are sent at a time where that is possible.
-    fn write(&mut self, transaction: u32, values: &[(&str, &str)]) -> Result<()> {
+    fn write(&mut self, transaction: u32, values: &[(&str, &[u8])]) -> Result<()> {
         for values in values.chunks(self.at_once) {
             let mut messages = Vec::new();
             for (path, value) in values {
-                let body = [terminated(&[path]), value.as_bytes().to_vec()].concat();
+                let body = [terminated(&[path]), value.to_vec()].concat();
                 messages.extend(message(kind::WRITE, transaction, &body)?);
             }
             self.put(&messages)?;
@@ -195,7 +195,7 @@ impl Client {
     fn make_all(&mut self, transaction: u32, guard: &str, changes: &[Change]) -> Result<bool> {
         let mut is_wanted = guard == ALWAYS || self.find(kind::READ, transaction, guard)?.is_some();
         for changes in changes.chunk_by(|one, next| written(one).is_some() && written(next).is_some()) {
-            let values: Vec<(&str, &str)> = changes.iter().filter_map(written).collect();
+            let values: Vec<(&str, &[u8])> = changes.iter().filter_map(written).collect();
             is_wanted = is_wanted
                 && match changes {
                     [change] => self.make(transaction, change)?,
@@ -209,9 +209,9 @@ impl Client {
     /// its name later.
     fn make(&mut self, transaction: u32, change: &Change) -> Result<bool> {
         match change {
-            Change::Write(path, value) => self.write(transaction, &[(path, value)])?,
+            Change::Write(path, value) => self.write(transaction, &[(path, value.as_bytes())])?,
             Change::Repeat(path) => {
-                let value = self.find(kind::READ, transaction, path)?.map(|value| text(&value));
+                let value = self.find(kind::READ, transaction, path)?;
                 // Whoever wrote it may have named the node by a shorter path, so that it fits for him alone.
                 if let Some(value) = value.filter(|value| path.len() + 1 + value.len() <= MAX_BODY) {
                     self.write(transaction, &[(path, &value)])?;
@@ -260,7 +260,7 @@ impl Store for Client {
 
     fn change(&mut self, guard: &str, changes: &[Change]) -> Result<bool> {
         if let (ALWAYS, [Change::Write(path, value)]) = (guard, changes) {
-            return self.write(0, &[(path, value)]).map(|()| true);
+            return self.write(0, &[(path, value.as_bytes())]).map(|()| true);
         }
         for _ in 0..TRIES {
             let transaction = text(&self.must(kind::TRANSACTION_START, 0, &terminated(&[""]))?);
@@ -318,9 +318,9 @@ fn message(kind: u32, transaction: u32, body: &[u8]) -> Result<Vec<u8>> {
 }
 
 /// Path and value of a change that writes.
-fn written(change: &Change) -> Option<(&str, &str)> {
+fn written(change: &Change) -> Option<(&str, &[u8])> {
     match change {
-        Change::Write(path, value) => Some((path, value)),
+        Change::Write(path, value) => Some((path, value.as_bytes())),
         _ => None,
     }
 }
@@ -425,6 +425,29 @@ mod tests {
     }
 
     #[test]
+    fn what_is_repeated_is_what_it_was_though_it_is_no_text() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        theirs.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        let store = std::thread::spawn(move || {
+            let mut store = over_socket(theirs, AT_ONCE);
+            for (asked, answer) in [
+                (kind::TRANSACTION_START, &b"7"[..]),
+                (kind::READ, b"x"),
+                (kind::READ, b"\xff\x80\0\0"),
+                (kind::WRITE, b"OK"),
+                (kind::TRANSACTION_END, b"OK"),
+            ] {
+                let (kind, body) = store.receive().unwrap();
+                assert_eq!(kind, asked);
+                assert!(kind != kind::WRITE || body == b"/a\0\xff\x80\0\0", "{body:?}");
+                store.send(asked, 0, answer).unwrap();
+            }
+        });
+        assert!(over_socket(ours, AT_ONCE).change("/guard", &[Change::Repeat("/a".into())]).unwrap());
+        store.join().unwrap();
+    }
+
+    #[test]
     fn one_value_that_needs_no_guard_is_written_at_once() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         theirs.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
@@ -455,7 +478,7 @@ mod tests {
             store.send(kind::READ, 0, b"value").unwrap();
         });
         let mut client = over_socket(ours, AT_ONCE);
-        let said = client.write(7, &[("/a", "1"), ("/b", "2"), ("/c", "3")]).unwrap_err().to_string();
+        let said = client.write(7, &[("/a", b"1"), ("/b", b"2"), ("/c", b"3")]).unwrap_err().to_string();
         assert_eq!(said, "xenstore refuses /b: EACCES");
         assert_eq!(client.read("/d").unwrap().as_deref(), Some("value"));
         store.join().unwrap();
@@ -474,7 +497,7 @@ mod tests {
                 store.send(kind, 0, &terminated(&["OK"])).unwrap();
             }
         });
-        over_socket(ours, ONE_BY_ONE).write(7, &[("/a", "1"), ("/b", "2")]).unwrap();
+        over_socket(ours, ONE_BY_ONE).write(7, &[("/a", b"1"), ("/b", b"2")]).unwrap();
         store.join().unwrap();
     }
 }

@@ -14,10 +14,10 @@ use super::standby::name_of;
 use crate::hypercall::foreign::Foreign;
 use crate::hypercall::{Hypervisor, Snapshots, Trouble};
 use crate::store::{Change, Store};
-use anyhow::{ensure, Context, Result};
+use anyhow::{bail, ensure, Context, Result};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
-use stand_in::{Fired, StandIn, Words, READ, RESET_WATCHES, WATCH};
+use stand_in::{Fired, Heard, StandIn, Words, READ, RESET_WATCHES, WATCH};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -131,6 +131,23 @@ fn watchable(domain: u16, store: &mut impl Store) -> Result<BTreeSet<String>> {
     let ends = found.iter().filter(|(path, _)| says(path)).map(|(_, far)| far).filter(is_other_end);
     let ends: Vec<String> = ends.flat_map(|far| [far.clone(), format!("{far}/state")]).collect();
     Ok(found.into_keys().chain(ends).collect())
+}
+
+/// Of what has come in a domain's ring, that which may be for it. Nobody has to be xenstored who writes there: what is anybody else's is not touched for that.
+/// `all` is what it may watch; of its own there may be more by now.
+fn its(domain: u16, mut fired: Vec<Fired>, all: &BTreeSet<String>) -> Result<Vec<Fired>> {
+    let own = own(domain);
+    let is_own = |path: &str| {
+        let below = path.strip_prefix(&own).and_then(|below| below.strip_prefix('/'));
+        below.is_some_and(|below| NOT_WATCHED.iter().all(|part| below.split('/').next() != Some(part)))
+    };
+    fired.retain(|fired| {
+        let path = absolute(domain, &fired.path);
+        all.contains(&path) || is_own(&path)
+    });
+    let paths: BTreeSet<&str> = fired.iter().map(|fired| fired.path.as_str()).collect();
+    ensure!(paths.len() <= 2 * MOST_NODES, "xenstore tells it of too much");
+    Ok(fired)
 }
 
 /// What is watched, by what has come of all that could be: a watch is the shortest of what it told of.
@@ -272,17 +289,23 @@ fn be_idle<H: Snapshots>(domain: u16, ring: &Words, store: &mut impl Store, hype
         stand_in.until_idle(LIMIT)?;
         stand_in.ask(READ, &["name"])?
     };
-    repeat(domain, heard.fired.iter().map(|fired| absolute(domain, &fired.path)), store)?;
-    ensure!(heard.fired.is_empty() && !heard.has_answers, "xenstore has just told it something");
-    Ok(())
+    if heard == Heard::default() {
+        return Ok(());
+    }
+    let all = watchable(domain, store)?;
+    let missed: BTreeSet<String> =
+        its(domain, heard.fired, &all)?.iter().map(|fired| absolute(domain, &fired.path)).collect();
+    repeat(domain, missed, store)?;
+    bail!("xenstore has just told it something")
 }
 
 /// What it watches tells of all that it could.
 fn learn(domain: u16, ring: &Words, store: &mut impl Store) -> Result<Vec<Fired>> {
     let all = watchable(domain, store)?;
-    repeat(domain, all, store)?;
+    repeat(domain, all.iter().cloned(), store)?;
     let mut wake = || store.read(WAKES).map(|_| ());
-    Ok(StandIn::new(ring, &mut wake).ask(READ, &["name"])?.fired)
+    let fired = StandIn::new(ring, &mut wake).ask(READ, &["name"])?.fired;
+    its(domain, fired, &all)
 }
 
 /// Makes of what is left of one that had waited what it was then. An error says why that cannot be; then it is to be destroyed.

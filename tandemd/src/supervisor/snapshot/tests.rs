@@ -40,6 +40,10 @@ struct State {
     has_shut_down: bool,
     snapshot: Option<Vec<u32>>,
     why_not: u32,
+    /// Who is not xenstored tells it of this at that request of who stands in for it.
+    lies: Option<(u32, &'static str)>,
+    /// What was told of once more.
+    repeated: Vec<String>,
     /// So many snapshots are taken while it is told something.
     told_meanwhile: u32,
     rolled_back: u32,
@@ -120,6 +124,13 @@ impl State {
             match kind {
                 2 => {
                     self.nr_answered += u32::from(request == OWN_REQUEST);
+                    self.lies = self.lies.and_then(|(left, path)| match left.checked_sub(1) {
+                        Some(left) => Some((left, path)),
+                        None => {
+                            self.say(15, 0, format!("{path}\0A1\0").as_bytes());
+                            None
+                        }
+                    });
                     self.say(2, request, b"dd");
                 }
                 4 if self.watches.contains(&(parts[0].clone(), parts[1].clone())) => self.say(16, request, b"EEXIST\0"),
@@ -170,6 +181,8 @@ impl World {
             has_shut_down: false,
             snapshot: None,
             why_not: 0,
+            lies: None,
+            repeated: Vec::new(),
             told_meanwhile: 0,
             rolled_back: 0,
             budget: u32::MAX,
@@ -308,6 +321,7 @@ impl Store for World {
                 Change::Write(path, value) => state.set(path, value),
                 Change::Make { path, .. } => state.set(path, ""),
                 Change::Repeat(path) => {
+                    state.repeated.push(path.clone());
                     if let Some(value) = state.nodes.get(path).cloned() {
                         state.set(path, &value);
                     }
@@ -548,6 +562,37 @@ fn what_it_calls_another_end_is_one_or_is_not_touched() {
     let all = watchable(DOMAIN, &mut world).unwrap();
     let outside: Vec<&String> = all.iter().filter(|path| !path.starts_with(OWN)).collect();
     assert_eq!(outside, [FAR, &format!("{FAR}/state")]);
+}
+
+#[test]
+fn what_others_write_into_its_ring_reaches_nobody_elses_nodes() {
+    for (is_its, path) in [
+        (false, "/local/domain/5/x"),
+        (false, "/local/domain/70/x"),
+        (false, "/local/domain/2/backend/vif/8/0/state"),
+        (false, "console/ring-ref"),
+        (false, "/local/domain/7/store/ring-ref"),
+        (false, "/tool"),
+        (true, "data/x"),
+        (true, "/local/domain/2/backend/vif/7/0/state"),
+    ] {
+        // When it is to be idle, and when it is to hear of all.
+        for at in 0..2 {
+            let (mut world, file) = (World::new(), file("lies"));
+            world.0.borrow_mut().lies = Some((at, path));
+            world.note(&file).unwrap();
+            assert!(world.0.borrow().lies.is_none());
+            let absolute = super::absolute(DOMAIN, path);
+            assert_eq!(world.0.borrow().repeated.contains(&absolute), is_its, "{path} at {at}");
+            let noted: Noted = toml::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+            assert!(is_its || !noted.seen.iter().any(|seen| seen == path), "{path} at {at}");
+            world.live();
+            world.0.borrow_mut().repeated.clear();
+            world.roll_back(&file).unwrap();
+            assert!(is_its || !world.0.borrow().repeated.contains(&absolute), "{path} at {at}");
+            std::fs::remove_file(file).unwrap();
+        }
+    }
 }
 
 #[test]
