@@ -7,9 +7,11 @@ use crate::domain::memory::DomainMm;
 use crate::domain::vcpu::{stop, OwnedVcpu, LDT_PAGES};
 use crate::pv::vtlb;
 use crate::sched::{self, Held};
+use crate::sync::Relax;
 use core::cell::Cell;
 use hv_core::emul::privileged::Progress;
 use hv_core::mmu::{Deferred, GdtFrames, MmuError, RootRef};
+use spin::RelaxStrategy;
 use x86::{Level, Mfn, VirtAddr, PAGE_SHIFT};
 use xen_abi::errno::Errno;
 use xen_abi::layout::{DomId, FIRST_RESERVED_GDT_PAGE};
@@ -230,12 +232,28 @@ pub fn take_ldt_page(v: &OwnedVcpu, offset: u64) -> Option<Mfn> {
         return Some(*place);
     }
     let va = VirtAddr::new(v.ldt_base.get().checked_add((page as u64) << PAGE_SHIFT)?)?;
-    let mm = &v.domain().mm;
-    // A fault while this CPU holds the lock finds no page; the access that faulted fails then.
-    let lock = mm.try_lock()?;
-    let entry = mmu().mapping(v.kernel_root.get(), va, lock.locked()).ok()?;
-    mmu().take_segdesc(mm.id, entry.mfn()).ok()?;
-    *place = entry.mfn();
+    let mfn = take_descriptors_at(v, va)?;
+    *place = mfn;
     v.ldt_frames.set(frames);
-    Some(entry.mfn())
+    Some(mfn)
+}
+
+/// Takes the frame that the kernel of `v` has mapped at `va` as a descriptor page. `None` if it is not fit.
+///
+/// That another vCPU is at work on the domain's page tables, or on this page, must not look like a page that is not fit: who holds
+/// the MMU lock is waited for. It is not this CPU: with the lock held nothing here loads a selector, or reads a descriptor.
+fn take_descriptors_at(v: &OwnedVcpu, va: VirtAddr) -> Option<Mfn> {
+    let mm = &v.domain().mm;
+    loop {
+        let lock = mm.lock();
+        let mfn = mmu().mapping(v.kernel_root.get(), va, lock.locked()).ok()?.mfn();
+        match mmu().take_segdesc(mm.id, mfn) {
+            Ok(()) => return Some(mfn),
+            // Another vCPU is checking its descriptors.
+            Err(MmuError::Contended) => {}
+            Err(_) => return None,
+        }
+        drop(lock);
+        Relax::relax();
+    }
 }

@@ -65,11 +65,6 @@ impl DomainMm {
         self.lock.lock()
     }
 
-    /// The MMU lock, if it is free.
-    pub fn try_lock(&self) -> Option<MutexGuard<'_, Deferred>> {
-        self.lock.try_lock()
-    }
-
     /// Serialises switching the log of writes on and off, and reading it.
     pub fn lock_log(&self) -> MutexGuard<'_, ()> {
         self.logging.lock()
