@@ -67,7 +67,9 @@ vector_stubs:
     mov dword ptr [rsp + 4], vector
     .if (vector == 1)
     jmp entry_db
-    .elseif (vector == 2) || (vector == 8) || (vector == 18)
+    .elseif (vector == 2)
+    jmp entry_nmi
+    .elseif (vector == 8) || (vector == 18)
     jmp entry_ist
     .elseif (vector == 14)
     jmp entry_pf
@@ -111,19 +113,15 @@ from_hypervisor:
     add rsp, 8
     iretq
 
-// #DF, NMI and #MC: on stacks of their own, from anywhere. Returns to the interrupted code.
+// #DF and #MC: on stacks of their own, from anywhere. The handler does not return.
 entry_ist:
     SAVE_REGS
     mov rdi, rsp
     jmp from_hypervisor
 
-// #DB: on a stack of its own, because a data breakpoint behind MOV SS fires at the first instruction of the SYSCALL
-// entry, with the guest's stack pointer. From ring 3 the frame moves to CpuInfo.guest_regs.
-entry_db:
-    SAVE_REGS
-    mov rdi, rsp
-    test byte ptr [rsp + {CS}], 3
-    jz from_hypervisor
+// The frame at rsp, on a stack that an exception has for its own, came from ring 3: it moves to CpuInfo.guest_regs, and is handled
+// there.
+.macro TRAP_FROM_GUEST_ELSEWHERE
     mov rsi, rsp
     mov rdi, rsp
     or rdi, {STACK_MASK}
@@ -136,7 +134,29 @@ entry_db:
     sub rsp, 8
     call {trap_from_guest}
     add rsp, 8
+.endm
+
+// #DB: on a stack of its own, because a data breakpoint behind MOV SS fires at the first instruction of the SYSCALL
+// entry, with the guest's stack pointer.
+entry_db:
+    SAVE_REGS
+    mov rdi, rsp
+    test byte ptr [rsp + {CS}], 3
+    jz from_hypervisor
+    TRAP_FROM_GUEST_ELSEWHERE
     jmp return_to_guest
+
+// NMI: on a stack of its own, because it comes at any instruction. The way back to ring 3 is an IRETQ that may fault, as another
+// vCPU may have taken away the descriptor of a segment that this one runs on; so it is the one whose fault is the guest's. What is
+// pending waits, as if there had been no NMI: NMIs stay blocked until that IRETQ, and it has to come soon.
+entry_nmi:
+    SAVE_REGS
+    mov rdi, rsp
+    test byte ptr [rsp + {CS}], 3
+    jz from_hypervisor
+    TRAP_FROM_GUEST_ELSEWHERE
+    xor eax, eax
+    jmp return_as_told
 
 // SYSCALL from ring 3, 64-bit code. Entered from: the per-CPU stub (idt.rs), which has stored rax in the ss slot and
 // the guest's rsp in the rsp slot. CPU state: rcx = guest rip, r11 = guest rflags, interrupts off, DF and AC clear.

@@ -130,7 +130,8 @@ pub extern "C" fn trap_from_guest(regs: &mut CpuUserRegs) {
             }
         }
         vector::DB => debug_trap(v, regs),
-        vector::NMI | vector::DF | vector::MC => unreachable!("these have stacks of their own"),
+        vector::NMI => irq::nmi(regs, false),
+        vector::DF | vector::MC => unreachable!("these have stacks of their own"),
         vector::INT80 => {
             if entry::may_raise(v, vec) {
                 entry::inject_software(v, regs, vec);

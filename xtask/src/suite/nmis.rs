@@ -1,4 +1,5 @@
-//! NMIs while twins run: they come on a stack of their own, whatever the twin has done with its own, and it goes on.
+//! NMIs while code runs that may have lost its ground by then: a twin's, whatever it has done with its stack, and a guest's on a segment
+//! that another vCPU takes away. They come on a stack of their own, and it goes on.
 
 use super::{Bed, Test};
 use anyhow::{ensure, Context, Result};
@@ -6,27 +7,46 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use testbed::guests::{self, Verdict, Wishes};
 
-/// The test kernel that runs twins of its own.
-const KERNEL: &str = "twins";
 /// So often one comes.
 const EACH: Duration = Duration::from_millis(1);
-/// So many have to interrupt a twin's own code.
+/// So many have to interrupt what they are to interrupt.
 const LEAST: u64 = 8;
 
 pub fn tests() -> Vec<Test> {
-    let run = Box::new(interrupted);
-    vec![Test { level: "guests", name: "nmis-interrupt-twins".into(), long: false, run }]
+    vec![
+        Test { level: "guests", name: "nmis-interrupt-twins".into(), long: false, run: Box::new(twins) },
+        Test {
+            level: "guests",
+            name: "nmis-interrupt-code-that-goes-away".into(),
+            long: false,
+            run: Box::new(segments),
+        },
+    ]
 }
 
-/// The kernel finds what it finds without NMIs.
-fn interrupted(bed: &Bed) -> Result<String> {
-    let guest = guests::named(KERNEL)?;
+fn twins(bed: &Bed) -> Result<String> {
+    // The kernel's first, after a first twin.
+    let (said, _, in_twins) = interrupted(bed, "twins", "Frame audit")?;
+    ensure!(in_twins >= LEAST, "too few came while a twin ran: {said}");
+    Ok(said)
+}
+
+fn segments(bed: &Bed) -> Result<String> {
+    let (said, count, _) = interrupted(bed, "vanishing-segments", "Test vanishing-segments")?;
+    ensure!(count >= LEAST, "too few came: {said}");
+    Ok(said)
+}
+
+/// The test kernel `kernel` finds what it finds without NMIs, which come from a line on that has `begin` in it. What is said of the last that
+/// is told of, how many came up to it, and how many of them while a twin ran.
+fn interrupted(bed: &Bed, kernel: &str, begin: &str) -> Result<(String, u64, u64)> {
+    let guest = guests::named(kernel)?;
     let mut machine = guest.machine(&bed.hypervisor, Wishes::default())?;
-    machine.name = format!("nmis-{KERNEL}");
+    machine.name = format!("nmis-{kernel}");
     let running = machine.start()?;
     let monitor = running.monitor();
     let (begins, ends) = (AtomicBool::new(false), AtomicBool::new(false));
-    let closing = format!("Test {KERNEL}: ");
+    let closing = format!("Test {kernel}: ");
     let outcome = std::thread::scope(|scope| {
         scope.spawn(|| {
             while !ends.load(Ordering::Relaxed) {
@@ -36,19 +56,20 @@ fn interrupted(bed: &Bed) -> Result<String> {
             }
         });
         let outcome = running.finish(|line| {
-            // The kernel's first, after a first twin.
-            begins.fetch_or(line.contains("Frame audit"), Ordering::Relaxed);
+            begins.fetch_or(line.contains(begin), Ordering::Relaxed);
             line.contains(&closing)
         });
         ends.store(true, Ordering::Relaxed);
         outcome
     })?;
-    let verdict = Verdict::of(&outcome.lines, KERNEL);
+    let verdict = Verdict::of(&outcome.lines, kernel);
     let complaints = guests::complaints(&outcome.lines).unwrap_or_default();
     ensure!(verdict == Verdict::Success, "{}: {complaints} (log {})", verdict.word(), outcome.log.display());
     let told = outcome.lines.iter().rev().find(|line| line.contains("NMI of the machine")).context("no NMI came")?;
     let said = told.split_once("; ").map_or("", |(_, said)| said.trim());
-    let in_twins = said.split_whitespace().nth(3).and_then(|count| count.parse::<u64>().ok());
-    ensure!(in_twins.is_some_and(|count| count >= LEAST), "too few came while a twin ran: {said}");
-    Ok(said.into())
+    // "8 so far, 3 of them in twins"
+    let number = |n: usize| said.split_whitespace().nth(n).and_then(|word| word.parse::<u64>().ok());
+    let count = number(0).with_context(|| format!("no number of NMIs: {said}"))?;
+    let in_twins = number(3).with_context(|| format!("no number of NMIs in twins: {said}"))?;
+    Ok((said.into(), count, in_twins))
 }
