@@ -8,7 +8,7 @@ const char test_name[] = "contexts";
 
 enum { OTHER = 5, ROUNDS = 50 };
 /* Where the code is; the LDT is the same page, which the domain cannot write. */
-enum { COUNT_AT = 0x20, SELECTOR_AT = 0x800, SELECTOR = SELECTOR_AT | 7 };
+enum { COUNT_AT = 0x20, FPU_AT = 0x40, NO_FPU_AT = 0x60, SELECTOR_AT = 0x800, SELECTOR = SELECTOR_AT | 7 };
 
 static u8 code[PAGE] = {
 	/*
@@ -19,6 +19,10 @@ static u8 code[PAGE] = {
 	0xf0, 0x48, 0xff, 0x04, 0x25, 0x00, 0x10, 0x40, 0x00, 0xf3, 0x90, 0xeb, 0xf3,
 	/* 1: inc %rdi; mov %rdi, CODE_VA + PAGE + 8; jmp 1b */
 	[COUNT_AT] = 0x48, 0xff, 0xc7, 0x48, 0x89, 0x3c, 0x25, 0x08, 0x10, 0x40, 0x00, 0xeb, 0xf3,
+	/* 1: nop; fldz; fstp %st(0); lock incq CODE_VA + PAGE + 16; jmp 1b. One of these descriptors is present, of data of ring 3. */
+	[FPU_AT] = 0x90, 0xd9, 0xee, 0xdd, 0xd8, 0xf0, 0x48, 0xff, 0x04, 0x25, 0x10, 0x10, 0x40, 0x00, 0xeb, 0xf0,
+	/* 1: lock incq CODE_VA + PAGE + 24; jmp 1b */
+	[NO_FPU_AT] = 0xf0, 0x48, 0xff, 0x04, 0x25, 0x18, 0x10, 0x40, 0x00, 0xeb, 0xf5,
 	/* Data of ring 3, four GiB. */
 	[SELECTOR_AT] = 0xff, 0xff, 0x00, 0x00, 0x00, 0xf3, 0xcf, 0x00,
 };
@@ -28,6 +32,26 @@ static s64 contexts(u32 op, struct vcpu_context *which)
 {
 	struct domctl request = { .vcpu_context.context = which };
 	return domctl(OTHER, op, &request);
+}
+
+/* CR0.TS is part of a context: who gives it gets it back, and the FPU traps with it. */
+static void task_switched(volatile u64 *counters)
+{
+	enum { TS = 8, NM = 7 };
+	check_result(contexts(DOMCTL_GET_CONTEXT, &seen), 0, "getvcpucontext");
+	check(!(seen.ctrlreg[0] & TS), "CR0 is %#lx", seen.ctrlreg[0]);
+	seen.ctrlreg[0] |= TS;
+	check_result(contexts(DOMCTL_SET_CONTEXT, &seen), 0, "a context with TS");
+	check_result(contexts(DOMCTL_GET_CONTEXT, &seen), 0, "getvcpucontext");
+	check(seen.ctrlreg[0] & TS, "TS is lost: CR0 is %#lx", seen.ctrlreg[0]);
+	seen.regs.rip = CODE_VA + FPU_AT;
+	seen.traps[NM] = (struct trap_info){ NM, 0, FLAT_KERNEL_CS, CODE_VA + NO_FPU_AT };
+	check_result(contexts(DOMCTL_SET_CONTEXT, &seen), 0, "a context that uses the FPU");
+	check(counts(&counters[3]), "the FPU does not trap with TS set");
+	check(counters[2] == 0, "it used the FPU %lu times", counters[2]);
+	seen.ctrlreg[0] &= ~TS;
+	check_result(contexts(DOMCTL_SET_CONTEXT, &seen), 0, "a context without TS");
+	check(counts(&counters[2]), "it does not use the FPU without TS");
 }
 
 /* A few MSRs at once are as good as one, and many are refused, however good each is. */
@@ -89,6 +113,7 @@ void test_main(void)
 			break;
 	}
 	check(stale == 0 && ahead == 0, "%u of %u contexts were old, %u of the future", stale, ROUNDS, ahead);
+	task_switched(counters);
 	many_msrs();
 	check_result(update_va(pages[2], 0, 2), 0, "letting its counters go");
 	check_result(destroy_domain(OTHER), 0, "destroydomain");

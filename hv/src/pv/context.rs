@@ -5,8 +5,9 @@ use crate::pv::cpu_policy;
 use crate::sched::{self, Held};
 use alloc::boxed::Box;
 use core::sync::atomic::Ordering;
+use hv_core::control;
 use x86::addr::is_canonical;
-use x86::rflags::Rflags;
+use x86::rflags::{Cr0, Rflags};
 use x86::{MachAddr, Mfn};
 use xen_abi::errno::Errno;
 use xen_abi::layout::FIRST_RESERVED_GDT_PAGE;
@@ -75,6 +76,8 @@ pub fn set(v: &Held<'_>, context: &VcpuGuestContext) -> Result<(), Errno> {
     #[allow(clippy::cast_possible_truncation, reason = "a selector")]
     v.kernel_ss.set(context.kernel_ss as u16 | 3);
     v.kernel_sp.set(context.kernel_sp);
+    // Of CR0 a guest chooses TS only.
+    v.task_switched.set(context.ctrlreg[0] & Cr0::TS.bits() != 0);
     v.cr4.set(cpu_policy::cr4_choice(v, context.ctrlreg[4]));
     v.fs_base.set(context.fs_base);
     v.gs_base_kernel.set(context.gs_base_kernel);
@@ -118,7 +121,7 @@ pub fn get(v: &Held<'_>) -> Box<VcpuGuestContext> {
         *to = from.raw();
     }
     let mut ctrlreg = [0; 8];
-    ctrlreg[0] = x86::rflags::Cr0::PE.bits() | x86::rflags::Cr0::PG.bits();
+    ctrlreg[0] = control::read_cr0(v.task_switched.get());
     ctrlreg[1] = v.user_root.get().addr().raw();
     ctrlreg[3] = v.kernel_root.get().addr().raw();
     ctrlreg[4] = v.cr4.get();
