@@ -5,7 +5,7 @@ use crate::cpu::percpu::this_cpu;
 use crate::cpu::Interruptible;
 use crate::domain::vcpu::{self, OwnedVcpu};
 use crate::mem::copy;
-use crate::pv::{address_space, entry, mmio_ro, ptwr, vtlb};
+use crate::pv::{address_space, control_regs, entry, mmio_ro, ptwr, vtlb};
 use crate::trap::exit;
 use crate::twin;
 use crate::{cpu, hypercall, irq};
@@ -125,6 +125,8 @@ pub extern "C" fn trap_from_guest(regs: &mut CpuUserRegs) {
         vector::NM => {
             if v.task_switched.get() {
                 entry::inject(v, regs, vec, 0);
+                // As Xen does it: a kernel with Xen's old interface does not execute CLTS, and would come here for ever.
+                control_regs::set_task_switched(v, false);
             } else {
                 cpu::clts();
             }
