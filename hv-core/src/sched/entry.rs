@@ -393,6 +393,16 @@ impl Entry {
         }
     }
 
+    /// The runstate in which it leaves its pCPU.
+    #[inline]
+    pub fn left_for(&self) -> Runstate {
+        if self.runnable {
+            Runstate::Runnable
+        } else {
+            self.asleep.into()
+        }
+    }
+
     pub fn runstate_at(&self, now: u64) -> (Runstate, u64, [u64; 4]) {
         let mut times = self.times;
         let spent = &mut times[self.runstate as usize];

@@ -333,6 +333,15 @@ impl Scheduler {
         Some(e.runstate_at(now))
     }
 
+    /// The same of a vCPU whose registers the shell is about to store, as others are to see it from `now` on. One that goes to sleep
+    /// has not left its pCPU yet, if they are stored before [`Scheduler::pick`] is asked.
+    #[inline]
+    pub fn runstate_left(&self, id: VcpuId, now: u64) -> Option<(Runstate, u64, [u64; 4])> {
+        let e = entry(&self.entries, id)?;
+        let (state, since, times) = e.runstate_at(now);
+        Some(if state == Runstate::Running { (e.left_for(), now, times) } else { (state, since, times) })
+    }
+
     /// Nanoseconds that the vCPU has run.
     pub fn run_time(&self, id: VcpuId, now: u64) -> u64 {
         self.runstate(id, now).map_or(0, |(_, _, t)| t[Runstate::Running as usize])

@@ -152,7 +152,7 @@ impl Scheduler {
     fn leave(&mut self, cpu: PcpuId, current: u16, now: u64, is_saved: bool) -> bool {
         let e = &mut self.entries[usize::from(current)];
         e.yielded = false;
-        let to = if e.runnable { Runstate::Runnable } else { e.asleep.into() };
+        let to = e.left_for();
         e.enter(to, now);
         if is_saved && !e.runnable {
             e.state = State::Asleep;

@@ -359,6 +359,31 @@ fn a_wake_between_sleep_and_pick_is_not_lost() {
 }
 
 #[test]
+fn who_leaves_is_seen_in_the_state_that_it_leaves_for() {
+    let mut s = Scheduler::new(8, Params::DEFAULT);
+    s.online(0, 0);
+    let (a, b) = (s.add(0).unwrap(), s.add(0).unwrap());
+    s.wake(a, 0);
+    assert_eq!(s.pick(0, 10, false, never).next, Some(a));
+    // Before the pCPU picks.
+    s.sleep(a, Sleep::Blocked, 30);
+    assert_eq!(s.runstate_left(a, 50), Some((Runstate::Blocked, 50, [40, 10, 0, 0])));
+    assert_eq!(s.runstate(a, 50).unwrap().0, Runstate::Running);
+    s.pick(0, 50, true, never);
+    assert_eq!(s.runstate_left(a, 60), Some((Runstate::Blocked, 50, [40, 10, 10, 0])));
+    s.wake(a, 70);
+    assert_eq!(s.pick(0, 80, false, never).next, Some(a));
+    s.sleep(a, Sleep::Offline, 90);
+    assert_eq!(s.runstate_left(a, 100).unwrap().0, Runstate::Offline);
+    s.wake(a, 110);
+    // Behind it: it is preempted.
+    s.wake(b, MS);
+    s.yield_(a);
+    assert_eq!(s.pick(0, 2 * MS, false, never).save, Some(a));
+    assert_eq!(s.runstate_left(a, 3 * MS), Some((Runstate::Runnable, 2 * MS, [2 * MS - 40, MS + 20, 20, 0])));
+}
+
+#[test]
 fn a_slot_is_reused_after_removal_and_capacity_is_kept() {
     let mut s = Scheduler::new(2, Params::DEFAULT);
     s.online(0, 0);

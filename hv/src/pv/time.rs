@@ -7,6 +7,7 @@ use crate::mem::guest_ptr::GuestPtr;
 use crate::sched;
 use crate::sync::Mutex;
 use core::sync::atomic::{fence, AtomicU32, Ordering};
+use hv_core::sched::Runstate;
 use xen_abi::assist;
 use xen_abi::shared::{
     shared_info, vcpu_info, VcpuRunstateInfo, VcpuTimeInfo, PVCLOCK_TSC_STABLE_BIT, XEN_RUNSTATE_UPDATE,
@@ -67,13 +68,15 @@ pub fn update_wall_clock(d: &Domain) {
 
 /// How long the vCPU has been in which state, up to now.
 pub fn runstate(v: &Vcpu) -> VcpuRunstateInfo {
-    sched::with(|s, now| {
-        s.runstate(v.sched_id, now).map_or_else(VcpuRunstateInfo::default, |(state, since, time)| VcpuRunstateInfo {
-            state: state as u32,
-            pad: 0,
-            state_entry_time: since,
-            time,
-        })
+    record(sched::with(|s, now| s.runstate(v.sched_id, now)))
+}
+
+fn record(runstate: Option<(Runstate, u64, [u64; 4])>) -> VcpuRunstateInfo {
+    runstate.map_or_else(VcpuRunstateInfo::default, |(state, since, time)| VcpuRunstateInfo {
+        state: state as u32,
+        pad: 0,
+        state_entry_time: since,
+        time,
     })
 }
 
@@ -88,7 +91,22 @@ pub fn update_runstate_area(v: &OwnedVcpu) {
         v.stale_areas.fetch_or(stale::RUNSTATE, Ordering::Relaxed);
         return;
     }
-    let mut info = runstate(v);
+    write_runstate(v, area, runstate(v));
+}
+
+/// Writes the runstate of `v`, which runs here and is about to be stored, as the other vCPUs of its domain are to see it from `now`
+/// on: in kernel mode it may hold a lock, and whoever waits for that waits otherwise if it does not run. In user mode the record is
+/// out of reach, and one that has no others writes it when it runs again.
+#[inline]
+pub fn update_runstate_area_left(v: &OwnedVcpu, now: u64) {
+    let area = v.runstate_area.get();
+    if area != 0 && v.kernel_mode.get() && v.domain().max_vcpus() > 1 {
+        write_runstate(v, area, record(sched::runstate_left(v, now)));
+    }
+}
+
+/// Writes `info` at `area`, an address of the kernel's of `v`, which runs here in kernel mode.
+fn write_runstate(v: &OwnedVcpu, area: u64, mut info: VcpuRunstateInfo) {
     let target = GuestPtr::<VcpuRunstateInfo>::new(area);
     let flagged = v.domain().vm_assist.load(Ordering::Relaxed) & (1 << assist::RUNSTATE_UPDATE_FLAG) != 0;
     let entry_time = GuestPtr::<u64>::new(area.wrapping_add(8));

@@ -9,6 +9,7 @@ use crate::cpu::{self, Interruptible};
 use crate::domain::vcpu::{self, stop, OwnedVcpu, Vcpu};
 use crate::domain::{event, life, watch};
 use crate::irq;
+use crate::pv::time;
 use crate::sched;
 use crate::sched::timers::{self, Due, Kind};
 use crate::sync::Once;
@@ -141,7 +142,7 @@ fn schedule(me: &'static CpuInfo, regs: &mut CpuUserRegs, mut interruptible: Int
         // One that sleeps is going to be switched away from, unless somebody wakes it just now.
         let sleeper = vcpu::current(me).filter(|v| !v.is_runnable());
         if let Some(prev) = sleeper {
-            store(me, prev, regs);
+            store(me, prev, regs, now);
         }
         let decision = scheduler().lock().pick(this, now, sleeper.is_some(), || delay::is_uninterruptible(me));
         if decision.is_delayed {
@@ -152,7 +153,7 @@ fn schedule(me: &'static CpuInfo, regs: &mut CpuUserRegs, mut interruptible: Int
         }
         if decision.save.is_some() {
             if let Some(prev) = vcpu::current(me) {
-                store(me, prev, regs);
+                store(me, prev, regs, now);
             }
             let kicked = scheduler().lock().context_saved(this, now);
             if let Some(cpu) = kicked {
@@ -173,9 +174,11 @@ fn schedule(me: &'static CpuInfo, regs: &mut CpuUserRegs, mut interruptible: Int
     }
 }
 
-/// Nobody is current any more on this CPU.
+/// Nobody is current any more on this CPU from `now` on.
 #[inline]
-fn store(me: &CpuInfo, current: &OwnedVcpu, regs: &CpuUserRegs) {
+fn store(me: &CpuInfo, current: &OwnedVcpu, regs: &CpuUserRegs, now: u64) {
+    // First: its runstate record may fault on its behalf.
+    time::update_runstate_area_left(current, now);
     switch::save(current, regs);
     vcpu::set_current(me, None);
 }
