@@ -23,6 +23,26 @@ static bool beats(void)
 	return heartbeat != seen;
 }
 
+/* The virtual timer of vCPU 1, which does nothing but count, alone on a CPU. */
+static void its_timer(void)
+{
+	struct bind_virq virq = { 0, 1, 0 };
+	check_result(evtchn(EVTCHN_bind_virq, &virq), 0, "bind_virq");
+	check_result(HC3(vcpu_op, VCPUOP_stop_periodic_timer, 1, 0), 0, "stop_periodic_timer");
+	u64 period = 20000000;
+	check_result(HC3(vcpu_op, VCPUOP_set_periodic_timer, 1, &period), 0, "set_periodic_timer");
+	for (u32 n = 0; n < 3; n++) {
+		u64 seen = upcalls_there, until = now_ns() + 2000000000;
+		__atomic_fetch_and((u64 *)&shared_window->pending[virq.port / 64], ~(1ul << virq.port % 64), __ATOMIC_SEQ_CST);
+		while (upcalls_there == seen && now_ns() < until)
+			asm volatile("pause");
+		if (!check(upcalls_there != seen, "its timer has not ticked after %u times", n))
+			break;
+	}
+	check_result(HC3(vcpu_op, VCPUOP_stop_periodic_timer, 1, 0), 0, "stop_periodic_timer");
+	check_result(evtchn(EVTCHN_close, &virq.port), 0, "close");
+}
+
 void test_main(void)
 {
 	shared_window = shared_info();
@@ -65,6 +85,8 @@ void test_main(void)
 		HC1(sched_op, SCHEDOP_yield);
 	check(upcalls_there > 0, "no upcall on vCPU 1");
 	check(beats(), "it stopped after the upcall");
+	its_timer();
+	check(beats(), "it stopped after its timer's upcalls");
 	shared_window->vcpu[1].upcall_mask = 1;
 	/* A change of the page tables and a flush by bitmap reach it. */
 	u64 both = 3;

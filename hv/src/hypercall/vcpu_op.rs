@@ -123,7 +123,9 @@ fn physical_id(v: &Vcpu) -> Result<u64, Errno> {
     Ok(u64::from(apic_id) | u64::from(known.map_or(u32::MAX, |p| p.acpi_id)) << 32)
 }
 
+/// Another vCPU is on no CPU meanwhile: the one that loads it arms the timer.
 fn set_periodic(v: &Vcpu, period_ns: u64, is_self: bool) -> Outcome {
+    let _held = if is_self { None } else { Some(sched::hold(v)?) };
     v.periodic_ns.store(period_ns, Ordering::Relaxed);
     timers::disarm(v, Kind::Periodic);
     if period_ns != 0 {
