@@ -1,12 +1,13 @@
 /* User mode: system calls, faults and forbidden instructions come to the kernel, on its own stack, with the user's CS. */
-#include "guest.h"
+#include "events.h"
 
 const char test_name[] = "user-mode";
 
-void user_syscall(void), user_fault(void), user_hlt(void), user_int80(void), user_cli(void), user_out(void), user_end(void);
+void user_syscall(void), user_fault(void), user_in_ldt(void), user_hlt(void), user_int80(void), user_cli(void), user_out(void), user_end(void);
 asm(".text\n"
     "user_syscall:\n\tmov $0x1234, %eax\n\tmov $0x5678, %edi\n\tsyscall\nuser_end:\n\tud2\n"
     "user_fault:\n\tmov $0x123456789, %rdx\n\tmov (%rdx), %rax\n\tud2\n"
+    "user_in_ldt:\n\tmov (%rdx), %rax\n\tud2\n"
     "user_hlt:\n\thlt\n\tud2\n"
     "user_int80:\n\tint $0x80\n\tud2\n"
     "user_cli:\n\tcli\n\tud2\n"
@@ -15,6 +16,7 @@ asm(".text\n"
 static struct frame seen;
 static u64 handler_rsp;
 static u8 mask_in_handler;
+static u64 user_rdx;
 
 static void record(struct frame *frame)
 {
@@ -28,7 +30,7 @@ static u64 run_with(void (*code)(void), u64 rflags)
 {
 	struct frame to = {
 		.rip = (u64)code, .cs = FLAT_KERNEL_CS, .rflags = rflags, .rsp = (u64)pages[4], .ss = FLAT_KERNEL_SS,
-		.rbx = 0xb0b, .r15 = 0xf15,
+		.rbx = 0xb0b, .r15 = 0xf15, .rdx = user_rdx,
 	};
 	memset(&seen, 0, sizeof(seen));
 	seen.number = NO_TRAP;
@@ -75,6 +77,41 @@ static void unusual_ways(void)
 	check(run(user_syscall) == ENTRY_SYSCALL && seen.rcx == (u64)user_end, "%ld arrives, rcx %#lx", seen.number, seen.rcx);
 }
 
+/* Where the hypervisor has mapped the LDT is no place for the program: it gets a fault, and not the descriptors. */
+static void access_to_ldt(void)
+{
+	enum { LDT_BEHIND_GDT = 16 * PAGE, VIRQ_TIMER = 0 };
+	struct __attribute__((packed)) {
+		u16 limit;
+		u64 base;
+	} gdtr;
+	asm volatile("sgdt %0" : "=m"(gdtr));
+	/* With UMIP it is not told. */
+	if (gdtr.base < 0xffff800000000000)
+		return;
+	user_rdx = (gdtr.base & -PAGE) + LDT_BEHIND_GDT;
+	u64 *ldt = (u64 *)pages[5];
+	ldt[1] = 0x00cff3000000ffff;
+	make_read_only(ldt);
+	check_result(mmuext(SET_LDT, (u64)ldt, 4), 0, "SET_LDT");
+	/* It ends, also if the access does not. */
+	struct bind_virq virq = { VIRQ_TIMER, 0, 0 };
+	check_result(evtchn(EVTCHN_bind_virq, &virq), 0, "bind_virq");
+	for (u32 n = 0; n < 10; n++) {
+		shared_info()->vcpu[0].upcall_pending = 0;
+		shared_info()->vcpu[0].pending_sel = 0;
+		shared_info()->pending[virq.port / 64] &= ~(1ul << virq.port % 64);
+		if (run(user_in_ldt) != ENTRY_EVENT)
+			break;
+	}
+	check(seen.number == 14 && seen.error & 4, "an access to the LDT arrives as %ld, error %#lx", seen.number, seen.error);
+	check(shared_info()->vcpu[0].cr2 == user_rdx, "cr2 is %#lx, not %#lx", shared_info()->vcpu[0].cr2, user_rdx);
+	check_result(evtchn(EVTCHN_close, &virq.port), 0, "close");
+	check_result(mmuext(SET_LDT, 0, 0), 0, "no LDT");
+	make_writable(ldt);
+	shared_info()->vcpu[0].upcall_pending = 0;
+}
+
 static void page_fault_of_kernel(void)
 {
 	u64 rax;
@@ -103,6 +140,7 @@ void test_main(void)
 	check(run(user_fault) == 14, "a fault arrives as %ld", seen.number);
 	check(seen.error == 4, "error code is %#lx", seen.error);
 	check(shared_info()->vcpu[0].cr2 == 0x123456789, "cr2 is %#lx", shared_info()->vcpu[0].cr2);
+	access_to_ldt();
 	page_fault_of_kernel();
 
 	check(run(user_hlt) == 13 && seen.error == 0 && seen.rip == (u64)user_hlt, "hlt arrives as %ld, error %#lx", seen.number,

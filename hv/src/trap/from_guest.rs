@@ -85,8 +85,11 @@ pub extern "C" fn page_fault_from_guest(regs: &mut CpuUserRegs) {
             return;
         }
     }
-    if let Some(offset) = descriptor::ldt_offset(address) {
-        return ldt_fault(v, regs, offset, code);
+    // The CPU reads descriptors as ring 0. An access of the guest's own to where they are mapped is one to any other address.
+    if code & PageFaultError::U.bits() == 0 {
+        if let Some(offset) = descriptor::ldt_offset(address) {
+            return ldt_fault(v, regs, offset, code);
+        }
     }
     if code & PageFaultError::RSVD.bits() != 0 {
         // Guests cannot set reserved bits in validated tables.
@@ -102,7 +105,7 @@ fn ldt_fault(v: &OwnedVcpu, regs: &mut CpuUserRegs, offset: u64, code: u32) {
         return;
     }
     let address = v.ldt_base.get().wrapping_add(offset);
-    entry::inject_page_fault(v, regs, address, code & !PageFaultError::U.bits());
+    entry::inject_page_fault(v, regs, address, code);
 }
 
 /// Any other exception or interrupt in ring 3.
