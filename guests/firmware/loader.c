@@ -5,7 +5,7 @@ typedef unsigned int u32;
 typedef unsigned long long u64;
 #define DATA __attribute__((section(".firmware_data")))
 
-enum { NR_FAULTS = 12, RAM = 1, RESERVED = 2 };
+enum { NR_FAULTS = 13, RAM = 1, RESERVED = 2 };
 enum { RUNTIME_CODE = 5, RUNTIME_DATA = 6 };
 #define RUNTIME (1ull << 63)
 #define WRITE_BACK 8ull

@@ -80,10 +80,13 @@ bad_flags:
 	/* A segment register that cannot be. */
 10:	mov	$0x23, %eax
 	mov	%eax, %ss
+	/* No end. */
+11:	pause
+	jmp	11b
 
 	.section .rodata
 	.balign	4
-faults:	.long	good, 1b, 2b, 3b, 4b, 5b, 6b, 7b, 8b, 9b, 10b, bad_flags
+faults:	.long	good, 1b, 2b, 3b, 4b, 5b, 6b, 7b, 8b, 9b, 10b, bad_flags, 11b
 
 	.section .firmware_data, "aw"
 	.balign	4096

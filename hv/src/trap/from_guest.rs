@@ -182,7 +182,8 @@ pub extern "C" fn trap_from_hypervisor(regs: &mut CpuUserRegs) {
             unsafe { cpu::write_dr6(x86::rflags::DR6_DEFAULT) };
             return;
         }
-        _ if efi::recover(regs, cpu::read_cr2()) => return,
+        // A machine check is not the firmware's, whatever it interrupts.
+        _ if vec != vector::MC && efi::recover(regs, cpu::read_cr2()) => return,
         vector::PF | vector::GP | vector::SS | vector::NP | vector::TS => {
             if vec == vector::PF && !twin::entry::is_running() {
                 let code = PageFaultError::from_bits_retain(regs.error_code);
