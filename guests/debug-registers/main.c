@@ -4,6 +4,7 @@
 const char test_name[] = "debug-registers";
 
 static volatile u64 watched;
+#define SINGLE_STEP "pushf\n\torl $0x100, (%%rsp)\n\tpopf\n\tnop"
 
 void test_main(void)
 {
@@ -31,6 +32,16 @@ void test_main(void)
 	check(PROBE("breakpoint_here: nop", : : : "r11", "memory") == 1, "an instruction breakpoint gives %ld", probe.vector);
 	check(probe.frame.rip == address, "at %#lx", probe.frame.rip);
 	HC2(set_debugreg, 7, 0x400);
+	/* What DR6 says stays until it is cleared, whatever happens next. */
+	check(PROBE(SINGLE_STEP, : : : "r11", "memory", "cc") == 1, "a single step gives %ld", probe.vector);
+	check(HC1(get_debugreg, 6) == 0xffff4ff2, "DR6 is %#lx after a breakpoint and a single step", HC1(get_debugreg, 6));
+	/* And no longer, also if there were breakpoints then. */
+	HC2(set_debugreg, 7, 1 << 2);
+	HC2(set_debugreg, 6, 0xffff8ff1);
+	HC2(set_debugreg, 7, 0x400);
+	HC2(set_debugreg, 6, 0xffff0ff0);
+	check(PROBE(SINGLE_STEP, : : : "r11", "memory", "cc") == 1, "a single step gives %ld", probe.vector);
+	check(HC1(get_debugreg, 6) == 0xffff4ff0, "DR6 is %#lx after a single step", HC1(get_debugreg, 6));
 	/* What is refused. */
 	check_refused(HC2(set_debugreg, 0, 0xffff830000000000), "a breakpoint in the hypervisor");
 	check_refused(HC2(set_debugreg, 0, 0x800000000000), "a breakpoint at a non-canonical address");

@@ -82,6 +82,12 @@ pub const fn write_dr6(value: u64) -> u64 {
     value & 0xe00f | DR6_DEFAULT
 }
 
+/// DR6 of a guest that had `before` when the CPU reports `what`: conditions stay until the guest clears them (SDM vol. 3B, 17.2.3).
+#[inline]
+pub const fn dr6_after(before: u64, what: u64) -> u64 {
+    before | write_dr6(what)
+}
+
 /// Takes a write to DR7. None if an upper bit or GD is set, or an I/O breakpoint is enabled: no guest has CR4.DE in
 /// effect for them.
 #[inline]
@@ -149,6 +155,8 @@ mod tests {
         assert_eq!(write_breakpoint(HYPERVISOR_VIRT_END), Some(HYPERVISOR_VIRT_END));
         assert_eq!(write_dr6(0), 0xffff_0ff0);
         assert_eq!(write_dr6(u64::MAX), 0xffff_efff, "reserved bits dropped");
+        assert_eq!(dr6_after(0xffff_0ff1, 0xffff_4ff0), 0xffff_4ff1, "what the guest has not cleared stays");
+        assert_eq!(dr6_after(0xffff_0ff0, 0), 0xffff_0ff0);
         assert_eq!(write_dr7(0), Some(0x400));
         assert_eq!(write_dr7(0xd0d01), Some(0xd0501), "reserved bits dropped");
         assert_eq!(write_dr7(DR7_GD), None);

@@ -9,6 +9,7 @@ use crate::pv::{address_space, control_regs, entry, mmio_ro, ptwr, vtlb};
 use crate::trap::exit;
 use crate::twin;
 use crate::{cpu, hypercall, irq};
+use hv_core::control;
 use x86::error_code::PageFaultError;
 use x86::rflags::Rflags;
 use x86::vector;
@@ -150,12 +151,12 @@ pub extern "C" fn trap_from_guest(regs: &mut CpuUserRegs) {
     }
 }
 
-/// #DB in ring 3: the guest gets it, with what DR6 says.
+/// #DB in ring 3: the guest gets it, with what DR6 says. The CPU's own says nothing else, for it is cleared each time.
 fn debug_trap(v: &OwnedVcpu, regs: &mut CpuUserRegs) {
     let dr6 = cpu::read_dr6();
     // SAFETY: clears the status bits only.
     unsafe { cpu::write_dr6(x86::rflags::DR6_DEFAULT) };
-    v.debugreg[6].set(dr6);
+    v.debugreg[6].set(control::dr6_after(v.debugreg[6].get(), dr6));
     entry::inject(v, regs, vector::DB, 0);
 }
 
