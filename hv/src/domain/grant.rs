@@ -26,8 +26,10 @@ impl FrameRefs for Refs {
     fn take(&self, owner: u16, frame: u64, writable: bool) -> bool {
         let (mfn, owner) = (Mfn::new(frame), DomId(owner));
         if writable {
-            log_written(mfn);
-            mmu().get_writable(mfn, owner).map(|r| r.keep()).is_ok()
+            let Ok(page) = mmu().get_writable(mfn, owner) else { return false };
+            // Not before: who may not write it does not mark it.
+            log_written(page.keep());
+            true
         } else {
             mmu().get_page(mfn, owner).map(|r| r.keep()).is_ok()
         }

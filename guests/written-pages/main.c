@@ -1,0 +1,105 @@
+/*
+ * The log of a domain's writes has what the domain writes, and what others write where it lets them, and nothing else: who may not write a page does
+ * not mark it. (cpus: 2) (differs: stock Xen has no log for a
+ * PV domain)
+ */
+#include "domains.h"
+#include "grants.h"
+
+const char test_name[] = "written-pages";
+
+enum { OTHER = 5, SHADOW_OP = 10, OFF = 0, ENABLE_LOGDIRTY = 2, CLEAN = 11, PEEK };
+enum { BAD_PAGE = -9, GREF = 8, NR_WORDS = 16 };
+
+static struct vcpu_context context;
+static u64 frames[FRAMES], written[NR_WORDS];
+static u32 nr_counted;
+
+static s64 shadow_op(u32 op)
+{
+	struct domctl request = { .room = { op } };
+	return domctl(OTHER, SHADOW_OP, &request);
+}
+
+static bool is_written(u32 pfn)
+{
+	return written[pfn / 64] >> pfn % 64 & 1;
+}
+
+/* How many pages were written since the last CLEAN; `written` has their bits. */
+static u32 read_log(u32 op)
+{
+	/* op and mode; memory, which means nothing here; the bitmap; its bits; what was counted. */
+	struct domctl request = { .room = { op, 0, (u64)written, NR_WORDS * 64 } };
+	u32 count = 0;
+	memset(written, 0, sizeof(written));
+	check_result(domctl(OTHER, SHADOW_OP, &request), 0, "reading the log");
+	nr_counted = request.room[4] >> 32;
+	for (u32 pfn = 0; pfn < NR_WORDS * 64; pfn++)
+		count += is_written(pfn);
+	return count;
+}
+
+/* Copies a byte of ours to where `to` says. */
+static s64 copy_to(u64 to, bool is_grant)
+{
+	struct copy c = { { mfn_of(pages[4]), DOMID_SELF, 0, { 0 } }, { to, is_grant ? OTHER : DOMID_SELF, 0, { 0 } }, 1, is_grant ? 2 : 0, 99 };
+	check_result(HC3(grant_table_op, 5, &c, 1), 0, "copy");
+	return c.status;
+}
+
+static void own_writes(void)
+{
+	struct domctl request = { 0 };
+	check_result(domctl(OTHER, DOMCTL_UNPAUSE, &request), 0, "unpausedomain");
+	check_result(shadow_op(ENABLE_LOGDIRTY), 0, "switching the log on");
+	check_result(shadow_op(ENABLE_LOGDIRTY), -EBUSY, "switching it on again");
+	check(counts((u64 *)pages[2]), "it does not run with a log");
+	read_log(CLEAN);
+	check(is_written(DATA), "what it writes is not noted");
+	check(!is_written(CODE) && !is_written(FRAMES), "what nobody writes is noted");
+	check(counts((u64 *)pages[2]), "it does not run any more");
+	check_result(domctl(OTHER, DOMCTL_PAUSE, &request), 0, "pausedomain");
+	check(read_log(PEEK) >= 1 && is_written(DATA), "what it writes again is not noted");
+	check(read_log(CLEAN) >= 1 && is_written(DATA), "who looks without clearing clears");
+	u32 nr = read_log(CLEAN);
+	check(nr == 0 && nr_counted == 0, "%u pages of a domain that does not run were written, %u are counted", nr, nr_counted);
+}
+
+static void others_writes(void)
+{
+	volatile u64 *entries = (u64 *)pages[3];
+	/* It has not granted these. */
+	for (u32 n = 0; n < FRAMES; n++)
+		check_result(copy_to(frames[n], false), BAD_PAGE, "a copy to another's page");
+	u32 nr = read_log(CLEAN);
+	check(nr == 0 && nr_counted == 0, "%u pages that could not be written are noted, %u are counted", nr, nr_counted);
+	entries[GREF] = frames[DATA] << 32 | 1 | 4;
+	check(copy_to(GREF, true) < 0, "a copy into a grant for reading succeeds");
+	nr = read_log(CLEAN);
+	check(nr == 0, "%u pages are noted by a use that was refused", nr);
+	entries[GREF] = frames[DATA] << 32 | 1;
+	check_result(copy_to(GREF, true), 0, "a copy into a grant");
+	check(read_log(CLEAN) == 1 && is_written(DATA) && nr_counted == 1, "a copy into a grant is not noted, or more than that");
+	struct { u64 at, to; } entry = { frames[L1] * PAGE + 8 * 8, 0 };
+	check_result(HC4(mmu_update, &entry, 1, NULL, (OTHER + 1) << 16 | OTHER), 0, "an entry of its page tables");
+	check(read_log(CLEAN) == 1 && is_written(L1), "an entry of its page tables is not noted, or more than that");
+}
+
+void test_main(void)
+{
+	check_result(create_domain(OTHER), 0, "createdomain");
+	set_max_vcpus(OTHER);
+	memset(&context, 0, sizeof(context));
+	/* lock incq CODE_VA + PAGE; pause; jmp to the start. */
+	static const u8 code[] = { 0xf0, 0x48, 0xff, 0x04, 0x25, 0x00, 0x10, 0x40, 0x00, 0xf3, 0x90, 0xeb, 0xf3 };
+	build_running_domain(OTHER, code, sizeof(code), pages[2], &context, frames, NULL, 0);
+	map_grant_table_of(OTHER, pages[3]);
+	own_writes();
+	others_writes();
+	check_result(update_va(pages[2], 0, 2), 0, "letting its counter go");
+	check_result(update_va(pages[3], 0, 2), 0, "letting its grants go");
+	check_result(destroy_domain(OTHER), 0, "destroydomain");
+	check(domain_is_gone(OTHER), "it never goes");
+	audit();
+}
