@@ -1,6 +1,6 @@
 /*
  * The log of a domain's writes has what the domain writes, and what others write where it lets them, and nothing else: who may not write a page does
- * not mark it. (cpus: 2) (differs: stock Xen has no log for a
+ * not mark it. It goes as far as the domain does when it is switched on, however small that was before. (cpus: 2) (differs: stock Xen has no log for a
  * PV domain)
  */
 #include "domains.h"
@@ -9,7 +9,7 @@
 const char test_name[] = "written-pages";
 
 enum { OTHER = 5, SHADOW_OP = 10, OFF = 0, ENABLE_LOGDIRTY = 2, CLEAN = 11, PEEK };
-enum { BAD_PAGE = -9, GREF = 8, NR_WORDS = 16 };
+enum { BAD_PAGE = -9, GREF = 8, FAR = 400, FARTHER = 5000, NR_WORDS = 16 };
 
 static struct vcpu_context context;
 static u64 frames[FRAMES], written[NR_WORDS];
@@ -86,6 +86,26 @@ static void others_writes(void)
 	check(read_log(CLEAN) == 1 && is_written(L1), "an entry of its page tables is not noted, or more than that");
 }
 
+static void grows(void)
+{
+	struct domctl request = { .max_kib = 2048 };
+	u64 pfn = FAR;
+	check_result(shadow_op(OFF), 0, "switching the log off");
+	check_result(shadow_op(CLEAN), -EINVAL, "reading a log that is off");
+	check_result(domctl(OTHER, DOMCTL_MAX_MEMORY, &request), 0, "max_mem");
+	check_result(populate_domain(OTHER, &pfn, 1), 1, "a page beyond the end of the log");
+	((volatile u64 *)pages[3])[GREF] = pfn << 32 | 1;
+	check_result(shadow_op(ENABLE_LOGDIRTY), 0, "switching it on again");
+	check(read_log(CLEAN) == 0, "it begins with what was written before");
+	check_result(copy_to(GREF, true), 0, "a copy there");
+	check(read_log(CLEAN) == 1 && is_written(FAR), "a write to a page that came before the log was switched on again is not noted");
+	/* What comes while it is logged may have no place in the log, but it counts. */
+	pfn = FARTHER;
+	check_result(populate_domain(OTHER, &pfn, 1), 1, "a page beyond the end of this one");
+	u32 nr = read_log(CLEAN);
+	check(nr == 0 && nr_counted >= 1, "%u pages are noted, %u are counted", nr, nr_counted);
+}
+
 void test_main(void)
 {
 	check_result(create_domain(OTHER), 0, "createdomain");
@@ -97,6 +117,7 @@ void test_main(void)
 	map_grant_table_of(OTHER, pages[3]);
 	own_writes();
 	others_writes();
+	grows();
 	check_result(update_va(pages[2], 0, 2), 0, "letting its counter go");
 	check_result(update_va(pages[3], 0, 2), 0, "letting its grants go");
 	check_result(destroy_domain(OTHER), 0, "destroydomain");

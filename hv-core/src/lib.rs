@@ -15,6 +15,7 @@ pub mod cmdline;
 pub mod conring;
 pub mod control;
 pub mod cpuid;
+pub mod dirty_log;
 pub mod dma_faults;
 pub mod efi;
 pub mod emul;

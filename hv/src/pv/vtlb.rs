@@ -109,7 +109,7 @@ fn fill(v: &OwnedVcpu, cache: &Vtlb, address: u64, code: u32) -> Option<u32> {
         access,
     ) {
         Fill::Done(stale) => {
-            domain.mm.log.count_fault();
+            domain.mm.log.get().count_fault();
             match stale {
                 Stale::Nothing => {}
                 Stale::Page => cpu::invlpg(address),

@@ -9,10 +9,9 @@
 
 use crate::domain::memory::owners::owners;
 use crate::mem::frames;
-use crate::sync::Once;
-use alloc::boxed::Box;
-use alloc::vec::Vec;
+use crate::sync::{RwLock, RwLockReadGuard};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use hv_core::dirty_log::Log;
 use hv_core::vtlb::WriteLog;
 use x86::Mfn;
 use xen_abi::errno::Errno;
@@ -20,28 +19,15 @@ use xen_abi::layout::{DomId, DOMID_FIRST_RESERVED};
 
 /// Domains that are logged.
 static LOGGED: AtomicU32 = AtomicU32::new(0);
-/// Most frames a log is kept of: 1 TiB.
-const MAX_PFNS: u64 = 1 << 28;
 
 /// A domain's log.
 pub struct DirtyLog {
-    /// One bit for each frame; made when it is first needed, and kept, because anybody may be looking at it.
-    words: Once<Box<[AtomicU64]>>,
+    /// Of nothing while it is off. Anybody may be looking at it: who changes what it is does no more than that under the lock, and whoever has it
+    /// waits for nobody.
+    log: RwLock<Log>,
     enabled: AtomicBool,
     /// Where a preempted reading goes on, in words.
     next: AtomicU64,
-    /// Faults and newly written frames since the last reading.
-    faults: AtomicU32,
-    dirty: AtomicU32,
-}
-
-/// What a reading found.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Counts {
-    /// Faults that the logging has cost.
-    pub faults: u32,
-    /// Frames written.
-    pub dirty: u32,
 }
 
 /// Is any domain logged? Asked on every change of a page table.
@@ -61,16 +47,15 @@ pub fn mark(mfn: Mfn) {
     owners().mark_written(DomId(owner), mfn);
 }
 
+/// The number by which the tools know `mfn`.
+fn pfn(mfn: Mfn) -> Option<u64> {
+    Some(frames::m2p(mfn)?.load(Ordering::Relaxed))
+}
+
 impl DirtyLog {
     /// Off.
     pub const fn new() -> Self {
-        Self {
-            words: Once::new(),
-            enabled: AtomicBool::new(false),
-            next: AtomicU64::new(0),
-            faults: AtomicU32::new(0),
-            dirty: AtomicU32::new(0),
-        }
+        Self { log: RwLock::new(Log::none()), enabled: AtomicBool::new(false), next: AtomicU64::new(0) }
     }
 
     /// Is the domain logged?
@@ -84,23 +69,10 @@ impl DirtyLog {
         if self.is_enabled() {
             return Err(Errno::EBUSY);
         }
-        if pfns > MAX_PFNS {
-            return Err(Errno::ENOMEM);
-        }
-        if self.words.get().is_none() {
-            let mut words = Vec::new();
-            let room = usize::try_from(pfns.div_ceil(64)).map_err(|_| Errno::ENOMEM)?;
-            words.try_reserve_exact(room).map_err(|_| Errno::ENOMEM)?;
-            // The size is the guest's to say; it may not have what others' objects need.
-            if !frames::may_grow_tables() {
-                return Err(Errno::ENOMEM);
-            }
-            words.resize_with(room, || AtomicU64::new(0));
-            self.words.call_once(|| words.into_boxed_slice());
-        }
-        self.words().iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        // The size is the guest's to say; it may not have what others' objects need.
+        let new = Log::new(pfns, frames::may_grow_tables)?;
+        *self.log.write() = new;
         self.next.store(0, Ordering::Relaxed);
-        self.take_counts();
         self.enabled.store(true, Ordering::Release);
         LOGGED.fetch_add(1, Ordering::AcqRel);
         Ok(())
@@ -111,50 +83,16 @@ impl DirtyLog {
         let was = self.enabled.swap(false, Ordering::AcqRel);
         if was {
             LOGGED.fetch_sub(1, Ordering::AcqRel);
+            // It goes: the domain may be larger when it is logged again.
+            let old = core::mem::replace(&mut *self.log.write(), Log::none());
+            drop(old);
         }
         was
     }
 
-    fn words(&self) -> &[AtomicU64] {
-        self.words.get().map_or(&[], |words| words)
-    }
-
-    fn bit(&self, mfn: Mfn) -> Option<(&AtomicU64, u64)> {
-        let pfn = frames::m2p(mfn)?.load(Ordering::Relaxed);
-        // Frames that have no number in the domain, or a strange one, are not the tools' to send.
-        let word = usize::try_from(pfn / 64).ok()?;
-        Some((self.words().get(word)?, 1 << (pfn % 64)))
-    }
-
-    /// Notes a write to `mfn`, which is the domain's.
-    pub fn mark(&self, mfn: Mfn) {
-        if !self.is_enabled() {
-            return;
-        }
-        if let Some((word, bit)) = self.bit(mfn) {
-            if word.fetch_or(bit, Ordering::AcqRel) & bit == 0 {
-                self.dirty.fetch_add(1, Ordering::Relaxed);
-            }
-        }
-    }
-
-    fn is_marked(&self, mfn: Mfn) -> bool {
-        self.bit(mfn).is_none_or(|(word, bit)| word.load(Ordering::Acquire) & bit != 0)
-    }
-
-    /// Counts a fault that only logging caused.
-    pub fn count_fault(&self) {
-        self.faults.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// What happened since the last reading that cleared the log.
-    pub fn counts(&self) -> Counts {
-        Counts { faults: self.faults.load(Ordering::Relaxed), dirty: self.dirty.load(Ordering::Relaxed) }
-    }
-
-    /// The same, and starts counting anew.
-    pub fn take_counts(&self) -> Counts {
-        Counts { faults: self.faults.swap(0, Ordering::Relaxed), dirty: self.dirty.swap(0, Ordering::Relaxed) }
+    /// What is noted.
+    pub fn get(&self) -> RwLockReadGuard<'_, Log> {
+        self.log.read()
     }
 
     /// The word that a preempted reading goes on with; the next reading begins at 0.
@@ -167,21 +105,15 @@ impl DirtyLog {
         self.next.store(word, Ordering::Relaxed);
     }
 
-    /// Reads word `index`, clears it if `clear`.
-    pub fn read(&self, index: u64, clear: bool) -> u64 {
-        let word = usize::try_from(index).ok().and_then(|i| self.words().get(i));
-        match word {
-            Some(word) if clear => word.swap(0, Ordering::AcqRel),
-            Some(word) => word.load(Ordering::Acquire),
-            None => 0,
+    /// Notes a write to `mfn`, which is the domain's.
+    pub fn mark(&self, mfn: Mfn) {
+        if let Some(pfn) = pfn(mfn).filter(|_| self.is_enabled()) {
+            self.get().mark(pfn);
         }
     }
 
-    /// Puts back what [`Self::read`] cleared and nobody got.
-    pub fn put_back(&self, index: u64, bits: u64) {
-        if let Some(word) = usize::try_from(index).ok().and_then(|i| self.words().get(i)) {
-            word.fetch_or(bits, Ordering::AcqRel);
-        }
+    fn is_marked(&self, mfn: Mfn) -> bool {
+        pfn(mfn).is_none_or(|pfn| self.get().is_marked(pfn))
     }
 }
 

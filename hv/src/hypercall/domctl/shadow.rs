@@ -85,13 +85,13 @@ fn read(r: &mut Request, d: &Domain, request: &mut ShadowOp) -> Outcome {
         return Err(Errno::EINVAL);
     }
     let clear = request.op == op::SHADOW_OP_CLEAN;
-    let log = &d.mm.log;
     let target = GuestPtr::<u64>::new(request.dirty_bitmap);
     let bytes = GuestPtr::<u8>::new(request.dirty_bitmap);
-    let mut next = log.resume_at();
+    let mut next = d.mm.log.resume_at();
     if next == 0 {
         mark_shared(d);
     }
+    let log = d.mm.log.get();
     while next * 64 < request.pages {
         let word = log.read(next, clear);
         let bits = (request.pages - next * 64).min(64);
@@ -109,7 +109,7 @@ fn read(r: &mut Request, d: &Domain, request: &mut ShadowOp) -> Outcome {
         }
         next += 1;
         if next.is_multiple_of(STRIDE) && next * 64 < request.pages && r.cx.preempt_pending() {
-            log.preempted_at(next);
+            d.mm.log.preempted_at(next);
             return Ok(Done::Continue);
         }
     }

@@ -1,0 +1,162 @@
+//! A log of the frames of a domain that were written, by pseudo-physical number: for live migration. Who writes, and where that is noted, the shell
+//! knows.
+//!
+//! Anybody may mark a frame at any time, while another reads; so the words are atomics.
+
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use xen_abi::errno::Errno;
+
+/// Most frames a log is kept of: 1 TiB.
+pub const MAX_PFNS: u64 = 1 << 28;
+
+/// What a reading found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Faults that the logging has cost.
+    pub faults: u32,
+    /// Frames written.
+    pub dirty: u32,
+}
+
+/// The log.
+#[derive(Debug)]
+pub struct Log {
+    /// One bit for each frame.
+    words: Vec<AtomicU64>,
+    /// Faults and newly written frames since the last reading.
+    faults: AtomicU32,
+    dirty: AtomicU32,
+}
+
+impl Log {
+    /// One that has room for nothing.
+    pub const fn none() -> Self {
+        Self { words: Vec::new(), faults: AtomicU32::new(0), dirty: AtomicU32::new(0) }
+    }
+
+    /// One in which nothing is written, for frames below `pfns`. `has_room`: the memory for it may be taken. ENOMEM.
+    pub fn new(pfns: u64, has_room: impl FnOnce() -> bool) -> Result<Self, Errno> {
+        if pfns > MAX_PFNS {
+            return Err(Errno::ENOMEM);
+        }
+        let mut words = Vec::new();
+        let room = usize::try_from(pfns.div_ceil(64)).map_err(|_| Errno::ENOMEM)?;
+        words.try_reserve_exact(room).map_err(|_| Errno::ENOMEM)?;
+        if !has_room() {
+            return Err(Errno::ENOMEM);
+        }
+        words.resize_with(room, || AtomicU64::new(0));
+        Ok(Self { words, ..Self::none() })
+    }
+
+    fn bit(&self, pfn: u64) -> Option<(&AtomicU64, u64)> {
+        let word = usize::try_from(pfn / 64).ok()?;
+        Some((self.words.get(word)?, 1 << (pfn % 64)))
+    }
+
+    /// Notes a write to frame `pfn`. One that has come since the log was made has no place in it: all its writes count. Frames that have no number
+    /// in the domain, or a strange one, are not the tools' to send.
+    pub fn mark(&self, pfn: u64) {
+        let is_new = match self.bit(pfn) {
+            Some((word, bit)) => word.fetch_or(bit, Ordering::AcqRel) & bit == 0,
+            None => pfn < MAX_PFNS,
+        };
+        if is_new {
+            self.dirty.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Need a write to frame `pfn` not be noted (again)?
+    pub fn is_marked(&self, pfn: u64) -> bool {
+        match self.bit(pfn) {
+            Some((word, bit)) => word.load(Ordering::Acquire) & bit != 0,
+            None => pfn >= MAX_PFNS,
+        }
+    }
+
+    /// Counts a fault that only logging caused.
+    pub fn count_fault(&self) {
+        self.faults.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// What happened since the last reading that cleared the log.
+    pub fn counts(&self) -> Counts {
+        Counts { faults: self.faults.load(Ordering::Relaxed), dirty: self.dirty.load(Ordering::Relaxed) }
+    }
+
+    /// The same, and starts counting anew.
+    pub fn take_counts(&self) -> Counts {
+        Counts { faults: self.faults.swap(0, Ordering::Relaxed), dirty: self.dirty.swap(0, Ordering::Relaxed) }
+    }
+
+    /// Reads word `index`, clears it if `clear`.
+    pub fn read(&self, index: u64, clear: bool) -> u64 {
+        let word = usize::try_from(index).ok().and_then(|i| self.words.get(i));
+        match word {
+            Some(word) if clear => word.swap(0, Ordering::AcqRel),
+            Some(word) => word.load(Ordering::Acquire),
+            None => 0,
+        }
+    }
+
+    /// Puts back what [`Self::read`] cleared and nobody got.
+    pub fn put_back(&self, index: u64, bits: u64) {
+        if let Some(word) = usize::try_from(index).ok().and_then(|i| self.words.get(i)) {
+            word.fetch_or(bits, Ordering::AcqRel);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn log(pfns: u64) -> Log {
+        Log::new(pfns, || true).unwrap()
+    }
+
+    #[test]
+    fn a_frame_is_written_once_until_it_is_read() {
+        let log = log(100);
+        assert!(!log.is_marked(70));
+        log.mark(70);
+        log.mark(70);
+        assert!(log.is_marked(70) && !log.is_marked(71));
+        assert_eq!(
+            (log.read(0, true), log.read(1, false), log.read(1, true), log.read(1, true)),
+            (0, 1 << 6, 1 << 6, 0)
+        );
+        assert!(!log.is_marked(70));
+        log.put_back(1, 1 << 6);
+        assert!(log.is_marked(70));
+        log.count_fault();
+        assert_eq!(log.counts(), Counts { faults: 1, dirty: 1 });
+        assert_eq!(log.take_counts(), Counts { faults: 1, dirty: 1 });
+        assert_eq!(log.counts(), Counts::default());
+    }
+
+    #[test]
+    fn what_has_no_place_in_the_log_is_never_taken_for_noted() {
+        let log = log(64);
+        log.mark(64);
+        assert!(!log.is_marked(64), "its next write would not be seen");
+        log.mark(64);
+        assert_eq!((log.counts().dirty, log.read(1, true)), (2, 0));
+        log.mark(u64::MAX);
+        assert!(log.is_marked(u64::MAX), "nobody sends it");
+        assert_eq!(log.take_counts().dirty, 2);
+    }
+
+    #[test]
+    fn a_log_is_as_large_as_it_is_asked_for_or_there_is_none() {
+        let log = log(129);
+        log.mark(128);
+        assert_eq!(log.read(2, false), 1);
+        assert_eq!(Log::new(MAX_PFNS + 1, || true).err(), Some(Errno::ENOMEM));
+        assert_eq!(Log::new(1, || false).err(), Some(Errno::ENOMEM));
+        let none = Log::none();
+        none.mark(0);
+        assert_eq!(none.read(0, true), 0);
+    }
+}
