@@ -1,7 +1,8 @@
 /*
  * Snapshots: a domain that is noted while it is paused can be rolled back to that in place, whatever it has done since: spoilt its memory,
  * text, page tables, descriptors, event channels, registers, given frames up and got others, and crashed; with copies that are compressed, too.
- * What keeps it from going back is told, and nothing changes then. No frame is lost. (cpus: 2) (differs: stock Xen has no such call)
+ * What keeps it from going back is told, and nothing changes then. Nobody changes its vCPUs meanwhile. No frame is lost. (cpus: 2) (vcpus: 2) (differs:
+ * stock Xen has no such call)
  */
 #include "snapshots.h"
 
@@ -501,6 +502,55 @@ static void measure(enum contents contents, u16 flags)
 	end_child();
 }
 
+static volatile bool is_over;
+static volatile u64 nr_busy, nr_let_through, nr_others;
+
+/* Contexts that are no good: they change nothing, whenever they are looked at. */
+static void __attribute__((noreturn)) meddles(void)
+{
+	static struct vcpu_context bad;
+	bad.regs.rip = 1ul << 63;
+	while (!is_over) {
+		struct domctl of_its_vcpu = { .vcpu_context.context = &bad };
+		s64 result = domctl(CHILD, DOMCTL_SET_CONTEXT, &of_its_vcpu);
+		if (result == -EBUSY)
+			nr_busy++;
+		else if (result == -EINVAL)
+			nr_let_through++;
+		else
+			nr_others++;
+	}
+	for (;;)
+		HC3(vcpu_op, VCPUOP_down, 1, 0);
+}
+
+/* It goes back in many executions of the call. Between two of them nobody changes what it counts on. */
+static void changed_meanwhile(void)
+{
+	make_child(false);
+	pause_child();
+	check_result(take(0), 0, "taking it");
+	start_vcpu(1, meddles, pages[62]);
+	u32 n = 0;
+	for (; n < 300 && (!nr_busy || n < 3); n++)
+		if (!check_result(plainly(ROLL_BACK), 0, "rolling it back while somebody meddles"))
+			break;
+	u64 until = now_ns() + 2000000000, before = nr_let_through;
+	while (nr_let_through == before && now_ns() < until)
+		HC1(sched_op, SCHEDOP_yield);
+	check(nr_let_through != before, "its vCPUs cannot be changed any more");
+	is_over = true;
+	while (HC3(vcpu_op, VCPUOP_is_up, 1, 0) == 1)
+		HC1(sched_op, SCHEDOP_yield);
+	printk("rolled back %u times: %lu contexts were refused meanwhile\n", n, nr_busy);
+	check(nr_busy != 0, "a vCPU of a domain on its way back could be changed, %lu times", nr_let_through);
+	check(nr_others == 0, "%lu results of setvcpucontext are strange", nr_others);
+	roll_back_and_verify("after somebody meddled");
+	check_result(plainly(DROP), 0, "dropping it");
+	unpause_child();
+	end_child();
+}
+
 /* The hypervisor's memory for it stays. */
 static void set_up_own_grants(void)
 {
@@ -526,8 +576,7 @@ void test_main(void)
 	shared_info()->vcpu[0].upcall_mask = 1;
 	set_up_own_grants();
 	/* What is made when it is first needed stays. */
-	make_child(false);
-	end_child();
+	changed_meanwhile();
 	u64 before = all_pages();
 	audit();
 	measure(EMPTY, 0);

@@ -134,6 +134,8 @@ impl Way {
                     Step::PutBack
                 }
                 Step::PutBack => {
+                    // Again, in the same execution as the rest: nothing that was so in an earlier one has to be so now.
+                    each_vcpu(held, rest, |then, v| then.take_hold(v))?;
                     put_back(d, held, rest)?;
                     Step::Raise
                 }

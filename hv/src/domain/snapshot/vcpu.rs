@@ -143,7 +143,7 @@ impl SavedVcpu {
         Ok(())
     }
 
-    /// Makes the state of `v` what it was. It does not wait for anything; its timers have as much time left as they had.
+    /// Makes the state of `v` what it was, which has page tables by [`Self::take_hold`], since it was held. It does not wait for anything; its timers have as much time left as they had.
     pub fn put_back(&self, v: &Held<'_>) {
         self.put_back_kernel(v);
         self.put_back_registers(v);

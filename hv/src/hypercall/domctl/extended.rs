@@ -1,5 +1,6 @@
 //! The parts of a vCPU's state that `vcpu_guest_context` has no room for.
 
+use super::vcpus::hold_to_change;
 use super::{Outcome, Request, OK};
 use crate::arch::fpu;
 use crate::domain::vcpu::Callback;
@@ -48,7 +49,7 @@ pub(super) fn get_context(r: &Request) -> Outcome {
 }
 
 /// Sets them. There are no virtual machine checks, so what follows them is not looked at. EINVAL for addresses that are not
-/// canonical, and for a structure that is too short.
+/// canonical, and for a structure that is too short; EBUSY as for a context.
 pub(super) fn set_context(r: &Request) -> Outcome {
     let request: ExtVcpuContext = r.read()?;
     if request.size < op::EXT_VCPUCONTEXT_BASE
@@ -58,7 +59,7 @@ pub(super) fn set_context(r: &Request) -> Outcome {
         return Err(Errno::EINVAL);
     }
     let d = r.other()?;
-    let v = hold(&d, request.vcpu)?;
+    let v = hold_to_change(&d, request.vcpu)?;
     let callback = |address, mask: u8| Callback { address, mask_events: mask != 0 };
     v.callbacks.syscall32.set(callback(request.syscall32_callback_eip, request.syscall32_disables_events));
     v.callbacks.sysenter.set(callback(request.sysenter_callback_eip, request.sysenter_disables_events));
@@ -89,7 +90,7 @@ pub(super) fn get_state(r: &Request) -> Outcome {
     r.answer(&request)
 }
 
-/// Sets them. EINVAL for a size that cannot be, or components that the domain may not have; EOPNOTSUPP for a compact area.
+/// Sets them. EINVAL for a size that cannot be, or components that the domain may not have; EOPNOTSUPP for a compact area; EBUSY as for a context.
 pub(super) fn set_state(r: &Request) -> Outcome {
     let request: VcpuExtState = r.read()?;
     let d = r.other()?;
@@ -110,7 +111,7 @@ pub(super) fn set_state(r: &Request) -> Outcome {
     if xcr0 & !accumulated != 0 {
         return Err(Errno::EINVAL);
     }
-    let v = hold(&d, request.vcpu)?;
+    let v = hold_to_change(&d, request.vcpu)?;
     v.fpu.set_xsave(xcr0, accumulated, &image[EXTSTATE_HEADER..])?;
     v.state_changed.store(true, Ordering::Release);
     OK
@@ -140,7 +141,7 @@ pub(super) fn get_msrs(r: &Request) -> Outcome {
 }
 
 /// Sets them. EINVAL for one that a guest does not have, or a value that it cannot have; the answer says which. E2BIG for more than
-/// [`MAX_MSRS`].
+/// [`MAX_MSRS`]; EBUSY as for a context.
 pub(super) fn set_msrs(r: &Request) -> Outcome {
     let mut request: VcpuMsrs = r.read()?;
     let d = r.other()?;
@@ -148,7 +149,7 @@ pub(super) fn set_msrs(r: &Request) -> Outcome {
         return Err(Errno::E2BIG);
     }
     let has_tsc_aux = d.cpu_policy.read().has(feature::RDTSCP);
-    let v = hold(&d, request.vcpu)?;
+    let v = hold_to_change(&d, request.vcpu)?;
     for n in 0..request.msr_count {
         let entry = GuestPtr::<VcpuMsr>::new(request.msrs).at(n.into())?.read()?;
         let fits = entry.reserved == 0 && entry.index == IA32_TSC_AUX && entry.value >> 32 == 0 && has_tsc_aux;

@@ -86,15 +86,15 @@ fn makes_objects(cmd: u32) -> bool {
 /// |---|---|
 /// | createdomain | EINVAL for flags and sizes that are not supported, EEXIST, ENOMEM |
 /// | max_vcpus | EINVAL for another number than at creation and for a dying domain, EBUSY while writes are logged, ENOMEM |
-/// | setvcpucontext, getvcpucontext | ENOENT, EINVAL for a context that is not fit and for a dying domain, ENODATA for a vCPU without one |
+/// | setvcpucontext, getvcpucontext | ENOENT, EINVAL for a context that is not fit and for a dying domain, EBUSY for setting one while a snapshot is taken or gone back to (and if it could not be), ENODATA for a vCPU without one |
 /// | getvcpuinfo | ENOENT |
 /// | setvcpuaffinity, getvcpuaffinity | ENOENT, EINVAL for no CPU that is up, EBUSY during a pin override; soft affinity is noted only |
 /// | scheduler_op | EINVAL for another scheduler than credit2 and for single vCPUs; weight 0 and cap 65535 change nothing |
 /// | shadow_op | EINVAL for anything but logging of writes, EBUSY, EXDEV for a domain with devices, ENOMEM |
 /// | getpageframeinfo3 | E2BIG for more than 1024 frames |
-/// | set_ext_vcpucontext, get_ext_vcpucontext | ENOENT, EINVAL |
-/// | setvcpuextstate, getvcpuextstate | ENOENT, EINVAL for another size or components that the domain may not have, EOPNOTSUPP for the compact form |
-/// | set_vcpu_msrs, get_vcpu_msrs | ENOENT, EINVAL, E2BIG for more than 32, ENOBUFS |
+/// | set_ext_vcpucontext, get_ext_vcpucontext | ENOENT, EINVAL, EBUSY as for a context |
+/// | setvcpuextstate, getvcpuextstate | ENOENT, EINVAL for another size or components that the domain may not have, EOPNOTSUPP for the compact form, EBUSY as for a context |
+/// | set_vcpu_msrs, get_vcpu_msrs | ENOENT, EINVAL, E2BIG for more than 32, ENOBUFS, EBUSY as for a context |
 /// | settscinfo | EOPNOTSUPP for modes that emulate |
 /// | set_address_size | EINVAL for anything but 64 |
 /// | hypercall_init | EACCES for a page that the domain cannot write |

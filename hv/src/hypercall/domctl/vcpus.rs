@@ -41,12 +41,23 @@ pub(super) fn set_max(r: &Request) -> Outcome {
     OK
 }
 
+/// vCPU `id` of `d`, held still, so that its state is changed. ENOENT if there is none; EBUSY while the domain is noted or on its way back, which
+/// take several executions and count on what they have left, and if it could not go all the way; ERESTART.
+pub(super) fn hold_to_change(d: &Domain, id: u32) -> Result<Held<'_>, Errno> {
+    let v = sched::hold(d.vcpu(id).ok_or(Errno::ENOENT)?)?;
+    // A snapshot stops it before it holds it, and waits for this one.
+    if v.stop.load(Ordering::Acquire) & stop::SNAPSHOT != 0 {
+        return Err(Errno::EBUSY);
+    }
+    Ok(v)
+}
+
 /// Loads a vCPU's state, while it is held still. A null pointer resets the vCPU. Errors: EINVAL for a bad context and for a
-/// dying domain; ENOENT.
+/// dying domain; EBUSY while a snapshot of the domain is taken or gone back to; ENOENT.
 pub(super) fn set_context(r: &Request) -> Outcome {
     let d = r.other()?;
     let request: op::VcpuContext = r.read()?;
-    let v = sched::hold(d.vcpu(request.vcpu).ok_or(Errno::ENOENT)?)?;
+    let v = hold_to_change(&d, request.vcpu)?;
     if d.is_dying() {
         // What it refers to is being dropped, or was.
         return Err(Errno::EINVAL);
