@@ -1,6 +1,7 @@
 /*
  * The log of a domain's writes has what the domain writes, and what others write where it lets them, and nothing else: who may not write a page does
- * not mark it. It goes as far as the domain does when it is switched on, however small that was before. (cpus: 2) (differs: stock Xen has no log for a
+ * not mark it. It goes as far as the domain does when it is switched on, however small that was before. A domain whose writes are logged gets no part
+ * of a device, since devices write without being noticed, and one with a part of a device has no log. (cpus: 2) (differs: stock Xen has no log for a
  * PV domain)
  */
 #include "domains.h"
@@ -9,7 +10,10 @@
 const char test_name[] = "written-pages";
 
 enum { OTHER = 5, SHADOW_OP = 10, OFF = 0, ENABLE_LOGDIRTY = 2, CLEAN = 11, PEEK };
-enum { BAD_PAGE = -9, GREF = 8, FAR = 400, FARTHER = 5000, NR_WORDS = 16 };
+enum { IRQ_PERMISSION = 19, IOMEM_PERMISSION, IOPORT_PERMISSION };
+enum { EXDEV = 18, BAD_PAGE = -9, GREF = 8, FAR = 400, FARTHER = 5000, NR_WORDS = 16 };
+/* Old graphics memory, a delay's port, and an interrupt that nobody has. */
+enum { ITS_FRAME = 0xa0, ITS_PORT = 0x80, ITS_IRQ = 13 };
 
 static struct vcpu_context context;
 static u64 frames[FRAMES], written[NR_WORDS];
@@ -46,6 +50,14 @@ static s64 copy_to(u64 to, bool is_grant)
 	struct copy c = { { mfn_of(pages[4]), DOMID_SELF, 0, { 0 } }, { to, is_grant ? OTHER : DOMID_SELF, 0, { 0 } }, 1, is_grant ? 2 : 0, 99 };
 	check_result(HC3(grant_table_op, 5, &c, 1), 0, "copy");
 	return c.status;
+}
+
+static s64 permit(u32 what, bool allow)
+{
+	/* nr_pages and allow of I/O memory; the others have them in one word. */
+	struct domctl request = { .room = { what == IOMEM_PERMISSION ? ITS_FRAME : what == IOPORT_PERMISSION ? 1ul << 32 | ITS_PORT : (u64)allow << 32 | ITS_IRQ,
+					    what == IOMEM_PERMISSION ? 1 : allow, allow } };
+	return domctl(OTHER, what, &request);
 }
 
 static void own_writes(void)
@@ -106,6 +118,20 @@ static void grows(void)
 	check(nr == 0 && nr_counted >= 1, "%u pages are noted, %u are counted", nr, nr_counted);
 }
 
+static void devices(void)
+{
+	static const u32 kinds[] = { IRQ_PERMISSION, IOMEM_PERMISSION, IOPORT_PERMISSION };
+	for (u32 n = 0; n < COUNT(kinds); n++)
+		check_result(permit(kinds[n], true), -EXDEV, "a part of a device for a domain that is logged");
+	for (u32 n = 0; n < COUNT(kinds); n++)
+		check_result(permit(kinds[n], false), 0, "taking away what it does not have");
+	check_result(shadow_op(OFF), 0, "switching the log off");
+	for (u32 n = 0; n < COUNT(kinds); n++) {
+		check_result(permit(kinds[n], true), 0, "a part of a device");
+		check_result(shadow_op(ENABLE_LOGDIRTY), -EXDEV, "a log of one with a part of a device");
+	}
+}
+
 void test_main(void)
 {
 	check_result(create_domain(OTHER), 0, "createdomain");
@@ -118,6 +144,7 @@ void test_main(void)
 	own_writes();
 	others_writes();
 	grows();
+	devices();
 	check_result(update_va(pages[2], 0, 2), 0, "letting its counter go");
 	check_result(update_va(pages[3], 0, 2), 0, "letting its grants go");
 	check_result(destroy_domain(OTHER), 0, "destroydomain");

@@ -65,7 +65,7 @@ impl DomainMm {
         self.lock.lock()
     }
 
-    /// Serialises switching the log of writes on and off, and reading it.
+    /// Serialises switching the log of writes on and off, and reading it; and keeps it off while the domain gets what cannot be logged.
     pub fn lock_log(&self) -> MutexGuard<'_, ()> {
         self.logging.lock()
     }

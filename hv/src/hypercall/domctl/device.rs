@@ -1,6 +1,6 @@
 //! PCI functions of domains.
 
-use super::{Request, OK};
+use super::{shadow, Request, OK};
 use crate::arch::pci::Sbdf;
 use crate::channel;
 use crate::domain::passthrough::{self, Party};
@@ -29,13 +29,17 @@ fn party(r: &Request) -> Result<Party, Errno> {
 
 /// Gives a function to a domain, or puts it aside. Errors: ENODEV for a function that does not exist; EBUSY for another
 /// domain's; EOPNOTSUPP without an IOMMU, or for a domain not created for devices; EINVAL for bridges; EPERM for
-/// functions that cannot be confined.
+/// functions that cannot be confined; EXDEV for a domain whose writes are logged.
 pub(super) fn assign(r: &Request) -> Outcome {
     let (at, to) = (function(&r.read()?)?, party(r)?);
-    passthrough::assign(at, &to)?;
-    // By its back end it finds this one, too.
-    if let Party::Domain(d) = &to {
-        channel::pci::forget(d);
+    match &to {
+        Party::Nobody => passthrough::assign(at, &to)?,
+        Party::Domain(d) => {
+            let _not_logged = shadow::keep_off(d)?;
+            passthrough::assign(at, &to)?;
+            // By its back end it finds this one, too.
+            channel::pci::forget(d);
+        }
     }
     OK
 }

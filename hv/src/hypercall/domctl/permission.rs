@@ -1,6 +1,6 @@
 //! Parts of devices that a domain may use.
 
-use super::Request;
+use super::{shadow, Request};
 use crate::channel;
 use crate::domain::passthrough::{self, Registers};
 use crate::domain::{withdrawal, Domain};
@@ -10,16 +10,20 @@ use x86::Mfn;
 use xen_abi::domctl as op;
 use xen_abi::errno::Errno;
 
-/// Permits or forbids a physical interrupt.
+/// Permits or forbids a physical interrupt. EXDEV for a domain whose writes are logged.
 pub(super) fn irq(r: &Request) -> Outcome {
     let request: op::IrqPermission = r.read()?;
-    r.target()?.io.set_irq(request.pirq, request.allow_access != 0)?;
+    let d = r.target()?;
+    let allow = request.allow_access != 0;
+    let _not_logged = allow.then(|| shadow::keep_off(&d)).transpose()?;
+    d.io.set_irq(request.pirq, allow)?;
     Ok(Done::Return(0))
 }
 
-/// A domain may use these registers from now on, or may not any more. EBUSY: they are another domain's device's. Who loses those of its only device
-/// is about to lose that.
+/// A domain may use these registers from now on, or may not any more. EBUSY: they are another domain's device's; EXDEV: its writes are logged. Who
+/// loses those of its only device is about to lose that.
 fn registers(d: &Domain, registers: Registers, allow: bool) -> Result<(), Errno> {
+    let _not_logged = allow.then(|| shadow::keep_off(d)).transpose()?;
     match allow {
         true if passthrough::has_others(d, registers) => return Err(Errno::EBUSY),
         false if passthrough::has_only(d, registers) => channel::lose_only_device(d),
@@ -32,7 +36,7 @@ fn registers(d: &Domain, registers: Registers, allow: bool) -> Result<(), Errno>
 }
 
 /// Permits or forbids I/O frames. What is forbidden the domain has mapped nowhere when it runs next. EINVAL for a range that wraps; EBUSY for the
-/// registers of another domain's device; ERESTART.
+/// registers of another domain's device; EXDEV for a domain whose writes are logged; ERESTART.
 pub(super) fn iomem(r: &Request) -> Outcome {
     let request: op::IomemPermission = r.read()?;
     let last = request.nr_mfns.checked_sub(1).and_then(|n| request.first_mfn.checked_add(n)).ok_or(Errno::EINVAL)?;
@@ -46,7 +50,8 @@ pub(super) fn iomem(r: &Request) -> Outcome {
     Ok(Done::Return(0))
 }
 
-/// Permits or forbids I/O ports. EINVAL for ports beyond 65535; EBUSY for those of another domain's device.
+/// Permits or forbids I/O ports. EINVAL for ports beyond 65535; EBUSY for those of another domain's device; EXDEV for a
+/// domain whose writes are logged.
 pub(super) fn ioport(r: &Request) -> Outcome {
     let request: op::IoportPermission = r.read()?;
     let last = request.nr_ports.checked_sub(1).and_then(|n| request.first_port.checked_add(n)).ok_or(Errno::EINVAL)?;

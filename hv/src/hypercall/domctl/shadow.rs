@@ -2,10 +2,11 @@
 
 use super::{Outcome, Request, OK};
 use crate::domain::vcpu::stop;
-use crate::domain::Domain;
+use crate::domain::{passthrough, Domain};
 use crate::hypercall::{Done, GuestPtr};
 use crate::pv::vtlb;
 use crate::sched::{self, AllHeld};
+use crate::sync::MutexGuard;
 use core::sync::atomic::Ordering;
 use x86::Mfn;
 use xen_abi::domctl as op;
@@ -42,6 +43,15 @@ pub(super) fn call(r: &mut Request) -> Outcome {
     }
 }
 
+/// The lock of the log of `d`, which is off and stays so as long as this is held: `d` may get a part of a device. EXDEV if it is on.
+pub(super) fn keep_off(d: &Domain) -> Result<MutexGuard<'_, ()>, Errno> {
+    let lock = d.mm.lock_log();
+    if d.mm.log.is_enabled() {
+        return Err(Errno::EXDEV);
+    }
+    Ok(lock)
+}
+
 /// Does `f` while all vCPUs of `d` are held still: one at a time, and not while the domain is destroyed.
 ///
 /// It is not paused for that: what waits until a paused domain is to run again would have to be done here, before it goes on.
@@ -61,8 +71,8 @@ fn enable(d: &Domain, held: &AllHeld<'_>) -> Outcome {
     if d.is_dying() {
         return Err(Errno::EINVAL);
     }
-    if d.io.has_io() {
-        // Devices write without a fault.
+    // Devices write without a fault. Whoever gives it a part of one looks whether it is logged, under the lock that is held here.
+    if d.io.has_io() || passthrough::nr_functions(d) != 0 {
         return Err(Errno::EXDEV);
     }
     d.mm.log.enable(d.maximum_pfn().saturating_add(1).max(d.mm.max_pages()))?;
