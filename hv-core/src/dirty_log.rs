@@ -1,7 +1,8 @@
 //! A log of the frames of a domain that were written, by pseudo-physical number: for live migration. Who writes, and where that is noted, the shell
 //! knows.
 //!
-//! Anybody may mark a frame at any time, while another reads; so the words are atomics.
+//! Anybody may mark a frame at any time, while another reads; so the words are atomics. Only one reads at a time, and a reading that takes long is
+//! preempted: [`Place`] knows where it goes on.
 
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -108,6 +109,47 @@ impl Log {
     }
 }
 
+/// A reading, as it was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reading {
+    /// Clears what it reads.
+    pub clear: bool,
+    /// Where to.
+    pub target: u64,
+    /// So many bits.
+    pub pages: u64,
+}
+
+/// Where a reading goes on that was preempted.
+#[derive(Debug)]
+pub struct Place(Option<(Reading, u64)>);
+
+impl Place {
+    /// None was.
+    pub const fn new() -> Self {
+        Self(None)
+    }
+
+    /// The word that `reading` begins or goes on with. EBUSY: another one was preempted, and has to end first: what it has cleared, only it knows.
+    pub fn begin(&mut self, reading: Reading) -> Result<u64, Errno> {
+        match self.0 {
+            Some((preempted, _)) if preempted != reading => Err(Errno::EBUSY),
+            _ => Ok(self.0.take().map_or(0, |(_, next)| next)),
+        }
+    }
+
+    /// `reading` was preempted before word `next`.
+    pub fn preempt(&mut self, reading: Reading, next: u64) {
+        self.0 = Some((reading, next));
+    }
+}
+
+impl Default for Place {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -158,5 +200,20 @@ mod tests {
         let none = Log::none();
         none.mark(0);
         assert_eq!(none.read(0, true), 0);
+    }
+
+    #[test]
+    fn a_preempted_reading_is_gone_on_with_by_nobody_else() {
+        let mut place = Place::new();
+        let clean = Reading { clear: true, target: 0x1000, pages: 1 << 20 };
+        let others =
+            [Reading { clear: false, ..clean }, Reading { target: 0x2000, ..clean }, Reading { pages: 64, ..clean }];
+        assert_eq!(place.begin(clean), Ok(0));
+        place.preempt(clean, 4096);
+        for other in others {
+            assert_eq!(place.begin(other), Err(Errno::EBUSY));
+        }
+        assert_eq!(place.begin(clean), Ok(4096), "another one that was refused has taken its place");
+        assert_eq!(place.begin(others[0]), Ok(0), "it has come to its end");
     }
 }

@@ -10,7 +10,7 @@
 use crate::domain::memory::owners::owners;
 use crate::mem::frames;
 use crate::sync::{RwLock, RwLockReadGuard};
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use hv_core::dirty_log::Log;
 use hv_core::vtlb::WriteLog;
 use x86::Mfn;
@@ -26,8 +26,6 @@ pub struct DirtyLog {
     /// waits for nobody.
     log: RwLock<Log>,
     enabled: AtomicBool,
-    /// Where a preempted reading goes on, in words.
-    next: AtomicU64,
 }
 
 /// Is any domain logged? Asked on every change of a page table.
@@ -55,7 +53,7 @@ fn pfn(mfn: Mfn) -> Option<u64> {
 impl DirtyLog {
     /// Off.
     pub const fn new() -> Self {
-        Self { log: RwLock::new(Log::none()), enabled: AtomicBool::new(false), next: AtomicU64::new(0) }
+        Self { log: RwLock::new(Log::none()), enabled: AtomicBool::new(false) }
     }
 
     /// Is the domain logged?
@@ -72,7 +70,6 @@ impl DirtyLog {
         // The size is the guest's to say; it may not have what others' objects need.
         let new = Log::new(pfns, frames::may_grow_tables)?;
         *self.log.write() = new;
-        self.next.store(0, Ordering::Relaxed);
         self.enabled.store(true, Ordering::Release);
         LOGGED.fetch_add(1, Ordering::AcqRel);
         Ok(())
@@ -93,16 +90,6 @@ impl DirtyLog {
     /// What is noted.
     pub fn get(&self) -> RwLockReadGuard<'_, Log> {
         self.log.read()
-    }
-
-    /// The word that a preempted reading goes on with; the next reading begins at 0.
-    pub fn resume_at(&self) -> u64 {
-        self.next.swap(0, Ordering::Relaxed)
-    }
-
-    /// A reading was preempted before `word`.
-    pub fn preempted_at(&self, word: u64) {
-        self.next.store(word, Ordering::Relaxed);
     }
 
     /// Notes a write to `mfn`, which is the domain's.

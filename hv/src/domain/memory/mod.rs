@@ -14,6 +14,7 @@ use crate::sync::{Mutex, MutexGuard};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 use hv_core::admission::{Admission, Inside};
+use hv_core::dirty_log::Place;
 use hv_core::mmu::{Deferred, Relinquish};
 use x86::Mfn;
 use xen_abi::errno::Errno;
@@ -26,7 +27,7 @@ pub struct DomainMm {
     pub id: DomId,
     /// The MMU lock: page-table contents and what preempted operations left half done.
     lock: Mutex<Deferred>,
-    logging: Mutex<()>,
+    logging: Mutex<Place>,
     relinquish: Mutex<Relinquish>,
     /// Where pages come in, until its memory is taken back.
     arrivals: Admission,
@@ -48,7 +49,7 @@ impl DomainMm {
         Self {
             id: DomId(domid),
             lock: Mutex::new(Deferred::new()),
-            logging: Mutex::new(()),
+            logging: Mutex::new(Place::new()),
             relinquish: Mutex::new(Relinquish::new()),
             arrivals: Admission::new(),
             tot_pages: AtomicU64::new(0),
@@ -65,8 +66,9 @@ impl DomainMm {
         self.lock.lock()
     }
 
-    /// Serialises switching the log of writes on and off, and reading it; and keeps it off while the domain gets what cannot be logged.
-    pub fn lock_log(&self) -> MutexGuard<'_, ()> {
+    /// Serialises switching the log of writes on and off, and reading it; and keeps it off while the domain gets what cannot be logged. Where
+    /// a reading goes on that was preempted.
+    pub fn lock_log(&self) -> MutexGuard<'_, Place> {
         self.logging.lock()
     }
 

@@ -90,7 +90,7 @@ fn makes_objects(cmd: u32) -> bool {
 /// | getvcpuinfo | ENOENT |
 /// | setvcpuaffinity, getvcpuaffinity | ENOENT, EINVAL for no CPU that is up, EBUSY during a pin override; soft affinity is noted only |
 /// | scheduler_op | EINVAL for another scheduler than credit2 and for single vCPUs; weight 0 and cap 65535 change nothing |
-/// | shadow_op | EINVAL for anything but logging of writes, EBUSY, EXDEV for a domain with devices, ENOMEM |
+/// | shadow_op | EINVAL for anything but logging of writes, EBUSY for switching it on twice and for a second reading while one is under way, EXDEV for a domain with devices, ENOMEM |
 /// | getpageframeinfo3 | E2BIG for more than 1024 frames |
 /// | set_ext_vcpucontext, get_ext_vcpucontext | ENOENT, EINVAL, EBUSY as for a context |
 /// | setvcpuextstate, getvcpuextstate | ENOENT, EINVAL for another size or components that the domain may not have, EOPNOTSUPP for the compact form, EBUSY as for a context |

@@ -8,6 +8,7 @@ use crate::pv::vtlb;
 use crate::sched::{self, AllHeld};
 use crate::sync::MutexGuard;
 use core::sync::atomic::Ordering;
+use hv_core::dirty_log::{Place, Reading};
 use x86::Mfn;
 use xen_abi::domctl as op;
 use xen_abi::domctl::ShadowOp;
@@ -19,22 +20,23 @@ const STRIDE: u64 = 4096;
 const MAX_PAGES: u64 = 1 << 32;
 
 /// XEN_DOMCTL_SHADOW_OP_*: the log of writes. EINVAL for other modes of shadow tables, which do not exist here, and for
-/// reading a log that is off; EBUSY for switching it on twice; EXDEV for a domain with devices; ENOMEM.
+/// reading a log that is off; EBUSY for switching it on twice, and for a reading while another one is preempted; EXDEV for a
+/// domain with devices; ENOMEM.
 pub(super) fn call(r: &mut Request) -> Outcome {
     let d = r.other()?;
     let mut request: ShadowOp = r.read()?;
     match request.op {
-        op::SHADOW_OP_OFF => while_held(&d, |held| {
-            disable(&d, held);
+        op::SHADOW_OP_OFF => while_held(&d, |held, place| {
+            disable(&d, held, place);
             OK
         }),
-        op::SHADOW_OP_ENABLE_LOGDIRTY => while_held(&d, |held| enable(&d, held)),
+        op::SHADOW_OP_ENABLE_LOGDIRTY => while_held(&d, |held, place| enable(&d, held, place)),
         op::SHADOW_OP_CLEAN | op::SHADOW_OP_PEEK => {
             if request.pages > MAX_PAGES || request.mode & !op::SHADOW_LOGDIRTY_FINAL != 0 {
                 return Err(Errno::EINVAL);
             }
             // vCPUs that are loaded again begin with an empty cache, so what was cleared is noted again.
-            while_held(&d, |_| read(r, &d, &mut request))
+            while_held(&d, |_, place| read(r, &d, &mut request, place))
         }
         // Tables for shadows come out of the hypervisor's own memory and need no allowance.
         op::SHADOW_OP_GET_ALLOCATION => r.answer(&ShadowOp { mb: 0, ..request }),
@@ -44,7 +46,7 @@ pub(super) fn call(r: &mut Request) -> Outcome {
 }
 
 /// The lock of the log of `d`, which is off and stays so as long as this is held: `d` may get a part of a device. EXDEV if it is on.
-pub(super) fn keep_off(d: &Domain) -> Result<MutexGuard<'_, ()>, Errno> {
+pub(super) fn keep_off(d: &Domain) -> Result<MutexGuard<'_, Place>, Errno> {
     let lock = d.mm.lock_log();
     if d.mm.log.is_enabled() {
         return Err(Errno::EXDEV);
@@ -55,19 +57,18 @@ pub(super) fn keep_off(d: &Domain) -> Result<MutexGuard<'_, ()>, Errno> {
 /// Does `f` while all vCPUs of `d` are held still: one at a time, and not while the domain is destroyed.
 ///
 /// It is not paused for that: what waits until a paused domain is to run again would have to be done here, before it goes on.
-fn while_held(d: &Domain, f: impl FnOnce(&AllHeld<'_>) -> Outcome) -> Outcome {
+fn while_held(d: &Domain, f: impl FnOnce(&AllHeld<'_>, &mut Place) -> Outcome) -> Outcome {
     // All of them at once. If another call lets them go meanwhile, those that are held stay.
     d.vcpus().for_each(|v| sched::halt(v, stop::LOG));
     let result = sched::hold_all(d).and_then(|held| {
         // A domain without vCPUs has a log, too.
-        let _only_one = d.mm.lock_log();
-        f(&held)
+        f(&held, &mut d.mm.lock_log())
     });
     d.vcpus().for_each(|v| sched::start(v, stop::LOG));
     result
 }
 
-fn enable(d: &Domain, held: &AllHeld<'_>) -> Outcome {
+fn enable(d: &Domain, held: &AllHeld<'_>, place: &mut Place) -> Outcome {
     if d.is_dying() {
         return Err(Errno::EINVAL);
     }
@@ -77,27 +78,29 @@ fn enable(d: &Domain, held: &AllHeld<'_>) -> Outcome {
     }
     d.mm.log.enable(d.maximum_pfn().saturating_add(1).max(d.mm.max_pages()))?;
     if let Err(errno) = held.try_each(vtlb::enable) {
-        disable(d, held);
+        disable(d, held, place);
         return Err(errno);
     }
     OK
 }
 
 /// Stops logging.
-fn disable(d: &Domain, held: &AllHeld<'_>) {
+fn disable(d: &Domain, held: &AllHeld<'_>, place: &mut Place) {
+    *place = Place::new();
     held.each(vtlb::disable);
     d.mm.log.disable();
 }
 
 /// Copies the log out, and clears it if that is what is asked for.
-fn read(r: &mut Request, d: &Domain, request: &mut ShadowOp) -> Outcome {
+fn read(r: &mut Request, d: &Domain, request: &mut ShadowOp, place: &mut Place) -> Outcome {
     if !d.mm.log.is_enabled() {
         return Err(Errno::EINVAL);
     }
     let clear = request.op == op::SHADOW_OP_CLEAN;
+    let reading = Reading { clear, target: request.dirty_bitmap, pages: request.pages };
     let target = GuestPtr::<u64>::new(request.dirty_bitmap);
     let bytes = GuestPtr::<u8>::new(request.dirty_bitmap);
-    let mut next = d.mm.log.resume_at();
+    let mut next = place.begin(reading)?;
     if next == 0 {
         mark_shared(d);
     }
@@ -119,7 +122,7 @@ fn read(r: &mut Request, d: &Domain, request: &mut ShadowOp) -> Outcome {
         }
         next += 1;
         if next.is_multiple_of(STRIDE) && next * 64 < request.pages && r.cx.preempt_pending() {
-            d.mm.log.preempted_at(next);
+            place.preempt(reading, next);
             return Ok(Done::Continue);
         }
     }
