@@ -85,6 +85,11 @@ impl Drop for AllHeld<'_> {
 }
 
 impl AllHeld<'_> {
+    /// Are they all that the domain has now? Others may have been made since they were held.
+    pub fn are_all(&self) -> bool {
+        self.domain.vcpus().all(|v| v.id < self.below)
+    }
+
     /// Does `f` with each of them.
     pub fn each(&self, mut f: impl FnMut(&Held<'_>)) {
         self.domain.vcpus().filter(|v| v.id < self.below).for_each(|v| f(&ManuallyDrop::new(Held(v))));

@@ -76,6 +76,10 @@ fn enable(d: &Domain, held: &AllHeld<'_>, place: &mut Place) -> Outcome {
     if d.io.has_io() || passthrough::nr_functions(d) != 0 {
         return Err(Errno::EXDEV);
     }
+    // From here on the lock keeps others from being made, which would run without a cache.
+    if !held.are_all() {
+        return Err(Errno::ERESTART);
+    }
     d.mm.log.enable(d.maximum_pfn().saturating_add(1).max(d.mm.max_pages()))?;
     if let Err(errno) = held.try_each(vtlb::enable) {
         disable(d, held, place);

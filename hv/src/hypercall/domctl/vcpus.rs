@@ -1,6 +1,6 @@
 //! vCPUs of other domains: number, context, affinity, weight.
 
-use super::{Request, OK};
+use super::{shadow, Request, OK};
 use crate::cpu::percpu;
 use crate::domain::life;
 use crate::domain::vcpu::{stop, Vcpu};
@@ -22,10 +22,8 @@ pub(super) fn set_max(r: &Request) -> Outcome {
     if max != d.max_vcpus() {
         return Err(Errno::EINVAL);
     }
-    if d.mm.log.is_enabled() {
-        // They would run without a cache.
-        return Err(Errno::EBUSY);
-    }
+    // With a log they would run without a cache. It is not switched on meanwhile, either.
+    let _not_logged = shadow::keep_off(&d).map_err(|_| Errno::EBUSY)?;
     if d.is_dying() {
         return Err(Errno::EINVAL);
     }
