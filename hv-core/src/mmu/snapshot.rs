@@ -500,12 +500,17 @@ impl<E: MmuEnv + Keep> Mmu<'_, E> {
         self.drain(lock).map_err(|_| Stop::Preempted)
     }
 
-    /// Is each frame what it was, now that the vCPUs have their roots again? Pages with descriptors may be ordinary memory until
+    /// Is each frame memory of `dom`, and what it was, now that the vCPUs have their roots again? Pages with descriptors may be ordinary memory until
     /// they are used. `next` begins at 0. `Preempted`: to be called again; after a refusal the domain must not run again.
-    pub fn check_types(&self, memory: &Memory, next: &mut usize) -> Result<(), Stop> {
+    pub fn check_types(&self, dom: DomId, memory: &Memory, next: &mut usize) -> Result<(), Stop> {
         let mut work = Work(0);
         while let Some(record) = memory.get(*next) {
-            let usage = self.ram(record.mfn).map_err(|_| Refusal::Frames(record.mfn.raw()))?.usage();
+            let frame = self.ram(record.mfn).map_err(|_| Refusal::Frames(record.mfn.raw()))?;
+            // Somebody may have given it up for the domain since it was taken again.
+            if !frame.count().is_part_of(dom) {
+                return Err(Refusal::Frames(record.mfn.raw()).into());
+            }
+            let usage = frame.usage();
             let is_what_it_was = match record.ty {
                 FrameType::None => usage.state() == UsageState::Idle || usage.is_valid_as(FrameType::Writable),
                 FrameType::SegDesc => usage.state() == UsageState::Idle || usage.is_valid_as(FrameType::SegDesc),

@@ -259,7 +259,7 @@ impl World {
             self.gdts.push(self.machine.mmu().take_gdt(DOM1, &[mfn]).map_err(|_| Refusal::Held(mfn.raw()))?);
         }
         let mut next = 0;
-        self.until_done(fuel, |m, _| m.mmu().check_types(memory, &mut next))
+        self.until_done(fuel, |m, _| m.mmu().check_types(DOM1, memory, &mut next))
     }
 
     fn end(mut self, mut memory: Memory) {
@@ -438,6 +438,23 @@ fn a_frame_of_anothers_is_named() {
     assert_eq!(world.check(&memory, -1), Err(Refusal::Frames(gone.raw()).into()));
     assert_eq!(world.go_back(&memory, &[], &[], -1), Err(Refusal::Frames(gone.raw()).into()));
     assert_eq!(world.machine.at(gone).owner(), DOM0);
+}
+
+/// Domain 0 gives a frame up for the domain when all had been taken again. The next time it comes back with the others.
+#[test]
+fn a_frame_that_goes_behind_the_taking_is_missed_at_the_end() {
+    let mut world = World::new();
+    let memory = world.keep(-1).unwrap();
+    world.check(&memory, -1).unwrap();
+    world.go_back(&memory, &[], &[], -1).unwrap();
+    let gone = Mfn::new(FIRST + 15);
+    world.machine.mmu().give_up(DOM1, gone).unwrap();
+    let mut next = 0;
+    let end = world.until_done(0, |m, _| m.mmu().check_types(DOM1, &memory, &mut next));
+    assert_eq!(end, Err(Refusal::Frames(gone.raw()).into()));
+    world.go_back(&memory, &[], &[], -1).unwrap();
+    assert!(world.has_its_own());
+    world.end(memory);
 }
 
 /// Another CPU has dropped the last reference, and has not come to its end.

@@ -130,7 +130,7 @@ impl Way {
                     Step::CheckTypes
                 }
                 Step::CheckTypes => {
-                    mmu().check_types(memory, &mut self.next)?;
+                    mmu().check_types(d.mm.id, memory, &mut self.next)?;
                     Step::PutBack
                 }
                 Step::PutBack => {
