@@ -39,6 +39,8 @@ pub trait FrameSource {
     fn alloc(&self, order: u32, address_bits: u32) -> Option<Mfn>;
     /// Gives back what `alloc` gave, unused.
     fn free(&self, mfn: Mfn, order: u32);
+    /// May a domain without a claim have `pages` more, as the claims of others go?
+    fn admit(&self, pages: u64) -> bool;
     /// Takes a frame that was in use; TLBs may still know it. Or it is not free, but away for a snapshot.
     fn release(&self, mfn: Mfn, gone: Gone);
 }
@@ -179,7 +181,7 @@ impl Exchange {
 
     /// Exchanges one chunk: takes the extents at `inputs` from `dom`, gives it new ones, whose pages get the numbers from
     /// `pfns` on. Returns their first frames. On an error nothing has changed. EINVAL for pages that are not the domain's
-    /// or that something refers to; ENOMEM.
+    /// or that something refers to; ENOMEM, also if others have claimed what there is.
     pub fn chunk<E: MmuEnv, S: FrameSource>(
         &self,
         mmu: Mmu<'_, E>,
@@ -188,6 +190,12 @@ impl Exchange {
         inputs: &[Mfn],
         pfns: &[u64],
     ) -> Result<Vec<Mfn>, Errno> {
+        // What a snapshot notes is away afterwards, so as much goes that somebody may have claimed. All else is free as soon as it is exchanged.
+        let away =
+            self.pages_of(inputs).filter(|mfn| mmu.env.frame(*mfn).is_some_and(|f| f.count().is_noted())).count();
+        if away != 0 && !source.admit(away as u64) {
+            return Err(Errno::ENOMEM);
+        }
         let mut new = Vec::new();
         new.try_reserve_exact(pfns.len()).map_err(|_| Errno::ENOMEM)?;
         for _ in pfns {

@@ -14,11 +14,22 @@ struct Pool {
     end: u64,
     freed: RefCell<Vec<u64>>,
     released: RefCell<Vec<u64>>,
+    /// What comes back, and is kept for a snapshot.
+    away: RefCell<Vec<u64>>,
+    /// Pages that nobody has claimed.
+    unclaimed: u64,
 }
 
 impl Pool {
     fn new(free: u64) -> Self {
-        Self { next: Cell::new(64), end: 64 + free, freed: RefCell::default(), released: RefCell::default() }
+        Self {
+            next: Cell::new(64),
+            end: 64 + free,
+            freed: RefCell::default(),
+            released: RefCell::default(),
+            away: RefCell::default(),
+            unclaimed: 0,
+        }
     }
 }
 
@@ -35,9 +46,14 @@ impl FrameSource for Pool {
     fn free(&self, mfn: Mfn, order: u32) {
         self.freed.borrow_mut().extend((0..1 << order).map(|n| mfn.raw() + n));
     }
+    fn admit(&self, pages: u64) -> bool {
+        pages <= self.unclaimed
+    }
     fn release(&self, mfn: Mfn, gone: Gone) {
-        assert_eq!(gone, Gone::Free, "no snapshot notes it");
-        self.released.borrow_mut().push(mfn.raw());
+        match gone {
+            Gone::Free => self.released.borrow_mut().push(mfn.raw()),
+            Gone::Away => self.away.borrow_mut().push(mfn.raw()),
+        }
     }
 }
 
@@ -188,6 +204,21 @@ fn a_failed_exchange_changes_nothing() {
         assert_eq!((frame.owner(), frame.count().refs()), (DOM1, 1), "frame {n}");
         assert!(frame.count().is_allocated() && frame.usage().state() == UsageState::Idle);
     }
+}
+
+/// What goes comes back at once, so all may be claimed; but what a snapshot notes does not.
+#[test]
+fn what_is_claimed_is_not_exchanged_for_what_a_snapshot_keeps() {
+    let m = machine();
+    let plan = Exchange::new(&request((4, 0), (1, 2)), GUEST_MAX_ORDER).unwrap();
+    let inputs: Vec<Mfn> = (20..24).map(Mfn::new).collect();
+    assert!(m.at(inputs[1]).note(DOM1) && m.at(inputs[2]).note(DOM1));
+    let pool = Pool { unclaimed: 1, ..Pool::new(8) };
+    assert_eq!(plan.chunk(m.mmu(), &pool, DOM1, &inputs, &[500]), Err(Errno::ENOMEM));
+    assert_eq!((pool.next.get(), pool.away.borrow().len(), pool.released.borrow().len()), (64, 0, 0));
+    let pool = Pool { unclaimed: 2, ..Pool::new(8) };
+    assert_eq!(plan.chunk(m.mmu(), &pool, DOM1, &inputs, &[500]), Ok(vec![Mfn::new(64)]));
+    assert_eq!((&*pool.away.borrow(), &*pool.released.borrow()), (&vec![21, 22], &vec![20, 23]));
 }
 
 #[test]

@@ -3,11 +3,11 @@
 use crate::arch::tlb;
 use crate::cpu::percpu::{this_cpu, MAX_CPUS};
 use crate::domain::memory::owners::owners;
-use crate::domain::memory::{limbo, log_dirty};
+use crate::domain::memory::{claims, limbo, log_dirty};
 use crate::iommu;
 use crate::mem::guest_tables::Tables;
 use crate::mem::{self, frames, phys_to_virt};
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use hv_core::frame::{Frame, Gone, Knowers};
 use hv_core::mmu::{IoAccess, Mmu, MmuEnv, PtMem, Slot};
 use x86::{Mfn, Pte, PAGE_SIZE};
@@ -56,6 +56,9 @@ impl hv_core::memory::FrameSource for Source {
     }
     fn free(&self, mfn: Mfn, order: u32) {
         frames::free(mfn, order);
+    }
+    fn admit(&self, pages: u64) -> bool {
+        claims::admit(&AtomicU64::new(0), pages)
     }
     fn release(&self, mfn: Mfn, gone: Gone) {
         limbo::take(mfn, gone);
