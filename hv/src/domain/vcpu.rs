@@ -215,6 +215,8 @@ pub struct Shared {
 
     /// Its `vcpu_info`, through the direct map.
     info: AtomicPtr<u8>,
+    /// Where `info` is while it is nowhere else.
+    dummy: Box<DummyInfo>,
     /// Frame that `info` was moved to with VCPUOP_register_vcpu_info (all ones while it is in shared_info).
     pub info_frame: AtomicU64,
     /// Why it may not run ([`stop`]).
@@ -294,22 +296,34 @@ pub struct Glimpse {
     pub gs_base_user: u64,
 }
 
-/// The `vcpu_info` of a vCPU that has none of its own yet (ids from 32 on): events stay masked.
+/// The `vcpu_info` of a vCPU that has none in guest memory yet (ids from 32 on): events stay masked. Each vCPU has one, so that none learns of another
+/// by it.
 #[repr(C, align(64))]
-struct DummyInfo([AtomicU64; 8]);
-static DUMMY_INFO: DummyInfo = DummyInfo([const { AtomicU64::new(0) }; 8]);
+struct DummyInfo([AtomicU64; vcpu_info::SIZE / 8]);
+
+impl DummyInfo {
+    fn new() -> Self {
+        let masked = 1 << (8 * vcpu_info::UPCALL_MASK);
+        Self(core::array::from_fn(|n| AtomicU64::new(if n == 0 { masked } else { 0 })))
+    }
+
+    fn as_ptr(&self) -> *mut u8 {
+        core::ptr::from_ref(self).cast::<u8>().cast_mut()
+    }
+}
 
 impl Vcpu {
     /// A vCPU that is down, of `domain`, whose `vcpu_info` is at `info`, or a dummy if `None`.
     pub fn new(domain: *const Domain, id: u32, sched_id: VcpuId, info: Option<*mut u8>) -> Self {
-        let dummy = core::ptr::from_ref(&DUMMY_INFO).cast::<u8>().cast_mut();
+        let dummy = Box::new(DummyInfo::new());
         let shared = Shared {
             id,
             domain,
             sched_id,
             time_area: AtomicU64::new(0),
             stale_areas: AtomicU8::new(0),
-            info: AtomicPtr::new(info.unwrap_or(dummy)),
+            info: AtomicPtr::new(info.unwrap_or(dummy.as_ptr())),
+            dummy,
             info_frame: AtomicU64::new(!0),
             stop: AtomicU32::new(stop::DOWN | stop::NO_CONTEXT),
             affinity: AtomicU64::new(u64::MAX),
@@ -404,7 +418,7 @@ impl Vcpu {
 
     /// Is it on the dummy `vcpu_info`?
     pub fn has_dummy_info(&self) -> bool {
-        core::ptr::eq(self.info(), core::ptr::from_ref(&DUMMY_INFO).cast())
+        core::ptr::eq(self.info(), self.dummy.as_ptr())
     }
 
     /// Points it to another `vcpu_info`.
@@ -419,7 +433,7 @@ impl Vcpu {
     /// Goes back to the dummy and gives up the frame that `vcpu_info` was moved to; the vCPU runs no more.
     pub fn forget_info(&self) {
         let frame = self.info_frame.swap(!0, Ordering::AcqRel);
-        self.info.store(core::ptr::from_ref(&DUMMY_INFO).cast::<u8>().cast_mut(), Ordering::Release);
+        self.info.store(self.dummy.as_ptr(), Ordering::Release);
         if frame != !0 {
             self.domain().mm.drop_writable(Mfn::new(frame));
         }

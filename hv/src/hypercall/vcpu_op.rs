@@ -18,8 +18,9 @@ use xen_abi::trap::VcpuGuestContext;
 use xen_abi::vcpu as op;
 
 /// VCPUOP_*. Errors: ENOENT for a vCPU that does not exist; EFAULT; EEXIST for initialising one twice; EINVAL for a
-/// context that is not fit, for what only the vCPU itself may do, for periods under a millisecond, records in bad places and
-/// the ids of a CPU to which no vCPU of the hardware domain is pinned; ENOSYS for unknown commands.
+/// context that is not fit, for initialising one (from 32 on) that has no `vcpu_info`, for what only the vCPU itself may do,
+/// for periods under a millisecond, records in bad places and the ids of a CPU to which no vCPU of the hardware domain is
+/// pinned; ENOSYS for unknown commands.
 /// Source: public/vcpu.h.
 pub fn call(cx: &mut Caller, cmd: u32, id: u32, arg: GuestPtr<u8>) -> Outcome {
     let domain = cx.vcpu.domain();
@@ -140,6 +141,10 @@ fn set_periodic(v: &Vcpu, period_ns: u64, is_self: bool) -> Outcome {
 }
 
 fn initialise(v: &Vcpu, arg: GuestPtr<VcpuGuestContext>) -> Outcome {
+    // As on Xen: its kernel could neither mask events nor know of any.
+    if v.has_dummy_info() {
+        return Err(Errno::EINVAL);
+    }
     // On the stack: the heap may be empty, by the guest's own doing.
     let context = arg.read()?;
     if v.has_context() {
