@@ -54,6 +54,23 @@ static void task_switched(volatile u64 *counters)
 	check(counts(&counters[2]), "it does not use the FPU without TS");
 }
 
+/* x87's control word comes with a context that has some, and is as at reset after another one. */
+static void floating_point(void)
+{
+	enum { I387_VALID = 1, AT_RESET = 0x37f, ITS_OWN = 0x27f };
+	u16 *control = (u16 *)seen.fpu;
+	*control = ITS_OWN;
+	seen.flags |= I387_VALID;
+	check_result(contexts(DOMCTL_SET_CONTEXT, &seen), 0, "a context with x87 state");
+	check_result(contexts(DOMCTL_GET_CONTEXT, &seen), 0, "getvcpucontext");
+	check(*control == ITS_OWN, "x87's control word is %#x", *control);
+	seen.flags &= ~I387_VALID;
+	check_result(contexts(DOMCTL_SET_CONTEXT, &seen), 0, "a context without x87 state");
+	check_result(contexts(DOMCTL_GET_CONTEXT, &seen), 0, "getvcpucontext");
+	/* Stock Xen shows what was there, and does not load it. */
+	check(!is_tandem() || *control == AT_RESET, "x87's control word is %#x, and was not given", *control);
+}
+
 /* A few MSRs at once are as good as one, and many are refused, however good each is. */
 static void many_msrs(void)
 {
@@ -114,6 +131,7 @@ void test_main(void)
 	}
 	check(stale == 0 && ahead == 0, "%u of %u contexts were old, %u of the future", stale, ROUNDS, ahead);
 	task_switched(counters);
+	floating_point();
 	many_msrs();
 	check_result(update_va(pages[2], 0, 2), 0, "letting its counters go");
 	check_result(destroy_domain(OTHER), 0, "destroydomain");

@@ -84,9 +84,14 @@ impl FpuArea {
         unsafe { &mut *self.data.get() }
     }
 
+    /// All registers are what they are at reset. XCR0 stays.
+    pub fn reset_registers(&self) {
+        *self.area() = Area::new();
+    }
+
     /// Back to reset state.
     pub fn reset(&self) {
-        *self.area() = Area::new();
+        self.reset_registers();
         self.xcr0.set(XCR0_DEFAULT);
         self.accumulated.set(XCR0_DEFAULT);
     }

@@ -63,6 +63,8 @@ pub fn set(v: &Held<'_>, context: &VcpuGuestContext) -> Result<(), Errno> {
     }
     if context.flags & ctx::VGCF_I387_VALID != 0 {
         v.fpu.set_fxsave(&context.fpu_ctxt);
+    } else {
+        v.fpu.reset_registers();
     }
     v.kernel_mode.set(kernel_mode);
     let callback = |address, mask_events| Callback { address, mask_events };
