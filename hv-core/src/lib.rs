@@ -9,6 +9,7 @@ extern crate std;
 
 pub mod acpi;
 pub mod admission;
+pub mod allowance;
 pub mod bounce;
 pub mod buddy;
 pub mod cmdline;

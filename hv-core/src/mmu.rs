@@ -50,6 +50,7 @@ pub mod teardown;
 pub mod update;
 pub mod upper;
 pub mod withdrawal;
+mod work;
 
 pub use audit::{Audit, Table};
 pub use env::{IoAccess, MmuEnv, PtMem, Slot};

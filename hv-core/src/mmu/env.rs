@@ -82,7 +82,9 @@ pub trait MmuEnv: PtMem {
     fn frame(&self, mfn: Mfn) -> Option<&Frame>;
     /// One past the last frame that has an entry.
     fn frames_end(&self) -> Mfn;
-    /// Takes a step (a table validated or taken down, or [`IO_ENTRIES_IN_STEP`] questions for I/O memory). `true`: there are none left, so the operation stops here and is re-executed.
+    /// A step is done ([`crate::allowance::STEP`]): a table validated or taken down, or [`IO_ENTRIES_IN_STEP`] questions for I/O memory.
+    fn step(&self);
+    /// There are none left, so the operation stops here and is re-executed.
     fn is_out_of_steps(&self) -> bool;
     /// The lower half of a counter that every complete TLB flush (of any CPU) increments *before* it begins.
     fn tlb_clock(&self) -> u32;

@@ -39,8 +39,10 @@ pub struct Machine {
     clock: AtomicU32,
     last_flush: [AtomicU32; 3],
     flushes: [AtomicU32; 3],
-    /// Questions for preemption until the answer is yes; negative: never.
+    /// Steps that are left; negative: any number.
     pub fuel: AtomicI64,
+    /// Steps that were done, whether they were left or not.
+    pub nr_steps: AtomicU32,
     /// Frames that devices may write, and whose.
     pub dma: Mutex<BTreeSet<(u16, Mfn)>>,
     /// Frames that IOMMUs may still remember as theirs.
@@ -76,6 +78,7 @@ impl Machine {
             last_flush: [const { AtomicU32::new(1) }; 3],
             flushes: [const { AtomicU32::new(0) }; 3],
             fuel: AtomicI64::new(-1),
+            nr_steps: AtomicU32::new(0),
             dma: Mutex::default(),
             dma_remembered: Mutex::default(),
             changed: Mutex::default(),
@@ -170,8 +173,12 @@ impl MmuEnv for Machine {
     fn frames_end(&self) -> Mfn {
         Mfn::new(self.frames.len() as u64)
     }
+    fn step(&self) {
+        self.nr_steps.fetch_add(1, Ordering::SeqCst);
+        let _ = self.fuel.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |f| (f > 0).then(|| f - 1));
+    }
     fn is_out_of_steps(&self) -> bool {
-        self.fuel.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |f| (f > 0).then(|| f - 1)) == Err(0)
+        self.fuel.load(Ordering::SeqCst) == 0
     }
     fn tlb_clock(&self) -> u32 {
         self.clock.load(Ordering::SeqCst)

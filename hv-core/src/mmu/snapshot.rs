@@ -25,7 +25,9 @@ mod packs;
 use self::copies::Kept;
 pub use self::copies::{Copies, Form};
 use super::tables::ENTRIES;
+use super::work::Work;
 use super::{Deferred, Mmu, MmuEnv, MmuError, Slot};
+use crate::allowance::{PAGE, STEP};
 use crate::frame::{CountWord, Frame, FrameType, UsageState};
 use crate::snapshot::{Refusal, Stop};
 use alloc::vec::Vec;
@@ -240,32 +242,12 @@ impl Check {
     }
 }
 
-/// Work that is worth a step ([`MmuEnv::is_out_of_steps`]); a frame that is only looked at is 1.
-const STEP: u32 = 512;
-/// A page that is copied, or a table that is read.
-const PAGE: u32 = 64;
 /// A page that is copied, and sought among the copies.
 const KEPT: u32 = 3 * PAGE;
 /// One that is packed besides, or unpacked to be compared: at the worst 100 000 instructions, since a guest chooses what it holds.
 const PACKED: u32 = 8 * STEP;
 /// One that is unpacked: at the worst 41 000.
 const UNPACKED: u32 = 4 * STEP;
-
-/// Work since the last step.
-struct Work(u32);
-
-impl Work {
-    fn add(&mut self, work: u32, env: &impl MmuEnv) -> Result<(), Stop> {
-        self.0 += work;
-        while self.0 >= STEP {
-            self.0 -= STEP;
-            if env.is_out_of_steps() {
-                return Err(Stop::Preempted);
-            }
-        }
-        Ok(())
-    }
-}
 
 impl<E: MmuEnv + Keep> Mmu<'_, E> {
     /// Notes all memory of `dom`, none of whose vCPUs runs meanwhile. `Preempted`: to be called again. After another failure `memory`
@@ -281,7 +263,7 @@ impl<E: MmuEnv + Keep> Mmu<'_, E> {
         if !lock.is_empty() {
             return Err(Refusal::Unsettled.into());
         }
-        let mut work = Work(0);
+        let mut work = Work::new();
         while memory.next < self.env.frames_end().index() {
             let mfn = Mfn::new(memory.next as u64);
             let done = self.keep_frame(dom, mfn, memory, copies)?;
@@ -355,7 +337,7 @@ impl<E: MmuEnv + Keep> Mmu<'_, E> {
     /// for writing is to be named to `check`, which then decides. `Preempted`: to be called again.
     pub fn check_memory(&self, dom: DomId, memory: &Memory, check: &mut Check, lock: &Deferred) -> Result<(), Stop> {
         let _held = lock.locked();
-        let mut work = Work(0);
+        let mut work = Work::new();
         while check.next < self.env.frames_end().index() {
             self.compare_frame(dom, Mfn::new(check.next as u64), memory, check)?;
             check.next += 1;
@@ -406,7 +388,7 @@ impl<E: MmuEnv + Keep> Mmu<'_, E> {
     /// map of those is free when they let go. `next` begins at 0. `Preempted`: to be called again.
     pub fn take_down(&self, dom: DomId, next: &mut usize, lock: &mut Deferred) -> Result<(), Stop> {
         self.abandon(lock).map_err(|_| Stop::Preempted)?;
-        let mut work = Work(0);
+        let mut work = Work::new();
         while *next < self.env.frames_end().index() {
             let mfn = Mfn::new(*next as u64);
             *next += 1;
@@ -434,7 +416,7 @@ impl<E: MmuEnv + Keep> Mmu<'_, E> {
     /// All noted frames are memory of `dom` again. `next` begins at 0. `Preempted`: to be called again; after a refusal the domain must not
     /// run again.
     pub fn take_again(&self, dom: DomId, memory: &Memory, next: &mut usize) -> Result<(), Stop> {
-        let mut work = Work(0);
+        let mut work = Work::new();
         while let Some(record) = memory.get(*next) {
             let frame = self.ram(record.mfn).map_err(|_| Refusal::Frames(record.mfn.raw()))?;
             self.take_frame_again(dom, record.mfn, frame, frame.count())?;
@@ -463,7 +445,7 @@ impl<E: MmuEnv + Keep> Mmu<'_, E> {
     /// Writes what the frames of `dom` held. No vCPU has roots or descriptor tables any more, and no device of the domain accesses
     /// memory. `next` begins at 0. `Preempted`: to be called again; after a refusal the domain must not run again.
     pub fn copy_back(&self, dom: DomId, memory: &Memory, copies: &mut Copies, next: &mut usize) -> Result<(), Stop> {
-        let mut work = Work(0);
+        let mut work = Work::new();
         while let Some(record) = memory.get(*next) {
             let page = self.get_writable(record.mfn, dom).map_err(|_| Refusal::Held(record.mfn.raw()))?;
             if record.copy.is_none() {
@@ -485,7 +467,7 @@ impl<E: MmuEnv + Keep> Mmu<'_, E> {
     /// Pins the tables of `dom` that were pinned. `next` begins at 0. `Preempted`: to be called again; after a refusal the domain must
     /// not run again.
     pub fn pin_again(&self, dom: DomId, memory: &Memory, next: &mut usize, lock: &mut Deferred) -> Result<(), Stop> {
-        let mut work = Work(0);
+        let mut work = Work::new();
         while let Some(record) = memory.get(*next) {
             if let Some(level) = record.ty.level().filter(|_| record.is_pinned) {
                 match self.pin(dom, record.mfn, level, lock) {
@@ -503,7 +485,7 @@ impl<E: MmuEnv + Keep> Mmu<'_, E> {
     /// Is each frame memory of `dom`, and what it was, now that the vCPUs have their roots again? Pages with descriptors may be ordinary memory until
     /// they are used. `next` begins at 0. `Preempted`: to be called again; after a refusal the domain must not run again.
     pub fn check_types(&self, dom: DomId, memory: &Memory, next: &mut usize) -> Result<(), Stop> {
-        let mut work = Work(0);
+        let mut work = Work::new();
         while let Some(record) = memory.get(*next) {
             let frame = self.ram(record.mfn).map_err(|_| Refusal::Frames(record.mfn.raw()))?;
             // Somebody may have given it up for the domain since it was taken again.

@@ -270,6 +270,7 @@ impl<E: MmuEnv> Mmu<'_, E> {
         lock: Locked<'_>,
     ) -> Result<(), Stopped> {
         let ty = FrameType::from(level);
+        self.env.step();
         let stopped = match level.below() {
             None => self.promote_entries_l1(mfn, dom, lock),
             Some(below) => self.promote_entries(mfn, level, below, dom, from, lock),
@@ -308,7 +309,7 @@ impl<E: MmuEnv> Mmu<'_, E> {
             if Self::is_adopted_io(adopted) {
                 nr_io += 1;
                 if nr_io % IO_ENTRIES_IN_STEP == 0 {
-                    self.env.is_out_of_steps();
+                    self.env.step();
                 }
             }
         }
@@ -429,6 +430,7 @@ impl<E: MmuEnv> Mmu<'_, E> {
     /// Drops the references of the entries below `upto` of a `Busy` table, then the table's own.
     fn demote(&self, frame: &Frame, mfn: Mfn, level: Level, upto: usize, lock: Locked<'_>) -> Result<(), MmuError> {
         let ty = FrameType::from(level);
+        self.env.step();
         let mut progressed = false;
         let mut upto = upto;
         while let Some((index, entry)) = self.last_present(mfn, upto) {

@@ -38,6 +38,7 @@ impl<E: MmuEnv> Mmu<'_, E> {
                 self.relinquish_frame(dom, mfn, lock);
                 self.drain(lock)?;
             }
+            self.env.step();
             if self.env.is_out_of_steps() {
                 return Err(MmuError::Preempted);
             }

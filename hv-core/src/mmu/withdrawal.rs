@@ -5,17 +5,15 @@
 //! behind the pass, and none moves there ([`Mmu::grant_replace`]).
 
 use super::env::IO_ENTRIES_IN_STEP;
+use super::work::Work;
 use super::{Deferred, IoAccess, Mmu, MmuEnv, MmuError, Owners, Slot};
+use crate::allowance::{PAGE, STEP};
 use crate::frame::FrameType;
 use x86::{Mfn, Pte};
 use xen_abi::layout::DomId;
 
-/// Frames looked at in a step.
-const STRIDE: u32 = 512;
-/// A table that is read is worth so many of them.
-const TABLE: u32 = 64;
-/// And an entry of I/O memory so many.
-const IO_ENTRY: u32 = STRIDE / IO_ENTRIES_IN_STEP;
+/// What an entry of I/O memory is worth.
+const IO_ENTRY: u32 = STEP / IO_ENTRIES_IN_STEP;
 
 /// How far the pass has come.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -41,17 +39,11 @@ impl<E: MmuEnv> Mmu<'_, E> {
         lock: &Deferred,
     ) -> Result<(), MmuError> {
         let _held = lock.locked();
-        let mut work = 0;
+        let mut work = Work::new();
         while progress.next < self.env.frames_end().index() {
             let mfn = Mfn::new(progress.next as u64);
             progress.next += 1;
-            work += self.withdraw_from(dom, mfn, instead);
-            while work >= STRIDE {
-                work -= STRIDE;
-                if self.env.is_out_of_steps() {
-                    return Err(MmuError::Preempted);
-                }
-            }
+            work.add(self.withdraw_from(dom, mfn, instead), self.env)?;
         }
         Ok(())
     }
@@ -63,7 +55,7 @@ impl<E: MmuEnv> Mmu<'_, E> {
         if frame.owner() != dom || !frame.usage().is_valid_as(FrameType::L1) {
             return 1;
         }
-        let mut work = TABLE;
+        let mut work = PAGE;
         let mut next = 0;
         while let Some((index, entry)) = self.next_present(mfn, next) {
             next = index + 1;

@@ -6,7 +6,8 @@
 mod memory;
 
 use crate::boot::{Module, Options};
-use crate::domain::memory::mmu_env::{mmu, refill_steps};
+use crate::cpu::percpu::this_cpu;
+use crate::domain::memory::mmu_env::mmu;
 use crate::domain::vcpu::stop;
 use crate::domain::{self, life, Domain};
 use crate::pv::context;
@@ -177,7 +178,7 @@ fn populate(
 /// Makes the tree below `root` page tables, with all checks that a guest's own pin undergoes.
 fn pin_root(domain: &Domain, root: Mfn) -> Result<(), Failure> {
     loop {
-        refill_steps();
+        this_cpu().allowance.refill();
         match mmu().pin(DOM0, root, Level::L4, &mut domain.mm.lock()) {
             Ok(()) => return Ok(()),
             Err(MmuError::Preempted) => {}

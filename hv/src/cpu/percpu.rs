@@ -23,6 +23,7 @@
 use core::cell::Cell;
 use core::mem::{offset_of, size_of};
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use hv_core::allowance::Allowance;
 use hv_core::stint::Stint;
 use hv_core::vtlb::Vtlb;
 use xen_abi::regs::CpuUserRegs;
@@ -86,6 +87,8 @@ pub struct CpuInfo {
     pub last_domain: Cell<Option<u16>>,
     /// When it last answered to [`pending::SIGN`], in ns.
     pub sign_ns: AtomicU64,
+    /// What it has worked since it let interrupts in.
+    pub allowance: Allowance,
     /// Whether the CPU waits in the idle loop.
     pub idle: AtomicU32,
     /// Grows when the CPU begins and when it ceases to look at the list of domains: odd while it does.

@@ -10,7 +10,7 @@
 
 use crate::arch::tlb;
 use crate::domain::iospace::Withdrawing;
-use crate::domain::memory::mmu_env::{self, mmu};
+use crate::domain::memory::mmu_env::mmu;
 use crate::domain::Domain;
 use crate::mem::{frames, phys_to_virt};
 use crate::sched;
@@ -30,7 +30,6 @@ pub fn can_wait(d: &Domain) -> bool {
 /// When this returns no page table of the domain, and no CPU, knows of I/O memory that it may not map. ERESTART: to be called again.
 pub fn finish(d: &Domain) -> Result<(), Errno> {
     d.io.withdrawn.go_on(|state| {
-        mmu_env::refill_steps();
         let absent = absent_page(d, state);
         mmu().withdraw(d.mm.id, absent, &mut state.progress, &d.mm.lock())?;
         tlb::flush(d.cpus_to_flush(), tlb::What::All);

@@ -2,6 +2,7 @@
 
 use super::foreign::{self, Target};
 use super::{Caller, Done, GuestPtr, Outcome, OK};
+use crate::cpu::percpu::this_cpu;
 use crate::domain::memory::claims;
 use crate::domain::memory::log_dirty;
 use crate::domain::memory::mmu_env::{mmu, Source};
@@ -9,6 +10,7 @@ use crate::domain::memory::DomainMm;
 use crate::mem::{self, frames};
 use crate::sync::Once;
 use alloc::vec::Vec;
+use hv_core::allowance::MOVED;
 use hv_core::memory::{self, Account, Exchange, Extents};
 use x86::Mfn;
 use xen_abi::errno::Errno;
@@ -108,7 +110,7 @@ fn reservation(cx: &mut Caller, cmd: u64, arg: GuestPtr<MemoryReservation>, one:
     let target = foreign::target(cx, request.domid)?;
     let mut next = start;
     while next < extents.count {
-        if next != start && (next.is_multiple_of(32) || extents.order > 4) && cx.preempt_pending() {
+        if next != start && (next.is_multiple_of(32) || cx.is_used_up()) && cx.preempt_pending() {
             *cx.arg_mut(0) = cmd & MEMOP_CMD_MASK | next << MEMOP_EXTENT_SHIFT;
             return Ok(Done::Continue);
         }
@@ -139,6 +141,7 @@ fn populate(mm: &DomainMm, extents: &Extents, element: GuestPtr<u64>) -> Result<
 }
 
 fn decrease(mm: &DomainMm, extents: &Extents, element: GuestPtr<u64>) -> Result<bool, Errno> {
+    this_cpu().allowance.spend_each(extents.pages(), MOVED);
     memory::decrease(mmu(), mm.id, extents, Mfn::new(element.read()?))?;
     Ok(true)
 }

@@ -3,13 +3,13 @@
 use super::batch::{self, Progress, Rest};
 use super::{foreign, Caller, GuestPtr, Outcome};
 use crate::cpu::percpu::{pending, this_cpu};
-use crate::domain::memory::mmu_env::{self, mmu};
+use crate::domain::memory::mmu_env::mmu;
 use hv_core::mmu::{MmuError, Owners};
 use xen_abi::errno::Errno;
 use xen_abi::layout::DomId;
 use xen_abi::mmu::MmuUpdate;
 
-/// Requests between two looks at what else is to be done.
+/// Requests between two looks at what else is to be done, if they are short ones.
 const STRIDE: u32 = 64;
 
 /// Executes `count` requests. `foreign`: owner of the frames in bits 0-15, owner of the page tables plus one in bits 16-31
@@ -47,9 +47,8 @@ fn part(cx: &mut Caller, rest: Rest<MmuUpdate>, foreign: u32) -> Progress {
     loop {
         let end = count.min(i.saturating_add(STRIDE));
         {
-            mmu_env::refill_steps();
             let mut lock = other.as_deref().unwrap_or(cx.domain()).mm.lock();
-            while i < end {
+            while i < end && !cx.is_used_up() {
                 let request = match reqs.at(u64::from(i)).and_then(GuestPtr::read) {
                     Ok(request) => request,
                     Err(errno) => return (i, Err(errno)),

@@ -3,11 +3,12 @@
 use super::batch::{self, Progress, Rest};
 use super::{foreign, Caller, GuestPtr, Outcome};
 use crate::arch::tlb;
-use crate::cpu;
-use crate::domain::memory::mmu_env::{self, mmu};
+use crate::cpu::{self, percpu::this_cpu};
+use crate::domain::memory::mmu_env::mmu;
 use crate::domain::memory::DomainMm;
 use crate::pv::address_space::{finish_dropped, new_baseptr, new_user_baseptr, refused, set_ldt};
 use core::sync::atomic::Ordering;
+use hv_core::allowance::PAGE;
 use hv_core::mmu::{ext::check_ldt, Flush, FlushWhat, FlushWhere};
 use x86::{Level, Mfn};
 use xen_abi::errno::Errno;
@@ -36,13 +37,12 @@ fn part(cx: &mut Caller, rest: Rest<MmuextOp>, foreign: u16) -> Progress {
             Ok(op) => op,
             Err(errno) => return (i, Err(errno)),
         };
-        mmu_env::refill_steps();
         match execute(cx, &target.mm, op) {
             Ok(()) => {
                 i += 1;
                 drops |=
                     matches!(op.cmd, ext::MMUEXT_UNPIN_TABLE | ext::MMUEXT_NEW_BASEPTR | ext::MMUEXT_NEW_USER_BASEPTR);
-                if i < count && i % 16 == 0 && cx.preempt_pending() {
+                if i < count && (i % 16 == 0 || cx.is_used_up()) && cx.preempt_pending() {
                     return (i, Err(Errno::ERESTART));
                 }
             }
@@ -91,6 +91,8 @@ fn execute(cx: &Caller, mm: &DomainMm, op: MmuextOp) -> Result<(), Errno> {
                 return Err(Errno::EACCES);
             }
             cpu::wbinvd();
+            // Milliseconds, where caches are large.
+            this_cpu().allowance.spend_all();
             Ok(())
         }
         ext::MMUEXT_SET_LDT => {
@@ -99,8 +101,14 @@ fn execute(cx: &Caller, mm: &DomainMm, op: MmuextOp) -> Result<(), Errno> {
             set_ldt(v, base, entries);
             Ok(())
         }
-        ext::MMUEXT_CLEAR_PAGE => Ok(mmu().clear_page(mm.id, mfn)?),
-        ext::MMUEXT_COPY_PAGE => Ok(mmu().copy_page(mm.id, mfn, Mfn::new(op.arg2))?),
+        ext::MMUEXT_CLEAR_PAGE => {
+            this_cpu().allowance.spend(PAGE);
+            Ok(mmu().clear_page(mm.id, mfn)?)
+        }
+        ext::MMUEXT_COPY_PAGE => {
+            this_cpu().allowance.spend(PAGE);
+            Ok(mmu().copy_page(mm.id, mfn, Mfn::new(op.arg2))?)
+        }
         ext::MMUEXT_MARK_SUPER | ext::MMUEXT_UNMARK_SUPER => Err(Errno::EOPNOTSUPP),
         _ => Err(Errno::ENOSYS),
     }

@@ -125,7 +125,14 @@ impl Caller<'_> {
     /// Should a long operation stop and be continued later? Lets interrupts in first.
     pub fn preempt_pending(&mut self) -> bool {
         cpu::interrupt_window(self.interruptible());
+        this_cpu().allowance.refill();
         this_cpu().pending.load(Ordering::Relaxed) & pending::DUE != 0
+    }
+
+    /// Has this CPU done as much as it may before it lets interrupts in? Then it is time for [`Self::preempt_pending`].
+    #[inline(always)]
+    pub fn is_used_up(&self) -> bool {
+        this_cpu().allowance.is_used_up()
     }
 
     /// For who lets interrupts in.
@@ -176,6 +183,8 @@ impl<T> FromRegister for GuestPtr<T> {
 #[inline(always)]
 pub fn dispatch(vcpu: &'static OwnedVcpu, regs: &mut CpuUserRegs, interruptible: Interruptible<'_>) -> bool {
     let number = regs.rax;
+    // The guest could be interrupted until now.
+    this_cpu().allowance.refill();
     let mut cx = Caller { vcpu, regs, element: None, interruptible };
     match table::call(&mut cx, number) {
         Done::Return(value) => {

@@ -9,11 +9,12 @@ use xen_abi::hypercall::{MulticallEntry, MULTICALL};
 plain!(MulticallEntry);
 
 /// Executes the `count` calls at `list` in order and stores the result of each. Stops at a call that changes the mode
-/// (iret). Preemptible between and inside calls. Errors: EFAULT. Source: public/xen.h, HYPERVISOR_multicall.
+/// (iret). Preemptible between and inside calls: all of them have one allowance, and none begins when that is used up. Errors:
+/// EFAULT. Source: public/xen.h, HYPERVISOR_multicall.
 pub fn call(cx: &mut Caller, list: GuestPtr<MulticallEntry>, count: u32) -> Outcome {
     for i in 0..count {
         let at = list.at(u64::from(i))?;
-        if i != 0 && i % 16 == 0 && cx.preempt_pending() {
+        if i != 0 && (i % 16 == 0 || cx.is_used_up()) && cx.preempt_pending() {
             *cx.arg_mut(0) = at.addr();
             *cx.arg_mut(1) = u64::from(count - i);
             return Ok(Done::Continue);

@@ -2,7 +2,7 @@
 
 use crate::arch::{descriptor, tlb};
 use crate::cpu::percpu::{pending, this_cpu};
-use crate::domain::memory::mmu_env::{self, mmu};
+use crate::domain::memory::mmu_env::mmu;
 use crate::domain::memory::DomainMm;
 use crate::domain::vcpu::{stop, OwnedVcpu, LDT_PAGES};
 use crate::pv::vtlb;
@@ -26,7 +26,6 @@ pub fn finish_dropped(mm: &DomainMm) -> bool {
     if lock.is_settled() {
         return true;
     }
-    mmu_env::refill_steps();
     mmu().drain(&mut lock).is_ok()
 }
 
@@ -41,13 +40,14 @@ pub fn refused(why: MmuError) -> Errno {
 /// What a write to CR3 of `v`, which runs here in kernel mode, means: [`new_baseptr`] for a table that is validated
 /// already, and what it cuts off is ordinary memory when it is done. EINVAL for any other table.
 ///
-/// A trap cannot be preempted, so there is no more of it than of a hypercall between two looks at what is pending. As on Xen the
+/// A trap cannot be preempted, so there is no more of it than of hypercalls between two looks at what is pending. As on Xen the
 /// instruction is executed again then, perhaps with the new root; that changes nothing but what is left to do.
 pub fn write_cr3(v: &OwnedVcpu, mfn: Mfn) -> Result<Progress, Errno> {
     if mmu().table_level(mfn) != Some(Level::L4) {
         return Err(Errno::EINVAL);
     }
-    mmu_env::refill_steps();
+    // The guest could be interrupted until now.
+    this_cpu().allowance.refill();
     match new_baseptr(v, mfn) {
         Ok(()) if finish_dropped(&v.domain().mm) => Ok(Progress::Done),
         Ok(()) | Err(Errno::ERESTART) => Ok(Progress::Again),
@@ -163,7 +163,6 @@ pub fn set_context(
 ) -> Result<(), Errno> {
     let mm = &v.domain().mm;
     sched::halt(v, stop::NO_CONTEXT);
-    mmu_env::refill_steps();
     let mut lock = mm.lock();
     set_root(&v.kernel_root, kernel_root, mm.id, &mut lock)?;
     set_root(&v.user_root, user_root, mm.id, &mut lock)?;
@@ -180,7 +179,6 @@ pub fn set_context(
 /// Drops what `v`, which has no context from now on, refers to: roots, GDT, LDT. ERESTART: to be called again.
 pub fn drop_context(v: &Held<'_>) -> Result<(), Errno> {
     sched::halt(v, stop::NO_CONTEXT);
-    mmu_env::refill_steps();
     let mm = &v.domain().mm;
     let mut lock = mm.lock();
     for place in [&v.kernel_root, &v.user_root] {

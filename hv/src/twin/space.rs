@@ -8,7 +8,8 @@
 //! An entry is made when the twin is loaded, or at the first fault in a slot that was empty then: kernels add entries to
 //! their root now and then, and take none away.
 
-use crate::domain::memory::mmu_env::{self, mmu};
+use crate::cpu::percpu::this_cpu;
+use crate::domain::memory::mmu_env::mmu;
 use crate::domain::Domain;
 use crate::mem::{self, frames, paging, phys_to_virt};
 use crate::sync::Mutex;
@@ -61,7 +62,6 @@ impl Mirror {
     /// A mirror of `root`, which must be an L4 table of `d`'s or become one; nothing is in it yet. Errors: EINVAL if it does not, ERESTART,
     /// ENOMEM.
     pub fn new(d: &Domain, root: Mfn) -> Result<Self, Errno> {
-        mmu_env::refill_steps();
         let own = frames::alloc_table_for_domain().ok_or(Errno::ENOMEM)?;
         let of = mmu().acquire_root(d.mm.id, root, &mut d.mm.lock()).inspect_err(|_| frames::free_table(own))?;
         let mirror = Self { domain: d.mm.id, root: own, tables: Vec::new(), of: Mutex::new(Some(of)) };
@@ -73,7 +73,6 @@ impl Mirror {
 
     /// Has all in it that the domain's root has now. ERESTART: to be called again. After other errors, [`Self::release`] it.
     pub fn share_all(&self, d: &Domain) -> Result<(), Errno> {
-        mmu_env::refill_steps();
         (FIRST_SLOT..END_SLOT).try_for_each(|slot| self.share(d, slot))
     }
 
@@ -104,7 +103,8 @@ impl Mirror {
             return Filled::Denied;
         };
         let Some(d) = crate::domain::find(self.domain.0) else { return Filled::Denied };
-        mmu_env::refill_steps();
+        // The twin could be interrupted until now; a routine answers others between two rounds.
+        this_cpu().allowance.refill();
         match self.share(&d, slot) {
             Err(Errno::ERESTART) => Filled::Later,
             Ok(()) if mmu().shows(self.root, at, is_write, d.mm.lock().locked()) => Filled::Allowed,
@@ -130,7 +130,6 @@ impl Mirror {
 
     /// Gives everything back; no CPU is in it, nor will be. ERESTART: to be called again.
     pub fn release(&mut self, d: &Domain) -> Result<(), Errno> {
-        mmu_env::refill_steps();
         while mmu().unshare(self.root, &mut d.mm.lock())? {}
         let of = self.of.get_mut();
         if let Some(root) = of.take() {

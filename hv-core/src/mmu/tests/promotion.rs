@@ -247,3 +247,32 @@ fn who_expects_a_valid_table_validates_none() {
     assert_eq!(counts(&m, L1), (FrameType::None, 0, 1), "it is ordinary memory still");
     assert_eq!(*m.writes.lock().unwrap(), [], "nobody has looked at its entries");
 }
+
+#[test]
+fn each_table_is_a_step_whoever_asks_for_it() {
+    let (m, mut lock) = machine();
+    let steps = || m.nr_steps.swap(0, std::sync::atomic::Ordering::SeqCst);
+    m.mmu().pin(DOM1, mfn(30), Level::L1, &mut lock).unwrap();
+    assert_eq!(steps(), 1, "one that has no table below it");
+    m.mmu().unpin(DOM1, mfn(30), &mut lock).unwrap();
+    assert_eq!(steps(), 1, "and is none any more");
+    m.mmu().pin(DOM1, mfn(L4), Level::L4, &mut lock).unwrap();
+    assert_eq!(steps(), 4, "one of each level");
+    m.mmu().pin(DOM1, mfn(L3), Level::L3, &mut lock).unwrap();
+    update(&m, &mut lock, slot(L1, 5), pte(22, P | RW | US)).unwrap();
+    assert_eq!(steps(), 0, "a table that is one already, and a page");
+    update(&m, &mut lock, slot(L2, 1), pte(30, P)).unwrap();
+    update(&m, &mut lock, slot(L2, 2), pte(30, P)).unwrap();
+    assert_eq!(steps(), 1, "an entry that makes a table of a page");
+    update(&m, &mut lock, slot(L2, 1), Pte::EMPTY).unwrap();
+    assert_eq!(steps(), 0);
+    update(&m, &mut lock, slot(L2, 2), pte(31, P)).unwrap();
+    assert_eq!(steps(), 2, "one comes and one goes");
+    m.mmu().unpin(DOM1, mfn(L4), &mut lock).unwrap();
+    m.mmu().unpin(DOM1, mfn(L3), &mut lock).unwrap();
+    assert_eq!(steps(), 5);
+    // One that is refused in the end was read, too, and what it had taken goes back.
+    m.poke(slot(30, 511), pte(40, P));
+    assert_eq!(m.mmu().pin(DOM1, mfn(30), Level::L1, &mut lock), Err(MmuError::Unmappable));
+    assert_eq!(steps(), 2);
+}

@@ -1,13 +1,14 @@
 //! The machine as `hv_core::mmu` sees it: page tables through the direct map, flushes, the M2P, the frame table.
 
 use crate::arch::tlb;
-use crate::cpu::percpu::{this_cpu, MAX_CPUS};
+use crate::cpu::percpu::this_cpu;
 use crate::domain::memory::owners::owners;
 use crate::domain::memory::{claims, limbo, log_dirty};
 use crate::iommu;
 use crate::mem::guest_tables::Tables;
 use crate::mem::{self, frames, phys_to_virt};
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
+use hv_core::allowance::{MOVED, PAGE, STEP};
 use hv_core::frame::{Frame, Gone, Knowers};
 use hv_core::mmu::{IoAccess, Mmu, MmuEnv, PtMem, Slot};
 use x86::{Mfn, Pte, PAGE_SIZE};
@@ -23,23 +24,6 @@ pub fn mmu() -> Mmu<'static, Env> {
     Mmu::new(&ENV)
 }
 
-/// Steps (tables validated or taken down) that an operation may do before it is asked to stop. Some ten thousand
-/// instructions each.
-const STEPS: u32 = 64;
-/// Steps left on each CPU.
-static LEFT: [AtomicU32; MAX_CPUS] = [const { AtomicU32::new(STEPS) }; MAX_CPUS];
-
-#[inline(always)]
-fn left() -> &'static AtomicU32 {
-    &LEFT[this_cpu().cpu as usize & (MAX_CPUS - 1)]
-}
-
-/// Allows the next operation on this CPU its full number of steps.
-#[inline(always)]
-pub fn refill_steps() {
-    left().store(STEPS, Ordering::Relaxed);
-}
-
 /// The frame allocator as memory operations see it.
 pub struct Source;
 
@@ -52,6 +36,7 @@ impl hv_core::memory::FrameSource for Source {
         for n in 0..1 << order {
             frames::scrub(first.add(n));
         }
+        this_cpu().allowance.spend_each(1 << order, PAGE);
         Some(first)
     }
     fn free(&self, mfn: Mfn, order: u32) {
@@ -62,6 +47,7 @@ impl hv_core::memory::FrameSource for Source {
     }
     fn release(&self, mfn: Mfn, gone: Gone) {
         limbo::take(mfn, gone);
+        this_cpu().allowance.spend(MOVED);
     }
 }
 
@@ -99,16 +85,13 @@ impl MmuEnv for Env {
     fn frames_end(&self) -> Mfn {
         frames::end()
     }
+    #[inline]
+    fn step(&self) {
+        this_cpu().allowance.spend(STEP);
+    }
+    #[inline]
     fn is_out_of_steps(&self) -> bool {
-        // Interrupts stay off while the MMU lock is held; so it is work that is counted, not time.
-        let steps = left();
-        match steps.load(Ordering::Relaxed).checked_sub(1) {
-            Some(rest) => {
-                steps.store(rest, Ordering::Relaxed);
-                false
-            }
-            None => true,
-        }
+        this_cpu().allowance.is_used_up()
     }
     #[inline(always)]
     fn tlb_clock(&self) -> u32 {

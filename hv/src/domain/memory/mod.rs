@@ -148,7 +148,6 @@ impl DomainMm {
         if !self.arrivals.close() {
             return Err(Errno::ERESTART);
         }
-        mmu_env::refill_steps();
         mmu().relinquish(self.id, &mut self.relinquish.lock(), &mut self.lock())?;
         limbo::drain();
         Ok(())

@@ -11,7 +11,7 @@
 mod back;
 mod vcpu;
 
-use crate::domain::memory::mmu_env::{self, mmu, Env};
+use crate::domain::memory::mmu_env::{mmu, Env};
 use crate::domain::memory::{claims, limbo};
 use crate::domain::passthrough::roll_back::{self as functions, Config};
 use crate::domain::vcpu::stop;
@@ -234,7 +234,6 @@ fn go_on_taking(
     if d.grants.track().next_used(0).is_some() {
         return Err(Refusal::Maps.into());
     }
-    mmu_env::refill_steps();
     mmu().keep_memory(d.mm.id, &mut snapshot.memory, copies, &mut d.mm.lock())?;
     snapshot.rest = Some(keep_rest(d, held, &mut snapshot.memory, copies)?);
     Ok(())
@@ -299,7 +298,6 @@ pub fn roll_back(d: &Domain, has_twin: bool, told: &mut Told) -> Result<(), Errn
     }
     let (Stage::RollingBack(way), Some(rest)) = (&mut *stage, rest) else { return Err(Errno::ENOENT) };
     let held = hold(d)?;
-    mmu_env::refill_steps();
     let result = way.go_on(d, &held, has_twin, &mut Then { memory, rest, copies });
     drop(held);
     let has_changed = way.has_changed();
