@@ -27,7 +27,7 @@ pub use self::copies::{Copies, Form};
 use super::tables::ENTRIES;
 use super::work::Work;
 use super::{Deferred, Mmu, MmuEnv, MmuError, Slot};
-use crate::allowance::{PAGE, STEP};
+use crate::allowance::{MOVED, PAGE, STEP};
 use crate::frame::{CountWord, Frame, FrameType, UsageState};
 use crate::snapshot::{Refusal, Stop};
 use alloc::vec::Vec;
@@ -248,6 +248,8 @@ const KEPT: u32 = 3 * PAGE;
 const PACKED: u32 = 8 * STEP;
 /// One that is unpacked: at the worst 41 000.
 const UNPACKED: u32 = 4 * STEP;
+/// An entry that is sought among the suspects, of which there may be as many as the domain has frames: some hundred.
+const SOUGHT: u32 = STEP / 128;
 
 impl<E: MmuEnv + Keep> Mmu<'_, E> {
     /// Notes all memory of `dom`, none of whose vCPUs runs meanwhile. `Preempted`: to be called again. After another failure `memory`
@@ -344,9 +346,9 @@ impl<E: MmuEnv + Keep> Mmu<'_, E> {
             work.add(1, self.env)?;
         }
         while !check.suspects.is_empty() && check.counted < self.env.frames_end().index() {
-            let is_table = self.count_entries(dom, Mfn::new(check.counted as u64), check);
+            let done = self.count_entries(dom, Mfn::new(check.counted as u64), check);
             check.counted += 1;
-            work.add(if is_table { PAGE } else { 1 }, self.env)?;
+            work.add(done, self.env)?;
         }
         Ok(())
     }
@@ -371,17 +373,21 @@ impl<E: MmuEnv + Keep> Mmu<'_, E> {
         Ok(())
     }
 
-    /// Explains what the entries of an L1 table of `dom` hold. Whether it is one.
-    fn count_entries(&self, dom: DomId, table: Mfn, check: &mut Check) -> bool {
+    /// Explains what the entries of an L1 table of `dom` hold, if it is one. Returns the work that it was.
+    fn count_entries(&self, dom: DomId, table: Mfn, check: &mut Check) -> u32 {
         let is_table = |frame: &Frame| frame.count().is_held_of(dom) && frame.usage().is_valid_as(FrameType::L1);
-        let is_table = self.frame(table).is_some_and(is_table);
-        for index in (0..ENTRIES).filter(|_| is_table) {
+        if !self.frame(table).is_some_and(is_table) {
+            return 1;
+        }
+        let mut work = PAGE;
+        for index in 0..ENTRIES {
             let entry = self.env.read(Slot::new(table, index));
             if entry.is_present() && entry.is_writable() {
                 check.explain(entry.mfn());
+                work += SOUGHT;
             }
         }
-        is_table
+        work
     }
 
     /// Undoes all pins of `dom`, and what preempted operations have left, and takes from it the frames that are not noted. What others
@@ -392,24 +398,29 @@ impl<E: MmuEnv + Keep> Mmu<'_, E> {
         while *next < self.env.frames_end().index() {
             let mfn = Mfn::new(*next as u64);
             *next += 1;
+            let mut done = 1;
             if let Some(frame) = self.env.frame(mfn).filter(|frame| frame.count().is_held_of(dom)) {
-                self.take_down_frame(dom, mfn, frame, lock);
+                done = self.take_down_frame(dom, mfn, frame, lock);
                 self.drain(lock).map_err(|_| Stop::Preempted)?;
             }
-            work.add(1, self.env)?;
+            work.add(done, self.env)?;
         }
         Ok(())
     }
 
-    fn take_down_frame(&self, dom: DomId, mfn: Mfn, frame: &Frame, lock: &mut Deferred) {
+    /// Returns the work that it was, without that of tables.
+    fn take_down_frame(&self, dom: DomId, mfn: Mfn, frame: &Frame, lock: &mut Deferred) -> u32 {
         // A table that is still pinned has a reference of its pin; so the frame stays until that is dropped.
         let pinned = self.clear_pin(mfn);
-        if !frame.count().is_noted() {
-            // It may have been given up before.
-            let _ = self.give_up(dom, mfn);
-        }
+        // It may have been given up before.
+        let goes = !frame.count().is_noted() && self.give_up(dom, mfn).is_ok();
         if pinned {
             self.drop_table(mfn, lock);
+        }
+        if goes {
+            MOVED
+        } else {
+            1
         }
     }
 
@@ -419,9 +430,10 @@ impl<E: MmuEnv + Keep> Mmu<'_, E> {
         let mut work = Work::new();
         while let Some(record) = memory.get(*next) {
             let frame = self.ram(record.mfn).map_err(|_| Refusal::Frames(record.mfn.raw()))?;
-            self.take_frame_again(dom, record.mfn, frame, frame.count())?;
+            let seen = frame.count();
+            self.take_frame_again(dom, record.mfn, frame, seen)?;
             *next += 1;
-            work.add(1, self.env)?;
+            work.add(if seen == CountWord::AWAY { MOVED } else { 1 }, self.env)?;
         }
         Ok(())
     }

@@ -1,12 +1,11 @@
 //! The end of a domain: its pages go back, without lists of them, by one pass over the frame table.
 
+use super::work::Work;
 use super::{Deferred, Mmu, MmuEnv, MmuError};
+use crate::allowance::MOVED;
 use crate::frame::{Frame, FrameType, Gone};
 use x86::Mfn;
 use xen_abi::layout::DomId;
-
-/// Frames looked at between two questions whether to stop.
-const STRIDE: usize = 512;
 
 /// How far the pass has come.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -29,29 +28,24 @@ impl<E: MmuEnv> Mmu<'_, E> {
     /// `Preempted`: call it again with the same `progress`.
     pub fn relinquish(&self, dom: DomId, progress: &mut Relinquish, lock: &mut Deferred) -> Result<(), MmuError> {
         self.abandon(lock)?;
-        let all = self.env.frames_end().index();
-        while progress.next < all {
-            let end = all.min(progress.next + STRIDE);
-            while progress.next < end {
-                let mfn = Mfn::new(progress.next as u64);
-                progress.next += 1;
-                self.relinquish_frame(dom, mfn, lock);
-                self.drain(lock)?;
-            }
-            self.env.step();
-            if self.env.is_out_of_steps() {
-                return Err(MmuError::Preempted);
-            }
+        let mut work = Work::new();
+        while progress.next < self.env.frames_end().index() {
+            let mfn = Mfn::new(progress.next as u64);
+            progress.next += 1;
+            let done = self.relinquish_frame(dom, mfn, lock);
+            self.drain(lock)?;
+            work.add(done, self.env)?;
         }
         Ok(())
     }
 
+    /// Returns the work that it was, without that of tables.
     #[inline]
-    fn relinquish_frame(&self, dom: DomId, mfn: Mfn, lock: &mut Deferred) {
-        let Some(frame) = self.env.frame(mfn) else { return };
+    fn relinquish_frame(&self, dom: DomId, mfn: Mfn, lock: &mut Deferred) -> u32 {
+        let Some(frame) = self.env.frame(mfn) else { return 1 };
         let count = frame.count();
         if count.owner() != dom || count.refs() == 0 || count.is_heap() {
-            return;
+            return 1;
         }
         // A table that is still pinned has a reference of its pin; so the frame stays until that is dropped.
         let pinned = self.clear_pin(mfn);
@@ -61,6 +55,7 @@ impl<E: MmuEnv> Mmu<'_, E> {
         if pinned {
             self.drop_table(mfn, lock);
         }
+        MOVED
     }
 
     /// The owner gives the page up (`decrease_reservation`): it is free as soon as nothing maps it.

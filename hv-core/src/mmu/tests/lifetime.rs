@@ -187,3 +187,21 @@ fn roots_keep_their_tables() {
     assert_eq!(m.mmu().acquire_root(DOM1, mfn(20), &mut lock).map(|r| r.mfn()), Ok(mfn(20)), "an empty root is one");
     assert_eq!(m.mmu().acquire_root(DOM1, mfn(40), &mut lock).map(|r| r.mfn()), Err(MmuError::NotOwned));
 }
+
+#[test]
+fn a_few_frames_are_given_back_at_a_time() {
+    const OWN: u64 = 1000;
+    const STEPS: u32 = 4;
+    let m = Machine::new(OWN + 100);
+    m.populate(DOM1, 10, OWN);
+    let (mut progress, mut lock) = (Relinquish::new(), Deferred::new());
+    let mut freed = 0;
+    while freed < OWN {
+        m.fuel.store(STEPS.into(), std::sync::atomic::Ordering::SeqCst);
+        let result = m.mmu().relinquish(DOM1, &mut progress, &mut lock);
+        let now = m.freed.lock().unwrap().len() as u64;
+        assert!(now - freed <= 16 * u64::from(STEPS), "{} frames at once", now - freed);
+        assert!(result == Err(MmuError::Preempted) || now == OWN);
+        freed = now;
+    }
+}
