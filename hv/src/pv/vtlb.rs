@@ -1,6 +1,6 @@
 //! vCPUs of a logged domain run on a cache of their page tables: see `hv_core::vtlb`.
 
-use crate::cpu;
+use crate::cpu::{self, percpu::this_cpu};
 use crate::domain::memory::log_dirty::Writes;
 use crate::domain::memory::mmu_env::mmu;
 use crate::domain::vcpu::OwnedVcpu;
@@ -9,6 +9,7 @@ use crate::mem::{self, frames};
 use crate::sched::Held;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use hv_core::allowance::PAGE;
 use hv_core::mmu::MmuEnv;
 use hv_core::vtlb::{Access, Fill, Space, Stale, Vtlb};
 use x86::error_code::PageFaultError;
@@ -22,8 +23,15 @@ fn give_back(frames: impl IntoIterator<Item = Mfn>) {
     frames.into_iter().for_each(|mfn| frames::free_table(mfn));
 }
 
-/// Makes a cache for `v`. ENOMEM.
+/// Makes a cache for `v`, unless it has one. Errors: ENOMEM; ERESTART: to be called again.
 pub fn enable(v: &Held<'_>) -> Result<(), Errno> {
+    if v.vtlb().is_some() {
+        return Ok(());
+    }
+    if this_cpu().allowance.is_used_up() {
+        return Err(Errno::ERESTART);
+    }
+    this_cpu().allowance.spend_each(POOL as u64 + 2, PAGE);
     let mut pool = Vec::new();
     pool.try_reserve_exact(POOL + 2).map_err(|_| Errno::ENOMEM)?;
     while pool.len() < POOL + 2 {

@@ -1,6 +1,7 @@
 //! Logging a domain's writes.
 
 use super::{Outcome, Request, OK};
+use crate::cpu::percpu::this_cpu;
 use crate::domain::vcpu::stop;
 use crate::domain::{passthrough, Domain};
 use crate::hypercall::{Done, GuestPtr};
@@ -72,20 +73,32 @@ fn enable(d: &Domain, held: &AllHeld<'_>, place: &mut Place) -> Outcome {
     if d.is_dying() {
         return Err(Errno::EINVAL);
     }
+    if d.mm.log.is_enabled() {
+        return Err(Errno::EBUSY);
+    }
+    let result = go_on_enabling(d, held);
+    if result.is_err_and(|errno| errno != Errno::ERESTART) {
+        disable(d, held, place);
+    }
+    result.map(|()| Done::Return(0))
+}
+
+/// Makes caches, and then the log. vCPUs that have a cache may run on it before there is a log: when they are loaded again it is empty.
+/// ERESTART: to be called again.
+fn go_on_enabling(d: &Domain, held: &AllHeld<'_>) -> Result<(), Errno> {
     // Devices write without a fault. Whoever gives it a part of one looks whether it is logged, under the lock that is held here.
     if d.io.has_io() || passthrough::nr_functions(d) != 0 {
         return Err(Errno::EXDEV);
     }
+    held.try_each(vtlb::enable)?;
     // From here on the lock keeps others from being made, which would run without a cache.
-    if !held.are_all() {
+    let allowance = &this_cpu().allowance;
+    if allowance.is_used_up() || !held.are_all() {
         return Err(Errno::ERESTART);
     }
-    d.mm.log.enable(d.maximum_pfn().saturating_add(1).max(d.mm.max_pages()))?;
-    if let Err(errno) = held.try_each(vtlb::enable) {
-        disable(d, held, place);
-        return Err(errno);
-    }
-    OK
+    // Its size is the guest's to say.
+    allowance.spend_all();
+    d.mm.log.enable(d.maximum_pfn().saturating_add(1).max(d.mm.max_pages()))
 }
 
 /// Stops logging.
