@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Buffers that are lent to a twin. Each has one reference more than whoever uses it: an sk_buff in `users`, which is 1 while
- * nobody uses it, a page of a fragment in `_refcount`, which is 2 all the time. So whoever frees one that is lent gives up a
+ * Buffers that are lent to a twin. Each has one reference more than whoever uses it, also while nobody does: an sk_buff in
+ * `users`, a page of a fragment in `_refcount`, which are 2 all the time. So whoever frees one that is lent gives up a
  * reference and no more. At the end, those that nobody uses come back from the hypervisor and are freed; of the others
  * the lender's reference goes, and the driver frees them when it is done with them.
  */
@@ -28,8 +28,10 @@ static int make_skb(struct lent *lent)
 	lent->object = (unsigned long)skb;
 	lent->head = skb->head;
 	lent->end = skb_end_offset(skb);
-	if (lent->end == SKB_WITH_OVERHEAD(BUFFER) && offset_in_page(skb->head) + BUFFER <= PAGE_SIZE)
+	if (lent->end == SKB_WITH_OVERHEAD(BUFFER) && offset_in_page(skb->head) + BUFFER <= PAGE_SIZE) {
+		skb_get(skb);
 		return 0;
+	}
 	pr_err("a buffer lies across pages: the kernel's allocator looks for errors\n");
 	kfree_skb(skb);
 	return -EIO;
@@ -44,6 +46,7 @@ static int make_bare_skb(struct lent *lent)
 		return -ENOMEM;
 	kfree(skb->head);
 	skb->head = NULL;
+	skb_get(skb);
 	lent->object = (unsigned long)skb;
 	return 0;
 }

@@ -98,8 +98,10 @@ void load_card(const char *first)
 		.kernel = (u64)&kernel };
 	check_result(twin_op(TWINOP_LOAD, &request), 0, "loading");
 	twin = request.twin;
-	for (u32 n = 0; n < NR_SKBS; n++)
+	for (u32 n = 0; n < NR_SKBS; n++) {
 		lent[n] = (struct twin_lent){ SKB, BUFFER, (u64)skbs[n], (u64)buffers[n], 0, 0 };
+		*(u32 *)word((u64)skbs[n], SKB_USERS) = 2;
+	}
 	struct twin_lend lend = { twin, NR_SKBS, (u64)lent };
 	check_result(twin_op(TWINOP_LEND, &lend), 0, "lending");
 	memset(card, 0, PAGE);

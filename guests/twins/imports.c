@@ -131,6 +131,7 @@ static void routines(void)
 	struct twin_note list[4];
 	u32 twin = load_with_kernel();
 	memset(skb, 0xee, PAGE);
+	*(u32 *)(skb + SKB_USERS) = 2;
 	/* Buffers. */
 	call(twin, twin_import_1, 1, 1000, 0, 0);
 	returned(0, "a buffer from an empty pool");
@@ -144,7 +145,7 @@ static void routines(void)
 	returned(0, "a second one");
 	call(twin, twin_import_2, (u64)skb, 0, 0, 0);
 	returned(0, "giving it back");
-	check(*(u32 *)(skb + SKB_USERS) == 1, "users at home: %u", *(u32 *)(skb + SKB_USERS));
+	check(*(u32 *)(skb + SKB_USERS) == 2, "users at home: %u", *(u32 *)(skb + SKB_USERS));
 	/* Buffers that it does not use go back, the others when they come home. */
 	struct twin_lent back[3];
 	struct twin_lend recall = { twin, 3, (u64)back };

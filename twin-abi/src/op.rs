@@ -376,9 +376,9 @@ pub struct TwinLent {
 
 /// Kinds of buffers: [`TwinLent::kind`].
 pub mod lent {
-    /// An `sk_buff` with its buffer.
+    /// An `sk_buff` with its buffer. Its `users` is 2 as long as it is lent; less, while the twin has it: the domain has freed it.
     pub const SKB: u32 = 0;
-    /// An `sk_buff` without one.
+    /// An `sk_buff` without one. The same holds of its `users`.
     pub const BARE_SKB: u32 = 1;
     /// A page fragment.
     pub const FRAGMENT: u32 = 2;

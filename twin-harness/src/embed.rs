@@ -71,7 +71,7 @@ impl<I> Host for Embedded<'_, I> {
     fn schedule_poll(&mut self, napi: u64) {
         self.world.schedule_poll(napi);
     }
-    fn receive(&mut self, frame: Frame<'_>) -> Result<bool, Fault> {
+    fn receive(&mut self, frame: Frame<'_>) -> bool {
         self.world.receive(frame)
     }
     fn transmitted(&mut self, skb: u64, cookie: u64) {

@@ -88,12 +88,8 @@ impl<'a> DomainView<'a> {
 
     /// Does something with the card and the domain's memory. Without a card, `none`.
     #[inline(always)]
-    fn with_card<R>(
-        &mut self,
-        none: R,
-        work: impl FnOnce(&mut OnCard<'a>, &Self) -> Result<R, Fault>,
-    ) -> Result<R, Fault> {
-        let Some(mut card) = self.card.take() else { return Ok(none) };
+    fn with_card<R>(&mut self, none: R, work: impl FnOnce(&mut OnCard<'a>, &Self) -> R) -> R {
+        let Some(mut card) = self.card.take() else { return none };
         let result = work(&mut card, self);
         self.card = Some(card);
         result
@@ -101,11 +97,10 @@ impl<'a> DomainView<'a> {
 
     /// Passes on what the card has received.
     #[inline]
-    pub fn pass_on(&mut self) -> Result<(), Fault> {
-        if !self.card.as_ref().is_some_and(OnCard::keeps) {
-            return Ok(());
+    pub fn pass_on(&mut self) {
+        if let Some(card) = &mut self.card {
+            card.pass_on(self.common);
         }
-        self.with_card((), |card, view| card.pass_on(view.common, view))
     }
 
     /// The driver is done with a packet of the card's.
@@ -119,7 +114,7 @@ impl<'a> DomainView<'a> {
     /// Nothing more comes from the card: everything is passed on.
     pub fn finish(&mut self) {
         if let Some(mut card) = self.card.take() {
-            card.finish(self.common, self);
+            card.finish(self.common);
         }
     }
 
@@ -355,18 +350,17 @@ impl Host for DomainView<'_> {
         self.card.is_some()
     }
     #[inline(always)]
-    fn receive(&mut self, frame: Frame<'_>) -> Result<bool, Fault> {
+    fn receive(&mut self, frame: Frame<'_>) -> bool {
         if self.card.as_mut().is_some_and(|card| card.keep(frame, self.common)) {
-            return Ok(true);
+            return true;
         }
         self.with_card(false, |card, view| card.receive(frame, view.common, view))
     }
     #[cold]
-    fn relieve(&mut self) -> Result<bool, Fault> {
-        self.with_card(false, |card, view| {
-            let has_some = card.keeps();
-            card.pass_on(view.common, view).map(|()| has_some)
-        })
+    fn relieve(&mut self) -> bool {
+        let has_some = self.card.as_ref().is_some_and(OnCard::keeps);
+        self.pass_on();
+        has_some
     }
     fn transmitted(&mut self, _skb: u64, cookie: u64) {
         self.sent(cookie);

@@ -6,7 +6,7 @@ use core::cell::{Cell, RefCell};
 
 use super::inbox::Inbox;
 use super::offsets::Offsets;
-use super::pool::Pool;
+use super::pool::{Pool, USERS};
 use super::skb::Frame;
 use super::{Foreign, Host, Kernel, Routine, Support};
 use crate::memory::{Fault, Memory};
@@ -169,17 +169,15 @@ impl Host for Fake {
     fn schedule_poll(&mut self, napi: u64) {
         self.events.push(Event::Poll(napi));
     }
-    fn receive(&mut self, f: Frame<'_>) -> Result<bool, Fault> {
+    fn receive(&mut self, f: Frame<'_>) -> bool {
         self.last = Some(Frame { fragments: &[], ..f });
         self.events.push(Event::Received { linear: f.linear, protocol: f.protocol, fragments: f.fragments.len() });
-        Ok(self.keeps && self.inbox.keep(&mut self.pool, f))
+        self.keeps && self.inbox.keep(&mut self.pool, f)
     }
-    fn relieve(&mut self) -> Result<bool, Fault> {
+    fn relieve(&mut self) -> bool {
         let had_some = !self.inbox.kept().is_empty();
-        let (mut pool, mut inbox) = (core::mem::take(&mut self.pool), core::mem::take(&mut self.inbox));
-        inbox.let_go(&mut pool, self, &offsets())?;
-        (self.pool, self.inbox) = (pool, inbox);
-        Ok(had_some)
+        self.inbox.let_go(&mut self.pool);
+        had_some
     }
     fn transmitted(&mut self, skb: u64, cookie: u64) {
         self.events.push(Event::Transmitted(skb, cookie));
@@ -315,6 +313,9 @@ pub fn domain(n: u64) -> (Fake, Support) {
     for k in 0..n {
         fake.pool.lend(SKBS + k * 512, BUFFERS + k * 4096, 2048).expect("memory");
         fake.pool.lend_bare(SKBS + k * 512 + 256).expect("memory");
+        for skb in [SKBS + k * 512, SKBS + k * 512 + 256] {
+            fake.put_u32(skb + support.offsets.skb_users, USERS).expect("mapped");
+        }
         fake.put_u32(VMEMMAP + k * 64 + 52, 2).expect("mapped");
         fake.pool.lend_fragment(FRAGMENTS + k * 4096, VMEMMAP + k * 64, 2, 2048).expect("memory");
     }

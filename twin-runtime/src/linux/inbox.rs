@@ -3,10 +3,8 @@
 //! What is kept is nobody else's: the driver, which has handed it over, cannot give it back a second time, and the domain cannot take it
 //! back.
 
-use super::offsets::Offsets;
 use super::pool::Pool;
 use super::skb::Frame;
-use crate::memory::{Fault, Memory};
 
 /// Most that are kept.
 pub const MOST: usize = 32;
@@ -63,16 +61,10 @@ impl Inbox {
     }
 
     /// Gives all buffers back.
-    ///
-    /// # Errors
-    /// If one is not there any more. None is kept then either.
-    pub fn let_go(&mut self, pool: &mut Pool, memory: &impl Memory, o: &Offsets) -> Result<(), Fault> {
+    pub fn let_go(&mut self, pool: &mut Pool) {
         let count = core::mem::take(&mut self.count);
-        let mut result = Ok(());
         for kept in self.list.iter().take(count) {
             pool.let_go(kept.skb, kept.head);
-            result = result.and(Pool::at_home(memory, o, kept.skb));
         }
-        result
     }
 }

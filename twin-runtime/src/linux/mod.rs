@@ -49,16 +49,10 @@ pub trait Host: Memory {
     }
     /// A packet was received; its data is valid until this returns. The buffer is taken back afterwards, unless the answer is `true`: the
     /// host keeps it, in an [`inbox::Inbox`].
-    ///
-    /// # Errors
-    /// If buffers that it kept are not there any more.
-    fn receive(&mut self, frame: Frame<'_>) -> Result<bool, Fault>;
+    fn receive(&mut self, frame: Frame<'_>) -> bool;
     /// A buffer is wanted, and the pool is empty. Gives back those of packets that were received and are kept; `true`: there were some.
-    ///
-    /// # Errors
-    /// As for [`Self::receive`].
-    fn relieve(&mut self) -> Result<bool, Fault> {
-        Ok(false)
+    fn relieve(&mut self) -> bool {
+        false
     }
     /// The driver is done with a packet that was prepared by [`Support::prepare`].
     fn transmitted(&mut self, skb: u64, cookie: u64);
@@ -299,5 +293,7 @@ impl Routine {
 mod card_tests;
 #[cfg(test)]
 mod fake;
+#[cfg(test)]
+mod several_tests;
 #[cfg(test)]
 mod tests;

@@ -3,6 +3,10 @@
 //! Every lent object carries one reference more than Linux counts for its user (an `sk_buff` in `users`, a fragment in its
 //! page's `_refcount`). So when the domain frees one that it found in a ring (the interface goes down), only the count drops,
 //! and [`Pool::reclaim`] recognises it by that. This is the reference-count trick of the paper.
+//!
+//! The count is the same at home as with the driver, so that it never has to be written when an object goes out or comes home: there are
+//! several lanes, and one of them looks at the counts of what others give and take just then. For the same reason nobody touches an
+//! object that he has given back: it is another lane's at once.
 
 mod reclaim;
 mod table;
@@ -10,15 +14,12 @@ mod table;
 use alloc::collections::TryReserveError;
 use alloc::vec::Vec;
 
-use super::offsets::Offsets;
 use super::shares::{Holder, Shares};
-use crate::memory::{Fault, Memory};
 pub use reclaim::Search;
 use table::Table;
 
-/// Value of `users` while an `sk_buff` is handed to the driver: Linux's own reference and the lender's.
-pub const USERS_OUT: u32 = 2;
-const USERS_HOME: u32 = 1;
+/// Value of `users` of an `sk_buff` that is lent: Linux's own reference and the lender's.
+pub const USERS: u32 = 2;
 /// Objects at which [`Pool::reclaim`] looks at a time.
 const PORTION: usize = 64;
 /// Most pages of a packet besides its buffer: as many as its 65535 bytes need.
@@ -525,7 +526,12 @@ impl Pool {
         Some(data)
     }
 
-    /// Gives an `sk_buff` back.
+    /// With whom an `sk_buff` is; `None`: it is not of this pool.
+    pub(crate) fn is_with(&mut self, skb: u64) -> Option<Use> {
+        self.skbs.get_mut(skb).map(|lent| lent.out)
+    }
+
+    /// Gives an `sk_buff` back. From now on it is for whoever takes it, and the caller does not look at it any more.
     pub(crate) fn give(&mut self, skb: u64) -> Given {
         let Some(lent) = self.skbs.get_mut(skb) else { return Given::Foreign };
         if matches!(lent.out, Use::Home | Use::Reserved | Use::Kept) {
@@ -567,11 +573,6 @@ impl Pool {
             self.free_fragments.push(data);
         }
         Some(is_back)
-    }
-
-    /// Sets `users` of an `sk_buff` that comes home.
-    pub(crate) fn at_home(memory: &impl Memory, o: &Offsets, skb: u64) -> Result<(), Fault> {
-        memory.put_member_u32(skb, o.skb_users, USERS_HOME)
     }
 
     /// Those that are with the driver to be transmitted.

@@ -6,7 +6,7 @@ pub mod receive;
 mod transmit;
 
 use super::offsets::Offsets;
-use super::pool::USERS_OUT;
+use super::pool::USERS;
 use super::text::fill_bytes;
 use super::{bad, Done, Host, Stop, Support};
 use crate::memory::{Fault, Memory};
@@ -111,13 +111,14 @@ impl Place {
     /// Makes `skb` one in this buffer, all zeroes but for that. Its `len` is 0.
     #[inline(always)]
     fn write<M: Memory>(&self, m: &M, o: &Offsets, skb: u64, device: u64) -> Result<(), Fault> {
-        // Of its members `users` is the last but for one that only counts if another says so.
-        let len = o.skb_users + 4;
-        if len > LONGEST {
+        // Of its members `users` is the last but for one that only counts if another says so. It keeps its value, in one word with what is
+        // beside it: another lane may look at it just now, and take an `sk_buff` for freed that has less.
+        let last = o.skb_users & !7;
+        if last + 8 > LONGEST {
             return Err(Fault { address: skb, write: true });
         }
-        m.fill(skb, 0, len)?;
-        m.put_member_u32(skb, o.skb_users, USERS_OUT)?;
+        m.fill(skb, 0, last)?;
+        m.put_member_u64(skb, last, u64::from(USERS) << (8 * (o.skb_users & 4)))?;
         m.put_member_u64(skb, o.skb_dev, device)?;
         m.put_member_u64(skb, o.skb_head, self.head)?;
         m.put_member_u64(skb, o.skb_data, self.head.wrapping_add(self.data))?;

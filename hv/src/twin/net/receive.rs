@@ -6,7 +6,6 @@ use crate::twin::common::Common;
 use crate::twin::frames::Frames;
 use twin_runtime::linux::inbox::Inbox;
 use twin_runtime::linux::skb::Frame;
-use twin_runtime::memory::Fault;
 use twin_runtime::Memory;
 use x86::{Mfn, PAGE_SIZE};
 
@@ -53,15 +52,15 @@ impl OnCard<'_> {
     /// is passed on at once. What is longer than all that there is room for, or is not there, is lost. `true`: it is kept.
     #[cold]
     #[inline(never)]
-    pub fn receive(&mut self, frame: Frame<'_>, common: &Common, memory: &impl Memory) -> Result<bool, Fault> {
+    pub fn receive(&mut self, frame: Frame<'_>, common: &Common, memory: &impl Memory) -> bool {
         let was_full = self.passing.inbox.is_full();
-        self.pass_on(common, memory)?;
+        self.pass_on(common);
         let inbox = &mut self.passing.inbox;
         if was_full && common.with_pool(|pool| inbox.keep(pool, frame)) {
-            return Ok(true);
+            return true;
         }
         Source { card: self.attached.card, bounce: &self.passing.bounce, common, memory }.receive(&frame);
-        Ok(false)
+        false
     }
 
     /// Are there packets that are kept?
@@ -71,21 +70,19 @@ impl OnCard<'_> {
 
     /// Passes on what was kept.
     #[inline]
-    pub fn pass_on(&mut self, common: &Common, memory: &impl Memory) -> Result<(), Fault> {
+    pub fn pass_on(&mut self, common: &Common) {
         if self.keeps() {
-            self.pass_on_kept(common, memory)
-        } else {
-            Ok(())
+            self.pass_on_kept(common);
         }
     }
 
     #[inline(never)]
-    fn pass_on_kept(&mut self, common: &Common, memory: &impl Memory) -> Result<(), Fault> {
+    fn pass_on_kept(&mut self, common: &Common) {
         let inbox = &mut self.passing.inbox;
         if let Some(hooks) = hooks() {
             (hooks.received)(self.attached.card, inbox.kept());
         }
-        common.with_pool(|pool| inbox.let_go(pool, memory, &common.support.offsets))
+        common.with_pool(|pool| inbox.let_go(pool));
     }
 
     /// The driver is done with a packet.
@@ -94,9 +91,9 @@ impl OnCard<'_> {
         self.passing.done.push(self.attached.card, cookie);
     }
 
-    /// Passes everything on. What was kept and is not there any more, the next use of it finds.
-    pub fn finish(&mut self, common: &Common, memory: &impl Memory) {
-        let _ = self.pass_on(common, memory);
+    /// Passes everything on.
+    pub fn finish(&mut self, common: &Common) {
+        self.pass_on(common);
         self.passing.done.flush(self.attached.card);
     }
 }

@@ -172,7 +172,7 @@ impl<'a> Turn<'a> {
         self.progress.job = Some(job);
         let args = [first, second, 0, 0, 0, 0];
         let returned = self.session.call(&mut self.slot, function, &args, self.interruptible.again());
-        self.hear()?;
+        self.hear();
         match returned {
             Some(value) => {
                 self.progress.job = None;
@@ -185,7 +185,7 @@ impl<'a> Turn<'a> {
     /// Goes on with the card's invocation that waited, and does what its end asks for.
     pub fn resume(&mut self, result: u64) -> Result<(), Stop> {
         let returned = self.session.resume(&mut self.slot, result, self.interruptible.again());
-        self.hear()?;
+        self.hear();
         match (returned, self.progress.job) {
             (None, _) => self.ended_early()?,
             (Some(_), None) => {}
@@ -199,9 +199,9 @@ impl<'a> Turn<'a> {
 
     /// What an invocation has come to beside its value.
     #[inline(always)]
-    fn hear(&mut self) -> Result<(), Stop> {
+    fn hear(&mut self) {
         let domain = &mut self.session.domain;
-        let passed = domain.pass_on().map_err(Reason::from);
+        domain.pass_on();
         let (polls, woken) = (core::mem::take(&mut domain.polls), core::mem::take(&mut domain.woken));
         if polls != 0 {
             self.schedule(polls);
@@ -209,7 +209,6 @@ impl<'a> Turn<'a> {
         if woken != 0 {
             self.wake(woken);
         }
-        self.check(passed)
     }
 
     /// Polls were scheduled: those that are another lane's it is told of.

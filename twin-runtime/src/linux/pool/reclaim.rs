@@ -1,6 +1,6 @@
 //! What the domain's kernel has freed comes home: nothing tells of it but the count of references.
 
-use super::{Fragment, FragmentUse, Lent, Pool, Use, PORTION, USERS_OUT};
+use super::{Fragment, FragmentUse, Lent, Pool, Use, PORTION, USERS};
 use crate::linux::offsets::Offsets;
 use crate::memory::{Fault, Memory};
 
@@ -40,7 +40,7 @@ impl Pool {
     }
 
     /// Takes back what the domain freed, of [`PORTION`] objects; returns how many of them. `sent` is given the cookies of those that were to be
-    /// transmitted; while it has no room for one, they are left for the next time.
+    /// transmitted; while it has no room for one, they are left for the next time. Other lanes may be in the middle of giving and taking.
     ///
     /// # Errors
     /// If a lent object is no longer there.
@@ -95,13 +95,14 @@ impl Pool {
         let Some((skb, lent)) = self.skbs.objects.get(n).copied().filter(|(_, lent)| is_out(lent)) else {
             return Ok(false);
         };
-        if memory.u32(skb.wrapping_add(o.skb_users))? >= USERS_OUT
+        if memory.u32(skb.wrapping_add(o.skb_users))? >= USERS
             || matches!(lent.out, Use::Transmit(cookie) if !sent(cookie))
         {
             return Ok(false);
         }
         self.give(skb);
-        Self::at_home(memory, o, skb)?;
+        // Nobody takes it before this returns.
+        memory.put_member_u32(skb, o.skb_users, USERS)?;
         Ok(true)
     }
 

@@ -33,19 +33,19 @@ fn none_left<H: Host>(host: &H) -> Done {
 pub fn allocate<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Done {
     let info = s.offsets.info_size.next_multiple_of(64);
     let need = (args[1] & 0xffff_ffff) + HEADROOM + info;
-    let Some((skb, lent)) = take(host, |pool| pool.take(need, Use::Driver))? else { return none_left(host) };
+    let Some((skb, lent)) = take(host, |pool| pool.take(need, Use::Driver)) else { return none_left(host) };
     set_up(host, &s.offsets, skb, lent.head, u64::from(lent.size), HEADROOM, args[0])?;
     Ok(skb)
 }
 
 /// Takes something out of the pool, if need be after the host has given back what it keeps.
 #[inline]
-fn take<H: Host, T>(host: &mut H, take: impl Fn(&mut Pool) -> Option<T>) -> Result<Option<T>, Fault> {
+fn take<H: Host, T>(host: &mut H, take: impl Fn(&mut Pool) -> Option<T>) -> Option<T> {
     let taken = host.with_pool(&take);
-    if taken.is_none() && host.relieve()? {
-        return Ok(host.with_pool(&take));
+    if taken.is_none() && host.relieve() {
+        return host.with_pool(&take);
     }
-    Ok(taken)
+    taken
 }
 
 /// `__napi_alloc_skb(napi, len, flags)`.
@@ -66,7 +66,7 @@ pub fn build<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Done {
     if size < s.offsets.info_size.next_multiple_of(64) {
         return Err(bad("buffer too small for the shared info", size));
     }
-    let Some(skb) = take(host, Pool::take_bare)? else { return none_left(host) };
+    let Some(skb) = take(host, Pool::take_bare) else { return none_left(host) };
     set_up(host, &s.offsets, skb, data, size, 0, 0)?;
     host.put_member_u8(skb, s.offsets.skb_cloned, HEAD_FRAG)?;
     Ok(skb)
@@ -75,7 +75,7 @@ pub fn build<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Done {
 /// `__netdev_alloc_frag_align(size, mask)`. Every buffer is aligned to its page or half of it.
 #[inline(always)]
 pub fn allocate_fragment<H: Host>(_: &Support, host: &mut H, args: &[u64; 6]) -> Done {
-    match take(host, |pool| pool.take_fragment(args[0] & 0xffff_ffff))? {
+    match take(host, |pool| pool.take_fragment(args[0] & 0xffff_ffff)) {
         Some(data) => Ok(data),
         None => none_left(host),
     }
@@ -140,18 +140,31 @@ pub fn consume<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Done {
     }
     match host.with_pool(|pool| pool.give_sent(skb)) {
         // Nobody but the host has put fragments into what it sends.
-        Some(cookie) => {
-            // Its sender is answered, though the domain may have taken its memory away.
-            host.transmitted(skb, cookie);
-            Pool::at_home(host, &s.offsets, skb)?;
-        }
-        None => release(s, host, skb, None)?,
+        Some(cookie) => host.transmitted(skb, cookie),
+        None => release_unread(s, host, skb)?,
     }
     Ok(0)
 }
 
-/// Is done with an `sk_buff`, and with its page fragments; `frame` is what was read of it, if anything was.
-pub(super) fn release<H: Host>(s: &Support, host: &mut H, skb: u64, frame: Option<Frame<'_>>) -> Result<(), Stop> {
+/// Is done with a received packet: with its `sk_buff`, and with its page fragments.
+pub(super) fn release<H: Host>(s: &Support, host: &mut H, frame: &Frame<'_>) -> Result<(), Stop> {
+    release_parts(s, host, frame.skb, frame.head, frame.fragments)
+}
+
+/// Is done with an `sk_buff` of which nothing is known yet. It is read while it is the driver's: whoever takes it out of the pool writes it.
+pub(super) fn release_unread<H: Host>(s: &Support, host: &mut H, skb: u64) -> Result<(), Stop> {
+    if host.with_pool(|pool| pool.is_with(skb)) != Some(Use::Driver) {
+        return release_parts(s, host, skb, 0, &[]);
+    }
+    let read = Parts::read(host, &s.offsets, skb).and_then(|parts| Ok((parts.head, read_fragments(host, s, &parts)?)));
+    match read {
+        Ok((head, (fragments, nr))) => release_parts(s, host, skb, head, fragments.get(..nr).unwrap_or_default()),
+        Err(stop) => release_parts(s, host, skb, 0, &[]).and(Err(stop)),
+    }
+}
+
+/// Gives an `sk_buff` back, then what is around it: page fragments, and the buffer at `head`, if there is one and the pool has lent it apart.
+fn release_parts<H: Host>(s: &Support, host: &mut H, skb: u64, head: u64, fragments: &[Fragment]) -> Result<(), Stop> {
     let lent = match host.with_pool(|pool| pool.give(skb)) {
         Given::Back(lent) => lent,
         Given::Twice => return Err(bad("sk_buff freed twice", skb)),
@@ -161,21 +174,12 @@ pub(super) fn release<H: Host>(s: &Support, host: &mut H, skb: u64, frame: Optio
         }
     };
     if let Use::Transmit(cookie) = lent.out {
-        host.transmitted(skb, cookie);
-    }
-    Pool::at_home(host, &s.offsets, skb)?;
-    match (lent.out, frame) {
         // Nobody but the host has put any into what it sends.
-        (Use::Transmit(_), _) => {}
-        (_, Some(frame)) => put_fragments(s, host, frame.fragments)?,
-        (_, None) => {
-            let parts = Parts::read(host, &s.offsets, skb)?;
-            let (fragments, nr) = read_fragments(host, s, &parts)?;
-            put_fragments(s, host, fragments.get(..nr).unwrap_or_default())?;
-        }
+        host.transmitted(skb, cookie);
+        return Ok(());
     }
-    if lent.head == 0 {
-        let head = host.u64(skb.wrapping_add(s.offsets.skb_head))?;
+    put_fragments(s, host, fragments)?;
+    if lent.head == 0 && head != 0 {
         free_fragment(s, host, &[head, 0, 0, 0, 0, 0])?;
     }
     Ok(())

@@ -1,6 +1,6 @@
 //! Packets that were received: their Ethernet header is taken off, and they are handed over to the host.
 
-use super::alloc::{napi_allocate, release};
+use super::alloc::{napi_allocate, release, release_unread};
 use super::{read_fragments, Fragment, Parts, ETHERNET_HEADER};
 use crate::linux::offsets::Offsets;
 use crate::linux::{bad, Done, Host, Stop, Support};
@@ -124,7 +124,7 @@ pub fn gro_frags<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Done {
     if pull_header(s, host, skb)? {
         hand_over(s, host, skb)?;
     } else {
-        release(s, host, skb, None)?;
+        release_unread(s, host, skb)?;
     }
     Ok(GRO_NORMAL)
 }
@@ -171,15 +171,15 @@ pub fn receive<H: Host>(s: &Support, host: &mut H, args: &[u64; 6]) -> Done {
 fn hand_over<H: Host>(s: &Support, host: &mut H, skb: u64) -> Result<(), Stop> {
     let o = &s.offsets;
     let parts = Parts::read(host, o, skb)?;
-    let Some(frame) = frame(host, s, skb, &parts)? else { return release(s, host, skb, None) };
+    let Some(frame) = frame(host, s, skb, &parts)? else { return release_unread(s, host, skb) };
     let nr = host.u8(parts.head.wrapping_add(u64::from(parts.end)).wrapping_add(o.info_nr_frags))?;
     if nr != 0 || parts.data_len != 0 {
         return hand_over_fragments(s, host, &parts, frame);
     }
-    if host.receive(frame)? {
+    if host.receive(frame) {
         return Ok(());
     }
-    release(s, host, skb, Some(frame))
+    release(s, host, &frame)
 }
 
 #[cold]
@@ -191,10 +191,10 @@ fn hand_over_fragments<H: Host>(s: &Support, host: &mut H, parts: &Parts, frame:
         return Err(bad("fragments do not make up data_len", sum));
     }
     let frame = Frame { fragments, ..frame };
-    if host.receive(frame)? {
+    if host.receive(frame) {
         return Ok(());
     }
-    release(s, host, frame.skb, Some(frame))
+    release(s, host, &frame)
 }
 
 /// Reads a packet, without its fragments. `None` if it is too short for an Ethernet header: nobody wants it, but whoever sent it must not

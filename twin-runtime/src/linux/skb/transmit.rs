@@ -2,7 +2,7 @@
 
 use super::{low_u16, low_u32, Fragment, Place, ETHERNET_HEADER, HEADROOM, MAX_FRAGMENTS, NOWHERE};
 use crate::abort::Reason;
-use crate::linux::pool::{Given, Lent, LentPage, Pool, Use};
+use crate::linux::pool::{Lent, LentPage, Use};
 use crate::linux::{Host, Support};
 use crate::memory::Fault;
 
@@ -184,9 +184,6 @@ impl Support {
 
     /// Takes back a prepared packet that was not handed to the driver (its queue was stopped, or it answered "busy").
     pub fn withdraw<H: Host>(&self, host: &mut H, skb: u64) {
-        if let Given::Back(_) = host.with_pool(|pool| pool.give(skb)) {
-            // The pool's own memory; if it is gone, the next use of it says so.
-            let _ = Pool::at_home(host, &self.offsets, skb);
-        }
+        host.with_pool(|pool| pool.give(skb));
     }
 }
