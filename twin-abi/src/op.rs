@@ -200,8 +200,8 @@ pub struct TwinAttach {
     /// An unbound event channel of the domain's own, for itself, that is raised when an invocation waits for a function of the domain,
     /// when there are notes, and when the twin is disabled.
     pub port: u32,
-    /// The longest frame that the card takes, with its Ethernet header and without its checksum. EMSGSIZE: without [`ATTACH_SG`], that is more than the lent
-    /// buffers have room for.
+    /// The longest frame that the card takes, with its Ethernet header and without its checksum and VLAN tag. EMSGSIZE: without [`ATTACH_SG`], that and a tag are
+    /// more than the lent buffers have room for.
     pub max_frame: u32,
     /// Must be zero.
     pub pad: u32,

@@ -2,6 +2,7 @@
 
 use crate::grants::Frames;
 use crate::offload::checksum::completed;
+use crate::offload::headers::{is_tagged, TAG};
 use crate::offload::segment::Cutter;
 use crate::packet::{Gso, View, HEADER_BYTES};
 use crate::vif::features::Accepts;
@@ -13,10 +14,20 @@ const PAGE: u16 = 4096;
 /// What a card takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Takes {
-    /// Bytes of the longest frame, from its Ethernet header on.
+    /// Bytes of the longest frame, from its Ethernet header on; of one with a VLAN tag without that.
     pub max_frame: u32,
     /// Checksums that it completes, and what it cuts.
     pub accepts: Accepts,
+}
+
+impl Takes {
+    /// Is there nothing in this frame, or more than the card takes? A tag comes on top of what a card takes, as bridges and drivers of Linux
+    /// have it; a second one does not.
+    #[inline(always)]
+    fn is_unfit<F: Copy>(&self, view: &View<'_, F>) -> bool {
+        let is_long = view.len() > self.max_frame;
+        view.is_empty() || is_long && (view.len() - self.max_frame > TAG || !is_tagged(view.header))
+    }
 }
 
 /// A card that has room for a frame now and then.
@@ -51,7 +62,7 @@ pub fn is_plain<F>(takes: &Takes, view: &View<'_, F>) -> bool {
 /// Gives a packet to a card that takes it as it is.
 #[inline(always)]
 pub fn send_plain<F: Copy, C: Card<F>>(card: &mut C, takes: &Takes, view: &View<'_, F>) -> Sent {
-    if view.is_empty() || view.len() > takes.max_frame {
+    if takes.is_unfit(view) {
         return Sent::Unfit;
     }
     let Some(room) = card.reserve(view) else { return Sent::NoRoom };
@@ -122,7 +133,7 @@ fn send_one<F: Copy, C: Card<F>>(card: &mut C, takes: &Takes, view: &View<'_, F>
     if is_plain(takes, view) {
         return send_plain(card, takes, view);
     }
-    if view.is_empty() || view.len() > takes.max_frame {
+    if takes.is_unfit(view) {
         return Sent::Unfit;
     }
     // First, because a sum that nobody needs is dear.

@@ -96,6 +96,14 @@ pub fn is_ipv4_without_tcp(bytes: &[u8]) -> bool {
     bytes.first_chunk().is_some_and(is)
 }
 
+/// Bytes of a VLAN tag.
+pub const TAG: u32 = 4;
+
+/// Does a packet have a VLAN tag?
+pub fn is_tagged(bytes: &[u8]) -> bool {
+    word(bytes, 12).is_some_and(|ethertype| ETH_VLAN.contains(&ethertype))
+}
+
 /// What a packet carries, and where that begins: behind tags.
 fn behind_tags(bytes: &[u8]) -> Option<(u16, usize)> {
     let mut l3 = ETH_HEADER;

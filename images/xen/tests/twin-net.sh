@@ -47,8 +47,8 @@ copies() { said '^[1-9]' dd 10 'mount -t debugfs debug /sys/kernel/debug; cat /s
 [ $driver != e1000 ] || [ $(xl info total_memory) -lt 4096 ] || check the-card-has-copies copies
 # For who reads the log: what came by each queue of a card that has several.
 in_guest dd 20 "ethtool -S eth0 | grep -E 'rx_queue_[0-9]*_packets'" > /tmp/queues && say "by queue:" $(cat /tmp/queues)
-# The other end answers in each VLAN; cards take tags out, and put them in again.
-in_a_vlan() { said ' 0% packet loss' u1 60 'modprobe 8021q && vconfig add eth0 5 > /dev/null && ip link set eth0.5 up && ip addr add 10.9.0.13/32 dev eth0.5 && ip route add 10.9.0.1 dev eth0.5 src 10.9.0.13 && wait_for 10 ping -c 1 -W 1 -I eth0.5 10.9.0.1 && ping -c 5 -i 0.2 -W 5 -s 1400 -I eth0.5 10.9.0.1 && vconfig rem eth0.5'; }
+# The other end answers in each VLAN; cards take tags out, and put them in again. A tag comes on top of the longest packet.
+in_a_vlan() { said ' 0% packet loss' u1 60 'modprobe 8021q && vconfig add eth0 5 > /dev/null && ip link set eth0.5 up && ip addr add 10.9.0.13/32 dev eth0.5 && ip route add 10.9.0.1 dev eth0.5 src 10.9.0.13 && wait_for 10 ping -c 1 -W 1 -I eth0.5 10.9.0.1 && ping -c 5 -i 0.2 -W 5 -s 1472 -I eth0.5 10.9.0.1 && vconfig rem eth0.5'; }
 check packets-in-a-vlan in_a_vlan
 by_ipv6() { said ' 0% packet loss' u1 60 'ip -6 addr add fd09::3/64 dev eth0; wait_for 10 ping -6 -c 1 -W 1 fd09::1; ping -6 -c 5 -i 0.2 -W 5 -s 1400 fd09::1'; }
 check packets-by-ipv6 by_ipv6

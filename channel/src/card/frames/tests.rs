@@ -85,14 +85,28 @@ fn what_is_too_long_is_not_taken() {
         assert_eq!((sent == Sent::Done, card.sent.len()), (fits, usize::from(fits)));
         assert_ne!(sent, Sent::NoRoom);
     }
+    // Linux's drivers and bridges take a tag more.
+    for (tags, payload, fits) in [(1, 1460, true), (1, 1461, false), (2, 1456, true), (2, 1460, false)] {
+        let shape = Shape { tags, ..Shape::tcp(B, A, payload) };
+        for is_blank in [false, true] {
+            let bytes = if is_blank { shape.blank() } else { shape.complete() };
+            let mut card = TestCard::new(&memory, 1);
+            let packet = packet(&memory, &bytes, is_blank, None);
+            let sent = send(&mut card, &takes(false, false), &packet.view(), &memory, &mut Progress::default());
+            let expected = if fits { (Sent::Done, 1) } else { (Sent::Unfit, 0) };
+            assert_eq!((sent, card.sent.len()), expected, "{tags} tags, {payload} bytes");
+        }
+    }
     // Nor is one whose segments are.
     for (size, fits) in [(1460, true), (1461, false)] {
-        let shape = Shape::tcp(B, A, 5000);
-        let gso = Some(Gso { kind: GsoKind::TcpV4, size });
-        let mut card = TestCard::new(&memory, 9);
-        let packet = packet(&memory, &shape.blank(), true, gso);
-        let sent = send(&mut card, &takes(true, true), &packet.view(), &memory, &mut Progress::default());
-        assert_eq!((sent, card.sent.len()), if fits { (Sent::Done, 4) } else { (Sent::Unfit, 0) });
+        for tags in [0, 1] {
+            let shape = Shape { tags, ..Shape::tcp(B, A, 5000) };
+            let gso = Some(Gso { kind: GsoKind::TcpV4, size });
+            let mut card = TestCard::new(&memory, 9);
+            let packet = packet(&memory, &shape.blank(), true, gso);
+            let sent = send(&mut card, &takes(true, true), &packet.view(), &memory, &mut Progress::default());
+            assert_eq!((sent, card.sent.len()), if fits { (Sent::Done, 4) } else { (Sent::Unfit, 0) }, "{tags} tags");
+        }
     }
 }
 

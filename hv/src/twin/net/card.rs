@@ -33,6 +33,9 @@ const MAX_WEIGHT: u32 = 256;
 /// The shortest and the longest frame that a card may say it takes.
 const MAX_FRAME: core::ops::RangeInclusive<u32> = 60..=u16::MAX as u32;
 
+/// Bytes of a VLAN tag, which a frame may have besides.
+const VLAN_TAG: u32 = 4;
+
 /// Lent pages below which packets do not lie in pages: there might never be enough for one.
 const MIN_PAGES: usize = 64;
 
@@ -105,7 +108,7 @@ fn begin(d: &Domain, request: &TwinAttach, loaded: &Loaded, attached: &Attached)
         bytes if bytes != 0 && !pages => loaded.common.support.room(bytes),
         _ => u32::MAX,
     };
-    if request.max_frame > room {
+    if request.max_frame + VLAN_TAG > room {
         // Linux sends them: it has longer buffers.
         return Err(Errno::EMSGSIZE);
     }

@@ -57,7 +57,7 @@ impl CardQueue {
 /// What a card takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Takes {
-    /// Bytes of the longest frame, with its Ethernet header and without its checksum.
+    /// Bytes of the longest frame, with its Ethernet header and without its checksum and VLAN tag.
     pub max_frame: u32,
     /// It sums TCP and UDP over IPv4.
     pub checksum_v4: bool,
