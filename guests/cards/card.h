@@ -8,8 +8,8 @@
 /* Places that guests/lib/twins/code.S knows. A test plays the device: it says how many packets have gone, and what is there. */
 struct card {
 	volatile u64 xmit_answer, xmit_call, xmit_bug, poll_call, poll_bug, argument, nr_sent, nr_gone, nr_done, wake, rx_filled, rx_wanted,
-		rx_there, rx_taken, weight, nr_interrupts, nr_polls;
-	u64 pad0[15];
+		rx_there, rx_taken, weight, nr_interrupts, nr_polls, second;
+	u64 pad0[14];
 	volatile u64 tx[64], rx[64];
 	u8 napi[768];
 	u8 queue[2048];
@@ -41,7 +41,9 @@ extern const u8 stranger[6];
 	})
 
 s64 twin_op(u32 cmd, void *argument);
-/* A fresh twin, with buffers; it imports `first` as number 0. */
+/* A fresh twin, with buffers; it imports `first` as number 0, and `last` as number 8. */
+void load_card_with(const char *first, const char *last);
+/* One that releases locks by that. */
 void load_card(const char *first);
 void unload_card(void);
 struct twin_attach good_attach(void);

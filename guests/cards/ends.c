@@ -6,11 +6,16 @@ static bool has_event(u32 port)
 	return upcall_ports[port / 64] >> port % 64 & 1;
 }
 
-static void begin(const char *first)
+static void begin_with(const char *first, const char *last)
 {
-	load_card(first);
+	load_card_with(first, last);
 	upcall_ports[card_port / 64] &= ~(1ul << card_port % 64);
 	check_result(attach(), 0, "attaching");
+}
+
+static void begin(const char *first)
+{
+	begin_with(first, "_raw_spin_unlock");
 }
 
 static bool is_over(void)
@@ -70,6 +75,25 @@ static void behind_a_lock(volatile u32 *held)
 	check(card->nr_sent == sent + 1, "what waited for a lock");
 	card->xmit_call = 0;
 	all_gone("who sleeps behind a lock");
+}
+
+/* A lock that the driver waits for is no longer there. Another that it has taken is the domain's again. */
+static void a_lock_goes(volatile u32 *held)
+{
+	u8 *page = pages[50];
+	u64 entry = pte(mfn_of(page), P | RW | US | A | D);
+	begin_with("_raw_spin_lock", "_raw_spin_lock");
+	*held = 0;
+	*(volatile u32 *)page = 1;
+	card->argument = (u64)held;
+	card->second = (u64)page;
+	card->xmit_call = 2;
+	send_out(60, 1);
+	check(card->nr_sent == 0 && *held == 1, "the first of two locks is %#x", *held);
+	check_result(update_va(page, 0, 2 | 4), 0, "taking a page away");
+	is_disabled(1, MEMORY, "a lock that goes");
+	check_result(update_va(page, entry, 2 | 4), 0, "the page is back");
+	check(*held == 0, "the lock of a twin that waited for another is %#x", *held);
 }
 
 /* The domain's kernel frees what the driver had to receive into, as when the interface goes down, and nothing else happens: who waits
@@ -181,6 +205,7 @@ void ends(void)
 	begin("_raw_spin_lock");
 	*lock = 1;
 	card->argument = (u64)lock;
+	card->second = (u64)lock;
 	card->xmit_call = 2;
 	send_out(60, 1);
 	check(card->nr_sent == 0 && *lock == 1, "a lock that is taken");
@@ -196,4 +221,5 @@ void ends(void)
 	send_out(60, 1);
 	is_disabled(1, LOCK, "a lock that stays taken");
 	*lock = 0;
+	a_lock_goes(lock);
 }

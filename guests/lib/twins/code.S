@@ -348,6 +348,7 @@ twin_scatter_end:
 	.set	WEIGHT, 112
 	.set	NR_INTERRUPTS, 120
 	.set	NR_POLLS, 128
+	.set	SECOND, 136
 	.set	TX, 256
 	.set	RX, 768
 	.set	NAPI, 1280
@@ -366,7 +367,10 @@ twin_scatter_end:
 	and	MASK(%rip), \to
 	.endm
 
-	/* int card_xmit(skb, card): calls import 0 if it is told to, and import 8 after it if it is told 2; keeps the packet unless it is told to refuse it. */
+	/*
+	 * int card_xmit(skb, card): calls import 0 with ARGUMENT if it is told to, and import 8 with SECOND after it if it is told 2; keeps the
+	 * packet unless it is told to refuse it.
+	 */
 	function card_xmit
 	push	%rbx
 	push	%rbp
@@ -380,7 +384,7 @@ twin_scatter_end:
 	card	%rdx
 	cmpq	$2, XMIT_CALL(%rdx)
 	jb	card_xmit_take
-	mov	ARGUMENT(%rdx), %rdi
+	mov	SECOND(%rdx), %rdi
 	call	*IMPORTS + 64(%rip)
 	place	card_xmit_take 2
 	card	%rdx

@@ -336,9 +336,14 @@ fn an_invocation_that_can_wait_waits_for_locks() {
     f.put_u32(lock, 0).expect("mapped");
     assert_eq!(s.begin_transmit(&mut f, queue), Ok(Begun::Open));
     assert_eq!(s.is_open(&f, queue), Ok(true));
-    f.put_u32(lock, 3).expect("mapped");
-    s.end_transmit(&mut f, queue, false).expect("the domain's to do");
-    assert_eq!(f.events, [Event::Free(Foreign::Lock(lock))]);
+    // Also when the card is taken away, and nobody could wait.
+    for can_wait in [true, false] {
+        f.can_wait = can_wait;
+        f.events.clear();
+        f.put_u32(lock, 3).expect("mapped");
+        s.end_transmit(&mut f, queue, false).expect("the domain's to do");
+        assert_eq!(f.events, [Event::Free(Foreign::Lock(lock))]);
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Transmit queues: byte limits, stop and wake, and what a caller of a transmit routine has to do.
 
-use super::{bad, lock, Done, Host, Stop, Support};
+use super::{bad, lock, Done, Foreign, Host, Stop, Support};
 use crate::abort::Reason;
 
 const DRIVER_OFF: u64 = 1 << 0;
@@ -181,7 +181,8 @@ impl Support {
         Ok(state & (DRIVER_OFF | STACK_OFF | FROZEN) == 0)
     }
 
-    /// Gives the lock back; `sent` says whether the driver took the packet.
+    /// Gives the lock back; `sent` says whether the driver took the packet. One that only the domain can release is left to it, also by a host
+    /// that cannot wait: there is no invocation that could.
     ///
     /// # Errors
     /// If the queue is not there, or somebody changed the lock.
@@ -194,13 +195,14 @@ impl Support {
             }
         }
         host.put_u32(queue.wrapping_add(self.offsets.queue_lock_owner), u32::MAX)?;
-        lock::release(self, host, queue.wrapping_add(self.offsets.queue_lock)).map_err(reason)
-    }
-}
-
-fn reason(stop: Stop) -> Reason {
-    match stop {
-        Stop::Abort(reason) => reason,
-        Stop::Upcall => Reason::Structure { what: "lock in the hands of the domain's slow path", value: 0 },
+        let lock = queue.wrapping_add(self.offsets.queue_lock);
+        match lock::release(self, host, lock) {
+            Ok(()) => Ok(()),
+            Err(Stop::Abort(reason)) => Err(reason),
+            Err(Stop::Upcall) => {
+                host.free_in_domain(Foreign::Lock(lock));
+                Ok(())
+            }
+        }
     }
 }

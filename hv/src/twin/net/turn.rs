@@ -110,11 +110,12 @@ impl<'a> Turn<'a> {
     /// Does what there is to do, as far as the budget goes, and until `until` (ns).
     pub fn run(&mut self, now: u64, until: u64) -> Result<Ended, Stop> {
         self.session.domain.late_ns = until;
-        if let Some(waits) = self.progress.waits.take() {
-            if !self.take_lock(&waits)? {
-                self.progress.waits = Some(waits);
+        if let Some(lock) = self.progress.waits.as_ref().map(Waits::lock) {
+            // If that ends the twin, who takes the card away ends what waits, and releases its other locks.
+            if !self.take_lock(lock)? {
                 return Ok(Ended::Until(now.saturating_add(BUSY_NS)));
             }
+            self.progress.waits = None;
             self.resume(0)?;
         }
         loop {
@@ -322,8 +323,8 @@ impl<'a> Turn<'a> {
     }
 
     /// Tries to take the lock for which an invocation waits.
-    fn take_lock(&mut self, waits: &Waits) -> Result<bool, Stop> {
-        let Some(address) = waits.lock() else { return Ok(false) };
+    fn take_lock(&mut self, lock: Option<u64>) -> Result<bool, Stop> {
+        let Some(address) = lock else { return Ok(false) };
         let args = [address, 0, 0, 0, 0, 0];
         match lock::try_lock(&self.loaded.common.support, &mut self.session.domain, &args) {
             Ok(taken) => Ok(taken != 0),
