@@ -1,6 +1,8 @@
 //! What all instances of a twin have in common beside their code: what is known of the kernel, the buffers that it lent, and what
 //! it has to do for the twin.
 
+use super::instance::MAX_HELD;
+use crate::cpu::percpu::MAX_CPUS;
 use crate::domain::ports::GuestPage;
 use crate::domain::{self, event, Domain};
 use crate::mem::guest_ptr::{plain, GuestPtr};
@@ -9,12 +11,11 @@ use crate::sync::Mutex;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use twin_abi::op::{self, lent, note, TwinKernel, TwinLent, TwinNote};
-use twin_runtime::linux::lanes::MAX_LANES;
 use twin_runtime::linux::lock::Sleepers;
 use twin_runtime::linux::offsets::Offsets;
 use twin_runtime::linux::pages::Pages;
 use twin_runtime::linux::pool::{Kind, Pool};
-use twin_runtime::linux::skb::LARGEST;
+use twin_runtime::linux::skb::{LARGEST, MOST_FOREIGN};
 use twin_runtime::linux::{Foreign, Kernel, Routine, Support};
 use twin_runtime::stubs::Inline;
 use x86::{MachAddr, Mfn, PAGE_SIZE};
@@ -25,8 +26,8 @@ plain!(TwinKernel, TwinLent, TwinNote);
 
 /// Most bytes of an element of the table of vCPUs that sleep.
 const MAX_SLEEPER: u32 = 256;
-/// Notes that one call of a routine may leave, and more, in all lanes of a card at one time.
-const NOTES_OF_CALLS: usize = 8 * MAX_LANES;
+/// Notes that one call of a routine may leave, and the end of an invocation after it, and of its lane and card: in all instances at one time.
+const NOTES_OF_CALLS: usize = (MOST_FOREIGN + MAX_HELD + 2) * MAX_CPUS;
 
 /// So many buffers are lent at once that were not lent before: each may move all that are known already, in memory.
 const NEW_AT_ONCE: u32 = 16;
@@ -67,7 +68,7 @@ impl Common {
     pub fn new(owner: DomId, kernel: u64) -> Result<Self, Errno> {
         let said = if kernel == 0 { TwinKernel::default() } else { GuestPtr::new(kernel).read()? };
         let mut notes = Vec::new();
-        notes.try_reserve_exact(op::MAX_NOTES).map_err(|_| Errno::ENOMEM)?;
+        notes.try_reserve_exact(op::MAX_NOTES + NOTES_OF_CALLS).map_err(|_| Errno::ENOMEM)?;
         Ok(Self {
             support: if kernel == 0 { Support::default() } else { support(&said)? },
             p2m: said.p2m,
@@ -230,10 +231,10 @@ impl Common {
         self.held.lock().iter().for_each(|held| f(held.frame.mfn()));
     }
 
-    /// Is there room for what one more call of a routine may note?
+    /// May one more call of a routine leave notes? There is room beyond for what others that are under way leave.
     #[inline]
     pub fn has_room_for_notes(&self) -> bool {
-        self.nr_notes.load(Ordering::Relaxed) <= op::MAX_NOTES - NOTES_OF_CALLS
+        self.nr_notes.load(Ordering::Relaxed) < op::MAX_NOTES
     }
 
     /// What the domain's vCPUs poll for may have come.
@@ -246,8 +247,8 @@ impl Common {
     /// The domain has to do something.
     pub fn note(&self, kind: u32, object: u64) {
         let mut notes = self.notes.lock();
-        debug_assert!(notes.len() < op::MAX_NOTES, "there was room when the gate was called");
-        if notes.len() < op::MAX_NOTES {
+        debug_assert!(notes.len() < notes.capacity(), "there was room when the gate was called");
+        if notes.len() < notes.capacity() {
             notes.push(TwinNote { kind, flags: 0, object });
             self.nr_notes.store(notes.len(), Ordering::Relaxed);
         }

@@ -22,7 +22,7 @@ use twin_runtime::stubs::{save, special, Served, Stubs};
 use x86::{PteFlags, PAGE_SIZE};
 
 /// Locks that an invocation takes at a time and that are released if it is aborted.
-const MAX_HELD: usize = 4;
+pub const MAX_HELD: usize = 4;
 /// Twins at a time, of all domains.
 pub const MAX_TWINS: usize = 32;
 /// From one instance to the next.

@@ -18,6 +18,10 @@ pub const HEADROOM: u64 = 64;
 /// Most page fragments of a packet (`MAX_SKB_FRAGS`).
 pub const MAX_FRAGMENTS: usize = 17;
 
+/// Most that one call of a routine leaves to the domain ([`Host::free_in_domain`]): what a packet consists of besides its `sk_buff`. An `sk_buff`
+/// of the domain's own is one, whatever is in it.
+pub const MOST_FOREIGN: usize = MAX_FRAGMENTS + 1;
+
 /// No buffer is larger; what claims to be is none.
 pub const LARGEST: u32 = 1 << 20;
 const ETHERNET_HEADER: u32 = 14;

@@ -11,7 +11,7 @@ use super::lock::Sleepers;
 use super::offsets::Offsets;
 use super::pool::{Kind, MAX_PAGES, USERS};
 use super::queue::{Begun, Limits};
-use super::skb::{Fragment, Packet};
+use super::skb::{Fragment, Packet, MOST_FOREIGN};
 use super::{Foreign, Host, Routine, Stop, Support};
 use crate::abort::Reason;
 use crate::memory::{Fault, Memory};
@@ -321,6 +321,26 @@ fn pieces_of_a_packet_are_given_up_with_it() {
     assert_eq!((f.u32(page + 52), f.u32(VMEMMAP + 52)), (Ok(1), Ok(1)));
     assert_eq!(f.events, [Event::Free(Foreign::Fragment(s.kernel.page_offset))]);
     assert_eq!(f.pool.free(), (1, 1, 1));
+}
+
+/// The host has room for so much.
+#[test]
+fn no_packet_leaves_more_to_the_domain() {
+    for name in ["__dev_kfree_skb_any", "netif_receive_skb"] {
+        let (mut f, s) = domain(1);
+        let page = VMEMMAP + 5 * 64;
+        f.put_u32(page + 52, 1).expect("mapped");
+        f.map(s.kernel.page_offset + 5 * 4096, 1);
+        let skb = call("napi_build_skb", &s, &mut f, &[s.kernel.page_offset + 5 * 4096, 2048]).expect("built");
+        call("skb_put", &s, &mut f, &[skb, 100]).expect("room");
+        call("eth_type_trans", &s, &mut f, &[skb, DEVICE]).expect("typed");
+        let info = f.u64(skb + 200).expect("mapped") + u64::from(f.u32(skb + 192).expect("mapped"));
+        f.put_u8(info + 2, 17).expect("mapped");
+        (0..17).for_each(|n| f.put_u64(info + 48 + 16 * n, page).expect("mapped"));
+        call(name, &s, &mut f, &[skb, 1]).expect("done");
+        let left = f.events.iter().filter(|event| matches!(event, Event::Free(_))).count();
+        assert_eq!(left, MOST_FOREIGN, "{name}");
+    }
 }
 
 #[test]
