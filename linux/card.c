@@ -214,6 +214,8 @@ int tandem_attach(struct twin *twin, const struct tandem_attach *wanted)
 	err = tandem_serve_begin(twin);
 	if (err)
 		goto out;
+	/* As for a bridge: what others get is as it was on the wire. */
+	dev_disable_lro(twin->dev);
 	err = fill(lists, twin, wanted);
 	if (err)
 		goto not_attached;

@@ -85,6 +85,62 @@ static void comes_in_summed(bool is_believed, const char *what)
 	}
 }
 
+/* The sum of 16-bit words, folded. */
+static u32 sum_of(const u8 *bytes, u32 len, u32 sum)
+{
+	for (u32 n = 0; n < len; n++)
+		sum += n % 2 ? bytes[n] : bytes[n] << 8;
+	while (sum >> 16)
+		sum = (sum & 0xffff) + (sum >> 16);
+	return sum;
+}
+
+/* The next packet that the guest receives is `len` bytes of TCP, whose sum is made. */
+static void check_sum(u32 len, const char *what)
+{
+	static u8 got[65536];
+	u32 got_len = receive(&guest, got), tcp_len = len - 34;
+	if (!check(got_len == len, "%s: %u bytes instead of %u", what, got_len, len))
+		return;
+	/* The addresses, the protocol and the length. */
+	u32 sum = sum_of(got + 34, tcp_len, sum_of(got + 26, 8, 6 + tcp_len));
+	check(sum == 0xffff && (guest.rx_flags & RX_VALIDATED), "%s: the sum is %#x, the flags are %#x", what, sum, guest.rx_flags);
+}
+
+/* What comes from a neighbour on the same host was on no wire: its sum is not made, and it may be one for many. */
+static void comes_in_blank(const char *what)
+{
+	enum { PARTIAL = 3 << 5, START = 9 * 8, OFFSET = 10 * 8, SIZE = 500, MANY = 3 };
+	card->rx_wanted = card->rx_filled + 2;
+	interrupt("buffers for what is received");
+	UNTIL(card->rx_filled == card->rx_wanted, "buffers for what is received");
+	for (u32 nr = 0; nr <= MANY; nr += MANY) {
+		u32 len = HEADERS + (nr ? nr * SIZE : 200), tcp_len = len - 34;
+		u64 skb = card->rx[card->rx_there % 64], info = *word(skb, SKB_HEAD);
+		make_frame(guest.mac, stranger, len, nr);
+		u8 *ip = frame + 14, *tcp = ip + 20;
+		frame[12] = 8, frame[13] = 0;
+		memset(ip, 0, 12);
+		ip[0] = 0x45, ip[2] = (len - 14) >> 8, ip[3] = (len - 14) & 255, ip[8] = 64, ip[9] = 6;
+		memset(tcp, 0, 20);
+		tcp[12] = 5 << 4;
+		u32 sum = sum_of(ip + 12, 8, 6 + tcp_len);
+		tcp[16] = sum >> 8, tcp[17] = sum & 255;
+		post(&guest, nr ? nr : 1);
+		*word(skb, SKB_PKT_TYPE) = PARTIAL;
+		*word(skb, START) = HEADROOM + 34;
+		*word(skb, OFFSET) = 16;
+		*word(info, GSO_SIZE) = nr ? SIZE : 0;
+		*word(info, GSO_TYPE) = nr ? 1 : 0;
+		arrives(len);
+		interrupt(what);
+		UNTIL(card->rx_taken == card->rx_there, what);
+		for (u32 n = 0; n < (nr ? nr : 1); n++)
+			check_sum(nr ? HEADERS + SIZE : len, what);
+		check_nothing(&guest, what);
+	}
+}
+
 void whole(void)
 {
 	static struct twin_lent lent[SEND_PAGES];
@@ -128,6 +184,7 @@ void whole(void)
 	check_whole_answers(20, "packets that waited for pages");
 	check(nr_in_use(&guest) == 2, "%u grants are in use", nr_in_use(&guest));
 	comes_in_summed(true, "coming in from one that is believed");
+	comes_in_blank("coming in from a neighbour");
 	check_result(detach(), 0, "taking the card away");
 	/* One that cuts, and is not to. */
 	disconnect_front(&out);

@@ -1,7 +1,7 @@
 //! What a network card has received.
 
 use crate::grants::Frames;
-use crate::packet::{Checksum, Fragment, View, HEADER_BYTES, MAX_FRAGMENTS};
+use crate::packet::{Checksum, Fragment, Gso, View, HEADER_BYTES, MAX_FRAGMENTS};
 
 /// Room for a frame that has arrived in one piece, as most do: a copy of its beginning, and where the rest is.
 pub struct Whole<F> {
@@ -45,14 +45,16 @@ impl<F: Copy> Whole<F> {
 }
 
 impl<F: Copy> Arrival<F> {
-    /// The frame that lies in `pieces`, of which each is in one frame of memory. Whoever writes there meanwhile changes payload only.
-    /// `is_verified`: its TCP or UDP checksum was found right. `None`: it is in too many pieces.
+    /// The frame that lies in `pieces`, of which each is in one frame of memory. Whoever writes there meanwhile changes payload only. Of one that
+    /// was on a wire, and was put together, all sums are made: it is one long frame. `None`: it is in too many pieces, or its checksum is
+    /// behind what is copied of it.
     #[inline(never)]
     pub fn open(
         &mut self,
         pieces: impl IntoIterator<Item = Fragment<F>>,
         frames: &impl Frames<F>,
-        is_verified: bool,
+        checksum: Checksum,
+        gso: Option<Gso>,
     ) -> Option<View<'_, F>> {
         let (mut copied, mut nr, mut body) = (0, 0, 0);
         for Fragment { frame, offset, len } in pieces {
@@ -70,8 +72,12 @@ impl<F: Copy> Arrival<F> {
             }
         }
         let (header, fragments) = (&self.header[..copied], &self.fragments[..nr]);
-        let checksum = if is_verified { Checksum::Validated } else { Checksum::Unknown };
-        Some(View { header, fragments, skip: 0, body, checksum, gso: None })
+        let gso = match checksum {
+            Checksum::Blank { start, field } if start > field || usize::from(field) + 2 > copied => return None,
+            Checksum::Blank { .. } => gso.filter(|gso| gso.size != 0),
+            Checksum::Unknown | Checksum::Validated => None,
+        };
+        Some(View { header, fragments, skip: 0, body, checksum, gso })
     }
 }
 
@@ -81,6 +87,7 @@ mod tests {
 
     use super::*;
     use crate::oracle::memory::Memory;
+    use crate::packet::GsoKind;
     use proptest::prelude::*;
     use std::vec::Vec;
 
@@ -97,7 +104,8 @@ mod tests {
                 pieces.push(Fragment { frame, offset: 100, len: *len });
             }
             let mut arrival = Arrival::default();
-            let view = arrival.open(pieces, &memory, is_verified);
+            let said = if is_verified { Checksum::Validated } else { Checksum::Unknown };
+            let view = arrival.open(pieces, &memory, said, None);
             // Pieces behind the copied part.
             let mut at = 0;
             let behind = lens.iter().filter(|len| { at += usize::from(**len); at > HEADER_BYTES && **len > 0 }).count();
@@ -124,10 +132,32 @@ mod tests {
             let piece = Fragment { frame: 1, offset: 100, len };
             let (mut first, mut second) = (Whole::default(), Arrival::default());
             let one = first.open(piece, &memory, is_verified);
-            let any = second.open([piece], &memory, is_verified).unwrap();
+            let said = if is_verified { Checksum::Validated } else { Checksum::Unknown };
+            let any = second.open([piece], &memory, said, None).unwrap();
             prop_assert_eq!(one.header, any.header);
             prop_assert_eq!(one.fragments, any.fragments);
             prop_assert_eq!((one.skip, one.body, one.checksum, one.gso), (any.skip, any.body, any.checksum, any.gso));
+        }
+    }
+
+    /// What is left to do lies in what is copied of a frame; and one whose sum is made is not cut.
+    #[test]
+    fn frames_that_were_on_no_wire_say_what_is_left_to_do() {
+        let memory = Memory::new(2);
+        let open = |len: u16, checksum: Checksum, gso: Option<Gso>| {
+            let mut arrival = Arrival::default();
+            let view = arrival.open([Fragment { frame: 1, offset: 0, len }], &memory, checksum, gso);
+            view.map(|view| (view.checksum, view.gso))
+        };
+        let (many, none) = (Some(Gso { kind: GsoKind::TcpV4, size: 500 }), Some(Gso { kind: GsoKind::TcpV4, size: 0 }));
+        let blank = |start, field| Checksum::Blank { start, field };
+        assert_eq!(open(1000, blank(34, 50), None), Some((blank(34, 50), None)));
+        assert_eq!(open(1000, blank(34, 50), many), Some((blank(34, 50), many)));
+        assert_eq!(open(1000, blank(34, 50), none), Some((blank(34, 50), None)));
+        assert_eq!(open(1000, Checksum::Validated, many), Some((Checksum::Validated, None)));
+        assert_eq!(open(1000, blank(34, 190), None), Some((blank(34, 190), None)));
+        for (len, start, field) in [(1000, 34, 191), (1000, 34, u16::MAX), (1000, 51, 50), (51, 34, 50), (0, 0, 0)] {
+            assert_eq!(open(len, blank(start, field), None), None, "{len} bytes, from {start} to {field}");
         }
     }
 }

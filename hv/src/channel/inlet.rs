@@ -7,13 +7,13 @@ use super::{switch, traffic, uplink};
 use crate::arch::tsc;
 use crate::domain::{Domain, DomainRef};
 use crate::sync::FairGuard;
-use crate::twin::net::{Card, Kept, Piece, Received};
+use crate::twin::net::{Card, Kept, Piece, Received, Said};
 use ::channel::card::arrival::{Arrival, Whole};
 use ::channel::card::lots::{self, Lots};
 use ::channel::offload::checksum;
 use ::channel::offload::headers::{self, Headers};
 use ::channel::offload::merge::Merger;
-use ::channel::packet::{Checksum, Fragment, View};
+use ::channel::packet::{Checksum, Fragment, Gso, GsoKind, View};
 use ::channel::switch::{Forward, PortId, Recent, Recents, Table};
 use ::channel::vif::rx::Progress;
 use alloc::boxed::Box;
@@ -120,12 +120,20 @@ fn give_lot(
 }
 
 /// The same of a frame in pieces.
-pub fn received_in_pieces(card: Card, pieces: &[Piece], is_verified: bool) {
+pub fn received_in_pieces(card: Card, pieces: &[Piece], said: &Said) {
     let Some((switch, is_believed)) = uplink::with(card, |uplink| uplink.link()).flatten() else { return };
     let Some(table) = switch::table(switch) else { return };
     let from = uplink::port(card);
     let (mut arrival, mut receiver, mut passed) = (Arrival::default(), None, Passed::default());
-    let view = arrival.open(pieces.iter().map(held), &Bytes, is_verified && is_believed);
+    let checksum = match said.blank {
+        // No card has looked at it, which might be wrong.
+        Some(blank) => Checksum::Blank { start: blank.start, field: blank.start.saturating_add(blank.offset) },
+        None if said.is_verified && is_believed => Checksum::Validated,
+        None => Checksum::Unknown,
+    };
+    let kind = |is_v6| if is_v6 { GsoKind::TcpV6 } else { GsoKind::TcpV4 };
+    let gso = said.segments.map(|segments| Gso { kind: kind(segments.is_v6), size: segments.size });
+    let view = arrival.open(pieces.iter().map(held), &Bytes, checksum, gso);
     let is_passed = view.is_some_and(|view| match table.forward(from, view.header) {
         Forward::To(port) => {
             to(&mut receiver, port, switch, &table, |receiver| receiver.give(view, None));

@@ -219,7 +219,20 @@ fn cookies_of_what_the_driver_has_come_back_once() {
 /// A packet of `len` bytes at `address`, in `skb` with its buffer at `head`.
 fn frame(skb: u64, head: u64, address: u64, len: u32) -> Frame<'static> {
     let (linear, protocol, ip_summed) = (len, 0, 1);
-    Frame { skb, head, data: address, linear, mac_header: address, len, protocol, ip_summed, tag: None, fragments: &[] }
+    Frame {
+        skb,
+        head,
+        data: address,
+        linear,
+        mac_header: address,
+        len,
+        protocol,
+        ip_summed,
+        tag: None,
+        fragments: &[],
+        blank: None,
+        segmentation: None,
+    }
 }
 
 #[test]
@@ -251,6 +264,8 @@ fn packets_in_lent_buffers_are_kept_for_a_while() {
         frame(0x1234, FRAGMENTS + 4096, FRAGMENTS + 4096, 8),
         Frame { fragments: &[Fragment { page: 0, offset: 0, len: 1 }], ..good[0] },
         Frame { tag: Some([0x81, 0, 0, 1]), ..good[0] },
+        Frame { blank: Some((34, 50)), ..good[0] },
+        Frame { segmentation: Some((1448, 1)), ..good[0] },
     ] {
         assert!(!keep(&mut f, &mut inbox, bad), "{bad:x?}");
     }

@@ -36,10 +36,12 @@ impl Default for Inbox {
 }
 
 impl Inbox {
-    /// Keeps a packet that lies in one lent buffer, without a tag. `false`: it does not, or there is no room, and nothing was done.
+    /// Keeps a packet that lies in one lent buffer, without a tag, and is as it would be on a wire. `false`: it is not, or there is no room, and
+    /// nothing was done.
     #[inline(always)]
     pub fn keep(&mut self, pool: &mut Pool, frame: Frame<'_>) -> bool {
-        let is_plain = frame.fragments.is_empty() && frame.tag.is_none();
+        let is_as_on_wire = frame.blank.is_none() && frame.segmentation.is_none();
+        let is_plain = frame.fragments.is_empty() && frame.tag.is_none() && is_as_on_wire;
         let Some(place) = self.list.get_mut(self.count).filter(|_| is_plain) else { return false };
         let (skb, head, len) = (frame.skb, frame.head, frame.len);
         let Some(machine) = pool.keep(skb, head, frame.mac_header, len.into()) else { return false };

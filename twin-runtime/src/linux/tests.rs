@@ -290,6 +290,40 @@ fn a_tag_that_the_device_took_out_comes_with_the_packet() {
     }
 }
 
+/// A neighbour on the same host leaves sums and segments to whoever has a wire.
+#[test]
+fn what_was_on_no_wire_says_what_is_left_to_do() {
+    let (mut f, s) = domain(1);
+    let mut come = |ip_summed: u8, (start, offset): (u16, u16), (size, kind): (u16, u32)| {
+        let skb = call("__netdev_alloc_skb", &s, &mut f, &[DEVICE, 1000, 0]).expect("allocated");
+        call("skb_put", &s, &mut f, &[skb, 100]).expect("room");
+        f.put_u8(skb + 128, ip_summed << 5).expect("mapped");
+        f.put_u16(skb + 136, start.wrapping_add(64)).expect("mapped");
+        f.put_u16(skb + 138, offset).expect("mapped");
+        let info = f.u64(skb + 200).expect("mapped") + u64::from(f.u32(skb + 192).expect("mapped"));
+        f.put_u16(info + 4, size).expect("mapped");
+        f.put_u32(info + 24, kind).expect("mapped");
+        call("eth_type_trans", &s, &mut f, &[skb, DEVICE]).expect("typed");
+        let result = call("napi_gro_receive", &s, &mut f, &[0, skb]);
+        let frame = f.last.take();
+        if result.is_err() {
+            f.pool.give(skb);
+        }
+        assert_eq!(f.pool.free(), (1, 1, 1));
+        (result, frame.map(|frame| (frame.blank, frame.segmentation)))
+    };
+    assert_eq!(come(0, (34, 16), (0, 0)), (Ok(3), Some((None, None))));
+    assert_eq!(come(1, (34, 16), (500, 1)), (Ok(3), Some((None, None))), "put together by a device, in one buffer");
+    assert_eq!(come(3, (34, 16), (0, 1)), (Ok(3), Some((Some((34, 50)), None))));
+    assert_eq!(come(3, (54, 16), (500, 1 << 4)), (Ok(3), Some((Some((54, 70)), Some((500, 1 << 4))))));
+    assert_eq!(come(3, (82, 16), (0, 0)), (Ok(3), Some((Some((82, 98)), None))), "the last bytes");
+    let before = 0u16.wrapping_sub(1);
+    for bad in [(83, 16), (0, 99), (u16::MAX - 64, 0), (0, u16::MAX), (before, 16)] {
+        let (result, frame) = come(3, bad, (0, 0));
+        assert!(structure(result) && frame.is_none(), "{bad:?}");
+    }
+}
+
 #[test]
 fn references_to_pages_of_the_domain_are_given_up_but_for_the_last() {
     let (mut f, s) = domain(1);

@@ -145,6 +145,17 @@ impl From<&Kept> for Received {
     }
 }
 
+/// What is to be known of a frame that came in pieces.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Said {
+    /// The card found the checksum of its TCP or UDP right.
+    pub is_verified: bool,
+    /// It was on no wire, and its checksum is to be completed.
+    pub blank: Option<Checksum>,
+    /// It is one for many, whose number nobody needs.
+    pub segments: Option<Segments>,
+}
+
 /// What those who send and receive are told.
 pub struct Hooks {
     /// Card of domain `u16` is the way out of the switch in which that domain's interface `u32` is plugged in. ENODEV: there is none.
@@ -153,8 +164,8 @@ pub struct Hooks {
     pub detached: fn(Card),
     /// Frames came from the wire, in this order; each is a [`Received`].
     pub received: fn(Card, &[Kept]),
-    /// A frame came in these pieces; and whether the card found its checksum right.
-    pub received_in_pieces: fn(Card, &[Piece], bool),
+    /// A frame came in these pieces.
+    pub received_in_pieces: fn(Card, &[Piece], &Said),
     /// The driver is done with the packets of these cookies, or they are lost. Each cookie comes back once. With no cookies: there is
     /// room again for who found none.
     pub transmitted: fn(Card, &[u64]),

@@ -29,7 +29,7 @@ mod upcall;
 
 pub use card::{attach, detach, forget, forget_domain};
 pub use drive::{hold_still, install as install_work};
-pub use link::{install, About, Card, CardQueue, Checksum, Hooks, Piece, Received, Segments, Takes, MAX_CARDS};
+pub use link::{install, About, Card, CardQueue, Checksum, Hooks, Piece, Received, Said, Segments, Takes, MAX_CARDS};
 pub use place::is_attached;
 pub use receive::OnCard;
 pub use slot::{Need, Room, Rooms};

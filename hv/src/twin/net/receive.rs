@@ -1,16 +1,19 @@
 //! What comes from the wire, and what the driver is done with.
 
 use super::attached::Attached;
-use super::link::{hooks, Card, Piece, CHECKSUM_UNNECESSARY};
+use super::link::{hooks, Card, Checksum, Piece, Said, Segments, CHECKSUM_UNNECESSARY};
+use crate::cpu::requests;
 use crate::twin::common::Common;
 use crate::twin::frames::Frames;
 use twin_runtime::linux::inbox::Inbox;
-use twin_runtime::linux::skb::Frame;
+use twin_runtime::linux::skb::{Frame, GSO_TCP_V4, GSO_TCP_V6};
 use twin_runtime::Memory;
 use x86::{Mfn, PAGE_SIZE};
 
-/// Pages for frames that are not in one lent buffer.
-const BOUNCE_PAGES: usize = 4;
+/// Pages for frames that are not in one lent buffer: the longest that are one for many have 64 KiB and their headers.
+const BOUNCE_PAGES: usize = 17;
+/// Bytes of a VLAN tag.
+const TAG: u16 = 4;
 /// Bytes before a VLAN tag.
 const ADDRESSES: usize = 12;
 const MOST: usize = BOUNCE_PAGES * PAGE_SIZE;
@@ -100,6 +103,22 @@ impl OnCard<'_> {
 
 const NO_PIECE: Piece = Piece { frame: Mfn::new(0), offset: 0, len: 0 };
 
+/// What is to be known of a frame. `None`: it is one for many of a kind that cannot be cut here; Linux asks no device for such.
+fn said_of(frame: &Frame<'_>) -> Option<Said> {
+    // A tag that is put in comes before all this.
+    let tag = if frame.tag.is_some() { TAG } else { 0 };
+    let blank = frame.blank.map(|(start, field)| Checksum { start: start.saturating_add(tag), offset: field - start });
+    let segments = match frame.segmentation {
+        None => None,
+        Some((size, kind)) if kind & GSO_TCP_V4 != 0 => Some(Segments { is_v6: false, size, count: 0 }),
+        Some((size, kind)) if kind & GSO_TCP_V6 != 0 => Some(Segments { is_v6: true, size, count: 0 }),
+        // Its sums are made: it is a long one.
+        Some(_) if blank.is_none() => None,
+        Some(_) => return None,
+    };
+    Some(Said { is_verified: frame.ip_summed == CHECKSUM_UNNECESSARY, blank, segments })
+}
+
 /// What hands over a frame that is not kept: the card, where it is copied to, what its twin knows, and the domain's memory.
 struct Source<'a, M> {
     card: Card,
@@ -112,7 +131,7 @@ impl<M: Memory> Source<'_, M> {
     #[allow(clippy::cast_possible_truncation, reason = "at most a page")]
     fn receive(&self, frame: &Frame<'_>) {
         let Some(hooks) = hooks() else { return };
-        let is_verified = frame.ip_summed == CHECKSUM_UNNECESSARY;
+        let Some(said) = said_of(frame) else { return };
         let mut pieces = [NO_PIECE; BOUNCE_PAGES];
         let Some(len) = self.copy(frame) else { return };
         let mut left = len;
@@ -122,7 +141,7 @@ impl<M: Memory> Source<'_, M> {
             left -= left.min(PAGE_SIZE);
             count += 1;
         }
-        (hooks.received_in_pieces)(self.card, &pieces[..count], is_verified);
+        (hooks.received_in_pieces)(self.card, &pieces[..count], &said);
     }
 
     /// Copies `frame` into pages of the hypervisor's own; how many bytes. `None`: too many, or they are not there.
@@ -148,6 +167,10 @@ impl<M: Memory> Source<'_, M> {
         let end = done.checked_add(len).filter(|end| *end <= MOST)?;
         let mut chunk = [0; 256];
         while done < end {
+            if done.is_multiple_of(PAGE_SIZE) {
+                // It may be registers of a device.
+                requests::answer();
+            }
             let now = (end - done).min(chunk.len()).min(PAGE_SIZE - done % PAGE_SIZE);
             self.memory.read(address, &mut chunk[..now]).ok()?;
             self.bounce.put(done, &chunk[..now]);

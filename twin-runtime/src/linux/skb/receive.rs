@@ -1,12 +1,14 @@
 //! Packets that were received: their Ethernet header is taken off, and they are handed over to the host.
 
 use super::alloc::{napi_allocate, release, release_unread};
-use super::{read_fragments, Fragment, Parts, ETHERNET_HEADER};
+use super::{low_u16, read_fragments, Fragment, Parts, ETHERNET_HEADER};
 use crate::linux::offsets::Offsets;
 use crate::linux::{bad, Done, Host, Stop, Support};
 use crate::memory::{Fault, Memory};
 
 const GRO_NORMAL: u64 = 3;
+/// `ip_summed`: the checksum is to be completed by whoever sends the packet on.
+const CHECKSUM_PARTIAL: u8 = 3;
 
 /// A received packet. Each word was read once and is a copy; the Ethernet header and the linear part lie inside the buffer, and
 /// each fragment names a `struct page` and at most [`super::LARGEST`] bytes. What the pages hold, and whether they are the domain's, whoever
@@ -33,6 +35,11 @@ pub struct Frame<'f> {
     pub tag: Option<[u8; 4]>,
     /// Page fragments.
     pub fragments: &'f [Fragment],
+    /// It has never been on a wire, and its checksum is to be completed: where the sum begins and where it is stored, from the Ethernet header
+    /// on, in the linear part.
+    pub blank: Option<(u16, u16)>,
+    /// It is one for many: payload of each in bytes, not 0, and `gso_type`. Also by a device that puts together what came on a wire.
+    pub segmentation: Option<(u16, u32)>,
 }
 
 /// `eth_type_trans(skb, device)`: strips the Ethernet header; returns the protocol as stored.
@@ -173,8 +180,9 @@ fn hand_over<H: Host>(s: &Support, host: &mut H, skb: u64) -> Result<(), Stop> {
     let parts = Parts::read(host, o, skb)?;
     let Some(frame) = frame(host, s, skb, &parts)? else { return release_unread(s, host, skb) };
     let nr = host.u8(parts.head.wrapping_add(u64::from(parts.end)).wrapping_add(o.info_nr_frags))?;
-    if nr != 0 || parts.data_len != 0 {
-        return hand_over_fragments(s, host, &parts, frame);
+    // What a device has put together in one buffer is a packet like any other.
+    if nr != 0 || parts.data_len != 0 || frame.ip_summed == CHECKSUM_PARTIAL {
+        return hand_over_unusual(s, host, &parts, frame);
     }
     if host.receive(frame) {
         return Ok(());
@@ -182,19 +190,36 @@ fn hand_over<H: Host>(s: &Support, host: &mut H, skb: u64) -> Result<(), Stop> {
     release(s, host, &frame)
 }
 
+/// The same of one that has fragments, or comes from a machine that leaves to others what a card does: the host, or a neighbour there.
 #[cold]
-fn hand_over_fragments<H: Host>(s: &Support, host: &mut H, parts: &Parts, frame: Frame<'_>) -> Result<(), Stop> {
+fn hand_over_unusual<H: Host>(s: &Support, host: &mut H, parts: &Parts, frame: Frame<'_>) -> Result<(), Stop> {
     let (fragments, nr) = read_fragments(host, s, parts)?;
     let fragments = fragments.get(..nr).unwrap_or_default();
     let sum: u64 = fragments.iter().map(|fragment| u64::from(fragment.len)).sum();
     if sum != u64::from(parts.data_len) {
         return Err(bad("fragments do not make up data_len", sum));
     }
-    let frame = Frame { fragments, ..frame };
+    let blank = if frame.ip_summed == CHECKSUM_PARTIAL { Some(blank(s, host, parts, &frame)?) } else { None };
+    let info = parts.head.wrapping_add(u64::from(parts.end));
+    let size = host.u16(info.wrapping_add(s.offsets.info_gso_size))?;
+    let segmentation =
+        if size == 0 { None } else { Some((size, host.u32(info.wrapping_add(s.offsets.info_gso_type))?)) };
+    let frame = Frame { fragments, blank, segmentation, ..frame };
     if host.receive(frame) {
         return Ok(());
     }
     release(s, host, &frame)
+}
+
+/// Reads where the checksum is that is to be completed.
+fn blank<H: Host>(s: &Support, host: &H, parts: &Parts, frame: &Frame<'_>) -> Result<(u16, u16), Stop> {
+    let (o, mac) = (&s.offsets, frame.mac_header.wrapping_sub(parts.head));
+    let start = u64::from(host.member_u16(frame.skb, o.skb_csum_start)?).checked_sub(mac);
+    let field = start.map(|start| Ok::<_, Stop>(start + u64::from(host.member_u16(frame.skb, o.skb_csum_offset)?)));
+    match (start, field.transpose()?) {
+        (Some(start), Some(field)) if field + 2 <= u64::from(frame.len) => Ok((low_u16(start), low_u16(field))),
+        _ => Err(bad("checksum out of the packet", frame.skb)),
+    }
 }
 
 /// Reads a packet, without its fragments. `None` if it is too short for an Ethernet header: nobody wants it, but whoever sent it must not
@@ -226,6 +251,8 @@ fn frame<H: Host>(host: &H, s: &Support, skb: u64, parts: &Parts) -> Result<Opti
         ip_summed: host.member_u8(skb, o.skb_pkt_type)? >> 5 & 3,
         tag: read_tag(host, o, skb)?,
         fragments: &[],
+        blank: None,
+        segmentation: None,
     }))
 }
 
