@@ -65,5 +65,16 @@ check shut-down-by-the-operator eval 'xl shutdown dd && gone dd 60'
 check it-says-so daemon_said 1 'it was shut down'
 usleep 2000000
 check and-leaves-it-so eval '! xl domid dd'
+check tandemd-is-killed-then daemon_ends
+check the-next-one daemon_starts
+usleep 2000000
+check leaves-it-so-too eval '! xl domid dd'
+# The next start of the machine, by what tandemd knows of it.
+check tandemd-ends-with-the-machine daemon_ends
+check the-machine-starts-anew sed -i 's/^boot = .*/boot = "another"/' /var/lib/tandem/net.toml
+ways=$(grep -c 'it is the way out' $daemon_log)
+check and-tandemd-with-it daemon_starts
+check and-dd-with-both daemon_said $((ways + 1)) 'it is the way out'
+check shut-down-once-more eval 'xl shutdown dd && gone dd 60'
 check destroy-the-guest eval 'xl destroy u1 && gone u1'
 supervised_machine_ends

@@ -21,7 +21,7 @@ pub enum Mode {
     /// It runs, and is started again when it fails.
     #[default]
     Run,
-    /// It was shut down in order, and rests until somebody starts it.
+    /// It was shut down in order, and rests until somebody starts it, or the machine starts anew.
     Off,
     /// It failed too often, or the operator wants it to rest.
     Parked,
@@ -161,15 +161,24 @@ impl Record {
         };
         let mut record: Self = toml::from_str(&text).with_context(|| format!("{}", path.display()))?;
         if record.boot != boot {
-            record.boot = boot.into();
-            (record.failures, record.going, record.promoted, record.under_way) = (Vec::new(), None, None, None);
-            record.snapshots.clear();
-            (record.noting, record.rolling) = (None, None);
-            if record.upgrade.take().is_some() {
-                record.end_upgrade("the machine was started anew meanwhile");
-            }
+            record.begin_anew(boot);
         }
         Ok(record)
+    }
+
+    /// The machine was started anew. Who takes it down has all domains shut down before, driver domains as well, by the same words as who means one of
+    /// them; so one that was off then is wanted again, as with the machine all its guests are. One that is to rest for longer is parked.
+    pub fn begin_anew(&mut self, boot: &str) {
+        self.boot = boot.into();
+        if self.mode == Mode::Off {
+            self.mode = Mode::Run;
+        }
+        (self.failures, self.going, self.promoted, self.under_way) = (Vec::new(), None, None, None);
+        self.snapshots.clear();
+        (self.noting, self.rolling) = (None, None);
+        if self.upgrade.take().is_some() {
+            self.end_upgrade("the machine was started anew meanwhile");
+        }
     }
 
     /// Writes it: who reads finds the old one or this one.
@@ -294,6 +303,9 @@ mod tests {
         assert_eq!((later.mode, later.counts["panicked"]), (Mode::Parked, 1));
         assert_eq!((later.failures, later.going, later.under_way), (vec![], None, None));
         assert_eq!((later.snapshots.len(), later.noting, later.rolling), (0, None, None));
+        Record { mode: Mode::Off, why: String::new(), ..record }.write(&path).unwrap();
+        let modes = ["one", "two"].map(|boot| Record::read(&path, boot).unwrap().mode);
+        assert_eq!(modes, [Mode::Off, Mode::Run], "it was shut down, and then the machine was");
         std::fs::write(&path, "mode = 7").unwrap();
         assert!(format!("{:#}", Record::read(&path, "one").unwrap_err()).contains("tandemd-record"));
         std::fs::remove_file(&path).unwrap();

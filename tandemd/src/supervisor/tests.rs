@@ -143,6 +143,23 @@ fn one_that_the_operator_shuts_down_rests_until_somebody_starts_it() {
 }
 
 #[test]
+fn one_that_was_shut_down_with_the_machine_comes_with_it() {
+    for order in [None, Some(Order::Park)] {
+        let mut world = World::up();
+        order.into_iter().for_each(|order| world.ask(order).unwrap());
+        world.end(reason::SHUTDOWN_POWEROFF, false);
+        world.run(Duration::from_secs(10));
+        // Whatever becomes of the daemon meanwhile.
+        world.kill();
+        world.run(Duration::from_secs(10));
+        assert_eq!(world.machine.state(), if order.is_some() { "parked" } else { "off" });
+        world.machine_starts_anew();
+        world.run(Duration::from_secs(10));
+        assert_eq!((world.is_well(), world.machine.state() == "parked"), (order.is_none(), order.is_some()));
+    }
+}
+
+#[test]
 fn one_that_always_fails_is_parked_after_longer_and_longer_waits() {
     let mut world = World::up();
     world.is_broken = true;
@@ -331,6 +348,7 @@ enum Event {
     Upgrade(Option<Flaw>),
     Native(Native),
     SnapshotsLost,
+    MachineStartsAnew,
     Asked(Order),
     Passes(u64),
     Killed(usize),
@@ -353,6 +371,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
         1 => any::<bool>().prop_map(Event::Device),
         2 => prop_oneof![Just(Native::Works), Just(Native::Fails), Just(Native::IsKilled)].prop_map(Event::Native),
         1 => Just(Event::SnapshotsLost),
+        1 => Just(Event::MachineStartsAnew),
         2 => order.prop_map(Event::Asked),
         8 => (0..60_u64).prop_map(Event::Passes),
         3 => (0..4_usize).prop_map(Event::Killed),
@@ -400,6 +419,10 @@ proptest! {
                 Event::Device(is_there) => world.has_devices = is_there,
                 Event::Native(native) => world.native = native,
                 Event::SnapshotsLost => world.all_mut().for_each(|d| d.is_noted = false),
+                Event::MachineStartsAnew => {
+                    world.machine_starts_anew();
+                    prop_assert!(world.machine.record.mode != Mode::Off, "it was shut down with the machine");
+                }
                 Event::Asked(order) => { let _ = world.ask(order); }
                 Event::Passes(ticks) => world.run(TICK * u32::try_from(ticks).unwrap()),
                 Event::Killed(acts) => {

@@ -625,6 +625,17 @@ impl World {
         self.machine = Machine::new(self.settings.clone(), self.words, self.disk.clone());
     }
 
+    /// The machine goes down, as it does in order or by a reset, and starts again: nobody is there, and the daemon has what is on the disk.
+    pub fn machine_starts_anew(&mut self) {
+        (self.domain, self.standby, self.candidate) = (None, None, None);
+        self.remains.clear();
+        self.processes.clear();
+        self.aside.clear();
+        (self.going_back, self.noting, self.meets_until) = (None, None, None);
+        self.disk.begin_anew("another");
+        self.kill();
+    }
+
     pub fn pass(&mut self) {
         self.now += TICK;
         self.domain.iter_mut().chain(&mut self.standby).chain(&mut self.candidate).for_each(Instance::pass);
