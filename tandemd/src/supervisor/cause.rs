@@ -28,6 +28,7 @@ pub enum Cause {
     NotProbed,
     NotConnected,
     NotBooted,
+    NothingCame { within: Duration },
     Restart,
     Upgrade,
     Park,
@@ -56,6 +57,7 @@ impl Cause {
             Self::NotReady | Self::NotBooted => "not-ready",
             Self::NotProbed => "not-probed",
             Self::NotConnected => "not-connected",
+            Self::NothingCame { .. } => "nothing-came",
             Self::Restart => "restart",
             Self::Upgrade => "upgrade",
             Self::Park => "park",
@@ -100,6 +102,9 @@ impl Cause {
                 format!("it said that its link was up, and {} s later it was not the way out", settings.connect_s)
             }
             Self::NotBooted => format!("it had not booted within {} s", settings.ready_s),
+            Self::NothingCame { within } => {
+                format!("nothing has come by it within {} s, as it should", within.as_secs())
+            }
             Self::Restart => "it is to be restarted".into(),
             Self::Upgrade => "one of another image is to take its place".into(),
             Self::Park => "it is to be parked".into(),

@@ -73,7 +73,7 @@ pub struct Look {
     pub has_all: bool,
     /// It and the PCI back end get to know each other just now.
     pub is_meeting: bool,
-    /// All of them may reach memory: their drivers have begun.
+    /// All of them have been able to reach memory: their drivers have begun.
     pub is_probed: bool,
     /// It says that its device's link is up, which it need not.
     pub has_link: bool,

@@ -256,10 +256,7 @@ impl Machine {
                 }
                 None
             }
-            Phase::Up { domain } => self.look_after(domain, look).or_else(|| {
-                self.note_progress(domain, look);
-                None
-            }),
+            Phase::Up { domain } => self.look_after(domain, look).or_else(|| self.note_progress(domain, look)),
             Phase::Coming(coming) => self.wait_for(coming, look),
             Phase::Going(going) => self.let_go(going, look),
             Phase::Down { from } => self.start(from, look),
@@ -402,23 +399,29 @@ impl Machine {
         is_quick && self.settings.restart && !self.record.is_believed
     }
 
-    /// The first packets, and the twin.
-    fn note_progress(&mut self, domain: u16, look: &Look) {
+    /// The first packets, and the twin. One of a new image through which nothing comes has failed.
+    fn note_progress(&mut self, domain: u16, look: &Look) -> Option<Act> {
         if look.has_link {
             // It may be told after it was of use.
             self.mark_if("start", "link", look.now);
         }
-        let (Some(way), Some(line)) = (look.way, &mut self.record.under_way) else { return };
+        let (Some(way), Some(line)) = (look.way, &mut self.record.under_way) else { return None };
         let words = self.words;
         let reached = [(way.is_card, Some("card")), (way.queue.taken > 0, words.out), (way.came > 0, Some(words.came))];
         for step in reached.into_iter().filter_map(|(is_reached, step)| step.filter(|_| is_reached)) {
             line.mark(step, look.now);
         }
         let is_of_use = line.has(words.came) || way.is_idle;
-        let is_whole = is_of_use && (!self.settings.twin || line.has("card"));
+        let lacks_twin = self.settings.twin && !line.has("card");
+        let is_whole = is_of_use && !lacks_twin;
         let is_late = ms(look.now).saturating_sub(line.from + line.at(words.up).unwrap_or(0)) >= ms(QUIET);
+        if is_late && !is_of_use && self.is_missed() {
+            // By the operator, who may let it run again.
+            let is_paused = look.domain.as_ref().is_some_and(|d| d.is_paused);
+            return (!is_paused).then(|| self.fail(Cause::NothingCame { within: QUIET }, Some(domain), look))?;
+        }
         if is_whole || is_late {
-            if self.settings.twin && !line.has("card") {
+            if lacks_twin {
                 self.record.count("without-twin");
                 self.say("its driver's twin has not come; Linux's driver is the way");
             }
@@ -428,6 +431,7 @@ impl Machine {
             }
             self.settle_upgrade(domain);
         }
+        None
     }
 
     /// An instance has to go, if it is there still.

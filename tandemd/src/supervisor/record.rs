@@ -71,7 +71,7 @@ pub struct Record {
 
 /// Another image, which has to prove that it is of use.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[serde(default, rename_all = "kebab-case")]
 pub struct Upgrade {
     /// The image.
     pub to: Image,
@@ -79,6 +79,12 @@ pub struct Upgrade {
     pub stage: Stage,
     /// The domain of this image that takes the place, if it was made before.
     pub domain: Option<u16>,
+    /// How much had come by the old one when the new one began to boot.
+    pub came: u64,
+    /// More came by it until it was replaced.
+    pub had_come: bool,
+    /// All its devices were turned on then.
+    pub was_probed: bool,
 }
 
 /// How far an upgrade has come.

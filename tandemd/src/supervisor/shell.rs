@@ -86,6 +86,8 @@ pub struct Shell {
     domain: Option<u16>,
     /// The one that was seen to have all devices.
     whole: Option<u16>,
+    /// The one whose devices were seen to be turned on.
+    probed: Option<u16>,
     /// The one that has said that its link is up.
     linked: Option<u16>,
     /// The one that waits to take its place.
@@ -142,6 +144,7 @@ impl Shell {
             bereft: None,
             domain: None,
             whole: None,
+            probed: None,
             linked: None,
             standby: None,
             candidate: None,
@@ -304,8 +307,10 @@ impl Shell {
             Some(domain) if !has_all => self.is_meeting(domain.id)?,
             _ => false,
         };
-        // Of one that is the way out nobody asks.
-        let is_probed = has_all && way.is_none() && self.are_probed();
+        let is_probed = match &domain {
+            Some(domain) if has_all => self.is_probed(domain.id),
+            _ => false,
+        };
         let has_link = match &domain {
             Some(domain) => self.kind == Kind::Net && has_all && self.has_link(domain.id)?,
             None => false,
@@ -380,6 +385,14 @@ impl Shell {
             Some(Meeting::Asks) => true,
             None => false,
         })
+    }
+
+    /// Whether all of them were turned on; who has done that once is not asked again.
+    fn is_probed(&mut self, domain: u16) -> bool {
+        if self.probed != Some(domain) {
+            self.probed = self.are_probed().then_some(domain);
+        }
+        self.probed == Some(domain)
     }
 
     /// Whether all devices may reach memory.

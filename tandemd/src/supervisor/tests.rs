@@ -357,7 +357,14 @@ enum Event {
 fn events() -> impl Strategy<Value = Vec<Event>> {
     let code = prop_oneof![Just(0_u32), Just(1), Just(3), Just(4)];
     let order = prop_oneof![Just(Order::Restart), Just(Order::Park), Just(Order::Unpark)];
-    let flaw = prop_oneof![Just(Flaw::NotCreated), Just(Flaw::NeverBoots), Just(Flaw::Panics), Just(Flaw::NotReady)];
+    let flaw = prop_oneof![
+        Just(Flaw::NotCreated),
+        Just(Flaw::NeverBoots),
+        Just(Flaw::Panics),
+        Just(Flaw::NotReady),
+        Just(Flaw::NotReceiving),
+        Just(Flaw::NotProbed),
+    ];
     let event = prop_oneof![
         3 => (code, any::<bool>()).prop_map(|(code, by_hypervisor)| Event::Ends(code, by_hypervisor && code == 3)),
         2 => Just(Event::Destroyed),

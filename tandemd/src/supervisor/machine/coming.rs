@@ -65,17 +65,19 @@ impl Machine {
         if look.has_link {
             self.mark_if("start", "link", look.now);
         }
+        let probe_by = coming.probe_by.filter(|_| !look.is_probed);
         if look.way.is_some() {
             self.mark(self.words.up, look.now);
-            self.say(format!("{}, domain {domain}", self.words.is_up));
-            self.phase = Phase::Up { domain };
-            self.note_progress(domain, look);
-            return None;
+            // Its interface may be there before its driver has begun.
+            if probe_by.is_none() || !self.is_to_be_probed() {
+                self.say(format!("{}, domain {domain}", self.words.is_up));
+                self.phase = Phase::Up { domain };
+                return self.note_progress(domain, look);
+            }
         }
         let has_run = !seen.is_paused || seen.beats.iter().any(|beat| !beat.run.is_zero());
         let half_built_since = (!has_run).then(|| coming.half_built_since.unwrap_or(look.now));
-        let probe_by = coming.probe_by.filter(|_| !look.is_probed);
-        let connects = coming.was_ready && look.has_link;
+        let connects = coming.was_ready && look.has_link && look.way.is_none();
         let connect_by = coming.connect_by.unwrap_or(look.now + Duration::from_secs(self.settings.connect_s));
         let connect_by = connects.then_some(connect_by);
         self.phase = Phase::Coming(Coming { probe_by, connect_by, half_built_since, ..coming });
@@ -88,7 +90,8 @@ impl Machine {
         if connect_by.is_some_and(|by| look.now >= by) {
             return self.fail(Cause::NotConnected, Some(domain), look);
         }
-        (look.now >= coming.until).then(|| self.fail(Cause::NotReady, Some(domain), look))?
+        let is_late = look.way.is_none() && look.now >= coming.until;
+        is_late.then(|| self.fail(Cause::NotReady, Some(domain), look))?
     }
 
     /// Whether it is known that the one that gets the devices had booted. Where none has, one that still boots takes the place: it needs as long as

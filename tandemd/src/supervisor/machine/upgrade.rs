@@ -3,7 +3,8 @@
 //! One of the new image is created beside the old one, without devices, and has to boot. Then it takes the place as one that waits does;
 //! where that is not possible, of disks whose driver domains get their devices at their start, it goes again, and the old one is replaced by one of the new
 //! image. It has proven itself
-//! when its recovery is complete. What fails before is refused, and the old image is what counts.
+//! when its recovery is complete, for which something has to come by it if something did by the old one while the new one booted. What fails before is
+//! refused, and the old image is what counts.
 
 use super::super::boot::Seen;
 use super::super::cause::Cause;
@@ -109,7 +110,8 @@ impl Machine {
         }
         let to = if as_configured { image } else { image.or(&self.record.image) };
         self.candidate = Candidate::default();
-        self.record.upgrade = Some(Upgrade { to, ..Upgrade::default() });
+        let came = look.way.map_or(0, |way| way.came);
+        self.record.upgrade = Some(Upgrade { to, came, ..Upgrade::default() });
         self.say("one of another image is tried");
         Ok(())
     }
@@ -193,13 +195,34 @@ impl Machine {
 
     fn replace(&mut self, look: &Look) -> Option<Act> {
         let Phase::Up { domain } = self.phase else { return None };
+        if let Some(upgrade) = &mut self.record.upgrade {
+            // It may be another one by now, of which less came.
+            upgrade.had_come = look.way.is_some_and(|way| way.came > 0 && way.came != upgrade.came);
+            upgrade.was_probed = look.is_probed;
+        }
         self.fail(Cause::Upgrade, Some(domain), look)
     }
 
     /// The one of the new image that takes the place; `None`: there is no such one.
     pub(super) fn who_is_new(&self, look: &Look) -> Option<u16> {
-        let upgrade = self.record.upgrade.as_ref().filter(|upgrade| upgrade.stage == Stage::Takes)?;
+        let upgrade = self.taking()?;
         look.candidate.as_ref().filter(|d| Some(d.id) == upgrade.domain && is_usable(d)).map(|d| d.id)
+    }
+
+    /// The upgrade in which one of the new image has the place, or is about to.
+    fn taking(&self) -> Option<&Upgrade> {
+        self.record.upgrade.as_ref().filter(|upgrade| upgrade.stage == Stage::Takes)
+    }
+
+    /// Something should come by one of the new image: it did by the old one a moment ago, or somebody waits for what he has asked his disk for.
+    pub(super) fn is_missed(&self) -> bool {
+        let asks = self.words.out.is_none();
+        self.taking().is_some_and(|upgrade| asks || upgrade.had_come)
+    }
+
+    /// One of the new image is of use only when its drivers have turned its devices on, as those of the old one had: not everybody has a driver for each.
+    pub(super) fn is_to_be_probed(&self) -> bool {
+        self.taking().is_some_and(|upgrade| upgrade.was_probed)
     }
 
     /// One that was to take the place is not there any more: the old image is what is started.

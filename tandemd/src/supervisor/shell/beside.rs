@@ -84,7 +84,7 @@ impl Shell {
     pub(super) fn roll_back(&mut self, domain: u16) -> Result<()> {
         self.end_beside()?;
         // It is not what it was when that was seen, and has answered nothing.
-        for seen in [&mut self.whole, &mut self.linked, &mut self.used] {
+        for seen in [&mut self.whole, &mut self.probed, &mut self.linked, &mut self.used] {
             seen.take_if(|seen| *seen == domain);
         }
         self.watched.take_if(|(watched, _)| *watched == domain);

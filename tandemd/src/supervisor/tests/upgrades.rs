@@ -71,6 +71,8 @@ fn an_image_that_is_of_no_use_is_refused_and_the_old_one_stays_or_comes_back() {
         (Flaw::NeverBoots, "not booted within 20 s", false),
         (Flaw::Panics, "ended while it booted", false),
         (Flaw::NotReady, "of the new one: its interface was not there", true),
+        (Flaw::NotReceiving, "of the new one: nothing has come by it within 60 s", true),
+        (Flaw::NotProbed, "30 s later no driver of its had turned them on", true),
     ] {
         for standby in [0, 1] {
             let mut world = World::with(Settings { standby, ..settings() });
@@ -89,6 +91,37 @@ fn an_image_that_is_of_no_use_is_refused_and_the_old_one_stays_or_comes_back() {
             assert_eq!(world.standby.is_some(), standby == 1, "{flaw:?}");
         }
     }
+}
+
+#[test]
+fn where_nothing_came_before_an_image_need_not_show_that_something_comes() {
+    for came_before in [false, true] {
+        let mut world = World::up();
+        let ours = world.domain.as_mut().unwrap();
+        ours.does = if came_before { Does::Its } else { Does::IsDeaf };
+        world.upgrade(Some(Flaw::NotReceiving)).unwrap();
+        world.run(Duration::from_secs(100));
+        let record = &world.machine.record;
+        assert_eq!((record.upgrades, record.refused.is_empty()), (1, !came_before), "{:?}", world.log);
+        assert!(came_before || record.last.last().unwrap().contains("interface"), "{:?}", record.last);
+    }
+}
+
+#[test]
+fn an_image_through_which_nothing_comes_is_refused_by_the_next_daemon_too() {
+    let mut world = World::up();
+    world.upgrade(Some(Flaw::NotReceiving)).unwrap();
+    while world.domain.as_ref().is_none_or(|d| d.does != Does::IsDeaf) {
+        world.run(TICK);
+    }
+    world.run(Duration::from_secs(10));
+    world.kill();
+    world.run(Duration::from_secs(45));
+    assert_eq!(world.machine.record.upgrades, 0, "{:?}", world.log);
+    world.run(Duration::from_secs(40));
+    let record = &world.machine.record;
+    assert!(world.is_well() && record.image == Image::default(), "{:?}", world.log);
+    assert_eq!((world.count("nothing-came"), record.failures.len()), (1, 0));
 }
 
 #[test]

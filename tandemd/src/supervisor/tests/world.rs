@@ -43,6 +43,10 @@ pub enum Does {
     Hangs,
     /// Its link is up, and nothing comes of that.
     Idles,
+    /// It takes what is for the outside, and nothing comes from there.
+    IsDeaf,
+    /// The same, and it has not turned its devices on.
+    IsBlind,
 }
 
 #[derive(Clone, Debug)]
@@ -57,6 +61,7 @@ pub struct Instance {
     /// How long it has taken no event.
     pub spun: Duration,
     pub taken: u64,
+    pub came: u64,
     pub is_others: bool,
     pub has_devices: bool,
     /// Others have taken them.
@@ -83,6 +88,21 @@ impl Instance {
         }
     }
 
+    /// What it does when it has booted and has its devices.
+    fn comes_to(&self) -> Does {
+        match () {
+            () if self.image == with(Some(Flaw::NotReceiving)) => Does::IsDeaf,
+            () if self.image == with(Some(Flaw::NotProbed)) => Does::IsBlind,
+            () => Does::Its,
+        }
+    }
+
+    /// It is reached by guests.
+    fn is_way(&self) -> bool {
+        let ways = [Does::Its, Does::Spins, Does::Strays, Does::Errs, Does::IsDeaf, Does::IsBlind];
+        ways.contains(&self.does) && self.end.is_none()
+    }
+
     pub fn pass(&mut self) {
         if self.end.is_some() || self.is_paused {
             return;
@@ -93,7 +113,7 @@ impl Instance {
                 // It waits for them.
                 return;
             }
-            self.does = Does::Its;
+            self.does = self.comes_to();
         }
         self.beat.run += TICK;
         match self.does {
@@ -102,9 +122,10 @@ impl Instance {
                 self.spun += TICK;
                 self.beat.wedged_for = (self.spun >= WEDGED).then_some(self.spun);
             }
-            Does::Its | Does::Hangs | Does::Idles | Does::Strays | Does::Errs => {
+            Does::Its | Does::Hangs | Does::Idles | Does::Strays | Does::Errs | Does::IsDeaf | Does::IsBlind => {
                 self.beat.upcalls += 1;
-                self.taken += u64::from(matches!(self.does, Does::Its | Does::Errs));
+                self.taken += u64::from(matches!(self.does, Does::Its | Does::Errs | Does::IsDeaf | Does::IsBlind));
+                self.came += u64::from(matches!(self.does, Does::Its | Does::Errs));
                 let strayed = self.beat.dma_fault_for.unwrap_or_default() + TICK;
                 self.beat.dma_fault_for = (self.does == Does::Strays).then_some(strayed);
             }
@@ -123,6 +144,10 @@ pub enum Flaw {
     NotReady,
     /// It drives them, and its interface is connected to nothing.
     NotConnected,
+    /// It is the way, and nothing comes by it.
+    NotReceiving,
+    /// The same, as no driver takes its devices.
+    NotProbed,
 }
 
 /// An image that is new, with this flaw.
@@ -295,6 +320,7 @@ impl World {
             beat: Beat::default(),
             spun: Duration::ZERO,
             taken: 0,
+            came: 0,
             is_others: false,
             has_devices,
             is_bereft: false,
@@ -318,13 +344,11 @@ impl World {
         }
         self.release();
         let domain = self.domain.as_ref().map(|d| d.seen(self.now));
-        let is_way =
-            |d: &&Instance| matches!(d.does, Does::Its | Does::Spins | Does::Strays | Does::Errs) && d.end.is_none();
-        let way = self.domain.as_ref().filter(is_way).map(|d| Way {
+        let way = self.domain.as_ref().filter(|d| d.is_way()).map(|d| Way {
             is_card: false,
             // Guests go on to send while it is paused.
             queue: Queue { is_waiting: d.is_paused, taken: d.taken, ..Queue::default() },
-            came: d.taken,
+            came: d.came,
             has_failed: self.words == &words::DISK && (d.does == Does::Errs || self.medium_is_bad),
             ..Way::default()
         });
@@ -341,14 +365,15 @@ impl World {
         let is_done = matches!(errand, Errand::Done(_));
         let domain = if is_done { self.domain.as_ref().map(|d| d.seen(self.now)) } else { domain };
         let has_all = self.domain.as_ref().is_some_and(|d| d.has_devices);
-        let idles = self.domain.as_ref().is_some_and(|d| d.does == Does::Idles);
+        let does = self.domain.as_ref().map(|d| d.does);
+        let is_driven = way.is_some() && does != Some(Does::IsBlind) || does == Some(Does::Idles);
         Look {
             now: self.now,
             domain,
             has_all,
             is_meeting: self.meets_until.is_some_and(|until| now < until),
-            is_probed: has_all && (way.is_some() || idles),
-            has_link: has_all && (way.is_some() || idles),
+            is_probed: has_all && is_driven,
+            has_link: has_all && is_driven,
             standby: self.standby.as_ref().map(|d| d.seen(self.now)),
             candidate: self.candidate.as_ref().map(|d| d.seen(self.now)),
             remains: self.remains.iter().map(|d| d.id).filter(|id| !self.is_cleared(*id)).collect(),
