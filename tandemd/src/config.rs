@@ -16,7 +16,7 @@
 //! address = "127.0.0.1:9740"
 //! ```
 
-use crate::supervisor::{candidate_of, standby_of, Settings, UNDRAINED_DISK_MS};
+use crate::supervisor::{candidate_of, remains_of, standby_of, Settings, UNDRAINED_DISK_MS};
 use anyhow::{bail, ensure, Context, Result};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -136,16 +136,14 @@ impl Config {
                 ensure!(is_name(driver), "`{driver}` cannot be a domain's name: letters, digits and -_.+ are");
                 ensure!(driver != name, "`{name}` cannot be its own driver domain");
             }
-            let waiting = service.looked_after().map(|(driver, settings)| {
-                let standby = (settings.standby > 0 || settings.snapshot).then(|| standby_of(driver));
-                standby.into_iter().chain([candidate_of(driver)])
-            });
-            for waits in waiting.into_iter().flatten() {
+            let beside =
+                service.looked_after().map(|(driver, _)| [standby_of, candidate_of, remains_of].map(|of| of(driver)));
+            for other in beside.into_iter().flatten() {
                 let is_taken =
-                    |(name, of): (&String, &Service)| *name == waits || of.driver_domain.as_ref() == Some(&waits);
+                    |(name, of): (&String, &Service)| *name == other || of.driver_domain.as_ref() == Some(&other);
                 ensure!(
                     !config.service.iter().any(is_taken),
-                    "`{waits}` is the name of one that waits for the place of {name}'s driver domain"
+                    "`{other}` is the name of one that is to have, or had, the place of {name}'s driver domain"
                 );
             }
             if let Some(ms) = service.hold_ms {
@@ -339,9 +337,16 @@ mod tests {
         assert_eq!(own.service["disk"].supervise.as_ref().unwrap().undrained_ms(), 0);
         let taken =
             "[service.dd-standby]\n[service.net]\ndriver-domain = \"dd\"\n[service.net.supervise]\nconfig = \"/d\"\n";
-        assert!(Config::parse(taken).is_ok());
-        assert!(said(&format!("{taken}standby = 1\n")).contains("`dd-standby`"));
-        assert!(said(&format!("{taken}snapshot = true\n")).contains("`dd-standby`"));
+        // Whatever the settings are: they may be others tomorrow.
+        for name in ["dd-standby", "dd-upgrade", "dd-remains"] {
+            for settings in ["", "standby = 1\n", "snapshot = true\n"] {
+                let taken = format!("{}{settings}", taken.replace("dd-standby", name));
+                assert!(said(&taken).contains(&format!("`{name}`")), "{taken}");
+            }
+        }
+        let another = taken.replace("[service.dd-standby]", "[service.lab]\ndriver-domain = \"dd-standby\"");
+        assert!(said(&another).contains("`dd-standby`"));
+        assert!(Config::parse(&taken.replace("[service.net.supervise]\nconfig = \"/d\"\n", "")).is_ok());
         let both = taken.replace("[service.dd-standby]\n", "") + "standby = 1\nsnapshot = true\n";
         assert!(Config::parse(&both).is_ok());
         assert!(Config::parse(&format!("{both}twin = true\n")).is_ok());

@@ -80,10 +80,14 @@ fn run(command: &mut Command) -> Result<()> {
 
 /// The UUID of a service's domain: the same each time, so that it is found again.
 fn uuid(service: &str) -> String {
-    // FNV-1a.
-    let hash = service.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
+    let hash = hash(service);
     // Of the kind whose bits mean nothing, with a beginning that people recognise.
     format!("74616e64-656d-8000-{:04x}-{:012x}", 0x8000 | (hash >> 48 & 0x3fff), hash & 0xffff_ffff_ffff)
+}
+
+/// FNV-1a of a name.
+pub fn hash(name: &str) -> u64 {
+    name.bytes().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3))
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ mod health;
 mod look;
 mod machine;
 mod options;
+mod ours;
 mod passthrough;
 mod pci;
 mod record;

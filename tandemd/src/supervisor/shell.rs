@@ -6,7 +6,7 @@ use super::look::{Act, Domain, Errand, Look, Way};
 use super::passthrough::{self, Meeting, Sysfs};
 use super::settings::{Answers, Claim, Reset, Settings};
 use super::toolstack::{Toolstack, ATTACH, CREATE};
-use super::{candidate_of, pci, standby, Record, BUSY};
+use super::{candidate_of, ours, pci, standby, Record, BUSY};
 use crate::config::Kind;
 use crate::hypercall::{disks_of, Hypervisor, News, Switches};
 use crate::service::name_of;
@@ -58,6 +58,9 @@ pub struct Shell {
     named: BTreeSet<u16>,
     /// Where else names of domains are, as far as that was asked.
     vms: BTreeMap<u16, String>,
+    /// Those of them that were made here, or had the place, as far as that was asked; and others that are called so.
+    ours: BTreeSet<u16>,
+    others: BTreeSet<u16>,
     hypervisor: Hypervisor,
     /// The hypervisor tells when the driver domain ends or is wedged, which it is after so many ms.
     news: News,
@@ -128,6 +131,8 @@ impl Shell {
             store: Kept::new(Client::open()?, Hypervisor::census()?)?,
             named: BTreeSet::new(),
             vms: BTreeMap::new(),
+            ours: BTreeSet::new(),
+            others: BTreeSet::new(),
             hypervisor: Hypervisor::open()?,
             news: News::open()?,
             wedged_ms: u32::try_from(settings.wedged_ms).unwrap_or(u32::MAX),
@@ -230,20 +235,34 @@ impl Shell {
             if name == self.driver {
                 self.domain = Some(id);
             }
-            if name == standby {
-                self.standby = Some(id);
-            }
-            if name == candidate {
-                self.candidate = Some(id);
-            }
-            if name == remains {
-                self.remains.push(id);
+            if [&standby, &candidate, &remains].contains(&&name) && self.is_ours(id, &name)? {
+                match () {
+                    () if name == standby => self.standby = Some(id),
+                    () if name == candidate => self.candidate = Some(id),
+                    () => self.remains.push(id),
+                }
             }
             if name == self.service {
                 self.served = Some(id);
             }
         }
         Ok(())
+    }
+
+    /// Whether a domain that is called so was made here, or had the place. Another one is let alone, whatever becomes of that; it is said once.
+    fn is_ours(&mut self, id: u16, name: &str) -> Result<bool> {
+        if self.ours.contains(&id) {
+            return Ok(true);
+        }
+        let vm = self.vm_of(id)?;
+        let is_ours = ours::is_ours(id, vm.as_deref(), &self.driver, &mut self.store)?;
+        if is_ours {
+            self.ours.insert(id);
+        } else if self.others.insert(id) {
+            let (service, driver) = (&self.service, &self.driver);
+            eprintln!("{service}: {driver}: domain {id} is called {name}, and was not made by tandemd: it is let alone, and has a name that is needed");
+        }
+        Ok(is_ours)
     }
 
     /// The store tells when one of these domains gets another name, and of no others.
@@ -255,6 +274,8 @@ impl Shell {
             self.store.watch(&name_of(*new), NAMES)?;
         }
         self.vms.retain(|domain, _| domains.contains(domain));
+        self.ours.retain(|domain| domains.contains(domain));
+        self.others.retain(|domain| domains.contains(domain));
         self.named.clone_from(domains);
         Ok(())
     }
@@ -556,9 +577,11 @@ impl Shell {
                 self.toolstack.start(&["destroy", &domain.to_string()])
             }
             Act::Create => self.create(record.image_to_start(), &[]),
-            Act::CreateStandby => self.create(&record.image, &without_devices(&standby::name_of(&self.driver))),
+            Act::CreateStandby => {
+                self.create(&record.image, &without_devices(&standby::name_of(&self.driver), &self.driver))
+            }
             Act::CreateCandidate => match &record.upgrade {
-                Some(upgrade) => self.create(&upgrade.to, &without_devices(&candidate_of(&self.driver))),
+                Some(upgrade) => self.create(&upgrade.to, &without_devices(&candidate_of(&self.driver), &self.driver)),
                 None => Ok(()),
             },
             Act::Note(domain) => self.note(domain, record),
@@ -626,7 +649,8 @@ pub fn waits_for(service: &str) -> String {
     format!("/tool/tandem/{service}/waits")
 }
 
-/// What a configuration says of one of this name that gets its devices later.
-fn without_devices(name: &str) -> [String; 3] {
-    [format!("name=\"{name}\""), "pci=[]".into(), "passthrough=\"enabled\"".into()]
+/// What a configuration says of one of this name that gets the devices of this driver domain later.
+fn without_devices(name: &str, driver: &str) -> [String; 4] {
+    let uuid = ours::uuid(driver);
+    [format!("name=\"{name}\""), format!("uuid=\"{uuid}\""), "pci=[]".into(), "passthrough=\"enabled\"".into()]
 }

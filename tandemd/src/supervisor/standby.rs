@@ -79,6 +79,8 @@ impl Standby {
             }
             if has_ended {
                 said.push(format!("domain {}, which waited, has ended", there.id));
+            } else {
+                said.push(format!("domain {} is not to wait any more, and goes", there.id));
             }
             self.from = look.now + if has_ended { AGAIN } else { AGAIN_DISMISS };
             return Some(self.ask(Act::Dismiss(there.id)));

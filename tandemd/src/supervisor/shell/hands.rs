@@ -2,7 +2,7 @@
 
 use super::super::passthrough::{self, Party};
 use super::super::settings::Answers;
-use super::super::{pci, standby};
+use super::super::{ours, pci, standby};
 use super::{taken_by, waits_for, Shell};
 use crate::hypercall::{disks_of, Disks, Switches};
 use crate::look::vifs;
@@ -53,12 +53,16 @@ impl Shell {
         devices.extend(self.devices.iter().map(|device| device.name.clone()));
         devices.sort_unstable();
         devices.dedup();
-        let from = Party::new(domain, self.renamed(domain, &standby::remains_of(&self.driver))?);
+        let mut changes = self.renamed(domain, &standby::remains_of(&self.driver))?;
+        changes.push(Change::Write(ours::mark_of(domain), self.driver.clone()));
+        let from = Party::new(domain, changes);
         let from = from.answered(self.pci_answers == Answers::Hypervisor);
         if self.keep_link {
             passthrough::keep_links(domain, &devices, &mut self.hypervisor);
         }
         passthrough::take(from, &devices, self.reset, &self.sysfs, &mut self.store, &mut self.hypervisor)?;
+        // Nobody has to ask for that.
+        self.ours.insert(domain);
         self.unplug(domain)
     }
 
@@ -70,7 +74,7 @@ impl Shell {
     }
 
     /// Where else the toolstack has written a domain's name; it stays there.
-    fn vm_of(&mut self, domain: u16) -> Result<Option<String>> {
+    pub(super) fn vm_of(&mut self, domain: u16) -> Result<Option<String>> {
         if !self.vms.contains_key(&domain) {
             self.vms.extend(self.store.read(&format!("/local/domain/{domain}/vm"))?.map(|vm| (domain, vm)));
         }

@@ -1,0 +1,92 @@
+//! Which domains were made here: those that wait for a driver domain's place, and what is left of those that had it.
+//!
+//! Names do not say so, since anybody may give a domain any name, and who is not needed is destroyed. One that waits has a UUID of ours from its
+//! creation on, whoever is killed meanwhile; what is left of one that somebody else may have made is marked when it gets its name. Its directory in
+//! xenstore goes with it, and domain 0 alone writes there.
+
+use crate::domain::hash;
+use crate::store::Store;
+use anyhow::Result;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// A UUID for one that is to wait for this driver domain's place: another one each time.
+pub fn uuid(driver: &str) -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
+    format!("{}{:012x}", beginning(driver), now & 0xffff_ffff_ffff)
+}
+
+/// With what all of these begin. Those of services' own domains are told from them by the third group.
+fn beginning(driver: &str) -> String {
+    format!("74616e64-656d-8001-{:04x}-", 0x8000 | (hash(driver) >> 48 & 0x3fff))
+}
+
+/// Where a domain is marked as one that had the place of the driver domain whose name is there.
+pub fn mark_of(domain: u16) -> String {
+    format!("/local/domain/{domain}/tandem")
+}
+
+/// Whether a domain was made, or marked, for this driver domain. `vm`: where else the toolstack has written its name, if that is known.
+pub fn is_ours(domain: u16, vm: Option<&str>, driver: &str, store: &mut impl Store) -> Result<bool> {
+    let is_made = vm.is_some_and(|vm| vm.starts_with(&format!("/vm/{}", beginning(driver))));
+    Ok(is_made || store.read(&mark_of(domain))?.as_deref() == Some(driver))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::{Change, Event};
+    use std::collections::BTreeMap;
+    use std::time::Duration;
+
+    #[derive(Default)]
+    struct Nodes(BTreeMap<String, String>);
+
+    impl Nodes {
+        fn marked(mut self, domain: u16, driver: &str) -> Self {
+            self.0.insert(mark_of(domain), driver.into());
+            self
+        }
+    }
+
+    impl Store for Nodes {
+        fn read(&mut self, path: &str) -> Result<Option<String>> {
+            Ok(self.0.get(path).cloned())
+        }
+
+        fn list(&mut self, _: &str) -> Result<Vec<String>> {
+            Ok(Vec::new())
+        }
+
+        fn change(&mut self, _: &str, _: &[Change]) -> Result<bool> {
+            panic!("nothing is changed here")
+        }
+
+        fn watch(&mut self, _: &str, _: &str) -> Result<()> {
+            Ok(())
+        }
+
+        fn unwatch(&mut self, _: &str, _: &str) -> Result<()> {
+            Ok(())
+        }
+
+        fn next_event(&mut self, _: Option<Duration>) -> Result<Option<Event>> {
+            Ok(None)
+        }
+    }
+
+    const OTHERS: &str = "0d6f7a52-9c0e-4d5b-8a51-1f0d6b1f3c55";
+
+    #[test]
+    fn whose_a_domain_is_its_name_does_not_say() {
+        let own = uuid("dd");
+        assert_eq!(own.split('-').map(str::len).collect::<Vec<_>>(), [8, 4, 4, 4, 12]);
+        let mut store = Nodes::default().marked(9, "dd");
+        let mut is_ours = |domain, uuid: &str, driver| {
+            super::is_ours(domain, Some(&format!("/vm/{uuid}")), driver, &mut store).unwrap()
+        };
+        assert!(is_ours(7, &own, "dd") && !is_ours(7, &own, "dd2"));
+        assert!(!is_ours(8, OTHERS, "dd"), "an operator's, or another service's");
+        assert!(is_ours(9, OTHERS, "dd") && !is_ours(9, OTHERS, "dd2"), "it had the place");
+        assert!(!super::is_ours(8, None, "dd", &mut store).unwrap());
+    }
+}
