@@ -135,6 +135,10 @@ impl Config {
             if let Some(driver) = &service.driver_domain {
                 ensure!(is_name(driver), "`{driver}` cannot be a domain's name: letters, digits and -_.+ are");
                 ensure!(driver != name, "`{name}` cannot be its own driver domain");
+                ensure!(
+                    !config.service.contains_key(driver),
+                    "`{driver}` is a service, whose domain never runs, and cannot be the driver domain of `{name}`"
+                );
             }
             let beside =
                 service.looked_after().map(|(driver, _)| [standby_of, candidate_of, remains_of].map(|of| of(driver)));
@@ -319,6 +323,9 @@ mod tests {
         assert!(said("[service.net]\n[metrics]\naddress = \"here\"\n").contains("address"));
         assert!(said("[service.net]\n[metrics]\nport = 1\n").contains("port"));
         assert!(said("[service.net]\ndriver-domain = \"net\"\n").contains("its own"));
+        for services in ["[service.net]\n[service.lan]\n", "[service.net]\ndriver-domain = \"dd\"\n[service.lan]\n"] {
+            assert!(said(&format!("{services}driver-domain = \"net\"\n")).contains("`net` is a service"));
+        }
         assert!(said("[service.net.supervise]\nconfig = \"/dd.cfg\"\n").contains("no `driver-domain`"));
         let disk =
             "[service.disk]\nkind = \"disk\"\ndriver-domain = \"dd\"\n[service.disk.supervise]\nconfig = \"/d\"\n";
