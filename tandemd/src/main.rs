@@ -100,6 +100,7 @@ fn run() -> Result<()> {
     news::begin()?;
     control::begin(&config)?;
     metrics::begin(&config)?;
+    supervisor::clear_orphans(&config)?;
     let mut domains = Domains::new(|name| domain::find_or_make(&mut Client::open()?, name));
     loop {
         serve(&config, &mut hypervisor, &mut domains)?;

@@ -67,6 +67,13 @@ check it-is-quicker eval '[ $with -lt $without ] || { echo $with and $without ms
 check xl-was-not-needed eval "! grep 'xl is to' $daemon_log"
 check the-operator-parks-it eval 'twinctl park net && gone dd 60'
 check and-nobody-waits gone dd-standby 60
+# Somebody else may have that name.
+config dd-standby
+check one-that-is-only-called-so boot dd-standby
+check it-is-said-that-it-is-in-the-way daemon_said 1 'is called dd-standby, and was not made by tandemd' 20
+usleep 3000000
+check and-it-lives said '^here$' dd-standby 20 'echo here'
+check it-is-destroyed eval 'xl destroy dd-standby && gone dd-standby'
 check a-guest-gets-an-error-again said 'FAIL No route to host' u1 120 'killall tcptest; ifconfig eth0 down; ifconfig eth0 10.9.0.3 netmask 255.255.255.0 up; tcptest put 10.9.0.1 1'
 ways=$(grep -c 'it is the way out' $daemon_log)
 check the-operator-lets-it-come twinctl unpark net
@@ -74,6 +81,15 @@ check and-it-comes daemon_said $((ways + 1)) 'it is the way out'
 check the-outside-answers-again outside_answers u1 60
 check packets-go-on said 'net ok' u1 $((60 + few * 8)) "$keeps && nettest eth0 10.9.0.1 $few 64"
 check streams-go-on said 'tcp ok' u1 $((60 + mib * 4)) "tcptest get 10.9.0.1 $mib"
+# The configuration says nothing of it any more.
+check one-waits-again wait_for 240 xl domid dd-standby
+cp /etc/tandem/tandemd.toml /tmp/tandemd.kept
+way_out dd
+check nobody-looks-after-it twinctl reload
+check so-nobody-waits eval 'daemon_said 1 "of no use any more" 60 && gone dd-standby 60'
+check and-the-driver-domain-goes-on outside_answers u1 60
+mv /tmp/tandemd.kept /etc/tandem/tandemd.toml
+check it-is-looked-after-again eval "twinctl reload && wait_for 60 status 'looked after: up'"
 check shut-down-by-the-operator eval 'twinctl park net && gone dd 60 && gone dd-standby 60'
 check destroy-the-guest eval 'xl destroy u1 && gone u1'
 supervised_machine_ends

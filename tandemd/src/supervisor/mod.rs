@@ -12,6 +12,7 @@ mod health;
 mod look;
 mod machine;
 mod options;
+mod orphans;
 mod ours;
 mod passthrough;
 mod pci;
@@ -26,6 +27,7 @@ mod toolstack;
 mod words;
 
 pub use machine::upgrade::name_of as candidate_of;
+pub use orphans::begin as clear_orphans;
 pub use record::Record;
 pub use settings::{Settings, UNDRAINED_DISK_MS};
 pub use shell::{link_of, taken_by, waits_for};

@@ -4,7 +4,9 @@
 //! creation on, whoever is killed meanwhile; what is left of one that somebody else may have made is marked when it gets its name. Its directory in
 //! xenstore goes with it, and domain 0 alone writes there.
 
+use super::{candidate_of, remains_of, standby_of};
 use crate::domain::hash;
+use crate::service::name_of;
 use crate::store::Store;
 use anyhow::Result;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -31,6 +33,34 @@ pub fn is_ours(domain: u16, vm: Option<&str>, driver: &str, store: &mut impl Sto
     Ok(is_made || store.read(&mark_of(domain))?.as_deref() == Some(driver))
 }
 
+/// One that is of no use any more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Orphan {
+    /// It.
+    pub domain: u16,
+    /// What it is called.
+    pub name: String,
+    /// It has the place itself, and is let alone; only what was noted of it is of no use.
+    pub has_the_place: bool,
+}
+
+/// Domains that were made here for driver domains that nobody looks after, of those that are there.
+pub fn orphans(is_looked_after: impl Fn(&str) -> bool, store: &mut impl Store) -> Result<Vec<Orphan>> {
+    let mut found = Vec::new();
+    for domain in store.list("/local/domain")?.iter().filter_map(|domain| domain.parse().ok()) {
+        let Some(name) = store.read(&name_of(domain))? else { continue };
+        let vm = store.read(&format!("/local/domain/{domain}/vm"))?;
+        let of = [standby_of, candidate_of, remains_of].map(|call| call(""));
+        let drivers = of.iter().filter_map(|suffix| name.strip_suffix(suffix)).map(|driver| (driver, false));
+        for (driver, has_the_place) in drivers.chain([(name.as_str(), true)]) {
+            if !is_looked_after(driver) && is_ours(domain, vm.as_deref(), driver, store)? {
+                found.push(Orphan { domain, name: name.clone(), has_the_place });
+            }
+        }
+    }
+    Ok(found)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -42,6 +72,12 @@ mod tests {
     struct Nodes(BTreeMap<String, String>);
 
     impl Nodes {
+        fn with(mut self, domain: u16, name: &str, uuid: &str) -> Self {
+            self.0.insert(name_of(domain), name.into());
+            self.0.insert(format!("/local/domain/{domain}/vm"), format!("/vm/{uuid}"));
+            self
+        }
+
         fn marked(mut self, domain: u16, driver: &str) -> Self {
             self.0.insert(mark_of(domain), driver.into());
             self
@@ -53,8 +89,12 @@ mod tests {
             Ok(self.0.get(path).cloned())
         }
 
-        fn list(&mut self, _: &str) -> Result<Vec<String>> {
-            Ok(Vec::new())
+        fn list(&mut self, path: &str) -> Result<Vec<String>> {
+            let below = format!("{path}/");
+            let names = self.0.keys().filter_map(|at| at.strip_prefix(&below)?.split('/').next());
+            let mut names: Vec<String> = names.map(Into::into).collect();
+            names.dedup();
+            Ok(names)
         }
 
         fn change(&mut self, _: &str, _: &[Change]) -> Result<bool> {
@@ -88,5 +128,25 @@ mod tests {
         assert!(!is_ours(8, OTHERS, "dd"), "an operator's, or another service's");
         assert!(is_ours(9, OTHERS, "dd") && !is_ours(9, OTHERS, "dd2"), "it had the place");
         assert!(!super::is_ours(8, None, "dd", &mut store).unwrap());
+    }
+
+    #[test]
+    fn who_was_made_for_a_driver_domain_that_nobody_looks_after_is_of_no_use() {
+        let mut store = Nodes::default()
+            .with(0, "Domain-0", OTHERS)
+            .with(1, "net", OTHERS)
+            .with(2, "dd", &uuid("dd"))
+            .with(3, "dd-standby", &uuid("dd"))
+            .with(4, "dd-remains", OTHERS)
+            .marked(4, "dd")
+            .with(5, "dd-upgrade", OTHERS)
+            .with(6, "other-standby", &uuid("other"))
+            .with(7, "dd-remains", OTHERS);
+        let mut found = |after: &str| -> Vec<(u16, bool)> {
+            let found = orphans(|driver| driver == after, &mut store).unwrap();
+            found.into_iter().map(|orphan| (orphan.domain, orphan.has_the_place)).collect()
+        };
+        assert_eq!(found("other"), [(2, true), (3, false), (4, false)]);
+        assert_eq!(found("dd"), [(6, false)]);
     }
 }

@@ -14,12 +14,15 @@ use crate::store::Store;
 use anyhow::{Context, Result};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// What xl is told before the configuration. Without `-e` a process of its would stay to do what `on_crash` says, and would be in the way.
 pub const CREATE: &[&str] = &["create", "-q", "-e"];
 /// To hand over a device.
 pub const ATTACH: &str = "pci-attach";
+
+/// So often is looked whether one has ended that is waited for.
+const AGAIN: Duration = Duration::from_millis(100);
 
 /// The toolstack, as it is asked for a driver domain.
 pub struct Toolstack {
@@ -31,6 +34,19 @@ pub struct Toolstack {
     nr_cleared: u32,
     /// Who is destroyed, and answers nobody any more.
     destroyed: Option<u16>,
+}
+
+/// A process that is waited for, by who has nothing else to do. What it has said, if it was in vain.
+pub fn run_to_its_end(what: &str, arguments: &[&str]) -> Result<Result<(), String>> {
+    let said = Path::new(RUN).join(format!("{what}.alone.xl"));
+    let mut process = Running::start(what, arguments, &said)?;
+    loop {
+        if let Some(result) = process.end() {
+            process.forget_said();
+            return Ok(result);
+        }
+        std::thread::sleep(AGAIN);
+    }
 }
 
 /// A process that clears a domain away.
