@@ -35,7 +35,9 @@ pub use standby::{name_of as standby_of, remains_of};
 pub use toolstack::children::await_earlier as await_earlier_children;
 
 use crate::config::{self, Config, Kind};
-use anyhow::{Context, Result};
+use crate::service::name_of;
+use crate::store::{Client, Store};
+use anyhow::{bail, Context, Result};
 use control::told::LookedAfter;
 use control::{Image, Order};
 use look::Act;
@@ -248,7 +250,10 @@ fn until_startable(config: &Config, service: &str, driver: &str) -> Result<()> {
                 }
             };
             let answer = match (order, trouble()) {
-                (Order::Park, _) => want(record::Mode::Parked).map_err(|error| format!("{error:#}")),
+                (Order::Park, _) => want(record::Mode::Parked)
+                    .and_then(|()| named(driver, &mut Client::open()?))
+                    .and_then(|there| none_runs(driver, there))
+                    .map_err(|error| format!("{error:#}")),
                 (Order::Restart | Order::Unpark, Some(still)) => {
                     why = still;
                     Err(why.clone())
@@ -263,6 +268,22 @@ fn until_startable(config: &Config, service: &str, driver: &str) -> Result<()> {
         }
         std::thread::sleep(BUSY);
     }
+}
+
+/// Who has one parked is to know that it is not gone by that, if it is not looked after.
+fn none_runs(driver: &str, there: Option<u16>) -> Result<()> {
+    let Some(domain) = there else { return Ok(()) };
+    bail!("it is not started again, but domain {domain} runs on with its devices, as its configuration is not known: `xl destroy {driver}` ends it")
+}
+
+/// The domain of this name.
+fn named(name: &str, store: &mut impl Store) -> Result<Option<u16>> {
+    for domain in store.list("/local/domain")?.iter().filter_map(|domain| domain.parse().ok()) {
+        if store.read(&name_of(domain))?.as_deref() == Some(name) {
+            return Ok(Some(domain));
+        }
+    }
+    Ok(None)
 }
 
 fn look_after(service: &str, kind: Kind, driver: &str, settings: &Settings) -> Result<()> {

@@ -63,6 +63,7 @@ pub fn orphans(is_looked_after: impl Fn(&str) -> bool, store: &mut impl Store) -
 
 #[cfg(test)]
 mod tests {
+    use super::super::{named, none_runs};
     use super::*;
     use crate::store::{Change, Event};
     use std::collections::BTreeMap;
@@ -128,6 +129,15 @@ mod tests {
         assert!(!is_ours(8, OTHERS, "dd"), "an operator's, or another service's");
         assert!(is_ours(9, OTHERS, "dd") && !is_ours(9, OTHERS, "dd2"), "it had the place");
         assert!(!super::is_ours(8, None, "dd", &mut store).unwrap());
+    }
+
+    #[test]
+    fn who_has_one_parked_that_is_not_looked_after_is_told_that_it_runs() {
+        let mut store = Nodes::default().with(2, "dd2", OTHERS).with(3, "dd", OTHERS);
+        let mut parked = |driver: &str| named(driver, &mut store).and_then(|there| none_runs(driver, there));
+        assert!(parked("gone").is_ok());
+        let said = parked("dd").unwrap_err().to_string();
+        assert!(said.contains("domain 3 runs on") && said.contains("`xl destroy dd`"), "{said}");
     }
 
     #[test]
