@@ -3,6 +3,7 @@
 //! Guests' front ends keep its domid for life, so it outlives this process. It is made by the toolstack itself, so `xl list`,
 //! `xl destroy` and everything else know it as they know any domain; it is told from others of its name by its UUID.
 
+use crate::departure;
 use crate::hypercall::{GRANT_FRAMES, SERVICE_MIB};
 use crate::kernel;
 use crate::store::Store;
@@ -23,6 +24,8 @@ pub fn find_or_make(store: &mut impl Store, service: &str) -> Result<u16> {
     if let Some(domain) = find(store, service)? {
         return Ok(domain);
     }
+    // Whoever ends them waits until none of its name is there.
+    ensure!(!departure::is_under_way(), "all domains are being ended; its own is made when that is over");
     make(service)?;
     find(store, service)?.with_context(|| format!("the toolstack has made the domain {service}, and it is not there"))
 }

@@ -6,6 +6,7 @@
 
 mod config;
 mod control;
+mod departure;
 mod device;
 mod disk;
 mod domain;
