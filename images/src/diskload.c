@@ -2,10 +2,10 @@
  * diskload DEVICE FIRST-MIB MIB: writes blocks at random in that range (MIB is a power of two), with flushes, and reads them back at random, until it gets
  * SIGTERM; then all of them. Direct, asynchronous I/O, 32 requests in flight. What each block holds is remembered here, so a write
  * that was lost, came twice too late, or went elsewhere is seen. The sum at the end is of what all of them should hold: testbed/src/medium.rs
- * compares it with the medium.
+ * compares it with the medium. If blocks were wrong all are written and read once more before, so that the medium has to be right in the end.
  *
  *   gap FROM LENGTH, bins FROM N N N...   as netprobe says of answers
- *   wrong BLOCK at MS: ...                a block was read that holds other bytes: of an earlier write, of another block, or of neither
+ *   wrong BLOCK at MS: ...                a block was read that holds other bytes: all of them of an earlier write or of another block, or none such
  *   error BLOCK                           a request or a flush failed
  *   disk ok|FAIL verified=N wrong=N errors=N flushes=N sum=HEX
  */
@@ -66,6 +66,7 @@ static void finish(const char *why)
 /* Says whose bytes those are that came in the place of a block's. */
 static void tell_wrong(const uint8_t *p, const uint8_t *want, uint64_t block)
 {
+	static uint8_t whole[BLOCK];
 	uint64_t head, same = 0;
 
 	memcpy(&head, p, sizeof(head));
@@ -77,8 +78,9 @@ static void tell_wrong(const uint8_t *p, const uint8_t *want, uint64_t block)
 		/* It may be one whose write has not begun. */
 		for (uint64_t write = generation[other] + 1; write; write--) {
 			if (pattern_word((write << 32) + first + other, 0) == head) {
-				printf("it begins as write %llu of block %llu, of which %llu is the last\n", (unsigned long long)write,
-				       (unsigned long long)other, (unsigned long long)generation[other]);
+				pattern_fill(whole, BLOCK, (write << 32) + first + other);
+				printf("it %s write %llu of block %llu, of which %llu is the last\n", memcmp(whole, p, BLOCK) ? "begins as" : "is",
+				       (unsigned long long)write, (unsigned long long)other, (unsigned long long)generation[other]);
 				return;
 			}
 		}
@@ -209,5 +211,9 @@ int main(int argc, char **argv)
 		fill_bins();
 	}
 	sweep_all(IOCB_CMD_PREAD);
+	if (wrong) {
+		sweep_all(IOCB_CMD_PWRITE);
+		sweep_all(IOCB_CMD_PREAD);
+	}
 	finish("");
 }

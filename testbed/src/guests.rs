@@ -221,6 +221,7 @@ impl Guest {
             devices: wishes.iommu.into_iter().collect(),
             accel,
             qemu: wishes.qemu,
+            tells_misuse: false,
             timeout_s: if self.is_hostile() { HOSTILE_LIMIT_S } else { TIME_LIMIT_S }
                 + wishes.operations.unwrap_or(0) / if self.counts_instructions { 1 } else { OPERATIONS_PER_S },
         })

@@ -6,7 +6,7 @@ use anyhow::{ensure, Context, Result};
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{Read, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Mutex, PoisonError};
@@ -133,6 +133,11 @@ impl Running {
     /// QEMU's serial input, for a person at the console.
     pub fn input(&mut self) -> Option<ChildStdin> {
         self.child.stdin.take()
+    }
+
+    /// The file with what QEMU itself says.
+    pub fn errors(&self) -> &Path {
+        &self.errors
     }
 
     /// QEMU's monitor, for what happens to a machine from outside.

@@ -3,6 +3,7 @@
 //! The checks are `images/xen/tests/many-deaths.sh`. `--operations` and `--seed` say how often, and in which order of causes.
 
 use super::driving::machine;
+use super::refused::Record;
 use super::xl::judge_but;
 use super::{Bed, Test};
 use anyhow::{ensure, Context, Result};
@@ -77,7 +78,7 @@ fn died(outcome: &Outcome) -> Result<&str> {
 }
 
 /// Blocks of two guests and files of a third, on one medium behind this controller, which the host looks at afterwards. A driver whose instructions are damaged may write other bytes
-/// than it was told before it dies, as nobody notices.
+/// than it was told before it dies, as nobody notices. One whose memory is damaged may answer a write that its controller has refused, and only that ([`Record`]).
 fn of_disks(bed: &Bed, device: &'static str, name: &str) -> Result<String> {
     const MIB: u64 = 8;
     let peer = Peer::start(name)?;
@@ -86,8 +87,16 @@ fn of_disks(bed: &Bed, device: &'static str, name: &str) -> Result<String> {
     let file = host::target("images")?.join(format!("{name}.raw"));
     medium::make(&file)?;
     machine.disks = vec![Disk { device, file: file.clone(), writable: true }];
-    let outcome = machine.start()?.finish(|_| false)?;
-    let said = judge_but(bed, &outcome, DAMAGED)?;
+    machine.tells_misuse = true;
+    let running = machine.start()?;
+    let mut record = Record::of(running.errors());
+    let outcome = running.finish(|line| {
+        record.hears(line);
+        false
+    })?;
+    let refused = record.verdict();
+    let said = judge_but(bed, &outcome, DAMAGED).with_context(|| record.to_string())?;
+    let refused = refused?;
     for (partition, guest) in [(1, "u1"), (2, "u2")] {
         let sum = outcome.report(&format!("medium {guest}")).and_then(|report| field(report, "sum"));
         let sum = u64::from_str_radix(sum.with_context(|| format!("{guest} says no sum"))?, 16)?;
@@ -97,7 +106,7 @@ fn of_disks(bed: &Bed, device: &'static str, name: &str) -> Result<String> {
     ensure!(!files.is_empty(), "u3 says no file");
     medium::verify_files(&file, &files)?;
     std::fs::remove_file(&file)?;
-    Ok(format!("{said}, {} files, seed {}, {}", files.len(), chosen(bed).1, died(&outcome)?))
+    Ok(format!("{said}, {} files, seed {}, {}, {refused}", files.len(), chosen(bed).1, died(&outcome)?))
 }
 
 /// The name and the generation of a file that a guest has told of.

@@ -15,6 +15,7 @@ mod linux;
 mod nmis;
 mod passthrough;
 mod refusals;
+mod refused;
 mod screen;
 mod side_by_side;
 mod smap;
