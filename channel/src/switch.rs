@@ -342,7 +342,7 @@ impl Table {
         match self.find(to) {
             Some(port) if port.id == sender.id => drop(Drop::Hairpin),
             Some(port) => Route::to(port),
-            None => Route::of(self.unknown(sender)),
+            None => Route::of(self.unknown(sender, source)),
         }
     }
 
@@ -359,8 +359,15 @@ impl Table {
     }
 
     /// What is for nobody here: out, or in from outside to whoever wants everything. Neither has more than one queue.
-    fn unknown(&self, sender: &Port) -> Forward {
-        let to = if sender.kind == Kind::Uplink { self.rest } else { self.uplink };
+    ///
+    /// The driver's domain receives by its card, too, now and then, and passes on what is not its own. What strangers send each other and the
+    /// network shows to all does not go back to where it came from: the network would look for them here.
+    fn unknown(&self, sender: &Port, source: Mac) -> Forward {
+        let to = match sender.kind {
+            Kind::Uplink => self.rest,
+            Kind::Driver { is_promiscuous: false } if source != sender.mac => None,
+            _ => self.uplink,
+        };
         match to {
             Some(to) if to != sender.id => Forward::To(to),
             _ => Forward::Drop(Drop::Nobody),

@@ -72,6 +72,23 @@ fn guests_send_with_their_own_address() {
 }
 
 #[test]
+fn what_strangers_send_each_other_does_not_go_back_to_the_network() {
+    const OTHER: Mac = [2, 1, 1, 1, 1, 1];
+    let table = Table::build(1, &ports(3, false)).unwrap();
+    let go = |from: PortId, to: Mac, source: Mac| table.forward(from, &frame(to, source));
+    // The network shows it to all, and the driver's domain received it instead of the twin.
+    assert_eq!(go(UP, OTHER, STRANGER), Forward::Drop(Drop::Nobody));
+    assert_eq!(go(DRIVER, OTHER, STRANGER), Forward::Drop(Drop::Nobody));
+    assert_eq!(table.onward(DRIVER, UP, &frame(OTHER, STRANGER)), Onward::Not);
+    // What it received for somebody here, and what it sends itself.
+    assert_eq!(go(DRIVER, mac(3), STRANGER), Forward::To(PortId(3)));
+    assert_eq!(go(DRIVER, OTHER, mac(1)), Forward::To(UP));
+    // One that also gets what is for nobody here may be there for others.
+    let promiscuous = Table::build(2, &ports(3, true)).unwrap();
+    assert_eq!(promiscuous.forward(DRIVER, &frame(OTHER, STRANGER)), Forward::To(UP));
+}
+
+#[test]
 fn what_bridges_keep_to_themselves() {
     let table = Table::build(1, &ports(3, false)).unwrap();
     for last in [0, 2, 0x0e, 0x0f] {
