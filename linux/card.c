@@ -80,6 +80,7 @@ static int fill(struct lists *lists, struct twin *twin, const struct tandem_atta
 		.port = twin->port,
 		.max_frame = dev->mtu + dev->hard_header_len,
 	};
+	twin->nr_queues = dev->real_num_tx_queues;
 	twin->nr_polls = 0;
 	list_for_each_entry(napi, &dev->napi_list, dev_list) {
 		if (twin->nr_polls == TWIN_MAX_QUEUES)
@@ -312,16 +313,28 @@ void tandem_restart(struct twin *twin)
 		pr_err("%s does not come up again: %d\n", dev->name, err);
 }
 
-/* Are these the polls and interrupts that the card was attached with? A driver that is told to use more queues makes all of them anew. */
+/*
+ * Are these the queues, polls and interrupts that the card was attached with? A driver that is told to use more queues makes all of them
+ * anew, or uses others of those that it has.
+ */
 static bool is_as_attached(const struct twin *twin)
 {
 	const struct napi_struct *napi;
 	u32 n = 0;
 
+	if (twin->dev->real_num_tx_queues != twin->nr_queues)
+		return false;
 	list_for_each_entry(napi, &twin->dev->napi_list, dev_list)
 		if (n == twin->nr_polls || napi->napi_id != twin->polls[n++])
 			return false;
 	return n == twin->nr_polls;
+}
+
+/* Whoever reads that it is not attached attaches it again. */
+void tandem_check(struct twin *twin)
+{
+	if (twin->state == TANDEM_ATTACHED && !is_as_attached(twin))
+		tandem_detach(twin);
 }
 
 static int netdev_event(struct notifier_block *block, unsigned long event, void *data)
@@ -343,9 +356,7 @@ static int netdev_event(struct notifier_block *block, unsigned long event, void 
 				twin->is_restarted = twin->state == TANDEM_LOADED && tandem_is_disabled(twin);
 			break;
 		case NETDEV_CHANGE:
-			/* Whoever reads that it is not attached attaches it again. */
-			if (twin->state == TANDEM_ATTACHED && !is_as_attached(twin))
-				tandem_detach(twin);
+			tandem_check(twin);
 			break;
 		case NETDEV_UP:
 		case NETDEV_DOWN:

@@ -60,6 +60,8 @@ struct twin {
 	/* The driver's polls when the card was attached: their numbers, which no others get. The driver may have freed them. */
 	u32 polls[TWIN_MAX_QUEUES];
 	u32 nr_polls;
+	/* As many transmit queues it used then. */
+	u32 nr_queues;
 };
 
 static inline long twin_op(enum twin_command command, void *arg)
@@ -94,6 +96,7 @@ void tandem_pool_free(struct pool *pool);
 extern struct notifier_block tandem_netdev_notifier;
 int tandem_attach(struct twin *twin, const struct tandem_attach *attach);
 void tandem_detach(struct twin *twin);
+void tandem_check(struct twin *twin);
 void tandem_restart(struct twin *twin);
 
 /* serve.c */
