@@ -81,6 +81,7 @@ static int fill(struct lists *lists, struct twin *twin, const struct tandem_atta
 		.max_frame = dev->mtu + dev->hard_header_len,
 	};
 	twin->nr_queues = dev->real_num_tx_queues;
+	twin->flags = lists->attach.flags;
 	twin->nr_polls = 0;
 	list_for_each_entry(napi, &dev->napi_list, dev_list) {
 		if (twin->nr_polls == TWIN_MAX_QUEUES)
@@ -314,15 +315,15 @@ void tandem_restart(struct twin *twin)
 }
 
 /*
- * Are these the queues, polls and interrupts that the card was attached with? A driver that is told to use more queues makes all of them
- * anew, or uses others of those that it has.
+ * Are these the queues, polls and interrupts that the card was attached with, and does it take what it took? A driver that is told to use
+ * more queues makes all of them anew, or uses others of those that it has.
  */
 static bool is_as_attached(const struct twin *twin)
 {
 	const struct napi_struct *napi;
 	u32 n = 0;
 
-	if (twin->dev->real_num_tx_queues != twin->nr_queues)
+	if (twin->dev->real_num_tx_queues != twin->nr_queues || flags_of(twin->dev) != twin->flags)
 		return false;
 	list_for_each_entry(napi, &twin->dev->napi_list, dev_list)
 		if (n == twin->nr_polls || napi->napi_id != twin->polls[n++])
@@ -358,10 +359,13 @@ static int netdev_event(struct notifier_block *block, unsigned long event, void 
 		case NETDEV_CHANGE:
 			tandem_check(twin);
 			break;
+		case NETDEV_FEAT_CHANGE:
+			tandem_check(twin);
+			tandem_tell(twin);
+			break;
 		case NETDEV_UP:
 		case NETDEV_DOWN:
 		case NETDEV_CHANGEMTU:
-		case NETDEV_FEAT_CHANGE:
 			tandem_tell(twin);
 			break;
 		case NETDEV_UNREGISTER:

@@ -60,8 +60,8 @@ struct twin {
 	/* The driver's polls when the card was attached: their numbers, which no others get. The driver may have freed them. */
 	u32 polls[TWIN_MAX_QUEUES];
 	u32 nr_polls;
-	/* As many transmit queues it used then. */
-	u32 nr_queues;
+	/* As many transmit queues it used then, and this it took. */
+	u32 nr_queues, flags;
 };
 
 static inline long twin_op(enum twin_command command, void *arg)

@@ -61,6 +61,22 @@ check a-second-daemon said 'another one serves' dd 60 'twind --interface eth0 2>
 check loaded-again-in-traffic eval 'twinctl load net && moves u1'
 check unloaded-in-traffic eval 'twinctl unload net && says "^net: vm" && says "no twin is loaded" && moves u1'
 check and-loaded-when-it-is-wanted goes twin-mirror
+# What a driver is told not to give to its card the twin does not either.
+segments() { in_guest dd 20 "ethtool -S eth0 | sed -n 's/^ *tx_tcp_seg_good: //p'" | grep -E '^[0-9]+$'; }
+# cuts: packets that the card has cut while a megabyte left the guest
+cuts() {
+	local before=$(segments) after
+	moves u1 > /dev/null || return 1
+	after=$(segments)
+	echo $((after - before))
+}
+check the-card-cuts-packets eval '[ $(cuts) -gt 10 ]'
+check it-is-not-to in_guest dd 20 'ethtool -K eth0 tso off'
+check the-twin-has-the-card-then wait_for 20 says '^net: twin-mirror, by dd'
+same it-cuts-none 0 "$(cuts)"
+check it-may-again in_guest dd 20 'ethtool -K eth0 tso on'
+check the-twin-has-it-then wait_for 20 says '^net: twin-mirror, by dd'
+check the-card-cuts-again eval '[ $(cuts) -gt 10 ]'
 
 # To a twin of the other mode from each way, and from it to each.
 check from-mirror-to-stlb goes twin-stlb
