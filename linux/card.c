@@ -3,6 +3,8 @@
 #include <linux/delay.h>
 #include <linux/device/bus.h>
 #include <linux/etherdevice.h>
+#include <linux/if_bridge.h>
+#include <linux/module.h>
 #include <linux/netdevice.h>
 #include <linux/rtnetlink.h>
 #include <linux/slab.h>
@@ -152,6 +154,37 @@ static rx_handler_result_t pass_on(struct sk_buff **pskb)
 	return RX_HANDLER_CONSUMED;
 }
 
+#if IS_ENABLED(CONFIG_BRIDGE) && IS_ENABLED(CONFIG_BRIDGE_VLAN_FILTERING)
+/* Asked so that this module does not need that of bridges. */
+static bool filters_vlans(const struct net_device *bridge)
+{
+	typeof(br_vlan_enabled) *asked = symbol_get(br_vlan_enabled);
+	bool filters = asked && asked(bridge);
+
+	if (asked)
+		symbol_put(br_vlan_enabled);
+	return filters;
+}
+#else
+static bool filters_vlans(const struct net_device *bridge)
+{
+	return false;
+}
+#endif
+
+/*
+ * May the card be taken from who has the interface? A bridge of Linux has it back afterwards, but not in the VLANs in which it was. Others
+ * (bonds, macvlans, Open vSwitch) do not let it go.
+ */
+static int may_have(struct net_device *dev)
+{
+	struct net_device *master = netdev_master_upper_dev_get(dev);
+
+	if (master && netif_is_bridge_master(master))
+		return filters_vlans(master) ? -EXDEV : 0;
+	return netdev_is_rx_handler_busy(dev) ? -EUSERS : 0;
+}
+
 /* The card is the switch's: what comes for others passes it too, and Linux does not bridge it, or packets would go around. */
 static int leave_bridge(struct twin *twin, struct net_device *uplink)
 {
@@ -210,6 +243,9 @@ int tandem_attach(struct twin *twin, const struct tandem_attach *wanted)
 		return -ENETDOWN;
 	if (!uplink)
 		return -ENODEV;
+	err = may_have(twin->dev);
+	if (err)
+		return err;
 	lists = kzalloc(sizeof(*lists), GFP_KERNEL);
 	if (!lists)
 		return -ENOMEM;

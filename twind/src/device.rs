@@ -145,6 +145,8 @@ impl Device {
             Some(EMSGSIZE) => {
                 "the interface's MTU is more than the twin's buffers have room for, and its card does not take packets in pieces (NETIF_F_SG)".into()
             }
+            Some(EUSERS) => "something else of this domain's has the interface: a bond, a macvlan or Open vSwitch".into(),
+            Some(EXDEV) => "the interface is part of a bridge that filters VLANs, and would not come back into those in which it is".into(),
             Some(EBUSY) => {
                 "the switch has another card, or something else of this domain's uses the twin or the bridge".into()
             }
@@ -201,11 +203,13 @@ const ENOENT: i32 = 2;
 const EACCES: i32 = 13;
 const EBUSY: i32 = 16;
 const EEXIST: i32 = 17;
+const EXDEV: i32 = 18;
 const ENODEV: i32 = 19;
 const ENOSPC: i32 = 28;
 const EDOM: i32 = 33;
 const ENOMEM: i32 = 12;
 const ENOSYS: i32 = 38;
+const EUSERS: i32 = 87;
 const EMSGSIZE: i32 = 90;
 const EOPNOTSUPP: i32 = 95;
 const ENETDOWN: i32 = 100;

@@ -61,6 +61,20 @@ check a-second-daemon said 'another one serves' dd 60 'twind --interface eth0 2>
 check loaded-again-in-traffic eval 'twinctl load net && moves u1'
 check unloaded-in-traffic eval 'twinctl unload net && says "^net: vm" && says "no twin is loaded" && moves u1'
 check and-loaded-when-it-is-wanted goes twin-mirror
+# Where the interface would not come back as it was, or does not go from, it stays.
+in_dd() { in_guest dd 20 "$@"; }
+check by-linux-again goes vm
+check its-bridge-filters-vlans in_dd 'echo 1 > /sys/class/net/xenbr0/bridge/vlan_filtering'
+check it-stays-there refuses 'a bridge that filters VLANs' mode net twin-mirror
+check the-stream-goes-on-by-that-bridge moves u1
+check no-vlans-any-more in_dd 'echo 0 > /sys/class/net/xenbr0/bridge/vlan_filtering'
+check the-twin-has-the-card-without wait_for 20 says '^net: twin-mirror, by dd'
+check and-linux-has-it-back goes vm
+check it-has-another-user in_dd 'modprobe macvlan && ip link set eth0 nomaster && ip link add link eth0 name other type macvlan'
+check which-keeps-it refuses 'something else of this domain.s has the interface' mode net twin-mirror
+check the-other-one-goes in_dd 'ip link del other && ip link set eth0 master xenbr0'
+check the-twin-has-the-card-from-the-bridge eval "wait_for 20 says '^net: twin-mirror, by dd' && moves u1"
+
 # What a driver is told not to give to its card the twin does not either.
 segments() { in_guest dd 20 "ethtool -S eth0 | sed -n 's/^ *tx_tcp_seg_good: //p'" | grep -E '^[0-9]+$'; }
 # cuts: packets that the card has cut while a megabyte left the guest
